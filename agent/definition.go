@@ -272,7 +272,7 @@ func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error 
 		known, read, changed := r.env.networks.Get()
 		verdict := definitionInForce
 		// What was read of all networks may be of another moment, so the store is asked.
-		if now, found := known.find(n.Name); read && (!found || now.ModifyIndex != n.ModifyIndex || now.CreateIndex != n.CreateIndex) {
+		if now, found := known.set.Find(n.Name); read && (!found || now.ModifyIndex != n.ModifyIndex || now.CreateIndex != n.CreateIndex) {
 			var err error
 			verdict, err = r.compareDefinition(ctx, &n)
 			switch {
@@ -353,7 +353,7 @@ func (r *runner) compareDefinition(ctx context.Context, n *registry.Network) (de
 	case errors.Is(err, registry.ErrNetworkNotFound), err == nil && r.known.supersedes(now):
 		return definitionLost, nil
 	case errors.Is(err, registry.ErrInvalid):
-		r.check(health.Network, api.Warning, "the definition in the store cannot be used, the one before stays in force: "+cut(strings.TrimPrefix(err.Error(), "network "+n.Name+": "), maxShownReason))
+		r.check(health.Network, api.Warning, "the definition in the store cannot be used, the one before stays in force: "+registry.Shorten(strings.TrimPrefix(err.Error(), "network "+n.Name+": "), registry.MaxShownReason))
 		return definitionUnreadable, nil
 	case err != nil:
 		return 0, err

@@ -230,7 +230,8 @@ func TestBadDefinitionStopsNothing(t *testing.T) {
 	good, _, _ := a.store.Get(key)
 	a.store.Put(key, []byte("{"))
 	eventually(t, func() error {
-		if known, _, _ := a.agent.env.networks.Get(); !known.bad("n") {
+		known, _, _ := a.agent.env.networks.Get()
+		if _, unusable := known.set.Unusable("n"); !unusable {
 			return errors.New("not seen yet")
 		}
 		return nil

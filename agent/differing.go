@@ -43,7 +43,7 @@ func blockFile(c config.Config, network string) string {
 func (a *Agent) warnDiffering(c config.Config) (warnings []string) {
 	known, _, _ := a.env.networks.Get()
 	for _, local := range c.Networks {
-		now, defined := known.find(local.Name)
+		now, defined := known.set.Find(local.Name)
 		run, runs := a.runner(local.Name)
 		if !defined || !runs {
 			continue

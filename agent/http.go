@@ -184,13 +184,13 @@ func (a *Agent) definitionOf(name string) (registry.Network, error) {
 	if !read {
 		return registry.Network{}, fmt.Errorf("network %q: %w: the networks have not been read yet", name, registry.ErrUnavailable)
 	}
-	if n, ok := known.find(name); ok {
+	if n, ok := known.set.Find(name); ok {
 		return n, nil
 	}
-	if reason, bad := known.reason(name); bad {
+	if reason, bad := known.set.Unusable(name); bad {
 		return registry.Network{}, unusable(name, reason)
 	}
-	if d, deleted := known.deleted(name); deleted {
+	if d, deleted := known.set.Deletion(name); deleted {
 		return registry.Network{}, fmt.Errorf("network %q: %w; `leno network apply` defines it again", name, &registry.DeletedError{Deletion: d})
 	}
 	var names []string
@@ -218,7 +218,7 @@ func flag(r *http.Request, name string) (bool, error) {
 	case "true":
 		return true, nil
 	default:
-		return false, badRequest("parameter %s: %q is neither true nor false", name, cut(text, maxQuoted))
+		return false, badRequest("parameter %s: %q is neither true nor false", name, registry.Shorten(text, maxQuoted))
 	}
 }
 

@@ -42,14 +42,14 @@ func awaitedBy(r *http.Request) (awaited, error) {
 	if text := query.Get("index"); text != "" {
 		index, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
-			return out, badRequest("parameter index: %q is no number from 0 to 18446744073709551615", cut(text, maxQuoted))
+			return out, badRequest("parameter index: %q is no number from 0 to 18446744073709551615", registry.Shorten(text, maxQuoted))
 		}
 		out.index = index
 	}
 	if text := query.Get("wait"); text != "" {
 		wait, err := time.ParseDuration(text)
 		if err != nil || wait < 0 {
-			return out, badRequest("parameter wait: %q is no duration such as 30s, 5m or 1500ms", cut(text, maxQuoted))
+			return out, badRequest("parameter wait: %q is no duration such as 30s, 5m or 1500ms", registry.Shorten(text, maxQuoted))
 		}
 		if wait > 0 {
 			out.wait = min(wait, mostWait)

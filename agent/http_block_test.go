@@ -255,7 +255,7 @@ func TestWaitParameters(t *testing.T) {
 		{query: "wait=-5s", says: "parameter wait"},
 		{query: "wait=" + strings.Repeat("9", 5000), says: "…"},
 	} {
-		t.Run(cut(tt.query, 30), func(t *testing.T) {
+		t.Run(registry.Shorten(tt.query, 30), func(t *testing.T) {
 			r, err := http.NewRequest(http.MethodGet, "/v1/networks?"+tt.query, nil)
 			if err != nil {
 				t.Fatal(err)

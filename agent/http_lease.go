@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lenonet/leno/agent/retry"
@@ -150,8 +151,8 @@ func (a *Agent) getLease(r *http.Request) (reply, error) {
 		}
 	}
 	for _, b := range set.Bad {
-		if tail(b.Key, 1) == "/"+registry.SubnetKey(subnet) {
-			return reply{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf("the record of %s in network %s cannot be used: %s", subnet, n.Name, bounded(b).Reason)}
+		if strings.HasSuffix(b.Key, "/"+registry.SubnetKey(subnet)) {
+			return reply{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf("the record of %s in network %s cannot be used: %s", subnet, n.Name, b.Shortened().Reason)}
 		}
 	}
 	return reply{}, fmt.Errorf("%w of %s in network %s: %s", registry.ErrLeaseNotFound, subnet, n.Name, knownLeases(set))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
 )
 
 // monitorPatience is how long one who follows the log may take to read what was
@@ -64,7 +65,7 @@ func (a *Agent) listenTo(r *http.Request) (listener *logging.Listener, asJSON bo
 	level := hclog.Info
 	if text := r.URL.Query().Get("log_level"); text != "" {
 		if !slices.Contains(api.LogLevels(), strings.ToLower(text)) {
-			return nil, false, badRequest("parameter log_level: %q is not one of %s", cut(text, maxQuoted), strings.Join(api.LogLevels(), ", "))
+			return nil, false, badRequest("parameter log_level: %q is not one of %s", registry.Shorten(text, maxQuoted), strings.Join(api.LogLevels(), ", "))
 		}
 		level = hclog.LevelFromString(text)
 	}

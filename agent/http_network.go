@@ -76,7 +76,7 @@ func (a *Agent) known(set networkSet) []registry.Network {
 			continue
 		}
 		_, found := all[name]
-		_, deleted := set.deleted(name)
+		_, deleted := set.set.Deletion(name)
 		if v := run.shown(); v.defined && (!found && !deleted || v.definition.ModifyIndex > set.index) {
 			all[name] = v.definition
 		}
@@ -116,7 +116,7 @@ func (a *Agent) network(n registry.Network) api.Network {
 func skipped(bad []registry.BadRecord) []api.Skipped {
 	out := []api.Skipped{}
 	for _, b := range bad {
-		out = append(out, api.Skipped(bounded(b)))
+		out = append(out, api.Skipped(b.Shortened()))
 	}
 	return out
 }
@@ -279,7 +279,7 @@ func (a *Agent) putNetwork(r *http.Request) (reply, error) {
 		return reply{}, err
 	}
 	a.awaitNetworks(r.Context(), func(s networkSet) bool {
-		shown, ok := s.find(name)
+		shown, ok := s.set.Find(name)
 		return ok && shown.ModifyIndex >= n.ModifyIndex
 	})
 	return reply{body: a.network(n)}, nil
@@ -342,7 +342,8 @@ func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
 	if errors.Is(err, registry.ErrNetworkNotFound) {
 		return reply{}, a.deleteLeft(r, err)
 	}
-	if known, _, _ := a.env.networks.Get(); force && known.bad(r.PathValue("network")) {
+	known, _, _ := a.env.networks.Get()
+	if _, unusable := known.set.Unusable(r.PathValue("network")); unusable && force {
 		n.Name, err = r.PathValue("network"), nil
 	}
 	if err != nil {
@@ -369,8 +370,9 @@ func (a *Agent) deleteNetwork(r *http.Request) (reply, error) {
 		return reply{}, err
 	}
 	a.awaitNetworks(r.Context(), func(s networkSet) bool {
-		_, found := s.find(n.Name)
-		return !found && !s.bad(n.Name)
+		_, found := s.set.Find(n.Name)
+		_, unusable := s.set.Unusable(n.Name)
+		return !found && !unusable
 	})
 	return reply{}, nil
 }

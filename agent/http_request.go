@@ -17,6 +17,7 @@ import (
 	"github.com/klauspost/compress/gzhttp"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
 )
 
 const requestIDHeader = "X-Request-Id"
@@ -58,7 +59,7 @@ func (a *Agent) told(next http.Handler) http.Handler {
 		w.Header().Set(requestIDHeader, id)
 		w.Header().Set("Cache-Control", "no-store")
 		out := &answered{ResponseWriter: w, code: http.StatusOK}
-		log := a.log.With("request_id", id, "method", cut(r.Method, maxQuoted), "path", cut(r.URL.Path, 4*maxQuoted))
+		log := a.log.With("request_id", id, "method", registry.Shorten(r.Method, maxQuoted), "path", registry.Shorten(r.URL.Path, 4*maxQuoted))
 		defer func() {
 			if fault := recover(); fault != nil && fault != http.ErrAbortHandler {
 				log.Error("http handler panicked", "error", fmt.Sprint(fault), "stack", string(debug.Stack()))
@@ -100,7 +101,7 @@ func (a *Agent) guarded(next http.Handler) http.Handler {
 		_, isTCP := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 		if isTCP && r.TLS == nil && !a.acceptsHost(r.Host) {
 			a.refuse(w, http.StatusMisdirectedRequest, "the request is for the host %q, which is no name of this host that the agent knows: "+
-				"ask by address, as localhost, by this host's name, or add the name to http.allowed_hosts", cut(r.Host, maxQuoted))
+				"ask by address, as localhost, by this host's name, or add the name to http.allowed_hosts", registry.Shorten(r.Host, maxQuoted))
 			return
 		}
 		if err := origins.Check(r); err != nil {

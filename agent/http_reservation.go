@@ -114,7 +114,7 @@ func checkReservedFor(v api.Reservation) error {
 		}
 	}
 	if v.NodeID != "" && !state.IsNodeID(v.NodeID) {
-		return badRequest("node_id: %q is not a node id: it is a UUID, which `leno status` shows on the host", cut(v.NodeID, maxQuoted))
+		return badRequest("node_id: %q is not a node id: it is a UUID, which `leno status` shows on the host", registry.Shorten(v.NodeID, maxQuoted))
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/ui"
+	"github.com/lenonet/leno/registry"
 )
 
 // statusPage is the page for people, at /ui. It shows what the API's reads answer and
@@ -57,7 +58,7 @@ func (s *statusPage) overview(w http.ResponseWriter, r *http.Request) {
 func (s *statusPage) network(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("network")
 	if names := s.partIn(); !slices.Contains(names, name) {
-		s.lacks(w, r, fmt.Sprintf("This host takes no part in a network %q, it does in: %s.", cut(name, maxShownKey), strings.Join(names, ", ")))
+		s.lacks(w, r, fmt.Sprintf("This host takes no part in a network %q, it does in: %s.", registry.Shorten(name, registry.MaxShownKey), strings.Join(names, ", ")))
 		return
 	}
 	s.show(w, r, name)
@@ -70,7 +71,7 @@ func (s *statusPage) missing(w http.ResponseWriter, r *http.Request) {
 // show answers with a page, or that it has not changed.
 func (s *statusPage) show(w http.ResponseWriter, r *http.Request, only string) {
 	p := s.page(only)
-	p.Query = cut(r.URL.Query().Get("q"), maxQuery)
+	p.Query = registry.Shorten(r.URL.Query().Get("q"), maxQuery)
 	p.From, _ = strconv.Atoi(r.URL.Query().Get("from")) // what is no number begins with the first
 	body, err := s.renderer.Render(p)
 	if err != nil {

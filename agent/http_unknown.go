@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/agext/levenshtein"
+	"github.com/lenonet/leno/registry"
 )
 
 // unknown answers what no endpoint does: 405 where one does by another method, and
@@ -17,7 +18,7 @@ func (a *Agent) unknown(w http.ResponseWriter, r *http.Request, known http.Handl
 	if probe.status == http.StatusMethodNotAllowed {
 		allowed := probe.header.Get("Allow")
 		w.Header().Set("Allow", allowed)
-		a.refuse(w, http.StatusMethodNotAllowed, "%s takes %s, not %s", cut(r.URL.Path, 4*maxQuoted), allowed, cut(r.Method, maxQuoted))
+		a.refuse(w, http.StatusMethodNotAllowed, "%s takes %s, not %s", registry.Shorten(r.URL.Path, 4*maxQuoted), allowed, registry.Shorten(r.Method, maxQuoted))
 		return
 	}
 	a.noEndpoint()(w, r)
@@ -26,7 +27,7 @@ func (a *Agent) unknown(w http.ResponseWriter, r *http.Request, known http.Handl
 // noEndpoint answers 404.
 func (a *Agent) noEndpoint() http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		method, path := cut(r.Method, maxQuoted), cut(r.URL.Path, 4*maxQuoted)
+		method, path := registry.Shorten(r.Method, maxQuoted), registry.Shorten(r.URL.Path, 4*maxQuoted)
 		message := fmt.Sprintf("no such endpoint: %s %s", method, path)
 		if near := a.nearest(path); near != "" {
 			message += "; the nearest is " + near

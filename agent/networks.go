@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
@@ -14,41 +13,6 @@ import (
 type networkSet struct {
 	set   registry.NetworkSet
 	index uint64
-}
-
-func (s networkSet) find(name string) (registry.Network, bool) {
-	for _, n := range s.set.Networks {
-		if n.Name == name {
-			return n, true
-		}
-	}
-	return registry.Network{}, false
-}
-
-// deleted finds the record of the network's deletion.
-func (s networkSet) deleted(name string) (registry.Deletion, bool) {
-	for _, d := range s.set.Deleted {
-		if d.Network == name {
-			return d, true
-		}
-	}
-	return registry.Deletion{}, false
-}
-
-// bad says whether the network's record is there but cannot be used: that is
-// not its end.
-func (s networkSet) bad(name string) bool {
-	_, bad := s.reason(name)
-	return bad
-}
-
-// reason is why the network's record cannot be used.
-func (s networkSet) reason(name string) (string, bool) {
-	i := slices.IndexFunc(s.set.Bad, func(b registry.BadRecord) bool { return tail(b.Key, 2) == "/networks/"+name })
-	if i < 0 {
-		return "", false
-	}
-	return s.set.Bad[i].Reason, true
 }
 
 // watchNetworks keeps the set of all networks. An answer that is not certain

@@ -35,7 +35,7 @@ func TestNetworksAfterALoss(t *testing.T) {
 		defined := func(want bool) {
 			t.Helper()
 			known, _, _ := h.agent.env.networks.Get()
-			if _, found := known.find("n"); found != want {
+			if _, found := known.set.Find("n"); found != want {
 				t.Errorf("defined: %t, want %t", found, want)
 			}
 		}

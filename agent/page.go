@@ -139,7 +139,7 @@ func rowsOf(n registry.Network, set registry.LeaseSet, reservations []registry.R
 		if !known {
 			row = ui.Row{Slot: slot, Subnets: n.Plan.Subnets(slot)}
 		}
-		row.State, row.Note = ui.Contradictory, bounded(b).Reason
+		row.State, row.Note = ui.Contradictory, b.Shortened().Reason
 		rows[slot] = row
 	}
 	contradictions(set.Leases, rows)
@@ -198,7 +198,7 @@ func (a *Agent) counted(n *ui.Network, v view) {
 		}
 		row.Counters = counters(counts, row.Node)
 		if reason := skipped[row.Node]; reason != "" {
-			row.Note = "not in the datapath: " + cut(reason, maxShownReason)
+			row.Note = "not in the datapath: " + registry.Shorten(reason, registry.MaxShownReason)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,12 +20,10 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// Bounds of what is shown of records that others wrote.
+// Bounds of what is logged of records that others wrote.
 const (
-	maxShownKey    = 512 // bytes; a key of leno's is far shorter
-	maxShownReason = 400 // bytes
-	maxLogged      = 100 // lines a minute with a record each
-	maxSums        = 5   // lines a minute with the number of the others
+	maxLogged = 100 // lines a minute with a record each
+	maxSums   = 5   // lines a minute with the number of the others
 )
 
 // recordBoard tells health and log of the records that had to be skipped. Safe
@@ -65,7 +64,7 @@ func (b *recordBoard) set(list string, bad []registry.BadRecord) {
 				unsaid++
 				continue
 			}
-			r = bounded(r)
+			r = r.Shortened()
 			b.log.Warn("record skipped", "key", printed(r.Key), "error", r.Reason)
 		}
 	}
@@ -106,7 +105,7 @@ func (b *recordBoard) verdict(total int) (status, reason string) {
 	for _, list := range slices.Sorted(maps.Keys(b.bad)) {
 		if len(b.bad[list]) > 0 {
 			lists = append(lists, "`leno "+list+"`")
-			first = cmp.Or(first, bounded(b.bad[list][0]))
+			first = cmp.Or(first, b.bad[list][0].Shortened())
 		}
 	}
 	records := "records"
@@ -115,18 +114,6 @@ func (b *recordBoard) verdict(total int) (status, reason string) {
 	}
 	return api.Warning, fmt.Sprintf("%d %s skipped (see %s), the first %s: %s",
 		total, records, strings.Join(lists, " and "), printed(first.Key), first.Reason)
-}
-
-// bounded is a record whose key and reason are short enough to be shown.
-func bounded(r registry.BadRecord) registry.BadRecord {
-	return registry.BadRecord{Key: cut(r.Key, maxShownKey), Reason: cut(r.Reason, maxShownReason)}
-}
-
-func cut(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 // printed is a key as it is, or quoted where something in it does not print.
@@ -146,13 +133,13 @@ func keepKnown(network string, set registry.LeaseSet, before []registry.Lease) r
 	}
 	known := map[string]registry.Lease{}
 	for _, l := range before {
-		known["/leases/"+network+"/"+registry.SubnetKey(l.Subnet())] = l
+		known[registry.SubnetKey(l.Subnet())] = l
 	}
 	out := set
 	out.Leases, out.Bad = slices.Clone(set.Leases), slices.Clone(set.Bad)
 	for i, b := range out.Bad {
-		l, ok := known[tail(b.Key, 3)]
-		if !ok {
+		l, ok := known[path.Base(b.Key)]
+		if !ok || !strings.HasSuffix(b.Key, "/leases/"+network+"/"+path.Base(b.Key)) {
 			continue
 		}
 		out.Leases = append(out.Leases, l)
@@ -160,18 +147,6 @@ func keepKnown(network string, set registry.LeaseSet, before []registry.Lease) r
 	}
 	slices.SortFunc(out.Leases, func(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) })
 	return out
-}
-
-// tail is the last n components of a key, each with its slash; "" when there are
-// fewer.
-func tail(key string, n int) string {
-	end := len(key)
-	for range n {
-		if end = strings.LastIndexByte(key[:end], '/'); end < 0 {
-			return ""
-		}
-	}
-	return key[end:]
 }
 
 // reservationsTick is how often the reservations are looked through. They are

@@ -91,18 +91,18 @@ func TestRecordBoardIsBounded(t *testing.T) {
 		*now = now.Add(step.passes)
 		log.Reset()
 		b.set("lease list", many(step.what))
-		if got := strings.Count(log.String(), "\n"); got != step.lines || log.Len() > step.lines*(maxShownKey+maxShownReason+200) {
+		if got := strings.Count(log.String(), "\n"); got != step.lines || log.Len() > step.lines*(registry.MaxShownKey+registry.MaxShownReason+200) {
 			t.Errorf("%+v: logged %d lines, %d bytes", step, got, log.Len())
 		}
 		if step.lines > 0 && !strings.Contains(log.String(), "total=10000") {
 			t.Errorf("%+v: does not say how many", step)
 		}
-		if len(said[1]) > maxShownKey+maxShownReason+200 || !strings.HasPrefix(said[1], "10000 records skipped") {
+		if len(said[1]) > registry.MaxShownKey+registry.MaxShownReason+200 || !strings.HasPrefix(said[1], "10000 records skipped") {
 			t.Errorf("says %d bytes: %.200s", len(said[1]), said[1])
 		}
 	}
 	for _, s := range skipped(many("h")) {
-		if len(s.Key) > maxShownKey+3 || len(s.Reason) > maxShownReason+3 {
+		if len(s.Key) > registry.MaxShownKey+3 || len(s.Reason) > registry.MaxShownReason+3 {
 			t.Fatalf("the API shows %d and %d bytes", len(s.Key), len(s.Reason))
 		}
 	}
