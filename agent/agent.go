@@ -136,7 +136,7 @@ type Agent struct {
 	kernelHere func() (boot, namespace string)
 	host       string       // the kernel's name for it
 	waiting    atomic.Int64 // requests that wait for a change
-	exams      turn         // of this host
+	exams      exclusive    // of this host
 
 	reloads    chan reloadRequest
 	ended      chan struct{}                 // closed when Run returns

@@ -2,10 +2,23 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"net/http"
+	"time"
 
 	"github.com/lenonet/leno/agent/examine"
 	"github.com/lenonet/leno/api"
 )
+
+// examine diagnoses this host unless that is being done already.
+func (a *Agent) examine(ctx context.Context, o api.DoctorOptions) (api.Diagnosis, error) {
+	if since, ok := a.exams.start(); !ok {
+		return api.Diagnosis{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(
+			"an examination is running since %s: try again when it is done", time.Since(since).Round(time.Second))}
+	}
+	defer a.exams.end()
+	return a.diagnose(ctx, o), nil
+}
 
 // diagnose examines this host.
 func (a *Agent) diagnose(ctx context.Context, o api.DoctorOptions) api.Diagnosis {

@@ -133,6 +133,27 @@ func (r *runner) leasesNow(ctx context.Context, n registry.Network) (snapshot, b
 	return r.leasesKnown()
 }
 
+// leases returns all leases without asking the store: those that were read last or, if watched is true, those that the
+// watch read last. The error says why none are known.
+func (r *runner) leases(watched bool) (registry.LeaseSet, error) {
+	read := r.leasesKnown
+	if watched {
+		read = r.leasesInMemory
+	}
+	snap, known := read()
+	if !known {
+		return registry.LeaseSet{}, r.fresh.refreshError()
+	}
+	return snap.set, nil
+}
+
+// leasesChanged returns channels of which one is closed when leases may return something else.
+func (r *runner) leasesChanged() []<-chan struct{} {
+	_, _, watched := r.snapshot.Get()
+	_, _, refreshed := r.fresh.news.Get()
+	return []<-chan struct{}{watched, refreshed}
+}
+
 // leasesKnown returns all leases as last read by the watch or on request, and else as an
 // earlier process knew them; false when nothing is known.
 func (r *runner) leasesKnown() (snapshot, bool) {
@@ -219,9 +240,38 @@ func (e *refreshers) forget() {
 	e.forgets.Reset(idleElsewhere)
 }
 
-// lapsePace is how long a lapse stays unseen by those who wait for news of so many
-// leases. No host writes that another fell silent: it takes a reading of all leases,
-// which are about 400 bytes each.
-func lapsePace(leases int) time.Duration {
-	return 15*time.Second + time.Duration(leases)*5*time.Millisecond
+// leasesElsewhere returns the leases of a network in which this host takes no part: if after is 0, as read no longer
+// than freshEvery ago, otherwise as soon as the store has another index than after.
+func (a *Agent) leasesElsewhere(ctx context.Context, n registry.Network, after uint64) (registry.LeaseSet, uint64, error) {
+	if after == 0 {
+		snap, err := a.readElsewhere(ctx, n)
+		return snap.set, snap.index, err
+	}
+	set, index, err := a.env.registry.WatchLeases(ctx, n, after)
+	if err == nil {
+		a.elsewhere.of(n.Name).learn(set, index) // otherwise the next reader would get an older answer
+	}
+	return set, index, err
+}
+
+func (a *Agent) readElsewhere(ctx context.Context, n registry.Network) (snapshot, error) {
+	f := a.elsewhere.of(n.Name)
+	f.refresh(ctx, n)
+	if err := ctx.Err(); err != nil {
+		return snapshot{}, err
+	}
+	snap := f.newest()
+	if snap.read.IsZero() || time.Since(snap.read) > freshEvery+callTimeout {
+		return snapshot{}, f.refreshError()
+	}
+	return snap.aged(), nil
+}
+
+// invalidateLeases makes the next reader of a network's leases see what was changed through this agent.
+func (a *Agent) invalidateLeases(network string) {
+	if run, ok := a.runner(network); ok {
+		run.fresh.invalidate()
+		return
+	}
+	a.elsewhere.of(network).invalidate()
 }

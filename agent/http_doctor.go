@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/lenonet/leno/agent/examine"
 	"github.com/lenonet/leno/api"
@@ -33,12 +32,11 @@ func (a *Agent) putDoctor(r *http.Request) (reply, error) {
 		}
 		return reply{}, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("this host takes no part in network %q: %s", o.Network, list)}
 	}
-	if since, ok := a.exams.begin(); !ok {
-		return reply{}, &api.Error{Code: http.StatusConflict,
-			Message: fmt.Sprintf("an examination is running since %s: try again when it is done", time.Since(since).Round(time.Second))}
-	}
-	defer a.exams.end()
 	ctx, cancel := context.WithTimeout(r.Context(), examine.Timeout)
 	defer cancel()
-	return reply{body: a.diagnose(ctx, o)}, nil
+	out, err := a.examine(ctx, o)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: out}, nil
 }

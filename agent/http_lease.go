@@ -35,13 +35,13 @@ func (a *Agent) getLeases(r *http.Request) (shown, error) {
 		return shown{}, err
 	}
 	if _, ok := a.runner(n.Name); !ok {
-		return a.leasesElsewhere(n.Name), nil
+		return a.foreignLeases(n.Name), nil
 	}
 	memory, err := flag(r, "memory")
 	if memory {
-		return a.leasesHere(n.Name, "leases in memory of ", (*runner).leasesInMemory), err
+		return a.leasesHere(n.Name, "leases in memory of ", true), err
 	}
-	out := a.leasesHere(n.Name, "leases of ", (*runner).leasesKnown)
+	out := a.leasesHere(n.Name, "leases of ", false)
 	out.fresh = func(ctx context.Context) {
 		a.withRunner(ctx, n.Name, func(run *runner, ctx context.Context, n registry.Network) { run.fresh.refresh(ctx, n) })
 	}
@@ -49,13 +49,14 @@ func (a *Agent) getLeases(r *http.Request) (shown, error) {
 	return out, err
 }
 
-// readAnew has the leases of a network read anew again and again until ctx ends,
-// for those who wait for news of them.
+// readAnew reads the leases of a network again and again until ctx ends, for those who
+// wait for news of them.
 func (a *Agent) readAnew(ctx context.Context, network string) {
 	for leases := 0; retry.Sleep(ctx, lapsePace(leases)) == nil; {
 		a.withRunner(ctx, network, func(run *runner, ctx context.Context, n registry.Network) {
-			snap, _ := run.leasesNow(ctx, n)
-			leases = len(snap.set.Leases)
+			run.fresh.refresh(ctx, n)
+			set, _ := run.leases(false) // without any, soon again
+			leases = len(set.Leases)
 		})
 	}
 }
@@ -70,7 +71,7 @@ func (a *Agent) withRunner(ctx context.Context, network string, do func(*runner,
 }
 
 // leasesHere are those of a network this agent takes part in.
-func (a *Agent) leasesHere(network, name string, known func(*runner) (snapshot, bool)) shown {
+func (a *Agent) leasesHere(network, name string, watched bool) shown {
 	return shown{name: name + network,
 		memory: func() (reply, error) {
 			if _, err := a.definitionOf(network); err != nil {
@@ -80,42 +81,32 @@ func (a *Agent) leasesHere(network, name string, known func(*runner) (snapshot, 
 			if !ok {
 				return reply{}, errElsewhere
 			}
-			snap, ok := known(run)
-			if !ok {
-				return reply{}, run.fresh.refreshError()
+			set, err := run.leases(watched)
+			if err != nil {
+				return reply{}, err
 			}
-			return a.leaseList(snap.set), nil
+			return a.leaseList(set), nil
 		},
 		changes: func() []<-chan struct{} {
 			_, _, defined := a.env.networks.Get()
 			_, _, parts := a.env.parts.Get()
 			out := []<-chan struct{}{defined, parts}
 			if run, ok := a.runner(network); ok {
-				_, _, watched := run.snapshot.Get()
-				_, _, fresh := run.fresh.news.Get()
-				out = append(out, watched, fresh)
+				out = append(out, run.leasesChanged()...)
 			}
 			return out
 		}}
 }
 
-// leasesElsewhere are those of a network this agent takes no part in.
-func (a *Agent) leasesElsewhere(network string) shown {
+// foreignLeases are those of a network this agent takes no part in.
+func (a *Agent) foreignLeases(network string) shown {
 	found := 0
 	return shown{name: "leases elsewhere of " + network, store: func(ctx context.Context, after uint64) (out reply, index uint64, err error) {
 		read := func(ctx context.Context, n registry.Network, after uint64) error {
 			if _, here := a.runner(network); here {
 				return errElsewhere
 			}
-			if after == 0 { // as anyone may ask at any time
-				snap, err := a.readElsewhere(ctx, n)
-				out, index, found = a.leaseList(snap.set), snap.index, len(snap.set.Leases)
-				return err
-			}
-			set, next, err := a.env.registry.WatchLeases(ctx, n, after)
-			if err == nil {
-				a.elsewhere.of(n.Name).learn(set, next) // or the next answer would be older than this one
-			}
+			set, next, err := a.leasesElsewhere(ctx, n, after)
 			out, index, found = a.leaseList(set), next, len(set.Leases)
 			return err
 		}
@@ -177,39 +168,11 @@ func (a *Agent) leases(r *http.Request) (registry.Network, registry.LeaseSet, er
 		return n, registry.LeaseSet{}, err
 	}
 	if run, ok := a.runner(n.Name); ok && memory {
-		snap, known := run.leasesInMemory()
-		if !known {
-			return n, registry.LeaseSet{}, run.fresh.refreshError()
-		}
-		return n, snap.set, nil
+		set, err := run.leases(true)
+		return n, set, err
 	}
 	set, err := a.recentLeases(r.Context(), n)
 	return n, set, err
-}
-
-// readElsewhere returns the leases of a network that this host takes no part in, as read
-// no longer than freshEvery ago.
-func (a *Agent) readElsewhere(ctx context.Context, n registry.Network) (snapshot, error) {
-	f := a.elsewhere.of(n.Name)
-	f.refresh(ctx, n)
-	if err := ctx.Err(); err != nil {
-		return snapshot{}, err
-	}
-	snap := f.newest()
-	if snap.read.IsZero() || time.Since(snap.read) > freshEvery+callTimeout {
-		return snapshot{}, f.refreshError()
-	}
-	return snap.aged(), nil
-}
-
-// invalidateLeases makes the next reader of a network's leases see what was changed
-// through this agent.
-func (a *Agent) invalidateLeases(network string) {
-	if run, ok := a.runner(network); ok {
-		run.fresh.invalidate()
-		return
-	}
-	a.elsewhere.of(network).invalidate()
 }
 
 // shownLease is a lease as the API shows it, to the agent of a node id.
@@ -250,71 +213,44 @@ func (a *Agent) revokeLease(r *http.Request) (reply, error) {
 	})
 }
 
-// renew gives the session of this host's lease another TTL now, under the
-// caller's token.
+// renew renews the session of this host's lease now, under the caller's token.
 func (a *Agent) renew(r *http.Request) (reply, error) {
-	n, err := a.definition(r)
+	run, err := a.leaseOwner(r)
 	if err != nil {
 		return reply{}, err
 	}
-	run, ok := a.runner(n.Name)
-	if !ok {
-		return reply{}, fmt.Errorf("%w: this host takes no part in network %s", registry.ErrLeaseNotFound, n.Name)
-	}
-	lease, held, _ := run.lease.Get()
-	if !held {
-		return reply{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf("network %s: this host holds no lease to renew: %s", n.Name, run.shown().local.State)}
-	}
-	asked := time.Now() // the session lives as long from when the store was asked, at least
-	err = a.caller(r).Renew(r.Context(), lease)
-	if errors.Is(err, registry.ErrLeaseLost) {
-		run.ended.Set(lease.Session)
-		return reply{}, &api.Error{Code: http.StatusConflict, Message: err.Error() + "; the agent takes the lease back"}
-	}
+	out, err := run.renewNow(r.Context(), tokenOf(r))
 	if err != nil {
 		return reply{}, err
 	}
-	run.renewed(asked, nil)
-	return reply{body: api.Renewal{Subnet: lease.Subnet(), Renewed: asked.UTC(), SafeUntil: asked.Add(run.config.Lease.TTL).UTC()}}, nil
+	return reply{body: out}, nil
 }
 
 // release makes this host give up its lease and leave the network.
 func (a *Agent) release(r *http.Request) (reply, error) {
-	n, err := a.definition(r)
+	run, err := a.leaseOwner(r)
 	if err != nil {
 		return reply{}, err
 	}
-	run, ok := a.runner(n.Name)
-	if !ok {
-		return reply{}, fmt.Errorf("%w: this host takes no part in network %s", registry.ErrLeaseNotFound, n.Name)
-	}
-	request := &releaseRequest{token: tokenOf(r), done: make(chan error, 1)}
-	busy := func(why string) error {
-		return &api.Error{Code: http.StatusServiceUnavailable, Message: fmt.Sprintf("network %s: the lease cannot be released now: %s", n.Name, why)}
-	}
-	stopped := busy("this host's part in the network is being stopped")
-	waiting := time.NewTimer(releaseWait)
-	defer waiting.Stop()
-	select {
-	case run.releases <- request:
-	case <-run.done:
-		return reply{}, stopped
-	case <-waiting.C:
-		return reply{}, busy(run.shown().local.State)
-	case <-r.Context().Done():
-		return reply{}, r.Context().Err()
-	}
-	defer run.fresh.invalidate() // nobody follows the leases any more
-	select {
-	case err := <-request.done:
-		return reply{}, err
-	case <-run.done:
-		return reply{}, stopped
-	case <-r.Context().Done():
-		return reply{}, r.Context().Err()
-	}
+	return reply{}, run.requestRelease(r.Context(), tokenOf(r))
 }
 
-// releaseWait is how long a request to release waits for a runner that is
-// between two rounds.
-const releaseWait = 2 * time.Second
+// leaseOwner returns this host's part in the network that a request names.
+func (a *Agent) leaseOwner(r *http.Request) (*runner, error) {
+	n, err := a.definition(r)
+	if err != nil {
+		return nil, err
+	}
+	run, ok := a.runner(n.Name)
+	if !ok {
+		return nil, fmt.Errorf("%w: this host takes no part in network %s", registry.ErrLeaseNotFound, n.Name)
+	}
+	return run, nil
+}
+
+// lapsePace is how long a lapse stays unseen by those who wait for news of so many
+// leases. No host writes that another fell silent: it takes a reading of all leases,
+// which are about 400 bytes each.
+func lapsePace(leases int) time.Duration {
+	return 15*time.Second + time.Duration(leases)*5*time.Millisecond
+}

@@ -224,14 +224,11 @@ func (a *Agent) readLeases(ctx context.Context, n registry.Network) (registry.Le
 func (a *Agent) recentLeases(ctx context.Context, n registry.Network) (registry.LeaseSet, error) {
 	run, ok := a.runner(n.Name)
 	if !ok {
-		snap, err := a.readElsewhere(ctx, n)
-		return snap.set, err
+		set, _, err := a.leasesElsewhere(ctx, n, 0)
+		return set, err
 	}
-	snap, known := run.leasesNow(ctx, n)
-	if !known {
-		return registry.LeaseSet{}, run.fresh.refreshError()
-	}
-	return snap.set, nil
+	run.fresh.refresh(ctx, n)
+	return run.leases(false)
 }
 
 // allowed refuses what takes subnets or packets from hosts, unless forced, also

@@ -3,12 +3,9 @@ package agent
 import (
 	"fmt"
 	"net/http"
-	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend"
 )
 
 func (a *Agent) peerEndpoints() []endpoint {
@@ -31,15 +28,14 @@ func (a *Agent) getPeers(r *http.Request) (shown, error) {
 			if err != nil {
 				return reply{}, err
 			}
-			return run.peers(), nil
+			list := run.peers()
+			return reply{body: list, quiet: uncounted(list)}, nil
 		},
 		changes: func() []<-chan struct{} {
 			_, _, part := a.env.shown.Get()
 			out := []<-chan struct{}{part}
 			if run, err := find(); err == nil {
-				_, _, leases := run.snapshot.Get()
-				_, _, own := run.lease.Get()
-				out = append(out, leases, own)
+				out = append(out, run.leasesChanged()...)
 			}
 			return out
 		}}, err
@@ -54,54 +50,12 @@ func (a *Agent) joined(network string) (*runner, error) {
 	return run, nil
 }
 
-// peers is what the API says of the runner's.
-func (r *runner) peers() reply {
-	quiet := r.peerList()
-	out := api.PeerList{Peers: slices.Clone(quiet.Peers)}
-	v := r.shown()
-	if v.counter != nil {
-		counted := v.counter.Counters()
-		out.Drops = counted[""].Drops
-		for i := range out.Peers {
-			out.Peers[i].Counters = counters(counted, out.Peers[i].Node)
-		}
+// uncounted returns the list without what is counted.
+func uncounted(list api.PeerList) api.PeerList {
+	list.Totals, list.Drops = nil, nil
+	list.Peers = slices.Clone(list.Peers)
+	for i := range list.Peers {
+		list.Peers[i].Counters = nil
 	}
-	if v.meter != nil {
-		if all, err := v.meter.Totals(); err == nil { // it stands in the metrics' log why not
-			out.Totals = counters(map[string]backend.Counters{"": all}, "")
-		}
-	}
-	return reply{body: out, quiet: quiet}
-}
-
-// peerList is the peers alone, without what is counted, sorted by name.
-func (r *runner) peerList() api.PeerList {
-	out := api.PeerList{Peers: []api.Peer{}}
-	snap, _, _ := r.snapshot.Get()
-	lease, _, _ := r.lease.Get()
-	if before, ok := r.carriedOn(); ok {
-		snap.set.Leases, lease = before.leases, before.own
-	}
-	held := map[netip.Prefix]bool{} // of two records under one name only one may be
-	for _, l := range snap.set.Leases {
-		held[l.Subnet()] = l.Held()
-	}
-	skips := map[string]string{}
-	for _, s := range r.shown().report.Skipped {
-		skips[s.Node] = s.Reason
-	}
-	for _, p := range peersOf(snap.set.Leases, lease) {
-		out.Peers = append(out.Peers, api.Peer{Node: p.Node, Subnets: p.Subnets, PublicIPs: p.PublicIPs, Backend: p.Backend,
-			Held: held[p.Subnets[0]], Skipped: skips[p.Node]})
-	}
-	slices.SortStableFunc(out.Peers, func(a, b api.Peer) int { return strings.Compare(a.Node, b.Node) })
-	return out
-}
-
-func counters(all map[string]backend.Counters, node string) *api.Counters {
-	c, ok := all[node]
-	if !ok {
-		return nil
-	}
-	return &api.Counters{RxPackets: c.RxPackets, RxBytes: c.RxBytes, TxPackets: c.TxPackets, TxBytes: c.TxBytes, Drops: c.Drops}
+	return list
 }

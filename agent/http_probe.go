@@ -1,11 +1,8 @@
 package agent
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/lenonet/leno/agent/probe"
@@ -45,85 +42,9 @@ func (a *Agent) postProbe(r *http.Request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	peers := run.peerList().Peers
-	out, err := a.probe(r.Context(), run, peers, request)
+	out, err := a.probePeers(r.Context(), run, request)
 	if err != nil {
 		return reply{}, err
 	}
-	asked, err := probe.Asked(peers, request.Peers)
-	out.Findings = a.judgePaths(r.Context(), run, asked, out.Peers)
-	return reply{body: out}, err
-}
-
-// judgePaths returns the doctor's findings about the answers of the peers that were asked.
-func (a *Agent) judgePaths(ctx context.Context, run *runner, asked []api.Peer, answers []api.PeerProbe) []api.Finding {
-	return a.examiner().JudgePaths(ctx, a.examined(run), asked, answers)
-}
-
-// probe sends packets to peers of a network, or to those of them that the request
-// names, one probe of it at a time. The answers are in the order of the peers.
-func (a *Agent) probe(ctx context.Context, run *runner, peers []api.Peer, request api.ProbeRequest) (api.Probe, error) {
-	network := run.local.Name
-	host, err := run.probed()
-	if err != nil {
-		return api.Probe{}, err
-	}
-	if since, ok := run.probes.begin(); !ok {
-		return api.Probe{}, &api.Error{Code: http.StatusConflict,
-			Message: fmt.Sprintf("a probe of network %s is running since %s: try again when it is done", network, time.Since(since).Round(time.Second))}
-	}
-	defer run.probes.end()
-	out, err := a.o.Probe(ctx, host, peers, request)
-	var field *probe.FieldError
-	var unknown *probe.UnknownPeerError
-	switch {
-	case errors.As(err, &field):
-		return out, badRequest("%v", err)
-	case errors.As(err, &unknown):
-		return out, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("network %s: %v", network, err)}
-	case errors.Is(err, probe.ErrNoRight):
-		return out, &api.Error{Code: http.StatusNotImplemented, Message: err.Error()}
-	}
-	return out, err
-}
-
-// probed is this host's part in the network, as probes need it. Without a subnet
-// or an underlay there is nothing to send from.
-func (r *runner) probed() (probe.Host, error) {
-	v := r.shown()
-	lease, held, _ := r.lease.Get()
-	definition := v.definition
-	if before, ok := r.carriedOn(); ok {
-		lease, held, definition = before.own, true, before.network
-	}
-	if !held || v.local.Underlay.Interface == "" {
-		return probe.Host{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf("network %s cannot be probed yet: %s", r.local.Name, v.local.State)}
-	}
-	return probe.Host{
-		Network: r.local.Name, Backend: definition.Backend.Type, Options: definition.Backend.Options(), Link: v.local.Link,
-		Subnets: lease.Subnets, MTU: v.local.MTU, Underlay: v.local.Underlay, Masquerade: r.local.IPMasq,
-	}, nil
-}
-
-// turn lets one of a kind run at a time.
-type turn struct {
-	mu    sync.Mutex
-	since time.Time // zero while none runs
-}
-
-// begin is false while another one runs, since when it tells.
-func (t *turn) begin() (since time.Time, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.since.IsZero() {
-		return t.since, false
-	}
-	t.since = time.Now()
-	return t.since, true
-}
-
-func (t *turn) end() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.since = time.Time{}
+	return reply{body: out}, nil
 }

@@ -31,10 +31,7 @@ func (a *Agent) getReservations(r *http.Request) (shown, error) {
 	}
 	return shown{name: "reservations of " + n.Name, store: func(ctx context.Context, after uint64) (out reply, index uint64, err error) {
 		read := func(ctx context.Context, n registry.Network, after uint64) error {
-			set, next, err := a.env.registry.WatchReservations(ctx, n, after)
-			if run, ok := a.runner(n.Name); ok && err == nil {
-				run.records.set("reservation list", set.Bad)
-			}
+			set, next, err := a.watchReservations(ctx, n, after)
 			out, index = reservationList(set), next
 			return err
 		}

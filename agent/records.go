@@ -178,3 +178,13 @@ func (r *runner) checkReservations(ctx context.Context, n registry.Network) erro
 		}
 	}
 }
+
+// watchReservations returns the reservations of a network as soon as the store has another index than after. The check
+// of a network that this host takes part in learns of the records that cannot be used.
+func (a *Agent) watchReservations(ctx context.Context, n registry.Network, after uint64) (registry.ReservationSet, uint64, error) {
+	set, index, err := a.env.registry.WatchReservations(ctx, n, after)
+	if run, ok := a.runner(n.Name); ok && err == nil {
+		run.records.set("reservation list", set.Bad)
+	}
+	return set, index, err
+}

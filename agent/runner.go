@@ -91,7 +91,7 @@ type runner struct {
 
 	faults lasting
 	fresh  *refresher // leases as the API read them last
-	probes turn
+	probes exclusive
 	saving sync.Mutex // held around every change of the state file
 	file   subnetFileState
 
