@@ -17,7 +17,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -29,6 +28,7 @@ import (
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/httpapi"
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/retry"
@@ -134,9 +134,8 @@ type Agent struct {
 	build    build
 	// kernelHere is the function of that name, of which the answer stays the same.
 	kernelHere func() (boot, namespace string)
-	host       string       // the kernel's name for it
-	waiting    atomic.Int64 // requests that wait for a change
-	exams      exclusive    // of this host
+	host       string    // the kernel's name for it
+	exams      exclusive // of this host
 
 	reloads    chan reloadRequest
 	ended      chan struct{}                 // closed when Run returns
@@ -144,12 +143,8 @@ type Agent struct {
 	refreshing chan struct{}                 // room for one: who refreshes
 	identified bool                          // runners were started; of the supervising goroutine
 	records    *recordBoard
-	board      *board // answers that can be waited for
 	elsewhere  refreshers
-	limits     limits // of the API's server
-
-	certificates certificates // of its listener
-	names        hostNames    // that its requests may be for
+	http       *httpapi.Server
 
 	mu      sync.Mutex
 	left    []*carrier    // of runners that ended with the agent, closed last
@@ -208,9 +203,6 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	if o.LockHost == nil {
 		o.LockHost = state.LockHost
 	}
-	if o.LookupName == nil {
-		o.LookupName = lookupName
-	}
 	if o.ReadKernelState == nil {
 		o.ReadKernelState = readKernelState
 	}
@@ -230,8 +222,6 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a.env.telemetry = telemetry.New(telemetryConfig(c, a.host), log.Named("telemetry"), a.measure)
 	a.env.health = health.New(time.Now, a.env.events.AddCheck)
 	a.elsewhere.registry = o.Registry
-	a.limits = defaultLimits()
-	a.board = newBoard(a.env.outage.NewLoop, a.limits.readers)
 	a.env.firewall = newFirewallKeeper(o.Firewall, c.Firewall, a.log, a.env.health)
 	a.env.foreign = newForeignRules(log, o.Obstacles, a.env.health)
 	a.env.firewall.told = a.env.foreign.stir
@@ -241,7 +231,9 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	}
 	a.records = newRecordBoard(a.log, func(status, reason string) { a.env.health.Set("", health.Records, status, reason) })
 	a.env.health.Set("", health.Node, api.Critical, health.Starting)
-	return a, nil
+	var err error
+	a.http, err = a.newServer()
+	return a, err
 }
 
 // Run blocks until ctx ends or a fault no waiting can mend: the API's address
@@ -270,7 +262,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	// The API outlives the runners, so that a stopping agent can be watched.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	var server errgroup.Group
-	server.Go(func() error { return a.serve(serving, listener) })
+	server.Go(func() error { return a.http.Serve(serving, listener) })
 	defer func() {
 		stopServing()
 		err = errors.Join(err, server.Wait())
@@ -286,7 +278,6 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	g.Go(func() error { return a.env.foreign.run(ctx) })
 	g.Go(func() error { return a.notifySystemd(ctx) })
 	g.Go(func() error { return a.env.telemetry.Run(ctx) })
-	g.Go(func() error { return a.learnNames(ctx, listener.Addr()) })
 	g.Go(func() error { return a.supervise(ctx, listener.Addr(), asked) })
 	err = g.Wait()
 	if errors.Is(err, context.Canceled) {

@@ -18,7 +18,7 @@ import (
 func CheckFiles(ctx context.Context, c config.Config) map[string]error {
 	wrong := map[string]error{}
 	for block, t := range map[string]config.TLS{"consul.tls.": c.Consul.TLS, "http.tls.": c.HTTP.TLS} {
-		_, _, errs := readTLS(ctx, t)
+		_, _, errs := t.Read(ctx)
 		for option, err := range errs {
 			wrong[block+option] = err
 		}

@@ -17,6 +17,8 @@ func (a *Agent) examine(ctx context.Context, o api.DoctorOptions) (api.Diagnosis
 			"an examination is running since %s: try again when it is done", time.Since(since).Round(time.Second))}
 	}
 	defer a.exams.end()
+	ctx, cancel := context.WithTimeout(ctx, examine.Timeout)
+	defer cancel()
 	return a.diagnose(ctx, o), nil
 }
 

@@ -115,7 +115,7 @@ const patience = 5 * time.Second
 func (a *Agent) listen(ctx context.Context, c config.HTTP) (net.Listener, error) {
 	var l net.Listener
 	err := a.awaitOther(ctx, "http.address", func() (err error) {
-		l, err = a.openListener(ctx, c)
+		l, err = a.http.Listen(ctx, c)
 		return err
 	})
 	if todo := advice.To(advice.Listener, err); err != nil && todo != "" {

@@ -242,7 +242,8 @@ func (e *refreshers) forget() {
 
 // leasesElsewhere returns the leases of a network in which this host takes no part: if after is 0, as read no longer
 // than freshEvery ago, otherwise as soon as the store has another index than after.
-func (a *Agent) leasesElsewhere(ctx context.Context, n registry.Network, after uint64) (registry.LeaseSet, uint64, error) {
+func (a *Agent) leasesElsewhere(ctx context.Context, n registry.Network, after uint64) (
+	registry.LeaseSet, uint64, error) {
 	if after == 0 {
 		snap, err := a.readElsewhere(ctx, n)
 		return snap.set, snap.index, err

@@ -46,9 +46,7 @@ type host struct {
 	quiet    bool   // no log
 	level    string // of the log, TRACE if ""
 	said     lines
-	patience time.Duration                                                  // the agent's
-	lookup   func(name string) (full string, addrs []netip.Addr, err error) // of names, nil for none
-	limits   func(*limits)                                                  // changes the agent's, if not nil
+	patience time.Duration // the agent's
 	agent    *Agent
 	client   *api.Client
 
@@ -162,10 +160,7 @@ func (h *host) build() *Agent {
 			return h.remains, nil
 		},
 		LookupName: func(_ context.Context, name string) (string, []netip.Addr, error) {
-			if h.lookup == nil {
-				return "", nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
-			}
-			return h.lookup(name)
+			return "", nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
 		},
 		Probe: h.probe, InTheWay: h.inTheWay,
 		WatchKernel: func(ctx context.Context, _ func(string) bool, _ func(netip.Prefix) bool, changed func()) error {
@@ -180,10 +175,6 @@ func (h *host) build() *Agent {
 		h.t.Fatal(err)
 	}
 	a.env.outage.Policy = h.pace
-	if h.limits != nil {
-		h.limits(&a.limits)
-		a.board.readers = a.limits.readers
-	}
 	a.patience = cmp.Or(h.patience, 500*time.Millisecond)
 	return a
 }
@@ -486,3 +477,14 @@ func (h *host) health() (int, api.Health) {
 
 // errOf is the error of a call that answers something, too.
 func errOf[T any](_ T, err error) error { return err }
+
+// freeAddress is a port on loopback that nobody has.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}

@@ -60,10 +60,10 @@ func (a *Agent) measure(to *telemetry.Reading) {
 	to.Exists(telemetry.Reloads, telemetry.Failed)
 	to.Exists(telemetry.ServiceRegistrations, telemetry.OK)
 	to.Exists(telemetry.ServiceRegistrations, telemetry.Failed)
-	for _, e := range a.endpoints() {
-		to.Exists(telemetry.APIRequests, e.pattern, "200")
+	for _, pattern := range a.http.Patterns() {
+		to.Exists(telemetry.APIRequests, pattern, "200")
 	}
-	to.Gauge(telemetry.APIWaiting, float64(a.waiting.Load()))
+	to.Gauge(telemetry.APIWaiting, float64(a.http.Waiting()))
 	measureHealth(to, a.env.health)
 	a.env.firewall.measure(to)
 	for _, run := range runners {

@@ -424,7 +424,9 @@ func TestMetricsFormats(t *testing.T) {
 			r := httptest.NewRequest("GET", "/v1/agent/metrics"+tt.query, nil)
 			r.Header.Set("Accept", tt.accept)
 			w := httptest.NewRecorder()
-			tt.host.agent.routes().ServeHTTP(w, r)
+			handler, err := tt.host.agent.http.Handler()
+			must(t, err)
+			handler.ServeHTTP(w, r)
 			if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.says) {
 				t.Errorf("%d: %.300s", w.Code, w.Body)
 			}
@@ -450,25 +452,21 @@ func TestMetricsFormats(t *testing.T) {
 func TestMetricsOfRequests(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
-	waiting, end := make(chan struct{}), make(chan struct{})
-	slow := a.agent.measured(endpoint{"GET /slow", func(http.ResponseWriter, *http.Request) {
-		close(waiting)
-		<-end
-	}})
-	done := make(chan struct{})
+	const pattern = "GET /v1/network/{network}/reservations"
+	list, err := a.client.Reservations(t.Context(), "n")
+	must(t, err)
+	done := make(chan error, 1)
 	go func() {
-		defer close(done)
-		slow(httptest.NewRecorder(), httptest.NewRequest("GET", "/slow?index=3", nil))
+		_, err := a.client.Reservations(t.Context(), "n", api.Read{Index: list.Index, Wait: time.Minute})
+		done <- err
 	}()
-	<-waiting
 	a.measures(is(1), telemetry.APIWaiting)
-	close(end)
-	<-done
+	a.measures(is(1), telemetry.APIDuration, pattern)
+	must(t, a.client.AddReservation(t.Context(), "n", api.Reservation{Subnet: free(a), Node: "z"}, false))
+	must(t, <-done)
 	a.measures(is(0), telemetry.APIWaiting)
-	a.measures(is(1), telemetry.APIRequests, "GET /slow", "200")
-	if n, ok := a.metric(telemetry.APIDuration, "GET /slow"); ok {
-		t.Errorf("timed %v times", n)
-	}
+	a.measures(is(2), telemetry.APIRequests, pattern, "200")
+	a.measures(is(1), telemetry.APIDuration, pattern)
 	a.request("GET", "/v1/"+strings.Repeat("x", 100), "")
 	for _, series := range a.exposed()["leno_api_requests_total"].GetMetric() {
 		if strings.Contains(series.String(), "xxx") {
@@ -498,7 +496,10 @@ func BenchmarkMetrics(b *testing.B) {
 			}
 			run.show(func(v *view) { v.defined, v.definition = true, registry.Network{Name: "n", Plan: plan} })
 			run.snapshot.Set(snapshot{set: set, read: time.Now()})
-			handler := a.routes()
+			handler, err := a.http.Handler()
+			if err != nil {
+				b.Fatal(err)
+			}
 			for b.Loop() {
 				w := httptest.NewRecorder()
 				handler.ServeHTTP(w, httptest.NewRequest("GET", "/v1/agent/metrics?format=prometheus", nil))

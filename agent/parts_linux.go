@@ -96,8 +96,9 @@ func readable(t config.TLS) error {
 		if file.path == "" {
 			continue
 		}
-		_, err := config.ReadFile(ctx, file.path)
-		errs = append(errs, inOption(file.option, err))
+		if _, err := config.ReadFile(ctx, file.path); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", file.option, err))
+		}
 	}
 	return errors.Join(errs...)
 }

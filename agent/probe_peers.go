@@ -37,8 +37,9 @@ func (a *Agent) probe(ctx context.Context, run *runner, peers []api.Peer, reques
 		return api.Probe{}, err
 	}
 	if since, ok := run.probes.start(); !ok {
-		return api.Probe{}, &api.Error{Code: http.StatusConflict,
-			Message: fmt.Sprintf("a probe of network %s is running since %s: try again when it is done", network, time.Since(since).Round(time.Second))}
+		return api.Probe{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(
+			"a probe of network %s is running since %s: try again when it is done",
+			network, time.Since(since).Round(time.Second))}
 	}
 	defer run.probes.end()
 	out, err := a.o.Probe(ctx, host, peers, request)
@@ -46,7 +47,7 @@ func (a *Agent) probe(ctx context.Context, run *runner, peers []api.Peer, reques
 	var unknown *probe.UnknownPeerError
 	switch {
 	case errors.As(err, &field):
-		return out, badRequest("%v", err)
+		return out, &api.Error{Code: http.StatusBadRequest, Message: err.Error()}
 	case errors.As(err, &unknown):
 		return out, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("network %s: %v", network, err)}
 	case errors.Is(err, probe.ErrNoRight):
@@ -65,7 +66,8 @@ func (r *runner) probed() (probe.Host, error) {
 		lease, held, definition = before.own, true, before.network
 	}
 	if !held || v.local.Underlay.Interface == "" {
-		return probe.Host{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf("network %s cannot be probed yet: %s", r.local.Name, v.local.State)}
+		return probe.Host{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(
+			"network %s cannot be probed yet: %s", r.local.Name, v.local.State)}
 	}
 	return probe.Host{
 		Network: r.local.Name, Backend: definition.Backend.Type, Options: definition.Backend.Options(), Link: v.local.Link,

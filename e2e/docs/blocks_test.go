@@ -239,7 +239,7 @@ func generators(t *testing.T) map[string][]string {
 	out := map[string][]string{}
 	for _, g := range []struct{ test, file, folder string }{
 		{"TestCommandPages", "command/pages_test.go", "commands/"},
-		{"TestAPIPages", "agent/openapi_page_test.go", "api/"},
+		{"TestAPIPages", "agent/httpapi/openapi_page_test.go", "api/"},
 	} {
 		for _, p := range pages(t) {
 			if strings.HasPrefix(p, docpages.Dir+g.folder) && p != docpages.Path(g.folder+"index") && p != docpages.Path("commands/json") {

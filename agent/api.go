@@ -1,0 +1,128 @@
+package agent
+
+import (
+	"context"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/httpapi"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// newServer returns the server of the agent's API.
+func (a *Agent) newServer() (*httpapi.Server, error) {
+	return httpapi.New(httpapi.Options{
+		Agent:      apiAgent{a},
+		Logs:       a.o.Logs,
+		Registry:   a.env.registry,
+		Backends:   a.env.backends,
+		Health:     a.env.health,
+		Telemetry:  a.env.telemetry,
+		NewLoop:    a.env.outage.NewLoop,
+		Named:      a.env.named,
+		LookupName: a.o.LookupName,
+	})
+}
+
+// apiAgent is the agent as its API sees it.
+type apiAgent struct{ agent *Agent }
+
+var _ httpapi.Agent = apiAgent{}
+
+func (v apiAgent) Self() api.Self                   { return v.agent.self() }
+func (v apiAgent) Config() config.Config            { return v.agent.current() }
+func (v apiAgent) Configuration() api.Configuration { return v.agent.configuration() }
+
+func (v apiAgent) Refresh(ctx context.Context, force bool) (api.Reloaded, error) {
+	return v.agent.Refresh(ctx, force)
+}
+
+func (v apiAgent) Diagnose(ctx context.Context, o api.DoctorOptions) (api.Diagnosis, error) {
+	return v.agent.examine(ctx, o)
+}
+
+func (v apiAgent) Events(after uint64, network string) ([]api.Event, uint64, <-chan struct{}) {
+	return v.agent.env.events.After(after, network)
+}
+
+func (v apiAgent) Networks() (httpapi.Networks, <-chan struct{}) {
+	known, read, changed := v.agent.env.networks.Get()
+	return httpapi.Networks{NetworkSet: known.set, Index: known.index, Read: read}, changed
+}
+
+func (v apiAgent) Network(name string) (httpapi.Network, bool) {
+	run, ok := v.agent.runner(name)
+	if !ok {
+		return nil, false
+	}
+	return apiNetwork{v.agent, run}, true
+}
+
+func (v apiAgent) Joined() <-chan struct{} {
+	_, _, changed := v.agent.env.parts.Get()
+	return changed
+}
+
+func (v apiAgent) StatusChanged() <-chan struct{} {
+	_, _, changed := v.agent.env.shown.Get()
+	return changed
+}
+
+func (v apiAgent) LeasesElsewhere(ctx context.Context, n registry.Network, after uint64) (
+	registry.LeaseSet, uint64, error) {
+	return v.agent.leasesElsewhere(ctx, n, after)
+}
+
+func (v apiAgent) InvalidateLeases(network string) { v.agent.invalidateLeases(network) }
+
+func (v apiAgent) WatchReservations(ctx context.Context, n registry.Network, after uint64) (
+	registry.ReservationSet, uint64, error) {
+	return v.agent.watchReservations(ctx, n, after)
+}
+
+// apiNetwork is a network on this host as the agent's API sees it.
+type apiNetwork struct {
+	agent *Agent
+	run   *runner
+}
+
+var _ httpapi.Network = apiNetwork{}
+
+func (n apiNetwork) Status() httpapi.Status {
+	v := n.run.shown()
+	out := httpapi.Status{Definition: v.definition, Defined: v.defined, Local: v.local, Reservations: v.reservations}
+	out.Local.Followed = n.run.followed()
+	out.Lease, _, _ = n.run.lease.Get()
+	return out
+}
+
+func (n apiNetwork) Resumed() (httpapi.Resumed, bool) {
+	before, ok := n.run.carriedOn()
+	return httpapi.Resumed{Definition: before.network, Leases: before.leases, Lease: before.own}, ok
+}
+
+func (n apiNetwork) RefreshLeases(ctx context.Context, definition registry.Network) {
+	n.run.fresh.refresh(ctx, definition)
+}
+
+func (n apiNetwork) Leases(watched bool) (registry.LeaseSet, error) { return n.run.leases(watched) }
+func (n apiNetwork) LeasesChanged() []<-chan struct{}               { return n.run.leasesChanged() }
+func (n apiNetwork) Peers() api.PeerList                            { return n.run.peers() }
+
+func (n apiNetwork) Probe(ctx context.Context, r api.ProbeRequest) (api.Probe, error) {
+	return n.agent.probePeers(ctx, n.run, r)
+}
+
+func (n apiNetwork) Renew(ctx context.Context, token string) (api.Renewal, error) {
+	return n.run.renewNow(ctx, token)
+}
+
+func (n apiNetwork) Release(ctx context.Context, token string) error {
+	return n.run.requestRelease(ctx, token)
+}
+
+// prepareCertificates reads the files of the API's certificates again.
+func (a *Agent) prepareCertificates(ctx context.Context, now config.Config) (prepared, error) {
+	commit, err := a.http.PrepareTLS(ctx, now.HTTP.TLS)
+	return prepared{take: commit}, err
+}

@@ -1,0 +1,175 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// foreignNetwork is a network the hosts of a test take no part in.
+func foreignNetwork(t *testing.T, store *memory.Store) registry.Network {
+	t.Helper()
+	n := registry.Network{Name: "x", Plan: registry.Plan{{Prefix: netip.MustParsePrefix("10.8.0.0/16")}}, Backend: mustBackend(t, "recorder", "{}")}
+	var err error
+	if n.Plan, err = n.Plan.Normalize(); err == nil {
+		err = store.Client().PutNetwork(t.Context(), n)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// reading is one list and what changes it.
+type reading struct {
+	name   string
+	read   func(ctx context.Context, c *api.Client, since api.Read) (body any, index uint64, err error)
+	change func(t *testing.T)
+}
+
+// readings are all lists of agent a, in an order in which none's change is
+// another's.
+func readings(a, b *host, x registry.Network) []reading {
+	ctx := context.Background()
+	store := a.store.Client()
+	networks := func(ctx context.Context, c *api.Client, since api.Read) (any, uint64, error) {
+		l, err := c.Networks(ctx, since)
+		return l, l.Index, err
+	}
+	leases := func(name string) func(ctx context.Context, c *api.Client, since api.Read) (any, uint64, error) {
+		return func(ctx context.Context, c *api.Client, since api.Read) (any, uint64, error) {
+			l, err := c.Leases(ctx, name, since)
+			return l, l.Index, err
+		}
+	}
+	reservations := func(ctx context.Context, c *api.Client, since api.Read) (any, uint64, error) {
+		l, err := c.Reservations(ctx, "x", since)
+		return l, l.Index, err
+	}
+	must := func(t *testing.T, err error) {
+		t.Helper()
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	claim := registry.Claim{Node: "z", NodeID: "id-z", PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}, MTU: 1400,
+		TTL: time.Minute, Hold: time.Hour}
+	acquire := func(t *testing.T, n registry.Network) {
+		t.Helper()
+		c := claim
+		c.Backend = n.Backend
+		_, err := store.Acquire(ctx, n, c)
+		must(t, err)
+	}
+	return []reading{
+		{"reservations", reservations, func(t *testing.T) {
+			must(t, store.AddReservation(ctx, x, registry.Reservation{Subnet: netip.MustParsePrefix("10.8.9.0/24"), Node: "z"}, false))
+		}},
+		{"leases elsewhere", leases("x"), func(t *testing.T) { acquire(t, x) }},
+		{"leases", leases("n"), func(t *testing.T) {
+			n, err := store.Network(ctx, "n")
+			must(t, err)
+			acquire(t, n)
+		}},
+		{"peers", func(ctx context.Context, c *api.Client, since api.Read) (any, uint64, error) {
+			l, err := c.Peers(ctx, "n", since)
+			return l, l.Index, err
+		}, func(t *testing.T) { must(t, store.Revoke(ctx, "n", free(a, b))) }}, // the one of z
+		{"network", func(ctx context.Context, c *api.Client, since api.Read) (any, uint64, error) {
+			n, err := c.Network(ctx, "n", since)
+			return n, n.Index, err
+		}, func(t *testing.T) { a.follows("192.0.2.77") }},
+		{"networks", networks, func(t *testing.T) { must(t, store.DeleteNetwork(ctx, "x")) }},
+	}
+}
+
+// TestBlockingReads: each list is answered when it changes, under another index,
+// and not before.
+func TestBlockingReads(t *testing.T) {
+	t.Parallel()
+	store := memory.New()
+	x := foreignNetwork(t, store)
+	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+	a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
+	a.ready()
+	for _, tt := range readings(a, b, x) {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx := t.Context()
+			var before any
+			var index uint64
+			// What a start leaves to settle may still move it.
+			eventually(t, func() (err error) {
+				if before, index, err = tt.read(ctx, a.client, api.Read{}); err != nil {
+					return err
+				}
+				_, again, err := tt.read(ctx, a.client, api.Read{Index: index, Wait: 150 * time.Millisecond})
+				if err == nil && again != index {
+					err = fmt.Errorf("index %d became %d and nothing changed", index, again)
+				}
+				return err
+			})
+			if _, other, err := tt.read(ctx, a.client, api.Read{Index: index + 1, Wait: time.Minute}); err != nil || other != index {
+				t.Errorf("another index than the current one: %d, %v", other, err)
+			}
+			got := make(chan error, 1)
+			go func() {
+				after, next, err := tt.read(ctx, a.client, api.Read{Index: index, Wait: time.Minute})
+				if err == nil && next == index {
+					err = fmt.Errorf("answered under the same index %d", index)
+				}
+				if err == nil && fmt.Sprint(after) == fmt.Sprint(before) {
+					err = fmt.Errorf("index %d became %d, and the answer is the same: %v", index, next, after)
+				}
+				got <- err
+			}()
+			select {
+			case err := <-got:
+				t.Fatalf("answered before a change: %v", err)
+			case <-time.After(50 * time.Millisecond):
+			}
+			tt.change(t)
+			select {
+			case err := <-got:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(2 * time.Minute):
+				t.Error("a change does not answer the reader")
+			}
+		})
+	}
+}
+
+// TestBlockedReaderOfWhatGoes: who waits for a network that is deleted is told.
+func TestBlockedReaderOfWhatGoes(t *testing.T) {
+	store := memory.New()
+	foreignNetwork(t, store)
+	a := newHost(t, store, "a").start()
+	a.ready()
+	list, err := a.client.Reservations(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		_, err := a.client.Reservations(t.Context(), "x", api.Read{Index: list.Index, Wait: time.Minute})
+		got <- err
+	}()
+	eventually(t, func() error {
+		if n := a.agent.http.Waiting(); n != 1 {
+			return fmt.Errorf("%d requests wait", n)
+		}
+		return nil
+	})
+	if err := store.Client().DeleteNetwork(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, "a network that is gone", <-got, http.StatusNotFound, "it was deleted at")
+}

@@ -1,0 +1,111 @@
+package httpapi
+
+import (
+	"errors"
+	"net/http"
+	"net/http/pprof"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/logging"
+	"github.com/lenonet/leno/agent/telemetry"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// agentHandlers handle requests about the agent itself.
+type agentHandlers struct {
+	directory
+	responder
+	logs        *logging.Log
+	health      *health.Board
+	telemetry   *telemetry.Telemetry
+	requestTime time.Duration
+}
+
+func (h agentHandlers) reload(r *http.Request) (out api.Reloaded, err error) {
+	force, err := flag(r, "force")
+	if err != nil {
+		return out, err
+	}
+	if out, err = h.agent.Refresh(r.Context(), force); err != nil {
+		return out, &api.Error{Code: http.StatusConflict, Message: err.Error()}
+	}
+	return out, nil
+}
+
+// diagnose examines this host. It changes nothing, and may send packets.
+func (h agentHandlers) diagnose(r *http.Request) (out api.Diagnosis, err error) {
+	passive, err := flag(r, "passive")
+	if err != nil {
+		return out, err
+	}
+	o := api.DoctorOptions{Network: r.URL.Query().Get("network"), Passive: passive}
+	if known := h.agent.Self().Networks; o.Network != "" && !slices.Contains(known, o.Network) {
+		list := "it takes part in none"
+		if len(known) > 0 {
+			list = "it takes part in " + strings.Join(known, ", ")
+		}
+		return out, statusError(http.StatusNotFound, "this host takes no part in network %q: %s", o.Network, list)
+	}
+	return h.agent.Diagnose(r.Context(), o)
+}
+
+// queryEvents returns the events since the index of a reader, or all that are kept.
+func (h agentHandlers) queryEvents(r *http.Request) (query, error) {
+	network := r.URL.Query().Get("network")
+	if list, _, _ := h.agent.Events(0, network); network != "" && len(list) == 0 {
+		// The network may have been left, or may come. An unknown name is a mistake.
+		if _, err := h.find(network); errors.Is(err, registry.ErrNetworkNotFound) {
+			return query{}, err
+		}
+	}
+	return query{
+		name: "events",
+		since: func(index uint64) (reply, error) {
+			events, last, _ := h.agent.Events(index, network)
+			return reply{body: api.EventList{Events: events}, index: last}, nil
+		},
+		read: func() (content, error) {
+			_, last, _ := h.agent.Events(0, network)
+			return content{index: last}, nil
+		},
+		changes: func() []<-chan struct{} {
+			_, _, changed := h.agent.Events(0, network)
+			return []<-chan struct{}{changed}
+		},
+	}, nil
+}
+
+// sendOpenAPI sends the description of the API. Its media type is from RFC 9512.
+func (h agentHandlers) sendOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/yaml")
+	if _, err := w.Write([]byte(api.OpenAPI)); err != nil {
+		h.log.Debug("http answer was cut off", "error", err)
+	}
+}
+
+// sendProfile sends one of Go's profiles of this process while the configuration has enable_debug: profiles cost
+// processor time and show the process's memory.
+func (h agentHandlers) sendProfile(w http.ResponseWriter, r *http.Request) {
+	if !h.agent.Config().EnableDebug {
+		h.refuse(w, http.StatusNotFound, "profiles are not served: enable_debug is false in this agent's configuration")
+		return
+	}
+	restore := suspendDeadlines(w, h.requestTime) // a profile takes its ?seconds=, and pprof sets a limit by them
+	defer restore()
+	switch r.URL.Path {
+	case "/debug/pprof/cmdline":
+		pprof.Cmdline(w, r)
+	case "/debug/pprof/profile":
+		pprof.Profile(w, r)
+	case "/debug/pprof/symbol":
+		pprof.Symbol(w, r)
+	case "/debug/pprof/trace":
+		pprof.Trace(w, r)
+	default:
+		pprof.Index(w, r)
+	}
+}

@@ -1,0 +1,113 @@
+package httpapi
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// How long a read waits for a change, as in Consul: a client that asks for more than maxWait gets maxWait. Up to a
+// sixteenth is added, so that readers that came together do not come back together.
+const (
+	defaultWait = 5 * time.Minute
+	maxWait     = 10 * time.Minute
+	jitterPart  = 16
+)
+
+// blockingOptions are the parameters index and wait of a request.
+type blockingOptions struct {
+	index uint64        // that the reader has, 0 for none
+	wait  time.Duration // at most, with jitter
+}
+
+func blockingOptionsOf(r *http.Request) (blockingOptions, error) {
+	out := blockingOptions{wait: defaultWait}
+	parameters := r.URL.Query()
+	if text := parameters.Get("index"); text != "" {
+		index, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return out, badRequest("parameter index: %q is no number from 0 to 18446744073709551615", quoted(text))
+		}
+		out.index = index
+	}
+	if text := parameters.Get("wait"); text != "" {
+		wait, err := time.ParseDuration(text)
+		if err != nil || wait < 0 {
+			return out, badRequest("parameter wait: %q is no duration such as 30s, 5m or 1500ms", quoted(text))
+		}
+		if wait > 0 {
+			out.wait = min(wait, maxWait)
+		}
+	}
+	out.wait += rand.N(out.wait/jitterPart + 1)
+	return out, nil
+}
+
+// blockingReads answers reads that may wait for a change.
+type blockingReads struct {
+	responder
+	cache       *queryCache
+	requestTime time.Duration
+}
+
+// handle returns a handler for reads that may wait for a change. find returns the query that a request is about.
+func (b blockingReads) handle(find func(*http.Request) (query, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		b.responder.handle(func(r *http.Request) (reply, error) {
+			o, err := blockingOptionsOf(r)
+			if err != nil {
+				return reply{}, err
+			}
+			q, err := find(r)
+			if err != nil {
+				return reply{}, err
+			}
+			if o.index > 0 {
+				restore := suspendDeadlines(w, b.requestTime)
+				defer restore()
+				out, again, err := b.cache.next(r.Context(), q, o)
+				again = again || errors.Is(err, errMoved)
+				if !again && (err != nil || q.since == nil) {
+					return out, err
+				}
+				if q, err = find(r); err != nil { // the network is gone, or has become something else
+					return reply{}, err
+				}
+			}
+			out, err := b.readNow(r, q, o)
+			if errors.Is(err, errMoved) {
+				if q, err = find(r); err == nil {
+					out, err = b.readNow(r, q, o)
+				}
+			}
+			return out, err
+		})(w, r)
+	}
+}
+
+func (b blockingReads) readNow(r *http.Request, q query, o blockingOptions) (reply, error) {
+	if q.since != nil {
+		return q.since(o.index)
+	}
+	return b.cache.now(r.Context(), q)
+}
+
+// suspendDeadlines lifts the server's time limits off a request that waits. restore sets requestTime for the answer.
+func suspendDeadlines(w http.ResponseWriter, requestTime time.Duration) (restore func()) {
+	control := http.NewResponseController(w)
+	// A connection without deadlines, as in tests of one handler, needs none lifted.
+	_ = control.SetReadDeadline(time.Time{})
+	_ = control.SetWriteDeadline(time.Time{})
+	return func() {
+		until := time.Now().Add(requestTime)
+		_ = control.SetReadDeadline(until)
+		_ = control.SetWriteDeadline(until)
+	}
+}
+
+func tooManyReaders(readers int) error {
+	return statusError(http.StatusTooManyRequests,
+		"%d reads wait for news already, no more may: ask without index", readers)
+}

@@ -1,0 +1,186 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// A directory finds networks: as this host takes part in them, as the store was read last, and in the store.
+type directory struct {
+	agent Agent
+	store registry.Registry // under the agent's own token
+}
+
+// storeFor returns the registry under the caller's own token. The agent's token is never lent.
+func (d directory) storeFor(r *http.Request) registry.Registry { return d.store.As(tokenOf(r)) }
+
+// requested returns the definition of the network that a request names.
+func (d directory) requested(r *http.Request) (registry.Network, error) {
+	return d.find(r.PathValue("network"))
+}
+
+// find returns the definition of a network: the one that this agent has in force, otherwise the one that was read last
+// from the store.
+func (d directory) find(name string) (registry.Network, error) {
+	if part, ok := d.agent.Network(name); ok {
+		if status := part.Status(); status.Defined {
+			return status.Definition, nil
+		}
+	}
+	known, _ := d.agent.Networks()
+	if !known.Read {
+		return registry.Network{}, fmt.Errorf("network %q: %w: the networks have not been read yet",
+			name, registry.ErrUnavailable)
+	}
+	if n, ok := known.Find(name); ok {
+		return n, nil
+	}
+	if reason, unusable := known.Unusable(name); unusable {
+		return registry.Network{}, unusableRecord(name, reason)
+	}
+	if d, deleted := known.Deletion(name); deleted {
+		return registry.Network{}, fmt.Errorf("network %q: %w; `leno network apply` defines it again",
+			name, &registry.DeletedError{Deletion: d})
+	}
+	var names []string
+	for _, n := range known.Networks {
+		names = append(names, n.Name)
+	}
+	list := "no network is known"
+	if len(names) > 0 {
+		list = "known are " + strings.Join(names, ", ")
+	}
+	return registry.Network{}, fmt.Errorf("network %q: %w: %s", name, registry.ErrNetworkNotFound, list)
+}
+
+// unusableRecord returns the error about a network whose record cannot be read.
+func unusableRecord(name string, reason any) error {
+	return statusError(http.StatusConflict, "network %q: its record in the store cannot be used: %v; "+
+		"write a good one with `consul kv put`, or delete it with `leno network delete -force`", name, reason)
+}
+
+// joined returns this host's part in a network. The error says that it takes no part.
+func (d directory) joined(network string) (Network, error) {
+	part, ok := d.agent.Network(network)
+	if !ok {
+		return nil, statusError(http.StatusNotFound, "this host takes no part in network %s", network)
+	}
+	return part, nil
+}
+
+// all returns the networks in the store and those in which this host takes part, also if the watch does not show them:
+// it may be a moment behind, or the store has lost the record, or the record can no longer be used.
+func (d directory) all(known Networks) []registry.Network {
+	all := map[string]registry.Network{}
+	for _, n := range known.Networks {
+		all[n.Name] = n
+	}
+	for _, name := range d.agent.Self().Networks {
+		part, ok := d.agent.Network(name)
+		if !ok {
+			continue
+		}
+		_, found := all[name]
+		_, deleted := known.Deletion(name)
+		if now := part.Status(); now.Defined && (!found && !deleted || now.Definition.ModifyIndex > known.Index) {
+			all[name] = now.Definition
+		}
+	}
+	return slices.SortedFunc(maps.Values(all), func(x, y registry.Network) int { return strings.Compare(x.Name, y.Name) })
+}
+
+// recentLeases returns the leases of a network as they were a moment ago, for information.
+func (d directory) recentLeases(ctx context.Context, n registry.Network) (registry.LeaseSet, error) {
+	part, ok := d.agent.Network(n.Name)
+	if !ok {
+		set, _, err := d.agent.LeasesElsewhere(ctx, n, 0)
+		return set, err
+	}
+	part.RefreshLeases(ctx, n)
+	return part.Leases(false)
+}
+
+// readDefined reads something of a network from the store with read, using the definition in force: a blocking read
+// ends when the definition changes. A change that does not move the store's index is seen by reading again after pace.
+func (d directory) readDefined(ctx context.Context, network string, after uint64, pace time.Duration,
+	read func(ctx context.Context, n registry.Network, after uint64) error) error {
+	n, err := d.find(network)
+	if err != nil {
+		return err
+	}
+	if after == 0 {
+		return read(ctx, n, 0)
+	}
+	reading, cancel := context.WithTimeout(ctx, pace)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer cancel()
+		d.awaitRedefinition(reading, n)
+	})
+	err = read(reading, n, after)
+	over := reading.Err() != nil && ctx.Err() == nil
+	cancel()
+	wg.Wait()
+	if !over {
+		return err
+	}
+	if n, err = d.find(network); err != nil {
+		return err
+	}
+	return read(ctx, n, 0)
+}
+
+// awaitRedefinition blocks until a network has another definition than n, or until this host has joined or left some
+// network.
+func (d directory) awaitRedefinition(ctx context.Context, n registry.Network) {
+	joined := d.agent.Joined()
+	for {
+		_, changed := d.agent.Networks()
+		if now, err := d.find(n.Name); err != nil || now.ModifyIndex != n.ModifyIndex {
+			return
+		}
+		select {
+		case <-joined:
+			return
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// await blocks until the watch of all networks shows a change that was just made, so that later answers show it, too.
+// It gives up after a moment: the change is made either way.
+func (d directory) await(ctx context.Context, shown func(Networks) bool) {
+	ctx, cancel := context.WithTimeout(ctx, networksWait)
+	defer cancel()
+	for {
+		known, changed := d.agent.Networks()
+		if shown(known) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// networksWait is many times what the watch takes with a store that answers.
+const networksWait = 2 * time.Second
+
+// changes returns channels of which one is closed when a definition or this host's part in a network may have
+// changed.
+func (d directory) changes() []<-chan struct{} {
+	_, defined := d.agent.Networks()
+	return []<-chan struct{}{defined, d.agent.StatusChanged()}
+}

@@ -1,0 +1,80 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/lenonet/leno/api"
+)
+
+// endpoint is one entry of the API.
+type endpoint struct {
+	pattern string // of http.ServeMux, such as "GET /v1/networks"
+	handler http.HandlerFunc
+}
+
+// newEndpoints returns all endpoints.
+func (s *Server) newEndpoints() []endpoint {
+	d := directory{agent: s.o.Agent, store: s.o.Registry}
+	requestTime := s.o.Limits.RequestTime
+	networks := networkHandlers{d, s.o.Backends}
+	leases := leaseHandlers{d}
+	reservations := reservationHandlers{d}
+	peers := peerHandlers{d, requestTime, s.log}
+	agent := agentHandlers{d, s.respond, s.o.Logs, s.o.Health, s.o.Telemetry, requestTime}
+	reads := blockingReads{s.respond, s.cache, requestTime}
+	p := s.respond
+	return []endpoint{
+		{"GET /healthz", agent.sendHealth(healthStatus)},
+		{"GET /readyz", agent.sendHealth(readyStatus)},
+		{"GET /v1/agent/self", handleValue(p, func(*http.Request) (api.Self, error) { return s.o.Agent.Self(), nil })},
+		{"GET /v1/agent/config", handleValue(p, func(*http.Request) (api.Configuration, error) {
+			return s.o.Agent.Configuration(), nil
+		})},
+		{"PUT /v1/agent/reload", handleValue(p, agent.reload)},
+		{"PUT /v1/agent/doctor", handleValue(p, agent.diagnose)},
+		{"GET /v1/agent/events", reads.handle(agent.queryEvents)},
+		{"GET /v1/agent/metrics", agent.sendMetrics},
+		{"GET /v1/agent/monitor", agent.monitor},
+		{"GET /v1/networks", reads.handle(networks.queryAll)},
+		{"GET /v1/network/{network}", reads.handle(networks.queryOne)},
+		{"PUT /v1/network/{network}", handleValue(p, networks.put)},
+		{"DELETE /v1/network/{network}", p.handleDone(networks.delete)},
+		{"POST /v1/network/{network}/plan", handleValue(p, networks.plan)},
+		{"GET /v1/network/{network}/leases", reads.handle(leases.query)},
+		{"GET /v1/network/{network}/lease/{subnet}", handleValue(p, leases.get)},
+		{"DELETE /v1/network/{network}/lease/{subnet}", p.handleDone(leases.revoke)},
+		{"PUT /v1/network/{network}/release", p.handleDone(leases.release)},
+		{"PUT /v1/network/{network}/renew", handleValue(p, leases.renew)},
+		{"GET /v1/network/{network}/reservations", reads.handle(reservations.query)},
+		{"PUT /v1/network/{network}/reservation/{subnet}", handleValue(p, reservations.put)},
+		{"DELETE /v1/network/{network}/reservation/{subnet}", p.handleDone(reservations.delete)},
+		{"GET /v1/network/{network}/peers", reads.handle(peers.query)},
+		{"POST /v1/network/{network}/probe", peers.withProbeTime(handleValue(p, peers.probe))},
+		{"GET /v1/openapi.yaml", agent.sendOpenAPI},
+		{"GET /debug/pprof/", agent.sendProfile},
+	}
+}
+
+// Patterns returns the endpoints, such as "GET /v1/networks".
+func (s *Server) Patterns() (out []string) {
+	for _, e := range s.endpoints {
+		out = append(out, e.pattern)
+	}
+	return out
+}
+
+// routes returns the handler of all endpoints and pages.
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	for _, e := range s.endpoints {
+		mux.HandleFunc(e.pattern, s.withMetrics(e))
+	}
+	s.page.addPages(mux)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if handler, pattern := mux.Handler(r); pattern == "" {
+			s.refuseUnknown(w, r, handler)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,114 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/agent/config"
+)
+
+// TestForeignHosts: on whatever address the API listens, a request has to be for a
+// name of this host, or a page whose name was pointed at it could delete a network.
+func TestForeignHosts(t *testing.T) {
+	own, err := os.Hostname()
+	must(t, err)
+	h := newHost(t, nil)
+	h.agent.self.NodeName = "web1"
+	h.agent.config.HTTP.AllowedHosts = []string{"Leno.example.com", "*.internal"}
+	h.options.LookupName = func(_ context.Context, name string) (string, []netip.Addr, error) {
+		switch name {
+		case "web1":
+			return "Web1.example.org.", []netip.Addr{netip.MustParseAddr("192.0.2.99"), netip.MustParseAddr("127.0.1.1")}, nil
+		case strings.ToLower(own):
+			return "stale.example.org.", []netip.Addr{netip.MustParseAddr("192.0.2.99")}, nil
+		}
+		return "", nil, errors.New("no answer")
+	}
+	h.serve("0.0.0.0:0")
+	asks := func(host string) (int, string) {
+		r, body := h.answers("DELETE /v1/network/none HTTP/1.1\r\nHost: " + host + "\r\nOrigin: http://" + host + "\r\nConnection: close\r\n\r\n")
+		return r.StatusCode, body
+	}
+	eventually(t, func() error {
+		if code, body := asks("web1.example.org:5366"); code == http.StatusMisdirectedRequest {
+			return fmt.Errorf("by the full name: %d %s", code, body)
+		}
+		return nil
+	})
+	for _, tt := range []struct {
+		host   string
+		passes bool
+	}{
+		{"127.0.0.1:5366", true}, {"192.0.2.7", true}, {"[2001:db8::1]:5366", true}, {"localhost", true}, {"LOCALHOST.:5366", true}, {"x.localhost", true},
+		{own, true}, {"WEB1", true}, {"web1.example.org", true},
+		{"leno.example.com:443", true}, {"a.internal", true}, {"a.b.Internal.", true},
+		{"evil.example", false}, {"evil.example:5366", false}, {"web1.evil.example", false}, {"127.0.0.1.evil.example", false}, {"stale.example.org", false},
+		{"internal", false}, {".internal", false}, {"evilinternal", false}, {"leno.example.com.evil.example", false}, {"x.leno.example.com", false}, {"a:b:c", false},
+	} {
+		if code, body := asks(tt.host); (code != http.StatusMisdirectedRequest) != tt.passes || !tt.passes && !strings.Contains(body, "http.allowed_hosts") {
+			t.Errorf("%s: %d %s", tt.host, code, body)
+		}
+	}
+	// A reload may replace the list.
+	h.agent.mu.Lock()
+	h.agent.config.HTTP.AllowedHosts = []string{"evil.example"}
+	h.agent.mu.Unlock()
+	for host, passes := range map[string]bool{"evil.example": true, "leno.example.com": false} {
+		if code, body := asks(host); (code != http.StatusMisdirectedRequest) != passes {
+			t.Errorf("%s after a reload: %d %s", host, code, body)
+		}
+	}
+}
+
+// TestHostsOnOtherListeners: no name matters on a socket, and with TLS.
+func TestHostsOnOtherListeners(t *testing.T) {
+	h := onSocket(t)
+	r, body := h.answers("GET /v1/networks HTTP/1.1\r\nHost: leno\r\nConnection: close\r\n\r\n")
+	if r.StatusCode != http.StatusOK {
+		t.Errorf("on a socket: %d %s", r.StatusCode, body)
+	}
+	h.server.names.learn(t.Context(), &net.UnixAddr{Name: "/run/leno.sock"}, false)
+	h.server.names.learn(t.Context(), &net.TCPAddr{IP: net.IPv4zero}, true)
+}
+
+// TestHostOfTheListener: the name in http.address is one of this host.
+func TestHostOfTheListener(t *testing.T) {
+	h := newHost(t, nil)
+	names := &h.prepare().names
+	h.agent.config.HTTP.Address = "leno.example.net:5366"
+	if !names.accepts("Leno.example.net:80") || names.accepts("example.net") || names.accepts("x.leno.example.net") {
+		t.Error("not the name alone is accepted")
+	}
+	h.agent.config.HTTP.Address = ":5366"
+	if names.accepts("evil.example") {
+		t.Error("no name accepts all")
+	}
+}
+
+func TestLookUpNames(t *testing.T) {
+	h := newHost(t, nil)
+	h.agent.self.NodeName = "db2.example.org"
+	for _, tt := range []struct {
+		name  string
+		err   error
+		fails bool
+	}{
+		{"there are none", &net.DNSError{Err: "no such host", IsNotFound: true}, false},
+		{"no answer", &net.DNSError{Err: "timeout", IsTimeout: true}, true},
+	} {
+		h.options.LookupName = func(context.Context, string) (string, []netip.Addr, error) { return "", nil, tt.err }
+		if names, err := h.prepare().names.lookUp(t.Context()); len(names) != 0 || (err != nil) != tt.fails {
+			t.Errorf("%s: %q, %v", tt.name, names, err)
+		}
+	}
+	if _, err := config.Parse([]byte(`http { allowed_hosts = ["*"] }`), "a.hcl", config.Options{}); err == nil {
+		t.Error("every name is allowed")
+	}
+}

@@ -1,0 +1,352 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lenonet/leno/api"
+)
+
+// ended waits until the agent has closed a connection.
+func ended(t *testing.T, conn net.Conn) {
+	t.Helper()
+	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := io.Copy(io.Discard, conn)
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		t.Error("the agent keeps the connection")
+	}
+}
+
+// TestRequestsOfAllKinds goes by raw requests, as any client may send them.
+func TestRequestsOfAllKinds(t *testing.T) {
+	h := serving(t, nil)
+	const local = "Host: localhost\r\nConnection: close\r\n"
+	for _, tt := range []struct {
+		name, request string
+		status        int
+		says          string
+		header        string // "Name: value" of the answer
+	}{
+		{"plain", "GET /v1/networks HTTP/1.1\r\n" + local + "\r\n", 200, `"networks"`, "Cache-Control: no-store"},
+		{"request id", "GET /v1/networks HTTP/1.1\r\n" + local + "X-Request-Id: abc-1\r\n\r\n", 200, "", "X-Request-Id: abc-1"},
+		{"head", "HEAD /v1/networks HTTP/1.1\r\n" + local + "\r\n", 200, "", "Content-Type: application/json"},
+		{"another method", "PATCH /v1/network/n HTTP/1.1\r\n" + local + "\r\n", 405, "takes DELETE, GET, HEAD, PUT, not PATCH", "Allow: DELETE, GET, HEAD, PUT"},
+		{"an unknown method", "BREW /healthz HTTP/1.1\r\n" + local + "\r\n", 405, "BREW", "Allow: GET, HEAD"},
+		{"nearly an endpoint", "GET /v1/network/n/lease HTTP/1.1\r\n" + local + "\r\n", 404, "the nearest is GET /v1/network/{network}/leases", ""},
+		{"no endpoint at all", "GET /some/where/else/altogether HTTP/1.1\r\n" + local + "\r\n", 404, "no such endpoint", ""},
+		{"long path", "GET /" + strings.Repeat("x", 60_000) + " HTTP/1.1\r\n" + local + "\r\n", 404, "…", ""},
+		{"unknown network", "GET /v1/network/m HTTP/1.1\r\n" + local + "\r\n", 404, "known are n", ""},
+		{"unknown lease", "GET /v1/network/n/lease/10.5.99.0-24 HTTP/1.1\r\n" + local + "\r\n", 404, "known are 10.5.", ""},
+		{"unknown reservation", "DELETE /v1/network/n/reservation/10.5.99.0-24 HTTP/1.1\r\n" + local + "\r\n", 404, "none is known", ""},
+		{"bad flag", "DELETE /v1/network/n?force=yes HTTP/1.1\r\n" + local + "\r\n", 400, "parameter force", ""},
+		{"bad memory", "GET /v1/network/n/leases?memory=1 HTTP/1.1\r\n" + local + "\r\n", 400, "parameter memory", ""},
+		{"bad query", "GET /v1/networks?index=%zz HTTP/1.1\r\n" + local + "\r\n", 400, "query", ""},
+		{"huge body", "PUT /v1/network/m HTTP/1.1\r\n" + local + "Content-Length: 2000000\r\n\r\n{\"name\":\"" + strings.Repeat("m", 1_999_000), 413, "larger than 1048576 bytes", ""},
+		{"huge chunked body", "PUT /v1/network/m HTTP/1.1\r\n" + local + "Transfer-Encoding: chunked\r\n\r\n" + "200000\r\n{\"name\":\"" + strings.Repeat("m", 0x200000-9), 413, "larger than", ""},
+		{"empty body", "PUT /v1/network/m HTTP/1.1\r\n" + local + "Content-Length: 0\r\n\r\n", 400, "it is empty", ""},
+		{"two bodies", "PUT /v1/network/m HTTP/1.1\r\n" + local + "Content-Length: 5\r\n\r\n{} {}", 400, "something follows", ""},
+		{"page of another site", "DELETE /v1/network/n HTTP/1.1\r\n" + local + "Origin: http://evil.example\r\n\r\n", 403, "another site", ""},
+		{"page of another site, said by the browser", "PUT /v1/agent/reload HTTP/1.1\r\n" + local + "Sec-Fetch-Site: cross-site\r\n\r\n", 403, "another site", ""},
+		{"own page", "PUT /v1/agent/reload HTTP/1.1\r\n" + local + "Sec-Fetch-Site: same-origin\r\n\r\n", 409, "cannot read its configuration", ""},
+		{"rebound name", "GET /v1/networks HTTP/1.1\r\nHost: evil.example:5366\r\nConnection: close\r\n\r\n", 421, `\"evil.example:5366\"`, ""},
+		{"by address", "GET /v1/networks HTTP/1.1\r\nHost: [::1]:5366\r\nConnection: close\r\n\r\n", 200, "", ""},
+		{"by this host's name", "GET /v1/networks HTTP/1.1\r\nHost: A:5366\r\nConnection: close\r\n\r\n", 200, "", ""},
+		{"without a name", "GET /v1/networks HTTP/1.0\r\n\r\n", 200, "", ""},
+		{"gzip", "GET /v1/openapi.yaml HTTP/1.1\r\n" + local + "Accept-Encoding: gzip\r\n\r\n", 200, "\x1f\x8b", "Content-Encoding: gzip"},
+		{"small answers are left alone", "GET /v1/network/n/peers HTTP/1.1\r\n" + local + "Accept-Encoding: gzip\r\n\r\n", 200, "{", "Content-Encoding: "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, body := h.answers(tt.request)
+			name, value, _ := strings.Cut(tt.header, ": ")
+			if r.StatusCode != tt.status || !strings.Contains(body, tt.says) || r.Header.Get(name) != value && name != "" {
+				t.Errorf("%d %.300s %v", r.StatusCode, body, r.Header)
+			}
+			var refused api.Error
+			if tt.status >= 400 && (json.Unmarshal([]byte(body), &refused) != nil || refused.Code != tt.status || len(refused.Message) > 1000) {
+				t.Errorf("not an error's body: %.300s", body)
+			}
+			if r.Header.Get("X-Request-Id") == "" {
+				t.Error("no request id")
+			}
+		})
+	}
+	if lines := h.said.with("request_id=abc-1", "path=/v1/networks", "status=200"); len(lines) != 1 {
+		t.Errorf("the log has %q", lines)
+	}
+	for _, id := range []string{strings.Repeat("x", 65), "a\tb", "<x>"} {
+		r, _ := h.answers("GET /healthz HTTP/1.1\r\n" + local + "X-Request-Id: " + id + "\r\n\r\n")
+		if got := r.Header.Get("X-Request-Id"); len(got) != 16 || got == id {
+			t.Errorf("id %q was taken over as %q", id, got)
+		}
+	}
+	// What Go's server refuses by itself has no JSON.
+	for name, tt := range map[string]struct {
+		request string
+		status  int
+	}{
+		"huge header": {"GET /healthz HTTP/1.1\r\n" + local + "X: " + strings.Repeat("x", 100_000) + "\r\n\r\n", 431},
+		"no HTTP":     {"HELLO\r\n\r\n", 400},
+		"two hosts":   {"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400},
+	} {
+		if r, body := h.answers(tt.request); r.StatusCode != tt.status {
+			t.Errorf("%s: %d %s", name, r.StatusCode, body)
+		}
+	}
+	h.well()
+}
+
+// TestSlowClients: a client that sends or reads slowly is disconnected, and one that
+// waits for a change is not.
+func TestSlowClients(t *testing.T) {
+	const patience = 300 * time.Millisecond
+	h := serving(t, func(l *Limits) { l.HeaderTime, l.RequestTime = patience, patience })
+	list, err := h.client.Leases(t.Context(), "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := h.dial()
+	if _, err := fmt.Fprintf(waits, "GET /v1/network/n/leases?index=%d&wait=%s HTTP/1.1\r\nHost: localhost\r\n\r\n", list.Index, 4*patience); err != nil {
+		t.Fatal(err)
+	}
+	for name, sent := range map[string]string{
+		"nothing": "", "half a header": "GET /healthz HTTP/1.1\r\nHost: loc",
+		"half a body": "PUT /v1/network/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"na",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn := h.dial()
+			if _, err := io.WriteString(conn, sent); err != nil {
+				t.Fatal(err)
+			}
+			if name == "half a body" {
+				r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil || r.StatusCode != http.StatusRequestTimeout {
+					t.Errorf("%+v, %v", r, err)
+				}
+			}
+			ended(t, conn)
+		})
+	}
+	t.Run("reads no answers", func(t *testing.T) {
+		t.Parallel()
+		conn := h.dial()
+		if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		requests := strings.Repeat("GET /v1/openapi.yaml HTTP/1.1\r\nHost: localhost\r\n\r\n", 1000)
+		for range 1000 { // until the agent reads no more
+			if _, err := io.WriteString(conn, requests); err != nil {
+				var late net.Error
+				if errors.As(err, &late) && late.Timeout() {
+					t.Error("the agent keeps a client that reads nothing")
+				}
+				return
+			}
+		}
+		t.Error("the agent answers a client that reads nothing")
+	})
+	t.Run("waits", func(t *testing.T) {
+		t.Parallel()
+		if err := waits.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		r, err := http.ReadResponse(bufio.NewReader(waits), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		if body, err := io.ReadAll(r.Body); err != nil || r.StatusCode != http.StatusOK || !strings.Contains(string(body), `"leases"`) {
+			t.Errorf("%d %s, %v", r.StatusCode, body, err)
+		}
+	})
+}
+
+// TestManyConnections: a thousand that say nothing, or only half of it, are kept
+// and do not lock others out; those past the limit go, oldest first.
+func TestManyConnections(t *testing.T) {
+	const many = 1000
+	h := serving(t, func(l *Limits) { l.Connections = many })
+	var first []net.Conn
+	for i := range many {
+		conn := h.dial()
+		if i < 10 {
+			first = append(first, conn)
+		}
+		if i%2 == 0 {
+			if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHo"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	h.well()
+	for range len(first) { // one of them finds room: healthz's has gone
+		h.dial()
+	}
+	begun := time.Now()
+	for _, conn := range first {
+		ended(t, conn)
+	}
+	if took := time.Since(begun); took > h.options.Limits.HeaderTime/2 {
+		t.Errorf("the oldest were closed after %s", took)
+	}
+	h.well()
+	if lines := h.said.with("too many connections"); len(lines) != 1 {
+		t.Errorf("the log has %q", lines)
+	}
+}
+
+// TestTooManyRequests: past the limits there is a reason, and health all the same.
+func TestTooManyRequests(t *testing.T) {
+	h := serving(t, func(l *Limits) { l.Requests, l.Readers = 3, 2 })
+	list, err := h.client.Leases(t.Context(), "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait := func(ctx context.Context) error {
+		_, err := h.client.Leases(ctx, "n", api.Read{Index: list.Index, Wait: time.Minute})
+		return err
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer leave()
+	for range 2 {
+		readers.Go(func() { _ = wait(ctx) })
+	}
+	h.readers(2)
+	wantCode(t, "a reader too many", wait(t.Context()), http.StatusTooManyRequests, "2 reads wait")
+	if _, err := h.client.Leases(t.Context(), "n"); err != nil {
+		t.Errorf("who does not wait: %v", err)
+	}
+
+	slow := h.dial()
+	if _, err := io.WriteString(slow, "PUT /v1/network/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		_, err := h.client.Leases(t.Context(), "n")
+		var refused *api.Error
+		if !errors.As(err, &refused) || refused.Code != http.StatusServiceUnavailable || !strings.Contains(refused.Message, "3 requests are being answered") {
+			return fmt.Errorf("a request too many: %v", err)
+		}
+		return nil
+	})
+	h.well()
+}
+
+// TestPanic: a fault in one handler is the end of its request alone.
+func TestPanic(t *testing.T) {
+	h := serving(t, nil)
+	broken := h.server.withRequestLog(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/late" {
+			_, _ = w.Write([]byte("half"))
+		}
+		panic("seeded")
+	}))
+	server := &http.Server{Handler: broken, ErrorLog: h.server.log.StandardLogger(nil)}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served sync.WaitGroup
+	served.Go(func() { _ = server.Serve(l) })
+	defer served.Wait()
+	defer server.Close()
+	r, err := http.Get("http://" + l.Addr().String() + "/early")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(r.Body)
+	_ = r.Body.Close()
+	if id := r.Header.Get("X-Request-Id"); r.StatusCode != 500 || !strings.Contains(string(body), id) || len(h.said.with("seeded", "request_id="+id)) != 1 {
+		t.Errorf("%d %s", r.StatusCode, body)
+	}
+	if r, err := http.Get("http://" + l.Addr().String() + "/late"); err == nil {
+		if _, err = io.ReadAll(r.Body); err == nil {
+			t.Error("half an answer looks whole")
+		}
+		_ = r.Body.Close()
+	}
+}
+
+// TestSocket: its mode, a file left behind, and another agent on it.
+func TestSocket(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "run", "leno.sock")
+	address := "unix://" + path
+	l, err := listen(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != socketMode {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	if _, err := listen(address); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("a second agent: %v", err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // as one that is killed
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if l, err = listen(address); err != nil {
+		t.Fatalf("over a socket left behind: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listen("unix://" + file); err == nil || !strings.Contains(err.Error(), "no socket") {
+		t.Errorf("over a file: %v", err)
+	}
+}
+
+// TestServerLeavesNothing: not a goroutine of an agent stays that had readers,
+// half requests and idle connections.
+func TestServerLeavesNothing(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	h := serving(t, nil)
+	list, err := h.client.Networks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var readers sync.WaitGroup
+	for range 20 {
+		readers.Go(func() { _, _ = h.client.Networks(t.Context(), api.Read{Index: list.Index}) })
+	}
+	h.readers(20)
+	idle, half := h.dial(), h.dial()
+	if _, err := io.WriteString(half, "GET /hea"); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	if err := h.stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begun); took > ShutdownTimeout/2 {
+		t.Errorf("stopping took %s", took)
+	}
+	readers.Wait()
+	h.client.Close()
+	_, _ = idle.Close(), half.Close()
+	goleak.VerifyNone(t, before)
+}

@@ -1,0 +1,328 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// networkHandlers handle requests about networks.
+type networkHandlers struct {
+	directory
+	backends map[string]backend.Type
+}
+
+func (h networkHandlers) queryAll(*http.Request) (query, error) {
+	return query{name: "networks", changes: h.changes, read: func() (content, error) {
+		known, _ := h.agent.Networks()
+		networks := h.all(known)
+		if !known.Read && len(networks) == 0 {
+			return content{}, fmt.Errorf("networks: %w: not read yet", registry.ErrUnavailable)
+		}
+		out := api.NetworkList{Networks: []api.Network{}, Skipped: skipped(known.Bad)}
+		basis := out
+		for _, n := range networks {
+			shown := h.network(n)
+			out.Networks = append(out.Networks, shown)
+			basis.Networks = append(basis.Networks, withoutTimes(shown))
+		}
+		return content{body: out, basis: basis}, nil
+	}}, nil
+}
+
+// withoutTimes returns a network without the times that move although nothing else has changed.
+func withoutTimes(n api.Network) api.Network {
+	if n.Local != nil {
+		local := *n.Local
+		local.Applied, local.Renewed, local.Followed = time.Time{}, time.Time{}, time.Time{}
+		n.Local = &local
+	}
+	return n
+}
+
+func (h networkHandlers) queryOne(r *http.Request) (query, error) {
+	n, err := h.requested(r)
+	return query{name: "network " + n.Name, changes: h.changes, read: func() (content, error) {
+		n, err := h.find(n.Name)
+		if err != nil {
+			return content{}, err
+		}
+		out := h.network(n)
+		return content{body: out, basis: withoutTimes(out)}, nil
+	}}, err
+}
+
+// network returns n as the API shows it, with this host's part in it.
+func (h networkHandlers) network(n registry.Network) api.Network {
+	out := api.Network{
+		Name:        n.Name,
+		Pools:       []api.Pool{},
+		ModifyIndex: n.ModifyIndex,
+		Backend:     json.RawMessage(n.Backend.Object),
+	}
+	for _, p := range n.Plan {
+		out.Pools = append(out.Pools, api.Pool(p))
+	}
+	if part, ok := h.agent.Network(n.Name); ok {
+		local := part.Status().Local
+		if local.Subnets == nil {
+			local.Subnets = slices.Clip(local.Subnets[:0:0])
+		}
+		out.Local = &local
+	}
+	return out
+}
+
+func skipped(bad []registry.BadRecord) []api.Skipped {
+	out := []api.Skipped{}
+	for _, b := range bad {
+		out = append(out, api.Skipped(b.Shortened()))
+	}
+	return out
+}
+
+// networkBody is the body of a request about a network.
+type networkBody struct {
+	api.Network
+	Reservations []api.Reservation `json:"reservations"`
+}
+
+// readDefinition returns the definition in a request's body, with defaults, and the reservations to create with it.
+func (h networkHandlers) readDefinition(r *http.Request) (registry.Network, []registry.Reservation, error) {
+	var body networkBody
+	if err := readBody(r, &body); err != nil {
+		return registry.Network{}, nil, err
+	}
+	n, err := h.normalize(r, body.Network)
+	if err != nil {
+		return n, nil, err
+	}
+	var kept []registry.Reservation
+	var errs []error
+	for _, v := range body.Reservations {
+		if err := checkReservedFor(v); err != nil {
+			errs = append(errs, badRequest("reservations: %s: %v", v.Subnet, err))
+		}
+		kept = append(kept, registry.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID})
+	}
+	if err := errors.Join(errs...); err != nil {
+		return n, nil, err
+	}
+	kept, err = registry.CheckKept(n, kept)
+	return n, kept, err
+}
+
+// normalize returns a definition with its defaults.
+func (h networkHandlers) normalize(r *http.Request, body api.Network) (registry.Network, error) {
+	n := registry.Network{Name: r.PathValue("network"), ModifyIndex: body.ModifyIndex}
+	if body.Name != "" && body.Name != n.Name {
+		return n, badRequest("name %q contradicts the path", body.Name)
+	}
+	if err := registry.CheckNetworkName(n.Name); err != nil {
+		return n, err
+	}
+	for _, p := range body.Pools {
+		n.Plan = append(n.Plan, registry.Pool(p))
+	}
+	var err error
+	if n.Plan, err = n.Plan.Normalize(); err != nil {
+		return n, err
+	}
+	n.Backend, err = h.normalizeBackend(body.Backend)
+	return n, err
+}
+
+// plan returns what put would change, and changes nothing.
+func (h networkHandlers) plan(r *http.Request) (out api.NetworkPlan, err error) {
+	n, _, err := h.readDefinition(r)
+	if err != nil {
+		return out, err
+	}
+	c, err := h.changeTo(r.Context(), n, h.recentLeases)
+	if err != nil {
+		return out, err
+	}
+	return c.Plan(), nil
+}
+
+// changeTo returns the change to n with everything by which it is judged. Like everything that is only read, it is read
+// under the agent's own token.
+func (h networkHandlers) changeTo(ctx context.Context, n registry.Network,
+	leases func(context.Context, registry.Network) (registry.LeaseSet, error)) (definition.Change, error) {
+	c := definition.Change{New: n, Backends: h.backends}
+	known, _ := h.agent.Networks() // none in a store that is new
+	c.Others = known.Networks
+	old, err := h.store.Network(ctx, n.Name)
+	switch {
+	case errors.Is(err, registry.ErrNetworkNotFound):
+		left, err := h.store.Reservations(ctx, registry.Network{Name: n.Name})
+		c.Leftover = reservations(left)
+		return c, err
+	case errors.Is(err, registry.ErrInvalid):
+		return c, unusableRecord(n.Name, err)
+	}
+	if err != nil {
+		return c, err
+	}
+	c.Old = old
+	set, err := leases(ctx, old)
+	if err != nil {
+		return c, err
+	}
+	reservations, err := h.store.Reservations(ctx, old)
+	c.Leases, c.BadRecords, c.Reservations = set.Leases, set.Bad, reservations.Reservations
+	return c, err
+}
+
+// readLeases reads all leases of a network, for a decision.
+func (h networkHandlers) readLeases(ctx context.Context, n registry.Network) (registry.LeaseSet, error) {
+	set, _, err := h.store.WatchLeases(ctx, n, 0)
+	return set, err
+}
+
+// checkChange refuses a change that takes subnets or packets from hosts, or of which that cannot be known, unless it is
+// forced. A change to an old version is left for the store to refuse.
+func (h networkHandlers) checkChange(ctx context.Context, n registry.Network, force bool) error {
+	c, err := h.changeTo(ctx, n, h.readLeases)
+	switch {
+	case err != nil && force:
+		return nil
+	case err != nil || c.Old.ModifyIndex != n.ModifyIndex:
+		return err
+	}
+	var reasons []string
+	for _, r := range c.Plan().Refused {
+		if !r.Force || !force {
+			reasons = append(reasons, fmt.Sprintf("%s (%s)", r.Reason, r.Way))
+		}
+	}
+	if len(reasons) == 0 {
+		return nil
+	}
+	return statusError(http.StatusConflict, "network %s is left as it is: %s", n.Name, strings.Join(reasons, "; "))
+}
+
+// put defines a network, or replaces the version that the body names.
+func (h networkHandlers) put(r *http.Request) (out api.Network, err error) {
+	n, kept, err := h.readDefinition(r)
+	if err != nil {
+		return out, err
+	}
+	force, err := flag(r, "force")
+	if err != nil {
+		return out, err
+	}
+	if err := h.checkChange(r.Context(), n, force); err != nil {
+		return out, err
+	}
+	name, store := n.Name, h.storeFor(r)
+	if err := store.PutNetwork(r.Context(), n, kept...); err != nil {
+		return out, err
+	}
+	n, err = store.Network(r.Context(), name)
+	if err != nil {
+		return out, err
+	}
+	h.await(r.Context(), func(known Networks) bool {
+		shown, ok := known.Find(name)
+		return ok && shown.ModifyIndex >= n.ModifyIndex
+	})
+	return h.network(n), nil
+}
+
+// normalizeBackend checks a backend object and fills in its defaults.
+func (h networkHandlers) normalizeBackend(object json.RawMessage) (registry.Backend, error) {
+	var given registry.Backend
+	types := strings.Join(slices.Sorted(maps.Keys(h.backends)), ", ")
+	if len(object) == 0 || string(object) == "null" {
+		return given, badRequest("backend: it is missing, want an object with a type, which is one of %s", types)
+	}
+	if err := json.Unmarshal(object, &given); err != nil {
+		return given, badRequest("%v", err) // which begins with "backend"
+	}
+	if given.Type == "" {
+		return given, badRequest("backend: its type is missing, which is one of %s", types)
+	}
+	kind, ok := h.backends[given.Type]
+	if !ok {
+		return given, badRequest("backend: this leno has no %q, the type is one of %s", given.Type, types)
+	}
+	options, err := kind.Normalize(given.Options())
+	if err != nil {
+		return given, badRequest("backend %q: %v", given.Type, err)
+	}
+	return registry.NewBackend(given.Type, options)
+}
+
+// delete refuses while hosts hold leases, or when the record does not say whether they do, unless it is forced.
+func (h networkHandlers) delete(r *http.Request) error {
+	force, err := flag(r, "force")
+	if err != nil {
+		return err
+	}
+	n, err := h.requested(r)
+	if errors.Is(err, registry.ErrNetworkNotFound) {
+		return h.deleteReservations(r, err)
+	}
+	known, _ := h.agent.Networks()
+	if _, unusable := known.Unusable(r.PathValue("network")); unusable && force {
+		n.Name, err = r.PathValue("network"), nil
+	}
+	if err != nil {
+		return err
+	}
+	store := h.storeFor(r)
+	if !force {
+		set, _, err := store.WatchLeases(r.Context(), n, 0)
+		if err != nil {
+			return err
+		}
+		var hosts []string
+		for _, l := range set.Leases {
+			if l.Held() {
+				hosts = append(hosts, l.Node)
+			}
+		}
+		if len(hosts) > 0 {
+			return statusError(http.StatusConflict, "network %s is in use by %d hosts (%s): force=true takes it from them",
+				n.Name, len(hosts), strings.Join(hosts, ", "))
+		}
+	}
+	if err := store.DeleteNetwork(r.Context(), n.Name); err != nil {
+		return err
+	}
+	h.await(r.Context(), func(known Networks) bool {
+		_, found := known.Find(n.Name)
+		_, unusable := known.Unusable(n.Name)
+		return !found && !unusable
+	})
+	return nil
+}
+
+// deleteReservations deletes the reservations of a network that is not defined. It returns missing when there are none.
+func (h networkHandlers) deleteReservations(r *http.Request, missing error) error {
+	name, store := r.PathValue("network"), h.storeFor(r)
+	// The watch may be behind.
+	if _, err := store.Network(r.Context(), name); !errors.Is(err, registry.ErrNetworkNotFound) {
+		if err == nil {
+			err = fmt.Errorf("network %s: %w: it was defined just now", name, registry.ErrConflict)
+		}
+		return err
+	}
+	err := store.DeleteNetwork(r.Context(), name)
+	if errors.Is(err, registry.ErrNetworkNotFound) {
+		return missing
+	}
+	return err
+}

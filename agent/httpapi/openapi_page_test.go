@@ -1,0 +1,263 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/google/go-cmp/cmp"
+)
+
+// apiPages is the folder of the pages that are written from the API's document.
+const apiPages = "../../website/content/docs/api/"
+
+// apiMethods is the order of what can be done with one path.
+var apiMethods = []string{"GET", "PUT", "POST", "DELETE"}
+
+// apiExamples are the path and the body of each operation's example. What it answers
+// stands in testdata/api, and is held against the document.
+var apiExamples = map[string]struct{ path, body string }{
+	"health": {"/healthz?network=default", ""}, "ready": {"/readyz", ""},
+	"self": {"/v1/agent/self", ""}, "configuration": {"/v1/agent/config", ""}, "reload": {"/v1/agent/reload", ""},
+	"monitor": {"/v1/agent/monitor?log_level=trace", ""}, "doctor": {"/v1/agent/doctor?passive=true", ""},
+	"events": {"/v1/agent/events?network=default", ""}, "metrics": {"/v1/agent/metrics", ""}, "openapi": {"/v1/openapi.yaml", ""},
+	"networks": {"/v1/networks", ""}, "network": {"/v1/network/default", ""},
+	"putNetwork":    {"/v1/network/green", `{"pools":[{"prefix":"10.9.0.0/20"}],"backend":{"type":"host-gw"}}`},
+	"planNetwork":   {"/v1/network/green/plan", `{"pools":[{"prefix":"10.9.0.0/20"}],"backend":{"type":"host-gw"}}`},
+	"deleteNetwork": {"/v1/network/green", ""}, "releaseLease": {"/v1/network/default/release", ""},
+	"renewLease": {"/v1/network/default/renew", ""}, "leases": {"/v1/network/default/leases", ""},
+	"lease": {"/v1/network/default/lease/10.5.34.0-24", ""}, "revokeLease": {"/v1/network/default/lease/10.5.77.0-24", ""},
+	"reservations": {"/v1/network/default/reservations", ""}, "addReservation": {"/v1/network/default/reservation/10.5.40.0-24", `{"node":"host-d"}`},
+	"removeReservation": {"/v1/network/default/reservation/10.5.40.0-24", ""}, "peers": {"/v1/network/default/peers", ""},
+	"probePeers": {"/v1/network/default/probe", `{"count":3}`},
+}
+
+// TestAPIPages holds a page for each tag of the document, and one of all types,
+// against the document, which other tests hold against the agent. With
+// LENO_UPDATE_GOLDEN set it writes them.
+func TestAPIPages(t *testing.T) {
+	doc := document(t)
+	wanted := map[string]string{"types.mdx": typesPage(t, doc)}
+	for i, tag := range doc.Tags {
+		wanted[tag.Name+".mdx"] = tagPage(t, doc, tag, i+1)
+	}
+	entries, err := os.ReadDir(apiPages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if _, ok := wanted[e.Name()]; !ok && e.Name() != "index.mdx" {
+			t.Errorf("api/%s is of no tag", e.Name())
+		}
+	}
+	for name, page := range wanted {
+		if os.Getenv("LENO_UPDATE_GOLDEN") != "" {
+			must(t, os.WriteFile(apiPages+name, []byte(page), 0o644))
+			continue
+		}
+		text, err := os.ReadFile(apiPages + name)
+		if err != nil {
+			t.Errorf("%v: LENO_UPDATE_GOLDEN=1 writes it", err)
+		} else if diff := cmp.Diff(string(text), page); diff != "" {
+			t.Errorf("api/%s (-page +document), LENO_UPDATE_GOLDEN=1 writes it:\n%s", name, diff)
+		}
+	}
+}
+
+func tagPage(t *testing.T, doc *openapi3.T, tag *openapi3.Tag, order int) string {
+	t.Helper()
+	var b strings.Builder
+	fmt.Fprintf(&b, "---\ntitle: \"API: %[4]s\"\ndescription: %[2]s.\nsidebar: { order: %[3]d, label: %[1]s }\n---\n\n%[2]s. The [overview](index.mdx) explains what all endpoints have in common.\n",
+		strings.ToUpper(tag.Name[:1])+tag.Name[1:], tag.Description, order, tag.Name)
+	paths := doc.Paths.Map()
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		for _, method := range apiMethods {
+			operation := paths[path].GetOperation(method)
+			if operation == nil || !slices.Contains(operation.Tags, tag.Name) {
+				continue
+			}
+			operationSection(t, &b, method, path, paths[path], operation)
+		}
+	}
+	return b.String()
+}
+
+func operationSection(t *testing.T, b *strings.Builder, method, path string, item *openapi3.PathItem, o *openapi3.Operation) {
+	t.Helper()
+	fmt.Fprintf(b, "\n## %s %s\n\n%s.\n", method, regexp.MustCompile(`\{(\w+)\}`).ReplaceAllString(path, ":$1"), o.Summary)
+	if o.Responses.Value("403") != nil {
+		b.WriteString("\nThis endpoint uses the token of the request: see [rights](index.mdx#rights).\n")
+	}
+	if all := slices.Concat(item.Parameters, o.Parameters); len(all) > 0 {
+		b.WriteString("\n| parameter | in | type | meaning |\n|---|---|---|---|\n")
+		for _, p := range all {
+			fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", p.Value.Name, p.Value.In, schemaKind(p.Value.Schema), meaning(p.Value.Description, p.Value.Schema))
+		}
+	}
+	var body *openapi3.SchemaRef
+	if o.RequestBody != nil {
+		body = o.RequestBody.Value.Content.Get("application/json").Schema
+		fmt.Fprintf(b, "\nThe body is a %s.\n", schemaKind(body))
+	}
+	b.WriteString("\n| status | response |\n|---|---|\n")
+	responses := o.Responses.Map()
+	for _, status := range slices.Sorted(maps.Keys(responses)) {
+		response := responses[status]
+		var kinds []string
+		for _, media := range slices.Sorted(maps.Keys(response.Value.Content)) {
+			kind := schemaKind(response.Value.Content[media].Schema)
+			if media != "application/json" {
+				kind = "`" + media + "`"
+			}
+			kinds = append(kinds, kind)
+		}
+		name := "`" + status + "`"
+		if status == "default" {
+			name = "any other"
+		}
+		fmt.Fprintf(b, "| %s | %s: %s |\n", name, strings.Join(kinds, " or "), answerMeaning(status, *response.Value.Description))
+	}
+	example(t, b, method, o, body)
+}
+
+// answerMeaning is what is said of a status; of errors, what the overview says of it.
+func answerMeaning(status, description string) string {
+	if code, err := strconv.Atoi(status); err == nil && code >= 400 && description == "what is wrong" {
+		return "see [errors](index.mdx#errors)"
+	}
+	return description
+}
+
+// example is the request with its answer, both as the document has them.
+func example(t *testing.T, b *strings.Builder, method string, o *openapi3.Operation, body *openapi3.SchemaRef) {
+	t.Helper()
+	e, ok := apiExamples[o.OperationID]
+	if !ok {
+		t.Errorf("%s has no example", o.OperationID)
+		return
+	}
+	command := "curl -s"
+	if method != "GET" {
+		command += " -X " + method
+	}
+	if body != nil {
+		holds(t, o.OperationID+": request", body, []byte(e.body))
+		command += " -d '" + e.body + "'"
+	}
+	address := "http://127.0.0.1:5366" + e.path
+	if strings.Contains(address, "?") {
+		address = "'" + address + "'"
+	}
+	command += " " + address
+	written := ""                   // it is run by TestDocumentationCommands
+	if o.OperationID == "monitor" { // which has no end
+		written = " generated=\"TestAPIPages\""
+	}
+	fmt.Fprintf(b, "\n```sh%s\n%s\n```\n", written, command)
+	media := o.Responses.Value("200").Value.Content.Get("application/json")
+	if media == nil {
+		return
+	}
+	answer, err := os.ReadFile("testdata/api/" + o.OperationID + ".json")
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	holds(t, o.OperationID+": answer", media.Schema, answer)
+	fmt.Fprintf(b, "\n```json generated=\"TestAPIPages\"\n%s```\n", answer)
+}
+
+func holds(t *testing.T, what string, schema *openapi3.SchemaRef, text []byte) {
+	t.Helper()
+	var v any
+	must(t, json.Unmarshal(text, &v))
+	if err := schema.Value.VisitJSON(v); err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
+}
+
+// schemaKind is a link to a type of the document, or a simple kind.
+func schemaKind(s *openapi3.SchemaRef) string {
+	name := s.Ref[strings.LastIndex(s.Ref, "/")+1:]
+	switch {
+	case s.Ref != "":
+		return fmt.Sprintf("[%s](types.mdx#%s)", name, strings.ToLower(name))
+	case s.Value.Type.Is("array"):
+		return "list of " + schemaKind(s.Value.Items)
+	case s.Value.Type.Is("object") && s.Value.AdditionalProperties.Schema != nil:
+		return "object of " + schemaKind(s.Value.AdditionalProperties.Schema)
+	case s.Value.Type.Is("object") && len(s.Value.Properties) == 0 && s.Value.AdditionalProperties.Has != nil && !*s.Value.AdditionalProperties.Has:
+		return "`{}`"
+	}
+	return s.Value.Type.Slice()[0]
+}
+
+// meaning is what the document says of a field or parameter, with its limits.
+func meaning(description string, s *openapi3.SchemaRef) string {
+	description = strings.Join(strings.Fields(description), " ")
+	if description == "" && s.Ref == "" {
+		description = s.Value.Description
+	}
+	list := []string{description}
+	add := func(format string, v any) { list = append(list, fmt.Sprintf(format, v)) }
+	if s.Ref == "" {
+		if len(s.Value.Enum) > 0 {
+			add("one of `%s`", strings.Trim(strings.Join(strings.Fields(fmt.Sprintln(s.Value.Enum...)), "`, `"), "[]"))
+		}
+		if s.Value.Default != nil {
+			add("default `%v`", s.Value.Default)
+		}
+		if s.Value.Min != nil && *s.Value.Min != 0 {
+			add("at least %v", *s.Value.Min)
+		}
+		if s.Value.Max != nil {
+			add("at most %v", *s.Value.Max)
+		}
+		if s.Value.Example != nil {
+			add("for example `%v`", s.Value.Example)
+		}
+	}
+	text := strings.Join(slices.DeleteFunc(list, func(s string) bool { return s == "" }), "; ")
+	return strings.NewReplacer("|", `\|`, "{", `\{`, "<", `\<`).Replace(text)
+}
+
+func typesPage(t *testing.T, doc *openapi3.T) string {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString("---\ntitle: Types\ndescription: The types of request and response bodies, field by field.\n---\n\n" +
+		"This page lists the types of request and response bodies. `GET /v1/openapi.yaml` describes them too.\n" +
+		"A field with a `?` may be absent. All other fields are always present, and a list is never null.\n" +
+		"Releases may add fields, but do not rename or remove them.\n")
+	schemas := doc.Components.Schemas
+	for _, name := range slices.Sorted(maps.Keys(schemas)) {
+		s := schemas[name].Value
+		fmt.Fprintf(&b, "\n## %s\n\n", name)
+		if len(s.Properties) == 0 {
+			fmt.Fprintf(&b, "%s. %s\n", strings.Join(s.Type.Slice(), ", "), meaning("", schemas[name]))
+			continue
+		}
+		if s.Description != "" {
+			b.WriteString(s.Description + ".\n\n")
+		}
+		b.WriteString("| field | type | meaning |\n|---|---|---|\n")
+		for _, field := range slices.Sorted(maps.Keys(s.Properties)) {
+			optional := "?"
+			if slices.Contains(s.Required, field) {
+				optional = ""
+			}
+			p := s.Properties[field]
+			if m := meaning("", p); m == "" && !strings.Contains(schemaKind(p), "types.mdx") {
+				t.Errorf("api/openapi.yaml does not say what %s of %s is", field, name)
+			}
+			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", field, optional, schemaKind(p), meaning("", p))
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,74 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// tokenOf returns the caller's token, from either header that Consul takes.
+func tokenOf(r *http.Request) string {
+	if token := r.Header.Get("X-Consul-Token"); token != "" {
+		return token
+	}
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
+// maxQuoted bounds what an error or a line in the log quotes of a request, in bytes.
+const maxQuoted = 64
+
+// quoted returns text of a request short enough to be shown.
+func quoted(text string) string { return registry.Shorten(text, maxQuoted) }
+
+// quotedPath returns the path of a request short enough to be shown.
+func quotedPath(r *http.Request) string { return registry.Shorten(r.URL.Path, 4*maxQuoted) }
+
+// flag returns a parameter that is true or false.
+func flag(r *http.Request, name string) (bool, error) {
+	switch text := r.URL.Query().Get(name); text {
+	case "", "false":
+		return false, nil
+	case "true":
+		return true, nil
+	default:
+		return false, badRequest("parameter %s: %q is neither true nor false", name, quoted(text))
+	}
+}
+
+// subnetOf returns the subnet in a request's path, such as "10.5.34.0-24", which is how keys have it. IPv6 may keep its
+// colons: "fd00:5:0:22::-64".
+func subnetOf(r *http.Request) (netip.Prefix, error) {
+	p, err := registry.ParseSubnetKey(strings.ReplaceAll(r.PathValue("subnet"), ":", "."))
+	if err != nil {
+		return p, badRequest("parameter subnet: %v", err)
+	}
+	return p, nil
+}
+
+// readBody decodes a request's JSON into v.
+func readBody(r *http.Request, v any) error {
+	decoder := json.NewDecoder(r.Body)
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(v); err != nil {
+		if errors.Is(err, io.EOF) {
+			return badRequest("request body: it is empty, want a JSON object")
+		}
+		return bodyError(err)
+	}
+	switch _, err := decoder.Token(); {
+	case err == nil:
+		return badRequest("request body: something follows the JSON object")
+	case !errors.Is(err, io.EOF):
+		return bodyError(err)
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+package httpapi
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/lenonet/leno/agent/probe"
+	"github.com/lenonet/leno/api"
+)
+
+// peerHandlers handle requests about peers.
+type peerHandlers struct {
+	directory
+	requestTime time.Duration
+	log         hclog.Logger
+}
+
+// query returns the other hosts as the datapath has them.
+func (h peerHandlers) query(r *http.Request) (query, error) {
+	n, err := h.requested(r)
+	if err != nil {
+		return query{}, err
+	}
+	_, err = h.joined(n.Name)
+	return query{
+		name: "peers of " + n.Name,
+		read: func() (content, error) {
+			part, err := h.joined(n.Name)
+			if err != nil {
+				return content{}, err
+			}
+			list := part.Peers()
+			return content{body: list, basis: withoutCounters(list)}, nil
+		},
+		changes: func() []<-chan struct{} {
+			out := []<-chan struct{}{h.agent.StatusChanged()}
+			if part, err := h.joined(n.Name); err == nil {
+				out = append(out, part.LeasesChanged()...)
+			}
+			return out
+		},
+	}, err
+}
+
+// withoutCounters returns the list without what is counted.
+func withoutCounters(list api.PeerList) api.PeerList {
+	list.Totals, list.Drops = nil, nil
+	list.Peers = slices.Clone(list.Peers)
+	for i := range list.Peers {
+		list.Peers[i].Counters = nil
+	}
+	return list
+}
+
+// withProbeTime gives a request the time that a probe may take, which is longer than that of others.
+func (h peerHandlers) withProbeTime(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		until := time.Now().Add(probe.Longest + h.requestTime)
+		connection := http.NewResponseController(w)
+		if err := errors.Join(connection.SetReadDeadline(until), connection.SetWriteDeadline(until)); err != nil {
+			h.log.Debug("a probe may be cut short", "error", err) // unless the connection has no deadlines
+		}
+		next(w, r)
+	}
+}
+
+// probe sends packets to the peers of a network and returns what came back.
+func (h peerHandlers) probe(r *http.Request) (out api.Probe, err error) {
+	var request api.ProbeRequest
+	if err := readBody(r, &request); err != nil {
+		return out, err
+	}
+	n, err := h.requested(r)
+	if err != nil {
+		return out, err
+	}
+	part, err := h.joined(n.Name)
+	if err != nil {
+		return out, err
+	}
+	return part.Probe(r.Context(), request)
+}

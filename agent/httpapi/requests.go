@@ -1,0 +1,167 @@
+package httpapi
+
+import (
+	"compress/gzip"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/klauspost/compress/gzhttp"
+
+	"github.com/lenonet/leno/api"
+)
+
+const requestIDHeader = "X-Request-Id"
+
+// minGzip is the size in bytes from which answers are compressed. A smaller one fits in a packet or two anyway.
+const minGzip = 1400
+
+// goodRequestID matches the ids that are taken over from a caller, such as "7c9e6679-7425".
+var goodRequestID = regexp.MustCompile(`^[A-Za-z0-9._:/=+-]{1,64}$`)
+
+// Handler returns the handler of all requests. Each handler has its own limit of requests.
+func (s *Server) Handler() (http.Handler, error) {
+	compressing, err := gzhttp.NewWrapper(gzhttp.MinSize(minGzip), gzhttp.CompressionLevel(gzip.BestSpeed),
+		gzhttp.EnableZstd(false))
+	if err != nil {
+		return nil, fmt.Errorf("http server: %w", err)
+	}
+	plain := s.withRequestLog(s.withBodyDrain(s.withOriginCheck(s.withLimits(s.routes()))))
+	compressed := compressing(plain)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == monitorPath { // its lines and header must not be held back
+			plain.ServeHTTP(w, r)
+			return
+		}
+		compressed.ServeHTTP(w, r)
+	}), nil
+}
+
+// withRequestLog gives each request an id and a line in the log, and answers in place of a handler that panics.
+func (s *Server) withRequestLog(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		begun := time.Now()
+		id := r.Header.Get(requestIDHeader)
+		if !goodRequestID.MatchString(id) {
+			id = newRequestID()
+		}
+		w.Header().Set(requestIDHeader, id)
+		w.Header().Set("Cache-Control", "no-store")
+		out := &statusRecorder{ResponseWriter: w, code: http.StatusOK}
+		log := s.log.With("request_id", id, "method", quoted(r.Method), "path", quotedPath(r))
+		defer func() {
+			if fault := recover(); fault != nil && fault != http.ErrAbortHandler {
+				log.Error("http handler panicked", "error", fmt.Sprint(fault), "stack", string(debug.Stack()))
+				if out.begun {
+					panic(http.ErrAbortHandler) // half an answer must not look complete
+				}
+				s.respond.refuse(out, http.StatusInternalServerError,
+					"a fault of the agent's own; its log has it under request_id %s", id)
+			} else if fault != nil {
+				panic(fault)
+			}
+			log.Trace("http request", "status", out.code, "took", time.Since(begun))
+		}()
+		next.ServeHTTP(out, r)
+	})
+}
+
+func newRequestID() string {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return hex.EncodeToString(id[:])
+}
+
+// withOriginCheck keeps other sites' web pages from the API: a browser on this host reaches a listener that no other
+// host can reach.
+//
+// A page may send changes to any address; browsers say where the page came from. A page whose name is pointed at this
+// host after it was loaded (DNS rebinding) may even read answers. It is recognised by that name, whatever address of
+// this host the browser reaches: see hostNames.accepts. TLS needs no such check, because a browser refuses the
+// certificate, and neither does a socket, which no browser reaches.
+func (s *Server) withOriginCheck(next http.Handler) http.Handler {
+	origins := http.NewCrossOriginProtection()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, isTCP := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+		if isTCP && r.TLS == nil && !s.names.accepts(r.Host) {
+			s.respond.refuse(w, http.StatusMisdirectedRequest, "the request is for the host %q, "+
+				"which is no name of this host that the agent knows: ask by address, as localhost, by this host's name, "+
+				"or add the name to http.allowed_hosts", quoted(r.Host))
+			return
+		}
+		if err := origins.Check(r); err != nil {
+			s.respond.refuse(w, http.StatusForbidden, "a page of another site may not change anything: %v", err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// withBodyDrain gives a client a moment to send the rest of a body that no handler has read: the server waits for it
+// before it takes the next request from the connection or closes it. This never prolongs the time for the whole
+// request.
+func (s *Server) withBodyDrain(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			begun := time.Now()
+			defer func() {
+				left := min(s.o.Limits.BodyDrain, s.o.Limits.RequestTime-time.Since(begun))
+				_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(left))
+			}()
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// withLimits refuses requests while too many are being answered, except those for the agent's health, and limits the
+// body of every request. A read must not have one: while a body is unread, the server does not notice that the client
+// has gone.
+func (s *Server) withLimits(next http.Handler) http.Handler {
+	var running atomic.Int64
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer running.Add(-1)
+		health := r.URL.Path == "/healthz" || r.URL.Path == "/readyz"
+		n := running.Add(1)
+		if n > int64(s.o.Limits.Requests) && !health {
+			w.Header().Set("Connection", "close")
+			w.Header().Set("Retry-After", "1")
+			s.respond.refuse(w, http.StatusServiceUnavailable, "%d requests are being answered already, no more can be", n-1)
+			return
+		}
+		if !health { // requests beyond the limit must leave connections that can be closed
+			defer acquire(r)()
+		}
+		if (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.ContentLength != 0 {
+			w.Header().Set("Connection", "close")
+			s.respond.refuse(w, http.StatusBadRequest, "a %s request has no body, and this one does", r.Method)
+			return
+		}
+		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+			s.respond.refuse(w, http.StatusBadRequest, "query: %v", err)
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, s.o.Limits.Body)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// bodyError returns the error about a body that could not be read.
+func bodyError(err error) error {
+	var large *http.MaxBytesError
+	var slow net.Error
+	switch {
+	case errors.As(err, &large):
+		return statusError(http.StatusRequestEntityTooLarge, "request body: larger than %d bytes", large.Limit)
+	case errors.As(err, &slow) && slow.Timeout():
+		return &api.Error{Code: http.StatusRequestTimeout, Message: "request body: it did not come in time"}
+	}
+	return badRequest("request body: %v", err)
+}

@@ -1,0 +1,83 @@
+package httpapi
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/registry"
+)
+
+func TestRawRequests(t *testing.T) {
+	a := onSocket(t)
+	for _, tt := range []struct {
+		name, method, path, body string
+		code                     int
+		says                     string
+	}{
+		{"unknown endpoint", "GET", "/v1/nothing", "", 404, "no such endpoint"},
+		{"wrong method", "POST", "/v1/networks", "", 405, "/v1/networks takes GET, HEAD, not POST"},
+		{"bad subnet", "GET", "/v1/network/n/lease/10.5.1.0", "", 400, "subnet"},
+		{"no JSON", "PUT", "/v1/network/m", "{", 400, "request body"},
+		{"unknown member", "PUT", "/v1/network/m", `{"poolz":[]}`, 400, "poolz"},
+		{"another name", "PUT", "/v1/network/m", `{"name":"k"}`, 400, "contradicts"},
+		{"no pools", "PUT", "/v1/network/m", `{}`, 400, "pool"},
+		{"no backend", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}]}`, 400, `backend: it is missing, want an object with a type, which is one of metered, other, recorder`},
+		{"no backend to plan", "POST", "/v1/network/m/plan", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":null}`, 400, "backend: it is missing"},
+		{"a backend without a type", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"vni":2}}`, 400, "backend: its type is missing, which is one of metered, other, recorder"},
+		{"an unknown backend", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"pigeon"}}`, 400, `backend: this leno has no \"pigeon\", the type is one of metered, other, recorder`},
+		{"a backend that is no object", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":"vxlan"}`, 400, `"backend: not a JSON object"`},
+		{"bad name", "PUT", "/v1/network/-m", `{}`, 400, "name"},
+		{"huge", "PUT", "/v1/network/m", `{"name":"` + strings.Repeat("m", 1<<20) + `"}`, 413, "larger than 1048576 bytes"},
+		{"reservation for no host", "PUT", "/v1/network/n/reservation/10.5.3.0-24", `{}`, 400, "node"},
+		{"reservation elsewhere", "PUT", "/v1/network/n/reservation/10.5.3.0-24", `{"subnet":"10.5.2.0/24","node":"x"}`, 400, "contradicts"},
+		{"reservation of a name no host has", "PUT", "/v1/network/n/reservation/10.5.3.0-24", `{"node":"host b"}`, 400, "is not a node name"},
+		{"reservation of an id no host has", "PUT", "/v1/network/n/reservation/10.5.3.0-24", `{"node_id":"host-b"}`, 400, "is not a node id"},
+		{"network with a reservation for no host", "PUT", "/v1/network/m",
+			`{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"},"reservations":[{"subnet":"10.7.1.0/24","node_id":"b"}]}`, 400, "is not a node id"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			code, body := a.request(tt.method, tt.path, tt.body)
+			if code != tt.code || !strings.Contains(body, tt.says) || !strings.HasPrefix(body, "{") {
+				t.Errorf("%d %s", code, body)
+			}
+		})
+	}
+}
+
+// TestNetworksBeforeTheWatchShowsThem: a host that is ready has its network in
+// the list, although the watch of all networks comes a moment later.
+func TestNetworksBeforeTheWatchShowsThem(t *testing.T) {
+	h := newHost(t, nil)
+	h.prepare()
+	d := directory{h.agent, h.registry}
+	known, _ := h.agent.Networks()
+	for _, tt := range []struct {
+		name string
+		set  Networks
+	}{
+		{"not yet", Networks{Index: 1}},
+		{"shown", known},
+	} {
+		if got := d.all(tt.set); len(got) != 1 || got[0].Name != "n" {
+			t.Errorf("%s: %+v", tt.name, got)
+		}
+	}
+	lost := Networks{Index: known.Index + 100}
+	if got := d.all(lost); len(got) != 1 {
+		t.Errorf("a network that the store has lost is not listed: %+v", got)
+	}
+	lost.Deleted = []registry.Deletion{{Network: "n", ModifyIndex: lost.Index}}
+	if got := d.all(lost); len(got) != 0 {
+		t.Errorf("a deleted network is still listed: %+v", got)
+	}
+}
+
+// TestSkippedAreShort: records of any size are shown in a few bytes.
+func TestSkippedAreShort(t *testing.T) {
+	bad := []registry.BadRecord{{Key: "leno/leases/n/h-1" + strings.Repeat("k", 100_000), Reason: strings.Repeat("r", 5000)}}
+	for _, s := range skipped(bad) {
+		if len(s.Key) > registry.MaxShownKey+3 || len(s.Reason) > registry.MaxShownReason+3 {
+			t.Fatalf("the API shows %d and %d bytes", len(s.Key), len(s.Reason))
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// reply is a handler's response: the body and the X-Leno-Index to send, or 0 for none.
+type reply struct {
+	body   any
+	index  uint64
+	shared *sharedBody // sent instead of body if not nil
+}
+
+// A sharedBody is an encoded body that many clients may get.
+type sharedBody struct {
+	plain []byte
+	gzip  func() []byte // compresses at the first call
+}
+
+// A responder sends answers.
+type responder struct{ log hclog.Logger }
+
+// handle returns an http.HandlerFunc that sends what handler returns as JSON, with its status and index.
+func (p responder) handle(handler func(*http.Request) (reply, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		out, err := handler(r)
+		status := http.StatusOK
+		if err != nil {
+			status = statusOf(err)
+			out = reply{body: &api.Error{Code: status, Message: err.Error()}}
+		}
+		if out.index > 0 {
+			w.Header().Set("X-Leno-Index", strconv.FormatUint(out.index, 10))
+		}
+		if out.shared != nil {
+			p.sendShared(w, r, out.shared)
+		} else {
+			p.write(w, status, out.body)
+		}
+	}
+}
+
+// handleValue is handle for a response without an index.
+func handleValue[T any](p responder, handler func(*http.Request) (T, error)) http.HandlerFunc {
+	return p.handle(func(r *http.Request) (reply, error) {
+		body, err := handler(r)
+		return reply{body: body}, err
+	})
+}
+
+// handleDone is handle for a response of {}.
+func (p responder) handleDone(handler func(*http.Request) error) http.HandlerFunc {
+	return p.handle(func(r *http.Request) (reply, error) { return reply{}, handler(r) })
+}
+
+func (p responder) write(w http.ResponseWriter, status int, body any) {
+	data, err := encode(body)
+	if err != nil {
+		status, data = http.StatusInternalServerError, []byte(`{"code":500,"error":"the answer cannot be encoded"}`+"\n")
+		p.log.Error("http answer cannot be encoded", "error", err)
+	}
+	p.send(w, status, data)
+}
+
+func (p responder) send(w http.ResponseWriter, status int, data []byte) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	if _, err := w.Write(data); err != nil {
+		p.log.Debug("http answer was cut off", "error", err)
+	}
+}
+
+// refuse answers with an error.
+func (p responder) refuse(w http.ResponseWriter, status int, format string, args ...any) {
+	p.write(w, status, &api.Error{Code: status, Message: fmt.Sprintf(format, args...)})
+}
+
+// sendShared sends a body that many clients may get at the same time and that is compressed once for all of them.
+func (p responder) sendShared(w http.ResponseWriter, r *http.Request, body *sharedBody) {
+	data := body.plain
+	if len(data) >= minGzip && acceptsGzip(r.Header.Get("Accept-Encoding")) {
+		w.Header().Set("Content-Encoding", "gzip")
+		data = body.gzip()
+	}
+	p.send(w, http.StatusOK, data)
+}
+
+// acceptsGzip reports whether an Accept-Encoding header names gzip with a weight above 0, as in "deflate, gzip;q=0.5"
+// (RFC 9110).
+func acceptsGzip(header string) bool {
+	for part := range strings.SplitSeq(header, ",") {
+		name, weight, _ := strings.Cut(strings.TrimSpace(part), ";")
+		if strings.EqualFold(strings.TrimSpace(name), "gzip") {
+			q, err := strconv.ParseFloat(strings.TrimPrefix(strings.TrimSpace(weight), "q="), 64)
+			return weight == "" || err == nil && q > 0
+		}
+	}
+	return false
+}
+
+// statusOf returns the HTTP status for an error of the registry or of a handler.
+func statusOf(err error) int {
+	var explicit *api.Error
+	if errors.As(err, &explicit) {
+		return explicit.Code
+	}
+	for _, row := range []struct {
+		err    error
+		status int
+	}{
+		{registry.ErrNetworkNotFound, http.StatusNotFound},
+		{registry.ErrLeaseNotFound, http.StatusNotFound},
+		{registry.ErrLeaseRevoked, http.StatusNotFound},
+		{registry.ErrReservationNotFound, http.StatusNotFound},
+		{registry.ErrDenied, http.StatusForbidden},
+		{registry.ErrInvalid, http.StatusBadRequest},
+		{registry.ErrNetworkExists, http.StatusConflict},
+		{registry.ErrConflict, http.StatusConflict},
+		{registry.ErrReserved, http.StatusConflict},
+		{registry.ErrHeld, http.StatusConflict},
+		{registry.ErrNetworkFull, http.StatusConflict},
+		{registry.ErrUncertain, http.StatusServiceUnavailable},
+		{registry.ErrUnavailable, http.StatusServiceUnavailable},
+		{errMoved, http.StatusServiceUnavailable},
+		{context.DeadlineExceeded, http.StatusServiceUnavailable},
+		{context.Canceled, http.StatusServiceUnavailable}, // the client is gone, or no longer sends
+	} {
+		if errors.Is(err, row.err) {
+			return row.status
+		}
+	}
+	return http.StatusInternalServerError
+}
+
+// statusError returns an error that is sent with a status of its own.
+func statusError(code int, format string, args ...any) error {
+	return &api.Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+func badRequest(format string, args ...any) error {
+	return statusError(http.StatusBadRequest, format, args...)
+}

@@ -1,0 +1,142 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/lenonet/leno/agent/probe"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// probe answers for a kernel: every peer that is asked for is reached.
+func (h *host) probe(ctx context.Context, here probe.Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error) {
+	h.mu.Lock()
+	before := h.probing
+	h.mu.Unlock()
+	if before != nil {
+		if err := before(ctx); err != nil {
+			return api.Probe{}, err
+		}
+	}
+	out := api.Probe{Network: here.Network, Peers: []api.PeerProbe{}}
+	r, err := probe.Normalize(r)
+	if err != nil {
+		return out, err
+	}
+	if peers, err = probe.Asked(peers, r.Peers); err != nil {
+		return out, err
+	}
+	for _, p := range peers {
+		out.Peers = append(out.Peers, api.PeerProbe{Node: p.Node, Held: p.Held, Reached: true, Ways: []api.ProbedWay{
+			{Path: api.PathOverlay, From: here.Subnets[0].Addr(), To: p.Subnets[0].Addr(), MTU: here.MTU, Largest: here.MTU},
+			{Path: api.PathUnderlay, From: here.Underlay.Addresses[0], To: p.PublicIPs[0], MTU: here.Underlay.MTU, Largest: here.Underlay.MTU},
+		}})
+	}
+	return out, nil
+}
+
+// TestProbe: what a probe is given, and what it may not do.
+func TestProbe(t *testing.T) {
+	store := memory.New()
+	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+	a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
+	ctx, c := context.Background(), a.client
+
+	got, err := c.ProbePeers(ctx, "n", api.ProbeRequest{})
+	if err != nil || len(got.Peers) != 1 || got.Peers[0].Node != "b" || !got.Peers[0].Held {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	want := fmt.Sprintf("[{overlay %s %s 1450} {underlay 192.0.2.97 192.0.2.98 1500}]", a.subnet().Addr(), b.subnet().Addr())
+	var said []struct {
+		path, from, to string
+		mtu            int
+	}
+	for _, w := range got.Peers[0].Ways {
+		said = append(said, struct {
+			path, from, to string
+			mtu            int
+		}{w.Path, w.From.String(), w.To.String(), w.MTU})
+	}
+	if fmt.Sprint(said) != want {
+		t.Errorf("probed %v, want %s", said, want)
+	}
+
+	_, err = c.ProbePeers(ctx, "n", api.ProbeRequest{Peers: []string{"b", "z"}})
+	wantCode(t, "a node that is no peer", err, http.StatusNotFound, `"z"`, "b")
+	_, err = c.ProbePeers(ctx, "n", api.ProbeRequest{TimeoutMS: 20_000})
+	wantCode(t, "a long time", err, http.StatusBadRequest, "timeout_ms", "20000", "10000")
+	_, err = c.ProbePeers(ctx, "m", api.ProbeRequest{})
+	wantCode(t, "an unknown network", err, http.StatusNotFound, "m")
+
+	a.beforeProbes(func(context.Context) error { return probe.ErrNoRight })
+	_, err = c.ProbePeers(ctx, "n", api.ProbeRequest{})
+	wantCode(t, "no right", err, http.StatusNotImplemented, "CAP_NET_RAW")
+}
+
+// TestProbesTakeTurns: of one network one probe runs at a time, and it ends when
+// its client goes.
+func TestProbesTakeTurns(t *testing.T) {
+	a := newHost(t, memory.New(), "a").start()
+	a.ready()
+	running, ended := make(chan struct{}), make(chan error, 1)
+	a.beforeProbes(func(ctx context.Context) error {
+		close(running)
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return ctx.Err()
+	})
+	ctx, leave := context.WithCancel(context.Background())
+	gone := make(chan error, 1)
+	go func() {
+		_, err := a.client.ProbePeers(ctx, "n", api.ProbeRequest{})
+		gone <- err
+	}()
+	<-running
+	_, err := a.client.ProbePeers(context.Background(), "n", api.ProbeRequest{})
+	wantCode(t, "a second probe", err, http.StatusConflict, "running since", "try again")
+	leave()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("the client got %v", err)
+	}
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the probe ended by %v", err)
+	}
+	a.beforeProbes(nil)
+	eventually(t, func() error {
+		_, err := a.client.ProbePeers(context.Background(), "n", api.ProbeRequest{})
+		return err
+	})
+}
+
+// beforeProbes has f called before each probe.
+func (h *host) beforeProbes(f func(context.Context) error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.probing = f
+}
+
+// TestProbesAreJudged as an examination judges them; what a host said that has gone
+// since is not.
+func TestProbesAreJudged(t *testing.T) {
+	store := memory.New()
+	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+	a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
+	run := mustRunner(t, a)
+	narrow := func(path string, mtu, largest int) api.ProbedWay {
+		return api.ProbedWay{Path: path, MTU: mtu, Answer: "echo reply", Largest: largest,
+			Small: api.ProbedSize{Bytes: 64, Sent: 3, Answered: 3}, Full: api.ProbedSize{Bytes: mtu, Sent: 3}}
+	}
+	answer := api.PeerProbe{Node: "b", Held: true, Reached: true, Ways: []api.ProbedWay{narrow(api.PathOverlay, 1450, 1350), narrow(api.PathUnderlay, 1500, 1400)}}
+	peers := run.peerList().Peers
+	got := a.agent.judgePaths(t.Context(), run, append(peers, api.Peer{Node: "c"}), []api.PeerProbe{answer, {Node: "c"}})
+	if len(got) != 1 || got[0].Check != "path_mtu" || got[0].Status != api.FindingFault || got[0].Peer != "b" {
+		t.Errorf("%+v", got)
+	}
+	if got := a.agent.judgePaths(t.Context(), run, nil, nil); got == nil || len(got) != 0 {
+		t.Errorf("without peers: %+v", got)
+	}
+}
