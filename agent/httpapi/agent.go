@@ -10,6 +10,7 @@ import (
 
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/logging"
+	"github.com/lenonet/leno/agent/query"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -54,25 +55,25 @@ func (h agentHandlers) diagnose(r *http.Request) (out api.Diagnosis, err error) 
 }
 
 // queryEvents returns the events since the index of a reader, or all that are kept.
-func (h agentHandlers) queryEvents(r *http.Request) (query, error) {
+func (h agentHandlers) queryEvents(r *http.Request) (query.Query, error) {
 	network := r.URL.Query().Get("network")
 	if list, _, _ := h.agent.Events(0, network); network != "" && len(list) == 0 {
 		// The network may have been left, or may come. An unknown name is a mistake.
 		if _, err := h.find(network); errors.Is(err, registry.ErrNetworkNotFound) {
-			return query{}, err
+			return query.Query{}, err
 		}
 	}
-	return query{
-		name: "events",
-		since: func(index uint64) (reply, error) {
+	return query.Query{
+		Name: "events",
+		Since: func(index uint64) query.Content {
 			events, last, _ := h.agent.Events(index, network)
-			return reply{body: api.EventList{Events: events}, index: last}, nil
+			return query.Content{Body: api.EventList{Events: events}, Index: last}
 		},
-		read: func() (content, error) {
+		Read: func() (query.Content, error) {
 			_, last, _ := h.agent.Events(0, network)
-			return content{index: last}, nil
+			return query.Content{Index: last}, nil
 		},
-		changes: func() []<-chan struct{} {
+		Changes: func() []<-chan struct{} {
 			_, _, changed := h.agent.Events(0, network)
 			return []<-chan struct{}{changed}
 		},

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/lenonet/leno/agent/query"
 )
 
 // How long a read waits for a change, as in Consul: a client that asks for more than maxWait gets maxWait. Up to a
@@ -45,53 +47,56 @@ func blockingOptionsOf(r *http.Request) (blockingOptions, error) {
 	return out, nil
 }
 
+// errMoved says that the network of a query is no longer where the query looks for it, so that the query has to be made
+// again.
+var errMoved = errors.New("this host joins or leaves the network just now: ask again")
+
 // blockingReads answers reads that may wait for a change.
 type blockingReads struct {
 	responder
-	cache       *queryCache
+	cache       *query.Cache
 	requestTime time.Duration
 }
 
 // handle returns a handler for reads that may wait for a change. find returns the query that a request is about.
-func (b blockingReads) handle(find func(*http.Request) (query, error)) http.HandlerFunc {
+func (b blockingReads) handle(find func(*http.Request) (query.Query, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		b.responder.handle(func(r *http.Request) (reply, error) {
-			o, err := blockingOptionsOf(r)
-			if err != nil {
-				return reply{}, err
-			}
-			q, err := find(r)
-			if err != nil {
-				return reply{}, err
-			}
-			if o.index > 0 {
-				restore := suspendDeadlines(w, b.requestTime)
-				defer restore()
-				out, again, err := b.cache.next(r.Context(), q, o)
-				again = again || errors.Is(err, errMoved)
-				if !again && (err != nil || q.since == nil) {
-					return out, err
-				}
-				if q, err = find(r); err != nil { // the network is gone, or has become something else
-					return reply{}, err
-				}
-			}
-			out, err := b.readNow(r, q, o)
-			if errors.Is(err, errMoved) {
-				if q, err = find(r); err == nil {
-					out, err = b.readNow(r, q, o)
-				}
-			}
-			return out, err
-		})(w, r)
+		out, err := b.read(w, r, find)
+		if err != nil {
+			b.fail(w, err)
+			return
+		}
+		b.sendAnswer(w, r, out)
 	}
 }
 
-func (b blockingReads) readNow(r *http.Request, q query, o blockingOptions) (reply, error) {
-	if q.since != nil {
-		return q.since(o.index)
+func (b blockingReads) read(w http.ResponseWriter, r *http.Request, find func(*http.Request) (query.Query, error)) (
+	out query.Answer, err error) {
+	o, err := blockingOptionsOf(r)
+	if err != nil {
+		return out, err
 	}
-	return b.cache.now(r.Context(), q)
+	q, err := find(r)
+	if err != nil {
+		return out, err
+	}
+	if o.index > 0 {
+		restore := suspendDeadlines(w, b.requestTime)
+		defer restore()
+		out, again, err := b.cache.Next(r.Context(), q, o.index, o.wait)
+		if !again && !errors.Is(err, errMoved) {
+			return out, err
+		}
+		if q, err = find(r); err != nil { // the network is gone, or has become something else
+			return out, err
+		}
+	}
+	if out, err = b.cache.Now(r.Context(), q, o.index); errors.Is(err, errMoved) {
+		if q, err = find(r); err == nil {
+			out, err = b.cache.Now(r.Context(), q, o.index)
+		}
+	}
+	return out, err
 }
 
 // suspendDeadlines lifts the server's time limits off a request that waits. restore sets requestTime for the answer.
@@ -105,9 +110,4 @@ func suspendDeadlines(w http.ResponseWriter, requestTime time.Duration) (restore
 		_ = control.SetReadDeadline(until)
 		_ = control.SetWriteDeadline(until)
 	}
-}
-
-func tooManyReaders(readers int) error {
-	return statusError(http.StatusTooManyRequests,
-		"%d reads wait for news already, no more may: ask without index", readers)
 }

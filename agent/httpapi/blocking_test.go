@@ -2,17 +2,14 @@ package httpapi
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/lenonet/leno/agent/watch"
+	"github.com/lenonet/leno/agent/query"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -55,37 +52,6 @@ func TestWaitParameters(t *testing.T) {
 	}
 }
 
-// TestQueryCache goes by content that a test makes.
-func TestQueryCache(t *testing.T) {
-	b := newQueryCache(nil, Limits{Readers: 1})
-	defer b.close()
-	value, moved := watch.New[content](), []uint64{}
-	s := query{name: "s",
-		read:    func() (content, error) { v, _, _ := value.Get(); return v, nil },
-		changes: func() []<-chan struct{} { _, _, c := value.Get(); return []<-chan struct{}{c} }}
-	for _, r := range []content{
-		{body: "one"}, {body: "one"}, {body: "two"}, {body: "three", basis: "two"}, {body: "one"},
-	} {
-		value.Set(r)
-		out, err := b.now(t.Context(), s)
-		var text string
-		if err != nil || json.Unmarshal(out.shared.plain, &text) != nil || text != r.body {
-			t.Fatalf("%s, %v", out.shared.plain, err)
-		}
-		moved = append(moved, out.index)
-	}
-	if moved[0] == 0 || moved[0] != moved[1] || moved[2] != moved[3] || !slices.IsSorted(moved) || moved[4] == moved[3] || moved[2] == moved[1] {
-		t.Errorf("indexes %v", moved)
-	}
-	value.Set(content{body: "events", index: 12})
-	if out, again, err := b.next(t.Context(), s, blockingOptions{index: 11, wait: time.Minute}); err != nil || again || out.index != 12 {
-		t.Errorf("an answer that has an index of its own: %+v, %v", out, err)
-	}
-	b.maxReaders = 0
-	_, _, err := b.next(t.Context(), s, blockingOptions{index: 12, wait: time.Minute})
-	wantCode(t, "one reader too many", err, http.StatusTooManyRequests)
-}
-
 func TestAcceptsGzip(t *testing.T) {
 	for header, want := range map[string]bool{
 		"": false, "gzip": true, "deflate, GZIP;q=0.5": true, "gzip;q=0": false, "gzip; q=0.0, br": false, "br": false, "gzip;q=x": false, "xgzip": false,
@@ -112,14 +78,14 @@ func TestReadsFindTheirNetworkAgain(t *testing.T) {
 		for _, parameters := range []string{"", "?index=7&wait=1m"} {
 			t.Run(tt.name+parameters, func(t *testing.T) {
 				found := 0
-				find := func(*http.Request) (query, error) {
+				find := func(*http.Request) (query.Query, error) {
 					found++
 					moves := found <= tt.moves
-					return query{name: fmt.Sprint(t.Name(), found), changes: func() []<-chan struct{} { return nil }, read: func() (content, error) {
+					return query.Query{Name: fmt.Sprint(t.Name(), found), Changes: func() []<-chan struct{} { return nil }, Read: func() (query.Content, error) {
 						if moves {
-							return content{}, errMoved
+							return query.Content{}, errMoved
 						}
-						return content{body: "here"}, nil
+						return query.Content{Body: "here"}, nil
 					}}, nil
 				}
 				w := httptest.NewRecorder()
@@ -135,7 +101,6 @@ func TestReadsFindTheirNetworkAgain(t *testing.T) {
 // TestBlockedReadersEnd: they end with the server, which does not wait for them, and with their clients.
 func TestBlockedReadersEnd(t *testing.T) {
 	h := onSocket(t)
-	h.server.cache.linger = time.Millisecond
 	list, err := h.client.Leases(t.Context(), "n")
 	must(t, err)
 	block := func(ctx context.Context) <-chan error {
@@ -152,7 +117,6 @@ func TestBlockedReadersEnd(t *testing.T) {
 	leave()
 	<-gone
 	h.readers(0)
-	h.unfollowed()
 
 	waits := block(t.Context())
 	h.readers(1)
@@ -165,99 +129,5 @@ func TestBlockedReadersEnd(t *testing.T) {
 	}
 	if err := <-waits; err != nil {
 		t.Errorf("a reader at the end of the server: %v", err)
-	}
-}
-
-// TestFollowersFollowAgain: a query that was followed and is no longer is followed again for a new reader, from the
-// same index on.
-func TestFollowersFollowAgain(t *testing.T) {
-	c := newQueryCache(nil, Limits{Readers: 10})
-	c.linger = time.Millisecond
-	defer c.close()
-	value := watch.New[string]()
-	q := query{
-		name:    "q",
-		read:    func() (content, error) { v, _, _ := value.Get(); return content{body: v}, nil },
-		changes: func() []<-chan struct{} { _, _, changed := value.Get(); return []<-chan struct{}{changed} },
-	}
-	first, err := c.now(t.Context(), q)
-	must(t, err)
-	index := first.index
-	for i := range 3 {
-		got := make(chan reply, 1)
-		go func() {
-			out, _, _ := c.next(t.Context(), q, blockingOptions{index: index, wait: time.Minute})
-			got <- out
-		}()
-		eventually(t, func() error {
-			if n := c.readers(); n != 1 {
-				return fmt.Errorf("%d readers", n)
-			}
-			return nil
-		})
-		value.Set(fmt.Sprint("value ", i))
-		if out := <-got; out.index <= index || !strings.Contains(string(out.shared.plain), fmt.Sprint("value ", i)) {
-			t.Errorf("%d. change: %d %s", i, out.index, out.shared.plain)
-		} else {
-			index = out.index
-		}
-		eventually(t, func() error {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			if c.entries["q"].follower != nil {
-				return errors.New("it is still followed")
-			}
-			return nil
-		})
-	}
-}
-
-// TestQueryErrors: readers that wait read for themselves when the content cannot be read, but not when only nothing
-// newer is known.
-func TestQueryErrors(t *testing.T) {
-	c := newQueryCache(nil, Limits{Readers: 10})
-	defer c.close()
-	type answer struct {
-		body string
-		err  error
-	}
-	value := watch.New[answer]()
-	value.Set(answer{body: "one"})
-	q := query{
-		name:    "q",
-		read:    func() (content, error) { v, _, _ := value.Get(); return content{body: v.body}, v.err },
-		changes: func() []<-chan struct{} { _, _, changed := value.Get(); return []<-chan struct{}{changed} },
-	}
-	first, err := c.now(t.Context(), q)
-	must(t, err)
-	next := func(wait time.Duration) <-chan bool {
-		out := make(chan bool, 1)
-		go func() {
-			_, again, _ := c.next(t.Context(), q, blockingOptions{index: first.index, wait: wait})
-			out <- again
-		}()
-		eventually(t, func() error { // until the follower has read what the reader has
-			e := c.entry("q")
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			if e.follower != nil {
-				if last, known, _ := e.follower.latest.Get(); known && last.err == nil {
-					return nil
-				}
-			}
-			return errors.New("the query is not followed")
-		})
-		return out
-	}
-	waits := next(2 * time.Second)
-	value.Set(answer{err: registry.ErrUnavailable})
-	if <-waits {
-		t.Error("an outage made a reader read again")
-	}
-	value.Set(answer{body: "one"})
-	waits = next(time.Minute)
-	value.Set(answer{err: registry.ErrNetworkNotFound})
-	if !<-waits {
-		t.Error("a reader of a network that is gone got an answer")
 	}
 }

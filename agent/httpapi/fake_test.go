@@ -420,31 +420,8 @@ func (h *host) well() {
 func (h *host) readers(want int) {
 	h.t.Helper()
 	eventually(h.t, func() error {
-		if n := h.server.cache.readers(); n != want {
+		if n := h.server.cache.Waiting(); n != want {
 			return fmt.Errorf("%d readers wait, want %d", n, want)
-		}
-		return nil
-	})
-}
-
-// readers returns how many readers wait.
-func (c *queryCache) readers() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.waiting
-}
-
-// unfollowed waits until nothing is followed.
-func (h *host) unfollowed() {
-	h.t.Helper()
-	eventually(h.t, func() error {
-		c := h.server.cache
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for name, e := range c.entries {
-			if e.follower != nil {
-				return fmt.Errorf("%s is followed though no reader waits", name)
-			}
 		}
 		return nil
 	})

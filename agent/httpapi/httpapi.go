@@ -16,6 +16,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/logging"
+	"github.com/lenonet/leno/agent/query"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/agent/ui"
@@ -144,7 +145,7 @@ type Server struct {
 	o            Options
 	log          hclog.Logger
 	respond      responder
-	cache        *queryCache
+	cache        *query.Cache
 	endpoints    []endpoint
 	page         *statusPage
 	certificates certificates
@@ -169,7 +170,7 @@ func New(o Options) (*Server, error) {
 		o:       o,
 		log:     log,
 		respond: responder{log},
-		cache:   newQueryCache(o.NewLoop, o.Limits),
+		cache:   query.New(o.NewLoop, o.Limits.Readers),
 		names:   hostNames{agent: o.Agent, lookup: o.LookupName, named: o.Named},
 	}
 	s.endpoints = s.newEndpoints()

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/agent/query"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -21,28 +22,28 @@ type leaseHandlers struct{ directory }
 
 // query returns all leases of a network, read again unless that was done a moment ago. They are as this agent
 // knows them if the store does not answer, or if the request says memory=true.
-func (h leaseHandlers) query(r *http.Request) (query, error) {
+func (h leaseHandlers) query(r *http.Request) (query.Query, error) {
 	n, err := h.requested(r)
 	if err != nil {
-		return query{}, err
+		return query.Query{}, err
 	}
 	if _, ok := h.agent.Network(n.Name); !ok {
 		return h.queryElsewhere(n.Name), nil
 	}
 	memory, err := flag(r, "memory")
 	if err != nil {
-		return query{}, err
+		return query.Query{}, err
 	}
-	q := query{
-		name:    "leases of " + n.Name,
-		read:    func() (content, error) { return h.known(n.Name, memory) },
-		changes: func() []<-chan struct{} { return h.changed(n.Name) },
+	q := query.Query{
+		Name:    "leases of " + n.Name,
+		Read:    func() (query.Content, error) { return h.known(n.Name, memory) },
+		Changes: func() []<-chan struct{} { return h.changed(n.Name) },
 	}
 	if memory {
-		q.name = "leases in memory of " + n.Name
+		q.Name = "leases in memory of " + n.Name
 	} else {
-		q.refresh = func(ctx context.Context) { h.refresh(ctx, n.Name) }
-		q.keepFresh = func(ctx context.Context) {
+		q.Refresh = func(ctx context.Context) { h.refresh(ctx, n.Name) }
+		q.KeepFresh = func(ctx context.Context) {
 			for leases := 0; retry.Sleep(ctx, lapsePace(leases)) == nil; {
 				leases = h.refresh(ctx, n.Name)
 			}
@@ -70,17 +71,17 @@ func lapsePace(leases int) time.Duration {
 	return 15*time.Second + time.Duration(leases)*5*time.Millisecond
 }
 
-func (h leaseHandlers) known(network string, watched bool) (content, error) {
+func (h leaseHandlers) known(network string, watched bool) (query.Content, error) {
 	if _, err := h.find(network); err != nil {
-		return content{}, err
+		return query.Content{}, err
 	}
 	part, ok := h.agent.Network(network)
 	if !ok {
-		return content{}, errMoved
+		return query.Content{}, errMoved
 	}
 	set, err := part.Leases(watched)
 	if err != nil {
-		return content{}, err
+		return query.Content{}, err
 	}
 	return h.list(set), nil
 }
@@ -95,9 +96,9 @@ func (h leaseHandlers) changed(network string) []<-chan struct{} {
 }
 
 // queryElsewhere returns the leases of a network in which this host takes no part.
-func (h leaseHandlers) queryElsewhere(network string) query {
+func (h leaseHandlers) queryElsewhere(network string) query.Query {
 	leases := 0
-	readStore := func(ctx context.Context, after uint64) (out content, index uint64, err error) {
+	readStore := func(ctx context.Context, after uint64) (out query.Content, index uint64, err error) {
 		read := func(ctx context.Context, n registry.Network, after uint64) error {
 			if _, joined := h.agent.Network(network); joined {
 				return errMoved
@@ -109,10 +110,10 @@ func (h leaseHandlers) queryElsewhere(network string) query {
 		err = h.readDefined(ctx, network, after, lapsePace(leases), read)
 		return out, index, err
 	}
-	return query{name: "leases elsewhere of " + network, readStore: readStore}
+	return query.Query{Name: "leases elsewhere of " + network, ReadStore: readStore}
 }
 
-func (h leaseHandlers) list(set registry.LeaseSet) content {
+func (h leaseHandlers) list(set registry.LeaseSet) query.Content {
 	own := h.agent.Self().NodeID
 	out := api.LeaseList{Leases: make([]api.Lease, len(set.Leases)), Skipped: skipped(set.Bad)}
 	basis := api.LeaseList{Leases: make([]api.Lease, len(set.Leases)), Skipped: out.Skipped}
@@ -121,7 +122,7 @@ func (h leaseHandlers) list(set registry.LeaseSet) content {
 		basis.Leases[i] = out.Leases[i]
 		basis.Leases[i].LapsedSeconds = 0
 	}
-	return content{body: out, basis: basis}
+	return query.Content{Body: out, Basis: basis}
 }
 
 // leaseOf returns a lease as the API shows it on the host with the node id own.

@@ -126,7 +126,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	})
 	g.Go(func() error {
 		<-ctx.Done()
-		s.cache.close()
+		s.cache.Close()
 		s.o.Logs.Dismiss()
 		connections.close()
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), ShutdownTimeout)

@@ -22,7 +22,7 @@ const monitorPath = "/v1/agent/monitor"
 func (h agentHandlers) monitor(w http.ResponseWriter, r *http.Request) {
 	listener, asJSON, err := h.listenToLog(r)
 	if err != nil {
-		h.refuse(w, statusOf(err), "%v", err)
+		h.fail(w, err)
 		return
 	}
 	defer listener.Close()

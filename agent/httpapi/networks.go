@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/agent/query"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -23,12 +24,12 @@ type networkHandlers struct {
 	backends map[string]backend.Type
 }
 
-func (h networkHandlers) queryAll(*http.Request) (query, error) {
-	return query{name: "networks", changes: h.changes, read: func() (content, error) {
+func (h networkHandlers) queryAll(*http.Request) (query.Query, error) {
+	return query.Query{Name: "networks", Changes: h.changes, Read: func() (query.Content, error) {
 		known, _ := h.agent.Networks()
 		networks := h.all(known)
 		if !known.Read && len(networks) == 0 {
-			return content{}, fmt.Errorf("networks: %w: not read yet", registry.ErrUnavailable)
+			return query.Content{}, fmt.Errorf("networks: %w: not read yet", registry.ErrUnavailable)
 		}
 		out := api.NetworkList{Networks: []api.Network{}, Skipped: skipped(known.Bad)}
 		basis := out
@@ -37,7 +38,7 @@ func (h networkHandlers) queryAll(*http.Request) (query, error) {
 			out.Networks = append(out.Networks, shown)
 			basis.Networks = append(basis.Networks, withoutTimes(shown))
 		}
-		return content{body: out, basis: basis}, nil
+		return query.Content{Body: out, Basis: basis}, nil
 	}}, nil
 }
 
@@ -51,15 +52,15 @@ func withoutTimes(n api.Network) api.Network {
 	return n
 }
 
-func (h networkHandlers) queryOne(r *http.Request) (query, error) {
+func (h networkHandlers) queryOne(r *http.Request) (query.Query, error) {
 	n, err := h.requested(r)
-	return query{name: "network " + n.Name, changes: h.changes, read: func() (content, error) {
+	return query.Query{Name: "network " + n.Name, Changes: h.changes, Read: func() (query.Content, error) {
 		n, err := h.find(n.Name)
 		if err != nil {
-			return content{}, err
+			return query.Content{}, err
 		}
 		out := h.network(n)
-		return content{body: out, basis: withoutTimes(out)}, nil
+		return query.Content{Body: out, Basis: withoutTimes(out)}, nil
 	}}, err
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/lenonet/leno/agent/probe"
+	"github.com/lenonet/leno/agent/query"
 	"github.com/lenonet/leno/api"
 )
 
@@ -19,23 +20,23 @@ type peerHandlers struct {
 }
 
 // query returns the other hosts as the datapath has them.
-func (h peerHandlers) query(r *http.Request) (query, error) {
+func (h peerHandlers) query(r *http.Request) (query.Query, error) {
 	n, err := h.requested(r)
 	if err != nil {
-		return query{}, err
+		return query.Query{}, err
 	}
 	_, err = h.joined(n.Name)
-	return query{
-		name: "peers of " + n.Name,
-		read: func() (content, error) {
+	return query.Query{
+		Name: "peers of " + n.Name,
+		Read: func() (query.Content, error) {
 			part, err := h.joined(n.Name)
 			if err != nil {
-				return content{}, err
+				return query.Content{}, err
 			}
 			list := part.Peers()
-			return content{body: list, basis: withoutCounters(list)}, nil
+			return query.Content{Body: list, Basis: withoutCounters(list)}, nil
 		},
-		changes: func() []<-chan struct{} {
+		Changes: func() []<-chan struct{} {
 			out := []<-chan struct{}{h.agent.StatusChanged()}
 			if part, err := h.joined(n.Name); err == nil {
 				out = append(out, part.LeasesChanged()...)

@@ -108,7 +108,7 @@ func benchmarkReaders(b *testing.B, store *memory.Store, n registry.Network, rea
 		defer conns[i].Close()
 		ask(conns[i], index)
 	}
-	for server.cache.readers() < readers {
+	for server.cache.Waiting() < readers {
 		runtime.Gosched()
 	}
 	memory, goroutines := inUse()-before, runtime.NumGoroutine()-goroutines
@@ -125,7 +125,7 @@ func benchmarkReaders(b *testing.B, store *memory.Store, n registry.Network, rea
 			all.Go(func() { ask(conn, read(conn)) })
 		}
 		all.Wait()
-		for server.cache.readers() < readers {
+		for server.cache.Waiting() < readers {
 			runtime.Gosched()
 		}
 	}

@@ -105,7 +105,6 @@ func TestManyReaders(t *testing.T) {
 	var reads atomic.Int64
 	h.agent.store = countingStore{h.registry, &reads}
 	h.serve("unix://" + filepath.Join(t.TempDir(), "leno.sock"))
-	h.server.cache.linger = time.Millisecond
 	lists := readings(h, x)
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
@@ -157,5 +156,5 @@ func TestManyReaders(t *testing.T) {
 	leave()
 	all.Wait()
 	h.readers(0)
-	h.unfollowed()
+	must(t, h.stop()) // which waits for those that follow the lists
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-uuid"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/query"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -19,12 +20,12 @@ import (
 type reservationHandlers struct{ directory }
 
 // query reads the store, because an agent itself reads reservations only when it makes a claim.
-func (h reservationHandlers) query(r *http.Request) (query, error) {
+func (h reservationHandlers) query(r *http.Request) (query.Query, error) {
 	n, err := h.requested(r)
 	if errors.Is(err, registry.ErrNetworkNotFound) {
 		return h.queryLeft(r.PathValue("network"), err), nil
 	}
-	readStore := func(ctx context.Context, after uint64) (out content, index uint64, err error) {
+	readStore := func(ctx context.Context, after uint64) (out query.Content, index uint64, err error) {
 		read := func(ctx context.Context, n registry.Network, after uint64) error {
 			set, next, err := h.agent.WatchReservations(ctx, n, after)
 			out, index = reservationList(set), next
@@ -33,27 +34,27 @@ func (h reservationHandlers) query(r *http.Request) (query, error) {
 		err = h.readDefined(ctx, n.Name, after, reservationsPace, read)
 		return out, index, err
 	}
-	return query{name: "reservations of " + n.Name, readStore: readStore}, err
+	return query.Query{Name: "reservations of " + n.Name, ReadStore: readStore}, err
 }
 
 // queryLeft returns the reservations of a network that is not defined. There are some if the network could not be
 // created or completely deleted; if there are none, the query fails with missing.
-func (h reservationHandlers) queryLeft(network string, missing error) query {
-	readStore := func(ctx context.Context, after uint64) (content, uint64, error) {
+func (h reservationHandlers) queryLeft(network string, missing error) query.Query {
+	readStore := func(ctx context.Context, after uint64) (query.Content, uint64, error) {
 		set, index, err := h.store.WatchReservations(ctx, registry.Network{Name: network}, after)
 		if err == nil && len(set.Reservations)+len(set.Bad) == 0 {
 			err = missing
 		}
 		return reservationList(set), index, err
 	}
-	return query{name: "reservations of " + network, readStore: readStore}
+	return query.Query{Name: "reservations of " + network, ReadStore: readStore}
 }
 
 // reservationsPace is how long it takes at most to see a change that does not move the store's index.
 const reservationsPace = time.Minute
 
-func reservationList(set registry.ReservationSet) content {
-	return content{body: api.ReservationList{Reservations: reservations(set), Skipped: skipped(set.Bad)}}
+func reservationList(set registry.ReservationSet) query.Content {
+	return query.Content{Body: api.ReservationList{Reservations: reservations(set), Skipped: skipped(set.Bad)}}
 }
 
 func reservations(set registry.ReservationSet) []api.Reservation {

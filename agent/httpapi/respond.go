@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,66 +10,43 @@ import (
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/lenonet/leno/agent/query"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
 
-// reply is a handler's response: the body and the X-Leno-Index to send, or 0 for none.
-type reply struct {
-	body   any
-	index  uint64
-	shared *sharedBody // sent instead of body if not nil
-}
-
-// A sharedBody is an encoded body that many clients may get.
-type sharedBody struct {
-	plain []byte
-	gzip  func() []byte // compresses at the first call
-}
-
 // A responder sends answers.
 type responder struct{ log hclog.Logger }
 
-// handle returns an http.HandlerFunc that sends what handler returns as JSON, with its status and index.
-func (p responder) handle(handler func(*http.Request) (reply, error)) http.HandlerFunc {
+// handle returns an http.HandlerFunc that sends what handler returns as JSON.
+func handle[T any](p responder, handler func(*http.Request) (T, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		out, err := handler(r)
-		status := http.StatusOK
+		body, err := handler(r)
 		if err != nil {
-			status = statusOf(err)
-			out = reply{body: &api.Error{Code: status, Message: err.Error()}}
+			p.fail(w, err)
+			return
 		}
-		if out.index > 0 {
-			w.Header().Set("X-Leno-Index", strconv.FormatUint(out.index, 10))
-		}
-		if out.shared != nil {
-			p.sendShared(w, r, out.shared)
-		} else {
-			p.write(w, status, out.body)
-		}
+		p.write(w, http.StatusOK, body)
 	}
 }
 
-// handleValue is handle for a response without an index.
-func handleValue[T any](p responder, handler func(*http.Request) (T, error)) http.HandlerFunc {
-	return p.handle(func(r *http.Request) (reply, error) {
-		body, err := handler(r)
-		return reply{body: body}, err
-	})
-}
-
-// handleDone is handle for a response of {}.
-func (p responder) handleDone(handler func(*http.Request) error) http.HandlerFunc {
-	return p.handle(func(r *http.Request) (reply, error) { return reply{}, handler(r) })
+// handleDone is handle for an answer of {}.
+func handleDone(p responder, handler func(*http.Request) error) http.HandlerFunc {
+	return handle(p, func(r *http.Request) (struct{}, error) { return struct{}{}, handler(r) })
 }
 
 func (p responder) write(w http.ResponseWriter, status int, body any) {
-	data, err := encode(body)
+	data, err := json.Marshal(body)
 	if err != nil {
-		status, data = http.StatusInternalServerError, []byte(`{"code":500,"error":"the answer cannot be encoded"}`+"\n")
+		status, data = http.StatusInternalServerError, []byte(`{"code":500,"error":"the answer cannot be encoded"}`)
 		p.log.Error("http answer cannot be encoded", "error", err)
 	}
-	p.send(w, status, data)
+	p.send(w, status, append(data, '\n'))
+}
+
+// fail answers with an error of the registry or of a handler.
+func (p responder) fail(w http.ResponseWriter, err error) {
+	p.refuse(w, statusOf(err), "%v", err)
 }
 
 func (p responder) send(w http.ResponseWriter, status int, data []byte) {
@@ -84,12 +62,15 @@ func (p responder) refuse(w http.ResponseWriter, status int, format string, args
 	p.write(w, status, &api.Error{Code: status, Message: fmt.Sprintf(format, args...)})
 }
 
-// sendShared sends a body that many clients may get at the same time and that is compressed once for all of them.
-func (p responder) sendShared(w http.ResponseWriter, r *http.Request, body *sharedBody) {
-	data := body.plain
+// sendAnswer sends the answer to a query, which many clients may get at the same time.
+func (p responder) sendAnswer(w http.ResponseWriter, r *http.Request, a query.Answer) {
+	if a.Index > 0 {
+		w.Header().Set("X-Leno-Index", strconv.FormatUint(a.Index, 10))
+	}
+	data := a.Plain
 	if len(data) >= minGzip && acceptsGzip(r.Header.Get("Accept-Encoding")) {
 		w.Header().Set("Content-Encoding", "gzip")
-		data = body.gzip()
+		data = a.Gzip()
 	}
 	p.send(w, http.StatusOK, data)
 }
@@ -131,6 +112,7 @@ func statusOf(err error) int {
 		{registry.ErrUncertain, http.StatusServiceUnavailable},
 		{registry.ErrUnavailable, http.StatusServiceUnavailable},
 		{errMoved, http.StatusServiceUnavailable},
+		{query.ErrTooManyReaders, http.StatusTooManyRequests},
 		{context.DeadlineExceeded, http.StatusServiceUnavailable},
 		{context.Canceled, http.StatusServiceUnavailable}, // the client is gone, or no longer sends
 	} {

@@ -1,4 +1,7 @@
-package httpapi
+// Package query answers blocking queries: reads of a list or an object that return when its content has changed.
+//
+// It knows indexes, readers and followers, and neither HTTP nor what the content means.
+package query
 
 import (
 	"bytes"
@@ -18,39 +21,45 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// A query is a list or an object that clients can wait for. One follower serves all readers that wait for the same
+// A Query is a list or an object that clients can wait for. One follower serves all readers that wait for the same
 // query, for as long as there are any: another reader costs the store nothing and the agent little.
 //
-// The content comes either from the agent's memory (read, changes) or from the store (readStore).
-type query struct {
-	name string // such as "leases of default"; two queries of one name have the same content
+// The content comes either from the agent's memory (Read, Changes) or from the store (ReadStore).
+type Query struct {
+	Name string // such as "leases of default"; two queries of one name have the same content
 
-	// read returns the content now. It does not block.
-	read func() (content, error)
-	// changes returns channels of which one is closed when read may return something else. It is called before read.
-	changes func() []<-chan struct{}
-	// refresh, if not nil, brings the agent's memory up to date for a reader that does not wait.
-	refresh func(ctx context.Context)
-	// keepFresh, if not nil, does so until ctx ends, for readers that wait.
-	keepFresh func(ctx context.Context)
-	// since, if not nil, returns what a reader gets instead of the content, from the index that it has (0 for none).
-	since func(index uint64) (reply, error)
+	// Read returns the content now. It does not block.
+	Read func() (Content, error)
+	// Changes returns channels of which one is closed when Read may return something else. It is called before Read.
+	Changes func() []<-chan struct{}
+	// Refresh, if not nil, brings the agent's memory up to date for a reader that does not wait.
+	Refresh func(ctx context.Context)
+	// KeepFresh, if not nil, does so until ctx ends, for readers that wait.
+	KeepFresh func(ctx context.Context)
+	// Since, if not nil, returns what a reader gets instead of the content, given the index that it has (0 for none).
+	Since func(index uint64) Content
 
-	// readStore returns the content and the store's index of it. It blocks until the index differs from after, and
+	// ReadStore returns the content and the store's index of it. It blocks until the index differs from after, and
 	// returns at once if after is 0.
-	readStore func(ctx context.Context, after uint64) (out content, index uint64, err error)
+	ReadStore func(ctx context.Context, after uint64) (out Content, index uint64, err error)
 }
 
-// content is what a query returned.
-type content struct {
-	body  any
-	basis any    // the part of body that makes a new index when it changes; nil for all of it
-	index uint64 // for content that has an index of its own, otherwise 0
+// Content is what a query returned.
+type Content struct {
+	Body  any    // encodes to JSON
+	Basis any    // the part of Body that makes a new index when it changes; nil for all of it
+	Index uint64 // for content that has an index of its own, otherwise 0
 }
 
-// errMoved says that the network of a query is no longer where the query looks for it, so that the query has to be made
-// again.
-var errMoved = errors.New("this host joins or leaves the network just now: ask again")
+// An Answer is content as all readers of a query get it.
+type Answer struct {
+	Index uint64
+	Plain []byte        // the body as JSON
+	Gzip  func() []byte // the compressed body; compresses at the first call
+}
+
+// ErrTooManyReaders is returned when no more readers may wait.
+var ErrTooManyReaders = errors.New("reads wait for news already, no more may: ask without index")
 
 // A follower reads a query again when a change has settled, and no more often than once in followPause. It outlives its
 // last reader by followLinger, because a client that reads in a loop is away for a moment after each answer.
@@ -61,12 +70,12 @@ const (
 	maxEntries   = 10_000
 )
 
-// queryCache keeps the content of queries under an index that grows whenever the content changes. It is safe for
+// Cache keeps the content of queries under an index that grows whenever the content changes. It is safe for
 // concurrent use.
 //
 // An index is the time in microseconds at which the content was first seen, or one more than the last index if that is
 // not earlier. So it also grows over restarts, unless the clock goes back, and no two contents share one.
-type queryCache struct {
+type Cache struct {
 	linger     time.Duration
 	maxReaders int
 	newLoop    func() *retry.Loop
@@ -75,12 +84,12 @@ type queryCache struct {
 
 	mu        sync.Mutex
 	waiting   int // readers
-	entries   map[string]*cacheEntry
+	entries   map[string]*entry
 	followers sync.WaitGroup
 }
 
-// A cacheEntry is what the cache knows of a query.
-type cacheEntry struct {
+// An entry is what the cache knows of a query.
+type entry struct {
 	mu       sync.Mutex // also held while memory is read, so that what was read later is published later
 	index    uint64     // 0 before the first content
 	sum      uint64     // of the content's basis
@@ -92,31 +101,32 @@ type cacheEntry struct {
 // A follower keeps the latest answer to a query while readers wait for it. Its other fields are guarded by the mutex of
 // the cache.
 type follower struct {
-	latest  *watch.Value[answer]
+	latest  *watch.Value[result]
 	readers int
 	cancel  context.CancelFunc
 	idle    *time.Timer // ends the follower, nil while there are readers
 }
 
-// answer is what all readers of a query get.
-type answer struct {
-	reply
+// result is an answer or why there is none.
+type result struct {
+	Answer
 	err error
 }
 
-func newQueryCache(newLoop func() *retry.Loop, l Limits) *queryCache {
-	return &queryCache{
+// New returns a cache for which so many readers may wait at once. newLoop paces reads of the store that fail.
+func New(newLoop func() *retry.Loop, maxReaders int) *Cache {
+	return &Cache{
 		linger:     followLinger,
-		maxReaders: l.Readers,
+		maxReaders: maxReaders,
 		newLoop:    newLoop,
 		seed:       maphash.MakeSeed(),
 		closing:    make(chan struct{}),
-		entries:    map[string]*cacheEntry{},
+		entries:    map[string]*entry{},
 	}
 }
 
-// close ends all readers and followers.
-func (c *queryCache) close() {
+// Close ends all readers and followers. Later readers are refused.
+func (c *Cache) Close() {
 	c.mu.Lock()
 	select {
 	case <-c.closing:
@@ -132,45 +142,58 @@ func (c *queryCache) close() {
 	c.followers.Wait()
 }
 
-// now returns the content of a query and does not wait for a change.
-func (c *queryCache) now(ctx context.Context, q query) (reply, error) {
-	e := c.entry(q.name)
-	if q.readStore == nil {
-		if q.refresh != nil {
-			q.refresh(ctx)
+// Waiting returns how many readers wait.
+func (c *Cache) Waiting() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.waiting
+}
+
+// Now returns the content of a query without waiting for a change. index is what the reader has, 0 for none.
+func (c *Cache) Now(ctx context.Context, q Query, index uint64) (Answer, error) {
+	if q.Since != nil {
+		out := q.Since(index)
+		data, err := encode(out.Body)
+		return newAnswer(out.Index, data), err
+	}
+	e := c.entry(q.Name)
+	if q.ReadStore == nil {
+		if q.Refresh != nil {
+			q.Refresh(ctx)
 		}
 		return c.update(e, q)
 	}
 	const tries = 3
 	for range tries {
 		began := e.published()
-		out, at, err := q.readStore(ctx, 0)
+		out, at, err := q.ReadStore(ctx, 0)
 		if err != nil {
-			return reply{}, err
+			return Answer{}, err
 		}
 		if out, ok := c.offer(e, out, at, began); ok {
 			return out, nil
 		}
 	}
-	return reply{}, fmt.Errorf("%s: %w: it changes faster than it is read", q.name, registry.ErrUncertain)
+	return Answer{}, fmt.Errorf("%s: %w: it changes faster than it is read", q.Name, registry.ErrUncertain)
 }
 
-// next blocks until the query has other content than the reader has. again says that the query has to be made again.
-func (c *queryCache) next(ctx context.Context, q query, o blockingOptions) (out reply, again bool, err error) {
+// Next blocks until the query has other content than the reader has, which is that with the given index, or until wait
+// is over. again says that the query has to be made again and read with Now.
+func (c *Cache) Next(ctx context.Context, q Query, index uint64, wait time.Duration) (out Answer, again bool, err error) {
 	e, f, err := c.join(q)
 	if err != nil {
-		return reply{}, false, err
+		return Answer{}, false, err
 	}
 	defer c.leave(e, f)
-	timer := time.NewTimer(o.wait)
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
 		last, known, changed := f.latest.Get()
 		switch {
 		case known && last.err != nil:
-			return reply{}, true, nil
-		case known && last.index != o.index:
-			return last.reply, false, nil
+			return Answer{}, true, nil
+		case known && last.Index != index:
+			return last.Answer, q.Since != nil, nil
 		}
 		select {
 		case <-changed:
@@ -178,41 +201,43 @@ func (c *queryCache) next(ctx context.Context, q query, o blockingOptions) (out 
 		case <-timer.C:
 		case <-c.closing:
 		case <-ctx.Done():
-			return reply{}, false, ctx.Err()
+			return Answer{}, false, ctx.Err()
 		}
 		switch {
-		case q.readStore == nil:
+		case q.Since != nil:
+			return Answer{}, true, nil
+		case q.ReadStore == nil:
 			out, err = c.update(e, q) // the parts of the body that make no new index may have changed
 		case known:
-			out = last.reply
+			out = last.Answer
 		default:
-			err = fmt.Errorf("%s: %w: not read yet", q.name, registry.ErrUnavailable)
+			err = fmt.Errorf("%s: %w: not read yet", q.Name, registry.ErrUnavailable)
 		}
 		return out, false, err
 	}
 }
 
 // entry returns the entry of a query.
-func (c *queryCache) entry(name string) *cacheEntry {
+func (c *Cache) entry(name string) *entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.entryLocked(name)
 }
 
-func (c *queryCache) entryLocked(name string) *cacheEntry {
+func (c *Cache) entryLocked(name string) *entry {
 	e := c.entries[name]
 	if e == nil {
 		if len(c.entries) >= maxEntries {
 			c.evictLocked()
 		}
-		e = &cacheEntry{}
+		e = &entry{}
 		c.entries[name] = e
 	}
 	return e
 }
 
 // evictLocked drops the entries for which no reader waits. A reader that has one of their indexes is answered at once.
-func (c *queryCache) evictLocked() {
+func (c *Cache) evictLocked() {
 	for name, e := range c.entries {
 		if e.follower == nil {
 			delete(c.entries, name)
@@ -221,22 +246,22 @@ func (c *queryCache) evictLocked() {
 }
 
 // join adds a reader to those that wait for a query. The first one starts a follower.
-func (c *queryCache) join(q query) (*cacheEntry, *follower, error) {
+func (c *Cache) join(q Query) (*entry, *follower, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.waiting >= c.maxReaders {
-		return nil, nil, tooManyReaders(c.waiting)
+		return nil, nil, fmt.Errorf("%d %w", c.waiting, ErrTooManyReaders)
 	}
 	select {
 	case <-c.closing:
 		return nil, nil, fmt.Errorf("%w: the agent is being stopped", registry.ErrUnavailable)
 	default:
 	}
-	e := c.entryLocked(q.name)
+	e := c.entryLocked(q.Name)
 	f := e.follower
 	if f == nil {
 		ctx, cancel := context.WithCancel(context.Background())
-		f = &follower{latest: watch.New[answer](), cancel: cancel}
+		f = &follower{latest: watch.New[result](), cancel: cancel}
 		e.follow(f)
 		c.followers.Go(func() { c.run(ctx, e, q) })
 	}
@@ -250,7 +275,7 @@ func (c *queryCache) join(q query) (*cacheEntry, *follower, error) {
 }
 
 // leave removes a reader. The last one ends the follower, after a while.
-func (c *queryCache) leave(e *cacheEntry, f *follower) {
+func (c *Cache) leave(e *entry, f *follower) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.waiting--
@@ -268,22 +293,22 @@ func (c *queryCache) leave(e *cacheEntry, f *follower) {
 }
 
 // run follows a query until ctx ends.
-func (c *queryCache) run(ctx context.Context, e *cacheEntry, q query) {
+func (c *Cache) run(ctx context.Context, e *entry, q Query) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	if q.keepFresh != nil {
-		wg.Go(func() { q.keepFresh(ctx) })
+	if q.KeepFresh != nil {
+		wg.Go(func() { q.KeepFresh(ctx) })
 	}
-	if q.readStore != nil {
+	if q.ReadStore != nil {
 		c.followStore(ctx, e, q)
 	} else {
 		c.followMemory(ctx, e, q)
 	}
 }
 
-func (c *queryCache) followMemory(ctx context.Context, e *cacheEntry, q query) {
+func (c *Cache) followMemory(ctx context.Context, e *entry, q Query) {
 	for {
-		changes := q.changes()
+		changes := q.Changes()
 		_, _ = c.update(e, q) // the readers get the error from the follower
 		if !anyClosed(ctx, changes) || retry.Sleep(ctx, followSettle) != nil {
 			return
@@ -294,12 +319,12 @@ func (c *queryCache) followMemory(ctx context.Context, e *cacheEntry, q query) {
 	}
 }
 
-func (c *queryCache) followStore(ctx context.Context, e *cacheEntry, q query) {
+func (c *Cache) followStore(ctx context.Context, e *entry, q Query) {
 	var after uint64
 	backoff := c.newLoop()
 	for {
 		began := e.published()
-		out, at, err := q.readStore(ctx, after)
+		out, at, err := q.ReadStore(ctx, after)
 		if ctx.Err() != nil {
 			return
 		}
@@ -332,23 +357,23 @@ func anyClosed(ctx context.Context, changes []<-chan struct{}) bool {
 }
 
 // update reads memory and publishes what it says.
-func (c *queryCache) update(e *cacheEntry, q query) (reply, error) {
+func (c *Cache) update(e *entry, q Query) (Answer, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	out, err := q.read()
+	out, err := q.Read()
 	if err != nil {
 		e.failLocked(err)
-		return reply{}, err
+		return Answer{}, err
 	}
 	return e.publishLocked(c.seed, out)
 }
 
 // offer publishes what the store said, unless something newer was published since it was asked.
-func (c *queryCache) offer(e *cacheEntry, out content, at, began uint64) (reply, bool) {
+func (c *Cache) offer(e *entry, out Content, at, began uint64) (Answer, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.count != began && at < e.at {
-		return reply{}, false
+		return Answer{}, false
 	}
 	r, err := e.publishLocked(c.seed, out)
 	if err == nil {
@@ -358,56 +383,55 @@ func (c *queryCache) offer(e *cacheEntry, out content, at, began uint64) (reply,
 }
 
 // published returns how often content was published.
-func (e *cacheEntry) published() uint64 {
+func (e *entry) published() uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.count
 }
 
-func (e *cacheEntry) follow(f *follower) {
+func (e *entry) follow(f *follower) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.follower = f
 }
 
 // publishLocked gives content its index and wakes the readers if it is new to them.
-func (e *cacheEntry) publishLocked(seed maphash.Seed, out content) (reply, error) {
-	data, err := encode(out.body)
+func (e *entry) publishLocked(seed maphash.Seed, out Content) (Answer, error) {
+	data, err := encode(out.Body)
 	basis := data
-	if err == nil && out.basis != nil {
-		basis, err = encode(out.basis)
+	if err == nil && out.Basis != nil {
+		basis, err = encode(out.Basis)
 	}
 	if err != nil {
 		e.failLocked(err)
-		return reply{}, err
+		return Answer{}, err
 	}
 	before := e.index
 	switch sum := maphash.Bytes(seed, basis); {
-	case out.index > 0:
-		e.index = out.index
+	case out.Index > 0:
+		e.index = out.Index
 	case e.index == 0 || e.sum != sum:
 		e.sum = sum
 		e.index = max(e.index+1, uint64(time.Now().UnixMicro()))
 	}
 	e.count++
-	body := &sharedBody{plain: data, gzip: sync.OnceValue(func() []byte { return compress(data) })}
-	r := reply{index: e.index, shared: body}
+	answer := newAnswer(e.index, data)
 	if f := e.follower; f != nil {
 		if _, known, _ := f.latest.Get(); !known || e.index != before {
-			f.latest.Set(answer{reply: r})
+			f.latest.Set(result{Answer: answer})
 		}
 	}
-	return r, nil
+	return answer, nil
 }
 
-func (e *cacheEntry) fail(err error) {
+func (e *entry) fail(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.failLocked(err)
 }
 
 // failLocked makes the readers read for themselves, unless the error only means that nothing newer is known.
-func (e *cacheEntry) failLocked(err error) {
+func (e *entry) failLocked(err error) {
 	if e.follower == nil {
 		return
 	}
@@ -419,19 +443,20 @@ func (e *cacheEntry) failLocked(err error) {
 	e.index = cmp.Or(e.index, 1) + 1 // what comes next has another index
 	e.sum = 0
 	e.count++
-	e.follower.latest.Set(answer{err: err})
+	e.follower.latest.Set(result{err: err})
 }
 
-// encode returns a body as it is sent.
+func newAnswer(index uint64, data []byte) Answer {
+	return Answer{Index: index, Plain: data, Gzip: sync.OnceValue(func() []byte { return compress(data) })}
+}
+
+// encode returns a body as JSON, on a line of its own.
 func encode(body any) ([]byte, error) {
-	if body == nil {
-		body = struct{}{}
-	}
-	var out bytes.Buffer
-	if err := json.NewEncoder(&out).Encode(body); err != nil {
+	data, err := json.Marshal(body)
+	if err != nil {
 		return nil, fmt.Errorf("encode the answer: %w", err)
 	}
-	return out.Bytes(), nil
+	return append(data, '\n'), nil
 }
 
 // compress returns data with gzip.

@@ -1,0 +1,210 @@
+package query
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/watch"
+	"github.com/lenonet/leno/registry"
+)
+
+// TestCache goes by content that a test makes.
+func TestCache(t *testing.T) {
+	b := New(nil, 1)
+	defer b.Close()
+	value, moved := watch.New[Content](), []uint64{}
+	s := Query{Name: "s",
+		Read:    func() (Content, error) { v, _, _ := value.Get(); return v, nil },
+		Changes: func() []<-chan struct{} { _, _, c := value.Get(); return []<-chan struct{}{c} }}
+	for _, r := range []Content{
+		{Body: "one"}, {Body: "one"}, {Body: "two"}, {Body: "three", Basis: "two"}, {Body: "one"},
+	} {
+		value.Set(r)
+		out, err := b.Now(t.Context(), s, 0)
+		var text string
+		if err != nil || json.Unmarshal(out.Plain, &text) != nil || text != r.Body {
+			t.Fatalf("%s, %v", out.Plain, err)
+		}
+		moved = append(moved, out.Index)
+	}
+	if moved[0] == 0 || moved[0] != moved[1] || moved[2] != moved[3] || !slices.IsSorted(moved) || moved[4] == moved[3] || moved[2] == moved[1] {
+		t.Errorf("indexes %v", moved)
+	}
+	value.Set(Content{Body: "events", Index: 12})
+	if out, again, err := b.Next(t.Context(), s, 11, time.Minute); err != nil || again || out.Index != 12 {
+		t.Errorf("an answer that has an index of its own: %+v, %v", out, err)
+	}
+	b.maxReaders = 0
+	_, _, err := b.Next(t.Context(), s, 12, time.Minute)
+	if !errors.Is(err, ErrTooManyReaders) {
+		t.Errorf("one reader too many: %v", err)
+	}
+}
+
+// TestFollowersFollowAgain: a query is followed while readers wait, and a little longer, and followed again for a new
+// reader, from the same index on.
+func TestFollowersFollowAgain(t *testing.T) {
+	value := watch.New[string]()
+	value.Set("value")
+	for name, q := range map[string]Query{
+		"memory": {
+			Read:    func() (Content, error) { v, _, _ := value.Get(); return Content{Body: v}, nil },
+			Changes: func() []<-chan struct{} { _, _, changed := value.Get(); return []<-chan struct{}{changed} },
+		},
+		"store": {
+			ReadStore: func(ctx context.Context, after uint64) (Content, uint64, error) {
+				for {
+					v, _, changed := value.Get()
+					if index := uint64(len(v)); index != after {
+						return Content{Body: v}, index, nil
+					}
+					select {
+					case <-changed:
+					case <-ctx.Done():
+						return Content{}, 0, ctx.Err()
+					}
+				}
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := New(func() *retry.Loop { return nil }, 10)
+			c.linger = time.Millisecond
+			defer c.Close()
+			q.Name = name
+			first, err := c.Now(t.Context(), q, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			index := first.Index
+			for i := range 3 {
+				got := make(chan Answer, 1)
+				go func() {
+					out, _, _ := c.Next(t.Context(), q, index, time.Minute)
+					got <- out
+				}()
+				eventually(t, func() error {
+					if n := c.Waiting(); n != 1 {
+						return fmt.Errorf("%d readers", n)
+					}
+					return nil
+				})
+				before, _, _ := value.Get()
+				value.Set(before + "+")
+				out := <-got
+				if out.Index <= index || string(out.Plain) != fmt.Sprintf("%q\n", before+"+") {
+					t.Errorf("%d. change: %d %s", i, out.Index, out.Plain)
+				}
+				index = out.Index
+				eventually(t, func() error {
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					if c.entries[name].follower != nil {
+						return errors.New("it is still followed")
+					}
+					return nil
+				})
+			}
+		})
+	}
+}
+
+// TestSince: a reader gets what is new to it, and is told to read again when it has waited.
+func TestSince(t *testing.T) {
+	c := New(nil, 10)
+	defer c.Close()
+	last := watch.New[uint64]()
+	last.Set(7)
+	q := Query{
+		Name:    "events",
+		Since:   func(index uint64) Content { v, _, _ := last.Get(); return Content{Body: v - index, Index: v} },
+		Read:    func() (Content, error) { v, _, _ := last.Get(); return Content{Index: v}, nil },
+		Changes: func() []<-chan struct{} { _, _, changed := last.Get(); return []<-chan struct{}{changed} },
+	}
+	if out, err := c.Now(t.Context(), q, 0); err != nil || out.Index != 7 || string(out.Plain) != "7\n" {
+		t.Errorf("%d %s, %v", out.Index, out.Plain, err)
+	}
+	if _, again, err := c.Next(t.Context(), q, 7, time.Millisecond); err != nil || !again {
+		t.Errorf("without news: %t, %v", again, err)
+	}
+	last.Set(9)
+	if _, again, err := c.Next(t.Context(), q, 7, time.Minute); err != nil || !again {
+		t.Errorf("with news: %t, %v", again, err)
+	}
+	if out, err := c.Now(t.Context(), q, 7); err != nil || out.Index != 9 || string(out.Plain) != "2\n" {
+		t.Errorf("%d %s, %v", out.Index, out.Plain, err)
+	}
+}
+
+// TestQueryErrors: readers that wait read for themselves when the content cannot be read, but not when only nothing
+// newer is known.
+func TestQueryErrors(t *testing.T) {
+	c := New(nil, 10)
+	defer c.Close()
+	type answer struct {
+		body string
+		err  error
+	}
+	value := watch.New[answer]()
+	value.Set(answer{body: "one"})
+	q := Query{
+		Name:    "q",
+		Read:    func() (Content, error) { v, _, _ := value.Get(); return Content{Body: v.body}, v.err },
+		Changes: func() []<-chan struct{} { _, _, changed := value.Get(); return []<-chan struct{}{changed} },
+	}
+	first, err := c.Now(t.Context(), q, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func(wait time.Duration) <-chan bool {
+		out := make(chan bool, 1)
+		go func() {
+			_, again, _ := c.Next(t.Context(), q, first.Index, wait)
+			out <- again
+		}()
+		eventually(t, func() error { // until the follower has read what the reader has
+			e := c.entry("q")
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			if e.follower != nil {
+				if last, known, _ := e.follower.latest.Get(); known && last.err == nil {
+					return nil
+				}
+			}
+			return errors.New("the query is not followed")
+		})
+		return out
+	}
+	waits := next(2 * time.Second)
+	value.Set(answer{err: registry.ErrUnavailable})
+	if <-waits {
+		t.Error("an outage made a reader read again")
+	}
+	value.Set(answer{body: "one"})
+	waits = next(time.Minute)
+	value.Set(answer{err: registry.ErrNetworkNotFound})
+	if !<-waits {
+		t.Error("a reader of a network that is gone got an answer")
+	}
+}
+
+// eventually polls until check returns nil.
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); ; {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
