@@ -13,7 +13,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// foreignNetwork is a network the hosts of a test take no part in.
+// foreignNetwork stores a network in which the hosts of a test take no part.
 func foreignNetwork(t *testing.T, store *memory.Store) registry.Network {
 	t.Helper()
 	n := registry.Network{Name: "x", Plan: registry.Plan{{Prefix: netip.MustParsePrefix("10.8.0.0/16")}}, Backend: mustBackend(t, "recorder", "{}")}
@@ -34,8 +34,7 @@ type reading struct {
 	change func(t *testing.T)
 }
 
-// readings are all lists of agent a, in an order in which none's change is
-// another's.
+// readings returns all lists of agent a, in an order in which no change also changes a later list.
 func readings(a, b *host, x registry.Network) []reading {
 	ctx := context.Background()
 	store := a.store.Client()
@@ -90,8 +89,7 @@ func readings(a, b *host, x registry.Network) []reading {
 	}
 }
 
-// TestBlockingReads: each list is answered when it changes, under another index,
-// and not before.
+// TestBlockingReads: a read of each list returns when the list changes, with another index, and not before.
 func TestBlockingReads(t *testing.T) {
 	t.Parallel()
 	store := memory.New()
@@ -147,7 +145,7 @@ func TestBlockingReads(t *testing.T) {
 	}
 }
 
-// TestBlockedReaderOfWhatGoes: who waits for a network that is deleted is told.
+// TestBlockedReaderOfWhatGoes: a reader that waits for a network is told that it was deleted.
 func TestBlockedReaderOfWhatGoes(t *testing.T) {
 	store := memory.New()
 	foreignNetwork(t, store)

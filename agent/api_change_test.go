@@ -12,8 +12,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestChangesAreRefused by the agent unless forced, and what could not work in
-// any case; a plan changes nothing.
+// TestChangesAreRefused by the agent unless they are forced, and always if they could not work. A plan changes nothing.
 func TestChangesAreRefused(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()

@@ -13,7 +13,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// follow reads an agent's log line by line until the test ends.
+// follow returns the lines of an agent's log until the test ends.
 func follow(t *testing.T, c *api.Client, m api.Monitor) <-chan string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -42,7 +42,7 @@ func follow(t *testing.T, c *api.Client, m api.Monitor) <-chan string {
 	return lines
 }
 
-// says waits for a line with all words.
+// says returns the first line that has all words.
 func says(t *testing.T, lines <-chan string, words ...string) string {
 	t.Helper()
 	limit := time.After(2 * time.Minute)

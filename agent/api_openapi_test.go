@@ -23,7 +23,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// document is the API's description, which is a valid one.
+// document returns the API's description, which is valid.
 func document(t *testing.T) *openapi3.T {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData([]byte(api.OpenAPI))
@@ -36,7 +36,7 @@ func document(t *testing.T) *openapi3.T {
 	return doc
 }
 
-// judged passes requests on and holds them and the answers against the document.
+// judged passes requests on and checks them and the answers against the document.
 type judged struct {
 	t      *testing.T
 	router routers.Router
@@ -62,7 +62,7 @@ func (j *judged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc}}
 	asked := openapi3filter.ValidateRequest(r.Context(), input)
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	r.Header.Del("Accept-Encoding") // answers are held against the document as they are
+	r.Header.Del("Accept-Encoding") // the answers are checked as they are
 	answer := httptest.NewRecorder()
 	j.next.ServeHTTP(answer, r)
 	operation := fmt.Sprintf("%s %s", r.Method, route.Path)
@@ -87,8 +87,7 @@ func (j *judged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestOpenAPIAnswers asks a running agent for everything that is described, and
-// for what each endpoint refuses.
+// TestOpenAPIAnswers makes every request that is described to a running agent, and some that each endpoint refuses.
 func TestOpenAPIAnswers(t *testing.T) {
 	doc := document(t)
 	store := memory.New()
@@ -160,8 +159,8 @@ func TestOpenAPIAnswers(t *testing.T) {
 	}
 }
 
-// elsewhere are answers that other tests see: an agent that is not well, or a
-// store that is away. The memory registry gives every token all rights.
+// elsewhere has the answers that other tests cover: an agent that is not healthy, or a store that is away. The memory
+// registry gives every token all rights.
 var elsewhere = map[string]bool{
 	"GET /healthz 429": true, "GET /healthz 503": true, "GET /readyz 503": true,
 	"PUT /v1/network/{network}/renew 409": true, "PUT /v1/network/{network}/renew 503": true,

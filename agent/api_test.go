@@ -12,7 +12,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestAPI goes through the endpoints with the client that commands use.
+// TestAPI calls the endpoints with the client that commands use.
 func TestAPI(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
@@ -61,7 +61,7 @@ func TestAPI(t *testing.T) {
 	}
 	wantCode(t, "a reservation removed twice", c.RemoveReservation(ctx, "n", kept.Subnet), http.StatusNotFound)
 	held := api.Reservation{Subnet: b.subnet(), Node: "z"}
-	wantCode(t, "a slot somebody holds", c.AddReservation(ctx, "n", held, false), http.StatusConflict, `"b"`, "192.0.2.98", "force")
+	wantCode(t, "a slot that another host holds", c.AddReservation(ctx, "n", held, false), http.StatusConflict, `"b"`, "192.0.2.98", "force")
 	if err := c.AddReservation(ctx, "n", held, true); err != nil {
 		t.Error(err)
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// authority signs certificates for a test.
+// An authority signs certificates for a test.
 type authority struct {
 	t    *testing.T
 	cert *x509.Certificate
@@ -60,7 +60,7 @@ func (a *authority) sign(c *x509.Certificate, key *ecdsa.PublicKey) *x509.Certif
 	return out
 }
 
-// issue is a certificate for this host, for server and client alike, and its key.
+// issue returns a certificate for this host, for servers and clients, and its key.
 func (a *authority) issue(name string) (cert, key []byte) {
 	a.t.Helper()
 	pair, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -86,8 +86,8 @@ func (a *authority) pool() *x509.CertPool {
 	return p
 }
 
-// TestTLS: the listener shows its certificate and asks for the client's; both may
-// be replaced by a reload, and neither by one that cannot be used.
+// TestTLS: the listener shows its certificate and asks for the client's. A reload may replace both, unless a file cannot
+// be used.
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {

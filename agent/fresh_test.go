@@ -250,7 +250,7 @@ func TestRefreshersAreForgotten(t *testing.T) {
 }
 
 // TestReadingIsShared: a reading goes on when the caller that began it gives up, and
-// what was read in another way meanwhile is newer than it.
+// what is read in another way during it is newer.
 func TestReadingIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := registry.Network{Name: "n"}

@@ -12,7 +12,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// probe answers for a kernel: every peer that is asked for is reached.
+// probe answers in place of a kernel: every peer is reached.
 func (h *host) probe(ctx context.Context, here probe.Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error) {
 	h.mu.Lock()
 	before := h.probing
@@ -39,7 +39,7 @@ func (h *host) probe(ctx context.Context, here probe.Host, peers []api.Peer, r a
 	return out, nil
 }
 
-// TestProbe: what a probe is given, and what it may not do.
+// TestProbe covers what a probe gets and what it refuses.
 func TestProbe(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
@@ -77,8 +77,7 @@ func TestProbe(t *testing.T) {
 	wantCode(t, "no right", err, http.StatusNotImplemented, "CAP_NET_RAW")
 }
 
-// TestProbesTakeTurns: of one network one probe runs at a time, and it ends when
-// its client goes.
+// TestProbesTakeTurns: one probe of a network runs at a time, and it ends when its client goes.
 func TestProbesTakeTurns(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
@@ -112,15 +111,14 @@ func TestProbesTakeTurns(t *testing.T) {
 	})
 }
 
-// beforeProbes has f called before each probe.
+// beforeProbes makes each probe call f first.
 func (h *host) beforeProbes(f func(context.Context) error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.probing = f
 }
 
-// TestProbesAreJudged as an examination judges them; what a host said that has gone
-// since is not.
+// TestProbesAreJudged as in an examination, except for hosts that have gone since.
 func TestProbesAreJudged(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()

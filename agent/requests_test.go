@@ -16,12 +16,12 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestRenewNow: a host renews when it is asked to, though it is not time, and says
-// until when its lease is safe; a session that has ended is replaced.
+// TestRenewNow: a host renews on request although it is not due, and reports until when its lease is safe. A session that
+// has ended is replaced.
 func TestRenewNow(t *testing.T) {
 	ctx := context.Background()
 	a := newHost(t, memory.New(), "a")
-	a.config.Lease.TTL, a.config.Lease.RenewMargin = time.Hour, time.Second // not by itself meanwhile
+	a.config.Lease.TTL, a.config.Lease.RenewMargin = time.Hour, time.Second // not due during the test
 	a.start().ready()
 	renewed := func() time.Time {
 		n, err := a.client.Network(ctx, "n")
@@ -84,8 +84,7 @@ func failing(checks []api.Check, name string) bool {
 	return false
 }
 
-// TestChangedLeasesAreSeen: who has just revoked or released a lease is not told
-// that it is there.
+// TestChangedLeasesAreSeen: a lease that was just revoked or released is no longer listed.
 func TestChangedLeasesAreSeen(t *testing.T) {
 	ctx := context.Background()
 	store := memory.New()
@@ -110,8 +109,8 @@ func TestChangedLeasesAreSeen(t *testing.T) {
 	}
 }
 
-// TestReleaseWithoutALease: a second release names the first one as the cause, and
-// one before there is a lease what the lease waits for; the store is not blamed.
+// TestReleaseWithoutALease: a second release names the first one as the cause. A release before there is a lease names
+// what the lease waits for. Neither blames the store.
 func TestReleaseWithoutALease(t *testing.T) {
 	ctx := context.Background()
 	store := memory.New()

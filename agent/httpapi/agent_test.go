@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// TestProfiles are served while the configuration says so, also past the time
-// other requests have.
+// TestProfiles: profiles are served while the configuration says so, also beyond the time of other requests.
 func TestProfiles(t *testing.T) {
 	h := serving(t, func(l *Limits) { l.RequestTime = 500 * time.Millisecond })
 	enable := func(debug bool) {

@@ -62,8 +62,7 @@ func TestAcceptsGzip(t *testing.T) {
 	}
 }
 
-// TestReadsFindTheirNetworkAgain: a network that is joined or left between a
-// request and its answer is looked for once more.
+// TestReadsFindTheirNetworkAgain: a network that is joined or left between a request and its answer is looked up again.
 func TestReadsFindTheirNetworkAgain(t *testing.T) {
 	h := newHost(t, nil)
 	h.prepare()
@@ -98,7 +97,7 @@ func TestReadsFindTheirNetworkAgain(t *testing.T) {
 	}
 }
 
-// TestBlockedReadersEnd: they end with the server, which does not wait for them, and with their clients.
+// TestBlockedReadersEnd: readers end with the server, which does not wait for them, and with their clients.
 func TestBlockedReadersEnd(t *testing.T) {
 	h := onSocket(t)
 	list, err := h.client.Leases(t.Context(), "n")

@@ -14,8 +14,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// FuzzAPI sends arbitrary requests to a server. Each request has an answer
-// that is none of a fault, and the agent goes on.
+// FuzzAPI sends arbitrary requests to a server. No answer is about a fault of the server, which goes on.
 func FuzzAPI(f *testing.F) {
 	h := onSocket(f)
 	definition := `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"}}`

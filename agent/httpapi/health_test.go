@@ -12,8 +12,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// TestHealthOfANetwork: trouble of one network is none of another's, but what
-// concerns the whole agent is.
+// TestHealthOfANetwork: the report about a network covers that network and the agent, and no other network.
 func TestHealthOfANetwork(t *testing.T) {
 	a := onSocket(t)
 	board := a.options.Health

@@ -14,8 +14,8 @@ import (
 	"github.com/lenonet/leno/agent/config"
 )
 
-// TestForeignHosts: on whatever address the API listens, a request has to be for a
-// name of this host, or a page whose name was pointed at it could delete a network.
+// TestForeignHosts: whatever address the API listens on, a request has to be for a name of this host. Otherwise a page
+// whose name was pointed at this host could delete a network.
 func TestForeignHosts(t *testing.T) {
 	own, err := os.Hostname()
 	must(t, err)

@@ -21,7 +21,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// ended waits until the agent has closed a connection.
+// ended waits until the server has closed a connection.
 func ended(t *testing.T, conn net.Conn) {
 	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
@@ -34,7 +34,7 @@ func ended(t *testing.T, conn net.Conn) {
 	}
 }
 
-// TestRequestsOfAllKinds goes by raw requests, as any client may send them.
+// TestRequestsOfAllKinds sends raw requests, as any client may.
 func TestRequestsOfAllKinds(t *testing.T) {
 	h := serving(t, nil)
 	const local = "Host: localhost\r\nConnection: close\r\n"
@@ -112,8 +112,7 @@ func TestRequestsOfAllKinds(t *testing.T) {
 	h.well()
 }
 
-// TestSlowClients: a client that sends or reads slowly is disconnected, and one that
-// waits for a change is not.
+// TestSlowClients: a client that sends or reads slowly is disconnected, and one that waits for a change is not.
 func TestSlowClients(t *testing.T) {
 	const patience = 300 * time.Millisecond
 	h := serving(t, func(l *Limits) { l.HeaderTime, l.RequestTime = patience, patience })
@@ -178,8 +177,8 @@ func TestSlowClients(t *testing.T) {
 	})
 }
 
-// TestManyConnections: a thousand that say nothing, or only half of it, are kept
-// and do not lock others out; those past the limit go, oldest first.
+// TestManyConnections: a thousand connections that send nothing, or half a request, stay and do not lock others out. Of
+// more, the oldest are closed.
 func TestManyConnections(t *testing.T) {
 	const many = 1000
 	h := serving(t, func(l *Limits) { l.Connections = many })
@@ -212,7 +211,7 @@ func TestManyConnections(t *testing.T) {
 	}
 }
 
-// TestTooManyRequests: past the limits there is a reason, and health all the same.
+// TestTooManyRequests: requests beyond the limits get a reason, and health still answers.
 func TestTooManyRequests(t *testing.T) {
 	h := serving(t, func(l *Limits) { l.Requests, l.Readers = 3, 2 })
 	list, err := h.client.Leases(t.Context(), "n")
@@ -251,7 +250,7 @@ func TestTooManyRequests(t *testing.T) {
 	h.well()
 }
 
-// TestPanic: a fault in one handler is the end of its request alone.
+// TestPanic: a fault in a handler ends only its own request.
 func TestPanic(t *testing.T) {
 	h := serving(t, nil)
 	broken := h.server.withRequestLog(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -286,7 +285,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// TestSocket: its mode, a file left behind, and another agent on it.
+// TestSocket covers the mode of the socket, a file left behind, and another agent on it.
 func TestSocket(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "run", "leno.sock")
@@ -320,8 +319,7 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// TestServerLeavesNothing: not a goroutine of an agent stays that had readers,
-// half requests and idle connections.
+// TestServerLeavesNothing: a server that had readers, half requests and idle connections leaves no goroutine.
 func TestServerLeavesNothing(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	h := serving(t, nil)

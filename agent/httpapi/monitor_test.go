@@ -14,7 +14,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// follow reads an agent's log line by line until the test ends.
+// follow returns the lines of an agent's log until the test ends.
 func follow(t *testing.T, c *api.Client, m api.Monitor) <-chan string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -43,7 +43,7 @@ func follow(t *testing.T, c *api.Client, m api.Monitor) <-chan string {
 	return lines
 }
 
-// says waits for a line with all words.
+// says returns the first line that has all words.
 func says(t *testing.T, lines <-chan string, words ...string) string {
 	t.Helper()
 	limit := time.After(2 * time.Minute)
@@ -102,8 +102,8 @@ func TestMonitorRefuses(t *testing.T) {
 	})
 }
 
-// TestMonitorOutlastsLimits: the limits of the server are for answers that end,
-// and what a follower of the log does not read holds up no one else.
+// TestMonitorOutlastsLimits: the limits of the server are for answers that end, and a follower of the log that does not
+// read holds up no one else.
 func TestMonitorOutlastsLimits(t *testing.T) {
 	a := newHost(t, nil)
 	server := httptest.NewUnstartedServer(a.prepare().routes())

@@ -15,14 +15,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// apiPages is the folder of the pages that are written from the API's document.
+// apiPages is the folder of the pages that are generated from the API's document.
 const apiPages = "../../website/content/docs/api/"
 
-// apiMethods is the order of what can be done with one path.
+// apiMethods is the order of the methods of one path.
 var apiMethods = []string{"GET", "PUT", "POST", "DELETE"}
 
-// apiExamples are the path and the body of each operation's example. What it answers
-// stands in testdata/api, and is held against the document.
+// apiExamples has the path and the body of each operation's example. The answers are in testdata/api and are checked
+// against the document.
 var apiExamples = map[string]struct{ path, body string }{
 	"health": {"/healthz?network=default", ""}, "ready": {"/readyz", ""},
 	"self": {"/v1/agent/self", ""}, "configuration": {"/v1/agent/config", ""}, "reload": {"/v1/agent/reload", ""},
@@ -39,9 +39,8 @@ var apiExamples = map[string]struct{ path, body string }{
 	"probePeers": {"/v1/network/default/probe", `{"count":3}`},
 }
 
-// TestAPIPages holds a page for each tag of the document, and one of all types,
-// against the document, which other tests hold against the agent. With
-// LENO_UPDATE_GOLDEN set it writes them.
+// TestAPIPages compares a page for each tag of the document, and one of all types, with the document, which other tests
+// compare with the agent. With LENO_UPDATE_GOLDEN set it writes them.
 func TestAPIPages(t *testing.T) {
 	doc := document(t)
 	wanted := map[string]string{"types.mdx": typesPage(t, doc)}
@@ -127,7 +126,7 @@ func operationSection(t *testing.T, b *strings.Builder, method, path string, ite
 	example(t, b, method, o, body)
 }
 
-// answerMeaning is what is said of a status; of errors, what the overview says of it.
+// answerMeaning returns the description of a status; for errors, a link to the overview.
 func answerMeaning(status, description string) string {
 	if code, err := strconv.Atoi(status); err == nil && code >= 400 && description == "what is wrong" {
 		return "see [errors](index.mdx#errors)"
@@ -135,7 +134,7 @@ func answerMeaning(status, description string) string {
 	return description
 }
 
-// example is the request with its answer, both as the document has them.
+// example writes a request and its answer, both as the document has them.
 func example(t *testing.T, b *strings.Builder, method string, o *openapi3.Operation, body *openapi3.SchemaRef) {
 	t.Helper()
 	e, ok := apiExamples[o.OperationID]
@@ -183,7 +182,7 @@ func holds(t *testing.T, what string, schema *openapi3.SchemaRef, text []byte) {
 	}
 }
 
-// schemaKind is a link to a type of the document, or a simple kind.
+// schemaKind returns a link to a type of the document, or a simple kind such as "string".
 func schemaKind(s *openapi3.SchemaRef) string {
 	name := s.Ref[strings.LastIndex(s.Ref, "/")+1:]
 	switch {
@@ -199,7 +198,7 @@ func schemaKind(s *openapi3.SchemaRef) string {
 	return s.Value.Type.Slice()[0]
 }
 
-// meaning is what the document says of a field or parameter, with its limits.
+// meaning returns the description of a field or parameter, with its limits.
 func meaning(description string, s *openapi3.SchemaRef) string {
 	description = strings.Join(strings.Fields(description), " ")
 	if description == "" && s.Ref == "" {

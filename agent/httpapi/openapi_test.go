@@ -16,7 +16,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// document is the API's description, which is a valid one.
+// document returns the API's description, which is valid.
 func document(t *testing.T) *openapi3.T {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData([]byte(api.OpenAPI))
@@ -29,10 +29,10 @@ func document(t *testing.T) *openapi3.T {
 	return doc
 }
 
-// undescribed are answers for people and profilers, not for programs.
+// undescribed matches the endpoints for people and profilers.
 var undescribed = regexp.MustCompile(`^\w+ (/ui|/debug/|/\{\$\})`)
 
-// TestOpenAPIEndpoints: what the document describes is what the agent answers.
+// TestOpenAPIEndpoints: the document describes all endpoints, and no others.
 func TestOpenAPIEndpoints(t *testing.T) {
 	var described, served []string
 	for path, item := range document(t).Paths.Map() {
@@ -52,8 +52,8 @@ func TestOpenAPIEndpoints(t *testing.T) {
 	}
 }
 
-// TestOpenAPITypes: the schemas have the fields of the client's types, under the
-// same names, of the same kinds, and required where they always stand.
+// TestOpenAPITypes: the schemas have the fields of the client's types, with the same names and kinds, and required where
+// they are always present.
 func TestOpenAPITypes(t *testing.T) {
 	schemas := document(t).Components.Schemas
 	types := map[string]reflect.Type{}
@@ -83,7 +83,7 @@ func TestOpenAPITypes(t *testing.T) {
 	}
 }
 
-// gather adds a struct of package api, and those in its fields.
+// gather adds a struct of package api and those in its fields.
 func gather(types map[string]reflect.Type, of reflect.Type) {
 	switch of.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
@@ -101,8 +101,7 @@ func gather(types map[string]reflect.Type, of reflect.Type) {
 	}
 }
 
-// fieldsOf are a type's fields as they travel: kind, and ? when they may be
-// absent.
+// fieldsOf returns the kinds of a type's JSON fields, with a "?" if a field may be absent.
 func fieldsOf(of reflect.Type) map[string]string {
 	out := map[string]string{}
 	for i := range of.NumField() {

@@ -18,7 +18,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// TestStatusPage asks for the page as browsers and others do.
+// TestStatusPage requests the page as browsers and other programs do.
 func TestStatusPage(t *testing.T) {
 	h := newHost(t, nil)
 	h.agent.events.Set([]api.Event{{Index: 1, Time: time.Now(), Network: "n", Kind: api.EventLease, Severity: api.Info,
@@ -163,7 +163,7 @@ func TestPageOfAResumedNetwork(t *testing.T) {
 	}
 }
 
-// TestRowsOfAPage: what the map says of each slot.
+// TestRowsOfAPage covers what the map says of each slot.
 func TestRowsOfAPage(t *testing.T) {
 	n := registry.Network{Name: "n", Plan: registry.Plan{{Prefix: netip.MustParsePrefix("10.5.0.0/20"), SubnetLen: 24}}}
 	var err error

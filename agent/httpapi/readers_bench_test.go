@@ -19,9 +19,9 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// BenchmarkReaders is what readers cost that wait for the leases of 1,000 hosts,
-// and how soon one change answers them all. They are bare connections of the same
-// process that read without decoding, so that little of what is measured is theirs.
+// BenchmarkReaders measures what readers cost that wait for the leases of 1,000 hosts, and how soon one change answers
+// them all. They are bare connections of the same process that read without decoding, so that they add little to the
+// figures.
 func BenchmarkReaders(b *testing.B) {
 	store := memory.New()
 	plan, err := registry.Plan{{Prefix: netip.MustParsePrefix("10.8.0.0/13")}}.Normalize()
@@ -134,7 +134,7 @@ func benchmarkReaders(b *testing.B, store *memory.Store, n registry.Network, rea
 	b.ReportMetric(float64((processorTime()-cpu).Microseconds())/1000/float64(b.N), "cpu-ms/op")
 }
 
-// inUse is the memory of live objects and stacks, in bytes.
+// inUse returns the memory of live objects and stacks, in bytes.
 func inUse() uint64 {
 	runtime.GC()
 	runtime.GC()

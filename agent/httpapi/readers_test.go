@@ -14,11 +14,11 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// manyReaders is how many wait at once in tests, spread over all lists.
+// manyReaders is how many readers wait at once, spread over all lists.
 const manyReaders = 600
 
-// within is how soon a change answers them all here, where hundreds of clients, the
-// race detector and other tests share the processors; BenchmarkReaders measures it.
+// within is how soon a change has to answer them all, where hundreds of clients, the race detector and other tests share
+// the processors. BenchmarkReaders measures it.
 const within = time.Minute
 
 // reading is one list and what changes it.
@@ -96,9 +96,8 @@ func (s countingStore) Reservations(ctx context.Context, n registry.Network) (re
 	return s.Registry.Reservations(ctx, n)
 }
 
-// TestManyReaders: hundreds that wait, on every list, cost the store a watch for
-// each list that has one, and each answers all of its readers soon after a
-// change.
+// TestManyReaders: hundreds of readers of every list cost the store one watch for each list that has one, and a change
+// of a list answers all of its readers soon.
 func TestManyReaders(t *testing.T) {
 	h := newHost(t, nil)
 	x := h.define("x", "10.8.0.0/16")

@@ -44,8 +44,8 @@ func TestRawRequests(t *testing.T) {
 	}
 }
 
-// TestNetworksBeforeTheWatchShowsThem: a host that is ready has its network in
-// the list, although the watch of all networks comes a moment later.
+// TestNetworksBeforeTheWatchShowsThem: a network that is in use is listed although the watch of all networks does not
+// show it yet.
 func TestNetworksBeforeTheWatchShowsThem(t *testing.T) {
 	h := newHost(t, nil)
 	h.prepare()
