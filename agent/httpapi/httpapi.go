@@ -69,6 +69,7 @@ type Agent interface {
 
 // A Network is this host's part in a network. All methods may be called concurrently.
 type Network interface {
+	// Status returns the network's state. It is cheap.
 	Status() Status
 
 	// Resumed returns what the datapath of an earlier process was resumed from, and reports false once the store has

@@ -179,7 +179,8 @@ func (c *Cache) Now(ctx context.Context, q Query, index uint64) (Answer, error) 
 
 // Next blocks until the query has other content than the reader has, which is that with the given index, or until wait
 // is over. again says that the query has to be made again and read with Now.
-func (c *Cache) Next(ctx context.Context, q Query, index uint64, wait time.Duration) (out Answer, again bool, err error) {
+func (c *Cache) Next(ctx context.Context, q Query, index uint64, wait time.Duration) (
+	out Answer, again bool, err error) {
 	e, f, err := c.join(q)
 	if err != nil {
 		return Answer{}, false, err
