@@ -231,15 +231,19 @@ func TestTooManyRequests(t *testing.T) {
 	}
 	h.readers(2)
 	wantCode(t, "a reader too many", wait(t.Context()), http.StatusTooManyRequests, "2 reads wait")
-	if _, err := h.client.Leases(t.Context(), "n"); err != nil {
-		t.Errorf("who does not wait: %v", err)
-	}
-
-	slow := h.dial()
-	if _, err := io.WriteString(slow, "PUT /v1/network/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
+	// A request counts until a moment after its answer has come, so the next one may be refused at first.
 	eventually(t, func() error {
+		if _, err := h.client.Leases(t.Context(), "n"); err != nil {
+			return fmt.Errorf("a read that does not wait: %w", err)
+		}
+		return nil
+	})
+
+	eventually(t, func() error {
+		slow := h.dial()
+		if _, err := io.WriteString(slow, "PUT /v1/network/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
 		_, err := h.client.Leases(t.Context(), "n")
 		var refused *api.Error
 		if !errors.As(err, &refused) || refused.Code != http.StatusServiceUnavailable || !strings.Contains(refused.Message, "3 requests are being answered") {
