@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 // Type selects the kind of firewall that holds the rules.
@@ -43,7 +45,7 @@ const lookAgain = time.Minute
 
 const (
 	kindNFTables = "nftables"
-	kindLegacy   = "iptables-" + variantLegacy
+	kindLegacy   = "iptables-" + netfilter.VariantLegacy
 )
 
 // choose makes sure that chosen is the right kind. It searches when something relevant may have changed: a program

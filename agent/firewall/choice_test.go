@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 func TestChoose(t *testing.T) {
@@ -166,7 +167,7 @@ func TestInstead(t *testing.T) {
 
 // Rules that were right but cannot be listed for a while are no fault, unless something else is wrong or may be.
 func TestUnseen(t *testing.T) {
-	slow := errors.Join(fmt.Errorf("IPv4 firewall: %w", errUnlisted))
+	slow := errors.Join(fmt.Errorf("IPv4 firewall: %w", netfilter.ErrUnlisted))
 	both := errors.Join(slow, errors.New("write table nat: no"))
 	var log []string
 	nft := &fakeKind{name: "iptables-nft", log: &log, fails: slow}
@@ -195,51 +196,5 @@ func TestUnseen(t *testing.T) {
 		if errors.Is(err, ErrUnseen) != step.unseen || (err == nil) != (step.fails == nil) {
 			t.Errorf("%s: %v", step.name, err)
 		}
-	}
-}
-
-func TestAskVersion(t *testing.T) {
-	s := newScripts(t)
-	for text, want := range map[string]string{
-		"iptables v1.8.9 (nf_tables)":     "v1.8.9 nft true",
-		"ip6tables v1.8.11 (legacy)":      "v1.8.11 legacy true",
-		"iptables v1.6.1":                 "v1.6.1 legacy false",
-		"iptables v1.6.2":                 "v1.6.2 legacy true",
-		"iptables v1.10.0-rc1 (legacy)":   "v1.10.0 legacy true",
-		"BusyBox v1.36.1 (2023-01-01)":    "v1.36.1 legacy true",
-		"iptables":                        "",
-		"":                                "",
-		"iptables v99999.1.1 (nf_tables)": "",
-	} {
-		s.put("ipt", "echo '"+text+"'")
-		v, err := askVersion(t.Context(), s.dir+"/ipt")
-		if got := fmt.Sprint(v, " ", v.variant, " ", v.randomFully); (err == nil && got != want) || (err != nil) != (want == "") {
-			t.Errorf("%q: %s, %v", text, got, err)
-		}
-	}
-}
-
-// A program is asked once, and again when its file is replaced.
-func TestProgramAskedOnce(t *testing.T) {
-	s := newScripts(t)
-	asked := func() int {
-		data, err := os.ReadFile(s.dir + "/log")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(data) / 4 // by us, and by the library
-	}
-	var p program
-	for n, put := range []string{"1.8.9", "", "1.6.1", ""} {
-		if put != "" {
-			s.put("ipt", "echo x >> "+s.dir+"/log; echo iptables v"+put)
-		}
-		p.refresh(t.Context(), "ipt")
-		if asked() != n/2+1 || p.err != nil {
-			t.Errorf("step %d: asked %d times, %v", n, asked(), p.err)
-		}
-	}
-	if p.version.String() != "v1.6.1" {
-		t.Errorf("it is %s", p.version)
 	}
 }

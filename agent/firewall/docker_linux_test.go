@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
@@ -30,7 +31,7 @@ const docker = `
 // TestAmongDocker checks that, whether Docker or leno started first, overlay packets keep their source in both
 // directions, the world sees the host's address, and Docker's own ports keep working.
 func TestAmongDocker(t *testing.T) {
-	for _, variant := range []string{variantNFT, variantLegacy} {
+	for _, variant := range []string{netfilter.VariantNFT, netfilter.VariantLegacy} {
 		for _, first := range []string{"Docker", "leno"} {
 			t.Run(variant+"/"+first+" first", func(t *testing.T) {
 				l, h := newLane(t), iptablesHarness(variant)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 // ErrNotInstalled reports that rules are wanted but nothing is installed that could hold them. The text names what is
@@ -93,7 +95,7 @@ type Firewall struct {
 // New returns a Firewall. It changes nothing on the host.
 func New(logger hclog.Logger) *Firewall {
 	return &Firewall{logger: logger, appliers: []applier{
-		newIPTables(logger, variantNFT), newIPTables(logger, variantLegacy), newNFTables(logger),
+		newIPTables(logger, netfilter.VariantNFT), newIPTables(logger, netfilter.VariantLegacy), newNFTables(logger),
 	}}
 }
 
@@ -101,8 +103,8 @@ func New(logger hclog.Logger) *Firewall {
 // differences, each table in one transaction; no packet ever meets an empty chain. When another kind has to hold the
 // rules, the new rules are in place before the old ones are removed. With no networks, or none that wants a rule, it
 // removes jumps and chains; then nothing needs to be installed. It continues after a table fails and joins the
-// errors: ErrNotInstalled when rules are wanted and no kind can hold them, ErrLocked when another program keeps the
-// lock.
+// errors: ErrNotInstalled when rules are wanted and no kind can hold them, netfilter.ErrLocked when another program
+// keeps the lock.
 func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 	want := wanted(s)
 	var report Report
@@ -168,7 +170,7 @@ func (f *Firewall) hold(ctx context.Context, t Type, want rules) (written []stri
 // onlyUnlisted reports whether the joined errors of an applier contain only listings that took too long.
 func onlyUnlisted(err error) bool {
 	joined, ok := err.(interface{ Unwrap() []error })
-	return ok && !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !errors.Is(e, errUnlisted) })
+	return ok && !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !errors.Is(e, netfilter.ErrUnlisted) })
 }
 
 // removeOthers removes our rules from all kinds but the chosen one, and returns what it wrote.

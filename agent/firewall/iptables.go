@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 // iptables applies rules with the programs of one variant, one program for each family.
@@ -44,20 +46,20 @@ func (i *iptables) look(ctx context.Context, want rules) finding {
 			continue
 		}
 		p, preferred, err := f.program(ctx)
-		if f.plain.path != "" && f.plain.err != nil && !f.fixed {
-			out.doubt = f.told(f.plain.err)
+		if f.plain.Path != "" && f.plain.Err != nil && !f.fixed {
+			out.doubt = f.told(f.plain.Err)
 		}
 		if err == nil {
 			if !known {
 				out.preferred, known = preferred, true // even if it does not work
 			}
-			_, err = list(ctx, p.path)
+			_, err = netfilter.List(ctx, p.Path)
 		}
 		switch {
 		case err != nil:
 			errs = append(errs, f.told(err))
 		case !out.some:
-			out.some, out.what = true, fmt.Sprintf("%s %s", p.path, p.version)
+			out.some, out.what = true, fmt.Sprintf("%s %s", p.Path, p.Version)
 		}
 	}
 	out.err = errors.Join(errs...)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 // Chains of ours. Names are at most 28 bytes (XT_EXTENSION_MAXNAMELEN less the final zero).
@@ -30,7 +32,7 @@ type hook struct {
 	table, chain, own string
 	// overrules reports whether our jump must come before this rule of another program, because our rules would not
 	// be reached otherwise. It is nil for a jump that may be anywhere and is added at the end.
-	overrules func(t table, r arguments) bool
+	overrules func(t netfilter.Table, r netfilter.Rule) bool
 }
 
 // hooks returns every place, in the order of their jumps.
@@ -46,25 +48,22 @@ func hooks() []hook {
 // decides reports whether a rule in FORWARD leads to chains of another program that end by dropping what they do not
 // know: Docker's chains drop packets to its bridges. Docker keeps DOCKER-USER for rules that go before all others,
 // and rules that jump nowhere are the operator's, who put them there on purpose.
-func decides(t table, r arguments) bool {
-	target, _ := r.target()
-	return target != "DOCKER-USER" && t.defines(target)
+func decides(t netfilter.Table, r netfilter.Rule) bool {
+	target, _ := r.Target()
+	return target != "DOCKER-USER" && t.HasChain(target)
 }
 
 // masquerades reports whether a rule in POSTROUTING may give packets within the overlay another source. Docker has
 // one for each bridge, for packets that leave by another device, and puts it first. SNAT to an address is the
 // operator's.
-func masquerades(t table, r arguments) bool {
-	target, _ := r.target()
-	return target == "MASQUERADE" || t.defines(target)
+func masquerades(t netfilter.Table, r netfilter.Rule) bool {
+	target, _ := r.Target()
+	return target == "MASQUERADE" || t.HasChain(target)
 }
 
-// defines reports whether the table has a chain of that name: a target of that name is then a jump and not a verdict.
-func (t table) defines(name string) bool { return slices.Contains(t.chains, name) }
-
 // render returns the rules for each of our chains, as iptables-save prints them. A chain without rules is not wanted.
-func render(want rules, randomFully bool) map[string][]arguments {
-	out := map[string][]arguments{}
+func render(want rules, randomFully bool) map[string][]netfilter.Rule {
+	out := map[string][]netfilter.Rule{}
 	for chain, list := range map[string][]rule{chainOverlay: want.exempt, chainMasq: want.masquerade, chainForward: want.forward} {
 		for _, r := range list {
 			out[chain] = append(out[chain], r.arguments(chain, randomFully))
@@ -73,8 +72,8 @@ func render(want rules, randomFully bool) map[string][]arguments {
 	return out
 }
 
-func (r rule) arguments(chain string, randomFully bool) arguments {
-	out := arguments{"-A", chain}
+func (r rule) arguments(chain string, randomFully bool) netfilter.Rule {
+	out := netfilter.Rule{"-A", chain}
 	if r.src.IsValid() {
 		out = append(out, "-s", r.src.String())
 	}
@@ -103,14 +102,14 @@ type edit struct {
 
 // change returns the edit that gives one table the wanted chains of ours. In one input, hence one transaction, it
 // refills chains that differ, deletes unwanted jumps and adds missing ones.
-func change(name string, t table, want map[string][]arguments) edit {
+func change(name string, t netfilter.Table, want map[string][]netfilter.Rule) edit {
 	var heads, lines, wrong []string
 	for _, h := range hooks() {
 		rules := want[h.own]
-		if h.table != name || len(rules) == 0 || slices.EqualFunc(t.of(h.own), rules, slices.Equal) && t.defines(h.own) {
+		if h.table != name || len(rules) == 0 || slices.EqualFunc(t.Chain(h.own), rules, slices.Equal) && t.HasChain(h.own) {
 			continue
 		}
-		if t.defines(h.own) {
+		if t.HasChain(h.own) {
 			wrong = append(wrong, "other rules in "+h.own)
 		} else {
 			wrong = append(wrong, "no chain "+h.own)
@@ -126,7 +125,7 @@ func change(name string, t table, want map[string][]arguments) edit {
 	// Chains of an older version are deleted too. All are emptied before any is deleted, since they may jump to each
 	// other.
 	var deletes []string
-	for _, chain := range t.chains {
+	for _, chain := range t.Chains {
 		wanted := slices.ContainsFunc(hooks(), func(h hook) bool { return h.table == name && h.own == chain && len(want[chain]) > 0 })
 		if strings.HasPrefix(chain, ownPrefix) && !wanted {
 			lines = append(lines, "-F "+chain)
@@ -144,19 +143,19 @@ func change(name string, t table, want map[string][]arguments) edit {
 // changeJumps returns the lines that correct the jumps to our chains, so that each is there once and in its place.
 // Rules of other programs are identified by their content and never by their number, which may have changed by the
 // time of the write.
-func changeJumps(name string, t table, want map[string][]arguments) (lines, wrong []string) {
+func changeJumps(name string, t netfilter.Table, want map[string][]netfilter.Rule) (lines, wrong []string) {
 	left := t // the table after the lines are applied
-	left.rules = nil
+	left.Rules = nil
 	keep := map[int]bool{}
 	for _, h := range hooks() {
 		if i := h.right(t); h.table == name && len(want[h.own]) > 0 && i >= 0 {
 			keep[i] = true
 		}
 	}
-	for i, r := range t.rules {
-		target, _ := r.target()
+	for i, r := range t.Rules {
+		target, _ := r.Target()
 		if keep[i] || !strings.HasPrefix(target, ownPrefix) || strings.HasPrefix(r[1], ownPrefix) {
-			left.rules = append(left.rules, r)
+			left.Rules = append(left.Rules, r)
 			continue
 		}
 		// Of equal jumps, "-D" deletes the first, and the last one is kept.
@@ -167,7 +166,7 @@ func changeJumps(name string, t table, want map[string][]arguments) (lines, wron
 		switch {
 		case h.table != name || len(want[h.own]) == 0 || h.right(left) >= 0:
 			continue
-		case !slices.ContainsFunc(t.rules, func(r arguments) bool { return slices.Equal(r, h.jump()) }):
+		case !slices.ContainsFunc(t.Rules, func(r netfilter.Rule) bool { return slices.Equal(r, h.jump()) }):
 			wrong = append(wrong, fmt.Sprintf("no jump in %s to %s", h.chain, h.own))
 		}
 		if h.overrules == nil {
@@ -179,12 +178,12 @@ func changeJumps(name string, t table, want map[string][]arguments) (lines, wron
 	return lines, wrong
 }
 
-func (h hook) jump() arguments { return arguments{"-A", h.chain, "-j", h.own} }
+func (h hook) jump() netfilter.Rule { return netfilter.Rule{"-A", h.chain, "-j", h.own} }
 
 // right returns the index of the jump among the rules, if its last occurrence is in the right place; else -1.
-func (h hook) right(t table) int {
+func (h hook) right(t netfilter.Table) int {
 	found, overruled := -1, false
-	for i, r := range t.rules {
+	for i, r := range t.Rules {
 		switch {
 		case r[1] != h.chain:
 		case slices.Equal(r, h.jump()):
@@ -200,9 +199,9 @@ func (h hook) right(t table) int {
 }
 
 // place returns the number for a new jump in its chain: before the first rule that it must overrule, or at the top.
-func (h hook) place(t table) int {
-	rules := t.of(h.chain)
-	if i := slices.IndexFunc(rules, func(r arguments) bool { return h.overrules(t, r) }); i >= 0 {
+func (h hook) place(t netfilter.Table) int {
+	rules := t.Chain(h.chain)
+	if i := slices.IndexFunc(rules, func(r netfilter.Rule) bool { return h.overrules(t, r) }); i >= 0 {
 		return i + 1
 	}
 	return 1

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 func prefixes(list ...string) []netip.Prefix {
@@ -24,7 +26,7 @@ func two() []Network {
 	}
 }
 
-func dump(rules map[string][]arguments) string {
+func dump(rules map[string][]netfilter.Rule) string {
 	var out strings.Builder
 	for _, h := range hooks() {
 		for _, r := range rules[h.own] {
@@ -93,7 +95,7 @@ func TestRender(t *testing.T) {
 }
 
 func TestChange(t *testing.T) {
-	want := map[string][]arguments{chainForward: {
+	want := map[string][]netfilter.Rule{chainForward: {
 		{"-A", chainForward, "-s", "10.5.0.0/16", "-j", "ACCEPT"}, {"-A", chainForward, "-d", "10.5.0.0/16", "-j", "ACCEPT"}}}
 	const right = `:FORWARD DROP [0:0]
 :LENO-FORWARD - [0:0]
@@ -112,7 +114,7 @@ func TestChange(t *testing.T) {
 	const outOfPlace = "a jump in FORWARD to LENO-FORWARD out of place"
 	for _, tt := range []struct {
 		name, saved string
-		want        map[string][]arguments
+		want        map[string][]netfilter.Rule
 		change      string
 		wrong       string
 	}{
@@ -159,7 +161,7 @@ func TestChange(t *testing.T) {
 // Packets within the overlay keep their source whatever Docker masquerades, and
 // the operator's own rewriting goes first for all others.
 func TestChangePostrouting(t *testing.T) {
-	want := map[string][]arguments{
+	want := map[string][]netfilter.Rule{
 		chainOverlay: {{"-A", chainOverlay, "-d", "10.5.0.0/16", "-j", "ACCEPT"}},
 		chainMasq:    {{"-A", chainMasq, "-j", "MASQUERADE"}},
 	}
@@ -182,9 +184,9 @@ func TestChangePostrouting(t *testing.T) {
 	}
 }
 
-func checkChange(t *testing.T, name, saved string, want map[string][]arguments, input, wrong string) {
+func checkChange(t *testing.T, name, saved string, want map[string][]netfilter.Rule, input, wrong string) {
 	t.Helper()
-	tables, err := parseSave("# a comment\n*" + name + "\n" + saved + "COMMIT\n*raw\nCOMMIT\n")
+	tables, err := netfilter.ParseSave("# a comment\n*" + name + "\n" + saved + "COMMIT\n*raw\nCOMMIT\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,33 +199,11 @@ func checkChange(t *testing.T, name, saved string, want map[string][]arguments, 
 	}
 }
 
-func TestParseSaveRefuses(t *testing.T) {
-	for name, text := range map[string]string{
-		"cut short":          "*nat\n:POSTROUTING ACCEPT [0:0]\n",
-		"outside of a table": "-A POSTROUTING -j X\n",
-		"not a rule":         "*nat\nhello\nCOMMIT\n",
-		"open quote":         "*nat\n-A X --comment \"a\nCOMMIT\n",
-		"table in a table":   "*nat\n*filter\nCOMMIT\n",
-	} {
-		if tables, err := parseSave(text); err == nil {
-			t.Errorf("%s: got %v", name, tables)
-		}
-	}
-}
-
-func TestRuleRoundTrip(t *testing.T) {
-	for _, r := range []arguments{{"-A", "X"}, {"-A", "X", "", "a b", `q"u\o'te`, "10.0.0.0/8"}} {
-		got, err := split(r.String())
-		if diff := cmp.Diff(r, got); err != nil || diff != "" {
-			t.Errorf("%v: %v %s", r, err, diff)
-		}
-	}
-}
-
-func FuzzParseSave(f *testing.F) {
+// FuzzChange checks that no listing stops a change.
+func FuzzChange(f *testing.F) {
 	f.Add("*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -m comment --comment \"a \\\" b\" -j LENO-X\nCOMMIT\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		tables, err := parseSave(text)
+		tables, err := netfilter.ParseSave(text)
 		if err != nil {
 			return
 		}

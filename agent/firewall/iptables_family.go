@@ -5,24 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
-
-// lockWait is how long, in seconds, a writer waits for the lock that all users of iptables-legacy share.
-const lockWait = "5"
-
-// ErrLocked reports that another program kept the lock of iptables for longer than a writer waits.
-var ErrLocked = errors.New("another program holds the lock of iptables, /run/xtables.lock, " +
-	"which is tried again; if it stays, see who has it with: fuser -v /run/xtables.lock")
-
-// errUnlisted reports that a listing was given up; nothing was written after it.
-var errUnlisted = errors.New("list rules")
 
 // iptablesFamily holds one address family's program of one variant, and its tables.
 type iptablesFamily struct {
@@ -31,9 +22,9 @@ type iptablesFamily struct {
 	variant string
 	command string // iptables, ip6tables
 
-	plain   program // the program of that name, whichever variant it is
-	variety program // the one named for the variant
-	fixed   bool    // only variety counts; for tests
+	plain   netfilter.Program // the program of that name, whichever variant it is
+	variety netfilter.Program // the one named for the variant
+	fixed   bool              // only variety counts; for tests
 
 	// clean means that this process saw no chain of ours and wants none. No other program makes such chains, so there
 	// is nothing to look for.
@@ -64,26 +55,26 @@ func (f *iptablesFamily) told(err error) error {
 func (f *iptablesFamily) named() string { return f.command + "-" + f.variant }
 
 func (f *iptablesFamily) stamp() string {
-	_, plain := locate(f.command)
-	_, named := locate(f.named())
+	_, plain := netfilter.Locate(f.command)
+	_, named := netfilter.Locate(f.named())
 	return plain + " " + named
 }
 
 // program returns the program that writes this variant, and whether it is the one that this host prefers. The error
 // is ErrNotInstalled, or the reason why the program's version cannot be determined.
-func (f *iptablesFamily) program(ctx context.Context) (p program, preferred bool, err error) {
-	f.plain.refresh(ctx, f.command)
-	if f.plain.path != "" && f.plain.err == nil && f.plain.version.variant == f.variant && !f.fixed {
+func (f *iptablesFamily) program(ctx context.Context) (p netfilter.Program, preferred bool, err error) {
+	f.plain.Refresh(ctx, f.command)
+	if f.plain.Path != "" && f.plain.Err == nil && f.plain.Version.Variant == f.variant && !f.fixed {
 		return f.plain, true, nil
 	}
-	f.variety.refresh(ctx, f.named())
+	f.variety.Refresh(ctx, f.named())
 	switch {
-	case f.variety.path != "" && f.variety.err == nil:
+	case f.variety.Path != "" && f.variety.Err == nil:
 		return f.variety, f.fixed, nil
-	case f.variety.path != "":
-		return p, false, f.variety.err
-	case f.plain.path != "" && f.plain.err != nil:
-		return p, false, f.plain.err
+	case f.variety.Path != "":
+		return p, false, f.variety.Err
+	case f.plain.Path != "" && f.plain.Err != nil:
+		return p, false, f.plain.Err
 	}
 	return p, false, fmt.Errorf("%w: %s; install the package iptables, or set ip_masq = false and forward = false in every network",
 		ErrNotInstalled, f.command)
@@ -93,15 +84,15 @@ func (f *iptablesFamily) program(ctx context.Context) (p program, preferred bool
 // without IPv6) is an error only if it left rules of ours that cannot be removed without it.
 func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []string, err error) {
 	needed := !want.empty()
-	if !needed && (f.clean || f.variant == variantLegacy && !slices.ContainsFunc(legacyTables(f.v6), ours)) {
+	if !needed && (f.clean || f.variant == netfilter.VariantLegacy && !slices.ContainsFunc(netfilter.LegacyTables(f.v6), ours)) {
 		return nil, nil
 	}
 	number := f.number() // before the listing, so that later changes show
 	f.agreed = 0
-	var tables map[string]table
+	var tables map[string]netfilter.Table
 	p, _, err := f.program(ctx)
 	if err == nil {
-		tables, err = list(ctx, p.path)
+		tables, err = netfilter.List(ctx, p.Path)
 	}
 	switch {
 	case err != nil && (needed || ctx.Err() != nil):
@@ -128,57 +119,43 @@ func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []strin
 }
 
 // write makes one table agree, in one transaction, and returns what was wrong.
-func (f *iptablesFamily) write(ctx context.Context, p program, name string, t table, want rules) (wrong string, err error) {
-	restore := func(randomFully bool) (string, error) {
+func (f *iptablesFamily) write(ctx context.Context, p netfilter.Program, name string, t netfilter.Table, want rules) (wrong string, err error) {
+	attempt := func(randomFully bool) (string, error) {
 		e := change(name, t, render(want, randomFully))
 		if e.input == "" {
 			return "", nil
 		}
-		_, err := run(ctx, e.input, p.path+"-restore", "--noflush", "-w", lockWait)
-		return strings.Join(e.wrong, "; "), explain(err)
+		return strings.Join(e.wrong, "; "), netfilter.Restore(ctx, p.Path, e.input)
 	}
-	able := p.version.randomFully && f.unable != p.stamp
-	wrong, err = restore(able)
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && !errors.Is(err, ErrLocked) && !errors.Is(err, unix.EPERM) && ctx.Err() == nil {
+	able := p.Version.RandomFully && f.unable != p.Stamp
+	wrong, err = attempt(able)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && !errors.Is(err, netfilter.ErrLocked) && !errors.Is(err, unix.EPERM) && ctx.Err() == nil {
 		// Another program may have written the table at the same instant, or since it was listed, so that a position
 		// in it may now be another rule's.
-		if tables, unlisted := list(ctx, p.path); unlisted == nil {
+		if tables, unlisted := netfilter.List(ctx, p.Path); unlisted == nil {
 			t = tables[name]
-			wrong, err = restore(able)
+			wrong, err = attempt(able)
 		}
 	}
-	if err == nil || !able || name != tableNAT || !want.randomFully() || errors.Is(err, ErrLocked) || ctx.Err() != nil {
+	if err == nil || !able || name != tableNAT || !want.randomFully() || errors.Is(err, netfilter.ErrLocked) || ctx.Err() != nil {
 		return wrong, err
 	}
 	// Perhaps only --random-fully is unknown to the program or the kernel.
-	plain, second := restore(false)
+	plain, second := attempt(false)
 	if second != nil {
 		return wrong, err
 	}
-	f.unable = p.stamp
-	f.logger.Warn("firewall does not know random_fully, masquerading goes on without", "command", p.path, "error", err)
+	f.unable = p.Stamp
+	f.logger.Warn("firewall does not know random_fully, masquerading goes on without", "command", p.Path, "error", err)
 	return plain, nil
-}
-
-// explain adds to an error of iptables-restore the sentinel that tells what to do.
-func explain(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case strings.Contains(err.Error(), "xtables lock"):
-		return fmt.Errorf("%w (%w)", ErrLocked, err)
-	case strings.Contains(err.Error(), "Permission denied"): // "(you must be root)", even to root without rights
-		return fmt.Errorf("%w: %w", unix.EPERM, err)
-	}
-	return err
 }
 
 // number returns the fingerprint of the legacy tables as they are, 0 when there is no valid one.
 func (f *iptablesFamily) number() uint64 {
-	if f.variant != variantLegacy {
+	if f.variant != netfilter.VariantLegacy {
 		return 0
 	}
-	number, err := fingerprint(f.v6, f.seed)
+	number, err := netfilter.Fingerprint(f.v6, tableNames(), f.seed)
 	if err != nil {
 		f.logger.Trace("legacy tables cannot be compared", "command", f.named(), "error", err)
 		return 0
@@ -191,34 +168,4 @@ func (f *iptablesFamily) number() uint64 {
 func (f *iptablesFamily) touched() bool {
 	now := f.number()
 	return now != 0 && now != f.agreed
-}
-
-// list reads all tables that exist. Asking for a table by name would make the legacy variant load its kernel module.
-func list(ctx context.Context, path string) (map[string]table, error) {
-	return ordinary().list(ctx, path)
-}
-
-func (b bounds) list(ctx context.Context, path string) (map[string]table, error) {
-	saved, err := b.run(ctx, "", path+"-save")
-	if errors.Is(err, errEndless) {
-		return nil, fmt.Errorf("%w: %w", errUnlisted, err)
-	}
-	if err != nil {
-		return nil, explain(err)
-	}
-	return parseSave(saved)
-}
-
-// legacyTables returns the tables of iptables-legacy that exist in this network namespace. The kernel creates a
-// table, and loads its module, when a program first asks for that table. Reading this list does not create any.
-func legacyTables(v6 bool) []string {
-	path := "/proc/thread-self/net/ip_tables_names"
-	if v6 {
-		path = "/proc/thread-self/net/ip6_tables_names"
-	}
-	names, err := os.ReadFile(path)
-	if err != nil {
-		return nil // the kernel has no legacy tables
-	}
-	return strings.Fields(string(names))
 }

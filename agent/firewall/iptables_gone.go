@@ -1,14 +1,15 @@
 package firewall
 
 import (
-	"errors"
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
-	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 // A program that was uninstalled, or broke, leaves its rules in the kernel. They must be removed even so when another
@@ -18,10 +19,10 @@ import (
 // nf_tables objects like any others. A legacy table can only be replaced as a whole, which only its program should
 // do: rules of ours in it are an error.
 func (f *iptablesFamily) removeWithout(why error) (written []string, err error) {
-	if f.variant == variantNFT {
+	if f.variant == netfilter.VariantNFT {
 		return f.removeNFT()
 	}
-	err = eachLegacy(f.v6, func(name string, entries []byte) error {
+	err = netfilter.EachLegacy(f.v6, tableNames(), func(name string, entries []byte) error {
 		if holdsOurs(entries) {
 			return fmt.Errorf("table %s has chains of ours: %w", name, why)
 		}
@@ -30,15 +31,19 @@ func (f *iptablesFamily) removeWithout(why error) (written []string, err error) 
 	return nil, err
 }
 
+// holdsOurs reports whether one of the chains is ours. Each chain begins with an entry that holds its name after a
+// zero byte (struct xt_error_target).
+func holdsOurs(entries []byte) bool { return bytes.Contains(entries, []byte("\x00"+ownPrefix)) }
+
 func (f *iptablesFamily) removeNFT() (written []string, err error) {
 	family := nftables.TableFamilyIPv4
 	if f.v6 {
 		family = nftables.TableFamilyIPv6
 	}
-	err = nftTransaction(func(c *nftConn) error {
+	err = netfilter.WithConn(func(c *netfilter.Conn) error {
 		var jumps []*nftables.Rule
 		var own []*nftables.Chain
-		if err := c.settled(func() (err error) {
+		if err := c.Settled(func() (err error) {
 			jumps, own, err = ownOfPrograms(c, family)
 			return err
 		}); err != nil {
@@ -61,8 +66,8 @@ func (f *iptablesFamily) removeNFT() (written []string, err error) {
 		}
 		return c.Flush()
 	})
-	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) {
-		return nil, nil // a kernel without nf_tables
+	if netfilter.IsNFTMissing(err) {
+		return nil, nil
 	}
 	if err != nil {
 		return nil, err
@@ -71,7 +76,7 @@ func (f *iptablesFamily) removeNFT() (written []string, err error) {
 }
 
 // ownOfPrograms returns our chains in the tables of iptables-nft, and the rules that jump to them.
-func ownOfPrograms(c *nftConn, family nftables.TableFamily) (jumps []*nftables.Rule, own []*nftables.Chain, err error) {
+func ownOfPrograms(c *netfilter.Conn, family nftables.TableFamily) (jumps []*nftables.Rule, own []*nftables.Chain, err error) {
 	chains, err := c.ListChainsOfTableFamily(family)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list chains: %w", err)

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
@@ -22,11 +23,11 @@ func uninstalled(variant string) *iptables {
 
 // The rules that iptables-nft left are removed without it; rules of others stay.
 func TestUninstalledNFT(t *testing.T) {
-	ns, h := nstest.New(t), iptablesHarness(variantNFT)
+	ns, h := nstest.New(t), iptablesHarness(netfilter.VariantNFT)
 	ns.Sh(h.foreign)
 	before := h.saved(ns)
 	apply(t, ns, h.only(), two(), 4)
-	gone := onlyOf(uninstalled(variantNFT))
+	gone := onlyOf(uninstalled(netfilter.VariantNFT))
 	apply(t, ns, gone, nil, 4)
 	if diff := cmp.Diff(before, h.saved(ns)); diff != "" {
 		t.Errorf("not as before (-want +got):\n%s", diff)
@@ -36,9 +37,9 @@ func TestUninstalledNFT(t *testing.T) {
 
 // The rules that iptables-legacy left stay until its program is installed again, and an error reports them.
 func TestUninstalledLegacy(t *testing.T) {
-	ns, h := nstest.New(t), iptablesHarness(variantLegacy)
+	ns, h := nstest.New(t), iptablesHarness(netfilter.VariantLegacy)
 	fw := New(hclog.NewNullLogger())
-	fw.appliers = []applier{uninstalled(variantLegacy), newNFTables(hclog.NewNullLogger())}
+	fw.appliers = []applier{uninstalled(netfilter.VariantLegacy), newNFTables(hclog.NewNullLogger())}
 	networks := State{RandomFully: true, Networks: two()}
 	ns.Sh("iptables-legacy -t nat -A POSTROUTING -j RETURN; iptables-legacy -A FORWARD -j ACCEPT") // rules of others
 	ns.Do(func() {
@@ -47,7 +48,7 @@ func TestUninstalledLegacy(t *testing.T) {
 		}
 	})
 	fw = New(hclog.NewNullLogger())
-	fw.appliers = []applier{uninstalled(variantLegacy), newNFTables(hclog.NewNullLogger())}
+	fw.appliers = []applier{uninstalled(netfilter.VariantLegacy), newNFTables(hclog.NewNullLogger())}
 	apply(t, ns, h.only(), two(), 4)
 	ns.Do(func() {
 		report, err := fw.Apply(t.Context(), networks)

@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/firewall/firewalltest"
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
@@ -83,7 +85,7 @@ func iptablesHarness(variant string) harness {
 
 // After all rules of all programs were flushed, ours come back, without rules of others.
 func TestIPTablesAllFlushed(t *testing.T) {
-	for _, variant := range []string{variantNFT, variantLegacy} {
+	for _, variant := range []string{netfilter.VariantNFT, netfilter.VariantLegacy} {
 		t.Run(variant, func(t *testing.T) {
 			ns, h := nstest.New(t), iptablesHarness(variant)
 			fw := h.only()
@@ -102,7 +104,7 @@ func TestIPTablesAllFlushed(t *testing.T) {
 // A missing program is an error only when it is needed, and does not stop other work.
 func TestNotInstalled(t *testing.T) {
 	ns := nstest.New(t)
-	i := forced(variantNFT)
+	i := forced(netfilter.VariantNFT)
 	i.families[1].command = "ip6tables-is-not-here"
 	fw := onlyOf(i)
 	apply(t, ns, fw, nil, 0)
@@ -121,35 +123,11 @@ func TestNotInstalled(t *testing.T) {
 	})
 }
 
-// scripts are programs in a directory that is first in PATH.
-type scripts struct {
-	t   *testing.T
-	dir string
-}
-
-func newScripts(t *testing.T) scripts {
-	s := scripts{t, t.TempDir()}
-	t.Setenv("PATH", s.dir+":"+os.Getenv("PATH"))
-	return s
-}
-
-// put replaces a program atomically, by another file.
-func (s scripts) put(name, text string) {
-	s.t.Helper()
-	path := filepath.Join(s.dir, name)
-	if err := os.WriteFile(path+".new", []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
 // A program that fails or answers only partly changes nothing, and the error contains its message.
 func TestBrokenProgram(t *testing.T) {
-	ns, s := nstest.New(t), newScripts(t)
-	log := filepath.Join(s.dir, "log")
-	i := forced(variantNFT)
+	ns, s := nstest.New(t), firewalltest.NewPrograms(t)
+	log := filepath.Join(s.Dir, "log")
+	i := forced(netfilter.VariantNFT)
 	i.families = i.families[:1]
 	i.families[0].command = "ipt"
 	fw := onlyOf(i)
@@ -164,15 +142,15 @@ func TestBrokenProgram(t *testing.T) {
 		{"no iptables at all", "echo BusyBox", empty, "", "not an answer of iptables: \"BusyBox", nil},
 		{"version fails", "echo broken >&2; exit 127", empty, "", "exit status 127: broken", nil},
 		{"output cut short", version, "echo '*nat'; echo ':POSTROUTING ACCEPT [0:0]'", "", "ends inside table nat", nil},
-		{"garbage", version, "head -c 300 /dev/urandom", "", "line 1 of iptables-save", nil},
+		{"garbage", version, "echo garbage; head -c 300 /dev/urandom", "", "line 1 of iptables-save", nil},
 		{"no rights", version, "echo 'Permission denied (you must be root)' >&2; exit 4", "", "exit status 4: Permission", os.ErrPermission},
-		{"the lock is held", version, empty, "echo 'Another app is currently holding the xtables lock; still 0s' >&2; exit 4", "fuser", ErrLocked},
+		{"the lock is held", version, empty, "echo 'Another app is currently holding the xtables lock; still 0s' >&2; exit 4", "fuser", netfilter.ErrLocked},
 		{"write fails", version, empty, "echo no memory >&2; exit 1", "no memory", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s.put("ipt-nft", tt.version)
-			s.put("ipt-nft-save", tt.save)
-			s.put("ipt-nft-restore", "echo written >> "+log+"; "+tt.restore)
+			s.Script("ipt-nft", tt.version)
+			s.Script("ipt-nft-save", tt.save)
+			s.Script("ipt-nft-restore", "echo written >> "+log+"; "+tt.restore)
 			var err error
 			ns.Do(func() { _, err = fw.Apply(t.Context(), state) })
 			if err == nil || !strings.Contains(err.Error(), tt.want) || tt.is != nil && !errors.Is(err, tt.is) {
@@ -187,8 +165,8 @@ func TestBrokenProgram(t *testing.T) {
 			}
 		})
 	}
-	s.put("ipt-nft", version)
-	s.put("ipt-nft-save", "exec sleep 600")
+	s.Script("ipt-nft", version)
+	s.Script("ipt-nft-save", "exec sleep 600")
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	if _, err := fw.Apply(ctx, state); err == nil {
@@ -196,47 +174,15 @@ func TestBrokenProgram(t *testing.T) {
 	}
 }
 
-// A program that does not end, or does not stop printing, is killed.
-func TestProgramBounds(t *testing.T) {
-	s := newScripts(t)
-	s.put("prints", "exec yes")
-	s.put("hangs", "exec sleep 600")
-	s.put("leaves", "sleep 5 & exec sleep 600") // a child that keeps the pipe open
-	for name, want := range map[string]string{
-		"prints": "prints printed without end and was killed",
-		"hangs":  "hangs did not end within 200ms and was killed",
-		"leaves": "leaves did not end within 200ms and was killed",
-	} {
-		b := bounds{time: 200 * time.Millisecond, output: 1 << 12}
-		if name == "prints" {
-			b.time = time.Minute
-		}
-		if _, err := b.run(t.Context(), "", filepath.Join(s.dir, name)); err == nil || !strings.HasSuffix(err.Error(), want) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	s.put("hangs-save", "exec sleep 600")
-	s.put("fails-save", "exit 1")
-	for name, want := range map[string]bool{"hangs": true, "fails": false} {
-		b := bounds{time: 200 * time.Millisecond, output: 1 << 12}
-		if !want {
-			b.time = time.Minute
-		}
-		if _, err := b.list(t.Context(), filepath.Join(s.dir, name)); err == nil || errors.Is(err, errUnlisted) != want {
-			t.Errorf("list of %s: %v", name, err)
-		}
-	}
-}
-
 // A program that rejects --random-fully is run without it, and the option is not tried again until the program is
 // replaced.
 func TestRandomFullyRefused(t *testing.T) {
-	s := newScripts(t)
-	log := filepath.Join(s.dir, "log")
-	s.put("ipt-nft", "echo 'iptables v1.8.9 (nf_tables)'")
-	s.put("ipt-nft-save", "true")
-	s.put("ipt-nft-restore", `input=$(cat); echo x >> `+log+`; case $input in *random-fully*) echo "what is random-fully?" >&2; exit 1;; esac`)
-	i := forced(variantNFT).families[0]
+	s := firewalltest.NewPrograms(t)
+	log := filepath.Join(s.Dir, "log")
+	s.Script("ipt-nft", "echo 'iptables v1.8.9 (nf_tables)'")
+	s.Script("ipt-nft-save", "true")
+	s.Script("ipt-nft-restore", `input=$(cat); echo x >> `+log+`; case $input in *random-fully*) echo "what is random-fully?" >&2; exit 1;; esac`)
+	i := forced(netfilter.VariantNFT).families[0]
 	i.command = "ipt"
 	want := wanted(State{RandomFully: true, Networks: two()}).of(false)
 	tries := func() int {
@@ -259,22 +205,22 @@ func TestRandomFullyRefused(t *testing.T) {
 // A write that conflicts with another program's is repeated once from a new listing, and keeps the random source
 // ports.
 func TestWriteMeetsAnother(t *testing.T) {
-	s := newScripts(t)
-	saved, log := filepath.Join(s.dir, "saved"), filepath.Join(s.dir, "log")
-	s.put("ipt-nft", "echo 'iptables v1.8.9 (nf_tables)'")
-	s.put("ipt-nft-save", "cat "+saved)
+	s := firewalltest.NewPrograms(t)
+	saved, log := filepath.Join(s.Dir, "saved"), filepath.Join(s.Dir, "log")
+	s.Script("ipt-nft", "echo 'iptables v1.8.9 (nf_tables)'")
+	s.Script("ipt-nft-save", "cat "+saved)
 	const chain = "*filter\n:FORWARD ACCEPT [0:0]\n:THEIRS - [0:0]\n"
 	const plain = "-A FORWARD -i eth0 -j ACCEPT\n"
 	if err := os.WriteFile(saved, []byte(chain+plain+"-A FORWARD -j THEIRS\nCOMMIT\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	// Another program writes nat at the same instant, and removes a rule from filter.
-	s.put("ipt-nft-restore", `input=$(cat); echo "$input" >> `+log+`; cd `+s.dir+`
+	s.Script("ipt-nft-restore", `input=$(cat); echo "$input" >> `+log+`; cd `+s.Dir+`
 		case $input in
 		*LENO-POSTROUTING*) test -e nat || { touch nat; echo "Device or resource busy" >&2; exit 1; };;
 		*) test -e filter || { touch filter; sed -i '/eth0/d' `+saved+`; echo "Index of insertion too big" >&2; exit 1; };;
 		esac`)
-	i := forced(variantNFT).families[0]
+	i := forced(netfilter.VariantNFT).families[0]
 	i.command = "ipt"
 	want := wanted(State{RandomFully: true, Networks: two()}).of(false)
 	if _, err := i.apply(t.Context(), want); err != nil {

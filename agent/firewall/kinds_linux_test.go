@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/firewall/firewalltest"
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
@@ -43,7 +45,7 @@ type damage struct {
 
 // kinds returns all kinds.
 func kinds() []harness {
-	return []harness{iptablesHarness(variantNFT), iptablesHarness(variantLegacy), nftablesHarness()}
+	return []harness{iptablesHarness(netfilter.VariantNFT), iptablesHarness(netfilter.VariantLegacy), nftablesHarness()}
 }
 
 // variants runs a test with every kind, whichever this host prefers.
@@ -215,14 +217,14 @@ func connect(t *testing.T, from, to *nstest.NS, addr string, port int) string {
 // While the programs are broken for a moment, as during a package's upgrade, the rules stay in the tables where they
 // are.
 func TestBrokenForAMoment(t *testing.T) {
-	ns, s, fw := nstest.New(t), newScripts(t), New(hclog.NewNullLogger())
-	prefer(t, s.dir, variantNFT)
+	ns, s, fw := nstest.New(t), firewalltest.NewPrograms(t), New(hclog.NewNullLogger())
+	s.Prefer(netfilter.VariantNFT)
 	apply(t, ns, fw, two(), 4)
-	h := iptablesHarness(variantNFT)
+	h := iptablesHarness(netfilter.VariantNFT)
 	want := h.saved(ns)
 	for _, does := range []string{"echo garbage", "exit 1", "kill -9 $$"} {
 		for _, command := range []string{"iptables", "iptables-save", "iptables-nft", "iptables-nft-save", "ip6tables", "ip6tables-save", "ip6tables-nft", "ip6tables-nft-save"} {
-			s.put(command, does)
+			s.Script(command, does)
 		}
 		for range 2 {
 			ns.Do(func() {
@@ -234,11 +236,11 @@ func TestBrokenForAMoment(t *testing.T) {
 		}
 	}
 	for _, command := range []string{"iptables-nft", "iptables-nft-save", "ip6tables-nft", "ip6tables-nft-save"} {
-		if err := os.Remove(filepath.Join(s.dir, command)); err != nil {
+		if err := os.Remove(filepath.Join(s.Dir, command)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	prefer(t, s.dir, variantNFT)
+	s.Prefer(netfilter.VariantNFT)
 	if diff := cmp.Diff(want, h.saved(ns)); diff != "" {
 		t.Errorf("the rules moved (-want +got):\n%s", diff)
 	}

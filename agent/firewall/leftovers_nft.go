@@ -2,20 +2,20 @@ package firewall
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
-	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 // leftTables is Leftovers for nftables: the one table that every version makes. A table of our name in another
 // family, or one whose name only begins like ours, is an operator's.
 func leftTables(network string) (out []Leftover, err error) {
-	err = nftTransaction(func(c *nftConn) error {
-		return c.settled(func() error {
+	err = netfilter.WithConn(func(c *netfilter.Conn) error {
+		return c.Settled(func() error {
 			out = nil
 			tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
 			if err != nil {
@@ -36,15 +36,10 @@ func leftTables(network string) (out []Leftover, err error) {
 			return nil
 		})
 	})
-	if nftMissing(err) {
+	if netfilter.IsNFTMissing(err) {
 		return nil, nil
 	}
 	return out, err
-}
-
-// nftMissing reports whether an error means that the kernel has no nf_tables.
-func nftMissing(err error) bool {
-	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
 
 // nftHolds returns the tables that have chains like those that iptables-nft makes for us.
@@ -53,7 +48,7 @@ func nftHolds(v6 bool) (tables []string, err error) {
 	if v6 {
 		family = nftables.TableFamilyIPv6
 	}
-	err = nftTransaction(func(c *nftConn) error {
+	err = netfilter.WithConn(func(c *netfilter.Conn) error {
 		_, own, err := ownOfPrograms(c, family)
 		for _, chain := range own {
 			if !slices.Contains(tables, chain.Table.Name) {
@@ -62,26 +57,17 @@ func nftHolds(v6 bool) (tables []string, err error) {
 		}
 		return err
 	})
-	if nftMissing(err) {
+	if netfilter.IsNFTMissing(err) {
 		return nil, nil
 	}
 	return tables, err
 }
 
-// nftTransaction calls f with a connection that is open for this call only.
-func nftTransaction(f func(*nftConn) error) error {
-	c, err := openNFT()
-	if err != nil {
-		return err
-	}
-	return errors.Join(f(c), c.CloseLasting())
-}
-
 // leftOf returns the part of a table to remove: all of it, unless it has rules of networks other than the named one.
-func leftOf(c *nftConn, t *nftables.Table, network string) (Leftover, error) {
+func leftOf(c *netfilter.Conn, t *nftables.Table, network string) (Leftover, error) {
 	name := nftTableName
 	whole := Leftover{Program: "nft", Table: name, Parts: []string{"table " + name}, remove: func(context.Context) error {
-		return nftTransaction(func(c *nftConn) error {
+		return netfilter.WithConn(func(c *netfilter.Conn) error {
 			c.DelTable(t)
 			return c.Flush()
 		})
@@ -118,7 +104,7 @@ func leftOf(c *nftConn, t *nftables.Table, network string) (Leftover, error) {
 		return whole, nil
 	}
 	part.remove = func(context.Context) error {
-		return nftTransaction(func(c *nftConn) error {
+		return netfilter.WithConn(func(c *netfilter.Conn) error {
 			for _, r := range gone {
 				if err := c.DelRule(r); err != nil {
 					return err

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -16,6 +13,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/firewall/firewalltest"
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
@@ -191,14 +190,13 @@ func TestReplacedUnderLoad(t *testing.T) {
 // another iptables.
 func TestKindChangedUnderLoad(t *testing.T) {
 	l, fw, times := newLane(t), New(hclog.NewNullLogger()), 0
-	dir, path := t.TempDir(), os.Getenv("PATH")
-	t.Setenv("PATH", dir+":"+path)
+	programs := firewalltest.NewPrograms(t)
 	kinds := []struct {
 		wanted Type
 		prefer string
-	}{{TypeAuto, variantNFT}, {TypeNFTables, variantNFT}, {TypeAuto, variantLegacy}, {TypeAuto, variantNFT}, {TypeAuto, variantLegacy}, {TypeNFTables, variantLegacy}}
+	}{{TypeAuto, netfilter.VariantNFT}, {TypeNFTables, netfilter.VariantNFT}, {TypeAuto, netfilter.VariantLegacy}, {TypeAuto, netfilter.VariantNFT}, {TypeAuto, netfilter.VariantLegacy}, {TypeNFTables, netfilter.VariantLegacy}}
 	state := func(i int) State {
-		prefer(t, dir, kinds[i].prefer)
+		programs.Prefer(kinds[i].prefer)
 		return State{Type: kinds[i].wanted, RandomFully: true, Networks: two()}
 	}
 	l.host.Do(func() {
@@ -208,21 +206,4 @@ func TestKindChangedUnderLoad(t *testing.T) {
 	})
 	made := underLoad(t, l, func() { times = applyFor(t, l.host, fw, len(kinds), state) })
 	t.Logf("%d connections, another kind %d times", made, times)
-}
-
-// prefer makes iptables in a directory be of this variant.
-func prefer(t *testing.T, dir, variant string) {
-	t.Helper()
-	for _, command := range []string{"iptables", "ip6tables"} {
-		for _, does := range []string{"", "-save", "-restore"} {
-			program, err := exec.LookPath(command + "-" + variant + does)
-			if err != nil {
-				t.Fatal(err)
-			}
-			link := filepath.Join(dir, command+does)
-			if err := errors.Join(os.Symlink(program, link+".new"), os.Rename(link+".new", link)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
 }

@@ -8,13 +8,15 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 // nft applies rules through the kernel's own interface, without a program: both families are in one table of ours,
 // `inet leno`. It needs CAP_NET_ADMIN, and Linux 5.2 for masquerading in that family.
 type nft struct {
 	logger hclog.Logger
-	open   func() (*nftConn, error)
+	open   func() (*netfilter.Conn, error)
 
 	// clean means that this process saw no table of ours and wants none. No other program makes it, so there is
 	// nothing to look for.
@@ -25,7 +27,7 @@ var _ applier = (*nft)(nil)
 
 // newNFTables returns an applier for nftables. It changes nothing on the host.
 func newNFTables(logger hclog.Logger) *nft {
-	return &nft{logger: logger, open: openNFT}
+	return &nft{logger: logger, open: netfilter.Open}
 }
 
 func (n *nft) kind() string { return kindNFTables }
@@ -75,7 +77,7 @@ func (n *nft) compare(ctx context.Context, want []nftChain) (nftChange, error) {
 	if err != nil {
 		return nftChange{}, err
 	}
-	state, err := conn.state()
+	state, err := readOwnTable(conn)
 	return nftChangeOf(state, want), errors.Join(err, conn.CloseLasting())
 }
 
@@ -86,7 +88,7 @@ func (n *nft) commit(ctx context.Context, change nftChange, want []nftChain) err
 	if err != nil {
 		return err
 	}
-	err = errors.Join(conn.commit(change), conn.CloseLasting())
+	err = errors.Join(writeOwnTable(conn, change), conn.CloseLasting())
 	if errors.Is(err, unix.ENOBUFS) {
 		if left, again := n.compare(ctx, want); again == nil && left.empty() {
 			return nil
@@ -95,27 +97,19 @@ func (n *nft) commit(ctx context.Context, change nftChange, want []nftChain) err
 	return err
 }
 
-// nftReason adds the likely cause to an error of the kernel that does not name it.
-func nftReason(err error) error {
-	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("the capability CAP_NET_ADMIN is missing, or the table belongs to another process: %w", err)
-	}
-	return err
-}
-
-// nftUnlisted is nftReason for a listing. The netfilter socket answers EINVAL where the kernel has no nf_tables.
+// nftUnlisted explains the error of a listing.
 func nftUnlisted(err error) error {
-	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) {
+	if netfilter.IsNFTMissing(err) {
 		return fmt.Errorf("%w: this kernel has no nf_tables (module nf_tables): %w", ErrNotInstalled, err)
 	}
-	return nftReason(err)
+	return netfilter.ExplainNFT(err)
 }
 
-// nftUnwritten is nftReason for a transaction. A transaction creates everything it names except types of chains and
+// nftUnwritten explains the error of a transaction, which creates everything it names except types of chains and
 // expressions.
 func nftUnwritten(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("%w: this kernel cannot masquerade in the inet family (Linux 5.2 with the modules nft_chain_nat and nft_masq): %w", ErrNotInstalled, err)
 	}
-	return nftReason(err)
+	return netfilter.ExplainNFT(err)
 }

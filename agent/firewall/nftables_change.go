@@ -3,6 +3,8 @@ package firewall
 import (
 	"fmt"
 	"slices"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 // nftState is our table as the kernel has it.
@@ -59,7 +61,7 @@ func nftChangeOf(have nftState, want []nftChain) nftChange {
 			say("no chain", chain.name)
 		case old.base != chain.base:
 			return nftChange{drop: true, fill: want, wrong: []string{"another type, hook, priority or policy of chain " + chain.name}}
-		case !slices.EqualFunc(old.rules, chain.rules, nftRule.equal):
+		case !slices.EqualFunc(old.rules, chain.rules, netfilter.NFTRule.Equal):
 			say("other rules in", chain.name)
 		default:
 			continue

@@ -10,6 +10,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 // String returns the change as a list of actions, for tests.
@@ -50,24 +52,24 @@ func TestNFTChange(t *testing.T) {
 		{"rules in another order", func(s *nftState) { slices.Reverse(s.chains[2].rules) }, "fill forward with 6"},
 		{"the last rule is missing", func(s *nftState) { s.chains[1].rules = s.chains[1].rules[:11] }, "fill postrouting with 12"},
 		{"a rule twice", func(s *nftState) { s.chains[2].rules = append(s.chains[2].rules, s.chains[2].rules[5]) }, "fill forward with 6"},
-		{"another comment", func(s *nftState) { s.chains[1].rules[0].userdata[3] = 'L' }, "fill postrouting with 12"},
+		{"another comment", func(s *nftState) { s.chains[1].rules[0].UserData[3] = 'L' }, "fill postrouting with 12"},
 		{"another source is kept", func(s *nftState) {
-			s.chains[0].rules[1].exprs[7].(*expr.NAT).RegAddrMin++
+			s.chains[0].rules[1].Exprs[7].(*expr.NAT).RegAddrMin++
 		}, "fill overlay with 6"},
-		{"another address", func(s *nftState) { s.chains[1].rules[0].exprs[3].(*expr.Cmp).Data[1] = 6 }, "fill postrouting with 12"},
-		{"the opposite comparison", func(s *nftState) { s.chains[1].rules[0].exprs[3].(*expr.Cmp).Op = expr.CmpOpNeq }, "fill postrouting with 12"},
+		{"another address", func(s *nftState) { s.chains[1].rules[0].Exprs[3].(*expr.Cmp).Data[1] = 6 }, "fill postrouting with 12"},
+		{"the opposite comparison", func(s *nftState) { s.chains[1].rules[0].Exprs[3].(*expr.Cmp).Op = expr.CmpOpNeq }, "fill postrouting with 12"},
 		{"another verdict", func(s *nftState) {
-			s.chains[2].rules[0].exprs[4].(*expr.Verdict).Kind = expr.VerdictDrop
+			s.chains[2].rules[0].Exprs[4].(*expr.Verdict).Kind = expr.VerdictDrop
 		}, "fill forward with 6"},
-		{"ports not random", func(s *nftState) { s.chains[1].rules[3].exprs[4].(*expr.Masq).FullyRandom = false }, "fill postrouting with 12"},
+		{"ports not random", func(s *nftState) { s.chains[1].rules[3].Exprs[4].(*expr.Masq).FullyRandom = false }, "fill postrouting with 12"},
 		{"one expression more", func(s *nftState) {
-			s.chains[2].rules[0].exprs = append([]expr.Any{nftUnknown{name: "socket"}}, s.chains[2].rules[0].exprs...)
+			s.chains[2].rules[0].Exprs = append([]expr.Any{netfilter.Unknown{Name: "socket"}}, s.chains[2].rules[0].Exprs...)
 		}, "fill forward with 6"},
-		{"another priority", func(s *nftState) { s.chains[1].base.priority-- }, "drop, " + all},
-		{"another hook", func(s *nftState) { s.chains[1].base.hook-- }, "drop, " + all},
-		{"another type", func(s *nftState) { s.chains[2].base.kind = nftables.ChainTypeRoute }, "drop, " + all},
-		{"policy drop", func(s *nftState) { s.chains[2].base.policy = nftables.ChainPolicyDrop }, "drop, " + all},
-		{"no base chain", func(s *nftState) { s.chains[2].base = nftBase{} }, "drop, " + all},
+		{"another priority", func(s *nftState) { s.chains[1].base.Priority-- }, "drop, " + all},
+		{"another hook", func(s *nftState) { s.chains[1].base.Hook-- }, "drop, " + all},
+		{"another type", func(s *nftState) { s.chains[2].base.Type = nftables.ChainTypeRoute }, "drop, " + all},
+		{"policy drop", func(s *nftState) { s.chains[2].base.Policy = nftables.ChainPolicyDrop }, "drop, " + all},
+		{"no base chain", func(s *nftState) { s.chains[2].base = netfilter.Base{} }, "drop, " + all},
 		{"a dormant table", func(s *nftState) { s.flags = 1 }, "drop, " + all},
 		{"chains of an older version", func(s *nftState) {
 			s.chains = []nftChain{{name: "MASQ", base: s.chains[1].base, rules: s.chains[1].rules}, {name: "sub"}}

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
@@ -21,10 +22,10 @@ func TestNFTAnswersLost(t *testing.T) {
 	ns := nstest.New(t)
 	fw := newNFTables(hclog.NewNullLogger())
 	opened := 0
-	fw.open = func() (*nftConn, error) {
-		conn, err := openNFT()
+	fw.open = func() (*netfilter.Conn, error) {
+		conn, err := netfilter.Open()
 		if opened++; opened == 2 && err == nil { // the socket that writes
-			err = conn.socket.SetReadBuffer(1)
+			err = conn.Socket.SetReadBuffer(1)
 		}
 		return conn, err
 	}
@@ -41,49 +42,6 @@ func TestNFTAnswersLost(t *testing.T) {
 	}
 }
 
-// A listing is started again when another program wrote during it, even if the listing failed, and is given up in the
-// end.
-func TestNFTSettled(t *testing.T) {
-	ns := nstest.New(t)
-	ns.Do(func() {
-		conn, err := openNFT()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.CloseLasting()
-		other, err := openNFT()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer other.CloseLasting()
-		disturb := func() {
-			other.AddTable(&nftables.Table{Name: "other", Family: nftables.TableFamilyINet})
-			other.DelTable(&nftables.Table{Name: "other", Family: nftables.TableFamilyINet})
-			if err := other.Flush(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		listings := 0
-		err = conn.settled(func() error {
-			if listings++; listings < 4 {
-				disturb()
-				return unix.EINTR
-			}
-			return nil
-		})
-		if err != nil || listings != 4 {
-			t.Errorf("%d listings, %v", listings, err)
-		}
-		err = conn.settled(func() error { disturb(); return nil })
-		if err == nil || !strings.Contains(err.Error(), "changed by another program") {
-			t.Errorf("never settled: %v", err)
-		}
-		if err := conn.settled(func() error { return unix.EIO }); !errors.Is(err, unix.EIO) {
-			t.Errorf("a listing that failed: %v", err)
-		}
-	})
-}
-
 // A program that writes without a pause does not keep our rules from being healed, nor causes unnecessary writes.
 func TestNFTRestlessOther(t *testing.T) {
 	ns := nstest.New(t)
@@ -92,7 +50,7 @@ func TestNFTRestlessOther(t *testing.T) {
 	written := 0
 	other.Go(func() {
 		ns.Do(func() {
-			conn, err := openNFT()
+			conn, err := netfilter.Open()
 			if err != nil {
 				t.Error(err)
 				return
@@ -103,7 +61,7 @@ func TestNFTRestlessOther(t *testing.T) {
 				conn.AddTable(table)
 				err = conn.Flush()
 				conn.DelTable(table)
-				err = errors.Join(err, conn.Flush(), conn.socket.SetDeadline(time.Now().Add(nftTimeout)))
+				err = errors.Join(err, conn.Flush(), conn.Socket.SetDeadline(time.Now().Add(10*time.Second)))
 			}
 			if err != nil {
 				t.Error(err)
@@ -142,11 +100,11 @@ func TestNFTCannot(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ns, fw, opened := nstest.New(t), newNFTables(hclog.NewNullLogger()), 0
-			fw.open = func() (*nftConn, error) {
+			fw.open = func() (*netfilter.Conn, error) {
 				if opened++; opened > tt.opens {
 					return nil, tt.err
 				}
-				return openNFT()
+				return netfilter.Open()
 			}
 			ns.Do(func() {
 				written, err := fw.apply(t.Context(), random(two()))

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 // ForwardDrop is a chain of another program that the kernel calls for every forwarded packet and that lets no new
@@ -38,14 +40,14 @@ func ForwardDrops(ctx context.Context) ([]ForwardDrop, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	conn, err := openNFT()
+	conn, err := netfilter.Open()
 	if err != nil {
 		return nftNoDrops(err)
 	}
 	var out []ForwardDrop
-	err = conn.settled(func() error {
+	err = conn.Settled(func() error {
 		out = nil
-		return conn.forwardDrops(&out)
+		return forwardDrops(conn, &out)
 	})
 	if err = errors.Join(err, conn.CloseLasting()); err != nil {
 		return nftNoDrops(err)
@@ -61,7 +63,7 @@ func nftNoDrops(err error) ([]ForwardDrop, error) {
 	return nil, fmt.Errorf("nftables: list chains that forward: %w", err)
 }
 
-func (c *nftConn) forwardDrops(out *[]ForwardDrop) error {
+func forwardDrops(c *netfilter.Conn, out *[]ForwardDrop) error {
 	chains, err := c.ListChains()
 	if err != nil {
 		return err
@@ -72,14 +74,14 @@ func (c *nftConn) forwardDrops(out *[]ForwardDrop) error {
 	for _, chain := range chains {
 		family, routed := families[chain.Table.Family]
 		ours := family == "inet" && chain.Table.Name == nftTable
-		if base := nftBaseOf(chain); !routed || ours || base.kind != nftables.ChainTypeFilter || base.hook != *nftables.ChainHookForward {
+		if base := netfilter.BaseOf(chain); !routed || ours || base.Type != nftables.ChainTypeFilter || base.Hook != *nftables.ChainHookForward {
 			continue
 		}
-		rules, err := c.rules(chain.Table.Family, chain.Table.Name, chain.Name)
+		rules, err := c.Rules(chain.Table.Family, chain.Table.Name, chain.Name)
 		if err != nil {
 			return err
 		}
-		if by := nftRefusal(nftBaseOf(chain).policy, rules[chain.Name]); by != "" {
+		if by := nftRefusal(netfilter.BaseOf(chain).Policy, rules[chain.Name]); by != "" {
 			*out = append(*out, ForwardDrop{Family: family, Table: chain.Table.Name, Chain: chain.Name, By: by})
 		}
 	}
@@ -112,7 +114,7 @@ func forwardBases(ctx context.Context, skip map[string]bool) ([]base, error) {
 
 // nftRefusal returns how a base chain refuses every new connection, for example "policy drop"; "" when it does not,
 // or that is not sure.
-func nftRefusal(policy nftables.ChainPolicy, rules []nftRule) string {
+func nftRefusal(policy nftables.ChainPolicy, rules []netfilter.NFTRule) string {
 	for _, r := range rules {
 		verdict, always := nftEnd(r)
 		switch {
@@ -134,9 +136,9 @@ func nftRefusal(policy nftables.ChainPolicy, rules []nftRule) string {
 
 // nftEnd returns what a rule does with packets: "accept", "return", "drop", "reject", "other" for an unknown action,
 // or "" for a rule that does not end the chain; and whether it does so with all packets.
-func nftEnd(r nftRule) (verdict string, always bool) {
+func nftEnd(r netfilter.NFTRule) (verdict string, always bool) {
 	always = true
-	for _, e := range r.exprs {
+	for _, e := range r.Exprs {
 		switch e := e.(type) {
 		case *expr.Counter, *expr.Log:
 		case *expr.Verdict:
@@ -147,18 +149,18 @@ func nftEnd(r nftRule) (verdict string, always bool) {
 			}
 		case *expr.Reject:
 			verdict = "reject"
-		case nftExtension:
+		case netfilter.Extension:
 			switch {
-			case e.target && e.name == "REJECT":
+			case e.Target && e.Name == "REJECT":
 				verdict = "reject"
-			case e.target:
+			case e.Target:
 				verdict = "other"
-			case e.name != "comment":
+			case e.Name != "comment":
 				always = false
 			}
-		case nftUnknown:
+		case netfilter.Unknown:
 			always = false
-			if e.name != "immediate" { // a verdict map, perhaps; an immediate is a value
+			if e.Name != "immediate" { // a verdict map, perhaps; an immediate is a value
 				verdict = "other"
 			}
 		default:
@@ -173,14 +175,14 @@ func nftEnd(r nftRule) (verdict string, always bool) {
 
 // nftUnderWay reports whether a rule is only for established connections: its first condition is `ct state
 // established` or the like.
-func nftUnderWay(r nftRule) bool {
+func nftUnderWay(r netfilter.NFTRule) bool {
 	const isNew = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
-	if len(r.exprs) < 3 {
+	if len(r.Exprs) < 3 {
 		return false
 	}
-	state, ok := r.exprs[0].(*expr.Ct)
-	mask, masked := r.exprs[1].(*expr.Bitwise)
-	some, compared := r.exprs[2].(*expr.Cmp)
+	state, ok := r.Exprs[0].(*expr.Ct)
+	mask, masked := r.Exprs[1].(*expr.Bitwise)
+	some, compared := r.Exprs[2].(*expr.Cmp)
 	return ok && masked && compared && state.Key == expr.CtKeySTATE && len(mask.Mask) == 4 && len(mask.Xor) == 4 &&
 		binary.NativeEndian.Uint32(mask.Mask)&isNew == 0 && binary.NativeEndian.Uint32(mask.Xor) == 0 &&
 		some.Op == expr.CmpOpNeq && bytes.Equal(some.Data, make([]byte, 4))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/firewall/firewalltest"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
@@ -49,7 +50,7 @@ func TestForwardDrops(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ns := nstest.New(t)
-			nftLoad(t, ns, tt.ruleset)
+			firewalltest.Load(t, ns, tt.ruleset)
 			ns.Sh(tt.script)
 			ns.Do(func() {
 				drops, err := ForwardDrops(t.Context())
@@ -72,7 +73,7 @@ func TestForwardDrops(t *testing.T) {
 func TestObstaclesWithoutPrograms(t *testing.T) {
 	ns := nstest.New(t)
 	addDocker0(ns)
-	nftLoad(t, ns, `table inet mine { chain f { type filter hook forward priority 0; policy drop; ct state established accept; }; }
+	firewalltest.Load(t, ns, `table inet mine { chain f { type filter hook forward priority 0; policy drop; ct state established accept; }; }
 		table ip6 other { chain f { type filter hook forward priority 0; reject; }; }
 		table ip unsure { chain f { type filter hook forward priority 0; policy drop; iifname "docker0" accept; }; }`)
 	t.Setenv("PATH", t.TempDir())

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/firewall/firewalltest"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
@@ -72,9 +73,9 @@ func TestNFTAmongOthers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLane(t)
 			l.host.Sh("ip addr add 192.0.2.99/24 dev eth0")
-			nftLoad(t, l.host, tt.before)
+			firewalltest.Load(t, l.host, tt.before)
 			apply(t, l.host, nftablesHarness().only(), two(), 1)
-			nftLoad(t, l.host, tt.after)
+			firewalltest.Load(t, l.host, tt.after)
 			l.host.Sh(tt.script)
 			for _, c := range []struct {
 				to   string

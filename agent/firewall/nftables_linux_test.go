@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/firewall/firewalltest"
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
@@ -31,12 +31,12 @@ func nftApply(t *testing.T, ns *nstest.NS, want rules) (transactions uint32) {
 func nftGeneration(t *testing.T, ns *nstest.NS) (generation uint32) {
 	t.Helper()
 	ns.Do(func() {
-		conn, err := openNFT()
+		conn, err := netfilter.Open()
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.CloseLasting()
-		if generation, err = conn.generation(); err != nil {
+		if generation, err = conn.Generation(); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -51,18 +51,9 @@ const nftForeign = `
 	table bridge b { chain f { type filter hook forward priority 0; policy drop; }; }
 	table netdev n { }`
 
-func nftLoad(t *testing.T, ns *nstest.NS, ruleset string) {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "ruleset")
-	if err := os.WriteFile(file, []byte(ruleset), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	ns.Sh("nft -f " + file)
-}
-
 func TestNFTApply(t *testing.T) {
 	ns := nstest.New(t)
-	nftLoad(t, ns, nftForeign)
+	firewalltest.Load(t, ns, nftForeign)
 	list := func() string { return ns.Sh("nft list ruleset") }
 	expect := func(name string, want rules, transactions uint32) string {
 		t.Helper()
@@ -122,7 +113,7 @@ func TestNFTApply(t *testing.T) {
 		t.Errorf("two networks (-want +got):\n%s", diff)
 	}
 	// A rule set that the program nft saved and loaded again is still right.
-	nftLoad(t, ns, "flush ruleset\n"+full)
+	firewalltest.Load(t, ns, "flush ruleset\n"+full)
 	expect("saved and loaded", random(two()), 0)
 
 	plain := expect("ports as they come", wanted(State{Networks: two()}), 1)
@@ -255,7 +246,7 @@ func TestNFTReplacesInPlace(t *testing.T) {
 // For random networks after random others, the kernel has the wanted rules, and a second Apply writes nothing.
 func TestNFTRandomNetworks(t *testing.T) {
 	ns := nstest.New(t)
-	nftLoad(t, ns, nftForeign)
+	firewalltest.Load(t, ns, nftForeign)
 	foreign := ns.Sh("nft list ruleset")
 	source := rand.New(rand.NewPCG(5, 7))
 	for i := range 40 {
@@ -263,12 +254,12 @@ func TestNFTRandomNetworks(t *testing.T) {
 		want := random(networks)
 		nftApply(t, ns, want)
 		ns.Do(func() {
-			conn, err := openNFT()
+			conn, err := netfilter.Open()
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.CloseLasting()
-			state, err := conn.state()
+			state, err := readOwnTable(conn)
 			if err != nil {
 				t.Fatal(err)
 			}

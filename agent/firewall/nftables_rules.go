@@ -1,29 +1,19 @@
 package firewall
 
 import (
-	"bytes"
 	"net/netip"
-	"reflect"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
-
-// nftRule is one rule as the kernel keeps it. It has no handle and no position: the list of rules gives the order.
-type nftRule struct {
-	exprs    []expr.Any
-	userdata []byte // the comment
-}
-
-func (r nftRule) equal(other nftRule) bool {
-	return bytes.Equal(r.userdata, other.userdata) && reflect.DeepEqual(r.exprs, other.exprs)
-}
 
 // nftRuleOf compiles a rule as the program nft does, so that a rule set that nft listed and loaded again is still the
 // wanted one.
-func nftRuleOf(r rule, in nftPlace) nftRule {
+func nftRuleOf(r rule, in nftPlace) netfilter.NFTRule {
 	at := nftFieldsOf(r.is6())
 	// A chain of the inet family sees packets of both families.
 	exprs := []expr.Any{
@@ -43,7 +33,7 @@ func nftRuleOf(r rule, in nftPlace) nftRule {
 	default:
 		exprs = append(exprs, &expr.Verdict{Kind: expr.VerdictAccept})
 	}
-	return nftRule{exprs: exprs, userdata: userdata.AppendString(nil, userdata.TypeComment, r.comment())}
+	return netfilter.NFTRule{Exprs: exprs, UserData: userdata.AppendString(nil, userdata.TypeComment, r.comment())}
 }
 
 // nftFields holds the offsets, in bytes, of the matched fields in a family's header.
@@ -92,19 +82,11 @@ func nftPrefix(offset uint32, p netip.Prefix) []expr.Any {
 	}
 }
 
-// nftBase tells where the kernel calls a chain; the zero value is for a chain that only other chains call.
-type nftBase struct {
-	kind     nftables.ChainType
-	hook     nftables.ChainHook
-	priority nftables.ChainPriority
-	policy   nftables.ChainPolicy
-}
-
 // nftChain is one chain of our table.
 type nftChain struct {
 	name  string
-	base  nftBase
-	rules []nftRule
+	base  netfilter.Base
+	rules []netfilter.NFTRule
 }
 
 // Our table.
@@ -116,12 +98,10 @@ const (
 // nftPlace is one of our chains and where the kernel calls it. All have the policy accept: leno leaves packets
 // without a rule of its own alone.
 type nftPlace struct {
-	name     string
-	kind     nftables.ChainType
-	hook     nftables.ChainHook
-	priority nftables.ChainPriority
-	rules    func(rules) []rule
-	keeps    bool // accepted packets keep their source
+	name  string
+	base  netfilter.Base
+	rules func(rules) []rule
+	keeps bool // accepted packets keep their source
 }
 
 // nftPlaces returns all of our chains.
@@ -134,14 +114,27 @@ type nftPlace struct {
 // An accept ends one chain, not the hook: no priority of the forward chain can overrule a drop of another program
 // (see [ForwardDrops]). The chain is where an operator looks for it.
 func nftPlaces() []nftPlace {
+	base := func(t nftables.ChainType, h *nftables.ChainHook, p nftables.ChainPriority) netfilter.Base {
+		return netfilter.Base{Type: t, Hook: *h, Priority: p, Policy: nftables.ChainPolicyAccept}
+	}
 	srcnat := *nftables.ChainPriorityNATSource
 	return []nftPlace{
-		{name: "overlay", kind: nftables.ChainTypeNAT, hook: *nftables.ChainHookPostrouting, priority: srcnat - 10,
-			rules: func(r rules) []rule { return r.exempt }, keeps: true},
-		{name: "postrouting", kind: nftables.ChainTypeNAT, hook: *nftables.ChainHookPostrouting, priority: srcnat + 10,
-			rules: func(r rules) []rule { return r.masquerade }},
-		{name: "forward", kind: nftables.ChainTypeFilter, hook: *nftables.ChainHookForward, priority: *nftables.ChainPriorityFilter,
-			rules: func(r rules) []rule { return r.forward }},
+		{
+			name:  "overlay",
+			base:  base(nftables.ChainTypeNAT, nftables.ChainHookPostrouting, srcnat-10),
+			rules: func(r rules) []rule { return r.exempt },
+			keeps: true,
+		},
+		{
+			name:  "postrouting",
+			base:  base(nftables.ChainTypeNAT, nftables.ChainHookPostrouting, srcnat+10),
+			rules: func(r rules) []rule { return r.masquerade },
+		},
+		{
+			name:  "forward",
+			base:  base(nftables.ChainTypeFilter, nftables.ChainHookForward, *nftables.ChainPriorityFilter),
+			rules: func(r rules) []rule { return r.forward },
+		},
 	}
 }
 
@@ -154,7 +147,7 @@ func nftChains(want rules) []nftChain {
 		if len(list) == 0 {
 			continue
 		}
-		chain := nftChain{name: place.name, base: nftBase{place.kind, place.hook, place.priority, nftables.ChainPolicyAccept}}
+		chain := nftChain{name: place.name, base: place.base}
 		for _, r := range list {
 			chain.rules = append(chain.rules, nftRuleOf(r, place))
 		}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 // Crossing describes how one network's packets pass this host.
@@ -37,13 +39,13 @@ func standing(ctx context.Context) (out []base, silent bool, err error) {
 	// nft also lists what iptables-nft wrote, as far as it understands it.
 	read := map[string]bool{}
 	for _, of := range []struct{ family, command string }{{"ip", "iptables"}, {"ip6", "ip6tables"}} {
-		for variant, path := range variantsOf(ctx, of.command) {
-			tables, err := list(ctx, path)
-			if err != nil && !unsupported(err) && !forOthers(variant, err) {
+		for variant, path := range netfilter.Programs(ctx, of.command) {
+			tables, err := netfilter.List(ctx, path)
+			if err != nil && !netfilter.IsUnsupported(err) && !forOthers(variant, err) {
 				errs = append(errs, err)
 			}
 			bases := iptablesBases(filepath.Base(path), of.family == "ip6", tables)
-			if out = append(out, bases...); variant == variantLegacy {
+			if out = append(out, bases...); variant == netfilter.VariantLegacy {
 				silent = silent || len(tables) > 0
 				continue
 			}
@@ -57,13 +59,13 @@ func standing(ctx context.Context) (out []base, silent bool, err error) {
 		bases, err := forwardBases(ctx, read)
 		return append(out, bases...), silent, errors.Join(append(errs, err)...)
 	}
-	text, err := run(ctx, "", path, "-j", "list", "ruleset")
+	text, err := netfilter.Run(ctx, "", path, "-j", "list", "ruleset")
 	if err == nil {
 		var bases []base
 		bases, err = nftablesBases([]byte(text), func(family, table string) bool { return read[family+" "+table] })
 		out = append(out, bases...)
 	}
-	if err != nil && !unsupported(err) {
+	if err != nil && !netfilter.IsUnsupported(err) {
 		errs = append(errs, err)
 	}
 	return out, silent, errors.Join(errs...)
@@ -73,7 +75,7 @@ func standing(ctx context.Context) (out []base, silent bool, err error) {
 // group can read the list of legacy tables, and an agent that writes no such rules runs without that right. An agent
 // that writes them gets the same error in its own check.
 func forOthers(variant string, err error) bool {
-	return variant == variantLegacy && errors.Is(err, unix.EPERM)
+	return variant == netfilter.VariantLegacy && errors.Is(err, unix.EPERM)
 }
 
 // bridgesOf returns the devices that have addresses of the host's subnets: those that containers are connected to.

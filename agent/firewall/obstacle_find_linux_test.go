@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/firewall/firewalltest"
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
@@ -248,7 +250,7 @@ func FuzzObstaclesOfNFTables(f *testing.F) {
 func FuzzObstaclesOfIPTables(f *testing.F) {
 	f.Add(docker28)
 	f.Fuzz(func(t *testing.T, text string) {
-		if tables, err := parseSave(text); err == nil {
+		if tables, err := netfilter.ParseSave(text); err == nil {
 			obstacles(iptablesBases("iptables", false, tables), []Crossing{crossing(true, true)}, bridges("docker0"))
 		}
 	})
@@ -257,14 +259,14 @@ func FuzzObstaclesOfIPTables(f *testing.F) {
 // An agent whose rules are not in iptables-legacy has no right to list its tables,
 // and needs none.
 func TestObstaclesWithoutRights(t *testing.T) {
-	ns, s := nstest.New(t), newScripts(t)
+	ns, s := nstest.New(t), firewalltest.NewPrograms(t)
 	const refused = "echo 'Failed to list table names in /proc/net/ip_tables_names: Permission denied' >&2; exit 1"
 	for _, step := range []struct {
 		program string
 		silent  bool
 	}{{"iptables-legacy-save", true}, {"ip6tables-legacy-save", true}, {"iptables-nft-save", false}} {
-		s.put(step.program, refused)
-		s.put(strings.TrimSuffix(step.program, "-save"), "exit 1") // the other program is found by its name
+		s.Script(step.program, refused)
+		s.Script(strings.TrimSuffix(step.program, "-save"), "exit 1") // the other program is found by its name
 		var err error
 		ns.Do(func() { _, _, err = Obstacles(t.Context(), nil) })
 		if (err == nil) != step.silent {

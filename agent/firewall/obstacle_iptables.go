@@ -3,10 +3,12 @@ package firewall
 import (
 	"net/netip"
 	"strings"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 // iptablesBases returns the base chains of one listing that packets between hosts pass.
-func iptablesBases(command string, v6 bool, tables map[string]table) []base {
+func iptablesBases(command string, v6 bool, tables map[string]netfilter.Table) []base {
 	var out []base
 	for _, at := range []struct {
 		table, chain string
@@ -34,22 +36,22 @@ func iptablesBases(command string, v6 bool, tables map[string]table) []base {
 		}
 		out = append(out, base{
 			where: command + " table " + at.table + " chain " + at.chain, chain: at.chain, hook: at.hook, priority: at.priority,
-			nat: at.table == "nat", drops: t.policies[at.chain] == "DROP", v4: !v6, v6: v6, lines: iptablesLines(t),
+			nat: at.table == "nat", drops: t.Policies[at.chain] == "DROP", v4: !v6, v6: v6, lines: iptablesLines(t),
 		})
 	}
 	return out
 }
 
-func iptablesLines(t table) map[string][]line {
+func iptablesLines(t netfilter.Table) map[string][]line {
 	out := map[string][]line{}
-	for _, r := range t.rules {
-		out[r[1]] = append(out[r[1]], iptablesLine(r, t.chains))
+	for _, r := range t.Rules {
+		out[r[1]] = append(out[r[1]], iptablesLine(r, t.Chains))
 	}
 	return out
 }
 
 // iptablesLine parses one rule. A part it does not understand makes the match unsure.
-func iptablesLine(r arguments, chains []string) line {
+func iptablesLine(r netfilter.Rule, chains []string) line {
 	l := line{text: r[2:].String()}
 	add := func(c condition) { l.conditions = append(l.conditions, c) }
 	negated := false

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 // crossing returns one network of both families, on docker0.
@@ -225,7 +227,7 @@ func TestObstaclesOfIPTables(t *testing.T) {
 		{name: "masquerade of what the host sends", saved: nat("-A POSTROUTING -m addrtype --src-type LOCAL -o docker0 -j MASQUERADE\n-A POSTROUTING -m addrtype --src-type LOCAL -j MASQUERADE\n")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tables, err := parseSave(tt.saved)
+			tables, err := netfilter.ParseSave(tt.saved)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -242,7 +244,7 @@ func TestObstaclesOfIPTables(t *testing.T) {
 }
 
 func TestObstaclesOfBothFamilies(t *testing.T) {
-	tables, err := parseSave(strings.NewReplacer("10.5.34.2/32", "fd00:5:0:22::2/128", "10.5.34.0/24", "fd00:5:0:22::/64").Replace(docker28))
+	tables, err := netfilter.ParseSave(strings.NewReplacer("10.5.34.2/32", "fd00:5:0:22::2/128", "10.5.34.0/24", "fd00:5:0:22::/64").Replace(docker28))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +279,7 @@ func TestObstacleAdvice(t *testing.T) {
 		{"the other way", filter("ACCEPT", "-A FORWARD -o leno-default -j DROP\n"), true, true, []string{"drops packets of containers in 10.5.34.0/24 for other hosts"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tables, err := parseSave(tt.saved)
+			tables, err := netfilter.ParseSave(tt.saved)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -304,7 +306,7 @@ func TestManyPartialObstacles(t *testing.T) {
 	for port := range 50 {
 		fmt.Fprintf(&rules, "-A FORWARD -p tcp -m tcp --dport %d -j DROP\n", 1000+port)
 	}
-	tables, err := parseSave(filter("ACCEPT", rules.String()))
+	tables, err := netfilter.ParseSave(filter("ACCEPT", rules.String()))
 	if err != nil {
 		t.Fatal(err)
 	}

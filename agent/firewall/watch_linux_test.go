@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
@@ -71,7 +72,7 @@ func TestWatch(t *testing.T) {
 // TestTouched checks that changes of the legacy tables are noticed, whatever they contain, but not changed packet
 // counters. The check does not create tables that no program asked for.
 func TestTouched(t *testing.T) {
-	ns, h := nstest.New(t), iptablesHarness(variantLegacy)
+	ns, h := nstest.New(t), iptablesHarness(netfilter.VariantLegacy)
 	fw := h.only()
 	touched := func() (is bool) {
 		ns.Do(func() { is = fw.Touched() })
@@ -134,7 +135,7 @@ func BenchmarkTouched(b *testing.B) {
 			ns := nstest.New(b)
 			ns.Sh("(echo '*filter'; echo ':X - [0:0]'; seq " + others +
 				" | sed 's/.*/-A X -p tcp --dport 80 -j ACCEPT/'; echo COMMIT) | iptables-legacy-restore --noflush")
-			fw := iptablesHarness(variantLegacy).only()
+			fw := iptablesHarness(netfilter.VariantLegacy).only()
 			ns.Do(func() {
 				for range 2 {
 					if _, err := fw.Apply(b.Context(), State{Networks: two()}); err != nil {

@@ -1,4 +1,4 @@
-package firewall
+package netfilter
 
 import (
 	"bytes"
@@ -15,45 +15,45 @@ import (
 	goiptables "github.com/coreos/go-iptables/iptables"
 )
 
-// bounds limit how long a program may run and how much it may print.
-type bounds struct {
+// limits bound how long a program may run and how much it may print.
+type limits struct {
 	time   time.Duration
 	output int // bytes
 }
 
-// ordinary returns the usual bounds: a writer waits for the lock for half the time, and 200,000 rules print less.
-func ordinary() bounds { return bounds{10 * time.Second, 32 << 20} }
+// defaultLimits returns the usual limits: a writer waits for the lock for half the time, and 200,000 rules print less.
+func defaultLimits() limits { return limits{10 * time.Second, 32 << 20} }
 
 // errEndless reports that a program was killed because it ran too long.
 var errEndless = errors.New("did not end")
 
-// program is one program's file, as of the last check.
-type program struct {
-	path    string // "" when there is none
-	stamp   string // changes when the file is replaced
-	version version
-	err     error // why version is not known
+// Program is one program's file, as of the last check.
+type Program struct {
+	Path    string // "" when there is none
+	Stamp   string // changes when the file is replaced
+	Version Version
+	Err     error // why Version is not known
 }
 
-// version is what iptables reports about itself.
-type version struct {
+// Version is what iptables reports about itself.
+type Version struct {
 	number      [3]int
-	variant     string // variantNFT or variantLegacy
-	randomFully bool   // it supports --random-fully
+	Variant     string // VariantNFT or VariantLegacy
+	RandomFully bool   // it supports --random-fully
 }
 
 // The variants of iptables: the kernel can have both at once, and each sees only its own rules.
 const (
-	variantNFT    = "nft"
-	variantLegacy = "legacy"
+	VariantNFT    = "nft"
+	VariantLegacy = "legacy"
 )
 
-func (v version) String() string {
+func (v Version) String() string {
 	return fmt.Sprintf("v%d.%d.%d", v.number[0], v.number[1], v.number[2])
 }
 
-// locate finds a program's file and returns a stamp that changes when the file is replaced.
-func locate(name string) (path, stamp string) {
+// Locate finds a program's file and returns a stamp that changes when the file is replaced.
+func Locate(name string) (path, stamp string) {
 	path, err := exec.LookPath(name)
 	if err != nil {
 		return "", ""
@@ -65,15 +65,15 @@ func locate(name string) (path, stamp string) {
 	return path, fmt.Sprint(path, fileNumber(info), info.Size(), info.ModTime().UnixNano())
 }
 
-// refresh asks the program for its version again if its file was replaced, or if the last attempt failed.
-func (p *program) refresh(ctx context.Context, name string) {
-	path, stamp := locate(name)
-	if p.stamp == stamp && (p.err == nil || path == "") {
+// Refresh asks the program for its version again if its file was replaced, or if the last attempt failed.
+func (p *Program) Refresh(ctx context.Context, name string) {
+	path, stamp := Locate(name)
+	if p.Stamp == stamp && (p.Err == nil || path == "") {
 		return
 	}
-	*p = program{path: path, stamp: stamp}
+	*p = Program{Path: path, Stamp: stamp}
 	if path != "" {
-		p.version, p.err = askVersion(ctx, path)
+		p.Version, p.Err = askVersion(ctx, path)
 	}
 }
 
@@ -82,20 +82,20 @@ var versionLine = regexp.MustCompile(`^\S+ v\d{1,4}\.\d{1,4}\.\d{1,4}\S*(?: \((\
 
 // askVersion asks the program twice: go-iptables, which knows the features of each version, sets no time limit, so it
 // gets a program that has just answered within ours.
-func askVersion(ctx context.Context, path string) (version, error) {
-	text, err := run(ctx, "", path, "--version")
+func askVersion(ctx context.Context, path string) (Version, error) {
+	text, err := Run(ctx, "", path, "--version")
 	if err != nil {
-		return version{}, err
+		return Version{}, err
 	}
 	variant, err := parseVariant(path, text)
 	if err != nil {
-		return version{}, err
+		return Version{}, err
 	}
 	known, err := goiptables.New(goiptables.Path(path))
 	if err != nil {
-		return version{}, fmt.Errorf("%s --version: %w", path, err)
+		return Version{}, fmt.Errorf("%s --version: %w", path, err)
 	}
-	v := version{variant: variant, randomFully: known.HasRandomFully()}
+	v := Version{Variant: variant, RandomFully: known.HasRandomFully()}
 	v.number[0], v.number[1], v.number[2] = known.GetIptablesVersion()
 	return v, nil
 }
@@ -106,23 +106,23 @@ func parseVariant(path, text string) (string, error) {
 	case m == nil:
 		return "", fmt.Errorf("%s --version: not an answer of iptables: %.60q", path, text)
 	case m[1] == "nf_tables":
-		return variantNFT, nil
+		return VariantNFT, nil
 	}
-	return variantLegacy, nil
+	return VariantLegacy, nil
 }
 
-// run starts a program with input and returns its output; an error contains what the program wrote to standard error.
+// Run starts a program with input and returns its output; an error contains what the program wrote to standard error.
 // A program that does not end is killed.
-func run(ctx context.Context, input, path string, args ...string) (string, error) {
-	return ordinary().run(ctx, input, path, args...)
+func Run(ctx context.Context, input, path string, args ...string) (string, error) {
+	return defaultLimits().run(ctx, input, path, args...)
 }
 
-func (b bounds) run(ctx context.Context, input, path string, args ...string) (string, error) {
-	limited, cancel := context.WithTimeout(ctx, b.time)
+func (l limits) run(ctx context.Context, input, path string, args ...string) (string, error) {
+	limited, cancel := context.WithTimeout(ctx, l.time)
 	defer cancel()
 	cmd := exec.CommandContext(limited, path, args...)
 	cmd.WaitDelay = time.Second // for a child process that keeps the pipe open
-	stdout, stderr := output{limit: b.output, over: cancel}, output{limit: b.output, over: cancel}
+	stdout, stderr := output{limit: l.output, over: cancel}, output{limit: l.output, over: cancel}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
 	err := cmd.Run()
 	switch {
@@ -131,7 +131,7 @@ func (b bounds) run(ctx context.Context, input, path string, args ...string) (st
 	case stdout.full() || stderr.full():
 		return "", fmt.Errorf("%s printed without end and was killed", path)
 	case ctx.Err() == nil && limited.Err() != nil:
-		return "", fmt.Errorf("%s %w within %s and was killed", path, errEndless, b.time)
+		return "", fmt.Errorf("%s %w within %s and was killed", path, errEndless, l.time)
 	}
 	if text := strings.TrimSpace(stderr.text.String()); text != "" {
 		return "", fmt.Errorf("%s: %w: %s", path, err, text)

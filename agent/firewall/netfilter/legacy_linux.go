@@ -1,7 +1,6 @@
-package firewall
+package netfilter
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -40,24 +39,24 @@ func layoutOf(v6 bool) layout {
 	return layout{unix.SOL_IP, unix.AF_INET, 90, 96} // struct ipt_entry
 }
 
-// fingerprint returns a number that changes when the rules of the legacy tables we use change. All calls to be
-// compared must use the same seed.
-func fingerprint(v6 bool, seed maphash.Seed) (uint64, error) {
+// Fingerprint returns a number that changes when the rules of the named legacy tables change. All calls to be compared
+// must use the same seed.
+func Fingerprint(v6 bool, tables []string, seed maphash.Seed) (uint64, error) {
 	l := layoutOf(v6)
 	var hash maphash.Hash
 	hash.SetSeed(seed)
-	err := eachLegacy(v6, func(name string, entries []byte) error {
+	err := EachLegacy(v6, tables, func(name string, entries []byte) error {
 		_, _ = hash.WriteString(name) // never fails
 		return l.mask(entries, &hash)
 	})
 	return hash.Sum64(), err
 }
 
-// eachLegacy calls f with the entries of each legacy table we use. It does not ask for tables that do not exist,
+// EachLegacy calls f with the entries of each of the named legacy tables. It does not ask for tables that do not exist,
 // because asking would create them.
-func eachLegacy(v6 bool, f func(name string, entries []byte) error) error {
-	exist := legacyTables(v6)
-	if !slices.ContainsFunc(exist, ours) {
+func EachLegacy(v6 bool, tables []string, f func(name string, entries []byte) error) error {
+	exist := LegacyTables(v6)
+	if !slices.ContainsFunc(exist, func(name string) bool { return slices.Contains(tables, name) }) {
 		return nil
 	}
 	l := layoutOf(v6)
@@ -66,7 +65,7 @@ func eachLegacy(v6 bool, f func(name string, entries []byte) error) error {
 		return fmt.Errorf("look at legacy tables: %w", err)
 	}
 	defer func() { _ = unix.Close(fd) }() // nothing was written to it
-	for _, name := range tableNames() {
+	for _, name := range tables {
 		if !slices.Contains(exist, name) {
 			continue
 		}
@@ -97,10 +96,6 @@ func (l layout) entries(fd int, name string) ([]byte, error) {
 	}
 	return entries[entriesHead:], nil
 }
-
-// holdsOurs reports whether one of the chains is ours. Each chain begins with an entry that holds its name after a
-// zero byte (struct xt_error_target).
-func holdsOurs(entries []byte) bool { return bytes.Contains(entries, []byte("\x00"+ownPrefix)) }
 
 var errLayout = errors.New("entries are not as expected")
 

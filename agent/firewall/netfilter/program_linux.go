@@ -1,4 +1,4 @@
-package firewall
+package netfilter
 
 import (
 	"io/fs"

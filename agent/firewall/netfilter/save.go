@@ -1,24 +1,25 @@
-package firewall
+package netfilter
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
-// arguments is one rule as iptables-save prints it, split into words without quotes, beginning with -A and the chain.
-type arguments []string
+// Rule is one rule as iptables-save prints it, split into words without quotes: "-A", "FORWARD", "-j", "DROP".
+type Rule []string
 
-// table is one table as iptables-save prints it.
-type table struct {
-	chains   []string
-	policies map[string]string // of the base chains: ACCEPT or DROP
-	rules    []arguments
+// Table is one table as iptables-save prints it.
+type Table struct {
+	Chains   []string
+	Policies map[string]string // of the base chains: ACCEPT or DROP
+	Rules    []Rule
 }
 
-// of returns the rules of one chain, in order.
-func (t table) of(chain string) []arguments {
-	var out []arguments
-	for _, r := range t.rules {
+// Chain returns the rules of one chain, in order.
+func (t Table) Chain(chain string) []Rule {
+	var out []Rule
+	for _, r := range t.Rules {
 		if r[1] == chain {
 			out = append(out, r)
 		}
@@ -26,8 +27,11 @@ func (t table) of(chain string) []arguments {
 	return out
 }
 
-// target returns the chain or target that the rule jumps or goes to.
-func (r arguments) target() (string, bool) {
+// HasChain reports whether the table has a chain of that name: a target of that name is then a jump and not a verdict.
+func (t Table) HasChain(name string) bool { return slices.Contains(t.Chains, name) }
+
+// Target returns the chain or target that the rule jumps or goes to.
+func (r Rule) Target() (string, bool) {
 	for i := 2; i+1 < len(r); i++ {
 		if r[i] == "-j" || r[i] == "-g" {
 			return r[i+1], true
@@ -36,8 +40,16 @@ func (r arguments) target() (string, bool) {
 	return "", false
 }
 
+// Comment returns the rule's comment, "" when it has none.
+func (r Rule) Comment() string {
+	if i := slices.Index(r, "--comment"); i >= 0 && i+1 < len(r) {
+		return r[i+1]
+	}
+	return ""
+}
+
 // String returns the rule as iptables-restore reads it.
-func (r arguments) String() string {
+func (r Rule) String() string {
 	out := make([]string, len(r))
 	for i, arg := range r {
 		if arg == "" || strings.ContainsAny(arg, " \t\"'\\") {
@@ -48,10 +60,10 @@ func (r arguments) String() string {
 	return strings.Join(out, " ")
 }
 
-// parseSave parses iptables-save's output into tables by name. Versions differ in which arguments they quote, so
+// ParseSave parses iptables-save's output into tables by name. Versions differ in which arguments they quote, so
 // rules are compared as words. Truncated output is an error: nothing may be deleted or added because of it.
-func parseSave(text string) (map[string]table, error) {
-	tables, name, open := map[string]table{}, "", false
+func ParseSave(text string) (map[string]Table, error) {
+	tables, name, open := map[string]Table{}, "", false
 	for n, line := range strings.Split(text, "\n") {
 		fail := func(what string) error { return fmt.Errorf("line %d of iptables-save: %s: %q", n+1, what, line) }
 		t := tables[name]
@@ -63,7 +75,7 @@ func parseSave(text string) (map[string]table, error) {
 				return nil, fail("a table inside a table")
 			}
 			name, open = line[1:], true
-			tables[name] = table{policies: map[string]string{}}
+			tables[name] = Table{Policies: map[string]string{}}
 			continue
 		case line == "COMMIT":
 			open = false
@@ -72,19 +84,19 @@ func parseSave(text string) (map[string]table, error) {
 			return nil, fail("outside of a table")
 		case line[0] == ':':
 			chain, rest, _ := strings.Cut(line[1:], " ")
-			t.chains = append(t.chains, chain)
+			t.Chains = append(t.Chains, chain)
 			if policy, _, _ := strings.Cut(rest, " "); policy != "-" {
-				t.policies[chain] = policy
+				t.Policies[chain] = policy
 			}
 		default:
-			words, err := split(line)
+			words, err := splitWords(line)
 			if err != nil {
 				return nil, fail(err.Error())
 			}
 			if len(words) < 2 || words[0] != "-A" {
 				return nil, fail("not a rule")
 			}
-			t.rules = append(t.rules, words)
+			t.Rules = append(t.Rules, words)
 		}
 		tables[name] = t
 	}
@@ -94,9 +106,10 @@ func parseSave(text string) (map[string]table, error) {
 	return tables, nil
 }
 
-// split splits a line into words; double quotes hold words together and a backslash makes the next character literal.
-func split(line string) (arguments, error) {
-	var words arguments
+// splitWords splits a line into words. Double quotes hold words together, and a backslash in them makes the next
+// character literal.
+func splitWords(line string) (Rule, error) {
+	var words Rule
 	var word strings.Builder
 	inWord, quoted := false, false
 	for i := 0; i < len(line); i++ {

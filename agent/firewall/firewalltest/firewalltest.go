@@ -1,0 +1,64 @@
+// Package firewalltest gives tests of firewall rules programs of their own, and loads rules.
+package firewalltest
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/lenonet/leno/backend/kernel/nstest"
+)
+
+// Programs are in a directory that comes first in PATH.
+type Programs struct {
+	t   testing.TB
+	Dir string
+}
+
+// NewPrograms returns an empty directory, in PATH until the test ends.
+func NewPrograms(t *testing.T) Programs {
+	p := Programs{t, t.TempDir()}
+	t.Setenv("PATH", p.Dir+":"+os.Getenv("PATH"))
+	return p
+}
+
+// Script creates a program, or replaces it atomically by another file. text is for the shell.
+func (p Programs) Script(name, text string) {
+	p.t.Helper()
+	path := filepath.Join(p.Dir, name)
+	if err := os.WriteFile(path+".new", []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// Prefer makes iptables and ip6tables be of this variant, nft or legacy.
+func (p Programs) Prefer(variant string) {
+	p.t.Helper()
+	for _, command := range []string{"iptables", "ip6tables"} {
+		for _, suffix := range []string{"", "-save", "-restore"} {
+			program, err := exec.LookPath(command + "-" + variant + suffix)
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			link := filepath.Join(p.Dir, command+suffix)
+			if err := errors.Join(os.Symlink(program, link+".new"), os.Rename(link+".new", link)); err != nil {
+				p.t.Fatal(err)
+			}
+		}
+	}
+}
+
+// Load loads rules in the notation of the program nft.
+func Load(t testing.TB, ns *nstest.NS, ruleset string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "ruleset")
+	if err := os.WriteFile(file, []byte(ruleset), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ns.Sh("nft -f " + file)
+}
