@@ -26,6 +26,7 @@ import (
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/events"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/httpapi"
@@ -68,8 +69,8 @@ type Options struct {
 	Probe func(ctx context.Context, h probe.Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error)
 
 	// InTheWay finds rules of this host in the way of containers' packets, and of the
-	// datagrams between hosts, as firewall.InTheWay does.
-	InTheWay func(ctx context.Context, crossings []firewall.Crossing, lanes []firewall.Lane) ([]firewall.Obstacle, []firewall.Blockade, error)
+	// datagrams between hosts, as foreign.Find does.
+	InTheWay func(ctx context.Context, crossings []foreign.OverlayPath, lanes []foreign.UnderlayPath) ([]foreign.Obstacle, []foreign.Blockade, error)
 
 	// Datagrams says whether UDP and TCP come to a peer that answers pings, as
 	// doctor.Datagrams does.
@@ -186,7 +187,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		o.EnsureForwarding = new(forwarding.Switch).Ensure
 	}
 	if o.Obstacles == nil {
-		o.Obstacles = firewall.Obstacles
+		o.Obstacles = foreign.Obstacles
 	}
 	if o.WatchedNetwork == nil {
 		o.WatchedNetwork = config.WatchedNetwork
@@ -195,7 +196,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		o.Probe = probe.Run
 	}
 	if o.InTheWay == nil {
-		o.InTheWay = firewall.InTheWay
+		o.InTheWay = foreign.Find
 	}
 	if o.Datagrams == nil {
 		o.Datagrams = doctor.Datagrams

@@ -7,13 +7,13 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
 )
 
 // inTheWay answers for a kernel without rules.
-func (h *host) inTheWay(ctx context.Context, crossings []firewall.Crossing, _ []firewall.Lane) ([]firewall.Obstacle, []firewall.Blockade, error) {
+func (h *host) inTheWay(ctx context.Context, crossings []foreign.OverlayPath, _ []foreign.UnderlayPath) ([]foreign.Obstacle, []foreign.Blockade, error) {
 	h.mu.Lock()
 	before := h.reading
 	h.mu.Unlock()
@@ -29,9 +29,9 @@ func TestExaminations(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.config.Networks = append(a.config.Networks, a.second())
 	a.start().ready()
-	running, ended := make(chan []firewall.Crossing, 2), make(chan error, 2)
+	running, ended := make(chan []foreign.OverlayPath, 2), make(chan error, 2)
 	a.mu.Lock()
-	a.reading = func(ctx context.Context, crossings []firewall.Crossing) ([]firewall.Obstacle, []firewall.Blockade, error) {
+	a.reading = func(ctx context.Context, crossings []foreign.OverlayPath) ([]foreign.Obstacle, []foreign.Blockade, error) {
 		running <- crossings
 		<-ctx.Done()
 		ended <- ctx.Err()
@@ -62,9 +62,9 @@ func TestExaminations(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("the reading ended by %v", err)
 	}
-	obstacles := []firewall.Obstacle{obstacle("m", 1), obstacle("n", 2)}
+	obstacles := []foreign.Obstacle{obstacle("m", 1), obstacle("n", 2)}
 	a.mu.Lock()
-	a.reading = func(context.Context, []firewall.Crossing) ([]firewall.Obstacle, []firewall.Blockade, error) {
+	a.reading = func(context.Context, []foreign.OverlayPath) ([]foreign.Obstacle, []foreign.Blockade, error) {
 		return obstacles, nil, nil
 	}
 	a.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
@@ -35,7 +36,7 @@ const (
 )
 
 // findObstacles is Options.Obstacles.
-type findObstacles = func(ctx context.Context, crossings []firewall.Crossing) (found []firewall.Obstacle, silent bool, err error)
+type findObstacles = func(ctx context.Context, paths []foreign.OverlayPath) (found []foreign.Obstacle, silent bool, err error)
 
 // foreignRules looks for rules of other programs that are in the way of the
 // networks' packets, and writes the check of each network. Safe for concurrent
@@ -47,25 +48,25 @@ type foreignRules struct {
 	stirred chan struct{}
 	span    time.Duration // between looks
 
-	before []firewall.Obstacle // at the last look; of the goroutine that runs
+	before []foreign.Obstacle // at the last look; of the goroutine that runs
 
 	mu        sync.Mutex
-	crossings map[string]firewall.Crossing
+	crossings map[string]foreign.OverlayPath
 	named     map[string]bool // networks of which rules were told
 }
 
 func newForeignRules(log hclog.Logger, find findObstacles, h *health.Board) *foreignRules {
 	return &foreignRules{log: log, health: h, find: find, span: foreignSpan,
-		stirred: make(chan struct{}, 1), named: map[string]bool{}, crossings: map[string]firewall.Crossing{}}
+		stirred: make(chan struct{}, 1), named: map[string]bool{}, crossings: map[string]foreign.OverlayPath{}}
 }
 
 // crossing is how a network's packets pass this host.
-func crossing(n registry.Network, wants firewall.Network, s backend.State) firewall.Crossing {
-	return firewall.Crossing{Network: wants, Links: backend.Arrivals(n.Name, n.Backend.Type, n.Backend.Object, s.Underlay.Interface)}
+func crossing(n registry.Network, wants firewall.Network, s backend.State) foreign.OverlayPath {
+	return foreign.OverlayPath{Network: wants, Links: backend.Arrivals(n.Name, n.Backend.Type, n.Backend.Object, s.Underlay.Interface)}
 }
 
 // put has one network looked after. A change is looked at soon.
-func (f *foreignRules) put(c firewall.Crossing) {
+func (f *foreignRules) put(c foreign.OverlayPath) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !reflect.DeepEqual(f.crossings[c.Network.Name], c) {
@@ -115,7 +116,7 @@ func (f *foreignRules) rest(took time.Duration) time.Duration {
 // before leno's, as Docker does when it starts, is outrun in that time.
 func (f *foreignRules) look(ctx context.Context) (again time.Duration) {
 	f.mu.Lock()
-	crossings := make([]firewall.Crossing, 0, len(f.crossings))
+	crossings := make([]foreign.OverlayPath, 0, len(f.crossings))
 	for _, name := range slices.Sorted(maps.Keys(f.crossings)) {
 		crossings = append(crossings, f.crossings[name])
 	}
@@ -131,7 +132,7 @@ func (f *foreignRules) look(ctx context.Context) (again time.Duration) {
 	}
 	// Hosts where nothing is wrong have rules against some packets, as their
 	// administrators want it: those are for doctor to show to a person who asks.
-	found = slices.DeleteFunc(slices.Clone(found), func(o firewall.Obstacle) bool { return o.Partial })
+	found = slices.DeleteFunc(slices.Clone(found), func(o foreign.Obstacle) bool { return o.Partial })
 	if err != nil {
 		// Whatever it is, it is in the way of leno's own rules too, and told there.
 		f.log.Debug("not all rules of others could be read", "error", err)
@@ -143,7 +144,7 @@ func (f *foreignRules) look(ctx context.Context) (again time.Duration) {
 	fresh := slices.DeleteFunc(slices.Clone(found), f.seen)
 	f.before = found
 	if len(fresh) > 0 {
-		found, again = slices.DeleteFunc(slices.Clone(found), func(o firewall.Obstacle) bool { return slices.Contains(fresh, o) }), 0
+		found, again = slices.DeleteFunc(slices.Clone(found), func(o foreign.Obstacle) bool { return slices.Contains(fresh, o) }), 0
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -156,14 +157,14 @@ func (f *foreignRules) look(ctx context.Context) (again time.Duration) {
 }
 
 // seen says whether the rule was there at the last look, too.
-func (f *foreignRules) seen(o firewall.Obstacle) bool {
-	return slices.ContainsFunc(f.before, func(b firewall.Obstacle) bool {
+func (f *foreignRules) seen(o foreign.Obstacle) bool {
+	return slices.ContainsFunc(f.before, func(b foreign.Obstacle) bool {
 		return b.Network == o.Network && b.Where == o.Where && b.Rule == o.Rule
 	})
 }
 
 // tell writes one network's check; mu is held.
-func (f *foreignRules) tell(network string, found []firewall.Obstacle) {
+func (f *foreignRules) tell(network string, found []foreign.Obstacle) {
 	var reasons []string
 	for _, o := range found {
 		if o.Network == network {

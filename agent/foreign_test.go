@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
@@ -21,13 +22,13 @@ import (
 // others are the rules of other programs on a host of a test.
 type others struct {
 	mu    sync.Mutex
-	found []firewall.Obstacle
+	found []foreign.Obstacle
 	err   error
 	looks int
-	seen  []firewall.Crossing
+	seen  []foreign.OverlayPath
 }
 
-func (o *others) find(_ context.Context, c []firewall.Crossing) ([]firewall.Obstacle, bool, error) {
+func (o *others) find(_ context.Context, c []foreign.OverlayPath) ([]foreign.Obstacle, bool, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.looks++
@@ -41,8 +42,8 @@ func (o *others) set(change func()) {
 	change()
 }
 
-func obstacle(network string, i int) firewall.Obstacle {
-	return firewall.Obstacle{Network: network, Where: "iptables table raw chain PREROUTING", Rule: fmt.Sprintf("-d 10.5.34.%d/32 -j DROP", i),
+func obstacle(network string, i int) foreign.Obstacle {
+	return foreign.Obstacle{Network: network, Where: "iptables table raw chain PREROUTING", Rule: fmt.Sprintf("-d 10.5.34.%d/32 -j DROP", i),
 		Effect: "drops packets", Advice: "start dockerd otherwise"}
 }
 
@@ -51,7 +52,7 @@ func obstacle(network string, i int) firewall.Obstacle {
 func TestPartialRulesAreNoMatterOfHealth(t *testing.T) {
 	o, h := &others{}, health.New(time.Now, nil)
 	f := newForeignRules(hclog.NewNullLogger(), o.find, h)
-	f.put(firewall.Crossing{Network: firewall.Network{Name: "a"}})
+	f.put(foreign.OverlayPath{Network: firewall.Network{Name: "a"}})
 	check := func(status string, lacks string) {
 		t.Helper()
 		for range 2 { // what is new is looked at twice
@@ -64,9 +65,9 @@ func TestPartialRulesAreNoMatterOfHealth(t *testing.T) {
 	}
 	partial := obstacle("a", 7)
 	partial.Partial = true
-	o.found = []firewall.Obstacle{partial}
+	o.found = []foreign.Obstacle{partial}
 	check(api.Passing, partial.Rule)
-	o.found = []firewall.Obstacle{partial, obstacle("a", 8)}
+	o.found = []foreign.Obstacle{partial, obstacle("a", 8)}
 	check(api.Warning, partial.Rule)
 	if !o.found[0].Partial {
 		t.Error("what the finder returned was changed")
@@ -104,13 +105,13 @@ func TestForeignRules(t *testing.T) {
 		return func() bool { return strings.HasPrefix(verdict(network), "passing: ") }
 	}
 
-	c := firewall.Crossing{Network: firewall.Network{Name: "a"}, Links: []string{"leno-a"}}
+	c := foreign.OverlayPath{Network: firewall.Network{Name: "a"}, Links: []string{"leno-a"}}
 	f.put(c)
 	await("nothing is in the way", passing("a"))
 
 	// Somebody's rule is told of to the network that it hurts, and no other.
-	f.put(firewall.Crossing{Network: firewall.Network{Name: "b"}})
-	o.set(func() { o.found = []firewall.Obstacle{obstacle("b", 2)} })
+	f.put(foreign.OverlayPath{Network: firewall.Network{Name: "b"}})
+	o.set(func() { o.found = []foreign.Obstacle{obstacle("b", 2)} })
 	f.stir()
 	await("a rule is in b's way", func() bool {
 		return verdict("b") == `warning: iptables table raw chain PREROUTING: "-d 10.5.34.2/32 -j DROP": drops packets; start dockerd otherwise` && passing("a")()
@@ -128,7 +129,7 @@ func TestForeignRules(t *testing.T) {
 	})
 
 	// What could not be read does not take back what could.
-	o.set(func() { o.found, o.err = []firewall.Obstacle{obstacle("a", 3)}, errors.New("nft: no rights") })
+	o.set(func() { o.found, o.err = []foreign.Obstacle{obstacle("a", 3)}, errors.New("nft: no rights") })
 	f.stir()
 	await("a part", func() bool { return strings.HasPrefix(verdict("a"), "warning: ") && passing("b")() })
 
@@ -147,7 +148,7 @@ func TestForeignRules(t *testing.T) {
 	n = before()
 	f.stir()
 	await("the last look", func() bool { return before() > n })
-	f.put(firewall.Crossing{Network: firewall.Network{Name: "b"}})
+	f.put(foreign.OverlayPath{Network: firewall.Network{Name: "b"}})
 	if len(f.stirred) > 0 {
 		t.Error("an unchanged network is looked at again")
 	}
@@ -157,7 +158,7 @@ func TestForeignRules(t *testing.T) {
 func TestForeignRulesOfARunningNetwork(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a")
-	a.others.found = []firewall.Obstacle{obstacle("n", 2)}
+	a.others.found = []foreign.Obstacle{obstacle("n", 2)}
 	a.start()
 	a.check(health.ForeignRules, api.Warning, "start dockerd otherwise")
 	a.others.set(func() {
@@ -170,9 +171,9 @@ func TestForeignRulesOfARunningNetwork(t *testing.T) {
 // The log says once that rules are in the way, and once that they are not any more.
 func TestForeignRulesLogged(t *testing.T) {
 	var lines strings.Builder
-	o := &others{found: []firewall.Obstacle{obstacle("a", 2)}}
+	o := &others{found: []foreign.Obstacle{obstacle("a", 2)}}
 	f := newForeignRules(hclog.New(&hclog.LoggerOptions{Output: &lines, Level: hclog.Info}), o.find, health.New(time.Now, nil))
-	f.put(firewall.Crossing{Network: firewall.Network{Name: "a"}})
+	f.put(foreign.OverlayPath{Network: firewall.Network{Name: "a"}})
 	for range 3 {
 		f.look(t.Context())
 	}

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/retry"
@@ -61,7 +61,7 @@ type host struct {
 	lockHost func() (func() error, error)                                                                 // nil for nobody else
 	kernel   func()                                                                                       // tells the agent that the kernel changed
 	probing  func(context.Context) error                                                                  // before each probe answers, if not nil
-	reading  func(context.Context, []firewall.Crossing) ([]firewall.Obstacle, []firewall.Blockade, error) // of rules in the way, if not nil
+	reading  func(context.Context, []foreign.OverlayPath) ([]foreign.Obstacle, []foreign.Blockade, error) // of rules in the way, if not nil
 	end      func()
 	exited   chan struct{} // closed when Run returned err
 	err      error

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -58,8 +58,8 @@ func failing(name, reason string) api.Check {
 // TestJudge checks the findings for each fact, in order, and that findings that follow from others are left out. The
 // words of the first finding follow its check.
 func TestJudge(t *testing.T) {
-	blocked := func(inbound bool) firewall.Blockade {
-		return firewall.Blockade{Lane: firewall.Lane{Network: "n", Own: here, Peer: there, Port: 8472}, Inbound: inbound, Where: "iptables table filter chain INPUT", Rule: "policy DROP"}
+	blocked := func(inbound bool) foreign.Blockade {
+		return foreign.Blockade{Path: foreign.UnderlayPath{Network: "n", Own: here, Peer: there, Port: 8472}, Inbound: inbound, Where: "iptables table filter chain INPUT", Rule: "policy DROP"}
 	}
 	silence := func(n *Network, underlay bool, there, back string) {
 		p := n.Peers[0].Probe
@@ -120,11 +120,11 @@ func TestJudge(t *testing.T) {
 		}, "unknown rights", "CAP_NET_RAW"},
 		{"the device is down", func(_ *Facts, n *Network) { n.Device.Up = false; silence(n, true, "", "") }, "fault device", "is down"},
 		{"a rule here, seen in passing", func(_ *Facts, n *Network) {
-			n.Blockades, n.Peers[0].Probe, n.Asked = []firewall.Blockade{blocked(true)}, nil, 0
+			n.Blockades, n.Peers[0].Probe, n.Asked = []foreign.Blockade{blocked(true)}, nil, 0
 		}, "fault port", "what 192.0.2.12 sends"},
-		{"a rule here that blocks no peer", func(_ *Facts, n *Network) { n.Blockades = []firewall.Blockade{blocked(true)} }, "", ""},
+		{"a rule here that blocks no peer", func(_ *Facts, n *Network) { n.Blockades = []foreign.Blockade{blocked(true)} }, "", ""},
 		{"a rule here, where pings are closed too", func(_ *Facts, n *Network) {
-			n.Blockades = []firewall.Blockade{blocked(false)}
+			n.Blockades = []foreign.Blockade{blocked(false)}
 			silence(n, false, "", "")
 		}, "fault port", "what this host sends"},
 		{"lost there", func(_ *Facts, n *Network) { silence(n, true, api.DirectionLost, api.DirectionPasses) }, "fault port", "from 192.0.2.11 to 192.0.2.12"},
@@ -185,7 +185,7 @@ func TestJudge(t *testing.T) {
 		{"a peer that is left out, and to which no route leads", func(_ *Facts, n *Network) {
 			n.Peers[0].Skipped, n.Peers[0].Probe, n.Asked = "another backend", nil, 0
 			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "leno-n", Mode: "2"}}
-			n.Blockades = []firewall.Blockade{blocked(true)}
+			n.Blockades = []foreign.Blockade{blocked(true)}
 		}, "", ""},
 		{"a network whose routes are the user's own", func(_ *Facts, n *Network) {
 			n.Backend, n.Device, n.Link, n.Port, n.Lease.Record.Backend.Type = "alloc", Device{}, "", 0, "alloc"
@@ -201,13 +201,13 @@ func TestJudge(t *testing.T) {
 		{"forwarding that cost routes", func(_ *Facts, n *Network) { n.Forwarding = []forwarding.State{{Advertised: []string{"eth0"}}} },
 			"warning forwarding", "set net.ipv6.conf.eth0.accept_ra to 2"},
 		{"a rule that drops some packets", func(_ *Facts, n *Network) {
-			n.Obstacles = []firewall.Obstacle{{Network: "n", Partial: true, Where: "iptables table filter chain FORWARD", Rule: "-p tcp --dport 80 -j DROP", Effect: "drops some packets", Advice: "it may be intended"}}
+			n.Obstacles = []foreign.Obstacle{{Network: "n", Partial: true, Where: "iptables table filter chain FORWARD", Rule: "-p tcp --dport 80 -j DROP", Effect: "drops some packets", Advice: "it may be intended"}}
 		}, "warning rules", `"-p tcp --dport 80 -j DROP": drops some packets it may be intended`},
 		{"many rules that drop some packets, and one that drops all", func(_ *Facts, n *Network) {
 			for i := range 9 {
-				n.Obstacles = append(n.Obstacles, firewall.Obstacle{Network: "n", Partial: true, Where: "w", Rule: fmt.Sprint(i), More: i / 8 * 4, Effect: "drops some packets", Advice: "it may be intended"})
+				n.Obstacles = append(n.Obstacles, foreign.Obstacle{Network: "n", Partial: true, Where: "w", Rule: fmt.Sprint(i), More: i / 8 * 4, Effect: "drops some packets", Advice: "it may be intended"})
 			}
-			n.Obstacles = append(n.Obstacles, firewall.Obstacle{Network: "n", Where: "w", Rule: "policy DROP", Effect: "drops", Advice: "open it"})
+			n.Obstacles = append(n.Obstacles, foreign.Obstacle{Network: "n", Where: "w", Rule: "policy DROP", Effect: "drops", Advice: "open it"})
 		}, "fault rules, warning rules, warning rules, warning rules, warning rules, warning rules, warning rules", "policy DROP"},
 		{"rules that cannot be read", func(_ *Facts, n *Network) { n.RulesErr = errors.New("no right") }, "unknown rules", "no right"},
 	} {

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -59,8 +59,8 @@ type Network struct {
 	Lease    Lease
 	Device   Device
 
-	Obstacles []firewall.Obstacle
-	Blockades []firewall.Blockade
+	Obstacles []foreign.Obstacle
+	Blockades []foreign.Blockade
 	RulesErr  error   // not all rules could be read
 	Routes    []Route // of other programs, to addresses that hosts are given
 	RoutesErr error

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/api"
 )
 
@@ -240,7 +240,7 @@ func (w *ways) here() string {
 func (w *ways) blocked(p Peer) bool {
 	any := false
 	for _, b := range w.n.Blockades {
-		if b.Lane.Peer == p.Public {
+		if b.Path.Peer == p.Public {
 			any = true
 			w.blockade(b, p.Node)
 		}
@@ -248,17 +248,17 @@ func (w *ways) blocked(p Peer) bool {
 	return any
 }
 
-func (w *ways) blockade(b firewall.Blockade, peer string) {
+func (w *ways) blockade(b foreign.Blockade, peer string) {
 	key := fmt.Sprint(b.Inbound, b)
 	if w.named[key] {
 		return
 	}
 	w.named[key] = true
-	what := fmt.Sprintf("what this host sends to UDP port %d of %s", b.Lane.Port, b.Lane.Peer)
-	from := fmt.Sprintf("UDP port %d to %s", b.Lane.Port, b.Lane.Peer)
+	what := fmt.Sprintf("what this host sends to UDP port %d of %s", b.Path.Port, b.Path.Peer)
+	from := fmt.Sprintf("UDP port %d to %s", b.Path.Port, b.Path.Peer)
 	if b.Inbound {
-		what = fmt.Sprintf("what %s sends to UDP port %d", b.Lane.Peer, b.Lane.Port)
-		from = fmt.Sprintf("UDP port %d from %s", b.Lane.Port, b.Lane.Peer)
+		what = fmt.Sprintf("what %s sends to UDP port %d", b.Path.Peer, b.Path.Port)
+		from = fmt.Sprintf("UDP port %d from %s", b.Path.Port, b.Path.Peer)
 	}
 	if n := w.others(b); n > 0 {
 		peer = "" // the rule belongs to this host
@@ -268,7 +268,7 @@ func (w *ways) blockade(b firewall.Blockade, peer string) {
 }
 
 // others returns how many more peers have the same rule.
-func (w *ways) others(b firewall.Blockade) int {
+func (w *ways) others(b foreign.Blockade) int {
 	count := -1
 	for _, o := range w.n.Blockades {
 		if o.Inbound == b.Inbound && o.String() == b.String() {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/doctor"
-	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
@@ -56,7 +56,7 @@ type Examiner struct {
 	// EnsureForwarding reports whether the kernel forwards packets, as forwarding.Switch.Ensure does.
 	EnsureForwarding func(a netip.Addr, links []string, set bool) (forwarding.State, error)
 
-	// ReadRules finds rules of this host that block packets, as firewall.InTheWay does.
+	// ReadRules finds rules of this host that block packets, as foreign.Find does.
 	ReadRules RuleReader
 
 	// Datagrams reports whether UDP and TCP reach a peer that answers pings, as doctor.Datagrams does.
@@ -64,8 +64,8 @@ type Examiner struct {
 }
 
 // A RuleReader finds rules of this host that block containers' packets, or the datagrams between hosts.
-type RuleReader func(context.Context, []firewall.Crossing, []firewall.Lane) (
-	[]firewall.Obstacle, []firewall.Blockade, error)
+type RuleReader func(context.Context, []foreign.OverlayPath, []foreign.UnderlayPath) (
+	[]foreign.Obstacle, []foreign.Blockade, error)
 
 // Examine gathers the facts about a host and returns the findings. Facts that cannot be gathered are reported as
 // unknown.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/doctor"
-	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
@@ -116,8 +116,8 @@ func newExaminer(s *store) *Examiner {
 		EnsureForwarding: func(netip.Addr, []string, bool) (forwarding.State, error) {
 			return forwarding.State{}, nil
 		},
-		ReadRules: func(context.Context, []firewall.Crossing, []firewall.Lane) (
-			[]firewall.Obstacle, []firewall.Blockade, error,
+		ReadRules: func(context.Context, []foreign.OverlayPath, []foreign.UnderlayPath) (
+			[]foreign.Obstacle, []foreign.Blockade, error,
 		) {
 			return nil, nil, nil
 		},
@@ -158,17 +158,17 @@ func TestExamine(t *testing.T) {
 	e := newExaminer(s)
 	var reads atomic.Int32
 	var overlay []string
-	var underlay []firewall.Lane
-	e.ReadRules = func(_ context.Context, crossings []firewall.Crossing, lanes []firewall.Lane) (
-		[]firewall.Obstacle, []firewall.Blockade, error,
+	var underlay []foreign.UnderlayPath
+	e.ReadRules = func(_ context.Context, crossings []foreign.OverlayPath, lanes []foreign.UnderlayPath) (
+		[]foreign.Obstacle, []foreign.Blockade, error,
 	) {
 		reads.Add(1)
 		for _, c := range crossings {
 			overlay = append(overlay, c.Network.Name)
 		}
 		underlay = lanes
-		o := firewall.Obstacle{Network: "m", Where: "chain FORWARD", Rule: "-j DROP", Effect: "drops packets"}
-		return []firewall.Obstacle{o}, nil, nil
+		o := foreign.Obstacle{Network: "m", Where: "chain FORWARD", Rule: "-j DROP", Effect: "drops packets"}
+		return []foreign.Obstacle{o}, nil, nil
 	}
 	out := e.Examine(t.Context(), h, api.DoctorOptions{})
 	if !out.Agent || !out.Active || out.Node != "a" {
@@ -184,7 +184,7 @@ func TestExamine(t *testing.T) {
 	if reads.Load() != 1 || !slices.Equal(overlay, []string{"n", "m"}) {
 		t.Errorf("rules were read %d times, for %q", reads.Load(), overlay)
 	}
-	want := firewall.Lane{
+	want := foreign.UnderlayPath{
 		Network: "n", Link: "eth0",
 		Own: netip.MustParseAddr("192.0.2.1"), Peer: netip.MustParseAddr("192.0.2.2"), Port: 8472,
 	}
@@ -322,8 +322,8 @@ func TestJudgePaths(t *testing.T) {
 	b := peer(lease("b", "10.5.2.0/24", "192.0.2.2"))
 	n, e := newNetwork(t, b), newExaminer(&store{})
 	reads := 0
-	e.ReadRules = func(context.Context, []firewall.Crossing, []firewall.Lane) (
-		[]firewall.Obstacle, []firewall.Blockade, error,
+	e.ReadRules = func(context.Context, []foreign.OverlayPath, []foreign.UnderlayPath) (
+		[]foreign.Obstacle, []foreign.Blockade, error,
 	) {
 		reads++
 		return nil, nil, nil

@@ -16,7 +16,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/doctor"
-	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
@@ -127,13 +127,13 @@ func (e *offlineExaminer) examine(ctx context.Context, facts *doctor.Facts, only
 }
 
 // readRulesAsRoot reads this host's rules if this process may.
-func readRulesAsRoot(ctx context.Context, overlay []firewall.Crossing, underlay []firewall.Lane) (
-	[]firewall.Obstacle, []firewall.Blockade, error,
+func readRulesAsRoot(ctx context.Context, overlay []foreign.OverlayPath, underlay []foreign.UnderlayPath) (
+	[]foreign.Obstacle, []foreign.Blockade, error,
 ) {
 	if os.Geteuid() != 0 {
 		return nil, nil, errors.New("only root may read them: run this as root, or ask a running agent")
 	}
-	return firewall.InTheWay(ctx, overlay, underlay)
+	return foreign.Find(ctx, overlay, underlay)
 }
 
 // networkNames returns the networks of the configuration, and those of which the last agent left a state file.

@@ -9,6 +9,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -20,8 +21,8 @@ const rulesTimeout = 10 * time.Second
 
 // paths are the ways that a network's packets take through this host's rules.
 type paths struct {
-	overlay  firewall.Crossing
-	underlay []firewall.Lane
+	overlay  foreign.OverlayPath
+	underlay []foreign.UnderlayPath
 }
 
 // findPaths returns the paths of a network, and adds the kernel's forwarding switches to its facts.
@@ -30,7 +31,7 @@ func findPaths(
 	ensure func(netip.Addr, []string, bool) (forwarding.State, error),
 ) *paths {
 	own := n.Underlay
-	p := &paths{overlay: firewall.Crossing{
+	p := &paths{overlay: foreign.OverlayPath{
 		Network: firewall.Network{
 			Name:    n.Name,
 			Pools:   n.Pools,
@@ -50,7 +51,7 @@ func findPaths(
 	}
 	for _, peer := range n.Peers[:min(len(n.Peers), maxExamined)] {
 		if peer.Skipped == "" && peer.Public.IsValid() {
-			p.underlay = append(p.underlay, firewall.Lane{
+			p.underlay = append(p.underlay, foreign.UnderlayPath{
 				Network:  n.Name,
 				Link:     own.Interface,
 				Own:      own.Own[0],
@@ -66,8 +67,8 @@ func findPaths(
 // readRules reads this host's rules once for all networks, and adds those that block packets to the facts of their
 // networks. networkPaths has the paths of each network, nil for none.
 func readRules(ctx context.Context, read RuleReader, networks []doctor.Network, networkPaths []*paths) {
-	var overlay []firewall.Crossing
-	var underlay []firewall.Lane
+	var overlay []foreign.OverlayPath
+	var underlay []foreign.UnderlayPath
 	for _, p := range networkPaths {
 		if p != nil {
 			overlay, underlay = append(overlay, p.overlay), append(underlay, p.underlay...)
@@ -91,7 +92,7 @@ func readRules(ctx context.Context, read RuleReader, networks []doctor.Network, 
 			}
 		}
 		for _, b := range blockades {
-			if b.Lane.Network == n.Name {
+			if b.Path.Network == n.Name {
 				n.Blockades = append(n.Blockades, b)
 			}
 		}

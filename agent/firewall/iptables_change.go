@@ -10,10 +10,10 @@ import (
 
 // Chains of ours. Names are at most 28 bytes (XT_EXTENSION_MAXNAMELEN less the final zero).
 const (
-	ownPrefix    = "LENO-"
-	chainOverlay = ownPrefix + "OVERLAY"
-	chainMasq    = ownPrefix + "POSTROUTING"
-	chainForward = ownPrefix + "FORWARD"
+	ChainPrefix    = "LENO-"
+	chainOverlay = ChainPrefix + "OVERLAY"
+	chainMasq    = ChainPrefix + "POSTROUTING"
+	chainForward = ChainPrefix + "FORWARD"
 )
 
 const (
@@ -127,7 +127,7 @@ func change(name string, t netfilter.Table, want map[string][]netfilter.Rule) ed
 	var deletes []string
 	for _, chain := range t.Chains {
 		wanted := slices.ContainsFunc(hooks(), func(h hook) bool { return h.table == name && h.own == chain && len(want[chain]) > 0 })
-		if strings.HasPrefix(chain, ownPrefix) && !wanted {
+		if strings.HasPrefix(chain, ChainPrefix) && !wanted {
 			lines = append(lines, "-F "+chain)
 			deletes = append(deletes, "-X "+chain)
 			wrong = append(wrong, "a chain "+chain)
@@ -154,7 +154,7 @@ func changeJumps(name string, t netfilter.Table, want map[string][]netfilter.Rul
 	}
 	for i, r := range t.Rules {
 		target, _ := r.Target()
-		if keep[i] || !strings.HasPrefix(target, ownPrefix) || strings.HasPrefix(r[1], ownPrefix) {
+		if keep[i] || !strings.HasPrefix(target, ChainPrefix) || strings.HasPrefix(r[1], ChainPrefix) {
 			left.Rules = append(left.Rules, r)
 			continue
 		}

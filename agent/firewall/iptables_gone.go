@@ -33,7 +33,7 @@ func (f *iptablesFamily) removeWithout(why error) (written []string, err error) 
 
 // holdsOurs reports whether one of the chains is ours. Each chain begins with an entry that holds its name after a
 // zero byte (struct xt_error_target).
-func holdsOurs(entries []byte) bool { return bytes.Contains(entries, []byte("\x00"+ownPrefix)) }
+func holdsOurs(entries []byte) bool { return bytes.Contains(entries, []byte("\x00"+ChainPrefix)) }
 
 func (f *iptablesFamily) removeNFT() (written []string, err error) {
 	family := nftables.TableFamilyIPv4
@@ -83,13 +83,13 @@ func ownOfPrograms(c *netfilter.Conn, family nftables.TableFamily) (jumps []*nft
 	}
 	has := map[string]bool{}
 	for _, chain := range chains {
-		if strings.HasPrefix(chain.Name, ownPrefix) && ours(chain.Table.Name) {
+		if strings.HasPrefix(chain.Name, ChainPrefix) && ours(chain.Table.Name) {
 			own = append(own, chain)
 			has[chain.Table.Name] = true
 		}
 	}
 	for _, chain := range chains {
-		if !has[chain.Table.Name] || strings.HasPrefix(chain.Name, ownPrefix) {
+		if !has[chain.Table.Name] || strings.HasPrefix(chain.Name, ChainPrefix) {
 			continue
 		}
 		rules, err := c.GetRules(chain.Table, chain)
@@ -104,6 +104,6 @@ func ownOfPrograms(c *netfilter.Conn, family nftables.TableFamily) (jumps []*nft
 func jumpsToOurs(r *nftables.Rule) bool {
 	return slices.ContainsFunc(r.Exprs, func(e expr.Any) bool {
 		verdict, ok := e.(*expr.Verdict)
-		return ok && (verdict.Kind == expr.VerdictJump || verdict.Kind == expr.VerdictGoto) && strings.HasPrefix(verdict.Chain, ownPrefix)
+		return ok && (verdict.Kind == expr.VerdictJump || verdict.Kind == expr.VerdictGoto) && strings.HasPrefix(verdict.Chain, ChainPrefix)
 	})
 }

@@ -82,7 +82,7 @@ func leftWithout(command, variant, network string) ([]Leftover, error) {
 	if network != "" {
 		return nil, fmt.Errorf("table %s has chains of ours: %w", tables[0], why)
 	}
-	return []Leftover{{Program: "nft", Table: command + " " + strings.Join(tables, ", "), Parts: []string{"chains " + ownPrefix + "…"},
+	return []Leftover{{Program: "nft", Table: command + " " + strings.Join(tables, ", "), Parts: []string{"chains " + ChainPrefix + "…"},
 		remove: func(context.Context) error {
 			_, err := f.removeNFT()
 			return err
@@ -92,14 +92,14 @@ func leftWithout(command, variant, network string) ([]Leftover, error) {
 // leftIn returns the input for iptables-restore --noflush that removes our parts, or those of the named network, from
 // one table, and a description of these parts. Both are empty when there is nothing.
 func leftIn(name string, t netfilter.Table, network string) (input string, parts []string) {
-	gone := func(chain string) bool { return strings.HasPrefix(chain, ownPrefix) }
+	gone := func(chain string) bool { return strings.HasPrefix(chain, ChainPrefix) }
 	var lines []string
 	if network != "" {
 		left := map[string]int{} // other rules that remain in each chain
 		touched := map[string]bool{}
 		for _, r := range t.Rules {
 			switch {
-			case !strings.HasPrefix(r[1], ownPrefix):
+			case !strings.HasPrefix(r[1], ChainPrefix):
 			case r.Comment() == (rule{network: network}).comment():
 				touched[r[1]] = true
 				lines = append(lines, "-D "+r[1:].String())

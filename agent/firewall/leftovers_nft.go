@@ -22,7 +22,7 @@ func leftTables(network string) (out []Leftover, err error) {
 				return fmt.Errorf("list tables: %w", err)
 			}
 			for _, t := range tables {
-				if t.Name != nftTable {
+				if t.Name != TableName {
 					continue
 				}
 				l, err := leftOf(c, t, network)

@@ -3,7 +3,6 @@ package firewall
 import (
 	"testing"
 
-	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -46,9 +45,7 @@ func FuzzNFTRule(f *testing.F) {
 			f.Add(m.Data)
 		}
 	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if _, r, err := netfilter.ParseNFTRule(netlink.Message{Data: data}); err == nil {
-			nftRefusal(nftables.ChainPolicyAccept, []netfilter.NFTRule{r})
-		}
+	f.Fuzz(func(_ *testing.T, data []byte) {
+		_, _, _ = netfilter.ParseNFTRule(netlink.Message{Data: data})
 	})
 }

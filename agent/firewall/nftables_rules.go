@@ -91,8 +91,8 @@ type nftChain struct {
 
 // Our table.
 const (
-	nftTable     = "leno"
-	nftTableName = "inet " + nftTable // as people write it
+	TableName     = "leno"
+	nftTableName = "inet " + TableName // as people write it
 )
 
 // nftPlace is one of our chains and where the kernel calls it. All have the policy accept: leno leaves packets

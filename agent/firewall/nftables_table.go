@@ -34,7 +34,7 @@ func readOwnTable(c *netfilter.Conn) (nftState, error) {
 
 // listOwnTable lists our table in several calls.
 func listOwnTable(c *netfilter.Conn) (state nftState, err error) {
-	table, err := c.ListTableOfFamily(nftTable, nftables.TableFamilyINet)
+	table, err := c.ListTableOfFamily(TableName, nftables.TableFamilyINet)
 	if errors.Is(err, fs.ErrNotExist) {
 		return state, nil
 	}
@@ -46,12 +46,12 @@ func listOwnTable(c *netfilter.Conn) (state nftState, err error) {
 	if err != nil {
 		return state, fmt.Errorf("list chains: %w", err)
 	}
-	rules, err := c.Rules(nftables.TableFamilyINet, nftTable, "")
+	rules, err := c.Rules(nftables.TableFamilyINet, TableName, "")
 	if err != nil {
 		return state, fmt.Errorf("list rules: %w", err)
 	}
 	for _, chain := range chains {
-		if chain.Table.Name == nftTable {
+		if chain.Table.Name == TableName {
 			state.chains = append(state.chains, nftChain{name: chain.Name, base: netfilter.BaseOf(chain), rules: rules[chain.Name]})
 		}
 	}
@@ -61,7 +61,7 @@ func listOwnTable(c *netfilter.Conn) (state nftState, err error) {
 // writeOwnTable makes a change. It adds what it deletes, so that it is no error when another program has deleted it in the
 // meantime.
 func writeOwnTable(c *netfilter.Conn, change nftChange) error {
-	table := &nftables.Table{Name: nftTable, Family: nftables.TableFamilyINet}
+	table := &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
 	if change.drop {
 		c.AddTable(table)
 		c.DelTable(table)

@@ -1,4 +1,4 @@
-package firewall
+package foreign
 
 import (
 	"fmt"
@@ -10,11 +10,11 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// lanes returns the lanes to two peers.
-func lanes(samePort bool) []Lane {
-	var out []Lane
+// underlayPaths returns the paths to two peers.
+func underlayPaths(samePort bool) []UnderlayPath {
+	var out []UnderlayPath
 	for _, peer := range []string{"192.0.2.12", "192.0.2.13"} {
-		out = append(out, Lane{Network: "default", Link: "eth0", Own: netip.MustParseAddr("192.0.2.11"), Peer: netip.MustParseAddr(peer), Port: 8472, SamePort: samePort})
+		out = append(out, UnderlayPath{Network: "default", Link: "eth0", Own: netip.MustParseAddr("192.0.2.11"), Peer: netip.MustParseAddr(peer), Port: 8472, SamePort: samePort})
 	}
 	return out
 }
@@ -44,7 +44,7 @@ func TestBlockades(t *testing.T) {
 		{name: "the same, opened", rules: "iptables-nft -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; iptables-nft -A INPUT -p udp -m multiport --dports 53,8472 -j ACCEPT; iptables-nft -P INPUT DROP"},
 		{name: "opened for one", rules: table("input", "drop", "ct state established,related accept\niifname \"lo\" accept\nip saddr @ours udp dport 8472 accept"),
 			want: []string{"13 in " + nft + `c: "policy drop"`}},
-		{name: "sent to nobody", rules: table("output", "accept", "meta l4proto udp th dport { 4789, 8472 } drop"),
+		{name: "sent to no host", rules: table("output", "accept", "meta l4proto udp th dport { 4789, 8472 } drop"),
 			want: []string{"12 out " + nft + `c: "udp dport { 4789, 8472 } drop"`, "13 out " + nft + `c: "udp dport { 4789, 8472 } drop"`}},
 		{name: "an opening that cannot be judged", rules: "iptables-nft -A INPUT -m limit --limit 5/s -j ACCEPT; iptables-nft -P INPUT DROP"},
 		{name: "before routing", rules: table("prerouting", "accept", "ip saddr 192.0.2.12 ip protocol udp udp dport 8472 drop"),
@@ -56,7 +56,7 @@ func TestBlockades(t *testing.T) {
 			ns.Sh(tt.rules)
 			var got []string
 			ns.Do(func() {
-				_, found, err := InTheWay(t.Context(), nil, lanes(tt.samePort))
+				_, found, err := Find(t.Context(), nil, underlayPaths(tt.samePort))
 				if err != nil {
 					t.Error(err)
 				}
@@ -65,7 +65,7 @@ func TestBlockades(t *testing.T) {
 					if b.Inbound {
 						way = "in"
 					}
-					got = append(got, fmt.Sprintf("%s %s %s", b.Lane.Peer.String()[8:], way, b))
+					got = append(got, fmt.Sprintf("%s %s %s", b.Path.Peer.String()[8:], way, b))
 				}
 			})
 			if diff := cmp.Diff(tt.want, got); diff != "" {

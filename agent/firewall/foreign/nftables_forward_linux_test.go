@@ -1,4 +1,4 @@
-package firewall
+package foreign
 
 import (
 	"fmt"
@@ -7,8 +7,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/firewall/firewalltest"
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
@@ -53,7 +58,7 @@ func TestForwardDrops(t *testing.T) {
 			firewalltest.Load(t, ns, tt.ruleset)
 			ns.Sh(tt.script)
 			ns.Do(func() {
-				drops, err := ForwardDrops(t.Context())
+				drops, err := readForwardDrops(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -78,7 +83,7 @@ func TestObstaclesWithoutPrograms(t *testing.T) {
 		table ip unsure { chain f { type filter hook forward priority 0; policy drop; iifname "docker0" accept; }; }`)
 	t.Setenv("PATH", t.TempDir())
 	var got []string
-	for _, o := range obstaclesIn(t, ns, Crossing{Network: two()[0], Links: []string{"leno-default"}}) {
+	for _, o := range findIn(t, ns, overlayPath(true, true)) {
 		got = append(got, o.Where+": "+o.Rule)
 	}
 	slices.Sort(got)
@@ -86,4 +91,34 @@ func TestObstaclesWithoutPrograms(t *testing.T) {
 	if diff := cmp.Diff(want, slices.Compact(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+}
+
+// FuzzRefusal checks that no rule of another program stops the evaluation.
+func FuzzRefusal(f *testing.F) {
+	attributes := func(list ...netlink.Attribute) []byte {
+		data, err := netlink.MarshalAttributes(list)
+		if err != nil {
+			f.Fatal(err)
+		}
+		return data
+	}
+	for _, e := range []expr.Any{
+		&expr.Verdict{Kind: expr.VerdictDrop},
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH},
+		&expr.Counter{},
+	} {
+		data, err := expr.Marshal(unix.NFPROTO_INET, e)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(append([]byte{unix.NFPROTO_INET, 0, 0, 0}, attributes(
+			netlink.Attribute{Type: unix.NFTA_RULE_CHAIN, Data: []byte("forward\x00")},
+			netlink.Attribute{Type: unix.NFTA_RULE_EXPRESSIONS, Data: attributes(netlink.Attribute{Type: unix.NFTA_LIST_ELEM, Data: data})})...))
+	}
+	f.Fuzz(func(_ *testing.T, data []byte) {
+		if _, r, err := netfilter.ParseNFTRule(netlink.Message{Data: data}); err == nil {
+			refusal(nftables.ChainPolicyAccept, []netfilter.NFTRule{r})
+		}
+	})
 }

@@ -1,4 +1,4 @@
-package firewall
+package foreign
 
 import (
 	"cmp"
@@ -13,15 +13,15 @@ type numbers []numberRange
 
 type numberRange struct{ first, last int }
 
-// mostNumber is the largest port.
-const mostNumber = 65535
+// maxNumber is the largest port.
+const maxNumber = 65535
 
 func oneNumber(n int) numbers { return numbers{{n, n}} }
 
 // whole returns n with nil written out as a range.
 func (n numbers) whole() numbers {
 	if n == nil {
-		return numbers{{0, mostNumber}}
+		return numbers{{0, maxNumber}}
 	}
 	return n
 }
@@ -49,8 +49,8 @@ func (n numbers) without(o numbers) numbers {
 		}
 		next = r.last + 1
 	}
-	if next <= mostNumber {
-		rest = append(rest, numberRange{next, mostNumber})
+	if next <= maxNumber {
+		rest = append(rest, numberRange{next, maxNumber})
 	}
 	return n.with(rest)
 }
@@ -78,7 +78,7 @@ func parsedNumbers(list []string, number func(name string) (int, bool)) (numbers
 	var out numbers
 	one := func(text string) (int, bool) {
 		if n, err := strconv.Atoi(text); err == nil {
-			return n, n >= 0 && n <= mostNumber
+			return n, n >= 0 && n <= maxNumber
 		}
 		return number(text)
 	}

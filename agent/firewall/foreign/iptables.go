@@ -1,4 +1,4 @@
-package firewall
+package foreign
 
 import (
 	"net/netip"
@@ -8,33 +8,33 @@ import (
 )
 
 // iptablesBases returns the base chains of one listing that packets between hosts pass.
-func iptablesBases(command string, v6 bool, tables map[string]netfilter.Table) []base {
-	var out []base
+func iptablesBases(command string, v6 bool, tables map[string]netfilter.Table) []baseChain {
+	var out []baseChain
 	for _, at := range []struct {
 		table, chain string
-		hook         stage
+		hook         hook
 		priority     int // of the kernel's tables: include/uapi/linux/netfilter_ipv4.h
 	}{
-		{"raw", "PREROUTING", prerouting, -300},
-		{"mangle", "PREROUTING", prerouting, -150},
-		{"mangle", "INPUT", incoming, -150},
-		{"filter", "INPUT", incoming, 0},
-		{"security", "INPUT", incoming, 50},
-		{"mangle", "FORWARD", forwarding, -150},
-		{"filter", "FORWARD", forwarding, 0},
-		{"security", "FORWARD", forwarding, 50},
-		{"raw", "OUTPUT", outgoing, -300},
-		{"mangle", "OUTPUT", outgoing, -150},
-		{"filter", "OUTPUT", outgoing, 0},
-		{"security", "OUTPUT", outgoing, 50},
-		{"mangle", "POSTROUTING", postrouting, -150},
-		{"nat", "POSTROUTING", postrouting, 100},
+		{"raw", "PREROUTING", hookPrerouting, -300},
+		{"mangle", "PREROUTING", hookPrerouting, -150},
+		{"mangle", "INPUT", hookInput, -150},
+		{"filter", "INPUT", hookInput, 0},
+		{"security", "INPUT", hookInput, 50},
+		{"mangle", "FORWARD", hookForward, -150},
+		{"filter", "FORWARD", hookForward, 0},
+		{"security", "FORWARD", hookForward, 50},
+		{"raw", "OUTPUT", hookOutput, -300},
+		{"mangle", "OUTPUT", hookOutput, -150},
+		{"filter", "OUTPUT", hookOutput, 0},
+		{"security", "OUTPUT", hookOutput, 50},
+		{"mangle", "POSTROUTING", hookPostrouting, -150},
+		{"nat", "POSTROUTING", hookPostrouting, 100},
 	} {
 		t, ok := tables[at.table]
 		if !ok {
 			continue
 		}
-		out = append(out, base{
+		out = append(out, baseChain{
 			where: command + " table " + at.table + " chain " + at.chain, chain: at.chain, hook: at.hook, priority: at.priority,
 			nat: at.table == "nat", drops: t.Policies[at.chain] == "DROP", v4: !v6, v6: v6, lines: iptablesLines(t),
 		})
@@ -50,7 +50,7 @@ func iptablesLines(t netfilter.Table) map[string][]line {
 	return out
 }
 
-// iptablesLine parses one rule. A part it does not understand makes the match unsure.
+// iptablesLine parses one rule. A part it does not understand makes the match indeterminate.
 func iptablesLine(r netfilter.Rule, chains []string) line {
 	l := line{text: r[2:].String()}
 	add := func(c condition) { l.conditions = append(l.conditions, c) }
@@ -69,12 +69,12 @@ func iptablesLine(r netfilter.Rule, chains []string) line {
 		case "-j", "-g":
 			l.action, l.to = iptablesAction(word, value, chains)
 			// The words after the target are its own options.
-			if l.action != jump && l.action != jumpForGood {
+			if l.action != jumpToChain && l.action != gotoChain {
 				words = nil
 				continue
 			}
 		case "-m":
-			c = module(value)
+			c = moduleMatch(value)
 		case "--tcp-flags":
 			if len(words) > 2 {
 				c, took = tcpFlags(value, words[2]), 3
@@ -96,8 +96,8 @@ func iptablesLine(r netfilter.Rule, chains []string) line {
 	return l
 }
 
-// module returns what naming a match's module means by itself: the options of an unknown module are unknown too.
-func module(name string) condition {
+// moduleMatch returns what naming a match's module means by itself: the options of an unknown module are unknown too.
+func moduleMatch(name string) condition {
 	switch name {
 	case "comment", "tcp", "udp", "udplite", "sctp", "icmp", "icmp6", "multiport", "conntrack", "state", "addrtype":
 		return nil
@@ -118,9 +118,9 @@ func iptablesCondition(word, value string) condition {
 		}
 		return destination(p)
 	case "-i":
-		return comesBy(value)
+		return arrivesOn(value)
 	case "-o":
-		return leavesBy(value)
+		return leavesOn(value)
 	case "-p":
 		if value == "all" {
 			return always
@@ -131,13 +131,13 @@ func iptablesCondition(word, value string) condition {
 	case "--sport", "--sports":
 		return sourcePortIs(list)
 	case "--ports":
-		return narrowing("from or to port " + value)
+		return narrowTo("from or to port " + value)
 	case "--icmp-type", "--icmpv6-type":
 		return icmpTypeIs(word == "--icmpv6-type", list)
 	case "--ctstate", "--state":
-		return states(list...)
+		return connState(list...)
 	case "--dst-type", "--src-type":
-		return addressType(list...)
+		return addressTypeIn(list...)
 	case "--comment":
 		return always
 	}
@@ -157,23 +157,23 @@ func prefixOf(text string) (netip.Prefix, error) {
 func iptablesAction(word, target string, chains []string) (action, string) {
 	switch target {
 	case "ACCEPT":
-		return accepted, ""
+		return acceptPacket, ""
 	case "DROP", "REJECT":
-		return dropped, ""
+		return dropPacket, ""
 	case "RETURN":
-		return returned, ""
+		return returnToCaller, ""
 	case "MASQUERADE", "SNAT":
-		return translated, ""
+		return translateSource, ""
 	case "LOG", "NFLOG", "ULOG", "AUDIT", "MARK", "CONNMARK", "CLASSIFY", "TOS", "DSCP", "TTL", "HL", "TCPMSS", "TRACE", "CHECKSUM", "SET", "SECMARK", "CONNSECMARK":
-		return pass, ""
+		return continueChain, ""
 	}
 	for _, chain := range chains {
 		if chain == target {
 			if word == "-g" {
-				return jumpForGood, target
+				return gotoChain, target
 			}
-			return jump, target
+			return jumpToChain, target
 		}
 	}
-	return mystery, ""
+	return unknownAction, ""
 }

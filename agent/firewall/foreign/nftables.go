@@ -1,4 +1,4 @@
-package firewall
+package foreign
 
 import (
 	"encoding/json"
@@ -12,24 +12,24 @@ import (
 // The JSON that nft prints, as in libnftables-json(5): a list of objects with one key each. Expressions are decoded
 // where they are interpreted.
 type (
-	nftJSON struct {
-		Objects []nftJSONObject `json:"nftables"`
+	nftListing struct {
+		Objects []listedObject `json:"nftables"`
 	}
-	nftJSONObject struct {
-		Chain *nftJSONChain `json:"chain"`
-		Rule  *nftJSONRule  `json:"rule"`
-		Map   *nftJSONSet   `json:"map"`
-		Set   *nftJSONSet   `json:"set"`
+	listedObject struct {
+		Chain *listedChain `json:"chain"`
+		Rule  *listedRule  `json:"rule"`
+		Map   *listedSet   `json:"map"`
+		Set   *listedSet   `json:"set"`
 	}
-	nftJSONChain struct {
+	listedChain struct {
 		Family, Table, Name, Type, Hook, Policy string
 		Prio                                    json.RawMessage
 	}
-	nftJSONRule struct {
+	listedRule struct {
 		Family, Table, Chain, Comment string
 		Expr                          []map[string]json.RawMessage
 	}
-	nftJSONSet struct {
+	listedSet struct {
 		Family, Table, Name string
 		Elem                []json.RawMessage
 	}
@@ -40,14 +40,14 @@ type tableOf struct{ family, name string }
 
 // nftablesBases returns the base chains of one listing that packets between hosts pass. It leaves out tables for
 // which skip reports that another listing has them.
-func nftablesBases(text []byte, skip func(family, table string) bool) ([]base, error) {
-	var listing nftJSON
+func nftablesBases(text []byte, skip func(family, table string) bool) ([]baseChain, error) {
+	var listing nftListing
 	if err := json.Unmarshal(text, &listing); err != nil {
 		return nil, fmt.Errorf("read what nft lists: %w", err)
 	}
 	sets := map[tableOf]map[string][]json.RawMessage{}
 	for _, o := range listing.Objects {
-		for _, s := range []*nftJSONSet{o.Map, o.Set} {
+		for _, s := range []*listedSet{o.Map, o.Set} {
 			if s != nil {
 				at := tableOf{s.Family, s.Table}
 				if sets[at] == nil {
@@ -67,7 +67,7 @@ func nftablesBases(text []byte, skip func(family, table string) bool) ([]base, e
 			lines[at][r.Chain] = append(lines[at][r.Chain], nftLines(*r, sets[at])...)
 		}
 	}
-	var out []base
+	var out []baseChain
 	for _, o := range listing.Objects {
 		if c := o.Chain; c != nil && c.Hook != "" && !skip(c.Family, c.Table) {
 			if b, ok := c.base(); ok {
@@ -80,22 +80,22 @@ func nftablesBases(text []byte, skip func(family, table string) bool) ([]base, e
 }
 
 // base returns the chain as a base, if it is one that packets between hosts pass.
-func (c nftJSONChain) base() (base, bool) {
-	b := base{
+func (c listedChain) base() (baseChain, bool) {
+	b := baseChain{
 		where: fmt.Sprintf("nftables table %s %s chain %s", c.Family, c.Table, c.Name), chain: c.Name, nat: c.Type == "nat",
 		drops: c.Policy == "drop", v4: c.Family != "ip6", v6: c.Family != "ip",
 	}
 	if err := json.Unmarshal(c.Prio, &b.priority); err != nil || !slices.Contains([]string{"ip", "ip6", "inet"}, c.Family) {
-		return base{}, false
+		return baseChain{}, false
 	}
-	hooks := map[string]stage{"prerouting": prerouting, "input": incoming, "forward": forwarding, "output": outgoing, "postrouting": postrouting}
+	hooks := map[string]hook{"prerouting": hookPrerouting, "input": hookInput, "forward": hookForward, "output": hookOutput, "postrouting": hookPostrouting}
 	h, ok := hooks[c.Hook]
 	b.hook = h
 	return b, ok
 }
 
 // nftLines parses one rule. A rule with a verdict map becomes several lines.
-func nftLines(r nftJSONRule, sets map[string][]json.RawMessage) []line {
+func nftLines(r listedRule, sets map[string][]json.RawMessage) []line {
 	l := line{}
 	var words []string
 	for _, expr := range r.Expr {
@@ -108,7 +108,7 @@ func nftLines(r nftJSONRule, sets map[string][]json.RawMessage) []line {
 				return nftVerdictMap(l, words, body, sets)
 			default:
 				l.nftStatement(name, body)
-				if l.action != pass {
+				if l.action != continueChain {
 					words = append(words, strings.TrimSpace(name+" "+l.to))
 				}
 			}
@@ -126,22 +126,22 @@ func (l *line) nftStatement(name string, body json.RawMessage) {
 	var target struct{ Target string }
 	switch name {
 	case "accept":
-		l.action = accepted
+		l.action = acceptPacket
 	case "drop", "reject":
-		l.action = dropped
+		l.action = dropPacket
 	case "return":
-		l.action = returned
+		l.action = returnToCaller
 	case "masquerade", "snat":
-		l.action = translated
+		l.action = translateSource
 	case "jump", "goto":
 		if json.Unmarshal(body, &target) != nil {
-			l.action = mystery
+			l.action = unknownAction
 			return
 		}
-		l.action, l.to = map[string]action{"jump": jump, "goto": jumpForGood}[name], target.Target
+		l.action, l.to = map[string]action{"jump": jumpToChain, "goto": gotoChain}[name], target.Target
 	case "counter", "log", "mangle", "notrack", "flow", "ct helper", "continue", "set", "map": // these decide nothing
 	case "queue", "dnat", "redirect", "tproxy", "fwd", "dup", "synproxy":
-		l.action = mystery
+		l.action = unknownAction
 	default: // a limit, a quota, an extension of iptables
 		l.conditions = append(l.conditions, cannotTell)
 	}
@@ -150,7 +150,7 @@ func (l *line) nftStatement(name string, body json.RawMessage) {
 // nftVerdictMap returns one line for each element of the map.
 func nftVerdictMap(l line, words []string, body json.RawMessage, sets map[string][]json.RawMessage) []line {
 	var v struct{ Key, Data json.RawMessage }
-	unknown := []line{{conditions: append(l.conditions, cannotTell), action: mystery, text: strings.Join(words, " ") + " vmap"}}
+	unknown := []line{{conditions: append(l.conditions, cannotTell), action: unknownAction, text: strings.Join(words, " ") + " vmap"}}
 	if json.Unmarshal(body, &v) != nil {
 		return unknown
 	}
@@ -233,13 +233,13 @@ func nftCondition(op string, left, right json.RawMessage, sets map[string][]json
 	text := key + " " + nftValues(l.Meta.Key, values)
 	of := always // a field of one protocol is compared only for packets of that protocol
 	if number, ok := protocolNumber(l.Payload.Protocol); ok && l.Meta.Key == "" {
-		of = among(func(f *flow) *numbers { return &f.protocols }, oneNumber(number))
+		of = numberIn(func(f *flow) *numbers { return &f.protocols }, oneNumber(number))
 	}
 	switch op {
 	case "==", "in":
-		return both(of, c), text
+		return and(of, c), text
 	case "!=":
-		return both(of, not(c)), key + " != " + nftValues(l.Meta.Key, values)
+		return and(of, not(c)), key + " != " + nftValues(l.Meta.Key, values)
 	}
 	return cannotTell, key + " " + op + " …"
 }
@@ -262,22 +262,22 @@ func nftValues(meta string, values []string) string {
 func nftKey(meta, protocol, field, ct, fib string, flags, values []string) (string, condition) {
 	switch {
 	case meta == "iifname" || meta == "iif":
-		return meta, comesBy(values...)
+		return meta, arrivesOn(values...)
 	case meta == "oifname" || meta == "oif":
-		return meta, leavesBy(values...)
+		return meta, leavesOn(values...)
 	case meta == "l4proto" || meta == "protocol" || meta == "nfproto":
 		return "meta " + meta, nftProtocol(meta, values)
 	case meta != "":
 		return "meta " + meta, cannotTell
 	case ct == "state":
-		return "ct state", states(values...)
+		return "ct state", connState(values...)
 	case ct == "status": // of the connection's first packet before anything was done to it
 		if slices.Equal(values, []string{"dnat"}) || slices.Equal(values, []string{"snat"}) {
 			return "ct status", never
 		}
 		return "ct status", cannotTell
 	case fib == "type" && (slices.Equal(flags, []string{"daddr"}) || slices.Equal(flags, []string{"saddr"})):
-		return "fib " + flags[0] + " type", addressType(values...)
+		return "fib " + flags[0] + " type", addressTypeIn(values...)
 	case (protocol == "ip" || protocol == "ip6") && (field == "saddr" || field == "daddr"):
 		return protocol + " " + field, nftAddresses(field == "daddr", values)
 	case field == "protocol" || field == "nexthdr":
@@ -298,15 +298,15 @@ func nftProtocol(meta string, values []string) condition {
 	if meta == "l4proto" {
 		return protocolIs(values...)
 	}
-	return func(f flow) (answer, flow) {
+	return func(f flow) (extent, flow) {
 		family := []string{"ip", "ipv4"}
 		if f.is6() {
 			family = []string{"ip6", "ipv6"}
 		}
 		if slices.ContainsFunc(values, func(v string) bool { return slices.Contains(family, v) }) {
-			return all, f
+			return wholeFlow, f
 		}
-		return none, f
+		return nothing, f
 	}
 }
 
@@ -319,7 +319,7 @@ func nftAddresses(dst bool, values []string) condition {
 		}
 		prefixes = append(prefixes, p)
 	}
-	return within(dst, prefixes)
+	return addressIn(dst, prefixes)
 }
 
 // nftValue returns a value as text: a string, a number, a prefix. Any other value cannot be an address or a name.

@@ -1,4 +1,4 @@
-package firewall
+package foreign
 
 import (
 	"strings"
@@ -11,13 +11,13 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// obstaclesIn returns the result of Obstacles in the namespace.
-func obstaclesIn(t *testing.T, ns *nstest.NS, c Crossing) []Obstacle {
+// findIn returns the result of Obstacles in the namespace.
+func findIn(t *testing.T, ns *nstest.NS, c OverlayPath) []Obstacle {
 	t.Helper()
 	var out []Obstacle
 	ns.Do(func() {
 		var err error
-		if out, _, err = Obstacles(t.Context(), []Crossing{c}); err != nil {
+		if out, _, err = Obstacles(t.Context(), []OverlayPath{c}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -173,7 +173,7 @@ func TestObstaclesOfNFTables(t *testing.T) {
 				// nft requires each closing brace of a block on a separate line.
 				ns.Sh("nft -f - <<'END'\n" + strings.NewReplacer(" } }\n", "\n}\n}\n", "; } chain", ";\n}\nchain", "\n} }", "\n}\n}").Replace(tt.rules) + "END")
 			}
-			got := obstaclesIn(t, ns, crossing(true, true))
+			got := findIn(t, ns, overlayPath(true, true))
 			if diff := cmp.Diff(tt.want, places(got)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -203,7 +203,7 @@ func TestObstaclesInTheKernel(t *testing.T) {
 				"filter chain DOCKER: ! -i docker0 -o docker0 -j DROP",
 				"nat chain POSTROUTING: -s fd00:5:0:22::/64 ! -o docker0 -j MASQUERADE",
 			}
-			got := places(obstaclesIn(t, ns, crossing(true, true)))
+			got := places(findIn(t, ns, overlayPath(true, true)))
 			for i, text := range got {
 				_, got[i], _ = strings.Cut(strings.Replace(text, "iptables table", "", 1), " table ")
 				if got[i] == "" {
@@ -211,7 +211,7 @@ func TestObstaclesInTheKernel(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s\nwhole: %q", diff, places(obstaclesIn(t, ns, crossing(true, true))))
+				t.Errorf("(-want +got):\n%s\nwhole: %q", diff, places(findIn(t, ns, overlayPath(true, true))))
 			}
 		})
 	}
@@ -226,7 +226,7 @@ func TestPartialObstaclesInTheKernel(t *testing.T) {
 			command := "iptables-" + variant
 			ns.Sh(command + " -N LENO-FORWARD; " + command + " -A LENO-FORWARD -s 10.5.0.0/16 -j ACCEPT; " + command + " -A LENO-FORWARD -d 10.5.0.0/16 -j ACCEPT; " + command + " -A FORWARD -j LENO-FORWARD; " +
 				command + " -A FORWARD -p tcp --dport 443 -j DROP; " + command + " -I FORWARD 1 -p tcp -d 10.5.34.0/24 --dport 80 -j DROP")
-			got := obstaclesIn(t, ns, crossing(true, true))
+			got := findIn(t, ns, overlayPath(true, true))
 			if len(got) != 1 || !got[0].Partial || got[0].Rule != "-d 10.5.34.0/24 -p tcp -m tcp --dport 80 -j DROP" || !strings.HasSuffix(got[0].Where, command+" table filter chain FORWARD") {
 				t.Errorf("%+v", got)
 			}
@@ -242,7 +242,7 @@ func FuzzObstaclesOfNFTables(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		bases, err := nftablesBases(text, func(string, string) bool { return false })
 		if err == nil {
-			obstacles(bases, []Crossing{crossing(true, true)}, bridges("docker0"))
+			obstacles(bases, []OverlayPath{overlayPath(true, true)}, bridges("docker0"))
 		}
 	})
 }
@@ -251,7 +251,7 @@ func FuzzObstaclesOfIPTables(f *testing.F) {
 	f.Add(docker28)
 	f.Fuzz(func(t *testing.T, text string) {
 		if tables, err := netfilter.ParseSave(text); err == nil {
-			obstacles(iptablesBases("iptables", false, tables), []Crossing{crossing(true, true)}, bridges("docker0"))
+			obstacles(iptablesBases("iptables", false, tables), []OverlayPath{overlayPath(true, true)}, bridges("docker0"))
 		}
 	})
 }

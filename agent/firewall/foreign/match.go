@@ -1,4 +1,4 @@
-package firewall
+package foreign
 
 import (
 	"net/netip"
@@ -8,68 +8,68 @@ import (
 )
 
 // never and always give the same answer for every flow.
-func never(f flow) (answer, flow)  { return none, f }
-func always(f flow) (answer, flow) { return all, f }
-func cannotTell(f flow) (answer, flow) {
-	return unsure, f
+func never(f flow) (extent, flow)  { return nothing, f }
+func always(f flow) (extent, flow) { return wholeFlow, f }
+func cannotTell(f flow) (extent, flow) {
+	return indeterminate, f
 }
 
 // not returns the opposite of a condition, where the rest of a part can be determined.
 func not(c condition) condition {
-	return func(f flow) (answer, flow) {
+	return func(f flow) (extent, flow) {
 		a, part := c(f)
 		switch a {
-		case all:
-			return none, f
-		case none:
-			return all, f
-		case some:
+		case wholeFlow:
+			return nothing, f
+		case nothing:
+			return wholeFlow, f
+		case partOfFlow:
 			if rest, ok := f.without(part); ok {
-				return some, rest
+				return partOfFlow, rest
 			}
 		}
-		return unsure, f
+		return indeterminate, f
 	}
 }
 
-// both matches what two conditions match.
-func both(a, b condition) condition {
-	return func(f flow) (answer, flow) {
+// and matches what two conditions match.
+func and(a, b condition) condition {
+	return func(f flow) (extent, flow) {
 		first, part := a(f)
-		if first == none || first == unsure {
+		if first == nothing || first == indeterminate {
 			return first, f
 		}
 		second, part := b(part)
-		if second == none {
-			return none, f
+		if second == nothing {
+			return nothing, f
 		}
-		return max2(first, second), part
+		return lessCertain(first, second), part
 	}
 }
 
 // source matches packets whose source is in one of the prefixes, destination those whose destination is.
-func source(prefixes ...netip.Prefix) condition      { return within(false, prefixes) }
-func destination(prefixes ...netip.Prefix) condition { return within(true, prefixes) }
+func source(prefixes ...netip.Prefix) condition      { return addressIn(false, prefixes) }
+func destination(prefixes ...netip.Prefix) condition { return addressIn(true, prefixes) }
 
-func within(dst bool, prefixes []netip.Prefix) condition {
-	return func(f flow) (answer, flow) {
+func addressIn(dst bool, prefixes []netip.Prefix) condition {
+	return func(f flow) (extent, flow) {
 		have := f.src
 		if dst {
 			have = f.dst
 		}
-		result, narrower := none, f
+		result, narrower := nothing, f
 		var parts []string
 		for _, p := range prefixes {
 			switch {
 			case p.Addr().Is6() != f.is6() || !p.Overlaps(have):
 				continue
 			case covers(p, have):
-				return all, f
+				return wholeFlow, f
 			// The other end's pool contains this host's subnet, but the other end is never in that subnet.
 			case dst != f.inbound && covers(f.local, p):
 				continue
 			}
-			result = some
+			result = partOfFlow
 			parts = append(parts, p.String())
 			if dst {
 				narrower.dst = p
@@ -85,17 +85,17 @@ func within(dst bool, prefixes []netip.Prefix) condition {
 	}
 }
 
-// comesBy matches by the device a packet arrives on, leavesBy by the one it leaves by; "eth+" and "eth*" match all
+// arrivesOn matches by the device a packet arrives on, leavesBy by the one it leaves by; "eth+" and "eth*" match all
 // names with that beginning.
-func comesBy(names ...string) condition {
-	return func(f flow) (answer, flow) { return device(f.in, names), f }
+func arrivesOn(names ...string) condition {
+	return func(f flow) (extent, flow) { return device(f.in, names), f }
 }
 
-func leavesBy(names ...string) condition {
-	return func(f flow) (answer, flow) { return device(f.out, names), f }
+func leavesOn(names ...string) condition {
+	return func(f flow) (extent, flow) { return device(f.out, names), f }
 }
 
-func device(have string, names []string) answer {
+func device(have string, names []string) extent {
 	for _, name := range names {
 		prefix, open := strings.CutSuffix(name, "+")
 		if !open {
@@ -103,57 +103,57 @@ func device(have string, names []string) answer {
 		}
 		switch {
 		case open && prefix == "":
-			return all
+			return wholeFlow
 		case have == "":
-			return unsure
+			return indeterminate
 		case have == name, open && strings.HasPrefix(have, prefix):
-			return all
+			return wholeFlow
 		}
 	}
-	return none
+	return nothing
 }
 
-// narrowing matches some of every flow; what describes them in words.
-func narrowing(what string) condition {
-	return func(f flow) (answer, flow) {
+// narrowTo matches some of every flow; what describes them in words.
+func narrowTo(what string) condition {
+	return func(f flow) (extent, flow) {
 		if slices.Contains(f.narrowed, what) {
-			return all, f
+			return wholeFlow, f
 		}
 		f.narrowed = append(slices.Clone(f.narrowed), what)
-		return some, f
+		return partOfFlow, f
 	}
 }
 
-// among matches packets that have one of the numbers.
-func among(field func(*flow) *numbers, set numbers) condition {
-	return func(f flow) (answer, flow) {
+// numberIn matches packets that have one of the numbers.
+func numberIn(field func(*flow) *numbers, set numbers) condition {
+	return func(f flow) (extent, flow) {
 		have := field(&f)
 		shared := have.with(set)
 		switch {
 		case len(shared) == 0:
-			return none, f
+			return nothing, f
 		case shared.equal(*have):
-			return all, f
+			return wholeFlow, f
 		}
 		narrower := f
 		*field(&narrower) = shared
-		return some, narrower
+		return partOfFlow, narrower
 	}
 }
 
-// states matches by the packet's connection tracking state. The packets of a flow are the first of their connections.
-func states(names ...string) condition {
+// connState matches by the packet's connection tracking state. The packets of a flow are the first of their connections.
+func connState(names ...string) condition {
 	for _, name := range names {
 		switch strings.ToLower(name) {
 		case "new":
 			return always
 		case "established":
 			// A host's packets may be answers if it sends from the port it receives at.
-			return func(f flow) (answer, flow) {
+			return func(f flow) (extent, flow) {
 				if f.host != nil && f.host.answers {
-					return unsure, f
+					return indeterminate, f
 				}
-				return none, f
+				return nothing, f
 			}
 		case "related", "invalid", "dnat", "snat":
 		default: // for example untracked, which a rule in raw may have made them
@@ -163,19 +163,19 @@ func states(names ...string) condition {
 	return never
 }
 
-// addressType matches by the type that the kernel's routing gives an address. Addresses of containers are of other
+// addressTypeIn matches by the type that the kernel's routing gives an address. Addresses of containers are of other
 // types.
-func addressType(names ...string) condition {
-	of := containersType(names)
-	return func(f flow) (answer, flow) {
+func addressTypeIn(names ...string) condition {
+	of := containerTypeIn(names)
+	return func(f flow) (extent, flow) {
 		if f.host != nil {
-			return unsure, f
+			return indeterminate, f
 		}
 		return of(f)
 	}
 }
 
-func containersType(names []string) condition {
+func containerTypeIn(names []string) condition {
 	result := condition(never)
 	for _, name := range names {
 		switch strings.ToLower(name) {
@@ -195,7 +195,7 @@ func protocolIs(names ...string) condition {
 	if !ok {
 		return cannotTell
 	}
-	return among(func(f *flow) *numbers { return &f.protocols }, set)
+	return numberIn(func(f *flow) *numbers { return &f.protocols }, set)
 }
 
 // portIs matches by the destination port: "8472", "8000:9000", "8000-9000".
@@ -204,7 +204,7 @@ func portIs(list []string) condition {
 	if !ok {
 		return cannotTell
 	}
-	return among(func(f *flow) *numbers { return &f.ports }, set)
+	return numberIn(func(f *flow) *numbers { return &f.ports }, set)
 }
 
 // sourcePortIs matches by the source port.
@@ -213,7 +213,7 @@ func sourcePortIs(list []string) condition {
 	if !ok {
 		return cannotTell
 	}
-	return among(func(f *flow) *numbers { return &f.sourcePorts }, set)
+	return numberIn(func(f *flow) *numbers { return &f.sourcePorts }, set)
 }
 
 // icmpTypes returns the types of ICMP that containers depend on, by the names that nft prints: echo requests, and
@@ -248,9 +248,9 @@ func icmpTypeIs(v6 bool, list []string) condition {
 	if !ok {
 		return never
 	}
-	c := among(func(f *flow) *numbers { return &f.icmpTypes }, set)
+	c := numberIn(func(f *flow) *numbers { return &f.icmpTypes }, set)
 	if len(codes) > 0 {
-		c = both(c, narrowing("code "+strings.Join(codes, ", ")))
+		c = and(c, narrowTo("code "+strings.Join(codes, ", ")))
 	}
 	return c
 }

@@ -1,4 +1,4 @@
-package firewall
+package foreign
 
 import (
 	"context"
@@ -15,33 +15,15 @@ import (
 	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
-// Crossing describes how one network's packets pass this host.
-type Crossing struct {
-	Network Network
-	Links   []string // devices by which packets of other hosts arrive
-}
-
-// Obstacles returns the current rules of other programs that keep containers of this host and of others from reaching
-// each other, in every variant of iptables and in nftables. Rules that drop only some packets are marked as partial.
-// It changes nothing and reports only what it is sure of, so an empty result is no proof. silent reports that there
-// are rules in iptables-legacy, whose changes the kernel does not announce. It continues after a program fails and
-// joins the errors; one that is not installed has no rules. Programs are started from the calling thread, hence in
-// its network namespace.
-func Obstacles(ctx context.Context, crossings []Crossing) (found []Obstacle, silent bool, err error) {
-	bases, silent, err := standing(ctx)
-	bridges, listing := bridgesOf(crossings)
-	return obstacles(bases, crossings, bridges), silent, errors.Join(err, listing)
-}
-
-// standing returns every base chain of this host that packets between hosts pass.
-func standing(ctx context.Context) (out []base, silent bool, err error) {
+// readBaseChains returns every base chain of this host that packets between hosts pass.
+func readBaseChains(ctx context.Context) (out []baseChain, silent bool, err error) {
 	var errs []error
 	// nft also lists what iptables-nft wrote, as far as it understands it.
 	read := map[string]bool{}
 	for _, of := range []struct{ family, command string }{{"ip", "iptables"}, {"ip6", "ip6tables"}} {
 		for variant, path := range netfilter.Programs(ctx, of.command) {
 			tables, err := netfilter.List(ctx, path)
-			if err != nil && !netfilter.IsUnsupported(err) && !forOthers(variant, err) {
+			if err != nil && !netfilter.IsUnsupported(err) && !isForOthers(variant, err) {
 				errs = append(errs, err)
 			}
 			bases := iptablesBases(filepath.Base(path), of.family == "ip6", tables)
@@ -61,7 +43,7 @@ func standing(ctx context.Context) (out []base, silent bool, err error) {
 	}
 	text, err := netfilter.Run(ctx, "", path, "-j", "list", "ruleset")
 	if err == nil {
-		var bases []base
+		var bases []baseChain
 		bases, err = nftablesBases([]byte(text), func(family, table string) bool { return read[family+" "+table] })
 		out = append(out, bases...)
 	}
@@ -71,22 +53,22 @@ func standing(ctx context.Context) (out []base, silent bool, err error) {
 	return out, silent, errors.Join(errs...)
 }
 
-// forOthers reports whether a listing failed for lack of a right that the agent does not need: only root and its
+// isForOthers reports whether a listing failed for lack of a right that the agent does not need: only root and its
 // group can read the list of legacy tables, and an agent that writes no such rules runs without that right. An agent
 // that writes them gets the same error in its own check.
-func forOthers(variant string, err error) bool {
+func isForOthers(variant string, err error) bool {
 	return variant == netfilter.VariantLegacy && errors.Is(err, unix.EPERM)
 }
 
 // bridgesOf returns the devices that have addresses of the host's subnets: those that containers are connected to.
-func bridgesOf(crossings []Crossing) (map[netip.Prefix]string, error) {
+func bridgesOf(paths []OverlayPath) (map[netip.Prefix]string, error) {
 	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	out := map[netip.Prefix]string{}
-	for _, c := range crossings {
-		for _, subnet := range c.Network.Subnets {
+	for _, p := range paths {
+		for _, subnet := range p.Network.Subnets {
 			for _, a := range addrs {
 				ip, ok := netip.AddrFromSlice(a.IP)
 				// The network's own device may have the subnet's first address without a prefix.
@@ -94,7 +76,7 @@ func bridgesOf(crossings []Crossing) (map[netip.Prefix]string, error) {
 					continue
 				}
 				link, err := netlink.LinkByIndex(a.LinkIndex)
-				if err == nil && !slices.Contains(c.Links, link.Attrs().Name) {
+				if err == nil && !slices.Contains(p.Links, link.Attrs().Name) {
 					out[subnet] = link.Attrs().Name
 				}
 			}

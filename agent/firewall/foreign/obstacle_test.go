@@ -1,4 +1,4 @@
-package firewall
+package foreign
 
 import (
 	"fmt"
@@ -8,12 +8,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
-// crossing returns one network of both families, on docker0.
-func crossing(forward, masq bool) Crossing {
-	return Crossing{Links: []string{"leno-default"}, Network: Network{
+// overlayPath returns one network of both families, on docker0.
+func overlayPath(forward, masq bool) OverlayPath {
+	return OverlayPath{Links: []string{"leno-default"}, Network: firewall.Network{
 		Name: "default", Forward: forward, IPMasq: masq,
 		Pools:   []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("fd00:5::/48")},
 		Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.34.0/24"), netip.MustParsePrefix("fd00:5:0:22::/64")},
@@ -22,7 +23,7 @@ func crossing(forward, masq bool) Crossing {
 
 func bridges(name string) map[netip.Prefix]string {
 	out := map[netip.Prefix]string{}
-	for _, s := range crossing(true, true).Network.Subnets {
+	for _, s := range overlayPath(true, true).Network.Subnets {
 		out[s] = name
 	}
 	return out
@@ -159,7 +160,7 @@ func TestObstaclesOfIPTables(t *testing.T) {
 		{name: "drop of a port", saved: filter("ACCEPT", "-A FORWARD -p tcp -m tcp --dport 25 -j DROP\n"), want: []string{"filter chain FORWARD: -p tcp -m tcp --dport 25 -j DROP (part)"}},
 		{name: "drop of a port of one host's containers", saved: filter("ACCEPT", "-A FORWARD -d 10.5.34.0/24 -p tcp -m tcp --dport 80 -j DROP\n"),
 			want: []string{"filter chain FORWARD: -d 10.5.34.0/24 -p tcp -m tcp --dport 80 -j DROP (part)"}},
-		{name: "drops of several ports, each of which is told", saved: filter("ACCEPT", "-A FORWARD -p tcp -m tcp --dport 25 -j DROP\n-A FORWARD -p udp -m multiport --dports 53,5000:6000 -j REJECT\n"),
+		{name: "drops of several ports, each of which is reported", saved: filter("ACCEPT", "-A FORWARD -p tcp -m tcp --dport 25 -j DROP\n-A FORWARD -p udp -m multiport --dports 53,5000:6000 -j REJECT\n"),
 			want: []string{"filter chain FORWARD: -p tcp -m tcp --dport 25 -j DROP (part)", "filter chain FORWARD: -p udp -m multiport --dports 53,5000:6000 -j REJECT (part)"}},
 		{name: "drop of all ports but some", saved: filter("ACCEPT", "-A FORWARD -p tcp -m multiport ! --dports 80,443 -j DROP\n"),
 			want: []string{"filter chain FORWARD: -p tcp -m multiport ! --dports 80,443 -j DROP (part)"}},
@@ -235,7 +236,7 @@ func TestObstaclesOfIPTables(t *testing.T) {
 			if tt.bridge == "-" {
 				known = nil
 			}
-			got := obstacles(iptablesBases("iptables", false, tables), []Crossing{crossing(true, true)}, known)
+			got := obstacles(iptablesBases("iptables", false, tables), []OverlayPath{overlayPath(true, true)}, known)
 			if diff := cmp.Diff(tt.want, places(got)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -250,7 +251,7 @@ func TestObstaclesOfBothFamilies(t *testing.T) {
 	}
 	want := []string{"ip6tables table raw chain PREROUTING: -d fd00:5:0:22::2/128 ! -i docker0 -j DROP", "ip6tables table filter chain DOCKER: ! -i docker0 -o docker0 -j DROP",
 		"ip6tables table nat chain POSTROUTING: -s fd00:5:0:22::/64 ! -o docker0 -j MASQUERADE"}
-	if diff := cmp.Diff(want, places(obstacles(iptablesBases("ip6tables", true, tables), []Crossing{crossing(true, true)}, bridges("docker0")))); diff != "" {
+	if diff := cmp.Diff(want, places(obstacles(iptablesBases("ip6tables", true, tables), []OverlayPath{overlayPath(true, true)}, bridges("docker0")))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -283,7 +284,7 @@ func TestObstacleAdvice(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := obstacles(iptablesBases("iptables", false, tables), []Crossing{crossing(tt.forward, tt.masq)}, bridges("docker0"))
+			got := obstacles(iptablesBases("iptables", false, tables), []OverlayPath{overlayPath(tt.forward, tt.masq)}, bridges("docker0"))
 			if len(got) != 1 {
 				t.Fatalf("%v", got)
 			}
@@ -310,9 +311,9 @@ func TestManyPartialObstacles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := obstacles(iptablesBases("iptables", false, tables), []Crossing{crossing(true, true)}, bridges("docker0"))
+	got := obstacles(iptablesBases("iptables", false, tables), []OverlayPath{overlayPath(true, true)}, bridges("docker0"))
 	if last := got[len(got)-1]; len(got) != mostPartial || last.More != 50-mostPartial {
-		t.Errorf("%d rules are told, and %d counted", len(got), last.More)
+		t.Errorf("%d rules are reported, and %d counted", len(got), last.More)
 	}
 }
 

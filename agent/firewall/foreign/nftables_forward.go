@@ -1,4 +1,4 @@
-package firewall
+package foreign
 
 import (
 	"bytes"
@@ -12,58 +12,60 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 
+	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
-// ForwardDrop is a chain of another program that the kernel calls for every forwarded packet and that lets no new
+// forwardDrop is a chain of another program that the kernel calls for every forwarded packet and that lets no new
 // connection through.
-type ForwardDrop struct {
-	Family string // ip, ip6, or inet for both
-	Table  string
-	Chain  string
-	By     string // "policy drop", "rule drop", "rule reject"
+type forwardDrop struct {
+	family string // ip, ip6, or inet for both
+	table  string
+	chain  string
+	by     string // "policy drop", "rule drop", "rule reject"
 }
 
 // String returns the chain in the notation of the program nft: "ip filter FORWARD (policy drop)".
-func (d ForwardDrop) String() string {
-	return fmt.Sprintf("%s %s %s (%s)", d.Family, d.Table, d.Chain, d.By)
+func (d forwardDrop) String() string {
+	return fmt.Sprintf("%s %s %s (%s)", d.family, d.table, d.chain, d.by)
 }
 
-// ForwardDrops returns such chains, sorted. Rules of leno in nftables that accept forwarded packets cannot overrule
+// readForwardDrops returns such chains, sorted. Rules of leno in nftables that accept forwarded packets cannot overrule
 // them: an accept ends only its own chain, and the kernel goes on with the others of the hook, while a drop is final.
 //
 // It returns only chains it is sure of: it leaves out a chain in which an earlier rule may let packets of a network
 // pass, by an accept with conditions or in a chain it leads to. An empty result is therefore no proof. It reads
 // nf_tables without any program, hence not the rules of iptables-legacy. It needs CAP_NET_ADMIN and reads the calling
 // thread's network namespace; a kernel without nf_tables has no such chains.
-func ForwardDrops(ctx context.Context) ([]ForwardDrop, error) {
+func readForwardDrops(ctx context.Context) ([]forwardDrop, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	conn, err := netfilter.Open()
 	if err != nil {
-		return nftNoDrops(err)
+		return withoutNFTables(err)
 	}
-	var out []ForwardDrop
+	var out []forwardDrop
 	err = conn.Settled(func() error {
 		out = nil
-		return forwardDrops(conn, &out)
+		return listForwardDrops(conn, &out)
 	})
 	if err = errors.Join(err, conn.CloseLasting()); err != nil {
-		return nftNoDrops(err)
+		return withoutNFTables(err)
 	}
-	slices.SortFunc(out, func(a, b ForwardDrop) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(out, func(a, b forwardDrop) int { return strings.Compare(a.String(), b.String()) })
 	return out, nil
 }
 
-func nftNoDrops(err error) ([]ForwardDrop, error) {
-	if err = nftUnlisted(err); errors.Is(err, ErrNotInstalled) {
+// withoutNFTables returns no chains where the kernel has no nf_tables, and the error otherwise.
+func withoutNFTables(err error) ([]forwardDrop, error) {
+	if netfilter.IsNFTMissing(err) {
 		return nil, nil
 	}
-	return nil, fmt.Errorf("nftables: list chains that forward: %w", err)
+	return nil, fmt.Errorf("nftables: list chains that forward: %w", netfilter.ExplainNFT(err))
 }
 
-func forwardDrops(c *netfilter.Conn, out *[]ForwardDrop) error {
+func listForwardDrops(c *netfilter.Conn, out *[]forwardDrop) error {
 	chains, err := c.ListChains()
 	if err != nil {
 		return err
@@ -73,7 +75,7 @@ func forwardDrops(c *netfilter.Conn, out *[]ForwardDrop) error {
 	}
 	for _, chain := range chains {
 		family, routed := families[chain.Table.Family]
-		ours := family == "inet" && chain.Table.Name == nftTable
+		ours := family == "inet" && chain.Table.Name == firewall.TableName
 		if base := netfilter.BaseOf(chain); !routed || ours || base.Type != nftables.ChainTypeFilter || base.Hook != *nftables.ChainHookForward {
 			continue
 		}
@@ -81,29 +83,29 @@ func forwardDrops(c *netfilter.Conn, out *[]ForwardDrop) error {
 		if err != nil {
 			return err
 		}
-		if by := nftRefusal(netfilter.BaseOf(chain).Policy, rules[chain.Name]); by != "" {
-			*out = append(*out, ForwardDrop{Family: family, Table: chain.Table.Name, Chain: chain.Name, By: by})
+		if by := refusal(netfilter.BaseOf(chain).Policy, rules[chain.Name]); by != "" {
+			*out = append(*out, forwardDrop{family: family, table: chain.Table.Name, chain: chain.Name, by: by})
 		}
 	}
 	return nil
 }
 
-// forwardBases returns the result of ForwardDrops as base chains to trace packets through, for a host without the
+// forwardBases returns the result of readForwardDrops as base chains to trace packets through, for a host without the
 // program that lists all of them. skip holds the tables that are known from elsewhere.
-func forwardBases(ctx context.Context, skip map[string]bool) ([]base, error) {
-	drops, err := ForwardDrops(ctx)
+func forwardBases(ctx context.Context, skip map[string]bool) ([]baseChain, error) {
+	drops, err := readForwardDrops(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var out []base
+	var out []baseChain
 	for _, d := range drops {
-		if skip[d.Family+" "+d.Table] {
+		if skip[d.family+" "+d.table] {
 			continue
 		}
-		b := base{where: fmt.Sprintf("nftables table %s %s chain %s", d.Family, d.Table, d.Chain), chain: d.Chain, hook: forwarding,
-			v4: d.Family != "ip6", v6: d.Family != "ip"}
-		if rule, found := strings.CutPrefix(d.By, "rule "); found {
-			b.lines = map[string][]line{d.Chain: {{text: rule, action: dropped}}}
+		b := baseChain{where: fmt.Sprintf("nftables table %s %s chain %s", d.family, d.table, d.chain), chain: d.chain, hook: hookForward,
+			v4: d.family != "ip6", v6: d.family != "ip"}
+		if rule, found := strings.CutPrefix(d.by, "rule "); found {
+			b.lines = map[string][]line{d.chain: {{text: rule, action: dropPacket}}}
 		} else {
 			b.drops = true
 		}
@@ -112,16 +114,16 @@ func forwardBases(ctx context.Context, skip map[string]bool) ([]base, error) {
 	return out, nil
 }
 
-// nftRefusal returns how a base chain refuses every new connection, for example "policy drop"; "" when it does not,
+// refusal returns how a base chain refuses every new connection, for example "policy drop"; "" when it does not,
 // or that is not sure.
-func nftRefusal(policy nftables.ChainPolicy, rules []netfilter.NFTRule) string {
+func refusal(policy nftables.ChainPolicy, rules []netfilter.NFTRule) string {
 	for _, r := range rules {
-		verdict, always := nftEnd(r)
+		verdict, always := endOfRule(r)
 		switch {
 		case verdict == "" || !always && (verdict == "drop" || verdict == "reject"):
-		case verdict == "accept" && nftUnderWay(r):
+		case verdict == "accept" && isForEstablished(r):
 		case verdict == "return" && always:
-			return nftRefusal(policy, nil)
+			return refusal(policy, nil)
 		case verdict == "drop" || verdict == "reject":
 			return "rule " + verdict
 		default:
@@ -134,9 +136,9 @@ func nftRefusal(policy nftables.ChainPolicy, rules []netfilter.NFTRule) string {
 	return ""
 }
 
-// nftEnd returns what a rule does with packets: "accept", "return", "drop", "reject", "other" for an unknown action,
+// endOfRule returns what a rule does with packets: "accept", "return", "drop", "reject", "other" for an unknown action,
 // or "" for a rule that does not end the chain; and whether it does so with all packets.
-func nftEnd(r netfilter.NFTRule) (verdict string, always bool) {
+func endOfRule(r netfilter.NFTRule) (verdict string, always bool) {
 	always = true
 	for _, e := range r.Exprs {
 		switch e := e.(type) {
@@ -173,9 +175,9 @@ func nftEnd(r netfilter.NFTRule) (verdict string, always bool) {
 	return "", always
 }
 
-// nftUnderWay reports whether a rule is only for established connections: its first condition is `ct state
+// isForEstablished reports whether a rule is only for established connections: its first condition is `ct state
 // established` or the like.
-func nftUnderWay(r netfilter.NFTRule) bool {
+func isForEstablished(r netfilter.NFTRule) bool {
 	const isNew = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
 	if len(r.Exprs) < 3 {
 		return false

@@ -1,4 +1,4 @@
-package firewall
+package foreign
 
 import (
 	"fmt"
@@ -6,23 +6,43 @@ import (
 	"strings"
 )
 
+// Obstacle is a rule of another program that harms packets between containers of two hosts: it drops them, or
+// replaces their source with the host's address.
+type Obstacle struct {
+	Network string
+	Where   string // "iptables table raw chain PREROUTING"
+	Rule    string // as its program prints it, or "policy DROP"
+	Partial bool   // it drops only some of the packets, which may be intended
+	More    int    // number of similar rules in the same place
+	Effect  string // what happens to which packets
+	Advice  string // what the operator should do
+}
+
+func (o Obstacle) String() string {
+	more := ""
+	if o.More > 0 {
+		more = fmt.Sprintf(" (and %d like it)", o.More)
+	}
+	return fmt.Sprintf("%s: %q%s: %s; %s", o.Where, o.Rule, more, o.Effect, o.Advice)
+}
+
 // obstacles returns what the host's rules do to each network's packets. bridges holds the device of each subnet's
 // containers, where it is known. It is pure.
-func obstacles(bases []base, crossings []Crossing, bridges map[netip.Prefix]string) []Obstacle {
+func obstacles(bases []baseChain, paths []OverlayPath, bridges map[netip.Prefix]string) []Obstacle {
 	var out []Obstacle
-	for _, c := range crossings {
+	for _, p := range paths {
 		before := len(out)
 		type rule struct {
 			where, text string
 			partial     bool
 		}
-		told := map[rule]bool{} // packets of both directions meet most rules
-		for _, subnet := range c.Network.Subnets {
-			for _, f := range c.flows(subnet, bridges[subnet]) {
+		reported := map[rule]bool{} // packets of both directions meet most rules
+		for _, subnet := range p.Network.Subnets {
+			for _, f := range p.flows(subnet, bridges[subnet]) {
 				for _, found := range trace(bases, f) {
-					o := c.obstacle(found)
-					if key := (rule{o.Where, o.Rule, o.Partial}); found.reportable() && !told[key] {
-						told[key] = true
+					o := p.obstacle(found)
+					if key := (rule{o.Where, o.Rule, o.Partial}); found.isReportable() && !reported[key] {
+						reported[key] = true
 						out = gather(out, before, o)
 					}
 				}
@@ -54,10 +74,13 @@ func gather(list []Obstacle, from int, o Obstacle) []Obstacle {
 }
 
 // flows returns the packets between containers of the subnet and other hosts.
-func (c Crossing) flows(subnet netip.Prefix, bridge string) []flow {
+func (p OverlayPath) flows(subnet netip.Prefix, bridge string) []flow {
 	var out []flow
-	for _, pool := range ofFamily(c.Network.Pools, subnet.Addr().Is6()) {
-		for _, link := range c.Links {
+	for _, pool := range p.Network.Pools {
+		if pool.Addr().Is6() != subnet.Addr().Is6() {
+			continue
+		}
+		for _, link := range p.Links {
 			out = append(out,
 				flow{src: pool, dst: subnet, local: subnet, in: link, out: bridge, inbound: true},
 				flow{src: subnet, dst: pool, local: subnet, in: bridge, out: link})
@@ -69,7 +92,7 @@ func (c Crossing) flows(subnet netip.Prefix, bridge string) []flow {
 // dockerTable is where Docker keeps its rules with nftables.
 const dockerTable = " docker-bridges"
 
-// direct reports whether the rule is Docker's against packets for containers' own addresses, whichever version wrote
+// isDirect reports whether the rule is Docker's against packets for containers' own addresses, whichever version wrote
 // it:
 //
 //	28.0 to 28.1  -t raw -A PREROUTING -p tcp -d 10.5.34.2 --dport 80 ! -i docker0 -j DROP
@@ -78,19 +101,21 @@ const dockerTable = " docker-bridges"
 //
 // (moby: libnetwork/drivers/bridge/port_mapping_linux.go at 28.0 and 28.1, later internal/iptabler/endpoint.go and
 // internal/nftabler/endpoint.go).
-func (f found) direct() bool {
-	return f.what == dropped && f.base.hook == prerouting && f.flow.inbound && f.flow.dst.IsSingleIP() &&
+func (f finding) isDirect() bool {
+	return f.what == dropPacket && f.base.hook == hookPrerouting && f.flow.inbound && f.flow.dst.IsSingleIP() &&
 		(strings.Contains(f.base.where, " table raw ") && strings.Contains(f.rule, "! -i ") || strings.HasSuffix(f.base.table(), dockerTable))
 }
 
-// partial reports whether the rule drops only some of the packets between two hosts' containers. Docker's rules
+// isPartial reports whether the rule drops only some of the packets between two hosts' containers. Docker's rules
 // against packets for containers' own addresses do not count: each drops the packets of one container, and together
 // they drop those of all.
-func (f found) partial() bool { return f.what == dropped && !f.whole && !f.direct() && !f.separates() }
+func (f finding) isPartial() bool {
+	return f.what == dropPacket && !f.whole && !f.isDirect() && !f.isSeparation()
+}
 
-// separates reports whether the rule is for all packets between this host's subnet and a subnet as large as a
+// isSeparation reports whether the rule is for all packets between this host's subnet and a subnet as large as a
 // host's, for example "-s 10.5.77.0/24 -j DROP".
-func (f found) separates() bool {
+func (f finding) isSeparation() bool {
 	own, other := f.flow.src, f.flow.dst
 	if f.flow.inbound {
 		own, other = other, own
@@ -98,13 +123,13 @@ func (f found) separates() bool {
 	return f.flow.part() == "" && covers(own, f.flow.local) && other.Bits() <= f.flow.local.Bits()
 }
 
-// reportable reports whether to report the rule: a change of source for only a part of the packets is left out.
-func (f found) reportable() bool {
-	return f.what == dropped || f.flow.part() == ""
+// isReportable reports whether to report the rule: a change of source for only a part of the packets is left out.
+func (f finding) isReportable() bool {
+	return f.what == dropPacket || f.flow.part() == ""
 }
 
 // place returns where a rule is and its text.
-func (f found) place() (where, rule string) {
+func (f finding) place() (where, rule string) {
 	where, rule = f.base.table()+" chain "+f.chain, f.rule
 	if rule == policyDrop && strings.HasPrefix(f.base.where, "ip") {
 		rule = "policy DROP"
@@ -112,9 +137,10 @@ func (f found) place() (where, rule string) {
 	return where, rule
 }
 
-func (c Crossing) obstacle(f found) Obstacle {
+// obstacle describes one finding on the path.
+func (p OverlayPath) obstacle(f finding) Obstacle {
 	where, rule := f.place()
-	o := Obstacle{Network: c.Network.Name, Where: where, Rule: rule, Partial: f.partial(), Effect: f.effect(), Advice: c.advice(f)}
+	o := Obstacle{Network: p.Network.Name, Where: where, Rule: rule, Partial: f.isPartial(), Effect: f.effect(), Advice: p.advice(f)}
 	if o.Partial {
 		o.Advice = "it may be intended; if it is not, remove it" + f.removal() + ", or: " + o.Advice
 	}
@@ -123,7 +149,7 @@ func (c Crossing) obstacle(f found) Obstacle {
 
 // removal returns the command that removes a rule of iptables, in parentheses; "" for other rules, which are
 // identified by numbers that change.
-func (f found) removal() string {
+func (f finding) removal() string {
 	program, table, ok := strings.Cut(f.base.table(), " table ")
 	if !ok || !strings.HasPrefix(program, "ip") || f.rule == policyDrop {
 		return ""
@@ -131,11 +157,12 @@ func (f found) removal() string {
 	return fmt.Sprintf(" (`%s -t %s -D %s %s`)", program, table, f.chain, f.rule)
 }
 
-func (f found) effect() string {
+// effect returns in words what the rule does to which packets.
+func (f finding) effect() string {
 	switch {
-	case f.what == translated:
+	case f.what == translateSource:
 		return "containers on other hosts see this host's address instead of the container's"
-	case f.partial():
+	case f.isPartial():
 		what := f.flow.part()
 		if what != "" {
 			what = ": " + what
@@ -154,27 +181,27 @@ func (f found) effect() string {
 }
 
 // advice returns what the operator should do to let packets past the rule.
-func (c Crossing) advice(f found) string {
-	table, trusted := f.base.table(), strings.Join(c.Links, ":")
-	var pools []string // that the chain is asked about
-	for _, p := range c.Network.Pools {
-		if p.Addr().Is6() && f.base.v6 || p.Addr().Is4() && f.base.v4 {
-			pools = append(pools, p.String())
+func (p OverlayPath) advice(f finding) string {
+	table, trusted := f.base.table(), strings.Join(p.Links, ":")
+	var pools []string // of the families that the chain is called for
+	for _, pool := range p.Network.Pools {
+		if pool.Addr().Is6() && f.base.v6 || pool.Addr().Is4() && f.base.v4 {
+			pools = append(pools, pool.String())
 		}
 	}
 	pool := strings.Join(pools, " and ")
 	docker := strings.HasSuffix(table, dockerTable)
 	switch {
-	case f.what == translated && (docker || strings.Contains(f.rule, "! -o ")):
+	case f.what == translateSource && (docker || strings.Contains(f.rule, "! -o ")):
 		advice := "start dockerd with --ip-masq=false, or make the Docker network with --opt com.docker.network.bridge.enable_ip_masquerade=false " +
 			"(`leno docker-opts` prints both)"
-		if !c.Network.IPMasq {
+		if !p.Network.IPMasq {
 			advice += ", and set ip_masq = true in this network's block"
 		}
 		return advice
-	case f.what == translated:
+	case f.what == translateSource:
 		return fmt.Sprintf("leave packets from %s to %s out of that rule, or set ip_masq = true in this network's block", f.flow.src, pool)
-	case f.direct():
+	case f.isDirect():
 		return fmt.Sprintf("start dockerd with --allow-direct-routing (Docker 28.2 and later), or make the Docker network with --opt "+
 			"com.docker.network.bridge.trusted_host_interfaces=%s; before 28.2 start dockerd with DOCKER_INSECURE_NO_IPTABLES_RAW=1 in its "+
 			"environment (`leno docker-opts` prints what the installed version needs)", trusted)
@@ -185,7 +212,7 @@ func (c Crossing) advice(f found) string {
 		return fmt.Sprintf("firewall-cmd --permanent --zone=trusted --add-source=%s && firewall-cmd --reload", strings.Join(pools, " --add-source="))
 	case strings.HasPrefix(f.chain, "ufw"):
 		return fmt.Sprintf("ufw route allow from %s to %s", pool, pool)
-	case f.base.hook == forwarding && strings.HasPrefix(table, "ip") && !c.Network.Forward:
+	case f.base.hook == hookForward && strings.HasPrefix(table, "ip") && !p.Network.Forward:
 		return fmt.Sprintf("set forward = true in this network's block, or accept packets from and to %s there", pool)
 	}
 	return fmt.Sprintf("accept packets from and to %s there, before that rule", pool)

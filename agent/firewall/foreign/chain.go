@@ -1,0 +1,102 @@
+package foreign
+
+import "strings"
+
+// extent tells for which packets of a flow a condition holds: partOfFlow comes with the narrowed flow.
+type extent int
+
+const (
+	wholeFlow extent = iota
+	partOfFlow
+	nothing
+	indeterminate
+)
+
+// condition is one match of a rule. It returns for which packets of the flow it holds, and the flow of those packets.
+type condition func(f flow) (extent, flow)
+
+// action is what a rule does with the packets it matches.
+type action int
+
+const (
+	continueChain action = iota // with the next rule
+	acceptPacket                // and end this base chain
+	dropPacket
+	translateSource
+	returnToCaller
+	jumpToChain
+	gotoChain // as jumpToChain, but without return
+	unknownAction
+)
+
+// line is one rule, whichever program wrote it.
+type line struct {
+	text       string
+	conditions []condition
+	action     action
+	to         string // target of jumps
+}
+
+// match returns which packets of the flow the rule applies to.
+func (l line) match(f flow) (extent, flow) {
+	result := wholeFlow
+	for _, c := range l.conditions {
+		a, narrower := c(f)
+		switch {
+		case a == nothing:
+			return nothing, f
+		case a == partOfFlow:
+			f = narrower
+		}
+		result = lessCertain(result, a)
+	}
+	return result, f
+}
+
+// lessCertain returns the less certain of two extents other than nothing.
+func lessCertain(a, b extent) extent {
+	if a == indeterminate || b == indeterminate {
+		return indeterminate
+	}
+	return max(a, b)
+}
+
+// hook is the netfilter hook at which a base chain is called.
+type hook int
+
+const (
+	hookPrerouting hook = iota
+	hookInput
+	hookForward
+	hookOutput
+	hookPostrouting
+)
+
+// isPassedBy reports whether a flow passes that hook.
+func (h hook) isPassedBy(f flow) bool {
+	switch {
+	case f.host == nil:
+		return h != hookInput && h != hookOutput
+	case f.inbound:
+		return h == hookPrerouting || h == hookInput
+	}
+	return h == hookOutput || h == hookPostrouting
+}
+
+// baseChain is a chain that the kernel calls, with the chains of its table.
+type baseChain struct {
+	where    string // "iptables table filter chain FORWARD"
+	chain    string
+	hook     hook
+	nat      bool
+	priority int
+	drops    bool              // its policy
+	v4, v6   bool              // families it is called for
+	lines    map[string][]line // of each chain
+}
+
+// table returns where without the chain.
+func (b baseChain) table() string {
+	table, _, _ := strings.Cut(b.where, " chain ")
+	return table
+}

@@ -1,0 +1,85 @@
+package foreign
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// flow describes the first packets of connections between a container of this host and those of the others: all of
+// them, or the part that a rule narrows them to.
+type flow struct {
+	src, dst netip.Prefix
+	local    netip.Prefix // this host's subnet, which never contains the other end
+	in, out  string       // devices; "" if not known
+	inbound  bool         // from another host
+	host     *hostTraffic // for packets of the host itself; nil for containers'
+
+	protocols          numbers
+	sourcePorts, ports numbers // of TCP, UDP and other protocols that have ports
+	icmpTypes          numbers
+	narrowed           []string // other restrictions, in words: "not from 10.5.77.0/24"
+}
+
+func (f flow) is6() bool { return f.dst.Addr().Is6() }
+
+// numbered returns the sets of numbers that may narrow a flow.
+func (f *flow) numbered() []*numbers {
+	return []*numbers{&f.protocols, &f.sourcePorts, &f.ports, &f.icmpTypes}
+}
+
+// within reports whether every packet of f is one of g.
+func (f flow) within(g flow) bool {
+	theirs := g.numbered()
+	for i, mine := range f.numbered() {
+		if !theirs[i].contains(*mine) {
+			return false
+		}
+	}
+	return covers(g.src, f.src) && covers(g.dst, f.dst) && !slices.ContainsFunc(g.narrowed, func(n string) bool { return !slices.Contains(f.narrowed, n) })
+}
+
+// without returns f less a part of it that differs in one respect; false where the rest cannot be determined.
+func (f flow) without(part flow) (flow, bool) {
+	rest, differs := f, 0
+	theirs := part.numbered()
+	for i, mine := range rest.numbered() {
+		if !mine.equal(*theirs[i]) {
+			*mine, differs = mine.without(*theirs[i]), differs+1
+		}
+	}
+	not := func(what string) {
+		rest.narrowed, differs = append(slices.Clone(rest.narrowed), "not "+what), differs+1
+	}
+	if part.src != f.src {
+		not("from " + part.src.String())
+	}
+	if part.dst != f.dst {
+		not("to " + part.dst.String())
+	}
+	for _, what := range part.narrowed {
+		if !slices.Contains(f.narrowed, what) {
+			not(what)
+		}
+	}
+	return rest, differs == 1
+}
+
+// part describes in words what the flow is narrowed to; "" if only by addresses.
+func (f flow) part() string {
+	var out []string
+	number := strconv.Itoa
+	for _, of := range []struct {
+		set  numbers
+		word string
+		name func(int) string
+	}{{f.protocols, "", protocolName}, {f.sourcePorts, "from port ", number}, {f.ports, "to port ", number}, {f.icmpTypes, "type ", number}} {
+		if of.set != nil {
+			out = append(out, of.word+of.set.text(of.name))
+		}
+	}
+	return strings.Join(append(out, f.narrowed...), ", ")
+}
+
+func covers(a, b netip.Prefix) bool { return a.Bits() <= b.Bits() && a.Contains(b.Addr()) }

@@ -1,0 +1,52 @@
+// Package foreign judges the firewall rules of other programs: which of them drop packets between containers of two
+// hosts, or between the hosts themselves. It reads rules and reports those that are certainly in the way; it changes
+// nothing.
+package foreign
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/lenonet/leno/agent/firewall"
+)
+
+// OverlayPath describes how one network's packets pass this host.
+type OverlayPath struct {
+	Network firewall.Network
+	Links   []string // devices by which packets of other hosts arrive
+}
+
+// UnderlayPath describes how a network's packets between this host and another host pass this host's rules: as UDP
+// datagrams of the host itself.
+type UnderlayPath struct {
+	Network string
+	Link    string     // device between hosts
+	Own     netip.Addr // this host's address there
+	Peer    netip.Addr // the other host's
+	Port    int        // UDP, the same on both hosts
+	// SamePort reports whether datagrams are also sent from that port, so that those of the other host may count as
+	// answers.
+	SamePort bool
+}
+
+// Obstacles returns the current rules of other programs that keep containers of this host and of others from reaching
+// each other, in every variant of iptables and in nftables. Rules that drop only some packets are marked as partial.
+// It changes nothing and reports only what it is sure of, so an empty result is no proof. silent reports that there
+// are rules in iptables-legacy, whose changes the kernel does not announce. It continues after a program fails and
+// joins the errors; one that is not installed has no rules. Programs are started from the calling thread, hence in
+// its network namespace.
+func Obstacles(ctx context.Context, paths []OverlayPath) (found []Obstacle, silent bool, err error) {
+	bases, silent, err := readBaseChains(ctx)
+	bridges, listing := bridgesOf(paths)
+	return obstacles(bases, paths, bridges), silent, errors.Join(err, listing)
+}
+
+// Find returns what Obstacles returns, and the rules of this host, in every variant of iptables and in nftables,
+// that drop datagrams between hosts. It reads the rules once for all networks. It changes nothing and reports only
+// what it is sure of, so an empty result is no proof. Like Obstacles, it starts programs from the calling thread.
+func Find(ctx context.Context, overlay []OverlayPath, underlay []UnderlayPath) ([]Obstacle, []Blockade, error) {
+	bases, _, err := readBaseChains(ctx)
+	bridges, listing := bridgesOf(overlay)
+	return obstacles(bases, overlay, bridges), blockades(bases, underlay), errors.Join(err, listing)
+}
