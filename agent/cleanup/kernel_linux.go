@@ -13,7 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/leftover"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/backend/reconcile"
@@ -246,7 +246,7 @@ func (c *cleaner) networkOf(dst netip.Prefix) string {
 
 // findRules adds the rules in every firewall.
 func (c *cleaner) findRules(ctx context.Context) {
-	found, err := firewall.Leftovers(ctx, c.o.Network)
+	found, err := leftover.Find(ctx, c.o.Network)
 	if err != nil {
 		c.addLeft(Leftover{Kind: Firewall, Name: "any"}, err)
 	}

@@ -10,7 +10,7 @@ import (
 
 // Chains of ours. Names are at most 28 bytes (XT_EXTENSION_MAXNAMELEN less the final zero).
 const (
-	ChainPrefix    = "LENO-"
+	ChainPrefix  = "LENO-"
 	chainOverlay = ChainPrefix + "OVERLAY"
 	chainMasq    = ChainPrefix + "POSTROUTING"
 	chainForward = ChainPrefix + "FORWARD"
@@ -80,7 +80,7 @@ func (r rule) arguments(chain string, randomFully bool) netfilter.Rule {
 	if r.dst.IsValid() {
 		out = append(out, "-d", r.dst.String())
 	}
-	out = append(out, "-m", "comment", "--comment", r.comment(), "-j")
+	out = append(out, "-m", "comment", "--comment", Comment(r.network), "-j")
 	switch r.verdict {
 	case leave:
 		return append(out, "RETURN")

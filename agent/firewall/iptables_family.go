@@ -98,7 +98,10 @@ func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []strin
 	case err != nil && (needed || ctx.Err() != nil):
 		return nil, err
 	case err != nil:
-		written, err = f.removeWithout(err)
+		tables, err := Uninstalled{f.variant, f.v6}.Remove(err)
+		for _, name := range tables {
+			written = append(written, f.named()+" table "+name)
+		}
 		f.clean = err == nil
 		return written, err
 	}

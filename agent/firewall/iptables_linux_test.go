@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -17,8 +16,6 @@ import (
 	"github.com/lenonet/leno/agent/firewall/netfilter"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
-
-var changing = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]`)
 
 // forced returns a kind that knows only the programs of its variant.
 func forced(variant string) *iptables {
@@ -36,12 +33,13 @@ func iptablesHarness(variant string) harness {
 		kind: "iptables-" + variant,
 		only: func() *Firewall { return onlyOf(forced(variant)) },
 		saved: func(ns *nstest.NS) string {
-			return changing.ReplaceAllString(ns.Sh(programs.Replace("V4-save; V6-save")), "")
+			return firewalltest.Settled(ns.Sh(programs.Replace("V4-save; V6-save")))
 		},
 		drop:    programs.Replace("V4 -P FORWARD DROP; V6 -P FORWARD DROP"),
 		tables:  4,
 		changed: 2,
 		damage:  map[string]damage{},
+		foreign: firewalltest.ForeignRules(variant),
 		shows: []string{
 			"-A FORWARD -i eth8 -j DROP\n-A FORWARD -j LENO-FORWARD\n-A FORWARD -i eth7 -j MINE-NOT-LENO-\n",
 			"-A POSTROUTING -o eth6 -j SNAT --to-source 192.0.2.9\n-A POSTROUTING -j LENO-OVERLAY\n-A POSTROUTING -j THEIRS\n-A POSTROUTING -j LENO-POSTROUTING\n",
@@ -56,17 +54,6 @@ func iptablesHarness(variant string) harness {
 			`-A LENO-FORWARD -s fd00:5::/48 -m comment --comment "leno default" -j ACCEPT` + "\n",
 		},
 	}
-	for _, program := range []string{"V4", "V6"} {
-		h.foreign += programs.Replace(strings.ReplaceAll(`
-			IPT -t nat -N THEIRS
-			IPT -t nat -A THEIRS -p tcp --dport 80 -m comment --comment "they're \"theirs\"" -j RETURN
-			IPT -t nat -A POSTROUTING -j THEIRS
-			IPT -N MINE-NOT-LENO-
-			IPT -A FORWARD -i eth8 -j DROP
-			IPT -A FORWARD -i eth7 -j MINE-NOT-LENO-
-			IPT -P FORWARD DROP`, "IPT", program))
-	}
-	h.foreign += programs.Replace("\nV4 -t nat -I POSTROUTING -o eth6 -j SNAT --to-source 192.0.2.9\n")
 	for name, d := range map[string]damage{
 		"chains flushed":           {"V4 -t nat -F LENO-POSTROUTING; V4 -F LENO-FORWARD", 2},
 		"chain deleted":            {"V6 -D FORWARD -j LENO-FORWARD; V6 -F LENO-FORWARD; V6 -X LENO-FORWARD", 1},

@@ -33,7 +33,7 @@ func nftRuleOf(r rule, in nftPlace) netfilter.NFTRule {
 	default:
 		exprs = append(exprs, &expr.Verdict{Kind: expr.VerdictAccept})
 	}
-	return netfilter.NFTRule{Exprs: exprs, UserData: userdata.AppendString(nil, userdata.TypeComment, r.comment())}
+	return netfilter.NFTRule{Exprs: exprs, UserData: userdata.AppendString(nil, userdata.TypeComment, Comment(r.network))}
 }
 
 // nftFields holds the offsets, in bytes, of the matched fields in a family's header.
@@ -91,7 +91,7 @@ type nftChain struct {
 
 // Our table.
 const (
-	TableName     = "leno"
+	TableName    = "leno"
 	nftTableName = "inet " + TableName // as people write it
 )
 

@@ -44,8 +44,8 @@ func (r rule) is6() bool {
 	return r.dst.Addr().Is6()
 }
 
-// comment returns the comment attached to the rule.
-func (r rule) comment() string { return "leno " + r.network }
+// Comment returns the comment that is attached to each rule of a network, for example "leno default".
+func Comment(network string) string { return "leno " + network }
 
 // rules holds all wanted rules of both families, in order. It is a value: equal states give equal rules, whichever
 // kind applies them.

@@ -2,6 +2,9 @@
 package firewalltest
 
 import (
+	"regexp"
+	"strings"
+
 	"errors"
 	"os"
 	"os/exec"
@@ -61,4 +64,28 @@ func Load(t testing.TB, ns *nstest.NS, ruleset string) {
 		t.Fatal(err)
 	}
 	ns.Sh("nft -f " + file)
+}
+
+// changing matches comments and packet counters.
+var changing = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]`)
+
+// Settled returns what iptables-save printed without the parts that change by themselves.
+func Settled(saved string) string { return changing.ReplaceAllString(saved, "") }
+
+// ForeignRules returns a script that creates rules of another program in every table that leno writes, in both
+// families, with names similar to ours.
+func ForeignRules(variant string) string {
+	var out strings.Builder
+	for _, command := range []string{"iptables-", "ip6tables-"} {
+		out.WriteString(strings.ReplaceAll(`
+			IPT -t nat -N THEIRS
+			IPT -t nat -A THEIRS -p tcp --dport 80 -m comment --comment "they're \"theirs\"" -j RETURN
+			IPT -t nat -A POSTROUTING -j THEIRS
+			IPT -N MINE-NOT-LENO-
+			IPT -A FORWARD -i eth8 -j DROP
+			IPT -A FORWARD -i eth7 -j MINE-NOT-LENO-
+			IPT -P FORWARD DROP`, "IPT", command+variant))
+	}
+	out.WriteString("\niptables-" + variant + " -t nat -I POSTROUTING -o eth6 -j SNAT --to-source 192.0.2.9\n")
+	return out.String()
 }

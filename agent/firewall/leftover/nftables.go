@@ -1,19 +1,19 @@
-package firewall
+package leftover
 
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
 
+	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
-// leftTables is Leftovers for nftables: the one table that every version makes. A table of our name in another
+// inNFTables returns what is ours in nftables: the one table that every version makes. A table of our name in another
 // family, or one whose name only begins like ours, is an operator's.
-func leftTables(network string) (out []Leftover, err error) {
+func inNFTables(network string) (out []Rules, err error) {
 	err = netfilter.WithConn(func(c *netfilter.Conn) error {
 		return c.Settled(func() error {
 			out = nil
@@ -22,10 +22,10 @@ func leftTables(network string) (out []Leftover, err error) {
 				return fmt.Errorf("list tables: %w", err)
 			}
 			for _, t := range tables {
-				if t.Name != TableName {
+				if t.Name != firewall.TableName {
 					continue
 				}
-				l, err := leftOf(c, t, network)
+				l, err := rulesIn(c, t, network)
 				if err != nil {
 					return err
 				}
@@ -42,57 +42,37 @@ func leftTables(network string) (out []Leftover, err error) {
 	return out, err
 }
 
-// nftHolds returns the tables that have chains like those that iptables-nft makes for us.
-func nftHolds(v6 bool) (tables []string, err error) {
-	family := nftables.TableFamilyIPv4
-	if v6 {
-		family = nftables.TableFamilyIPv6
-	}
-	err = netfilter.WithConn(func(c *netfilter.Conn) error {
-		_, own, err := ownOfPrograms(c, family)
-		for _, chain := range own {
-			if !slices.Contains(tables, chain.Table.Name) {
-				tables = append(tables, chain.Table.Name)
-			}
-		}
-		return err
-	})
-	if netfilter.IsNFTMissing(err) {
-		return nil, nil
-	}
-	return tables, err
-}
-
-// leftOf returns the part of a table to remove: all of it, unless it has rules of networks other than the named one.
-func leftOf(c *netfilter.Conn, t *nftables.Table, network string) (Leftover, error) {
-	name := nftTableName
-	whole := Leftover{Program: "nft", Table: name, Parts: []string{"table " + name}, remove: func(context.Context) error {
+// rulesIn returns the part of a table to remove: all of it, unless it has rules of networks other than the named one.
+func rulesIn(c *netfilter.Conn, t *nftables.Table, network string) (Rules, error) {
+	name := "inet " + firewall.TableName
+	whole := Rules{Program: "nft", Table: name, Parts: []string{"table " + name}}
+	whole.remove = func(context.Context) error {
 		return netfilter.WithConn(func(c *netfilter.Conn) error {
 			c.DelTable(t)
 			return c.Flush()
 		})
-	}}
+	}
 	if network == "" {
 		return whole, nil
 	}
 	chains, err := c.ListChainsOfTableFamily(t.Family)
 	if err != nil {
-		return Leftover{}, fmt.Errorf("list chains: %w", err)
+		return Rules{}, fmt.Errorf("list chains: %w", err)
 	}
 	var gone []*nftables.Rule
 	others := false
-	part := Leftover{Program: "nft", Table: name}
+	part := Rules{Program: "nft", Table: name}
 	for _, chain := range chains {
 		if chain.Table.Name != t.Name {
 			continue
 		}
 		rules, err := c.GetRules(t, chain)
 		if err != nil {
-			return Leftover{}, fmt.Errorf("list rules: %w", err)
+			return Rules{}, fmt.Errorf("list rules: %w", err)
 		}
 		for _, r := range rules {
 			comment, _ := userdata.GetString(r.UserData, userdata.TypeComment)
-			if comment != (rule{network: network}).comment() {
+			if comment != firewall.Comment(network) {
 				others = true
 				continue
 			}

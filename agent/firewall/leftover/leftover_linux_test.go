@@ -1,7 +1,8 @@
-package firewall
+package leftover
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/firewalltest"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
@@ -20,14 +23,14 @@ func everything(ns *nstest.NS) string {
 	for _, command := range []string{"iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft"} {
 		out += command + "\n" + ns.Sh(command+"-save")
 	}
-	return changing.ReplaceAllString(out, "")
+	return firewalltest.Settled(out)
 }
 
 // strangers fills every firewall with rules that are not ours, though they look
 // like it.
 func strangers(ns *nstest.NS) {
 	for _, variant := range []string{"legacy", "nft"} {
-		ns.Sh(iptablesHarness(variant).foreign)
+		ns.Sh(firewalltest.ForeignRules(variant))
 	}
 	ns.Sh(`nft -f - <<'X'
 		table inet lenovo { chain c { type filter hook forward priority 5; ip saddr 10.5.0.0/16 accept comment "leno default"; }; }
@@ -39,6 +42,75 @@ func strangers(ns *nstest.NS) {
 X`)
 }
 
+// networks returns two networks that want every kind of rule.
+func networks() []firewall.Network {
+	prefixes := func(list ...string) (out []netip.Prefix) {
+		for _, p := range list {
+			out = append(out, netip.MustParsePrefix(p))
+		}
+		return out
+	}
+	return []firewall.Network{
+		{
+			Name:    "default",
+			Pools:   prefixes("10.5.0.0/16", "fd00:5::/48"),
+			Subnets: prefixes("10.5.34.0/24", "fd00:5:0:22::/64"),
+			IPMasq:  true,
+			Forward: true,
+		},
+		{
+			Name:    "b-2.x",
+			Pools:   prefixes("10.6.0.0/16"),
+			Subnets: prefixes("10.6.1.0/24"),
+			IPMasq:  true,
+			Forward: true,
+		},
+	}
+}
+
+// apply lets a firewall hold the rules of networks in a namespace.
+func apply(t *testing.T, ns *nstest.NS, kind firewall.Type, networks []firewall.Network) {
+	t.Helper()
+	ns.Do(func() {
+		state := firewall.State{Type: kind, RandomFully: true, Networks: networks}
+		if _, err := firewall.New(hclog.NewNullLogger()).Apply(t.Context(), state); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// iptablesOf returns commands that add what one variant of iptables contains when it holds the rules of these networks.
+func iptablesOf(t *testing.T, variant string, networks []firewall.Network) (commands []string) {
+	t.Helper()
+	ns := nstest.New(t)
+	firewalltest.NewPrograms(t).Prefer(variant)
+	apply(t, ns, firewall.TypeIPTables, networks)
+	for _, command := range []string{"iptables-", "ip6tables-"} {
+		command += variant
+		ours := slices.DeleteFunc(strings.SplitAfter(ns.Sh(command+"-save"), "\n"), func(line string) bool {
+			return line != "COMMIT\n" && !strings.HasPrefix(line, "*") && !strings.Contains(line, "LENO-")
+		})
+		commands = append(commands, command+"-restore --noflush <<'X'\n"+strings.Join(ours, "")+"X\n")
+	}
+	return commands
+}
+
+// nftablesOf returns leno's own table when nftables holds the rules of these networks.
+func nftablesOf(t *testing.T, networks []firewall.Network) string {
+	t.Helper()
+	ns := nstest.New(t)
+	apply(t, ns, firewall.TypeNFTables, networks)
+	return ns.Sh("nft list table inet leno")
+}
+
+// restore runs commands in a namespace.
+func restore(t *testing.T, ns *nstest.NS, commands ...[]string) {
+	t.Helper()
+	for _, command := range slices.Concat(commands...) {
+		ns.Sh(command)
+	}
+}
+
 const ownTables = `nft -f - <<'X'
 	table inet leno {
 		chain postrouting { type nat hook postrouting priority srcnat
@@ -48,11 +120,11 @@ const ownTables = `nft -f - <<'X'
 	}
 X`
 
-// removeAll removes everything that Leftovers finds and returns a description of it.
+// removeAll removes everything that Find returns and returns a description of it.
 func removeAll(t *testing.T, ns *nstest.NS, network string) (out []string) {
 	t.Helper()
 	ns.Do(func() {
-		found, err := Leftovers(t.Context(), network)
+		found, err := Find(t.Context(), network)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,9 +148,7 @@ func TestLeftovers(t *testing.T) {
 	if got := removeAll(t, ns, ""); got != nil {
 		t.Errorf("found where nothing is: %q", got)
 	}
-	for _, variant := range []string{"legacy", "nft"} {
-		apply(t, ns, iptablesHarness(variant).only(), two(), 4)
-	}
+	restore(t, ns, iptablesOf(t, "legacy", networks()), iptablesOf(t, "nft", networks()))
 	ns.Sh(`iptables-legacy -t raw -N LENO-RAW
 		iptables-legacy -t raw -A PREROUTING -m comment --comment "an older one" -j LENO-RAW
 		iptables-legacy -t raw -A LENO-RAW -j RETURN
@@ -113,29 +183,23 @@ func TestLeftovers(t *testing.T) {
 
 // TestLeftoversOfANetwork checks that the rules of other networks stay as they are.
 func TestLeftoversOfANetwork(t *testing.T) {
-	ns := nstest.New(t)
-	strangers(ns)
-	empty := everything(ns)
-	b := two()[1:]
-	native := func(networks []Network) {
+	empty := func() *nstest.NS {
+		ns := nstest.New(t)
+		strangers(ns)
+		return ns
+	}
+	load := func(ns *nstest.NS, wanted []firewall.Network) {
 		t.Helper()
-		ns.Do(func() {
-			if _, err := newNFTables(hclog.NewNullLogger()).apply(t.Context(), wanted(State{Networks: networks})); err != nil {
-				t.Fatal(err)
-			}
-		})
+		restore(t, ns, iptablesOf(t, "legacy", wanted), iptablesOf(t, "nft", wanted))
+		firewalltest.Load(t, ns, nftablesOf(t, wanted))
 	}
-	for _, variant := range []string{"legacy", "nft"} {
-		apply(t, ns, iptablesHarness(variant).only(), b, 2)
+	before, one, ns := empty(), empty(), empty()
+	load(one, networks()[1:])
+	load(ns, networks())
+	if got := len(removeAll(t, ns, "default")); got == 0 {
+		t.Error("found nothing")
 	}
-	native(b)
-	alone := everything(ns)
-	for _, variant := range []string{"legacy", "nft"} {
-		apply(t, ns, iptablesHarness(variant).only(), two(), 4)
-	}
-	native(two())
-	removeAll(t, ns, "default")
-	if diff := cmp.Diff(alone, everything(ns)); diff != "" {
+	if diff := cmp.Diff(everything(one), everything(ns)); diff != "" {
 		t.Errorf("without one network (-want +got):\n%s", diff)
 	}
 	if got := removeAll(t, ns, "def"); got != nil {
@@ -147,7 +211,7 @@ func TestLeftoversOfANetwork(t *testing.T) {
 		t.Errorf("tables of nftables without one network:\n%s", got)
 	}
 	removeAll(t, ns, "b-2.x")
-	if diff := cmp.Diff(empty, everything(ns)); diff != "" {
+	if diff := cmp.Diff(everything(before), everything(ns)); diff != "" {
 		t.Errorf("without both (-want +got):\n%s", diff)
 	}
 }
@@ -174,7 +238,7 @@ func TestLeftoversWithoutTheirPrograms(t *testing.T) {
 			t.Setenv("PATH", empty)
 			look := func() error {
 				var err error
-				ns.Do(func() { _, err = Leftovers(t.Context(), "") })
+				ns.Do(func() { _, err = Find(t.Context(), "") })
 				return err
 			}
 			if err := look(); err != nil {
@@ -190,7 +254,7 @@ func TestLeftoversWithoutTheirPrograms(t *testing.T) {
 				}
 				return
 			}
-			if err := look(); !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "ip6tables-"+variant) {
+			if err := look(); !errors.Is(err, firewall.ErrNotInstalled) || !strings.Contains(err.Error(), "ip6tables-"+variant) {
 				t.Errorf("of ours: %v", err)
 			}
 		})
