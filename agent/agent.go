@@ -412,16 +412,16 @@ func (a *Agent) runner(name string) (*runner, bool) {
 func (a *Agent) watchKernel(ctx context.Context) error {
 	const name = "kernel watch"
 	backoff := retry.NewBackoff()
-	var faults lasting
+	var faults health.ActiveFaults
 	for {
 		err := a.o.WatchKernel(ctx, a.usesLink, a.reaches, func() {
-			faults.end(name)
+			faults.End(name)
 			a.env.kernel.Set(struct{}{})
 		})
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if faults.begin(name) {
+		if faults.Begin(name) {
 			a.log.Warn("watching the kernel failed, the slow tick goes on", "error", err)
 		}
 		if err := backoff.Wait(ctx); err != nil {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/health"
@@ -15,17 +16,17 @@ import (
 // routes have no check: they need it, and its own says what became of them.
 func (r *runner) checkDatapath(n registry.Network, s backend.State, report *backend.Report, err error) {
 	if n.Backend.Type == "alloc" { // which has no datapath, so nothing to forward
-		r.healed(report.Healed)
+		r.healed(time.Now(), report.Healed)
 	} else {
 		off, healed := r.forwarding(n, s)
 		report.Healed = append(report.Healed, healed...)
-		r.healed(report.Healed)
+		r.healed(time.Now(), report.Healed)
 		r.checkForwarding(off)
 	}
 	wrong := backend.ByPart(err)
 	if wrong[backend.Device] != nil {
 		r.failing(health.Device, api.Critical, advice.Datapath, err)
-		r.faults.end(health.Routes)
+		r.faults.End(health.Routes)
 		r.env.health.Clear(r.local.Name, health.Routes)
 		return
 	}
@@ -79,7 +80,7 @@ func (r *runner) checkUndisturbed(check string, part backend.Part, reason string
 
 // quarrels says what of a part somebody else keeps changing, "" for nothing.
 func (r *runner) quarrels(part backend.Part) string {
-	if all := r.drift.quarrels(part); all != "" {
+	if all := r.drift.Describe(part); all != "" {
 		return "is being changed by somebody else again and again: " + all
 	}
 	return ""

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/flapping"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
@@ -18,71 +18,8 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestDrift: the same fault at an even pace, what is told of each time, and when
-// it is a quarrel.
-func TestDrift(t *testing.T) {
-	one := backend.Repair{Fault: "device was down"}
-	for _, tt := range []struct {
-		name           string
-		every          time.Duration
-		times          int
-		single, told   int  // lines
-		quarrel, after bool // at the end, and two minutes later
-	}{
-		{"once", time.Second, 1, 1, 0, false, false},
-		{"five times at once", 0, 5, 5, 0, false, false},
-		{"six times at once", 0, 6, 5, 1, true, false},
-		{"a hundred times in a minute", 600 * time.Millisecond, 100, 5, 1, true, false},
-		{"each second for ten minutes", time.Second, 600, 5, 10, true, false},
-		{"each minute for an hour", time.Minute, 60, 5, 55, true, false},
-		{"each 61 s for an hour", 61 * time.Second, 60, 60, 0, false, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var d drift
-			now := time.Unix(1e9, 0)
-			single, told := 0, 0
-			said := map[string]bool{}
-			for i := range tt.times {
-				if i > 0 {
-					now = now.Add(tt.every)
-				}
-				if over := d.settle(now); len(over) > 0 {
-					t.Errorf("over after %d: %q", i, over)
-				}
-				s, q := d.heal(now, []backend.Repair{one})
-				single += len(s)
-				told += len(q)
-				if in := d.quarrels(); in != "" {
-					said[in] = true
-				}
-			}
-			if len(said) > told {
-				t.Errorf("health says %d things, %d lines were written", len(said), told)
-			}
-			if single != tt.single || told != tt.told {
-				t.Errorf("%d and %d lines, want %d and %d", single, told, tt.single, tt.told)
-			}
-			if quarrel := d.quarrels(); (quarrel != "") != tt.quarrel || tt.quarrel && !strings.HasPrefix(quarrel, "device was down (") {
-				t.Errorf("quarrels %q", quarrel)
-			}
-			// Another fault meanwhile is told as ever.
-			if s, q := d.heal(now, []backend.Repair{{Fault: "routes were missing", Detail: "one"}}); len(s) != 1 || len(q) != 0 {
-				t.Errorf("another fault: %v, %v", s, q)
-			}
-			over := d.settle(now.Add(quarrelOver + time.Second))
-			if (len(over) == 1) != tt.quarrel || d.quarrels() != "" {
-				t.Errorf("two minutes later: over %q, quarrels %q", over, d.quarrels())
-			}
-			d.settle(now.Add(quarrelSpan + time.Second))
-			if len(d.faults) != 0 {
-				t.Errorf("remembers %d faults for ever", len(d.faults))
-			}
-		})
-	}
-}
-
-// TestQuarrel: somebody who undoes what is healed is named in health, slows the
-// agent down and no more than that.
+// TestQuarrel checks that a program that undoes repairs is named in health and slows the agent down, and has no other
+// effect.
 func TestQuarrel(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a").start()
@@ -96,19 +33,14 @@ func TestQuarrel(t *testing.T) {
 	a.more("applies", len(tries)+1, func() int { return len(a.recorder.tries()) })
 	tries = a.recorder.tries()
 	last := tries[len(tries)-1].Sub(tries[len(tries)-2])
-	if last < longestCalm || last > longestCalm+time.Second {
-		t.Errorf("a pass after %s, want one after %s", last, longestCalm)
+	if last < flapping.LongestPause || last > flapping.LongestPause+time.Second {
+		t.Errorf("a pass after %s, want one after %s", last, flapping.LongestPause)
 	}
 	a.recorder.hook(nil)
 	a.recorder.setReport(backend.Report{})
 	must(t, a.stop())
-	for _, f := range r.drift.faults { // now that nobody uses it
-		for i := range f.times {
-			f.times[i] = f.times[i].Add(-quarrelOver)
-		}
-	}
-	r.healed(nil)
-	if q := r.drift.quarrels(); q != "" {
+	r.healed(time.Now().Add(flapping.EndsAfter+time.Second), nil)
+	if q := r.drift.Describe(); q != "" {
 		t.Errorf("two minutes later: %s", q)
 	}
 	r.checkPeers(backend.Report{Peers: 3})
@@ -124,7 +56,7 @@ func TestCalmer(t *testing.T) {
 	for range 10 {
 		calm = r.calmer(calm, true)
 	}
-	if calm != longestCalm {
+	if calm != flapping.LongestPause {
 		t.Errorf("%s after many", calm)
 	}
 	if calm = r.calmer(calm, false); calm != settle {

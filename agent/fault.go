@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/config"
@@ -20,62 +17,16 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// A fault is a circumstance of this host that keeps something from working. It
-// is a check in health that says what to do, is tried again by the pauses of
-// newPause, and has one line in the log when it begins and one when it is over,
-// however often it is tried meanwhile.
-
-// lasting are the faults there are, by what fails. Safe for concurrent use.
-type lasting struct {
-	mu    sync.Mutex
-	known map[string]bool
-}
-
-// begin says whether the fault is new.
-func (f *lasting) begin(name string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.known == nil {
-		f.known = map[string]bool{}
-	}
-	before := f.known[name]
-	f.known[name] = true
-	return !before
-}
-
-// end says whether there was one.
-func (f *lasting) end(name string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	before := f.known[name]
-	delete(f.known, name)
-	return before
-}
-
-// failing says so once of a check that fails, until mended.
-func (f *lasting) failing(log hclog.Logger, check, reason string) {
-	if f.begin(check) {
-		log.Error("something on this host is in the way, trying again", "check", check, "error", reason)
-	}
-}
-
-// mended tells of the end of a fault, if there was one.
-func (f *lasting) mended(log hclog.Logger, check string) {
-	if f.end(check) {
-		log.Info("nothing is in the way any more", "check", check)
-	}
-}
-
 // failing writes a check that an error fails, with what to do about it.
 func (r *runner) failing(check, status string, area advice.Area, err error) {
 	reason := advice.Reason(area, err)
 	r.check(check, status, reason)
-	r.faults.failing(r.log, check, reason)
+	r.faults.Failing(r.log, check, reason)
 }
 
 // mended tells of the end of a fault, if there was one. What the check says then
 // is written by whoever knows.
-func (r *runner) mended(check string) { r.faults.mended(r.log, check) }
+func (r *runner) mended(check string) { r.faults.Mended(r.log, check) }
 
 // writtenDown writes the check of what this host keeps for its next process: of
 // what was written, or could not be. Nothing waits for it, packets least of all.
@@ -127,13 +78,13 @@ func (a *Agent) listen(ctx context.Context, c config.HTTP) (net.Listener, error)
 // awaitOther tries as long as another process has what is tried, up to patience.
 func (a *Agent) awaitOther(ctx context.Context, what string, try func() error) error {
 	backoff, until := retry.NewBackoff(), time.Now().Add(a.patience)
-	var faults lasting
+	var faults health.ActiveFaults
 	for {
 		err := try()
 		if err == nil || !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, state.ErrLocked) || time.Now().After(until) {
 			return err
 		}
-		if faults.begin(what) {
+		if faults.Begin(what) {
 			a.log.Warn("another process has what this agent needs, waiting for it to end", "setting", what, "error", err)
 		}
 		if backoff.Wait(ctx) != nil {
@@ -176,20 +127,20 @@ func (a *Agent) openDataDir(ctx context.Context, dir string) (id string, unlock 
 // error is ctx's end, or that another agent has the directory.
 func (a *Agent) untilWritten(ctx context.Context, write func() error) error {
 	backoff := retry.NewBackoff()
-	var faults lasting
+	var faults health.ActiveFaults
 	for {
 		err := write()
 		switch {
 		case err == nil:
 			a.env.health.Clear("", health.DataDir)
-			faults.mended(a.log, health.DataDir)
+			faults.Mended(a.log, health.DataDir)
 			return nil
 		case errors.Is(err, state.ErrLocked):
 			return err
 		}
 		reason := advice.Reason(advice.DataDir, err)
 		a.env.health.Set("", health.DataDir, api.Critical, reason)
-		faults.failing(a.log, health.DataDir, reason)
+		faults.Failing(a.log, health.DataDir, reason)
 		if err := backoff.Wait(ctx); err != nil {
 			return err
 		}

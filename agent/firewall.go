@@ -14,6 +14,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/flapping"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
@@ -62,8 +63,8 @@ type firewallKeeper struct {
 	again   time.Time // when to try again after a failure
 	looked  time.Time // when the rules were last looked at, with success or not
 	report  firewall.Report
-	drift   drift
-	faults  lasting
+	drift   flapping.Detector
+	faults  health.ActiveFaults
 }
 
 // attempt is what was wanted at some time.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/flapping"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
@@ -46,7 +47,7 @@ func (k *firewallKeeper) watch(ctx context.Context) error {
 	backoff := retry.NewBackoff()
 	for {
 		err := k.rules.Watch(ctx, func() {
-			k.faults.end(name)
+			k.faults.End(name)
 			poke(k.stirred)
 			if k.told != nil {
 				k.told()
@@ -55,7 +56,7 @@ func (k *firewallKeeper) watch(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if k.faults.begin(name) {
+		if k.faults.Begin(name) {
 			k.log.Warn("watching the firewall failed, the resync goes on", "error", err)
 		}
 		if err := backoff.Wait(ctx); err != nil {
@@ -114,8 +115,8 @@ func (k *firewallKeeper) calm(now time.Time) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	span := lookSpan
-	if k.drift.quarrels() != "" {
-		span = longestCalm
+	if k.drift.Describe() != "" {
+		span = flapping.LongestPause
 	}
 	return max(settle, k.looked.Add(span).Sub(now))
 }
@@ -141,17 +142,17 @@ func (k *firewallKeeper) look(ctx context.Context, stirred bool) {
 
 // note tells of what somebody else had changed; mu is held.
 func (k *firewallKeeper) note(now time.Time, healed []string) {
-	for _, name := range k.drift.settle(now) {
+	for _, name := range k.drift.Settle(now) {
 		k.log.Info("firewall rules are not changed again and again any more", "healed", name)
 	}
 	var repairs []backend.Repair
 	for _, what := range healed {
 		repairs = append(repairs, backend.Repair{Fault: what})
 	}
-	single, quarrels := k.drift.heal(now, repairs)
+	single, quarrels := k.drift.Record(now, repairs)
 	if len(single) > 0 {
-		k.log.Warn("firewall rules were changed by somebody else, healed", "healed", sentence(single))
-		k.healed("firewall rules were changed by somebody else, healed: " + sentence(single))
+		k.log.Warn("firewall rules were changed by somebody else, healed", "healed", flapping.Sentence(single))
+		k.healed("firewall rules were changed by somebody else, healed: " + flapping.Sentence(single))
 	}
 	for _, q := range quarrels {
 		k.log.Warn("firewall rules are being changed by somebody else again and again, told once a minute", "healed", q)
@@ -164,9 +165,9 @@ func (k *firewallKeeper) tell() {
 	reason := ""
 	if k.err != nil {
 		reason = advice.Reason(advice.Firewall, k.err)
-		k.faults.failing(k.log, health.Firewall, reason)
+		k.faults.Failing(k.log, health.Firewall, reason)
 	} else {
-		k.faults.mended(k.log, health.Firewall)
+		k.faults.Mended(k.log, health.Firewall)
 	}
 	for network := range k.shown {
 		status, reason := k.verdict(k.wanted[network], reason)
@@ -196,7 +197,7 @@ func (k *firewallKeeper) verdict(n firewall.Network, failure string) (status, re
 	if left := k.report.Leftover; left != nil {
 		status, reason = api.Warning, reason+"; older ones could not be removed: "+advice.Reason(advice.Firewall, left)
 	}
-	if quarrels := k.drift.quarrels(); quarrels != "" {
+	if quarrels := k.drift.Describe(); quarrels != "" {
 		status, reason = api.Warning, reason+"; they are being changed by somebody else again and again: "+quarrels
 	}
 	return status, reason

@@ -88,7 +88,7 @@ func measureHealth(to *telemetry.Reading, board *health.Board) {
 
 func (k *firewallKeeper) measure(to *telemetry.Reading) {
 	k.mu.Lock()
-	kind, quarrels := k.report.Choice.Kind, k.drift.quarrelling()
+	kind, quarrels := k.report.Choice.Kind, k.drift.Count()
 	k.mu.Unlock()
 	if kind == "" {
 		kind = "none"
@@ -244,15 +244,4 @@ func (k *firewallKeeper) counted(took time.Duration, writes, healed int, err err
 	k.telemetry.Count(telemetry.FirewallLooks, 1, telemetry.Result(err))
 	k.telemetry.Count(telemetry.FirewallWrites, writes)
 	k.telemetry.Count(telemetry.FirewallHealed, healed)
-}
-
-// quarrelling is how many faults are quarrels.
-func (d *drift) quarrelling() int {
-	n := 0
-	for _, f := range d.faults {
-		if f.quarrel {
-			n++
-		}
-	}
-	return n
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/agent/flapping"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/underlay"
@@ -104,7 +105,7 @@ func (r *runner) patience(pause time.Duration) time.Duration {
 	if !r.shown().placed {
 		return settle
 	}
-	return min(pause, longestCalm)
+	return min(pause, flapping.LongestPause)
 }
 
 // usesLink says whether the underlay depends on the device, or may come to.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/agent/flapping"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
@@ -71,8 +72,8 @@ type runner struct {
 	deletion *registry.Deletion // of the network, as this host knows of it; nil for none
 	missing  time.Time          // when hosts of a network without a definition were first seen
 
-	drift    drift // what somebody else changed
-	forwards bool  // the kernel did when last looked at
+	drift    flapping.Detector // what other programs changed
+	forwards bool              // the kernel did when last looked at
 
 	recalled bool // what an earlier process knew of the peers was read
 
@@ -89,7 +90,7 @@ type runner struct {
 	claiming sync.Mutex
 	released *releaseRequest
 
-	faults lasting
+	faults health.ActiveFaults
 	fresh  *refresher // leases as the API read them last
 	probes exclusive
 	saving sync.Mutex // held around every change of the state file

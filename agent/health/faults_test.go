@@ -1,0 +1,35 @@
+package health
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// TestActiveFaults checks that a fault is logged when it begins and when it ends, and again when it returns.
+func TestActiveFaults(t *testing.T) {
+	var lines strings.Builder
+	log := hclog.New(&hclog.LoggerOptions{Output: &lines, DisableTime: true})
+	var f ActiveFaults
+	f.Mended(log, Firewall)
+	for range 2 {
+		for range 3 {
+			f.Failing(log, Firewall, "the lock is held")
+			f.Failing(log, DataDir, "no space left")
+		}
+		for range 2 {
+			f.Mended(log, Firewall)
+		}
+	}
+	const began = "[ERROR] something on this host is in the way, trying again: check=firewall error=\"the lock is held\"\n"
+	const other = "[ERROR] something on this host is in the way, trying again: check=data_dir error=\"no space left\"\n"
+	const ended = "[INFO]  nothing is in the way any more: check=firewall\n"
+	want := began + other + ended + began + ended
+	if lines.String() != want {
+		t.Errorf("logged was\n%s", lines.String())
+	}
+	if !f.Begin("a setting") || f.Begin("a setting") || !f.End("a setting") || f.End("a setting") {
+		t.Error("a fault is new more than once, or ends more than once")
+	}
+}
