@@ -33,6 +33,7 @@ import (
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/rules"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/agent/underlay"
@@ -51,7 +52,7 @@ type Options struct {
 	Registry       registry.Registry
 	RegistryName   string // how status names it
 	Backends       map[string]backend.Type
-	Firewall       Rules
+	Firewall       rules.Firewall
 	SelectUnderlay func(c config.Underlay, pools []netip.Prefix, peers []netip.Addr) (underlay.Choice, error)
 	// WatchedNetwork is this host's part in a network without a block.
 	WatchedNetwork func(name string) config.Network
@@ -63,7 +64,7 @@ type Options struct {
 
 	// Obstacles finds rules of other programs that are in the way of containers'
 	// packets; silent says that they may change without the kernel telling.
-	Obstacles findObstacles
+	Obstacles rules.Finder
 
 	// Probe sends packets to peers and tells what came back, as probe.Run does.
 	Probe func(ctx context.Context, h probe.Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error)
@@ -102,8 +103,8 @@ type environment struct {
 	health     *health.Board
 	events     *events.Log
 	telemetry  *telemetry.Telemetry
-	firewall   *firewallKeeper
-	foreign    *foreignRules
+	firewall   *rules.Keeper
+	foreign    *rules.ForeignMonitor
 	pools      *poolClaims
 	processors *processors
 	networks   *watch.Value[networkSet]
@@ -223,13 +224,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a.env.telemetry = telemetry.New(telemetryConfig(c, a.host), log.Named("telemetry"), a.measure)
 	a.env.health = health.New(time.Now, a.env.events.AddCheck)
 	a.elsewhere.registry = o.Registry
-	a.env.firewall = newFirewallKeeper(o.Firewall, c.Firewall, a.log, a.env.health)
-	a.env.foreign = newForeignRules(log, o.Obstacles, a.env.health)
-	a.env.firewall.told = a.env.foreign.stir
-	a.env.firewall.telemetry = a.env.telemetry
-	a.env.firewall.healed = func(what string) {
-		a.env.events.Add(api.Event{Kind: api.EventDrift, Severity: api.Warning, Message: what})
-	}
+	a.env.firewall, a.env.foreign = newRules(o, c.Firewall, a.env)
 	a.records = newRecordBoard(a.log, func(status, reason string) { a.env.health.Set("", health.Records, status, reason) })
 	a.env.health.Set("", health.Node, api.Critical, health.Starting)
 	var err error
@@ -275,8 +270,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	g.Go(func() error { return a.env.outage.Run(ctx) })
 	g.Go(func() error { return a.watchNetworks(ctx) })
 	g.Go(func() error { return a.watchKernel(ctx) })
-	g.Go(func() error { return a.env.firewall.run(ctx) })
-	g.Go(func() error { return a.env.foreign.run(ctx) })
+	g.Go(func() error { return a.env.firewall.Run(ctx) })
+	g.Go(func() error { return a.env.foreign.Run(ctx) })
 	g.Go(func() error { return a.notifySystemd(ctx) })
 	g.Go(func() error { return a.env.telemetry.Run(ctx) })
 	g.Go(func() error { return a.supervise(ctx, listener.Addr(), asked) })
@@ -303,7 +298,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 	a.log.Info("agent started", "version", a.o.Version, "http", address.String(),
 		"registry", a.o.RegistryName, "node_id", a.self().NodeID)
 	a.env.events.Add(api.Event{Kind: api.EventAgent, Severity: api.Info, Message: "agent started, version " + a.o.Version})
-	a.env.firewall.remember(a.current(), a.stands)
+	a.env.firewall.Remember(a.current().DataDir, a.stands)
 	a.expectRules(ctx)
 	if a.env.id.NodeID != "" {
 		a.begin(ctx)
@@ -460,7 +455,7 @@ func (a *Agent) self() api.Self {
 	boot, namespace := a.kernelHere()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := api.Self{Firewall: a.env.firewall.choice(), Version: a.o.Version, NodeName: a.env.id.Node, NodeID: a.env.id.NodeID, DataDir: a.config.DataDir,
+	out := api.Self{Firewall: firewallChoice(a.env.firewall.Status()), Version: a.o.Version, NodeName: a.env.id.Node, NodeID: a.env.id.NodeID, DataDir: a.config.DataDir,
 		ConfigFiles: append([]string{}, a.config.Files...), Registry: a.o.RegistryName, Started: a.started, PID: os.Getpid(),
 		BootID: boot, NetworkNamespace: namespace}
 	out.Networks = slices.Sorted(maps.Keys(a.runners))

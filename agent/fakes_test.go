@@ -189,42 +189,25 @@ type wall struct {
 	mu      sync.Mutex
 	wanted  [][]firewall.Network
 	states  []firewall.State
-	times   []time.Time
 	err     error
 	report  firewall.Report
-	touched bool          // what Touched answers
-	changed func()        // tells the agent that rules changed, nil while it does not watch
-	watch   error         // what Watch fails with
-	hangs   chan struct{} // Apply waits until it is closed, nil for not
+	changed func() // tells the agent that rules changed, nil while it does not watch
 }
 
 func (w *wall) Apply(_ context.Context, s firewall.State) (firewall.Report, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wanted = append(w.wanted, slices.Clone(s.Networks))
-	w.states, w.times = append(w.states, s), append(w.times, time.Now())
-	if hangs := w.hangs; hangs != nil {
-		w.mu.Unlock()
-		<-hangs
-		w.mu.Lock()
-	}
+	w.states = append(w.states, s)
 	return w.report, w.err
 }
 
-func (w *wall) Touched() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.touched
-}
+func (w *wall) Touched() bool { return false }
 
 func (w *wall) Watch(ctx context.Context, changed func()) error {
 	w.mu.Lock()
 	w.changed = changed
-	err := w.watch
 	w.mu.Unlock()
-	if err != nil {
-		return err
-	}
 	<-ctx.Done()
 	return nil
 }

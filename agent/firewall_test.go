@@ -1,66 +1,22 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"runtime"
-	"sync"
+	"os"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
-	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
-
-func keeperOf(w *wall) *firewallKeeper {
-	return newFirewallKeeper(w, config.Defaults().Firewall, hclog.NewNullLogger(), health.New(time.Now, nil))
-}
-
-func TestFirewallKeeper(t *testing.T) {
-	ctx := context.Background()
-	w := &wall{}
-	k := keeperOf(w)
-	n := firewall.Network{Name: "n", Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}
-	masq := n
-	masq.IPMasq = true
-	broken := errors.New("no such table")
-	for _, step := range []struct {
-		name string
-		do   func() error
-		err  error
-		want []string // what Apply got by now
-	}{
-		{"first", func() error { return k.put(ctx, n) }, nil, []string{"n"}},
-		{"the same", func() error { return k.put(ctx, n) }, nil, []string{"n"}},
-		{"configured otherwise", func() error { k.configure(config.Firewall{Type: "nftables"}); return k.put(ctx, n) }, nil, []string{"n", "n"}},
-		{"another wish", func() error { return k.put(ctx, masq) }, nil, []string{"n", "n", "n"}},
-		{"another network", func() error { return k.put(ctx, firewall.Network{Name: "m"}) }, nil, []string{"n", "n", "n", "m n"}},
-		{"failing", func() error { w.setErr(broken); return k.put(ctx, n) }, broken, []string{"n", "n", "n", "m n", "m n"}},
-		{"and again, too soon", func() error { return k.put(ctx, n) }, broken, []string{"n", "n", "n", "m n", "m n"}},
-		{"and again at its time", func() error { k.again = time.Now(); return k.put(ctx, n) }, broken, []string{"n", "n", "n", "m n", "m n", "m n"}},
-		{"mended", func() error { w.setErr(nil); k.again = time.Now(); return k.put(ctx, n) }, nil, []string{"n", "n", "n", "m n", "m n", "m n", "m n"}},
-		{"failing half-way", func() error { w.setErr(broken); return k.put(ctx, masq) }, broken, []string{"n", "n", "n", "m n", "m n", "m n", "m n", "m n"}},
-		{"as before", func() error { w.setErr(nil); return k.put(ctx, n) }, nil, []string{"n", "n", "n", "m n", "m n", "m n", "m n", "m n", "m n"}},
-		{"one gone", func() error { w.wanted = nil; return k.drop(ctx, "m") }, nil, []string{"n"}},
-		{"never there", func() error { return k.drop(ctx, "x") }, nil, []string{"n"}},
-		{"all gone", func() error { return k.drop(ctx, "n") }, nil, []string{"n", ""}},
-	} {
-		if err := step.do(); !errors.Is(err, step.err) {
-			t.Errorf("%s: %v", step.name, err)
-		}
-		if diff := cmp.Diff(step.want, w.names()); diff != "" {
-			t.Fatalf("%s: %s", step.name, diff)
-		}
-	}
-}
 
 // TestFirewallRemembers: after a restart the first network that is ready does
 // not take the other's rules away.
@@ -89,51 +45,6 @@ func TestFirewallRemembers(t *testing.T) {
 	a.start().ready()
 	if got := a.wall.names()[began:]; got[len(got)-1] != "n" {
 		t.Errorf("firewall of %q", got)
-	}
-}
-
-// hanging is rules whose program does not come back.
-type hanging struct {
-	wall
-	hangs chan struct{} // nil for no longer, else Apply waits for it
-}
-
-func (h *hanging) Apply(ctx context.Context, s firewall.State) (firewall.Report, error) {
-	if h.hangs != nil {
-		<-h.hangs
-	}
-	return h.wall.Apply(ctx, s)
-}
-
-// TestFirewallHangs: while a program hangs, whatever needs no other rules than
-// stand goes on: datapaths are healed by those who put, and the API answers.
-func TestFirewallHangs(t *testing.T) {
-	ctx := context.Background()
-	h := &hanging{}
-	k := newFirewallKeeper(h, config.Defaults().Firewall, hclog.NewNullLogger(), health.New(time.Now, nil))
-	n := firewall.Network{Name: "n"}
-	must(t, k.put(ctx, n))
-	h.hangs = make(chan struct{})
-	var looking sync.WaitGroup
-	looking.Go(func() { k.look(ctx, true) })
-	defer looking.Wait()
-	defer close(h.hangs)
-	for k.turn.TryLock() { // until it has begun
-		k.turn.Unlock()
-		runtime.Gosched()
-	}
-	done := make(chan error, 1)
-	go func() { // ends with the test at the latest
-		k.choice()
-		k.stands("n")
-		k.configure(config.Defaults().Firewall)
-		done <- k.put(ctx, n)
-	}()
-	select {
-	case err := <-done:
-		must(t, err)
-	case <-time.After(2 * time.Minute):
-		t.Error("it waits for the program")
 	}
 }
 
@@ -177,44 +88,14 @@ func TestFirewallFails(t *testing.T) {
 	}
 }
 
-// TestFirewallInstead: rules that stand in another kind than they should are a
-// warning that names what is broken.
-func TestFirewallInstead(t *testing.T) {
-	a := newHost(t, memory.New(), "a")
-	a.config.Networks[0].IPMasq = true
-	a.wall.report = firewall.Report{Choice: firewall.Choice{Kind: "nftables"}, Instead: errors.New("iptables-save hangs")}
-	a.start().ready()
-	a.check(health.Firewall, api.Warning, "iptables-save hangs")
-}
-
-// TestDropOfAnEarlierProcess: rules that nobody remembers go all the same, and
-// nothing is asked of a host that has no firewall.
-func TestDropOfAnEarlierProcess(t *testing.T) {
-	w := &wall{}
-	k := keeperOf(w)
-	ctx := context.Background()
-	must(t, k.drop(ctx, "left"))
-	must(t, k.drop(ctx, "left"))
-	if got := w.names(); len(got) != 1 || got[0] != "" {
-		t.Errorf("applied %q, want the empty set once", got)
-	}
-	w.setErr(firewall.ErrNotInstalled)
-	must(t, keeperOf(w).drop(ctx, "left"))
-	k = keeperOf(w)
-	k.wanted["mine"] = firewall.Network{Name: "mine"}
-	if err := k.drop(ctx, "mine"); !errors.Is(err, firewall.ErrNotInstalled) {
-		t.Errorf("rules there should be: %v", err)
-	}
-}
-
-// TestRememberAndAsk: who starts the firewall and who asks the agent about itself
-// take the same two locks, and never wait for each other.
+// TestRememberAndAsk checks that remembering rules and a request to the agent, which take the same two locks, never
+// wait for each other.
 func TestRememberAndAsk(t *testing.T) {
 	h := newHost(t, memory.New(), "a").start()
 	h.ready()
 	a := h.agent
 	asked := make(chan struct{})
-	a.env.firewall.remember(a.current(), func(name string) (config.Network, bool) {
+	a.env.firewall.Remember(a.current().DataDir, func(name string) (config.Network, bool) {
 		go func() {
 			defer close(asked)
 			_ = a.self()
@@ -222,10 +103,155 @@ func TestRememberAndAsk(t *testing.T) {
 		select {
 		case <-asked:
 		case <-time.After(2 * time.Minute):
-			t.Error("whoever asks the agent waits for the rules to be remembered")
+			t.Error("a request to the agent waits for the rules to be remembered")
 			return config.Network{}, false
 		}
 		return a.wanted(name)
 	})
 	<-asked
+}
+
+// disturbs tells the agent that a program changed rules, once it listens.
+func (h *host) disturbs() {
+	h.t.Helper()
+	var changed func()
+	eventually(h.t, func() error {
+		h.wall.set(func(w *wall) { changed = w.changed })
+		if changed == nil {
+			return fmt.Errorf("%s does not watch the firewall", h.name)
+		}
+		return nil
+	})
+	changed()
+}
+
+// While the store is away after a start, the rules of remembered datapaths that exist are kept.
+func TestFirewallKeptWithoutStore(t *testing.T) {
+	t.Parallel()
+	a := newHost(t, memory.New(), "a")
+	a.config.Networks[0].Forward = true
+	a.start().ready()
+	subnet := a.subnet()
+	must(t, a.stop())
+	a.registry.set(registry.ErrUnavailable)
+	a.remains = KernelState{Device: true, Up: true, Carrier: true, Addrs: []netip.Addr{subnet.Addr()}}
+	looks := a.wall.looks()
+	a.start()
+	a.more("looks", looks, a.wall.looks)
+	a.wall.set(func(w *wall) {
+		for _, networks := range w.wanted[looks:] {
+			if len(networks) != 1 || len(networks[0].Subnets) != 1 || networks[0].Subnets[0] != subnet {
+				t.Errorf("wanted %+v", networks)
+			}
+		}
+	})
+	a.check(health.Firewall, api.Passing, "rules are in place")
+	looks = a.wall.looks()
+	a.disturbs()
+	a.more("looks", looks, a.wall.looks)
+}
+
+// After a reboot no datapath exists: rules of a subnet that the store has not confirmed are not written.
+func TestFirewallUntouchedAfterReboot(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.start().ready()
+	must(t, a.stop())
+	a.registry.set(registry.ErrUnavailable)
+	looks := a.wall.looks()
+	a.start()
+	a.check(health.Network, api.Critical)
+	a.disturbs()
+	a.check(health.Consul, api.Warning)
+	if got := a.wall.looks(); got != looks {
+		t.Errorf("%d looks", got-looks)
+	}
+}
+
+func TestFirewallReloaded(t *testing.T) {
+	t.Parallel()
+	a := newHost(t, memory.New(), "a")
+	a.start().ready()
+	c := a.config
+	c.Firewall.Type, c.Firewall.RandomFully = "nftables", false
+	must(t, a.agent.Reload(t.Context(), c))
+	eventually(t, func() error {
+		var last firewall.State
+		a.wall.set(func(w *wall) { last = w.states[len(w.states)-1] })
+		if last.Type != firewall.TypeNFTables || last.RandomFully || len(last.Networks) != 1 {
+			return fmt.Errorf("applied %+v", last)
+		}
+		return nil
+	})
+}
+
+// TestFirewallInSelf checks that the agent shows the kind of firewall that holds its rules.
+func TestFirewallInSelf(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.config.Networks[0].Forward = true
+	a.wall.report = firewall.Report{Choice: firewall.Choice{Kind: "iptables-nft", Reason: "it works"}}
+	a.start().ready()
+	a.check(health.Firewall, api.Passing, "in place: iptables-nft, since it works")
+	self, err := a.client.Self(t.Context())
+	if err != nil || self.Firewall == nil || self.Firewall.Kind != "iptables-nft" {
+		t.Errorf("self says %+v, %v", self.Firewall, err)
+	}
+}
+
+// TestFirewallFlapping checks that rules that another program changes again and again are named in health and told as
+// events.
+func TestFirewallFlapping(t *testing.T) {
+	a := newHost(t, memory.New(), "a")
+	a.config.Networks[0].Forward = true
+	a.config.Firewall.Resync = 20 * time.Millisecond
+	a.wall.report = firewall.Report{Healed: []string{"no jump in FORWARD"}}
+	a.start()
+	a.check(health.Firewall, api.Warning, "changed by somebody else again and again", "no jump in FORWARD (")
+	eventually(t, func() error {
+		list, err := a.client.Events(t.Context(), "")
+		if err != nil {
+			return err
+		}
+		messages := map[bool]bool{} // by whether they are of rules that are changed again and again
+		for _, e := range list.Events {
+			if e.Kind == api.EventDrift && e.Severity == api.Warning && strings.Contains(e.Message, "no jump in FORWARD") {
+				messages[strings.Contains(e.Message, "again and again")] = true
+			}
+		}
+		if len(messages) != 2 {
+			return fmt.Errorf("events %+v", list.Events)
+		}
+		return nil
+	})
+}
+
+// TestFirewallExpects: after a restart without its state, too, the first network
+// that is ready does not take the other's rules away, but where the other does
+// not come it does not wait for ever.
+func TestFirewallExpects(t *testing.T) {
+	for _, lost := range []string{"n", "both", "both, without blocks"} {
+		t.Run(lost, func(t *testing.T) {
+			t.Parallel()
+			a := newHost(t, memory.New(), "a")
+			a.config.Networks = append(a.config.Networks, a.second())
+			a.start().ready()
+			must(t, a.stop())
+			began := len(a.wall.names())
+			must(t, os.Remove(state.Path(a.config.DataDir, "n")))
+			if lost != "n" {
+				must(t, os.RemoveAll(a.config.DataDir))
+			}
+			if lost == "both, without blocks" {
+				a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
+			}
+			a.remains = KernelState{Routes: 1, Refuses: true}
+			a.start()
+			a.more("writes of the firewall", began, func() int { return len(a.wall.names()) })
+			a.ready()
+			for _, names := range a.wall.names()[began:] {
+				if names != "m n" {
+					t.Errorf("firewall of %q alone", names)
+				}
+			}
+		})
+	}
 }

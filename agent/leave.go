@@ -114,8 +114,8 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	} else if broken == nil {
 		errs = append(errs, r.removeSaved(here, before))
 	}
-	r.env.foreign.drop(r.local.Name)
-	errs = append(errs, r.env.firewall.drop(here, r.local.Name))
+	r.env.foreign.Drop(r.local.Name)
+	errs = append(errs, r.env.firewall.Drop(here, r.local.Name))
 	errs = append(errs, r.removeFiles(before))
 	if lease.Session != "" && reg != nil {
 		call, done := context.WithTimeout(ctx, callTimeout)

@@ -65,7 +65,7 @@ func (a *Agent) measure(to *telemetry.Reading) {
 	}
 	to.Gauge(telemetry.APIWaiting, float64(a.http.Waiting()))
 	measureHealth(to, a.env.health)
-	a.env.firewall.measure(to)
+	measureFirewall(to, a.env.firewall.Status())
 	for _, run := range runners {
 		run.measure(to)
 	}
@@ -84,19 +84,6 @@ func measureHealth(to *telemetry.Reading, board *health.Board) {
 			to.Gauge(telemetry.HealthCheck, float64(health.Severity(c.Status)), n.Network, c.Name)
 		}
 	}
-}
-
-func (k *firewallKeeper) measure(to *telemetry.Reading) {
-	k.mu.Lock()
-	kind, quarrels := k.report.Choice.Kind, k.drift.Count()
-	k.mu.Unlock()
-	if kind == "" {
-		kind = "none"
-	}
-	to.Gauge(telemetry.FirewallInfo, 1, kind)
-	to.Gauge(telemetry.FirewallQuarrels, float64(quarrels))
-	to.Exists(telemetry.FirewallLooks, telemetry.OK)
-	to.Exists(telemetry.FirewallLooks, telemetry.Failed)
 }
 
 // measure is the part of one network.
@@ -236,12 +223,4 @@ func (r *runner) countHealed(repairs []backend.Repair) {
 		}
 		r.env.telemetry.Count(telemetry.DriftHealed, 1, r.local.Name, fault)
 	}
-}
-
-// counted counts a look at the rules.
-func (k *firewallKeeper) counted(took time.Duration, writes, healed int, err error) {
-	k.telemetry.Time(telemetry.FirewallDuration, took)
-	k.telemetry.Count(telemetry.FirewallLooks, 1, telemetry.Result(err))
-	k.telemetry.Count(telemetry.FirewallWrites, writes)
-	k.telemetry.Count(telemetry.FirewallHealed, healed)
 }

@@ -236,13 +236,13 @@ func TestMetrics(t *testing.T) {
 		{name: telemetry.FirewallLooks, labels: []string{"ok"}, at: over(0)},
 		{name: telemetry.FirewallLooks, labels: []string{"failed"}, at: is(0), do: func() {
 			a.wall.setErr(errors.New("no such table"))
-			a.agent.env.firewall.configure(config.Firewall{Resync: time.Minute})
+			a.agent.env.firewall.Configure(config.Firewall{Resync: time.Minute})
 		}, undo: func() { a.wall.setErr(nil) }},
 		{name: telemetry.FirewallWrites, at: is(0), then: over(1), do: func() {
 			a.wall.set(func(w *wall) {
 				w.report = firewall.Report{Writes: 2, Choice: w.report.Choice, Healed: slices.Repeat([]string{"table x"}, 6)}
 			})
-			a.agent.env.firewall.configure(config.Firewall{Resync: time.Hour})
+			a.agent.env.firewall.Configure(config.Firewall{Resync: time.Hour})
 		}},
 		{name: telemetry.FirewallHealed, at: over(5)},
 		{name: telemetry.FirewallQuarrels, at: is(1)},

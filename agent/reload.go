@@ -248,10 +248,10 @@ func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded
 	a.env.outage.Wake()
 	a.env.telemetry.Reconfigure(telemetryConfig(c, a.host))
 	if old.Firewall != c.Firewall {
-		a.env.firewall.configure(c.Firewall)
+		a.env.firewall.Configure(c.Firewall)
 	}
 	if !takesPart(old) && takesPart(c) {
-		a.env.firewall.remember(c, a.stands) // what stands may be taken up again
+		a.env.firewall.Remember(c.DataDir, a.stands) // what stands may be taken up again
 		a.expectRules(ctx)
 	}
 	out := answerTo(changes)
@@ -354,7 +354,7 @@ func (a *Agent) join(ctx context.Context) {
 			a.expectRulesOf(ctx, n.Name, n.Plan.Prefixes())
 		}
 	}
-	a.env.firewall.expected.meet(watchedNetworks)
+	a.env.firewall.Resolve(watchedNetworks)
 	for _, n := range known.set.Networks {
 		local, ok := a.wanted(n.Name)
 		if !ok {

@@ -111,7 +111,7 @@ func (r *runner) resume(ctx context.Context) {
 	r.resumed = found
 	r.mu.Unlock()
 	r.show(func(v *view) { v.local.Subnets = found.subnets })
-	r.env.firewall.stands(r.local.Name)
+	r.env.firewall.Resume(r.local.Name)
 	unconfirmed := fmt.Sprintf("%s is carried on as %s, the store has not been read yet", found.subnets[0], found.as)
 	r.check(health.Network, api.Warning, unconfirmed)
 	r.check(health.Lease, api.Warning, unconfirmed)

@@ -7,6 +7,9 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/foreign"
+	"github.com/lenonet/leno/agent/rules"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -25,19 +28,21 @@ func (r *runner) serve(ctx context.Context, n registry.Network, lease registry.L
 	return fileErr == nil && rulesErr == nil, errors.Join(fileErr, saveErr, rulesErr)
 }
 
-// protect has the firewall as this host's block asks; what it says in health is
-// the keeper's.
+// protect has the rules kept that this host's block asks for. Their health check is written by package rules.
 func (r *runner) protect(ctx context.Context, n registry.Network, s backend.State) error {
 	if n.Backend.Type == "alloc" {
 		return nil // no datapath, nothing to forward
 	}
-	wishes := firewallNetwork(r.local, n.Plan.Prefixes(), s.Subnets)
-	err := r.env.firewall.put(ctx, wishes)
-	r.env.foreign.put(crossing(n, wishes, s))
-	if err != nil && !dispensable(wishes, err) {
-		return err
-	}
-	return nil
+	wishes := rules.Wishes(r.local, n.Plan.Prefixes(), s.Subnets)
+	err := r.env.firewall.Put(ctx, wishes)
+	r.env.foreign.Put(overlayPath(n, wishes, s))
+	return err
+}
+
+// overlayPath returns how a network's packets pass this host.
+func overlayPath(n registry.Network, wishes firewall.Network, s backend.State) foreign.OverlayPath {
+	links := backend.Arrivals(n.Name, n.Backend.Type, n.Backend.Object, s.Underlay.Interface)
+	return foreign.OverlayPath{Network: wishes, Links: links}
 }
 
 // save remembers the lease for the next process. The lease that is held now counts

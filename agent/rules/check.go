@@ -1,0 +1,64 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lenonet/leno/agent/advice"
+	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/api"
+)
+
+// writeChecks writes the health check of every network that is present. The caller holds the lock of desired.
+func (k *Keeper) writeChecks() {
+	failure := ""
+	if err := k.desired.last.err; err != nil {
+		failure = advice.Reason(advice.Firewall, err)
+		k.faults.Failing(k.log, health.Firewall, failure)
+	} else {
+		k.faults.Mended(k.log, health.Firewall)
+	}
+	for network := range k.desired.present {
+		status, reason := k.desired.verdict(k.desired.wishes.networks[network], failure)
+		k.health.Set(network, health.Firewall, status, reason)
+	}
+}
+
+// verdict returns the check of one network. failure says why the rules could not be applied, if they could not. The
+// caller holds mu.
+func (d *desired) verdict(n firewall.Network, failure string) (status, reason string) {
+	switch {
+	case d.last.err != nil && isHarmless(n, d.last.err):
+		return api.Warning, failure
+	case d.last.err != nil:
+		return api.Critical, failure
+	case !n.IPMasq && !n.Forward:
+		return api.Passing, "no rules are asked for"
+	}
+	report := d.last.report
+	status, reason = api.Passing, "rules are in place"
+	if c := report.Choice; c.Kind != "" {
+		reason += fmt.Sprintf(": %s, since %s", c.Kind, c.Reason)
+	}
+	if err := report.Instead; err != nil {
+		status = api.Warning
+		reason += "; mend what does not work, rules of another kind cannot overrule what Docker and others drop: " +
+			advice.Reason(advice.Firewall, err)
+	}
+	if err := report.Leftover; err != nil {
+		status = api.Warning
+		reason += "; older ones could not be removed: " + advice.Reason(advice.Firewall, err)
+	}
+	if repeated := d.flapping.Describe(); repeated != "" {
+		status = api.Warning
+		reason += "; they are being changed by somebody else again and again: " + repeated
+	}
+	return status, reason
+}
+
+// isHarmless reports whether packets of a network flow despite an error with its rules: the rules are in force, or
+// nothing drops forwarded packets, so that no rule is missing.
+func isHarmless(n firewall.Network, err error) bool {
+	return errors.Is(err, firewall.ErrUnseen) || errors.Is(err, firewall.ErrNotInstalled) && !n.IPMasq
+}
