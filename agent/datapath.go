@@ -147,7 +147,7 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 	r.looked(started, report, err)
 	r.checkDatapath(n, s, &report, err)
 	r.show(func(v *view) {
-		v.report, v.local.Peers, v.local.Notes, v.quarrels = report, report.Peers, report.Notes, r.drift.Count()
+		v.report, v.local.Peers, v.local.Notes, v.flapping = report, report.Peers, report.Notes, r.flapping.Count()
 		if err == nil {
 			v.local.Applied = time.Now()
 		}

@@ -58,8 +58,8 @@ func (r *runner) checkPeers(report backend.Report) {
 	}
 	first := report.Skipped[0]
 	reason = fmt.Sprintf("%s, %d skipped, the first %q: %s", reason, len(report.Skipped), first.Node, first.Reason)
-	if quarrels := r.quarrels(backend.Routes); quarrels != "" {
-		reason += "; " + quarrels
+	if repeated := r.flappingIn(backend.Routes); repeated != "" {
+		reason += "; " + repeated
 	}
 	if r.env.health.Set(r.local.Name, health.Routes, api.Warning, reason) && r.shown().placed {
 		for _, skip := range report.Skipped {
@@ -68,20 +68,20 @@ func (r *runner) checkPeers(report backend.Report) {
 	}
 }
 
-// checkUndisturbed writes a check of what is as it should be, unless somebody else
+// checkUndisturbed writes a check of what is as it should be, unless another program
 // keeps changing it.
 func (r *runner) checkUndisturbed(check string, part backend.Part, reason string) {
 	status := api.Passing
-	if quarrels := r.quarrels(part); quarrels != "" {
-		status, reason = api.Warning, reason+"; "+quarrels
+	if repeated := r.flappingIn(part); repeated != "" {
+		status, reason = api.Warning, reason+"; "+repeated
 	}
 	r.check(check, status, reason)
 }
 
-// quarrels says what of a part somebody else keeps changing, "" for nothing.
-func (r *runner) quarrels(part backend.Part) string {
-	if all := r.drift.Describe(part); all != "" {
-		return "is being changed by somebody else again and again: " + all
+// flappingIn returns what another program keeps changing in a part, "" for nothing.
+func (r *runner) flappingIn(part backend.Part) string {
+	if all := r.flapping.Describe(part); all != "" {
+		return "is being changed by another program again and again: " + all
 	}
 	return ""
 }

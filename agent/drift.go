@@ -11,17 +11,17 @@ import (
 // healed logs repairs and counts them.
 func (r *runner) healed(now time.Time, repairs []backend.Repair) {
 	r.countHealed(repairs)
-	for _, name := range r.drift.Settle(now) {
+	for _, name := range r.flapping.Settle(now) {
 		r.log.Info("datapath is not changed again and again any more", "healed", name)
 	}
-	single, repeated := r.drift.Record(now, repairs)
+	single, repeated := r.flapping.Record(now, repairs)
 	if len(single) > 0 {
-		r.log.Warn("datapath was changed by somebody else, healed", "healed", flapping.Sentence(single))
-		r.event(api.EventDrift, api.Warning, "changed by somebody else, healed: "+flapping.Sentence(single), map[string]string{"fault": single[0].Fault})
+		r.log.Warn("datapath was changed by another program, healed", "healed", flapping.Sentence(single))
+		r.event(api.EventDrift, api.Warning, "changed by another program, healed: "+flapping.Sentence(single), map[string]string{"fault": single[0].Fault})
 	}
 	for _, q := range repeated {
-		r.log.Warn("datapath is being changed by somebody else again and again, told once a minute", "healed", q)
-		r.event(api.EventDrift, api.Warning, "changed by somebody else again and again: "+q, nil)
+		r.log.Warn("datapath is being changed by another program again and again, reported once a minute", "healed", q)
+		r.event(api.EventDrift, api.Warning, "changed by another program again and again: "+q, nil)
 	}
 }
 
@@ -29,7 +29,7 @@ func (r *runner) healed(now time.Time, repairs []backend.Repair) {
 // changes something again and again.
 func (r *runner) calmer(before time.Duration, healed bool) time.Duration {
 	switch {
-	case r.drift.Describe() != "":
+	case r.flapping.Describe() != "":
 		return flapping.LongestPause
 	case healed:
 		return min(2*before, flapping.LongestPause)

@@ -28,7 +28,7 @@ func TestQuarrel(t *testing.T) {
 	a.recorder.setReport(backend.Report{Writes: 1, Healed: []backend.Repair{{Part: backend.Device, Fault: "device had another MTU", Detail: "1400 instead of 1450"}}})
 	a.recorder.hook(func(backend.State) { a.kick() })
 	a.kick()
-	a.check(health.Device, api.Warning, "is being changed by somebody else again and again", "device had another MTU: 1400 instead of 1450 (", "healed each time")
+	a.check(health.Device, api.Warning, "is being changed by another program again and again", "device had another MTU: 1400 instead of 1450 (", "healed each time")
 	tries := a.recorder.tries()
 	a.more("applies", len(tries)+1, func() int { return len(a.recorder.tries()) })
 	tries = a.recorder.tries()
@@ -40,7 +40,7 @@ func TestQuarrel(t *testing.T) {
 	a.recorder.setReport(backend.Report{})
 	must(t, a.stop())
 	r.healed(time.Now().Add(flapping.EndsAfter+time.Second), nil)
-	if q := r.drift.Describe(); q != "" {
+	if q := r.flapping.Describe(); q != "" {
 		t.Errorf("two minutes later: %s", q)
 	}
 	r.checkPeers(backend.Report{Peers: 3})

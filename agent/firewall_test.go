@@ -205,7 +205,7 @@ func TestFirewallFlapping(t *testing.T) {
 	a.config.Firewall.Resync = 20 * time.Millisecond
 	a.wall.report = firewall.Report{Healed: []string{"no jump in FORWARD"}}
 	a.start()
-	a.check(health.Firewall, api.Warning, "changed by somebody else again and again", "no jump in FORWARD (")
+	a.check(health.Firewall, api.Warning, "changed by another program again and again", "no jump in FORWARD (")
 	eventually(t, func() error {
 		list, err := a.client.Events(t.Context(), "")
 		if err != nil {

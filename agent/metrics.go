@@ -117,7 +117,7 @@ func (r *runner) measure(to *telemetry.Reading) {
 		age = time.Since(v.local.Applied)
 	}
 	to.Gauge(telemetry.ReconcileAge, age.Seconds(), n)
-	to.Gauge(telemetry.DriftQuarrels, float64(v.quarrels), n)
+	to.Gauge(telemetry.DriftQuarrels, float64(v.flapping), n)
 	for _, fault := range append(backend.Faults(), otherFault) {
 		to.Exists(telemetry.DriftHealed, n, fault)
 	}

@@ -72,7 +72,7 @@ type runner struct {
 	deletion *registry.Deletion // of the network, as this host knows of it; nil for none
 	missing  time.Time          // when hosts of a network without a definition were first seen
 
-	drift    flapping.Detector // what other programs changed
+	flapping flapping.Detector // what other programs changed
 	forwards bool              // the kernel did when last looked at
 
 	recalled bool // what an earlier process knew of the peers was read
@@ -163,7 +163,7 @@ type view struct {
 	report       backend.Report
 	counter      backend.Counter        // nil when the backend does not count
 	meter        backend.Meter          // nil when it does not count in all
-	quarrels     int                    // faults that somebody causes again and again
+	flapping     int                    // faults that another program causes again and again
 	placed       bool                   // there is an underlay
 	reservations []registry.Reservation // as read last
 	devices      []string               // what it depends on

@@ -52,7 +52,7 @@ func (d *desired) verdict(n firewall.Network, failure string) (status, reason st
 	}
 	if repeated := d.flapping.Describe(); repeated != "" {
 		status = api.Warning
-		reason += "; they are being changed by somebody else again and again: " + repeated
+		reason += "; they are being changed by another program again and again: " + repeated
 	}
 	return status, reason
 }

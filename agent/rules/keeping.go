@@ -129,11 +129,11 @@ func (k *Keeper) reportRepairs(now time.Time, healed []string) {
 	single, repeated := k.desired.flapping.Record(now, repairs)
 	if len(single) > 0 {
 		what := flapping.Sentence(single)
-		k.log.Warn("firewall rules were changed by somebody else, healed", "healed", what)
-		k.hooks.Healed("firewall rules were changed by somebody else, healed: " + what)
+		k.log.Warn("firewall rules were changed by another program, healed", "healed", what)
+		k.hooks.Healed("firewall rules were changed by another program, healed: " + what)
 	}
 	for _, what := range repeated {
-		k.log.Warn("firewall rules are being changed by somebody else again and again, told once a minute", "healed", what)
-		k.hooks.Healed("firewall rules are being changed by somebody else again and again: " + what)
+		k.log.Warn("firewall rules are being changed by another program again and again, reported once a minute", "healed", what)
+		k.hooks.Healed("firewall rules are being changed by another program again and again: " + what)
 	}
 }

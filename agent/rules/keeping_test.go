@@ -213,13 +213,13 @@ func TestFlapping(t *testing.T) {
 			pass(time.Second)
 			k.look(t.Context(), false)
 		}
-		if got := check(board, "n", health.Firewall); !strings.HasPrefix(got, "warning: rules are in place; they are being changed by somebody else again and again: no jump in FORWARD (") {
+		if got := check(board, "n", health.Firewall); !strings.HasPrefix(got, "warning: rules are in place; they are being changed by another program again and again: no jump in FORWARD (") {
 			t.Errorf("check %q", got)
 		}
 		if k.Status().Flapping != 1 || k.pause(time.Now()) < time.Second {
 			t.Errorf("status %+v, looks again after %s", k.Status(), k.pause(time.Now()))
 		}
-		single, repeated := strings.Count(lines.String(), "changed by somebody else, healed"), strings.Count(lines.String(), "told once a minute")
+		single, repeated := strings.Count(lines.String(), "changed by another program, healed"), strings.Count(lines.String(), "reported once a minute")
 		if single != 5 || repeated != 1 || len(messages) != 6 {
 			t.Errorf("%d messages, logged was\n%s", len(messages), lines.String())
 		}

@@ -128,8 +128,8 @@ func Table() []Metric {
 		{Name: ReconcileDuration, Kind: Timer, Labels: network, Help: "How long a look at the datapath took, with what it mended."},
 		{Name: ReconcileWrites, Kind: Counter, Labels: network, Help: "Changes made to the kernel or the forwarder."},
 		{Name: ReconcileAge, Kind: Gauge, Labels: network, Help: "Seconds since the datapath was last found or made right; 0 before the first time."},
-		{Name: DriftHealed, Kind: Counter, Labels: and("fault"), Help: "What somebody else had changed in the datapath, healed, by what was wrong."},
-		{Name: DriftQuarrels, Kind: Gauge, Labels: network, Help: "Faults of the datapath that somebody causes again and again."},
+		{Name: DriftHealed, Kind: Counter, Labels: and("fault"), Help: "Repairs of what other programs had changed in the datapath, by what was wrong."},
+		{Name: DriftQuarrels, Kind: Gauge, Labels: network, Help: "Faults of the datapath that another program causes again and again."},
 		{Name: PeersPlaced, Kind: Gauge, Labels: network, Help: "Other hosts in the datapath."},
 		{Name: PeersSkipped, Kind: Gauge, Labels: network, Help: "Other hosts that were left out; leno peers says why."},
 
@@ -141,8 +141,8 @@ func Table() []Metric {
 		{Name: FirewallLooks, Kind: Counter, Labels: []string{"result"}, Help: "Looks at the firewall that left the rules as wanted (ok) or did not (failed)."},
 		{Name: FirewallDuration, Kind: Timer, Help: "How long a look at the firewall took, with what it wrote."},
 		{Name: FirewallWrites, Kind: Counter, Help: "Tables of rules written."},
-		{Name: FirewallHealed, Kind: Counter, Help: "Tables in which somebody else had changed our rules, healed."},
-		{Name: FirewallQuarrels, Kind: Gauge, Help: "Rules that somebody changes again and again."},
+		{Name: FirewallHealed, Kind: Counter, Help: "Tables in which another program had changed leno's rules, and which were repaired."},
+		{Name: FirewallQuarrels, Kind: Gauge, Help: "Rules that another program changes again and again."},
 
 		{Name: ServiceRegistrations, Kind: Counter, Labels: []string{"result"}, Help: "Times the agent looked after its service in Consul's catalogue, that worked (ok) or did not (failed)."},
 

@@ -329,7 +329,7 @@ func TestFirewallHealed(t *testing.T) {
 					return err
 				})
 				w.Eventually("a line about "+script, func(context.Context) error {
-					if out := h.host.Agent().Output()[told:]; !strings.Contains(out, "firewall rules were changed by somebody else, healed") || !strings.Contains(out, says) {
+					if out := h.host.Agent().Output()[told:]; !strings.Contains(out, "firewall rules were changed by another program, healed") || !strings.Contains(out, says) {
 						return fmt.Errorf("it says %q", out)
 					}
 					return nil
