@@ -35,7 +35,7 @@ type finding struct {
 	what      string // the program with its version, "" if the kind needs none
 	preferred bool   // the program's plain name leads to this kind
 	err       error  // why it cannot hold the rules: ErrNotInstalled, or the error it returned
-	some      bool   // it can hold the rules of at least one address family
+	usable    bool   // it can hold the rules of at least one address family
 	doubt     error  // why the plain name does not tell which kind is preferred
 }
 
@@ -53,7 +53,7 @@ const (
 // chosen, because its rules are in force and are in the same tables as Docker's. It is given up only when it is
 // uninstalled or no longer preferred.
 func (f *Firewall) choose(ctx context.Context, t Type, want rules) error {
-	basis := fmt.Sprintln(t, want.of(false).empty(), want.of(true).empty())
+	basis := fmt.Sprintln(t, want.family(false).isEmpty(), want.family(true).isEmpty())
 	for _, a := range f.appliers {
 		basis += a.stamp() + "\n"
 	}
@@ -128,14 +128,14 @@ func choose(t Type, found []finding, last string) (best finding, reason string, 
 	for _, f := range order {
 		switch {
 		case f.err == nil, f.broken() && f.kind == last:
-			return f, why(t, f, broken), nil
-		case errors.Is(f.err, ErrNotInstalled) && !f.some:
+			return f, reasonFor(t, f, broken), nil
+		case errors.Is(f.err, ErrNotInstalled) && !f.usable:
 			missing = append(missing, f)
 		default:
 			broken = append(broken, f)
 		}
 	}
-	if i := slices.IndexFunc(order, func(f finding) bool { return f.some }); i >= 0 {
+	if i := slices.IndexFunc(order, func(f finding) bool { return f.usable }); i >= 0 {
 		return order[i], order[i].what + " is installed", nil
 	}
 	for _, f := range broken {
@@ -150,8 +150,8 @@ func choose(t Type, found []finding, last string) (best finding, reason string, 
 	return best, "", fmt.Errorf("%w: none that is a firewall of type %q", ErrNotInstalled, t)
 }
 
-// why returns the reason in words why a kind was chosen, including others that do not work.
-func why(t Type, f finding, broken []finding) string {
+// reasonFor returns the reason in words why a kind was chosen, including others that do not work.
+func reasonFor(t Type, f finding, broken []finding) string {
 	var out []string
 	switch {
 	case f.kind == kindNFTables && t == TypeNFTables:

@@ -42,9 +42,9 @@ func TestChoose(t *testing.T) {
 		{"only iptables, broken", TypeIPTables, []finding{with(nft, broken), with(legacy, missing)}, "", "", "", broken},
 		{"only nftables", TypeNFTables, []finding{native}, "", kindNFTables, "as configured", nil},
 		{"only nftables, broken", TypeNFTables, []finding{with(native, broken)}, "", "", "", broken},
-		{"one family only, and another has both", TypeAuto, []finding{{kind: "iptables-nft", preferred: true, some: true, err: missing}, native}, "", kindNFTables,
+		{"one family only, and another has both", TypeAuto, []finding{{kind: "iptables-nft", preferred: true, usable: true, err: missing}, native}, "", kindNFTables,
 			"instead of what does not work", nil},
-		{"one family only, and no other", TypeIPTables, []finding{{kind: "iptables-nft", what: "/sbin/iptables", preferred: true, some: true, err: missing}}, "", "iptables-nft",
+		{"one family only, and no other", TypeIPTables, []finding{{kind: "iptables-nft", what: "/sbin/iptables", preferred: true, usable: true, err: missing}}, "", "iptables-nft",
 			"/sbin/iptables is installed", nil},
 		{"nothing", TypeNFTables, nil, "", "", "", ErrNotInstalled},
 		{"chosen, and broken for a moment", TypeAuto, []finding{with(nft, broken), legacy, native}, "iptables-nft", "iptables-nft", "", nil},
@@ -85,11 +85,11 @@ func (f *fakeKind) apply(_ context.Context, want rules) ([]string, error) {
 	if f.fails != nil {
 		return nil, f.fails
 	}
-	if reflect.DeepEqual(want, f.has) || want.empty() && f.has.empty() {
+	if reflect.DeepEqual(want, f.has) || want.isEmpty() && f.has.isEmpty() {
 		return nil, nil
 	}
 	f.has = want
-	*f.log = append(*f.log, map[bool]string{true: "-", false: "+"}[want.empty()]+f.name)
+	*f.log = append(*f.log, map[bool]string{true: "-", false: "+"}[want.isEmpty()]+f.name)
 	return []string{f.name}, nil
 }
 

@@ -106,7 +106,7 @@ func New(logger hclog.Logger) *Firewall {
 // errors: ErrNotInstalled when rules are wanted and no kind can hold them, netfilter.ErrLocked when another program
 // keeps the lock.
 func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
-	want := wanted(s)
+	want := desiredRules(s)
 	var report Report
 	written, healed, err := f.hold(ctx, s.Type, want)
 	report.Writes = len(written)
@@ -135,14 +135,14 @@ func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 // starts no program: it takes a tenth of a millisecond, or some milliseconds beside ten thousand rules of others.
 func (f *Firewall) Touched() bool {
 	i, ok := f.chosen.(*iptables)
-	return ok && f.choice.Kind == kindLegacy && i.touched()
+	return ok && f.choice.Kind == kindLegacy && i.isTouched()
 }
 
 // hold makes the chosen kind hold the rules. healed reports that the rules it wrote had been there before.
 func (f *Firewall) hold(ctx context.Context, t Type, want rules) (written []string, healed bool, err error) {
 	before := f.applied
 	f.applied = nil
-	if want.empty() {
+	if want.isEmpty() {
 		f.chosen = nil
 		return nil, false, nil
 	}
@@ -157,7 +157,7 @@ func (f *Firewall) hold(ctx context.Context, t Type, want rules) (written []stri
 	case err == nil:
 		f.applied, f.stamp = &want, stamp
 		f.broken = false
-	case same && stamp == f.stamp && len(written) == 0 && onlyUnlisted(err):
+	case same && stamp == f.stamp && len(written) == 0 && isOnlyUnlisted(err):
 		f.applied = before
 		err = fmt.Errorf("%w: %w", ErrUnseen, err)
 	case f.broken:
@@ -167,10 +167,13 @@ func (f *Firewall) hold(ctx context.Context, t Type, want rules) (written []stri
 	return written, same, err
 }
 
-// onlyUnlisted reports whether the joined errors of an applier contain only listings that took too long.
-func onlyUnlisted(err error) bool {
+// isOnlyUnlisted reports whether the joined errors of an applier contain only listings that took too long.
+func isOnlyUnlisted(err error) bool {
 	joined, ok := err.(interface{ Unwrap() []error })
-	return ok && !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !errors.Is(e, netfilter.ErrUnlisted) })
+	if !ok {
+		return false
+	}
+	return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !errors.Is(e, netfilter.ErrUnlisted) })
 }
 
 // removeOthers removes our rules from all kinds but the chosen one, and returns what it wrote.

@@ -42,12 +42,12 @@ func (i *iptables) look(ctx context.Context, want rules) finding {
 	var errs []error
 	known := false
 	for _, f := range i.families {
-		if want.of(f.v6).empty() {
+		if want.family(f.v6).isEmpty() {
 			continue
 		}
 		p, preferred, err := f.program(ctx)
-		if f.plain.Path != "" && f.plain.Err != nil && !f.fixed {
-			out.doubt = f.told(f.plain.Err)
+		if f.plainProgram.Path != "" && f.plainProgram.Err != nil && !f.fixed {
+			out.doubt = f.withFamily(f.plainProgram.Err)
 		}
 		if err == nil {
 			if !known {
@@ -57,9 +57,9 @@ func (i *iptables) look(ctx context.Context, want rules) finding {
 		}
 		switch {
 		case err != nil:
-			errs = append(errs, f.told(err))
-		case !out.some:
-			out.some, out.what = true, fmt.Sprintf("%s %s", p.Path, p.Version)
+			errs = append(errs, f.withFamily(err))
+		case !out.usable:
+			out.usable, out.what = true, fmt.Sprintf("%s %s", p.Path, p.Version)
 		}
 	}
 	out.err = errors.Join(errs...)
@@ -69,20 +69,20 @@ func (i *iptables) look(ctx context.Context, want rules) finding {
 func (i *iptables) apply(ctx context.Context, want rules) (written []string, err error) {
 	var errs []error
 	for _, f := range i.families {
-		tables, err := f.apply(ctx, want.of(f.v6))
+		tables, err := f.apply(ctx, want.family(f.v6))
 		written = append(written, tables...)
 		if err != nil {
-			errs = append(errs, f.told(err))
+			errs = append(errs, f.withFamily(err))
 		}
 	}
 	return written, errors.Join(errs...)
 }
 
-// touched reports whether the tables differ from when they last agreed.
-func (i *iptables) touched() bool {
+// isTouched reports whether the tables differ from when they last agreed.
+func (i *iptables) isTouched() bool {
 	touched := false
 	for _, f := range i.families {
-		touched = touched || f.touched()
+		touched = touched || f.isTouched()
 	}
 	return touched
 }

@@ -24,8 +24,8 @@ const (
 // tableNames returns the tables that have rules of ours.
 func tableNames() []string { return []string{tableNAT, tableFilter} }
 
-// ours reports whether a table may have rules of ours.
-func ours(table string) bool { return slices.Contains(tableNames(), table) }
+// isOurTable reports whether a table may have rules of ours.
+func isOurTable(table string) bool { return slices.Contains(tableNames(), table) }
 
 // hook is a place in the kernel's chains that jumps to one of ours.
 type hook struct {
@@ -38,25 +38,25 @@ type hook struct {
 // hooks returns every place, in the order of their jumps.
 func hooks() []hook {
 	return []hook{
-		{tableNAT, "POSTROUTING", chainOverlay, masquerades},
+		{tableNAT, "POSTROUTING", chainOverlay, canMasquerade},
 		// A rule of the operator that rewrites the same packets is there on purpose and goes first.
 		{tableNAT, "POSTROUTING", chainMasq, nil},
-		{tableFilter, "FORWARD", chainForward, decides},
+		{tableFilter, "FORWARD", chainForward, isForeignJump},
 	}
 }
 
-// decides reports whether a rule in FORWARD leads to chains of another program that end by dropping what they do not
-// know: Docker's chains drop packets to its bridges. Docker keeps DOCKER-USER for rules that go before all others,
+// isForeignJump reports whether a rule in FORWARD leads to chains of another program that end by dropping what they do
+// not know: Docker's chains drop packets to its bridges. Docker keeps DOCKER-USER for rules that go before all others,
 // and rules that jump nowhere are the operator's, who put them there on purpose.
-func decides(t netfilter.Table, r netfilter.Rule) bool {
+func isForeignJump(t netfilter.Table, r netfilter.Rule) bool {
 	target, _ := r.Target()
 	return target != "DOCKER-USER" && t.HasChain(target)
 }
 
-// masquerades reports whether a rule in POSTROUTING may give packets within the overlay another source. Docker has
+// canMasquerade reports whether a rule in POSTROUTING may give packets within the overlay another source. Docker has
 // one for each bridge, for packets that leave by another device, and puts it first. SNAT to an address is the
 // operator's.
-func masquerades(t netfilter.Table, r netfilter.Rule) bool {
+func canMasquerade(t netfilter.Table, r netfilter.Rule) bool {
 	target, _ := r.Target()
 	return target == "MASQUERADE" || t.HasChain(target)
 }
@@ -64,7 +64,8 @@ func masquerades(t netfilter.Table, r netfilter.Rule) bool {
 // render returns the rules for each of our chains, as iptables-save prints them. A chain without rules is not wanted.
 func render(want rules, randomFully bool) map[string][]netfilter.Rule {
 	out := map[string][]netfilter.Rule{}
-	for chain, list := range map[string][]rule{chainOverlay: want.exempt, chainMasq: want.masquerade, chainForward: want.forward} {
+	lists := map[string][]rule{chainOverlay: want.exempt, chainMasq: want.masquerade, chainForward: want.forward}
+	for chain, list := range lists {
 		for _, r := range list {
 			out[chain] = append(out[chain], r.arguments(chain, randomFully))
 		}
@@ -106,7 +107,10 @@ func change(name string, t netfilter.Table, want map[string][]netfilter.Rule) ed
 	var heads, lines, wrong []string
 	for _, h := range hooks() {
 		rules := want[h.own]
-		if h.table != name || len(rules) == 0 || slices.EqualFunc(t.Chain(h.own), rules, slices.Equal) && t.HasChain(h.own) {
+		if h.table != name || len(rules) == 0 {
+			continue
+		}
+		if t.HasChain(h.own) && slices.EqualFunc(t.Chain(h.own), rules, slices.Equal) {
 			continue
 		}
 		if t.HasChain(h.own) {
@@ -126,7 +130,8 @@ func change(name string, t netfilter.Table, want map[string][]netfilter.Rule) ed
 	// other.
 	var deletes []string
 	for _, chain := range t.Chains {
-		wanted := slices.ContainsFunc(hooks(), func(h hook) bool { return h.table == name && h.own == chain && len(want[chain]) > 0 })
+		wanted := len(want[chain]) > 0 &&
+			slices.ContainsFunc(hooks(), func(h hook) bool { return h.table == name && h.own == chain })
 		if strings.HasPrefix(chain, ChainPrefix) && !wanted {
 			lines = append(lines, "-F "+chain)
 			deletes = append(deletes, "-X "+chain)
@@ -148,7 +153,7 @@ func changeJumps(name string, t netfilter.Table, want map[string][]netfilter.Rul
 	left.Rules = nil
 	keep := map[int]bool{}
 	for _, h := range hooks() {
-		if i := h.right(t); h.table == name && len(want[h.own]) > 0 && i >= 0 {
+		if i := h.position(t); h.table == name && len(want[h.own]) > 0 && i >= 0 {
 			keep[i] = true
 		}
 	}
@@ -164,7 +169,7 @@ func changeJumps(name string, t netfilter.Table, want map[string][]netfilter.Rul
 	}
 	for _, h := range hooks() {
 		switch {
-		case h.table != name || len(want[h.own]) == 0 || h.right(left) >= 0:
+		case h.table != name || len(want[h.own]) == 0 || h.position(left) >= 0:
 			continue
 		case !slices.ContainsFunc(t.Rules, func(r netfilter.Rule) bool { return slices.Equal(r, h.jump()) }):
 			wrong = append(wrong, fmt.Sprintf("no jump in %s to %s", h.chain, h.own))
@@ -173,15 +178,15 @@ func changeJumps(name string, t netfilter.Table, want map[string][]netfilter.Rul
 			lines = append(lines, h.jump().String())
 			continue
 		}
-		lines = append(lines, fmt.Sprintf("-I %s %d -j %s", h.chain, h.place(left), h.own))
+		lines = append(lines, fmt.Sprintf("-I %s %d -j %s", h.chain, h.insertAt(left), h.own))
 	}
 	return lines, wrong
 }
 
 func (h hook) jump() netfilter.Rule { return netfilter.Rule{"-A", h.chain, "-j", h.own} }
 
-// right returns the index of the jump among the rules, if its last occurrence is in the right place; else -1.
-func (h hook) right(t netfilter.Table) int {
+// position returns the index of the jump among the rules, if its last occurrence is in the right place; else -1.
+func (h hook) position(t netfilter.Table) int {
 	found, overruled := -1, false
 	for i, r := range t.Rules {
 		switch {
@@ -198,8 +203,8 @@ func (h hook) right(t netfilter.Table) int {
 	return found
 }
 
-// place returns the number for a new jump in its chain: before the first rule that it must overrule, or at the top.
-func (h hook) place(t netfilter.Table) int {
+// insertAt returns the number for a new jump in its chain: before the first rule that it must overrule, or at the top.
+func (h hook) insertAt(t netfilter.Table) int {
 	rules := t.Chain(h.chain)
 	if i := slices.IndexFunc(rules, func(r netfilter.Rule) bool { return h.overrules(t, r) }); i >= 0 {
 		return i + 1

@@ -86,7 +86,7 @@ func TestRender(t *testing.T) {
 `},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := "\n" + dump(render(wanted(State{RandomFully: tt.asked, Networks: tt.networks}).of(tt.v6), tt.known))
+			got := "\n" + dump(render(desiredRules(State{RandomFully: tt.asked, Networks: tt.networks}).family(tt.v6), tt.known))
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

@@ -22,9 +22,9 @@ type iptablesFamily struct {
 	variant string
 	command string // iptables, ip6tables
 
-	plain   netfilter.Program // the program of that name, whichever variant it is
-	variety netfilter.Program // the one named for the variant
-	fixed   bool              // only variety counts; for tests
+	plainProgram   netfilter.Program // the program of that name, whichever variant it is
+	variantProgram netfilter.Program // the one named for the variant
+	fixed          bool              // only variantProgram counts; for tests
 
 	// clean means that this process saw no chain of ours and wants none. No other program makes such chains, so there
 	// is nothing to look for.
@@ -46,8 +46,8 @@ func newIPTablesFamily(logger hclog.Logger, variant string, v6 bool) *iptablesFa
 	return f
 }
 
-// told returns the error with its address family.
-func (f *iptablesFamily) told(err error) error {
+// withFamily returns the error with its address family.
+func (f *iptablesFamily) withFamily(err error) error {
 	return fmt.Errorf("%s firewall: %w", map[bool]string{false: "IPv4", true: "IPv6"}[f.v6], err)
 }
 
@@ -63,31 +63,31 @@ func (f *iptablesFamily) stamp() string {
 // program returns the program that writes this variant, and whether it is the one that this host prefers. The error
 // is ErrNotInstalled, or the reason why the program's version cannot be determined.
 func (f *iptablesFamily) program(ctx context.Context) (p netfilter.Program, preferred bool, err error) {
-	f.plain.Refresh(ctx, f.command)
-	if f.plain.Path != "" && f.plain.Err == nil && f.plain.Version.Variant == f.variant && !f.fixed {
-		return f.plain, true, nil
+	f.plainProgram.Refresh(ctx, f.command)
+	if p := f.plainProgram; p.Path != "" && p.Err == nil && p.Version.Variant == f.variant && !f.fixed {
+		return p, true, nil
 	}
-	f.variety.Refresh(ctx, f.named())
+	f.variantProgram.Refresh(ctx, f.named())
 	switch {
-	case f.variety.Path != "" && f.variety.Err == nil:
-		return f.variety, f.fixed, nil
-	case f.variety.Path != "":
-		return p, false, f.variety.Err
-	case f.plain.Path != "" && f.plain.Err != nil:
-		return p, false, f.plain.Err
+	case f.variantProgram.Path != "" && f.variantProgram.Err == nil:
+		return f.variantProgram, f.fixed, nil
+	case f.variantProgram.Path != "":
+		return p, false, f.variantProgram.Err
+	case f.plainProgram.Path != "" && f.plainProgram.Err != nil:
+		return p, false, f.plainProgram.Err
 	}
-	return p, false, fmt.Errorf("%w: %s; install the package iptables, or set ip_masq = false and forward = false in every network",
-		ErrNotInstalled, f.command)
+	return p, false, fmt.Errorf("%w: %s; install the package iptables, "+
+		"or set ip_masq = false and forward = false in every network", ErrNotInstalled, f.command)
 }
 
 // apply returns the tables written. While no rule is wanted, a program that is missing or cannot work here (a kernel
 // without IPv6) is an error only if it left rules of ours that cannot be removed without it.
 func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []string, err error) {
-	needed := !want.empty()
-	if !needed && (f.clean || f.variant == netfilter.VariantLegacy && !slices.ContainsFunc(netfilter.LegacyTables(f.v6), ours)) {
+	needed := !want.isEmpty()
+	if !needed && (f.clean || f.isWithoutTables()) {
 		return nil, nil
 	}
-	number := f.number() // before the listing, so that later changes show
+	number := f.fingerprint() // before the listing, so that later changes show
 	f.agreed = 0
 	var tables map[string]netfilter.Table
 	p, _, err := f.program(ctx)
@@ -121,8 +121,15 @@ func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []strin
 	return written, errors.Join(errs...)
 }
 
+// isWithoutTables reports whether none of the tables exists that may have rules of ours.
+func (f *iptablesFamily) isWithoutTables() bool {
+	return f.variant == netfilter.VariantLegacy && !slices.ContainsFunc(netfilter.LegacyTables(f.v6), isOurTable)
+}
+
 // write makes one table agree, in one transaction, and returns what was wrong.
-func (f *iptablesFamily) write(ctx context.Context, p netfilter.Program, name string, t netfilter.Table, want rules) (wrong string, err error) {
+func (f *iptablesFamily) write(
+	ctx context.Context, p netfilter.Program, name string, t netfilter.Table, want rules,
+) (wrong string, err error) {
 	attempt := func(randomFully bool) (string, error) {
 		e := change(name, t, render(want, randomFully))
 		if e.input == "" {
@@ -132,7 +139,8 @@ func (f *iptablesFamily) write(ctx context.Context, p netfilter.Program, name st
 	}
 	able := p.Version.RandomFully && f.unable != p.Stamp
 	wrong, err = attempt(able)
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && !errors.Is(err, netfilter.ErrLocked) && !errors.Is(err, unix.EPERM) && ctx.Err() == nil {
+	locked := errors.Is(err, netfilter.ErrLocked)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && !locked && !errors.Is(err, unix.EPERM) && ctx.Err() == nil {
 		// Another program may have written the table at the same instant, or since it was listed, so that a position
 		// in it may now be another rule's.
 		if tables, unlisted := netfilter.List(ctx, p.Path); unlisted == nil {
@@ -140,7 +148,8 @@ func (f *iptablesFamily) write(ctx context.Context, p netfilter.Program, name st
 			wrong, err = attempt(able)
 		}
 	}
-	if err == nil || !able || name != tableNAT || !want.randomFully() || errors.Is(err, netfilter.ErrLocked) || ctx.Err() != nil {
+	locked = errors.Is(err, netfilter.ErrLocked)
+	if err == nil || !able || name != tableNAT || !want.randomFully() || locked || ctx.Err() != nil {
 		return wrong, err
 	}
 	// Perhaps only --random-fully is unknown to the program or the kernel.
@@ -153,8 +162,8 @@ func (f *iptablesFamily) write(ctx context.Context, p netfilter.Program, name st
 	return plain, nil
 }
 
-// number returns the fingerprint of the legacy tables as they are, 0 when there is no valid one.
-func (f *iptablesFamily) number() uint64 {
+// fingerprint returns the fingerprint of the legacy tables as they are, 0 when there is no valid one.
+func (f *iptablesFamily) fingerprint() uint64 {
 	if f.variant != netfilter.VariantLegacy {
 		return 0
 	}
@@ -166,9 +175,9 @@ func (f *iptablesFamily) number() uint64 {
 	return number
 }
 
-// touched reports whether the tables differ from when they agreed. Where they cannot be compared, it leaves that to
+// isTouched reports whether the tables differ from when they agreed. Where they cannot be compared, it leaves that to
 // the resync.
-func (f *iptablesFamily) touched() bool {
-	now := f.number()
+func (f *iptablesFamily) isTouched() bool {
+	now := f.fingerprint()
 	return now != 0 && now != f.agreed
 }

@@ -171,7 +171,7 @@ func TestRandomFullyRefused(t *testing.T) {
 	s.Script("ipt-nft-restore", `input=$(cat); echo x >> `+log+`; case $input in *random-fully*) echo "what is random-fully?" >&2; exit 1;; esac`)
 	i := forced(netfilter.VariantNFT).families[0]
 	i.command = "ipt"
-	want := wanted(State{RandomFully: true, Networks: two()}).of(false)
+	want := desiredRules(State{RandomFully: true, Networks: two()}).family(false)
 	tries := func() int {
 		data, err := os.ReadFile(log)
 		if err != nil {
@@ -209,7 +209,7 @@ func TestWriteMeetsAnother(t *testing.T) {
 		esac`)
 	i := forced(netfilter.VariantNFT).families[0]
 	i.command = "ipt"
-	want := wanted(State{RandomFully: true, Networks: two()}).of(false)
+	want := desiredRules(State{RandomFully: true, Networks: two()}).family(false)
 	if _, err := i.apply(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}

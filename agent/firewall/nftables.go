@@ -45,7 +45,7 @@ func (n *nft) look(ctx context.Context, _ rules) finding {
 
 // apply writes one table, so there is no further part to continue with after an error.
 func (n *nft) apply(ctx context.Context, want rules) (written []string, err error) {
-	needed := !want.empty()
+	needed := !want.isEmpty()
 	if !needed && n.clean {
 		return nil, nil
 	}
@@ -58,7 +58,7 @@ func (n *nft) apply(ctx context.Context, want rules) (written []string, err erro
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", nftUnlisted(err))
 	}
-	if !change.empty() {
+	if !change.isEmpty() {
 		if err := n.commit(ctx, change, chains); err != nil {
 			return nil, fmt.Errorf("nftables: write table %s: %w", nftTableName, nftUnwritten(err))
 		}
@@ -90,7 +90,7 @@ func (n *nft) commit(ctx context.Context, change nftChange, want []nftChain) err
 	}
 	err = errors.Join(writeOwnTable(conn, change), conn.CloseLasting())
 	if errors.Is(err, unix.ENOBUFS) {
-		if left, again := n.compare(ctx, want); again == nil && left.empty() {
+		if left, again := n.compare(ctx, want); again == nil && left.isEmpty() {
 			return nil
 		}
 	}
@@ -109,7 +109,8 @@ func nftUnlisted(err error) error {
 // expressions.
 func nftUnwritten(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
-		return fmt.Errorf("%w: this kernel cannot masquerade in the inet family (Linux 5.2 with the modules nft_chain_nat and nft_masq): %w", ErrNotInstalled, err)
+		return fmt.Errorf("%w: this kernel cannot masquerade in the inet family "+
+			"(Linux 5.2 with the modules nft_chain_nat and nft_masq): %w", ErrNotInstalled, err)
 	}
 	return netfilter.ExplainNFT(err)
 }

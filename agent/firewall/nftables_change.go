@@ -37,7 +37,7 @@ type nftChange struct {
 	wrong []string // what it corrects, in words
 }
 
-func (c nftChange) empty() bool { return !c.drop && len(c.fill)+len(c.remove) == 0 }
+func (c nftChange) isEmpty() bool { return !c.drop && len(c.fill)+len(c.remove) == 0 }
 
 // nftChangeOf compares content and order. A chain with another hook, type, priority or policy than it should have
 // cannot be changed, so the whole table is dropped, as is a table with flags.
@@ -60,7 +60,8 @@ func nftChangeOf(have nftState, want []nftChain) nftChange {
 		case !ok:
 			say("no chain", chain.name)
 		case old.base != chain.base:
-			return nftChange{drop: true, fill: want, wrong: []string{"another type, hook, priority or policy of chain " + chain.name}}
+			wrong := "another type, hook, priority or policy of chain " + chain.name
+			return nftChange{drop: true, fill: want, wrong: []string{wrong}}
 		case !slices.EqualFunc(old.rules, chain.rules, netfilter.NFTRule.Equal):
 			say("other rules in", chain.name)
 		default:

@@ -30,7 +30,9 @@ func (c nftChange) String() string {
 }
 
 // random returns the rules that networks want with random ports.
-func random(networks []Network) rules { return wanted(State{RandomFully: true, Networks: networks}) }
+func random(networks []Network) rules {
+	return desiredRules(State{RandomFully: true, Networks: networks})
+}
 
 func TestNFTChange(t *testing.T) {
 	want := nftChains(random(two()))
@@ -81,7 +83,7 @@ func TestNFTChange(t *testing.T) {
 			if got := expect(have); got != tt.change {
 				t.Errorf("got %q, want %q", got, tt.change)
 			}
-			if change := nftChangeOf(have, want); change.empty() != (len(change.wrong) == 0) {
+			if change := nftChangeOf(have, want); change.isEmpty() != (len(change.wrong) == 0) {
 				t.Errorf("it says %q", change.wrong)
 			}
 		})

@@ -116,7 +116,7 @@ func TestNFTApply(t *testing.T) {
 	firewalltest.Load(t, ns, "flush ruleset\n"+full)
 	expect("saved and loaded", random(two()), 0)
 
-	plain := expect("ports as they come", wanted(State{Networks: two()}), 1)
+	plain := expect("ports as they come", desiredRules(State{Networks: two()}), 1)
 	if diff := cmp.Diff(strings.ReplaceAll(full, "masquerade fully-random", "masquerade"), plain); diff != "" {
 		t.Errorf("ports as they come (-want +got):\n%s", diff)
 	}
@@ -263,7 +263,7 @@ func TestNFTRandomNetworks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if change := nftChangeOf(state, nftChains(want)); !change.empty() || state.exists == want.empty() {
+			if change := nftChangeOf(state, nftChains(want)); !change.isEmpty() || state.exists == want.isEmpty() {
 				t.Fatalf("step %d: the kernel has something else than %+v: %s", i, networks, change)
 			}
 		})

@@ -33,7 +33,8 @@ func nftRuleOf(r rule, in nftPlace) netfilter.NFTRule {
 	default:
 		exprs = append(exprs, &expr.Verdict{Kind: expr.VerdictAccept})
 	}
-	return netfilter.NFTRule{Exprs: exprs, UserData: userdata.AppendString(nil, userdata.TypeComment, Comment(r.network))}
+	comment := userdata.AppendString(nil, userdata.TypeComment, Comment(r.network))
+	return netfilter.NFTRule{Exprs: exprs, UserData: comment}
 }
 
 // nftFields holds the offsets, in bytes, of the matched fields in a family's header.
@@ -53,8 +54,23 @@ func nftFieldsOf(v6 bool) nftFields {
 // the other until one has given the connection an address, whatever the verdict.
 func nftKeep(at nftFields) []expr.Any {
 	return []expr.Any{
-		&expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: at.source, Len: at.size, DestRegister: unix.NFT_REG_1},
-		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(at.proto), RegAddrMin: unix.NFT_REG_1, RegAddrMax: unix.NFT_REG_1},
+		loadBytes(at.source, at.size),
+		&expr.NAT{
+			Type:       expr.NATTypeSourceNAT,
+			Family:     uint32(at.proto),
+			RegAddrMin: unix.NFT_REG_1,
+			RegAddrMax: unix.NFT_REG_1,
+		},
+	}
+}
+
+// loadBytes loads a part of the network header.
+func loadBytes(offset, length uint32) *expr.Payload {
+	return &expr.Payload{
+		Base:         expr.PayloadBaseNetworkHeader,
+		Offset:       offset,
+		Len:          length,
+		DestRegister: unix.NFT_REG_1,
 	}
 }
 
@@ -67,7 +83,7 @@ func nftPrefix(offset uint32, p netip.Prefix) []expr.Any {
 	address, length := p.Masked().Addr().AsSlice(), p.Bits()/8
 	if p.Bits()%8 == 0 && length > 0 {
 		return []expr.Any{
-			&expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(length), DestRegister: unix.NFT_REG_1},
+			loadBytes(offset, uint32(length)),
 			&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: address[:length]},
 		}
 	}
@@ -76,8 +92,14 @@ func nftPrefix(offset uint32, p netip.Prefix) []expr.Any {
 		mask[i/8] |= 0x80 >> (i % 8)
 	}
 	return []expr.Any{
-		&expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(size), DestRegister: unix.NFT_REG_1},
-		&expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: uint32(size), Mask: mask, Xor: make([]byte, size)},
+		loadBytes(offset, uint32(size)),
+		&expr.Bitwise{
+			SourceRegister: unix.NFT_REG_1,
+			DestRegister:   unix.NFT_REG_1,
+			Len:            uint32(size),
+			Mask:           mask,
+			Xor:            make([]byte, size),
+		},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: address},
 	}
 }

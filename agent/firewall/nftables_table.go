@@ -11,8 +11,8 @@ import (
 	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
-// readOwnTable lists our table. Where others write all the time, two consecutive listings with equal results are enough:
-// their changes do not concern our table.
+// readOwnTable lists our table. Where others write all the time, two consecutive listings with equal results are
+// enough: their changes do not concern our table.
 func readOwnTable(c *netfilter.Conn) (nftState, error) {
 	var all []nftState // results with no error in between
 	err := c.Settled(func() error {
@@ -52,14 +52,15 @@ func listOwnTable(c *netfilter.Conn) (state nftState, err error) {
 	}
 	for _, chain := range chains {
 		if chain.Table.Name == TableName {
-			state.chains = append(state.chains, nftChain{name: chain.Name, base: netfilter.BaseOf(chain), rules: rules[chain.Name]})
+			have := nftChain{name: chain.Name, base: netfilter.BaseOf(chain), rules: rules[chain.Name]}
+			state.chains = append(state.chains, have)
 		}
 	}
 	return state, nil
 }
 
-// writeOwnTable makes a change. It adds what it deletes, so that it is no error when another program has deleted it in the
-// meantime.
+// writeOwnTable makes a change. It adds what it deletes, so that it is no error when another program has deleted it in
+// the meantime.
 func writeOwnTable(c *netfilter.Conn, change nftChange) error {
 	table := &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
 	if change.drop {
@@ -95,7 +96,14 @@ func writeOwnTable(c *netfilter.Conn, change nftChange) error {
 // fillChain replaces the rules of one chain of ours.
 func fillChain(c *netfilter.Conn, table *nftables.Table, chain nftChain) {
 	base := chain.base
-	to := c.AddChain(&nftables.Chain{Name: chain.name, Table: table, Type: base.Type, Hooknum: &base.Hook, Priority: &base.Priority, Policy: &base.Policy})
+	to := c.AddChain(&nftables.Chain{
+		Name:     chain.name,
+		Table:    table,
+		Type:     base.Type,
+		Hooknum:  &base.Hook,
+		Priority: &base.Priority,
+		Policy:   &base.Policy,
+	})
 	c.FlushChain(to)
 	for _, r := range chain.rules {
 		c.AddRule(&nftables.Rule{Table: table, Chain: to, Exprs: r.Exprs, UserData: r.UserData})

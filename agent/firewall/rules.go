@@ -23,8 +23,7 @@ const (
 	accept
 )
 
-// rule is one rule of ours. Src or Dst is set, and both are of one family when
-// both are.
+// rule is one rule of ours. src or dst is set, and both are of one family when both are.
 type rule struct {
 	network  string
 	src, dst netip.Prefix // the zero Prefix is any address
@@ -55,16 +54,16 @@ type rules struct {
 	forward    []rule // for packets that pass through the host
 }
 
-// empty reports whether no rule is wanted.
-func (r rules) empty() bool { return len(r.exempt)+len(r.masquerade)+len(r.forward) == 0 }
+// isEmpty reports whether no rule is wanted.
+func (r rules) isEmpty() bool { return len(r.exempt)+len(r.masquerade)+len(r.forward) == 0 }
 
 // randomFully reports whether any rule asks for it.
 func (r rules) randomFully() bool {
 	return slices.ContainsFunc(r.masquerade, func(r rule) bool { return r.randomFully })
 }
 
-// of returns the rules of one family.
-func (r rules) of(v6 bool) rules {
+// family returns the rules of one family.
+func (r rules) family(v6 bool) rules {
 	part := func(list []rule) []rule {
 		return slices.DeleteFunc(slices.Clone(list), func(r rule) bool { return r.is6() != v6 })
 	}
@@ -88,8 +87,8 @@ func onLink(v6 bool) []netip.Prefix {
 	}
 }
 
-// wanted returns the rules of all networks together.
-func wanted(s State) rules {
+// desiredRules returns the rules of all networks together.
+func desiredRules(s State) rules {
 	var out rules
 	for _, n := range s.Networks {
 		if n.IPMasq {
@@ -124,7 +123,8 @@ func (r *rules) masquerading(n Network, subnet netip.Prefix, randomFully bool) {
 	for _, stays := range append(pools, onLink(v6)...) {
 		r.masquerade = append(r.masquerade, rule{network: n.Name, src: subnet, dst: stays, verdict: leave})
 	}
-	r.masquerade = append(r.masquerade, rule{network: n.Name, src: subnet, verdict: masquerade, randomFully: randomFully})
+	last := rule{network: n.Name, src: subnet, verdict: masquerade, randomFully: randomFully}
+	r.masquerade = append(r.masquerade, last)
 }
 
 func ofFamily(prefixes []netip.Prefix, v6 bool) []netip.Prefix {

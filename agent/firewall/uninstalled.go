@@ -106,14 +106,16 @@ func tablesOf(chains []*nftables.Chain) (tables []string) {
 func holdsOurs(entries []byte) bool { return bytes.Contains(entries, []byte("\x00"+ChainPrefix)) }
 
 // ownOfPrograms returns our chains in the tables of iptables-nft, and the rules that jump to them.
-func ownOfPrograms(c *netfilter.Conn, family nftables.TableFamily) (jumps []*nftables.Rule, own []*nftables.Chain, err error) {
+func ownOfPrograms(c *netfilter.Conn, family nftables.TableFamily) (
+	jumps []*nftables.Rule, own []*nftables.Chain, err error,
+) {
 	chains, err := c.ListChainsOfTableFamily(family)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list chains: %w", err)
 	}
 	has := map[string]bool{}
 	for _, chain := range chains {
-		if strings.HasPrefix(chain.Name, ChainPrefix) && ours(chain.Table.Name) {
+		if strings.HasPrefix(chain.Name, ChainPrefix) && isOurTable(chain.Table.Name) {
 			own = append(own, chain)
 			has[chain.Table.Name] = true
 		}
@@ -134,6 +136,7 @@ func ownOfPrograms(c *netfilter.Conn, family nftables.TableFamily) (jumps []*nft
 func jumpsToOurs(r *nftables.Rule) bool {
 	return slices.ContainsFunc(r.Exprs, func(e expr.Any) bool {
 		verdict, ok := e.(*expr.Verdict)
-		return ok && (verdict.Kind == expr.VerdictJump || verdict.Kind == expr.VerdictGoto) && strings.HasPrefix(verdict.Chain, ChainPrefix)
+		return ok && (verdict.Kind == expr.VerdictJump || verdict.Kind == expr.VerdictGoto) &&
+			strings.HasPrefix(verdict.Chain, ChainPrefix)
 	})
 }

@@ -113,7 +113,9 @@ func pauseAfter(look time.Duration) time.Duration {
 // look writes the checks, and returns what it found and how long to wait for a change before the next look. An obstacle
 // that is not among the previous ones is reported only if the next look finds it too: by then, leno has its rules back
 // in front of those of a program that puts its own first, as Docker does when it starts.
-func (m *ForeignMonitor) look(ctx context.Context, previous []foreign.Obstacle) (found []foreign.Obstacle, next time.Duration) {
+func (m *ForeignMonitor) look(ctx context.Context, previous []foreign.Obstacle) (
+	found []foreign.Obstacle, next time.Duration,
+) {
 	paths := m.networks.list()
 	if len(paths) == 0 || ctx.Err() != nil {
 		return previous, foreignInterval
@@ -171,7 +173,8 @@ func (m *ForeignMonitor) writeCheck(network string, found []foreign.Obstacle) {
 		}
 	}
 	if len(reasons) == 0 {
-		m.health.Set(network, health.ForeignRules, api.Passing, "no rule of others is known that drops all packets, or hides containers")
+		m.health.Set(network, health.ForeignRules, api.Passing,
+			"no rule of others is known that drops all packets, or hides containers")
 		if m.networks.warned[network] {
 			m.log.Info("rules of other programs are in the way of containers no more", "network", network)
 		}

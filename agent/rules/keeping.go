@@ -133,7 +133,8 @@ func (k *Keeper) reportRepairs(now time.Time, healed []string) {
 		k.hooks.Healed("firewall rules were changed by another program, healed: " + what)
 	}
 	for _, what := range repeated {
-		k.log.Warn("firewall rules are being changed by another program again and again, reported once a minute", "healed", what)
+		k.log.Warn("firewall rules are being changed by another program again and again, reported once a minute",
+			"healed", what)
 		k.hooks.Healed("firewall rules are being changed by another program again and again: " + what)
 	}
 }

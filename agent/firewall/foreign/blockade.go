@@ -38,8 +38,15 @@ func blockades(bases []baseChain, paths []UnderlayPath) []Blockade {
 
 // flow returns the datagrams of one direction.
 func (p UnderlayPath) flow(inbound bool) flow {
-	f := flow{src: hostPrefix(p.Own), dst: hostPrefix(p.Peer), out: p.Link, host: &hostTraffic{p.SamePort}, inbound: inbound,
-		protocols: oneNumber(protocolUDP), ports: oneNumber(p.Port)}
+	f := flow{
+		src:       hostPrefix(p.Own),
+		dst:       hostPrefix(p.Peer),
+		out:       p.Link,
+		host:      &hostTraffic{p.SamePort},
+		inbound:   inbound,
+		protocols: oneNumber(protocolUDP),
+		ports:     oneNumber(p.Port),
+	}
 	if p.SamePort {
 		f.sourcePorts = oneNumber(p.Port)
 	}

@@ -95,6 +95,15 @@ type baseChain struct {
 	lines    map[string][]line // of each chain
 }
 
+// isPassedBy reports whether the kernel calls the chain for a flow. Of chains of type nat, only those that may replace
+// the source of containers' packets count.
+func (b baseChain) isPassedBy(f flow) bool {
+	if b.nat && (b.hook != hookPostrouting || f.inbound || f.host != nil) {
+		return false
+	}
+	return b.hook.isPassedBy(f) && (b.v6 && f.is6() || b.v4 && !f.is6())
+}
+
 // table returns where without the chain.
 func (b baseChain) table() string {
 	table, _, _ := strings.Cut(b.where, " chain ")

@@ -37,7 +37,8 @@ func (f flow) within(g flow) bool {
 			return false
 		}
 	}
-	return covers(g.src, f.src) && covers(g.dst, f.dst) && !slices.ContainsFunc(g.narrowed, func(n string) bool { return !slices.Contains(f.narrowed, n) })
+	isMissing := func(what string) bool { return !slices.Contains(f.narrowed, what) }
+	return covers(g.src, f.src) && covers(g.dst, f.dst) && !slices.ContainsFunc(g.narrowed, isMissing)
 }
 
 // without returns f less a part of it that differs in one respect; false where the rest cannot be determined.
@@ -74,7 +75,12 @@ func (f flow) part() string {
 		set  numbers
 		word string
 		name func(int) string
-	}{{f.protocols, "", protocolName}, {f.sourcePorts, "from port ", number}, {f.ports, "to port ", number}, {f.icmpTypes, "type ", number}} {
+	}{
+		{f.protocols, "", protocolName},
+		{f.sourcePorts, "from port ", number},
+		{f.ports, "to port ", number},
+		{f.icmpTypes, "type ", number},
+	} {
 		if of.set != nil {
 			out = append(out, of.word+of.set.text(of.name))
 		}
@@ -82,4 +88,5 @@ func (f flow) part() string {
 	return strings.Join(append(out, f.narrowed...), ", ")
 }
 
+// covers reports whether a contains all of b.
 func covers(a, b netip.Prefix) bool { return a.Bits() <= b.Bits() && a.Contains(b.Addr()) }

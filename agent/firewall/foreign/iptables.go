@@ -35,8 +35,15 @@ func iptablesBases(command string, v6 bool, tables map[string]netfilter.Table) [
 			continue
 		}
 		out = append(out, baseChain{
-			where: command + " table " + at.table + " chain " + at.chain, chain: at.chain, hook: at.hook, priority: at.priority,
-			nat: at.table == "nat", drops: t.Policies[at.chain] == "DROP", v4: !v6, v6: v6, lines: iptablesLines(t),
+			where:    command + " table " + at.table + " chain " + at.chain,
+			chain:    at.chain,
+			hook:     at.hook,
+			priority: at.priority,
+			nat:      at.table == "nat",
+			drops:    t.Policies[at.chain] == "DROP",
+			v4:       !v6,
+			v6:       v6,
+			lines:    iptablesLines(t),
 		})
 	}
 	return out
@@ -164,7 +171,8 @@ func iptablesAction(word, target string, chains []string) (action, string) {
 		return returnToCaller, ""
 	case "MASQUERADE", "SNAT":
 		return translateSource, ""
-	case "LOG", "NFLOG", "ULOG", "AUDIT", "MARK", "CONNMARK", "CLASSIFY", "TOS", "DSCP", "TTL", "HL", "TCPMSS", "TRACE", "CHECKSUM", "SET", "SECMARK", "CONNSECMARK":
+	case "LOG", "NFLOG", "ULOG", "AUDIT", "MARK", "CONNMARK", "CLASSIFY", "TOS", "DSCP", "TTL", "HL", "TCPMSS", "TRACE",
+		"CHECKSUM", "SET", "SECMARK", "CONNSECMARK":
 		return continueChain, ""
 	}
 	for _, chain := range chains {

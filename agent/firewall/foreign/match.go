@@ -79,7 +79,8 @@ func addressIn(dst bool, prefixes []netip.Prefix) condition {
 		}
 		if len(parts) > 1 { // which together form no single prefix
 			narrower = f
-			narrower.narrowed = append(slices.Clone(f.narrowed), map[bool]string{true: "to ", false: "from "}[dst]+strings.Join(parts, ", "))
+			direction := map[bool]string{true: "to ", false: "from "}[dst]
+			narrower.narrowed = append(slices.Clone(f.narrowed), direction+strings.Join(parts, ", "))
 		}
 		return result, narrower
 	}
@@ -141,7 +142,8 @@ func numberIn(field func(*flow) *numbers, set numbers) condition {
 	}
 }
 
-// connState matches by the packet's connection tracking state. The packets of a flow are the first of their connections.
+// connState matches by the packet's connection tracking state. The packets of a flow are the first of their
+// connections.
 func connState(names ...string) condition {
 	for _, name := range names {
 		switch strings.ToLower(name) {
@@ -181,7 +183,8 @@ func containerTypeIn(names []string) condition {
 		switch strings.ToLower(name) {
 		case "unicast":
 			return always
-		case "local", "broadcast", "multicast", "anycast", "blackhole", "unreachable", "prohibit", "throw", "nat", "xresolve", "unspec":
+		case "local", "broadcast", "multicast", "anycast", "blackhole", "unreachable", "prohibit", "throw", "nat",
+			"xresolve", "unspec":
 		default:
 			result = cannotTell
 		}
@@ -220,7 +223,13 @@ func sourcePortIs(list []string) condition {
 // errors. Hosts drop many of the other types by habit.
 func icmpTypes(v6 bool) map[string]int {
 	if v6 {
-		return map[string]int{"destination-unreachable": 1, "packet-too-big": 2, "time-exceeded": 3, "parameter-problem": 4, "echo-request": 128}
+		return map[string]int{
+			"destination-unreachable": 1,
+			"packet-too-big":          2,
+			"time-exceeded":           3,
+			"parameter-problem":       4,
+			"echo-request":            128,
+		}
 	}
 	return map[string]int{"destination-unreachable": 3, "echo-request": 8, "time-exceeded": 11, "parameter-problem": 12}
 }

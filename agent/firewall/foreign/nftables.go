@@ -82,13 +82,24 @@ func nftablesBases(text []byte, skip func(family, table string) bool) ([]baseCha
 // base returns the chain as a base, if it is one that packets between hosts pass.
 func (c listedChain) base() (baseChain, bool) {
 	b := baseChain{
-		where: fmt.Sprintf("nftables table %s %s chain %s", c.Family, c.Table, c.Name), chain: c.Name, nat: c.Type == "nat",
-		drops: c.Policy == "drop", v4: c.Family != "ip6", v6: c.Family != "ip",
+		where: fmt.Sprintf("nftables table %s %s chain %s", c.Family, c.Table, c.Name),
+		chain: c.Name,
+		nat:   c.Type == "nat",
+		drops: c.Policy == "drop",
+		v4:    c.Family != "ip6",
+		v6:    c.Family != "ip",
 	}
-	if err := json.Unmarshal(c.Prio, &b.priority); err != nil || !slices.Contains([]string{"ip", "ip6", "inet"}, c.Family) {
+	routed := slices.Contains([]string{"ip", "ip6", "inet"}, c.Family)
+	if err := json.Unmarshal(c.Prio, &b.priority); err != nil || !routed {
 		return baseChain{}, false
 	}
-	hooks := map[string]hook{"prerouting": hookPrerouting, "input": hookInput, "forward": hookForward, "output": hookOutput, "postrouting": hookPostrouting}
+	hooks := map[string]hook{
+		"prerouting":  hookPrerouting,
+		"input":       hookInput,
+		"forward":     hookForward,
+		"output":      hookOutput,
+		"postrouting": hookPostrouting,
+	}
 	h, ok := hooks[c.Hook]
 	b.hook = h
 	return b, ok
@@ -150,7 +161,11 @@ func (l *line) nftStatement(name string, body json.RawMessage) {
 // nftVerdictMap returns one line for each element of the map.
 func nftVerdictMap(l line, words []string, body json.RawMessage, sets map[string][]json.RawMessage) []line {
 	var v struct{ Key, Data json.RawMessage }
-	unknown := []line{{conditions: append(l.conditions, cannotTell), action: unknownAction, text: strings.Join(words, " ") + " vmap"}}
+	unknown := []line{{
+		conditions: append(l.conditions, cannotTell),
+		action:     unknownAction,
+		text:       strings.Join(words, " ") + " vmap",
+	}}
 	if json.Unmarshal(body, &v) != nil {
 		return unknown
 	}

@@ -76,14 +76,16 @@ func listForwardDrops(c *netfilter.Conn, out *[]forwardDrop) error {
 	for _, chain := range chains {
 		family, routed := families[chain.Table.Family]
 		ours := family == "inet" && chain.Table.Name == firewall.TableName
-		if base := netfilter.BaseOf(chain); !routed || ours || base.Type != nftables.ChainTypeFilter || base.Hook != *nftables.ChainHookForward {
+		base := netfilter.BaseOf(chain)
+		forwards := base.Type == nftables.ChainTypeFilter && base.Hook == *nftables.ChainHookForward
+		if !routed || ours || !forwards {
 			continue
 		}
 		rules, err := c.Rules(chain.Table.Family, chain.Table.Name, chain.Name)
 		if err != nil {
 			return err
 		}
-		if by := refusal(netfilter.BaseOf(chain).Policy, rules[chain.Name]); by != "" {
+		if by := refusal(base.Policy, rules[chain.Name]); by != "" {
 			*out = append(*out, forwardDrop{family: family, table: chain.Table.Name, chain: chain.Name, by: by})
 		}
 	}
@@ -102,8 +104,13 @@ func forwardBases(ctx context.Context, skip map[string]bool) ([]baseChain, error
 		if skip[d.family+" "+d.table] {
 			continue
 		}
-		b := baseChain{where: fmt.Sprintf("nftables table %s %s chain %s", d.family, d.table, d.chain), chain: d.chain, hook: hookForward,
-			v4: d.family != "ip6", v6: d.family != "ip"}
+		b := baseChain{
+			where: fmt.Sprintf("nftables table %s %s chain %s", d.family, d.table, d.chain),
+			chain: d.chain,
+			hook:  hookForward,
+			v4:    d.family != "ip6",
+			v6:    d.family != "ip",
+		}
 		if rule, found := strings.CutPrefix(d.by, "rule "); found {
 			b.lines = map[string][]line{d.chain: {{text: rule, action: dropPacket}}}
 		} else {

@@ -121,8 +121,11 @@ const (
 
 // protocolNumbers returns the names that iptables and nft print.
 func protocolNumbers() map[string]int {
-	return map[string]int{"icmp": protocolICMP, "igmp": 2, "ipencap": 4, "tcp": protocolTCP, "udp": protocolUDP, "dccp": 33, "ipv6": 41, "gre": 47,
-		"esp": 50, "ah": 51, "icmpv6": protocolICMPv6, "ipv6-icmp": protocolICMPv6, "ospf": 89, "ipip": 94, "pim": 103, "comp": 108, "vrrp": 112, "sctp": 132, "udplite": 136}
+	return map[string]int{
+		"icmp": protocolICMP, "igmp": 2, "ipencap": 4, "tcp": protocolTCP, "udp": protocolUDP, "dccp": 33, "ipv6": 41,
+		"gre": 47, "esp": 50, "ah": 51, "icmpv6": protocolICMPv6, "ipv6-icmp": protocolICMPv6, "ospf": 89, "ipip": 94,
+		"pim": 103, "comp": 108, "vrrp": 112, "sctp": 132, "udplite": 136,
+	}
 }
 
 func protocolNumber(name string) (int, bool) {

@@ -102,8 +102,11 @@ const dockerTable = " docker-bridges"
 // (moby: libnetwork/drivers/bridge/port_mapping_linux.go at 28.0 and 28.1, later internal/iptabler/endpoint.go and
 // internal/nftabler/endpoint.go).
 func (f finding) isDirect() bool {
-	return f.what == dropPacket && f.base.hook == hookPrerouting && f.flow.inbound && f.flow.dst.IsSingleIP() &&
-		(strings.Contains(f.base.where, " table raw ") && strings.Contains(f.rule, "! -i ") || strings.HasSuffix(f.base.table(), dockerTable))
+	if f.what != dropPacket || f.base.hook != hookPrerouting || !f.flow.inbound || !f.flow.dst.IsSingleIP() {
+		return false
+	}
+	return strings.Contains(f.base.where, " table raw ") && strings.Contains(f.rule, "! -i ") ||
+		strings.HasSuffix(f.base.table(), dockerTable)
 }
 
 // isPartial reports whether the rule drops only some of the packets between two hosts' containers. Docker's rules
@@ -140,7 +143,14 @@ func (f finding) place() (where, rule string) {
 // obstacle describes one finding on the path.
 func (p OverlayPath) obstacle(f finding) Obstacle {
 	where, rule := f.place()
-	o := Obstacle{Network: p.Network.Name, Where: where, Rule: rule, Partial: f.isPartial(), Effect: f.effect(), Advice: p.advice(f)}
+	o := Obstacle{
+		Network: p.Network.Name,
+		Where:   where,
+		Rule:    rule,
+		Partial: f.isPartial(),
+		Effect:  f.effect(),
+		Advice:  p.advice(f),
+	}
 	if o.Partial {
 		o.Advice = "it may be intended; if it is not, remove it" + f.removal() + ", or: " + o.Advice
 	}
@@ -193,23 +203,27 @@ func (p OverlayPath) advice(f finding) string {
 	docker := strings.HasSuffix(table, dockerTable)
 	switch {
 	case f.what == translateSource && (docker || strings.Contains(f.rule, "! -o ")):
-		advice := "start dockerd with --ip-masq=false, or make the Docker network with --opt com.docker.network.bridge.enable_ip_masquerade=false " +
-			"(`leno docker-opts` prints both)"
+		advice := "start dockerd with --ip-masq=false, or make the Docker network with " +
+			"--opt com.docker.network.bridge.enable_ip_masquerade=false (`leno docker-opts` prints both)"
 		if !p.Network.IPMasq {
 			advice += ", and set ip_masq = true in this network's block"
 		}
 		return advice
 	case f.what == translateSource:
-		return fmt.Sprintf("leave packets from %s to %s out of that rule, or set ip_masq = true in this network's block", f.flow.src, pool)
+		return fmt.Sprintf("leave packets from %s to %s out of that rule, or set ip_masq = true in this network's block",
+			f.flow.src, pool)
 	case f.isDirect():
-		return fmt.Sprintf("start dockerd with --allow-direct-routing (Docker 28.2 and later), or make the Docker network with --opt "+
-			"com.docker.network.bridge.trusted_host_interfaces=%s; before 28.2 start dockerd with DOCKER_INSECURE_NO_IPTABLES_RAW=1 in its "+
-			"environment (`leno docker-opts` prints what the installed version needs)", trusted)
+		return fmt.Sprintf("start dockerd with --allow-direct-routing (Docker 28.2 and later), or make the Docker network "+
+			"with --opt com.docker.network.bridge.trusted_host_interfaces=%s; before 28.2 start dockerd with "+
+			"DOCKER_INSECURE_NO_IPTABLES_RAW=1 in its environment (`leno docker-opts` prints what the installed version "+
+			"needs)", trusted)
 	case docker:
-		return "only published ports can be reached: make the Docker network with --opt com.docker.network.bridge.gateway_mode_ipv4=nat-unprotected " +
+		return "only published ports can be reached: make the Docker network with " +
+			"--opt com.docker.network.bridge.gateway_mode_ipv4=nat-unprotected " +
 			"(`leno docker-opts -create` prints the command), or start dockerd with --firewall-backend=iptables"
 	case strings.HasSuffix(table, " firewalld"):
-		return fmt.Sprintf("firewall-cmd --permanent --zone=trusted --add-source=%s && firewall-cmd --reload", strings.Join(pools, " --add-source="))
+		return fmt.Sprintf("firewall-cmd --permanent --zone=trusted --add-source=%s && firewall-cmd --reload",
+			strings.Join(pools, " --add-source="))
 	case strings.HasPrefix(f.chain, "ufw"):
 		return fmt.Sprintf("ufw route allow from %s to %s", pool, pool)
 	case f.base.hook == hookForward && strings.HasPrefix(table, "ip") && !p.Network.Forward:

@@ -116,7 +116,7 @@ func trace(bases []baseChain, f flow) []finding {
 	})
 	var out []finding
 	for _, b := range bases {
-		if !b.hook.isPassedBy(f) || f.is6() && !b.v6 || !f.is6() && !b.v4 || b.nat && (b.hook != hookPostrouting || f.inbound || f.host != nil) {
+		if !b.isPassedBy(f) {
 			continue
 		}
 		for _, found := range (&walk{base: b}).run(f) {

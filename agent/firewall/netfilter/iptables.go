@@ -22,7 +22,8 @@ var ErrLocked = errors.New("another program holds the lock of iptables, /run/xta
 // ErrUnlisted reports that a listing was given up; nothing was written after it.
 var ErrUnlisted = errors.New("list rules")
 
-// List reads all tables that exist, with the program at path ("/usr/sbin/iptables-nft"). Asking for a table by name would make the legacy variant load its kernel module.
+// List reads all tables that exist, with the program at path, for example "/usr/sbin/iptables-nft". Asking for a table
+// by name would make the legacy variant load its kernel module.
 func List(ctx context.Context, path string) (map[string]Table, error) {
 	return defaultLimits().list(ctx, path)
 }

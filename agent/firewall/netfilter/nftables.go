@@ -34,7 +34,11 @@ func Open() (*Conn, error) {
 	c := &Conn{}
 	conn, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(socket *netlink.Conn) error {
 		c.Socket = socket
-		return errors.Join(socket.SetDeadline(time.Now().Add(answerTimeout)), socket.SetReadBuffer(bufferSize), socket.SetWriteBuffer(bufferSize))
+		return errors.Join(
+			socket.SetDeadline(time.Now().Add(answerTimeout)),
+			socket.SetReadBuffer(bufferSize),
+			socket.SetWriteBuffer(bufferSize),
+		)
 	}))
 	if err != nil {
 		return nil, err
@@ -44,10 +48,15 @@ func Open() (*Conn, error) {
 }
 
 // request returns a message with the given attributes.
-func request(kind uint16, flags netlink.HeaderFlags, family nftables.TableFamily, attributes []netlink.Attribute) (netlink.Message, error) {
+func request(
+	kind uint16, flags netlink.HeaderFlags, family nftables.TableFamily, attributes []netlink.Attribute,
+) (netlink.Message, error) {
 	data, err := netlink.MarshalAttributes(attributes)
 	return netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
+		Header: netlink.Header{
+			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind),
+			Flags: netlink.Request | flags,
+		},
 		// struct nfgenmsg: family, version, resource id.
 		Data: append([]byte{byte(family), unix.NFNETLINK_V0, 0, 0}, data...),
 	}, err
