@@ -90,7 +90,7 @@ func TestForwardingInHealth(t *testing.T) {
 	}{
 		{"switched on at the start", true, forwarding.State{Set: []string{"net.ipv4.ip_forward"}}, nil, api.Passing, nil, "[]"},
 		{"on", true, forwarding.State{}, nil, api.Passing, nil, "[]"},
-		{"somebody switched it off", true, forwarding.State{Set: []string{"net.ipv4.ip_forward"}}, nil, api.Passing, nil, "[forwarding was off: net.ipv4.ip_forward]"},
+		{"another program switched it off", true, forwarding.State{Set: []string{"net.ipv4.ip_forward"}}, nil, api.Passing, nil, "[forwarding was off: net.ipv4.ip_forward]"},
 		{"not ours to switch", false, forwarding.State{Off: []string{"net.ipv4.ip_forward"}}, nil, api.Warning,
 			[]string{"net.ipv4.ip_forward is 0", "forward = false"}, "[]"},
 		{"it would cost routes", true, forwarding.State{Off: []string{"net.ipv6.conf.all.forwarding"}, Advertised: []string{"eth0"}}, nil, api.Warning,
@@ -100,7 +100,7 @@ func TestForwardingInHealth(t *testing.T) {
 		{"switched on after that", true, forwarding.State{Set: []string{"net.ipv6.conf.all.forwarding"}}, nil, api.Passing, nil, "[]"},
 		{"it has cost routes", true, forwarding.State{Advertised: []string{"eth0"}}, nil, api.Warning,
 			[]string{"ignores the routers that advertise on eth0", "set net.ipv6.conf.eth0.accept_ra to 2"}, "[]"},
-		{"somebody switched it off meanwhile", true, forwarding.State{Set: []string{"net.ipv6.conf.all.forwarding"}}, nil, api.Passing, nil, "[forwarding was off: net.ipv6.conf.all.forwarding]"},
+		{"another program switched it off later", true, forwarding.State{Set: []string{"net.ipv6.conf.all.forwarding"}}, nil, api.Passing, nil, "[forwarding was off: net.ipv6.conf.all.forwarding]"},
 		{"no rights", true, forwarding.State{}, errors.New("read-only file system"), api.Warning, []string{"read-only"}, "[]"},
 	} {
 		r.local.Forward, found, fails = tt.forward, tt.found, tt.fails
@@ -130,8 +130,7 @@ func TestForwardingOfDevices(t *testing.T) {
 	}
 }
 
-// TestWatchIsTakenUpAgain after it failed, and what changed meanwhile is looked
-// at.
+// TestWatchIsTakenUpAgain checks that a watch that failed starts again, and that earlier changes are looked at.
 func TestWatchIsTakenUpAgain(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	a := h.build()
@@ -154,6 +153,6 @@ func TestWatchIsTakenUpAgain(t *testing.T) {
 	select {
 	case <-first:
 	default:
-		t.Error("nobody was told")
+		t.Error("no watcher was woken")
 	}
 }

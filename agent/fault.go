@@ -24,8 +24,7 @@ func (r *runner) failing(check, status string, area advice.Area, err error) {
 	r.faults.Failing(r.log, check, reason)
 }
 
-// mended tells of the end of a fault, if there was one. What the check says then
-// is written by whoever knows.
+// mended logs the end of a fault, if there was one. The caller writes the check.
 func (r *runner) mended(check string) { r.faults.Mended(r.log, check) }
 
 // writtenDown writes the check of what this host keeps for its next process: of
@@ -59,7 +58,7 @@ const (
 
 // patience is how long an agent that starts waits for what another process has:
 // one that is about to end, most often the agent before. After that it is an
-// error, and whoever starts it again does so that much more seldom.
+// error: a supervisor that starts the agent again then does so less often.
 const patience = 5 * time.Second
 
 // listen opens the API's address.
@@ -95,7 +94,7 @@ func (a *Agent) awaitOther(ctx context.Context, what string, try func() error) e
 
 // openDataDir blocks until the state directory can be used, or another agent keeps
 // it or the host, and returns this host's id in it, "" when it has none. Who this
-// host is must not be guessed, and packets flow meanwhile.
+// host is must not be guessed, and packets keep flowing.
 func (a *Agent) openDataDir(ctx context.Context, dir string) (id string, unlock func() error, err error) {
 	var host, free func() error
 	if err := a.awaitOther(ctx, "this host", func() (err error) {

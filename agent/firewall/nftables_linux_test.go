@@ -239,7 +239,7 @@ func TestNFTReplacesInPlace(t *testing.T) {
 	before := handles()
 	nftApply(t, ns, random(two()))
 	if diff := cmp.Diff(before, handles()); diff != "" {
-		t.Errorf("a table or chain was made anew:\n%s", diff)
+		t.Errorf("a table or chain was created again:\n%s", diff)
 	}
 }
 

@@ -92,7 +92,7 @@ func TestTouched(t *testing.T) {
 		t.Error("its own writes were not followed by a look")
 	}
 	if report := apply(t, ns, fw, two(), 0); !report.Silent {
-		t.Errorf("%+v: nobody tells of these", report)
+		t.Errorf("%+v: changes of these are not announced", report)
 	}
 	if touched() {
 		t.Error("nothing happened")

@@ -150,7 +150,7 @@ func TestObstaclesOfIPTables(t *testing.T) {
 		{name: "policy, went to a chain", saved: filter("DROP", ":X - [0:0]\n-A FORWARD -g X\n-A FORWARD -j ACCEPT\n-A X -j RETURN\n"), want: []string{"filter chain FORWARD: policy DROP"}},
 		{name: "policy, perhaps accepted", saved: filter("DROP", "-A FORWARD -m set --match-set allowed src -j ACCEPT\n")},
 		{name: "policy, perhaps accepted in a chain", saved: filter("DROP", ":X - [0:0]\n-A FORWARD -m set --match-set allowed src -j X\n-A X -j ACCEPT\n")},
-		{name: "policy, jump to a target that nobody knows", saved: filter("DROP", "-A FORWARD -j NEWTARGET --x 1\n")},
+		{name: "policy, jump to an unknown target", saved: filter("DROP", "-A FORWARD -j NEWTARGET --x 1\n")},
 		{name: "policy, marked and logged", saved: filter("DROP", "-A FORWARD -j LOG --log-prefix \"-j ACCEPT\"\n-A FORWARD -j MARK --set-xmark 0x1/0x1\n"), want: []string{"filter chain FORWARD: policy DROP"}},
 		{name: "policy of another chain", saved: "*filter\n:INPUT DROP [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT DROP [0:0]\nCOMMIT\n"},
 

@@ -156,7 +156,7 @@ func TestObstaclesOfNFTables(t *testing.T) {
 			want: []string{"nftables table inet x chain web: tcp dport 80 drop (part)"}},
 		{name: "a port that was accepted", rules: open(chain("tcp dport 1-1024 accept\ntcp dport 80 drop"))},
 		{name: "a port by a map", rules: open(chain("tcp dport vmap { 22 : accept, 80 : drop }")), want: []string{"nftables table inet x chain forward: tcp dport 80 drop (part)"}},
-		{name: "what is no connection, and ICMP that nobody needs", rules: open(chain("ct state invalid drop\ntcp flags & (fin | syn) == (fin | syn) drop\ntcp flags != syn ct state new drop\nicmp type { redirect, timestamp-request } drop"))},
+		{name: "what is no connection, and ICMP that is not needed", rules: open(chain("ct state invalid drop\ntcp flags & (fin | syn) == (fin | syn) drop\ntcp flags != syn ct state new drop\nicmp type { redirect, timestamp-request } drop"))},
 		{name: "too much of a port", rules: open(chain("tcp dport 80 limit rate over 100/second drop"))},
 		{name: "fail2ban", rules: "table inet f2b-table {\nset addr-set-sshd { type ipv4_addr; elements = { 203.0.113.5 } }\nchain f2b-chain { type filter hook input priority filter - 1; policy accept;\ntcp dport 22 ip saddr @addr-set-sshd reject\n} }\n"},
 		{name: "other families and hooks", rules: "table bridge x { chain f { type filter hook forward priority 0; policy drop; } }\n" +
