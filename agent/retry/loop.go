@@ -82,6 +82,7 @@ func (l *Loop) Wait(ctx context.Context, err error, wake <-chan struct{}) error 
 			return nil
 		case <-returned:
 			seen, _, returned = l.detector.returns.Get()
+			l.backoff.Reset() // the store may return in parts: requests that still fail are repeated soon
 			hurry()
 		case <-answered:
 			l.early, answered = time.Now(), nil

@@ -261,6 +261,28 @@ func TestReturnWakesAll(t *testing.T) {
 	})
 }
 
+// TestPartsOfTheStoreReturnLater: a loop whose request still fails when the store has come back, because a part of the
+// store has not, repeats it soon, however long its pauses had become.
+func TestPartsOfTheStoreReturnLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &flaky{}
+		c := probing(t, f)
+		for range 100 {
+			l := c.NewLoop()
+			f.answer(unavailable)
+			began := time.Now()
+			for time.Since(began) < 10*time.Minute {
+				waitedFor(t, l, unavailable, nil)
+			}
+			f.answer(nil)
+			waitedFor(t, l, unavailable, nil) // ends with the return
+			if waited := waitedFor(t, l, unavailable, nil); waited > c.Policy.First {
+				t.Errorf("the next attempt came %s after one that failed when the store had returned", waited)
+			}
+		}
+	})
+}
+
 // TestHiccup: a store that answers the probe is not away, whatever else fails:
 // pauses grow.
 func TestHiccup(t *testing.T) {
