@@ -33,7 +33,8 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 
 		known   = r.remember(n)
 		peers   []registry.Lease // behind state
-		settled <-chan time.Time // when peers that the store lacks go
+		settled <-chan time.Time // when peers that the store lacks may go
+		again   snapshot         // the leases as read then
 		doubted <-chan time.Time // when another host that is taken for this one may have gone
 
 		due      time.Time        // when the peers may be written down again
@@ -52,6 +53,9 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 	for {
 		nowLease, _, leaseChanged := r.lease.Get()
 		nowSnap, read, snapChanged := r.snapshot.Get()
+		if again.read.After(nowSnap.read) {
+			nowSnap = again
+		}
 		kernelChanged := kernel
 		if now := r.inForce(n); now.CreateIndex != n.CreateIndex || now.ModifyIndex != n.ModifyIndex {
 			unsaved = unsaved || now.CreateIndex != n.CreateIndex
@@ -63,7 +67,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		} else {
 			if snap.read != nowSnap.read || !reflect.DeepEqual(lease, nowLease) {
 				lease, snap, fresh = nowLease, nowSnap, true
-				peers, settled = r.recall(known, n, snap.set.Leases)
+				peers, settled = r.recall(known, n, snap)
 				state.Subnets, state.Peers = lease.Subnets, peersOf(peers, lease)
 				doubted = r.judge(snap.set.Leases, lease)
 				unsaved = true
@@ -107,7 +111,9 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		case <-remember:
 			continue
 		case <-settled:
-			snap = snapshot{} // look again at who is there
+			// The snapshot may be as old as the time is long: the store did not answer, or this process was stopped.
+			again, _ = r.leasesNow(ctx, n)
+			settled = time.After(freshEvery)
 			continue
 		case <-doubted:
 			now, _ := r.leasesNow(ctx, n)

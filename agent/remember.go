@@ -47,18 +47,18 @@ func remember(dataDir string, n registry.Network, stays time.Duration) *recollec
 	return m
 }
 
-// recall adds what the store lacks to its leases, and puts back what it has in
-// an older version. It says until when that holds, the zero time when nothing
-// was added. Whatever the store says of the same host, slot, name or address
-// that is not older counts.
-func (m *recollection) recall(n registry.Network, leases []registry.Lease, now time.Time) (all []registry.Lease, until time.Time) {
+// recall returns the leases that the store had when they were read, completed with the remembered leases that it lacks
+// or has in an older version, and until when those stay; the zero time if there are none. A record in the store about
+// the same host, slot, name or address counts unless it is older. The remembered leases go when the store was read
+// after that time: by then the other hosts have written theirs again.
+func (m *recollection) recall(n registry.Network, leases []registry.Lease, read time.Time) (all []registry.Lease, until time.Time) {
 	if len(m.leases) == 0 {
 		return leases, time.Time{}
 	}
 	if m.until.IsZero() {
-		m.until = now.Add(m.stays)
+		m.until = read.Add(m.stays)
 	}
-	if !now.Before(m.until) {
+	if !read.Before(m.until) {
 		m.leases = nil
 		return leases, time.Time{}
 	}
@@ -150,18 +150,18 @@ func (r *runner) remember(n registry.Network) *recollection {
 	return m
 }
 
-// recall is the leases to carry, and a channel that tells when they have to be
-// looked at again although the store's are the same.
-func (r *runner) recall(m *recollection, n registry.Network, leases []registry.Lease) ([]registry.Lease, <-chan time.Time) {
+// recall returns the leases that the datapath is made of, and a channel that fires when the leases must be read again,
+// because those that the store lacks may go.
+func (r *runner) recall(m *recollection, n registry.Network, snap snapshot) ([]registry.Lease, <-chan time.Time) {
 	first := m.until.IsZero()
-	all, until := m.recall(n, leases, time.Now())
+	all, until := m.recall(n, snap.set.Leases, snap.read)
 	if until.IsZero() {
 		return all, nil
 	}
 	if first {
 		r.log.Info("peers that the store lacks stay until it has settled", "until", until.UTC().Format(time.RFC3339))
 	}
-	return all, time.After(time.Until(until))
+	return all, time.After(max(time.Until(until), freshEvery))
 }
 
 // rememberPeers writes the leases down and says whether it could.

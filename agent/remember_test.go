@@ -215,6 +215,44 @@ func TestRestartWhileTheStoreIsFilled(t *testing.T) {
 	})
 }
 
+// TestRememberedPeersStayWhileTheStoreIsAway: the time for which remembered peers stay passes while the store does not
+// answer, or while the process is stopped. What the store said before is no reason to remove them: their hosts may have
+// written their leases since.
+func TestRememberedPeersStayWhileTheStoreIsAway(t *testing.T) {
+	t.Parallel()
+	store := memory.New()
+	a, c := newHost(t, store, "a"), newHost(t, store, "c").start()
+	a.config.Lease.TTL, a.config.Lease.RenewMargin = 2*time.Second, 1900*time.Millisecond
+	a.start().ready()
+	c.ready()
+	subnet, lost := a.subnet(), c.subnet()
+	want := fmt.Sprintf("%s <- c@%s", subnet, lost)
+	a.applies(want)
+	must(t, a.stop())
+	must(t, c.stop())
+	store.Delete(leaseKey(lost))
+	began := len(a.recorder.tries())
+	a.start().ready()
+	a.more("applies", began, func() int { return len(a.recorder.tries()) })
+	a.applies(want)
+	started := time.Now()
+	a.registry.set(registry.ErrUnavailable)
+	eventually(t, func() error {
+		if got := a.recorder.last(); got != want {
+			return fmt.Errorf("applied %q", got)
+		}
+		if passed := time.Since(started); passed < settleTime(a.config.Lease)+freshEvery {
+			return fmt.Errorf("%s have passed", passed)
+		}
+		return nil
+	})
+	if got := a.recorder.last(); got != want {
+		t.Errorf("while the store is away: %q, want %q", got, want)
+	}
+	a.registry.set(nil)
+	a.applies(subnet.String() + " <- ")
+}
+
 // TestPeersAreRememberedSoon: also by a process that will be killed.
 func TestPeersAreRememberedSoon(t *testing.T) {
 	t.Parallel()
