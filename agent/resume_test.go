@@ -543,16 +543,16 @@ func TestOlderStateFiles(t *testing.T) {
 			without(t, state.Path(a.config.DataDir, "n"), tt.state)
 			without(t, state.PeersPath(a.config.DataDir, "n"), tt.file)
 			a.remains = flowing(subnet)
-			wakes, written := len(b.recorder.tries()), len(a.recorder.tries())
+			wakes, written := len(b.recorder.tries()), len(a.recorder.made())
 			a.start()
 			a.ready()
 			a.applies(applied)
 			if now := leaseOf(t, a, subnet); now.ModifyIndex != before.ModifyIndex || now.Session != before.Session || len(b.recorder.tries()) != wakes {
 				t.Errorf("the record was written: %+v, before %+v", now, before)
 			}
-			for _, state := range a.recorder.all()[written:] {
-				if state != applied {
-					t.Errorf("applied %q meanwhile", state)
+			for _, made := range a.recorder.made()[written:] {
+				if got := text(made.state); got != applied {
+					t.Errorf("applied %q after the restart", got)
 				}
 			}
 			s, err := state.Load(a.config.DataDir, "n")
