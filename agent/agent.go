@@ -1,9 +1,8 @@
-// Package agent is the daemon: it takes part in networks, keeps a lease and the
-// datapath of each right, and answers about them over HTTP.
+// Package agent is the daemon. It takes part in networks, holds a lease in each of them, keeps their datapaths right,
+// and answers requests about them over HTTP.
 //
-// It owns the order of things, health, and the files container runtimes read.
-// How a lease is stored is the registry's business, how packets cross the
-// backend's.
+// It decides what happens in which order, and owns the health checks and the files that container runtimes read.
+// Package registry decides how a lease is stored, and package backend how packets travel between hosts.
 package agent
 
 import (
@@ -43,60 +42,59 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// Options are what an agent is built from beside its configuration. Zero
-// fields take the real thing.
+// Options are what New builds an agent from in addition to the configuration. Fields with the zero value take the real
+// implementation.
 type Options struct {
-	Logs    *logging.Log // nil for no log
+	Logs    *logging.Log // nil to log nothing
 	Version string
 
 	Registry       registry.Registry
-	RegistryName   string // how status names it
+	RegistryName   string // the name that status shows
 	Backends       map[string]backend.Type
 	Firewall       rules.Firewall
 	SelectUnderlay func(c config.Underlay, pools []netip.Prefix, peers []netip.Addr) (underlay.Choice, error)
-	// WatchedNetwork is this host's part in a network without a block.
+	// WatchedNetwork returns this host's part in a network without a block.
 	WatchedNetwork func(name string) config.Network
 
-	// EnsureForwarding says whether the kernel forwards the family of a when packets
-	// come in by those of the devices that exist, and switches it on where set asks. It may
-	// be called concurrently.
+	// EnsureForwarding reports whether the kernel forwards packets of the family of a that arrive by those of the
+	// devices that exist, and switches forwarding on if set is true. It may be called concurrently.
 	EnsureForwarding func(a netip.Addr, links []string, set bool) (forwarding.State, error)
 
-	// Obstacles finds rules of other programs that are in the way of containers'
-	// packets; silent says that they may change without the kernel telling.
+	// Obstacles finds the rules of other programs that block containers' packets. If silent is true, some of these
+	// rules may change without an event from the kernel.
 	Obstacles rules.Finder
 
-	// Probe sends packets to peers and tells what came back, as probe.Run does.
+	// Probe sends packets to peers and returns what they answered, as probe.Run does.
 	Probe func(ctx context.Context, h probe.Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error)
 
-	// InTheWay finds rules of this host in the way of containers' packets, and of the
-	// datagrams between hosts, as foreign.Find does.
+	// InTheWay finds the rules of this host that block containers' packets or the datagrams between hosts, as
+	// foreign.Find does.
 	InTheWay func(ctx context.Context, crossings []foreign.OverlayPath, lanes []foreign.UnderlayPath) ([]foreign.Obstacle, []foreign.Blockade, error)
 
-	// Datagrams says whether UDP and TCP come to a peer that answers pings, as
-	// doctor.Datagrams does.
+	// Datagrams reports whether UDP and TCP reach a peer that answers pings, as doctor.Datagrams does.
 	Datagrams func(ctx context.Context, own netip.Addr, to netip.Prefix) doctor.Answer
 
-	// LookupName is the full name of a host by one that it has itself, with its
-	// addresses.
+	// LookupName returns the full name of a host and its addresses. name is one that the host itself uses: web1, for
+	// example, for web1.example.org.
 	LookupName func(ctx context.Context, name string) (full string, addrs []netip.Addr, err error)
 
-	// LockHost makes this the only agent of its network namespace, until unlock.
+	// LockHost makes this the only agent of its network namespace until unlock is called.
 	LockHost func() (unlock func() error, err error)
 
-	// ReadKernelState returns what the kernel has of a network's datapath.
+	// ReadKernelState returns what the kernel has of a network's datapath: its device link, and its routes in pools.
 	ReadKernelState func(ctx context.Context, link string, pools []netip.Prefix) (KernelState, error)
 
-	// WatchKernel blocks until ctx ends. used names devices the underlay depends
-	// on, reaches the prefixes with addresses packets to other hosts go to.
+	// WatchKernel calls changed when the kernel's tables have changed. It blocks until ctx ends or it cannot watch any
+	// longer. used reports whether the underlay depends on a device, and reaches whether a prefix contains addresses
+	// that packets to other hosts are sent to.
 	WatchKernel func(ctx context.Context, used func(link string) bool, reaches func(netip.Prefix) bool, changed func()) error
 }
 
-// environment is what all runners of an agent share.
+// An environment holds what all runners of an agent share.
 type environment struct {
 	log        hclog.Logger
 	id         state.Identity
-	named      chan struct{} // closed once the node's name and id are known; runners do not ask the store before
+	named      chan struct{} // closed once the node's name and id are known; runners do not use the store before that
 	registry   registry.Registry
 	backends   map[string]backend.Type
 	outage     *retry.OutageDetector
@@ -108,15 +106,15 @@ type environment struct {
 	pools      *poolClaims
 	processors *processors
 	networks   *watch.Value[networkSet]
-	left       *watch.Value[struct{}] // set when a runner has left a network that went
+	left       *watch.Value[struct{}] // set when a runner has left a network that was deleted
 	kernel     *watch.Value[struct{}] // set at each change of the kernel's tables
-	parts      *watch.Value[struct{}] // set when this agent takes part in another network, or no more
-	shown      *watch.Value[struct{}] // set when the part of this host in some network may be shown otherwise
-	setBack    *watch.Value[struct{}] // set when the store lost something
+	parts      *watch.Value[struct{}] // set when this agent joins or leaves a network
+	shown      *watch.Value[struct{}] // set when the API may show this host's part in some network differently
+	setBack    *watch.Value[struct{}] // set when the store was emptied or set back to an older state
 	former     *state.FormerSubnets
 
-	// subnetFileOf is the network of this host, other than except, whose subnet file
-	// is at path, "" for none.
+	// subnetFileOf returns the network of this host, other than except, whose subnet file is at path, or "" if there is
+	// none.
 	subnetFileOf func(path, except string) string
 
 	selectUnderlay   func(c config.Underlay, pools []netip.Prefix, peers []netip.Addr) (underlay.Choice, error)
@@ -124,42 +122,42 @@ type environment struct {
 	readKernelState  func(ctx context.Context, link string, pools []netip.Prefix) (KernelState, error)
 }
 
-// Agent is one host's agent.
+// An Agent is the agent of one host.
 type Agent struct {
 	o       Options
 	log     hclog.Logger
 	env     *environment
 	started time.Time
-	unlock  func() error // of the state directory, nil before
+	unlock  func() error // unlocks the state directory and the host, nil before they are locked
 
-	patience time.Duration // with another process that is about to end
+	patience time.Duration // how long to wait for another process that is about to end
 	build    build
-	// kernelHere is the function of that name, of which the answer stays the same.
+	// kernelHere returns what the function of that name returned when it was first called: the result never changes.
 	kernelHere func() (boot, namespace string)
-	host       string    // the kernel's name for it
-	exams      exclusive // of this host
+	host       string    // the host name that the kernel has, "" if it cannot be read
+	exams      exclusive // examinations of this host
 
 	reloads    chan reloadRequest
 	ended      chan struct{}                 // closed when Run returns
-	refresh    func() (config.Config, error) // reads the configuration again, nil for never
-	refreshing chan struct{}                 // room for one: who refreshes
-	identified bool                          // runners were started; of the supervising goroutine
+	refresh    func() (config.Config, error) // reads the configuration again, nil if that is turned off
+	refreshing chan struct{}                 // has room for one: the call of Refresh that is running
+	identified bool                          // the runners were started; used only by the supervising goroutine
 	records    *recordBoard
 	elsewhere  refreshers
 	http       *httpapi.Server
 
 	mu      sync.Mutex
-	left    []*carrier    // of runners that ended with the agent, closed last
+	left    []*carrier    // the backends of runners that ended with the agent, closed last
 	config  config.Config // replaced by a reload
 	runners map[string]*running
-	// departures are the networks of an earlier process that are being left, each with a
-	// channel that is closed at the end.
+	// departures are the networks of an earlier process that this agent is leaving. Each channel is closed when the
+	// network has been left.
 	departures map[string]chan struct{}
 	fatal      chan error
 }
 
-// New builds an agent. It touches nothing outside the process. refresh reads the
-// configuration's files again, for Refresh; nil turns that off.
+// New returns an agent. It touches nothing outside the process. refresh reads the configuration's files again for
+// Refresh; nil turns that off.
 func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Agent, error) {
 	if o.Logs == nil {
 		none, err := logging.New(io.Discard, config.Defaults().Log)
@@ -220,7 +218,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, readKernelState: o.ReadKernelState,
 	}
 	a.env.subnetFileOf = a.subnetFileOf
-	a.host, _ = os.Hostname() // "" will do
+	a.host, _ = os.Hostname() // "" is good enough
 	a.env.telemetry = telemetry.New(telemetryConfig(c, a.host), log.Named("telemetry"), a.measure)
 	a.env.health = health.New(time.Now, a.env.events.AddCheck)
 	a.elsewhere.registry = o.Registry
@@ -232,10 +230,9 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	return a, err
 }
 
-// Run blocks until ctx ends or a fault no waiting can mend: the API's address
-// cannot be used, another agent has the state directory, or a lease was lost
-// under on_lost = "exit". The datapath stays behind, unless the configuration says
-// release_on_stop or this is a development agent. Run is called once.
+// Run blocks until ctx ends or there is a fault that does not end by waiting: the API's address cannot be used, another
+// agent holds the state directory, or a lease was lost under on_lost = "exit". The datapath stays behind, unless the
+// configuration says release_on_stop or this is a development agent. Run must be called only once.
 func (a *Agent) Run(ctx context.Context) (err error) {
 	defer close(a.ended)
 	listener, err := a.listen(ctx, a.current().HTTP)
@@ -251,11 +248,11 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		}
 	}()
 
-	// Packets that pass through this process do so until all else has ended,
-	// however long that takes: the next process is what they wait for.
+	// Packets that pass through this process keep doing so until everything else has ended, however long that takes:
+	// afterwards they wait for the next process.
 	defer func() { err = errors.Join(err, a.closeLeft()) }()
 
-	// The API outlives the runners, so that a stopping agent can be watched.
+	// The API outlives the runners, so that clients can watch an agent that stops.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	var server errgroup.Group
 	server.Go(func() error { return a.http.Serve(serving, listener) })
@@ -265,7 +262,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}()
 
 	whole := ctx
-	asked := func() bool { return whole.Err() != nil } // and not for a fault
+	asked := func() bool { return whole.Err() != nil } // reports whether the agent was told to stop
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.env.outage.Run(ctx) })
 	g.Go(func() error { return a.watchNetworks(ctx) })
@@ -283,8 +280,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	return err
 }
 
-// supervise runs a runner for each network, learns who this host is, and ends
-// the runners with ctx. asked says whether that is because somebody wants it.
+// supervise starts a runner for each network, finds out who this host is, and stops the runners when ctx ends. asked
+// reports whether ctx ended because the agent was told to stop, and not because of a fault.
 func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bool) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -303,8 +300,8 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 	if a.env.id.NodeID != "" {
 		a.begin(ctx)
 	}
-	// It may have to wait for the store, which is when somebody corrects the
-	// configuration.
+	// settleIdentity may have to wait for the store. An operator may correct the configuration during that time, so it
+	// must not block the loop below, which handles reloads.
 	settled := make(chan error, 1)
 	wg.Go(func() { settled <- a.settleIdentity(ctx) })
 	named := false
@@ -340,13 +337,13 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 	}
 }
 
-// begin starts the runners, once this host's id is known.
+// begin starts the runners. This host's id must be known.
 func (a *Agent) begin(ctx context.Context) {
 	a.identified = true
 	a.adopt(ctx, a.current())
 }
 
-// settleIdentity learns what is not known yet of who this host is.
+// settleIdentity blocks until this host's name and id are known.
 func (a *Agent) settleIdentity(ctx context.Context) error {
 	if err := a.awaitNodeName(ctx); err != nil {
 		return err
@@ -354,7 +351,7 @@ func (a *Agent) settleIdentity(ctx context.Context) error {
 	return a.learnNodeID(ctx)
 }
 
-// identify takes the state directory and learns this host's id from it.
+// identify locks the state directory and reads this host's id from it.
 func (a *Agent) identify(ctx context.Context) error {
 	id, unlock, err := a.openDataDir(ctx, a.current().DataDir)
 	if err != nil {
@@ -385,14 +382,14 @@ func (a *Agent) awaitNodeName(ctx context.Context) error {
 	}
 }
 
-// current is the configuration in force.
+// current returns the configuration in force.
 func (a *Agent) current() config.Config {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.config
 }
 
-// runner finds a network this agent takes part in.
+// runner returns the runner of a network in which this agent takes part.
 func (a *Agent) runner(name string) (*runner, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -403,7 +400,7 @@ func (a *Agent) runner(name string) (*runner, bool) {
 	return run.runner, true
 }
 
-// watchKernel passes changes of the kernel's tables on to the runners.
+// watchKernel passes changes of the kernel's tables on to the runners until ctx ends.
 func (a *Agent) watchKernel(ctx context.Context) error {
 	const name = "kernel watch"
 	backoff := retry.NewBackoff()
@@ -425,7 +422,7 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 	}
 }
 
-// usesLink says whether a change of the device may concern a network's underlay.
+// usesLink reports whether a change of the device may affect a network's underlay.
 func (a *Agent) usesLink(link string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -437,8 +434,7 @@ func (a *Agent) usesLink(link string) bool {
 	return false
 }
 
-// reaches says whether a network's packets to other hosts may take a route to the
-// prefix.
+// reaches reports whether packets of some network to other hosts may take a route to the prefix.
 func (a *Agent) reaches(prefix netip.Prefix) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -450,7 +446,7 @@ func (a *Agent) reaches(prefix netip.Prefix) bool {
 	return false
 }
 
-// self is what GET /v1/agent/self answers.
+// self returns the answer to GET /v1/agent/self.
 func (a *Agent) self() api.Self {
 	boot, namespace := a.kernelHere()
 	a.mu.Lock()

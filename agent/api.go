@@ -24,7 +24,7 @@ func (a *Agent) newServer() (*httpapi.Server, error) {
 	})
 }
 
-// apiAgent is the agent as its API sees it.
+// apiAgent implements httpapi.Agent.
 type apiAgent struct{ agent *Agent }
 
 var _ httpapi.Agent = apiAgent{}
@@ -80,7 +80,7 @@ func (v apiAgent) WatchReservations(ctx context.Context, n registry.Network, aft
 	return v.agent.watchReservations(ctx, n, after)
 }
 
-// apiNetwork is a network on this host as the agent's API sees it.
+// apiNetwork implements httpapi.Network for one network on this host.
 type apiNetwork struct {
 	agent *Agent
 	run   *runner
@@ -121,7 +121,7 @@ func (n apiNetwork) Release(ctx context.Context, token string) error {
 	return n.run.requestRelease(ctx, token)
 }
 
-// prepareCertificates reads the files of the API's certificates again.
+// prepareCertificates reads the files of the API's certificates again. The result takes them over.
 func (a *Agent) prepareCertificates(ctx context.Context, now config.Config) (prepared, error) {
 	commit, err := a.http.PrepareTLS(ctx, now.HTTP.TLS)
 	return prepared{take: commit}, err

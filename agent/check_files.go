@@ -12,9 +12,9 @@ import (
 	"github.com/lenonet/leno/registry/consul"
 )
 
-// CheckFiles looks at the files of this host that a configuration names, and says
-// by setting ("http.tls.key_file") with which of them an agent could not start, or
-// not work. It changes nothing, and gives up on a file that blocks when ctx ends.
+// CheckFiles checks the files of this host that a configuration names. It returns an error for each setting, such as
+// "http.tls.key_file", with whose file an agent could not start or not work. It changes nothing, and gives up on a file
+// that blocks when ctx ends.
 func CheckFiles(ctx context.Context, c config.Config) map[string]error {
 	wrong := map[string]error{}
 	for block, t := range map[string]config.TLS{"consul.tls.": c.Consul.TLS, "http.tls.": c.HTTP.TLS} {
@@ -44,8 +44,8 @@ func CheckFiles(ctx context.Context, c config.Config) map[string]error {
 	return wrong
 }
 
-// wantType is a check that a path has one type, or is not there: the agent makes it
-// then.
+// wantType returns a check that a path has a certain type, described by what, or does not exist. The agent creates it
+// in that case.
 func wantType(mode fs.FileMode, what string) func(path string) error {
 	return func(path string) error {
 		switch info, err := os.Stat(path); {
@@ -60,7 +60,7 @@ func wantType(mode fs.FileMode, what string) func(path string) error {
 	}
 }
 
-// checkTokenFile wants what the client of Consul takes from a token file.
+// checkTokenFile checks that the Consul client can use the token in a file.
 func checkTokenFile(ctx context.Context, path string) error {
 	data, err := config.ReadFile(ctx, path)
 	if err != nil {

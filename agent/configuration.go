@@ -8,7 +8,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// configuration is what GET /v1/agent/config answers.
+// configuration returns the answer to GET /v1/agent/config.
 func (a *Agent) configuration() api.Configuration {
 	c := resolved(a.current())
 	if c.NodeName == "" {
@@ -23,8 +23,8 @@ func (a *Agent) configuration() api.Configuration {
 	return out
 }
 
-// resolved is c with those defaults in it that only show where a setting is used. The
-// configuration itself stays as it is written, which is what a reload compares.
+// resolved returns c with the defaults that otherwise only show where a setting is used. The configuration in force
+// itself stays as it was written, because a reload compares it.
 func resolved(c config.Config) config.Config {
 	if c.Log.RotateBytes == 0 {
 		c.Log.RotateBytes = config.DefaultRotateBytes
@@ -33,7 +33,7 @@ func resolved(c config.Config) config.Config {
 	for i, n := range c.Networks {
 		pools := slices.Clone(n.Pools)
 		for k, p := range pools {
-			if whole, err := registry.Pool(p).Normalize(); err == nil { // else as it stands there
+			if whole, err := registry.Pool(p).Normalize(); err == nil { // otherwise it stays as it was written
 				pools[k] = config.Pool(whole)
 			}
 		}

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// slowTick bounds how long anything can stay wrong that no event told of.
+	// slowTick bounds how long a fault can last that no event has announced.
 	slowTick = 20 * time.Second
-	// settle lets a burst of kernel events end before the tables are read.
+	// settle is the time in which a burst of kernel events can end before the tables are read.
 	settle = 100 * time.Millisecond
 )
 
-// reconcile makes the host agree with lease and snapshot, now and whenever one
-// of them, the kernel or the underlay changes, and on a slow tick.
+// reconcile makes the host agree with its lease and the snapshot of all leases until ctx ends: at once, whenever one of
+// them, the kernel or the underlay changes, and on a slow tick.
 func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) error {
 	tick := time.NewTicker(slowTick)
 	defer tick.Stop()
@@ -29,26 +29,25 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		lease registry.Lease
 		snap  snapshot
 		state backend.State
-		fresh bool // lease and peers were never applied
+		fresh bool // lease and peers were not applied yet
 
 		known   = r.remember(n)
-		peers   []registry.Lease // behind state
-		settled <-chan time.Time // when peers that the store lacks may go
-		again   snapshot         // the leases as read then
-		doubted <-chan time.Time // when another host that is taken for this one may have gone
+		peers   []registry.Lease // the leases that state.Peers is made from
+		settled <-chan time.Time // fires when peers that the store lacks may go
+		again   snapshot         // the leases as read when settled fired
+		doubted <-chan time.Time // fires when another host that is taken for this one may have gone
 
-		due      time.Time        // when the peers may be written down again
-		remember <-chan time.Time // at that time
+		due      time.Time        // when the file of the peers may be written again
+		remember <-chan time.Time // fires at due
 		unsaved  bool
-		unwell   = retry.NewBackoff() // while they cannot be written down
+		unwell   = retry.NewBackoff() // pauses while the peers cannot be written
 	)
 	defer func() {
 		if unsaved {
 			r.rememberPeers(known, n, peers, lease)
 		}
 	}()
-	// A change of the kernel counts until it was looked at, whatever else comes
-	// with it.
+	// A change of the kernel's tables stays pending until they have been read, whatever else changes at the same time.
 	_, _, kernel := r.env.kernel.Get()
 	for {
 		nowLease, _, leaseChanged := r.lease.Get()
@@ -72,15 +71,15 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 				doubted = r.judge(snap.set.Leases, lease)
 				unsaved = true
 				r.carrier.carries = &recollected{n, lease, peers}
-				p = r.relocate(n, p) // the ways to the peers are part of it
+				p = r.relocate(n, p) // the choice depends on the routes to the peers
 			}
 			if u := p.underlay(); state.MTU != p.mtu || !reflect.DeepEqual(state.Underlay, u) {
-				state.MTU, state.Underlay = p.mtu, u // which has been told
+				state.MTU, state.Underlay = p.mtu, u // the log says so already
 			}
 			report, err := r.apply(ctx, n, lease, state, fresh)
 			switch {
 			case err != nil:
-				// Its own writes would make it try at once, for ever.
+				// Without these pauses, the writes of a failed attempt would start the next one at once, for ever.
 				pause := backoff.Next()
 				failed, calm = time.After(pause), r.patience(pause)
 			default:
@@ -111,7 +110,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		case <-remember:
 			continue
 		case <-settled:
-			// The snapshot may be as old as the time is long: the store did not answer, or this process was stopped.
+			// The snapshot may be as old as the wait was long: the store did not answer, or this process was suspended.
 			again, _ = r.leasesNow(ctx, n)
 			settled = time.After(freshEvery)
 			continue
@@ -130,8 +129,8 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 	}
 }
 
-// judge says whether another host is taken for this one, and when to look again:
-// that it fell silent is written by nobody.
+// judge sets the check that says whether another host is taken for this one. If one is, it returns a channel that fires
+// when the leases should be read again: no host writes a record when another one falls silent.
 func (r *runner) judge(leases []registry.Lease, own registry.Lease) <-chan time.Time {
 	reason := conflicts(leases, own)
 	r.suspect("leases", reason)
@@ -141,9 +140,8 @@ func (r *runner) judge(leases []registry.Lease, own registry.Lease) <-chan time.
 	return time.After(freshEvery)
 }
 
-// apply makes one pass over datapath, firewall and files. wanted says that the
-// state is another one than the last that was applied, so that writes are news
-// and not drift.
+// apply makes one pass over the datapath, the firewall and the files. wanted is true if s differs from the state that
+// was applied last, so that writes are expected and not repairs.
 func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.Lease, s backend.State, wanted bool) (backend.Report, error) {
 	started, stood := time.Now(), !r.shown().local.Applied.IsZero()
 	report, err := r.carrier.apply(ctx, s)
@@ -160,8 +158,8 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 	})
 	if err != nil {
 		if stood {
-			// It may be that only the containers of a subnet this host had before are
-			// in the way, and they go once the file names the one it has.
+			// The only obstacle may be the containers of a subnet that this host had before. They go away once the
+			// subnet file names the present one.
 			_, also := r.serve(ctx, n, lease, s)
 			err = errors.Join(err, also)
 		}

@@ -11,11 +11,11 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// checkDatapath writes the checks of device, routes and forwarding after an Apply,
-// and adds to its report what was healed beside it. While the device fails, the
-// routes have no check: they need it, and its own says what became of them.
+// checkDatapath sets the checks of the device, the routes and forwarding after an Apply, and adds the repairs of
+// forwarding to the report. While the device fails, the routes have no check: they need the device, and its check also
+// says what became of them.
 func (r *runner) checkDatapath(n registry.Network, s backend.State, report *backend.Report, err error) {
-	if n.Backend.Type == "alloc" { // which has no datapath, so nothing to forward
+	if n.Backend.Type == "alloc" { // has no datapath, so there is nothing to forward
 		r.healed(time.Now(), report.Healed)
 	} else {
 		off, healed := r.forwarding(n, s)
@@ -40,7 +40,7 @@ func (r *runner) checkDatapath(n registry.Network, s backend.State, report *back
 	r.checkPeers(*report)
 }
 
-// checkDevice says that the device is as wanted, where the backend has one.
+// checkDevice sets the check of a device that is as it should be. Some backends have no device and no such check.
 func (r *runner) checkDevice(n registry.Network, s backend.State) {
 	if !r.env.backends[n.Backend.Type].Device {
 		r.env.health.Clear(r.local.Name, health.Device)
@@ -49,7 +49,8 @@ func (r *runner) checkDevice(n registry.Network, s backend.State) {
 	r.checkUndisturbed(health.Device, backend.Device, fmt.Sprintf("%s is up with an MTU of %d", backend.LinkName(n.Name), s.MTU))
 }
 
-// checkPeers says what was left out, and who is in the way.
+// checkPeers sets the check of routes that could be written. Its reason names the peers that were skipped and what
+// another program keeps changing.
 func (r *runner) checkPeers(report backend.Report) {
 	reason := fmt.Sprintf("%d peers in place", report.Peers)
 	if len(report.Skipped) == 0 {
@@ -68,8 +69,8 @@ func (r *runner) checkPeers(report backend.Report) {
 	}
 }
 
-// checkUndisturbed writes a check of what is as it should be, unless another program
-// keeps changing it.
+// checkUndisturbed sets a check to passing, or to warning if another program keeps changing the part that the check is
+// about.
 func (r *runner) checkUndisturbed(check string, part backend.Part, reason string) {
 	status := api.Passing
 	if repeated := r.flappingIn(part); repeated != "" {
@@ -78,7 +79,7 @@ func (r *runner) checkUndisturbed(check string, part backend.Part, reason string
 	r.check(check, status, reason)
 }
 
-// flappingIn returns what another program keeps changing in a part, "" for nothing.
+// flappingIn describes what another program keeps changing in a part. It returns "" if there is nothing.
 func (r *runner) flappingIn(part backend.Part) string {
 	if all := r.flapping.Describe(part); all != "" {
 		return "is being changed by another program again and again: " + all

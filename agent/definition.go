@@ -18,31 +18,28 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// A network ends only when someone deletes it, which leaves a registry.Deletion in
-// the store. A definition that is missing in any other way was lost: the hosts that
-// have it in use, or remember it, go on with it and put it back.
+// A network ends only when an operator deletes it, which leaves a registry.Deletion in the store. A definition that is
+// missing without one was lost: the hosts that use it, or remember it, keep it in force and restore it.
 
-// knownDefinition is the definition of a network as this host knew it last.
+// A knownDefinition is the definition of a network as this host last knew it.
 type knownDefinition struct {
 	network registry.Network
 	used    time.Time // when it was last known to be in force
-	// confirmed says that the store had it in this process, which therefore knows of
-	// every change since. Otherwise an earlier process wrote it down.
+	// confirmed is true if this process has read the definition from the store, and therefore knows of every change
+	// since. Otherwise an earlier process wrote it down.
 	confirmed bool
-	earlier   []uint64 // ModifyIndexes of versions before it that the state file tells of
+	earlier   []uint64 // ModifyIndexes of previous versions, from the state file
 }
 
-// usable reports whether a host may go on with the definition when the store has none.
-// When it was used last so long ago that the record of a deletion may be gone again,
-// nothing tells what became of the network.
+// usable reports whether a host may keep the definition in force when the store has none. If it was last used so long
+// ago that the record of a deletion may have been removed again, nothing shows what became of the network.
 func (k *knownDefinition) usable() bool {
 	return k != nil && (k.confirmed || time.Since(k.used) < registry.DeletionKept)
 }
 
-// restoreAfter returns how long to wait before a lost definition is put back. Hosts
-// that have it in use come before those that only remember it, since there may have
-// been a change that these do not know of. A host whose own block says the same need
-// not wait.
+// restoreAfter returns how long to wait before a lost definition is restored. Hosts that use it come before those that
+// only remember it, because the latter may have missed a change. A host whose own block defines the same network waits
+// no longer than the former.
 func (k *knownDefinition) restoreAfter(local config.Network, p retry.Policy) time.Duration {
 	d := p.RestoreRemembered
 	if own, err := definition.FromBlock(local); k.confirmed || err == nil && len(definition.Differences(own, k.network)) == 0 {
@@ -51,18 +48,17 @@ func (k *knownDefinition) restoreAfter(local config.Network, p retry.Policy) tim
 	return d + rand.N(d)
 }
 
-// supersedes reports whether the store shows an older version than the one known: it
-// was set back to before the last change. A new cluster in which a snapshot was restored
-// has the CreateIndex of the one before, and gives later versions indexes that may be lower
-// than those of the one before. What an earlier process wrote down may be of that
-// one, so there only a version counts as older that this host has seen itself.
+// supersedes reports whether n, the version in the store, is older than the known one: the store was set back to a
+// state before the last change. In a new cluster in which a snapshot was restored, the record has the same CreateIndex
+// as in the old cluster, and later versions get indexes that may be lower than those of the old one. What an earlier
+// process wrote down may be from the old cluster. Unless the known definition is confirmed, n therefore counts as older
+// only if this host has seen that version itself.
 func (k *knownDefinition) supersedes(n registry.Network) bool {
 	return k != nil && k.network.CreateIndex == n.CreateIndex && k.network.ModifyIndex > n.ModifyIndex &&
 		(k.confirmed || slices.Contains(k.earlier, n.ModifyIndex)) && len(definition.Differences(k.network, n)) > 0
 }
 
-// rememberedDefinition returns what an earlier process wrote down, nil when there is
-// nothing.
+// rememberedDefinition returns the definition that an earlier process wrote down, or nil if there is none.
 func rememberedDefinition(dataDir, network string) *knownDefinition {
 	before, err := state.Load(dataDir, network)
 	if err != nil || len(before.Record) == 0 {
@@ -76,9 +72,8 @@ func rememberedDefinition(dataDir, network string) *knownDefinition {
 	return &knownDefinition{network: n, used: before.Renewed, earlier: before.Earlier}
 }
 
-// awaitDefinition blocks until this host knows the network's definition: by the
-// store, or by its own memory when the store has lost it. It puts the definition
-// of this host's block there when there has never been one.
+// awaitDefinition blocks until this host knows the network's definition: from the store or, if the store has lost it,
+// from its own memory. If there has never been a definition, it stores the one in this host's block.
 func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) {
 	backoff := r.env.outage.NewLoop()
 	for {
@@ -116,8 +111,8 @@ func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) 
 	}
 }
 
-// definition returns the definition that is in force. errNetworkGone says that the
-// network was deleted, and that this host still has a part in it.
+// definition returns the definition in force. It returns errNetworkGone if the network was deleted and this host still
+// takes part in it.
 func (r *runner) definition(ctx context.Context) (registry.Network, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -167,22 +162,22 @@ func (r *runner) definition(ctx context.Context) (registry.Network, error) {
 	return n, nil
 }
 
-// abandon has the agent end this runner when the network has no block.
+// abandon makes the agent end this runner if the network has no block.
 func (r *runner) abandon() {
 	r.left.Store(true)
 	r.env.left.Set(struct{}{})
 }
 
-// confirm notes that the store has the definition. asked is when the store was asked for it: this process may have been
-// stopped since, and the network deleted.
+// confirm records that the store has the definition. asked is when the store was asked for it: since then, this process
+// may have been suspended and the network deleted.
 func (r *runner) confirm(n registry.Network, asked time.Time) {
 	r.known = &knownDefinition{network: n, used: asked, confirmed: true}
 	r.forgetDeletion()
 }
 
-// definedElsewhere returns an errDefinitionLost when other hosts have sessions for the
-// network: they know its definition, which may be another than this host's block, and
-// put it back. Hosts that cannot do so are not waited for beyond the end of sessions.
+// definedElsewhere returns an errDefinitionLost if other hosts have sessions for the network. They know its definition,
+// which may differ from this host's block, and restore it. This host does not wait for hosts that cannot do so once
+// their sessions would have ended.
 func (r *runner) definedElsewhere(ctx context.Context) error {
 	holders, err := r.env.registry.Holders(ctx, r.local.Name)
 	if err != nil {
@@ -207,23 +202,22 @@ func (r *runner) definedElsewhere(ctx context.Context) error {
 	return fmt.Errorf("%w: waiting for %s to put it back", errDefinitionLost, definition.FirstFew(nodes))
 }
 
-// noteLoss notes that the store has lost the network's definition or its last change, and
-// probably leases with it.
+// noteLoss records that the store has lost the network's definition or its last change, and probably leases with it.
 func (r *runner) noteLoss() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lossSeen = time.Now()
 }
 
-// lastLoss is when the loss was seen last, zero for never.
+// lastLoss returns when noteLoss was last called, or the zero time for never.
 func (r *runner) lastLoss() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.lossSeen
 }
 
-// define puts the definition of this host's block into the store, unless a network
-// that is there is in its way, or hosts that take part in this one know better.
+// define stores the definition in this host's block, unless a network in the store conflicts with it, or other hosts
+// take part in this network and know its definition.
 func (r *runner) define(ctx context.Context) (registry.Network, error) {
 	n, err := definition.FromBlock(r.local)
 	if err != nil {
@@ -243,13 +237,13 @@ func (r *runner) define(ctx context.Context) (registry.Network, error) {
 	switch err := r.env.registry.PutNetwork(ctx, n); {
 	case err == nil:
 		r.log.Info("network defined", "pools", n.Plan.Prefixes(), "backend", n.Backend.Type)
-	case !errors.Is(err, registry.ErrConflict): // another host was first, or someone has deleted it
+	case !errors.Is(err, registry.ErrConflict): // another host was first, or an operator has deleted the network
 		return n, fmt.Errorf("define the network: %w", err)
 	}
 	return r.env.registry.Network(ctx, r.local.Name)
 }
 
-// differs says where the block of this host and the store disagree.
+// differs returns where the block of this host differs from the definition n. A block without pools does not differ.
 func (r *runner) differs(n registry.Network) []string {
 	if len(r.local.Pools) == 0 {
 		return nil
@@ -261,17 +255,17 @@ func (r *runner) differs(n registry.Network) []string {
 	return definition.Differences(own, n)
 }
 
-// watchDefinition keeps the definition n in force until the store has another one, or
-// the network was deleted, which it returns as an error. It puts a definition back
-// that the store has lost. One that cannot be used changes nothing.
+// watchDefinition keeps the definition n in force until the store has another one or the network was deleted, and
+// returns which of the two as an error. It restores a definition that the store has lost. A record that cannot be used
+// changes nothing.
 func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error {
 	backoff := r.env.outage.NewLoop()
-	var restore time.Time // when a lost definition is to be put back, zero while it is not lost
-	troubled := false     // the check says so
+	var restore time.Time // when to restore a lost definition, zero while it is not lost
+	troubled := false     // the check reports a problem
 	for {
 		known, read, changed := r.env.networks.Get()
 		verdict := definitionInForce
-		// What was read of all networks may be of another moment, so the store is asked.
+		// The set of all networks may have been read at another time, so the store is asked for this one.
 		if now, found := known.set.Find(n.Name); read && (!found || now.ModifyIndex != n.ModifyIndex || now.CreateIndex != n.CreateIndex) {
 			var err error
 			verdict, err = r.compareDefinition(ctx, &n)
@@ -325,7 +319,7 @@ func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error 
 	}
 }
 
-// definitionVerdict is how the store stands to the definition in force.
+// A definitionVerdict says how the store's record relates to the definition in force.
 type definitionVerdict int
 
 const (
@@ -334,9 +328,8 @@ const (
 	definitionUnreadable                          // the store has a record that cannot be used
 )
 
-// compareDefinition asks the store for the definition and holds it against the one in
-// force. A version that says the same takes the place of n. The error is
-// errDefinitionChanged, errNetworkGone, or the store's.
+// compareDefinition reads the definition from the store and compares it with n, the one in force. A version with the
+// same content replaces n. The error is errDefinitionChanged, errNetworkGone, or the store's.
 func (r *runner) compareDefinition(ctx context.Context, n *registry.Network) (definitionVerdict, error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -363,7 +356,7 @@ func (r *runner) compareDefinition(ctx context.Context, n *registry.Network) (de
 	*n = now
 	r.confirm(now, asked)
 	r.show(func(v *view) {
-		if v.local.ModifyIndex == v.definition.ModifyIndex { // the datapath is made of the version before
+		if v.local.ModifyIndex == v.definition.ModifyIndex { // the datapath was built from the previous version
 			v.local.ModifyIndex = now.ModifyIndex
 		}
 		v.definition, v.local.Differs = now, r.differs(now)
@@ -371,7 +364,7 @@ func (r *runner) compareDefinition(ctx context.Context, n *registry.Network) (de
 	return definitionInForce, nil
 }
 
-// restoreDefinition puts n back into a store that has lost it, or its last change.
+// restoreDefinition writes n to a store that has lost it, or its last change.
 func (r *runner) restoreDefinition(ctx context.Context, n registry.Network) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -380,19 +373,19 @@ func (r *runner) restoreDefinition(ctx context.Context, n registry.Network) erro
 	version := have.ModifyIndex
 	switch {
 	case errors.As(err, &deleted) && deleted.Ends(n, r.known.used):
-		return nil // it was deleted since
+		return nil // it was deleted in the meantime
 	case errors.As(err, &deleted):
 		version = deleted.ModifyIndex
 	case errors.Is(err, registry.ErrNetworkNotFound):
-		version = registry.Absent // what is written from now on may be a deletion
+		version = registry.Absent // a record that is written from now on may be a deletion
 	case err != nil:
 		return err
 	case !r.known.supersedes(have):
-		return nil // somebody else has put it back, or defined it in another way
+		return nil // another host has restored it, or it was defined differently
 	}
 	n.CreateIndex, n.ModifyIndex = 0, version
 	switch err := r.env.registry.PutNetwork(ctx, n); {
-	case errors.Is(err, registry.ErrConflict): // another host was first, or someone has deleted it
+	case errors.Is(err, registry.ErrConflict): // another host was first, or an operator has deleted the network
 		return nil
 	case err != nil:
 		return err
@@ -402,7 +395,7 @@ func (r *runner) restoreDefinition(ctx context.Context, n registry.Network) erro
 	return nil
 }
 
-// inForce returns n with the indexes that the store has it under now.
+// inForce returns n with the indexes that it has in the store now.
 func (r *runner) inForce(n registry.Network) registry.Network {
 	if now := r.shown().definition; now.Name == n.Name && len(definition.Differences(now, n)) == 0 {
 		return now

@@ -10,11 +10,10 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// A host that has seen the deletion of a network writes it down. A store that has lost
-// everything has lost the record of the deletion too, and the block of a host would
-// define the network again.
+// A host that has seen the deletion of a network writes it down. A store that has lost everything has lost the record
+// of the deletion, too, and the block of a host would define the network again.
 
-// recallDeletion reads what an earlier process wrote down.
+// recallDeletion reads the deletion that an earlier process wrote down, if any.
 func (r *runner) recallDeletion() {
 	d, err := state.LoadDeletion(r.config.DataDir, r.local.Name)
 	if err != nil {
@@ -23,7 +22,7 @@ func (r *runner) recallDeletion() {
 	r.deletion = d
 }
 
-// rememberDeletion notes that the network was deleted.
+// rememberDeletion records that the network was deleted, also for the next process.
 func (r *runner) rememberDeletion(d registry.Deletion) {
 	if r.deletion != nil && r.deletion.Time.Equal(d.Time) {
 		return
@@ -35,7 +34,7 @@ func (r *runner) rememberDeletion(d registry.Deletion) {
 	}
 }
 
-// forgetDeletion notes that the network is defined.
+// forgetDeletion removes what this host remembers of a deletion, because the network is defined.
 func (r *runner) forgetDeletion() {
 	r.deletion = nil
 	if err := state.RemoveDeletion(r.config.DataDir, r.local.Name); err != nil {
@@ -43,9 +42,9 @@ func (r *runner) forgetDeletion() {
 	}
 }
 
-// lostDeletion returns the deletion that this host remembers of a network of which the
-// store has no record, nil when there is none: it remembers the network from a later time,
-// or the deletion is so old that its record may be gone in the ordinary way.
+// lostDeletion returns the deletion that this host remembers of a network about which the store has no record. It
+// returns nil if there is none, if the host remembers the network from a later time, or if the deletion is so old that
+// its record may have been removed as usual.
 func (r *runner) lostDeletion() *registry.DeletedError {
 	switch {
 	case r.deletion == nil || time.Since(r.deletion.Time) >= registry.DeletionKept:
@@ -56,9 +55,8 @@ func (r *runner) lostDeletion() *registry.DeletedError {
 	return &registry.DeletedError{Deletion: *r.deletion}
 }
 
-// restoreDeletion puts the record of a deletion back into a store that has lost it,
-// unless hosts that take part in the network know better. The error is what the store has
-// then, the deletion as a rule.
+// restoreDeletion writes the record of a deletion to a store that has lost it, unless other hosts take part in the
+// network and know its definition. It returns what the store has then, which usually is the deletion, as an error.
 func (r *runner) restoreDeletion(ctx context.Context, lost *registry.DeletedError) (registry.Network, error) {
 	if err := r.definedElsewhere(ctx); err != nil {
 		return registry.Network{}, err
@@ -66,7 +64,7 @@ func (r *runner) restoreDeletion(ctx context.Context, lost *registry.DeletedErro
 	switch err := r.env.registry.PutDeletion(ctx, lost.Deletion); {
 	case err == nil:
 		r.log.Warn("the store had lost the record of the network's deletion, put back", "deleted", lost.Time.UTC().Format(time.RFC3339))
-	case !errors.Is(err, registry.ErrConflict): // another host was first, or someone has defined it
+	case !errors.Is(err, registry.ErrConflict): // another host was first, or an operator has defined the network
 		return registry.Network{}, fmt.Errorf("%w; the store has lost the record of that, and this agent cannot put it back: %w", lost, err)
 	}
 	return r.env.registry.Network(ctx, r.local.Name)

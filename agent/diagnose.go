@@ -10,7 +10,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// examine diagnoses this host unless that is being done already.
+// examine diagnoses this host, unless another examination is running.
 func (a *Agent) examine(ctx context.Context, o api.DoctorOptions) (api.Diagnosis, error) {
 	if since, ok := a.exams.start(); !ok {
 		return api.Diagnosis{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(
@@ -22,7 +22,7 @@ func (a *Agent) examine(ctx context.Context, o api.DoctorOptions) (api.Diagnosis
 	return a.diagnose(ctx, o), nil
 }
 
-// diagnose examines this host.
+// diagnose examines this host and the networks in which it takes part.
 func (a *Agent) diagnose(ctx context.Context, o api.DoctorOptions) api.Diagnosis {
 	self := a.self()
 	report, _ := a.env.health.Report()
@@ -46,7 +46,7 @@ func (a *Agent) examiner() *examine.Examiner {
 	}
 }
 
-// examined returns what the runner knows of its network now.
+// examined returns what the runner knows about its network now.
 func (a *Agent) examined(run *runner) examine.Network {
 	v := run.shown()
 	n := examine.Network{

@@ -8,7 +8,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 )
 
-// definedReason is the reason of the check `network` when the network is defined.
+// definedReason returns the reason of the check `network` for a network that is defined.
 func (r *runner) definedReason() string {
 	if differs := r.shown().local.Differs; len(differs) > 0 {
 		return "defined; " + differing(r.config, r.local.Name, differs)
@@ -16,14 +16,15 @@ func (r *runner) definedReason() string {
 	return "defined"
 }
 
-// differing says that a network's block has no effect where it differs from the
-// definition in the store, and with which command it takes effect.
+// differing returns a sentence which says that a network's block has no effect where it differs from the definition in
+// the store, and which command makes it take effect.
 func differing(c config.Config, network string, differs []string) string {
 	return fmt.Sprintf("the definition in Consul stays in force, and the block differs from it: %s; to change the network on all hosts, run: leno network apply %s",
 		strings.Join(differs, "; "), blockFile(c, network))
 }
 
-// blockFile is the file with a network's block, as a word for a shell.
+// blockFile returns the path of the file with a network's block, quoted for a shell if necessary, or "FILE" if the path
+// is not known.
 func blockFile(c config.Config, network string) string {
 	file := c.NetworkFiles[network]
 	if file == "" {
@@ -38,8 +39,8 @@ func blockFile(c config.Config, network string) string {
 	return file
 }
 
-// warnDiffering names each network whose block differs from the definition in the
-// store as it was read last.
+// warnDiffering returns a warning about each network whose block differs from the definition that was last read from
+// the store.
 func (a *Agent) warnDiffering(c config.Config) (warnings []string) {
 	known, _, _ := a.env.networks.Get()
 	for _, local := range c.Networks {

@@ -8,7 +8,7 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// healed logs repairs and counts them.
+// healed counts and logs repairs, and adds events for them.
 func (r *runner) healed(now time.Time, repairs []backend.Repair) {
 	r.countHealed(repairs)
 	for _, name := range r.flapping.Settle(now) {
@@ -25,8 +25,8 @@ func (r *runner) healed(now time.Time, repairs []backend.Repair) {
 	}
 }
 
-// calmer returns the pause before the next look, given the one before this pass. leno does not race a program that
-// changes something again and again.
+// calmer returns the pause before the next look at the kernel. before is the pause before this pass, and healed reports
+// whether this pass repaired something. leno does not race a program that changes something again and again.
 func (r *runner) calmer(before time.Duration, healed bool) time.Duration {
 	switch {
 	case r.flapping.Describe() != "":

@@ -11,8 +11,8 @@ type exclusive struct {
 	since time.Time // zero while there is no run
 }
 
-// start reports whether a run may begin, which then goes on until end. If it may not, start returns since when another
-// one has been running.
+// start begins a run, which lasts until end is called, unless another one is in progress. ok reports whether the run
+// began. since is when the run in progress began.
 func (e *exclusive) start() (since time.Time, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

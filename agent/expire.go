@@ -10,13 +10,13 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// expireEach bounds how many records one host removes in a slow tick: each try
-// is a write for the store, and every host tries.
+// expireEach bounds how many records one host removes in a slow tick: each attempt is a write in the store, and every
+// host makes them.
 const expireEach = 8
 
-// expireLapsed removes records that were lapsed for longer than hold, counting
-// from when this agent first saw them so. Whoever comes first wins; the others'
-// tries fail on the record's index.
+// expireLapsed removes, until ctx ends, records that have been lapsed for longer than hold, counted from when this
+// agent first saw them lapsed. Every host tries. The first one succeeds, and the others fail because of the record's
+// index.
 func (r *runner) expireLapsed(ctx context.Context, n registry.Network) error {
 	for {
 		if err := retry.Sleep(ctx, slowTick/2+rand.N(slowTick)); err != nil {
@@ -26,8 +26,8 @@ func (r *runner) expireLapsed(ctx context.Context, n registry.Network) error {
 	}
 }
 
-// expireOnce makes one pass. The snapshot may be late about hosts that came
-// back, so it only says whether a look is worth its while.
+// expireOnce makes one pass. The snapshot may be late to show hosts that have come back, so it only decides whether the
+// leases are read again.
 func (r *runner) expireOnce(ctx context.Context, n registry.Network) {
 	snap, _, _ := r.snapshot.Get()
 	if len(r.due(snap.set.Leases, time.Since(snap.read))) == 0 {
@@ -56,7 +56,7 @@ func (r *runner) expireOnce(ctx context.Context, n registry.Network) {
 	}
 }
 
-// due are the leases that have lapsed for at least hold, as read some time ago.
+// due returns the leases that have been lapsed for at least hold. ago is the time since they were read.
 func (r *runner) due(leases []registry.Lease, ago time.Duration) (out []registry.Lease) {
 	for _, l := range leases {
 		if !l.Held() && l.Lapsed+ago >= r.config.Lease.Hold {

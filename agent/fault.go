@@ -17,18 +17,19 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// failing writes a check that an error fails, with what to do about it.
+// failing sets a check to a status because of an error. The reason also says what to do about it. A new fault is
+// logged.
 func (r *runner) failing(check, status string, area advice.Area, err error) {
 	reason := advice.Reason(area, err)
 	r.check(check, status, reason)
 	r.faults.Failing(r.log, check, reason)
 }
 
-// mended logs the end of a fault, if there was one. The caller writes the check.
+// mended logs the end of a fault, if there was one. The caller sets the check.
 func (r *runner) mended(check string) { r.faults.Mended(r.log, check) }
 
-// writtenDown writes the check of what this host keeps for its next process: of
-// what was written, or could not be. Nothing waits for it, packets least of all.
+// writtenDown sets the check of the files that this host keeps for its next process, after what was written or could
+// not be written. Nothing waits for these files, packets least of all.
 func (r *runner) writtenDown(what string, err error) {
 	r.mu.Lock()
 	if err != nil {
@@ -50,18 +51,18 @@ func (r *runner) writtenDown(what string, err error) {
 	r.check(health.DataDir, api.Passing, "what this host has is written down")
 }
 
-// What is written down.
+// The values of writtenDown's parameter what.
 const (
 	wroteLease = "lease"
 	wrotePeers = "peers"
 )
 
-// patience is how long an agent that starts waits for what another process has:
-// one that is about to end, most often the agent before. After that it is an
-// error: a supervisor that starts the agent again then does so less often.
+// patience is how long an agent that starts waits for something that another process holds. Most often that is the
+// previous agent, which is about to end. A longer wait is an error, so that a supervisor that restarts the agent does
+// so less often.
 const patience = 5 * time.Second
 
-// listen opens the API's address.
+// listen opens the listener of the API.
 func (a *Agent) listen(ctx context.Context, c config.HTTP) (net.Listener, error) {
 	var l net.Listener
 	err := a.awaitOther(ctx, "http.address", func() (err error) {
@@ -74,7 +75,8 @@ func (a *Agent) listen(ctx context.Context, c config.HTTP) (net.Listener, error)
 	return l, err
 }
 
-// awaitOther tries as long as another process has what is tried, up to patience.
+// awaitOther calls try again and again while another process holds what try needs, for at most a.patience, and returns
+// try's last error. what names the needed thing in the log, for example "http.address".
 func (a *Agent) awaitOther(ctx context.Context, what string, try func() error) error {
 	backoff, until := retry.NewBackoff(), time.Now().Add(a.patience)
 	var faults health.ActiveFaults
@@ -92,9 +94,9 @@ func (a *Agent) awaitOther(ctx context.Context, what string, try func() error) e
 	}
 }
 
-// openDataDir blocks until the state directory can be used, or another agent keeps
-// it or the host, and returns this host's id in it, "" when it has none. Who this
-// host is must not be guessed, and packets keep flowing.
+// openDataDir blocks until the state directory can be used, and returns this host's id from it, or "" if it has none.
+// It returns an error if another agent holds the directory or the host. It does not go on without the directory,
+// because this host's identity must not be guessed and packets keep flowing anyway.
 func (a *Agent) openDataDir(ctx context.Context, dir string) (id string, unlock func() error, err error) {
 	var host, free func() error
 	if err := a.awaitOther(ctx, "this host", func() (err error) {
@@ -122,8 +124,8 @@ func (a *Agent) openDataDir(ctx context.Context, dir string) (id string, unlock 
 	return id, func() error { return errors.Join(free(), host()) }, nil
 }
 
-// untilWritten blocks until write, which uses the state directory, has worked. An
-// error is ctx's end, or that another agent has the directory.
+// untilWritten blocks until write, which uses the state directory, has succeeded. The error is ctx's, or says that
+// another agent holds the directory.
 func (a *Agent) untilWritten(ctx context.Context, write func() error) error {
 	backoff := retry.NewBackoff()
 	var faults health.ActiveFaults

@@ -12,7 +12,7 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// newRules returns what keeps this host's firewall rules, and what watches those of other programs.
+// newRules returns the keeper of this host's firewall rules and the monitor of those of other programs.
 func newRules(o Options, c config.Firewall, e *environment) (*rules.Keeper, *rules.ForeignMonitor) {
 	monitor := rules.NewForeignMonitor(e.log, o.Obstacles, e.health)
 	return rules.New(o.Firewall, c, e.log, e.health, rules.Hooks{
@@ -29,7 +29,7 @@ func newRules(o Options, c config.Firewall, e *environment) (*rules.Keeper, *rul
 	}), monitor
 }
 
-// measureFirewall reads the gauges of the firewall.
+// measureFirewall adds the gauges of the firewall to a reading.
 func measureFirewall(to *telemetry.Reading, s rules.Status) {
 	kind := s.Choice.Kind
 	if kind == "" {
@@ -41,7 +41,7 @@ func measureFirewall(to *telemetry.Reading, s rules.Status) {
 	to.Exists(telemetry.FirewallLooks, telemetry.Failed)
 }
 
-// firewallChoice returns the kind of firewall that holds the rules, nil when there are none.
+// firewallChoice returns the kind of firewall that holds the rules, or nil if there are none.
 func firewallChoice(s rules.Status) *api.Firewall {
 	if s.Choice.Kind == "" {
 		return nil
@@ -50,12 +50,12 @@ func firewallChoice(s rules.Status) *api.Firewall {
 	return &out
 }
 
-// watchedNetworks stands in the expected networks for those that watch_networks joins, before the store has told which
-// there are. No network has this name.
+// watchedNetworks is the name under which rules are expected of all networks that watch_networks joins, as long as the
+// store was not read and their names are not known. No network has this name.
 const watchedNetworks = ""
 
-// expectRules expects the rules of networks that exist in the kernel without a state file that describes them: those of
-// this configuration, and, if the whole state directory was lost, those that join finds in the store.
+// expectRules makes the keeper expect rules of networks that exist in the kernel without a state file that describes
+// them: those of this configuration and, if the whole state directory was lost, those that join finds in the store.
 func (a *Agent) expectRules(ctx context.Context) {
 	c := a.current()
 	for _, local := range c.Networks {

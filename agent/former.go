@@ -6,8 +6,8 @@ import (
 	"github.com/lenonet/leno/agent/state"
 )
 
-// keepFormer remembers the subnet that this host has in a network, which its
-// configuration does not want any more.
+// keepFormer stores the subnet that this host has in a network that its configuration no longer wants. If the network
+// comes back, the host asks for the same subnet.
 func (a *Agent) keepFormer(network string) {
 	subnet := netip.Prefix{}
 	if run, ok := a.runner(network); ok {

@@ -10,12 +10,12 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// forwardingPart is what drift calls the switches: no backend's.
+// forwardingPart is the part that repairs of the kernel's forwarding switches are about. It is not a part of any
+// backend.
 const forwardingPart backend.Part = "forwarding"
 
-// forwarding says what is wrong with the kernel's forwarding of the packets of this host's
-// subnets, and switches on what is off where this host's block asks. It also returns what
-// somebody had switched off.
+// forwarding returns what is wrong with the kernel's forwarding of the packets of this host's subnets. It switches on
+// what is off if this host's block asks for that, and returns as healed what another program had switched off.
 func (r *runner) forwarding(n registry.Network, s backend.State) (wrong []string, healed []backend.Repair) {
 	var set []string
 	on := true
@@ -41,7 +41,7 @@ func (r *runner) forwarding(n registry.Network, s backend.State) (wrong []string
 	return wrong, healed
 }
 
-// checkForwarding writes the check of what forwarding said.
+// checkForwarding sets the check of forwarding. wrong is what forwarding returned.
 func (r *runner) checkForwarding(wrong []string) {
 	if len(wrong) == 0 {
 		r.checkUndisturbed(health.Forwarding, forwardingPart, "the kernel forwards packets")

@@ -13,25 +13,23 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// A watch follows what hosts write. No host writes that another fell silent, so the
-// leases are read again for those who ask for them, no more often than freshEvery. Where
-// they are known by a watch as well, that takes no longer than freshTimeout.
+// A watch sees what hosts write. No host writes a record when another one falls silent, so the leases are also read on
+// request, at most once in freshEvery. If a watch knows them as well, a request waits no longer than freshTimeout.
 const (
 	freshEvery   = 5 * time.Second
 	freshTimeout = 2 * time.Second
 )
 
-// refresher reads all leases of a network on request, once for all callers. Safe for
-// concurrent use.
+// A refresher reads all leases of a network on request, once for all callers. It is safe for concurrent use.
 type refresher struct {
 	registry registry.Registry
 	network  string
-	timeout  time.Duration           // of a reading
-	known    func() []registry.Lease // as the datapath has them, nil for none
+	timeout  time.Duration           // of one reading
+	known    func() []registry.Lease // returns the leases that the datapath uses, nil for none
 
 	mu     sync.Mutex
 	begun  time.Time     // when the last reading began
-	flight chan struct{} // closed when it has ended, nil when none is in progress
+	flight chan struct{} // closed when the reading in progress has ended, nil if there is none
 	last   snapshot
 	err    error                  // of the last reading
 	news   *watch.Value[struct{}] // set after each reading
@@ -41,7 +39,7 @@ func newRefresher(reg registry.Registry, network string, timeout time.Duration, 
 	return &refresher{registry: reg, network: network, timeout: timeout, known: known, news: watch.New[struct{}]()}
 }
 
-// refresh reads the leases unless that was just done, and returns when they are read or
+// refresh reads the leases, unless the last reading began less than freshEvery ago. It blocks until they are read or
 // ctx ends. Callers share a reading, so it goes on when one of them gives up.
 func (f *refresher) refresh(ctx context.Context, n registry.Network) {
 	f.mu.Lock()
@@ -61,7 +59,7 @@ func (f *refresher) refresh(ctx context.Context, n registry.Network) {
 	}
 }
 
-// read makes a reading, which began now.
+// read makes one reading, which began at began, and closes ended.
 func (f *refresher) read(n registry.Network, ended chan struct{}, began time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
 	defer cancel()
@@ -76,14 +74,14 @@ func (f *refresher) read(n registry.Network, ended chan struct{}, began time.Tim
 	}
 }
 
-// learn takes over what was read in another way.
+// learn stores what was read in another way.
 func (f *refresher) learn(set registry.LeaseSet, index uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.err, f.last = nil, snapshot{set: set, index: index, read: time.Now()}
 }
 
-// newest returns the last reading; its read is zero when there is none.
+// newest returns the last reading. Its field read is zero if there is none.
 func (f *refresher) newest() snapshot {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,22 +98,22 @@ func (f *refresher) refreshError() error {
 	return fmt.Errorf("leases of network %s: %w: not read yet", f.network, registry.ErrUnavailable)
 }
 
-// invalidate makes the next refresh read: leases were changed through this agent, and
-// the caller is to see it.
+// invalidate makes the next refresh read the leases. It is called after a change through this agent, so that the caller
+// sees the change.
 func (f *refresher) invalidate() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.begun = time.Time{}
 }
 
-// idle reports whether nothing was read for a while.
+// idle reports whether no reading is in progress and none began within d.
 func (f *refresher) idle(d time.Duration) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.flight == nil && time.Since(f.begun) > d
 }
 
-// aged returns the snapshot with the time since it was read counted in.
+// aged returns a copy of the snapshot in which the time since it was read counts as time that leases have been lapsed.
 func (s snapshot) aged() snapshot {
 	s.set.Leases = slices.Clone(s.set.Leases)
 	for i := range s.set.Leases {
@@ -126,8 +124,8 @@ func (s snapshot) aged() snapshot {
 	return s
 }
 
-// leasesNow returns all leases as they are now or, when the store does not answer, as
-// they were known last; false when they never were.
+// leasesNow returns all leases as they are now or, if the store does not answer, as they were last known. It returns
+// false if they were never known.
 func (r *runner) leasesNow(ctx context.Context, n registry.Network) (snapshot, bool) {
 	r.fresh.refresh(ctx, n)
 	return r.leasesKnown()
@@ -147,15 +145,15 @@ func (r *runner) leases(watched bool) (registry.LeaseSet, error) {
 	return snap.set, nil
 }
 
-// leasesChanged returns channels of which one is closed when leases may return something else.
+// leasesChanged returns channels, one of which is closed when leases may return something else.
 func (r *runner) leasesChanged() []<-chan struct{} {
 	_, _, watched := r.snapshot.Get()
 	_, _, refreshed := r.fresh.news.Get()
 	return []<-chan struct{}{watched, refreshed}
 }
 
-// leasesKnown returns all leases as last read by the watch or on request, and else as an
-// earlier process knew them; false when nothing is known.
+// leasesKnown returns all leases as they were last read, by the watch or on request, or otherwise as an earlier process
+// knew them. It returns false if nothing is known.
 func (r *runner) leasesKnown() (snapshot, bool) {
 	newest := r.fresh.newest()
 	if snap, ok, _ := r.snapshot.Get(); ok && !newest.read.After(snap.read) {
@@ -167,8 +165,8 @@ func (r *runner) leasesKnown() (snapshot, bool) {
 	return newest.aged(), true
 }
 
-// leasesInMemory returns all leases as last read by the watch, and else as an earlier
-// process knew them; false when nothing is known.
+// leasesInMemory returns all leases as they were last read by the watch, or otherwise as an earlier process knew them.
+// It returns false if nothing is known.
 func (r *runner) leasesInMemory() (snapshot, bool) {
 	snap, ok, _ := r.snapshot.Get()
 	if !ok {
@@ -177,8 +175,8 @@ func (r *runner) leasesInMemory() (snapshot, bool) {
 	return snap.aged(), true
 }
 
-// leasesRemembered returns the leases behind a resumed datapath, that of this host as far as
-// it is known.
+// leasesRemembered returns the leases that a resumed datapath is made from, including this host's own as far as it is
+// known. It returns false if no datapath was resumed.
 func (r *runner) leasesRemembered() (snapshot, bool) {
 	before, ok := r.carriedOn()
 	if !ok {
@@ -187,7 +185,7 @@ func (r *runner) leasesRemembered() (snapshot, bool) {
 	v := r.shown()
 	own := before.own
 	own.Node, own.PublicIPs, own.MTU, own.Backend = r.config.NodeName, v.local.Underlay.Addresses, v.local.MTU, before.network.Backend
-	own.Session = registry.UnknownSession // it was held when the process before ended
+	own.Session = registry.UnknownSession // the lease was held when the previous process ended
 	select {
 	case <-r.env.named:
 		own.Node = r.env.id.Node
@@ -197,8 +195,7 @@ func (r *runner) leasesRemembered() (snapshot, bool) {
 	return snapshot{set: registry.LeaseSet{Leases: leases}}, true
 }
 
-// refreshers are those of the networks that this host takes no part in. Safe for
-// concurrent use.
+// refreshers holds the refreshers of networks in which this host takes no part. It is safe for concurrent use.
 type refreshers struct {
 	registry registry.Registry
 
@@ -207,10 +204,10 @@ type refreshers struct {
 	forgets *time.Timer // runs forget
 }
 
-// idleElsewhere is how long what was read of such a network is kept.
+// idleElsewhere is how long the refresher of such a network is kept without being used.
 const idleElsewhere = 10 * time.Minute
 
-// of returns that of a network.
+// of returns the refresher of a network and creates it if necessary.
 func (e *refreshers) of(network string) *refresher {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -228,7 +225,7 @@ func (e *refreshers) of(network string) *refresher {
 	return f
 }
 
-// forget drops what was not used for idleElsewhere, and comes back for the rest.
+// forget drops the refreshers that were not used for idleElsewhere. It schedules itself again if others remain.
 func (e *refreshers) forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -240,8 +237,8 @@ func (e *refreshers) forget() {
 	e.forgets.Reset(idleElsewhere)
 }
 
-// leasesElsewhere returns the leases of a network in which this host takes no part: if after is 0, as read no longer
-// than freshEvery ago, otherwise as soon as the store has another index than after.
+// leasesElsewhere returns the leases of a network in which this host takes no part. If after is 0, they were read no
+// longer than freshEvery ago. Otherwise it blocks until the store has another index than after.
 func (a *Agent) leasesElsewhere(ctx context.Context, n registry.Network, after uint64) (
 	registry.LeaseSet, uint64, error) {
 	if after == 0 {
@@ -268,7 +265,7 @@ func (a *Agent) readElsewhere(ctx context.Context, n registry.Network) (snapshot
 	return snap.aged(), nil
 }
 
-// invalidateLeases makes the next reader of a network's leases see what was changed through this agent.
+// invalidateLeases makes the next reader of a network's leases see a change that was made through this agent.
 func (a *Agent) invalidateLeases(network string) {
 	if run, ok := a.runner(network); ok {
 		run.fresh.invalidate()

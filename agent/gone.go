@@ -8,15 +8,14 @@ import (
 	"github.com/lenonet/leno/agent/state"
 )
 
-// leaveUnwanted takes this host out of networks that an earlier process took
-// part in and this configuration does not want any more. A development agent
-// leaves them alone: they belong to the agent whose directory it shares. So does one
-// whose configuration looks cut off, unless an operator has confirmed it: see unmanaged.
+// leaveUnwanted makes this host leave the networks in which an earlier process took part and which the configuration no
+// longer wants. A development agent does not touch them: they belong to the agent whose directory it shares. They also
+// stay if the configuration looks cut off and no operator has confirmed it: see unmanaged.
 func (a *Agent) leaveUnwanted(ctx context.Context, confirmed bool) {
 	select {
 	case <-a.env.named:
 	default:
-		return // nothing can be given up under no name
+		return // without this host's name, no lease can be given up
 	}
 	now := a.current()
 	if now.Dev || !confirmed && len(a.unmanaged(now)) > 0 {
@@ -33,9 +32,8 @@ func (a *Agent) leaveUnwanted(ctx context.Context, confirmed bool) {
 	}
 }
 
-// beginDeparture reports whether a network is to be left by the configuration in force,
-// which it returns, and keeps a reload from starting the network until departed is
-// called.
+// beginDeparture reports whether a network is to be left under the configuration in force, which it returns. If so, a
+// reload does not start the network until departed is called.
 func (a *Agent) beginDeparture(name string) (c config.Config, depart bool, departed func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -69,8 +67,8 @@ func (a *Agent) awaitDeparture(ctx context.Context, name string) error {
 	}
 }
 
-// leaveSaved takes away what an earlier process left of a network. A state file
-// that is broken says too little for that.
+// leaveSaved removes what an earlier process left of a network. It does nothing if the state file is broken, because
+// the file then says too little.
 func (a *Agent) leaveSaved(ctx context.Context, c config.Config, name, why string) {
 	before, err := state.Load(c.DataDir, name)
 	if err != nil {

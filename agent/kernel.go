@@ -7,9 +7,9 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// kernelHere is which kernel this process runs on, and in which of its network
-// namespaces: an id of the boot and the name of the namespace, "" for what cannot be
-// read.
+// kernelHere identifies the kernel that this process runs on and its network namespace. boot is the id of the boot,
+// such as "7d4d8bd7-7d0a-4d2e-9c2f-0d9a1f0f5b3e", and namespace a name such as "net:[4026531840]". Each is "" if it
+// cannot be read.
 func kernelHere() (boot, namespace string) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err == nil {
@@ -22,8 +22,8 @@ func kernelHere() (boot, namespace string) {
 	return boot, namespace
 }
 
-// SameKernel says whether this process sees the tables of the kernel that the agent
-// sees, and if not why. known is false when one of both does not say.
+// SameKernel reports whether this process sees the same tables of the kernel as the agent, and if not, why. known is
+// false if the kernel or the namespace of either is unknown.
 func SameKernel(self api.Self) (same, known bool, reason string) {
 	boot, namespace := kernelHere()
 	switch {
