@@ -26,8 +26,7 @@ import (
 // callTimeout bounds one short request to the store.
 const callTimeout = retry.CallTimeout
 
-// acquire blocks until this host holds a lease of n. claim is asked anew for
-// each attempt.
+// acquire blocks until this host holds a lease of n. It calls claim again for each attempt.
 func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() registry.Claim) (registry.Lease, error) {
 	backoff := r.env.outage.NewLoop()
 	others := &rivals{runner: r, network: n}
@@ -66,16 +65,16 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 		}
 		r.waiting(health.Lease, reason)
 		r.troubled(reason)
-		// Once a network that the store had lost is defined again, hosts that know
-		// nothing of this one may take its subnet.
+		// Once a network that the store had lost is defined again, hosts that do not know of this one may take its
+		// subnet.
 		if err := backoff.Wait(ctx, err, networks); err != nil {
 			return registry.Lease{}, err
 		}
 	}
 }
 
-// reportLeaseTaken adds an event for a lease that this host did not have before. There is none for a record that was only
-// written again, and moved adds the one for another subnet.
+// reportLeaseTaken adds an event for a lease that this host did not have before. It adds none if the record was only
+// written again, and leaves the event for another subnet to moved.
 func (r *runner) reportLeaseTaken(before, now registry.Lease) {
 	message := ""
 	switch {
@@ -104,8 +103,7 @@ func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim regi
 	r.env.telemetry.Count(telemetry.LeaseClaims, 1, n.Name, telemetry.Result(err))
 	if err == nil {
 		r.heldAgain(lease)
-		// Whatever was heard of its session before, the store has just locked a
-		// record with it.
+		// The store has just locked a record with this session, so an earlier report of its end no longer counts.
 		if dead, _, _ := r.ended.Get(); dead == lease.Session {
 			r.ended.Clear()
 		}
@@ -114,9 +112,9 @@ func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim regi
 	return lease, err
 }
 
-// keep holds the lease that claim got: watches its record, rewrites it when the
-// host's attributes change, and takes it back whenever it is lost. Packets are
-// not its business: whatever happens here, the datapath stays.
+// keep holds the lease that acquire returned for claim: it watches the record, rewrites it when the host's attributes
+// change, and takes the lease back whenever it is lost. It never touches the datapath, which stays whatever happens to
+// the lease.
 func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Lease, claim registry.Claim) error {
 	backoff := r.env.outage.NewLoop()
 	for {
@@ -129,7 +127,7 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 			if reason != "" {
 				r.lost(lease, reason)
 				r.env.telemetry.Count(telemetry.LeaseLosses, 1, n.Name)
-				// Somebody who takes it again and again is not to be outrun.
+				// The pause avoids a race with another host that takes the lease again and again.
 				if err := backoff.Wait(ctx, nil, nil); err != nil {
 					return err
 				}
@@ -153,12 +151,11 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 	}
 }
 
-// trusted is how long a lease must have been held for its last loss not to
-// count any more.
+// trusted is how long a lease must be held before its last loss is forgotten.
 const trusted = time.Minute
 
-// hold blocks while the lease is ours. It returns why it is not any more, or ""
-// when the claim changed and the record must follow.
+// hold blocks while this host holds the lease. It returns the reason for the loss, or "" if the claim has changed and
+// the record must be written again.
 func (r *runner) hold(ctx context.Context, n registry.Network, lease registry.Lease, claimChanged <-chan struct{}) (reason string, err error) {
 	g, watching := errgroup.WithContext(ctx)
 	over := errors.New("held no longer")
@@ -197,12 +194,11 @@ func (r *runner) hold(ctx context.Context, n registry.Network, lease registry.Le
 	return reason, ctx.Err()
 }
 
-// renew keeps the session of whatever lease is held alive, until ctx ends: a
-// lease is worth keeping also while its network waits for something else.
+// renew keeps the session of the current lease alive until ctx ends, also while the runner of the network waits for
+// something else.
 func (r *runner) renew(ctx context.Context) {
 	period := r.config.Lease.TTL - r.config.Lease.RenewMargin
-	// A call that hangs, and the longest pause after it, leave time for another
-	// before the session may end.
+	// There is time for another call before the session may end, even after one that hangs and the longest pause.
 	margin := r.config.Lease.RenewMargin
 	timeout := min(callTimeout, max(margin/2, time.Second))
 	backoff := r.env.outage.NewLoop().Within(margin / 4)
@@ -232,7 +228,7 @@ func (r *runner) renew(ctx context.Context) {
 			case ctx.Err() != nil:
 			case err == nil:
 				r.renewal(started, telemetry.OK)
-				last = started // this process may have been stopped since
+				last = started // not now: this process may have been suspended since
 				next = last.Add(period)
 				r.renewed(last, nil)
 			case errors.Is(err, registry.ErrLeaseLost):
@@ -253,8 +249,7 @@ func (r *runner) renew(ctx context.Context) {
 	}
 }
 
-// renewed tells of the last renewal that worked, and of the failure since, if
-// any.
+// renewed records the time of the last successful renewal and the failure since then; nil if there is none.
 func (r *runner) renewed(last time.Time, err error) {
 	reason := ""
 	if err != nil {
@@ -263,7 +258,7 @@ func (r *runner) renewed(last time.Time, err error) {
 	r.mu.Lock()
 	first, again := r.unrenewed == "" && reason != "", r.unrenewed != "" && reason == ""
 	r.unrenewed = reason
-	if last.After(r.view.local.Renewed) { // somebody may have asked for one between two of its time
+	if last.After(r.view.local.Renewed) { // renewNow may have renewed it out of turn
 		r.view.local.Renewed = last
 	}
 	r.mu.Unlock()
@@ -277,7 +272,7 @@ func (r *runner) renewed(last time.Time, err error) {
 	}
 }
 
-// troubled says why the lease is not as it should be, "" that it is.
+// troubled records why the lease is not held as it should be; "" clears the problem.
 func (r *runner) troubled(reason string) {
 	r.mu.Lock()
 	before := r.trouble
@@ -290,8 +285,7 @@ func (r *runner) troubled(reason string) {
 	}
 }
 
-// reportLease writes the lease's check. About a lease that is not even wanted
-// there is nothing to say.
+// reportLease updates the lease's health check. It does nothing while this host does not want a lease yet.
 func (r *runner) reportLease() {
 	lease, held, _ := r.lease.Get()
 	r.mu.Lock()
@@ -309,8 +303,8 @@ func (r *runner) reportLease() {
 	}
 }
 
-// suspect says, for one source, that another host is taken for this one; ""
-// says that none is.
+// suspect records for one source, such as "claim" or "record", that another host is mistaken for this one; "" clears
+// the suspicion of that source.
 func (r *runner) suspect(source, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -328,7 +322,8 @@ func (r *runner) suspect(source, reason string) {
 	r.check(health.Conflict, api.Critical, strings.Join(slices.Sorted(maps.Values(r.suspicions)), "; "))
 }
 
-// watchOwn watches our record and returns why it is not ours any more.
+// watchOwn watches this host's record until the host no longer holds it, and returns the reason. It returns "" if the
+// lease is still held but the record must be written again.
 func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registry.Lease) (string, error) {
 	backoff := r.env.outage.NewLoop()
 	var index uint64
@@ -355,7 +350,7 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 		case len(passing(now, lease)) > 0:
 			r.suspect("record", fmt.Sprintf("a host at %v has the node id %s of this host %q at %v: was the data_dir copied?",
 				passing(now, lease), lease.NodeID, lease.Node, lease.PublicIPs))
-			return "", nil // nothing is lost, but it wants an answer: our record as it should be
+			return "", nil // the lease is held; writing our record again answers the other host
 		case now.NodeID == lease.NodeID && !sharesAddress(now.PublicIPs, lease.PublicIPs):
 			copied := fmt.Sprintf("host %q (%v) writes the record of this host %q (%v, node id %s): was the data_dir copied?",
 				now.Node, now.PublicIPs, lease.Node, lease.PublicIPs, lease.NodeID)
@@ -375,10 +370,9 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 	}
 }
 
-// previous adds to a claim what this host held before, by its state file, else by its
-// subnet file, else from before it left the network: the session, the subnet, whether it
-// was held lately, and the version of its record when that says something in the store
-// of n.
+// previous adds to a claim what this host held before, from the state file: the session, the subnet, whether it was
+// held lately, and the version of its record unless the network was created again since then. If the state file has no
+// subnet, the subnet comes from the subnet file, or else from the time before this host left the network.
 func (r *runner) previous(n registry.Network, c *registry.Claim) {
 	before, err := state.Load(r.config.DataDir, r.local.Name)
 	switch unread := (*fs.PathError)(nil); {
@@ -404,10 +398,10 @@ func (r *runner) previous(n registry.Network, c *registry.Claim) {
 	}
 }
 
-// lately reports whether no other host can have been given what was renewed then.
+// lately reports whether a lease renewed at that time cannot have been given to another host yet.
 func (r *runner) lately(renewed time.Time) bool { return time.Since(renewed) < r.config.Lease.Hold }
 
-// wait shows and logs what the runner waits for, and fails the check for it.
+// wait shows and logs what the runner waits for, and sets the check to critical, or to warning if packets flow.
 func (r *runner) wait(check, reason string) {
 	status := api.Critical
 	if r.flows() {
@@ -417,8 +411,8 @@ func (r *runner) wait(check, reason string) {
 	r.waiting(check, reason)
 }
 
-// waiting shows what the runner waits for, and logs it when it is something new
-// or has not been said for a minute.
+// waiting shows what the runner waits for. It logs the reason if the check differs from the one logged last, or if the
+// last line is more than a minute old.
 func (r *runner) waiting(check, reason string) {
 	r.state(reason)
 	r.mu.Lock()

@@ -16,13 +16,13 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// retire takes away what stands for another definition, left by the last round
-// or by an earlier process: the datapath of another backend or plan, and a lease
-// that is not a slot's of this plan, which would block others for ever.
+// retire removes what belongs to another definition and was left by the last round or by an earlier process: the
+// datapath of another backend or plan, and a lease whose subnets are not a slot of this plan. Such a lease would block
+// other leases forever.
 func (r *runner) retire(ctx context.Context, n registry.Network, kind backend.Type, c backend.Config) error {
 	before, err := state.Load(r.config.DataDir, r.local.Name)
 	if err != nil {
-		before = state.Network{} // reported and put aside where the lease needs it
+		before = state.Network{} // the runner reports the file and sets it aside when it needs a lease
 	}
 	lease, held, _ := r.lease.Get()
 	if !held {
@@ -51,16 +51,16 @@ func (r *runner) retire(ctx context.Context, n registry.Network, kind backend.Ty
 	return r.removeSaved(ctx, before)
 }
 
-// covers says whether each of the old pools lies in one of the new: then the
-// backend knows all of the old datapath as its own, and changes what differs.
+// covers reports whether each of the old pools lies within one of the new ones. If so, the backend recognizes the whole
+// old datapath as its own and changes what differs.
 func covers(pools, old []netip.Prefix) bool {
 	return !slices.ContainsFunc(old, func(o netip.Prefix) bool {
 		return !slices.ContainsFunc(pools, func(p netip.Prefix) bool { return p.Bits() <= o.Bits() && p.Contains(o.Addr()) })
 	})
 }
 
-// slotOf says whether the lease is of a slot of the plan, as far as both go: a
-// plan that gained or lost IPv6 keeps its leases.
+// slotOf reports whether the lease's subnets are those of a slot of the plan. Only the address families that both have
+// are compared: leases stay valid when a plan gains or loses IPv6.
 func slotOf(plan registry.Plan, l registry.Lease) bool {
 	slot, err := plan.Slot(l.Subnet())
 	if err != nil {
@@ -71,8 +71,8 @@ func slotOf(plan registry.Plan, l registry.Lease) bool {
 	return slices.Equal(whole[:both], l.Subnets[:both])
 }
 
-// removeSaved takes the datapath away that a state file tells of. A backend or
-// options this version does not know are left alone.
+// removeSaved removes the datapath that a state file describes. It does nothing if this version does not know the
+// backend or its options.
 func (r *runner) removeSaved(ctx context.Context, before state.Network) error {
 	kind, ok := r.env.backends[before.Backend.Type]
 	if !ok {
@@ -91,11 +91,10 @@ func (r *runner) removeSaved(ctx context.Context, before state.Network) error {
 	return errors.Join(err, b.Close())
 }
 
-// tearDown takes everything of the network away from this host: datapath,
-// rules, files and, under reg, the lease. The lease goes last, so that nobody
-// gets the subnet while packets still flow here, and on time of its own, since
-// a store that hangs must not keep the datapath. It goes on past failures and
-// logs them. ctx may have ended.
+// tearDown removes everything of the network from this host: datapath, rules, files and, through reg unless it is nil,
+// the lease. The lease is released last, so that no other host gets the subnet while packets still flow here, and has a
+// time limit of its own, so that a store that hangs does not use up the time for the datapath. tearDown continues after
+// failures and logs them. ctx may have ended.
 func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	ctx = context.WithoutCancel(ctx)
 	here, cancel := context.WithTimeout(ctx, leaveTimeout)
@@ -103,7 +102,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	before, broken := state.Load(r.config.DataDir, r.local.Name)
 	lease, held, _ := r.lease.Get()
 	if !held {
-		lease = before.LeaseOf(r.env.id) // an earlier process's, which nobody has taken over
+		lease = before.LeaseOf(r.env.id) // of an earlier process; this one has not taken it over
 	}
 	var errs []error
 	r.relieve()
@@ -139,10 +138,9 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	}
 }
 
-// removeFiles removes the network's files, also what a process that was killed had
-// begun, and what one that could not read them had put aside. A subnet file that
-// somebody else wrote in our file's place stays, and so does one that is another
-// network's by now.
+// removeFiles removes the network's files, including those that a killed process left unfinished and those that a
+// process set aside because it could not parse them. It keeps a file at the subnet file's path that another program
+// wrote or that is now the subnet file of another network.
 func (r *runner) removeFiles(before state.Network) error {
 	var errs []error
 	remove := func(path string) {
@@ -174,8 +172,8 @@ func (r *runner) removeFiles(before state.Network) error {
 	return errors.Join(append(errs, state.RemovePeers(r.config.DataDir, r.local.Name))...)
 }
 
-// serveReleases gives the lease up when somebody may and wants to. A request
-// that is refused changes nothing; after one that is granted it returns.
+// serveReleases releases the lease when a request asks for it and its token has the right. A refused request changes
+// nothing. serveReleases returns errReleased after a granted one.
 func (r *runner) serveReleases(ctx context.Context) error {
 	for {
 		select {
@@ -207,8 +205,7 @@ func (r *runner) release(ctx context.Context, request *releaseRequest) error {
 	return nil
 }
 
-// refuseReleases answers requests to release after the lease was released, until ctx
-// ends.
+// refuseReleases refuses requests for a release after the lease was released, until ctx ends.
 func (r *runner) refuseReleases(ctx context.Context) {
 	for {
 		select {

@@ -12,15 +12,15 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// A file that was cut off by a full disk, or by a program that was interrupted while
-// it wrote it, is not what anybody wants. Where that cannot be told from an
-// intention, nothing is taken away before an operator confirms it.
+// A configuration file may have been cut off by a full disk, or by a program that was interrupted while writing it. The
+// agent cannot always tell such a file from an intended change. If in doubt, it removes nothing until an operator
+// confirms the change.
 
-// takesPart says whether a configuration makes its host take part in any network.
+// takesPart reports whether a configuration makes its host take part in any network.
 func takesPart(c config.Config) bool { return len(c.Networks) > 0 || c.WatchNetworks }
 
-// checkLoss refuses a configuration that looks cut off: a file of it that had options
-// when it was read last has none, or no network is left.
+// checkLoss refuses a configuration that looks cut off: one of its files is empty now and had options when it was last
+// read, or it no longer has any network.
 func (a *Agent) checkLoss(old, now config.Config) error {
 	var reasons []string
 	for _, file := range now.Empty {
@@ -42,14 +42,14 @@ func (a *Agent) checkLoss(old, now config.Config) error {
 	return fmt.Errorf("nothing was changed: %s; if that is what you want, run `leno reload -force`", strings.Join(reasons, "; "))
 }
 
-// emptied returns the files of a configuration that are empty now, and were not when
-// this process or one before it took them over.
+// emptied returns the files of a configuration that are empty now, but had options when this process or an earlier one
+// applied them.
 func emptied(c config.Config) []string {
 	known := state.LoadConfigFiles(c.DataDir)
 	return slices.DeleteFunc(slices.Clone(c.Empty), func(file string) bool { return !slices.Contains(known, absolute(file)) })
 }
 
-// rememberFiles writes the list for emptied.
+// rememberFiles writes the list of files with options for emptied.
 func (a *Agent) rememberFiles(c config.Config) {
 	var files []string
 	for _, file := range c.Files {
@@ -63,8 +63,7 @@ func (a *Agent) rememberFiles(c config.Config) {
 	}
 }
 
-// absolute is the path that does not depend on the directory that the agent was
-// started in.
+// absolute returns the path in a form that does not depend on the directory in which the agent was started.
 func absolute(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		return abs
@@ -72,10 +71,9 @@ func absolute(path string) string {
 	return path
 }
 
-// unmanaged returns the networks that an earlier process took part in and that the
-// configuration does not name, where that looks cut off: it has no network at all, or
-// one of its files is empty that had options. The agent leaves them as they are. A
-// development agent's directory may be another agent's.
+// unmanaged returns the networks that an earlier process took part in and that a configuration that looks cut off does
+// not name: it has no network at all, or one of its files is empty and had options before. The agent leaves these
+// networks as they are. With -dev there are none, because the directory may belong to another agent.
 func (a *Agent) unmanaged(c config.Config) (names []string) {
 	if c.Dev || takesPart(c) && len(emptied(c)) == 0 {
 		return nil
@@ -88,8 +86,8 @@ func (a *Agent) unmanaged(c config.Config) (names []string) {
 	return names
 }
 
-// checkConfigured writes the agent's check of whether there is any network, and
-// whether one is left as it is.
+// checkConfigured updates the agent's check about its networks: it warns if none is configured, and fails if some are
+// left as they are because the configuration looks cut off.
 func (a *Agent) checkConfigured(c config.Config) {
 	names, networks := a.unmanaged(c), ""
 	if len(names) > 0 {
@@ -111,9 +109,8 @@ func (a *Agent) checkConfigured(c config.Config) {
 	}
 }
 
-// stands is the part of this host in a network whose datapath an earlier process left
-// and this one does not take away: one that the configuration wants, or one that it
-// leaves as it is.
+// stands returns this host's part in a network if the agent keeps the datapath that an earlier process left, because
+// the configuration wants the network or the agent leaves it as it is.
 func (a *Agent) stands(name string) (local config.Network, ok bool) {
 	c := a.current()
 	if local, ok = a.wantedBy(c, name); ok || !slices.Contains(a.unmanaged(c), name) {

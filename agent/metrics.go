@@ -14,10 +14,9 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// Gauges are read here, all at once, from what the API shows. What happens is
-// counted where it happens.
+// Gauges are read in this file, all at once, from what the API shows. Events are counted where they happen.
 
-// telemetryConfig is where the configuration wants metrics to go.
+// telemetryConfig returns where the configuration sends metrics. host is the host label if no node name is configured.
 func telemetryConfig(c config.Config, host string) telemetry.Config {
 	out := telemetry.Config{Retention: c.Telemetry.PrometheusRetention, Statsd: c.Telemetry.StatsdAddress,
 		Dogstatsd: c.Telemetry.DogstatsdAddress}
@@ -30,7 +29,8 @@ func telemetryConfig(c config.Config, host string) telemetry.Config {
 	return out
 }
 
-// build is what this program was made of.
+// build is the version control revision and the Go version that this program was built from, for example "3f2a9c1d0b7e"
+// and "go1.25.1".
 type build struct{ revision, toolchain string }
 
 func readBuild() build {
@@ -86,7 +86,7 @@ func measureHealth(to *telemetry.Reading, board *health.Board) {
 	}
 }
 
-// measure is the part of one network.
+// measure adds the metrics of one network.
 func (r *runner) measure(to *telemetry.Reading) {
 	n := r.local.Name
 	v := r.shown()
@@ -126,7 +126,7 @@ func (r *runner) measure(to *telemetry.Reading) {
 	r.measureTraffic(to, v)
 }
 
-// measureNetwork is what all hosts of a network share, as this one knows it.
+// measureNetwork adds the metrics that all hosts of a network share, as this host knows them.
 func (r *runner) measureNetwork(to *telemetry.Reading, v view) {
 	n := r.local.Name
 	snap, _, _ := r.snapshot.Get()
@@ -147,13 +147,13 @@ func (r *runner) measureNetwork(to *telemetry.Reading, v view) {
 	}
 	last := r.followed()
 	if last.Before(r.began) {
-		last = r.began // who has heard nothing at all is to be found as well
+		last = r.began // the age also grows if nothing was ever read
 	}
 	to.Gauge(telemetry.WatchAge, time.Since(last).Round(time.Millisecond).Seconds(), n)
 }
 
-// measureTraffic is what the backend counts, by peer or in all. Who the peers are
-// is for the API: there may be thousands.
+// measureTraffic adds the traffic that the backend counts, by peer or in total. The metrics have no label for the peer,
+// because there may be thousands of peers; the API shows each peer's counters.
 func (r *runner) measureTraffic(to *telemetry.Reading, v view) {
 	var parts map[string]backend.Counters
 	switch {
@@ -195,26 +195,26 @@ func measureRuntime(to *telemetry.Reading) {
 	to.Gauge(telemetry.RuntimeGCPause, float64(m.PauseTotalNs))
 }
 
-// lostResult is a renewal that found the session dead.
+// lostResult is the result label of a renewal that found that the session had ended.
 const lostResult = "lost"
 
-// otherFault stands for a repair in words that are not among backend.Faults.
+// otherFault is the fault label of repairs that are not among backend.Faults.
 const otherFault = "other"
 
-// renewal counts one that was made.
+// renewal counts a renewal and its duration.
 func (r *runner) renewal(started time.Time, result string) {
 	r.env.telemetry.Time(telemetry.LeaseRenewal, time.Since(started), r.local.Name)
 	r.env.telemetry.Count(telemetry.LeaseRenewals, 1, r.local.Name, result)
 }
 
-// looked counts a look at the datapath.
+// looked counts a pass over the datapath, with its duration and its writes.
 func (r *runner) looked(started time.Time, report backend.Report, err error) {
 	r.env.telemetry.Time(telemetry.ReconcileDuration, time.Since(started), r.local.Name)
 	r.env.telemetry.Count(telemetry.ReconcileRuns, 1, r.local.Name, telemetry.Result(err))
 	r.env.telemetry.Count(telemetry.ReconcileWrites, report.Writes, r.local.Name)
 }
 
-// countHealed counts repairs.
+// countHealed counts repairs by fault.
 func (r *runner) countHealed(repairs []backend.Repair) {
 	for _, repair := range repairs {
 		fault := repair.Fault

@@ -9,14 +9,13 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// networkSet is every network in the store as last read.
+// networkSet holds all networks of the store, as read last.
 type networkSet struct {
 	set   registry.NetworkSet
 	index uint64
 }
 
-// watchNetworks keeps the set of all networks. An answer that is not certain
-// leaves it as it is.
+// watchNetworks keeps the set of all networks up to date. It keeps the previous set after an uncertain answer.
 func (a *Agent) watchNetworks(ctx context.Context) error {
 	backoff := a.env.outage.NewLoop()
 	_, _, loss := a.env.setBack.Get()
@@ -30,7 +29,7 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 			if a.env.health.Set("", health.Consul, api.Warning, fmt.Sprintf("%s: %v", a.o.RegistryName, err)) {
 				a.log.Warn("registry cannot be read, packets keep flowing", "registry", a.o.RegistryName, "error", err)
 			}
-			index = 0 // the answer after an outage must not wait for a change
+			index = 0 // the first read after an outage must not wait for a change
 			if err := backoff.Wait(ctx, err, nil); err != nil {
 				return err
 			}
@@ -45,9 +44,9 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 	}
 }
 
-// nextNetworks returns the networks when they differ from those at index, or at once when the store has lost records,
-// which closes loss. Consul does not say so itself where the index of the keys below a prefix goes back: that is when
-// a tree is deleted that the prefix is in, and keys below the prefix had been deleted before.
+// nextNetworks returns the networks when they differ from those at index, or at once when loss is closed because the
+// store has lost records. Consul itself does not wake a reader if the index of the keys below a prefix goes back, which
+// happens when a tree around the prefix is deleted and keys below the prefix had been deleted before.
 func (a *Agent) nextNetworks(ctx context.Context, index uint64, loss *<-chan struct{}) (registry.NetworkSet, uint64, error) {
 	watch, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -15,12 +15,11 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// learnNodeID gives a host an id that has none in its state directory. Where a
-// datapath stands in the kernel, its peers know it under an id: the address of a
-// VXLAN device is derived from that, and packets for it would be lost until every
-// peer had heard of another. So the id of the lease counts that this datapath is
-// of. That takes the store, and nothing is lost meanwhile. Everybody else is a
-// new host, and gets an id of its own at once.
+// learnNodeID sets the id of a host that has none in its state directory. If the kernel still has a datapath, peers
+// know this host by the id that belongs to it: the address of a VXLAN device is derived from the id, and with another
+// id packets would be lost until every peer had learned it. So the host takes the id from the lease of that datapath.
+// learnNodeID waits for the store to read the lease, and packets keep flowing while it waits. A host without a datapath
+// is new and gets its own id at once.
 func (a *Agent) learnNodeID(ctx context.Context) error {
 	if a.env.id.NodeID != "" {
 		return nil
@@ -50,9 +49,8 @@ func (a *Agent) learnNodeID(ctx context.Context) error {
 	}
 }
 
-// formerNodeID is the id in the lease of the datapath that stands in the kernel,
-// "" when none stands or no lease is of it. Name and address alone do not make a
-// lease this host's: another machine may have been given both.
+// formerNodeID returns the id in the lease of the datapath that the kernel has, or "" if there is no datapath or no
+// lease for it. A lease with this host's name and address is not enough: another machine may have been given both.
 func (a *Agent) formerNodeID(ctx context.Context, c config.Config) (string, error) {
 	stands, err := a.somethingStands(ctx, c)
 	if err != nil {
@@ -82,8 +80,8 @@ func (a *Agent) formerNodeID(ctx context.Context, c config.Config) (string, erro
 			return id, err
 		}
 	}
-	// What stands may be of a network whose record cannot be read, which nothing can
-	// be done in anyway: its leases are looked at once it can.
+	// The datapath may belong to a network whose record cannot be read. The host cannot join that network anyway, so
+	// its leases are examined once the record can be read.
 	for _, bad := range set.Bad {
 		if _, wanted := a.wanted(path.Base(bad.Key)); wanted {
 			return "", fmt.Errorf("record %s cannot be used: %s", bad.Key, bad.Reason)
@@ -92,12 +90,12 @@ func (a *Agent) formerNodeID(ctx context.Context, c config.Config) (string, erro
 	return "", nil
 }
 
-// somethingStands says whether the kernel may have a datapath of ours. The pools
-// of networks that the store alone knows may be anywhere.
+// somethingStands reports whether the kernel may have a datapath of leno's. For networks whose pools are only known
+// from the store, it looks at all routes.
 func (a *Agent) somethingStands(ctx context.Context, c config.Config) (bool, error) {
 	wanted := c.Networks
 	if c.WatchNetworks {
-		wanted = append(slices.Clone(wanted), config.Network{}) // every datapath has routes, whatever the network's name
+		wanted = append(slices.Clone(wanted), config.Network{}) // every datapath has routes, so the name does not matter
 	}
 	for _, local := range wanted {
 		pools := poolsOf(local)
@@ -112,7 +110,7 @@ func (a *Agent) somethingStands(ctx context.Context, c config.Config) (bool, err
 	return false, nil
 }
 
-// poolsOf is the pools of a network's block, none when the store alone knows.
+// poolsOf returns the pools in a network's block, or nil if only the store knows them.
 func poolsOf(local config.Network) (pools []netip.Prefix) {
 	for _, p := range local.Pools {
 		pools = append(pools, p.Prefix)
@@ -120,9 +118,8 @@ func poolsOf(local config.Network) (pools []netip.Prefix) {
 	return pools
 }
 
-// leaseStanding is the id in the lease of n that carries this host's name, an
-// address of its, and the subnets of what stands, "" when there is none. Of
-// several the one that is held counts.
+// leaseStanding returns the node id in the lease of n that has this host's name, one of its addresses and the subnets
+// of the datapath, or "" if there is none. A held lease is preferred over others.
 func (a *Agent) leaseStanding(ctx context.Context, c config.Config, n registry.Network, found KernelState) (id string, err error) {
 	choice, err := a.env.selectUnderlay(c.Underlay, n.Plan.Prefixes(), nil)
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// Backends are the ways packets can cross, by the type networks name.
+// Backends returns the backends by type, for example "vxlan".
 func Backends() map[string]backend.Type {
 	return map[string]backend.Type{
 		"alloc":   alloc.Type(),
@@ -36,7 +36,7 @@ func Backends() map[string]backend.Type {
 	}
 }
 
-// registries are the stores an agent can stand on.
+// registries returns the functions that open each kind of store, for example "consul".
 func registries() map[string]func(config.Config, hclog.Logger, func(string)) (registry.Registry, error) {
 	return map[string]func(config.Config, hclog.Logger, func(string)) (registry.Registry, error){
 		"consul": openConsul,
@@ -59,7 +59,7 @@ func OpenRegistry(c config.Config, log hclog.Logger, hide func(secret string)) (
 	return reg, name, err
 }
 
-// The abilities of Consul that a store need not have.
+// The Consul client has these optional abilities of a store.
 var (
 	_ catalog.Catalog       = (*consul.Client)(nil)
 	_ cleanup.RecordFinder  = (*consul.Client)(nil)
@@ -84,8 +84,8 @@ func openConsul(c config.Config, log hclog.Logger, hide func(secret string)) (re
 	return reg, nil
 }
 
-// readable makes sure that the client of Consul, which reads these files without a
-// limit, does not block on one of them.
+// readable returns an error if one of the files cannot be read in time. The Consul client reads them without a time
+// limit and could block on them.
 func readable(t config.TLS) error {
 	ctx, cancel := context.WithTimeout(context.Background(), config.ReadTimeout)
 	defer cancel()
@@ -103,7 +103,7 @@ func readable(t config.TLS) error {
 	return errors.Join(errs...)
 }
 
-// selectUnderlay looks at this host.
+// selectUnderlay selects the underlay from this host's interfaces and routes.
 func selectUnderlay(c config.Underlay, pools []netip.Prefix, peers []netip.Addr) (underlay.Choice, error) {
 	return underlay.Select(c, underlay.Need{IPv4: true, IPv6: true, Overlay: pools, Peers: peers})
 }
@@ -140,8 +140,8 @@ func readKernelState(ctx context.Context, link string, pools []netip.Prefix) (Ke
 	return out, err
 }
 
-// watchKernel tells of changes that may matter to any network or to the choice
-// of the underlay, until ctx ends.
+// watchKernel calls changed at each change of the kernel that may matter to a network or to the choice of the underlay,
+// until ctx ends.
 func watchKernel(ctx context.Context, used func(link string) bool, reaches func(netip.Prefix) bool, changed func()) error {
 	watch, err := kernel.OpenWatch(kernel.WatchFilter{
 		Own:  func(link string) bool { return strings.HasPrefix(link, backend.LinkPrefix) },
@@ -150,7 +150,7 @@ func watchKernel(ctx context.Context, used func(link string) bool, reaches func(
 	if err != nil {
 		return err
 	}
-	changed() // whatever happened before the subscription
+	changed() // for changes before the subscription
 	done := make(chan error, 1)
 	go func() { done <- watch.Run(ctx) }()
 	for {

@@ -60,12 +60,12 @@ func peerEvents(before, now []registry.Lease, ownID string) []api.Event {
 	return out
 }
 
-// peerLeases returns the lease that counts of each other host, by node id.
+// peerLeases returns the current lease of each other host, by node id.
 func peerLeases(leases []registry.Lease, ownID string) map[string]registry.Lease {
 	return leasesOfHosts(leases, func(l registry.Lease) bool { return l.NodeID != ownID })
 }
 
-// changesOf returns what a host did that has a lease before and after.
+// changesOf returns what a host did between its old lease and its current one, l.
 func changesOf(old, l registry.Lease) (out []peerChange) {
 	if old.Subnet() != l.Subnet() {
 		out = append(out, peerChange{peerRenumbered, l, "it had " + old.Subnet().String()})
@@ -91,7 +91,7 @@ func addresses(addrs []netip.Addr) string {
 	return strings.Join(out, ", ")
 }
 
-// bulkText says what many hosts did.
+// bulkText returns what many hosts did, for example "hold their leases again".
 func bulkText(what string) string {
 	switch what {
 	case peerLapsed:
@@ -154,8 +154,8 @@ func (c peerChange) sentence() string {
 	return fmt.Sprintf("%s has %s now, %s", name, subnet, c.details)
 }
 
-// reportPeers adds events for what the other hosts did. If the leases were not known before, the event has their
-// number.
+// reportPeers adds events for what the other hosts did. If the leases were not known before, it adds one event with the
+// number of hosts.
 func (r *runner) reportPeers(before, now snapshot, known bool) {
 	if !known {
 		n := len(peerLeases(now.set.Leases, r.env.id.NodeID))

@@ -9,7 +9,7 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// peers returns the peers with what the datapath has counted, as far as the backend counts.
+// peers returns the peers with their traffic counters, if the backend has any.
 func (r *runner) peers() api.PeerList {
 	out := r.peerList()
 	v := r.shown()
@@ -28,7 +28,7 @@ func (r *runner) peers() api.PeerList {
 	return out
 }
 
-// peerList returns the peers in the order of their names, without what is counted.
+// peerList returns the peers sorted by name, without their traffic counters.
 func (r *runner) peerList() api.PeerList {
 	out := api.PeerList{Peers: []api.Peer{}}
 	snap, _, _ := r.snapshot.Get()
@@ -36,7 +36,7 @@ func (r *runner) peerList() api.PeerList {
 	if before, ok := r.carriedOn(); ok {
 		snap.set.Leases, lease = before.leases, before.own
 	}
-	held := map[netip.Prefix]bool{} // of two records under one name only one may be
+	held := map[netip.Prefix]bool{} // by subnet, since two records of the same name may differ
 	for _, l := range snap.set.Leases {
 		held[l.Subnet()] = l.Held()
 	}

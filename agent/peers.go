@@ -10,11 +10,10 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// peersOf turns the leases of a network into the peers of the host that holds
-// own. Our own lease is never a peer, whatever its record says. Of several
-// leases of one host only the one it uses counts: the missing one, else the held
-// one, else the newest; the others wait for their hold to end. Lapsed leases stay peers until
-// their record goes: their host may well be alive.
+// peersOf returns the peers of the host that holds own, from the leases of a network. This host's own lease is never a
+// peer, whatever its record says. If a host has several leases, only the one it uses counts: the missing one, otherwise
+// the held one, otherwise the newest. The others only wait for their hold to end. Lapsed leases stay peers until their
+// record is removed, because their host may well be alive.
 func peersOf(leases []registry.Lease, own registry.Lease) []backend.Peer {
 	current := leasesOfHosts(leases, func(l registry.Lease) bool { return l.NodeID != own.NodeID && l.Slot != own.Slot })
 	out := make([]backend.Peer, 0, len(current))
@@ -30,8 +29,7 @@ func peersOf(leases []registry.Lease, own registry.Lease) []backend.Peer {
 	return out
 }
 
-// leasesOfHosts is the one lease that counts of each host, by node id, of those that
-// are wanted.
+// leasesOfHosts returns the current lease of each host, by node id, among the leases that wanted accepts.
 func leasesOfHosts(leases []registry.Lease, wanted func(registry.Lease) bool) map[string]registry.Lease {
 	out := map[string]registry.Lease{}
 	for _, l := range leases {
@@ -45,9 +43,8 @@ func leasesOfHosts(leases []registry.Lease, wanted func(registry.Lease) bool) ma
 	return out
 }
 
-// precedence puts what a living host says before what nobody vouches for, and
-// the older record before the newer: whoever writes a record that contradicts a
-// host's takes nothing from it.
+// precedence returns the rank of a lease, where the lowest wins: held leases come before lapsed ones, and older records
+// before newer ones. A record that contradicts an older one of a live host therefore takes nothing from that host.
 func precedence(l registry.Lease) uint64 {
 	const unheld = 1 << 63
 	if l.Held() {
@@ -56,8 +53,8 @@ func precedence(l registry.Lease) uint64 {
 	return unheld | l.CreateIndex
 }
 
-// fresher reports whether a says more than b, another lease of the same host, about
-// where it is. A store that was set back shows what the host had before as held.
+// fresher reports whether lease a is a better source than lease b of the same host for where the host is. A missing
+// lease comes first, because a store that was set back shows an earlier lease of the host as held.
 func fresher(a, b registry.Lease) bool {
 	if a.Missing != b.Missing {
 		return a.Missing
@@ -68,19 +65,19 @@ func fresher(a, b registry.Lease) bool {
 	return cmp.Compare(a.ModifyIndex, b.ModifyIndex) > 0
 }
 
-// conflicts names live leases of other hosts that pass for this one, the first
-// few of them; "" when there are none. Two hosts that took leases at the same
-// moment did not see each other then.
+// conflicts describes the held leases of other hosts that have this host's name, id or address. It names the first
+// three and counts the others, and returns "" if there are none. Such leases exist if two hosts claimed at the same
+// moment and did not see each other.
 func conflicts(leases []registry.Lease, own registry.Lease) string {
 	const most = 3
 	self := registry.Claim{Node: own.Node, NodeID: own.NodeID, PublicIPs: own.PublicIPs, Session: own.Session, Since: own.ModifyIndex}
 	var out []string
 	for _, l := range leases {
 		if l.NodeID == own.NodeID && l.Slot == own.Slot {
-			continue // our own record, which may be newer than own; it is watched by itself
+			continue // our own record, which may be newer than own; watchOwn watches it
 		}
 		if l.Missing {
-			continue // it says nothing of whether its host lives
+			continue // it does not show whether its host is alive
 		}
 		if err := registry.Duplicate(l, self); err != nil {
 			out = append(out, err.Error())

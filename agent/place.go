@@ -18,22 +18,20 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// place is where this host stands on the underlay and what the backend makes
-// of it.
+// place holds this host's underlay and what the backend derives from it.
 type place struct {
 	choice     underlay.Choice
-	mtu        int              // of the overlay, bytes
-	overhead   string           // what the backend takes of the underlay's MTU, "" for nothing
-	attributes registry.Backend // what peers need
+	mtu        int              // of the overlay, in bytes
+	overhead   string           // of the backend, such as "50 for VXLAN over IPv4"; "" for none
+	attributes registry.Backend // for peers
 }
 
-// equal says whether the places are the same to backends and peers.
+// equal reports whether two places are the same for backends and peers.
 func (p place) equal(o place) bool {
 	return p.mtu == o.mtu && p.attributes.Equal(o.attributes) && reflect.DeepEqual(p.underlay(), o.underlay())
 }
 
-// arithmetic is where the overlay's MTU comes from: "1450 = 1500 of eth0 - 50 for
-// VXLAN over IPv4".
+// arithmetic returns how the overlay's MTU is computed, for example "1450 = 1500 of eth0 - 50 for VXLAN over IPv4".
 func (p place) arithmetic() string {
 	s := fmt.Sprintf("%d of %s", p.choice.MTU, p.choice.MTUFrom)
 	if p.overhead != "" {
@@ -42,13 +40,13 @@ func (p place) arithmetic() string {
 	return s
 }
 
-// underlay is the place as backends know it.
+// underlay returns the underlay in the form that backends take.
 func (p place) underlay() backend.Underlay {
 	return backend.Underlay{Interface: p.choice.Interface, Index: p.choice.Index, MTU: p.choice.MTU, Addrs: p.choice.Addrs, Own: p.choice.Own, Devices: p.choice.Devices}
 }
 
-// awaitUnderlay blocks until the host has a device and address the backend can
-// work on. It looks again whenever the kernel tells of a change.
+// awaitUnderlay blocks until the host has a device and an address that the backend can use. It looks again after each
+// change in the kernel, and from time to time.
 func (r *runner) awaitUnderlay(ctx context.Context, n registry.Network) (place, error) {
 	backoff := retry.NewBackoff()
 	for {
@@ -94,13 +92,12 @@ func (r *runner) locate(n registry.Network) (place, error) {
 	return p, err
 }
 
-// displaced says that the underlay is not to be had at the moment: any device may
-// become it.
+// displaced records that there is no usable underlay at the moment, so any device may become it.
 func (r *runner) displaced() { r.show(func(v *view) { v.placed = false }) }
 
-// patience is the pause between a change of the kernel and the look at it after a
-// failure that is tried again after pause. An underlay that is waited for may be
-// what changed; without one a datapath writes nothing that would be told.
+// patience returns the pause between a change in the kernel and the next pass, after a pass that failed and is retried
+// after pause. Without an underlay the pause is short: the change may have brought the underlay, and the datapath
+// writes nothing that would itself cause changes.
 func (r *runner) patience(pause time.Duration) time.Duration {
 	if !r.shown().placed {
 		return settle
@@ -108,13 +105,13 @@ func (r *runner) patience(pause time.Duration) time.Duration {
 	return min(pause, flapping.LongestPause)
 }
 
-// usesLink says whether the underlay depends on the device, or may come to.
+// usesLink reports whether the underlay depends on the device, or may come to depend on it.
 func (r *runner) usesLink(link string) bool {
 	v := r.shown()
 	return !v.placed || slices.Contains(v.devices, link) || underlay.Names(r.config.Underlay, link)
 }
 
-// reaches says whether packets to other hosts may take a route to the prefix.
+// reaches reports whether packets to other hosts may take a route to the prefix.
 func (r *runner) reaches(prefix netip.Prefix) bool {
 	return slices.ContainsFunc(r.shown().remote, prefix.Contains)
 }
@@ -131,7 +128,7 @@ func (r *runner) showPlace(n registry.Network, p place) {
 	})
 }
 
-// makeClaim is what this host says of itself, complete from its first write.
+// makeClaim returns this host's claim, which is complete from the first write.
 func (r *runner) makeClaim(n registry.Network, p place) registry.Claim {
 	c := registry.Claim{
 		Node: r.env.id.Node, NodeID: r.env.id.NodeID, PublicIPs: p.choice.Addrs, MTU: p.mtu, Backend: p.attributes,
@@ -146,12 +143,13 @@ func (r *runner) makeClaim(n registry.Network, p place) registry.Claim {
 	return c
 }
 
-// relocate looks at the underlay again. When it changed, the lease follows;
-// when there is none at the moment, the last one stays in force.
+// relocate selects the underlay again. If the underlay has changed, it updates the claim, so that the lease follows. If
+// there is no underlay at the moment, it returns the previous place.
 func (r *runner) relocate(n registry.Network, before place) place {
 	now, err := r.locate(n)
 	if err == nil && now.choice.Down && !before.choice.Down {
-		err = fmt.Errorf("%s is down", now.choice.Interface) // the kernel takes addresses off it, which is no move
+		// The kernel removes the addresses of a device that is down. That does not mean that the host has moved.
+		err = fmt.Errorf("%s is down", now.choice.Interface)
 	}
 	if err != nil {
 		r.displaced()
@@ -171,7 +169,7 @@ func (r *runner) relocate(n registry.Network, before place) place {
 	r.log.Info("underlay changed", "link", now.choice.Interface, "addresses", fmt.Sprint(now.choice.Addrs), "mtu", now.choice.MTU, "devices", strings.Join(now.choice.Devices, " "),
 		"because", now.choice.Reason)
 	if idle, ok := r.env.registry.(interface{ Close() error }); ok && !reflect.DeepEqual(now.choice.Addrs, before.choice.Addrs) {
-		// Connections from an address that is gone would take the claim nowhere.
+		// The claim could not be sent over connections from an address that is gone.
 		if err := idle.Close(); err != nil {
 			r.log.Debug("idle connections stay", "error", err)
 		}

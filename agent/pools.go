@@ -15,15 +15,14 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// poolClaims is which of this host's networks uses which addresses, ports and
-// the like. Two that overlap would take each other's routes away, so the second
-// waits. Safe for concurrent use.
+// poolClaims records the addresses and ports that each of this host's networks uses. Two networks that overlap would
+// remove each other's routes, so the second one waits. It is safe for concurrent use.
 type poolClaims struct {
 	mu     sync.Mutex
 	claims map[string]hostClaim // by network
 }
 
-// hostClaim is what one network uses on a host.
+// hostClaim holds what one network uses on a host.
 type hostClaim struct {
 	pools []netip.Prefix
 	port  backend.Port // of its backend
@@ -31,8 +30,8 @@ type hostClaim struct {
 
 func newPoolClaims() *poolClaims { return &poolClaims{claims: map[string]hostClaim{}} }
 
-// take claims for a network, in place of what it had. It says what stands in
-// the way, "" when nothing does.
+// take replaces a network's claim, unless it conflicts with that of another network. It returns the conflict, or "" if
+// there is none.
 func (p *poolClaims) take(network string, mine hostClaim) (reason string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,22 +52,21 @@ func (p *poolClaims) take(network string, mine hostClaim) (reason string) {
 	return ""
 }
 
-// give gives a network's pools back.
+// give removes a network's claim.
 func (p *poolClaims) give(network string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.claims, network)
 }
 
-// claimed is what a network needs of this host with a backend of these effective
-// options.
+// claimed returns what a network uses on this host with a backend of these effective options.
 func claimed(n registry.Network, kind backend.Type, options json.RawMessage) hostClaim {
 	return hostClaim{pools: n.Plan.Prefixes(), port: kind.Uses(options)}
 }
 
-// awaitPools blocks until no other network of this host uses what n needs. What
-// was only carried on gives way, or two networks that took each other's place
-// while no agent ran would wait for each other.
+// awaitPools blocks until no other network of this host uses what n needs. A datapath that was only resumed gives up
+// its claim while it waits. Otherwise two networks that exchanged their pools while no agent was running would wait for
+// each other.
 func (r *runner) awaitPools(ctx context.Context, n registry.Network, kind backend.Type, options json.RawMessage) error {
 	mine := claimed(n, kind, options)
 	backoff := retry.NewBackoff()

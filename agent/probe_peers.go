@@ -11,7 +11,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// probePeers sends packets to peers of a network and returns what came back, with what the doctor says of it.
+// probePeers sends packets to peers of a network and returns their answers, with the doctor's findings about them.
 func (a *Agent) probePeers(ctx context.Context, run *runner, request api.ProbeRequest) (api.Probe, error) {
 	peers := run.peerList().Peers
 	out, err := a.probe(ctx, run, peers, request)
@@ -23,13 +23,13 @@ func (a *Agent) probePeers(ctx context.Context, run *runner, request api.ProbeRe
 	return out, err
 }
 
-// judgePaths returns the doctor's findings about the answers of the peers that were asked.
+// judgePaths returns the doctor's findings about the answers of the probed peers.
 func (a *Agent) judgePaths(ctx context.Context, run *runner, asked []api.Peer, answers []api.PeerProbe) []api.Finding {
 	return a.examiner().JudgePaths(ctx, a.examined(run), asked, answers)
 }
 
-// probe sends packets to peers of a network, or to those of them that the request
-// names, one probe of it at a time. The answers are in the order of the peers.
+// probe sends packets to the peers of a network, or to those that the request names. Only one probe of a network runs
+// at a time. The answers are in the order of the peers.
 func (a *Agent) probe(ctx context.Context, run *runner, peers []api.Peer, request api.ProbeRequest) (api.Probe, error) {
 	network := run.local.Name
 	host, err := run.probed()
@@ -56,8 +56,8 @@ func (a *Agent) probe(ctx context.Context, run *runner, peers []api.Peer, reques
 	return out, err
 }
 
-// probed is this host's part in the network, as probes need it. Without a subnet
-// or an underlay there is nothing to send from.
+// probed returns this host's part in the network for a probe. It returns an error if this host has no subnet or no
+// underlay, because then there is nothing to send from.
 func (r *runner) probed() (probe.Host, error) {
 	v := r.shown()
 	lease, held, _ := r.lease.Get()

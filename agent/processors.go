@@ -6,22 +6,19 @@ import (
 	"sync"
 )
 
-// processors are those of Go's scheduler (GOMAXPROCS). They belong to the whole
-// process: the agent, which is what the process is for, lends its backends'
-// threads processors of their own.
+// processors manages the processors of Go's scheduler (GOMAXPROCS). Only the agent changes them, since they belong to
+// the whole process: it adds processors for the threads of its backends.
 //
-// A thread that waits in a system call keeps its processor until the runtime's
-// monitor takes it away, after 20 µs to 10 ms, and a thread that comes back and
-// finds none free waits as long. Packets would. Whoever sets GOMAXPROCS in the
-// environment decides himself.
+// A thread that waits in a system call keeps its processor until the runtime's monitor takes it away, after 20 µs to 10
+// ms. A thread that returns from a system call and finds no free processor waits as long, and so would packets. If
+// GOMAXPROCS is set in the environment, that value stays in force.
 type processors struct {
 	mu   sync.Mutex
-	base int // when none were lent
+	base int // the number of processors before any were added
 	lent int
 }
 
-// lend gives the runtime n more processors until the returned function is
-// called, which is close and takes them back.
+// lend gives the runtime n more processors. The returned function calls close and takes them back.
 func (p *processors) lend(n int, close func() error) func() error {
 	if n == 0 || os.Getenv("GOMAXPROCS") != "" {
 		return close
@@ -41,7 +38,7 @@ func (p *processors) add(n int) {
 	}
 	p.lent += n
 	if p.lent == 0 {
-		// As the runtime itself keeps it, by CPUs and cgroup.
+		// The runtime chooses the number itself, from the CPUs and the cgroup.
 		runtime.SetDefaultGOMAXPROCS()
 		return
 	}

@@ -20,33 +20,32 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// Bounds of what is logged of records that others wrote.
+// Limits for log lines about records that cannot be used.
 const (
-	maxLogged = 100 // lines a minute with a record each
-	maxSums   = 5   // lines a minute with the number of the others
+	maxLogged = 100 // lines a minute about one record each
+	maxSums   = 5   // lines a minute with the number of the other records
 )
 
-// recordBoard tells health and log of the records that had to be skipped. Safe
-// for concurrent use.
+// recordBoard logs the records that had to be skipped and reports them to the health check. It is safe for concurrent
+// use.
 type recordBoard struct {
 	report func(status, reason string)
 	log    hclog.Logger
 	now    func() time.Time
 
 	mu     sync.Mutex
-	bad    map[string][]registry.BadRecord // by the command that lists them
+	bad    map[string][]registry.BadRecord // by the command that lists them, such as "lease list"
 	logged map[registry.BadRecord]bool
-	minute time.Time // since when lines are counted
-	lines  int       // in this minute, with a record each
-	sums   int       // in this minute, of how many there are
+	minute time.Time // start of the minute in which lines are counted
+	lines  int       // in this minute, about one record each
+	sums   int       // in this minute, with a number of records
 }
 
 func newRecordBoard(log hclog.Logger, report func(status, reason string)) *recordBoard {
 	return &recordBoard{report: report, log: log, now: time.Now, bad: map[string][]registry.BadRecord{}}
 }
 
-// set replaces what is known of the records that `leno <list>` lists. Those that
-// are new are logged, once.
+// set replaces the skipped records that `leno <list>` lists, for example `leno lease list`. It logs each new one once.
 func (b *recordBoard) set(list string, bad []registry.BadRecord) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -78,14 +77,14 @@ func (b *recordBoard) set(list string, bad []registry.BadRecord) {
 	b.report(b.verdict(total))
 }
 
-// clear forgets everything and reports nothing.
+// clear forgets all records and reports nothing.
 func (b *recordBoard) clear() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.bad, b.logged = map[string][]registry.BadRecord{}, nil
 }
 
-// mayLog counts a line: whoever writes nonsense again and again must not fill
+// mayLog counts a line and reports whether it may be logged. A client that keeps writing invalid records must not fill
 // the log.
 func (b *recordBoard) mayLog() bool {
 	if now := b.now(); now.Sub(b.minute) >= time.Minute {
@@ -95,7 +94,7 @@ func (b *recordBoard) mayLog() bool {
 	return b.lines <= maxLogged
 }
 
-// verdict is one bounded line however many records there are.
+// verdict returns the status and the reason of the check: one line of limited length, however many records there are.
 func (b *recordBoard) verdict(total int) (status, reason string) {
 	if total == 0 {
 		return api.Passing, "every record is usable"
@@ -116,7 +115,7 @@ func (b *recordBoard) verdict(total int) (status, reason string) {
 		total, records, strings.Join(lists, " and "), printed(first.Key), first.Reason)
 }
 
-// printed is a key as it is, or quoted where something in it does not print.
+// printed returns a key, quoted if it contains unprintable or escaped characters.
 func printed(key string) string {
 	if quoted := strconv.Quote(key); quoted != `"`+key+`"` {
 		return quoted
@@ -124,9 +123,8 @@ func printed(key string) string {
 	return key
 }
 
-// keepKnown adds to a set of leases what was known before of those whose record
-// is there but cannot be used: that somebody wrote nonsense over it, or a newer
-// leno its own, says nothing against the host.
+// keepKnown adds to a set of leases the previous leases whose records still exist but cannot be used. The host is not
+// at fault if another client overwrote its record with invalid data, or a newer leno wrote it.
 func keepKnown(network string, set registry.LeaseSet, before []registry.Lease) registry.LeaseSet {
 	if len(set.Bad) == 0 {
 		return set
@@ -149,12 +147,11 @@ func keepKnown(network string, set registry.LeaseSet, before []registry.Lease) r
 	return out
 }
 
-// reservationsTick is how often the reservations are looked through. They are
-// read where they count, at each claim; this is for people who wait for health
-// to tell them of a mistake.
+// reservationsTick is about how often the reservations are read to check them. Each claim reads them anyway; this check
+// shows mistakes to people who watch the health report.
 const reservationsTick = time.Minute
 
-// checkReservations reports reservations that cannot be used, until ctx ends.
+// checkReservations reads the reservations regularly and reports those that cannot be used, until ctx ends.
 func (r *runner) checkReservations(ctx context.Context, n registry.Network) error {
 	backoff := r.env.outage.NewLoop()
 	for {
@@ -179,8 +176,8 @@ func (r *runner) checkReservations(ctx context.Context, n registry.Network) erro
 	}
 }
 
-// watchReservations returns the reservations of a network as soon as the store has another index than after. The check
-// of a network that this host takes part in learns of the records that cannot be used.
+// watchReservations returns the reservations of a network as soon as the store has another index than after. If this
+// host takes part in the network, it also reports the records that cannot be used.
 func (a *Agent) watchReservations(ctx context.Context, n registry.Network, after uint64) (registry.ReservationSet, uint64, error) {
 	set, index, err := a.env.registry.WatchReservations(ctx, n, after)
 	if run, ok := a.runner(n.Name); ok && err == nil {

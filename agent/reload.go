@@ -19,11 +19,11 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// reloadRequest asks the supervising goroutine to take over a configuration.
+// reloadRequest asks the supervising goroutine to apply a configuration.
 type reloadRequest struct {
 	config    config.Config
-	confirmed bool              // also when it looks cut off
-	done      chan reloadAnswer // room for one
+	confirmed bool              // apply it even if it looks cut off
+	done      chan reloadAnswer // buffered for one answer
 }
 
 type reloadAnswer struct {
@@ -31,12 +31,10 @@ type reloadAnswer struct {
 	err error
 }
 
-// Refresh reads the configuration's files again and takes them over, and opens
-// the log file anew whatever becomes of that. A configuration that cannot be used
-// or needs a restart is an error, also in the log, and then the old one is in
-// force, whole. So is one that looks cut off, unless it is confirmed: see
-// checkLoss. Of several calls each reads and takes over before the next one reads.
-// It blocks until done.
+// Refresh reads the configuration's files again and applies them. It reopens the log file whether or not that succeeds.
+// It returns and logs an error if the configuration cannot be used, needs a restart, or looks cut off and is not
+// confirmed (see checkLoss); then the whole old configuration stays in force. Concurrent calls run one after the other,
+// each including its read. Refresh blocks until the configuration is applied or refused.
 func (a *Agent) Refresh(ctx context.Context, confirmed bool) (api.Reloaded, error) {
 	if a.refresh == nil {
 		return api.Reloaded{}, errors.New("this agent cannot read its configuration again")
@@ -80,10 +78,10 @@ func (a *Agent) reportReload(err error) error {
 	return err
 }
 
-// readAgain reads the configuration's files and checks the paths in it. It gives up on a file system that does not
-// answer, and when the caller or the agent has ended.
+// readAgain reads the configuration's files and checks the paths in it. It gives up if a file system does not answer,
+// or if the caller or the agent ends.
 func (a *Agent) readAgain(ctx context.Context) (config.Config, error) {
-	ctx, stop := context.WithTimeout(ctx, 2*config.ReadTimeout) // the files have half of it
+	ctx, stop := context.WithTimeout(ctx, 2*config.ReadTimeout) // reading the files takes at most half of it
 	defer stop()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -97,17 +95,16 @@ func (a *Agent) readAgain(ctx context.Context) (config.Config, error) {
 	return config.Within(ctx, "configuration", a.refresh)
 }
 
-// Reload takes over a configuration as far as a running agent can, which is all
-// but what config.Settings says needs a restart; the token file and the
-// certificates are read again. It refuses, by name, what needs a restart, and
-// then changes nothing. What the configuration leaves out is meant. It blocks until
-// done.
+// Reload applies a configuration to the running agent and reads the token file and the certificates again. If the
+// configuration changes options that need a restart (see config.Settings), Reload changes nothing and returns an error
+// that names them. Networks missing from the configuration are left without confirmation. Reload blocks until the
+// configuration is applied or refused.
 func (a *Agent) Reload(ctx context.Context, c config.Config) error {
 	_, err := a.takeOver(ctx, c, true)
 	return err
 }
 
-// takeOver hands a configuration to the supervising goroutine.
+// takeOver hands a configuration to the supervising goroutine and waits for its answer.
 func (a *Agent) takeOver(ctx context.Context, c config.Config, confirmed bool) (api.Reloaded, error) {
 	request := reloadRequest{c, confirmed, make(chan reloadAnswer, 1)}
 	select {
@@ -118,7 +115,7 @@ func (a *Agent) takeOver(ctx context.Context, c config.Config, confirmed bool) (
 		return api.Reloaded{}, ctx.Err()
 	}
 	select {
-	case answer := <-request.done: // whether its caller waits or not
+	case answer := <-request.done: // it answers even if the caller's context has ended
 		return answer.Reloaded, answer.err
 	case <-a.ended:
 		return api.Reloaded{}, errEnded
@@ -127,13 +124,13 @@ func (a *Agent) takeOver(ctx context.Context, c config.Config, confirmed bool) (
 
 var errEnded = errors.New("the agent has stopped")
 
-// Ready says whether every network is usable by container runtimes.
+// Ready reports whether container runtimes can use every network.
 func (a *Agent) Ready() bool {
 	report, _ := a.env.health.Report()
 	return report.Ready
 }
 
-// needsRestart refuses changes that a running agent cannot take over, all at once.
+// needsRestart returns an error that names all changes that need a restart, or nil if there are none.
 func needsRestart(changes []config.Change) error {
 	var refused []string
 	for _, c := range changes {
@@ -147,24 +144,23 @@ func needsRestart(changes []config.Change) error {
 	return fmt.Errorf("needs a restart, nothing was changed: %s", strings.Join(refused, "; "))
 }
 
-// prepared is a share of a configuration that was looked at and is ready to be
-// taken over. Of several either all are taken or all are dropped.
+// prepared is one part's share of a configuration, checked and ready to be applied. Either all parts are applied or all
+// are dropped.
 type prepared struct {
-	take func() // cannot fail; nil for nothing to do
-	drop func() // undoes what preparing did; nil for nothing
+	take func() // applies the share and cannot fail; nil for nothing to do
+	drop func() // undoes the preparation; nil for nothing to do
 }
 
-// preparation makes ready for what one part of the agent takes from a
-// configuration.
+// preparation prepares what one part of the agent takes from a configuration.
 type preparation func(ctx context.Context, now config.Config) (prepared, error)
 
-// preparations is every part that may find a new value unusable. Each gives up on
-// a file that blocks when ctx ends.
+// preparations returns the preparation of every part that may refuse a new value. When ctx ends, each gives up
+// on a file that blocks.
 func (a *Agent) preparations() []preparation {
 	return []preparation{a.prepareLog, a.prepareToken, a.prepareCertificates}
 }
 
-// prepare asks every part; on an error nothing was changed.
+// prepare runs all preparations and returns the function that applies them. If one of them fails, nothing is changed.
 func (a *Agent) prepare(ctx context.Context, now config.Config) (take func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, config.ReadTimeout)
 	defer cancel()
@@ -191,7 +187,7 @@ func (a *Agent) prepare(ctx context.Context, now config.Config) (take func(), er
 	}, nil
 }
 
-// prepareLog opens the log file where that is another one.
+// prepareLog opens the log file if the configuration names another one.
 func (a *Agent) prepareLog(ctx context.Context, now config.Config) (prepared, error) {
 	return config.Within(ctx, now.Log.File, func() (prepared, error) {
 		take, drop, err := a.o.Logs.Prepare(now.Log)
@@ -199,14 +195,13 @@ func (a *Agent) prepareLog(ctx context.Context, now config.Config) (prepared, er
 	})
 }
 
-// tokens is a store whose token can be replaced while it is used; see
-// consul.Client.PrepareToken.
+// tokens is implemented by a store whose token can be replaced while it is in use; see consul.Client.PrepareToken.
 type tokens interface {
 	PrepareToken(value, file string) (take func(), err error)
 	SetSettle(d time.Duration)
 }
 
-// prepareToken reads the token file again, also when its name is the old one.
+// prepareToken reads the token file again, even if its path is unchanged.
 func (a *Agent) prepareToken(ctx context.Context, now config.Config) (prepared, error) {
 	store, ok := a.env.registry.(tokens)
 	if !ok {
@@ -225,7 +220,7 @@ func (a *Agent) prepareToken(ctx context.Context, now config.Config) (prepared, 
 	}}, nil
 }
 
-// reload takes a configuration over, as a whole or not at all.
+// reload applies a whole configuration, or nothing of it.
 func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded, error) {
 	old, c := a.current(), request.config
 	if !request.confirmed {
@@ -251,11 +246,11 @@ func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded
 		a.env.firewall.Configure(c.Firewall)
 	}
 	if !takesPart(old) && takesPart(c) {
-		a.env.firewall.Remember(c.DataDir, a.stands) // what stands may be taken up again
+		a.env.firewall.Remember(c.DataDir, a.stands) // what an earlier process left may be resumed
 		a.expectRules(ctx)
 	}
 	out := answerTo(changes)
-	a.leaveUnwanted(ctx, request.confirmed) // not of networks that run, which are left as any other
+	a.leaveUnwanted(ctx, request.confirmed) // renetwork leaves the networks that have a runner
 	out.Warnings = append(out.Warnings, a.renetwork(ctx, old, c)...)
 	out.Warnings = append(out.Warnings, a.warnDiffering(c)...)
 	a.log.Info("configuration reloaded", "files", c.Files, "changed", optionsOf(changes))
@@ -278,8 +273,8 @@ func optionsOf(changes []config.Change) []string {
 	return out
 }
 
-// renetwork leaves networks, starts those anew whose part in the configuration
-// changed, and joins others. It returns what could not be done.
+// renetwork leaves networks that are no longer configured, restarts those whose configuration changed, and joins
+// others. It returns warnings about subnet files that could not be copied or removed.
 func (a *Agent) renetwork(ctx context.Context, old, c config.Config) (warnings []string) {
 	a.mu.Lock()
 	running := maps.Clone(a.runners)
@@ -295,7 +290,7 @@ func (a *Agent) renetwork(ctx context.Context, old, c config.Config) (warnings [
 			a.stop(name, true)
 		case again || !reflect.DeepEqual(local, run.local) || run.shown().local.State == releasedAdvice:
 			err := a.restart(ctx, local)
-			// It may also be this network's, under another spelling.
+			// The old path may be another spelling of this network's current one.
 			if err == nil && a.subnetFileOf(run.local.SubnetFile, "") == "" {
 				err = os.Remove(run.local.SubnetFile)
 			}
@@ -311,13 +306,13 @@ func (a *Agent) renetwork(ctx context.Context, old, c config.Config) (warnings [
 	return warnings
 }
 
-// wanted is this host's part in a network: its block, or what watch_networks
-// makes of a network without one. ok is false when it takes no part.
+// wanted returns this host's part in a network: its block, or the defaults for a network that watch_networks joins
+// without one. ok is false if this host takes no part.
 func (a *Agent) wanted(name string) (local config.Network, ok bool) {
 	return a.wantedBy(a.current(), name)
 }
 
-// wantedBy is wanted by a configuration.
+// wantedBy is like wanted for any configuration.
 func (a *Agent) wantedBy(c config.Config, name string) (local config.Network, ok bool) {
 	for _, n := range c.Networks {
 		if n.Name == name {
@@ -327,7 +322,7 @@ func (a *Agent) wantedBy(c config.Config, name string) (local config.Network, ok
 	return a.o.WatchedNetwork(name), watches(c, name)
 }
 
-// watched says whether the agent joins a network it has no block for.
+// watched reports whether the agent joins a network that has no block.
 func (a *Agent) watched(name string) bool { return watches(a.current(), name) }
 
 func watches(c config.Config, name string) bool {
@@ -342,8 +337,8 @@ func watches(c config.Config, name string) bool {
 	return false
 }
 
-// join starts networks that appeared in the store where watch_networks asks for
-// it, and ends the runners of those that were deleted and have no block.
+// join starts networks that appeared in the store and that watch_networks includes, and stops the runners of deleted
+// networks that have no block.
 func (a *Agent) join(ctx context.Context) {
 	known, ok, _ := a.env.networks.Get()
 	if !ok {
@@ -369,7 +364,7 @@ func (a *Agent) join(ctx context.Context) {
 	}
 }
 
-// configured says whether the network has a block.
+// configured reports whether the network has a block.
 func (a *Agent) configured(name string) bool {
 	return slices.ContainsFunc(a.current().Networks, func(n config.Network) bool { return n.Name == name })
 }

@@ -12,33 +12,31 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// rememberPause is how long after the file was written it may be written again,
-// for so many leases: a minute in a network of 10,000 hosts, where it has 5 MB, and
-// a second in one of up to 160. A process that stops writes what is new; what one
-// that is killed did not write, the next one learns from the store alone.
+// rememberPause returns how long the file with so many leases is left alone after a write: a minute in a network of
+// 10,000 hosts, whose file has 5 MB, and a second in one of up to 160. A process that stops writes the latest leases
+// first. If a process is killed before that, the next one learns the missing leases from the store only.
 func rememberPause(leases int) time.Duration {
 	return min(max(time.Duration(leases)*6*time.Millisecond, time.Second), time.Minute)
 }
 
-// recollection is what an earlier process of this host knew of the others. The kernel
-// still has it, and the store may be about to be filled again by hosts that are
-// at work, or be set back: so what it lacks at first stays for a while. Within
-// one process the registry sees to that.
+// recollection holds the leases of other hosts that an earlier process of this host knew. The kernel still has their
+// routes. The store may have been set back, or running hosts may be about to fill it again, so leases that are missing
+// from the store at first stay in use for a while. Within one process the registry takes care of that.
 type recollection struct {
 	path    string
-	written [sha256.Size]byte // of what is in the file
-	created uint64            // of the file's definition
+	written [sha256.Size]byte // of the content of the file
+	created uint64            // the CreateIndex of the definition in the file
 	leases  []registry.Lease
-	until   time.Time     // zero before the store was read for the first time
-	stays   time.Duration // how long what the store lacks stays
+	until   time.Time     // zero before the first read of the store
+	stays   time.Duration // how long leases that the store lacks stay
 }
 
-// settleTime is how long what a store lacks that was emptied or set back is kept:
-// longer than any session in it can live without its host, and than a host may
-// wait for one to end before it writes its own lease.
+// settleTime returns how long leases stay that are missing from a store that was emptied or set back. That is longer
+// than a session in such a store can live without its host, and longer than a host may wait for such a session to end
+// before it writes its own lease.
 func settleTime(l config.Lease) time.Duration { return 3 * l.TTL }
 
-// remember reads the file. One that is missing or broken is no memory.
+// remember reads the file. If it is missing or damaged, the result has no leases.
 func remember(dataDir string, n registry.Network, stays time.Duration) *recollection {
 	m := &recollection{path: state.PeersPath(dataDir, n.Name), stays: stays}
 	if file, err := state.LoadPeers(dataDir, n.Name); err == nil {
@@ -47,10 +45,10 @@ func remember(dataDir string, n registry.Network, stays time.Duration) *recollec
 	return m
 }
 
-// recall returns the leases that the store had when they were read, completed with the remembered leases that it lacks
-// or has in an older version, and until when those stay; the zero time if there are none. A record in the store about
-// the same host, slot, name or address counts unless it is older. The remembered leases go when the store was read
-// after that time: by then the other hosts have written theirs again.
+// recall returns leases, which the store had at read, completed with the remembered leases that the store lacks or has
+// in an older version, and the time until which those stay, zero if there are none. A record in the store about the
+// same host, slot, name or address replaces a remembered lease unless the record is older. The remembered leases are
+// dropped when the store has been read after that time, because by then the other hosts have written theirs again.
 func (m *recollection) recall(n registry.Network, leases []registry.Lease, read time.Time) (all []registry.Lease, until time.Time) {
 	if len(m.leases) == 0 {
 		return leases, time.Time{}
@@ -62,12 +60,12 @@ func (m *recollection) recall(n registry.Network, leases []registry.Lease, read 
 		m.leases = nil
 		return leases, time.Time{}
 	}
-	newest := map[any]uint64{} // version of what the store has about a slot, host, name or address
+	newest := map[any]uint64{} // of the latest record in the store by slot, host, name or address
 	for _, l := range leases {
 		for _, about := range subjects(l) {
 			version := l.ModifyIndex
 			if !l.Held() && about != any(l.Slot) {
-				version = l.CreateIndex // that it lapsed later says nothing of where its host is
+				version = l.CreateIndex // a later lapse does not show where its host is
 			}
 			newest[about] = max(newest[about], version)
 		}
@@ -86,7 +84,7 @@ func (m *recollection) recall(n registry.Network, leases []registry.Lease, read 
 			replaced[about] = true
 		}
 	}
-	m.leases = lacking // the store knows the others, and what becomes of them
+	m.leases = lacking // the store has the others, so it decides about them from now on
 	for _, l := range leases {
 		if !slices.ContainsFunc(subjects(l), func(about any) bool { return replaced[about] }) {
 			all = append(all, l)
@@ -95,7 +93,8 @@ func (m *recollection) recall(n registry.Network, leases []registry.Lease, read 
 	return append(all, lacking...), until
 }
 
-// subjects is what a lease is about, and no other live host's can be.
+// subjects returns what a lease is about and no lease of another live host can share: its slot, node id, name and
+// addresses.
 func subjects(l registry.Lease) []any {
 	type id string
 	type name string
@@ -106,7 +105,7 @@ func subjects(l registry.Lease) []any {
 	return out
 }
 
-// keep writes the leases down when they are others than before.
+// keep writes the leases to the file if they differ from its content.
 func (m *recollection) keep(n registry.Network, leases []registry.Lease, own registry.Lease) error {
 	definition, err := registry.FormatNetwork(n)
 	if err != nil {
@@ -139,8 +138,7 @@ func (m *recollection) keep(n registry.Network, leases []registry.Lease, own reg
 	return nil
 }
 
-// remember is what an earlier process knew, when this is the first round of this
-// one.
+// remember returns what an earlier process knew. Only in the first round of this process does the result have leases.
 func (r *runner) remember(n registry.Network) *recollection {
 	m := remember(r.config.DataDir, n, settleTime(r.config.Lease))
 	if r.recalled {
@@ -150,8 +148,8 @@ func (r *runner) remember(n registry.Network) *recollection {
 	return m
 }
 
-// recall returns the leases that the datapath is made of, and a channel that fires when the leases must be read again,
-// because those that the store lacks may go.
+// recall returns the leases for the datapath, and a channel that fires when the leases must be read again because
+// remembered leases may then be dropped. The channel is nil if there are none.
 func (r *runner) recall(m *recollection, n registry.Network, snap snapshot) ([]registry.Lease, <-chan time.Time) {
 	first := m.until.IsZero()
 	all, until := m.recall(n, snap.set.Leases, snap.read)
@@ -164,7 +162,7 @@ func (r *runner) recall(m *recollection, n registry.Network, snap snapshot) ([]r
 	return all, time.After(max(time.Until(until), freshEvery))
 }
 
-// rememberPeers writes the leases down and says whether it could.
+// rememberPeers writes the leases to the file and reports whether it succeeded.
 func (r *runner) rememberPeers(m *recollection, n registry.Network, leases []registry.Lease, own registry.Lease) bool {
 	err := m.keep(n, leases, own)
 	r.writtenDown(wrotePeers, err)

@@ -11,14 +11,14 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// renewNow renews the session of this host's lease although it is not due, under the caller's token.
+// renewNow renews the session of this host's lease before it is due, under the caller's token.
 func (r *runner) renewNow(ctx context.Context, token string) (api.Renewal, error) {
 	lease, held, _ := r.lease.Get()
 	if !held {
 		return api.Renewal{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(
 			"network %s: this host holds no lease to renew: %s", r.local.Name, r.shown().local.State)}
 	}
-	asked := time.Now() // the session lives for a TTL from here, at least
+	asked := time.Now() // the session lives for at least a TTL from now
 	err := r.env.registry.As(token).Renew(ctx, lease)
 	if errors.Is(err, registry.ErrLeaseLost) {
 		r.ended.Set(lease.Session)
@@ -34,8 +34,8 @@ func (r *runner) renewNow(ctx context.Context, token string) (api.Renewal, error
 // releaseWait is how long requestRelease waits for a runner that is between two rounds.
 const releaseWait = 2 * time.Second
 
-// requestRelease makes this host give up its lease under the caller's token and leave the network. It blocks until that
-// is done or refused.
+// requestRelease releases this host's lease under the caller's token and leaves the network. It blocks until the
+// request is carried out or refused.
 func (r *runner) requestRelease(ctx context.Context, token string) error {
 	request := &releaseRequest{token: token, done: make(chan error, 1)}
 	busy := func(why string) error {
@@ -54,7 +54,7 @@ func (r *runner) requestRelease(ctx context.Context, token string) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer r.fresh.invalidate() // the leases are no longer followed
+	defer r.fresh.invalidate() // the runner no longer watches the leases
 	select {
 	case err := <-request.done:
 		return err

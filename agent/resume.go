@@ -17,25 +17,21 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// A process that starts finds the datapath of the one before in the kernel. Where
-// the kernel carries packets alone, nothing of it is changed before the store was
-// read; when that takes long, what somebody takes away meanwhile is put back. A
-// device that stands with this host's addresses and has no carrier is one whose
-// packets pass through the process: until one reads it they are lost. It is
-// carried on at once, with the peers that were written down, whether the store
-// answers or not.
+// An agent that starts may find the datapath of an earlier process in the kernel. If the kernel forwards packets by
+// itself, the agent changes nothing before it has read the store; if that takes long, it puts back what another program
+// removes. If the device exists with this host's addresses but without a carrier, packets pass through the agent's
+// process, and are lost until a process reads them. The agent resumes such a datapath at once, with the peers in its
+// files, whether the store answers or not.
 //
-// Nothing is claimed by that: the subnet is the one that the kernel has carried
-// since the process before held its lease. The host is not ready, writes no
-// subnet file, and of rules only keeps those of the process before, until the store
-// has confirmed the lease, and what the store says counts from then on, by the
-// ordinary ways.
+// Resuming a datapath claims nothing: the subnet is the one that the kernel has been using since the earlier process
+// held its lease. Until the store has confirmed the lease, the host is not ready, writes no subnet file, and only keeps
+// the firewall rules of the earlier process. From then on the store decides, in the usual ways.
 
 // A KernelState is what the kernel has of a network's datapath when an agent starts.
 type KernelState struct {
-	Routes  int          // of leno's in the network's pools, without those that refuse packets
+	Routes  int          // leno's routes in the network's pools, without those that refuse packets
 	Refuses bool         // one of leno's routes refuses packets to subnets that no peer has
-	Device  bool         // there is a device of the network's name
+	Device  bool         // a device with the network's name exists
 	Addrs   []netip.Addr // on the device
 	Up      bool         // the device is administratively up
 	Carrier bool         // the kernel or a process takes the device's packets
@@ -44,18 +40,18 @@ type KernelState struct {
 // isEmpty reports whether the kernel has nothing of the datapath.
 func (s KernelState) isEmpty() bool { return !s.Device && s.Routes == 0 && !s.Refuses }
 
-// What the kernel may do with packets.
+// standing is what happens to packets while no agent runs.
 type standing int
 
 const (
 	nothingStands standing = iota
-	packetsFlow            // without a process
-	packetsWait            // for a process to read the device
+	packetsFlow            // the kernel forwards them without a process
+	packetsWait            // they are lost until a process reads the device
 )
 
-// standing judges the state for a host with these subnets. A device without an address in each of them was created for
-// other subnets, or by another program. If there is no device but the route that refuses packets, the device was
-// removed in this boot, and is created again.
+// standing returns what happens to packets of a host with these subnets. A device without an address in each of them
+// was created for other subnets, or by another program. If there is no device but a route that refuses packets, the
+// device was removed during this boot and is created again.
 func (s KernelState) standing(subnets []netip.Prefix) standing {
 	isUncovered := func(subnet netip.Prefix) bool { return !slices.ContainsFunc(s.Addrs, subnet.Contains) }
 	switch {
@@ -73,24 +69,23 @@ func (s KernelState) standing(subnets []netip.Prefix) standing {
 	return packetsWait
 }
 
-// resumed is the part in a network that an earlier process of this boot left, or
-// this one before a reload, until the store has confirmed or refused it.
+// resumed is the part in a network that an earlier process left during this boot, or this process before a reload,
+// until the store has confirmed or refused it.
 type resumed struct {
 	subnets []netip.Prefix
-	as      string                      // whose it is, after "carried on as"
-	recall  func() (recollected, error) // may read the files, once: of a large network they are large
+	as      string                      // ends "10.5.1.0/24 is carried on as", such as "before the reload"
+	recall  func() (recollected, error) // the first call may read the files, which are large in a large network
 }
 
-// recollected is what a datapath was made of, by the files of an earlier process
-// only as far as they tell.
+// recollected is the content of a datapath. After a restart it is only as complete as the files of the earlier process.
 type recollected struct {
 	network registry.Network
-	own     registry.Lease   // slot, subnets and node id at least
-	leases  []registry.Lease // of the others at least
+	own     registry.Lease   // with at least slot, subnets and node id
+	leases  []registry.Lease // at least those of the other hosts
 }
 
-// resume finds out what an earlier process left and carries it on. That there is
-// nothing, or not enough, is where every host begins.
+// resume finds the datapath that an earlier process left and resumes it. It is no error if there is none, or not enough
+// is known of it.
 func (r *runner) resume(ctx context.Context) {
 	found, waits := r.before(ctx)
 	if found == nil {
@@ -117,9 +112,8 @@ func (r *runner) resume(ctx context.Context) {
 	r.check(health.Lease, api.Warning, unconfirmed)
 }
 
-// before is what stands of the network, nil for nothing, and whether it waits for
-// this process: after a reload it is this process's own, whatever somebody may
-// have done to it.
+// before returns the part in the network whose datapath exists, or nil, and whether packets wait for this process.
+// After a reload the datapath is this process's own, whatever another program may have done to it.
 func (r *runner) before(ctx context.Context) (found *resumed, waits bool) {
 	if r.carrier != nil && r.carrier.carries != nil {
 		known := *r.carrier.carries
@@ -128,7 +122,7 @@ func (r *runner) before(ctx context.Context) (found *resumed, waits bool) {
 	}
 	before, err := state.Load(r.config.DataDir, r.local.Name)
 	if err != nil || len(before.Subnets) == 0 {
-		return nil, false // an error is reported where the lease needs it
+		return nil, false // the runner reports an error when it needs a lease
 	}
 	left, err := r.env.readKernelState(ctx, backend.LinkName(r.local.Name), before.Pools)
 	if err != nil {
@@ -152,9 +146,8 @@ func (r *runner) before(ctx context.Context) (found *resumed, waits bool) {
 	})}, stands == packetsWait
 }
 
-// recollect is the part in a network that the files tell of, an error when they
-// are incomplete or contradict each other. They are read like what other hosts
-// write.
+// recollect returns the part in a network that the files describe, or an error if they are incomplete or contradict
+// each other. It checks them as strictly as records that other hosts write.
 func recollect(dataDir string, before state.Network, nodeID string) (recollected, error) {
 	file, err := state.LoadPeers(dataDir, before.Network)
 	if err != nil {
@@ -178,8 +171,8 @@ func recollect(dataDir string, before state.Network, nodeID string) (recollected
 	return recollected{network: n, own: own, leases: file.ParseLeases(n)}, nil
 }
 
-// carryOn builds the backend and has a goroutine keep right until relieve what is
-// remembered. Packets that wait for it flow when it returns.
+// carryOn builds the backend and starts a goroutine that keeps the remembered datapath right until relieve is called.
+// If packets wait for this process, they flow when carryOn returns.
 func (r *runner) carryOn(ctx context.Context, found recollected, waits bool) error {
 	kind, config, err := r.backendConfig(found.network)
 	if err != nil {
@@ -195,7 +188,7 @@ func (r *runner) carryOn(ctx context.Context, found recollected, waits bool) err
 	r.carrier.carries = &found
 	watching, cancel := context.WithCancel(ctx)
 	first, done := make(chan struct{}), make(chan struct{})
-	go func() { // waited for in relieve
+	go func() { // relieve waits for it
 		defer close(done)
 		if !waits && retry.Sleep(watching, standInAfter) != nil {
 			return
@@ -212,9 +205,8 @@ func (r *runner) carryOn(ctx context.Context, found recollected, waits bool) err
 	return nil
 }
 
-// relieve ends the keeping of a resumed datapath, which stays as it is: once a
-// lease is held, or before the backend or the datapath is made another. It may
-// be repeated.
+// relieve stops the goroutine that keeps a resumed datapath right; the datapath stays as it is. The runner calls it
+// once a lease is held, or before it changes the backend or the datapath. Calling it again does nothing.
 func (r *runner) relieve() {
 	if r.relief != nil {
 		r.relief()
@@ -222,14 +214,12 @@ func (r *runner) relieve() {
 	}
 }
 
-// standInAfter is how long a datapath that flows without this process waits for the
-// store before it is looked at.
+// standInAfter is how long a datapath that works without this process waits for the store before the agent examines it.
 const standInAfter = time.Second
 
-// standIn does for a resumed datapath what reconcile does for one whose lease is
-// held, as far as it needs no store, until ctx ends. It closes first after its
-// first pass. One that flowed without this process, so that the kernel may know
-// better than the files, is partial.
+// standIn keeps a resumed datapath right until ctx ends. It does what reconcile does while a lease is held, as far as
+// that needs no store. It closes first after its first pass. partial is set for a datapath that worked without this
+// process, of which the kernel may have more than the files.
 func (r *runner) standIn(ctx context.Context, found recollected, partial bool, first chan<- struct{}) {
 	tick := time.NewTicker(slowTick)
 	defer tick.Stop()
@@ -240,7 +230,7 @@ func (r *runner) standIn(ctx context.Context, found recollected, partial bool, f
 		_, _, kernel := r.env.kernel.Get()
 		var failed <-chan time.Time
 		switch healed, err := r.keepOn(ctx, found.network, &state); {
-		case err != nil: // its own writes would make it try at once, for ever
+		case err != nil: // retrying on kernel changes at once would never end, since the pass itself causes them
 			pause := backoff.Next()
 			failed, calm = time.After(pause), r.patience(pause)
 		default:
@@ -269,8 +259,8 @@ func (r *runner) standIn(ctx context.Context, found recollected, partial bool, f
 	}
 }
 
-// keepOn makes one pass over a resumed datapath, where the host stands now, or
-// where it stood when that cannot be said.
+// keepOn makes one pass over a resumed datapath with the current underlay, or with the previous one if the current one
+// is not known.
 func (r *runner) keepOn(ctx context.Context, n registry.Network, s *backend.State) (healed bool, err error) {
 	p, err := r.locate(n)
 	switch {
@@ -299,8 +289,7 @@ func (r *runner) keepOn(ctx context.Context, n registry.Network, s *backend.Stat
 	return len(report.Healed) > 0, nil
 }
 
-// flows says whether packets flow, by a lease that is held or by what an earlier
-// process left.
+// flows reports whether packets flow, because a lease is held or an earlier process left a datapath.
 func (r *runner) flows() bool {
 	_, held, _ := r.lease.Get()
 	r.mu.Lock()
@@ -308,8 +297,7 @@ func (r *runner) flows() bool {
 	return held || r.resumed != nil
 }
 
-// carries is the lease that this host's containers run by: the one that is held,
-// or the one that an earlier process left.
+// carries returns the lease that this host's containers use: the held one, or the one that an earlier process left.
 func (r *runner) carries() (registry.Lease, bool) {
 	if lease, held, _ := r.lease.Get(); held {
 		return lease, true
@@ -321,8 +309,8 @@ func (r *runner) carries() (registry.Lease, bool) {
 	return known.own, ok
 }
 
-// carriedOn is what an earlier process left, until the store has confirmed or
-// refused it, as far as the files tell.
+// carriedOn returns what an earlier process left, as far as the files describe it, until the store has confirmed or
+// refused it.
 func (r *runner) carriedOn() (recollected, bool) {
 	r.mu.Lock()
 	found := r.resumed
@@ -334,7 +322,7 @@ func (r *runner) carriedOn() (recollected, bool) {
 	return known, err == nil
 }
 
-// settled says that the store has confirmed or refused what was carried on.
+// settled records that the store has confirmed or refused the resumed datapath.
 func (r *runner) settled() {
 	r.mu.Lock()
 	before := r.resumed
@@ -344,11 +332,10 @@ func (r *runner) settled() {
 		return
 	}
 	lease, _, _ := r.lease.Get()
-	r.show(func(v *view) { v.local.Subnets = lease.Subnets }) // and what peers are shown by is another thing now
+	r.show(func(v *view) { v.local.Subnets = lease.Subnets }) // also wakes readers, since the peers have changed
 }
 
-// away says of an error that the store could not be used, so that it says
-// nothing about what was asked.
+// away reports whether an error means that the store could not be used, so that it is no answer to the request.
 func away(err error) bool {
 	return errors.Is(err, registry.ErrUnavailable) || errors.Is(err, registry.ErrDenied) || errors.Is(err, registry.ErrUncertain) ||
 		errors.Is(err, context.DeadlineExceeded)

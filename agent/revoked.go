@@ -12,11 +12,10 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// A lease that somebody revoked is not taken back: its host is to have another
-// subnet. What was revoked is remembered until the host holds a lease again,
-// over attempts that fail and over the end of the process.
+// A revoked lease is not taken back: its host must take another subnet. The host remembers the revocation until it
+// holds a lease again, across failed attempts and across a restart.
 
-// lost says that the lease is not ours any more, and what follows.
+// lost logs and reports the loss of a lease. The caller then takes it back, or takes another one if it was revoked.
 func (r *runner) lost(lease registry.Lease, reason string) {
 	if r.revokedSubnet() == lease.Subnet() {
 		r.log.Error("lease was revoked, taking another subnet", "subnet", lease.Subnet())
@@ -31,12 +30,10 @@ func (r *runner) lost(lease registry.Lease, reason string) {
 	r.troubled(fmt.Sprintf("%s was lost (%s), taking it back", lease.Subnet(), reason))
 }
 
-// lookForRevocation finds out whether the subnet that is to be claimed again was
-// revoked while nobody here watched it: between two processes, in an outage, or
-// after its session had ended. A store that does not answer will not grant a
-// claim either, so errors are not this one's to tell. What has no record cannot
-// be revoked, and to find out how a record went costs more than to read one: it
-// is asked once.
+// lookForRevocation finds out whether the subnet to be claimed again was revoked while this host was not watching it:
+// between two processes, during an outage, or after its session had ended. It ignores other errors, because a store
+// that does not answer will not grant a claim either. A subnet without a record cannot be revoked, and finding out why
+// a record is gone costs more than reading one, so the store is asked only once about such a subnet.
 func (r *runner) lookForRevocation(ctx context.Context, n registry.Network, subnet netip.Prefix) {
 	r.mu.Lock()
 	known := r.revoked.IsValid() || r.absent == subnet
@@ -53,21 +50,21 @@ func (r *runner) lookForRevocation(ctx context.Context, n registry.Network, subn
 	}
 }
 
-// gone notes that no record stands on the subnet.
+// gone records that the store has no record for the subnet.
 func (r *runner) gone(subnet netip.Prefix) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.absent = subnet
 }
 
-// revoke remembers that the subnet was revoked, here and for the next process.
+// revoke records that the subnet was revoked, for this process and the next one.
 func (r *runner) revoke(subnet netip.Prefix) {
 	r.setRevoked(subnet)
 	r.saving.Lock()
 	defer r.saving.Unlock()
 	before, err := state.Load(r.config.DataDir, r.local.Name)
 	if err != nil {
-		before = state.Network{} // reported where the lease needs it
+		before = state.Network{} // the runner reports the error when it needs a lease
 	}
 	before.Network, before.Revoked = r.local.Name, subnet
 	if err := state.Save(r.config.DataDir, before); err != nil {
@@ -75,7 +72,7 @@ func (r *runner) revoke(subnet netip.Prefix) {
 	}
 }
 
-// heldAgain forgets a revocation, now that the host holds lease.
+// heldAgain forgets a revocation, because the host holds a lease now.
 func (r *runner) heldAgain(lease registry.Lease) {
 	if slices.Contains(lease.Subnets, r.revokedSubnet()) {
 		r.log.Warn("the revoked subnet is taken again, nothing else is free or it is reserved for this host", "subnet", lease.Subnet())

@@ -13,25 +13,23 @@ import (
 )
 
 const (
-	// answerTime is how long a host may take to answer a knock; it is at work
-	// and watches its record.
+	// answerTime is how long a host may take to answer a knock. A running host watches its record.
 	answerTime = 3 * time.Second
-	// knockAgain is how long an answer counts. It is short of trusted, so that
-	// both hosts go on saying what is wrong.
+	// knockAgain is how long an answer counts. It is shorter than trusted, so that both hosts keep reporting the
+	// conflict.
 	knockAgain = 20 * time.Second
 )
 
-// rivals is what one attempt to get a lease has learnt of the records that
-// stand in its way.
+// rivals holds what one attempt to get a lease has learned about the records that stand in its way.
 type rivals struct {
 	*runner
 	network  registry.Network
-	answered time.Time // when the host that passes for this one showed that it lives
-	before   uint64    // what stands on our slot up to this version is of before the store was set back
-	given    bool      // our slot is somebody else's now
+	answered time.Time // when the other host with this host's node id last showed that it is alive
+	before   uint64    // records on our slot with a version below this are from before the store was set back
+	given    bool      // our slot belongs to another host now
 }
 
-// amend puts what was learnt into a claim.
+// amend returns a claim completed with what was learned.
 func (v *rivals) amend(c registry.Claim) registry.Claim {
 	c.Since = max(c.Since, v.before)
 	if v.given {
@@ -40,9 +38,8 @@ func (v *rivals) amend(c registry.Claim) registry.Claim {
 	return c
 }
 
-// meet deals with whoever stands in the way of a claim. again says that the
-// claim may be made at once; otherwise the way is barred, for the reason that
-// err gives, or still gives.
+// meet handles a claim that failed with err because of another host's record. again is true if the claim may be
+// repeated at once. Otherwise the returned error says why the claim cannot succeed yet; it may be err itself.
 func (v *rivals) meet(ctx context.Context, c registry.Claim, err error) (again bool, _ error) {
 	var rival *registry.RivalError
 	if !errors.As(err, &rival) {
@@ -65,11 +62,9 @@ func (v *rivals) meet(ctx context.Context, c registry.Claim, err error) (again b
 	return false, err
 }
 
-// knock finds out whether a host lives whose record carries our node id, but
-// none of our addresses: either this host has moved and the record is its own,
-// or one of the two is a copy of the other. Our address is put behind those in
-// the record. A host that lives takes it out again; peers use the first address
-// and see no difference.
+// knock finds out whether the host is alive whose record has our node id but none of our addresses. Either this host
+// has moved and the record is its own, or one of the two hosts is a copy of the other. knock appends our addresses to
+// those in the record. A live host removes them again. Peers use the first address and see no difference.
 func (v *rivals) knock(ctx context.Context, c registry.Claim, them registry.Lease) (answered bool, err error) {
 	v.waiting(health.Lease, fmt.Sprintf("waiting for a lease: the record of this host is from another address, %s: asking whether somebody is there", them.PublicIPs[0]))
 	mine := c
@@ -103,7 +98,7 @@ func (v *rivals) knock(ctx context.Context, c registry.Claim, them registry.Leas
 	}
 }
 
-// write makes a claim that does not make the lease ours yet.
+// write sends a claim without recording the lease as held by this host.
 func (v *rivals) write(ctx context.Context, c registry.Claim) (registry.Lease, error) {
 	v.claiming.Lock()
 	defer v.claiming.Unlock()
@@ -115,21 +110,20 @@ func (v *rivals) write(ctx context.Context, c registry.Claim) (registry.Lease, e
 	return v.env.registry.Acquire(ctx, v.network, c)
 }
 
-// outwait blocks while a record stands on our slot that a store brought back
-// when it was set back. Its host is at work somewhere else, and takes it away as
-// it writes its lease again; or it is no more, and the record lapses; or it is
-// here too, and then the slot is its.
+// outwait blocks while our slot has a record that came back when the store was set back. The host of that record may
+// run with another slot; then it removes the record when it writes its own lease again. It may no longer exist; then
+// the record lapses. Or it may use the same slot as this host; then the slot is given to it.
 func (v *rivals) outwait(ctx context.Context, them registry.Lease, err error) (again bool, _ error) {
 	anew, lookErr := v.madeAnew(ctx)
 	if lookErr != nil {
 		return false, lookErr
 	}
 	if anew {
-		// Versions count from the start again, so the record is not older.
+		// Versions start from the beginning again, so the record is not older.
 		v.given = true
 		return true, nil
 	}
-	patience := v.config.Lease.TTL * 5 / 2 // a session that nobody renews ends after twice its TTL
+	patience := v.config.Lease.TTL * 5 / 2 // a session that is not renewed ends after twice its TTL
 	reason := fmt.Sprintf("%v; waiting until %s for that to end", err, time.Now().Add(patience).UTC().Format(time.RFC3339))
 	v.waiting(health.Lease, reason)
 	v.troubled(reason)
@@ -162,9 +156,8 @@ func (v *rivals) outwait(ctx context.Context, them registry.Lease, err error) (a
 	}
 }
 
-// madeAnew reports whether the store has the network's definition under another key
-// than this runner began with, though it may say the same. One that the store has lost
-// tells nothing.
+// madeAnew reports whether the network's key has been created again since this runner read the definition, even if the
+// definition itself is the same. It returns false if the store has lost the definition.
 func (v *rivals) madeAnew(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -175,8 +168,8 @@ func (v *rivals) madeAnew(ctx context.Context) (bool, error) {
 	return now.CreateIndex != v.network.CreateIndex, err
 }
 
-// passing is the addresses behind our own in our record: of another host that
-// passes for this one and asks whether it lives.
+// passing returns the addresses that follow our own in our record. They belong to another host with our node id that
+// asks whether this host is alive.
 func passing(now, own registry.Lease) []netip.Addr {
 	n := len(own.PublicIPs)
 	if now.NodeID != own.NodeID || len(now.PublicIPs) <= n || !slices.Equal(now.PublicIPs[:n], own.PublicIPs) {

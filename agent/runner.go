@@ -25,7 +25,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// Why a runner's round ended.
+// Reasons for the end of a runner's round.
 var (
 	errDefinitionChanged = errors.New("the network's definition changed")
 	errNetworkGone       = errors.New("the network was deleted")
@@ -36,105 +36,103 @@ var (
 // LostError ends an agent whose configuration says on_lost = "exit".
 type LostError struct {
 	Network  string
-	Old, New string // subnets; New is the one that was taken instead
+	Old, New string // such as "10.5.1.0/24"; New was taken instead of Old
 }
 
 func (e *LostError) Error() string {
 	return fmt.Sprintf(`network %s: subnet %s was lost, %s taken instead, and on_lost is "exit"`, e.Network, e.Old, e.New)
 }
 
-// releasedAdvice is what to do about a lease that was released by request.
+// releasedAdvice is the state of a network whose lease was released by request, with what to do about it.
 const releasedAdvice = "released by request, restart or reload the agent to join again"
 
-// leaveTimeout bounds the clean-up of a host that leaves a network.
+// leaveTimeout bounds the cleanup of a host that leaves a network.
 const leaveTimeout = 15 * time.Second
 
-// runner carries one network on this host, from finding its definition to
-// keeping the lease and the datapath right.
+// runner runs one network on this host: it finds the network's definition and keeps the lease and the datapath right.
 type runner struct {
 	env    *environment
-	config config.Config // of the agent, as it was when the runner was started
+	config config.Config // the agent's, as it was when the runner was created
 	local  config.Network
 	log    hclog.Logger
 
 	lease    *watch.Value[registry.Lease]
 	snapshot *watch.Value[snapshot]
 	claim    *watch.Value[registry.Claim]
-	ended    *watch.Value[string] // the session that was found dead last
+	ended    *watch.Value[string] // the session that was last found to have ended
 	releases chan *releaseRequest
 	done     chan struct{} // closed when Run has returned
-	began    time.Time     // when it was made
+	began    time.Time     // when the runner was created
 
-	// Run's goroutine only.
-	carrier  *carrier           // the datapath built last, kept over rounds
-	known    *knownDefinition   // nil when this host knows of none
-	stood    netip.Prefix       // the subnet its containers have, until a lease is held
-	deletion *registry.Deletion // of the network, as this host knows of it; nil for none
-	missing  time.Time          // when hosts of a network without a definition were first seen
+	// Only for the goroutine of Run.
+	carrier  *carrier           // the datapath that was built last; it outlives a round
+	known    *knownDefinition   // nil if this host does not know one
+	stood    netip.Prefix       // the subnet its containers use, until a lease is held
+	deletion *registry.Deletion // of the network, as far as this host knows; nil for none
+	missing  time.Time          // since when other hosts have been seen in a network without a definition
 
-	flapping flapping.Detector // what other programs changed
-	forwards bool              // the kernel did when last looked at
+	flapping flapping.Detector // of changes by other programs
+	forwards bool              // whether the kernel forwarded packets at the last look
 
-	recalled bool // what an earlier process knew of the peers was read
+	recalled bool // the peers that an earlier process knew have been read
 
-	relief func() // ends the keeping of a resumed datapath, nil when there is none
+	relief func() // stops the goroutine that keeps a resumed datapath right; nil if there is none
 
 	records *recordBoard
 
-	left       atomic.Bool // this host has left the network, which was deleted
-	unfollowed atomic.Bool // the leases could not be read last
-	following  sync.Mutex  // held around what is written of that
+	left       atomic.Bool // this host has left the network because it was deleted
+	unfollowed atomic.Bool // the last read of the leases failed
+	following  sync.Mutex  // held while unfollowed and its check are written
 
-	// claiming is held around every claim, and around a release by request,
-	// which no claim may follow.
+	// claiming is held during every claim and during a release by request, after which no claim may follow.
 	claiming sync.Mutex
 	released *releaseRequest
 
 	faults health.ActiveFaults
-	fresh  *refresher // leases as the API read them last
+	fresh  *refresher // the leases that the API read last
 	probes exclusive
-	saving sync.Mutex // held around every change of the state file
+	saving sync.Mutex // held during every change of the state file
 	file   subnetFileState
 
 	mu         sync.Mutex
 	view       view
 	leaving    bool              // tear down when Run's context ends
 	handOver   bool              // leave the backend open for the next runner
-	trouble    string            // why the lease is not as it should be
-	unrenewed  string            // why the session could not be renewed
-	formerly   string            // what this host had before, if it was another subnet
-	revoked    netip.Prefix      // subnet taken from this host by Revoke, until it has another
-	absent     netip.Prefix      // subnet this host had, without a record when last looked at
-	lossSeen   time.Time         // when the store was last seen to have lost the network, zero for never
-	suspicions map[string]string // that another host is taken for this one, by source
-	unwritten  map[string]error  // why something could not be written down, by what it is
-	unusable   map[string]error  // why a use of the store does not work, by what it is
+	trouble    string            // why the lease is not held as it should be; "" if it is
+	unrenewed  string            // why the session could not be renewed; "" if it was
+	formerly   string            // what this host had before, if its subnet has changed
+	revoked    netip.Prefix      // the subnet that Revoke took from this host, until it has another
+	absent     netip.Prefix      // the subnet this host had, if its record was missing at the last look
+	lossSeen   time.Time         // when the store was last found to have lost the network; zero for never
+	suspicions map[string]string // why another host is believed to pass for this one, by source such as "claim"
+	unwritten  map[string]error  // why something could not be written to disk, by what was written
+	unusable   map[string]error  // why a use of the store does not work, by use such as useClaim
 	waited     waited
-	resumed    *resumed // nil when there is nothing, or the store has been read
+	resumed    *resumed // nil if there is nothing to resume, or the store has been read
 }
 
-// waited is what was logged last about waiting.
+// waited is the last log line about waiting.
 type waited struct {
 	check string
 	at    time.Time
 }
 
-// snapshot is all leases as last read.
+// snapshot holds all leases as read last.
 type snapshot struct {
 	set   registry.LeaseSet
 	index uint64
 	read  time.Time
 }
 
-// carrier is a backend and what it was built from.
+// carrier is a backend and the configuration it was built from.
 type carrier struct {
 	backend backend.Backend
 	kind    string
 	config  backend.Config
-	carries *recollected // what it was given last, nil for nothing
+	carries *recollected // the datapath it was given last, nil for none
 	close   func() error
 
-	one sync.Mutex // held around the backend's methods: one goroutine at a time
+	one sync.Mutex // held during calls of the backend's methods: one goroutine at a time
 }
 
 func (c *carrier) advertise(u backend.Underlay) (backend.Advertisement, error) {
@@ -149,25 +147,25 @@ func (c *carrier) apply(ctx context.Context, s backend.State) (backend.Report, e
 	return c.backend.Apply(ctx, s)
 }
 
-// releaseRequest asks the runner to give up its lease under somebody's token.
+// releaseRequest asks the runner to release its lease under the caller's token.
 type releaseRequest struct {
 	token string
-	done  chan error // room for one
+	done  chan error // buffered for one answer
 }
 
-// view is what the API shows of a runner.
+// view holds what the API shows of a runner.
 type view struct {
 	definition   registry.Network
 	defined      bool
 	local        api.Local
 	report       backend.Report
-	counter      backend.Counter        // nil when the backend does not count
-	meter        backend.Meter          // nil when it does not count in all
-	flapping     int                    // faults that another program causes again and again
-	placed       bool                   // there is an underlay
+	counter      backend.Counter        // nil if the backend does not count by peer
+	meter        backend.Meter          // nil if the backend does not count in total
+	flapping     int                    // number of faults that another program causes again and again
+	placed       bool                   // there is a usable underlay
 	reservations []registry.Reservation // as read last
-	devices      []string               // what it depends on
-	remote       []netip.Addr           // what peers and the underlay's can_reach are reached at
+	devices      []string               // that the underlay depends on
+	remote       []netip.Addr           // addresses of the peers and of the underlay's can_reach
 }
 
 func newRunner(env *environment, c config.Config, local config.Network) *runner {
@@ -188,17 +186,16 @@ func newRunner(env *environment, c config.Config, local config.Network) *runner 
 	return r
 }
 
-// leave makes the end of Run's context take everything of the network away
-// from this host and give up its lease. Without it both stay.
+// leave makes Run, when its context ends, remove everything of the network from this host and release its lease.
+// Otherwise both stay.
 func (r *runner) leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.leaving = true
 }
 
-// succeed makes the end of Run's context leave the backend open, for a runner
-// that takes this one's place. Once done is closed, carrier is that runner's, as
-// are the pools.
+// succeed makes Run, when its context ends, leave the backend open for the runner that replaces this one. Once done is
+// closed, that runner owns carrier and the claimed pools.
 func (r *runner) succeed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,8 +208,7 @@ func (r *runner) handingOver() bool {
 	return r.handOver
 }
 
-// Run blocks until ctx ends, healing and retrying whatever fails. The only
-// error is a *LostError.
+// Run blocks until ctx ends, and repairs or retries whatever fails. The only error it returns is a *LostError.
 func (r *runner) Run(ctx context.Context) error {
 	defer close(r.done)
 	defer func() {
@@ -233,7 +229,7 @@ func (r *runner) Run(ctx context.Context) error {
 	select {
 	case <-r.env.named:
 	case <-ctx.Done():
-		return nil // nothing can be given up under no name
+		return nil // without its name, this host cannot give up anything
 	}
 	renewing, stop := context.WithCancel(ctx)
 	var renewer sync.WaitGroup
@@ -296,8 +292,7 @@ func (r *runner) rounds(ctx context.Context) error {
 	}
 }
 
-// round carries the network until its definition changes, somebody releases
-// the lease, or something fails for good.
+// round runs the network until its definition changes, its lease is released by request, or an error ends the round.
 func (r *runner) round(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.serveReleases(ctx) })
@@ -312,13 +307,13 @@ func (r *runner) round(ctx context.Context) error {
 	err := g.Wait()
 	r.unused(useDefinition, useClaim, useLeases, useReservations)
 	if r.released != nil {
-		return errReleased // whatever else happened meanwhile
+		return errReleased // whatever else happened in this round
 	}
 	return err
 }
 
-// carry takes a lease and keeps it and the datapath right until ctx ends. A
-// definition that cannot be used waits for another one.
+// carry takes a lease, and keeps it and the datapath right until ctx ends. If the definition cannot be used, it waits
+// until another definition ends the round.
 func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	kind, config, err := r.backendConfig(n)
 	if err != nil {
@@ -349,7 +344,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	}
 	var claim registry.Claim
 	lease, err := r.acquire(ctx, n, func() registry.Claim {
-		// What was wrong with the last claim may be the address in it.
+		// The address in the last claim may have been the problem.
 		if now, err := r.locate(n); err == nil {
 			place = now
 			r.showPlace(n, place)
@@ -381,7 +376,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	return g.Wait()
 }
 
-// backendConfig resolves the network's backend and its effective options.
+// backendConfig returns the network's backend and the configuration for it, with its effective options.
 func (r *runner) backendConfig(n registry.Network) (kind backend.Type, c backend.Config, err error) {
 	kind, ok := r.env.backends[n.Backend.Type]
 	if !ok {
@@ -402,8 +397,7 @@ func (r *runner) newConfig(kind backend.Type, pools []netip.Prefix, options json
 	}
 }
 
-// build makes the backend. That of the last round goes on when it was built from
-// the same, or can change.
+// build makes the backend, unless the one of the last round has the same configuration or can change to it.
 func (r *runner) build(kind backend.Type, c backend.Config) error {
 	if r.carrier == nil || !r.carrier.takes(kind, c) {
 		r.close()
@@ -419,8 +413,7 @@ func (r *runner) build(kind backend.Type, c backend.Config) error {
 	return nil
 }
 
-// takes says whether the backend carries what another config asks for, changed
-// into it where that is needed.
+// takes reports whether the backend has the given configuration, after changing it if necessary.
 func (c *carrier) takes(kind backend.Type, o backend.Config) bool {
 	if c.kind != kind.Name {
 		return false
@@ -436,8 +429,8 @@ func (c *carrier) takes(kind backend.Type, o backend.Config) bool {
 	return true
 }
 
-// outgrown is the subnet when it is one of the plan's and outside the range that
-// hosts are given: a host must not stay there, reservations aside.
+// outgrown returns the subnet if it is in the plan but outside the range for leases, otherwise the zero prefix. A host
+// must not keep such a subnet unless it is reserved for it.
 func outgrown(plan registry.Plan, subnet netip.Prefix) netip.Prefix {
 	if slot, err := plan.Slot(subnet); err != nil || plan.InRange(slot) {
 		return netip.Prefix{}
@@ -445,9 +438,9 @@ func outgrown(plan registry.Plan, subnet netip.Prefix) netip.Prefix {
 	return subnet
 }
 
-// moved tells of a host that has another subnet than before, as a matter for a
-// person; the error is a *LostError where that ends the agent. The next process
-// goes on with what this host has now.
+// moved handles a lease with another subnet than before. It logs and reports the change, which needs an operator: the
+// containers must be restarted. If the configuration says on_lost = "exit", it instead saves the new subnet for the
+// next process and returns a *LostError.
 func (r *runner) moved(n registry.Network, before netip.Prefix, now registry.Lease) error {
 	if r.config.Lease.OnLost == config.OnLostExit {
 		if err := r.save(n, now); err != nil {
@@ -466,7 +459,7 @@ func (r *runner) moved(n registry.Network, before netip.Prefix, now registry.Lea
 	return nil
 }
 
-// close ends the backend; its datapath in the kernel stays.
+// close closes the backend; its datapath in the kernel stays.
 func (r *runner) close() {
 	if r.carrier == nil {
 		return
@@ -477,7 +470,7 @@ func (r *runner) close() {
 	r.carrier = nil
 }
 
-// check writes one check of this network.
+// check sets one health check of this network.
 func (r *runner) check(name, status, reason string) {
 	r.env.health.Set(r.local.Name, name, status, reason)
 }
@@ -495,12 +488,13 @@ func (r *runner) show(change func(*view)) {
 	r.env.shown.Set(struct{}{})
 }
 
-// state says in one sentence what the runner does or waits for.
+// state sets the sentence that says what the runner does or waits for, for example "waiting for the leases of the other
+// hosts".
 func (r *runner) state(sentence string) {
 	r.show(func(v *view) { v.local.State = sentence })
 }
 
-// shown is what the API shows.
+// shown returns what the API shows.
 func (r *runner) shown() view {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// running is a runner and the means to end it.
+// running is a runner and the function that stops it.
 type running struct {
 	*runner
 	cancel context.CancelFunc
@@ -25,9 +25,9 @@ func (a *Agent) adopt(ctx context.Context, c config.Config) {
 		a.start(ctx, n)
 	}
 	if c.Dev {
-		return // what is saved may be another agent's
+		return // the saved state may be another agent's
 	}
-	// Those of an earlier process need not be found in the store first.
+	// Networks of an earlier process start without waiting until they are found in the store.
 	for _, name := range state.Networks(c.DataDir) {
 		if local, ok := a.wanted(name); ok {
 			a.start(ctx, local)
@@ -35,12 +35,11 @@ func (a *Agent) adopt(ctx context.Context, c config.Config) {
 	}
 }
 
-// start runs one network, once.
+// start starts the runner of a network, unless it has one.
 func (a *Agent) start(ctx context.Context, local config.Network) { a.run(ctx, local, nil) }
 
-// restart ends a network's runner and starts another, which goes on with its
-// backend: nothing of the datapath stops meanwhile. The error says that the subnet
-// file could not be copied to the path where local has it.
+// restart stops a network's runner and starts another one that takes over its backend, so that the datapath is not
+// interrupted. It returns an error if the subnet file could not be copied to the path in local.
 func (a *Agent) restart(ctx context.Context, local config.Network) error {
 	a.mu.Lock()
 	before := a.runners[local.Name]
@@ -56,9 +55,8 @@ func (a *Agent) restart(ctx context.Context, local config.Network) error {
 	return err
 }
 
-// run starts a runner for a network in the place of the one before, which has
-// ended and whose backend it goes on with; nil for none. The API asks the old one
-// until then.
+// run starts a runner for a network in place of before, which has ended and whose backend it takes over; before is nil
+// if there was none. The API uses the old runner until then.
 func (a *Agent) run(ctx context.Context, local config.Network, before *running) {
 	if a.awaitDeparture(ctx, local.Name) != nil {
 		return
@@ -68,7 +66,7 @@ func (a *Agent) run(ctx context.Context, local config.Network, before *running) 
 	if a.runners[local.Name] != before {
 		return
 	}
-	// Ended by cancel alone, after it was decided whether to leave.
+	// Only cancel ends it, after the caller has decided whether to leave.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	run := &running{runner: newRunner(a.env, a.config, local), cancel: cancel}
 	a.runners[local.Name] = run
@@ -79,7 +77,7 @@ func (a *Agent) run(ctx context.Context, local config.Network, before *running) 
 	}
 	a.env.parts.Set(struct{}{})
 	a.env.shown.Set(struct{}{})
-	go func() { // waited for in stop and stopRunners
+	go func() { // stop and stopRunners wait for it
 		if err := run.Run(ctx); err != nil {
 			select {
 			case a.fatal <- err:
@@ -89,7 +87,7 @@ func (a *Agent) run(ctx context.Context, local config.Network, before *running) 
 	}()
 }
 
-// stop ends one network and waits for it. leave takes it off this host.
+// stop stops one network and waits for its runner. With leave it removes the network from this host.
 func (a *Agent) stop(name string, leave bool) {
 	a.mu.Lock()
 	run := a.runners[name]
@@ -108,9 +106,9 @@ func (a *Agent) stop(name string, leave bool) {
 	a.env.shown.Set(struct{}{})
 }
 
-// stopRunners ends all networks at once and waits for them. They leave this host
-// when the configuration says so and this host's name is known, without which
-// nothing can be given up; else their backends are left for closeLeft.
+// stopRunners stops all networks at once and waits for their runners. They leave this host if the configuration says so
+// and this host's name is known, without which they cannot give up anything. Otherwise their backends stay open until
+// closeLeft.
 func (a *Agent) stopRunners() {
 	a.mu.Lock()
 	runners := slices.Collect(maps.Values(a.runners))
@@ -139,8 +137,7 @@ func (a *Agent) stopRunners() {
 	}
 }
 
-// closeLeft ends the backends of an agent that stops; their datapath in the
-// kernel stays.
+// closeLeft closes the backends of an agent that stops; their datapaths in the kernel stay.
 func (a *Agent) closeLeft() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -15,10 +15,9 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// serve does for the containers of this host what is not the backend's, each part
-// of it whatever becomes of the others. usable says that containers can be
-// started: what could not be written down for the next process is tried again,
-// and they need not wait for that.
+// serve does what this host's containers need besides the backend: the subnet file, the saved lease and the firewall
+// rules. It does each part even if another one fails. usable reports whether containers can be started. They need not
+// wait for the saved lease, which only the next process needs and which is tried again.
 func (r *runner) serve(ctx context.Context, n registry.Network, lease registry.Lease, s backend.State) (usable bool, err error) {
 	fileErr := r.writeSubnetFile(n, lease, s)
 	r.reportSubnetFile(fileErr)
@@ -28,10 +27,10 @@ func (r *runner) serve(ctx context.Context, n registry.Network, lease registry.L
 	return fileErr == nil && rulesErr == nil, errors.Join(fileErr, saveErr, rulesErr)
 }
 
-// protect has the rules kept that this host's block asks for. Their health check is written by package rules.
+// protect puts the rules into force that this host's block asks for. Package rules updates their health check.
 func (r *runner) protect(ctx context.Context, n registry.Network, s backend.State) error {
 	if n.Backend.Type == "alloc" {
-		return nil // no datapath, nothing to forward
+		return nil // there is no datapath, and so nothing to forward
 	}
 	wishes := rules.Wishes(r.local, n.Plan.Prefixes(), s.Subnets)
 	err := r.env.firewall.Put(ctx, wishes)
@@ -39,14 +38,14 @@ func (r *runner) protect(ctx context.Context, n registry.Network, s backend.Stat
 	return err
 }
 
-// overlayPath returns how a network's packets pass this host.
+// overlayPath returns how a network's packets pass through this host.
 func overlayPath(n registry.Network, wishes firewall.Network, s backend.State) foreign.OverlayPath {
 	links := backend.Arrivals(n.Name, n.Backend.Type, n.Backend.Object, s.Underlay.Interface)
 	return foreign.OverlayPath{Network: wishes, Links: links}
 }
 
-// save remembers the lease for the next process. The lease that is held now counts
-// over one that was read before.
+// save saves the lease for the next process. If a lease is held now, it saves that one, since the given lease was read
+// earlier.
 func (r *runner) save(n registry.Network, lease registry.Lease) error {
 	r.saving.Lock()
 	defer r.saving.Unlock()
@@ -61,17 +60,17 @@ func (r *runner) save(n registry.Network, lease registry.Lease) error {
 		Lease: lease.ModifyIndex, Definition: n.CreateIndex, Record: record, RecordIndex: n.ModifyIndex, Revoked: r.revokedSubnet(), SubnetFile: r.local.SubnetFile, Pools: n.Plan.Prefixes(), Backend: n.Backend}
 	renewed := r.shown().local.Renewed
 	if renewed.IsZero() {
-		renewed = time.Now() // it has just been acquired
+		renewed = time.Now() // the lease has just been acquired
 	}
 	now.Renewed = renewed.UTC().Truncate(time.Second)
 	before, err := state.Load(r.config.DataDir, n.Name)
 	if err == nil {
 		now.Earlier = before.EarlierThan(n.CreateIndex, n.ModifyIndex)
 		if before.Session == now.Session && now.Renewed.Sub(before.Renewed) < r.config.Lease.Hold/10 {
-			now.Renewed = before.Renewed // not worth a write
+			now.Renewed = before.Renewed // too little has changed for a write
 		}
 		if before.SubnetFile != "" && !r.subnetFileWritten() {
-			now.SubnetFile = before.SubnetFile // the old one stays for as long as there is no new one
+			now.SubnetFile = before.SubnetFile // the old file stays until there is a new one
 		}
 		if reflect.DeepEqual(before, now) {
 			return nil
@@ -83,7 +82,7 @@ func (r *runner) save(n registry.Network, lease registry.Lease) error {
 	if now.SubnetFile != before.SubnetFile {
 		r.dropSubnetFile(before.SubnetFile)
 	}
-	if before.Network == "" { // the first since this host joined
+	if before.Network == "" { // the first lease since this host joined
 		return r.env.former.Drop(n.Name)
 	}
 	return nil

@@ -9,9 +9,9 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// keepRegistered keeps the agent in the store's catalogue until ctx ends, if the store has one. The entry of an agent
-// that stops on purpose, or that gives up its leases at the end, is removed. isIntended reports after the end of ctx
-// whether the agent stops on purpose. After a fault the entry stays, and its check fails.
+// keepRegistered keeps the agent in the store's catalogue until ctx ends, if the store has a catalogue. After ctx has
+// ended, it removes the entry if isIntended reports that the agent stops on purpose, or if the agent gives up its
+// leases when it stops. After a fault the entry stays, and its check fails.
 func (a *Agent) keepRegistered(ctx context.Context, listener net.Addr, isIntended func() bool) {
 	store, ok := a.env.registry.(catalog.Catalog)
 	if !ok {

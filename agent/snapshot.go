@@ -12,14 +12,12 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// staleAfter is the age from which what is known of the other hosts counts as old
-// though nothing has failed. A store without news confirms at least every two
-// minutes that there are none, whatever hangs meanwhile.
+// staleAfter is the age at which the known leases of the other hosts count as old even if no request has failed. A
+// store without changes confirms that at least every two minutes, even if a request hangs.
 const staleAfter = 3 * time.Minute
 
-// followed is when the store last said for certain which leases there are, or that
-// nothing has changed. One that cannot tell says so as long as nothing fails; zero
-// is never.
+// followed returns when the store last said with certainty which leases there are, or that none has changed; zero for
+// never. For a store that cannot tell, that is now as long as no read fails.
 func (r *runner) followed() time.Time {
 	snap, _, _ := r.snapshot.Get()
 	last := snap.read
@@ -33,9 +31,8 @@ func (r *runner) followed() time.Time {
 	return last
 }
 
-// checkAge writes the check of the snapshot while no call has failed: a quiet
-// network is confirmed now and then, and one of which nothing is heard at all is
-// not quiet.
+// checkAge updates the check of the snapshot while no read has failed. The store confirms the leases of a quiet network
+// now and then; without any confirmation the leases may be out of date.
 func (r *runner) checkAge() {
 	last := r.followed()
 	r.following.Lock()
@@ -52,7 +49,7 @@ func (r *runner) checkAge() {
 	}
 }
 
-// stopFollowing writes that the leases could not be read.
+// stopFollowing reports that the leases could not be read.
 func (r *runner) stopFollowing(err error) {
 	last := old(r.followed())
 	r.following.Lock()
@@ -65,7 +62,7 @@ func (r *runner) stopFollowing(err error) {
 
 const snapshotPasses = "the leases of all hosts are followed"
 
-// old is what is said of a snapshot that was last confirmed then.
+// old returns the reason of the check for a snapshot that was last confirmed at that time.
 func old(last time.Time) string {
 	at := "never"
 	if !last.IsZero() {
@@ -74,7 +71,7 @@ func old(last time.Time) string {
 	return "the leases of the other hosts were last confirmed " + at + ", peers keep their routes"
 }
 
-// keepAge looks at the age of the snapshot until ctx ends.
+// keepAge checks the age of the snapshot regularly until ctx ends.
 func (r *runner) keepAge(ctx context.Context) error {
 	for {
 		if err := retry.Sleep(ctx, slowTick); err != nil {
@@ -84,8 +81,7 @@ func (r *runner) keepAge(ctx context.Context) error {
 	}
 }
 
-// watchLeases keeps the snapshot of all leases. An answer that is not certain
-// leaves it as it is.
+// watchLeases keeps the snapshot of all leases up to date. It keeps the previous snapshot after an uncertain answer.
 func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 	backoff := r.env.outage.NewLoop()
 	index := registry.Known // the claim has just read them

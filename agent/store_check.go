@@ -11,10 +11,10 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// inMemory is the store of -dev.
+// inMemory is the name of the store that -dev uses.
 const inMemory = "memory"
 
-// answers is the reason of a store's check that is well.
+// answers returns the reason of the store's check while the store answers.
 func answers(name string) string {
 	if name == inMemory {
 		return "not needed: leases are kept in this process (-dev)"
@@ -22,7 +22,7 @@ func answers(name string) string {
 	return name + " answers"
 }
 
-// What a network needs the store for, as its check names it.
+// What a network uses the store for, in the words of its check.
 const (
 	useDefinition   = "reading its definition"
 	useClaim        = "claiming a lease"
@@ -31,9 +31,8 @@ const (
 	useReservations = "reading the reservations"
 )
 
-// used takes note of what came of a use of the store for this network, and writes
-// the check that says which of them do not work. The errors themselves stand in
-// the checks of what they keep from working, and once in the agent's own.
+// used records the result of a use of the store for this network, and updates the check that names the uses that fail.
+// The errors themselves appear in the checks of what they prevent, and once in the agent's check of the store.
 func (r *runner) used(what string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,20 +43,20 @@ func (r *runner) used(what string, err error) {
 		delete(r.unusable, what)
 	}
 	if err != nil && !failing && len(r.unusable) == 0 {
-		return // it answered, and there may be nothing to use it for yet
+		return // the store has answered, and this network may have no use for it yet
 	}
 	status, reason := verdictOnStore(r.unusable)
 	r.check(health.Consul, status, reason)
 }
 
-// unused forgets uses that this network has no more.
+// unused forgets uses that this network no longer has.
 func (r *runner) unused(whats ...string) {
 	for _, what := range whats {
 		r.used(what, nil)
 	}
 }
 
-// verdictOnStore says which uses fail, and how: one line a network, however many.
+// verdictOnStore returns the status and the reason of the check: one line about all uses that fail, by kind of failure.
 func verdictOnStore(unusable map[string]error) (status, reason string) {
 	if len(unusable) == 0 {
 		return api.Passing, "its records can be read, its lease can be renewed"
@@ -85,8 +84,8 @@ func verdictOnStore(unusable map[string]error) (status, reason string) {
 	return api.Warning, strings.Join(parts, "; ")
 }
 
-// failureOf is what of an error counts: whoever lacks a right is not certain of
-// anything either.
+// failureOf returns the kind of an error. ErrToken and ErrDenied come before ErrUncertain, because without a right an
+// answer is not certain either.
 func failureOf(err error) error {
 	for _, kind := range []error{registry.ErrToken, registry.ErrDenied, registry.ErrUncertain} {
 		if errors.Is(err, kind) {

@@ -23,23 +23,21 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// subnetFileEvery is how often a network's subnet file is looked at. Containers
-// cannot be started without it.
+// subnetFileEvery is how often a network's subnet file is examined. Containers cannot be started without the file.
 const subnetFileEvery = time.Second
 
-// subnetFileState is the subnet file as it should be, and as it was found last.
+// subnetFileState holds the wanted content of the subnet file, and the state in which the file was last found correct.
 type subnetFileState struct {
-	mu    sync.Mutex  // held around every write of the file
-	want  []byte      // nil before there is one
-	found os.FileInfo // when it was as wanted
-	said  time.Time   // when the log was told last that it was put back
+	mu    sync.Mutex  // held during every write of the file
+	want  []byte      // nil until the content is known
+	found os.FileInfo // of the file when its content was last correct; nil for none
+	said  time.Time   // when it was last logged that the file was written again
 
-	unready atomic.Bool // the network was ready, and is not for want of the file
+	unready atomic.Bool // the network was ready, but is not now because the file is missing
 }
 
-// subnetFileOf is the network of this host, other than except, whose subnet file is
-// at path as the configuration in force says, "" for none. Networks with a block
-// come first.
+// subnetFileOf returns the network of this host, other than except, whose subnet file is at path in the current
+// configuration, or "" if there is none. Networks with a block come first.
 func (a *Agent) subnetFileOf(path, except string) string {
 	var names []string
 	for _, n := range a.current().Networks {
@@ -57,7 +55,7 @@ func (a *Agent) subnetFileOf(path, except string) string {
 	return ""
 }
 
-// writeSubnetFile writes it where it differs from what it should say.
+// writeSubnetFile writes the subnet file if its content differs from what it should be.
 func (r *runner) writeSubnetFile(n registry.Network, lease registry.Lease, s backend.State) error {
 	want := state.FormatSubnetFile(n.Plan, s.Subnets, s.MTU, r.local.IPMasq)
 	r.file.mu.Lock()
@@ -69,18 +67,17 @@ func (r *runner) writeSubnetFile(n registry.Network, lease registry.Lease, s bac
 	}
 	level := hclog.Info
 	if bytes.Equal(state.WithoutMTU(have), state.WithoutMTU(want)) {
-		level = hclog.Debug // the underlay changed, which has been told
+		level = hclog.Debug // only the MTU changed, and the change of the underlay has been logged
 	}
 	r.log.Log(level, "subnet file written", "path", r.local.SubnetFile, "subnet", lease.Subnet(), "mtu", s.MTU)
 	return nil
 }
 
-// putSubnetFile makes the file as it should be. have is what was there. file.mu is
-// held.
+// putSubnetFile writes the file if its content is wrong. have is the content it found. The caller holds file.mu.
 func (r *runner) putSubnetFile() (have []byte, wrote bool, err error) {
 	path := r.local.SubnetFile
 	if other := r.env.subnetFileOf(path, r.local.Name); other != "" && !slices.ContainsFunc(r.config.Networks, func(n config.Network) bool { return n.Name == r.local.Name }) {
-		// The block of the other one says so, and this network has none.
+		// The other network is configured with this path, and this network has no block.
 		return nil, false, fmt.Errorf("%s is the subnet file of network %s: set another subnet_file there", path, other)
 	}
 	have, err = state.ReadSubnetFile(path)
@@ -93,20 +90,20 @@ func (r *runner) putSubnetFile() (have []byte, wrote bool, err error) {
 		}
 	}
 	if r.file.found, err = os.Lstat(path); err != nil {
-		r.file.found = nil // it is gone again, which the next look finds
+		r.file.found = nil // the file is gone again, and the next check notices that
 	}
 	return have, wrote, nil
 }
 
-// subnetFileWritten says whether this runner has found or made the file as it should be.
+// subnetFileWritten reports whether this runner has found the file correct or has written it.
 func (r *runner) subnetFileWritten() bool {
 	r.file.mu.Lock()
 	defer r.file.mu.Unlock()
 	return r.file.found != nil
 }
 
-// reportSubnetFile writes the check of the subnet file. Without the file no container
-// can be started.
+// reportSubnetFile updates the check of the subnet file. Without the file no container can be started, so the network
+// is not ready.
 func (r *runner) reportSubnetFile(err error) {
 	if err == nil {
 		r.mended(health.SubnetFile)
@@ -124,8 +121,7 @@ func (r *runner) reportSubnetFile(err error) {
 	}
 }
 
-// keepSubnetFile puts the subnet file back when it is removed or changed, until ctx
-// ends.
+// keepSubnetFile writes the subnet file again when it is removed or changed, until ctx ends.
 func (r *runner) keepSubnetFile(ctx context.Context) error {
 	tick := time.NewTicker(subnetFileEvery)
 	defer tick.Stop()
@@ -152,8 +148,7 @@ func (r *runner) keepSubnetFile(ctx context.Context) error {
 	}
 }
 
-// subnetFileStands says whether the file is as it was found last, or none is wanted
-// yet.
+// subnetFileStands reports whether the file is unchanged since it was last found correct, or not wanted yet.
 func (r *runner) subnetFileStands() bool {
 	r.file.mu.Lock()
 	defer r.file.mu.Unlock()
@@ -165,9 +160,9 @@ func (r *runner) subnetFileStands() bool {
 	return err == nil && found != nil && os.SameFile(now, found) && now.ModTime().Equal(found.ModTime()) && now.Size() == found.Size()
 }
 
-// copySubnetFile writes the subnet file to another path as well. The next runner
-// writes none before the store has confirmed its lease, which can take as long as
-// Consul is away. It does nothing when there is no subnet file of this network.
+// copySubnetFile also writes the subnet file to another path, because the next runner writes none before the store has
+// confirmed its lease, which can take as long as Consul is unreachable. It does nothing if there is no subnet file of
+// this network.
 func (r *runner) copySubnetFile(to string) error {
 	from := r.local.SubnetFile
 	if config.SamePath(from, to) {
@@ -176,7 +171,7 @@ func (r *runner) copySubnetFile(to string) error {
 	r.file.mu.Lock()
 	data := r.file.want
 	r.file.mu.Unlock()
-	if data == nil { // this process has written none yet
+	if data == nil { // this process has not written the file yet
 		before, err := state.Load(r.config.DataDir, r.local.Name)
 		if err != nil || len(before.Subnets) == 0 || state.SubnetInFile(from) != before.Subnets[0] {
 			return nil
@@ -188,8 +183,8 @@ func (r *runner) copySubnetFile(to string) error {
 	return state.WriteFile(to, data, 0o644)
 }
 
-// dropSubnetFile removes the file of a process before that was told to write it
-// elsewhere: who reads it would go on with what is not true any more.
+// dropSubnetFile removes the subnet file that an earlier process wrote to another path. Programs that still read it
+// would use outdated values.
 func (r *runner) dropSubnetFile(path string) {
 	if path == "" || config.SamePath(path, r.local.SubnetFile) || r.env.subnetFileOf(path, "") != "" {
 		return

@@ -11,7 +11,7 @@ import (
 	"github.com/lenonet/leno/agent/retry"
 )
 
-// notifySystemd reports to systemd when all networks are ready, and in between which checks fail. Without systemd it
+// notifySystemd tells systemd when all networks are ready and, at each change, which checks fail. Without systemd it
 // does nothing.
 func (a *Agent) notifySystemd(ctx context.Context) error {
 	ready := false
