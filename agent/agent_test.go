@@ -28,13 +28,13 @@ import (
 func TestMain(m *testing.M) {
 	testflag.Parse()
 	if lanes := testflag.Lookup("test.parallel"); lanes.Value.String() == lanes.DefValue {
-		// The agents of these tests wait for time to pass, mostly.
+		// The agents under test mostly wait for time to pass, so more tests than processors can run at once.
 		if err := lanes.Value.Set(strconv.Itoa(3 * runtime.GOMAXPROCS(0))); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 	}
-	// Of the two goroutines of a dogstatsd client, its Close ends one.
+	// A dogstatsd client has two goroutines, of which Close ends only one.
 	const client = "github.com/DataDog/datadog-go/statsd.(*Client)"
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(client+".watch"), goleak.IgnoreTopFunction(client+".telemetry"))
 }
@@ -62,7 +62,7 @@ func TestAgentLeasesAppliesAndWrites(t *testing.T) {
 	a.applies(fmt.Sprintf("%s <- b@%s", subnet, other))
 	b.applies(fmt.Sprintf("%s <- a@%s", other, subnet))
 
-	// A removed file comes back with the next look.
+	// The next pass restores a removed file.
 	if err := os.Remove(a.config.Networks[0].SubnetFile); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestAgentLeasesAppliesAndWrites(t *testing.T) {
 func TestAgentKeepsItsSubnetOverRestarts(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		remove []string // files lost between the two processes
+		remove []string // deleted between the two processes
 	}{
 		{"state kept", nil},
 		{"state file lost", []string{"data/n.json"}},
@@ -123,8 +123,8 @@ func TestAgentKeepsPeersWhileTheStoreIsAway(t *testing.T) {
 		a.registry.set(fmt.Errorf("no luck: %w", failure))
 		a.check(health.Lease, api.Warning, "not renewed since", "no luck")
 		a.check(health.Snapshot, api.Warning, "peers keep their routes")
-		a.check(health.Consul, api.Warning, "no luck")             // the agent's
-		a.check(health.Consul, api.Warning, useLeases, useSession) // the network's
+		a.check(health.Consul, api.Warning, "no luck")             // the agent's check
+		a.check(health.Consul, api.Warning, useLeases, useSession) // the network's check
 		status, report := a.health()
 		if status != http.StatusTooManyRequests || !report.Ready {
 			t.Errorf("healthz %d, ready %t", status, report.Ready)
@@ -201,8 +201,7 @@ func TestAgentRenumbersOrExitsWhenItsSubnetWasTaken(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// While the store is away for the agent, its lease is revoked and
-			// another host takes the slot.
+			// While the agent cannot reach the store, its lease is revoked and another host takes the slot.
 			a.registry.set(registry.ErrUnavailable)
 			if err := other.Revoke(ctx, "n", subnet); err != nil {
 				t.Fatal(err)
@@ -231,8 +230,8 @@ func TestAgentRenumbersOrExitsWhenItsSubnetWasTaken(t *testing.T) {
 	}
 }
 
-// TestPacketsPassToTheEnd: an agent that stops closes its backends after all else,
-// so that its packets wait for the next process alone.
+// TestPacketsPassToTheEnd: an agent that stops closes its backends last, so that packets wait only for the next
+// process.
 func TestPacketsPassToTheEnd(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -13,7 +13,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// foreignNetwork stores a network in which the hosts of a test take no part.
+// foreignNetwork stores network "x", in which the hosts of a test take no part.
 func foreignNetwork(t *testing.T, store *memory.Store) registry.Network {
 	t.Helper()
 	n := registry.Network{Name: "x", Plan: registry.Plan{{Prefix: netip.MustParsePrefix("10.8.0.0/16")}}, Backend: mustBackend(t, "recorder", "{}")}
@@ -27,14 +27,14 @@ func foreignNetwork(t *testing.T, store *memory.Store) registry.Network {
 	return n
 }
 
-// reading is one list and what changes it.
+// A reading is a list of the API, with a function that changes the list.
 type reading struct {
 	name   string
 	read   func(ctx context.Context, c *api.Client, since api.Read) (body any, index uint64, err error)
 	change func(t *testing.T)
 }
 
-// readings returns all lists of agent a, in an order in which no change also changes a later list.
+// readings returns all lists of agent a, ordered so that no change also changes a later list.
 func readings(a, b *host, x registry.Network) []reading {
 	ctx := context.Background()
 	store := a.store.Client()
@@ -80,7 +80,7 @@ func readings(a, b *host, x registry.Network) []reading {
 		{"peers", func(ctx context.Context, c *api.Client, since api.Read) (any, uint64, error) {
 			l, err := c.Peers(ctx, "n", since)
 			return l, l.Index, err
-		}, func(t *testing.T) { must(t, store.Revoke(ctx, "n", free(a, b))) }}, // the one of z
+		}, func(t *testing.T) { must(t, store.Revoke(ctx, "n", free(a, b))) }}, // z's lease
 		{"network", func(ctx context.Context, c *api.Client, since api.Read) (any, uint64, error) {
 			n, err := c.Network(ctx, "n", since)
 			return n, n.Index, err
@@ -89,7 +89,7 @@ func readings(a, b *host, x registry.Network) []reading {
 	}
 }
 
-// TestBlockingReads: a read of each list returns when the list changes, with another index, and not before.
+// TestBlockingReads: a blocking read of each list returns when the list changes, with another index, and not before.
 func TestBlockingReads(t *testing.T) {
 	t.Parallel()
 	store := memory.New()
@@ -102,7 +102,7 @@ func TestBlockingReads(t *testing.T) {
 			ctx := t.Context()
 			var before any
 			var index uint64
-			// What a start leaves to settle may still move it.
+			// What has not settled after the start may still change the index.
 			eventually(t, func() (err error) {
 				if before, index, err = tt.read(ctx, a.client, api.Read{}); err != nil {
 					return err
@@ -145,7 +145,7 @@ func TestBlockingReads(t *testing.T) {
 	}
 }
 
-// TestBlockedReaderOfWhatGoes: a reader that waits for a network is told that it was deleted.
+// TestBlockedReaderOfWhatGoes: a reader that waits for a change of a network is told when the network is deleted.
 func TestBlockedReaderOfWhatGoes(t *testing.T) {
 	store := memory.New()
 	foreignNetwork(t, store)

@@ -12,7 +12,8 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestChangesAreRefused by the agent unless they are forced, and always if they could not work. A plan changes nothing.
+// TestChangesAreRefused: the agent refuses a change that harms hosts unless the change is forced, and always refuses
+// one that cannot work. A plan changes nothing.
 func TestChangesAreRefused(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
@@ -28,7 +29,7 @@ func TestChangesAreRefused(t *testing.T) {
 		}
 		return out
 	}
-	beyond := func(p *api.Pool) { // all slots but a's
+	beyond := func(p *api.Pool) { // a range without a's slot
 		p.Min, p.Max = netip.MustParseAddr("10.5.2.0"), netip.MustParseAddr("10.5.3.0")
 		if subnet.Addr() != netip.MustParseAddr("10.5.1.0") {
 			p.Min, p.Max = netip.MustParseAddr("10.5.0.0"), netip.MustParseAddr("10.5.1.0")
@@ -38,7 +39,7 @@ func TestChangesAreRefused(t *testing.T) {
 		name  string
 		n     api.Network
 		force bool
-		words []string // of the refusal; none: it is done
+		words []string // words of the refusal; none if the change is made
 	}{
 		{"range without its host", own("10.5.0.0/22", beyond), false, []string{"a (" + subnet.String() + ")", "outside the new range", "reserve"}},
 		{"pool over its host", own("192.0.0.0/20", nil), true, []string{"contains the address between hosts"}},
@@ -63,7 +64,7 @@ func TestChangesAreRefused(t *testing.T) {
 		}
 		n = stored
 	}
-	// What an operator insists on is done.
+	// With force, the change is made.
 	forced := own("10.5.0.0/22", beyond)
 	forced.ModifyIndex = n.ModifyIndex
 	_, err = c.PutNetwork(ctx, forced, true)

@@ -42,7 +42,7 @@ func follow(t *testing.T, c *api.Client, m api.Monitor) <-chan string {
 	return lines
 }
 
-// says returns the first line that has all words.
+// says returns the first line that contains all words.
 func says(t *testing.T, lines <-chan string, words ...string) string {
 	t.Helper()
 	limit := time.After(2 * time.Minute)
@@ -69,7 +69,7 @@ func TestMonitor(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.level = "WARN"
 	a.start().ready()
-	client, err := api.New(api.Config{Address: a.config.HTTP.Address}) // that of the harness has a time limit
+	client, err := api.New(api.Config{Address: a.config.HTTP.Address}) // the harness's client has a time limit
 	must(t, err)
 	text, objects := follow(t, client, api.Monitor{Level: "trace"}), follow(t, client, api.Monitor{JSON: true})
 	a.agent.log.Named("udp").Trace("detail")
@@ -83,7 +83,7 @@ func TestMonitor(t *testing.T) {
 	if got := a.said.with("state"); len(got) != 0 {
 		t.Errorf("the agent's own level changed: %q", got)
 	}
-	// It goes on while the configuration changes, and ends with the agent.
+	// The stream goes on while the configuration changes, and ends with the agent.
 	c := a.config
 	c.Log.Level, c.Log.JSON = "ERROR", true
 	must(t, a.agent.Reload(context.Background(), c))
@@ -93,6 +93,6 @@ func TestMonitor(t *testing.T) {
 	if took := time.Since(began); took > httpapi.ShutdownTimeout {
 		t.Errorf("the agent waited %s for those who follow its log", took)
 	}
-	for range text { // closed at its end
+	for range text { // follow closes it when the stream ends
 	}
 }

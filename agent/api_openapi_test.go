@@ -23,7 +23,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// document returns the API's description, which is valid.
+// document returns the API's description after checking that it is valid.
 func document(t *testing.T) *openapi3.T {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData([]byte(api.OpenAPI))
@@ -36,14 +36,14 @@ func document(t *testing.T) *openapi3.T {
 	return doc
 }
 
-// judged passes requests on and checks them and the answers against the document.
+// judged passes requests on to next, and checks requests and answers against the document.
 type judged struct {
 	t      *testing.T
 	router routers.Router
 	next   http.Handler
 
 	mu   sync.Mutex
-	seen map[string]bool // "GET /v1/networks 200"
+	seen map[string]bool // answers such as "GET /v1/networks 200"
 }
 
 func (j *judged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -62,7 +62,7 @@ func (j *judged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc}}
 	asked := openapi3filter.ValidateRequest(r.Context(), input)
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	r.Header.Del("Accept-Encoding") // the answers are checked as they are
+	r.Header.Del("Accept-Encoding") // compressed answers could not be checked
 	answer := httptest.NewRecorder()
 	j.next.ServeHTTP(answer, r)
 	operation := fmt.Sprintf("%s %s", r.Method, route.Path)
@@ -87,7 +87,7 @@ func (j *judged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestOpenAPIAnswers makes every request that is described to a running agent, and some that each endpoint refuses.
+// TestOpenAPIAnswers makes every described request to a running agent, and some requests that each endpoint refuses.
 func TestOpenAPIAnswers(t *testing.T) {
 	doc := document(t)
 	store := memory.New()
@@ -97,7 +97,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
 	a.ready()
 
-	doc.Servers = nil // the document names the ordinary address
+	doc.Servers = nil // the document names the default address
 	router, err := gorillamux.NewRouter(doc)
 	if err != nil {
 		t.Fatal(err)
@@ -159,8 +159,8 @@ func TestOpenAPIAnswers(t *testing.T) {
 	}
 }
 
-// elsewhere has the answers that other tests cover: an agent that is not healthy, or a store that is away. The memory
-// registry gives every token all rights.
+// elsewhere lists the answers that other tests cover: those of an agent that is not healthy, and those given while the
+// store is away. Answers with status 403 are left out, since the memory registry gives every token all rights.
 var elsewhere = map[string]bool{
 	"GET /healthz 429": true, "GET /healthz 503": true, "GET /readyz 503": true,
 	"PUT /v1/network/{network}/renew 409": true, "PUT /v1/network/{network}/renew 503": true,

@@ -12,7 +12,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestAPI calls the endpoints with the client that commands use.
+// TestAPI calls the endpoints through the client that the commands use.
 func TestAPI(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
@@ -86,7 +86,7 @@ func TestAPI(t *testing.T) {
 	if err != nil || m.ModifyIndex == 0 || m.Pools[0].SubnetLen != 24 || m.Local != nil {
 		t.Errorf("put %+v, %v", m, err)
 	}
-	// What was written is seen by whatever is asked next.
+	// The next request already sees what was written.
 	if err := c.AddReservation(ctx, "m", api.Reservation{Subnet: netip.MustParsePrefix("10.7.9.0/24"), Node: "z"}, false); err != nil {
 		t.Error(err)
 	}

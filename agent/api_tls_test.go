@@ -23,7 +23,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// An authority signs certificates for a test.
+// An authority is a CA that signs certificates for a test.
 type authority struct {
 	t    *testing.T
 	cert *x509.Certificate
@@ -60,7 +60,7 @@ func (a *authority) sign(c *x509.Certificate, key *ecdsa.PublicKey) *x509.Certif
 	return out
 }
 
-// issue returns a certificate for this host, for servers and clients, and its key.
+// issue returns a certificate for this host, valid for servers and clients, and its key, both in PEM.
 func (a *authority) issue(name string) (cert, key []byte) {
 	a.t.Helper()
 	pair, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -86,8 +86,8 @@ func (a *authority) pool() *x509.CertPool {
 	return p
 }
 
-// TestTLS: the listener shows its certificate and asks for the client's. A reload may replace both, unless a file cannot
-// be used.
+// TestTLS: the listener presents its certificate and asks the client for one. A reload replaces the certificate and the
+// authority, unless a file cannot be used.
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {
@@ -142,7 +142,7 @@ func TestTLS(t *testing.T) {
 	}
 
 	cert, key = theirs.issue("second")
-	write("key.pem", key) // half of a pair
+	write("key.pem", key) // the key of another certificate
 	if err := h.agent.Reload(t.Context(), h.config); err == nil || !strings.Contains(err.Error(), h.config.HTTP.TLS.KeyFile+" does not go with cert_file "+h.config.HTTP.TLS.CertFile) {
 		t.Errorf("a key that is not the certificate's: %v", err)
 	}

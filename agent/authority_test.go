@@ -14,10 +14,11 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestWritesAreMadeUnderTheCallersToken: the agent's own rights are never lent.
+// TestWritesAreMadeUnderTheCallersToken: the API writes to the store with the caller's token, and never lends the
+// agent's own rights.
 func TestWritesAreMadeUnderTheCallersToken(t *testing.T) {
 	ctx := context.Background()
-	slot := func(h *host) netip.Prefix { // one nobody has
+	slot := func(h *host) netip.Prefix { // a slot that no host has
 		for _, p := range []string{"10.5.1.0/24", "10.5.2.0/24"} {
 			if p := netip.MustParsePrefix(p); p != h.subnet() {
 				return p
@@ -71,7 +72,7 @@ func TestWritesAreMadeUnderTheCallersToken(t *testing.T) {
 				if err := a.stop(); err != nil {
 					t.Error(err)
 				}
-				if n := a.registry.count("own " + tt.call); n != before && tt.call != "Renew" { // which it does by itself
+				if n := a.registry.count("own " + tt.call); n != before && tt.call != "Renew" { // the agent renews by itself
 					t.Errorf("token %q: the agent's own was used", token)
 				}
 			}
@@ -79,8 +80,8 @@ func TestWritesAreMadeUnderTheCallersToken(t *testing.T) {
 	}
 }
 
-// TestDeleteLooksWithTheCallersRights: who is in the way is for those to know
-// who may read it.
+// TestDeleteLooksWithTheCallersRights: deleting a network reads its leases with the caller's token, so that only a
+// caller who may read them learns which hosts are in the way.
 func TestDeleteLooksWithTheCallersRights(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
@@ -126,7 +127,7 @@ func TestRefusedReleaseChangesNothing(t *testing.T) {
 	if got := a.recorder.all(); len(got) != 1 {
 		t.Errorf("the datapath was disturbed: %q", got)
 	}
-	// And the next request, from somebody who may, is heard.
+	// The next request, from a caller with the right to make it, succeeds.
 	if err := a.client.ReleaseLease(context.Background(), "n"); err != nil {
 		t.Error(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/lenonet/leno/agent/config"
 )
 
-// TestCheckFiles: what an agent could not use is found before it starts, by the
-// setting that names it; what it makes itself need not be there.
+// TestCheckFiles: a file that an agent could not use is found before the agent starts, and is reported by the setting
+// that names it. A file that the agent creates itself need not exist.
 func TestCheckFiles(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {
@@ -33,7 +33,7 @@ func TestCheckFiles(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(c *config.Config)
-		wrong  map[string]string // words by setting
+		wrong  map[string]string // words of the error, by setting
 	}{
 		{"nothing is there yet", func(*config.Config) {}, nil},
 		{"everything is there", func(c *config.Config) {

@@ -9,8 +9,8 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// The settings in force have no blanks where a default counts, and to ask for them
-// changes nothing.
+// TestConfigurationInForce: the listed settings show defaults instead of blanks, and listing them does not change the
+// configuration.
 func TestConfigurationInForce(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	h.config.Networks = append(h.config.Networks, h.second())

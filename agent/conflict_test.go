@@ -15,7 +15,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// copyDataDir gives h the state directory of from, as a cloned machine has it.
+// copyDataDir gives h the node id and the state file of from, as a cloned machine has them.
 func copyDataDir(h, from *host) {
 	must(h.t, os.MkdirAll(h.config.DataDir, 0o755))
 	for _, name := range []string{"node-id", "n.json"} {
@@ -25,13 +25,13 @@ func copyDataDir(h, from *host) {
 	}
 }
 
-// TestSameNameAtOnce: two hosts of one name that took leases at the same moment
-// did not see each other then.
+// TestSameNameAtOnce: two hosts of one name that took leases at the same moment could not see each other's lease. The
+// conflict is found afterwards.
 func TestSameNameAtOnce(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
 	lease := a.rival("b", netip.Prefix{})
-	lease.Node = "a" // which the store would have refused a moment later
+	lease.Node = "a" // a moment later, the store would have refused the name
 	value, err := registry.FormatLease(lease)
 	must(t, err)
 	a.store.Put(leaseKey(lease.Subnet()), value)
@@ -39,7 +39,7 @@ func TestSameNameAtOnce(t *testing.T) {
 	a.applies(a.subnet().String() + " <- a@" + lease.Subnet().String())
 }
 
-// rival is another host without an agent that takes a lease of network n.
+// rival acquires a lease of network n for another host, which has no agent.
 func (h *host) rival(name string, prefer netip.Prefix) registry.Lease {
 	h.t.Helper()
 	client, like := h.store.Client(), testLease(name, 0, "", 0)
@@ -51,7 +51,7 @@ func (h *host) rival(name string, prefer netip.Prefix) registry.Lease {
 	return lease
 }
 
-// TestTakingBackSlowsDown: somebody overwrites our record again and again.
+// TestTakingBackSlowsDown: pauses grow while another program overwrites this host's record again and again.
 func TestTakingBackSlowsDown(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a").slow().start()
@@ -67,8 +67,7 @@ func TestTakingBackSlowsDown(t *testing.T) {
 	})
 }
 
-// wantGrowing waits for the fourth of several attempts and wants the pauses
-// between them to have grown to least.
+// wantGrowing waits for the fourth of several attempts, and fails if the pause before it is shorter than least.
 func wantGrowing(t *testing.T, what string, least time.Duration, at func() []time.Time) {
 	t.Helper()
 	var times []time.Time
@@ -95,8 +94,8 @@ func TestSuspicionsEndOnTheirOwn(t *testing.T) {
 	h.check(health.Conflict, api.Passing)
 }
 
-// TestConflictIsLookedAtAgain: a rival that falls silent writes nothing, so
-// there is another look for as long as there is one.
+// TestConflictIsLookedAtAgain: a rival that falls silent writes nothing to the store, so a conflict is checked again
+// for as long as it lasts.
 func TestConflictIsLookedAtAgain(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	r := h.part()

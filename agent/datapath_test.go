@@ -23,15 +23,15 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestDefinitionReplaced: what stands for the old definition is taken away with
-// the backend and options it was made with, in one process or over a restart.
+// TestDefinitionReplaced: when a definition is replaced, what was built for the old one is removed with the backend and
+// the options that built it, in one process or across a restart.
 func TestDefinitionReplaced(t *testing.T) {
 	const old = `recorder {"colour":"red"} [10.5.0.0/22]: `
 	for _, tt := range []struct {
 		name    string
 		change  func(t *testing.T, n *registry.Network)
 		retired bool
-		want    string // of the last line
+		want    string // the last line of the story; SUBNET stands for the present subnet, KEPT for the first one
 	}{
 		{"another backend", func(t *testing.T, n *registry.Network) { n.Backend = mustBackend(t, "other", `{"size":1}`) }, true,
 			`other {"size":1} [10.5.0.0/22]: SUBNET <- `},
@@ -88,8 +88,8 @@ func TestDefinitionReplaced(t *testing.T) {
 	}
 }
 
-// TestFamilies: a host keeps its slot when a family comes or IPv6 goes, and its
-// datapath for as long as no pool goes.
+// TestFamilies: a host keeps its slot when an address family is added or IPv6 is removed, and keeps its datapath unless
+// a pool is removed.
 func TestFamilies(t *testing.T) {
 	both, four, six := []string{"10.5.0.0/22", "fd00:5::/62"}, []string{"10.5.0.0/22"}, []string{"fd00:5::/62"}
 	for _, tt := range []struct {
@@ -131,7 +131,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// changer is a backend that goes on under another definition.
+// changer is a backend that can go on under another definition.
 type changer struct {
 	backend.Backend
 	to []backend.Config
@@ -145,8 +145,8 @@ func (c *changer) Change(to backend.Config) error {
 	return nil
 }
 
-// TestCarrierTakes: what was built from the same is kept, and what can change is
-// changed.
+// TestCarrierTakes: a backend is kept for the configuration that it was built from. For another configuration, a
+// backend that can change is changed.
 func TestCarrierTakes(t *testing.T) {
 	kind := newRecorder().kind("recorder")
 	from := backend.Config{Pools: mustPlan(t, "10.5.0.0/22").Prefixes(), Options: []byte(`{"colour":"red"}`)}
@@ -157,8 +157,8 @@ func TestCarrierTakes(t *testing.T) {
 		name    string
 		to      backend.Config
 		other   bool
-		takes   bool // a backend that cannot change
-		changes bool // one that can
+		takes   bool // whether a backend that cannot change is kept
+		changes bool // whether one that can is kept
 	}{
 		{"the same", from, false, true, true},
 		{"other pools", pools, false, false, true},
@@ -187,7 +187,7 @@ func TestCarrierTakes(t *testing.T) {
 	}
 }
 
-// TestReloadKeepsTheBackend open: a forwarder in it does not stop.
+// TestReloadKeepsTheBackend: a reload leaves the backend open, so that a forwarder in it does not stop.
 func TestReloadKeepsTheBackend(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
@@ -218,8 +218,8 @@ func TestReloadKeepsTheBackend(t *testing.T) {
 	}
 }
 
-// TestPlanChanged: a subnet that is none of the plan's any more would block
-// others for ever.
+// TestPlanChanged: a host gives up a subnet that is no longer part of the plan, because the subnet would block others
+// for ever.
 func TestPlanChanged(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("restart %t", restart), func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestPlanChanged(t *testing.T) {
 			if restart {
 				must(t, a.stop())
 			}
-			a.move(nil, errors.New("no route")) // so that it can be seen between the two
+			a.move(nil, errors.New("no route")) // makes the host wait between the old lease and the new one
 			a.define(func(n *registry.Network) {
 				plan, err := registry.Plan{{Prefix: n.Plan[0].Prefix, SubnetLen: 26}}.Normalize()
 				must(t, err)
@@ -257,7 +257,7 @@ func TestPlanChanged(t *testing.T) {
 	}
 }
 
-// TestPeersOfAnOldPlan are not those of the new one.
+// TestPeersOfAnOldPlan: peers with subnets of an old plan are not applied under the new one.
 func TestPeersOfAnOldPlan(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
@@ -287,7 +287,7 @@ func TestPeersOfAnOldPlan(t *testing.T) {
 	}
 }
 
-// TestBackendIsKept over a change that it was not built from.
+// TestBackendIsKept: a backend stays open when something changes that it was not built from.
 func TestBackendIsKept(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
@@ -348,8 +348,8 @@ func TestReadyComesAfterTheFiles(t *testing.T) {
 	a.check(health.SubnetFile, api.Passing, path)
 }
 
-// TestFailingApplySlowsDown although its own half-done writes are changes of the
-// kernel's tables.
+// TestFailingApplySlowsDown: pauses between failing applies grow, although the half-done writes of an apply are changes
+// of the kernel's tables, too, and wake the agent.
 func TestFailingApplySlowsDown(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a").start()
@@ -362,7 +362,7 @@ func TestFailingApplySlowsDown(t *testing.T) {
 	wantGrowing(t, "failing applies", 2*retry.FirstPause-50*time.Millisecond, func() []time.Time { return a.recorder.tries()[began:] })
 }
 
-// TestHealingSlowsDown when somebody undoes it again and again.
+// TestHealingSlowsDown: pauses grow while another program undoes the repairs again and again.
 func TestHealingSlowsDown(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a").start()
@@ -386,8 +386,8 @@ func TestSkippedPeersAreAWarning(t *testing.T) {
 	h.check(health.Routes, api.Passing, "4 peers")
 }
 
-// TestUnderlayDown keeps where the host stands while the interface is down,
-// though the kernel takes addresses off it then, and tells of it once.
+// TestUnderlayDown: a host keeps its addresses while the interface is down, although the kernel removes some of them
+// then. The host reports it in its health, and does not claim its lease again.
 func TestUnderlayDown(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()

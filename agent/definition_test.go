@@ -19,16 +19,16 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestWatchDefinition: a definition stays in force until the store has another one or
-// a record of its deletion. One that the store has lost is put back.
+// TestWatchDefinition: a definition stays in force until the store has another one or a record of its deletion. A
+// definition that the store has lost is put back.
 func TestWatchDefinition(t *testing.T) {
 	denied := func(h *host) { h.registry.setOne("PutNetwork", registry.ErrDenied) }
 	for _, tt := range []struct {
 		name    string
-		change  func(h *host, b memory.Backup) // b is of the time before the network was defined
-		want    error                          // nil: it stays in force
-		check   string                         // what the network's check says soon, "" that all is well
-		defined bool                           // the store has the definition soon
+		change  func(h *host, b memory.Backup) // b was taken before the network was defined
+		want    error                          // nil if the definition stays in force
+		check   string                         // what the network's check says afterwards, "" if all is well
+		defined bool                           // whether the store has the definition afterwards
 	}{
 		{"nothing", func(*host, memory.Backup) {}, nil, "", true},
 		{"written again", func(h *host, _ memory.Backup) { h.define(func(*registry.Network) {}) }, nil, "", true},
@@ -91,10 +91,10 @@ func TestWatchDefinition(t *testing.T) {
 			var last time.Time
 			h.registry.mu.Lock()
 			h.registry.before = func(call string) {
-				if call != "Network" { // others come from other goroutines
+				if call != "Network" { // other goroutines make other calls
 					return
 				}
-				if time.Now().Equal(last) { // the second look, right before the write
+				if time.Now().Equal(last) { // the second read, right before the write
 					once()
 				}
 				last = time.Now()
@@ -186,7 +186,7 @@ func TestWatchDefinition(t *testing.T) {
 
 const networkKey = memory.Prefix + "/networks/n"
 
-// inStore is the network as the store has it.
+// inStore returns network n as the store has it.
 func (h *host) inStore() registry.Network {
 	h.t.Helper()
 	n, err := h.store.Client().Network(h.t.Context(), "n")
@@ -194,7 +194,7 @@ func (h *host) inStore() registry.Network {
 	return n
 }
 
-// reread has the runner of TestWatchDefinition know the definition as the store has it.
+// reread makes the runner of TestWatchDefinition read the definition from the store.
 func (h *host) reread() {
 	h.t.Helper()
 	n, err := h.watching.definition(h.t.Context())
@@ -208,7 +208,7 @@ func ownClaim(h *host) registry.Claim {
 	return registry.Claim{Node: h.name, NodeID: "id-" + h.name, PublicIPs: h.place.Addrs, MTU: 1450, Backend: mustBackend(h.t, "recorder", ""), TTL: time.Minute, Hold: time.Hour}
 }
 
-// reasonOf is what a check of a network says, "" when there is none.
+// reasonOf returns the reason of a network's check, "" if there is no such check.
 func reasonOf(a *Agent, network, check string) string {
 	report, _ := a.env.health.Report()
 	for _, n := range report.Networks {
@@ -221,7 +221,8 @@ func reasonOf(a *Agent, network, check string) string {
 	return ""
 }
 
-// TestBadDefinitionStopsNothing: a record somebody broke is not its end.
+// TestBadDefinitionStopsNothing: a network goes on while its record is broken, and follows the record once it is
+// repaired.
 func TestBadDefinitionStopsNothing(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
@@ -250,8 +251,8 @@ func TestBadDefinitionStopsNothing(t *testing.T) {
 	}
 }
 
-// TestDefinitionInForce: a host shows the version of the definition that its datapath
-// is made of, which follows the one in the store once the datapath could be changed.
+// TestDefinitionInForce: a host shows the version of the definition that its datapath was made from. It becomes the
+// version in the store once the datapath could be changed.
 func TestDefinitionInForce(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
@@ -275,7 +276,7 @@ func TestDefinitionInForce(t *testing.T) {
 	shows(second.ModifyIndex, second.ModifyIndex)
 	key := memory.Prefix + "/networks/n"
 	value, _, _ := a.store.Get(key)
-	a.store.Put(key, append(value, '\n')) // by hand, say
+	a.store.Put(key, append(value, '\n')) // as an operator may do by hand
 	same, err := a.store.Client().Network(t.Context(), "n")
 	must(t, err)
 	if same.ModifyIndex == second.ModifyIndex {
@@ -284,8 +285,8 @@ func TestDefinitionInForce(t *testing.T) {
 	shows(same.ModifyIndex, same.ModifyIndex)
 }
 
-// TestDeletedAgain: a network that was deleted, defined by somebody and deleted
-// again is left each time, and lost by the store it is put back.
+// TestDeletedAgain: a network that is deleted, defined by an operator and deleted again is left each time. Only a
+// network that the store has lost is put back.
 func TestDeletedAgain(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	client := a.store.Client()
@@ -310,8 +311,8 @@ func TestDeletedAgain(t *testing.T) {
 	}
 }
 
-// TestJoin: a watched network is left once its runner has left it because it was
-// deleted, whatever the store shows of all networks.
+// TestJoin: a watched network is stopped only after its runner has left it because it was deleted, whatever the store
+// shows of all networks.
 func TestJoin(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	local := h.config.Networks[0]
@@ -323,7 +324,7 @@ func TestJoin(t *testing.T) {
 	run.cancel = func() { stopped = true; close(run.done) }
 	a.runners["n"] = run
 	ctx := context.Background()
-	a.join(ctx) // nothing is known yet
+	a.join(ctx) // no networks have been read yet
 	for _, set := range []registry.NetworkSet{
 		{Bad: []registry.BadRecord{{Key: networkKey}}},
 		{},
@@ -343,19 +344,18 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestRememberedDefinition: what a process does about a network that the one before
-// took part in.
+// TestRememberedDefinition covers what an agent does about a network in which its former process took part.
 func TestRememberedDefinition(t *testing.T) {
 	n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}
 	noPools := func(c *config.Network) { c.Pools, c.Backend = nil, nil }
 	for _, tt := range []struct {
 		name   string
 		local  func(c *config.Network)
-		store  func(h *host) // what has become of the network meanwhile
-		ago    time.Duration // when it was used last
-		want   error         // of what the definition is asked for; nil: it is n
-		waits  string        // what the check says when it waits
-		putNow bool          // the store has it afterwards
+		store  func(h *host) // what happens to the network while no agent runs
+		ago    time.Duration // how long ago the definition was used last
+		want   error         // the error of awaitDefinition; nil if it returns n
+		waits  string        // what the check says while awaitDefinition blocks
+		putNow bool          // whether the store has the network afterwards
 	}{
 		{"there", noPools, func(*host) {}, time.Hour, nil, "", true},
 		{"lost", noPools, func(h *host) { empty(h.store) }, time.Hour, nil, "", true},
@@ -390,7 +390,7 @@ func TestRememberedDefinition(t *testing.T) {
 				r := h.part()
 				r.show(func(v *view) { v.local.Renewed = time.Now().Add(-tt.ago) })
 				must(t, r.save(stored, lease))
-				time.Sleep(time.Second) // a deletion is later than what the file says
+				time.Sleep(time.Second) // a deletion must be later than the time in the file
 				tt.store(h)
 
 				r = h.part()
@@ -433,9 +433,8 @@ func TestRememberedDefinition(t *testing.T) {
 	}
 }
 
-// TestRememberedVersion: what a process does about a store with a version of the
-// definition that has a lower index than the one the process before wrote down. In a new
-// cluster it may be the later one.
+// TestRememberedVersion covers what an agent does about a version of the definition in the store that has a lower index
+// than the one its former process wrote down. In a new cluster, that version may be the later one.
 func TestRememberedVersion(t *testing.T) {
 	first := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}
 	for _, tt := range []struct {
@@ -465,7 +464,7 @@ func TestRememberedVersion(t *testing.T) {
 			colour := func(colour string) func(*registry.Network) {
 				return func(n *registry.Network) { n.Backend = mustBackend(t, "recorder", `{"colour":"`+colour+`"}`) }
 			}
-			for range 9 { // so that the indexes of a new cluster are lower for a while
+			for range 9 { // so that the indexes of a new cluster stay lower for a while
 				h.store.Put("other", []byte(time.Now().String()))
 			}
 			last := h.define(colour("last"))
@@ -491,8 +490,8 @@ func TestRememberedVersion(t *testing.T) {
 	}
 }
 
-// TestDeletedIsNotDefinedAgain: a block with pools does not define a network again
-// that was deleted, on a host that remembers nothing of it either.
+// TestDeletedIsNotDefinedAgain: a block with pools does not define a deleted network again, even on a host that
+// remembers nothing of the network.
 func TestDeletedIsNotDefinedAgain(t *testing.T) {
 	store := memory.New()
 	a := newHost(t, store, "a")
@@ -513,8 +512,8 @@ func TestDeletedIsNotDefinedAgain(t *testing.T) {
 	a.check(health.Network, api.Passing)
 }
 
-// TestNotDefinedBesideAnother: a block does not define a network that hosts could not
-// carry next to one that is there. It is defined once that one has gone.
+// TestNotDefinedBesideAnother: a block does not define a network that hosts could not carry next to an existing one. It
+// defines the network once the other one is gone.
 func TestNotDefinedBesideAnother(t *testing.T) {
 	store := memory.New()
 	must(t, store.Client().PutNetwork(t.Context(), registry.Network{Name: "m", Plan: mustPlan(t, "10.5.2.0/23"), Backend: mustBackend(t, "recorder", "")}))
@@ -527,9 +526,8 @@ func TestNotDefinedBesideAnother(t *testing.T) {
 	a.ready()
 }
 
-// TestNotDefinedWhileOthersTakePart: a host that remembers nothing of a network leaves
-// it to those that take part in it to put its definition back, and waits with its claim
-// until they have claimed again.
+// TestNotDefinedWhileOthersTakePart: a host that remembers nothing of a network leaves it to the hosts that take part
+// in the network to put its definition back, and does not claim a lease until they have claimed theirs again.
 func TestNotDefinedWhileOthersTakePart(t *testing.T) {
 	t.Parallel()
 	store := memory.New()
@@ -560,7 +558,8 @@ func TestNotDefinedWhileOthersTakePart(t *testing.T) {
 	}
 }
 
-// stoppedRegistry stops the process after it has read a network: while does what happens before it goes on.
+// stoppedRegistry simulates a process that is stopped right after it has read a network. The function in while does
+// what happens before the process goes on.
 type stoppedRegistry struct {
 	registry.Registry
 	while func()
@@ -575,8 +574,8 @@ func (s *stoppedRegistry) Network(ctx context.Context, name string) (registry.Ne
 	return n, err
 }
 
-// TestDeletedWhileTheProcessWasStopped: a definition that was read before a network was lost, put back and deleted is
-// no sign that it was defined again since.
+// TestDeletedWhileTheProcessWasStopped: a definition that was read before the network was lost, put back and deleted is
+// no sign that the network was defined again after its deletion.
 func TestDeletedWhileTheProcessWasStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, memory.New(), "a")

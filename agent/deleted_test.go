@@ -18,7 +18,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// deletionInStore returns the record of the deletion of network n, nil when there is none.
+// deletionInStore returns the store's record of the deletion of network n, nil if there is none.
 func (h *host) deletionInStore() *registry.Deletion {
 	_, err := h.store.Client().Network(context.Background(), "n")
 	if deleted := (*registry.DeletedError)(nil); errors.As(err, &deleted) {
@@ -27,8 +27,8 @@ func (h *host) deletionInStore() *registry.Deletion {
 	return nil
 }
 
-// TestDeletedNetworkStaysDeleted: a host that knows that a network was deleted does not
-// define it again when the store has lost the record of that, and puts the record back.
+// TestDeletedNetworkStaysDeleted: a host that knows that a network was deleted does not define it again when the store
+// has lost the record of the deletion. It puts the record back.
 func TestDeletedNetworkStaysDeleted(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
@@ -67,8 +67,8 @@ func TestDeletedNetworkStaysDeleted(t *testing.T) {
 	a.start().ready()
 }
 
-// TestRememberedDeletion: what a process does about a network of its configuration when
-// an earlier one wrote down that it was deleted.
+// TestRememberedDeletion covers what an agent does about a configured network whose deletion an earlier process wrote
+// down.
 func TestRememberedDeletion(t *testing.T) {
 	apply := func(h *host) {
 		n, err := definition.FromBlock(h.config.Networks[0])
@@ -81,10 +81,10 @@ func TestRememberedDeletion(t *testing.T) {
 		file    string // DELETED stands for an hour ago
 		prepare func(h *host)
 		local   func(c *config.Network)
-		defined bool   // the network is, and the host takes part
-		says    string // what the check says else
-		logs    string // a line of the log has that
-		record  bool   // the store has the record of the deletion, when the network is not defined
+		defined bool   // whether the network is defined and the host takes part
+		says    string // what the check says otherwise
+		logs    string // what a line of the log says
+		record  bool   // whether the store has the record of the deletion, if the network is not defined
 	}{
 		{"lost by the store", `{"version":1,"network":"n","deleted":"DELETED"}`, nil, nil, false, "was deleted at", "", true},
 		{"lost, and the block has no pools", `{"version":1,"network":"n","deleted":"DELETED"}`, nil,
@@ -134,8 +134,8 @@ func TestRememberedDeletion(t *testing.T) {
 	}
 }
 
-// TestSetBackBeforeDeletion: a store that is set back to before a network was deleted
-// defines it again, for all hosts.
+// TestSetBackBeforeDeletion: when a store is set back to a time before a network was deleted, the network is defined
+// again for all hosts.
 func TestSetBackBeforeDeletion(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
@@ -153,19 +153,19 @@ func TestSetBackBeforeDeletion(t *testing.T) {
 	}
 }
 
-// TestOlderDeletionRemembered: a deletion that one host remembers does not end a network
-// that was defined since, when the store loses both.
+// TestOlderDeletionRemembered: a deletion that one host remembers does not end a network that was defined after it,
+// when the store loses both.
 func TestOlderDeletionRemembered(t *testing.T) {
 	t.Parallel()
 	store := memory.New()
 	a, b := newHost(t, store, "a"), newHost(t, store, "b")
 	must(t, state.WriteFile(state.DeletionPath(b.config.DataDir, "n"), []byte(`{"version":1,"network":"n","deleted":"`+
 		time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)+`"}`), 0o600))
-	a.config.Networks[0].Backend = &config.Backend{Type: "other"} // tells its definition from the one that b would make
+	a.config.Networks[0].Backend = &config.Backend{Type: "other"} // distinguishes its definition from the one that b would make
 	a.start()
 	a.ready()
 	subnet := a.subnet()
-	b.registry.set(registry.ErrUnavailable) // it has not heard of that
+	b.registry.set(registry.ErrUnavailable) // b does not hear of the network
 	b.start()
 	empty(store)
 	b.registry.set(nil)

@@ -12,7 +12,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// inTheWay answers for a kernel without rules.
+// inTheWay stands in for a kernel without rules, unless a test sets reading.
 func (h *host) inTheWay(ctx context.Context, crossings []foreign.OverlayPath, _ []foreign.UnderlayPath) ([]foreign.Obstacle, []foreign.Blockade, error) {
 	h.mu.Lock()
 	before := h.reading
@@ -23,8 +23,8 @@ func (h *host) inTheWay(ctx context.Context, crossings []foreign.OverlayPath, _ 
 	return before(ctx, crossings)
 }
 
-// TestExaminations: the host is examined once at a time, however many ask, and the
-// rules are read once for all its networks. An examination ends when its client goes.
+// TestExaminations: only one examination of a host runs at a time, however many clients ask. It reads the rules once
+// for all networks, and ends when its client disconnects.
 func TestExaminations(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.config.Networks = append(a.config.Networks, a.second())

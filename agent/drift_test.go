@@ -64,8 +64,8 @@ func TestCalmer(t *testing.T) {
 	}
 }
 
-// TestForwardingInHealth: what is off is named and told, with what to do about
-// it, and what was switched on is told as a repair, but for the first time.
+// TestForwardingInHealth: health names a switch that is off and says what to do about it. A switch that the agent
+// turned on is reported as a repair, except the first time.
 func TestForwardingInHealth(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	s := backend.State{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}, Underlay: backend.Underlay{Interface: "eth0"}}
@@ -112,8 +112,8 @@ func TestForwardingInHealth(t *testing.T) {
 	}
 }
 
-// TestForwardingOfDevices asks for the switches of those devices alone by which
-// packets come in: those of others are the operator's.
+// TestForwardingOfDevices: the agent asks only for the switches of the devices through which packets come in. Those of
+// other devices are the operator's.
 func TestForwardingOfDevices(t *testing.T) {
 	s := backend.State{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}, Underlay: backend.Underlay{Interface: "eth0"}}
 	for kind, want := range map[string]string{"vxlan": "[leno-n]", "udp": "[leno-n]", "host-gw": "[eth0]"} {
@@ -130,7 +130,8 @@ func TestForwardingOfDevices(t *testing.T) {
 	}
 }
 
-// TestWatchIsTakenUpAgain checks that a watch that failed starts again, and that earlier changes are looked at.
+// TestWatchIsTakenUpAgain checks that a watch that failed starts again, and that the agent looks for changes made
+// before that.
 func TestWatchIsTakenUpAgain(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	a := h.build()
@@ -139,7 +140,7 @@ func TestWatchIsTakenUpAgain(t *testing.T) {
 	defer cancel()
 	a.o.WatchKernel = func(ctx context.Context, _ func(string) bool, _ func(netip.Prefix) bool, changed func()) error {
 		opened++
-		changed() // as the real one does
+		changed() // as the real watch does
 		if opened < 3 {
 			return failing
 		}

@@ -63,7 +63,7 @@ func TestPeerEvents(t *testing.T) {
 	}
 }
 
-// TestEventsOfAHost follows what happens to one through the API.
+// TestEventsOfAHost follows the events of a host through the API.
 func TestEventsOfAHost(t *testing.T) {
 	ctx, store := context.Background(), memory.New()
 	a := newHost(t, store, "a").slow()
@@ -71,7 +71,7 @@ func TestEventsOfAHost(t *testing.T) {
 	a.start()
 	a.ready()
 	var index uint64
-	// expect waits for an event with the words, after those that were expected before.
+	// expect waits for an event with all words, after those that were expected before.
 	expect := func(network, kind, severity string, words ...string) {
 		t.Helper()
 		eventually(t, func() error {

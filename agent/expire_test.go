@@ -10,7 +10,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// expiring counts what is read and expired, and answers each expiry with err.
+// expiring counts reads and expiries, and answers each expiry with err.
 type expiring struct {
 	registry.Registry
 	leases  []registry.Lease
@@ -45,8 +45,8 @@ func TestExpireOnce(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		leases leases
-		read   time.Duration // ago
-		now    leases        // in the store, nil for the same
+		read   time.Duration // how long ago the leases were read
+		now    leases        // what is in the store; nil for the same
 		unread error
 		err    error
 		reads  int
@@ -99,7 +99,7 @@ func TestExpireBeginsAnywhere(t *testing.T) {
 	store.leases = leases
 	r.snapshot.Set(snapshot{set: registry.LeaseSet{Leases: leases}, index: 1, read: time.Now()})
 	seen := map[string]bool{}
-	for range 200 { // all alike with probability 20^-199
+	for range 200 { // all begin with the same host with probability 20^-199
 		r.expireOnce(context.Background(), registry.Network{Name: "n"})
 	}
 	for _, node := range store.expired {

@@ -16,24 +16,23 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// recorder makes backends that keep the states they are given. It outlives
-// agents, as the kernel does.
+// recorder makes backends that record the states applied to them. Like the kernel, it outlives agents.
 type recorder struct {
 	threads int // of each backend
 	mu      sync.Mutex
 	states  []backend.State
 	applies []applied
-	tried   []time.Time // every Apply, also those that fail
+	tried   []time.Time // the time of every Apply, including those that fail
 	built   []backend.Config
-	closed  []int // which of built
+	closed  []int // indexes into built
 	fail    error
 	report  backend.Report
 	onApply func(backend.State)
 	onClose func()
-	totals  atomic.Pointer[backend.Counters] // of a metered one
+	totals  atomic.Pointer[backend.Counters] // the totals of a metered backend
 }
 
-// applied is one Apply and the backend that got it.
+// applied is one successful Apply, with the backend that received it.
 type applied struct {
 	kind   string
 	config backend.Config
@@ -107,21 +106,22 @@ func (r *recorder) setReport(report backend.Report) {
 	r.report = report
 }
 
-// hook has f called after each Apply.
+// hook makes the backends call f after each Apply.
 func (r *recorder) hook(f func(backend.State)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.onApply = f
 }
 
-// tries is when Apply was called.
+// tries returns the times at which Apply was called.
 func (r *recorder) tries() []time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.tried)
 }
 
-// story is the distinct applies, as "kind options pools: state".
+// story returns the successful applies in order, with repetitions merged, such as
+// "recorder {"colour":"red"} [10.5.0.0/22]: 10.5.1.0/24 <- ".
 func (r *recorder) story() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,14 +135,14 @@ func (r *recorder) story() []string {
 	return out
 }
 
-// made is every Apply that did not fail.
+// made returns every Apply that succeeded.
 func (r *recorder) made() []applied {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.applies)
 }
 
-// open is how many backends were built and how many of them were not closed.
+// open returns how many backends were built, and how many of them were not closed.
 func (r *recorder) open() (built, open int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,7 +150,7 @@ func (r *recorder) open() (built, open int) {
 	return len(r.built), len(r.built) - len(closed)
 }
 
-// last is the state applied last, as "subnet <- peer, peer".
+// last returns the state applied last, such as "10.5.1.0/24 <- b@10.5.2.0/24".
 func (r *recorder) last() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,7 +160,7 @@ func (r *recorder) last() string {
 	return text(r.states[len(r.states)-1])
 }
 
-// all are the distinct states in the order they were applied.
+// all returns the applied states in order, with repetitions merged.
 func (r *recorder) all() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,14 +184,14 @@ func text(s backend.State) string {
 	return fmt.Sprintf("%s <- %s", s.Subnets[0], strings.Join(peers, ", "))
 }
 
-// wall is a firewall that keeps what was wanted of it.
+// wall is a firewall that records what the agent wants of it.
 type wall struct {
 	mu      sync.Mutex
 	wanted  [][]firewall.Network
 	states  []firewall.State
 	err     error
 	report  firewall.Report
-	changed func() // tells the agent that rules changed, nil while it does not watch
+	changed func() // tells the agent that rules changed; nil until the agent watches
 }
 
 func (w *wall) Apply(_ context.Context, s firewall.State) (firewall.Report, error) {
@@ -212,14 +212,14 @@ func (w *wall) Watch(ctx context.Context, changed func()) error {
 	return nil
 }
 
-// set changes how the firewall behaves.
+// set changes the behaviour of the firewall.
 func (w *wall) set(change func(*wall)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	change(w)
 }
 
-// looks is how often Apply was called.
+// looks returns how often Apply was called.
 func (w *wall) looks() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -232,7 +232,7 @@ func (w *wall) setErr(err error) {
 	w.err = err
 }
 
-// names are the networks of every Apply.
+// names returns the networks of every Apply, such as "m n".
 func (w *wall) names() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -247,45 +247,45 @@ func (w *wall) names() []string {
 	return out
 }
 
-// outage is a host's store that fails on demand and keeps what it was asked, as
-// "<whose> <call>"; whose is "own" or the token of a caller.
+// outage is a host's store that fails on demand. It records its calls as "<whose> <call>", such as
+// "own Renew" for the agent's own token and "token operator Renew" for the token "operator" of a caller.
 type outage struct {
 	registry.Registry
 	whose string
 	*faults
 }
 
-// faults are shared by all tokens of one host.
+// faults are shared by all tokens of a host.
 type faults struct {
-	failed  atomic.Bool // the last WatchLeases
+	failed  atomic.Bool // whether the last WatchLeases failed
 	mu      sync.Mutex
-	down    chan struct{} // closed while down
+	down    chan struct{} // closed while the store is down
 	err     error
-	single  map[string]error // what one kind of call fails with
+	single  map[string]error // the error of one kind of call
 	calls   []string
 	times   map[string][]time.Time
 	claims  []registry.Claim
-	before  func(call string) // called before each write
-	hanging bool              // what fails does so at the end of its context
-	reload  error             // of PrepareToken
-	reading chan struct{}     // PrepareToken waits until it is closed, if not nil
-	tokens  []string          // taken over
-	settle  time.Duration     // set last
+	before  func(call string) // called before each call that is not made to fail
+	hanging bool              // calls that fail do so at the end of their context
+	reload  error             // the error of PrepareToken
+	reading chan struct{}     // if not nil, PrepareToken waits until it is closed
+	tokens  []string          // the tokens and token files that were taken over
+	settle  time.Duration     // the value set last
 }
 
-// refusedToken may not write.
+// refusedToken is a token that may not write.
 const refusedToken = "refused"
 
 func newOutage(r registry.Registry) *outage {
 	return &outage{r, "own", &faults{down: make(chan struct{}), single: map[string]error{}, times: map[string][]time.Time{}}}
 }
 
-// As is the same store under a caller's token.
+// As returns the same store under a caller's token.
 func (o *outage) As(token string) registry.Registry {
 	return &outage{o.Registry.As(token), "token " + token, o.faults}
 }
 
-// PrepareToken plays a store that takes over tokens.
+// PrepareToken simulates a store that can take over another token.
 func (o *outage) PrepareToken(value, file string) (func(), error) {
 	o.mu.Lock()
 	reading := o.reading
@@ -320,26 +320,26 @@ func (f *faults) set(err error) {
 	f.err = err
 }
 
-// Probe answers as everything does.
+// Probe answers as other calls do.
 func (o *outage) Probe(ctx context.Context) error {
 	return o.call(ctx, "Probe", func(context.Context) error { return nil })
 }
 
-// setOne makes one kind of call fail from its next use on.
+// setOne makes one kind of call fail, from its next use on.
 func (f *faults) setOne(call string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.single[call] = err
 }
 
-// setHanging makes calls that fail hang first.
+// setHanging makes calls that fail hang until the end of their context.
 func (f *faults) setHanging(hang bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.hanging = hang
 }
 
-// count is how often something was asked.
+// count returns how often a call such as "own Renew" was made.
 func (f *faults) count(call string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -352,21 +352,21 @@ func (f *faults) count(call string) int {
 	return n
 }
 
-// at is when something was asked.
+// at returns when calls such as "Renew" were made.
 func (f *faults) at(call string) []time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.times[call])
 }
 
-// claimed is the claim made last.
+// claimed returns the last claim.
 func (f *faults) claimed() registry.Claim {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.claims[len(f.claims)-1]
 }
 
-// call runs c, and fails at once or in the middle of it while down.
+// call runs c. It fails at once while the store is down, and interrupts c if the store goes down while c runs.
 func (o *outage) call(ctx context.Context, name string, c func(context.Context) error) error {
 	o.mu.Lock()
 	down, err, before, hanging := o.down, o.err, o.before, o.hanging
@@ -405,7 +405,7 @@ func (o *outage) call(ctx context.Context, name string, c func(context.Context) 
 	return err
 }
 
-// write is a call that needs a right.
+// write makes a call that needs the right to write.
 func (o *outage) write(ctx context.Context, name string, c func(context.Context) error) error {
 	if o.whose == "token "+refusedToken {
 		return fmt.Errorf("%s: %w", name, registry.ErrDenied)
@@ -470,7 +470,7 @@ func (o *outage) WatchNetworks(ctx context.Context, after uint64) (s registry.Ne
 	return s, i, err
 }
 
-// WatchLeases answers at once after it has failed, as the contract says.
+// WatchLeases returns at once after it has failed, as the contract of registry.Registry demands.
 func (o *outage) WatchLeases(ctx context.Context, n registry.Network, after uint64) (s registry.LeaseSet, i uint64, err error) {
 	if o.failed.Swap(false) {
 		after = 0

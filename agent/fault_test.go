@@ -17,7 +17,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// begun and over are the two lines of a fault.
+// begun returns how many lines say that a fault has begun, and over how many say that it has ended.
 func (h *host) begun(check string) int {
 	return len(h.said.with("something on this host is in the way", "check="+check))
 }
@@ -26,9 +26,8 @@ func (h *host) over(check string) int {
 	return len(h.said.with("nothing is in the way any more", "check="+check))
 }
 
-// TestDataDirIsWaitedFor: an agent whose state directory cannot be used says so
-// over its API and goes on as soon as it can, with a line in the log for the
-// beginning and one for the end, however often it tried.
+// TestDataDirIsWaitedFor: an agent whose state directory cannot be used says so over its API and goes on as soon as it
+// can. It logs one line at the beginning and one at the end, however often it has tried.
 func TestDataDirIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a")
@@ -36,12 +35,12 @@ func TestDataDirIsWaitedFor(t *testing.T) {
 	must(t, os.WriteFile(dir, nil, 0o600))
 	a.start()
 	a.check(health.DataDir, api.Critical, "not a directory")
-	// What is in the way changes, so that another attempt is seen.
+	// The obstacle changes, so that another attempt can be seen.
 	must(t, os.Remove(dir))
 	must(t, os.MkdirAll(filepath.Join(dir, "lock"), 0o755))
 	a.check(health.DataDir, api.Critical, "is a directory")
 	must(t, os.Remove(filepath.Join(dir, "lock")))
-	// The last step, for a host that has no id yet, is to write it down.
+	// For a host without an id, the last step is to write one down.
 	must(t, os.MkdirAll(filepath.Join(dir, "node-id"), 0o755))
 	a.check(health.DataDir, api.Critical, filepath.Join(dir, "node-id"))
 	if report, _ := a.agent.env.health.Report(); report.Checks[0].Name != health.DataDir {
@@ -58,8 +57,8 @@ func TestDataDirIsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestStateThatCannotBeWritten: what a host cannot write down for its next process
-// is a warning and tried again; containers and packets do not wait for it.
+// TestStateThatCannotBeWritten: when a host cannot write something down for its next process, it warns and tries again.
+// Containers and packets do not wait for it.
 func TestStateThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	store := memory.New()
@@ -87,8 +86,7 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestFaultsOfAnApply: errors of the kernel and of the firewall come with what to
-// do, and have two lines each.
+// TestFaultsOfAnApply: errors of the kernel and of the firewall come with advice, and are logged with two lines each.
 func TestFaultsOfAnApply(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a")
@@ -111,8 +109,8 @@ func TestFaultsOfAnApply(t *testing.T) {
 	}
 }
 
-// TestSecondAgentOfAHost: it waits for the one before to end, then gives up, and has
-// learnt and touched nothing.
+// TestSecondAgentOfAHost: a second agent waits for the first one to end, then gives up, and has learnt and touched
+// nothing.
 func TestSecondAgentOfAHost(t *testing.T) {
 	a, locked := newHost(t, memory.New(), "a"), fmt.Errorf("this host is %w, pid 7", state.ErrLocked)
 	a.patience = 50 * time.Millisecond
@@ -127,8 +125,8 @@ func TestSecondAgentOfAHost(t *testing.T) {
 	}
 }
 
-// TestStartWaitsForTheAgentBefore: what the process before still has is no error
-// while that process may be about to end.
+// TestStartWaitsForTheAgentBefore: it is no error that the former process still holds something while that process may
+// be about to end.
 func TestStartWaitsForTheAgentBefore(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.patience = time.Minute

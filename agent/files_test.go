@@ -75,7 +75,7 @@ func TestWriteFileAtomicKeepsTheOldFileWhenItFails(t *testing.T) {
 	if err := state.WriteFile(path, []byte("old"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// A directory in the place of the file makes the last step fail.
+	// Writing a file in place of a directory fails at the last step.
 	other := filepath.Join(dir, "d")
 	if err := os.MkdirAll(filepath.Join(other, "x"), 0o755); err != nil {
 		t.Fatal(err)
@@ -168,8 +168,7 @@ func TestSavedNetworks(t *testing.T) {
 	}
 }
 
-// TestSavedRenewal: the state file tells when the lease was renewed last, and is not
-// written for every renewal.
+// TestSavedRenewal: the state file says when the lease was last renewed, but is not written at every renewal.
 func TestSavedRenewal(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	r := h.part()
@@ -203,8 +202,8 @@ func TestSavedRenewal(t *testing.T) {
 	}
 }
 
-// TestSavedIsNewest: a pass over the datapath that began with an earlier lease does
-// not write that one over the lease that is held now.
+// TestSavedIsNewest: a pass over the datapath that began with an earlier lease does not overwrite the lease that is
+// held now.
 func TestSavedIsNewest(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	r := h.part()
@@ -219,14 +218,14 @@ func TestSavedIsNewest(t *testing.T) {
 	}
 }
 
-// TestSubnetFileElsewhere: an agent that starts with another subnet_file removes the
-// one before, where that is a subnet file and nobody's now.
+// TestSubnetFileElsewhere: an agent that starts with another subnet_file removes the former file, if that is a subnet
+// file and belongs to no other network now.
 func TestSubnetFileElsewhere(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	old := a.config.Networks[0].SubnetFile
 	for _, tt := range []struct {
 		name  string
-		text  string // instead of what the agent wrote
+		text  string // replaces what the agent wrote
 		stays bool
 	}{
 		{name: "ours"},
@@ -255,8 +254,8 @@ func TestSubnetFileElsewhere(t *testing.T) {
 	}
 }
 
-// TestEarlierVersions: the versions before are those of the same record with lower
-// indexes, however often the file is written.
+// TestEarlierVersions: the earlier versions are those of the same record with lower indexes, however often the file is
+// written.
 func TestEarlierVersions(t *testing.T) {
 	long := state.Network{Definition: 3, RecordIndex: 1000}
 	for v := range uint64(state.MaxEarlier) {

@@ -18,8 +18,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestFirewallRemembers: after a restart the first network that is ready does
-// not take the other's rules away.
+// TestFirewallRemembers: after a restart, the first network that is ready does not remove the rules of the other one.
 func TestFirewallRemembers(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.config.Networks = append(a.config.Networks, a.second())
@@ -38,7 +37,7 @@ func TestFirewallRemembers(t *testing.T) {
 	if len(first) != 2 || len(first[0].Subnets) != 1 || first[1].Pools[0] != netip.MustParsePrefix("10.5.0.0/22") {
 		t.Errorf("%+v", first)
 	}
-	// What is not configured any more is not remembered.
+	// A network that is no longer configured is not remembered.
 	must(t, a.stop())
 	began = len(a.wall.names())
 	a.config.Networks = a.config.Networks[:1]
@@ -111,7 +110,7 @@ func TestRememberAndAsk(t *testing.T) {
 	<-asked
 }
 
-// disturbs tells the agent that a program changed rules, once it listens.
+// disturbs tells the agent that a program changed rules, as soon as the agent watches.
 func (h *host) disturbs() {
 	h.t.Helper()
 	var changed func()
@@ -125,7 +124,8 @@ func (h *host) disturbs() {
 	changed()
 }
 
-// While the store is away after a start, the rules of remembered datapaths that exist are kept.
+// TestFirewallKeptWithoutStore: while the store is away after a start, the rules of remembered datapaths that exist are
+// kept.
 func TestFirewallKeptWithoutStore(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a")
@@ -151,7 +151,8 @@ func TestFirewallKeptWithoutStore(t *testing.T) {
 	a.more("looks", looks, a.wall.looks)
 }
 
-// After a reboot no datapath exists: rules of a subnet that the store has not confirmed are not written.
+// TestFirewallUntouchedAfterReboot: after a reboot no datapath exists, so the rules of a subnet that the store has not
+// confirmed are not written.
 func TestFirewallUntouchedAfterReboot(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.start().ready()
@@ -197,8 +198,8 @@ func TestFirewallInSelf(t *testing.T) {
 	}
 }
 
-// TestFirewallFlapping checks that rules that another program changes again and again are named in health and told as
-// events.
+// TestFirewallFlapping checks that rules that another program changes again and again are named in health and reported
+// as events.
 func TestFirewallFlapping(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.config.Networks[0].Forward = true
@@ -211,7 +212,7 @@ func TestFirewallFlapping(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		messages := map[bool]bool{} // by whether they are of rules that are changed again and again
+		messages := map[bool]bool{} // by whether they say that the rules are changed again and again
 		for _, e := range list.Events {
 			if e.Kind == api.EventDrift && e.Severity == api.Warning && strings.Contains(e.Message, "no jump in FORWARD") {
 				messages[strings.Contains(e.Message, "again and again")] = true
@@ -224,9 +225,8 @@ func TestFirewallFlapping(t *testing.T) {
 	})
 }
 
-// TestFirewallExpects: after a restart without its state, too, the first network
-// that is ready does not take the other's rules away, but where the other does
-// not come it does not wait for ever.
+// TestFirewallExpects: after a restart, even without its state, the first network that is ready does not remove the
+// rules of the other one. If the other one never becomes ready, the first does not wait for ever.
 func TestFirewallExpects(t *testing.T) {
 	for _, lost := range []string{"n", "both", "both, without blocks"} {
 		t.Run(lost, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// others are the rules of other programs on a host of a test.
+// others stands in for the rules of other programs on a host.
 type others struct {
 	mu    sync.Mutex
 	found []foreign.Obstacle
@@ -41,7 +41,8 @@ func obstacle(network string, i int) foreign.Obstacle {
 		Effect: "drops packets", Advice: "start dockerd otherwise"}
 }
 
-// The agent looks after the network it runs, and not after one that it left.
+// TestForeignRulesOfARunningNetwork: the agent looks for rules in the way of the network that it runs, and of no
+// network that it left.
 func TestForeignRulesOfARunningNetwork(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a")

@@ -20,7 +20,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// slowReads is a store whose leases are read slowly, or not at all.
+// slowReads is a store that takes long to read leases, or cannot read them.
 type slowReads struct {
 	registry.Registry
 	takes time.Duration
@@ -40,7 +40,7 @@ func (s *slowReads) WatchLeases(ctx context.Context, _ registry.Network, after u
 	return s.set, uint64(s.reads.Load()), s.err
 }
 
-// TestLeasesNow goes by a clock of its own.
+// TestLeasesNow runs with a simulated clock.
 func TestLeasesNow(t *testing.T) {
 	a := testLease("a", 1, "sa", 1)
 	known := registry.LeaseSet{Leases: []registry.Lease{a, testLease("b", 2, "sb", 1)}}
@@ -49,8 +49,8 @@ func TestLeasesNow(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		store *slowReads
-		known bool // by the watch
-		held  bool // b's, as answered
+		known bool // whether the watch has read the leases
+		held  bool // whether b's lease is held in the answer
 		takes time.Duration
 	}{
 		{"the store answers", &slowReads{takes: time.Second, set: now}, true, false, time.Second},
@@ -76,7 +76,7 @@ func TestLeasesNow(t *testing.T) {
 				}
 				start := time.Now()
 				var all sync.WaitGroup
-				for range 10 { // at once: one reading, and all wait for it
+				for range 10 { // at the same time, so all wait for one reading
 					all.Go(func() { ask() })
 				}
 				all.Wait()
@@ -98,7 +98,7 @@ func TestLeasesNow(t *testing.T) {
 				if after, _, _ := r.snapshot.Get(); after.index != before.index || !after.read.Equal(before.read) {
 					t.Errorf("the snapshot was changed: %+v", after)
 				}
-				// What the watch brings after that is newer.
+				// What the watch reads after that is newer.
 				time.Sleep(time.Millisecond)
 				r.snapshot.Set(snapshot{set: registry.LeaseSet{Leases: now.Leases[:1]}, index: 9, read: time.Now()})
 				if snap, _ := r.leasesNow(t.Context(), n); snap.index != 9 {
@@ -141,7 +141,7 @@ func TestAPIAgesLapsedLeases(t *testing.T) {
 	l := testLease("b", 1, "", 1)
 	l.Lapsed = 10 * time.Second
 	r := mustRunner(t, a)
-	a.registry.setOne("WatchLeases", registry.ErrUnavailable) // what is known has to do
+	a.registry.setOne("WatchLeases", registry.ErrUnavailable) // so that only known leases can be shown
 	own, _, _ := r.lease.Get()
 	r.snapshot.Set(snapshot{set: registry.LeaseSet{Leases: []registry.Lease{own, l}}, index: 1, read: time.Now().Add(-time.Hour)})
 	if subnet == own.Subnet() {
@@ -165,7 +165,7 @@ func TestAPIAgesLapsedLeases(t *testing.T) {
 	if err != nil || len(peers.Peers) != 1 || peers.Peers[0].Held {
 		t.Errorf("peers %+v, %v", peers, err)
 	}
-	// So does one lease alone, whether it is read or known.
+	// A single lease ages in the same way, whether it is read or known.
 	for _, memory := range []string{"", "?memory=true"} {
 		var got api.Lease
 		code, body := a.request("GET", "/v1/network/n/lease/"+registry.SubnetKey(l.Subnet())+memory, "")
@@ -174,15 +174,14 @@ func TestAPIAgesLapsedLeases(t *testing.T) {
 			t.Errorf("%d: lapsed for %d s%s", code, got.LapsedSeconds, memory)
 		}
 	}
-	// Asking does not change what is known.
+	// Requests do not change what is known.
 	if snap, _, _ := r.snapshot.Get(); snap.set.Leases[1].Lapsed != 10*time.Second {
 		t.Errorf("the snapshot was changed: %s", snap.set.Leases[1].Lapsed)
 	}
 }
 
-// TestReadersElsewhere: reading a network that this host takes no part in costs the
-// store one reading in a while, however many ask, and shows what is changed through
-// this agent at once.
+// TestReadersElsewhere: reading a network in which this host takes no part costs the store one reading in each period
+// of freshEvery, however many clients ask. Changes made through this agent are shown at once.
 func TestReadersElsewhere(t *testing.T) {
 	store := memory.New()
 	a := newHost(t, store, "a").start()
@@ -216,8 +215,7 @@ func TestReadersElsewhere(t *testing.T) {
 	}
 }
 
-// TestRefreshersAreForgotten: what was read of networks elsewhere goes when it is not
-// asked for any more.
+// TestRefreshersAreForgotten: what was read of networks elsewhere is dropped when clients stop asking for it.
 func TestRefreshersAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := refreshers{registry: memory.New().Client()}
@@ -245,12 +243,12 @@ func TestRefreshersAreForgotten(t *testing.T) {
 		if all.of("one") == one {
 			t.Error("it was not forgotten")
 		}
-		time.Sleep(2 * idleElsewhere) // the timer is gone
+		time.Sleep(2 * idleElsewhere) // until the timer has ended
 	})
 }
 
-// TestReadingIsShared: a reading goes on when the caller that began it gives up, and
-// what is read in another way during it is newer.
+// TestReadingIsShared: a reading goes on when the caller that began it gives up. What is read in another way while it
+// runs is newer.
 func TestReadingIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := registry.Network{Name: "n"}

@@ -14,9 +14,8 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestOneHostTooMany: the network has three slots. The host without one says so
-// and why, and goes on by itself as soon as one is to be had; what a silent host
-// may still claim is not.
+// TestOneHostTooMany: the network has three slots. The fourth host says that it has none and why, and goes on by itself
+// as soon as a slot is free. A slot that a silent host may still claim is not free.
 func TestOneHostTooMany(t *testing.T) {
 	ctx := context.Background()
 	const short = 300 * time.Millisecond
@@ -28,10 +27,10 @@ func TestOneHostTooMany(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		hold  time.Duration
-		third bool // else the third slot is reserved
+		third bool // c holds the third slot; otherwise it is reserved
 		why   string
 		free  func(a, c *host) // frees the third slot
-		again func(c *host)    // what becomes of its host
+		again func(c *host)    // what c does afterwards
 	}{
 		{"released", time.Hour, true, "3 slots: 3 held",
 			func(_, c *host) { must(c.t, c.client.ReleaseLease(ctx, "n")) }, nil},
@@ -92,7 +91,7 @@ func TestOneHostTooMany(t *testing.T) {
 	}
 }
 
-// with is what h applies when the others are its peers.
+// with returns the state that h applies with the others as its peers, such as "10.5.1.0/24 <- b@10.5.2.0/24".
 func (h *host) with(others ...*host) string {
 	var peers []string
 	for _, o := range others {
@@ -102,8 +101,8 @@ func (h *host) with(others ...*host) string {
 	return fmt.Sprintf("%s <- %s", h.subnet(), strings.Join(peers, ", "))
 }
 
-// TestSilentWithinHold: a host finds its subnet although another one waits for
-// any, and its peers have kept the routes to it.
+// TestSilentWithinHold: a host that was silent for less than hold gets its subnet back although another host waits for
+// any subnet, and its peers have kept their routes to it.
 func TestSilentWithinHold(t *testing.T) {
 	store := memory.New()
 	a, b, c := newHost(t, store, "a").start(), newHost(t, store, "b").start(), newHost(t, store, "c").start()

@@ -18,8 +18,8 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestDeletedWhileTheAgentWasAway: what an earlier process left of a network goes when
-// the network was deleted meanwhile, and stays when the store lost it.
+// TestDeletedWhileTheAgentWasAway: what an earlier process left of a network is removed if the network was deleted
+// while no agent ran, and stays if the store has lost the network.
 func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 	t.Parallel()
 	watched := func(c *config.Config) { c.Networks, c.WatchNetworks, c.AllowedNetworks = nil, true, []string{"*"} }
@@ -47,7 +47,7 @@ func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 			must(t, store.Client().PutNetwork(context.Background(), n))
 			tt.local(&a.config)
 			started := a.start()
-			a.subnet() // a host that watches is ready before it has found the network
+			a.subnet() // a host that watches networks is ready before it has found this one
 			a.ready()
 			lease, _, _ := mustRunner(t, a).lease.Get()
 			file := mustRunner(t, a).local.SubnetFile
@@ -77,7 +77,7 @@ func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 				}
 				return nil
 			})
-			// When it is defined again, the host takes part again.
+			// When the network is defined again, the host takes part again.
 			must(t, store.Client().PutNetwork(context.Background(), n))
 			a.ready()
 			a.check(health.Network, api.Passing)
@@ -85,9 +85,8 @@ func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 	}
 }
 
-// TestDepartureAndReload: a network that is being left at the start of an agent begins
-// after that when a reload wants it back, and one that a reload wants back before is not
-// left at all.
+// TestDepartureAndReload: if a reload adds a network that the agent is leaving at its start, the network begins when
+// the agent has left it. If the reload comes before that, the network is not left at all.
 func TestDepartureAndReload(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -146,7 +145,7 @@ func TestDepartureAndReload(t *testing.T) {
 	}
 }
 
-// mustPart finds this host's part in a network.
+// mustPart returns this host's part in a network.
 func mustPart(t *testing.T, h *host, network string) *runner {
 	t.Helper()
 	r, ok := h.agent.runner(network)
@@ -156,7 +155,7 @@ func mustPart(t *testing.T, h *host, network string) *runner {
 	return r
 }
 
-// forgetful remembers which networks a registry was told to forget.
+// forgetful records which networks the registry was told to forget.
 type forgetful struct {
 	registry.Registry
 	mu  sync.Mutex
@@ -171,8 +170,7 @@ func (f *forgetful) Forget(network string) {
 	f.all = append(f.all, network)
 }
 
-// TestDeletedNetworkIsForgotten: what a registry remembers of a network goes when the network is deleted, not when the
-// store has lost it.
+// TestDeletedNetworkIsForgotten: the registry forgets a network when it is deleted, not when the store has lost it.
 func TestDeletedNetworkIsForgotten(t *testing.T) {
 	store := memory.New()
 	a := newHost(t, store, "a")

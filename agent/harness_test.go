@@ -29,45 +29,49 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// host is one agent under test.
+// A host is one agent under test.
 type host struct {
 	t        testing.TB
 	name     string
 	config   config.Config
 	store    *memory.Store
 	registry *outage
-	watching *runner           // of TestWatchDefinition
-	catalog  registry.Registry // what the agent is given instead of registry, if not nil
+	watching *runner           // the runner of TestWatchDefinition
+	catalog  registry.Registry // the agent's registry instead of the field registry, if not nil
 	refresh  func() (config.Config, error)
 	recorder *recorder
 	wall     *wall
 	others   *others
 	pace     retry.Policy
-	quiet    bool   // no log
-	level    string // of the log, TRACE if ""
+	quiet    bool   // whether to log nothing
+	level    string // the level of the log, "" for TRACE
 	said     lines
-	patience time.Duration // the agent's
+	patience time.Duration // the agent's patience
 	agent    *Agent
 	client   *api.Client
 
 	mu       sync.Mutex
 	place    underlay.Choice
 	placeErr error
-	looks    int                // at the underlay
-	selected config.Underlay    // by what, at the last look
-	metrics  net.PacketConn     // where they are sent to
-	narrow   map[netip.Addr]int // MTU of the way to a peer
+	looks    int                // how often the underlay was selected
+	selected config.Underlay    // the settings of the last selection
+	metrics  net.PacketConn     // receives metrics
+	narrow   map[netip.Addr]int // the MTU of the path, by address of the peer
 	remains  KernelState
-	lockHost func() (func() error, error)                                                                 // nil for nobody else
-	kernel   func()                                                                                       // tells the agent that the kernel changed
-	probing  func(context.Context) error                                                                  // before each probe answers, if not nil
-	reading  func(context.Context, []foreign.OverlayPath) ([]foreign.Obstacle, []foreign.Blockade, error) // of rules in the way, if not nil
-	end      func()
-	exited   chan struct{} // closed when Run returned err
-	err      error
+	// lockHost takes the lock of the host. If it is nil, no other agent has the lock.
+	lockHost func() (func() error, error)
+	// kernel tells the agent that the kernel changed. It is nil until the agent watches.
+	kernel func()
+	// probing is called before each probe answers, if not nil.
+	probing func(context.Context) error
+	// reading reads the rules in the way, if not nil.
+	reading func(context.Context, []foreign.OverlayPath) ([]foreign.Obstacle, []foreign.Blockade, error)
+	end     func()
+	exited  chan struct{} // closed when Run has returned err
+	err     error
 }
 
-// newHost is a host of the store that is not started yet.
+// newHost returns a host that uses a store and is not started yet.
 func newHost(t testing.TB, store *memory.Store, name string) *host {
 	t.Helper()
 	dir := t.TempDir()
@@ -75,7 +79,7 @@ func newHost(t testing.TB, store *memory.Store, name string) *host {
 	c.NodeName = name
 	c.DataDir = filepath.Join(dir, "data")
 	c.HTTP.Address = "unix://" + filepath.Join(dir, "leno.sock")
-	c.Lease.TTL, c.Lease.RenewMargin = 10*time.Second, 9900*time.Millisecond // renewed every 100 ms
+	c.Lease.TTL, c.Lease.RenewMargin = 10*time.Second, 9900*time.Millisecond // the lease is renewed every 100 ms
 	c.Consul.Service = ""
 	c.Networks = []config.Network{{
 		Name: "n", Pools: []config.Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/22")}}, // three slots
@@ -93,7 +97,7 @@ func newHost(t testing.TB, store *memory.Store, name string) *host {
 	return h
 }
 
-// quick is the ordinary pace of an agent, ten times as fast.
+// quick returns the default pace of an agent, ten times as fast.
 func quick() retry.Policy {
 	p := retry.DefaultPolicy()
 	for _, d := range []*time.Duration{&p.First, &p.Last, &p.Soon, &p.ProbeLeast, &p.ProbeMost, &p.Ask, &p.Spread, &p.RestoreInUse, &p.RestoreRemembered} {
@@ -102,7 +106,7 @@ func quick() retry.Policy {
 	return p
 }
 
-// second is a network "m" like the first, with a pool of its own.
+// second returns the configuration of a network "m" that is like the first one, with a pool of its own.
 func (h *host) second() config.Network {
 	out := h.config.Networks[0]
 	out.Name, out.SubnetFile = "m", out.SubnetFile+".m"
@@ -110,7 +114,7 @@ func (h *host) second() config.Network {
 	return out
 }
 
-// build makes the agent and does not start it.
+// build makes the agent without starting it.
 func (h *host) build() *Agent {
 	h.t.Helper()
 	var reg registry.Registry = h.registry
@@ -179,7 +183,7 @@ func (h *host) build() *Agent {
 	return a
 }
 
-// part is the host's part in network n, not running.
+// part returns the host's part in network n, which does not run.
 func (h *host) part() *runner {
 	h.t.Helper()
 	h.agent = h.build()
@@ -188,7 +192,7 @@ func (h *host) part() *runner {
 	return newRunner(h.agent.env, h.config, h.config.Networks[0])
 }
 
-// start runs the agent until stop or the end of the test.
+// start runs the agent until stop is called or the test ends.
 func (h *host) start() *host {
 	h.t.Helper()
 	a := h.build()
@@ -207,7 +211,7 @@ func (h *host) start() *host {
 	return h
 }
 
-// kick tells the agent that the kernel changed, once it listens.
+// kick tells the agent that the kernel changed, as soon as the agent watches.
 func (h *host) kick() {
 	h.t.Helper()
 	var changed func()
@@ -222,14 +226,14 @@ func (h *host) kick() {
 	changed()
 }
 
-// move gives the host another place on the underlay, or takes it away.
+// move gives the host other addresses on the underlay, or makes selecting the underlay fail with err.
 func (h *host) move(addrs []netip.Addr, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.place.Addrs, h.placeErr = addrs, err
 }
 
-// stop ends the agent and returns what Run did.
+// stop ends the agent and returns the error of Run.
 func (h *host) stop() error {
 	h.end()
 	return h.wait()
@@ -273,7 +277,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// with are the lines that have all words.
+// with returns the lines that contain all words.
 func (l *lines) with(words ...string) (out []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -311,7 +315,7 @@ func eventually(t testing.TB, check func() error) {
 	}
 }
 
-// applies waits until the last applied state reads so; %s is any subnet.
+// applies waits until the state applied last is want, such as "10.5.1.0/24 <- b@10.5.2.0/24".
 func (h *host) applies(want string) {
 	h.t.Helper()
 	eventually(h.t, func() error {
@@ -322,7 +326,7 @@ func (h *host) applies(want string) {
 	})
 }
 
-// subnet waits for the host's lease.
+// subnet waits until the host has a lease, and returns its subnet.
 func (h *host) subnet() netip.Prefix {
 	h.t.Helper()
 	var out netip.Prefix
@@ -341,7 +345,7 @@ func (h *host) subnet() netip.Prefix {
 	return out
 }
 
-// free is a subnet of network n that none of the hosts has.
+// free returns a subnet of network n that none of the hosts has.
 func free(hosts ...*host) netip.Prefix {
 	for _, p := range []string{"10.5.1.0/24", "10.5.2.0/24", "10.5.3.0/24"} {
 		p := netip.MustParsePrefix(p)
@@ -352,7 +356,7 @@ func free(hosts ...*host) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// check waits until a check of the agent or of network n has the status and words in its reason.
+// check waits until a check of the agent or of network n has the status, and a reason with all words.
 func (h *host) check(name, status string, words ...string) {
 	h.t.Helper()
 	eventually(h.t, func() error {
@@ -386,7 +390,7 @@ func (h *host) ready() {
 	})
 }
 
-// more waits until a count has gone past what it was.
+// more waits until a count is greater than before.
 func (h *host) more(what string, than int, count func() int) {
 	h.t.Helper()
 	eventually(h.t, func() error {
@@ -397,8 +401,7 @@ func (h *host) more(what string, than int, count func() int) {
 	})
 }
 
-// define replaces network n's definition in the store by what change makes of
-// it.
+// define changes the definition of network n in the store and returns the new version.
 func (h *host) define(change func(n *registry.Network)) registry.Network {
 	h.t.Helper()
 	client := h.store.Client()
@@ -416,12 +419,12 @@ func (h *host) define(change func(n *registry.Network)) registry.Network {
 	return n
 }
 
-// leaseKey is where the store has a lease in network n.
+// leaseKey returns the key of a lease of network n in the store.
 func leaseKey(subnet netip.Prefix) string {
 	return memory.Prefix + "/leases/n/" + registry.SubnetKey(subnet)
 }
 
-// mustBackend is a backend object.
+// mustBackend returns a backend object.
 func mustBackend(t testing.TB, kind, options string) registry.Backend {
 	t.Helper()
 	b, err := registry.NewBackend(kind, []byte(options))
@@ -440,7 +443,7 @@ func mustRunner(t testing.TB, h *host) *runner {
 	return r
 }
 
-// request speaks to the agent's socket without the client.
+// request calls the API on the agent's socket without the client.
 func (h *host) request(method, path, body string) (int, string) {
 	h.t.Helper()
 	socket := strings.TrimPrefix(h.config.HTTP.Address, "unix://")
@@ -464,7 +467,7 @@ func (h *host) request(method, path, body string) (int, string) {
 	return r.StatusCode, string(data)
 }
 
-// health asks /healthz.
+// health requests /healthz.
 func (h *host) health() (int, api.Health) {
 	h.t.Helper()
 	code, body := h.request("GET", "/healthz", "")
@@ -475,10 +478,10 @@ func (h *host) health() (int, api.Health) {
 	return code, out
 }
 
-// errOf is the error of a call that answers something, too.
+// errOf returns the error of a call that returns something else, too.
 func errOf[T any](_ T, err error) error { return err }
 
-// freeAddress is a port on loopback that nobody has.
+// freeAddress returns an unused address on loopback, such as "127.0.0.1:49152".
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

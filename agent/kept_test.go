@@ -14,8 +14,8 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestNetworkWithReservations defines a network that hosts wait for: each gets the
-// subnet that is kept for it, although it takes one the moment there is a network.
+// TestNetworkWithReservations defines a network that hosts wait for. Each host gets the subnet that is reserved for it,
+// although it claims one the moment the network exists.
 func TestNetworkWithReservations(t *testing.T) {
 	store := memory.New()
 	hosts := []*host{newHost(t, store, "a"), newHost(t, store, "b"), newHost(t, store, "c")}
@@ -23,7 +23,7 @@ func TestNetworkWithReservations(t *testing.T) {
 	for i, h := range hosts {
 		h.config.Networks[0].Pools = nil
 		h.start()
-		// Not in the order in which slots are chosen.
+		// Slots are chosen in another order than this.
 		kept = append(kept, api.Reservation{Subnet: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", 3-i)), Node: h.name})
 	}
 	for _, h := range hosts {
@@ -41,7 +41,7 @@ func TestNetworkWithReservations(t *testing.T) {
 	}
 }
 
-// TestRefusedNetworkKeepsNothing: what cannot be defined leaves no reservation.
+// TestRefusedNetworkKeepsNothing: a network that cannot be defined leaves no reservations behind.
 func TestRefusedNetworkKeepsNothing(t *testing.T) {
 	ctx := context.Background()
 	subnet := netip.MustParsePrefix
@@ -88,8 +88,8 @@ func TestRefusedNetworkKeepsNothing(t *testing.T) {
 	}
 }
 
-// TestReservationsLeft: what an import that was interrupted has left of a network
-// that is not defined is shown, named by a plan, and can be taken away.
+// TestReservationsLeft: reservations that an interrupted import has left of an undefined network are listed, named by a
+// plan, and can be removed.
 func TestReservationsLeft(t *testing.T) {
 	ctx := t.Context()
 	h := newHost(t, memory.New(), "a").start()
@@ -123,7 +123,7 @@ func TestReservationsLeft(t *testing.T) {
 	must(t, h.client.DeleteNetwork(ctx, "m", false))
 	wantCode(t, "deleted twice", h.client.DeleteNetwork(ctx, "m", false), http.StatusNotFound)
 
-	// Who was interrupted repeats it.
+	// The operator repeats the interrupted import.
 	leave()
 	_, err = h.client.PutNetwork(ctx, n, false, left...)
 	must(t, err)
@@ -132,8 +132,8 @@ func TestReservationsLeft(t *testing.T) {
 	}
 }
 
-// TestTwoNetworksWithReservations: of two that define the same network at once
-// one is told that it is there already, and nothing is missing from it.
+// TestTwoNetworksWithReservations: if two clients define the same network at the same time, one of them is told that
+// the network already exists, and no reservation is missing.
 func TestTwoNetworksWithReservations(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()

@@ -20,13 +20,13 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// slow has renewals so far apart that only the watch can notice a loss.
+// slow sets renewals so far apart that only the watch can notice a loss.
 func (h *host) slow() *host {
 	h.config.Lease.TTL, h.config.Lease.RenewMargin = 2*time.Hour, time.Hour
 	return h
 }
 
-// empty takes everything out of the store, as a restored backup may.
+// empty deletes everything from the store, as restoring a backup may.
 func empty(store *memory.Store) {
 	for _, key := range store.Keys("") {
 		store.Delete(key)
@@ -43,7 +43,7 @@ func TestStoreEmptied(t *testing.T) {
 	a.applies(want)
 	a.ready()
 	b.ready()
-	for _, h := range []*host{a, b} { // nobody mends it before it was looked at
+	for _, h := range []*host{a, b} { // neither repairs the store before the checks below
 		h.registry.setOne("PutNetwork", registry.ErrUnavailable)
 		h.registry.setOne("Acquire", registry.ErrUnavailable)
 	}
@@ -65,7 +65,7 @@ func TestStoreEmptied(t *testing.T) {
 			t.Errorf("%s was not put back", key)
 		}
 	}
-	// Both trip over the store once more until the first has put the network back.
+	// Both hosts fail once more until the first of them has put the network back.
 	eventually(t, func() error {
 		if _, err := store.Client().Network(context.Background(), "n"); err == nil {
 			return nil
@@ -127,8 +127,8 @@ func TestClaimTellsWhatWasHeld(t *testing.T) {
 	}
 }
 
-// TestClaimAfterALoss: a host that saw the store lose the network leaves the others time
-// to claim their subnets again, unless it claims its own.
+// TestClaimAfterALoss: a host that saw the store lose the network gives other hosts time to claim their subnets again,
+// unless it claims its own.
 func TestClaimAfterALoss(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a").start(), newHost(t, store, "b")
@@ -141,7 +141,7 @@ func TestClaimAfterALoss(t *testing.T) {
 	must(t, a.stop())
 	store.EndSession(before.Session)
 	empty(store)
-	_, err := run.definition(t.Context()) // it goes on with what it knows
+	_, err := run.definition(t.Context()) // the definition that it knows stays in force
 	must(t, err)
 	n.CreateIndex, n.ModifyIndex = 0, 0
 	must(t, store.Client().PutNetwork(t.Context(), n))
@@ -171,7 +171,7 @@ func TestSessionIsSaved(t *testing.T) {
 	if err != nil || got.Session == "" || got.Session != lease.Session || len(got.Pools) != 1 || got.Backend.Type != "recorder" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	a.store.EndSession(lease.Session) // a new one is saved, too
+	a.store.EndSession(lease.Session) // the new session is saved, too
 	eventually(t, func() error {
 		got, err := state.Load(a.config.DataDir, "n")
 		if now, _, _ := mustRunner(t, a).lease.Get(); err != nil || got.Session == lease.Session || got.Session != now.Session {
@@ -181,7 +181,7 @@ func TestSessionIsSaved(t *testing.T) {
 	})
 }
 
-// TestLossIsSeenByTheWatch: renewals are an hour apart.
+// TestLossIsSeenByTheWatch: renewals are an hour apart, so only the watch can notice a loss.
 func TestLossIsSeenByTheWatch(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -224,7 +224,7 @@ func TestLossIsSeenByTheWatch(t *testing.T) {
 	}
 }
 
-// scripted answers WatchLease with one lease for ever.
+// scripted always answers WatchLease with the same lease.
 type scripted struct {
 	registry.Registry
 	lease registry.Lease
@@ -248,7 +248,7 @@ func TestWatchOwn(t *testing.T) {
 		err   error
 		want  string
 		copy  bool
-		// answer: nothing is lost, the record is only to be written again
+		// answer means that nothing is lost, but the record has to be written again.
 		answer bool
 	}{
 		{name: "gone", err: registry.ErrLeaseNotFound, want: "gone"},
@@ -303,7 +303,7 @@ func TestWatchOwn(t *testing.T) {
 	}
 }
 
-// TestLossIsSeenByRenewing: the watch does not work.
+// TestLossIsSeenByRenewing: a renewal notices a loss when the watch does not work.
 func TestLossIsSeenByRenewing(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.registry.setOne("WatchLease", registry.ErrUnavailable)
@@ -320,8 +320,8 @@ func TestLossIsSeenByRenewing(t *testing.T) {
 	a.check(health.Lease, api.Passing, lease.Subnet().String())
 }
 
-// TestSessionComesBackToLife: a session was found dead, and a store that was set
-// back has it again, with the lease. It is renewed from then on.
+// TestSessionComesBackToLife: a session was found dead, and a store that was set back has it again, with the lease. The
+// host renews it from then on.
 func TestSessionComesBackToLife(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a")
@@ -341,8 +341,8 @@ func TestSessionComesBackToLife(t *testing.T) {
 		}
 		return nil
 	})
-	// The watch, not another renewal, is to see what the restore brings: it
-	// works once it has had an answer and asks for the next.
+	// The watch, not another renewal, should see the restored record. The watch works once it has had an answer and
+	// asks for the next.
 	a.registry.setOne("WatchLease", nil)
 	a.more("watches", a.registry.count("own WatchLease")+1, func() int { return a.registry.count("own WatchLease") })
 	a.registry.setOne("Renew", registry.ErrUnavailable)
@@ -375,7 +375,7 @@ func TestWaitIsCriticalOnlyWithoutALease(t *testing.T) {
 	}
 }
 
-// TestRenewalGoesOn: a lease is worth keeping whatever its network waits for.
+// TestRenewalGoesOn: a host renews its lease whatever its network waits for.
 func TestRenewalGoesOn(t *testing.T) {
 	t.Parallel()
 	t.Run("unknown backend", func(t *testing.T) {
@@ -406,8 +406,8 @@ func TestRenewalGoesOn(t *testing.T) {
 	})
 }
 
-// TestNoClaimAfterRelease: the watch may notice that the record is gone before
-// the round has ended.
+// TestNoClaimAfterRelease: a released lease is not claimed again, although the watch may notice that the record is gone
+// before the round has ended.
 func TestNoClaimAfterRelease(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	r := h.part()
@@ -429,8 +429,8 @@ func TestLostErrorNamesBothSubnets(t *testing.T) {
 	}
 }
 
-// TestSessionSaidToBeGone: a store that has just come back may not know a
-// session yet that lives.
+// TestSessionSaidToBeGone: a store that has just come back may not know a living session yet. The host keeps the
+// session.
 func TestSessionSaidToBeGone(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()

@@ -20,16 +20,16 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestReloadOfWhatWasCutOff: a configuration in which something is missing that no
-// program leaves out on purpose is refused by name, until it is confirmed.
+// TestReloadOfWhatWasCutOff: a configuration that lacks something that no program leaves out on purpose is refused
+// until it is confirmed. The refusal names what is missing.
 func TestReloadOfWhatWasCutOff(t *testing.T) {
 	ctx := context.Background()
 	for _, tt := range []struct {
 		name   string
 		before func(c *config.Config)
 		change func(c *config.Config)
-		wants  []string // words of the refusal; none: it is taken over
-		left   int      // networks, once it is
+		wants  []string // words of the refusal; none if the configuration is taken over
+		left   int      // the number of networks after it is taken over
 	}{
 		{"a file that is empty", nil, func(c *config.Config) { c.Empty, c.Networks = c.Files[1:], c.Networks[:1] }, []string{"b.hcl is empty", "leno reload -force"}, 1},
 		{"a file that was empty", func(c *config.Config) { c.Empty = c.Files[1:] }, func(c *config.Config) { c.Networks = c.Networks[:1] }, nil, 1},
@@ -77,21 +77,19 @@ func TestReloadOfWhatWasCutOff(t *testing.T) {
 	}
 }
 
-// wide gives the host's network so many subnets that the same one comes twice by
-// intention alone.
+// wide gives the host's network so many subnets that the host does not get the same one twice by chance.
 func (h *host) wide() *host {
 	h.config.Networks[0].Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 30}}
 	return h
 }
 
-// TestFormerSubnet: a host whose network comes back into its configuration has the
-// same subnet, if that is free.
+// TestFormerSubnet: a host whose network comes back into its configuration gets its former subnet, if that is free.
 func TestFormerSubnet(t *testing.T) {
 	ctx := context.Background()
 	for _, tt := range []struct {
 		name string
 		away bool                          // the agent is restarted without the network
-		then func(a *host, s netip.Prefix) // while it is away
+		then func(a *host, s netip.Prefix) // called while the network is not configured
 		same bool
 	}{
 		{"by reloads", false, nil, true},
@@ -159,9 +157,8 @@ func TestFormerSubnet(t *testing.T) {
 	}
 }
 
-// TestStartWithoutNetworks: an agent whose configuration names no network at all
-// leaves what an earlier process was part of as it is, and says so, until somebody
-// puts the networks back or confirms that they are to be left.
+// TestStartWithoutNetworks: an agent whose configuration names no network leaves the networks of an earlier process as
+// they are, and says so, until an operator puts them back or confirms that they are to be left.
 func TestStartWithoutNetworks(t *testing.T) {
 	ctx := context.Background()
 	for _, way := range []string{"put back", "confirmed"} {
@@ -179,7 +176,7 @@ func TestStartWithoutNetworks(t *testing.T) {
 			c = a.config
 			a.start()
 			a.check(health.Network, api.Critical, "takes part in n", "leno reload -force")
-			eventually(t, func() error { // it has had the time to leave
+			eventually(t, func() error { // by then the agent has had the time to leave
 				if a.agent.self().NodeName == "" || len(a.said.with("what it does not name stays as it is")) == 0 {
 					return errors.New("not there yet")
 				}
@@ -188,7 +185,7 @@ func TestStartWithoutNetworks(t *testing.T) {
 			if report, _ := a.agent.env.health.Report(); report.Ready || report.Status != api.Critical {
 				t.Errorf("%+v", report)
 			}
-			must(t, errOf(a.client.Reload(ctx, false))) // which changes nothing
+			must(t, errOf(a.client.Reload(ctx, false))) // changes nothing
 			if _, _, there := a.store.Get(leaseKey(subnet)); !there || !exists(file) || !exists(state.Path(a.config.DataDir, "n")) ||
 				len(a.recorder.tries()) != applied || len(a.wall.names()) != rules {
 				t.Fatalf("it was left: %q, rules %q", a.recorder.tries()[applied:], a.wall.names()[rules:])
@@ -219,9 +216,8 @@ func TestStartWithoutNetworks(t *testing.T) {
 	}
 }
 
-// TestStartWithAnEmptyFile: a network whose file is empty at a start stays as it is,
-// beside those that run, until somebody confirms that it is to be left or the file is
-// removed.
+// TestStartWithAnEmptyFile: a network whose file is empty at a start stays as it is, next to the networks that run,
+// until an operator removes the file or confirms that the network is to be left.
 func TestStartWithAnEmptyFile(t *testing.T) {
 	ctx := context.Background()
 	for _, way := range []string{"put back", "confirmed", "removed", "restarted"} {

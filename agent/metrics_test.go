@@ -29,7 +29,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// metered is a backend that counts in all.
+// metered is a backend that has counters of all its traffic.
 type metered struct {
 	backend.Backend
 	totals *atomic.Pointer[backend.Counters]
@@ -37,7 +37,7 @@ type metered struct {
 
 func (m metered) Totals() (backend.Counters, error) { return *m.totals.Load(), nil }
 
-// metered is a kind of backend whose totals are set by the test.
+// metered returns a kind of backend whose totals a test sets.
 func (r *recorder) metered(name string) backend.Type {
 	kind := r.kind(name)
 	made := kind.New
@@ -49,7 +49,7 @@ func (r *recorder) metered(name string) backend.Type {
 	return kind
 }
 
-// refusing is a catalogue that may refuse.
+// refusing is a catalogue that refuses registrations on demand.
 type refusing struct {
 	*serviceStore
 	refuse atomic.Bool
@@ -62,7 +62,7 @@ func (r *refusing) Announce(ctx context.Context, s registry.Service, v registry.
 	return r.serviceStore.Announce(ctx, s, v)
 }
 
-// exposed is what a host shows in the Prometheus format.
+// exposed returns the metrics of a host in the Prometheus format.
 func (h *host) exposed() map[string]*dto.MetricFamily {
 	h.t.Helper()
 	code, body := h.request("GET", "/v1/agent/metrics?format=prometheus", "")
@@ -77,8 +77,8 @@ func (h *host) exposed() map[string]*dto.MetricFamily {
 	return families
 }
 
-// metric is the value of one series, of a timer how often it was measured; labels
-// are its values in the order of the table. ok is false when it is not there.
+// metric returns the value of a series, or the number of measurements of a timer. labels are the values of the labels
+// in the order of the table. ok reports whether the series exists.
 func (h *host) metric(name string, labels ...string) (value float64, ok bool) {
 	h.t.Helper()
 	i := slices.IndexFunc(telemetry.Table(), func(m telemetry.Metric) bool { return m.Name == name })
@@ -105,7 +105,7 @@ func (h *host) metric(name string, labels ...string) (value float64, ok bool) {
 	return 0, false
 }
 
-// measures waits until a metric is as want says.
+// measures waits until the value of a metric satisfies want.
 func (h *host) measures(want func(float64) bool, name string, labels ...string) {
 	h.t.Helper()
 	eventually(h.t, func() error {
@@ -120,8 +120,7 @@ func is(want float64) func(float64) bool    { return func(v float64) bool { retu
 func over(least float64) func(float64) bool { return func(v float64) bool { return v > least } }
 func under(most float64) func(float64) bool { return func(v float64) bool { return v < most } }
 
-// TestMetrics: every metric of the table is exposed by an agent at rest, and moves
-// when what it measures happens.
+// TestMetrics: an idle agent exposes every metric of the table, and each metric changes when what it measures happens.
 func TestMetrics(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a"), newHost(t, store, "b")
@@ -155,13 +154,13 @@ func TestMetrics(t *testing.T) {
 		}
 		return nil
 	})
-	// What other tests need time for.
+	// One agent goes through all rows in this order.
 	rows := []struct {
 		name   string
 		labels []string
-		at     func(float64) bool // rest
-		do     func()             // nil for nothing to be done
-		then   func(float64) bool // wanted after it; nil for more than at rest
+		at     func(float64) bool // the value at rest
+		do     func()             // nil to do nothing
+		then   func(float64) bool // the value after do; nil for more than at rest
 		undo   func()
 	}{
 		{name: telemetry.BuildInfo, labels: []string{"test"}, at: is(1)},
@@ -280,10 +279,11 @@ func TestMetrics(t *testing.T) {
 			if err := store.Client().AddReservation(t.Context(), n, registry.Reservation{Slot: slot, Subnet: free(a, b), Node: "z"}, false); err != nil {
 				t.Fatal(err)
 			}
-			a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "metered", `{"x":2}`) }) // they are read at each beginning
+			// Reservations are read each time a runner begins.
+			a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "metered", `{"x":2}`) })
 		}},
 	}
-	// No test moves these, or one of its own does.
+	// TestMetricsOfRequests covers this metric.
 	tested := map[string]bool{telemetry.APIWaiting: true}
 	for _, row := range rows {
 		if row.at != nil {
@@ -309,8 +309,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestWatchAgeOfAnAgentThatHearsNothing: a store that was away from the start is
-// found by its age as well.
+// TestWatchAgeOfAnAgentThatHearsNothing: the age of the watch also shows a store that was away from the start.
 func TestWatchAgeOfAnAgentThatHearsNothing(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.registry.set(registry.ErrUnavailable)
@@ -325,7 +324,7 @@ func TestWatchAgeOfAnAgentThatHearsNothing(t *testing.T) {
 	a.measures(is(0), telemetry.WatchAge, "n")
 }
 
-// TestMetricsOfALeftNetwork: its gauges are gone at once.
+// TestMetricsOfALeftNetwork: the gauges of a network disappear as soon as the host has left it.
 func TestMetricsOfALeftNetwork(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.config.Networks = append(a.config.Networks, a.second())
@@ -343,8 +342,7 @@ func TestMetricsOfALeftNetwork(t *testing.T) {
 	a.measures(is(1), telemetry.LeaseHeld, "n")
 }
 
-// TestMetricsAreSent: where the configuration says, also when a reload has changed
-// that.
+// TestMetricsAreSent: metrics are sent where the configuration says, also after a reload has changed that.
 func TestMetricsAreSent(t *testing.T) {
 	first, second := newDrain(t), newDrain(t)
 	a := newHost(t, memory.New(), "a")
@@ -360,7 +358,7 @@ func TestMetricsAreSent(t *testing.T) {
 	second.gets("leno.agent.reloads.ok:1.000000|c", "leno.lease.renewals.n.ok:1.000000|c")
 }
 
-// drain is a UDP socket for metrics.
+// drain is a UDP socket that receives metrics.
 type drain struct {
 	t    *testing.T
 	conn net.PacketConn
@@ -379,7 +377,7 @@ func newDrain(t *testing.T) *drain {
 
 func (d *drain) address() string { return d.conn.LocalAddr().String() }
 
-// gets reads until all words came.
+// gets reads until all words have come.
 func (d *drain) gets(words ...string) {
 	d.t.Helper()
 	buffer := make([]byte, 65536)
@@ -395,7 +393,7 @@ func (d *drain) gets(words ...string) {
 	}
 }
 
-// TestMetricsFormats: who gets which, and the reason of who gets none.
+// TestMetricsFormats covers the format that each client gets, and the reason given to a client that gets none.
 func TestMetricsFormats(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
@@ -447,8 +445,8 @@ func TestMetricsFormats(t *testing.T) {
 	}
 }
 
-// TestMetricsOfRequests: one that waits for a change is counted as that while it
-// waits, and not timed; what is asked for in vain has no series of its own.
+// TestMetricsOfRequests: a request that waits for a change is counted as waiting, and its waiting is not timed.
+// Requests for unknown paths have no series of their own.
 func TestMetricsOfRequests(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
@@ -475,7 +473,7 @@ func TestMetricsOfRequests(t *testing.T) {
 	}
 }
 
-// BenchmarkMetrics is one answer to Prometheus, of an agent that knows many hosts.
+// BenchmarkMetrics measures an answer to Prometheus by an agent that knows many hosts.
 func BenchmarkMetrics(b *testing.B) {
 	for _, hosts := range []int{10, 1000, 10000} {
 		b.Run(fmt.Sprintf("%d hosts", hosts), func(b *testing.B) {

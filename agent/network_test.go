@@ -268,8 +268,8 @@ func TestWatchNetworks(t *testing.T) {
 	networks("[]")
 }
 
-// TestWatchedNetworkDeletedAtOnce: a network that was deleted before the agent read its
-// definition is none that it waits for.
+// TestWatchedNetworkDeletedAtOnce: the agent does not wait for a network that was deleted before the agent read its
+// definition.
 func TestWatchedNetworkDeletedAtOnce(t *testing.T) {
 	store := memory.New()
 	a := newHost(t, store, "a")
@@ -398,7 +398,7 @@ func TestOverlappingNetworkWaits(t *testing.T) {
 	more.Networks = append(more.Networks[:1:1], second)
 	m, err := definition.FromBlock(second)
 	must(t, err)
-	must(t, store.Client().PutNetwork(t.Context(), m)) // as with -force
+	must(t, store.Client().PutNetwork(t.Context(), m)) // as with leno network apply -force
 	if err := a.agent.Reload(context.Background(), more); err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ func (s silentNetworks) WatchNetworks(ctx context.Context, after uint64) (regist
 	return s.Registry.WatchNetworks(ctx, after)
 }
 
-// TestNetworksAfterALoss: the networks are read again when the leases tell that the store lost records, however often.
+// TestNetworksAfterALoss: the networks are read again each time the leases show that the store lost records.
 func TestNetworksAfterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, memory.New(), "a")

@@ -15,15 +15,15 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// flowing is a device that the kernel carries packets of the subnets through.
+// flowing returns the state of a kernel with a device through which packets of the subnets flow.
 func flowing(subnets ...netip.Prefix) KernelState {
 	out := waiting(subnets...)
 	out.Carrier = true
 	return out
 }
 
-// TestStateLost: a host whose datapath stands goes on under its id without its
-// state directory, so that its peers see no change. Any other gets a new id.
+// TestStateLost: a host that has lost its state directory keeps its id if its datapath still exists, so that its peers
+// see no change. Any other host gets a new id.
 func TestStateLost(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -76,8 +76,8 @@ func TestStateLost(t *testing.T) {
 	}
 }
 
-// TestAnotherHostIsNotTakenForThisOne: what stands is this host's, and the lease
-// is of a host that it may be, but is not.
+// TestAnotherHostIsNotTakenForThisOne: the datapath is this host's, and the lease is that of a host that could be this
+// one but has another name or address. This host does not adopt the other's id.
 func TestAnotherHostIsNotTakenForThisOne(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -103,8 +103,7 @@ func TestAnotherHostIsNotTakenForThisOne(t *testing.T) {
 	}
 }
 
-// TestStateLostWhileTheStoreIsAway: nothing is decided before the store can be
-// asked, and packets flow.
+// TestStateLostWhileTheStoreIsAway: nothing is decided before the store can be asked, and packets flow on.
 func TestStateLostWhileTheStoreIsAway(t *testing.T) {
 	a, _, subnet, applied := pair(t)
 	before := leaseOf(t, a, subnet)
@@ -125,8 +124,8 @@ func TestStateLostWhileTheStoreIsAway(t *testing.T) {
 	}
 }
 
-// TestStateLostWhileTheRecordIsBroken: what stands may be of that network, so no id
-// is made up before it can be read.
+// TestStateLostWhileTheRecordIsBroken: the datapath may belong to the network whose record is broken, so no id is made
+// before the record can be read.
 func TestStateLostWhileTheRecordIsBroken(t *testing.T) {
 	a, _, subnet, applied := pair(t)
 	before := leaseOf(t, a, subnet)
@@ -148,9 +147,8 @@ func TestStateLostWhileTheRecordIsBroken(t *testing.T) {
 	}
 }
 
-// TestNewHostWhileTheStoreIsAway: a host on which nothing stands does not wait for
-// an id, and says what it waits for, also when its network's plan is the store's
-// alone.
+// TestNewHostWhileTheStoreIsAway: a host without a datapath does not wait for an id, and says what it waits for, even
+// if only the store has the plan of its network.
 func TestNewHostWhileTheStoreIsAway(t *testing.T) {
 	for name, change := range map[string]func(*host){
 		"a whole block":           func(*host) {},
@@ -176,7 +174,7 @@ func TestNewHostWhileTheStoreIsAway(t *testing.T) {
 	}
 }
 
-// leaseOf is the record on a subnet.
+// leaseOf returns the store's record of a subnet.
 func leaseOf(t testing.TB, h *host, subnet netip.Prefix) registry.Lease {
 	t.Helper()
 	client := h.store.Client()

@@ -17,8 +17,8 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// inBubble runs the agent's part in its network and everything that asks the
-// store, but nothing that waits for more than time and memory.
+// inBubble runs the agent's part in its network and everything that calls the store, but nothing that waits for
+// anything except time and memory.
 func (h *host) inBubble(ctx context.Context, wg *sync.WaitGroup) {
 	r := h.part()
 	h.agent.runners["n"] = &running{runner: r}
@@ -28,8 +28,8 @@ func (h *host) inBubble(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { _ = r.Run(ctx) })
 }
 
-// asked is when the host's store was asked anything since, by call, as long
-// after that.
+// asked returns the calls that the host's store has had since a time: how long after that time each was made, by the
+// name of the call, such as "Renew".
 func (h *host) asked(since time.Time) map[string][]time.Duration {
 	h.registry.mu.Lock()
 	defer h.registry.mu.Unlock()
@@ -44,7 +44,7 @@ func (h *host) asked(since time.Time) map[string][]time.Duration {
 	return out
 }
 
-// crowd is the greatest share of the times that lies within one window.
+// crowd returns the greatest share of the times that lies within one window.
 func crowd(times []time.Duration, window time.Duration) float64 {
 	slices.Sort(times)
 	most, first := 0, 0
@@ -57,9 +57,8 @@ func crowd(times []time.Duration, window time.Duration) float64 {
 	return float64(most) / float64(len(times))
 }
 
-// TestOutageOfManyAgents: a hundred agents lose the store at once. They ask for
-// it seldom, not together, and when it is back all is well within 10 s, though
-// they do not come back together either.
+// TestOutageOfManyAgents: a hundred agents lose the store at once. They call it seldom, and not all together. When it
+// is back, all is well within 10 s, although they do not come back all together either.
 func TestOutageOfManyAgents(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -85,8 +84,7 @@ func manyAgents(t *testing.T, failure error, lasts time.Duration) {
 	defer cancel()
 	var hosts []*host
 	for i := range agents {
-		// Each has a store of its own, since what they read of each other does
-		// not matter here.
+		// Each host has a store of its own, since what hosts read of each other does not matter here.
 		h := newHost(t, memory.New(), fmt.Sprintf("h%d", i))
 		h.pace, h.quiet = retry.DefaultPolicy(), true
 		h.config.Lease.TTL, h.config.Lease.RenewMargin = 30*time.Second, 20*time.Second
@@ -125,7 +123,7 @@ func manyAgents(t *testing.T, failure error, lasts time.Duration) {
 		n := 0
 		for call, times := range h.asked(away.Add(1)) {
 			n += len(times)
-			if call != "Probe" && call != "Renew" && len(times) > 0 { // renewals are due in step here
+			if call != "Probe" && call != "Renew" && len(times) > 0 { // renewals of all hosts are due together here
 				firsts = append(firsts, times[0])
 			}
 			for i, at := range times {
@@ -178,8 +176,8 @@ func manyAgents(t *testing.T, failure error, lasts time.Duration) {
 		100*crowd(firsts, 100*time.Millisecond), len(firsts), 100*crowd(returns, 500*time.Millisecond), len(returns))
 }
 
-// TestRenewalInTime: however long pauses have grown, and though a call hangs, a
-// session is renewed before it ends once the store can be used.
+// TestRenewalInTime: a session is renewed before it ends once the store can be used, however long pauses have grown,
+// and even if a call hangs.
 func TestRenewalInTime(t *testing.T) {
 	for _, lease := range []config.Lease{
 		{TTL: 10 * time.Second, RenewMargin: 20 * time.Second / 3},
@@ -206,11 +204,11 @@ func renewalInTime(t *testing.T, lease config.Lease, hangs bool) {
 	h.inBubble(ctx, &wg)
 	session := func() string { l, _, _ := mustRunner(t, h).lease.Get(); return l.Session }
 	h.subnet()
-	synctest.Wait() // until its renewal is under way
+	synctest.Wait() // until the first renewal is under way
 	first := session()
 	for range 20 {
-		// Renewals alone fail, so that nothing wakes the loop. What is left of the
-		// margin then must do for a pause, and for a call that is hanging.
+		// Only renewals fail, so that nothing else wakes the loop. What is left of the margin must then suffice for a
+		// pause, and for a call that hangs.
 		left := lease.RenewMargin / 4
 		if hangs {
 			left += lease.RenewMargin / 2

@@ -9,7 +9,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// TestReadKernelState reads a kernel from which more and more is removed.
+// TestReadKernelState reads a kernel from which each step removes more.
 func TestReadKernelState(t *testing.T) {
 	ns := nstest.New(t)
 	pools := []netip.Prefix{netip.MustParsePrefix("10.5.0.0/20"), netip.MustParsePrefix("fd00:5::/48")}

@@ -12,7 +12,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// testLease is host n's lease of 10.5.<slot>.0/24.
+// testLease returns the lease of a host on a slot, such as 10.5.2.0/24 for slot 2.
 func testLease(host string, slot uint64, session string, index uint64) registry.Lease {
 	b, err := registry.NewBackend("alloc", nil)
 	if err != nil {
@@ -27,9 +27,9 @@ func testLease(host string, slot uint64, session string, index uint64) registry.
 
 func TestPeersOf(t *testing.T) {
 	own := testLease("a", 1, "sa", 1)
-	moved := testLease("a", 9, "", 7) // our own earlier subnet
+	moved := testLease("a", 9, "", 7) // our former subnet
 	stranger := testLease("x", 1, "sx", 9)
-	missing := testLease("b", 4, "", 7) // lost by a store that was set back to when b was elsewhere
+	missing := testLease("b", 4, "", 7) // lost by a store that was set back to a time when b was elsewhere
 	missing.Missing = true
 	tests := []struct {
 		name   string
@@ -79,14 +79,14 @@ func TestConflicts(t *testing.T) {
 	missing.Missing = true
 	copied := testLease("d", 4, "sd", 2)
 	copied.NodeID = own.NodeID
-	before := copied // our own of before a restore, under our former name and address
+	before := copied // our own from before a restore, under our former name and address
 	before.ModifyIndex = 0
-	moved := own // written, and seen before the claim was answered
+	moved := own // our own, seen before the claim was answered
 	moved.ModifyIndex, moved.Session, moved.PublicIPs = 2, registry.UnknownSession, sameName.PublicIPs
 	tests := []struct {
 		name  string
 		lease registry.Lease
-		want  []string // in the text; none for no conflict
+		want  []string // words of the text; none if there is no conflict
 	}{
 		{"our own at another address", moved, nil},
 		{"our own", own, nil},
@@ -113,7 +113,7 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
-// Two records under one name are two peers, of which one may have fallen silent.
+// TestPeersOfOneName: two records under one name are two peers, one of which may have fallen silent.
 func TestPeersOfOneName(t *testing.T) {
 	run := newHost(t, memory.New(), "a").part()
 	run.lease.Set(testLease("a", 1, "sa", 1))
@@ -129,7 +129,7 @@ func TestPeersOfOneName(t *testing.T) {
 	}
 }
 
-// TestPeerListIsSorted by what people look for, the name.
+// TestPeerListIsSorted: peers are sorted by name, which is what people look for.
 func TestPeerListIsSorted(t *testing.T) {
 	run := newHost(t, memory.New(), "a").part()
 	run.lease.Set(testLease("a", 1, "sa", 1))

@@ -14,7 +14,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// looked waits until the underlay was looked at more often than before.
+// looked waits until the underlay was selected more often than before, and returns how often it was.
 func (h *host) looked(before int) int {
 	h.t.Helper()
 	var now int
@@ -29,8 +29,8 @@ func (h *host) looked(before int) int {
 	return now
 }
 
-// Each change of the kernel makes a host without an underlay look again: nine
-// pauses alone would be 12 s at least.
+// TestWaitingForTheUnderlayEndsWithAnEvent: each change of the kernel makes a host without an underlay look for one
+// again. Nine pauses alone would take at least 12 s.
 func TestWaitingForTheUnderlayEndsWithAnEvent(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(*host){
@@ -71,8 +71,8 @@ func TestWaitingForTheUnderlayEndsWithAnEvent(t *testing.T) {
 	}
 }
 
-// A host whose underlay went looks again with each change, also while its
-// datapath cannot be applied.
+// TestUnderlayGoneAndBackWhileTheDatapathFails: a host that lost its underlay looks for it again at each change, even
+// while its datapath cannot be applied.
 func TestUnderlayGoneAndBackWhileTheDatapathFails(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a").start()
@@ -97,8 +97,8 @@ func TestUnderlayGoneAndBackWhileTheDatapathFails(t *testing.T) {
 	}
 }
 
-// What peers are reached at is asked for when the peers change, and the answer is
-// in force with them.
+// TestTheWaysToPeersAreLookedAt: when the peers change, the agent looks at the paths to their addresses, and applies
+// the result together with the peers.
 func TestTheWaysToPeersAreLookedAt(t *testing.T) {
 	store := memory.New()
 	a := newHost(t, store, "a")

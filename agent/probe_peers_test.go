@@ -12,7 +12,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// probe answers in place of a kernel: every peer is reached.
+// probe stands in for a kernel that reaches every peer.
 func (h *host) probe(ctx context.Context, here probe.Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error) {
 	h.mu.Lock()
 	before := h.probing
@@ -39,7 +39,7 @@ func (h *host) probe(ctx context.Context, here probe.Host, peers []api.Peer, r a
 	return out, nil
 }
 
-// TestProbe covers what a probe gets and what it refuses.
+// TestProbe covers what a probe returns and what is refused.
 func TestProbe(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
@@ -77,7 +77,7 @@ func TestProbe(t *testing.T) {
 	wantCode(t, "no right", err, http.StatusNotImplemented, "CAP_NET_RAW")
 }
 
-// TestProbesTakeTurns: one probe of a network runs at a time, and it ends when its client goes.
+// TestProbesTakeTurns: one probe of a network runs at a time, and it ends when its client disconnects.
 func TestProbesTakeTurns(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
@@ -118,7 +118,7 @@ func (h *host) beforeProbes(f func(context.Context) error) {
 	h.probing = f
 }
 
-// TestProbesAreJudged as in an examination, except for hosts that have gone since.
+// TestProbesAreJudged: probes are judged as in an examination, except those of hosts that have gone since.
 func TestProbesAreJudged(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()

@@ -29,8 +29,8 @@ func TestProcessors(t *testing.T) {
 	}
 }
 
-// A backend whose threads wait in the kernel has processors for them as long as
-// it runs.
+// TestAgentGivesThreadsProcessors: while a backend runs whose threads wait in the kernel, the process has processors
+// for these threads.
 func TestAgentGivesThreadsProcessors(t *testing.T) {
 	t.Setenv("GOMAXPROCS", "")
 	before := runtime.GOMAXPROCS(0)
@@ -48,7 +48,7 @@ func TestAgentGivesThreadsProcessors(t *testing.T) {
 	}
 }
 
-// Whoever sets the variable decides.
+// TestProcessorsAreTheOperators: an operator who sets GOMAXPROCS decides.
 func TestProcessorsAreTheOperators(t *testing.T) {
 	t.Setenv("GOMAXPROCS", "3")
 	before := runtime.GOMAXPROCS(0)

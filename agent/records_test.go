@@ -18,7 +18,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// boardUnderTest has a board with a clock, what it logged and what it reported.
+// boardUnderTest returns a board, its log, the status and reason it reported last, and its clock.
 func boardUnderTest() (b *recordBoard, log *bytes.Buffer, said *[2]string, now *time.Time) {
 	log, said, now = &bytes.Buffer{}, new([2]string), new(time.Time)
 	*now = time.Unix(1_000_000, 0)
@@ -36,7 +36,7 @@ func TestRecordBoard(t *testing.T) {
 		list           string
 		bad            []registry.BadRecord
 		status, reason string
-		logged         int // lines since the last step
+		logged         int // lines logged in this step
 	}{
 		{"lease list", nil, api.Passing, "every record is usable", 0},
 		{"lease list", []registry.BadRecord{lease}, api.Warning, "1 record skipped (see `leno lease list`), the first leno/leases/n/x: invalid: nonsense", 1},
@@ -59,7 +59,7 @@ func TestRecordBoard(t *testing.T) {
 	}
 }
 
-// However many and however large, what is said stays short.
+// TestRecordBoardIsBounded: logs and reasons stay short, however many records are bad and however large they are.
 func TestRecordBoardIsBounded(t *testing.T) {
 	b, log, said, now := boardUnderTest()
 	many := func(what string) []registry.BadRecord {
@@ -80,11 +80,11 @@ func TestRecordBoardIsBounded(t *testing.T) {
 	}{
 		{"a", 0, maxLogged + 1},
 		{"a", 0, 0},
-		{"b", time.Second, 1}, // how many, and no names within the same minute
+		{"b", time.Second, 1}, // the number alone: names are not logged within the same minute
 		{"c", time.Second, 1},
 		{"d", time.Second, 1},
 		{"e", time.Second, 1},
-		{"f", time.Second, 0}, // nor does the number go on for ever
+		{"f", time.Second, 0}, // the number is not logged for ever, either
 		{"f", time.Minute, 0},
 		{"g", 0, maxLogged + 1},
 	} {
@@ -149,7 +149,8 @@ func slotsOf(leases []registry.Lease) (out []uint64) {
 	return out
 }
 
-// A peer whose agent is down cannot mend its record, and its kernel carries on.
+// TestPeersRecordOverwritten: a peer whose agent is down cannot repair its record, but its kernel goes on carrying
+// packets, so it stays a peer.
 func TestPeersRecordOverwritten(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
@@ -177,7 +178,7 @@ func TestPeersRecordOverwritten(t *testing.T) {
 		t.Errorf("came back on %s, was on %s", now, subnet)
 	}
 
-	// Gone is gone.
+	// A peer whose record is deleted is removed.
 	if err := b.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +221,7 @@ func TestBadNetworkIsNamed(t *testing.T) {
 	}
 }
 
-// A network goes on as it is when somebody writes nonsense over its definition.
+// TestOwnNetworkOverwritten: a network goes on as it is when its definition is overwritten with nonsense.
 func TestOwnNetworkOverwritten(t *testing.T) {
 	store := memory.New()
 	a := newHost(t, store, "a").start()
@@ -262,15 +263,15 @@ func TestBadReservationIsNamed(t *testing.T) {
 	a.check(health.Records, api.Warning, "2 records skipped (see `leno lease list` and `leno reservation list`)")
 	store.Delete(leaseKey(free(a)))
 	store.Delete(key)
-	// Who looks at the list need not wait for health.
+	// A request for the list need not wait for health.
 	if list, err := a.client.Reservations(context.Background(), "n"); err != nil || len(list.Skipped) != 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
 	a.check(health.Records, api.Passing)
 }
 
-// TestSetBackOnceBesideABadRecord: a store that was set back once is said to be so once,
-// also while one of its records cannot be used.
+// TestSetBackOnceBesideABadRecord: a store that was set back once is reported once, even while one of its records
+// cannot be used.
 func TestSetBackOnceBesideABadRecord(t *testing.T) {
 	t.Parallel()
 	store := memory.New()

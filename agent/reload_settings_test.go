@@ -21,14 +21,14 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// settingCase is one setting of the configuration and what a reload does with it.
+// settingCase is a setting of the configuration, and what a reload does with it.
 type settingCase struct {
 	change func(a *host, c *config.Config)
-	// seen says whether it is in force; nil for what needs a restart.
+	// seen returns an error unless the setting is in force. It is nil for a setting that needs a restart.
 	seen func(a *host, c config.Config) error
 }
 
-// expect is an error unless ok.
+// expect returns an error unless ok.
 func expect(ok bool, format string, args ...any) error {
 	if ok {
 		return nil
@@ -40,7 +40,7 @@ func settingCases() map[string]settingCase {
 	restart := func(change func(c *config.Config)) settingCase {
 		return settingCase{change: func(_ *host, c *config.Config) { change(c) }}
 	}
-	// Leases and the underlay are the runners', which are started with them.
+	// The settings of leases and of the underlay are the runners', which are started with them.
 	lease := func(change func(l *config.Lease)) settingCase {
 		return settingCase{func(_ *host, c *config.Config) { change(&c.Lease) }, func(a *host, c config.Config) error {
 			run, ok := a.agent.runner("n")
@@ -67,7 +67,7 @@ func settingCases() map[string]settingCase {
 	}
 	differs := func(change func(n *config.Network), field string) settingCase {
 		out := network(change)
-		out.seen = func(a *host, _ config.Config) error { // Consul's word counts
+		out.seen = func(a *host, _ config.Config) error { // the definition in Consul stays in force
 			n, err := a.client.Network(context.Background(), "n")
 			return errors.Join(err, expect(n.Local != nil && strings.Contains(strings.Join(n.Local.Differs, ";"), field), "no difference %s: %+v", field, n.Local))
 		}
@@ -108,7 +108,8 @@ func settingCases() map[string]settingCase {
 			handler.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{})))
 			return expect(w.Code == http.StatusOK, "the name is not accepted: %d %s", w.Code, w.Body)
 		}},
-		"http.tls.ca_file":     restart(func(c *config.Config) { c.HTTP.TLS.CAFile = "/x" }), // their content is another matter, see TestCertificates
+		// Only other paths need a restart. A reload takes over other content of these files, see TestTLS.
+		"http.tls.ca_file":     restart(func(c *config.Config) { c.HTTP.TLS.CAFile = "/x" }),
 		"http.tls.cert_file":   restart(func(c *config.Config) { c.HTTP.TLS.CertFile = "/x" }),
 		"http.tls.key_file":    restart(func(c *config.Config) { c.HTTP.TLS.KeyFile = "/x" }),
 		"http.tls.server_name": restart(func(c *config.Config) { c.HTTP.TLS.ServerName = "x" }),
@@ -200,7 +201,7 @@ func settingCases() map[string]settingCase {
 			code, _ := a.request("GET", "/v1/agent/metrics?format=prometheus", "")
 			return expect(code != http.StatusOK, "it is still served")
 		}},
-		// Gauges are sent every ten seconds; TestSenders of the package looks at their names.
+		// Gauges are sent every ten seconds. TestSenders of package telemetry looks at their names.
 		"telemetry.disable_hostname": {func(_ *host, c *config.Config) { c.Telemetry.DisableHostname = true }, func(a *host, _ config.Config) error {
 			return expect(telemetryConfig(a.agent.current(), "x").Host == "", "the names have the host's")
 		}},
@@ -209,7 +210,7 @@ func settingCases() map[string]settingCase {
 	}
 }
 
-// statsd is a setting that has metrics sent to an address.
+// statsd returns the case of a setting that makes the agent send metrics to an address.
 func statsd(change func(c *config.Config, address string)) settingCase {
 	return settingCase{func(a *host, c *config.Config) {
 		l, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -228,7 +229,7 @@ func (h *host) logFile() string {
 	return filepath.Join(filepath.Dir(h.config.DataDir), "log", "leno.log")
 }
 
-// rotated logs a little and counts the rotated files.
+// rotated logs two lines, and returns an error unless there are enough rotated files.
 func (h *host) rotated(c config.Config, enough func(int) bool) error {
 	h.agent.log.Warn("one")
 	h.agent.log.Warn("two")
@@ -236,9 +237,8 @@ func (h *host) rotated(c config.Config, enough func(int) bool) error {
 	return errors.Join(err, expect(enough(len(found)), "rotated files: %q", found))
 }
 
-// TestEverySetting: each setting there is, also one that is added later, is either
-// taken over by a running agent, which then shows the effect, or refused by its
-// name, and then nothing changed.
+// TestEverySetting: a running agent either takes over a setting and shows the effect, or refuses it by name and changes
+// nothing. This holds for each setting, including those added later.
 func TestEverySetting(t *testing.T) {
 	cases := settingCases()
 	for _, s := range config.Settings() {

@@ -76,8 +76,8 @@ func TestReloadTakesOver(t *testing.T) {
 	}
 }
 
-// TestReloadKeepsTheDatapath: changed settings of leases or of a network start
-// its runner again, which is no reason to take anything away.
+// TestReloadKeepsTheDatapath: changed settings of leases or of a network start its runner again, but nothing is
+// removed.
 func TestReloadKeepsTheDatapath(t *testing.T) {
 	for name, change := range map[string]func(*config.Config){
 		"lease":    func(c *config.Config) { c.Lease.TTL += time.Second },
@@ -118,7 +118,7 @@ func TestReloadAfterTheEnd(t *testing.T) {
 	if err := a.agent.Reload(ctx, a.config); !errors.Is(err, errEnded) {
 		t.Errorf("reload: %v", err)
 	}
-	idle := a.build() // never run: nobody answers
+	idle := a.build() // never run, so that nothing answers
 	cancel()
 	if err := idle.Reload(ctx, a.config); !errors.Is(err, context.Canceled) {
 		t.Errorf("reload: %v", err)
@@ -145,8 +145,8 @@ func TestReloadByRequest(t *testing.T) {
 	wantCode(t, "a broken file", errOf(a.client.Reload(ctx, false)), http.StatusConflict, "agent.hcl:3")
 }
 
-// TestReloadWhileTheStoreIsAway: a reload goes on with what this process carried,
-// confirmed or not, whatever somebody did to it a moment ago.
+// TestReloadWhileTheStoreIsAway: a reload goes on with the datapath that this process carried, confirmed by the store
+// or not, even if another program has just changed it.
 func TestReloadWhileTheStoreIsAway(t *testing.T) {
 	carrier := func(m *KernelState) { m.Carrier = true }
 	for _, tt := range []struct {
@@ -168,7 +168,7 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 				a.applies(applied)
 				a.registry.set(registry.ErrUnavailable)
 				a.check(health.Snapshot, api.Warning)
-				must(t, os.Remove(state.PeersPath(a.config.DataDir, "n"))) // it is in memory
+				must(t, os.Remove(state.PeersPath(a.config.DataDir, "n"))) // the peers are in memory
 			} else {
 				a.registry.set(registry.ErrUnavailable)
 				a.start()
@@ -200,8 +200,8 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 	}
 }
 
-// TestReloadWhileTheNameIsUnknown: an agent that cannot ask the store for its name
-// takes a configuration in which the way to the store was put right.
+// TestReloadWhileTheNameIsUnknown: an agent that cannot ask the store for its name takes over a configuration with
+// corrected access to the store.
 func TestReloadWhileTheNameIsUnknown(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.catalog = &serviceStore{outage: a.registry, name: "here"}
@@ -227,8 +227,7 @@ func TestReloadWhileTheNameIsUnknown(t *testing.T) {
 	}
 }
 
-// TestReloadsAtOnce: what is in force after any number of reloads at once is what
-// the files said last.
+// TestReloadsAtOnce: after any number of reloads at the same time, what the files said last is in force.
 func TestReloadsAtOnce(t *testing.T) {
 	var mu sync.Mutex
 	read := 0
@@ -261,9 +260,7 @@ func TestReloadsAtOnce(t *testing.T) {
 	}
 }
 
-// TestReloadThatBlocks: a file that cannot be read does not keep a caller who gives
-// up, later reloads, or the agent from ending.
-// TestReloadOnADeadFileSystem: a directory that does not answer ends one reload, not all of them.
+// TestReloadOnADeadFileSystem: a directory that does not answer fails a reload, but does not block all of them.
 func TestReloadOnADeadFileSystem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, memory.New(), "a")
@@ -282,6 +279,8 @@ func TestReloadOnADeadFileSystem(t *testing.T) {
 	})
 }
 
+// TestReloadThatBlocks: a file that cannot be read holds up neither a caller that gives up, nor later reloads, nor the
+// end of the agent.
 func TestReloadThatBlocks(t *testing.T) {
 	hang := make(chan struct{})
 	defer close(hang)
@@ -339,7 +338,7 @@ func TestReloadThatBlocks(t *testing.T) {
 		t.Error("a reload worked in an agent that ended")
 	}
 
-	// So it is while the files are read.
+	// The agent also ends while the files are read.
 	a.registry.mu.Lock()
 	a.registry.reading = nil
 	a.registry.mu.Unlock()
@@ -353,8 +352,8 @@ func TestReloadThatBlocks(t *testing.T) {
 	}
 }
 
-// TestReloadOfAnotherDefinition: a block that differs from the definition in the
-// store has no effect, which the answer and the check say, with the command that has.
+// TestReloadOfAnotherDefinition: a block that differs from the definition in the store has no effect. The answer and
+// the check say so, and name the command that has one.
 func TestReloadOfAnotherDefinition(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	var c config.Config
@@ -366,7 +365,7 @@ func TestReloadOfAnotherDefinition(t *testing.T) {
 	c.Networks[0].Backend = &config.Backend{Type: "recorder", Options: []byte(`{"vni":2}`)}
 	for file, word := range map[string]string{"/etc/leno.d/n.hcl": "/etc/leno.d/n.hcl", "/etc/leno.d/my net's.hcl": `'/etc/leno.d/my net'\''s.hcl'`, "": "FILE"} {
 		c.NetworkFiles, c.Networks = map[string]string{"n": file}, slices.Clone(c.Networks)
-		c.Networks[0].IPMasq = !c.Networks[0].IPMasq // the runner starts again
+		c.Networks[0].IPMasq = !c.Networks[0].IPMasq // starts the runner again
 		out, err := a.client.Reload(context.Background(), false)
 		must(t, err)
 		want := []string{"stays in force", `{"type":"recorder","vni":2}`, "run: leno network apply " + word}

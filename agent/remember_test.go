@@ -25,9 +25,9 @@ func TestRecall(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		store leases
-		anew  bool // the definition is another one
+		anew  bool // whether the definition is that of a new store
 		later time.Duration
-		want  string // by slot: node, version, and whether it is held
+		want  string // by slot, such as "2:b20+" for node b, version 20 and a held lease
 	}{
 		{"all there", leases{own, b, c}, false, 0, "1:a1+ 2:b20+ 3:c30"},
 		{"nothing there", leases{own}, false, 0, "1:a1+ 2:b20+ 3:c30"},
@@ -83,8 +83,8 @@ func TestRecall(t *testing.T) {
 	}
 }
 
-// TestRecallTwoOfAHost: of a host with two remembered leases the one that it has now
-// stays a peer whichever of them the store gets back first.
+// TestRecallTwoOfAHost: if two leases of a host are remembered, the one that the host has now stays a peer, whichever
+// of them the store gets back first.
 func TestRecallTwoOfAHost(t *testing.T) {
 	n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/20"), Backend: mustBackend(t, "alloc", ""), CreateIndex: 7}
 	own := testLease("a", 1, "sa", 1)
@@ -118,7 +118,7 @@ func TestRecallTwoOfAHost(t *testing.T) {
 	}
 }
 
-// TestRecallEnds: once the store has a host again, it is believed about it.
+// TestRecallEnds: once the store has a host again, the store's word about that host counts.
 func TestRecallEnds(t *testing.T) {
 	n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/20")}
 	m := &recollection{leases: []registry.Lease{testLease("b", 2, "sb", 20), testLease("c", 3, "", 30)}, stays: time.Minute}
@@ -174,9 +174,8 @@ func TestRememberedPeers(t *testing.T) {
 	}
 }
 
-// TestRestartWhileTheStoreIsFilled: an agent starts again before every host has
-// written its lease into a store that was emptied. Those whom the kernel knows
-// stay, until the store has settled.
+// TestRestartWhileTheStoreIsFilled: an agent starts again before every host has written its lease into a store that was
+// emptied. The peers that the kernel knows stay until the store has settled.
 func TestRestartWhileTheStoreIsFilled(t *testing.T) {
 	t.Parallel()
 	store := memory.New()
@@ -204,7 +203,7 @@ func TestRestartWhileTheStoreIsFilled(t *testing.T) {
 		t.Errorf("applied %q", got)
 	}
 
-	// Left for good, there is nothing to remember.
+	// After a release, nothing is remembered.
 	must(t, a.client.ReleaseLease(t.Context(), "n"))
 	a.applies("zero")
 	eventually(t, func() error {
@@ -253,7 +252,7 @@ func TestRememberedPeersStayWhileTheStoreIsAway(t *testing.T) {
 	a.applies(subnet.String() + " <- ")
 }
 
-// TestPeersAreRememberedSoon: also by a process that will be killed.
+// TestPeersAreRememberedSoon: peers are written down soon, so that even a process that is killed has remembered them.
 func TestPeersAreRememberedSoon(t *testing.T) {
 	t.Parallel()
 	store := memory.New()

@@ -16,12 +16,12 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestRenewNow: a host renews on request although it is not due, and reports until when its lease is safe. A session that
-// has ended is replaced.
+// TestRenewNow: a host renews on request although no renewal is due, and reports until when its lease is safe. A
+// session that has ended is replaced.
 func TestRenewNow(t *testing.T) {
 	ctx := context.Background()
 	a := newHost(t, memory.New(), "a")
-	a.config.Lease.TTL, a.config.Lease.RenewMargin = time.Hour, time.Second // not due during the test
+	a.config.Lease.TTL, a.config.Lease.RenewMargin = time.Hour, time.Second // no renewal is due during the test
 	a.start().ready()
 	renewed := func() time.Time {
 		n, err := a.client.Network(ctx, "n")

@@ -11,8 +11,8 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestReservation follows a host with a reservation, by name and by node id,
-// over restarts of all kinds, and to the end of the reservation.
+// TestReservation follows a host with a reservation, by name or by node id, through restarts of all kinds, to the end
+// of the reservation.
 func TestReservation(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -64,7 +64,7 @@ func TestReservation(t *testing.T) {
 				must(t, a.stop())
 			}
 
-			// Without it the host stays where it is, and so do its packets.
+			// Without the reservation, the host keeps its subnet, and its packets flow on.
 			a.start()
 			a.ready()
 			before := a.recorder.all()

@@ -25,7 +25,8 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// waiting is a device with the first addresses of the subnets that nobody reads.
+// waiting returns the state of a kernel with a device that has the first addresses of the subnets and that no process
+// reads.
 func waiting(subnets ...netip.Prefix) KernelState {
 	out := KernelState{Routes: 2, Refuses: true, Device: true, Up: true}
 	for _, s := range subnets {
@@ -65,8 +66,7 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// TestRecollect: what the files of an earlier process say is used whole, or not at
-// all where they contradict each other.
+// TestRecollect: the files of an earlier process are used as a whole, or not at all if they contradict each other.
 func TestRecollect(t *testing.T) {
 	n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/20"), Backend: mustBackend(t, "alloc", ""), CreateIndex: 7}
 	own, b := testLease("a", 1, "sa", 1), testLease("b", 2, "sb", 20)
@@ -75,7 +75,7 @@ func TestRecollect(t *testing.T) {
 		name   string
 		change func(s *state.Network, f *state.Peers)
 		peers  int
-		err    string // "" for none
+		err    string // "" if none is expected
 	}{
 		{"as written", func(*state.Network, *state.Peers) {}, 1, ""},
 		{"a record that cannot be used", func(_ *state.Network, f *state.Peers) { f.Leases[0].Record = []byte(`{"version":1}`) }, 0, ""},
@@ -123,8 +123,7 @@ func TestRecollect(t *testing.T) {
 	}
 }
 
-// pair is two hosts that know each other, of which the first has stopped. applied
-// is what stands on it.
+// pair returns two hosts that know each other, the first of which has stopped. applied is the state of its datapath.
 func pair(t *testing.T) (a, b *host, subnet netip.Prefix, applied string) {
 	t.Helper()
 	store := memory.New()
@@ -134,20 +133,20 @@ func pair(t *testing.T) (a, b *host, subnet netip.Prefix, applied string) {
 	subnet = a.subnet()
 	applied = fmt.Sprintf("%s <- b@%s", subnet, b.subnet())
 	a.applies(applied)
-	b.applies(fmt.Sprintf("%s <- a@%s", b.subnet(), subnet)) // or its pass for this comes after the restart
+	b.applies(fmt.Sprintf("%s <- a@%s", b.subnet(), subnet)) // otherwise the pass of b for this would come after the restart
 	must(t, a.stop())
 	return a, b, subnet, applied
 }
 
-// TestResumeWhileTheStoreIsAway: a host whose packets wait for a process carries
-// on with what it remembers, and says that nobody has confirmed it.
+// TestResumeWhileTheStoreIsAway: a host whose packets wait for a process carries on with what it remembers, and says
+// that the store has not confirmed it.
 func TestResumeWhileTheStoreIsAway(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		err      error
 		hangs    bool
-		nameless bool // the node's name is the store's to tell
-		removed  bool // somebody removed the device
+		nameless bool // only the store knows the node's name
+		removed  bool // another program removed the device
 	}{
 		{"away", registry.ErrUnavailable, false, false, false},
 		{"hangs", fmt.Errorf("no answer: %w", registry.ErrUnavailable), true, false, false},
@@ -186,7 +185,7 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 			if err != nil || len(peers.Peers) != 1 || peers.Peers[0].Node != "b" || !peers.Peers[0].Held {
 				t.Errorf("%+v, %v", peers, err)
 			}
-			// It is kept right, where the host stands now.
+			// The datapath is maintained, with the address that the host has now.
 			a.move([]netip.Addr{netip.MustParseAddr("192.0.2.7")}, nil)
 			tries = len(a.recorder.tries())
 			a.kick()
@@ -194,7 +193,7 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 			if exists(file) {
 				t.Error("a subnet file was written")
 			}
-			// Rules are kept as the process before had them.
+			// Rules stay as the former process had them.
 			a.wall.set(func(w *wall) {
 				for _, networks := range w.wanted[walls:] {
 					if diff := cmp.Diff(w.wanted[walls-1], networks, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
@@ -207,7 +206,7 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 			a.registry.setHanging(false)
 			a.registry.set(nil)
 			if tt.hangs {
-				return // until the calls that hang have timed out
+				return // the calls that hang would have to time out first
 			}
 			a.ready()
 			a.check(health.Lease, api.Passing)
@@ -225,7 +224,7 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 	}
 }
 
-// namelessStore is a store that names the host when it can be asked.
+// namelessStore is a store that tells the host its name when it can be asked.
 type namelessStore struct {
 	*outage
 	name string
@@ -236,9 +235,8 @@ func (s *namelessStore) NodeName(ctx context.Context) (name string, err error) {
 	return s.name, err
 }
 
-// TestNothingToResume: where the kernel has nothing of this host, nothing is
-// touched before the store was read. Where it carries packets alone, nothing that
-// stands is.
+// TestNothingToResume: if the kernel has nothing of this host, nothing is touched before the store was read. If the
+// kernel carries packets by itself, nothing that exists is touched.
 func TestNothingToResume(t *testing.T) {
 	carrier := func(subnet netip.Prefix) KernelState {
 		m := waiting(subnet)
@@ -249,7 +247,7 @@ func TestNothingToResume(t *testing.T) {
 		name    string
 		remains func(subnet netip.Prefix) KernelState
 		before  func(a *host)
-		status  string // of check network
+		status  string // the status of check network
 		peers   bool
 	}{
 		{"the kernel carries them", carrier, nil, api.Warning, true},
@@ -316,12 +314,11 @@ func TestNothingToResume(t *testing.T) {
 
 func waitingFor(subnet netip.Prefix) KernelState { return waiting(subnet) }
 
-// TestStoreCountsAfterResume: whatever was carried on, what the store says then is
-// what is applied.
+// TestStoreCountsAfterResume: whatever datapath was carried on, what the store says is applied once it answers.
 func TestStoreCountsAfterResume(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		away func(a, b *host, subnet netip.Prefix) // while the agent is
+		away func(a, b *host, subnet netip.Prefix) // called while the agent is away
 		want func(a, b *host, subnet netip.Prefix) string
 	}{
 		{"another peer", func(a, b *host, _ netip.Prefix) {
@@ -370,7 +367,7 @@ func TestStoreCountsAfterResume(t *testing.T) {
 			want := tt.want(a, b, subnet)
 			a.applies(want)
 			before := a.recorder.all()
-			for range 3 { // nothing of what was carried on comes back
+			for range 3 { // nothing of the datapath that was carried on comes back
 				tries := len(a.recorder.tries())
 				a.kick()
 				a.more("applies", tries, func() int { return len(a.recorder.tries()) })
@@ -385,8 +382,8 @@ func TestStoreCountsAfterResume(t *testing.T) {
 	}
 }
 
-// TestRefusedAfterResume: a store that answers and gives no lease is no outage. As
-// with any lease that is lost, the datapath is kept right until there is another.
+// TestRefusedAfterResume: a store that answers but gives no lease is not an outage. As with any lost lease, the
+// datapath is maintained until there is another lease.
 func TestRefusedAfterResume(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -423,8 +420,8 @@ func TestRefusedAfterResume(t *testing.T) {
 	}
 }
 
-// TestResumeWatchedNetwork: a network without a block is carried on too, though
-// only the store says that there is one, and left once it certainly went.
+// TestResumeWatchedNetwork: a network without a block is carried on, too, although only the store says that it exists.
+// The host leaves it once the network is certain to be gone.
 func TestResumeWatchedNetwork(t *testing.T) {
 	t.Parallel()
 	a, b, subnet, applied := pair(t)
@@ -450,7 +447,7 @@ func TestResumeWatchedNetwork(t *testing.T) {
 	})
 }
 
-// TestResumeBesideAnother: what is carried on has its pools, until it has left.
+// TestResumeBesideAnother: a network that is carried on keeps its pools until the host has left it.
 func TestResumeBesideAnother(t *testing.T) {
 	t.Parallel()
 	a, b, subnet, _ := pair(t)
@@ -481,8 +478,7 @@ func TestResumeBesideAnother(t *testing.T) {
 	}
 }
 
-// TestResumeSwapped: two networks that took each other's pools while no agent ran
-// do not wait for each other.
+// TestResumeSwapped: two networks that swapped their pools while no agent ran do not wait for each other.
 func TestResumeSwapped(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -525,12 +521,12 @@ func TestResumeSwapped(t *testing.T) {
 	}
 }
 
-// TestOlderStateFiles: what earlier versions wrote says less, and an upgrade goes
-// on with it as it is: same id, subnet, session and record.
+// TestOlderStateFiles: the files of earlier versions say less. After an upgrade, the agent goes on with them as they
+// are: with the same id, subnet, session and record.
 func TestOlderStateFiles(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
-		state, file []string // members that were not there yet, of the state file and that of the peers
+		state, file []string // members that earlier versions did not write, of the state file and of the peers' file
 	}{
 		{"before the node id was in it", []string{"node_id"}, nil},
 		{"before the time of renewal was", []string{"node_id", "renewed"}, []string{"definition"}},
@@ -564,7 +560,7 @@ func TestOlderStateFiles(t *testing.T) {
 	}
 }
 
-// without takes members out of a file.
+// without removes members from a file.
 func without(t *testing.T, path string, members []string) {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -582,8 +578,8 @@ func without(t *testing.T, path string, members []string) {
 	must(t, os.WriteFile(path, data, 0o600))
 }
 
-// TestResumedIsShown: an agent that has not reached the store since its start answers from
-// what the process before wrote down.
+// TestResumedIsShown: an agent that has not reached the store since its start answers from what its former process
+// wrote down.
 func TestResumedIsShown(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

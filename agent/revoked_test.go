@@ -17,7 +17,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// movedFrom waits for another subnet than the one that was revoked.
+// movedFrom waits until the host has another subnet than the revoked one, and returns the new one.
 func (h *host) movedFrom(revoked netip.Prefix) netip.Prefix {
 	h.t.Helper()
 	var now netip.Prefix
@@ -30,7 +30,7 @@ func (h *host) movedFrom(revoked netip.Prefix) netip.Prefix {
 	return now
 }
 
-// forgotten waits until the state file tells of the subnet and no revocation.
+// forgotten waits until the state file has the subnet and no revocation.
 func (h *host) forgotten(subnet netip.Prefix) {
 	h.t.Helper()
 	eventually(h.t, func() error {
@@ -42,7 +42,7 @@ func (h *host) forgotten(subnet netip.Prefix) {
 	})
 }
 
-// TestRevoked: renewals are an hour apart, so the watch alone tells.
+// TestRevoked: renewals are an hour apart, so only the watch can notice a revocation.
 func TestRevoked(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a").slow().start(), newHost(t, store, "b").slow().start()
@@ -66,13 +66,13 @@ func TestRevoked(t *testing.T) {
 	}
 	a.forgotten(now)
 
-	// What was revoked is anybody's, and whoever has it is a peer like others.
+	// Any host may take a revoked subnet, and is then a peer like others.
 	c := newHost(t, store, "c").start()
 	if got := c.subnet(); got != subnet {
 		t.Errorf("the last host got %s, want %s", got, subnet)
 	}
 	c.ready()
-	// Revoked once more, with nothing else free, it stays.
+	// A host whose subnet is revoked while no other one is free takes it again.
 	states := len(c.recorder.all())
 	before, _, _ := mustRunner(t, c).lease.Get()
 	must(t, a.client.RevokeLease(context.Background(), "n", subnet))
@@ -102,7 +102,7 @@ func TestRevokedAndExit(t *testing.T) {
 	if err := a.wait(); !errors.As(err, &lost) || lost.Old != subnet.String() || lost.New == lost.Old {
 		t.Fatalf("ended with %v", err)
 	}
-	// The next process has what this one got before it ended.
+	// The next process has the subnet that this one got before it ended.
 	a.start()
 	a.ready()
 	if got := a.subnet(); got.String() != lost.New {
@@ -110,11 +110,11 @@ func TestRevokedAndExit(t *testing.T) {
 	}
 }
 
-// TestRevocationIsRemembered over attempts that fail, and over processes.
+// TestRevocationIsRemembered: a host remembers a revocation through failed attempts and across processes.
 func TestRevocationIsRemembered(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	forget := func(h *host, subnet netip.Prefix) { // as the store does after a while
+	forget := func(h *host, subnet netip.Prefix) { // the store does this after a while
 		h.store.Put(leaseKey(subnet), []byte("{"))
 		h.store.Delete(leaseKey(subnet))
 	}
@@ -172,7 +172,7 @@ func TestRevocationIsRemembered(t *testing.T) {
 	}
 }
 
-// TestRevokedButReserved: what is kept for the host is not taken from it.
+// TestRevokedButReserved: a host takes a revoked subnet again if the subnet is reserved for it.
 func TestRevokedButReserved(t *testing.T) {
 	a := newHost(t, memory.New(), "a").slow().start()
 	a.ready()
@@ -196,8 +196,8 @@ func TestRevokedButReserved(t *testing.T) {
 	}
 }
 
-// TestRevocationMovesToTheReservation, which is how a host gets to a slot that
-// was reserved for it while it had another.
+// TestRevocationMovesToTheReservation: a revocation moves a host to a slot that was reserved for it while it had
+// another one.
 func TestRevocationMovesToTheReservation(t *testing.T) {
 	a := newHost(t, memory.New(), "a").slow().start()
 	a.ready()
@@ -211,8 +211,8 @@ func TestRevocationMovesToTheReservation(t *testing.T) {
 	a.ready()
 }
 
-// TestAbsenceIsAskedOnce: what became of a record is a costly question, and all
-// hosts ask it at once when the store was emptied.
+// TestAbsenceIsAskedOnce: a host asks once what became of its record. The question is costly, and all hosts ask it at
+// the same time after the store was emptied.
 func TestAbsenceIsAskedOnce(t *testing.T) {
 	a := newHost(t, memory.New(), "a").slow().start()
 	a.ready()
@@ -227,19 +227,19 @@ func TestAbsenceIsAskedOnce(t *testing.T) {
 	}
 	a.registry.setOne("Acquire", nil)
 	a.check(health.Lease, api.Passing, subnet.String())
-	// And once it is held again, a revocation is seen again.
+	// Once the lease is held again, the host notices a revocation again.
 	must(t, a.store.Client().Revoke(context.Background(), "n", subnet))
 	a.movedFrom(subnet)
 }
 
-// TestLostBetweenTwoProcesses: an agent that is to end when its host loses its
-// subnet does so once, also when that was lost while no agent ran.
+// TestLostBetweenTwoProcesses: an agent that is configured to end when its host loses its subnet does so once, even if
+// the subnet was lost while no agent ran.
 func TestLostBetweenTwoProcesses(t *testing.T) {
 	ctx := context.Background()
 	revoked := func(a *host, _ registry.Network, subnet netip.Prefix) {
 		must(a.t, a.store.Client().Revoke(ctx, "n", subnet))
 	}
-	known := func(a *host, n registry.Network, subnet netip.Prefix) { // to the process before
+	known := func(a *host, n registry.Network, subnet netip.Prefix) { // the former process had noticed the revocation
 		revoked(a, n, subnet)
 		s, err := state.Load(a.config.DataDir, "n")
 		must(a.t, err)
@@ -295,8 +295,8 @@ func TestLostBetweenTwoProcesses(t *testing.T) {
 	}
 }
 
-// TestRevokedFromAnotherHost: a host that prefers a subnet which was revoked from
-// another one takes it, and keeps it.
+// TestRevokedFromAnotherHost: a host that prefers a subnet takes and keeps it after the subnet was revoked from another
+// host.
 func TestRevokedFromAnotherHost(t *testing.T) {
 	ctx := context.Background()
 	a := newHost(t, memory.New(), "a").start()

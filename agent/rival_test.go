@@ -18,7 +18,8 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// addresses are those that a host's peers have had, the one to send to first.
+// addresses returns the addresses to which a peer's packets were sent, in order: the first public address in each
+// state.
 func (r *recorder) addresses(node string) []netip.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -33,10 +34,10 @@ func (r *recorder) addresses(node string) []netip.Addr {
 	return out
 }
 
-// TestCopiedDataDir starts a copy of a host that lives, as a cloned machine
-// does: both say so, and neither the host nor its peers notice anything else.
+// TestCopiedDataDir starts a copy of a running host, such as a cloned machine. Both say so, and neither the original
+// nor its peers notice anything else.
 func TestCopiedDataDir(t *testing.T) {
-	for _, name := range []string{"a", "b"} { // of the copy
+	for _, name := range []string{"a", "b"} { // the name of the copy
 		t.Run("named "+name, func(t *testing.T) {
 			store := memory.New()
 			a, c := newHost(t, store, "a").slow().start(), newHost(t, store, "c").start()
@@ -58,7 +59,7 @@ func TestCopiedDataDir(t *testing.T) {
 				t.Errorf("the original was disturbed: %q", got)
 			}
 
-			// The original ends: the copy is as good as it.
+			// When the original has ended, the copy is as good as it was.
 			lease, _, _ := mustRunner(t, a).lease.Get()
 			if got := c.recorder.addresses("a"); len(got) != 1 || got[0] != a.place.Addrs[0] {
 				t.Errorf("a peer sent to %v", got)
@@ -74,8 +75,8 @@ func TestCopiedDataDir(t *testing.T) {
 	}
 }
 
-// TestMovedWhileStopped: a host comes back under another address, and perhaps
-// another name, while its session lives. Nobody answers for its record.
+// TestMovedWhileStopped: a host comes back with another address, and perhaps another name, while its session lives. No
+// running host answers for its record.
 func TestMovedWhileStopped(t *testing.T) {
 	for _, name := range []string{"a", "renamed"} {
 		t.Run("as "+name, func(t *testing.T) {
@@ -106,8 +107,8 @@ func TestMovedWhileStopped(t *testing.T) {
 	}
 }
 
-// TestDisplaced: while a host could not be reached, a copy of it took its
-// record, and is no more.
+// TestDisplaced: while a host could not be reached, a copy of it took its record and ended. The host takes the record
+// back.
 func TestDisplaced(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a").slow().start()
@@ -131,12 +132,12 @@ func TestDisplaced(t *testing.T) {
 	}
 }
 
-// TestStoreSetBack: a host took the slot of another after the store was backed
-// up. Restored, the store says again that it is the other's.
+// TestStoreSetBack: a host took the slot of another host after the store was backed up. After a restore, the store says
+// again that the slot is the other host's.
 func TestStoreSetBack(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		// then, after the restore
+		// then is called after the restore.
 		then func(t *testing.T, a *host, b registry.Lease, other *memory.Client)
 		keep bool
 		exit bool
@@ -209,8 +210,8 @@ func TestStoreSetBack(t *testing.T) {
 	}
 }
 
-// TestStoreMadeAnew: versions count from the start again, so that an old one is
-// no sign of a record that was brought back.
+// TestStoreMadeAnew: in a new store, versions count from the start again, so that an old version is no sign of a record
+// that was brought back.
 func TestStoreMadeAnew(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	n, err := definition.FromBlock(h.config.Networks[0])
@@ -233,7 +234,7 @@ func TestStoreMadeAnew(t *testing.T) {
 	}
 }
 
-// TestStoreSetBackWhileStopped: what the state file says is newer than the store.
+// TestStoreSetBackWhileStopped: the state file is newer than a store that was set back while no agent ran.
 func TestStoreSetBackWhileStopped(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
@@ -257,8 +258,8 @@ func TestStoreSetBackWhileStopped(t *testing.T) {
 	}
 }
 
-// TestSubnetFileFollowsALostSubnet: the containers of before may be what keeps
-// the datapath from being whole.
+// TestSubnetFileFollowsALostSubnet: the subnet file names the new subnet even while the datapath fails, because the
+// containers on the former subnet may be what keeps the datapath from being complete.
 func TestSubnetFileFollowsALostSubnet(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
@@ -274,7 +275,7 @@ func TestSubnetFileFollowsALostSubnet(t *testing.T) {
 	a.check(health.Device, api.Critical, "in the way")
 }
 
-// closing counts how often idle connections to the store were dropped.
+// closing counts how often idle connections to the store were closed.
 type closing struct {
 	*outage
 	times atomic.Int32
@@ -282,8 +283,8 @@ type closing struct {
 
 func (c *closing) Close() error { c.times.Add(1); return nil }
 
-// TestMovedDialsAnew: connections to the store from an address that is gone are
-// good for nothing.
+// TestMovedDialsAnew: a host whose address has changed closes its connections to the store, because those from the
+// former address are useless.
 func TestMovedDialsAnew(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	c := &closing{outage: a.registry}

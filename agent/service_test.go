@@ -17,8 +17,8 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// serviceStore is a store with a service catalogue, in whose own agent's eyes this
-// host has a name or none.
+// serviceStore is a store with a service catalogue. name is the name that the store's own agent gives this host, "" if
+// it gives none.
 type serviceStore struct {
 	*outage
 	name string
@@ -81,7 +81,7 @@ func TestAnnounce(t *testing.T) {
 	a.ready()
 	a.check(health.Snapshot, api.Passing)
 	verdict(status(), "")
-	eventually(t, func() error { // also of what the host got after it was first shown
+	eventually(t, func() error { // including what the host got after its first announcement
 		if s, _ := c.last(); len(s.Tags) == 0 {
 			return fmt.Errorf("no tags: %+v", s)
 		}
@@ -105,8 +105,8 @@ func TestAnnounce(t *testing.T) {
 	verdict(api.Critical, "n device: no such device")
 }
 
-// TestAnnouncedAnew: when the store was set back, so was its catalogue, though
-// the agent's own lease is as it was.
+// TestAnnouncedAnew: the service is announced again after the store was set back, because its catalogue was set back,
+// too, even if the agent's own lease is unchanged.
 func TestAnnouncedAnew(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a")
@@ -128,14 +128,14 @@ func TestAnnouncedAnew(t *testing.T) {
 	}
 	announced(false)
 	a.store.Restore(a.store.Backup())
-	a.rival("b", netip.Prefix{}) // wakes whoever watches
+	a.rival("b", netip.Prefix{}) // wakes the watches
 	announced(true)
 	if now, _, _ := mustRunner(t, a).lease.Get(); now.ModifyIndex != lease.ModifyIndex {
 		t.Errorf("the lease was written again: %+v", now)
 	}
 }
 
-// TestWithdraw: the service of an agent that is stopped on purpose is withdrawn. After a fault it stays.
+// TestWithdraw: an agent that is stopped on purpose withdraws its service. After a fault, the service stays.
 func TestWithdraw(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

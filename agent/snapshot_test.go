@@ -10,7 +10,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// follower is a store that tells when it last confirmed the leases.
+// follower is a store that says when it last confirmed the leases.
 type follower struct {
 	registry.Registry
 	at time.Time
@@ -20,15 +20,15 @@ func (f *follower) Followed(string) time.Time { return f.at }
 
 func (f *follower) Forget(string) {}
 
-// TestSnapshotAge: only a store that neither answers nor fails makes the snapshot
-// old, however long nothing changes.
+// TestSnapshotAge: only a store that neither answers nor fails makes the snapshot old, even if nothing changes for
+// long.
 func TestSnapshotAge(t *testing.T) {
 	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
 	for _, tt := range []struct {
 		name        string
 		read, heard time.Time
 		failing     bool
-		status      string // "" for none
+		status      string // "" if there is no such check
 	}{
 		{"not read yet", time.Time{}, time.Time{}, false, ""},
 		{"just read", ago(0), ago(0), false, api.Passing},

@@ -35,14 +35,14 @@ func TestVerdictOnStore(t *testing.T) {
 	}
 }
 
-// noToken is what a store says whose token file cannot be used.
+// noToken is the error of a store whose token file cannot be used.
 type noToken struct{}
 
 func (noToken) Error() string   { return "consul token file t: it is empty" }
 func (noToken) Unwrap() []error { return []error{registry.ErrToken, registry.ErrDenied} }
 
-// TestStoreCheckOfANetwork: what the store cannot be used for is named, without the
-// error that stands elsewhere, and what it answers with reason is no fault of it.
+// TestStoreCheckOfANetwork: the check names what the store cannot be used for, without the error, which is shown
+// elsewhere. A justified refusal is no fault of the store.
 func TestStoreCheckOfANetwork(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	r := h.part()

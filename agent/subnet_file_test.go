@@ -20,8 +20,8 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// writtenAt waits until the state file of a network has the subnet file at path, which
-// is when one that stood elsewhere is removed.
+// writtenAt waits until the state file of a network has path as its subnet file. The agent removes a former
+// subnet file elsewhere right after that.
 func (h *host) writtenAt(network, path string) {
 	h.t.Helper()
 	eventually(h.t, func() error {
@@ -33,7 +33,7 @@ func (h *host) writtenAt(network, path string) {
 	})
 }
 
-// has waits until the file names the subnet of network.
+// has waits until the file at path names the subnet of a network.
 func (h *host) has(path, network string) {
 	h.t.Helper()
 	eventually(h.t, func() error {
@@ -49,8 +49,8 @@ func (h *host) has(path, network string) {
 	})
 }
 
-// TestSubnetFileUnderAnotherName: another spelling of the path of the subnet file
-// moves nothing, in a reload and in a restart.
+// TestSubnetFileUnderAnotherName: another spelling of the subnet file's path moves nothing, in a reload or in a
+// restart.
 func TestSubnetFileUnderAnotherName(t *testing.T) {
 	for _, way := range []string{"reload", "restart"} {
 		t.Run(way, func(t *testing.T) {
@@ -79,8 +79,7 @@ func TestSubnetFileUnderAnotherName(t *testing.T) {
 	}
 }
 
-// TestSubnetFilesChangePlaces: a file that is another network's by now is not taken
-// away with what a network leaves behind.
+// TestSubnetFilesChangePlaces: when a host leaves a network, a file that has become another network's is not removed.
 func TestSubnetFilesChangePlaces(t *testing.T) {
 	for _, way := range []string{"reload", "restart"} {
 		t.Run(way, func(t *testing.T) {
@@ -111,7 +110,7 @@ func TestSubnetFilesChangePlaces(t *testing.T) {
 			a.has(second, "n")
 			a.has(first, "m")
 
-			// One leaves, and the other one's file is where its was.
+			// The host leaves network m, and the file of n moves to where that of m was.
 			take(func(c *config.Config) { c.Networks[0].SubnetFile, c.Networks = first, c.Networks[:1] })
 			a.writtenAt("n", first)
 			eventually(t, func() error {
@@ -128,8 +127,8 @@ func TestSubnetFilesChangePlaces(t *testing.T) {
 	}
 }
 
-// TestSubnetFileIsKept: a subnet file that somebody removes or changes is put back,
-// and a host on which that cannot be done is not ready.
+// TestSubnetFileIsKept: a subnet file that another program removes or changes is put back. A host on which that fails
+// is not ready.
 func TestSubnetFileIsKept(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a")
@@ -163,8 +162,8 @@ func TestSubnetFileIsKept(t *testing.T) {
 	a.ready()
 }
 
-// TestSubnetFileOfAnotherNetwork: a network without a block does not write where the
-// block of another one has its file.
+// TestSubnetFileOfAnotherNetwork: a network without a block does not overwrite the subnet file that the block of
+// another network names.
 func TestSubnetFileOfAnotherNetwork(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	path := filepath.Join(filepath.Dir(a.config.DataDir), "watched.env")
@@ -177,8 +176,8 @@ func TestSubnetFileOfAnotherNetwork(t *testing.T) {
 	a.has(path, "n")
 }
 
-// TestSubnetFileIsNoFile: what would block who reads it keeps neither the agent from
-// its work nor a reload nor the end, and stays.
+// TestSubnetFileIsNoFile: a named pipe in place of the subnet file would block its readers. It stays, and blocks
+// neither the work of the agent, nor a reload, nor the end of the agent.
 func TestSubnetFileIsNoFile(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	path := a.config.Networks[0].SubnetFile
@@ -198,8 +197,8 @@ func TestSubnetFileIsNoFile(t *testing.T) {
 	}
 }
 
-// TestSubnetFileMovesWithoutTheStore: a reload that changes subnet_file moves the file
-// at once, although the store must be back before the agent writes another.
+// TestSubnetFileMovesWithoutTheStore: a reload that changes subnet_file moves the file at once, although the agent
+// cannot write another one before the store is back.
 func TestSubnetFileMovesWithoutTheStore(t *testing.T) {
 	for _, way := range []string{"running", "restarted", "in the way"} {
 		t.Run(way, func(t *testing.T) {
@@ -236,7 +235,7 @@ func TestSubnetFileMovesWithoutTheStore(t *testing.T) {
 				t.Errorf("the old subnet file is there: %t", stays)
 			}
 			a.registry.set(nil)
-			if way == "in the way" { // the old one stays until there is a new one
+			if way == "in the way" { // the old file stays until there is a new one
 				a.check(health.SubnetFile, api.Critical, after)
 				a.check(health.Lease, api.Passing)
 				if !exists(before) {

@@ -38,7 +38,7 @@ func tree(t *testing.T, dir string) (out []string) {
 	return out[1:]
 }
 
-// TestLeavingLeavesNothing, whatever made the host leave.
+// TestLeavingLeavesNothing: nothing of a network stays on the host, whatever made the host leave.
 func TestLeavingLeavesNothing(t *testing.T) {
 	ctx := context.Background()
 	for _, tt := range []struct {
@@ -92,7 +92,7 @@ func TestLeavingLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestLeaseGoesLast: nobody may get the subnet while packets flow here.
+// TestLeaseGoesLast: the lease is released last, so that no other host gets the subnet while packets flow here.
 func TestLeaseGoesLast(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.config.Lease.ReleaseOnStop = true
@@ -133,8 +133,7 @@ func TestLeaseGoesLast(t *testing.T) {
 	}
 }
 
-// TestTearDown goes on past failures, and takes away by the state file what this
-// process never built.
+// TestTearDown: tearing down goes on past failures, and removes by the state file what this process never built.
 func TestTearDown(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -190,8 +189,7 @@ func TestTearDown(t *testing.T) {
 	}
 }
 
-// TestTearDownAfterTheEnd: its context is over, and the work is done all the
-// same.
+// TestTearDownAfterTheEnd: tearing down does its work although its context has ended.
 func TestTearDownAfterTheEnd(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	r := h.part()
@@ -211,7 +209,7 @@ func TestTearDownAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestLeftPoolsAreFree for another network of this host.
+// TestLeftPoolsAreFree: the pools of a network that was left are free for another network of this host.
 func TestLeftPoolsAreFree(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
@@ -232,8 +230,8 @@ func TestLeftPoolsAreFree(t *testing.T) {
 	eventually(t, func() error { _, err := os.Stat(second.SubnetFile); return err })
 }
 
-// TestLeftOverRestart: a network that went from the configuration while the
-// agent was down is left at the next start.
+// TestLeftOverRestart: a network that was removed from the configuration while the agent was down is left at the next
+// start.
 func TestLeftOverRestart(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
@@ -262,8 +260,7 @@ func TestLeftOverRestart(t *testing.T) {
 	})
 }
 
-// TestTearDownLeavesTheFilesOfOthers: somebody else may write the subnet file by
-// now.
+// TestTearDownLeavesTheFilesOfOthers: a subnet file that another program has written by now stays.
 func TestTearDownLeavesTheFilesOfOthers(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	r := h.part()
