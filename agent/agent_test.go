@@ -137,7 +137,7 @@ func TestAgentKeepsPeersWhileTheStoreIsAway(t *testing.T) {
 	a.applies(want)
 	for _, state := range a.recorder.all() {
 		if state != want && !strings.HasSuffix(state, " <- ") {
-			t.Errorf("state %q was applied meanwhile", state)
+			t.Errorf("state %q was applied while the store was away", state)
 		}
 	}
 	if n := len(a.recorder.all()); n > 2 {

@@ -139,7 +139,7 @@ func TestBlockingReads(t *testing.T) {
 					t.Error(err)
 				}
 			case <-time.After(2 * time.Minute):
-				t.Error("a change does not answer the reader")
+				t.Error("the reader got no answer after a change")
 			}
 		})
 	}

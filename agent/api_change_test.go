@@ -54,7 +54,7 @@ func TestChangesAreRefused(t *testing.T) {
 		if len(tt.words) > 0 {
 			wantCode(t, tt.name, err, http.StatusConflict, tt.words...)
 			if now, err := c.Network(ctx, "n"); err != nil || now.ModifyIndex != n.ModifyIndex {
-				t.Errorf("%s: changed all the same: %+v, %v", tt.name, now, err)
+				t.Errorf("%s: refused, but changed: %+v, %v", tt.name, now, err)
 			}
 			continue
 		}
@@ -81,7 +81,7 @@ func TestChangesAreRefused(t *testing.T) {
 		t.Errorf("leases %v", keys)
 	}
 	_, err = c.PlanNetwork(ctx, api.Network{Name: "n", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/30")}}, Backend: n.Backend})
-	wantCode(t, "a plan of what is unusable", err, http.StatusBadRequest, "10.5.0.0/30")
+	wantCode(t, "a plan with a pool that cannot be used", err, http.StatusBadRequest, "10.5.0.0/30")
 	fresh, err := c.PlanNetwork(ctx, api.Network{Name: "new", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.8.0.0/16")}}, Backend: n.Backend})
 	if must(t, err); fresh.Action != api.ActionCreate || len(fresh.Refused) != 0 {
 		t.Errorf("planned %+v", fresh)

@@ -91,7 +91,7 @@ func TestMonitor(t *testing.T) {
 	began := time.Now()
 	must(t, a.stop())
 	if took := time.Since(began); took > httpapi.ShutdownTimeout {
-		t.Errorf("the agent waited %s for those who follow its log", took)
+		t.Errorf("the agent waited %s for the followers of its log", took)
 	}
 	for range text { // follow closes it when the stream ends
 	}

@@ -149,12 +149,12 @@ func TestTLS(t *testing.T) {
 	write("ca.pem", []byte("nothing"))
 	write("cert.pem", cert)
 	if err := h.agent.Reload(t.Context(), h.config); err == nil || !strings.Contains(err.Error(), "ca_file") {
-		t.Errorf("an authority that is none: %v", err)
+		t.Errorf("an authority file without a certificate: %v", err)
 	}
 	must(t, os.Remove(filepath.Join(dir, "ca.pem")))
 	must(t, syscall.Mkfifo(filepath.Join(dir, "ca.pem"), 0o600))
 	if err := h.agent.Reload(t.Context(), h.config); err == nil || !strings.Contains(err.Error(), "ca.pem: is not a regular file") {
-		t.Errorf("an authority that blocks: %v", err)
+		t.Errorf("an authority file that blocks: %v", err)
 	}
 	must(t, os.Remove(filepath.Join(dir, "ca.pem")))
 	if served, err := ask(ours, pair(ours)); err != nil || served != "first" {
@@ -168,6 +168,6 @@ func TestTLS(t *testing.T) {
 		t.Errorf("after a reload: %q, %v", served, err)
 	}
 	if _, err := ask(theirs, pair(ours)); err == nil {
-		t.Error("a client of the authority before is let in")
+		t.Error("a client with a certificate of the former authority is accepted")
 	}
 }

@@ -102,12 +102,12 @@ func TestConflictIsLookedAtAgain(t *testing.T) {
 	own := registry.Lease{Node: "a", NodeID: "1", Session: "s", PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	rival := registry.Lease{Node: "b", NodeID: "2", Session: "t", PublicIPs: own.PublicIPs}
 	if r.judge([]registry.Lease{own, rival}, own) == nil {
-		t.Error("a rival is not looked at again")
+		t.Error("a conflict is not checked again")
 	}
 	h.check(health.Conflict, api.Critical, "192.0.2.1")
 	rival.Session = ""
 	if r.judge([]registry.Lease{own, rival}, own) != nil {
-		t.Error("one that is gone is looked at again")
+		t.Error("a conflict that has ended is checked again")
 	}
 	h.check(health.Conflict, api.Passing)
 }

@@ -214,7 +214,7 @@ func TestReloadKeepsTheBackend(t *testing.T) {
 	}
 	must(t, a.stop())
 	if _, open := a.recorder.open(); open != 0 {
-		t.Error("it is never closed")
+		t.Error("the backend was not closed")
 	}
 }
 
@@ -404,7 +404,7 @@ func TestUnderlayDown(t *testing.T) {
 	a.check(health.Underlay, api.Passing, "eth0")
 	for _, applied := range a.recorder.made() {
 		if !slices.Equal(applied.state.Underlay.Addrs, addrs) {
-			t.Errorf("the datapath stood on %v", applied.state.Underlay.Addrs)
+			t.Errorf("the datapath used the addresses %v", applied.state.Underlay.Addrs)
 		}
 	}
 	if n := len(a.registry.at("Acquire")); n != claims {

@@ -157,7 +157,7 @@ func TestWatchDefinition(t *testing.T) {
 				default:
 				}
 				if tt.want != nil {
-					t.Fatalf("it goes on, want %v", tt.want)
+					t.Fatalf("the definition stays in force, want %v", tt.want)
 				}
 				now, err := h.store.Client().Network(ctx, "n")
 				if defined := err == nil && len(definition.Differences(now, n)) == 0; defined != tt.defined {
@@ -369,12 +369,12 @@ func TestRememberedDefinition(t *testing.T) {
 		{"deleted", noPools, func(h *host) { must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n")) }, time.Hour, errNetworkGone, "", false},
 		{"deleted, and not used for long", noPools, func(h *host) { must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n")) }, 2 * registry.DeletionKept, errNetworkGone, "", false},
 		{"deleted, with a block that defines it", func(*config.Network) {}, func(h *host) { must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n")) }, time.Hour, errNetworkGone, "", false},
-		{"deleted in a store made anew", noPools, func(h *host) {
+		{"deleted in a new store", noPools, func(h *host) {
 			empty(h.store)
 			must(h.t, h.store.Client().PutNetwork(h.t.Context(), n))
 			must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n"))
 		}, time.Hour, errNetworkGone, "", false},
-		{"an older deletion in a store made anew", noPools, func(h *host) {
+		{"an older deletion in a new store", noPools, func(h *host) {
 			empty(h.store)
 			h.store.Put(networkKey, []byte(`{"version":1,"name":"n","deleted":"1999-01-01T00:00:00Z"}`))
 		}, time.Hour, nil, "", true},

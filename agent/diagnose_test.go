@@ -80,7 +80,7 @@ func TestExaminations(t *testing.T) {
 		return err
 	})
 	if names = names[2:]; !slices.Equal(names, []string{"m", "n"}) && !slices.Equal(names, []string{"n", "m"}) {
-		t.Errorf("a rule in the way is told of networks %q", names)
+		t.Errorf("findings about rules in the way name networks %q", names)
 	}
 	if len(running) > 0 {
 		t.Errorf("the rules were read %d times more", len(running))

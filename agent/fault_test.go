@@ -47,13 +47,13 @@ func TestDataDirIsWaitedFor(t *testing.T) {
 		t.Errorf("the first check is %+v: what waits for the state directory must come after it", report.Checks[0])
 	}
 	if a.agent.Ready() {
-		t.Error("ready without knowing who it is")
+		t.Error("ready without a node id")
 	}
 	must(t, os.Remove(filepath.Join(dir, "node-id")))
 	a.ready()
 	a.check(health.DataDir, api.Passing)
 	if begun, over := a.begun(health.DataDir), a.over(health.DataDir); begun != 1 || over != 1 {
-		t.Errorf("%d lines of its beginning, %d of its end", begun, over)
+		t.Errorf("%d lines about the beginning, %d about the end", begun, over)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 		}
 	}
 	if begun, over := a.begun(health.DataDir), a.over(health.DataDir); begun != 1 || over != 1 {
-		t.Errorf("%d lines of its beginning, %d of its end", begun, over)
+		t.Errorf("%d lines about the beginning, %d about the end", begun, over)
 	}
 }
 
@@ -104,7 +104,7 @@ func TestFaultsOfAnApply(t *testing.T) {
 	a.check(health.Firewall, api.Passing)
 	for _, check := range []string{health.Device, health.Firewall} {
 		if begun, over := a.begun(check), a.over(check); begun != 1 || over != 1 {
-			t.Errorf("%s: %d lines of its beginning, %d of its end", check, begun, over)
+			t.Errorf("%s: %d lines about the beginning, %d about the end", check, begun, over)
 		}
 	}
 }
@@ -121,7 +121,7 @@ func TestSecondAgentOfAHost(t *testing.T) {
 		t.Errorf("ended with %v", a.err)
 	}
 	if len(a.said.with("another process has", "pid 7")) != 1 {
-		t.Error("nothing was said")
+		t.Error("nothing was logged")
 	}
 }
 
@@ -139,7 +139,7 @@ func TestStartWaitsForTheAgentBefore(t *testing.T) {
 	for _, setting := range []string{"http.address", "data_dir"} {
 		eventually(t, func() error {
 			if len(a.said.with("another process has", "setting="+setting)) != 1 {
-				return fmt.Errorf("nothing said of %s", setting)
+				return fmt.Errorf("nothing was logged about %s", setting)
 			}
 			return nil
 		})

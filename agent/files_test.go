@@ -229,7 +229,7 @@ func TestSubnetFileElsewhere(t *testing.T) {
 		stays bool
 	}{
 		{name: "ours"},
-		{name: "somebody's", text: "PATH=/bin\n", stays: true},
+		{name: "another program's", text: "PATH=/bin\n", stays: true},
 	} {
 		a.config.Networks[0].SubnetFile = old
 		process := a.start()

@@ -65,7 +65,7 @@ func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 				}
 				for _, state := range a.recorder.all() {
 					if state == "zero" {
-						t.Error("it was left")
+						t.Error("the network was left")
 					}
 				}
 				return
@@ -73,7 +73,7 @@ func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 			a.applies("zero")
 			eventually(t, func() error {
 				if _, _, there := store.Get(leaseKey(lease.Subnet())); there || exists(file) || exists(state.Path(a.config.DataDir, "n")) {
-					return errors.New("something stays")
+					return errors.New("something was left behind")
 				}
 				return nil
 			})

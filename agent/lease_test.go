@@ -76,7 +76,7 @@ func TestStoreEmptied(t *testing.T) {
 	a.applies(want)
 	for _, state := range a.recorder.all() {
 		if !strings.HasPrefix(state, subnet.String()) {
-			t.Errorf("state %q was applied meanwhile", state)
+			t.Errorf("state %q was applied after the store was emptied", state)
 		}
 	}
 }
@@ -253,7 +253,7 @@ func TestWatchOwn(t *testing.T) {
 	}{
 		{name: "gone", err: registry.ErrLeaseNotFound, want: "gone"},
 		{name: "revoked", err: &registry.RevokedError{NodeID: own.NodeID}, want: "revoked"},
-		{name: "revoked, from whom cannot be told", err: &registry.RevokedError{}, want: "revoked"},
+		{name: "revoked from an unknown host", err: &registry.RevokedError{}, want: "revoked"},
 		{name: "revoked from another host", err: &registry.RevokedError{NodeID: "id-b"}, want: "its record is gone"},
 		{name: "nonsense", err: registry.ErrInvalid, want: "overwritten"},
 		{name: "lapsed", lease: with(func(l *registry.Lease) { l.Session = "" }), want: "session ended"},

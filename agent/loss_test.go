@@ -204,7 +204,7 @@ func TestStartWithoutNetworks(t *testing.T) {
 			a.check(health.Network, api.Warning, "no network is configured")
 			a.applies("zero")
 			if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(file) || exists(state.Path(a.config.DataDir, "n")) {
-				t.Error("something stays")
+				t.Error("something was left behind")
 			}
 			c = with
 			must(t, errOf(a.client.Reload(ctx, false)))
@@ -252,7 +252,7 @@ func TestStartWithAnEmptyFile(t *testing.T) {
 				return there && exists(file) && exists(state.Path(a.config.DataDir, "m"))
 			}
 			if !stays() {
-				t.Fatal("it was left")
+				t.Fatal("the network was left")
 			}
 			if names := a.wall.names(); !strings.Contains(names[len(names)-1], "m") {
 				t.Errorf("its rules are not kept: %q", names)
@@ -263,7 +263,7 @@ func TestStartWithAnEmptyFile(t *testing.T) {
 				must(t, errOf(a.client.Reload(ctx, false)))
 				a.ready()
 				if !stays() {
-					t.Error("it was left")
+					t.Error("the network was left")
 				}
 				return
 			case "confirmed":
@@ -283,7 +283,7 @@ func TestStartWithAnEmptyFile(t *testing.T) {
 				})
 			}
 			if _, _, there := a.store.Get(key); there || exists(file) || exists(state.Path(a.config.DataDir, "m")) {
-				t.Error("something stays")
+				t.Error("something was left behind")
 			}
 			a.ready()
 		})

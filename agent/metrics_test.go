@@ -261,7 +261,7 @@ func TestMetrics(t *testing.T) {
 			c := a.config
 			c.NodeName = "x"
 			if err := a.agent.Reload(t.Context(), c); err == nil {
-				t.Error("was taken over")
+				t.Error("the reload was not refused")
 			}
 		}},
 		{name: telemetry.APIRequests, labels: []string{"GET /v1/networks", "200"}, at: is(0), then: is(1), do: func() { a.request("GET", "/v1/networks", "") }},

@@ -104,7 +104,7 @@ func TestAgentRetriesAFailingDatapath(t *testing.T) {
 	a.start()
 	a.check(health.Device, api.Critical, "no such device")
 	if _, err := os.Stat(a.config.Networks[0].SubnetFile); err == nil {
-		t.Error("the subnet file was written before the datapath stood")
+		t.Error("the subnet file was written before the datapath was in place")
 	}
 	a.recorder.setFail(nil)
 	a.ready()

@@ -30,11 +30,11 @@ func TestStateLost(t *testing.T) {
 		change func(a *host, subnet netip.Prefix)
 		same   bool
 	}{
-		{"the device stands", func(a *host, subnet netip.Prefix) { a.remains = flowing(subnet) }, true},
-		{"routes stand, there is no device", func(a *host, _ netip.Prefix) { a.remains = KernelState{Routes: 1, Refuses: true} }, true},
+		{"the device exists", func(a *host, subnet netip.Prefix) { a.remains = flowing(subnet) }, true},
+		{"routes without a device", func(a *host, _ netip.Prefix) { a.remains = KernelState{Routes: 1, Refuses: true} }, true},
 		{"no other host had joined yet", func(a *host, _ netip.Prefix) { a.remains = KernelState{Refuses: true} }, true},
-		{"a device nobody reads", func(a *host, subnet netip.Prefix) { a.remains = waiting(subnet) }, true},
-		{"the plan is the store's alone", func(a *host, subnet netip.Prefix) {
+		{"a device that no process reads", func(a *host, subnet netip.Prefix) { a.remains = waiting(subnet) }, true},
+		{"only the store has the plan", func(a *host, subnet netip.Prefix) {
 			a.remains = flowing(subnet)
 			a.config.Networks[0].Pools, a.config.Networks[0].Backend = nil, nil
 		}, true},
@@ -151,8 +151,8 @@ func TestStateLostWhileTheRecordIsBroken(t *testing.T) {
 // if only the store has the plan of its network.
 func TestNewHostWhileTheStoreIsAway(t *testing.T) {
 	for name, change := range map[string]func(*host){
-		"a whole block":           func(*host) {},
-		"the plan is the store's": func(a *host) { a.config.Networks[0].Pools, a.config.Networks[0].Backend = nil, nil },
+		"a whole block":               func(*host) {},
+		"only the store has the plan": func(a *host) { a.config.Networks[0].Pools, a.config.Networks[0].Backend = nil, nil },
 		"any network": func(a *host) {
 			a.config.Networks, a.config.WatchNetworks = nil, true
 		},

@@ -23,7 +23,7 @@ func TestReadKernelState(t *testing.T) {
 			ip link set other up
 			ip route add 10.5.2.0/24 dev other
 			ip route add 10.6.0.0/24 dev other proto 108`, KernelState{}},
-		{"a datapath nobody reads", `
+		{"a datapath that no process reads", `
 			ip tuntap add leno-n mode tun
 			ip addr add 10.5.1.0/32 dev leno-n
 			ip addr add fd00:5:0:1::/128 dev leno-n nodad

@@ -38,7 +38,7 @@ func TestPeersOf(t *testing.T) {
 	}{
 		{"none", nil, nil},
 		{"our own lease is never a peer", []registry.Lease{own, moved}, nil},
-		{"nor is whoever stands on our slot", []registry.Lease{stranger}, nil},
+		{"nor is the lease of another host on our slot", []registry.Lease{stranger}, nil},
 		{"others, sorted", []registry.Lease{testLease("c", 3, "s", 1), own, testLease("b", 2, "s", 1)}, []string{"b 10.5.2.0/24", "c 10.5.3.0/24"}},
 		{"a lapsed lease stays", []registry.Lease{testLease("b", 2, "", 1)}, []string{"b 10.5.2.0/24"}},
 		{"the held one of a host's leases counts", []registry.Lease{testLease("b", 2, "", 9), testLease("b", 4, "s", 1)}, []string{"b 10.5.4.0/24"}},
@@ -96,7 +96,7 @@ func TestConflicts(t *testing.T) {
 		{"same address but lapsed", gone, nil},
 		{"same address, and the store has lost its record", missing, nil},
 		{"same node id", copied, []string{`"d"`, "192.0.2.100", `"a"`, "192.0.2.97", "copied"}},
-		{"our own of before", before, nil},
+		{"our own from before a restore", before, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

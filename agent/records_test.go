@@ -296,7 +296,7 @@ func TestSetBackOnceBesideABadRecord(t *testing.T) {
 	}
 	eventually(t, func() error {
 		if n := told(); n == 0 {
-			return errors.New("not said yet")
+			return errors.New("not reported yet")
 		}
 		return nil
 	})
@@ -316,6 +316,6 @@ func TestSetBackOnceBesideABadRecord(t *testing.T) {
 		})
 	}
 	if n := told(); n != before {
-		t.Errorf("said %d times, %d before", n, before)
+		t.Errorf("reported %d times, %d before", n, before)
 	}
 }

@@ -272,7 +272,7 @@ func TestEverySetting(t *testing.T) {
 					t.Errorf("it was not refused by name: %v", err)
 				}
 				if diff := config.Compare(before, a.agent.current()); len(diff) > 0 {
-					t.Errorf("changed all the same: %v", diff)
+					t.Errorf("refused, but changed: %v", diff)
 				}
 				return
 			}

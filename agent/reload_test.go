@@ -72,7 +72,7 @@ func TestReloadTakesOver(t *testing.T) {
 		t.Error("the level was not taken over")
 	}
 	if mustRunner(t, a) != before {
-		t.Error("a network nothing changed for was started again")
+		t.Error("an unchanged network was started again")
 	}
 }
 

@@ -33,7 +33,7 @@ func TestRecall(t *testing.T) {
 		{"nothing there", leases{own}, false, 0, "1:a1+ 2:b20+ 3:c30"},
 		{"nothing there for long", leases{own}, false, time.Minute, "1:a1+"},
 		{"one there", leases{own, b}, false, 0, "1:a1+ 2:b20+ 3:c30"},
-		{"one there anew", leases{own, testLease("b", 2, "sb2", 40)}, false, 0, "1:a1+ 2:b40+ 3:c30"},
+		{"one there with a new session", leases{own, testLease("b", 2, "sb2", 40)}, false, 0, "1:a1+ 2:b40+ 3:c30"},
 		{"one lapsed since", leases{own, testLease("b", 2, "", 40)}, false, 0, "1:a1+ 2:b40 3:c30"},
 		{"one has another slot", leases{own, testLease("b", 5, "sb", 40)}, false, 0, "1:a1+ 3:c30 5:b40+"},
 		{"one is where it was before", leases{own, testLease("b", 5, "sb", 10)}, false, 0, "1:a1+ 2:b20+ 3:c30"},
@@ -44,8 +44,8 @@ func TestRecall(t *testing.T) {
 		{"its address is another's", leases{own, with(testLease("d", 6, "sd", 40), func(l *registry.Lease) {
 			l.PublicIPs = append(l.PublicIPs, c.PublicIPs...)
 		})}, false, 0, "1:a1+ 2:b20+ 6:d40+"},
-		{"store made anew", leases{own}, true, 0, "1:a1+ 2:b20+ 3:c30"},
-		{"store made anew, a slot is another's", leases{own, testLease("d", 2, "sd", 10)}, true, 0, "1:a1+ 2:d10+ 3:c30"},
+		{"a new store", leases{own}, true, 0, "1:a1+ 2:b20+ 3:c30"},
+		{"a new store, a slot is another's", leases{own, testLease("d", 2, "sd", 10)}, true, 0, "1:a1+ 2:d10+ 3:c30"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()

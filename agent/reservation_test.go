@@ -41,7 +41,7 @@ func TestReservation(t *testing.T) {
 					lease, _, _ := mustRunner(t, a).lease.Get()
 					store.EndSession(lease.Session)
 				}},
-				{"revoked meanwhile", func() { must(t, b.client.RevokeLease(ctx, "n", kept.Subnet)) }},
+				{"revoked while stopped", func() { must(t, b.client.RevokeLease(ctx, "n", kept.Subnet)) }},
 				{"state and subnet file lost", func() {
 					must(t, os.Remove(filepath.Join(a.config.DataDir, "n.json")))
 					must(t, os.Remove(a.config.Networks[0].SubnetFile))
@@ -78,7 +78,7 @@ func TestReservation(t *testing.T) {
 			}
 			for _, state := range a.recorder.all() {
 				if p := netip.MustParsePrefix(state[:len(kept.Subnet.String())]); p != kept.Subnet {
-					t.Errorf("applied %q meanwhile", state)
+					t.Errorf("applied %q, which has another subnet", state)
 				}
 			}
 		})

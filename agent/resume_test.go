@@ -47,7 +47,7 @@ func TestStanding(t *testing.T) {
 	}{
 		{"nothing", KernelState{}, both, nothingStands},
 		{"no subnet is remembered", waiting(both...), nil, nothingStands},
-		{"a device nobody reads", waiting(both...), both, packetsWait},
+		{"a device that no process reads", waiting(both...), both, packetsWait},
 		{"a device with a carrier", with(waiting(both...), func(m *KernelState) { m.Carrier = true }), both, packetsFlow},
 		{"a device that was set down", with(waiting(both...), func(m *KernelState) { m.Up = false }), both, nothingStands},
 		{"a device without an address", waiting(), both, nothingStands},
@@ -441,7 +441,7 @@ func TestResumeWatchedNetwork(t *testing.T) {
 	a.applies("zero")
 	eventually(t, func() error {
 		if _, running := a.agent.runner("n"); running || exists(state.Path(a.config.DataDir, "n")) {
-			return errors.New("something stays")
+			return errors.New("something was left behind")
 		}
 		return nil
 	})

@@ -61,7 +61,7 @@ func TestRevoked(t *testing.T) {
 	}
 	for _, state := range a.recorder.all() {
 		if !strings.HasPrefix(state, subnet.String()) && !strings.HasPrefix(state, now.String()) {
-			t.Errorf("state %q was applied meanwhile", state)
+			t.Errorf("state %q has neither the old nor the new subnet", state)
 		}
 	}
 	a.forgotten(now)

@@ -203,7 +203,7 @@ func TestStoreSetBack(t *testing.T) {
 			}
 			for _, state := range a.recorder.all() {
 				if tt.keep && !strings.HasPrefix(state, subnet.String()) {
-					t.Errorf("state %q was applied meanwhile", state)
+					t.Errorf("state %q was applied although the host kept its subnet", state)
 				}
 			}
 		})

@@ -248,7 +248,7 @@ func TestLeftOverRestart(t *testing.T) {
 	a.start()
 	eventually(t, func() error {
 		if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(state) || exists(local.SubnetFile) {
-			return errors.New("something stays")
+			return errors.New("something was left behind")
 		}
 		if !slices.Contains(a.recorder.all(), "zero") {
 			return errors.New("the datapath stays")
