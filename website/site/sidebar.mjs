@@ -14,6 +14,7 @@ const parts = [
 	['operations', 'Operations'],
 	['performance', 'Performance'],
 	['migrate', 'Migrate'],
+	['contributing', 'Contributing'],
 	['faq', 'FAQ'],
 	['glossary', 'Glossary'],
 ];
