@@ -316,7 +316,7 @@ func (r *runner) suspect(source, reason string) {
 		r.log.Error("another host is taken for this one", "conflict", reason)
 	}
 	if len(r.suspicions) == 0 {
-		r.check(health.Conflict, api.Passing, "nobody else uses this host's name or addresses")
+		r.check(health.Conflict, api.Passing, "no other host uses this host's name or addresses")
 		return
 	}
 	r.check(health.Conflict, api.Critical, strings.Join(slices.Sorted(maps.Values(r.suspicions)), "; "))
@@ -364,7 +364,7 @@ func (r *runner) watchOwn(ctx context.Context, n registry.Network, lease registr
 			r.suspect("record", copied)
 			return copied, nil
 		case !now.SameValue(lease):
-			return "its record was changed by somebody else", nil
+			return "its record was changed by another program", nil
 		}
 		index = next
 	}

@@ -51,7 +51,7 @@ func (a *Agent) Refresh(ctx context.Context, confirmed bool) (api.Reloaded, erro
 	_, err := config.Within(opening, "log file", func() (struct{}, error) { return struct{}{}, a.o.Logs.Reopen() })
 	cancel()
 	if err != nil {
-		a.log.Warn("log file cannot be opened anew, the old one is written on", "error", err)
+		a.log.Warn("log file cannot be reopened, writing to the old one", "error", err)
 	}
 	c, err := a.readAgain(ctx)
 	var out api.Reloaded

@@ -135,7 +135,7 @@ func (v *verdict) lease(n Network) {
 	const again = "the agent takes it again by itself as soon as Consul lets it; containers keep working until another host gets the subnet"
 	switch {
 	case l.Held && l.RecordErr == nil && l.Record == nil:
-		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("the record of %s is gone: somebody deleted or revoked it", l.Mine.Subnet()), again))
+		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("the record of %s is gone: it was deleted or revoked", l.Mine.Subnet()), again))
 	case l.Held && l.Record != nil && !l.Record.Held():
 		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is held no more: its session %s has ended", l.Mine.Subnet(), l.Mine.Session), again))
 	case l.Held && l.Record != nil && l.Record.Session != l.Mine.Session:
@@ -165,7 +165,7 @@ func (v *verdict) leaseAlone(n Network) {
 		v.add(unknown(CheckLease, n.Name, tried, l.RecordErr.Error(), ""))
 	case len(n.Subnets) == 0:
 	case l.Record == nil:
-		v.add(warning(CheckLease, n.Name, "", tried, fmt.Sprintf("the record of %s is not in the store: an agent takes the subnet again if nobody else has it", n.Subnets[0]), "start the agent"))
+		v.add(warning(CheckLease, n.Name, "", tried, fmt.Sprintf("the record of %s is not in the store: an agent takes the subnet again if no other host has it", n.Subnets[0]), "start the agent"))
 	case !l.Record.Held():
 		v.add(warning(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is held no more, its session has ended: other hosts remove it lease.hold after that", n.Subnets[0]), "start the agent"))
 	default:
@@ -240,7 +240,7 @@ func (v *verdict) record(n Network) {
 	switch {
 	case len(wrong) > 0:
 		v.add(fault(CheckRecord, n.Name, "", tried, strings.Join(wrong, "; "),
-			"other hosts send by the record. A running agent writes it anew and mends the device: see why it does not (its lease, its rights in Consul, `leno monitor`), or start it"))
+			"other hosts send by the record. A running agent writes it again and repairs the device: see why it does not (its lease, its rights in Consul, `leno monitor`), or start it"))
 	default:
 		v.add(well(CheckRecord, n.Name, tried, "they agree"))
 	}

@@ -87,7 +87,7 @@ func (n *Listener) Take() [][]byte {
 	n.lines = nil
 	if n.lost > 0 {
 		n.gapText = nil
-		n.gap.Accept("leno.monitor", hclog.Warn, "lines were lost here, whoever listens is too slow", "lost", n.lost)
+		n.gap.Accept("leno.monitor", hclog.Warn, "lines were lost here, the listener is too slow", "lost", n.lost)
 		out, n.lost = append(out, n.gapText), 0
 	}
 	return out

@@ -52,9 +52,9 @@ func normalize(raw json.RawMessage) (json.RawMessage, error) {
 // must agree on (planner.vtep).
 func interrupts() map[string]string {
 	return map[string]string{
-		"vni":  "the device is made anew, and hosts with different VNIs do not hear each other",
-		"port": "the device is made anew, and hosts with different ports do not hear each other",
-		"gbp":  "the device is made anew",
+		"vni":  "the device is recreated, and hosts with different VNIs do not hear each other",
+		"port": "the device is recreated, and hosts with different ports do not hear each other",
+		"gbp":  "the device is recreated",
 	}
 }
 
