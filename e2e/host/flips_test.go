@@ -179,10 +179,15 @@ func (f *flips) groups() []flipGroup {
 	raw := fmt.Sprintf("PREROUTING -d %s ! -i docker0 -j DROP", own.Addr().Next())
 	pair, _, err := kv.Get("leno/networks/s", nil)
 	f.w.Must(err)
+	// On a busy machine the agent may create the device again between the two commands.
+	const replaceDevice = `for try in 1 2 3 4 5 6 7 8 9 10; do
+		printf 'link del leno-n\nlink add leno-n type bridge\n' | ip -batch - && exit 0
+	done
+	exit 1`
 	noSessions := strings.Replace(rules(""), "session \"consul\" {\n  policy = \"write\"", "session \"consul\" {\n  policy = \"read\"", 1)
 	return []flipGroup{
 		{a, []flip{
-			{network: "n", check: "device", status: api.Critical, fault: sh(a, "printf 'link del leno-n\\nlink add leno-n type bridge\\n' | ip -batch -"), cure: sh(a, "ip link del leno-n")},
+			{network: "n", check: "device", status: api.Critical, fault: sh(a, replaceDevice), cure: sh(a, "ip link del leno-n")},
 			{network: "n", check: "routes", status: api.Critical, fault: sh(a, fmt.Sprintf("ip route replace %s dev eth0 proto bird; ip link set leno-n alias x", peer)), cure: sh(a, fmt.Sprintf("ip route del %s dev eth0 proto bird", peer))},
 			{network: "n", check: "foreign_rules", status: api.Warning, fault: sh(a, "iptables -t raw -A "+raw), cure: sh(a, "iptables -t raw -D "+raw)},
 		}},
