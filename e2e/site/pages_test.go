@@ -129,7 +129,7 @@ func TestPages(t *testing.T) {
 			t.Errorf("open in the sidebar: %t, of the folder that begins with %s", isOpen, first)
 		}
 	}
-	known := []string{"intro", "getting-started", "concepts", "configuration", "commands", "api", "backends", "integrations", "operations", "performance", "migrate", "faq", "glossary"}
+	known := []string{"intro", "getting-started", "concepts", "configuration", "commands", "api", "backends", "integrations", "operations", "performance", "migrate", "contributing", "faq", "glossary"}
 	if there := slices.DeleteFunc(known, func(part string) bool { return !slices.Contains(parts, part) }); !slices.Equal(there, parts) {
 		t.Errorf("the sidebar has the parts %q, want the order %q", parts, there)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -396,7 +397,8 @@ func (c *checker) holders() {
 				for _, y := range c.tenures[other] {
 					both := Span{max(x.From, y.From), min(x.To, y.To)}
 					if both.From > both.To || !overlapping(x.subnets, y.subnets) ||
-						c.mayNotKnow(a.Name, y, both) || c.mayNotKnow(b.Name, x, both) {
+						c.mayNotKnow(a.Name, y, both) || c.mayNotKnow(b.Name, x, both) ||
+						c.asksForAnother(one, both) || c.asksForAnother(other, both) {
 						continue
 					}
 					c.report(TwoHolders, one, both, "it holds %v and %s holds %v", x.subnets, b.Name, y.subnets)
@@ -404,6 +406,22 @@ func (c *checker) holders() {
 			}
 		}
 	}
+}
+
+// asksForAnother reports whether the member says all the time that it waits for a lease. It knows then that it does not
+// hold its former subnet any more, and keeps its datapath until it has another.
+func (c *checker) asksForAnother(m member, s Span) bool {
+	asks := false
+	for _, l := range c.claimsOf[m] {
+		if !l.overlaps(s) {
+			continue
+		}
+		if !strings.Contains(l.Trouble, "waiting for a lease") {
+			return false
+		}
+		asks = true
+	}
+	return asks
 }
 
 // mayNotKnow reports whether a node may overlap with another's tenure until the settling time has

@@ -189,6 +189,10 @@ func TestCheck(t *testing.T) {
 		"a host that was stopped stays on a slot that was taken": {func(s *story) {
 			taken(s)
 		}, []Rule{TwoHolders, LostUnnoticed}},
+		"a host that was stopped waits long for another slot": {func(s *story) {
+			taken(s)
+			s.claims("a", 45, 99, func(c *Claim) { c.Status, c.Trouble = "warning", "lease warning: waiting for a lease: none is free" })
+		}, []Rule{NotRecovered, LostUnnoticed}}, // but it does not say that it holds the slot
 		"a slot is taken from a host that is there": {func(s *story) {
 			taken(s)
 			s.Silences = nil

@@ -115,6 +115,9 @@ func (r *run) ask(ctx context.Context, m *machine, node string) []Claim {
 				c.File = former
 			}
 		}
+		if c.File == nil {
+			c.File = m.subnetsInFile(p.name) // a reload has just moved the file
+		}
 	}
 	for i := range claims {
 		claims[i].Span, claims[i].Answered = Span{from, r.now()}, answered
@@ -123,6 +126,20 @@ func (r *run) ask(ctx context.Context, m *machine, node string) []Claim {
 		}
 	}
 	return claims
+}
+
+// subnetsInFile returns the content of a network's subnet file where it is now, or nil if there is none.
+func (m *machine) subnetsInFile(network string) []netip.Prefix {
+	for _, p := range m.takesPart() {
+		if p.name != network {
+			continue
+		}
+		if subnets := fileSubnets(p.file); subnets != nil {
+			return subnets
+		}
+		return fileSubnets(p.former)
+	}
+	return nil
 }
 
 // get reads a response of the machine's agent and reports whether there was one. A response that
