@@ -66,6 +66,7 @@ func (l *Loop) Wait(ctx context.Context, err error, wake <-chan struct{}) error 
 	}
 	if lost {
 		if seen != l.seen {
+			l.backoff.Reset()
 			hurry() // a request that began before the store came back says nothing about the store since
 		}
 		l.detector.report()

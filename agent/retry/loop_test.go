@@ -274,8 +274,16 @@ func TestPartsOfTheStoreReturnLater(t *testing.T) {
 			for time.Since(began) < 10*time.Minute {
 				waitedFor(t, l, unavailable, nil)
 			}
+			returned := c.Returned()
 			f.answer(nil)
-			waitedFor(t, l, unavailable, nil) // ends with the return
+			for back := false; !back; {
+				waitedFor(t, l, unavailable, nil)
+				select {
+				case <-returned:
+					back = true
+				default: // the pause was over before the probe
+				}
+			}
 			if waited := waitedFor(t, l, unavailable, nil); waited > c.Policy.First {
 				t.Errorf("the next attempt came %s after one that failed when the store had returned", waited)
 			}
