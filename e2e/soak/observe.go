@@ -107,14 +107,7 @@ func (r *run) ask(ctx context.Context, m *machine, node string) []Claim {
 		for _, l := range leases.Leases {
 			c.View = append(c.View, Entry{l.Subnet, l.Node})
 		}
-		c.File = fileSubnets(p.file)
-		if p.former != p.file {
-			former := fileSubnets(p.former)
-			c.OldFile = former != nil
-			if c.File == nil {
-				c.File = former
-			}
-		}
+		c.File, c.OldFile = p.subnetsInFile()
 		if c.File == nil {
 			c.File = m.subnetsInFile(p.name) // a reload has just moved the file
 		}
@@ -131,15 +124,26 @@ func (r *run) ask(ctx context.Context, m *machine, node string) []Claim {
 // subnetsInFile returns the content of a network's subnet file where it is now, or nil if there is none.
 func (m *machine) subnetsInFile(network string) []netip.Prefix {
 	for _, p := range m.takesPart() {
-		if p.name != network {
-			continue
-		}
-		if subnets := fileSubnets(p.file); subnets != nil {
+		if p.name == network {
+			subnets, _ := p.subnetsInFile()
 			return subnets
 		}
-		return fileSubnets(p.former)
 	}
 	return nil
+}
+
+// subnetsInFile returns the content of the subnet file, or of the one at its former path, or nil if there is none. It
+// also reports whether there still is one at the former path.
+func (p part) subnetsInFile() (subnets []netip.Prefix, old bool) {
+	subnets = fileSubnets(p.file)
+	if p.former == p.file {
+		return subnets, false
+	}
+	former := fileSubnets(p.former)
+	if subnets == nil {
+		subnets = former
+	}
+	return subnets, former != nil
 }
 
 // get reads a response of the machine's agent and reports whether there was one. A response that
