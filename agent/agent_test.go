@@ -19,6 +19,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -123,8 +124,8 @@ func TestAgentKeepsPeersWhileTheStoreIsAway(t *testing.T) {
 		a.registry.set(fmt.Errorf("no luck: %w", failure))
 		a.check(health.Lease, api.Warning, "not renewed since", "no luck")
 		a.check(health.Snapshot, api.Warning, "peers keep their routes")
-		a.check(health.Consul, api.Warning, "no luck")             // the agent's check
-		a.check(health.Consul, api.Warning, useLeases, useSession) // the network's check
+		a.check(health.Consul, api.Warning, "no luck")                                     // the agent's check
+		a.check(health.Consul, api.Warning, string(report.Leases), string(report.Session)) // the network's check
 		status, report := a.health()
 		if status != http.StatusTooManyRequests || !report.Ready {
 			t.Errorf("healthz %d, ready %t", status, report.Ready)

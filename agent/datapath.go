@@ -62,7 +62,7 @@ func (r *runner) reconcile(ctx context.Context, n registry.Network, p place) err
 		}
 		var failed <-chan time.Time
 		if !read {
-			r.state("waiting for the leases of the other hosts")
+			r.report.SetState("waiting for the leases of the other hosts")
 		} else {
 			if snap.read != nowSnap.read || !reflect.DeepEqual(lease, nowLease) {
 				lease, snap, fresh = nowLease, nowSnap, true
@@ -170,8 +170,9 @@ func (r *runner) apply(ctx context.Context, n registry.Network, lease registry.L
 	}
 	usable, err := r.serve(ctx, n, lease, s)
 	if usable {
-		r.env.health.SetReady(r.local.Name, true)
-		r.show(func(v *view) { v.local.State, v.local.ModifyIndex = "running", v.definition.ModifyIndex })
+		r.report.SetReady(true)
+		r.report.SetState("running")
+		r.show(func(v *view) { v.local.ModifyIndex = v.definition.ModifyIndex })
 	}
 	return report, err
 }

@@ -25,25 +25,24 @@ func (r *runner) checkDatapath(n registry.Network, s backend.State, report *back
 	}
 	wrong := backend.ByPart(err)
 	if wrong[backend.Device] != nil {
-		r.failing(health.Device, api.Critical, advice.Datapath, err)
-		r.faults.End(health.Routes)
-		r.env.health.Clear(r.local.Name, health.Routes)
+		r.report.Failing(health.Device, api.Critical, advice.Datapath, err)
+		r.report.Forget(health.Routes)
 		return
 	}
-	r.mended(health.Device)
+	r.report.Mended(health.Device)
 	r.checkDevice(n, s)
 	if wrong[backend.Routes] != nil {
-		r.failing(health.Routes, api.Critical, advice.Datapath, err)
+		r.report.Failing(health.Routes, api.Critical, advice.Datapath, err)
 		return
 	}
-	r.mended(health.Routes)
+	r.report.Mended(health.Routes)
 	r.checkPeers(*report)
 }
 
 // checkDevice sets the check of a device that is as it should be. Some backends have no device and no such check.
 func (r *runner) checkDevice(n registry.Network, s backend.State) {
 	if !r.env.backends[n.Backend.Type].Device {
-		r.env.health.Clear(r.local.Name, health.Device)
+		r.report.Clear(health.Device)
 		return
 	}
 	r.checkUndisturbed(health.Device, backend.Device, fmt.Sprintf("%s is up with an MTU of %d", backend.LinkName(n.Name), s.MTU))
@@ -62,7 +61,7 @@ func (r *runner) checkPeers(report backend.Report) {
 	if repeated := r.flappingIn(backend.Routes); repeated != "" {
 		reason += "; " + repeated
 	}
-	if r.env.health.Set(r.local.Name, health.Routes, api.Warning, reason) && r.shown().placed {
+	if r.report.Check(health.Routes, api.Warning, reason) && r.shown().placed {
 		for _, skip := range report.Skipped {
 			r.log.Warn("peer skipped", "peer", skip.Node, "error", skip.Reason)
 		}
@@ -76,7 +75,7 @@ func (r *runner) checkUndisturbed(check string, part backend.Part, reason string
 	if repeated := r.flappingIn(part); repeated != "" {
 		status, reason = api.Warning, reason+"; "+repeated
 	}
-	r.check(check, status, reason)
+	r.report.Check(check, status, reason)
 }
 
 // flappingIn describes what another program keeps changing in a part. It returns "" if there is nothing.

@@ -12,6 +12,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
@@ -82,14 +83,14 @@ func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) 
 		if ctx.Err() != nil {
 			return registry.Network{}, ctx.Err()
 		}
-		r.used(useDefinition, err)
+		r.report.Used(report.Definition, err)
 		if err == nil || errors.Is(err, errNetworkGone) {
 			return n, err
 		}
 		reason := fmt.Sprintf("waiting for the store: %v", err)
 		deleted := &registry.DeletedError{}
 		switch {
-		case errors.As(err, &deleted) && away(err):
+		case errors.As(err, &deleted) && report.Away(err):
 			reason = fmt.Sprintf("%v; `leno network apply` defines the network again", err)
 		case errors.As(err, &deleted):
 			reason = fmt.Sprintf("the network was deleted at %s: `leno network apply` defines it again", deleted.Time.UTC().Format(time.RFC3339))
@@ -104,7 +105,7 @@ func (r *runner) awaitDefinition(ctx context.Context) (registry.Network, error) 
 		case errors.Is(err, registry.ErrDenied):
 			reason = fmt.Sprintf("waiting for rights: %v", err)
 		}
-		r.wait(health.Network, reason)
+		r.report.Wait(health.Network, reason)
 		if err := backoff.Wait(ctx, err, networksChanged); err != nil {
 			return registry.Network{}, err
 		}
@@ -288,7 +289,7 @@ func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error 
 		switch {
 		case verdict == definitionInForce:
 			if troubled {
-				r.check(health.Network, api.Passing, r.definedReason())
+				r.report.Check(health.Network, api.Passing, r.definedReason())
 			}
 			restore, troubled = time.Time{}, false
 		case verdict == definitionUnreadable:
@@ -296,13 +297,13 @@ func (r *runner) watchDefinition(ctx context.Context, n registry.Network) error 
 		case restore.IsZero():
 			restore, troubled = time.Now().Add(r.known.restoreAfter(r.local, r.env.outage.Policy)), true
 			r.log.Warn("the store has lost the network's definition, packets keep flowing")
-			r.check(health.Network, api.Warning, "the store has lost the network's definition, which stays in force; putting it back")
+			r.report.Check(health.Network, api.Warning, "the store has lost the network's definition, which stays in force; putting it back")
 			due = time.After(time.Until(restore))
 		case time.Now().Before(restore):
 			due = time.After(time.Until(restore))
 		default:
 			if err := r.restoreDefinition(ctx, n); err != nil {
-				r.check(health.Network, api.Warning, fmt.Sprintf("the store has lost the network's definition, which stays in force, "+
+				r.report.Check(health.Network, api.Warning, fmt.Sprintf("the store has lost the network's definition, which stays in force, "+
 					"and this agent cannot put it back: %v; `leno network apply` puts it back", err))
 				if err := backoff.Wait(ctx, err, changed); err != nil {
 					return err
@@ -346,7 +347,7 @@ func (r *runner) compareDefinition(ctx context.Context, n *registry.Network) (de
 	case errors.Is(err, registry.ErrNetworkNotFound), err == nil && r.known.supersedes(now):
 		return definitionLost, nil
 	case errors.Is(err, registry.ErrInvalid):
-		r.check(health.Network, api.Warning, "the definition in the store cannot be used, the one before stays in force: "+registry.Shorten(strings.TrimPrefix(err.Error(), "network "+n.Name+": "), registry.MaxShownReason))
+		r.report.Check(health.Network, api.Warning, "the definition in the store cannot be used, the one before stays in force: "+registry.Shorten(strings.TrimPrefix(err.Error(), "network "+n.Name+": "), registry.MaxShownReason))
 		return definitionUnreadable, nil
 	case err != nil:
 		return 0, err
@@ -391,7 +392,7 @@ func (r *runner) restoreDefinition(ctx context.Context, n registry.Network) erro
 		return err
 	}
 	r.log.Warn("the store had lost the network or its last change, put back")
-	r.event(api.EventStore, api.Warning, "the store had lost the network's definition, put back", nil)
+	r.report.Event(api.EventStore, api.Warning, "the store had lost the network's definition, put back", nil)
 	return nil
 }
 

@@ -17,11 +17,11 @@ func (r *runner) healed(now time.Time, repairs []backend.Repair) {
 	single, repeated := r.flapping.Record(now, repairs)
 	if len(single) > 0 {
 		r.log.Warn("datapath was changed by another program, healed", "healed", flapping.Sentence(single))
-		r.event(api.EventDrift, api.Warning, "changed by another program, healed: "+flapping.Sentence(single), map[string]string{"fault": single[0].Fault})
+		r.report.Event(api.EventDrift, api.Warning, "changed by another program, healed: "+flapping.Sentence(single), map[string]string{"fault": single[0].Fault})
 	}
 	for _, q := range repeated {
 		r.log.Warn("datapath is being changed by another program again and again, reported once a minute", "healed", q)
-		r.event(api.EventDrift, api.Warning, "changed by another program again and again: "+q, nil)
+		r.report.Event(api.EventDrift, api.Warning, "changed by another program again and again: "+q, nil)
 	}
 }
 

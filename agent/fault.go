@@ -17,46 +17,6 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// failing sets a check to a status because of an error. The reason also says what to do about it. A new fault is
-// logged.
-func (r *runner) failing(check, status string, area advice.Area, err error) {
-	reason := advice.Reason(area, err)
-	r.check(check, status, reason)
-	r.faults.Failing(r.log, check, reason)
-}
-
-// mended logs the end of a fault, if there was one. The caller sets the check.
-func (r *runner) mended(check string) { r.faults.Mended(r.log, check) }
-
-// writtenDown sets the check of the files that this host keeps for its next process, after what was written or could
-// not be written. Nothing waits for these files, packets least of all.
-func (r *runner) writtenDown(what string, err error) {
-	r.mu.Lock()
-	if err != nil {
-		r.unwritten[what] = err
-	} else {
-		delete(r.unwritten, what)
-	}
-	var errs []error
-	for _, what := range []string{wroteLease, wrotePeers} {
-		errs = append(errs, r.unwritten[what])
-	}
-	all := errors.Join(errs...)
-	r.mu.Unlock()
-	if all != nil {
-		r.failing(health.DataDir, api.Warning, advice.DataDir, all)
-		return
-	}
-	r.mended(health.DataDir)
-	r.check(health.DataDir, api.Passing, "what this host has is written down")
-}
-
-// The values of writtenDown's parameter what.
-const (
-	wroteLease = "lease"
-	wrotePeers = "peers"
-)
-
 // patience is how long an agent that starts waits for something that another process holds. Most often that is the
 // previous agent, which is about to end. A longer wait is an error, so that a supervisor that restarts the agent does
 // so less often.

@@ -45,7 +45,7 @@ func (r *runner) forwarding(n registry.Network, s backend.State) (wrong []string
 func (r *runner) checkForwarding(wrong []string) {
 	if len(wrong) == 0 {
 		r.checkUndisturbed(health.Forwarding, forwardingPart, "the kernel forwards packets")
-	} else if reason := strings.Join(wrong, "; "); r.env.health.Set(r.local.Name, health.Forwarding, api.Warning, reason) {
+	} else if reason := strings.Join(wrong, "; "); r.report.Check(health.Forwarding, api.Warning, reason) {
 		r.log.Warn("forwarding is not as it should be", "error", reason)
 	}
 }

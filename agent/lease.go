@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/telemetry"
@@ -37,7 +38,7 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 		lease, err := r.acquireOnce(ctx, n, c)
 		again := false
 		if ctx.Err() == nil {
-			r.used(useClaim, err)
+			r.report.Used(report.Claim, err)
 		}
 		if err != nil && ctx.Err() == nil {
 			again, err = others.meet(ctx, c, err)
@@ -56,14 +57,14 @@ func (r *runner) acquire(ctx context.Context, n registry.Network, claim func() r
 		case ctx.Err() != nil:
 			return registry.Lease{}, ctx.Err()
 		}
-		if !away(err) {
+		if !report.Away(err) {
 			r.settled()
 		}
 		reason := fmt.Sprintf("waiting for a lease: %v", err)
 		if revoked := r.revokedSubnet(); revoked.IsValid() {
 			reason = fmt.Sprintf("%s was revoked, waiting for another lease: %v", revoked, err)
 		}
-		r.waiting(health.Lease, reason)
+		r.report.Waiting(health.Lease, reason)
 		r.troubled(reason)
 		// Once a network that the store had lost is defined again, hosts that do not know of this one may take its
 		// subnet.
@@ -85,7 +86,7 @@ func (r *runner) reportLeaseTaken(before, now registry.Lease) {
 	default:
 		return
 	}
-	r.event(api.EventLease, api.Info, message, map[string]string{"change": "taken", "subnet": now.Subnet().String()})
+	r.report.Event(api.EventLease, api.Info, message, map[string]string{"change": "taken", "subnet": now.Subnet().String()})
 }
 
 func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
@@ -100,7 +101,7 @@ func (r *runner) acquireOnce(ctx context.Context, n registry.Network, claim regi
 	claim.Avoid = cmp.Or(r.revokedSubnet(), outgrown(n.Plan, claim.Prefer))
 	claim.Lost = r.lastLoss()
 	lease, err := r.env.registry.Acquire(ctx, n, claim)
-	r.env.telemetry.Count(telemetry.LeaseClaims, 1, n.Name, telemetry.Result(err))
+	r.report.Count(telemetry.LeaseClaims, 1, telemetry.Result(err))
 	if err == nil {
 		r.heldAgain(lease)
 		// The store has just locked a record with this session, so an earlier report of its end no longer counts.
@@ -126,7 +127,7 @@ func (r *runner) keep(ctx context.Context, n registry.Network, lease registry.Le
 			}
 			if reason != "" {
 				r.lost(lease, reason)
-				r.env.telemetry.Count(telemetry.LeaseLosses, 1, n.Name)
+				r.report.Count(telemetry.LeaseLosses, 1)
 				// The pause avoids a race with another host that takes the lease again and again.
 				if err := backoff.Wait(ctx, nil, nil); err != nil {
 					return err
@@ -233,7 +234,7 @@ func (r *runner) renew(ctx context.Context) {
 				r.renewed(last, nil)
 			case errors.Is(err, registry.ErrLeaseLost):
 				r.renewal(started, lostResult)
-				r.used(useSession, nil)
+				r.report.Used(report.Session, nil)
 				r.ended.Set(session)
 			default:
 				r.renewal(started, telemetry.Failed)
@@ -263,7 +264,7 @@ func (r *runner) renewed(last time.Time, err error) {
 	}
 	r.mu.Unlock()
 	r.reportLease()
-	r.used(useSession, err)
+	r.report.Used(report.Session, err)
 	if first {
 		r.log.Warn("lease could not be renewed, trying again", "error", err)
 	}
@@ -293,13 +294,13 @@ func (r *runner) reportLease() {
 	switch {
 	case !held && r.trouble == "":
 	case !held && r.resumed != nil:
-		r.check(health.Lease, api.Warning, fmt.Sprintf("%s is carried on as %s: %s", r.resumed.subnets[0], r.resumed.as, r.trouble))
+		r.report.Check(health.Lease, api.Warning, fmt.Sprintf("%s is carried on as %s: %s", r.resumed.subnets[0], r.resumed.as, r.trouble))
 	case !held:
-		r.check(health.Lease, api.Critical, r.trouble)
+		r.report.Check(health.Lease, api.Critical, r.trouble)
 	case r.trouble != "" || r.unrenewed != "":
-		r.check(health.Lease, api.Warning, fmt.Sprintf("%s: %s", lease.Subnet(), cmp.Or(r.trouble, r.unrenewed)))
+		r.report.Check(health.Lease, api.Warning, fmt.Sprintf("%s: %s", lease.Subnet(), cmp.Or(r.trouble, r.unrenewed)))
 	default:
-		r.check(health.Lease, api.Passing, fmt.Sprintf("%s is held%s", lease.Subnet(), r.formerly))
+		r.report.Check(health.Lease, api.Passing, fmt.Sprintf("%s is held%s", lease.Subnet(), r.formerly))
 	}
 }
 
@@ -316,10 +317,10 @@ func (r *runner) suspect(source, reason string) {
 		r.log.Error("another host is taken for this one", "conflict", reason)
 	}
 	if len(r.suspicions) == 0 {
-		r.check(health.Conflict, api.Passing, "no other host uses this host's name or addresses")
+		r.report.Check(health.Conflict, api.Passing, "no other host uses this host's name or addresses")
 		return
 	}
-	r.check(health.Conflict, api.Critical, strings.Join(slices.Sorted(maps.Values(r.suspicions)), "; "))
+	r.report.Check(health.Conflict, api.Critical, strings.Join(slices.Sorted(maps.Values(r.suspicions)), "; "))
 }
 
 // watchOwn watches this host's record until the host no longer holds it, and returns the reason. It returns "" if the
@@ -400,28 +401,3 @@ func (r *runner) previous(n registry.Network, c *registry.Claim) {
 
 // lately reports whether a lease renewed at that time cannot have been given to another host yet.
 func (r *runner) lately(renewed time.Time) bool { return time.Since(renewed) < r.config.Lease.Hold }
-
-// wait shows and logs what the runner waits for, and sets the check to critical, or to warning if packets flow.
-func (r *runner) wait(check, reason string) {
-	status := api.Critical
-	if r.flows() {
-		status = api.Warning
-	}
-	r.check(check, status, reason)
-	r.waiting(check, reason)
-}
-
-// waiting shows what the runner waits for. It logs the reason if the check differs from the one logged last, or if the
-// last line is more than a minute old.
-func (r *runner) waiting(check, reason string) {
-	r.state(reason)
-	r.mu.Lock()
-	say := r.waited.check != check || time.Since(r.waited.at) > time.Minute
-	if say {
-		r.waited = waited{check, time.Now()}
-	}
-	r.mu.Unlock()
-	if say {
-		r.log.Warn("network waits", "reason", reason)
-	}
-}

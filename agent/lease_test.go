@@ -365,10 +365,10 @@ func TestSessionComesBackToLife(t *testing.T) {
 func TestWaitIsCriticalOnlyWithoutALease(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	r := h.part()
-	r.wait(health.Network, "one")
+	r.report.Wait(health.Network, "one")
 	h.check(health.Network, api.Critical, "one")
 	r.lease.Set(testLease("a", 1, "s", 1))
-	r.wait(health.Network, "two")
+	r.report.Wait(health.Network, "two")
 	h.check(health.Network, api.Warning, "two")
 	if got := r.shown().local.State; got != "two" {
 		t.Errorf("state %q", got)

@@ -129,7 +129,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	r.mu.Lock()
 	r.trouble, r.unrenewed, r.formerly, r.suspicions, r.resumed = "", "", "", map[string]string{}, nil
 	r.mu.Unlock()
-	r.env.health.Reset(r.local.Name)
+	r.report.Reset()
 	r.show(func(v *view) {
 		v.local.Subnets, v.local.Peers, v.local.ModifyIndex, v.report, v.counter = nil, 0, 0, backend.Report{}, nil
 	})

@@ -203,15 +203,15 @@ const otherFault = "other"
 
 // renewal counts a renewal and its duration.
 func (r *runner) renewal(started time.Time, result string) {
-	r.env.telemetry.Time(telemetry.LeaseRenewal, time.Since(started), r.local.Name)
-	r.env.telemetry.Count(telemetry.LeaseRenewals, 1, r.local.Name, result)
+	r.report.Time(telemetry.LeaseRenewal, time.Since(started))
+	r.report.Count(telemetry.LeaseRenewals, 1, result)
 }
 
 // looked counts a pass over the datapath, with its duration and its writes.
 func (r *runner) looked(started time.Time, report backend.Report, err error) {
-	r.env.telemetry.Time(telemetry.ReconcileDuration, time.Since(started), r.local.Name)
-	r.env.telemetry.Count(telemetry.ReconcileRuns, 1, r.local.Name, telemetry.Result(err))
-	r.env.telemetry.Count(telemetry.ReconcileWrites, report.Writes, r.local.Name)
+	r.report.Time(telemetry.ReconcileDuration, time.Since(started))
+	r.report.Count(telemetry.ReconcileRuns, 1, telemetry.Result(err))
+	r.report.Count(telemetry.ReconcileWrites, report.Writes)
 }
 
 // countHealed counts repairs by fault.
@@ -221,6 +221,6 @@ func (r *runner) countHealed(repairs []backend.Repair) {
 		if !slices.Contains(backend.Faults(), fault) {
 			fault = otherFault
 		}
-		r.env.telemetry.Count(telemetry.DriftHealed, 1, r.local.Name, fault)
+		r.report.Count(telemetry.DriftHealed, 1, fault)
 	}
 }

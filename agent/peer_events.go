@@ -163,10 +163,10 @@ func (r *runner) reportPeers(before, now snapshot, known bool) {
 		if n == 1 {
 			have = "other host has a lease"
 		}
-		r.event(api.EventPeer, api.Info, fmt.Sprintf("%d %s", n, have), map[string]string{"count": fmt.Sprint(n)})
+		r.report.Event(api.EventPeer, api.Info, fmt.Sprintf("%d %s", n, have), map[string]string{"count": fmt.Sprint(n)})
 		return
 	}
 	for _, v := range peerEvents(before.set.Leases, now.set.Leases, r.env.id.NodeID) {
-		r.event(v.Kind, v.Severity, v.Message, v.Fields)
+		r.report.Event(v.Kind, v.Severity, v.Message, v.Fields)
 	}
 }

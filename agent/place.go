@@ -57,7 +57,7 @@ func (r *runner) awaitUnderlay(ctx context.Context, n registry.Network) (place, 
 			return p, nil
 		}
 		r.displaced()
-		r.wait(health.Underlay, fmt.Sprintf("waiting for the underlay: %v", err))
+		r.report.Wait(health.Underlay, fmt.Sprintf("waiting for the underlay: %v", err))
 		select {
 		case <-ctx.Done():
 			return place{}, ctx.Err()
@@ -117,7 +117,7 @@ func (r *runner) reaches(prefix netip.Prefix) bool {
 }
 
 func (r *runner) showPlace(n registry.Network, p place) {
-	r.check(health.Underlay, api.Passing, fmt.Sprintf("%s (%s)", p.choice.Interface, p.choice.Reason))
+	r.report.Check(health.Underlay, api.Passing, fmt.Sprintf("%s (%s)", p.choice.Interface, p.choice.Reason))
 	r.show(func(v *view) {
 		v.local.Backend, v.local.MTU, v.local.MTUReason = n.Backend.Type, p.mtu, p.arithmetic()
 		v.local.Underlay = api.Underlay{Interface: p.choice.Interface, MTU: p.choice.MTU, Addresses: p.choice.Addrs, Reason: p.choice.Reason}
@@ -153,7 +153,7 @@ func (r *runner) relocate(n registry.Network, before place) place {
 	}
 	if err != nil {
 		r.displaced()
-		if r.env.health.Set(r.local.Name, health.Underlay, api.Warning, fmt.Sprintf("keeping %s: %v", before.choice.Interface, err)) {
+		if r.report.Check(health.Underlay, api.Warning, fmt.Sprintf("keeping %s: %v", before.choice.Interface, err)) {
 			r.log.Warn("underlay cannot be used at the moment, keeping it", "link", before.choice.Interface, "error", err)
 		}
 		return before

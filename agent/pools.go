@@ -81,7 +81,7 @@ func (r *runner) awaitPools(ctx context.Context, n registry.Network, kind backen
 			r.settled()
 			r.env.pools.give(n.Name)
 		}
-		r.wait(health.Network, reason)
+		r.report.Wait(health.Network, reason)
 		if err := backoff.Wait(ctx); err != nil {
 			return err
 		}

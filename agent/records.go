@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -161,7 +162,7 @@ func (r *runner) checkReservations(ctx context.Context, n registry.Network) erro
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		r.used(useReservations, err)
+		r.report.Used(report.Reservations, err)
 		if err != nil {
 			if err := backoff.Wait(ctx, err, nil); err != nil {
 				return err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
 )
@@ -165,6 +166,6 @@ func (r *runner) recall(m *recollection, n registry.Network, snap snapshot) ([]r
 // rememberPeers writes the leases to the file and reports whether it succeeded.
 func (r *runner) rememberPeers(m *recollection, n registry.Network, leases []registry.Lease, own registry.Lease) bool {
 	err := m.keep(n, leases, own)
-	r.writtenDown(wrotePeers, err)
+	r.report.Written(report.PeersFile, err)
 	return err == nil
 }

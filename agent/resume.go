@@ -108,8 +108,8 @@ func (r *runner) resume(ctx context.Context) {
 	r.show(func(v *view) { v.local.Subnets = found.subnets })
 	r.env.firewall.Resume(r.local.Name)
 	unconfirmed := fmt.Sprintf("%s is carried on as %s, the store has not been read yet", found.subnets[0], found.as)
-	r.check(health.Network, api.Warning, unconfirmed)
-	r.check(health.Lease, api.Warning, unconfirmed)
+	r.report.Check(health.Network, api.Warning, unconfirmed)
+	r.report.Check(health.Lease, api.Warning, unconfirmed)
 }
 
 // before returns the part in the network whose datapath exists, or nil, and whether packets wait for this process.
@@ -269,11 +269,11 @@ func (r *runner) keepOn(ctx context.Context, n registry.Network, s *backend.Stat
 		r.showPlace(n, p)
 	case s.MTU == 0:
 		r.displaced()
-		r.check(health.Underlay, api.Critical, fmt.Sprintf("waiting for the underlay: %v", err))
+		r.report.Check(health.Underlay, api.Critical, fmt.Sprintf("waiting for the underlay: %v", err))
 		return false, err
 	default:
 		r.displaced()
-		r.check(health.Underlay, api.Warning, fmt.Sprintf("keeping %s: %v", s.Underlay.Interface, err))
+		r.report.Check(health.Underlay, api.Warning, fmt.Sprintf("keeping %s: %v", s.Underlay.Interface, err))
 	}
 	started := time.Now()
 	report, err := r.carrier.apply(ctx, *s)
@@ -333,10 +333,4 @@ func (r *runner) settled() {
 	}
 	lease, _, _ := r.lease.Get()
 	r.show(func(v *view) { v.local.Subnets = lease.Subnets }) // also wakes readers, since the peers have changed
-}
-
-// away reports whether an error means that the store could not be used, so that it is no answer to the request.
-func away(err error) bool {
-	return errors.Is(err, registry.ErrUnavailable) || errors.Is(err, registry.ErrDenied) || errors.Is(err, registry.ErrUncertain) ||
-		errors.Is(err, context.DeadlineExceeded)
 }

@@ -19,13 +19,13 @@ import (
 func (r *runner) lost(lease registry.Lease, reason string) {
 	if r.revokedSubnet() == lease.Subnet() {
 		r.log.Error("lease was revoked, taking another subnet", "subnet", lease.Subnet())
-		r.event(api.EventLease, api.Critical, fmt.Sprintf("%s was revoked, taking another subnet", lease.Subnet()),
+		r.report.Event(api.EventLease, api.Critical, fmt.Sprintf("%s was revoked, taking another subnet", lease.Subnet()),
 			map[string]string{"change": "revoked", "subnet": lease.Subnet().String()})
 		r.troubled(fmt.Sprintf("%s was revoked, taking another subnet", lease.Subnet()))
 		return
 	}
 	r.log.Warn("lease was lost, taking it back", "subnet", lease.Subnet(), "reason", reason)
-	r.event(api.EventLease, api.Warning, fmt.Sprintf("%s was lost, taking it back: %s", lease.Subnet(), reason),
+	r.report.Event(api.EventLease, api.Warning, fmt.Sprintf("%s was lost, taking it back: %s", lease.Subnet(), reason),
 		map[string]string{"change": "lost", "subnet": lease.Subnet().String()})
 	r.troubled(fmt.Sprintf("%s was lost (%s), taking it back", lease.Subnet(), reason))
 }

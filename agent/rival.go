@@ -66,7 +66,7 @@ func (v *rivals) meet(ctx context.Context, c registry.Claim, err error) (again b
 // has moved and the record is its own, or one of the two hosts is a copy of the other. knock appends our addresses to
 // those in the record. A live host removes them again. Peers use the first address and see no difference.
 func (v *rivals) knock(ctx context.Context, c registry.Claim, them registry.Lease) (answered bool, err error) {
-	v.waiting(health.Lease, fmt.Sprintf("waiting for a lease: the record of this host is from another address, %s: asking whether that host is there", them.PublicIPs[0]))
+	v.report.Waiting(health.Lease, fmt.Sprintf("waiting for a lease: the record of this host is from another address, %s: asking whether that host is there", them.PublicIPs[0]))
 	mine := c
 	mine.Node, mine.MTU, mine.Backend, mine.Session, mine.Prefer = them.Node, them.MTU, them.Backend, them.Session, them.Subnet()
 	mine.PublicIPs = slices.Concat(them.PublicIPs, c.PublicIPs)
@@ -125,7 +125,7 @@ func (v *rivals) outwait(ctx context.Context, them registry.Lease, err error) (a
 	}
 	patience := v.config.Lease.TTL * 5 / 2 // a session that is not renewed ends after twice its TTL
 	reason := fmt.Sprintf("%v; waiting until %s for that to end", err, time.Now().Add(patience).UTC().Format(time.RFC3339))
-	v.waiting(health.Lease, reason)
+	v.report.Waiting(health.Lease, reason)
 	v.troubled(reason)
 	wait, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

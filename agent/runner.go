@@ -19,6 +19,7 @@ import (
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/flapping"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -55,6 +56,7 @@ type runner struct {
 	config config.Config // the agent's, as it was when the runner was created
 	local  config.Network
 	log    hclog.Logger
+	report *report.Reporter
 
 	lease    *watch.Value[registry.Lease]
 	snapshot *watch.Value[snapshot]
@@ -88,7 +90,6 @@ type runner struct {
 	claiming sync.Mutex
 	released *releaseRequest
 
-	faults health.ActiveFaults
 	fresh  *refresher // the leases that the API read last
 	probes exclusive
 	saving sync.Mutex // held during every change of the state file
@@ -105,16 +106,7 @@ type runner struct {
 	absent     netip.Prefix      // the subnet this host had, if its record was missing at the last look
 	lossSeen   time.Time         // when the store was last found to have lost the network; zero for never
 	suspicions map[string]string // why another host is believed to pass for this one, by source such as "claim"
-	unwritten  map[string]error  // why something could not be written to disk, by what was written
-	unusable   map[string]error  // why a use of the store does not work, by use such as useClaim
-	waited     waited
-	resumed    *resumed // nil if there is nothing to resume, or the store has been read
-}
-
-// waited is the last log line about waiting.
-type waited struct {
-	check string
-	at    time.Time
+	resumed    *resumed          // nil if there is nothing to resume, or the store has been read
 }
 
 // snapshot holds all leases as read last.
@@ -173,16 +165,23 @@ func newRunner(env *environment, c config.Config, local config.Network) *runner 
 		env: env, config: c, local: local, log: env.log.With("network", local.Name),
 		lease: watch.New[registry.Lease](), snapshot: watch.New[snapshot](), claim: watch.New[registry.Claim](),
 		ended: watch.New[string](), releases: make(chan *releaseRequest), done: make(chan struct{}), began: time.Now(),
-		suspicions: map[string]string{}, unwritten: map[string]error{}, unusable: map[string]error{},
+		suspicions: map[string]string{},
 	}
+	r.report = report.New(report.Options{
+		Network:   local.Name,
+		Log:       r.log,
+		Health:    env.health,
+		Events:    env.events,
+		Telemetry: env.telemetry,
+		Changed:   env.shown,
+		Flows:     r.flows,
+	})
 	r.fresh = newRefresher(env.registry, local.Name, freshTimeout, func() []registry.Lease {
 		known, _, _ := r.snapshot.Get()
 		return known.set.Leases
 	})
-	r.view.local = api.Local{State: "starting", SubnetFile: local.SubnetFile, Link: backend.LinkName(local.Name)}
-	r.records = newRecordBoard(r.log, func(status, reason string) { r.check(health.Records, status, reason) })
-	env.health.Reset(local.Name)
-	r.check(health.Network, api.Critical, health.Starting)
+	r.view.local = api.Local{SubnetFile: local.SubnetFile, Link: backend.LinkName(local.Name)}
+	r.records = newRecordBoard(r.log, func(status, reason string) { r.report.Check(health.Records, status, reason) })
 	return r
 }
 
@@ -241,7 +240,7 @@ func (r *runner) Run(ctx context.Context) error {
 	leaving := r.leaving
 	r.mu.Unlock()
 	if err == nil && leaving {
-		r.event(api.EventNetwork, api.Info, "leaving the network", map[string]string{"change": "left"})
+		r.report.Event(api.EventNetwork, api.Info, "leaving the network", map[string]string{"change": "left"})
 		r.tearDown(ctx, r.env.registry)
 	}
 	return err
@@ -256,11 +255,11 @@ func (r *runner) rounds(ctx context.Context) error {
 		switch {
 		case errors.Is(err, errReleased):
 			r.log.Warn("lease was released by request, the network stays down until a restart or reload")
-			r.event(api.EventLease, api.Warning, "the lease was "+releasedAdvice, map[string]string{"change": "released"})
+			r.report.Event(api.EventLease, api.Warning, "the lease was "+releasedAdvice, map[string]string{"change": "released"})
 			r.tearDown(ctx, nil)
-			r.unused(useSession)
-			r.check(health.Lease, api.Warning, releasedAdvice)
-			r.state(releasedAdvice)
+			r.report.Unused(report.Session)
+			r.report.Check(health.Lease, api.Warning, releasedAdvice)
+			r.report.SetState(releasedAdvice)
 			r.released.done <- nil
 			r.refuseReleases(ctx)
 			return nil
@@ -270,7 +269,7 @@ func (r *runner) rounds(ctx context.Context) error {
 			return err
 		case errors.Is(err, errNetworkGone):
 			r.log.Warn("network was deleted, leaving it")
-			r.event(api.EventNetwork, api.Warning, "the network was deleted, leaving it", map[string]string{"change": "deleted"})
+			r.report.Event(api.EventNetwork, api.Warning, "the network was deleted, leaving it", map[string]string{"change": "deleted"})
 			r.tearDown(ctx, r.env.registry)
 			if follower, ok := r.env.registry.(registry.Follower); ok {
 				follower.Forget(r.local.Name)
@@ -280,11 +279,11 @@ func (r *runner) rounds(ctx context.Context) error {
 			r.abandon()
 		case errors.Is(err, errDefinitionChanged):
 			r.log.Info("network definition changed")
-			r.event(api.EventNetwork, api.Info, "the network's definition changed", map[string]string{"change": "changed"})
+			r.report.Event(api.EventNetwork, api.Info, "the network's definition changed", map[string]string{"change": "changed"})
 			r.snapshot.Clear() // it was read with the old plan
 			continue
 		default:
-			r.wait(health.Network, fmt.Sprintf("stopped, starting again: %v", err))
+			r.report.Wait(health.Network, fmt.Sprintf("stopped, starting again: %v", err))
 		}
 		if backoff.Wait(ctx, err, nil) != nil {
 			return nil
@@ -305,7 +304,7 @@ func (r *runner) round(ctx context.Context) error {
 		return r.carry(ctx, n)
 	})
 	err := g.Wait()
-	r.unused(useDefinition, useClaim, useLeases, useReservations)
+	r.report.Unused(report.Definition, report.Claim, report.Leases, report.Reservations)
 	if r.released != nil {
 		return errReleased // whatever else happened in this round
 	}
@@ -317,7 +316,7 @@ func (r *runner) round(ctx context.Context) error {
 func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	kind, config, err := r.backendConfig(n)
 	if err != nil {
-		r.wait(health.Network, err.Error())
+		r.report.Wait(health.Network, err.Error())
 		<-ctx.Done()
 		return ctx.Err()
 	}
@@ -337,7 +336,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	if err := r.build(kind, config); err != nil {
 		return err
 	}
-	r.check(health.Network, api.Passing, r.definedReason())
+	r.report.Check(health.Network, api.Passing, r.definedReason())
 	place, err := r.awaitUnderlay(ctx, n)
 	if err != nil {
 		return err
@@ -449,7 +448,7 @@ func (r *runner) moved(n registry.Network, before netip.Prefix, now registry.Lea
 		return &LostError{Network: r.local.Name, Old: before.String(), New: now.Subnet().String()}
 	}
 	r.log.Error("this host has another subnet now, its containers must be restarted", "subnet", now.Subnet(), "before", before)
-	r.event(api.EventLease, api.Critical, fmt.Sprintf("this host has %s now, before %s: its containers must be restarted", now.Subnet(), before),
+	r.report.Event(api.EventLease, api.Critical, fmt.Sprintf("this host has %s now, before %s: its containers must be restarted", now.Subnet(), before),
 		map[string]string{"change": "renumbered", "subnet": now.Subnet().String(), "before": before.String()})
 	r.mu.Lock()
 	r.formerly = fmt.Sprintf("; it was %s until %s, containers from before must be restarted",
@@ -470,33 +469,19 @@ func (r *runner) close() {
 	r.carrier = nil
 }
 
-// check sets one health check of this network.
-func (r *runner) check(name, status, reason string) {
-	r.env.health.Set(r.local.Name, name, status, reason)
-}
-
-// event adds an event of this network.
-func (r *runner) event(kind, severity, message string, fields map[string]string) {
-	r.env.events.Add(api.Event{Network: r.local.Name, Kind: kind, Severity: severity, Message: message, Fields: fields})
-}
-
 // show changes what the API shows.
 func (r *runner) show(change func(*view)) {
 	r.mu.Lock()
 	change(&r.view)
 	r.mu.Unlock()
-	r.env.shown.Set(struct{}{})
-}
-
-// state sets the sentence that says what the runner does or waits for, for example "waiting for the leases of the other
-// hosts".
-func (r *runner) state(sentence string) {
-	r.show(func(v *view) { v.local.State = sentence })
+	r.report.Changed()
 }
 
 // shown returns what the API shows.
 func (r *runner) shown() view {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.view
+	v := r.view
+	r.mu.Unlock()
+	v.local.State = r.report.State()
+	return v
 }

@@ -73,7 +73,7 @@ func (a *Agent) run(ctx context.Context, local config.Network, before *running) 
 	if before != nil {
 		run.carrier, run.known = before.carrier, before.known
 	} else {
-		run.event(api.EventNetwork, api.Info, "taking part in the network", map[string]string{"change": "joined"})
+		run.report.Event(api.EventNetwork, api.Info, "taking part in the network", map[string]string{"change": "joined"})
 	}
 	a.env.parts.Set(struct{}{})
 	a.env.shown.Set(struct{}{})

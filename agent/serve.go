@@ -9,6 +9,7 @@ import (
 
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/firewall/foreign"
+	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/rules"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/backend"
@@ -22,7 +23,7 @@ func (r *runner) serve(ctx context.Context, n registry.Network, lease registry.L
 	fileErr := r.writeSubnetFile(n, lease, s)
 	r.reportSubnetFile(fileErr)
 	saveErr := r.save(n, lease)
-	r.writtenDown(wroteLease, saveErr)
+	r.report.Written(report.LeaseFile, saveErr)
 	rulesErr := r.protect(ctx, n, s)
 	return fileErr == nil && rulesErr == nil, errors.Join(fileErr, saveErr, rulesErr)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
@@ -41,10 +42,10 @@ func (r *runner) checkAge() {
 		return
 	}
 	if time.Since(last) < staleAfter {
-		r.check(health.Snapshot, api.Passing, snapshotPasses)
+		r.report.Check(health.Snapshot, api.Passing, snapshotPasses)
 		return
 	}
-	if r.env.health.Set(r.local.Name, health.Snapshot, api.Warning, old(last)) {
+	if r.report.Check(health.Snapshot, api.Warning, old(last)) {
 		r.log.Warn("nothing was heard of the leases for long, peers keep their routes", "since", last.UTC().Format(time.RFC3339))
 	}
 }
@@ -55,7 +56,7 @@ func (r *runner) stopFollowing(err error) {
 	r.following.Lock()
 	defer r.following.Unlock()
 	r.unfollowed.Store(true)
-	if r.env.health.Set(r.local.Name, health.Snapshot, api.Warning, fmt.Sprintf("%s: %v", last, err)) {
+	if r.report.Check(health.Snapshot, api.Warning, fmt.Sprintf("%s: %v", last, err)) {
 		r.log.Warn("leases could not be read, peers keep their routes", "error", err)
 	}
 }
@@ -91,9 +92,9 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		r.used(useLeases, err)
+		r.report.Used(report.Leases, err)
 		if err != nil {
-			r.env.telemetry.Count(telemetry.WatchFailures, 1, n.Name)
+			r.report.Count(telemetry.WatchFailures, 1)
 			r.stopFollowing(err)
 			failed = true
 			if err := backoff.Wait(ctx, err, nil); err != nil {
@@ -102,12 +103,12 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 			continue
 		}
 		r.unfollowed.Store(false)
-		r.env.telemetry.Count(telemetry.WatchReads, 1, n.Name)
+		r.report.Count(telemetry.WatchReads, 1)
 		index = next
 		before, known, _ := r.snapshot.Get()
 		if known && set.SetBack > before.set.SetBack {
 			r.log.Warn("the store was emptied or set back to an older state")
-			r.event(api.EventStore, api.Warning, "the store was emptied or set back to an older state", nil)
+			r.report.Event(api.EventStore, api.Warning, "the store was emptied or set back to an older state", nil)
 			r.env.setBack.Set(struct{}{})
 		}
 		set = keepKnown(n.Name, set, before.set.Leases)
@@ -115,7 +116,7 @@ func (r *runner) watchLeases(ctx context.Context, n registry.Network) error {
 		r.snapshot.Set(now)
 		r.reportPeers(before, now, known)
 		r.settled()
-		if r.env.health.Set(r.local.Name, health.Snapshot, api.Passing, snapshotPasses) && failed {
+		if r.report.Check(health.Snapshot, api.Passing, snapshotPasses) && failed {
 			r.log.Info("leases are read again")
 		}
 		failed = false

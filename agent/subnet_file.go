@@ -106,16 +106,16 @@ func (r *runner) subnetFileWritten() bool {
 // is not ready.
 func (r *runner) reportSubnetFile(err error) {
 	if err == nil {
-		r.mended(health.SubnetFile)
-		r.check(health.SubnetFile, api.Passing, r.local.SubnetFile+" is written")
+		r.report.Mended(health.SubnetFile)
+		r.report.Check(health.SubnetFile, api.Passing, r.local.SubnetFile+" is written")
 		if r.file.unready.Swap(false) {
-			r.env.health.SetReady(r.local.Name, true)
+			r.report.SetReady(true)
 		}
 		return
 	}
-	r.failing(health.SubnetFile, api.Critical, advice.SubnetFile, err)
+	r.report.Failing(health.SubnetFile, api.Critical, advice.SubnetFile, err)
 	if info, err := os.Stat(r.local.SubnetFile); err != nil || !info.Mode().IsRegular() {
-		if r.env.health.SetReady(r.local.Name, false) {
+		if r.report.SetReady(false) {
 			r.file.unready.Store(true)
 		}
 	}

@@ -1,4 +1,4 @@
-package agent
+package report
 
 import (
 	"errors"
@@ -9,22 +9,21 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/memory"
 )
 
 func TestVerdictOnStore(t *testing.T) {
 	away, denied := fmt.Errorf("%w: connection refused", registry.ErrUnavailable), fmt.Errorf("%w: %w: hidden", registry.ErrUncertain, registry.ErrDenied)
 	for _, tt := range []struct {
 		name           string
-		unusable       map[string]error
+		unusable       map[Use]error
 		status, reason string
 	}{
 		{"all works", nil, api.Passing, "can be read"},
-		{"away", map[string]error{useSession: away, useLeases: away}, api.Warning, "there is no answer to reading the leases, renewing the lease"},
-		{"one right is missing", map[string]error{useReservations: denied}, api.Warning, "this agent's token lacks a right for reading the reservations"},
-		{"no token", map[string]error{useSession: noToken{}, useClaim: denied}, api.Warning,
+		{"away", map[Use]error{Session: away, Leases: away}, api.Warning, "there is no answer to reading the leases, renewing the lease"},
+		{"one right is missing", map[Use]error{Reservations: denied}, api.Warning, "this agent's token lacks a right for reading the reservations"},
+		{"no token", map[Use]error{Session: noToken{}, Claim: denied}, api.Warning,
 			"this agent's token file cannot be used for renewing the lease; this agent's token lacks a right for claiming a lease"},
-		{"several things", map[string]error{useSession: denied, useLeases: registry.ErrUncertain, useClaim: errors.New("time is up")}, api.Warning,
+		{"several things", map[Use]error{Session: denied, Leases: registry.ErrUncertain, Claim: errors.New("time is up")}, api.Warning,
 			"this agent's token lacks a right for renewing the lease; there is no certain answer to reading the leases; there is no answer to claiming a lease"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -44,31 +43,33 @@ func (noToken) Unwrap() []error { return []error{registry.ErrToken, registry.Err
 // TestStoreCheckOfANetwork: the check names what the store cannot be used for, without the error, which is shown
 // elsewhere. A justified refusal is no fault of the store.
 func TestStoreCheckOfANetwork(t *testing.T) {
-	h := newHost(t, memory.New(), "a")
-	r := h.part()
+	r, board := newReporter(t)
+	checks := func() []api.Check {
+		all, _ := board.Report()
+		return all.Networks[0].Checks
+	}
 	consul := func(status, reason string) {
 		t.Helper()
-		report, _ := h.agent.env.health.Report()
-		for _, c := range report.Networks[0].Checks {
+		for _, c := range checks() {
 			if c.Name == health.Consul && c.Status == status && strings.Contains(c.Reason, reason) && !strings.Contains(c.Reason, "no luck") {
 				return
 			}
 		}
-		t.Errorf("%+v", report.Networks[0].Checks)
+		t.Errorf("%+v", checks())
 	}
-	r.used(useDefinition, registry.ErrNetworkNotFound)
-	if report, _ := h.agent.env.health.Report(); len(report.Networks[0].Checks) != 1 {
-		t.Errorf("there is no network: %+v", report.Networks[0].Checks)
+	r.Used(Definition, registry.ErrNetworkNotFound)
+	if len(checks()) != 1 {
+		t.Errorf("there is no network: %+v", checks())
 	}
-	r.used(useDefinition, nil)
-	r.used(useClaim, registry.ErrNetworkFull)
+	r.Used(Definition, nil)
+	r.Used(Claim, registry.ErrNetworkFull)
 	consul(api.Passing, "")
-	r.used(useClaim, fmt.Errorf("%w: no luck", registry.ErrUnavailable))
-	r.used(useSession, fmt.Errorf("%w: no luck", registry.ErrDenied))
-	consul(api.Warning, "no answer to "+useClaim)
-	consul(api.Warning, "lacks a right for "+useSession)
-	r.used(useClaim, nil)
-	consul(api.Warning, useSession)
-	r.unused(useSession)
+	r.Used(Claim, fmt.Errorf("%w: no luck", registry.ErrUnavailable))
+	r.Used(Session, fmt.Errorf("%w: no luck", registry.ErrDenied))
+	consul(api.Warning, "no answer to "+string(Claim))
+	consul(api.Warning, "lacks a right for "+string(Session))
+	r.Used(Claim, nil)
+	consul(api.Warning, string(Session))
+	r.Unused(Session)
 	consul(api.Passing, "")
 }

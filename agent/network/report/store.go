@@ -1,0 +1,105 @@
+package report
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// A Use is what a network needs the store for, in the words of its check.
+type Use string
+
+// The uses.
+const (
+	Definition   Use = "reading its definition"
+	Claim        Use = "claiming a lease"
+	Session      Use = "renewing the lease"
+	Leases       Use = "reading the leases"
+	Reservations Use = "reading the reservations"
+)
+
+// storeUses holds why uses of the store do not work.
+type storeUses struct {
+	mu      sync.Mutex
+	failing map[Use]error
+}
+
+// Used records the result of a use of the store, and updates the check that names the uses that fail. The errors
+// themselves appear in the checks of what they prevent, and once in the agent's check of the store.
+func (r *Reporter) Used(use Use, err error) {
+	r.store.mu.Lock()
+	defer r.store.mu.Unlock()
+	before := len(r.store.failing) > 0
+	if err != nil && Away(err) {
+		if r.store.failing == nil {
+			r.store.failing = map[Use]error{}
+		}
+		r.store.failing[use] = err
+	} else {
+		delete(r.store.failing, use)
+	}
+	if err != nil && !before && len(r.store.failing) == 0 {
+		return // the store has answered, and this network may have no use for it yet
+	}
+	status, reason := verdictOnStore(r.store.failing)
+	r.Check(health.Consul, status, reason)
+}
+
+// Unused forgets uses that the network no longer has.
+func (r *Reporter) Unused(uses ...Use) {
+	for _, use := range uses {
+		r.Used(use, nil)
+	}
+}
+
+// Away reports whether an error means that the store could not be used, so that it is no answer to the request.
+func Away(err error) bool {
+	return errors.Is(err, registry.ErrUnavailable) || errors.Is(err, registry.ErrDenied) || errors.Is(err, registry.ErrUncertain) ||
+		errors.Is(err, context.DeadlineExceeded)
+}
+
+// verdictOnStore returns the status and the reason of the check: one line about all uses that fail, by kind of failure.
+func verdictOnStore(failing map[Use]error) (status, reason string) {
+	if len(failing) == 0 {
+		return api.Passing, "its records can be read, its lease can be renewed"
+	}
+	var parts []string
+	for _, kind := range []struct {
+		is    error
+		words string
+	}{
+		{registry.ErrToken, "this agent's token file cannot be used for "},
+		{registry.ErrDenied, "this agent's token lacks a right for "},
+		{registry.ErrUncertain, "there is no certain answer to "},
+		{registry.ErrUnavailable, "there is no answer to "},
+	} {
+		var uses []string
+		for _, use := range slices.Sorted(maps.Keys(failing)) {
+			if failureOf(failing[use]) == kind.is {
+				uses = append(uses, string(use))
+			}
+		}
+		if len(uses) > 0 {
+			parts = append(parts, kind.words+strings.Join(uses, ", "))
+		}
+	}
+	return api.Warning, strings.Join(parts, "; ")
+}
+
+// failureOf returns the kind of an error. ErrToken and ErrDenied come before ErrUncertain, because without a right an
+// answer is not certain either.
+func failureOf(err error) error {
+	for _, kind := range []error{registry.ErrToken, registry.ErrDenied, registry.ErrUncertain} {
+		if errors.Is(err, kind) {
+			return kind
+		}
+	}
+	return registry.ErrUnavailable
+}
