@@ -30,6 +30,7 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/httpapi"
 	"github.com/lenonet/leno/agent/logging"
+	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/rules"
@@ -82,7 +83,7 @@ type Options struct {
 	LockHost func() (unlock func() error, err error)
 
 	// ReadKernelState returns what the kernel has of a network's datapath: its device link, and its routes in pools.
-	ReadKernelState func(ctx context.Context, link string, pools []netip.Prefix) (KernelState, error)
+	ReadKernelState func(ctx context.Context, link string, pools []netip.Prefix) (datapath.KernelState, error)
 
 	// WatchKernel calls changed when the kernel's tables have changed. It blocks until ctx ends or it cannot watch any
 	// longer. used reports whether the underlay depends on a device, and reaches whether a prefix contains addresses
@@ -92,26 +93,26 @@ type Options struct {
 
 // An environment holds what all runners of an agent share.
 type environment struct {
-	log        hclog.Logger
-	id         state.Identity
-	named      chan struct{} // closed once the node's name and id are known; runners do not use the store before that
-	registry   registry.Registry
-	backends   map[string]backend.Type
-	outage     *retry.OutageDetector
-	health     *health.Board
-	events     *events.Log
-	telemetry  *telemetry.Telemetry
-	firewall   *rules.Keeper
-	foreign    *rules.ForeignMonitor
-	pools      *poolClaims
-	processors *processors
-	networks   *watch.Value[networkSet]
-	left       *watch.Value[struct{}] // set when a runner has left a network that was deleted
-	kernel     *watch.Value[struct{}] // set at each change of the kernel's tables
-	parts      *watch.Value[struct{}] // set when this agent joins or leaves a network
-	shown      *watch.Value[struct{}] // set when the API may show this host's part in some network differently
-	setBack    *watch.Value[struct{}] // set when the store was emptied or set back to an older state
-	former     *state.FormerSubnets
+	log       hclog.Logger
+	id        state.Identity
+	named     chan struct{} // closed once the node's name and id are known; runners do not use the store before that
+	registry  registry.Registry
+	backends  map[string]backend.Type
+	outage    *retry.OutageDetector
+	health    *health.Board
+	events    *events.Log
+	telemetry *telemetry.Telemetry
+	firewall  *rules.Keeper
+	foreign   *rules.ForeignMonitor
+	pools     *poolClaims
+	datapaths *datapath.Host
+	networks  *watch.Value[networkSet]
+	left      *watch.Value[struct{}] // set when a runner has left a network that was deleted
+	kernel    *watch.Value[struct{}] // set at each change of the kernel's tables
+	parts     *watch.Value[struct{}] // set when this agent joins or leaves a network
+	shown     *watch.Value[struct{}] // set when the API may show this host's part in some network differently
+	setBack   *watch.Value[struct{}] // set when the store was emptied or set back to an older state
+	former    *state.FormerSubnets
 
 	// subnetFileOf returns the network of this host, other than except, whose subnet file is at path, or "" if there is
 	// none.
@@ -119,7 +120,7 @@ type environment struct {
 
 	selectUnderlay   func(c config.Underlay, pools []netip.Prefix, peers []netip.Addr) (underlay.Choice, error)
 	ensureForwarding func(a netip.Addr, links []string, set bool) (forwarding.State, error)
-	readKernelState  func(ctx context.Context, link string, pools []netip.Prefix) (KernelState, error)
+	readKernelState  func(ctx context.Context, link string, pools []netip.Prefix) (datapath.KernelState, error)
 }
 
 // An Agent is the agent of one host.
@@ -147,8 +148,8 @@ type Agent struct {
 	http       *httpapi.Server
 
 	mu      sync.Mutex
-	left    []*carrier    // the backends of runners that ended with the agent, closed last
-	config  config.Config // replaced by a reload
+	left    []*datapath.Instance // the backends of runners that ended with the agent, closed last
+	config  config.Config        // replaced by a reload
 	runners map[string]*running
 	// departures are the networks of an earlier process that this agent is leaving. Each channel is closed when the
 	// network has been left.
@@ -213,11 +214,19 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		reloads: make(chan reloadRequest), refreshing: make(chan struct{}, 1), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience, build: readBuild(), kernelHere: sync.OnceValues(kernelHere)}
 	a.env = &environment{
 		log: log, registry: o.Registry, named: make(chan struct{}), outage: newOutageDetector(o.Registry), backends: o.Backends, events: events.New(time.Now),
-		pools: newPoolClaims(), processors: &processors{},
+		pools:    newPoolClaims(),
 		networks: watch.New[networkSet](), left: watch.New[struct{}](), kernel: watch.New[struct{}](), parts: watch.New[struct{}](), shown: watch.New[struct{}](), setBack: watch.New[struct{}](), former: state.NewFormerSubnets(c.DataDir),
 		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, readKernelState: o.ReadKernelState,
 	}
 	a.env.subnetFileOf = a.subnetFileOf
+	a.env.datapaths = &datapath.Host{
+		NodeID:           func() string { return a.env.id.NodeID },
+		Backends:         o.Backends,
+		Processors:       &datapath.Processors{},
+		Kernel:           a.env.kernel,
+		SelectUnderlay:   o.SelectUnderlay,
+		EnsureForwarding: o.EnsureForwarding,
+	}
 	a.host, _ = os.Hostname() // "" is good enough
 	a.env.telemetry = telemetry.New(telemetryConfig(c, a.host), log.Named("telemetry"), a.measure)
 	a.env.health = health.New(time.Now, a.env.events.AddCheck)
@@ -427,7 +436,7 @@ func (a *Agent) usesLink(link string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, run := range a.runners {
-		if run.usesLink(link) {
+		if run.datapath.UsesLink(link) {
 			return true
 		}
 	}
@@ -439,7 +448,7 @@ func (a *Agent) reaches(prefix netip.Prefix) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, run := range a.runners {
-		if run.reaches(prefix) {
+		if run.datapath.Reaches(prefix) {
 			return true
 		}
 	}

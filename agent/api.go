@@ -98,7 +98,7 @@ func (n apiNetwork) Status() httpapi.Status {
 
 func (n apiNetwork) Resumed() (httpapi.Resumed, bool) {
 	before, ok := n.run.carriedOn()
-	return httpapi.Resumed{Definition: before.network, Leases: before.leases, Lease: before.own}, ok
+	return httpapi.Resumed{Definition: before.Network, Leases: before.Leases, Lease: before.Own}, ok
 }
 
 func (n apiNetwork) RefreshLeases(ctx context.Context, definition registry.Network) {

@@ -131,62 +131,6 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// changer is a backend that can go on under another definition.
-type changer struct {
-	backend.Backend
-	to []backend.Config
-}
-
-func (c *changer) Change(to backend.Config) error {
-	if string(to.Options) == `{"colour":"none"}` {
-		return errors.New("no such colour")
-	}
-	c.to = append(c.to, to)
-	return nil
-}
-
-// TestCarrierTakes: a backend is kept for the configuration that it was built from. For another configuration, a
-// backend that can change is changed.
-func TestCarrierTakes(t *testing.T) {
-	kind := newRecorder().kind("recorder")
-	from := backend.Config{Pools: mustPlan(t, "10.5.0.0/22").Prefixes(), Options: []byte(`{"colour":"red"}`)}
-	pools, options, none := from, from, from
-	pools.Pools = mustPlan(t, "10.5.0.0/22", "fd00:5::/48").Prefixes()
-	options.Options, none.Options = []byte(`{"colour":"blue"}`), []byte(`{"colour":"none"}`)
-	for _, tt := range []struct {
-		name    string
-		to      backend.Config
-		other   bool
-		takes   bool // whether a backend that cannot change is kept
-		changes bool // whether one that can is kept
-	}{
-		{"the same", from, false, true, true},
-		{"other pools", pools, false, false, true},
-		{"other options", options, false, false, true},
-		{"options it refuses", none, false, false, false},
-		{"another kind", from, true, false, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			k := kind
-			if tt.other {
-				k.Name = "other"
-			}
-			b, err := kind.New(from)
-			must(t, err)
-			if got := (&carrier{backend: b, kind: kind.Name, config: from}).takes(k, tt.to); got != tt.takes {
-				t.Errorf("kept %t, want %t", got, tt.takes)
-			}
-			c := &carrier{backend: &changer{Backend: b}, kind: kind.Name, config: from}
-			if got := c.takes(k, tt.to); got != tt.changes {
-				t.Errorf("changed %t, want %t", got, tt.changes)
-			}
-			if tt.changes && (string(c.config.Options) != string(tt.to.Options) || !slices.Equal(c.config.Pools, tt.to.Pools)) {
-				t.Errorf("remembers %+v", c.config)
-			}
-		})
-	}
-}
-
 // TestReloadKeepsTheBackend: a reload leaves the backend open, so that a forwarder in it does not stop.
 func TestReloadKeepsTheBackend(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
@@ -375,15 +319,6 @@ func TestHealingSlowsDown(t *testing.T) {
 	a.recorder.setReport(backend.Report{})
 	a.recorder.hook(nil)
 	a.check(health.Routes, api.Passing)
-}
-
-func TestSkippedPeersAreAWarning(t *testing.T) {
-	h := newHost(t, memory.New(), "a")
-	r := h.part()
-	r.checkPeers(backend.Report{Peers: 3, Skipped: []backend.Skip{{Node: "b", Reason: "no key"}}})
-	h.check(health.Routes, api.Warning, "3 peers", "1 skipped", `"b"`, "no key")
-	r.checkPeers(backend.Report{Peers: 4})
-	h.check(health.Routes, api.Passing, "4 peers")
 }
 
 // TestUnderlayDown: a host keeps its addresses while the interface is down, although the kernel removes some of them

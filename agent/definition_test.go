@@ -320,7 +320,7 @@ func TestJoin(t *testing.T) {
 	a := h.build()
 	h.agent = a
 	stopped := false
-	run := &running{runner: newRunner(a.env, h.config, local)}
+	run := &running{runner: newRunner(a.env, h.config, local, nil)}
 	run.cancel = func() { stopped = true; close(run.done) }
 	a.runners["n"] = run
 	ctx := context.Background()

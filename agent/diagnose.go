@@ -62,7 +62,7 @@ func (a *Agent) examined(run *runner) examine.Network {
 		n.Held, n.Lease = &lease, lease
 	}
 	if before, carried := run.carriedOn(); carried {
-		n.Definition, n.Lease = before.network, before.own
+		n.Definition, n.Lease = before.Network, before.Own
 	}
 	if n.Definition.Backend.Type != "" {
 		n.Peers = run.peerList().Peers

@@ -70,7 +70,7 @@ func (a *Agent) expectRulesOf(ctx context.Context, name string, pools []netip.Pr
 	if before, err := state.Load(a.current().DataDir, name); err == nil && len(before.Subnets) > 0 {
 		return
 	}
-	if found, err := a.env.readKernelState(ctx, backend.LinkName(name), pools); err == nil && !found.isEmpty() {
+	if found, err := a.env.readKernelState(ctx, backend.LinkName(name), pools); err == nil && !found.IsEmpty() {
 		a.env.firewall.Expect(name)
 	}
 }

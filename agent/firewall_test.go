@@ -12,6 +12,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -134,7 +135,7 @@ func TestFirewallKeptWithoutStore(t *testing.T) {
 	subnet := a.subnet()
 	must(t, a.stop())
 	a.registry.set(registry.ErrUnavailable)
-	a.remains = KernelState{Device: true, Up: true, Carrier: true, Addrs: []netip.Addr{subnet.Addr()}}
+	a.remains = datapath.KernelState{Device: true, Up: true, Carrier: true, Addrs: []netip.Addr{subnet.Addr()}}
 	looks := a.wall.looks()
 	a.start()
 	a.more("looks", looks, a.wall.looks)
@@ -243,7 +244,7 @@ func TestFirewallExpects(t *testing.T) {
 			if lost == "both, without blocks" {
 				a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
 			}
-			a.remains = KernelState{Routes: 1, Refuses: true}
+			a.remains = datapath.KernelState{Routes: 1, Refuses: true}
 			a.start()
 			a.more("writes of the firewall", began, func() int { return len(a.wall.names()) })
 			a.ready()

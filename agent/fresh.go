@@ -183,15 +183,15 @@ func (r *runner) leasesRemembered() (snapshot, bool) {
 		return snapshot{}, false
 	}
 	v := r.shown()
-	own := before.own
-	own.Node, own.PublicIPs, own.MTU, own.Backend = r.config.NodeName, v.local.Underlay.Addresses, v.local.MTU, before.network.Backend
+	own := before.Own
+	own.Node, own.PublicIPs, own.MTU, own.Backend = r.config.NodeName, v.local.Underlay.Addresses, v.local.MTU, before.Network.Backend
 	own.Session = registry.UnknownSession // the lease was held when the previous process ended
 	select {
 	case <-r.env.named:
 		own.Node = r.env.id.Node
 	default:
 	}
-	leases := slices.SortedFunc(slices.Values(append(slices.Clone(before.leases), own)), func(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) })
+	leases := slices.SortedFunc(slices.Values(append(slices.Clone(before.Leases), own)), func(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) })
 	return snapshot{set: registry.LeaseSet{Leases: leases}}, true
 }
 

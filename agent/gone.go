@@ -77,6 +77,6 @@ func (a *Agent) leaveSaved(ctx context.Context, c config.Config, name, why strin
 	a.log.Warn(why, "network", name)
 	local := a.o.WatchedNetwork(name)
 	local.SubnetFile = cmp.Or(before.SubnetFile, local.SubnetFile)
-	newRunner(a.env, c, local).tearDown(ctx, a.env.registry)
+	newRunner(a.env, c, local, nil).tearDown(ctx, a.env.registry)
 	a.env.health.Forget(name)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/logging"
+	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/underlay"
@@ -57,7 +58,7 @@ type host struct {
 	selected config.Underlay    // the settings of the last selection
 	metrics  net.PacketConn     // receives metrics
 	narrow   map[netip.Addr]int // the MTU of the path, by address of the peer
-	remains  KernelState
+	remains  datapath.KernelState
 	// lockHost takes the lock of the host. If it is nil, no other agent has the lock.
 	lockHost func() (func() error, error)
 	// kernel tells the agent that the kernel changed. It is nil until the agent watches.
@@ -158,7 +159,7 @@ func (h *host) build() *Agent {
 			}
 			return choice, h.placeErr
 		},
-		ReadKernelState: func(context.Context, string, []netip.Prefix) (KernelState, error) {
+		ReadKernelState: func(context.Context, string, []netip.Prefix) (datapath.KernelState, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			return h.remains, nil
@@ -189,7 +190,7 @@ func (h *host) part() *runner {
 	h.agent = h.build()
 	h.agent.env.id = state.Identity{Node: h.name, NodeID: "id-" + h.name}
 	close(h.agent.env.named)
-	return newRunner(h.agent.env, h.config, h.config.Networks[0])
+	return newRunner(h.agent.env, h.config, h.config.Networks[0], nil)
 }
 
 // start runs the agent until stop is called or the test ends.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
@@ -91,7 +92,7 @@ func must(t testing.TB, err error) {
 func TestClaimTellsWhatWasHeld(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	r := a.part()
-	p := place{choice: a.place, mtu: 1450}
+	p := datapath.Place{Choice: a.place, MTU: 1450}
 	subnet, other := netip.MustParsePrefix("10.5.2.0/24"), netip.MustParsePrefix("10.5.3.0/24")
 	for _, tt := range []struct {
 		name    string

@@ -38,25 +38,7 @@ func (r *runner) retire(ctx context.Context, n registry.Network, kind backend.Ty
 		r.lease.Clear()
 		r.show(func(v *view) { v.local.Subnets = nil })
 	}
-	if old := r.carrier; old != nil {
-		if old.kind == kind.Name && covers(c.Pools, old.config.Pools) {
-			return nil
-		}
-		_, err := old.apply(ctx, backend.State{})
-		return err
-	}
-	if before.Backend.Type == kind.Name && covers(c.Pools, before.Pools) {
-		return nil
-	}
-	return r.removeSaved(ctx, before)
-}
-
-// covers reports whether each of the old pools lies within one of the new ones. If so, the backend recognizes the whole
-// old datapath as its own and changes what differs.
-func covers(pools, old []netip.Prefix) bool {
-	return !slices.ContainsFunc(old, func(o netip.Prefix) bool {
-		return !slices.ContainsFunc(pools, func(p netip.Prefix) bool { return p.Bits() <= o.Bits() && p.Contains(o.Addr()) })
-	})
+	return r.datapath.Retire(ctx, kind, c, before)
 }
 
 // slotOf reports whether the lease's subnets are those of a slot of the plan. Only the address families that both have
@@ -71,26 +53,6 @@ func slotOf(plan registry.Plan, l registry.Lease) bool {
 	return slices.Equal(whole[:both], l.Subnets[:both])
 }
 
-// removeSaved removes the datapath that a state file describes. It does nothing if this version does not know the
-// backend or its options.
-func (r *runner) removeSaved(ctx context.Context, before state.Network) error {
-	kind, ok := r.env.backends[before.Backend.Type]
-	if !ok {
-		return nil
-	}
-	options, err := kind.Normalize(before.Backend.Options())
-	if err != nil {
-		return nil
-	}
-	r.log.Info("removing the datapath of an earlier definition", "backend", kind.Name)
-	b, err := kind.New(r.newConfig(kind, before.Pools, options))
-	if err != nil {
-		return err
-	}
-	_, err = b.Apply(ctx, backend.State{})
-	return errors.Join(err, b.Close())
-}
-
 // tearDown removes everything of the network from this host: datapath, rules, files and, through reg unless it is nil,
 // the lease. The lease is released last, so that no other host gets the subnet while packets still flow here, and has a
 // time limit of its own, so that a store that hangs does not use up the time for the datapath. tearDown continues after
@@ -99,20 +61,16 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	ctx = context.WithoutCancel(ctx)
 	here, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
-	before, broken := state.Load(r.config.DataDir, r.local.Name)
+	before, err := state.Load(r.config.DataDir, r.local.Name)
+	if err != nil {
+		before = state.Network{} // says too little
+	}
 	lease, held, _ := r.lease.Get()
 	if !held {
 		lease = before.LeaseOf(r.env.id) // of an earlier process; this one has not taken it over
 	}
 	var errs []error
-	r.relieve()
-	if r.carrier != nil {
-		_, err := r.carrier.apply(here, backend.State{})
-		errs = append(errs, err)
-		r.close()
-	} else if broken == nil {
-		errs = append(errs, r.removeSaved(here, before))
-	}
+	errs = append(errs, r.datapath.Remove(here, before))
 	r.env.foreign.Drop(r.local.Name)
 	errs = append(errs, r.env.firewall.Drop(here, r.local.Name))
 	errs = append(errs, r.removeFiles(before))
@@ -131,7 +89,7 @@ func (r *runner) tearDown(ctx context.Context, reg registry.Registry) {
 	r.mu.Unlock()
 	r.report.Reset()
 	r.show(func(v *view) {
-		v.local.Subnets, v.local.Peers, v.local.ModifyIndex, v.report, v.counter = nil, 0, 0, backend.Report{}, nil
+		v.local.Subnets, v.local.ModifyIndex = nil, 0
 	})
 	if err := errors.Join(errs...); err != nil {
 		r.log.Error("leaving the network was not complete", "error", err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -117,12 +118,12 @@ func (r *runner) measure(to *telemetry.Reading) {
 		age = time.Since(v.local.Applied)
 	}
 	to.Gauge(telemetry.ReconcileAge, age.Seconds(), n)
-	to.Gauge(telemetry.DriftQuarrels, float64(v.flapping), n)
-	for _, fault := range append(backend.Faults(), otherFault) {
+	to.Gauge(telemetry.DriftQuarrels, float64(v.datapath.Flapping), n)
+	for _, fault := range append(backend.Faults(), datapath.OtherFault) {
 		to.Exists(telemetry.DriftHealed, n, fault)
 	}
-	to.Gauge(telemetry.PeersPlaced, float64(v.report.Peers), n)
-	to.Gauge(telemetry.PeersSkipped, float64(len(v.report.Skipped)), n)
+	to.Gauge(telemetry.PeersPlaced, float64(v.datapath.Report.Peers), n)
+	to.Gauge(telemetry.PeersSkipped, float64(len(v.datapath.Report.Skipped)), n)
 	r.measureTraffic(to, v)
 }
 
@@ -157,10 +158,10 @@ func (r *runner) measureNetwork(to *telemetry.Reading, v view) {
 func (r *runner) measureTraffic(to *telemetry.Reading, v view) {
 	var parts map[string]backend.Counters
 	switch {
-	case v.counter != nil:
-		parts = v.counter.Counters()
-	case v.meter != nil:
-		all, err := v.meter.Totals()
+	case v.datapath.Counter != nil:
+		parts = v.datapath.Counter.Counters()
+	case v.datapath.Meter != nil:
+		all, err := v.datapath.Meter.Totals()
 		if err != nil {
 			r.log.Debug("traffic is not known", "error", err)
 			return
@@ -198,29 +199,8 @@ func measureRuntime(to *telemetry.Reading) {
 // lostResult is the result label of a renewal that found that the session had ended.
 const lostResult = "lost"
 
-// otherFault is the fault label of repairs that are not among backend.Faults.
-const otherFault = "other"
-
 // renewal counts a renewal and its duration.
 func (r *runner) renewal(started time.Time, result string) {
 	r.report.Time(telemetry.LeaseRenewal, time.Since(started))
 	r.report.Count(telemetry.LeaseRenewals, 1, result)
-}
-
-// looked counts a pass over the datapath, with its duration and its writes.
-func (r *runner) looked(started time.Time, report backend.Report, err error) {
-	r.report.Time(telemetry.ReconcileDuration, time.Since(started))
-	r.report.Count(telemetry.ReconcileRuns, 1, telemetry.Result(err))
-	r.report.Count(telemetry.ReconcileWrites, report.Writes)
-}
-
-// countHealed counts repairs by fault.
-func (r *runner) countHealed(repairs []backend.Repair) {
-	for _, repair := range repairs {
-		fault := repair.Fault
-		if !slices.Contains(backend.Faults(), fault) {
-			fault = otherFault
-		}
-		r.report.Count(telemetry.DriftHealed, 1, fault)
-	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -213,7 +214,7 @@ func TestMetrics(t *testing.T) {
 		{name: telemetry.ReconcileRuns, labels: []string{"n", "ok"}, at: over(0), do: a.kick},
 		{name: telemetry.ReconcileDuration, labels: []string{"n"}, at: over(0), do: a.kick},
 		{name: telemetry.ReconcileWrites, labels: []string{"n"}, at: is(0), do: func() { a.recorder.setReport(backend.Report{Writes: 3}); a.kick() }},
-		{name: telemetry.DriftHealed, labels: []string{"n", otherFault}, at: is(0), then: is(1), do: func() {
+		{name: telemetry.DriftHealed, labels: []string{"n", datapath.OtherFault}, at: is(0), then: is(1), do: func() {
 			a.recorder.setReport(backend.Report{Healed: []backend.Repair{{Fault: "nobody's words"}}})
 			a.recorder.hook(func(backend.State) { a.recorder.setReport(backend.Report{}) })
 			a.kick()
@@ -482,7 +483,7 @@ func BenchmarkMetrics(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			run := newRunner(a.env, config.Defaults(), config.Network{Name: "n"})
+			run := newRunner(a.env, config.Defaults(), config.Network{Name: "n"}, nil)
 			a.runners["n"] = &running{runner: run}
 			plan, err := registry.Plan{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), SubnetLen: 24}}.Normalize()
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -73,7 +74,7 @@ func (a *Agent) formerNodeID(ctx context.Context, c config.Config) (string, erro
 		if err != nil {
 			return "", err
 		}
-		if found.isEmpty() {
+		if found.IsEmpty() {
 			continue
 		}
 		if id, err := a.leaseStanding(call, c, n, found); id != "" || err != nil {
@@ -103,7 +104,7 @@ func (a *Agent) somethingStands(ctx context.Context, c config.Config) (bool, err
 			pools = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 		}
 		found, err := a.env.readKernelState(ctx, backend.LinkName(local.Name), pools)
-		if err != nil || !found.isEmpty() {
+		if err != nil || !found.IsEmpty() {
 			return true, err
 		}
 	}
@@ -120,7 +121,7 @@ func poolsOf(local config.Network) (pools []netip.Prefix) {
 
 // leaseStanding returns the node id in the lease of n that has this host's name, one of its addresses and the subnets
 // of the datapath, or "" if there is none. A held lease is preferred over others.
-func (a *Agent) leaseStanding(ctx context.Context, c config.Config, n registry.Network, found KernelState) (id string, err error) {
+func (a *Agent) leaseStanding(ctx context.Context, c config.Config, n registry.Network, found datapath.KernelState) (id string, err error) {
 	choice, err := a.env.selectUnderlay(c.Underlay, n.Plan.Prefixes(), nil)
 	if err != nil {
 		return "", err
@@ -130,7 +131,7 @@ func (a *Agent) leaseStanding(ctx context.Context, c config.Config, n registry.N
 		return "", err
 	}
 	for _, l := range set.Leases {
-		ours := l.Node == a.env.id.Node && sharesAddress(l.PublicIPs, choice.Addrs) && found.standing(l.Subnets) != nothingStands
+		ours := l.Node == a.env.id.Node && sharesAddress(l.PublicIPs, choice.Addrs) && found.Standing(l.Subnets) != datapath.NothingStands
 		if ours && state.IsNodeID(l.NodeID) && (id == "" || l.Held()) {
 			id = l.NodeID
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -16,7 +17,7 @@ import (
 )
 
 // flowing returns the state of a kernel with a device through which packets of the subnets flow.
-func flowing(subnets ...netip.Prefix) KernelState {
+func flowing(subnets ...netip.Prefix) datapath.KernelState {
 	out := waiting(subnets...)
 	out.Carrier = true
 	return out
@@ -31,8 +32,8 @@ func TestStateLost(t *testing.T) {
 		same   bool
 	}{
 		{"the device exists", func(a *host, subnet netip.Prefix) { a.remains = flowing(subnet) }, true},
-		{"routes without a device", func(a *host, _ netip.Prefix) { a.remains = KernelState{Routes: 1, Refuses: true} }, true},
-		{"no other host had joined yet", func(a *host, _ netip.Prefix) { a.remains = KernelState{Refuses: true} }, true},
+		{"routes without a device", func(a *host, _ netip.Prefix) { a.remains = datapath.KernelState{Routes: 1, Refuses: true} }, true},
+		{"no other host had joined yet", func(a *host, _ netip.Prefix) { a.remains = datapath.KernelState{Refuses: true} }, true},
 		{"a device that no process reads", func(a *host, subnet netip.Prefix) { a.remains = waiting(subnet) }, true},
 		{"only the store has the plan", func(a *host, subnet netip.Prefix) {
 			a.remains = flowing(subnet)

@@ -14,6 +14,7 @@ import (
 	"github.com/lenonet/leno/agent/cleanup"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/examine"
+	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/alloc"
@@ -109,17 +110,17 @@ func selectUnderlay(c config.Underlay, pools []netip.Prefix, peers []netip.Addr)
 }
 
 // readKernelState reads what the kernel has of a network's datapath: its device, and the routes in its pools.
-func readKernelState(ctx context.Context, link string, pools []netip.Prefix) (KernelState, error) {
+func readKernelState(ctx context.Context, link string, pools []netip.Prefix) (datapath.KernelState, error) {
 	handle, err := kernel.Open()
 	if err != nil {
-		return KernelState{}, err
+		return datapath.KernelState{}, err
 	}
 	defer handle.Close()
 	routes, err := handle.Routes(kernel.Owner{Pools: pools}).List(ctx)
 	if err != nil {
-		return KernelState{}, err
+		return datapath.KernelState{}, err
 	}
-	var out KernelState
+	var out datapath.KernelState
 	for _, route := range routes {
 		if route.Unreachable {
 			out.Refuses = true

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
@@ -16,13 +17,13 @@ func TestReadKernelState(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("10.5.1.0"), netip.MustParseAddr("fd00:5:0:1::")}
 	for _, tt := range []struct {
 		name, change string
-		want         KernelState
+		want         datapath.KernelState
 	}{
 		{"nothing of the network", `
 			ip link add other type bridge
 			ip link set other up
 			ip route add 10.5.2.0/24 dev other
-			ip route add 10.6.0.0/24 dev other proto 108`, KernelState{}},
+			ip route add 10.6.0.0/24 dev other proto 108`, datapath.KernelState{}},
 		{"a datapath that no process reads", `
 			ip tuntap add leno-n mode tun
 			ip addr add 10.5.1.0/32 dev leno-n
@@ -32,13 +33,13 @@ func TestReadKernelState(t *testing.T) {
 			ip route add unreachable fd00:5::/48 proto 108 metric 16777216
 			ip route add 10.5.3.0/24 dev leno-n proto 108
 			ip route add fd00:5:0:3::/64 dev leno-n proto 108`,
-			KernelState{Routes: 2, Refuses: true, Device: true, Addrs: addrs, Up: true}},
-		{"its device is down", "ip link set leno-n down", KernelState{Refuses: true, Device: true, Addrs: addrs[:1]}},
-		{"its device is gone", "ip link del leno-n", KernelState{Refuses: true}},
-		{"routes alone", "ip route add 10.5.3.0/24 dev other proto 108", KernelState{Routes: 1, Refuses: true}},
+			datapath.KernelState{Routes: 2, Refuses: true, Device: true, Addrs: addrs, Up: true}},
+		{"its device is down", "ip link set leno-n down", datapath.KernelState{Refuses: true, Device: true, Addrs: addrs[:1]}},
+		{"its device is gone", "ip link del leno-n", datapath.KernelState{Refuses: true}},
+		{"routes alone", "ip route add 10.5.3.0/24 dev other proto 108", datapath.KernelState{Routes: 1, Refuses: true}},
 	} {
 		ns.Sh(tt.change)
-		var got KernelState
+		var got datapath.KernelState
 		var err error
 		ns.Do(func() { got, err = readKernelState(context.Background(), "leno-n", pools) })
 		must(t, err)

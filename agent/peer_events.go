@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -62,7 +63,7 @@ func peerEvents(before, now []registry.Lease, ownID string) []api.Event {
 
 // peerLeases returns the current lease of each other host, by node id.
 func peerLeases(leases []registry.Lease, ownID string) map[string]registry.Lease {
-	return leasesOfHosts(leases, func(l registry.Lease) bool { return l.NodeID != ownID })
+	return peers.OfHosts(leases, func(l registry.Lease) bool { return l.NodeID != ownID })
 }
 
 // changesOf returns what a host did between its old lease and its current one, l.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/health"
-	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -125,20 +124,6 @@ func TestTheWaysToPeersAreLookedAt(t *testing.T) {
 	for link, want := range map[string]bool{"eth0": true, "eth1": false} {
 		if got := a.agent.usesLink(link); got != want {
 			t.Errorf("%s counts: %v", link, got)
-		}
-	}
-}
-
-func TestArithmetic(t *testing.T) {
-	for _, tt := range []struct {
-		place place
-		want  string
-	}{
-		{place{choice: underlay.Choice{MTU: 1500, MTUFrom: "eth0"}, mtu: 1450, overhead: "50 for VXLAN over IPv4"}, "1450 = 1500 of eth0 - 50 for VXLAN over IPv4"},
-		{place{choice: underlay.Choice{MTU: 1500, MTUFrom: "eth0"}, mtu: 1500}, "1500 of eth0"},
-	} {
-		if got := tt.place.arithmetic(); got != tt.want {
-			t.Errorf("%q, want %q", got, tt.want)
 		}
 	}
 }

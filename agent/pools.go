@@ -75,9 +75,8 @@ func (r *runner) awaitPools(ctx context.Context, n registry.Network, kind backen
 		if reason == "" {
 			return nil
 		}
-		if r.relief != nil {
-			r.relieve()
-			r.close()
+		if r.datapath.StopResumed() {
+			r.datapath.Close()
 			r.settled()
 			r.env.pools.give(n.Name)
 		}

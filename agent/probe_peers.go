@@ -63,7 +63,7 @@ func (r *runner) probed() (probe.Host, error) {
 	lease, held, _ := r.lease.Get()
 	definition := v.definition
 	if before, ok := r.carriedOn(); ok {
-		lease, held, definition = before.own, true, before.network
+		lease, held, definition = before.Own, true, before.Network
 	}
 	if !held || v.local.Underlay.Interface == "" {
 		return probe.Host{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -148,16 +149,16 @@ func TestReloadByRequest(t *testing.T) {
 // TestReloadWhileTheStoreIsAway: a reload goes on with the datapath that this process carried, confirmed by the store
 // or not, even if another program has just changed it.
 func TestReloadWhileTheStoreIsAway(t *testing.T) {
-	carrier := func(m *KernelState) { m.Carrier = true }
+	carrier := func(m *datapath.KernelState) { m.Carrier = true }
 	for _, tt := range []struct {
 		name      string
 		confirmed bool
-		remains   func(m *KernelState)
+		remains   func(m *datapath.KernelState)
 	}{
 		{"carried on", false, carrier},
-		{"carried on, and its device was deleted", false, func(m *KernelState) { *m = KernelState{} }},
+		{"carried on, and its device was deleted", false, func(m *datapath.KernelState) { *m = datapath.KernelState{} }},
 		{"confirmed", true, carrier},
-		{"confirmed, and its device was deleted", true, func(m *KernelState) { *m = KernelState{} }},
+		{"confirmed, and its device was deleted", true, func(m *datapath.KernelState) { *m = datapath.KernelState{} }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -110,7 +111,7 @@ func TestRecallTwoOfAHost(t *testing.T) {
 			m, at := remember(dir, n, time.Minute), time.Now()
 			m.recall(n, []registry.Lease{own}, at)
 			all, _ := m.recall(n, append(tt.store, own), at)
-			peers := peersOf(all, own)
+			peers := peers.Of(all, own)
 			if len(peers) != 1 || peers[0].Subnets[0].String() != tt.want {
 				t.Errorf("peers %+v of %+v, want %s", peers, all, tt.want)
 			}

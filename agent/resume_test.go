@@ -18,6 +18,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -27,43 +28,12 @@ import (
 
 // waiting returns the state of a kernel with a device that has the first addresses of the subnets and that no process
 // reads.
-func waiting(subnets ...netip.Prefix) KernelState {
-	out := KernelState{Routes: 2, Refuses: true, Device: true, Up: true}
+func waiting(subnets ...netip.Prefix) datapath.KernelState {
+	out := datapath.KernelState{Routes: 2, Refuses: true, Device: true, Up: true}
 	for _, s := range subnets {
 		out.Addrs = append(out.Addrs, s.Addr())
 	}
 	return out
-}
-
-func TestStanding(t *testing.T) {
-	v4, v6 := netip.MustParsePrefix("10.5.1.0/24"), netip.MustParsePrefix("fd00:5:0:1::/64")
-	both := []netip.Prefix{v4, v6}
-	with := func(m KernelState, change func(m *KernelState)) KernelState { change(&m); return m }
-	for _, tt := range []struct {
-		name    string
-		remains KernelState
-		subnets []netip.Prefix
-		want    standing
-	}{
-		{"nothing", KernelState{}, both, nothingStands},
-		{"no subnet is remembered", waiting(both...), nil, nothingStands},
-		{"a device that no process reads", waiting(both...), both, packetsWait},
-		{"a device with a carrier", with(waiting(both...), func(m *KernelState) { m.Carrier = true }), both, packetsFlow},
-		{"a device that was set down", with(waiting(both...), func(m *KernelState) { m.Up = false }), both, nothingStands},
-		{"a device without an address", waiting(), both, nothingStands},
-		{"a device with another subnet's", waiting(netip.MustParsePrefix("10.5.2.0/24"), v6), both, nothingStands},
-		{"a device with one family's", waiting(v4), both, nothingStands},
-		{"routes without a device", KernelState{Routes: 2, Refuses: true}, both, packetsFlow},
-		{"a device that was removed", KernelState{Refuses: true}, both, packetsWait},
-		{"a device that was removed, no subnet is remembered", KernelState{Refuses: true}, nil, nothingStands},
-		{"a device without routes", with(waiting(both...), func(m *KernelState) { m.Routes = 0 }), both, packetsWait},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := tt.remains.standing(tt.subnets); got != tt.want {
-				t.Errorf("%d, want %d", got, tt.want)
-			}
-		})
-	}
 }
 
 // TestRecollect: the files of an earlier process are used as a whole, or not at all if they contradict each other.
@@ -112,8 +82,8 @@ func TestRecollect(t *testing.T) {
 				return
 			}
 			must(t, err)
-			if len(found.leases) != tt.peers || found.own.Slot != 1 || found.own.NodeID != own.NodeID || found.network.CreateIndex != 7 ||
-				len(definition.Differences(found.network, n)) != 0 {
+			if len(found.Leases) != tt.peers || found.Own.Slot != 1 || found.Own.NodeID != own.NodeID || found.Network.CreateIndex != 7 ||
+				len(definition.Differences(found.Network, n)) != 0 {
 				t.Errorf("%+v", found)
 			}
 		})
@@ -161,7 +131,7 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 			must(t, os.Remove(file))
 			a.remains = waiting(subnet)
 			if tt.removed {
-				a.remains = KernelState{Refuses: true}
+				a.remains = datapath.KernelState{Refuses: true}
 			}
 			a.registry.setHanging(tt.hangs)
 			a.registry.set(tt.err)
@@ -238,22 +208,22 @@ func (s *namelessStore) NodeName(ctx context.Context) (name string, err error) {
 // TestNothingToResume: if the kernel has nothing of this host, nothing is touched before the store was read. If the
 // kernel carries packets by itself, nothing that exists is touched.
 func TestNothingToResume(t *testing.T) {
-	carrier := func(subnet netip.Prefix) KernelState {
+	carrier := func(subnet netip.Prefix) datapath.KernelState {
 		m := waiting(subnet)
 		m.Carrier = true
 		return m
 	}
 	for _, tt := range []struct {
 		name    string
-		remains func(subnet netip.Prefix) KernelState
+		remains func(subnet netip.Prefix) datapath.KernelState
 		before  func(a *host)
 		status  string // the status of check network
 		peers   bool
 	}{
 		{"the kernel carries them", carrier, nil, api.Warning, true},
-		{"routes alone", func(netip.Prefix) KernelState { return KernelState{Routes: 1} }, nil, api.Warning, true},
-		{"after a boot", func(netip.Prefix) KernelState { return KernelState{} }, nil, api.Critical, false},
-		{"another subnet's device", func(netip.Prefix) KernelState { return waiting(netip.MustParsePrefix("10.99.0.0/24")) }, nil, api.Critical, false},
+		{"routes alone", func(netip.Prefix) datapath.KernelState { return datapath.KernelState{Routes: 1} }, nil, api.Warning, true},
+		{"after a boot", func(netip.Prefix) datapath.KernelState { return datapath.KernelState{} }, nil, api.Critical, false},
+		{"another subnet's device", func(netip.Prefix) datapath.KernelState { return waiting(netip.MustParsePrefix("10.99.0.0/24")) }, nil, api.Critical, false},
 		{"no state file", waitingFor, func(a *host) { must(a.t, os.Remove(state.Path(a.config.DataDir, "n"))) }, api.Critical, false},
 		{"it was revoked", waitingFor, func(a *host) {
 			s, err := state.Load(a.config.DataDir, "n")
@@ -312,7 +282,7 @@ func TestNothingToResume(t *testing.T) {
 	}
 }
 
-func waitingFor(subnet netip.Prefix) KernelState { return waiting(subnet) }
+func waitingFor(subnet netip.Prefix) datapath.KernelState { return waiting(subnet) }
 
 // TestStoreCountsAfterResume: whatever datapath was carried on, what the store says is applied once it answers.
 func TestStoreCountsAfterResume(t *testing.T) {
@@ -585,10 +555,10 @@ func TestResumedIsShown(t *testing.T) {
 	ctx := context.Background()
 	for _, tt := range []struct {
 		name    string
-		remains func(netip.Prefix) KernelState
+		remains func(netip.Prefix) datapath.KernelState
 	}{
 		{"the datapath waits for a process", waitingFor},
-		{"the kernel carries packets", func(netip.Prefix) KernelState { return KernelState{Routes: 1} }},
+		{"the kernel carries packets", func(netip.Prefix) datapath.KernelState { return datapath.KernelState{Routes: 1} }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b, subnet, _ := pair(t)

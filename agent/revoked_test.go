@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -257,17 +258,17 @@ func TestLostBetweenTwoProcesses(t *testing.T) {
 			a.t.Fatalf("it took %s", lease.Subnet())
 		}
 	}
-	alone := func(netip.Prefix) KernelState { return KernelState{Routes: 1} }
+	alone := func(netip.Prefix) datapath.KernelState { return datapath.KernelState{Routes: 1} }
 	for _, tt := range []struct {
 		name    string
-		remains func(subnet netip.Prefix) KernelState
+		remains func(subnet netip.Prefix) datapath.KernelState
 		lose    func(a *host, n registry.Network, subnet netip.Prefix)
 		exits   bool
 	}{
 		{"revoked, a datapath is carried on", waitingFor, revoked, true},
 		{"revoked, a datapath works by itself", alone, revoked, true},
 		{"revoked, which the process before knew", waitingFor, known, true},
-		{"revoked, after a boot", func(netip.Prefix) KernelState { return KernelState{} }, revoked, false},
+		{"revoked, after a boot", func(netip.Prefix) datapath.KernelState { return datapath.KernelState{} }, revoked, false},
 		{"taken, a datapath is carried on", waitingFor, taken, true},
 		{"taken, a datapath works by itself", alone, taken, true},
 	} {

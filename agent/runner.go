@@ -2,11 +2,9 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,8 +15,9 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
-	"github.com/lenonet/leno/agent/flapping"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/datapath"
+	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
@@ -58,6 +57,8 @@ type runner struct {
 	log    hclog.Logger
 	report *report.Reporter
 
+	datapath *datapath.Reconciler
+
 	lease    *watch.Value[registry.Lease]
 	snapshot *watch.Value[snapshot]
 	claim    *watch.Value[registry.Claim]
@@ -67,18 +68,12 @@ type runner struct {
 	began    time.Time     // when the runner was created
 
 	// Only for the goroutine of Run.
-	carrier  *carrier           // the datapath that was built last; it outlives a round
 	known    *knownDefinition   // nil if this host does not know one
 	stood    netip.Prefix       // the subnet its containers use, until a lease is held
 	deletion *registry.Deletion // of the network, as far as this host knows; nil for none
 	missing  time.Time          // since when other hosts have been seen in a network without a definition
 
-	flapping flapping.Detector // of changes by other programs
-	forwards bool              // whether the kernel forwarded packets at the last look
-
 	recalled bool // the peers that an earlier process knew have been read
-
-	relief func() // stops the goroutine that keeps a resumed datapath right; nil if there is none
 
 	records *recordBoard
 
@@ -116,29 +111,6 @@ type snapshot struct {
 	read  time.Time
 }
 
-// carrier is a backend and the configuration it was built from.
-type carrier struct {
-	backend backend.Backend
-	kind    string
-	config  backend.Config
-	carries *recollected // the datapath it was given last, nil for none
-	close   func() error
-
-	one sync.Mutex // held during calls of the backend's methods: one goroutine at a time
-}
-
-func (c *carrier) advertise(u backend.Underlay) (backend.Advertisement, error) {
-	c.one.Lock()
-	defer c.one.Unlock()
-	return c.backend.Advertise(u)
-}
-
-func (c *carrier) apply(ctx context.Context, s backend.State) (backend.Report, error) {
-	c.one.Lock()
-	defer c.one.Unlock()
-	return c.backend.Apply(ctx, s)
-}
-
 // releaseRequest asks the runner to release its lease under the caller's token.
 type releaseRequest struct {
 	token string
@@ -150,17 +122,12 @@ type view struct {
 	definition   registry.Network
 	defined      bool
 	local        api.Local
-	report       backend.Report
-	counter      backend.Counter        // nil if the backend does not count by peer
-	meter        backend.Meter          // nil if the backend does not count in total
-	flapping     int                    // number of faults that another program causes again and again
-	placed       bool                   // there is a usable underlay
+	datapath     datapath.Status
 	reservations []registry.Reservation // as read last
-	devices      []string               // that the underlay depends on
-	remote       []netip.Addr           // addresses of the peers and of the underlay's can_reach
 }
 
-func newRunner(env *environment, c config.Config, local config.Network) *runner {
+// newRunner returns the runner of a network, which takes over the datapath of another one unless before is nil.
+func newRunner(env *environment, c config.Config, local config.Network, before *datapath.Instance) *runner {
 	r := &runner{
 		env: env, config: c, local: local, log: env.log.With("network", local.Name),
 		lease: watch.New[registry.Lease](), snapshot: watch.New[snapshot](), claim: watch.New[registry.Claim](),
@@ -176,6 +143,16 @@ func newRunner(env *environment, c config.Config, local config.Network) *runner 
 		Changed:   env.shown,
 		Flows:     r.flows,
 	})
+	r.datapath = datapath.New(datapath.Options{
+		Network:  local.Name,
+		DataDir:  c.DataDir,
+		Forward:  local.Forward,
+		Underlay: c.Underlay,
+		Host:     env.datapaths,
+		Report:   r.report,
+		Serve:    r.serve,
+		Moved:    r.moveClaim,
+	}, before)
 	r.fresh = newRefresher(env.registry, local.Name, freshTimeout, func() []registry.Lease {
 		known, _, _ := r.snapshot.Get()
 		return known.set.Leases
@@ -194,7 +171,7 @@ func (r *runner) leave() {
 }
 
 // succeed makes Run, when its context ends, leave the backend open for the runner that replaces this one. Once done is
-// closed, that runner owns carrier and the claimed pools.
+// closed, that runner takes over the datapath and the claimed pools.
 func (r *runner) succeed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,9 +188,9 @@ func (r *runner) handingOver() bool {
 func (r *runner) Run(ctx context.Context) error {
 	defer close(r.done)
 	defer func() {
-		r.relieve()
+		r.datapath.StopResumed()
 		if !r.handingOver() {
-			r.close()
+			r.datapath.Close()
 			r.env.pools.give(r.local.Name)
 		}
 	}()
@@ -314,7 +291,7 @@ func (r *runner) round(ctx context.Context) error {
 // carry takes a lease, and keeps it and the datapath right until ctx ends. If the definition cannot be used, it waits
 // until another definition ends the round.
 func (r *runner) carry(ctx context.Context, n registry.Network) error {
-	kind, config, err := r.backendConfig(n)
+	kind, config, err := r.datapath.Configure(n)
 	if err != nil {
 		r.report.Wait(health.Network, err.Error())
 		<-ctx.Done()
@@ -323,9 +300,8 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	if err := r.awaitPools(ctx, n, kind, config.Options); err != nil {
 		return err
 	}
-	if r.carrier != nil && r.carrier.carries != nil && len(definition.Differences(r.carrier.carries.network, n)) > 0 {
-		r.relieve()
-		r.carrier.carries = nil
+	if before := r.datapath.Content(); before != nil && len(definition.Differences(before.Network, n)) > 0 {
+		r.datapath.Drop()
 	}
 	if lease, held, _ := r.lease.Get(); held {
 		r.stood = lease.Subnet()
@@ -333,20 +309,19 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	if err := r.retire(ctx, n, kind, config); err != nil {
 		return err
 	}
-	if err := r.build(kind, config); err != nil {
+	if err := r.datapath.Build(kind, config); err != nil {
 		return err
 	}
 	r.report.Check(health.Network, api.Passing, r.definedReason())
-	place, err := r.awaitUnderlay(ctx, n)
+	place, err := r.datapath.AwaitUnderlay(ctx, n)
 	if err != nil {
 		return err
 	}
 	var claim registry.Claim
 	lease, err := r.acquire(ctx, n, func() registry.Claim {
 		// The address in the last claim may have been the problem.
-		if now, err := r.locate(n); err == nil {
+		if now, err := r.datapath.Locate(n); err == nil {
 			place = now
-			r.showPlace(n, place)
 		}
 		claim = r.makeClaim(n, place)
 		return claim
@@ -354,7 +329,7 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	if err != nil {
 		return err
 	}
-	r.relieve()
+	r.datapath.StopResumed()
 	before := r.stood
 	r.stood = netip.Prefix{}
 	if before.IsValid() && !slices.Contains(lease.Subnets, before) {
@@ -364,68 +339,17 @@ func (r *runner) carry(ctx context.Context, n registry.Network) error {
 	}
 	r.claim.Set(claim)
 
+	views := watch.New[*peers.View]() // of this round: the last one may have had another definition
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.keep(ctx, n, lease, claim) })
 	g.Go(func() error { return r.watchLeases(ctx, n) })
 	g.Go(func() error { return r.keepAge(ctx) })
 	g.Go(func() error { return r.checkReservations(ctx, n) })
-	g.Go(func() error { return r.reconcile(ctx, n, place) })
+	g.Go(func() error { return r.followPeers(ctx, n, views) })
+	g.Go(func() error { return r.datapath.Run(ctx, views, place) })
 	g.Go(func() error { return r.expireLapsed(ctx, n) })
 	g.Go(func() error { return r.keepSubnetFile(ctx) })
 	return g.Wait()
-}
-
-// backendConfig returns the network's backend and the configuration for it, with its effective options.
-func (r *runner) backendConfig(n registry.Network) (kind backend.Type, c backend.Config, err error) {
-	kind, ok := r.env.backends[n.Backend.Type]
-	if !ok {
-		return kind, c, fmt.Errorf("this leno has no backend %q", n.Backend.Type)
-	}
-	options, err := kind.Normalize(n.Backend.Options())
-	if err != nil {
-		return kind, c, fmt.Errorf("backend %q: %w", kind.Name, err)
-	}
-	return kind, r.newConfig(kind, n.Plan.Prefixes(), options), nil
-}
-
-func (r *runner) newConfig(kind backend.Type, pools []netip.Prefix, options json.RawMessage) backend.Config {
-	return backend.Config{
-		Network: r.local.Name, Link: backend.LinkName(r.local.Name), NodeID: r.env.id.NodeID,
-		DataDir: filepath.Join(r.config.DataDir, r.local.Name), Pools: pools, Options: options,
-		Logger: r.log.Named(kind.Name),
-	}
-}
-
-// build makes the backend, unless the one of the last round has the same configuration or can change to it.
-func (r *runner) build(kind backend.Type, c backend.Config) error {
-	if r.carrier == nil || !r.carrier.takes(kind, c) {
-		r.close()
-		b, err := kind.New(c)
-		if err != nil {
-			return fmt.Errorf("backend %q: %w", kind.Name, err)
-		}
-		r.carrier = &carrier{backend: b, kind: kind.Name, config: c, close: r.env.processors.lend(kind.Threads, b.Close)}
-	}
-	counter, _ := r.carrier.backend.(backend.Counter)
-	meter, _ := r.carrier.backend.(backend.Meter)
-	r.show(func(v *view) { v.counter, v.meter = counter, meter })
-	return nil
-}
-
-// takes reports whether the backend has the given configuration, after changing it if necessary.
-func (c *carrier) takes(kind backend.Type, o backend.Config) bool {
-	if c.kind != kind.Name {
-		return false
-	}
-	if string(c.config.Options) == string(o.Options) && slices.Equal(c.config.Pools, o.Pools) {
-		return true
-	}
-	changer, ok := c.backend.(backend.Changer)
-	if !ok || changer.Change(o) != nil {
-		return false
-	}
-	c.config = o
-	return true
 }
 
 // outgrown returns the subnet if it is in the plan but outside the range for leases, otherwise the zero prefix. A host
@@ -458,17 +382,6 @@ func (r *runner) moved(n registry.Network, before netip.Prefix, now registry.Lea
 	return nil
 }
 
-// close closes the backend; its datapath in the kernel stays.
-func (r *runner) close() {
-	if r.carrier == nil {
-		return
-	}
-	if err := r.carrier.close(); err != nil {
-		r.log.Error("closing the backend", "backend", r.carrier.kind, "error", err)
-	}
-	r.carrier = nil
-}
-
 // show changes what the API shows.
 func (r *runner) show(change func(*view)) {
 	r.mu.Lock()
@@ -482,6 +395,10 @@ func (r *runner) shown() view {
 	r.mu.Lock()
 	v := r.view
 	r.mu.Unlock()
-	v.local.State = r.report.State()
+	v.datapath, v.local.State = r.datapath.Status(), r.report.State()
+	v.local.Backend, v.local.Underlay = v.datapath.Backend, v.datapath.Underlay
+	v.local.MTU, v.local.MTUReason = v.datapath.MTU, v.datapath.MTUReason
+	v.local.Peers, v.local.Notes = v.datapath.Report.Peers, v.datapath.Report.Notes
+	v.local.Applied = v.datapath.Applied
 	return v
 }

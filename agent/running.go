@@ -3,11 +3,11 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 )
@@ -68,10 +68,14 @@ func (a *Agent) run(ctx context.Context, local config.Network, before *running) 
 	}
 	// Only cancel ends it, after the caller has decided whether to leave.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	run := &running{runner: newRunner(a.env, a.config, local), cancel: cancel}
+	var instance *datapath.Instance
+	if before != nil {
+		instance = before.datapath.HandOver()
+	}
+	run := &running{runner: newRunner(a.env, a.config, local, instance), cancel: cancel}
 	a.runners[local.Name] = run
 	if before != nil {
-		run.carrier, run.known = before.carrier, before.known
+		run.known = before.known
 	} else {
 		run.report.Event(api.EventNetwork, api.Info, "taking part in the network", map[string]string{"change": "joined"})
 	}
@@ -129,9 +133,9 @@ func (a *Agent) stopRunners() {
 	}
 	for _, run := range runners {
 		<-run.done
-		if run.carrier != nil {
+		if left := run.datapath.HandOver(); left != nil {
 			a.mu.Lock()
-			a.left = append(a.left, run.carrier)
+			a.left = append(a.left, left)
 			a.mu.Unlock()
 		}
 	}
@@ -142,10 +146,8 @@ func (a *Agent) closeLeft() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var errs []error
-	for _, c := range a.left {
-		if err := c.close(); err != nil {
-			errs = append(errs, fmt.Errorf("close backend %s of network %s: %w", c.kind, c.config.Network, err))
-		}
+	for _, instance := range a.left {
+		errs = append(errs, instance.Close())
 	}
 	a.left = nil
 	return errors.Join(errs...)

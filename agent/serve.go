@@ -9,6 +9,7 @@ import (
 
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/firewall/foreign"
+	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/rules"
 	"github.com/lenonet/leno/agent/state"
@@ -16,16 +17,22 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// serve does what this host's containers need besides the backend: the subnet file, the saved lease and the firewall
-// rules. It does each part even if another one fails. usable reports whether containers can be started. They need not
-// wait for the saved lease, which only the next process needs and which is tried again.
-func (r *runner) serve(ctx context.Context, n registry.Network, lease registry.Lease, s backend.State) (usable bool, err error) {
-	fileErr := r.writeSubnetFile(n, lease, s)
+// serve does what this host's containers need besides the datapath: the subnet file, the saved lease and the firewall
+// rules. It does each part even if another one fails. The network is ready if the datapath was applied and containers
+// can be started. They need not wait for the saved lease, which only the next process needs and which is tried again.
+func (r *runner) serve(ctx context.Context, v *peers.View, s backend.State, applied bool) error {
+	n := r.inForce(v.Network)
+	fileErr := r.writeSubnetFile(n, v.Own, s)
 	r.reportSubnetFile(fileErr)
-	saveErr := r.save(n, lease)
+	saveErr := r.save(n, v.Own)
 	r.report.Written(report.LeaseFile, saveErr)
 	rulesErr := r.protect(ctx, n, s)
-	return fileErr == nil && rulesErr == nil, errors.Join(fileErr, saveErr, rulesErr)
+	if applied && fileErr == nil && rulesErr == nil {
+		r.report.SetReady(true)
+		r.report.SetState("running")
+		r.show(func(v *view) { v.local.ModifyIndex = v.definition.ModifyIndex })
+	}
+	return errors.Join(fileErr, saveErr, rulesErr)
 }
 
 // protect puts the rules into force that this host's block asks for. Package rules updates their health check.

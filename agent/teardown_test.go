@@ -77,7 +77,7 @@ func TestLeavingLeavesNothing(t *testing.T) {
 					"lease": held, "record": there, "snapshot": read, "firewall": names[len(names)-1] != "",
 					"ready":              len(report.Networks) > 0 && report.Networks[0].Ready,
 					"pools":              a.agent.env.pools.take("other", hostClaim{pools: mustPlan(t, "10.5.0.0/22").Prefixes()}) != "",
-					"what the API shows": len(v.local.Subnets) != 0 || v.local.Peers != 0 || v.counter != nil,
+					"what the API shows": len(v.local.Subnets) != 0 || v.local.Peers != 0 || v.datapath.Counter != nil,
 				} {
 					if wrong {
 						return errors.New(what + " is still there")

@@ -1,4 +1,5 @@
-package agent
+// Package peers knows the other hosts of one network.
+package peers
 
 import (
 	"cmp"
@@ -10,12 +11,12 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// peersOf returns the peers of the host that holds own, from the leases of a network. This host's own lease is never a
+// Of returns the peers of the host that holds own, from the leases of a network. This host's own lease is never a
 // peer, whatever its record says. If a host has several leases, only the one it uses counts: the missing one, otherwise
 // the held one, otherwise the newest. The others only wait for their hold to end. Lapsed leases stay peers until their
 // record is removed, because their host may well be alive.
-func peersOf(leases []registry.Lease, own registry.Lease) []backend.Peer {
-	current := leasesOfHosts(leases, func(l registry.Lease) bool { return l.NodeID != own.NodeID && l.Slot != own.Slot })
+func Of(leases []registry.Lease, own registry.Lease) []backend.Peer {
+	current := OfHosts(leases, func(l registry.Lease) bool { return l.NodeID != own.NodeID && l.Slot != own.Slot })
 	out := make([]backend.Peer, 0, len(current))
 	for _, l := range current {
 		out = append(out, backend.Peer{
@@ -29,8 +30,8 @@ func peersOf(leases []registry.Lease, own registry.Lease) []backend.Peer {
 	return out
 }
 
-// leasesOfHosts returns the current lease of each host, by node id, among the leases that wanted accepts.
-func leasesOfHosts(leases []registry.Lease, wanted func(registry.Lease) bool) map[string]registry.Lease {
+// OfHosts returns the current lease of each host, by node id, among the leases that wanted accepts.
+func OfHosts(leases []registry.Lease, wanted func(registry.Lease) bool) map[string]registry.Lease {
 	out := map[string]registry.Lease{}
 	for _, l := range leases {
 		if !wanted(l) {
@@ -65,10 +66,10 @@ func fresher(a, b registry.Lease) bool {
 	return cmp.Compare(a.ModifyIndex, b.ModifyIndex) > 0
 }
 
-// conflicts describes the held leases of other hosts that have this host's name, id or address. It names the first
+// Conflicts describes the held leases of other hosts that have this host's name, id or address. It names the first
 // three and counts the others, and returns "" if there are none. Such leases exist if two hosts claimed at the same
 // moment and did not see each other.
-func conflicts(leases []registry.Lease, own registry.Lease) string {
+func Conflicts(leases []registry.Lease, own registry.Lease) string {
 	const most = 3
 	self := registry.Claim{Node: own.Node, NodeID: own.NodeID, PublicIPs: own.PublicIPs, Session: own.Session, Since: own.ModifyIndex}
 	var out []string

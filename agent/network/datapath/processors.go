@@ -1,4 +1,4 @@
-package agent
+package datapath
 
 import (
 	"os"
@@ -6,20 +6,20 @@ import (
 	"sync"
 )
 
-// processors manages the processors of Go's scheduler (GOMAXPROCS). Only the agent changes them, since they belong to
+// Processors manages the processors of Go's scheduler (GOMAXPROCS). Only the agent changes them, since they belong to
 // the whole process: it adds processors for the threads of its backends.
 //
 // A thread that waits in a system call keeps its processor until the runtime's monitor takes it away, after 20 µs to 10
 // ms. A thread that returns from a system call and finds no free processor waits as long, and so would packets. If
 // GOMAXPROCS is set in the environment, that value stays in force.
-type processors struct {
+type Processors struct {
 	mu   sync.Mutex
 	base int // the number of processors before any were added
 	lent int
 }
 
 // lend gives the runtime n more processors. The returned function calls close and takes them back.
-func (p *processors) lend(n int, close func() error) func() error {
+func (p *Processors) lend(n int, close func() error) func() error {
 	if n == 0 || os.Getenv("GOMAXPROCS") != "" {
 		return close
 	}
@@ -30,7 +30,7 @@ func (p *processors) lend(n int, close func() error) func() error {
 	}
 }
 
-func (p *processors) add(n int) {
+func (p *Processors) add(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lent == 0 {

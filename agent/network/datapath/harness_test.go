@@ -1,0 +1,268 @@
+package datapath
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/events"
+	"github.com/lenonet/leno/agent/forwarding"
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/peers"
+	"github.com/lenonet/leno/agent/network/report"
+	"github.com/lenonet/leno/agent/telemetry"
+	"github.com/lenonet/leno/agent/underlay"
+	"github.com/lenonet/leno/agent/watch"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// A lab is a reconciler of network n whose backend, kernel and underlay are the test's.
+type lab struct {
+	t       *testing.T
+	options Options
+	board   *health.Board
+	log     bytes.Buffer
+	views   *watch.Value[*peers.View]
+	r       *Reconciler
+
+	mu      sync.Mutex
+	choice  underlay.Choice
+	gone    error // why there is no underlay
+	forward func(links []string, set bool) (forwarding.State, error)
+	fail    error          // of Apply
+	result  backend.Report // of Apply
+	passes  []pass
+	served  []string // such as "10.5.1.0/24 true" for each call of Serve
+	moved   []string // such as "192.0.2.9 true" for each call of Moved
+	closed  int
+	onApply func()
+}
+
+// A pass is a call of Apply.
+type pass struct {
+	at    time.Time
+	state backend.State
+}
+
+// newLab returns a lab on eth0 with the address 192.0.2.1, without a backend.
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	l := &lab{t: t, views: watch.New[*peers.View]()}
+	l.choice = underlay.Choice{
+		Interface: "eth0",
+		Index:     2,
+		MTU:       1500,
+		MTUFrom:   "eth0",
+		Reason:    "test",
+		Addrs:     []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+		Devices:   []string{"eth0"},
+	}
+	log := hclog.New(&hclog.LoggerOptions{Output: &l.log, Level: hclog.Trace})
+	l.board = health.New(time.Now, nil)
+	l.options = Options{
+		Network: "n",
+		DataDir: t.TempDir(),
+		Forward: true,
+		Host: &Host{
+			NodeID:           func() string { return "id-a" },
+			Backends:         map[string]backend.Type{"recorder": l.kind("recorder"), "other": l.kind("other")},
+			Processors:       &Processors{},
+			Kernel:           watch.New[struct{}](),
+			SelectUnderlay:   l.selectUnderlay,
+			EnsureForwarding: l.ensureForwarding,
+		},
+		Report: report.New(report.Options{
+			Network:   "n",
+			Log:       log,
+			Health:    l.board,
+			Events:    events.New(time.Now),
+			Telemetry: telemetry.New(telemetry.Config{}, log, func(*telemetry.Reading) {}),
+			Changed:   watch.New[struct{}](),
+		}),
+		Serve: func(_ context.Context, v *peers.View, s backend.State, applied bool) error {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.served = append(l.served, fmt.Sprint(v.Own.Subnet(), " ", applied))
+			return nil
+		},
+		Moved: func(_ registry.Network, p Place, readdressed bool) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.moved = append(l.moved, fmt.Sprint(p.Choice.Addrs[0], " ", readdressed))
+		},
+	}
+	l.r = New(l.options, nil)
+	return l
+}
+
+func (l *lab) selectUnderlay(_ config.Underlay, _ []netip.Prefix, _ []netip.Addr) (underlay.Choice, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.choice, l.gone
+}
+
+func (l *lab) ensureForwarding(_ netip.Addr, links []string, set bool) (forwarding.State, error) {
+	if l.forward == nil {
+		return forwarding.State{}, nil
+	}
+	return l.forward(links, set)
+}
+
+func (l *lab) kind(name string) backend.Type {
+	return backend.Type{
+		Name:      name,
+		Device:    true,
+		Normalize: func(o json.RawMessage) (json.RawMessage, error) { return o, nil },
+		New:       func(backend.Config) (backend.Backend, error) { return recording{l}, nil },
+	}
+}
+
+// recording is the lab's backend.
+type recording struct{ lab *lab }
+
+func (b recording) Advertise(u backend.Underlay) (backend.Advertisement, error) {
+	return backend.Advertisement{MTU: u.MTU - 50, Overhead: "50 for a test", Attributes: json.RawMessage(`{}`)}, nil
+}
+
+func (b recording) Apply(_ context.Context, s backend.State) (backend.Report, error) {
+	b.lab.mu.Lock()
+	b.lab.passes = append(b.lab.passes, pass{time.Now(), s})
+	result, err, hook := b.lab.result, b.lab.fail, b.lab.onApply
+	b.lab.mu.Unlock()
+	result.Peers = len(s.Peers)
+	if hook != nil {
+		hook()
+	}
+	return result, err
+}
+
+func (b recording) Close() error {
+	b.lab.mu.Lock()
+	defer b.lab.mu.Unlock()
+	b.lab.closed++
+	return nil
+}
+
+// network returns network n with the backend "recorder".
+func (l *lab) network() registry.Network {
+	l.t.Helper()
+	plan, err := registry.Plan{{Prefix: netip.MustParsePrefix("10.5.0.0/16")}}.Normalize()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	b, err := registry.NewBackend("recorder", json.RawMessage(`{}`))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return registry.Network{Name: "n", Plan: plan, Backend: b}
+}
+
+// view returns a view in which this host has slot 1 and the peers have slots 2 and up.
+func (l *lab) view(others ...string) *peers.View {
+	l.t.Helper()
+	v := &peers.View{Network: l.network(), Own: leaseOf("a", 1)}
+	v.Leases = append(v.Leases, v.Own)
+	for i, name := range others {
+		v.Leases = append(v.Leases, leaseOf(name, uint64(i+2)))
+	}
+	return v
+}
+
+func leaseOf(host string, slot uint64) registry.Lease {
+	return registry.Lease{
+		Network:   "n",
+		Slot:      slot,
+		Subnets:   []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", slot))},
+		Node:      host,
+		NodeID:    "id-" + host,
+		Session:   "s" + host,
+		PublicIPs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(slot)})},
+	}
+}
+
+// built makes the backend.
+func (l *lab) built() *lab {
+	l.t.Helper()
+	kind, c, err := l.r.Configure(l.network())
+	if err == nil {
+		err = l.r.Build(kind, c)
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return l
+}
+
+// run runs the reconciler until the returned function is called. The caller is in a synctest bubble.
+func (l *lab) run() (stop func()) {
+	l.t.Helper()
+	ctx, cancel := context.WithCancel(l.t.Context())
+	place, err := l.r.AwaitUnderlay(ctx, l.network())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- l.r.Run(ctx, l.views, place) }()
+	return func() {
+		cancel()
+		if err := <-ended; err != context.Canceled {
+			l.t.Errorf("Run returned %v", err)
+		}
+	}
+}
+
+// kick tells the reconciler that the kernel has changed.
+func (l *lab) kick() { l.options.Host.Kernel.Set(struct{}{}) }
+
+// edit changes what the lab's kernel and backend do.
+func (l *lab) edit(change func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change()
+}
+
+// applied returns the number of passes and the state of the last one, such as "10.5.1.0/24 <- b c".
+func (l *lab) applied() (int, string) {
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.passes) == 0 {
+		return 0, ""
+	}
+	s := l.passes[len(l.passes)-1].state
+	var names []string
+	for _, p := range s.Peers {
+		names = append(names, p.Node)
+	}
+	return len(l.passes), fmt.Sprintf("%s <- %s", s.Subnets[0], strings.Join(names, " "))
+}
+
+// check fails the test unless the check has the status and its reason contains all words.
+func (l *lab) check(name, status string, words ...string) {
+	l.t.Helper()
+	all, _ := l.board.Report()
+	i := slices.IndexFunc(all.Networks[0].Checks, func(c api.Check) bool { return c.Name == name })
+	if i < 0 {
+		l.t.Errorf("there is no check %s", name)
+		return
+	}
+	c := all.Networks[0].Checks[i]
+	if missing := slices.DeleteFunc(words, func(w string) bool { return strings.Contains(c.Reason, w) }); c.Status != status || len(missing) > 0 {
+		l.t.Errorf("check %s is %s: %s; want %s with %q", name, c.Status, c.Reason, status, missing)
+	}
+}
+
+func (l *lab) logged(text string) int { return strings.Count(l.log.String(), text) }

@@ -1,0 +1,61 @@
+package datapath
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lenonet/leno/agent/network/peers"
+	"github.com/lenonet/leno/backend"
+)
+
+// An Instance is a backend, the configuration it was built from, and the datapath that it was given. It can outlive its
+// Reconciler: the next one takes it over, so that packets keep flowing through the process.
+type Instance struct {
+	backend backend.Backend
+	kind    string
+	config  backend.Config
+	close   func() error
+
+	content atomic.Pointer[peers.View] // what the backend was given last, nil for nothing
+
+	one sync.Mutex // held during calls of the backend's methods: one goroutine at a time
+}
+
+// Close closes the backend; its datapath in the kernel stays.
+func (i *Instance) Close() error {
+	if err := i.close(); err != nil {
+		return fmt.Errorf("close backend %s of network %s: %w", i.kind, i.config.Network, err)
+	}
+	return nil
+}
+
+func (i *Instance) advertise(u backend.Underlay) (backend.Advertisement, error) {
+	i.one.Lock()
+	defer i.one.Unlock()
+	return i.backend.Advertise(u)
+}
+
+func (i *Instance) apply(ctx context.Context, s backend.State) (backend.Report, error) {
+	i.one.Lock()
+	defer i.one.Unlock()
+	return i.backend.Apply(ctx, s)
+}
+
+// takes reports whether the backend has the given configuration, after changing it if necessary.
+func (i *Instance) takes(kind backend.Type, c backend.Config) bool {
+	if i.kind != kind.Name {
+		return false
+	}
+	if string(i.config.Options) == string(c.Options) && slices.Equal(i.config.Pools, c.Pools) {
+		return true
+	}
+	changer, ok := i.backend.(backend.Changer)
+	if !ok || changer.Change(c) != nil {
+		return false
+	}
+	i.config = c
+	return true
+}

@@ -1,0 +1,200 @@
+package datapath
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"time"
+
+	"github.com/lenonet/leno/agent/network/peers"
+	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/telemetry"
+	"github.com/lenonet/leno/agent/watch"
+	"github.com/lenonet/leno/backend"
+)
+
+const (
+	// slowTick bounds how long a fault can last that no event has announced.
+	slowTick = 20 * time.Second
+	// settle is the time in which a burst of kernel events can end before the tables are read.
+	settle = 100 * time.Millisecond
+	// resumeAfter is how long a datapath that works without this process waits for the store before the agent examines
+	// it.
+	resumeAfter = time.Second
+)
+
+// A target is what the kernel is to agree with.
+type target struct {
+	view      *peers.View
+	place     *Place        // nil before the underlay is known
+	state     backend.State // made from both
+	new       bool          // the state has not been applied yet, so writes are expected and are no repairs
+	confirmed bool          // the view is from the store, and this host's lease is held
+}
+
+// Run makes the host agree with the last view until ctx ends: at once, whenever the view, the kernel or the underlay
+// changes, and on a slow tick. There must be a backend, and p is where AwaitUnderlay has found this host.
+func (r *Reconciler) Run(ctx context.Context, views *watch.Value[*peers.View], p Place) error {
+	return r.loop(ctx, views, &target{place: &p, confirmed: true}, nil)
+}
+
+// Resume keeps a datapath right that an earlier process left, until StopResumed is called. There must be a backend. If
+// packets wait for this process, they flow when Resume returns. Otherwise the kernel may have more of the datapath than
+// the files from which v was read.
+func (r *Reconciler) Resume(ctx context.Context, v *peers.View, packetsWait bool) {
+	r.instance.content.Store(v)
+	views := watch.New[*peers.View]()
+	views.Set(v)
+	ctx, cancel := context.WithCancel(ctx)
+	first, done := make(chan struct{}), make(chan struct{})
+	go func() { // StopResumed waits for it
+		defer close(done)
+		if !packetsWait && retry.Sleep(ctx, resumeAfter) != nil {
+			return
+		}
+		began := time.Now()
+		resumed := &target{state: backend.State{Partial: !packetsWait}}
+		_ = r.loop(ctx, views, resumed, func(passes int, err error) { // ends with ctx
+			if passes == 1 {
+				close(first)
+			}
+			if err == nil && !began.IsZero() {
+				r.o.Report.Log().Info("datapath is carried on", "subnet", v.Own.Subnet(),
+					"peers", len(resumed.state.Peers), "took", time.Since(began).Round(time.Microsecond))
+				began = time.Time{}
+			}
+		})
+	}()
+	r.resumed = func() {
+		cancel()
+		<-done
+	}
+	if packetsWait {
+		<-first
+	}
+}
+
+// StopResumed stops keeping a resumed datapath right, which stays as it is. It reports whether there was one.
+func (r *Reconciler) StopResumed() bool {
+	if r.resumed == nil {
+		return false
+	}
+	r.resumed()
+	r.resumed = nil
+	return true
+}
+
+// loop makes the host agree with the target until ctx ends. It calls passed after each pass, with their number, unless
+// passed is nil.
+func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], t *target, passed func(passes int, err error)) error {
+	tick := time.NewTicker(slowTick)
+	defer tick.Stop()
+	backoff := retry.NewBackoff()
+	pause := settle // between a change in the kernel and the pass that follows
+	// A change of the kernel's tables stays pending until they have been read, whatever else changes at the same time.
+	_, _, kernel := r.o.Host.Kernel.Get()
+	for passes := 0; ; {
+		view, known, viewChanged := views.Get()
+		var failed <-chan time.Time
+		if known {
+			if view != t.view {
+				r.take(t, view)
+			}
+			healed, err := r.pass(ctx, t)
+			if err != nil {
+				// Without these pauses, the writes of a failed pass would start the next one at once, for ever.
+				retryIn := backoff.Next()
+				failed, pause = time.After(retryIn), r.pauseAfterFailure(retryIn)
+			} else {
+				pause = r.pauseAfterPass(pause, healed)
+				backoff.Reset()
+			}
+			if passes++; passed != nil {
+				passed(passes, err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-viewChanged:
+			continue
+		case <-failed:
+		case <-tick.C:
+		case <-kernel:
+			if err := retry.Sleep(ctx, pause); err != nil {
+				return err
+			}
+		}
+		_, _, kernel = r.o.Host.Kernel.Get()
+		if t.view != nil {
+			r.move(t)
+		}
+	}
+}
+
+// take changes the target to another view.
+func (r *Reconciler) take(t *target, v *peers.View) {
+	t.view, t.new = v, true
+	t.state.Subnets, t.state.Peers = v.Own.Subnets, peers.Of(v.Leases, v.Own)
+	r.instance.content.Store(v)
+	r.move(t) // the choice of the underlay depends on the routes to the peers
+}
+
+// move changes the target to the present underlay.
+func (r *Reconciler) move(t *target) {
+	before := t.place
+	now, err := r.relocate(t.view.Network, before)
+	if err != nil {
+		return // the next pass fails, and comes again
+	}
+	t.place = now
+	t.state.MTU, t.state.Underlay = now.MTU, now.underlay()
+	if t.confirmed && !now.equal(*before) {
+		r.o.Moved(t.view.Network, *now, !reflect.DeepEqual(now.Choice.Addrs, before.Choice.Addrs))
+	}
+}
+
+// pass makes one pass over the datapath and, if the lease is held, over what containers need besides it. healed reports
+// whether it repaired something.
+func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err error) {
+	if t.place == nil {
+		return false, errors.New("no underlay is known yet")
+	}
+	started, stood := time.Now(), !r.Status().Applied.IsZero()
+	report, err := r.instance.apply(ctx, t.state)
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	r.countPass(started, report, err)
+	r.checkDatapath(t.view.Network, t.state, &report, err)
+	r.update(func(s *Status) {
+		s.Report, s.Flapping = report, r.repairs.flapping.Count()
+		if err == nil && t.confirmed {
+			s.Applied = time.Now()
+		}
+	})
+	switch {
+	case err != nil && t.confirmed && stood:
+		// The only obstacle may be the containers of a subnet that this host had before. They go away once the subnet
+		// file names the present one.
+		return false, errors.Join(err, r.o.Serve(ctx, t.view, t.state, false))
+	case err != nil || !t.confirmed:
+		return len(report.Healed) > 0, err
+	}
+	if report.Writes > 0 && t.new {
+		r.o.Report.Log().Info("datapath applied",
+			"peers", report.Peers, "writes", report.Writes, "took", time.Since(started).Round(time.Microsecond))
+	}
+	if err := r.o.Serve(ctx, t.view, t.state, true); err != nil {
+		return false, err
+	}
+	t.new = false
+	return len(report.Healed) > 0, nil
+}
+
+// countPass counts a pass, with its duration and its writes.
+func (r *Reconciler) countPass(started time.Time, report backend.Report, err error) {
+	r.o.Report.Time(telemetry.ReconcileDuration, time.Since(started))
+	r.o.Report.Count(telemetry.ReconcileRuns, 1, telemetry.Result(err))
+	r.o.Report.Count(telemetry.ReconcileWrites, report.Writes)
+}

@@ -1,0 +1,309 @@
+package datapath
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// TestRunFollowsTheView: each view is applied at once, and a look at an unchanged kernel comes with the slow tick.
+func TestRunFollowsTheView(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t).built()
+		stop := l.run()
+		defer stop()
+		if n, _ := l.applied(); n != 0 {
+			t.Fatalf("%d passes before a view is known", n)
+		}
+		l.views.Set(l.view("b"))
+		if n, got := l.applied(); n != 1 || got != "10.5.1.0/24 <- b" {
+			t.Fatalf("pass %d: %s", n, got)
+		}
+		l.views.Set(l.view("b", "c"))
+		if n, got := l.applied(); n != 2 || got != "10.5.1.0/24 <- b c" {
+			t.Fatalf("pass %d: %s", n, got)
+		}
+		if got := l.r.Content(); len(got.Leases) != 3 {
+			t.Errorf("the content has %d leases", len(got.Leases))
+		}
+		time.Sleep(slowTick + time.Second)
+		if n, _ := l.applied(); n != 3 {
+			t.Errorf("%d passes after a slow tick, want 3", n)
+		}
+		if fmt.Sprint(l.served) != "[10.5.1.0/24 true 10.5.1.0/24 true 10.5.1.0/24 true]" {
+			t.Errorf("served %v", l.served)
+		}
+		l.check(health.Routes, api.Passing, "2 peers in place")
+		l.check(health.Device, api.Passing, "leno-n is up with an MTU of 1450")
+		if s := l.r.Status(); s.Applied.IsZero() || s.MTU != 1450 || s.Report.Peers != 2 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestKernelChangesSettle: a burst of changes in the kernel leads to one pass, and no change is missed that comes while
+// a pass runs.
+func TestKernelChangesSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t).built()
+		stop := l.run()
+		defer stop()
+		l.views.Set(l.view("b"))
+		l.applied()
+		for range 5 {
+			l.kick()
+			time.Sleep(settle / 10)
+		}
+		time.Sleep(settle)
+		if n, _ := l.applied(); n != 2 {
+			t.Fatalf("%d passes after a burst, want 2", n)
+		}
+		once := sync.OnceFunc(l.kick)
+		l.edit(func() { l.onApply = once })
+		l.views.Set(l.view("b", "c"))
+		time.Sleep(2 * settle)
+		if n, _ := l.applied(); n != 4 {
+			t.Errorf("%d passes after a change during a pass, want 4", n)
+		}
+	})
+}
+
+// TestFailedPassIsRepeated: a pass that fails comes again with growing pauses, although its own writes change the
+// kernel. Containers are served again if the datapath was in place before.
+func TestFailedPassIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t).built()
+		stop := l.run()
+		defer stop()
+		l.fail = backend.About(backend.Device, errors.New("no such kind"))
+		l.onApply = l.kick
+		l.views.Set(l.view("b"))
+		time.Sleep(time.Minute)
+		n, _ := l.applied()
+		if n < 3 || n > 60 {
+			t.Errorf("%d passes in a minute", n)
+		}
+		l.check(health.Device, api.Critical, "no such kind")
+		if l.logged("is in the way") != 1 || len(l.served) != 0 {
+			t.Errorf("logged %d times, served %v", l.logged("is in the way"), l.served)
+		}
+		l.edit(func() { l.fail, l.onApply = nil, nil })
+		time.Sleep(time.Minute)
+		l.applied()
+		l.check(health.Device, api.Passing)
+		if len(l.served) == 0 || l.served[0] != "10.5.1.0/24 true" {
+			t.Errorf("served %v", l.served)
+		}
+		l.edit(func() { l.fail, l.served = errors.New("busy"), nil })
+		l.views.Set(l.view("b", "c"))
+		l.applied()
+		if fmt.Sprint(l.served) != "[10.5.1.0/24 false]" {
+			t.Errorf("after a failed pass: served %v", l.served)
+		}
+	})
+}
+
+// TestUnderlayMoves: the datapath and the claim follow the underlay. An underlay that is gone or down is kept.
+func TestUnderlayMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t).built()
+		stop := l.run()
+		defer stop()
+		l.views.Set(l.view("b"))
+		l.applied()
+		moves := func(change func()) {
+			l.edit(change)
+			l.kick()
+			time.Sleep(settle)
+			l.applied()
+		}
+		moves(func() { l.choice.Addrs = []netip.Addr{netip.MustParseAddr("192.0.2.9")} })
+		moves(func() { l.choice.MTU = 1400 })
+		if fmt.Sprint(l.moved) != "[192.0.2.9 true 192.0.2.9 false]" {
+			t.Errorf("moved %v", l.moved)
+		}
+		last := func() backend.State { return l.passes[len(l.passes)-1].state }
+		if s := last(); s.MTU != 1350 || s.Underlay.Addrs[0].String() != "192.0.2.9" {
+			t.Errorf("applied %+v", s)
+		}
+		moves(func() { l.gone = errors.New("no device") })
+		l.check(health.Underlay, api.Warning, "keeping eth0: no device")
+		if l.r.Status().Placed || !l.r.UsesLink("wan7") {
+			t.Error("any device may become the underlay")
+		}
+		moves(func() { l.gone, l.choice.Down, l.choice.Addrs = nil, true, nil })
+		l.check(health.Underlay, api.Warning, "eth0 is down")
+		if s := last(); len(s.Underlay.Addrs) != 1 {
+			t.Errorf("applied %+v", s)
+		}
+		moves(func() { l.choice.Down, l.choice.Addrs = false, []netip.Addr{netip.MustParseAddr("192.0.2.9")} })
+		l.check(health.Underlay, api.Passing, "eth0")
+		if len(l.moved) != 2 || l.logged("underlay can be used again") != 1 || l.r.UsesLink("wan7") {
+			t.Errorf("moved %v, log:\n%s", l.moved, l.log.String())
+		}
+	})
+}
+
+// TestResumeIsTheSameLoop: a resumed datapath is kept right, but nothing is served or claimed before the store has
+// confirmed the lease.
+func TestResumeIsTheSameLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t).built()
+		l.r.Resume(t.Context(), l.view("b"), true)
+		if n, got := l.applied(); n != 1 || got != "10.5.1.0/24 <- b" || l.passes[0].state.Partial {
+			t.Fatalf("pass %d when Resume returns: %s", n, got)
+		}
+		if l.logged("datapath is carried on") != 1 {
+			t.Errorf("log:\n%s", l.log.String())
+		}
+		l.edit(func() { l.choice.Addrs = []netip.Addr{netip.MustParseAddr("192.0.2.9")} })
+		l.kick()
+		time.Sleep(settle)
+		if n, _ := l.applied(); n != 2 || l.passes[1].state.Underlay.Addrs[0].String() != "192.0.2.9" {
+			t.Errorf("%d passes after a change of the underlay", n)
+		}
+		if !l.r.StopResumed() || l.r.StopResumed() {
+			t.Error("there was one resumed datapath")
+		}
+		l.kick()
+		time.Sleep(time.Minute)
+		if n, _ := l.applied(); n != 2 || len(l.served) != 0 || len(l.moved) != 0 || !l.r.Status().Applied.IsZero() {
+			t.Errorf("%d passes, served %v, moved %v", n, l.served, l.moved)
+		}
+		stop := l.run()
+		defer stop()
+		l.views.Set(l.view("b", "c"))
+		if n, got := l.applied(); n != 3 || got != "10.5.1.0/24 <- b c" || len(l.served) != 1 {
+			t.Errorf("pass %d: %s, served %v", n, got, l.served)
+		}
+	})
+}
+
+// TestResumeWaitsIfPacketsFlow: a datapath that works without this process is examined after a second, and may have
+// more than the files.
+func TestResumeWaitsIfPacketsFlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t).built()
+		l.r.Resume(t.Context(), l.view("b"), false)
+		if n, _ := l.applied(); n != 0 {
+			t.Errorf("%d passes at once", n)
+		}
+		time.Sleep(resumeAfter)
+		if n, _ := l.applied(); n != 1 || !l.passes[0].state.Partial {
+			t.Errorf("%d passes after %s", n, resumeAfter)
+		}
+		l.r.StopResumed()
+	})
+}
+
+// TestResumeWithoutAnUnderlay: Resume returns although there is no underlay, and the datapath follows when it comes.
+func TestResumeWithoutAnUnderlay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t).built()
+		l.gone = errors.New("no device")
+		l.r.Resume(t.Context(), l.view("b"), true)
+		l.check(health.Underlay, api.Critical, "waiting for the underlay: no device")
+		if n, _ := l.applied(); n != 0 {
+			t.Errorf("%d passes without an underlay", n)
+		}
+		l.edit(func() { l.gone = nil })
+		l.kick()
+		time.Sleep(settle)
+		if n, _ := l.applied(); n != 1 {
+			t.Errorf("%d passes with an underlay", n)
+		}
+		l.r.StopResumed()
+	})
+}
+
+// TestHandOver: an instance outlives its reconciler, with what it was given.
+func TestHandOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t).built()
+		stop := l.run()
+		l.views.Set(l.view("b"))
+		l.applied()
+		stop()
+		next := New(l.options, l.r.HandOver())
+		if l.closed != 0 || l.r.Content() != nil || next.Content() == nil {
+			t.Fatalf("closed %d times, content %v and %v", l.closed, l.r.Content(), next.Content())
+		}
+		l.r.Close()
+		next.Drop()
+		if next.Content() != nil || l.closed != 0 {
+			t.Errorf("content %v, closed %d times", next.Content(), l.closed)
+		}
+		if err := next.Remove(t.Context(), state.Network{}); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(l.passes); len(l.passes[n-1].state.Subnets) != 0 || l.closed != 1 {
+			t.Errorf("removed with %+v, closed %d times", l.passes[n-1].state, l.closed)
+		}
+	})
+}
+
+// TestRetire: the datapath of another plan or backend is removed, one of a narrower plan is kept.
+func TestRetire(t *testing.T) {
+	kind, c := newLab(t).kind("recorder"), backend.Config{Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}
+	other := []netip.Prefix{netip.MustParsePrefix("10.6.0.0/16")}
+	saved := func(kind string, pools []netip.Prefix) state.Network {
+		b, err := registry.NewBackend(kind, json.RawMessage(`{}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state.Network{Backend: b, Pools: pools}
+	}
+	for _, tt := range []struct {
+		name    string
+		before  state.Network
+		removed int
+	}{
+		{"the same", saved("recorder", c.Pools), 0},
+		{"narrower", saved("recorder", []netip.Prefix{netip.MustParsePrefix("10.5.0.0/22")}), 0},
+		{"other pools", saved("recorder", other), 1},
+		{"another backend", saved("other", c.Pools), 1},
+		{"a backend that this version does not know", saved("pigeon", other), 0},
+		{"nothing", state.Network{}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t)
+			if err := l.r.Retire(t.Context(), kind, c, tt.before); err != nil {
+				t.Fatal(err)
+			}
+			if len(l.passes) != tt.removed || l.closed != tt.removed {
+				t.Errorf("%d passes, closed %d times", len(l.passes), l.closed)
+			}
+		})
+	}
+	t.Run("an instance", func(t *testing.T) {
+		l := newLab(t).built()
+		if err := l.r.Retire(t.Context(), kind, backend.Config{Pools: other}, saved("recorder", other)); err != nil {
+			t.Fatal(err)
+		}
+		if len(l.passes) != 1 || l.closed != 0 {
+			t.Errorf("%d passes, closed %d times", len(l.passes), l.closed)
+		}
+	})
+}
+
+// TestConfigureRefuses: a definition whose backend this version does not have cannot be used.
+func TestConfigureRefuses(t *testing.T) {
+	l := newLab(t)
+	n := l.network()
+	n.Backend.Type = "pigeon"
+	if _, _, err := l.r.Configure(n); err == nil || !strings.Contains(err.Error(), `no backend "pigeon"`) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,164 @@
+package datapath
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/underlay"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// A Place holds this host's underlay and what the backend derives from it.
+type Place struct {
+	Choice     underlay.Choice
+	MTU        int              // of the overlay, in bytes
+	Attributes registry.Backend // for peers
+
+	overhead string // of the backend, such as "50 for VXLAN over IPv4"; "" for none
+}
+
+// equal reports whether two places are the same for backends and peers.
+func (p Place) equal(o Place) bool {
+	return p.MTU == o.MTU && p.Attributes.Equal(o.Attributes) && reflect.DeepEqual(p.underlay(), o.underlay())
+}
+
+// arithmetic returns how the overlay's MTU is computed, for example "1450 = 1500 of eth0 - 50 for VXLAN over IPv4".
+func (p Place) arithmetic() string {
+	s := fmt.Sprintf("%d of %s", p.Choice.MTU, p.Choice.MTUFrom)
+	if p.overhead != "" {
+		s = fmt.Sprintf("%d = %s - %s", p.MTU, s, p.overhead)
+	}
+	return s
+}
+
+// underlay returns the underlay in the form that backends take.
+func (p Place) underlay() backend.Underlay {
+	return backend.Underlay{
+		Interface: p.Choice.Interface,
+		Index:     p.Choice.Index,
+		MTU:       p.Choice.MTU,
+		Addrs:     p.Choice.Addrs,
+		Own:       p.Choice.Own,
+		Devices:   p.Choice.Devices,
+	}
+}
+
+// AwaitUnderlay blocks until the host has a device and an address that the backend can use. It looks again after each
+// change in the kernel, and from time to time.
+func (r *Reconciler) AwaitUnderlay(ctx context.Context, n registry.Network) (Place, error) {
+	backoff := retry.NewBackoff()
+	for {
+		_, _, changed := r.o.Host.Kernel.Get()
+		p, err := r.Locate(n)
+		if err == nil {
+			return p, nil
+		}
+		r.markUnderlayLost()
+		r.o.Report.Wait(health.Underlay, fmt.Sprintf("waiting for the underlay: %v", err))
+		select {
+		case <-ctx.Done():
+			return Place{}, ctx.Err()
+		case <-time.After(backoff.Next()):
+		case <-changed:
+			if err := retry.Sleep(ctx, settle); err != nil {
+				return Place{}, err
+			}
+		}
+	}
+}
+
+// Locate selects the underlay and shows it. There must be a backend.
+func (r *Reconciler) Locate(n registry.Network) (Place, error) {
+	p, err := r.selectPlace(n)
+	if err == nil {
+		r.showPlace(n, p)
+	}
+	return p, err
+}
+
+func (r *Reconciler) selectPlace(n registry.Network) (Place, error) {
+	var remote []netip.Addr
+	if content := r.Content(); content != nil {
+		for _, lease := range content.Leases {
+			remote = append(remote, lease.PublicIPs...)
+		}
+	}
+	r.update(func(s *Status) { s.remote = append(remote[:len(remote):len(remote)], r.o.Underlay.CanReach) })
+	choice, err := r.o.Host.SelectUnderlay(r.o.Underlay, n.Plan.Prefixes(), remote)
+	if err != nil {
+		return Place{}, err
+	}
+	p := Place{Choice: choice}
+	advert, err := r.instance.advertise(p.underlay())
+	if err != nil {
+		return Place{}, fmt.Errorf("backend %s on %s: %w", r.instance.kind, choice.Interface, err)
+	}
+	p.MTU, p.overhead = advert.MTU, advert.Overhead
+	p.Attributes, err = registry.NewBackend(r.instance.kind, advert.Attributes)
+	return p, err
+}
+
+// markUnderlayLost records that there is no usable underlay at the moment, so any device may become it.
+func (r *Reconciler) markUnderlayLost() { r.update(func(s *Status) { s.Placed = false }) }
+
+func (r *Reconciler) showPlace(n registry.Network, p Place) {
+	r.o.Report.Check(health.Underlay, api.Passing, fmt.Sprintf("%s (%s)", p.Choice.Interface, p.Choice.Reason))
+	r.update(func(s *Status) {
+		s.Backend, s.MTU, s.MTUReason = n.Backend.Type, p.MTU, p.arithmetic()
+		s.Underlay = api.Underlay{
+			Interface: p.Choice.Interface,
+			MTU:       p.Choice.MTU,
+			Addresses: p.Choice.Addrs,
+			Reason:    p.Choice.Reason,
+		}
+		if !slices.Equal(p.Choice.Own, p.Choice.Addrs) {
+			s.Underlay.Own = p.Choice.Own
+		}
+		s.Placed, s.devices = true, p.Choice.Devices
+	})
+}
+
+// relocate selects the underlay again. If there is none at the moment, it returns the previous place; the error is only
+// for a host that has not had a place yet, for which before is nil.
+func (r *Reconciler) relocate(n registry.Network, before *Place) (*Place, error) {
+	log := r.o.Report.Log()
+	now, err := r.selectPlace(n)
+	if err == nil && before != nil && now.Choice.Down && !before.Choice.Down {
+		// The kernel removes the addresses of a device that is down. That does not mean that the host has moved.
+		err = fmt.Errorf("%s is down", now.Choice.Interface)
+	}
+	if err != nil {
+		r.markUnderlayLost()
+		if before == nil {
+			r.o.Report.Check(health.Underlay, api.Critical, fmt.Sprintf("waiting for the underlay: %v", err))
+			return nil, err
+		}
+		if r.o.Report.Check(health.Underlay, api.Warning, fmt.Sprintf("keeping %s: %v", before.Choice.Interface, err)) {
+			log.Warn("underlay cannot be used at the moment, keeping it", "link", before.Choice.Interface, "error", err)
+		}
+		return before, nil
+	}
+	back := !r.Status().Placed
+	r.showPlace(n, now)
+	if before == nil {
+		return &now, nil
+	}
+	if now.equal(*before) {
+		if back {
+			log.Info("underlay can be used again", "link", now.Choice.Interface)
+		}
+		return &now, nil
+	}
+	log.Info("underlay changed", "link", now.Choice.Interface, "addresses", fmt.Sprint(now.Choice.Addrs),
+		"mtu", now.Choice.MTU, "devices", strings.Join(now.Choice.Devices, " "), "because", now.Choice.Reason)
+	return &now, nil
+}

@@ -1,0 +1,221 @@
+// Package datapath makes the kernel agree with what is known of one network: it selects the underlay, builds the
+// backend, gives it the peers, and repairs what other programs change.
+//
+// An agent that starts may find the datapath of an earlier process in the kernel. If the kernel forwards packets by
+// itself, the agent changes nothing before it has read the store; if that takes long, it puts back what another program
+// removes. If the device exists with this host's addresses but without a carrier, packets pass through the agent's
+// process, and are lost until a process reads them. The agent resumes such a datapath at once, with the peers in its
+// files, whether the store answers or not.
+//
+// Resuming a datapath claims nothing: the subnet is the one that the kernel has been using since the earlier process
+// held its lease. Until the store has confirmed the lease, the host is not ready, writes no subnet file, and only keeps
+// the firewall rules of the earlier process. From then on the store decides. Both are the same loop: its views are
+// first the one that is remembered, then those from the store.
+package datapath
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/forwarding"
+	"github.com/lenonet/leno/agent/network/peers"
+	"github.com/lenonet/leno/agent/network/report"
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/agent/underlay"
+	"github.com/lenonet/leno/agent/watch"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// A Host is what the datapaths of all networks on a host share.
+type Host struct {
+	NodeID     func() string
+	Backends   map[string]backend.Type // by name, for example "vxlan"
+	Processors *Processors
+	Kernel     *watch.Value[struct{}] // set at each change of the kernel's tables
+
+	SelectUnderlay func(c config.Underlay, pools []netip.Prefix, peers []netip.Addr) (underlay.Choice, error)
+	// EnsureForwarding reports whether the kernel forwards packets of the family of a that arrive by those of the
+	// devices that exist, and switches forwarding on if set is true. It may be called concurrently.
+	EnsureForwarding func(a netip.Addr, links []string, set bool) (forwarding.State, error)
+}
+
+// Options are what New builds a Reconciler from.
+type Options struct {
+	Network  string
+	DataDir  string // the backend's files are in a directory below it that has the network's name
+	Forward  bool   // whether to switch forwarding on
+	Underlay config.Underlay
+	Host     *Host
+	Report   *report.Reporter
+
+	// Serve does what containers need besides the datapath. It is called after each pass that Run makes. applied is
+	// false after a failed pass over a datapath that was in place before.
+	Serve func(ctx context.Context, v *peers.View, s backend.State, applied bool) error
+	// Moved is called when Run has found another underlay than before. readdressed is true if the host's addresses have
+	// changed.
+	Moved func(n registry.Network, p Place, readdressed bool)
+}
+
+// A Reconciler keeps the datapath of one network right. Status, UsesLink and Reaches are safe for concurrent use.
+type Reconciler struct {
+	o        Options
+	instance *Instance // nil before Build and after Close
+	repairs  repairs
+	status   status
+	resumed  func() // stops the loop that Resume has started, nil if there is none
+}
+
+// New returns a reconciler that takes over the instance of another one, or has none if before is nil.
+func New(o Options, before *Instance) *Reconciler {
+	return &Reconciler{o: o, instance: before}
+}
+
+// Configure returns the network's backend and the configuration for it, with its effective options.
+func (r *Reconciler) Configure(n registry.Network) (kind backend.Type, c backend.Config, err error) {
+	kind, ok := r.o.Host.Backends[n.Backend.Type]
+	if !ok {
+		return kind, c, fmt.Errorf("this leno has no backend %q", n.Backend.Type)
+	}
+	options, err := kind.Normalize(n.Backend.Options())
+	if err != nil {
+		return kind, c, fmt.Errorf("backend %q: %w", kind.Name, err)
+	}
+	return kind, r.config(kind, n.Plan.Prefixes(), options), nil
+}
+
+func (r *Reconciler) config(kind backend.Type, pools []netip.Prefix, options json.RawMessage) backend.Config {
+	return backend.Config{
+		Network: r.o.Network,
+		Link:    backend.LinkName(r.o.Network),
+		NodeID:  r.o.Host.NodeID(),
+		DataDir: filepath.Join(r.o.DataDir, r.o.Network),
+		Pools:   pools,
+		Options: options,
+		Logger:  r.o.Report.Log().Named(kind.Name),
+	}
+}
+
+// Build makes the backend, unless there is one that has the same configuration or can change to it.
+func (r *Reconciler) Build(kind backend.Type, c backend.Config) error {
+	if r.instance == nil || !r.instance.takes(kind, c) {
+		r.Close()
+		b, err := kind.New(c)
+		if err != nil {
+			return fmt.Errorf("backend %q: %w", kind.Name, err)
+		}
+		r.instance = &Instance{
+			backend: b,
+			kind:    kind.Name,
+			config:  c,
+			close:   r.o.Host.Processors.lend(kind.Threads, b.Close),
+		}
+	}
+	counter, _ := r.instance.backend.(backend.Counter)
+	meter, _ := r.instance.backend.(backend.Meter)
+	r.update(func(s *Status) { s.Counter, s.Meter = counter, meter })
+	return nil
+}
+
+// Content returns what the datapath was made from last, or nil if there is none.
+func (r *Reconciler) Content() *peers.View {
+	if r.instance == nil {
+		return nil
+	}
+	return r.instance.content.Load()
+}
+
+// Drop stops a resumed datapath and forgets its content, because it is none of the network's any more. The datapath in
+// the kernel stays until Retire or the next pass.
+func (r *Reconciler) Drop() {
+	r.StopResumed()
+	if r.instance != nil {
+		r.instance.content.Store(nil)
+	}
+}
+
+// Close closes the backend and logs a failure; the datapath in the kernel stays.
+func (r *Reconciler) Close() {
+	r.StopResumed()
+	if r.instance == nil {
+		return
+	}
+	if err := r.instance.Close(); err != nil {
+		r.o.Report.Log().Error("closing the backend", "error", err)
+	}
+	r.instance = nil
+}
+
+// HandOver stops a resumed datapath and returns the instance, which stays open, or nil if there is none.
+func (r *Reconciler) HandOver() *Instance {
+	r.StopResumed()
+	before := r.instance
+	r.instance = nil
+	return before
+}
+
+// Retire removes the datapath of another backend or plan than c: that of the instance or, if there is none, of an
+// earlier process whose state file is before.
+func (r *Reconciler) Retire(ctx context.Context, kind backend.Type, c backend.Config, before state.Network) error {
+	if old := r.instance; old != nil {
+		if old.kind == kind.Name && covers(c.Pools, old.config.Pools) {
+			return nil
+		}
+		r.StopResumed()
+		_, err := old.apply(ctx, backend.State{})
+		return err
+	}
+	if before.Backend.Type == kind.Name && covers(c.Pools, before.Pools) {
+		return nil
+	}
+	return r.removeSaved(ctx, before)
+}
+
+// Remove removes the datapath from the kernel and closes the backend. If there is no instance, it removes the datapath
+// that the state file of an earlier process describes.
+func (r *Reconciler) Remove(ctx context.Context, before state.Network) error {
+	r.StopResumed()
+	var err error
+	if r.instance != nil {
+		_, err = r.instance.apply(ctx, backend.State{})
+		r.Close()
+	} else {
+		err = r.removeSaved(ctx, before)
+	}
+	r.update(func(s *Status) { s.Report, s.Counter, s.Meter = backend.Report{}, nil, nil })
+	return err
+}
+
+// covers reports whether each of the old pools lies within one of the new ones. If so, the backend recognizes the whole
+// old datapath as its own and changes what differs.
+func covers(pools, old []netip.Prefix) bool {
+	return !slices.ContainsFunc(old, func(o netip.Prefix) bool {
+		return !slices.ContainsFunc(pools, func(p netip.Prefix) bool { return p.Bits() <= o.Bits() && p.Contains(o.Addr()) })
+	})
+}
+
+// removeSaved removes the datapath that a state file describes. It does nothing if this version does not know the
+// backend or its options.
+func (r *Reconciler) removeSaved(ctx context.Context, before state.Network) error {
+	kind, ok := r.o.Host.Backends[before.Backend.Type]
+	if !ok {
+		return nil
+	}
+	options, err := kind.Normalize(before.Backend.Options())
+	if err != nil {
+		return nil
+	}
+	r.o.Report.Log().Info("removing the datapath of an earlier definition", "backend", kind.Name)
+	b, err := kind.New(r.config(kind, before.Pools, options))
+	if err != nil {
+		return err
+	}
+	_, err = b.Apply(ctx, backend.State{})
+	return errors.Join(err, b.Close())
+}

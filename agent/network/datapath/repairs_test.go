@@ -1,0 +1,128 @@
+package datapath
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/agent/flapping"
+	"github.com/lenonet/leno/agent/forwarding"
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// TestFlappingEnds: what another program changed again and again is forgotten when it stops.
+func TestFlappingEnds(t *testing.T) {
+	r, now := newLab(t), time.Now()
+	change := []backend.Repair{{Part: backend.Routes, Fault: "route was missing", Detail: "10.5.2.0/24"}}
+	for range 10 {
+		r.r.recordRepairs(now, change)
+		now = now.Add(time.Second)
+	}
+	r.r.checkPeers(backend.Report{Peers: 3})
+	r.check(health.Routes, api.Warning, "3 peers in place", "is being changed by another program again and again")
+	if pause := r.r.pauseAfterPass(settle, true); pause != flapping.LongestPause {
+		t.Errorf("a pause of %s while another program changes it", pause)
+	}
+	r.r.recordRepairs(now.Add(flapping.EndsAfter+time.Second), nil)
+	r.r.checkPeers(backend.Report{Peers: 3})
+	r.check(health.Routes, api.Passing, "3 peers")
+	if q := r.r.repairs.flapping.Describe(); q != "" {
+		t.Errorf("two minutes later: %s", q)
+	}
+}
+
+func TestPauseAfterPass(t *testing.T) {
+	r := newLab(t).r
+	pause := r.pauseAfterPass(settle, true)
+	if pause != 2*settle {
+		t.Errorf("%s after one repair", pause)
+	}
+	for range 10 {
+		pause = r.pauseAfterPass(pause, true)
+	}
+	if pause != flapping.LongestPause {
+		t.Errorf("%s after many", pause)
+	}
+	if pause = r.pauseAfterPass(pause, false); pause != settle {
+		t.Errorf("%s after a pass that healed nothing", pause)
+	}
+}
+
+// TestForwardingInHealth: health names a switch that is off and says what to do about it. A switch that the agent
+// turned on is reported as a repair, except the first time.
+func TestForwardingInHealth(t *testing.T) {
+	l := newLab(t)
+	s := backend.State{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}, Underlay: backend.Underlay{Interface: "eth0"}}
+	n := registry.Network{Backend: registry.Backend{Type: "vxlan", Object: json.RawMessage(`{"direct_routing":true}`)}}
+	var found forwarding.State
+	var fails error
+	l.forward = func(links []string, set bool) (forwarding.State, error) {
+		if fmt.Sprint(links) != "[leno-n eth0]" || set != l.r.o.Forward {
+			t.Errorf("asked for %v, %t", links, set)
+		}
+		return found, fails
+	}
+	for _, tt := range []struct {
+		name    string
+		forward bool
+		found   forwarding.State
+		fails   error
+		status  string
+		words   []string
+		healed  string
+	}{
+		{"switched on at the start", true, forwarding.State{Set: []string{"net.ipv4.ip_forward"}}, nil, api.Passing, nil, "[]"},
+		{"on", true, forwarding.State{}, nil, api.Passing, nil, "[]"},
+		{"another program switched it off", true, forwarding.State{Set: []string{"net.ipv4.ip_forward"}}, nil, api.Passing, nil, "[forwarding was off: net.ipv4.ip_forward]"},
+		{"not ours to switch", false, forwarding.State{Off: []string{"net.ipv4.ip_forward"}}, nil, api.Warning,
+			[]string{"net.ipv4.ip_forward is 0", "forward = false"}, "[]"},
+		{"it would cost routes", true, forwarding.State{Off: []string{"net.ipv6.conf.all.forwarding"}, Advertised: []string{"eth0"}}, nil, api.Warning,
+			[]string{"net.ipv6.conf.all.forwarding is 0", "on eth0", "set net.ipv6.conf.eth0.accept_ra to 2"}, "[]"},
+		{"it would cost routes, and is not ours to switch", false, forwarding.State{Off: []string{"net.ipv6.conf.all.forwarding"}, Advertised: []string{"eth0"}}, nil, api.Warning,
+			[]string{"net.ipv6.conf.all.forwarding is 0", "set net.ipv6.conf.eth0.accept_ra to 2, and only then", "forward = false"}, "[]"},
+		{"switched on after that", true, forwarding.State{Set: []string{"net.ipv6.conf.all.forwarding"}}, nil, api.Passing, nil, "[]"},
+		{"it has cost routes", true, forwarding.State{Advertised: []string{"eth0"}}, nil, api.Warning,
+			[]string{"ignores the routers that advertise on eth0", "set net.ipv6.conf.eth0.accept_ra to 2"}, "[]"},
+		{"another program switched it off later", true, forwarding.State{Set: []string{"net.ipv6.conf.all.forwarding"}}, nil, api.Passing, nil, "[forwarding was off: net.ipv6.conf.all.forwarding]"},
+		{"no rights", true, forwarding.State{}, errors.New("read-only file system"), api.Warning, []string{"read-only"}, "[]"},
+	} {
+		l.r.o.Forward, found, fails = tt.forward, tt.found, tt.fails
+		var report backend.Report
+		if l.r.checkDatapath(n, s, &report, nil); fmt.Sprint(report.Healed) != tt.healed {
+			t.Errorf("%s: healed %s, want %s", tt.name, report.Healed, tt.healed)
+		}
+		l.check(health.Forwarding, tt.status, tt.words...)
+	}
+}
+
+// TestForwardingOfDevices: the agent asks only for the switches of the devices through which packets come in. Those of
+// other devices are the operator's.
+func TestForwardingOfDevices(t *testing.T) {
+	s := backend.State{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}, Underlay: backend.Underlay{Interface: "eth0"}}
+	for kind, want := range map[string]string{"vxlan": "[leno-n]", "udp": "[leno-n]", "host-gw": "[eth0]"} {
+		l := newLab(t)
+		var asked []string
+		l.forward = func(links []string, _ bool) (forwarding.State, error) {
+			asked = links
+			return forwarding.State{}, nil
+		}
+		l.r.ensureForwarding(registry.Network{Backend: registry.Backend{Type: kind, Object: json.RawMessage(`{}`)}}, s)
+		if fmt.Sprint(asked) != want {
+			t.Errorf("%s: %v, want %s", kind, asked, want)
+		}
+	}
+}
+
+func TestSkippedPeersAreAWarning(t *testing.T) {
+	l := newLab(t)
+	l.r.checkPeers(backend.Report{Peers: 3, Skipped: []backend.Skip{{Node: "b", Reason: "no key"}}})
+	l.check(health.Routes, api.Warning, "3 peers", "1 skipped", `"b"`, "no key")
+	l.r.checkPeers(backend.Report{Peers: 4})
+	l.check(health.Routes, api.Passing, "4 peers")
+}

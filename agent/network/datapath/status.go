@@ -1,0 +1,63 @@
+package datapath
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lenonet/leno/agent/underlay"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+)
+
+// A Status is what the API shows of a datapath.
+type Status struct {
+	Backend   string // of the definition, for example "vxlan"; "" before the underlay is known
+	Underlay  api.Underlay
+	MTU       int    // of the overlay, in bytes
+	MTUReason string // how MTU is computed, for example "1450 = 1500 of eth0 - 50 for VXLAN over IPv4"
+	Placed    bool   // there is a usable underlay
+
+	Report   backend.Report // of the last pass
+	Applied  time.Time      // when the datapath of a held lease was last found or made right
+	Flapping int            // number of faults that another program causes again and again
+
+	Counter backend.Counter // nil if the backend does not count by peer
+	Meter   backend.Meter   // nil if the backend does not count in total
+
+	devices []string     // that the underlay depends on
+	remote  []netip.Addr // addresses of the peers and of the underlay's can_reach
+}
+
+// status guards the Status of a Reconciler.
+type status struct {
+	mu  sync.Mutex
+	now Status
+}
+
+// Status returns what the API shows of the datapath.
+func (r *Reconciler) Status() Status {
+	r.status.mu.Lock()
+	defer r.status.mu.Unlock()
+	return r.status.now
+}
+
+// update changes the status and wakes the readers of the API.
+func (r *Reconciler) update(change func(*Status)) {
+	r.status.mu.Lock()
+	change(&r.status.now)
+	r.status.mu.Unlock()
+	r.o.Report.Changed()
+}
+
+// UsesLink reports whether the underlay depends on the device, or may come to depend on it.
+func (r *Reconciler) UsesLink(link string) bool {
+	s := r.Status()
+	return !s.Placed || slices.Contains(s.devices, link) || underlay.Names(r.o.Underlay, link)
+}
+
+// Reaches reports whether packets to other hosts may take a route to the prefix.
+func (r *Reconciler) Reaches(prefix netip.Prefix) bool {
+	return slices.ContainsFunc(r.Status().remote, prefix.Contains)
+}
