@@ -48,12 +48,12 @@ func (d *demo) run(ctx context.Context, o lab.Options) error {
 	if err := d.end(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(d.out, "\n%s\n", d.styles.well.Sprintf("All good, in %.0f s. Nothing of it is left on this machine.", time.Since(start).Seconds()))
+	fmt.Fprintf(d.out, "\n%s\n", d.styles.well.Sprintf("Done in %.0f s. Everything that the demo created has been removed.", time.Since(start).Seconds()))
 	return nil
 }
 
 func (d *demo) lab(ctx context.Context, o lab.Options) (err error) {
-	d.title("Three hosts and a Consul, as network namespaces of this machine")
+	d.title("Three hosts and a Consul server, as network namespaces of this machine")
 	for _, leno := range []*string{&o.Leno, &d.next} {
 		if *leno == "" {
 			continue

@@ -44,10 +44,10 @@ func (d *demo) underPing(ctx context.Context, lossless bool, do func() error) er
 		return fmt.Errorf("%d of %d pings were lost: %v", r.Lost(), r.Sent, r.Missing)
 	}
 	if r.Lost() > 0 {
-		d.say("%d pings between two containers meanwhile, %d lost: the forwarder of %s is in the agent", r.Sent, r.Lost(), d.backend)
+		d.say("%d pings between two containers in this time, %d lost: the forwarder of %s is in the agent", r.Sent, r.Lost(), d.backend)
 		return nil
 	}
-	d.well("%d pings between two containers meanwhile, 0 lost", r.Sent)
+	d.well("%d pings between two containers in this time, 0 lost", r.Sent)
 	return nil
 }
 
@@ -79,7 +79,7 @@ func (d *demo) outage(ctx context.Context) error {
 		if err := d.healthy(ctx); err != nil {
 			return err
 		}
-		d.well("Consul is back, and every host well %.1f s later", time.Since(start).Seconds())
+		d.well("Consul is back, and every host is healthy %.1f s later", time.Since(start).Seconds())
 		return nil
 	})
 }
@@ -123,7 +123,7 @@ func (d *demo) upgrade(ctx context.Context) error {
 // boot simulates the crash of the third host and its boot.
 func (d *demo) boot(ctx context.Context) error {
 	host := d.Hosts[2]
-	d.title("%s crashes and boots: its subnet is still its own", host.Name)
+	d.title("%s crashes and boots: it keeps its subnet", host.Name)
 	before, err := lab.ReadSubnetFile(host.SubnetFile(network))
 	if err != nil {
 		return err
@@ -167,7 +167,7 @@ func (d *demo) same(host *lab.Host, before lab.SubnetFile) error {
 }
 
 func (d *demo) doctor(ctx context.Context) error {
-	d.title("Is all well?")
+	d.title("leno doctor examines a host and its paths to the others")
 	if err := d.healthy(ctx); err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (d *demo) doctor(ctx context.Context) error {
 func (d *demo) healthy(ctx context.Context) error {
 	var errs []error
 	for _, h := range d.Hosts {
-		errs = append(errs, lab.WaitFor(ctx, h.Name+" to be well", func(ctx context.Context) error {
+		errs = append(errs, lab.WaitFor(ctx, h.Name+" to be healthy", func(ctx context.Context) error {
 			status, body, err := h.Get(ctx, "/healthz")
 			if err == nil && status != 200 {
 				err = fmt.Errorf("/healthz answers %d: %s", status, body)
