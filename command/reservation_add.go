@@ -21,16 +21,16 @@ exactly one of -node and -node-id. A host that has another subnet now keeps it
 until its lease is released or revoked. Adding the same reservation again
 changes nothing.
 
-If another live host holds SUBNET, this is refused unless you give -force.
-With -force the subnet is reserved for the named host, and the other host
-keeps it until its lease is released or revoked.
+If another host holds the lease of SUBNET, this is refused unless you give
+-force. With -force the subnet is reserved for the named host, and the other
+host keeps it until its lease is released or revoked.
 
   $ leno reservation add 10.5.40.0/24 -node=host-b
   $ leno reservation add blue 10.9.4.0/24 -node=host-b -force`,
 		Flags: func(fs *flag.FlagSet) {
 			f.Register(fs)
 			fs.StringVar(&r.Node, "node", "", "`name` of the host")
-			fs.BoolVar(&force, "force", false, "reserve it even if another live host holds it")
+			fs.BoolVar(&force, "force", false, "reserve it even if another host holds its lease")
 			fs.StringVar(&r.NodeID, "node-id", "", "`id` of the host, as `leno status` shows it there")
 		},
 		Predict: cli.PredictNetworks(m),
