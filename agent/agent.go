@@ -30,8 +30,10 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/httpapi"
 	"github.com/lenonet/leno/agent/logging"
+	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/probe"
+	"github.com/lenonet/leno/agent/records"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/rules"
 	"github.com/lenonet/leno/agent/state"
@@ -91,43 +93,11 @@ type Options struct {
 	WatchKernel func(ctx context.Context, used func(link string) bool, reaches func(netip.Prefix) bool, changed func()) error
 }
 
-// An environment holds what all runners of an agent share.
-type environment struct {
-	log       hclog.Logger
-	id        state.Identity
-	named     chan struct{} // closed once the node's name and id are known; runners do not use the store before that
-	registry  registry.Registry
-	backends  map[string]backend.Type
-	outage    *retry.OutageDetector
-	health    *health.Board
-	events    *events.Log
-	telemetry *telemetry.Telemetry
-	firewall  *rules.Keeper
-	foreign   *rules.ForeignMonitor
-	pools     *poolClaims
-	datapaths *datapath.Host
-	networks  *watch.Value[networkSet]
-	left      *watch.Value[struct{}] // set when a runner has left a network that was deleted
-	kernel    *watch.Value[struct{}] // set at each change of the kernel's tables
-	parts     *watch.Value[struct{}] // set when this agent joins or leaves a network
-	shown     *watch.Value[struct{}] // set when the API may show this host's part in some network differently
-	setBack   *watch.Value[struct{}] // set when the store was emptied or set back to an older state
-	former    *state.FormerSubnets
-
-	// subnetFileOf returns the network of this host, other than except, whose subnet file is at path, or "" if there is
-	// none.
-	subnetFileOf func(path, except string) string
-
-	selectUnderlay   func(c config.Underlay, pools []netip.Prefix, peers []netip.Addr) (underlay.Choice, error)
-	ensureForwarding func(a netip.Addr, links []string, set bool) (forwarding.State, error)
-	readKernelState  func(ctx context.Context, link string, pools []netip.Prefix) (datapath.KernelState, error)
-}
-
 // An Agent is the agent of one host.
 type Agent struct {
 	o       Options
 	log     hclog.Logger
-	env     *environment
+	env     *network.Deps
 	started time.Time
 	unlock  func() error // unlocks the state directory and the host, nil before they are locked
 
@@ -135,21 +105,22 @@ type Agent struct {
 	build    build
 	// kernelHere returns what the function of that name returned when it was first called: the result never changes.
 	kernelHere func() (boot, namespace string)
-	host       string    // the host name that the kernel has, "" if it cannot be read
-	exams      exclusive // examinations of this host
+	host       string                 // the host name that the kernel has, "" if it cannot be read
+	exams      exclusive              // examinations of this host
+	parts      *watch.Value[struct{}] // set when this agent joins or leaves a network
 
 	reloads    chan reloadRequest
 	ended      chan struct{}                 // closed when Run returns
 	refresh    func() (config.Config, error) // reads the configuration again, nil if that is turned off
 	refreshing chan struct{}                 // has room for one: the call of Refresh that is running
 	identified bool                          // the runners were started; used only by the supervising goroutine
-	records    *recordBoard
+	records    *records.Board
 	elsewhere  refreshers
 	http       *httpapi.Server
 
 	mu      sync.Mutex
-	left    []*datapath.Instance // the backends of runners that ended with the agent, closed last
-	config  config.Config        // replaced by a reload
+	left    []*network.HandOver // the backends of runners that ended with the agent, closed last
+	config  config.Config       // replaced by a reload
 	runners map[string]*running
 	// departures are the networks of an earlier process that this agent is leaving. Each channel is closed when the
 	// network has been left.
@@ -211,29 +182,42 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		o.WatchKernel = watchKernel
 	}
 	a := &Agent{o: o, log: log, config: c, refresh: refresh, runners: map[string]*running{}, departures: map[string]chan struct{}{},
-		reloads: make(chan reloadRequest), refreshing: make(chan struct{}, 1), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience, build: readBuild(), kernelHere: sync.OnceValues(kernelHere)}
-	a.env = &environment{
-		log: log, registry: o.Registry, named: make(chan struct{}), outage: newOutageDetector(o.Registry), backends: o.Backends, events: events.New(time.Now),
-		pools:    newPoolClaims(),
-		networks: watch.New[networkSet](), left: watch.New[struct{}](), kernel: watch.New[struct{}](), parts: watch.New[struct{}](), shown: watch.New[struct{}](), setBack: watch.New[struct{}](), former: state.NewFormerSubnets(c.DataDir),
-		selectUnderlay: o.SelectUnderlay, ensureForwarding: o.EnsureForwarding, readKernelState: o.ReadKernelState,
+		parts: watch.New[struct{}](), reloads: make(chan reloadRequest), refreshing: make(chan struct{}, 1), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience, build: readBuild(), kernelHere: sync.OnceValues(kernelHere)}
+	a.env = &network.Deps{
+		Log:      log,
+		Identity: network.NewIdentity(),
+		Store: network.Store{
+			Registry: o.Registry,
+			Outage:   newOutageDetector(o.Registry),
+			Networks: watch.New[network.Networks](),
+			SetBack:  watch.New[struct{}](),
+		},
+		Claims:          network.NewHostClaims(),
+		Former:          state.NewFormerSubnets(c.DataDir),
+		Left:            watch.New[struct{}](),
+		ReadKernelState: o.ReadKernelState,
+		SubnetFileOf:    a.subnetFileOf,
 	}
-	a.env.subnetFileOf = a.subnetFileOf
-	a.env.datapaths = &datapath.Host{
-		NodeID:           func() string { return a.env.id.NodeID },
+	a.env.Datapaths = &datapath.Host{
+		NodeID:           a.env.Identity.NodeID,
 		Backends:         o.Backends,
 		Processors:       &datapath.Processors{},
-		Kernel:           a.env.kernel,
+		Kernel:           watch.New[struct{}](),
 		SelectUnderlay:   o.SelectUnderlay,
 		EnsureForwarding: o.EnsureForwarding,
 	}
 	a.host, _ = os.Hostname() // "" is good enough
-	a.env.telemetry = telemetry.New(telemetryConfig(c, a.host), log.Named("telemetry"), a.measure)
-	a.env.health = health.New(time.Now, a.env.events.AddCheck)
+	eventLog := events.New(time.Now)
+	a.env.Reports = network.Reports{
+		Health:    health.New(time.Now, eventLog.AddCheck),
+		Events:    eventLog,
+		Telemetry: telemetry.New(telemetryConfig(c, a.host), log.Named("telemetry"), a.measure),
+		Changed:   watch.New[struct{}](),
+	}
 	a.elsewhere.registry = o.Registry
-	a.env.firewall, a.env.foreign = newRules(o, c.Firewall, a.env)
-	a.records = newRecordBoard(a.log, func(status, reason string) { a.env.health.Set("", health.Records, status, reason) })
-	a.env.health.Set("", health.Node, api.Critical, health.Starting)
+	a.env.Rules = newRules(o, c.Firewall, a.env)
+	a.records = records.New(a.log, func(status, reason string) { a.env.Reports.Health.Set("", health.Records, status, reason) })
+	a.env.Reports.Health.Set("", health.Node, api.Critical, health.Starting)
 	var err error
 	a.http, err = a.newServer()
 	return a, err
@@ -273,13 +257,13 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	whole := ctx
 	asked := func() bool { return whole.Err() != nil } // reports whether the agent was told to stop
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return a.env.outage.Run(ctx) })
+	g.Go(func() error { return a.env.Store.Outage.Run(ctx) })
 	g.Go(func() error { return a.watchNetworks(ctx) })
 	g.Go(func() error { return a.watchKernel(ctx) })
-	g.Go(func() error { return a.env.firewall.Run(ctx) })
-	g.Go(func() error { return a.env.foreign.Run(ctx) })
+	g.Go(func() error { return a.env.Rules.Keeper.Run(ctx) })
+	g.Go(func() error { return a.env.Rules.Foreign.Run(ctx) })
 	g.Go(func() error { return a.notifySystemd(ctx) })
-	g.Go(func() error { return a.env.telemetry.Run(ctx) })
+	g.Go(func() error { return a.env.Reports.Telemetry.Run(ctx) })
 	g.Go(func() error { return a.supervise(ctx, listener.Addr(), asked) })
 	err = g.Wait()
 	if errors.Is(err, context.Canceled) {
@@ -303,10 +287,10 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 	}
 	a.log.Info("agent started", "version", a.o.Version, "http", address.String(),
 		"registry", a.o.RegistryName, "node_id", a.self().NodeID)
-	a.env.events.Add(api.Event{Kind: api.EventAgent, Severity: api.Info, Message: "agent started, version " + a.o.Version})
-	a.env.firewall.Remember(a.current().DataDir, a.stands)
+	a.env.Reports.Events.Add(api.Event{Kind: api.EventAgent, Severity: api.Info, Message: "agent started, version " + a.o.Version})
+	a.env.Rules.Keeper.Remember(a.current().DataDir, a.stands)
 	a.expectRules(ctx)
-	if a.env.id.NodeID != "" {
+	if a.env.Identity.NodeID() != "" {
 		a.begin(ctx)
 	}
 	// settleIdentity may have to wait for the store. An operator may correct the configuration during that time, so it
@@ -315,8 +299,8 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 	wg.Go(func() { settled <- a.settleIdentity(ctx) })
 	named := false
 	for {
-		_, _, networksChanged := a.env.networks.Get()
-		_, _, left := a.env.left.Get()
+		_, _, networksChanged := a.env.Store.Networks.Get()
+		_, _, left := a.env.Left.Get()
 		if named {
 			a.join(ctx)
 		}
@@ -326,13 +310,13 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 				return err
 			}
 			named = true
-			close(a.env.named)
+			a.env.Identity.Settle()
 			if !a.identified {
 				a.begin(ctx)
 			}
 			wg.Go(func() { a.keepRegistered(ctx, address, asked) })
 			wg.Go(func() { a.leaveUnwanted(ctx, false) })
-			a.env.health.Clear("", health.Node)
+			a.env.Reports.Health.Clear("", health.Node)
 		case <-left:
 		case <-ctx.Done():
 			return ctx.Err()
@@ -366,23 +350,22 @@ func (a *Agent) identify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.env.Identity.SetNodeID(id)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.env.id.NodeID, a.unlock = id, unlock
+	a.unlock = unlock
 	return nil
 }
 
 func (a *Agent) awaitNodeName(ctx context.Context) error {
-	backoff := a.env.outage.NewLoop()
+	backoff := a.env.Store.Outage.NewLoop()
 	for {
-		name, err := state.NodeName(ctx, a.current().NodeName, a.env.registry)
+		name, err := state.NodeName(ctx, a.current().NodeName, a.env.Store.Registry)
 		if err == nil {
-			a.mu.Lock()
-			a.env.id.Node = name
-			a.mu.Unlock()
+			a.env.Identity.SetNode(name)
 			return nil
 		}
-		if a.env.health.Set("", health.Node, api.Critical, fmt.Sprintf("waiting for this host's name in Consul (or set node_name): %v", err)) {
+		if a.env.Reports.Health.Set("", health.Node, api.Critical, fmt.Sprintf("waiting for this host's name in Consul (or set node_name): %v", err)) {
 			a.log.Warn("waiting for this host's name", "error", err)
 		}
 		if err := backoff.Wait(ctx, err, nil); err != nil {
@@ -399,14 +382,11 @@ func (a *Agent) current() config.Config {
 }
 
 // runner returns the runner of a network in which this agent takes part.
-func (a *Agent) runner(name string) (*runner, bool) {
+func (a *Agent) runner(name string) (*running, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	run, ok := a.runners[name]
-	if !ok {
-		return nil, false
-	}
-	return run.runner, true
+	return run, ok
 }
 
 // watchKernel passes changes of the kernel's tables on to the runners until ctx ends.
@@ -417,7 +397,7 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 	for {
 		err := a.o.WatchKernel(ctx, a.usesLink, a.reaches, func() {
 			faults.End(name)
-			a.env.kernel.Set(struct{}{})
+			a.env.Datapaths.Kernel.Set(struct{}{})
 		})
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -436,7 +416,7 @@ func (a *Agent) usesLink(link string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, run := range a.runners {
-		if run.datapath.UsesLink(link) {
+		if run.UsesLink(link) {
 			return true
 		}
 	}
@@ -448,7 +428,7 @@ func (a *Agent) reaches(prefix netip.Prefix) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, run := range a.runners {
-		if run.datapath.Reaches(prefix) {
+		if run.Reaches(prefix) {
 			return true
 		}
 	}
@@ -460,7 +440,7 @@ func (a *Agent) self() api.Self {
 	boot, namespace := a.kernelHere()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := api.Self{Firewall: firewallChoice(a.env.firewall.Status()), Version: a.o.Version, NodeName: a.env.id.Node, NodeID: a.env.id.NodeID, DataDir: a.config.DataDir,
+	out := api.Self{Firewall: firewallChoice(a.env.Rules.Keeper.Status()), Version: a.o.Version, NodeName: a.env.Identity.Get().Node, NodeID: a.env.Identity.NodeID(), DataDir: a.config.DataDir,
 		ConfigFiles: append([]string{}, a.config.Files...), Registry: a.o.RegistryName, Started: a.started, PID: os.Getpid(),
 		BootID: boot, NetworkNamespace: namespace}
 	out.Networks = slices.Sorted(maps.Keys(a.runners))

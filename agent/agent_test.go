@@ -19,6 +19,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
@@ -88,7 +89,7 @@ func TestAgentKeepsItsSubnetOverRestarts(t *testing.T) {
 			a := newHost(t, store, "a").start()
 			a.ready()
 			subnet := a.subnet()
-			lease, _, _ := mustRunner(t, a).lease.Get()
+			lease, _ := mustRunner(t, a).Lease()
 			if err := a.stop(); err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +99,7 @@ func TestAgentKeepsItsSubnetOverRestarts(t *testing.T) {
 				}
 			}
 			a.start().ready()
-			again, _, _ := mustRunner(t, a).lease.Get()
+			again, _ := mustRunner(t, a).Lease()
 			if again.Subnet() != subnet {
 				t.Errorf("held %s, now %s", subnet, again.Subnet())
 			}
@@ -121,7 +122,7 @@ func TestAgentKeepsPeersWhileTheStoreIsAway(t *testing.T) {
 	a.ready()
 
 	for _, failure := range []error{registry.ErrUnavailable, registry.ErrUncertain, registry.ErrDenied} {
-		a.registry.set(fmt.Errorf("no luck: %w", failure))
+		a.registry.Set(fmt.Errorf("no luck: %w", failure))
 		a.check(health.Lease, api.Warning, "not renewed since", "no luck")
 		a.check(health.Snapshot, api.Warning, "peers keep their routes")
 		a.check(health.Consul, api.Warning, "no luck")                                     // the agent's check
@@ -130,7 +131,7 @@ func TestAgentKeepsPeersWhileTheStoreIsAway(t *testing.T) {
 		if status != http.StatusTooManyRequests || !report.Ready {
 			t.Errorf("healthz %d, ready %t", status, report.Ready)
 		}
-		a.registry.set(nil)
+		a.registry.Set(nil)
 		a.check(health.Lease, api.Passing)
 		a.check(health.Snapshot, api.Passing)
 		a.check(health.Consul, api.Passing)
@@ -159,7 +160,7 @@ func TestAgentTakesALostLeaseBack(t *testing.T) {
 	}
 	for name, lose := range map[string]func() error{
 		"deleted":       func() error { store.Delete(leaseKey(subnet)); return nil },
-		"session ended": func() error { l, _, _ := mustRunner(t, a).lease.Get(); store.EndSession(l.Session); return nil },
+		"session ended": func() error { l, _ := mustRunner(t, a).Lease(); store.EndSession(l.Session); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, _, err := other.WatchLease(ctx, n, subnet, 0)
@@ -203,7 +204,7 @@ func TestAgentRenumbersOrExitsWhenItsSubnetWasTaken(t *testing.T) {
 				t.Fatal(err)
 			}
 			// While the agent cannot reach the store, its lease is revoked and another host takes the slot.
-			a.registry.set(registry.ErrUnavailable)
+			a.registry.Set(registry.ErrUnavailable)
 			if err := other.Revoke(ctx, "n", subnet); err != nil {
 				t.Fatal(err)
 			}
@@ -212,9 +213,9 @@ func TestAgentRenumbersOrExitsWhenItsSubnetWasTaken(t *testing.T) {
 				Backend: thief.Backend, Prefer: subnet, TTL: time.Minute, Hold: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
-			a.registry.set(nil)
+			a.registry.Set(nil)
 			if onLost == config.OnLostExit {
-				var lost *LostError
+				var lost *lease.LostError
 				if err := a.wait(); !errors.As(err, &lost) || lost.Old != subnet.String() {
 					t.Errorf("ended with %v", err)
 				}
@@ -245,7 +246,7 @@ func TestPacketsPassToTheEnd(t *testing.T) {
 			must(a.t, a.stop())
 			a.config.NodeName, a.catalog = "", &namelessStore{a.registry, "a"}
 			a.config.Lease.ReleaseOnStop = true
-			a.registry.set(registry.ErrUnavailable)
+			a.registry.Set(registry.ErrUnavailable)
 			a.start().check(health.Lease, api.Warning, "carried on")
 		}},
 	} {

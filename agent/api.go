@@ -14,12 +14,12 @@ func (a *Agent) newServer() (*httpapi.Server, error) {
 	return httpapi.New(httpapi.Options{
 		Agent:      apiAgent{a},
 		Logs:       a.o.Logs,
-		Registry:   a.env.registry,
-		Backends:   a.env.backends,
-		Health:     a.env.health,
-		Telemetry:  a.env.telemetry,
-		NewLoop:    a.env.outage.NewLoop,
-		Named:      a.env.named,
+		Registry:   a.env.Store.Registry,
+		Backends:   a.env.Datapaths.Backends,
+		Health:     a.env.Reports.Health,
+		Telemetry:  a.env.Reports.Telemetry,
+		NewLoop:    a.env.Store.Outage.NewLoop,
+		Named:      a.env.Identity.Settled(),
 		LookupName: a.o.LookupName,
 	})
 }
@@ -42,12 +42,12 @@ func (v apiAgent) Diagnose(ctx context.Context, o api.DoctorOptions) (api.Diagno
 }
 
 func (v apiAgent) Events(after uint64, network string) ([]api.Event, uint64, <-chan struct{}) {
-	return v.agent.env.events.After(after, network)
+	return v.agent.env.Reports.Events.After(after, network)
 }
 
 func (v apiAgent) Networks() (httpapi.Networks, <-chan struct{}) {
-	known, read, changed := v.agent.env.networks.Get()
-	return httpapi.Networks{NetworkSet: known.set, Index: known.index, Read: read}, changed
+	known, read, changed := v.agent.env.Store.Networks.Get()
+	return httpapi.Networks{NetworkSet: known.Set, Index: known.Index, Read: read}, changed
 }
 
 func (v apiAgent) Network(name string) (httpapi.Network, bool) {
@@ -59,12 +59,12 @@ func (v apiAgent) Network(name string) (httpapi.Network, bool) {
 }
 
 func (v apiAgent) Joined() <-chan struct{} {
-	_, _, changed := v.agent.env.parts.Get()
+	_, _, changed := v.agent.parts.Get()
 	return changed
 }
 
 func (v apiAgent) StatusChanged() <-chan struct{} {
-	_, _, changed := v.agent.env.shown.Get()
+	_, _, changed := v.agent.env.Reports.Changed.Get()
 	return changed
 }
 
@@ -83,42 +83,47 @@ func (v apiAgent) WatchReservations(ctx context.Context, n registry.Network, aft
 // apiNetwork implements httpapi.Network for one network on this host.
 type apiNetwork struct {
 	agent *Agent
-	run   *runner
+	run   *running
 }
 
 var _ httpapi.Network = apiNetwork{}
 
 func (n apiNetwork) Status() httpapi.Status {
-	v := n.run.shown()
-	out := httpapi.Status{Definition: v.definition, Defined: v.defined, Local: v.local, Reservations: v.reservations}
-	out.Local.Followed = n.run.followed()
-	out.Lease, _, _ = n.run.lease.Get()
-	return out
+	s := n.run.Status()
+	return httpapi.Status{
+		Definition:   s.Definition,
+		Defined:      s.Defined,
+		Local:        s.Local,
+		Lease:        s.Lease.Lease,
+		Reservations: s.Reservations,
+	}
 }
 
 func (n apiNetwork) Resumed() (httpapi.Resumed, bool) {
-	before, ok := n.run.carriedOn()
+	before, ok := n.run.Resumed()
 	return httpapi.Resumed{Definition: before.Network, Leases: before.Leases, Lease: before.Own}, ok
 }
 
 func (n apiNetwork) RefreshLeases(ctx context.Context, definition registry.Network) {
-	n.run.fresh.refresh(ctx, definition)
+	n.run.Leases().Refresh(ctx, definition)
 }
 
-func (n apiNetwork) Leases(watched bool) (registry.LeaseSet, error) { return n.run.leases(watched) }
-func (n apiNetwork) LeasesChanged() []<-chan struct{}               { return n.run.leasesChanged() }
-func (n apiNetwork) Peers() api.PeerList                            { return n.run.peers() }
+func (n apiNetwork) Leases(watched bool) (registry.LeaseSet, error) {
+	return n.run.Leases().Leases(watched)
+}
+func (n apiNetwork) LeasesChanged() []<-chan struct{} { return n.run.Leases().Changed() }
+func (n apiNetwork) Peers() api.PeerList              { return n.run.Peers() }
 
 func (n apiNetwork) Probe(ctx context.Context, r api.ProbeRequest) (api.Probe, error) {
 	return n.agent.probePeers(ctx, n.run, r)
 }
 
 func (n apiNetwork) Renew(ctx context.Context, token string) (api.Renewal, error) {
-	return n.run.renewNow(ctx, token)
+	return n.run.Renew(ctx, token)
 }
 
 func (n apiNetwork) Release(ctx context.Context, token string) error {
-	return n.run.requestRelease(ctx, token)
+	return n.run.Release(ctx, token)
 }
 
 // prepareCertificates reads the files of the API's certificates again. The result takes them over.

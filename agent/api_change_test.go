@@ -71,7 +71,7 @@ func TestChangesAreRefused(t *testing.T) {
 	must(t, err)
 	r := mustRunner(t, a)
 	eventually(t, func() error {
-		lease, _, _ := r.lease.Get()
+		lease, _ := r.Lease()
 		if lease.Subnet() == subnet || !forced.Pools[0].Prefix.Contains(lease.Subnet().Addr()) || a.subnet() != lease.Subnet() {
 			return fmt.Errorf("has %s", lease.Subnet())
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/faulty"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -42,7 +43,7 @@ func TestWritesAreMadeUnderTheCallersToken(t *testing.T) {
 		{"DeleteNetwork", func(_ *host, c *api.Client) error { return c.DeleteNetwork(ctx, "n", true) }},
 	} {
 		t.Run(tt.call, func(t *testing.T) {
-			for _, token := range []string{"", "operator", refusedToken} {
+			for _, token := range []string{"", "operator", faulty.RefusedToken} {
 				a := newHost(t, memory.New(), "a").start()
 				a.ready()
 				if tt.call == "RemoveReservation" {
@@ -55,24 +56,24 @@ func TestWritesAreMadeUnderTheCallersToken(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				before := a.registry.count("own " + tt.call)
+				before := a.registry.Count("own " + tt.call)
 				client, err := api.New(api.Config{Address: a.config.HTTP.Address, Token: token})
 				if err != nil {
 					t.Fatal(err)
 				}
 				err = tt.write(a, client)
 				client.Close()
-				if token == refusedToken {
+				if token == faulty.RefusedToken {
 					wantCode(t, "a token without rights", err, http.StatusForbidden)
 				} else if err != nil {
 					t.Errorf("token %q: %v", token, err)
-				} else if n := a.registry.count("token " + token + " " + tt.call); n != 1 {
+				} else if n := a.registry.Count("token " + token + " " + tt.call); n != 1 {
 					t.Errorf("token %q was used %d times", token, n)
 				}
 				if err := a.stop(); err != nil {
 					t.Error(err)
 				}
-				if n := a.registry.count("own " + tt.call); n != before && tt.call != "Renew" { // the agent renews by itself
+				if n := a.registry.Count("own " + tt.call); n != before && tt.call != "Renew" { // the agent renews by itself
 					t.Errorf("token %q: the agent's own was used", token)
 				}
 			}
@@ -87,7 +88,7 @@ func TestDeleteLooksWithTheCallersRights(t *testing.T) {
 	a.ready()
 	err := a.client.DeleteNetwork(context.Background(), "n", false)
 	wantCode(t, "a network in use", err, http.StatusConflict, "a")
-	if a.registry.count("token  WatchLeases") != 1 {
+	if a.registry.Count("token  WatchLeases") != 1 {
 		t.Error("the leases were not read under the caller's token")
 	}
 }
@@ -98,7 +99,7 @@ func TestRefusedReleaseChangesNothing(t *testing.T) {
 	subnet := a.subnet()
 	statuses := func() map[string]string {
 		out := map[string]string{}
-		report, _ := a.agent.env.health.Report()
+		report, _ := a.agent.env.Reports.Health.Report()
 		for _, c := range append(report.Checks, report.Networks[0].Checks...) {
 			out[c.Name] = c.Status
 		}
@@ -106,8 +107,8 @@ func TestRefusedReleaseChangesNothing(t *testing.T) {
 	}
 	a.check(health.Snapshot, api.Passing)
 	before := statuses()
-	lease, _, _ := mustRunner(t, a).lease.Get()
-	client, err := api.New(api.Config{Address: a.config.HTTP.Address, Token: refusedToken})
+	lease, _ := mustRunner(t, a).Lease()
+	client, err := api.New(api.Config{Address: a.config.HTTP.Address, Token: faulty.RefusedToken})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,9 +121,9 @@ func TestRefusedReleaseChangesNothing(t *testing.T) {
 	if _, session, ok := a.store.Get(leaseKey(subnet)); !ok || session != lease.Session {
 		t.Errorf("record there: %t, session %q", ok, session)
 	}
-	renewals, tries := a.registry.count("own Renew"), len(a.recorder.tries())
+	renewals, tries := a.registry.Count("own Renew"), len(a.recorder.tries())
 	a.kick()
-	a.more("renewals", renewals, func() int { return a.registry.count("own Renew") })
+	a.more("renewals", renewals, func() int { return a.registry.Count("own Renew") })
 	a.more("applies", tries, func() int { return len(a.recorder.tries()) })
 	if got := a.recorder.all(); len(got) != 1 {
 		t.Errorf("the datapath was disturbed: %q", got)

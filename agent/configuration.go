@@ -12,9 +12,7 @@ import (
 func (a *Agent) configuration() api.Configuration {
 	c := resolved(a.current())
 	if c.NodeName == "" {
-		a.mu.Lock()
-		c.NodeName = a.env.id.Node
-		a.mu.Unlock()
+		c.NodeName = a.env.Identity.Get().Node
 	}
 	out := api.Configuration{Files: append([]string{}, c.Files...), Dev: c.Dev, Settings: []api.Setting{}}
 	for _, v := range config.Values(c) {

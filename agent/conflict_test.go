@@ -58,12 +58,12 @@ func TestTakingBackSlowsDown(t *testing.T) {
 	a.ready()
 	key := leaseKey(a.subnet())
 	own, _, _ := a.store.Get(key)
-	began := len(a.registry.at("Acquire"))
+	began := len(a.registry.At("Acquire"))
 	wantGrowing(t, "acquires", 4*a.pace.First/10, func() []time.Time {
 		if now, _, _ := a.store.Get(key); string(now) == string(own) {
 			a.store.Put(key, []byte("{"))
 		}
-		return a.registry.at("Acquire")[began:]
+		return a.registry.At("Acquire")[began:]
 	})
 }
 
@@ -80,34 +80,4 @@ func wantGrowing(t *testing.T, what string, least time.Duration, at func() []tim
 	if pause := times[3].Sub(times[2]); pause < least {
 		t.Errorf("%s: still %s apart: %v", what, pause, times)
 	}
-}
-
-func TestSuspicionsEndOnTheirOwn(t *testing.T) {
-	h := newHost(t, memory.New(), "a")
-	r := h.part()
-	r.suspect("claim", "one")
-	r.suspect("leases", "two")
-	h.check(health.Conflict, api.Critical, "one; two")
-	r.suspect("claim", "")
-	h.check(health.Conflict, api.Critical, "two")
-	r.suspect("leases", "")
-	h.check(health.Conflict, api.Passing)
-}
-
-// TestConflictIsLookedAtAgain: a rival that falls silent writes nothing to the store, so a conflict is checked again
-// for as long as it lasts.
-func TestConflictIsLookedAtAgain(t *testing.T) {
-	h := newHost(t, memory.New(), "a")
-	r := h.part()
-	own := registry.Lease{Node: "a", NodeID: "1", Session: "s", PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
-	rival := registry.Lease{Node: "b", NodeID: "2", Session: "t", PublicIPs: own.PublicIPs}
-	if r.judge([]registry.Lease{own, rival}, own) == nil {
-		t.Error("a conflict is not checked again")
-	}
-	h.check(health.Conflict, api.Critical, "192.0.2.1")
-	rival.Session = ""
-	if r.judge([]registry.Lease{own, rival}, own) != nil {
-		t.Error("a conflict that has ended is checked again")
-	}
-	h.check(health.Conflict, api.Passing)
 }

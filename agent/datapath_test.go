@@ -109,11 +109,11 @@ func TestFamilies(t *testing.T) {
 			}
 			a.start().ready()
 			r := mustRunner(t, a)
-			before, _, _ := r.lease.Get()
+			before, _ := r.Lease()
 			n := a.define(func(n *registry.Network) { n.Plan = mustPlan(t, tt.to...) })
 			eventually(t, func() error {
-				now, _, _ := r.lease.Get()
-				if now.Slot != before.Slot || len(now.Subnets) != len(tt.to) || r.shown().definition.ModifyIndex != n.ModifyIndex {
+				now, _ := r.Lease()
+				if now.Slot != before.Slot || len(now.Subnets) != len(tt.to) || r.Status().Definition.ModifyIndex != n.ModifyIndex {
 					return fmt.Errorf("was %+v, is %+v", before.Subnets, now.Subnets)
 				}
 				if got := a.recorder.last(); got != now.Subnet().String()+" <- " {
@@ -183,7 +183,7 @@ func TestPlanChanged(t *testing.T) {
 				a.start()
 			}
 			a.check(health.Underlay, api.Critical, "no route")
-			if _, held, _ := mustRunner(t, a).lease.Get(); held {
+			if _, held := mustRunner(t, a).Lease(); held {
 				t.Error("the old lease counts as held")
 			}
 			a.move(addrs, nil)
@@ -208,16 +208,16 @@ func TestPeersOfAnOldPlan(t *testing.T) {
 	a.applies(fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet()))
 	a.ready()
 	must(t, b.stop())
-	a.registry.setOne("WatchLeases", registry.ErrUnavailable)
+	a.registry.SetOne("WatchLeases", registry.ErrUnavailable)
 	a.define(func(n *registry.Network) { n.Plan = mustPlan(t, "10.6.0.0/22") })
 	eventually(t, func() error {
-		if got := mustRunner(t, a).shown().local.State; got != "waiting for the leases of the other hosts" {
+		if got := mustRunner(t, a).Status().Local.State; got != "waiting for the leases of the other hosts" {
 			return errors.New(got)
 		}
 		return nil
 	})
 	a.applies("zero")
-	a.registry.setOne("WatchLeases", nil)
+	a.registry.SetOne("WatchLeases", nil)
 	eventually(t, func() error {
 		if got := a.recorder.last(); got != a.subnet().String()+" <- " || !strings.HasPrefix(got, "10.6.") {
 			return errors.New(got)
@@ -238,8 +238,8 @@ func TestBackendIsKept(t *testing.T) {
 	subnet := a.subnet()
 	n := a.define(func(n *registry.Network) { n.Plan[0].Min = netip.MustParseAddr("10.5.0.0") })
 	eventually(t, func() error {
-		if v := mustRunner(t, a).shown(); v.definition.ModifyIndex != n.ModifyIndex || v.local.State != "running" {
-			return fmt.Errorf("%d, %s", v.definition.ModifyIndex, v.local.State)
+		if v := mustRunner(t, a).Status(); v.Definition.ModifyIndex != n.ModifyIndex || v.Local.State != "running" {
+			return fmt.Errorf("%d, %s", v.Definition.ModifyIndex, v.Local.State)
 		}
 		return nil
 	})
@@ -264,7 +264,7 @@ func TestUnderlayGone(t *testing.T) {
 	if last.Underlay.Interface != "eth0" || last.MTU != 1450 || last.Subnets[0] != subnet {
 		t.Errorf("%+v", last)
 	}
-	if got := a.registry.claimed(); got.MTU != 1450 || got.PublicIPs[0] != addrs[0] {
+	if got := a.registry.Claimed(); got.MTU != 1450 || got.PublicIPs[0] != addrs[0] {
 		t.Errorf("claims %+v", got)
 	}
 	a.move(addrs, nil)
@@ -326,7 +326,7 @@ func TestHealingSlowsDown(t *testing.T) {
 func TestUnderlayDown(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
-	addrs, claims := a.place.Addrs, len(a.registry.at("Acquire"))
+	addrs, claims := a.place.Addrs, len(a.registry.At("Acquire"))
 	down := func(is bool, addrs []netip.Addr) {
 		a.mu.Lock()
 		a.place.Down, a.place.Addrs = is, addrs
@@ -342,7 +342,7 @@ func TestUnderlayDown(t *testing.T) {
 			t.Errorf("the datapath used the addresses %v", applied.state.Underlay.Addrs)
 		}
 	}
-	if n := len(a.registry.at("Acquire")); n != claims {
+	if n := len(a.registry.At("Acquire")); n != claims {
 		t.Errorf("the lease was claimed %d times more", n-claims)
 	}
 }

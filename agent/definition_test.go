@@ -6,183 +6,17 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
-
-// TestWatchDefinition: a definition stays in force until the store has another one or a record of its deletion. A
-// definition that the store has lost is put back.
-func TestWatchDefinition(t *testing.T) {
-	denied := func(h *host) { h.registry.setOne("PutNetwork", registry.ErrDenied) }
-	for _, tt := range []struct {
-		name    string
-		change  func(h *host, b memory.Backup) // b was taken before the network was defined
-		want    error                          // nil if the definition stays in force
-		check   string                         // what the network's check says afterwards, "" if all is well
-		defined bool                           // whether the store has the definition afterwards
-	}{
-		{"nothing", func(*host, memory.Backup) {}, nil, "", true},
-		{"written again", func(h *host, _ memory.Backup) { h.define(func(*registry.Network) {}) }, nil, "", true},
-		{"written in another way", func(h *host, _ memory.Backup) {
-			value, _, _ := h.store.Get(networkKey)
-			h.store.Put(networkKey, append(value, " \n"...))
-		}, nil, "", true},
-		{"changed and changed back", func(h *host, _ memory.Backup) {
-			value, _, _ := h.store.Get(networkKey)
-			h.define(func(n *registry.Network) { n.Backend = mustBackend(h.t, "other", "") })
-			h.store.Put(networkKey, value)
-		}, nil, "", true},
-		{"another pool", func(h *host, _ memory.Backup) {
-			h.define(func(n *registry.Network) { n.Plan = mustPlan(h.t, "10.6.0.0/22") })
-		}, errDefinitionChanged, "", false},
-		{"another backend", func(h *host, _ memory.Backup) {
-			h.define(func(n *registry.Network) { n.Backend = mustBackend(h.t, "other", "") })
-		}, errDefinitionChanged, "", false},
-		{"another network deleted", func(h *host, _ memory.Backup) {
-			n := registry.Network{Name: "m", Plan: mustPlan(h.t, "10.6.0.0/22"), Backend: mustBackend(h.t, "other", "")}
-			must(h.t, h.store.Client().PutNetwork(h.t.Context(), n))
-			must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "m"))
-		}, nil, "", true},
-		{"deleted", func(h *host, _ memory.Backup) { must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n")) }, errNetworkGone, "", false},
-		{"deleted and defined again", func(h *host, _ memory.Backup) {
-			must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n"))
-			must(h.t, h.store.Client().PutNetwork(h.t.Context(), registry.Network{Name: "n", Plan: mustPlan(h.t, "10.5.0.0/22"), Backend: mustBackend(h.t, "recorder", "")}))
-		}, nil, "", true},
-		{"lost", func(h *host, _ memory.Backup) { h.store.Delete(networkKey) }, nil, "", true},
-		{"lost, and another network defined", func(h *host, _ memory.Backup) {
-			empty(h.store)
-			n := registry.Network{Name: "m", Plan: mustPlan(h.t, "10.6.0.0/22"), Backend: mustBackend(h.t, "other", "")}
-			must(h.t, h.store.Client().PutNetwork(h.t.Context(), n))
-		}, nil, "", true},
-		{"all lost", func(h *host, _ memory.Backup) { empty(h.store) }, nil, "", true},
-		{"set back to before it was defined", func(h *host, b memory.Backup) { h.store.Restore(b) }, nil, "", true},
-		{"lost, without the right to put it back", func(h *host, _ memory.Backup) { denied(h); h.store.Delete(networkKey) }, nil, "cannot put it back", false},
-		{"lost, and deleted then", func(h *host, _ memory.Backup) {
-			denied(h)
-			must(h.t, errOf(h.store.Client().Acquire(h.t.Context(), h.inStore(), ownClaim(h))))
-			h.store.Delete(networkKey)
-			must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n"))
-		}, errNetworkGone, "", false},
-		{"lost, and deleted just before it is put back", func(h *host, _ memory.Backup) {
-			must(h.t, errOf(h.store.Client().Acquire(h.t.Context(), h.inStore(), ownClaim(h))))
-			once := sync.OnceFunc(func() { must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n")) })
-			h.registry.mu.Lock()
-			h.registry.before = func(call string) {
-				if call == "PutNetwork" {
-					once()
-				}
-			}
-			h.registry.mu.Unlock()
-			h.store.Delete(networkKey)
-		}, errNetworkGone, "", false},
-		{"lost, and defined in another way just before it is put back", func(h *host, _ memory.Backup) {
-			once := sync.OnceFunc(func() {
-				must(h.t, h.store.Client().PutNetwork(h.t.Context(), registry.Network{Name: "n", Plan: mustPlan(h.t, "10.6.0.0/22"), Backend: mustBackend(h.t, "recorder", "")}))
-			})
-			var last time.Time
-			h.registry.mu.Lock()
-			h.registry.before = func(call string) {
-				if call != "Network" { // other goroutines make other calls
-					return
-				}
-				if time.Now().Equal(last) { // the second read, right before the write
-					once()
-				}
-				last = time.Now()
-			}
-			h.registry.mu.Unlock()
-			h.store.Delete(networkKey)
-		}, errDefinitionChanged, "", false},
-		{"deleted in a new cluster, whose indexes are lower", func(h *host, b memory.Backup) {
-			h.registry.setOne("Network", &registry.DeletedError{Deletion: registry.Deletion{Network: "n", Time: time.Now().Add(time.Second),
-				CreateIndex: h.watching.known.network.CreateIndex, ModifyIndex: h.watching.known.network.ModifyIndex - 1}})
-			h.store.Delete(networkKey)
-		}, errNetworkGone, "", false},
-		{"set back to an earlier deletion", func(h *host, _ memory.Backup) {
-			h.store.Put(networkKey, []byte(`{"version":1,"name":"n","deleted":"1999-01-01T00:00:00Z"}`))
-			deleted := h.store.Backup()
-			h.store.Delete(networkKey)
-			must(h.t, h.store.Client().PutNetwork(h.t.Context(), registry.Network{Name: "n", Plan: mustPlan(h.t, "10.5.0.0/22"), Backend: mustBackend(h.t, "recorder", "")}))
-			h.reread()
-			h.store.Restore(deleted)
-		}, nil, "", true},
-		{"set back to an older version", func(h *host, _ memory.Backup) {
-			older := h.store.Backup()
-			h.define(func(n *registry.Network) { n.Plan[0].Max = n.Plan[0].Min })
-			h.reread()
-			h.store.Restore(older)
-		}, nil, "", true},
-		{"its record is bad", func(h *host, _ memory.Backup) { h.store.Put(networkKey, []byte("{")) }, nil, "cannot be used", false},
-		{"another record is bad", func(h *host, _ memory.Backup) { h.store.Put(memory.Prefix+"/networks/m", []byte("{")) }, nil, "", true},
-		{"the store is away", func(h *host, _ memory.Backup) {
-			h.registry.set(registry.ErrUnavailable)
-			h.store.Delete(networkKey)
-			h.agent.env.networks.Set(networkSet{registry.NetworkSet{}, 1000})
-		}, nil, "", false},
-		{"read before it was written", func(h *host, _ memory.Backup) { h.agent.env.networks.Set(networkSet{registry.NetworkSet{}, 1}) }, nil, "", true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				h := newHost(t, memory.New(), "a")
-				before := h.store.Backup()
-				must(t, h.store.Client().PutNetwork(t.Context(), registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}))
-				r := h.part()
-				h.watching = r
-				h.reread()
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				go func() { _ = h.agent.watchNetworks(ctx) }()
-				synctest.Wait()
-				tt.change(h, before)
-				n := r.known.network
-				ended := make(chan error, 1)
-				go func() { ended <- r.watchDefinition(ctx, n) }()
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				select {
-				case err := <-ended:
-					if tt.want == nil || !errors.Is(err, tt.want) {
-						t.Errorf("ended: %v, want %v", err, tt.want)
-					}
-					return
-				default:
-				}
-				if tt.want != nil {
-					t.Fatalf("the definition stays in force, want %v", tt.want)
-				}
-				now, err := h.store.Client().Network(ctx, "n")
-				if defined := err == nil && len(definition.Differences(now, n)) == 0; defined != tt.defined {
-					t.Errorf("the store has %+v, %v", now, err)
-				}
-				if tt.defined && r.shown().definition.ModifyIndex != now.ModifyIndex {
-					t.Errorf("version %d is shown, the store has %d", r.shown().definition.ModifyIndex, now.ModifyIndex)
-				}
-				if got := reasonOf(h.agent, "n", health.Network); tt.check != "" && !strings.Contains(got, tt.check) || tt.check == "" && strings.Contains(got, "the store has") {
-					t.Errorf("check: %q, want %q", got, tt.check)
-				}
-				if tt.check == "cannot put it back" {
-					h.registry.setOne("PutNetwork", nil)
-					time.Sleep(time.Minute)
-					if _, err := h.store.Client().Network(ctx, "n"); err != nil {
-						t.Errorf("with the right: %v", err)
-					}
-					if got := reasonOf(h.agent, "n", health.Network); got != "defined" {
-						t.Errorf("check: %q", got)
-					}
-				}
-			})
-		})
-	}
-}
 
 const networkKey = memory.Prefix + "/networks/n"
 
@@ -194,23 +28,9 @@ func (h *host) inStore() registry.Network {
 	return n
 }
 
-// reread makes the runner of TestWatchDefinition read the definition from the store.
-func (h *host) reread() {
-	h.t.Helper()
-	n, err := h.watching.definition(h.t.Context())
-	must(h.t, err)
-	if n.ModifyIndex != h.inStore().ModifyIndex {
-		h.t.Fatalf("version %d, the store has %d", n.ModifyIndex, h.inStore().ModifyIndex)
-	}
-}
-
-func ownClaim(h *host) registry.Claim {
-	return registry.Claim{Node: h.name, NodeID: "id-" + h.name, PublicIPs: h.place.Addrs, MTU: 1450, Backend: mustBackend(h.t, "recorder", ""), TTL: time.Minute, Hold: time.Hour}
-}
-
 // reasonOf returns the reason of a network's check, "" if there is no such check.
 func reasonOf(a *Agent, network, check string) string {
-	report, _ := a.env.health.Report()
+	report, _ := a.env.Reports.Health.Report()
 	for _, n := range report.Networks {
 		for _, c := range n.Checks {
 			if n.Network == network && c.Name == check {
@@ -231,8 +51,8 @@ func TestBadDefinitionStopsNothing(t *testing.T) {
 	good, _, _ := a.store.Get(key)
 	a.store.Put(key, []byte("{"))
 	eventually(t, func() error {
-		known, _, _ := a.agent.env.networks.Get()
-		if _, unusable := known.set.Unusable("n"); !unusable {
+		known, _, _ := a.agent.env.Store.Networks.Get()
+		if _, unusable := known.Set.Unusable("n"); !unusable {
 			return errors.New("not seen yet")
 		}
 		return nil
@@ -240,7 +60,7 @@ func TestBadDefinitionStopsNothing(t *testing.T) {
 	a.store.Put(key, good)
 	a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "recorder", `{"colour":"blue"}`) })
 	eventually(t, func() error {
-		if v := mustRunner(t, a).shown(); !strings.Contains(string(v.definition.Backend.Object), "blue") {
+		if v := mustRunner(t, a).Status(); !strings.Contains(string(v.Definition.Backend.Object), "blue") {
 			return errors.New("not followed yet")
 		}
 		return nil
@@ -306,7 +126,7 @@ func TestDeletedAgain(t *testing.T) {
 		must(t, client.PutNetwork(context.Background(), n))
 	}
 	a.ready()
-	if mustRunner(t, a).local.Name != "n" {
+	if mustRunner(t, a).Local().Name != "n" {
 		t.Error("another runner")
 	}
 }
@@ -317,176 +137,45 @@ func TestJoin(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	local := h.config.Networks[0]
 	h.config.Networks, h.config.WatchNetworks, h.config.AllowedNetworks = nil, true, []string{"*"}
-	a := h.build()
-	h.agent = a
-	stopped := false
-	run := &running{runner: newRunner(a.env, h.config, local, nil)}
-	run.cancel = func() { stopped = true; close(run.done) }
-	a.runners["n"] = run
-	ctx := context.Background()
-	a.join(ctx) // no networks have been read yet
+	h.agent = h.build()
+	a, client := h.agent, h.store.Client()
+	a.env.Identity.SetNode("a")
+	a.env.Identity.SetNodeID("id-a")
+	a.env.Identity.Settle()
+	must(t, client.PutNetwork(t.Context(), registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}))
+	defer a.stop("n", true)
+	a.start(t.Context(), local)
+	run := mustRunner(t, h)
+	eventually(t, func() error {
+		if _, held := run.Lease(); !held {
+			return errors.New("no lease")
+		}
+		return nil
+	})
+	a.join(t.Context()) // no networks have been read yet
 	for _, set := range []registry.NetworkSet{
 		{Bad: []registry.BadRecord{{Key: networkKey}}},
 		{},
 		{Networks: []registry.Network{{Name: "n"}}},
 		{Deleted: []registry.Deletion{{Network: "n"}}},
 	} {
-		a.env.networks.Set(networkSet{set, 5})
-		a.join(ctx)
-		if stopped || run.leaving {
+		a.env.Store.Networks.Set(network.Networks{Set: set, Index: 5})
+		a.join(t.Context())
+		if now, ok := a.runner("n"); !ok || now != run {
 			t.Fatalf("left by what was read of all networks: %+v", set)
 		}
 	}
-	run.left.Store(true)
-	a.join(ctx)
-	if !stopped || !run.leaving || len(a.self().Networks) != 0 {
+	_, _, left := a.env.Left.Get()
+	must(t, client.DeleteNetwork(t.Context(), "n"))
+	a.env.Store.Networks.Set(network.Networks{Index: 6})
+	select {
+	case <-left:
+	case <-time.After(time.Minute):
+		t.Fatal("the runner does not leave")
+	}
+	a.join(t.Context())
+	if len(a.self().Networks) != 0 {
 		t.Error("a network that was deleted was not left")
-	}
-}
-
-// TestRememberedDefinition covers what an agent does about a network in which its former process took part.
-func TestRememberedDefinition(t *testing.T) {
-	n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}
-	noPools := func(c *config.Network) { c.Pools, c.Backend = nil, nil }
-	for _, tt := range []struct {
-		name   string
-		local  func(c *config.Network)
-		store  func(h *host) // what happens to the network while no agent runs
-		ago    time.Duration // how long ago the definition was used last
-		want   error         // the error of awaitDefinition; nil if it returns n
-		waits  string        // what the check says while awaitDefinition blocks
-		putNow bool          // whether the store has the network afterwards
-	}{
-		{"there", noPools, func(*host) {}, time.Hour, nil, "", true},
-		{"lost", noPools, func(h *host) { empty(h.store) }, time.Hour, nil, "", true},
-		{"lost, with a block that defines it", func(*config.Network) {}, func(h *host) { empty(h.store) }, time.Hour, nil, "", true},
-		{"lost, with a block that says otherwise", func(c *config.Network) { c.Pools[0].SubnetLen = 25 }, func(h *host) { empty(h.store) }, time.Hour, nil, "", true},
-		{"lost, without the right to put it back", noPools, func(h *host) {
-			empty(h.store)
-			h.registry.setOne("PutNetwork", registry.ErrDenied)
-		}, time.Hour, nil, "", false},
-		{"lost, and not used for long", noPools, func(h *host) { empty(h.store) }, registry.DeletionKept + time.Hour, nil, "leno network apply", false},
-		{"deleted", noPools, func(h *host) { must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n")) }, time.Hour, errNetworkGone, "", false},
-		{"deleted, and not used for long", noPools, func(h *host) { must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n")) }, 2 * registry.DeletionKept, errNetworkGone, "", false},
-		{"deleted, with a block that defines it", func(*config.Network) {}, func(h *host) { must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n")) }, time.Hour, errNetworkGone, "", false},
-		{"deleted in a new store", noPools, func(h *host) {
-			empty(h.store)
-			must(h.t, h.store.Client().PutNetwork(h.t.Context(), n))
-			must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n"))
-		}, time.Hour, errNetworkGone, "", false},
-		{"an older deletion in a new store", noPools, func(h *host) {
-			empty(h.store)
-			h.store.Put(networkKey, []byte(`{"version":1,"name":"n","deleted":"1999-01-01T00:00:00Z"}`))
-		}, time.Hour, nil, "", true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				h := newHost(t, memory.New(), "a")
-				must(t, h.store.Client().PutNetwork(t.Context(), n))
-				stored := h.inStore()
-				lease, err := h.store.Client().Acquire(t.Context(), stored, ownClaim(h))
-				must(t, err)
-				tt.local(&h.config.Networks[0])
-				r := h.part()
-				r.show(func(v *view) { v.local.Renewed = time.Now().Add(-tt.ago) })
-				must(t, r.save(stored, lease))
-				time.Sleep(time.Second) // a deletion must be later than the time in the file
-				tt.store(h)
-
-				r = h.part()
-				r.known = rememberedDefinition(h.config.DataDir, "n")
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				type answer struct {
-					n   registry.Network
-					err error
-				}
-				got := make(chan answer, 1)
-				go func() {
-					n, err := r.awaitDefinition(ctx)
-					got <- answer{n, err}
-				}()
-				time.Sleep(time.Second)
-				synctest.Wait()
-				select {
-				case a := <-got:
-					if !errors.Is(a.err, tt.want) || a.err == nil && len(definition.Differences(a.n, n)) > 0 || tt.waits != "" {
-						t.Fatalf("got %+v, %v", a.n, a.err)
-					}
-					if a.err != nil {
-						return
-					}
-					go func() { _ = h.agent.watchNetworks(ctx) }()
-					go func() { _ = r.watchDefinition(ctx, a.n) }()
-					time.Sleep(time.Minute)
-				default:
-					if reason := reasonOf(h.agent, "n", health.Network); tt.waits == "" || !strings.Contains(reason, tt.waits) {
-						t.Fatalf("it waits: %s", reason)
-					}
-				}
-				now, err := h.store.Client().Network(ctx, "n")
-				if put := err == nil && len(definition.Differences(now, n)) == 0; put != tt.putNow {
-					t.Errorf("the store has %+v, %v", now, err)
-				}
-			})
-		})
-	}
-}
-
-// TestRememberedVersion covers what an agent does about a version of the definition in the store that has a lower index
-// than the one its former process wrote down. In a new cluster, that version may be the later one.
-func TestRememberedVersion(t *testing.T) {
-	first := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}
-	for _, tt := range []struct {
-		name    string
-		unseen  bool // this host has not seen the first version
-		cluster bool // the store is a new cluster
-		change  string
-		want    string
-	}{
-		{"set back", false, false, "", "last"},
-		{"set back to a version that this host has not seen", true, false, "", "first"},
-		{"set back, and changed since", false, false, "later", "later"},
-		{"a new cluster", false, true, "", "last"},
-		{"a new cluster, and changed since", false, true, "later", "later"},
-		{"a new cluster, a version that was not seen, and changed since", true, true, "later", "later"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			h := newHost(t, memory.New(), "a")
-			must(t, h.store.Client().PutNetwork(t.Context(), first))
-			lease, err := h.store.Client().Acquire(t.Context(), h.inStore(), ownClaim(h))
-			must(t, err)
-			r := h.part()
-			if !tt.unseen {
-				must(t, r.save(h.inStore(), lease))
-			}
-			snapshot := h.store.Backup()
-			colour := func(colour string) func(*registry.Network) {
-				return func(n *registry.Network) { n.Backend = mustBackend(t, "recorder", `{"colour":"`+colour+`"}`) }
-			}
-			for range 9 { // so that the indexes of a new cluster stay lower for a while
-				h.store.Put("other", []byte(time.Now().String()))
-			}
-			last := h.define(colour("last"))
-			must(t, r.save(last, lease))
-			if tt.cluster {
-				h.store = memory.New()
-				h.registry = newOutage(h.store.Client())
-			}
-			h.store.Restore(snapshot)
-			if tt.change != "" {
-				if later := h.define(colour(tt.change)); tt.cluster && (later.ModifyIndex >= last.ModifyIndex || later.CreateIndex != last.CreateIndex) {
-					t.Fatalf("the later version is %+v, the last one of the cluster before %+v", later, last)
-				}
-			}
-			r = h.part()
-			r.known = rememberedDefinition(h.config.DataDir, "n")
-			n, err := r.definition(t.Context())
-			must(t, err)
-			if got := string(n.Backend.Object); tt.want == "first" && strings.Contains(got, "colour") || tt.want != "first" && !strings.Contains(got, tt.want) {
-				t.Errorf("got %s, want the %s version", got, tt.want)
-			}
-		})
 	}
 }
 
@@ -542,9 +231,6 @@ func TestNotDefinedWhileOthersTakePart(t *testing.T) {
 	b.config.Networks[0].Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/22")}}
 	b.start()
 	b.check(health.Network, api.Critical, "waiting for a to put it back")
-	if mustRunner(t, b).lastLoss().IsZero() {
-		t.Error("it does not know that the store has lost the network")
-	}
 	if _, err := store.Client().Network(t.Context(), "n"); !errors.Is(err, registry.ErrNetworkNotFound) {
 		t.Fatalf("it was defined: %v", err)
 	}
@@ -556,49 +242,4 @@ func TestNotDefinedWhileOthersTakePart(t *testing.T) {
 	if got := a.subnet(); got != subnet || b.subnet() == subnet {
 		t.Errorf("a has %s, before %s, and b %s", got, subnet, b.subnet())
 	}
-}
-
-// stoppedRegistry simulates a process that is stopped right after it has read a network. The function in while does
-// what happens before the process goes on.
-type stoppedRegistry struct {
-	registry.Registry
-	while func()
-}
-
-func (s *stoppedRegistry) Network(ctx context.Context, name string) (registry.Network, error) {
-	n, err := s.Registry.Network(ctx, name)
-	if s.while != nil {
-		s.while()
-		s.while = nil
-	}
-	return n, err
-}
-
-// TestDeletedWhileTheProcessWasStopped: a definition that was read before the network was lost, put back and deleted is
-// no sign that the network was defined again after its deletion.
-func TestDeletedWhileTheProcessWasStopped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHost(t, memory.New(), "a")
-		other := h.store.Client()
-		n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}
-		must(t, other.PutNetwork(t.Context(), n))
-		r := h.part()
-		reads := &stoppedRegistry{Registry: r.env.registry}
-		r.env.registry = reads
-		reads.while = func() {
-			time.Sleep(time.Minute)
-			must(t, errOf(other.Acquire(t.Context(), h.inStore(), ownClaim(h))))
-			h.store.Delete(networkKey)
-			must(t, other.PutNetwork(t.Context(), n))
-			time.Sleep(time.Minute)
-			must(t, other.DeleteNetwork(t.Context(), "n"))
-			time.Sleep(time.Minute)
-		}
-		if _, err := r.definition(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := r.definition(t.Context()); !errors.Is(err, errNetworkGone) {
-			t.Errorf("got %v, want the end of the network", err)
-		}
-	})
 }

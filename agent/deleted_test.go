@@ -90,15 +90,15 @@ func TestRememberedDeletion(t *testing.T) {
 		{"lost, and the block has no pools", `{"version":1,"network":"n","deleted":"DELETED"}`, nil,
 			func(c *config.Network) { c.Pools, c.Backend = nil, nil }, false, "was deleted at", "", true},
 		{"lost, without the right to put it back", `{"version":1,"network":"n","deleted":"DELETED"}`,
-			func(h *host) { h.registry.setOne("PutDeletion", registry.ErrDenied) }, nil, false, "cannot put it back", "", false},
+			func(h *host) { h.registry.SetOne("PutDeletion", registry.ErrDenied) }, nil, false, "cannot put it back", "", false},
 		{"defined again", `{"version":1,"network":"n","deleted":"DELETED"}`, apply, nil, true, "", "", false},
 		{"defined just before the record is put back", `{"version":1,"network":"n","deleted":"DELETED"}`, func(h *host) {
 			once := sync.OnceFunc(func() { apply(h) })
-			h.registry.before = func(call string) {
+			h.registry.SetBefore(func(call string) {
 				if call == "PutDeletion" {
 					once()
 				}
-			}
+			})
 		}, nil, true, "", "", false},
 		{"too long ago", `{"version":1,"network":"n","deleted":"1999-01-01T00:00:00Z"}`, nil, nil, true, "", "", false},
 		{"broken", `{"version":1,`, nil, nil, true, "", "/deleted/n.json", false},
@@ -165,10 +165,10 @@ func TestOlderDeletionRemembered(t *testing.T) {
 	a.start()
 	a.ready()
 	subnet := a.subnet()
-	b.registry.set(registry.ErrUnavailable) // b does not hear of the network
+	b.registry.Set(registry.ErrUnavailable) // b does not hear of the network
 	b.start()
 	empty(store)
-	b.registry.set(nil)
+	b.registry.Set(nil)
 	b.ready()
 	a.ready()
 	if n := a.inStore(); n.Backend.Type != "other" || a.subnet() != subnet {

@@ -25,7 +25,7 @@ func (a *Agent) examine(ctx context.Context, o api.DoctorOptions) (api.Diagnosis
 // diagnose examines this host and the networks in which it takes part.
 func (a *Agent) diagnose(ctx context.Context, o api.DoctorOptions) api.Diagnosis {
 	self := a.self()
-	report, _ := a.env.health.Report()
+	report, _ := a.env.Reports.Health.Report()
 	h := examine.Host{Node: self.NodeName, Config: a.current(), Health: report}
 	for _, name := range self.Networks {
 		if run, ok := a.runner(name); ok {
@@ -37,35 +37,35 @@ func (a *Agent) diagnose(ctx context.Context, o api.DoctorOptions) api.Diagnosis
 
 func (a *Agent) examiner() *examine.Examiner {
 	return &examine.Examiner{
-		Registry:         a.env.registry,
+		Registry:         a.env.Store.Registry,
 		RegistryName:     a.o.RegistryName,
-		Backends:         a.env.backends,
-		EnsureForwarding: a.env.ensureForwarding,
+		Backends:         a.env.Datapaths.Backends,
+		EnsureForwarding: a.env.Datapaths.EnsureForwarding,
 		ReadRules:        a.o.InTheWay,
 		Datagrams:        a.o.Datagrams,
 	}
 }
 
 // examined returns what the runner knows about its network now.
-func (a *Agent) examined(run *runner) examine.Network {
-	v := run.shown()
+func (a *Agent) examined(run *running) examine.Network {
+	s := run.Status()
 	n := examine.Network{
-		Local:      run.local,
-		Definition: v.definition,
-		Shown:      v.local,
-		TTL:        run.config.Lease.TTL,
+		Local:      run.Local(),
+		Definition: s.Definition,
+		Shown:      s.Local,
+		TTL:        run.Config().Lease.TTL,
 		Probe: func(ctx context.Context, peers []api.Peer, r api.ProbeRequest) (api.Probe, error) {
 			return a.probe(ctx, run, peers, r)
 		},
 	}
-	if lease, held, _ := run.lease.Get(); held {
+	if lease, held := run.Lease(); held {
 		n.Held, n.Lease = &lease, lease
 	}
-	if before, carried := run.carriedOn(); carried {
+	if before, carried := run.Resumed(); carried {
 		n.Definition, n.Lease = before.Network, before.Own
 	}
 	if n.Definition.Backend.Type != "" {
-		n.Peers = run.peerList().Peers
+		n.Peers = run.PeerList().Peers
 	}
 	return n
 }

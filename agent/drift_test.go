@@ -53,7 +53,7 @@ func TestWatchIsTakenUpAgain(t *testing.T) {
 		cancel()
 		return nil
 	}
-	_, _, first := a.env.kernel.Get()
+	_, _, first := a.env.Datapaths.Kernel.Get()
 	if err := a.watchKernel(ctx); !errors.Is(err, context.Canceled) || opened != 3 {
 		t.Errorf("%v after %d watches", err, opened)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +12,6 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -22,45 +20,6 @@ func messages(list []api.Event) (out []string) {
 		out = append(out, v.Message)
 	}
 	return out
-}
-
-func TestPeerEvents(t *testing.T) {
-	lease := func(node string, slot int, change func(*registry.Lease)) registry.Lease {
-		l := registry.Lease{Slot: uint64(slot), Subnets: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(slot), 0}), 24)},
-			Node: node, NodeID: "id-" + node, PublicIPs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(slot)})}, Session: "s"}
-		if change != nil {
-			change(&l)
-		}
-		return l
-	}
-	lapsed := func(l *registry.Lease) { l.Session = "" }
-	moved := func(l *registry.Lease) { l.PublicIPs = []netip.Addr{netip.MustParseAddr("192.0.2.99")} }
-	var many []registry.Lease
-	for i := range 200 {
-		many = append(many, lease(fmt.Sprintf("h%03d", i), i+1, nil))
-	}
-	for _, tt := range []struct {
-		name        string
-		before, now []registry.Lease
-		want        []string
-	}{
-		{"nothing", many, many, nil},
-		{"our own is no peer", nil, []registry.Lease{lease("own", 1, nil)}, nil},
-		{"one more", nil, []registry.Lease{lease("b", 2, nil)}, []string{"b appeared with 10.5.2.0/24 at 192.0.2.2"}},
-		{"one less", []registry.Lease{lease("b", 2, nil)}, nil, []string{"b left, it had 10.5.2.0/24"}},
-		{"lapsed", []registry.Lease{lease("b", 2, nil)}, []registry.Lease{lease("b", 2, lapsed)}, []string{"the lease of b on 10.5.2.0/24 lapsed, its routes stay"}},
-		{"returned elsewhere", []registry.Lease{lease("b", 2, lapsed)}, []registry.Lease{lease("b", 2, moved)},
-			[]string{"b holds 10.5.2.0/24 again", "b moved from 192.0.2.2 to 192.0.2.99"}},
-		{"another subnet", []registry.Lease{lease("b", 2, nil)}, []registry.Lease{lease("b", 2, lapsed), lease("b", 3, nil)},
-			[]string{"b moved from 192.0.2.2 to 192.0.2.3", "b has 10.5.3.0/24 now, it had 10.5.2.0/24"}},
-		{"many at once", nil, many, []string{"200 hosts appeared: h000, h001, h002, h003, h004, h005, h006, h007 and 192 more"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := messages(peerEvents(tt.before, tt.now, "id-own")); !slices.Equal(got, tt.want) {
-				t.Errorf("got %q", got)
-			}
-		})
-	}
 }
 
 // TestEventsOfAHost follows the events of a host through the API.
@@ -101,13 +60,13 @@ func TestEventsOfAHost(t *testing.T) {
 	b := newHost(t, store, "b").start()
 	expect("n", api.EventPeer, api.Info, "b appeared with "+b.subnet().String())
 	must(t, b.stop())
-	lease, _, _ := mustRunner(t, b).lease.Get()
+	lease, _ := mustRunner(t, b).Lease()
 	store.EndSession(lease.Session)
 	expect("n", api.EventPeer, api.Warning, "the lease of b on "+lease.Subnet().String()+" lapsed")
 	must(t, store.Client().Revoke(ctx, "n", lease.Subnet()))
 	expect("n", api.EventPeer, api.Info, "b left")
 
-	lease, _, _ = mustRunner(t, a).lease.Get()
+	lease, _ = mustRunner(t, a).Lease()
 	store.EndSession(lease.Session)
 	expect("n", api.EventLease, api.Warning, subnet.String(), "was lost")
 	expect("n", api.EventLease, api.Info, subnet.String(), "again")

@@ -93,14 +93,14 @@ func (a *Agent) untilWritten(ctx context.Context, write func() error) error {
 		err := write()
 		switch {
 		case err == nil:
-			a.env.health.Clear("", health.DataDir)
+			a.env.Reports.Health.Clear("", health.DataDir)
 			faults.Mended(a.log, health.DataDir)
 			return nil
 		case errors.Is(err, state.ErrLocked):
 			return err
 		}
 		reason := advice.Reason(advice.DataDir, err)
-		a.env.health.Set("", health.DataDir, api.Critical, reason)
+		a.env.Reports.Health.Set("", health.DataDir, api.Critical, reason)
 		faults.Failing(a.log, health.DataDir, reason)
 		if err := backoff.Wait(ctx); err != nil {
 			return err

@@ -43,7 +43,7 @@ func TestDataDirIsWaitedFor(t *testing.T) {
 	// For a host without an id, the last step is to write one down.
 	must(t, os.MkdirAll(filepath.Join(dir, "node-id"), 0o755))
 	a.check(health.DataDir, api.Critical, filepath.Join(dir, "node-id"))
-	if report, _ := a.agent.env.health.Report(); report.Checks[0].Name != health.DataDir {
+	if report, _ := a.agent.env.Reports.Health.Report(); report.Checks[0].Name != health.DataDir {
 		t.Errorf("the first check is %+v: what waits for the state directory must come after it", report.Checks[0])
 	}
 	if a.agent.Ready() {

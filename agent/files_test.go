@@ -9,11 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -165,56 +163,6 @@ func TestSavedNetworks(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(dir, "folder.json"), 0o700))
 	if got := state.Networks(dir); !slices.Equal(got, []string{"m", "n"}) {
 		t.Errorf("%q", got)
-	}
-}
-
-// TestSavedRenewal: the state file says when the lease was last renewed, but is not written at every renewal.
-func TestSavedRenewal(t *testing.T) {
-	h := newHost(t, memory.New(), "a")
-	r := h.part()
-	n, err := definition.FromBlock(h.config.Networks[0])
-	must(t, err)
-	lease := testLease("a", 1, "sa", 1)
-	began := time.Now().UTC().Truncate(time.Second)
-	must(t, r.save(n, lease))
-	first, err := state.Load(h.config.DataDir, "n")
-	if must(t, err); first.Renewed.Before(began) {
-		t.Errorf("acquired at %s, file says %s", began, first.Renewed)
-	}
-	later := lease
-	later.Session = "sb"
-	for _, tt := range []struct {
-		name    string
-		lease   registry.Lease
-		renewed time.Time
-		want    time.Time
-	}{
-		{"again at once", lease, began.Add(time.Minute), first.Renewed},
-		{"after a tenth of the time", lease, began.Add(3 * time.Hour), began.Add(3 * time.Hour)},
-		{"not since", lease, began.Add(3 * time.Hour), began.Add(3 * time.Hour)},
-		{"another session", later, began.Add(4 * time.Hour), began.Add(4 * time.Hour)},
-	} {
-		r.show(func(v *view) { v.local.Renewed = tt.renewed })
-		must(t, r.save(n, tt.lease))
-		if got, err := state.Load(h.config.DataDir, "n"); err != nil || !got.Renewed.Equal(tt.want) {
-			t.Errorf("%s: %s, want %s, %v", tt.name, got.Renewed, tt.want, err)
-		}
-	}
-}
-
-// TestSavedIsNewest: a pass over the datapath that began with an earlier lease does not overwrite the lease that is
-// held now.
-func TestSavedIsNewest(t *testing.T) {
-	h := newHost(t, memory.New(), "a")
-	r := h.part()
-	n, err := definition.FromBlock(h.config.Networks[0])
-	must(t, err)
-	before, now := testLease("a", 1, "sa", 1), testLease("a", 2, "sa", 2)
-	r.lease.Set(now)
-	must(t, r.save(n, now))
-	must(t, r.save(n, before))
-	if got, err := state.Load(h.config.DataDir, "n"); err != nil || !slices.Equal(got.Subnets, now.Subnets) {
-		t.Errorf("saved %v, held %v, %v", got.Subnets, now.Subnets, err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/rules"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/telemetry"
@@ -13,20 +14,22 @@ import (
 )
 
 // newRules returns the keeper of this host's firewall rules and the monitor of those of other programs.
-func newRules(o Options, c config.Firewall, e *environment) (*rules.Keeper, *rules.ForeignMonitor) {
-	monitor := rules.NewForeignMonitor(e.log, o.Obstacles, e.health)
-	return rules.New(o.Firewall, c, e.log, e.health, rules.Hooks{
+func newRules(o Options, c config.Firewall, e *network.Deps) network.Rules {
+	to := e.Reports
+	monitor := rules.NewForeignMonitor(e.Log, o.Obstacles, to.Health)
+	keeper := rules.New(o.Firewall, c, e.Log, to.Health, rules.Hooks{
 		Changed: monitor.Changed,
 		Healed: func(message string) {
-			e.events.Add(api.Event{Kind: api.EventDrift, Severity: api.Warning, Message: message})
+			to.Events.Add(api.Event{Kind: api.EventDrift, Severity: api.Warning, Message: message})
 		},
 		Applied: func(p rules.Pass) {
-			e.telemetry.Time(telemetry.FirewallDuration, p.Took)
-			e.telemetry.Count(telemetry.FirewallLooks, 1, telemetry.Result(p.Err))
-			e.telemetry.Count(telemetry.FirewallWrites, p.Writes)
-			e.telemetry.Count(telemetry.FirewallHealed, p.Healed)
+			to.Telemetry.Time(telemetry.FirewallDuration, p.Took)
+			to.Telemetry.Count(telemetry.FirewallLooks, 1, telemetry.Result(p.Err))
+			to.Telemetry.Count(telemetry.FirewallWrites, p.Writes)
+			to.Telemetry.Count(telemetry.FirewallHealed, p.Healed)
 		},
-	}), monitor
+	})
+	return network.Rules{Keeper: keeper, Foreign: monitor}
 }
 
 // measureFirewall adds the gauges of the firewall to a reading.
@@ -61,8 +64,8 @@ func (a *Agent) expectRules(ctx context.Context) {
 	for _, local := range c.Networks {
 		a.expectRulesOf(ctx, local.Name, poolsOf(local))
 	}
-	if c.WatchNetworks && a.env.id.NodeID == "" {
-		a.env.firewall.Expect(watchedNetworks)
+	if c.WatchNetworks && a.env.Identity.NodeID() == "" {
+		a.env.Rules.Keeper.Expect(watchedNetworks)
 	}
 }
 
@@ -70,7 +73,7 @@ func (a *Agent) expectRulesOf(ctx context.Context, name string, pools []netip.Pr
 	if before, err := state.Load(a.current().DataDir, name); err == nil && len(before.Subnets) > 0 {
 		return
 	}
-	if found, err := a.env.readKernelState(ctx, backend.LinkName(name), pools); err == nil && !found.IsEmpty() {
-		a.env.firewall.Expect(name)
+	if found, err := a.env.ReadKernelState(ctx, backend.LinkName(name), pools); err == nil && !found.IsEmpty() {
+		a.env.Rules.Keeper.Expect(name)
 	}
 }

@@ -95,7 +95,7 @@ func TestRememberAndAsk(t *testing.T) {
 	h.ready()
 	a := h.agent
 	asked := make(chan struct{})
-	a.env.firewall.Remember(a.current().DataDir, func(name string) (config.Network, bool) {
+	a.env.Rules.Keeper.Remember(a.current().DataDir, func(name string) (config.Network, bool) {
 		go func() {
 			defer close(asked)
 			_ = a.self()
@@ -134,7 +134,7 @@ func TestFirewallKeptWithoutStore(t *testing.T) {
 	a.start().ready()
 	subnet := a.subnet()
 	must(t, a.stop())
-	a.registry.set(registry.ErrUnavailable)
+	a.registry.Set(registry.ErrUnavailable)
 	a.remains = datapath.KernelState{Device: true, Up: true, Carrier: true, Addrs: []netip.Addr{subnet.Addr()}}
 	looks := a.wall.looks()
 	a.start()
@@ -158,7 +158,7 @@ func TestFirewallUntouchedAfterReboot(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
 	a.start().ready()
 	must(t, a.stop())
-	a.registry.set(registry.ErrUnavailable)
+	a.registry.Set(registry.ErrUnavailable)
 	looks := a.wall.looks()
 	a.start()
 	a.check(health.Network, api.Critical)

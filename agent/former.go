@@ -11,7 +11,7 @@ import (
 func (a *Agent) keepFormer(network string) {
 	subnet := netip.Prefix{}
 	if run, ok := a.runner(network); ok {
-		if lease, held, _ := run.lease.Get(); held {
+		if lease, held := run.Lease(); held {
 			subnet = lease.Subnet()
 		}
 	}
@@ -21,7 +21,7 @@ func (a *Agent) keepFormer(network string) {
 	if !subnet.IsValid() {
 		return
 	}
-	if err := a.env.former.Put(network, subnet); err != nil {
+	if err := a.env.Former.Put(network, subnet); err != nil {
 		a.log.Warn("subnet of a network that is left cannot be written down", "network", network, "subnet", subnet, "error", err)
 	}
 }

@@ -20,7 +20,7 @@ func TestOneHostTooMany(t *testing.T) {
 	ctx := context.Background()
 	const short = 300 * time.Millisecond
 	die := func(h *host) {
-		lease, _, _ := mustRunner(h.t, h).lease.Get()
+		lease, _ := mustRunner(h.t, h).Lease()
 		must(h.t, h.stop())
 		h.store.EndSession(lease.Session)
 	}
@@ -74,7 +74,7 @@ func TestOneHostTooMany(t *testing.T) {
 			}
 			d := start("d")
 			d.check(health.Lease, api.Critical, "network is full", tt.why)
-			if report, _ := d.agent.env.health.Report(); report.Ready {
+			if report, _ := d.agent.env.Reports.Health.Report(); report.Ready {
 				t.Error("ready without a lease")
 			}
 			tt.free(a, c)
@@ -114,7 +114,7 @@ func TestSilentWithinHold(t *testing.T) {
 	subnet := c.subnet()
 	want := a.with(b, c)
 	a.applies(want)
-	lease, _, _ := mustRunner(t, c).lease.Get()
+	lease, _ := mustRunner(t, c).Lease()
 	must(t, c.stop())
 	store.EndSession(lease.Session)
 	d.check(health.Lease, api.Critical, "2 held, 1 lapsed and kept for their hosts")
@@ -131,7 +131,7 @@ func TestSilentWithinHold(t *testing.T) {
 		t.Errorf("came back on %s, had %s", got, subnet)
 	}
 	d.check(health.Lease, api.Critical, "3 slots: 3 held")
-	if now, _, err := store.Client().WatchLease(context.Background(), mustRunner(t, a).shown().definition, subnet, 0); err != nil ||
+	if now, _, err := store.Client().WatchLease(context.Background(), mustRunner(t, a).Status().Definition, subnet, 0); err != nil ||
 		now.CreateIndex != lease.CreateIndex || !now.Held() {
 		t.Errorf("%+v, %v", now, err)
 	}

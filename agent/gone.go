@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/state"
 )
 
@@ -13,7 +14,7 @@ import (
 // stay if the configuration looks cut off and no operator has confirmed it: see unmanaged.
 func (a *Agent) leaveUnwanted(ctx context.Context, confirmed bool) {
 	select {
-	case <-a.env.named:
+	case <-a.env.Identity.Settled():
 	default:
 		return // without this host's name, no lease can be given up
 	}
@@ -77,6 +78,5 @@ func (a *Agent) leaveSaved(ctx context.Context, c config.Config, name, why strin
 	a.log.Warn(why, "network", name)
 	local := a.o.WatchedNetwork(name)
 	local.SubnetFile = cmp.Or(before.SubnetFile, local.SubnetFile)
-	newRunner(a.env, c, local, nil).tearDown(ctx, a.env.registry)
-	a.env.health.Forget(name)
+	network.LeaveSaved(ctx, a.env, c, local)
 }

@@ -49,8 +49,8 @@ func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 			started := a.start()
 			a.subnet() // a host that watches networks is ready before it has found this one
 			a.ready()
-			lease, _, _ := mustRunner(t, a).lease.Get()
-			file := mustRunner(t, a).local.SubnetFile
+			lease, _ := mustRunner(t, a).Lease()
+			file := mustRunner(t, a).Local().SubnetFile
 			must(t, started.stop())
 			must(t, tt.away(store))
 			a.start()
@@ -98,7 +98,7 @@ func TestDepartureAndReload(t *testing.T) {
 			both := append(a.config.Networks[:1:1], second)
 			a.config.Networks = both
 			a.start().ready()
-			subnet, file := mustPart(t, a, "m").shown().local.Subnets[0], second.SubnetFile
+			subnet, file := mustPart(t, a, "m").Status().Local.Subnets[0], second.SubnetFile
 			must(t, a.stop())
 
 			a.config.Networks = both[:1]
@@ -106,25 +106,26 @@ func TestDepartureAndReload(t *testing.T) {
 			more.Networks = both
 			reloaded := make(chan error, 1)
 			releasing := make(chan struct{})
-			a.registry.before = func(call string) {
+			a.registry.SetBefore(func(call string) {
 				if call == "Release" {
 					<-releasing
 				}
-			}
+			})
 			if tt.early {
 				agent := a.build()
-				agent.env.id = state.Identity{Node: "a", NodeID: "id"}
+				agent.env.Identity.SetNode("a")
+				agent.env.Identity.SetNodeID("id")
 				agent.mu.Lock()
 				agent.config = more
 				agent.mu.Unlock()
 				agent.leaveUnwanted(t.Context(), false)
-				if a.registry.count("own Release") > 0 || !exists(state.Path(a.config.DataDir, "m")) {
+				if a.registry.Count("own Release") > 0 || !exists(state.Path(a.config.DataDir, "m")) {
 					t.Error("left although it is wanted again")
 				}
 				return
 			}
 			a.start()
-			a.more("releases", 0, func() int { return a.registry.count("own Release") })
+			a.more("releases", 0, func() int { return a.registry.Count("own Release") })
 			go func() { reloaded <- a.agent.Reload(t.Context(), more) }()
 			eventually(t, func() error {
 				if len(a.agent.current().Networks) != 2 {
@@ -138,7 +139,7 @@ func TestDepartureAndReload(t *testing.T) {
 			close(releasing)
 			must(t, <-reloaded)
 			a.ready()
-			if now := mustPart(t, a, "m").shown().local.Subnets; len(now) != 1 || !exists(file) || !exists(state.Path(a.config.DataDir, "m")) {
+			if now := mustPart(t, a, "m").Status().Local.Subnets; len(now) != 1 || !exists(file) || !exists(state.Path(a.config.DataDir, "m")) {
 				t.Errorf("subnets %v, before %s; subnet file %t, state %t", now, subnet, exists(file), exists(state.Path(a.config.DataDir, "m")))
 			}
 		})
@@ -146,7 +147,7 @@ func TestDepartureAndReload(t *testing.T) {
 }
 
 // mustPart returns this host's part in a network.
-func mustPart(t *testing.T, h *host, network string) *runner {
+func mustPart(t *testing.T, h *host, network string) *running {
 	t.Helper()
 	r, ok := h.agent.runner(network)
 	if !ok {

@@ -20,13 +20,14 @@ import (
 	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/logging"
+	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/retry"
-	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/faulty"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -36,8 +37,7 @@ type host struct {
 	name     string
 	config   config.Config
 	store    *memory.Store
-	registry *outage
-	watching *runner           // the runner of TestWatchDefinition
+	registry *faulty.Registry
 	catalog  registry.Registry // the agent's registry instead of the field registry, if not nil
 	refresh  func() (config.Config, error)
 	recorder *recorder
@@ -86,7 +86,7 @@ func newHost(t testing.TB, store *memory.Store, name string) *host {
 		Name: "n", Pools: []config.Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/22")}}, // three slots
 		Backend: &config.Backend{Type: "recorder"}, SubnetFile: filepath.Join(dir, "n.env"),
 	}}
-	h := &host{t: t, name: name, config: c, store: store, registry: newOutage(store.Client()),
+	h := &host{t: t, name: name, config: c, store: store, registry: faulty.New(store.Client()),
 		recorder: newRecorder(), wall: &wall{}, others: &others{}, pace: quick(),
 		place: underlay.Choice{Interface: "eth0", Index: 2, MTU: 1500, Reason: "test",
 			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, name[len(name)-1]})}}}
@@ -179,18 +179,19 @@ func (h *host) build() *Agent {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	a.env.outage.Policy = h.pace
+	a.env.Store.Outage.Policy = h.pace
 	a.patience = cmp.Or(h.patience, 500*time.Millisecond)
 	return a
 }
 
 // part returns the host's part in network n, which does not run.
-func (h *host) part() *runner {
+func (h *host) part() *network.Runner {
 	h.t.Helper()
 	h.agent = h.build()
-	h.agent.env.id = state.Identity{Node: h.name, NodeID: "id-" + h.name}
-	close(h.agent.env.named)
-	return newRunner(h.agent.env, h.config, h.config.Networks[0], nil)
+	h.agent.env.Identity.SetNode(h.name)
+	h.agent.env.Identity.SetNodeID("id-" + h.name)
+	h.agent.env.Identity.Settle()
+	return network.New(h.agent.env, h.config, h.config.Networks[0], nil)
 }
 
 // start runs the agent until stop is called or the test ends.
@@ -336,9 +337,9 @@ func (h *host) subnet() netip.Prefix {
 		if !ok {
 			return fmt.Errorf("%s: no runner", h.name)
 		}
-		lease, ok, _ := r.lease.Get()
+		lease, ok := r.Lease()
 		if !ok {
-			return fmt.Errorf("%s: no lease: %s", h.name, r.shown().local.State)
+			return fmt.Errorf("%s: no lease: %s", h.name, r.Status().Local.State)
 		}
 		out = lease.Subnet()
 		return nil
@@ -361,7 +362,7 @@ func free(hosts ...*host) netip.Prefix {
 func (h *host) check(name, status string, words ...string) {
 	h.t.Helper()
 	eventually(h.t, func() error {
-		report, _ := h.agent.env.health.Report()
+		report, _ := h.agent.env.Reports.Health.Report()
 		all := report.Checks
 		for _, n := range report.Networks {
 			all = append(all, n.Checks...)
@@ -384,7 +385,7 @@ func (h *host) check(name, status string, words ...string) {
 func (h *host) ready() {
 	h.t.Helper()
 	eventually(h.t, func() error {
-		if report, _ := h.agent.env.health.Report(); !report.Ready {
+		if report, _ := h.agent.env.Reports.Health.Report(); !report.Ready {
 			return fmt.Errorf("%s is not ready: %+v", h.name, report)
 		}
 		return nil
@@ -435,7 +436,7 @@ func mustBackend(t testing.TB, kind, options string) registry.Backend {
 	return b
 }
 
-func mustRunner(t testing.TB, h *host) *runner {
+func mustRunner(t testing.TB, h *host) *running {
 	t.Helper()
 	r, ok := h.agent.runner("n")
 	if !ok {
@@ -491,4 +492,17 @@ func freeAddress(t *testing.T) string {
 	}
 	defer l.Close()
 	return l.Addr().String()
+}
+
+// testLease returns the lease of a host on a slot, such as 10.5.2.0/24 for slot 2.
+func testLease(host string, slot uint64, session string, index uint64) registry.Lease {
+	b, err := registry.NewBackend("alloc", nil)
+	if err != nil {
+		panic(err)
+	}
+	return registry.Lease{
+		Network: "n", Slot: slot, Subnets: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", slot))},
+		Node: host, NodeID: "id-" + host, PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2." + fmt.Sprint(host[0]))},
+		MTU: 1450, Backend: b, Session: session, ModifyIndex: index,
+	}
 }

@@ -98,13 +98,13 @@ func (a *Agent) checkConfigured(c config.Config) {
 		"put the network blocks back, or run `leno reload -force` to leave", networks)
 	switch {
 	case len(names) > 0 && takesPart(c):
-		a.env.health.Set("", health.Network, api.Critical, fmt.Sprintf("%s is empty, and %s", strings.Join(emptied(c), ", "), stays))
+		a.env.Reports.Health.Set("", health.Network, api.Critical, fmt.Sprintf("%s is empty, and %s", strings.Join(emptied(c), ", "), stays))
 	case len(names) > 0:
-		a.env.health.Set("", health.Network, api.Critical, "no network is configured, and "+stays)
+		a.env.Reports.Health.Set("", health.Network, api.Critical, "no network is configured, and "+stays)
 	case takesPart(c):
-		a.env.health.Clear("", health.Network)
+		a.env.Reports.Health.Clear("", health.Network)
 	default:
-		a.env.health.Set("", health.Network, api.Warning, "no network is configured: add a network block, or set watch_networks")
+		a.env.Reports.Health.Set("", health.Network, api.Warning, "no network is configured: add a network block, or set watch_networks")
 		a.log.Warn("no network is configured")
 	}
 }

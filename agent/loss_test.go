@@ -135,7 +135,7 @@ func TestFormerSubnet(t *testing.T) {
 				if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(state.Path(a.config.DataDir, "n")) {
 					return errors.New("it was not left")
 				}
-				if got := a.agent.env.former.Subnet("n"); got != subnet {
+				if got := a.agent.env.Former.Subnet("n"); got != subnet {
 					return fmt.Errorf("%s is remembered", got)
 				}
 				return nil
@@ -148,7 +148,7 @@ func TestFormerSubnet(t *testing.T) {
 				t.Errorf("subnet %s, was %s", got, subnet)
 			}
 			eventually(t, func() error {
-				if got := a.agent.env.former.Subnet("n"); got.IsValid() {
+				if got := a.agent.env.Former.Subnet("n"); got.IsValid() {
 					return fmt.Errorf("%s is remembered still", got)
 				}
 				return nil
@@ -182,7 +182,7 @@ func TestStartWithoutNetworks(t *testing.T) {
 				}
 				return nil
 			})
-			if report, _ := a.agent.env.health.Report(); report.Ready || report.Status != api.Critical {
+			if report, _ := a.agent.env.Reports.Health.Report(); report.Ready || report.Status != api.Critical {
 				t.Errorf("%+v", report)
 			}
 			must(t, errOf(a.client.Reload(ctx, false))) // changes nothing

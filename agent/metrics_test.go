@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -23,6 +22,7 @@ import (
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/datapath"
+	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -125,7 +125,7 @@ func under(most float64) func(float64) bool { return func(v float64) bool { retu
 func TestMetrics(t *testing.T) {
 	store := memory.New()
 	a, b := newHost(t, store, "a"), newHost(t, store, "b")
-	c := &refusing{serviceStore: &serviceStore{outage: a.registry, name: "here"}}
+	c := &refusing{serviceStore: &serviceStore{Registry: a.registry, name: "here"}}
 	a.catalog, a.config.Consul.Service = c, "leno"
 	a.config.Networks[0].Backend = &config.Backend{Type: "metered"}
 	a.recorder.totals.Store(&backend.Counters{RxPackets: 5, RxBytes: 500, Drops: map[string]uint64{}})
@@ -184,22 +184,22 @@ func TestMetrics(t *testing.T) {
 		{name: telemetry.TrafficBytes, labels: []string{"n", "rx"}, at: is(900)},
 		{name: telemetry.TrafficDrops, labels: []string{"n", "rx_dropped"}, at: is(3)},
 
-		{name: telemetry.WatchAge, labels: []string{"n"}, at: is(0), then: over(0.1), do: func() { a.registry.set(registry.ErrUnavailable) }},
+		{name: telemetry.WatchAge, labels: []string{"n"}, at: is(0), then: over(0.1), do: func() { a.registry.Set(registry.ErrUnavailable) }},
 		{name: telemetry.WatchFailures, labels: []string{"n"}, at: over(0)},
 		{name: telemetry.AgentHealth, at: is(1)},
 		{name: telemetry.HealthCheck, labels: []string{"n", health.Snapshot}, at: is(1)},
 		{name: telemetry.LeaseRenewals, labels: []string{"n", "failed"}, at: over(0)},
 		{name: telemetry.LeaseLapse, labels: []string{"n"}, at: under(9.9), then: under(9.7), do: func() {}},
-		{name: telemetry.WatchAge, labels: []string{"n"}, at: over(0), then: is(0), do: func() { a.registry.set(nil) }},
+		{name: telemetry.WatchAge, labels: []string{"n"}, at: over(0), then: is(0), do: func() { a.registry.Set(nil) }},
 
 		{name: telemetry.LeaseClaims, labels: []string{"n", "failed"}, at: is(0), do: func() {
-			a.registry.setOne("Acquire", registry.ErrUnavailable)
+			a.registry.SetOne("Acquire", registry.ErrUnavailable)
 			a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "metered", `{"x":1}`) })
-		}, undo: func() { a.registry.setOne("Acquire", nil) }},
+		}, undo: func() { a.registry.SetOne("Acquire", nil) }},
 		{name: telemetry.LeaseClaims, labels: []string{"n", "ok"}, at: over(1)},
 		{name: telemetry.LeaseLosses, labels: []string{"n"}, at: is(0), do: func() { store.Delete(leaseKey(a.subnet())) }},
-		{name: telemetry.LeaseRenewals, labels: []string{"n", lostResult}, at: is(0), do: func() { a.registry.setOne("Renew", registry.ErrLeaseLost) },
-			undo: func() { a.registry.setOne("Renew", nil) }},
+		{name: telemetry.LeaseRenewals, labels: []string{"n", lease.RenewalLost}, at: is(0), do: func() { a.registry.SetOne("Renew", registry.ErrLeaseLost) },
+			undo: func() { a.registry.SetOne("Renew", nil) }},
 
 		{name: telemetry.NetworkBadRecords, labels: []string{"n"}, at: is(0), then: is(1), do: func() { store.Put(leaseKey(free(a, b)), []byte("x")) }},
 		{name: telemetry.NetworkSlotsFree, labels: []string{"n"}, at: is(0), then: is(1), do: func() { store.Delete(leaseKey(free(a, b))) }},
@@ -207,7 +207,7 @@ func TestMetrics(t *testing.T) {
 			if err := b.stop(); err != nil {
 				t.Error(err)
 			}
-			lease, _, _ := mustRunner(t, b).lease.Get()
+			lease, _ := mustRunner(t, b).Lease()
 			store.EndSession(lease.Session)
 		}},
 
@@ -236,13 +236,13 @@ func TestMetrics(t *testing.T) {
 		{name: telemetry.FirewallLooks, labels: []string{"ok"}, at: over(0)},
 		{name: telemetry.FirewallLooks, labels: []string{"failed"}, at: is(0), do: func() {
 			a.wall.setErr(errors.New("no such table"))
-			a.agent.env.firewall.Configure(config.Firewall{Resync: time.Minute})
+			a.agent.env.Rules.Keeper.Configure(config.Firewall{Resync: time.Minute})
 		}, undo: func() { a.wall.setErr(nil) }},
 		{name: telemetry.FirewallWrites, at: is(0), then: over(1), do: func() {
 			a.wall.set(func(w *wall) {
 				w.report = firewall.Report{Writes: 2, Choice: w.report.Choice, Healed: slices.Repeat([]string{"table x"}, 6)}
 			})
-			a.agent.env.firewall.Configure(config.Firewall{Resync: time.Hour})
+			a.agent.env.Rules.Keeper.Configure(config.Firewall{Resync: time.Hour})
 		}},
 		{name: telemetry.FirewallHealed, at: over(5)},
 		{name: telemetry.FirewallQuarrels, at: is(1)},
@@ -251,7 +251,7 @@ func TestMetrics(t *testing.T) {
 		{name: telemetry.ServiceRegistrations, labels: []string{"ok"}, at: over(0)},
 		{name: telemetry.ServiceRegistrations, labels: []string{"failed"}, at: is(0), do: func() {
 			c.refuse.Store(true)
-			a.agent.env.health.Set("", health.Records, api.Warning, "x")
+			a.agent.env.Reports.Health.Set("", health.Records, api.Warning, "x")
 		}},
 		{name: telemetry.Reloads, labels: []string{"ok"}, at: is(0), then: is(1), do: func() {
 			if err := a.agent.Reload(t.Context(), a.config); err != nil {
@@ -313,14 +313,14 @@ func TestMetrics(t *testing.T) {
 // TestWatchAgeOfAnAgentThatHearsNothing: the age of the watch also shows a store that was away from the start.
 func TestWatchAgeOfAnAgentThatHearsNothing(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
-	a.registry.set(registry.ErrUnavailable)
+	a.registry.Set(registry.ErrUnavailable)
 	a.start()
 	eventually(t, func() error {
 		_, err := a.client.Self(t.Context())
 		return err
 	})
 	a.measures(over(0.02), telemetry.WatchAge, "n")
-	a.registry.set(nil)
+	a.registry.Set(nil)
 	a.ready()
 	a.measures(is(0), telemetry.WatchAge, "n")
 }
@@ -478,23 +478,28 @@ func TestMetricsOfRequests(t *testing.T) {
 func BenchmarkMetrics(b *testing.B) {
 	for _, hosts := range []int{10, 1000, 10000} {
 		b.Run(fmt.Sprintf("%d hosts", hosts), func(b *testing.B) {
-			o := Options{Registry: memory.New().Client(), Backends: map[string]backend.Type{}}
-			a, err := New(config.Defaults(), o, nil)
-			if err != nil {
-				b.Fatal(err)
-			}
-			run := newRunner(a.env, config.Defaults(), config.Network{Name: "n"}, nil)
-			a.runners["n"] = &running{runner: run}
-			plan, err := registry.Plan{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), SubnetLen: 24}}.Normalize()
-			if err != nil {
-				b.Fatal(err)
-			}
-			var set registry.LeaseSet
+			store := memory.New()
 			for i := range hosts {
-				set.Leases = append(set.Leases, registry.Lease{Slot: uint64(i + 1), Node: fmt.Sprint("host-", i), Session: "x", Backend: registry.Backend{Object: json.RawMessage(`{}`)}})
+				l := testLease(fmt.Sprint("host-", i), 1, "", 0)
+				l.Subnets = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i/200 + 10), byte(i%200 + 1)}), 24)}
+				l.PublicIPs = []netip.Addr{netip.AddrFrom4([4]byte{198, 18, byte(i / 250), byte(i%250 + 1)})}
+				record, err := registry.FormatLease(l)
+				if err != nil {
+					b.Fatal(err)
+				}
+				store.Put(leaseKey(l.Subnet()), record)
 			}
-			run.show(func(v *view) { v.defined, v.definition = true, registry.Network{Name: "n", Plan: plan} })
-			run.snapshot.Set(snapshot{set: set, read: time.Now()})
+			h := newHost(b, store, "a")
+			h.quiet = true
+			h.config.Networks[0].Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), SubnetLen: 24}}
+			h.start().ready()
+			run, a := mustRunner(b, h), h.agent
+			eventually(b, func() error {
+				if snap, _ := run.Leases().Snapshot(); len(snap.Set.Leases) != hosts+1 {
+					return fmt.Errorf("%d leases are known, %d are bad", len(snap.Set.Leases), len(snap.Set.Bad))
+				}
+				return nil
+			})
 			handler, err := a.http.Handler()
 			if err != nil {
 				b.Fatal(err)

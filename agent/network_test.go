@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
@@ -138,7 +137,7 @@ func TestNetworkDeletedAndDefinedAgain(t *testing.T) {
 	if keys := store.Keys(memory.Prefix + "/leases/n/1"); len(keys) != 0 {
 		t.Errorf("leases stay: %v", keys)
 	}
-	if report, _ := a.agent.env.health.Report(); report.Ready || len(report.Networks[0].Checks) != 1 {
+	if report, _ := a.agent.env.Reports.Health.Report(); report.Ready || len(report.Networks[0].Checks) != 1 {
 		t.Errorf("checks of the network that is gone: %+v", report)
 	}
 	n, err := definition.FromBlock(a.config.Networks[0])
@@ -288,11 +287,11 @@ func TestWatchedNetworkDeletedAtOnce(t *testing.T) {
 			return nil
 		})
 	}
-	a.registry.setOne("Network", registry.ErrUnavailable)
+	a.registry.SetOne("Network", registry.ErrUnavailable)
 	must(t, store.Client().PutNetwork(ctx, n))
 	networks("n", "short")
 	must(t, store.Client().DeleteNetwork(ctx, "short"))
-	a.registry.setOne("Network", nil)
+	a.registry.SetOne("Network", nil)
 	networks("n")
 	a.ready()
 }
@@ -351,31 +350,6 @@ func TestBusyAddressIsAnErrorAtStart(t *testing.T) {
 	}
 }
 
-func TestExpireRemovesWhatLapsedPastHold(t *testing.T) {
-	store := memory.New()
-	a := newHost(t, store, "a")
-	a.config.Lease.Hold = 50 * time.Millisecond
-	a.start()
-	b := newHost(t, store, "b").start()
-	b.ready()
-	a.applies(fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet()))
-	lease, _, _ := mustRunner(t, b).lease.Get()
-	if err := b.stop(); err != nil {
-		t.Fatal(err)
-	}
-	store.EndSession(lease.Session)
-	r := mustRunner(t, a)
-	n := r.shown().definition
-	eventually(t, func() error {
-		r.expireOnce(context.Background(), n)
-		if _, _, ok := store.Get(memory.Prefix + "/leases/n/" + registry.SubnetKey(lease.Subnet())); ok {
-			return errors.New("the record is still there")
-		}
-		return nil
-	})
-	a.applies(a.subnet().String() + " <- ")
-}
-
 func TestNetworkDeletedWhileItsHostWaits(t *testing.T) {
 	store := memory.New()
 	a := newHost(t, store, "a")
@@ -403,7 +377,7 @@ func TestOverlappingNetworkWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
-		report, _ := a.agent.env.health.Report()
+		report, _ := a.agent.env.Reports.Health.Report()
 		if report.Status != api.Critical || !strings.Contains(fmt.Sprint(report), `overlaps 10.5.0.0/22 of network "n"`) {
 			return fmt.Errorf("%+v", report)
 		}

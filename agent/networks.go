@@ -5,20 +5,15 @@ import (
 	"fmt"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
 
-// networkSet holds all networks of the store, as read last.
-type networkSet struct {
-	set   registry.NetworkSet
-	index uint64
-}
-
 // watchNetworks keeps the set of all networks up to date. It keeps the previous set after an uncertain answer.
 func (a *Agent) watchNetworks(ctx context.Context) error {
-	backoff := a.env.outage.NewLoop()
-	_, _, loss := a.env.setBack.Get()
+	backoff := a.env.Store.Outage.NewLoop()
+	_, _, loss := a.env.Store.SetBack.Get()
 	var index uint64
 	for {
 		set, next, err := a.nextNetworks(ctx, index, &loss)
@@ -26,7 +21,7 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			if a.env.health.Set("", health.Consul, api.Warning, fmt.Sprintf("%s: %v", a.o.RegistryName, err)) {
+			if a.env.Reports.Health.Set("", health.Consul, api.Warning, fmt.Sprintf("%s: %v", a.o.RegistryName, err)) {
 				a.log.Warn("registry cannot be read, packets keep flowing", "registry", a.o.RegistryName, "error", err)
 			}
 			index = 0 // the first read after an outage must not wait for a change
@@ -36,11 +31,11 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 			continue
 		}
 		index = next
-		if a.env.health.Set("", health.Consul, api.Passing, answers(a.o.RegistryName)) {
+		if a.env.Reports.Health.Set("", health.Consul, api.Passing, answers(a.o.RegistryName)) {
 			a.log.Info("registry answers", "registry", a.o.RegistryName)
 		}
-		a.env.networks.Set(networkSet{set, next})
-		a.records.set("network list", set.Bad)
+		a.env.Store.Networks.Set(network.Networks{Set: set, Index: next})
+		a.records.Set("network list", set.Bad)
 	}
 }
 
@@ -57,10 +52,20 @@ func (a *Agent) nextNetworks(ctx context.Context, index uint64, loss *<-chan str
 		case <-watch.Done():
 		}
 	}(*loss)
-	set, next, err := a.env.registry.WatchNetworks(watch, index)
+	set, next, err := a.env.Store.Registry.WatchNetworks(watch, index)
 	if err == nil || watch.Err() == nil || ctx.Err() != nil {
 		return set, next, err
 	}
-	_, _, *loss = a.env.setBack.Get()
-	return a.env.registry.WatchNetworks(ctx, 0)
+	_, _, *loss = a.env.Store.SetBack.Get()
+	return a.env.Store.Registry.WatchNetworks(ctx, 0)
+}
+
+// watchReservations returns the reservations of a network as soon as the store has another index than after. If this
+// host takes part in the network, it also reports the records that cannot be used.
+func (a *Agent) watchReservations(ctx context.Context, n registry.Network, after uint64) (registry.ReservationSet, uint64, error) {
+	set, index, err := a.env.Store.Registry.WatchReservations(ctx, n, after)
+	if run, ok := a.runner(n.Name); ok && err == nil {
+		run.Leases().ReportReservations(set.Bad)
+	}
+	return set, index, err
 }

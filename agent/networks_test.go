@@ -27,27 +27,27 @@ func TestNetworksAfterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, memory.New(), "a")
 		h.part()
-		h.agent.env.registry = silentNetworks{h.agent.env.registry}
+		h.agent.env.Store.Registry = silentNetworks{h.agent.env.Store.Registry}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- h.agent.watchNetworks(ctx) }()
 		synctest.Wait()
 		defined := func(want bool) {
 			t.Helper()
-			known, _, _ := h.agent.env.networks.Get()
-			if _, found := known.set.Find("n"); found != want {
+			known, _, _ := h.agent.env.Store.Networks.Get()
+			if _, found := known.Set.Find("n"); found != want {
 				t.Errorf("defined: %t, want %t", found, want)
 			}
 		}
 		for range 3 {
 			must(t, h.store.Client().PutNetwork(t.Context(), registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}))
-			h.agent.env.setBack.Set(struct{}{})
+			h.agent.env.Store.SetBack.Set(struct{}{})
 			synctest.Wait()
 			defined(true)
 			h.store.Delete(networkKey)
 			time.Sleep(time.Hour)
 			defined(true)
-			h.agent.env.setBack.Set(struct{}{})
+			h.agent.env.Store.SetBack.Set(struct{}{})
 			synctest.Wait()
 			defined(false)
 		}

@@ -22,10 +22,10 @@ import (
 // learnNodeID waits for the store to read the lease, and packets keep flowing while it waits. A host without a datapath
 // is new and gets its own id at once.
 func (a *Agent) learnNodeID(ctx context.Context) error {
-	if a.env.id.NodeID != "" {
+	if a.env.Identity.NodeID() != "" {
 		return nil
 	}
-	c, backoff := a.current(), a.env.outage.NewLoop()
+	c, backoff := a.current(), a.env.Store.Outage.NewLoop()
 	for {
 		id, err := a.formerNodeID(ctx, c)
 		if err == nil {
@@ -35,13 +35,11 @@ func (a *Agent) learnNodeID(ctx context.Context) error {
 			}); err != nil {
 				return err
 			}
-			a.mu.Lock()
-			a.env.id.NodeID = id
-			a.mu.Unlock()
+			a.env.Identity.SetNodeID(id)
 			a.log.Info("node id is settled", "node_id", id)
 			return nil
 		}
-		if a.env.health.Set("", health.Node, api.Critical, fmt.Sprintf("the node id was lost, waiting to learn it from this host's lease; packets flow: %v", err)) {
+		if a.env.Reports.Health.Set("", health.Node, api.Critical, fmt.Sprintf("the node id was lost, waiting to learn it from this host's lease; packets flow: %v", err)) {
 			a.log.Warn("waiting for this host's node id", "error", err)
 		}
 		if err := backoff.Wait(ctx, err, nil); err != nil {
@@ -62,7 +60,7 @@ func (a *Agent) formerNodeID(ctx context.Context, c config.Config) (string, erro
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	set, _, err := a.env.registry.WatchNetworks(call, 0)
+	set, _, err := a.env.Store.Registry.WatchNetworks(call, 0)
 	if err != nil {
 		return "", err
 	}
@@ -70,7 +68,7 @@ func (a *Agent) formerNodeID(ctx context.Context, c config.Config) (string, erro
 		if _, wanted := a.wanted(n.Name); !wanted {
 			continue
 		}
-		found, err := a.env.readKernelState(ctx, backend.LinkName(n.Name), n.Plan.Prefixes())
+		found, err := a.env.ReadKernelState(ctx, backend.LinkName(n.Name), n.Plan.Prefixes())
 		if err != nil {
 			return "", err
 		}
@@ -103,7 +101,7 @@ func (a *Agent) somethingStands(ctx context.Context, c config.Config) (bool, err
 		if len(pools) == 0 {
 			pools = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 		}
-		found, err := a.env.readKernelState(ctx, backend.LinkName(local.Name), pools)
+		found, err := a.env.ReadKernelState(ctx, backend.LinkName(local.Name), pools)
 		if err != nil || !found.IsEmpty() {
 			return true, err
 		}
@@ -122,16 +120,16 @@ func poolsOf(local config.Network) (pools []netip.Prefix) {
 // leaseStanding returns the node id in the lease of n that has this host's name, one of its addresses and the subnets
 // of the datapath, or "" if there is none. A held lease is preferred over others.
 func (a *Agent) leaseStanding(ctx context.Context, c config.Config, n registry.Network, found datapath.KernelState) (id string, err error) {
-	choice, err := a.env.selectUnderlay(c.Underlay, n.Plan.Prefixes(), nil)
+	choice, err := a.env.Datapaths.SelectUnderlay(c.Underlay, n.Plan.Prefixes(), nil)
 	if err != nil {
 		return "", err
 	}
-	set, _, err := a.env.registry.WatchLeases(ctx, n, 0)
+	set, _, err := a.env.Store.Registry.WatchLeases(ctx, n, 0)
 	if err != nil {
 		return "", err
 	}
 	for _, l := range set.Leases {
-		ours := l.Node == a.env.id.Node && sharesAddress(l.PublicIPs, choice.Addrs) && found.Standing(l.Subnets) != datapath.NothingStands
+		ours := l.Node == a.env.Identity.Get().Node && slices.ContainsFunc(l.PublicIPs, func(addr netip.Addr) bool { return slices.Contains(choice.Addrs, addr) }) && found.Standing(l.Subnets) != datapath.NothingStands
 		if ours && state.IsNodeID(l.NodeID) && (id == "" || l.Held()) {
 			id = l.NodeID
 		}

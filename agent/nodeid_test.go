@@ -110,14 +110,14 @@ func TestStateLostWhileTheStoreIsAway(t *testing.T) {
 	before := leaseOf(t, a, subnet)
 	must(t, os.RemoveAll(a.config.DataDir))
 	a.remains = flowing(subnet)
-	a.registry.set(registry.ErrUnavailable)
+	a.registry.Set(registry.ErrUnavailable)
 	tries := len(a.recorder.tries())
 	a.start()
 	a.check(health.Node, api.Critical, "node id was lost", "packets flow")
 	if exists(state.NodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) != tries {
 		t.Error("an id was made, or the datapath touched")
 	}
-	a.registry.set(nil)
+	a.registry.Set(nil)
 	a.ready()
 	a.applies(applied)
 	if now := leaseOf(t, a, subnet); now.NodeID != before.NodeID || now.Session != before.Session {
@@ -162,7 +162,7 @@ func TestNewHostWhileTheStoreIsAway(t *testing.T) {
 			t.Parallel()
 			a := newHost(t, memory.New(), "a")
 			change(a)
-			a.registry.set(registry.ErrUnavailable)
+			a.registry.Set(registry.ErrUnavailable)
 			a.start()
 			eventually(t, func() error {
 				_, err := os.Stat(state.NodeIDPath(a.config.DataDir))

@@ -21,9 +21,9 @@ import (
 // anything except time and memory.
 func (h *host) inBubble(ctx context.Context, wg *sync.WaitGroup) {
 	r := h.part()
-	h.agent.runners["n"] = &running{runner: r}
-	h.agent.env.health.Clear("", health.Node)
-	wg.Go(func() { _ = h.agent.env.outage.Run(ctx) })
+	h.agent.runners["n"] = &running{Runner: r, done: make(chan struct{})}
+	h.agent.env.Reports.Health.Clear("", health.Node)
+	wg.Go(func() { _ = h.agent.env.Store.Outage.Run(ctx) })
 	wg.Go(func() { _ = h.agent.watchNetworks(ctx) })
 	wg.Go(func() { _ = r.Run(ctx) })
 }
@@ -31,10 +31,8 @@ func (h *host) inBubble(ctx context.Context, wg *sync.WaitGroup) {
 // asked returns the calls that the host's store has had since a time: how long after that time each was made, by the
 // name of the call, such as "Renew".
 func (h *host) asked(since time.Time) map[string][]time.Duration {
-	h.registry.mu.Lock()
-	defer h.registry.mu.Unlock()
 	out := map[string][]time.Duration{}
-	for call, times := range h.registry.times {
+	for call, times := range h.registry.Times() {
 		for _, at := range times {
 			if d := at.Sub(since); d >= 0 {
 				out[call] = append(out[call], d)
@@ -94,7 +92,7 @@ func manyAgents(t *testing.T, failure error, lasts time.Duration) {
 	well := func() int {
 		n := 0
 		for _, h := range hosts {
-			if report, _ := h.agent.env.health.Report(); report.Ready && report.Networks[0].Status == api.Passing &&
+			if report, _ := h.agent.env.Reports.Health.Report(); report.Ready && report.Networks[0].Status == api.Passing &&
 				report.Checks[0].Name == health.Consul && report.Checks[0].Status == api.Passing {
 				n++
 			}
@@ -113,7 +111,7 @@ func manyAgents(t *testing.T, failure error, lasts time.Duration) {
 
 	away := time.Now()
 	for _, h := range hosts {
-		h.registry.set(fmt.Errorf("no luck: %w", failure))
+		h.registry.Set(fmt.Errorf("no luck: %w", failure))
 	}
 	time.Sleep(lasts)
 	synctest.Wait()
@@ -151,7 +149,7 @@ func manyAgents(t *testing.T, failure error, lasts time.Duration) {
 
 	back := time.Now()
 	for _, h := range hosts {
-		h.registry.set(nil)
+		h.registry.Set(nil)
 	}
 	time.Sleep(10 * time.Second)
 	synctest.Wait()
@@ -202,7 +200,7 @@ func renewalInTime(t *testing.T, lease config.Lease, hangs bool) {
 	h.pace, h.config.Lease, h.quiet = retry.DefaultPolicy(), lease, true
 	h.config.Lease.Hold = 100 * lease.TTL
 	h.inBubble(ctx, &wg)
-	session := func() string { l, _, _ := mustRunner(t, h).lease.Get(); return l.Session }
+	session := func() string { l, _ := mustRunner(t, h).Lease(); return l.Session }
 	h.subnet()
 	synctest.Wait() // until the first renewal is under way
 	first := session()
@@ -213,13 +211,13 @@ func renewalInTime(t *testing.T, lease config.Lease, hangs bool) {
 		if hangs {
 			left += lease.RenewMargin / 2
 		}
-		renewed := func() time.Time { return mustRunner(t, h).shown().local.Renewed }
+		renewed := func() time.Time { return mustRunner(t, h).Status().Local.Renewed }
 		last := renewed()
-		h.registry.setHanging(hangs)
-		h.registry.setOne("Renew", registry.ErrUnavailable)
+		h.registry.SetHanging(hangs)
+		h.registry.SetOne("Renew", registry.ErrUnavailable)
 		time.Sleep(time.Until(last.Add(lease.TTL - left)))
-		h.registry.setHanging(false)
-		h.registry.setOne("Renew", nil)
+		h.registry.SetHanging(false)
+		h.registry.SetOne("Renew", nil)
 		for renewed() == last {
 			if time.Since(last) > lease.TTL+lease.TTL/1000 {
 				t.Fatal("not renewed within its ttl")

@@ -15,6 +15,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/examine"
 	"github.com/lenonet/leno/agent/network/datapath"
+	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/alloc"
@@ -76,7 +77,7 @@ func openConsul(c config.Config, log hclog.Logger, hide func(secret string)) (re
 		Address: c.Consul.Address, Token: c.Consul.Token, TokenFile: c.Consul.TokenFile, KVPrefix: c.Consul.KVPrefix,
 		Datacenter: c.Consul.Datacenter, Namespace: c.Consul.Namespace, Partition: c.Consul.Partition,
 		TLS:    consul.TLS(c.Consul.TLS),
-		Settle: settleTime(c.Lease),
+		Settle: peers.SettleTime(c.Lease),
 		Logger: log.Named("consul"), Hide: hide,
 	})
 	if err != nil {

@@ -38,7 +38,7 @@ func TestWaitingForTheUnderlayEndsWithAnEvent(t *testing.T) {
 			a.start().ready()
 			a.remains = waiting(a.subnet())
 			must(a.t, a.stop())
-			a.registry.set(errors.New("away"))
+			a.registry.Set(errors.New("away"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestWaitingForTheUnderlayEndsWithAnEvent(t *testing.T) {
 			if took := time.Since(began); took > time.Minute {
 				t.Errorf("took %s", took)
 			}
-			a.registry.set(nil)
+			a.registry.Set(nil)
 			a.ready()
 			if a.agent.usesLink("veth17") {
 				t.Error("any device counts, also with an underlay")
@@ -113,7 +113,7 @@ func TestTheWaysToPeersAreLookedAt(t *testing.T) {
 		t.Errorf("MTU %d of %d", last.MTU, last.Underlay.MTU)
 	}
 	eventually(t, func() error {
-		if got := a.registry.claimed().MTU; got != 1350 {
+		if got := a.registry.Claimed().MTU; got != 1350 {
 			return fmt.Errorf("claims an MTU of %d", got)
 		}
 		return nil

@@ -12,8 +12,8 @@ import (
 )
 
 // probePeers sends packets to peers of a network and returns their answers, with the doctor's findings about them.
-func (a *Agent) probePeers(ctx context.Context, run *runner, request api.ProbeRequest) (api.Probe, error) {
-	peers := run.peerList().Peers
+func (a *Agent) probePeers(ctx context.Context, run *running, request api.ProbeRequest) (api.Probe, error) {
+	peers := run.PeerList().Peers
 	out, err := a.probe(ctx, run, peers, request)
 	if err != nil {
 		return out, err
@@ -24,15 +24,15 @@ func (a *Agent) probePeers(ctx context.Context, run *runner, request api.ProbeRe
 }
 
 // judgePaths returns the doctor's findings about the answers of the probed peers.
-func (a *Agent) judgePaths(ctx context.Context, run *runner, asked []api.Peer, answers []api.PeerProbe) []api.Finding {
+func (a *Agent) judgePaths(ctx context.Context, run *running, asked []api.Peer, answers []api.PeerProbe) []api.Finding {
 	return a.examiner().JudgePaths(ctx, a.examined(run), asked, answers)
 }
 
 // probe sends packets to the peers of a network, or to those that the request names. Only one probe of a network runs
 // at a time. The answers are in the order of the peers.
-func (a *Agent) probe(ctx context.Context, run *runner, peers []api.Peer, request api.ProbeRequest) (api.Probe, error) {
-	network := run.local.Name
-	host, err := run.probed()
+func (a *Agent) probe(ctx context.Context, run *running, peers []api.Peer, request api.ProbeRequest) (api.Probe, error) {
+	network := run.Local().Name
+	host, err := run.Probed()
 	if err != nil {
 		return api.Probe{}, err
 	}
@@ -54,23 +54,4 @@ func (a *Agent) probe(ctx context.Context, run *runner, peers []api.Peer, reques
 		return out, &api.Error{Code: http.StatusNotImplemented, Message: err.Error()}
 	}
 	return out, err
-}
-
-// probed returns this host's part in the network for a probe. It returns an error if this host has no subnet or no
-// underlay, because then there is nothing to send from.
-func (r *runner) probed() (probe.Host, error) {
-	v := r.shown()
-	lease, held, _ := r.lease.Get()
-	definition := v.definition
-	if before, ok := r.carriedOn(); ok {
-		lease, held, definition = before.Own, true, before.Network
-	}
-	if !held || v.local.Underlay.Interface == "" {
-		return probe.Host{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(
-			"network %s cannot be probed yet: %s", r.local.Name, v.local.State)}
-	}
-	return probe.Host{
-		Network: r.local.Name, Backend: definition.Backend.Type, Options: definition.Backend.Options(), Link: v.local.Link,
-		Subnets: lease.Subnets, MTU: v.local.MTU, Underlay: v.local.Underlay, Masquerade: r.local.IPMasq,
-	}, nil
 }

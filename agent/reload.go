@@ -15,6 +15,9 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/network"
+	"github.com/lenonet/leno/agent/network/lease"
+	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 )
@@ -73,8 +76,8 @@ func (a *Agent) reportReload(err error) error {
 	if err != nil {
 		v.Severity, v.Message = api.Warning, "reload refused: "+err.Error()
 	}
-	a.env.events.Add(v)
-	a.env.telemetry.Count(telemetry.Reloads, 1, telemetry.Result(err))
+	a.env.Reports.Events.Add(v)
+	a.env.Reports.Telemetry.Count(telemetry.Reloads, 1, telemetry.Result(err))
 	return err
 }
 
@@ -126,7 +129,7 @@ var errEnded = errors.New("the agent has stopped")
 
 // Ready reports whether container runtimes can use every network.
 func (a *Agent) Ready() bool {
-	report, _ := a.env.health.Report()
+	report, _ := a.env.Reports.Health.Report()
 	return report.Ready
 }
 
@@ -203,7 +206,7 @@ type tokens interface {
 
 // prepareToken reads the token file again, even if its path is unchanged.
 func (a *Agent) prepareToken(ctx context.Context, now config.Config) (prepared, error) {
-	store, ok := a.env.registry.(tokens)
+	store, ok := a.env.Store.Registry.(tokens)
 	if !ok {
 		return prepared{}, nil
 	}
@@ -216,7 +219,7 @@ func (a *Agent) prepareToken(ctx context.Context, now config.Config) (prepared, 
 	}
 	return prepared{take: func() {
 		take()
-		store.SetSettle(settleTime(now.Lease))
+		store.SetSettle(peers.SettleTime(now.Lease))
 	}}, nil
 }
 
@@ -240,13 +243,13 @@ func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded
 	a.mu.Lock()
 	a.config = c
 	a.mu.Unlock()
-	a.env.outage.Wake()
-	a.env.telemetry.Reconfigure(telemetryConfig(c, a.host))
+	a.env.Store.Outage.Wake()
+	a.env.Reports.Telemetry.Reconfigure(telemetryConfig(c, a.host))
 	if old.Firewall != c.Firewall {
-		a.env.firewall.Configure(c.Firewall)
+		a.env.Rules.Keeper.Configure(c.Firewall)
 	}
 	if !takesPart(old) && takesPart(c) {
-		a.env.firewall.Remember(c.DataDir, a.stands) // what an earlier process left may be resumed
+		a.env.Rules.Keeper.Remember(c.DataDir, a.stands) // what an earlier process left may be resumed
 		a.expectRules(ctx)
 	}
 	out := answerTo(changes)
@@ -288,11 +291,11 @@ func (a *Agent) renetwork(ctx context.Context, old, c config.Config) (warnings [
 			a.log.Info("network is not configured any more, leaving it", "network", name)
 			a.keepFormer(name)
 			a.stop(name, true)
-		case again || !reflect.DeepEqual(local, run.local) || run.shown().local.State == releasedAdvice:
+		case again || !reflect.DeepEqual(local, run.Local()) || run.Status().Local.State == lease.ReleasedAdvice:
 			err := a.restart(ctx, local)
 			// The old path may be another spelling of this network's current one.
-			if err == nil && a.subnetFileOf(run.local.SubnetFile, "") == "" {
-				err = os.Remove(run.local.SubnetFile)
+			if err == nil && a.subnetFileOf(run.Local().SubnetFile, "") == "" {
+				err = os.Remove(run.Local().SubnetFile)
 			}
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				a.log.Warn("old subnet file stays", "network", name, "error", err)
@@ -340,17 +343,17 @@ func watches(c config.Config, name string) bool {
 // join starts networks that appeared in the store and that watch_networks includes, and stops the runners of deleted
 // networks that have no block.
 func (a *Agent) join(ctx context.Context) {
-	known, ok, _ := a.env.networks.Get()
+	known, ok, _ := a.env.Store.Networks.Get()
 	if !ok {
 		return
 	}
-	for _, n := range known.set.Networks {
+	for _, n := range known.Set.Networks {
 		if _, runs := a.runner(n.Name); !runs && a.watched(n.Name) {
 			a.expectRulesOf(ctx, n.Name, n.Plan.Prefixes())
 		}
 	}
-	a.env.firewall.Resolve(watchedNetworks)
-	for _, n := range known.set.Networks {
+	a.env.Rules.Keeper.Resolve(watchedNetworks)
+	for _, n := range known.Set.Networks {
 		local, ok := a.wanted(n.Name)
 		if !ok {
 			continue
@@ -358,7 +361,7 @@ func (a *Agent) join(ctx context.Context) {
 		a.start(ctx, local)
 	}
 	for _, name := range a.self().Networks {
-		if run, ok := a.runner(name); ok && run.left.Load() && !a.configured(name) {
+		if run, ok := a.runner(name); ok && run.WasLeft() && !a.configured(name) {
 			a.stop(name, true)
 		}
 	}
@@ -367,4 +370,21 @@ func (a *Agent) join(ctx context.Context) {
 // configured reports whether the network has a block.
 func (a *Agent) configured(name string) bool {
 	return slices.ContainsFunc(a.current().Networks, func(n config.Network) bool { return n.Name == name })
+}
+
+// warnDiffering returns a warning about each network whose block differs from the definition that was last read from
+// the store.
+func (a *Agent) warnDiffering(c config.Config) (warnings []string) {
+	known, _, _ := a.env.Store.Networks.Get()
+	for _, local := range c.Networks {
+		now, defined := known.Set.Find(local.Name)
+		run, runs := a.runner(local.Name)
+		if !defined || !runs {
+			continue
+		}
+		if differs := run.Differs(now); len(differs) > 0 {
+			warnings = append(warnings, fmt.Sprintf("network %s: %s", local.Name, network.Differing(c, local.Name, differs)))
+		}
+	}
+	return warnings
 }

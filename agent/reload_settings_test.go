@@ -44,7 +44,7 @@ func settingCases() map[string]settingCase {
 	lease := func(change func(l *config.Lease)) settingCase {
 		return settingCase{func(_ *host, c *config.Config) { change(&c.Lease) }, func(a *host, c config.Config) error {
 			run, ok := a.agent.runner("n")
-			return expect(ok && run.config.Lease == c.Lease, "the runner does not have %+v", c.Lease)
+			return expect(ok && run.Config().Lease == c.Lease, "the runner does not have %+v", c.Lease)
 		}}
 	}
 	underlay := func(change func(u *config.Underlay)) settingCase {
@@ -115,14 +115,10 @@ func settingCases() map[string]settingCase {
 		"http.tls.server_name": restart(func(c *config.Config) { c.HTTP.TLS.ServerName = "x" }),
 
 		"consul.token": {func(_ *host, c *config.Config) { c.Consul.Token = "another" }, func(a *host, _ config.Config) error {
-			a.registry.mu.Lock()
-			defer a.registry.mu.Unlock()
-			return expect(slices.Equal(a.registry.tokens, []string{"another"}), "tokens %q", a.registry.tokens)
+			return expect(slices.Equal(a.registry.Tokens(), []string{"another"}), "tokens %q", a.registry.Tokens())
 		}},
 		"consul.token_file": {func(_ *host, c *config.Config) { c.Consul.TokenFile = "/etc/token" }, func(a *host, _ config.Config) error {
-			a.registry.mu.Lock()
-			defer a.registry.mu.Unlock()
-			return expect(slices.Equal(a.registry.tokens, []string{"/etc/token"}), "tokens %q", a.registry.tokens)
+			return expect(slices.Equal(a.registry.Tokens(), []string{"/etc/token"}), "tokens %q", a.registry.Tokens())
 		}},
 		"consul.service": {func(_ *host, c *config.Config) { c.Consul.Service = "weave" }, func(a *host, _ config.Config) error {
 			s, _ := a.catalog.(*serviceStore).last()
@@ -256,7 +252,7 @@ func TestEverySetting(t *testing.T) {
 			t.Parallel()
 			a := newHost(t, memory.New(), "a")
 			a.quiet = s.Name != "log_level" && s.Name != "log_json"
-			a.catalog = &serviceStore{outage: a.registry, name: "here"}
+			a.catalog = &serviceStore{Registry: a.registry, name: "here"}
 			a.start().ready()
 			if strings.Contains(s.Name, "networks") {
 				_, err := a.client.PutNetwork(context.Background(), api.Network{Name: "watched", Backend: []byte(`{"type":"recorder"}`),

@@ -33,9 +33,7 @@ func TestRefusedReloadChangesNothing(t *testing.T) {
 		{"what needs a restart, all of it", func(_ *host, c *config.Config) { c.Consul.KVPrefix, c.NodeName, c.Consul.Token = "net", "x", "hush" },
 			`node_name: "a" -> "x"; consul.kv_prefix: "leno" -> "net"`},
 		{"token file", func(a *host, _ *config.Config) {
-			a.registry.mu.Lock()
-			defer a.registry.mu.Unlock()
-			a.registry.reload = errors.New("no such file")
+			a.registry.SetReload(errors.New("no such file"))
 		}, "no such file"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -47,10 +45,8 @@ func TestRefusedReloadChangesNothing(t *testing.T) {
 			if err := a.agent.Reload(ctx, c); err == nil || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "nothing was changed") {
 				t.Errorf("reload: %v", err)
 			}
-			a.registry.mu.Lock()
-			defer a.registry.mu.Unlock()
 			a.agent.log.Trace("still traced")
-			if len(a.said.with("still traced")) != 1 || len(a.registry.tokens) != 0 || len(a.agent.self().Networks) != 1 || len(a.agent.current().Networks) != 1 {
+			if len(a.said.with("still traced")) != 1 || len(a.registry.Tokens()) != 0 || len(a.agent.self().Networks) != 1 || len(a.agent.current().Networks) != 1 {
 				t.Error("something was changed")
 			}
 			if got := a.recorder.all(); len(got) != 1 {
@@ -90,20 +86,20 @@ func TestReloadKeepsTheDatapath(t *testing.T) {
 			a.config.Lease.ReleaseOnStop = true
 			a.start().ready()
 			before := mustRunner(t, a)
-			lease, _, _ := before.lease.Get()
+			lease, _ := before.Lease()
 			c := a.config
 			c.Networks = append([]config.Network{}, c.Networks...)
 			change(&c)
 			must(t, a.agent.Reload(context.Background(), c))
 			a.ready()
-			now, _, _ := mustRunner(t, a).lease.Get()
+			now, _ := mustRunner(t, a).Lease()
 			if mustRunner(t, a) == before || now.Session != lease.Session || now.ModifyIndex != lease.ModifyIndex {
 				t.Errorf("before %+v, now %+v", lease, now)
 			}
 			if got := a.recorder.all(); len(got) != 1 {
 				t.Errorf("the datapath was disturbed: %q", got)
 			}
-			if a.registry.count("own Release") != 0 {
+			if a.registry.Count("own Release") != 0 {
 				t.Error("the lease was given up")
 			}
 		})
@@ -167,11 +163,11 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 			if tt.confirmed {
 				a.start().ready()
 				a.applies(applied)
-				a.registry.set(registry.ErrUnavailable)
+				a.registry.Set(registry.ErrUnavailable)
 				a.check(health.Snapshot, api.Warning)
 				must(t, os.Remove(state.PeersPath(a.config.DataDir, "n"))) // the peers are in memory
 			} else {
-				a.registry.set(registry.ErrUnavailable)
+				a.registry.Set(registry.ErrUnavailable)
 				a.start()
 				a.check(health.Lease, api.Warning, "carried on as the process before left it")
 			}
@@ -193,7 +189,7 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 			if now, open := a.recorder.open(); now != built || open != 1 {
 				t.Errorf("%d backends built, %d open; before %d", now, open, built)
 			}
-			a.registry.set(nil)
+			a.registry.Set(nil)
 			a.ready()
 			a.check(health.Lease, api.Passing)
 			a.applies(applied)
@@ -205,9 +201,9 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 // corrected access to the store.
 func TestReloadWhileTheNameIsUnknown(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
-	a.catalog = &serviceStore{outage: a.registry, name: "here"}
+	a.catalog = &serviceStore{Registry: a.registry, name: "here"}
 	a.config.NodeName, a.config.Networks = "", nil
-	a.registry.setOne("NodeName", registry.ErrDenied)
+	a.registry.SetOne("NodeName", registry.ErrDenied)
 	a.start()
 	a.check(health.Node, api.Critical, "waiting for this host's name")
 	c := a.config
@@ -218,7 +214,7 @@ func TestReloadWhileTheNameIsUnknown(t *testing.T) {
 	if got := a.agent.self().Networks; len(got) != 0 {
 		t.Errorf("networks %v before there is a name", got)
 	}
-	a.registry.setOne("NodeName", nil)
+	a.registry.SetOne("NodeName", nil)
 	a.ready()
 	if got := a.agent.self(); got.NodeName != "here" || len(got.Networks) != 1 {
 		t.Errorf("%+v", got)
@@ -325,9 +321,7 @@ func TestReloadThatBlocks(t *testing.T) {
 	// The supervising goroutine reads the token.
 	limited, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
 	defer cancel()
-	a.registry.mu.Lock()
-	a.registry.reading = hang
-	a.registry.mu.Unlock()
+	a.registry.SetReading(hang)
 	c := a.config
 	c.Consul.TokenFile = "/mnt/token"
 	if _, err := a.agent.prepare(limited, c); err == nil || !strings.Contains(err.Error(), "/mnt/token: reading it takes too long") {
@@ -340,9 +334,7 @@ func TestReloadThatBlocks(t *testing.T) {
 	}
 
 	// The agent also ends while the files are read.
-	a.registry.mu.Lock()
-	a.registry.reading = nil
-	a.registry.mu.Unlock()
+	a.registry.SetReading(nil)
 	a.start().ready()
 	blocks <- true
 	refresh(context.Background())
@@ -385,7 +377,7 @@ func TestReloadOfAnotherDefinition(t *testing.T) {
 		t.Errorf("%+v, %v", out, err)
 	}
 	eventually(t, func() error {
-		if got := mustRunner(t, a).definedReason(); got != "defined" {
+		if got := reasonOf(a.agent, "n", health.Network); got != "defined" {
 			return errors.New(got)
 		}
 		return nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -38,23 +39,23 @@ func TestRenewNow(t *testing.T) {
 	if now := renewed(); !now.Equal(r.Renewed) {
 		t.Errorf("renewed at %s, shown is %s", r.Renewed, now)
 	}
-	if n := a.registry.count("own Renew"); n != 0 {
+	if n := a.registry.Count("own Renew"); n != 0 {
 		t.Errorf("the agent's own token was used %d times", n)
 	}
 
 	_, err = a.client.RenewLease(ctx, "m")
 	wantCode(t, "an unknown network", err, http.StatusNotFound, "n")
-	a.registry.setOne("Renew", registry.ErrUnavailable)
+	a.registry.SetOne("Renew", registry.ErrUnavailable)
 	_, err = a.client.RenewLease(ctx, "n")
 	wantCode(t, "a store that is away", err, http.StatusServiceUnavailable)
 
-	a.registry.setOne("Renew", registry.ErrLeaseLost)
-	claims := a.registry.count("own Acquire")
+	a.registry.SetOne("Renew", registry.ErrLeaseLost)
+	claims := a.registry.Count("own Acquire")
 	_, err = a.client.RenewLease(ctx, "n")
 	wantCode(t, "a session that ended", err, http.StatusConflict, "takes the lease back")
-	a.registry.setOne("Renew", nil)
+	a.registry.SetOne("Renew", nil)
 	eventually(t, func() error {
-		if a.registry.count("own Acquire") == claims {
+		if a.registry.Count("own Acquire") == claims {
 			return fmt.Errorf("the lease is not taken back")
 		}
 		_, err := a.client.RenewLease(ctx, "n")
@@ -62,7 +63,7 @@ func TestRenewNow(t *testing.T) {
 	})
 
 	b := newHost(t, a.store, "b")
-	b.registry.setOne("Acquire", registry.ErrDenied)
+	b.registry.SetOne("Acquire", registry.ErrDenied)
 	b.start()
 	eventually(t, func() error {
 		h, err := b.client.Health(ctx)
@@ -124,10 +125,10 @@ func TestReleaseWithoutALease(t *testing.T) {
 			t.Errorf("the store is blamed: %v", err)
 		}
 	}
-	wantRefusal(a.client.ReleaseLease(ctx, "n"), releasedAdvice)
+	wantRefusal(a.client.ReleaseLease(ctx, "n"), lease.ReleasedAdvice)
 
 	b := newHost(t, store, "b")
-	b.registry.setOne("Acquire", registry.ErrNetworkFull)
+	b.registry.SetOne("Acquire", registry.ErrNetworkFull)
 	b.start()
 	eventually(t, func() error {
 		h, err := b.client.Health(ctx)

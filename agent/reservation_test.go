@@ -38,7 +38,7 @@ func TestReservation(t *testing.T) {
 				{"first start", func() {}},
 				{"restart", func() {}},
 				{"away for long", func() {
-					lease, _, _ := mustRunner(t, a).lease.Get()
+					lease, _ := mustRunner(t, a).Lease()
 					store.EndSession(lease.Session)
 				}},
 				{"revoked while stopped", func() { must(t, b.client.RevokeLease(ctx, "n", kept.Subnet)) }},
@@ -69,9 +69,9 @@ func TestReservation(t *testing.T) {
 			a.ready()
 			before := a.recorder.all()
 			must(t, b.client.RemoveReservation(ctx, "n", kept.Subnet))
-			renewals, tries := a.registry.count("own Renew"), len(a.recorder.tries())
+			renewals, tries := a.registry.Count("own Renew"), len(a.recorder.tries())
 			a.kick()
-			a.more("renewals", renewals+1, func() int { return a.registry.count("own Renew") })
+			a.more("renewals", renewals+1, func() int { return a.registry.Count("own Renew") })
 			a.more("applies", tries, func() int { return len(a.recorder.tries()) })
 			if got := a.subnet(); got != kept.Subnet || len(a.recorder.all()) != len(before) {
 				t.Errorf("subnet %s; applied %q", got, a.recorder.all()[len(before):])

@@ -16,13 +16,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/faulty"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -34,63 +34,6 @@ func waiting(subnets ...netip.Prefix) datapath.KernelState {
 		out.Addrs = append(out.Addrs, s.Addr())
 	}
 	return out
-}
-
-// TestRecollect: the files of an earlier process are used as a whole, or not at all if they contradict each other.
-func TestRecollect(t *testing.T) {
-	n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/20"), Backend: mustBackend(t, "alloc", ""), CreateIndex: 7}
-	own, b := testLease("a", 1, "sa", 1), testLease("b", 2, "sb", 20)
-	before := state.Network{Version: 1, Network: "n", Subnets: own.Subnets, Definition: 7, Pools: n.Plan.Prefixes(), Backend: n.Backend}
-	for _, tt := range []struct {
-		name   string
-		change func(s *state.Network, f *state.Peers)
-		peers  int
-		err    string // "" if none is expected
-	}{
-		{"as written", func(*state.Network, *state.Peers) {}, 1, ""},
-		{"a record that cannot be used", func(_ *state.Network, f *state.Peers) { f.Leases[0].Record = []byte(`{"version":1}`) }, 0, ""},
-		{"a record of another slot", func(_ *state.Network, f *state.Peers) { f.Leases[0].Key = "10.5.3.0-24" }, 0, ""},
-		{"of another network", func(_ *state.Network, f *state.Peers) { f.Network = "m" }, 0, "network"},
-		{"of another version", func(_ *state.Network, f *state.Peers) { f.Version = 9 }, 0, "version"},
-		{"without a definition", func(_ *state.Network, f *state.Peers) { f.Definition = nil }, 0, "definition"},
-		{"a definition that cannot be used", func(_ *state.Network, f *state.Peers) { f.Definition = []byte(`{"version":1,"name":"n"}`) }, 0, "definition"},
-		{"of another definition", func(_ *state.Network, f *state.Peers) { f.Created = 8 }, 0, "another definition"},
-		{"of another backend", func(s *state.Network, _ *state.Peers) { s.Backend = mustBackend(t, "udp", "") }, 0, "another definition"},
-		{"of other pools", func(s *state.Network, _ *state.Peers) { s.Pools = s.Pools[:0] }, 0, "another definition"},
-		{"a subnet outside of the plan", func(s *state.Network, _ *state.Peers) {
-			s.Subnets = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}
-		}, 0, "subnet"},
-		{"a subnet more", func(s *state.Network, _ *state.Peers) {
-			s.Subnets = append(slices.Clone(s.Subnets), netip.MustParsePrefix("10.5.2.0/24"))
-		}, 0, "not those of slot 1"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			dir := t.TempDir()
-			must(t, remember(dir, n, time.Minute).keep(n, []registry.Lease{own, b}, own))
-			file, err := state.LoadPeers(dir, "n")
-			must(t, err)
-			now := before
-			tt.change(&now, &file)
-			data, err := json.Marshal(file)
-			must(t, err)
-			must(t, os.WriteFile(state.PeersPath(dir, "n"), data, 0o600))
-			found, err := recollect(dir, now, own.NodeID)
-			if tt.err != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.err) {
-					t.Errorf("%v does not say %q", err, tt.err)
-				}
-				return
-			}
-			must(t, err)
-			if len(found.Leases) != tt.peers || found.Own.Slot != 1 || found.Own.NodeID != own.NodeID || found.Network.CreateIndex != 7 ||
-				len(definition.Differences(found.Network, n)) != 0 {
-				t.Errorf("%+v", found)
-			}
-		})
-	}
-	if _, err := recollect(t.TempDir(), before, own.NodeID); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("without a file: %v", err)
-	}
 }
 
 // pair returns two hosts that know each other, the first of which has stopped. applied is the state of its datapath.
@@ -133,8 +76,8 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 			if tt.removed {
 				a.remains = datapath.KernelState{Refuses: true}
 			}
-			a.registry.setHanging(tt.hangs)
-			a.registry.set(tt.err)
+			a.registry.SetHanging(tt.hangs)
+			a.registry.Set(tt.err)
 			if tt.nameless {
 				a.config.NodeName, a.catalog = "", &namelessStore{a.registry, "a"}
 			}
@@ -173,8 +116,8 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 			})
 			built, open := a.recorder.open()
 
-			a.registry.setHanging(false)
-			a.registry.set(nil)
+			a.registry.SetHanging(false)
+			a.registry.Set(nil)
 			if tt.hangs {
 				return // the calls that hang would have to time out first
 			}
@@ -196,12 +139,12 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 
 // namelessStore is a store that tells the host its name when it can be asked.
 type namelessStore struct {
-	*outage
+	*faulty.Registry
 	name string
 }
 
 func (s *namelessStore) NodeName(ctx context.Context) (name string, err error) {
-	err = s.call(ctx, "NodeName", func(context.Context) error { return nil })
+	err = s.Call(ctx, "NodeName", func(context.Context) error { return nil })
 	return s.name, err
 }
 
@@ -249,7 +192,7 @@ func TestNothingToResume(t *testing.T) {
 			if tt.before != nil {
 				tt.before(a)
 			}
-			a.registry.set(registry.ErrUnavailable)
+			a.registry.Set(registry.ErrUnavailable)
 			tries := len(a.recorder.tries())
 			a.start()
 			a.check(health.Network, tt.status, "waiting for the store")
@@ -272,7 +215,7 @@ func TestNothingToResume(t *testing.T) {
 					}
 				}
 			}
-			a.registry.set(nil)
+			a.registry.Set(nil)
 			a.ready()
 			a.check(health.Lease, api.Passing)
 			if made := a.recorder.made(); made[len(made)-1].state.Partial {
@@ -327,12 +270,12 @@ func TestStoreCountsAfterResume(t *testing.T) {
 			a, b, subnet, applied := pair(t)
 			tt.away(a, b, subnet)
 			a.remains = waiting(subnet)
-			a.registry.set(registry.ErrUnavailable)
+			a.registry.Set(registry.ErrUnavailable)
 			tries := len(a.recorder.tries())
 			a.start()
 			a.more("applies", tries, func() int { return len(a.recorder.tries()) })
 			a.applies(applied)
-			a.registry.set(nil)
+			a.registry.Set(nil)
 			a.ready()
 			want := tt.want(a, b, subnet)
 			a.applies(want)
@@ -369,11 +312,11 @@ func TestRefusedAfterResume(t *testing.T) {
 			t.Parallel()
 			a, _, subnet, applied := pair(t)
 			a.remains = waiting(subnet)
-			a.registry.setOne("Acquire", tt.err)
+			a.registry.SetOne("Acquire", tt.err)
 			a.recorder.setFail(errors.New("no such device"))
-			asked := a.registry.count("own Acquire")
+			asked := a.registry.Count("own Acquire")
 			a.start()
-			a.more("claims", asked, func() int { return a.registry.count("own Acquire") })
+			a.more("claims", asked, func() int { return a.registry.Count("own Acquire") })
 			a.check(health.Lease, tt.status, "waiting for a lease")
 			a.check(health.Device, api.Critical, "no such device")
 			a.recorder.setFail(nil)
@@ -383,7 +326,7 @@ func TestRefusedAfterResume(t *testing.T) {
 			if code, _ := a.health(); code != tt.code {
 				t.Errorf("healthz %d", code)
 			}
-			a.registry.setOne("Acquire", nil)
+			a.registry.SetOne("Acquire", nil)
 			a.ready()
 			a.follows("192.0.2.8")
 		})
@@ -397,17 +340,17 @@ func TestResumeWatchedNetwork(t *testing.T) {
 	a, b, subnet, applied := pair(t)
 	a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
 	a.remains = waiting(subnet)
-	a.registry.set(registry.ErrUnavailable)
+	a.registry.Set(registry.ErrUnavailable)
 	tries := len(a.recorder.tries())
 	a.start()
 	a.more("applies", tries, func() int { return len(a.recorder.tries()) })
 	a.applies(applied)
-	if report, _ := a.agent.env.health.Report(); report.Ready {
+	if report, _ := a.agent.env.Reports.Health.Report(); report.Ready {
 		t.Error("ready before the store has answered")
 	}
 	must(t, b.stop())
 	must(t, a.store.Client().DeleteNetwork(context.Background(), "n"))
-	a.registry.set(nil)
+	a.registry.Set(nil)
 	a.applies("zero")
 	eventually(t, func() error {
 		if _, running := a.agent.runner("n"); running || exists(state.Path(a.config.DataDir, "n")) {
@@ -431,10 +374,10 @@ func TestResumeBesideAnother(t *testing.T) {
 	a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
 	a.remains = waiting(subnet)
 	from := len(a.recorder.made())
-	a.registry.set(registry.ErrUnavailable)
+	a.registry.Set(registry.ErrUnavailable)
 	a.start()
 	a.more("applies", from, func() int { return len(a.recorder.made()) })
-	a.registry.set(nil)
+	a.registry.Set(nil)
 	a.more("networks", 0, func() int {
 		return len(slices.DeleteFunc(a.recorder.made()[from:], func(m applied) bool { return m.config.Network != "m" }))
 	})
@@ -461,7 +404,7 @@ func TestResumeSwapped(t *testing.T) {
 	was := map[string]netip.Prefix{}
 	for _, name := range []string{"n", "m"} {
 		r, _ := a.agent.runner(name)
-		lease, _, _ := r.lease.Get()
+		lease, _ := r.Lease()
 		was[name] = lease.Subnet()
 	}
 	must(t, a.stop())
@@ -474,15 +417,15 @@ func TestResumeSwapped(t *testing.T) {
 	must(t, client.PutNetwork(ctx, one))
 	must(t, client.PutNetwork(ctx, two))
 	a.remains = waiting(was["n"], was["m"])
-	a.registry.set(registry.ErrUnavailable)
+	a.registry.Set(registry.ErrUnavailable)
 	from := len(a.recorder.made())
 	a.start()
 	a.more("applies", 1, func() int { return len(a.recorder.made()[from:]) })
-	a.registry.set(nil)
+	a.registry.Set(nil)
 	a.ready()
 	for name, pool := range map[string]string{"n": "10.6.0.0/22", "m": "10.5.0.0/22"} {
 		r, _ := a.agent.runner(name)
-		if lease, _, _ := r.lease.Get(); !netip.MustParsePrefix(pool).Contains(lease.Subnet().Addr()) {
+		if lease, _ := r.Lease(); !netip.MustParsePrefix(pool).Contains(lease.Subnet().Addr()) {
 			t.Errorf("%s has %s", name, lease.Subnet())
 		}
 	}
@@ -563,7 +506,7 @@ func TestResumedIsShown(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b, subnet, _ := pair(t)
 			a.remains = tt.remains(subnet)
-			a.registry.set(registry.ErrUnavailable)
+			a.registry.Set(registry.ErrUnavailable)
 			a.start()
 			eventually(t, func() error {
 				list, err := a.client.Networks(ctx)
@@ -599,7 +542,7 @@ func TestResumedIsShown(t *testing.T) {
 			if err != nil || len(peers.Peers) != 1 || peers.Peers[0].Node != "b" {
 				t.Errorf("peers: %+v, %v", peers, err)
 			}
-			a.registry.set(nil)
+			a.registry.Set(nil)
 			a.ready()
 			if list, err := a.client.Leases(ctx, "n"); err != nil || len(list.Leases) != 2 || !list.Leases[0].Held || !list.Leases[1].Held {
 				t.Errorf("leases: %+v, %v", list, err)

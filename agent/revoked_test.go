@@ -12,6 +12,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/datapath"
+	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -50,14 +51,14 @@ func TestRevoked(t *testing.T) {
 	subnet := a.subnet()
 	a.applies(fmt.Sprintf("%s <- b@%s", subnet, b.subnet()))
 	b.applies(fmt.Sprintf("%s <- a@%s", b.subnet(), subnet))
-	lease, _, _ := mustRunner(t, a).lease.Get()
+	lease, _ := mustRunner(t, a).Lease()
 	a.ready()
 	must(t, b.client.RevokeLease(context.Background(), "n", subnet))
 	now := a.movedFrom(subnet)
 	a.applies(fmt.Sprintf("%s <- b@%s", now, b.subnet()))
 	b.applies(fmt.Sprintf("%s <- a@%s", b.subnet(), now))
 	a.check(health.Lease, api.Passing, now.String())
-	if c := a.registry.claimed(); c.Avoid != subnet || c.Session != lease.Session {
+	if c := a.registry.Claimed(); c.Avoid != subnet || c.Session != lease.Session {
 		t.Errorf("claimed %+v", c)
 	}
 	for _, state := range a.recorder.all() {
@@ -75,10 +76,10 @@ func TestRevoked(t *testing.T) {
 	c.ready()
 	// A host whose subnet is revoked while no other one is free takes it again.
 	states := len(c.recorder.all())
-	before, _, _ := mustRunner(t, c).lease.Get()
+	before, _ := mustRunner(t, c).Lease()
 	must(t, a.client.RevokeLease(context.Background(), "n", subnet))
 	eventually(t, func() error {
-		if now, _, _ := mustRunner(t, c).lease.Get(); now.CreateIndex == before.CreateIndex {
+		if now, _ := mustRunner(t, c).Lease(); now.CreateIndex == before.CreateIndex {
 			return errors.New("not taken again")
 		}
 		return nil
@@ -99,7 +100,7 @@ func TestRevokedAndExit(t *testing.T) {
 	a.ready()
 	subnet := a.subnet()
 	must(t, a.store.Client().Revoke(context.Background(), "n", subnet))
-	var lost *LostError
+	var lost *lease.LostError
 	if err := a.wait(); !errors.As(err, &lost) || lost.Old != subnet.String() || lost.New == lost.Old {
 		t.Fatalf("ended with %v", err)
 	}
@@ -124,19 +125,19 @@ func TestRevocationIsRemembered(t *testing.T) {
 		run  func(h *host, subnet netip.Prefix)
 	}{
 		{"while claims fail", func(h *host, subnet netip.Prefix) {
-			h.registry.setOne("Acquire", registry.ErrUnavailable)
+			h.registry.SetOne("Acquire", registry.ErrUnavailable)
 			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
 			h.check(health.Lease, api.Warning, subnet.String(), "was revoked, waiting for another lease")
 			forget(h, subnet)
-			h.registry.setOne("Acquire", nil)
+			h.registry.SetOne("Acquire", nil)
 		}},
 		{"over a restart", func(h *host, subnet netip.Prefix) {
-			h.registry.setOne("Acquire", registry.ErrUnavailable)
+			h.registry.SetOne("Acquire", registry.ErrUnavailable)
 			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
 			h.check(health.Lease, api.Warning, subnet.String(), "was revoked, waiting for another lease")
 			must(h.t, h.stop())
 			forget(h, subnet)
-			h.registry.setOne("Acquire", nil)
+			h.registry.SetOne("Acquire", nil)
 			h.start()
 		}},
 		{"between two processes", func(h *host, subnet netip.Prefix) {
@@ -145,19 +146,19 @@ func TestRevocationIsRemembered(t *testing.T) {
 			h.start()
 		}},
 		{"in an outage", func(h *host, subnet netip.Prefix) {
-			h.registry.set(registry.ErrUnavailable)
+			h.registry.Set(registry.ErrUnavailable)
 			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
-			h.registry.set(nil)
+			h.registry.Set(nil)
 		}},
 		{"after its session had ended", func(h *host, subnet netip.Prefix) {
-			h.registry.setOne("Acquire", registry.ErrUnavailable)
-			h.registry.setOne("WatchLease", registry.ErrUnavailable)
-			lease, _, _ := mustRunner(h.t, h).lease.Get()
+			h.registry.SetOne("Acquire", registry.ErrUnavailable)
+			h.registry.SetOne("WatchLease", registry.ErrUnavailable)
+			lease, _ := mustRunner(h.t, h).Lease()
 			h.store.EndSession(lease.Session)
 			h.check(health.Lease, api.Warning, subnet.String(), "waiting for a lease")
 			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
-			h.registry.setOne("WatchLease", nil)
-			h.registry.setOne("Acquire", nil)
+			h.registry.SetOne("WatchLease", nil)
+			h.registry.SetOne("Acquire", nil)
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -178,12 +179,12 @@ func TestRevokedButReserved(t *testing.T) {
 	a := newHost(t, memory.New(), "a").slow().start()
 	a.ready()
 	subnet := a.subnet()
-	before, _, _ := mustRunner(t, a).lease.Get()
+	before, _ := mustRunner(t, a).Lease()
 	ctx := context.Background()
 	must(t, a.client.AddReservation(ctx, "n", api.Reservation{Subnet: subnet, Node: "a"}, false))
 	must(t, a.client.RevokeLease(ctx, "n", subnet))
 	eventually(t, func() error {
-		if now, _, _ := mustRunner(t, a).lease.Get(); now.CreateIndex == before.CreateIndex {
+		if now, _ := mustRunner(t, a).Lease(); now.CreateIndex == before.CreateIndex {
 			return errors.New("not taken again")
 		}
 		return nil
@@ -218,15 +219,15 @@ func TestAbsenceIsAskedOnce(t *testing.T) {
 	a := newHost(t, memory.New(), "a").slow().start()
 	a.ready()
 	subnet := a.subnet()
-	a.registry.setOne("Acquire", registry.ErrUnavailable)
-	asked := a.registry.count("own WatchLease")
+	a.registry.SetOne("Acquire", registry.ErrUnavailable)
+	asked := a.registry.Count("own WatchLease")
 	a.store.Delete(leaseKey(subnet))
-	claims := a.registry.count("own Acquire")
-	a.more("claims", claims+2, func() int { return a.registry.count("own Acquire") })
-	if n := a.registry.count("own WatchLease"); n != asked {
+	claims := a.registry.Count("own Acquire")
+	a.more("claims", claims+2, func() int { return a.registry.Count("own Acquire") })
+	if n := a.registry.Count("own WatchLease"); n != asked {
 		t.Errorf("asked %d times, %d before", n, asked)
 	}
-	a.registry.setOne("Acquire", nil)
+	a.registry.SetOne("Acquire", nil)
 	a.check(health.Lease, api.Passing, subnet.String())
 	// Once the lease is held again, the host notices a revocation again.
 	must(t, a.store.Client().Revoke(context.Background(), "n", subnet))
@@ -282,7 +283,7 @@ func TestLostBetweenTwoProcesses(t *testing.T) {
 			tt.lose(a, n, subnet)
 			a.start()
 			if tt.exits {
-				var lost *LostError
+				var lost *lease.LostError
 				if err := a.wait(); !errors.As(err, &lost) || lost.Old != subnet.String() || lost.New == lost.Old {
 					t.Fatalf("%v", err)
 				}

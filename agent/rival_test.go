@@ -12,9 +12,11 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/faulty"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -60,7 +62,7 @@ func TestCopiedDataDir(t *testing.T) {
 			}
 
 			// When the original has ended, the copy is as good as it was.
-			lease, _, _ := mustRunner(t, a).lease.Get()
+			lease, _ := mustRunner(t, a).Lease()
 			if got := c.recorder.addresses("a"); len(got) != 1 || got[0] != a.place.Addrs[0] {
 				t.Errorf("a peer sent to %v", got)
 			}
@@ -85,14 +87,14 @@ func TestMovedWhileStopped(t *testing.T) {
 			a, c := newHost(t, store, "a").slow().start(), newHost(t, store, "c").start()
 			a.ready()
 			subnet := a.subnet()
-			lease, _, _ := mustRunner(t, a).lease.Get()
+			lease, _ := mustRunner(t, a).Lease()
 			c.applies(fmt.Sprintf("%s <- a@%s", c.subnet(), subnet))
 			must(t, a.stop())
 			moved := netip.MustParseAddr("192.0.2.200")
 			a.config.NodeName = name
 			a.move([]netip.Addr{moved}, nil)
 			a.start().ready()
-			again, _, _ := mustRunner(t, a).lease.Get()
+			again, _ := mustRunner(t, a).Lease()
 			if again.Subnet() != subnet || again.Session != lease.Session || len(again.PublicIPs) != 1 {
 				t.Errorf("was %+v, is %+v", lease, again)
 			}
@@ -113,7 +115,7 @@ func TestDisplaced(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a").slow().start()
 	a.ready()
-	lease, _, _ := mustRunner(t, a).lease.Get()
+	lease, _ := mustRunner(t, a).Lease()
 	own, _, _ := a.store.Get(leaseKey(lease.Subnet()))
 	lease.PublicIPs = []netip.Addr{netip.MustParseAddr("192.0.2.200")}
 	value, err := registry.FormatLease(lease)
@@ -184,7 +186,7 @@ func TestStoreSetBack(t *testing.T) {
 			a.check(health.Lease, api.Warning, subnet.String(), `"b" (192.0.2.98`, "set back")
 			tt.then(t, a, b, other)
 			if tt.exit {
-				var lost *LostError
+				var lost *lease.LostError
 				if err := a.wait(); !errors.As(err, &lost) || lost.Old != subnet.String() {
 					t.Errorf("ended with %v", err)
 				}
@@ -207,30 +209,6 @@ func TestStoreSetBack(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestStoreMadeAnew: in a new store, versions count from the start again, so that an old version is no sign of a record
-// that was brought back.
-func TestStoreMadeAnew(t *testing.T) {
-	h := newHost(t, memory.New(), "a")
-	n, err := definition.FromBlock(h.config.Networks[0])
-	must(t, err)
-	client := h.store.Client()
-	must(t, client.PutNetwork(t.Context(), n))
-	n, err = client.Network(t.Context(), "n")
-	must(t, err)
-	empty(h.store)
-	n.ModifyIndex = 0
-	must(t, client.PutNetwork(t.Context(), n))
-	r := h.part()
-	v := &rivals{runner: r, network: n}
-	again, err := v.outwait(t.Context(), testLease("b", 1, "sb", 1), registry.ErrSetBack)
-	if err != nil || !again || !v.given {
-		t.Errorf("again %t, %v, given %t", again, err, v.given)
-	}
-	if c := v.amend(registry.Claim{Prefer: netip.MustParsePrefix("10.5.1.0/24"), Running: true, Since: 9}); c.Running || c.Since != 0 || c.Prefer.IsValid() {
-		t.Errorf("%+v", c)
 	}
 }
 
@@ -277,7 +255,7 @@ func TestSubnetFileFollowsALostSubnet(t *testing.T) {
 
 // closing counts how often idle connections to the store were closed.
 type closing struct {
-	*outage
+	*faulty.Registry
 	times atomic.Int32
 }
 
@@ -287,14 +265,14 @@ func (c *closing) Close() error { c.times.Add(1); return nil }
 // former address are useless.
 func TestMovedDialsAnew(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
-	c := &closing{outage: a.registry}
+	c := &closing{Registry: a.registry}
 	a.catalog = c
 	a.start().ready()
 	a.kick()
-	acquired := a.registry.count("own Acquire")
+	acquired := a.registry.Count("own Acquire")
 	a.move([]netip.Addr{netip.MustParseAddr("192.0.2.200")}, nil)
 	a.kick()
-	a.more("claims", acquired, func() int { return a.registry.count("own Acquire") })
+	a.more("claims", acquired, func() int { return a.registry.Count("own Acquire") })
 	if n := c.times.Load(); n != 1 {
 		t.Errorf("dropped %d times", n)
 	}

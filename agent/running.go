@@ -7,15 +7,17 @@ import (
 	"slices"
 
 	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/agent/network/datapath"
+	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 )
 
 // running is a runner and the function that stops it.
 type running struct {
-	*runner
+	*network.Runner
 	cancel context.CancelFunc
+	done   chan struct{} // closed when Run has returned
+	probes exclusive
 }
 
 // adopt starts runners for the networks of c that have none.
@@ -44,12 +46,12 @@ func (a *Agent) restart(ctx context.Context, local config.Network) error {
 	a.mu.Lock()
 	before := a.runners[local.Name]
 	a.mu.Unlock()
-	before.succeed()
+	before.SetEnding(network.Stay)
 	before.cancel()
 	<-before.done
 	var err error
 	if a.subnetFileOf(local.SubnetFile, local.Name) == "" {
-		err = before.copySubnetFile(local.SubnetFile)
+		err = before.CopySubnetFile(local.SubnetFile)
 	}
 	a.run(ctx, local, before)
 	return err
@@ -68,20 +70,29 @@ func (a *Agent) run(ctx context.Context, local config.Network, before *running) 
 	}
 	// Only cancel ends it, after the caller has decided whether to leave.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var instance *datapath.Instance
+	var left *network.HandOver
 	if before != nil {
-		instance = before.datapath.HandOver()
+		left = before.HandOver()
 	}
-	run := &running{runner: newRunner(a.env, a.config, local, instance), cancel: cancel}
+	run := &running{
+		Runner: network.New(a.env, a.config, local, left),
+		cancel: cancel,
+		done:   make(chan struct{}),
+	}
 	a.runners[local.Name] = run
-	if before != nil {
-		run.known = before.known
-	} else {
-		run.report.Event(api.EventNetwork, api.Info, "taking part in the network", map[string]string{"change": "joined"})
+	if before == nil {
+		a.env.Reports.Events.Add(api.Event{
+			Network:  local.Name,
+			Kind:     api.EventNetwork,
+			Severity: api.Info,
+			Message:  "taking part in the network",
+			Fields:   map[string]string{"change": "joined"},
+		})
 	}
-	a.env.parts.Set(struct{}{})
-	a.env.shown.Set(struct{}{})
+	a.parts.Set(struct{}{})
+	a.env.Reports.Changed.Set(struct{}{})
 	go func() { // stop and stopRunners wait for it
+		defer close(run.done)
 		if err := run.Run(ctx); err != nil {
 			select {
 			case a.fatal <- err:
@@ -101,13 +112,13 @@ func (a *Agent) stop(name string, leave bool) {
 		return
 	}
 	if leave {
-		run.leave()
+		run.SetEnding(network.Leave)
 	}
 	run.cancel()
 	<-run.done
-	a.env.health.Forget(name)
-	a.env.parts.Set(struct{}{})
-	a.env.shown.Set(struct{}{})
+	a.env.Reports.Health.Forget(name)
+	a.parts.Set(struct{}{})
+	a.env.Reports.Changed.Set(struct{}{})
 }
 
 // stopRunners stops all networks at once and waits for their runners. They leave this host if the configuration says so
@@ -119,23 +130,23 @@ func (a *Agent) stopRunners() {
 	leave := a.config.Dev || a.config.Lease.ReleaseOnStop
 	a.mu.Unlock()
 	select {
-	case <-a.env.named:
+	case <-a.env.Identity.Settled():
 	default:
 		leave = false
 	}
 	for _, run := range runners {
 		if leave {
-			run.leave()
+			run.SetEnding(network.Leave)
 		} else {
-			run.succeed()
+			run.SetEnding(network.Stay)
 		}
 		run.cancel()
 	}
 	for _, run := range runners {
 		<-run.done
-		if left := run.datapath.HandOver(); left != nil {
+		if !leave {
 			a.mu.Lock()
-			a.left = append(a.left, left)
+			a.left = append(a.left, run.HandOver())
 			a.mu.Unlock()
 		}
 	}
@@ -146,9 +157,28 @@ func (a *Agent) closeLeft() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var errs []error
-	for _, instance := range a.left {
-		errs = append(errs, instance.Close())
+	for _, left := range a.left {
+		errs = append(errs, left.Close())
 	}
 	a.left = nil
 	return errors.Join(errs...)
+}
+
+// subnetFileOf returns the network of this host, other than except, whose subnet file is at path in the current
+// configuration, or "" if there is none. Networks with a block come first.
+func (a *Agent) subnetFileOf(path, except string) string {
+	var names []string
+	for _, n := range a.current().Networks {
+		names = append(names, n.Name)
+	}
+	a.mu.Lock()
+	names = append(names, slices.Sorted(maps.Keys(a.runners))...)
+	a.mu.Unlock()
+	for _, name := range names {
+		local, wanted := a.wanted(name)
+		if name != except && wanted && config.SamePath(local.SubnetFile, path) {
+			return name
+		}
+	}
+	return ""
 }

@@ -13,7 +13,7 @@ import (
 // ended, it removes the entry if isIntended reports that the agent stops on purpose, or if the agent gives up its
 // leases when it stops. After a fault the entry stays, and its check fails.
 func (a *Agent) keepRegistered(ctx context.Context, listener net.Addr, isIntended func() bool) {
-	store, ok := a.env.registry.(catalog.Catalog)
+	store, ok := a.env.Store.Registry.(catalog.Catalog)
 	if !ok {
 		return
 	}
@@ -22,14 +22,14 @@ func (a *Agent) keepRegistered(ctx context.Context, listener net.Addr, isIntende
 		Catalog:  store,
 		Listener: listener,
 		Describe: a.describe,
-		Health:   a.env.health.Report,
-		Outage:   a.env.outage,
-		SetBack:  a.env.setBack,
+		Health:   a.env.Reports.Health.Report,
+		Outage:   a.env.Store.Outage,
+		SetBack:  a.env.Store.SetBack,
 		Count: func(err error) {
-			a.env.telemetry.Count(telemetry.ServiceRegistrations, 1, telemetry.Result(err))
+			a.env.Reports.Telemetry.Count(telemetry.ServiceRegistrations, 1, telemetry.Result(err))
 		},
 	}
-	if namer, ok := a.env.registry.(registry.NodeNamer); ok {
+	if namer, ok := a.env.Store.Registry.(registry.NodeNamer); ok {
 		r.LocalNode = namer.NodeName
 	}
 	r.Run(ctx)
@@ -53,14 +53,14 @@ func (a *Agent) describe() catalog.Description {
 		if !ok {
 			continue
 		}
-		if lease, has := run.carries(); has {
+		if lease, has := run.Carries(); has {
 			d.Memberships = append(d.Memberships, catalog.Membership{
 				Network: name,
 				Backend: lease.Backend.Type,
 				Subnets: lease.Subnets,
 			})
 		}
-		if addrs := run.shown().local.Underlay.Addresses; len(addrs) > 0 && !d.Address.IsValid() {
+		if addrs := run.Status().Local.Underlay.Addresses; len(addrs) > 0 && !d.Address.IsValid() {
 			d.Address = addrs[0]
 		}
 	}

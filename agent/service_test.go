@@ -12,15 +12,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/faulty"
 	"github.com/lenonet/leno/registry/memory"
 )
 
 // serviceStore is a store with a service catalogue. name is the name that the store's own agent gives this host, "" if
 // it gives none.
 type serviceStore struct {
-	*outage
+	*faulty.Registry
 	name string
 
 	mu        sync.Mutex
@@ -30,7 +32,7 @@ type serviceStore struct {
 }
 
 func (c *serviceStore) NodeName(ctx context.Context) (string, error) {
-	return c.name, c.call(ctx, "NodeName", func(context.Context) error { return nil })
+	return c.name, c.Call(ctx, "NodeName", func(context.Context) error { return nil })
 }
 
 func (c *serviceStore) Announce(_ context.Context, s registry.Service, v registry.Verdict) error {
@@ -63,7 +65,7 @@ func (c *serviceStore) last() (registry.Service, registry.Verdict) {
 func TestAnnounce(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a")
-	c := &serviceStore{outage: a.registry, name: "here"}
+	c := &serviceStore{Registry: a.registry, name: "here"}
 	a.catalog = c
 	a.config.Consul.Service = "leno"
 	a.config.HTTP.Address = "127.0.0.1:0"
@@ -77,7 +79,7 @@ func TestAnnounce(t *testing.T) {
 			return nil
 		})
 	}
-	status := func() string { report, _ := a.agent.env.health.Report(); return report.Status }
+	status := func() string { report, _ := a.agent.env.Reports.Health.Report(); return report.Status }
 	a.ready()
 	a.check(health.Snapshot, api.Passing)
 	verdict(status(), "")
@@ -110,13 +112,13 @@ func TestAnnounce(t *testing.T) {
 func TestAnnouncedAnew(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a")
-	c := &serviceStore{outage: a.registry, name: "here"}
+	c := &serviceStore{Registry: a.registry, name: "here"}
 	a.catalog = c
 	a.config.Consul.Service = "leno"
 	a.start()
 	a.ready()
 	a.check(health.Snapshot, api.Passing)
-	lease, _, _ := mustRunner(t, a).lease.Get()
+	lease, _ := mustRunner(t, a).Lease()
 	announced := func(again bool) {
 		t.Helper()
 		eventually(t, func() error {
@@ -130,7 +132,7 @@ func TestAnnouncedAnew(t *testing.T) {
 	a.store.Restore(a.store.Backup())
 	a.rival("b", netip.Prefix{}) // wakes the watches
 	announced(true)
-	if now, _, _ := mustRunner(t, a).lease.Get(); now.ModifyIndex != lease.ModifyIndex {
+	if now, _ := mustRunner(t, a).Lease(); now.ModifyIndex != lease.ModifyIndex {
 		t.Errorf("the lease was written again: %+v", now)
 	}
 }
@@ -143,12 +145,12 @@ func TestWithdraw(t *testing.T) {
 		want  []string
 	}{
 		{"asked to stop", nil, []string{"leno-a"}},
-		{"ended by a fault", &LostError{Network: "n"}, nil},
+		{"ended by a fault", &lease.LostError{Network: "n"}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			a := newHost(t, memory.New(), "a")
-			c := &serviceStore{outage: a.registry, name: "here"}
+			c := &serviceStore{Registry: a.registry, name: "here"}
 			a.catalog = c
 			a.config.Consul.Service = "leno"
 			a.start().ready()

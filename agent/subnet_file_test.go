@@ -41,7 +41,7 @@ func (h *host) has(path, network string) {
 		if !ok {
 			return errors.New("no runner")
 		}
-		lease, held, _ := r.lease.Get()
+		lease, held := r.Lease()
 		if got := state.SubnetInFile(path); !held || got != lease.Subnet() {
 			return fmt.Errorf("%s has %s, network %s has %s", path, got, network, lease.Subnet())
 		}
@@ -151,7 +151,7 @@ func TestSubnetFileIsKept(t *testing.T) {
 	must(t, os.MkdirAll(filepath.Join(path, "x"), 0o755))
 	a.check(health.SubnetFile, api.Critical)
 	eventually(t, func() error {
-		if report, _ := a.agent.env.health.Report(); report.Ready {
+		if report, _ := a.agent.env.Reports.Health.Report(); report.Ready {
 			return errors.New("it is ready")
 		}
 		return nil
@@ -212,7 +212,7 @@ func TestSubnetFileMovesWithoutTheStore(t *testing.T) {
 			after := c.Networks[0].SubnetFile
 			text, err := os.ReadFile(before)
 			must(t, err)
-			a.registry.set(registry.ErrUnavailable)
+			a.registry.Set(registry.ErrUnavailable)
 			switch way {
 			case "restarted":
 				must(t, a.stop())
@@ -234,7 +234,7 @@ func TestSubnetFileMovesWithoutTheStore(t *testing.T) {
 			if stays := exists(before); stays != (way == "in the way") {
 				t.Errorf("the old subnet file is there: %t", stays)
 			}
-			a.registry.set(nil)
+			a.registry.Set(nil)
 			if way == "in the way" { // the old file stays until there is a new one
 				a.check(health.SubnetFile, api.Critical, after)
 				a.check(health.Lease, api.Passing)

@@ -16,7 +16,7 @@ import (
 func (a *Agent) notifySystemd(ctx context.Context) error {
 	ready := false
 	for {
-		report, changed := a.env.health.Report()
+		report, changed := a.env.Reports.Health.Report()
 		message := daemon.SdNotifyReady
 		switch {
 		case ready || !report.Ready:

@@ -5,37 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return !errors.Is(err, os.ErrNotExist)
-}
-
-// tree returns the paths below dir.
-func tree(t *testing.T, dir string) (out []string) {
-	t.Helper()
-	must(t, filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
-		out = append(out, strings.TrimPrefix(path, dir))
-		return err
-	}))
-	return out[1:]
 }
 
 // TestLeavingLeavesNothing: nothing of a network stays on the host, whatever made the host leave.
@@ -66,18 +52,17 @@ func TestLeavingLeavesNothing(t *testing.T) {
 			tt.leave(a)
 			a.applies("zero")
 			eventually(t, func() error {
-				_, held, _ := r.lease.Get()
+				_, held := r.Lease()
 				_, _, there := a.store.Get(leaseKey(subnet))
-				_, read, _ := r.snapshot.Get()
+				_, read := r.Leases().Snapshot()
 				names := a.wall.names()
-				v := r.shown()
-				report, _ := a.agent.env.health.Report()
+				v := r.Status()
+				report, _ := a.agent.env.Reports.Health.Report()
 				for what, wrong := range map[string]bool{
-					"subnet file": exists(r.local.SubnetFile), "state file": exists(state.Path(a.config.DataDir, "n")),
+					"subnet file": exists(r.Local().SubnetFile), "state file": exists(state.Path(a.config.DataDir, "n")),
 					"lease": held, "record": there, "snapshot": read, "firewall": names[len(names)-1] != "",
 					"ready":              len(report.Networks) > 0 && report.Networks[0].Ready,
-					"pools":              a.agent.env.pools.take("other", hostClaim{pools: mustPlan(t, "10.5.0.0/22").Prefixes()}) != "",
-					"what the API shows": len(v.local.Subnets) != 0 || v.local.Peers != 0 || v.datapath.Counter != nil,
+					"what the API shows": len(v.Local.Subnets) != 0 || v.Local.Peers != 0 || v.Datapath.Counter != nil,
 				} {
 					if wrong {
 						return errors.New(what + " is still there")
@@ -113,8 +98,7 @@ func TestLeaseGoesLast(t *testing.T) {
 			note("datapath", true)
 		}
 	})
-	a.registry.mu.Lock()
-	a.registry.before = func(call string) {
+	a.registry.SetBefore(func(call string) {
 		if call == "Release" {
 			if exists(a.config.Networks[0].SubnetFile) || exists(state.Path(a.config.DataDir, "n")) {
 				t.Error("released while the files are there")
@@ -124,88 +108,11 @@ func TestLeaseGoesLast(t *testing.T) {
 			}
 			note("lease", true)
 		}
-	}
-	a.registry.mu.Unlock()
+	})
 	must(t, a.stop())
 	note("end", false)
 	if diff := cmp.Diff([]string{"datapath", "lease", "end"}, order); diff != "" {
 		t.Error(diff)
-	}
-}
-
-// TestTearDown: tearing down goes on past failures, and removes by the state file what this process never built.
-func TestTearDown(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		fail  error
-		wall  error
-		story []string
-	}{
-		{"by the state file", nil, nil, []string{`recorder {"colour":"red"} [10.9.0.0/22]: zero`}},
-		{"backend fails", errors.New("no such device"), nil, nil},
-		{"firewall fails", nil, errors.New("no such table"), []string{`recorder {"colour":"red"} [10.9.0.0/22]: zero`}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			h := newHost(t, memory.New(), "a")
-			h.config.Networks[0].Pools = []config.Pool{{Prefix: mustPlan(t, "10.9.0.0/22")[0].Prefix}}
-			n, err := definition.FromBlock(h.config.Networks[0])
-			must(t, err)
-			must(t, h.store.Client().PutNetwork(context.Background(), n))
-			r := h.part()
-			l := testLease("a", 1, "s", 1)
-			claim := registry.Claim{Node: "a", NodeID: "id-a", PublicIPs: l.PublicIPs, MTU: 1450, Backend: l.Backend, TTL: config.Defaults().Lease.TTL}
-			l, err = h.store.Client().Acquire(context.Background(), n, claim)
-			must(t, err)
-			r.lease.Set(l)
-			must(t, state.Save(h.config.DataDir, state.Network{Network: "n", Subnets: l.Subnets, Session: l.Session,
-				Pools: n.Plan.Prefixes(), Backend: mustBackend(t, "recorder", `{"colour":"red"}`)}))
-			must(t, state.WriteFile(r.local.SubnetFile, []byte("LENO_SUBNET=10.5.1.1/24\nLENO_MTU=1450\n"), 0o644))
-			for _, path := range []string{r.local.SubnetFile, state.Path(h.config.DataDir, "n"), state.PeersPath(h.config.DataDir, "n")} {
-				must(t, state.WriteFile(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".31415"), nil, 0o600))
-			}
-			must(t, os.WriteFile(state.Path(h.config.DataDir, "n")+".bad", nil, 0o600))
-			h.recorder.setFail(tt.fail)
-			h.wall.setErr(tt.wall)
-			r.tearDown(context.Background(), r.env.registry)
-			if diff := cmp.Diff(tt.story, h.recorder.story()); diff != "" {
-				t.Error(diff)
-			}
-			if built, open := h.recorder.open(); built != 1 || open != 0 {
-				t.Errorf("%d of %d backends are open", open, built)
-			}
-			if exists(r.local.SubnetFile) || exists(state.Path(h.config.DataDir, "n")) {
-				t.Error("files stay")
-			}
-			if got := tree(t, h.config.DataDir); len(got) != 0 {
-				t.Errorf("in the state directory %q stay", got)
-			}
-			if got := state.Unfinished(r.local.SubnetFile); len(got) != 0 {
-				t.Errorf("%q stay", got)
-			}
-			if keys := h.store.Keys(memory.Prefix + "/leases/n/1"); len(keys) != 0 {
-				t.Errorf("leases %v", keys)
-			}
-		})
-	}
-}
-
-// TestTearDownAfterTheEnd: tearing down does its work although its context has ended.
-func TestTearDownAfterTheEnd(t *testing.T) {
-	h := newHost(t, memory.New(), "a")
-	r := h.part()
-	l := testLease("a", 1, "s", 1)
-	h.store.Put(leaseKey(l.Subnet()), []byte("{}"))
-	r.lease.Set(l)
-	ended, cancel := context.WithCancel(context.Background())
-	cancel()
-	r.tearDown(ended, r.env.registry)
-	if h.registry.count("own Release") != 1 {
-		t.Error("the lease was not released")
-	}
-	r.lease.Set(l)
-	r.tearDown(ended, nil)
-	if h.registry.count("own Release") != 1 {
-		t.Error("released although it already was")
 	}
 }
 
@@ -221,7 +128,7 @@ func TestLeftPoolsAreFree(t *testing.T) {
 	c.Networks[1] = second
 	must(t, a.agent.Reload(context.Background(), c))
 	eventually(t, func() error {
-		if r, ok := a.agent.runner("m"); !ok || r.shown().local.State == "starting" {
+		if r, ok := a.agent.runner("m"); !ok || r.Status().Local.State == "starting" {
 			return errors.New("m does not wait")
 		}
 		return nil
@@ -253,21 +160,9 @@ func TestLeftOverRestart(t *testing.T) {
 		if !slices.Contains(a.recorder.all(), "zero") {
 			return errors.New("the datapath stays")
 		}
-		if report, _ := a.agent.env.health.Report(); len(report.Networks) != 1 {
+		if report, _ := a.agent.env.Reports.Health.Report(); len(report.Networks) != 1 {
 			return fmt.Errorf("health of a network that was left: %+v", report.Networks)
 		}
 		return nil
 	})
-}
-
-// TestTearDownLeavesTheFilesOfOthers: a subnet file that another program has written by now stays.
-func TestTearDownLeavesTheFilesOfOthers(t *testing.T) {
-	h := newHost(t, memory.New(), "a")
-	r := h.part()
-	const theirs = "FLANNEL_SUBNET=10.9.1.1/24\n"
-	must(t, state.WriteFile(r.local.SubnetFile, []byte(theirs), 0o644))
-	r.tearDown(context.Background(), nil)
-	if data, err := os.ReadFile(r.local.SubnetFile); err != nil || string(data) != theirs {
-		t.Errorf("%q, %v", data, err)
-	}
 }

@@ -1,12 +1,12 @@
-// Package peers knows the other hosts of one network.
 package peers
 
 import (
 	"cmp"
-	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
@@ -16,12 +16,16 @@ import (
 // the held one, otherwise the newest. The others only wait for their hold to end. Lapsed leases stay peers until their
 // record is removed, because their host may well be alive.
 func Of(leases []registry.Lease, own registry.Lease) []backend.Peer {
-	current := OfHosts(leases, func(l registry.Lease) bool { return l.NodeID != own.NodeID && l.Slot != own.Slot })
+	current := leasesOfHosts(leases, func(l registry.Lease) bool { return l.NodeID != own.NodeID && l.Slot != own.Slot })
 	out := make([]backend.Peer, 0, len(current))
 	for _, l := range current {
 		out = append(out, backend.Peer{
-			Node: l.Node, Subnets: l.Subnets, PublicIPs: l.PublicIPs,
-			Backend: l.Backend.Type, Attributes: l.Backend.Options(), Precedence: precedence(l),
+			Node:       l.Node,
+			Subnets:    l.Subnets,
+			PublicIPs:  l.PublicIPs,
+			Backend:    l.Backend.Type,
+			Attributes: l.Backend.Options(),
+			Precedence: precedence(l),
 		})
 	}
 	slices.SortFunc(out, func(a, b backend.Peer) int {
@@ -30,8 +34,8 @@ func Of(leases []registry.Lease, own registry.Lease) []backend.Peer {
 	return out
 }
 
-// OfHosts returns the current lease of each host, by node id, among the leases that wanted accepts.
-func OfHosts(leases []registry.Lease, wanted func(registry.Lease) bool) map[string]registry.Lease {
+// leasesOfHosts returns the current lease of each host, by node id, among the leases that wanted accepts.
+func leasesOfHosts(leases []registry.Lease, wanted func(registry.Lease) bool) map[string]registry.Lease {
 	out := map[string]registry.Lease{}
 	for _, l := range leases {
 		if !wanted(l) {
@@ -66,26 +70,28 @@ func fresher(a, b registry.Lease) bool {
 	return cmp.Compare(a.ModifyIndex, b.ModifyIndex) > 0
 }
 
-// Conflicts describes the held leases of other hosts that have this host's name, id or address. It names the first
-// three and counts the others, and returns "" if there are none. Such leases exist if two hosts claimed at the same
-// moment and did not see each other.
-func Conflicts(leases []registry.Lease, own registry.Lease) string {
-	const most = 3
-	self := registry.Claim{Node: own.Node, NodeID: own.NodeID, PublicIPs: own.PublicIPs, Session: own.Session, Since: own.ModifyIndex}
-	var out []string
+// List returns the peers of the host that holds own, sorted by name, for the API. skipped are those that the backend
+// left out. The traffic counters are missing: the caller adds them.
+func List(leases []registry.Lease, own registry.Lease, skipped []backend.Skip) api.PeerList {
+	held := map[netip.Prefix]bool{} // by subnet, since two records of the same name may differ
 	for _, l := range leases {
-		if l.NodeID == own.NodeID && l.Slot == own.Slot {
-			continue // our own record, which may be newer than own; watchOwn watches it
-		}
-		if l.Missing {
-			continue // it does not show whether its host is alive
-		}
-		if err := registry.Duplicate(l, self); err != nil {
-			out = append(out, err.Error())
-		}
+		held[l.Subnet()] = l.Held()
 	}
-	if len(out) > most {
-		out = append(out[:most], fmt.Sprintf("and %d more", len(out)-most))
+	reasons := map[string]string{}
+	for _, s := range skipped {
+		reasons[s.Node] = s.Reason
 	}
-	return strings.Join(out, "; ")
+	out := api.PeerList{Peers: []api.Peer{}}
+	for _, p := range Of(leases, own) {
+		out.Peers = append(out.Peers, api.Peer{
+			Node:      p.Node,
+			Subnets:   p.Subnets,
+			PublicIPs: p.PublicIPs,
+			Backend:   p.Backend,
+			Held:      held[p.Subnets[0]],
+			Skipped:   reasons[p.Node],
+		})
+	}
+	slices.SortStableFunc(out.Peers, func(a, b api.Peer) int { return strings.Compare(a.Node, b.Node) })
+	return out
 }

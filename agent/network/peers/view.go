@@ -1,11 +1,45 @@
 package peers
 
-import "github.com/lenonet/leno/registry"
+import (
+	"errors"
+	"fmt"
+	"slices"
 
-// A View is what a datapath is made from. It is immutable. After a restart it is at first only as complete as the files
-// of the earlier process.
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/registry"
+)
+
+// A View is what a datapath is made from. One from Load is only as complete as the files of the earlier process. A View
+// is immutable: neither its fields nor what they refer to may be changed.
 type View struct {
 	Network registry.Network
-	Own     registry.Lease   // with at least slot, subnets and node id
+	Own     registry.Lease   // this host's; Load knows only its network, slot, subnets and node id
 	Leases  []registry.Lease // at least those of the other hosts
+}
+
+// Load returns the view of an earlier process that its files describe: before is what the state file has, and nodeID is
+// this host's. It returns an error if they are incomplete or contradict each other. Load checks them as strictly as
+// records that other hosts write.
+func Load(dataDir string, before state.Network, nodeID string) (View, error) {
+	file, err := state.LoadPeers(dataDir, before.Network)
+	if err != nil {
+		return View{}, fmt.Errorf("remembered peers: %w", err)
+	}
+	n, err := registry.ParseNetwork(before.Network, file.Definition)
+	if err != nil {
+		return View{}, fmt.Errorf("remembered definition: %w", err)
+	}
+	n.CreateIndex = file.Created
+	own := registry.Lease{Network: n.Name, NodeID: nodeID, Subnets: before.Subnets}
+	if own.Slot, err = n.Plan.Slot(before.Subnets[0]); err != nil {
+		return View{}, fmt.Errorf("remembered subnet: %w", err)
+	}
+	switch {
+	case before.Definition != file.Created || !before.Backend.Equal(n.Backend) ||
+		!slices.Equal(before.Pools, n.Plan.Prefixes()):
+		return View{}, errors.New("the remembered lease is of another definition than the peers")
+	case !slices.Equal(before.Subnets, n.Plan.Subnets(own.Slot)):
+		return View{}, fmt.Errorf("the remembered subnets %v are not those of slot %d", before.Subnets, own.Slot)
+	}
+	return View{Network: n, Own: own, Leases: file.ParseLeases(n)}, nil
 }

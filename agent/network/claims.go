@@ -1,0 +1,82 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// HostClaims records the addresses and ports that each of this host's networks uses. Two networks that overlap would
+// remove each other's routes, so the second one waits. It is safe for concurrent use.
+type HostClaims struct {
+	mu     sync.Mutex
+	claims map[string]hostClaim // by network
+}
+
+// hostClaim holds what one network uses on a host.
+type hostClaim struct {
+	pools []netip.Prefix
+	port  backend.Port // of its backend
+}
+
+// NewHostClaims returns an empty record.
+func NewHostClaims() *HostClaims { return &HostClaims{claims: map[string]hostClaim{}} }
+
+// take replaces a network's claim, unless it conflicts with that of another network. It returns the conflict, or "" if
+// there is none.
+func (p *HostClaims) take(network string, mine hostClaim) (reason string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, theirs := range p.claims {
+		if name == network {
+			continue
+		}
+		for _, pool := range mine.pools {
+			if i := slices.IndexFunc(theirs.pools, pool.Overlaps); i >= 0 {
+				return fmt.Sprintf("its pool %s overlaps %s of network %q on this host", pool, theirs.pools[i], name)
+			}
+		}
+		if mine.port.Collides(theirs.port) {
+			return fmt.Sprintf("it needs %s on this host", mine.port.Against(theirs.port, strconv.Quote(name)))
+		}
+	}
+	p.claims[network] = mine
+	return ""
+}
+
+// give removes a network's claim.
+func (p *HostClaims) give(network string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.claims, network)
+}
+
+// awaitClaims blocks until no other network of this host uses what n needs. A datapath that was only resumed gives up
+// its claim while it waits. Otherwise two networks that exchanged their pools while no agent was running would wait for
+// each other.
+func (r *Runner) awaitClaims(ctx context.Context, n registry.Network, mine hostClaim) error {
+	backoff := retry.NewBackoff()
+	for {
+		reason := r.deps.Claims.take(n.Name, mine)
+		if reason == "" {
+			return nil
+		}
+		if r.datapath.StopResumed() {
+			r.datapath.Close()
+			r.settle()
+			r.deps.Claims.give(n.Name)
+		}
+		r.report.Wait(health.Network, reason)
+		if err := backoff.Wait(ctx); err != nil {
+			return err
+		}
+	}
+}

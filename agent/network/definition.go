@@ -1,0 +1,469 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/peers"
+	"github.com/lenonet/leno/agent/network/report"
+	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// A network ends only when an operator deletes it, which leaves a registry.Deletion in the store. A definition that is
+// missing without one was lost: the hosts that use it, or remember it, keep it in force and restore it.
+
+// A knownDefinition is the definition of a network as this host last knew it.
+type knownDefinition struct {
+	network registry.Network
+	used    time.Time // when it was last known to be in force
+	// confirmed is true if this process has read the definition from the store, and therefore knows of every change
+	// since. Otherwise an earlier process wrote it down.
+	confirmed bool
+	earlier   []uint64 // ModifyIndexes of previous versions, from the state file
+}
+
+// usable reports whether a host may keep the definition in force when the store has none. If it was last used so long
+// ago that the record of a deletion may have been removed again, nothing shows what became of the network.
+func (k *knownDefinition) usable() bool {
+	return k != nil && (k.confirmed || time.Since(k.used) < registry.DeletionKept)
+}
+
+// restoreAfter returns how long to wait before a lost definition is restored. Hosts that use it come before those that
+// only remember it, because the latter may have missed a change. A host whose own block defines the same network waits
+// no longer than the former.
+func (k *knownDefinition) restoreAfter(local config.Network, p retry.Policy) time.Duration {
+	d := p.RestoreRemembered
+	if own, err := definition.FromBlock(local); k.confirmed || err == nil && len(definition.Differences(own, k.network)) == 0 {
+		d = p.RestoreInUse
+	}
+	return d + rand.N(d)
+}
+
+// supersedes reports whether n, the version in the store, is older than the known one: the store was set back to a
+// state before the last change. In a new cluster in which a snapshot was restored, the record has the same CreateIndex
+// as in the old cluster, and later versions get indexes that may be lower than those of the old one. What an earlier
+// process wrote down may be from the old cluster. Unless the known definition is confirmed, n therefore counts as older
+// only if this host has seen that version itself.
+func (k *knownDefinition) supersedes(n registry.Network) bool {
+	return k != nil && k.network.CreateIndex == n.CreateIndex && k.network.ModifyIndex > n.ModifyIndex &&
+		(k.confirmed || slices.Contains(k.earlier, n.ModifyIndex)) && len(definition.Differences(k.network, n)) > 0
+}
+
+// rememberedDefinition returns the definition that an earlier process wrote down, or nil if there is none.
+func rememberedDefinition(dataDir, network string) *knownDefinition {
+	before, err := state.Load(dataDir, network)
+	if err != nil || len(before.Record) == 0 {
+		return nil
+	}
+	n, err := registry.ParseNetwork(network, before.Record)
+	if err != nil {
+		return nil
+	}
+	n.CreateIndex, n.ModifyIndex = before.Definition, before.RecordIndex
+	return &knownDefinition{network: n, used: before.Renewed, earlier: before.Earlier}
+}
+
+// A definitionKeeper finds the definition of one network and keeps it in force. Its methods must be called one after
+// the other, except now, wasLeft, differs, inForce and definedReason, which are safe for concurrent use.
+type definitionKeeper struct {
+	deps     *Deps
+	config   config.Config // the agent's, as it was when the runner was created
+	local    config.Network
+	report   *report.Reporter
+	noteLoss func() // is called when the store has lost the network's definition, and probably leases with it
+
+	known    *knownDefinition   // nil if this host does not know one
+	deletion *registry.Deletion // of the network, as far as this host knows; nil for none
+	missing  time.Time          // since when other hosts have been seen in a network without a definition
+
+	left   atomic.Bool // this host has left the network because it was deleted
+	status guardedDefinition
+}
+
+// guardedDefinition guards a definitionStatus.
+type guardedDefinition struct {
+	mu  sync.Mutex
+	now definitionStatus
+}
+
+// A definitionStatus is what the API shows of a network's definition.
+type definitionStatus struct {
+	network registry.Network // the definition in force
+	defined bool
+	differs []string // where this host's block differs from it
+	applied uint64   // the ModifyIndex of the version that the datapath was made from, 0 for none
+}
+
+// now returns what the API shows of the definition.
+func (d *definitionKeeper) now() definitionStatus {
+	d.status.mu.Lock()
+	defer d.status.mu.Unlock()
+	return d.status.now
+}
+
+// update changes the status and wakes the readers of the API.
+func (d *definitionKeeper) update(change func(*definitionStatus)) {
+	d.status.mu.Lock()
+	change(&d.status.now)
+	d.status.mu.Unlock()
+	d.report.Changed()
+}
+
+// wasLeft reports whether this host has left the network because it was deleted.
+func (d *definitionKeeper) wasLeft() bool { return d.left.Load() }
+
+// recall reads what an earlier process, or an earlier runner of this process, knew.
+func (d *definitionKeeper) recall() {
+	if d.known == nil {
+		d.known = rememberedDefinition(d.config.DataDir, d.local.Name)
+	}
+	d.recallDeletion()
+	if d.known.usable() { // until the store says otherwise
+		d.update(func(s *definitionStatus) { s.network, s.defined = d.known.network, true })
+	}
+}
+
+// forget ends the network on this host, because it was deleted.
+func (d *definitionKeeper) forget() {
+	d.known = nil
+	d.update(func(s *definitionStatus) { s.defined = false })
+	d.abandon()
+}
+
+// await blocks until this host knows the network's definition: from the store or, if the store has lost it,
+// from its own memory. If there has never been a definition, it stores the one in this host's block.
+func (d *definitionKeeper) await(ctx context.Context) (registry.Network, error) {
+	backoff := d.deps.Store.Outage.NewLoop()
+	for {
+		_, _, networksChanged := d.deps.Store.Networks.Get()
+		n, err := d.find(ctx)
+		if ctx.Err() != nil {
+			return registry.Network{}, ctx.Err()
+		}
+		d.report.Used(report.Definition, err)
+		if err == nil || errors.Is(err, errNetworkGone) {
+			return n, err
+		}
+		reason := fmt.Sprintf("waiting for the store: %v", err)
+		deleted := &registry.DeletedError{}
+		switch {
+		case errors.As(err, &deleted) && report.Away(err):
+			reason = fmt.Sprintf("%v; `leno network apply` defines the network again", err)
+		case errors.As(err, &deleted):
+			reason = fmt.Sprintf("the network was deleted at %s: `leno network apply` defines it again",
+				deleted.Time.UTC().Format(time.RFC3339))
+		case errors.Is(err, registry.ErrNetworkNotFound):
+			reason = "waiting for the network to be defined: use `leno network apply` or give its block a prefix"
+		case errors.Is(err, definition.ErrNotDefinable), errors.Is(err, errDefinitionLost):
+			reason = err.Error()
+		case errors.Is(err, registry.ErrInvalid):
+			reason = fmt.Sprintf("the network's definition cannot be used: %v", err)
+		case errors.Is(err, registry.ErrToken):
+			reason = fmt.Sprintf("waiting for a token: %v", err)
+		case errors.Is(err, registry.ErrDenied):
+			reason = fmt.Sprintf("waiting for rights: %v", err)
+		}
+		d.report.Wait(health.Network, reason)
+		if err := backoff.Wait(ctx, err, networksChanged); err != nil {
+			return registry.Network{}, err
+		}
+	}
+}
+
+// find returns the definition in force. It returns errNetworkGone if the network was deleted and this host still
+// takes part in it.
+func (d *definitionKeeper) find(ctx context.Context) (registry.Network, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	asked := time.Now()
+	n, err := d.deps.Store.Registry.Network(ctx, d.local.Name)
+	deleted := &registry.DeletedError{}
+	if errors.Is(err, registry.ErrNetworkNotFound) && !errors.As(err, &deleted) {
+		if lost := d.lostDeletion(); lost != nil {
+			n, err = d.restoreDeletion(ctx, lost)
+		}
+	}
+	switch {
+	case errors.As(err, &deleted):
+		if d.known == nil {
+			d.rememberDeletion(deleted.Deletion)
+			d.abandon()
+			return n, err
+		}
+		if deleted.Ends(d.known.network, d.known.used) {
+			d.rememberDeletion(deleted.Deletion)
+			return n, errNetworkGone
+		}
+		n, err = d.known.network, nil
+	case errors.Is(err, registry.ErrNetworkNotFound) && d.known.usable():
+		d.noteLoss()
+		n, err = d.known.network, nil
+	case errors.Is(err, registry.ErrInvalid) && d.known.usable():
+		n, err = d.known.network, nil
+	case errors.Is(err, registry.ErrNetworkNotFound) && len(d.local.Pools) > 0:
+		if n, err = d.define(ctx); err == nil {
+			d.confirm(n, asked)
+		}
+	case err == nil && d.known.supersedes(n):
+		n = d.known.network
+	case err == nil:
+		d.confirm(n, asked)
+	}
+	if err != nil {
+		return n, err
+	}
+	differs := d.differs(n)
+	d.update(func(s *definitionStatus) { s.network, s.defined, s.differs = n, true, differs })
+	d.left.Store(false) // last: see abandon
+	if len(differs) > 0 {
+		d.report.Log().Warn("the network's definition in the store wins over the configuration",
+			"differs", strings.Join(differs, "; "))
+	}
+	return n, nil
+}
+
+// abandon makes the agent end this runner if the network has no block.
+func (d *definitionKeeper) abandon() {
+	d.left.Store(true)
+	d.deps.Left.Set(struct{}{})
+}
+
+// confirm records that the store has the definition. asked is when the store was asked for it: since then, this process
+// may have been suspended and the network deleted.
+func (d *definitionKeeper) confirm(n registry.Network, asked time.Time) {
+	d.known = &knownDefinition{network: n, used: asked, confirmed: true}
+	d.forgetDeletion()
+}
+
+// definedElsewhere returns an errDefinitionLost if other hosts have sessions for the network. They know its definition,
+// which may differ from this host's block, and restore it. This host does not wait for hosts that cannot do so once
+// their sessions would have ended.
+func (d *definitionKeeper) definedElsewhere(ctx context.Context) error {
+	holders, err := d.deps.Store.Registry.Holders(ctx, d.local.Name)
+	if err != nil {
+		return err
+	}
+	var nodes []string
+	for _, h := range holders {
+		if h.Node != d.deps.Identity.Get().Node && !slices.Contains(nodes, h.Node) {
+			nodes = append(nodes, h.Node)
+		}
+	}
+	switch {
+	case len(nodes) == 0:
+		d.missing = time.Time{}
+		return nil
+	case d.missing.IsZero():
+		d.missing = time.Now()
+	case time.Since(d.missing) > peers.SettleTime(d.config.Lease):
+		return nil
+	}
+	d.noteLoss()
+	return fmt.Errorf("%w: waiting for %s to put it back", errDefinitionLost, definition.FirstFew(nodes))
+}
+
+// define stores the definition in this host's block, unless a network in the store conflicts with it, or other hosts
+// take part in this network and know its definition.
+func (d *definitionKeeper) define(ctx context.Context) (registry.Network, error) {
+	n, err := definition.FromBlock(d.local)
+	if err != nil {
+		return n, err
+	}
+	if err := d.definedElsewhere(ctx); err != nil {
+		return n, err
+	}
+	set, _, err := d.deps.Store.Registry.WatchNetworks(ctx, 0)
+	if err != nil {
+		return n, fmt.Errorf("read the other networks: %w", err)
+	}
+	if err := definition.CheckBlock(n, set.Networks, d.deps.Datapaths.Backends); err != nil {
+		return n, err
+	}
+	n.ModifyIndex = registry.Absent
+	switch err := d.deps.Store.Registry.PutNetwork(ctx, n); {
+	case err == nil:
+		d.report.Log().Info("network defined", "pools", n.Plan.Prefixes(), "backend", n.Backend.Type)
+	case !errors.Is(err, registry.ErrConflict): // another host was first, or an operator has deleted the network
+		return n, fmt.Errorf("define the network: %w", err)
+	}
+	return d.deps.Store.Registry.Network(ctx, d.local.Name)
+}
+
+// differs returns where the block of this host differs from the definition n. A block without pools does not differ.
+func (d *definitionKeeper) differs(n registry.Network) []string {
+	if len(d.local.Pools) == 0 {
+		return nil
+	}
+	own, err := definition.FromBlock(d.local)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	return definition.Differences(own, n)
+}
+
+// watch keeps the definition n in force until the store has another one or the network was deleted, and
+// returns which of the two as an error. It restores a definition that the store has lost. A record that cannot be used
+// changes nothing.
+func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error {
+	backoff := d.deps.Store.Outage.NewLoop()
+	var restore time.Time // when to restore a lost definition, zero while it is not lost
+	troubled := false     // the check reports a problem
+	for {
+		known, read, changed := d.deps.Store.Networks.Get()
+		verdict := definitionInForce
+		// The set of all networks may have been read at another time, so the store is asked for this one.
+		now, found := known.Set.Find(n.Name)
+		if read && (!found || now.ModifyIndex != n.ModifyIndex || now.CreateIndex != n.CreateIndex) {
+			var err error
+			verdict, err = d.compare(ctx, &n)
+			switch {
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case errors.Is(err, errDefinitionChanged), errors.Is(err, errNetworkGone):
+				return err
+			case err != nil:
+				if err := backoff.Wait(ctx, err, changed); err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		if verdict == definitionLost {
+			d.noteLoss()
+		}
+		var due <-chan time.Time
+		switch {
+		case verdict == definitionInForce:
+			if troubled {
+				d.report.Check(health.Network, api.Passing, d.definedReason())
+			}
+			restore, troubled = time.Time{}, false
+		case verdict == definitionUnreadable:
+			troubled = true
+		case restore.IsZero():
+			restore, troubled = time.Now().Add(d.known.restoreAfter(d.local, d.deps.Store.Outage.Policy)), true
+			d.report.Log().Warn("the store has lost the network's definition, packets keep flowing")
+			d.report.Check(health.Network, api.Warning,
+				"the store has lost the network's definition, which stays in force; putting it back")
+			due = time.After(time.Until(restore))
+		case time.Now().Before(restore):
+			due = time.After(time.Until(restore))
+		default:
+			if err := d.restore(ctx, n); err != nil {
+				d.report.Check(health.Network, api.Warning, fmt.Sprintf(
+					"the store has lost the network's definition, which stays in force, "+
+						"and this agent cannot put it back: %v; `leno network apply` puts it back", err))
+				if err := backoff.Wait(ctx, err, changed); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		case <-due:
+		}
+	}
+}
+
+// A definitionVerdict says how the store's record relates to the definition in force.
+type definitionVerdict int
+
+const (
+	definitionInForce    definitionVerdict = iota // the store has it
+	definitionLost                                // the store has none, an older one, or an older deletion
+	definitionUnreadable                          // the store has a record that cannot be used
+)
+
+// compare reads the definition from the store and compares it with n, the one in force. A version with the
+// same content replaces n. The error is errDefinitionChanged, errNetworkGone, or the store's.
+func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (definitionVerdict, error) {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	asked := time.Now()
+	now, err := d.deps.Store.Registry.Network(call, n.Name)
+	deleted := &registry.DeletedError{}
+	switch {
+	case errors.As(err, &deleted):
+		if deleted.Ends(*n, d.known.used) {
+			d.rememberDeletion(deleted.Deletion)
+			return 0, errNetworkGone
+		}
+		return definitionLost, nil
+	case errors.Is(err, registry.ErrNetworkNotFound), err == nil && d.known.supersedes(now):
+		return definitionLost, nil
+	case errors.Is(err, registry.ErrInvalid):
+		reason := registry.Shorten(strings.TrimPrefix(err.Error(), "network "+n.Name+": "), registry.MaxShownReason)
+		d.report.Check(health.Network, api.Warning,
+			"the definition in the store cannot be used, the one before stays in force: "+reason)
+		return definitionUnreadable, nil
+	case err != nil:
+		return 0, err
+	case len(definition.Differences(now, *n)) > 0:
+		return 0, errDefinitionChanged
+	}
+	*n = now
+	d.confirm(now, asked)
+	differs := d.differs(now)
+	d.update(func(s *definitionStatus) {
+		if s.applied == s.network.ModifyIndex { // the datapath was built from the previous version
+			s.applied = now.ModifyIndex
+		}
+		s.network, s.differs = now, differs
+	})
+	return definitionInForce, nil
+}
+
+// restore writes n to a store that has lost it, or its last change.
+func (d *definitionKeeper) restore(ctx context.Context, n registry.Network) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	have, err := d.deps.Store.Registry.Network(ctx, n.Name)
+	deleted := &registry.DeletedError{}
+	version := have.ModifyIndex
+	switch {
+	case errors.As(err, &deleted) && deleted.Ends(n, d.known.used):
+		return nil // it was deleted in the meantime
+	case errors.As(err, &deleted):
+		version = deleted.ModifyIndex
+	case errors.Is(err, registry.ErrNetworkNotFound):
+		version = registry.Absent // a record that is written from now on may be a deletion
+	case err != nil:
+		return err
+	case !d.known.supersedes(have):
+		return nil // another host has restored it, or it was defined differently
+	}
+	n.CreateIndex, n.ModifyIndex = 0, version
+	switch err := d.deps.Store.Registry.PutNetwork(ctx, n); {
+	case errors.Is(err, registry.ErrConflict): // another host was first, or an operator has deleted the network
+		return nil
+	case err != nil:
+		return err
+	}
+	d.report.Log().Warn("the store had lost the network or its last change, put back")
+	d.report.Event(api.EventStore, api.Warning, "the store had lost the network's definition, put back", nil)
+	return nil
+}
+
+// inForce returns n with the indexes that it has in the store now.
+func (d *definitionKeeper) inForce(n registry.Network) registry.Network {
+	if now := d.now().network; now.Name == n.Name && len(definition.Differences(now, n)) == 0 {
+		return now
+	}
+	return n
+}

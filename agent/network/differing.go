@@ -1,0 +1,41 @@
+package network
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/lenonet/leno/agent/config"
+)
+
+// definedReason returns the reason of the check `network` for a network that is defined.
+func (d *definitionKeeper) definedReason() string {
+	if differs := d.now().differs; len(differs) > 0 {
+		return "defined; " + Differing(d.config, d.local.Name, differs)
+	}
+	return "defined"
+}
+
+// Differing returns a sentence which says that a network's block has no effect where it differs from the definition in
+// the store, and which command makes it take effect.
+func Differing(c config.Config, network string, differs []string) string {
+	return fmt.Sprintf("the definition in Consul stays in force, and the block differs from it: %s; "+
+		"to change the network on all hosts, run: leno network apply %s",
+		strings.Join(differs, "; "), blockFile(c, network))
+}
+
+// blockFile returns the path of the file with a network's block, quoted for a shell if necessary, or "FILE" if the path
+// is not known.
+func blockFile(c config.Config, network string) string {
+	file := c.NetworkFiles[network]
+	if file == "" {
+		return "FILE"
+	}
+	if whole, err := filepath.Abs(file); err == nil {
+		file = whole
+	}
+	if strings.ContainsAny(file, " \t'\"\\$`*?[]{}()<>|&;#~!") {
+		return "'" + strings.ReplaceAll(file, "'", `'\''`) + "'"
+	}
+	return file
+}

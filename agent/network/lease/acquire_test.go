@@ -1,0 +1,246 @@
+package lease
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+func TestAcquire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		if c := a.checked(health.Lease); c.Status != api.Critical && c.Status != "" {
+			t.Errorf("before the first claim: %+v", c)
+		}
+		a.start()
+		lease := a.held()
+		if c := a.checked(health.Lease); c.Reason != lease.Subnet().String()+" is held" {
+			t.Errorf("check %q", c.Reason)
+		}
+		if c := a.checked(health.Conflict); c.Status != api.Passing {
+			t.Errorf("%+v", c)
+		}
+		if got := a.changes(); !slices.Equal(got, []string{"taken " + lease.Subnet().String()}) {
+			t.Errorf("events %q", got)
+		}
+		s := a.keeper.Status()
+		if !s.IsHeld() || s.Lease.Session != lease.Session || s.Renewed.IsZero() || s.Revoked.IsValid() {
+			t.Errorf("%+v", s)
+		}
+		a.restart().held()
+		if again := a.lease(); again.Session != lease.Session || again.Subnet() != lease.Subnet() {
+			t.Errorf("the next process has %+v, this one had %+v", again, lease)
+		}
+	})
+}
+
+// TestAcquireWaits: the check, the state and the log say why there is no lease. An answer of the store settles what was
+// resumed; an error that is no answer does not.
+func TestAcquireWaits(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		err      error
+		resumed  string
+		status   string
+		reason   string
+		answered bool
+	}{
+		{"full", registry.ErrNetworkFull, "", api.Critical, "waiting for a lease: network is full", true},
+		{"away", registry.ErrUnavailable, "", api.Critical, "waiting for a lease: the store is unavailable", false},
+		{"denied", registry.ErrDenied, "", api.Critical, "waiting for a lease: permission denied", false},
+		{"away, a datapath is carried on", registry.ErrUnavailable, "before the reload", api.Warning,
+			"10.5.9.0/24 is carried on as before the reload: waiting for a lease: the store is unavailable", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newHost(t, memory.New(), "a")
+				a.resumed = tt.resumed
+				a.registry.fail("Acquire", tt.err)
+				a.start()
+				synctest.Wait()
+				if c := a.checked(health.Lease); c.Status != tt.status || c.Reason != tt.reason {
+					t.Errorf("%s: %s", c.Status, c.Reason)
+				}
+				if got := a.keeper.report.State(); !strings.HasSuffix(tt.reason, got) || got == "" {
+					t.Errorf("state %q", got)
+				}
+				if s := a.keeper.Status(); s.IsHeld() || s.Problem == "" {
+					t.Errorf("%+v", s)
+				}
+				a.mu.Lock()
+				answered := a.answered
+				a.mu.Unlock()
+				if (answered > 0) != tt.answered {
+					t.Errorf("answered %d times", answered)
+				}
+				if failing := a.checked(health.Consul).Status == api.Warning; failing == tt.answered {
+					t.Errorf("the store's check is %+v", a.checked(health.Consul))
+				}
+				a.registry.fail("Acquire", nil)
+				a.held()
+				if c := a.checked(health.Consul); c.Status != api.Passing {
+					t.Errorf("the store's check is %+v", c)
+				}
+				if got := a.changes(); len(got) != 1 {
+					t.Errorf("events %q", got)
+				}
+			})
+		})
+	}
+}
+
+// TestClaimFollowsTheDefinition: a claim that waits for the network to be defined again is made as soon as it is,
+// before a host that knows nothing of the lease can take the subnet.
+func TestClaimFollowsTheDefinition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.registry.fail("Acquire", registry.ErrUnavailable)
+		a.start()
+		time.Sleep(5*time.Minute + 10*time.Millisecond)
+		a.registry.fail("Acquire", nil)
+		synctest.Wait()
+		if a.subnet().IsValid() {
+			t.Fatal("the claim did not wait")
+		}
+		a.networks.Set(struct{}{})
+		synctest.Wait()
+		if !a.subnet().IsValid() {
+			t.Error("no claim yet")
+		}
+	})
+}
+
+// TestClaimAfterALoss: a host that saw the store lose the network gives other hosts time to claim their subnets again,
+// unless it claims its own.
+func TestClaimAfterALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		a, b := newHost(t, store, "a").start(), newHost(t, store, "b")
+		lease := a.held()
+		a.end()
+		// b knew the network, and has seen the sessions in it.
+		empty(store)
+		must(t, store.Client().PutNetwork(t.Context(), definition(t)))
+		b.keeper.NoteLoss()
+		if b.keeper.LastLoss() != time.Now() {
+			t.Errorf("lost at %s", b.keeper.LastLoss())
+		}
+		if _, err := b.keeper.acquireOnce(t.Context(), b.network(), b.own()); !errors.Is(err, registry.ErrLeasesLost) {
+			t.Errorf("a newcomer: %v", err)
+		}
+		if lost := b.registry.claimed().Lost; lost != b.keeper.LastLoss() {
+			t.Errorf("claimed with a loss at %s", lost)
+		}
+		a.build().start()
+		if again := a.held(); again.Subnet() != lease.Subnet() {
+			t.Errorf("%s, before %s", again.Subnet(), lease.Subnet())
+		}
+		time.Sleep(b.options.Settings.TTL)
+		taken, err := b.keeper.acquireOnce(t.Context(), b.network(), b.own())
+		if must(t, err); taken.Subnet() == lease.Subnet() {
+			t.Errorf("the newcomer has %s, too", taken.Subnet())
+		}
+	})
+}
+
+// TestMoved: another subnet needs an operator, who sees it in the check until the keeper is reset.
+func TestMoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a").start()
+		before := a.held().Subnet()
+		must(t, a.store.Client().Revoke(t.Context(), "n", before))
+		a.eventually("another subnet", func() bool { return a.subnet() != before })
+		now := a.held().Subnet()
+		c := a.checked(health.Lease)
+		want := now.String() + " is held; it was " + before.String() + " until "
+		if !strings.HasPrefix(c.Reason, want) || !strings.HasSuffix(c.Reason, ", containers from before must be restarted") {
+			t.Errorf("check %q", c.Reason)
+		}
+		if got := a.changes(); !slices.Equal(got, []string{
+			"taken " + before.String(), "revoked " + before.String(), "renumbered " + now.String(),
+		}) {
+			t.Errorf("events %q", got)
+		}
+		a.keeper.Reset()
+		a.keeper.lease.Set(a.lease())
+		a.keeper.condition.setProblem("")
+		if c := a.checked(health.Lease); strings.Contains(c.Reason, "until") {
+			t.Errorf("after a reset: %q", c.Reason)
+		}
+	})
+}
+
+// TestMovedAndExit: the next process takes the subnet that this one got before it ended.
+func TestMovedAndExit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, saveErr := range []error{nil, errors.New("no space left")} {
+			a := newHost(t, memory.New(), "a").configure(func(o *Options) { o.Settings.OnLost = config.OnLostExit }).start()
+			before := a.held().Subnet()
+			a.mu.Lock()
+			a.saveErr = saveErr
+			a.mu.Unlock()
+			must(t, a.store.Client().Revoke(t.Context(), "n", before))
+			err := <-a.exited
+			var lost *LostError
+			if !errors.As(err, &lost) || lost.Old != before.String() || lost.New != a.subnet().String() || lost.New == lost.Old {
+				t.Fatalf("ended with %v", err)
+			}
+			if said := strings.Contains(a.log.String(), "state file does not know of the new subnet"); said != (saveErr != nil) {
+				t.Errorf("log:\n%s", a.log)
+			}
+			if saveErr == nil {
+				saved, err := a.options.State.Load()
+				if err != nil || saved.Subnets[0].String() != lost.New || saved.Revoked.IsValid() {
+					t.Errorf("saved %+v, %v", saved, err)
+				}
+			}
+			if now := a.restart().held().Subnet(); now.String() != lost.New {
+				t.Errorf("the next process has %s, want %s", now, lost.New)
+			}
+		}
+	})
+}
+
+func TestLostErrorNamesBothSubnets(t *testing.T) {
+	err := &LostError{Network: "n", Old: "10.5.1.0/24", New: "10.5.2.0/24"}
+	for _, word := range []string{"n", "10.5.1.0/24", "10.5.2.0/24", config.OnLostExit} {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%v does not name %s", err, word)
+		}
+	}
+}
+
+// TestOutgrownSubnet: a host whose subnet is outside the range for leases now must take another one.
+func TestOutgrownSubnet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		n := a.network()
+		n.Plan[0].Min, n.Plan[0].Max = netip.MustParseAddr("10.5.1.0"), netip.MustParseAddr("10.5.2.0")
+		must(t, a.store.Client().PutNetwork(t.Context(), n))
+		out := netip.MustParsePrefix("10.5.3.0/24")
+		if got := outgrown(n.Plan, out); got != out {
+			t.Errorf("outgrown: %s", got)
+		}
+		for _, in := range []string{"10.5.1.0/24", "10.6.1.0/24"} {
+			if got := outgrown(n.Plan, netip.MustParsePrefix(in)); got.IsValid() {
+				t.Errorf("%s is outgrown: %s", in, got)
+			}
+		}
+		must(t, state.Save(a.dir, state.Network{Network: "n", Subnets: []netip.Prefix{out}, Renewed: time.Now()}))
+		a.start()
+		if now := a.held().Subnet(); now == out || a.registry.claimed().Avoid != out {
+			t.Errorf("took %s, avoiding %s", now, a.registry.claimed().Avoid)
+		}
+	})
+}

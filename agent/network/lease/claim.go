@@ -1,0 +1,103 @@
+package lease
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/registry"
+)
+
+// Attributes are what other hosts need to know of this one.
+type Attributes struct {
+	PublicIPs []netip.Addr // underlay addresses, the first is the lease's public_ip
+	MTU       int          // of the overlay, in bytes
+	Backend   registry.Backend
+}
+
+// Claim returns this host's claim, which is complete from the first write. It names what this host holds or, before the
+// first lease of this process, what the state file says. A state file that cannot be used is set aside.
+func (k *Keeper) Claim(n registry.Network, a Attributes) registry.Claim {
+	id := k.o.Identity()
+	c := registry.Claim{
+		Node:      id.Node,
+		NodeID:    id.NodeID,
+		PublicIPs: a.PublicIPs,
+		MTU:       a.MTU,
+		Backend:   a.Backend,
+		TTL:       k.o.Settings.TTL,
+		Hold:      k.o.Settings.Hold,
+	}
+	if lease, held, _ := k.lease.Get(); held {
+		c.Session, c.Prefer, c.Since = lease.Session, lease.Subnet(), lease.ModifyIndex
+		c.Lately = isRecent(k.Status().Renewed, c.Hold)
+	} else {
+		k.addPrevious(n, &c)
+	}
+	return c
+}
+
+// addPrevious adds to a claim what this host held before, from the state file: the session, the subnet, whether it was
+// held lately, and the version of its record unless the network was created again since then. If the state file has no
+// subnet, the subnet comes from the subnet file, or else from the time before this host left the network.
+func (k *Keeper) addPrevious(n registry.Network, c *registry.Claim) {
+	before, err := k.o.State.Load()
+	switch unread := (*fs.PathError)(nil); {
+	case errors.As(err, &unread):
+		k.report.Log().Warn("starting without the state file, it cannot be read", "error", err)
+	case err != nil:
+		k.report.Log().Warn("starting without the state file, moved to .bad",
+			"error", errors.Join(err, k.o.State.SetAside()))
+	}
+	if before.Revoked.IsValid() {
+		k.revocation.set(before.Revoked)
+	}
+	c.Session = before.Session
+	if len(before.Subnets) == 0 {
+		if c.Prefer = state.SubnetInFile(k.o.SubnetFile); !c.Prefer.IsValid() {
+			c.Prefer = k.o.Former.Subnet(n.Name)
+		}
+		return
+	}
+	c.Prefer, c.Lately = before.Subnets[0], isRecent(before.Renewed, c.Hold)
+	if before.Definition == n.CreateIndex {
+		c.Since = before.Lease
+	}
+}
+
+// isRecent reports whether a lease renewed at that time cannot have been given to another host yet.
+func isRecent(renewed time.Time, hold time.Duration) bool { return time.Since(renewed) < hold }
+
+// outgrown returns the subnet if it is in the plan but outside the range for leases, otherwise the zero prefix. A host
+// must not keep such a subnet unless it is reserved for it.
+func outgrown(plan registry.Plan, subnet netip.Prefix) netip.Prefix {
+	if slot, err := plan.Slot(subnet); err != nil || plan.InRange(slot) {
+		return netip.Prefix{}
+	}
+	return subnet
+}
+
+// isSlotOf reports whether the lease's subnets are those of a slot of the plan. Only the address families that both
+// have are compared: leases stay valid when a plan gains or loses IPv6.
+func isSlotOf(plan registry.Plan, l registry.Lease) bool {
+	slot, err := plan.Slot(l.Subnet())
+	if err != nil {
+		return false
+	}
+	whole := plan.Subnets(slot)
+	both := min(len(l.Subnets), len(whole))
+	return slices.Equal(whole[:both], l.Subnets[:both])
+}
+
+// NoteLoss records that the store has lost the network's definition or its last change, and probably leases with it.
+// Claims then give other hosts time to claim their subnets again.
+func (k *Keeper) NoteLoss() { k.storeLoss.Set(time.Now()) }
+
+// LastLoss returns when NoteLoss was last called, or the zero time for never.
+func (k *Keeper) LastLoss() time.Time {
+	at, _, _ := k.storeLoss.Get()
+	return at
+}

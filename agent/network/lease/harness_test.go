@@ -1,0 +1,504 @@
+package lease
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/events"
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/report"
+	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/agent/telemetry"
+	"github.com/lenonet/leno/agent/watch"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A host keeps a lease of network "n" in a store. Its methods may be called in a synctest bubble only.
+type host struct {
+	t        testing.TB
+	store    *memory.Store
+	registry *faulty
+	options  Options
+	networks *watch.Value[struct{}]
+	board    *health.Board
+	events   *events.Log
+	log      *lockedBuffer
+	id       state.Identity
+	address  netip.Addr
+	dir      string
+
+	mu       sync.Mutex
+	answered int    // calls of Options.Answered
+	resumed  string // the end of "is carried on as", "" for nothing resumed
+	saveErr  error  // of Options.Save
+
+	keeper *Keeper
+	end    context.CancelFunc
+	exited chan error // has the result of Acquire or Keep
+}
+
+// newHost returns a host with a node name such as "a", which has not started. The network is defined with three slots,
+// 10.5.1.0/24 to 10.5.3.0/24, if the store has none.
+func newHost(t testing.TB, store *memory.Store, name string) *host {
+	t.Helper()
+	h := &host{
+		t:        t,
+		store:    store,
+		registry: newFaulty(store.Client()),
+		networks: watch.New[struct{}](),
+		id:       state.Identity{Node: name, NodeID: "id-" + name},
+		address:  netip.AddrFrom4([4]byte{192, 0, 2, name[0]}),
+		dir:      t.TempDir(),
+	}
+	if _, err := store.Client().Network(t.Context(), "n"); errors.Is(err, registry.ErrNetworkNotFound) {
+		must(t, store.Client().PutNetwork(t.Context(), definition(t)))
+	}
+	h.options = Options{
+		Network:    "n",
+		SubnetFile: filepath.Join(h.dir, "n.env"),
+		Settings: config.Lease{
+			TTL:         time.Minute,
+			RenewMargin: 40 * time.Second,
+			Hold:        time.Hour,
+			OnLost:      config.OnLostRenumber,
+		},
+		Former:   state.NewFormerSubnets(h.dir),
+		Identity: func() state.Identity { return h.id },
+		Registry: h.registry,
+		Outage:   retry.NewOutageDetector(nil, classify),
+		Networks: func() <-chan struct{} {
+			_, _, changed := h.networks.Get()
+			return changed
+		},
+		Resumed: func() (netip.Prefix, string, bool) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return netip.MustParsePrefix("10.5.9.0/24"), h.resumed, h.resumed != ""
+		},
+		Answered: func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.answered++
+		},
+		Save: func(n registry.Network, lease registry.Lease) error {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if h.saveErr != nil {
+				return h.saveErr
+			}
+			return h.save(n, lease)
+		},
+	}
+	h.build()
+	return h
+}
+
+// build makes the keeper of a new process. It finds the files of the process before.
+func (h *host) build() *host {
+	h.board, h.events, h.log = health.New(time.Now, nil), events.New(time.Now), &lockedBuffer{}
+	log := hclog.New(&hclog.LoggerOptions{Output: h.log, Level: hclog.Trace})
+	h.options.Report = report.New(report.Options{
+		Network:   "n",
+		Log:       log,
+		Health:    h.board,
+		Events:    h.events,
+		Telemetry: telemetry.New(telemetry.Config{}, log, func(*telemetry.Reading) {}),
+		Changed:   watch.New[struct{}](),
+	})
+	h.options.State = state.NewFile(h.dir, "n")
+	h.keeper = New(h.options)
+	return h
+}
+
+// start does what the runner of a network does with a keeper, until stop is called or the test ends. Settings must be
+// changed with configure.
+func (h *host) start() *host {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	k, n, exited := h.keeper, h.network(), make(chan error, 1)
+	var all sync.WaitGroup
+	all.Go(func() { k.RenewSession(ctx) })
+	all.Go(func() { h.saveLeases(ctx, k, n) })
+	all.Go(func() {
+		serving := make(chan error, 1)
+		round, stop := context.WithCancel(ctx)
+		go func() { // the send below waits for it
+			err := k.ServeReleases(round)
+			stop()
+			serving <- err
+		}()
+		err := h.round(round, k, n)
+		stop()
+		if <-serving; !k.IsReleased() {
+			exited <- err
+			return
+		}
+		k.Reset()
+		k.report.SetState(ReleasedAdvice)
+		k.ConfirmRelease()
+		k.RefuseReleases(ctx)
+		exited <- ErrReleased
+	})
+	stop := sync.OnceFunc(func() {
+		cancel()
+		all.Wait()
+		k.Close()
+	})
+	h.exited, h.end = exited, stop
+	h.t.Cleanup(stop)
+	return h
+}
+
+func (h *host) round(ctx context.Context, k *Keeper, n registry.Network) error {
+	var claim registry.Claim
+	lease, err := k.Acquire(ctx, n, func() registry.Claim {
+		claim = k.Claim(n, h.attributes())
+		return claim
+	})
+	if err != nil {
+		return err
+	}
+	k.SetClaim(claim)
+	return k.Keep(ctx, n, lease, claim)
+}
+
+// restart ends the process and starts another one.
+func (h *host) restart() *host {
+	h.t.Helper()
+	h.end()
+	return h.build().start()
+}
+
+func (h *host) configure(change func(*Options)) *host {
+	change(&h.options)
+	return h.build()
+}
+
+// saveLeases writes each lease down for the next process.
+func (h *host) saveLeases(ctx context.Context, k *Keeper, n registry.Network) {
+	for {
+		lease, held, changed := k.Lease().Get()
+		if held {
+			must(h.t, h.save(n, lease))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+func (h *host) save(n registry.Network, lease registry.Lease) error {
+	return h.options.State.Update(func(before state.Network, _ error) state.Network {
+		return state.Network{
+			Subnets:    lease.Subnets,
+			Session:    lease.Session,
+			Lease:      lease.ModifyIndex,
+			Definition: n.CreateIndex,
+			Renewed:    time.Now(),
+			Revoked:    h.keeper.Status().Revoked,
+			Backend:    n.Backend,
+		}
+	})
+}
+
+// network returns the definition in the store.
+func (h *host) network() registry.Network {
+	h.t.Helper()
+	n, err := h.store.Client().Network(context.Background(), "n")
+	must(h.t, err)
+	return n
+}
+
+func (h *host) attributes() Attributes {
+	return Attributes{PublicIPs: []netip.Addr{h.address}, MTU: 1450, Backend: vxlan()}
+}
+
+// own returns the claim of a host that never had a lease.
+func (h *host) own() registry.Claim { return h.keeper.Claim(h.network(), h.attributes()) }
+
+// lease returns the lease that the keeper publishes.
+func (h *host) lease() registry.Lease {
+	lease, _, _ := h.keeper.Lease().Get()
+	return lease
+}
+
+func (h *host) subnet() netip.Prefix { return h.lease().Subnet() }
+
+// record returns what the store has for a subnet.
+func (h *host) record(subnet netip.Prefix) (value, session string) {
+	data, session, _ := h.store.Get(leaseKey(subnet))
+	return string(data), session
+}
+
+// held waits until the lease is held, in the store too, and the check passes.
+func (h *host) held() registry.Lease {
+	h.t.Helper()
+	h.eventually("the lease is held", func() bool {
+		_, session := h.record(h.subnet())
+		return session != "" && session == h.lease().Session && h.checked(health.Lease).Status == api.Passing
+	})
+	return h.lease()
+}
+
+// eventually lets time pass until the condition is true, for at most ten minutes.
+func (h *host) eventually(what string, condition func() bool) {
+	h.t.Helper()
+	for end := time.Now().Add(10 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		synctest.Wait()
+		if condition() {
+			return
+		}
+		if time.Now().After(end) {
+			h.t.Fatalf("host %s: not so: %s\nlease check %+v\nlog:\n%s",
+				h.id.Node, what, h.checked(health.Lease), h.log)
+		}
+	}
+}
+
+// checked returns a check of the network.
+func (h *host) checked(name string) api.Check {
+	all, _ := h.board.Report()
+	for _, n := range all.Networks {
+		for _, c := range n.Checks {
+			if c.Name == name {
+				return c
+			}
+		}
+	}
+	return api.Check{}
+}
+
+// check waits until a check has the status and names all words.
+func (h *host) check(name, status string, words ...string) {
+	h.t.Helper()
+	h.eventually(name+" is "+status+": "+strings.Join(words, ", "), func() bool {
+		c := h.checked(name)
+		return c.Status == status && !slices.ContainsFunc(words, func(w string) bool {
+			return !strings.Contains(c.Reason, w)
+		})
+	})
+}
+
+// changes returns what the events say about the lease, for example "taken 10.5.1.0/24".
+func (h *host) changes() (out []string) {
+	all, _, _ := h.events.After(0, "n")
+	for _, v := range all {
+		if v.Kind == api.EventLease {
+			out = append(out, v.Fields["change"]+" "+v.Fields["subnet"])
+		}
+	}
+	return out
+}
+
+// rival takes a lease for another host, which has no keeper.
+func (h *host) rival(name string, prefer netip.Prefix) registry.Lease {
+	h.t.Helper()
+	lease, err := h.store.Client().Acquire(context.Background(), h.network(), registry.Claim{
+		Node:      name,
+		NodeID:    "id-" + name,
+		PublicIPs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, name[0]})},
+		MTU:       1450,
+		Backend:   vxlan(),
+		Prefer:    prefer,
+		TTL:       time.Hour,
+		Hold:      time.Hour,
+	})
+	must(h.t, err)
+	return lease
+}
+
+// put writes a lease's value into the store and keeps the lock.
+func (h *host) put(l registry.Lease) {
+	h.t.Helper()
+	value, err := registry.FormatLease(l)
+	must(h.t, err)
+	h.store.Put(leaseKey(l.Subnet()), value)
+}
+
+func leaseKey(subnet netip.Prefix) string {
+	return memory.Prefix + "/leases/n/" + registry.SubnetKey(subnet)
+}
+
+// empty deletes everything from the store, as restoring a backup may.
+func empty(store *memory.Store) {
+	for _, key := range store.Keys("") {
+		store.Delete(key)
+	}
+}
+
+func definition(t testing.TB) registry.Network {
+	t.Helper()
+	return registry.Network{Name: "n", Plan: plan(t, "10.5.0.0/22"), Backend: vxlan()}
+}
+
+func plan(t testing.TB, prefixes ...string) registry.Plan {
+	t.Helper()
+	var p registry.Plan
+	for _, s := range prefixes {
+		p = append(p, registry.Pool{Prefix: netip.MustParsePrefix(s)})
+	}
+	p, err := p.Normalize()
+	must(t, err)
+	return p
+}
+
+func vxlan() registry.Backend {
+	return registry.Backend{Type: "vxlan", Object: []byte(`{"type":"vxlan"}`)}
+}
+
+// classify is like the agent's.
+func classify(err error) retry.Class {
+	switch {
+	case errors.Is(err, registry.ErrUnavailable):
+		return retry.Unavailable
+	case errors.Is(err, registry.ErrDenied):
+		return retry.Denied
+	case errors.Is(err, registry.ErrNetworkFull), errors.Is(err, registry.ErrDuplicateNode):
+		return retry.NeedsOperator
+	}
+	return retry.Transient
+}
+
+// A faulty store fails calls as a test wants, and remembers them.
+type faulty struct {
+	registry.Registry
+	token string // "" for the agent's own
+	*faults
+}
+
+// faults are shared by all tokens of a host.
+type faults struct {
+	mu     sync.Mutex
+	errs   map[string]error       // by the name of the call, such as "Acquire"
+	times  map[string][]time.Time // of the calls, by "Acquire", or "Release under t" for the token t
+	claims []registry.Claim
+	// before is called before each call that does not fail, with the call's name, if it is not nil.
+	before func(call string)
+}
+
+func newFaulty(r registry.Registry) *faulty {
+	return &faulty{Registry: r, faults: &faults{errs: map[string]error{}, times: map[string][]time.Time{}}}
+}
+
+// fail makes calls of one kind fail; nil makes them work again.
+func (f *faults) fail(call string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.errs[call] = err
+}
+
+// at returns the times of calls.
+func (f *faults) at(call string) []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.times[call])
+}
+
+// claimed returns the last claim.
+func (f *faults) claimed() registry.Claim {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.claims[len(f.claims)-1]
+}
+
+// note remembers a call and returns its error.
+func (f *faulty) note(call string) error {
+	f.mu.Lock()
+	name := call
+	if f.token != "" {
+		name += " under " + f.token
+	}
+	f.times[name] = append(f.times[name], time.Now())
+	err, before := f.errs[call], f.before
+	f.mu.Unlock()
+	if err == nil && before != nil {
+		before(call)
+	}
+	return err
+}
+
+func (f *faulty) As(token string) registry.Registry {
+	return &faulty{Registry: f.Registry.As(token), token: token, faults: f.faults}
+}
+
+func (f *faulty) Network(ctx context.Context, name string) (registry.Network, error) {
+	if err := f.note("Network"); err != nil {
+		return registry.Network{}, err
+	}
+	return f.Registry.Network(ctx, name)
+}
+
+func (f *faulty) Acquire(ctx context.Context, n registry.Network, c registry.Claim) (registry.Lease, error) {
+	f.mu.Lock()
+	f.claims = append(f.claims, c)
+	f.mu.Unlock()
+	if err := f.note("Acquire"); err != nil {
+		return registry.Lease{}, err
+	}
+	return f.Registry.Acquire(ctx, n, c)
+}
+
+func (f *faulty) Renew(ctx context.Context, l registry.Lease) error {
+	if err := f.note("Renew"); err != nil {
+		return err
+	}
+	return f.Registry.Renew(ctx, l)
+}
+
+func (f *faulty) Release(ctx context.Context, l registry.Lease) error {
+	if err := f.note("Release"); err != nil {
+		return err
+	}
+	return f.Registry.Release(ctx, l)
+}
+
+func (f *faulty) WatchLease(
+	ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64,
+) (registry.Lease, uint64, error) {
+	if err := f.note("WatchLease"); err != nil {
+		return registry.Lease{}, 0, err
+	}
+	return f.Registry.WatchLease(ctx, n, subnet, after)
+}
+
+// A lockedBuffer is a log that may be read while it is written.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}

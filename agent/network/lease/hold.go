@@ -1,0 +1,165 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// trustedAfter is how long a lease must be held before a conflict about its record is forgotten.
+const trustedAfter = time.Minute
+
+// hold blocks while this host holds the lease. It returns the reason for the loss, or "" if the claim has changed or
+// the record must be written again for another reason.
+func (k *Keeper) hold(
+	ctx context.Context, n registry.Network, lease registry.Lease, claimChanged <-chan struct{},
+) (reason string, err error) {
+	g, watching := errgroup.WithContext(ctx)
+	over := errors.New("held no longer")
+	g.Go(func() (err error) {
+		if reason, err = k.watchRecord(watching, n, lease); err == nil {
+			err = over
+		}
+		return err
+	})
+	dead := false
+	g.Go(func() error {
+		trusted := time.NewTimer(trustedAfter)
+		defer trusted.Stop()
+		for {
+			session, _, ended := k.ended.Get()
+			if dead = session == lease.Session; dead {
+				return over
+			}
+			select {
+			case <-watching.Done():
+				return watching.Err()
+			case <-claimChanged:
+				return over
+			case <-ended:
+			case <-trusted.C:
+				k.conflicts.suspect("record", "")
+			}
+		}
+	})
+	if err := g.Wait(); !errors.Is(err, over) {
+		return "", err
+	}
+	if reason == "" && dead {
+		reason = "its session ended"
+	}
+	return reason, ctx.Err()
+}
+
+// reportLoss logs and reports the loss of a lease. The caller then takes it back, or takes another one if it was
+// revoked.
+func (k *Keeper) reportLoss(lease registry.Lease, reason string) {
+	subnet := lease.Subnet()
+	if k.revocation.revoked() == subnet {
+		k.report.Log().Error("lease was revoked, taking another subnet", "subnet", subnet)
+		k.report.Event(api.EventLease, api.Critical, fmt.Sprintf("%s was revoked, taking another subnet", subnet),
+			map[string]string{"change": "revoked", "subnet": subnet.String()})
+		k.condition.setProblem(fmt.Sprintf("%s was revoked, taking another subnet", subnet))
+		return
+	}
+	k.report.Log().Warn("lease was lost, taking it back", "subnet", subnet, "reason", reason)
+	k.report.Event(api.EventLease, api.Warning, fmt.Sprintf("%s was lost, taking it back: %s", subnet, reason),
+		map[string]string{"change": "lost", "subnet": subnet.String()})
+	k.condition.setProblem(fmt.Sprintf("%s was lost (%s), taking it back", subnet, reason))
+}
+
+// watchRecord watches this host's record until the host no longer holds it, and returns the reason. It returns "" if
+// the lease is still held but the record must be written again.
+func (k *Keeper) watchRecord(ctx context.Context, n registry.Network, lease registry.Lease) (string, error) {
+	backoff := k.o.Outage.NewLoop()
+	var index uint64
+	for {
+		now, next, err := k.o.Registry.WatchLease(ctx, n, lease.Subnet(), index)
+		switch {
+		case ctx.Err() != nil:
+			return "", ctx.Err()
+		case registry.RevokedFrom(err, lease.NodeID):
+			k.revocation.revoke(lease.Subnet())
+			return "it was revoked", nil
+		case errors.Is(err, registry.ErrLeaseNotFound), errors.Is(err, registry.ErrLeaseRevoked): // from another host
+			k.revocation.setAbsent(lease.Subnet())
+			return "its record is gone", nil
+		case errors.Is(err, registry.ErrInvalid):
+			return fmt.Sprintf("its record was overwritten: %v", err), nil
+		case err != nil:
+			if err := backoff.Wait(ctx, err, nil); err != nil {
+				return "", err
+			}
+			continue
+		}
+		v := judge(now, lease)
+		if v.conflict != "" {
+			k.conflicts.suspect("record", v.conflict)
+		}
+		if v.over {
+			return v.reason, nil
+		}
+		index = next
+	}
+}
+
+// A verdict says what a record in the store means for the host that holds its lease.
+type verdict struct {
+	over     bool   // the lease is lost, or the record must be written again
+	reason   string // for the loss, "" if the lease is still held
+	conflict string // which host is mistaken for this one, "" for none
+}
+
+// judge compares this host's record as the store has it now with this host's lease.
+func judge(now, own registry.Lease) verdict {
+	lost := func(format string, args ...any) verdict {
+		return verdict{over: true, reason: fmt.Sprintf(format, args...)}
+	}
+	copied := func(format string, args ...any) verdict {
+		v := lost(format+": was the data_dir copied?", args...)
+		v.conflict = v.reason
+		return v
+	}
+	switch others := challengers(now, own); {
+	case now.Session == "":
+		return lost("its session ended")
+	case len(others) > 0:
+		v := copied("a host at %v has the node id %s of this host %q at %v",
+			others, own.NodeID, own.Node, own.PublicIPs)
+		v.reason = "" // the lease is held; writing our record again answers the other host
+		return v
+	case now.NodeID == own.NodeID && !sharesAddress(now.PublicIPs, own.PublicIPs):
+		return copied("host %q (%v) writes the record of this host %q (%v, node id %s)",
+			now.Node, now.PublicIPs, own.Node, own.PublicIPs, own.NodeID)
+	case now.Session != own.Session:
+		return lost("host %q (%v) holds it", now.Node, now.PublicIPs)
+	case now.Node != own.Node || now.NodeID != own.NodeID:
+		return copied("host %q (%v, node id %s) writes it under the session of this host %q (%v, node id %s)",
+			now.Node, now.PublicIPs, now.NodeID, own.Node, own.PublicIPs, own.NodeID)
+	case !now.SameValue(own):
+		return lost("its record was changed by another program")
+	}
+	return verdict{}
+}
+
+// challengers returns the addresses that follow our own in our record. They belong to another host with our node id
+// that asks whether this host is alive: see conflictResolver.challenge.
+func challengers(now, own registry.Lease) []netip.Addr {
+	n := len(own.PublicIPs)
+	if now.NodeID != own.NodeID || len(now.PublicIPs) <= n || !slices.Equal(now.PublicIPs[:n], own.PublicIPs) {
+		return nil
+	}
+	return now.PublicIPs[n:]
+}
+
+func sharesAddress(a, b []netip.Addr) bool {
+	return slices.ContainsFunc(a, func(one netip.Addr) bool { return slices.Contains(b, one) })
+}

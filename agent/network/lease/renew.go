@@ -1,0 +1,112 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/lenonet/leno/agent/network/report"
+	"github.com/lenonet/leno/agent/telemetry"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// RenewalLost is the result label of a renewal that found that the session had ended.
+const RenewalLost = "lost"
+
+// RenewSession keeps the session of the current lease alive until ctx ends, also while its caller waits for something
+// else.
+func (k *Keeper) RenewSession(ctx context.Context) {
+	margin := k.o.Settings.RenewMargin
+	period := k.o.Settings.TTL - margin
+	// There is time for another call before the session may end, even after one that hangs and the longest pause.
+	timeout := min(callTimeout, max(margin/2, time.Second))
+	backoff := k.o.Outage.NewLoop().Within(margin / 4)
+	var session string
+	var last, next time.Time
+	for {
+		lease, held, changed := k.lease.Get()
+		if held && lease.Session != session {
+			session, last = lease.Session, time.Now()
+			next = last.Add(period)
+			k.condition.setRenewed(last, nil)
+		}
+		var due <-chan time.Time
+		timer := time.NewTimer(time.Until(next))
+		if held && !k.hasEnded(session) {
+			due = timer.C
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-due:
+			call, cancel := context.WithTimeout(ctx, timeout)
+			started := time.Now()
+			err := k.o.Registry.Renew(call, lease)
+			cancel()
+			switch {
+			case ctx.Err() != nil:
+			case err == nil:
+				countRenewal(k.report, started, telemetry.OK)
+				last = started // not now: this process may have been suspended since
+				next = last.Add(period)
+				k.condition.setRenewed(last, nil)
+			case errors.Is(err, registry.ErrLeaseLost):
+				countRenewal(k.report, started, RenewalLost)
+				k.report.Used(report.Session, nil)
+				k.ended.Set(session)
+			default:
+				countRenewal(k.report, started, telemetry.Failed)
+				k.condition.setRenewed(last, err)
+				_ = backoff.Wait(ctx, err, changed)
+				next = time.Now()
+			}
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// countRenewal counts a renewal and its duration.
+func countRenewal(to *report.Reporter, started time.Time, result string) {
+	to.Time(telemetry.LeaseRenewal, time.Since(started))
+	to.Count(telemetry.LeaseRenewals, 1, result)
+}
+
+// Renew renews the session before it is due, under the caller's token. A session that has ended is replaced by Keep.
+func (k *Keeper) Renew(ctx context.Context, token string) (api.Renewal, error) {
+	lease, held, _ := k.lease.Get()
+	if !held {
+		return api.Renewal{}, noLease(k.o.Network, "renew", k.report.State())
+	}
+	asked := time.Now() // the session lives for at least a TTL from now
+	err := k.o.Registry.As(token).Renew(ctx, lease)
+	if errors.Is(err, registry.ErrLeaseLost) {
+		k.ended.Set(lease.Session)
+		return api.Renewal{}, &api.Error{
+			Code:    http.StatusConflict,
+			Message: err.Error() + "; the agent takes the lease back",
+		}
+	}
+	if err != nil {
+		return api.Renewal{}, err
+	}
+	k.condition.setRenewed(asked, nil)
+	return api.Renewal{
+		Subnet:    lease.Subnet(),
+		Renewed:   asked.UTC(),
+		SafeUntil: asked.Add(k.o.Settings.TTL).UTC(),
+	}, nil
+}
+
+// noLease returns the refusal of a request to "renew" or "release" a lease that this host does not hold.
+func noLease(network, verb, state string) error {
+	return &api.Error{
+		Code:    http.StatusConflict,
+		Message: fmt.Sprintf("network %s: this host holds no lease to %s: %s", network, verb, state),
+	}
+}

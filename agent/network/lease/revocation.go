@@ -1,0 +1,94 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/lenonet/leno/agent/network/report"
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/registry"
+)
+
+// A revoked lease is not taken back: its host must take another subnet. The host remembers the revocation until it
+// holds a lease again, across failed attempts and across a restart.
+
+// A revocation holds what is known of the subnet that this host had: that it was revoked, or that its record is gone.
+type revocation struct {
+	report   *report.Reporter
+	registry registry.Leases
+	state    *state.File
+	identity func() state.Identity
+
+	mu     sync.Mutex
+	subnet netip.Prefix // the subnet that was revoked from this host, until it has another
+	absent netip.Prefix // the subnet this host had, if its record was missing at the last look
+}
+
+// lookFor finds out whether the subnet to be claimed again was revoked while this host was not watching it: between two
+// processes, during an outage, or after its session had ended. It ignores other errors, because a store that does not
+// answer will not grant a claim either. A subnet without a record cannot be revoked, and finding out why a record is
+// gone costs more than reading one, so the store is asked only once about such a subnet.
+func (r *revocation) lookFor(ctx context.Context, n registry.Network, subnet netip.Prefix) {
+	if r.isKnown(subnet) || !subnet.IsValid() {
+		return
+	}
+	switch _, _, err := r.registry.WatchLease(ctx, n, subnet, 0); {
+	case registry.RevokedFrom(err, r.identity().NodeID):
+		r.report.Log().Error("lease was revoked, taking another subnet", "subnet", subnet)
+		r.revoke(subnet)
+	case errors.Is(err, registry.ErrLeaseNotFound), errors.Is(err, registry.ErrLeaseRevoked):
+		r.setAbsent(subnet)
+	}
+}
+
+// isKnown reports whether there is nothing to find out about the subnet.
+func (r *revocation) isKnown(subnet netip.Prefix) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.subnet.IsValid() || r.absent == subnet
+}
+
+// revoke records that the subnet was revoked, for this process and the next one.
+func (r *revocation) revoke(subnet netip.Prefix) {
+	r.set(subnet)
+	err := r.state.Update(func(before state.Network, _ error) state.Network { // Claim reports a file that is broken
+		before.Revoked = subnet
+		return before
+	})
+	if err != nil {
+		r.report.Log().Warn("state file does not know of the revocation", "subnet", subnet, "error", err)
+	}
+}
+
+// forget forgets a revocation, because the host holds a lease now.
+func (r *revocation) forget(lease registry.Lease) {
+	if slices.Contains(lease.Subnets, r.revoked()) {
+		r.report.Log().Warn("the revoked subnet is taken again, nothing else is free or it is reserved for this host",
+			"subnet", lease.Subnet())
+	}
+	r.set(netip.Prefix{})
+	r.setAbsent(netip.Prefix{})
+}
+
+// revoked returns the subnet that was revoked from this host, until it has another.
+func (r *revocation) revoked() netip.Prefix {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.subnet
+}
+
+func (r *revocation) set(subnet netip.Prefix) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.subnet = subnet
+}
+
+// setAbsent records that the store has no record for the subnet.
+func (r *revocation) setAbsent(subnet netip.Prefix) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.absent = subnet
+}

@@ -1,0 +1,123 @@
+package lease
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/report"
+	"github.com/lenonet/leno/agent/watch"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// A Status says how a Keeper's lease is.
+type Status struct {
+	Lease   registry.Lease // the value of Keeper.Lease, empty if there is none
+	Renewed time.Time      // the last successful renewal, zero for never; it stays after the end of a lease
+	Problem string         // why the lease is not held, or is being taken back; "" if it is held or not wanted yet
+	Revoked netip.Prefix   // the subnet that was revoked from this host, until it has a lease again
+}
+
+// IsHeld reports whether the host holds a lease and has not just lost it.
+func (s Status) IsHeld() bool { return s.Lease.Subnet().IsValid() && s.Problem == "" }
+
+// Status returns how the lease is. It does not block.
+func (k *Keeper) Status() Status {
+	lease, _, _ := k.lease.Get()
+	k.condition.mu.Lock()
+	defer k.condition.mu.Unlock()
+	return Status{
+		Lease:   lease,
+		Renewed: k.condition.renewed,
+		Problem: k.condition.problem,
+		Revoked: k.revocation.revoked(),
+	}
+}
+
+// A condition holds how well the lease is held, and sets the lease's health check accordingly.
+type condition struct {
+	report  *report.Reporter
+	lease   *watch.Value[registry.Lease]
+	resumed func() (subnet netip.Prefix, as string, ok bool)
+
+	mu        sync.Mutex // also held while the check is set, so that the check shows the last change
+	problem   string     // why the lease is not held as it should be; "" if it is
+	unrenewed string     // why the session could not be renewed; "" if it was
+	formerly  string     // what this host had before, if its subnet has changed
+	renewed   time.Time  // the last successful renewal
+}
+
+// setProblem records why the lease is not held as it should be; "" clears the problem.
+func (c *condition) setProblem(reason string) {
+	before := ""
+	c.update(func() { before, c.problem = c.problem, reason })
+	if before != "" && reason == "" {
+		lease, _, _ := c.lease.Get()
+		c.report.Log().Info("lease is held", "subnet", lease.Subnet())
+	}
+}
+
+// setRenewed records the time of the last successful renewal and the failure since then; nil if there is none.
+func (c *condition) setRenewed(last time.Time, err error) {
+	before, reason := "", ""
+	if err != nil {
+		reason = fmt.Sprintf("not renewed since %s, packets flow: %v", last.UTC().Format(time.RFC3339), err)
+	}
+	c.update(func() {
+		before, c.unrenewed = c.unrenewed, reason
+		if last.After(c.renewed) { // Keeper.Renew may have renewed it out of turn
+			c.renewed = last
+		}
+	})
+	c.report.Used(report.Session, err)
+	if before == "" && reason != "" {
+		c.report.Log().Warn("lease could not be renewed, trying again", "error", err)
+	}
+	if before != "" && reason == "" {
+		c.report.Log().Info("lease is renewed again")
+	}
+}
+
+// setFormerly records what this host had before, for example "; it was 10.5.1.0/24 until 2026-01-02T03:04:05Z,
+// containers from before must be restarted".
+func (c *condition) setFormerly(text string) {
+	c.update(func() { c.formerly = text })
+}
+
+// update changes the condition and sets the check.
+func (c *condition) update(change func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change()
+	c.checkLocked()
+}
+
+// reset forgets everything but the time of the last renewal. It leaves the check alone.
+func (c *condition) reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.problem, c.unrenewed, c.formerly = "", "", ""
+}
+
+// checkLocked sets the lease's health check. It does nothing while this host does not want a lease yet.
+func (c *condition) checkLocked() {
+	lease, held, _ := c.lease.Get()
+	switch {
+	case !held && c.problem == "":
+	case !held:
+		status, reason := api.Critical, c.problem
+		if subnet, as, ok := c.resumed(); ok {
+			status, reason = api.Warning, fmt.Sprintf("%s is carried on as %s: %s", subnet, as, c.problem)
+		}
+		c.report.Check(health.Lease, status, reason)
+	case c.problem != "" || c.unrenewed != "":
+		c.report.Check(health.Lease, api.Warning,
+			fmt.Sprintf("%s: %s", lease.Subnet(), cmp.Or(c.problem, c.unrenewed)))
+	default:
+		c.report.Check(health.Lease, api.Passing, fmt.Sprintf("%s is held%s", lease.Subnet(), c.formerly))
+	}
+}

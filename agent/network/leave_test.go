@@ -1,0 +1,109 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// TestTearDown: tearing down goes on past failures, and removes by the state file what this process never built.
+func TestTearDown(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		fail  error
+		wall  error
+		story []string
+	}{
+		{"by the state file", nil, nil, []string{`recorder {"colour":"red"} [10.9.0.0/22]: []`}},
+		{"backend fails", errors.New("no such device"), nil, nil},
+		{"firewall fails", nil, errors.New("no such table"), []string{`recorder {"colour":"red"} [10.9.0.0/22]: []`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHost(t, memory.New(), "a")
+			h.config.Networks[0].Pools = []config.Pool{{Prefix: mustPlan(t, "10.9.0.0/22")[0].Prefix}}
+			n, err := definition.FromBlock(h.config.Networks[0])
+			must(t, err)
+			must(t, h.store.Client().PutNetwork(context.Background(), n))
+			r := h.runner()
+			l := h.acquire()
+			r.lease.Lease().Set(l)
+			must(t, state.Save(h.config.DataDir, state.Network{Network: "n", Subnets: l.Subnets, Session: l.Session,
+				Pools: n.Plan.Prefixes(), Backend: mustBackend(t, "recorder", `{"colour":"red"}`)}))
+			must(t, state.WriteFile(r.local.SubnetFile, []byte("LENO_SUBNET=10.5.1.1/24\nLENO_MTU=1450\n"), 0o644))
+			for _, path := range []string{r.local.SubnetFile, state.Path(h.config.DataDir, "n"), state.PeersPath(h.config.DataDir, "n")} {
+				must(t, state.WriteFile(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".31415"), nil, 0o600))
+			}
+			must(t, os.WriteFile(state.Path(h.config.DataDir, "n")+".bad", nil, 0o600))
+			h.datapath.fail = tt.fail
+			mine := hostClaim{pools: n.Plan.Prefixes()}
+			if reason := h.deps.Claims.take("n", mine); reason != "" {
+				t.Fatal(reason)
+			}
+			h.wall.err = tt.wall
+			r.tearDown(context.Background(), true)
+			if diff := cmp.Diff(tt.story, h.datapath.passes); diff != "" {
+				t.Error(diff)
+			}
+			if h.datapath.built != 1 || h.datapath.closed != 1 {
+				t.Errorf("%d of %d backends were closed", h.datapath.closed, h.datapath.built)
+			}
+			if reason := h.deps.Claims.take("other", mine); reason != "" {
+				t.Errorf("the pools are not free: %s", reason)
+			}
+			if exists(r.local.SubnetFile) || exists(state.Path(h.config.DataDir, "n")) {
+				t.Error("files stay")
+			}
+			if got := tree(t, h.config.DataDir); len(got) != 0 {
+				t.Errorf("in the state directory %q stay", got)
+			}
+			if got := state.Unfinished(r.local.SubnetFile); len(got) != 0 {
+				t.Errorf("%q stay", got)
+			}
+			if keys := h.store.Keys(memory.Prefix + "/leases/n/1"); len(keys) != 0 {
+				t.Errorf("leases %v", keys)
+			}
+		})
+	}
+}
+
+// TestTearDownAfterTheEnd: tearing down does its work although its context has ended.
+func TestTearDownAfterTheEnd(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	r := h.runner()
+	l := leaseOf(1, "s", 1)
+	h.store.Put(memory.Prefix+"/leases/n/"+registry.SubnetKey(l.Subnet()), []byte("{}"))
+	r.lease.Lease().Set(l)
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	r.tearDown(ended, true)
+	if h.registry.Count("own Release") != 1 {
+		t.Error("the lease was not released")
+	}
+	r.lease.Lease().Set(l)
+	r.tearDown(ended, false)
+	if h.registry.Count("own Release") != 1 {
+		t.Error("released although it already was")
+	}
+}
+
+// TestTearDownLeavesTheFilesOfOthers: a subnet file that another program has written by now stays.
+func TestTearDownLeavesTheFilesOfOthers(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	r := h.runner()
+	const theirs = "FLANNEL_SUBNET=10.9.1.1/24\n"
+	must(t, state.WriteFile(r.local.SubnetFile, []byte(theirs), 0o644))
+	r.tearDown(context.Background(), false)
+	if data, err := os.ReadFile(r.local.SubnetFile); err != nil || string(data) != theirs {
+		t.Errorf("%q, %v", data, err)
+	}
+}

@@ -1,0 +1,148 @@
+package peers
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/registry"
+)
+
+// A peerCache holds the leases of other hosts that an earlier process of this host knew. The kernel still has their
+// routes. The store may have been set back, or running hosts may be about to fill it again, so leases that are missing
+// from the store at first stay in use for a while. Within one process the registry takes care of that.
+type peerCache struct {
+	path    string
+	written [sha256.Size]byte // of the content of the file
+	created uint64            // the CreateIndex of the definition in the file
+	leases  []registry.Lease
+	until   time.Time     // zero before the first read of the store
+	stays   time.Duration // how long leases that the store lacks stay
+}
+
+// SettleTime returns how long leases stay that are missing from a store that was emptied or set back. That is longer
+// than a session in such a store can live without its host, and longer than a host may wait for such a session to end
+// before it writes its own lease.
+func SettleTime(l config.Lease) time.Duration { return 3 * l.TTL }
+
+// loadCache reads the file. If it is missing or damaged, the result has no leases.
+func loadCache(dataDir string, n registry.Network, stays time.Duration) *peerCache {
+	c := &peerCache{path: state.PeersPath(dataDir, n.Name), stays: stays}
+	if file, err := state.LoadPeers(dataDir, n.Name); err == nil {
+		c.written, c.created, c.leases = file.Sum, file.Created, file.ParseLeases(n)
+	}
+	return c
+}
+
+// merge returns leases, which the store had at read, completed with the remembered leases that the store lacks or has
+// in an older version, and the time until which those stay, zero if there are none. A record in the store about the
+// same host, slot, name or address replaces a remembered lease unless the record is older. The remembered leases are
+// dropped when the store has been read after that time, because by then the other hosts have written theirs again.
+func (c *peerCache) merge(
+	n registry.Network, leases []registry.Lease, read time.Time,
+) (all []registry.Lease, until time.Time) {
+	if len(c.leases) == 0 {
+		return leases, time.Time{}
+	}
+	if c.until.IsZero() {
+		c.until = read.Add(c.stays)
+	}
+	if !read.Before(c.until) {
+		c.leases = nil
+		return leases, time.Time{}
+	}
+	newest := map[any]uint64{} // of the latest record in the store by slot, host, name or address
+	for _, l := range leases {
+		for _, about := range subjects(l) {
+			version := l.ModifyIndex
+			if !l.Held() && about != any(l.Slot) {
+				version = l.CreateIndex // a later lapse does not show where its host is
+			}
+			newest[about] = max(newest[about], version)
+		}
+	}
+	replaced := map[any]bool{}
+	var lacking []registry.Lease
+	for _, l := range c.leases {
+		if slices.ContainsFunc(subjects(l), func(about any) bool {
+			version, known := newest[about]
+			return known && (c.created != n.CreateIndex || version >= l.ModifyIndex)
+		}) {
+			continue
+		}
+		lacking, until = append(lacking, l), c.until
+		for _, about := range subjects(l) {
+			replaced[about] = true
+		}
+	}
+	c.leases = lacking // the store has the others, so it decides about them from now on
+	for _, l := range leases {
+		if !slices.ContainsFunc(subjects(l), func(about any) bool { return replaced[about] }) {
+			all = append(all, l)
+		}
+	}
+	return append(all, lacking...), until
+}
+
+// subjects returns what a lease is about and no lease of another live host can share: its slot, node id, name and
+// addresses.
+func subjects(l registry.Lease) []any {
+	type id string
+	type name string
+	out := []any{l.Slot, id(l.NodeID), name(l.Node)}
+	for _, a := range l.PublicIPs {
+		out = append(out, a)
+	}
+	return out
+}
+
+// save writes the leases to the file if they differ from its content.
+func (c *peerCache) save(n registry.Network, leases []registry.Lease, own registry.Lease) error {
+	definition, err := registry.FormatNetwork(n)
+	if err != nil {
+		return fmt.Errorf("remember the network: %w", err)
+	}
+	now := state.Peers{
+		Version:    registry.Version,
+		Network:    n.Name,
+		Created:    n.CreateIndex,
+		Definition: definition,
+		Leases:     []state.PeerLease{},
+	}
+	for _, l := range leases {
+		if l.NodeID == own.NodeID || l.Slot == own.Slot {
+			continue
+		}
+		record, err := registry.FormatLease(l)
+		if err != nil {
+			return fmt.Errorf("remember the lease of %s: %w", l.Node, err)
+		}
+		now.Leases = append(now.Leases, state.PeerLease{
+			Key:         registry.SubnetKey(l.Subnet()),
+			Record:      record,
+			Held:        l.Held(),
+			CreateIndex: l.CreateIndex,
+			ModifyIndex: l.ModifyIndex,
+		})
+	}
+	data, err := json.Marshal(now)
+	if err != nil {
+		return fmt.Errorf("remember the peers: %w", err)
+	}
+	sum := sha256.Sum256(data)
+	if sum == c.written {
+		return nil
+	}
+	if err := state.WriteFile(c.path, data, 0o600); err != nil {
+		return fmt.Errorf("remember the peers: %w", err)
+	}
+	c.written = sum
+	return nil
+}
+
+// isEmpty reports whether no remembered leases are left.
+func (c *peerCache) isEmpty() bool { return len(c.leases) == 0 }

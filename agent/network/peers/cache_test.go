@@ -1,0 +1,196 @@
+package peers
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/registry"
+)
+
+func TestMerge(t *testing.T) {
+	n := testNetwork(t)
+	own := testLease("a", 1, "sa", 1)
+	b, c := testLease("b", 2, "sb", 20), testLease("c", 3, "", 30)
+	with := func(l registry.Lease, change func(l *registry.Lease)) registry.Lease { change(&l); return l }
+	type leases = []registry.Lease
+	start := time.Now()
+	for _, tt := range []struct {
+		name  string
+		store leases
+		again bool // whether the definition is that of a new store
+		later time.Duration
+		want  string // by slot, such as "2:b20+" for node b, version 20 and a held lease
+	}{
+		{"all there", leases{own, b, c}, false, 0, "1:a1+ 2:b20+ 3:c30"},
+		{"nothing there", leases{own}, false, 0, "1:a1+ 2:b20+ 3:c30"},
+		{"nothing there for long", leases{own}, false, time.Minute, "1:a1+"},
+		{"one there", leases{own, b}, false, 0, "1:a1+ 2:b20+ 3:c30"},
+		{"one there with a new session", leases{own, testLease("b", 2, "sb2", 40)}, false, 0, "1:a1+ 2:b40+ 3:c30"},
+		{"one lapsed since", leases{own, testLease("b", 2, "", 40)}, false, 0, "1:a1+ 2:b40 3:c30"},
+		{"one has another slot", leases{own, testLease("b", 5, "sb", 40)}, false, 0, "1:a1+ 3:c30 5:b40+"},
+		{"one is where it was before", leases{own, testLease("b", 5, "sb", 10)}, false, 0, "1:a1+ 2:b20+ 3:c30"},
+		{"one as it was before", leases{own, testLease("b", 2, "", 10)}, false, 0, "1:a1+ 2:b20+ 3:c30"},
+		{"its slot is whose it was before", leases{own, testLease("d", 2, "sd", 10)}, false, 0, "1:a1+ 2:b20+ 3:c30"},
+		{"its slot is another's", leases{own, testLease("d", 2, "sd", 40)}, false, 0, "1:a1+ 2:d40+ 3:c30"},
+		{"its name is another's", leases{own, with(testLease("d", 6, "sd", 40), func(l *registry.Lease) {
+			l.Node = "b"
+		})}, false, 0, "1:a1+ 3:c30 6:b40+"},
+		{"its address is another's", leases{own, with(testLease("d", 6, "sd", 40), func(l *registry.Lease) {
+			l.PublicIPs = append(l.PublicIPs, c.PublicIPs...)
+		})}, false, 0, "1:a1+ 2:b20+ 6:d40+"},
+		{"a new store", leases{own}, true, 0, "1:a1+ 2:b20+ 3:c30"},
+		{"a new store, a slot is another's", leases{own, testLease("d", 2, "sd", 10)}, true, 0, "1:a1+ 2:d10+ 3:c30"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			first := loadCache(dir, n, time.Minute)
+			if all, until := first.merge(n, leases{own, b, c}, start); len(all) != 3 || !until.IsZero() {
+				t.Fatalf("merged %+v of nothing", all)
+			}
+			must(t, first.save(n, leases{own, b, c}, own))
+			now := n
+			if tt.again {
+				now.CreateIndex = 1
+			}
+			m := loadCache(dir, now, time.Minute)
+			m.merge(now, tt.store, start)
+			all, until := m.merge(now, tt.store, start.Add(tt.later))
+			slices.SortFunc(all, func(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) })
+			var got []string
+			for _, l := range all {
+				text := fmt.Sprintf("%d:%s%d", l.Slot, l.Node, l.ModifyIndex)
+				if l.Held() {
+					text += "+"
+				}
+				got = append(got, text)
+				if l.ModifyIndex == b.ModifyIndex && !l.SameValue(b) {
+					t.Errorf("was %+v, is %+v", b, l)
+				}
+			}
+			if strings.Join(got, " ") != tt.want {
+				t.Errorf("got %q, want %q", strings.Join(got, " "), tt.want)
+			}
+			if lacks := len(all) > len(tt.store); lacks && !until.Equal(start.Add(time.Minute)) {
+				t.Errorf("until %s", until)
+			}
+		})
+	}
+}
+
+// TestMergeTwoOfAHost: if two leases of a host are remembered, the one that the host has now stays a peer, whichever
+// of them the store gets back first.
+func TestMergeTwoOfAHost(t *testing.T) {
+	n := testNetwork(t)
+	own := testLease("a", 1, "sa", 1)
+	created := func(l registry.Lease, index uint64) registry.Lease { l.CreateIndex = index; return l }
+	before, now := created(testLease("b", 2, "", 20), 10), created(testLease("b", 5, "sb", 30), 30)
+	for _, tt := range []struct {
+		name          string
+		before, store []registry.Lease
+		want          string
+	}{
+		{"nothing back", []registry.Lease{before, now}, nil, "10.5.5.0/24"},
+		{"the earlier as it was", []registry.Lease{before, now}, []registry.Lease{before}, "10.5.5.0/24"},
+		{"the earlier as it was when it was held", []registry.Lease{before, now},
+			[]registry.Lease{created(testLease("b", 2, "sb", 15), 10)}, "10.5.5.0/24"},
+		{"the earlier, lapsed since", []registry.Lease{before, now},
+			[]registry.Lease{created(testLease("b", 2, "", 45), 10)}, "10.5.5.0/24"},
+		{"the earlier lapsed later than the present one was written",
+			[]registry.Lease{created(testLease("b", 2, "", 35), 10), now}, nil, "10.5.5.0/24"},
+		{"both lapsed", []registry.Lease{before, created(testLease("b", 5, "", 40), 30)}, []registry.Lease{before},
+			"10.5.5.0/24"},
+		{"the present one, written again", []registry.Lease{before, now},
+			[]registry.Lease{created(testLease("b", 5, "sb", 50), 50)}, "10.5.5.0/24"},
+		{"the earlier one, written again", []registry.Lease{before, now},
+			[]registry.Lease{created(testLease("b", 2, "sb", 50), 50)}, "10.5.2.0/24"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			must(t, loadCache(dir, n, time.Minute).save(n, append(tt.before, own), own))
+			m, at := loadCache(dir, n, time.Minute), time.Now()
+			m.merge(n, []registry.Lease{own}, at)
+			all, _ := m.merge(n, append(tt.store, own), at)
+			peers := Of(all, own)
+			if len(peers) != 1 || peers[0].Subnets[0].String() != tt.want {
+				t.Errorf("peers %+v of %+v, want %s", peers, all, tt.want)
+			}
+		})
+	}
+}
+
+// TestMergeEnds: once the store has a host again, the store's word about that host counts.
+func TestMergeEnds(t *testing.T) {
+	n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/20")}
+	m := &peerCache{leases: []registry.Lease{testLease("b", 2, "sb", 20), testLease("c", 3, "", 30)}, stays: time.Minute}
+	now := time.Now()
+	for _, tt := range []struct {
+		store []registry.Lease
+		want  int
+	}{
+		{nil, 2},
+		{[]registry.Lease{testLease("b", 2, "sb", 40)}, 2},
+		{nil, 1},
+		{[]registry.Lease{testLease("c", 3, "sc", 50)}, 1},
+		{nil, 0},
+	} {
+		if all, _ := m.merge(n, tt.store, now); len(all) != tt.want {
+			t.Errorf("%+v: %+v", tt.store, all)
+		}
+	}
+}
+
+func TestLoadCache(t *testing.T) {
+	n := testNetwork(t)
+	own, b := testLease("a", 1, "sa", 1), testLease("b", 2, "sb", 20)
+	for _, tt := range []struct {
+		name   string
+		change func(t *testing.T, path string, n *registry.Network)
+		want   int
+	}{
+		{"as written", func(*testing.T, string, *registry.Network) {}, 1},
+		{"missing", func(t *testing.T, path string, _ *registry.Network) { must(t, os.Remove(path)) }, 0},
+		{"broken", func(t *testing.T, path string, _ *registry.Network) {
+			must(t, os.WriteFile(path, []byte("{"), 0o600))
+		}, 0},
+		{"of another version", func(t *testing.T, path string, _ *registry.Network) {
+			must(t, os.WriteFile(path, []byte(`{"version":9,"network":"n"}`), 0o600))
+		}, 0},
+		{"of another plan", func(t *testing.T, _ string, n *registry.Network) { n.Plan = mustPlan(t, "10.6.0.0/20") }, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir, n := t.TempDir(), n
+			m := loadCache(dir, n, time.Minute)
+			must(t, m.save(n, []registry.Lease{own, b}, own))
+			before, err := os.Stat(state.PeersPath(dir, "n"))
+			must(t, err)
+			must(t, m.save(n, []registry.Lease{own, b}, own))
+			must(t, loadCache(dir, n, time.Minute).save(n, []registry.Lease{own, b}, own))
+			if again, err := os.Stat(state.PeersPath(dir, "n")); err != nil || !os.SameFile(before, again) {
+				t.Errorf("written again: %v", err)
+			}
+			tt.change(t, state.PeersPath(dir, "n"), &n)
+			if got := loadCache(dir, n, time.Minute).leases; len(got) != tt.want {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+func TestSavePause(t *testing.T) {
+	for leases, want := range map[int]time.Duration{
+		0:       time.Second,
+		100:     time.Second,
+		1000:    6 * time.Second,
+		100_000: time.Minute,
+	} {
+		if got := savePause(leases); got != want {
+			t.Errorf("%d leases: %s, want %s", leases, got, want)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package peers
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/registry"
+)
+
+func TestConflicts(t *testing.T) {
+	own := testLease("a", 1, "sa", 1)
+	sameName := testLease("b", 2, "sb", 1)
+	sameName.Node = "a"
+	sameIP := testLease("c", 3, "sc", 1)
+	sameIP.PublicIPs = own.PublicIPs
+	gone := sameIP
+	gone.Session = ""
+	missing := sameIP
+	missing.Missing = true
+	copied := testLease("d", 4, "sd", 2)
+	copied.NodeID = own.NodeID
+	before := copied // our own from before a restore, under our former name and address
+	before.ModifyIndex = 0
+	moved := own // our own, seen before the claim was answered
+	moved.ModifyIndex, moved.Session, moved.PublicIPs = 2, registry.UnknownSession, sameName.PublicIPs
+	tests := []struct {
+		name  string
+		lease registry.Lease
+		want  []string // words of the text; none if there is no conflict
+	}{
+		{"our own at another address", moved, nil},
+		{"our own", own, nil},
+		{"another host", testLease("b", 2, "sb", 1), nil},
+		{"same name", sameName, []string{`"a"`, "192.0.2.98", "192.0.2.97", "id-b"}},
+		{"same address", sameIP, []string{`"c"`, `"a"`, "192.0.2.97"}},
+		{"same address but lapsed", gone, nil},
+		{"same address, and the store has lost its record", missing, nil},
+		{"same node id", copied, []string{`"d"`, "192.0.2.100", `"a"`, "192.0.2.97", "copied"}},
+		{"our own from before a restore", before, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := Conflicts([]registry.Lease{tt.lease}, own)
+			if (got != "") != (tt.want != nil) {
+				t.Fatalf("got %q", got)
+			}
+			for _, word := range tt.want {
+				if !strings.Contains(got, word) {
+					t.Errorf("%q does not name %s", got, word)
+				}
+			}
+		})
+	}
+}
+
+// TestManyConflicts: the text stays short, however many hosts are in conflict.
+func TestManyConflicts(t *testing.T) {
+	own := testLease("a", 1, "sa", 1)
+	var rivals []registry.Lease
+	for slot := range uint64(10) {
+		l := testLease("b", slot+2, "sb", 1)
+		l.PublicIPs = own.PublicIPs
+		rivals = append(rivals, l)
+	}
+	got := Conflicts(rivals, own)
+	if strings.Count(got, "; ") < 3 || !strings.HasSuffix(got, "; and 7 more") || strings.Contains(got, "10.5.5.0/24") {
+		t.Errorf("got %q", got)
+	}
+}

@@ -1,0 +1,129 @@
+package peers
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// expiring counts reads and expiries, and answers each expiry with err.
+type expiring struct {
+	registry.Registry
+	leases  []registry.Lease
+	unread  error
+	reads   int
+	err     error
+	expired []string
+}
+
+func (e *expiring) WatchLeases(context.Context, registry.Network, uint64) (registry.LeaseSet, uint64, error) {
+	e.reads++
+	return registry.LeaseSet{Leases: e.leases}, 1, e.unread
+}
+
+func (e *expiring) Expire(_ context.Context, l registry.Lease) error {
+	e.expired = append(e.expired, l.Node)
+	return e.err
+}
+
+func TestExpireOnce(t *testing.T) {
+	const hold = time.Hour
+	lapsed := func(slot uint64, since time.Duration) registry.Lease {
+		l := testLease(fmt.Sprintf("h%d", slot), slot, "", 1)
+		l.Lapsed = since
+		return l
+	}
+	var many []registry.Lease
+	for slot := range uint64(20) {
+		many = append(many, lapsed(slot+1, 2*hold))
+	}
+	type leases = []registry.Lease
+	for _, tt := range []struct {
+		name   string
+		leases leases
+		read   time.Duration // how long ago the leases were read
+		now    leases        // what is in the store; nil for the same
+		unread error
+		err    error
+		reads  int
+		want   int
+	}{
+		{name: "none"},
+		{name: "held", leases: leases{testLease("b", 2, "s", 1)}, read: 2 * hold},
+		{name: "within hold", leases: leases{lapsed(2, hold/2)}},
+		{name: "past hold", leases: leases{lapsed(2, hold), lapsed(3, hold/2)}, reads: 1, want: 1},
+		{name: "past hold since it was read", leases: leases{lapsed(2, hold/2)}, read: hold / 2,
+			now: leases{lapsed(2, hold)}, reads: 1, want: 1},
+		{name: "its host came back", leases: leases{lapsed(2, hold)}, now: leases{testLease("b", 2, "s", 1)}, reads: 1},
+		{name: "its host came back and went", leases: leases{lapsed(2, hold)}, now: leases{lapsed(2, 0)}, reads: 1},
+		{name: "gone", leases: leases{lapsed(2, hold)}, now: leases{}, reads: 1},
+		{name: "more than was known", leases: leases{lapsed(2, hold)}, now: leases{lapsed(2, hold), lapsed(3, hold)},
+			reads: 1, want: 2},
+		{name: "not certain", leases: leases{lapsed(2, hold)}, unread: registry.ErrUncertain, reads: 1},
+		{name: "only some at a time", leases: many, reads: 1, want: expireEach},
+		{name: "others were faster", leases: many, err: fmt.Errorf("expire: %w", registry.ErrConflict), reads: 1,
+			want: expireEach},
+		{name: "store away", leases: many, err: registry.ErrUnavailable, reads: 1, want: 1},
+		{name: "no rights", leases: many, err: registry.ErrDenied, reads: 1, want: 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHost(t)
+			store := &expiring{Registry: h.flaky, leases: tt.leases, unread: tt.unread, err: tt.err}
+			if tt.now != nil {
+				store.leases = tt.now
+			}
+			f := h.newFollower(store, t.TempDir())
+			f.snapshot.Set(Snapshot{Set: registry.LeaseSet{Leases: tt.leases}, Index: 1, Read: time.Now().Add(-tt.read)})
+			f.expireOnce(context.Background(), registry.Network{Name: "n"})
+			if len(store.expired) != tt.want || store.reads != tt.reads {
+				t.Errorf("%d reads, %d were tried: %v", store.reads, len(store.expired), store.expired)
+			}
+		})
+	}
+}
+
+func TestExpireBeginsAnywhere(t *testing.T) {
+	h := newHost(t)
+	store := &expiring{Registry: h.flaky, err: registry.ErrUnavailable}
+	f := h.newFollower(store, t.TempDir())
+	var leases []registry.Lease
+	for slot := range uint64(20) {
+		l := testLease(fmt.Sprintf("h%d", slot), slot+1, "", 1)
+		l.Lapsed = 2 * f.o.Settings.Hold
+		leases = append(leases, l)
+	}
+	store.leases = leases
+	f.snapshot.Set(Snapshot{Set: registry.LeaseSet{Leases: leases}, Index: 1, Read: time.Now()})
+	seen := map[string]bool{}
+	for range 200 { // all begin with the same host with probability 20^-199
+		f.expireOnce(context.Background(), registry.Network{Name: "n"})
+	}
+	for _, node := range store.expired {
+		seen[node] = true
+	}
+	if len(seen) < 2 {
+		t.Errorf("every host begins with %v", seen)
+	}
+}
+
+// TestLapsedLeaseIsRemoved: a record goes after it has been lapsed for hold, although nothing in the store changes
+// then.
+func TestLapsedLeaseIsRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t)
+		b := h.join("b", 2)
+		h.start()
+		h.store.EndSession(b.Session)
+		time.Sleep(h.o.Settings.Hold - time.Second)
+		h.wantView("10.5.1.0/24 <- b@10.5.2.0/24")
+		time.Sleep(2 * expireEvery)
+		h.wantView("10.5.1.0/24 <- ")
+		if n := h.log.count("lapsed lease removed"); n != 1 {
+			t.Errorf("logged %d times", n)
+		}
+	})
+}

@@ -1,0 +1,168 @@
+// Package peers knows what the other hosts of one network have. It follows their leases in the store and turns them
+// into Views, from which a datapath is made. It remembers them for the next process, reports what they do, and removes
+// the records of those that are long gone.
+//
+// The package decides nothing about this host's own lease and does not touch the kernel.
+package peers
+
+import (
+	"context"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/report"
+	"github.com/lenonet/leno/agent/records"
+	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/agent/watch"
+	"github.com/lenonet/leno/registry"
+)
+
+// Options are what New builds a Follower from. All fields are required.
+type Options struct {
+	Network  string
+	DataDir  string                // with the peers file, see package agent/state
+	Identity func() state.Identity // of this host, once Run is called
+	Settings config.Lease
+	Registry registry.Registry // may also implement registry.Follower
+	Outage   *retry.OutageDetector
+	SetBack  *watch.Value[struct{}] // set when the store was emptied or set back to an older state
+	Report   *report.Reporter
+
+	// Suspect takes over the conflicts between this host's lease and those of other hosts, "" for none. It is called
+	// after each change and while a conflict lasts.
+	Suspect func(reason string)
+
+	// Answered is called after each reading of the leases by the watch. A resumed datapath is confirmed then.
+	Answered func()
+
+	// Remembered returns the leases of a resumed datapath, this host's included, and reports whether there is one. It
+	// is called while no leases have been read.
+	Remembered func() (Snapshot, bool)
+
+	// InForce returns a definition with the indexes that it has in the store now.
+	InForce func(registry.Network) registry.Network
+}
+
+// A Follower follows the leases of one network. Run may be called again after it has returned; the other methods are
+// safe for concurrent use.
+type Follower struct {
+	o            Options
+	snapshot     *watch.Value[Snapshot] // as the watch read it last
+	views        *watch.Value[*View]
+	refresher    *Refresher
+	freshness    freshness
+	records      *records.Board
+	reservations *watch.Value[[]registry.Reservation]
+	hasLoaded    atomic.Bool // what an earlier process knew was loaded
+}
+
+// New returns a Follower that knows nothing yet.
+func New(o Options) *Follower {
+	f := &Follower{
+		o:            o,
+		snapshot:     watch.New[Snapshot](),
+		views:        watch.New[*View](),
+		reservations: watch.New[[]registry.Reservation](),
+	}
+	f.refresher = NewRefresher(o.Registry, o.Network, refreshTimeout, func() []registry.Lease {
+		known, _, _ := f.snapshot.Get()
+		return known.Set.Leases
+	})
+	f.records = records.New(o.Report.Log(), func(status, reason string) { o.Report.Check(health.Records, status, reason) })
+	return f
+}
+
+// Run follows the leases of n until ctx ends, and publishes a View for each change. own is this host's lease. What an
+// earlier process knew counts only in the first Run of a Follower.
+func (f *Follower) Run(ctx context.Context, n registry.Network, own *watch.Value[registry.Lease]) error {
+	defer f.views.Clear()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return f.watchLeases(ctx, n) })
+	g.Go(func() error { return newPublisher(f, n, own).run(ctx) })
+	g.Go(func() error { return f.checkReservations(ctx, n) })
+	g.Go(func() error { return f.expireLapsed(ctx, n) })
+	return g.Wait()
+}
+
+// Views returns the current View. It is set only during Run, once leases are known that Clear has not removed.
+func (f *Follower) Views() *watch.Value[*View] { return f.views }
+
+// Snapshot returns the leases as the watch read them last. It returns false if it has not read any since Clear.
+func (f *Follower) Snapshot() (Snapshot, bool) {
+	snap, read, _ := f.snapshot.Get()
+	return snap, read
+}
+
+// Now returns all leases as they are now or, if the store does not answer, as they were last known. It blocks while it
+// reads them, for at most 2 s. It returns false if they were never known.
+func (f *Follower) Now(ctx context.Context, n registry.Network) (Snapshot, bool) {
+	f.refresher.Refresh(ctx, n)
+	return f.known()
+}
+
+// Refresh reads all leases for the methods Now and Leases, as Refresher.Refresh does.
+func (f *Follower) Refresh(ctx context.Context, n registry.Network) { f.refresher.Refresh(ctx, n) }
+
+// Invalidate makes the next reader see a change that was made through this agent.
+func (f *Follower) Invalidate() { f.refresher.Invalidate() }
+
+// Leases returns all leases without asking the store: those that were read last or, if watched is true, those that the
+// watch read last. The error says why none are known.
+func (f *Follower) Leases(watched bool) (registry.LeaseSet, error) {
+	read := f.known
+	if watched {
+		read = f.watched
+	}
+	snap, known := read()
+	if !known {
+		return registry.LeaseSet{}, f.refresher.Err()
+	}
+	return snap.Set, nil
+}
+
+// Changed returns channels, one of which is closed when Leases may return something else.
+func (f *Follower) Changed() []<-chan struct{} {
+	_, _, watched := f.snapshot.Get()
+	return []<-chan struct{}{watched, f.refresher.Changed()}
+}
+
+// known returns all leases as they were last read, by the watch or on request, or otherwise as an earlier process knew
+// them. It returns false if nothing is known.
+func (f *Follower) known() (Snapshot, bool) {
+	newest := f.refresher.Newest()
+	if snap, read, _ := f.snapshot.Get(); read && !newest.Read.After(snap.Read) {
+		newest = snap
+	}
+	if newest.Read.IsZero() {
+		return f.o.Remembered()
+	}
+	return newest.Aged(), true
+}
+
+// watched returns all leases as the watch read them last, or otherwise as an earlier process knew them. It returns
+// false if nothing is known.
+func (f *Follower) watched() (Snapshot, bool) {
+	snap, read, _ := f.snapshot.Get()
+	if !read {
+		return f.o.Remembered()
+	}
+	return snap.Aged(), true
+}
+
+// Clear forgets the leases that the watch read, for example because they were read with an earlier plan. Run must not
+// be running.
+func (f *Follower) Clear() {
+	f.snapshot.Clear()
+	f.views.Clear()
+}
+
+// Reset forgets the leases and the records that cannot be used, because this host has left the network. Run must not be
+// running.
+func (f *Follower) Reset() {
+	f.Clear()
+	f.records.Clear()
+}

@@ -1,0 +1,150 @@
+package peers
+
+import (
+	"context"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/lenonet/leno/agent/watch"
+	"github.com/lenonet/leno/registry"
+)
+
+// checkEvery is how often the age of the snapshot is checked. It bounds how late the loop notices that the store has a
+// new record of the same definition.
+const checkEvery = 20 * time.Second
+
+// A publisher is the loop of one Run that makes Views of this host's lease, the snapshot and the remembered peers.
+// Requests to the store run beside the loop, so no View waits for one.
+type publisher struct {
+	follower *Follower
+	network  registry.Network // with the indexes that it has in the store
+	own      *watch.Value[registry.Lease]
+	cache    *peerCache
+	saver    *saver
+
+	view     *View    // as published last, nil for none
+	snapshot Snapshot // that view is made from
+	reread   Snapshot // the leases as read when remembered peers might go, zero for not read
+
+	settled  <-chan time.Time // fires when remembered peers that the store lacks may go
+	doubted  <-chan time.Time // fires when another host that is taken for this one may have gone
+	rereads  chan Snapshot    // what was read after settled fired
+	rechecks chan Snapshot    // what was read after doubted fired
+}
+
+func newPublisher(f *Follower, n registry.Network, own *watch.Value[registry.Lease]) *publisher {
+	cache := loadCache(f.o.DataDir, n, SettleTime(f.o.Settings))
+	if f.hasLoaded.Swap(true) {
+		cache.leases = nil
+	}
+	return &publisher{
+		follower: f,
+		network:  n,
+		own:      own,
+		cache:    cache,
+		saver:    newSaver(cache, f.o.Report),
+		rereads:  make(chan Snapshot),
+		rechecks: make(chan Snapshot),
+	}
+}
+
+// run publishes Views until ctx ends, and writes the peers file before it returns.
+func (p *publisher) run(ctx context.Context) error {
+	defer p.saver.finish()
+	var requests sync.WaitGroup
+	defer requests.Wait()
+	tick := time.NewTicker(checkEvery)
+	defer tick.Stop()
+	for {
+		own, held, ownChanged := p.own.Get()
+		snap, read, snapChanged := p.follower.snapshot.Get()
+		p.network = p.follower.o.InForce(p.network)
+		switch {
+		case !read:
+			p.follower.o.Report.SetState("waiting for the leases of the other hosts")
+		case held:
+			p.update(own, snap)
+			p.saver.save(p.network, p.view)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ownChanged:
+		case <-snapChanged:
+		case <-p.saver.due:
+		case <-p.settled:
+			// The snapshot may be as old as the wait was long: the store did not answer, or this process was suspended.
+			p.settled = nil
+			p.request(ctx, &requests, p.rereads)
+		case p.reread = <-p.rereads:
+			if !p.cache.isEmpty() {
+				p.settled = time.After(RefreshEvery)
+			}
+		case <-p.doubted:
+			p.doubted = nil
+			p.request(ctx, &requests, p.rechecks)
+		case now := <-p.rechecks:
+			if now.Read.Before(p.snapshot.Read) {
+				now = p.snapshot
+			}
+			p.judge(now.Set.Leases)
+		case <-tick.C:
+			p.follower.checkAge()
+		}
+	}
+}
+
+// request reads the leases beside the loop and sends them to answer.
+func (p *publisher) request(ctx context.Context, requests *sync.WaitGroup, answer chan<- Snapshot) {
+	n := p.network
+	requests.Go(func() {
+		now, _ := p.follower.Now(ctx, n)
+		select {
+		case answer <- now:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// update publishes a View if this host's lease or the leases differ from those of the last View.
+func (p *publisher) update(own registry.Lease, snap Snapshot) {
+	if p.reread.Read.After(snap.Read) {
+		snap = p.reread
+	}
+	if p.view != nil && p.snapshot.isSame(snap) && reflect.DeepEqual(p.view.Own, own) {
+		return
+	}
+	p.snapshot = snap
+	p.view = &View{Network: p.network, Own: own, Leases: p.merge()}
+	p.follower.views.Set(p.view)
+	p.judge(snap.Set.Leases)
+}
+
+// merge returns the leases of the snapshot and those that are only remembered. If there are any of these, it sets the
+// time at which the leases must be read again because the remembered ones may then be dropped.
+func (p *publisher) merge() []registry.Lease {
+	first := p.cache.until.IsZero()
+	all, until := p.cache.merge(p.network, p.snapshot.Set.Leases, p.snapshot.Read)
+	if until.IsZero() {
+		p.settled = nil
+		return all
+	}
+	if first {
+		p.follower.o.Report.Log().Info("peers that the store lacks stay until it has settled",
+			"until", until.UTC().Format(time.RFC3339))
+	}
+	p.settled = time.After(max(time.Until(until), RefreshEvery))
+	return all
+}
+
+// judge reports the conflicts among leases. If there are any, it sets the time at which the leases should be read
+// again: no host writes a record when another one falls silent.
+func (p *publisher) judge(leases []registry.Lease) {
+	reason := Conflicts(leases, p.view.Own)
+	p.follower.o.Suspect(reason)
+	p.doubted = nil
+	if reason != "" {
+		p.doubted = time.After(RefreshEvery)
+	}
+}

@@ -1,0 +1,127 @@
+package peers
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/lenonet/leno/agent/watch"
+	"github.com/lenonet/leno/registry"
+)
+
+// RefreshEvery is the least time between two readings of a Refresher. A watch sees what hosts write, but no host writes
+// a record when another one falls silent. That is why the leases are also read on request.
+const RefreshEvery = 5 * time.Second
+
+// refreshTimeout is how long a request waits for leases that a watch knows as well.
+const refreshTimeout = 2 * time.Second
+
+// A Refresher reads all leases of a network on request, once for all callers. It is safe for concurrent use.
+type Refresher struct {
+	registry registry.Registry
+	network  string
+	timeout  time.Duration
+	known    func() []registry.Lease
+
+	mu     sync.Mutex
+	begun  time.Time     // when the last reading began
+	flight chan struct{} // closed when the reading in progress has ended, nil if there is none
+	last   Snapshot
+	err    error                  // of the last reading
+	news   *watch.Value[struct{}] // set after each reading
+}
+
+// NewRefresher returns a Refresher of a network's leases. timeout bounds one reading. known returns the leases that the
+// datapath uses, or nil: those whose records cannot be used stay in the result.
+func NewRefresher(
+	reg registry.Registry, network string, timeout time.Duration, known func() []registry.Lease,
+) *Refresher {
+	return &Refresher{
+		registry: reg,
+		network:  network,
+		timeout:  timeout,
+		known:    known,
+		news:     watch.New[struct{}](),
+	}
+}
+
+// Refresh reads the leases, unless the last reading began less than RefreshEvery ago. It blocks until they are read or
+// ctx ends. Callers share a reading, so it goes on when one of them gives up.
+func (r *Refresher) Refresh(ctx context.Context, n registry.Network) {
+	r.mu.Lock()
+	if r.flight == nil {
+		if time.Since(r.begun) < RefreshEvery {
+			r.mu.Unlock()
+			return
+		}
+		r.flight, r.begun = make(chan struct{}), time.Now()
+		go r.read(n, r.flight, r.begun)
+	}
+	ended := r.flight
+	r.mu.Unlock()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
+}
+
+// read makes one reading, which began at began, and closes ended.
+func (r *Refresher) read(n registry.Network, ended chan struct{}, began time.Time) {
+	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
+	defer cancel()
+	set, index, err := r.registry.WatchLeases(ctx, n, 0)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer close(ended)
+	defer r.news.Set(struct{}{})
+	r.flight, r.err = nil, err
+	if err == nil && !r.last.Read.After(began) {
+		r.last = Snapshot{Set: keepKnown(n.Name, set, r.known()), Index: index, Read: time.Now()}
+	}
+}
+
+// Learn stores what was read in another way.
+func (r *Refresher) Learn(set registry.LeaseSet, index uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err, r.last = nil, Snapshot{Set: set, Index: index, Read: time.Now()}
+}
+
+// Newest returns the last reading. Its field Read is zero if there is none.
+func (r *Refresher) Newest() Snapshot {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
+}
+
+// Err returns why no leases are known.
+func (r *Refresher) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		return r.err
+	}
+	return fmt.Errorf("leases of network %s: %w: not read yet", r.network, registry.ErrUnavailable)
+}
+
+// Invalidate makes the next Refresh read the leases. It is called after a change through this agent, so that the caller
+// sees the change.
+func (r *Refresher) Invalidate() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.begun = time.Time{}
+}
+
+// Idle reports whether no reading is in progress and none began within d.
+func (r *Refresher) Idle(d time.Duration) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.flight == nil && time.Since(r.begun) > d
+}
+
+// Changed returns a channel that is closed when the next reading has ended.
+func (r *Refresher) Changed() <-chan struct{} {
+	_, _, changed := r.news.Get()
+	return changed
+}

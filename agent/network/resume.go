@@ -1,0 +1,176 @@
+package network
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/datapath"
+	"github.com/lenonet/leno/agent/network/peers"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// resumed is the part in a network that an earlier process left during this boot, or this process before a reload,
+// until the store has confirmed or refused it.
+type resumed struct {
+	subnets []netip.Prefix
+	as      string                     // ends "10.5.1.0/24 is carried on as", such as "before the reload"
+	recall  func() (peers.View, error) // the first call may read the files, which are large in a large network
+}
+
+// resume finds the datapath that an earlier process left and resumes it. It is no error if there is none, or not enough
+// is known of it.
+func (r *Runner) resume(ctx context.Context) {
+	found, waits := r.before(ctx)
+	if found == nil {
+		return
+	}
+	known, err := found.recall()
+	if err == nil {
+		err = r.carryOn(ctx, known, waits)
+	}
+	switch {
+	case err != nil && waits:
+		r.report.Log().Warn("what was carried before waits for the store", "error", err)
+		return
+	case err != nil:
+		r.report.Log().Debug("what was carried before is left alone until the store was read", "error", err)
+	}
+	r.resumed.Set(found)
+	r.report.Changed()
+	r.deps.Rules.Keeper.Resume(r.local.Name)
+	unconfirmed := fmt.Sprintf("%s is carried on as %s, the store has not been read yet", found.subnets[0], found.as)
+	r.report.Check(health.Network, api.Warning, unconfirmed)
+	r.report.Check(health.Lease, api.Warning, unconfirmed)
+}
+
+// before returns the part in the network whose datapath exists, or nil, and whether packets wait for this process.
+// After a reload the datapath is this process's own, whatever another program may have done to it.
+func (r *Runner) before(ctx context.Context) (found *resumed, waits bool) {
+	if content := r.datapath.Content(); content != nil {
+		known := *content
+		r.previous = known.Own.Subnet()
+		return &resumed{known.Own.Subnets, "before the reload", func() (peers.View, error) { return known, nil }}, true
+	}
+	before, err := r.state.Load()
+	if err != nil || len(before.Subnets) == 0 {
+		return nil, false // the runner reports an error when it needs a lease
+	}
+	left, err := r.deps.ReadKernelState(ctx, backend.LinkName(r.local.Name), before.Pools)
+	if err != nil {
+		r.report.Log().Warn("what an earlier process left cannot be seen", "error", err)
+		return nil, false
+	}
+	stands := left.Standing(before.Subnets)
+	if stands == datapath.NothingStands {
+		return nil, false
+	}
+	r.previous = before.Subnets[0]
+	switch {
+	case slices.Contains(before.Subnets, before.Revoked):
+		return nil, false
+	case time.Since(before.Renewed) > r.config.Lease.Hold:
+		r.report.Log().Warn("what an earlier process left may be another host's by now, it waits for the store",
+			"subnet", before.Subnets[0])
+		return nil, false
+	}
+	return &resumed{before.Subnets, "the process before left it", sync.OnceValues(func() (peers.View, error) {
+		return peers.Load(r.config.DataDir, before, r.deps.Identity.NodeID())
+	})}, stands == datapath.PacketsWait
+}
+
+// carryOn builds the backend and keeps the remembered datapath right until the store decides. If packets wait for this
+// process, they flow when carryOn returns.
+func (r *Runner) carryOn(ctx context.Context, found peers.View, packetsWait bool) error {
+	kind, config, err := r.datapath.Configure(found.Network)
+	if err != nil {
+		return err
+	}
+	mine := hostClaim{found.Network.Plan.Prefixes(), kind.Uses(config.Options)}
+	if reason := r.deps.Claims.take(r.local.Name, mine); reason != "" {
+		return errors.New(reason)
+	}
+	if err := r.datapath.Build(kind, config); err != nil {
+		r.deps.Claims.give(r.local.Name)
+		return err
+	}
+	r.datapath.Resume(ctx, &found, packetsWait)
+	return nil
+}
+
+// settle records that the store has confirmed or refused the resumed datapath.
+func (r *Runner) settle() {
+	if _, ok, _ := r.resumed.Get(); !ok {
+		return
+	}
+	r.resumed.Clear()
+	r.report.Changed()
+}
+
+// flows reports whether packets flow, because a lease is held or an earlier process left a datapath.
+func (r *Runner) flows() bool {
+	_, held, _ := r.lease.Lease().Get()
+	_, resumed, _ := r.resumed.Get()
+	return held || resumed
+}
+
+// resumedAs returns the subnet of the resumed datapath and what ends "10.5.1.0/24 is carried on as".
+func (r *Runner) resumedAs() (subnet netip.Prefix, as string, ok bool) {
+	found, ok, _ := r.resumed.Get()
+	if !ok {
+		return netip.Prefix{}, "", false
+	}
+	return found.subnets[0], found.as, true
+}
+
+// Carries returns the lease that this host's containers use: the held one, or the one that an earlier process left.
+func (r *Runner) Carries() (registry.Lease, bool) {
+	if lease, held, _ := r.lease.Lease().Get(); held {
+		return lease, true
+	}
+	known, ok := r.Resumed()
+	if known.Own.Backend.Type == "" {
+		known.Own.Backend = known.Network.Backend
+	}
+	return known.Own, ok
+}
+
+// Resumed returns what an earlier process left, as far as the files describe it, until the store has confirmed or
+// refused it.
+func (r *Runner) Resumed() (peers.View, bool) {
+	found, ok, _ := r.resumed.Get()
+	if !ok {
+		return peers.View{}, false
+	}
+	known, err := found.recall()
+	return known, err == nil
+}
+
+// rememberedLeases returns the leases that a resumed datapath is made from, including this host's own as far as it is
+// known. It returns false if no datapath was resumed.
+func (r *Runner) rememberedLeases() (peers.Snapshot, bool) {
+	before, ok := r.Resumed()
+	if !ok {
+		return peers.Snapshot{}, false
+	}
+	own, place := before.Own, r.datapath.Status()
+	own.Node, own.PublicIPs, own.MTU = r.config.NodeName, place.Underlay.Addresses, place.MTU
+	own.Backend = before.Network.Backend
+	own.Session = registry.UnknownSession // the lease was held when the previous process ended
+	select {
+	case <-r.deps.Identity.Settled():
+		own.Node = r.deps.Identity.Get().Node
+	default:
+	}
+	leases := append(slices.Clone(before.Leases), own)
+	slices.SortFunc(leases, func(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) })
+	return peers.Snapshot{Set: registry.LeaseSet{Leases: leases}}, true
+}

@@ -1,0 +1,367 @@
+// Package network runs one network on this host: it finds the network's definition, takes a lease, follows the other
+// hosts, and keeps the datapath right. Each of these has its own package or type; only the Runner knows their order.
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/datapath"
+	"github.com/lenonet/leno/agent/network/lease"
+	"github.com/lenonet/leno/agent/network/peers"
+	"github.com/lenonet/leno/agent/network/report"
+	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/agent/watch"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// callTimeout bounds one short request to the store.
+const callTimeout = retry.CallTimeout
+
+// Reasons for the end of a runner's round.
+var (
+	errDefinitionChanged = errors.New("the network's definition changed")
+	errNetworkGone       = errors.New("the network was deleted")
+	errDefinitionLost    = errors.New("the store has lost the network's definition")
+)
+
+// An Ending is what a Runner does with the network when its context ends.
+type Ending int32
+
+// The endings.
+const (
+	Keep  Ending = iota // the datapath stays in the kernel, and the backend is closed
+	Leave               // everything of the network is removed from this host, and its lease is released
+	Stay                // the backend stays open for HandOver
+)
+
+// A HandOver is what a Runner leaves to the next one of the same network.
+type HandOver struct {
+	instance *datapath.Instance // nil if there is none
+	known    *knownDefinition
+}
+
+// Close closes the backend that was handed over; its datapath in the kernel stays.
+func (h *HandOver) Close() error {
+	if h.instance == nil {
+		return nil
+	}
+	return h.instance.Close()
+}
+
+// A Runner runs one network on this host. Its goroutines, which Run starts and ends:
+//
+//   - Run itself goes from one round to the next, and owns the order of things.
+//   - lease.RenewSession keeps the session alive for as long as Run runs.
+//   - The loop of datapath.Resume owns a resumed datapath until a lease is held.
+//
+// In each round:
+//
+//   - lease.ServeReleases releases the lease on request.
+//   - definition.watch owns the definition, once it is known.
+//   - lease.Keep owns the lease, once it is taken. While it is held, two more watch its record and its session.
+//   - peers.Run owns what is known of the other hosts: one goroutine waits for the store, one publishes views and writes
+//     the peers file, one checks the reservations, and one removes lapsed records.
+//   - datapath.Run owns the datapath.
+//   - subnetFile.keep repairs the subnet file.
+type Runner struct {
+	deps   *Deps
+	config config.Config // the agent's, as it was when the runner was created
+	local  config.Network
+	report *report.Reporter
+	state  *state.File
+	began  time.Time // when the runner was created
+
+	definition *definitionKeeper
+	lease      *lease.Keeper
+	peers      *peers.Follower
+	datapath   *datapath.Reconciler
+	file       *subnetFile
+	resumed    *watch.Value[*resumed] // set until the store has confirmed or refused a resumed datapath
+
+	previous netip.Prefix // the subnet its containers use, until a lease is held
+	ending   atomic.Int32 // an Ending
+}
+
+// New returns a runner that takes over what before left, or starts with what is on disk if before is nil.
+func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *Runner {
+	if before == nil {
+		before = &HandOver{}
+	}
+	r := &Runner{
+		deps:    deps,
+		config:  c,
+		local:   local,
+		began:   time.Now(),
+		state:   state.NewFile(c.DataDir, local.Name),
+		resumed: watch.New[*resumed](),
+	}
+	r.report = report.New(report.Options{
+		Network:   local.Name,
+		Log:       deps.Log.With("network", local.Name),
+		Health:    deps.Reports.Health,
+		Events:    deps.Reports.Events,
+		Telemetry: deps.Reports.Telemetry,
+		Changed:   deps.Reports.Changed,
+		Flows:     r.flows,
+	})
+	r.lease = lease.New(lease.Options{
+		Network:    local.Name,
+		SubnetFile: local.SubnetFile,
+		Settings:   c.Lease,
+		Identity:   deps.Identity.Get,
+		Registry:   deps.Store.Registry,
+		Outage:     deps.Store.Outage,
+		State:      r.state,
+		Former:     deps.Former,
+		Report:     r.report,
+		Networks: func() <-chan struct{} {
+			_, _, changed := deps.Store.Networks.Get()
+			return changed
+		},
+		Resumed:  r.resumedAs,
+		Answered: r.settle,
+		Save:     r.save,
+	})
+	r.definition = &definitionKeeper{
+		deps:     deps,
+		config:   c,
+		local:    local,
+		report:   r.report,
+		noteLoss: r.lease.NoteLoss,
+		known:    before.known,
+	}
+	r.peers = peers.New(peers.Options{
+		Network:    local.Name,
+		DataDir:    c.DataDir,
+		Identity:   deps.Identity.Get,
+		Settings:   c.Lease,
+		Registry:   deps.Store.Registry,
+		Outage:     deps.Store.Outage,
+		SetBack:    deps.Store.SetBack,
+		Report:     r.report,
+		Suspect:    func(reason string) { r.lease.Suspect("leases", reason) },
+		Answered:   r.settle,
+		Remembered: r.rememberedLeases,
+		InForce:    r.definition.inForce,
+	})
+	r.datapath = datapath.New(datapath.Options{
+		Network:  local.Name,
+		DataDir:  c.DataDir,
+		Forward:  local.Forward,
+		Underlay: c.Underlay,
+		Host:     deps.Datapaths,
+		Report:   r.report,
+		Serve:    r.serve,
+		Moved:    r.moveClaim,
+	}, before.instance)
+	r.file = &subnetFile{
+		network:      local.Name,
+		path:         local.SubnetFile,
+		isConfigured: slices.ContainsFunc(c.Networks, func(n config.Network) bool { return n.Name == local.Name }),
+		state:        r.state,
+		report:       r.report,
+		subnetFileOf: deps.SubnetFileOf,
+	}
+	return r
+}
+
+// SetEnding decides what Run does when its context ends. Without it, Run keeps the datapath in the kernel.
+func (r *Runner) SetEnding(e Ending) { r.ending.Store(int32(e)) }
+
+// HandOver returns what this runner leaves to the next one. Run must have returned, and the ending must be Stay.
+func (r *Runner) HandOver() *HandOver {
+	return &HandOver{r.datapath.HandOver(), r.definition.known}
+}
+
+// Run blocks until ctx ends, and repairs or retries whatever fails. The only error it returns is a *lease.LostError.
+func (r *Runner) Run(ctx context.Context) error {
+	defer r.lease.Close()
+	defer func() {
+		r.datapath.StopResumed()
+		if Ending(r.ending.Load()) != Stay {
+			r.datapath.Close()
+			r.deps.Claims.give(r.local.Name)
+		}
+	}()
+	r.definition.recall()
+	r.resume(ctx)
+	select {
+	case <-r.deps.Identity.Settled():
+	case <-ctx.Done():
+		return nil // without its name, this host cannot give up anything
+	}
+	renewing, stop := context.WithCancel(ctx)
+	var renewer sync.WaitGroup
+	renewer.Go(func() { r.lease.RenewSession(renewing) })
+	err := r.rounds(ctx)
+	stop()
+	renewer.Wait()
+	if err == nil && Ending(r.ending.Load()) == Leave {
+		r.report.Event(api.EventNetwork, api.Info, "leaving the network", map[string]string{"change": "left"})
+		r.tearDown(ctx, true)
+	}
+	return err
+}
+
+// rounds runs one round after another until ctx ends.
+func (r *Runner) rounds(ctx context.Context) error {
+	backoff := r.deps.Store.Outage.NewLoop()
+	log := r.report.Log()
+	for {
+		err := r.round(ctx)
+		var lost *lease.LostError
+		switch {
+		case errors.Is(err, lease.ErrReleased):
+			log.Warn("lease was released by request, the network stays down until a restart or reload")
+			r.report.Event(api.EventLease, api.Warning, "the lease was "+lease.ReleasedAdvice,
+				map[string]string{"change": "released"})
+			r.tearDown(ctx, false)
+			r.report.Unused(report.Session)
+			r.report.Check(health.Lease, api.Warning, lease.ReleasedAdvice)
+			r.report.SetState(lease.ReleasedAdvice)
+			r.lease.ConfirmRelease()
+			r.lease.RefuseReleases(ctx)
+			return nil
+		case ctx.Err() != nil:
+			return nil
+		case errors.As(err, &lost):
+			return err
+		case errors.Is(err, errNetworkGone):
+			log.Warn("network was deleted, leaving it")
+			r.report.Event(api.EventNetwork, api.Warning, "the network was deleted, leaving it",
+				map[string]string{"change": "deleted"})
+			r.tearDown(ctx, true)
+			if follower, ok := r.deps.Store.Registry.(registry.Follower); ok {
+				follower.Forget(r.local.Name)
+			}
+			r.definition.forget()
+		case errors.Is(err, errDefinitionChanged):
+			log.Info("network definition changed")
+			r.report.Event(api.EventNetwork, api.Info, "the network's definition changed",
+				map[string]string{"change": "changed"})
+			r.peers.Clear() // the leases were read with the old plan
+			continue
+		default:
+			r.report.Wait(health.Network, fmt.Sprintf("stopped, starting again: %v", err))
+		}
+		if backoff.Wait(ctx, err, nil) != nil {
+			return nil
+		}
+	}
+}
+
+// round runs the network until its definition changes, its lease is released by request, or an error ends the round.
+func (r *Runner) round(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.lease.ServeReleases(ctx) })
+	g.Go(func() error {
+		n, err := r.definition.await(ctx)
+		if err != nil {
+			return err
+		}
+		g.Go(func() error { return r.definition.watch(ctx, n) })
+		return r.runDefined(ctx, n)
+	})
+	err := g.Wait()
+	r.report.Unused(report.Definition, report.Claim, report.Leases, report.Reservations)
+	if r.lease.IsReleased() {
+		return lease.ErrReleased // whatever else happened in this round
+	}
+	return err
+}
+
+// runDefined takes a lease, and keeps it and the datapath right until ctx ends. If the definition cannot be used, it
+// waits until another definition ends the round.
+func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
+	kind, c, err := r.datapath.Configure(n)
+	if err != nil {
+		r.report.Wait(health.Network, err.Error())
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if err := r.awaitClaims(ctx, n, hostClaim{pools: n.Plan.Prefixes(), port: kind.Uses(c.Options)}); err != nil {
+		return err
+	}
+	if before := r.datapath.Content(); before != nil && len(definition.Differences(before.Network, n)) > 0 {
+		r.datapath.Drop()
+	}
+	if held, ok, _ := r.lease.Lease().Get(); ok {
+		r.previous = held.Subnet()
+	}
+	before, err := r.state.Load()
+	if err != nil {
+		before = state.Network{} // the keeper reports the file and sets it aside when it makes a claim
+	}
+	if err := r.lease.Retire(ctx, n, before); err != nil {
+		return err
+	}
+	if err := r.datapath.Retire(ctx, kind, c, before); err != nil {
+		return err
+	}
+	if err := r.datapath.Build(kind, c); err != nil {
+		return err
+	}
+	r.report.Check(health.Network, api.Passing, r.definition.definedReason())
+	place, err := r.datapath.AwaitUnderlay(ctx, n)
+	if err != nil {
+		return err
+	}
+	var claim registry.Claim
+	taken, err := r.lease.Acquire(ctx, n, func() registry.Claim {
+		// The address in the last claim may have been the problem.
+		if now, err := r.datapath.Locate(n); err == nil {
+			place = now
+		}
+		claim = r.lease.Claim(n, attributesOf(place))
+		return claim
+	})
+	if err != nil {
+		return err
+	}
+	r.datapath.StopResumed()
+	previous := r.previous
+	r.previous = netip.Prefix{}
+	if previous.IsValid() && !slices.Contains(taken.Subnets, previous) {
+		if err := r.lease.Moved(n, previous, taken); err != nil {
+			return err
+		}
+	}
+	r.lease.SetClaim(claim)
+
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.lease.Keep(ctx, n, taken, claim) })
+	g.Go(func() error { return r.peers.Run(ctx, n, r.lease.Lease()) })
+	g.Go(func() error { return r.datapath.Run(ctx, r.peers.Views(), place) })
+	g.Go(func() error { return r.file.keep(ctx) })
+	return g.Wait()
+}
+
+// attributesOf returns what other hosts need to know of a host at p.
+func attributesOf(p datapath.Place) lease.Attributes {
+	return lease.Attributes{PublicIPs: p.Choice.Addrs, MTU: p.MTU, Backend: p.Attributes}
+}
+
+// moveClaim makes the lease follow a host whose underlay has changed.
+func (r *Runner) moveClaim(n registry.Network, p datapath.Place, readdressed bool) {
+	if idle, ok := r.deps.Store.Registry.(interface{ Close() error }); ok && readdressed {
+		// The claim could not be sent over connections from an address that is gone.
+		if err := idle.Close(); err != nil {
+			r.report.Log().Debug("idle connections stay", "error", err)
+		}
+	}
+	r.lease.SetClaim(r.lease.Claim(n, attributesOf(p)))
+}

@@ -1,0 +1,109 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/foreign"
+	"github.com/lenonet/leno/agent/network/peers"
+	"github.com/lenonet/leno/agent/network/report"
+	"github.com/lenonet/leno/agent/rules"
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// serve does what this host's containers need besides the datapath: the subnet file, the saved lease and the firewall
+// rules. It does each part even if another one fails. The network is ready if the datapath was applied and containers
+// can be started. They need not wait for the saved lease, which only the next process needs and which is tried again.
+func (r *Runner) serve(ctx context.Context, v *peers.View, s backend.State, applied bool) error {
+	n := r.definition.inForce(v.Network)
+	fileErr := r.file.write(state.FormatSubnetFile(n.Plan, s.Subnets, s.MTU, r.local.IPMasq), v.Own.Subnet(), s.MTU)
+	r.file.reportResult(fileErr)
+	saveErr := r.save(n, v.Own)
+	r.report.Written(report.LeaseFile, saveErr)
+	rulesErr := r.protect(ctx, n, s)
+	if applied && fileErr == nil && rulesErr == nil {
+		r.report.SetReady(true)
+		r.report.SetState("running")
+		r.definition.update(func(s *definitionStatus) { s.applied = s.network.ModifyIndex })
+	}
+	return errors.Join(fileErr, saveErr, rulesErr)
+}
+
+// protect puts the rules into force that this host's block asks for. Package rules updates their health check.
+func (r *Runner) protect(ctx context.Context, n registry.Network, s backend.State) error {
+	if n.Backend.Type == "alloc" {
+		return nil // there is no datapath, and so nothing to forward
+	}
+	wishes := rules.Wishes(r.local, n.Plan.Prefixes(), s.Subnets)
+	err := r.deps.Rules.Keeper.Put(ctx, wishes)
+	r.deps.Rules.Foreign.Put(overlayPath(n, wishes, s))
+	return err
+}
+
+// overlayPath returns how a network's packets pass through this host.
+func overlayPath(n registry.Network, wishes firewall.Network, s backend.State) foreign.OverlayPath {
+	links := backend.Arrivals(n.Name, n.Backend.Type, n.Backend.Object, s.Underlay.Interface)
+	return foreign.OverlayPath{Network: wishes, Links: links}
+}
+
+// save saves the lease for the next process. If a lease is held now, it saves that one, since the given lease was read
+// earlier.
+func (r *Runner) save(n registry.Network, lease registry.Lease) error {
+	record, err := registry.FormatNetwork(n)
+	if err != nil {
+		return fmt.Errorf("write the definition down: %w", err)
+	}
+	var before, now state.Network
+	err = r.state.Update(func(was state.Network, loadErr error) state.Network {
+		if held, ok, _ := r.lease.Lease().Get(); ok {
+			lease = held
+		}
+		status := r.lease.Status()
+		before, now = was, state.Network{
+			Version:     registry.Version,
+			Network:     n.Name,
+			NodeID:      lease.NodeID,
+			Subnets:     lease.Subnets,
+			Session:     lease.Session,
+			Lease:       lease.ModifyIndex,
+			Definition:  n.CreateIndex,
+			Record:      record,
+			RecordIndex: n.ModifyIndex,
+			Renewed:     status.Renewed,
+			Revoked:     status.Revoked,
+			SubnetFile:  r.local.SubnetFile,
+			Pools:       n.Plan.Prefixes(),
+			Backend:     n.Backend,
+		}
+		if now.Renewed.IsZero() {
+			now.Renewed = time.Now() // the lease has just been acquired
+		}
+		now.Renewed = now.Renewed.UTC().Truncate(time.Second)
+		if loadErr != nil {
+			return now
+		}
+		now.Earlier = before.EarlierThan(n.CreateIndex, n.ModifyIndex)
+		if before.Session == now.Session && now.Renewed.Sub(before.Renewed) < r.config.Lease.Hold/10 {
+			now.Renewed = before.Renewed // too little has changed for a write
+		}
+		if before.SubnetFile != "" && !r.file.isWritten() {
+			now.SubnetFile = before.SubnetFile // the old file stays until there is a new one
+		}
+		return now
+	})
+	if err != nil {
+		return err
+	}
+	if now.SubnetFile != before.SubnetFile {
+		r.file.removeAt(before.SubnetFile)
+	}
+	if before.Network == "" { // the first lease since this host joined
+		return r.deps.Former.Drop(n.Name)
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+package network
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// TestSavedRenewal: the state file says when the lease was last renewed, but is not written at every renewal.
+func TestSavedRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, memory.New(), "a")
+		h.put("10.5.0.0/22", "recorder")
+		n, r, began := h.inStore(), h.runner(), time.Now().UTC().Truncate(time.Second)
+		lease := h.acquire()
+		r.lease.Lease().Set(lease)
+		later := lease
+		later.Session = "sb"
+		for _, tt := range []struct {
+			name  string
+			lease registry.Lease
+			after time.Duration // since the last step, during which the lease is renewed
+			want  time.Duration // when the file says that it was renewed
+		}{
+			{"at first", lease, 0, 0},
+			{"again at once", lease, time.Minute, 0},
+			{"after a tenth of the time", lease, 3 * time.Hour, 3*time.Hour + time.Minute},
+			{"not since", lease, 0, 3*time.Hour + time.Minute},
+			{"another session", later, time.Hour, 4*time.Hour + time.Minute},
+		} {
+			for range tt.after / (30 * time.Second) {
+				time.Sleep(30 * time.Second)
+				_, err := r.lease.Renew(t.Context(), "")
+				must(t, err)
+			}
+			r.lease.Lease().Set(tt.lease)
+			must(t, r.save(n, tt.lease))
+			if got, err := state.Load(h.config.DataDir, "n"); err != nil || !got.Renewed.Equal(began.Add(tt.want)) {
+				t.Errorf("%s: %s, want %s, %v", tt.name, got.Renewed, began.Add(tt.want), err)
+			}
+		}
+	})
+}
+
+// TestSavedIsNewest: a pass over the datapath that began with an earlier lease does not overwrite the lease that is
+// held now.
+func TestSavedIsNewest(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	r := h.runner()
+	n, err := definition.FromBlock(h.config.Networks[0])
+	must(t, err)
+	before, now := leaseOf(1, "sa", 1), leaseOf(2, "sa", 2)
+	r.lease.Lease().Set(now)
+	must(t, r.save(n, now))
+	must(t, r.save(n, before))
+	if got, err := state.Load(h.config.DataDir, "n"); err != nil || !slices.Equal(got.Subnets, now.Subnets) {
+		t.Errorf("saved %v, held %v, %v", got.Subnets, now.Subnets, err)
+	}
+}

@@ -1,0 +1,173 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/network/datapath"
+	"github.com/lenonet/leno/agent/network/lease"
+	"github.com/lenonet/leno/agent/network/peers"
+	"github.com/lenonet/leno/agent/probe"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// A Status is what the API shows of this host's part in a network. It is immutable.
+type Status struct {
+	Definition   registry.Network
+	Defined      bool
+	Local        api.Local
+	Lease        lease.Status
+	Datapath     datapath.Status
+	Reservations []registry.Reservation // as read last
+}
+
+// Status returns what the API shows.
+func (r *Runner) Status() Status {
+	definition := r.definition.now()
+	out := Status{
+		Definition:   definition.network,
+		Defined:      definition.defined,
+		Lease:        r.lease.Status(),
+		Datapath:     r.datapath.Status(),
+		Reservations: r.peers.Reservations(),
+	}
+	out.Local = api.Local{
+		State:       r.report.State(),
+		Subnets:     out.Lease.Lease.Subnets,
+		SubnetFile:  r.local.SubnetFile,
+		Link:        backend.LinkName(r.local.Name),
+		Backend:     out.Datapath.Backend,
+		MTU:         out.Datapath.MTU,
+		MTUReason:   out.Datapath.MTUReason,
+		Underlay:    out.Datapath.Underlay,
+		Peers:       out.Datapath.Report.Peers,
+		Notes:       out.Datapath.Report.Notes,
+		Applied:     out.Datapath.Applied,
+		ModifyIndex: definition.applied,
+		Renewed:     out.Lease.Renewed,
+		Differs:     definition.differs,
+		Followed:    r.peers.Followed(),
+	}
+	if found, ok, _ := r.resumed.Get(); ok && out.Local.Subnets == nil {
+		out.Local.Subnets = found.subnets
+	}
+	return out
+}
+
+// Local returns this host's block of the network, or its defaults for a network without one.
+func (r *Runner) Local() config.Network { return r.local }
+
+// Config returns the agent's configuration as it was when the runner was created.
+func (r *Runner) Config() config.Config { return r.config }
+
+// Lease returns the lease that this host holds.
+func (r *Runner) Lease() (registry.Lease, bool) {
+	lease, held, _ := r.lease.Lease().Get()
+	return lease, held
+}
+
+// WasLeft reports whether this host has left the network because it was deleted.
+func (r *Runner) WasLeft() bool { return r.definition.wasLeft() }
+
+// Differs returns where this host's block differs from the definition n. A block without pools does not differ.
+func (r *Runner) Differs(n registry.Network) []string { return r.definition.differs(n) }
+
+// UsesLink reports whether the underlay depends on the device, or may come to depend on it.
+func (r *Runner) UsesLink(link string) bool { return r.datapath.UsesLink(link) }
+
+// Reaches reports whether packets to other hosts may take a route to the prefix.
+func (r *Runner) Reaches(prefix netip.Prefix) bool { return r.datapath.Reaches(prefix) }
+
+// CopySubnetFile also writes the subnet file to another path. It does nothing if there is no subnet file of this
+// network.
+func (r *Runner) CopySubnetFile(to string) error { return r.file.copyTo(to) }
+
+// Leases returns what is known of the leases of all hosts.
+func (r *Runner) Leases() *peers.Follower { return r.peers }
+
+// Renew renews the session of this host's lease before it is due, under the caller's token.
+func (r *Runner) Renew(ctx context.Context, token string) (api.Renewal, error) {
+	return r.lease.Renew(ctx, token)
+}
+
+// Release releases this host's lease under the caller's token and leaves the network. It blocks until the request is
+// carried out or refused.
+func (r *Runner) Release(ctx context.Context, token string) error {
+	defer r.peers.Invalidate() // the runner no longer watches the leases
+	return r.lease.Release(ctx, token)
+}
+
+// PeerList returns the peers sorted by name, without their traffic counters.
+func (r *Runner) PeerList() api.PeerList {
+	snap, _ := r.peers.Snapshot()
+	leases, own := snap.Set.Leases, r.lease.Status().Lease
+	if before, ok := r.Resumed(); ok {
+		leases, own = before.Leases, before.Own
+	}
+	return peers.List(leases, own, r.datapath.Status().Report.Skipped)
+}
+
+// Peers returns the peers with their traffic counters, if the backend has any.
+func (r *Runner) Peers() api.PeerList {
+	out := r.PeerList()
+	s := r.datapath.Status()
+	if s.Counter != nil {
+		counted := s.Counter.Counters()
+		out.Drops = counted[""].Drops
+		for i := range out.Peers {
+			out.Peers[i].Counters = countersOf(counted, out.Peers[i].Node)
+		}
+	}
+	if s.Meter != nil {
+		if all, err := s.Meter.Totals(); err == nil { // the metrics log the error
+			out.Totals = countersOf(map[string]backend.Counters{"": all}, "")
+		}
+	}
+	return out
+}
+
+func countersOf(all map[string]backend.Counters, node string) *api.Counters {
+	c, ok := all[node]
+	if !ok {
+		return nil
+	}
+	return &api.Counters{
+		RxPackets: c.RxPackets,
+		RxBytes:   c.RxBytes,
+		TxPackets: c.TxPackets,
+		TxBytes:   c.TxBytes,
+		Drops:     c.Drops,
+	}
+}
+
+// Probed returns this host's part in the network for a probe. It returns an error if this host has no subnet or no
+// underlay, because then there is nothing to send from.
+func (r *Runner) Probed() (probe.Host, error) {
+	s := r.Status()
+	lease, held := r.Lease()
+	definition := s.Definition
+	if before, ok := r.Resumed(); ok {
+		lease, held, definition = before.Own, true, before.Network
+	}
+	if !held || s.Local.Underlay.Interface == "" {
+		return probe.Host{}, &api.Error{
+			Code:    http.StatusConflict,
+			Message: fmt.Sprintf("network %s cannot be probed yet: %s", r.local.Name, s.Local.State),
+		}
+	}
+	return probe.Host{
+		Network:    r.local.Name,
+		Backend:    definition.Backend.Type,
+		Options:    definition.Backend.Options(),
+		Link:       s.Local.Link,
+		Subnets:    lease.Subnets,
+		MTU:        s.Local.MTU,
+		Underlay:   s.Local.Underlay,
+		Masquerade: r.local.IPMasq,
+	}, nil
+}
