@@ -8,13 +8,10 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -93,48 +90,12 @@ type Options struct {
 	WatchKernel func(ctx context.Context, used func(link string) bool, reaches func(netip.Prefix) bool, changed func()) error
 }
 
-// An Agent is the agent of one host.
-type Agent struct {
-	o       Options
-	log     hclog.Logger
-	env     *network.Deps
-	started time.Time
-	unlock  func() error // unlocks the state directory and the host, nil before they are locked
-
-	patience time.Duration // how long to wait for another process that is about to end
-	build    build
-	// kernelHere returns what the function of that name returned when it was first called: the result never changes.
-	kernelHere func() (boot, namespace string)
-	host       string                 // the host name that the kernel has, "" if it cannot be read
-	exams      exclusive              // examinations of this host
-	parts      *watch.Value[struct{}] // set when this agent joins or leaves a network
-
-	reloads    chan reloadRequest
-	ended      chan struct{}                 // closed when Run returns
-	refresh    func() (config.Config, error) // reads the configuration again, nil if that is turned off
-	refreshing chan struct{}                 // has room for one: the call of Refresh that is running
-	identified bool                          // the runners were started; used only by the supervising goroutine
-	records    *records.Board
-	elsewhere  refreshers
-	http       *httpapi.Server
-
-	mu      sync.Mutex
-	left    []*network.HandOver // the backends of runners that ended with the agent, closed last
-	config  config.Config       // replaced by a reload
-	runners map[string]*running
-	// departures are the networks of an earlier process that this agent is leaving. Each channel is closed when the
-	// network has been left.
-	departures map[string]chan struct{}
-	fatal      chan error
-}
-
-// New returns an agent. It touches nothing outside the process. refresh reads the configuration's files again for
-// Refresh; nil turns that off.
-func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Agent, error) {
+// setDefaults fills in the real implementation of what is missing.
+func (o *Options) setDefaults(c config.Config) error {
 	if o.Logs == nil {
 		none, err := logging.New(io.Discard, config.Defaults().Log)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		o.Logs = none
 	}
@@ -145,7 +106,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	if o.Registry == nil {
 		var err error
 		if o.Registry, o.RegistryName, err = OpenRegistry(c, log, o.Logs.Hide); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if o.SelectUnderlay == nil {
@@ -181,69 +142,108 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	if o.WatchKernel == nil {
 		o.WatchKernel = watchKernel
 	}
-	a := &Agent{o: o, log: log, config: c, refresh: refresh, runners: map[string]*running{}, departures: map[string]chan struct{}{},
-		parts: watch.New[struct{}](), reloads: make(chan reloadRequest), refreshing: make(chan struct{}, 1), ended: make(chan struct{}), fatal: make(chan error, 1), patience: patience, build: readBuild(), kernelHere: sync.OnceValues(kernelHere)}
-	a.env = &network.Deps{
-		Log:      log,
+	return nil
+}
+
+// An Agent is the agent of one host.
+type Agent struct {
+	o           Options
+	log         hclog.Logger
+	env         *network.Deps
+	process     *process
+	settings    *settings
+	networks    *networks
+	identity    *identification
+	reloader    *reloader
+	diagnostics *diagnostics
+	elsewhere   *elsewhere
+	records     *records.Board // of the list of all networks
+	http        *httpapi.Server
+}
+
+// New returns an agent. It touches nothing outside the process. refresh reads the configuration's files again for
+// Refresh; nil turns that off.
+func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Agent, error) {
+	if err := o.setDefaults(c); err != nil {
+		return nil, err
+	}
+	a := &Agent{
+		o:        o,
+		log:      o.Logs.Logger(),
+		process:  newProcess(o.Version),
+		settings: &settings{watchedNetwork: o.WatchedNetwork, now: c},
+	}
+	a.env = a.newDeps(c)
+	a.networks = newNetworks(a.log, a.env, a.settings)
+	a.elsewhere = &elsewhere{registry: o.Registry}
+	a.diagnostics = &diagnostics{options: o, env: a.env, settings: a.settings, networks: a.networks}
+	a.identity = &identification{
+		log:      a.log,
+		env:      a.env,
+		settings: a.settings,
+		others:   &otherProcess{log: a.log, patience: patience},
+		lockHost: o.LockHost,
+	}
+	a.reloader = newReloader(a.log, o.Logs, a.env.Reports, refresh)
+	board := a.env.Reports.Health
+	a.records = records.New(a.log, func(status, reason string) { board.Set("", health.Records, status, reason) })
+	board.Set("", health.Node, api.Critical, health.Starting)
+	var err error
+	a.http, err = a.newServer()
+	return a, err
+}
+
+// newDeps returns what all networks of the agent share.
+func (a *Agent) newDeps(c config.Config) *network.Deps {
+	eventLog := events.New(time.Now)
+	deps := &network.Deps{
+		Log:      a.log,
 		Identity: network.NewIdentity(),
 		Store: network.Store{
-			Registry: o.Registry,
-			Outage:   newOutageDetector(o.Registry),
+			Registry: a.o.Registry,
+			Outage:   newOutageDetector(a.o.Registry),
 			Networks: watch.New[network.Networks](),
 			SetBack:  watch.New[struct{}](),
+		},
+		Reports: network.Reports{
+			Health:    health.New(time.Now, eventLog.AddCheck),
+			Events:    eventLog,
+			Telemetry: telemetry.New(telemetryConfig(c, a.process.host), a.log.Named("telemetry"), a.measure),
+			Changed:   watch.New[struct{}](),
 		},
 		Claims:          network.NewHostClaims(),
 		Former:          state.NewFormerSubnets(c.DataDir),
 		Left:            watch.New[struct{}](),
-		ReadKernelState: o.ReadKernelState,
-		SubnetFileOf:    a.subnetFileOf,
+		ReadKernelState: a.o.ReadKernelState,
+		SubnetFileOf:    func(path, except string) string { return a.networks.subnetFileOf(path, except) },
 	}
-	a.env.Datapaths = &datapath.Host{
-		NodeID:           a.env.Identity.NodeID,
-		Backends:         o.Backends,
+	deps.Datapaths = &datapath.Host{
+		NodeID:           deps.Identity.NodeID,
+		Backends:         a.o.Backends,
 		Processors:       &datapath.Processors{},
 		Kernel:           watch.New[struct{}](),
-		SelectUnderlay:   o.SelectUnderlay,
-		EnsureForwarding: o.EnsureForwarding,
+		SelectUnderlay:   a.o.SelectUnderlay,
+		EnsureForwarding: a.o.EnsureForwarding,
 	}
-	a.host, _ = os.Hostname() // "" is good enough
-	eventLog := events.New(time.Now)
-	a.env.Reports = network.Reports{
-		Health:    health.New(time.Now, eventLog.AddCheck),
-		Events:    eventLog,
-		Telemetry: telemetry.New(telemetryConfig(c, a.host), log.Named("telemetry"), a.measure),
-		Changed:   watch.New[struct{}](),
-	}
-	a.elsewhere.registry = o.Registry
-	a.env.Rules = newRules(o, c.Firewall, a.env)
-	a.records = records.New(a.log, func(status, reason string) { a.env.Reports.Health.Set("", health.Records, status, reason) })
-	a.env.Reports.Health.Set("", health.Node, api.Critical, health.Starting)
-	var err error
-	a.http, err = a.newServer()
-	return a, err
+	deps.Rules = newRules(a.o, c.Firewall, deps)
+	return deps
 }
 
 // Run blocks until ctx ends or there is a fault that does not end by waiting: the API's address cannot be used, another
 // agent holds the state directory, or a lease was lost under on_lost = "exit". The datapath stays behind, unless the
 // configuration says release_on_stop or this is a development agent. Run must be called only once.
 func (a *Agent) Run(ctx context.Context) (err error) {
-	defer close(a.ended)
-	listener, err := a.listen(ctx, a.current().HTTP)
+	defer close(a.reloader.ended)
+	listener, err := a.listen(ctx, a.settings.get().HTTP)
 	if err != nil {
 		return err
 	}
-	a.mu.Lock()
-	a.started = time.Now()
-	a.mu.Unlock()
-	defer func() {
-		if a.unlock != nil {
-			err = errors.Join(err, a.unlock())
-		}
-	}()
+	a.process.start()
+	defer func() { err = errors.Join(err, a.identity.unlock()) }()
 
 	// Packets that pass through this process keep doing so until everything else has ended, however long that takes:
 	// afterwards they wait for the next process.
-	defer func() { err = errors.Join(err, a.closeLeft()) }()
+	defer func() { err = errors.Join(err, a.networks.closeLeft()) }()
 
 	// The API outlives the runners, so that clients can watch an agent that stops.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
@@ -280,29 +280,29 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer a.stopRunners()
+	defer a.networks.stopAll()
 
-	if err := a.identify(ctx); err != nil {
+	if err := a.identity.lock(ctx); err != nil {
 		return err
 	}
 	a.log.Info("agent started", "version", a.o.Version, "http", address.String(),
 		"registry", a.o.RegistryName, "node_id", a.self().NodeID)
 	a.env.Reports.Events.Add(api.Event{Kind: api.EventAgent, Severity: api.Info, Message: "agent started, version " + a.o.Version})
-	a.env.Rules.Keeper.Remember(a.current().DataDir, a.stands)
-	a.expectRules(ctx)
+	a.env.Rules.Keeper.Remember(a.settings.get().DataDir, a.settings.stands)
+	a.networks.expectRules(ctx)
 	if a.env.Identity.NodeID() != "" {
-		a.begin(ctx)
+		a.networks.begin(ctx)
 	}
 	// settleIdentity may have to wait for the store. An operator may correct the configuration during that time, so it
 	// must not block the loop below, which handles reloads.
 	settled := make(chan error, 1)
-	wg.Go(func() { settled <- a.settleIdentity(ctx) })
+	wg.Go(func() { settled <- a.identity.settle(ctx) })
 	named := false
 	for {
 		_, _, networksChanged := a.env.Store.Networks.Get()
 		_, _, left := a.env.Left.Get()
 		if named {
-			a.join(ctx)
+			a.networks.join(ctx)
 		}
 		select {
 		case err := <-settled:
@@ -311,82 +311,23 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 			}
 			named = true
 			a.env.Identity.Settle()
-			if !a.identified {
-				a.begin(ctx)
+			if !a.networks.hasBegun() {
+				a.networks.begin(ctx)
 			}
 			wg.Go(func() { a.keepRegistered(ctx, address, asked) })
-			wg.Go(func() { a.leaveUnwanted(ctx, false) })
+			wg.Go(func() { a.networks.leaveUnwanted(ctx, false) })
 			a.env.Reports.Health.Clear("", health.Node)
 		case <-left:
 		case <-ctx.Done():
 			return ctx.Err()
-		case err := <-a.fatal:
+		case err := <-a.networks.fatal:
 			return err
-		case request := <-a.reloads:
+		case request := <-a.reloader.requests:
 			out, err := a.reload(ctx, request)
-			request.done <- reloadAnswer{out, a.reportReload(err)}
+			request.done <- reloadAnswer{out, a.reloader.report(err)}
 		case <-networksChanged:
 		}
 	}
-}
-
-// begin starts the runners. This host's id must be known.
-func (a *Agent) begin(ctx context.Context) {
-	a.identified = true
-	a.adopt(ctx, a.current())
-}
-
-// settleIdentity blocks until this host's name and id are known.
-func (a *Agent) settleIdentity(ctx context.Context) error {
-	if err := a.awaitNodeName(ctx); err != nil {
-		return err
-	}
-	return a.learnNodeID(ctx)
-}
-
-// identify locks the state directory and reads this host's id from it.
-func (a *Agent) identify(ctx context.Context) error {
-	id, unlock, err := a.openDataDir(ctx, a.current().DataDir)
-	if err != nil {
-		return err
-	}
-	a.env.Identity.SetNodeID(id)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.unlock = unlock
-	return nil
-}
-
-func (a *Agent) awaitNodeName(ctx context.Context) error {
-	backoff := a.env.Store.Outage.NewLoop()
-	for {
-		name, err := state.NodeName(ctx, a.current().NodeName, a.env.Store.Registry)
-		if err == nil {
-			a.env.Identity.SetNode(name)
-			return nil
-		}
-		if a.env.Reports.Health.Set("", health.Node, api.Critical, fmt.Sprintf("waiting for this host's name in Consul (or set node_name): %v", err)) {
-			a.log.Warn("waiting for this host's name", "error", err)
-		}
-		if err := backoff.Wait(ctx, err, nil); err != nil {
-			return err
-		}
-	}
-}
-
-// current returns the configuration in force.
-func (a *Agent) current() config.Config {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.config
-}
-
-// runner returns the runner of a network in which this agent takes part.
-func (a *Agent) runner(name string) (*running, bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	run, ok := a.runners[name]
-	return run, ok
 }
 
 // watchKernel passes changes of the kernel's tables on to the runners until ctx ends.
@@ -395,7 +336,7 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 	backoff := retry.NewBackoff()
 	var faults health.ActiveFaults
 	for {
-		err := a.o.WatchKernel(ctx, a.usesLink, a.reaches, func() {
+		err := a.o.WatchKernel(ctx, a.networks.usesLink, a.networks.reaches, func() {
 			faults.End(name)
 			a.env.Datapaths.Kernel.Set(struct{}{})
 		})
@@ -411,38 +352,22 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 	}
 }
 
-// usesLink reports whether a change of the device may affect a network's underlay.
-func (a *Agent) usesLink(link string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, run := range a.runners {
-		if run.UsesLink(link) {
-			return true
-		}
-	}
-	return false
-}
-
-// reaches reports whether packets of some network to other hosts may take a route to the prefix.
-func (a *Agent) reaches(prefix netip.Prefix) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, run := range a.runners {
-		if run.Reaches(prefix) {
-			return true
-		}
-	}
-	return false
-}
-
 // self returns the answer to GET /v1/agent/self.
 func (a *Agent) self() api.Self {
-	boot, namespace := a.kernelHere()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	out := api.Self{Firewall: firewallChoice(a.env.Rules.Keeper.Status()), Version: a.o.Version, NodeName: a.env.Identity.Get().Node, NodeID: a.env.Identity.NodeID(), DataDir: a.config.DataDir,
-		ConfigFiles: append([]string{}, a.config.Files...), Registry: a.o.RegistryName, Started: a.started, PID: os.Getpid(),
-		BootID: boot, NetworkNamespace: namespace}
-	out.Networks = slices.Sorted(maps.Keys(a.runners))
-	return out
+	boot, namespace := a.process.kernel()
+	id, c := a.env.Identity.Get(), a.settings.get()
+	return api.Self{
+		Firewall:         firewallChoice(a.env.Rules.Keeper.Status()),
+		Version:          a.process.version,
+		NodeName:         id.Node,
+		NodeID:           id.NodeID,
+		DataDir:          c.DataDir,
+		ConfigFiles:      append([]string{}, c.Files...),
+		Registry:         a.o.RegistryName,
+		Started:          a.process.startedAt(),
+		PID:              os.Getpid(),
+		BootID:           boot,
+		NetworkNamespace: namespace,
+		Networks:         a.networks.names(),
+	}
 }

@@ -30,15 +30,15 @@ type apiAgent struct{ agent *Agent }
 var _ httpapi.Agent = apiAgent{}
 
 func (v apiAgent) Self() api.Self                   { return v.agent.self() }
-func (v apiAgent) Config() config.Config            { return v.agent.current() }
+func (v apiAgent) Config() config.Config            { return v.agent.settings.get() }
 func (v apiAgent) Configuration() api.Configuration { return v.agent.configuration() }
 
 func (v apiAgent) Refresh(ctx context.Context, force bool) (api.Reloaded, error) {
-	return v.agent.Refresh(ctx, force)
+	return v.agent.reloader.Refresh(ctx, force)
 }
 
 func (v apiAgent) Diagnose(ctx context.Context, o api.DoctorOptions) (api.Diagnosis, error) {
-	return v.agent.examine(ctx, o)
+	return v.agent.diagnostics.examine(ctx, o)
 }
 
 func (v apiAgent) Events(after uint64, network string) ([]api.Event, uint64, <-chan struct{}) {
@@ -51,7 +51,7 @@ func (v apiAgent) Networks() (httpapi.Networks, <-chan struct{}) {
 }
 
 func (v apiAgent) Network(name string) (httpapi.Network, bool) {
-	run, ok := v.agent.runner(name)
+	run, ok := v.agent.networks.get(name)
 	if !ok {
 		return nil, false
 	}
@@ -59,7 +59,7 @@ func (v apiAgent) Network(name string) (httpapi.Network, bool) {
 }
 
 func (v apiAgent) Joined() <-chan struct{} {
-	_, _, changed := v.agent.parts.Get()
+	_, _, changed := v.agent.networks.changed.Get()
 	return changed
 }
 
@@ -70,7 +70,7 @@ func (v apiAgent) StatusChanged() <-chan struct{} {
 
 func (v apiAgent) LeasesElsewhere(ctx context.Context, n registry.Network, after uint64) (
 	registry.LeaseSet, uint64, error) {
-	return v.agent.leasesElsewhere(ctx, n, after)
+	return v.agent.elsewhere.leases(ctx, n, after)
 }
 
 func (v apiAgent) InvalidateLeases(network string) { v.agent.invalidateLeases(network) }
@@ -115,7 +115,7 @@ func (n apiNetwork) LeasesChanged() []<-chan struct{} { return n.run.Leases().Ch
 func (n apiNetwork) Peers() api.PeerList              { return n.run.Peers() }
 
 func (n apiNetwork) Probe(ctx context.Context, r api.ProbeRequest) (api.Probe, error) {
-	return n.agent.probePeers(ctx, n.run, r)
+	return n.agent.diagnostics.probePeers(ctx, n.run, r)
 }
 
 func (n apiNetwork) Renew(ctx context.Context, token string) (api.Renewal, error) {
@@ -130,4 +130,13 @@ func (n apiNetwork) Release(ctx context.Context, token string) error {
 func (a *Agent) prepareCertificates(ctx context.Context, now config.Config) (prepared, error) {
 	commit, err := a.http.PrepareTLS(ctx, now.HTTP.TLS)
 	return prepared{take: commit}, err
+}
+
+// invalidateLeases makes the next reader of a network's leases see a change that was made through this agent.
+func (a *Agent) invalidateLeases(network string) {
+	if run, ok := a.networks.get(network); ok {
+		run.Leases().Invalidate()
+		return
+	}
+	a.elsewhere.of(network).Invalidate()
 }

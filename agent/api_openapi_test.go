@@ -151,7 +151,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 		for method, operation := range item.Operations() {
 			for status := range operation.Responses.Map() {
 				answer := fmt.Sprintf("%s %s %s", method, path, status)
-				if status != "default" && !j.seen[answer] && !elsewhere[answer] && !strings.HasSuffix(answer, " 403") {
+				if status != "default" && !j.seen[answer] && !otherwise[answer] && !strings.HasSuffix(answer, " 403") {
 					t.Errorf("%s was not seen", answer)
 				}
 			}
@@ -159,9 +159,9 @@ func TestOpenAPIAnswers(t *testing.T) {
 	}
 }
 
-// elsewhere lists the answers that other tests cover: those of an agent that is not healthy, and those given while the
+// otherwise lists the answers that other tests cover: those of an agent that is not healthy, and those given while the
 // store is away. Answers with status 403 are left out, since the memory registry gives every token all rights.
-var elsewhere = map[string]bool{
+var otherwise = map[string]bool{
 	"GET /healthz 429": true, "GET /healthz 503": true, "GET /readyz 503": true,
 	"PUT /v1/network/{network}/renew 409": true, "PUT /v1/network/{network}/renew 503": true,
 	"PUT /v1/agent/reload 409": true, "GET /v1/agent/monitor 200": true, "GET /v1/agent/monitor 429": true, "GET /v1/networks 503": true, "GET /v1/agent/metrics 415": true,

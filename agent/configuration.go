@@ -10,7 +10,7 @@ import (
 
 // configuration returns the answer to GET /v1/agent/config.
 func (a *Agent) configuration() api.Configuration {
-	c := resolved(a.current())
+	c := resolved(a.settings.get())
 	if c.NodeName == "" {
 		c.NodeName = a.env.Identity.Get().Node
 	}

@@ -35,7 +35,7 @@ func TestConfigurationInForce(t *testing.T) {
 			}
 		}
 	}
-	if c := a.current(); c.Log.RotateBytes != 0 || c.Networks[0].Pools[0].SubnetLen != 0 {
+	if c := a.settings.get(); c.Log.RotateBytes != 0 || c.Networks[0].Pools[0].SubnetLen != 0 {
 		t.Errorf("%+v", c)
 	}
 }

@@ -143,8 +143,8 @@ func TestJoin(t *testing.T) {
 	a.env.Identity.SetNodeID("id-a")
 	a.env.Identity.Settle()
 	must(t, client.PutNetwork(t.Context(), registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}))
-	defer a.stop("n", true)
-	a.start(t.Context(), local)
+	defer a.networks.stop("n", true)
+	a.networks.start(t.Context(), local)
 	run := mustRunner(t, h)
 	eventually(t, func() error {
 		if _, held := run.Lease(); !held {
@@ -152,7 +152,7 @@ func TestJoin(t *testing.T) {
 		}
 		return nil
 	})
-	a.join(t.Context()) // no networks have been read yet
+	a.networks.join(t.Context()) // no networks have been read yet
 	for _, set := range []registry.NetworkSet{
 		{Bad: []registry.BadRecord{{Key: networkKey}}},
 		{},
@@ -160,8 +160,8 @@ func TestJoin(t *testing.T) {
 		{Deleted: []registry.Deletion{{Network: "n"}}},
 	} {
 		a.env.Store.Networks.Set(network.Networks{Set: set, Index: 5})
-		a.join(t.Context())
-		if now, ok := a.runner("n"); !ok || now != run {
+		a.networks.join(t.Context())
+		if now, ok := a.networks.get("n"); !ok || now != run {
 			t.Fatalf("left by what was read of all networks: %+v", set)
 		}
 	}
@@ -173,7 +173,7 @@ func TestJoin(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the runner does not leave")
 	}
-	a.join(t.Context())
+	a.networks.join(t.Context())
 	if len(a.self().Networks) != 0 {
 		t.Error("a network that was deleted was not left")
 	}

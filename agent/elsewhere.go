@@ -14,12 +14,12 @@ import (
 // callTimeout bounds one short request to the store.
 const callTimeout = retry.CallTimeout
 
-// refreshers holds the refreshers of networks in which this host takes no part. It is safe for concurrent use.
-type refreshers struct {
+// elsewhere reads the leases of networks in which this host takes no part. It is safe for concurrent use.
+type elsewhere struct {
 	registry registry.Registry
 
 	mu      sync.Mutex
-	read    map[string]*peers.Refresher
+	known   map[string]*peers.Refresher
 	forgets *time.Timer // runs forget
 }
 
@@ -27,52 +27,52 @@ type refreshers struct {
 const idleElsewhere = 10 * time.Minute
 
 // of returns the refresher of a network and creates it if necessary.
-func (e *refreshers) of(network string) *peers.Refresher {
+func (e *elsewhere) of(network string) *peers.Refresher {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.forgets == nil {
 		e.forgets = time.AfterFunc(idleElsewhere, e.forget)
 	}
-	f := e.read[network]
+	f := e.known[network]
 	if f == nil {
 		f = peers.NewRefresher(e.registry, network, callTimeout, func() []registry.Lease { return nil })
-		if e.read == nil {
-			e.read = map[string]*peers.Refresher{}
+		if e.known == nil {
+			e.known = map[string]*peers.Refresher{}
 		}
-		e.read[network] = f
+		e.known[network] = f
 	}
 	return f
 }
 
-// forget drops the refreshers that were not used for idleElsewhere. It schedules itself again if others remain.
-func (e *refreshers) forget() {
+// forget drops the elsewhere that were not used for idleElsewhere. It schedules itself again if others remain.
+func (e *elsewhere) forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	maps.DeleteFunc(e.read, func(_ string, f *peers.Refresher) bool { return f.Idle(idleElsewhere) })
-	if len(e.read) == 0 {
+	maps.DeleteFunc(e.known, func(_ string, f *peers.Refresher) bool { return f.Idle(idleElsewhere) })
+	if len(e.known) == 0 {
 		e.forgets = nil
 		return
 	}
 	e.forgets.Reset(idleElsewhere)
 }
 
-// leasesElsewhere returns the leases of a network in which this host takes no part. If after is 0, they were read no
+// leases returns the leases of a network in which this host takes no part. If after is 0, they were read no
 // longer than peers.RefreshEvery ago. Otherwise it blocks until the store has another index than after.
-func (a *Agent) leasesElsewhere(ctx context.Context, n registry.Network, after uint64) (
+func (e *elsewhere) leases(ctx context.Context, n registry.Network, after uint64) (
 	registry.LeaseSet, uint64, error) {
 	if after == 0 {
-		snap, err := a.readElsewhere(ctx, n)
+		snap, err := e.read(ctx, n)
 		return snap.Set, snap.Index, err
 	}
-	set, index, err := a.env.Store.Registry.WatchLeases(ctx, n, after)
+	set, index, err := e.registry.WatchLeases(ctx, n, after)
 	if err == nil {
-		a.elsewhere.of(n.Name).Learn(set, index) // otherwise the next reader would get an older answer
+		e.of(n.Name).Learn(set, index) // otherwise the next reader would get an older answer
 	}
 	return set, index, err
 }
 
-func (a *Agent) readElsewhere(ctx context.Context, n registry.Network) (peers.Snapshot, error) {
-	f := a.elsewhere.of(n.Name)
+func (e *elsewhere) read(ctx context.Context, n registry.Network) (peers.Snapshot, error) {
+	f := e.of(n.Name)
 	f.Refresh(ctx, n)
 	if err := ctx.Err(); err != nil {
 		return peers.Snapshot{}, err
@@ -82,13 +82,4 @@ func (a *Agent) readElsewhere(ctx context.Context, n registry.Network) (peers.Sn
 		return peers.Snapshot{}, f.Err()
 	}
 	return snap.Aged(), nil
-}
-
-// invalidateLeases makes the next reader of a network's leases see a change that was made through this agent.
-func (a *Agent) invalidateLeases(network string) {
-	if run, ok := a.runner(network); ok {
-		run.Leases().Invalidate()
-		return
-	}
-	a.elsewhere.of(network).Invalidate()
 }

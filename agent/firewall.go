@@ -1,16 +1,11 @@
 package agent
 
 import (
-	"context"
-	"net/netip"
-
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/rules"
-	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend"
 )
 
 // newRules returns the keeper of this host's firewall rules and the monitor of those of other programs.
@@ -56,24 +51,3 @@ func firewallChoice(s rules.Status) *api.Firewall {
 // watchedNetworks is the name under which rules are expected of all networks that watch_networks joins, as long as the
 // store was not read and their names are not known. No network has this name.
 const watchedNetworks = ""
-
-// expectRules makes the keeper expect rules of networks that exist in the kernel without a state file that describes
-// them: those of this configuration and, if the whole state directory was lost, those that join finds in the store.
-func (a *Agent) expectRules(ctx context.Context) {
-	c := a.current()
-	for _, local := range c.Networks {
-		a.expectRulesOf(ctx, local.Name, poolsOf(local))
-	}
-	if c.WatchNetworks && a.env.Identity.NodeID() == "" {
-		a.env.Rules.Keeper.Expect(watchedNetworks)
-	}
-}
-
-func (a *Agent) expectRulesOf(ctx context.Context, name string, pools []netip.Prefix) {
-	if before, err := state.Load(a.current().DataDir, name); err == nil && len(before.Subnets) > 0 {
-		return
-	}
-	if found, err := a.env.ReadKernelState(ctx, backend.LinkName(name), pools); err == nil && !found.IsEmpty() {
-		a.env.Rules.Keeper.Expect(name)
-	}
-}

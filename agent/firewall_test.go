@@ -95,7 +95,7 @@ func TestRememberAndAsk(t *testing.T) {
 	h.ready()
 	a := h.agent
 	asked := make(chan struct{})
-	a.env.Rules.Keeper.Remember(a.current().DataDir, func(name string) (config.Network, bool) {
+	a.env.Rules.Keeper.Remember(a.settings.get().DataDir, func(name string) (config.Network, bool) {
 		go func() {
 			defer close(asked)
 			_ = a.self()
@@ -106,7 +106,7 @@ func TestRememberAndAsk(t *testing.T) {
 			t.Error("a request to the agent waits for the rules to be remembered")
 			return config.Network{}, false
 		}
-		return a.wanted(name)
+		return a.settings.wanted(name)
 	})
 	<-asked
 }

@@ -60,7 +60,7 @@ func TestReadersElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if reads := a.registry.Count("own WatchLeases") - before; reads > 1+int(time.Since(a.agent.started)/peers.RefreshEvery) {
+	if reads := a.registry.Count("own WatchLeases") - before; reads > 1+int(time.Since(a.agent.process.startedAt())/peers.RefreshEvery) {
 		t.Errorf("%d readings for 60 requests", reads)
 	}
 	must(t, a.client.RevokeLease(t.Context(), "other", lease.Subnet()))
@@ -72,11 +72,11 @@ func TestReadersElsewhere(t *testing.T) {
 // TestRefreshersAreForgotten: what was read of networks elsewhere is dropped when clients stop asking for it.
 func TestRefreshersAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := refreshers{registry: memory.New().Client()}
+		all := elsewhere{registry: memory.New().Client()}
 		one := all.of("one")
 		one.Refresh(t.Context(), registry.Network{Name: "one"})
-		if all.of("two") == one || len(all.read) != 2 || all.of("one") != one {
-			t.Errorf("%v", all.read)
+		if all.of("two") == one || len(all.known) != 2 || all.of("one") != one {
+			t.Errorf("%v", all.known)
 		}
 		time.Sleep(idleElsewhere / 2)
 		one.Refresh(t.Context(), registry.Network{Name: "one"})
@@ -84,7 +84,7 @@ func TestRefreshersAreForgotten(t *testing.T) {
 			synctest.Wait()
 			all.mu.Lock()
 			defer all.mu.Unlock()
-			return len(all.read)
+			return len(all.known)
 		}
 		time.Sleep(idleElsewhere / 2)
 		if n := known(); n != 1 || all.of("one") != one {

@@ -115,10 +115,8 @@ func TestDepartureAndReload(t *testing.T) {
 				agent := a.build()
 				agent.env.Identity.SetNode("a")
 				agent.env.Identity.SetNodeID("id")
-				agent.mu.Lock()
-				agent.config = more
-				agent.mu.Unlock()
-				agent.leaveUnwanted(t.Context(), false)
+				agent.settings.set(more)
+				agent.networks.leaveUnwanted(t.Context(), false)
 				if a.registry.Count("own Release") > 0 || !exists(state.Path(a.config.DataDir, "m")) {
 					t.Error("left although it is wanted again")
 				}
@@ -128,12 +126,12 @@ func TestDepartureAndReload(t *testing.T) {
 			a.more("releases", 0, func() int { return a.registry.Count("own Release") })
 			go func() { reloaded <- a.agent.Reload(t.Context(), more) }()
 			eventually(t, func() error {
-				if len(a.agent.current().Networks) != 2 {
+				if len(a.agent.settings.get().Networks) != 2 {
 					return errors.New("not reloaded yet")
 				}
 				return nil
 			})
-			if _, runs := a.agent.runner("m"); runs {
+			if _, runs := a.agent.networks.get("m"); runs {
 				t.Error("it began while it was being left")
 			}
 			close(releasing)
@@ -149,7 +147,7 @@ func TestDepartureAndReload(t *testing.T) {
 // mustPart returns this host's part in a network.
 func mustPart(t *testing.T, h *host, network string) *running {
 	t.Helper()
-	r, ok := h.agent.runner(network)
+	r, ok := h.agent.networks.get(network)
 	if !ok {
 		t.Fatalf("no part in network %s", network)
 	}

@@ -180,7 +180,7 @@ func (h *host) build() *Agent {
 		h.t.Fatal(err)
 	}
 	a.env.Store.Outage.Policy = h.pace
-	a.patience = cmp.Or(h.patience, 500*time.Millisecond)
+	a.identity.others.patience = cmp.Or(h.patience, 500*time.Millisecond)
 	return a
 }
 
@@ -333,7 +333,7 @@ func (h *host) subnet() netip.Prefix {
 	h.t.Helper()
 	var out netip.Prefix
 	eventually(h.t, func() error {
-		r, ok := h.agent.runner("n")
+		r, ok := h.agent.networks.get("n")
 		if !ok {
 			return fmt.Errorf("%s: no runner", h.name)
 		}
@@ -438,7 +438,7 @@ func mustBackend(t testing.TB, kind, options string) registry.Backend {
 
 func mustRunner(t testing.TB, h *host) *running {
 	t.Helper()
-	r, ok := h.agent.runner("n")
+	r, ok := h.agent.networks.get("n")
 	if !ok {
 		t.Fatal("no runner")
 	}

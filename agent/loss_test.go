@@ -64,8 +64,8 @@ func TestReloadOfWhatWasCutOff(t *testing.T) {
 			_, err = a.client.Reload(ctx, false)
 			if len(tt.wants) > 0 {
 				wantCode(t, tt.name, err, http.StatusConflict, append(tt.wants, "nothing was changed")...)
-				if got := a.agent.self().Networks; !slices.Equal(got, before) || !slices.Equal(a.agent.current().Files, a.config.Files) || len(a.agent.current().Empty) != len(a.config.Empty) {
-					t.Errorf("networks %q, files %q", got, a.agent.current().Files)
+				if got := a.agent.self().Networks; !slices.Equal(got, before) || !slices.Equal(a.agent.settings.get().Files, a.config.Files) || len(a.agent.settings.get().Empty) != len(a.config.Empty) {
+					t.Errorf("networks %q, files %q", got, a.agent.settings.get().Files)
 				}
 				_, err = a.client.Reload(ctx, true)
 			}

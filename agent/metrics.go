@@ -1,10 +1,7 @@
 package agent
 
 import (
-	"maps"
 	"runtime"
-	"runtime/debug"
-	"slices"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
@@ -26,30 +23,10 @@ func telemetryConfig(c config.Config, host string) telemetry.Config {
 	return out
 }
 
-// build is the version control revision and the Go version that this program was built from, for example "3f2a9c1d0b7e"
-// and "go1.25.1".
-type build struct{ revision, toolchain string }
-
-func readBuild() build {
-	out := build{toolchain: runtime.Version()}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return out
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			out.revision = s.Value[:min(12, len(s.Value))]
-		}
-	}
-	return out
-}
-
 // measure fills a reading.
 func (a *Agent) measure(to *telemetry.Reading) {
-	a.mu.Lock()
-	started, runners := a.started, slices.Collect(maps.Values(a.runners))
-	a.mu.Unlock()
-	to.Gauge(telemetry.BuildInfo, 1, a.o.Version, a.build.revision, a.build.toolchain)
+	started := a.process.startedAt()
+	to.Gauge(telemetry.BuildInfo, 1, a.process.version, a.process.build.revision, a.process.build.toolchain)
 	if !started.IsZero() {
 		to.Gauge(telemetry.AgentStart, float64(started.UnixMilli())/1000)
 	}
@@ -63,7 +40,7 @@ func (a *Agent) measure(to *telemetry.Reading) {
 	to.Gauge(telemetry.APIWaiting, float64(a.http.Waiting()))
 	measureHealth(to, a.env.Reports.Health)
 	measureFirewall(to, a.env.Rules.Keeper.Status())
-	for _, run := range runners {
+	for _, run := range a.networks.all() {
 		run.Measure(to)
 	}
 	measureRuntime(to)

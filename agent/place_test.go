@@ -47,7 +47,7 @@ func TestWaitingForTheUnderlayEndsWithAnEvent(t *testing.T) {
 			a.move(a.place.Addrs, errors.New("no interface fits"))
 			a.start()
 			a.check(health.Underlay, api.Critical, "waiting for the underlay: no interface fits")
-			if !a.agent.usesLink("veth17") {
+			if !a.agent.networks.usesLink("veth17") {
 				t.Error("a device that may become the underlay does not count")
 			}
 			began, seen := time.Now(), 0
@@ -63,7 +63,7 @@ func TestWaitingForTheUnderlayEndsWithAnEvent(t *testing.T) {
 			}
 			a.registry.Set(nil)
 			a.ready()
-			if a.agent.usesLink("veth17") {
+			if a.agent.networks.usesLink("veth17") {
 				t.Error("any device counts, also with an underlay")
 			}
 		})
@@ -118,11 +118,11 @@ func TestTheWaysToPeersAreLookedAt(t *testing.T) {
 		}
 		return nil
 	})
-	if !a.agent.reaches(netip.MustParsePrefix("192.0.2.96/28")) || a.agent.reaches(netip.MustParsePrefix("192.0.2.0/27")) {
+	if !a.agent.networks.reaches(netip.MustParsePrefix("192.0.2.96/28")) || a.agent.networks.reaches(netip.MustParsePrefix("192.0.2.0/27")) {
 		t.Error("routes to the peer do not count, or others do")
 	}
 	for link, want := range map[string]bool{"eth0": true, "eth1": false} {
-		if got := a.agent.usesLink(link); got != want {
+		if got := a.agent.networks.usesLink(link); got != want {
 			t.Errorf("%s counts: %v", link, got)
 		}
 	}
@@ -136,7 +136,7 @@ func TestNamedInterfacesCount(t *testing.T) {
 	a.ready()
 	var got []string
 	for _, link := range []string{"bond0", "wan7", "eth0", "eth1", "veth3"} {
-		if a.agent.usesLink(link) {
+		if a.agent.networks.usesLink(link) {
 			got = append(got, link)
 		}
 	}

@@ -130,11 +130,11 @@ func TestProbesAreJudged(t *testing.T) {
 	}
 	answer := api.PeerProbe{Node: "b", Held: true, Reached: true, Ways: []api.ProbedWay{narrow(api.PathOverlay, 1450, 1350), narrow(api.PathUnderlay, 1500, 1400)}}
 	peers := run.PeerList().Peers
-	got := a.agent.judgePaths(t.Context(), run, append(peers, api.Peer{Node: "c"}), []api.PeerProbe{answer, {Node: "c"}})
+	got := a.agent.diagnostics.judgePaths(t.Context(), run, append(peers, api.Peer{Node: "c"}), []api.PeerProbe{answer, {Node: "c"}})
 	if len(got) != 1 || got[0].Check != "path_mtu" || got[0].Status != api.FindingFault || got[0].Peer != "b" {
 		t.Errorf("%+v", got)
 	}
-	if got := a.agent.judgePaths(t.Context(), run, nil, nil); got == nil || len(got) != 0 {
+	if got := a.agent.diagnostics.judgePaths(t.Context(), run, nil, nil); got == nil || len(got) != 0 {
 		t.Errorf("without peers: %+v", got)
 	}
 }

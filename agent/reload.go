@@ -5,22 +5,41 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
-	"os"
-	"path"
-	"reflect"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/network"
-	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 )
+
+// A reloader passes configurations on to the supervising goroutine, which applies them.
+type reloader struct {
+	log      hclog.Logger
+	logs     *logging.Log
+	reports  network.Reports
+	read     func() (config.Config, error) // reads the configuration's files, nil if that is turned off
+	requests chan reloadRequest
+	busy     chan struct{} // has room for one: the call of Refresh that is running
+	ended    chan struct{} // closed when the agent ends
+}
+
+func newReloader(log hclog.Logger, logs *logging.Log, to network.Reports, read func() (config.Config, error)) *reloader {
+	return &reloader{
+		log:      log,
+		logs:     logs,
+		reports:  to,
+		read:     read,
+		requests: make(chan reloadRequest),
+		busy:     make(chan struct{}, 1),
+		ended:    make(chan struct{}),
+	}
+}
 
 // reloadRequest asks the supervising goroutine to apply a configuration.
 type reloadRequest struct {
@@ -38,81 +57,72 @@ type reloadAnswer struct {
 // It returns and logs an error if the configuration cannot be used, needs a restart, or looks cut off and is not
 // confirmed (see checkLoss); then the whole old configuration stays in force. Concurrent calls run one after the other,
 // each including its read. Refresh blocks until the configuration is applied or refused.
-func (a *Agent) Refresh(ctx context.Context, confirmed bool) (api.Reloaded, error) {
-	if a.refresh == nil {
+func (r *reloader) Refresh(ctx context.Context, confirmed bool) (api.Reloaded, error) {
+	if r.read == nil {
 		return api.Reloaded{}, errors.New("this agent cannot read its configuration again")
 	}
 	select {
-	case a.refreshing <- struct{}{}:
-	case <-a.ended:
+	case r.busy <- struct{}{}:
+	case <-r.ended:
 		return api.Reloaded{}, errEnded
 	case <-ctx.Done():
 		return api.Reloaded{}, ctx.Err()
 	}
-	defer func() { <-a.refreshing }()
+	defer func() { <-r.busy }()
 	opening, cancel := context.WithTimeout(ctx, config.ReadTimeout)
-	_, err := config.Within(opening, "log file", func() (struct{}, error) { return struct{}{}, a.o.Logs.Reopen() })
+	_, err := config.Within(opening, "log file", func() (struct{}, error) { return struct{}{}, r.logs.Reopen() })
 	cancel()
 	if err != nil {
-		a.log.Warn("log file cannot be reopened, writing to the old one", "error", err)
+		r.log.Warn("log file cannot be reopened, writing to the old one", "error", err)
 	}
-	c, err := a.readAgain(ctx)
+	c, err := r.readAgain(ctx)
 	var out api.Reloaded
 	switch {
 	case err == nil:
-		out, err = a.takeOver(ctx, c, confirmed)
+		out, err = r.takeOver(ctx, c, confirmed)
 	case !errors.Is(err, errEnded):
-		err = a.reportReload(err)
+		err = r.report(err)
 	}
 	if err != nil && !errors.Is(err, errEnded) {
-		a.log.Error("reload refused, the old configuration stays", "error", err)
+		r.log.Error("reload refused, the old configuration stays", "error", err)
 	}
 	return out, err
 }
 
-// reportReload adds an event for a reload that ended with err, counts it, and returns err.
-func (a *Agent) reportReload(err error) error {
+// report adds an event for a reload that ended with err, counts it, and returns err.
+func (r *reloader) report(err error) error {
 	v := api.Event{Kind: api.EventReload, Severity: api.Info, Message: "configuration reloaded"}
 	if err != nil {
 		v.Severity, v.Message = api.Warning, "reload refused: "+err.Error()
 	}
-	a.env.Reports.Events.Add(v)
-	a.env.Reports.Telemetry.Count(telemetry.Reloads, 1, telemetry.Result(err))
+	r.reports.Events.Add(v)
+	r.reports.Telemetry.Count(telemetry.Reloads, 1, telemetry.Result(err))
 	return err
 }
 
 // readAgain reads the configuration's files and checks the paths in it. It gives up if a file system does not answer,
 // or if the caller or the agent ends.
-func (a *Agent) readAgain(ctx context.Context) (config.Config, error) {
+func (r *reloader) readAgain(ctx context.Context) (config.Config, error) {
 	ctx, stop := context.WithTimeout(ctx, 2*config.ReadTimeout) // reading the files takes at most half of it
 	defer stop()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
 		select {
-		case <-a.ended:
+		case <-r.ended:
 			cancel(errEnded)
 		case <-ctx.Done():
 		}
 	}()
-	return config.Within(ctx, "configuration", a.refresh)
-}
-
-// Reload applies a configuration to the running agent and reads the token file and the certificates again. If the
-// configuration changes options that need a restart (see config.Settings), Reload changes nothing and returns an error
-// that names them. Networks missing from the configuration are left without confirmation. Reload blocks until the
-// configuration is applied or refused.
-func (a *Agent) Reload(ctx context.Context, c config.Config) error {
-	_, err := a.takeOver(ctx, c, true)
-	return err
+	return config.Within(ctx, "configuration", r.read)
 }
 
 // takeOver hands a configuration to the supervising goroutine and waits for its answer.
-func (a *Agent) takeOver(ctx context.Context, c config.Config, confirmed bool) (api.Reloaded, error) {
+func (r *reloader) takeOver(ctx context.Context, c config.Config, confirmed bool) (api.Reloaded, error) {
 	request := reloadRequest{c, confirmed, make(chan reloadAnswer, 1)}
 	select {
-	case a.reloads <- request:
-	case <-a.ended:
+	case r.requests <- request:
+	case <-r.ended:
 		return api.Reloaded{}, errEnded
 	case <-ctx.Done():
 		return api.Reloaded{}, ctx.Err()
@@ -120,9 +130,23 @@ func (a *Agent) takeOver(ctx context.Context, c config.Config, confirmed bool) (
 	select {
 	case answer := <-request.done: // it answers even if the caller's context has ended
 		return answer.Reloaded, answer.err
-	case <-a.ended:
+	case <-r.ended:
 		return api.Reloaded{}, errEnded
 	}
+}
+
+// Refresh reads the configuration's files again and applies them, as reloader.Refresh does.
+func (a *Agent) Refresh(ctx context.Context, confirmed bool) (api.Reloaded, error) {
+	return a.reloader.Refresh(ctx, confirmed)
+}
+
+// Reload applies a configuration to the running agent and reads the token file and the certificates again. If the
+// configuration changes options that need a restart (see config.Settings), Reload changes nothing and returns an error
+// that names them. Networks missing from the configuration are left without confirmation. Reload blocks until the
+// configuration is applied or refused.
+func (a *Agent) Reload(ctx context.Context, c config.Config) error {
+	_, err := a.reloader.takeOver(ctx, c, true)
+	return err
 }
 
 var errEnded = errors.New("the agent has stopped")
@@ -225,9 +249,9 @@ func (a *Agent) prepareToken(ctx context.Context, now config.Config) (prepared, 
 
 // reload applies a whole configuration, or nothing of it.
 func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded, error) {
-	old, c := a.current(), request.config
+	old, c := a.settings.get(), request.config
 	if !request.confirmed {
-		if err := a.checkLoss(old, c); err != nil {
+		if err := checkLoss(old, c, a.networks.names()); err != nil {
 			return api.Reloaded{}, err
 		}
 	}
@@ -240,22 +264,20 @@ func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded
 		return api.Reloaded{}, err
 	}
 	take()
-	a.mu.Lock()
-	a.config = c
-	a.mu.Unlock()
+	a.settings.set(c)
 	a.env.Store.Outage.Wake()
-	a.env.Reports.Telemetry.Reconfigure(telemetryConfig(c, a.host))
+	a.env.Reports.Telemetry.Reconfigure(telemetryConfig(c, a.process.host))
 	if old.Firewall != c.Firewall {
 		a.env.Rules.Keeper.Configure(c.Firewall)
 	}
 	if !takesPart(old) && takesPart(c) {
-		a.env.Rules.Keeper.Remember(c.DataDir, a.stands) // what an earlier process left may be resumed
-		a.expectRules(ctx)
+		a.env.Rules.Keeper.Remember(c.DataDir, a.settings.stands) // what an earlier process left may be resumed
+		a.networks.expectRules(ctx)
 	}
 	out := answerTo(changes)
-	a.leaveUnwanted(ctx, request.confirmed) // renetwork leaves the networks that have a runner
-	out.Warnings = append(out.Warnings, a.renetwork(ctx, old, c)...)
-	out.Warnings = append(out.Warnings, a.warnDiffering(c)...)
+	a.networks.leaveUnwanted(ctx, request.confirmed) // renetwork leaves the networks that have a runner
+	out.Warnings = append(out.Warnings, a.networks.apply(ctx, old, c)...)
+	out.Warnings = append(out.Warnings, a.networks.warnDiffering(c)...)
 	a.log.Info("configuration reloaded", "files", c.Files, "changed", optionsOf(changes))
 	return out, nil
 }
@@ -274,117 +296,4 @@ func optionsOf(changes []config.Change) []string {
 		out = append(out, c.Name)
 	}
 	return out
-}
-
-// renetwork leaves networks that are no longer configured, restarts those whose configuration changed, and joins
-// others. It returns warnings about subnet files that could not be copied or removed.
-func (a *Agent) renetwork(ctx context.Context, old, c config.Config) (warnings []string) {
-	a.mu.Lock()
-	running := maps.Clone(a.runners)
-	a.mu.Unlock()
-	again := !reflect.DeepEqual(old.Lease, c.Lease) || !reflect.DeepEqual(old.Underlay, c.Underlay)
-	for _, name := range slices.Sorted(maps.Keys(running)) {
-		run := running[name]
-		local, stays := a.wanted(name)
-		switch {
-		case !stays:
-			a.log.Info("network is not configured any more, leaving it", "network", name)
-			a.keepFormer(name)
-			a.stop(name, true)
-		case again || !reflect.DeepEqual(local, run.Local()) || run.Status().Local.State == lease.ReleasedAdvice:
-			err := a.restart(ctx, local)
-			// The old path may be another spelling of this network's current one.
-			if err == nil && a.subnetFileOf(run.Local().SubnetFile, "") == "" {
-				err = os.Remove(run.Local().SubnetFile)
-			}
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				a.log.Warn("old subnet file stays", "network", name, "error", err)
-				warnings = append(warnings, fmt.Sprintf("network %s: old subnet file stays: %v", name, err))
-			}
-		}
-	}
-	if a.identified {
-		a.adopt(ctx, c)
-	}
-	return warnings
-}
-
-// wanted returns this host's part in a network: its block, or the defaults for a network that watch_networks joins
-// without one. ok is false if this host takes no part.
-func (a *Agent) wanted(name string) (local config.Network, ok bool) {
-	return a.wantedBy(a.current(), name)
-}
-
-// wantedBy is like wanted for any configuration.
-func (a *Agent) wantedBy(c config.Config, name string) (local config.Network, ok bool) {
-	for _, n := range c.Networks {
-		if n.Name == name {
-			return n, true
-		}
-	}
-	return a.o.WatchedNetwork(name), watches(c, name)
-}
-
-// watched reports whether the agent joins a network that has no block.
-func (a *Agent) watched(name string) bool { return watches(a.current(), name) }
-
-func watches(c config.Config, name string) bool {
-	if !c.WatchNetworks {
-		return false
-	}
-	for _, pattern := range c.AllowedNetworks {
-		if ok, err := path.Match(pattern, name); err == nil && ok {
-			return true
-		}
-	}
-	return false
-}
-
-// join starts networks that appeared in the store and that watch_networks includes, and stops the runners of deleted
-// networks that have no block.
-func (a *Agent) join(ctx context.Context) {
-	known, ok, _ := a.env.Store.Networks.Get()
-	if !ok {
-		return
-	}
-	for _, n := range known.Set.Networks {
-		if _, runs := a.runner(n.Name); !runs && a.watched(n.Name) {
-			a.expectRulesOf(ctx, n.Name, n.Plan.Prefixes())
-		}
-	}
-	a.env.Rules.Keeper.Resolve(watchedNetworks)
-	for _, n := range known.Set.Networks {
-		local, ok := a.wanted(n.Name)
-		if !ok {
-			continue
-		}
-		a.start(ctx, local)
-	}
-	for _, name := range a.self().Networks {
-		if run, ok := a.runner(name); ok && run.WasLeft() && !a.configured(name) {
-			a.stop(name, true)
-		}
-	}
-}
-
-// configured reports whether the network has a block.
-func (a *Agent) configured(name string) bool {
-	return slices.ContainsFunc(a.current().Networks, func(n config.Network) bool { return n.Name == name })
-}
-
-// warnDiffering returns a warning about each network whose block differs from the definition that was last read from
-// the store.
-func (a *Agent) warnDiffering(c config.Config) (warnings []string) {
-	known, _, _ := a.env.Store.Networks.Get()
-	for _, local := range c.Networks {
-		now, defined := known.Set.Find(local.Name)
-		run, runs := a.runner(local.Name)
-		if !defined || !runs {
-			continue
-		}
-		if differs := run.Differs(now); len(differs) > 0 {
-			warnings = append(warnings, fmt.Sprintf("network %s: %s", local.Name, network.Differing(c, local.Name, differs)))
-		}
-	}
-	return warnings
 }

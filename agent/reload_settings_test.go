@@ -43,7 +43,7 @@ func settingCases() map[string]settingCase {
 	// The settings of leases and of the underlay are the runners', which are started with them.
 	lease := func(change func(l *config.Lease)) settingCase {
 		return settingCase{func(_ *host, c *config.Config) { change(&c.Lease) }, func(a *host, c config.Config) error {
-			run, ok := a.agent.runner("n")
+			run, ok := a.agent.networks.get("n")
 			return expect(ok && run.Config().Lease == c.Lease, "the runner does not have %+v", c.Lease)
 		}}
 	}
@@ -170,12 +170,12 @@ func settingCases() map[string]settingCase {
 		}},
 
 		"watch_networks": {func(_ *host, c *config.Config) { c.WatchNetworks = true }, func(a *host, _ config.Config) error {
-			_, joined := a.agent.runner("watched")
+			_, joined := a.agent.networks.get("watched")
 			return expect(joined, "the network that is there was not joined")
 		}},
 		"allowed_networks": {func(_ *host, c *config.Config) { c.WatchNetworks, c.AllowedNetworks = true, []string{"none*"} }, func(a *host, _ config.Config) error {
-			_, joined := a.agent.runner("watched")
-			return expect(!joined && a.agent.current().WatchNetworks, "a network was joined that does not match")
+			_, joined := a.agent.networks.get("watched")
+			return expect(!joined && a.agent.settings.get().WatchNetworks, "a network was joined that does not match")
 		}},
 
 		"network.*.ipv4/ipv6":   differs(func(n *config.Network) { n.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.9.0.0/22")}} }, "pool 10.9.0.0/22"),
@@ -199,7 +199,7 @@ func settingCases() map[string]settingCase {
 		}},
 		// Gauges are sent every ten seconds. TestSenders of package telemetry looks at their names.
 		"telemetry.disable_hostname": {func(_ *host, c *config.Config) { c.Telemetry.DisableHostname = true }, func(a *host, _ config.Config) error {
-			return expect(telemetryConfig(a.agent.current(), "x").Host == "", "the names have the host's")
+			return expect(telemetryConfig(a.agent.settings.get(), "x").Host == "", "the names have the host's")
 		}},
 		"telemetry.statsd_address":    statsd(func(c *config.Config, address string) { c.Telemetry.StatsdAddress = address }),
 		"telemetry.dogstatsd_address": statsd(func(c *config.Config, address string) { c.Telemetry.DogstatsdAddress = address }),
@@ -259,7 +259,7 @@ func TestEverySetting(t *testing.T) {
 					Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/22")}}}, false)
 				must(t, err)
 			}
-			before, c := a.agent.current(), a.config
+			before, c := a.agent.settings.get(), a.config
 			c.Networks = slices.Clone(c.Networks)
 			tt.change(a, &c)
 			err := a.agent.Reload(context.Background(), c)
@@ -267,7 +267,7 @@ func TestEverySetting(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), "restart, nothing was changed: "+s.Name+": ") || strings.Contains(err.Error(), ";") {
 					t.Errorf("it was not refused by name: %v", err)
 				}
-				if diff := config.Compare(before, a.agent.current()); len(diff) > 0 {
+				if diff := config.Compare(before, a.agent.settings.get()); len(diff) > 0 {
 					t.Errorf("refused, but changed: %v", diff)
 				}
 				return

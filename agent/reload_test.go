@@ -46,7 +46,7 @@ func TestRefusedReloadChangesNothing(t *testing.T) {
 				t.Errorf("reload: %v", err)
 			}
 			a.agent.log.Trace("still traced")
-			if len(a.said.with("still traced")) != 1 || len(a.registry.Tokens()) != 0 || len(a.agent.self().Networks) != 1 || len(a.agent.current().Networks) != 1 {
+			if len(a.said.with("still traced")) != 1 || len(a.registry.Tokens()) != 0 || len(a.agent.self().Networks) != 1 || len(a.agent.settings.get().Networks) != 1 {
 				t.Error("something was changed")
 			}
 			if got := a.recorder.all(); len(got) != 1 {
@@ -178,7 +178,7 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 			for range 2 {
 				c := a.config
 				c.Networks = slices.Clone(c.Networks)
-				c.Networks[0].IPMasq = !a.agent.current().Networks[0].IPMasq
+				c.Networks[0].IPMasq = !a.agent.settings.get().Networks[0].IPMasq
 				tries := len(a.recorder.tries())
 				must(t, a.agent.Reload(context.Background(), c))
 				a.more("applies", tries, func() int { return len(a.recorder.tries()) })
@@ -248,7 +248,7 @@ func TestReloadsAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if got := a.agent.current().Lease.Hold; got != 20*time.Hour {
+	if got := a.agent.settings.get().Lease.Hold; got != 20*time.Hour {
 		t.Errorf("hold is %s", got)
 	}
 	a.ready()
@@ -264,7 +264,7 @@ func TestReloadOnADeadFileSystem(t *testing.T) {
 		h.part()
 		hang := make(chan struct{})
 		defer close(hang)
-		h.agent.refresh = func() (config.Config, error) {
+		h.agent.reloader.read = func() (config.Config, error) {
 			<-hang
 			return config.Config{}, nil
 		}

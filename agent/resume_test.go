@@ -353,7 +353,7 @@ func TestResumeWatchedNetwork(t *testing.T) {
 	a.registry.Set(nil)
 	a.applies("zero")
 	eventually(t, func() error {
-		if _, running := a.agent.runner("n"); running || exists(state.Path(a.config.DataDir, "n")) {
+		if _, running := a.agent.networks.get("n"); running || exists(state.Path(a.config.DataDir, "n")) {
 			return errors.New("something was left behind")
 		}
 		return nil
@@ -403,7 +403,7 @@ func TestResumeSwapped(t *testing.T) {
 	a.start().ready()
 	was := map[string]netip.Prefix{}
 	for _, name := range []string{"n", "m"} {
-		r, _ := a.agent.runner(name)
+		r, _ := a.agent.networks.get(name)
 		lease, _ := r.Lease()
 		was[name] = lease.Subnet()
 	}
@@ -424,7 +424,7 @@ func TestResumeSwapped(t *testing.T) {
 	a.registry.Set(nil)
 	a.ready()
 	for name, pool := range map[string]string{"n": "10.6.0.0/22", "m": "10.5.0.0/22"} {
-		r, _ := a.agent.runner(name)
+		r, _ := a.agent.networks.get(name)
 		if lease, _ := r.Lease(); !netip.MustParsePrefix(pool).Contains(lease.Subnet().Addr()) {
 			t.Errorf("%s has %s", name, lease.Subnet())
 		}

@@ -33,14 +33,14 @@ func (a *Agent) keepRegistered(ctx context.Context, listener net.Addr, isIntende
 		r.LocalNode = namer.NodeName
 	}
 	r.Run(ctx)
-	if isIntended() || a.current().Lease.ReleaseOnStop {
+	if isIntended() || a.settings.get().Lease.ReleaseOnStop {
 		r.Withdraw(ctx)
 	}
 }
 
 // describe returns what the catalogue shows of this agent.
 func (a *Agent) describe() catalog.Description {
-	c, self := a.current(), a.self()
+	c, self := a.settings.get(), a.self()
 	d := catalog.Description{
 		Service: c.Consul.Service,
 		Node:    self.NodeName,
@@ -49,7 +49,7 @@ func (a *Agent) describe() catalog.Description {
 		TLS:     c.HTTP.TLS.CertFile != "",
 	}
 	for _, name := range self.Networks {
-		run, ok := a.runner(name)
+		run, ok := a.networks.get(name)
 		if !ok {
 			continue
 		}

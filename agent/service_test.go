@@ -155,7 +155,7 @@ func TestWithdraw(t *testing.T) {
 			a.config.Consul.Service = "leno"
 			a.start().ready()
 			if tt.fault != nil {
-				a.agent.fatal <- tt.fault
+				a.agent.networks.fatal <- tt.fault
 			} else {
 				a.end()
 			}

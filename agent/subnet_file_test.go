@@ -37,7 +37,7 @@ func (h *host) writtenAt(network, path string) {
 func (h *host) has(path, network string) {
 	h.t.Helper()
 	eventually(h.t, func() error {
-		r, ok := h.agent.runner(network)
+		r, ok := h.agent.networks.get(network)
 		if !ok {
 			return errors.New("no runner")
 		}
@@ -218,7 +218,7 @@ func TestSubnetFileMovesWithoutTheStore(t *testing.T) {
 				must(t, a.stop())
 				a.start()
 				eventually(t, func() error {
-					if _, ok := a.agent.runner("n"); !ok {
+					if _, ok := a.agent.networks.get("n"); !ok {
 						return errors.New("no runner")
 					}
 					return nil

@@ -128,7 +128,7 @@ func TestLeftPoolsAreFree(t *testing.T) {
 	c.Networks[1] = second
 	must(t, a.agent.Reload(context.Background(), c))
 	eventually(t, func() error {
-		if r, ok := a.agent.runner("m"); !ok || r.Status().Local.State == "starting" {
+		if r, ok := a.agent.networks.get("m"); !ok || r.Status().Local.State == "starting" {
 			return errors.New("m does not wait")
 		}
 		return nil

@@ -47,7 +47,7 @@ func TestDocumentationHealth(t *testing.T) {
 func showing(t *testing.T) map[string]bool {
 	t.Helper()
 	tests := map[string]bool{}
-	for _, pattern := range []string{"e2e/*/*_test.go", "agent/*_test.go", "agent/*/*_test.go", "registry/*_test.go"} {
+	for _, pattern := range []string{"e2e/*/*_test.go", "agent/*_test.go", "agent/*/*_test.go", "agent/*/*/*_test.go", "registry/*_test.go"} {
 		files, err := filepath.Glob(docpages.Root + pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -85,6 +85,7 @@ func TestDocumentationReasons(t *testing.T) {
 func TestDocumentationFailures(t *testing.T) {
 	tests, named := showing(t), map[string]bool{}
 	const path = "concepts/failure-modes"
+	explained, _, _ := strings.Cut(docpages.Source(t, docpages.Path(path)), "\n## ")
 	for _, heading := range docpages.Found(t, docpages.Path(path), `(?m)^## (.+)$`) {
 		for _, row := range docpages.Rows(t, docpages.Path(path), heading) {
 			if len(row) != 5 || slices.Contains(row, "") {
@@ -97,8 +98,10 @@ func TestDocumentationFailures(t *testing.T) {
 			}
 			for _, name := range shown {
 				named[name] = true
-				if strings.HasPrefix(name, "agent.") && !strings.Contains(docpages.Source(t, docpages.Path(path)), "Those with `agent.` in front") {
-					t.Errorf("the page does not say what %s lacks", name)
+				for _, unit := range []string{"agent.", "network.", "lease."} {
+					if strings.HasPrefix(name, unit) && !strings.Contains(explained, "`"+unit+"`") {
+						t.Errorf("the page does not say what %s lacks", name)
+					}
 				}
 				if !tests[name] {
 					t.Errorf("%s: there is no %s in e2e or agent", row[0], name)

@@ -1,0 +1,127 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/lenonet/leno/agent/examine"
+	"github.com/lenonet/leno/agent/network"
+	"github.com/lenonet/leno/agent/probe"
+	"github.com/lenonet/leno/api"
+)
+
+// diagnostics examines this host and its peers on request.
+type diagnostics struct {
+	options  Options
+	env      *network.Deps
+	settings *settings
+	networks *networks
+	exams    exclusive // examinations of this host
+}
+
+// examine diagnoses this host, unless another examination is running.
+func (d *diagnostics) examine(ctx context.Context, o api.DoctorOptions) (api.Diagnosis, error) {
+	if since, ok := d.exams.start(); !ok {
+		return api.Diagnosis{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(
+			"an examination is running since %s: try again when it is done", time.Since(since).Round(time.Second))}
+	}
+	defer d.exams.end()
+	ctx, cancel := context.WithTimeout(ctx, examine.Timeout)
+	defer cancel()
+	return d.diagnose(ctx, o), nil
+}
+
+// diagnose examines this host and the networks in which it takes part.
+func (d *diagnostics) diagnose(ctx context.Context, o api.DoctorOptions) api.Diagnosis {
+	report, _ := d.env.Reports.Health.Report()
+	h := examine.Host{Node: d.env.Identity.Get().Node, Config: d.settings.get(), Health: report}
+	for _, name := range d.networks.names() {
+		if run, ok := d.networks.get(name); ok {
+			h.Networks = append(h.Networks, d.examined(run))
+		}
+	}
+	return d.examiner().Examine(ctx, h, o)
+}
+
+func (d *diagnostics) examiner() *examine.Examiner {
+	return &examine.Examiner{
+		Registry:         d.env.Store.Registry,
+		RegistryName:     d.options.RegistryName,
+		Backends:         d.env.Datapaths.Backends,
+		EnsureForwarding: d.env.Datapaths.EnsureForwarding,
+		ReadRules:        d.options.InTheWay,
+		Datagrams:        d.options.Datagrams,
+	}
+}
+
+// examined returns what the runner knows about its network now.
+func (d *diagnostics) examined(run *running) examine.Network {
+	s := run.Status()
+	n := examine.Network{
+		Local:      run.Local(),
+		Definition: s.Definition,
+		Shown:      s.Local,
+		TTL:        run.Config().Lease.TTL,
+		Probe: func(ctx context.Context, peers []api.Peer, r api.ProbeRequest) (api.Probe, error) {
+			return d.probe(ctx, run, peers, r)
+		},
+	}
+	if lease, held := run.Lease(); held {
+		n.Held, n.Lease = &lease, lease
+	}
+	if before, carried := run.Resumed(); carried {
+		n.Definition, n.Lease = before.Network, before.Own
+	}
+	if n.Definition.Backend.Type != "" {
+		n.Peers = run.PeerList().Peers
+	}
+	return n
+}
+
+// probePeers sends packets to peers of a network and returns their answers, with the doctor's findings about them.
+func (d *diagnostics) probePeers(ctx context.Context, run *running, request api.ProbeRequest) (api.Probe, error) {
+	peers := run.PeerList().Peers
+	out, err := d.probe(ctx, run, peers, request)
+	if err != nil {
+		return out, err
+	}
+	asked, err := probe.Asked(peers, request.Peers)
+	out.Findings = d.judgePaths(ctx, run, asked, out.Peers)
+	return out, err
+}
+
+// judgePaths returns the doctor's findings about the answers of the probed peers.
+func (d *diagnostics) judgePaths(ctx context.Context, run *running, asked []api.Peer, answers []api.PeerProbe) []api.Finding {
+	return d.examiner().JudgePaths(ctx, d.examined(run), asked, answers)
+}
+
+// probe sends packets to the peers of a network, or to those that the request names. Only one probe of a network runs
+// at a time. The answers are in the order of the peers.
+func (d *diagnostics) probe(ctx context.Context, run *running, peers []api.Peer, request api.ProbeRequest) (api.Probe, error) {
+	network := run.Local().Name
+	host, err := run.Probed()
+	if err != nil {
+		return api.Probe{}, err
+	}
+	if since, ok := run.probes.start(); !ok {
+		return api.Probe{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(
+			"a probe of network %s is running since %s: try again when it is done",
+			network, time.Since(since).Round(time.Second))}
+	}
+	defer run.probes.end()
+	out, err := d.options.Probe(ctx, host, peers, request)
+	var field *probe.FieldError
+	var unknown *probe.UnknownPeerError
+	switch {
+	case errors.As(err, &field):
+		return out, &api.Error{Code: http.StatusBadRequest, Message: err.Error()}
+	case errors.As(err, &unknown):
+		return out, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("network %s: %v", network, err)}
+	case errors.Is(err, probe.ErrNoRight):
+		return out, &api.Error{Code: http.StatusNotImplemented, Message: err.Error()}
+	}
+	return out, err
+}
