@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -169,5 +170,5 @@ func TestBlockedReaderOfWhatGoes(t *testing.T) {
 	if err := store.Client().DeleteNetwork(t.Context(), "x"); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, "a network that is gone", <-got, http.StatusNotFound, "it was deleted at")
+	agenttest.WantCode(t, "a network that is gone", <-got, http.StatusNotFound, "it was deleted at")
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -52,7 +53,7 @@ func TestChangesAreRefused(t *testing.T) {
 		must(t, err)
 		stored, err := c.PutNetwork(ctx, tt.n, tt.force)
 		if len(tt.words) > 0 {
-			wantCode(t, tt.name, err, http.StatusConflict, tt.words...)
+			agenttest.WantCode(t, tt.name, err, http.StatusConflict, tt.words...)
 			if now, err := c.Network(ctx, "n"); err != nil || now.ModifyIndex != n.ModifyIndex {
 				t.Errorf("%s: refused, but changed: %+v, %v", tt.name, now, err)
 			}
@@ -81,7 +82,7 @@ func TestChangesAreRefused(t *testing.T) {
 		t.Errorf("leases %v", keys)
 	}
 	_, err = c.PlanNetwork(ctx, api.Network{Name: "n", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/30")}}, Backend: n.Backend})
-	wantCode(t, "a plan with a pool that cannot be used", err, http.StatusBadRequest, "10.5.0.0/30")
+	agenttest.WantCode(t, "a plan with a pool that cannot be used", err, http.StatusBadRequest, "10.5.0.0/30")
 	fresh, err := c.PlanNetwork(ctx, api.Network{Name: "new", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.8.0.0/16")}}, Backend: n.Backend})
 	if must(t, err); fresh.Action != api.ActionCreate || len(fresh.Refused) != 0 {
 		t.Errorf("planned %+v", fresh)

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -12,29 +11,15 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
-
-// document returns the API's description after checking that it is valid.
-func document(t *testing.T) *openapi3.T {
-	t.Helper()
-	doc, err := openapi3.NewLoader().LoadFromData([]byte(api.OpenAPI))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := doc.Validate(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	return doc
-}
 
 // judged passes requests on to next, and checks requests and answers against the document.
 type judged struct {
@@ -89,7 +74,7 @@ func (j *judged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // TestOpenAPIAnswers makes every described request to a running agent, and some requests that each endpoint refuses.
 func TestOpenAPIAnswers(t *testing.T) {
-	doc := document(t)
+	doc := agenttest.OpenAPI(t)
 	store := memory.New()
 	a, b := newHost(t, store, "a"), newHost(t, store, "b").start()
 	a.refresh = func() (c config.Config, err error) { return a.config, nil }

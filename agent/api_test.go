@@ -2,12 +2,11 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/netip"
-	"strings"
 	"testing"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -55,13 +54,13 @@ func TestAPI(t *testing.T) {
 	}
 	taken := kept
 	taken.Node = "y"
-	wantCode(t, "a slot reserved twice", c.AddReservation(ctx, "n", taken, false), http.StatusConflict, "z")
+	agenttest.WantCode(t, "a slot reserved twice", c.AddReservation(ctx, "n", taken, false), http.StatusConflict, "z")
 	if err := c.RemoveReservation(ctx, "n", kept.Subnet); err != nil {
 		t.Error(err)
 	}
-	wantCode(t, "a reservation removed twice", c.RemoveReservation(ctx, "n", kept.Subnet), http.StatusNotFound)
+	agenttest.WantCode(t, "a reservation removed twice", c.RemoveReservation(ctx, "n", kept.Subnet), http.StatusNotFound)
 	held := api.Reservation{Subnet: b.subnet(), Node: "z"}
-	wantCode(t, "a slot that another host holds", c.AddReservation(ctx, "n", held, false), http.StatusConflict, `"b"`, "192.0.2.98", "force")
+	agenttest.WantCode(t, "a slot that another host holds", c.AddReservation(ctx, "n", held, false), http.StatusConflict, `"b"`, "192.0.2.98", "force")
 	if err := c.AddReservation(ctx, "n", held, true); err != nil {
 		t.Error(err)
 	}
@@ -69,18 +68,18 @@ func TestAPI(t *testing.T) {
 		t.Error(err)
 	}
 	outside := api.Reservation{Subnet: netip.MustParsePrefix("10.5.0.0/24"), Node: "z"}
-	wantCode(t, "a slot out of range", c.AddReservation(ctx, "n", outside, true), http.StatusBadRequest, "10.5.1.0/24 to 10.5.3.0/24")
+	agenttest.WantCode(t, "a slot out of range", c.AddReservation(ctx, "n", outside, true), http.StatusBadRequest, "10.5.1.0/24 to 10.5.3.0/24")
 
 	_, err = c.Network(ctx, "m")
-	wantCode(t, "an unknown network", err, http.StatusNotFound, "n")
+	agenttest.WantCode(t, "an unknown network", err, http.StatusNotFound, "n")
 	_, err = c.Lease(ctx, "n", netip.MustParsePrefix("10.9.0.0/24"))
-	wantCode(t, "an unknown lease", err, http.StatusNotFound, "10.9.0.0/24")
-	wantCode(t, "revoking one that is not there", c.RevokeLease(ctx, "n", netip.MustParsePrefix("10.5.0.0/24")), http.StatusNotFound)
+	agenttest.WantCode(t, "an unknown lease", err, http.StatusNotFound, "10.9.0.0/24")
+	agenttest.WantCode(t, "revoking one that is not there", c.RevokeLease(ctx, "n", netip.MustParsePrefix("10.5.0.0/24")), http.StatusNotFound)
 	_, err = c.PutNetwork(ctx, api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/30")}}, Backend: []byte(`{"type":"recorder"}`)}, false)
-	wantCode(t, "a pool too small", err, http.StatusBadRequest, "10.7.0.0/30")
+	agenttest.WantCode(t, "a pool too small", err, http.StatusBadRequest, "10.7.0.0/30")
 	_, err = c.PutNetwork(ctx, api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/16")}}, Backend: []byte(`{"type":"pigeon"}`)}, false)
-	wantCode(t, "an unknown backend", err, http.StatusBadRequest, "pigeon")
-	wantCode(t, "a reload without files", errOf(c.Reload(ctx, false)), http.StatusConflict)
+	agenttest.WantCode(t, "an unknown backend", err, http.StatusBadRequest, "pigeon")
+	agenttest.WantCode(t, "a reload without files", errOf(c.Reload(ctx, false)), http.StatusConflict)
 
 	m, err := c.PutNetwork(ctx, api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/16")}}, Backend: []byte(`{"type":"recorder"}`)}, false)
 	if err != nil || m.ModifyIndex == 0 || m.Pools[0].SubnetLen != 24 || m.Local != nil {
@@ -95,19 +94,5 @@ func TestAPI(t *testing.T) {
 	}
 	m.ModifyIndex--
 	_, err = c.PutNetwork(ctx, m, false)
-	wantCode(t, "an old version", err, http.StatusConflict)
-}
-
-func wantCode(t *testing.T, what string, err error, code int, words ...string) {
-	t.Helper()
-	var refused *api.Error
-	if !errors.As(err, &refused) || refused.Code != code {
-		t.Errorf("%s: %v, want %d", what, err, code)
-		return
-	}
-	for _, w := range words {
-		if !strings.Contains(refused.Message, w) {
-			t.Errorf("%s: %q does not name %s", what, refused.Message, w)
-		}
-	}
+	agenttest.WantCode(t, "an old version", err, http.StatusConflict)
 }

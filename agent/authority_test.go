@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -64,7 +65,7 @@ func TestWritesAreMadeUnderTheCallersToken(t *testing.T) {
 				err = tt.write(a, client)
 				client.Close()
 				if token == faulty.RefusedToken {
-					wantCode(t, "a token without rights", err, http.StatusForbidden)
+					agenttest.WantCode(t, "a token without rights", err, http.StatusForbidden)
 				} else if err != nil {
 					t.Errorf("token %q: %v", token, err)
 				} else if n := a.registry.Count("token " + token + " " + tt.call); n != 1 {
@@ -87,7 +88,7 @@ func TestDeleteLooksWithTheCallersRights(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
 	err := a.client.DeleteNetwork(context.Background(), "n", false)
-	wantCode(t, "a network in use", err, http.StatusConflict, "a")
+	agenttest.WantCode(t, "a network in use", err, http.StatusConflict, "a")
 	if a.registry.Count("token  WatchLeases") != 1 {
 		t.Error("the leases were not read under the caller's token")
 	}
@@ -113,7 +114,7 @@ func TestRefusedReleaseChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	wantCode(t, "release", client.ReleaseLease(context.Background(), "n"), http.StatusForbidden)
+	agenttest.WantCode(t, "release", client.ReleaseLease(context.Background(), "n"), http.StatusForbidden)
 
 	if diff := cmp.Diff(before, statuses()); diff != "" {
 		t.Errorf("health changed: %s", diff)

@@ -127,7 +127,7 @@ func TestRememberedDeletion(t *testing.T) {
 					t.Errorf("the store has %+v", d)
 				}
 			}
-			if tt.logs != "" && len(h.said.with(tt.logs)) == 0 {
+			if tt.logs != "" && len(h.said.With(tt.logs)) == 0 {
 				t.Errorf("the log does not name %s", tt.logs)
 			}
 		})

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
@@ -54,7 +55,7 @@ func TestExaminations(t *testing.T) {
 		t.Errorf("rules were read for %q", names)
 	}
 	_, err := a.client.Doctor(t.Context(), api.DoctorOptions{Passive: true})
-	wantCode(t, "a second examination", err, http.StatusConflict, "running since", "try again")
+	agenttest.WantCode(t, "a second examination", err, http.StatusConflict, "running since", "try again")
 	leave()
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Errorf("the client got %v", err)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -56,7 +57,7 @@ func TestEventsOfAHost(t *testing.T) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	_, err := a.client.Events(ctx, "nobodys")
-	wantCode(t, "events of an unknown network", err, http.StatusNotFound, "nobodys", "n")
+	agenttest.WantCode(t, "events of an unknown network", err, http.StatusNotFound, "nobodys", "n")
 	b := newHost(t, store, "b").start()
 	expect("n", api.EventPeer, api.Info, "b appeared with "+b.subnet().String())
 	must(t, b.stop())

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
@@ -46,7 +47,7 @@ type host struct {
 	pace     retry.Policy
 	quiet    bool   // whether to log nothing
 	level    string // the level of the log, "" for TRACE
-	said     lines
+	said     agenttest.Lines
 	patience time.Duration // the agent's patience
 	agent    *Agent
 	client   *api.Client
@@ -266,31 +267,6 @@ func (h *host) follows(addr string) {
 	})
 }
 
-// lines keeps what was logged.
-type lines struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.text = append(l.text, p...)
-	return len(p), nil
-}
-
-// with returns the lines that contain all words.
-func (l *lines) with(words ...string) (out []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(string(l.text)) {
-		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
-			out = append(out, strings.TrimSpace(line))
-		}
-	}
-	return out
-}
-
 type logWriter struct {
 	t    testing.TB
 	name string // of the host
@@ -304,17 +280,7 @@ func (w logWriter) Write(p []byte) (int, error) {
 // eventually polls until check returns nil.
 func eventually(t testing.TB, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
+	agenttest.Eventually(t, check)
 }
 
 // applies waits until the state applied last is want, such as "10.5.1.0/24 <- b@10.5.2.0/24".

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -76,7 +77,7 @@ func TestRefusedNetworkKeepsNothing(t *testing.T) {
 			n := m
 			kept := tt.put(&n)
 			_, err := h.client.PutNetwork(ctx, n, false, kept...)
-			wantCode(t, tt.name, err, tt.code, tt.words...)
+			agenttest.WantCode(t, tt.name, err, tt.code, tt.words...)
 			plan, err := registry.Plan{{Prefix: n.Pools[0].Prefix}}.Normalize()
 			must(t, err)
 			set, err := h.store.Client().Reservations(ctx, registry.Network{Name: n.Name, Plan: plan})
@@ -103,9 +104,9 @@ func TestReservationsLeft(t *testing.T) {
 		}
 	}
 	_, err := h.client.Reservations(ctx, "m")
-	wantCode(t, "list of none", err, http.StatusNotFound, "known are n")
-	wantCode(t, "remove of none", h.client.RemoveReservation(ctx, "m", left[0].Subnet), http.StatusNotFound, "known are n")
-	wantCode(t, "delete of none", h.client.DeleteNetwork(ctx, "m", true), http.StatusNotFound, "known are n")
+	agenttest.WantCode(t, "list of none", err, http.StatusNotFound, "known are n")
+	agenttest.WantCode(t, "remove of none", h.client.RemoveReservation(ctx, "m", left[0].Subnet), http.StatusNotFound, "known are n")
+	agenttest.WantCode(t, "delete of none", h.client.DeleteNetwork(ctx, "m", true), http.StatusNotFound, "known are n")
 
 	leave()
 	list, err := h.client.Reservations(ctx, "m")
@@ -119,9 +120,9 @@ func TestReservationsLeft(t *testing.T) {
 		t.Errorf("plan with %+v, want %+v", plan.Reservations, left)
 	}
 	must(t, h.client.RemoveReservation(ctx, "m", left[0].Subnet))
-	wantCode(t, "removed twice", h.client.RemoveReservation(ctx, "m", left[0].Subnet), http.StatusNotFound, "no such reservation", "10.7.2.0/24")
+	agenttest.WantCode(t, "removed twice", h.client.RemoveReservation(ctx, "m", left[0].Subnet), http.StatusNotFound, "no such reservation", "10.7.2.0/24")
 	must(t, h.client.DeleteNetwork(ctx, "m", false))
-	wantCode(t, "deleted twice", h.client.DeleteNetwork(ctx, "m", false), http.StatusNotFound)
+	agenttest.WantCode(t, "deleted twice", h.client.DeleteNetwork(ctx, "m", false), http.StatusNotFound)
 
 	// The operator repeats the interrupted import.
 	leave()

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
@@ -63,7 +64,7 @@ func TestReloadOfWhatWasCutOff(t *testing.T) {
 			before := a.agent.self().Networks
 			_, err = a.client.Reload(ctx, false)
 			if len(tt.wants) > 0 {
-				wantCode(t, tt.name, err, http.StatusConflict, append(tt.wants, "nothing was changed")...)
+				agenttest.WantCode(t, tt.name, err, http.StatusConflict, append(tt.wants, "nothing was changed")...)
 				if got := a.agent.self().Networks; !slices.Equal(got, before) || !slices.Equal(a.agent.settings.get().Files, a.config.Files) || len(a.agent.settings.get().Empty) != len(a.config.Empty) {
 					t.Errorf("networks %q, files %q", got, a.agent.settings.get().Files)
 				}
@@ -177,7 +178,7 @@ func TestStartWithoutNetworks(t *testing.T) {
 			a.start()
 			a.check(health.Network, api.Critical, "takes part in n", "leno reload -force")
 			eventually(t, func() error { // by then the agent has had the time to leave
-				if a.agent.self().NodeName == "" || len(a.said.with("what it does not name stays as it is")) == 0 {
+				if a.agent.self().NodeName == "" || len(a.said.With("what it does not name stays as it is")) == 0 {
 					return errors.New("not there yet")
 				}
 				return nil

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
@@ -66,15 +67,15 @@ func TestProbe(t *testing.T) {
 	}
 
 	_, err = c.ProbePeers(ctx, "n", api.ProbeRequest{Peers: []string{"b", "z"}})
-	wantCode(t, "a node that is no peer", err, http.StatusNotFound, `"z"`, "b")
+	agenttest.WantCode(t, "a node that is no peer", err, http.StatusNotFound, `"z"`, "b")
 	_, err = c.ProbePeers(ctx, "n", api.ProbeRequest{TimeoutMS: 20_000})
-	wantCode(t, "a long time", err, http.StatusBadRequest, "timeout_ms", "20000", "10000")
+	agenttest.WantCode(t, "a long time", err, http.StatusBadRequest, "timeout_ms", "20000", "10000")
 	_, err = c.ProbePeers(ctx, "m", api.ProbeRequest{})
-	wantCode(t, "an unknown network", err, http.StatusNotFound, "m")
+	agenttest.WantCode(t, "an unknown network", err, http.StatusNotFound, "m")
 
 	a.beforeProbes(func(context.Context) error { return probe.ErrNoRight })
 	_, err = c.ProbePeers(ctx, "n", api.ProbeRequest{})
-	wantCode(t, "no right", err, http.StatusNotImplemented, "CAP_NET_RAW")
+	agenttest.WantCode(t, "no right", err, http.StatusNotImplemented, "CAP_NET_RAW")
 }
 
 // TestProbesTakeTurns: one probe of a network runs at a time, and it ends when its client disconnects.
@@ -96,7 +97,7 @@ func TestProbesTakeTurns(t *testing.T) {
 	}()
 	<-running
 	_, err := a.client.ProbePeers(context.Background(), "n", api.ProbeRequest{})
-	wantCode(t, "a second probe", err, http.StatusConflict, "running since", "try again")
+	agenttest.WantCode(t, "a second probe", err, http.StatusConflict, "running since", "try again")
 	leave()
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Errorf("the client got %v", err)

@@ -127,11 +127,11 @@ func settingCases() map[string]settingCase {
 
 		"log_level": logged(func(_ *host, l *config.Log) { l.Level = "ERROR" }, func(a *host, _ config.Config) error {
 			a.agent.log.Warn("after the level")
-			return expect(len(a.said.with("after the level")) == 0, "a warning was logged")
+			return expect(len(a.said.With("after the level")) == 0, "a warning was logged")
 		}),
 		"log_json": logged(func(_ *host, l *config.Log) { l.JSON = true }, func(a *host, _ config.Config) error {
 			a.agent.log.Warn("after the format")
-			lines := a.said.with("after the format")
+			lines := a.said.With("after the format")
 			return expect(json.Valid([]byte(lines[len(lines)-1])), "%s", lines)
 		}),
 		"log_file": logged(func(a *host, l *config.Log) { l.File = a.logFile() }, func(a *host, c config.Config) error {

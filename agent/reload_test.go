@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/datapath"
@@ -46,7 +47,7 @@ func TestRefusedReloadChangesNothing(t *testing.T) {
 				t.Errorf("reload: %v", err)
 			}
 			a.agent.log.Trace("still traced")
-			if len(a.said.with("still traced")) != 1 || len(a.registry.Tokens()) != 0 || len(a.agent.self().Networks) != 1 || len(a.agent.settings.get().Networks) != 1 {
+			if len(a.said.With("still traced")) != 1 || len(a.registry.Tokens()) != 0 || len(a.agent.self().Networks) != 1 || len(a.agent.settings.get().Networks) != 1 {
 				t.Error("something was changed")
 			}
 			if got := a.recorder.all(); len(got) != 1 {
@@ -65,7 +66,7 @@ func TestReloadTakesOver(t *testing.T) {
 	must(t, a.agent.Reload(context.Background(), c))
 	a.agent.log.Info("not any more")
 	a.agent.log.Warn("still warned")
-	if len(a.said.with("not any more")) != 0 || len(a.said.with("still warned")) != 1 {
+	if len(a.said.With("not any more")) != 0 || len(a.said.With("still warned")) != 1 {
 		t.Error("the level was not taken over")
 	}
 	if mustRunner(t, a) != before {
@@ -126,7 +127,7 @@ func TestReloadByRequest(t *testing.T) {
 	ctx := context.Background()
 	a := newHost(t, memory.New(), "a").start()
 	a.ready()
-	wantCode(t, "no files to read", errOf(a.client.Reload(ctx, false)), http.StatusConflict)
+	agenttest.WantCode(t, "no files to read", errOf(a.client.Reload(ctx, false)), http.StatusConflict)
 	must(t, a.stop())
 
 	c, broken := a.config, error(nil)
@@ -139,7 +140,7 @@ func TestReloadByRequest(t *testing.T) {
 	}
 	a.check(health.Network, api.Warning, "watch_networks")
 	broken = fmt.Errorf("agent.hcl:3: no such block")
-	wantCode(t, "a broken file", errOf(a.client.Reload(ctx, false)), http.StatusConflict, "agent.hcl:3")
+	agenttest.WantCode(t, "a broken file", errOf(a.client.Reload(ctx, false)), http.StatusConflict, "agent.hcl:3")
 }
 
 // TestReloadWhileTheStoreIsAway: a reload goes on with the datapath that this process carried, confirmed by the store

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/api"
@@ -44,15 +45,15 @@ func TestRenewNow(t *testing.T) {
 	}
 
 	_, err = a.client.RenewLease(ctx, "m")
-	wantCode(t, "an unknown network", err, http.StatusNotFound, "n")
+	agenttest.WantCode(t, "an unknown network", err, http.StatusNotFound, "n")
 	a.registry.SetOne("Renew", registry.ErrUnavailable)
 	_, err = a.client.RenewLease(ctx, "n")
-	wantCode(t, "a store that is away", err, http.StatusServiceUnavailable)
+	agenttest.WantCode(t, "a store that is away", err, http.StatusServiceUnavailable)
 
 	a.registry.SetOne("Renew", registry.ErrLeaseLost)
 	claims := a.registry.Count("own Acquire")
 	_, err = a.client.RenewLease(ctx, "n")
-	wantCode(t, "a session that ended", err, http.StatusConflict, "takes the lease back")
+	agenttest.WantCode(t, "a session that ended", err, http.StatusConflict, "takes the lease back")
 	a.registry.SetOne("Renew", nil)
 	eventually(t, func() error {
 		if a.registry.Count("own Acquire") == claims {
@@ -73,7 +74,7 @@ func TestRenewNow(t *testing.T) {
 		return err
 	})
 	_, err = b.client.RenewLease(ctx, "n")
-	wantCode(t, "a host without a lease", err, http.StatusConflict, "holds no lease", "waiting for a lease")
+	agenttest.WantCode(t, "a host without a lease", err, http.StatusConflict, "holds no lease", "waiting for a lease")
 }
 
 func failing(checks []api.Check, name string) bool {
@@ -120,7 +121,7 @@ func TestReleaseWithoutALease(t *testing.T) {
 	must(t, a.client.ReleaseLease(ctx, "n"))
 	wantRefusal := func(err error, cause string) {
 		t.Helper()
-		wantCode(t, "without a lease", err, http.StatusConflict, "network n: this host holds no lease to release: "+cause)
+		agenttest.WantCode(t, "without a lease", err, http.StatusConflict, "network n: this host holds no lease to release: "+cause)
 		if strings.Contains(err.Error(), registry.ErrUnavailable.Error()) {
 			t.Errorf("the store is blamed: %v", err)
 		}

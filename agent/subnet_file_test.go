@@ -72,7 +72,7 @@ func TestSubnetFileUnderAnotherName(t *testing.T) {
 			}
 			a.ready()
 			a.writtenAt("n", c.Networks[0].SubnetFile)
-			if lines := a.said.with("written again"); !exists(old) || len(lines) > 0 {
+			if lines := a.said.With("written again"); !exists(old) || len(lines) > 0 {
 				t.Errorf("there %t; %q", exists(old), lines)
 			}
 		})
@@ -120,7 +120,7 @@ func TestSubnetFilesChangePlaces(t *testing.T) {
 				return nil
 			})
 			a.has(first, "n")
-			if lines := a.said.with("written again"); way == "restart" && len(lines) > 0 {
+			if lines := a.said.With("written again"); way == "restart" && len(lines) > 0 {
 				t.Errorf("%q", lines)
 			}
 		})

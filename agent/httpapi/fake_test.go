@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/logging"
@@ -211,7 +212,7 @@ type host struct {
 	server   *Server
 	address  string
 	client   *api.Client
-	said     lines
+	said     agenttest.Lines
 	unwatch  func() // ends what prepare started
 	end      context.CancelFunc
 	served   chan error
@@ -310,7 +311,7 @@ func (h *host) prepare() *Server {
 		watching.Wait()
 	}
 	h.t.Cleanup(h.unwatch)
-	eventually(h.t, func() error {
+	agenttest.Eventually(h.t, func() error {
 		if known, _ := h.agent.Networks(); !known.Read {
 			return errors.New("the networks are not read")
 		}
@@ -419,7 +420,7 @@ func (h *host) well() {
 // readers waits until so many reads wait for a change.
 func (h *host) readers(want int) {
 	h.t.Helper()
-	eventually(h.t, func() error {
+	agenttest.Eventually(h.t, func() error {
 		if n := h.server.cache.Waiting(); n != want {
 			return fmt.Errorf("%d readers wait, want %d", n, want)
 		}
@@ -427,64 +428,9 @@ func (h *host) readers(want int) {
 	})
 }
 
-// lines keeps what was logged.
-type lines struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.text = append(l.text, p...)
-	return len(p), nil
-}
-
-// with returns the lines that have all words.
-func (l *lines) with(words ...string) (out []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(string(l.text)) {
-		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
-			out = append(out, strings.TrimSpace(line))
-		}
-	}
-	return out
-}
-
-// eventually polls until check returns nil.
-func eventually(t testing.TB, check func() error) {
-	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); ; {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
-}
-
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-// wantCode checks an error of the API.
-func wantCode(t testing.TB, what string, err error, code int, words ...string) {
-	t.Helper()
-	var refused *api.Error
-	if !errors.As(err, &refused) || refused.Code != code {
-		t.Errorf("%s: %v, want %d", what, err, code)
-		return
-	}
-	for _, w := range words {
-		if !strings.Contains(refused.Message, w) {
-			t.Errorf("%s: %q does not name %s", what, refused.Message, w)
-		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 )
@@ -31,7 +32,7 @@ func TestHealthOfANetwork(t *testing.T) {
 		{"?network=m", http.StatusServiceUnavailable, http.StatusServiceUnavailable},
 		{"?network=m&network=n", http.StatusServiceUnavailable, http.StatusServiceUnavailable},
 	} {
-		eventually(t, func() error {
+		agenttest.Eventually(t, func() error {
 			health, body := a.request("GET", "/healthz"+tt.query, "")
 			if well, _ := a.request("GET", "/readyz"+tt.query, ""); health != tt.health || well != tt.well {
 				return fmt.Errorf("%q: %d and %d: %s", tt.query, health, well, body)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 )
 
@@ -36,7 +37,7 @@ func TestForeignHosts(t *testing.T) {
 		r, body := h.answers("DELETE /v1/network/none HTTP/1.1\r\nHost: " + host + "\r\nOrigin: http://" + host + "\r\nConnection: close\r\n\r\n")
 		return r.StatusCode, body
 	}
-	eventually(t, func() error {
+	agenttest.Eventually(t, func() error {
 		if code, body := asks("web1.example.org:5366"); code == http.StatusMisdirectedRequest {
 			return fmt.Errorf("by the full name: %d %s", code, body)
 		}

@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/api"
 )
 
@@ -87,7 +88,7 @@ func TestRequestsOfAllKinds(t *testing.T) {
 			}
 		})
 	}
-	if lines := h.said.with("request_id=abc-1", "path=/v1/networks", "status=200"); len(lines) != 1 {
+	if lines := h.said.With("request_id=abc-1", "path=/v1/networks", "status=200"); len(lines) != 1 {
 		t.Errorf("the log has %q", lines)
 	}
 	for _, id := range []string{strings.Repeat("x", 65), "a\tb", "<x>"} {
@@ -206,7 +207,7 @@ func TestManyConnections(t *testing.T) {
 		t.Errorf("the oldest were closed after %s", took)
 	}
 	h.well()
-	if lines := h.said.with("too many connections"); len(lines) != 1 {
+	if lines := h.said.With("too many connections"); len(lines) != 1 {
 		t.Errorf("the log has %q", lines)
 	}
 }
@@ -230,16 +231,16 @@ func TestTooManyRequests(t *testing.T) {
 		readers.Go(func() { _ = wait(ctx) })
 	}
 	h.readers(2)
-	wantCode(t, "a reader too many", wait(t.Context()), http.StatusTooManyRequests, "2 reads wait")
+	agenttest.WantCode(t, "a reader too many", wait(t.Context()), http.StatusTooManyRequests, "2 reads wait")
 	// A request counts until a moment after its answer has come, so the next one may be refused at first.
-	eventually(t, func() error {
+	agenttest.Eventually(t, func() error {
 		if _, err := h.client.Leases(t.Context(), "n"); err != nil {
 			return fmt.Errorf("a read that does not wait: %w", err)
 		}
 		return nil
 	})
 
-	eventually(t, func() error {
+	agenttest.Eventually(t, func() error {
 		slow := h.dial()
 		if _, err := io.WriteString(slow, "PUT /v1/network/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"); err != nil {
 			t.Fatal(err)
@@ -278,7 +279,7 @@ func TestPanic(t *testing.T) {
 	}
 	body, _ := io.ReadAll(r.Body)
 	_ = r.Body.Close()
-	if id := r.Header.Get("X-Request-Id"); r.StatusCode != 500 || !strings.Contains(string(body), id) || len(h.said.with("seeded", "request_id="+id)) != 1 {
+	if id := r.Header.Get("X-Request-Id"); r.StatusCode != 500 || !strings.Contains(string(body), id) || len(h.said.With("seeded", "request_id="+id)) != 1 {
 		t.Errorf("%d %s", r.StatusCode, body)
 	}
 	if r, err := http.Get("http://" + l.Addr().String() + "/late"); err == nil {

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -11,60 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/api"
 )
-
-// follow returns the lines of an agent's log until the test ends.
-func follow(t *testing.T, c *api.Client, m api.Monitor) <-chan string {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	stream, err := c.Monitor(ctx, m)
-	if err != nil {
-		cancel()
-		t.Fatal(err)
-	}
-	lines := make(chan string)
-	go func() {
-		defer close(lines)
-		for scanner := bufio.NewScanner(stream); scanner.Scan(); {
-			select {
-			case lines <- scanner.Text():
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		cancel()
-		for range lines {
-		}
-		must(t, stream.Close())
-	})
-	return lines
-}
-
-// says returns the first line that has all words.
-func says(t *testing.T, lines <-chan string, words ...string) string {
-	t.Helper()
-	limit := time.After(2 * time.Minute)
-	for {
-		select {
-		case line, ok := <-lines:
-			if !ok {
-				t.Fatalf("the stream ended before %q", words)
-			}
-			missing := false
-			for _, w := range words {
-				missing = missing || !strings.Contains(line, w)
-			}
-			if !missing {
-				return line
-			}
-		case <-limit:
-			t.Fatalf("no line with %q", words)
-		}
-	}
-}
 
 func TestMonitorRefuses(t *testing.T) {
 	a := onSocket(t)
@@ -79,13 +27,13 @@ func TestMonitorRefuses(t *testing.T) {
 		}
 	}
 	_, err := a.client.Monitor(context.Background(), api.Monitor{Level: "loud"})
-	wantCode(t, "a level there is not", err, http.StatusBadRequest, "log_level", "debug")
+	agenttest.WantCode(t, "a level there is not", err, http.StatusBadRequest, "log_level", "debug")
 
 	var open []io.Closer
 	for {
 		stream, err := a.client.Monitor(context.Background(), api.Monitor{})
 		if err != nil {
-			wantCode(t, "one too many", err, http.StatusTooManyRequests, "16 listeners")
+			agenttest.WantCode(t, "one too many", err, http.StatusTooManyRequests, "16 listeners")
 			break
 		}
 		open = append(open, stream)
@@ -93,7 +41,7 @@ func TestMonitorRefuses(t *testing.T) {
 	for _, stream := range open {
 		must(t, stream.Close())
 	}
-	eventually(t, func() error { // their places are free again
+	agenttest.Eventually(t, func() error { // their places are free again
 		stream, err := a.client.Monitor(context.Background(), api.Monitor{})
 		if err == nil {
 			err = stream.Close()
@@ -112,11 +60,11 @@ func TestMonitorOutlastsLimits(t *testing.T) {
 	t.Cleanup(server.Close) // it waits for its clients
 	client, err := api.New(api.Config{Address: server.URL})
 	must(t, err)
-	lines := follow(t, client, api.Monitor{})
+	lines := agenttest.FollowLog(t, client, api.Monitor{})
 	limit := time.NewTimer(200 * time.Millisecond)
 	<-limit.C
 	a.server.log.Info("after the limits")
-	says(t, lines, "after the limits")
+	agenttest.AwaitLine(t, lines, "after the limits")
 
 	began := time.Now()
 	for i := range 20_000 { // more than connections hold
@@ -125,7 +73,7 @@ func TestMonitorOutlastsLimits(t *testing.T) {
 	if took := time.Since(began); took > time.Minute {
 		t.Errorf("logging waited for a listener: %s", took)
 	}
-	got := says(t, lines, "lines were lost here")
+	got := agenttest.AwaitLine(t, lines, "lines were lost here")
 	var lost int
 	if _, err := fmt.Sscanf(got[strings.Index(got, "lost="):], "lost=%d", &lost); err != nil || lost == 0 {
 		t.Errorf("%s: %v", got, err)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/agent/agenttest"
 )
 
 // apiPages is the folder of the pages that are generated from the API's document.
@@ -42,7 +44,7 @@ var apiExamples = map[string]struct{ path, body string }{
 // TestAPIPages compares a page for each tag of the document, and one of all types, with the document, which other tests
 // compare with the agent. With LENO_UPDATE_GOLDEN set it writes them.
 func TestAPIPages(t *testing.T) {
-	doc := document(t)
+	doc := agenttest.OpenAPI(t)
 	wanted := map[string]string{"types.mdx": typesPage(t, doc)}
 	for i, tag := range doc.Tags {
 		wanted[tag.Name+".mdx"] = tagPage(t, doc, tag, i+1)

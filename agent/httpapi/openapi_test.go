@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"encoding/json"
 	"net/netip"
 	"reflect"
@@ -13,21 +12,10 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/api"
 )
-
-// document returns the API's description, which is valid.
-func document(t *testing.T) *openapi3.T {
-	t.Helper()
-	doc, err := openapi3.NewLoader().LoadFromData([]byte(api.OpenAPI))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := doc.Validate(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	return doc
-}
 
 // undescribed matches the endpoints for people and profilers.
 var undescribed = regexp.MustCompile(`^\w+ (/ui|/debug/|/\{\$\})`)
@@ -35,7 +23,7 @@ var undescribed = regexp.MustCompile(`^\w+ (/ui|/debug/|/\{\$\})`)
 // TestOpenAPIEndpoints: the document describes all endpoints, and no others.
 func TestOpenAPIEndpoints(t *testing.T) {
 	var described, served []string
-	for path, item := range document(t).Paths.Map() {
+	for path, item := range agenttest.OpenAPI(t).Paths.Map() {
 		for method := range item.Operations() {
 			described = append(described, method+" "+path)
 		}
@@ -55,7 +43,7 @@ func TestOpenAPIEndpoints(t *testing.T) {
 // TestOpenAPITypes: the schemas have the fields of the client's types, with the same names and kinds, and required where
 // they are always present.
 func TestOpenAPITypes(t *testing.T) {
-	schemas := document(t).Components.Schemas
+	schemas := agenttest.OpenAPI(t).Components.Schemas
 	types := map[string]reflect.Type{}
 	for _, v := range []any{
 		api.Error{}, api.Health{}, api.Self{}, api.Network{}, api.NetworkList{}, api.Lease{}, api.LeaseList{},

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/registry"
@@ -89,7 +90,7 @@ func TestFollowersFollowAgain(t *testing.T) {
 					out, _, _ := c.Next(t.Context(), q, index, time.Minute)
 					got <- out
 				}()
-				eventually(t, func() error {
+				agenttest.Eventually(t, func() error {
 					if n := c.Waiting(); n != 1 {
 						return fmt.Errorf("%d readers", n)
 					}
@@ -102,7 +103,7 @@ func TestFollowersFollowAgain(t *testing.T) {
 					t.Errorf("%d. change: %d %s", i, out.Index, out.Plain)
 				}
 				index = out.Index
-				eventually(t, func() error {
+				agenttest.Eventually(t, func() error {
 					c.mu.Lock()
 					defer c.mu.Unlock()
 					if c.entries[name].follower != nil {
@@ -168,7 +169,7 @@ func TestQueryErrors(t *testing.T) {
 			_, again, _ := c.Next(t.Context(), q, first.Index, wait)
 			out <- again
 		}()
-		eventually(t, func() error { // until the follower has read what the reader has
+		agenttest.Eventually(t, func() error { // until the follower has read what the reader has
 			e := c.entry("q")
 			e.mu.Lock()
 			defer e.mu.Unlock()
@@ -191,20 +192,5 @@ func TestQueryErrors(t *testing.T) {
 	value.Set(answer{err: registry.ErrNetworkNotFound})
 	if !<-waits {
 		t.Error("a reader of a network that is gone got an answer")
-	}
-}
-
-// eventually polls until check returns nil.
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); ; {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		<-time.After(time.Millisecond)
 	}
 }
