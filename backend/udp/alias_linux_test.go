@@ -22,14 +22,14 @@ func TestForeignDeviceWithOurAlias(t *testing.T) {
 			a.apply()
 			for _, tt := range []struct {
 				script, healed string
-				next, anew     bool
+				next, created  bool
 			}{
-				{script: "ip link del leno-test", healed: "[device was deleted]", anew: true},
+				{script: "ip link del leno-test", healed: "[device was deleted]", created: true},
 				{script: "ip link set leno-test name other", healed: "[device was renamed: to other]"},
 				{script: "ip link set leno-test name zzz", healed: "[device was renamed: to zzz]", next: true},
 				{script: "true", healed: "[]", next: true},
-				{script: "ip link set leno-test name other; ip tuntap add leno-test mode tun multi_queue", healed: "[device was replaced]", anew: true},
-				{script: "ip link set leno-test name other; ip tuntap add leno-test mode tun multi_queue", healed: "[]", next: true, anew: true},
+				{script: "ip link set leno-test name other; ip tuntap add leno-test mode tun multi_queue", healed: "[device was replaced]", created: true},
+				{script: "ip link set leno-test name other; ip tuntap add leno-test mode tun multi_queue", healed: "[]", next: true, created: true},
 			} {
 				index := a.ns.Index("leno-test")
 				if tt.next {
@@ -42,8 +42,8 @@ func TestForeignDeviceWithOurAlias(t *testing.T) {
 				if r := a.apply(); fmt.Sprint(r.Healed) != tt.healed {
 					t.Errorf("%+v: healed %q", tt, r.Healed)
 				}
-				if anew := a.ns.Index("leno-test") != index; anew != tt.anew {
-					t.Errorf("%+v: created again: %v", tt, anew)
+				if created := a.ns.Index("leno-test") != index; created != tt.created {
+					t.Errorf("%+v: created again: %v", tt, created)
 				}
 				if got := a.ns.Sh(shown); got != before {
 					t.Errorf("%+v: the foreign device was touched:\n%swant\n%s", tt, got, before)

@@ -124,8 +124,8 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	if err != nil {
 		return report, errors.Join(socketErr, err)
 	}
-	anew := b.index != before
-	bare := anew || link.Attrs().Flags&net.FlagUp == 0
+	created := b.index != before
+	bare := created || link.Attrs().Flags&net.FlagUp == 0
 	apply := reconcile.Apply
 	if s.Partial {
 		apply = reconcile.Fill
@@ -133,7 +133,7 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 		b.addrs, b.routes = nil, nil // entries left alone by a partial state are not another program's
 	}
 	b.partial = s.Partial
-	err = errors.Join(socketErr, b.setUp(link, p.mtu, anew, &report), b.program(ctx, p, bare, apply, &report))
+	err = errors.Join(socketErr, b.setUp(link, p.mtu, created, &report), b.program(ctx, p, bare, apply, &report))
 	if b.engine.started() && b.engine.binds.alive() {
 		report.Peers = len(p.peers)
 	}
@@ -190,8 +190,8 @@ func (b *Backend) fillTable(p plan, report *backend.Report) {
 // setUp sets the MTU and brings the device up. It runs before program, because a device that is
 // down has no routes and no IPv6 addresses. What a device lacks that was just attached is not
 // reported as a repair.
-func (b *Backend) setUp(link netlink.Link, mtu int, anew bool, report *backend.Report) error {
-	known := b.mtu == mtu && !anew
+func (b *Backend) setUp(link netlink.Link, mtu int, created bool, report *backend.Report) error {
+	known := b.mtu == mtu && !created
 	b.mtu = mtu
 	var errs []error
 	fix := func(wrong bool, mend func() error, fault, detail string) {

@@ -19,9 +19,9 @@ import (
 // The set methods, start, the alive methods and close must be called by one goroutine at a time.
 // counters may be called by any goroutine.
 type engine struct {
-	log    hclog.Logger
-	table  atomic.Pointer[table]
-	nobody counters // packets that belong to no peer
+	log       hclog.Logger
+	table     atomic.Pointer[table]
+	unmatched counters // packets that belong to no peer
 
 	devices ends[Device]
 	binds   ends[Bind]
@@ -138,7 +138,7 @@ func (e *engine) lost(end string, broken *atomic.Bool, err error) {
 
 // counters returns the counters by peer; packets that belong to no peer are counted under "".
 func (e *engine) counters() map[string]backend.Counters {
-	out := map[string]backend.Counters{"": e.nobody.snapshot()}
+	out := map[string]backend.Counters{"": e.unmatched.snapshot()}
 	for _, p := range e.table.Load().peers {
 		out[p.node] = p.count.snapshot()
 	}
@@ -148,7 +148,7 @@ func (e *engine) counters() map[string]backend.Counters {
 // counts returns a peer's counters; for nil, those of packets without a peer.
 func (e *engine) counts(p *peer) *counters {
 	if p == nil {
-		return &e.nobody
+		return &e.unmatched
 	}
 	return p.count
 }

@@ -39,7 +39,7 @@ func (l *lane) toDevice(in []offload.Inbound) {
 	for j := range in {
 		m := &in[j]
 		if m.Lost > 0 {
-			l.e.nobody.rx.drop(overflow, m.Lost)
+			l.e.unmatched.rx.drop(overflow, m.Lost)
 		}
 		sender := t.sources[m.From]
 		for rest := m.Buf[:m.Size]; ; {

@@ -24,7 +24,7 @@ func TestForeignDeviceWithOurAlias(t *testing.T) {
 			h.apply(b, s)
 			for _, tt := range []struct {
 				script, healed string
-				anew           bool
+				created        bool
 			}{
 				{"ip link del leno-test", "[device was deleted]", true},
 				{"ip link set leno-test name other", "[device was renamed: to other]", false},
@@ -36,8 +36,8 @@ func TestForeignDeviceWithOurAlias(t *testing.T) {
 				if r := h.apply(b, s); fmt.Sprint(r.Healed) != tt.healed {
 					t.Errorf("%s: healed %q, want %s", tt.script, r.Healed, tt.healed)
 				}
-				if anew := h.ns.Index("leno-test") != index; anew != tt.anew {
-					t.Errorf("%s: created again: %v", tt.script, anew)
+				if created := h.ns.Index("leno-test") != index; created != tt.created {
+					t.Errorf("%s: created again: %v", tt.script, created)
 				}
 				if r := h.apply(b, s); r.Writes != 0 {
 					t.Errorf("%s: second apply %+v", tt.script, r)
