@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // occupancy records the leases, reservations and unusable records on the slots.
@@ -102,7 +101,7 @@ func (o *occupancy) stillOurs(c Claim, own *Lease) (Choice, bool) {
 func Free(p Plan, set LeaseSet, reservations []Reservation) uint64 {
 	s := Situation{Network: Network{Plan: p}, Leases: set.Leases, Reservations: reservations}
 	for _, b := range set.Bad {
-		if prefix, err := ParseSubnetKey(b.Key[strings.LastIndexByte(b.Key, '/')+1:]); err == nil {
+		if prefix, err := b.Subnet(); err == nil {
 			s.Bad = append(s.Bad, BadSlot{Prefix: prefix})
 		}
 	}

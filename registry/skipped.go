@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -14,6 +15,11 @@ const (
 // Shortened returns the record with a key and a reason that are short enough to be shown.
 func (r BadRecord) Shortened() BadRecord {
 	return BadRecord{Key: Shorten(r.Key, MaxShownKey), Reason: Shorten(r.Reason, MaxShownReason)}
+}
+
+// Subnet returns the subnet in the key of a lease or a reservation.
+func (r BadRecord) Subnet() (netip.Prefix, error) {
+	return ParseSubnetKey(r.Key[strings.LastIndexByte(r.Key, '/')+1:])
 }
 
 // Shorten returns s if it has at most so many bytes. Otherwise it returns the whole characters in these bytes, followed

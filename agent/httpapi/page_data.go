@@ -130,8 +130,7 @@ func rowsOf(n registry.Network, set registry.LeaseSet, reservations []registry.R
 		rows[r.Slot] = row
 	}
 	for _, b := range set.Bad {
-		key := b.Key[strings.LastIndexByte(b.Key, '/')+1:]
-		subnet, err := registry.ParseSubnetKey(key)
+		subnet, err := b.Subnet()
 		if err != nil {
 			continue // it is counted, and the check names it
 		}

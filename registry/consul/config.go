@@ -211,8 +211,7 @@ func loopback(host string) bool {
 	return name == "localhost" || (err == nil && addr.IsLoopback())
 }
 
-// client builds the API client. It sends each request under the token in the
-// request's context.
+// client builds the API client. It sends each request under the token in the request's context.
 func (c connection) client() (*api.Client, error) {
 	conf := c.config
 	conf.HttpClient = &http.Client{Transport: &transport{base: c.base}}

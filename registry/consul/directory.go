@@ -28,13 +28,11 @@ func (k *kv) entryKeys(ctx context.Context, prefix string, r read) ([]string, ui
 	opts, cancel := k.query(ctx, r)
 	defer cancel()
 	keys, meta, err := k.api.KV().Keys(prefix, "", opts)
-	switch {
-	case err != nil:
+	if err == nil {
+		err = checkList(prefix, meta)
+	}
+	if err != nil {
 		return nil, 0, fmt.Errorf("list keys of %s: %w", prefix, classify(err))
-	case !meta.KnownLeader:
-		return nil, 0, fmt.Errorf("list keys of %s: %w", prefix, uncertain("consul knows no leader"))
-	case meta.ResultsFilteredByACLs:
-		return nil, 0, fmt.Errorf("list keys of %s: %w", prefix, hidden(prefix))
 	}
 	return keys, meta.LastIndex, nil
 }

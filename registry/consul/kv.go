@@ -126,13 +126,23 @@ func (k *kv) list(ctx context.Context, prefix string, r read) (api.KVPairs, uint
 		return nil, 0, fmt.Errorf("list %s: %w: no answer in time: %w", prefix, registry.ErrUnavailable, late)
 	case err != nil:
 		return nil, 0, fmt.Errorf("list %s: %w", prefix, classify(err))
-	case !meta.KnownLeader:
-		return nil, 0, fmt.Errorf("list %s: %w", prefix, uncertain("consul knows no leader"))
-	case meta.ResultsFilteredByACLs:
-		return nil, 0, fmt.Errorf("list %s: %w", prefix, hidden(prefix))
+	}
+	if err := checkList(prefix, meta); err != nil {
+		return nil, 0, fmt.Errorf("list %s: %w", prefix, err)
 	}
 	k.listed.Store(int64(found.size))
 	return found.list, meta.LastIndex, nil
+}
+
+// checkList returns an error for a list that may be incomplete.
+func checkList(prefix string, meta *api.QueryMeta) error {
+	switch {
+	case !meta.KnownLeader:
+		return uncertain("consul knows no leader")
+	case meta.ResultsFilteredByACLs:
+		return hidden(prefix)
+	}
+	return nil
 }
 
 // listSurely returns a consistent list of a prefix that need not have a marker. It believes an empty list when the

@@ -71,12 +71,12 @@ func (c *Client) putNetwork(ctx context.Context, n registry.Network, kept []regi
 		return err
 	}
 	k := c.reserve(n, kept)
-	open := false // whether the definition was written is not known
+	mayBeWritten := false // whether the definition was written is not known
 	if err = k.write(ctx); err == nil {
 		err = c.writeNetwork(ctx, n, value)
-		open = errors.Is(err, registry.ErrUnavailable) || errors.Is(err, context.Canceled)
+		mayBeWritten = errors.Is(err, registry.ErrUnavailable) || errors.Is(err, context.Canceled)
 	}
-	if err != nil && !open {
+	if err != nil && !mayBeWritten {
 		err = errors.Join(err, k.undo(ctx))
 	}
 	return err
@@ -134,8 +134,8 @@ func (c *Client) writeNetwork(ctx context.Context, n registry.Network, value []b
 // deleteTries is the number of times a deletion is tried when the record is changed at the same time.
 const deleteTries = 5
 
-// DeleteNetwork implements registry.Networks. It needs the right to write below
-// networks/ and reservations/, and to read leases/.
+// DeleteNetwork implements registry.Networks. It needs the right to write below networks/ and reservations/, and to
+// read leases/.
 func (c *Client) DeleteNetwork(ctx context.Context, name string) error {
 	err := registry.CheckNetworkName(name)
 	if err == nil {
@@ -198,8 +198,7 @@ func (c *Client) deleteNetwork(ctx context.Context, name string) error {
 	return err
 }
 
-// PutDeletion implements registry.Networks. It needs the right to write below
-// networks/.
+// PutDeletion implements registry.Networks. It needs the right to write below networks/.
 func (c *Client) PutDeletion(ctx context.Context, d registry.Deletion) error {
 	if err := c.putDeletion(ctx, d); err != nil {
 		return fmt.Errorf("put back the deletion of network %s: %w", d.Network, err)

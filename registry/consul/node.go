@@ -14,11 +14,20 @@ func (c *Client) NodeName(ctx context.Context) (string, error) {
 	if err != nil || !local {
 		return "", err
 	}
+	name, err := c.agentNode(ctx)
+	if err != nil {
+		return "", fmt.Errorf("consul node name: %w", err)
+	}
+	return name, nil
+}
+
+// agentNode returns the name of the Consul agent's node, wherever that agent runs.
+func (c *Client) agentNode(ctx context.Context) (string, error) {
 	opts, cancel := c.kv.query(ctx, read{})
 	defer cancel()
 	var self map[string]map[string]any
 	if _, err := c.api.Raw().Query("/v1/agent/self", &self, opts); err != nil {
-		return "", fmt.Errorf("consul node name: %w", classify(err))
+		return "", classify(err)
 	}
 	name, _ := self["Config"]["NodeName"].(string)
 	return name, nil

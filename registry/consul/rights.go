@@ -35,16 +35,9 @@ type entitlement struct {
 func (c *Client) Rights(ctx context.Context, w registry.RequiredRights) ([]registry.Right, error) {
 	// A session belongs to the node of the Consul agent that creates it. Where the name of that node may not be read,
 	// sessions are left out.
-	node := ""
-	opts, cancel := c.kv.query(ctx, read{})
-	defer cancel()
-	var self map[string]map[string]any
-	_, err := c.api.Raw().Query("/v1/agent/self", &self, opts)
-	if err = classify(err); err != nil && !errors.Is(err, registry.ErrDenied) {
+	node, err := c.agentNode(ctx)
+	if err != nil && !errors.Is(err, registry.ErrDenied) {
 		return nil, fmt.Errorf("rights: %w", err)
-	}
-	if err == nil {
-		node, _ = self["Config"]["NodeName"].(string)
 	}
 	wanted := c.entitlements(w, node)
 	var questions []authorization

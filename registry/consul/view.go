@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/hashicorp/consul/api"
@@ -30,9 +29,14 @@ type record struct {
 	err   error
 }
 
+// isOf reports whether the view was parsed with the plan of n.
+func (v *view) isOf(n registry.Network) bool {
+	return v.records != nil && v.network.Name == n.Name && slices.Equal(v.network.Plan, n.Plan)
+}
+
 // reset drops what was parsed with another plan, and reports whether the plan is still the same.
 func (v *view) reset(n registry.Network) (same bool) {
-	if v.records != nil && v.network.Name == n.Name && slices.Equal(v.network.Plan, n.Plan) {
+	if v.isOf(n) {
 		return true
 	}
 	v.network, v.records, v.order, v.bad = n, map[string]*record{}, nil, 0
@@ -65,7 +69,7 @@ func (v *view) read(n registry.Network, prefix string, pairs []*api.KVPair) []*r
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	cache := v
-	if v.records != nil && !(v.network.Name == n.Name && slices.Equal(v.network.Plan, n.Plan)) {
+	if v.records != nil && !v.isOf(n) {
 		cache = &view{network: n}
 	} else {
 		v.reset(n)
@@ -214,9 +218,5 @@ const maxReason = 300
 
 // badRecord names a record that was skipped, and why.
 func badRecord(key string, err error) registry.BadRecord {
-	reason := err.Error()
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
-	}
-	return registry.BadRecord{Key: key, Reason: reason}
+	return registry.BadRecord{Key: key, Reason: registry.Shorten(err.Error(), maxReason)}
 }

@@ -3,7 +3,6 @@ package memory
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -125,12 +124,8 @@ func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix
 		if !ok {
 			return registry.ErrLeaseNotFound
 		}
-		var lease struct {
-			NodeID string `json:"node_id"`
-		}
-		_ = json.Unmarshal(r.value, &lease) // an unreadable record has no node id
 		s.deleteLocked(key)
-		s.revoked[key] = lease.NodeID
+		s.revoked[key] = registry.NodeIDOf(r.value)
 		return nil
 	}), "revoke lease %s in network %s", subnet, network)
 }
