@@ -49,11 +49,8 @@ func LoadDeletion(dataDir, network string) (*registry.Deletion, error) {
 
 // SaveDeletion writes the deletion of a network, and removes the files of deletions that are too old to matter.
 func SaveDeletion(dataDir string, d registry.Deletion) error {
-	data, err := json.MarshalIndent(deletionFile{registry.Version, d.Network, d.Time.UTC()}, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := WriteFile(DeletionPath(dataDir, d.Network), append(data, '\n'), 0o600); err != nil {
+	file := deletionFile{registry.Version, d.Network, d.Time.UTC()}
+	if err := writeJSON(DeletionPath(dataDir, d.Network), file); err != nil {
 		return err
 	}
 	files, err := filepath.Glob(DeletionPath(dataDir, "*"))

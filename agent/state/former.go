@@ -104,11 +104,7 @@ func (f *FormerSubnets) change(edit func(networks map[string]formerSubnet) bool)
 		delete(file.Networks, name)
 	}
 	file.Version = registry.Version
-	data, err := json.MarshalIndent(file, "", "  ")
-	if err != nil {
-		return err
-	}
-	return WriteFile(f.path, append(data, '\n'), 0o600)
+	return writeJSON(f.path, file)
 }
 
 func (f *FormerSubnets) read() (file formerSubnetsFile, err error) {

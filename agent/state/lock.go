@@ -36,13 +36,14 @@ func LockHost() (unlock func() error, err error) {
 	case !MayRunAgents(owner.Uid, os.Geteuid()):
 		return none, nil
 	}
-	return nil, fmt.Errorf("this host is %w, pid %d: stop that one, or run this one in a network namespace of its own", ErrLocked, owner.Pid)
+	return nil, fmt.Errorf("this host is %w, pid %d: stop that one, or run this one in a network namespace of its own",
+		ErrLocked, owner.Pid)
 }
 
 // MayRunAgents reports whether the user uid may run an agent, if this process runs as own.
 func MayRunAgents(uid uint32, own int) bool { return uid == 0 || int(uid) == own }
 
-// HostOwner is the process that bound the name.
+// HostOwner returns the credentials of the process that holds the lock of LockHost.
 func HostOwner() (*unix.Ucred, error) {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: hostSocket, Net: "unix"})
 	if err != nil {

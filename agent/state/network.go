@@ -33,7 +33,7 @@ type Network struct {
 	// definition if the store has lost it.
 	Record      json.RawMessage `json:"definition,omitempty"`
 	RecordIndex uint64          `json:"definition_index,omitzero"`
-	// Earlier are the previous versions with lower indexes, oldest first, at most maxEarlier.
+	// Earlier are the previous versions with lower indexes, oldest first, at most MaxEarlier.
 	Earlier []uint64 `json:"earlier_definition_indexes,omitempty"`
 	// Renewed is when the lease was last renewed, accurate to a tenth of lease.hold. When it is older than lease.hold,
 	// other hosts may have taken the subnet.
@@ -116,9 +116,5 @@ func Load(dataDir, network string) (Network, error) {
 // Save writes the state file of the network s.Network.
 func Save(dataDir string, s Network) error {
 	s.Version = registry.Version
-	data, err := json.MarshalIndent(s, "", "  ")
-	if err != nil {
-		return err
-	}
-	return WriteFile(Path(dataDir, s.Network), append(data, '\n'), 0o600)
+	return writeJSON(Path(dataDir, s.Network), s)
 }

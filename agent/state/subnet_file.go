@@ -43,7 +43,9 @@ func subnetFilePrefixes() []string { return []string{"LENO_", "FLANNEL_"} }
 
 // WithoutMTU returns the content of a subnet file without its MTU lines.
 func WithoutMTU(file []byte) []byte {
-	return bytes.Join(slices.DeleteFunc(bytes.Split(file, []byte("\n")), func(line []byte) bool { return bytes.Contains(line, []byte("_MTU=")) }), []byte("\n"))
+	isMTU := func(line []byte) bool { return bytes.Contains(line, []byte("_MTU=")) }
+	lines := slices.DeleteFunc(bytes.Split(file, []byte("\n")), isMTU)
+	return bytes.Join(lines, []byte("\n"))
 }
 
 // IsSubnetFile reports whether data is a subnet file of any version of leno. It is not if another program has written

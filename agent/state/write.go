@@ -3,6 +3,7 @@
 package state
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -45,6 +46,15 @@ func WriteFile(path string, data []byte, mode os.FileMode) (err error) {
 		return fmt.Errorf("%s was replaced: %w", path, err)
 	}
 	return nil
+}
+
+// writeJSON replaces a file that only its owner may read.
+func writeJSON(path string, content any) error {
+	data, err := json.MarshalIndent(content, "", "  ")
+	if err != nil {
+		return err
+	}
+	return WriteFile(path, append(data, '\n'), 0o600)
 }
 
 // Unfinished returns the temporary files beside path that WriteFile left behind because its process was killed.
