@@ -158,22 +158,19 @@ func (e *Examiner) JudgePaths(
 // itself.
 func checksOf(h api.NetworkHealth) doctor.Checks {
 	var out doctor.Checks
+	used := map[string]*api.Check{
+		health.Network:  &out.Network,
+		health.Underlay: &out.Underlay,
+		health.Lease:    &out.Lease,
+		health.Conflict: &out.Conflict,
+		health.Device:   &out.Device,
+		health.Routes:   &out.Routes,
+	}
+	examined := []string{health.Consul, health.Forwarding, health.ForeignRules}
 	for _, c := range h.Checks {
-		switch c.Name {
-		case health.Network:
-			out.Network = c
-		case health.Underlay:
-			out.Underlay = c
-		case health.Lease:
-			out.Lease = c
-		case health.Conflict:
-			out.Conflict = c
-		case health.Device:
-			out.Device = c
-		case health.Routes:
-			out.Routes = c
-		case health.Consul, health.Forwarding, health.ForeignRules:
-		default:
+		if place := used[c.Name]; place != nil {
+			*place = c
+		} else if !slices.Contains(examined, c.Name) {
 			out.Others = append(out.Others, c)
 		}
 	}
