@@ -45,9 +45,9 @@ type Catalog interface {
 
 // A Description is what an agent says about itself.
 type Description struct {
-	Service     string     // name in the catalogue, for example "leno"; "" for no entry
-	Node        string     // name of the host
-	NodeID      string     //
+	Service     string // name in the catalogue, for example "leno"; "" for no entry
+	Node        string // name of the host
+	NodeID      string
 	Version     string     // of the agent
 	Address     netip.Addr // of the host; invalid until the first network has found its underlay
 	Memberships []Membership
@@ -83,17 +83,17 @@ func (r *Registration) Run(ctx context.Context) {
 	backoff := r.Outage.NewLoop()
 	_, _, setBack := r.SetBack.Get()
 	returned := r.Outage.Returned()
-	again := ""
+	epoch := ""
 	for {
 		select {
 		case <-setBack:
 			_, _, setBack = r.SetBack.Get()
-			again = time.Now().UTC().Format(time.RFC3339)
+			epoch = time.Now().UTC().Format(time.RFC3339)
 		default:
 		}
 		report, changed := r.Health()
 		verdict := registry.Verdict{Status: report.Status, Output: health.Describe(report)}
-		err := r.register(ctx, verdict, again)
+		err := r.register(ctx, verdict, epoch)
 		if ctx.Err() != nil {
 			return
 		}
@@ -138,7 +138,7 @@ func (r *Registration) Withdraw(ctx context.Context) {
 }
 
 // register registers the service under its current name.
-func (r *Registration) register(ctx context.Context, v registry.Verdict, again string) error {
+func (r *Registration) register(ctx context.Context, v registry.Verdict, epoch string) error {
 	d := r.Describe()
 	if r.name != "" && r.name != d.Service { // a reload changed the name, or turned the service off
 		call, cancel := context.WithTimeout(ctx, retry.CallTimeout)
@@ -157,7 +157,7 @@ func (r *Registration) register(ctx context.Context, v registry.Verdict, again s
 	if err != nil || !s.Address.IsValid() {
 		return err
 	}
-	s.Epoch = again
+	s.Epoch = epoch
 	call, cancel := context.WithTimeout(ctx, retry.CallTimeout)
 	defer cancel()
 	if err = r.Catalog.Announce(call, s, v); err == nil {
