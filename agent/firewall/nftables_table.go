@@ -83,13 +83,7 @@ func writeOwnTable(c *netfilter.Conn, change nftChange) error {
 	for _, name := range change.remove {
 		gone = append(gone, c.AddChain(&nftables.Chain{Name: name, Table: table}))
 	}
-	// All are emptied before any is deleted, since they may jump to each other.
-	for _, chain := range gone {
-		c.FlushChain(chain)
-	}
-	for _, chain := range gone {
-		c.DelChain(chain)
-	}
+	c.DeleteChains(gone)
 	return c.Flush()
 }
 

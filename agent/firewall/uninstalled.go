@@ -65,13 +65,7 @@ func (u Uninstalled) Remove(why error) (tables []string, err error) {
 				return err
 			}
 		}
-		// All are emptied before any is deleted, since they may jump to each other.
-		for _, chain := range own {
-			c.FlushChain(chain)
-		}
-		for _, chain := range own {
-			c.DelChain(chain)
-		}
+		c.DeleteChains(own)
 		tables = tablesOf(own)
 		return c.Flush()
 	})

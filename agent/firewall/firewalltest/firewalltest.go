@@ -2,13 +2,12 @@
 package firewalltest
 
 import (
-	"regexp"
-	"strings"
-
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/lenonet/leno/backend/kernel/nstest"

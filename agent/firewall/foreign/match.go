@@ -86,7 +86,7 @@ func addressIn(dst bool, prefixes []netip.Prefix) condition {
 	}
 }
 
-// arrivesOn matches by the device a packet arrives on, leavesBy by the one it leaves by; "eth+" and "eth*" match all
+// arrivesOn matches by the device a packet arrives on, leavesOn by the one it leaves by; "eth+" and "eth*" match all
 // names with that beginning.
 func arrivesOn(names ...string) condition {
 	return func(f flow) (extent, flow) { return device(f.in, names), f }

@@ -154,6 +154,16 @@ func (c *Conn) Rules(family nftables.TableFamily, table, chain string) (map[stri
 	return out, nil
 }
 
+// DeleteChains queues the deletion of chains. All are emptied before any is deleted, since they may jump to each other.
+func (c *Conn) DeleteChains(chains []*nftables.Chain) {
+	for _, chain := range chains {
+		c.FlushChain(chain)
+	}
+	for _, chain := range chains {
+		c.DelChain(chain)
+	}
+}
+
 // WithConn calls f with a connection that is open for this call only.
 func WithConn(f func(*Conn) error) error {
 	c, err := Open()
