@@ -204,11 +204,11 @@ func redirect(l *log.Logger, w io.Writer) (back func()) {
 // logConfig prints the effective values, without secrets.
 func logConfig(logger hclog.Logger, c config.Config) {
 	logger.Info("configuration", "files", c.Files, "data_dir", c.DataDir, "kv_prefix", c.Consul.KVPrefix,
-		"ttl", c.Lease.TTL.String(), "renew_margin", c.Lease.RenewMargin.String(), "hold", c.Lease.Hold.String(), "on_lost", c.Lease.OnLost)
+		"ttl", c.Lease.TTL.String(), "renew_margin", c.Lease.RenewMargin.String(), "hold", c.Lease.Hold.String(),
+		"on_lost", c.Lease.OnLost)
 	for _, n := range c.Networks {
 		logger.Info("configuration of network", "network", n.Name, "subnet_file", n.SubnetFile, "ip_masq", n.IPMasq,
-			"forward", n.Forward,
-			"pools", len(n.Pools))
+			"forward", n.Forward, "pools", len(n.Pools))
 	}
 }
 

@@ -66,8 +66,10 @@ Review the archive before you share it: it contains names and addresses.
   $ leno debug -duration=1m -network=blue -output=blue.tar.gz
   $ leno debug -output=- > bundle.tar.gz`,
 		Flags: d.register,
-		Values: complete.Flags{"-duration": complete.PredictSet("10s", "30s", "1m"),
-			"-interval": complete.PredictSet("1s", "2s", "5s")},
+		Values: complete.Flags{
+			"-duration": complete.PredictSet("10s", "30s", "1m"),
+			"-interval": complete.PredictSet("1s", "2s", "5s"),
+		},
 		Run: func(ctx context.Context, _ []string) error { return d.run(ctx) },
 	}
 }
@@ -138,10 +140,8 @@ func (d *debugCommand) run(ctx context.Context) error {
 	if period.Err() != nil {
 		index.Ended = "it was interrupted"
 	}
-	if err := finish(file, path, func(w io.Writer) error {
-		return bundle.Write(w, name, index,
-			index.Files)
-	}); err != nil {
+	write := func(w io.Writer) error { return bundle.Write(w, name, index, index.Files) }
+	if err := finish(file, path, write); err != nil {
 		return err
 	}
 	d.report(path, index)

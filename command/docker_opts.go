@@ -54,9 +54,11 @@ does not have to run; only its subnet file is needed.
     $ leno docker-opts -network=default -create`,
 		Flags: o.flags,
 		Run:   func(ctx context.Context, _ []string) error { return o.run(ctx) },
-		Values: complete.Flags{"-subnet-file": complete.PredictFiles("*.env"),
+		Values: complete.Flags{
+			"-subnet-file":     complete.PredictFiles("*.env"),
 			"-format":          complete.PredictSet(cli.FormatTable, formatEnv, cli.FormatJSON),
-			"-docker-firewall": complete.PredictSet("iptables", "nftables")},
+			"-docker-firewall": complete.PredictSet("iptables", "nftables"),
+		},
 	}
 }
 
@@ -66,7 +68,8 @@ func (o *dockerOpts) flags(fs *flag.FlagSet) {
 		"`name` of a network, the first is docker0's; may be given several times. Default: the only one on this host")
 	fs.Var(&o.files, "subnet-file", "`file` that describes a network, instead of -network; may be given several times")
 	fs.Var(&o.interfaces, "interface",
-		"`name` of a device on which packets of other hosts arrive; may be given several times. Default: as the agent reports, otherwise the network's own device")
+		"`name` of a device on which packets of other hosts arrive; may be given several times. "+
+			"Default: as the agent reports, otherwise the network's own device")
 	fs.BoolVar(&o.create, "create", false, "leave docker0 unchanged: create a Docker network for the first network, too")
 	fs.StringVar(&o.version, "docker-version", "", "`version` of Docker; default: as dockerd or docker reports it")
 	fs.StringVar(&o.firewall, "docker-firewall", "",

@@ -70,7 +70,8 @@ func (i *networkImport) flags(fs *flag.FlagSet) {
 	fs.StringVar(&i.network, "network", "default", "`name` of the network in leno")
 	fs.StringVar(&i.prefix, "prefix", "", "`key` below which flannel's keys are, if there are several networks")
 	fs.StringVar(&i.nodesFile, "nodes", "",
-		"`file` of the hosts' names and addresses: the output of consul catalog nodes, JSON of /v1/catalog/nodes, or lines as in /etc/hosts; - for standard input")
+		"`file` of the hosts' names and addresses: the output of consul catalog nodes, JSON of /v1/catalog/nodes, "+
+			"or lines as in /etc/hosts; - for standard input")
 	fs.Var(&i.nodes, "node", "`address=name` of a host, takes precedence over -nodes; may be given several times")
 	fs.BoolVar(&i.dryRun, "dry-run", false, "only show what would be done")
 	fs.BoolVar(&i.force, "force", false,
@@ -94,7 +95,9 @@ func (i *networkImport) run(ctx context.Context, files []string) error {
 		return err
 	}
 	if len(store.Leases) == 0 && !i.force {
-		return fmt.Errorf("%s: there is a configuration but no lease, so no host would keep its subnet; give what `etcdctl get --prefix /coreos.com/network -w json` prints (-force creates the network without reservations)", strings.Join(files, ", "))
+		return fmt.Errorf("%s: there is a configuration but no lease, so no host would keep its subnet; "+
+			"give what `etcdctl get --prefix /coreos.com/network -w json` prints "+
+			"(-force creates the network without reservations)", strings.Join(files, ", "))
 	}
 	if _, err := i.Format.JSON(); err != nil {
 		return err
@@ -105,9 +108,13 @@ func (i *networkImport) run(ctx context.Context, files []string) error {
 		if err != nil {
 			return err
 		}
-		translated, err := flannel.Translate(store,
-			flannel.Options{Name: i.network, Nodes: nodes, Now: i.Meta.Now(), Existing: have.Network,
-				RenumberIPv6: i.renumberIPv6})
+		translated, err := flannel.Translate(store, flannel.Options{
+			Name:         i.network,
+			Nodes:        nodes,
+			Now:          i.Meta.Now(),
+			Existing:     have.Network,
+			RenumberIPv6: i.renumberIPv6,
+		})
 		if err != nil {
 			return err
 		}

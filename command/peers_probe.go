@@ -14,7 +14,7 @@ import (
 	"github.com/lenonet/leno/command/cli"
 )
 
-// probeTimeout bounds a probe: the agent's limit of 2 min, plus callTimeout.
+// probeTimeout bounds a probe: the agent's limit of 2 min, plus cli.CallTimeout.
 const probeTimeout = 2*time.Minute + cli.CallTimeout
 
 // probeFlags are those of `peers -probe`.
@@ -60,7 +60,8 @@ func runProbe(ctx context.Context, s *cli.Session, f *probeFlags, network string
 		if err := s.Print(out, func(w io.Writer) { writeProbe(w, out) }); err != nil {
 			return err
 		}
-		if slices.ContainsFunc(out.Peers, hasLostPackets) || slices.ContainsFunc(out.Findings, func(f api.Finding) bool { return f.Status == api.FindingFault }) {
+		isFault := func(f api.Finding) bool { return f.Status == api.FindingFault }
+		if slices.ContainsFunc(out.Peers, hasLostPackets) || slices.ContainsFunc(out.Findings, isFault) {
 			return cli.ErrReported
 		}
 		return nil
@@ -180,11 +181,11 @@ func probeNotes(p api.PeerProbe) []string {
 		switch {
 		case !p.Reached || way.NotProbed != "" || way.Largest > 0:
 		case way.Path == api.PathOverlay:
-			out = append(out,
-				fmt.Sprintf("%s: %s takes no echo requests, though packets for containers behind it pass: full-size packets were not tested", p.Node, way.To))
+			out = append(out, fmt.Sprintf("%s: %s takes no echo requests, though packets for containers behind it pass: "+
+				"full-size packets were not tested", p.Node, way.To))
 		default:
-			out = append(out,
-				fmt.Sprintf("%s: %s answers no echo requests over the underlay, though the overlay works. Let ICMP pass: path MTU discovery needs it", p.Node, way.To))
+			out = append(out, fmt.Sprintf("%s: %s answers no echo requests over the underlay, though the overlay works. "+
+				"Let ICMP pass: path MTU discovery needs it", p.Node, way.To))
 		}
 	}
 	return out

@@ -290,8 +290,7 @@ func writeStatusNetworks(w io.Writer, out statusOutput) {
 		rows = append(rows, row)
 	}
 	cli.WriteTable(w, []cli.Column{{Title: "NETWORK", Cut: true}, {Title: "STATUS"}, {Title: "SUBNET"},
-		{Title: "BACKEND", Cut: true},
-		{Title: "DEVICE", Cut: true}, {Title: "MTU"}, {Title: "PEERS"}}, rows)
+		{Title: "BACKEND", Cut: true}, {Title: "DEVICE", Cut: true}, {Title: "MTU"}, {Title: "PEERS"}}, rows)
 	if rest := list[min(len(list), maxStatusNetworks):]; len(rest) > 0 {
 		all := "all passing"
 		if rest[0].Status != api.Passing {

@@ -38,7 +38,8 @@ func NewAgentFlags(m Meta) *AgentFlags { return &AgentFlags{Meta: m} }
 func (f *AgentFlags) Register(fs *flag.FlagSet) {
 	f.set = fs
 	fs.StringVar(&f.address, "address", "",
-		"`address` of the agent: host:port, http(s)://host:port or unix:///path; https if certificates are given; LENO_ADDRESS, default "+api.DefaultAddress)
+		"`address` of the agent: host:port, http(s)://host:port or unix:///path; https if certificates are given; "+
+			"LENO_ADDRESS, default "+api.DefaultAddress)
 	fs.StringVar(&f.token, "token", "", "Consul ACL `token` to use for writes; LENO_TOKEN, CONSUL_HTTP_TOKEN")
 	fs.StringVar(&f.tokenFile, "token-file", "", "`file` to read the token from; LENO_TOKEN_FILE, CONSUL_HTTP_TOKEN_FILE")
 	fs.StringVar(&f.caCert, "ca-cert", "", "PEM `file` of the authority that signed the agent's certificate; LENO_CA_CERT")

@@ -69,6 +69,9 @@ func SubnetArgs(args []string) (network string, subnet netip.Prefix, err error) 
 	if len(args) == 2 {
 		network = args[0]
 	}
+	notSubnet := func(fixed ...string) error {
+		return UsageErrorWithFix(SetArgs(fixed...), "%q is not a subnet such as %s", text, exampleSubnet)
+	}
 	subnet, ok := parseSubnet(text)
 	switch {
 	case ok:
@@ -76,20 +79,17 @@ func SubnetArgs(args []string) (network string, subnet netip.Prefix, err error) 
 		if _, swapped := parseSubnet(network); swapped {
 			return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(text, network), "the network comes before the subnet")
 		}
-		return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(network, exampleSubnet), "%q is not a subnet such as %s", text,
-			exampleSubnet)
+		return "", netip.Prefix{}, notSubnet(network, exampleSubnet)
 	default:
 		if a, err := netip.ParseAddr(text); err == nil {
 			likely := netip.PrefixFrom(a, likelyLength(a)).Masked()
 			return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(likely.String()), "%s is an address, not a subnet such as %s",
 				a, likely)
 		}
-		if len(before) == 0 && !strings.ContainsAny(text, "./:") { // only the network was given
-			return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(text, exampleSubnet), "%q is not a subnet such as %s", text,
-				exampleSubnet)
+		if !strings.ContainsAny(text, "./:") { // only the network was given
+			return "", netip.Prefix{}, notSubnet(text, exampleSubnet)
 		}
-		return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(exampleSubnet), "%q is not a subnet such as %s", text,
-			exampleSubnet)
+		return "", netip.Prefix{}, notSubnet(exampleSubnet)
 	}
 	if whole := subnet.Masked(); subnet != whole {
 		return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(append(before[:len(before):len(before)], whole.String())...),

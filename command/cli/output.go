@@ -42,7 +42,7 @@ const gap = "  "
 // Column is one column of a table.
 type Column struct {
 	Title string
-	// cut allows the column to be shortened, to no less than eight characters, when the table is
+	// Cut allows the column to be shortened, to no less than eight characters, when the table is
 	// too wide. Addresses and numbers are never cut.
 	Cut bool
 }
@@ -288,7 +288,7 @@ func Escape(s string) string {
 	return b.String()
 }
 
-// EscapeLine is like Printable, but replaces line ends and tabs with spaces.
+// EscapeLine is like Escape, but replaces line ends and tabs with spaces.
 func EscapeLine(s string) string {
 	return strings.NewReplacer("\n", " ", "\t", " ").Replace(Escape(s))
 }

@@ -62,7 +62,8 @@ func (p *plugin) giveAgain(ctx context.Context, a attachment, c networkConf, f f
 		if err := a.undoAll(ctx); err != nil {
 			return nil, internal(err)
 		}
-		return nil, notReady(fmt.Sprintf("network %s: this host got another subnet twice while the container was given an address: try again", f.Network))
+		return nil, notReady(fmt.Sprintf("network %s: this host got another subnet twice "+
+			"while the container was given an address: try again", f.Network))
 	}
 	return result, nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -50,8 +51,7 @@ type networkConf struct {
 // keys returns the keys that a configuration may have.
 func keys() []string {
 	return []string{"address", "args", "capabilities", "cniVersion", "dataDir", "delegate", "dns", "ipam", "name",
-		"network",
-		"prevResult", "runtimeConfig", "subnetFile", "type", "wait"}
+		"network", "prevResult", "runtimeConfig", "subnetFile", "type", "wait"}
 }
 
 // parseConf reads a configuration. Errors have the specification's codes: 6 for undecodable input, 2
@@ -193,14 +193,7 @@ func object(what string, data []byte) (map[string]json.RawMessage, error) {
 	return all, nil
 }
 
-func sorted(m map[string]json.RawMessage) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
-}
+func sorted(m map[string]json.RawMessage) []string { return slices.Sorted(maps.Keys(m)) }
 
 // short returns a value shortened for an error message.
 func short(v json.RawMessage) string {

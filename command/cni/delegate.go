@@ -61,8 +61,8 @@ func bridgeName(network string) string {
 // bridgeKeys returns the settings of the bridge plugin that are allowed in `delegate`.
 func bridgeKeys() []string {
 	return []string{"bridge", "enabledad", "forceAddress", "hairpinMode", "ipMasq", "ipMasqBackend", "isDefaultGateway",
-		"isGateway",
-		"macspoofchk", "mtu", "portIsolation", "preserveDefaultVlan", "promiscMode", "type", "vlan", "vlanTrunk"}
+		"isGateway", "macspoofchk", "mtu", "portIsolation", "preserveDefaultVlan", "promiscMode", "type", "vlan",
+		"vlanTrunk"}
 }
 
 // takenKeys returns leno's own keys, which `delegate` must not contain.
@@ -174,7 +174,8 @@ func (c networkConf) checkIPAM() error {
 	}
 	if len(runtime.Ranges) > 0 {
 		return errorf(types.ErrUnsupportedField,
-			"runtimeConfig.ipRanges: %s is not supported here: the subnet is what this host leased; leave the capability ipRanges out", short(runtime.Ranges))
+			"runtimeConfig.ipRanges: %s is not supported here: the subnet is what this host leased; "+
+				"leave the capability ipRanges out", short(runtime.Ranges))
 	}
 	return nil
 }

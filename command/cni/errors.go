@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/lenonet/leno/command/cli"
 )
 
 // Error codes. The specification's codes are in package types, except the two of STATUS. Codes
@@ -62,7 +64,8 @@ func exhaustedError(d delegation) error { return exhaustedErrorf(d, "") }
 
 func exhaustedErrorf(d delegation, more string) error {
 	return errorf(codeExhausted,
-		"network %s: no address is left in this host's %s%s. End containers, release what a crash left with the runtime's GC, or give hosts larger subnets (see `leno network plan`)",
+		"network %s: no address is left in this host's %s%s. End containers, release what a crash left with the "+
+			"runtime's GC, or give hosts larger subnets (see `leno network plan`)",
 		d.Network, join(d.subnets), more)
 }
 
@@ -110,12 +113,4 @@ func quotedAfter(text, before string) string {
 	return text
 }
 
-func join[T fmt.Stringer](list []T) string { return strings.Join(words(list), ", ") }
-
-func words[T fmt.Stringer](list []T) []string {
-	out := make([]string, len(list))
-	for i, v := range list {
-		out[i] = v.String()
-	}
-	return out
-}
+func join[T fmt.Stringer](list []T) string { return cli.Join(list, ", ") }

@@ -79,7 +79,8 @@ func (p *plugin) look(ctx context.Context, c networkConf, left time.Duration) (f
 	case len(local.Subnets) == 0 && left > 0:
 		return facts{}, notReady(fmt.Sprintf("network %s: the agent says: %s", network.Name, local.State))
 	case len(local.Subnets) > 0 && !slices.Equal(f.Subnets(), local.Subnets):
-		return facts{}, notReady(fmt.Sprintf("network %s: the agent has another subnet than its subnet file %s, and says: %s", network.Name, local.SubnetFile, local.State))
+		return facts{}, notReady(fmt.Sprintf("network %s: the agent has another subnet than its subnet file %s, and says: %s",
+			network.Name, local.SubnetFile, local.State))
 	}
 	return f, nil
 }

@@ -20,13 +20,9 @@ import (
 
 // removeStaleAddresses removes addresses of the host's earlier subnets from the gateways' device.
 func removeStaleAddresses(d delegation, f facts) error {
-	link, err := findDevice(d.Gateway)
+	link, addrs, err := gatewayAddresses(d, netlink.FAMILY_ALL)
 	if err != nil || link == nil {
 		return err
-	}
-	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
-	if err != nil {
-		return fmt.Errorf("addresses of %s: %w", d.Gateway, err)
 	}
 	var have []netip.Prefix
 	for _, a := range addrs {
@@ -44,31 +40,42 @@ func removeStaleAddresses(d delegation, f facts) error {
 	return removeAddresses(link, staleAddresses(d, f, have, given.Gateways))
 }
 
+// gatewayAddresses returns the gateways' device, nil if there is none, and its addresses of a family.
+func gatewayAddresses(d delegation, family int) (netlink.Link, []netlink.Addr, error) {
+	link, err := findDevice(d.Gateway)
+	if err != nil || link == nil {
+		return nil, nil, err
+	}
+	addrs, err := netlink.AddrList(link, family)
+	if err != nil {
+		return nil, nil, fmt.Errorf("addresses of %s: %w", d.Gateway, err)
+	}
+	return link, addrs, nil
+}
+
 // removeAddresses removes addresses from a device and ignores those that it does not have.
 func removeAddresses(link netlink.Link, addrs []netip.Prefix) error {
 	for _, p := range addrs {
-		if err := netlink.AddrDel(link, &netlink.Addr{IPNet: ipNet(p)}); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		if err := netlink.AddrDel(link, netlinkAddr(p, 0)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return fmt.Errorf("take %s off %s: %w", p, link.Attrs().Name, err)
 		}
 	}
 	return nil
 }
 
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+// netlinkAddr returns an address in netlink's terms.
+func netlinkAddr(p netip.Prefix, flags int) *netlink.Addr {
+	mask := net.CIDRMask(p.Bits(), p.Addr().BitLen())
+	return &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: mask}, Flags: flags}
 }
 
 // settleBridge makes the gateways usable at once. A new IPv6 address on a bridge is tentative for
 // a second or two, and packets to it are lost. No other host can have the address, because the
 // subnet is this host's, so it is added again without duplicate detection.
 func settleBridge(d delegation, f facts) error {
-	link, err := findDevice(d.Gateway)
+	link, addrs, err := gatewayAddresses(d, netlink.FAMILY_V6)
 	if err != nil || link == nil {
 		return err
-	}
-	addrs, err := netlink.AddrList(link, netlink.FAMILY_V6)
-	if err != nil {
-		return fmt.Errorf("addresses of %s: %w", d.Gateway, err)
 	}
 	for _, a := range addrs {
 		ip, _ := netip.AddrFromSlice(a.IP)
@@ -77,9 +84,9 @@ func settleBridge(d delegation, f facts) error {
 			continue
 		}
 		// Another call may do the same at the same time.
-		err := netlink.AddrDel(link, &netlink.Addr{IPNet: ipNet(f.Gateways[i])})
+		err := netlink.AddrDel(link, netlinkAddr(f.Gateways[i], 0))
 		if err == nil || errors.Is(err, unix.EADDRNOTAVAIL) {
-			err = netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(f.Gateways[i]), Flags: unix.IFA_F_NODAD})
+			err = netlink.AddrAdd(link, netlinkAddr(f.Gateways[i], unix.IFA_F_NODAD))
 		}
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("put %s on %s: %w", f.Gateways[i], d.Gateway, err)

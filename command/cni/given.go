@@ -26,8 +26,9 @@ type givenGateways struct {
 // String returns the text of the file.
 func (g givenGateways) String() string {
 	var text strings.Builder
-	for _, line := range append([]string{g.SubnetFile}, words(g.Gateways)...) {
-		fmt.Fprintln(&text, line)
+	fmt.Fprintln(&text, g.SubnetFile)
+	for _, gateway := range g.Gateways {
+		fmt.Fprintln(&text, gateway)
 	}
 	return text.String()
 }

@@ -117,8 +117,8 @@ func checkInterface(args *skel.CmdArgs) error {
 		if link == nil {
 			return nil
 		}
-		return types.NewError(codeAttached,
-			fmt.Sprintf("container %s has an interface %s that is not known to be of leno-cni: DEL it where it came from, or ask for another name", args.ContainerID, args.IfName), "")
+		return errorf(codeAttached, "container %s has an interface %s that is not known to be of leno-cni: "+
+			"DEL it where it came from, or ask for another name", args.ContainerID, args.IfName)
 	})
 }
 

@@ -18,7 +18,8 @@ type fileOwner struct {
 func checkOwner(path string, o fileOwner, trusted []int) error {
 	switch {
 	case !slices.Contains(trusted, o.UID):
-		return fmt.Errorf("%s belongs to user %d: a subnet file and the directories above it must belong to root, or to the owner of /run/leno", path, o.UID)
+		return fmt.Errorf("%s belongs to user %d: a subnet file and the directories above it must belong to root, "+
+			"or to the owner of /run/leno", path, o.UID)
 	case o.Mode.Perm()&0o022 != 0 && o.Mode&fs.ModeSticky == 0:
 		return fmt.Errorf("%s can be written by others (its mode is %04o): chmod go-w", path, o.Mode.Perm())
 	}

@@ -24,10 +24,14 @@ func members() map[string]map[string]member {
 	windows := member{note: "it is for Windows"}
 	return map[string]map[string]member{
 		"vxlan": {
-			"vni": {option: "vni",
-				other: 1}, "port": {option: "port"}, "gbp": {option: "gbp"}, "directrouting": {option: "direct_routing"},
-			"learning": {note: "leno's devices never learn, every peer has an entry of its own"},
-			"mtu":      {note: ownMTU}, "macprefix": windows, "name": windows,
+			"vni":           {option: "vni", other: 1},
+			"port":          {option: "port"},
+			"gbp":           {option: "gbp"},
+			"directrouting": {option: "direct_routing"},
+			"learning":      {note: "leno's devices never learn, every peer has an entry of its own"},
+			"mtu":           {note: ownMTU},
+			"macprefix":     windows,
+			"name":          windows,
 		},
 		"host-gw": {},
 		"udp":     {"port": {option: "port", other: 8285}},
@@ -87,7 +91,7 @@ func (c config) backend() (registry.Backend, []string, error) {
 		default:
 			value, isDefault := settingValue(given[name])
 			if _, number := value.(int64); m.other != 0 && !number {
-				return registry.Backend{}, nil, fmt.Errorf("%s is %s, not a number", "Backend."+name, given[name])
+				return registry.Backend{}, nil, fmt.Errorf("Backend.%s is %s, not a number", name, given[name])
 			}
 			if !isDefault {
 				options[m.option] = value

@@ -55,8 +55,7 @@ func parseConfig(text string) (c config, notes []string, err error) {
 
 func configMembers() []string {
 	return []string{"EnableIPv4", "EnableIPv6", "EnableNFTables", "Network", "IPv6Network", "SubnetLen", "SubnetMin",
-		"SubnetMax",
-		"IPv6SubnetLen", "IPv6SubnetMin", "IPv6SubnetMax", "Backend"}
+		"SubnetMax", "IPv6SubnetLen", "IPv6SubnetMin", "IPv6SubnetMax", "Backend"}
 }
 
 // plan returns the configuration's address plan, with the defaults that flannel and leno share.

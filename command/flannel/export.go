@@ -1,6 +1,6 @@
 // Package flannel reads what flannel keeps in its store and translates it into leno's terms: a
 // network, and a reservation for each host. It owns flannel's formats and the differences between
-// the two. It does no I/O: its caller reads the files and talks to Consul.
+// the two. Its caller reads the files; only plan.go talks to the agent.
 package flannel
 
 import (
