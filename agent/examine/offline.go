@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
@@ -197,7 +198,6 @@ func (e *offlineExaminer) networkFacts(ctx context.Context, name string) (doctor
 
 // definition returns the network's definition from the store, or else from the configuration.
 func (e *offlineExaminer) definition(ctx context.Context, name string) (registry.Network, config.Network, error) {
-	n := registry.Network{Name: name}
 	local := config.WatchedNetwork(name)
 	configured := e.o.Config.Networks
 	if i := slices.IndexFunc(configured, func(c config.Network) bool { return c.Name == name }); i >= 0 {
@@ -212,15 +212,10 @@ func (e *offlineExaminer) definition(ctx context.Context, name string) (registry
 		}
 	}
 	if local.Backend != nil {
-		for _, p := range local.Pools {
-			n.Plan = append(n.Plan, registry.Pool(p))
-		}
-		var planErr, backendErr error
-		n.Plan, planErr = n.Plan.Normalize()
-		n.Backend, backendErr = registry.NewBackend(local.Backend.Type, local.Backend.Options)
-		return n, local, errors.Join(planErr, backendErr)
+		n, err := definition.FromBlock(local)
+		return n, local, err
 	}
-	return n, local, errors.New("its definition is in Consul alone, which does not answer")
+	return registry.Network{Name: name}, local, errors.New("its definition is in Consul alone, which does not answer")
 }
 
 // canAsk reports whether the store answers.
