@@ -91,7 +91,7 @@ func (c config) backend() (registry.Backend, []string, error) {
 		default:
 			value, isDefault := settingValue(given[name])
 			if _, number := value.(int64); m.other != 0 && !number {
-				return registry.Backend{}, nil, fmt.Errorf("Backend.%s is %s, not a number", name, given[name])
+				return registry.Backend{}, nil, fmt.Errorf("%s is %s, not a number", "Backend."+name, given[name])
 			}
 			if !isDefault {
 				options[m.option] = value

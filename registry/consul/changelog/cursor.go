@@ -115,8 +115,8 @@ func (c *Cursor) Advance(r Reading, now time.Time) ([]Change, Reason) {
 	return changes, ""
 }
 
-// newEntries returns the entries of a reading that are not known yet. It notes the index of those of which only the key was
-// known.
+// newEntries returns the entries of a reading that are not known yet. It notes the index of those of which only the key
+// was known.
 func (c *Cursor) newEntries(r Reading) ([]*api.KVPair, Reason) {
 	var out []*api.KVPair
 	for _, key := range r.keys {
@@ -137,8 +137,8 @@ func (c *Cursor) newEntries(r Reading) ([]*api.KVPair, Reason) {
 	return out, ""
 }
 
-// goneEntries returns the known entries that a reading lacks, and whether some of them were never read and are not below its
-// watermark.
+// goneEntries returns the known entries that a reading lacks, and whether some of them were never read and are not below
+// its watermark.
 func (c *Cursor) goneEntries(r Reading, mark uint64) (keys []string, unread bool, reason Reason) {
 	present := make(map[string]bool, len(r.keys))
 	for _, key := range r.keys {
