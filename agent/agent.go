@@ -69,7 +69,8 @@ type Options struct {
 
 	// InTheWay finds the rules of this host that block containers' packets or the datagrams between hosts, as
 	// foreign.Find does.
-	InTheWay func(ctx context.Context, crossings []foreign.OverlayPath, lanes []foreign.UnderlayPath) ([]foreign.Obstacle, []foreign.Blockade, error)
+	InTheWay func(ctx context.Context, overlay []foreign.OverlayPath, underlay []foreign.UnderlayPath) (
+		[]foreign.Obstacle, []foreign.Blockade, error)
 
 	// Datagrams reports whether UDP and TCP reach a peer that answers pings, as doctor.Datagrams does.
 	Datagrams func(ctx context.Context, own netip.Addr, to netip.Prefix) doctor.Answer
@@ -287,7 +288,11 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 	}
 	a.log.Info("agent started", "version", a.o.Version, "http", address.String(),
 		"registry", a.o.RegistryName, "node_id", a.self().NodeID)
-	a.env.Reports.Events.Add(api.Event{Kind: api.EventAgent, Severity: api.Info, Message: "agent started, version " + a.o.Version})
+	a.env.Reports.Events.Add(api.Event{
+		Kind:     api.EventAgent,
+		Severity: api.Info,
+		Message:  "agent started, version " + a.process.version,
+	})
 	a.env.Rules.Keeper.Remember(a.settings.get().DataDir, a.settings.stands)
 	a.networks.expectRules(ctx)
 	if a.env.Identity.NodeID() != "" {

@@ -143,7 +143,7 @@ func TestJoin(t *testing.T) {
 	a.env.Identity.SetNodeID("id-a")
 	a.env.Identity.Settle()
 	must(t, client.PutNetwork(t.Context(), registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}))
-	defer a.networks.stop("n", true)
+	defer a.networks.leave("n")
 	a.networks.start(t.Context(), local)
 	run := mustRunner(t, h)
 	eventually(t, func() error {

@@ -94,13 +94,17 @@ func (d *diagnostics) probePeers(ctx context.Context, run *running, request api.
 }
 
 // judgePaths returns the doctor's findings about the answers of the probed peers.
-func (d *diagnostics) judgePaths(ctx context.Context, run *running, asked []api.Peer, answers []api.PeerProbe) []api.Finding {
+func (d *diagnostics) judgePaths(
+	ctx context.Context, run *running, asked []api.Peer, answers []api.PeerProbe,
+) []api.Finding {
 	return d.examiner().JudgePaths(ctx, d.examined(run), asked, answers)
 }
 
 // probe sends packets to the peers of a network, or to those that the request names. Only one probe of a network runs
 // at a time. The answers are in the order of the peers.
-func (d *diagnostics) probe(ctx context.Context, run *running, peers []api.Peer, request api.ProbeRequest) (api.Probe, error) {
+func (d *diagnostics) probe(
+	ctx context.Context, run *running, peers []api.Peer, request api.ProbeRequest,
+) (api.Probe, error) {
 	network := run.Local().Name
 	host, err := run.Probed()
 	if err != nil {

@@ -1,11 +1,16 @@
 package agent
 
 import (
+	"context"
+	"net/netip"
+
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/rules"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
 )
 
 // newRules returns the keeper of this host's firewall rules and the monitor of those of other programs.
@@ -51,3 +56,24 @@ func firewallChoice(s rules.Status) *api.Firewall {
 // watchedNetworks is the name under which rules are expected of all networks that watch_networks joins, as long as the
 // store was not read and their names are not known. No network has this name.
 const watchedNetworks = ""
+
+// expectRules makes the keeper expect rules of networks that exist in the kernel without a state file that describes
+// them: those of this configuration and, if the whole state directory was lost, those that join finds in the store.
+func (ns *networks) expectRules(ctx context.Context) {
+	c := ns.settings.get()
+	for _, local := range c.Networks {
+		ns.expectRulesOf(ctx, local.Name, poolsOf(local))
+	}
+	if c.WatchNetworks && ns.env.Identity.NodeID() == "" {
+		ns.env.Rules.Keeper.Expect(watchedNetworks)
+	}
+}
+
+func (ns *networks) expectRulesOf(ctx context.Context, name string, pools []netip.Prefix) {
+	if before, err := state.Load(ns.settings.get().DataDir, name); err == nil && len(before.Subnets) > 0 {
+		return
+	}
+	if found, err := ns.env.ReadKernelState(ctx, backend.LinkName(name), pools); err == nil && !found.IsEmpty() {
+		ns.env.Rules.Keeper.Expect(name)
+	}
+}

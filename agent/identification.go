@@ -121,7 +121,8 @@ func (i *identification) awaitNodeName(ctx context.Context) error {
 			i.env.Identity.SetNode(name)
 			return nil
 		}
-		if i.env.Reports.Health.Set("", health.Node, api.Critical, fmt.Sprintf("waiting for this host's name in Consul (or set node_name): %v", err)) {
+		reason := fmt.Sprintf("waiting for this host's name in Consul (or set node_name): %v", err)
+		if i.env.Reports.Health.Set("", health.Node, api.Critical, reason) {
 			i.log.Warn("waiting for this host's name", "error", err)
 		}
 		if err := backoff.Wait(ctx, err, nil); err != nil {
@@ -153,7 +154,8 @@ func (i *identification) learnNodeID(ctx context.Context) error {
 			i.log.Info("node id is settled", "node_id", id)
 			return nil
 		}
-		if i.env.Reports.Health.Set("", health.Node, api.Critical, fmt.Sprintf("the node id was lost, waiting to learn it from this host's lease; packets flow: %v", err)) {
+		reason := fmt.Sprintf("the node id was lost, waiting to learn it from this host's lease; packets flow: %v", err)
+		if i.env.Reports.Health.Set("", health.Node, api.Critical, reason) {
 			i.log.Warn("waiting for this host's node id", "error", err)
 		}
 		if err := backoff.Wait(ctx, err, nil); err != nil {
@@ -225,7 +227,9 @@ func (i *identification) somethingStands(ctx context.Context, c config.Config) (
 
 // leaseStanding returns the node id in the lease of n that has this host's name, one of its addresses and the subnets
 // of the datapath, or "" if there is none. A held lease is preferred over others.
-func (i *identification) leaseStanding(ctx context.Context, c config.Config, n registry.Network, found datapath.KernelState) (id string, err error) {
+func (i *identification) leaseStanding(
+	ctx context.Context, c config.Config, n registry.Network, found datapath.KernelState,
+) (id string, err error) {
 	choice, err := i.env.Datapaths.SelectUnderlay(c.Underlay, n.Plan.Prefixes(), nil)
 	if err != nil {
 		return "", err
@@ -235,7 +239,8 @@ func (i *identification) leaseStanding(ctx context.Context, c config.Config, n r
 		return "", err
 	}
 	for _, l := range set.Leases {
-		ours := l.Node == i.env.Identity.Get().Node && slices.ContainsFunc(l.PublicIPs, func(addr netip.Addr) bool { return slices.Contains(choice.Addrs, addr) }) && found.Standing(l.Subnets) != datapath.NothingStands
+		here := slices.ContainsFunc(l.PublicIPs, func(addr netip.Addr) bool { return slices.Contains(choice.Addrs, addr) })
+		ours := here && l.Node == i.env.Identity.Get().Node && found.Standing(l.Subnets) != datapath.NothingStands
 		if ours && state.IsNodeID(l.NodeID) && (id == "" || l.Held()) {
 			id = l.NodeID
 		}

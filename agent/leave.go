@@ -93,14 +93,18 @@ func (ns *networks) keepFormer(network string) {
 			subnet = lease.Subnet()
 		}
 	}
-	if before, err := state.Load(ns.settings.get().DataDir, network); err == nil && !subnet.IsValid() && len(before.Subnets) > 0 && before.Subnets[0] != before.Revoked {
-		subnet = before.Subnets[0]
+	if !subnet.IsValid() {
+		before, err := state.Load(ns.settings.get().DataDir, network)
+		if err == nil && len(before.Subnets) > 0 && before.Subnets[0] != before.Revoked {
+			subnet = before.Subnets[0]
+		}
 	}
 	if !subnet.IsValid() {
 		return
 	}
 	if err := ns.env.Former.Put(network, subnet); err != nil {
-		ns.log.Warn("subnet of a network that is left cannot be written down", "network", network, "subnet", subnet, "error", err)
+		ns.log.Warn("subnet of a network that is left cannot be written down",
+			"network", network, "subnet", subnet, "error", err)
 	}
 }
 

@@ -36,14 +36,17 @@ func checkLoss(old, now config.Config, names []string) error {
 	if len(reasons) == 0 {
 		return nil
 	}
-	return fmt.Errorf("nothing was changed: %s; if that is what you want, run `leno reload -force`", strings.Join(reasons, "; "))
+	return fmt.Errorf("nothing was changed: %s; if that is what you want, run `leno reload -force`",
+		strings.Join(reasons, "; "))
 }
 
 // emptied returns the files of a configuration that are empty now, but had options when this process or an earlier one
 // applied them.
 func emptied(c config.Config) []string {
 	known := state.LoadConfigFiles(c.DataDir)
-	return slices.DeleteFunc(slices.Clone(c.Empty), func(file string) bool { return !slices.Contains(known, absolute(file)) })
+	return slices.DeleteFunc(slices.Clone(c.Empty), func(file string) bool {
+		return !slices.Contains(known, absolute(file))
+	})
 }
 
 // absolute returns the path in a form that does not depend on the directory in which the agent was started.

@@ -144,7 +144,9 @@ func readKernelState(ctx context.Context, link string, pools []netip.Prefix) (da
 
 // watchKernel calls changed at each change of the kernel that may matter to a network or to the choice of the underlay,
 // until ctx ends.
-func watchKernel(ctx context.Context, used func(link string) bool, reaches func(netip.Prefix) bool, changed func()) error {
+func watchKernel(
+	ctx context.Context, used func(link string) bool, reaches func(netip.Prefix) bool, changed func(),
+) error {
 	watch, err := kernel.OpenWatch(kernel.WatchFilter{
 		Own:  func(link string) bool { return strings.HasPrefix(link, backend.LinkPrefix) },
 		Used: used, Reaches: reaches,

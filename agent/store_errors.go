@@ -32,7 +32,8 @@ func classify(err error) retry.Class {
 		return retry.Unavailable
 	case is(registry.ErrDenied):
 		return retry.Denied
-	case is(registry.ErrNetworkFull, registry.ErrDuplicateNode, registry.ErrDuplicateAddress, registry.ErrNetworkNotFound, registry.ErrInvalid):
+	case is(registry.ErrNetworkFull, registry.ErrDuplicateNode, registry.ErrDuplicateAddress,
+		registry.ErrNetworkNotFound, registry.ErrInvalid):
 		return retry.NeedsOperator
 	}
 	return retry.Transient

@@ -42,7 +42,8 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 // nextNetworks returns the networks when they differ from those at index, or at once when loss is closed because the
 // store has lost records. Consul itself does not wake a reader if the index of the keys below a prefix goes back, which
 // happens when a tree around the prefix is deleted and keys below the prefix had been deleted before.
-func (a *Agent) nextNetworks(ctx context.Context, index uint64, loss *<-chan struct{}) (registry.NetworkSet, uint64, error) {
+func (a *Agent) nextNetworks(ctx context.Context, index uint64, loss *<-chan struct{}) (
+	registry.NetworkSet, uint64, error) {
 	watch, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func(lost <-chan struct{}) {
@@ -62,7 +63,8 @@ func (a *Agent) nextNetworks(ctx context.Context, index uint64, loss *<-chan str
 
 // watchReservations returns the reservations of a network as soon as the store has another index than after. If this
 // host takes part in the network, it also reports the records that cannot be used.
-func (a *Agent) watchReservations(ctx context.Context, n registry.Network, after uint64) (registry.ReservationSet, uint64, error) {
+func (a *Agent) watchReservations(ctx context.Context, n registry.Network, after uint64) (
+	registry.ReservationSet, uint64, error) {
 	set, index, err := a.env.Store.Registry.WatchReservations(ctx, n, after)
 	if run, ok := a.networks.get(n.Name); ok && err == nil {
 		run.Leases().ReportReservations(set.Bad)

@@ -71,7 +71,7 @@ func (r *Runner) awaitClaims(ctx context.Context, n registry.Network, mine hostC
 		}
 		if r.datapath.StopResumed() {
 			r.datapath.Close()
-			r.settle()
+			r.resumed.settle()
 			r.deps.Claims.give(n.Name)
 		}
 		r.report.Wait(health.Network, reason)

@@ -42,7 +42,7 @@ func (r *Runner) tearDown(ctx context.Context, release bool) {
 	r.previous = netip.Prefix{}
 	r.lease.Reset()
 	r.peers.Reset()
-	r.resumed.Clear()
+	r.resumed.settle()
 	r.report.Reset()
 	r.definition.update(func(s *definitionStatus) { s.applied = 0 })
 	if err := errors.Join(errs...); err != nil {

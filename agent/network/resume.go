@@ -13,6 +13,8 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/network/peers"
+	"github.com/lenonet/leno/agent/network/report"
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -24,6 +26,42 @@ type resumed struct {
 	subnets []netip.Prefix
 	as      string                     // ends "10.5.1.0/24 is carried on as", such as "before the reload"
 	recall  func() (peers.View, error) // the first call may read the files, which are large in a large network
+}
+
+// A resumption holds the resumed datapath until the store has confirmed or refused it. It is safe for concurrent use.
+type resumption struct {
+	report *report.Reporter
+	found  *watch.Value[*resumed]
+}
+
+// begin records that a datapath is resumed.
+func (p *resumption) begin(found *resumed) {
+	p.found.Set(found)
+	p.report.Changed()
+}
+
+// settle records that the store has confirmed or refused the resumed datapath.
+func (p *resumption) settle() {
+	if p.get() == nil {
+		return
+	}
+	p.found.Clear()
+	p.report.Changed()
+}
+
+// get returns the resumed datapath, or nil if there is none.
+func (p *resumption) get() *resumed {
+	found, _, _ := p.found.Get()
+	return found
+}
+
+// carriedOnAs returns the subnet of the resumed datapath and what ends "10.5.1.0/24 is carried on as".
+func (p *resumption) carriedOnAs() (subnet netip.Prefix, as string, ok bool) {
+	found := p.get()
+	if found == nil {
+		return netip.Prefix{}, "", false
+	}
+	return found.subnets[0], found.as, true
 }
 
 // resume finds the datapath that an earlier process left and resumes it. It is no error if there is none, or not enough
@@ -44,8 +82,7 @@ func (r *Runner) resume(ctx context.Context) {
 	case err != nil:
 		r.report.Log().Debug("what was carried before is left alone until the store was read", "error", err)
 	}
-	r.resumed.Set(found)
-	r.report.Changed()
+	r.resumed.begin(found)
 	r.deps.Rules.Keeper.Resume(r.local.Name)
 	unconfirmed := fmt.Sprintf("%s is carried on as %s, the store has not been read yet", found.subnets[0], found.as)
 	r.report.Check(health.Network, api.Warning, unconfirmed)
@@ -106,29 +143,10 @@ func (r *Runner) carryOn(ctx context.Context, found peers.View, packetsWait bool
 	return nil
 }
 
-// settle records that the store has confirmed or refused the resumed datapath.
-func (r *Runner) settle() {
-	if _, ok, _ := r.resumed.Get(); !ok {
-		return
-	}
-	r.resumed.Clear()
-	r.report.Changed()
-}
-
 // flows reports whether packets flow, because a lease is held or an earlier process left a datapath.
 func (r *Runner) flows() bool {
 	_, held, _ := r.lease.Lease().Get()
-	_, resumed, _ := r.resumed.Get()
-	return held || resumed
-}
-
-// resumedAs returns the subnet of the resumed datapath and what ends "10.5.1.0/24 is carried on as".
-func (r *Runner) resumedAs() (subnet netip.Prefix, as string, ok bool) {
-	found, ok, _ := r.resumed.Get()
-	if !ok {
-		return netip.Prefix{}, "", false
-	}
-	return found.subnets[0], found.as, true
+	return held || r.resumed.get() != nil
 }
 
 // Carries returns the lease that this host's containers use: the held one, or the one that an earlier process left.
@@ -146,8 +164,8 @@ func (r *Runner) Carries() (registry.Lease, bool) {
 // Resumed returns what an earlier process left, as far as the files describe it, until the store has confirmed or
 // refused it.
 func (r *Runner) Resumed() (peers.View, bool) {
-	found, ok, _ := r.resumed.Get()
-	if !ok {
+	found := r.resumed.get()
+	if found == nil {
 		return peers.View{}, false
 	}
 	known, err := found.recall()

@@ -90,7 +90,7 @@ type Runner struct {
 	peers      *peers.Follower
 	datapath   *datapath.Reconciler
 	file       *subnetFile
-	resumed    *watch.Value[*resumed] // set until the store has confirmed or refused a resumed datapath
+	resumed    *resumption
 
 	previous netip.Prefix // the subnet its containers use, until a lease is held
 	ending   atomic.Int32 // an Ending
@@ -102,12 +102,11 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		before = &HandOver{}
 	}
 	r := &Runner{
-		deps:    deps,
-		config:  c,
-		local:   local,
-		began:   time.Now(),
-		state:   state.NewFile(c.DataDir, local.Name),
-		resumed: watch.New[*resumed](),
+		deps:   deps,
+		config: c,
+		local:  local,
+		began:  time.Now(),
+		state:  state.NewFile(c.DataDir, local.Name),
 	}
 	r.report = report.New(report.Options{
 		Network:   local.Name,
@@ -118,6 +117,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		Changed:   deps.Reports.Changed,
 		Flows:     r.flows,
 	})
+	r.resumed = &resumption{report: r.report, found: watch.New[*resumed]()}
 	r.lease = lease.New(lease.Options{
 		Network:    local.Name,
 		SubnetFile: local.SubnetFile,
@@ -132,8 +132,8 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 			_, _, changed := deps.Store.Networks.Get()
 			return changed
 		},
-		Resumed:  r.resumedAs,
-		Answered: r.settle,
+		Resumed:  r.resumed.carriedOnAs,
+		Answered: r.resumed.settle,
 		Save:     r.save,
 	})
 	r.definition = &definitionKeeper{
@@ -154,7 +154,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		SetBack:    deps.Store.SetBack,
 		Report:     r.report,
 		Suspect:    func(reason string) { r.lease.Suspect("leases", reason) },
-		Answered:   r.settle,
+		Answered:   r.resumed.settle,
 		Remembered: r.rememberedLeases,
 		InForce:    r.definition.inForce,
 	})

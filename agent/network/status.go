@@ -53,7 +53,7 @@ func (r *Runner) Status() Status {
 		Differs:     definition.differs,
 		Followed:    r.peers.Followed(),
 	}
-	if found, ok, _ := r.resumed.Get(); ok && out.Local.Subnets == nil {
+	if found := r.resumed.get(); found != nil && out.Local.Subnets == nil {
 		out.Local.Subnets = found.subnets
 	}
 	return out

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/lenonet/leno/agent/flapping"
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/telemetry"
@@ -106,7 +107,7 @@ func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], 
 				retryIn := backoff.Next()
 				failed, pause = time.After(retryIn), r.pauseAfterFailure(retryIn)
 			} else {
-				pause = r.pauseAfterPass(pause, healed)
+				pause = r.checks.pauseAfterPass(pause, healed)
 				backoff.Reset()
 			}
 			if passes++; passed != nil {
@@ -130,6 +131,16 @@ func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], 
 			r.move(t)
 		}
 	}
+}
+
+// pauseAfterFailure returns the pause between a change in the kernel and the next pass, after a pass that failed and is
+// retried after retryIn. Without an underlay the pause is short: the change may have brought the underlay, and the
+// datapath writes nothing that would itself cause changes.
+func (r *Reconciler) pauseAfterFailure(retryIn time.Duration) time.Duration {
+	if !r.Status().Placed {
+		return settle
+	}
+	return min(retryIn, flapping.LongestPause)
 }
 
 // take changes the target to another view.
@@ -166,9 +177,9 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err erro
 		return false, ctx.Err()
 	}
 	r.countPass(started, report, err)
-	r.checkDatapath(t.view.Network, t.state, &report, err)
+	r.checks.afterPass(t.view.Network, t.state, r.Status().Placed, &report, err)
 	r.update(func(s *Status) {
-		s.Report, s.Flapping = report, r.repairs.flapping.Count()
+		s.Report, s.Flapping = report, r.checks.flapping.Count()
 		if err == nil && t.confirmed {
 			s.Applied = time.Now()
 		}

@@ -67,14 +67,18 @@ type Options struct {
 type Reconciler struct {
 	o        Options
 	instance *Instance // nil before Build and after Close
-	repairs  repairs
+	checks   checks
 	status   status
 	resumed  func() // stops the loop that Resume has started, nil if there is none
 }
 
 // New returns a reconciler that takes over the instance of another one, or has none if before is nil.
 func New(o Options, before *Instance) *Reconciler {
-	return &Reconciler{o: o, instance: before}
+	return &Reconciler{
+		o:        o,
+		instance: before,
+		checks:   checks{network: o.Network, forward: o.Forward, host: o.Host, report: o.Report},
+	}
 }
 
 // Configure returns the network's backend and the configuration for it, with its effective options.

@@ -21,35 +21,35 @@ func TestFlappingEnds(t *testing.T) {
 	r, now := newLab(t), time.Now()
 	change := []backend.Repair{{Part: backend.Routes, Fault: "route was missing", Detail: "10.5.2.0/24"}}
 	for range 10 {
-		r.r.recordRepairs(now, change)
+		r.r.checks.record(now, change)
 		now = now.Add(time.Second)
 	}
-	r.r.checkPeers(backend.Report{Peers: 3})
+	r.r.checks.setPeers(backend.Report{Peers: 3}, true)
 	r.check(health.Routes, api.Warning, "3 peers in place", "is being changed by another program again and again")
-	if pause := r.r.pauseAfterPass(settle, true); pause != flapping.LongestPause {
+	if pause := r.r.checks.pauseAfterPass(settle, true); pause != flapping.LongestPause {
 		t.Errorf("a pause of %s while another program changes it", pause)
 	}
-	r.r.recordRepairs(now.Add(flapping.EndsAfter+time.Second), nil)
-	r.r.checkPeers(backend.Report{Peers: 3})
+	r.r.checks.record(now.Add(flapping.EndsAfter+time.Second), nil)
+	r.r.checks.setPeers(backend.Report{Peers: 3}, true)
 	r.check(health.Routes, api.Passing, "3 peers")
-	if q := r.r.repairs.flapping.Describe(); q != "" {
+	if q := r.r.checks.flapping.Describe(); q != "" {
 		t.Errorf("two minutes later: %s", q)
 	}
 }
 
 func TestPauseAfterPass(t *testing.T) {
 	r := newLab(t).r
-	pause := r.pauseAfterPass(settle, true)
+	pause := r.checks.pauseAfterPass(settle, true)
 	if pause != 2*settle {
 		t.Errorf("%s after one repair", pause)
 	}
 	for range 10 {
-		pause = r.pauseAfterPass(pause, true)
+		pause = r.checks.pauseAfterPass(pause, true)
 	}
 	if pause != flapping.LongestPause {
 		t.Errorf("%s after many", pause)
 	}
-	if pause = r.pauseAfterPass(pause, false); pause != settle {
+	if pause = r.checks.pauseAfterPass(pause, false); pause != settle {
 		t.Errorf("%s after a pass that healed nothing", pause)
 	}
 }
@@ -63,7 +63,7 @@ func TestForwardingInHealth(t *testing.T) {
 	var found forwarding.State
 	var fails error
 	l.forward = func(links []string, set bool) (forwarding.State, error) {
-		if fmt.Sprint(links) != "[leno-n eth0]" || set != l.r.o.Forward {
+		if fmt.Sprint(links) != "[leno-n eth0]" || set != l.r.checks.forward {
 			t.Errorf("asked for %v, %t", links, set)
 		}
 		return found, fails
@@ -92,9 +92,9 @@ func TestForwardingInHealth(t *testing.T) {
 		{"another program switched it off later", true, forwarding.State{Set: []string{"net.ipv6.conf.all.forwarding"}}, nil, api.Passing, nil, "[forwarding was off: net.ipv6.conf.all.forwarding]"},
 		{"no rights", true, forwarding.State{}, errors.New("read-only file system"), api.Warning, []string{"read-only"}, "[]"},
 	} {
-		l.r.o.Forward, found, fails = tt.forward, tt.found, tt.fails
+		l.r.checks.forward, found, fails = tt.forward, tt.found, tt.fails
 		var report backend.Report
-		if l.r.checkDatapath(n, s, &report, nil); fmt.Sprint(report.Healed) != tt.healed {
+		if l.r.checks.afterPass(n, s, true, &report, nil); fmt.Sprint(report.Healed) != tt.healed {
 			t.Errorf("%s: healed %s, want %s", tt.name, report.Healed, tt.healed)
 		}
 		l.check(health.Forwarding, tt.status, tt.words...)
@@ -112,7 +112,7 @@ func TestForwardingOfDevices(t *testing.T) {
 			asked = links
 			return forwarding.State{}, nil
 		}
-		l.r.ensureForwarding(registry.Network{Backend: registry.Backend{Type: kind, Object: json.RawMessage(`{}`)}}, s)
+		l.r.checks.ensureForwarding(registry.Network{Backend: registry.Backend{Type: kind, Object: json.RawMessage(`{}`)}}, s)
 		if fmt.Sprint(asked) != want {
 			t.Errorf("%s: %v, want %s", kind, asked, want)
 		}
@@ -121,8 +121,8 @@ func TestForwardingOfDevices(t *testing.T) {
 
 func TestSkippedPeersAreAWarning(t *testing.T) {
 	l := newLab(t)
-	l.r.checkPeers(backend.Report{Peers: 3, Skipped: []backend.Skip{{Node: "b", Reason: "no key"}}})
+	l.r.checks.setPeers(backend.Report{Peers: 3, Skipped: []backend.Skip{{Node: "b", Reason: "no key"}}}, true)
 	l.check(health.Routes, api.Warning, "3 peers", "1 skipped", `"b"`, "no key")
-	l.r.checkPeers(backend.Report{Peers: 4})
+	l.r.checks.setPeers(backend.Report{Peers: 4}, true)
 	l.check(health.Routes, api.Passing, "4 peers")
 }

@@ -1,0 +1,141 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network"
+	"github.com/lenonet/leno/agent/network/lease"
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/api"
+)
+
+// apply leaves networks that are no longer configured, restarts those whose configuration changed, and joins
+// others. It returns warnings about subnet files that could not be copied or removed.
+func (ns *networks) apply(ctx context.Context, old, c config.Config) (warnings []string) {
+	ns.mu.Lock()
+	running, begun := maps.Clone(ns.running), ns.begun
+	ns.mu.Unlock()
+	again := !reflect.DeepEqual(old.Lease, c.Lease) || !reflect.DeepEqual(old.Underlay, c.Underlay)
+	for _, name := range slices.Sorted(maps.Keys(running)) {
+		run := running[name]
+		local, stays := ns.settings.wanted(name)
+		switch {
+		case !stays:
+			ns.log.Info("network is not configured any more, leaving it", "network", name)
+			ns.keepFormer(name)
+			ns.leave(name)
+		case again || !reflect.DeepEqual(local, run.Local()) || run.Status().Local.State == lease.ReleasedAdvice:
+			err := ns.restart(ctx, local)
+			// The old path may be another spelling of this network's current one.
+			if err == nil && ns.subnetFileOf(run.Local().SubnetFile, "") == "" {
+				err = os.Remove(run.Local().SubnetFile)
+			}
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				ns.log.Warn("old subnet file stays", "network", name, "error", err)
+				warnings = append(warnings, fmt.Sprintf("network %s: old subnet file stays: %v", name, err))
+			}
+		}
+	}
+	if begun {
+		ns.adopt(ctx, c)
+	}
+	return warnings
+}
+
+// join starts networks that appeared in the store and that watch_networks includes, and stops the runners of deleted
+// networks that have no block.
+func (ns *networks) join(ctx context.Context) {
+	known, ok, _ := ns.env.Store.Networks.Get()
+	if !ok {
+		return
+	}
+	for _, n := range known.Set.Networks {
+		if _, runs := ns.get(n.Name); !runs && ns.settings.watched(n.Name) {
+			ns.expectRulesOf(ctx, n.Name, n.Plan.Prefixes())
+		}
+	}
+	ns.env.Rules.Keeper.Resolve(watchedNetworks)
+	for _, n := range known.Set.Networks {
+		local, ok := ns.settings.wanted(n.Name)
+		if !ok {
+			continue
+		}
+		ns.start(ctx, local)
+	}
+	for _, name := range ns.names() {
+		if run, ok := ns.get(name); ok && run.WasLeft() && !ns.settings.configured(name) {
+			ns.leave(name)
+		}
+	}
+}
+
+// adopt starts runners for the networks of c that have none.
+func (ns *networks) adopt(ctx context.Context, c config.Config) {
+	ns.checkConfigured(c)
+	for _, n := range c.Networks {
+		ns.start(ctx, n)
+	}
+	if c.Dev {
+		return // the saved state may be another agent's
+	}
+	// Networks of an earlier process start without waiting until they are found in the store.
+	for _, name := range state.Networks(c.DataDir) {
+		if local, ok := ns.settings.wanted(name); ok {
+			ns.start(ctx, local)
+		}
+	}
+}
+
+// checkConfigured updates the agent's check about its networks: it warns if none is configured, and fails if some are
+// left as they are because the configuration looks cut off.
+func (ns *networks) checkConfigured(c config.Config) {
+	names, networks := ns.settings.unmanaged(c), ""
+	if len(names) > 0 {
+		networks = strings.Join(names, ", ")
+		ns.log.Error("the configuration looks cut off, what it does not name stays as it is",
+			"networks", names, "empty", emptied(c))
+	}
+	stays := fmt.Sprintf("this host takes part in %s: that is left as it is, packets flow, and nothing keeps the lease; "+
+		"put the network blocks back, or run `leno reload -force` to leave", networks)
+	board := ns.env.Reports.Health
+	switch {
+	case len(names) > 0 && takesPart(c):
+		board.Set("", health.Network, api.Critical,
+			fmt.Sprintf("%s is empty, and %s", strings.Join(emptied(c), ", "), stays))
+	case len(names) > 0:
+		board.Set("", health.Network, api.Critical, "no network is configured, and "+stays)
+	case takesPart(c):
+		board.Clear("", health.Network)
+	default:
+		board.Set("", health.Network, api.Warning,
+			"no network is configured: add a network block, or set watch_networks")
+		ns.log.Warn("no network is configured")
+	}
+}
+
+// warnDiffering returns a warning about each network whose block differs from the definition that was last read from
+// the store.
+func (ns *networks) warnDiffering(c config.Config) (warnings []string) {
+	known, _, _ := ns.env.Store.Networks.Get()
+	for _, local := range c.Networks {
+		now, defined := known.Set.Find(local.Name)
+		run, runs := ns.get(local.Name)
+		if !defined || !runs {
+			continue
+		}
+		if differs := run.Differs(now); len(differs) > 0 {
+			warnings = append(warnings, fmt.Sprintf("network %s: %s", local.Name, network.Differing(c, local.Name, differs)))
+		}
+	}
+	return warnings
+}
