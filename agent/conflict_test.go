@@ -51,22 +51,6 @@ func (h *host) rival(name string, prefer netip.Prefix) registry.Lease {
 	return lease
 }
 
-// TestTakingBackSlowsDown: pauses grow while another program overwrites this host's record again and again.
-func TestTakingBackSlowsDown(t *testing.T) {
-	t.Parallel()
-	a := newHost(t, memory.New(), "a").slow().start()
-	a.ready()
-	key := leaseKey(a.subnet())
-	own, _, _ := a.store.Get(key)
-	began := len(a.registry.At("Acquire"))
-	wantGrowing(t, "acquires", 4*a.pace.First/10, func() []time.Time {
-		if now, _, _ := a.store.Get(key); string(now) == string(own) {
-			a.store.Put(key, []byte("{"))
-		}
-		return a.registry.At("Acquire")[began:]
-	})
-}
-
 // wantGrowing waits for the fourth of several attempts, and fails if the pause before it is shorter than least.
 func wantGrowing(t *testing.T, what string, least time.Duration, at func() []time.Time) {
 	t.Helper()

@@ -145,65 +145,6 @@ func TestLossIsSeenByTheWatch(t *testing.T) {
 	}
 }
 
-// TestLossIsSeenByRenewing: a renewal notices a loss when the watch does not work.
-func TestLossIsSeenByRenewing(t *testing.T) {
-	a := newHost(t, memory.New(), "a")
-	a.registry.SetOne("WatchLease", registry.ErrUnavailable)
-	a.start()
-	a.ready()
-	lease, _ := mustRunner(t, a).Lease()
-	a.store.EndSession(lease.Session)
-	eventually(t, func() error {
-		if _, session, _ := a.store.Get(leaseKey(lease.Subnet())); session == "" {
-			return errors.New("not taken back")
-		}
-		return nil
-	})
-	a.check(health.Lease, api.Passing, lease.Subnet().String())
-}
-
-// TestSessionComesBackToLife: a session was found dead, and a store that was set back has it again, with the lease. The
-// host renews it from then on.
-func TestSessionComesBackToLife(t *testing.T) {
-	t.Parallel()
-	a := newHost(t, memory.New(), "a")
-	a.registry.SetOne("WatchLease", registry.ErrUnavailable)
-	a.start()
-	a.ready()
-	lease, _ := mustRunner(t, a).Lease()
-	session := func() string {
-		_, session, _ := a.store.Get(leaseKey(lease.Subnet()))
-		return session
-	}
-	backup := a.store.Backup()
-	a.store.EndSession(lease.Session)
-	eventually(t, func() error {
-		if now := session(); now == "" || now == lease.Session {
-			return fmt.Errorf("not taken back: session %q", now)
-		}
-		return nil
-	})
-	// The watch, not another renewal, should see the restored record. The watch works once it has had an answer and
-	// asks for the next.
-	a.registry.SetOne("WatchLease", nil)
-	a.more("watches", a.registry.Count("own WatchLease")+1, func() int { return a.registry.Count("own WatchLease") })
-	a.registry.SetOne("Renew", registry.ErrUnavailable)
-	a.store.Restore(backup)
-	eventually(t, func() error {
-		now, _ := mustRunner(t, a).Lease()
-		if now.Session != lease.Session {
-			return fmt.Errorf("session %q, that of the record is %q", now.Session, session())
-		}
-		return nil
-	})
-	a.registry.SetOne("Renew", nil)
-	a.check(health.Lease, api.Passing, lease.Subnet().String())
-	a.more("renewals", a.registry.Count("own Renew")+2, func() int { return a.registry.Count("own Renew") })
-	if got := session(); got != lease.Session {
-		t.Errorf("session %q, want %q", got, lease.Session)
-	}
-}
-
 // TestRenewalGoesOn: a host renews its lease whatever its network waits for.
 func TestRenewalGoesOn(t *testing.T) {
 	t.Parallel()
@@ -233,21 +174,4 @@ func TestRenewalGoesOn(t *testing.T) {
 		a.check(health.Conflict, api.Passing)
 		a.check(health.Lease, api.Passing)
 	})
-}
-
-// TestSessionSaidToBeGone: a store that has just come back may not know a living session yet. The host keeps the
-// session.
-func TestSessionSaidToBeGone(t *testing.T) {
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	lease, _ := mustRunner(t, a).Lease()
-	a.registry.SetOne("Renew", registry.ErrLeaseLost)
-	a.check(health.Lease, api.Warning, "its session ended")
-	a.registry.SetOne("Renew", nil)
-	a.check(health.Lease, api.Passing)
-	renewals := a.registry.Count("own Renew")
-	a.more("renewals", renewals, func() int { return a.registry.Count("own Renew") })
-	if now, _ := mustRunner(t, a).Lease(); now.Session != lease.Session {
-		t.Errorf("session %s, was %s", now.Session, lease.Session)
-	}
 }

@@ -93,87 +93,6 @@ func TestRevoked(t *testing.T) {
 	}
 }
 
-func TestRevokedAndExit(t *testing.T) {
-	a := newHost(t, memory.New(), "a").slow()
-	a.config.Lease.OnLost = config.OnLostExit
-	a.start()
-	a.ready()
-	subnet := a.subnet()
-	must(t, a.store.Client().Revoke(context.Background(), "n", subnet))
-	var lost *lease.LostError
-	if err := a.wait(); !errors.As(err, &lost) || lost.Old != subnet.String() || lost.New == lost.Old {
-		t.Fatalf("ended with %v", err)
-	}
-	// The next process has the subnet that this one got before it ended.
-	a.start()
-	a.ready()
-	if got := a.subnet(); got.String() != lost.New {
-		t.Errorf("subnet %s, want %s", got, lost.New)
-	}
-}
-
-// TestRevocationIsRemembered: a host remembers a revocation through failed attempts and across processes.
-func TestRevocationIsRemembered(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	forget := func(h *host, subnet netip.Prefix) { // the store does this after a while
-		h.store.Put(leaseKey(subnet), []byte("{"))
-		h.store.Delete(leaseKey(subnet))
-	}
-	for _, tt := range []struct {
-		name string
-		run  func(h *host, subnet netip.Prefix)
-	}{
-		{"while claims fail", func(h *host, subnet netip.Prefix) {
-			h.registry.SetOne("Acquire", registry.ErrUnavailable)
-			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
-			h.check(health.Lease, api.Warning, subnet.String(), "was revoked, waiting for another lease")
-			forget(h, subnet)
-			h.registry.SetOne("Acquire", nil)
-		}},
-		{"over a restart", func(h *host, subnet netip.Prefix) {
-			h.registry.SetOne("Acquire", registry.ErrUnavailable)
-			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
-			h.check(health.Lease, api.Warning, subnet.String(), "was revoked, waiting for another lease")
-			must(h.t, h.stop())
-			forget(h, subnet)
-			h.registry.SetOne("Acquire", nil)
-			h.start()
-		}},
-		{"between two processes", func(h *host, subnet netip.Prefix) {
-			must(h.t, h.stop())
-			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
-			h.start()
-		}},
-		{"in an outage", func(h *host, subnet netip.Prefix) {
-			h.registry.Set(registry.ErrUnavailable)
-			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
-			h.registry.Set(nil)
-		}},
-		{"after its session had ended", func(h *host, subnet netip.Prefix) {
-			h.registry.SetOne("Acquire", registry.ErrUnavailable)
-			h.registry.SetOne("WatchLease", registry.ErrUnavailable)
-			lease, _ := mustRunner(h.t, h).Lease()
-			h.store.EndSession(lease.Session)
-			h.check(health.Lease, api.Warning, subnet.String(), "waiting for a lease")
-			must(h.t, h.store.Client().Revoke(ctx, "n", subnet))
-			h.registry.SetOne("WatchLease", nil)
-			h.registry.SetOne("Acquire", nil)
-		}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			h := newHost(t, memory.New(), "a").start()
-			h.ready()
-			subnet := h.subnet()
-			h.forgotten(subnet)
-			tt.run(h, subnet)
-			now := h.movedFrom(subnet)
-			h.forgotten(now)
-			h.check(health.Lease, api.Passing, now.String())
-		})
-	}
-}
-
 // TestRevokedButReserved: a host takes a revoked subnet again if the subnet is reserved for it.
 func TestRevokedButReserved(t *testing.T) {
 	a := newHost(t, memory.New(), "a").slow().start()
@@ -196,42 +115,6 @@ func TestRevokedButReserved(t *testing.T) {
 	if got := a.recorder.all(); len(got) != 1 {
 		t.Errorf("the datapath was disturbed: %q", got)
 	}
-}
-
-// TestRevocationMovesToTheReservation: a revocation moves a host to a slot that was reserved for it while it had
-// another one.
-func TestRevocationMovesToTheReservation(t *testing.T) {
-	a := newHost(t, memory.New(), "a").slow().start()
-	a.ready()
-	subnet, kept := a.subnet(), free(a)
-	ctx := context.Background()
-	must(t, a.client.AddReservation(ctx, "n", api.Reservation{Subnet: kept, Node: "a"}, false))
-	must(t, a.client.RevokeLease(ctx, "n", subnet))
-	if got := a.movedFrom(subnet); got != kept {
-		t.Errorf("moved to %s, want %s", got, kept)
-	}
-	a.ready()
-}
-
-// TestAbsenceIsAskedOnce: a host asks once what became of its record. The question is costly, and all hosts ask it at
-// the same time after the store was emptied.
-func TestAbsenceIsAskedOnce(t *testing.T) {
-	a := newHost(t, memory.New(), "a").slow().start()
-	a.ready()
-	subnet := a.subnet()
-	a.registry.SetOne("Acquire", registry.ErrUnavailable)
-	asked := a.registry.Count("own WatchLease")
-	a.store.Delete(leaseKey(subnet))
-	claims := a.registry.Count("own Acquire")
-	a.more("claims", claims+2, func() int { return a.registry.Count("own Acquire") })
-	if n := a.registry.Count("own WatchLease"); n != asked {
-		t.Errorf("asked %d times, %d before", n, asked)
-	}
-	a.registry.SetOne("Acquire", nil)
-	a.check(health.Lease, api.Passing, subnet.String())
-	// Once the lease is held again, the host notices a revocation again.
-	must(t, a.store.Client().Revoke(context.Background(), "n", subnet))
-	a.movedFrom(subnet)
 }
 
 // TestLostBetweenTwoProcesses: an agent that is configured to end when its host loses its subnet does so once, even if
@@ -294,34 +177,5 @@ func TestLostBetweenTwoProcesses(t *testing.T) {
 				t.Errorf("still on %s", now)
 			}
 		})
-	}
-}
-
-// TestRevokedFromAnotherHost: a host that prefers a subnet takes and keeps it after the subnet was revoked from another
-// host.
-func TestRevokedFromAnotherHost(t *testing.T) {
-	ctx := context.Background()
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	subnet := a.subnet()
-	must(t, a.stop())
-	client := a.store.Client()
-	n, err := client.Network(ctx, "n")
-	must(t, err)
-	own, _, err := client.WatchLease(ctx, n, subnet, 0)
-	must(t, err)
-	must(t, client.Release(ctx, own))
-	other, err := client.Acquire(ctx, n, registry.Claim{Node: "c", NodeID: "id-c", PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.9")},
-		MTU: 1450, Backend: n.Backend, TTL: time.Minute, Hold: time.Hour, Prefer: subnet})
-	if must(t, err); other.Subnet() != subnet {
-		t.Fatalf("it took %s", other.Subnet())
-	}
-	must(t, client.Revoke(ctx, "n", subnet))
-	a.start().ready()
-	if got := a.subnet(); got != subnet {
-		t.Errorf("this host has %s, and had %s before", got, subnet)
-	}
-	if before, err := state.Load(a.config.DataDir, "n"); err != nil || before.Revoked.IsValid() {
-		t.Errorf("written down: %+v, %v", before.Revoked, err)
 	}
 }

@@ -212,30 +212,6 @@ func TestStoreSetBack(t *testing.T) {
 	}
 }
 
-// TestStoreSetBackWhileStopped: the state file is newer than a store that was set back while no agent ran.
-func TestStoreSetBackWhileStopped(t *testing.T) {
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	before := a.subnet()
-	backup := a.store.Backup()
-	must(t, a.stop())
-	a.store.Delete(leaseKey(before))
-	if b := a.rival("b", before); b.Subnet() != before {
-		t.Fatalf("b has %s", b.Subnet())
-	}
-	a.start().ready()
-	now := a.subnet()
-	must(t, a.stop())
-	a.store.Restore(backup)
-	a.start().ready()
-	if got := a.subnet(); got != now || now == before {
-		t.Errorf("subnet %s, then %s, and after the restore %s", before, now, got)
-	}
-	if _, _, ok := a.store.Get(leaseKey(before)); ok {
-		t.Error("the record of before is still there")
-	}
-}
-
 // TestSubnetFileFollowsALostSubnet: the subnet file names the new subnet even while the datapath fails, because the
 // containers on the former subnet may be what keeps the datapath from being complete.
 func TestSubnetFileFollowsALostSubnet(t *testing.T) {
