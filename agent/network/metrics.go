@@ -33,7 +33,13 @@ func (r *Runner) Measure(to *telemetry.Reading) {
 	} {
 		to.Exists(name, n)
 	}
-	r.measureNetwork(to, s)
+	snap, _ := r.peers.Snapshot()
+	measureNetwork(to, n, s, snap.Set)
+	last := s.Local.Followed
+	if last.Before(r.began) {
+		last = r.began // the age also grows if nothing was ever read
+	}
+	to.Gauge(telemetry.WatchAge, time.Since(last).Round(time.Millisecond).Seconds(), n)
 	age := time.Duration(0)
 	if !s.Datapath.Applied.IsZero() {
 		age = time.Since(s.Datapath.Applied)
@@ -48,30 +54,23 @@ func (r *Runner) Measure(to *telemetry.Reading) {
 	r.measureTraffic(to, s)
 }
 
-// measureNetwork adds the metrics that all hosts of a network share, as this host knows them.
-func (r *Runner) measureNetwork(to *telemetry.Reading, s Status) {
-	n := r.local.Name
-	snap, _ := r.peers.Snapshot()
+// measureNetwork adds the metrics that all hosts of network n share, as this host knows them.
+func measureNetwork(to *telemetry.Reading, n string, s Status, leases registry.LeaseSet) {
 	held := 0
-	for i := range snap.Set.Leases {
-		if snap.Set.Leases[i].Held() {
+	for i := range leases.Leases {
+		if leases.Leases[i].Held() {
 			held++
 		}
 	}
 	to.Gauge(telemetry.NetworkLeases, float64(held), n, "held")
-	to.Gauge(telemetry.NetworkLeases, float64(len(snap.Set.Leases)-held), n, "lapsed")
-	to.Gauge(telemetry.NetworkBadRecords, float64(len(snap.Set.Bad)), n)
+	to.Gauge(telemetry.NetworkLeases, float64(len(leases.Leases)-held), n, "lapsed")
+	to.Gauge(telemetry.NetworkBadRecords, float64(len(leases.Bad)), n)
 	to.Gauge(telemetry.NetworkReservations, float64(len(s.Reservations)), n)
 	if s.Defined {
 		plan := s.Definition.Plan
 		to.Gauge(telemetry.NetworkSlots, float64(plan.Capacity()), n)
-		to.Gauge(telemetry.NetworkSlotsFree, float64(registry.Free(plan, snap.Set, s.Reservations)), n)
+		to.Gauge(telemetry.NetworkSlotsFree, float64(registry.Free(plan, leases, s.Reservations)), n)
 	}
-	last := s.Local.Followed
-	if last.Before(r.began) {
-		last = r.began // the age also grows if nothing was ever read
-	}
-	to.Gauge(telemetry.WatchAge, time.Since(last).Round(time.Millisecond).Seconds(), n)
 }
 
 // measureTraffic adds the traffic that the backend counts, by peer or in total. The metrics have no label for the peer,
