@@ -247,7 +247,7 @@ func TestPacketsPassToTheEnd(t *testing.T) {
 			a.config.NodeName, a.catalog = "", &namelessStore{a.registry, "a"}
 			a.config.Lease.ReleaseOnStop = true
 			a.registry.Set(registry.ErrUnavailable)
-			a.start().check(health.Lease, api.Warning, "carried on")
+			a.start().check(health.Lease, api.Warning, "stays in use as")
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

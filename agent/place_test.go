@@ -34,7 +34,7 @@ func TestWaitingForTheUnderlayEndsWithAnEvent(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(*host){
 		"at the start": func(*host) {},
-		"with a datapath to carry on, without the store": func(a *host) {
+		"with a datapath to resume, without the store": func(a *host) {
 			a.start().ready()
 			a.remains = waiting(a.subnet())
 			must(a.t, a.stop())

@@ -152,8 +152,8 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 		confirmed bool
 		remains   func(m *datapath.KernelState)
 	}{
-		{"carried on", false, carrier},
-		{"carried on, and its device was deleted", false, func(m *datapath.KernelState) { *m = datapath.KernelState{} }},
+		{"resumed", false, carrier},
+		{"resumed, and its device was deleted", false, func(m *datapath.KernelState) { *m = datapath.KernelState{} }},
 		{"confirmed", true, carrier},
 		{"confirmed, and its device was deleted", true, func(m *datapath.KernelState) { *m = datapath.KernelState{} }},
 	} {
@@ -170,7 +170,7 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 			} else {
 				a.registry.Set(registry.ErrUnavailable)
 				a.start()
-				a.check(health.Lease, api.Warning, "carried on as the process before left it")
+				a.check(health.Lease, api.Warning, "stays in use as the previous process left it")
 			}
 			built, _ := a.recorder.open()
 			a.mu.Lock()
@@ -184,7 +184,7 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 				must(t, a.agent.Reload(context.Background(), c))
 				a.more("applies", tries, func() int { return len(a.recorder.tries()) })
 			}
-			a.check(health.Lease, api.Warning, subnet.String(), "carried on as before the reload")
+			a.check(health.Lease, api.Warning, subnet.String(), "stays in use as before the reload")
 			a.follows("192.0.2.7")
 			a.applies(applied)
 			if now, open := a.recorder.open(); now != built || open != 1 {

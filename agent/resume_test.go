@@ -51,7 +51,7 @@ func pair(t *testing.T) (a, b *host, subnet netip.Prefix, applied string) {
 	return a, b, subnet, applied
 }
 
-// TestResumeWhileTheStoreIsAway: a host whose packets wait for a process carries on with what it remembers, and says
+// TestResumeWhileTheStoreIsAway: a host whose packets wait for a process resumes what it remembers, and says
 // that the store has not confirmed it.
 func TestResumeWhileTheStoreIsAway(t *testing.T) {
 	for _, tt := range []struct {
@@ -85,7 +85,7 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 			a.start()
 			a.more("applies", tries, func() int { return len(a.recorder.tries()) })
 			a.applies(applied)
-			a.check(health.Lease, api.Warning, subnet.String(), "carried on")
+			a.check(health.Lease, api.Warning, subnet.String(), "stays in use as")
 			a.check(health.Routes, api.Passing, "1 peers in place")
 			a.check(health.Forwarding, api.Passing)
 			if !tt.hangs && !tt.nameless {
@@ -227,7 +227,7 @@ func TestNothingToResume(t *testing.T) {
 
 func waitingFor(subnet netip.Prefix) datapath.KernelState { return waiting(subnet) }
 
-// TestStoreCountsAfterResume: whatever datapath was carried on, what the store says is applied once it answers.
+// TestStoreCountsAfterResume: whatever datapath was resumed, what the store says is applied once it answers.
 func TestStoreCountsAfterResume(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -280,7 +280,7 @@ func TestStoreCountsAfterResume(t *testing.T) {
 			want := tt.want(a, b, subnet)
 			a.applies(want)
 			before := a.recorder.all()
-			for range 3 { // nothing of the datapath that was carried on comes back
+			for range 3 { // nothing of the datapath that was resumed comes back
 				tries := len(a.recorder.tries())
 				a.kick()
 				a.more("applies", tries, func() int { return len(a.recorder.tries()) })
@@ -333,7 +333,7 @@ func TestRefusedAfterResume(t *testing.T) {
 	}
 }
 
-// TestResumeWatchedNetwork: a network without a block is carried on, too, although only the store says that it exists.
+// TestResumeWatchedNetwork: a network without a block is resumed, too, although only the store says that it exists.
 // The host leaves it once the network is certain to be gone.
 func TestResumeWatchedNetwork(t *testing.T) {
 	t.Parallel()
@@ -360,7 +360,7 @@ func TestResumeWatchedNetwork(t *testing.T) {
 	})
 }
 
-// TestResumeBesideAnother: a network that is carried on keeps its pools until the host has left it.
+// TestResumeBesideAnother: a network that is resumed keeps its pools until the host has left it.
 func TestResumeBesideAnother(t *testing.T) {
 	t.Parallel()
 	a, b, subnet, _ := pair(t)

@@ -149,11 +149,11 @@ func TestLostBetweenTwoProcesses(t *testing.T) {
 		lose    func(a *host, n registry.Network, subnet netip.Prefix)
 		exits   bool
 	}{
-		{"revoked, a datapath is carried on", waitingFor, revoked, true},
+		{"revoked, a datapath was resumed", waitingFor, revoked, true},
 		{"revoked, a datapath works by itself", alone, revoked, true},
 		{"revoked, which the process before knew", waitingFor, known, true},
 		{"revoked, after a boot", func(netip.Prefix) datapath.KernelState { return datapath.KernelState{} }, revoked, false},
-		{"taken, a datapath is carried on", waitingFor, taken, true},
+		{"taken, a datapath was resumed", waitingFor, taken, true},
 		{"taken, a datapath works by itself", alone, taken, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

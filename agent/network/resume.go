@@ -24,8 +24,8 @@ import (
 // until the store has confirmed or refused it.
 type resumed struct {
 	subnets []netip.Prefix
-	as      string                     // ends "10.5.1.0/24 is carried on as", such as "before the reload"
-	recall  func() (peers.View, error) // the first call may read the files, which are large in a large network
+	as      string                     // ends "10.5.1.0/24 stays in use as", such as "before the reload"
+	load    func() (peers.View, error) // the first call may read the files, which are large in a large network
 }
 
 // A resumption holds the resumed datapath until the store has confirmed or refused it. It is safe for concurrent use.
@@ -55,8 +55,8 @@ func (p *resumption) get() *resumed {
 	return found
 }
 
-// carriedOnAs returns the subnet of the resumed datapath and what ends "10.5.1.0/24 is carried on as".
-func (p *resumption) carriedOnAs() (subnet netip.Prefix, as string, ok bool) {
+// inUseAs returns the subnet of the resumed datapath and what ends "10.5.1.0/24 stays in use as".
+func (p *resumption) inUseAs() (subnet netip.Prefix, as string, ok bool) {
 	found := p.get()
 	if found == nil {
 		return netip.Prefix{}, "", false
@@ -67,31 +67,31 @@ func (p *resumption) carriedOnAs() (subnet netip.Prefix, as string, ok bool) {
 // resume finds the datapath that an earlier process left and resumes it. It is no error if there is none, or not enough
 // is known of it.
 func (r *Runner) resume(ctx context.Context) {
-	found, waits := r.before(ctx)
+	found, waits := r.findResumable(ctx)
 	if found == nil {
 		return
 	}
-	known, err := found.recall()
+	known, err := found.load()
 	if err == nil {
-		err = r.carryOn(ctx, known, waits)
+		err = r.startResumed(ctx, known, waits)
 	}
 	switch {
 	case err != nil && waits:
-		r.report.Log().Warn("what was carried before waits for the store", "error", err)
+		r.report.Log().Warn("the previous datapath waits for the store", "error", err)
 		return
 	case err != nil:
-		r.report.Log().Debug("what was carried before is left alone until the store was read", "error", err)
+		r.report.Log().Debug("the previous datapath is left as it is until the store is read", "error", err)
 	}
 	r.resumed.begin(found)
 	r.deps.Rules.Keeper.Resume(r.local.Name)
-	unconfirmed := fmt.Sprintf("%s is carried on as %s, the store has not been read yet", found.subnets[0], found.as)
+	unconfirmed := fmt.Sprintf("%s stays in use as %s; the store has not been read yet", found.subnets[0], found.as)
 	r.report.Check(health.Network, api.Warning, unconfirmed)
 	r.report.Check(health.Lease, api.Warning, unconfirmed)
 }
 
-// before returns the part in the network whose datapath exists, or nil, and whether packets wait for this process.
+// findResumable returns the part in the network whose datapath exists, or nil, and whether packets wait for this process.
 // After a reload the datapath is this process's own, whatever another program may have done to it.
-func (r *Runner) before(ctx context.Context) (found *resumed, waits bool) {
+func (r *Runner) findResumable(ctx context.Context) (found *resumed, waits bool) {
 	if content := r.datapath.Content(); content != nil {
 		known := *content
 		r.previous = known.Own.Subnet()
@@ -103,7 +103,7 @@ func (r *Runner) before(ctx context.Context) (found *resumed, waits bool) {
 	}
 	left, err := r.deps.ReadKernelState(ctx, backend.LinkName(r.local.Name), before.Pools)
 	if err != nil {
-		r.report.Log().Warn("what an earlier process left cannot be seen", "error", err)
+		r.report.Log().Warn("the datapath of the previous process cannot be read", "error", err)
 		return nil, false
 	}
 	stands := left.Standing(before.Subnets)
@@ -115,18 +115,18 @@ func (r *Runner) before(ctx context.Context) (found *resumed, waits bool) {
 	case slices.Contains(before.Subnets, before.Revoked):
 		return nil, false
 	case time.Since(before.Renewed) > r.config.Lease.Hold:
-		r.report.Log().Warn("what an earlier process left may be another host's by now, it waits for the store",
+		r.report.Log().Warn("the previous subnet may belong to another host by now; its datapath waits for the store",
 			"subnet", before.Subnets[0])
 		return nil, false
 	}
-	return &resumed{before.Subnets, "the process before left it", sync.OnceValues(func() (peers.View, error) {
+	return &resumed{before.Subnets, "the previous process left it", sync.OnceValues(func() (peers.View, error) {
 		return peers.Load(r.config.DataDir, before, r.deps.Identity.NodeID())
 	})}, stands == datapath.PacketsWait
 }
 
-// carryOn builds the backend and keeps the remembered datapath right until the store decides. If packets wait for this
-// process, they flow when carryOn returns.
-func (r *Runner) carryOn(ctx context.Context, found peers.View, packetsWait bool) error {
+// startResumed builds the backend and keeps the remembered datapath right until the store decides. If packets wait for this
+// process, they flow when startResumed returns.
+func (r *Runner) startResumed(ctx context.Context, found peers.View, packetsWait bool) error {
 	kind, config, err := r.datapath.Configure(found.Network)
 	if err != nil {
 		return err
@@ -168,7 +168,7 @@ func (r *Runner) Resumed() (peers.View, bool) {
 	if found == nil {
 		return peers.View{}, false
 	}
-	known, err := found.recall()
+	known, err := found.load()
 	return known, err == nil
 }
 

@@ -132,7 +132,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 			_, _, changed := deps.Store.Networks.Get()
 			return changed
 		},
-		Resumed:  r.resumed.carriedOnAs,
+		Resumed:  r.resumed.inUseAs,
 		Answered: r.resumed.settle,
 		Save:     r.save,
 	})

@@ -110,7 +110,7 @@ func TestRestartWithoutConsul(t *testing.T) {
 				w.Must(h.RestartAgent())
 				w.Must(pings.WaitAnswers(w.Ctx, 50))
 				w.Must(talk.WaitEchoes(w.Ctx, 20))
-				w.WaitHealth(h, http.StatusTooManyRequests, "carried on as the process before left it")
+				w.WaitHealth(h, http.StatusTooManyRequests, "stays in use as the previous process left it")
 			}
 			if status, body, err := h.Get(w.Ctx, "/readyz"); err != nil || status != http.StatusServiceUnavailable {
 				t.Errorf("readyz %d: %s, %v", status, body, err)

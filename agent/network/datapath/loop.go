@@ -60,7 +60,7 @@ func (r *Reconciler) Resume(ctx context.Context, v *peers.View, packetsWait bool
 				close(first)
 			}
 			if err == nil && !began.IsZero() {
-				r.o.Report.Log().Info("datapath is carried on", "subnet", v.Own.Subnet(),
+				r.o.Report.Log().Info("datapath resumed", "subnet", v.Own.Subnet(),
 					"peers", len(resumed.state.Peers), "took", time.Since(began).Round(time.Microsecond))
 				began = time.Time{}
 			}

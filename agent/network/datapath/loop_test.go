@@ -165,7 +165,7 @@ func TestResumeIsTheSameLoop(t *testing.T) {
 		if n, got := l.applied(); n != 1 || got != "10.5.1.0/24 <- b" || l.passes[0].state.Partial {
 			t.Fatalf("pass %d when Resume returns: %s", n, got)
 		}
-		if l.logged("datapath is carried on") != 1 {
+		if l.logged("datapath resumed") != 1 {
 			t.Errorf("log:\n%s", l.log.String())
 		}
 		l.edit(func() { l.choice.Addrs = []netip.Addr{netip.MustParseAddr("192.0.2.9")} })

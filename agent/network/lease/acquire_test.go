@@ -59,8 +59,8 @@ func TestAcquireWaits(t *testing.T) {
 		{"full", registry.ErrNetworkFull, "", api.Critical, "waiting for a lease: network is full", true},
 		{"away", registry.ErrUnavailable, "", api.Critical, "waiting for a lease: the store is unavailable", false},
 		{"denied", registry.ErrDenied, "", api.Critical, "waiting for a lease: permission denied", false},
-		{"away, a datapath is carried on", registry.ErrUnavailable, "before the reload", api.Warning,
-			"10.5.9.0/24 is carried on as before the reload: waiting for a lease: the store is unavailable", false},
+		{"away, a datapath was resumed", registry.ErrUnavailable, "before the reload", api.Warning,
+			"10.5.9.0/24 stays in use as before the reload: waiting for a lease: the store is unavailable", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -51,7 +51,7 @@ type host struct {
 
 	mu       sync.Mutex
 	answered int    // calls of Options.Answered
-	resumed  string // the end of "is carried on as", "" for nothing resumed
+	resumed  string // the end of "stays in use as", "" for nothing resumed
 	saveErr  error  // of Options.Save
 
 	keeper *Keeper

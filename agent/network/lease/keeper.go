@@ -42,8 +42,8 @@ type Options struct {
 	// tried again.
 	Networks func() <-chan struct{}
 
-	// Resumed returns the datapath that is carried on without a lease, as long as the store has neither confirmed nor
-	// refused it: its subnet, and what ends "10.5.1.0/24 is carried on as", for example "before the reload". It is
+	// Resumed returns the datapath that stays in use without a lease, as long as the store has neither confirmed nor
+	// refused it: its subnet, and what ends "10.5.1.0/24 stays in use as", for example "before the reload". It is
 	// called while the Keeper holds a lock, so it may only call Lease.
 	Resumed func() (subnet netip.Prefix, as string, ok bool)
 

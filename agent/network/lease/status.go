@@ -111,7 +111,7 @@ func (c *condition) checkLocked() {
 	case !held:
 		status, reason := api.Critical, c.problem
 		if subnet, as, ok := c.resumed(); ok {
-			status, reason = api.Warning, fmt.Sprintf("%s is carried on as %s: %s", subnet, as, c.problem)
+			status, reason = api.Warning, fmt.Sprintf("%s stays in use as %s: %s", subnet, as, c.problem)
 		}
 		c.report.Check(health.Lease, status, reason)
 	case c.problem != "" || c.unrenewed != "":
