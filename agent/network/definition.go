@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -90,13 +90,7 @@ type definitionKeeper struct {
 	missing  time.Time          // since when other hosts have been seen in a network without a definition
 
 	left   atomic.Bool // this host has left the network because it was deleted
-	status guardedDefinition
-}
-
-// guardedDefinition guards a definitionStatus.
-type guardedDefinition struct {
-	mu  sync.Mutex
-	now definitionStatus
+	status *watch.Value[definitionStatus]
 }
 
 // A definitionStatus is what the API shows of a network's definition.
@@ -109,16 +103,13 @@ type definitionStatus struct {
 
 // now returns what the API shows of the definition.
 func (d *definitionKeeper) now() definitionStatus {
-	d.status.mu.Lock()
-	defer d.status.mu.Unlock()
-	return d.status.now
+	s, _, _ := d.status.Get()
+	return s
 }
 
 // update changes the status and wakes the readers of the API.
 func (d *definitionKeeper) update(change func(*definitionStatus)) {
-	d.status.mu.Lock()
-	change(&d.status.now)
-	d.status.mu.Unlock()
+	d.status.Update(change)
 	d.report.Changed()
 }
 

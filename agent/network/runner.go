@@ -143,6 +143,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		report:   r.report,
 		noteLoss: r.lease.NoteLoss,
 		known:    before.known,
+		status:   watch.New[definitionStatus](),
 	}
 	r.peers = peers.New(peers.Options{
 		Network:    local.Name,

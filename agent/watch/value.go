@@ -20,6 +20,16 @@ func New[T any]() *Value[T] {
 // Set replaces the value and wakes every reader that waits for a change, also when the new value equals the old one.
 func (v *Value[T]) Set(value T) { v.replace(value, true) }
 
+// Update changes the value, or the zero value if there is none, and wakes every reader that waits for a change. No
+// other change comes between. change must not use the Value.
+func (v *Value[T]) Update(change func(*T)) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	change(&v.value)
+	v.set = true
+	v.wake()
+}
+
 // Clear removes the value and wakes every reader that waits for a change. Get then reports that there is no value,
 // as before the first Set.
 func (v *Value[T]) Clear() {
@@ -31,6 +41,11 @@ func (v *Value[T]) replace(value T, set bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.value, v.set = value, set
+	v.wake()
+}
+
+// wake wakes the readers. The caller holds mu.
+func (v *Value[T]) wake() {
 	close(v.changed)
 	v.changed = make(chan struct{})
 }

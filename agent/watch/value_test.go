@@ -73,3 +73,22 @@ func TestValueReaders(t *testing.T) {
 		readers.Wait()
 	})
 }
+
+// TestUpdate: changes that depend on the value do not lose each other, and wake the readers.
+func TestUpdate(t *testing.T) {
+	v := New[int]()
+	_, _, changed := v.Get()
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() { v.Update(func(n *int) { *n++ }) })
+	}
+	wg.Wait()
+	if n, ok, _ := v.Get(); n != 50 || !ok {
+		t.Errorf("%d, %t", n, ok)
+	}
+	select {
+	case <-changed:
+	default:
+		t.Error("no reader was woken")
+	}
+}

@@ -68,7 +68,7 @@ type Reconciler struct {
 	o        Options
 	instance *Instance // nil before Build and after Close
 	checks   checks
-	status   status
+	status   *watch.Value[Status]
 	resumed  func() // stops the loop that Resume has started, nil if there is none
 }
 
@@ -77,6 +77,7 @@ func New(o Options, before *Instance) *Reconciler {
 	return &Reconciler{
 		o:        o,
 		instance: before,
+		status:   watch.New[Status](),
 		checks:   checks{network: o.Network, forward: o.Forward, host: o.Host, report: o.Report},
 	}
 }

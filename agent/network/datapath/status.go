@@ -3,7 +3,6 @@ package datapath
 import (
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/lenonet/leno/agent/underlay"
@@ -30,24 +29,15 @@ type Status struct {
 	remote  []netip.Addr // addresses of the peers and of the underlay's can_reach
 }
 
-// status guards the Status of a Reconciler.
-type status struct {
-	mu  sync.Mutex
-	now Status
-}
-
 // Status returns what the API shows of the datapath.
 func (r *Reconciler) Status() Status {
-	r.status.mu.Lock()
-	defer r.status.mu.Unlock()
-	return r.status.now
+	s, _, _ := r.status.Get()
+	return s
 }
 
 // update changes the status and wakes the readers of the API.
 func (r *Reconciler) update(change func(*Status)) {
-	r.status.mu.Lock()
-	change(&r.status.now)
-	r.status.mu.Unlock()
+	r.status.Update(change)
 	r.o.Report.Changed()
 }
 
