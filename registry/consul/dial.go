@@ -21,6 +21,6 @@ func newDialer() *net.Dialer {
 	return &net.Dialer{
 		Timeout:         dialTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: deadAfter - 3*probe, Interval: probe, Count: 3},
-		Control:         boundUnacknowledged,
+		Control:         limitUnacknowledged(deadAfter),
 	}
 }

@@ -2,7 +2,12 @@
 
 package consul
 
-import "syscall"
+import (
+	"syscall"
+	"time"
+)
 
-// boundUnacknowledged does nothing: the system's default applies.
-func boundUnacknowledged(string, string, syscall.RawConn) error { return nil }
+// limitUnacknowledged returns nil: the system's default applies.
+func limitUnacknowledged(time.Duration) func(network, address string, conn syscall.RawConn) error {
+	return nil
+}
