@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
 // maxRaces limits how often one Acquire chooses again after another host was faster. After each lost race another host
@@ -24,12 +25,12 @@ const maxRaces = 64
 const racePause = 20 * time.Millisecond
 
 // Acquire implements registry.Leases.
-func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
+func (ls leaseStore) Acquire(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
 	if claim.TTL < minTTL || claim.TTL > maxTTL {
 		return registry.Lease{}, fmt.Errorf("acquire lease in network %s: %w: ttl %s is not within %s..%s",
 			n.Name, registry.ErrInvalid, claim.TTL, minTTL, maxTTL)
 	}
-	a := &acquisition{c: c, network: n, claim: claim}
+	a := &acquisition{ls: ls, network: n, claim: claim}
 	first, _ := n.Plan.Range()
 	if _, _, err := a.record(first); err != nil {
 		return registry.Lease{}, fmt.Errorf("acquire lease in network %s: %w", n.Name, err)
@@ -44,7 +45,7 @@ func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry
 
 // acquisition is one call of Acquire.
 type acquisition struct {
-	c       *Client
+	ls      leaseStore
 	network registry.Network
 	claim   registry.Claim
 
@@ -69,38 +70,38 @@ func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 				return registry.Lease{}, err
 			}
 		}
-		view, made, err := a.c.situation(ctx, a.network, a.claim)
+		view, made, err := a.ls.situation(ctx, a.network, a.claim)
 		if err != nil {
 			return registry.Lease{}, err
 		}
 		if made == 0 {
-			created, err := a.c.kv.ensureMarker(ctx, a.c.layout.leases(a.network.Name))
+			created, err := a.ls.kv.ensureMarker(ctx, a.ls.kv.keys.leases(a.network.Name))
 			if err != nil {
 				return registry.Lease{}, err
 			}
-			if err := a.c.kv.ensureWatermark(ctx, a.c.layout.changes(a.network.Name)); err != nil {
+			if err := a.ls.kv.ensureWatermark(ctx, a.ls.kv.keys.changes(a.network.Name)); err != nil {
 				return registry.Lease{}, err
 			}
 			if !created {
 				// Either the marker was created after the list, or the list hid it.
 				if unmarked++; unmarked > 2 {
-					return registry.Lease{}, hidden(a.c.layout.leases(a.network.Name))
+					return registry.Lease{}, hidden(a.ls.kv.keys.leases(a.network.Name))
 				}
 				continue
 			}
 			made = math.MaxUint64
 		}
-		a.c.lost.Attempt(a.network.Name, made, a.claim, time.Now())
+		a.ls.lost.Attempt(a.network.Name, made, a.claim, time.Now())
 		choice, err := registry.Choose(view, a.claim, rand.Uint64N)
 		if err != nil {
 			return registry.Lease{}, err
 		}
 		if choice.TakesNew(a.network.Plan, a.claim) {
-			holders, err := a.c.Holders(ctx, a.network.Name)
+			holders, err := a.ls.sessions.Holders(ctx, a.network.Name)
 			if err != nil {
 				return registry.Lease{}, err
 			}
-			if err := a.c.lost.Check(a.network.Name, holders, view.Leases, made, a.claim, time.Now()); err != nil {
+			if err := a.ls.lost.Check(a.network.Name, holders, view.Leases, made, a.claim, time.Now()); err != nil {
 				return registry.Lease{}, err
 			}
 		}
@@ -108,22 +109,23 @@ func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 		switch {
 		case err == nil:
 			a.surplus = registry.Surplus(view.Leases, lease)
-			a.c.lost.Forget(a.network.Name)
+			a.ls.lost.Forget(a.network.Name)
 			return lease, nil
 		case !isRefused(err):
 			return registry.Lease{}, err
 		}
 		lost = err
 	}
-	return registry.Lease{}, fmt.Errorf("%w: other hosts were faster %d times: %w", registry.ErrConflict, maxRaces, lost)
+	return registry.Lease{}, fmt.Errorf("%w: other hosts were faster %d times: %w",
+		registry.ErrConflict, maxRaces, lost)
 }
 
 // confirmPlan reads the version of the definition that has the claim's plan. The error is ErrConflict when there is
 // another plan now, and a *DeletedError when the network was deleted. If the definition cannot be read, the previous
 // one stays in force.
 func (a *acquisition) confirmPlan(ctx context.Context) error {
-	key := a.c.layout.network(a.network.Name)
-	pair, _, err := a.c.kv.get(ctx, key, read{consistent: true})
+	key := a.ls.kv.keys.network(a.network.Name)
+	pair, _, err := a.ls.kv.get(ctx, key, read{consistent: true})
 	if err != nil {
 		return err
 	}
@@ -166,12 +168,12 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 	switch old := choice.Existing; {
 	case old == nil:
 		checks = append(checks,
-			&api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: a.c.layout.reservations(a.network.Name) + lastComponent(key)},
+			&api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: a.ls.kv.keys.reservations(a.network.Name) + lastComponent(key)},
 			&api.KVTxnOp{Verb: api.KVCheckNotExists, Key: key})
 	case !old.Held():
 		checks = append(checks, &api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: old.ModifyIndex})
 	default:
-		entry, err := a.c.renewSession(ctx, old.Session)
+		entry, err := a.ls.sessions.renew(ctx, old.Session)
 		if err != nil {
 			return registry.Lease{}, err
 		}
@@ -197,16 +199,16 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 		session = a.session
 	}
 	if tell {
-		checks = append(checks, a.c.changeOp(a.network.Name, lastComponent(key), value, 0))
+		checks = append(checks, changelog.WriteOp(a.ls.kv.keys.changes(a.network.Name), lastComponent(key), value, 0))
 	}
-	definition := a.c.layout.network(a.network.Name)
+	definition := a.ls.kv.keys.network(a.network.Name)
 	if a.version > 0 {
 		checks = append(checks, &api.KVTxnOp{Verb: api.KVCheckIndex, Key: definition, Index: a.version})
 	} else { // KVCheckNotExists would need the right to write there
 		checks = append(checks, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: definition})
 	}
 	checks = append(checks, &api.KVTxnOp{Verb: api.KVLock, Key: key, Value: value, Session: session})
-	results, err := a.c.kv.transact(ctx, checks...)
+	results, err := a.ls.kv.transact(ctx, checks...)
 	if err != nil {
 		return a.resolveFailure(ctx, key, value, session, err)
 	}
@@ -223,7 +225,7 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 	default:
 		return lease, nil
 	}
-	if err := a.c.deleteOwn(ctx, key, lease); err != nil {
+	if err := a.ls.deleteOwn(ctx, key, lease); err != nil {
 		return registry.Lease{}, err
 	}
 	return registry.Lease{}, &refusedError{reasons: []string{reason}}
@@ -259,7 +261,7 @@ func (a *acquisition) resolveFailure(
 	if !errors.Is(failure, registry.ErrUnavailable) {
 		return registry.Lease{}, fmt.Errorf("write %s: %w", key, failure)
 	}
-	pair, _, err := a.c.kv.get(ctx, key, read{consistent: true})
+	pair, _, err := a.ls.kv.get(ctx, key, read{consistent: true})
 	switch {
 	case err != nil:
 		return registry.Lease{}, fmt.Errorf("write %s: %w", key, failure)
@@ -269,7 +271,7 @@ func (a *acquisition) resolveFailure(
 	case pair == nil || pair.Session != session:
 		// The transaction may still be in progress, and the next choice may be another slot. Without its session the
 		// transaction cannot take effect.
-		if err := a.c.destroySession(ctx, session); err != nil {
+		if err := a.ls.sessions.destroy(ctx, session); err != nil {
 			return registry.Lease{}, err
 		}
 		a.session, a.claim.Session = "", ""
@@ -284,7 +286,7 @@ func (a *acquisition) ensureSession(ctx context.Context) error {
 		return nil
 	}
 	if a.claim.Session != "" {
-		entry, err := a.c.renewSession(ctx, a.claim.Session)
+		entry, err := a.ls.sessions.renew(ctx, a.claim.Session)
 		if err != nil {
 			return err
 		}
@@ -293,7 +295,7 @@ func (a *acquisition) ensureSession(ctx context.Context) error {
 			return nil
 		}
 	}
-	id, err := a.c.createSession(ctx, a.network.Name, a.claim)
+	id, err := a.ls.sessions.create(ctx, a.network.Name, a.claim)
 	if err != nil {
 		return err
 	}
@@ -308,29 +310,36 @@ func (a *acquisition) cleanUp(ctx context.Context, lease registry.Lease) {
 	for _, id := range a.created {
 		// A session whose lock could not be transferred still holds the lease.
 		if id != lease.Session && (lease.Session != "" || id == a.session) {
-			a.c.discardSession(ctx, id)
+			a.ls.sessions.discard(ctx, id)
 		}
 	}
 	for _, other := range a.surplus {
-		a.c.dropSurplus(ctx, other, lease)
+		a.ls.dropSurplus(ctx, other, lease)
 	}
 }
 
-func (c *Client) dropSurplus(ctx context.Context, other, lease registry.Lease) {
+func (ls leaseStore) dropSurplus(ctx context.Context, other, lease registry.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	err := c.deleteOwn(ctx, c.layout.lease(other.Network, other.Subnet()), other)
-	c.logger.Warn("second lease of this host removed", "network", other.Network, "subnet", other.Subnet(), "error", err)
+	err := ls.deleteOwn(ctx, ls.kv.keys.lease(other.Network, other.Subnet()), other)
+	ls.kv.logger.Warn("second lease of this host removed",
+		"network", other.Network, "subnet", other.Subnet(), "error", err)
 	if other.Session != lease.Session {
-		c.discardSession(ctx, other.Session)
+		ls.sessions.discard(ctx, other.Session)
 	}
 }
 
 // record returns the key and value of the claim's lease on slot.
 func (a *acquisition) record(slot uint64) (key string, value []byte, err error) {
 	l := registry.Lease{
-		Network: a.network.Name, Slot: slot, Subnets: a.network.Plan.Subnets(slot),
-		Node: a.claim.Node, NodeID: a.claim.NodeID, PublicIPs: a.claim.PublicIPs, MTU: a.claim.MTU, Backend: a.claim.Backend,
+		Network:   a.network.Name,
+		Slot:      slot,
+		Subnets:   a.network.Plan.Subnets(slot),
+		Node:      a.claim.Node,
+		NodeID:    a.claim.NodeID,
+		PublicIPs: a.claim.PublicIPs,
+		MTU:       a.claim.MTU,
+		Backend:   a.claim.Backend,
 	}
 	value, err = registry.FormatLease(l)
 	if err != nil {
@@ -340,5 +349,5 @@ func (a *acquisition) record(slot uint64) (key string, value []byte, err error) 
 	if _, err := registry.ParseLease(a.network, registry.SubnetKey(l.Subnet()), value); err != nil {
 		return "", nil, err
 	}
-	return a.c.layout.lease(a.network.Name, l.Subnet()), value, nil
+	return a.ls.kv.keys.lease(a.network.Name, l.Subnet()), value, nil
 }

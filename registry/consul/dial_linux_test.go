@@ -20,7 +20,7 @@ func TestDeadPeersAreNoticed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := c.conf.Dial(testContext(t), "tcp", l.Addr().String())
+	conn, err := c.kv.conf.Dial(testContext(t), "tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestDeadPeersAreNoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer u.Close()
-	other, err := c.conf.Dial(testContext(t), "unix", path)
+	other, err := c.kv.conf.Dial(testContext(t), "unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}

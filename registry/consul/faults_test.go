@@ -37,7 +37,7 @@ type fixture struct {
 func newFixture(t *testing.T, c *Client) *fixture {
 	t.Helper()
 	s := newStore(t)
-	s.prefix = c.conf.KVPrefix
+	s.prefix = c.kv.conf.KVPrefix
 	f := &fixture{store: s, network: putNetwork(t, s, "default", "10.5.0.0/16")}
 	direct := s.open(t)
 	for i, l := range []*registry.Lease{&f.held, &f.other, &f.lapsed} {
@@ -183,7 +183,7 @@ func TestFaults(t *testing.T) {
 				proxy.harm(tt.fault, nil)
 				proxy.gate.set(tt.gate)
 				before, _ := proxy.count()
-				c.conf.timeout = moment
+				c.kv.conf.timeout = moment
 				ctx, cancel := context.WithTimeout(t.Context(), testPatience)
 				err := call.do(ctx, c, f)
 				if !errors.Is(err, tt.want) && (!call.status || !tt.within) {
@@ -198,7 +198,7 @@ func TestFaults(t *testing.T) {
 				}
 				proxy.gate.set(gateOpen)
 				proxy.harm(nil, nil)
-				c.conf.timeout = callTimeout
+				c.kv.conf.timeout = callTimeout
 				if call.blocks {
 					continue
 				}
@@ -348,13 +348,13 @@ func TestAnswerLost(t *testing.T) {
 						putNetwork(t, f.store, "new", "10.9.0.0/16")
 					}
 					if name == "time-out" {
-						c.conf.timeout = moment
+						c.kv.conf.timeout = moment
 					}
 					proxy.harm(after(instead), nth(n))
 					err := call.do(testContext(t), c, f)
 					_, met = proxy.count()
 					proxy.harm(nil, nil)
-					c.conf.timeout = callTimeout
+					c.kv.conf.timeout = callTimeout
 					what := fmt.Sprintf("%s, answer %d lost", call.name, n)
 					if err != nil && !errors.Is(err, registry.ErrUnavailable) {
 						t.Errorf("%s: %v", what, err)
@@ -392,7 +392,7 @@ func TestLateWrite(t *testing.T) {
 		}
 		return r.URL.Path == "/v1/txn" && claims == 1
 	})
-	c.conf.timeout = time.Second
+	c.kv.conf.timeout = time.Second
 	claim := f.claim(5)
 	claim.Prefer = netip.Prefix{} // any slot: a different one each time
 	lease, err := c.Acquire(testContext(t), f.network, claim)
@@ -403,7 +403,7 @@ func TestLateWrite(t *testing.T) {
 	if got := <-answers; got.Code != http.StatusConflict || !strings.Contains(got.Body.String(), "invalid session") {
 		t.Errorf("the late claim: %d %s", got.Code, got.Body)
 	}
-	c.conf.timeout = callTimeout
+	c.kv.conf.timeout = callTimeout
 	f.consistent(t, "late write", "Acquire")
 	if err := c.Renew(testContext(t), lease); err != nil {
 		t.Error(err)

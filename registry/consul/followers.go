@@ -6,10 +6,6 @@ import (
 	"time"
 )
 
-// idleFollower is how long the knowledge of a network's leases is kept after the last call about them. It is longer
-// than the time between two calls of an agent.
-const idleFollower = 10 * time.Minute
-
 // followers contains a follower for every network whose leases are known. All clients of one New share them.
 type followers struct {
 	layout layout

@@ -62,7 +62,7 @@ func newTestFollower() *follower { return newFollower(layout{"leno"}, "default",
 
 // followerOf returns a client's follower of a network.
 func followerOf(c *Client, network string) *follower {
-	f, done := c.followers.use(network)
+	f, done := c.shared.followers.use(network)
 	done()
 	return f
 }

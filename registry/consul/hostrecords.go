@@ -3,7 +3,6 @@ package consul
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,22 +12,28 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
+// recordFinder finds the records of one host, for a clean-up.
+type recordFinder struct {
+	kv       *kv
+	sessions sessionStore
+}
+
 // HostRecords returns the records that name a host in one network, or in all networks if network is "", including
 // networks that no longer exist. It returns only sessions that the token may see. The error is ErrUncertain when the
 // answer may be incomplete.
-func (c *Client) HostRecords(ctx context.Context, network string, h registry.Host) (registry.HostRecords, error) {
-	prefix := c.layout.prefix + "/leases/"
+func (f recordFinder) HostRecords(ctx context.Context, network string, h registry.Host) (registry.HostRecords, error) {
+	prefix := f.kv.keys.prefix + "/leases/"
 	if network != "" {
-		prefix = c.layout.leases(network)
+		prefix = f.kv.keys.leases(network)
 	}
-	found, _, err := c.kv.list(ctx, prefix, read{consistent: true})
+	found, _, err := f.kv.list(ctx, prefix, read{consistent: true})
 	if err != nil {
 		return registry.HostRecords{}, err
 	}
 	var out registry.HostRecords
 	locks := map[string]bool{} // sessions that hold a lease
 	for _, pair := range found {
-		l, ok := c.anyLease(pair)
+		l, ok := f.anyLease(pair)
 		if !ok {
 			continue
 		}
@@ -38,15 +43,14 @@ func (c *Client) HostRecords(ctx context.Context, network string, h registry.Hos
 			out.Leases = append(out.Leases, l)
 		}
 	}
-	opts, cancel := c.kv.query(ctx, read{consistent: true})
-	defer cancel()
-	sessions, _, err := c.api.Session().List(opts)
+	entries, err := f.sessions.list(ctx)
 	if err != nil {
-		return registry.HostRecords{}, fmt.Errorf("list sessions: %w", classify(err))
+		return registry.HostRecords{}, err
 	}
-	for _, s := range sessions {
-		in, node, ok := strings.Cut(strings.TrimPrefix(s.Name, c.layout.prefix+"/"), "/")
-		named := ok && h.Node != "" && node == h.Node && s.Name == c.sessionName(in, node) && (network == "" || network == in)
+	for _, s := range entries {
+		in, node, ok := strings.Cut(strings.TrimPrefix(s.Name, f.kv.keys.prefix+"/"), "/")
+		named := ok && h.Node != "" && node == h.Node && s.Name == f.kv.keys.session(in, node) &&
+			(network == "" || network == in)
 		if (named || slices.Contains(h.Sessions, s.ID)) && !locks[s.ID] {
 			out.Sessions = append(out.Sessions, s.ID)
 		}
@@ -56,8 +60,8 @@ func (c *Client) HostRecords(ctx context.Context, network string, h registry.Hos
 
 // anyLease returns the record of a lease as far as it can be read without the definition of its network. It returns
 // false if the key is not that of a lease.
-func (c *Client) anyLease(pair *api.KVPair) (registry.Lease, bool) {
-	network, key, ok := strings.Cut(strings.TrimPrefix(pair.Key, c.layout.prefix+"/leases/"), "/")
+func (f recordFinder) anyLease(pair *api.KVPair) (registry.Lease, bool) {
+	network, key, ok := strings.Cut(strings.TrimPrefix(pair.Key, f.kv.keys.prefix+"/leases/"), "/")
 	if !ok {
 		return registry.Lease{}, false
 	}
@@ -82,18 +86,6 @@ func (c *Client) anyLease(pair *api.KVPair) (registry.Lease, bool) {
 }
 
 // EndSession ends a session that holds no lease. If the session has already ended, that is no error.
-func (c *Client) EndSession(ctx context.Context, id string) error { return c.destroySession(ctx, id) }
-
-// RegisteredService returns the service with the given ID as the local Consul agent has it, and false when it has none.
-func (c *Client) RegisteredService(ctx context.Context, id string) (registry.Service, bool, error) {
-	opts, cancel := c.kv.query(ctx, read{})
-	defer cancel()
-	found, _, err := c.api.Agent().Service(id, opts)
-	if isNotFound(err) {
-		return registry.Service{}, false, nil
-	}
-	if err != nil {
-		return registry.Service{}, false, fmt.Errorf("look up service %s: %w", id, classify(err))
-	}
-	return serviceOf(found), true, nil
+func (f recordFinder) EndSession(ctx context.Context, id string) error {
+	return f.sessions.destroy(ctx, id)
 }

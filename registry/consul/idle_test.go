@@ -28,9 +28,9 @@ func TestUnusedNetworksAreForgotten(t *testing.T) {
 		blocked <- err
 	}()
 	eventually(t, "the watch blocks", func() bool {
-		c.followers.mu.Lock()
-		defer c.followers.mu.Unlock()
-		return c.followers.byNetwork["watched"].users == 1
+		c.shared.followers.mu.Lock()
+		defer c.shared.followers.mu.Unlock()
+		return c.shared.followers.byNetwork["watched"].users == 1
 	})
 	before := followerOf(c, "watched")
 	for _, name := range []string{"looked-at", "looked-at-too"} {
@@ -68,7 +68,7 @@ func TestDeletedNetworkIsForgotten(t *testing.T) {
 		if err := c.DeleteNetwork(testContext(t), "default"); err != nil {
 			t.Fatal(err)
 		}
-		for _, prefix := range []string{c.layout.leases("default"), c.layout.changes("default")} {
+		for _, prefix := range []string{c.kv.keys.leases("default"), c.kv.keys.changes("default")} {
 			if _, err := s.admin.KV().DeleteTree(prefix, nil); err != nil {
 				t.Fatal(err)
 			}
@@ -90,9 +90,9 @@ func TestDeletedNetworkIsForgotten(t *testing.T) {
 
 // known returns the number of networks that the client knows leases of.
 func known(c *Client) int {
-	c.followers.mu.Lock()
-	defer c.followers.mu.Unlock()
-	return len(c.followers.byNetwork)
+	c.shared.followers.mu.Lock()
+	defer c.shared.followers.mu.Unlock()
+	return len(c.shared.followers.byNetwork)
 }
 
 // TestForgottenNetworkIsReadAgain: a forgotten network is read from the beginning, and the time since its leases lapsed

@@ -15,10 +15,6 @@ import (
 	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
-// callTimeout limits a request that does not block. Without a quorum Consul answers 500 after 9 to 12 s, which is too
-// long for a call that was in progress when the quorum came back.
-const callTimeout = 6 * time.Second
-
 // longestBody limits the time between the first and the last byte of the answer to a list.
 const longestBody = time.Minute
 
@@ -26,6 +22,7 @@ const longestBody = time.Minute
 // everything but the token.
 type kv struct {
 	api    *api.Client
+	keys   layout
 	conf   *Config
 	logger hclog.Logger
 	doubts *doubts

@@ -127,7 +127,8 @@ func (f *follower) run(ctx context.Context, kv *kv, next round) error {
 }
 
 // applyReading follows a reading of the directory, and audits when that is due. It returns the reason when the
-// directory cannot be followed. It drops a reading if another call has updated the directory since the round was planned.
+// directory cannot be followed. It drops a reading if another call has updated the directory since the round was
+// planned.
 func (f *follower) applyReading(
 	ctx context.Context, kv *kv, next round, r changelog.Reading,
 ) (reason changelog.Reason, err error) {

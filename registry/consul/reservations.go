@@ -13,12 +13,18 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
+// reservationStore reads and writes the reservations of networks.
+type reservationStore struct {
+	kv       *kv
+	networks networkStore
+}
+
 // Reservations implements registry.Reservations.
-func (c *Client) Reservations(ctx context.Context, n registry.Network) (registry.ReservationSet, error) {
+func (rs reservationStore) Reservations(ctx context.Context, n registry.Network) (registry.ReservationSet, error) {
 	if err := registry.CheckNetworkName(n.Name); err != nil {
 		return registry.ReservationSet{}, fmt.Errorf("reservations: %w", err)
 	}
-	set, _, err := c.reservations(ctx, n)
+	set, _, err := rs.list(ctx, n)
 	if err != nil {
 		return registry.ReservationSet{}, fmt.Errorf("reservations of network %s: %w", n.Name, err)
 	}
@@ -31,7 +37,7 @@ const emptyPause = 20
 
 // WatchReservations implements registry.Reservations. There are few reservations, so every change causes all of them to
 // be read again. The index is Consul's and goes back with it.
-func (c *Client) WatchReservations(
+func (rs reservationStore) WatchReservations(
 	ctx context.Context, n registry.Network, after uint64,
 ) (registry.ReservationSet, uint64, error) {
 	if err := registry.CheckNetworkName(n.Name); err != nil {
@@ -40,16 +46,16 @@ func (c *Client) WatchReservations(
 	var notified uint64
 	var err error
 	if after > 0 {
-		notified, err = c.kv.awaitChange(ctx, c.layout.reservations(n.Name), after)
+		notified, err = rs.kv.awaitChange(ctx, rs.kv.keys.reservations(n.Name), after)
 	}
 	var set registry.ReservationSet
 	var index uint64
 	if err == nil {
-		set, index, err = c.reservations(ctx, n)
+		set, index, err = rs.list(ctx, n)
 	}
 	if err == nil && after > 0 && len(set.Reservations) == 0 {
 		// Every write elsewhere wakes a watch of a prefix without keys.
-		err = pause(ctx, jitter(emptyPause*c.conf.Coalesce))
+		err = pause(ctx, jitter(emptyPause*rs.kv.conf.Coalesce))
 	}
 	if err != nil {
 		return registry.ReservationSet{}, 0, fmt.Errorf("watch reservations of network %s: %w", n.Name, err)
@@ -57,9 +63,9 @@ func (c *Client) WatchReservations(
 	return set, max(index, notified, 1), nil
 }
 
-func (c *Client) reservations(ctx context.Context, n registry.Network) (registry.ReservationSet, uint64, error) {
-	prefix := c.layout.reservations(n.Name)
-	pairs, index, err := c.kv.listSurely(ctx, prefix)
+func (rs reservationStore) list(ctx context.Context, n registry.Network) (registry.ReservationSet, uint64, error) {
+	prefix := rs.kv.keys.reservations(n.Name)
+	pairs, index, err := rs.kv.listSurely(ctx, prefix)
 	if err != nil {
 		return registry.ReservationSet{}, 0, err
 	}
@@ -78,14 +84,16 @@ func (c *Client) reservations(ctx context.Context, n registry.Network) (registry
 }
 
 // AddReservation implements registry.Reservations.
-func (c *Client) AddReservation(ctx context.Context, n registry.Network, r registry.Reservation, force bool) error {
-	if err := c.addReservation(ctx, n, r, force); err != nil {
+func (rs reservationStore) AddReservation(
+	ctx context.Context, n registry.Network, r registry.Reservation, force bool,
+) error {
+	if err := rs.add(ctx, n, r, force); err != nil {
 		return fmt.Errorf("reserve %s in network %s: %w", r.Subnet, n.Name, err)
 	}
 	return nil
 }
 
-func (c *Client) addReservation(ctx context.Context, n registry.Network, r registry.Reservation, force bool) error {
+func (rs reservationStore) add(ctx context.Context, n registry.Network, r registry.Reservation, force bool) error {
 	if err := registry.CheckNetworkName(n.Name); err != nil {
 		return err
 	}
@@ -93,25 +101,25 @@ func (c *Client) addReservation(ctx context.Context, n registry.Network, r regis
 	if err != nil {
 		return err
 	}
-	there, err := c.reserved(ctx, n, r, math.MaxUint64)
+	there, err := rs.reserved(ctx, n, r, math.MaxUint64)
 	if err != nil || there {
 		return err
 	}
-	if err := c.hindered(ctx, n, r, force); err != nil {
+	if err := rs.hindered(ctx, n, r, force); err != nil {
 		return err
 	}
 	value, err := registry.FormatReservation(r)
 	if err != nil {
 		return err
 	}
-	key := c.layout.reservation(n.Name, r.Subnet)
-	results, err := c.kv.transact(ctx,
+	key := rs.kv.keys.reservation(n.Name, r.Subnet)
+	results, err := rs.kv.transact(ctx,
 		&api.KVTxnOp{Verb: api.KVCheckNotExists, Key: key},
 		&api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value})
 	switch {
 	case isRefused(err):
 		// Either it was written after the list, or it is unusable.
-		if there, err := c.reserved(ctx, n, r, math.MaxUint64); err != nil || there {
+		if there, err := rs.reserved(ctx, n, r, math.MaxUint64); err != nil || there {
 			return err
 		}
 		return fmt.Errorf("%w: an unusable record stands at %s", registry.ErrReserved, key)
@@ -122,17 +130,18 @@ func (c *Client) addReservation(ctx context.Context, n registry.Network, r regis
 	// undone. A reservation is also undone if a host has taken the slot in between: a check in the transaction that the
 	// lease does not exist would need the right to write leases.
 	index := results[len(results)-1].ModifyIndex
-	if _, err = c.reserved(ctx, n, r, index); err == nil {
-		err = c.hindered(ctx, n, r, force)
+	if _, err = rs.reserved(ctx, n, r, index); err == nil {
+		err = rs.hindered(ctx, n, r, force)
 	}
 	if err != nil {
 		ctx, cancel := undoing(ctx)
 		defer cancel()
-		_, undo := c.kv.transact(ctx,
+		_, undo := rs.kv.transact(ctx,
 			&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: index},
 			&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 		if undo != nil && !isRefused(undo) {
-			c.logger.Warn("reservation that was refused is not removed", "network", n.Name, "subnet", r.Subnet, "error", undo)
+			rs.kv.logger.Warn("reservation that was refused is not removed",
+				"network", n.Name, "subnet", r.Subnet, "error", undo)
 		}
 		return err
 	}
@@ -140,31 +149,24 @@ func (c *Client) addReservation(ctx context.Context, n registry.Network, r regis
 }
 
 // hindered returns ErrHeld when another live host holds the slot, unless force is set.
-func (c *Client) hindered(ctx context.Context, n registry.Network, r registry.Reservation, force bool) error {
+func (rs reservationStore) hindered(ctx context.Context, n registry.Network, r registry.Reservation, force bool) error {
 	if force {
 		return nil
 	}
-	key := c.layout.lease(n.Name, r.Subnet)
-	pair, _, err := c.kv.get(ctx, key, read{consistent: true})
+	key := rs.kv.keys.lease(n.Name, r.Subnet)
+	pair, _, err := rs.kv.get(ctx, key, read{consistent: true})
 	if err != nil || pair == nil {
 		return err
 	}
-	return c.hinderedBy(n, r, pair)
-}
-
-// hinderedBy is hindered for a given record on the slot.
-func (c *Client) hinderedBy(n registry.Network, r registry.Reservation, pair *api.KVPair) error {
-	l, err := parseLease(n, c.layout.leases(n.Name), pair)
-	if err != nil {
-		return registry.HinderedUnread(pair.Key, pair.Session)
-	}
-	return r.Hindered(l)
+	return hinderedBy(n, r, rs.kv.keys.leases(n.Name), pair)
 }
 
 // reserved reports whether the same reservation already exists. It returns ErrReserved when another one written before
 // index conflicts with it.
-func (c *Client) reserved(ctx context.Context, n registry.Network, r registry.Reservation, index uint64) (bool, error) {
-	set, _, err := c.reservations(ctx, n)
+func (rs reservationStore) reserved(
+	ctx context.Context, n registry.Network, r registry.Reservation, index uint64,
+) (bool, error) {
+	set, _, err := rs.list(ctx, n)
 	if err != nil {
 		return false, err
 	}
@@ -183,11 +185,12 @@ func (c *Client) reserved(ctx context.Context, n registry.Network, r registry.Re
 }
 
 // RemoveReservation implements registry.Reservations.
-func (c *Client) RemoveReservation(ctx context.Context, network string, subnet netip.Prefix) error {
-	key, err := c.keyCovering(ctx, network, subnet, c.layout.reservation)
+func (rs reservationStore) RemoveReservation(ctx context.Context, network string, subnet netip.Prefix) error {
+	first, err := rs.networks.firstSubnet(ctx, network, subnet)
 	if err == nil {
+		key := rs.kv.keys.reservation(network, first)
 		// The get fails if the key does not exist.
-		_, err = c.kv.transact(ctx,
+		_, err = rs.kv.transact(ctx,
 			&api.KVTxnOp{Verb: api.KVGet, Key: key},
 			&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 	}

@@ -35,7 +35,7 @@ func undoing(ctx context.Context) (context.Context, context.CancelFunc) {
 // before. A caller therefore also marks records that already exist: otherwise the caller that wrote them could delete
 // them again.
 type reserving struct {
-	client  *Client
+	kv      *kv
 	network registry.Network
 	kept    map[string]registry.Reservation // by key
 	mark    uint64                          // the records' flags, unique to this caller
@@ -45,9 +45,9 @@ type reserving struct {
 	began   bool                            // some records may have been written
 }
 
-func (c *Client) reserve(n registry.Network, kept []registry.Reservation) *reserving {
+func newReserving(kv *kv, n registry.Network, kept []registry.Reservation) *reserving {
 	k := &reserving{
-		client:  c,
+		kv:      kv,
 		network: n,
 		kept:    map[string]registry.Reservation{},
 		mark:    1 + rand.Uint64N(1<<53-1), // 53 bits survive any JSON
@@ -56,7 +56,7 @@ func (c *Client) reserve(n registry.Network, kept []registry.Reservation) *reser
 		before:  map[string]bool{},
 	}
 	for _, r := range kept {
-		key := c.layout.reservation(n.Name, r.Subnet)
+		key := kv.keys.reservation(n.Name, r.Subnet)
 		k.kept[key], k.hosts[r.Host()] = r, key
 	}
 	return k
@@ -72,7 +72,7 @@ func (k *reserving) write(ctx context.Context) error {
 		}
 		for part := range slices.Chunk(ops, txnWrites) {
 			k.began = true
-			results, err := k.client.kv.transact(ctx, part...)
+			results, err := k.kv.transact(ctx, part...)
 			if isRefused(err) {
 				break // another caller wrote at the same time
 			}
@@ -116,8 +116,8 @@ func (k *reserving) missing(ctx context.Context) ([]*api.KVTxnOp, error) {
 
 // beside returns the network's reservations by key, if none of them conflicts with a wanted one.
 func (k *reserving) beside(ctx context.Context) (map[string]*api.KVPair, error) {
-	prefix := k.client.layout.reservations(k.network.Name)
-	pairs, _, err := k.client.kv.listSurely(ctx, prefix)
+	prefix := k.kv.keys.reservations(k.network.Name)
+	pairs, _, err := k.kv.listSurely(ctx, prefix)
 	if err != nil {
 		return nil, err
 	}
@@ -148,19 +148,29 @@ func (k *reserving) beside(ctx context.Context) (map[string]*api.KVPair, error) 
 // held returns ErrHeld when a live host holds a slot reserved for another host. Such a host had the slot in an earlier
 // network of the same name.
 func (k *reserving) held(ctx context.Context) error {
-	prefix := k.client.layout.leases(k.network.Name)
-	pairs, _, err := k.client.kv.listSurely(ctx, prefix)
+	prefix := k.kv.keys.leases(k.network.Name)
+	pairs, _, err := k.kv.listSurely(ctx, prefix)
 	if err != nil {
 		return err
 	}
 	for _, pair := range pairs {
-		if r, wanted := k.kept[k.client.layout.reservations(k.network.Name)+pair.Key[len(prefix):]]; wanted {
-			if err := k.client.hinderedBy(k.network, r, pair); err != nil {
+		if r, wanted := k.kept[k.kv.keys.reservations(k.network.Name)+pair.Key[len(prefix):]]; wanted {
+			if err := hinderedBy(k.network, r, prefix, pair); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// hinderedBy returns ErrHeld when the lease in pair, a record below prefix, is that of another live host than the
+// reservation's.
+func hinderedBy(n registry.Network, r registry.Reservation, prefix string, pair *api.KVPair) error {
+	l, err := parseLease(n, prefix, pair)
+	if err != nil {
+		return registry.HinderedUnread(pair.Key, pair.Session)
+	}
+	return r.Hindered(l)
 }
 
 // undo deletes the records that only this call has requested.
@@ -179,7 +189,7 @@ func (k *reserving) undo(ctx context.Context) error {
 
 func (k *reserving) takeBack(ctx context.Context) error {
 	for range reserveTries {
-		pairs, _, err := k.client.kv.listSurely(ctx, k.client.layout.reservations(k.network.Name))
+		pairs, _, err := k.kv.listSurely(ctx, k.kv.keys.reservations(k.network.Name))
 		if err != nil {
 			return err
 		}
@@ -193,7 +203,7 @@ func (k *reserving) takeBack(ctx context.Context) error {
 			return nil
 		}
 		for part := range slices.Chunk(ops, txnWrites) {
-			if _, err := k.client.kv.transact(ctx, part...); isRefused(err) {
+			if _, err := k.kv.transact(ctx, part...); isRefused(err) {
 				break // another caller has requested one since
 			} else if err != nil {
 				return err

@@ -29,17 +29,24 @@ type entitlement struct {
 	ask           []authorization
 }
 
+// rightsChecker asks Consul's ACLs what the token allows.
+type rightsChecker struct {
+	kv    *kv
+	agent consulAgent
+	conn  connection
+}
+
 // Rights returns each rule that an agent needs, by examples/consul/policy.hcl, and whether this client's token grants
 // it, without using the right. It is empty in a Consul without ACLs, where no right can be missing. ErrDenied means
 // that Consul does not know the token.
-func (c *Client) Rights(ctx context.Context, w registry.RequiredRights) ([]registry.Right, error) {
+func (r rightsChecker) Rights(ctx context.Context, w registry.RequiredRights) ([]registry.Right, error) {
 	// A session belongs to the node of the Consul agent that creates it. Where the name of that node may not be read,
 	// sessions are left out.
-	node, err := c.agentNode(ctx)
+	node, err := r.agent.nodeName(ctx)
 	if err != nil && !errors.Is(err, registry.ErrDenied) {
 		return nil, fmt.Errorf("rights: %w", err)
 	}
-	wanted := c.entitlements(w, node)
+	wanted := entitlements(r.kv.keys, w, node)
 	var questions []authorization
 	for _, e := range wanted {
 		questions = append(questions, e.ask...)
@@ -47,7 +54,7 @@ func (c *Client) Rights(ctx context.Context, w registry.RequiredRights) ([]regis
 	var answers []authorization
 	for rest := questions; len(rest) > 0; {
 		n := min(len(rest), maxQuestions)
-		got, err := c.authorize(ctx, rest[:n])
+		got, err := r.authorize(ctx, rest[:n])
 		if err != nil {
 			return nil, fmt.Errorf("rights: %w", err)
 		}
@@ -69,8 +76,8 @@ func (c *Client) Rights(ctx context.Context, w registry.RequiredRights) ([]regis
 }
 
 // entitlements returns the rules that an agent needs.
-func (c *Client) entitlements(w registry.RequiredRights, node string) []entitlement {
-	prefix := c.layout.prefix
+func entitlements(keys layout, w registry.RequiredRights, node string) []entitlement {
+	prefix := keys.prefix
 	rule := func(kind, segment, access string) string {
 		return fmt.Sprintf("%s %q { policy = %q }", kind, segment, access)
 	}
@@ -80,24 +87,27 @@ func (c *Client) entitlements(w registry.RequiredRights, node string) []entitlem
 	readAll := entitlement{
 		rule:    rule("key_prefix", prefix+"/", "read"),
 		purpose: "to read networks, reservations and the leases of all hosts",
-		ask:     []authorization{key("read", c.layout.networks()+markerName)},
+		ask:     []authorization{key("read", keys.networks()+markerName)},
 	}
 	leases := entitlement{rule: rule("key_prefix", prefix+"/leases/", "write"), purpose: "to write this host's lease"}
-	changes := entitlement{rule: rule("key_prefix", prefix+"/changes/", "write"), purpose: "to tell the other hosts of it"}
+	changes := entitlement{
+		rule:    rule("key_prefix", prefix+"/changes/", "write"),
+		purpose: "to tell the other hosts of it",
+	}
 	defines := entitlement{
-		rule:    rule("key_prefix", c.layout.networks(), "write"),
+		rule:    rule("key_prefix", keys.networks(), "write"),
 		purpose: "to define the networks of its configuration",
 	}
 	for _, n := range w.Networks {
 		readAll.ask = append(readAll.ask,
-			key("read", c.layout.network(n)),
-			key("read", c.layout.leases(n)+markerName),
-			key("read", c.layout.reservations(n)+markerName))
-		leases.ask = append(leases.ask, key("write", c.layout.leases(n)+markerName))
-		changes.ask = append(changes.ask, key("write", c.layout.changes(n)+markerName))
+			key("read", keys.network(n)),
+			key("read", keys.leases(n)+markerName),
+			key("read", keys.reservations(n)+markerName))
+		leases.ask = append(leases.ask, key("write", keys.leases(n)+markerName))
+		changes.ask = append(changes.ask, key("write", keys.changes(n)+markerName))
 	}
 	for _, n := range w.Defines {
-		defines.ask = append(defines.ask, key("write", c.layout.network(n)))
+		defines.ask = append(defines.ask, key("write", keys.network(n)))
 	}
 	session := entitlement{rule: rule("session", node, "write"), purpose: "for the session that holds the lease"}
 	if node != "" {
@@ -129,21 +139,22 @@ func (c *Client) entitlements(w registry.RequiredRights, node string) []entitlem
 }
 
 // authorize returns the answers to questions; nil means that this Consul has no ACLs.
-func (c *Client) authorize(ctx context.Context, questions []authorization) ([]authorization, error) {
+func (r rightsChecker) authorize(ctx context.Context, questions []authorization) ([]authorization, error) {
 	body, err := json.Marshal(questions)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithValue(ctx, tokenKey{}, c.kv.token), c.conf.timeout)
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, tokenKey{}, r.kv.token), r.kv.conf.timeout)
 	defer cancel()
-	conf := c.conn.config
+	conf := r.conn.config
 	where := url.URL{
 		Scheme: cmp.Or(conf.Scheme, "http"),
 		Host:   conf.Address,
 		Path:   conf.PathPrefix + "/v1/internal/acl/authorize",
 	}
 	query := url.Values{}
-	for name, value := range map[string]string{"dc": conf.Datacenter, "ns": conf.Namespace, "partition": conf.Partition} {
+	scope := map[string]string{"dc": conf.Datacenter, "ns": conf.Namespace, "partition": conf.Partition}
+	for name, value := range scope {
 		if value != "" {
 			query.Set(name, value)
 		}
@@ -153,7 +164,7 @@ func (c *Client) authorize(ctx context.Context, questions []authorization) ([]au
 	if err != nil {
 		return nil, err
 	}
-	response, err := (&http.Client{Transport: &transport{base: c.conn.base}}).Do(request)
+	response, err := (&http.Client{Transport: &transport{base: r.conn.base}}).Do(request)
 	var status *statusError
 	switch {
 	case errors.As(err, &status) && status.Code == http.StatusUnauthorized: // "ACL support disabled"
@@ -165,7 +176,8 @@ func (c *Client) authorize(ctx context.Context, questions []authorization) ([]au
 	var out []authorization
 	if err := json.NewDecoder(response.Body).Decode(&out); err != nil || len(out) != len(questions) {
 		err = cmp.Or(err, errors.New("some are missing"))
-		return nil, fmt.Errorf("consul's answer about rights cannot be read: %d of %d, %w", len(out), len(questions), err)
+		return nil, fmt.Errorf("consul's answer about rights cannot be read: %d of %d, %w",
+			len(out), len(questions), err)
 	}
 	return out, nil
 }

@@ -28,38 +28,38 @@ const (
 // and any program may deregister them, so each call reads first. When a restore removes the service from the servers,
 // the local agent does not notice for up to two minutes, unless service and check differ from those it has: s.Epoch is
 // part of both.
-func (c *Client) Announce(ctx context.Context, s registry.Service, v registry.Verdict) error {
+func (a consulAgent) Announce(ctx context.Context, s registry.Service, v registry.Verdict) error {
 	wanted := registration(s, v)
-	same, err := c.announced(ctx, wanted)
+	same, err := a.announced(ctx, wanted)
 	if err != nil {
 		return fmt.Errorf("announce service %s: %w", s.ID, err)
 	}
 	if !same {
-		opts, cancel := c.kv.query(ctx, read{})
+		opts, cancel := a.kv.query(ctx, read{})
 		defer cancel()
 		replace := api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(opts.Context())
-		err := c.api.Agent().ServiceRegisterOpts(wanted, replace)
+		err := a.kv.api.Agent().ServiceRegisterOpts(wanted, replace)
 		if err != nil {
 			return fmt.Errorf("register service %s: %w", s.ID, classify(err))
 		}
-		c.logger.Info("service registered", "service", s.Name, "id", s.ID)
+		a.kv.logger.Info("service registered", "service", s.Name, "id", s.ID)
 	}
 	if wanted.Check.TTL == "" {
 		return nil
 	}
-	opts, cancel := c.kv.query(ctx, read{})
+	opts, cancel := a.kv.query(ctx, read{})
 	defer cancel()
-	if err := c.api.Agent().UpdateTTLOpts(wanted.Check.CheckID, v.Output, v.Status, opts); err != nil {
+	if err := a.kv.api.Agent().UpdateTTLOpts(wanted.Check.CheckID, v.Output, v.Status, opts); err != nil {
 		return fmt.Errorf("feed check of service %s: %w", s.ID, classify(err))
 	}
 	return nil
 }
 
 // Withdraw removes the service; if it is absent, that is no error.
-func (c *Client) Withdraw(ctx context.Context, s registry.Service) error {
-	opts, cancel := c.kv.query(ctx, read{})
+func (a consulAgent) Withdraw(ctx context.Context, s registry.Service) error {
+	opts, cancel := a.kv.query(ctx, read{})
 	defer cancel()
-	err := c.api.Agent().ServiceDeregisterOpts(s.ID, opts)
+	err := a.kv.api.Agent().ServiceDeregisterOpts(s.ID, opts)
 	if err != nil && !isNotFound(err) {
 		return fmt.Errorf("deregister service %s: %w", s.ID, classify(err))
 	}
@@ -68,11 +68,11 @@ func (c *Client) Withdraw(ctx context.Context, s registry.Service) error {
 
 // Duplicates returns the services of the local Consul agent that have the same value of one Meta entry as s under
 // another ID.
-func (c *Client) Duplicates(ctx context.Context, s registry.Service, meta string) ([]registry.Service, error) {
-	opts, cancel := c.kv.query(ctx, read{})
+func (a consulAgent) Duplicates(ctx context.Context, s registry.Service, meta string) ([]registry.Service, error) {
+	opts, cancel := a.kv.query(ctx, read{})
 	defer cancel()
 	filter := fmt.Sprintf("Meta[%q] == %q and ID != %q", meta, s.Meta[meta], s.ID)
-	found, err := c.api.Agent().ServicesWithFilterOpts(filter, opts)
+	found, err := a.kv.api.Agent().ServicesWithFilterOpts(filter, opts)
 	if err != nil {
 		return nil, fmt.Errorf("list services: %w", classify(err))
 	}
@@ -81,6 +81,20 @@ func (c *Client) Duplicates(ctx context.Context, s registry.Service, meta string
 		out = append(out, serviceOf(found[id]))
 	}
 	return out, nil
+}
+
+// RegisteredService returns the service with the given ID as the local Consul agent has it, and false when it has none.
+func (a consulAgent) RegisteredService(ctx context.Context, id string) (registry.Service, bool, error) {
+	opts, cancel := a.kv.query(ctx, read{})
+	defer cancel()
+	found, _, err := a.kv.api.Agent().Service(id, opts)
+	if isNotFound(err) {
+		return registry.Service{}, false, nil
+	}
+	if err != nil {
+		return registry.Service{}, false, fmt.Errorf("look up service %s: %w", id, classify(err))
+	}
+	return serviceOf(found), true, nil
 }
 
 // serviceOf returns a service as the local Consul agent has it.
@@ -116,10 +130,10 @@ func registration(s registry.Service, v registry.Verdict) *api.AgentServiceRegis
 }
 
 // announced reports whether the service and its check are registered as wanted.
-func (c *Client) announced(ctx context.Context, wanted *api.AgentServiceRegistration) (bool, error) {
-	opts, cancel := c.kv.query(ctx, read{})
+func (a consulAgent) announced(ctx context.Context, wanted *api.AgentServiceRegistration) (bool, error) {
+	opts, cancel := a.kv.query(ctx, read{})
 	defer cancel()
-	found, _, err := c.api.Agent().Service(wanted.ID, opts)
+	found, _, err := a.kv.api.Agent().Service(wanted.ID, opts)
 	if isNotFound(err) {
 		return false, nil
 	}
@@ -131,7 +145,7 @@ func (c *Client) announced(ctx context.Context, wanted *api.AgentServiceRegistra
 		return false, nil
 	}
 	filter := fmt.Sprintf("ServiceID == %q", wanted.ID)
-	checks, err := c.api.Agent().ChecksWithFilterOpts(filter, opts)
+	checks, err := a.kv.api.Agent().ChecksWithFilterOpts(filter, opts)
 	if err != nil {
 		return false, classify(err)
 	}

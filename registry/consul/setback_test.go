@@ -282,7 +282,7 @@ func TestMissingIsMarked(t *testing.T) {
 func TestCopiesElsewhere(t *testing.T) {
 	s := newStore(t)
 	watcher, n, _, index := watched(t, s, func(c *Config) { c.Audit = 20 * time.Millisecond })
-	key := watcher.layout.leases(n.Name) + "backup/10.5.20.0-24"
+	key := watcher.kv.keys.leases(n.Name) + "backup/10.5.20.0-24"
 	for _, change := range []func(){func() { s.Put(t, key, []byte(`{"version":1}`)) }, func() { s.Delete(t, key) }} {
 		change()
 		set, next, err := watcher.WatchLeases(testContext(t), n, index)
@@ -292,7 +292,7 @@ func TestCopiesElsewhere(t *testing.T) {
 		index = next
 		wantSlot(t, set, 20)
 	}
-	for _, key := range s.Keys(t, watcher.layout.changes(n.Name)) {
+	for _, key := range s.Keys(t, watcher.kv.keys.changes(n.Name)) {
 		if value, _, _ := s.Get(t, key); strings.HasSuffix(key, "_10.5.20.0-24") && string(value) == `{"version":1}` {
 			t.Errorf("%s tells of the copy", key)
 		}
@@ -306,7 +306,7 @@ func TestTrimMovesTheIndex(t *testing.T) {
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	acquire(t, s.open(t), n, 1)
 	w := s.open(t, recent(100*time.Millisecond))
-	prefix := w.layout.changes(n.Name)
+	prefix := w.kv.keys.changes(n.Name)
 	for i := range txnGets + 30 {
 		s.Put(t, fmt.Sprintf("%s%024x_10.5.%d.0-24", prefix, i, i+1), []byte("v"))
 	}

@@ -13,15 +13,15 @@ import (
 // situation returns a consistent view of a network's leases and reservations, and the CreateIndex of the marker of the
 // leases, 0 when it is missing. In a store that was emptied, the slots of hosts that have not returned yet count as
 // taken.
-func (c *Client) situation(
+func (ls leaseStore) situation(
 	ctx context.Context, n registry.Network, claim registry.Claim,
 ) (view registry.Situation, made uint64, err error) {
-	prefix := c.layout.leases(n.Name)
-	f, done := c.followers.use(n.Name)
+	prefix := ls.kv.keys.leases(n.Name)
+	f, done := ls.followers.use(n.Name)
 	defer done()
-	pairs, err := f.readFirst(ctx, c.kv)
+	pairs, err := f.readFirst(ctx, ls.kv)
 	if err == nil && pairs == nil {
-		pairs, _, err = c.kv.list(ctx, prefix, read{consistent: true})
+		pairs, _, err = ls.kv.list(ctx, prefix, read{consistent: true})
 	}
 	if err != nil {
 		return view, 0, err
@@ -40,7 +40,11 @@ func (c *Client) situation(
 		if read.err == nil {
 			set.Leases = append(set.Leases, read.lease)
 		} else if p, err := registry.ParseSubnetKey(pair.Key[len(prefix):]); err == nil {
-			view.Bad = append(view.Bad, registry.BadSlot{Prefix: p, Session: pair.Session, ModifyIndex: pair.ModifyIndex})
+			view.Bad = append(view.Bad, registry.BadSlot{
+				Prefix:      p,
+				Session:     pair.Session,
+				ModifyIndex: pair.ModifyIndex,
+			})
 		}
 	}
 	f.lapses.Observe(n.Name, set.Leases, time.Now())
@@ -55,8 +59,8 @@ func (c *Client) situation(
 		}
 	}
 
-	prefix = c.layout.reservations(n.Name)
-	reserved, _, err := c.reservations(ctx, n)
+	prefix = ls.kv.keys.reservations(n.Name)
+	reserved, _, err := ls.reservations.list(ctx, n)
 	if err != nil {
 		return view, 0, err
 	}

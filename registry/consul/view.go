@@ -197,26 +197,3 @@ func (v *view) update(prefix, key string, pair *api.KVPair) {
 	i, _ := slices.BinarySearchFunc(v.order, r, bySlot)
 	v.order = slices.Insert(v.order, i, r)
 }
-
-// parseLease parses a pair below prefix.
-func parseLease(n registry.Network, prefix string, pair *api.KVPair) (registry.Lease, error) {
-	l, err := registry.ParseLease(n, pair.Key[len(prefix):], pair.Value)
-	if err != nil {
-		return registry.Lease{}, err
-	}
-	return stored(l, pair), nil
-}
-
-// stored returns the lease with Consul's metadata of its record.
-func stored(l registry.Lease, pair *api.KVPair) registry.Lease {
-	l.Session, l.CreateIndex, l.ModifyIndex = pair.Session, pair.CreateIndex, pair.ModifyIndex
-	return l
-}
-
-// maxReason limits the reason why a record was skipped, in bytes: the text may quote the record.
-const maxReason = 300
-
-// badRecord names a record that was skipped, and why.
-func badRecord(key string, err error) registry.BadRecord {
-	return registry.BadRecord{Key: key, Reason: registry.Shorten(err.Error(), maxReason)}
-}

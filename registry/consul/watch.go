@@ -18,15 +18,17 @@ import (
 //
 // After the tree was re-created or restored, leases that are missing from it are returned as last known for
 // Config.Settle, unless their host has written another one by then.
-func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint64) (registry.LeaseSet, uint64, error) {
+func (ls leaseStore) WatchLeases(
+	ctx context.Context, n registry.Network, after uint64,
+) (registry.LeaseSet, uint64, error) {
 	if err := registry.CheckNetworkName(n.Name); err != nil {
 		return registry.LeaseSet{}, 0, fmt.Errorf("watch leases: %w", err)
 	}
-	f, done := c.followers.use(n.Name)
+	f, done := ls.followers.use(n.Name)
 	defer done()
 	var set registry.LeaseSet
 	var index uint64
-	err := f.watch(ctx, c.kv, after, func() { set, index = f.view.leases(n, &f.belief), f.belief.version })
+	err := f.watch(ctx, ls.kv, after, func() { set, index = f.view.leases(n, &f.belief), f.belief.version })
 	if err != nil {
 		return registry.LeaseSet{}, 0, fmt.Errorf("watch leases of network %s: %w", n.Name, err)
 	}
@@ -35,15 +37,18 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 }
 
 // Followed implements registry.Follower.
-func (c *Client) Followed(network string) time.Time {
-	if f := c.followers.find(network); f != nil {
+func (ls leaseStore) Followed(network string) time.Time {
+	if f := ls.followers.find(network); f != nil {
 		return f.lastConfirmed()
 	}
 	return time.Time{}
 }
 
 // Forget implements registry.Follower. Calls in progress continue with what they know.
-func (c *Client) Forget(network string) {
-	c.lost.Forget(network)
-	c.followers.drop(network)
+func (ls leaseStore) Forget(network string) {
+	ls.lost.Forget(network)
+	ls.followers.drop(network)
 }
+
+// SetSettle changes Config.Settle for records that are found missing from then on.
+func (ls leaseStore) SetSettle(d time.Duration) { ls.followers.settle.Store(int64(d)) }

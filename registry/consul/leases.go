@@ -2,7 +2,6 @@ package consul
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -12,12 +11,22 @@ import (
 	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
+// leaseStore claims, keeps and watches the leases of networks.
+type leaseStore struct {
+	kv           *kv
+	sessions     sessionStore
+	networks     networkStore
+	reservations reservationStore
+	lost         *registry.LostLeases
+	followers    *followers
+}
+
 // Renew implements registry.Leases. It is not a Raft write, so no index changes.
-func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
+func (ls leaseStore) Renew(ctx context.Context, l registry.Lease) error {
 	if l.Session == "" {
 		return fmt.Errorf("renew lease %s: %w", l.Subnet(), registry.ErrLeaseLost)
 	}
-	entry, err := c.renewSession(ctx, l.Session)
+	entry, err := ls.sessions.renew(ctx, l.Session)
 	if err != nil {
 		return fmt.Errorf("renew lease %s: %w", l.Subnet(), err)
 	}
@@ -29,36 +38,36 @@ func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
 
 // Release implements registry.Leases. The lease is released once the record is deleted; a session that cannot be
 // destroyed ends by itself without renewals.
-func (c *Client) Release(ctx context.Context, l registry.Lease) error {
-	key := c.layout.lease(l.Network, l.Subnet())
-	if err := c.deleteOwn(ctx, key, l); err != nil {
+func (ls leaseStore) Release(ctx context.Context, l registry.Lease) error {
+	key := ls.kv.keys.lease(l.Network, l.Subnet())
+	if err := ls.deleteOwn(ctx, key, l); err != nil {
 		return fmt.Errorf("release lease %s: %w", l.Subnet(), err)
 	}
 	if l.Session == "" {
 		return nil
 	}
-	c.discardSession(ctx, l.Session)
+	ls.sessions.discard(ctx, l.Session)
 	return nil
 }
 
 // deleteOwn deletes the record if our session holds it, or if it is ours and lapsed, and otherwise leaves it alone.
-func (c *Client) deleteOwn(ctx context.Context, key string, l registry.Lease) error {
+func (ls leaseStore) deleteOwn(ctx context.Context, key string, l registry.Lease) error {
 	if l.Session != "" {
-		_, err := c.commit(ctx, l.Network, key, nil, 0,
+		_, err := ls.kv.commit(ctx, l.Network, key, nil, 0,
 			&api.KVTxnOp{Verb: api.KVCheckSession, Key: key, Session: l.Session},
 			&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 		if !isRefused(err) {
 			return err
 		}
 	}
-	pair, _, err := c.kv.get(ctx, key, read{consistent: true})
+	pair, _, err := ls.kv.get(ctx, key, read{consistent: true})
 	if err != nil {
 		return err
 	}
 	if pair == nil || pair.Session != "" || registry.NodeIDOf(pair.Value) != l.NodeID {
 		return nil
 	}
-	_, err = c.commit(ctx, l.Network, key, nil, 0,
+	_, err = ls.kv.commit(ctx, l.Network, key, nil, 0,
 		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: pair.ModifyIndex},
 		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 	if isRefused(err) {
@@ -68,14 +77,15 @@ func (c *Client) deleteOwn(ctx context.Context, key string, l registry.Lease) er
 }
 
 // Revoke implements registry.Leases.
-func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix) error {
-	key, err := c.keyCovering(ctx, network, subnet, c.layout.lease)
+func (ls leaseStore) Revoke(ctx context.Context, network string, subnet netip.Prefix) error {
+	first, err := ls.networks.firstSubnet(ctx, network, subnet)
 	if isRefused(err) {
 		err = registry.ErrLeaseNotFound
 	}
 	if err == nil {
+		key := ls.kv.keys.lease(network, first)
 		for range revokeTries {
-			if err = c.revokeOnce(ctx, network, key); !isRefused(err) {
+			if err = ls.revokeOnce(ctx, network, key); !isRefused(err) {
 				break
 			}
 		}
@@ -93,8 +103,8 @@ func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix
 const revokeTries = 5
 
 // revokeOnce removes the current record at key.
-func (c *Client) revokeOnce(ctx context.Context, network, key string) error {
-	pair, _, err := c.kv.get(ctx, key, read{consistent: true})
+func (ls leaseStore) revokeOnce(ctx context.Context, network, key string) error {
+	pair, _, err := ls.kv.get(ctx, key, read{consistent: true})
 	if err != nil {
 		return err
 	}
@@ -105,42 +115,19 @@ func (c *Client) revokeOnce(ctx context.Context, network, key string) error {
 	if len(value) > registry.MaxRecordSize {
 		value = nil
 	}
-	_, err = c.commit(ctx, network, key, value, changelog.FlagRevoked,
+	_, err = ls.kv.commit(ctx, network, key, value, changelog.FlagRevoked,
 		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: pair.ModifyIndex},
 		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 	return err
 }
 
-// keyCovering returns the key of the slot that has subnet as one of its subnets. A subnet that is not in the network's
-// plan, or whose network does not exist, is used as it is.
-func (c *Client) keyCovering(
-	ctx context.Context, network string, subnet netip.Prefix, keyOf func(string, netip.Prefix) string,
-) (string, error) {
-	if err := registry.CheckNetworkName(network); err != nil {
-		return "", err
-	}
-	if !subnet.IsValid() {
-		return "", &refusedError{reasons: []string{"not a subnet"}} // which no record can have
-	}
-	n, err := c.Network(ctx, network)
-	switch {
-	case err == nil:
-		if slot, err := n.Plan.Slot(subnet); err == nil {
-			subnet = n.Plan.Subnets(slot)[0]
-		}
-	case !errors.Is(err, registry.ErrNetworkNotFound) && !errors.Is(err, registry.ErrInvalid):
-		return "", err
-	}
-	return keyOf(network, subnet), nil
-}
-
 // Expire implements registry.Leases.
-func (c *Client) Expire(ctx context.Context, l registry.Lease) error {
+func (ls leaseStore) Expire(ctx context.Context, l registry.Lease) error {
 	if l.Held() {
 		return fmt.Errorf("expire lease %s: %w: it is held", l.Subnet(), registry.ErrConflict)
 	}
-	key := c.layout.lease(l.Network, l.Subnet())
-	_, err := c.commit(ctx, l.Network, key, nil, 0,
+	key := ls.kv.keys.lease(l.Network, l.Subnet())
+	_, err := ls.kv.commit(ctx, l.Network, key, nil, 0,
 		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: l.ModifyIndex},
 		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 	if isRefused(err) {
@@ -154,31 +141,31 @@ func (c *Client) Expire(ctx context.Context, l registry.Lease) error {
 
 // WatchLease implements registry.Leases. Unlike a list, a read of one key fails when the right is missing, so "no such
 // lease" is certain.
-func (c *Client) WatchLease(
+func (ls leaseStore) WatchLease(
 	ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64,
 ) (registry.Lease, uint64, error) {
 	slot, err := n.Plan.Slot(subnet)
 	if err != nil {
 		return registry.Lease{}, 0, fmt.Errorf("watch lease: %w", err)
 	}
-	key := c.layout.lease(n.Name, n.Plan.Subnets(slot)[0])
+	key := ls.kv.keys.lease(n.Name, n.Plan.Subnets(slot)[0])
 	var pair *api.KVPair
-	index, err := c.kv.awaitIndex(ctx, key, after, func(r read) (index uint64, err error) {
-		pair, index, err = c.kv.getSurely(ctx, key, r)
+	index, err := ls.kv.awaitIndex(ctx, key, after, func(r read) (index uint64, err error) {
+		pair, index, err = ls.kv.getSurely(ctx, key, r)
 		return index, err
 	})
 	if err != nil {
 		return registry.Lease{}, 0, fmt.Errorf("watch lease %s: %w", subnet, err)
 	}
 	if pair == nil {
-		reason, err := c.reasonGone(ctx, n.Name, key)
+		reason, err := ls.kv.reasonGone(ctx, n.Name, key)
 		if err != nil {
-			c.kv.doubts.add(key)
+			ls.kv.doubts.add(key)
 			return registry.Lease{}, 0, fmt.Errorf("watch lease %s: %w", subnet, err)
 		}
 		return registry.Lease{}, index, fmt.Errorf("lease %s of network %s: %w", subnet, n.Name, reason)
 	}
-	l, err := parseLease(n, c.layout.leases(n.Name), pair)
+	l, err := parseLease(n, ls.kv.keys.leases(n.Name), pair)
 	if err != nil {
 		return registry.Lease{}, index, fmt.Errorf("lease %s: %w", key, err)
 	}

@@ -240,7 +240,7 @@ func TestSecondRecord(t *testing.T) {
 		}
 		session := l.Session
 		if !sameSession {
-			if session, err = s.open(t).createSession(testContext(t), n.Name, c); err != nil {
+			if session, err = s.open(t).sessionStore.create(testContext(t), n.Name, c); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -262,7 +262,7 @@ func TestReleaseLapsed(t *testing.T) {
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	c := s.open(t)
-	key := func(l registry.Lease) string { return c.layout.lease(n.Name, l.Subnet()) }
+	key := func(l registry.Lease) string { return c.kv.keys.lease(n.Name, l.Subnet()) }
 	l := acquire(t, c, n, 0)
 	s.EndSession(t, l.Session)
 	if err := c.Release(testContext(t), l); err != nil {

@@ -7,34 +7,41 @@ import (
 	"net/netip"
 )
 
+// consulAgent is the Consul agent to which the client sends its requests. It has a node's name, and services that are
+// registered with it.
+type consulAgent struct {
+	kv   *kv
+	host string // as in connection
+}
+
 // NodeName implements registry.NodeNamer. It returns the name of the Consul agent's node when that agent is on this
 // host, that is, behind a unix socket, a loopback address, or an address of one of this host's interfaces.
-func (c *Client) NodeName(ctx context.Context) (string, error) {
-	local, err := c.onThisHost(ctx)
+func (a consulAgent) NodeName(ctx context.Context) (string, error) {
+	local, err := a.onThisHost(ctx)
 	if err != nil || !local {
 		return "", err
 	}
-	name, err := c.agentNode(ctx)
+	name, err := a.nodeName(ctx)
 	if err != nil {
 		return "", fmt.Errorf("consul node name: %w", err)
 	}
 	return name, nil
 }
 
-// agentNode returns the name of the Consul agent's node, wherever that agent runs.
-func (c *Client) agentNode(ctx context.Context) (string, error) {
-	opts, cancel := c.kv.query(ctx, read{})
+// nodeName returns the name of the agent's node, on whichever host that is.
+func (a consulAgent) nodeName(ctx context.Context) (string, error) {
+	opts, cancel := a.kv.query(ctx, read{})
 	defer cancel()
 	var self map[string]map[string]any
-	if _, err := c.api.Raw().Query("/v1/agent/self", &self, opts); err != nil {
+	if _, err := a.kv.api.Raw().Query("/v1/agent/self", &self, opts); err != nil {
 		return "", classify(err)
 	}
 	name, _ := self["Config"]["NodeName"].(string)
 	return name, nil
 }
 
-func (c *Client) onThisHost(ctx context.Context) (bool, error) {
-	host := c.conn.host
+func (a consulAgent) onThisHost(ctx context.Context) (bool, error) {
+	host := a.host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}

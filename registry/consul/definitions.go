@@ -1,0 +1,232 @@
+package consul
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// PutNetwork implements registry.Networks. The token needs the right to write below networks/. Without the right to
+// write below leases/ and changes/, the first host that acquires a lease creates the marker and the watermark there.
+func (ns networkStore) PutNetwork(ctx context.Context, n registry.Network, kept ...registry.Reservation) error {
+	if err := ns.put(ctx, n, kept); err != nil {
+		return fmt.Errorf("put network %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+func (ns networkStore) put(ctx context.Context, n registry.Network, kept []registry.Reservation) error {
+	plan, err := n.Plan.Normalize()
+	if err != nil {
+		return err
+	}
+	n.Plan = plan
+	value, err := registry.FormatNetwork(n)
+	if err != nil {
+		return err
+	}
+	if kept, err = registry.CheckKept(n, kept); err != nil {
+		return err
+	}
+	if len(kept) == 0 {
+		return ns.write(ctx, n, value)
+	}
+	switch _, err := ns.Network(ctx, n.Name); {
+	case err == nil:
+		return registry.ErrNetworkExists
+	case !errors.Is(err, registry.ErrNetworkNotFound):
+		return err
+	}
+	k := newReserving(ns.kv, n, kept)
+	open := false // whether the definition was written is not known
+	if err = k.write(ctx); err == nil {
+		err = ns.write(ctx, n, value)
+		open = errors.Is(err, registry.ErrUnavailable) || errors.Is(err, context.Canceled)
+	}
+	if err != nil && !open {
+		err = errors.Join(err, k.undo(ctx))
+	}
+	return err
+}
+
+// write stores value, the definition n.
+func (ns networkStore) write(ctx context.Context, n registry.Network, value []byte) error {
+	keys := ns.kv.keys
+	// Markers come first, so a reader that sees the network can trust its trees.
+	if _, err := ns.kv.ensureMarker(ctx, keys.networks()); err != nil {
+		return err
+	}
+	if _, err := ns.kv.ensureMarker(ctx, keys.leases(n.Name)); err != nil && !errors.Is(err, registry.ErrDenied) {
+		return err
+	}
+	if err := ns.kv.ensureWatermark(ctx, keys.changes(n.Name)); err != nil && !errors.Is(err, registry.ErrDenied) {
+		return err
+	}
+	key, version := keys.network(n.Name), n.ModifyIndex
+	switch version {
+	case registry.Absent:
+		version = 0 // Consul's value for the same
+	case 0:
+		pair, _, err := ns.kv.get(ctx, key, read{})
+		if err != nil {
+			return err
+		}
+		deleted := &registry.DeletedError{}
+		if _, err := parseNetworkPair(n.Name, pair); errors.As(err, &deleted) {
+			version = deleted.ModifyIndex
+		}
+	}
+	opts, cancel := ns.kv.write(ctx)
+	defer cancel()
+	ok, _, err := ns.kv.api.KV().CAS(&api.KVPair{Key: key, Value: value, ModifyIndex: version}, opts)
+	switch {
+	case err != nil:
+		err = classify(err)
+		// The write may have taken place nevertheless, and a caller that tries again must not fail because of its own
+		// write.
+		if errors.Is(err, registry.ErrUnavailable) {
+			pair, _, readErr := ns.kv.get(ctx, key, read{consistent: true})
+			if readErr == nil && pair != nil && bytes.Equal(pair.Value, value) {
+				return nil
+			}
+		}
+		return fmt.Errorf("write %s: %w", key, err)
+	case !ok && n.ModifyIndex == 0:
+		return registry.ErrNetworkExists
+	case !ok:
+		return registry.ErrConflict
+	}
+	return nil
+}
+
+// deleteTries is the number of times a deletion is tried when the record is changed at the same time.
+const deleteTries = 5
+
+// DeleteNetwork implements registry.Networks. It needs the right to write below
+// networks/ and reservations/, and to read leases/.
+func (ns networkStore) DeleteNetwork(ctx context.Context, name string) error {
+	err := registry.CheckNetworkName(name)
+	if err == nil {
+		for range deleteTries {
+			if err = ns.deleteOnce(ctx, name); !isRefused(err) {
+				break
+			}
+		}
+	}
+	if isRefused(err) {
+		err = fmt.Errorf("%w: %w", registry.ErrConflict, err)
+	}
+	if err != nil {
+		return fmt.Errorf("delete network %s: %w", name, err)
+	}
+	ns.purgeDeletions(ctx)
+	return nil
+}
+
+// deleteOnce makes one attempt to delete a network. A *refusedError means that the record was changed at the same time.
+func (ns networkStore) deleteOnce(ctx context.Context, name string) error {
+	if _, err := ns.kv.ensureMarker(ctx, ns.kv.keys.networks()); err != nil {
+		return err
+	}
+	key, prefix := ns.kv.keys.network(name), ns.kv.keys.reservations(name)
+	pair, _, err := ns.kv.get(ctx, key, read{consistent: true})
+	if err != nil {
+		return err
+	}
+	check := &api.KVTxnOp{Verb: api.KVCheckNotExists, Key: key}
+	if pair != nil {
+		check = &api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: pair.ModifyIndex}
+	}
+	removal := &api.KVTxnOp{Verb: api.KVDeleteTree, Key: prefix}
+
+	_, defined := parseNetworkPair(name, pair)
+	if errors.Is(defined, registry.ErrNetworkNotFound) {
+		leases := 0
+		if pair == nil {
+			if leases, err = ns.countRecords(ctx, ns.kv.keys.leases(name)); err != nil {
+				return err
+			}
+		}
+		if leases == 0 {
+			switch kept, err := ns.countRecords(ctx, prefix); {
+			case err != nil:
+				return err
+			case kept == 0:
+				return defined
+			}
+			_, err = ns.kv.transact(ctx, check, removal)
+			return err
+		}
+	}
+	value, err := registry.FormatDeletion(registry.Deletion{Network: name, Time: time.Now()})
+	if err != nil {
+		return err
+	}
+	_, err = ns.kv.transact(ctx, check, &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value}, removal)
+	return err
+}
+
+// PutDeletion implements registry.Networks. It needs the right to write below
+// networks/.
+func (ns networkStore) PutDeletion(ctx context.Context, d registry.Deletion) error {
+	if err := ns.putDeletion(ctx, d); err != nil {
+		return fmt.Errorf("put back the deletion of network %s: %w", d.Network, err)
+	}
+	return nil
+}
+
+func (ns networkStore) putDeletion(ctx context.Context, d registry.Deletion) error {
+	if err := registry.CheckNetworkName(d.Network); err != nil {
+		return err
+	}
+	value, err := registry.FormatDeletion(d)
+	if err != nil {
+		return err
+	}
+	if _, err := ns.kv.ensureMarker(ctx, ns.kv.keys.networks()); err != nil {
+		return err
+	}
+	created, err := ns.kv.ensureKey(ctx, ns.kv.keys.network(d.Network), string(value))
+	if err == nil && !created {
+		err = registry.ErrConflict
+	}
+	return err
+}
+
+// countRecords returns how many records there are below a prefix, usable or not.
+func (ns networkStore) countRecords(ctx context.Context, prefix string) (int, error) {
+	pairs, _, err := ns.kv.listSurely(ctx, prefix)
+	return len(slices.DeleteFunc(pairs, func(p *api.KVPair) bool { return p.Key == prefix+markerName })), err
+}
+
+// purgeDeletions removes the records of old deletions whose networks have no leases any more. A record that it cannot
+// remove stays until the next deletion.
+func (ns networkStore) purgeDeletions(ctx context.Context) {
+	set, _, err := ns.list(ctx, read{})
+	if err != nil {
+		ns.kv.logger.Debug("records of old deletions stay", "error", err)
+		return
+	}
+	for _, d := range set.Deleted {
+		if time.Since(d.Time) < registry.DeletionKept {
+			continue
+		}
+		leases, err := ns.countRecords(ctx, ns.kv.keys.leases(d.Network))
+		if err == nil && leases == 0 {
+			key := ns.kv.keys.network(d.Network)
+			_, err = ns.kv.transact(ctx,
+				&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: d.ModifyIndex},
+				&api.KVTxnOp{Verb: api.KVDelete, Key: key})
+		}
+		if err != nil {
+			ns.kv.logger.Debug("record of an old deletion stays", "network", d.Network, "error", err)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package consul
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// parseNetworkPair parses the record of a network; pair is nil when there is none.
+func parseNetworkPair(name string, pair *api.KVPair) (registry.Network, error) {
+	if pair == nil {
+		return registry.Network{}, registry.ErrNetworkNotFound
+	}
+	n, err := registry.ParseNetwork(name, pair.Value)
+	deleted := &registry.DeletedError{}
+	if errors.As(err, &deleted) {
+		deleted.CreateIndex, deleted.ModifyIndex = pair.CreateIndex, pair.ModifyIndex
+	}
+	if err != nil {
+		return registry.Network{}, err
+	}
+	n.CreateIndex, n.ModifyIndex = pair.CreateIndex, pair.ModifyIndex
+	return n, nil
+}
+
+// parseLease parses a pair below prefix.
+func parseLease(n registry.Network, prefix string, pair *api.KVPair) (registry.Lease, error) {
+	l, err := registry.ParseLease(n, pair.Key[len(prefix):], pair.Value)
+	if err != nil {
+		return registry.Lease{}, err
+	}
+	return stored(l, pair), nil
+}
+
+// stored returns the lease with Consul's metadata of its record.
+func stored(l registry.Lease, pair *api.KVPair) registry.Lease {
+	l.Session, l.CreateIndex, l.ModifyIndex = pair.Session, pair.CreateIndex, pair.ModifyIndex
+	return l
+}
+
+// maxReason limits the reason why a record was skipped, in bytes: the text may quote the record.
+const maxReason = 300
+
+// badRecord names a record that was skipped, and why.
+func badRecord(key string, err error) registry.BadRecord {
+	reason := err.Error()
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
+	}
+	return registry.BadRecord{Key: key, Reason: reason}
+}

@@ -1,0 +1,129 @@
+package consul
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// The range of session TTLs that Consul accepts.
+const (
+	minTTL = 10 * time.Second
+	maxTTL = 24 * time.Hour
+)
+
+// lockDelay is as short as the API can express: it omits 0, which Consul reads as 15 s. A longer delay would keep a
+// host from its own slot after its session ended.
+const lockDelay = time.Millisecond
+
+// cleanupTimeout limits the cleanup after an error, which runs on its own context.
+const cleanupTimeout = 3 * time.Second
+
+// sessionStore makes requests about the sessions of hosts.
+type sessionStore struct{ kv *kv }
+
+// list returns all sessions that the token may see.
+func (ss sessionStore) list(ctx context.Context) ([]*api.SessionEntry, error) {
+	opts, cancel := ss.kv.query(ctx, read{consistent: true})
+	defer cancel()
+	entries, _, err := ss.kv.api.Session().List(opts)
+	if err != nil {
+		return nil, fmt.Errorf("list sessions: %w", classify(err))
+	}
+	return entries, nil
+}
+
+// Holders implements registry.Networks.
+func (ss sessionStore) Holders(ctx context.Context, network string) ([]registry.Holder, error) {
+	entries, err := ss.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	prefix := ss.kv.keys.session(network, "")
+	var out []registry.Holder
+	for _, s := range entries {
+		if node, ok := strings.CutPrefix(s.Name, prefix); ok && node != "" {
+			out = append(out, registry.Holder{Node: node, Session: s.ID, CreateIndex: s.CreateIndex})
+		}
+	}
+	slices.SortFunc(out, func(a, b registry.Holder) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Session, b.Session))
+	})
+	return out, nil
+}
+
+// create creates a session for one agent in one network. The session has no checks: with the default check, a failure
+// of the node for five seconds would end it.
+func (ss sessionStore) create(ctx context.Context, network string, claim registry.Claim) (string, error) {
+	opts, cancel := ss.kv.write(ctx)
+	defer cancel()
+	id, _, err := ss.kv.api.Session().CreateNoChecks(&api.SessionEntry{
+		Name:      ss.kv.keys.session(network, claim.Node),
+		Behavior:  api.SessionBehaviorRelease,
+		LockDelay: lockDelay,
+		TTL:       claim.TTL.String(),
+	}, opts)
+	if err != nil {
+		return "", fmt.Errorf("create session: %w", classify(err))
+	}
+	return id, nil
+}
+
+// renew extends the session by another TTL. The entry is nil when the session has ended. Consul reports that with 404,
+// but so does a newly elected leader that has not applied its log yet, so renew confirms a 404 with a consistent read.
+func (ss sessionStore) renew(ctx context.Context, id string) (*api.SessionEntry, error) {
+	opts, cancel := ss.kv.write(ctx)
+	defer cancel()
+	entry, _, err := ss.kv.api.Session().Renew(id, opts)
+	if err != nil {
+		return nil, fmt.Errorf("renew session %s: %w", id, classify(err))
+	}
+	if entry == nil {
+		if there, err := ss.find(ctx, id); err != nil || there != nil {
+			err = cmp.Or(err, uncertain("it was not found, and then it was"))
+			return nil, fmt.Errorf("renew session %s: %w", id, err)
+		}
+	}
+	return entry, nil
+}
+
+// find reads one session consistently and returns nil when there is none.
+func (ss sessionStore) find(ctx context.Context, id string) (*api.SessionEntry, error) {
+	opts, cancel := ss.kv.query(ctx, read{consistent: true})
+	defer cancel()
+	entry, _, err := ss.kv.api.Session().Info(id, opts)
+	return entry, classify(err)
+}
+
+// destroy ends a session. If the session has already ended, that is no error.
+func (ss sessionStore) destroy(ctx context.Context, id string) error {
+	opts, cancel := ss.kv.write(ctx)
+	defer cancel()
+	if _, err := ss.kv.api.Session().Destroy(id, opts); err != nil {
+		return fmt.Errorf("destroy session %s: %w", id, classify(err))
+	}
+	return nil
+}
+
+// discard ends a session that holds no lock, even if ctx has ended. If that fails, the session expires within twice its
+// TTL.
+func (ss sessionStore) discard(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	if err := ss.destroy(ctx, id); err != nil {
+		ss.kv.logger.Warn("unused consul session not destroyed", "session", id, "error", err)
+	}
+}
+
+// fits reports whether a live session can be used unchanged for the claim.
+func fits(entry *api.SessionEntry, claim registry.Claim) bool {
+	ttl, err := time.ParseDuration(entry.TTL)
+	return err == nil && ttl == claim.TTL && entry.Behavior == api.SessionBehaviorRelease && len(entry.NodeChecks) == 0
+}
