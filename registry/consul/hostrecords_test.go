@@ -49,12 +49,12 @@ func TestHostRecords(t *testing.T) {
 	// A host with another node id but the same name holds this one.
 	twin := claim(1)
 	twin.NodeID, twin.PublicIPs = "id-twin", []netip.Addr{netip.MustParseAddr("192.0.2.99")}
-	s.Put(t, s.prefix+"/leases/one/10.5.99.0-24", []byte(`{"node":"host-1","node_id":"id-twin","public_ips":["192.0.2.99"]}`))
+	s.Put(t, s.prefix+"/leases/one/10.7.99.0-24", []byte(`{"node":"host-1","node_id":"id-twin","public_ips":["192.0.2.99"]}`))
 	locked, err := c.sessionStore.create(ctx, "one", twin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair, _, err := s.admin.KV().Get(s.prefix+"/leases/one/10.5.99.0-24", nil)
+	pair, _, err := s.admin.KV().Get(s.prefix+"/leases/one/10.7.99.0-24", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,11 +66,11 @@ func TestHostRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Put(t, s.prefix+"/leases/one/junk", []byte(`{"node_id":"id-1"}`))
-	s.Put(t, s.prefix+"/leases/one/10.5.98.0-24", []byte(`{"node_id":"id-1","mtu":"no number"}`))
+	s.Put(t, s.prefix+"/leases/one/10.7.98.0-24", []byte(`{"node_id":"id-1","mtu":"no number"}`))
 
 	me := registry.Host{Node: "host-1", NodeID: "id-1"}
 	all := []string{
-		"one 10.5.98.0/24 id-1 lapsed", "one 10.5.99.0/24 id-twin held", "one " + held.Subnet().String() + " id-1 held",
+		"one 10.7.98.0/24 id-1 lapsed", "one 10.7.99.0/24 id-twin held", "one " + held.Subnet().String() + " id-1 held",
 		"session one/host-1", "two " + gone.Subnet().String() + " id-1 held",
 	}
 	of := func(network string, h registry.Host) []string {
@@ -123,7 +123,7 @@ func TestHostRecords(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if diff := cmp.Diff([]string{"one 10.5.99.0/24 id-twin held"}, of("", me)); diff != "" {
+	if diff := cmp.Diff([]string{"one 10.7.99.0/24 id-twin held"}, of("", me)); diff != "" {
 		t.Errorf("afterwards (-want +got):\n%s", diff)
 	}
 }
