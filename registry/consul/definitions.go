@@ -45,12 +45,12 @@ func (ns networkStore) put(ctx context.Context, n registry.Network, kept []regis
 		return err
 	}
 	k := newReserving(ns.kv, n, kept)
-	open := false // whether the definition was written is not known
+	mayBeWritten := false // whether the definition was written is not known
 	if err = k.write(ctx); err == nil {
 		err = ns.write(ctx, n, value)
-		open = errors.Is(err, registry.ErrUnavailable) || errors.Is(err, context.Canceled)
+		mayBeWritten = errors.Is(err, registry.ErrUnavailable) || errors.Is(err, context.Canceled)
 	}
-	if err != nil && !open {
+	if err != nil && !mayBeWritten {
 		err = errors.Join(err, k.undo(ctx))
 	}
 	return err

@@ -2,7 +2,6 @@ package consul
 
 import (
 	"errors"
-	"strings"
 
 	"github.com/hashicorp/consul/api"
 
@@ -46,9 +45,5 @@ const maxReason = 300
 
 // badRecord names a record that was skipped, and why.
 func badRecord(key string, err error) registry.BadRecord {
-	reason := err.Error()
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
-	}
-	return registry.BadRecord{Key: key, Reason: reason}
+	return registry.BadRecord{Key: key, Reason: registry.Shorten(err.Error(), maxReason)}
 }
