@@ -47,10 +47,6 @@ func blockingOptionsOf(r *http.Request) (blockingOptions, error) {
 	return out, nil
 }
 
-// errMoved says that the network of a query is no longer where the query looks for it, so that the query has to be made
-// again.
-var errMoved = errors.New("this host joins or leaves the network just now: ask again")
-
 // blockingReads answers reads that may wait for a change.
 type blockingReads struct {
 	responder

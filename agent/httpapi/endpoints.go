@@ -6,12 +6,6 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// endpoint is one entry of the API.
-type endpoint struct {
-	pattern string // of http.ServeMux, such as "GET /v1/networks"
-	handler http.HandlerFunc
-}
-
 // newEndpoints returns all endpoints.
 func (s *Server) newEndpoints() []endpoint {
 	d := directory{agent: s.o.Agent, store: s.o.Registry}

@@ -7,21 +7,9 @@ package httpapi
 
 import (
 	"context"
-	"fmt"
-	"net/netip"
-	"sync/atomic"
-
-	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/agent/health"
-	"github.com/lenonet/leno/agent/logging"
-	"github.com/lenonet/leno/agent/query"
-	"github.com/lenonet/leno/agent/retry"
-	"github.com/lenonet/leno/agent/telemetry"
-	"github.com/lenonet/leno/agent/ui"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -122,62 +110,3 @@ type Resumed struct {
 	Leases     []registry.Lease // of the other hosts at least
 	Lease      registry.Lease   // of this host
 }
-
-// Options are what a Server needs. Agent, Registry, Health, Telemetry and NewLoop are required.
-type Options struct {
-	Agent     Agent
-	Logs      *logging.Log
-	Registry  registry.Registry // under the agent's own token
-	Backends  map[string]backend.Type
-	Health    *health.Board
-	Telemetry *telemetry.Telemetry
-	NewLoop   func() *retry.Loop // paces reads of the store that fail
-	Limits    Limits             // zero for DefaultLimits
-
-	// Named is closed once the node name is known.
-	Named <-chan struct{}
-
-	// LookupName returns the full name of a host, such as web1.example.org for web1, with its addresses.
-	LookupName func(ctx context.Context, name string) (full string, addrs []netip.Addr, err error)
-}
-
-// A Server serves the API.
-type Server struct {
-	o            Options
-	log          hclog.Logger
-	respond      responder
-	cache        *query.Cache
-	endpoints    []endpoint
-	page         *statusPage
-	certificates certificates
-	names        hostNames
-	waiting      atomic.Int64 // requests that wait for a change
-}
-
-// New returns a Server. It touches nothing outside the process.
-func New(o Options) (*Server, error) {
-	renderer, err := ui.New()
-	if err != nil {
-		return nil, fmt.Errorf("status page: %w", err)
-	}
-	if o.Limits == (Limits{}) {
-		o.Limits = DefaultLimits()
-	}
-	if o.LookupName == nil {
-		o.LookupName = lookupName
-	}
-	log := o.Logs.Logger()
-	s := &Server{
-		o:       o,
-		log:     log,
-		respond: responder{log},
-		cache:   query.New(o.NewLoop, o.Limits.Readers),
-		names:   hostNames{agent: o.Agent, lookup: o.LookupName, named: o.Named},
-	}
-	s.endpoints = s.newEndpoints()
-	s.page = &statusPage{s, renderer}
-	return s, nil
-}
-
-// Waiting returns how many requests wait for a change.
-func (s *Server) Waiting() int { return int(s.waiting.Load()) }

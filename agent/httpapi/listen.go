@@ -19,35 +19,6 @@ import (
 	"github.com/lenonet/leno/agent/config"
 )
 
-// Limits are what clients may ask of the server. A request beyond them is refused with a reason where a reason can be
-// sent. /healthz and /readyz always answer.
-type Limits struct {
-	Body        int64         // bytes of a request's body
-	Header      int           // bytes of a request's line and header
-	HeaderTime  time.Duration // for a request's header, and for TLS
-	RequestTime time.Duration // for a request, and as long again for its answer; not for reads that wait
-	BodyDrain   time.Duration // for the rest of a request that was answered before it was read
-	Idle        time.Duration // that a connection stays open without a request
-	Connections int           // at once; one more closes the oldest of those without a request being answered
-	Requests    int           // being answered at once; fewer than Connections
-	Readers     int           // waiting at once; they count as requests, too
-}
-
-// DefaultLimits returns the limits of an agent.
-func DefaultLimits() Limits {
-	return Limits{
-		Body:        1 << 20,
-		Header:      64 << 10,
-		HeaderTime:  10 * time.Second,
-		RequestTime: 30 * time.Second,
-		BodyDrain:   time.Second,
-		Idle:        2 * time.Minute,
-		Connections: 2000,
-		Requests:    1500,
-		Readers:     1000,
-	}
-}
-
 // ShutdownTimeout is how long running requests may take when the server stops.
 const ShutdownTimeout = 5 * time.Second
 
@@ -99,6 +70,20 @@ func (s *Server) Listen(ctx context.Context, c config.HTTP) (net.Listener, error
 		return nil, err
 	}
 	return s.certificates.secure(l), nil
+}
+
+// PrepareTLS reads the certificates' files again and returns a function that puts them in force. A reload may change
+// their content, but not their names.
+func (s *Server) PrepareTLS(ctx context.Context, t config.TLS) (commit func(), err error) {
+	read, err := readCertificates(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		if read != nil {
+			s.certificates.current.Store(read)
+		}
+	}, nil
 }
 
 // Serve answers requests until ctx ends. It closes the listener.

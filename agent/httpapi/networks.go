@@ -85,14 +85,6 @@ func (h networkHandlers) network(n registry.Network) api.Network {
 	return out
 }
 
-func skipped(bad []registry.BadRecord) []api.Skipped {
-	out := []api.Skipped{}
-	for _, b := range bad {
-		out = append(out, api.Skipped(b.Shortened()))
-	}
-	return out
-}
-
 // networkBody is the body of a request about a network.
 type networkBody struct {
 	api.Network

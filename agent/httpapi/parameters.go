@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"strings"
 
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -71,4 +73,17 @@ func readBody(r *http.Request, v any) error {
 		return bodyError(err)
 	}
 	return nil
+}
+
+// bodyError returns the error about a body that could not be read.
+func bodyError(err error) error {
+	var large *http.MaxBytesError
+	var slow net.Error
+	switch {
+	case errors.As(err, &large):
+		return statusError(http.StatusRequestEntityTooLarge, "request body: larger than %d bytes", large.Limit)
+	case errors.As(err, &slow) && slow.Timeout():
+		return &api.Error{Code: http.StatusRequestTimeout, Message: "request body: it did not come in time"}
+	}
+	return badRequest("request body: %v", err)
 }

@@ -4,7 +4,6 @@ import (
 	"compress/gzip"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -15,14 +14,9 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/gzhttp"
-
-	"github.com/lenonet/leno/api"
 )
 
 const requestIDHeader = "X-Request-Id"
-
-// minGzip is the size in bytes from which answers are compressed. A smaller one fits in a packet or two anyway.
-const minGzip = 1400
 
 // goodRequestID matches the ids that are taken over from a caller, such as "7c9e6679-7425".
 var goodRequestID = regexp.MustCompile(`^[A-Za-z0-9._:/=+-]{1,64}$`)
@@ -151,17 +145,4 @@ func (s *Server) withLimits(next http.Handler) http.Handler {
 		r.Body = http.MaxBytesReader(w, r.Body, s.o.Limits.Body)
 		next.ServeHTTP(w, r)
 	})
-}
-
-// bodyError returns the error about a body that could not be read.
-func bodyError(err error) error {
-	var large *http.MaxBytesError
-	var slow net.Error
-	switch {
-	case errors.As(err, &large):
-		return statusError(http.StatusRequestEntityTooLarge, "request body: larger than %d bytes", large.Limit)
-	case errors.As(err, &slow) && slow.Timeout():
-		return &api.Error{Code: http.StatusRequestTimeout, Message: "request body: it did not come in time"}
-	}
-	return badRequest("request body: %v", err)
 }

@@ -10,10 +10,14 @@ import (
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
+
 	"github.com/lenonet/leno/agent/query"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
+
+// minGzip is the size in bytes from which answers are compressed. A smaller one fits in a packet or two anyway.
+const minGzip = 1400
 
 // A responder sends answers.
 type responder struct{ log hclog.Logger }
@@ -88,6 +92,10 @@ func acceptsGzip(header string) bool {
 	return false
 }
 
+// errMoved says that the network of a query is no longer where the query looks for it, so that the query has to be made
+// again.
+var errMoved = errors.New("this host joins or leaves the network just now: ask again")
+
 // statusOf returns the HTTP status for an error of the registry or of a handler.
 func statusOf(err error) int {
 	var explicit *api.Error
@@ -130,4 +138,13 @@ func statusError(code int, format string, args ...any) error {
 
 func badRequest(format string, args ...any) error {
 	return statusError(http.StatusBadRequest, format, args...)
+}
+
+// skipped returns records that cannot be used as the API shows them.
+func skipped(bad []registry.BadRecord) []api.Skipped {
+	out := []api.Skipped{}
+	for _, b := range bad {
+		out = append(out, api.Skipped(b.Shortened()))
+	}
+	return out
 }

@@ -61,17 +61,3 @@ func readCertificates(ctx context.Context, t config.TLS) (*tls.Config, error) {
 	}
 	return out, nil
 }
-
-// PrepareTLS reads the certificates' files again and returns a function that puts them in force. A reload may change
-// their content, but not their names.
-func (s *Server) PrepareTLS(ctx context.Context, t config.TLS) (commit func(), err error) {
-	read, err := readCertificates(ctx, t)
-	if err != nil {
-		return nil, err
-	}
-	return func() {
-		if read != nil {
-			s.certificates.current.Store(read)
-		}
-	}, nil
-}

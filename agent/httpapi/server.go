@@ -1,0 +1,115 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/logging"
+	"github.com/lenonet/leno/agent/query"
+	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/telemetry"
+	"github.com/lenonet/leno/agent/ui"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
+)
+
+// Options are what a Server needs. Agent, Registry, Health, Telemetry and NewLoop are required.
+type Options struct {
+	Agent     Agent
+	Logs      *logging.Log
+	Registry  registry.Registry // under the agent's own token
+	Backends  map[string]backend.Type
+	Health    *health.Board
+	Telemetry *telemetry.Telemetry
+	NewLoop   func() *retry.Loop // paces reads of the store that fail
+	Limits    Limits             // zero for DefaultLimits
+
+	// Named is closed once the node name is known.
+	Named <-chan struct{}
+
+	// LookupName returns the full name of a host, such as web1.example.org for web1, with its addresses.
+	LookupName func(ctx context.Context, name string) (full string, addrs []netip.Addr, err error)
+}
+
+// Limits are what clients may ask of the server. A request beyond them is refused with a reason where a reason can be
+// sent. /healthz and /readyz always answer.
+type Limits struct {
+	Body        int64         // bytes of a request's body
+	Header      int           // bytes of a request's line and header
+	HeaderTime  time.Duration // for a request's header, and for TLS
+	RequestTime time.Duration // for a request, and as long again for its answer; not for reads that wait
+	BodyDrain   time.Duration // for the rest of a request that was answered before it was read
+	Idle        time.Duration // that a connection stays open without a request
+	Connections int           // at once; one more closes the oldest of those without a request being answered
+	Requests    int           // being answered at once; fewer than Connections
+	Readers     int           // waiting at once; they count as requests, too
+}
+
+// DefaultLimits returns the limits of an agent.
+func DefaultLimits() Limits {
+	return Limits{
+		Body:        1 << 20,
+		Header:      64 << 10,
+		HeaderTime:  10 * time.Second,
+		RequestTime: 30 * time.Second,
+		BodyDrain:   time.Second,
+		Idle:        2 * time.Minute,
+		Connections: 2000,
+		Requests:    1500,
+		Readers:     1000,
+	}
+}
+
+// endpoint is one entry of the API.
+type endpoint struct {
+	pattern string // of http.ServeMux, such as "GET /v1/networks"
+	handler http.HandlerFunc
+}
+
+// A Server serves the API.
+type Server struct {
+	o            Options
+	log          hclog.Logger
+	respond      responder
+	cache        *query.Cache
+	endpoints    []endpoint
+	page         *statusPage
+	certificates certificates
+	names        hostNames
+	waiting      atomic.Int64 // requests that wait for a change
+}
+
+// New returns a Server. It touches nothing outside the process.
+func New(o Options) (*Server, error) {
+	renderer, err := ui.New()
+	if err != nil {
+		return nil, fmt.Errorf("status page: %w", err)
+	}
+	if o.Limits == (Limits{}) {
+		o.Limits = DefaultLimits()
+	}
+	if o.LookupName == nil {
+		o.LookupName = lookupName
+	}
+	log := o.Logs.Logger()
+	s := &Server{
+		o:       o,
+		log:     log,
+		respond: responder{log},
+		cache:   query.New(o.NewLoop, o.Limits.Readers),
+		names:   hostNames{agent: o.Agent, lookup: o.LookupName, named: o.Named},
+	}
+	s.endpoints = s.newEndpoints()
+	s.page = &statusPage{s, renderer}
+	return s, nil
+}
+
+// Waiting returns how many requests wait for a change.
+func (s *Server) Waiting() int { return int(s.waiting.Load()) }
