@@ -16,20 +16,9 @@ import (
 	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
-// ErrNotInstalled reports that rules are wanted but nothing is installed that could hold them. The text names what is
-// missing and how to do without it.
-var ErrNotInstalled = errors.New("program is not installed")
-
 // ErrUnseen reports that rules that were right could not be checked again. Nothing is known to be wrong with them.
 var ErrUnseen = errors.New("rules stand as they were last seen and could not be looked at again: " +
 	"either a program that writes rules all the time keeps the tables busy, or the program hangs; tried again")
-
-// State is the wanted state of the firewall.
-type State struct {
-	Type        Type // the zero value means TypeAuto
-	RandomFully bool // masquerading takes random source ports, where it can
-	Networks    []Network
-}
 
 // Report describes what one Apply did.
 type Report struct {
@@ -52,27 +41,6 @@ type Report struct {
 	// Leftover is the error that kept our rules in a kind no longer used from being removed; nil when no rules remain
 	// there. The wanted rules are in force in either case.
 	Leftover error
-}
-
-// applier makes the firewall of one kind hold the wanted rules of both address families. One goroutine at a time
-// calls its methods. They work on the calling thread, hence in its network namespace.
-type applier interface {
-	// kind returns its name: iptables-nft, iptables-legacy or nftables.
-	kind() string
-
-	// stamp returns a string that changes when another look is worthwhile. It is cheap.
-	stamp() string
-
-	// look finds out whether this kind can hold the wanted rules here. It writes nothing and loads no kernel module
-	// of iptables-legacy.
-	look(ctx context.Context, want rules) finding
-
-	// apply makes this firewall contain exactly the wanted rules of ours. It lists what is there, compares content
-	// and order, and writes the differences, so that wanted rules are never missing for any packet. The empty value
-	// removes all our rules, including those of an earlier version; it is then no error that this kind does not exist
-	// here. written describes for each table written what was wrong ("iptables-nft table nat: no chain
-	// LENO-POSTROUTING"); it is nil when all agreed. apply continues after a part fails and joins the errors.
-	apply(ctx context.Context, want rules) (written []string, err error)
 }
 
 // Firewall keeps the rules of all networks of this host. One goroutine at a time calls its methods. They start
@@ -165,6 +133,67 @@ func (f *Firewall) hold(ctx context.Context, t Type, want rules) (written []stri
 			"is uninstalled, or firewall.type is another one: %w", f.choice.Kind, err)
 	}
 	return written, same, err
+}
+
+// lookAgain is the interval between checks of a kind that would be preferred but does not work, while another one
+// holds the rules.
+const lookAgain = time.Minute
+
+// choose makes sure that chosen is the right kind. It searches when something relevant may have changed: a program
+// was installed, removed or replaced, or another type was configured. A kind that fails after it was chosen stays
+// chosen, because its rules are in force and are in the same tables as Docker's. It is given up only when it is
+// uninstalled or no longer preferred.
+func (f *Firewall) choose(ctx context.Context, t Type, want rules) error {
+	basis := fmt.Sprintln(t, want.family(false).isEmpty(), want.family(true).isEmpty())
+	for _, a := range f.appliers {
+		basis += a.stamp() + "\n"
+	}
+	if f.chosen != nil && f.basis == basis && (f.again.IsZero() || time.Now().Before(f.again)) {
+		return nil
+	}
+	var found []finding
+	for _, a := range f.appliers {
+		if t == TypeNFTables && a.kind() != kindNFTables || t == TypeIPTables && a.kind() == kindNFTables {
+			continue
+		}
+		seen := a.look(ctx, want)
+		seen.kind = a.kind()
+		found = append(found, seen)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	last := ""
+	if f.chosen != nil {
+		last = f.chosen.kind()
+	}
+	best, reason, err := choose(t, found, last)
+	if err != nil {
+		f.chosen = nil
+		return err
+	}
+	for _, a := range f.appliers {
+		if a.kind() == best.kind {
+			f.chosen = a
+		}
+	}
+	f.broken = best.broken()
+	if !f.broken || best.kind != last { // else the reason is the one it was chosen for
+		f.choice = Choice{Kind: best.kind, Reason: reason}
+	}
+	f.basis, f.again, f.instead = basis, time.Time{}, nil
+	for _, seen := range found {
+		if seen.broken() || seen.doubt != nil {
+			f.again = time.Now().Add(lookAgain)
+		}
+		if seen.kind != best.kind && seen.preferred && seen.broken() {
+			f.instead = seen.err
+		}
+		if seen.doubt != nil {
+			f.instead = seen.doubt
+		}
+	}
+	return nil
 }
 
 // isOnlyUnlisted reports whether the joined errors of an applier contain only listings that took too long.

@@ -5,6 +5,25 @@ import (
 	"slices"
 )
 
+// Type selects the kind of firewall that holds the rules.
+type Type string
+
+const (
+	// TypeAuto takes iptables where its program is installed and works, so that our rules are in the same tables as
+	// those of Docker and others. A packet passes only if every table accepts it, so an accept in a table of our own
+	// overrules nothing. Otherwise it takes nftables.
+	TypeAuto     Type = "auto"
+	TypeIPTables Type = "iptables" // in the variant that this host prefers
+	TypeNFTables Type = "nftables" // tables of our own, without a program
+)
+
+// State is the wanted state of the firewall.
+type State struct {
+	Type        Type // the zero value means TypeAuto
+	RandomFully bool // masquerading takes random source ports, where it can
+	Networks    []Network
+}
+
 // Network describes what one network wants from the firewall.
 type Network struct {
 	Name    string
