@@ -4,16 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/lenonet/leno/agent/health"
-	"github.com/lenonet/leno/agent/network/report"
-	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -24,38 +19,6 @@ const (
 	// the conflict.
 	challengeAgain = 20 * time.Second
 )
-
-// conflicts holds why another host is believed to be mistaken for this one, by source such as "claim".
-type conflicts struct {
-	report *report.Reporter
-
-	mu      sync.Mutex // also held while the check is set, so that the check shows the last change
-	reasons map[string]string
-}
-
-func (c *conflicts) reset() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	clear(c.reasons)
-}
-
-// suspect replaces the suspicion of a source; "" clears it.
-func (c *conflicts) suspect(source, reason string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	before := c.reasons[source]
-	if c.reasons[source] = reason; reason == "" {
-		delete(c.reasons, source)
-	}
-	if reason != "" && before == "" {
-		c.report.Log().Error("another host is taken for this one", "conflict", reason)
-	}
-	if len(c.reasons) == 0 {
-		c.report.Check(health.Conflict, api.Passing, "no other host uses this host's name or addresses")
-		return
-	}
-	c.report.Check(health.Conflict, api.Critical, strings.Join(slices.Sorted(maps.Values(c.reasons)), "; "))
-}
 
 // Suspect records for one source, such as "leases", that another host is mistaken for this one; "" clears the suspicion
 // of that source. The Keeper itself uses the sources "claim" and "record".
@@ -211,4 +174,8 @@ func (r *conflictResolver) isNetworkRecreated(ctx context.Context) (bool, error)
 		return false, nil
 	}
 	return now.CreateIndex != r.network.CreateIndex, err
+}
+
+func sharesAddress(a, b []netip.Addr) bool {
+	return slices.ContainsFunc(a, func(one netip.Addr) bool { return slices.Contains(b, one) })
 }

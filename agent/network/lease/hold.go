@@ -5,17 +5,59 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
 
 // trustedAfter is how long a lease must be held before a conflict about its record is forgotten.
 const trustedAfter = time.Minute
+
+// Keep holds the lease that Acquire returned for claim: it watches the record, rewrites it after SetClaim, and takes
+// the lease back whenever it is lost. It blocks until ctx ends, the lease is released by request (ErrReleased), or
+// another subnet ends the process (*LostError).
+func (k *Keeper) Keep(ctx context.Context, n registry.Network, lease registry.Lease, claim registry.Claim) error {
+	backoff := k.o.Outage.NewLoop()
+	for {
+		now, _, changed := k.claim.Get()
+		if reflect.DeepEqual(now, claim) {
+			reason, err := k.hold(ctx, n, lease, changed)
+			if err != nil {
+				return err
+			}
+			if reason != "" {
+				k.reportLoss(lease, reason)
+				k.report.Count(telemetry.LeaseLosses, 1)
+				// The pause avoids a race with another host that takes the lease again and again.
+				if err := backoff.Wait(ctx, nil, nil); err != nil {
+					return err
+				}
+			}
+		}
+		next, err := k.Acquire(ctx, n, func() registry.Claim {
+			claim, _, _ = k.claim.Get()
+			mine := claim
+			mine.Session, mine.Prefer, mine.Since = lease.Session, lease.Subnet(), lease.ModifyIndex
+			mine.Running = true
+			return mine
+		})
+		if err != nil {
+			return err
+		}
+		if next.Slot != lease.Slot {
+			if err := k.Moved(n, lease.Subnet(), next); err != nil {
+				return err
+			}
+		}
+		lease = next
+	}
+}
 
 // hold blocks while this host holds the lease. It returns the reason for the loss, or "" if the claim has changed or
 // the record must be written again for another reason.
@@ -158,8 +200,4 @@ func challengers(now, own registry.Lease) []netip.Addr {
 		return nil
 	}
 	return now.PublicIPs[n:]
-}
-
-func sharesAddress(a, b []netip.Addr) bool {
-	return slices.ContainsFunc(a, func(one netip.Addr) bool { return slices.Contains(b, one) })
 }

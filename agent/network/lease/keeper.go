@@ -7,18 +7,17 @@
 package lease
 
 import (
-	"context"
 	"fmt"
+	"net/http"
 	"net/netip"
-	"reflect"
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
-	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/agent/watch"
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -99,86 +98,21 @@ func New(o Options) *Keeper {
 // Reset or Retire, because the containers still use its subnet. Only the Keeper sets the value.
 func (k *Keeper) Lease() *watch.Value[registry.Lease] { return k.lease }
 
+// Status returns how the lease is. It does not block.
+func (k *Keeper) Status() Status {
+	lease, _, _ := k.lease.Get()
+	k.condition.mu.Lock()
+	defer k.condition.mu.Unlock()
+	return Status{
+		Lease:   lease,
+		Renewed: k.condition.renewed,
+		Problem: k.condition.problem,
+		Revoked: k.revocation.revoked(),
+	}
+}
+
 // SetClaim replaces the claim that Keep keeps written in the store.
 func (k *Keeper) SetClaim(c registry.Claim) { k.claim.Set(c) }
-
-// Keep holds the lease that Acquire returned for claim: it watches the record, rewrites it after SetClaim, and takes
-// the lease back whenever it is lost. It blocks until ctx ends, the lease is released by request (ErrReleased), or
-// another subnet ends the process (*LostError).
-func (k *Keeper) Keep(ctx context.Context, n registry.Network, lease registry.Lease, claim registry.Claim) error {
-	backoff := k.o.Outage.NewLoop()
-	for {
-		now, _, changed := k.claim.Get()
-		if reflect.DeepEqual(now, claim) {
-			reason, err := k.hold(ctx, n, lease, changed)
-			if err != nil {
-				return err
-			}
-			if reason != "" {
-				k.reportLoss(lease, reason)
-				k.report.Count(telemetry.LeaseLosses, 1)
-				// The pause avoids a race with another host that takes the lease again and again.
-				if err := backoff.Wait(ctx, nil, nil); err != nil {
-					return err
-				}
-			}
-		}
-		next, err := k.Acquire(ctx, n, func() registry.Claim {
-			claim, _, _ = k.claim.Get()
-			mine := claim
-			mine.Session, mine.Prefer, mine.Since = lease.Session, lease.Subnet(), lease.ModifyIndex
-			mine.Running = true
-			return mine
-		})
-		if err != nil {
-			return err
-		}
-		if next.Slot != lease.Slot {
-			if err := k.Moved(n, lease.Subnet(), next); err != nil {
-				return err
-			}
-		}
-		lease = next
-	}
-}
-
-// Retire gives up a lease whose subnets are not a slot of n's plan, because it belongs to another definition. Such a
-// lease would block other leases forever. before is what an earlier process held, which counts if this one holds no
-// lease.
-func (k *Keeper) Retire(ctx context.Context, n registry.Network, before state.Network) error {
-	lease := k.heldOrBefore(before)
-	if lease.Session == "" || isSlotOf(n.Plan, lease) {
-		return nil
-	}
-	k.report.Log().Warn("subnet is none of the network's any more, giving it up", "subnet", lease.Subnet())
-	if err := k.GiveUp(ctx, before); err != nil {
-		return fmt.Errorf("give up %s: %w", lease.Subnet(), err)
-	}
-	k.lease.Clear()
-	k.report.Changed()
-	return nil
-}
-
-// GiveUp releases the lease that this host holds, or else the one that an earlier process held before. It does nothing
-// if there is none. The value of Lease stays until Reset.
-func (k *Keeper) GiveUp(ctx context.Context, before state.Network) error {
-	lease := k.heldOrBefore(before)
-	if lease.Session == "" {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return k.o.Registry.Release(ctx, lease)
-}
-
-// heldOrBefore returns the lease that this host holds, or else the one of an earlier process, which this one has not
-// taken over. The latter may be empty.
-func (k *Keeper) heldOrBefore(before state.Network) registry.Lease {
-	if lease, held, _ := k.lease.Get(); held {
-		return lease
-	}
-	return before.LeaseOf(k.o.Identity())
-}
 
 // Reset forgets the lease and every problem with it, because this host has left the network. It reports nothing. What
 // is known of the store stays: a revocation, a loss of the network and a release by request.
@@ -186,4 +120,12 @@ func (k *Keeper) Reset() {
 	k.lease.Clear()
 	k.condition.reset()
 	k.conflicts.reset()
+}
+
+// noLease returns the refusal of a request to "renew" or "release" a lease that this host does not hold.
+func noLease(network, verb, state string) error {
+	return &api.Error{
+		Code:    http.StatusConflict,
+		Message: fmt.Sprintf("network %s: this host holds no lease to %s: %s", network, verb, state),
+	}
 }

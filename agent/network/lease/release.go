@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -151,3 +152,41 @@ func (k *Keeper) RefuseReleases(ctx context.Context) {
 
 // Close makes Release return at once, because no request will be served any more. Calling it again does nothing.
 func (k *Keeper) Close() { k.releases.close() }
+
+// Retire gives up a lease whose subnets are not a slot of n's plan, because it belongs to another definition. Such a
+// lease would block other leases forever. before is what an earlier process held, which counts if this one holds no
+// lease.
+func (k *Keeper) Retire(ctx context.Context, n registry.Network, before state.Network) error {
+	lease := k.heldOrBefore(before)
+	if lease.Session == "" || isSlotOf(n.Plan, lease) {
+		return nil
+	}
+	k.report.Log().Warn("subnet is none of the network's any more, giving it up", "subnet", lease.Subnet())
+	if err := k.GiveUp(ctx, before); err != nil {
+		return fmt.Errorf("give up %s: %w", lease.Subnet(), err)
+	}
+	k.lease.Clear()
+	k.report.Changed()
+	return nil
+}
+
+// GiveUp releases the lease that this host holds, or else the one that an earlier process held before. It does nothing
+// if there is none. The value of Lease stays until Reset.
+func (k *Keeper) GiveUp(ctx context.Context, before state.Network) error {
+	lease := k.heldOrBefore(before)
+	if lease.Session == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return k.o.Registry.Release(ctx, lease)
+}
+
+// heldOrBefore returns the lease that this host holds, or else the one of an earlier process, which this one has not
+// taken over. The latter may be empty.
+func (k *Keeper) heldOrBefore(before state.Network) registry.Lease {
+	if lease, held, _ := k.lease.Get(); held {
+		return lease
+	}
+	return before.LeaseOf(k.o.Identity())
+}

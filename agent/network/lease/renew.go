@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -101,12 +100,4 @@ func (k *Keeper) Renew(ctx context.Context, token string) (api.Renewal, error) {
 		Renewed:   asked.UTC(),
 		SafeUntil: asked.Add(k.o.Settings.TTL).UTC(),
 	}, nil
-}
-
-// noLease returns the refusal of a request to "renew" or "release" a lease that this host does not hold.
-func noLease(network, verb, state string) error {
-	return &api.Error{
-		Code:    http.StatusConflict,
-		Message: fmt.Sprintf("network %s: this host holds no lease to %s: %s", network, verb, state),
-	}
 }

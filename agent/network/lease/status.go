@@ -3,7 +3,10 @@ package lease
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,19 +27,6 @@ type Status struct {
 
 // IsHeld reports whether the host holds a lease and has not just lost it.
 func (s Status) IsHeld() bool { return s.Lease.Subnet().IsValid() && s.Problem == "" }
-
-// Status returns how the lease is. It does not block.
-func (k *Keeper) Status() Status {
-	lease, _, _ := k.lease.Get()
-	k.condition.mu.Lock()
-	defer k.condition.mu.Unlock()
-	return Status{
-		Lease:   lease,
-		Renewed: k.condition.renewed,
-		Problem: k.condition.problem,
-		Revoked: k.revocation.revoked(),
-	}
-}
 
 // A condition holds how well the lease is held, and sets the lease's health check accordingly.
 type condition struct {
@@ -120,4 +110,36 @@ func (c *condition) checkLocked() {
 	default:
 		c.report.Check(health.Lease, api.Passing, fmt.Sprintf("%s is held%s", lease.Subnet(), c.formerly))
 	}
+}
+
+// conflicts holds why another host is believed to be mistaken for this one, by source such as "claim".
+type conflicts struct {
+	report *report.Reporter
+
+	mu      sync.Mutex // also held while the check is set, so that the check shows the last change
+	reasons map[string]string
+}
+
+func (c *conflicts) reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.reasons)
+}
+
+// suspect replaces the suspicion of a source; "" clears it.
+func (c *conflicts) suspect(source, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.reasons[source]
+	if c.reasons[source] = reason; reason == "" {
+		delete(c.reasons, source)
+	}
+	if reason != "" && before == "" {
+		c.report.Log().Error("another host is taken for this one", "conflict", reason)
+	}
+	if len(c.reasons) == 0 {
+		c.report.Check(health.Conflict, api.Passing, "no other host uses this host's name or addresses")
+		return
+	}
+	c.report.Check(health.Conflict, api.Critical, strings.Join(slices.Sorted(maps.Values(c.reasons)), "; "))
 }
