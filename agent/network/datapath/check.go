@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lenonet/leno/agent/advice"
@@ -89,4 +90,13 @@ func (c *checks) setUndisturbed(check string, part backend.Part, reason string) 
 		status, reason = api.Warning, reason+"; "+repeated
 	}
 	c.report.Check(check, status, reason)
+}
+
+// setForwarding sets the check of forwarding. wrong is what ensureForwarding returned.
+func (c *checks) setForwarding(wrong []string) {
+	if len(wrong) == 0 {
+		c.setUndisturbed(health.Forwarding, forwardingPart, "the kernel forwards packets")
+	} else if reason := strings.Join(wrong, "; "); c.report.Check(health.Forwarding, api.Warning, reason) {
+		c.report.Log().Warn("forwarding is not as it should be", "error", reason)
+	}
 }

@@ -17,8 +17,6 @@ import (
 const (
 	// slowTick bounds how long a fault can last that no event has announced.
 	slowTick = 20 * time.Second
-	// settle is the time in which a burst of kernel events can end before the tables are read.
-	settle = 100 * time.Millisecond
 	// resumeAfter is how long a datapath that works without this process waits for the store before the agent examines
 	// it.
 	resumeAfter = time.Second
@@ -75,16 +73,6 @@ func (r *Reconciler) Resume(ctx context.Context, v *peers.View, packetsWait bool
 	}
 }
 
-// StopResumed stops keeping a resumed datapath right, which stays as it is. It reports whether there was one.
-func (r *Reconciler) StopResumed() bool {
-	if r.resumed == nil {
-		return false
-	}
-	r.resumed()
-	r.resumed = nil
-	return true
-}
-
 // loop makes the host agree with the target until ctx ends. It calls passed after each pass, with their number, unless
 // passed is nil.
 func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], t *target, passed func(passes int, err error)) error {
@@ -131,6 +119,18 @@ func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], 
 			r.move(t)
 		}
 	}
+}
+
+// pauseAfterPass returns the pause before the next look at the kernel. before is the pause before this pass, and healed
+// reports whether this pass repaired something. leno does not race a program that changes something again and again.
+func (c *checks) pauseAfterPass(before time.Duration, healed bool) time.Duration {
+	switch {
+	case c.flapping.Describe() != "":
+		return flapping.LongestPause
+	case healed:
+		return min(2*before, flapping.LongestPause)
+	}
+	return settle
 }
 
 // pauseAfterFailure returns the pause between a change in the kernel and the next pass, after a pass that failed and is

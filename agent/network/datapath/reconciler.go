@@ -21,6 +21,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/forwarding"
@@ -32,6 +33,9 @@ import (
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
+
+// settle is the time in which a burst of kernel events can end before the tables are read.
+const settle = 100 * time.Millisecond
 
 // A Host is what the datapaths of all networks on a host share.
 type Host struct {
@@ -134,6 +138,16 @@ func (r *Reconciler) Content() *peers.View {
 		return nil
 	}
 	return r.instance.content.Load()
+}
+
+// StopResumed stops keeping a resumed datapath right, which stays as it is. It reports whether there was one.
+func (r *Reconciler) StopResumed() bool {
+	if r.resumed == nil {
+		return false
+	}
+	r.resumed()
+	r.resumed = nil
+	return true
 }
 
 // Drop stops a resumed datapath and forgets its content, because it is none of the network's any more. The datapath in

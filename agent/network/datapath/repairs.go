@@ -7,7 +7,6 @@ import (
 
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/flapping"
-	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -54,18 +53,6 @@ func (c *checks) flappingIn(part backend.Part) string {
 	return ""
 }
 
-// pauseAfterPass returns the pause before the next look at the kernel. before is the pause before this pass, and healed
-// reports whether this pass repaired something. leno does not race a program that changes something again and again.
-func (c *checks) pauseAfterPass(before time.Duration, healed bool) time.Duration {
-	switch {
-	case c.flapping.Describe() != "":
-		return flapping.LongestPause
-	case healed:
-		return min(2*before, flapping.LongestPause)
-	}
-	return settle
-}
-
 // ensureForwarding returns what is wrong with the kernel's forwarding of the packets of this host's subnets. It
 // switches on what is off if this host's block asks for that, and returns as healed what another program had switched
 // off.
@@ -92,13 +79,4 @@ func (c *checks) ensureForwarding(n registry.Network, s backend.State) (wrong []
 	}
 	c.forwards = on
 	return wrong, healed
-}
-
-// setForwarding sets the check of forwarding. wrong is what ensureForwarding returned.
-func (c *checks) setForwarding(wrong []string) {
-	if len(wrong) == 0 {
-		c.setUndisturbed(health.Forwarding, forwardingPart, "the kernel forwards packets")
-	} else if reason := strings.Join(wrong, "; "); c.report.Check(health.Forwarding, api.Warning, reason) {
-		c.report.Log().Warn("forwarding is not as it should be", "error", reason)
-	}
 }
