@@ -1,17 +1,13 @@
 package network
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
 
-	"github.com/lenonet/leno/agent/health"
-	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/registry"
 )
 
 // HostClaims records the addresses and ports that each of this host's networks uses. Two networks that overlap would
@@ -57,26 +53,4 @@ func (p *HostClaims) give(network string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.claims, network)
-}
-
-// awaitClaims blocks until no other network of this host uses what n needs. A datapath that was only resumed gives up
-// its claim while it waits. Otherwise two networks that exchanged their pools while no agent was running would wait for
-// each other.
-func (r *Runner) awaitClaims(ctx context.Context, n registry.Network, mine hostClaim) error {
-	backoff := retry.NewBackoff()
-	for {
-		reason := r.deps.Claims.take(n.Name, mine)
-		if reason == "" {
-			return nil
-		}
-		if r.datapath.StopResumed() {
-			r.datapath.Close()
-			r.resumed.settle()
-			r.deps.Claims.give(n.Name)
-		}
-		r.report.Wait(health.Network, reason)
-		if err := backoff.Wait(ctx); err != nil {
-			return err
-		}
-	}
 }

@@ -25,6 +25,16 @@ import (
 // A network ends only when an operator deletes it, which leaves a registry.Deletion in the store. A definition that is
 // missing without one was lost: the hosts that use it, or remember it, keep it in force and restore it.
 
+// callTimeout bounds one short request to the store.
+const callTimeout = retry.CallTimeout
+
+// Reasons for the end of a runner's round.
+var (
+	errDefinitionChanged = errors.New("the network's definition changed")
+	errNetworkGone       = errors.New("the network was deleted")
+	errDefinitionLost    = errors.New("the store has lost the network's definition")
+)
+
 // A knownDefinition is the definition of a network as this host last knew it.
 type knownDefinition struct {
 	network registry.Network
@@ -303,6 +313,14 @@ func (d *definitionKeeper) differs(n registry.Network) []string {
 		return []string{err.Error()}
 	}
 	return definition.Differences(own, n)
+}
+
+// definedReason returns the reason of the check `network` for a network that is defined.
+func (d *definitionKeeper) definedReason() string {
+	if differs := d.now().differs; len(differs) > 0 {
+		return "defined; " + Differing(d.config, d.local.Name, differs)
+	}
+	return "defined"
 }
 
 // watch keeps the definition n in force until the store has another one or the network was deleted, and

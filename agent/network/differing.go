@@ -8,14 +8,6 @@ import (
 	"github.com/lenonet/leno/agent/config"
 )
 
-// definedReason returns the reason of the check `network` for a network that is defined.
-func (d *definitionKeeper) definedReason() string {
-	if differs := d.now().differs; len(differs) > 0 {
-		return "defined; " + Differing(d.config, d.local.Name, differs)
-	}
-	return "defined"
-}
-
 // Differing returns a sentence which says that a network's block has no effect where it differs from the definition in
 // the store, and which command makes it take effect.
 func Differing(c config.Config, network string, differs []string) string {

@@ -28,16 +28,6 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// callTimeout bounds one short request to the store.
-const callTimeout = retry.CallTimeout
-
-// Reasons for the end of a runner's round.
-var (
-	errDefinitionChanged = errors.New("the network's definition changed")
-	errNetworkGone       = errors.New("the network was deleted")
-	errDefinitionLost    = errors.New("the store has lost the network's definition")
-)
-
 // An Ending is what a Runner does with the network when its context ends.
 type Ending int32
 
@@ -365,4 +355,26 @@ func (r *Runner) moveClaim(n registry.Network, p datapath.Place, readdressed boo
 		}
 	}
 	r.lease.SetClaim(r.lease.Claim(n, attributesOf(p)))
+}
+
+// awaitClaims blocks until no other network of this host uses what n needs. A datapath that was only resumed gives up
+// its claim while it waits. Otherwise two networks that exchanged their pools while no agent was running would wait for
+// each other.
+func (r *Runner) awaitClaims(ctx context.Context, n registry.Network, mine hostClaim) error {
+	backoff := retry.NewBackoff()
+	for {
+		reason := r.deps.Claims.take(n.Name, mine)
+		if reason == "" {
+			return nil
+		}
+		if r.datapath.StopResumed() {
+			r.datapath.Close()
+			r.resumed.settle()
+			r.deps.Claims.give(n.Name)
+		}
+		r.report.Wait(health.Network, reason)
+		if err := backoff.Wait(ctx); err != nil {
+			return err
+		}
+	}
 }
