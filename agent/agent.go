@@ -8,9 +8,7 @@ package agent
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -19,132 +17,18 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/events"
-	"github.com/lenonet/leno/agent/firewall"
-	"github.com/lenonet/leno/agent/firewall/foreign"
-	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/httpapi"
-	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/network/datapath"
-	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/records"
 	"github.com/lenonet/leno/agent/retry"
-	"github.com/lenonet/leno/agent/rules"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/telemetry"
-	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/registry"
 )
-
-// Options are what New builds an agent from in addition to the configuration. Fields with the zero value take the real
-// implementation.
-type Options struct {
-	Logs    *logging.Log // nil to log nothing
-	Version string
-
-	Registry       registry.Registry
-	RegistryName   string // the name that status shows
-	Backends       map[string]backend.Type
-	Firewall       rules.Firewall
-	SelectUnderlay func(c config.Underlay, pools []netip.Prefix, peers []netip.Addr) (underlay.Choice, error)
-	// WatchedNetwork returns this host's part in a network without a block.
-	WatchedNetwork func(name string) config.Network
-
-	// EnsureForwarding reports whether the kernel forwards packets of the family of a that arrive by those of the
-	// devices that exist, and switches forwarding on if set is true. It may be called concurrently.
-	EnsureForwarding func(a netip.Addr, links []string, set bool) (forwarding.State, error)
-
-	// Obstacles finds the rules of other programs that block containers' packets. If silent is true, some of these
-	// rules may change without an event from the kernel.
-	Obstacles rules.Finder
-
-	// Probe sends packets to peers and returns what they answered, as probe.Run does.
-	Probe func(ctx context.Context, h probe.Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error)
-
-	// InTheWay finds the rules of this host that block containers' packets or the datagrams between hosts, as
-	// foreign.Find does.
-	InTheWay func(ctx context.Context, overlay []foreign.OverlayPath, underlay []foreign.UnderlayPath) (
-		[]foreign.Obstacle, []foreign.Blockade, error)
-
-	// Datagrams reports whether UDP and TCP reach a peer that answers pings, as doctor.Datagrams does.
-	Datagrams func(ctx context.Context, own netip.Addr, to netip.Prefix) doctor.Answer
-
-	// LookupName returns the full name of a host and its addresses. name is one that the host itself uses: web1, for
-	// example, for web1.example.org.
-	LookupName func(ctx context.Context, name string) (full string, addrs []netip.Addr, err error)
-
-	// LockHost makes this the only agent of its network namespace until unlock is called.
-	LockHost func() (unlock func() error, err error)
-
-	// ReadKernelState returns what the kernel has of a network's datapath: its device link, and its routes in pools.
-	ReadKernelState func(ctx context.Context, link string, pools []netip.Prefix) (datapath.KernelState, error)
-
-	// WatchKernel calls changed when the kernel's tables have changed. It blocks until ctx ends or it cannot watch any
-	// longer. used reports whether the underlay depends on a device, and reaches whether a prefix contains addresses
-	// that packets to other hosts are sent to.
-	WatchKernel func(ctx context.Context, used func(link string) bool, reaches func(netip.Prefix) bool, changed func()) error
-}
-
-// setDefaults fills in the real implementation of what is missing.
-func (o *Options) setDefaults(c config.Config) error {
-	if o.Logs == nil {
-		none, err := logging.New(io.Discard, config.Defaults().Log)
-		if err != nil {
-			return err
-		}
-		o.Logs = none
-	}
-	log := o.Logs.Logger()
-	if o.Backends == nil {
-		o.Backends = Backends()
-	}
-	if o.Registry == nil {
-		var err error
-		if o.Registry, o.RegistryName, err = OpenRegistry(c, log, o.Logs.Hide); err != nil {
-			return err
-		}
-	}
-	if o.SelectUnderlay == nil {
-		o.SelectUnderlay = selectUnderlay
-	}
-	if o.Firewall == nil {
-		o.Firewall = firewall.New(log.Named("firewall"))
-	}
-	if o.EnsureForwarding == nil {
-		o.EnsureForwarding = new(forwarding.Switch).Ensure
-	}
-	if o.Obstacles == nil {
-		o.Obstacles = foreign.Obstacles
-	}
-	if o.WatchedNetwork == nil {
-		o.WatchedNetwork = config.WatchedNetwork
-	}
-	if o.Probe == nil {
-		o.Probe = probe.Run
-	}
-	if o.InTheWay == nil {
-		o.InTheWay = foreign.Find
-	}
-	if o.Datagrams == nil {
-		o.Datagrams = doctor.Datagrams
-	}
-	if o.LockHost == nil {
-		o.LockHost = state.LockHost
-	}
-	if o.ReadKernelState == nil {
-		o.ReadKernelState = readKernelState
-	}
-	if o.WatchKernel == nil {
-		o.WatchKernel = watchKernel
-	}
-	return nil
-}
 
 // An Agent is the agent of one host.
 type Agent struct {

@@ -2,7 +2,10 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"net"
 
+	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/httpapi"
 	"github.com/lenonet/leno/api"
@@ -22,6 +25,19 @@ func (a *Agent) newServer() (*httpapi.Server, error) {
 		Named:      a.env.Identity.Settled(),
 		LookupName: a.o.LookupName,
 	})
+}
+
+// listen opens the listener of the API.
+func (a *Agent) listen(ctx context.Context, c config.HTTP) (net.Listener, error) {
+	var l net.Listener
+	err := a.identity.others.await(ctx, "http.address", func() (err error) {
+		l, err = a.http.Listen(ctx, c)
+		return err
+	})
+	if todo := advice.To(advice.Listener, err); err != nil && todo != "" {
+		err = fmt.Errorf("%w; %s", err, todo)
+	}
+	return l, err
 }
 
 // apiAgent implements httpapi.Agent.
@@ -124,12 +140,6 @@ func (n apiNetwork) Renew(ctx context.Context, token string) (api.Renewal, error
 
 func (n apiNetwork) Release(ctx context.Context, token string) error {
 	return n.run.Release(ctx, token)
-}
-
-// prepareCertificates reads the files of the API's certificates again. The result takes them over.
-func (a *Agent) prepareCertificates(ctx context.Context, now config.Config) (prepared, error) {
-	commit, err := a.http.PrepareTLS(ctx, now.HTTP.TLS)
-	return prepared{take: commit}, err
 }
 
 // invalidateLeases makes the next reader of a network's leases see a change that was made through this agent.

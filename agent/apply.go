@@ -52,6 +52,14 @@ func (ns *networks) apply(ctx context.Context, old, c config.Config) (warnings [
 	return warnings
 }
 
+// begin starts the runners. This host's id must be known.
+func (ns *networks) begin(ctx context.Context) {
+	ns.mu.Lock()
+	ns.begun = true
+	ns.mu.Unlock()
+	ns.adopt(ctx, ns.settings.get())
+}
+
 // join starts networks that appeared in the store and that watch_networks includes, and stops the runners of deleted
 // networks that have no block.
 func (ns *networks) join(ctx context.Context) {

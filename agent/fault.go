@@ -3,16 +3,12 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/lenonet/leno/agent/advice"
-	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
@@ -22,19 +18,6 @@ import (
 // previous agent, which is about to end. A longer wait is an error, so that a supervisor that restarts the agent does
 // so less often.
 const patience = 5 * time.Second
-
-// listen opens the listener of the API.
-func (a *Agent) listen(ctx context.Context, c config.HTTP) (net.Listener, error) {
-	var l net.Listener
-	err := a.identity.others.await(ctx, "http.address", func() (err error) {
-		l, err = a.http.Listen(ctx, c)
-		return err
-	})
-	if todo := advice.To(advice.Listener, err); err != nil && todo != "" {
-		err = fmt.Errorf("%w; %s", err, todo)
-	}
-	return l, err
-}
 
 // An otherProcess is another process of this host that may have what this agent needs.
 type otherProcess struct {

@@ -54,14 +54,6 @@ func newNetworks(log hclog.Logger, env *network.Deps, s *settings) *networks {
 	}
 }
 
-// begin starts the runners. This host's id must be known.
-func (ns *networks) begin(ctx context.Context) {
-	ns.mu.Lock()
-	ns.begun = true
-	ns.mu.Unlock()
-	ns.adopt(ctx, ns.settings.get())
-}
-
 // hasBegun reports whether begin was called.
 func (ns *networks) hasBegun() bool {
 	ns.mu.Lock()

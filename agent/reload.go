@@ -247,6 +247,12 @@ func (a *Agent) prepareToken(ctx context.Context, now config.Config) (prepared, 
 	}}, nil
 }
 
+// prepareCertificates reads the files of the API's certificates again. The result takes them over.
+func (a *Agent) prepareCertificates(ctx context.Context, now config.Config) (prepared, error) {
+	commit, err := a.http.PrepareTLS(ctx, now.HTTP.TLS)
+	return prepared{take: commit}, err
+}
+
 // reload applies a whole configuration, or nothing of it.
 func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded, error) {
 	old, c := a.settings.get(), request.config
