@@ -46,6 +46,13 @@ func (l *Lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// String returns all that was written.
+func (l *Lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.text)
+}
+
 // With returns the lines that contain all words.
 func (l *Lines) With(words ...string) (out []string) {
 	l.mu.Lock()

@@ -66,7 +66,7 @@ func TestAcquireWaits(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := newHost(t, memory.New(), "a")
 				a.resumed = tt.resumed
-				a.registry.fail("Acquire", tt.err)
+				a.registry.SetOne("Acquire", tt.err)
 				a.start()
 				synctest.Wait()
 				if c := a.checked(health.Lease); c.Status != tt.status || c.Reason != tt.reason {
@@ -87,7 +87,7 @@ func TestAcquireWaits(t *testing.T) {
 				if failing := a.checked(health.Consul).Status == api.Warning; failing == tt.answered {
 					t.Errorf("the store's check is %+v", a.checked(health.Consul))
 				}
-				a.registry.fail("Acquire", nil)
+				a.registry.SetOne("Acquire", nil)
 				a.held()
 				if c := a.checked(health.Consul); c.Status != api.Passing {
 					t.Errorf("the store's check is %+v", c)
@@ -105,10 +105,10 @@ func TestAcquireWaits(t *testing.T) {
 func TestClaimFollowsTheDefinition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
-		a.registry.fail("Acquire", registry.ErrUnavailable)
+		a.registry.SetOne("Acquire", registry.ErrUnavailable)
 		a.start()
 		time.Sleep(5*time.Minute + 10*time.Millisecond)
-		a.registry.fail("Acquire", nil)
+		a.registry.SetOne("Acquire", nil)
 		synctest.Wait()
 		if a.subnet().IsValid() {
 			t.Fatal("the claim did not wait")
@@ -139,7 +139,7 @@ func TestClaimAfterALoss(t *testing.T) {
 		if _, err := b.keeper.acquireOnce(t.Context(), b.network(), b.own()); !errors.Is(err, registry.ErrLeasesLost) {
 			t.Errorf("a newcomer: %v", err)
 		}
-		if lost := b.registry.claimed().Lost; lost != b.keeper.LastLoss() {
+		if lost := b.registry.Claimed().Lost; lost != b.keeper.LastLoss() {
 			t.Errorf("claimed with a loss at %s", lost)
 		}
 		a.build().start()
@@ -239,8 +239,8 @@ func TestOutgrownSubnet(t *testing.T) {
 		}
 		must(t, state.Save(a.dir, state.Network{Network: "n", Subnets: []netip.Prefix{out}, Renewed: time.Now()}))
 		a.start()
-		if now := a.held().Subnet(); now == out || a.registry.claimed().Avoid != out {
-			t.Errorf("took %s, avoiding %s", now, a.registry.claimed().Avoid)
+		if now := a.held().Subnet(); now == out || a.registry.Claimed().Avoid != out {
+			t.Errorf("took %s, avoiding %s", now, a.registry.Claimed().Avoid)
 		}
 	})
 }

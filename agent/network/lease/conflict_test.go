@@ -112,21 +112,21 @@ func TestChallengeFails(t *testing.T) {
 		rival := func(l registry.Lease) error {
 			return &registry.RivalError{Lease: l, Err: registry.ErrDuplicateNode}
 		}
-		a.registry.fail("Acquire", registry.ErrUnavailable)
+		a.registry.SetOne("Acquire", registry.ErrUnavailable)
 		if again, err := r.resolve(t.Context(), c, rival(them)); again || !errors.Is(err, registry.ErrUnavailable) {
 			t.Errorf("refused: %t, %v", again, err)
 		}
-		a.registry.fail("Acquire", nil)
+		a.registry.SetOne("Acquire", nil)
 		elsewhere := them
 		elsewhere.Slot = them.Slot%3 + 1
 		if again, err := r.resolve(t.Context(), c, rival(elsewhere)); again || !errors.Is(err, registry.ErrConflict) {
 			t.Errorf("the record has moved: %t, %v", again, err)
 		}
-		a.registry.fail("WatchLease", registry.ErrUnavailable)
+		a.registry.SetOne("WatchLease", registry.ErrUnavailable)
 		if again, err := r.resolve(t.Context(), c, rival(them)); again || !errors.Is(err, registry.ErrUnavailable) {
 			t.Errorf("the answer cannot be read: %t, %v", again, err)
 		}
-		a.registry.fail("WatchLease", nil)
+		a.registry.SetOne("WatchLease", nil)
 		other := them
 		other.NodeID = "id-b"
 		if again, err := r.resolve(t.Context(), c, rival(other)); again || !errors.Is(err, registry.ErrDuplicateNode) {
@@ -161,7 +161,7 @@ func TestAnswerCountsForAWhile(t *testing.T) {
 			if again, err := r.resolve(t.Context(), b.own(), refused); again || !errors.Is(err, registry.ErrDuplicateNode) {
 				t.Errorf("again %t, %v", again, err)
 			}
-			if n := len(b.registry.at("Acquire")); n != tt.want {
+			if n := len(b.registry.At("Acquire")); n != tt.want {
 				t.Errorf("after %s: challenged %d times, want %d", tt.after, n, tt.want)
 			}
 		}
@@ -260,9 +260,9 @@ func TestStoreSetBackInAnOutage(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
 		b := a.rival("b", netip.Prefix{})
 		r := &conflictResolver{keeper: a.keeper, network: a.network()}
-		a.registry.fail("Network", registry.ErrNetworkNotFound) // the store has lost the definition
-		a.registry.fail("WatchLease", registry.ErrUnavailable)
-		time.AfterFunc(30*time.Second, func() { a.registry.fail("WatchLease", nil) })
+		a.registry.SetOne("Network", registry.ErrNetworkNotFound) // the store has lost the definition
+		a.registry.SetOne("WatchLease", registry.ErrUnavailable)
+		time.AfterFunc(30*time.Second, func() { a.registry.SetOne("WatchLease", nil) })
 		time.AfterFunc(time.Minute, func() { a.store.EndSession(b.Session) })
 		began := time.Now()
 		again, err := r.awaitExpiry(t.Context(), b, registry.ErrSetBack)
@@ -272,7 +272,7 @@ func TestStoreSetBackInAnOutage(t *testing.T) {
 		if c := r.complete(registry.Claim{Since: 1, Running: true}); c.Since != r.oldBelow || !c.Running {
 			t.Errorf("%+v", c)
 		}
-		a.registry.fail("Network", registry.ErrUnavailable)
+		a.registry.SetOne("Network", registry.ErrUnavailable)
 		again, err = r.awaitExpiry(t.Context(), b, registry.ErrSetBack)
 		if again || !errors.Is(err, registry.ErrUnavailable) {
 			t.Errorf("the definition cannot be read: again %t, %v", again, err)

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net/netip"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/events"
 	"github.com/lenonet/leno/agent/health"
@@ -25,6 +25,7 @@ import (
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/faulty"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -39,12 +40,12 @@ func must(t testing.TB, err error) {
 type host struct {
 	t        testing.TB
 	store    *memory.Store
-	registry *faulty
+	registry *faulty.Registry
 	options  Options
 	networks *watch.Value[struct{}]
 	board    *health.Board
 	events   *events.Log
-	log      *lockedBuffer
+	log      *agenttest.Lines
 	id       state.Identity
 	address  netip.Addr
 	dir      string
@@ -66,7 +67,7 @@ func newHost(t testing.TB, store *memory.Store, name string) *host {
 	h := &host{
 		t:        t,
 		store:    store,
-		registry: newFaulty(store.Client()),
+		registry: faulty.New(store.Client()),
 		networks: watch.New[struct{}](),
 		id:       state.Identity{Node: name, NodeID: "id-" + name},
 		address:  netip.AddrFrom4([4]byte{192, 0, 2, name[0]}),
@@ -117,7 +118,7 @@ func newHost(t testing.TB, store *memory.Store, name string) *host {
 
 // build makes the keeper of a new process. It finds the files of the process before.
 func (h *host) build() *host {
-	h.board, h.events, h.log = health.New(time.Now, nil), events.New(time.Now), &lockedBuffer{}
+	h.board, h.events, h.log = health.New(time.Now, nil), events.New(time.Now), &agenttest.Lines{}
 	log := hclog.New(&hclog.LoggerOptions{Output: h.log, Level: hclog.Trace})
 	h.options.Report = report.New(report.Options{
 		Network:   "n",
@@ -381,124 +382,4 @@ func classify(err error) retry.Class {
 		return retry.NeedsOperator
 	}
 	return retry.Transient
-}
-
-// A faulty store fails calls as a test wants, and remembers them.
-type faulty struct {
-	registry.Registry
-	token string // "" for the agent's own
-	*faults
-}
-
-// faults are shared by all tokens of a host.
-type faults struct {
-	mu     sync.Mutex
-	errs   map[string]error       // by the name of the call, such as "Acquire"
-	times  map[string][]time.Time // of the calls, by "Acquire", or "Release under t" for the token t
-	claims []registry.Claim
-	// before is called before each call that does not fail, with the call's name, if it is not nil.
-	before func(call string)
-}
-
-func newFaulty(r registry.Registry) *faulty {
-	return &faulty{Registry: r, faults: &faults{errs: map[string]error{}, times: map[string][]time.Time{}}}
-}
-
-// fail makes calls of one kind fail; nil makes them work again.
-func (f *faults) fail(call string, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.errs[call] = err
-}
-
-// at returns the times of calls.
-func (f *faults) at(call string) []time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.times[call])
-}
-
-// claimed returns the last claim.
-func (f *faults) claimed() registry.Claim {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.claims[len(f.claims)-1]
-}
-
-// note remembers a call and returns its error.
-func (f *faulty) note(call string) error {
-	f.mu.Lock()
-	name := call
-	if f.token != "" {
-		name += " under " + f.token
-	}
-	f.times[name] = append(f.times[name], time.Now())
-	err, before := f.errs[call], f.before
-	f.mu.Unlock()
-	if err == nil && before != nil {
-		before(call)
-	}
-	return err
-}
-
-func (f *faulty) As(token string) registry.Registry {
-	return &faulty{Registry: f.Registry.As(token), token: token, faults: f.faults}
-}
-
-func (f *faulty) Network(ctx context.Context, name string) (registry.Network, error) {
-	if err := f.note("Network"); err != nil {
-		return registry.Network{}, err
-	}
-	return f.Registry.Network(ctx, name)
-}
-
-func (f *faulty) Acquire(ctx context.Context, n registry.Network, c registry.Claim) (registry.Lease, error) {
-	f.mu.Lock()
-	f.claims = append(f.claims, c)
-	f.mu.Unlock()
-	if err := f.note("Acquire"); err != nil {
-		return registry.Lease{}, err
-	}
-	return f.Registry.Acquire(ctx, n, c)
-}
-
-func (f *faulty) Renew(ctx context.Context, l registry.Lease) error {
-	if err := f.note("Renew"); err != nil {
-		return err
-	}
-	return f.Registry.Renew(ctx, l)
-}
-
-func (f *faulty) Release(ctx context.Context, l registry.Lease) error {
-	if err := f.note("Release"); err != nil {
-		return err
-	}
-	return f.Registry.Release(ctx, l)
-}
-
-func (f *faulty) WatchLease(
-	ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64,
-) (registry.Lease, uint64, error) {
-	if err := f.note("WatchLease"); err != nil {
-		return registry.Lease{}, 0, err
-	}
-	return f.Registry.WatchLease(ctx, n, subnet, after)
-}
-
-// A lockedBuffer is a log that may be read while it is written.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }

@@ -63,11 +63,11 @@ func TestLossIsSeenByTheWatch(t *testing.T) {
 				if now, _ := a.record(lease.Subnet()); now != value || again.Subnet() != lease.Subnet() {
 					t.Errorf("%+v, record %s", again, now)
 				}
-				c2 := a.registry.claimed()
+				c2 := a.registry.Claimed()
 				if c2.Session != lease.Session || c2.Prefer != lease.Subnet() || c2.Since != lease.ModifyIndex || !c2.Running {
 					t.Errorf("claimed %+v", c2)
 				}
-				if n := len(a.registry.at("Renew")); n != 0 {
+				if n := len(a.registry.At("Renew")); n != 0 {
 					t.Errorf("renewed %d times", n)
 				}
 				subnet := lease.Subnet().String()
@@ -147,13 +147,13 @@ func TestTakenBackByAnotherProgramAgain(t *testing.T) {
 		a := newHost(t, memory.New(), "a").slow().start()
 		key := leaseKey(a.held().Subnet())
 		own, _, _ := a.store.Get(key)
-		began := len(a.registry.at("Acquire"))
+		began := len(a.registry.At("Acquire"))
 		var times []time.Time
 		a.eventually("ten attempts", func() bool {
 			if now, _, _ := a.store.Get(key); string(now) == string(own) {
 				a.store.Put(key, []byte("{"))
 			}
-			times = a.registry.at("Acquire")[began:]
+			times = a.registry.At("Acquire")[began:]
 			return len(times) >= 10
 		})
 		policy := retry.DefaultPolicy()
@@ -182,18 +182,18 @@ func TestClaimChanges(t *testing.T) {
 			t.Errorf("%+v, events %q", a.checked(health.Lease), a.changes())
 		}
 
-		a.registry.fail("Acquire", registry.ErrUnavailable)
+		a.registry.SetOne("Acquire", registry.ErrUnavailable)
 		a.store.Delete(leaseKey(before.Subnet()))
 		a.check(health.Lease, api.Warning, before.Subnet().String()+": waiting for a lease: the store is unavailable")
 		a.address = netip.MustParseAddr("192.0.2.201")
 		a.keeper.SetClaim(a.keeper.Claim(a.network(), a.attributes()))
-		a.registry.fail("Acquire", nil)
+		a.registry.SetOne("Acquire", nil)
 		if now := a.held(); now.PublicIPs[0] != a.address || now.Subnet() != before.Subnet() {
 			t.Errorf("%+v", now)
 		}
-		claims := len(a.registry.at("Acquire"))
+		claims := len(a.registry.At("Acquire"))
 		time.Sleep(time.Hour)
-		if n := len(a.registry.at("Acquire")); n != claims {
+		if n := len(a.registry.At("Acquire")); n != claims {
 			t.Errorf("claimed %d times more", n-claims)
 		}
 	})
@@ -246,12 +246,12 @@ func TestDisplaced(t *testing.T) {
 func TestWatchFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a").slow()
-		a.registry.fail("WatchLease", registry.ErrUnavailable)
+		a.registry.SetOne("WatchLease", registry.ErrUnavailable)
 		a.start().held()
 		time.Sleep(time.Hour)
 		a.held()
-		if n := len(a.registry.at("WatchLease")); n < 60 || n > 1200 || len(a.registry.at("Acquire")) != 1 {
-			t.Errorf("%d reads, %d claims in an hour", n, len(a.registry.at("Acquire")))
+		if n := len(a.registry.At("WatchLease")); n < 60 || n > 1200 || len(a.registry.At("Acquire")) != 1 {
+			t.Errorf("%d reads, %d claims in an hour", n, len(a.registry.At("Acquire")))
 		}
 	})
 }
@@ -261,7 +261,7 @@ func TestKeepEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newHost(t, memory.New(), "a").start(), newHost(t, memory.New(), "b")
 		a.held()
-		b.registry.fail("Acquire", registry.ErrUnavailable)
+		b.registry.SetOne("Acquire", registry.ErrUnavailable)
 		b.start()
 		for _, h := range []*host{a, b} {
 			synctest.Wait()

@@ -43,7 +43,7 @@ func TestRetire(t *testing.T) {
 				}
 				n := a.network()
 				n.Plan = plan(t, tt.plan)
-				a.registry.fail("Release", tt.failing)
+				a.registry.SetOne("Release", tt.failing)
 				err = a.keeper.Retire(t.Context(), n, before)
 				want := "give up " + lease.Subnet().String() + ": "
 				if !errors.Is(err, tt.failing) || err != nil && !strings.HasPrefix(err.Error(), want) {
@@ -69,7 +69,7 @@ func TestRetireWithoutALease(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
 		must(t, a.keeper.Retire(t.Context(), a.network(), state.Network{}))
 		must(t, a.keeper.GiveUp(t.Context(), state.Network{}))
-		if n := len(a.registry.at("Release")); n != 0 {
+		if n := len(a.registry.At("Release")); n != 0 {
 			t.Errorf("%d releases", n)
 		}
 	})
@@ -120,7 +120,7 @@ func TestReset(t *testing.T) {
 		if lease := a.held(); lease.Subnet() == revoked {
 			t.Errorf("on %s, which was revoked", lease.Subnet())
 		}
-		if avoided := a.registry.claimed().Avoid; avoided != revoked {
+		if avoided := a.registry.Claimed().Avoid; avoided != revoked {
 			t.Errorf("avoided %s", avoided)
 		}
 		if c := a.checked(health.Lease); c.Status != api.Passing || !strings.HasSuffix(c.Reason, " is held") {
@@ -134,7 +134,7 @@ func TestStatusOfALostLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a").start()
 		lease := a.held()
-		a.registry.fail("Acquire", registry.ErrUnavailable)
+		a.registry.SetOne("Acquire", registry.ErrUnavailable)
 		a.store.Delete(leaseKey(lease.Subnet()))
 		a.check(health.Lease, api.Warning, lease.Subnet().String()+": waiting for a lease: ")
 		s := a.keeper.Status()

@@ -32,16 +32,16 @@ func TestRelease(t *testing.T) {
 		if value, _ := a.record(lease.Subnet()); value != "" {
 			t.Errorf("record %s", value)
 		}
-		if own, under := len(a.registry.at("Release")), len(a.registry.at("Release under t")); own != 0 || under != 1 {
+		if own, under := a.registry.Count("own Release"), a.registry.Count("token t Release"); own != 0 || under != 1 {
 			t.Errorf("released %d times under the agent's token, %d times under the caller's", own, under)
 		}
 		err := a.keeper.Release(t.Context(), "t")
 		wantRefusal(t, err, http.StatusConflict, noLeaseToRelease+ReleasedAdvice)
 		_, err = a.keeper.Renew(t.Context(), "t")
 		wantRefusal(t, err, http.StatusConflict, "network n: this host holds no lease to renew: "+ReleasedAdvice)
-		claims := len(a.registry.at("Acquire"))
+		claims := len(a.registry.At("Acquire"))
 		time.Sleep(time.Hour)
-		if n := len(a.registry.at("Acquire")); n != claims {
+		if n := len(a.registry.At("Acquire")); n != claims {
 			t.Errorf("claimed %d times since", n-claims)
 		}
 		a.end()
@@ -54,7 +54,7 @@ func TestReleaseIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a").start()
 		lease := a.held()
-		a.registry.fail("Release", registry.ErrDenied)
+		a.registry.SetOne("Release", registry.ErrDenied)
 		for range 2 {
 			if err := a.keeper.Release(t.Context(), "t"); !errors.Is(err, registry.ErrDenied) {
 				t.Errorf("%v", err)
@@ -72,7 +72,7 @@ func TestReleaseIsRefused(t *testing.T) {
 func TestReleaseWithoutALease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
-		a.registry.fail("Acquire", registry.ErrNetworkFull)
+		a.registry.SetOne("Acquire", registry.ErrNetworkFull)
 		a.start()
 		synctest.Wait()
 		err := a.keeper.Release(t.Context(), "t")
@@ -80,7 +80,7 @@ func TestReleaseWithoutALease(t *testing.T) {
 		if strings.Contains(err.Error(), registry.ErrUnavailable.Error()) {
 			t.Errorf("the store is blamed: %v", err)
 		}
-		a.registry.fail("Acquire", nil)
+		a.registry.SetOne("Acquire", nil)
 		a.held()
 	})
 }
@@ -90,11 +90,11 @@ func TestReleaseWhileTheLeaseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a").start()
 		lease := a.held()
-		a.registry.fail("Acquire", registry.ErrUnavailable)
+		a.registry.SetOne("Acquire", registry.ErrUnavailable)
 		a.store.Delete(leaseKey(lease.Subnet()))
 		a.check(health.Lease, api.Warning, "waiting for a lease")
 		must(t, a.keeper.Release(t.Context(), "t"))
-		a.registry.fail("Acquire", nil)
+		a.registry.SetOne("Acquire", nil)
 		time.Sleep(time.Hour)
 		if value, _ := a.record(lease.Subnet()); value != "" {
 			t.Errorf("record %s", value)
@@ -178,7 +178,7 @@ func TestNoClaimAfterRelease(t *testing.T) {
 		if _, err := r.send(t.Context(), a.own()); !errors.Is(err, ErrReleased) {
 			t.Errorf("a challenge: %v", err)
 		}
-		if n := len(a.registry.at("Acquire")); n != 0 {
+		if n := len(a.registry.At("Acquire")); n != 0 {
 			t.Errorf("claimed %d times", n)
 		}
 	})
@@ -193,7 +193,7 @@ func TestReleaseNeverMeetsAClaim(t *testing.T) {
 		_, err := a.keeper.acquireOnce(t.Context(), n, a.own())
 		must(t, err)
 		var claiming, releasing atomic.Int32
-		a.registry.before = func(call string) {
+		a.registry.SetBefore(func(call string) {
 			mine, others := &claiming, &releasing
 			switch call {
 			case "Acquire":
@@ -208,7 +208,7 @@ func TestReleaseNeverMeetsAClaim(t *testing.T) {
 				t.Error("a claim and a release at the same time")
 			}
 			mine.Add(-1)
-		}
+		})
 		var all sync.WaitGroup
 		for range 3 {
 			all.Go(func() {

@@ -27,7 +27,7 @@ func TestRenewals(t *testing.T) {
 		defer cancel()
 		go a.keeper.RenewSession(ctx)
 		time.Sleep(10 * time.Minute)
-		times, period := a.registry.at("Renew"), a.options.Settings.TTL-a.options.Settings.RenewMargin
+		times, period := a.registry.At("Renew"), a.options.Settings.TTL-a.options.Settings.RenewMargin
 		if len(times) < 29 || len(times) > 30 {
 			t.Errorf("%d renewals", len(times))
 		}
@@ -41,7 +41,7 @@ func TestRenewals(t *testing.T) {
 		}
 		a.keeper.Reset()
 		time.Sleep(10 * time.Minute)
-		if more := len(a.registry.at("Renew")) - len(times); more > 1 {
+		if more := len(a.registry.At("Renew")) - len(times); more > 1 {
 			t.Errorf("%d renewals without a lease", more)
 		}
 		if a.keeper.Status().Renewed.IsZero() {
@@ -58,7 +58,7 @@ func TestRenewalFails(t *testing.T) {
 				a := newHost(t, memory.New(), "a").start()
 				lease := a.held()
 				last := a.keeper.Status().Renewed
-				a.registry.fail("Renew", err)
+				a.registry.SetOne("Renew", err)
 				want := fmt.Sprintf("%s: not renewed since %s, packets flow: %s",
 					lease.Subnet(), last.UTC().Format(time.RFC3339), err)
 				a.eventually("the check says so", func() bool {
@@ -72,13 +72,13 @@ func TestRenewalFails(t *testing.T) {
 					t.Errorf("%+v", a.keeper.Status())
 				}
 				time.Sleep(90 * time.Second) // less than the session lives
-				times := a.registry.at("Renew")
+				times := a.registry.At("Renew")
 				for i, at := range times[1:] {
 					if gap := at.Sub(times[i]); gap > a.options.Settings.RenewMargin/4 {
 						t.Errorf("attempt %d came %s after the one before", i+1, gap)
 					}
 				}
-				a.registry.fail("Renew", nil)
+				a.registry.SetOne("Renew", nil)
 				a.check(health.Lease, api.Passing, lease.Subnet().String()+" is held")
 				a.check(health.Consul, api.Passing)
 				if now := a.lease(); now.Session != lease.Session || !a.keeper.Status().Renewed.After(last) {
@@ -98,7 +98,7 @@ func TestRenewalFails(t *testing.T) {
 func TestLossIsSeenByRenewing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
-		a.registry.fail("WatchLease", registry.ErrUnavailable)
+		a.registry.SetOne("WatchLease", registry.ErrUnavailable)
 		lease := a.start().held()
 		a.store.EndSession(lease.Session)
 		a.check(health.Lease, api.Warning, "was lost (its session ended), taking it back")
@@ -114,15 +114,15 @@ func TestSessionSaidToBeGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a").start()
 		lease := a.held()
-		a.registry.fail("Renew", registry.ErrLeaseLost)
+		a.registry.SetOne("Renew", registry.ErrLeaseLost)
 		a.check(health.Lease, api.Warning, "its session ended")
-		a.registry.fail("Renew", nil)
+		a.registry.SetOne("Renew", nil)
 		if now := a.held(); now.Session != lease.Session {
 			t.Errorf("session %s, was %s", now.Session, lease.Session)
 		}
-		renewals := len(a.registry.at("Renew"))
+		renewals := len(a.registry.At("Renew"))
 		time.Sleep(10 * time.Minute)
-		if n := len(a.registry.at("Renew")) - renewals; n < 25 {
+		if n := len(a.registry.At("Renew")) - renewals; n < 25 {
 			t.Errorf("%d renewals since", n)
 		}
 		a.held()
@@ -134,15 +134,15 @@ func TestSessionSaidToBeGone(t *testing.T) {
 func TestSessionComesBackToLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
-		a.registry.fail("WatchLease", registry.ErrUnavailable)
+		a.registry.SetOne("WatchLease", registry.ErrUnavailable)
 		lease := a.start().held()
 		backup := a.store.Backup()
 		a.store.EndSession(lease.Session)
 		a.eventually("a new session", func() bool { return a.lease().Session != lease.Session })
 		a.held()
-		a.registry.fail("WatchLease", nil)
-		watches := len(a.registry.at("WatchLease"))
-		a.eventually("the watch works", func() bool { return len(a.registry.at("WatchLease")) > watches+1 })
+		a.registry.SetOne("WatchLease", nil)
+		watches := len(a.registry.At("WatchLease"))
+		a.eventually("the watch works", func() bool { return len(a.registry.At("WatchLease")) > watches+1 })
 		a.store.Restore(backup)
 		a.eventually("the session of before", func() bool { return a.lease().Session == lease.Session })
 		a.held()
@@ -160,7 +160,7 @@ func TestRenewNow(t *testing.T) {
 		a := newHost(t, memory.New(), "a").slow()
 		_, err := a.keeper.Renew(t.Context(), "t")
 		wantRefusal(t, err, http.StatusConflict, "network n: this host holds no lease to renew: "+health.Starting)
-		a.registry.fail("WatchLease", registry.ErrUnavailable) // the watch would notice the end of the session, too
+		a.registry.SetOne("WatchLease", registry.ErrUnavailable) // the watch would notice the end of the session, too
 		lease := a.start().held()
 		time.Sleep(time.Minute)
 		r, err := a.keeper.Renew(t.Context(), "t")
@@ -171,15 +171,15 @@ func TestRenewNow(t *testing.T) {
 		if got := a.keeper.Status().Renewed; !got.Equal(r.Renewed) {
 			t.Errorf("renewed at %s, says %s", r.Renewed, got)
 		}
-		if own, under := len(a.registry.at("Renew")), len(a.registry.at("Renew under t")); own != 0 || under != 1 {
+		if own, under := a.registry.Count("own Renew"), a.registry.Count("token t Renew"); own != 0 || under != 1 {
 			t.Errorf("renewed %d times under the agent's token, %d times under the caller's", own, under)
 		}
-		a.registry.fail("Renew", registry.ErrUnavailable)
+		a.registry.SetOne("Renew", registry.ErrUnavailable)
 		if _, err := a.keeper.Renew(t.Context(), "t"); !errors.Is(err, registry.ErrUnavailable) {
 			t.Errorf("a store that is away: %v", err)
 		}
 		a.held()
-		a.registry.fail("Renew", nil)
+		a.registry.SetOne("Renew", nil)
 		a.store.EndSession(lease.Session)
 		_, err = a.keeper.Renew(t.Context(), "t")
 		wantRefusal(t, err, http.StatusConflict,

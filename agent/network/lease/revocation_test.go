@@ -53,7 +53,7 @@ func TestRevoked(t *testing.T) {
 			t.Errorf("revoked: %s", got)
 		}
 		now := a.movedFrom(lease.Subnet())
-		if c := a.registry.claimed(); c.Avoid != lease.Subnet() || c.Session != lease.Session {
+		if c := a.registry.Claimed(); c.Avoid != lease.Subnet() || c.Session != lease.Session {
 			t.Errorf("claimed %+v", c)
 		}
 		// A host whose subnet is revoked while no other one is free takes it again.
@@ -79,7 +79,7 @@ func TestRevocationIsRemembered(t *testing.T) {
 	}
 	fail := func(h *host, err error, calls ...string) {
 		for _, call := range calls {
-			h.registry.fail(call, err)
+			h.registry.SetOne(call, err)
 		}
 	}
 	for _, tt := range []struct {
@@ -166,23 +166,23 @@ func TestAbsenceIsAskedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a").slow().start()
 		subnet := a.held().Subnet()
-		a.registry.fail("Acquire", registry.ErrUnavailable)
-		asked, claims := len(a.registry.at("WatchLease")), len(a.registry.at("Acquire"))
+		a.registry.SetOne("Acquire", registry.ErrUnavailable)
+		asked, claims := len(a.registry.At("WatchLease")), len(a.registry.At("Acquire"))
 		a.store.Delete(leaseKey(subnet))
-		a.eventually("it is claimed", func() bool { return len(a.registry.at("Acquire")) > claims+2 })
-		if n := len(a.registry.at("WatchLease")); n != asked {
+		a.eventually("it is claimed", func() bool { return len(a.registry.At("Acquire")) > claims+2 })
+		if n := len(a.registry.At("WatchLease")); n != asked {
 			t.Errorf("asked %d times, %d before", n, asked)
 		}
-		a.registry.fail("Acquire", nil)
+		a.registry.SetOne("Acquire", nil)
 		a.held()
 		// Once the lease is held again, the host asks again.
-		a.registry.fail("Acquire", registry.ErrUnavailable)
-		a.registry.fail("WatchLease", registry.ErrUnavailable)
+		a.registry.SetOne("Acquire", registry.ErrUnavailable)
+		a.registry.SetOne("WatchLease", registry.ErrUnavailable)
 		a.revoke(subnet)
 		synctest.Wait() // the watch in the store has noticed
 		a.keeper.revocation.set(netip.Prefix{})
-		a.registry.fail("WatchLease", nil)
-		a.registry.fail("Acquire", nil)
+		a.registry.SetOne("WatchLease", nil)
+		a.registry.SetOne("Acquire", nil)
 		a.movedFrom(subnet)
 	})
 }
@@ -196,7 +196,7 @@ func TestRevocationInTheWatch(t *testing.T) {
 	}{{"id-a", true}, {"", true}, {"id-b", false}} {
 		synctest.Test(t, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a").slow()
-			a.registry.fail("WatchLease", &registry.RevokedError{NodeID: tt.nodeID})
+			a.registry.SetOne("WatchLease", &registry.RevokedError{NodeID: tt.nodeID})
 			lease, err := a.keeper.acquireOnce(t.Context(), a.network(), a.own())
 			must(t, err)
 			reason, err := a.keeper.hold(t.Context(), a.network(), lease, nil)

@@ -122,7 +122,7 @@ func TestLapsedLeaseIsRemoved(t *testing.T) {
 		h.wantView("10.5.1.0/24 <- b@10.5.2.0/24")
 		time.Sleep(2 * expireEvery)
 		h.wantView("10.5.1.0/24 <- ")
-		if n := h.log.count("lapsed lease removed"); n != 1 {
+		if n := len(h.log.With("lapsed lease removed")); n != 1 {
 			t.Errorf("logged %d times", n)
 		}
 	})

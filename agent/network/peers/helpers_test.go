@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/events"
 	"github.com/lenonet/leno/agent/health"
@@ -73,7 +73,8 @@ func testNetwork(t testing.TB) registry.Network {
 	}
 }
 
-// A flakyStore is a store that can fail.
+// A flakyStore is a store that can fail. Other than a faulty.Registry, it tells watches from reads of the leases on
+// request: reads may hang and watches see no change while the others work.
 type flakyStore struct {
 	registry.Registry
 
@@ -171,7 +172,7 @@ type host struct {
 	setBack *watch.Value[struct{}]
 	health  *health.Board
 	events  *events.Log
-	log     *syncBuffer
+	log     *agenttest.Lines
 
 	mu         sync.Mutex
 	inForce    func(registry.Network) registry.Network
@@ -192,7 +193,7 @@ func newHost(t *testing.T) *host {
 		setBack: watch.New[struct{}](),
 		health:  health.New(time.Now, nil),
 		events:  events.New(time.Now),
-		log:     &syncBuffer{},
+		log:     &agenttest.Lines{},
 		inForce: func(n registry.Network) registry.Network { return n },
 	}
 	must(t, store.Client().PutNetwork(t.Context(), registry.Network{
@@ -355,23 +356,4 @@ func (h *host) suspected() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.suspicions)
-}
-
-// A syncBuffer is a bytes.Buffer that is safe for concurrent use.
-type syncBuffer struct {
-	mu   sync.Mutex
-	data bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.data.Write(p)
-}
-
-// count returns how many log lines contain text.
-func (b *syncBuffer) count(text string) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return strings.Count(b.data.String(), text)
 }
