@@ -41,8 +41,8 @@ func (ns *networks) apply(ctx context.Context, old, c config.Config) (warnings [
 				err = os.Remove(run.Local().SubnetFile)
 			}
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				ns.log.Warn("old subnet file stays", "network", name, "error", err)
-				warnings = append(warnings, fmt.Sprintf("network %s: old subnet file stays: %v", name, err))
+				ns.log.Warn("old subnet file could not be removed", "network", name, "error", err)
+				warnings = append(warnings, fmt.Sprintf("network %s: old subnet file could not be removed: %v", name, err))
 			}
 		}
 	}

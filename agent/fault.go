@@ -36,7 +36,7 @@ func (o *otherProcess) await(ctx context.Context, what string, try func() error)
 			return err
 		}
 		if faults.Begin(what) {
-			o.log.Warn("another process has what this agent needs, waiting for it to end", "setting", what, "error", err)
+			o.log.Warn("another process holds what this agent needs, waiting for it to end", "setting", what, "error", err)
 		}
 		if backoff.Wait(ctx) != nil {
 			return err

@@ -19,11 +19,11 @@ import (
 
 // begun returns how many lines say that a fault has begun, and over how many say that it has ended.
 func (h *host) begun(check string) int {
-	return len(h.said.With("something on this host is in the way", "check="+check))
+	return len(h.said.With("operation failed on this host", "check="+check))
 }
 
 func (h *host) over(check string) int {
-	return len(h.said.With("nothing is in the way any more", "check="+check))
+	return len(h.said.With("operation works again", "check="+check))
 }
 
 // TestDataDirIsWaitedFor: an agent whose state directory cannot be used says so over its API and goes on as soon as it
@@ -120,7 +120,7 @@ func TestSecondAgentOfAHost(t *testing.T) {
 	if !errors.Is(a.err, state.ErrLocked) || exists(state.NodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) > 0 || len(a.wall.names()) > 0 {
 		t.Errorf("ended with %v", a.err)
 	}
-	if len(a.said.With("another process has", "pid 7")) != 1 {
+	if len(a.said.With("another process holds", "pid 7")) != 1 {
 		t.Error("nothing was logged")
 	}
 }
@@ -138,7 +138,7 @@ func TestStartWaitsForTheAgentBefore(t *testing.T) {
 	a.start()
 	for _, setting := range []string{"http.address", "data_dir"} {
 		eventually(t, func() error {
-			if len(a.said.With("another process has", "setting="+setting)) != 1 {
+			if len(a.said.With("another process holds", "setting="+setting)) != 1 {
 				return fmt.Errorf("nothing was logged about %s", setting)
 			}
 			return nil

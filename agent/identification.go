@@ -151,7 +151,7 @@ func (i *identification) learnNodeID(ctx context.Context) error {
 				return err
 			}
 			i.env.Identity.SetNodeID(id)
-			i.log.Info("node id is settled", "node_id", id)
+			i.log.Info("node id is known", "node_id", id)
 			return nil
 		}
 		reason := fmt.Sprintf("the node id was lost, waiting to learn it from this host's lease; packets flow: %v", err)

@@ -103,7 +103,7 @@ func (ns *networks) keepFormer(network string) {
 		return
 	}
 	if err := ns.env.Former.Put(network, subnet); err != nil {
-		ns.log.Warn("subnet of a network that is left cannot be written down",
+		ns.log.Warn("subnet of the network being left could not be saved",
 			"network", network, "subnet", subnet, "error", err)
 	}
 }
@@ -117,7 +117,7 @@ func (ns *networks) rememberFiles(c config.Config) {
 		}
 	}
 	if err := state.SaveConfigFiles(c.DataDir, files); err != nil {
-		ns.log.Warn("the list of configuration files cannot be written down",
+		ns.log.Warn("list of configuration files could not be saved",
 			"path", state.ConfigFilesPath(c.DataDir), "error", err)
 	}
 }

@@ -27,7 +27,7 @@ func (a *Agent) notifySystemd(ctx context.Context) error {
 		}
 		status := "STATUS=" + strings.ReplaceAll(health.Describe(report), "\n", "; ")
 		if err := notify(message, status); err != nil {
-			a.log.Warn("systemd could not be told", "error", err)
+			a.log.Warn("systemd could not be notified", "error", err)
 		}
 		select {
 		case <-changed:
@@ -37,7 +37,7 @@ func (a *Agent) notifySystemd(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 		if err := notify(daemon.SdNotifyStopping); err != nil {
-			a.log.Warn("systemd could not be told", "error", err)
+			a.log.Warn("systemd could not be notified", "error", err)
 		}
 		return ctx.Err()
 	}

@@ -186,7 +186,7 @@ func (f *fakeAgent) routes() http.Handler {
 		},
 		"PUT /v1/agent/reload": func(*http.Request) (any, *api.Error) {
 			return api.Reloaded{Changed: []api.Change{{Field: "log_level", From: `"INFO"`, To: `"DEBUG"`}, {Field: "consul.token", From: "set", To: "set"}},
-				Warnings: []string{"network blue: old subnet file stays: permission denied"}}, nil
+				Warnings: []string{"network blue: old subnet file could not be removed: permission denied"}}, nil
 		},
 		"GET /v1/networks": func(*http.Request) (any, *api.Error) {
 			return api.NetworkList{Networks: f.networks, Skipped: f.skipped}, nil

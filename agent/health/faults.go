@@ -38,13 +38,13 @@ func (f *ActiveFaults) End(name string) bool {
 // Failing adds a check that fails, and logs it if it is new.
 func (f *ActiveFaults) Failing(log hclog.Logger, check, reason string) {
 	if f.Begin(check) {
-		log.Error("something on this host is in the way, trying again", "check", check, "error", reason)
+		log.Error("operation failed on this host, retrying", "check", check, "error", reason)
 	}
 }
 
 // Mended removes a check that failed, and logs that if there was one.
 func (f *ActiveFaults) Mended(log hclog.Logger, check string) {
 	if f.End(check) {
-		log.Info("nothing is in the way any more", "check", check)
+		log.Info("operation works again", "check", check)
 	}
 }

@@ -22,9 +22,9 @@ func TestActiveFaults(t *testing.T) {
 			f.Mended(log, Firewall)
 		}
 	}
-	const began = "[ERROR] something on this host is in the way, trying again: check=firewall error=\"the lock is held\"\n"
-	const other = "[ERROR] something on this host is in the way, trying again: check=data_dir error=\"no space left\"\n"
-	const ended = "[INFO]  nothing is in the way any more: check=firewall\n"
+	const began = "[ERROR] operation failed on this host, retrying: check=firewall error=\"the lock is held\"\n"
+	const other = "[ERROR] operation failed on this host, retrying: check=data_dir error=\"no space left\"\n"
+	const ended = "[INFO]  operation works again: check=firewall\n"
 	want := began + other + ended + began + ended
 	if lines.String() != want {
 		t.Errorf("logged was\n%s", lines.String())

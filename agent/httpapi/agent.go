@@ -84,7 +84,7 @@ func (h agentHandlers) queryEvents(r *http.Request) (query.Query, error) {
 func (h agentHandlers) sendOpenAPI(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/yaml")
 	if _, err := w.Write([]byte(api.OpenAPI)); err != nil {
-		h.log.Debug("http answer was cut off", "error", err)
+		h.log.Debug("http response was cut off", "error", err)
 	}
 }
 

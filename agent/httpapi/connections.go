@@ -80,7 +80,7 @@ func (c *connections) closeOldestLocked() {
 	}
 	if now := time.Now(); now.Sub(c.warned) > time.Minute {
 		c.warned = now
-		c.log.Warn("too many connections to the API, those without a request are closed, told once a minute", "most", c.most)
+		c.log.Warn("too many connections to the API, closing those without a request; logged once a minute", "most", c.most)
 	}
 	delete(c.open, oldest) // not nil: there is the one that has just come
 	closeNow(oldest)

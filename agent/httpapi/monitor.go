@@ -26,7 +26,7 @@ func (h agentHandlers) monitor(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer listener.Close()
-	h.log.Debug("log is followed", "from", r.RemoteAddr)
+	h.log.Debug("log monitor connected", "from", r.RemoteAddr)
 	// The server's limits are for answers that end.
 	answer := http.NewResponseController(w)
 	_ = answer.SetReadDeadline(time.Time{}) // a connection without deadlines needs none lifted

@@ -71,8 +71,8 @@ func (p *statusPage) show(w http.ResponseWriter, r *http.Request, only string) {
 	page.From, _ = strconv.Atoi(r.URL.Query().Get("from")) // anything but a number means the first row
 	body, err := p.renderer.Render(page)
 	if err != nil {
-		p.server.log.Error("status page cannot be drawn", "error", err)
-		http.Error(w, "the page cannot be drawn: "+err.Error(), http.StatusInternalServerError)
+		p.server.log.Error("status page could not be rendered", "error", err)
+		http.Error(w, "the page could not be rendered: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
 	p.send(w, r, pageAnswer{http.StatusOK, "text/html; charset=utf-8", ui.Version(body), "no-cache", body})
@@ -135,7 +135,7 @@ func (p *statusPage) send(w http.ResponseWriter, r *http.Request, a pageAnswer) 
 	log := p.server.log
 	if r.Method != http.MethodHead {
 		if _, err := w.Write(a.body); err != nil {
-			log.Debug("http answer was cut off", "error", err)
+			log.Debug("http response was cut off", "error", err)
 		}
 	}
 	log.Trace("http request", "method", r.Method, "path", r.URL.Path, "status", a.code, "took", time.Since(started))

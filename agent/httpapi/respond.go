@@ -42,8 +42,8 @@ func handleDone(p responder, handler func(*http.Request) error) http.HandlerFunc
 func (p responder) write(w http.ResponseWriter, status int, body any) {
 	data, err := json.Marshal(body)
 	if err != nil {
-		status, data = http.StatusInternalServerError, []byte(`{"code":500,"error":"the answer cannot be encoded"}`)
-		p.log.Error("http answer cannot be encoded", "error", err)
+		status, data = http.StatusInternalServerError, []byte(`{"code":500,"error":"the response cannot be encoded"}`)
+		p.log.Error("http response cannot be encoded", "error", err)
 	}
 	p.send(w, status, append(data, '\n'))
 }
@@ -57,7 +57,7 @@ func (p responder) send(w http.ResponseWriter, status int, data []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	if _, err := w.Write(data); err != nil {
-		p.log.Debug("http answer was cut off", "error", err)
+		p.log.Debug("http response was cut off", "error", err)
 	}
 }
 

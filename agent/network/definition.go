@@ -329,7 +329,7 @@ func (d *definitionKeeper) definedReason() string {
 func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error {
 	backoff := d.deps.Store.Outage.NewLoop()
 	var restore time.Time // when to restore a lost definition, zero while it is not lost
-	troubled := false     // the check reports a problem
+	failing := false      // the check reports a problem
 	for {
 		known, read, changed := d.deps.Store.Networks.Get()
 		verdict := definitionInForce
@@ -356,14 +356,14 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 		var due <-chan time.Time
 		switch {
 		case verdict == definitionInForce:
-			if troubled {
+			if failing {
 				d.report.Check(health.Network, api.Passing, d.definedReason())
 			}
-			restore, troubled = time.Time{}, false
+			restore, failing = time.Time{}, false
 		case verdict == definitionUnreadable:
-			troubled = true
+			failing = true
 		case restore.IsZero():
-			restore, troubled = time.Now().Add(d.known.restoreAfter(d.local, d.deps.Store.Outage.Policy)), true
+			restore, failing = time.Now().Add(d.known.restoreAfter(d.local, d.deps.Store.Outage.Policy)), true
 			d.report.Log().Warn("the store has lost the network's definition, packets keep flowing")
 			d.report.Check(health.Network, api.Warning,
 				"the store has lost the network's definition, which stays in force; putting it back")
@@ -464,8 +464,8 @@ func (d *definitionKeeper) restore(ctx context.Context, n registry.Network) erro
 	case err != nil:
 		return err
 	}
-	d.report.Log().Warn("the store had lost the network or its last change, put back")
-	d.report.Event(api.EventStore, api.Warning, "the store had lost the network's definition, put back", nil)
+	d.report.Log().Warn("the store had lost the network or its last change, restored it")
+	d.report.Event(api.EventStore, api.Warning, "the store had lost the network's definition, restored it", nil)
 	return nil
 }
 

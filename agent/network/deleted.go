@@ -17,7 +17,7 @@ import (
 func (d *definitionKeeper) recallDeletion() {
 	before, err := state.LoadDeletion(d.config.DataDir, d.local.Name)
 	if err != nil {
-		d.report.Log().Warn("starting without what is remembered of the network's deletion", "error", err)
+		d.report.Log().Warn("remembered deletion of the network cannot be read", "error", err)
 	}
 	d.deletion = before
 }
@@ -29,7 +29,7 @@ func (d *definitionKeeper) rememberDeletion(now registry.Deletion) {
 	}
 	d.deletion = &now
 	if err := state.SaveDeletion(d.config.DataDir, now); err != nil {
-		d.report.Log().Warn("the network's deletion cannot be written down: if the store loses the record of it, "+
+		d.report.Log().Warn("the network's deletion could not be saved: if the store loses the record of it, "+
 			"this host may define the network again", "error", err)
 	}
 }
@@ -64,7 +64,7 @@ func (d *definitionKeeper) restoreDeletion(ctx context.Context, lost *registry.D
 	}
 	switch err := d.deps.Store.Registry.PutDeletion(ctx, lost.Deletion); {
 	case err == nil:
-		d.report.Log().Warn("the store had lost the record of the network's deletion, put back",
+		d.report.Log().Warn("the store had lost the record of the network's deletion, restored it",
 			"deleted", lost.Time.UTC().Format(time.RFC3339))
 	case !errors.Is(err, registry.ErrConflict): // another host was first, or an operator has defined the network
 		return registry.Network{}, fmt.Errorf(

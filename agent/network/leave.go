@@ -46,7 +46,7 @@ func (r *Runner) tearDown(ctx context.Context, release bool) {
 	r.report.Reset()
 	r.definition.update(func(s *definitionStatus) { s.applied = 0 })
 	if err := errors.Join(errs...); err != nil {
-		r.report.Log().Error("leaving the network was not complete", "error", err)
+		r.report.Log().Error("network was not removed completely", "error", err)
 	}
 }
 

@@ -83,7 +83,7 @@ func (r *Runner) measureTraffic(to *telemetry.Reading, s Status) {
 	case s.Datapath.Meter != nil:
 		all, err := s.Datapath.Meter.Totals()
 		if err != nil {
-			r.report.Log().Debug("traffic is not known", "error", err)
+			r.report.Log().Debug("traffic counters could not be read", "error", err)
 			return
 		}
 		parts = map[string]backend.Counters{"": all}

@@ -351,7 +351,7 @@ func (r *Runner) moveClaim(n registry.Network, p datapath.Place, readdressed boo
 	if idle, ok := r.deps.Store.Registry.(interface{ Close() error }); ok && readdressed {
 		// The claim could not be sent over connections from an address that is gone.
 		if err := idle.Close(); err != nil {
-			r.report.Log().Debug("idle connections stay", "error", err)
+			r.report.Log().Debug("idle connections could not be closed", "error", err)
 		}
 	}
 	r.lease.SetClaim(r.lease.Claim(n, attributesOf(p)))

@@ -179,7 +179,7 @@ func (f *subnetFile) removeAt(path string) {
 		return
 	}
 	if err := os.Remove(path); err != nil {
-		f.report.Log().Warn("old subnet file stays", "path", path, "error", err)
+		f.report.Log().Warn("old subnet file could not be removed", "path", path, "error", err)
 		return
 	}
 	f.report.Log().Info("old subnet file removed", "path", path)
@@ -199,7 +199,7 @@ func (f *subnetFile) remove(before string) error {
 		}
 		data, err := state.ReadSubnetFile(path)
 		if err == nil && !state.IsSubnetFile(data) || errors.Is(err, config.ErrNotRegular) {
-			f.report.Log().Warn("file in the place of the subnet file is not leno's, it stays", "path", path)
+			f.report.Log().Warn("file at the subnet file's path is not leno's, not removing it", "path", path)
 			continue
 		}
 		errs = append(errs, removeFiles(append(state.Unfinished(path), path)))

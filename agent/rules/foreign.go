@@ -176,7 +176,7 @@ func (m *ForeignMonitor) writeCheck(network string, found []foreign.Obstacle) {
 		m.health.Set(network, health.ForeignRules, api.Passing,
 			"no rule of others is known that drops all packets, or hides containers")
 		if m.networks.warned[network] {
-			m.log.Info("rules of other programs are in the way of containers no more", "network", network)
+			m.log.Info("rules of other programs no longer block containers", "network", network)
 		}
 		delete(m.networks.warned, network)
 		return
@@ -188,7 +188,7 @@ func (m *ForeignMonitor) writeCheck(network string, found []foreign.Obstacle) {
 	}
 	reason := strings.Join(reasons, "; ") + more
 	if m.health.Set(network, health.ForeignRules, api.Warning, reason) {
-		m.log.Warn("rules of other programs are in the way of containers", "network", network, "rules", reason)
+		m.log.Warn("rules of other programs block containers", "network", network, "rules", reason)
 	}
 }
 

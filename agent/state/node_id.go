@@ -41,7 +41,7 @@ func LoadNodeID(dataDir string, log hclog.Logger) (string, error) {
 	for _, name := range Networks(dataDir) {
 		s, err := Load(dataDir, name)
 		if err == nil && IsNodeID(s.NodeID) {
-			log.Warn("node id was lost, that of a state file counts", "node_id", s.NodeID, "network", name)
+			log.Warn("node id was lost, using the one in a state file", "node_id", s.NodeID, "network", name)
 			return s.NodeID, saveNodeID(dataDir, s.NodeID)
 		}
 	}

@@ -78,8 +78,8 @@ func (p *place) well() error {
 func (p *place) lines(check string) (begun, over int) {
 	for line := range strings.Lines(p.agent.Output()) {
 		if strings.Contains(line, "check="+check) {
-			begun += strings.Count(line, "something on this host is in the way")
-			over += strings.Count(line, "nothing is in the way any more")
+			begun += strings.Count(line, "operation failed on this host")
+			over += strings.Count(line, "operation works again")
 		}
 	}
 	return begun, over

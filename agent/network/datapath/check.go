@@ -97,6 +97,6 @@ func (c *checks) setForwarding(wrong []string) {
 	if len(wrong) == 0 {
 		c.setUndisturbed(health.Forwarding, forwardingPart, "the kernel forwards packets")
 	} else if reason := strings.Join(wrong, "; "); c.report.Check(health.Forwarding, api.Warning, reason) {
-		c.report.Log().Warn("forwarding is not as it should be", "error", reason)
+		c.report.Log().Warn("packets may not be forwarded", "error", reason)
 	}
 }

@@ -96,8 +96,8 @@ func TestFailedPassIsRepeated(t *testing.T) {
 			t.Errorf("%d passes in a minute", n)
 		}
 		l.check(health.Device, api.Critical, "no such kind")
-		if l.logged("is in the way") != 1 || len(l.served) != 0 {
-			t.Errorf("logged %d times, served %v", l.logged("is in the way"), l.served)
+		if l.logged("operation failed on this host") != 1 || len(l.served) != 0 {
+			t.Errorf("logged %d times, served %v", l.logged("operation failed on this host"), l.served)
 		}
 		l.edit(func() { l.fail, l.onApply = nil, nil })
 		time.Sleep(time.Minute)

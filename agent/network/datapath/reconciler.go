@@ -150,7 +150,7 @@ func (r *Reconciler) StopResumed() bool {
 	return true
 }
 
-// Drop stops a resumed datapath and forgets its content, because it is none of the network's any more. The datapath in
+// Drop stops a resumed datapath and forgets its content, because the network has another definition now. The datapath in
 // the kernel stays until Retire or the next pass.
 func (r *Reconciler) Drop() {
 	r.StopResumed()
@@ -166,7 +166,7 @@ func (r *Reconciler) Close() {
 		return
 	}
 	if err := r.instance.Close(); err != nil {
-		r.o.Report.Log().Error("closing the backend", "error", err)
+		r.o.Report.Log().Error("backend could not be closed", "error", err)
 	}
 	r.instance = nil
 }

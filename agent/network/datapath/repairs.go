@@ -31,7 +31,7 @@ func (c *checks) record(now time.Time, healed []backend.Repair) {
 	}
 	log := c.report.Log()
 	for _, name := range c.flapping.Settle(now) {
-		log.Info("datapath is not changed again and again any more", "healed", name)
+		log.Info("datapath is no longer being changed by another program", "healed", name)
 	}
 	single, repeated := c.flapping.Record(now, healed)
 	if len(single) > 0 {
@@ -40,7 +40,7 @@ func (c *checks) record(now time.Time, healed []backend.Repair) {
 			map[string]string{"fault": single[0].Fault})
 	}
 	for _, q := range repeated {
-		log.Warn("datapath is being changed by another program again and again, reported once a minute", "healed", q)
+		log.Warn("datapath is being changed by another program again and again, logged once a minute", "healed", q)
 		c.report.Event(api.EventDrift, api.Warning, "changed by another program again and again: "+q, nil)
 	}
 }

@@ -127,7 +127,7 @@ func reportTaken(to *report.Reporter, before, now registry.Lease) {
 func (k *Keeper) Moved(n registry.Network, before netip.Prefix, now registry.Lease) error {
 	if k.o.Settings.OnLost == config.OnLostExit {
 		if err := k.o.Save(n, now); err != nil {
-			k.report.Log().Warn("state file does not know of the new subnet", "subnet", now.Subnet(), "error", err)
+			k.report.Log().Warn("new subnet could not be saved to the state file", "subnet", now.Subnet(), "error", err)
 		}
 		return &LostError{Network: k.o.Network, Old: before.String(), New: now.Subnet().String()}
 	}

@@ -196,7 +196,7 @@ func TestMovedAndExit(t *testing.T) {
 			if !errors.As(err, &lost) || lost.Old != before.String() || lost.New != a.subnet().String() || lost.New == lost.Old {
 				t.Fatalf("ended with %v", err)
 			}
-			if said := strings.Contains(a.log.String(), "state file does not know of the new subnet"); said != (saveErr != nil) {
+			if said := strings.Contains(a.log.String(), "new subnet could not be saved to the state file"); said != (saveErr != nil) {
 				t.Errorf("log:\n%s", a.log)
 			}
 			if saveErr == nil {

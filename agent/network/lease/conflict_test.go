@@ -54,7 +54,7 @@ func TestCopiedDataDir(t *testing.T) {
 				if b.subnet().IsValid() {
 					t.Errorf("the copy has %s", b.subnet())
 				}
-				if n := strings.Count(a.log.String(), "another host is taken for this one"); n != 1 {
+				if n := strings.Count(a.log.String(), "another host uses this host's name or addresses"); n != 1 {
 					t.Errorf("the original logs the conflict %d times", n)
 				}
 				a.end()
@@ -351,7 +351,7 @@ func TestSuspicionsEndOnTheirOwn(t *testing.T) {
 	if c := a.checked(health.Conflict); c.Status != api.Passing {
 		t.Errorf("after a reset: %+v", c)
 	}
-	if n := strings.Count(a.log.String(), "another host is taken for this one"); n != 3 {
+	if n := strings.Count(a.log.String(), "another host uses this host's name or addresses"); n != 3 {
 		t.Errorf("logged %d times", n)
 	}
 }

@@ -161,7 +161,7 @@ func (k *Keeper) Retire(ctx context.Context, n registry.Network, before state.Ne
 	if lease.Session == "" || isSlotOf(n.Plan, lease) {
 		return nil
 	}
-	k.report.Log().Warn("subnet is none of the network's any more, giving it up", "subnet", lease.Subnet())
+	k.report.Log().Warn("subnet is no longer part of the network, giving it up", "subnet", lease.Subnet())
 	if err := k.GiveUp(ctx, before); err != nil {
 		return fmt.Errorf("give up %s: %w", lease.Subnet(), err)
 	}

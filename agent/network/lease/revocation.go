@@ -59,7 +59,7 @@ func (r *revocation) revoke(subnet netip.Prefix) {
 		return before
 	})
 	if err != nil {
-		r.report.Log().Warn("state file does not know of the revocation", "subnet", subnet, "error", err)
+		r.report.Log().Warn("revocation could not be saved to the state file", "subnet", subnet, "error", err)
 	}
 }
 

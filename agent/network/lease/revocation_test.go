@@ -242,7 +242,7 @@ func TestRevocationCannotBeSaved(t *testing.T) {
 		if a.keeper.Status().Revoked != subnet {
 			t.Errorf("%+v", a.keeper.Status())
 		}
-		if !strings.Contains(a.log.String(), "state file does not know of the revocation") {
+		if !strings.Contains(a.log.String(), "revocation could not be saved to the state file") {
 			t.Errorf("log:\n%s", a.log)
 		}
 	})

@@ -135,7 +135,7 @@ func (c *conflicts) suspect(source, reason string) {
 		delete(c.reasons, source)
 	}
 	if reason != "" && before == "" {
-		c.report.Log().Error("another host is taken for this one", "conflict", reason)
+		c.report.Log().Error("another host uses this host's name or addresses", "conflict", reason)
 	}
 	if len(c.reasons) == 0 {
 		c.report.Check(health.Conflict, api.Passing, "no other host uses this host's name or addresses")

@@ -41,7 +41,7 @@ func (f *Follower) expireOnce(ctx context.Context, n registry.Network) {
 	now, _, err := f.o.Registry.WatchLeases(call, n, 0)
 	cancel()
 	if err != nil {
-		log.Debug("lapsed leases stay", "error", err)
+		log.Debug("lapsed leases could not be read", "error", err)
 		return
 	}
 	leases := f.expired(now.Leases, 0)
@@ -54,7 +54,7 @@ func (f *Follower) expireOnce(ctx context.Context, n registry.Network) {
 		case err == nil:
 			log.Info("lapsed lease removed", "subnet", l.Subnet(), "host", l.Node)
 		case !errors.Is(err, registry.ErrConflict):
-			log.Debug("lapsed lease stays", "subnet", l.Subnet(), "host", l.Node, "error", err)
+			log.Debug("lapsed lease could not be removed", "subnet", l.Subnet(), "host", l.Node, "error", err)
 			return
 		}
 	}

@@ -64,7 +64,7 @@ func (f *Follower) checkAge() {
 		return
 	}
 	if f.o.Report.Check(health.Snapshot, api.Warning, staleReason(last)) {
-		f.o.Report.Log().Warn("nothing was heard of the leases for long, peers keep their routes",
+		f.o.Report.Log().Warn("leases have not been confirmed for a long time, peers keep their routes",
 			"since", last.UTC().Format(time.RFC3339))
 	}
 }

@@ -76,7 +76,7 @@ func TestSnapshotBecomesOld(t *testing.T) {
 		h.wantCheck(health.Snapshot, api.Warning, "the leases of the other hosts were last confirmed "+
 			heard.UTC().Format(time.RFC3339)+", peers keep their routes")
 		time.Sleep(checkEvery)
-		if n := len(h.log.With("nothing was heard of the leases for long")); n != 1 || !h.Followed().Equal(heard) {
+		if n := len(h.log.With("leases have not been confirmed for a long time")); n != 1 || !h.Followed().Equal(heard) {
 			t.Errorf("logged %d times, followed %s, want %s", n, h.Followed(), heard)
 		}
 		h.join("b", 2)

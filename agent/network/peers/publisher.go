@@ -131,7 +131,7 @@ func (p *publisher) merge() []registry.Lease {
 		return all
 	}
 	if first {
-		p.follower.o.Report.Log().Info("peers that the store lacks stay until it has settled",
+		p.follower.o.Report.Log().Info("peers missing from the store stay until it has settled",
 			"until", until.UTC().Format(time.RFC3339))
 	}
 	p.settled = time.After(max(time.Until(until), RefreshEvery))

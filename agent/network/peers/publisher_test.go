@@ -36,7 +36,7 @@ func TestRememberedPeersStay(t *testing.T) {
 		settle := SettleTime(h.o.Settings)
 		h.start()
 		h.wantView(withB)
-		if n := len(h.log.With("peers that the store lacks stay until it has settled")); n != 1 {
+		if n := len(h.log.With("peers missing from the store stay until it has settled")); n != 1 {
 			t.Errorf("logged %d times", n)
 		}
 		time.Sleep(settle - time.Second)
@@ -50,7 +50,7 @@ func TestRememberedPeersStay(t *testing.T) {
 		if n := h.flaky.requests(); n != 1 {
 			t.Errorf("%d readings, want one", n)
 		}
-		if n := len(h.log.With("peers that the store lacks stay until it has settled")); n != 1 {
+		if n := len(h.log.With("peers missing from the store stay until it has settled")); n != 1 {
 			t.Errorf("logged %d times", n)
 		}
 	})

@@ -43,5 +43,5 @@ func (r *Reporter) Written(file File, err error) {
 		return
 	}
 	r.Mended(health.DataDir)
-	r.Check(health.DataDir, api.Passing, "what this host has is written down")
+	r.Check(health.DataDir, api.Passing, "the state for the next process is saved")
 }

@@ -107,7 +107,7 @@ func TestWrittenNamesEveryFile(t *testing.T) {
 	if c := check(board, health.DataDir); c.Status != api.Passing {
 		t.Errorf("%+v", c)
 	}
-	if begun := strings.Count(log.String(), "is in the way, trying again"); begun != 1 {
+	if begun := strings.Count(log.String(), "operation failed on this host, retrying"); begun != 1 {
 		t.Errorf("logged %d times", begun)
 	}
 }
