@@ -336,7 +336,7 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.lease.Keep(ctx, n, taken, claim) })
 	g.Go(func() error { return r.peers.Run(ctx, n, r.lease.Lease()) })
-	g.Go(func() error { return r.datapath.Run(ctx, r.peers.Views(), place) })
+	g.Go(func() error { return r.datapath.Run(ctx, n, r.peers.Views(), place) })
 	g.Go(func() error { return r.file.keep(ctx) })
 	return g.Wait()
 }

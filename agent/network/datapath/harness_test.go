@@ -215,7 +215,7 @@ func (l *lab) run() (stop func()) {
 		l.t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- l.r.Run(ctx, l.views, place) }()
+	go func() { ended <- l.r.Run(ctx, l.network(), l.views, place) }()
 	return func() {
 		cancel()
 		if err := <-ended; err != context.Canceled {

@@ -12,6 +12,7 @@ import (
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
 )
 
 const (
@@ -24,7 +25,8 @@ const (
 
 // A target is what the kernel is to agree with.
 type target struct {
-	view      *peers.View
+	network   registry.Network
+	view      *peers.View   // nil before the leases of the other hosts are known
 	place     *Place        // nil before the underlay is known
 	state     backend.State // made from both
 	new       bool          // the state has not been applied yet, so writes are expected and are no repairs
@@ -32,9 +34,10 @@ type target struct {
 }
 
 // Run makes the host agree with the last view until ctx ends: at once, whenever the view, the kernel or the underlay
-// changes, and on a slow tick. There must be a backend, and p is where AwaitUnderlay has found this host.
-func (r *Reconciler) Run(ctx context.Context, views *watch.Value[*peers.View], p Place) error {
-	return r.loop(ctx, views, &target{place: &p, confirmed: true}, nil)
+// changes, and on a slow tick. It follows the underlay of n before a view is known, too. There must be a backend, and p
+// is where AwaitUnderlay has found this host.
+func (r *Reconciler) Run(ctx context.Context, n registry.Network, views *watch.Value[*peers.View], p Place) error {
+	return r.loop(ctx, views, &target{network: n, place: &p, confirmed: true}, nil)
 }
 
 // Resume keeps a datapath right that an earlier process left, until StopResumed is called. There must be a backend. If
@@ -52,7 +55,7 @@ func (r *Reconciler) Resume(ctx context.Context, v *peers.View, packetsWait bool
 			return
 		}
 		began := time.Now()
-		resumed := &target{state: backend.State{Partial: !packetsWait}}
+		resumed := &target{network: v.Network, state: backend.State{Partial: !packetsWait}}
 		_ = r.loop(ctx, views, resumed, func(passes int, err error) { // ends with ctx
 			if passes == 1 {
 				close(first)
@@ -115,9 +118,7 @@ func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], 
 			}
 		}
 		_, _, kernel = r.o.Host.Kernel.Get()
-		if t.view != nil {
-			r.move(t)
-		}
+		r.move(t)
 	}
 }
 
@@ -145,7 +146,7 @@ func (r *Reconciler) pauseAfterFailure(retryIn time.Duration) time.Duration {
 
 // take changes the target to another view.
 func (r *Reconciler) take(t *target, v *peers.View) {
-	t.view, t.new = v, true
+	t.network, t.view, t.new = v.Network, v, true
 	t.state.Subnets, t.state.Peers = v.Own.Subnets, peers.Of(v.Leases, v.Own)
 	r.instance.content.Store(v)
 	r.move(t) // the choice of the underlay depends on the routes to the peers
@@ -154,14 +155,14 @@ func (r *Reconciler) take(t *target, v *peers.View) {
 // move changes the target to the present underlay.
 func (r *Reconciler) move(t *target) {
 	before := t.place
-	now, err := r.relocate(t.view.Network, before)
+	now, err := r.relocate(t.network, before)
 	if err != nil {
 		return // the next pass fails, and comes again
 	}
 	t.place = now
 	t.state.MTU, t.state.Underlay = now.MTU, now.underlay()
 	if t.confirmed && !now.equal(*before) {
-		r.o.Moved(t.view.Network, *now, !reflect.DeepEqual(now.Choice.Addrs, before.Choice.Addrs))
+		r.o.Moved(t.network, *now, !reflect.DeepEqual(now.Choice.Addrs, before.Choice.Addrs))
 	}
 }
 
@@ -177,7 +178,7 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err erro
 		return false, ctx.Err()
 	}
 	r.countPass(started, report, err)
-	r.checks.afterPass(t.view.Network, t.state, r.Status().Placed, &report, err)
+	r.checks.afterPass(t.network, t.state, r.Status().Placed, &report, err)
 	r.update(func(s *Status) {
 		s.Report, s.Flapping = report, r.checks.flapping.Count()
 		if err == nil && t.confirmed {

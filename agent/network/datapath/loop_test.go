@@ -156,6 +156,37 @@ func TestUnderlayMoves(t *testing.T) {
 	})
 }
 
+// TestUnderlayMovesBeforeAView: the claim follows the underlay and the check tells of it while the leases of the other
+// hosts cannot be read.
+func TestUnderlayMovesBeforeAView(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t).built()
+		stop := l.run()
+		defer stop()
+		moves := func(change func()) {
+			t.Helper()
+			synctest.Wait()
+			l.edit(change)
+			l.kick()
+			time.Sleep(settle)
+			if n, _ := l.applied(); n != 0 {
+				t.Errorf("%d passes before a view is known", n)
+			}
+		}
+		moves(func() { l.gone = errors.New("no device") })
+		l.check(health.Underlay, api.Warning, "keeping eth0: no device")
+		moves(func() { l.gone, l.choice.Addrs = nil, []netip.Addr{netip.MustParseAddr("192.0.2.9")} })
+		l.check(health.Underlay, api.Passing, "eth0")
+		if fmt.Sprint(l.moved) != "[192.0.2.9 true]" {
+			t.Errorf("moved %v", l.moved)
+		}
+		l.views.Set(l.view("b"))
+		if n, _ := l.applied(); n != 1 || l.passes[0].state.Underlay.Addrs[0].String() != "192.0.2.9" {
+			t.Errorf("applied %+v", l.passes)
+		}
+	})
+}
+
 // TestResumeIsTheSameLoop: a resumed datapath is kept right, but nothing is served or claimed before the store has
 // confirmed the lease.
 func TestResumeIsTheSameLoop(t *testing.T) {
