@@ -175,3 +175,33 @@ func TestRenewalGoesOn(t *testing.T) {
 		a.check(health.Lease, api.Passing)
 	})
 }
+
+// TestStateAfterAnUnchangedLease: a host that waited for its lease, and got it back as it was, says at once that it
+// runs. Another claim than before need not lead to another record.
+func TestStateAfterAnUnchangedLease(t *testing.T) {
+	t.Parallel()
+	a := newHost(t, memory.New(), "a").start()
+	a.subnet()
+	a.ready()
+	state := func(want string, within time.Duration) {
+		t.Helper()
+		got := ""
+		for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+			if got = mustRunner(t, a).Status().Local.State; strings.Contains(got, want) {
+				return
+			}
+		}
+		t.Errorf("state %q, want %q", got, want)
+	}
+	state("running", time.Minute)
+	a.registry.SetOne("Acquire", registry.ErrUnavailable)
+	a.mu.Lock()
+	a.place.Index = 9 // the same addresses on a device that was created again
+	a.mu.Unlock()
+	a.kick()
+	state("waiting for a lease", time.Minute)
+	time.Sleep(time.Second) // the pass that follows the change of the kernel is over
+	state("waiting for a lease", time.Minute)
+	a.registry.SetOne("Acquire", nil)
+	state("running", 10*time.Second)
+}

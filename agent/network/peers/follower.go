@@ -76,8 +76,9 @@ func New(o Options) *Follower {
 	return f
 }
 
-// Run follows the leases of n until ctx ends, and publishes a View for each change. own is this host's lease. What an
-// earlier process knew counts only in the first Run of a Follower.
+// Run follows the leases of n until ctx ends, and publishes a View for each change. own is this host's lease; if it is
+// set to the same lease again, Run publishes the same View again. What an earlier process knew counts only in the first
+// Run of a Follower.
 func (f *Follower) Run(ctx context.Context, n registry.Network, own *watch.Value[registry.Lease]) error {
 	defer f.views.Clear()
 	g, ctx := errgroup.WithContext(ctx)

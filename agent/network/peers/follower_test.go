@@ -41,7 +41,6 @@ func TestViews(t *testing.T) {
 
 		time.Sleep(time.Hour) // with checks of the age and a pass over lapsed leases
 		own, _, _ := h.own.Get()
-		h.own.Set(own)
 		h.Now(t.Context(), h.network)
 		h.flaky.fail(registry.ErrUncertain)
 		time.Sleep(time.Minute)

@@ -23,9 +23,10 @@ type publisher struct {
 	cache    *peerCache
 	saver    *saver
 
-	view     *View    // as published last, nil for none
-	snapshot Snapshot // that view is made from
-	reread   Snapshot // the leases as read when remembered peers might go, zero for not read
+	view     *View           // as published last, nil for none
+	snapshot Snapshot        // that view is made from
+	ownSeen  <-chan struct{} // closed when the lease is written again after it was last looked at
+	reread   Snapshot        // the leases as read when remembered peers might go, zero for not read
 
 	settled  <-chan time.Time // fires when remembered peers that the store lacks may go
 	doubted  <-chan time.Time // fires when another host that is taken for this one may have gone
@@ -64,7 +65,11 @@ func (p *publisher) run(ctx context.Context) error {
 		case !read:
 			p.follower.o.Report.SetState("waiting for the leases of the other hosts")
 		case held:
-			p.update(own, snap)
+			if !p.update(own, snap) && ownChanged != p.ownSeen {
+				// The host may have waited for the lease that it has got back unchanged: the datapath says when it runs.
+				p.follower.views.Set(p.view)
+			}
+			p.ownSeen = ownChanged
 			p.saver.save(p.network, p.view)
 		}
 		select {
@@ -107,18 +112,20 @@ func (p *publisher) request(ctx context.Context, requests *sync.WaitGroup, answe
 	})
 }
 
-// update publishes a View if this host's lease or the leases differ from those of the last View.
-func (p *publisher) update(own registry.Lease, snap Snapshot) {
+// update publishes a View if this host's lease or the leases differ from those of the last View, and reports whether it
+// did.
+func (p *publisher) update(own registry.Lease, snap Snapshot) bool {
 	if p.reread.Read.After(snap.Read) {
 		snap = p.reread
 	}
 	if p.view != nil && p.snapshot.isSame(snap) && reflect.DeepEqual(p.view.Own, own) {
-		return
+		return false
 	}
 	p.snapshot = snap
 	p.view = &View{Network: p.network, Own: own, Leases: p.merge()}
 	p.follower.views.Set(p.view)
 	p.judge(snap.Set.Leases)
+	return true
 }
 
 // merge returns the leases of the snapshot and those that are only remembered. If there are any of these, it sets the

@@ -217,6 +217,36 @@ func TestNothingReadIsNotWritten(t *testing.T) {
 	})
 }
 
+// TestLeaseThatIsTakenBackUnchanged: a lease that was claimed again, and is as it was, wakes the readers of the View,
+// which stays the same.
+func TestLeaseThatIsTakenBackUnchanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t)
+		h.join("b", 2)
+		h.start()
+		h.wantView(withB)
+		before, _, changed := h.Views().Get()
+		own, _, _ := h.own.Get()
+		h.own.Set(own)
+		synctest.Wait()
+		select {
+		case <-changed:
+		default:
+			t.Error("no reader was woken")
+		}
+		now, _, changed := h.Views().Get()
+		if now != before {
+			t.Error("it is another view")
+		}
+		time.Sleep(2 * checkEvery)
+		select {
+		case <-changed:
+			t.Error("a view was published again")
+		default:
+		}
+	})
+}
+
 // TestConflictIsJudgedAgain: a rival that falls silent writes nothing to the store, so a conflict is judged again for
 // as long as it lasts.
 func TestConflictIsJudgedAgain(t *testing.T) {
