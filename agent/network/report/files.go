@@ -20,25 +20,20 @@ const (
 
 // fileWrites holds why files could not be written, by file.
 type fileWrites struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // also held while the check is set, so that the check shows the last write
 	failing map[File]error
-}
-
-// set records the result of a write and returns the errors of all files.
-func (w *fileWrites) set(file File, err error) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.failing == nil {
-		w.failing = map[File]error{}
-	}
-	w.failing[file] = err
-	return errors.Join(w.failing[LeaseFile], w.failing[PeersFile])
 }
 
 // Written sets the check of the files that this host keeps for its next process, after a write that ended with err.
 // Nothing waits for these files, packets least of all.
 func (r *Reporter) Written(file File, err error) {
-	if all := r.files.set(file, err); all != nil {
+	r.files.mu.Lock()
+	defer r.files.mu.Unlock()
+	if r.files.failing == nil {
+		r.files.failing = map[File]error{}
+	}
+	r.files.failing[file] = err
+	if all := errors.Join(r.files.failing[LeaseFile], r.files.failing[PeersFile]); all != nil {
 		r.Failing(health.DataDir, api.Warning, advice.DataDir, all)
 		return
 	}

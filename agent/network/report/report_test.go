@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,5 +110,21 @@ func TestWrittenNamesEveryFile(t *testing.T) {
 	}
 	if begun := strings.Count(log.String(), "operation failed on this host, retrying"); begun != 1 {
 		t.Errorf("logged %d times", begun)
+	}
+}
+
+// TestWrittenByTwo: the files are written by two goroutines, and the check always shows the result of both.
+func TestWrittenByTwo(t *testing.T) {
+	r, board, _ := newLogged(t, nil)
+	for i := range 5000 {
+		r.Written(LeaseFile, errors.New("no room"))
+		r.Written(PeersFile, nil)
+		var both sync.WaitGroup
+		both.Go(func() { r.Written(LeaseFile, nil) })
+		both.Go(func() { r.Written(PeersFile, errors.New("no right")) })
+		both.Wait()
+		if c := check(board, health.DataDir); c.Status != api.Warning || strings.Contains(c.Reason, "no room") {
+			t.Fatalf("attempt %d: %+v", i, c)
+		}
 	}
 }
