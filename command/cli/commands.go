@@ -74,13 +74,6 @@ func (all Commands) topLevel() []string {
 	return slices.DeleteFunc(names, func(n string) bool { return strings.Contains(n, " ") })
 }
 
-func exactOrNearestName(word string, names []string) string {
-	if slices.Contains(names, word) {
-		return word
-	}
-	return nearestName(word, names)
-}
-
 func (all Commands) isGroup(name string) bool {
 	return name != "" && len(all.Subcommands(name)) > 0
 }

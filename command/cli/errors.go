@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/lenonet/leno/agent/config"
+)
+
+// ErrReported ends a command with exit code 1 when everything has already been printed.
+var ErrReported = errors.New("reported")
+
+// usageError is a mistake on the command line; its exit code is 2.
+type usageError struct {
+	text string
+	fix  Fix // nil if the nearest valid command line is unknown
+}
+
+func (e *usageError) Error() string { return e.text }
+
+// UsageErrorf returns the error for a mistake on the command line whose fix is not known. The user
+// is shown an example of the command.
+func UsageErrorf(format string, args ...any) error {
+	return &usageError{text: fmt.Sprintf(format, args...)}
+}
+
+// UsageErrorWithFix returns the error for a mistake on the command line. The user is shown the
+// corrected command line.
+func UsageErrorWithFix(f Fix, format string, args ...any) error {
+	return &usageError{text: fmt.Sprintf(format, args...), fix: f}
+}
+
+// IsUsageError reports whether an error is a mistake on the command line.
+func IsUsageError(err error) bool {
+	var usage *usageError
+	return errors.As(err, &usage)
+}
+
+// WrongValue returns the error for a flag value that is not allowed. Its fix uses the most similar
+// allowed value, or the first one.
+func WrongValue(name, value, text string, allowed ...string) error {
+	near := nearestName(strings.ToLower(value), allowed)
+	if near == "" {
+		near = allowed[0]
+	} else {
+		text += didYouMean(strings.ToLower(value), allowed)
+	}
+	return UsageErrorWithFix(SetFlag(name, near), "%s", text)
+}
+
+// unusableConfig is an error in a configuration that an agent cannot start with.
+type unusableConfig struct{ error }
+
+func (e *unusableConfig) Unwrap() error { return e.error }
+
+// ConfigError marks an error as one in the configuration. Its exit code is 78, because starting
+// again does not help.
+func ConfigError(err error) error { return &unusableConfig{err} }
+
+// WriteError prints why a command failed.
+func (m Meta) WriteError(err error) {
+	if out, ok := m.Stdout.(*checkedOutput); ok && out.err != nil && errors.Is(err, out.err) {
+		out.reported = true
+	}
+	var files *config.Errors
+	if errors.As(err, &files) {
+		writeConfigErrors(m.Stderr, files)
+		return
+	}
+	io.WriteString(m.Stderr, m.errorText(err.Error()))
+}
+
+// writeConfigErrors prints all errors of configuration files, each with its position and source
+// line.
+func writeConfigErrors(w io.Writer, e *config.Errors) {
+	fmt.Fprint(w, Escape(e.Render(Width, false)))
+	fmt.Fprintln(w, Plural(len(e.Diags), "error")+" in the configuration")
+}
+
+// errorText returns "Error: " and the text. On a terminal, long lines are broken between words;
+// elsewhere they stay whole, because programs search them.
+func (m Meta) errorText(text string) string {
+	var out strings.Builder
+	for line := range strings.SplitSeq("Error: "+Escape(text), "\n") {
+		if m.ErrorTerminal && DisplayWidth(line) > Width {
+			WriteNote(&out, "", line)
+		} else {
+			fmt.Fprintln(&out, line)
+		}
+	}
+	return out.String()
+}
