@@ -2,9 +2,7 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -52,124 +50,17 @@ func newCommand(m Meta, all Commands, s Spec) *Command {
 	return c
 }
 
-// Run parses the words, runs the command, and turns its error into text and an exit code.
-func (c *Command) Run(words []string) int {
-	if len(words) == 1 && words[0] == "help" {
-		fmt.Fprintln(c.meta.Stdout, c.Help())
-		return ExitDone
+// Leaf returns a new command of that name, false for a group.
+func (all Commands) Leaf(name string) (*Command, bool) {
+	if all[name] == nil {
+		return nil, false
 	}
-	args, err := c.Parse(words)
-	if err == nil {
-		err = c.Spec.Run(context.Background(), args)
+	c, err := all[name]()
+	if err != nil {
+		return nil, false
 	}
-	if similar := suggestion(err, args); similar != "" {
-		err = fmt.Errorf("%w; did you mean %s?", err, similar)
-	}
-	var usage *usageError
-	var unusable *unusableConfig
-	switch {
-	case err == nil:
-		return ExitDone
-	case errors.Is(err, ErrReported):
-		return ExitFailed
-	case errors.As(err, &usage):
-		fmt.Fprintf(c.meta.Stderr, "%s\nTry:   %s\n%s\nFor more, leno %s -help\n", c.meta.errorText(usage.text),
-			shellSyntax(c.correction(usage, words)), c.UsageLine(), c.Spec.Name)
-		return ExitUsage
-	case errors.As(err, &unusable):
-		c.meta.WriteError(err)
-		return ExitConfig
-	}
-	c.meta.WriteError(err)
-	return ExitFailed
-}
-
-// correction returns the valid command line nearest to a wrong one, or an example.
-func (c *Command) correction(err *usageError, words []string) []string {
-	if err.fix == nil {
-		return c.all.firstExample(c.Spec.Name)
-	}
-	return c.all.correct(append(strings.Fields(c.Spec.Name), c.applyFix(err.fix, words)...))
-}
-
-// Parse accepts flags before, between and after the arguments; "--" ends them.
-func (c *Command) Parse(words []string) ([]string, error) {
-	var rest []string
-	for args := words; len(args) > 0; {
-		if err := c.Flags.Parse(args); err != nil {
-			return nil, c.flagError(err)
-		}
-		left := c.Flags.Args()
-		consumed := args[:len(args)-len(left)]
-		if len(consumed) > 0 && consumed[len(consumed)-1] == "--" {
-			rest = append(rest, left...)
-			break
-		}
-		if len(left) == 0 {
-			break
-		}
-		rest, args = append(rest, left[0]), left[1:]
-	}
-	switch {
-	case len(rest) < c.Spec.Min:
-		return nil, UsageErrorWithFix(c.complete, "%s is missing", c.missingArg(len(rest)))
-	case c.Spec.Max >= 0 && len(rest) > c.Spec.Max:
-		return nil, c.surplusError(words, rest)
-	}
-	return rest, nil
-}
-
-// missingArg returns the name of the first missing required argument.
-func (c *Command) missingArg(have int) string {
-	var required []string
-	for word := range strings.FieldsSeq(c.Spec.Args) {
-		if !strings.HasPrefix(word, "[") {
-			required = append(required, strings.TrimSuffix(word, "..."))
-		}
-	}
-	if have < len(required) {
-		return required[have]
-	}
-	return "an argument"
-}
-
-// complete fills in missing arguments from the first example.
-func (c *Command) complete(l line) line {
-	if list := Examples(c.Help()); len(list) > 0 {
-		example := c.split(list[0][len(strings.Fields(c.Spec.Name)):])
-		if len(example.args) > len(l.args) {
-			l.args = append(l.args, example.args[len(l.args):]...)
-		}
-	}
-	return l
-}
-
-// surplusError returns the error for the first argument too many. It may be the value of a flag that
-// takes one only after "="; otherwise the fix drops it.
-func (c *Command) surplusError(words, args []string) error {
-	fix := SetArgs(args[:c.Spec.Max]...)
-	for i := 1; i < len(words); i++ {
-		name, _, hasValue := flagName(words[i-1])
-		f, at := c.Flags.Lookup(name), slices.Index(args, words[i])
-		if f != nil && !hasValue && IsBool(f) && at >= 0 && f.Value.Set(words[i]) == nil {
-			fix = func(l line) line {
-				l = SetFlag(name, words[i])(l)
-				return SetArgs(slices.Delete(slices.Clone(args), at, at+1)...)(l)
-			}
-			break
-		}
-	}
-	return UsageErrorWithFix(fix, "unexpected argument %q", args[c.Spec.Max])
-}
-
-func (c *Command) flagError(err error) error {
-	if name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: "); unknown {
-		return c.unknownFlag(strings.TrimPrefix(name, "-"))
-	}
-	text := err.Error()
-	mentioned := strings.Fields(text[strings.LastIndex(text, " -")+1:])[0]
-	// An error in one flag is fixed by leaving the flag out.
-	return UsageErrorWithFix(DropFlags(strings.TrimRight(strings.TrimPrefix(mentioned, "-"), ":")), "%s", err)
+	out, ok := c.(*Command)
+	return out, ok
 }
 
 // UsageLine returns the line with the command's arguments.
@@ -272,16 +163,10 @@ func optionText(f *flag.Flag) string {
 func (c *Command) AutocompleteFlags() complete.Flags {
 	flags := complete.Flags{}
 	c.Flags.VisitAll(func(f *flag.Flag) {
-		flags["-"+f.Name] = c.predictor(f)
+		flags["-"+f.Name] = predictFlag(c.meta, f)
 	})
 	maps.Copy(flags, c.Spec.Values)
 	return flags
-}
-
-// IsBool reports whether a flag needs no value.
-func IsBool(f *flag.Flag) bool {
-	b, ok := f.Value.(interface{ IsBoolFlag() bool })
-	return ok && b.IsBoolFlag()
 }
 
 // AutocompleteArgs offers what the Spec predicts, or nothing.

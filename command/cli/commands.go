@@ -12,23 +12,6 @@ import (
 // command is used once.
 type Commands map[string]hashicorp.CommandFactory
 
-// NewCommands returns the commands of the specs. groups holds the synopsis of each command that
-// only has subcommands, by its name.
-func NewCommands(m Meta, groups map[string]string, specs ...func(Meta) Spec) Commands {
-	all := Commands{}
-	for _, constructor := range specs {
-		all[constructor(m).Name] = func() (hashicorp.Command, error) {
-			return newCommand(m, all, constructor(m)), nil
-		}
-	}
-	for name, synopsis := range groups {
-		all[name] = func() (hashicorp.Command, error) {
-			return &group{meta: m, all: all, name: name, synopsis: synopsis}, nil
-		}
-	}
-	return all
-}
-
 // Resolve returns the command that words begin with, or the most similar one, and the remaining
 // words; "" if none is similar.
 func (all Commands) Resolve(words []string) (name string, rest []string) {
@@ -88,19 +71,6 @@ func (all Commands) Subcommands(group string) []string {
 	}
 	slices.Sort(names)
 	return names
-}
-
-// Leaf returns a new command of that name, false for a group.
-func (all Commands) Leaf(name string) (*Command, bool) {
-	if all[name] == nil {
-		return nil, false
-	}
-	c, err := all[name]()
-	if err != nil {
-		return nil, false
-	}
-	out, ok := c.(*Command)
-	return out, ok
 }
 
 // firstExample returns the first command line in the help of a command.

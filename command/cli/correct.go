@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"flag"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,36 +11,6 @@ import (
 
 	"github.com/lenonet/leno/api"
 )
-
-// split separates flags from arguments, as parse does, and takes an unknown flag for the most
-// similar one.
-func (c *Command) split(words []string) line {
-	var l line
-	for i := 0; i < len(words); i++ {
-		name, value, hasValue := flagName(words[i])
-		if words[i] == "--" {
-			l.args = append(l.args, words[i+1:]...)
-			return l
-		}
-		if name == "" {
-			l.args = append(l.args, words[i])
-			continue
-		}
-		f := c.Flags.Lookup(name)
-		if f == nil {
-			f = c.Flags.Lookup(nearestName(name, c.flagNames()))
-		}
-		if f != nil {
-			name = f.Name
-			if !hasValue && !IsBool(f) && i+1 < len(words) {
-				i++
-				value, hasValue = words[i], true
-			}
-		}
-		l.flags = append(l.flags, givenFlag{name, value, hasValue})
-	}
-	return l
-}
 
 // applyFix returns the fixed command line, flags last.
 func (c *Command) applyFix(f Fix, words []string) []string {
@@ -86,6 +55,14 @@ func (all Commands) correct(words []string) []string {
 	return []string{"-help"}
 }
 
+// correction returns the valid command line nearest to a wrong one, or an example.
+func (c *Command) correction(err *usageError, words []string) []string {
+	if err.fix == nil {
+		return c.all.firstExample(c.Spec.Name)
+	}
+	return c.all.correct(append(strings.Fields(c.Spec.Name), c.applyFix(err.fix, words)...))
+}
+
 // checkFormat returns an error for a -format that the command does not have.
 func (c *Command) checkFormat() error {
 	f := c.Flags.Lookup("format")
@@ -97,40 +74,6 @@ func (c *Command) checkFormat() error {
 		return nil
 	}
 	return WrongValue("format", f.Value.String(), "-format", allowed...)
-}
-
-// unknownFlag returns the error for a flag that the command does not have.
-func (c *Command) unknownFlag(name string) error {
-	text := "unknown flag -" + name
-	if near := nearestName(name, c.flagNames()); near != "" {
-		// split has already replaced it.
-		return UsageErrorWithFix(func(l line) line { return l }, "%s; did you mean -%s?", text, near)
-	}
-	if !slices.Contains(c.argNames(), strings.ToUpper(name)) {
-		return UsageErrorWithFix(DropFlags(name), "%s", text)
-	}
-	return UsageErrorWithFix(func(l line) line {
-		for _, f := range l.flags {
-			if f.name == name && f.hasValue {
-				l = insertArg(f.value)(l)
-			}
-		}
-		return DropFlags(name)(l)
-	}, "%s; %s is an argument, not a flag", text, strings.ToUpper(name))
-}
-
-func (c *Command) flagNames() (names []string) {
-	c.Flags.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
-	return names
-}
-
-// argNames returns the names of the arguments, for example NETWORK and SUBNET.
-func (c *Command) argNames() []string {
-	var names []string
-	for word := range strings.FieldsSeq(c.Spec.Args) {
-		names = append(names, strings.TrimSuffix(strings.Trim(word, "[]"), "..."))
-	}
-	return names
 }
 
 // suggestion returns the network or subnet most similar to an argument, of those that the agent

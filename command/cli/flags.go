@@ -57,3 +57,9 @@ func (l *ListFlag) Set(value string) error {
 	*l = append(*l, value)
 	return nil
 }
+
+// IsBool reports whether a flag needs no value.
+func IsBool(f *flag.Flag) bool {
+	b, ok := f.Value.(interface{ IsBoolFlag() bool })
+	return ok && b.IsBoolFlag()
+}

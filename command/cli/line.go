@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// line is a command line after the command's name.
-type line struct {
+// commandLine is a command line after the command's name.
+type commandLine struct {
 	flags []givenFlag
 	args  []string
 }
@@ -25,11 +25,11 @@ func (f givenFlag) String() string {
 }
 
 // A Fix turns a rejected command line into the nearest valid one.
-type Fix func(line) line
+type Fix func(commandLine) commandLine
 
 // SetFlag sets -name=value in place of the given value.
 func SetFlag(name, value string) Fix {
-	return func(l line) line {
+	return func(l commandLine) commandLine {
 		at := slices.IndexFunc(l.flags, func(f givenFlag) bool { return f.name == name })
 		l = DropFlags(name)(l)
 		l.flags = slices.Insert(l.flags, max(at, 0), givenFlag{name, value, true})
@@ -39,7 +39,7 @@ func SetFlag(name, value string) Fix {
 
 // AddFlag adds -name.
 func AddFlag(name string) Fix {
-	return func(l line) line {
+	return func(l commandLine) commandLine {
 		l.flags = append(l.flags, givenFlag{name: name})
 		return l
 	}
@@ -47,7 +47,7 @@ func AddFlag(name string) Fix {
 
 // DropFlags removes flags.
 func DropFlags(names ...string) Fix {
-	return func(l line) line {
+	return func(l commandLine) commandLine {
 		l.flags = slices.DeleteFunc(l.flags, func(f givenFlag) bool { return slices.Contains(names, f.name) })
 		return l
 	}
@@ -55,7 +55,7 @@ func DropFlags(names ...string) Fix {
 
 // SetArgs replaces the arguments.
 func SetArgs(args ...string) Fix {
-	return func(l line) line {
+	return func(l commandLine) commandLine {
 		l.args = args
 		return l
 	}
@@ -63,7 +63,7 @@ func SetArgs(args ...string) Fix {
 
 // insertArg inserts an argument before the others.
 func insertArg(arg string) Fix {
-	return func(l line) line {
+	return func(l commandLine) commandLine {
 		l.args = slices.Insert(l.args, 0, arg)
 		return l
 	}

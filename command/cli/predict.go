@@ -16,22 +16,22 @@ import (
 // completeTimeout bounds what completion may wait for.
 const completeTimeout = time.Second
 
-// predictor returns the completion of a flag, by its name or by the value that its usage text
+// predictFlag returns the completion of a flag, by its name or by the value that its usage text
 // names.
-func (c *Command) predictor(f *flag.Flag) complete.Predictor {
+func predictFlag(m Meta, f *flag.Flag) complete.Predictor {
 	switch f.Name {
 	case "format":
 		return complete.PredictSet(FormatTable, FormatJSON)
 	case "network":
-		return fromAgent(c.meta, func(ctx context.Context, a *api.Client, _ []string) []string {
+		return fromAgent(m, func(ctx context.Context, a *api.Client, _ []string) []string {
 			return networkNames(ctx, a)
 		})
 	case "node", "peer":
-		return fromAgent(c.meta, func(ctx context.Context, a *api.Client, args []string) []string {
+		return fromAgent(m, func(ctx context.Context, a *api.Client, args []string) []string {
 			return ofLeases(ctx, a, args, func(l api.Lease) string { return l.Node })
 		})
 	case "node-id":
-		return fromAgent(c.meta, func(ctx context.Context, a *api.Client, args []string) []string {
+		return fromAgent(m, func(ctx context.Context, a *api.Client, args []string) []string {
 			return ofLeases(ctx, a, args, func(l api.Lease) string { return l.NodeID })
 		})
 	case "log-level":

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"slices"
@@ -27,6 +29,23 @@ func Run(args []string, m Meta, commands func(Meta) Commands) int {
 		code = ExitFailed
 	}
 	return code
+}
+
+// NewCommands returns the commands of the specs. groups holds the synopsis of each command that
+// only has subcommands, by its name.
+func NewCommands(m Meta, groups map[string]string, specs ...func(Meta) Spec) Commands {
+	all := Commands{}
+	for _, constructor := range specs {
+		all[constructor(m).Name] = func() (hashicorp.Command, error) {
+			return newCommand(m, all, constructor(m)), nil
+		}
+	}
+	for name, synopsis := range groups {
+		all[name] = func() (hashicorp.Command, error) {
+			return &commandGroup{meta: m, all: all, name: name, synopsis: synopsis}, nil
+		}
+	}
+	return all
 }
 
 func (all Commands) run(args []string, m Meta) int {
@@ -89,6 +108,38 @@ func isAutocompletion(args []string) bool {
 	})
 }
 
+// Run parses the words, runs the command, and turns its error into text and an exit code.
+func (c *Command) Run(words []string) int {
+	if len(words) == 1 && words[0] == "help" {
+		fmt.Fprintln(c.meta.Stdout, c.Help())
+		return ExitDone
+	}
+	args, err := c.Parse(words)
+	if err == nil {
+		err = c.Spec.Run(context.Background(), args)
+	}
+	if similar := suggestion(err, args); similar != "" {
+		err = fmt.Errorf("%w; did you mean %s?", err, similar)
+	}
+	var usage *usageError
+	var unusable *unusableConfig
+	switch {
+	case err == nil:
+		return ExitDone
+	case errors.Is(err, ErrReported):
+		return ExitFailed
+	case errors.As(err, &usage):
+		fmt.Fprintf(c.meta.Stderr, "%s\nTry:   %s\n%s\nFor more, leno %s -help\n", c.meta.errorText(usage.text),
+			shellSyntax(c.correction(usage, words)), c.UsageLine(), c.Spec.Name)
+		return ExitUsage
+	case errors.As(err, &unusable):
+		c.meta.WriteError(err)
+		return ExitConfig
+	}
+	c.meta.WriteError(err)
+	return ExitFailed
+}
+
 const usageLine = "Usage: leno COMMAND [options] [arguments]\nFor the commands, leno -help"
 
 // help returns the text of `leno` alone and `leno -help`: where to start when something does not
@@ -129,18 +180,18 @@ command; leno -autocomplete-install sets up completion in your shell.`)
 	return b.String()
 }
 
-// group is a command that only has subcommands.
-type group struct {
+// commandGroup is a command that only has subcommands.
+type commandGroup struct {
 	meta     Meta
 	all      Commands // of the program
 	name     string
 	synopsis string
 }
 
-func (g *group) Synopsis() string { return g.synopsis }
+func (g *commandGroup) Synopsis() string { return g.synopsis }
 
 // Help returns the simplest example of each subcommand.
-func (g *group) Help() string {
+func (g *commandGroup) Help() string {
 	var b strings.Builder
 	b.WriteString(g.usageLine() + "\n")
 	for _, sub := range g.all.Subcommands(g.name) {
@@ -149,12 +200,12 @@ func (g *group) Help() string {
 	return b.String()
 }
 
-func (g *group) usageLine() string {
+func (g *commandGroup) usageLine() string {
 	return "Usage: leno " + g.name + " SUBCOMMAND [options] [arguments]"
 }
 
 // Run is only called if there is no subcommand of that name.
-func (g *group) Run(args []string) int {
+func (g *commandGroup) Run(args []string) int {
 	if len(args) > 0 && args[0] == "help" {
 		return g.all.run(append([]string{"help", g.name}, args[1:]...), g.meta)
 	}
