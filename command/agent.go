@@ -91,15 +91,13 @@ func (a *agentCommand) load() (config.Config, error) {
 // overrides returns the values of agentOverrides by setting, for those that the command has as
 // flags.
 func overrides(m cli.Meta, set *flag.FlagSet, flags map[string]*string) map[string]string {
-	given := map[string]bool{}
-	set.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	out := map[string]string{}
 	for _, o := range agentOverrides {
 		value, ok := flags[o.setting]
 		if !ok {
 			continue
 		}
-		if given[o.flag] {
+		if cli.IsGiven(set, o.flag) {
 			out[o.setting] = *value
 		} else if v := m.Getenv("LENO_" + strings.ToUpper(strings.ReplaceAll(o.flag, "-", "_"))); v != "" {
 			out[o.setting] = v

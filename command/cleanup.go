@@ -95,9 +95,7 @@ func (c *cleanupCommand) run(ctx context.Context) error {
 		return err
 	}
 	// An empty name, for example from an unset variable, must not mean everything.
-	named := false
-	c.set.Visit(func(f *flag.Flag) { named = named || f.Name == "network" })
-	if err := registry.CheckNetworkName(c.options.Network); named && err != nil {
+	if err := registry.CheckNetworkName(c.options.Network); err != nil && cli.IsGiven(c.set, "network") {
 		return cli.UsageErrorWithFix(cli.DropFlags("network"), "-network: %s", err)
 	}
 	conf, err := c.load()

@@ -86,13 +86,8 @@ func (s setting) read() ([]byte, error) {
 	return data, nil
 }
 
-func (f *AgentFlags) Given(name string) bool {
-	given := false
-	if f.set != nil {
-		f.set.Visit(func(fl *flag.Flag) { given = given || fl.Name == name })
-	}
-	return given
-}
+// Given reports whether the flag of that name was given. It is false if the flags are not declared.
+func (f *AgentFlags) Given(name string) bool { return f.set != nil && IsGiven(f.set, name) }
 
 // Open builds the client.
 func (f *AgentFlags) Open() (*api.Client, error) {
