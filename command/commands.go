@@ -44,7 +44,7 @@ func outputSize() (columns, rows int) {
 func Main(argv []string, m cli.Meta) int {
 	switch called := len(argv) > 0 && filepath.Base(argv[0]) == cni.Name; {
 	case len(argv) <= 1 && m.Getenv("CNI_COMMAND") != "":
-		return Run([]string{"cni"}, m)
+		return cli.Run([]string{"cni"}, m, Commands)
 	case called && len(argv) == 1:
 		// The reference plugins print the same when called by hand. Nomad parses the version from
 		// it.
@@ -52,15 +52,12 @@ func Main(argv []string, m cli.Meta) int {
 			strings.Join(cni.Versions(), ", "))
 		return cli.ExitDone
 	case called:
-		return Run(append([]string{"cni"}, argv[1:]...), m)
+		return cli.Run(append([]string{"cni"}, argv[1:]...), m, Commands)
 	case len(argv) == 0:
-		return Run(nil, m)
+		return cli.Run(nil, m, Commands)
 	}
-	return Run(argv[1:], m)
+	return cli.Run(argv[1:], m, Commands)
 }
-
-// Run runs the command that args (without the program's name) name and returns the exit code.
-func Run(args []string, m cli.Meta) int { return cli.Run(args, m, Commands) }
 
 // Commands returns every command by name, for example "lease show".
 func Commands(m cli.Meta) cli.Commands {

@@ -34,12 +34,12 @@ type world struct {
 
 func (w world) run(args ...string) result {
 	var stdout, stderr bytes.Buffer
-	code := Run(args, cli.Meta{
+	code := cli.Run(args, cli.Meta{
 		Stdin: strings.NewReader(w.stdin), Stdout: &stdout, Stderr: &stderr,
 		Getenv: func(name string) string { return w.env[name] },
 		Now:    func() time.Time { return now }, Terminal: w.terminal, ErrorTerminal: w.terminal,
 		Version: "0.1.0", Backends: w.backends,
-	})
+	}, Commands)
 	return result{code, stdout.String(), stderr.String()}
 }
 

@@ -48,8 +48,8 @@ func watching(t *testing.T, f *fakeAgent, terminal bool, args ...string) (stdout
 	env := map[string]string{"LENO_ADDRESS": f.url}
 	done := make(chan int, 1)
 	go func() {
-		done <- Run(args, cli.Meta{Stdin: strings.NewReader(""), Stdout: stdout, Stderr: stderr, Terminal: terminal,
-			Getenv: func(name string) string { return env[name] }, Now: func() time.Time { return now }})
+		done <- cli.Run(args, cli.Meta{Stdin: strings.NewReader(""), Stdout: stdout, Stderr: stderr, Terminal: terminal,
+			Getenv: func(name string) string { return env[name] }, Now: func() time.Time { return now }}, Commands)
 	}()
 	return stdout, stderr, func() int {
 		t.Helper()

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/command"
+	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/dockeropts"
 )
 
@@ -34,7 +35,7 @@ func leno(t *testing.T, args ...string) string {
 	m := command.NewMeta("test", &debug.BuildInfo{})
 	m.Stdin, m.Stdout, m.Stderr = strings.NewReader(""), &out, &errs
 	m.Getenv = func(string) string { return "" }
-	if code := command.Run(append([]string{"docker-opts"}, args...), m); code != 0 {
+	if code := cli.Run(append([]string{"docker-opts"}, args...), m, command.Commands); code != 0 {
 		t.Fatalf("%q: exit %d: %s", args, code, errs.String())
 	}
 	return out.String()

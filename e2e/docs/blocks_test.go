@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/command"
+	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/e2e/docpages"
 )
 
@@ -280,7 +281,7 @@ func leno(args ...string) (output string, ok bool) {
 	m := command.NewMeta("test", &debug.BuildInfo{})
 	m.Stdin, m.Stdout, m.Stderr = strings.NewReader(""), &out, &out
 	m.Getenv = func(string) string { return "" }
-	code := command.Run(args, m)
+	code := cli.Run(args, m, command.Commands)
 	return out.String(), code == 0
 }
 
