@@ -10,6 +10,9 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
+// stdinName replaces a file's name in errors.
+const stdinName = "standard input"
+
 // configOptions returns the checks of configuration files that belong to the registry and the
 // backends, which package config does not know. `agent` and `validate` use the same checks, so
 // that both accept the same files. With nil backends any type and options are accepted.

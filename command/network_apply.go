@@ -59,7 +59,7 @@ The token must be allowed to write the networks' keys in Consul.
 				if err != nil {
 					return err
 				}
-				done, err = apply(ctx, c, plans, force)
+				done, err = applyPlans(ctx, c, plans, force)
 				// Print what was done even if something else failed.
 				return errors.Join(s.Print(newPlanOutput(done), func(w io.Writer) {
 					for _, p := range done {
@@ -85,8 +85,8 @@ The token must be allowed to write the networks' keys in Consul.
 	}
 }
 
-// apply applies the plans and returns those that succeeded. It continues after a failure.
-func apply(ctx context.Context, c *api.Client, plans []networkPlan, force bool) ([]networkPlan, error) {
+// applyPlans applies the plans and returns those that succeeded. It continues after a failure.
+func applyPlans(ctx context.Context, c *api.Client, plans []networkPlan, force bool) ([]networkPlan, error) {
 	done := []networkPlan{}
 	var errs []error
 	for _, p := range plans {

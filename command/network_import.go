@@ -240,9 +240,9 @@ func writeImport(w io.Writer, p flannel.Plan) {
 		fmt.Fprintln(w)
 	}
 	for _, n := range p.Notes {
-		writeItem(w, "-", n)
+		cli.WriteItem(w, "-", n)
 	}
 	for _, s := range p.Skipped {
-		writeItem(w, "!", "left out: "+s.Key+": "+s.Reason)
+		cli.WriteItem(w, "!", "left out: "+s.Key+": "+s.Reason)
 	}
 }

@@ -4,17 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/posener/complete"
 
-	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
 )
-
-// stdinName replaces a file's name in errors.
-const stdinName = "standard input"
 
 func networkPlanSpec(m cli.Meta) cli.Spec {
 	s := cli.NewSession(m)
@@ -51,56 +46,6 @@ whether or not there are differences.
 	}
 }
 
-// readNetworks reads the definitions from a file, a directory or standard input. Blocks without
-// pools define nothing and are skipped.
-func readNetworks(m cli.Meta, source string) ([]api.Network, error) {
-	var cfg config.Config
-	var err error
-	if source == "-" {
-		var src []byte
-		if src, err = io.ReadAll(m.Stdin); err != nil {
-			return nil, fmt.Errorf("%s: %w", stdinName, err)
-		}
-		cfg, err = config.Parse(src, stdinName, configOptions(m.Backends))
-	} else {
-		cfg, err = config.Load([]string{source}, configOptions(m.Backends))
-	}
-	if err != nil {
-		return nil, err
-	}
-	var out []api.Network
-	for _, n := range cfg.Networks {
-		if len(n.Pools) == 0 {
-			continue
-		}
-		defined, err := networkOfBlock(n)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, defined)
-	}
-	if len(out) == 0 {
-		if source == "-" {
-			source = stdinName
-		}
-		return nil, fmt.Errorf("%s defines no network: no network block with an ipv4 or ipv6 pool", source)
-	}
-	return out, nil
-}
-
-// makePlans makes the agent compare each network with Consul's.
-func makePlans(ctx context.Context, c *api.Client, networks []api.Network) ([]networkPlan, error) {
-	plans := []networkPlan{}
-	for _, want := range networks {
-		p, err := c.PlanNetwork(ctx, want)
-		if err != nil {
-			return nil, fmt.Errorf("network %s: %w", want.Name, err)
-		}
-		plans = append(plans, networkPlan{p, want})
-	}
-	return plans, nil
-}
-
 // writePlan prints one network: + is new, ~ changes, - is removed, > is a host, ! is a reason
 // against the plan.
 func writePlan(w io.Writer, p networkPlan) {
@@ -120,58 +65,8 @@ func writePlan(w io.Writer, p networkPlan) {
 		if !r.Force {
 			verdict = "refused: "
 		}
-		writeItem(w, "!", verdict+r.Reason)
-		writeItem(w, " ", "instead: "+r.Way)
+		cli.WriteItem(w, "!", verdict+r.Reason)
+		cli.WriteItem(w, " ", "instead: "+r.Way)
 	}
 	writeLeft(w, p, fmt.Sprintf("; `leno network delete %s` drops them", p.Name))
-}
-
-// writeLeft prints reservations that existed before the network.
-func writeLeft(w io.Writer, p networkPlan, way string) {
-	if len(p.Reservations) > 0 {
-		writeItem(w, "!", fmt.Sprintf("%s reserved in it already: `leno reservation list %s`%s",
-			areSubnets(len(p.Reservations)), p.Name, way))
-	}
-}
-
-func areSubnets(count int) string {
-	if count == 1 {
-		return "1 subnet is"
-	}
-	return fmt.Sprintf("%d subnets are", count)
-}
-
-func writeChanges(w io.Writer, changes []api.Change) {
-	var list []cli.Pair
-	for _, c := range changes {
-		switch {
-		case c.From == "":
-			list = append(list, cli.Pair{"  + " + c.Field, c.To})
-		case c.To == "":
-			list = append(list, cli.Pair{"  - " + c.Field, c.From})
-		default:
-			list = append(list, cli.Pair{"  ~ " + c.Field, c.From + " -> " + c.To})
-		}
-	}
-	cli.WritePairs(w, list)
-}
-
-// writeHosts prints what happens to each host.
-func writeHosts(w io.Writer, hosts []api.HostChange) {
-	for _, h := range hosts {
-		name := h.Node
-		if !h.Held {
-			name += " (lapsed)"
-		}
-		writeItem(w, ">", name+" "+strings.Join(h.What, "; "))
-	}
-}
-
-// writeItem prints a text after a mark, wrapped.
-func writeItem(w io.Writer, mark, text string) {
-	lead := "  " + mark + " "
-	for _, line := range cli.Wrap(cli.EscapeLine(text), cli.Width-8) {
-		fmt.Fprintln(w, lead+line)
-		lead = "        "
-	}
 }

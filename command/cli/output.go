@@ -209,6 +209,15 @@ func WriteNote(w io.Writer, indent, text string) {
 	}
 }
 
+// WriteItem prints a text after a mark such as "!", wrapped.
+func WriteItem(w io.Writer, mark, text string) {
+	lead := "  " + mark + " "
+	for _, line := range Wrap(EscapeLine(text), Width-8) {
+		fmt.Fprintln(w, lead+line)
+		lead = "        "
+	}
+}
+
 // splitWords splits a text into words. A command in backticks is one word if it fits a line of n
 // columns. Otherwise it is one word per line, with a backslash at the end of all but the last, so
 // that it can be pasted.
