@@ -9,7 +9,6 @@ import (
 	"log"
 	"os"
 	"os/signal"
-	"strings"
 	"sync"
 	"syscall"
 
@@ -23,17 +22,6 @@ import (
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/command/cli"
 )
-
-// agentOverrides are the settings that can also be given as a flag or in the environment. Flags
-// take precedence over the environment, and the environment over files.
-var agentOverrides = []struct{ flag, setting, help string }{
-	{"node-name", "node_name", "`name` of this host, unique in every network"},
-	{"data-dir", "data_dir", "`directory` for the node id and leases"},
-	{"log-level", "log_level", logLevelUsage()},
-	{"consul-address", "consul.address", "`address` of Consul: host:port, http(s)://host:port or unix:///path"},
-	{"consul-token-file", "consul.token_file", "`file` to read Consul's ACL token from"},
-	{"http-address", "http.address", "`address` for the agent's API: host:port or unix:///path"},
-}
 
 func agentSpec(m cli.Meta) cli.Spec {
 	a := &agentCommand{meta: m, overrides: map[string]*string{}}
@@ -86,24 +74,6 @@ func (a *agentCommand) load() (config.Config, error) {
 	options.Dev = a.dev
 	options.Overrides = overrides(a.meta, a.set, a.overrides)
 	return config.Load(a.sources, options)
-}
-
-// overrides returns the values of agentOverrides by setting, for those that the command has as
-// flags.
-func overrides(m cli.Meta, set *flag.FlagSet, flags map[string]*string) map[string]string {
-	out := map[string]string{}
-	for _, o := range agentOverrides {
-		value, ok := flags[o.setting]
-		if !ok {
-			continue
-		}
-		if cli.IsGiven(set, o.flag) {
-			out[o.setting] = *value
-		} else if v := m.Getenv("LENO_" + strings.ToUpper(strings.ReplaceAll(o.flag, "-", "_"))); v != "" {
-			out[o.setting] = v
-		}
-	}
-	return out
 }
 
 func (a *agentCommand) run(ctx context.Context) error {

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"strings"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -62,4 +64,33 @@ func (c *configFlags) register(fs *flag.FlagSet) {
 	fs.Func("config-file", "configuration `file`, HCL or JSON; may be given several times", add)
 	fs.Func("config-dir",
 		"`directory` with configuration files, read in the order of their names; may be given several times", add)
+}
+
+// agentOverrides are the settings that can also be given as a flag or in the environment. Flags
+// take precedence over the environment, and the environment over files.
+var agentOverrides = []struct{ flag, setting, help string }{
+	{"node-name", "node_name", "`name` of this host, unique in every network"},
+	{"data-dir", "data_dir", "`directory` for the node id and leases"},
+	{"log-level", "log_level", cli.LogLevelUsage()},
+	{"consul-address", "consul.address", "`address` of Consul: host:port, http(s)://host:port or unix:///path"},
+	{"consul-token-file", "consul.token_file", "`file` to read Consul's ACL token from"},
+	{"http-address", "http.address", "`address` for the agent's API: host:port or unix:///path"},
+}
+
+// overrides returns the values of agentOverrides by setting, for those that the command has as
+// flags.
+func overrides(m cli.Meta, set *flag.FlagSet, flags map[string]*string) map[string]string {
+	out := map[string]string{}
+	for _, o := range agentOverrides {
+		value, ok := flags[o.setting]
+		if !ok {
+			continue
+		}
+		if cli.IsGiven(set, o.flag) {
+			out[o.setting] = *value
+		} else if v := m.Getenv("LENO_" + strings.ToUpper(strings.ReplaceAll(o.flag, "-", "_"))); v != "" {
+			out[o.setting] = v
+		}
+	}
+	return out
 }

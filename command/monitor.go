@@ -31,7 +31,7 @@ own log does not change.
   $ leno monitor -log-level=debug`,
 		Flags: func(fs *flag.FlagSet) {
 			f.Register(fs)
-			fs.StringVar(&level, "log-level", "info", logLevelUsage())
+			fs.StringVar(&level, "log-level", "info", cli.LogLevelUsage())
 			fs.BoolVar(&asJSON, "log-json", false, "print one JSON object per line")
 		},
 		Run: func(ctx context.Context, _ []string) error {
@@ -44,13 +44,6 @@ own log does not change.
 			return followLog(ctx, f, m.Stdout, api.Monitor{Level: level, JSON: asJSON})
 		},
 	}
-}
-
-// logLevelUsage returns the usage text of -log-level, which also accepts upper case.
-func logLevelUsage() string {
-	levels := api.LogLevels()
-	last := len(levels) - 1
-	return "`level`: " + strings.Join(levels[:last], ", ") + " or " + levels[last]
 }
 
 // followLog copies the agent's log to w until ctx ends.

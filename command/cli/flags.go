@@ -5,6 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"strings"
+
+	"github.com/lenonet/leno/api"
 )
 
 // Values of -format.
@@ -69,4 +71,11 @@ func IsGiven(fs *flag.FlagSet, name string) bool {
 	given := false
 	fs.Visit(func(f *flag.Flag) { given = given || f.Name == name })
 	return given
+}
+
+// LogLevelUsage returns the usage text of -log-level, which also accepts upper case.
+func LogLevelUsage() string {
+	levels := api.LogLevels()
+	last := len(levels) - 1
+	return "`level`: " + strings.Join(levels[:last], ", ") + " or " + levels[last]
 }
