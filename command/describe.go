@@ -3,10 +3,13 @@ package command
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
@@ -101,4 +104,93 @@ func firstSubnet(list []netip.Prefix) string {
 		return "-"
 	}
 	return list[0].String()
+}
+
+func describeUnderlay(u api.Underlay) string {
+	if u.Interface == "" {
+		return ""
+	}
+	parts := []string{u.Interface}
+	if len(u.Addresses) > 0 {
+		parts = append(parts, cli.Join(u.Addresses, ", ")+behindNote(u.Own))
+	}
+	text := strings.Join(append(parts, fmt.Sprintf("MTU %d", u.MTU)), ", ")
+	if u.Reason != "" {
+		text += ": " + u.Reason
+	}
+	return text
+}
+
+// behindNote describes the host's own addresses behind public ones.
+func behindNote(own []netip.Addr) string {
+	list := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return !a.IsValid() })
+	if len(list) == 0 {
+		return ""
+	}
+	return " from " + cli.Join(list, ", ")
+}
+
+func formatNumber(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func leaseState(l api.Lease) string {
+	if l.Held {
+		return "held"
+	}
+	return "lapsed " + cli.Age(time.Duration(l.LapsedSeconds)*time.Second)
+}
+
+// maxSkipped is how many unusable records a table names: a writer to the store must not be able to
+// make it scroll forever.
+const maxSkipped = 100
+
+// writeSkipped names the first of the records that could not be used.
+func writeSkipped(w io.Writer, skipped []api.Skipped) {
+	if len(skipped) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\nSkipped %s:\n", cli.Plural(len(skipped), "unusable record"))
+	for _, s := range skipped[:min(len(skipped), maxSkipped)] {
+		cli.WriteNote(w, "  ", s.Key+": "+s.Reason)
+	}
+	if more := len(skipped) - maxSkipped; more > 0 {
+		fmt.Fprintf(w, "  and %d more: -format=json names all\n", more)
+	}
+}
+
+// writeFinding prints the parts of a finding that is not ok.
+func writeFinding(w io.Writer, f api.Finding) {
+	colours := map[string]string{api.FindingFault: api.Critical, api.FindingWarning: api.Warning}
+	title := strings.ToUpper(f.Status) + " " + f.Check
+	if f.Network != "" {
+		title += ", network " + f.Network
+	}
+	if f.Peer != "" {
+		title += ", host " + f.Peer
+	}
+	fmt.Fprintln(w)
+	for _, line := range cli.Wrap(cli.EscapeLine(title), cli.Width) {
+		fmt.Fprintln(w, cli.Paint(w, colours[f.Status], line))
+	}
+	for _, part := range []cli.Pair{{"tried", f.Tried}, {"saw", f.Saw}, {"do", f.Do}} {
+		if part[1] == "" {
+			continue
+		}
+		lead := fmt.Sprintf("  %-7s", part[0])
+		for _, line := range cli.Wrap(cli.EscapeLine(part[1]), cli.Width-len(lead)) {
+			fmt.Fprintln(w, lead+line)
+			lead = strings.Repeat(" ", len(lead))
+		}
+	}
 }

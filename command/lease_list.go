@@ -99,28 +99,3 @@ func writeDuplicates(w io.Writer, leases []api.Lease) {
 		fmt.Fprintf(w, "And %d more.\n", more)
 	}
 }
-
-// maxSkipped is how many unusable records a table names: a writer to the store must not be able to
-// make it scroll forever.
-const maxSkipped = 100
-
-// writeSkipped names the first of the records that could not be used.
-func writeSkipped(w io.Writer, skipped []api.Skipped) {
-	if len(skipped) == 0 {
-		return
-	}
-	fmt.Fprintf(w, "\nSkipped %s:\n", cli.Plural(len(skipped), "unusable record"))
-	for _, s := range skipped[:min(len(skipped), maxSkipped)] {
-		cli.WriteNote(w, "  ", s.Key+": "+s.Reason)
-	}
-	if more := len(skipped) - maxSkipped; more > 0 {
-		fmt.Fprintf(w, "  and %d more: -format=json names all\n", more)
-	}
-}
-
-func leaseState(l api.Lease) string {
-	if l.Held {
-		return "held"
-	}
-	return "lapsed " + cli.Age(time.Duration(l.LapsedSeconds)*time.Second)
-}

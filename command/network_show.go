@@ -5,10 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/netip"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/lenonet/leno/api"
@@ -68,30 +65,6 @@ func writeNetwork(w io.Writer, n api.Network, now time.Time) {
 			cli.WriteNote(w, "  ", d)
 		}
 	}
-}
-
-func describeUnderlay(u api.Underlay) string {
-	if u.Interface == "" {
-		return ""
-	}
-	parts := []string{u.Interface}
-	if len(u.Addresses) > 0 {
-		parts = append(parts, cli.Join(u.Addresses, ", ")+behindNote(u.Own))
-	}
-	text := strings.Join(append(parts, fmt.Sprintf("MTU %d", u.MTU)), ", ")
-	if u.Reason != "" {
-		text += ": " + u.Reason
-	}
-	return text
-}
-
-// behindNote describes the host's own addresses behind public ones.
-func behindNote(own []netip.Addr) string {
-	list := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return !a.IsValid() })
-	if len(list) == 0 {
-		return ""
-	}
-	return " from " + cli.Join(list, ", ")
 }
 
 // timeAgo returns a text such as "5s ago", or "never".

@@ -340,17 +340,3 @@ func writeDiffering(w io.Writer, out statusOutput) {
 		}
 	}
 }
-
-func formatNumber(n int) string {
-	if n == 0 {
-		return ""
-	}
-	return strconv.Itoa(n)
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
