@@ -19,16 +19,15 @@ const formatEnv = "env"
 
 // dockerOpts is `leno docker-opts`.
 type dockerOpts struct {
-	meta  cli.Meta
-	agent *cli.AgentFlags
+	meta cli.Meta
+	host dockerHost
 
-	networks, files, interfaces        cli.ListFlag
-	version, firewall, format, key, to string
-	create                             bool
+	format, key, to string
+	create          bool
 }
 
 func dockerOptsSpec(m cli.Meta) cli.Spec {
-	o := &dockerOpts{meta: m, agent: cli.NewAgentFlags(m)}
+	o := &dockerOpts{meta: m, host: dockerHost{agent: cli.NewAgentFlags(m)}}
 	return cli.Spec{
 		Name:     "docker-opts",
 		Synopsis: "Print the Docker options for this host's subnets",
@@ -63,17 +62,8 @@ does not have to run; only its subnet file is needed.
 }
 
 func (o *dockerOpts) flags(fs *flag.FlagSet) {
-	o.agent.Register(fs)
-	fs.Var(&o.networks, "network",
-		"`name` of a network, the first is docker0's; may be given several times. Default: the only one on this host")
-	fs.Var(&o.files, "subnet-file", "`file` that describes a network, instead of -network; may be given several times")
-	fs.Var(&o.interfaces, "interface",
-		"`name` of a device on which packets of other hosts arrive; may be given several times. "+
-			"Default: as the agent reports, otherwise the network's own device")
+	o.host.flags(fs)
 	fs.BoolVar(&o.create, "create", false, "leave docker0 unchanged: create a Docker network for the first network, too")
-	fs.StringVar(&o.version, "docker-version", "", "`version` of Docker; default: as dockerd or docker reports it")
-	fs.StringVar(&o.firewall, "docker-firewall", "",
-		"the `kind` of rules that Docker writes, iptables or nftables; default: as docker reports it, otherwise iptables")
 	fs.StringVar(&o.format, "format", "",
 		"output `format`: table, env (an environment file) or json (daemon.json); LENO_FORMAT, default table")
 	fs.StringVar(&o.key, "key", "DOCKER_OPTS", "`name` of the variable with all options, for -format=env")
@@ -94,9 +84,9 @@ func (o *dockerOpts) run(ctx context.Context) error {
 			cli.FormatTable, formatEnv, cli.FormatJSON)
 	}
 	switch {
-	case len(o.networks) > 0 && len(o.files) > 0:
+	case len(o.host.networks) > 0 && len(o.host.files) > 0:
 		return cli.UsageErrorWithFix(cli.DropFlags("subnet-file"), "-network and -subnet-file exclude each other")
-	case o.format != cli.FormatTable && (o.create || len(o.networks)+len(o.files) > 1):
+	case o.format != cli.FormatTable && (o.create || len(o.host.networks)+len(o.host.files) > 1):
 		return cli.UsageErrorWithFix(cli.DropFlags("format", "write"),
 			"-format=%s is about docker0, hence about one network; leave it out for the commands that make Docker networks",
 			o.format)
@@ -106,11 +96,11 @@ func (o *dockerOpts) run(ctx context.Context) error {
 	case !isVariable(o.key):
 		return cli.UsageErrorWithFix(cli.DropFlags("key"), "-key: %q is not the name of a variable", o.key)
 	}
-	engine, err := o.engine(ctx)
+	engine, err := o.host.engine(ctx)
 	if err != nil {
 		return err
 	}
-	networks, err := o.read(ctx)
+	networks, err := o.host.read(ctx)
 	if err != nil {
 		return err
 	}

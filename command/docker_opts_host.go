@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -21,24 +22,46 @@ import (
 // askTimeout bounds the wait for an agent that may be absent.
 const askTimeout = 3 * time.Second
 
+// dockerHost tells which Docker Engine and which networks there are on this host, as the flags
+// describe them or as they are found.
+type dockerHost struct {
+	agent *cli.AgentFlags
+
+	networks, files, interfaces cli.ListFlag
+	version, firewall           string
+}
+
+func (h *dockerHost) flags(fs *flag.FlagSet) {
+	h.agent.Register(fs)
+	fs.Var(&h.networks, "network",
+		"`name` of a network, the first is docker0's; may be given several times. Default: the only one on this host")
+	fs.Var(&h.files, "subnet-file", "`file` that describes a network, instead of -network; may be given several times")
+	fs.Var(&h.interfaces, "interface",
+		"`name` of a device on which packets of other hosts arrive; may be given several times. "+
+			"Default: as the agent reports, otherwise the network's own device")
+	fs.StringVar(&h.version, "docker-version", "", "`version` of Docker; default: as dockerd or docker reports it")
+	fs.StringVar(&h.firewall, "docker-firewall", "",
+		"the `kind` of rules that Docker writes, iptables or nftables; default: as docker reports it, otherwise iptables")
+}
+
 // engine returns the engine that the flags describe. Unset values come from the installed one.
-func (o *dockerOpts) engine(ctx context.Context) (e dockeropts.Engine, err error) {
-	switch o.firewall {
+func (h *dockerHost) engine(ctx context.Context) (e dockeropts.Engine, err error) {
+	switch h.firewall {
 	case "iptables", "":
 	case "nftables":
 		e.NFTables = true
 	default:
-		return e, cli.WrongValue("docker-firewall", o.firewall,
-			fmt.Sprintf("-docker-firewall: %q is neither iptables nor nftables", o.firewall), "iptables", "nftables")
+		return e, cli.WrongValue("docker-firewall", h.firewall,
+			fmt.Sprintf("-docker-firewall: %q is neither iptables nor nftables", h.firewall), "iptables", "nftables")
 	}
-	if o.version != "" {
-		if e.Version, err = dockeropts.ParseVersion(o.version); err != nil {
+	if h.version != "" {
+		if e.Version, err = dockeropts.ParseVersion(h.version); err != nil {
 			return e, cli.UsageErrorWithFix(cli.DropFlags("docker-version"), "-docker-version: %s", err)
 		}
 	} else {
 		e.Version = dockeropts.InstalledVersion(ctx)
 	}
-	if o.firewall == "" && o.version == "" {
+	if h.firewall == "" && h.version == "" {
 		e.NFTables = dockeropts.HasNFTables(ctx)
 	}
 	return e, nil
@@ -52,14 +75,14 @@ type subnetSource struct {
 }
 
 // read returns the networks that the flags name, in their order, or the only one.
-func (o *dockerOpts) read(ctx context.Context) ([]dockeropts.Network, error) {
-	sources, err := o.sources(ctx)
+func (h *dockerHost) read(ctx context.Context) ([]dockeropts.Network, error) {
+	sources, err := h.sources(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var out []dockeropts.Network
 	for _, s := range sources {
-		for _, word := range append([]string{s.name}, o.interfaces...) {
+		for _, word := range append([]string{s.name}, h.interfaces...) {
 			if !isPlain(word) {
 				return nil, cli.UsageErrorf("%q is not the name of a network or device", word)
 			}
@@ -75,7 +98,7 @@ func (o *dockerOpts) read(ctx context.Context) ([]dockeropts.Network, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.path, err)
 		}
-		if n.Interfaces = o.interfaces; len(n.Interfaces) == 0 {
+		if n.Interfaces = h.interfaces; len(n.Interfaces) == 0 {
 			n.Interfaces = s.interfaces
 		}
 		out = append(out, n)
@@ -96,16 +119,16 @@ func whatToStart(s subnetSource) string {
 }
 
 // sources finds the files without reading them.
-func (o *dockerOpts) sources(ctx context.Context) ([]subnetSource, error) {
+func (h *dockerHost) sources(ctx context.Context) ([]subnetSource, error) {
 	var out []subnetSource
-	for _, path := range o.files {
+	for _, path := range h.files {
 		name := strings.TrimSuffix(filepath.Base(path), ".env")
 		out = append(out, subnetSource{name: name, path: path, interfaces: []string{backend.LinkName(name)}})
 	}
 	if len(out) > 0 {
 		return out, nil
 	}
-	known, err := o.knownNetworks(ctx)
+	known, err := h.knownNetworks(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -116,13 +139,13 @@ func (o *dockerOpts) sources(ctx context.Context) ([]subnetSource, error) {
 	switch {
 	case len(known) == 0:
 		return nil, fmt.Errorf("no network has a subnet file here (%s): `leno agent` writes it when it has a subnet, start it", config.DefaultSubnetFile("*"))
-	case len(o.networks) == 0 && len(known) == 1:
+	case len(h.networks) == 0 && len(known) == 1:
 		return known, nil
-	case len(o.networks) == 0:
+	case len(h.networks) == 0:
 		return nil, cli.UsageErrorWithFix(cli.SetFlag("network", names[0]),
 			"there are several networks, name them with -network, docker0's first: %s", strings.Join(names, ", "))
 	}
-	for _, name := range o.networks {
+	for _, name := range h.networks {
 		i := slices.Index(names, name)
 		if i < 0 {
 			return nil, fmt.Errorf("network %s is not on this host: known are %s", name, strings.Join(names, ", "))
@@ -134,10 +157,10 @@ func (o *dockerOpts) sources(ctx context.Context) ([]subnetSource, error) {
 
 // knownNetworks returns this host's networks by name: from the agent, or, if it does not respond, those
 // with a subnet file in the default directory.
-func (o *dockerOpts) knownNetworks(ctx context.Context) (out []subnetSource, err error) {
+func (h *dockerHost) knownNetworks(ctx context.Context) (out []subnetSource, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	err = o.agent.Call(ctx, func(ctx context.Context, c *api.Client) error {
+	err = h.agent.Call(ctx, func(ctx context.Context, c *api.Client) error {
 		list, err := c.Networks(ctx)
 		for _, n := range list.Networks {
 			if n.Local != nil {
@@ -148,7 +171,7 @@ func (o *dockerOpts) knownNetworks(ctx context.Context) (out []subnetSource, err
 		return err
 	})
 	switch {
-	case cli.IsUsageError(err), err != nil && o.agent.Given("address"):
+	case cli.IsUsageError(err), err != nil && h.agent.Given("address"):
 		return nil, err
 	case err == nil:
 		return out, nil
