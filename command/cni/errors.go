@@ -1,7 +1,7 @@
 package cni
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -69,22 +69,6 @@ func exhaustedErrorf(d delegation, more string) error {
 		d.Network, join(d.subnets), more)
 }
 
-// errorJSON returns an error in the specification's format for standard output. version is the version
-// of the configuration, "" when it has none.
-func errorJSON(e *types.Error, version string) []byte {
-	if version == "" {
-		version = Versions()[len(Versions())-1]
-	}
-	text, err := json.MarshalIndent(struct {
-		CNIVersion string `json:"cniVersion"`
-		*types.Error
-	}{version, e}, "", "    ")
-	if err != nil { // cannot happen: strings and a number
-		return []byte(`{"code": 999}`)
-	}
-	return append(text, '\n')
-}
-
 // explain adds to a plugin's error the name of the plugin and, if a person can act, the fix.
 func explain(d delegation, path string, err error) error {
 	e, ok := err.(*types.Error)
@@ -114,3 +98,15 @@ func quotedAfter(text, before string) string {
 }
 
 func join[T fmt.Stringer](list []T) string { return cli.Join(list, ", ") }
+
+// internal wraps an error of this host, most often of a file.
+func internal(err error) error {
+	if err == nil {
+		return nil
+	}
+	var known *types.Error
+	if errors.As(err, &known) {
+		return err
+	}
+	return types.NewError(types.ErrIOFailure, err.Error(), "")
+}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
 )
@@ -104,14 +103,6 @@ func (p *plugin) factsWithoutAgent(c networkConf, noAgent error) (facts, error) 
 	return facts{}, types.NewError(types.ErrInvalidNetworkConfig,
 		fmt.Sprintf("there are several networks, name one as \"network\": the subnet files are %s",
 			strings.Join(paths, ", ")), "")
-}
-
-// defaultSubnetFile returns the default path of a network's subnet file.
-func (p *plugin) defaultSubnetFile(network string) string {
-	if p.runDir != "" { // set by a test
-		return filepath.Join(p.runDir, filepath.Base(config.DefaultSubnetFile(network)))
-	}
-	return config.DefaultSubnetFile(network)
 }
 
 // askTimeout bounds a request to an agent that may be absent.

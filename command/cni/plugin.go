@@ -7,18 +7,7 @@
 // remaining files change the host: bridges and their gateways, namespaces, forwarding.
 package cni
 
-import (
-	"context"
-	"encoding/json"
-	"errors"
-	"flag"
-
-	"github.com/containernetworking/cni/pkg/skel"
-	"github.com/containernetworking/cni/pkg/types"
-	cniversion "github.com/containernetworking/cni/pkg/version"
-
-	"github.com/lenonet/leno/command/cli"
-)
+import "github.com/lenonet/leno/command/cli"
 
 // Name is the name of the plugin's file, next to `leno`.
 const Name = "leno-cni"
@@ -31,106 +20,4 @@ type plugin struct {
 
 	runDir     string // directory of subnet files, "" for the default
 	agentError error  // why the agent did not respond to the last request
-}
-
-// Spec returns the command `leno cni`.
-func Spec(m cli.Meta) cli.Spec {
-	p := &plugin{meta: m}
-	return cli.Spec{
-		Name:     "cni",
-		Synopsis: "Connect containers to networks, as a CNI plugin",
-		Help: `
-Container runtimes such as Nomad run this command as the specification of the
-Container Network Interface says (1.1.0, and 0.3.0 to 1.0.0): with CNI_COMMAND
-in the environment and a network configuration on standard input. The
-runtime's directory of plugins, usually /opt/cni/bin, must contain a link to
-it named leno-cni, next to the reference plugins bridge and host-local, which
-do the work.
-
-  A network configuration for the only network on this host:
-    $ leno cni -conflist
-
-  For network blue, to be saved as /etc/cni/net.d/leno-blue.conflist:
-    $ leno cni -conflist -network=blue`,
-		Flags: p.flags,
-		Run:   func(ctx context.Context, _ []string) error { return p.run(ctx) },
-	}
-}
-
-func (p *plugin) flags(fs *flag.FlagSet) {
-	fs.BoolVar(&p.conflist, "conflist", false, "print a network configuration and exit")
-	fs.StringVar(&p.network, "network", "", "`name` of its network. Default: none, which means the only one on a host")
-}
-
-func (p *plugin) run(ctx context.Context) error {
-	switch {
-	case p.conflist:
-		return p.printConflist()
-	case p.network != "":
-		return cli.UsageErrorWithFix(cli.SetFlag("conflist", "true"),
-			"-network is for -conflist; for a container it is in the network configuration")
-	case p.meta.Getenv("CNI_COMMAND") == "":
-		return cli.UsageErrorf("CNI_COMMAND is not in the environment: container runtimes run this command")
-	}
-	var conf struct {
-		Version string `json:"cniVersion"`
-	}
-	seen := func(do func(context.Context, *skel.CmdArgs) error) func(*skel.CmdArgs) error {
-		return func(args *skel.CmdArgs) error {
-			_ = json.Unmarshal(args.StdinData, &conf) // skel has already parsed it
-			return do(ctx, args)
-		}
-	}
-	failed := skel.PluginMainFuncsWithError(skel.CNIFuncs{
-		Add: seen(p.add), Del: seen(p.thenTidy(p.del)), Check: seen(p.check), GC: seen(p.thenTidy(p.gc)), Status: seen(p.status),
-	}, cniversion.PluginSupports(Versions()...), "")
-	if failed == nil {
-		return nil
-	}
-	// The reader of errors is a program: print JSON on standard output, and nothing else.
-	if _, err := p.meta.Stdout.Write(errorJSON(failed, conf.Version)); err != nil {
-		return err
-	}
-	return cli.ErrReported
-}
-
-// conflistVersion is the newest version without STATUS: Nomad and containerd (containerd/go-cni)
-// also check the status before each DEL, and skip the DEL while the status is bad.
-const conflistVersion = "1.0.0"
-
-// conflist is a network configuration list, as runtimes read it from their configuration
-// directory.
-type conflist struct {
-	CNIVersion string           `json:"cniVersion"`
-	Name       string           `json:"name"`
-	Plugins    []conflistPlugin `json:"plugins"`
-}
-
-type conflistPlugin struct {
-	Type         string          `json:"type"`
-	Network      string          `json:"network,omitempty"`
-	Capabilities map[string]bool `json:"capabilities,omitempty"`
-}
-
-func (p *plugin) printConflist() error {
-	name := "leno" // as in the examples: mode = "cni/leno" is how Nomad refers to it
-	if p.network != "" && p.network != "default" {
-		name += "-" + p.network
-	}
-	return cli.WriteJSON(p.meta.Stdout, conflist{CNIVersion: conflistVersion, Name: name, Plugins: []conflistPlugin{
-		{Type: Name, Network: p.network},
-		{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}},
-	}})
-}
-
-// internal wraps an error of this host, most often of a file.
-func internal(err error) error {
-	if err == nil {
-		return nil
-	}
-	var known *types.Error
-	if errors.As(err, &known) {
-		return err
-	}
-	return types.NewError(types.ErrIOFailure, err.Error(), "")
 }

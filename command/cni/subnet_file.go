@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/state"
 )
 
@@ -95,6 +96,14 @@ func (p *plugin) trusted() []int {
 		out = append(out, ownerOf(info).UID)
 	}
 	return out
+}
+
+// defaultSubnetFile returns the default path of a network's subnet file.
+func (p *plugin) defaultSubnetFile(network string) string {
+	if p.runDir != "" { // set by a test
+		return filepath.Join(p.runDir, filepath.Base(config.DefaultSubnetFile(network)))
+	}
+	return config.DefaultSubnetFile(network)
 }
 
 func ownerOf(info fs.FileInfo) fileOwner {
