@@ -11,16 +11,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/backend"
 )
-
-// facts are what is known about this host's part in a network.
-type facts struct {
-	Network string
-	Path    string // of the subnet file
-	state.SubnetFile
-}
 
 // delegation is work for another plugin.
 type delegation struct {
@@ -304,12 +296,5 @@ func (d delegation) gatewayFile() string {
 func staleAddresses(d delegation, f facts, onBridge, given []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(onBridge), func(p netip.Prefix) bool {
 		return slices.Contains(f.Gateways, p) || p.Addr().IsLinkLocalUnicast() || !d.Own && !slices.Contains(given, p)
-	})
-}
-
-// addressesOutside returns the addresses of a container that are not in this host's subnets.
-func addressesOutside(f facts, addrs []netip.Addr) []netip.Addr {
-	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
-		return slices.ContainsFunc(f.Gateways, func(g netip.Prefix) bool { return g.Contains(a) })
 	})
 }

@@ -2,9 +2,9 @@
 // interface in a network by running the reference plugins bridge and host-local.
 //
 // A network configuration (conf.go) and what is known of the network on this host (facts.go,
-// subnet_file.go) become the configuration of the other plugin (delegate.go). What that plugin was
-// told is in a record (record.go, store.go), which attachment.go takes from phase to phase. The
-// remaining files change the host: bridges and their gateways, namespaces, forwarding.
+// lookup.go, subnet_file.go) become the configuration of the other plugin (delegate.go). What that
+// plugin was told is in a record (record.go, store.go), which attachment.go takes from phase to
+// phase. The remaining files change the host: bridges and their gateways, namespaces, forwarding.
 package cni
 
 import "github.com/lenonet/leno/command/cli"

@@ -25,18 +25,3 @@ func checkOwner(path string, o fileOwner, trusted []int) error {
 	}
 	return nil
 }
-
-// checkRanges returns an error unless the gateways are in the ranges that the same file names:
-// another address would take packets from the host that do not belong to the network.
-func (f facts) checkRanges() error {
-	for _, g := range f.Gateways {
-		inside := false
-		for _, pool := range f.Pools {
-			inside = inside || pool.Bits() > 0 && pool.Bits() <= g.Bits() && pool.Contains(g.Addr())
-		}
-		if !inside {
-			return fmt.Errorf("%s is in no range that the file has as LENO_NETWORK or LENO_IPV6_NETWORK", g)
-		}
-	}
-	return nil
-}
