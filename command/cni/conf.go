@@ -1,14 +1,9 @@
 package cni
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
-	"fmt"
-	"io"
-	"maps"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -114,6 +109,28 @@ func parseConf(data []byte) (networkConf, error) {
 	return c, c.check()
 }
 
+// parseForDel reads what DEL needs from a configuration. Errors in the rest must not prevent a
+// container from being removed.
+func parseForDel(data []byte) (networkConf, error) {
+	c, err := parseConf(data)
+	if err == nil {
+		return c, nil
+	}
+	some := networkConf{DataDir: defaultDataDir}
+	var min struct {
+		Name    string `json:"name"`
+		DataDir string `json:"dataDir"`
+	}
+	if json.Unmarshal(data, &min) != nil || min.Name == "" {
+		return networkConf{}, err
+	}
+	some.Name = min.Name
+	if filepath.IsAbs(min.DataDir) { // ADD accepts no other
+		some.DataDir = min.DataDir
+	}
+	return some, nil
+}
+
 func parseWait(text string) (time.Duration, error) {
 	if text == "" {
 		return defaultWait, nil
@@ -149,10 +166,10 @@ func (c networkConf) check() error {
 			return invalid("%s", err)
 		}
 	}
-	if err := c.checkDelegate(); err != nil {
+	if err := checkDelegate(c.Delegate); err != nil {
 		return err
 	}
-	return c.checkIPAM()
+	return checkIPAM(c.IPAM, c.RuntimeConfig)
 }
 
 // networkOfFile returns the name of the network of SubnetFile, "" when neither names one.
@@ -166,41 +183,4 @@ func (c networkConf) networkOfFile() string {
 // isName reports whether the text can be a name in a path.
 func isName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
-}
-
-// unsupported returns the error for an unknown key; the specification requires it to contain the
-// key and the value.
-func unsupported(key string, value json.RawMessage, known []string) error {
-	return errorf(types.ErrUnsupportedField, "%s: %s is not supported here; known are %s", key, short(value),
-		strings.Join(known, ", "))
-}
-
-// object decodes one JSON object, and rejects anything after it.
-func object(what string, data []byte) (map[string]json.RawMessage, error) {
-	var all map[string]json.RawMessage
-	dec := json.NewDecoder(bytes.NewReader(data))
-	err := dec.Decode(&all)
-	if err == nil {
-		if _, more := dec.Token(); more != io.EOF {
-			err = fmt.Errorf("there is more after the JSON object")
-		} else if all == nil {
-			err = fmt.Errorf("null is no JSON object")
-		}
-	}
-	if err != nil {
-		return nil, errorf(types.ErrDecodingFailure, "%sthe network configuration cannot be read: %s", what, err)
-	}
-	return all, nil
-}
-
-func sorted(m map[string]json.RawMessage) []string { return slices.Sorted(maps.Keys(m)) }
-
-// short returns a value shortened for an error message.
-func short(v json.RawMessage) string {
-	const most = 80
-	text := string(bytes.ToValidUTF8(v, []byte("�")))
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
 }

@@ -2,8 +2,6 @@ package cni
 
 import (
 	"context"
-	"encoding/json"
-	"path/filepath"
 
 	"github.com/containernetworking/cni/pkg/skel"
 )
@@ -33,26 +31,4 @@ func (p *plugin) del(ctx context.Context, args *skel.CmdArgs) error {
 		defer unlock()
 	}
 	return internal(newAttachment(args, c).end(ctx, inNamespace))
-}
-
-// parseForDel reads what DEL needs from a configuration. Errors in the rest must not prevent a
-// container from being removed.
-func parseForDel(data []byte) (networkConf, error) {
-	c, err := parseConf(data)
-	if err == nil {
-		return c, nil
-	}
-	some := networkConf{DataDir: defaultDataDir}
-	var min struct {
-		Name    string `json:"name"`
-		DataDir string `json:"dataDir"`
-	}
-	if json.Unmarshal(data, &min) != nil || min.Name == "" {
-		return networkConf{}, err
-	}
-	some.Name = min.Name
-	if filepath.IsAbs(min.DataDir) { // ADD accepts no other
-		some.DataDir = min.DataDir
-	}
-	return some, nil
 }

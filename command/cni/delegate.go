@@ -38,143 +38,15 @@ type delegation struct {
 	subnets []netip.Prefix
 }
 
-const (
-	bridgePlugin = "bridge"
-	ptpPlugin    = "ptp"
-	ipamPlugin   = "host-local"
-)
-
 // bridgeName returns a network's default bridge name: at most 15 bytes, and different for each
 // network.
 func bridgeName(network string) string {
 	return "cni-" + strings.TrimPrefix(backend.LinkName(network), backend.LinkPrefix)
 }
 
-// bridgeKeys returns the settings of the bridge plugin that are allowed in `delegate`.
-func bridgeKeys() []string {
-	return []string{"bridge", "enabledad", "forceAddress", "hairpinMode", "ipMasq", "ipMasqBackend", "isDefaultGateway",
-		"isGateway", "macspoofchk", "mtu", "portIsolation", "preserveDefaultVlan", "promiscMode", "type", "vlan",
-		"vlanTrunk"}
-}
-
-// takenKeys returns leno's own keys, which `delegate` must not contain.
-func takenKeys() []string {
-	return []string{"args", "cniVersion", "dns", "ipam", "name", "prevResult", "runtimeConfig"}
-}
-
-// delegateSettings are the settings of `delegate` that leno reads.
-type delegateSettings struct {
-	Type             string `json:"type"`
-	Bridge           string `json:"bridge"`
-	HairpinMode      bool   `json:"hairpinMode"`
-	PromiscMode      bool   `json:"promiscMode"`
-	IsGateway        *bool  `json:"isGateway"`
-	IsDefaultGateway *bool  `json:"isDefaultGateway"`
-	IPMasq           bool   `json:"ipMasq"`
-	MTU              int    `json:"mtu"`
-	VLAN             int    `json:"vlan"`
-}
-
-// settings parses `delegate`.
-func (c networkConf) settings() (delegateSettings, error) {
-	d := delegateSettings{Type: bridgePlugin}
-	text, err := json.Marshal(c.Delegate)
-	if err == nil {
-		err = json.Unmarshal(text, &d)
-	}
-	if err != nil {
-		return d, errorf(types.ErrDecodingFailure, "delegate: %s", strings.TrimPrefix(err.Error(), "json: "))
-	}
-	return d, nil
-}
-
-func (c networkConf) checkDelegate() error {
-	for _, key := range sorted(c.Delegate) {
-		if slices.Contains(takenKeys(), key) {
-			return errorf(types.ErrInvalidNetworkConfig,
-				"delegate.%s: leno-cni sets it itself; leave it out, or put it at the top where it is known there", key)
-		}
-	}
-	d, err := c.settings()
-	if err != nil {
-		return err
-	}
-	invalid := func(format string, args ...any) error {
-		return errorf(types.ErrInvalidNetworkConfig, format, args...)
-	}
-	switch {
-	case d.Type == "" || strings.ContainsAny(d.Type, "/\x00") || d.Type == "leno" || d.Type == "leno-cni":
-		return invalid("delegate.type: %q is not the name of a plugin that makes interfaces", d.Type)
-	case d.MTU < 0:
-		return invalid("delegate.mtu: %d is not an MTU", d.MTU)
-	case d.Type != bridgePlugin:
-		return nil // the plugin's settings are not known here
-	case d.HairpinMode && d.PromiscMode:
-		return invalid("delegate.hairpinMode and delegate.promiscMode exclude each other")
-	case d.Bridge != "" && !isDeviceName(d.Bridge):
-		return invalid("delegate.bridge: %q is not the name of a device", d.Bridge)
-	case d.IsDefaultGateway != nil && *d.IsDefaultGateway && d.IsGateway != nil && !*d.IsGateway:
-		return invalid("delegate.isDefaultGateway is true, so delegate.isGateway cannot be false")
-	}
-	for _, key := range sorted(c.Delegate) {
-		if !slices.Contains(bridgeKeys(), key) {
-			return unsupported("delegate."+key, c.Delegate[key], bridgeKeys())
-		}
-	}
-	return nil
-}
-
-// isDeviceName reports whether the kernel accepts the name.
-func isDeviceName(name string) bool {
-	return len(name) <= 15 && name != "." && name != ".." && !strings.ContainsAny(name, "/: \t\n\x00")
-}
-
-// checkIPAM returns an error for ipam settings that are not allowed: the addresses come from leno.
-func (c networkConf) checkIPAM() error {
-	var routes []*types.Route
-	var text string
-	for _, key := range sorted(c.IPAM) {
-		var err error
-		switch value := c.IPAM[key]; key {
-		case "type":
-			if err = json.Unmarshal(value, &text); err == nil && text != ipamPlugin {
-				return errorf(types.ErrInvalidNetworkConfig, "ipam.type: %q; addresses are given out by %s alone", text, ipamPlugin)
-			}
-		case "routes":
-			err = json.Unmarshal(value, &routes)
-		case "resolvConf":
-			err = json.Unmarshal(value, &text)
-		case "subnet", "ranges", "rangeStart", "rangeEnd", "gateway":
-			return errorf(types.ErrInvalidNetworkConfig, "ipam.%s: subnet and gateway are what this host leased; leave it out",
-				key)
-		case "dataDir":
-			return errorf(types.ErrInvalidNetworkConfig, "ipam.dataDir: set dataDir at the top level instead")
-		default:
-			return unsupported("ipam."+key, value, []string{"resolvConf", "routes", "type"})
-		}
-		if err != nil {
-			return errorf(types.ErrDecodingFailure, "ipam.%s: %s is not what it takes: %s", key, short(c.IPAM[key]), err)
-		}
-	}
-	var runtime struct {
-		Ranges json.RawMessage `json:"ipRanges"`
-	}
-	if len(c.RuntimeConfig) > 0 {
-		if err := json.Unmarshal(c.RuntimeConfig, &runtime); err != nil {
-			return errorf(types.ErrDecodingFailure, "runtimeConfig: %s", err)
-		}
-	}
-	if len(runtime.Ranges) > 0 {
-		return errorf(types.ErrUnsupportedField,
-			"runtimeConfig.ipRanges: %s is not supported here: the subnet is what this host leased; "+
-				"leave the capability ipRanges out", short(runtime.Ranges))
-	}
-	return nil
-}
-
 // newDelegation returns the work for a plugin that the configuration and the facts require.
 func newDelegation(c networkConf, f facts) (delegation, error) {
-	set, err := c.settings()
+	set, err := parseDelegate(c.Delegate)
 	if err != nil {
 		return delegation{}, err
 	}
