@@ -39,22 +39,6 @@ func prepareBridge(d delegation, f facts) error {
 	return recordGateways(d, f)
 }
 
-// findDevice returns the device, or nil if it does not exist.
-func findDevice(name string) (netlink.Link, error) {
-	if name == "" {
-		return nil, nil
-	}
-	link, err := netlink.LinkByName(name)
-	var missing netlink.LinkNotFoundError
-	if errors.As(err, &missing) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look for %s: %w", name, err)
-	}
-	return link, nil
-}
-
 // ensureHardwareAddr sets a hardware address on a bridge that has none. A bridge has none if its last port
 // was removed before the bridge plugin had fixed the address, which is its last step. After that
 // the plugin (1.9.0) would fail, because the kernel rejects an all-zero address.

@@ -9,6 +9,25 @@ import (
 	"syscall"
 )
 
+// Records are stored below the data directory:
+//
+//	addresses/NETWORK/10.5.34.2            host-local's store, one file per address
+//	attachments/NAME/CONTAINER:INTERFACE   a record, for each attachment by the configuration NAME
+//	bridges/NETWORK/DEVICE                 givenGateways, for each device that has gateways
+//
+// The data directory is below /run by default: after a boot there are no containers, and their
+// records are gone too.
+
+// addressDir returns the dataDir of host-local.
+func addressDir(dataDir string) string { return filepath.Join(dataDir, "addresses") }
+
+// attachmentDir returns the directory of a configuration's records; with name "", that of all records.
+func attachmentDir(dataDir, name string) string { return filepath.Join(dataDir, "attachments", name) }
+
+// gatewayDir returns the directory of the files NETWORK/DEVICE, one for each device that was given
+// gateways of a network.
+func gatewayDir(dataDir string) string { return filepath.Join(dataDir, "bridges") }
+
 // Records are executed with the rights of the runtime, which is root. Any user who can write below
 // dataDir, or replace it, therefore has these rights too.
 

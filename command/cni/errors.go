@@ -3,7 +3,6 @@ package cni
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -57,44 +56,6 @@ func costsRoutes(network, reason string) error {
 func isExhaustedError(err error) bool {
 	e, ok := err.(*types.Error)
 	return ok && e.Code == codeExhausted
-}
-
-// exhaustedError returns the error for a subnet without a free address.
-func exhaustedError(d delegation) error { return exhaustedErrorf(d, "") }
-
-func exhaustedErrorf(d delegation, more string) error {
-	return errorf(codeExhausted,
-		"network %s: no address is left in this host's %s%s. End containers, release what a crash left with the "+
-			"runtime's GC, or give hosts larger subnets (see `leno network plan`)",
-		d.Network, join(d.subnets), more)
-}
-
-// explain adds to a plugin's error the name of the plugin and, if a person can act, the fix.
-func explain(d delegation, path string, err error) error {
-	e, ok := err.(*types.Error)
-	switch text := err.Error(); {
-	case strings.Contains(text, "failed to find plugin"):
-		return errorf(codeNoPlugin,
-			"plugin %s is not in CNI_PATH (%s): install the reference plugins there, https://github.com/containernetworking/plugins",
-			quotedAfter(text, "failed to find plugin "), path)
-	case strings.Contains(text, "no IP addresses available in range set"):
-		return exhaustedErrorf(d, ": "+text)
-	case strings.Contains(text, "failed to allocate all requested IPs"),
-		strings.Contains(text, "requested IP address"), strings.Contains(text, "requested ip "):
-		return errorf(types.ErrInvalidNetworkConfig, "network %s: %s; ask for a free address of this host's %s, or for none",
-			d.Network, text, join(d.subnets))
-	case !ok || e.Code == 0:
-		return errorf(types.ErrInternal, "plugin %s: %s", d.Plugin, text)
-	default:
-		return types.NewError(e.Code, fmt.Sprintf("plugin %s: %s", d.Plugin, e.Msg), e.Details)
-	}
-}
-
-// quotedAfter returns the quoted word after before.
-func quotedAfter(text, before string) string {
-	_, text, _ = strings.Cut(text, before)
-	text, _, _ = strings.Cut(strings.TrimPrefix(text, `"`), `"`)
-	return text
 }
 
 func join[T fmt.Stringer](list []T) string { return cli.Join(list, ", ") }

@@ -53,6 +53,22 @@ func gatewayAddresses(d delegation, family int) (netlink.Link, []netlink.Addr, e
 	return link, addrs, nil
 }
 
+// findDevice returns the device, or nil if it does not exist.
+func findDevice(name string) (netlink.Link, error) {
+	if name == "" {
+		return nil, nil
+	}
+	link, err := netlink.LinkByName(name)
+	var missing netlink.LinkNotFoundError
+	if errors.As(err, &missing) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for %s: %w", name, err)
+	}
+	return link, nil
+}
+
 // removeAddresses removes addresses from a device and ignores those that it does not have.
 func removeAddresses(link netlink.Link, addrs []netip.Prefix) error {
 	for _, p := range addrs {

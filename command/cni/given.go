@@ -8,10 +8,6 @@ import (
 	"strings"
 )
 
-// gatewayDir returns the directory of the files NETWORK/DEVICE, one for each device that was given
-// gateways of a network.
-func gatewayDir(dataDir string) string { return filepath.Join(dataDir, "bridges") }
-
 // givenGateways is what leno put on a device: the gateways of a network, and the subnet file they came
 // from. Its file contains the path first, then one address per line:
 //

@@ -13,21 +13,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// Records are stored below the data directory:
-//
-//	addresses/NETWORK/10.5.34.2            host-local's store, one file per address
-//	attachments/NAME/CONTAINER:INTERFACE   a record, for each attachment by the configuration NAME
-//	bridges/NETWORK/DEVICE                 givenGateways, for each device that has gateways
-//
-// The data directory is below /run by default: after a boot there are no containers, and their
-// records are gone too.
-
-// addressDir returns the dataDir of host-local.
-func addressDir(dataDir string) string { return filepath.Join(dataDir, "addresses") }
-
-// attachmentDir returns the directory of a configuration's records; with name "", that of all records.
-func attachmentDir(dataDir, name string) string { return filepath.Join(dataDir, "attachments", name) }
-
 const recordVersion = 1
 
 // record is what another plugin was given for one attachment. It is written before the plugin

@@ -1,0 +1,90 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// A collector releases what is left of attachments whose containers are gone.
+type collector struct {
+	records records
+	path    string // CNI_PATH
+}
+
+// collect undoes one attachment and removes its record. If the record cannot be read, only its
+// addresses are known, and they have no owner from then on.
+func (c collector) collect(ctx context.Context, file recordFile) error {
+	if file.phase == phaseBegun || file.phase == phaseAttached {
+		if err := c.detach(ctx, file.Record); err != nil {
+			return err
+		}
+	}
+	return c.records.remove(file)
+}
+
+// detach undoes an attachment without the container's namespace, which is gone or whose name may
+// now belong to another container.
+func (c collector) detach(ctx context.Context, r record) error {
+	if err := removeHostLink(r); err != nil {
+		return err
+	}
+	args := &invoke.Args{Command: "DEL", ContainerID: r.ContainerID, IfName: r.IfName, Path: c.path}
+	return callPlugin(ctx, r.delegation(), r.Config, args)
+}
+
+// reap releases what containers of the network hold that are certainly gone, and addresses without
+// a record: for runtimes that crash and do not use GC. It reports whether it released anything.
+func (c collector) reap(ctx context.Context, network string) bool {
+	all, err := c.records.all()
+	if err != nil {
+		return false
+	}
+	released := false
+	for _, file := range all {
+		if isReapable(file, network) {
+			released = c.collect(ctx, file) == nil || released
+		}
+	}
+	// An error needs no report: ADD reports that no address is left.
+	n, _ := releaseFrom(filepath.Join(addressDir(c.records.dataDir), network), c.records.orphans(nil))
+	return released || n > 0
+}
+
+// isReapable reports whether a record's container is in the network and certainly gone.
+func isReapable(file recordFile, network string) bool {
+	return (file.phase == phaseBegun || file.phase == phaseAttached) && file.Record.Network == network && isContainerGone(file.Record)
+}
+
+// passOn tells the plugins of each network which attachments are valid. It lists those of every
+// configuration, because plugins have one store per network. While there is a record whose owner
+// is unknown, it tells them nothing.
+func (c collector) passOn(ctx context.Context, conf networkConf, all []recordFile) error {
+	valid := append([]types.GCAttachment{}, conf.Valid...)
+	for _, file := range all {
+		key, known := file.key()
+		if !known {
+			return nil
+		}
+		valid = append(valid, key)
+	}
+	var errs []error
+	called := map[[2]string]bool{}
+	for _, file := range all {
+		d := file.Record.delegation()
+		key := [2]string{d.Plugin, d.Network}
+		if file.phase == phaseUnreadable || called[key] {
+			continue
+		}
+		called[key] = true
+		config, err := d.with(map[string]any{"cniVersion": conf.CNIVersion, "cni.dev/valid-attachments": valid})
+		if err == nil {
+			err = callPlugin(ctx, d, config, &invoke.Args{Command: "GC", Path: c.path})
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
