@@ -77,9 +77,9 @@ func (p *plugin) run(ctx context.Context) error {
 // also check the status before each DEL, and skip the DEL while the status is bad.
 const conflistVersion = "1.0.0"
 
-// conflist is a network configuration list, as runtimes read it from their configuration
+// networkConfList is a network configuration list, as runtimes read it from their configuration
 // directory.
-type conflist struct {
+type networkConfList struct {
 	CNIVersion string           `json:"cniVersion"`
 	Name       string           `json:"name"`
 	Plugins    []conflistPlugin `json:"plugins"`
@@ -96,7 +96,7 @@ func (p *plugin) printConflist() error {
 	if p.network != "" && p.network != "default" {
 		name += "-" + p.network
 	}
-	return cli.WriteJSON(p.meta.Stdout, conflist{CNIVersion: conflistVersion, Name: name, Plugins: []conflistPlugin{
+	return cli.WriteJSON(p.meta.Stdout, networkConfList{CNIVersion: conflistVersion, Name: name, Plugins: []conflistPlugin{
 		{Type: Name, Network: p.network},
 		{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}},
 	}})
