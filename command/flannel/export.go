@@ -15,14 +15,6 @@ import (
 	"time"
 )
 
-// Record is one key of flannel's store.
-type Record struct {
-	File    string    // the file it was read from
-	Key     string    // /coreos.com/network/subnets/10.5.52.0-24, or the part after the prefix
-	Value   string    // JSON
-	Expires time.Time // zero if the export does not contain it
-}
-
 // maxDepth bounds how deep directories of an export are nested.
 const maxDepth = 32
 

@@ -15,6 +15,14 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
+// Record is one key of flannel's store.
+type Record struct {
+	File    string    // the file it was read from
+	Key     string    // /coreos.com/network/subnets/10.5.52.0-24, or the part after the prefix
+	Value   string    // JSON
+	Expires time.Time // zero if the export does not contain it
+}
+
 // Names of flannel's keys below its prefix.
 const (
 	configName = "config"
