@@ -56,7 +56,8 @@ func (c collector) reap(ctx context.Context, network string) bool {
 
 // isReapable reports whether a record's container is in the network and certainly gone.
 func isReapable(file recordFile, network string) bool {
-	return (file.phase == phaseBegun || file.phase == phaseAttached) && file.Record.Network == network && isContainerGone(file.Record)
+	return (file.phase == phaseBegun || file.phase == phaseAttached) &&
+		file.Record.Network == network && isContainerGone(file.Record)
 }
 
 // passOn tells the plugins of each network which attachments are valid. It lists those of every

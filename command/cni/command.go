@@ -61,7 +61,11 @@ func (p *plugin) run(ctx context.Context) error {
 		}
 	}
 	failed := skel.PluginMainFuncsWithError(skel.CNIFuncs{
-		Add: seen(p.add), Del: seen(p.thenTidy(p.del)), Check: seen(p.check), GC: seen(p.thenTidy(p.gc)), Status: seen(p.status),
+		Add:    seen(p.add),
+		Del:    seen(p.thenTidy(p.del)),
+		Check:  seen(p.check),
+		GC:     seen(p.thenTidy(p.gc)),
+		Status: seen(p.status),
 	}, cniversion.PluginSupports(Versions()...), "")
 	if failed == nil {
 		return nil
