@@ -1,6 +1,10 @@
 // Package command contains leno's commands, one file each: its flags, its help text, the calls to
 // the agent through package api, and the output. Package cli runs them. Only `agent`, `cleanup`,
 // `doctor` and the checks of configuration files use packages of the agent.
+//
+// What several commands share is in files below them: the configuration's flags and checks
+// (config.go), the comparison of a file with Consul (plan.go), and texts for objects of the API
+// (describe.go).
 package command
 
 import (

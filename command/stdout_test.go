@@ -33,7 +33,8 @@ func TestOutputOnAFullDisk(t *testing.T) {
 			env := map[string]string{"LENO_ADDRESS": f.url}
 			var stderr bytes.Buffer
 			code := cli.Run(strings.Fields(args), cli.Meta{Stdin: strings.NewReader("a = 1\n"), Stdout: full{}, Stderr: &stderr,
-				Getenv: func(name string) string { return env[name] }, Now: func() time.Time { return now }, Version: "0.1.0"}, Commands)
+				Getenv: func(name string) string { return env[name] }, Now: func() time.Time { return now },
+				Version: "0.1.0"}, Commands)
 			if code != cli.ExitFailed {
 				t.Errorf("exit %d, want %d", code, cli.ExitFailed)
 			}
