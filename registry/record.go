@@ -248,8 +248,17 @@ func ParseLease(n Network, key string, value []byte) (Lease, error) {
 	if len(reasons) > 0 {
 		return Lease{}, fmt.Errorf("%w: %s", ErrInvalid, shorten(strings.Join(reasons, "; ")))
 	}
-	return Lease{Network: n.Name, Slot: slot, Subnets: r.Subnets, Node: r.Node, NodeID: r.NodeID,
-		PublicIPs: r.PublicIPs, MTU: r.MTU, Backend: r.Backend}, nil
+	// encoding/json makes room for four elements, of which most leases need one.
+	return Lease{
+		Network:   n.Name,
+		Slot:      slot,
+		Subnets:   whole[:len(r.Subnets):len(r.Subnets)],
+		Node:      r.Node,
+		NodeID:    r.NodeID,
+		PublicIPs: slices.Clone(r.PublicIPs),
+		MTU:       r.MTU,
+		Backend:   r.Backend,
+	}, nil
 }
 
 // NodeIDOf returns the node id in the value of a lease, whatever else is wrong with the record, or "" if it has none.

@@ -139,6 +139,7 @@ func (b *belief) accept(l list, until time.Time) {
 		}
 	}
 	for key, pair := range l.pairs {
+		shareMemory(b.known[key], pair, b.listed != 0)
 		touched, visible := compare(b.known[key], pair)
 		if touched {
 			b.touched[key] = true
@@ -224,6 +225,23 @@ func recordOf(key string, ch changelog.Change, old *api.KVPair) *api.KVPair {
 		pair.CreateIndex = old.CreateIndex
 	}
 	return pair
+}
+
+// shareMemory makes a listed pair use the value and the session of the known one, if they are equal. The values of a
+// list share one allocation, and a value of an earlier list that is still in use would keep all of that list. So a
+// value that is new, in a list that is not the first, is copied.
+func shareMemory(old, now *api.KVPair, again bool) {
+	switch {
+	case old == now: // it was kept, and others may be reading it
+		return
+	case old != nil && bytes.Equal(now.Value, old.Value):
+		now.Value = old.Value
+	case again:
+		now.Value = bytes.Clone(now.Value)
+	}
+	if old != nil && now.Session == old.Session {
+		now.Session = old.Session
+	}
 }
 
 // compare reports whether a record was touched, and whether callers see a difference. They see none when only the

@@ -56,7 +56,7 @@ func (v *view) parse(prefix string, pair *api.KVPair) *record {
 	if old := v.records[pair.Key]; old != nil && bytes.Equal(old.value, pair.Value) {
 		r.value, r.lease, r.err = old.value, old.lease, old.err
 	} else {
-		r.value = bytes.Clone(pair.Value) // the values of a list share one allocation
+		r.value = pair.Value // which the belief keeps as well
 		r.lease, r.err = registry.ParseLease(v.network, pair.Key[len(prefix):], r.value)
 	}
 	r.lease = stored(r.lease, pair)
