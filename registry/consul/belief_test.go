@@ -1,12 +1,14 @@
 package consul
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/hashicorp/consul/api"
 
@@ -285,5 +287,39 @@ func TestUnconfirmedRecords(t *testing.T) {
 				t.Errorf("got %d records, want %d", len(got), tt.want)
 			}
 		})
+	}
+}
+
+// TestShareMemory: a pair that is listed again uses the memory of the known one, and a new value of a later list does
+// not keep that whole list.
+func TestShareMemory(t *testing.T) {
+	list := []byte(`{"a":1}{"b":2}`) // two values in one allocation
+	pair := func(value []byte) *api.KVPair { return &api.KVPair{Value: value, Session: "s"} }
+	at := func(p *api.KVPair) *byte { return unsafe.SliceData(p.Value) }
+	known := pair(bytes.Clone(list[:7]))
+	for _, tt := range []struct {
+		name  string
+		old   *api.KVPair
+		value []byte
+		again bool
+		want  *byte // where the value is afterwards, nil for memory of its own
+	}{
+		{"the same value", known, list[:7], true, at(known)},
+		{"another value", known, list[7:], true, nil},
+		{"a new record", nil, list[7:], true, nil},
+		{"in the first list", nil, list[7:], false, &list[7]},
+	} {
+		now := pair(tt.value)
+		shareMemory(tt.old, now, tt.again)
+		if !bytes.Equal(now.Value, tt.value) {
+			t.Errorf("%s: the value is %s", tt.name, now.Value)
+		}
+		if got := at(now); tt.want != nil && got != tt.want || tt.want == nil && got == &tt.value[0] {
+			t.Errorf("%s: the value is not where it should be", tt.name)
+		}
+	}
+	shareMemory(known, known, true)
+	if string(known.Value) != `{"a":1}` {
+		t.Errorf("a pair that was kept: %s", known.Value)
 	}
 }
