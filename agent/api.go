@@ -109,6 +109,7 @@ func (n apiNetwork) Status() httpapi.Status {
 	return httpapi.Status{
 		Definition:   s.Definition,
 		Defined:      s.Defined,
+		Used:         s.Used,
 		Local:        s.Local,
 		Lease:        s.Lease.Lease,
 		Reservations: s.Reservations,

@@ -77,7 +77,8 @@ func (d directory) joined(network string) (Network, error) {
 }
 
 // all returns the networks in the store and those in which this host takes part, also if the watch does not show them:
-// it may be a moment behind, or the store has lost the record, or the record can no longer be used.
+// it may be a moment behind, or the store has lost the record or was set back to an earlier deletion of the network, or
+// the record can no longer be used.
 func (d directory) all(known Networks) []registry.Network {
 	all := map[string]registry.Network{}
 	for _, n := range known.Networks {
@@ -88,9 +89,11 @@ func (d directory) all(known Networks) []registry.Network {
 		if !ok {
 			continue
 		}
+		now := part.Status()
 		_, found := all[name]
-		_, deleted := known.Deletion(name)
-		if now := part.Status(); now.Defined && (!found && !deleted || now.Definition.ModifyIndex > known.Index) {
+		deletion, deleted := known.Deletion(name)
+		ended := deleted && deletion.Ends(now.Definition, now.Used)
+		if now.Defined && (!found && !ended || now.Definition.ModifyIndex > known.Index) {
 			all[name] = now.Definition
 		}
 	}

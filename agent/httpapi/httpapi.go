@@ -7,6 +7,7 @@ package httpapi
 
 import (
 	"context"
+	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
@@ -99,6 +100,7 @@ type Networks struct {
 type Status struct {
 	Definition   registry.Network // in force, if Defined
 	Defined      bool
+	Used         time.Time // when this host last knew the definition to be in force in the store
 	Local        api.Local
 	Lease        registry.Lease // of this host; zero if it holds none
 	Reservations []registry.Reservation

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/query"
 	"github.com/lenonet/leno/api"

@@ -107,8 +107,9 @@ type definitionKeeper struct {
 type definitionStatus struct {
 	network registry.Network // the definition in force
 	defined bool
-	differs []string // where this host's block differs from it
-	applied uint64   // the ModifyIndex of the version that the datapath was made from, 0 for none
+	used    time.Time // when it was last known to be in force in the store
+	differs []string  // where this host's block differs from it
+	applied uint64    // the ModifyIndex of the version that the datapath was made from, 0 for none
 }
 
 // now returns what the API shows of the definition.
@@ -133,7 +134,7 @@ func (d *definitionKeeper) recall() {
 	}
 	d.recallDeletion()
 	if d.known.usable() { // until the store says otherwise
-		d.update(func(s *definitionStatus) { s.network, s.defined = d.known.network, true })
+		d.update(func(s *definitionStatus) { s.network, s.defined, s.used = d.known.network, true, d.known.used })
 	}
 }
 
@@ -246,6 +247,7 @@ func (d *definitionKeeper) abandon() {
 // may have been suspended and the network deleted.
 func (d *definitionKeeper) confirm(n registry.Network, asked time.Time) {
 	d.known = &knownDefinition{network: n, used: asked, confirmed: true}
+	d.update(func(s *definitionStatus) { s.used = asked })
 	d.forgetDeletion()
 }
 

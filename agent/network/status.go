@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/network/datapath"
@@ -20,6 +21,7 @@ import (
 type Status struct {
 	Definition   registry.Network
 	Defined      bool
+	Used         time.Time // when the store was last known to have the definition
 	Local        api.Local
 	Lease        lease.Status
 	Datapath     datapath.Status
@@ -32,6 +34,7 @@ func (r *Runner) Status() Status {
 	out := Status{
 		Definition:   definition.network,
 		Defined:      definition.defined,
+		Used:         definition.used,
 		Lease:        r.lease.Status(),
 		Datapath:     r.datapath.Status(),
 		Reservations: r.peers.Reservations(),
