@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/lease"
@@ -208,7 +209,7 @@ func TestAgentRenumbersOrExitsWhenItsSubnetWasTaken(t *testing.T) {
 			if err := other.Revoke(ctx, "n", subnet); err != nil {
 				t.Fatal(err)
 			}
-			thief := testLease("b", 0, "", 0)
+			thief := agenttest.Lease("b", 0, "", 0)
 			if _, err := other.Acquire(ctx, n, registry.Claim{Node: "b", NodeID: "id-b", PublicIPs: thief.PublicIPs, MTU: 1450,
 				Backend: thief.Backend, Prefer: subnet, TTL: time.Minute, Hold: time.Hour}); err != nil {
 				t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/httpapi"
+	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -99,7 +100,7 @@ func (v apiAgent) WatchReservations(ctx context.Context, n registry.Network, aft
 // apiNetwork implements httpapi.Network for one network on this host.
 type apiNetwork struct {
 	agent *Agent
-	run   *running
+	run   *network.Runner
 }
 
 var _ httpapi.Network = apiNetwork{}

@@ -17,7 +17,7 @@ import (
 // foreignNetwork stores network "x", in which the hosts of a test take no part.
 func foreignNetwork(t *testing.T, store *memory.Store) registry.Network {
 	t.Helper()
-	n := registry.Network{Name: "x", Plan: registry.Plan{{Prefix: netip.MustParsePrefix("10.8.0.0/16")}}, Backend: mustBackend(t, "recorder", "{}")}
+	n := registry.Network{Name: "x", Plan: registry.Plan{{Prefix: netip.MustParsePrefix("10.8.0.0/16")}}, Backend: agenttest.Backend(t, "recorder", "{}")}
 	var err error
 	if n.Plan, err = n.Plan.Normalize(); err == nil {
 		err = store.Client().PutNetwork(t.Context(), n)

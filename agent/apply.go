@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/lenonet/leno/agent/config"
@@ -22,12 +20,9 @@ import (
 // apply leaves networks that are no longer configured, restarts those whose configuration changed, and joins
 // others. It returns warnings about subnet files that could not be copied or removed.
 func (ns *networks) apply(ctx context.Context, old, c config.Config) (warnings []string) {
-	ns.mu.Lock()
-	running, begun := maps.Clone(ns.running), ns.begun
-	ns.mu.Unlock()
 	again := !reflect.DeepEqual(old.Lease, c.Lease) || !reflect.DeepEqual(old.Underlay, c.Underlay)
-	for _, name := range slices.Sorted(maps.Keys(running)) {
-		run := running[name]
+	for _, name := range ns.names() {
+		run, _ := ns.get(name) // only this goroutine removes one
 		local, stays := ns.settings.wanted(name)
 		switch {
 		case !stays:
@@ -46,7 +41,7 @@ func (ns *networks) apply(ctx context.Context, old, c config.Config) (warnings [
 			}
 		}
 	}
-	if begun {
+	if ns.hasBegun() {
 		ns.adopt(ctx, c)
 	}
 	return warnings

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -42,7 +43,7 @@ func TestSameNameAtOnce(t *testing.T) {
 // rival acquires a lease of network n for another host, which has no agent.
 func (h *host) rival(name string, prefer netip.Prefix) registry.Lease {
 	h.t.Helper()
-	client, like := h.store.Client(), testLease(name, 0, "", 0)
+	client, like := h.store.Client(), agenttest.Lease(name, 0, "", 0)
 	n, err := client.Network(context.Background(), "n")
 	must(h.t, err)
 	lease, err := client.Acquire(context.Background(), n, registry.Claim{Node: name, NodeID: like.NodeID, PublicIPs: like.PublicIPs,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
@@ -33,15 +34,17 @@ func TestDefinitionReplaced(t *testing.T) {
 		retired bool
 		want    string // the last line of the story; SUBNET stands for the present subnet, KEPT for the first one
 	}{
-		{"another backend", func(t *testing.T, n *registry.Network) { n.Backend = mustBackend(t, "other", `{"size":1}`) }, true,
+		{"another backend", func(t *testing.T, n *registry.Network) { n.Backend = agenttest.Backend(t, "other", `{"size":1}`) }, true,
 			`other {"size":1} [10.5.0.0/22]: SUBNET <- `},
-		{"another pool", func(t *testing.T, n *registry.Network) { n.Plan = mustPlan(t, "10.6.0.0/22") }, true,
+		{"another pool", func(t *testing.T, n *registry.Network) { n.Plan = agenttest.Plan(t, "10.6.0.0/22") }, true,
 			`recorder {"colour":"red"} [10.6.0.0/22]: SUBNET <- `},
-		{"a larger pool", func(t *testing.T, n *registry.Network) { n.Plan = mustPlan(t, "10.5.0.0/21") }, false,
+		{"a larger pool", func(t *testing.T, n *registry.Network) { n.Plan = agenttest.Plan(t, "10.5.0.0/21") }, false,
 			`recorder {"colour":"red"} [10.5.0.0/21]: KEPT <- `},
-		{"IPv6 too", func(t *testing.T, n *registry.Network) { n.Plan = mustPlan(t, "10.5.0.0/22", "fd00:5::/48") }, false,
+		{"IPv6 too", func(t *testing.T, n *registry.Network) { n.Plan = agenttest.Plan(t, "10.5.0.0/22", "fd00:5::/48") }, false,
 			`recorder {"colour":"red"} [10.5.0.0/22 fd00:5::/48]: KEPT <- `},
-		{"other options", func(t *testing.T, n *registry.Network) { n.Backend = mustBackend(t, "recorder", `{"colour":"blue"}`) }, false,
+		{"other options", func(t *testing.T, n *registry.Network) {
+			n.Backend = agenttest.Backend(t, "recorder", `{"colour":"blue"}`)
+		}, false,
 			`recorder {"colour":"blue"} [10.5.0.0/22]: SUBNET <- `},
 	} {
 		for _, restart := range []bool{false, true} {
@@ -110,7 +113,7 @@ func TestFamilies(t *testing.T) {
 			a.start().ready()
 			r := mustRunner(t, a)
 			before, _ := r.Lease()
-			n := a.define(func(n *registry.Network) { n.Plan = mustPlan(t, tt.to...) })
+			n := a.define(func(n *registry.Network) { n.Plan = agenttest.Plan(t, tt.to...) })
 			eventually(t, func() error {
 				now, _ := r.Lease()
 				if now.Slot != before.Slot || len(now.Subnets) != len(tt.to) || r.Status().Definition.ModifyIndex != n.ModifyIndex {
@@ -209,7 +212,7 @@ func TestPeersOfAnOldPlan(t *testing.T) {
 	a.ready()
 	must(t, b.stop())
 	a.registry.SetOne("WatchLeases", registry.ErrUnavailable)
-	a.define(func(n *registry.Network) { n.Plan = mustPlan(t, "10.6.0.0/22") })
+	a.define(func(n *registry.Network) { n.Plan = agenttest.Plan(t, "10.6.0.0/22") })
 	eventually(t, func() error {
 		if got := mustRunner(t, a).Status().Local.State; got != "waiting for the leases of the other hosts" {
 			return errors.New(got)
@@ -348,7 +351,7 @@ func TestUnderlayDown(t *testing.T) {
 }
 
 func TestSubnetFileWithoutMTU(t *testing.T) {
-	plan, subnets := mustPlan(t, "10.5.0.0/22"), []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}
+	plan, subnets := agenttest.Plan(t, "10.5.0.0/22"), []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}
 	file := func(mtu int, masq bool) string {
 		return string(state.WithoutMTU(state.FormatSubnetFile(plan, subnets, mtu, masq)))
 	}

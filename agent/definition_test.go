@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
@@ -58,7 +59,7 @@ func TestBadDefinitionStopsNothing(t *testing.T) {
 		return nil
 	})
 	a.store.Put(key, good)
-	a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "recorder", `{"colour":"blue"}`) })
+	a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "recorder", `{"colour":"blue"}`) })
 	eventually(t, func() error {
 		if v := mustRunner(t, a).Status(); !strings.Contains(string(v.Definition.Backend.Object), "blue") {
 			return errors.New("not followed yet")
@@ -90,7 +91,7 @@ func TestDefinitionInForce(t *testing.T) {
 	must(t, err)
 	shows(first.ModifyIndex, first.ModifyIndex)
 	a.recorder.setFail(errors.New("no luck"))
-	second := a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "recorder", `{"colour":"blue"}`) })
+	second := a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "recorder", `{"colour":"blue"}`) })
 	shows(second.ModifyIndex, first.ModifyIndex)
 	a.recorder.setFail(nil)
 	shows(second.ModifyIndex, second.ModifyIndex)
@@ -142,7 +143,8 @@ func TestJoin(t *testing.T) {
 	a.env.Identity.SetNode("a")
 	a.env.Identity.SetNodeID("id-a")
 	a.env.Identity.Settle()
-	must(t, client.PutNetwork(t.Context(), registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}))
+	n := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "recorder", "")}
+	must(t, client.PutNetwork(t.Context(), n))
 	defer a.networks.leave("n")
 	a.networks.start(t.Context(), local)
 	run := mustRunner(t, h)
@@ -205,7 +207,7 @@ func TestDeletedIsNotDefinedAgain(t *testing.T) {
 // defines the network once the other one is gone.
 func TestNotDefinedBesideAnother(t *testing.T) {
 	store := memory.New()
-	must(t, store.Client().PutNetwork(t.Context(), registry.Network{Name: "m", Plan: mustPlan(t, "10.5.2.0/23"), Backend: mustBackend(t, "recorder", "")}))
+	must(t, store.Client().PutNetwork(t.Context(), registry.Network{Name: "m", Plan: agenttest.Plan(t, "10.5.2.0/23"), Backend: agenttest.Backend(t, "recorder", "")}))
 	a := newHost(t, store, "a").start()
 	a.check(health.Network, api.Critical, "overlaps 10.5.2.0/23 of network m", "leno network apply -force")
 	if _, err := store.Client().Network(t.Context(), "n"); !errors.Is(err, registry.ErrNetworkNotFound) {

@@ -19,16 +19,17 @@ type diagnostics struct {
 	env      *network.Deps
 	settings *settings
 	networks *networks
-	exams    exclusive // examinations of this host
+	exams    exclusive // examinations of this host, whose subject is ""
+	probes   exclusive // by network
 }
 
 // examine diagnoses this host, unless another examination is running.
 func (d *diagnostics) examine(ctx context.Context, o api.DoctorOptions) (api.Diagnosis, error) {
-	if since, ok := d.exams.start(); !ok {
+	if since, ok := d.exams.start(""); !ok {
 		return api.Diagnosis{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(
 			"an examination is running since %s: try again when it is done", time.Since(since).Round(time.Second))}
 	}
-	defer d.exams.end()
+	defer d.exams.end("")
 	ctx, cancel := context.WithTimeout(ctx, examine.Timeout)
 	defer cancel()
 	return d.diagnose(ctx, o), nil
@@ -58,7 +59,7 @@ func (d *diagnostics) examiner() *examine.Examiner {
 }
 
 // examined returns what the runner knows about its network now.
-func (d *diagnostics) examined(run *running) examine.Network {
+func (d *diagnostics) examined(run *network.Runner) examine.Network {
 	s := run.Status()
 	n := examine.Network{
 		Local:      run.Local(),
@@ -82,7 +83,7 @@ func (d *diagnostics) examined(run *running) examine.Network {
 }
 
 // probePeers sends packets to peers of a network and returns their answers, with the doctor's findings about them.
-func (d *diagnostics) probePeers(ctx context.Context, run *running, request api.ProbeRequest) (api.Probe, error) {
+func (d *diagnostics) probePeers(ctx context.Context, run *network.Runner, request api.ProbeRequest) (api.Probe, error) {
 	peers := run.PeerList().Peers
 	out, err := d.probe(ctx, run, peers, request)
 	if err != nil {
@@ -95,7 +96,7 @@ func (d *diagnostics) probePeers(ctx context.Context, run *running, request api.
 
 // judgePaths returns the doctor's findings about the answers of the probed peers.
 func (d *diagnostics) judgePaths(
-	ctx context.Context, run *running, asked []api.Peer, answers []api.PeerProbe,
+	ctx context.Context, run *network.Runner, asked []api.Peer, answers []api.PeerProbe,
 ) []api.Finding {
 	return d.examiner().JudgePaths(ctx, d.examined(run), asked, answers)
 }
@@ -103,19 +104,19 @@ func (d *diagnostics) judgePaths(
 // probe sends packets to the peers of a network, or to those that the request names. Only one probe of a network runs
 // at a time. The answers are in the order of the peers.
 func (d *diagnostics) probe(
-	ctx context.Context, run *running, peers []api.Peer, request api.ProbeRequest,
+	ctx context.Context, run *network.Runner, peers []api.Peer, request api.ProbeRequest,
 ) (api.Probe, error) {
-	network := run.Local().Name
+	name := run.Local().Name
 	host, err := run.Probed()
 	if err != nil {
 		return api.Probe{}, err
 	}
-	if since, ok := run.probes.start(); !ok {
+	if since, ok := d.probes.start(name); !ok {
 		return api.Probe{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(
 			"a probe of network %s is running since %s: try again when it is done",
-			network, time.Since(since).Round(time.Second))}
+			name, time.Since(since).Round(time.Second))}
 	}
-	defer run.probes.end()
+	defer d.probes.end(name)
 	out, err := d.options.Probe(ctx, host, peers, request)
 	var field *probe.FieldError
 	var unknown *probe.UnknownPeerError
@@ -123,7 +124,7 @@ func (d *diagnostics) probe(
 	case errors.As(err, &field):
 		return out, &api.Error{Code: http.StatusBadRequest, Message: err.Error()}
 	case errors.As(err, &unknown):
-		return out, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("network %s: %v", network, err)}
+		return out, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("network %s: %v", name, err)}
 	case errors.Is(err, probe.ErrNoRight):
 		return out, &api.Error{Code: http.StatusNotImplemented, Message: err.Error()}
 	}

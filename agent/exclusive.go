@@ -5,27 +5,30 @@ import (
 	"time"
 )
 
-// exclusive allows one run at a time. The zero value is ready for use.
+// exclusive allows one run for each subject at a time, such as one probe of a network. The zero value is ready for use.
 type exclusive struct {
 	mu    sync.Mutex
-	since time.Time // zero while there is no run
+	since map[string]time.Time // when the runs in progress began, by subject
 }
 
-// start begins a run, which lasts until end is called, unless another one is in progress. ok reports whether the run
-// began. since is when the run in progress began.
-func (e *exclusive) start() (since time.Time, ok bool) {
+// start begins a run, which lasts until end is called, unless another one about the same subject is in progress. ok
+// reports whether the run began. since is when the run in progress began.
+func (e *exclusive) start(subject string) (since time.Time, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.since.IsZero() {
-		return e.since, false
+	if since, busy := e.since[subject]; busy {
+		return since, false
 	}
-	e.since = time.Now()
-	return e.since, true
+	if e.since == nil {
+		e.since = map[string]time.Time{}
+	}
+	e.since[subject] = time.Now()
+	return e.since[subject], true
 }
 
 // end ends the run that start began.
-func (e *exclusive) end() {
+func (e *exclusive) end(subject string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.since = time.Time{}
+	delete(e.since, subject)
 }

@@ -12,23 +12,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
-
-func mustPlan(t testing.TB, prefixes ...string) registry.Plan {
-	t.Helper()
-	var p registry.Plan
-	for _, s := range prefixes {
-		p = append(p, registry.Pool{Prefix: netip.MustParsePrefix(s)})
-	}
-	p, err := p.Normalize()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
 
 func TestSubnetFile(t *testing.T) {
 	tests := []struct {
@@ -45,7 +33,7 @@ func TestSubnetFile(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			plan := mustPlan(t, tt.pools...)
+			plan := agenttest.Plan(t, tt.pools...)
 			var want string
 			for _, prefix := range []string{"LENO_", "FLANNEL_"} {
 				for _, line := range tt.want {

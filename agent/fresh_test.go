@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -40,7 +41,7 @@ func TestReadersElsewhere(t *testing.T) {
 	store := memory.New()
 	a := newHost(t, store, "a").start()
 	a.ready()
-	n := registry.Network{Name: "other", Plan: mustPlan(t, "10.9.0.0/22"), Backend: mustBackend(t, "recorder", "")}
+	n := registry.Network{Name: "other", Plan: agenttest.Plan(t, "10.9.0.0/22"), Backend: agenttest.Backend(t, "recorder", "")}
 	must(t, store.Client().PutNetwork(t.Context(), n))
 	claim := registry.Claim{Node: "b", NodeID: "id-b", PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}, MTU: 1450,
 		Backend: n.Backend, TTL: time.Minute, Hold: time.Hour}

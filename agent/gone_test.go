@@ -12,6 +12,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -145,11 +146,11 @@ func TestDepartureAndReload(t *testing.T) {
 }
 
 // mustPart returns this host's part in a network.
-func mustPart(t *testing.T, h *host, network string) *running {
+func mustPart(t *testing.T, h *host, name string) *network.Runner {
 	t.Helper()
-	r, ok := h.agent.networks.get(network)
+	r, ok := h.agent.networks.get(name)
 	if !ok {
-		t.Fatalf("no part in network %s", network)
+		t.Fatalf("no part in network %s", name)
 	}
 	return r
 }

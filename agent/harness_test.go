@@ -392,17 +392,7 @@ func leaseKey(subnet netip.Prefix) string {
 	return memory.Prefix + "/leases/n/" + registry.SubnetKey(subnet)
 }
 
-// mustBackend returns a backend object.
-func mustBackend(t testing.TB, kind, options string) registry.Backend {
-	t.Helper()
-	b, err := registry.NewBackend(kind, []byte(options))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-func mustRunner(t testing.TB, h *host) *running {
+func mustRunner(t testing.TB, h *host) *network.Runner {
 	t.Helper()
 	r, ok := h.agent.networks.get("n")
 	if !ok {
@@ -458,17 +448,4 @@ func freeAddress(t *testing.T) string {
 	}
 	defer l.Close()
 	return l.Addr().String()
-}
-
-// testLease returns the lease of a host on a slot, such as 10.5.2.0/24 for slot 2.
-func testLease(host string, slot uint64, session string, index uint64) registry.Lease {
-	b, err := registry.NewBackend("alloc", nil)
-	if err != nil {
-		panic(err)
-	}
-	return registry.Lease{
-		Network: "n", Slot: slot, Subnets: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", slot))},
-		Node: host, NodeID: "id-" + host, PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2." + fmt.Sprint(host[0]))},
-		MTU: 1450, Backend: b, Session: session, ModifyIndex: index,
-	}
 }

@@ -113,22 +113,34 @@ func (i *identification) settle(ctx context.Context) error {
 	return i.learnNodeID(ctx)
 }
 
-func (i *identification) awaitNodeName(ctx context.Context) error {
+// until calls find again and again until it succeeds. While it fails, the check of the node says what this host waits
+// for: waits is such as "waiting for this host's name", and warning is for the log.
+func (i *identification) until(ctx context.Context, waits, warning string, find func() error) error {
 	backoff := i.env.Store.Outage.NewLoop()
 	for {
-		name, err := state.NodeName(ctx, i.settings.get().NodeName, i.env.Store.Registry)
+		err := find()
 		if err == nil {
-			i.env.Identity.SetNode(name)
 			return nil
 		}
-		reason := fmt.Sprintf("waiting for this host's name in Consul (or set node_name): %v", err)
-		if i.env.Reports.Health.Set("", health.Node, api.Critical, reason) {
-			i.log.Warn("waiting for this host's name", "error", err)
+		if i.env.Reports.Health.Set("", health.Node, api.Critical, fmt.Sprintf("%s: %v", waits, err)) {
+			i.log.Warn(warning, "error", err)
 		}
 		if err := backoff.Wait(ctx, err, nil); err != nil {
 			return err
 		}
 	}
+}
+
+// awaitNodeName sets the host's name.
+func (i *identification) awaitNodeName(ctx context.Context) error {
+	const waits = "waiting for this host's name in Consul (or set node_name)"
+	return i.until(ctx, waits, "waiting for this host's name", func() error {
+		name, err := state.NodeName(ctx, i.settings.get().NodeName, i.env.Store.Registry)
+		if err == nil {
+			i.env.Identity.SetNode(name)
+		}
+		return err
+	})
 }
 
 // learnNodeID sets the id of a host that has none in its state directory. If the kernel still has a datapath, peers
@@ -140,28 +152,24 @@ func (i *identification) learnNodeID(ctx context.Context) error {
 	if i.env.Identity.NodeID() != "" {
 		return nil
 	}
-	c, backoff := i.settings.get(), i.env.Store.Outage.NewLoop()
-	for {
-		id, err := i.formerNodeID(ctx, c)
-		if err == nil {
-			if err := i.untilWritten(ctx, func() (err error) {
-				id, err = state.AdoptNodeID(c.DataDir, id)
-				return err
-			}); err != nil {
-				return err
-			}
-			i.env.Identity.SetNodeID(id)
-			i.log.Info("node id is known", "node_id", id)
-			return nil
-		}
-		reason := fmt.Sprintf("the node id was lost, waiting to learn it from this host's lease; packets flow: %v", err)
-		if i.env.Reports.Health.Set("", health.Node, api.Critical, reason) {
-			i.log.Warn("waiting for this host's node id", "error", err)
-		}
-		if err := backoff.Wait(ctx, err, nil); err != nil {
-			return err
-		}
+	c, id := i.settings.get(), ""
+	const waits = "the node id was lost, waiting to learn it from this host's lease; packets flow"
+	err := i.until(ctx, waits, "waiting for this host's node id", func() (err error) {
+		id, err = i.formerNodeID(ctx, c)
+		return err
+	})
+	if err != nil {
+		return err
 	}
+	if err := i.untilWritten(ctx, func() (err error) {
+		id, err = state.AdoptNodeID(c.DataDir, id)
+		return err
+	}); err != nil {
+		return err
+	}
+	i.env.Identity.SetNodeID(id)
+	i.log.Info("node id is known", "node_id", id)
+	return nil
 }
 
 // formerNodeID returns the id in the lease of the datapath that the kernel has, or "" if there is no datapath or no

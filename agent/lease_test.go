@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
@@ -152,10 +153,10 @@ func TestRenewalGoesOn(t *testing.T) {
 		a := newHost(t, memory.New(), "a").start()
 		a.ready()
 		subnet := a.subnet()
-		a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "pigeon", "") })
+		a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "pigeon", "") })
 		a.check(health.Network, api.Warning, `no backend "pigeon"`)
 		a.more("renewals", a.registry.Count("own Renew")+1, func() int { return a.registry.Count("own Renew") })
-		a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "recorder", "") })
+		a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "recorder", "") })
 		a.check(health.Network, api.Passing)
 		a.applies(subnet.String() + " <- ")
 	})
@@ -183,25 +184,31 @@ func TestStateAfterAnUnchangedLease(t *testing.T) {
 	a := newHost(t, memory.New(), "a").start()
 	a.subnet()
 	a.ready()
-	state := func(want string, within time.Duration) {
+	state := func(want string) {
 		t.Helper()
-		got := ""
-		for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-			if got = mustRunner(t, a).Status().Local.State; strings.Contains(got, want) {
-				return
+		eventually(t, func() error {
+			if got := mustRunner(t, a).Status().Local.State; !strings.Contains(got, want) {
+				return fmt.Errorf("state %q, want %q", got, want)
 			}
-		}
-		t.Errorf("state %q, want %q", got, want)
+			return nil
+		})
 	}
-	state("running", time.Minute)
+	state("running")
+	passes := len(a.recorder.tries())
 	a.registry.SetOne("Acquire", registry.ErrUnavailable)
 	a.mu.Lock()
 	a.place.Index = 9 // the same addresses on a device that was created again
 	a.mu.Unlock()
 	a.kick()
-	state("waiting for a lease", time.Minute)
-	time.Sleep(time.Second) // the pass that follows the change of the kernel is over
-	state("waiting for a lease", time.Minute)
+	a.more("passes", passes, func() int { return len(a.recorder.tries()) })
+	// The pass that follows the change of the kernel says that the network runs, and the next claim that it waits.
+	claims := a.registry.Count("own Acquire")
+	a.more("claims", claims+1, func() int { return a.registry.Count("own Acquire") })
+	state("waiting for a lease")
 	a.registry.SetOne("Acquire", nil)
-	state("running", 10*time.Second)
+	began := time.Now()
+	state("running")
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("took %s: the next tick has said it", took)
+	}
 }

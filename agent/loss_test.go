@@ -65,8 +65,9 @@ func TestReloadOfWhatWasCutOff(t *testing.T) {
 			_, err = a.client.Reload(ctx, false)
 			if len(tt.wants) > 0 {
 				agenttest.WantCode(t, tt.name, err, http.StatusConflict, append(tt.wants, "nothing was changed")...)
-				if got := a.agent.self().Networks; !slices.Equal(got, before) || !slices.Equal(a.agent.settings.get().Files, a.config.Files) || len(a.agent.settings.get().Empty) != len(a.config.Empty) {
-					t.Errorf("networks %q, files %q", got, a.agent.settings.get().Files)
+				got, now := a.agent.self().Networks, a.agent.settings.get()
+				if !slices.Equal(got, before) || !slices.Equal(now.Files, a.config.Files) || len(now.Empty) != len(a.config.Empty) {
+					t.Errorf("networks %q, files %q", got, now.Files)
 				}
 				_, err = a.client.Reload(ctx, true)
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
@@ -194,7 +195,7 @@ func TestMetrics(t *testing.T) {
 
 		{name: telemetry.LeaseClaims, labels: []string{"n", "failed"}, at: is(0), do: func() {
 			a.registry.SetOne("Acquire", registry.ErrUnavailable)
-			a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "metered", `{"x":1}`) })
+			a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "metered", `{"x":1}`) })
 		}, undo: func() { a.registry.SetOne("Acquire", nil) }},
 		{name: telemetry.LeaseClaims, labels: []string{"n", "ok"}, at: over(1)},
 		{name: telemetry.LeaseLosses, labels: []string{"n"}, at: is(0), do: func() { store.Delete(leaseKey(a.subnet())) }},
@@ -281,7 +282,7 @@ func TestMetrics(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Reservations are read each time a runner begins.
-			a.define(func(n *registry.Network) { n.Backend = mustBackend(t, "metered", `{"x":2}`) })
+			a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "metered", `{"x":2}`) })
 		}},
 	}
 	// TestMetricsOfRequests covers this metric.
@@ -480,7 +481,7 @@ func BenchmarkMetrics(b *testing.B) {
 		b.Run(fmt.Sprintf("%d hosts", hosts), func(b *testing.B) {
 			store := memory.New()
 			for i := range hosts {
-				l := testLease(fmt.Sprint("host-", i), 1, "", 0)
+				l := agenttest.Lease(fmt.Sprint("host-", i), 1, "", 0)
 				l.Subnets = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i/200 + 10), byte(i%200 + 1)}), 24)}
 				l.PublicIPs = []netip.Addr{netip.AddrFrom4([4]byte{198, 18, byte(i / 250), byte(i%250 + 1)})}
 				record, err := registry.FormatLease(l)

@@ -18,10 +18,9 @@ import (
 
 // running is a runner and the function that stops it.
 type running struct {
-	*network.Runner
+	runner *network.Runner
 	cancel context.CancelFunc
 	done   chan struct{} // closed when Run has returned
-	probes exclusive
 }
 
 // networks are the networks in which this host takes part. It is safe for concurrent use, except that only the
@@ -69,18 +68,24 @@ func (ns *networks) names() []string {
 }
 
 // all returns the runners in any order.
-func (ns *networks) all() []*running {
+func (ns *networks) all() (out []*network.Runner) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
-	return slices.Collect(maps.Values(ns.running))
+	for _, run := range ns.running {
+		out = append(out, run.runner)
+	}
+	return out
 }
 
 // get returns the runner of a network in which this agent takes part.
-func (ns *networks) get(name string) (*running, bool) {
+func (ns *networks) get(name string) (*network.Runner, bool) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
 	run, ok := ns.running[name]
-	return run, ok
+	if !ok {
+		return nil, false
+	}
+	return run.runner, true
 }
 
 // start starts the runner of a network, unless it has one.
@@ -92,12 +97,12 @@ func (ns *networks) restart(ctx context.Context, local config.Network) error {
 	ns.mu.Lock()
 	before := ns.running[local.Name]
 	ns.mu.Unlock()
-	before.SetEnding(network.Stay)
+	before.runner.SetEnding(network.Stay)
 	before.cancel()
 	<-before.done
 	var err error
 	if ns.subnetFileOf(local.SubnetFile, local.Name) == "" {
-		err = before.CopySubnetFile(local.SubnetFile)
+		err = before.runner.CopySubnetFile(local.SubnetFile)
 	}
 	ns.run(ctx, local, before)
 	return err
@@ -118,10 +123,10 @@ func (ns *networks) run(ctx context.Context, local config.Network, before *runni
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var left *network.HandOver
 	if before != nil {
-		left = before.HandOver()
+		left = before.runner.HandOver()
 	}
 	run := &running{
-		Runner: network.New(ns.env, ns.settings.get(), local, left),
+		runner: network.New(ns.env, ns.settings.get(), local, left),
 		cancel: cancel,
 		done:   make(chan struct{}),
 	}
@@ -139,7 +144,7 @@ func (ns *networks) run(ctx context.Context, local config.Network, before *runni
 	ns.env.Reports.Changed.Set(struct{}{})
 	go func() { // leave, restart and stopAll wait for it
 		defer close(run.done)
-		if err := run.Run(ctx); err != nil {
+		if err := run.runner.Run(ctx); err != nil {
 			select {
 			case ns.fatal <- err:
 			default:
@@ -157,7 +162,7 @@ func (ns *networks) leave(name string) {
 	if run == nil {
 		return
 	}
-	run.SetEnding(network.Leave)
+	run.runner.SetEnding(network.Leave)
 	run.cancel()
 	<-run.done
 	ns.env.Reports.Health.Forget(name)
@@ -181,9 +186,9 @@ func (ns *networks) stopAll() {
 	}
 	for _, run := range runners {
 		if leave {
-			run.SetEnding(network.Leave)
+			run.runner.SetEnding(network.Leave)
 		} else {
-			run.SetEnding(network.Stay)
+			run.runner.SetEnding(network.Stay)
 		}
 		run.cancel()
 	}
@@ -191,7 +196,7 @@ func (ns *networks) stopAll() {
 		<-run.done
 		if !leave {
 			ns.mu.Lock()
-			ns.left = append(ns.left, run.HandOver())
+			ns.left = append(ns.left, run.runner.HandOver())
 			ns.mu.Unlock()
 		}
 	}
@@ -211,26 +216,12 @@ func (ns *networks) closeLeft() error {
 
 // usesLink reports whether a change of the device may affect a network's underlay.
 func (ns *networks) usesLink(link string) bool {
-	ns.mu.Lock()
-	defer ns.mu.Unlock()
-	for _, run := range ns.running {
-		if run.UsesLink(link) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ns.all(), func(run *network.Runner) bool { return run.UsesLink(link) })
 }
 
 // reaches reports whether packets of some network to other hosts may take a route to the prefix.
 func (ns *networks) reaches(prefix netip.Prefix) bool {
-	ns.mu.Lock()
-	defer ns.mu.Unlock()
-	for _, run := range ns.running {
-		if run.Reaches(prefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ns.all(), func(run *network.Runner) bool { return run.Reaches(prefix) })
 }
 
 // subnetFileOf returns the network of this host, other than except, whose subnet file is at path in the current
@@ -240,10 +231,7 @@ func (ns *networks) subnetFileOf(path, except string) string {
 	for _, n := range ns.settings.get().Networks {
 		names = append(names, n.Name)
 	}
-	ns.mu.Lock()
-	names = append(names, slices.Sorted(maps.Keys(ns.running))...)
-	ns.mu.Unlock()
-	for _, name := range names {
+	for _, name := range append(names, ns.names()...) {
 		local, wanted := ns.settings.wanted(name)
 		if name != except && wanted && config.SamePath(local.SubnetFile, path) {
 			return name

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -40,7 +41,7 @@ func TestNetworksAfterALoss(t *testing.T) {
 			}
 		}
 		for range 3 {
-			must(t, h.store.Client().PutNetwork(t.Context(), registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}))
+			must(t, h.store.Client().PutNetwork(t.Context(), registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "recorder", "")}))
 			h.agent.env.Store.SetBack.Set(struct{}{})
 			synctest.Wait()
 			defined(true)

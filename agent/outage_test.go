@@ -21,7 +21,7 @@ import (
 // anything except time and memory.
 func (h *host) inBubble(ctx context.Context, wg *sync.WaitGroup) {
 	r := h.part()
-	h.agent.networks.running["n"] = &running{Runner: r, done: make(chan struct{})}
+	h.agent.networks.running["n"] = &running{runner: r, done: make(chan struct{})}
 	h.agent.env.Reports.Health.Clear("", health.Node)
 	wg.Go(func() { _ = h.agent.env.Store.Outage.Run(ctx) })
 	wg.Go(func() { _ = h.agent.watchNetworks(ctx) })

@@ -47,7 +47,8 @@ func TestRefusedReloadChangesNothing(t *testing.T) {
 				t.Errorf("reload: %v", err)
 			}
 			a.agent.log.Trace("still traced")
-			if len(a.said.With("still traced")) != 1 || len(a.registry.Tokens()) != 0 || len(a.agent.self().Networks) != 1 || len(a.agent.settings.get().Networks) != 1 {
+			if len(a.said.With("still traced")) != 1 || len(a.registry.Tokens()) != 0 ||
+				len(a.agent.self().Networks) != 1 || len(a.agent.settings.get().Networks) != 1 {
 				t.Error("something was changed")
 			}
 			if got := a.recorder.all(); len(got) != 1 {

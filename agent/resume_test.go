@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/datapath"
@@ -252,7 +253,7 @@ func TestStoreCountsAfterResume(t *testing.T) {
 			return fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet())
 		}},
 		{"another backend", func(a, b *host, _ netip.Prefix) {
-			a.define(func(n *registry.Network) { n.Backend = mustBackend(a.t, "other", "") })
+			a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(a.t, "other", "") })
 		}, func(a, b *host, subnet netip.Prefix) string {
 			eventually(a.t, func() error {
 				if story := a.recorder.story(); !slices.ContainsFunc(story, func(s string) bool {

@@ -6,14 +6,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/registry"
 )
 
 func TestDifferences(t *testing.T) {
-	v4 := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}
-	dual := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22", "fd00:5::/48"), Backend: v4.Backend}
-	narrow := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "other", "")}
+	v4 := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "recorder", "")}
+	dual := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22", "fd00:5::/48"), Backend: v4.Backend}
+	narrow := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "other", "")}
 	narrow.Plan[0].Max = netip.MustParseAddr("10.5.2.0")
 	for _, tt := range []struct {
 		name       string

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/vxlan"
@@ -68,7 +69,7 @@ func TestChange(t *testing.T) {
 	network := func(kind, options string, pools ...registry.Pool) registry.Network {
 		plan, err := registry.Plan(pools).Normalize()
 		must(t, err)
-		return registry.Network{Name: "n", Plan: plan, Backend: mustBackend(t, kind, options), ModifyIndex: 7}
+		return registry.Network{Name: "n", Plan: plan, Backend: agenttest.Backend(t, kind, options), ModifyIndex: 7}
 	}
 	var (
 		v4   = pool("10.5.0.0/16", "10.5.1.0", "10.5.99.0")
@@ -199,14 +200,14 @@ func TestChange(t *testing.T) {
 
 		// Beside other networks.
 		{name: "overlap", old: base, new: network("vxlan", "", pool("10.4.0.0/15", "10.5.1.0", "10.5.99.0")),
-			others: []registry.Network{base, {Name: "m", Plan: mustPlan(t, "10.4.0.0/16"), Backend: mustBackend(t, "udp", "")}},
+			others: []registry.Network{base, {Name: "m", Plan: agenttest.Plan(t, "10.4.0.0/16"), Backend: agenttest.Backend(t, "udp", "")}},
 			want: []string{"update", "c ipv4.prefix 10.5.0.0/16 -> 10.4.0.0/15", kept,
 				"r pool 10.4.0.0/15 overlaps 10.4.0.0/16 of network m: a host can take part in one of them only"}},
 		{name: "overlap there was", old: base, new: network("vxlan", `{"direct_routing":true}`, v4),
-			others: []registry.Network{{Name: "m", Plan: mustPlan(t, "10.5.0.0/16"), Backend: mustBackend(t, "vxlan", "")}},
+			others: []registry.Network{{Name: "m", Plan: agenttest.Plan(t, "10.5.0.0/16"), Backend: agenttest.Backend(t, "vxlan", "")}},
 			want:   []string{"update", "c backend.direct_routing false -> true", kept}},
 		{name: "created beside", new: network("vxlan", "", pool("10.7.0.0/16")),
-			others: []registry.Network{{Name: "m", Plan: mustPlan(t, "10.8.0.0/16"), Backend: mustBackend(t, "vxlan", "")}},
+			others: []registry.Network{{Name: "m", Plan: agenttest.Plan(t, "10.8.0.0/16"), Backend: agenttest.Backend(t, "vxlan", "")}},
 			want: []string{"create", "c backend.checksum_offload  -> auto", "c backend.direct_routing  -> false", "c backend.gbp  -> false", "c backend.port  -> 8472",
 				"c backend.type  -> vxlan", "c backend.vni  -> 1", "c ipv4.max  -> 10.7.255.0", "c ipv4.min  -> 10.7.1.0", "c ipv4.prefix  -> 10.7.0.0/16", "c ipv4.subnet_len  -> 24",
 				"r it needs vxlan vni 1 on port 8472, which network m uses: a host can take part in one of them only"}},
@@ -241,7 +242,7 @@ func narrow(l registry.Lease) registry.Lease {
 // TestInterruptingOptions are options there are.
 func TestInterruptingOptions(t *testing.T) {
 	for name, kind := range backends() {
-		options := Change{Backends: backends()}.options(registry.Network{Backend: mustBackend(t, name, "")})
+		options := Change{Backends: backends()}.options(registry.Network{Backend: agenttest.Backend(t, name, "")})
 		for option := range kind.Interrupts {
 			if _, ok := options[option]; !ok {
 				t.Errorf("%s has no option %s, but %v", name, option, slices.Sorted(maps.Keys(options)))
@@ -257,7 +258,7 @@ func TestCheckDefinition(t *testing.T) {
 		t.Helper()
 		plan, err := registry.Plan{{Prefix: netip.MustParsePrefix(prefix)}}.Normalize()
 		must(t, err)
-		return registry.Network{Name: name, Plan: plan, Backend: mustBackend(t, "vxlan", options)}
+		return registry.Network{Name: name, Plan: plan, Backend: agenttest.Backend(t, "vxlan", options)}
 	}
 	kinds := map[string]backend.Type{"vxlan": vxlan.Type()}
 	others := []registry.Network{network("a", "10.5.0.0/16", `{"vni":1}`), network("b", "10.6.0.0/16", `{"vni":2}`)}

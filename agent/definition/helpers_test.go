@@ -1,7 +1,6 @@
 package definition
 
 import (
-	"net/netip"
 	"testing"
 
 	"github.com/lenonet/leno/backend"
@@ -9,7 +8,6 @@ import (
 	"github.com/lenonet/leno/backend/hostgw"
 	"github.com/lenonet/leno/backend/udp"
 	"github.com/lenonet/leno/backend/vxlan"
-	"github.com/lenonet/leno/registry"
 )
 
 func backends() map[string]backend.Type {
@@ -21,22 +19,4 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func mustPlan(t testing.TB, prefixes ...string) registry.Plan {
-	t.Helper()
-	var p registry.Plan
-	for _, s := range prefixes {
-		p = append(p, registry.Pool{Prefix: netip.MustParsePrefix(s)})
-	}
-	p, err := p.Normalize()
-	must(t, err)
-	return p
-}
-
-func mustBackend(t testing.TB, kind, options string) registry.Backend {
-	t.Helper()
-	b, err := registry.NewBackend(kind, []byte(options))
-	must(t, err)
-	return b
 }

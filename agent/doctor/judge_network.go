@@ -165,7 +165,9 @@ func (v *verdict) leaseAlone(n Network) {
 		v.add(unknown(CheckLease, n.Name, tried, l.RecordErr.Error(), ""))
 	case len(n.Subnets) == 0:
 	case l.Record == nil:
-		v.add(warning(CheckLease, n.Name, "", tried, fmt.Sprintf("the record of %s is not in the store: an agent takes the subnet again if no other host has it", n.Subnets[0]), "start the agent"))
+		saw := fmt.Sprintf("the record of %s is not in the store: an agent takes the subnet again if no other host has it",
+			n.Subnets[0])
+		v.add(warning(CheckLease, n.Name, "", tried, saw, "start the agent"))
 	case !l.Record.Held():
 		v.add(warning(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is held no more, its session has ended: other hosts remove it lease.hold after that", n.Subnets[0]), "start the agent"))
 	default:
@@ -240,7 +242,8 @@ func (v *verdict) record(n Network) {
 	switch {
 	case len(wrong) > 0:
 		v.add(fault(CheckRecord, n.Name, "", tried, strings.Join(wrong, "; "),
-			"other hosts send by the record. A running agent writes it again and repairs the device: see why it does not (its lease, its rights in Consul, `leno monitor`), or start it"))
+			"other hosts send by the record. A running agent writes it again and repairs the device: see why it does not "+
+				"(its lease, its rights in Consul, `leno monitor`), or start it"))
 	default:
 		v.add(well(CheckRecord, n.Name, tried, "they agree"))
 	}

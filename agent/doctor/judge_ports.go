@@ -73,7 +73,8 @@ func (w *ways) port(kind loss, e extent) api.Finding {
 	case refusedThere:
 		where = "" // nothing on the path refuses in the name of many hosts
 		saw = fmt.Sprintf("its host answers, and what goes to its %s is refused: %s", port, refused(e.peers[0].Probe, w.n.Port))
-		do = fmt.Sprintf("accept %s from %s at %s and at firewalls between, and see that its agent runs: without it nothing may listen there", port, here, e.names()) + ask
+		do = fmt.Sprintf("accept %s from %s at %s and at firewalls between, "+
+			"and see that its agent runs: without it nothing may listen there", port, here, e.names()) + ask
 	case lostThere:
 		saw = fmt.Sprintf("its host answers, what it sends to %s arrives here, and what this host sends to its %s is lost", port, port)
 		do = fmt.Sprintf("accept %s from %s to %s: at its firewall, or one between (a cloud's security group)", port, here, theirs) + ask

@@ -197,7 +197,9 @@ func (w *ways) publicIP() {
 	case back == Yes:
 		w.add(well(CheckPublicIP, w.n.Name, tried, "what peers send to %s arrives at %s", public, own))
 	case near:
-		w.add(fault(CheckPublicIP, w.n.Name, "", tried, fmt.Sprintf("%s is no address of this host, though %s of %s has it: what others send there goes to another host or to none", public, net, u.Interface),
+		saw := fmt.Sprintf("%s is no address of this host, though %s of %s has it: "+
+			"what others send there goes to another host or to none", public, net, u.Interface)
+		w.add(fault(CheckPublicIP, w.n.Name, "", tried, saw,
 			fmt.Sprintf("set underlay.public_ip (or public_ipv6) to this host's address, %s, or take it out of the configuration", own)))
 	case back == No:
 		w.add(fault(CheckPublicIP, w.n.Name, "", tried, fmt.Sprintf("%s is no address of this host (%s), and what %s sends there does not arrive, though it gets what this host sends", public, own, peer),

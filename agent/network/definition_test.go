@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
@@ -41,21 +42,21 @@ func TestWatchDefinition(t *testing.T) {
 		}, nil, "", true},
 		{"changed and changed back", func(h *watcher, _ memory.Backup) {
 			value, _, _ := h.store.Get(networkKey)
-			h.define(func(n *registry.Network) { n.Backend = mustBackend(h.t, "other", "") })
+			h.define(func(n *registry.Network) { n.Backend = agenttest.Backend(h.t, "other", "") })
 			h.store.Put(networkKey, value)
 		}, nil, "", true},
 		{"another pool", func(h *watcher, _ memory.Backup) {
-			h.define(func(n *registry.Network) { n.Plan = mustPlan(h.t, "10.6.0.0/22") })
+			h.define(func(n *registry.Network) { n.Plan = agenttest.Plan(h.t, "10.6.0.0/22") })
 		}, errDefinitionChanged, "", false},
 		{"another backend", func(h *watcher, _ memory.Backup) {
-			h.define(func(n *registry.Network) { n.Backend = mustBackend(h.t, "other", "") })
+			h.define(func(n *registry.Network) { n.Backend = agenttest.Backend(h.t, "other", "") })
 		}, errDefinitionChanged, "", false},
 		{"another network deleted", func(h *watcher, _ memory.Backup) {
-			n := registry.Network{Name: "m", Plan: mustPlan(h.t, "10.6.0.0/22"), Backend: mustBackend(h.t, "other", "")}
+			n := registry.Network{Name: "m", Plan: agenttest.Plan(h.t, "10.6.0.0/22"), Backend: agenttest.Backend(h.t, "other", "")}
 			must(h.t, h.store.Client().PutNetwork(h.t.Context(), n))
 			must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "m"))
 		}, nil, "", true},
-		{"deleted", func(h *watcher, _ memory.Backup) { must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n")) }, errNetworkGone, "", false},
+		{"deleted", func(h *watcher, _ memory.Backup) { h.remove() }, errNetworkGone, "", false},
 		{"deleted and defined again", func(h *watcher, _ memory.Backup) {
 			must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n"))
 			h.put("10.5.0.0/22", "recorder")
@@ -63,12 +64,15 @@ func TestWatchDefinition(t *testing.T) {
 		{"lost", func(h *watcher, _ memory.Backup) { h.store.Delete(networkKey) }, nil, "", true},
 		{"lost, and another network defined", func(h *watcher, _ memory.Backup) {
 			empty(h.store)
-			n := registry.Network{Name: "m", Plan: mustPlan(h.t, "10.6.0.0/22"), Backend: mustBackend(h.t, "other", "")}
+			n := registry.Network{Name: "m", Plan: agenttest.Plan(h.t, "10.6.0.0/22"), Backend: agenttest.Backend(h.t, "other", "")}
 			must(h.t, h.store.Client().PutNetwork(h.t.Context(), n))
 		}, nil, "", true},
 		{"all lost", func(h *watcher, _ memory.Backup) { empty(h.store) }, nil, "", true},
 		{"set back to before it was defined", func(h *watcher, b memory.Backup) { h.store.Restore(b) }, nil, "", true},
-		{"lost, without the right to put it back", func(h *watcher, _ memory.Backup) { denied(h); h.store.Delete(networkKey) }, nil, "cannot put it back", false},
+		{"lost, without the right to put it back", func(h *watcher, _ memory.Backup) {
+			denied(h)
+			h.store.Delete(networkKey)
+		}, nil, "cannot put it back", false},
 		{"lost, and deleted then", func(h *watcher, _ memory.Backup) {
 			denied(h)
 			h.acquire()
@@ -167,7 +171,8 @@ func TestWatchDefinition(t *testing.T) {
 				if tt.defined && d.now().network.ModifyIndex != now.ModifyIndex {
 					t.Errorf("version %d is shown, the store has %d", d.now().network.ModifyIndex, now.ModifyIndex)
 				}
-				if got := h.reason(health.Network); tt.check != "" && !strings.Contains(got, tt.check) || tt.check == "" && strings.Contains(got, "the store has") {
+				got := h.reason(health.Network)
+				if tt.check != "" && !strings.Contains(got, tt.check) || tt.check == "" && strings.Contains(got, "the store has") {
 					t.Errorf("check: %q, want %q", got, tt.check)
 				}
 				if tt.check == "cannot put it back" {
@@ -197,7 +202,7 @@ func (h *watcher) reread() {
 
 // TestRememberedDefinition covers what an agent does about a network in which its former process took part.
 func TestRememberedDefinition(t *testing.T) {
-	n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}
+	n := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "recorder", "")}
 	noPools := func(c *config.Network) { c.Pools, c.Backend = nil, nil }
 	for _, tt := range []struct {
 		name   string
@@ -211,15 +216,17 @@ func TestRememberedDefinition(t *testing.T) {
 		{"there", noPools, func(*host) {}, time.Hour, nil, "", true},
 		{"lost", noPools, func(h *host) { empty(h.store) }, time.Hour, nil, "", true},
 		{"lost, with a block that defines it", func(*config.Network) {}, func(h *host) { empty(h.store) }, time.Hour, nil, "", true},
-		{"lost, with a block that says otherwise", func(c *config.Network) { c.Pools[0].SubnetLen = 25 }, func(h *host) { empty(h.store) }, time.Hour, nil, "", true},
+		{"lost, with a block that says otherwise", func(c *config.Network) { c.Pools[0].SubnetLen = 25 },
+			func(h *host) { empty(h.store) }, time.Hour, nil, "", true},
 		{"lost, without the right to put it back", noPools, func(h *host) {
 			empty(h.store)
 			h.registry.SetOne("PutNetwork", registry.ErrDenied)
 		}, time.Hour, nil, "", false},
-		{"lost, and not used for long", noPools, func(h *host) { empty(h.store) }, registry.DeletionKept + time.Hour, nil, "leno network apply", false},
-		{"deleted", noPools, func(h *host) { must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n")) }, time.Hour, errNetworkGone, "", false},
-		{"deleted, and not used for long", noPools, func(h *host) { must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n")) }, 2 * registry.DeletionKept, errNetworkGone, "", false},
-		{"deleted, with a block that defines it", func(*config.Network) {}, func(h *host) { must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n")) }, time.Hour, errNetworkGone, "", false},
+		{"lost, and not used for long", noPools, func(h *host) { empty(h.store) },
+			registry.DeletionKept + time.Hour, nil, "leno network apply", false},
+		{"deleted", noPools, (*host).remove, time.Hour, errNetworkGone, "", false},
+		{"deleted, and not used for long", noPools, (*host).remove, 2 * registry.DeletionKept, errNetworkGone, "", false},
+		{"deleted, with a block that defines it", func(*config.Network) {}, (*host).remove, time.Hour, errNetworkGone, "", false},
 		{"deleted in a new store", noPools, func(h *host) {
 			empty(h.store)
 			must(h.t, h.store.Client().PutNetwork(h.t.Context(), n))
@@ -284,7 +291,7 @@ func TestRememberedDefinition(t *testing.T) {
 // TestRememberedVersion covers what an agent does about a version of the definition in the store that has a lower index
 // than the one its former process wrote down. In a new cluster, that version may be the later one.
 func TestRememberedVersion(t *testing.T) {
-	first := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}
+	first := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "recorder", "")}
 	for _, tt := range []struct {
 		name    string
 		unseen  bool // this host has not seen the first version
@@ -309,7 +316,7 @@ func TestRememberedVersion(t *testing.T) {
 			}
 			snapshot := h.store.Backup()
 			colour := func(colour string) func(*registry.Network) {
-				return func(n *registry.Network) { n.Backend = mustBackend(t, "recorder", `{"colour":"`+colour+`"}`) }
+				return func(n *registry.Network) { n.Backend = agenttest.Backend(t, "recorder", `{"colour":"`+colour+`"}`) }
 			}
 			for range 9 { // so that the indexes of a new cluster stay lower for a while
 				h.store.Put("other", []byte(time.Now().String()))
@@ -321,7 +328,8 @@ func TestRememberedVersion(t *testing.T) {
 			}
 			h.store.Restore(snapshot)
 			if tt.change != "" {
-				if later := h.define(colour(tt.change)); tt.cluster && (later.ModifyIndex >= last.ModifyIndex || later.CreateIndex != last.CreateIndex) {
+				later := h.define(colour(tt.change))
+				if tt.cluster && (later.ModifyIndex >= last.ModifyIndex || later.CreateIndex != last.CreateIndex) {
 					t.Fatalf("the later version is %+v, the last one of the cluster before %+v", later, last)
 				}
 			}
@@ -329,7 +337,8 @@ func TestRememberedVersion(t *testing.T) {
 			d.known = rememberedDefinition(h.config.DataDir, "n")
 			n, err := d.find(t.Context())
 			must(t, err)
-			if got := string(n.Backend.Object); tt.want == "first" && strings.Contains(got, "colour") || tt.want != "first" && !strings.Contains(got, tt.want) {
+			got := string(n.Backend.Object)
+			if tt.want == "first" && strings.Contains(got, "colour") || tt.want != "first" && !strings.Contains(got, tt.want) {
 				t.Errorf("got %s, want the %s version", got, tt.want)
 			}
 		})
@@ -358,7 +367,7 @@ func TestDeletedWhileTheProcessWasStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, memory.New(), "a")
 		other := h.store.Client()
-		n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/22"), Backend: mustBackend(t, "recorder", "")}
+		n := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "recorder", "")}
 		must(t, other.PutNetwork(t.Context(), n))
 		reads := &stoppedRegistry{Registry: h.deps.Store.Registry}
 		h.deps.Store.Registry = reads

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/events"
 	"github.com/lenonet/leno/agent/firewall"
@@ -147,8 +148,14 @@ func (h *host) follow(ctx context.Context) {
 // put stores a definition of network n with this pool and backend.
 func (h *host) put(pool, backend string) {
 	h.t.Helper()
-	n := registry.Network{Name: "n", Plan: mustPlan(h.t, pool), Backend: mustBackend(h.t, backend, "")}
+	n := registry.Network{Name: "n", Plan: agenttest.Plan(h.t, pool), Backend: agenttest.Backend(h.t, backend, "")}
 	must(h.t, h.store.Client().PutNetwork(h.t.Context(), n))
+}
+
+// remove deletes network n.
+func (h *host) remove() {
+	h.t.Helper()
+	must(h.t, h.store.Client().DeleteNetwork(h.t.Context(), "n"))
 }
 
 // define changes the definition of network n in the store and returns it.
@@ -176,7 +183,7 @@ func (h *host) acquire() registry.Lease {
 		NodeID:    "id-" + h.name,
 		PublicIPs: h.addrs,
 		MTU:       1450,
-		Backend:   mustBackend(h.t, "recorder", ""),
+		Backend:   agenttest.Backend(h.t, "recorder", ""),
 		TTL:       time.Minute,
 		Hold:      time.Hour,
 	})
@@ -270,20 +277,6 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func mustPlan(t testing.TB, prefix string) registry.Plan {
-	t.Helper()
-	p, err := registry.Plan{{Prefix: netip.MustParsePrefix(prefix)}}.Normalize()
-	must(t, err)
-	return p
-}
-
-func mustBackend(t testing.TB, kind, options string) registry.Backend {
-	t.Helper()
-	b, err := registry.NewBackend(kind, []byte(options))
-	must(t, err)
-	return b
 }
 
 // leaseOf returns a lease of this host that is in no store.

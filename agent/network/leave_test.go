@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/state"
@@ -30,7 +31,7 @@ func TestTearDown(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHost(t, memory.New(), "a")
-			h.config.Networks[0].Pools = []config.Pool{{Prefix: mustPlan(t, "10.9.0.0/22")[0].Prefix}}
+			h.config.Networks[0].Pools = []config.Pool{{Prefix: agenttest.Plan(t, "10.9.0.0/22")[0].Prefix}}
 			n, err := definition.FromBlock(h.config.Networks[0])
 			must(t, err)
 			must(t, h.store.Client().PutNetwork(context.Background(), n))
@@ -38,7 +39,7 @@ func TestTearDown(t *testing.T) {
 			l := h.acquire()
 			r.lease.Lease().Set(l)
 			must(t, state.Save(h.config.DataDir, state.Network{Network: "n", Subnets: l.Subnets, Session: l.Session,
-				Pools: n.Plan.Prefixes(), Backend: mustBackend(t, "recorder", `{"colour":"red"}`)}))
+				Pools: n.Plan.Prefixes(), Backend: agenttest.Backend(t, "recorder", `{"colour":"red"}`)}))
 			must(t, state.WriteFile(r.local.SubnetFile, []byte("LENO_SUBNET=10.5.1.1/24\nLENO_MTU=1450\n"), 0o644))
 			for _, path := range []string{r.local.SubnetFile, state.Path(h.config.DataDir, "n"), state.PeersPath(h.config.DataDir, "n")} {
 				must(t, state.WriteFile(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".31415"), nil, 0o600))

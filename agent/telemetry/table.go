@@ -120,7 +120,8 @@ func Table() []Metric {
 		{Name: NetworkReservations, Kind: Gauge, Labels: network, Help: "Reservations, as last read: once a minute."},
 		{Name: NetworkBadRecords, Kind: Gauge, Labels: network, Help: "Lease records in the store that cannot be used."},
 
-		{Name: WatchAge, Kind: Gauge, Labels: network, Help: "Seconds since the store last said with certainty which leases there are. On a quiet network it goes up to a minute and begins again. An agent that has heard nothing yet counts from its start."},
+		{Name: WatchAge, Kind: Gauge, Labels: network, Help: "Seconds since the store last said with certainty which leases there are. " +
+			"On a quiet network it goes up to a minute and begins again. An agent that has heard nothing yet counts from its start."},
 		{Name: WatchReads, Kind: Counter, Labels: network, Help: "Snapshots of the leases that were taken over."},
 		{Name: WatchFailures, Kind: Counter, Labels: network, Help: "Answers about the leases that failed or were not certain; peers keep their routes."},
 

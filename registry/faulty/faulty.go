@@ -254,7 +254,8 @@ func (o *Registry) WatchLeases(ctx context.Context, n registry.Network, after ui
 	return s, i, err
 }
 
-func (o *Registry) WatchLease(ctx context.Context, n registry.Network, p netip.Prefix, after uint64) (l registry.Lease, i uint64, err error) {
+func (o *Registry) WatchLease(ctx context.Context, n registry.Network, p netip.Prefix, after uint64) (
+	l registry.Lease, i uint64, err error) {
 	err = o.Call(ctx, "WatchLease", func(ctx context.Context) (err error) { l, i, err = o.Registry.WatchLease(ctx, n, p, after); return err })
 	return l, i, err
 }

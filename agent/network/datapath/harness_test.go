@@ -260,7 +260,8 @@ func (l *lab) check(name, status string, words ...string) {
 		return
 	}
 	c := all.Networks[0].Checks[i]
-	if missing := slices.DeleteFunc(words, func(w string) bool { return strings.Contains(c.Reason, w) }); c.Status != status || len(missing) > 0 {
+	missing := slices.DeleteFunc(words, func(w string) bool { return strings.Contains(c.Reason, w) })
+	if c.Status != status || len(missing) > 0 {
 		l.t.Errorf("check %s is %s: %s; want %s with %q", name, c.Status, c.Reason, status, missing)
 	}
 }

@@ -94,7 +94,7 @@ func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], 
 			}
 			healed, err := r.pass(ctx, t)
 			if err != nil {
-				// Without these pauses, the writes of a failed pass would start the next one at once, for ever.
+				// Without these pauses, the writes of a failed pass would start the next one at once, without end.
 				retryIn := backoff.Next()
 				failed, pause = time.After(retryIn), r.pauseAfterFailure(retryIn)
 			} else {
@@ -157,7 +157,7 @@ func (r *Reconciler) move(t *target) {
 	before := t.place
 	now, err := r.relocate(t.network, before)
 	if err != nil {
-		return // the next pass fails, and comes again
+		return // the next pass fails and is retried
 	}
 	t.place = now
 	t.state.MTU, t.state.Underlay = now.MTU, now.underlay()

@@ -81,7 +81,7 @@ func (k *Keeper) acquireOnce(ctx context.Context, n registry.Network, claim regi
 		defer cancel()
 		k.revocation.lookFor(ctx, n, claim.Prefer)
 		claim.Avoid = cmp.Or(k.revocation.revoked(), outgrown(n.Plan, claim.Prefer))
-		claim.Lost = k.LastLoss()
+		claim.Lost = k.lastLoss()
 		lease, err := k.o.Registry.Acquire(ctx, n, claim)
 		k.report.Count(telemetry.LeaseClaims, 1, telemetry.Result(err))
 		if err != nil {

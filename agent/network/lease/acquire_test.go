@@ -133,13 +133,13 @@ func TestClaimAfterALoss(t *testing.T) {
 		empty(store)
 		must(t, store.Client().PutNetwork(t.Context(), definition(t)))
 		b.keeper.NoteLoss()
-		if b.keeper.LastLoss() != time.Now() {
-			t.Errorf("lost at %s", b.keeper.LastLoss())
+		if b.keeper.lastLoss() != time.Now() {
+			t.Errorf("lost at %s", b.keeper.lastLoss())
 		}
 		if _, err := b.keeper.acquireOnce(t.Context(), b.network(), b.own()); !errors.Is(err, registry.ErrLeasesLost) {
 			t.Errorf("a newcomer: %v", err)
 		}
-		if lost := b.registry.Claimed().Lost; lost != b.keeper.LastLoss() {
+		if lost := b.registry.Claimed().Lost; lost != b.keeper.lastLoss() {
 			t.Errorf("claimed with a loss at %s", lost)
 		}
 		a.build().start()

@@ -96,8 +96,8 @@ func isSlotOf(plan registry.Plan, l registry.Lease) bool {
 // Claims then give other hosts time to claim their subnets again.
 func (k *Keeper) NoteLoss() { k.storeLoss.Set(time.Now()) }
 
-// LastLoss returns when NoteLoss was last called, or the zero time for never.
-func (k *Keeper) LastLoss() time.Time {
+// lastLoss returns when NoteLoss was last called, or the zero time for never.
+func (k *Keeper) lastLoss() time.Time {
 	at, _, _ := k.storeLoss.Get()
 	return at
 }

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -95,7 +96,7 @@ func TestUnreadableStateFile(t *testing.T) {
 }
 
 func TestIsSlotOf(t *testing.T) {
-	v4, v6 := plan(t, "10.5.0.0/16"), plan(t, "10.5.0.0/16", "fd00:5::/48")
+	v4, v6 := agenttest.Plan(t, "10.5.0.0/16"), agenttest.Plan(t, "10.5.0.0/16", "fd00:5::/48")
 	lease := func(subnets ...string) (l registry.Lease) {
 		for _, s := range subnets {
 			l.Subnets = append(l.Subnets, netip.MustParsePrefix(s))

@@ -353,18 +353,7 @@ func empty(store *memory.Store) {
 
 func definition(t testing.TB) registry.Network {
 	t.Helper()
-	return registry.Network{Name: "n", Plan: plan(t, "10.5.0.0/22"), Backend: vxlan()}
-}
-
-func plan(t testing.TB, prefixes ...string) registry.Plan {
-	t.Helper()
-	var p registry.Plan
-	for _, s := range prefixes {
-		p = append(p, registry.Pool{Prefix: netip.MustParsePrefix(s)})
-	}
-	p, err := p.Normalize()
-	must(t, err)
-	return p
+	return registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: vxlan()}
 }
 
 func vxlan() registry.Backend {

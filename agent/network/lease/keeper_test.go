@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
@@ -42,7 +43,7 @@ func TestRetire(t *testing.T) {
 					a.build()
 				}
 				n := a.network()
-				n.Plan = plan(t, tt.plan)
+				n.Plan = agenttest.Plan(t, tt.plan)
 				a.registry.SetOne("Release", tt.failing)
 				err = a.keeper.Retire(t.Context(), n, before)
 				want := "give up " + lease.Subnet().String() + ": "
@@ -109,7 +110,7 @@ func TestReset(t *testing.T) {
 		a.keeper.Reset()
 		a.keeper.report.Reset()
 		s := a.keeper.Status()
-		if s.IsHeld() || s.Problem != "" || s.Renewed.IsZero() || s.Revoked != revoked || a.keeper.LastLoss().IsZero() {
+		if s.IsHeld() || s.Problem != "" || s.Renewed.IsZero() || s.Revoked != revoked || a.keeper.lastLoss().IsZero() {
 			t.Errorf("%+v", s)
 		}
 		a.keeper.condition.update(func() {}) // sets no check of a lease that this host does not want

@@ -9,14 +9,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
 )
 
 func TestMerge(t *testing.T) {
 	n := testNetwork(t)
-	own := testLease("a", 1, "sa", 1)
-	b, c := testLease("b", 2, "sb", 20), testLease("c", 3, "", 30)
+	own := agenttest.Lease("a", 1, "sa", 1)
+	b, c := agenttest.Lease("b", 2, "sb", 20), agenttest.Lease("c", 3, "", 30)
 	with := func(l registry.Lease, change func(l *registry.Lease)) registry.Lease { change(&l); return l }
 	type leases = []registry.Lease
 	start := time.Now()
@@ -31,21 +32,21 @@ func TestMerge(t *testing.T) {
 		{"nothing there", leases{own}, false, 0, "1:a1+ 2:b20+ 3:c30"},
 		{"nothing there for long", leases{own}, false, time.Minute, "1:a1+"},
 		{"one there", leases{own, b}, false, 0, "1:a1+ 2:b20+ 3:c30"},
-		{"one there with a new session", leases{own, testLease("b", 2, "sb2", 40)}, false, 0, "1:a1+ 2:b40+ 3:c30"},
-		{"one lapsed since", leases{own, testLease("b", 2, "", 40)}, false, 0, "1:a1+ 2:b40 3:c30"},
-		{"one has another slot", leases{own, testLease("b", 5, "sb", 40)}, false, 0, "1:a1+ 3:c30 5:b40+"},
-		{"one is where it was before", leases{own, testLease("b", 5, "sb", 10)}, false, 0, "1:a1+ 2:b20+ 3:c30"},
-		{"one as it was before", leases{own, testLease("b", 2, "", 10)}, false, 0, "1:a1+ 2:b20+ 3:c30"},
-		{"its slot is whose it was before", leases{own, testLease("d", 2, "sd", 10)}, false, 0, "1:a1+ 2:b20+ 3:c30"},
-		{"its slot is another's", leases{own, testLease("d", 2, "sd", 40)}, false, 0, "1:a1+ 2:d40+ 3:c30"},
-		{"its name is another's", leases{own, with(testLease("d", 6, "sd", 40), func(l *registry.Lease) {
+		{"one there with a new session", leases{own, agenttest.Lease("b", 2, "sb2", 40)}, false, 0, "1:a1+ 2:b40+ 3:c30"},
+		{"one lapsed since", leases{own, agenttest.Lease("b", 2, "", 40)}, false, 0, "1:a1+ 2:b40 3:c30"},
+		{"one has another slot", leases{own, agenttest.Lease("b", 5, "sb", 40)}, false, 0, "1:a1+ 3:c30 5:b40+"},
+		{"one is where it was before", leases{own, agenttest.Lease("b", 5, "sb", 10)}, false, 0, "1:a1+ 2:b20+ 3:c30"},
+		{"one as it was before", leases{own, agenttest.Lease("b", 2, "", 10)}, false, 0, "1:a1+ 2:b20+ 3:c30"},
+		{"its slot is whose it was before", leases{own, agenttest.Lease("d", 2, "sd", 10)}, false, 0, "1:a1+ 2:b20+ 3:c30"},
+		{"its slot is another's", leases{own, agenttest.Lease("d", 2, "sd", 40)}, false, 0, "1:a1+ 2:d40+ 3:c30"},
+		{"its name is another's", leases{own, with(agenttest.Lease("d", 6, "sd", 40), func(l *registry.Lease) {
 			l.Node = "b"
 		})}, false, 0, "1:a1+ 3:c30 6:b40+"},
-		{"its address is another's", leases{own, with(testLease("d", 6, "sd", 40), func(l *registry.Lease) {
+		{"its address is another's", leases{own, with(agenttest.Lease("d", 6, "sd", 40), func(l *registry.Lease) {
 			l.PublicIPs = append(l.PublicIPs, c.PublicIPs...)
 		})}, false, 0, "1:a1+ 2:b20+ 6:d40+"},
 		{"a new store", leases{own}, true, 0, "1:a1+ 2:b20+ 3:c30"},
-		{"a new store, a slot is another's", leases{own, testLease("d", 2, "sd", 10)}, true, 0, "1:a1+ 2:d10+ 3:c30"},
+		{"a new store, a slot is another's", leases{own, agenttest.Lease("d", 2, "sd", 10)}, true, 0, "1:a1+ 2:d10+ 3:c30"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -87,9 +88,9 @@ func TestMerge(t *testing.T) {
 // of them the store gets back first.
 func TestMergeTwoOfAHost(t *testing.T) {
 	n := testNetwork(t)
-	own := testLease("a", 1, "sa", 1)
+	own := agenttest.Lease("a", 1, "sa", 1)
 	created := func(l registry.Lease, index uint64) registry.Lease { l.CreateIndex = index; return l }
-	before, now := created(testLease("b", 2, "", 20), 10), created(testLease("b", 5, "sb", 30), 30)
+	before, now := created(agenttest.Lease("b", 2, "", 20), 10), created(agenttest.Lease("b", 5, "sb", 30), 30)
 	for _, tt := range []struct {
 		name          string
 		before, store []registry.Lease
@@ -98,17 +99,17 @@ func TestMergeTwoOfAHost(t *testing.T) {
 		{"nothing back", []registry.Lease{before, now}, nil, "10.5.5.0/24"},
 		{"the earlier as it was", []registry.Lease{before, now}, []registry.Lease{before}, "10.5.5.0/24"},
 		{"the earlier as it was when it was held", []registry.Lease{before, now},
-			[]registry.Lease{created(testLease("b", 2, "sb", 15), 10)}, "10.5.5.0/24"},
+			[]registry.Lease{created(agenttest.Lease("b", 2, "sb", 15), 10)}, "10.5.5.0/24"},
 		{"the earlier, lapsed since", []registry.Lease{before, now},
-			[]registry.Lease{created(testLease("b", 2, "", 45), 10)}, "10.5.5.0/24"},
+			[]registry.Lease{created(agenttest.Lease("b", 2, "", 45), 10)}, "10.5.5.0/24"},
 		{"the earlier lapsed later than the present one was written",
-			[]registry.Lease{created(testLease("b", 2, "", 35), 10), now}, nil, "10.5.5.0/24"},
-		{"both lapsed", []registry.Lease{before, created(testLease("b", 5, "", 40), 30)}, []registry.Lease{before},
+			[]registry.Lease{created(agenttest.Lease("b", 2, "", 35), 10), now}, nil, "10.5.5.0/24"},
+		{"both lapsed", []registry.Lease{before, created(agenttest.Lease("b", 5, "", 40), 30)}, []registry.Lease{before},
 			"10.5.5.0/24"},
 		{"the present one, written again", []registry.Lease{before, now},
-			[]registry.Lease{created(testLease("b", 5, "sb", 50), 50)}, "10.5.5.0/24"},
+			[]registry.Lease{created(agenttest.Lease("b", 5, "sb", 50), 50)}, "10.5.5.0/24"},
 		{"the earlier one, written again", []registry.Lease{before, now},
-			[]registry.Lease{created(testLease("b", 2, "sb", 50), 50)}, "10.5.2.0/24"},
+			[]registry.Lease{created(agenttest.Lease("b", 2, "sb", 50), 50)}, "10.5.2.0/24"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -126,17 +127,17 @@ func TestMergeTwoOfAHost(t *testing.T) {
 
 // TestMergeEnds: once the store has a host again, the store's word about that host counts.
 func TestMergeEnds(t *testing.T) {
-	n := registry.Network{Name: "n", Plan: mustPlan(t, "10.5.0.0/20")}
-	m := &peerCache{leases: []registry.Lease{testLease("b", 2, "sb", 20), testLease("c", 3, "", 30)}, stays: time.Minute}
+	n := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/20")}
+	m := &peerCache{leases: []registry.Lease{agenttest.Lease("b", 2, "sb", 20), agenttest.Lease("c", 3, "", 30)}, stays: time.Minute}
 	now := time.Now()
 	for _, tt := range []struct {
 		store []registry.Lease
 		want  int
 	}{
 		{nil, 2},
-		{[]registry.Lease{testLease("b", 2, "sb", 40)}, 2},
+		{[]registry.Lease{agenttest.Lease("b", 2, "sb", 40)}, 2},
 		{nil, 1},
-		{[]registry.Lease{testLease("c", 3, "sc", 50)}, 1},
+		{[]registry.Lease{agenttest.Lease("c", 3, "sc", 50)}, 1},
 		{nil, 0},
 	} {
 		if all, _ := m.merge(n, tt.store, now); len(all) != tt.want {
@@ -147,7 +148,7 @@ func TestMergeEnds(t *testing.T) {
 
 func TestLoadCache(t *testing.T) {
 	n := testNetwork(t)
-	own, b := testLease("a", 1, "sa", 1), testLease("b", 2, "sb", 20)
+	own, b := agenttest.Lease("a", 1, "sa", 1), agenttest.Lease("b", 2, "sb", 20)
 	for _, tt := range []struct {
 		name   string
 		change func(t *testing.T, path string, n *registry.Network)
@@ -161,7 +162,7 @@ func TestLoadCache(t *testing.T) {
 		{"of another version", func(t *testing.T, path string, _ *registry.Network) {
 			must(t, os.WriteFile(path, []byte(`{"version":9,"network":"n"}`), 0o600))
 		}, 0},
-		{"of another plan", func(t *testing.T, _ string, n *registry.Network) { n.Plan = mustPlan(t, "10.6.0.0/20") }, 0},
+		{"of another plan", func(t *testing.T, _ string, n *registry.Network) { n.Plan = agenttest.Plan(t, "10.6.0.0/20") }, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir, n := t.TempDir(), n

@@ -7,10 +7,10 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// Conflicts describes the held leases of other hosts that have this host's name, id or address. It names the first
+// conflicts describes the held leases of other hosts that have this host's name, id or address. It names the first
 // three and counts the others, and returns "" if there are none. Such leases exist if two hosts claimed at the same
 // moment and did not see each other.
-func Conflicts(leases []registry.Lease, own registry.Lease) string {
+func conflicts(leases []registry.Lease, own registry.Lease) string {
 	const most = 3
 	self := registry.Claim{
 		Node:      own.Node,

@@ -4,20 +4,21 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/registry"
 )
 
 func TestConflicts(t *testing.T) {
-	own := testLease("a", 1, "sa", 1)
-	sameName := testLease("b", 2, "sb", 1)
+	own := agenttest.Lease("a", 1, "sa", 1)
+	sameName := agenttest.Lease("b", 2, "sb", 1)
 	sameName.Node = "a"
-	sameIP := testLease("c", 3, "sc", 1)
+	sameIP := agenttest.Lease("c", 3, "sc", 1)
 	sameIP.PublicIPs = own.PublicIPs
 	gone := sameIP
 	gone.Session = ""
 	missing := sameIP
 	missing.Missing = true
-	copied := testLease("d", 4, "sd", 2)
+	copied := agenttest.Lease("d", 4, "sd", 2)
 	copied.NodeID = own.NodeID
 	before := copied // our own from before a restore, under our former name and address
 	before.ModifyIndex = 0
@@ -30,7 +31,7 @@ func TestConflicts(t *testing.T) {
 	}{
 		{"our own at another address", moved, nil},
 		{"our own", own, nil},
-		{"another host", testLease("b", 2, "sb", 1), nil},
+		{"another host", agenttest.Lease("b", 2, "sb", 1), nil},
 		{"same name", sameName, []string{`"a"`, "192.0.2.98", "192.0.2.97", "id-b"}},
 		{"same address", sameIP, []string{`"c"`, `"a"`, "192.0.2.97"}},
 		{"same address but lapsed", gone, nil},
@@ -40,7 +41,7 @@ func TestConflicts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := Conflicts([]registry.Lease{tt.lease}, own)
+			got := conflicts([]registry.Lease{tt.lease}, own)
 			if (got != "") != (tt.want != nil) {
 				t.Fatalf("got %q", got)
 			}
@@ -55,14 +56,14 @@ func TestConflicts(t *testing.T) {
 
 // TestManyConflicts: the text stays short, however many hosts are in conflict.
 func TestManyConflicts(t *testing.T) {
-	own := testLease("a", 1, "sa", 1)
+	own := agenttest.Lease("a", 1, "sa", 1)
 	var rivals []registry.Lease
 	for slot := range uint64(10) {
-		l := testLease("b", slot+2, "sb", 1)
+		l := agenttest.Lease("b", slot+2, "sb", 1)
 		l.PublicIPs = own.PublicIPs
 		rivals = append(rivals, l)
 	}
-	got := Conflicts(rivals, own)
+	got := conflicts(rivals, own)
 	if strings.Count(got, "; ") < 3 || !strings.HasSuffix(got, "; and 7 more") || strings.Contains(got, "10.5.5.0/24") {
 		t.Errorf("got %q", got)
 	}

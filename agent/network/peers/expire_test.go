@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -33,7 +34,7 @@ func (e *expiring) Expire(_ context.Context, l registry.Lease) error {
 func TestExpireOnce(t *testing.T) {
 	const hold = time.Hour
 	lapsed := func(slot uint64, since time.Duration) registry.Lease {
-		l := testLease(fmt.Sprintf("h%d", slot), slot, "", 1)
+		l := agenttest.Lease(fmt.Sprintf("h%d", slot), slot, "", 1)
 		l.Lapsed = since
 		return l
 	}
@@ -53,12 +54,12 @@ func TestExpireOnce(t *testing.T) {
 		want   int
 	}{
 		{name: "none"},
-		{name: "held", leases: leases{testLease("b", 2, "s", 1)}, read: 2 * hold},
+		{name: "held", leases: leases{agenttest.Lease("b", 2, "s", 1)}, read: 2 * hold},
 		{name: "within hold", leases: leases{lapsed(2, hold/2)}},
 		{name: "past hold", leases: leases{lapsed(2, hold), lapsed(3, hold/2)}, reads: 1, want: 1},
 		{name: "past hold since it was read", leases: leases{lapsed(2, hold/2)}, read: hold / 2,
 			now: leases{lapsed(2, hold)}, reads: 1, want: 1},
-		{name: "its host came back", leases: leases{lapsed(2, hold)}, now: leases{testLease("b", 2, "s", 1)}, reads: 1},
+		{name: "its host came back", leases: leases{lapsed(2, hold)}, now: leases{agenttest.Lease("b", 2, "s", 1)}, reads: 1},
 		{name: "its host came back and went", leases: leases{lapsed(2, hold)}, now: leases{lapsed(2, 0)}, reads: 1},
 		{name: "gone", leases: leases{lapsed(2, hold)}, now: leases{}, reads: 1},
 		{name: "more than was known", leases: leases{lapsed(2, hold)}, now: leases{lapsed(2, hold), lapsed(3, hold)},
@@ -92,7 +93,7 @@ func TestExpireBeginsAnywhere(t *testing.T) {
 	f := h.newFollower(store, t.TempDir())
 	var leases []registry.Lease
 	for slot := range uint64(20) {
-		l := testLease(fmt.Sprintf("h%d", slot), slot+1, "", 1)
+		l := agenttest.Lease(fmt.Sprintf("h%d", slot), slot+1, "", 1)
 		l.Lapsed = 2 * f.o.Settings.Hold
 		leases = append(leases, l)
 	}

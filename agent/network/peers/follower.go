@@ -98,14 +98,14 @@ func (f *Follower) Snapshot() (Snapshot, bool) {
 	return snap, read
 }
 
-// Now returns all leases as they are now or, if the store does not answer, as they were last known. It blocks while it
+// now returns all leases as they are now or, if the store does not answer, as they were last known. It blocks while it
 // reads them, for at most 2 s. It returns false if they were never known.
-func (f *Follower) Now(ctx context.Context, n registry.Network) (Snapshot, bool) {
+func (f *Follower) now(ctx context.Context, n registry.Network) (Snapshot, bool) {
 	f.refresher.Refresh(ctx, n)
 	return f.known()
 }
 
-// Refresh reads all leases for the methods Now and Leases, as Refresher.Refresh does.
+// Refresh reads all leases for the methods now and Leases, as Refresher.Refresh does.
 func (f *Follower) Refresh(ctx context.Context, n registry.Network) { f.refresher.Refresh(ctx, n) }
 
 // Invalidate makes the next reader see a change that was made through this agent.

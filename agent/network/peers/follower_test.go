@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/api"
@@ -41,7 +42,7 @@ func TestViews(t *testing.T) {
 
 		time.Sleep(time.Hour) // with checks of the age and a pass over lapsed leases
 		own, _, _ := h.own.Get()
-		h.Now(t.Context(), h.network)
+		h.now(t.Context(), h.network)
 		h.flaky.fail(registry.ErrUncertain)
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -132,7 +133,7 @@ func TestEvents(t *testing.T) {
 		default:
 			t.Error("the store was set back")
 		}
-		h.store.Put(key(testLease("x", 9, "", 0)), []byte("{")) // a set with an unusable record is of the same store
+		h.store.Put(key(agenttest.Lease("x", 9, "", 0)), []byte("{")) // a set with an unusable record is of the same store
 		h.join("c", 3)
 		message := "the store was emptied or set back to an older state"
 		if got := h.messagesOf(api.EventStore); len(got) != 1 || got[0] != message {
@@ -152,7 +153,7 @@ func TestUnusableRecord(t *testing.T) {
 		h.store.Put(key(b), []byte("oops"))
 		h.wantView("10.5.1.0/24 <- b@10.5.2.0/24")
 		h.wantCheck(health.Records, api.Warning, "1 record skipped (see `leno lease list`)", key(b), "stays in use")
-		if now, ok := h.Now(t.Context(), h.network); !ok || len(now.Set.Leases) != 2 {
+		if now, ok := h.now(t.Context(), h.network); !ok || len(now.Set.Leases) != 2 {
 			t.Errorf("read on request: %+v", now)
 		}
 		reservation := registry.BadRecord{Key: "leno/reservations/n/x", Reason: "nonsense"}
@@ -208,7 +209,7 @@ func TestLeases(t *testing.T) {
 		if _, err := h.Leases(false); !errors.Is(err, registry.ErrDenied) {
 			t.Errorf("after the first reading: %v", err)
 		}
-		h.remembered = &Snapshot{Set: registry.LeaseSet{Leases: []registry.Lease{testLease("r", 9, "s", 1)}}}
+		h.remembered = &Snapshot{Set: registry.LeaseSet{Leases: []registry.Lease{agenttest.Lease("r", 9, "s", 1)}}}
 		want := func(what string, watched bool, nodes string) {
 			t.Helper()
 			set, err := h.Leases(watched)

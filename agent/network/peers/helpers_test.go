@@ -28,19 +28,6 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// testLease returns the lease of a host on a slot, such as 10.5.2.0/24 for slot 2.
-func testLease(host string, slot uint64, session string, index uint64) registry.Lease {
-	b, err := registry.NewBackend("alloc", nil)
-	if err != nil {
-		panic(err)
-	}
-	return registry.Lease{
-		Network: "n", Slot: slot, Subnets: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", slot))},
-		Node: host, NodeID: "id-" + host, PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2." + fmt.Sprint(host[0]))},
-		MTU: 1450, Backend: b, Session: session, ModifyIndex: index,
-	}
-}
-
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -48,27 +35,13 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func mustPlan(t testing.TB, prefix string) registry.Plan {
-	t.Helper()
-	p, err := registry.Plan{{Prefix: netip.MustParsePrefix(prefix)}}.Normalize()
-	must(t, err)
-	return p
-}
-
-func mustBackend(t testing.TB, kind, options string) registry.Backend {
-	t.Helper()
-	b, err := registry.NewBackend(kind, []byte(options))
-	must(t, err)
-	return b
-}
-
-// testNetwork returns the network of the leases of testLease.
+// testNetwork returns the network of the leases of agenttest.Lease.
 func testNetwork(t testing.TB) registry.Network {
 	t.Helper()
 	return registry.Network{
 		Name:        "n",
-		Plan:        mustPlan(t, "10.5.0.0/20"),
-		Backend:     mustBackend(t, "alloc", ""),
+		Plan:        agenttest.Plan(t, "10.5.0.0/20"),
+		Backend:     agenttest.Backend(t, "alloc", ""),
 		CreateIndex: 7,
 	}
 }
@@ -198,8 +171,8 @@ func newHost(t *testing.T) *host {
 	}
 	must(t, store.Client().PutNetwork(t.Context(), registry.Network{
 		Name:    "n",
-		Plan:    mustPlan(t, "10.5.0.0/20"),
-		Backend: mustBackend(t, "alloc", ""),
+		Plan:    agenttest.Plan(t, "10.5.0.0/20"),
+		Backend: agenttest.Backend(t, "alloc", ""),
 	}))
 	n, err := store.Client().Network(t.Context(), "n")
 	must(t, err)
@@ -256,7 +229,7 @@ func (h *host) newFollower(reg registry.Registry, dataDir string) *Follower {
 // join acquires a lease for a host on a slot, and returns it.
 func (h *host) join(name string, slot uint64, addrs ...netip.Addr) registry.Lease {
 	h.t.Helper()
-	like := testLease(name, slot, "", 0)
+	like := agenttest.Lease(name, slot, "", 0)
 	if len(addrs) > 0 {
 		like.PublicIPs = addrs
 	}

@@ -6,15 +6,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
 
 func TestOf(t *testing.T) {
-	own := testLease("a", 1, "sa", 1)
-	moved := testLease("a", 9, "", 7) // our former subnet
-	stranger := testLease("x", 1, "sx", 9)
-	missing := testLease("b", 4, "", 7) // lost by a store that was set back to a time when b was elsewhere
+	own := agenttest.Lease("a", 1, "sa", 1)
+	moved := agenttest.Lease("a", 9, "", 7) // our former subnet
+	stranger := agenttest.Lease("x", 1, "sx", 9)
+	missing := agenttest.Lease("b", 4, "", 7) // lost by a store that was set back to a time when b was elsewhere
 	missing.Missing = true
 	tests := []struct {
 		name   string
@@ -24,15 +25,15 @@ func TestOf(t *testing.T) {
 		{"none", nil, nil},
 		{"our own lease is never a peer", []registry.Lease{own, moved}, nil},
 		{"nor is the lease of another host on our slot", []registry.Lease{stranger}, nil},
-		{"others, sorted", []registry.Lease{testLease("c", 3, "s", 1), own, testLease("b", 2, "s", 1)},
+		{"others, sorted", []registry.Lease{agenttest.Lease("c", 3, "s", 1), own, agenttest.Lease("b", 2, "s", 1)},
 			[]string{"b 10.5.2.0/24", "c 10.5.3.0/24"}},
-		{"a lapsed lease stays", []registry.Lease{testLease("b", 2, "", 1)}, []string{"b 10.5.2.0/24"}},
+		{"a lapsed lease stays", []registry.Lease{agenttest.Lease("b", 2, "", 1)}, []string{"b 10.5.2.0/24"}},
 		{"the held one of a host's leases counts",
-			[]registry.Lease{testLease("b", 2, "", 9), testLease("b", 4, "s", 1)}, []string{"b 10.5.4.0/24"}},
-		{"the missing one counts before a held one", []registry.Lease{testLease("b", 2, "s", 3), missing},
+			[]registry.Lease{agenttest.Lease("b", 2, "", 9), agenttest.Lease("b", 4, "s", 1)}, []string{"b 10.5.4.0/24"}},
+		{"the missing one counts before a held one", []registry.Lease{agenttest.Lease("b", 2, "s", 3), missing},
 			[]string{"b 10.5.4.0/24"}},
-		{"and before one that lapsed later", []registry.Lease{testLease("b", 2, "", 9), missing}, []string{"b 10.5.4.0/24"}},
-		{"else the newest", []registry.Lease{testLease("b", 2, "", 9), testLease("b", 4, "", 1)}, []string{"b 10.5.2.0/24"}},
+		{"and before one that lapsed later", []registry.Lease{agenttest.Lease("b", 2, "", 9), missing}, []string{"b 10.5.4.0/24"}},
+		{"else the newest", []registry.Lease{agenttest.Lease("b", 2, "", 9), agenttest.Lease("b", 4, "", 1)}, []string{"b 10.5.2.0/24"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -48,7 +49,7 @@ func TestOf(t *testing.T) {
 }
 
 func TestPrecedence(t *testing.T) {
-	held, older, lapsed := testLease("b", 2, "s", 1), testLease("c", 3, "s", 1), testLease("d", 4, "", 1)
+	held, older, lapsed := agenttest.Lease("b", 2, "s", 1), agenttest.Lease("c", 3, "s", 1), agenttest.Lease("d", 4, "", 1)
 	held.CreateIndex, older.CreateIndex, lapsed.CreateIndex = 20, 10, 5
 	if !(precedence(older) < precedence(held) && precedence(held) < precedence(lapsed)) {
 		t.Errorf("held %d, older %d, lapsed %d", precedence(held), precedence(older), precedence(lapsed))
@@ -58,9 +59,9 @@ func TestPrecedence(t *testing.T) {
 // TestList: peers are sorted by name, which is what people look for. Two records under one name are two peers, one of
 // which may have fallen silent.
 func TestList(t *testing.T) {
-	own, lapsed := testLease("a", 1, "sa", 1), testLease("b", 3, "", 1)
+	own, lapsed := agenttest.Lease("a", 1, "sa", 1), agenttest.Lease("b", 3, "", 1)
 	lapsed.NodeID = "id-of-before"
-	b, c, d := testLease("b", 2, "sb", 1), testLease("c", 4, "sc", 1), testLease("d", 5, "sd", 1)
+	b, c, d := agenttest.Lease("b", 2, "sb", 1), agenttest.Lease("c", 4, "sc", 1), agenttest.Lease("d", 5, "sd", 1)
 	leases := []registry.Lease{own, d, c, b, lapsed}
 	var got []string
 	for _, p := range List(leases, own, []backend.Skip{{Node: "d", Reason: "another backend"}}).Peers {

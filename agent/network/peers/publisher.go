@@ -104,7 +104,7 @@ func (p *publisher) run(ctx context.Context) error {
 func (p *publisher) request(ctx context.Context, requests *sync.WaitGroup, answer chan<- Snapshot) {
 	n := p.network
 	requests.Go(func() {
-		now, _ := p.follower.Now(ctx, n)
+		now, _ := p.follower.now(ctx, n)
 		select {
 		case answer <- now:
 		case <-ctx.Done():
@@ -148,7 +148,7 @@ func (p *publisher) merge() []registry.Lease {
 // judge reports the conflicts among leases. If there are any, it sets the time at which the leases should be read
 // again: no host writes a record when another one falls silent.
 func (p *publisher) judge(leases []registry.Lease) {
-	reason := Conflicts(leases, p.view.Own)
+	reason := conflicts(leases, p.view.Own)
 	p.follower.o.Suspect(reason)
 	p.doubted = nil
 	if reason != "" {

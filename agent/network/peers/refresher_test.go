@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/registry"
 )
@@ -37,9 +38,9 @@ func (s *slowReads) WatchLeases(
 
 // TestNow: callers at the same time share one reading, and what is known is the answer if the store does not give one.
 func TestNow(t *testing.T) {
-	a := testLease("a", 1, "sa", 1)
-	known := registry.LeaseSet{Leases: []registry.Lease{a, testLease("b", 2, "sb", 1)}}
-	now := registry.LeaseSet{Leases: []registry.Lease{a, testLease("b", 2, "", 1)}}
+	a := agenttest.Lease("a", 1, "sa", 1)
+	known := registry.LeaseSet{Leases: []registry.Lease{a, agenttest.Lease("b", 2, "sb", 1)}}
+	now := registry.LeaseSet{Leases: []registry.Lease{a, agenttest.Lease("b", 2, "", 1)}}
 	for _, tt := range []struct {
 		name  string
 		store *slowReads
@@ -61,7 +62,7 @@ func TestNow(t *testing.T) {
 				}
 				before, _, _ := f.snapshot.Get()
 				ask := func() Snapshot {
-					snap, ok := f.Now(t.Context(), n)
+					snap, ok := f.now(t.Context(), n)
 					if !ok || len(snap.Set.Leases) != 2 || snap.Set.Leases[1].Held() != tt.held {
 						t.Errorf("got %+v, %t, want b held: %t", snap, ok, tt.held)
 					}
@@ -94,7 +95,7 @@ func TestNow(t *testing.T) {
 				// What the watch reads after that is newer.
 				time.Sleep(time.Millisecond)
 				f.snapshot.Set(Snapshot{Set: registry.LeaseSet{Leases: now.Leases[:1]}, Index: 9, Read: time.Now()})
-				if snap, _ := f.Now(t.Context(), n); snap.Index != 9 {
+				if snap, _ := f.now(t.Context(), n); snap.Index != 9 {
 					t.Errorf("got %+v", snap)
 				}
 			})
@@ -107,7 +108,7 @@ func TestNow(t *testing.T) {
 func TestReadingIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := registry.Network{Name: "n"}
-		store := &slowReads{takes: time.Second, set: registry.LeaseSet{Leases: []registry.Lease{testLease("b", 2, "sb", 1)}}}
+		store := &slowReads{takes: time.Second, set: registry.LeaseSet{Leases: []registry.Lease{agenttest.Lease("b", 2, "sb", 1)}}}
 		f := NewRefresher(store, "n", retry.CallTimeout, func() []registry.Lease { return nil })
 		first, leave := context.WithCancel(t.Context())
 		go f.Refresh(first, n)

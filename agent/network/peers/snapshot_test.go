@@ -5,11 +5,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/registry"
 )
 
 func TestKeepKnown(t *testing.T) {
-	b, c := testLease("b", 2, "s", 1), testLease("c", 3, "s", 2)
+	b, c := agenttest.Lease("b", 2, "s", 1), agenttest.Lease("c", 3, "s", 2)
 	key := func(network, name string) string { return "x/leno/leases/" + network + "/" + name }
 	second := registry.SubnetKey(b.Subnet())
 	for _, tt := range []struct {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
 )
@@ -17,7 +18,7 @@ import (
 // TestLoad: the files of an earlier process are used as a whole, or not at all if they contradict each other.
 func TestLoad(t *testing.T) {
 	n := testNetwork(t)
-	own, b := testLease("a", 1, "sa", 1), testLease("b", 2, "sb", 20)
+	own, b := agenttest.Lease("a", 1, "sa", 1), agenttest.Lease("b", 2, "sb", 20)
 	before := state.Network{
 		Version:    1,
 		Network:    "n",
@@ -45,7 +46,7 @@ func TestLoad(t *testing.T) {
 		}, 0, "definition"},
 		{"of another definition", func(_ *state.Network, f *state.Peers) { f.Created = 8 }, 0, "another definition"},
 		{"of another backend", func(s *state.Network, _ *state.Peers) {
-			s.Backend = mustBackend(t, "udp", "")
+			s.Backend = agenttest.Backend(t, "udp", "")
 		}, 0, "another definition"},
 		{"of other pools", func(s *state.Network, _ *state.Peers) { s.Pools = s.Pools[:0] }, 0, "another definition"},
 		{"a subnet outside of the plan", func(s *state.Network, _ *state.Peers) {

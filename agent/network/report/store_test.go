@@ -12,7 +12,8 @@ import (
 )
 
 func TestVerdictOnStore(t *testing.T) {
-	away, denied := fmt.Errorf("%w: connection refused", registry.ErrUnavailable), fmt.Errorf("%w: %w: hidden", registry.ErrUncertain, registry.ErrDenied)
+	away := fmt.Errorf("%w: connection refused", registry.ErrUnavailable)
+	denied := fmt.Errorf("%w: %w: hidden", registry.ErrUncertain, registry.ErrDenied)
 	for _, tt := range []struct {
 		name           string
 		unusable       map[Use]error

@@ -48,8 +48,10 @@ func draw(g graph) ([]byte, error) {
 	boxes, height := place(rows)
 
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %.0f" width="%d" height="%.0f" role="img" aria-labelledby="title description">`+"\n", width, height, width, height)
-	fmt.Fprintf(&b, "<title id=\"title\">The packages of leno</title>\n<desc id=\"description\">%d packages. Each one imports only packages below it.</desc>\n", len(g))
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %.0f" width="%d" height="%.0f" `+
+		`role="img" aria-labelledby="title description">`+"\n", width, height, width, height)
+	fmt.Fprintf(&b, "<title id=\"title\">The packages of leno</title>\n"+
+		"<desc id=\"description\">%d packages. Each one imports only packages below it.</desc>\n", len(g))
 	fmt.Fprintf(&b, "<style>%s</style>\n", style)
 	fmt.Fprintf(&b, `<rect class="page" x=".5" y=".5" width="%d" height="%.0f" rx="8"/>`+"\n", width-1, height-1)
 	for _, name := range slices.Sorted(maps.Keys(direct)) {

@@ -48,7 +48,8 @@ func (d *demo) run(ctx context.Context, o lab.Options) error {
 	if err := d.end(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(d.out, "\n%s\n", d.styles.well.Sprintf("Done in %.0f s. Everything that the demo created has been removed.", time.Since(start).Seconds()))
+	fmt.Fprintf(d.out, "\n%s\n", d.styles.well.Sprintf(
+		"Done in %.0f s. Everything that the demo created has been removed.", time.Since(start).Seconds()))
 	return nil
 }
 

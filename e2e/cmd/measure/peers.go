@@ -85,7 +85,8 @@ func change(ctx context.Context, consul *api.Client, network, session string, i 
 	if err != nil {
 		return err
 	}
-	entry := fmt.Sprintf("leno/changes/%s/%016x%08x_%s", network, time.Now().UnixNano(), rand.Uint32(), key[strings.LastIndexByte(key, '/')+1:])
+	entry := fmt.Sprintf("leno/changes/%s/%016x%08x_%s",
+		network, time.Now().UnixNano(), rand.Uint32(), key[strings.LastIndexByte(key, '/')+1:])
 	ops := api.KVTxnOps{{Verb: api.KVSet, Key: entry, Value: value}, {Verb: api.KVLock, Key: key, Value: value, Session: session}}
 	ok, response, _, err := consul.KV().Txn(ops, (&api.QueryOptions{}).WithContext(ctx))
 	if err == nil && !ok {
