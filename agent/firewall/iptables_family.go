@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"os/exec"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -30,9 +31,10 @@ type iptablesFamily struct {
 	// is nothing to look for.
 	clean bool
 
-	// For the legacy variant: the fingerprint of the tables when they agreed, 0 when they may not agree.
-	seed   maphash.Seed
-	agreed uint64
+	// The tables had this fingerprint when they agreed with these rules; 0 when they may not agree.
+	seed       maphash.Seed
+	agreed     uint64
+	agreedWith rules
 
 	// unable is the stamp of a program that rejected --random-fully, or for which the kernel did.
 	unable string
@@ -80,7 +82,7 @@ func (f *iptablesFamily) program(ctx context.Context) (p netfilter.Program, pref
 		"or set ip_masq = false and forward = false in every network", ErrNotInstalled, f.command)
 }
 
-// apply returns the tables written. While no rule is wanted, a program that is missing or cannot work here (a kernel
+// apply returns the tables written. It lists nothing while the kernel shows that no rule changed. While no rule is wanted, a program that is missing or cannot work here (a kernel
 // without IPv6) is an error only if it left rules of ours that cannot be removed without it.
 func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []string, err error) {
 	needed := !want.isEmpty()
@@ -88,6 +90,9 @@ func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []strin
 		return nil, nil
 	}
 	number := f.fingerprint() // before the listing, so that later changes show
+	if needed && !f.isWithoutTables() && number != 0 && number == f.agreed && reflect.DeepEqual(want, f.agreedWith) {
+		return nil, nil
+	}
 	f.agreed = 0
 	var tables map[string]netfilter.Table
 	p, _, err := f.program(ctx)
@@ -116,7 +121,7 @@ func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []strin
 	}
 	f.clean = !needed && len(errs) == 0
 	if len(written)+len(errs) == 0 {
-		f.agreed = number
+		f.agreed, f.agreedWith = number, want
 	}
 	return written, errors.Join(errs...)
 }
@@ -162,17 +167,22 @@ func (f *iptablesFamily) write(
 	return plain, nil
 }
 
-// fingerprint returns the fingerprint of the legacy tables as they are, 0 when there is no valid one.
+// fingerprint returns a number that changes with the rules of the tables, 0 when there is none.
 func (f *iptablesFamily) fingerprint() uint64 {
-	if f.variant != netfilter.VariantLegacy {
-		return 0
-	}
-	number, err := netfilter.Fingerprint(f.v6, tableNames(), f.seed)
+	number, err := f.number()
 	if err != nil {
-		f.logger.Trace("legacy tables cannot be compared", "command", f.named(), "error", err)
+		f.logger.Trace("tables cannot be compared", "command", f.named(), "error", err)
 		return 0
 	}
 	return number
+}
+
+func (f *iptablesFamily) number() (uint64, error) {
+	if f.variant == netfilter.VariantLegacy {
+		return netfilter.Fingerprint(f.v6, tableNames(), f.seed)
+	}
+	generation, err := netfilter.Generation()
+	return uint64(generation), err
 }
 
 // isTouched reports whether the tables differ from when they agreed. Where they cannot be compared, it leaves that to

@@ -2,10 +2,14 @@ package firewall
 
 import (
 	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/firewall/firewalltest"
 	"github.com/lenonet/leno/agent/firewall/netfilter"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
@@ -161,6 +165,54 @@ func BenchmarkApplyUnchanged(b *testing.B) {
 					}
 				}
 			})
+		})
+	}
+}
+
+// TestUnchangedIsNotListed checks that no program lists rules again that the kernel shows to be unchanged, and that any
+// change of a table, and other wishes, are followed by a listing.
+func TestUnchangedIsNotListed(t *testing.T) {
+	for _, variant := range []string{netfilter.VariantNFT, netfilter.VariantLegacy} {
+		t.Run(variant, func(t *testing.T) {
+			ns, s := nstest.New(t), firewalltest.NewPrograms(t)
+			log := filepath.Join(s.Dir, "log")
+			for _, suffix := range []string{"", "-save", "-restore"} {
+				name := "iptables-" + variant + suffix
+				program, err := exec.LookPath(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text := `exec ` + program + ` "$@"`
+				if suffix == "-save" {
+					text = "echo x >> " + log + "; " + text
+				}
+				s.Script(name, text)
+			}
+			listings := func() int {
+				data, err := os.ReadFile(log)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return len(data) / 2
+			}
+			fw, networks := iptablesHarness(variant).only(), two()
+			apply(t, ns, fw, networks, 4)
+			apply(t, ns, fw, networks, 0) // others may have written since the first listing
+			seen := listings()
+			for range 3 {
+				apply(t, ns, fw, networks, 0)
+			}
+			if n := listings(); n != seen {
+				t.Errorf("unchanged tables were listed %d times", n-seen)
+			}
+			ns.Sh("iptables-" + variant + " -D FORWARD -j LENO-FORWARD")
+			apply(t, ns, fw, networks, 1)
+			if n := listings(); n == seen {
+				t.Error("changed tables were not listed")
+			}
+			apply(t, ns, fw, networks, 0)
+			networks[0].IPMasq = false
+			apply(t, ns, fw, networks, 2)
 		})
 	}
 }

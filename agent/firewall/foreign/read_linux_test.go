@@ -1,6 +1,9 @@
 package foreign
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -271,6 +274,60 @@ func TestObstaclesWithoutRights(t *testing.T) {
 		ns.Do(func() { _, _, err = Obstacles(t.Context(), nil) })
 		if (err == nil) != step.silent {
 			t.Errorf("%s: %v", step.program, err)
+		}
+	}
+}
+
+// TestReader checks that rules are read again after each change, of either kind and of the bridges, and not without one:
+// the programs that list them are counted.
+func TestReader(t *testing.T) {
+	ns, s, r := nstest.New(t), firewalltest.NewPrograms(t), NewReader()
+	log := filepath.Join(s.Dir, "log")
+	for name, before := range map[string]string{"iptables-nft": "", "iptables-nft-save": "echo x >> " + log + "; "} {
+		program, err := exec.LookPath(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Script(name, before+"exec "+program+` "$@"`)
+	}
+	addDocker0(ns)
+	read := 0
+	// look returns the obstacles, and how often the rules were read for them.
+	look := func() (rules string, readings int) {
+		t.Helper()
+		var found []Obstacle
+		ns.Do(func() {
+			var err error
+			if found, _, err = r.Obstacles(t.Context(), []OverlayPath{overlayPath(true, true)}); err != nil {
+				t.Error(err)
+			}
+		})
+		data, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { read = len(data) }()
+		for _, o := range found {
+			rules += o.Rule + "; "
+		}
+		return rules, (len(data) - read) / 2
+	}
+	for _, step := range []struct{ script, want string }{
+		{"true", ""},
+		{"iptables-nft -A FORWARD -i leno-default -j DROP", "-i leno-default -j DROP; "},
+		{"iptables-nft -F FORWARD", ""},
+		{"iptables-legacy -A FORWARD -o leno-default -j DROP", "-o leno-default -j DROP; "},
+		{"iptables-legacy -F FORWARD", ""},
+		{"nft add table ip x; nft 'add chain ip x c { type filter hook forward priority 0; policy drop; }'", "policy DROP; "},
+		{"nft delete table ip x", ""},
+		{"ip link set docker0 name docker9", ""},
+	} {
+		ns.Sh(step.script)
+		for _, readings := range []int{1, 0, 0} {
+			got, n := look()
+			if n != readings || (step.want == "") != (got == "") {
+				t.Errorf("%s: %d readings found %q, want %d and %q", step.script, n, got, readings, step.want)
+			}
 		}
 	}
 }

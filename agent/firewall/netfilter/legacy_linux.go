@@ -52,6 +52,26 @@ func Fingerprint(v6 bool, tables []string, seed maphash.Seed) (uint64, error) {
 	return hash.Sum64(), err
 }
 
+// Stamp returns a number that changes when a rule of the calling thread's network namespace changes, in nf_tables or in
+// the legacy tables that this process may list. All calls to be compared must use the same seed. It starts no program.
+func Stamp(seed maphash.Seed) (uint64, error) {
+	var hash maphash.Hash
+	hash.SetSeed(seed)
+	generation, err := Generation()
+	if err != nil {
+		return 0, err
+	}
+	maphash.WriteComparable(&hash, generation)
+	for _, v6 := range []bool{false, true} {
+		number, err := Fingerprint(v6, LegacyTables(v6), seed)
+		if err != nil {
+			return 0, err
+		}
+		maphash.WriteComparable(&hash, number)
+	}
+	return hash.Sum64(), nil
+}
+
 // EachLegacy calls f with the entries of each of the named legacy tables. It does not ask for tables that do not exist,
 // because asking would create them.
 func EachLegacy(v6 bool, tables []string, f func(name string, entries []byte) error) error {

@@ -62,6 +62,17 @@ func request(
 	}, err
 }
 
+// Generation returns the number of transactions that the calling thread's network namespace has seen: while it stays the
+// same, no rule of nf_tables changed, and so none of iptables-nft. It needs no program and takes some microseconds.
+func Generation() (uint32, error) {
+	socket, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return 0, err
+	}
+	generation, err := (&Conn{Socket: socket}).Generation()
+	return generation, errors.Join(err, socket.Close())
+}
+
 // Generation returns the number of transactions this network namespace has seen.
 func (c *Conn) Generation() (uint32, error) {
 	message, err := request(unix.NFT_MSG_GETGEN, 0, nftables.TableFamilyUnspecified, nil)
