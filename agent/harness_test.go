@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 
 	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
@@ -46,6 +49,7 @@ type host struct {
 	others   *others
 	pace     retry.Policy
 	quiet    bool   // whether to log nothing
+	polls    bool   // whether files are polled, not watched
 	level    string // the level of the log, "" for TRACE
 	said     agenttest.Lines
 	patience time.Duration // the agent's patience
@@ -169,6 +173,12 @@ func (h *host) build() *Agent {
 			return "", nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
 		},
 		Probe: h.probe, InTheWay: h.inTheWay,
+		WatchDirectory: func(dir string) (*fsnotify.Watcher, error) {
+			if h.polls {
+				return nil, errors.New("files are polled")
+			}
+			return network.WatchDirectory(dir)
+		},
 		WatchKernel: func(ctx context.Context, _ func(string) bool, _ func(netip.Prefix) bool, changed func()) error {
 			h.mu.Lock()
 			h.kernel = changed

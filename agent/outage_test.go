@@ -20,6 +20,7 @@ import (
 // inBubble runs the agent's part in its network and everything that calls the store, but nothing that waits for
 // anything except time and memory.
 func (h *host) inBubble(ctx context.Context, wg *sync.WaitGroup) {
+	h.polls = true
 	r := h.part()
 	h.agent.networks.running["n"] = &running{runner: r, done: make(chan struct{})}
 	h.agent.env.Reports.Health.Clear("", health.Node)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/agenttest"
@@ -110,7 +111,8 @@ func (h *host) connect(store *memory.Store) {
 		ReadKernelState: func(context.Context, string, []netip.Prefix) (datapath.KernelState, error) {
 			return datapath.KernelState{}, nil
 		},
-		SubnetFileOf: func(string, string) string { return "" },
+		SubnetFileOf:   func(string, string) string { return "" },
+		WatchDirectory: func(string) (*fsnotify.Watcher, error) { return nil, errors.New("files are polled") },
 	}
 	h.deps.Datapaths.NodeID = h.deps.Identity.NodeID
 	h.deps.Rules = Rules{

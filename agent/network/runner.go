@@ -166,6 +166,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		state:        r.state,
 		report:       r.report,
 		subnetFileOf: deps.SubnetFileOf,
+		watch:        deps.WatchDirectory,
 	}
 	return r
 }

@@ -7,22 +7,26 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/report"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 )
 
-// subnetFileEvery is how often a network's subnet file is examined. Containers cannot be started without the file.
-const subnetFileEvery = time.Second
+// subnetFilePause is the time between two repairs of a subnet file. leno does not race a program that removes it again
+// and again.
+const subnetFilePause = time.Second
 
 // A subnetFile keeps the subnet file of one network, which container runtimes read. It is safe for concurrent use.
 type subnetFile struct {
@@ -34,6 +38,7 @@ type subnetFile struct {
 	// subnetFileOf returns the network of this host, other than except, whose subnet file is at path, or "" if there is
 	// none.
 	subnetFileOf func(path, except string) string
+	watch        func(dir string) (*fsnotify.Watcher, error)
 
 	mu    sync.Mutex  // held during every write of the file
 	want  []byte      // nil until the content is known
@@ -107,31 +112,41 @@ func (f *subnetFile) reportResult(err error) {
 	}
 }
 
-// keep writes the subnet file again when it is removed or changed, until ctx ends.
+// keep writes the subnet file again when it is removed or changed, until ctx ends. Containers cannot be started without
+// the file.
 func (f *subnetFile) keep(ctx context.Context) error {
-	tick := time.NewTicker(subnetFileEvery)
-	defer tick.Stop()
+	watch := fileWatch{path: filepath.Clean(f.path), open: f.watch}
+	defer watch.close()
 	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
+		for !f.stands() {
+			f.repair()
+			if err := retry.Sleep(ctx, subnetFilePause); err != nil {
+				return err
+			}
 		}
-		if f.stands() {
-			continue
+		announced, err := watch.wait(ctx)
+		if err != nil {
+			return err
 		}
-		f.mu.Lock()
-		_, wrote, err := f.put()
-		say := wrote && time.Since(f.said) > time.Minute
-		if say {
-			f.said = time.Now()
+		if !announced && !f.stands() {
+			watch.close() // it watches another directory than the one that is there now
 		}
-		f.mu.Unlock()
-		if say {
-			f.report.Log().Warn("subnet file was removed or changed, written again", "path", f.path)
-		}
-		f.reportResult(err)
 	}
+}
+
+// repair writes the file again.
+func (f *subnetFile) repair() {
+	f.mu.Lock()
+	_, wrote, err := f.put()
+	say := wrote && time.Since(f.said) > time.Minute
+	if say {
+		f.said = time.Now()
+	}
+	f.mu.Unlock()
+	if say {
+		f.report.Log().Warn("subnet file was removed or changed, written again", "path", f.path)
+	}
+	f.reportResult(err)
 }
 
 // stands reports whether the file is unchanged since it was last found correct, or not wanted yet.
