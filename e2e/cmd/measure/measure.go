@@ -112,7 +112,7 @@ func (m *measurement) few(ctx context.Context) error {
 	return errors.Join(a.StopAgent(ctx), b.StopAgent(ctx))
 }
 
-// many measures one host among n simulated ones.
+// many measures one host among n simulated ones. It empties the store.
 func (m *measurement) many(ctx context.Context, n int) error {
 	network := fmt.Sprintf("many-%d", n)
 	h := m.Hosts[2]
@@ -140,7 +140,12 @@ func (m *measurement) many(ctx context.Context, n int) error {
 		m.result.seconds(fmt.Sprintf("%d peers: restart to subnet file", n), 0, again.took)
 		m.result.seconds(fmt.Sprintf("%d peers: CPU time of a restart", n), 0, again.cpu)
 	}
-	return m.rest(ctx, h, network, fmt.Sprintf("%d peers", n), 0)
+	if err := m.rest(ctx, h, network, fmt.Sprintf("%d peers", n), 0); err != nil {
+		return err
+	}
+	// The next network has the same pool, and an agent defines none that overlaps another one.
+	_, err := m.Consul.Client().KV().DeleteTree("leno/", nil)
+	return err
 }
 
 // twice starts the agent of a new host, kills it, and starts it again with all of its state but the
