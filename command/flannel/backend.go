@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/lenonet/leno/registry"
+	format "github.com/lenonet/leno/registry/flannel"
 )
 
 // member is one setting of flannel's backends.
@@ -59,15 +60,15 @@ func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("backend %q: %s", e.Type, alternative(e.Type))
 }
 
-// backend returns the configuration's backend in leno's terms. Values that flannel and leno cannot
+// backendOf returns the configuration's backend in leno's terms. Values that flannel and leno cannot
 // share on a host are changed, so that both can run side by side.
-func (c config) backend() (registry.Backend, []string, error) {
+func backendOf(c format.Config) (registry.Backend, []string, error) {
 	var notes []string
 	given := map[string]json.RawMessage{}
 	for name, raw := range c.Backend {
 		given[strings.ToLower(name)] = raw
 	}
-	kind := "udp" // flannel's default without Backend, despite its documentation
+	kind := format.DefaultBackend // despite flannel's documentation
 	if raw, ok := given["type"]; ok {
 		if err := json.Unmarshal(raw, &kind); err != nil {
 			return registry.Backend{}, nil, fmt.Errorf("Backend.Type is %s, not a name", raw)

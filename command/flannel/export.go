@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	format "github.com/lenonet/leno/registry/flannel"
 )
 
 // maxDepth bounds how deep directories of an export are nested.
@@ -69,8 +71,8 @@ func readDocument(file string, doc json.RawMessage) ([]Record, error) {
 		return readV3(file, doc)
 	case node:
 		return readV2(file, members["node"], 0)
-	case isConfig(members):
-		return []Record{{File: file, Key: configName, Value: string(doc)}}, nil
+	case format.IsConfig(members):
+		return []Record{{File: file, Key: format.ConfigKey, Value: string(doc)}}, nil
 	}
 	return readTree(file, "", members, 0)
 }
@@ -150,7 +152,7 @@ func readTree(file, dir string, members map[string]json.RawMessage, depth int) (
 // isLeaf reports whether an object is a value and not a directory: a configuration, or a lease,
 // even a malformed one.
 func isLeaf(name string, members map[string]json.RawMessage) bool {
-	return name == configName || subnetLike.MatchString(name) || len(members) == 0
+	return name == format.ConfigKey || subnetLike.MatchString(name) || len(members) == 0
 }
 
 // readPlain reads a line for each key, followed by its value, which may span several lines.

@@ -8,11 +8,11 @@ import (
 	"path"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/lenonet/leno/api"
+	format "github.com/lenonet/leno/registry/flannel"
 )
 
 // Record is one key of flannel's store.
@@ -23,15 +23,10 @@ type Record struct {
 	Expires time.Time // zero if the export does not contain it
 }
 
-// Names of flannel's keys below its prefix.
-const (
-	configName = "config"
-	subnetsDir = "subnets"
-	envKey     = "subnet.env" // not a key of flannel: the content of a host's file
-)
+// envKey is not a key of flannel: it stands for the content of a host's file.
+const envKey = "subnet.env"
 
 var (
-	subnetName = regexp.MustCompile(`^([0-9.]+)-([0-9]{1,2})(?:&([0-9a-f:.]+)-([0-9]{1,3}))?$`)
 	subnetLike = regexp.MustCompile(`[0-9a-f:.]-[0-9]+$`)
 	envLine    = regexp.MustCompile(`(?m)^FLANNEL_(IPV6_)?SUBNET=`)
 )
@@ -102,7 +97,7 @@ func Collect(records []Record, prefix string) (Store, error) {
 			continue
 		}
 		seen[name] = r
-		if kind == configName {
+		if kind == format.ConfigKey {
 			s.Config = &r
 			continue
 		}
@@ -141,19 +136,19 @@ func parseKey(key string) (prefix, kind string) {
 	if dir == "." {
 		dir = ""
 	}
-	_, _, err := ParseSubnetKey(name)
+	_, _, err := format.ParseSubnetKey(name)
 	switch {
 	case key == envKey:
 		return "", ""
-	case name == configName:
-		return dir, configName
-	case path.Base(dir) == subnetsDir:
+	case name == format.ConfigKey:
+		return dir, format.ConfigKey
+	case path.Base(dir) == format.SubnetsDir:
 		if dir = path.Dir(dir); dir == "." {
 			dir = ""
 		}
-		return dir, subnetsDir
+		return dir, format.SubnetsDir
 	case err == nil && dir == "":
-		return "", subnetsDir
+		return "", format.SubnetsDir
 	}
 	return "", ""
 }
@@ -168,51 +163,15 @@ func sameJSON(a, b string) bool {
 	return string(xs) == string(ys)
 }
 
-// ParseSubnetKey parses the last element of a lease's key: 10.5.52.0-24, for both families
-// 10.5.52.0-24&fd00:5:0:34::-64, for IPv6 alone 0.0.0.0-0&fd00:5:0:34::-64. A missing family is
-// returned as the zero Prefix.
-func ParseSubnetKey(name string) (v4, v6 netip.Prefix, err error) {
-	m := subnetName.FindStringSubmatch(name)
-	if m == nil {
-		return v4, v6, fmt.Errorf("%q is not a subnet such as 10.5.52.0-24", name)
-	}
-	family := func(addr, bits string, is func(netip.Addr) bool) (netip.Prefix, error) {
-		a, err := netip.ParseAddr(addr)
-		n, _ := strconv.Atoi(bits)
-		p := netip.PrefixFrom(a, n)
-		switch {
-		case err != nil || !is(a) || !p.IsValid():
-			return netip.Prefix{}, fmt.Errorf("%s-%s is not a subnet", addr, bits)
-		case p != p.Masked():
-			return netip.Prefix{}, fmt.Errorf("%s-%s has host bits set, did you mean %s?", addr, bits, p.Masked())
-		}
-		return p, nil
-	}
-	if m[1]+"-"+m[2] != "0.0.0.0-0" || m[3] == "" {
-		if v4, err = family(m[1], m[2], netip.Addr.Is4); err != nil {
-			return netip.Prefix{}, netip.Prefix{}, err
-		}
-	}
-	if m[3] != "" {
-		if v6, err = family(m[3], m[4], netip.Addr.Is6); err != nil {
-			return netip.Prefix{}, netip.Prefix{}, err
-		}
-	}
-	return v4, v6, nil
-}
-
 func parseLease(r Record) (Lease, error) {
 	l := Lease{Key: r.Key, Expires: r.Expires}
-	v4, v6, err := ParseSubnetKey(path.Base(r.Key))
+	v4, v6, err := format.ParseSubnetKey(path.Base(r.Key))
 	if err != nil {
 		return l, err
 	}
-	var value struct {
-		PublicIP, PublicIPv6 *netip.Addr
-		BackendType          string
-	}
-	if err := json.Unmarshal([]byte(r.Value), &value); err != nil {
-		return l, fmt.Errorf("the value is not a lease: %v", err)
+	value, err := format.ParseAttributes([]byte(r.Value))
+	if err != nil {
+		return l, err
 	}
 	l.BackendType = value.BackendType
 	for _, p := range []netip.Prefix{v4, v6} {
@@ -220,14 +179,7 @@ func parseLease(r Record) (Lease, error) {
 			l.Subnets = append(l.Subnets, p)
 		}
 	}
-	for _, a := range []*netip.Addr{value.PublicIP, value.PublicIPv6} {
-		if a != nil && a.IsValid() && !a.IsUnspecified() {
-			l.PublicIPs = append(l.PublicIPs, a.Unmap())
-		}
-	}
-	if len(l.PublicIPs) == 0 {
-		return l, fmt.Errorf("the value has no PublicIP, so its host is unknown")
-	}
+	l.PublicIPs = value.PublicIPs()
 	return l, nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
+	format "github.com/lenonet/leno/registry/flannel"
 )
 
 // Options are the user's settings besides the files.
@@ -71,7 +72,7 @@ func (t *translation) skip(l Lease, format string, args ...any) {
 
 // network sets the network of the import: the existing one, or the configuration's.
 func (t *translation) network() error {
-	var c config
+	var c format.Config
 	var notes []string
 	var err error
 	if t.store.Config != nil {
@@ -94,11 +95,11 @@ func (t *translation) network() error {
 	if err := registry.CheckNetworkName(n.Name); err != nil {
 		return err
 	}
-	if n.Plan, err = c.plan(); err != nil {
+	if n.Plan, err = c.Plan(); err != nil {
 		return at(err)
 	}
 	var more []string
-	if n.Backend, more, err = c.backend(); err != nil {
+	if n.Backend, more, err = backendOf(c); err != nil {
 		var lacks *UnsupportedError
 		if errors.As(err, &lacks) {
 			err = fmt.Errorf("%w; put network %s into Consul with a backend of your choice (`leno network apply`) and import again: a network that exists keeps its backend", err, n.Name)
@@ -111,8 +112,8 @@ func (t *translation) network() error {
 }
 
 // compare adds notes on where the existing network differs from flannel's.
-func (t *translation) compare(c config) {
-	plan, err := c.plan()
+func (t *translation) compare(c format.Config) {
+	plan, err := c.Plan()
 	if t.store.Config == nil || err != nil {
 		return
 	}

@@ -1,0 +1,99 @@
+// Package flannel translates the records of flannel: the configuration of a network, the keys of subnets, and the
+// attributes of leases, as flannel's local subnet manager writes them to etcd. It contains no I/O.
+package flannel
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// Names of the keys below a network's prefix.
+const (
+	ConfigKey  = "config"
+	SubnetsDir = "subnets"
+)
+
+// Config is the configuration of a network, the value of ConfigKey. Names of members match in any case, as in flannel.
+type Config struct {
+	EnableIPv4     *bool        `json:",omitempty"` // nil for true
+	EnableIPv6     *bool        `json:",omitempty"` // nil for false
+	EnableNFTables bool         `json:",omitempty"`
+	Network        netip.Prefix `json:",omitzero"`
+	SubnetLen      int          `json:",omitempty"`
+	SubnetMin      netip.Addr   `json:",omitzero"`
+	SubnetMax      netip.Addr   `json:",omitzero"`
+	IPv6Network    netip.Prefix `json:",omitzero"`
+	IPv6SubnetLen  int          `json:",omitempty"`
+	IPv6SubnetMin  netip.Addr   `json:",omitzero"`
+	IPv6SubnetMax  netip.Addr   `json:",omitzero"`
+
+	// Backend has the member "Type", and options whose names depend on the type.
+	Backend map[string]json.RawMessage `json:",omitempty"`
+}
+
+// IsConfig reports whether a JSON object is a configuration, given its members.
+func IsConfig(members map[string]json.RawMessage) bool {
+	for name := range members {
+		if strings.EqualFold(name, "Network") || strings.EqualFold(name, "IPv6Network") {
+			return true
+		}
+	}
+	return false
+}
+
+// ParseConfig parses a configuration. unknown are the members that Config does not have, sorted.
+func ParseConfig(value []byte) (c Config, unknown []string, err error) {
+	if err := json.Unmarshal(value, &c); err != nil {
+		return c, nil, fmt.Errorf("not a network configuration: %w", err)
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(value, &members); err != nil {
+		return c, nil, fmt.Errorf("not a network configuration: %w", err)
+	}
+	known := []string{"EnableIPv4", "EnableIPv6", "EnableNFTables", "Network", "IPv6Network", "SubnetLen", "SubnetMin",
+		"SubnetMax", "IPv6SubnetLen", "IPv6SubnetMin", "IPv6SubnetMax", "Backend"}
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		if !slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, name) }) {
+			unknown = append(unknown, name)
+		}
+	}
+	return c, unknown, nil
+}
+
+// Plan returns the address plan, with the defaults that flannel and leno share.
+func (c Config) Plan() (registry.Plan, error) {
+	var p registry.Plan
+	if c.EnableIPv4 == nil || *c.EnableIPv4 {
+		if !c.Network.IsValid() {
+			return nil, errors.New("no Network is set")
+		}
+		p = append(p, registry.Pool{Prefix: c.Network.Masked(), SubnetLen: c.SubnetLen, Min: specified(c.SubnetMin),
+			Max: specified(c.SubnetMax)})
+	}
+	if c.EnableIPv6 != nil && *c.EnableIPv6 {
+		if !c.IPv6Network.IsValid() {
+			return nil, errors.New("no IPv6Network is set, though EnableIPv6 is")
+		}
+		p = append(p, registry.Pool{Prefix: c.IPv6Network.Masked(), SubnetLen: c.IPv6SubnetLen,
+			Min: specified(c.IPv6SubnetMin), Max: specified(c.IPv6SubnetMax)})
+	}
+	if len(p) == 0 {
+		return nil, errors.New("neither IPv4 nor IPv6 is enabled: there is no network")
+	}
+	return p.Normalize()
+}
+
+// specified returns the address if flannel treats it as set: for 0.0.0.0 and :: it uses the default.
+func specified(a netip.Addr) netip.Addr {
+	if a.IsValid() && a.IsUnspecified() {
+		return netip.Addr{}
+	}
+	return a
+}
