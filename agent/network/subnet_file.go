@@ -24,9 +24,14 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// subnetFilePause is the time between two repairs of a subnet file. leno does not race a program that removes it again
-// and again.
-const subnetFilePause = time.Second
+const (
+	// subnetFileSettle is the time between a change of the subnet file and its repair. A program that removes the whole
+	// directory, as rm -r does, would fail if the file came back at once.
+	subnetFileSettle = 200 * time.Millisecond
+	// subnetFilePause is the time between two repairs. leno does not race a program that removes the file again and
+	// again.
+	subnetFilePause = time.Second
+)
 
 // A subnetFile keeps the subnet file of one network, which container runtimes read. It is safe for concurrent use.
 type subnetFile struct {
@@ -117,12 +122,14 @@ func (f *subnetFile) reportResult(err error) {
 func (f *subnetFile) keep(ctx context.Context) error {
 	watch := fileWatch{path: filepath.Clean(f.path), open: f.watch}
 	defer watch.close()
+	var repaired time.Time
 	for {
 		for !f.stands() {
-			f.repair()
-			if err := retry.Sleep(ctx, subnetFilePause); err != nil {
+			if err := retry.Sleep(ctx, max(subnetFileSettle, time.Until(repaired.Add(subnetFilePause)))); err != nil {
 				return err
 			}
+			f.repair()
+			repaired = time.Now()
 		}
 		announced, err := watch.wait(ctx)
 		if err != nil {

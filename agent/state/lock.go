@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,10 +18,28 @@ var ErrLocked = errors.New("in use by another agent")
 // kernel removes it with the process (unix(7)).
 const hostSocket = "@leno-agent"
 
+const (
+	// lockPatience is how long a lock may still be held by an agent that was killed: a program that it was just
+	// starting has a copy of its descriptors until the program runs.
+	lockPatience = time.Second
+	lockPause    = 20 * time.Millisecond
+)
+
+// patiently tries again while another process holds the lock, until lockPatience is over.
+func patiently(lock func() (unlock func() error, err error)) (unlock func() error, err error) {
+	for end := time.Now().Add(lockPatience); ; time.Sleep(lockPause) {
+		if unlock, err = lock(); !errors.Is(err, ErrLocked) || time.Now().After(end) {
+			return unlock, err
+		}
+	}
+}
+
 // LockHost makes this process the only agent of its network namespace. Another agent with its own state directory would
 // share devices, routes and rules with it, and remove them. Any user can bind the socket, so LockHost respects it only
 // if it belongs to a user who may run an agent: root, and the user of this process. The error wraps ErrLocked.
-func LockHost() (unlock func() error, err error) {
+func LockHost() (unlock func() error, err error) { return patiently(lockHost) }
+
+func lockHost() (unlock func() error, err error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: hostSocket, Net: "unix"})
 	if err == nil {
 		return l.Close, nil
@@ -63,6 +82,10 @@ func HostOwner() (*unix.Ucred, error) {
 // LockDataDir creates the state directory and locks it, so that two agents never share an identity and its sessions.
 // The kernel releases the lock when the process ends. The error wraps ErrLocked.
 func LockDataDir(dir string) (unlock func() error, err error) {
+	return patiently(func() (func() error, error) { return lockDataDir(dir) })
+}
+
+func lockDataDir(dir string) (unlock func() error, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
 	}

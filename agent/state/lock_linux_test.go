@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
@@ -36,6 +37,29 @@ func TestHostIsLocked(t *testing.T) {
 	unlock, err = lock(here)
 	must(t, err)
 	must(t, unlock())
+}
+
+// TestLockOfADyingAgent: a lock that is given up a moment later, as that of an agent that was killed while it started a
+// program, is waited for.
+func TestLockOfADyingAgent(t *testing.T) {
+	ns, dir := nstest.New(t), t.TempDir()
+	for name, lock := range map[string]func() (func() error, error){
+		"host":     LockHost,
+		"data_dir": func() (func() error, error) { return LockDataDir(dir) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns.Do(func() {
+				dying, err := lock()
+				must(t, err)
+				gone := make(chan error, 1)
+				time.AfterFunc(5*lockPause, func() { gone <- dying() })
+				unlock, err := lock()
+				must(t, err)
+				must(t, <-gone)
+				must(t, unlock())
+			})
+		})
+	}
 }
 
 func TestMayRunAgents(t *testing.T) {
