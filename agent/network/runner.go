@@ -66,7 +66,7 @@ func (h *HandOver) Close() error {
 //   - peers.Run owns what is known of the other hosts: one goroutine waits for the store, one publishes views and writes
 //     the peers file, one checks the reservations, and one removes lapsed records.
 //   - datapath.Run owns the datapath.
-//   - subnetFile.keep repairs the subnet file.
+//   - subnetFile.keep repairs the subnet file. While it can watch the directory, the library reads its events in one more.
 type Runner struct {
 	deps   *Deps
 	config config.Config // the agent's, as it was when the runner was created
