@@ -17,14 +17,8 @@ import (
 // foreignNetwork stores network "x", in which the hosts of a test take no part.
 func foreignNetwork(t *testing.T, store *memory.Store) registry.Network {
 	t.Helper()
-	n := registry.Network{Name: "x", Plan: registry.Plan{{Prefix: netip.MustParsePrefix("10.8.0.0/16")}}, Backend: agenttest.Backend(t, "recorder", "{}")}
-	var err error
-	if n.Plan, err = n.Plan.Normalize(); err == nil {
-		err = store.Client().PutNetwork(t.Context(), n)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := registry.Network{Name: "x", Plan: agenttest.Plan(t, "10.8.0.0/16"), Backend: agenttest.Backend(t, "recorder", "{}")}
+	must(t, store.Client().PutNetwork(t.Context(), n))
 	return n
 }
 

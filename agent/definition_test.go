@@ -207,7 +207,8 @@ func TestDeletedIsNotDefinedAgain(t *testing.T) {
 // defines the network once the other one is gone.
 func TestNotDefinedBesideAnother(t *testing.T) {
 	store := memory.New()
-	must(t, store.Client().PutNetwork(t.Context(), registry.Network{Name: "m", Plan: agenttest.Plan(t, "10.5.2.0/23"), Backend: agenttest.Backend(t, "recorder", "")}))
+	overlapping := registry.Network{Name: "m", Plan: agenttest.Plan(t, "10.5.2.0/23"), Backend: agenttest.Backend(t, "recorder", "")}
+	must(t, store.Client().PutNetwork(t.Context(), overlapping))
 	a := newHost(t, store, "a").start()
 	a.check(health.Network, api.Critical, "overlaps 10.5.2.0/23 of network m", "leno network apply -force")
 	if _, err := store.Client().Network(t.Context(), "n"); !errors.Is(err, registry.ErrNetworkNotFound) {

@@ -41,7 +41,8 @@ func TestNetworksAfterALoss(t *testing.T) {
 			}
 		}
 		for range 3 {
-			must(t, h.store.Client().PutNetwork(t.Context(), registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "recorder", "")}))
+			n := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "recorder", "")}
+			must(t, h.store.Client().PutNetwork(t.Context(), n))
 			h.agent.env.Store.SetBack.Set(struct{}{})
 			synctest.Wait()
 			defined(true)

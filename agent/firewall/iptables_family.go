@@ -82,8 +82,9 @@ func (f *iptablesFamily) program(ctx context.Context) (p netfilter.Program, pref
 		"or set ip_masq = false and forward = false in every network", ErrNotInstalled, f.command)
 }
 
-// apply returns the tables written. It lists nothing while the kernel shows that no rule changed. While no rule is wanted, a program that is missing or cannot work here (a kernel
-// without IPv6) is an error only if it left rules of ours that cannot be removed without it.
+// apply returns the tables written. It lists nothing while the kernel shows that no rule changed. While no rule is
+// wanted, a program that is missing or cannot work here (a kernel without IPv6) is an error only if it left rules of ours
+// that cannot be removed without it.
 func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []string, err error) {
 	needed := !want.isEmpty()
 	if !needed && (f.clean || f.isWithoutTables()) {

@@ -34,8 +34,8 @@ const (
 	foreignLimit = 5
 )
 
-// Finder finds the rules of other programs that are in the way of networks, as foreign.Obstacles does. silent reports
-// that some rules may change without an announcement.
+// Finder finds the rules of other programs that are in the way of networks, as foreign.Reader.Obstacles does. silent
+// reports that some rules may change without an announcement.
 type Finder func(ctx context.Context, paths []foreign.OverlayPath) (found []foreign.Obstacle, silent bool, err error)
 
 // ForeignMonitor looks for rules of other programs that are in the way of the networks' packets, and writes a check for

@@ -219,7 +219,8 @@ func TestFlapping(t *testing.T) {
 		if k.Status().Flapping != 1 || k.pause(time.Now()) < time.Second {
 			t.Errorf("status %+v, looks again after %s", k.Status(), k.pause(time.Now()))
 		}
-		single, repeated := strings.Count(lines.String(), "changed by another program, healed"), strings.Count(lines.String(), "logged once a minute")
+		single := strings.Count(lines.String(), "changed by another program, healed")
+		repeated := strings.Count(lines.String(), "logged once a minute")
 		if single != 5 || repeated != 1 || len(messages) != 6 {
 			t.Errorf("%d messages, logged was\n%s", len(messages), lines.String())
 		}

@@ -136,7 +136,7 @@ func parseKey(key string) (prefix, kind string) {
 	if dir == "." {
 		dir = ""
 	}
-	_, _, err := format.ParseSubnetKey(name)
+	_, err := format.ParseSubnetKey(name)
 	switch {
 	case key == envKey:
 		return "", ""
@@ -165,7 +165,7 @@ func sameJSON(a, b string) bool {
 
 func parseLease(r Record) (Lease, error) {
 	l := Lease{Key: r.Key, Expires: r.Expires}
-	v4, v6, err := format.ParseSubnetKey(path.Base(r.Key))
+	subnets, err := format.ParseSubnetKey(path.Base(r.Key))
 	if err != nil {
 		return l, err
 	}
@@ -173,12 +173,7 @@ func parseLease(r Record) (Lease, error) {
 	if err != nil {
 		return l, err
 	}
-	l.BackendType = value.BackendType
-	for _, p := range []netip.Prefix{v4, v6} {
-		if p.IsValid() {
-			l.Subnets = append(l.Subnets, p)
-		}
-	}
+	l.Subnets, l.BackendType = subnets, value.BackendType
 	l.PublicIPs = value.PublicIPs()
 	return l, nil
 }

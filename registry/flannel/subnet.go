@@ -27,32 +27,31 @@ func SubnetKey(subnets []netip.Prefix) string {
 	return v4 + v6
 }
 
-// ParseSubnetKey is the inverse of SubnetKey, and accepts no other spelling. The subnet of a family that is missing is the zero Prefix.
-func ParseSubnetKey(name string) (v4, v6 netip.Prefix, err error) {
+// ParseSubnetKey is the inverse of SubnetKey, and accepts no other spelling. IPv4 comes first.
+func ParseSubnetKey(name string) ([]netip.Prefix, error) {
 	m := subnetKey.FindStringSubmatch(name)
 	if m == nil {
-		return v4, v6, fmt.Errorf("%.80q is not a subnet such as 10.5.52.0-24", name)
-	}
-	if m[1]+"-"+m[2] != noIPv4 || m[3] == "" {
-		if v4, err = parseSubnet(m[1], m[2], netip.Addr.Is4); err != nil {
-			return netip.Prefix{}, netip.Prefix{}, err
-		}
-	}
-	if m[3] != "" {
-		if v6, err = parseSubnet(m[3], m[4], netip.Addr.Is6); err != nil {
-			return netip.Prefix{}, netip.Prefix{}, err
-		}
+		return nil, fmt.Errorf("%.80q is not a subnet such as 10.5.52.0-24", name)
 	}
 	var subnets []netip.Prefix
-	for _, p := range []netip.Prefix{v4, v6} {
-		if p.IsValid() {
-			subnets = append(subnets, p)
+	if m[1]+"-"+m[2] != noIPv4 || m[3] == "" {
+		v4, err := parseSubnet(m[1], m[2], netip.Addr.Is4)
+		if err != nil {
+			return nil, err
 		}
+		subnets = append(subnets, v4)
+	}
+	if m[3] != "" {
+		v6, err := parseSubnet(m[3], m[4], netip.Addr.Is6)
+		if err != nil {
+			return nil, err
+		}
+		subnets = append(subnets, v6)
 	}
 	if key := SubnetKey(subnets); key != name { // else one subnet could have two keys
-		return netip.Prefix{}, netip.Prefix{}, fmt.Errorf("%.80q is not how flannel writes %s", name, key)
+		return nil, fmt.Errorf("%.80q is not how flannel writes %s", name, key)
 	}
-	return v4, v6, nil
+	return subnets, nil
 }
 
 func parseSubnet(addr, bits string, isFamily func(netip.Addr) bool) (netip.Prefix, error) {

@@ -30,21 +30,9 @@ type UnderlayPath struct {
 	SamePort bool
 }
 
-// Obstacles returns the current rules of other programs that keep containers of this host and of others from reaching
-// each other, in every variant of iptables and in nftables. Rules that drop only some packets are marked as partial.
-// It changes nothing and reports only what it is sure of, so an empty result is no proof. silent reports that there
-// are rules in iptables-legacy, whose changes the kernel does not announce. It continues after a program fails and
-// joins the errors; one that is not installed has no rules. Programs are started from the calling thread, hence in
-// its network namespace.
-func Obstacles(ctx context.Context, paths []OverlayPath) (found []Obstacle, silent bool, err error) {
-	bases, silent, err := readBaseChains(ctx)
-	bridges, listing := bridgesOf(paths)
-	return obstacles(bases, paths, bridges), silent, errors.Join(err, listing)
-}
-
-// Find returns what Obstacles returns, and the rules of this host, in every variant of iptables and in nftables,
+// Find returns what Reader.Obstacles returns, and the rules of this host, in every variant of iptables and in nftables,
 // that drop datagrams between hosts. It reads the rules once for all networks. It changes nothing and reports only
-// what it is sure of, so an empty result is no proof. Like Obstacles, it starts programs from the calling thread.
+// what it is sure of, so an empty result is no proof. Like a Reader, it starts programs from the calling thread.
 func Find(ctx context.Context, overlay []OverlayPath, underlay []UnderlayPath) ([]Obstacle, []Blockade, error) {
 	bases, _, err := readBaseChains(ctx)
 	bridges, listing := bridgesOf(overlay)

@@ -14,13 +14,13 @@ import (
 	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// findIn returns the result of Obstacles in the namespace.
+// findIn returns the result of a new Reader in the namespace.
 func findIn(t *testing.T, ns *nstest.NS, c OverlayPath) []Obstacle {
 	t.Helper()
 	var out []Obstacle
 	ns.Do(func() {
 		var err error
-		if out, _, err = Obstacles(t.Context(), []OverlayPath{c}); err != nil {
+		if out, _, err = NewReader().Obstacles(t.Context(), []OverlayPath{c}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -271,7 +271,7 @@ func TestObstaclesWithoutRights(t *testing.T) {
 		s.Script(step.program, refused)
 		s.Script(strings.TrimSuffix(step.program, "-save"), "exit 1") // the other program is found by its name
 		var err error
-		ns.Do(func() { _, _, err = Obstacles(t.Context(), nil) })
+		ns.Do(func() { _, _, err = NewReader().Obstacles(t.Context(), nil) })
 		if (err == nil) != step.silent {
 			t.Errorf("%s: %v", step.program, err)
 		}

@@ -2,6 +2,7 @@ package foreign
 
 import (
 	"context"
+	"errors"
 	"hash/maphash"
 	"maps"
 	"net/netip"
@@ -15,8 +16,9 @@ import (
 // of nftables are no change of rules.
 const rereadAfter = 10 * time.Minute
 
-// A Reader finds what Obstacles finds, again and again, and reads the rules only when the kernel shows that one changed:
-// reading them takes ten programs. It is for one goroutine at a time.
+// A Reader finds the rules of other programs that keep containers of this host and of others from reaching each other. It
+// reads rules only when the kernel shows that one has changed, because a reading starts ten programs. They start from the
+// calling thread, hence in its network namespace. A Reader is for one goroutine at a time.
 type Reader struct {
 	seed maphash.Seed
 	last reading
@@ -36,7 +38,10 @@ type reading struct {
 // NewReader returns a Reader that has read nothing.
 func NewReader() *Reader { return &Reader{seed: maphash.MakeSeed()} }
 
-// Obstacles returns what the function Obstacles returns.
+// Obstacles returns the current rules, in every variant of iptables and in nftables. Rules that drop only some packets are
+// marked as partial. It changes nothing and reports only what it is sure of, so an empty result is no proof. silent
+// reports that there are rules in iptables-legacy, whose changes the kernel does not announce. It continues after a
+// program fails and joins the errors; one that is not installed has no rules.
 func (r *Reader) Obstacles(ctx context.Context, paths []OverlayPath) (found []Obstacle, silent bool, err error) {
 	stamp, unknown := netfilter.Stamp(r.seed) // before the reading, so that later changes show
 	bridges, unlisted := bridgesOf(paths)
@@ -45,9 +50,10 @@ func (r *Reader) Obstacles(ctx context.Context, paths []OverlayPath) (found []Ob
 		maps.Equal(bridges, last.bridges) && reflect.DeepEqual(paths, last.paths) {
 		return last.found, last.silent, nil
 	}
+	bases, silent, err := readBaseChains(ctx)
+	found, err = obstacles(bases, paths, bridges), errors.Join(err, unlisted)
 	r.last = reading{}
-	found, silent, err = Obstacles(ctx, paths)
-	if unknown == nil && unlisted == nil && err == nil {
+	if unknown == nil && err == nil {
 		r.last = reading{time.Now(), stamp, paths, bridges, found, silent}
 	}
 	return found, silent, err
