@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// pollEvery is how often a file is examined that cannot be watched.
-	pollEvery = time.Second
+	// pollEvery is how often a file is examined that cannot be watched. With the pause before a repair, a subnet file is
+	// back within a second.
+	pollEvery = time.Second - subnetFileSettle
 	// resyncEvery is how often a file is examined that is watched: a file system that is mounted over its directory, or
 	// a parent of its directory that is renamed, is not announced.
 	resyncEvery = 20 * time.Second

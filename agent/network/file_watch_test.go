@@ -62,7 +62,7 @@ func TestFileWatch(t *testing.T) {
 	}
 }
 
-// TestFilePolled checks that a file is examined every second while its directory cannot be watched, and watched as soon
+// TestFilePolled checks that a file is polled while its directory cannot be watched, and watched as soon
 // as it can.
 func TestFilePolled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
