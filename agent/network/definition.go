@@ -251,9 +251,9 @@ func (d *definitionKeeper) confirm(n registry.Network, asked time.Time) {
 	d.forgetDeletion()
 }
 
-// definedElsewhere returns an errDefinitionLost if other hosts have sessions for the network. They know its definition,
-// which may differ from this host's block, and restore it. This host does not wait for hosts that cannot do so once
-// their sessions would have ended.
+// definedElsewhere returns an errDefinitionLost if the network has no definition while other hosts have sessions for it.
+// They know the definition, which may differ from this host's block, and restore it. This host does not wait for hosts
+// that cannot do so once their sessions would have ended.
 func (d *definitionKeeper) definedElsewhere(ctx context.Context) error {
 	holders, err := d.deps.Store.Registry.Holders(ctx, d.local.Name)
 	if err != nil {
@@ -273,6 +273,13 @@ func (d *definitionKeeper) definedElsewhere(ctx context.Context) error {
 		d.missing = time.Now()
 	case time.Since(d.missing) > peers.SettleTime(d.config.Lease):
 		return nil
+	}
+	// The definition was read before the sessions: on a first start, another host may have defined the network and
+	// taken part in it in between.
+	_, err = d.deps.Store.Registry.Network(ctx, d.local.Name)
+	if deleted := (&registry.DeletedError{}); errors.As(err, &deleted) || !errors.Is(err, registry.ErrNetworkNotFound) {
+		d.missing = time.Time{}
+		return err
 	}
 	d.noteLoss()
 	return fmt.Errorf("%w: waiting for %s to put it back", errDefinitionLost, definition.FirstFew(nodes))

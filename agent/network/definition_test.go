@@ -200,6 +200,50 @@ func (h *watcher) reread() {
 	}
 }
 
+// TestDefinedByAnotherHostFirst: hosts that start together on an empty store all define their networks. A host that finds
+// no definition, and then sessions of another host that has defined the network in the meantime, has seen no loss.
+func TestDefinedByAnotherHostFirst(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		other func(h *host) // what another host does between the two reads
+		want  error
+		loss  bool
+	}{
+		{"defined", func(h *host) { h.put("10.5.0.0/22", "recorder") }, nil, false},
+		{"defined in another way", func(h *host) { h.put("10.6.0.0/22", "recorder") }, nil, false},
+		{"defined and deleted", func(h *host) { h.put("10.5.0.0/22", "recorder"); h.remove() }, registry.ErrNetworkNotFound, false},
+		{"defined badly", func(h *host) { h.store.Put(networkKey, []byte("{")) }, registry.ErrInvalid, false},
+		{"lost", func(*host) {}, errDefinitionLost, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHost(t, memory.New(), "a")
+				other := newHost(t, h.store, "b")
+				h.registry.SetBefore(func(call string) {
+					if call != "Holders" {
+						return
+					}
+					h.registry.SetBefore(nil)
+					other.put("10.5.0.0/22", "recorder")
+					other.acquire()
+					h.store.Delete(networkKey)
+					tt.other(other)
+				})
+				d := h.runner().definition
+				loss := false
+				d.noteLoss = func() { loss = true }
+				n, err := d.find(t.Context())
+				if !errors.Is(err, tt.want) || loss != tt.loss {
+					t.Fatalf("error %v, want %v; loss %t, want %t", err, tt.want, loss, tt.loss)
+				}
+				if tt.want == nil && n.ModifyIndex != h.inStore().ModifyIndex {
+					t.Errorf("version %d, the store has %d", n.ModifyIndex, h.inStore().ModifyIndex)
+				}
+			})
+		})
+	}
+}
+
 // TestRememberedDefinition covers what an agent does about a network in which its former process took part.
 func TestRememberedDefinition(t *testing.T) {
 	n := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "recorder", "")}

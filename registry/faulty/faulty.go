@@ -200,6 +200,11 @@ func (o *Registry) PutDeletion(ctx context.Context, d registry.Deletion) error {
 	return o.write(ctx, "PutDeletion", func(ctx context.Context) error { return o.Registry.PutDeletion(ctx, d) })
 }
 
+func (o *Registry) Holders(ctx context.Context, network string) (h []registry.Holder, err error) {
+	err = o.Call(ctx, "Holders", func(ctx context.Context) (err error) { h, err = o.Registry.Holders(ctx, network); return err })
+	return h, err
+}
+
 func (o *Registry) Acquire(ctx context.Context, n registry.Network, c registry.Claim) (l registry.Lease, err error) {
 	o.mu.Lock()
 	o.claims = append(o.claims, c)
