@@ -46,7 +46,7 @@ func decode(value []byte, v any, version *int) error {
 	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: %s", ErrInvalid, shorten(explain(err)))
+		return InvalidRecord(explain(err))
 	case *version > Version:
 		return fmt.Errorf("%w: version %d is a newer leno's, this one reads version %d", ErrInvalid, *version, Version)
 	case *version == 0:
@@ -88,6 +88,13 @@ func explain(err error) string {
 		}
 	}
 	return fmt.Sprintf("%s is not %s but: %s", where, want, wrong.Value)
+}
+
+// InvalidRecord returns an error that wraps ErrInvalid and gives the reason why a record cannot be used, for example
+// "invalid: pool 10.5.0.0/16: min 10.6.0.0 is outside". The reason may quote what another program wrote: it becomes one
+// short line of printable text. An "invalid: " inside of it is left out.
+func InvalidRecord(reason string) error {
+	return fmt.Errorf("%w: %s", ErrInvalid, shorten(strings.ReplaceAll(reason, ErrInvalid.Error()+": ", "")))
 }
 
 // shorten makes text that may quote foreign bytes fit for one line of a log or a terminal: bounded, and without

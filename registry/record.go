@@ -141,8 +141,7 @@ func ParseNetwork(name string, value []byte) (Network, error) {
 	}
 	plan, err := plan.Normalize()
 	if err != nil {
-		reason := strings.ReplaceAll(err.Error(), ErrInvalid.Error()+": ", "")
-		return Network{}, fmt.Errorf("%w: %s", ErrInvalid, shorten(reason))
+		return Network{}, InvalidRecord(err.Error())
 	}
 	return Network{Name: name, Plan: plan, Backend: r.Backend}, nil
 }
@@ -246,7 +245,7 @@ func ParseLease(n Network, key string, value []byte) (Lease, error) {
 	}
 	also(checkName("backend type", r.Backend.Type))
 	if len(reasons) > 0 {
-		return Lease{}, fmt.Errorf("%w: %s", ErrInvalid, shorten(strings.Join(reasons, "; ")))
+		return Lease{}, InvalidRecord(strings.Join(reasons, "; "))
 	}
 	// encoding/json makes room for four elements, of which most leases need one.
 	return Lease{
