@@ -179,6 +179,8 @@ func TestConfigurations(t *testing.T) {
 				"note vxlan vni is 16777214, flannel's is 16777215: a host has a VNI on a port once, and so both can run"}},
 		{name: "defaults written out", config: `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":0,"Port":0,"GBP":false}}`,
 			want: []string{usualPool, `backend {"type":"vxlan","gbp":false,"vni":2}`, vniNote}},
+		{name: "type in capitals", config: `{"Network":"10.5.0.0/16","Backend":{"Type":"Host-GW"}}`,
+			want: []string{usualPool, `backend {"type":"host-gw"}`}},
 		{name: "VNI that is no number", config: `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":"x"}}`, err: `Backend.vni is "x", not a number`},
 		{name: "wireguard", config: `{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}`, err: `config in file1: backend "wireguard": leno has no backend that encrypts yet; put network default into Consul`},
 		{name: "ipip", config: `{"Network":"10.5.0.0/16","Backend":{"Type":"ipip"}}`, err: "vxlan does the same"},

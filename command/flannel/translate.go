@@ -100,7 +100,7 @@ func (t *translation) network() error {
 	}
 	var more []string
 	if n.Backend, more, err = backendOf(c); err != nil {
-		var lacks *UnsupportedError
+		var lacks *format.UnsupportedError
 		if errors.As(err, &lacks) {
 			err = fmt.Errorf("%w; put network %s into Consul with a backend of your choice (`leno network apply`) and import again: a network that exists keeps its backend", err, n.Name)
 		}

@@ -14,7 +14,7 @@ const DefaultBackend = "udp"
 type Attributes struct {
 	PublicIP    *netip.Addr // nil on a host without IPv4
 	PublicIPv6  *netip.Addr // nil on a host without IPv6
-	BackendType string      `json:",omitempty"` // "" for DefaultBackend
+	BackendType string      `json:",omitempty"` // "" for DefaultBackend, and for alloc in a network of alloc
 	// BackendData is what peers need of the backend for IPv4 packets, such as VXLAN. BackendV6Data is the same for IPv6.
 	BackendData   json.RawMessage `json:",omitempty"`
 	BackendV6Data json.RawMessage `json:",omitempty"`
@@ -28,6 +28,9 @@ func ParseAttributes(value []byte) (Attributes, error) {
 	}
 	if len(a.PublicIPs()) == 0 {
 		return a, errors.New("the value has no PublicIP, so its host is unknown")
+	}
+	if a.PublicIP != nil && a.PublicIP.IsValid() && !a.PublicIP.Unmap().Is4() {
+		return a, fmt.Errorf("PublicIP %s is not IPv4", a.PublicIP)
 	}
 	return a, nil
 }

@@ -1,8 +1,10 @@
-// Package flannel translates the records of flannel: the configuration of a network, the keys of subnets, and the
-// attributes of leases, as flannel's local subnet manager writes them to etcd. It contains no I/O.
+// Package flannel translates between the records of flannel and those of leno: the configuration of a network, the keys
+// of subnets, and the attributes of leases, as flannel's local subnet manager writes them to etcd. A value that leno
+// writes has flannel's members and one more, "leno", with leno's own record; flannel ignores it. It contains no I/O.
 package flannel
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +21,9 @@ const (
 	ConfigKey  = "config"
 	SubnetsDir = "subnets"
 )
+
+// lenoMember is the member of a value that contains leno's own record.
+const lenoMember = "leno"
 
 // Config is the configuration of a network, the value of ConfigKey. Names of members match in any case, as in flannel.
 type Config struct {
@@ -48,7 +53,8 @@ func IsConfig(members map[string]json.RawMessage) bool {
 	return false
 }
 
-// ParseConfig parses a configuration. unknown are the members that Config does not have, sorted.
+// ParseConfig parses a configuration. unknown are the members that neither Config nor leno has, sorted. A member that
+// is there twice, in whatever case, is an error: which of them counts differs between readers.
 func ParseConfig(value []byte) (c Config, unknown []string, err error) {
 	if err := json.Unmarshal(value, &c); err != nil {
 		return c, nil, fmt.Errorf("not a network configuration: %w", err)
@@ -57,8 +63,19 @@ func ParseConfig(value []byte) (c Config, unknown []string, err error) {
 	if err := json.Unmarshal(value, &members); err != nil {
 		return c, nil, fmt.Errorf("not a network configuration: %w", err)
 	}
+	objects := []json.RawMessage{value}
+	for name, object := range members {
+		if strings.EqualFold(name, "Backend") {
+			objects = append(objects, object)
+		}
+	}
+	for _, object := range objects {
+		if name, repeated := repeatedMember(object); repeated {
+			return c, nil, fmt.Errorf("not a network configuration: member %q is there twice", name)
+		}
+	}
 	known := []string{"EnableIPv4", "EnableIPv6", "EnableNFTables", "Network", "IPv6Network", "SubnetLen", "SubnetMin",
-		"SubnetMax", "IPv6SubnetLen", "IPv6SubnetMin", "IPv6SubnetMax", "Backend"}
+		"SubnetMax", "IPv6SubnetLen", "IPv6SubnetMin", "IPv6SubnetMax", "Backend", lenoMember}
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		if !slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, name) }) {
 			unknown = append(unknown, name)
@@ -67,19 +84,49 @@ func ParseConfig(value []byte) (c Config, unknown []string, err error) {
 	return c, unknown, nil
 }
 
+// repeatedMember returns a member that a JSON object has twice. Names that differ only in case are one member, as for
+// encoding/json.
+func repeatedMember(object []byte) (name string, repeated bool) {
+	dec := json.NewDecoder(bytes.NewReader(object))
+	if start, err := dec.Token(); err != nil || start != json.Delim('{') {
+		return "", false
+	}
+	seen := map[string]bool{}
+	for dec.More() {
+		token, err := dec.Token()
+		name, isName := token.(string)
+		var value json.RawMessage
+		if err != nil || !isName || dec.Decode(&value) != nil {
+			return "", false
+		}
+		folded := strings.ToLower(strings.ToUpper(name))
+		if seen[folded] {
+			return name, true
+		}
+		seen[folded] = true
+	}
+	return "", false
+}
+
 // Plan returns the address plan, with the defaults that flannel and leno share.
 func (c Config) Plan() (registry.Plan, error) {
 	var p registry.Plan
 	if c.EnableIPv4 == nil || *c.EnableIPv4 {
-		if !c.Network.IsValid() {
+		switch {
+		case !c.Network.IsValid():
 			return nil, errors.New("no Network is set")
+		case c.Network.Addr().Is6():
+			return nil, fmt.Errorf("pool %s in Network is not IPv4", c.Network)
 		}
 		p = append(p, registry.Pool{Prefix: c.Network.Masked(), SubnetLen: c.SubnetLen, Min: specified(c.SubnetMin),
 			Max: specified(c.SubnetMax)})
 	}
 	if c.EnableIPv6 != nil && *c.EnableIPv6 {
-		if !c.IPv6Network.IsValid() {
+		switch {
+		case !c.IPv6Network.IsValid():
 			return nil, errors.New("no IPv6Network is set, though EnableIPv6 is")
+		case c.IPv6Network.Addr().Is4():
+			return nil, fmt.Errorf("pool %s in IPv6Network is not IPv6", c.IPv6Network)
 		}
 		p = append(p, registry.Pool{Prefix: c.IPv6Network.Masked(), SubnetLen: c.IPv6SubnetLen,
 			Min: specified(c.IPv6SubnetMin), Max: specified(c.IPv6SubnetMax)})

@@ -2,6 +2,7 @@ package flannel
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -30,6 +31,10 @@ func TestConfig(t *testing.T) {
 			want: "10.5.0.0/16 /24 10.5.1.0 10.5.255.0"},
 		{name: "unknown members", value: `{"Network":"10.5.0.0/16","Zone":1,"Area":2}`,
 			want: "10.5.0.0/16 /24 10.5.1.0 10.5.255.0", unknown: []string{"Area", "Zone"}},
+		{name: "leno's member", value: `{"Network":"10.5.0.0/16","leno":{"version":1}}`,
+			want: "10.5.0.0/16 /24 10.5.1.0 10.5.255.0"},
+		{name: "a member twice", value: `{"Network":"10.5.0.0/16","NETWORK":"10.6.0.0/16"}`,
+			err: `member "NETWORK" is there twice`},
 		{name: "neither family", value: `{"EnableIPv4":false,"Network":"10.5.0.0/16"}`, err: "neither IPv4 nor IPv6 is enabled"},
 		{name: "no network", value: `{}`, err: "no Network is set"},
 		{name: "no IPv6 network", value: `{"Network":"10.5.0.0/16","EnableIPv6":true}`, err: "no IPv6Network is set"},
@@ -76,6 +81,19 @@ func TestIsConfig(t *testing.T) {
 		if got := IsConfig(members); got != want {
 			t.Errorf("%s: %t", value, got)
 		}
+	}
+}
+
+// TestUnsupported: the import command tells this error from others.
+func TestUnsupported(t *testing.T) {
+	c, _, err := ParseConfig([]byte(`{"Network":"10.5.0.0/16","Backend":{"Type":"ipip"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.TranslateBackend()
+	var unsupported *UnsupportedError
+	if !errors.As(err, &unsupported) || unsupported.Type != "ipip" {
+		t.Errorf("got %v", err)
 	}
 }
 

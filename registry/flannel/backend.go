@@ -1,0 +1,257 @@
+package flannel
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// Types that flannel and leno have in common. Their options are listed by settings.
+const (
+	vxlan  = "vxlan"
+	hostGW = "host-gw"
+	udp    = "udp"
+	alloc  = "alloc"
+)
+
+// setting is one member of a configuration's Backend.
+type setting struct {
+	name   string // flannel's, "VNI"
+	option string // leno's, "vni"; "" for none
+
+	// With option: flannel's default, an int64 or a bool, and the highest number.
+	preset any
+	most   int64
+	// zeroIsPreset means that flannel takes an explicit 0 for the default.
+	zeroIsPreset bool
+
+	reason string // without option: why leno has none
+}
+
+// settings returns the settings of a backend that flannel and leno have in common; ok is false for another backend.
+func settings(kind string) (list []setting, ok bool) {
+	const (
+		highestVNI  = 1<<24 - 1
+		highestPort = 1<<16 - 1
+		ownMTU      = "each agent works the MTU out of the device that sends, see `leno network show`"
+		neverLearns = "leno's devices never learn, every peer has an entry of its own"
+		windows     = "it is for Windows"
+	)
+	switch kind {
+	case vxlan:
+		return []setting{
+			{name: "VNI", option: "vni", preset: int64(1), most: highestVNI},
+			{name: "Port", option: "port", preset: int64(8472), most: highestPort, zeroIsPreset: true},
+			{name: "GBP", option: "gbp", preset: false},
+			{name: "DirectRouting", option: "direct_routing", preset: false},
+			{name: "Learning", reason: neverLearns},
+			{name: "MTU", reason: ownMTU},
+			{name: "MacPrefix", reason: windows},
+			{name: "Name", reason: windows},
+		}, true
+	case udp:
+		return []setting{{name: "Port", option: "port", preset: int64(8285), most: highestPort}}, true
+	case hostGW, alloc:
+		return nil, true
+	}
+	return nil, false
+}
+
+// parse returns a setting's value, an int64 or a bool; set is false where flannel uses its default.
+func (s setting) parse(raw json.RawMessage) (value any, set bool, err error) {
+	if string(raw) == "null" { // encoding/json leaves the default in place
+		return nil, false, nil
+	}
+	if _, isBool := s.preset.(bool); isBool {
+		var b bool
+		if json.Unmarshal(raw, &b) != nil {
+			return nil, false, fmt.Errorf("is %s, not true or false", raw)
+		}
+		return b, true, nil
+	}
+	var n int64
+	if json.Unmarshal(raw, &n) != nil {
+		return nil, false, fmt.Errorf("is %s, not a number", raw)
+	}
+	return n, n != 0 || !s.zeroIsPreset, nil
+}
+
+// Translation is a configuration's Backend in leno's terms.
+type Translation struct {
+	Type     string
+	Named    bool           // whether the configuration names the type; where it does not, flannel runs DefaultBackend
+	Options  map[string]any // leno's options that are set, int64 or bool, for example "vni"
+	Defaults map[string]any // flannel's defaults of all options
+	Dropped  []Dropped      // settings that leno does not have, sorted by name
+}
+
+// Dropped is a setting that leno does not have.
+type Dropped struct {
+	Name   string // in lower case: "learning"
+	Reason string // for users
+}
+
+// UnsupportedError reports a backend that leno does not have.
+type UnsupportedError struct{ Type string }
+
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("backend %q: %s", e.Type, alternative(e.Type))
+}
+
+// alternative returns what leno has instead of one of flannel's other backends.
+func alternative(kind string) string {
+	switch kind {
+	case "wireguard", "ipsec":
+		return "leno has no backend that encrypts yet"
+	case "ipip":
+		return "vxlan does the same for IPv4 and IPv6 with 30 bytes more a packet"
+	case "aws-vpc", "gce", "ali-vpc", "tencent-vpc":
+		return "with alloc leno gives out the subnets and something else writes the cloud's route table"
+	}
+	return "leno has none of that kind"
+}
+
+// backendType returns the type in lower case, which is how flannel looks it up. named is false for the default.
+func (c Config) backendType() (kind string, named bool, err error) {
+	for name, raw := range c.Backend {
+		if !strings.EqualFold(name, "Type") {
+			continue
+		}
+		if json.Unmarshal(raw, &kind) != nil {
+			return "", false, fmt.Errorf("Backend.Type is %s, not a name", raw)
+		}
+		return strings.ToLower(kind), true, nil
+	}
+	return DefaultBackend, false, nil // despite flannel's documentation
+}
+
+// TranslateBackend translates Backend. The error is an *UnsupportedError for a type that leno does not have. Ranges of
+// numbers are not checked.
+func (c Config) TranslateBackend() (Translation, error) {
+	kind, named, err := c.backendType()
+	if err != nil {
+		return Translation{}, err
+	}
+	known, ok := settings(kind)
+	if !ok {
+		return Translation{}, &UnsupportedError{kind}
+	}
+	t := Translation{Type: kind, Named: named, Options: map[string]any{}, Defaults: map[string]any{}}
+	for _, s := range known {
+		if s.option != "" {
+			t.Defaults[s.option] = s.preset
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Backend)) {
+		i := slices.IndexFunc(known, func(s setting) bool { return strings.EqualFold(s.name, name) })
+		lower := strings.ToLower(name)
+		switch {
+		case lower == "type":
+			continue
+		case i < 0:
+			t.Dropped = append(t.Dropped, Dropped{lower, fmt.Sprintf("leno's %s has nothing like it", kind)})
+			continue
+		case known[i].option == "":
+			t.Dropped = append(t.Dropped, Dropped{lower, known[i].reason})
+			continue
+		}
+		value, set, err := known[i].parse(c.Backend[name])
+		if err != nil {
+			return Translation{}, fmt.Errorf("%s %w", "Backend."+lower, err)
+		}
+		if set {
+			t.Options[known[i].option] = value
+		}
+	}
+	slices.SortFunc(t.Dropped, func(a, b Dropped) int { return strings.Compare(a.Name, b.Name) })
+	return t, nil
+}
+
+// backend returns leno's backend with all options that flannel has, because leno's defaults may be others.
+func (t Translation) backend() (registry.Backend, error) {
+	options := maps.Clone(t.Defaults)
+	maps.Copy(options, t.Options)
+	known, _ := settings(t.Type)
+	for _, s := range known {
+		if n, isNumber := options[s.option].(int64); isNumber && (n < 1 || n > s.most) {
+			return registry.Backend{}, fmt.Errorf("%s %d is not within 1..%d", "Backend."+s.name, n, s.most)
+		}
+	}
+	encoded, err := json.Marshal(options)
+	if err != nil {
+		return registry.Backend{}, err
+	}
+	return registry.NewBackend(t.Type, encoded)
+}
+
+// formatBackend returns leno's backend as the Backend of a configuration. A type that flannel or this package does not
+// know has no options.
+func formatBackend(b registry.Backend) (map[string]json.RawMessage, error) {
+	kind, err := json.Marshal(b.Type)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]json.RawMessage{"Type": kind}
+	options := members(b)
+	known, _ := settings(b.Type)
+	for _, s := range known {
+		raw, given := options[s.option]
+		if s.option == "" || !given {
+			continue
+		}
+		if _, set, err := s.parse(raw); err != nil || !set {
+			return nil, fmt.Errorf("option %s of backend %q is %s", s.option, b.Type, raw)
+		}
+		out[s.name] = raw
+	}
+	return out, nil
+}
+
+// members returns the members of leno's backend object.
+func members(b registry.Backend) map[string]json.RawMessage {
+	var all map[string]json.RawMessage
+	if json.Unmarshal(b.Object, &all) != nil {
+		return nil
+	}
+	return all
+}
+
+// number returns a whole number of leno's backend object, such as its vni or port. Without it, or where it is not a
+// number, it returns flannel's default.
+func number(b registry.Backend, option string) int64 {
+	var n *int64
+	if json.Unmarshal(members(b)[option], &n) == nil && n != nil {
+		return *n
+	}
+	known, _ := settings(b.Type)
+	for _, s := range known {
+		if preset, isNumber := s.preset.(int64); isNumber && s.option == option {
+			return preset
+		}
+	}
+	return 0
+}
+
+// numbers returns the settings of a backend that all hosts must have the same number of: VNI and Port.
+func numbers(kind string) (out []setting) {
+	known, _ := settings(kind)
+	for _, s := range known {
+		if _, isNumber := s.preset.(int64); isNumber {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// effective returns the value of an option that flannel uses.
+func (t Translation) effective(option string) string {
+	if n, set := t.Options[option].(int64); set {
+		return strconv.FormatInt(n, 10)
+	}
+	return fmt.Sprint(t.Defaults[option])
+}
