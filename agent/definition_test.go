@@ -156,7 +156,7 @@ func TestJoin(t *testing.T) {
 	})
 	a.networks.join(t.Context()) // no networks have been read yet
 	for _, set := range []registry.NetworkSet{
-		{Bad: []registry.BadRecord{{Key: networkKey}}},
+		{Bad: []registry.BadRecord{{Key: networkKey, Network: "n"}}},
 		{},
 		{Networks: []registry.Network{{Name: "n"}}},
 		{Deleted: []registry.Deletion{{Network: "n"}}},

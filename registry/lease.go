@@ -219,8 +219,9 @@ func (r Reservation) For(c Claim) bool {
 
 // BadRecord names a record that was skipped, and the reason.
 type BadRecord struct {
-	Key    string // the whole key in the store
-	Reason string
+	Key     string // the whole key in the store
+	Reason  string
+	Network string // the network whose definition it would be, "" for other records
 }
 
 // LeaseSet is all leases of one network at one index.

@@ -14,12 +14,20 @@ const (
 
 // Shortened returns the record with a key and a reason that are short enough to be shown.
 func (r BadRecord) Shortened() BadRecord {
-	return BadRecord{Key: Shorten(r.Key, MaxShownKey), Reason: Shorten(r.Reason, MaxShownReason)}
+	r.Key, r.Reason = Shorten(r.Key, MaxShownKey), Shorten(r.Reason, MaxShownReason)
+	return r
 }
 
-// Subnet returns the subnet in the key of a lease or a reservation.
+// Subnet returns the first subnet in the key of a lease or a reservation.
 func (r BadRecord) Subnet() (netip.Prefix, error) {
-	return ParseSubnetKey(r.Key[strings.LastIndexByte(r.Key, '/')+1:])
+	name := r.Key[strings.LastIndexByte(r.Key, '/')+1:]
+	// Flannel's keys have the subnets of both families: 10.5.34.0-24&fd00:5:0:22::-64.
+	if v4, v6, both := strings.Cut(name, "&"); both {
+		if name = v4; v4 == "0.0.0.0-0" {
+			name = strings.ReplaceAll(v6, ":", ".")
+		}
+	}
+	return ParseSubnetKey(name)
 }
 
 // Shorten returns s if it has at most so many bytes. Otherwise it returns the whole characters in these bytes, followed
@@ -52,7 +60,7 @@ func (s NetworkSet) Deletion(name string) (Deletion, bool) {
 // Unusable returns why a network's record cannot be used, and reports whether that is so. The network has not ended
 // then: its record is there.
 func (s NetworkSet) Unusable(name string) (reason string, unusable bool) {
-	i := slices.IndexFunc(s.Bad, func(b BadRecord) bool { return strings.HasSuffix(b.Key, "/networks/"+name) })
+	i := slices.IndexFunc(s.Bad, func(b BadRecord) bool { return name != "" && b.Network == name })
 	if i < 0 {
 		return "", false
 	}

@@ -27,7 +27,7 @@ func TestNetworkSet(t *testing.T) {
 	s := NetworkSet{
 		Networks: []Network{{Name: "a"}, {Name: "b", ModifyIndex: 2}},
 		Deleted:  []Deletion{{Network: "c", ModifyIndex: 3}},
-		Bad:      []BadRecord{{Key: "leno/networks/d", Reason: "no JSON"}, {Key: "leno/leases/e", Reason: "not a network"}},
+		Bad:      []BadRecord{{Key: "leno/networks/d", Reason: "no JSON", Network: "d"}, {Key: "leno/leases/e", Reason: "not a network"}},
 	}
 	if n, ok := s.Find("b"); !ok || n.ModifyIndex != 2 {
 		t.Errorf("found %+v, %t", n, ok)

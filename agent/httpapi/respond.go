@@ -144,7 +144,8 @@ func badRequest(format string, args ...any) error {
 func skipped(bad []registry.BadRecord) []api.Skipped {
 	out := []api.Skipped{}
 	for _, b := range bad {
-		out = append(out, api.Skipped(b.Shortened()))
+		b = b.Shortened()
+		out = append(out, api.Skipped{Key: b.Key, Reason: b.Reason})
 	}
 	return out
 }

@@ -23,6 +23,16 @@ func (s suiteStore) Open(tb testing.TB) registry.Registry {
 	return s.open(tb, func(c *Config) { c.Address = s.proxy })
 }
 
+func (s suiteStore) Key(parts ...string) string { return s.prefix + "/" + strings.Join(parts, "/") }
+
+func (s suiteStore) LeaseKey(n registry.Network, slot uint64) string {
+	return s.Key("leases", n.Name, registry.SubnetKey(n.Plan.Subnets(slot)[0]))
+}
+
+func (s suiteStore) Keys(tb testing.TB, parts ...string) []string {
+	return s.store.Keys(tb, s.Key(append(parts, "")...))
+}
+
 func TestConformance(t *testing.T) {
 	addr := proxy(t, common.get(t), func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
 		if key := strangeKey(t, r); key != "" {

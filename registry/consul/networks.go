@@ -169,7 +169,9 @@ func (ns networkStore) read(ctx context.Context, r read) (
 		case errors.As(err, &deleted):
 			set.Deleted = append(set.Deleted, deleted.Deletion)
 		default:
-			set.Bad = append(set.Bad, badRecord(pair.Key, err))
+			bad := badRecord(pair.Key, err)
+			bad.Network = name
+			set.Bad = append(set.Bad, bad)
 		}
 	}
 	slices.SortFunc(set.Networks, func(a, b registry.Network) int { return cmp.Compare(a.Name, b.Name) })

@@ -308,8 +308,7 @@ func (s *store) open(tb testing.TB, change ...func(*Config)) *Client {
 	return s.client(tb, s.prefix, change...)
 }
 
-func (s *store) Prefix() string { return s.prefix }
-func (s *store) Token() string  { return rootToken }
+func (s *store) Token() string { return rootToken }
 
 func (s *store) EndSession(tb testing.TB, id string) {
 	tb.Helper()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,13 +20,18 @@ func TestConformance(t *testing.T) {
 
 type fixture struct{ store *memory.Store }
 
-func (f fixture) Open(testing.TB) registry.Registry                   { return f.store.Client() }
-func (f fixture) Prefix() string                                      { return memory.Prefix }
-func (f fixture) Token() string                                       { return "any" }
-func (f fixture) EndSession(_ testing.TB, session string)             { f.store.EndSession(session) }
-func (f fixture) Put(_ testing.TB, key string, value []byte)          { f.store.Put(key, value) }
-func (f fixture) Delete(_ testing.TB, key string)                     { f.store.Delete(key) }
-func (f fixture) Keys(_ testing.TB, prefix string) []string           { return f.store.Keys(prefix) }
+func (f fixture) Open(testing.TB) registry.Registry { return f.store.Client() }
+func (f fixture) Key(parts ...string) string        { return memory.Prefix + "/" + strings.Join(parts, "/") }
+func (f fixture) LeaseKey(n registry.Network, slot uint64) string {
+	return f.Key("leases", n.Name, registry.SubnetKey(n.Plan.Subnets(slot)[0]))
+}
+func (f fixture) Token() string                              { return "any" }
+func (f fixture) EndSession(_ testing.TB, session string)    { f.store.EndSession(session) }
+func (f fixture) Put(_ testing.TB, key string, value []byte) { f.store.Put(key, value) }
+func (f fixture) Delete(_ testing.TB, key string)            { f.store.Delete(key) }
+func (f fixture) Keys(_ testing.TB, parts ...string) []string {
+	return f.store.Keys(f.Key(append(parts, "")...))
+}
 func (f fixture) Get(_ testing.TB, key string) ([]byte, string, bool) { return f.store.Get(key) }
 
 func define(t *testing.T, c *memory.Client) registry.Network {

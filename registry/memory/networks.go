@@ -183,7 +183,8 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (set registry.
 	index, err = s.watch(ctx, after, func() (uint64, error) {
 		set = registry.NetworkSet{}
 		for _, key := range s.keysLocked(networksDir) {
-			n, err := s.networkLocked(strings.TrimPrefix(key, networksDir))
+			name := strings.TrimPrefix(key, networksDir)
+			n, err := s.networkLocked(name)
 			deleted := &registry.DeletedError{}
 			switch {
 			case err == nil:
@@ -191,7 +192,7 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (set registry.
 			case errors.As(err, &deleted):
 				set.Deleted = append(set.Deleted, deleted.Deletion)
 			default:
-				set.Bad = append(set.Bad, registry.BadRecord{Key: key, Reason: err.Error()})
+				set.Bad = append(set.Bad, registry.BadRecord{Key: key, Reason: err.Error(), Network: name})
 			}
 		}
 		return s.dirLocked(networksDir), nil

@@ -249,7 +249,7 @@ var acquireTests = []test{
 				s.Errorf("%s: got %v, want %v", name, err, registry.ErrInvalid)
 			}
 		}
-		s.equal("keys", s.store.Keys(s.T, s.key("leases", n.Name)+"/"), []string{s.key("leases", n.Name, "_")})
+		s.equal("keys", s.store.Keys(s.T, "leases", n.Name), []string{s.key("leases", n.Name, "_")})
 	}},
 	{"networks do not mix", func(s *suite) {
 		n, longer := s.network("default", small), s.network("default-2", small)

@@ -15,7 +15,7 @@ var familyTests = []test{
 		c.PublicIPs = []netip.Addr{netip.MustParseAddr("2001:db8::1")}
 		l := s.acquire(s.open(), n, c)
 		s.equal("subnet", l.Subnet(), c.Prefer)
-		s.equal("keys", s.store.Keys(s.T, s.key("leases", "six", "f")), []string{s.key("leases", "six", "fd00.5.0.22..-64")})
+		s.equal("keys", s.leaseKeys(n), []string{s.leaseKey(n, 0x22)})
 		set, _, err := s.open().WatchLeases(s.ctx(), n, 0)
 		s.ok(err)
 		s.equal("set", set, registry.LeaseSet{Leases: []registry.Lease{l}})
@@ -29,14 +29,14 @@ var familyTests = []test{
 		c.Prefer = subnets[1]
 		l := s.acquire(r, n, c)
 		s.equal("subnets", l.Subnets, subnets)
-		s.equal("keys", s.store.Keys(s.T, s.key("leases", "dual")+"/1"), []string{s.key("leases", "dual", "10.5.34.0-24")})
+		s.equal("keys", s.leaseKeys(n), []string{s.leaseKey(n, 34)})
 		for _, subnet := range subnets {
 			got, _, err := s.open().WatchLease(s.ctx(), n, subnet, 0)
 			s.ok(err)
 			s.equal("lease by "+subnet.String(), got, l)
 		}
 		s.ok(r.Revoke(s.ctx(), n.Name, subnets[1]))
-		s.gone(s.key("leases", "dual", "10.5.34.0-24"))
+		s.gone(s.leaseKey(n, 34))
 
 		reservation := registry.Reservation{Subnet: subnets[1], Node: "host-x"}
 		s.ok(r.AddReservation(s.ctx(), n, reservation, false))
@@ -48,7 +48,7 @@ var familyTests = []test{
 			s.Fatalf("got %+v", set)
 		}
 		s.ok(r.RemoveReservation(s.ctx(), n.Name, subnets[1]))
-		s.equal("reservations", s.store.Keys(s.T, s.key("reservations")+"/"), []string(nil))
+		s.equal("reservations", s.store.Keys(s.T, "reservations"), []string(nil))
 	}},
 	{"a second record of a slot is not a second holder", func(s *suite) {
 		n := s.network("dual", "fd00:5::/48", wide)
@@ -82,6 +82,7 @@ var familyTests = []test{
 		n := s.network("default", wide, "fd00:5::/48")
 		r := s.open()
 		l := s.acquire(r, n, s.claim(0))
+		key := s.leaseKey(n, l.Slot)
 		n.Plan = s.plan(wide)
 		s.ok(r.PutNetwork(s.ctx(), n))
 		n, err := r.Network(s.ctx(), n.Name)
@@ -90,7 +91,7 @@ var familyTests = []test{
 		// slot before that.
 		set, _, err := s.open().WatchLeases(s.ctx(), n, 0)
 		s.ok(err)
-		s.equal("bad", badKeys(set.Bad), []string{s.leaseKey(n, l.Slot)})
+		s.equal("bad", badKeys(set.Bad), []string{key})
 		other := s.claim(1)
 		other.Prefer = l.Subnet()
 		if got := s.acquire(s.open(), n, other); got.Slot == l.Slot {

@@ -215,8 +215,8 @@ var holdingTests = []test{
 		s.ok(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: c.Node}, false))
 		l := s.acquire(r, n, c)
 		s.ok(r.Revoke(s.ctx(), n.Name, l.Subnet()))
-		s.equal("keys", s.store.Keys(s.T, s.key("leases", n.Name)+"/"), []string{s.key("leases", n.Name, "_")})
-		s.equal("reservations", s.store.Keys(s.T, s.key("reservations")+"/"), []string{s.reservationKey(n, 9)})
+		s.equal("keys", s.store.Keys(s.T, "leases", n.Name), []string{s.key("leases", n.Name, "_")})
+		s.equal("reservations", s.store.Keys(s.T, "reservations"), []string{s.reservationKey(n, 9)})
 		s.wantErr(r.Revoke(s.ctx(), n.Name, netip.Prefix{}), registry.ErrLeaseNotFound)
 	}},
 	{"expire", func(s *suite) {

@@ -52,7 +52,7 @@ var keptTests = []test{
 			s.ok(r.AddReservation(s.ctx(), n, v, false))
 		}
 		s.store.Put(s.T, s.reservationKey(n, 30), []byte(`{`))
-		keys := s.store.Keys(s.T, s.key("reservations")+"/")
+		keys := s.store.Keys(s.T, "reservations")
 		other := s.network("other", small)
 
 		is := func(slot uint64, node string) registry.Reservation {
@@ -91,7 +91,7 @@ var keptTests = []test{
 				continue
 			}
 			s.wantErr(err, tt.want, tt.words...)
-			s.equal(tt.name, s.store.Keys(s.T, s.key("reservations")+"/"), keys)
+			s.equal(tt.name, s.store.Keys(s.T, "reservations"), keys)
 		}
 		// A reservation for the host that holds the slot is allowed.
 		s.ok(r.PutNetwork(s.ctx(), n, is(l.Slot, l.Node)))
@@ -128,7 +128,7 @@ var keptTests = []test{
 			case errs[0] == nil:
 				s.Fatal("both were accepted")
 			default: // each conflicted with the other
-				s.equal("networks", s.store.Keys(s.T, s.key("networks", n.Name)), []string(nil))
+				s.equal("networks", s.store.Keys(s.T, "networks"), []string(nil))
 				for _, err := range errs {
 					s.wantErr(err, registry.ErrReserved)
 				}
@@ -140,7 +140,7 @@ var keptTests = []test{
 		ctx, cancel := context.WithCancel(s.ctx())
 		cancel()
 		s.wantErr(s.open().PutNetwork(ctx, n, s.kept(n, 1, 3)...), context.Canceled)
-		s.equal("reservations", s.store.Keys(s.T, s.key("reservations")+"/"), []string(nil))
+		s.equal("reservations", s.store.Keys(s.T, "reservations"), []string(nil))
 	}},
 	{"of no network", func(s *suite) {
 		n := s.definition("default", wide)
@@ -169,7 +169,7 @@ var keptTests = []test{
 		s.wantErr(r.RemoveReservation(s.ctx(), n.Name, kept[1].Subnet), registry.ErrReservationNotFound)
 		s.equal("reservations", list(), []string{"10.5.9.0/24 x-9", "10.5.11.0/24 x-11", "10.5.12.0/24 x-12"})
 		s.ok(r.DeleteNetwork(s.ctx(), n.Name))
-		s.equal("records", s.store.Keys(s.T, s.key("reservations")+"/"), []string(nil))
+		s.equal("records", s.store.Keys(s.T, "reservations"), []string(nil))
 		s.wantErr(r.DeleteNetwork(s.ctx(), n.Name), registry.ErrNetworkNotFound)
 	}},
 }

@@ -133,7 +133,7 @@ var lostTests = []test{
 func (s *suite) emptied(n registry.Network) {
 	s.Helper()
 	for _, part := range []string{"leases", "changes", "networks"} {
-		for _, key := range s.store.Keys(s.T, s.key(part)+"/") {
+		for _, key := range s.store.Keys(s.T, part) {
 			s.store.Delete(s.T, key)
 		}
 	}

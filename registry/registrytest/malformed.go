@@ -48,7 +48,7 @@ var malformedTests = []test{
 		}
 		for _, name := range []string{"x", "...", "10.5.95.0", "10.5.96.0-25", "10.5.97.1-24", "10.9.0.0-24", "fd00::-64",
 			"10.5.98.0-24/deeper", "010.5.99.0-24", "__"} {
-			keys = append(keys, s.store.Prefix()+"/leases/default/"+name)
+			keys = append(keys, s.key("leases", "default", name))
 		}
 		for i, key := range keys {
 			s.store.Put(s.T, key, []byte(malformedLease(i, string(sound))))

@@ -83,7 +83,7 @@ var networkTests = []test{
 				s.Errorf("%s: got %v, want %v", name, err, registry.ErrInvalid)
 			}
 		}
-		if keys := s.store.Keys(s.T, s.key("networks")+"/"); len(keys) > 0 {
+		if keys := s.store.Keys(s.T, "networks"); len(keys) > 0 {
 			s.Errorf("stored %v", keys)
 		}
 	}},
@@ -113,7 +113,7 @@ var networkTests = []test{
 		}
 
 		s.stays(n, l)
-		s.equal("reservations", s.store.Keys(s.T, s.key("reservations")+"/"), []string{s.reservationKey(other, 9)})
+		s.equal("reservations", s.store.Keys(s.T, "reservations"), []string{s.reservationKey(other, 9)})
 		// Another client can still revoke the lease to clean up.
 		s.ok(r.Revoke(s.ctx(), n.Name, l.Subnet()))
 		s.gone(s.leaseKey(n, l.Slot))
@@ -173,7 +173,7 @@ var networkTests = []test{
 		s.acquire(r, n, s.claim(0))
 		_, index, err := r.WatchNetworks(s.ctx(), 0)
 		s.ok(err)
-		for _, key := range s.store.Keys(s.T, s.store.Prefix()+"/") {
+		for _, key := range s.store.Keys(s.T) {
 			s.store.Delete(s.T, key)
 		}
 		for what, client := range map[string]registry.Registry{"a client that knew the store": r, "one of a new process": s.open()} {
@@ -228,7 +228,7 @@ var networkTests = []test{
 		}
 		old := registry.Deletion{Network: "default", Time: deleted.Time.Add(-time.Hour)}
 		s.wantErr(r.PutDeletion(s.ctx(), old), registry.ErrConflict)
-		for _, key := range s.store.Keys(s.T, s.key("networks")+"/") {
+		for _, key := range s.store.Keys(s.T, "networks") {
 			s.store.Delete(s.T, key)
 		}
 		s.lost(r, "default")

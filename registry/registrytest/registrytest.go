@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
-	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -20,13 +19,16 @@ import (
 )
 
 // Store is one new, empty store, with the operations outside the contract that the suite needs to play operators, dying
-// hosts and other programs. Keys are whole: PREFIX/leases/NETWORK/SUBNET and so on. Methods end the test when they
-// fail.
+// hosts and other programs. Keys are whole. Values are as package registry writes them; a store that embeds them in
+// another format does so here too. Methods end the test when they fail.
 type Store interface {
 	// Open returns a client as another host would have it: it shares nothing with earlier clients except the store.
 	Open(t testing.TB) registry.Registry
-	// Prefix returns the first component of every key, "leno" unless another one was configured.
-	Prefix() string
+	// Key returns the key of a record from its parts in the layout PREFIX/leases/NETWORK/SUBNET and so on, without the
+	// prefix. A subnet is in the form of registry.SubnetKey. The marker of a network's leases is leases/NETWORK/_.
+	Key(parts ...string) string
+	// LeaseKey returns the key of a lease.
+	LeaseKey(n registry.Network, slot uint64) string
 	// Token returns a token with all rights, for Registry.As, or any text where the store checks no tokens.
 	Token() string
 	// EndSession ends a session at once, as its expiry would: its records stay and lapse. Real expiry takes at least 20
@@ -38,8 +40,8 @@ type Store interface {
 	Delete(t testing.TB, key string)
 	// Get returns a value and the session that holds it ("" for none).
 	Get(t testing.TB, key string) (value []byte, session string, ok bool)
-	// Keys returns the keys that begin with prefix, sorted.
-	Keys(t testing.TB, prefix string) []string
+	// Keys returns the keys of all records whose parts begin with these, sorted: see Key.
+	Keys(t testing.TB, parts ...string) []string
 }
 
 // Run runs the suite. It calls newStore once per subtest with the subtest's t. The subtests run in parallel, so each
@@ -100,11 +102,18 @@ func (s *suite) ctx() context.Context {
 }
 
 func (s *suite) key(parts ...string) string {
-	return path.Join(append([]string{s.store.Prefix()}, parts...)...)
+	return s.store.Key(parts...)
 }
 
 func (s *suite) leaseKey(n registry.Network, slot uint64) string {
-	return s.key("leases", n.Name, registry.SubnetKey(n.Plan.Subnets(slot)[0]))
+	return s.store.LeaseKey(n, slot)
+}
+
+// leaseKeys returns the keys of all leases of a network.
+func (s *suite) leaseKeys(n registry.Network) []string {
+	s.Helper()
+	marker := s.key("leases", n.Name, "_")
+	return slices.DeleteFunc(s.store.Keys(s.T, "leases", n.Name), func(key string) bool { return key == marker })
 }
 
 func (s *suite) reservationKey(n registry.Network, slot uint64) string {

@@ -138,7 +138,6 @@ var reservationTests = []test{
 		r, operator := s.open(), s.open()
 		c := s.claim(0)
 		l := s.acquire(r, n, c)
-		dir := s.key("reservations", n.Name) + "/"
 		for _, other := range []registry.Reservation{
 			{Subnet: l.Subnet(), Node: "host-x"},
 			{Subnet: l.Subnet(), NodeID: "id-x"},
@@ -147,7 +146,7 @@ var reservationTests = []test{
 		} {
 			s.wantErr(operator.AddReservation(s.ctx(), n, other, false), registry.ErrHeld,
 				l.Node, l.NodeID, l.PublicIPs[0].String(), l.Subnet().String())
-			s.equal("reservations", s.store.Keys(s.T, dir), []string(nil))
+			s.equal("reservations", s.store.Keys(s.T, "reservations", n.Name), []string(nil))
 		}
 		for _, own := range []registry.Reservation{{Subnet: l.Subnet(), Node: c.Node}, {Subnet: l.Subnet(), NodeID: c.NodeID}} {
 			s.ok(operator.AddReservation(s.ctx(), n, own, false))

@@ -2,6 +2,7 @@ package registrytest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/lenonet/leno/registry"
@@ -133,8 +134,8 @@ var unusableNetworks = append(everyKind(func(i int) string { return fmt.Sprintf(
 	{strings.Repeat("n", 65), soundNetwork, "1 to 64 lower-case letters"},
 }...)
 
-// putUnusable writes records below a folder and returns the expected reasons by key.
-func (s *suite) putUnusable(folder string, records []unusable) map[string]string {
+// putUnusable writes records whose keys have these first parts and returns the expected reasons by key.
+func (s *suite) putUnusable(records []unusable, folder ...string) map[string]string {
 	s.Helper()
 	reasons := map[string]string{}
 	for _, u := range records {
@@ -146,7 +147,7 @@ func (s *suite) putUnusable(folder string, records []unusable) map[string]string
 		if strings.Contains(value, "%") {
 			value = fmt.Sprintf(value, subject)
 		}
-		key := folder + "/" + u.name
+		key := s.key(append(slices.Clone(folder), u.name)...)
 		if _, there := reasons[key]; there {
 			s.Fatalf("%s is there twice", key)
 		}
@@ -182,11 +183,10 @@ var unusableTests = []test{
 		c := s.claim(0)
 		c.Prefer = n.Plan.Subnets(200)[0]
 		good := s.acquire(r, n, c)
-		folder := s.key("leases", n.Name)
 		// Members added by later versions of leno do no harm.
 		extra := fmt.Sprintf(with(soundLease, `{`, `{"later":{"a":[1]},`), "10.5.201.0/24")
-		s.store.Put(s.T, folder+"/10.5.201.0-24", []byte(extra))
-		reasons := s.putUnusable(folder, unusableLeases)
+		s.store.Put(s.T, s.key("leases", n.Name, "10.5.201.0-24"), []byte(extra))
+		reasons := s.putUnusable(unusableLeases, "leases", n.Name)
 		for range 2 {
 			set, _, err := r.WatchLeases(s.ctx(), n, 0)
 			s.ok(err)
@@ -196,7 +196,7 @@ var unusableTests = []test{
 			r = s.open()
 		}
 		for _, u := range unusableLeases {
-			s.store.Delete(s.T, folder+"/"+u.name)
+			s.store.Delete(s.T, s.key("leases", n.Name, u.name))
 		}
 		set, _, err := r.WatchLeases(s.ctx(), n, 0)
 		s.ok(err)
@@ -205,23 +205,23 @@ var unusableTests = []test{
 	{"reservations", func(s *suite) {
 		n := s.network("default", wide)
 		s.ok(s.open().AddReservation(s.ctx(), n, registry.Reservation{Subnet: n.Plan.Subnets(200)[0], Node: "host-x"}, false))
-		folder := s.key("reservations", n.Name)
-		s.store.Put(s.T, folder+"/10.5.201.0-24", []byte(`{"later":[],"version":1,"subnet":"10.5.201.0/24","node_id":"y"}`))
-		reasons := s.putUnusable(folder, unusableReservations)
+		other := []byte(`{"later":[],"version":1,"subnet":"10.5.201.0/24","node_id":"y"}`)
+		s.store.Put(s.T, s.key("reservations", n.Name, "10.5.201.0-24"), other)
+		reasons := s.putUnusable(unusableReservations, "reservations", n.Name)
 		set, err := s.open().Reservations(s.ctx(), n)
 		s.ok(err)
 		s.equal("slots", reservedSlots(set), []uint64{200, 201})
 		s.named(set.Bad, reasons)
 		// They block no host, except on their own slots.
-		if l := s.acquire(s.open(), n, s.claim(0)); reasons[folder+"/"+registry.SubnetKey(l.Subnet())] != "" {
+		if l := s.acquire(s.open(), n, s.claim(0)); reasons[s.reservationKey(n, l.Slot)] != "" {
 			s.Errorf("slot %d has an unusable reservation", l.Slot)
 		}
 	}},
 	{"networks", func(s *suite) {
 		good := s.network("default", wide)
-		folder := s.key("networks")
-		s.store.Put(s.T, folder+"/later", []byte(fmt.Sprintf(with(soundNetwork, `{`, `{"later":[],`), "later")))
-		reasons := s.putUnusable(folder, unusableNetworks)
+		later := fmt.Sprintf(with(soundNetwork, `{`, `{"later":[],`), "later")
+		s.store.Put(s.T, s.key("networks", "later"), []byte(later))
+		reasons := s.putUnusable(unusableNetworks, "networks")
 		r := s.open()
 		set, _, err := r.WatchNetworks(s.ctx(), 0)
 		s.ok(err)

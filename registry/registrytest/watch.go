@@ -188,7 +188,7 @@ var watchTests = []test{
 		s.acquire(s.open(), n, s.claim(0))
 		r := s.open()
 		s.watchUntil(r, n, "the lease", func(set registry.LeaseSet) bool { return len(set.Leases) == 1 })
-		for _, key := range s.store.Keys(s.T, s.store.Prefix()+"/") {
+		for _, key := range s.store.Keys(s.T) {
 			s.store.Delete(s.T, key)
 		}
 		for _, r := range []registry.Registry{r, s.open()} {
