@@ -169,7 +169,8 @@ func parseLeaseName(n registry.Network, name string) ([]netip.Prefix, error) {
 			return nil, err
 		}
 	}
-	if len(subnets) != len(n.Plan) || name != SubnetKey(subnets) {
+	// A lease may be older than the network's second pool.
+	if len(subnets) > len(n.Plan) || !n.Plan[0].Prefix.Contains(subnets[0].Addr()) || name != SubnetKey(subnets) {
 		first, _ := n.Plan.Range()
 		return nil, fmt.Errorf("key %.80q: %w: not a subnet of each pool, as in %s", name, registry.ErrInvalid,
 			SubnetKey(n.Plan.Subnets(first)))

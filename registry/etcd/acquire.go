@@ -1,0 +1,302 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/flannel"
+)
+
+// Acquire implements registry.Leases.
+func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
+	a := &acquisition{c: c, conn: c.own, network: n, claim: claim}
+	lease, err := a.run(ctx)
+	for _, s := range a.created {
+		if s.String() != lease.Session {
+			c.own.end(ctx, s)
+		}
+	}
+	if err != nil {
+		return registry.Lease{}, wrap(err, "acquire lease in network %s", n.Name)
+	}
+	for _, s := range a.replaced {
+		c.own.end(ctx, s)
+	}
+	return lease, nil
+}
+
+// acquisition is one call of Acquire.
+type acquisition struct {
+	c       *Client
+	conn    *connection
+	network registry.Network
+	claim   registry.Claim
+
+	session  session   // for a new record, zero until one is needed
+	created  []session // end with the call unless the lease has them
+	replaced []session // held the lease before, and end once it has been acquired
+}
+
+func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
+	if a.claim.TTL < minTTL || a.claim.TTL > maxTTL {
+		return registry.Lease{}, fmt.Errorf("%w: ttl %s is not within %s..%s", registry.ErrInvalid, a.claim.TTL, minTTL, maxTTL)
+	}
+	first, _ := a.network.Plan.Range()
+	if _, _, err := a.record(first); err != nil {
+		return registry.Lease{}, err
+	}
+	var lease registry.Lease
+	err := retryRefused(ctx, func() (err error) {
+		lease, err = a.attempt(ctx)
+		return err
+	})
+	return lease, err
+}
+
+// attempt claims a slot of the network as it is now. The error is errRefused when another host was faster.
+func (a *acquisition) attempt(ctx context.Context) (registry.Lease, error) {
+	t, err := a.conn.mirror.refreshSurely(ctx)
+	if err != nil {
+		return registry.Lease{}, err
+	}
+	if err := a.checkPlan(t); err != nil {
+		return registry.Lease{}, err
+	}
+	s := a.conn.situation(t, a.network, a.claim)
+	made := s.made
+	if made == 0 {
+		made = math.MaxUint64 // this claim creates the marker
+	}
+	lost, now := a.conn.lost, time.Now()
+	lost.Attempt(a.network.Name, made, a.claim, now)
+	choice, err := registry.Choose(s.Situation, a.claim, rand.Uint64N)
+	if err != nil {
+		return registry.Lease{}, err
+	}
+	if choice.TakesNew(a.network.Plan, a.claim) {
+		holders, err := a.holders(ctx)
+		if err != nil {
+			return registry.Lease{}, err
+		}
+		if err := lost.Check(a.network.Name, holders, s.Leases, made, a.claim, time.Now()); err != nil {
+			if made == math.MaxUint64 { // so that the next attempt knows a store that is lost once more
+				err = errors.Join(err, a.mark(ctx))
+			}
+			return registry.Lease{}, err
+		}
+	}
+	lease, err := a.take(ctx, t, s, choice)
+	if err != nil {
+		return registry.Lease{}, err
+	}
+	lost.Forget(a.network.Name)
+	for _, other := range registry.Surplus(s.Leases, lease) {
+		a.dropSurplus(ctx, other)
+	}
+	return lease, nil
+}
+
+// mark creates the network's marker.
+func (a *acquisition) mark(ctx context.Context) error {
+	key := a.conn.keys.marker(a.network.Name)
+	_, err := a.conn.transact(ctx, []clientv3.Cmp{unchanged(key, 0)}, clientv3.OpPut(key, markerValue))
+	if errors.Is(err, errRefused) {
+		return nil
+	}
+	return err
+}
+
+// holders returns the hosts that have sessions, this one under the session of its claim.
+func (a *acquisition) holders(ctx context.Context) ([]registry.Holder, error) {
+	holders, err := a.c.Holders(ctx, a.network.Name)
+	own, ok := parseSession(a.claim.Session)
+	for i, h := range holders {
+		if ok && h.Session == formatLeaseID(own.alive) { // its key is lost
+			holders[i].Session, holders[i].Node = a.claim.Session, a.claim.Node
+		}
+	}
+	return holders, err
+}
+
+// checkPlan returns an ErrConflict if there is another plan now, and a *DeletedError if the network was deleted. If the
+// definition cannot be read, the one before stays in force.
+func (a *acquisition) checkPlan(t *tree) error {
+	n, err := parseNetwork(a.network.Name, t.records[a.conn.keys.definition(a.network.Name)])
+	deleted := &registry.DeletedError{}
+	switch {
+	case errors.As(err, &deleted):
+		return err
+	case err == nil && !slices.Equal(n.Plan, a.network.Plan):
+		return fmt.Errorf("%w: the network has another plan now", registry.ErrConflict)
+	}
+	return nil
+}
+
+// take carries out one choice.
+func (a *acquisition) take(ctx context.Context, t *tree, s situation, choice registry.Choice) (registry.Lease, error) {
+	wanted, value, err := a.record(choice.Slot)
+	if err != nil {
+		return registry.Lease{}, err
+	}
+	keys, key := a.conn.keys, a.conn.keys.lease(a.network.Name, wanted.Subnets)
+	before := a.conn.recordOn(t, a.network.Name, wanted.Subnet())
+	if old := choice.Existing; old != nil {
+		if held, ok := parseSession(old.Session); ok && choice.Own {
+			fits, err := a.adopt(ctx, held)
+			if err != nil {
+				return registry.Lease{}, err
+			}
+			if fits && before.key == key && old.SameValue(wanted) {
+				return *old, nil
+			}
+		}
+	}
+	if err := a.ensureSession(ctx); err != nil {
+		return registry.Lease{}, err
+	}
+	definition, marker := keys.definition(a.network.Name), keys.marker(a.network.Name)
+	reservation := keys.reservation(a.network.Name, wanted.Subnet())
+	conditions := []clientv3.Cmp{
+		unchanged(definition, t.modified(definition)),
+		unchanged(marker, t.modified(marker)),
+		unchanged(reservation, t.modified(reservation)),
+	}
+	ops := []clientv3.Op{
+		clientv3.OpPut(key, string(value), clientv3.WithLease(a.session.kept)),
+		a.conn.putSession(a.network.Name, a.session, a.claim.Node),
+		clientv3.OpDelete(keys.revoked(a.network.Name, wanted.Subnet())),
+	}
+	if t.records[marker] == nil {
+		ops = append(ops, clientv3.OpPut(marker, markerValue))
+	}
+	if before != nil {
+		conditions = append(conditions, unchanged(before.key, before.modified))
+		if choice.Existing != nil && !choice.Existing.Held() { // its host may have returned without writing the record
+			conditions = append(conditions, unchanged(keys.session(a.network.Name, before.lease), 0))
+		}
+	}
+	switch {
+	case before == nil:
+		// Under the IPv4 subnet, a host that runs flannel may write any key, with any IPv6 subnet.
+		v4, _, _ := strings.Cut(key, "&")
+		if len(a.network.Plan) == 1 {
+			v4 = key
+		}
+		conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(v4), "=", 0).WithRange(v4+"'"))
+	case before.key != key:
+		conditions = append(conditions, unchanged(key, 0))
+		ops = append(ops, clientv3.OpDelete(before.key))
+	}
+	if len(wanted.Subnets) > 1 && s.flannel {
+		// A host that runs flannel may take the subnet of either family under another key.
+		conditions = append(conditions, notWrittenSince(keys.leases(a.network.Name), t.revision))
+	}
+	revision, err := a.conn.transact(ctx, conditions, ops...)
+	switch {
+	case err == nil:
+		created := revision
+		if before != nil && before.key == key {
+			created = before.created
+		}
+		return stored(wanted, &record{created: created, modified: revision}, a.session.String()), nil
+	case !errors.Is(err, registry.ErrUnavailable):
+		return registry.Lease{}, err
+	}
+	return a.resolve(ctx, wanted, key, value, err)
+}
+
+// resolve finds out whether a transaction that failed has taken place.
+func (a *acquisition) resolve(ctx context.Context, wanted registry.Lease, key string, value []byte, failure error) (
+	registry.Lease, error) {
+	r, err := a.conn.get(ctx, key)
+	switch {
+	case err != nil:
+		return registry.Lease{}, fmt.Errorf("write %s: %w", key, failure)
+	case r != nil && r.lease == a.session.kept && bytes.Equal(r.value, value):
+		return stored(wanted, r, a.session.String()), nil
+	}
+	// It may still be in progress. Without its etcd leases it cannot take effect.
+	if err := a.conn.revoke(ctx, a.session.kept); err != nil {
+		return registry.Lease{}, err
+	}
+	a.session, a.claim.Session = session{}, ""
+	return registry.Lease{}, errRefused
+}
+
+// adopt keeps a session of this host alive and uses it, if it fits the claim.
+func (a *acquisition) adopt(ctx context.Context, s session) (fits bool, err error) {
+	fits, err = a.conn.fits(ctx, s, a.claim)
+	if err != nil || !fits {
+		if !slices.Contains(a.replaced, s) {
+			a.replaced = append(a.replaced, s)
+		}
+		return false, err
+	}
+	if err := a.conn.renew(ctx, s); errors.Is(err, registry.ErrLeaseLost) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	a.session = s
+	return true, nil
+}
+
+// ensureSession provides a session for a new record: the one of an earlier process if it is alive, or a new one.
+func (a *acquisition) ensureSession(ctx context.Context) error {
+	if a.session != (session{}) {
+		return nil
+	}
+	if s, ok := parseSession(a.claim.Session); ok {
+		if fits, err := a.adopt(ctx, s); fits || err != nil {
+			return err
+		}
+	}
+	s, err := a.conn.createSession(ctx, a.network.Name, a.claim)
+	if err != nil {
+		return err
+	}
+	a.session, a.created = s, append(a.created, s)
+	return nil
+}
+
+// dropSurplus removes another lease of this host.
+func (a *acquisition) dropSurplus(ctx context.Context, other registry.Lease) {
+	key := a.conn.keys.lease(other.Network, other.Subnets)
+	_, err := a.conn.transact(ctx, []clientv3.Cmp{unchanged(key, other.ModifyIndex)}, clientv3.OpDelete(key))
+	a.conn.logger.Warn("second lease of this host removed",
+		"network", other.Network, "subnet", other.Subnet(), "error", err)
+	if s, ok := parseSession(other.Session); ok && s != a.session {
+		a.conn.end(ctx, s)
+	}
+}
+
+// record returns the claim's lease on slot and the value of its record.
+func (a *acquisition) record(slot uint64) (registry.Lease, []byte, error) {
+	l := registry.Lease{
+		Network:   a.network.Name,
+		Slot:      slot,
+		Subnets:   a.network.Plan.Subnets(slot),
+		Node:      a.claim.Node,
+		NodeID:    a.claim.NodeID,
+		PublicIPs: a.claim.PublicIPs,
+		MTU:       a.claim.MTU,
+		Backend:   a.claim.Backend,
+	}
+	value, err := flannel.FormatLease(a.network, l)
+	if err != nil {
+		return l, nil, err
+	}
+	// Other hosts check the record with the same rules: failing here is better than being skipped.
+	l, _, err = flannel.ParseLease(a.network, flannel.SubnetKey(l.Subnets), value)
+	return l, value, err
+}

@@ -1,0 +1,125 @@
+// Package etcd stores networks in etcd v3, in the layout of flannel: hosts that run flannel and hosts that run leno can
+// share one network.
+//
+// The layout is described at type layout. A record has flannel's members and one more, "leno", with everything that
+// flannel does not know; flannel ignores it. A record without it belongs to flannel: a network that its operator
+// defined, or the lease of a host that runs flannel. Package flannel translates both.
+//
+// A client keeps a copy of all keys below the prefix, as of one revision, and follows the changes with one watch. Reads
+// are linearizable, so no answer is stale; only the signs described at type tree make an answer uncertain.
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// Config configures a client.
+type Config struct {
+	Endpoints []string // URLs such as "http://127.0.0.1:2379", or host:port
+	Prefix    string   // begins with a slash and has no other at its end; flannel's records are directly below
+	Network   string   // the name of the network in flannel's own keys
+	Username  string
+	Password  string
+	TLS       *tls.Config   // nil for none
+	Settle    time.Duration // how long records that the store has lost are kept for their hosts to write them again
+	Logger    hclog.Logger
+}
+
+// Time limits.
+const (
+	requestTimeout = 5 * time.Second // of one request
+	dialTimeout    = 5 * time.Second
+	// A connection that carries nothing is checked this often, and given up if the server does not answer in time.
+	keepAliveTime, keepAliveTimeout = 10 * time.Second, 5 * time.Second
+	maxAnswer                       = 64 << 20 // bytes of all records below a prefix
+	// idleTime is how long the copy is kept up to date while no call waits for a change.
+	idleTime = time.Minute
+)
+
+// Client implements registry.Registry, registry.Prober and registry.Follower.
+type Client struct {
+	conf   Config
+	own    *connection
+	others *otherUsers
+}
+
+var (
+	_ registry.Registry = (*Client)(nil)
+	_ registry.Prober   = (*Client)(nil)
+	_ registry.Follower = (*Client)(nil)
+)
+
+// New returns a client. It connects when it is used first, so errors of the connection are those of the calls.
+func New(c Config) *Client {
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	settle := &atomic.Int64{}
+	settle.Store(int64(c.Settle))
+	return &Client{conf: c, own: newConnection(c, settle), others: &otherUsers{}}
+}
+
+// Close ends the client's connections. Calls in progress fail.
+func (c *Client) Close() error { return errors.Join(c.own.close(), c.others.close()) }
+
+// SetSettle changes Config.Settle.
+func (c *Client) SetSettle(d time.Duration) { c.own.settle.Store(int64(d)) }
+
+// Probe implements registry.Prober.
+func (c *Client) Probe(ctx context.Context) error {
+	_, err := c.own.get(ctx, c.own.keys.definition(c.own.keys.network))
+	return wrap(err, "probe")
+}
+
+// maxUsers limits how many users other than the agent's own have a connection at a time.
+const maxUsers = 8
+
+// otherUsers are the connections of the users of API callers.
+type otherUsers struct {
+	mu   sync.Mutex
+	open []*connection // the one used last comes last
+}
+
+func (o *otherUsers) close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var errs []error
+	for _, c := range o.open {
+		errs = append(errs, c.close())
+	}
+	o.open = nil
+	return errors.Join(errs...)
+}
+
+// As implements registry.Registry. A token is "USER:PASSWORD". A store without authentication ignores it.
+func (c *Client) As(token string) registry.Registry {
+	conf := c.conf
+	conf.Username, conf.Password, _ = strings.Cut(token, ":")
+	o := c.others
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, open := range o.open {
+		if open.conf.Username == conf.Username && open.conf.Password == conf.Password {
+			o.open = append(slices.Delete(o.open, i, i+1), open)
+			return &Client{conf: c.conf, own: open, others: o}
+		}
+	}
+	own := newConnection(conf, c.own.settle)
+	if o.open = append(o.open, own); len(o.open) > maxUsers {
+		oldest := o.open[0]
+		o.open = slices.Delete(o.open, 0, 1)
+		time.AfterFunc(2*idleTime, func() { _ = oldest.close() }) // its calls in progress have ended by then
+	}
+	return &Client{conf: c.conf, own: own, others: o}
+}

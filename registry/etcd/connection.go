@@ -1,0 +1,141 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"github.com/hashicorp/go-hclog"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// connection is what the calls under one user share.
+type connection struct {
+	conf   Config
+	keys   layout
+	logger hclog.Logger
+	mirror *mirror
+	lost   *registry.LostLeases
+	lapses *registry.LapseClock
+	views  *views
+	settle *atomic.Int64 // Config.Settle, a time.Duration
+
+	opening chan struct{}    // holds a value while the client is being opened
+	opened  *clientv3.Client // nil before the first use; guarded by opening
+	closed  bool             // guarded by opening
+}
+
+func newConnection(c Config, settle *atomic.Int64) *connection {
+	conn := &connection{
+		conf:    c,
+		keys:    layout{c.Prefix, c.Network},
+		logger:  c.Logger,
+		lost:    &registry.LostLeases{},
+		lapses:  &registry.LapseClock{},
+		views:   &views{},
+		settle:  settle,
+		opening: make(chan struct{}, 1),
+	}
+	conn.mirror = newMirror(conn)
+	return conn
+}
+
+var errClosed = errors.New("the client is closed")
+
+// client returns etcd's client. Opening it takes a request if there is a password.
+func (c *connection) client(ctx context.Context) (*clientv3.Client, error) {
+	select {
+	case c.opening <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-c.opening }()
+	if c.closed {
+		return nil, errClosed
+	}
+	if c.opened != nil {
+		return c.opened, nil
+	}
+	api, err := clientv3.New(clientv3.Config{
+		Endpoints:            c.conf.Endpoints,
+		Username:             c.conf.Username,
+		Password:             c.conf.Password,
+		TLS:                  c.conf.TLS,
+		DialTimeout:          dialTimeout,
+		DialKeepAliveTime:    keepAliveTime,
+		DialKeepAliveTimeout: keepAliveTimeout,
+		MaxCallRecvMsgSize:   maxAnswer,
+		Logger:               zap.NewNop(),
+	})
+	if err != nil {
+		return nil, wrap(classify(ctx, err), "connect to etcd")
+	}
+	c.opened = api
+	return api, nil
+}
+
+func (c *connection) close() error {
+	c.mirror.stop()
+	c.opening <- struct{}{}
+	defer func() { <-c.opening }()
+	c.closed = true
+	if c.opened == nil {
+		return nil
+	}
+	return c.opened.Close()
+}
+
+// call makes one request, with a time limit.
+func (c *connection) call(ctx context.Context, request func(ctx context.Context, api *clientv3.Client) error) error {
+	api, err := c.client(ctx)
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return classify(ctx, request(limited, api))
+}
+
+// get reads one record; nil when there is none.
+func (c *connection) get(ctx context.Context, key string) (*record, error) {
+	var r *record
+	err := c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+		resp, err := api.Get(ctx, key)
+		if err == nil && len(resp.Kvs) > 0 {
+			r = newRecord(resp.Kvs[0])
+		}
+		return err
+	})
+	return r, wrap(err, "read %s", key)
+}
+
+// transact carries out the operations if all conditions hold, and returns the revision. The error is errRefused when
+// they do not.
+func (c *connection) transact(ctx context.Context, conditions []clientv3.Cmp, ops ...clientv3.Op) (revision uint64, err error) {
+	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+		resp, err := api.Txn(ctx).If(conditions...).Then(ops...).Commit()
+		switch {
+		case err != nil:
+			return err
+		case !resp.Succeeded:
+			return errRefused
+		}
+		revision = uint64(resp.Header.Revision)
+		return nil
+	})
+	return revision, err
+}
+
+// unchanged is the condition that a key has the given version; version 0 means that it does not exist.
+func unchanged(key string, version uint64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(key), "=", int64(version))
+}
+
+// notWrittenSince is the condition that no key below a prefix was written after a revision. It says nothing about keys
+// that were deleted.
+func notWrittenSince(prefix string, revision uint64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(prefix), "<", int64(revision)+1).WithPrefix()
+}

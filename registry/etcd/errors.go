@@ -1,0 +1,52 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// classify wraps an error of etcd's client in the sentinel that fits. ctx is the caller's context: its end is never an
+// error of the store.
+func classify(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ended := ctx.Err(); ended != nil {
+		return ended
+	}
+	switch err {
+	case rpctypes.ErrPermissionDenied, rpctypes.ErrAuthFailed, rpctypes.ErrUserEmpty, rpctypes.ErrInvalidAuthToken,
+		rpctypes.ErrUserNotFound, rpctypes.ErrPermissionNotGranted:
+		return fmt.Errorf("%w: %w", registry.ErrDenied, err)
+	}
+	code := status.Code(err)
+	if known := (rpctypes.EtcdError{}); errors.As(err, &known) {
+		code = known.Code()
+	}
+	switch {
+	case code == codes.PermissionDenied, code == codes.Unauthenticated:
+		return fmt.Errorf("%w: %w", registry.ErrDenied, err)
+	case code == codes.Unavailable, code == codes.DeadlineExceeded, code == codes.ResourceExhausted, code == codes.Canceled,
+		errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return fmt.Errorf("%w: %w", registry.ErrUnavailable, err)
+	}
+	return err
+}
+
+// wrap says what was being done when err happened. The end of the caller's context is returned as it is.
+func wrap(err error, format string, args ...any) error {
+	if err == nil || err == context.Canceled || err == context.DeadlineExceeded {
+		return err
+	}
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
+}
+
+// errRefused means that a transaction was refused because a record had changed since it was read.
+var errRefused = errors.New("changed at the same time")

@@ -1,0 +1,232 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/flannel"
+)
+
+// Renew implements registry.Leases.
+func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
+	s, ok := parseSession(l.Session)
+	err := registry.ErrLeaseLost
+	if ok {
+		err = c.own.renew(ctx, s)
+	}
+	return wrap(err, "renew lease %s", l.Subnet())
+}
+
+// Release implements registry.Leases.
+func (c *Client) Release(ctx context.Context, l registry.Lease) error {
+	s, ok := parseSession(l.Session)
+	if !ok {
+		return nil // it is not held
+	}
+	// The record is attached to one of the session's etcd leases, unless another host has it by now.
+	for _, id := range []clientv3.LeaseID{s.kept, s.alive} {
+		if err := c.own.revoke(ctx, id); err != nil {
+			return wrap(err, "release lease %s", l.Subnet())
+		}
+	}
+	return nil
+}
+
+// revokedFor is how long the record of a revocation is kept.
+const revokedFor = time.Hour
+
+// Revoke implements registry.Leases.
+func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix) error {
+	err := retryRefused(ctx, func() error { return c.own.revokeRecord(ctx, network, subnet) })
+	return wrap(err, "revoke lease %s in network %s", subnet, network)
+}
+
+func (c *connection) revokeRecord(ctx context.Context, network string, subnet netip.Prefix) error {
+	t, err := c.mirror.refresh(ctx)
+	if err != nil {
+		return err
+	}
+	subnets := c.subnetsOf(network, t.records[c.keys.definition(network)], subnet)
+	r := c.recordOn(t, network, subnets[0])
+	if r == nil {
+		return registry.ErrLeaseNotFound
+	}
+	var grant *clientv3.LeaseGrantResponse
+	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) (err error) {
+		grant, err = api.Grant(ctx, seconds(revokedFor))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	_, err = c.transact(ctx, []clientv3.Cmp{unchanged(r.key, r.modified)},
+		clientv3.OpDelete(r.key),
+		clientv3.OpPut(c.keys.revoked(network, subnets[0]), flannel.NodeIDOf(r.value), clientv3.WithLease(grant.ID)))
+	return err
+}
+
+// recordOn returns the record whose key has first as the first subnet, nil for none.
+func (c *connection) recordOn(t *tree, network string, first netip.Prefix) *record {
+	prefix := c.keys.leases(network)
+	for _, r := range t.below(prefix) {
+		if subnets, err := flannel.ParseSubnetKey(r.key[len(prefix):]); err == nil && subnets[0] == first {
+			return r
+		}
+	}
+	return nil
+}
+
+// Expire implements registry.Leases.
+func (c *Client) Expire(ctx context.Context, l registry.Lease) error {
+	return wrap(c.own.expire(ctx, l), "expire lease %s", l.Subnet())
+}
+
+func (c *connection) expire(ctx context.Context, l registry.Lease) error {
+	if l.Held() {
+		return fmt.Errorf("%w: it is held", registry.ErrConflict)
+	}
+	r, err := c.get(ctx, c.keys.lease(l.Network, l.Subnets))
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		return fmt.Errorf("%w: it was removed", registry.ErrConflict)
+	}
+	_, err = c.transact(ctx, []clientv3.Cmp{
+		unchanged(r.key, l.ModifyIndex), unchanged(c.keys.session(l.Network, r.lease), 0),
+	}, clientv3.OpDelete(r.key))
+	if errors.Is(err, errRefused) {
+		err = fmt.Errorf("%w: %w", registry.ErrConflict, err)
+	}
+	return err
+}
+
+// WatchLease implements registry.Leases.
+func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64) (
+	registry.Lease, uint64, error) {
+	slot, err := n.Plan.Slot(subnet)
+	if err != nil {
+		return registry.Lease{}, 0, wrap(err, "watch lease")
+	}
+	conn, first := c.own, n.Plan.Subnets(slot)[0]
+	view := &leaseView{network: n.Name}
+	var lease registry.Lease
+	var index uint64
+	var reason error
+	err = conn.mirror.await(ctx, after == 0, func(t *tree) (bool, time.Time) {
+		r := conn.recordOn(t, n.Name, first)
+		revoked := t.records[conn.keys.revoked(n.Name, first)]
+		var records []*record
+		switch {
+		case r != nil:
+			k := view.parse(t, conn.keys, n, r, true)
+			lease, reason = k.lease, k.err
+			if records = append(records, r); r.lease != 0 && t.records[conn.keys.session(n.Name, r.lease)] != nil {
+				records = append(records, t.records[conn.keys.session(n.Name, r.lease)])
+			}
+		case revoked != nil:
+			reason = &registry.RevokedError{NodeID: string(revoked.value)}
+			records = append(records, revoked)
+		default:
+			reason = registry.ErrLeaseNotFound
+		}
+		index = conn.views.index(conn.keys.lease(n.Name, n.Plan.Subnets(slot)), records...)
+		return index != after, time.Time{}
+	})
+	if err != nil {
+		return registry.Lease{}, 0, wrap(err, "watch lease %s in network %s", subnet, n.Name)
+	}
+	if reason != nil {
+		return registry.Lease{}, index, wrap(reason, "lease %s of network %s", subnet, n.Name)
+	}
+	return lease, index, nil
+}
+
+// WatchLeases implements registry.Leases.
+func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint64) (registry.LeaseSet, uint64, error) {
+	conn, view := c.own, c.own.views.leases(n.Name)
+	again := view.hasFailed()
+	if again {
+		after = 0
+	}
+	var set registry.LeaseSet
+	var index uint64
+	var uncertain error
+	err := conn.mirror.await(ctx, after == 0, func(t *tree) (bool, time.Time) {
+		var due time.Time
+		set, index, due, uncertain = view.leases(t, conn.keys, n, time.Duration(conn.settle.Load()))
+		return uncertain != nil || index != after, due
+	})
+	if err == nil {
+		err = uncertain
+	}
+	view.ended(err)
+	if err != nil {
+		return registry.LeaseSet{}, 0, wrap(err, "watch leases of network %s", n.Name)
+	}
+	conn.lapses.Observe(n.Name, set.Leases, time.Now())
+	return set, index, nil
+}
+
+// Followed implements registry.Follower.
+func (c *Client) Followed(network string) time.Time {
+	if c.own.views.leases(network).hasFailed() {
+		return time.Time{}
+	}
+	return c.own.mirror.lastConfirmed()
+}
+
+// Forget implements registry.Follower.
+func (c *Client) Forget(network string) {
+	c.own.views.forget(network)
+	c.own.lapses.Forget(network)
+}
+
+// situation is a consistent view of a network for a claim.
+type situation struct {
+	registry.Situation
+	made    uint64 // the revision at which the network's marker was created, 0 for none
+	flannel bool   // some hosts run flannel
+}
+
+func (c *connection) situation(t *tree, n registry.Network, claim registry.Claim) (s situation) {
+	s.Network = n
+	var leases []*known
+	leases, s.Bad = c.readLeases(t, n)
+	for _, k := range leases {
+		l := k.lease
+		if k.foreign {
+			s.flannel = true
+			if slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(claim.PublicIPs, a) }) {
+				// This host ran flannel before, which identifies hosts by their address.
+				l.Node, l.NodeID, l.Session = claim.Node, claim.NodeID, ""
+			}
+			for i, p := range l.Subnets { // flannel chooses the subnets of the families independently
+				if p != n.Plan.Subnets(l.Slot)[i] {
+					s.Bad = append(s.Bad, registry.BadSlot{Prefix: p})
+				}
+			}
+		}
+		s.Leases = append(s.Leases, l)
+	}
+	c.lapses.Observe(n.Name, s.Leases, time.Now())
+	reservations, more := c.reservations(t, n)
+	s.Reservations = reservations.Reservations
+	s.Bad = append(s.Bad, more...)
+	for _, l := range c.views.leases(n.Name).unconfirmed(t, c.keys) {
+		if l.NodeID != claim.NodeID {
+			s.Bad = append(s.Bad, registry.BadSlot{Prefix: l.Subnet()})
+		}
+	}
+	if marker := t.records[c.keys.marker(n.Name)]; marker != nil {
+		s.made = marker.created
+	}
+	return s
+}

@@ -1,0 +1,237 @@
+package etcd
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/flannel"
+)
+
+// tries is how often a change is tried when others change the same records at the same time.
+const tries = 64
+
+// parseNetwork parses the record of a network, nil when there is none.
+func parseNetwork(name string, r *record) (registry.Network, error) {
+	if err := registry.CheckNetworkName(name); err != nil {
+		return registry.Network{}, err
+	}
+	if r == nil {
+		return registry.Network{}, registry.ErrNetworkNotFound
+	}
+	n, err := flannel.ParseNetwork(name, r.value)
+	if deleted := (&registry.DeletedError{}); errors.As(err, &deleted) {
+		deleted.CreateIndex, deleted.ModifyIndex = r.created, r.modified
+	}
+	n.CreateIndex, n.ModifyIndex = r.created, r.modified
+	return n, err
+}
+
+// Network implements registry.Networks.
+func (c *Client) Network(ctx context.Context, name string) (registry.Network, error) {
+	r, err := c.own.get(ctx, c.own.keys.definition(name))
+	if err != nil {
+		return registry.Network{}, wrap(err, "network %s", name)
+	}
+	n, err := parseNetwork(name, r)
+	return n, wrap(err, "network %s", name)
+}
+
+// PutNetwork implements registry.Networks. A network can be given at most maxKept reservations.
+func (c *Client) PutNetwork(ctx context.Context, n registry.Network, kept ...registry.Reservation) error {
+	return wrap(c.own.putNetwork(ctx, n, kept), "put network %s", n.Name)
+}
+
+func (c *connection) putNetwork(ctx context.Context, n registry.Network, kept []registry.Reservation) error {
+	plan, err := n.Plan.Normalize()
+	if err != nil {
+		return err
+	}
+	n.Plan = plan
+	value, err := flannel.FormatNetwork(n)
+	if err != nil {
+		return err
+	}
+	if kept, err = registry.CheckKept(n, kept); err != nil {
+		return err
+	}
+	for range tries {
+		if err = c.putNetworkOnce(ctx, n, value, kept); !errors.Is(err, errRefused) {
+			break
+		}
+		if err := pause(ctx); err != nil {
+			return err
+		}
+	}
+	if errors.Is(err, errRefused) {
+		err = fmt.Errorf("%w: %w", registry.ErrConflict, err)
+	}
+	return err
+}
+
+func (c *connection) putNetworkOnce(
+	ctx context.Context, n registry.Network, value []byte, kept []registry.Reservation,
+) error {
+	key := c.keys.definition(n.Name)
+	t, err := c.mirror.refresh(ctx)
+	if err != nil {
+		return err
+	}
+	before := t.modified(key)
+	_, defined := parseNetwork(n.Name, t.records[key])
+	switch {
+	case n.ModifyIndex == 0 && !errors.Is(defined, registry.ErrNetworkNotFound):
+		return registry.ErrNetworkExists
+	case n.ModifyIndex == registry.Absent && before == 0, n.ModifyIndex == 0:
+	case n.ModifyIndex != before:
+		return registry.ErrConflict
+	}
+	conditions, ops, err := c.reserve(t, n, kept, false)
+	if err != nil {
+		return err
+	}
+	conditions = append(conditions, unchanged(key, before))
+	ops = append(ops, clientv3.OpPut(key, string(value)))
+	marker := c.keys.marker(n.Name)
+	if t.records[marker] == nil {
+		conditions = append(conditions, unchanged(marker, 0))
+		ops = append(ops, clientv3.OpPut(marker, markerValue))
+	}
+	_, err = c.transact(ctx, conditions, nested(ops)...)
+	if errors.Is(err, registry.ErrUnavailable) {
+		// The write may have taken place nevertheless, and a caller that tries again must not fail because of its own.
+		if r, readErr := c.get(ctx, key); readErr == nil && r != nil && bytes.Equal(r.value, value) {
+			return nil
+		}
+	}
+	return err
+}
+
+// markerValue explains the key to people who find it.
+const markerValue = "leno keeps this key so that a network without leases can be told from one whose records were lost"
+
+// DeleteNetwork implements registry.Networks.
+func (c *Client) DeleteNetwork(ctx context.Context, name string) error {
+	err := registry.CheckNetworkName(name)
+	if err == nil {
+		err = retryRefused(ctx, func() error { return c.own.deleteNetwork(ctx, name) })
+	}
+	return wrap(err, "delete network %s", name)
+}
+
+// retryRefused repeats a change while others change the same records at the same time.
+func retryRefused(ctx context.Context, change func() error) error {
+	for range tries {
+		err := change()
+		if !errors.Is(err, errRefused) {
+			return err
+		}
+		if err := pause(ctx); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w %d times", registry.ErrConflict, errRefused, tries)
+}
+
+func (c *connection) deleteNetwork(ctx context.Context, name string) error {
+	t, err := c.mirror.refresh(ctx)
+	if err != nil {
+		return err
+	}
+	key, reservations := c.keys.definition(name), c.keys.reservations(name)
+	conditions := []clientv3.Cmp{unchanged(key, t.modified(key))}
+	ops := []clientv3.Op{clientv3.OpDelete(reservations, clientv3.WithPrefix())}
+	_, defined := parseNetwork(name, t.records[key])
+	switch {
+	case !errors.Is(defined, registry.ErrNetworkNotFound), t.records[key] == nil && len(t.below(c.keys.leases(name))) > 0:
+		value, err := flannel.FormatDeletion(registry.Deletion{Network: name, Time: time.Now()})
+		if err != nil {
+			return err
+		}
+		ops = append(ops, clientv3.OpPut(key, string(value)))
+	case len(t.below(reservations)) == 0:
+		return defined
+	}
+	for _, r := range t.records { // of old deletions whose networks have no leases any more
+		other, ok := c.keys.definedIn(r.key)
+		if !ok || other == name {
+			continue
+		}
+		_, err := parseNetwork(other, r)
+		deleted := &registry.DeletedError{}
+		if errors.As(err, &deleted) && time.Since(deleted.Time) >= registry.DeletionKept &&
+			len(t.below(c.keys.leases(other))) == 0 {
+			conditions = append(conditions, unchanged(r.key, r.modified))
+			ops = append(ops, clientv3.OpDelete(r.key))
+		}
+	}
+	_, err = c.transact(ctx, conditions, ops...)
+	return err
+}
+
+// PutDeletion implements registry.Networks.
+func (c *Client) PutDeletion(ctx context.Context, d registry.Deletion) error {
+	err := registry.CheckNetworkName(d.Network)
+	var value []byte
+	if err == nil {
+		value, err = flannel.FormatDeletion(d)
+	}
+	if err == nil {
+		key := c.own.keys.definition(d.Network)
+		_, err = c.own.transact(ctx, []clientv3.Cmp{unchanged(key, 0)}, clientv3.OpPut(key, string(value)))
+	}
+	if errors.Is(err, errRefused) {
+		err = registry.ErrConflict
+	}
+	return wrap(err, "put back the deletion of network %s", d.Network)
+}
+
+// WatchNetworks implements registry.Networks.
+func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.NetworkSet, uint64, error) {
+	var set registry.NetworkSet
+	var index uint64
+	err := c.own.mirror.await(ctx, after == 0, func(t *tree) (bool, time.Time) {
+		var records []*record
+		for _, r := range t.below(c.own.keys.prefix) {
+			if _, ok := c.own.keys.definedIn(r.key); ok {
+				records = append(records, r)
+			}
+		}
+		index = c.own.views.index("networks", records...)
+		if index == after {
+			return false, time.Time{}
+		}
+		set = c.own.networks(records)
+		return true, time.Time{}
+	})
+	if err != nil {
+		return registry.NetworkSet{}, 0, wrap(err, "watch networks")
+	}
+	return set, index, nil
+}
+
+func (c *connection) networks(records []*record) (set registry.NetworkSet) {
+	for _, r := range records {
+		name, _ := c.keys.definedIn(r.key)
+		n, err := parseNetwork(name, r)
+		deleted := &registry.DeletedError{}
+		switch {
+		case err == nil:
+			set.Networks = append(set.Networks, n)
+		case errors.As(err, &deleted):
+			set.Deleted = append(set.Deleted, deleted.Deletion)
+		default:
+			set.Bad = append(set.Bad, registry.BadRecord{Key: r.key, Reason: err.Error(), Network: name})
+		}
+	}
+	slices.SortFunc(set.Networks, func(a, b registry.Network) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(set.Deleted, func(a, b registry.Deletion) int { return cmp.Compare(a.Network, b.Network) })
+	return set
+}

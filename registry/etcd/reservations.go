@@ -1,0 +1,234 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/flannel"
+)
+
+// Limits of one transaction: etcd accepts 128 operations by default, but each of them may be a transaction again.
+const (
+	partOps = 64
+	maxKept = (partOps - 2) * partOps
+)
+
+// nested returns operations that carry out ops in one transaction.
+func nested(ops []clientv3.Op) []clientv3.Op {
+	if len(ops) <= partOps {
+		return ops
+	}
+	var out []clientv3.Op
+	for part := range slices.Chunk(ops, partOps) {
+		out = append(out, clientv3.OpTxn(nil, part, nil))
+	}
+	return out
+}
+
+// reserve returns the operations that add reservations to n, and the conditions under which they may be carried out.
+func (c *connection) reserve(t *tree, n registry.Network, all []registry.Reservation, force bool) (
+	conditions []clientv3.Cmp, ops []clientv3.Op, err error) {
+	if len(all) == 0 {
+		return nil, nil, nil
+	}
+	if len(all) > maxKept {
+		return nil, nil, fmt.Errorf("%w: %d reservations, at most %d can be given to a new network in etcd",
+			registry.ErrInvalid, len(all), maxKept)
+	}
+	prefix := c.keys.reservations(n.Name)
+	set, _ := c.reservations(t, n)
+	leases, _ := c.readLeases(t, n)
+	bySlot := map[uint64]registry.Lease{}
+	for _, k := range leases {
+		bySlot[k.lease.Slot] = k.lease
+	}
+	for _, r := range all {
+		there := false
+		for _, other := range set.Reservations {
+			same, err := r.Beside(other)
+			if err != nil {
+				return nil, nil, err
+			}
+			there = there || same
+		}
+		if there {
+			continue
+		}
+		key := c.keys.reservation(n.Name, r.Subnet)
+		if t.records[key] != nil {
+			return nil, nil, fmt.Errorf("%w: an unusable record stands at %s", registry.ErrReserved, key)
+		}
+		if !force {
+			if err := c.hindered(t, n, r, bySlot); err != nil {
+				return nil, nil, err
+			}
+		}
+		value, err := registry.FormatReservation(r)
+		if err != nil {
+			return nil, nil, err
+		}
+		ops = append(ops, clientv3.OpPut(key, string(value)))
+	}
+	conditions = append(conditions, notWrittenSince(prefix, t.revision))
+	if !force {
+		for _, r := range all { // the lease on the slot, or none, is still the same
+			if len(all) > partOps {
+				conditions = append(conditions, notWrittenSince(c.keys.leases(n.Name), t.revision))
+				break
+			}
+			key := c.keys.lease(n.Name, n.Plan.Subnets(r.Slot))
+			conditions = append(conditions, unchanged(key, t.modified(key)))
+		}
+	}
+	return conditions, ops, nil
+}
+
+// hindered returns ErrHeld if a live host other than the reservation's has the slot.
+func (c *connection) hindered(
+	t *tree, n registry.Network, r registry.Reservation, leases map[uint64]registry.Lease,
+) error {
+	if l, ok := leases[r.Slot]; ok {
+		return r.Hindered(l)
+	}
+	if bad := t.records[c.keys.lease(n.Name, n.Plan.Subnets(r.Slot))]; bad != nil {
+		return registry.HinderedUnread(bad.key, sessionOf(t, c.keys, n.Name, bad))
+	}
+	return nil
+}
+
+// AddReservation implements registry.Reservations.
+func (c *Client) AddReservation(ctx context.Context, n registry.Network, r registry.Reservation, force bool) error {
+	r, err := registry.CheckNewReservation(n, r)
+	if err != nil {
+		return wrap(err, "reserve in network %s", n.Name)
+	}
+	err = retryRefused(ctx, func() error {
+		t, err := c.own.mirror.refresh(ctx)
+		if err != nil {
+			return err
+		}
+		conditions, ops, err := c.own.reserve(t, n, []registry.Reservation{r}, force)
+		if err != nil || len(ops) == 0 {
+			return err
+		}
+		_, err = c.own.transact(ctx, conditions, ops...)
+		return err
+	})
+	return wrap(err, "reserve %s in network %s", r.Subnet, n.Name)
+}
+
+// RemoveReservation implements registry.Reservations.
+func (c *Client) RemoveReservation(ctx context.Context, network string, subnet netip.Prefix) error {
+	first, err := c.own.firstSubnet(ctx, network, subnet)
+	if err == nil {
+		key := c.own.keys.reservation(network, first)
+		err = c.own.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+			resp, err := api.Delete(ctx, key)
+			if err == nil && resp.Deleted == 0 {
+				err = registry.ErrReservationNotFound
+			}
+			return err
+		})
+	}
+	return wrap(err, "remove reservation %s in network %s", subnet, network)
+}
+
+// firstSubnet returns the first subnet of the slot that covers subnet, or subnet itself if the network does not tell.
+func (c *connection) firstSubnet(ctx context.Context, network string, subnet netip.Prefix) (netip.Prefix, error) {
+	r, err := c.get(ctx, c.keys.definition(network))
+	if err != nil {
+		return subnet, err
+	}
+	return c.subnetsOf(network, r, subnet)[0], nil
+}
+
+// subnetsOf returns the subnets of the slot that covers subnet in the network that r defines, or subnet itself if r does
+// not tell.
+func (c *connection) subnetsOf(network string, r *record, subnet netip.Prefix) []netip.Prefix {
+	n, err := parseNetwork(network, r)
+	if err != nil {
+		return []netip.Prefix{subnet}
+	}
+	slot, err := n.Plan.Slot(subnet)
+	if err != nil {
+		return []netip.Prefix{subnet}
+	}
+	return n.Plan.Subnets(slot)
+}
+
+// Reservations implements registry.Reservations.
+func (c *Client) Reservations(ctx context.Context, n registry.Network) (registry.ReservationSet, error) {
+	set, _, err := c.WatchReservations(ctx, n, 0)
+	if err != nil {
+		return registry.ReservationSet{}, wrap(errors.Unwrap(err), "reservations of network %s", n.Name)
+	}
+	return set, nil
+}
+
+// WatchReservations implements registry.Reservations.
+func (c *Client) WatchReservations(ctx context.Context, n registry.Network, after uint64) (
+	registry.ReservationSet, uint64, error) {
+	var set registry.ReservationSet
+	var index uint64
+	prefix := c.own.keys.reservations(n.Name)
+	err := c.own.mirror.await(ctx, after == 0, func(t *tree) (bool, time.Time) {
+		index = c.own.views.index(prefix, t.below(prefix)...)
+		if index == after {
+			return false, time.Time{}
+		}
+		set, _ = c.own.reservations(t, n)
+		return true, time.Time{}
+	})
+	if err != nil {
+		return registry.ReservationSet{}, 0, wrap(err, "watch reservations of network %s", n.Name)
+	}
+	return set, index, nil
+}
+
+// reservations returns the reservations of n, and the slots of unusable records.
+func (c *connection) reservations(t *tree, n registry.Network) (set registry.ReservationSet, bad []registry.BadSlot) {
+	prefix := c.keys.reservations(n.Name)
+	for _, record := range t.below(prefix) {
+		name := record.key[len(prefix):]
+		r, err := registry.ParseReservation(n, name, record.value)
+		if err != nil {
+			set.Bad = append(set.Bad, registry.BadRecord{Key: record.key, Reason: err.Error()})
+			if p, err := registry.ParseSubnetKey(name); err == nil {
+				bad = append(bad, registry.BadSlot{Prefix: p})
+			}
+			continue
+		}
+		r.ModifyIndex = record.modified
+		set.Reservations = append(set.Reservations, r)
+	}
+	slices.SortFunc(set.Reservations, registry.Reservation.Compare)
+	return set, bad
+}
+
+// readLeases returns the stored leases of n, and the slots that unusable records cover.
+func (c *connection) readLeases(t *tree, n registry.Network) (leases []*known, bad []registry.BadSlot) {
+	view := &leaseView{network: n.Name}
+	prefix := c.keys.leases(n.Name)
+	for _, r := range t.below(prefix) {
+		k := view.parse(t, c.keys, n, r, true)
+		if k.err == nil {
+			leases = append(leases, k)
+			continue
+		}
+		subnets, err := flannel.ParseSubnetKey(r.key[len(prefix):])
+		if err != nil {
+			continue
+		}
+		for _, p := range subnets {
+			bad = append(bad, registry.BadSlot{Prefix: p, Session: k.session, ModifyIndex: r.modified})
+		}
+	}
+	return leases, bad
+}

@@ -1,0 +1,141 @@
+package etcd
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// record is one key as of the revision of its tree.
+type record struct {
+	key      string
+	value    []byte
+	lease    clientv3.LeaseID // the etcd lease that the key is attached to, 0 for none
+	created  uint64
+	modified uint64
+}
+
+func newRecord(kv *mvccpb.KeyValue) *record {
+	return &record{
+		key:      string(kv.Key),
+		value:    kv.Value,
+		lease:    clientv3.LeaseID(kv.Lease),
+		created:  uint64(kv.CreateRevision),
+		modified: uint64(kv.ModRevision),
+	}
+}
+
+// tree is all keys below the prefix as of one revision of one cluster. It is immutable: a change makes another tree.
+//
+// Every answer of etcd is complete and current, or an error. What remains uncertain is whether etcd itself still knows
+// what it was told. A tree counts as set back when it has another cluster id than the tree before, a lower revision, or
+// an older version of a record: a snapshot was restored. A restored store may also have continued beyond the revision
+// that is known here, so a record counts as deleted only if its deletion was seen.
+type tree struct {
+	cluster  uint64
+	revision uint64
+	records  map[string]*record
+	setBack  uint64 // how often the store was found to be set back, including this time
+	// vanished are the keys that were there when the records were read before, and whose deletion was not seen (yet).
+	vanished map[string]time.Time
+}
+
+// hasJustLost reports whether records have vanished so recently that the reason may become known at any moment.
+func (t *tree) hasJustLost() bool {
+	for _, at := range t.vanished {
+		if time.Since(at) < explainTime {
+			return true
+		}
+	}
+	return false
+}
+
+// below returns the records whose keys begin with prefix, sorted by key.
+func (t *tree) below(prefix string) []*record {
+	var out []*record
+	for key, r := range t.records {
+		if strings.HasPrefix(key, prefix) {
+			out = append(out, r)
+		}
+	}
+	slices.SortFunc(out, func(a, b *record) int { return strings.Compare(a.key, b.key) })
+	return out
+}
+
+// modified returns the version of a key, 0 if it does not exist.
+func (t *tree) modified(key string) uint64 {
+	if r := t.records[key]; r != nil {
+		return r.modified
+	}
+	return 0
+}
+
+// maxVanished is how long the key of a record that vanished is remembered: longer than any client keeps the record.
+const maxVanished = 48 * time.Hour
+
+// continueFrom compares a tree that was just read with the one before, nil for none. Records that are the same share
+// their memory.
+func (t *tree) continueFrom(before *tree) {
+	if before == nil {
+		return
+	}
+	t.vanished = maps.Clone(before.vanished)
+	for key, at := range t.vanished {
+		if t.records[key] != nil || time.Since(at) > maxVanished {
+			delete(t.vanished, key)
+		}
+	}
+	isSetBack := t.cluster != before.cluster || t.revision < before.revision
+	for key, r := range before.records {
+		now := t.records[key]
+		if now == nil {
+			if t.vanished == nil {
+				t.vanished = map[string]time.Time{}
+			}
+			t.vanished[key] = time.Now()
+			continue
+		}
+		isSetBack = isSetBack || now.modified < r.modified
+		if now.modified == r.modified && now.created == r.created && now.lease == r.lease && bytes.Equal(now.value, r.value) {
+			t.records[key] = r
+		}
+	}
+	t.setBack = before.setBack
+	if isSetBack {
+		t.setBack++
+	}
+}
+
+// apply returns the tree after changes, or t itself if they are in it already.
+func (t *tree) apply(events []*clientv3.Event) *tree {
+	next := t
+	for _, e := range events {
+		revision, key := uint64(e.Kv.ModRevision), string(e.Kv.Key)
+		_, vanished := t.vanished[key]
+		explains := vanished && e.Type == mvccpb.DELETE
+		if revision <= t.revision && !explains {
+			continue
+		}
+		if next == t {
+			clone := *t
+			clone.records, clone.vanished = maps.Clone(t.records), maps.Clone(t.vanished)
+			next = &clone
+		}
+		delete(next.vanished, key)
+		if revision <= t.revision {
+			continue
+		}
+		next.revision = max(next.revision, revision)
+		if e.Type == mvccpb.DELETE {
+			delete(next.records, key)
+		} else {
+			next.records[key] = newRecord(e.Kv)
+		}
+	}
+	return next
+}

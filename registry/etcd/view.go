@@ -1,0 +1,315 @@
+package etcd
+
+import (
+	"cmp"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/flannel"
+)
+
+// views are the views of all networks under one user.
+type views struct {
+	mu        sync.Mutex
+	byNetwork map[string]*leaseView
+	lists     map[string]*version // of networks and reservations, by what is listed
+}
+
+func (v *views) leases(network string) *leaseView {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	view, ok := v.byNetwork[network]
+	if !ok {
+		view = &leaseView{network: network}
+		if v.byNetwork == nil {
+			v.byNetwork = map[string]*leaseView{}
+		}
+		v.byNetwork[network] = view
+	}
+	return view
+}
+
+func (v *views) forget(network string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.byNetwork, network)
+}
+
+// index returns the index of a list of records.
+func (v *views) index(list string, records ...*record) uint64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now, ok := v.lists[list]
+	if !ok {
+		now = &version{}
+		if v.lists == nil {
+			v.lists = map[string]*version{}
+		}
+		v.lists[list] = now
+	}
+	var s signature
+	for _, r := range records {
+		s.add(r.key, r.modified, "")
+	}
+	return now.update(s)
+}
+
+// version is the index that callers get for something, never reused for other content, whatever a restore does to the
+// store's revision.
+type version struct {
+	index   uint64
+	content uint64
+}
+
+func (v *version) update(s signature) uint64 {
+	if content := s.sum(); v.index == 0 || content != v.content {
+		v.index, v.content = max(s.latest, v.index+1), content
+	}
+	return v.index
+}
+
+// signature tells two contents apart.
+type signature struct {
+	hash   maphash.Hash
+	latest uint64 // the revision of the last change
+}
+
+var seed = maphash.MakeSeed()
+
+func (s *signature) add(key string, modified uint64, state string) {
+	if s.latest == 0 {
+		s.hash.SetSeed(seed)
+	}
+	s.latest = max(s.latest, modified)
+	fmt.Fprintf(&s.hash, "%q %d %s\n", key, modified, state)
+}
+
+func (s *signature) sum() uint64 {
+	if s.latest == 0 {
+		return 0
+	}
+	return s.hash.Sum64()
+}
+
+// leaseView is what a client believes the leases of one network to be. A record that is missing is given up only when
+// the store has neither been set back nor emptied since it was seen.
+type leaseView struct {
+	network string
+
+	mu       sync.Mutex
+	plan     registry.Plan
+	marker   uint64 // the revision at which the marker was created, 0 for none
+	restored uint64 // the tree's setBack
+	setBack  uint64 // how often the network was lost or set back
+	known    map[string]*known
+	version  version
+	failed   bool // the last call of WatchLeases returned an error
+}
+
+// known is a record as it is, or as it was when the store lost it.
+type known struct {
+	record  *record
+	session string // "" for none
+	lease   registry.Lease
+	foreign bool // it belongs to a host that runs flannel
+	err     error
+	until   time.Time // the record is missing, and given up then; zero for a stored one
+}
+
+func (k *known) missing() bool { return !k.until.IsZero() }
+
+// ended notes how a call of WatchLeases ended.
+func (v *leaseView) ended(err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.failed = err != nil
+}
+
+func (v *leaseView) hasFailed() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.failed
+}
+
+// leases returns what to believe of the network's leases when t is what the store says, the index of that, and when the
+// first missing record will be given up. The error is an ErrUncertain if the store does not say what became of them.
+func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time.Duration) (
+	set registry.LeaseSet, index uint64, again time.Time, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err := v.update(t, keys, n, settle); err != nil {
+		return set, 0, again, err
+	}
+	set.SetBack = v.setBack
+	written := map[string]uint64{} // by node id, when the host last wrote a stored record
+	for _, k := range v.known {
+		if k.err == nil && !k.missing() {
+			written[k.lease.NodeID] = max(written[k.lease.NodeID], k.lease.ModifyIndex)
+		}
+	}
+	last := map[string]*known{} // by node id, the latest missing record of each host that has written no other since
+	for _, k := range v.known {
+		switch {
+		case k.missing():
+			if again.IsZero() || k.until.Before(again) {
+				again = k.until
+			}
+			since, elsewhere := written[k.lease.NodeID]
+			if other := last[k.lease.NodeID]; k.err == nil && (!elsewhere || since < k.lease.ModifyIndex) &&
+				(other == nil || isLater(k, other)) {
+				last[k.lease.NodeID] = k
+			}
+		case k.err != nil:
+			set.Bad = append(set.Bad, registry.BadRecord{Key: k.record.key, Reason: k.err.Error()})
+		default:
+			set.Leases = append(set.Leases, k.lease)
+		}
+	}
+	for _, k := range last {
+		l := k.lease
+		l.Missing = true
+		set.Leases = append(set.Leases, l)
+	}
+	slices.SortFunc(set.Leases, func(a, b registry.Lease) int {
+		return cmp.Or(cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.ModifyIndex, b.ModifyIndex))
+	})
+	slices.SortFunc(set.Bad, func(a, b registry.BadRecord) int { return cmp.Compare(a.Key, b.Key) })
+	var s signature
+	s.add(keys.marker(v.network), t.modified(keys.marker(v.network)), "")
+	for _, l := range set.Leases {
+		s.add(l.Subnet().String(), l.ModifyIndex, fmt.Sprint(l.Held(), l.Missing))
+	}
+	for _, b := range set.Bad {
+		s.add(b.Key, t.modified(b.Key), b.Reason)
+	}
+	return set, v.version.update(s), again, nil
+}
+
+// isLater reports whether a, of two missing records of one host, is the later one.
+func isLater(a, b *known) bool {
+	if a.lease.Held() != b.lease.Held() {
+		return a.lease.Held()
+	}
+	return a.record.modified > b.record.modified
+}
+
+// update makes t the last known state.
+func (v *leaseView) update(t *tree, keys layout, n registry.Network, settle time.Duration) error {
+	prefix := keys.leases(v.network)
+	now := map[string]*record{}
+	for _, r := range t.below(prefix) {
+		now[r.key] = r
+	}
+	lost := 0 // known records that are neither stored nor known to be missing
+	for key, k := range v.known {
+		if now[key] == nil && !k.missing() {
+			lost++
+		}
+	}
+	marker := uint64(0)
+	if r := t.records[keys.marker(v.network)]; r != nil {
+		marker = r.created
+	} else if len(now) == 0 || lost > 0 || v.known == nil {
+		return fmt.Errorf("%w: %s is missing: the store was emptied or restored",
+			registry.ErrUncertain, keys.marker(v.network))
+	}
+	recreated := v.known != nil && v.marker != 0 && marker != v.marker
+	restored := v.known != nil && t.setBack != v.restored
+	if recreated || restored {
+		v.setBack++
+	}
+	samePlan := slices.Equal(v.plan, n.Plan)
+	next := make(map[string]*known, len(now))
+	for key, k := range v.known {
+		stored := now[key]
+		older := stored != nil && restored && !recreated && stored.modified < k.record.modified
+		switch {
+		case stored != nil && !older, k.missing() && time.Now().After(k.until):
+			continue
+		case k.missing():
+		case recreated, restored, stored == nil && hasVanished(t, key):
+			copied := *k
+			copied.until = time.Now().Add(settle)
+			k = &copied
+		default:
+			continue // it was deleted
+		}
+		if recreated { // indexes of the lost tree cannot be compared with those of this one
+			copied := *k
+			copied.lease.ModifyIndex = 0
+			k = &copied
+		}
+		next[key] = k
+	}
+	for key, r := range now {
+		if next[key] != nil {
+			continue // an older version, from the time of the snapshot
+		}
+		next[key] = v.parse(t, keys, n, r, samePlan)
+	}
+	v.known, v.marker, v.restored, v.plan = next, marker, t.setBack, n.Plan
+	return nil
+}
+
+func hasVanished(t *tree, key string) bool {
+	_, ok := t.vanished[key]
+	return ok
+}
+
+// parse returns a stored record, parsed once.
+func (v *leaseView) parse(t *tree, keys layout, n registry.Network, r *record, samePlan bool) *known {
+	k := &known{record: r}
+	if old := v.known[r.key]; old != nil && old.record == r && samePlan {
+		*k = *old
+		k.until = time.Time{}
+	} else {
+		k.lease, k.foreign, k.err = flannel.ParseLease(n, r.key[len(keys.leases(n.Name)):], r.value)
+	}
+	k.session = sessionOf(t, keys, n.Name, r)
+	if k.foreign {
+		k.session = flannelSession(r)
+	}
+	k.lease = stored(k.lease, r, k.session)
+	return k
+}
+
+// stored returns a lease with what the store says about its record.
+func stored(l registry.Lease, r *record, session string) registry.Lease {
+	l.Session, l.CreateIndex, l.ModifyIndex = session, r.created, r.modified
+	return l
+}
+
+// sessionOf returns the session that holds a record, "" for none.
+func sessionOf(t *tree, keys layout, network string, r *record) string {
+	if r.lease == 0 {
+		return ""
+	}
+	alive := t.records[keys.session(network, r.lease)]
+	if alive == nil || alive.lease == 0 {
+		return ""
+	}
+	return session{alive.lease, r.lease}.String()
+}
+
+// flannelSession returns the session of a host that runs flannel. Its lease is held for as long as there is a record,
+// which the store removes when the host has not renewed it for a day.
+func flannelSession(r *record) string { return fmt.Sprintf("flannel-%x", int64(r.lease)) }
+
+// unconfirmed returns the known leases that t does not have, although they are not known to have been deleted: their
+// hosts may be about to write them again.
+func (v *leaseView) unconfirmed(t *tree, keys layout) (out []registry.Lease) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	marker := t.records[keys.marker(v.network)]
+	changed := marker == nil || marker.created != v.marker || t.setBack != v.restored
+	for key, k := range v.known {
+		if t.records[key] == nil && k.err == nil && (k.missing() || changed || hasVanished(t, key)) {
+			out = append(out, k.lease)
+		}
+	}
+	return out
+}
