@@ -17,7 +17,11 @@ import (
 // that blocks when ctx ends.
 func CheckFiles(ctx context.Context, c config.Config) map[string]error {
 	wrong := map[string]error{}
-	for block, t := range map[string]config.TLS{"consul.tls.": c.Consul.TLS, "http.tls.": c.HTTP.TLS} {
+	for block, t := range map[string]config.TLS{
+		"consul.tls.": c.Consul.TLS,
+		"etcd.tls.":   c.Etcd.TLS,
+		"http.tls.":   c.HTTP.TLS,
+	} {
 		_, _, errs := t.Read(ctx)
 		for option, err := range errs {
 			wrong[block+option] = err
@@ -33,6 +37,10 @@ func CheckFiles(ctx context.Context, c config.Config) map[string]error {
 		}
 	}
 	check("consul.token_file", c.Consul.TokenFile, func(path string) error { return checkTokenFile(ctx, path) })
+	check("etcd.password_file", c.Etcd.PasswordFile, func(string) error {
+		_, err := c.Etcd.ReadPassword(ctx)
+		return err
+	})
 	check("data_dir", c.DataDir, wantType(fs.ModeDir, "a directory"))
 	check("log_file", c.Log.File, wantType(0, "a regular file"))
 	if socket, ok := strings.CutPrefix(c.HTTP.Address, "unix://"); ok {

@@ -51,6 +51,14 @@ func TestCheckFiles(t *testing.T) {
 		}, map[string]string{"consul.tls.ca_file": "no certificate", "http.tls.ca_file": "not a regular file", "consul.token_file": "not a regular file",
 			"data_dir": "is not a directory", "log_file": "is not a regular file", "network.n.subnet_file": "is not a regular file", "http.address": "is not a socket"}},
 		{"no token", func(c *config.Config) { c.Consul.TokenFile = write("token", []byte(" \n")) }, map[string]string{"consul.token_file": "it is empty"}},
+		{"etcd", func(c *config.Config) {
+			c.Etcd.TLS, c.Etcd.PasswordFile = pair, write("password", []byte(" with spaces \n"))
+		}, nil},
+		{"no password", func(c *config.Config) { c.Etcd.PasswordFile = write("no-password", []byte("\n")) },
+			map[string]string{"etcd.password_file": "no password in it"}},
+		{"files of etcd that cannot be used", func(c *config.Config) {
+			c.Etcd.TLS, c.Etcd.PasswordFile = mixed, write("two-passwords", []byte("one\ntwo\n"))
+		}, map[string]string{"etcd.tls.key_file": "does not go with", "etcd.password_file": "more than one line"}},
 		{"two tokens", func(c *config.Config) { c.Consul.TokenFile = write("token", []byte("a b")) }, map[string]string{"consul.token_file": "more in it"}},
 	} {
 		c := config.Defaults()

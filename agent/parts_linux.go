@@ -41,7 +41,8 @@ func Backends() map[string]backend.Type {
 // registries returns the functions that open each kind of store, for example "consul".
 func registries() map[string]func(config.Config, hclog.Logger, func(string)) (registry.Registry, error) {
 	return map[string]func(config.Config, hclog.Logger, func(string)) (registry.Registry, error){
-		"consul": openConsul,
+		config.StoreConsul: openConsul,
+		config.StoreEtcd:   openEtcd,
 		inMemory: func(config.Config, hclog.Logger, func(string)) (registry.Registry, error) {
 			return memory.New().Client(), nil
 		},
@@ -51,14 +52,28 @@ func registries() map[string]func(config.Config, hclog.Logger, func(string)) (re
 // OpenRegistry opens the store of a configuration, and returns the name that `leno status` shows for it. It calls hide
 // with secrets that must not be logged; hide may be nil.
 func OpenRegistry(c config.Config, log hclog.Logger, hide func(secret string)) (registry.Registry, string, error) {
-	kind, name := "consul", "consul"
-	if c.Dev {
-		kind, name = inMemory, inMemory
-	} else if c.Consul.Address != "" {
-		name = "consul at " + c.Consul.Address
+	reg, err := registries()[c.Store()](c, log, hide)
+	return reg, registryName(c), err
+}
+
+// registryName returns the name of a store for status, for example "consul at 127.0.0.1:8500".
+func registryName(c config.Config) string {
+	kind := c.Store()
+	switch {
+	case kind == config.StoreConsul && c.Consul.Address != "":
+		return kind + " at " + c.Consul.Address
+	case kind == config.StoreEtcd:
+		var servers []string
+		for _, endpoint := range c.Etcd.Endpoints {
+			_, server, found := strings.Cut(endpoint, "://")
+			if !found {
+				server = endpoint
+			}
+			servers = append(servers, server)
+		}
+		return kind + " at " + strings.Join(servers, ", ")
 	}
-	reg, err := registries()[kind](c, log, hide)
-	return reg, name, err
+	return kind
 }
 
 // The Consul client has these optional abilities of a store.
@@ -84,6 +99,10 @@ func openConsul(c config.Config, log hclog.Logger, hide func(secret string)) (re
 		return nil, fmt.Errorf("consul: %w", err)
 	}
 	return reg, nil
+}
+
+func openEtcd(config.Config, hclog.Logger, func(secret string)) (registry.Registry, error) {
+	return nil, errors.New("etcd: not built in yet")
 }
 
 // readable returns an error if one of the files cannot be read in time. The Consul client reads them without a time

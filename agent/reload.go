@@ -184,7 +184,7 @@ type preparation func(ctx context.Context, now config.Config) (prepared, error)
 // preparations returns the preparation of every part that may refuse a new value. When ctx ends, each gives up
 // on a file that blocks.
 func (a *Agent) preparations() []preparation {
-	return []preparation{a.prepareLog, a.prepareToken, a.prepareCertificates}
+	return []preparation{a.prepareLog, a.prepareToken, a.prepareUser, a.prepareCertificates}
 }
 
 // prepare runs all preparations and returns the function that applies them. If one of them fails, nothing is changed.
@@ -245,6 +245,27 @@ func (a *Agent) prepareToken(ctx context.Context, now config.Config) (prepared, 
 		take()
 		store.SetSettle(peers.SettleTime(now.Lease))
 	}}, nil
+}
+
+// users is implemented by a store whose user and password can be replaced while it is in use.
+type users interface {
+	// PrepareUser checks whether a user and a password can be used, and returns the function that applies them. "" as
+	// the name means no authentication.
+	PrepareUser(ctx context.Context, name, password string) (take func(), err error)
+}
+
+// prepareUser reads the password file again, even if its path is unchanged.
+func (a *Agent) prepareUser(ctx context.Context, now config.Config) (prepared, error) {
+	store, ok := a.env.Store.Registry.(users)
+	if !ok {
+		return prepared{}, nil
+	}
+	password, err := now.Etcd.ReadPassword(ctx)
+	if err != nil {
+		return prepared{}, fmt.Errorf("etcd.password_file: %w", err)
+	}
+	take, err := store.PrepareUser(ctx, now.Etcd.Username, password)
+	return prepared{take: take}, err
 }
 
 // prepareCertificates reads the files of the API's certificates again. The result takes them over.

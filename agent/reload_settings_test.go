@@ -84,6 +84,11 @@ func settingCases() map[string]settingCase {
 	logged := func(change func(a *host, l *config.Log), seen func(a *host, c config.Config) error) settingCase {
 		return settingCase{func(a *host, c *config.Config) { change(a, &c.Log) }, seen}
 	}
+	user := func(want string, change func(e *config.Etcd)) settingCase {
+		return settingCase{func(_ *host, c *config.Config) { change(&c.Etcd) }, func(a *host, _ config.Config) error {
+			return expect(slices.Equal(a.registry.Users(), []string{want}), "users %q", a.registry.Users())
+		}}
+	}
 	return map[string]settingCase{
 		"node_name":         restart(func(c *config.Config) { c.NodeName = "x" }),
 		"data_dir":          restart(func(c *config.Config) { c.DataDir = "/x" }),
@@ -123,6 +128,22 @@ func settingCases() map[string]settingCase {
 		"consul.service": {func(_ *host, c *config.Config) { c.Consul.Service = "weave" }, func(a *host, _ config.Config) error {
 			s, _ := a.catalog.(*serviceStore).last()
 			return expect(s.Name == "weave" && s.ID == "weave-a", "registered is %+v", s)
+		}},
+
+		"etcd.endpoints":       restart(func(c *config.Config) { c.Etcd.Endpoints = []string{"http://x:1"} }),
+		"etcd.prefix":          restart(func(c *config.Config) { c.Etcd.Prefix = "/x" }),
+		"etcd.network":         restart(func(c *config.Config) { c.Etcd.Network = "x" }),
+		"etcd.tls.ca_file":     restart(func(c *config.Config) { c.Etcd.TLS.CAFile = "/x" }),
+		"etcd.tls.cert_file":   restart(func(c *config.Config) { c.Etcd.TLS.CertFile = "/x" }),
+		"etcd.tls.key_file":    restart(func(c *config.Config) { c.Etcd.TLS.KeyFile = "/x" }),
+		"etcd.tls.server_name": restart(func(c *config.Config) { c.Etcd.TLS.ServerName = "x" }),
+		"etcd.username":        user("leno:", func(e *config.Etcd) { e.Username = "leno" }),
+		"etcd.password":        user("leno:x", func(e *config.Etcd) { e.Username, e.Password = "leno", "x" }),
+		"etcd.password_file": {func(a *host, c *config.Config) {
+			c.Etcd.Username, c.Etcd.PasswordFile = "leno", filepath.Join(a.t.TempDir(), "password")
+			must(a.t, os.WriteFile(c.Etcd.PasswordFile, []byte("from a file\n"), 0o600))
+		}, func(a *host, _ config.Config) error {
+			return expect(slices.Equal(a.registry.Users(), []string{"leno:from a file"}), "users %q", a.registry.Users())
 		}},
 
 		"log_level": logged(func(_ *host, l *config.Log) { l.Level = "ERROR" }, func(a *host, _ config.Config) error {

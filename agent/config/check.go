@@ -20,10 +20,12 @@ const (
 // check checks values that depend on each other, once all files are read. It reports an error at the attribute of
 // those involved that was set last.
 func (l *loader) check() {
+	l.checkStore()
 	l.checkLease()
 	l.checkFirewall()
 	l.checkTokens()
 	l.checkTLS("consul", &l.cfg.Consul.TLS, false)
+	l.checkEtcd()
 	l.checkTLS("http", &l.cfg.HTTP.TLS, true)
 }
 
@@ -31,7 +33,11 @@ func (l *loader) checkLease() {
 	c := &l.cfg.Lease
 	ttl, margin, hold := l.by[&c.TTL], l.by[&c.RenewMargin], l.by[&c.Hold]
 	if ttl != nil && (c.TTL < minTTL || c.TTL > maxTTL) {
-		l.at(ttl, "%s is outside 10s to 24h, the range Consul takes for a session", short(c.TTL))
+		if l.cfg.Store() == StoreEtcd {
+			l.at(ttl, "%s is outside 10s to 24h", short(c.TTL))
+		} else {
+			l.at(ttl, "%s is outside 10s to 24h, the range Consul takes for a session", short(c.TTL))
+		}
 		return
 	}
 	switch {
@@ -49,8 +55,9 @@ func (l *loader) checkLease() {
 	case hold == nil:
 		c.Hold = max(c.Hold, 2*c.TTL)
 	case c.Hold < 2*c.TTL:
-		l.at(hold, "%s must be at least twice the ttl of %s: Consul may let a session live on for that long after its last renewal, "+
-			"and a host that only missed renewals would find its subnet given away", short(c.Hold), short(c.TTL))
+		l.at(hold, "%s must be at least twice the ttl of %s: %s may let a session live on for that long after its last "+
+			"renewal, and a host that only missed renewals would find its subnet given away",
+			short(c.Hold), short(c.TTL), l.cfg.StoreName())
 	}
 }
 
@@ -91,6 +98,73 @@ func (l *loader) checkTokens() {
 		return
 	}
 	l.at(file, "token is set too, at %s: give one of them", place(token.Range))
+}
+
+// checkStore reports blocks of two stores: the agent uses one.
+func (l *loader) checkStore() {
+	if l.consul == nil || l.etcd == nil {
+		return
+	}
+	other := "The consul block at " + place(*l.consul)
+	if l.consul.Filename == overridesName {
+		other = "A flag or an environment variable"
+	}
+	l.report(*l.etcd, "Two stores", "%s makes Consul the store, the etcd block at %s makes it etcd: remove one of them",
+		other, place(*l.etcd))
+}
+
+func (l *loader) checkEtcd() {
+	if l.etcd == nil {
+		return
+	}
+	c := &l.cfg.Etcd
+	l.checkTLS("etcd", &c.TLS, false)
+	l.checkEndpoints(c)
+	user, password, file := l.by[&c.Username], l.by[&c.Password], l.by[&c.PasswordFile]
+	switch {
+	case c.Password != "" && c.PasswordFile != "":
+		l.at(file, "password is set too, at %s: give one of them", place(password.Range))
+	case c.Username != "" && c.Password == "" && c.PasswordFile == "":
+		l.at(user, "the etcd block needs password_file or password too")
+	case c.Username == "" && c.Password != "":
+		l.at(password, "the etcd block needs username too")
+	case c.Username == "" && c.PasswordFile != "":
+		l.at(file, "the etcd block needs username too")
+	}
+}
+
+// checkEndpoints requires that all endpoints use TLS or none, because a client has one kind of connection, and that a
+// tls block is used.
+func (l *loader) checkEndpoints(c *Etcd) {
+	if l.endpointsRefused {
+		return
+	}
+	a := l.by[&c.Endpoints]
+	hasTLS := c.TLS != TLS{}
+	first := ""
+	for _, endpoint := range c.Endpoints {
+		scheme, _, ok := strings.Cut(endpoint, "://")
+		switch {
+		case !ok && hasTLS:
+			scheme = "https"
+		case !ok:
+			scheme = "http"
+		}
+		switch {
+		case scheme == "http" && hasTLS && a == nil:
+			l.report(*l.etcd, "Invalid etcd block", "It has a tls block, but the default of endpoints is %s, "+
+				"which uses no TLS: set endpoints", endpoint)
+			return
+		case scheme == "http" && hasTLS:
+			l.at(a, "%s uses no TLS, but the etcd block has a tls block: write https:// or remove the tls block", endpoint)
+			return
+		case first != "" && scheme != first:
+			l.at(a, "%s and %s differ in whether they use TLS: all endpoints must use it, or none",
+				c.Endpoints[0], endpoint)
+			return
+		}
+		first = scheme
+	}
 }
 
 // checkTLS requires certificate and key together, and requires both for a listener with a ca_file.

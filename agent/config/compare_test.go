@@ -100,6 +100,13 @@ func TestCompare(t *testing.T) {
 		{"list", func(c *Config) { c.AllowedNetworks = []string{"a", "b"} }, []string{`allowed_networks: ["*"] -> ["a", "b"]`}},
 		{"inner block", func(c *Config) { c.Consul.TLS.CAFile = "/ca" }, []string{`consul.tls.ca_file: "" -> "/ca", restart`}},
 		{"a secret", func(c *Config) { c.Consul.Token = "hush" }, []string{`consul.token: not set -> set`}},
+		{"another store", func(c *Config) {
+			c.Consul, c.Etcd = Consul{}, Etcd{Endpoints: []string{"http://a:1"}, Network: "n"}
+		},
+			[]string{`consul.kv_prefix: "leno" -> "", restart`, `consul.service: "leno" -> ""`,
+				`etcd.endpoints: [] -> ["http://a:1"], restart`, `etcd.network: "" -> "n", restart`}},
+		{"a user of etcd", func(c *Config) { c.Etcd.Username, c.Etcd.Password = "leno", "hush" },
+			[]string{`etcd.username: "" -> "leno"`, `etcd.password: not set -> set`}},
 		{"several", func(c *Config) { c.Consul.Address, c.DataDir = "consul:1", "/d" },
 			[]string{`data_dir: "/var/lib/leno" -> "/d", restart`, `consul.address: "" -> "consul:1", restart`}},
 		{"network comes", func(c *Config) { c.Networks = append(c.Networks, Network{Name: "red"}) }, []string{`network.red: not defined -> defined`}},

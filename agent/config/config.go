@@ -17,7 +17,8 @@ type Config struct {
 	NodeName    string    `option:"node_name,restart"` // "" until the agent has asked Consul or the host
 	DataDir     string    `option:"data_dir,restart"`
 	Log         Log       `option:""`
-	Consul      Consul    `option:"consul"`
+	Consul      Consul    `option:"consul"` // zero if the store is etcd
+	Etcd        Etcd      `option:"etcd"`   // zero if the store is Consul
 	Lease       Lease     `option:"lease"`
 	Underlay    Underlay  `option:"underlay"`
 	Firewall    Firewall  `option:"firewall"`
@@ -59,6 +60,21 @@ type Consul struct {
 	Namespace  string `option:"namespace,restart"`
 	Partition  string `option:"partition,restart"`
 	TLS        TLS    `option:"tls,restart"`
+}
+
+// Etcd configures how to reach etcd and where flannel's records are in it.
+type Etcd struct {
+	// Endpoints are the servers, each as host:port, http://host:port or https://host:port. The default is
+	// http://127.0.0.1:2379. An endpoint without a scheme uses TLS if TLS is set. Either all of them use TLS or none.
+	Endpoints []string `option:"endpoints,restart"`
+
+	Prefix  string `option:"prefix,restart"`  // of flannel's keys; begins with a slash and does not end with one
+	Network string `option:"network,restart"` // the network that is stored in flannel's own keys below Prefix
+
+	Username     string `option:"username"` // "" for no authentication; comes with Password or PasswordFile
+	Password     string `option:"password,secret"`
+	PasswordFile string `option:"password_file"`
+	TLS          TLS    `option:"tls,restart"`
 }
 
 // TLS is a client's or listener's certificate set; empty fields are unset.

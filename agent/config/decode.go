@@ -21,6 +21,7 @@ func (l *loader) read(f *fileShape) {
 	l.texts(f.AllowedNetworks, &c.AllowedNetworks, checkPattern)
 
 	l.readConsul(f.Consul)
+	l.readEtcd(f.Etcd)
 	l.readLease(f.Lease)
 	l.readUnderlay(f.Underlay)
 	l.readFirewall(f.Firewall)
@@ -35,6 +36,9 @@ func (l *loader) readConsul(s *consulShape) {
 	if s == nil {
 		return
 	}
+	if l.consul == nil {
+		l.consul = &s.Place
+	}
 	c := &l.cfg.Consul
 	l.text(s.Address, &c.Address, optional(checkConsulAddress))
 	l.text(s.Token, &c.Token, checkToken)
@@ -44,12 +48,42 @@ func (l *loader) readConsul(s *consulShape) {
 	l.text(s.Datacenter, &c.Datacenter)
 	l.text(s.Namespace, &c.Namespace)
 	l.text(s.Partition, &c.Partition)
-	if t := s.TLS; t != nil {
-		l.text(t.CAFile, &c.TLS.CAFile)
-		l.text(t.CertFile, &c.TLS.CertFile)
-		l.text(t.KeyFile, &c.TLS.KeyFile)
-		l.text(t.ServerName, &c.TLS.ServerName)
+	l.readClientTLS(s.TLS, &c.TLS)
+}
+
+// readEtcd reads a block that makes etcd the store, even if it is empty.
+func (l *loader) readEtcd(s *etcdShape) {
+	if s == nil {
+		return
 	}
+	c := &l.cfg.Etcd
+	if l.etcd == nil {
+		l.etcd = &s.Place
+		*c = defaultEtcd()
+	}
+	before := len(l.diags)
+	l.texts(s.Endpoints, &c.Endpoints, checkEndpoint)
+	l.endpointsRefused = l.endpointsRefused || len(l.diags) > before
+	if len(c.Endpoints) == 0 {
+		l.at(s.Endpoints, "the list is empty: name at least one server, such as \"https://10.0.0.1:2379\"")
+		c.Endpoints = defaultEtcd().Endpoints
+	}
+	l.text(s.Prefix, &c.Prefix, checkEtcdPrefix)
+	l.text(s.Network, &c.Network, l.checkNetworkName)
+	l.text(s.Username, &c.Username, checkUsername)
+	l.text(s.Password, &c.Password, checkPassword)
+	l.text(s.PasswordFile, &c.PasswordFile)
+	l.readClientTLS(s.TLS, &c.TLS)
+}
+
+func (l *loader) readClientTLS(s *clientTLSShape, t *TLS) {
+	if s == nil {
+		return
+	}
+	l.text(s.CAFile, &t.CAFile)
+	l.text(s.CertFile, &t.CertFile)
+	l.text(s.KeyFile, &t.KeyFile)
+	l.text(s.ServerName, &t.ServerName)
 }
 
 func (l *loader) readLease(s *leaseShape) {

@@ -50,6 +50,15 @@ func Dev() Config {
 	return c
 }
 
+// defaultEtcd returns the defaults of an etcd block.
+func defaultEtcd() Etcd {
+	return Etcd{
+		Endpoints: []string{"http://127.0.0.1:2379"},
+		Prefix:    "/coreos.com/network",
+		Network:   "default",
+	}
+}
+
 // defaultRenewMargin returns two thirds of the TTL: the first third is quiet, the rest is for retries.
 func defaultRenewMargin(ttl time.Duration) time.Duration { return ttl * 2 / 3 }
 

@@ -45,7 +45,9 @@ func (e *Errors) Render(width uint, color bool) string {
 	if err := w.WriteDiagnostics(quiet(e.Diags)); err != nil {
 		return e.Error()
 	}
-	return uuid.ReplaceAllString(out.String(), "(a secret)") // it also replaces secrets in a block's label
+	// The text may name the label of a block, which may be a secret.
+	text := storeLabel.ReplaceAllString(out.String(), `${1}"(a secret)"`)
+	return uuid.ReplaceAllString(text, "(a secret)")
 }
 
 // withoutPassword returns an address without a possible password, for use in errors.

@@ -70,6 +70,32 @@ func TestExampleShowsDefaults(t *testing.T) {
 	}
 }
 
+// withCommentedEtcd returns the example with the etcd block that it has as a comment.
+func withCommentedEtcd(src []byte) []byte {
+	return regexp.MustCompile(`(?m)^# (etcd \{|  .*= .*|  tls \{|  \}|\})$`).ReplaceAll(src, []byte("$1"))
+}
+
+// TestExampleEtcd checks the commented block of the example: it is the defaults, and excludes the consul block.
+func TestExampleEtcd(t *testing.T) {
+	src, err := os.ReadFile(examplePath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := withCommentedEtcd(src)
+	_, err = Parse(full, "example.hcl", registryOptions())
+	if err == nil || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), "Two stores") {
+		t.Errorf("with both stores:\n%v", err)
+	}
+	consul := regexp.MustCompile(`(?ms)^consul \{.*?^\}\n`)
+	got, err := Parse(consul.ReplaceAll(full, nil), "example.hcl", registryOptions())
+	if err != nil {
+		t.Fatalf("without the consul block:\n%v", err)
+	}
+	if diff := cmp.Diff(defaultEtcd(), got.Etcd); diff != "" {
+		t.Errorf("the block differs from the defaults (-default +example):\n%s", diff)
+	}
+}
+
 // TestExampleIsComplete checks that the example sets every attribute and block the loader knows.
 func TestExampleIsComplete(t *testing.T) {
 	src, err := os.ReadFile(examplePath)
@@ -87,7 +113,7 @@ func TestExampleIsComplete(t *testing.T) {
 		t.Errorf("with the commented block the network has pools %v", c.Networks[0].Pools)
 	}
 
-	file, diags := hclsyntax.ParseConfig(full, "example.hcl", hcl.InitialPos)
+	file, diags := hclsyntax.ParseConfig(withCommentedEtcd(full), "example.hcl", hcl.InitialPos)
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}

@@ -153,7 +153,7 @@ func (l *loader) readBackend(n *networkDraft) {
 	s := n.shape.Backend
 	switch {
 	case s == nil && len(n.pools) == 0:
-		return // joined as Consul has it
+		return // joined as the store has it
 	case s == nil:
 		options := json.RawMessage(`{}`)
 		if normalize := l.o.Backends[DefaultBackend]; normalize != nil {
@@ -164,9 +164,6 @@ func (l *loader) readBackend(n *networkDraft) {
 		}
 		n.Backend = &Backend{Type: DefaultBackend, Options: options}
 		return
-	case len(n.pools) == 0:
-		l.report(s.Place, "Backend without addresses", "The network %q has a backend but neither an ipv4 nor an ipv6 block. "+
-			"Give both to define the network, or none of them to join it as Consul has it", n.Name)
 	}
 
 	attrs, diags := s.Body.JustAttributes()
@@ -235,6 +232,11 @@ func (l *loader) finishNetworks() {
 			l.checkPair(other, n)
 		}
 		l.checkBackends(n, l.networks[:i])
+		if backend := n.shape.Backend; backend != nil && len(n.pools) == 0 {
+			l.report(backend.Place, "Backend without addresses", "The network %q has a backend but neither an ipv4 nor an "+
+				"ipv6 block. Give both to define the network, or none of them to join it as %s has it",
+				n.Name, l.cfg.StoreName())
+		}
 		n.Pools = n.plan()
 		l.cfg.Networks = slices.DeleteFunc(l.cfg.Networks, func(o Network) bool { return o.Name == n.Name })
 		l.cfg.Networks = append(l.cfg.Networks, n.Network)

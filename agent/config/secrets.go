@@ -10,27 +10,35 @@ import (
 )
 
 // Errors show source lines, and a token may be in any of them: under a misspelt name, without quotes, in another
-// option's place. So from the consul block only text is shown that is plainly no token.
+// option's place. So from the blocks of the stores only text is shown that is plainly no token.
 
 var (
 	// secretText matches a token by its name, quoted or not, and a password in an address.
 	secretText = regexp.MustCompile(`(?mi)(?:(?:token|secret|password)\w*"?[ \t]*[=:][ \t]*)([^\r\n#]+)|["/]([^/@\s"]*:[^/@\s"]*)@`)
 	// uuid matches the form of Consul's tokens.
 	uuid = regexp.MustCompile(`(?i)[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
-	// consulBegins and consulEnds match the lines around a possible consul block of a file that cannot be parsed.
-	consulBegins = regexp.MustCompile(`^[ \t{]*"?consul\b`)
-	consulEnds   = regexp.MustCompile(`^[ \t]*"?(?:node_name|data_dir|log_\w+|lease|underlay|firewall|http|telemetry|network|watch_networks|allowed_networks|enable_debug)\b`)
+	// storeBegins and storeEnds match the lines around a possible consul or etcd block of a file that cannot be parsed.
+	// The option network of an etcd block does not end it.
+	storeBegins = regexp.MustCompile(`^[ \t{]*"?(?:consul|etcd)\b`)
+	storeEnds   = regexp.MustCompile(`^[ \t]*(?:"?(?:node_name|data_dir|log_\w+|lease|underlay|firewall|http|telemetry|` +
+		`watch_networks|allowed_networks|enable_debug)\b|network[ \t]+"?\w|"network"[ \t]*:[ \t]*[\[{])`)
+	// storeLabel matches how a rendered error names a store's block with labels, which it must not have.
+	storeLabel = regexp.MustCompile(`(?m)(, in (?:consul|etcd) )".*"`)
 	// harmless matches a line of that block that sets an option which is no secret.
-	harmless = regexp.MustCompile(`^[ \t]*"?(?:address|kv_prefix|service|datacenter|namespace|partition|token_file|ca_file|cert_file|key_file|server_name)"?[ \t]*[=:]`)
+	harmless = regexp.MustCompile(`^[ \t]*"?(?:address|kv_prefix|service|datacenter|namespace|partition|token_file|` +
+		`endpoints|prefix|network|username|password_file|ca_file|cert_file|key_file|server_name)"?[ \t]*[=:]`)
 	// word matches a string or unquoted text.
 	word = regexp.MustCompile(`"[^"\r\n]*|[^\s"{}=:,\[\]()]+`)
-	// keyword matches HCL's message about unquoted JSON, with the unquoted text.
-	keyword = regexp.MustCompile(`"[^"]*" is not a valid JSON keyword`)
+	// keyword matches HCL's messages about unquoted JSON and about a %{ in a string, with the text.
+	keyword = regexp.MustCompile(`"[^"]*" is not a valid (JSON|template control) keyword`)
 )
 
-// shownWords are the words of a consul block that are not values.
-var shownWords = []string{"consul", "tls", "address", "token", "token_file", "kv_prefix", "service", "datacenter", "namespace", "partition",
-	"ca_file", "cert_file", "key_file", "server_name", "#", "//"}
+// shownWords are the words of a store's block that are not values.
+var shownWords = []string{
+	"consul", "address", "token", "token_file", "kv_prefix", "service", "datacenter", "namespace", "partition",
+	"etcd", "endpoints", "prefix", "network", "username", "password", "password_file",
+	"tls", "ca_file", "cert_file", "key_file", "server_name", "#", "//",
+}
 
 // masked returns the source with stars in place of possible secrets. Every byte keeps its position.
 func masked(src []byte) []byte {
@@ -46,9 +54,9 @@ func masked(src []byte) []byte {
 	within, at := false, 0
 	for line := range bytes.Lines(src) {
 		switch {
-		case consulBegins.Match(line):
+		case storeBegins.Match(line):
 			within = true
-		case consulEnds.Match(line):
+		case storeEnds.Match(line):
 			within = false
 		}
 		if within && !harmless.Match(line) {
@@ -79,7 +87,7 @@ func quiet(diags hcl.Diagnostics) hcl.Diagnostics {
 		copied := *d
 		for _, text := range []*string{&copied.Summary, &copied.Detail} {
 			*text = uuid.ReplaceAllString(*text, "(a secret)")
-			*text = keyword.ReplaceAllString(*text, "this is not a valid JSON keyword")
+			*text = keyword.ReplaceAllString(*text, "this is not a valid ${1} keyword")
 		}
 		out[i] = &copied
 	}

@@ -17,6 +17,7 @@ type fileShape struct {
 	EnableDebug    *hcl.Attribute `hcl:"enable_debug,optional"`
 
 	Consul    *consulShape    `hcl:"consul,block"`
+	Etcd      *etcdShape      `hcl:"etcd,block"`
 	Lease     *leaseShape     `hcl:"lease,block"`
 	Underlay  *underlayShape  `hcl:"underlay,block"`
 	Firewall  *firewallShape  `hcl:"firewall,block"`
@@ -30,6 +31,8 @@ type fileShape struct {
 }
 
 type consulShape struct {
+	Place hcl.Range `hcl:",def_range"`
+
 	Address    *hcl.Attribute `hcl:"address,optional"`
 	Token      *hcl.Attribute `hcl:"token,optional"`
 	TokenFile  *hcl.Attribute `hcl:"token_file,optional"`
@@ -38,6 +41,19 @@ type consulShape struct {
 	Datacenter *hcl.Attribute `hcl:"datacenter,optional"`
 	Namespace  *hcl.Attribute `hcl:"namespace,optional"`
 	Partition  *hcl.Attribute `hcl:"partition,optional"`
+
+	TLS *clientTLSShape `hcl:"tls,block"`
+}
+
+type etcdShape struct {
+	Place hcl.Range `hcl:",def_range"`
+
+	Endpoints    *hcl.Attribute `hcl:"endpoints,optional"`
+	Prefix       *hcl.Attribute `hcl:"prefix,optional"`
+	Network      *hcl.Attribute `hcl:"network,optional"`
+	Username     *hcl.Attribute `hcl:"username,optional"`
+	Password     *hcl.Attribute `hcl:"password,optional"`
+	PasswordFile *hcl.Attribute `hcl:"password_file,optional"`
 
 	TLS *clientTLSShape `hcl:"tls,block"`
 }

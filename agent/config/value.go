@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"text/template"
 	"unicode"
+	"unicode/utf8"
 
 	sockaddr "github.com/hashicorp/go-sockaddr/template"
 )
@@ -203,6 +205,50 @@ func checkConsulAddress(s string) error {
 		return checkHostPort(u.Host)
 	}
 	return fmt.Errorf("%q begins with neither http://, https:// nor unix://", s)
+}
+
+// checkEndpoint accepts the address of one server of etcd.
+func checkEndpoint(s string) error {
+	if shown := withoutPassword(s); shown != s {
+		return fmt.Errorf("%q: a user and password have no place in the address, set username and password_file", shown)
+	}
+	scheme, rest, ok := strings.Cut(s, "://")
+	switch {
+	case !ok:
+		rest = s
+	case scheme != "http" && scheme != "https":
+		return fmt.Errorf("%q begins with neither http:// nor https://", s)
+	}
+	host, _, err := net.SplitHostPort(rest)
+	if err != nil || host == "" || strings.ContainsAny(rest, "/?#") {
+		return fmt.Errorf("%q is not host:port or http(s)://host:port, such as \"https://10.0.0.1:2379\"", s)
+	}
+	return checkHostPort(rest)
+}
+
+// checkEtcdPrefix accepts keys only in the one form that flannel uses, without an empty component.
+func checkEtcdPrefix(s string) error {
+	if !strings.HasPrefix(s, "/") || strings.HasSuffix(s, "/") || strings.Contains(s, "//") ||
+		strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
+		return fmt.Errorf("%q is not a prefix of keys, such as \"/coreos.com/network\": it begins with a slash, "+
+			"with single slashes between names, none at the end and no white space", s)
+	}
+	return nil
+}
+
+func checkUsername(s string) error {
+	if strings.ContainsFunc(s, unicode.IsControl) {
+		return fmt.Errorf("%q has a control character in it", s)
+	}
+	return nil
+}
+
+// checkPassword accepts what etcd's API can carry. Its error does not show the password.
+func checkPassword(s string) error {
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
+		return errors.New("not a password: there is a control character in it, or a byte that is not UTF-8")
+	}
+	return nil
 }
 
 // checkToken accepts the characters that an HTTP header can carry. Its error does not show the token.

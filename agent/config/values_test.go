@@ -12,6 +12,7 @@ func TestValuesInForce(t *testing.T) {
 	c := Defaults()
 	c.Lease.TTL = 2 * time.Minute
 	c.Consul.Token = "5ecret-a"
+	c.Etcd.Password = "5ecret-e"
 	c.Consul.Address = "https://user:5ecret-b@consul.test:8501"
 	c.Telemetry.StatsdAddress = "udp://h:8125/?api_key=5ecret-c&x=y"
 	c.Networks = []Network{{Name: "blue", Backend: &Backend{Type: "wireguard", Options: json.RawMessage(`{"psk": "5ecret-\"d", "port":51820}`)}, SubnetFile: "/run/x"}}
@@ -23,7 +24,8 @@ func TestValuesInForce(t *testing.T) {
 	if strings.Contains(text, "5ecret") {
 		t.Errorf("a secret is shown:\n%s", text)
 	}
-	for _, want := range []string{"consul.token = set", `consul.address = "https://(secret)@consul.test:8501"`, `lease.ttl = "2m"`,
+	for _, want := range []string{"consul.token = set", "etcd.password = set",
+		`consul.address = "https://(secret)@consul.test:8501"`, `lease.ttl = "2m"`,
 		"api_key=(secret)&x=y", `"port":51820`, `network.blue.subnet_file = "/run/x"`, `"psk": "(secret)"`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s is missing in\n%s", want, text)

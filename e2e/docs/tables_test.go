@@ -121,7 +121,8 @@ func TestDocumentationFailures(t *testing.T) {
 // compares them with the loader and its defaults.
 func exampleOptions(t *testing.T) map[string]string {
 	t.Helper()
-	src := []byte(regexp.MustCompile(`(?m)^  # (ipv6 \{|  .*= .*|\})$`).ReplaceAllString(docpages.Source(t, "config.hcl.example"), "  $1"))
+	commented := regexp.MustCompile(`(?m)^(  |)# (ipv6 \{|etcd \{|  tls \{|  .*= .*|  \}|\})$`) // two blocks
+	src := []byte(commented.ReplaceAllString(docpages.Source(t, "config.hcl.example"), "$1$2"))
 	file, diags := hclsyntax.ParseConfig(src, "config.hcl.example", hcl.InitialPos)
 	if diags.HasErrors() {
 		t.Fatal(diags)
@@ -182,6 +183,26 @@ func limits() map[string]limit {
 		"consul.tls.key_file":    {refuses: []string{`"/etc/leno.d/key.pem"`}, says: "together"},
 		"consul.tls.server_name": text,
 
+		"etcd.endpoints": {
+			takes: []string{`["192.0.2.1:2379", "192.0.2.2:2379"]`, `["https://a:2379", "https://[fd00::1]:2379"]`},
+			refuses: []string{`[]`, `"http://a:2379"`, `["etcd"]`, `["unix:///x"]`, `["http://a:1", "https://b:1"]`,
+				`["http://a:1/x"]`},
+			says: "`host:port` or `http(s)://host:port`",
+		},
+		"etcd.prefix": {
+			takes:   []string{`"/x"`, `"/coreos.com/network"`},
+			refuses: []string{`""`, `"/"`, `"x"`, `"/x/"`, `"/x//y"`, `"/x y"`},
+			says:    "It begins with a slash",
+		},
+		"etcd.network":         {takes: []string{`"default"`, `"blue"`}, refuses: []string{`""`, `"Blue"`, `"a/b"`}},
+		"etcd.username":        {refuses: []string{`"leno"`}, says: "together"}, // no password
+		"etcd.password":        {refuses: []string{`"x"`}, says: "not both"},    // no user
+		"etcd.password_file":   {refuses: []string{`"/etc/leno.d/etcd-password"`}, says: "not both"},
+		"etcd.tls.ca_file":     {refuses: []string{`"/etc/leno.d/ca.pem"`}}, // the default endpoint has no TLS
+		"etcd.tls.cert_file":   {refuses: []string{`"/etc/leno.d/cert.pem"`}, says: "together"},
+		"etcd.tls.key_file":    {refuses: []string{`"/etc/leno.d/key.pem"`}, says: "together"},
+		"etcd.tls.server_name": {refuses: []string{`"etcd"`}},
+
 		"lease.ttl":             {takes: []string{`"10s"`, `"24h"`}, refuses: []string{`"9s"`, `"24h1s"`, `"soon"`, `10`}, says: "10s to 24h"},
 		"lease.renew_margin":    {takes: []string{`"1s"`, `"108s"`}, refuses: []string{`"0s"`, `"109s"`, `"2m"`, `"-1s"`}, says: "More than 0, at most nine tenths of `ttl`"},
 		"lease.hold":            {takes: []string{`"4m"`, `"720h"`}, refuses: []string{`"3m59s"`}, says: "at least twice `ttl`"},
@@ -228,7 +249,8 @@ func limits() map[string]limit {
 func TestDocumentationOptions(t *testing.T) {
 	known, bounds := exampleOptions(t), limits()
 	documented := map[string]bool{}
-	for heading, prefix := range map[string]string{"General": "", "consul": "consul.", "lease": "lease.", "underlay": "underlay.",
+	for heading, prefix := range map[string]string{"General": "", "consul": "consul.", "etcd": "etcd.", "lease": "lease.",
+		"underlay": "underlay.",
 		"firewall": "firewall.", "http": "http.", "telemetry": "telemetry.", "network": "network."} {
 		for _, row := range docpages.Rows(t, docpages.Path("configuration"), heading) {
 			for _, name := range docpages.Codes(row[0]) {

@@ -36,6 +36,7 @@ type faults struct {
 	reload  error         // the error of PrepareToken
 	reading chan struct{} // if not nil, PrepareToken waits until it is closed
 	tokens  []string      // the tokens and token files that were taken over
+	users   []string      // the users that were taken over, as "name:password"
 	settle  time.Duration // the value set last
 }
 
@@ -50,6 +51,17 @@ func New(r registry.Registry) *Registry {
 // As returns the same store under a caller's token.
 func (o *Registry) As(token string) registry.Registry {
 	return &Registry{o.Registry.As(token), "token " + token, o.faults}
+}
+
+// PrepareUser simulates a store that can take over another user.
+func (o *Registry) PrepareUser(_ context.Context, name, password string) (func(), error) {
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if name != "" {
+			o.users = append(o.users, name+":"+password)
+		}
+	}, nil
 }
 
 // PrepareToken simulates a store that can take over another token.
@@ -282,6 +294,13 @@ func (f *faults) Times() map[string][]time.Time {
 		out[call] = slices.Clone(times)
 	}
 	return out
+}
+
+// Users returns the users that were taken over, as "name:password". It leaves out the empty name.
+func (f *faults) Users() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.users)
 }
 
 // SetReload makes PrepareToken return err.

@@ -1,0 +1,68 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// The kinds of stores.
+const (
+	StoreConsul = "consul"
+	StoreEtcd   = "etcd"
+	StoreMemory = "memory" // of a development agent
+)
+
+// Store returns the kind of the store: StoreMemory with -dev, StoreEtcd with an etcd block, StoreConsul otherwise.
+func (c Config) Store() string {
+	switch {
+	case c.Dev:
+		return StoreMemory
+	case len(c.Etcd.Endpoints) > 0:
+		return StoreEtcd
+	}
+	return StoreConsul
+}
+
+// StoreName returns the name of the store for messages, "Consul" or "etcd". A development agent, which has no store,
+// gets the texts for Consul.
+func (c Config) StoreName() string { return StoreName(c.Store()) }
+
+// StoreName returns the name of a kind of store for messages, "Consul" or "etcd".
+func StoreName(kind string) string {
+	if kind == StoreEtcd {
+		return "etcd"
+	}
+	return "Consul"
+}
+
+// ReadPassword returns the password of the user: Password, or the content of PasswordFile without the line break at its
+// end. It returns "" if neither is set. The error names the file, and never shows what is in it. ReadPassword gives up
+// on a file that blocks when ctx ends.
+func (e Etcd) ReadPassword(ctx context.Context) (string, error) {
+	if e.PasswordFile == "" {
+		return e.Password, nil
+	}
+	data, err := ReadFile(ctx, e.PasswordFile)
+	if err != nil {
+		return "", err
+	}
+	password, err := parsePassword(string(data))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", e.PasswordFile, err)
+	}
+	return password, nil
+}
+
+// parsePassword accepts one line. Other white space may belong to the password.
+func parsePassword(text string) (string, error) {
+	password := strings.TrimSuffix(strings.TrimSuffix(text, "\n"), "\r")
+	switch {
+	case password == "":
+		return "", errors.New("no password in it")
+	case strings.ContainsAny(password, "\r\n"):
+		return "", errors.New("more than one line in it, a password has one")
+	}
+	return password, checkPassword(password)
+}

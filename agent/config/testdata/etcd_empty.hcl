@@ -1,0 +1,7 @@
+etcd {
+  endpoints = []
+  password  = "x"
+}
+lease {
+  hold = "1m"
+}
