@@ -85,6 +85,7 @@ func (a *Agent) newDeps(c config.Config) *network.Deps {
 		Log:      a.log,
 		Identity: network.NewIdentity(),
 		Store: network.Store{
+			Kind:     c.Store(),
 			Registry: a.o.Registry,
 			Outage:   newOutageDetector(a.o.Registry),
 			Networks: watch.New[network.Networks](),

@@ -19,6 +19,7 @@ func (a *Agent) newServer() (*httpapi.Server, error) {
 		Agent:      apiAgent{a},
 		Logs:       a.o.Logs,
 		Registry:   a.env.Store.Registry,
+		Store:      a.env.Store.Kind,
 		Backends:   a.env.Datapaths.Backends,
 		Health:     a.env.Reports.Health,
 		Telemetry:  a.env.Reports.Telemetry,

@@ -133,7 +133,10 @@ func (i *identification) until(ctx context.Context, waits, warning string, find 
 
 // awaitNodeName sets the host's name.
 func (i *identification) awaitNodeName(ctx context.Context) error {
-	const waits = "waiting for this host's name in Consul (or set node_name)"
+	waits := "waiting for this host's name in Consul (or set node_name)"
+	if i.env.Store.Kind == config.StoreEtcd { // which has no names of hosts
+		waits = "waiting for this host's name (or set node_name)"
+	}
 	return i.until(ctx, waits, "waiting for this host's name", func() error {
 		name, err := state.NodeName(ctx, i.settings.get().NodeName, i.env.Store.Registry)
 		if err == nil {

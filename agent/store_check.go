@@ -1,7 +1,9 @@
 package agent
 
+import "github.com/lenonet/leno/agent/config"
+
 // inMemory is the name of the store that -dev uses.
-const inMemory = "memory"
+const inMemory = config.StoreMemory
 
 // answers returns the reason of the store's check while the store answers.
 func answers(name string) string {

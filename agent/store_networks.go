@@ -12,6 +12,7 @@ import (
 
 // watchNetworks keeps the set of all networks up to date. It keeps the previous set after an uncertain answer.
 func (a *Agent) watchNetworks(ctx context.Context) error {
+	check := health.StoreCheck(a.env.Store.Kind)
 	backoff := a.env.Store.Outage.NewLoop()
 	_, _, loss := a.env.Store.SetBack.Get()
 	var index uint64
@@ -21,7 +22,7 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			if a.env.Reports.Health.Set("", health.Consul, api.Warning, fmt.Sprintf("%s: %v", a.o.RegistryName, err)) {
+			if a.env.Reports.Health.Set("", check, api.Warning, fmt.Sprintf("%s: %v", a.o.RegistryName, err)) {
 				a.log.Warn("registry cannot be read, packets keep flowing", "registry", a.o.RegistryName, "error", err)
 			}
 			index = 0 // the first read after an outage must not wait for a change
@@ -31,7 +32,7 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 			continue
 		}
 		index = next
-		if a.env.Reports.Health.Set("", health.Consul, api.Passing, answers(a.o.RegistryName)) {
+		if a.env.Reports.Health.Set("", check, api.Passing, answers(a.o.RegistryName)) {
 			a.log.Info("registry answers", "registry", a.o.RegistryName)
 		}
 		a.env.Store.Networks.Set(network.Networks{Set: set, Index: next})

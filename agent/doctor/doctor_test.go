@@ -86,6 +86,14 @@ func TestJudge(t *testing.T) {
 		{"no such token", func(f *Facts, _ *Network) {
 			f.Store.Err, f.Store.RightsErr, f.Store.Rights = registry.ErrDenied, registry.ErrDenied, nil
 		}, "fault consul", "policy.hcl"},
+		{"etcd away for long", func(f *Facts, n *Network) {
+			f.Store = Store{Kind: "etcd", Name: "etcd at 192.0.2.1:2379", Err: registry.ErrUnavailable}
+			n.Lease.Record, n.Lease.RecordErr = nil, registry.ErrUnavailable
+			n.Lease.Renewed = now.Add(-21 * time.Second)
+		}, "fault etcd, fault lease", "etcdctl endpoint status"},
+		{"rights in etcd", func(f *Facts, _ *Network) {
+			f.Store = Store{Kind: "etcd", Name: "etcd", Err: registry.ErrDenied}
+		}, "fault etcd", "etcd.username"},
 		{"a token file that cannot be used", func(f *Facts, _ *Network) {
 			err := errors.Join(registry.ErrToken, registry.ErrDenied)
 			f.Store.Err, f.Store.RightsErr, f.Store.Rights = err, err, nil

@@ -34,8 +34,9 @@ type Alone struct {
 	Taken   string // why the address of its API cannot be used, "" when it can
 }
 
-// Store holds what is known of Consul.
+// Store holds what is known of the store.
 type Store struct {
+	Kind   string // such as config.StoreConsul, "" for that
 	Name   string // "consul at 127.0.0.1:8500"
 	Err    error  // of one consistent read
 	Rights []registry.Right

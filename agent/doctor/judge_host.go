@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lenonet/leno/agent/advice"
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -69,30 +70,67 @@ func (v *verdict) unwell(network string, c api.Check) {
 	v.add(f)
 }
 
-// store judges what concerns Consul for all networks.
+// A storeText holds the words for one kind of store.
+type storeText struct {
+	check string // the name of its check
+	name  string // "Consul"
+	user  string // what has its rights
+
+	// What to do if the agent's secret cannot be read, if it lacks rights, and if the store does not answer.
+	noSecret, denied, away string
+}
+
+// textOf returns the words for a kind of store.
+func textOf(kind string) storeText {
+	if kind == config.StoreEtcd {
+		return storeText{
+			check: CheckEtcd,
+			name:  "etcd",
+			user:  "user",
+			noSecret: "write the user's password into that file, or name another one (etcd.password_file): " +
+				"a running agent reads it again on reload",
+			denied: "give the agent a user that may read and write below etcd.prefix (etcd.username, etcd.password_file)",
+			away: "packets do not depend on it. See that etcd runs and has a leader (`etcdctl endpoint status --cluster`), " +
+				"and that etcd.endpoints is right",
+		}
+	}
+	return storeText{
+		check: CheckConsul,
+		name:  "Consul",
+		user:  "token",
+		noSecret: "write the agent's token into that file, or name another one (consul.token_file): " +
+			"a running agent reads it again by itself",
+		denied: "give the agent a token with the rules of examples/consul/policy.hcl (consul.token_file)",
+		away: "packets do not depend on it. See that Consul runs here and has a leader (`consul members`, " +
+			"`consul operator raft list-peers`), and that consul.address is right",
+	}
+}
+
+// store judges what concerns the store for all networks.
 func (v *verdict) store() {
 	s := v.facts.Store
 	if s.Name == "" {
 		return
 	}
+	text := textOf(s.Kind)
 	const tried = "read a key and have a quorum confirm it"
 	switch {
 	case errors.Is(s.Err, registry.ErrToken):
-		v.add(fault(CheckConsul, "", "", tried, s.Name+": "+s.Err.Error(), "write the agent's token into that file, or name another one (consul.token_file): a running agent reads it again by itself"))
+		v.add(fault(text.check, "", "", tried, s.Name+": "+s.Err.Error(), text.noSecret))
 	case errors.Is(s.Err, registry.ErrDenied):
-		v.add(fault(CheckConsul, "", "", tried, s.Name+": "+s.Err.Error(), "give the agent a token with the rules of examples/consul/policy.hcl (consul.token_file)"))
+		v.add(fault(text.check, "", "", tried, s.Name+": "+s.Err.Error(), text.denied))
 	case s.Err != nil:
-		v.add(fault(CheckConsul, "", "", tried, s.Name+": "+s.Err.Error(),
-			"packets do not depend on it. See that Consul runs here and has a leader (`consul members`, `consul operator raft list-peers`), and that consul.address is right"))
+		v.add(fault(text.check, "", "", tried, s.Name+": "+s.Err.Error(), text.away))
 		return
 	default:
-		v.add(well(CheckConsul, "", tried, "%s answers", s.Name))
+		v.add(well(text.check, "", tried, "%s answers", s.Name))
 	}
 	v.rights(s)
 }
 
 func (v *verdict) rights(s Store) {
-	const tried = "ask Consul what the agent's token allows"
+	text := textOf(s.Kind)
+	tried := fmt.Sprintf("ask %s what the agent's %s allows", text.name, text.user)
 	if s.RightsErr != nil {
 		if errors.Is(s.RightsErr, registry.ErrDenied) && s.Err == nil || !errors.Is(s.RightsErr, registry.ErrDenied) {
 			v.add(unknown(CheckACL, "", tried, s.RightsErr.Error(), ""))
@@ -107,7 +145,9 @@ func (v *verdict) rights(s Store) {
 	}
 	switch {
 	case len(rules) > 0:
-		v.list = slices.DeleteFunc(v.list, func(f api.Finding) bool { return f.Check == CheckConsul && f.Status == api.FindingFault }) // this finding is more precise
+		v.list = slices.DeleteFunc(v.list, func(f api.Finding) bool { // this finding is more precise
+			return f.Check == text.check && f.Status == api.FindingFault
+		})
 		v.add(fault(CheckACL, "", "", tried, "it lacks what is needed "+and(purposes), "add to its policy: "+strings.Join(rules, "  ")))
 	case len(s.Rights) > 0:
 		v.add(well(CheckACL, "", tried, "it has all %d rules", len(s.Rights)))

@@ -112,7 +112,7 @@ func (v *verdict) definition(n Network) {
 		of    api.Check
 		by    []string // checks whose findings explain it
 	}{
-		{CheckNetwork, n.Checks.Network, []string{CheckOverlap, CheckConsul, CheckACL}},
+		{CheckNetwork, n.Checks.Network, []string{CheckOverlap, CheckConsul, CheckEtcd, CheckACL}},
 		{CheckUnderlay, n.Checks.Underlay, nil},
 	} {
 		if part.of.Status != "" && !v.found(n.Name, part.by...) {
@@ -132,7 +132,9 @@ func (v *verdict) lease(n Network) {
 	}
 	explained := v.found(n.Name, CheckConflict, CheckPublicIP, CheckNetwork, CheckUnderlay, CheckOverlap)
 	silent := l.Now.Sub(l.Renewed).Round(time.Second)
-	const again = "the agent takes it again by itself as soon as Consul lets it; containers keep working until another host gets the subnet"
+	store := textOf(v.facts.Store.Kind)
+	again := fmt.Sprintf("the agent takes it again by itself as soon as %s lets it; "+
+		"containers keep working until another host gets the subnet", store.name)
 	switch {
 	case l.Held && l.RecordErr == nil && l.Record == nil:
 		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("the record of %s is gone: it was deleted or revoked", l.Mine.Subnet()), again))
@@ -143,9 +145,10 @@ func (v *verdict) lease(n Network) {
 			again+"; `leno lease show` tells who has it"))
 	case l.Held && l.RecordErr != nil && !l.Renewed.IsZero() && silent > 2*l.TTL:
 		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("not renewed for %s, and a session lives twice lease.ttl (%s): by now it is lost, and other hosts see the lease of %s as lapsed", silent, l.TTL, l.Mine.Subnet()),
-			"bring Consul back for this host; "+again))
-	case l.Held && l.RecordErr != nil && (v.found("", CheckConsul, CheckACL)):
-		v.add(warning(CheckLease, n.Name, "", tried, fmt.Sprintf("renewed %s ago; Consul keeps it for twice lease.ttl (%s) after that", silent, l.TTL), ""))
+			fmt.Sprintf("bring %s back for this host; %s", store.name, again)))
+	case l.Held && l.RecordErr != nil && v.found("", store.check, CheckACL):
+		saw := fmt.Sprintf("renewed %s ago; %s keeps it for twice lease.ttl (%s) after that", silent, store.name, l.TTL)
+		v.add(warning(CheckLease, n.Name, "", tried, saw, ""))
 	case c.Status != api.Passing && c.Status != "" && !explained:
 		c.Name = CheckLease
 		v.unwell(n.Name, c)
@@ -243,7 +246,7 @@ func (v *verdict) record(n Network) {
 	case len(wrong) > 0:
 		v.add(fault(CheckRecord, n.Name, "", tried, strings.Join(wrong, "; "),
 			"other hosts send by the record. A running agent writes it again and repairs the device: see why it does not "+
-				"(its lease, its rights in Consul, `leno monitor`), or start it"))
+				fmt.Sprintf("(its lease, its rights in %s, `leno monitor`), or start it", textOf(v.facts.Store.Kind).name)))
 	default:
 		v.add(well(CheckRecord, n.Name, tried, "they agree"))
 	}

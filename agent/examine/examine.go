@@ -74,7 +74,7 @@ func (e *Examiner) Examine(ctx context.Context, h Host, o api.DoctorOptions) api
 	facts := doctor.Facts{Node: h.Node, Active: !o.Passive}
 	facts.Capabilities, _ = doctor.LookCapabilities() // nil if the kernel does not tell
 	for _, c := range h.Health.Checks {
-		if c.Name != health.Consul {
+		if c.Name != health.StoreCheck(h.Config.Store()) {
 			facts.Health = append(facts.Health, c)
 		}
 	}
@@ -90,6 +90,7 @@ func (e *Examiner) Examine(ctx context.Context, h Host, o api.DoctorOptions) api
 	var work sync.WaitGroup
 	work.Go(func() {
 		facts.Store = storeFacts(ctx, e.Registry, e.RegistryName, requiredRights(h.Config, h.Node, names))
+		facts.Store.Kind = h.Config.Store()
 	})
 	work.Go(func() { readRules(ctx, e.ReadRules, facts.Networks, networkPaths) })
 	inactive := make([]string, len(h.Networks))
@@ -166,7 +167,7 @@ func checksOf(h api.NetworkHealth) doctor.Checks {
 		health.Device:   &out.Device,
 		health.Routes:   &out.Routes,
 	}
-	examined := []string{health.Consul, health.Forwarding, health.ForeignRules}
+	examined := []string{health.Consul, health.Etcd, health.Forwarding, health.ForeignRules}
 	for _, c := range h.Checks {
 		if place := used[c.Name]; place != nil {
 			*place = c

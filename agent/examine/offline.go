@@ -103,7 +103,7 @@ func (e *offlineExaminer) examine(ctx context.Context, facts *doctor.Facts, only
 	c, names := e.o.Config, e.networkNames()
 	reg, storeName, err := e.o.Open(c, e.o.Logger)
 	if err != nil {
-		facts.Store = doctor.Store{Name: "consul", Err: err}
+		facts.Store = doctor.Store{Name: c.Store(), Err: err}
 	} else {
 		e.registry = reg
 		if node, err := state.NodeName(ctx, c.NodeName, reg); err == nil {
@@ -111,6 +111,7 @@ func (e *offlineExaminer) examine(ctx context.Context, facts *doctor.Facts, only
 		}
 		facts.Store = storeFacts(ctx, reg, storeName, requiredRights(c, facts.Node, names))
 	}
+	facts.Store.Kind = c.Store()
 	e.storeErr = facts.Store.Err
 
 	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return only != "" && n != only })
@@ -215,7 +216,8 @@ func (e *offlineExaminer) definition(ctx context.Context, name string) (registry
 		n, err := definition.FromBlock(local)
 		return n, local, err
 	}
-	return registry.Network{Name: name}, local, errors.New("its definition is in Consul alone, which does not answer")
+	err := fmt.Errorf("its definition is in %s alone, which does not answer", e.o.Config.StoreName())
+	return registry.Network{Name: name}, local, err
 }
 
 // canAsk reports whether the store answers.

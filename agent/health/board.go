@@ -13,7 +13,8 @@ import (
 
 // The names of the checks. Each check covers one thing that can fail without the others.
 const (
-	Consul       = "consul"        // the store answers
+	Consul       = "consul"        // the store answers, if it is Consul; see StoreCheck
+	Etcd         = "etcd"          // the store answers, if it is etcd
 	Node         = "node"          // this host has a usable node name; a check of the agent
 	Firewall     = "firewall"      // leno's rules are in place
 	Network      = "network"       // the network's definition exists and can be used
@@ -37,9 +38,17 @@ const Starting = "starting"
 // on it: an agent that cannot use its state directory does not know its own identity.
 func Names() []string {
 	return []string{
-		DataDir, Node, Consul, Network, Underlay, Lease, Conflict, Snapshot, Records,
+		DataDir, Node, Consul, Etcd, Network, Underlay, Lease, Conflict, Snapshot, Records,
 		Device, Routes, Forwarding, Firewall, ForeignRules, SubnetFile,
 	}
+}
+
+// StoreCheck returns the name of the check of a kind of store: Etcd for "etcd", otherwise Consul.
+func StoreCheck(kind string) string {
+	if kind == "etcd" {
+		return Etcd
+	}
+	return Consul
 }
 
 // A Board holds the current result of every check. It is safe for concurrent use.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -17,6 +18,7 @@ import (
 type directory struct {
 	agent Agent
 	store registry.Registry // under the agent's own token
+	kind  string            // of the store, such as config.StoreConsul
 }
 
 // storeFor returns the registry under the caller's own token. The agent's token is never lent.
@@ -44,7 +46,7 @@ func (d directory) find(name string) (registry.Network, error) {
 		return n, nil
 	}
 	if reason, unusable := known.Unusable(name); unusable {
-		return registry.Network{}, unusableRecord(name, reason)
+		return registry.Network{}, d.unusableRecord(name, reason)
 	}
 	if d, deleted := known.Deletion(name); deleted {
 		return registry.Network{}, fmt.Errorf("network %q: %w; `leno network apply` defines it again",
@@ -62,9 +64,13 @@ func (d directory) find(name string) (registry.Network, error) {
 }
 
 // unusableRecord returns the error about a network whose record cannot be read.
-func unusableRecord(name string, reason any) error {
+func (d directory) unusableRecord(name string, reason any) error {
+	tool := "consul kv put"
+	if d.kind == config.StoreEtcd {
+		tool = "etcdctl put"
+	}
 	return statusError(http.StatusConflict, "network %q: its record in the store cannot be used: %v; "+
-		"write a good one with `consul kv put`, or delete it with `leno network delete -force`", name, reason)
+		"write a good one with `%s`, or delete it with `leno network delete -force`", name, reason, tool)
 }
 
 // joined returns this host's part in a network. The error says that it takes no part.

@@ -8,7 +8,7 @@ import (
 
 // newEndpoints returns all endpoints.
 func (s *Server) newEndpoints() []endpoint {
-	d := directory{agent: s.o.Agent, store: s.o.Registry}
+	d := directory{agent: s.o.Agent, store: s.o.Registry, kind: s.o.Store}
 	requestTime := s.o.Limits.RequestTime
 	networks := networkHandlers{d, s.o.Backends}
 	leases := leaseHandlers{d}

@@ -163,7 +163,7 @@ func (h networkHandlers) changeTo(ctx context.Context, n registry.Network,
 		c.Leftover = reservations(left)
 		return c, err
 	case errors.Is(err, registry.ErrInvalid):
-		return c, unusableRecord(n.Name, err)
+		return c, h.unusableRecord(n.Name, err)
 	}
 	if err != nil {
 		return c, err

@@ -49,7 +49,7 @@ func TestRawRequests(t *testing.T) {
 func TestNetworksBeforeTheWatchShowsThem(t *testing.T) {
 	h := newHost(t, nil)
 	h.prepare()
-	d := directory{h.agent, h.registry}
+	d := directory{agent: h.agent, store: h.registry}
 	known, _ := h.agent.Networks()
 	for _, tt := range []struct {
 		name string

@@ -25,6 +25,7 @@ type Options struct {
 	Agent     Agent
 	Logs      *logging.Log
 	Registry  registry.Registry // under the agent's own token
+	Store     string            // the kind of the store, such as config.StoreEtcd; "" for Consul
 	Backends  map[string]backend.Type
 	Health    *health.Board
 	Telemetry *telemetry.Telemetry

@@ -174,7 +174,11 @@ func (d *definitionKeeper) await(ctx context.Context) (registry.Network, error) 
 		case errors.Is(err, registry.ErrInvalid):
 			reason = fmt.Sprintf("the network's definition cannot be used: %v", err)
 		case errors.Is(err, registry.ErrToken):
-			reason = fmt.Sprintf("waiting for a token: %v", err)
+			secret := "token"
+			if d.deps.Store.Kind == config.StoreEtcd {
+				secret = "password"
+			}
+			reason = fmt.Sprintf("waiting for a %s: %v", secret, err)
 		case errors.Is(err, registry.ErrDenied):
 			reason = fmt.Sprintf("waiting for rights: %v", err)
 		}

@@ -42,6 +42,7 @@ type Deps struct {
 
 // A Store is where networks, leases and reservations are kept.
 type Store struct {
+	Kind     string // such as config.StoreConsul
 	Registry registry.Registry
 	Outage   *retry.OutageDetector
 	Networks *watch.Value[Networks]

@@ -11,9 +11,9 @@ import (
 // Differing returns a sentence which says that a network's block has no effect where it differs from the definition in
 // the store, and which command makes it take effect.
 func Differing(c config.Config, network string, differs []string) string {
-	return fmt.Sprintf("the definition in Consul stays in force, and the block differs from it: %s; "+
+	return fmt.Sprintf("the definition in %s stays in force, and the block differs from it: %s; "+
 		"to change the network on all hosts, run: leno network apply %s",
-		strings.Join(differs, "; "), blockFile(c, network))
+		c.StoreName(), strings.Join(differs, "; "), blockFile(c, network))
 }
 
 // blockFile returns the path of the file with a network's block, quoted for a shell if necessary, or "FILE" if the path

@@ -100,6 +100,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 	}
 	r.report = report.New(report.Options{
 		Network:   local.Name,
+		Store:     deps.Store.Kind,
 		Log:       deps.Log.With("network", local.Name),
 		Health:    deps.Reports.Health,
 		Events:    deps.Reports.Events,

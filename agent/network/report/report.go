@@ -16,9 +16,10 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// Options are what New builds a Reporter from. All fields but Flows are required.
+// Options are what New builds a Reporter from. All fields but Store and Flows are required.
 type Options struct {
 	Network   string
+	Store     string // the kind of the store, such as "etcd"; "" for Consul
 	Log       hclog.Logger
 	Health    *health.Board
 	Events    *events.Log

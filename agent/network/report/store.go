@@ -48,8 +48,8 @@ func (r *Reporter) Used(use Use, err error) {
 	if err != nil && !before && len(r.store.failing) == 0 {
 		return // the store has answered, and this network may have no use for it yet
 	}
-	status, reason := verdictOnStore(r.store.failing)
-	r.Check(health.Consul, status, reason)
+	status, reason := verdictOnStore(r.o.Store, r.store.failing)
+	r.Check(health.StoreCheck(r.o.Store), status, reason)
 }
 
 // Unused forgets uses that the network no longer has.
@@ -66,17 +66,21 @@ func Away(err error) bool {
 }
 
 // verdictOnStore returns the status and the reason of the check: one line about all uses that fail, by kind of failure.
-func verdictOnStore(failing map[Use]error) (status, reason string) {
+func verdictOnStore(kind string, failing map[Use]error) (status, reason string) {
 	if len(failing) == 0 {
 		return api.Passing, "its records can be read, its lease can be renewed"
+	}
+	file, user := "token file", "token"
+	if health.StoreCheck(kind) == health.Etcd {
+		file, user = "password file", "user"
 	}
 	var parts []string
 	for _, kind := range []struct {
 		is    error
 		words string
 	}{
-		{registry.ErrToken, "this agent's token file cannot be used for "},
-		{registry.ErrDenied, "this agent's token lacks a right for "},
+		{registry.ErrToken, "this agent's " + file + " cannot be used for "},
+		{registry.ErrDenied, "this agent's " + user + " lacks a right for "},
 		{registry.ErrUncertain, "there is no certain answer to "},
 		{registry.ErrUnavailable, "there is no answer to "},
 	} {

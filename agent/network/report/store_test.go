@@ -28,7 +28,10 @@ func TestVerdictOnStore(t *testing.T) {
 			"this agent's token lacks a right for renewing the lease; there is no certain answer to reading the leases; there is no answer to claiming a lease"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if status, reason := verdictOnStore(tt.unusable); status != tt.status || !strings.Contains(reason, tt.reason) {
+			if _, reason := verdictOnStore("etcd", tt.unusable); strings.Contains(reason, "token") {
+				t.Errorf("etcd: %s", reason)
+			}
+			if status, reason := verdictOnStore("", tt.unusable); status != tt.status || !strings.Contains(reason, tt.reason) {
 				t.Errorf("%s: %s", status, reason)
 			}
 		})

@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/doctor"
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network"
+	"github.com/lenonet/leno/agent/network/report"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// TestStores: the configuration selects the store, and everything that names it uses its name.
+func TestStores(t *testing.T) {
+	for _, tt := range []struct {
+		name, src         string
+		dev               bool
+		kind, shown, text string
+	}{
+		{"nothing", "", false, "consul", "consul", "Consul"},
+		{"Consul", `consul { address = "https://c:8501" }`, false, "consul", "consul at https://c:8501", "Consul"},
+		{"etcd", "etcd {}", false, "etcd", "etcd at 127.0.0.1:2379", "etcd"},
+		{"etcd on several servers", `etcd { endpoints = ["https://a:1", "https://[fd00::1]:2"] }`,
+			false, "etcd", "etcd at a:1, [fd00::1]:2", "etcd"},
+		{"no scheme", `etcd { endpoints = ["a:1"] }`, false, "etcd", "etcd at a:1", "etcd"},
+		{"none", "", true, "memory", "memory", "Consul"},
+		{"none although one is configured", "etcd {}", true, "memory", "memory", "Consul"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, err := config.Parse([]byte(tt.src), "leno.hcl", config.Options{Dev: tt.dev})
+			must(t, err)
+			if c.Store() != tt.kind || registryName(c) != tt.shown || c.StoreName() != tt.text {
+				t.Errorf("%s, shown as %q, called %q", c.Store(), registryName(c), c.StoreName())
+			}
+			if text := network.Differing(c, "n", nil); !strings.Contains(text, "definition in "+tt.text+" ") {
+				t.Errorf("in a text: %s", text)
+			}
+			want := health.Consul
+			if tt.kind == "etcd" {
+				want = health.Etcd
+			}
+			if got := health.StoreCheck(c.Store()); got != want {
+				t.Errorf("check %s, want %s", got, want)
+			}
+			if open := registries()[c.Store()]; open == nil {
+				t.Error("nothing opens it")
+			}
+		})
+	}
+	if health.Consul != doctor.CheckConsul || health.Etcd != doctor.CheckEtcd {
+		t.Error("the doctor's checks have other names")
+	}
+}
+
+// TestEtcdCheck: with etcd as the store, health shows the check "etcd" and none about Consul, for the agent and for the
+// networks.
+func TestEtcdCheck(t *testing.T) {
+	t.Parallel()
+	a := newHost(t, memory.New(), "a")
+	a.config.Etcd.Endpoints = []string{"http://192.0.2.1:2379"}
+	a.start().ready()
+	a.registry.Set(fmt.Errorf("no luck: %w", registry.ErrUnavailable))
+	a.check(health.Etcd, api.Warning, "no luck")             // the agent's check
+	a.check(health.Etcd, api.Warning, string(report.Leases)) // the network's check
+	_, shown := a.health()
+	for _, c := range shown.Checks {
+		if c.Name == health.Consul {
+			t.Errorf("the agent has %+v", c)
+		}
+	}
+	for _, n := range shown.Networks {
+		for _, c := range n.Checks {
+			if c.Name == health.Consul {
+				t.Errorf("network %s has %+v", n.Network, c)
+			}
+		}
+	}
+}
