@@ -174,7 +174,11 @@ func redirect(l *log.Logger, w io.Writer) (back func()) {
 
 // logConfig prints the effective values, without secrets.
 func logConfig(logger hclog.Logger, c config.Config) {
-	logger.Info("configuration", "files", c.Files, "data_dir", c.DataDir, "kv_prefix", c.Consul.KVPrefix,
+	prefix, where := "kv_prefix", c.Consul.KVPrefix
+	if c.Store() == config.StoreEtcd {
+		prefix, where = "etcd_prefix", c.Etcd.Prefix
+	}
+	logger.Info("configuration", "files", c.Files, "data_dir", c.DataDir, prefix, where,
 		"ttl", c.Lease.TTL.String(), "renew_margin", c.Lease.RenewMargin.String(), "hold", c.Lease.Hold.String(),
 		"on_lost", c.Lease.OnLost)
 	for _, n := range c.Networks {

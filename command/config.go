@@ -1,12 +1,14 @@
 package command
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"strings"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/registry"
@@ -48,6 +50,16 @@ func configOptions(backends map[string]backend.Type) config.Options {
 		o.Backends[name] = b.Normalize
 	}
 	return o
+}
+
+// storeName returns the name of the agent's store for messages: "etcd", otherwise "Consul".
+func storeName(ctx context.Context, c *api.Client) string {
+	self, err := c.Self(ctx)
+	if err != nil {
+		return config.StoreName(config.StoreConsul)
+	}
+	kind, _, _ := strings.Cut(self.Registry, " ") // of "etcd at 127.0.0.1:2379"
+	return config.StoreName(kind)
 }
 
 // configFlags are -config-file and -config-dir, in the order given.

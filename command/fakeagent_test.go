@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -21,7 +22,8 @@ var now = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
 
 // fakeAgent serves the agent's HTTP API for a fixed host and records changes.
 type fakeAgent struct {
-	url string
+	registry string // as status shows it, "" for Consul
+	url      string
 
 	mu           sync.Mutex
 	requests     []string // method, path and token of every write
@@ -178,7 +180,8 @@ func (f *fakeAgent) routes() http.Handler {
 		"GET /v1/agent/self": func(*http.Request) (any, *api.Error) {
 			return api.Self{Version: "0.1.0", NodeName: "host-a", NodeID: "6f1c9d1e-0000-4000-8000-000000000001", PID: 4711,
 				BootID: f.boot, NetworkNamespace: f.namespace,
-				Registry: "consul at 127.0.0.1:8500", Started: now.Add(-26 * time.Hour), Networks: []string{"default"}, ConfigFiles: []string{},
+				Registry: cmp.Or(f.registry, "consul at 127.0.0.1:8500"),
+				Started:  now.Add(-26 * time.Hour), Networks: []string{"default"}, ConfigFiles: []string{},
 				Firewall: &api.Firewall{Kind: "iptables-nft", Reason: "/usr/sbin/iptables v1.8.9 is installed and works"}}, nil
 		},
 		"PUT /v1/agent/doctor": func(r *http.Request) (any, *api.Error) {

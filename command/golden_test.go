@@ -165,6 +165,13 @@ func TestTranscripts(t *testing.T) {
 		{name: "network delete in use", args: "network delete default", writes: []string{"DELETE /v1/network/default "}},
 		{name: "network delete force", args: "network delete default -force -token=t",
 			writes: []string{"DELETE /v1/network/default?force=true t"}},
+		{name: "network show differs from etcd", args: "network show", set: func(f *fakeAgent) {
+			f.registry = "etcd at 10.0.0.1:2379, 10.0.0.2:2379"
+			f.networks[1].Local.Differs = []string{"the backend"}
+		}},
+		{name: "network plan etcd", args: "network plan testdata/change.hcl", set: func(f *fakeAgent) {
+			f.registry = "etcd at a:1"
+		}},
 		{name: "network plan same", args: "network plan testdata/same.hcl", set: func(f *fakeAgent) { f.plans = nil }},
 		{name: "network plan", args: "network plan testdata/change.hcl"},
 		{name: "network plan hopeless", args: "network plan testdata/change.hcl", set: hopeless},

@@ -36,9 +36,10 @@ whether or not there are differences.
 				if err != nil {
 					return err
 				}
+				store := storeName(ctx, c)
 				return s.Print(newPlanOutput(plans), func(w io.Writer) {
 					for _, p := range plans {
-						writePlan(w, p)
+						writePlan(w, p, store)
 					}
 				})
 			})
@@ -47,16 +48,16 @@ whether or not there are differences.
 }
 
 // writePlan prints one network: + is new, ~ changes, - is removed, > is a host, ! is a reason
-// against the plan.
-func writePlan(w io.Writer, p networkPlan) {
+// against the plan. store is the name of the store.
+func writePlan(w io.Writer, p networkPlan, store string) {
 	switch p.Action {
 	case api.ActionNone:
-		cli.WriteNote(w, "  ", fmt.Sprintf("network %s is as Consul has it", p.Name))
+		cli.WriteNote(w, "  ", fmt.Sprintf("network %s is as %s has it", p.Name, store))
 		return
 	case api.ActionCreate:
 		cli.Printf(w, "+ network %s does not exist yet", p.Name)
 	default:
-		cli.Printf(w, "~ network %s differs (Consul -> file)", p.Name)
+		cli.Printf(w, "~ network %s differs (%s -> file)", p.Name, store)
 	}
 	writeChanges(w, p.Changes)
 	writeHosts(w, p.Hosts)

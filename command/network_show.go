@@ -31,13 +31,15 @@ the agent's configuration file differs from Consul.
 				if err != nil {
 					return err
 				}
-				return s.Print(n, func(w io.Writer) { writeNetwork(w, n, m.Now()) })
+				store := storeName(ctx, c)
+				return s.Print(n, func(w io.Writer) { writeNetwork(w, n, store, m.Now()) })
 			}))
 		},
 	}
 }
 
-func writeNetwork(w io.Writer, n api.Network, now time.Time) {
+// writeNetwork prints a network and this host's part in it. store is the name of the store.
+func writeNetwork(w io.Writer, n api.Network, store string, now time.Time) {
 	list := append([]cli.Pair{{"Network", n.Name}}, poolPairs(n.Pools)...)
 	list = append(list, backendPairs(n.Backend)...)
 	cli.WritePairs(w, append(list, cli.Pair{"Modify index", strconv.FormatUint(n.ModifyIndex, 10)}))
@@ -59,8 +61,8 @@ func writeNetwork(w io.Writer, n api.Network, now time.Time) {
 		{"Last renewed", timeAgo(l.Renewed, now)},
 	})
 	if len(l.Differs) > 0 {
-		fmt.Fprintln(w,
-			"\nThe agent's configuration differs from Consul, which wins;\nleno network apply FILE changes the network on all hosts:")
+		fmt.Fprintf(w, "\nThe agent's configuration differs from %s, which wins;\n"+
+			"leno network apply FILE changes the network on all hosts:\n", store)
 		for _, d := range l.Differs {
 			cli.WriteNote(w, "  ", d)
 		}

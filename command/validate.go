@@ -84,7 +84,7 @@ func writeValid(w io.Writer, cfg config.Config) {
 		fmt.Fprintln(w)
 		list := []cli.Pair{{"Network", n.Name}}
 		if len(n.Pools) == 0 {
-			list = append(list, cli.Pair{"Pools", "as Consul has them"})
+			list = append(list, cli.Pair{"Pools", "as " + cfg.StoreName() + " has them"})
 		} else if defined, err := networkOfBlock(n); err == nil {
 			list = append(append(list, poolPairs(defined.Pools)...), backendPairs(defined.Backend)...)
 		}
