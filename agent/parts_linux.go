@@ -25,6 +25,7 @@ import (
 	"github.com/lenonet/leno/backend/vxlan"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul"
+	"github.com/lenonet/leno/registry/etcd"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -82,10 +83,18 @@ var (
 	_ cleanup.RecordFinder  = (*consul.Client)(nil)
 	_ cleanup.Withdrawer    = (*consul.Client)(nil)
 	_ examine.RightsChecker = (*consul.Client)(nil)
+	_ tokens                = (*consul.Client)(nil)
+	_ settler               = (*consul.Client)(nil)
+)
+
+// So has the client of etcd.
+var (
+	_ users   = (*etcd.Client)(nil)
+	_ settler = (*etcd.Client)(nil)
 )
 
 func openConsul(c config.Config, log hclog.Logger, hide func(secret string)) (registry.Registry, error) {
-	if err := readable(c.Consul.TLS); err != nil {
+	if err := readable("consul", c.Consul.TLS); err != nil {
 		return nil, err
 	}
 	reg, err := consul.New(consul.Config{
@@ -101,24 +110,45 @@ func openConsul(c config.Config, log hclog.Logger, hide func(secret string)) (re
 	return reg, nil
 }
 
-func openEtcd(config.Config, hclog.Logger, func(secret string)) (registry.Registry, error) {
-	return nil, errors.New("etcd: not built in yet")
+func openEtcd(c config.Config, log hclog.Logger, hide func(secret string)) (registry.Registry, error) {
+	if err := readable("etcd", c.Etcd.TLS); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), config.ReadTimeout)
+	defer cancel()
+	password, err := c.Etcd.ReadPassword(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("etcd.password_file: %w", err)
+	}
+	if hide != nil && password != "" {
+		hide(password)
+	}
+	return etcd.New(etcd.Config{
+		Endpoints: c.Etcd.Endpoints,
+		Prefix:    c.Etcd.Prefix,
+		Network:   c.Etcd.Network,
+		Username:  c.Etcd.Username,
+		Password:  password,
+		TLS:       etcd.TLS(c.Etcd.TLS),
+		Settle:    peers.SettleTime(c.Lease),
+		Logger:    log.Named("etcd"),
+	}), nil
 }
 
-// readable returns an error if one of the files cannot be read in time. The Consul client reads them without a time
-// limit and could block on them.
-func readable(t config.TLS) error {
+// readable returns an error if one of the files cannot be read in time. A store's client reads them without a time
+// limit and could block on them. block is the name of the block that contains the options.
+func readable(block string, t config.TLS) error {
 	ctx, cancel := context.WithTimeout(context.Background(), config.ReadTimeout)
 	defer cancel()
 	var errs []error
 	for _, file := range []struct{ option, path string }{
-		{"consul.tls.ca_file", t.CAFile}, {"consul.tls.cert_file", t.CertFile}, {"consul.tls.key_file", t.KeyFile},
+		{".tls.ca_file", t.CAFile}, {".tls.cert_file", t.CertFile}, {".tls.key_file", t.KeyFile},
 	} {
 		if file.path == "" {
 			continue
 		}
 		if _, err := config.ReadFile(ctx, file.path); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", file.option, err))
+			errs = append(errs, fmt.Errorf("%s%s: %w", block, file.option, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -184,7 +184,7 @@ type preparation func(ctx context.Context, now config.Config) (prepared, error)
 // preparations returns the preparation of every part that may refuse a new value. When ctx ends, each gives up
 // on a file that blocks.
 func (a *Agent) preparations() []preparation {
-	return []preparation{a.prepareLog, a.prepareToken, a.prepareUser, a.prepareCertificates}
+	return []preparation{a.prepareLog, a.prepareToken, a.prepareUser, a.prepareSettle, a.prepareCertificates}
 }
 
 // prepare runs all preparations and returns the function that applies them. If one of them fails, nothing is changed.
@@ -225,6 +225,10 @@ func (a *Agent) prepareLog(ctx context.Context, now config.Config) (prepared, er
 // tokens is implemented by a store whose token can be replaced while it is in use; see consul.Client.PrepareToken.
 type tokens interface {
 	PrepareToken(value, file string) (take func(), err error)
+}
+
+// settler is implemented by a store that keeps lost records for a while; see consul.Config.Settle.
+type settler interface {
 	SetSettle(d time.Duration)
 }
 
@@ -241,10 +245,16 @@ func (a *Agent) prepareToken(ctx context.Context, now config.Config) (prepared, 
 	if err != nil {
 		return prepared{}, err
 	}
-	return prepared{take: func() {
-		take()
-		store.SetSettle(peers.SettleTime(now.Lease))
-	}}, nil
+	return prepared{take: take}, nil
+}
+
+// prepareSettle adapts the time for which lost records are kept to the TTL.
+func (a *Agent) prepareSettle(_ context.Context, now config.Config) (prepared, error) {
+	store, ok := a.env.Store.Registry.(settler)
+	if !ok {
+		return prepared{}, nil
+	}
+	return prepared{take: func() { store.SetSettle(peers.SettleTime(now.Lease)) }}, nil
 }
 
 // users is implemented by a store whose user and password can be replaced while it is in use.

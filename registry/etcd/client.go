@@ -11,7 +11,6 @@ package etcd
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"slices"
 	"strings"
@@ -31,7 +30,7 @@ type Config struct {
 	Network   string   // the name of the network in flannel's own keys
 	Username  string
 	Password  string
-	TLS       *tls.Config   // nil for none
+	TLS       TLS           // for https endpoints
 	Settle    time.Duration // how long records that the store has lost are kept for their hosts to write them again
 	Logger    hclog.Logger
 }
@@ -80,6 +79,11 @@ func (c *Client) SetSettle(d time.Duration) { c.own.settle.Store(int64(d)) }
 func (c *Client) Probe(ctx context.Context) error {
 	_, err := c.own.get(ctx, c.own.keys.definition(c.own.keys.network))
 	return wrap(err, "probe")
+}
+
+// PrepareUser returns a function that makes the client use another user. Without a name, it does not authenticate.
+func (c *Client) PrepareUser(_ context.Context, name, password string) (take func(), err error) {
+	return func() { c.own.setUser(name, password) }, nil
 }
 
 // maxUsers limits how many users other than the agent's own have a connection at a time.

@@ -3,11 +3,16 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -59,22 +64,57 @@ func (c *connection) client(ctx context.Context) (*clientv3.Client, error) {
 	if c.opened != nil {
 		return c.opened, nil
 	}
-	api, err := clientv3.New(clientv3.Config{
+	conf := clientv3.Config{
 		Endpoints:            c.conf.Endpoints,
 		Username:             c.conf.Username,
 		Password:             c.conf.Password,
-		TLS:                  c.conf.TLS,
 		DialTimeout:          dialTimeout,
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
 		MaxCallRecvMsgSize:   maxAnswer,
 		Logger:               zap.NewNop(),
-	})
+	}
+	if c.conf.secure() {
+		credentials := fileCredentials{c.conf.TLS}
+		if _, err := c.conf.TLS.load(); err != nil { // etcd's client would only say that there is no connection
+			return nil, fmt.Errorf("%w: tls: %w", registry.ErrUnavailable, err)
+		}
+		conf.DialOptions = append(conf.DialOptions, grpc.WithTransportCredentials(credentials))
+	}
+	api, err := clientv3.New(conf)
 	if err != nil {
 		return nil, wrap(classify(ctx, err), "connect to etcd")
 	}
 	c.opened = api
 	return api, nil
+}
+
+// secure reports whether connections use TLS.
+func (c Config) secure() bool {
+	return c.TLS != TLS{} || slices.ContainsFunc(c.Endpoints, func(endpoint string) bool {
+		return strings.HasPrefix(endpoint, "https://")
+	})
+}
+
+// setUser makes later calls use another user. Calls in progress go on.
+func (c *connection) setUser(name, password string) {
+	c.opening <- struct{}{}
+	defer func() { <-c.opening }()
+	if c.conf.Username == name && c.conf.Password == password {
+		return
+	}
+	c.conf.Username, c.conf.Password = name, password
+	if before := c.opened; before != nil {
+		c.opened = nil
+		time.AfterFunc(2*requestTimeout, func() { _ = before.Close() })
+	}
+}
+
+// uses reports whether api is the client that calls use now.
+func (c *connection) uses(api *clientv3.Client) bool {
+	c.opening <- struct{}{}
+	defer func() { <-c.opening }()
+	return !c.closed && c.opened == api
 }
 
 func (c *connection) close() error {

@@ -233,10 +233,20 @@ func (m *mirror) stop() {
 
 // run follows the changes until the store fails.
 func (m *mirror) run(ctx context.Context) error {
-	api, err := m.conn.client(ctx)
-	if err != nil {
-		return err
+	for {
+		api, err := m.conn.client(ctx)
+		if err == nil {
+			err = m.runOn(ctx, api)
+		}
+		if ctx.Err() != nil || api == nil || m.conn.uses(api) {
+			return err
+		}
+		// The user was changed.
 	}
+}
+
+// runOn follows the changes with one client.
+func (m *mirror) runOn(ctx context.Context, api *clientv3.Client) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() { cancel(awaitDisconnect(ctx, api)) }()

@@ -1,0 +1,68 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// TLS are the files for connections to https endpoints. Every new connection reads them again, so a certificate that was
+// renewed is used without a restart.
+type TLS struct {
+	CAFile     string // of the authorities that may have issued the servers' certificates; "" for the system's
+	CertFile   string // the client's certificate, "" for none
+	KeyFile    string
+	ServerName string // in the servers' certificates; "" for the host of the endpoint
+}
+
+func (t TLS) load() (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("ca_file: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("ca_file %s has no certificate in PEM format", t.CAFile)
+		}
+	}
+	if t.CertFile != "" {
+		cert, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("cert_file and key_file: %w", err)
+		}
+		c.Certificates = []tls.Certificate{cert}
+	}
+	return c, nil
+}
+
+// fileCredentials are the credentials of connections, read for each one.
+type fileCredentials struct{ files TLS }
+
+func (f fileCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (
+	net.Conn, credentials.AuthInfo, error) {
+	c, err := f.files.load()
+	if err != nil {
+		return nil, nil, err
+	}
+	return credentials.NewTLS(c).ClientHandshake(ctx, authority, conn)
+}
+
+func (f fileCredentials) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.ErrUnsupported
+}
+
+func (f fileCredentials) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls", ServerName: f.files.ServerName}
+}
+
+func (f fileCredentials) Clone() credentials.TransportCredentials { return f }
+
+func (f fileCredentials) OverrideServerName(string) error { return errors.ErrUnsupported }
