@@ -89,8 +89,9 @@ var (
 
 // So has the client of etcd.
 var (
-	_ users   = (*etcd.Client)(nil)
-	_ settler = (*etcd.Client)(nil)
+	_ cleanup.RecordFinder = (*etcd.Client)(nil)
+	_ users                = (*etcd.Client)(nil)
+	_ settler              = (*etcd.Client)(nil)
 )
 
 func openConsul(c config.Config, log hclog.Logger, hide func(secret string)) (registry.Registry, error) {

@@ -13,9 +13,18 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/lenonet/leno/registry"
 )
+
+// connectBackoff is how long to wait before another attempt to connect. GRPC's own backoff grows to two minutes.
+var connectBackoff = backoff.Config{
+	BaseDelay:  200 * time.Millisecond,
+	Multiplier: 1.6,
+	Jitter:     0.2,
+	MaxDelay:   2 * time.Second,
+}
 
 // connection is what the calls under one user share.
 type connection struct {
@@ -73,6 +82,10 @@ func (c *connection) client(ctx context.Context) (*clientv3.Client, error) {
 		DialKeepAliveTimeout: keepAliveTimeout,
 		MaxCallRecvMsgSize:   maxAnswer,
 		Logger:               zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           connectBackoff,
+			MinConnectTimeout: dialTimeout,
+		})},
 	}
 	if c.conf.secure() {
 		credentials := fileCredentials{c.conf.TLS}

@@ -38,6 +38,15 @@ type sessionValue struct {
 	Node string `json:"node"`
 }
 
+// nodeOfSession returns the node in the record of a session.
+func nodeOfSession(r *record) string {
+	var v sessionValue
+	if err := json.Unmarshal(r.value, &v); err != nil || v.Node == "" {
+		return "the host of " + r.key
+	}
+	return v.Node
+}
+
 // tag returns the upper half of the ids of the etcd leases that keep sessions of a network alive. The id tells which
 // network a session belongs to even when its key is lost.
 func (c *connection) tag(network string) clientv3.LeaseID {
@@ -154,9 +163,9 @@ const keyPause = 250 * time.Millisecond
 func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder, error) {
 	holders, err := c.own.holders(ctx, network)
 	isKeyless := func(h registry.Holder) bool { return h.CreateIndex == keyless }
-	if err == nil && slices.ContainsFunc(holders, isKeyless) {
+	for end := time.Now().Add(keyPause); err == nil && slices.ContainsFunc(holders, isKeyless) && time.Now().Before(end); {
 		before := holders
-		if err = sleep(ctx, keyPause); err == nil {
+		if err = sleep(ctx, keyPause/10); err == nil {
 			holders, err = c.own.holders(ctx, network)
 			holders = slices.DeleteFunc(holders, func(h registry.Holder) bool {
 				return isKeyless(h) && !slices.Contains(before, h) // it was created since
@@ -197,12 +206,8 @@ func (c *connection) holders(ctx context.Context, network string) ([]registry.Ho
 		if !ok || r.lease == 0 {
 			continue
 		}
-		var v sessionValue
-		if err := json.Unmarshal(r.value, &v); err != nil || v.Node == "" {
-			v.Node = "the host of " + r.key
-		}
 		named[r.lease] = true
-		out = append(out, registry.Holder{Node: v.Node, Session: session{r.lease, kept}.String(), CreateIndex: r.created})
+		out = append(out, registry.Holder{Node: nodeOfSession(r), Session: session{r.lease, kept}.String(), CreateIndex: r.created})
 	}
 	for _, id := range ids {
 		if id.ID&tagMask == c.tag(network) && !named[id.ID] {
