@@ -44,27 +44,43 @@ type Store interface {
 	Keys(t testing.TB, parts ...string) []string
 }
 
+// A Group is a part of the suite.
+type Group struct {
+	Name  string
+	Tests int
+}
+
+// Groups returns the parts of the suite in the order in which they run.
+func Groups() (out []Group) {
+	for _, g := range groups {
+		out = append(out, Group{g.name, len(g.tests)})
+	}
+	return out
+}
+
+var groups = []struct {
+	name  string
+	tests []test
+}{
+	{"Networks", networkTests},
+	{"Acquire", acquireTests},
+	{"Identity", identityTests},
+	{"Holding", holdingTests},
+	{"Hold", holdTests},
+	{"Watch", watchTests},
+	{"Malformed", malformedTests},
+	{"Unusable", unusableTests},
+	{"Race", raceTests},
+	{"Families", familyTests},
+	{"Reservations", reservationTests},
+	{"Kept", keptTests},
+	{"Lost", lostTests},
+}
+
 // Run runs the suite. It calls newStore once per subtest with the subtest's t. The subtests run in parallel, so each
 // store must be independent of the others (in Consul, another prefix is enough).
 func Run(t *testing.T, newStore func(t *testing.T) Store) {
-	for _, group := range []struct {
-		name  string
-		tests []test
-	}{
-		{"Networks", networkTests},
-		{"Acquire", acquireTests},
-		{"Identity", identityTests},
-		{"Holding", holdingTests},
-		{"Hold", holdTests},
-		{"Watch", watchTests},
-		{"Malformed", malformedTests},
-		{"Unusable", unusableTests},
-		{"Race", raceTests},
-		{"Families", familyTests},
-		{"Reservations", reservationTests},
-		{"Kept", keptTests},
-		{"Lost", lostTests},
-	} {
+	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
 			for _, tt := range group.tests {
 				t.Run(tt.name, func(t *testing.T) {
