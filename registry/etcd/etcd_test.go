@@ -218,3 +218,22 @@ func (s *store) Get(tb testing.TB, key string) (value []byte, session string, ok
 	}
 	return value, session, true
 }
+
+// TestDefinedByFlannel: a network that flannel's operator has defined has no marker before the first host with leno
+// claims a subnet in it. That it has no leases is certain all the same.
+func TestDefinedByFlannel(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	value := `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`
+	if _, err := s.admin.Put(t.Context(), s.keys.definition("default"), value); err != nil {
+		t.Fatal(err)
+	}
+	c := s.open(t)
+	n, err := c.Network(t.Context(), "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if set, _, err := c.WatchLeases(t.Context(), n, 0); err != nil || len(set.Leases) > 0 {
+		t.Errorf("%+v, %v", set, err)
+	}
+}

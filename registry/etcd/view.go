@@ -213,7 +213,7 @@ func (v *leaseView) update(t *tree, keys layout, n registry.Network, settle time
 	marker := uint64(0)
 	if r := t.records[keys.marker(v.network)]; r != nil {
 		marker = r.created
-	} else if len(now) == 0 || lost > 0 || v.known == nil {
+	} else if lost > 0 || (len(now) == 0 || v.known == nil) && !definedByFlannel(t, keys, v.network) {
 		return fmt.Errorf("%w: %s is missing: the store was emptied or restored",
 			registry.ErrUncertain, keys.marker(v.network))
 	}
@@ -253,6 +253,13 @@ func (v *leaseView) update(t *tree, keys layout, n registry.Network, settle time
 	}
 	v.known, v.marker, v.restored, v.plan = next, marker, t.setBack, n.Plan
 	return nil
+}
+
+// definedByFlannel reports whether a network has the configuration that flannel's operator wrote. Such a network has no
+// marker before the first host with leno claims a subnet in it.
+func definedByFlannel(t *tree, keys layout, network string) bool {
+	r := t.records[keys.definition(network)]
+	return r != nil && !flannel.HasRecord(r.value)
 }
 
 func hasVanished(t *tree, key string) bool {

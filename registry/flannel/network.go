@@ -114,6 +114,13 @@ func ParseNetwork(name string, value []byte) (registry.Network, error) {
 
 const removeLeno = `remove "leno" from the value to let flannel's configuration apply`
 
+// HasRecord reports whether a value has leno's record in its member "leno".
+func HasRecord(value []byte) bool {
+	all, ok := parseObject(value)
+	_, own := all[lenoMember]
+	return ok && own
+}
+
 // parseObject returns the members of a value. ok is false for a value that is no JSON object, or that is outside the
 // limits for records: then the parsers of package registry give the reason.
 func parseObject(value []byte) (all map[string]json.RawMessage, ok bool) {
