@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lenonet/leno/registry"
@@ -22,8 +23,8 @@ func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry
 	a := &acquisition{c: c, conn: c.own, network: n, claim: claim}
 	lease, err := a.run(ctx)
 	for _, s := range a.created {
-		if s.String() != lease.Session {
-			c.own.end(ctx, s)
+		if s.String() != lease.Session && !c.own.end(ctx, s) {
+			c.own.addUnwanted(s)
 		}
 	}
 	if err != nil {
@@ -43,6 +44,7 @@ type acquisition struct {
 	claim   registry.Claim
 
 	session  session   // for a new record, zero until one is needed
+	version  uint64    // of its key, if it was created in this attempt
 	created  []session // end with the call unless the lease has them
 	replaced []session // held the lease before, and end once it has been acquired
 }
@@ -66,9 +68,13 @@ func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 // attempt claims a slot of the network as it is now. The error is errRefused when another host was faster.
 func (a *acquisition) attempt(ctx context.Context) (registry.Lease, error) {
 	t, err := a.conn.mirror.refreshSurely(ctx)
+	if err == nil {
+		err = a.conn.endUnwanted(ctx, t)
+	}
 	if err != nil {
 		return registry.Lease{}, err
 	}
+	a.version = 0
 	if err := a.checkPlan(t); err != nil {
 		return registry.Lease{}, err
 	}
@@ -164,12 +170,15 @@ func (a *acquisition) take(ctx context.Context, t *tree, s situation, choice reg
 	if err := a.ensureSession(ctx); err != nil {
 		return registry.Lease{}, err
 	}
+	sessionKey := keys.session(a.network.Name, a.session.kept)
 	definition, marker := keys.definition(a.network.Name), keys.marker(a.network.Name)
 	reservation := keys.reservation(a.network.Name, wanted.Subnet())
 	conditions := []clientv3.Cmp{
 		unchanged(definition, t.modified(definition)),
 		unchanged(marker, t.modified(marker)),
 		unchanged(reservation, t.modified(reservation)),
+		// Of several transactions with this session whose outcome is not known, only one can take place.
+		unchanged(sessionKey, max(a.version, t.modified(sessionKey))),
 	}
 	ops := []clientv3.Op{
 		clientv3.OpPut(key, string(value), clientv3.WithLease(a.session.kept)),
@@ -178,6 +187,9 @@ func (a *acquisition) take(ctx context.Context, t *tree, s situation, choice reg
 	}
 	if t.records[marker] == nil {
 		ops = append(ops, clientv3.OpPut(marker, markerValue))
+	}
+	if keep := a.flannelReservation(before, s, choice); keep != nil {
+		ops = append(ops, clientv3.OpPut(reservation, string(keep)))
 	}
 	if before != nil {
 		conditions = append(conditions, unchanged(before.key, before.modified))
@@ -209,13 +221,44 @@ func (a *acquisition) take(ctx context.Context, t *tree, s situation, choice reg
 			created = before.created
 		}
 		return stored(wanted, &record{created: created, modified: revision}, a.session.String()), nil
+	case errors.Is(err, rpctypes.ErrLeaseNotFound): // the session has just ended
+		a.session, a.claim.Session = session{}, ""
+		return registry.Lease{}, errRefused
 	case !errors.Is(err, registry.ErrUnavailable):
 		return registry.Lease{}, err
 	}
 	return a.resolve(ctx, wanted, key, value, err)
 }
 
-// resolve finds out whether a transaction that failed has taken place.
+// flannelReservation returns the record of a reservation for this host if it takes over a subnet that was reserved for
+// it in flannel's way, by a lease that never ends; nil otherwise. The host's own record ends with the host.
+func (a *acquisition) flannelReservation(before *record, s situation, choice registry.Choice) []byte {
+	if before == nil || before.lease != 0 || !choice.Own {
+		return nil
+	}
+	if _, foreign, _ := flannel.ParseLease(a.network, lastComponent(before.key), before.value); !foreign {
+		return nil
+	}
+	subnet := a.network.Plan.Subnets(choice.Slot)[0]
+	for _, r := range s.Reservations {
+		if r.For(a.claim) || r.Slot == choice.Slot {
+			return nil
+		}
+	}
+	value, err := registry.FormatReservation(registry.Reservation{
+		Network: a.network.Name,
+		Slot:    choice.Slot,
+		Subnet:  subnet,
+		Node:    a.claim.Node,
+	})
+	if err != nil {
+		return nil // the host has its subnet all the same
+	}
+	return value
+}
+
+// resolve finds out whether a transaction that failed has taken place. If not, it may still be in progress; the next
+// attempt writes the session's key too, so that at most one of them takes place.
 func (a *acquisition) resolve(ctx context.Context, wanted registry.Lease, key string, value []byte, failure error) (
 	registry.Lease, error) {
 	r, err := a.conn.get(ctx, key)
@@ -225,11 +268,6 @@ func (a *acquisition) resolve(ctx context.Context, wanted registry.Lease, key st
 	case r != nil && r.lease == a.session.kept && bytes.Equal(r.value, value):
 		return stored(wanted, r, a.session.String()), nil
 	}
-	// It may still be in progress. Without its etcd leases it cannot take effect.
-	if err := a.conn.revoke(ctx, a.session.kept); err != nil {
-		return registry.Lease{}, err
-	}
-	a.session, a.claim.Session = session{}, ""
 	return registry.Lease{}, errRefused
 }
 
@@ -261,11 +299,11 @@ func (a *acquisition) ensureSession(ctx context.Context) error {
 			return err
 		}
 	}
-	s, err := a.conn.createSession(ctx, a.network.Name, a.claim)
+	s, version, err := a.conn.createSession(ctx, a.network.Name, a.claim)
 	if err != nil {
 		return err
 	}
-	a.session, a.created = s, append(a.created, s)
+	a.session, a.version, a.created = s, version, append(a.created, s)
 	return nil
 }
 

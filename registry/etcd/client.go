@@ -37,13 +37,12 @@ type Config struct {
 
 // Time limits.
 const (
-	requestTimeout = 5 * time.Second // of one request
+	requestTimeout = 5 * time.Second // the default of connection.timeout
 	dialTimeout    = 5 * time.Second
 	// A connection that carries nothing is checked this often, and given up if the server does not answer in time.
 	keepAliveTime, keepAliveTimeout = 10 * time.Second, 5 * time.Second
-	maxAnswer                       = 64 << 20 // bytes of all records below a prefix
-	// idleTime is how long the copy is kept up to date while no call waits for a change.
-	idleTime = time.Minute
+	maxAnswer                       = 64 << 20    // bytes of all records below a prefix
+	idleTime                        = time.Minute // the default of connection.idle
 )
 
 // Client implements registry.Registry, registry.Prober and registry.Follower.
@@ -66,7 +65,7 @@ func New(c Config) *Client {
 	}
 	settle := &atomic.Int64{}
 	settle.Store(int64(c.Settle))
-	return &Client{conf: c, own: newConnection(c, settle), others: &otherUsers{}}
+	return &Client{conf: c, own: newConnection(c, settle), others: &otherUsers{evicted: map[*connection]*time.Timer{}}}
 }
 
 // Close ends the client's connections. Calls in progress fail.
@@ -81,9 +80,9 @@ func (c *Client) Probe(ctx context.Context) error {
 	return wrap(err, "probe")
 }
 
-// PrepareUser returns a function that makes the client use another user. Without a name, it does not authenticate.
+// PrepareUser returns a function that makes later requests use another user. Without a name, they do not authenticate.
 func (c *Client) PrepareUser(_ context.Context, name, password string) (take func(), err error) {
-	return func() { c.own.setUser(name, password) }, nil
+	return func() { c.own.login.setUser(name, password) }, nil
 }
 
 // maxUsers limits how many users other than the agent's own have a connection at a time.
@@ -93,17 +92,37 @@ const maxUsers = 8
 type otherUsers struct {
 	mu   sync.Mutex
 	open []*connection // the one used last comes last
+	// evicted are not in open any more, and are closed by the timers.
+	evicted map[*connection]*time.Timer
+	closed  bool
 }
 
 func (o *otherUsers) close() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var errs []error
+	for c, timer := range o.evicted {
+		timer.Stop()
+		errs = append(errs, c.close())
+	}
 	for _, c := range o.open {
 		errs = append(errs, c.close())
 	}
-	o.open = nil
+	o.open, o.evicted, o.closed = nil, nil, true
 	return errors.Join(errs...)
+}
+
+// evictOldest closes the connection that was used least recently, as soon as its calls in progress have ended. The
+// caller has locked mu.
+func (o *otherUsers) evictOldest() {
+	oldest := o.open[0]
+	o.open = slices.Delete(o.open, 0, 1)
+	o.evicted[oldest] = time.AfterFunc(2*oldest.idle, func() {
+		o.mu.Lock()
+		delete(o.evicted, oldest)
+		o.mu.Unlock()
+		_ = oldest.close()
+	})
 }
 
 // As implements registry.Registry. A token is "USER:PASSWORD". A store without authentication ignores it.
@@ -120,10 +139,10 @@ func (c *Client) As(token string) registry.Registry {
 		}
 	}
 	own := newConnection(conf, c.own.settle)
-	if o.open = append(o.open, own); len(o.open) > maxUsers {
-		oldest := o.open[0]
-		o.open = slices.Delete(o.open, 0, 1)
-		time.AfterFunc(2*idleTime, func() { _ = oldest.close() }) // its calls in progress have ended by then
+	if o.closed {
+		own.closed = true
+	} else if o.open = append(o.open, own); len(o.open) > maxUsers {
+		o.evictOldest()
 	}
 	return &Client{conf: c.conf, own: own, others: o}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,14 +33,20 @@ type connection struct {
 	keys   layout
 	logger hclog.Logger
 	mirror *mirror
+	login  *login
 	lost   *registry.LostLeases
 	lapses *registry.LapseClock
 	views  *views
 	settle *atomic.Int64 // Config.Settle, a time.Duration
+	// timeout limits one request. idle is how long the copy is kept up to date while no call waits for a change.
+	timeout, idle time.Duration
 
 	opening chan struct{}    // holds a value while the client is being opened
 	opened  *clientv3.Client // nil before the first use; guarded by opening
 	closed  bool             // guarded by opening
+
+	mu       sync.Mutex
+	unwanted []session // that could not be ended: a claim with one of them may still take effect
 }
 
 func newConnection(c Config, settle *atomic.Int64) *connection {
@@ -47,10 +54,13 @@ func newConnection(c Config, settle *atomic.Int64) *connection {
 		conf:    c,
 		keys:    layout{c.Prefix, c.Network},
 		logger:  c.Logger,
+		login:   newLogin(c.Username, c.Password),
 		lost:    &registry.LostLeases{},
 		lapses:  &registry.LapseClock{},
 		views:   &views{},
 		settle:  settle,
+		timeout: requestTimeout,
+		idle:    idleTime,
 		opening: make(chan struct{}, 1),
 	}
 	conn.mirror = newMirror(conn)
@@ -59,7 +69,7 @@ func newConnection(c Config, settle *atomic.Int64) *connection {
 
 var errClosed = errors.New("the client is closed")
 
-// client returns etcd's client. Opening it takes a request if there is a password.
+// client returns etcd's client. Opening it takes no request.
 func (c *connection) client(ctx context.Context) (*clientv3.Client, error) {
 	select {
 	case c.opening <- struct{}{}:
@@ -75,17 +85,14 @@ func (c *connection) client(ctx context.Context) (*clientv3.Client, error) {
 	}
 	conf := clientv3.Config{
 		Endpoints:            c.conf.Endpoints,
-		Username:             c.conf.Username,
-		Password:             c.conf.Password,
-		DialTimeout:          dialTimeout,
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
 		MaxCallRecvMsgSize:   maxAnswer,
 		Logger:               zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+		DialOptions: append(c.login.options(), grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           connectBackoff,
 			MinConnectTimeout: dialTimeout,
-		})},
+		})),
 	}
 	if c.conf.secure() {
 		credentials := fileCredentials{c.conf.TLS}
@@ -109,27 +116,6 @@ func (c Config) secure() bool {
 	})
 }
 
-// setUser makes later calls use another user. Calls in progress go on.
-func (c *connection) setUser(name, password string) {
-	c.opening <- struct{}{}
-	defer func() { <-c.opening }()
-	if c.conf.Username == name && c.conf.Password == password {
-		return
-	}
-	c.conf.Username, c.conf.Password = name, password
-	if before := c.opened; before != nil {
-		c.opened = nil
-		time.AfterFunc(2*requestTimeout, func() { _ = before.Close() })
-	}
-}
-
-// uses reports whether api is the client that calls use now.
-func (c *connection) uses(api *clientv3.Client) bool {
-	c.opening <- struct{}{}
-	defer func() { <-c.opening }()
-	return !c.closed && c.opened == api
-}
-
 func (c *connection) close() error {
 	c.mirror.stop()
 	c.opening <- struct{}{}
@@ -138,7 +124,9 @@ func (c *connection) close() error {
 	if c.opened == nil {
 		return nil
 	}
-	return c.opened.Close()
+	api := c.opened
+	c.opened = nil
+	return api.Close()
 }
 
 // call makes one request, with a time limit.
@@ -147,7 +135,7 @@ func (c *connection) call(ctx context.Context, request func(ctx context.Context,
 	if err != nil {
 		return err
 	}
-	limited, cancel := context.WithTimeout(ctx, requestTimeout)
+	limited, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	return classify(ctx, request(limited, api))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -38,6 +39,19 @@ func classify(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", registry.ErrUnavailable, err)
 	}
 	return err
+}
+
+// classifyWatch is classify for the reason why a server ended a watch, which etcd's client returns as a text. The next
+// call finds out why a server does so for a reason that is not known here.
+func classifyWatch(ctx context.Context, err error) error {
+	if strings.HasSuffix(err.Error(), rpctypes.ErrPermissionDenied.Error()) {
+		err = rpctypes.ErrPermissionDenied
+	}
+	err = classify(ctx, err)
+	if errors.Is(err, registry.ErrDenied) || errors.Is(err, registry.ErrUnavailable) || ctx.Err() != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", registry.ErrUnavailable, err)
 }
 
 // wrap says what was being done when err happened. The end of the caller's context is returned as it is.

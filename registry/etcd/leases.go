@@ -137,7 +137,7 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 		default:
 			reason = registry.ErrLeaseNotFound
 		}
-		index = conn.views.index(conn.keys.lease(n.Name, n.Plan.Subnets(slot)), records...)
+		index = conn.views.index(t, conn.keys.lease(n.Name, n.Plan.Subnets(slot)), records...)
 		return index != after, time.Time{}
 	})
 	if err != nil {
@@ -167,7 +167,7 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 	if err == nil {
 		err = uncertain
 	}
-	view.ended(err)
+	view.ended(err, conn.mirror.lastConfirmed())
 	if err != nil {
 		return registry.LeaseSet{}, 0, wrap(err, "watch leases of network %s", n.Name)
 	}
@@ -177,10 +177,7 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 
 // Followed implements registry.Follower.
 func (c *Client) Followed(network string) time.Time {
-	if c.own.views.leases(network).hasFailed() {
-		return time.Time{}
-	}
-	return c.own.mirror.lastConfirmed()
+	return c.own.views.leases(network).lastCertain(c.own.mirror.lastConfirmed())
 }
 
 // Forget implements registry.Follower.
@@ -200,19 +197,33 @@ func (c *connection) situation(t *tree, n registry.Network, claim registry.Claim
 	s.Network = n
 	var leases []*known
 	leases, s.Bad = c.readLeases(t, n)
+	users := map[netip.Prefix]int{} // how many leases have a subnet
+	for _, k := range leases {
+		for _, p := range k.lease.Subnets {
+			users[p]++
+		}
+	}
 	for _, k := range leases {
 		l := k.lease
-		if k.foreign {
-			s.flannel = true
-			if slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(claim.PublicIPs, a) }) {
-				// This host ran flannel before, which identifies hosts by their address.
-				l.Node, l.NodeID, l.Session = claim.Node, claim.NodeID, ""
+		if !k.foreign {
+			s.Leases = append(s.Leases, l)
+			continue
+		}
+		s.flannel = true
+		isFree := true // for this host, in all families
+		for i, p := range n.Plan.Subnets(l.Slot)[:len(l.Subnets)] {
+			if p != l.Subnets[i] { // flannel chooses the subnets of the families independently
+				s.Bad = append(s.Bad, registry.BadSlot{Prefix: l.Subnets[i]})
+				isFree = isFree && users[p] == 0
 			}
-			for i, p := range l.Subnets { // flannel chooses the subnets of the families independently
-				if p != n.Plan.Subnets(l.Slot)[i] {
-					s.Bad = append(s.Bad, registry.BadSlot{Prefix: p})
-				}
+		}
+		if slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(claim.PublicIPs, a) }) {
+			// This host ran flannel before, which identifies hosts by their address.
+			if !isFree {
+				s.Bad = append(s.Bad, registry.BadSlot{Prefix: l.Subnet()})
+				continue
 			}
+			l.Node, l.NodeID, l.Session = claim.Node, claim.NodeID, ""
 		}
 		s.Leases = append(s.Leases, l)
 	}
@@ -220,9 +231,13 @@ func (c *connection) situation(t *tree, n registry.Network, claim registry.Claim
 	reservations, more := c.reservations(t, n)
 	s.Reservations = reservations.Reservations
 	s.Bad = append(s.Bad, more...)
-	for _, l := range c.views.leases(n.Name).unconfirmed(t, c.keys) {
-		if l.NodeID != claim.NodeID {
-			s.Bad = append(s.Bad, registry.BadSlot{Prefix: l.Subnet()})
+	settle := time.Duration(c.settle.Load())
+	for _, l := range c.views.leases(n.Name).unconfirmed(t, c.keys, n, settle) {
+		if l.NodeID == claim.NodeID {
+			continue
+		}
+		for _, p := range l.Subnets {
+			s.Bad = append(s.Bad, registry.BadSlot{Prefix: p})
 		}
 	}
 	if marker := t.records[c.keys.marker(n.Name)]; marker != nil {

@@ -13,14 +13,15 @@ import (
 )
 
 // mirror keeps the copy of all keys below the prefix. While calls wait for changes, one goroutine follows them; it ends
-// when the store fails, which all waiting calls are told, or when no call has waited for idleTime. The next call that
+// when the store fails, which all waiting calls are told, or when no call has waited for connection.idle. The next call that
 // waits starts it again, and it reads everything again then.
 type mirror struct {
 	conn *connection
 
 	// reading holds a value while a tree is read or changes are applied, so trees follow one another.
 	reading chan struct{}
-	watched uint64 // the revision up to which changes have been followed; guarded by reading
+	watched uint64  // the revision up to which changes have been followed; guarded by reading
+	read    attempt // of reading everything; guarded by reading
 
 	mu        sync.Mutex
 	tree      *tree         // nil before the first read
@@ -31,6 +32,7 @@ type mirror struct {
 	waiting   int
 	idleSince time.Time
 	closed    bool
+	running   sync.WaitGroup // the goroutine that follows the changes
 }
 
 func newMirror(conn *connection) *mirror {
@@ -71,10 +73,23 @@ func (m *mirror) wakeLocked() {
 
 // refresh reads everything from the leader and returns it.
 func (m *mirror) refresh(ctx context.Context) (*tree, error) {
+	since := time.Now()
 	if err := m.lockReading(ctx); err != nil {
 		return nil, err
 	}
 	defer func() { <-m.reading }()
+	if m.read.isFor(since) {
+		t, _ := m.current()
+		return t, m.read.err
+	}
+	began := time.Now()
+	t, err := m.readAll(ctx)
+	m.read = attempt{began, err, err != nil && ctx.Err() != nil}
+	return t, err
+}
+
+// readAll is refresh for a caller that has locked reading.
+func (m *mirror) readAll(ctx context.Context) (*tree, error) {
 	now := &tree{records: map[string]*record{}}
 	err := m.conn.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
 		resp, err := api.Get(ctx, m.conn.keys.root(), clientv3.WithPrefix())
@@ -151,6 +166,9 @@ func (m *mirror) await(ctx context.Context, fresh bool, ready func(*tree) (done 
 	defer m.unfollow()
 	for {
 		m.mu.Lock()
+		if m.err == errIdle && !m.closed { // it ended when this call was about to wait
+			m.startLocked()
+		}
 		t, changed, err := m.tree, m.changed, m.err
 		m.mu.Unlock()
 		done, again := ready(t)
@@ -181,20 +199,26 @@ func (m *mirror) follow() error {
 		return errClosed
 	}
 	m.waiting++
-	if m.cancel != nil {
-		return nil
+	if m.cancel == nil {
+		m.startLocked()
 	}
+	return nil
+}
+
+func (m *mirror) startLocked() {
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel, m.err = cancel, nil
-	go func() {
+	m.running.Go(func() {
 		err := m.run(ctx)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.cancel, m.err = nil, err
 		cancel()
+		if proven := time.Now().Add(-keepAliveTime - keepAliveTimeout); proven.After(m.confirmed) {
+			m.confirmed = proven // a connection that is lost may have been dead for as long
+		}
 		m.wakeLocked()
-	}()
-	return nil
+	})
 }
 
 func (m *mirror) unfollow() {
@@ -215,42 +239,36 @@ func (m *mirror) lastConfirmed() time.Time {
 	return m.confirmed
 }
 
-// isIdle reports whether no call has waited for idleTime.
+// isIdle reports whether no call has waited for the idle time.
 func (m *mirror) isIdle() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.waiting == 0 && time.Since(m.idleSince) > idleTime
+	return m.waiting == 0 && time.Since(m.idleSince) > m.conn.idle
 }
 
+// stop ends following for good, and blocks until it has ended.
 func (m *mirror) stop() {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.closed = true
 	if m.cancel != nil {
 		m.cancel()
 	}
+	m.mu.Unlock()
+	m.running.Wait()
 }
 
 // run follows the changes until the store fails.
 func (m *mirror) run(ctx context.Context) error {
-	for {
-		api, err := m.conn.client(ctx)
-		if err == nil {
-			err = m.runOn(ctx, api)
-		}
-		if ctx.Err() != nil || api == nil || m.conn.uses(api) {
-			return err
-		}
-		// The user was changed.
+	api, err := m.conn.client(ctx)
+	if err != nil {
+		return err
 	}
-}
-
-// runOn follows the changes with one client.
-func (m *mirror) runOn(ctx context.Context, api *clientv3.Client) error {
+	var checking sync.WaitGroup
+	defer checking.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	go func() { cancel(awaitDisconnect(ctx, api)) }()
-	idle := time.NewTicker(idleTime)
+	checking.Go(func() { cancel(awaitDisconnect(ctx, api)) })
+	idle := time.NewTicker(m.conn.idle)
 	defer idle.Stop()
 	for {
 		from, next, err := m.position(ctx)
@@ -313,7 +331,7 @@ func (m *mirror) apply(ctx context.Context, setBack uint64, changes clientv3.Wat
 			case resp.CompactRevision != 0:
 				return nil
 			case resp.Err() != nil:
-				return wrap(classify(ctx, resp.Err()), "watch %s", m.conn.keys.root())
+				return wrap(classifyWatch(ctx, resp.Err()), "watch %s", m.conn.keys.root())
 			}
 			if again, err := m.applyOne(ctx, setBack, resp); again || err != nil {
 				return err

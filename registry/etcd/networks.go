@@ -204,7 +204,7 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.Netw
 				records = append(records, r)
 			}
 		}
-		index = c.own.views.index("networks", records...)
+		index = c.own.views.index(t, "networks", records...)
 		if index == after {
 			return false, time.Time{}
 		}

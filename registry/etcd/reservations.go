@@ -47,7 +47,11 @@ func (c *connection) reserve(t *tree, n registry.Network, all []registry.Reserva
 	leases, _ := c.readLeases(t, n)
 	bySlot := map[uint64]registry.Lease{}
 	for _, k := range leases {
-		bySlot[k.lease.Slot] = k.lease
+		for _, p := range k.lease.Subnets { // those of a host that runs flannel may be of two slots
+			if slot, err := n.Plan.Slot(p); err == nil {
+				bySlot[slot] = k.lease
+			}
+		}
 	}
 	for _, r := range all {
 		there := false
@@ -179,7 +183,7 @@ func (c *Client) WatchReservations(ctx context.Context, n registry.Network, afte
 	var index uint64
 	prefix := c.own.keys.reservations(n.Name)
 	err := c.own.mirror.await(ctx, after == 0, func(t *tree) (bool, time.Time) {
-		index = c.own.views.index(prefix, t.below(prefix)...)
+		index = c.own.views.index(t, prefix, t.below(prefix)...)
 		if index == after {
 			return false, time.Time{}
 		}

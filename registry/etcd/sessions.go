@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -57,10 +58,10 @@ func (c *connection) tag(network string) clientv3.LeaseID {
 
 const tagMask = ^clientv3.LeaseID(1<<32 - 1)
 
-// createSession creates a session: its etcd leases and its key.
-func (c *connection) createSession(ctx context.Context, network string, claim registry.Claim) (session, error) {
-	var s session
-	err := c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+// createSession creates a session: its etcd leases, and its key with the version that it returns.
+func (c *connection) createSession(ctx context.Context, network string, claim registry.Claim) (
+	s session, version uint64, err error) {
+	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
 		kept, err := api.Grant(ctx, keptTTL(claim))
 		if err != nil {
 			return err
@@ -69,24 +70,20 @@ func (c *connection) createSession(ctx context.Context, network string, claim re
 		// Etcd's client does not let its callers choose an id.
 		leases := etcdserverpb.NewLeaseClient(api.ActiveConnection())
 		for {
-			request := &etcdserverpb.LeaseGrantRequest{TTL: seconds(claim.TTL), ID: int64(c.tag(network)) | int64(rand.Uint32())}
-			alive, err := leases.LeaseGrant(ctx, request)
-			if err = rpctypes.Error(err); err == rpctypes.ErrLeaseExist {
-				continue
+			s.alive = c.tag(network) | clientv3.LeaseID(rand.Uint32())
+			_, err := leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{TTL: seconds(claim.TTL), ID: int64(s.alive)})
+			if err = rpctypes.Error(err); err != rpctypes.ErrLeaseExist {
+				return err
 			}
-			if err == nil {
-				s.alive = clientv3.LeaseID(alive.ID)
-			}
-			return err
 		}
 	})
 	if err == nil {
-		_, err = c.transact(ctx, nil, c.putSession(network, s, claim.Node))
+		version, err = c.transact(ctx, nil, c.putSession(network, s, claim.Node))
 	}
 	if err != nil {
-		c.end(ctx, s)
+		c.end(ctx, s) // other hosts would wait for a session without a record
 	}
-	return s, wrap(err, "create session")
+	return s, version, wrap(err, "create session")
 }
 
 // putSession writes the key of a session.
@@ -97,18 +94,41 @@ func (c *connection) putSession(network string, s session, node string) clientv3
 
 // renew keeps a session alive. It returns ErrLeaseLost when one of its etcd leases has ended.
 func (c *connection) renew(ctx context.Context, s session) error {
-	err := c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
-		for _, id := range []clientv3.LeaseID{s.alive, s.kept} {
-			if _, err := api.KeepAliveOnce(ctx, id); err != nil {
+	return c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+		err := keepAlive(ctx, api, s)
+		if needsLogin(err) { // a read replaces the token, a stream does not
+			if _, err := api.Get(ctx, c.keys.root()); err != nil {
 				return err
 			}
+			err = keepAlive(ctx, api, s)
 		}
-		return nil
+		return rpctypes.Error(err)
 	})
-	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		return registry.ErrLeaseLost
+}
+
+// keepAlive renews the etcd leases of a session. KeepAliveOnce of etcd's client would try again all the time while no
+// server is connected, without a pause.
+func keepAlive(ctx context.Context, api *clientv3.Client, s session) error {
+	ctx, cancel := context.WithCancel(ctx) // its end ends the stream
+	defer cancel()
+	stream, err := etcdserverpb.NewLeaseClient(api.ActiveConnection()).LeaseKeepAlive(ctx)
+	if err != nil {
+		return err
 	}
-	return err
+	for _, id := range []clientv3.LeaseID{s.alive, s.kept} {
+		// After an EOF, Recv returns the reason.
+		if err := stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil && err != io.EOF {
+			return err
+		}
+		resp, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if resp.TTL <= 0 {
+			return registry.ErrLeaseLost
+		}
+	}
+	return nil
 }
 
 // fits reports whether a live session can be used unchanged for the claim.
@@ -143,15 +163,46 @@ func (c *connection) revoke(ctx context.Context, id clientv3.LeaseID) error {
 	return err
 }
 
-// end ends a session that is not needed, even if ctx has ended. If that fails, it ends by itself.
-func (c *connection) end(ctx context.Context, s session) {
+// end ends a session that is not needed, even if ctx has ended, and reports whether it has ended. Otherwise it ends by
+// itself.
+func (c *connection) end(ctx context.Context, s session) (ended bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
+	ended = true
 	for _, id := range []clientv3.LeaseID{s.alive, s.kept} {
 		if err := c.revoke(ctx, id); err != nil {
+			ended = false
 			c.logger.Warn("unused etcd lease not revoked, it ends by itself", "id", fmt.Sprintf("%x", int64(id)), "error", err)
 		}
 	}
+	return ended
+}
+
+func (c *connection) addUnwanted(s session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unwanted = append(c.unwanted, s)
+}
+
+// endUnwanted ends the sessions of earlier claims whose outcome is not known, so that these claims can have no effect
+// any more. A claim that has a record in t has taken place.
+func (c *connection) endUnwanted(ctx context.Context, t *tree) error {
+	c.mu.Lock()
+	all := slices.Clone(c.unwanted)
+	c.mu.Unlock()
+	for _, s := range all {
+		if !t.hasAttached(s.kept) {
+			for _, id := range []clientv3.LeaseID{s.kept, s.alive} {
+				if err := c.revoke(ctx, id); err != nil {
+					return fmt.Errorf("end the session of an earlier claim: %w", err)
+				}
+			}
+		}
+		c.mu.Lock()
+		c.unwanted = slices.DeleteFunc(c.unwanted, func(o session) bool { return o == s })
+		c.mu.Unlock()
+	}
+	return nil
 }
 
 // keyPause is how long a session may be without its key: a host that claims writes the key shortly after it has created
@@ -159,7 +210,7 @@ func (c *connection) end(ctx context.Context, s session) {
 const keyPause = 250 * time.Millisecond
 
 // Holders implements registry.Networks. The node of a session whose key is lost is not known, and shown as the id of its
-// etcd lease.
+// etcd lease. Etcd 3.4 and 3.6 list the etcd leases for every user.
 func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder, error) {
 	holders, err := c.own.holders(ctx, network)
 	isKeyless := func(h registry.Holder) bool { return h.CreateIndex == keyless }

@@ -30,25 +30,39 @@ func newRecord(kv *mvccpb.KeyValue) *record {
 	}
 }
 
+func (r *record) equal(o *record) bool {
+	return r.modified == o.modified && r.created == o.created && r.lease == o.lease && bytes.Equal(r.value, o.value)
+}
+
+// follows reports whether r can be a later version of the key than o in the same history.
+func (r *record) follows(o *record) bool {
+	return r.modified > o.modified && (r.created == o.created || r.created > o.modified)
+}
+
 // tree is all keys below the prefix as of one revision of one cluster. It is immutable: a change makes another tree.
 //
 // Every answer of etcd is complete and current, or an error. What remains uncertain is whether etcd itself still knows
-// what it was told. A tree counts as set back when it has another cluster id than the tree before, a lower revision, or
-// an older version of a record: a snapshot was restored. A restored store may also have continued beyond the revision
-// that is known here, so a record counts as deleted only if its deletion was seen.
+// what it was told. A tree counts as set back when it has another cluster id than the tree before, a lower revision, an
+// older version of a record, or the same version with other content: a snapshot was restored. A restored store may also
+// have continued beyond the revision that is known here, so a record counts as deleted only if its deletion was seen.
 type tree struct {
 	cluster  uint64
 	revision uint64
 	records  map[string]*record
 	setBack  uint64 // how often the store was found to be set back, including this time
-	// vanished are the keys that were there when the records were read before, and whose deletion was not seen (yet).
-	vanished map[string]time.Time
+	// vanished are the records that were there when the records were read before, and whose deletion was not seen (yet).
+	vanished map[string]vanished
+}
+
+type vanished struct {
+	record *record
+	at     time.Time // when it was found to be missing
 }
 
 // hasJustLost reports whether records have vanished so recently that the reason may become known at any moment.
 func (t *tree) hasJustLost() bool {
-	for _, at := range t.vanished {
-		if time.Since(at) < explainTime {
+	for _, v := range t.vanished {
+		if time.Since(v.at) < explainTime {
 			return true
 		}
 	}
@@ -75,7 +89,17 @@ func (t *tree) modified(key string) uint64 {
 	return 0
 }
 
-// maxVanished is how long the key of a record that vanished is remembered: longer than any client keeps the record.
+// hasAttached reports whether a record is attached to an etcd lease.
+func (t *tree) hasAttached(id clientv3.LeaseID) bool {
+	for _, r := range t.records {
+		if r.lease == id {
+			return true
+		}
+	}
+	return false
+}
+
+// maxVanished is how long a record that vanished is remembered: longer than any client shows it.
 const maxVanished = 48 * time.Hour
 
 // continueFrom compares a tree that was just read with the one before, nil for none. Records that are the same share
@@ -85,8 +109,8 @@ func (t *tree) continueFrom(before *tree) {
 		return
 	}
 	t.vanished = maps.Clone(before.vanished)
-	for key, at := range t.vanished {
-		if t.records[key] != nil || time.Since(at) > maxVanished {
+	for key, v := range t.vanished {
+		if t.records[key] != nil || time.Since(v.at) > maxVanished {
 			delete(t.vanished, key)
 		}
 	}
@@ -95,14 +119,16 @@ func (t *tree) continueFrom(before *tree) {
 		now := t.records[key]
 		if now == nil {
 			if t.vanished == nil {
-				t.vanished = map[string]time.Time{}
+				t.vanished = map[string]vanished{}
 			}
-			t.vanished[key] = time.Now()
+			t.vanished[key] = vanished{r, time.Now()}
 			continue
 		}
-		isSetBack = isSetBack || now.modified < r.modified
-		if now.modified == r.modified && now.created == r.created && now.lease == r.lease && bytes.Equal(now.value, r.value) {
+		switch {
+		case now.equal(r):
 			t.records[key] = r
+		case !now.follows(r):
+			isSetBack = true
 		}
 	}
 	t.setBack = before.setBack
@@ -116,8 +142,8 @@ func (t *tree) apply(events []*clientv3.Event) *tree {
 	next := t
 	for _, e := range events {
 		revision, key := uint64(e.Kv.ModRevision), string(e.Kv.Key)
-		_, vanished := t.vanished[key]
-		explains := vanished && e.Type == mvccpb.DELETE
+		_, missing := t.vanished[key]
+		explains := missing && e.Type == mvccpb.DELETE
 		if revision <= t.revision && !explains {
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,8 +40,8 @@ func (v *views) forget(network string) {
 	delete(v.byNetwork, network)
 }
 
-// index returns the index of a list of records.
-func (v *views) index(list string, records ...*record) uint64 {
+// index returns the index of a list of records of t.
+func (v *views) index(t *tree, list string, records ...*record) uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now, ok := v.lists[list]
@@ -51,7 +52,7 @@ func (v *views) index(list string, records ...*record) uint64 {
 		}
 		v.lists[list] = now
 	}
-	var s signature
+	s := newSignature(t.setBack)
 	for _, r := range records {
 		s.add(r.key, r.modified, "")
 	}
@@ -65,7 +66,7 @@ type version struct {
 	content uint64
 }
 
-func (v *version) update(s signature) uint64 {
+func (v *version) update(s *signature) uint64 {
 	if content := s.sum(); v.index == 0 || content != v.content {
 		v.index, v.content = max(s.latest, v.index+1), content
 	}
@@ -80,10 +81,16 @@ type signature struct {
 
 var seed = maphash.MakeSeed()
 
+// newSignature returns the signature of nothing. Versions of records can be compared only among contents with the same
+// setBack.
+func newSignature(setBack uint64) *signature {
+	s := &signature{}
+	s.hash.SetSeed(seed)
+	fmt.Fprintln(&s.hash, setBack)
+	return s
+}
+
 func (s *signature) add(key string, modified uint64, state string) {
-	if s.latest == 0 {
-		s.hash.SetSeed(seed)
-	}
 	s.latest = max(s.latest, modified)
 	fmt.Fprintf(&s.hash, "%q %d %s\n", key, modified, state)
 }
@@ -107,7 +114,8 @@ type leaseView struct {
 	setBack  uint64 // how often the network was lost or set back
 	known    map[string]*known
 	version  version
-	failed   bool // the last call of WatchLeases returned an error
+	failed   bool      // the last call of WatchLeases returned an error
+	followed time.Time // when the leases were last certain before that call failed
 }
 
 // known is a record as it is, or as it was when the store lost it.
@@ -118,15 +126,30 @@ type known struct {
 	foreign bool // it belongs to a host that runs flannel
 	err     error
 	until   time.Time // the record is missing, and given up then; zero for a stored one
+	lost    bool      // the record is missing because the store was set back or emptied
+	older   uint64    // the version, from the time of the snapshot, that is stored instead; 0 for none
 }
 
 func (k *known) missing() bool { return !k.until.IsZero() }
 
-// ended notes how a call of WatchLeases ended.
-func (v *leaseView) ended(err error) {
+// ended notes how a call of WatchLeases ended. confirmed is when the store last confirmed what it said.
+func (v *leaseView) ended(err error, confirmed time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if err != nil && !v.failed && v.known != nil {
+		v.followed = confirmed
+	}
 	v.failed = err != nil
+}
+
+// lastCertain returns when the leases were last certain, zero for never. confirmed is as for ended.
+func (v *leaseView) lastCertain(confirmed time.Time) time.Time {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.failed || v.known == nil {
+		return v.followed
+	}
+	return confirmed
 }
 
 func (v *leaseView) hasFailed() bool {
@@ -178,7 +201,7 @@ func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time
 		return cmp.Or(cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.ModifyIndex, b.ModifyIndex))
 	})
 	slices.SortFunc(set.Bad, func(a, b registry.BadRecord) int { return cmp.Compare(a.Key, b.Key) })
-	var s signature
+	s := newSignature(v.setBack)
 	s.add(keys.marker(v.network), t.modified(keys.marker(v.network)), "")
 	for _, l := range set.Leases {
 		s.add(l.Subnet().String(), l.ModifyIndex, fmt.Sprint(l.Held(), l.Missing))
@@ -226,17 +249,25 @@ func (v *leaseView) update(t *tree, keys layout, n registry.Network, settle time
 	next := make(map[string]*known, len(now))
 	for key, k := range v.known {
 		stored := now[key]
-		older := stored != nil && restored && !recreated && stored.modified < k.record.modified
+		older := stored != nil && !recreated &&
+			(restored && stored.modified < k.record.modified || k.missing() && stored.modified == k.older)
 		switch {
 		case stored != nil && !older, k.missing() && time.Now().After(k.until):
 			continue
+		case k.missing() && !k.lost && !hasVanished(t, key):
+			continue // its deletion was seen later
 		case k.missing():
 		case recreated, restored, stored == nil && hasVanished(t, key):
 			copied := *k
-			copied.until = time.Now().Add(settle)
+			copied.until, copied.lost = time.Now().Add(settle), recreated || restored
 			k = &copied
 		default:
 			continue // it was deleted
+		}
+		if older && k.older != stored.modified {
+			copied := *k
+			copied.older = stored.modified
+			k = &copied
 		}
 		if recreated { // indexes of the lost tree cannot be compared with those of this one
 			copied := *k
@@ -272,7 +303,7 @@ func (v *leaseView) parse(t *tree, keys layout, n registry.Network, r *record, s
 	k := &known{record: r}
 	if old := v.known[r.key]; old != nil && old.record == r && samePlan {
 		*k = *old
-		k.until = time.Time{}
+		k.until, k.lost, k.older = time.Time{}, false, 0
 	} else {
 		k.lease, k.foreign, k.err = flannel.ParseLease(n, r.key[len(keys.leases(n.Name)):], r.value)
 	}
@@ -308,7 +339,7 @@ func flannelSession(r *record) string { return fmt.Sprintf("flannel-%x", int64(r
 
 // unconfirmed returns the known leases that t does not have, although they are not known to have been deleted: their
 // hosts may be about to write them again.
-func (v *leaseView) unconfirmed(t *tree, keys layout) (out []registry.Lease) {
+func (v *leaseView) unconfirmed(t *tree, keys layout, n registry.Network, settle time.Duration) (out []registry.Lease) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	marker := t.records[keys.marker(v.network)]
@@ -316,6 +347,15 @@ func (v *leaseView) unconfirmed(t *tree, keys layout) (out []registry.Lease) {
 	for key, k := range v.known {
 		if t.records[key] == nil && k.err == nil && (k.missing() || changed || hasVanished(t, key)) {
 			out = append(out, k.lease)
+		}
+	}
+	prefix := keys.leases(v.network)
+	for key, gone := range t.vanished { // also those that were read before this network's leases were watched
+		if v.known[key] != nil || !strings.HasPrefix(key, prefix) || time.Since(gone.at) > settle {
+			continue
+		}
+		if l, _, err := flannel.ParseLease(n, key[len(prefix):], gone.record.value); err == nil {
+			out = append(out, l)
 		}
 	}
 	return out

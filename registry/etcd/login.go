@@ -1,0 +1,146 @@
+package etcd
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// login adds the token of a user to the requests of one connection. It replaces what etcd's client does: that one logs
+// in for each stream, so for each renewal of a lease, which costs the server a password hash; and it sends the token
+// that has expired along when it logs in again, which etcd 3.4 refuses, so it would try for ever.
+type login struct {
+	mu             sync.Mutex
+	user, password string // of the next login
+
+	asking chan struct{} // holds a value while the fields below are used
+	as     [2]string     // the user and the password of token
+	token  string        // "" before the first login, and while the server has no authentication
+	known  bool          // token is valid as far as is known
+	last   attempt       // to log in
+}
+
+func newLogin(user, password string) *login {
+	return &login{user: user, password: password, asking: make(chan struct{}, 1)}
+}
+
+// setUser changes the user. A watch goes on under the one before until its connection is lost.
+func (l *login) setUser(user, password string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.user, l.password = user, password
+}
+
+// wanted returns the user and the password. As in etcd's client, a user without a password is none.
+func (l *login) wanted() (as [2]string, isUser bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return [2]string{l.user, l.password}, l.user != "" && l.password != ""
+}
+
+// options returns what makes a connection use the login.
+func (l *login) options() []grpc.DialOption {
+	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(l.unary), grpc.WithChainStreamInterceptor(l.stream)}
+}
+
+const (
+	authenticateMethod = "/etcdserverpb.Auth/Authenticate"
+	watchMethod        = "/etcdserverpb.Watch/Watch"
+)
+
+func (l *login) unary(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	if method == authenticateMethod {
+		return invoke(ctx, method, request, reply, conn, options...)
+	}
+	token, err := l.current(ctx, conn)
+	if err != nil {
+		return err
+	}
+	err = invoke(withToken(ctx, token), method, request, reply, conn, options...)
+	if !needsLogin(err) {
+		return err
+	}
+	if token, err = l.replace(ctx, conn, token); err != nil {
+		return err
+	}
+	return invoke(withToken(ctx, token), method, request, reply, conn, options...)
+}
+
+func (l *login) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
+	open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	token, err := l.current(ctx, conn)
+	if err == nil && method == watchMethod { // its token is checked long after the stream was opened
+		token, err = l.replace(ctx, conn, token)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return open(withToken(ctx, token), desc, conn, method, options...)
+}
+
+func withToken(ctx context.Context, token string) context.Context {
+	if token == "" {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, token)
+}
+
+// needsLogin reports whether a request may succeed with another token.
+func needsLogin(err error) bool {
+	switch rpctypes.Error(err) {
+	case rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision, rpctypes.ErrUserEmpty:
+		return true
+	}
+	return false
+}
+
+// current returns the token, and logs in if there is none. Errors are those of gRPC.
+func (l *login) current(ctx context.Context, conn *grpc.ClientConn) (string, error) {
+	return l.use(ctx, conn, func() bool { return true })
+}
+
+// replace logs in again, unless another caller has done so since the token was used.
+func (l *login) replace(ctx context.Context, conn *grpc.ClientConn, used string) (string, error) {
+	return l.use(ctx, conn, func() bool { return l.token != used })
+}
+
+// use returns the token if isUsable returns true for it, and logs in otherwise.
+func (l *login) use(ctx context.Context, conn *grpc.ClientConn, isUsable func() bool) (string, error) {
+	since := time.Now()
+	as, isUser := l.wanted()
+	if !isUser {
+		return "", nil
+	}
+	select {
+	case l.asking <- struct{}{}:
+	case <-ctx.Done():
+		return "", status.FromContextError(ctx.Err()).Err()
+	}
+	defer func() { <-l.asking }()
+	switch {
+	case l.as != as:
+	case l.known && isUsable():
+		return l.token, nil
+	case l.last.isFor(since):
+		return l.token, l.last.err
+	}
+	began := time.Now()
+	l.as, l.token, l.known = as, "", false
+	request := &etcdserverpb.AuthenticateRequest{Name: as[0], Password: as[1]}
+	reply, err := etcdserverpb.NewAuthClient(conn).Authenticate(ctx, request)
+	switch {
+	case rpctypes.Error(err) == rpctypes.ErrAuthNotEnabled:
+		l.known, err = true, nil
+	case err == nil:
+		l.token, l.known = reply.Token, true
+	}
+	l.last = attempt{began, err, err != nil && ctx.Err() != nil}
+	return l.token, err
+}
