@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"flag"
 	"os"
 	"slices"
 	"strings"
@@ -20,12 +21,21 @@ import (
 )
 
 // Servers for all tests that do not harm their server; each test uses its own prefix.
-var common, old etcdtest.Shared
+var (
+	common     etcdtest.Shared
+	old        = etcdtest.Shared{Options: etcdtest.Options{Program: oldProgram}}
+	oldProgram = os.Getenv("LENO_TEST_ETCD_OLD") // see etcdtest.OldProgram
+)
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if lanes := flag.Lookup("test.parallel"); lanes.Value.String() == lanes.DefValue {
+		_ = lanes.Value.Set("8") // many tests wait for a timeout most of the time
+	}
 	code := m.Run()
-	common.Stop()
-	old.Stop()
+	for _, shared := range []*etcdtest.Shared{&common, &old, &withAuth, &oldWithAuth} {
+		shared.Stop()
+	}
 	os.Exit(code)
 }
 
@@ -35,7 +45,7 @@ func TestConformance(t *testing.T) {
 
 // TestConformanceOld runs the suite with Debian's etcd 3.4.
 func TestConformanceOld(t *testing.T) {
-	old.Options.Program = etcdtest.OldProgram(t)
+	etcdtest.OldProgram(t) // or fail
 	registrytest.Run(t, func(t *testing.T) registrytest.Store { return newStore(t, old.Get(t)) })
 }
 

@@ -1,0 +1,327 @@
+package etcd
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// flannelKey is flannel's pattern for the keys of leases.
+var flannelKey = regexp.MustCompile(`(\d+\.\d+.\d+.\d+)-(\d+)(?:&([a-f\d:]+)-(\d+))?$`)
+
+// flannelNetwork defines a network as flannel's operators do. A client's network "default" is that one.
+func (s *store) flannelNetwork(t *testing.T, c *Client, config string) registry.Network {
+	t.Helper()
+	if _, err := s.admin.Put(testContext(t), s.keys.prefix+"/config", config); err != nil {
+		t.Fatal(err)
+	}
+	n, err := c.Network(testContext(t), "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+const (
+	oneFamily    = `{"Network":"10.5.0.0/22","SubnetLen":24,"SubnetMin":"10.5.1.0","Backend":{"Type":"vxlan"}}`
+	bothFamilies = `{"EnableIPv6":true,"Network":"10.5.0.0/22","SubnetLen":24,"SubnetMin":"10.5.1.0",` +
+		`"IPv6Network":"fd00:5::/62","IPv6SubnetLen":64,"IPv6SubnetMin":"fd00:5:0:1::",` +
+		`"Backend":{"Type":"vxlan"}}`
+)
+
+// flannelLease writes a lease as flannel does: under an etcd lease of a day, or without one for a reservation.
+func (s *store) flannelLease(t *testing.T, name, ip string, reserved bool) (key string) {
+	t.Helper()
+	value := fmt.Sprintf(`{"PublicIP":%q,"PublicIPv6":null,"BackendType":"vxlan",`+
+		`"BackendData":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}}`, ip)
+	if strings.Contains(name, "&") {
+		value = strings.Replace(value, `"PublicIPv6":null`, `"PublicIPv6":"2001:db8::99"`, 1)
+		value = strings.Replace(value, `}}`, `},"BackendV6Data":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:45"}}`, 1)
+	}
+	key = s.keys.prefix + "/subnets/" + name
+	var options []clientv3.OpOption
+	if !reserved {
+		grant, err := s.admin.Grant(testContext(t), 86400)
+		if err != nil {
+			t.Fatal(err)
+		}
+		options = append(options, clientv3.WithLease(grant.ID))
+	}
+	if _, err := s.admin.Put(testContext(t), key, value, options...); err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// vxlanClaim returns the claim of host i in a network of vxlan.
+func vxlanClaim(t *testing.T, i int) registry.Claim {
+	t.Helper()
+	c := claim(i)
+	var err error
+	options := fmt.Sprintf(`{"vni":1,"port":8472,"vtep_mac":"0a:58:c0:00:02:%02x"}`, i)
+	if c.Backend, err = registry.NewBackend("vxlan", json.RawMessage(options)); err != nil {
+		t.Fatal(err)
+	}
+	c.MTU = 1450
+	return c
+}
+
+// fill claims slots until the network is full, and returns the slots.
+func fill(t *testing.T, c *Client, n registry.Network) (got []uint64) {
+	t.Helper()
+	for i := 101; ; i++ {
+		l, err := c.Acquire(testContext(t), n, vxlanClaim(t, i))
+		if err != nil {
+			wantErr(t, err, registry.ErrNetworkFull)
+			slices.Sort(got)
+			return got
+		}
+		got = append(got, l.Slot)
+	}
+}
+
+// TestFlannelNetwork: flannel's configuration defines a network, in which leno hosts write what flannel reads.
+func TestFlannelNetwork(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]string{"one family": oneFamily, "both families": bothFamilies} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t, common.Get(t))
+			c := s.open(t)
+			n := s.flannelNetwork(t, c, config)
+			claim := vxlanClaim(t, 1)
+			l := acquire(t, c, n, claim)
+			keys := s.records(t, n)
+			if len(keys) != 1 {
+				t.Fatal(keys)
+			}
+			m := flannelKey.FindStringSubmatch(keys[0])
+			if m == nil || m[1]+"/"+m[2] != l.Subnets[0].String() {
+				t.Fatalf("flannel reads %q of %s for %v", m, keys[0], l.Subnets)
+			}
+			if len(n.Plan) == 2 && m[3]+"/"+m[4] != l.Subnets[1].String() {
+				t.Errorf("flannel reads %q of %s for %v", m, keys[0], l.Subnets)
+			}
+			resp, err := s.admin.Get(testContext(t), keys[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			ttl, err := s.admin.TimeToLive(testContext(t), clientv3.LeaseID(resp.Kvs[0].Lease))
+			if err != nil || ttl.GrantedTTL != int64((claim.TTL+claim.Hold)/time.Second) {
+				t.Errorf("%+v, %v", ttl, err)
+			}
+			var value struct {
+				PublicIP    netip.Addr
+				BackendType string
+				BackendData struct {
+					VNI     int
+					VtepMAC string
+				}
+			}
+			if err := json.Unmarshal(resp.Kvs[0].Value, &value); err != nil {
+				t.Fatal(err)
+			}
+			if value.PublicIP != claim.PublicIPs[0] || value.BackendType != "vxlan" || value.BackendData.VNI != 1 ||
+				value.BackendData.VtepMAC != "0a:58:c0:00:02:01" {
+				t.Errorf("%s", resp.Kvs[0].Value)
+			}
+			if set, _, err := s.open(t).WatchLeases(testContext(t), n, 0); err != nil || len(set.Leases) != 1 {
+				t.Errorf("%+v, %v", set, err)
+			}
+			if err := c.Release(testContext(t), l); err != nil {
+				t.Fatal(err)
+			}
+			if keys := s.records(t, n); len(keys) != 0 {
+				t.Error(keys)
+			}
+		})
+	}
+}
+
+// TestFlannelHost: the lease of a flannel host is shown, and no other host gets its subnet.
+func TestFlannelHost(t *testing.T) {
+	t.Parallel()
+	for name, reserved := range map[string]bool{"lease": false, "reservation": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t, common.Get(t))
+			c := s.open(t)
+			n := s.flannelNetwork(t, c, oneFamily)
+			key := s.flannelLease(t, "10.5.2.0-24", "192.0.2.99", reserved)
+			wanting := vxlanClaim(t, 1)
+			wanting.Prefer = netip.MustParsePrefix("10.5.2.0/24")
+			l, err := c.Acquire(testContext(t), n, wanting)
+			if err != nil || l.Slot == 2 {
+				t.Fatalf("%+v, %v", l, err)
+			}
+			set, index := follow(t, c, n, 0, []string{fmt.Sprint(min(l.Slot, 2)), fmt.Sprint(max(l.Slot, 2))})
+			i := slices.IndexFunc(set.Leases, func(l registry.Lease) bool { return l.Slot == 2 })
+			if l := set.Leases[i]; l.Node != "flannel-192.0.2.99" || l.NodeID != l.Node || !l.Held() || l.Lapsed != 0 {
+				t.Errorf("%+v", l)
+			}
+			if got := fill(t, c, n); slices.Contains(got, 2) || len(got) != 1 {
+				t.Errorf("others got %v", got)
+			}
+			err = c.AddReservation(testContext(t), n, registry.Reservation{
+				Network: n.Name,
+				Subnet:  netip.MustParsePrefix("10.5.2.0/24"),
+				Node:    "host-1",
+			}, false)
+			wantErr(t, err, registry.ErrHeld)
+			s.Delete(t, key)
+			if set, _, err := c.WatchLeases(testContext(t), n, index); err != nil {
+				t.Errorf("%+v, %v", set, err)
+			}
+			follow(t, c, n, registry.Known, []string{"1", "3"})
+		})
+	}
+}
+
+// TestBrokenFlannelRecords change nothing for other hosts.
+func TestBrokenFlannelRecords(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	c := s.open(t)
+	n := s.flannelNetwork(t, c, strings.ReplaceAll(oneFamily, "/22", "/20"))
+	s.flannelLease(t, "10.5.2.0-24", "192.0.2.99", false)
+	bad := map[string]string{
+		"10.5.3.0-24":           `not JSON`,
+		"10.5.4.0-24":           ``,
+		"10.5.5.0-24":           `{"PublicIP":"192.0.2.98","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"x"}}`,
+		"10.5.6.0-24":           `{}`,
+		"10.5.7.0-24":           `[1]`,
+		"10.5.8.0-25":           `{"PublicIP":"192.0.2.97","BackendType":"vxlan"}`,
+		"10.9.0.0-24":           `{"PublicIP":"192.0.2.96","BackendType":"vxlan"}`,
+		"something":             `{"PublicIP":"192.0.2.95"}`,
+		"10.5.9.0-24&fd00::-64": `{"PublicIP":"192.0.2.94","PublicIPv6":"2001:db8::94","BackendType":"vxlan"}`,
+	}
+	var keys []string
+	for name, value := range bad {
+		key := s.keys.prefix + "/subnets/" + name
+		if _, err := s.admin.Put(testContext(t), key, value); err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	first := vxlanClaim(t, 1)
+	first.Prefer = netip.MustParsePrefix("10.5.10.0/24")
+	acquire(t, c, n, first)
+	set, _ := follow(t, c, n, 0, []string{"2", "10"})
+	var got []string
+	for _, b := range set.Bad {
+		if got = append(got, b.Key); b.Reason == "" {
+			t.Errorf("%s has no reason", b.Key)
+		}
+	}
+	if !slices.Equal(got, keys) {
+		t.Errorf("unusable records: %v, want %v", got, keys)
+	}
+	if got, want := fill(t, c, n), []uint64{1, 11, 12, 13, 14, 15}; !slices.Equal(got, want) {
+		t.Errorf("others got %v, want %v", got, want)
+	}
+}
+
+// TestTakenOverFromFlannel: a host that ran flannel before keeps its subnet, under the same key.
+func TestTakenOverFromFlannel(t *testing.T) {
+	t.Parallel()
+	for name, reserved := range map[string]bool{"lease": false, "reservation": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t, common.Get(t))
+			c := s.open(t)
+			n := s.flannelNetwork(t, c, strings.ReplaceAll(oneFamily, "/22", "/16"))
+			key := s.flannelLease(t, "10.5.77.0-24", "192.0.2.1", reserved)
+			l, err := c.Acquire(testContext(t), n, vxlanClaim(t, 1))
+			if err != nil || l.Slot != 77 || s.LeaseKey(n, l.Slot) != key {
+				t.Fatalf("%+v, %v", l, err)
+			}
+			if keys := s.records(t, n); !slices.Equal(keys, []string{key}) {
+				t.Errorf("%v, want %s", keys, key)
+			}
+			set, _ := follow(t, c, n, 0, []string{"77"})
+			if got := set.Leases[0]; got.Node != "host-1" || got.Session != l.Session {
+				t.Errorf("%+v", got)
+			}
+			resp, err := s.admin.Get(testContext(t), key)
+			if err != nil || resp.Kvs[0].Lease == 0 {
+				t.Errorf("%+v, %v", resp, err)
+			}
+			reservations, err := c.Reservations(testContext(t), n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch kept := reservations.Reservations; {
+			case !reserved && len(kept) != 0:
+				t.Errorf("%+v", kept)
+			case reserved && (len(kept) != 1 || kept[0].Slot != 77 || kept[0].Node != "host-1"):
+				t.Errorf("flannel's reservation was lost: %+v", kept)
+			}
+			acquire(t, c, n, again(vxlanClaim(t, 1), l))
+			if err := c.Release(testContext(t), l); err != nil {
+				t.Fatal(err)
+			}
+			follow(t, c, n, registry.Known, []string{})
+		})
+	}
+}
+
+// TestFlannelSubnetsOfTwoSlots: a flannel host may have subnets of different slots, and no other host gets either.
+func TestFlannelSubnetsOfTwoSlots(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	c := s.open(t)
+	n := s.flannelNetwork(t, c, bothFamilies)
+	s.flannelLease(t, "10.5.1.0-24&fd00:5:0:2::-64", "192.0.2.99", false)
+	for _, slot := range []uint64{1, 2} {
+		err := c.AddReservation(testContext(t), n, registry.Reservation{
+			Network: n.Name,
+			Subnet:  n.Plan.Subnets(slot)[0],
+			Node:    "host-1",
+		}, false)
+		wantErr(t, err, registry.ErrHeld)
+	}
+	if got := fill(t, c, n); !slices.Equal(got, []uint64{3}) {
+		t.Errorf("others got %v, want 3", got)
+	}
+	set, _, err := c.WatchLeases(testContext(t), n, 0)
+	if err != nil || len(set.Leases) != 2 || set.Leases[0].Node != "flannel-192.0.2.99" ||
+		set.Leases[0].Subnets[1] != netip.MustParsePrefix("fd00:5:0:2::/64") {
+		t.Errorf("%+v, %v", set, err)
+	}
+}
+
+// TestTakenOverInTwoSlots: leno's subnets are of one slot. A host whose flannel lease has subnets of two slots keeps the
+// first, unless another host uses the other subnet of that slot.
+func TestTakenOverInTwoSlots(t *testing.T) {
+	t.Parallel()
+	for name, other := range map[string]string{"free": "", "used": "10.5.2.0-24&fd00:5:0:1::-64"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t, common.Get(t))
+			c := s.open(t)
+			n := s.flannelNetwork(t, c, strings.ReplaceAll(strings.ReplaceAll(bothFamilies, "/22", "/20"), "/62", "/60"))
+			s.flannelLease(t, "10.5.1.0-24&fd00:5:0:3::-64", "192.0.2.1", false)
+			if other != "" {
+				key := s.flannelLease(t, other, "192.0.2.99", false)
+				defer s.Delete(t, key)
+			}
+			l, err := c.Acquire(testContext(t), n, vxlanClaim(t, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if keeps := l.Slot == 1; keeps != (other == "") || l.Slot == 2 || l.Slot == 3 {
+				t.Errorf("got %v", l.Subnets)
+			}
+		})
+	}
+}

@@ -1,0 +1,196 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/etcd/etcdtest"
+)
+
+// testContext limits a test's calls; only a failure takes that long.
+func testContext(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func settle(d time.Duration) func(*Config) { return func(c *Config) { c.Settle = d } }
+
+// network returns a definition of the network "default" with subnets /24 or /64 and the backend alloc.
+func network(t *testing.T, prefixes ...string) registry.Network {
+	t.Helper()
+	n := registry.Network{Name: "default"}
+	for _, p := range prefixes {
+		prefix := netip.MustParsePrefix(p)
+		pool := registry.Pool{Prefix: prefix, SubnetLen: 24}
+		if prefix.Addr().Is6() {
+			pool.SubnetLen = 64
+		}
+		n.Plan = append(n.Plan, pool)
+	}
+	plan, err := n.Plan.Normalize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Plan = plan
+	if n.Backend, err = registry.NewBackend("alloc", nil); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// define defines a network.
+func (s *store) define(t *testing.T, prefixes ...string) registry.Network {
+	t.Helper()
+	n := network(t, prefixes...)
+	c := s.open(t)
+	if err := c.PutNetwork(testContext(t), n); err != nil {
+		t.Fatal(err)
+	}
+	n, err := c.Network(testContext(t), n.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// claim returns the claim of host i, whose addresses are 192.0.2.i and 2001:db8::i.
+func claim(i int) registry.Claim {
+	backend, _ := registry.NewBackend("alloc", nil)
+	return registry.Claim{
+		Node:   fmt.Sprintf("host-%d", i),
+		NodeID: fmt.Sprintf("00000000-0000-4000-8000-%012d", i),
+		PublicIPs: []netip.Addr{
+			netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}),
+			netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", i)),
+		},
+		MTU:     1500,
+		Backend: backend,
+		TTL:     time.Minute,
+		Hold:    time.Hour,
+	}
+}
+
+// claimOn returns the claim of host i that prefers a slot.
+func claimOn(n registry.Network, i int, slot uint64) registry.Claim {
+	c := claim(i)
+	c.Prefer = n.Plan.Subnets(slot)[0]
+	return c
+}
+
+// again returns the claim of a host that is using its lease.
+func again(c registry.Claim, l registry.Lease) registry.Claim {
+	c.Prefer, c.Session, c.Since, c.Running = l.Subnet(), l.Session, l.ModifyIndex, true
+	return c
+}
+
+// acquire acquires a lease, on the slot that the claim prefers if it does.
+func acquire(t *testing.T, r registry.Registry, n registry.Network, c registry.Claim) registry.Lease {
+	t.Helper()
+	l, err := r.Acquire(testContext(t), n, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Prefer.IsValid() && l.Subnet() != c.Prefer {
+		t.Fatalf("%s got %s, want %s", c.Node, l.Subnet(), c.Prefer)
+	}
+	return l
+}
+
+// summary is what a test wants to see of the leases: slots, with a "?" for missing and a "-" for lapsed leases.
+func summary(set registry.LeaseSet) []string {
+	out := []string{}
+	for _, l := range set.Leases {
+		text := fmt.Sprint(l.Slot)
+		if !l.Held() {
+			text += "-"
+		}
+		if l.Missing {
+			text += "?"
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+// follow watches until the leases are the wanted ones, as summary has them. It fails on an error, and if a lease with
+// one of the slots in always is not there.
+func follow(t *testing.T, c *Client, n registry.Network, index uint64, want []string, always ...uint64) (
+	registry.LeaseSet, uint64) {
+	t.Helper()
+	ctx := testContext(t)
+	for {
+		set, next, err := c.WatchLeases(ctx, n, index)
+		if err != nil {
+			t.Fatalf("waiting for %v: %v", want, err)
+		}
+		for _, slot := range always {
+			if !slices.ContainsFunc(set.Leases, func(l registry.Lease) bool { return l.Slot == slot }) {
+				t.Fatalf("slot %d was dropped: %v", slot, summary(set))
+			}
+		}
+		if index = next; slices.Equal(summary(set), want) {
+			return set, index
+		}
+	}
+}
+
+// reach is follow for a store that may be unavailable at first. No other error may happen.
+func reach(t *testing.T, c *Client, n registry.Network, want []string, always ...uint64) (registry.LeaseSet, uint64) {
+	t.Helper()
+	retry(t, func(ctx context.Context) error {
+		_, _, err := c.WatchLeases(ctx, n, 0)
+		return err
+	})
+	return follow(t, c, n, registry.Known, want, always...)
+}
+
+// retry repeats a call until it does not return ErrUnavailable, and fails if it then returns an error.
+func retry(t *testing.T, call func(ctx context.Context) error) {
+	t.Helper()
+	ctx := testContext(t)
+	for {
+		err := call(ctx)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, registry.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		if sleep(ctx, 50*time.Millisecond) != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func wantErr(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("got %v, want %v", err, want)
+	}
+}
+
+// ownStore returns a store on a server that the test may disturb.
+func ownStore(t *testing.T, o etcdtest.Options) (*store, *etcdtest.Server) {
+	t.Helper()
+	server := etcdtest.Start(t, o)
+	return newStore(t, server), server
+}
+
+// records returns the keys of a network's leases.
+func (s *store) records(t *testing.T, n registry.Network) (keys []string) {
+	t.Helper()
+	for _, key := range s.Keys(t, "leases", n.Name) {
+		if key != s.keys.marker(n.Name) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}

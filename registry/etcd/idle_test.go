@@ -1,0 +1,116 @@
+package etcd
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func isFollowing(c *Client) bool {
+	c.own.mirror.mu.Lock()
+	defer c.own.mirror.mu.Unlock()
+	return c.own.mirror.cancel != nil
+}
+
+func awaitNotFollowing(t *testing.T, c *Client) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); isFollowing(c); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the changes are still being followed")
+		}
+	}
+}
+
+// TestIdle: the changes are followed only while calls wait for them, and nothing is missed after a break.
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	n := s.define(t, "10.5.0.0/16")
+	c, other := s.open(t), s.open(t)
+	c.own.idle = 50 * time.Millisecond
+	acquire(t, other, n, claimOn(n, 1, 10))
+	_, index := follow(t, c, n, 0, []string{"10"})
+	for i := 2; i < 5; i++ {
+		awaitNotFollowing(t, c)
+		l := acquire(t, other, n, claimOn(n, i, 20))
+		_, index = follow(t, c, n, index, []string{"10", "20"})
+		awaitNotFollowing(t, c)
+		if err := other.Release(testContext(t), l); err != nil {
+			t.Fatal(err)
+		}
+		_, index = follow(t, c, n, index, []string{"10"})
+	}
+	// A call that waits keeps it going.
+	ctx, cancel := context.WithTimeout(testContext(t), 400*time.Millisecond)
+	defer cancel()
+	time.AfterFunc(300*time.Millisecond, func() {
+		if !isFollowing(c) {
+			t.Error("the changes are not followed although a call waits")
+		}
+	})
+	_, _, err := c.WatchLeases(ctx, n, index)
+	wantErr(t, err, context.DeadlineExceeded)
+}
+
+// TestIdleRace: a call that begins to wait when following ends for want of calls does not fail.
+func TestIdleRace(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	n := s.define(t, "10.5.0.0/16")
+	c := s.open(t)
+	c.own.idle = time.Nanosecond
+	acquire(t, c, n, claimOn(n, 1, 10))
+	_, index := follow(t, c, n, 0, []string{"10"})
+	for start := time.Now(); time.Since(start) < time.Second; {
+		ctx, cancel := context.WithTimeout(testContext(t), 3*time.Millisecond)
+		_, _, err := c.WatchLeases(ctx, n, index)
+		cancel()
+		if err != nil { // after a call that failed, the next one returns at once
+			wantErr(t, err, context.DeadlineExceeded)
+		}
+	}
+}
+
+// TestClose: nothing is left of a closed client, and its calls fail at once. It is not parallel, because other tests
+// have goroutines.
+func TestClose(t *testing.T) {
+	s := newStore(t, common.Get(t))
+	n := s.define(t, "10.5.0.0/16")
+	s.revision(t) // so that the test's own client has connected
+	before := goleak.IgnoreCurrent()
+	c := New(Config{Endpoints: s.endpoints, Prefix: s.keys.prefix, Network: s.keys.network, Settle: time.Minute})
+	acquire(t, c, n, claimOn(n, 1, 10))
+	_, index := follow(t, c, n, 0, []string{"10"})
+	for i := range 2 * maxUsers { // more than there are connections for
+		user := string(rune('a' + i))
+		if _, _, err := c.As(user+":x").WatchLeases(testContext(t), n, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waiting := make(chan error, 1)
+	go func() {
+		_, _, err := c.WatchLeases(testContext(t), n, index)
+		waiting <- err
+	}()
+	time.Sleep(50 * time.Millisecond)
+	for range 2 {
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-waiting; err == nil {
+		t.Error("a call that waited succeeded")
+	}
+	for _, call := range []func() error{
+		func() error { _, _, err := c.WatchLeases(testContext(t), n, index); return err },
+		func() error { return c.Probe(testContext(t)) },
+		func() error { _, err := c.As("z:x").Network(testContext(t), n.Name); return err },
+	} {
+		if call() == nil {
+			t.Error("a call of a closed client succeeded")
+		}
+	}
+	goleak.VerifyNone(t, before)
+}

@@ -1,0 +1,139 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// once makes a link do something with the first bytes that contain text.
+func (l *link) once(text string, what action, then func()) {
+	done := &atomic.Bool{}
+	l.do(func(data []byte) action {
+		if !bytes.Contains(data, []byte(text)) || !done.CompareAndSwap(false, true) {
+			return pass
+		}
+		then()
+		return what
+	})
+}
+
+// TestClaimWithoutAnswer: the connection is lost when a claim was sent. A host never gets two records.
+func TestClaimWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	for name, what := range map[string]action{"dropped": drop, "sent": send, "late": late} {
+		for _, refusing := range []bool{false, true} {
+			for _, holding := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s refusing=%t holding=%t", name, refusing, holding), func(t *testing.T) {
+					t.Parallel()
+					testClaimWithoutAnswer(t, what, refusing, holding)
+				})
+			}
+		}
+	}
+}
+
+// testClaimWithoutAnswer loses the connection. If refusing is set, it stays so until the claim has failed. If holding is
+// set, the host has a lease already and changes it.
+func testClaimWithoutAnswer(t *testing.T, what action, refusing, holding bool) {
+	s := newStore(t, common.Get(t))
+	n := s.define(t, "10.5.0.0/16")
+	link := newLink(t, s)
+	host := s.open(t, link.config)
+	host.own.timeout = 500 * time.Millisecond
+	if refusing { // the host is to claim again before the bytes arrive
+		link.lateness = 2500 * time.Millisecond
+	}
+	c := claim(1)
+	if holding {
+		c = again(c, acquire(t, host, n, c))
+		c.MTU = 1400
+	}
+	lost := make(chan struct{})
+	link.once("PublicIP", what, func() {
+		if refusing {
+			link.refuse()
+		}
+		close(lost)
+	})
+	l, err := host.Acquire(testContext(t), n, c)
+	<-lost
+	if refusing {
+		wantErr(t, err, registry.ErrUnavailable)
+		link.mend() // late bytes are still on their way when the host claims again
+	}
+	retry(t, func(ctx context.Context) error {
+		l, err = host.Acquire(ctx, n, c)
+		return err
+	})
+	if holding && l.Subnet() != c.Prefer {
+		t.Errorf("got %s, had %s", l.Subnet(), c.Prefer)
+	}
+	if what == late {
+		<-link.passed
+		time.Sleep(200 * time.Millisecond)
+	}
+	keys := s.records(t, n)
+	if len(keys) != 1 || keys[0] != s.LeaseKey(n, l.Slot) {
+		t.Errorf("the lease is %s, and the records are %v", l.Subnet(), keys)
+	}
+	set, _, err := s.open(t).WatchLeases(testContext(t), n, 0)
+	if err != nil || len(set.Leases) != 1 || set.Leases[0].Session != l.Session || set.Leases[0].MTU != c.MTU {
+		t.Errorf("%+v, %v; the lease is %+v", set, err, l)
+	}
+	if err := host.Renew(testContext(t), l); err != nil {
+		t.Error(err)
+	}
+	holders, err := host.Holders(testContext(t), n.Name)
+	if err != nil || len(holders) != 1 {
+		t.Errorf("%+v, %v", holders, err)
+	}
+}
+
+// TestDefinitionWithoutAnswer is the same for the definition of a network.
+func TestDefinitionWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	for name, what := range map[string]action{"dropped": drop, "sent": send, "late": late} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t, common.Get(t))
+			n := network(t, "10.5.0.0/16")
+			link := newLink(t, s)
+			c := s.open(t, link.config)
+			link.once("SubnetLen", what, func() {})
+			err := c.PutNetwork(testContext(t), n, registry.Reservation{
+				Network: n.Name,
+				Subnet:  n.Plan.Subnets(7)[0],
+				Node:    "host-7",
+			})
+			switch {
+			case what == send && err != nil:
+				t.Fatalf("the network was defined, but: %v", err)
+			case what != send && err != nil && !errors.Is(err, registry.ErrUnavailable):
+				t.Fatal(err)
+			case err != nil:
+				retry(t, func(ctx context.Context) error {
+					if err = c.PutNetwork(ctx, n); errors.Is(err, registry.ErrNetworkExists) {
+						return nil // by the one that was late
+					}
+					return err
+				})
+			}
+			if what == late {
+				<-link.passed
+				time.Sleep(200 * time.Millisecond)
+			}
+			got, err := c.Network(testContext(t), n.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			acquire(t, c, got, claimOn(got, 1, 10))
+		})
+	}
+}

@@ -1,0 +1,292 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/etcd/etcdtest"
+)
+
+// restores are the ways to restore a snapshot. In the last one, only records that are older reveal it.
+var restores = map[string][]string{
+	"same cluster":    nil,
+	"another cluster": {"--initial-cluster-token=other"},
+	"bumped":          {"--bump-revision=1000000", "--mark-compacted"},
+}
+
+// TestSnapshotRestored: host 1 has its lease in the snapshot, host 2 changed its lease after it, and host 3 got its
+// lease after it.
+func TestSnapshotRestored(t *testing.T) {
+	t.Parallel()
+	for name, args := range restores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, server := ownStore(t, etcdtest.Options{})
+			n := s.define(t, "10.5.0.0/16")
+			watcher, host := s.open(t), s.open(t)
+			claims := []registry.Claim{claimOn(n, 1, 10), claimOn(n, 2, 20), claimOn(n, 3, 30)}
+			leases := []registry.Lease{acquire(t, host, n, claims[0]), acquire(t, host, n, claims[1])}
+			snapshot := server.SaveSnapshot(t)
+			claims[1].MTU = 1400
+			leases[1] = acquire(t, host, n, claims[1])
+			leases = append(leases, acquire(t, host, n, claims[2]))
+			before, index := follow(t, watcher, n, 0, []string{"10", "20", "30"})
+			seen := map[uint64]string{index: fmt.Sprint(before)}
+
+			server.RestoreSnapshot(t, snapshot, args...)
+			set, index := reach(t, watcher, n, []string{"10", "20?", "30?"}, 10, 20, 30)
+			if set.SetBack != 1 {
+				t.Errorf("set back %d times, want 1", set.SetBack)
+			}
+			if l := set.Leases[1]; l.Slot != 20 || l.MTU != 1400 {
+				t.Errorf("the version of the snapshot is shown: %+v", l)
+			}
+			checkIndex(t, seen, index, set)
+			// Other changes do not bring the older version of host 2 to the fore.
+			acquire(t, s.open(t), n, claimOn(n, 4, 40))
+			set, index = follow(t, watcher, n, index, []string{"10", "20?", "30?", "40"}, 10, 20, 30)
+			checkIndex(t, seen, index, set)
+
+			// A host that knows of the leases takes none of them, even if it wants to.
+			newcomer := claimOn(n, 5, 30)
+			newcomer.TTL = 5 * time.Second
+			fifth, err := watcher.Acquire(testContext(t), n, newcomer)
+			if err != nil || slices.Contains([]uint64{10, 20, 30, 40}, fifth.Slot) {
+				t.Fatalf("a newcomer got slot %d, %v", fifth.Slot, err)
+			}
+			if err := watcher.Release(testContext(t), fifth); err != nil {
+				t.Fatal(err)
+			}
+
+			err = host.Renew(testContext(t), leases[2])
+			wantErr(t, err, registry.ErrLeaseLost)
+			for i := range leases {
+				leases[i] = acquire(t, host, n, again(claims[i], leases[i]))
+			}
+			set, index = follow(t, watcher, n, index, []string{"10", "20", "30", "40"}, 10, 20, 30)
+			checkIndex(t, seen, index, set)
+			for _, l := range leases {
+				if err := host.Renew(testContext(t), l); err != nil {
+					t.Errorf("slot %d: %v", l.Slot, err)
+				}
+			}
+		})
+	}
+}
+
+// checkIndex fails if an index was used for other content.
+func checkIndex(t *testing.T, seen map[uint64]string, index uint64, set registry.LeaseSet) {
+	t.Helper()
+	content := fmt.Sprint(set)
+	if other, ok := seen[index]; ok && other != content {
+		t.Errorf("index %d was used for other content:\n%s\n%s", index, other, content)
+	}
+	seen[index] = content
+}
+
+// TestLostLeasesAreGivenUp: after Settle, leases that the store has lost are not shown any more.
+func TestLostLeasesAreGivenUp(t *testing.T) {
+	t.Parallel()
+	for name, args := range restores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, server := ownStore(t, etcdtest.Options{})
+			n := s.define(t, "10.5.0.0/16")
+			watcher, host := s.open(t, settle(2*time.Second)), s.open(t)
+			acquire(t, host, n, claimOn(n, 1, 10))
+			snapshot := server.SaveSnapshot(t)
+			acquire(t, host, n, claimOn(n, 2, 20))
+			follow(t, watcher, n, 0, []string{"10", "20"})
+			server.RestoreSnapshot(t, snapshot, args...)
+			_, index := reach(t, watcher, n, []string{"10", "20?"}, 10, 20)
+			follow(t, watcher, n, index, []string{"10"})
+			acquire(t, watcher, n, claimOn(n, 3, 20))
+		})
+	}
+}
+
+// TestOvertaken: after a restore, other hosts write so much that the revision is the same again, and a record has the
+// same version with other content.
+func TestOvertaken(t *testing.T) {
+	t.Parallel()
+	s, server := ownStore(t, etcdtest.Options{})
+	n := s.define(t, "10.5.0.0/16")
+	link := newLink(t, s)
+	watcher, host := s.open(t, link.config), s.open(t)
+	snapshot := server.SaveSnapshot(t)
+	key := s.keys.definition("blue")
+	s.Put(t, key, []byte(`{"version":1}`))
+	other := acquire(t, host, n, claimOn(n, 1, 10))
+	_, index := watchList(t, watcher)
+	_, leases := follow(t, watcher, n, 0, []string{"10"})
+	revision := s.revision(t)
+	link.cut()
+	awaitNotFollowing(t, watcher)
+	server.RestoreSnapshot(t, snapshot)
+	s.Put(t, key, []byte(`{"version":2}`))
+	for s.revision(t) < revision {
+		if _, err := s.admin.Put(testContext(t), s.keys.prefix+"/any", ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link.mend()
+	retry(t, func(ctx context.Context) error { _, _, err := watcher.WatchNetworks(ctx, 0); return err })
+	set, next := watchList(t, watcher)
+	if next == index || len(set.Bad) != 1 || !strings.Contains(set.Bad[0].Reason, "version 2") {
+		t.Errorf("index %d before and %d now: %+v", index, next, set)
+	}
+	got, after := follow(t, watcher, n, registry.Known, []string{"10?"}, 10)
+	if after == leases || got.SetBack != 1 {
+		t.Errorf("index %d before and %d now, set back %d times", leases, after, got.SetBack)
+	}
+	acquire(t, host, n, again(claimOn(n, 1, 10), other))
+	follow(t, watcher, n, after, []string{"10"}, 10)
+}
+
+func watchList(t *testing.T, c *Client) (registry.NetworkSet, uint64) {
+	t.Helper()
+	set, index, err := c.WatchNetworks(testContext(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set, index
+}
+
+func (s *store) revision(t *testing.T) int64 {
+	t.Helper()
+	resp, err := s.admin.Get(testContext(t), "any")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.Header.Revision
+}
+
+// TestLostBeforeWatched: a host that has seen the leases only while it watched the networks takes none that was lost.
+func TestLostBeforeWatched(t *testing.T) {
+	t.Parallel()
+	s, server := ownStore(t, etcdtest.Options{})
+	n := s.define(t, "10.5.0.0/22")
+	newcomer, host := s.open(t), s.open(t)
+	snapshot := server.SaveSnapshot(t)
+	for i := range 3 {
+		acquire(t, host, n, claimOn(n, i+1, uint64(i+1)))
+	}
+	watchList(t, newcomer)
+	server.RestoreSnapshot(t, snapshot)
+	retry(t, func(ctx context.Context) error {
+		_, err := newcomer.Acquire(ctx, n, claim(9))
+		if errors.Is(err, registry.ErrNetworkFull) {
+			return nil
+		}
+		if err == nil {
+			t.Error("a newcomer got a slot that is in use")
+		}
+		return err
+	})
+}
+
+// TestEmptied: all keys are deleted. No reader believes that there are no leases, hosts take their subnets back at once,
+// and newcomers wait for them.
+func TestEmptied(t *testing.T) {
+	t.Parallel()
+	for name, shared := range map[string]*etcdtest.Shared{"new": &common, "old": &old} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if name == "old" {
+				etcdtest.OldProgram(t) // or fail
+			}
+			s := newStore(t, shared.Get(t))
+			n := s.define(t, "10.5.0.0/16")
+			watcher, host := s.open(t), s.open(t)
+			claims := []registry.Claim{claimOn(n, 1, 10), claimOn(n, 2, 20)}
+			leases := []registry.Lease{acquire(t, host, n, claims[0]), acquire(t, host, n, claims[1])}
+			_, index := follow(t, watcher, n, 0, []string{"10", "20"})
+			failed := make(chan error, 1)
+			go func() {
+				_, _, err := watcher.WatchLeases(testContext(t), n, index)
+				failed <- err
+			}()
+			s.empty(t)
+			wantErr(t, <-failed, registry.ErrUncertain)
+			for _, after := range []uint64{0, registry.Known, index} {
+				_, _, err := watcher.WatchLeases(testContext(t), n, after)
+				wantErr(t, err, registry.ErrUncertain)
+			}
+			if at := watcher.Followed(n.Name); at.IsZero() {
+				t.Error("never followed")
+			} else if time.Sleep(50 * time.Millisecond); watcher.Followed(n.Name) != at {
+				t.Error("Followed advances while the leases are uncertain")
+			}
+			_, _, err := s.open(t).WatchLeases(testContext(t), n, 0)
+			wantErr(t, err, registry.ErrUncertain)
+
+			newcomer := s.open(t)
+			n.ModifyIndex = 0
+			if err := newcomer.PutNetwork(testContext(t), n); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				_, err = newcomer.Acquire(testContext(t), n, claim(3))
+				wantErr(t, err, registry.ErrLeasesLost)
+			}
+			set, index := follow(t, watcher, n, registry.Known, []string{"10?", "20?"}, 10, 20)
+			if set.SetBack != 1 {
+				t.Errorf("set back %d times", set.SetBack)
+			}
+
+			leases[0] = acquire(t, host, n, again(claims[0], leases[0]))
+			_, err = newcomer.Acquire(testContext(t), n, claim(3))
+			wantErr(t, err, registry.ErrLeasesLost)
+			leases[1] = acquire(t, host, n, again(claims[1], leases[1]))
+			follow(t, watcher, n, index, []string{"10", "20"}, 10, 20)
+			for _, l := range leases {
+				if err := host.Renew(testContext(t), l); err != nil {
+					t.Error(err)
+				}
+			}
+			holders, err := newcomer.Holders(testContext(t), n.Name)
+			if err != nil || len(holders) != 2 || holders[0].Node != "host-1" || holders[1].Node != "host-2" {
+				t.Errorf("%+v, %v", holders, err)
+			}
+			other := claim(3)
+			other.TTL = 5 * time.Second
+			third, err := newcomer.Acquire(testContext(t), n, other)
+			if err != nil || third.Slot == 10 || third.Slot == 20 {
+				t.Errorf("%+v, %v", third, err)
+			}
+		})
+	}
+}
+
+// empty deletes all keys of the store.
+func (s *store) empty(t *testing.T) {
+	t.Helper()
+	if _, err := s.admin.Delete(testContext(t), s.keys.root(), clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEmptiedForNewcomer: a newcomer whose claim finds no definition and no marker waits too.
+func TestEmptiedForNewcomer(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	n := s.define(t, "10.5.0.0/16")
+	host := s.open(t)
+	c := claimOn(n, 1, 10)
+	l := acquire(t, host, n, c)
+	s.empty(t)
+	newcomer := s.open(t)
+	for range 3 {
+		_, err := newcomer.Acquire(testContext(t), n, claim(3))
+		wantErr(t, err, registry.ErrLeasesLost)
+	}
+	acquire(t, host, n, again(c, l))
+}
