@@ -127,7 +127,8 @@ func canonicalMAC(text string) string {
 // be of another slot. Node and NodeID are "flannel-192.0.2.9", after the host's first public address. MTU is the
 // overlay's over an underlay of 1500 bytes, because flannel does not publish it. Backend has the attributes that leno's
 // backend of that type publishes: for vxlan vni, port and vtep_mac, and vtep_mac_v6 if the host has another MAC address
-// for IPv6.
+// for IPv6. With own_family: true, vxlan's tell that the host has a device for each family, and receives IPv4 packets
+// over IPv4 and IPv6 packets over IPv6; a leno host receives both over the family of its first public address.
 func ParseLease(n registry.Network, name string, value []byte) (l registry.Lease, foreign bool, err error) {
 	subnets, err := parseLeaseName(n, name)
 	if err != nil {
@@ -317,6 +318,7 @@ func foreignBackend(n registry.Network, a Attributes, subnets []netip.Prefix) (r
 		if err != nil {
 			return registry.Backend{}, err
 		}
+		options["own_family"] = true
 		options["vtep_mac"] = macs[0]
 		if last := macs[len(macs)-1]; last != macs[0] {
 			options["vtep_mac_v6"] = last

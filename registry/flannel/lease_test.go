@@ -149,21 +149,22 @@ func TestFlannelLeases(t *testing.T) {
 		err                                       string
 	}{
 		{title: "vxlan", family: "IPv4", kind: "vxlan", name: name4, value: vxlan4,
-			want: `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1450 {"type":"vxlan","port":8472,"vni":1,` +
-				`"vtep_mac":"c6:d2:32:6f:8f:44"}`},
+			want: `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1450 {"type":"vxlan","own_family":true,` +
+				`"port":8472,"vni":1,"vtep_mac":"c6:d2:32:6f:8f:44"}`},
 		{title: "vxlan, IPv6 alone", family: "IPv6", kind: "vxlan", name: name6, value: vxlan6,
-			want: `34 [fd00:5:0:22::/64] flannel-2001:db8::9 [2001:db8::9] 1450 {"type":"vxlan","port":8472,"vni":1,` +
-				`"vtep_mac":"c6:d2:32:6f:8f:45"}`},
+			want: `34 [fd00:5:0:22::/64] flannel-2001:db8::9 [2001:db8::9] 1450 {"type":"vxlan","own_family":true,` +
+				`"port":8472,"vni":1,"vtep_mac":"c6:d2:32:6f:8f:45"}`},
 		{title: "vxlan, both", family: "both", kind: "vxlan", options: `{"vni":1,"port":4789}`, name: name2, value: vxlan2,
 			want: `34 [10.5.34.0/24 fd00:5:0:77::/64] flannel-192.0.2.9 [192.0.2.9 2001:db8::9] 1450 ` +
-				`{"type":"vxlan","port":4789,"vni":1,"vtep_mac":"c6:d2:32:6f:8f:44","vtep_mac_v6":"c6:d2:32:6f:8f:45"}`},
-		{title: "vxlan, both on one device", family: "both", kind: "vxlan", name: name2,
+				`{"type":"vxlan","own_family":true,"port":4789,"vni":1,"vtep_mac":"c6:d2:32:6f:8f:44",` +
+				`"vtep_mac_v6":"c6:d2:32:6f:8f:45"}`},
+		{title: "vxlan, both with one MAC address", family: "both", kind: "vxlan", name: name2,
 			value: strings.Replace(vxlan2, ":45", ":44", 1),
 			want: `34 [10.5.34.0/24 fd00:5:0:77::/64] flannel-192.0.2.9 [192.0.2.9 2001:db8::9] 1450 {"type":"vxlan",` +
-				`"port":8472,"vni":1,"vtep_mac":"c6:d2:32:6f:8f:44"}`},
+				`"own_family":true,"port":8472,"vni":1,"vtep_mac":"c6:d2:32:6f:8f:44"}`},
 		{title: "vxlan, VNI of 24 bits", family: "IPv4", kind: "vxlan", options: `{"vni":65537}`, name: name4, value: vxlan4,
-			want: `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1450 {"type":"vxlan","port":8472,"vni":65537,` +
-				`"vtep_mac":"c6:d2:32:6f:8f:44"}`},
+			want: `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1450 {"type":"vxlan","own_family":true,` +
+				`"port":8472,"vni":65537,"vtep_mac":"c6:d2:32:6f:8f:44"}`},
 		{title: "host-gw", family: "IPv4", kind: "host-gw", name: name4,
 			value: `{"PublicIP":"192.0.2.9","PublicIPv6":null,"BackendType":"host-gw"}`,
 			want:  `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1500 {"type":"host-gw"}`},
@@ -179,7 +180,8 @@ func TestFlannelLeases(t *testing.T) {
 			value: `{"PublicIP":"192.0.2.9","BackendType":"ipip"}`,
 			want:  `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1500 {"type":"ipip"}`},
 		{title: "vxlan in a network of host-gw", family: "IPv4", kind: "host-gw", name: name4, value: vxlan4,
-			want: `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1450 {"type":"vxlan","vtep_mac":"c6:d2:32:6f:8f:44"}`},
+			want: `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1450 {"type":"vxlan",` +
+				`"own_family":true,"vtep_mac":"c6:d2:32:6f:8f:44"}`},
 
 		{title: "another VNI", family: "IPv4", kind: "vxlan", options: `{"vni":7}`, name: name4, value: vxlan4,
 			err: "BackendData.VNI is 1, the network's is 7"},
