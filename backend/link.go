@@ -7,9 +7,25 @@ import (
 	"strings"
 )
 
+const (
+	aliasPrefix      = "leno network "
+	secondAlias      = ", second device"
+	secondLinkSuffix = "~2"
+)
+
 // LinkAlias returns the alias set on a network's device (IFLA_IFALIAS, shown by `ip link`). It
 // identifies the device after another program renamed it. Like the name, it must never change.
-func LinkAlias(network string) string { return "leno network " + network }
+func LinkAlias(network string) string { return aliasPrefix + network }
+
+// SecondLinkAlias returns the alias of a network's second device; see SecondLinkName.
+func SecondLinkAlias(network string) string { return LinkAlias(network) + secondAlias }
+
+// NetworkOfAlias returns the network whose device or second device has the alias. ok is false for
+// any other alias. Pure.
+func NetworkOfAlias(alias string) (network string, ok bool) {
+	network, ok = strings.CutPrefix(alias, aliasPrefix)
+	return strings.TrimSuffix(network, secondAlias), ok
+}
 
 // LinkPrefix begins the name of every leno device.
 const LinkPrefix = "leno-"
@@ -26,9 +42,25 @@ func LinkName(network string) string {
 	if len(LinkPrefix)+len(network) <= maxLinkName {
 		return LinkPrefix + network
 	}
+	return LinkPrefix + network[:4] + "~" + linkHash(network)
+}
+
+// SecondLinkName returns the name of a network's second device: LinkName and "~2", as in
+// leno-default~2. If that is longer than 15 bytes, the name is "leno-", the first two bytes of the
+// network's name, '~', the hash as in LinkName, and "~2". The vxlan backend keeps such a device
+// where hosts of the network run flannel and receive packets over the address family that this
+// host's first device does not send over. Pure. The result must never change.
+func SecondLinkName(network string) string {
+	if name := LinkPrefix + network + secondLinkSuffix; len(name) <= maxLinkName {
+		return name
+	}
+	return LinkPrefix + network[:2] + "~" + linkHash(network) + secondLinkSuffix
+}
+
+// linkHash returns 25 bits of a hash of the network's name as 5 characters.
+func linkHash(network string) string {
 	sum := sha256.Sum256([]byte(network))
-	hash := strings.ToLower(base32.HexEncoding.EncodeToString(sum[:]))[:5]
-	return LinkPrefix + network[:4] + "~" + hash
+	return strings.ToLower(base32.HexEncoding.EncodeToString(sum[:]))[:5]
 }
 
 // Arrivals returns the devices on which packets from other hosts to this host's containers arrive,

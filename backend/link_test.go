@@ -37,6 +37,36 @@ func TestLinkNamesFitAndDiffer(t *testing.T) {
 	}
 }
 
+func TestSecondLinkName(t *testing.T) {
+	seen := map[string]string{}
+	for network, want := range map[string]string{
+		"default":                 "leno-default~2",
+		"a":                       "leno-a~2",
+		"01234567":                "leno-01234567~2",
+		"012345678":               "leno-01~6rqgi~2",
+		"production-eu-central-1": "leno-pr~iun2j~2",
+		"production-eu-central-2": "leno-pr~i78bo~2",
+	} {
+		if got := SecondLinkName(network); got != want || len(got) > 15 {
+			t.Errorf("SecondLinkName(%q) = %q, want %q", network, got, want)
+		}
+		for _, link := range []string{LinkName(network), SecondLinkName(network)} {
+			if other, taken := seen[link]; taken {
+				t.Errorf("%q and %q share %q", network, other, link)
+			}
+			seen[link] = network
+		}
+		for _, alias := range []string{LinkAlias(network), SecondLinkAlias(network)} {
+			if got, ok := NetworkOfAlias(alias); !ok || got != network {
+				t.Errorf("NetworkOfAlias(%q) = %q, %t", alias, got, ok)
+			}
+		}
+	}
+	if network, ok := NetworkOfAlias("uplink"); ok {
+		t.Errorf("an alias of another program's is that of network %q", network)
+	}
+}
+
 func TestArrivals(t *testing.T) {
 	for _, tt := range []struct{ kind, options, underlay, want string }{
 		{"vxlan", `{"type":"vxlan","vni":1}`, "eth0", "leno-default"},

@@ -56,6 +56,23 @@ func (u Underlay) Source() (netip.Addr, error) {
 	return u.Own[0].Unmap(), nil
 }
 
+// SourceOf returns the host's own address of a's family, and the public address that peers send to
+// in its place; both are equal unless the host is behind NAT. ok is false if there is none.
+func (u Underlay) SourceOf(a netip.Addr) (own, public netip.Addr, ok bool) {
+	for i, addr := range u.Addrs {
+		if addr = addr.Unmap(); !addr.IsValid() || addr.Is4() != a.Is4() {
+			continue
+		}
+		switch {
+		case len(u.Own) == 0:
+			return addr, addr, true
+		case i < len(u.Own) && u.Own[i].IsValid():
+			return u.Own[i].Unmap(), addr, true
+		}
+	}
+	return netip.Addr{}, netip.Addr{}, false
+}
+
 // Family returns the name of the address's family, for messages.
 func Family(a netip.Addr) string {
 	if a.Is4() {

@@ -366,6 +366,18 @@ func TestJudgeDevice(t *testing.T) {
 		{"a bridge", &netlink.Bridge{LinkAttrs: attrs("leno-default", "")}, base, "default", false, true},
 		{"a bridge with our alias", &netlink.Bridge{LinkAttrs: attrs("br0", "leno network default")}, nil, "default", false, false},
 		{"renamed, by its alias", &netlink.Vxlan{LinkAttrs: attrs("eth7", "leno network gone"), SrcAddr: local}, nil, "gone", true, false},
+		{"a second device", &netlink.Vxlan{
+			LinkAttrs: attrs("leno-default~2", ""), SrcAddr: local,
+		}, nil, "default", true, false},
+		{"a second device with a short name, renamed", &netlink.Vxlan{
+			LinkAttrs: attrs("eth7", "leno network a-long-network-name, second device"), SrcAddr: local,
+		}, nil, "a-long-network-name", true, false},
+		{"flannel's, with this host's address", &netlink.Vxlan{
+			LinkAttrs: attrs("flannel.1", ""), SrcAddr: local,
+		}, base, "", false, false},
+		{"flannel's for IPv6", &netlink.Vxlan{
+			LinkAttrs: attrs("flannel-v6.1", ""), SrcAddr: local,
+		}, base, "", false, false},
 		{"renamed, by its address", &netlink.Vxlan{LinkAttrs: attrs("eth7", ""), SrcAddr: local}, base, "default", true, false},
 		{"a foreign vxlan", &netlink.Vxlan{LinkAttrs: attrs("eth7", ""), SrcAddr: local}, nil, "", false, false},
 		{"one of several queues", &netlink.Tuntap{LinkAttrs: attrs("leno-default", ""), Mode: netlink.TUNTAP_MODE_TUN, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR | netlink.TUNTAP_MULTI_QUEUE}, nil, "default", true, false},

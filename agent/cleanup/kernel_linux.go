@@ -78,7 +78,8 @@ func (c *cleaner) findDevices(ctx context.Context, handle *kernel.Handle) (out [
 	addrs := map[int][]netip.Prefix{}
 	candidates, err := handle.Links(ctx, func(link netlink.Link) bool {
 		a := link.Attrs()
-		if strings.HasPrefix(a.Name, backend.LinkPrefix) || strings.HasPrefix(a.Alias, backend.LinkAlias("")) {
+		_, hasAlias := backend.NetworkOfAlias(a.Alias)
+		if hasAlias || strings.HasPrefix(a.Name, backend.LinkPrefix) {
 			return true
 		}
 		_, may := overlayDevice(link)
@@ -121,12 +122,12 @@ func (c *cleaner) judgeDevice(link netlink.Link, addrs []netip.Prefix) (r Leftov
 	a := link.Attrs()
 	detail, like := overlayDevice(link)
 	r = Leftover{Kind: Device, Name: a.Name, Detail: detail}
-	if network, ok := strings.CutPrefix(a.Alias, backend.LinkAlias("")); ok {
+	if network, ok := backend.NetworkOfAlias(a.Alias); ok {
 		r.Network = network
 	}
 	for _, t := range c.networks {
 		isRenamed := like && !strings.HasPrefix(a.Name, "flannel") && hasBaseAddress(addrs, t.saved.Subnets)
-		if isRenamed || a.Name == backend.LinkName(t.name) {
+		if isRenamed || a.Name == backend.LinkName(t.name) || a.Name == backend.SecondLinkName(t.name) {
 			r.Network = t.name
 		}
 	}

@@ -88,11 +88,12 @@ func (r Route) String() string {
 	return b.String()
 }
 
-// Owner determines which routes with our protocol belong to one network: those over its link and
+// Owner determines which routes with our protocol belong to one network: those over its links and
 // those to destinations inside its pools.
 type Owner struct {
-	Link  int // ifindex, 0 when there is none
-	Pools []netip.Prefix
+	Link   int // ifindex, 0 when there is none
+	Second int // ifindex of the network's second device, 0 when there is none
+	Pools  []netip.Prefix
 
 	// Stood and Wanted, when not nil, extend ownership to routes that a person put in the place of
 	// ours, as `ip route replace` does. They apply to keys where our route stood after the last
@@ -115,7 +116,7 @@ func (o Owner) taken(entries map[RouteKey]Route) (keys []RouteKey) {
 
 // Owns reports whether a route with our protocol belongs to the network.
 func (o Owner) Owns(k RouteKey, r Route) bool {
-	if o.Link != 0 && r.Link == o.Link {
+	if r.Link != 0 && (r.Link == o.Link || r.Link == o.Second) {
 		return true
 	}
 	return slices.ContainsFunc(o.Pools, func(p netip.Prefix) bool {

@@ -33,14 +33,14 @@ func (e *ensured) found(fault, detail string) {
 // be replaced as it is, because the device may be newer than want. After an error the device may
 // still be usable; index is 0 when there is none.
 func (b *vxlan) ensure(ctx context.Context, want device, partial bool) (ensured, error) {
-	link, err := b.own()
+	link, err := b.own(want.name)
 	if err != nil {
 		return ensured{}, err
 	}
 	var e ensured
 	if link == nil {
 		var was string
-		if link, was, err = b.kernel.Reclaim(b.config.Link, want.alias, func(l netlink.Link) (bool, error) {
+		if link, was, err = b.kernel.Reclaim(want.name, want.alias, func(l netlink.Link) (bool, error) {
 			return shown(l).made(want), nil
 		}); err != nil {
 			return e, err
@@ -54,7 +54,8 @@ func (b *vxlan) ensure(ctx context.Context, want device, partial bool) (ensured,
 		have = shown(link)
 		if reason := have.needsNew(want); reason != "" {
 			if partial {
-				return e, fmt.Errorf("link %s has another %s than it had; it is left alone until the store was read", b.config.Link, reason)
+				return e, fmt.Errorf("link %s has another %s than it had; it is left alone until the store was read",
+					want.name, reason)
 			}
 			if err := b.kernel.DeleteLink(link); err != nil {
 				return e, err
@@ -66,7 +67,7 @@ func (b *vxlan) ensure(ctx context.Context, want device, partial bool) (ensured,
 		e.faults = append(e.faults, backend.Repair{Part: backend.Device, Fault: "device was deleted"})
 	}
 	if link == nil {
-		if link, err = b.make(want); err != nil {
+		if link, err = b.make(ctx, want); err != nil {
 			return e, err
 		}
 		e.writes++
@@ -94,7 +95,7 @@ func (b *vxlan) fixAll(ctx context.Context, link netlink.Link, have, want device
 		}
 	}
 	on, reason := chooseChecksum(b.options.Checksum, b.release(), b.drivers(want.below, made))
-	changed, err := b.checksum(on)
+	changed, err := b.checksum(want.name, on)
 	e.note, err = checksumOutcome(b.options.Checksum, on, reason, err)
 	if changed {
 		e.writes++
@@ -119,22 +120,22 @@ func (b *vxlan) fix(ctx context.Context, link netlink.Link, what string, want de
 	return b.kernel.SetUp(link)
 }
 
-// own returns the device with our name, nil when there is none. A device of another kind belongs to
-// another program and is an error.
-func (b *vxlan) own() (netlink.Link, error) {
-	link, err := b.kernel.Link(b.config.Link)
+// own returns the device with one of our names, nil when there is none. A device of another kind
+// belongs to another program and is an error.
+func (b *vxlan) own(name string) (netlink.Link, error) {
+	link, err := b.kernel.Link(name)
 	if err != nil || link == nil {
 		return nil, err
 	}
 	if _, ok := link.(*netlink.Vxlan); !ok {
-		return nil, fmt.Errorf("link %s, of kind %q: %w", b.config.Link, link.Type(), backend.ErrForeignDevice)
+		return nil, fmt.Errorf("link %s, of kind %q: %w", name, link.Type(), backend.ErrForeignDevice)
 	}
 	return link, nil
 }
 
-func (b *vxlan) make(want device) (netlink.Link, error) {
+func (b *vxlan) make(ctx context.Context, want device) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = b.config.Link
+	attrs.Name = want.name
 	attrs.Alias = want.alias
 	attrs.MTU = want.mtu
 	attrs.HardwareAddr = net.HardwareAddr(want.mac[:])
@@ -142,12 +143,20 @@ func (b *vxlan) make(want device) (netlink.Link, error) {
 		LinkAttrs: attrs, VxlanId: want.vni, Port: want.port, GBP: want.gbp,
 		VtepDevIndex: want.parent, SrcAddr: want.local.AsSlice(),
 	})
-	return link, explain(err, want)
+	if errors.Is(err, unix.EEXIST) {
+		// Without a list of the devices, none is named.
+		others, _ := b.kernel.Links(ctx, func(l netlink.Link) bool { return shown(l).excludes(want) })
+		return nil, explain(err, want, others)
+	}
+	return link, explain(err, want, nil)
 }
 
-// explain adds to the kernel's error for a new device what it means.
-func explain(err error, want device) error {
+// explain adds to the kernel's error for a new device what it means. others are the devices that
+// exclude it.
+func explain(err error, want device, others []netlink.Link) error {
 	switch {
+	case errors.Is(err, unix.EEXIST) && len(others) > 0:
+		return fmt.Errorf("%w: %s uses vni %d on port %d", err, others[0].Attrs().Name, want.vni, want.port)
 	case errors.Is(err, unix.EEXIST):
 		return fmt.Errorf("%w: another device may use vni %d on port %d", err, want.vni, want.port)
 	case errors.Is(err, unix.EOPNOTSUPP):
@@ -163,7 +172,8 @@ func shown(link netlink.Link) device {
 		return device{other: link.Type()}
 	}
 	d := device{
-		vni: v.VxlanId, port: v.Port, gbp: v.GBP, parent: v.VtepDevIndex, learning: v.Learning,
+		name: v.Name,
+		vni:  v.VxlanId, port: v.Port, gbp: v.GBP, parent: v.VtepDevIndex, learning: v.Learning,
 		alias: v.Alias, mtu: v.MTU, up: v.Flags&net.FlagUp != 0,
 	}
 	local, _ := netip.AddrFromSlice(v.SrcAddr)
@@ -205,13 +215,13 @@ func (b *vxlan) drivers(below string, again bool) []string {
 	return b.driversBelow
 }
 
-// checksum switches the device's checksum offload.
-func (b *vxlan) checksum(want bool) (changed bool, err error) {
-	have, err := b.txChecksum(b.config.Link)
+// checksum switches a device's checksum offload.
+func (b *vxlan) checksum(link string, want bool) (changed bool, err error) {
+	have, err := b.txChecksum(link)
 	if err != nil || have == want {
 		return false, err
 	}
-	if err := b.setTxChecksum(b.config.Link, want); err != nil {
+	if err := b.setTxChecksum(link, want); err != nil {
 		return false, err
 	}
 	return true, nil

@@ -2,6 +2,12 @@
 // without learning: each peer has a forwarding entry, and a permanent neighbour and an onlink route
 // per subnet. It owns the network's device and the routes with our protocol inside the network's
 // pools.
+//
+// leno hosts send the packets of both families through one device, over one family of the underlay.
+// A host that runs flannel has a device for each family instead, and receives IPv4 packets over
+// IPv4 and IPv6 packets over IPv6. Where the first device cannot reach such a peer, this host has a
+// second one with the same VNI, port and MAC address, bound to its address of the other family. The
+// kernel allows that for one device of each family.
 package vxlan
 
 import (
@@ -121,6 +127,11 @@ type attributes struct {
 	VNI  int    `json:"vni"`
 	Port int    `json:"port"`
 	MAC  string `json:"vtep_mac"`
+
+	// OwnFamily is true for a host that runs flannel: it receives the packets of each family over
+	// that family. MACv6 is the MAC address that receives its IPv6 packets, "" for MAC.
+	OwnFamily bool   `json:"own_family,omitempty"`
+	MACv6     string `json:"vtep_mac_v6,omitempty"`
 }
 
 // vtepMAC returns a host's MAC address on the network, the same after every restart: 0a (locally

@@ -1,10 +1,12 @@
 package vxlan
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/lenonet/leno/backend"
@@ -20,8 +22,9 @@ func overhead(outer netip.Addr) int {
 	return 40 + 8 + 8 + 14
 }
 
-// device describes the network's VXLAN device.
+// device describes one of the network's VXLAN devices.
 type device struct {
+	name      string
 	vni, port int
 	gbp       bool
 	other     string // any other setting that needs another device; "" in the wanted one
@@ -39,14 +42,15 @@ type device struct {
 }
 
 // wantDevice returns the device for a state that is not zero.
-func wantDevice(network string, mac kernel.MAC, o options, s backend.State) (device, error) {
+func wantDevice(c backend.Config, mac kernel.MAC, o options, s backend.State) (device, error) {
 	local, err := s.Underlay.Source()
 	if err != nil {
 		return device{}, err
 	}
 	d := device{
-		vni: o.VNI, port: o.Port, gbp: o.GBP, local: local,
-		parent: s.Underlay.Index, alias: backend.LinkAlias(network), mac: mac, mtu: s.MTU, up: true,
+		name: c.Link,
+		vni:  o.VNI, port: o.Port, gbp: o.GBP, local: local,
+		parent: s.Underlay.Index, alias: backend.LinkAlias(c.Network), mac: mac, mtu: s.MTU, up: true,
 		below: strings.Join(append(s.Underlay.Devices[:len(s.Underlay.Devices):len(s.Underlay.Devices)], s.Underlay.Interface), " "),
 	}
 	// A larger MTU fails with EINVAL over IPv4 and is silently reduced over IPv6.
@@ -54,6 +58,49 @@ func wantDevice(network string, mac kernel.MAC, o options, s backend.State) (dev
 		d.mtu = most
 	}
 	return d, nil
+}
+
+// otherFamily returns the zero address of the family that a is not of.
+func otherFamily(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+// wantSecond returns the device for peers that receive over another address family than the first
+// device sends over. ok is false if no peer does, if this host has no address of that family, or if
+// the underlay's MTU is too small for IPv6 in IPv6.
+func wantSecond(c backend.Config, first device, s backend.State) (d device, ok bool) {
+	other := otherFamily(first.local)
+	local, _, ok := s.Underlay.SourceOf(other)
+	if !ok || !slices.ContainsFunc(s.Peers, func(p backend.Peer) bool { return receivesOver(p, other) }) {
+		return device{}, false
+	}
+	d = first
+	d.name, d.alias, d.local = backend.SecondLinkName(c.Network), backend.SecondLinkAlias(c.Network), local
+	d.mtu = min(d.mtu, s.Underlay.MTU-overhead(local))
+	return d, d.mtu >= leastMTU(local)
+}
+
+// receivesOver reports whether a peer receives the packets of a's family over that family because
+// it runs flannel. All peers are asked on every Apply, and hardly any has the attribute.
+func receivesOver(p backend.Peer, a netip.Addr) bool {
+	if p.Backend != Name || !bytes.Contains(p.Attributes, []byte("own_family")) {
+		return false
+	}
+	_, reachable := p.PublicIP(a)
+	has := slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool { return s.Addr().Is4() == a.Is4() })
+	var published attributes
+	return reachable && has && json.Unmarshal(p.Attributes, &published) == nil && published.OwnFamily
+}
+
+// leastMTU returns the smallest MTU that a device may have for a's family (RFC 791, RFC 8200).
+func leastMTU(a netip.Addr) int {
+	if a.Is6() {
+		return 1280
+	}
+	return 68
 }
 
 // needsNew returns why the device cannot be changed into the wanted one, or "" if it can.
@@ -78,6 +125,12 @@ func (d device) needsNew(want device) string {
 // same VNI and port, and no other host or network has our MAC address.
 func (d device) made(want device) bool {
 	return d.vni == want.vni && d.port == want.port && (d.needsNew(want) == "" || d.mac == want.mac)
+}
+
+// excludes reports whether the kernel refuses the wanted device as long as this one, which has
+// another name, exists. A device without a local address counts as one of IPv4.
+func (d device) excludes(want device) bool {
+	return d.vni == want.vni && d.port == want.port && d.name != want.name && d.local.Is6() == want.local.Is6()
 }
 
 // What can be changed in place, as named in reports.
@@ -134,49 +187,78 @@ func (d device) fault(fix string, want device) backend.Repair {
 	return backend.Repair{Part: backend.Device, Fault: "device was down"}
 }
 
-// plan holds what the kernel should contain besides the device.
+// plan holds what the kernel should contain besides the devices.
 type plan struct {
+	devices [2]tables // of the first device and of the second
+	routes  map[kernel.RouteKey]kernel.Route
+	skipped []backend.Skip
+	peers   int
+}
+
+// tables holds what one device should contain.
+type tables struct {
 	addresses  map[netip.Prefix]kernel.Address
 	fdb        map[kernel.FDBKey]kernel.FDB
 	neighbours map[kernel.NeighbourKey]kernel.MAC
-	routes     map[kernel.RouteKey]kernel.Route
-	skipped    []backend.Skip
-	peers      int
+}
+
+func newTables(pools, peers int) tables {
+	return tables{
+		addresses:  map[netip.Prefix]kernel.Address{},
+		fdb:        make(map[kernel.FDBKey]kernel.FDB, peers),
+		neighbours: make(map[kernel.NeighbourKey]kernel.MAC, pools*peers),
+	}
+}
+
+// tunnel is a device that stands. The zero tunnel is none.
+type tunnel struct {
+	device
+	link int // ifindex
 }
 
 // planner holds what is needed to plan a peer.
 type planner struct {
 	options options
-	local   netip.Addr
-	public  netip.Addr // what peers send to; equals local unless behind NAT
-	link    int        // ifindex of the device
-	parent  int        // of the underlay
+	ends    [2]end // of the first device and of the second
+	parent  int    // ifindex of the underlay
 	direct  map[netip.Addr]bool
 	claims  *backend.Claims
-	macs    map[kernel.MAC]string // the owner of each address
 }
 
-// newPlan derives the tables from a state. direct marks the public addresses that are neighbours on
-// the underlay; it is empty without direct routing.
-func newPlan(pools []netip.Prefix, o options, want device, link int, s backend.State, direct map[netip.Addr]bool) plan {
+// end is a device as other hosts see it. The end of no device has no address.
+type end struct {
+	local  netip.Addr
+	public netip.Addr            // what peers send to; equals local unless behind NAT
+	link   int                   // ifindex of the device
+	macs   map[kernel.MAC]string // the owner of each address
+}
+
+// newPlan derives the tables from a state. The second tunnel is zero where no peer needs it. direct
+// marks the public addresses that are neighbours on the underlay; it is empty without direct
+// routing.
+func newPlan(pools []netip.Prefix, o options, tunnels [2]tunnel, s backend.State, direct map[netip.Addr]bool) plan {
 	p := plan{
-		addresses:  map[netip.Prefix]kernel.Address{},
-		fdb:        make(map[kernel.FDBKey]kernel.FDB, len(s.Peers)),
-		neighbours: make(map[kernel.NeighbourKey]kernel.MAC, len(pools)*len(s.Peers)),
-		routes:     make(map[kernel.RouteKey]kernel.Route, len(pools)*(len(s.Peers)+1)),
+		devices: [2]tables{newTables(len(pools), len(s.Peers)), newTables(0, 0)},
+		routes:  make(map[kernel.RouteKey]kernel.Route, len(pools)*(len(s.Peers)+1)),
 	}
 	if s.Zero() {
 		return p
 	}
-	for _, subnet := range s.Subnets {
-		base := subnet.Masked().Addr()
-		p.addresses[netip.PrefixFrom(base, base.BitLen())] = kernel.Address{}
+	pl := planner{options: o, parent: s.Underlay.Index, direct: direct, claims: backend.NewClaims(pools, s.Subnets)}
+	for i, t := range tunnels {
+		if t.link == 0 {
+			continue
+		}
+		_, public, _ := s.Underlay.SourceOf(t.local)
+		pl.ends[i] = end{t.local, public, t.link, map[kernel.MAC]string{t.mac: "this host"}}
+		for _, subnet := range s.Subnets {
+			// The second device is the source of this host's own packets only in its family.
+			if base := subnet.Masked().Addr(); i == 0 || base.Is4() == t.local.Is4() {
+				p.devices[i].addresses[netip.PrefixFrom(base, base.BitLen())] = kernel.Address{}
+			}
+		}
 	}
 	maps.Copy(p.routes, kernel.Unreachable(pools))
-	pl := planner{
-		options: o, local: want.local, public: s.Underlay.Addrs[0], link: link, parent: s.Underlay.Index, direct: direct,
-		claims: backend.NewClaims(pools, s.Subnets), macs: map[kernel.MAC]string{want.mac: "this host"},
-	}
 	for _, peer := range backend.SortedPeers(s.Peers) {
 		if reason := pl.add(p, peer); reason != "" {
 			p.skipped = append(p.skipped, backend.Skip{Node: peer.Node, Reason: reason})
@@ -187,58 +269,147 @@ func newPlan(pools []netip.Prefix, o options, want device, link int, s backend.S
 	return p
 }
 
-// add plans one peer completely, or returns why it cannot and plans nothing of it.
+// way is how packets to one subnet of a peer leave.
+type way struct {
+	subnet netip.Prefix
+	device int // index into planner.ends
+	remote netip.Addr
+	mac    kernel.MAC
+}
+
+// add plans one peer, or returns why it cannot. Of a leno host it plans all subnets or none. Of a
+// host that runs flannel, which has a device for each family, it plans those that can be reached,
+// and returns why the others cannot.
 func (pl planner) add(p plan, peer backend.Peer) (reason string) {
 	if peer.Backend != Name {
 		return fmt.Sprintf("runs backend %q", peer.Backend)
 	}
-	mac, reason := pl.vtep(peer)
-	if reason != "" {
+	ways, reason := pl.ways(peer)
+	if len(ways) == 0 && reason != "" {
 		return reason
-	}
-	remote, reason := peer.Outer(pl.local)
-	switch {
-	case reason != "":
-		return reason
-	case remote == pl.local || remote == pl.public:
-		return fmt.Sprintf("its public address %s is this host's", remote)
 	}
 	if reason := pl.claims.Take(peer); reason != "" {
 		return reason
 	}
-	pl.macs[mac] = "node " + peer.Node
-	for _, subnet := range peer.Subnets {
-		key := kernel.RouteKey{Dst: subnet}
+	for _, w := range ways {
+		pl.ends[w.device].macs[w.mac] = "node " + peer.Node
+		key := kernel.RouteKey{Dst: w.subnet}
 		// The gateway of a plain route is of the route's own family.
-		if via, ok := peer.PublicIP(subnet.Addr()); ok && pl.direct[via] {
+		if via, ok := peer.PublicIP(w.subnet.Addr()); ok && pl.direct[via] {
 			p.routes[key] = kernel.Route{Link: pl.parent, Via: via}
 			continue
 		}
-		p.fdb[kernel.FDBKey{MAC: mac}] = kernel.FDB{Dst: remote}
-		p.neighbours[kernel.NeighbourKey{Addr: subnet.Addr()}] = mac
-		p.routes[key] = kernel.Route{Link: pl.link, Via: subnet.Addr(), Onlink: true}
+		t := p.devices[w.device]
+		t.fdb[kernel.FDBKey{MAC: w.mac}] = kernel.FDB{Dst: w.remote}
+		t.neighbours[kernel.NeighbourKey{Addr: w.subnet.Addr()}] = w.mac
+		p.routes[key] = kernel.Route{Link: pl.ends[w.device].link, Via: w.subnet.Addr(), Onlink: true}
+	}
+	return reason
+}
+
+// ways returns how packets to each subnet of a peer leave, and why those to the others cannot.
+func (pl planner) ways(peer backend.Peer) (ways []way, reason string) {
+	a, reason := pl.published(peer)
+	if reason != "" {
+		return nil, reason
+	}
+	if !a.OwnFamily {
+		return pl.waysOver(peer, a)
+	}
+	var reasons []string
+	for _, subnet := range peer.Subnets {
+		w, reason := pl.wayOfFamily(peer, a, subnet)
+		if reason != "" {
+			reasons = append(reasons, reason)
+			continue
+		}
+		ways = append(ways, w)
+	}
+	return ways, strings.Join(reasons, "; ")
+}
+
+// waysOver returns the ways to a leno host: all through the first device.
+func (pl planner) waysOver(peer backend.Peer, a attributes) (ways []way, reason string) {
+	mac, reason := pl.vtep("vtep_mac", a.MAC, 0)
+	if reason != "" {
+		return nil, reason
+	}
+	remote, reason := peer.Outer(pl.ends[0].local)
+	if reason == "" {
+		reason = pl.ends[0].refuses(remote)
+	}
+	if reason != "" {
+		return nil, reason
+	}
+	for _, subnet := range peer.Subnets {
+		ways = append(ways, way{subnet, 0, remote, mac})
+	}
+	return ways, ""
+}
+
+// wayOfFamily returns the way to one subnet of a host that runs flannel: through the device that
+// sends over the subnet's family.
+func (pl planner) wayOfFamily(peer backend.Peer, a attributes, subnet netip.Prefix) (way, string) {
+	family := backend.Family(subnet.Addr())
+	option, text := "vtep_mac", a.MAC
+	if subnet.Addr().Is6() && a.MACv6 != "" {
+		option, text = "vtep_mac_v6", a.MACv6
+	}
+	i := slices.IndexFunc(pl.ends[:], func(e end) bool {
+		return e.local.IsValid() && e.local.Is4() == subnet.Addr().Is4()
+	})
+	remote, ok := peer.PublicIP(subnet.Addr())
+	switch {
+	case !ok:
+		return way{}, fmt.Sprintf("no %s public address for %s, which flannel receives over %s", family, subnet, family)
+	case i < 0:
+		return way{}, fmt.Sprintf("flannel receives %s over %s, and this host cannot send over %s", subnet, family, family)
+	}
+	mac, reason := pl.vtep(option, text, i)
+	if reason == "" {
+		reason = pl.ends[i].refuses(remote)
+	}
+	return way{subnet, i, remote, mac}, reason
+}
+
+// refuses returns why packets are not sent to a peer's public address, or "" if they are.
+func (e end) refuses(remote netip.Addr) string {
+	if remote == e.local || remote == e.public {
+		return fmt.Sprintf("its public address %s is this host's", remote)
 	}
 	return ""
 }
 
-// vtep decodes a peer's attributes, which another host wrote, and returns its MAC address.
-func (pl planner) vtep(peer backend.Peer) (mac kernel.MAC, reason string) {
-	var a attributes
-	if err := json.Unmarshal(peer.Attributes, &a); err != nil {
-		return mac, "attributes are not valid: " + err.Error()
-	}
-	mac, err := kernel.ParseMAC(a.MAC)
-	switch {
+// published decodes a peer's attributes, which another host wrote, and checks what all hosts share.
+func (pl planner) published(peer backend.Peer) (a attributes, reason string) {
+	switch err := json.Unmarshal(peer.Attributes, &a); {
+	case err != nil:
+		return a, "attributes are not valid: " + err.Error()
 	case a.MAC == "":
-		return mac, "attributes lack vtep_mac"
-	case err != nil || !mac.Unicast():
-		return mac, fmt.Sprintf("vtep_mac %q is no address of a device", a.MAC)
+		return a, "attributes lack vtep_mac"
+	}
+	for _, mac := range []struct{ option, text string }{{"vtep_mac", a.MAC}, {"vtep_mac_v6", a.MACv6}} {
+		if parsed, err := kernel.ParseMAC(mac.text); mac.text != "" && (err != nil || !parsed.Unicast()) {
+			return a, fmt.Sprintf("%s %q is no address of a device", mac.option, mac.text)
+		}
+	}
+	switch {
 	case a.VNI != pl.options.VNI:
-		return mac, fmt.Sprintf("vni is %d, the network's %d", a.VNI, pl.options.VNI)
+		return a, fmt.Sprintf("vni is %d, the network's %d", a.VNI, pl.options.VNI)
 	case a.Port != pl.options.Port:
-		return mac, fmt.Sprintf("port is %d, the network's %d", a.Port, pl.options.Port)
-	case pl.macs[mac] != "":
-		return mac, fmt.Sprintf("vtep_mac %s is that of %s too", mac, pl.macs[mac])
+		return a, fmt.Sprintf("port is %d, the network's %d", a.Port, pl.options.Port)
+	}
+	return a, ""
+}
+
+// vtep returns the MAC address of a peer behind one of the devices, unless it has another owner.
+func (pl planner) vtep(option, text string, device int) (mac kernel.MAC, reason string) {
+	mac, err := kernel.ParseMAC(text)
+	if err != nil {
+		return mac, err.Error()
+	}
+	if owner := pl.ends[device].macs[mac]; owner != "" {
+		return mac, fmt.Sprintf("%s %s is that of %s too", option, mac, owner)
 	}
 	return mac, ""
 }

@@ -1,6 +1,7 @@
 package vxlan
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,8 +19,11 @@ var pools = []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParse
 
 const (
 	deviceIndex   = 7
+	secondIndex   = 8
 	underlayIndex = 2
 )
+
+var config = backend.Config{Network: "test", Link: "leno-test"}
 
 func peer(n int, ips ...string) backend.Peer {
 	attrs, _ := json.Marshal(attributes{VNI: 1, Port: 8472, MAC: fmt.Sprintf("0a:58:00:00:00:%02x", n)})
@@ -45,6 +49,29 @@ func state(underlay string, peers ...backend.Peer) backend.State {
 	}
 }
 
+// flannelPeer returns the peer of a host that runs flannel. Its IPv4 device has the MAC address
+// c6:58:00:00:00:03 for n = 3, its IPv6 device c6:58:00:00:06:03.
+func flannelPeer(n int, ips ...string) backend.Peer {
+	p := peer(n, ips...)
+	p.Attributes, _ = json.Marshal(attributes{
+		VNI: 1, Port: 8472, OwnFamily: true,
+		MAC: fmt.Sprintf("c6:58:00:00:00:%02x", n), MACv6: fmt.Sprintf("c6:58:00:00:06:%02x", n),
+	})
+	return p
+}
+
+// renamed returns the peer with the node and subnets of another.
+func renamed(p backend.Peer, n int) backend.Peer {
+	p.Node, p.Subnets = peer(n).Node, peer(n).Subnets
+	return p
+}
+
+// both returns the state of a host that has an underlay address of the other family, too.
+func both(s backend.State, other string) backend.State {
+	s.Underlay.Addrs = append(s.Underlay.Addrs, netip.MustParseAddr(other))
+	return s
+}
+
 // TestPrecedence checks that of two peers with one MAC the one that takes precedence keeps its
 // path, whatever its name.
 func TestPrecedence(t *testing.T) {
@@ -52,11 +79,11 @@ func TestPrecedence(t *testing.T) {
 	stranger.Node, stranger.Attributes = "a-stranger", host.Attributes
 	host.Precedence, stranger.Precedence = 7, 1<<63
 	s := state("192.0.2.1", stranger, host)
-	own, err := wantDevice("test", kernel.MAC{0x0a, 0x58, 0, 0, 0, 1}, defaults(), s)
+	own, err := wantDevice(config, kernel.MAC{0x0a, 0x58, 0, 0, 0, 1}, defaults(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newPlan([]netip.Prefix{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("fd00:5::/48")}, defaults(), own, deviceIndex, s, nil)
+	p := newPlan(pools, defaults(), [2]tunnel{{own, deviceIndex}}, s, nil)
 	if len(p.skipped) != 1 || p.skipped[0].Node != "a-stranger" || p.peers != 1 {
 		t.Errorf("skipped %+v, %d peers", p.skipped, p.peers)
 	}
@@ -74,8 +101,16 @@ func translated(s backend.State, own string) backend.State {
 
 // dump returns a plan as text.
 func (p plan) dump() string {
-	out := reconcile.Dump(p.addresses, kernel.CompareAddresses) + reconcile.Dump(p.fdb, kernel.CompareFDB) +
-		reconcile.Dump(p.neighbours, kernel.CompareNeighbours) + reconcile.Dump(p.routes, kernel.CompareRoutes)
+	out := ""
+	for i, t := range p.devices {
+		tables := reconcile.Dump(t.addresses, kernel.CompareAddresses) + reconcile.Dump(t.fdb, kernel.CompareFDB) +
+			reconcile.Dump(t.neighbours, kernel.CompareNeighbours)
+		if i == 1 && tables != "" {
+			out += "second device\n"
+		}
+		out += tables
+	}
+	out += reconcile.Dump(p.routes, kernel.CompareRoutes)
 	for _, s := range p.skipped {
 		out += "skipped " + s.Node + ": " + s.Reason + "\n"
 	}
@@ -145,6 +180,73 @@ fd00:5:0:2::/64 via 2001:db8::2 link 2
 fd00:5:0:3::/64 via fd00:5:0:3:: link 7 onlink
 fd00:5:0:4::/64 via fd00:5:0:4:: link 7 onlink
 peers 3`},
+		{"a host that runs flannel, of each family over its own",
+			both(state("192.0.2.1", peer(2, "192.0.2.2", "2001:db8::2"),
+				flannelPeer(3, "192.0.2.3", "2001:db8::3")), "2001:db8::1"),
+			nil, `10.5.1.0/32
+fd00:5:0:1::/128
+0a:58:00:00:00:02 dst 192.0.2.2
+c6:58:00:00:00:03 dst 192.0.2.3
+10.5.2.0 0a:58:00:00:00:02
+10.5.3.0 c6:58:00:00:00:03
+fd00:5:0:2:: 0a:58:00:00:00:02
+second device
+fd00:5:0:1::/128
+c6:58:00:00:06:03 dst 2001:db8::3
+fd00:5:0:3:: c6:58:00:00:06:03
+10.5.0.0/16 metric 16777216 unreachable
+10.5.2.0/24 via 10.5.2.0 link 7 onlink
+10.5.3.0/24 via 10.5.3.0 link 7 onlink
+fd00:5::/48 metric 16777216 unreachable
+fd00:5:0:2::/64 via fd00:5:0:2:: link 7 onlink
+fd00:5:0:3::/64 via fd00:5:0:3:: link 8 onlink
+peers 2`},
+		{"flannel, and IPv6 is preferred here",
+			both(state("2001:db8::1", flannelPeer(3, "192.0.2.3", "2001:db8::3")), "192.0.2.1"), nil, `10.5.1.0/32
+fd00:5:0:1::/128
+c6:58:00:00:06:03 dst 2001:db8::3
+fd00:5:0:3:: c6:58:00:00:06:03
+second device
+10.5.1.0/32
+c6:58:00:00:00:03 dst 192.0.2.3
+10.5.3.0 c6:58:00:00:00:03
+10.5.0.0/16 metric 16777216 unreachable
+10.5.3.0/24 via 10.5.3.0 link 8 onlink
+fd00:5::/48 metric 16777216 unreachable
+fd00:5:0:3::/64 via fd00:5:0:3:: link 7 onlink
+peers 1`},
+		{"flannel, and this host has no IPv6 address",
+			state("192.0.2.1", flannelPeer(3, "192.0.2.3", "2001:db8::3")), nil, `10.5.1.0/32
+fd00:5:0:1::/128
+c6:58:00:00:00:03 dst 192.0.2.3
+10.5.3.0 c6:58:00:00:00:03
+10.5.0.0/16 metric 16777216 unreachable
+10.5.3.0/24 via 10.5.3.0 link 7 onlink
+fd00:5::/48 metric 16777216 unreachable
+skipped host-3: flannel receives fd00:5:0:3::/64 over IPv6, and this host cannot send over IPv6
+peers 0`},
+		{"flannel without an IPv6 address, one with our addresses, and two of one MAC address",
+			both(state("192.0.2.1", flannelPeer(3, "192.0.2.3"), flannelPeer(4, "192.0.2.1", "2001:db8::1"),
+				flannelPeer(5, "192.0.2.5", "2001:db8::5"), renamed(flannelPeer(5, "192.0.2.6", "2001:db8::6"), 6)), "2001:db8::1"),
+			nil, `10.5.1.0/32
+fd00:5:0:1::/128
+c6:58:00:00:00:03 dst 192.0.2.3
+c6:58:00:00:00:05 dst 192.0.2.5
+10.5.3.0 c6:58:00:00:00:03
+10.5.5.0 c6:58:00:00:00:05
+second device
+fd00:5:0:1::/128
+c6:58:00:00:06:05 dst 2001:db8::5
+fd00:5:0:5:: c6:58:00:00:06:05
+10.5.0.0/16 metric 16777216 unreachable
+10.5.3.0/24 via 10.5.3.0 link 7 onlink
+10.5.5.0/24 via 10.5.5.0 link 7 onlink
+fd00:5::/48 metric 16777216 unreachable
+fd00:5:0:5::/64 via fd00:5:0:5:: link 8 onlink
+skipped host-3: no IPv6 public address for fd00:5:0:3::/64, which flannel receives over IPv6
+skipped host-4: its public address 192.0.2.1 is this host's; its public address 2001:db8::1 is this host's
+skipped host-6: vtep_mac c6:58:00:00:00:05 is that of node host-5 too; vtep_mac_v6 c6:58:00:00:06:05 is that of node host-5 too
+peers 1`},
 		{"behind NAT, and our public address in a peer's record",
 			translated(state("203.0.113.1", peer(2, "203.0.113.2"), peer(3, "203.0.113.1")), "192.0.2.1"), nil, `10.5.1.0/32
 fd00:5:0:1::/128
@@ -170,15 +272,19 @@ peers 0`},
 			for _, ip := range tt.direct {
 				direct[netip.MustParseAddr(ip)] = true
 			}
-			var device device
+			var tunnels [2]tunnel
 			if !tt.state.Zero() {
-				var err error
-				if device, err = wantDevice("test", mac, defaults(), tt.state); err != nil {
+				first, err := wantDevice(config, mac, defaults(), tt.state)
+				if err != nil {
 					t.Fatal(err)
+				}
+				tunnels[0] = tunnel{first, deviceIndex}
+				if second, ok := wantSecond(config, first, tt.state); ok {
+					tunnels[1] = tunnel{second, secondIndex}
 				}
 			}
 			build := func() string {
-				return newPlan(pools, defaults(), device, deviceIndex, tt.state, direct).dump()
+				return newPlan(pools, defaults(), tunnels, tt.state, direct).dump()
 			}
 			if got := build(); got != tt.want {
 				t.Errorf("plan\n%s\nwant\n%s", got, tt.want)
@@ -208,17 +314,17 @@ func TestWantDeviceMTU(t *testing.T) {
 	} {
 		s := state(tt.underlay)
 		s.MTU, s.Underlay.MTU = tt.mtu, tt.room
-		if got, err := wantDevice("test", kernel.MAC{}, defaults(), s); err != nil || got.mtu != tt.want {
+		if got, err := wantDevice(config, kernel.MAC{}, defaults(), s); err != nil || got.mtu != tt.want {
 			t.Errorf("%+v: mtu %d, %v", tt, got.mtu, err)
 		}
 	}
-	if _, err := wantDevice("test", kernel.MAC{}, defaults(), backend.State{}); err == nil {
+	if _, err := wantDevice(config, kernel.MAC{}, defaults(), backend.State{}); err == nil {
 		t.Error("no error for an underlay without address")
 	}
 }
 
 func TestDeviceDifferences(t *testing.T) {
-	want, err := wantDevice("test", kernel.MAC{0x0a, 1}, defaults(), state("192.0.2.1"))
+	want, err := wantDevice(config, kernel.MAC{0x0a, 1}, defaults(), state("192.0.2.1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,15 +367,15 @@ func TestInterrupts(t *testing.T) {
 	} {
 		o := defaults()
 		change(&o)
-		have, err := wantDevice("test", kernel.MAC{0x0a, 1}, defaults(), state("192.0.2.1"))
+		have, err := wantDevice(config, kernel.MAC{0x0a, 1}, defaults(), state("192.0.2.1"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := wantDevice("test", kernel.MAC{0x0a, 1}, o, state("192.0.2.1"))
+		want, err := wantDevice(config, kernel.MAC{0x0a, 1}, o, state("192.0.2.1"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, skipped := planner{options: o, macs: map[kernel.MAC]string{}}.vtep(peers)
+		_, skipped := planner{options: o}.published(peers)
 		stops := have.needsNew(want) != "" || skipped != ""
 		if _, told := interrupts()[option]; told != stops {
 			t.Errorf("%s stops packets: %t, but told: %t", option, stops, told)
@@ -338,12 +444,18 @@ func TestVTEPMACIsForEver(t *testing.T) {
 func FuzzPeerAttributes(f *testing.F) {
 	f.Add([]byte(`{"vni":1,"port":8472,"vtep_mac":"0a:58:00:00:00:01"}`))
 	f.Add([]byte(`{"vni":1,"port":8472,"vtep_mac":"00:00:00:00:fe:80:00:00:00:00:00:00:02:00:5e:10:00:00:00:01"}`))
+	f.Add([]byte(`{"vni":1,"port":8472,"own_family":true,` +
+		`"vtep_mac":"0a:58:00:00:00:01","vtep_mac_v6":"0a:58:00:00:00:02"}`))
 	f.Add([]byte(`null`))
 	f.Fuzz(func(t *testing.T, attrs []byte) {
-		pl := planner{options: defaults(), macs: map[kernel.MAC]string{}}
-		mac, reason := pl.vtep(backend.Peer{Attributes: attrs})
-		if reason == "" && !mac.Unicast() {
-			t.Errorf("%s accepted out of %s", mac, attrs)
+		a, reason := planner{options: defaults()}.published(backend.Peer{Attributes: attrs})
+		if reason != "" {
+			return
+		}
+		for _, text := range []string{a.MAC, cmp.Or(a.MACv6, a.MAC)} {
+			if mac, err := kernel.ParseMAC(text); err != nil || !mac.Unicast() {
+				t.Errorf("%s accepted out of %s", text, attrs)
+			}
 		}
 	})
 }

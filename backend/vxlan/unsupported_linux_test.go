@@ -33,7 +33,7 @@ func TestNoSuchKind(t *testing.T) {
 	if !errors.Is(err, unix.EOPNOTSUPP) {
 		t.Fatalf("%v", err)
 	}
-	if err := explain(err, device{}); !errors.Is(err, backend.ErrNoSuchKind) {
+	if err := explain(err, device{}, nil); !errors.Is(err, backend.ErrNoSuchKind) {
 		t.Errorf("%v", err)
 	}
 }

@@ -18,7 +18,8 @@ import (
 // direct_routing (false), checksum_offload ("auto": on, except where a fault is known, see
 // chooseChecksum; Apply restores the choice when it was changed). The overlay's MTU is the
 // underlay's less 50, or less 70 over IPv6. A host publishes
-// {"vni":1,"port":8472,"vtep_mac":"0a:…"}.
+// {"vni":1,"port":8472,"vtep_mac":"0a:…"}. The record of a host that runs flannel has
+// {"own_family":true} as well, and "vtep_mac_v6" if it receives IPv6 packets with another address.
 func Type() backend.Type {
 	return backend.Type{
 		Name: Name, Normalize: normalize, Port: port, Interrupts: interrupts(), Device: true,
@@ -41,20 +42,19 @@ type vxlan struct {
 	setTxChecksum func(link string, on bool) error
 
 	// What was wanted before; used only to name repairs.
-	lastDevice device
-	last       plan
-	partial    bool // whether the previous state was partial
+	lastDevices [2]device
+	last        plan
+	partial     bool // whether the previous state was partial
 
 	planned planned
 }
 
 // planned holds a plan and its input. Planning a thousand peers takes 5 ms.
 type planned struct {
-	device device
-	link   int
-	state  backend.State
-	direct map[netip.Addr]bool
-	plan   plan
+	tunnels [2]tunnel
+	state   backend.State
+	direct  map[netip.Addr]bool
+	plan    plan
 }
 
 var (
@@ -76,16 +76,12 @@ func newBackend(c backend.Config) (backend.Backend, error) {
 // Advertise publishes the address of the device that Apply will create. It rejects an underlay
 // whose MTU is too small for the network's families (RFC 791, RFC 8200).
 func (b *vxlan) Advertise(u backend.Underlay) (backend.Advertisement, error) {
-	want, err := wantDevice(b.config.Network, b.mac, b.options, backend.State{Underlay: u})
+	want, err := wantDevice(b.config, b.mac, b.options, backend.State{Underlay: u})
 	if err != nil {
 		return backend.Advertisement{}, err
 	}
 	for _, pool := range b.config.Pools {
-		least := 68
-		if pool.Addr().Is6() {
-			least = 1280
-		}
-		if want.mtu < least {
+		if least := leastMTU(pool.Addr()); want.mtu < least {
 			return backend.Advertisement{}, fmt.Errorf("underlay %s has an MTU of %d: pool %s needs at least %d",
 				u.Interface, u.MTU, pool, least+overhead(want.local))
 		}
@@ -97,7 +93,7 @@ func (b *vxlan) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 	}, err
 }
 
-// Apply makes the device, forwarding entries, neighbours and routes agree with the state.
+// Apply makes the devices, forwarding entries, neighbours and routes agree with the state.
 func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, error) {
 	if b.kernel == nil {
 		var err error
@@ -108,7 +104,7 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 	if s.Zero() {
 		return b.remove(ctx)
 	}
-	want, err := wantDevice(b.config.Network, b.mac, b.options, s)
+	first, err := wantDevice(b.config, b.mac, b.options, s)
 	if err != nil {
 		return backend.Report{}, err
 	}
@@ -123,63 +119,139 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 		b.last = plan{} // entries left alone by a partial state are not another program's
 	}
 	b.partial = s.Partial
-	e, deviceErr := b.ensure(ctx, want, s.Partial)
-	deviceErr = backend.About(backend.Device, deviceErr)
-	report := backend.Report{Writes: e.writes, Notes: []string{e.note}}
-	if e.index == 0 {
+	want := [2]device{first, {}}
+	if second, ok := wantSecond(b.config, first, s); ok {
+		want[1] = second
+	}
+	tunnels, found, report, deviceErr := b.ensureAll(ctx, want, s.Partial)
+	if tunnels[0].link == 0 {
 		return report, deviceErr // nothing is healed yet
 	}
-	report.Healed = b.healed(e, want)
-	p := b.plan(want, e.index, s, direct)
+	p := b.plan(tunnels, s, direct)
 	report.Skipped, report.Peers = p.skipped, p.peers
-	result, err := apply(ctx, b.steps(e.index, p)...)
+	result, err := apply(ctx, b.steps(tunnels, p)...)
 	report.Writes += result.Writes()
-	report.Healed = append(report.Healed, explained(e, result).Healed()...)
-	b.lastDevice, b.last = want, p
+	report.Healed = append(report.Healed, explained(found, result).Healed()...)
+	b.lastDevices, b.last = want, p
+	if want[1].name == "" && !s.Partial {
+		// Only now, because its routes had to give way to others first.
+		removed, removeErr := b.removeDevice(b.secondName())
+		report.Writes += removed
+		deviceErr = errors.Join(deviceErr, backend.About(backend.Device, removeErr))
+	}
 	if err = errors.Join(deviceErr, err); err != nil {
 		b.last = plan{} // entries that could not be added were not removed by another program
 	}
 	return report, err
 }
 
+// ensureAll makes the wanted devices stand. A second device that cannot be made does not prevent
+// the first from being used.
+func (b *vxlan) ensureAll(ctx context.Context, want [2]device, partial bool) (
+	tunnels [2]tunnel, found [2]ensured, report backend.Report, err error,
+) {
+	var errs []error
+	if !partial {
+		report.Writes, err = b.clearSecond(want[0])
+		errs = append(errs, err)
+	}
+	for i, w := range want {
+		if w.name == "" {
+			continue
+		}
+		e, err := b.ensure(ctx, w, partial)
+		errs = append(errs, err)
+		found[i] = e
+		report.Writes += e.writes
+		if i == 0 {
+			report.Notes = []string{e.note}
+		}
+		if e.index == 0 {
+			if i == 0 {
+				break
+			}
+			continue
+		}
+		tunnels[i] = tunnel{w, e.index}
+		report.Healed = append(report.Healed, b.healed(e, w, b.lastDevices[i])...)
+	}
+	return tunnels, found, report, backend.About(backend.Device, errors.Join(errs...))
+}
+
+// clearSecond removes a second device of the family that the first device is to have: the kernel
+// allows one of each family. That happens when the underlay's family changes.
+func (b *vxlan) clearSecond(first device) (writes int, err error) {
+	link, err := b.own(b.secondName())
+	if link == nil || err != nil || shown(link).local.Is4() != first.local.Is4() {
+		return 0, ignoreForeign(err)
+	}
+	return b.removeDevice(b.secondName())
+}
+
+func (b *vxlan) secondName() string { return backend.SecondLinkName(b.config.Network) }
+
 // plan returns newPlan's result, computed again only when its input has changed.
-func (b *vxlan) plan(want device, link int, s backend.State, direct map[netip.Addr]bool) plan {
-	if before := b.planned; before.device != want || before.link != link || !before.state.Equal(s) || !maps.Equal(before.direct, direct) {
+func (b *vxlan) plan(tunnels [2]tunnel, s backend.State, direct map[netip.Addr]bool) plan {
+	if before := b.planned; before.tunnels != tunnels || !before.state.Equal(s) || !maps.Equal(before.direct, direct) {
 		s.Peers = slices.Clone(s.Peers)
-		b.planned = planned{want, link, s, direct, newPlan(b.config.Pools, b.options, want, link, s, direct)}
+		b.planned = planned{tunnels, s, direct, newPlan(b.config.Pools, b.options, tunnels, s, direct)}
 	}
 	return b.planned.plan
 }
 
-// steps returns the tables in the order in which a path to a peer becomes complete.
-func (b *vxlan) steps(link int, p plan) []reconcile.Step {
-	routes := b.kernel.Routes(kernel.Owner{Link: link, Pools: b.config.Pools, Stood: b.last.routes, Wanted: p.routes})
-	return []reconcile.Step{
-		reconcile.OfDevice(reconcile.Want("address", b.kernel.Addresses(link), kernel.CompareAddresses, p.addresses, b.last.addresses)),
-		reconcile.Want("FDB entry", b.kernel.FDB(link), kernel.CompareFDB, p.fdb, b.last.fdb),
-		reconcile.Want("neighbour", b.kernel.Neighbours(link), kernel.CompareNeighbours, p.neighbours, b.last.neighbours),
-		reconcile.Want("route", routes, kernel.CompareRoutes, p.routes, b.last.routes),
+// stepsOfDevice is the number of tables that steps lists for each device.
+const stepsOfDevice = 3
+
+// steps returns the tables in the order in which a path to a peer becomes complete: those of each
+// device, and the routes.
+func (b *vxlan) steps(tunnels [2]tunnel, p plan) (out []reconcile.Step) {
+	for i, t := range tunnels {
+		if t.link == 0 {
+			continue
+		}
+		want, last := p.devices[i], b.last.devices[i]
+		out = append(out,
+			reconcile.OfDevice(reconcile.Want("address", b.kernel.Addresses(t.link), kernel.CompareAddresses,
+				want.addresses, last.addresses)),
+			reconcile.Want("FDB entry", b.kernel.FDB(t.link), kernel.CompareFDB, want.fdb, last.fdb),
+			reconcile.Want("neighbour", b.kernel.Neighbours(t.link), kernel.CompareNeighbours, want.neighbours, last.neighbours),
+		)
 	}
+	routes := b.kernel.Routes(kernel.Owner{
+		Link: tunnels[0].link, Second: tunnels[1].link, Pools: b.config.Pools,
+		Stood: b.last.routes, Wanted: p.routes,
+	})
+	return append(out, reconcile.Want("route", routes, kernel.CompareRoutes, p.routes, b.last.routes))
 }
 
-// healed returns what had changed on the device although the wanted device is the same.
-func (b *vxlan) healed(e ensured, want device) []backend.Repair {
-	if want != b.lastDevice {
+// healed returns what had changed on a device although the wanted device is the same.
+func (b *vxlan) healed(e ensured, want, last device) []backend.Repair {
+	if want != last {
 		return nil
 	}
 	return e.faults
 }
 
-// explained leaves out the entries that were lost with the device or with its addresses, because
-// that loss is already reported.
-func explained(e ensured, r reconcile.Result) reconcile.Result {
-	if e.bare {
-		return r.Explain("address", "FDB entry", "neighbour", "route")
+// explained leaves out the entries that were lost with a device or with its addresses, because that
+// loss is already reported.
+func explained(found [2]ensured, r reconcile.Result) reconcile.Result {
+	var out reconcile.Result
+	routes := r[len(r)-1:]
+	for _, e := range found {
+		if e.index == 0 {
+			continue
+		}
+		own := r[:stepsOfDevice]
+		r = r[stepsOfDevice:]
+		switch {
+		case e.bare:
+			own, routes = own.Explain("address", "FDB entry", "neighbour"), routes.Explain("route")
+		case own.Lost("address"):
+			own, routes = own.Explain("neighbour"), routes.Explain("route")
+		}
+		out = append(out, own...)
 	}
-	if r.Lost("address") {
-		return r.Explain("neighbour", "route")
-	}
-	return r
+	return append(out, routes...)
 }
 
 // direct asks the host's routing which peers are on the same layer 2. A query that the kernel could
@@ -200,34 +272,62 @@ func (b *vxlan) direct(ctx context.Context, s backend.State) (map[netip.Addr]boo
 	return out, nil
 }
 
-// remove deletes the device, and with it everything attached to it, then the routes that remain.
+// remove deletes the devices, and with them everything attached to them, then the routes that
+// remain.
 func (b *vxlan) remove(ctx context.Context) (backend.Report, error) {
 	var report backend.Report
 	var errs []error
-	link, err := b.own()
-	switch {
-	case errors.Is(err, backend.ErrForeignDevice): // not ours to remove
-	case err != nil:
+	for _, name := range []string{b.secondName(), b.config.Link} {
+		writes, err := b.removeDevice(name)
+		report.Writes += writes
 		errs = append(errs, err)
-	case link != nil:
-		if err := b.kernel.DeleteLink(link); err != nil {
-			errs = append(errs, err)
-			break
-		}
-		report.Writes++
 	}
 	routes := b.kernel.Routes(kernel.Owner{Pools: b.config.Pools})
 	result, err := reconcile.Apply(ctx, reconcile.Want("route", routes, kernel.CompareRoutes, nil, nil))
 	report.Writes += result.Writes()
-	b.lastDevice, b.last = device{}, plan{}
+	b.lastDevices, b.last = [2]device{}, plan{}
 	return report, errors.Join(append(errs, err)...)
 }
 
-// Totals returns what passed through the device since it was made. It opens a socket of its own in
-// the calling thread's namespace.
+// removeDevice deletes a device of ours if it exists, and returns the number of writes. A device of
+// another kind with its name belongs to another program, and stays.
+func (b *vxlan) removeDevice(name string) (writes int, err error) {
+	link, err := b.own(name)
+	if err != nil || link == nil {
+		return 0, ignoreForeign(err)
+	}
+	if err := b.kernel.DeleteLink(link); err != nil {
+		return 0, err
+	}
+	return 1, nil
+}
+
+// ignoreForeign returns nil for an error that a device belongs to another program.
+func ignoreForeign(err error) error {
+	if errors.Is(err, backend.ErrForeignDevice) {
+		return nil
+	}
+	return err
+}
+
+// Totals returns what passed through the devices since they were made. It opens sockets of its own
+// in the calling thread's namespace.
 func (b *vxlan) Totals() (backend.Counters, error) {
-	s, err := kernel.LinkStatistics(b.config.Link, "vxlan")
-	return backend.Counters{RxPackets: s.RxPackets, RxBytes: s.RxBytes, TxPackets: s.TxPackets, TxBytes: s.TxBytes, Drops: s.Drops}, err
+	sum := backend.Counters{Drops: map[string]uint64{}}
+	for _, name := range []string{b.config.Link, b.secondName()} {
+		s, err := kernel.LinkStatistics(name, "vxlan")
+		if err != nil {
+			return backend.Counters{}, err
+		}
+		sum.RxPackets += s.RxPackets
+		sum.RxBytes += s.RxBytes
+		sum.TxPackets += s.TxPackets
+		sum.TxBytes += s.TxBytes
+		for reason, n := range s.Drops {
+			sum.Drops[reason] += n
+		}
+	}
+	return sum, nil
 }
 
 // Close closes the sockets and leaves the datapath in place.
