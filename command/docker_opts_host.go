@@ -15,6 +15,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/dockeropts"
 )
@@ -165,7 +166,7 @@ func (h *dockerHost) knownNetworks(ctx context.Context) (out []subnetSource, err
 		for _, n := range list.Networks {
 			if n.Local != nil {
 				out = append(out, subnetSource{n.Name, n.Local.SubnetFile,
-					backend.Arrivals(n.Name, n.Local.Backend, n.Backend, n.Local.Underlay.Interface), n.Local.State})
+					kernel.Arrivals(n.Name, n.Local.Backend, n.Backend, n.Local.Underlay.Interface), n.Local.State})
 			}
 		}
 		return err

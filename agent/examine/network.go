@@ -7,6 +7,7 @@ import (
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -64,7 +65,7 @@ func tunnelPort(b registry.Backend) (port int, isSame bool) {
 // peerFacts returns the peers, and which of their packets the kernel would refuse.
 func peerFacts(n doctor.Network, b registry.Backend, list []api.Peer) []doctor.Peer {
 	var out []doctor.Peer
-	links := backend.Arrivals(n.Name, b.Type, b.Object, n.Underlay.Interface)
+	links := kernel.Arrivals(n.Name, b.Type, b.Object, n.Underlay.Interface)
 	for i, p := range list {
 		peer := doctor.Peer{Node: p.Node, Held: p.Held, Skipped: p.Skipped, Subnets: p.Subnets}
 		if len(n.Underlay.Public) > 0 {

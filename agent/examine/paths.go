@@ -11,7 +11,7 @@ import (
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
-	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -39,7 +39,7 @@ func findPaths(
 			IPMasq:  local.IPMasq,
 			Forward: local.Forward,
 		},
-		Links: backend.Arrivals(n.Name, definition.Backend.Type, definition.Backend.Object, own.Interface),
+		Links: kernel.Arrivals(n.Name, definition.Backend.Type, definition.Backend.Object, own.Interface),
 	}}
 	n.Forward = local.Forward
 	for _, s := range n.Subnets {

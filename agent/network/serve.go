@@ -13,6 +13,7 @@ import (
 	"github.com/lenonet/leno/agent/rules"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -47,7 +48,7 @@ func (r *Runner) protect(ctx context.Context, n registry.Network, s backend.Stat
 
 // overlayPath returns how a network's packets pass through this host.
 func overlayPath(n registry.Network, wishes firewall.Network, s backend.State) foreign.OverlayPath {
-	links := backend.Arrivals(n.Name, n.Backend.Type, n.Backend.Object, s.Underlay.Interface)
+	links := kernel.Arrivals(n.Name, n.Backend.Type, n.Backend.Object, s.Underlay.Interface)
 	return foreign.OverlayPath{Network: wishes, Links: links}
 }
 

@@ -136,11 +136,11 @@ func (p planner) past(from, to netip.Addr, peer api.Peer) detour {
 	return d
 }
 
-// tunnelled reports whether packets to an address leave by the network's device.
+// tunnelled reports whether packets to an address leave by one of the network's devices.
 func (p planner) tunnelled(a netip.Addr) bool {
 	if !p.options().DirectRouting {
 		return true
 	}
 	index, _ := p.here.device(a)
-	return index == p.here.link
+	return index == p.here.link || p.bySecond(a)
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/backend"
 )
 
 // look gathers what a plan needs to know, in the calling thread's network namespace. Its result looks up routes on
@@ -32,6 +34,9 @@ func look(h Host) (s surroundings, done func(), err error) {
 	}
 	if link, err := handle.LinkByName(h.Link); err == nil {
 		s.link = link.Attrs().Index
+	}
+	if link, err := handle.LinkByName(backend.SecondLinkName(h.Network)); err == nil {
+		s.second, s.secondMTU = link.Attrs().Index, link.Attrs().MTU
 	}
 	s.device = func(to netip.Addr) (int, bool) {
 		routes, err := handle.RouteGet(to.AsSlice())

@@ -19,6 +19,10 @@ type surroundings struct {
 	device func(netip.Addr) (index int, neighbour bool)
 	strict bool // the kernel drops IPv4 packets that arrive over the underlay if their answers would leave by another device
 	link   int  // index of the overlay's device, 0 for none
+
+	// The overlay's second device; see backend.SecondLinkName.
+	second    int // index, 0 for none
+	secondMTU int // bytes
 }
 
 // planner chooses where to send for a backend.
@@ -82,8 +86,20 @@ func (p planner) overlay(peer api.Peer, subnet netip.Prefix) way {
 		}
 	default:
 		w.from = own.Masked().Addr()
+		if p.bySecond(w.to) {
+			w.mtu = min(w.mtu, p.here.secondMTU)
+		}
 	}
 	return w
+}
+
+// bySecond reports whether packets to an address leave by the network's second device.
+func (p planner) bySecond(a netip.Addr) bool {
+	if p.here.second == 0 {
+		return false
+	}
+	index, _ := p.here.device(a)
+	return index == p.here.second
 }
 
 // subnet returns this host's subnet of a's family.
@@ -111,7 +127,7 @@ func (p planner) own(a netip.Addr) (netip.Addr, bool) {
 }
 
 // outer returns the peer's addresses that packets for it are sent to: one for a tunnel, else one of each family, if
-// this host has an address of that family.
+// this host has an address of that family. A tunnel through the second device is one over the subnet's own family.
 func (p planner) outer(peer api.Peer) []netip.Addr {
 	var out []netip.Addr
 	from := backend.Peer{PublicIPs: peer.PublicIPs}
@@ -120,17 +136,15 @@ func (p planner) outer(peer api.Peer) []netip.Addr {
 			out = append(out, a)
 		}
 	}
-	if !p.plain() && p.Backend != "alloc" {
-		if len(p.Underlay.Addresses) > 0 {
-			a, _ := from.Outer(p.Underlay.Addresses[0])
-			add(a, a.IsValid())
-		}
-		if !p.options().DirectRouting {
-			return out
-		}
+	tunnel := !p.plain() && p.Backend != "alloc"
+	if tunnel && len(p.Underlay.Addresses) > 0 {
+		a, _ := from.Outer(p.Underlay.Addresses[0])
+		add(a, a.IsValid())
 	}
 	for _, s := range peer.Subnets {
-		add(from.PublicIP(s.Addr()))
+		if !tunnel || p.options().DirectRouting || p.bySecond(s.Masked().Addr()) {
+			add(from.PublicIP(s.Addr()))
+		}
 	}
 	return out
 }

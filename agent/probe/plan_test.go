@@ -34,6 +34,20 @@ func examplePeer() api.Peer {
 		PublicIPs: []netip.Addr{addr("192.0.2.2"), addr("2001:db8::2")}}
 }
 
+// bySecond makes IPv6 packets to peers leave by the second device.
+func bySecond(p *planner) {
+	p.here.second, p.here.secondMTU = 8, 1430
+	p.here.device = func(a netip.Addr) (int, bool) {
+		switch {
+		case prefix("fd00:5::/48").Contains(a):
+			return 8, true
+		case prefix("10.5.0.0/16").Contains(a):
+			return 7, true
+		}
+		return 2, true
+	}
+}
+
 // TestWays checks the destinations and sources of packets.
 func TestWays(t *testing.T) {
 	for _, tt := range []struct {
@@ -73,6 +87,11 @@ underlay 2001:db8::1 > 2001:db8::2 1500`},
 		}, `
 overlay 10.5.1.1 > 10.5.2.1 1450 in 1 hops, or errors of [10.5.2.0/24 192.0.2.2/32]
 underlay 192.0.2.1 > 192.0.2.2 1500`},
+		{"a tunnel of each family", "vxlan", func(p *planner, _ *api.Peer) { bySecond(p) }, `
+overlay 10.5.1.0 > 10.5.2.0 1450
+overlay fd00:5:0:1:: > fd00:5:0:2:: 1430
+underlay 192.0.2.1 > 192.0.2.2 1500
+underlay 2001:db8::1 > 2001:db8::2 1500`},
 		{"nothing is carried", "alloc", nil, `
 overlay > 10.5.2.0: alloc carries no packets, others do
 overlay > fd00:5:0:2::: alloc carries no packets, others do
@@ -132,6 +151,11 @@ func TestDetours(t *testing.T) {
 			p.Underlay.Addresses, peer.PublicIPs = p.Underlay.Addresses[1:], peer.PublicIPs[1:]
 		}},
 			"2001:db8::1 > fd00:5:0:2::", "10.5.1.0 > 10.5.2.0 by 2"},
+		{"tunnels of each family beside direct routing", "vxlan", []change{func(p *planner, peer *api.Peer) {
+			bySecond(p)
+			p.Options = json.RawMessage(`{"direct_routing":true}`)
+			peer.Subnets = peer.Subnets[1:]
+		}}, "2001:db8::1 > fd00:5:0:2::", "fd00:5:0:1:: > 2001:db8::2"},
 		{"routed plainly", "vxlan", []change{func(p *planner, _ *api.Peer) { p.Options = json.RawMessage(`{"direct_routing":true}`) }}, "routed plainly", "routed plainly"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -59,7 +60,7 @@ func (c *checks) flappingIn(part backend.Part) string {
 func (c *checks) ensureForwarding(n registry.Network, s backend.State) (wrong []string, healed []backend.Repair) {
 	var set []string
 	on := true
-	links := backend.Arrivals(c.network, n.Backend.Type, n.Backend.Object, s.Underlay.Interface)
+	links := kernel.Arrivals(c.network, n.Backend.Type, n.Backend.Object, s.Underlay.Interface)
 	for _, subnet := range s.Subnets {
 		found, err := c.host.EnsureForwarding(subnet.Addr(), links, c.forward)
 		if err != nil {
