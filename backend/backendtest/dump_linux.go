@@ -49,7 +49,9 @@ func scrub(line string) string {
 		}
 	}
 	line = regexp.MustCompile(`^\d+: `).ReplaceAllString(line, "")
-	line = regexp.MustCompile(`(@if\d+|state (UP|UNKNOWN)|link-netnsid \d+|expires \d+sec|valid_lft.*)`).ReplaceAllString(line, "")
+	volatile := regexp.MustCompile(`(@if\d+|state (UP|UNKNOWN)|link-netnsid \d+|expires \d+sec|valid_lft.*|` +
+		`[a-z]+_timer +[\d.]+)`)
+	line = volatile.ReplaceAllString(line, "")
 	return strings.TrimSpace(strings.ReplaceAll(line, `\`, " "))
 }
 

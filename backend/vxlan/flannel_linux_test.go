@@ -1,0 +1,214 @@
+package vxlan
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/backendtest"
+	"github.com/lenonet/leno/backend/kernel"
+)
+
+// flannelMAC returns the MAC address of flannel's device for a pool. flanneld makes up new ones when
+// its devices are gone.
+func flannelMAC(pool, generation int) string {
+	return fmt.Sprintf("c6:d2:32:6f:%02x:%02x", generation, 0x44+pool)
+}
+
+func flannelAttributes(generation int) string {
+	return fmt.Sprintf(`{"own_family":true,"port":8472,"vni":1,"vtep_mac":%q,"vtep_mac_v6":%q}`,
+		flannelMAC(0, generation), flannelMAC(1, generation))
+}
+
+// startFlannel does what flanneld does: a device for each family, and for each lease a neighbour, a
+// forwarding entry and a route. It asks for an MTU of 1450 for both, and the kernel makes 1430 of it
+// over IPv6.
+func startFlannel(h backendtest.FlannelHost) {
+	for i, subnet := range h.Subnets {
+		link, bits := "flannel.1", 32
+		if subnet.Addr().Is6() {
+			link, bits = "flannel-v6.1", 128
+		}
+		theirs := h.Peer.Subnets[i]
+		remote, ok := h.Peer.PublicIP(theirs.Addr())
+		if !ok {
+			h.T.Fatalf("%s has no public address for %s", h.Peer.Node, theirs)
+		}
+		h.NS.Sh(fmt.Sprintf(`ip link show %[1]s >/dev/null 2>&1 || ip link add %[1]s address %[2]s mtu 1450 \
+	type vxlan id 1 local %[3]s dev %[4]s dstport 8472 nolearning
+ip addr replace %[5]s/%[6]d dev %[1]s
+ip link set %[1]s up
+ip neigh replace %[7]s lladdr %[8]s dev %[1]s nud permanent
+bridge fdb replace %[8]s dev %[1]s dst %[9]s self permanent
+ip route replace %[10]s via %[7]s dev %[1]s onlink`,
+			link, flannelMAC(i, h.Generation), h.PublicIPs[i], h.Underlay, subnet.Addr(), bits,
+			theirs.Addr(), backendtest.Attribute(h.T, h.Peer, "vtep_mac"), remote, theirs))
+	}
+}
+
+func stopFlannel(h backendtest.FlannelHost) {
+	h.NS.Sh("ip link del flannel.1; ip link del flannel-v6.1")
+}
+
+func TestFlannelHosts(t *testing.T) {
+	flannel := backendtest.Flannel{
+		Pools: 2, MTUs: []int{1450, 1430}, Attributes: flannelAttributes, Start: startFlannel, Stop: stopFlannel,
+		Conflict: "flannel.1 uses vni 1 on port 8472",
+	}
+	backendtest.RunFlannel(t, backendtest.Suite{Type: Type()}, flannel)
+}
+
+// TestFlannelHostAmongLenoHosts checks that leno hosts reach each other through one device, and a
+// host that runs flannel through a device for each family, whichever family the leno hosts prefer.
+func TestFlannelHostAmongLenoHosts(t *testing.T) {
+	s := newSite(t, `{}`)
+	s.hosts[2].stand("near")
+	lenoHosts, them := s.hosts[:2], s.hosts[2]
+	their := backend.Peer{
+		Node: "flannel-192.0.2.3", Backend: Name, Subnets: subnetsOf(3), PublicIPs: slices.Clone(them.addrs),
+		Attributes: json.RawMessage(flannelAttributes(0)),
+	}
+	state := func(h *siteHost) backend.State {
+		s := h.state()
+		s.Peers[slices.IndexFunc(s.Peers, func(p backend.Peer) bool { return p.Node == "host-3" })] = their
+		return s
+	}
+	for _, order := range []string{"IPv4 first", "IPv6 first", "IPv4 first again"} {
+		for _, h := range lenoHosts {
+			if order != "IPv4 first" {
+				slices.Reverse(h.addrs)
+			}
+		}
+		for _, h := range lenoHosts {
+			if r := (host{t, h.ns}).apply(h.b, state(h)); r.Peers != 2 || len(r.Skipped) != 0 {
+				t.Errorf("%s: report %+v", order, r)
+			}
+			if r := (host{t, h.ns}).apply(h.b, state(h)); r.Writes != 0 {
+				t.Errorf("%s: second apply %+v", order, r)
+			}
+			startFlannel(backendtest.FlannelHost{
+				T: t, NS: them.ns, Underlay: "eth0", Subnets: subnetsOf(3), PublicIPs: their.PublicIPs,
+				Peer: backend.Peer{
+					Subnets: subnetsOf(h.number), PublicIPs: h.addrs,
+					Attributes: json.RawMessage(fmt.Sprintf(`{"vtep_mac":%q}`, h.b.mac)),
+				},
+			})
+		}
+		other := map[bool]string{true: "leno-test", false: "leno-test~2"}
+		v4, v6 := other[order != "IPv6 first"], other[order == "IPv6 first"]
+		for _, way := range []struct {
+			from      int
+			src, dst  string
+			link      string
+			otherWise string
+		}{
+			{0, "10.5.1.1", "10.5.2.1", "leno-test", "leno-test~2"},
+			{0, "fd00:5:0:1::1", "fd00:5:0:2::1", "leno-test", "leno-test~2"},
+			{0, "10.5.1.1", "10.5.3.1", v4, v6},
+			{0, "fd00:5:0:1::1", "fd00:5:0:3::1", v6, v4},
+			{1, "10.5.2.1", "10.5.3.1", v4, v6},
+			{1, "fd00:5:0:2::1", "fd00:5:0:3::1", v6, v4},
+		} {
+			h := s.hosts[way.from]
+			ping := fmt.Sprintf("ping -n -c 2 -i 0.1 -W 2 -M do -s 1300 -I %s %s", way.src, way.dst)
+			before := [2]int{h.sent(way.link), h.sent(way.otherWise)}
+			out, err := h.ns.Try(ping)
+			if err != nil { // neighbours may have to be resolved first
+				before = [2]int{h.sent(way.link), h.sent(way.otherWise)}
+				out, err = h.ns.Try(ping)
+			}
+			used, unused := h.sent(way.link)-before[0], h.sent(way.otherWise)-before[1]
+			if err != nil || used < 2 || unused >= 2 {
+				t.Errorf("%s: %s: %v, %d packets by %s, %d by %s\n%s",
+					order, ping, err, used, way.link, unused, way.otherWise, out)
+			}
+		}
+	}
+
+	h := s.hosts[0]
+	h.ns.Do(func() {
+		if links := kernel.Arrivals("test", Name, nil, "eth0"); !slices.Equal(links, []string{"leno-test", "leno-test~2"}) {
+			t.Errorf("packets arrive by %s", links)
+		}
+	})
+	// A state that may be incomplete removes nothing, and makes what is missing.
+	for _, script := range []string{"true", "ip link del leno-test~2"} {
+		mac := h.b.mac
+		h.b = s.open(`{}`)
+		h.b.mac = mac
+		h.ns.Sh(script)
+		partial := state(h)
+		partial.Partial = true
+		(host{t, h.ns}).apply(h.b, partial)
+		partial.Peers = nil
+		(host{t, h.ns}).apply(h.b, partial)
+		if out := h.ns.Sh("ip -6 route show proto 108"); !strings.Contains(out, "via fd00:5:0:3:: dev leno-test~2") {
+			t.Errorf("%s: no path to flannel:\n%s", script, out)
+		}
+	}
+
+	// When the host comes back with leno, or not at all, the second device goes.
+	for name, peers := range map[string][]backend.Peer{"a leno host": s.hosts[0].state().Peers, "none": nil} {
+		now := h.state()
+		now.Peers = peers
+		(host{t, h.ns}).apply(h.b, state(h))
+		(host{t, h.ns}).apply(h.b, now)
+		if out, err := h.ns.Try("ip link show leno-test~2"); err == nil {
+			t.Errorf("%s: the second device is left:\n%s", name, out)
+		}
+		if r := (host{t, h.ns}).apply(h.b, now); r.Writes != 0 {
+			t.Errorf("%s: second apply %+v", name, r)
+		}
+	}
+}
+
+// TestSecondDeviceOfAnotherProgram checks that a device that only has the second device's name stays
+// as it is, and that the first device is used all the same.
+func TestSecondDeviceOfAnotherProgram(t *testing.T) {
+	h := newHost(t)
+	h.ns.Sh("ip link add leno-test~2 type bridge")
+	before := h.ns.Sh("ip -o -d link show leno-test~2")
+	b, err := Type().New(backend.Config{Network: "test", Link: "leno-test", NodeID: "node", Pools: pools})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	s := h.state("eth0", "192.0.2.1")
+	s.Subnets = subnetsOf(1)
+	s.Underlay.Addrs = append(s.Underlay.Addrs, netip.MustParseAddr("2001:db8:2::1"))
+	s.Peers[0].Subnets, s.Peers[0].Attributes = subnetsOf(2), json.RawMessage(flannelAttributes(0))
+	h.ns.Do(func() {
+		r, err := b.Apply(t.Context(), s)
+		if !errors.Is(err, backend.ErrForeignDevice) || r.Peers != 0 || len(r.Skipped) != 1 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if _, err := b.Apply(t.Context(), backend.State{}); err != nil {
+			t.Errorf("zero state: %v", err)
+		}
+		_, _ = b.Apply(t.Context(), s)
+	})
+	if got := h.ns.Sh("ip route show proto 108"); !strings.Contains(got, "10.5.2.0/24 via 10.5.2.0 dev leno-test onlink") {
+		t.Errorf("no path for IPv4:\n%s", got)
+	}
+	if after := h.ns.Sh("ip -o -d link show leno-test~2"); after != before {
+		t.Errorf("the device was touched:\n%s\nbefore\n%s", after, before)
+	}
+}
+
+// sent returns how many packets the host has sent into a device, 0 if there is none.
+func (h *siteHost) sent(link string) int {
+	h.site.t.Helper()
+	out := strings.TrimSpace(h.ns.Sh(fmt.Sprintf("awk '$1==\"%s:\"{print $11}' /proc/self/net/dev", link)))
+	n, err := strconv.Atoi(cmp.Or(out, "0"))
+	if err != nil {
+		h.site.t.Fatal(err)
+	}
+	return n
+}
