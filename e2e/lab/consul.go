@@ -16,15 +16,11 @@ import (
 // A Consul is one Consul agent: a server, or a client on a host. Its data survives Stop, Kill and
 // Start. Start, Stop and Kill must be called by one goroutine at a time.
 type Consul struct {
-	Name      string     // of its node, "consul-1"
-	Addr      netip.Addr // of the node, in the network between hosts
-	Namespace *Namespace
+	Node
 
-	lab     *Lab
-	api     netip.AddrPort // of its HTTP API, inside the namespace
-	client  *api.Client
-	config  map[string]any
-	process *Process
+	api    netip.AddrPort // of its HTTP API, inside the namespace
+	client *api.Client
+	config map[string]any
 }
 
 const consulPort = 8500
@@ -40,7 +36,8 @@ func (l *Lab) serverList() (out []string) {
 func newConsulServer(l *Lab, ns *Namespace, name string, i int) (*Consul, error) {
 	addr := serverAddrs(i)[0]
 	c := &Consul{
-		Name: name, Addr: addr, Namespace: ns, lab: l, api: netip.AddrPortFrom(addr, consulPort),
+		Node: Node{Name: name, Addr: addr, Namespace: ns, program: StoreConsul, lab: l},
+		api:  netip.AddrPortFrom(addr, consulPort),
 		config: map[string]any{
 			"node_name":        name,
 			"server":           true,
@@ -63,7 +60,8 @@ func newConsulServer(l *Lab, ns *Namespace, name string, i int) (*Consul, error)
 func newConsulClient(h *Host) (*Consul, error) {
 	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	c := &Consul{
-		Name: h.Name, Addr: h.Addrs[0], Namespace: h.Namespace, lab: h.lab, api: netip.AddrPortFrom(loopback, consulPort),
+		Node: Node{Name: h.Name, Addr: h.Addrs[0], Namespace: h.Namespace, program: StoreConsul, lab: h.lab},
+		api:  netip.AddrPortFrom(loopback, consulPort),
 		config: map[string]any{
 			"node_name":      h.Name,
 			"server":         false,
@@ -93,29 +91,13 @@ func (c *Consul) CLI(ctx context.Context, args ...string) (string, error) {
 	return c.Namespace.Exec(ctx, append(command, args...)...)
 }
 
-// StartAll starts several agents, again or for the first time, and blocks until each has a leader.
-// Too few servers to elect a leader wait for each other, so they must be started together.
-func StartAll(ctx context.Context, all []*Consul) error {
-	for _, c := range all {
-		if err := c.launch(); err != nil {
-			return err
-		}
-	}
-	for _, c := range all {
-		if err := c.await(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Start starts the agent, again or for the first time, and blocks until it answers a consistent
 // read, which requires a leader.
 func (c *Consul) Start(ctx context.Context) error { return StartAll(ctx, []*Consul{c}) }
 
 func (c *Consul) launch() error {
-	if c.process != nil && c.process.Running() {
-		return fmt.Errorf("consul on %s is running already", c.Name)
+	if err := c.checkEnded(); err != nil {
+		return err
 	}
 	dir := filepath.Join(c.lab.Dir, "consul", c.Name)
 	files, err := c.write(dir)
@@ -148,11 +130,7 @@ func (c *Consul) await(ctx context.Context) error {
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	c.lab.step("consul on %s: started, pid %d", c.Name, c.process.Pid())
-	return nil
+	return c.started(err)
 }
 
 // write puts the configuration files into dir and returns their paths.
@@ -186,32 +164,3 @@ func (c *Consul) write(dir string) ([]string, error) {
 	}
 	return paths, nil
 }
-
-// Stop ends the agent with SIGTERM. A server just stops; a client leaves the cluster, which
-// deregisters the node and destroys its sessions.
-func (c *Consul) Stop(ctx context.Context) error {
-	if c.process == nil {
-		return nil
-	}
-	c.lab.step("consul on %s: stopping", c.Name)
-	return c.process.Stop(ctx)
-}
-
-// Kill ends the agent with SIGKILL.
-func (c *Consul) Kill() error {
-	if c.process == nil {
-		return nil
-	}
-	c.lab.step("consul on %s: kill -9", c.Name)
-	return c.process.Kill()
-}
-
-// Cut disconnects the agent's node from the network without a carrier change; Mend connects it
-// again. A client agent shares both with its host.
-func (c *Consul) Cut(ctx context.Context) error { return c.lab.unplug(ctx, c.Name) }
-
-// Mend undoes Cut.
-func (c *Consul) Mend(ctx context.Context) error { return c.lab.plug(ctx, c.Name) }
-
-// Process returns the running process, or the last one that ran, or nil before Start.
-func (c *Consul) Process() *Process { return c.process }

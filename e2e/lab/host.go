@@ -56,10 +56,13 @@ func (h *Host) Network(name, body string) string {
 }
 
 // Config returns a complete configuration for the host's agent: the settings specific to this host,
-// then the blocks. The agent uses the host's own Consul agent if it runs one, else the lab's
-// server.
+// then the blocks. The agent uses the host's own Consul agent if it runs one, else the first of the
+// lab's servers of Consul, or all of its servers of etcd.
 func (h *Host) Config(blocks ...string) string {
 	head := fmt.Sprintf("node_name = %q\ndata_dir  = %q\nlog_level = \"DEBUG\"\n\n", h.Name, h.DataDir())
+	if h.lab.Etcd != nil {
+		return head + fmt.Sprintf("etcd {\n  endpoints = %s\n}\n\n", h.lab.EtcdEndpoints()) + strings.Join(blocks, "\n")
+	}
 	consul := h.Consul
 	if consul == nil {
 		consul = h.lab.Consul

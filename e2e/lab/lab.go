@@ -1,9 +1,10 @@
 // Package lab lays out hosts and containers as network namespaces and runs the real programs in
-// them: Consul, the leno agent, ping, iperf3. Tests and the demo share it, so it does not depend on
+// them: Consul or etcd, the leno agent, ping, iperf3. Tests and the demo share it, so it does not depend on
 // testing. It uses leno only from outside: its binary, its files and its HTTP API.
 //
 //	switch    bridge, 192.0.2.254/24            the network between hosts
 //	consul    eth0 192.0.2.1/24                 the Consul server; with several, consul-1 .1, consul-2 .2 and so on
+//	etcd      eth0 192.0.2.1/24                 the same with etcd, instead of Consul
 //	host-a    eth0 192.0.2.11/24  br0 ─ veth0   default route to the switch
 //	host-b    eth0 192.0.2.12/24  …
 //	host-a-default   eth0, from the host's subnet: a container
@@ -45,11 +46,14 @@ type Options struct {
 	// Leno is the path of the leno binary; without it, no agent can be started. Agent is the binary
 	// that the first host runs as its agent. Default: Leno.
 	Leno, Agent string
-	// Consul is the path of the Consul binary. Default: the result of FindConsul.
-	Consul string
-	// NoConsul lays out a lab without Consul.
+	// Store is the store of the hosts: StoreConsul or StoreEtcd. Default StoreConsul.
+	Store string
+	// Consul and Etcd are the paths of the stores' binaries. Default: the results of FindConsul and
+	// FindEtcd.
+	Consul, Etcd string
+	// NoConsul lays out a lab without a store.
 	NoConsul bool
-	// Servers is the number of Consul servers, 1 to 9. Default 1.
+	// Servers is the number of servers of the store, 1 to 9. Default 1.
 	Servers int
 	// ConsulConfig is an additional JSON configuration file for the Consul servers,
 	// ConsulClientConfig one for the client agents on hosts.
@@ -62,14 +66,21 @@ type Options struct {
 	Detach bool
 }
 
-// A Lab is a set of hosts and Consul servers that run in namespaces.
+// A Lab is a set of hosts and servers of a store that run in namespaces.
 type Lab struct {
-	ID      string // part of the name of every namespace
-	Dir     string // files of all programs, removed by Close
-	Hosts   []*Host
-	Consul  *Consul   // the first server, nil with NoConsul
-	Servers []*Consul // all of them
-	Switch  *Namespace
+	ID     string // part of the name of every namespace
+	Dir    string // files of all programs, removed by Close
+	Hosts  []*Host
+	Switch *Namespace
+
+	Store        Store   // the first server of the store, nil with NoConsul
+	StoreServers []Store // all of them
+
+	Consul  *Consul   // Store if it is Consul, else nil
+	Servers []*Consul // all servers of Consul
+
+	Etcd        *Etcd   // Store if it is etcd, else nil
+	EtcdServers []*Etcd // all servers of etcd
 
 	opts  Options
 	turn  io.Closer // the lab's place among those of tests, or nil
@@ -95,7 +106,7 @@ const maxHosts, maxServers = 80, 9
 // testName is the first part of the ids of test labs.
 const testName = "t"
 
-// New lays out the lab and returns when Consul has a leader. It needs root. If it fails, it removes
+// New lays out the lab and returns when the store has a leader. It needs root. If it fails, it removes
 // what it has created.
 func New(ctx context.Context, o Options) (_ *Lab, err error) {
 	if o.Name == "" {
@@ -111,7 +122,7 @@ func New(ctx context.Context, o Options) (_ *Lab, err error) {
 		o.Servers = 1
 	}
 	if o.Servers < 1 || o.Servers > maxServers {
-		return nil, fmt.Errorf("a lab has 1 to %d Consul servers, not %d", maxServers, o.Servers)
+		return nil, fmt.Errorf("a lab has 1 to %d servers of the store, not %d", maxServers, o.Servers)
 	}
 	if o.MTU == 0 {
 		o.MTU = 1500
@@ -119,8 +130,8 @@ func New(ctx context.Context, o Options) (_ *Lab, err error) {
 	if o.Log == nil {
 		o.Log = io.Discard
 	}
-	if o.Consul == "" && !o.NoConsul {
-		if o.Consul, err = FindConsul(); err != nil {
+	if !o.NoConsul {
+		if err := o.findStore(); err != nil {
 			return nil, err
 		}
 	}
@@ -152,7 +163,7 @@ func New(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err := l.layOut(ctx); err != nil {
 		return nil, fmt.Errorf("lay out lab %s: %w", l.ID, err)
 	}
-	if err := StartAll(ctx, l.Servers); err != nil {
+	if err := StartAll(ctx, l.StoreServers); err != nil {
 		return nil, err
 	}
 	if o.Detach {
@@ -211,7 +222,7 @@ func (l *Lab) layOut(ctx context.Context) (err error) {
 				return err
 			}
 		}
-		l.Consul = l.Servers[0]
+		l.Store = l.StoreServers[0]
 	}
 	for i := range l.opts.Hosts {
 		name := hostName(i)
@@ -238,23 +249,28 @@ func (l *Lab) layOut(ctx context.Context) (err error) {
 }
 
 func (l *Lab) addServer(ctx context.Context, i int) error {
-	name := "consul"
-	if l.opts.Servers > 1 {
-		name = fmt.Sprintf("consul-%d", i+1)
-	}
+	name := l.opts.serverName(i)
 	ns, err := l.namespace(ctx, name)
 	if err != nil {
 		return err
 	}
-	if err := l.connect(ctx, ns, name, serverAddrs(i)); err != nil {
+	addrs := serverAddrs(i)
+	if err := l.connect(ctx, ns, name, addrs); err != nil {
 		return err
 	}
-	server, err := newConsulServer(l, ns, name, i)
-	if err != nil {
-		return err
+	if l.opts.Store == StoreEtcd {
+		server := newEtcd(l, ns, name, i)
+		l.EtcdServers = append(l.EtcdServers, server)
+		l.StoreServers, l.Etcd = append(l.StoreServers, server), l.EtcdServers[0]
+	} else {
+		server, err := newConsulServer(l, ns, name, i)
+		if err != nil {
+			return err
+		}
+		l.Servers = append(l.Servers, server)
+		l.StoreServers, l.Consul = append(l.StoreServers, server), l.Servers[0]
 	}
-	l.Servers = append(l.Servers, server)
-	l.step("%s: namespace %s, %s", name, ns.Name, server.Addr)
+	l.step("%s: namespace %s, %s", name, ns.Name, addrs[0])
 	return nil
 }
 
@@ -347,6 +363,9 @@ func (l *Lab) Close() error {
 	l.mu.Unlock()
 
 	var errs []error
+	for _, e := range l.EtcdServers {
+		errs = append(errs, e.closeClient())
+	}
 	for _, p := range slices.Backward(processes) {
 		errs = append(errs, p.Kill())
 	}

@@ -16,9 +16,27 @@ import (
 // sets it), the one on PATH, or the one that `tools/get consul` has built.
 func FindConsul() (string, error) { return find("LENO_TEST_CONSUL", "consul") }
 
+// FindEtcd returns the path of an etcd binary: the one that LENO_TEST_ETCD names (make test sets
+// it), the one on PATH, or the one that `tools/get etcd` has built.
+func FindEtcd() (string, error) { return findEtcd("LENO_TEST_ETCD", "etcd") }
+
+// FindEtcdutl returns the path of an etcdutl binary, found in the same way with LENO_TEST_ETCDUTL.
+func FindEtcdutl() (string, error) { return findEtcd("LENO_TEST_ETCDUTL", "etcdutl") }
+
+// findEtcd ignores Debian's etcd, which `tools/get etcd-server` unpacks: it is of an older version.
+func findEtcd(variable, name string) (string, error) {
+	return findIn(variable, name, "etcd-[0-9]*", "tools/get "+name)
+}
+
 // find returns the path of a program that an environment variable names, that is on PATH, or that
 // is in the cache of tools/get.
 func find(variable, name string) (string, error) {
+	return findIn(variable, name, "*", "tools/get "+name)
+}
+
+// findIn is like find, with the pattern of the program's directories in the cache and the command
+// that provides the program.
+func findIn(variable, name, dirs, command string) (string, error) {
 	if path := os.Getenv(variable); path != "" {
 		return path, nil
 	}
@@ -29,12 +47,12 @@ func find(variable, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	built, err := filepath.Glob(filepath.Join(cache, "leno-tools", "*", name))
+	built, err := filepath.Glob(filepath.Join(cache, "leno-tools", dirs, name))
 	if err != nil {
 		return "", err
 	}
 	if len(built) == 0 {
-		return "", fmt.Errorf("no %s in %s, on PATH or from `tools/get %s`", name, variable, name)
+		return "", fmt.Errorf("no %s in %s, on PATH or from `%s`", name, variable, command)
 	}
 	return built[len(built)-1], nil
 }
