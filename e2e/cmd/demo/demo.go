@@ -25,7 +25,8 @@ type demo struct {
 	styles     styles
 	backend    string
 	next       string        // the leno binary after the upgrade; "" for the same
-	away       time.Duration // how long Consul and an agent stay dead, to show that packets keep flowing
+	store      string        // the store's name: "Consul" or "etcd"
+	away       time.Duration // how long the store and an agent stay dead, to show that packets keep flowing
 	containers []*lab.Container
 	scenes     int // number of scenes shown so far
 }
@@ -54,7 +55,12 @@ func (d *demo) run(ctx context.Context, o lab.Options) error {
 }
 
 func (d *demo) lab(ctx context.Context, o lab.Options) (err error) {
-	d.title("Three hosts and a Consul server, as network namespaces of this machine")
+	d.store = "Consul"
+	article := "a"
+	if o.Store == lab.StoreEtcd {
+		d.store, article = "etcd", "an"
+	}
+	d.title("Three hosts and %s %s server, as network namespaces of this machine", article, d.store)
 	for _, leno := range []*string{&o.Leno, &d.next} {
 		if *leno == "" {
 			continue
@@ -69,7 +75,8 @@ func (d *demo) lab(ctx context.Context, o lab.Options) (err error) {
 	if d.Lab, err = lab.New(ctx, o); err != nil {
 		return err
 	}
-	told := []string{fmt.Sprintf("consul %s", d.Consul.Addr)}
+	server := d.Store.About()
+	told := []string{fmt.Sprintf("%s %s", server.Name, server.Addr)}
 	for _, h := range d.Hosts {
 		told = append(told, fmt.Sprintf("%s %s", h.Name, h.Addrs[0]))
 	}
@@ -111,7 +118,7 @@ func (d *demo) agents(ctx context.Context) error {
 }
 
 func (d *demo) leases(ctx context.Context) error {
-	d.title("Every host leased a subnet in Consul, and has routes to the others'")
+	d.title("Every host leased a subnet in %s, and has routes to the others'", d.store)
 	subnets, err := d.subnets()
 	if err != nil {
 		return err
@@ -239,7 +246,7 @@ func (d *demo) end(ctx context.Context) error {
 	for _, h := range d.Hosts {
 		errs = append(errs, h.StopAgent(ctx))
 	}
-	return errors.Join(append(errs, d.Consul.Stop(ctx), d.Close())...)
+	return errors.Join(append(errs, d.Store.Stop(ctx), d.Close())...)
 }
 
 func (d *demo) lookAround() {

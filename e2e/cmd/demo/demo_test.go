@@ -32,30 +32,37 @@ func TestMain(m *testing.M) {
 // recording is the picture of the demo that `make recording` creates.
 const recording = "../../../website/content/docs/intro/demo.svg"
 
-// TestRecording runs the demo and compares the recording with its output: the lines must be the
-// same, except for numbers and addresses, which differ in each run.
+// TestRecording runs the demo with each store and compares the recording with its output: the lines
+// must be the same, except for the name of the store, and numbers and addresses, which differ in each
+// run.
 func TestRecording(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	var out bytes.Buffer
-	d := &demo{out: &out, styles: newStyles(false), backend: "vxlan", away: 200 * time.Millisecond}
-	if err := d.run(ctx, lab.Options{Name: "demo", Leno: binary}); err != nil {
-		t.Fatalf("%v\n%s", err, out.String())
 	}
 	prompt, shown, _ := strings.Cut(recorded(t), "\n")
 	if prompt != "$ make demo" {
 		t.Errorf("it begins with %q", prompt)
 	}
-	if diff := cmp.Diff(steady(shown), steady(out.String())); diff != "" {
-		t.Errorf("run make recording: the demo is another one by now (-recording +is):\n%s", diff)
-	}
-	for _, private := range []string{d.ID, d.Dir, os.TempDir()} {
-		if strings.Contains(out.String(), private) {
-			t.Errorf("the demo shows %s, which is this machine's", private)
-		}
+	withEtcd := strings.NewReplacer("a Consul server", "an etcd server", "Consul", "etcd", "consul", "etcd", ":8500", ":2379")
+	for store, want := range map[string]string{lab.StoreConsul: shown, lab.StoreEtcd: withEtcd.Replace(shown)} {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(context.Background(), limit)
+			defer cancel()
+			var out bytes.Buffer
+			d := &demo{out: &out, styles: newStyles(false), backend: "vxlan", away: 200 * time.Millisecond}
+			if err := d.run(ctx, lab.Options{Name: "demo", Leno: binary, Store: store}); err != nil {
+				t.Fatalf("%v\n%s", err, out.String())
+			}
+			if diff := cmp.Diff(steady(want), steady(out.String())); diff != "" {
+				t.Errorf("run make recording: the demo is another one by now (-recording +is):\n%s", diff)
+			}
+			for _, private := range []string{d.ID, d.Dir, os.TempDir()} {
+				if strings.Contains(out.String(), private) {
+					t.Errorf("the demo shows %s, which is this machine's", private)
+				}
+			}
+		})
 	}
 }
 

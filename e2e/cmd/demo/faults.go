@@ -51,19 +51,20 @@ func (d *demo) underPing(ctx context.Context, lossless bool, do func() error) er
 	return nil
 }
 
-// outage kills Consul.
+// outage kills the store.
 func (d *demo) outage(ctx context.Context) error {
-	d.title("Consul is killed: packets flow")
+	d.title("%s is killed: packets flow", d.store)
 	return d.underPing(ctx, true, func() error {
-		if err := errors.Join(d.Consul.Kill(), d.pause(ctx)); err != nil {
+		if err := errors.Join(d.Store.Kill(), d.pause(ctx)); err != nil {
 			return err
 		}
 		d.say("kill -9; a second later:")
 		host := d.Hosts[1]
 		var status string
-		err := lab.WaitFor(ctx, host.Name+" to miss Consul", func(ctx context.Context) (err error) {
+		missing := strings.ToLower(d.store) + " is warning"
+		err := lab.WaitFor(ctx, host.Name+" to miss "+d.store, func(ctx context.Context) (err error) {
 			status, err = host.Leno(ctx, "status")
-			if err == nil && !strings.Contains(status, "consul is warning") {
+			if err == nil && !strings.Contains(status, missing) {
 				err = errors.New(status)
 			}
 			return err
@@ -72,14 +73,14 @@ func (d *demo) outage(ctx context.Context) error {
 			return err
 		}
 		d.on(host.Name, "leno status | head -n 1", strings.SplitAfter(status, "\n")[0])
-		if err := d.Consul.Start(ctx); err != nil {
+		if err := d.Store.Start(ctx); err != nil {
 			return err
 		}
 		start := time.Now()
 		if err := d.healthy(ctx); err != nil {
 			return err
 		}
-		d.well("Consul is back, and every host is healthy %.1f s later", time.Since(start).Seconds())
+		d.well("%s is back, and every host is healthy %.1f s later", d.store, time.Since(start).Seconds())
 		return nil
 	})
 }

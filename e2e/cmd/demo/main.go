@@ -1,5 +1,5 @@
-// Demo lays out three hosts with a container each and a Consul server, runs leno on the hosts, and
-// shows that packets cross, also while Consul or an agent is dead. `make demo` runs it, and `make
+// Demo lays out three hosts with a container each and a server of Consul or etcd, runs leno on the
+// hosts, and shows that packets cross, also while the store or an agent is dead. `make demo` runs it, and `make
 // recording` creates a picture of it.
 package main
 
@@ -25,6 +25,8 @@ func run(ctx context.Context, args []string) error {
 	leno := flags.String("leno", "bin/leno", "the leno `binary`")
 	next := flags.String("next", "", "the leno `binary` that an agent is upgraded to; default: the same")
 	consul := flags.String("consul", "", "the Consul `binary`; default: as the tests find it")
+	etcd := flags.String("etcd", "", "the etcd `binary`; default: as the tests find it")
+	store := flags.String("store", lab.StoreConsul, "`kind` of the store: consul or etcd")
 	backend := flags.String("backend", "vxlan", "`type` of the backend: vxlan, host-gw or udp")
 	keep := flags.Bool("keep", os.Getenv("KEEP") == "1", "leave the lab up at the end; also KEEP=1")
 	teardown := flags.String("teardown", "", "only remove the lab with this `id`, which -keep left up")
@@ -36,7 +38,14 @@ func run(ctx context.Context, args []string) error {
 		return lab.Teardown(ctx, *teardown)
 	}
 	d := &demo{out: os.Stdout, styles: newStyles(colours(os.Stdout)), backend: *backend, next: *next, away: time.Second}
-	return d.run(ctx, lab.Options{Name: "demo", Leno: *leno, Consul: *consul, Detach: *keep})
+	return d.run(ctx, lab.Options{
+		Name:   "demo",
+		Leno:   *leno,
+		Store:  *store,
+		Consul: *consul,
+		Etcd:   *etcd,
+		Detach: *keep,
+	})
 }
 
 // colours reports whether the output goes to a terminal whose user wants colours.
