@@ -140,6 +140,16 @@ func (e *Etcd) await(ctx context.Context) error {
 	return e.started(err)
 }
 
+// Forget deletes the data of the server, which must not be running. If it is the only server, the next
+// Start creates a new, empty cluster.
+func (e *Etcd) Forget() error {
+	if err := e.checkEnded(); err != nil {
+		return err
+	}
+	e.lab.step("%s: its data is deleted", e.Name)
+	return os.RemoveAll(e.data())
+}
+
 // RestoreEtcd sets all servers back to a snapshot: it kills those that run, replaces their data, and
 // starts them all.
 func (l *Lab) RestoreEtcd(ctx context.Context, snapshot string) error {
