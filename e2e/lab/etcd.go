@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 )
 
 // An Etcd is one etcd server. Its data survives Stop, Kill and Start. Start, Stop and Kill must be
@@ -28,6 +29,9 @@ type Etcd struct {
 }
 
 const etcdPort, etcdPeerPort = 2379, 2380
+
+// reconnect makes clients notice soon that a server is back. By default they pause for up to two minutes.
+var reconnect = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 
 func newEtcd(l *Lab, ns *Namespace, name string, i int) *Etcd {
 	return &Etcd{Node: Node{Name: name, Addr: serverAddrs(i)[0], Namespace: ns, program: StoreEtcd, lab: l}}
@@ -72,8 +76,11 @@ func (e *Etcd) Client() (*clientv3.Client, error) {
 		return e.Namespace.DialContext(ctx, "tcp", address)
 	}
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints:            []string{e.clientURL()},
-		DialOptions:          []grpc.DialOption{grpc.WithContextDialer(dial)},
+		Endpoints: []string{e.clientURL()},
+		DialOptions: []grpc.DialOption{
+			grpc.WithContextDialer(dial),
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 3 * time.Second}),
+		},
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 5 * time.Second,
 		Logger:               zap.NewNop(),
@@ -168,16 +175,18 @@ func (l *Lab) RestoreEtcd(ctx context.Context, snapshot string) error {
 
 // restore replaces the data of the server, which must not be running.
 func (e *Etcd) restore(ctx context.Context, snapshot string) error {
-	program, err := FindEtcdutl()
-	if err != nil {
-		return err
+	program := filepath.Join(filepath.Dir(e.lab.opts.Etcd), "etcdutl")
+	if _, err := os.Stat(program); err != nil {
+		if program, err = FindEtcdutl(); err != nil {
+			return err
+		}
 	}
 	if err := os.RemoveAll(e.data()); err != nil {
 		return err
 	}
 	e.restores++
 	e.lab.step("%s: restoring a snapshot", e.Name)
-	_, err = e.Namespace.Exec(
+	_, err := e.Namespace.Exec(
 		ctx, program, "snapshot", "restore", snapshot,
 		"--name="+e.Name,
 		"--data-dir="+e.data(),

@@ -33,8 +33,8 @@ func TestEtcd(t *testing.T) {
 		t.Errorf("store %v of %d servers, Consul %v", l.Store, len(l.StoreServers), l.Consul)
 	}
 	config := l.Hosts[0].Config()
-	if !strings.Contains(config, `endpoints = ["http://192.0.2.1:2379", "http://192.0.2.2:2379", "http://192.0.2.3:2379"]`) ||
-		strings.Contains(config, "consul") {
+	const endpoints = `endpoints = ["http://192.0.2.1:2379", "http://192.0.2.2:2379", "http://192.0.2.3:2379"]`
+	if !strings.Contains(config, endpoints) || strings.Contains(config, "consul") {
 		t.Errorf("configuration of a host:\n%s", config)
 	}
 	client, err := l.Etcd.Client()

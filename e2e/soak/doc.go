@@ -1,5 +1,5 @@
-// Package soak runs many leno agents on three Consul servers under random faults and checks what
-// leno promises. Run makes a history by looking at agents, store and kernel from outside. Check is
+// Package soak runs many leno agents on three servers of Consul or etcd under random faults and checks
+// what leno promises. Run makes a history by looking at agents, store and kernel from outside. Check is
 // a pure function that names everything in a history that breaks a rule.
 //
 // # Networks
@@ -78,10 +78,17 @@
 // silent when the store lost its records, or has moved. The same applies to pings: one may be lost
 // only to or from a host that is cut off, was given up, or has moved.
 //
+// # Etcd
+//
+// With etcd, the suite has no tokens and no Consul agents on hosts. A session is a pair of etcd leases:
+// it ends when a host has been silent for the TTL, and etcd itself removes the record when the hold
+// time has passed as well. Restoring a snapshot takes all servers down, so it counts as an outage, too.
+// One of the networks is in flannel's own keys.
+//
 // # What does not concern leno
 //
-// A fault that cannot be made or undone is an incident: the suite repairs the host or Consul's
+// A fault that cannot be made or undone is an incident: the suite repairs the host or the store's
 // servers by force and continues. A host that cannot be repaired leaves the run: its silence never
-// ends. If Consul cannot be repaired, on SIGINT and SIGTERM, and after a panic in the suite, the
+// ends. If the store cannot be repaired, on SIGINT and SIGTERM, and after a panic in the suite, the
 // run ends early, with a report of what was seen until then.
 package soak

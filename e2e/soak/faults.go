@@ -63,6 +63,20 @@ func (r *run) silenced(ctx context.Context, s Step, m *machine, fault func(conte
 // withAgentsDown stops the agents of up to three hosts without a fault, calls do, and starts them
 // again. If the step has a network, the hosts take part in it.
 func (r *run) withAgentsDown(ctx context.Context, s Step, do func(context.Context) error) error {
+	stop := func(m *machine, ctx context.Context) error {
+		m.setProcess(nil)
+		r.stopAgent(ctx, m)
+		return nil
+	}
+	start := func(m *machine, ctx context.Context) error { return r.startAgent(ctx, m) }
+	return r.silencing(ctx, s, stop, start, do)
+}
+
+// silencing calls begin for up to three hosts without a fault, then do, and then end for the hosts. If
+// the step has a network, the hosts take part in it.
+func (r *run) silencing(
+	ctx context.Context, s Step, begin, end func(*machine, context.Context) error, do func(context.Context) error,
+) error {
 	var hosts []*machine
 	for i := range r.machines {
 		m := r.machines[(s.Pick+i)%len(r.machines)]
@@ -84,9 +98,8 @@ func (r *run) withAgentsDown(ctx context.Context, s Step, do func(context.Contex
 		inner := call
 		call = func(ctx context.Context) error {
 			err := r.silenced(ctx, s, m, func(ctx context.Context) error {
-				m.setProcess(nil)
-				r.stopAgent(ctx, m)
-				return errors.Join(inner(ctx), r.startAgent(ctx, m))
+				begun := begin(m, ctx)
+				return errors.Join(begun, inner(ctx), end(m, ctx))
 			})
 			if err != nil && ctx.Err() == nil {
 				r.trouble("%s on %s: %v; it is out of the run from now on", s.Kind, m.Name, err)

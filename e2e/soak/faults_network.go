@@ -12,8 +12,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/hashicorp/consul/api"
 )
 
 // operatorPatience is the time limit of one command of an operator.
@@ -61,6 +59,11 @@ func (r *run) operate(ctx context.Context, args ...string) (string, error) {
 		return m.Leno(ctx, args...)
 	}
 	return "", errors.New("there is no host without a fault")
+}
+
+// commandOf returns a subcommand of leno with the flags of an operator.
+func (r *run) commandOf(noun, verb string, args ...string) []string {
+	return slices.Concat([]string{noun, verb}, r.store.operator(), args)
 }
 
 // setUpNetworks defines the networks that exist only in Consul, half of them with network apply and
@@ -129,27 +132,24 @@ func (r *run) onNetwork(ctx context.Context, s Step) error {
 		defer r.operator.one.Unlock()
 		done := r.rewind(Rewind{Why: s.Kind, Network: s.Network})
 		defer done()
-		return r.onLeader(ctx, "delete a definition", func(ctx context.Context, leader *api.Client) error {
-			_, err := leader.KV().Delete(networkKey(s.Network), (&api.WriteOptions{Token: operatorToken}).WithContext(ctx))
-			return err
+		return r.onLeader(ctx, "delete a definition", func(ctx context.Context) error {
+			return r.store.delete(ctx, networkKey(s.Network))
 		})
 	}
 	return fmt.Errorf("there is no fault %s", s.Kind)
 }
 
-func networkKey(name string) string { return "leno/networks/" + name }
-
 // readNetwork reads a network's record and returns its state and definition, as in Read.
 func (r *run) readNetwork(ctx context.Context, name string) (state, definition string, err error) {
-	var pair *api.KVPair
-	err = r.onLeader(ctx, "read a definition", func(ctx context.Context, leader *api.Client) error {
-		pair, _, err = leader.KV().Get(networkKey(name), (&api.QueryOptions{RequireConsistent: true, Token: operatorToken}).WithContext(ctx))
+	var p *pair
+	err = r.onLeader(ctx, "answer a read of a definition", func(ctx context.Context) (err error) {
+		p, err = r.store.read(ctx, networkKey(name))
 		return err
 	})
 	if err != nil {
 		return "", "", err
 	}
-	state, definition = stateOf(pair)
+	state, definition = stateOf(p)
 	return state, definition, nil
 }
 
@@ -176,10 +176,10 @@ func (r *run) defineNetwork(ctx context.Context, name string, pick int) error {
 	r.setDefined(name, true)
 	n := findNetwork(name)
 	file, text := filepath.Join(r.Dir, name+".hcl"), fmt.Sprintf("network %q {\n%s}\n", name, n.definition(r.Options, 0))
-	command := []string{"network", "apply", "-token=" + operatorToken, file}
+	command := r.commandOf("network", "apply", file)
 	if pick%2 == 1 {
 		file, text = filepath.Join(r.Dir, name+".json"), n.flannel(r.Options)
-		command = []string{"network", "import", "-token=" + operatorToken, "-network=" + name, "-force", file}
+		command = r.commandOf("network", "import", "-network="+name, "-force", file)
 	}
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return err
@@ -215,7 +215,7 @@ func (r *run) deleteNetwork(ctx context.Context, name string) error {
 	begin := r.now()
 	recorded := false
 	err := await(ctx, patience, "network "+name+" to be deleted", func(ctx context.Context) error {
-		out, err := r.operate(ctx, "network", "delete", "-force", "-token="+operatorToken, name)
+		out, err := r.operate(ctx, r.commandOf("network", "delete", "-force", name)...)
 		state, _, readErr := r.readNetwork(ctx, name)
 		if readErr != nil {
 			return readErr
@@ -247,7 +247,7 @@ func (r *run) changeNetwork(ctx context.Context, name string) error {
 	}
 	done := r.change(ChangeNetwork, name)
 	return await(ctx, patience, "network "+name+" to be changed", func(ctx context.Context) error {
-		out, err := r.operate(ctx, "network", "apply", "-token="+operatorToken, file)
+		out, err := r.operate(ctx, r.commandOf("network", "apply", file)...)
 		refused := err != nil && strings.Contains(err.Error(), "is left as it is")
 		if err != nil && !refused {
 			return errors.Join(fmt.Errorf("%w: %s", err, out), sleep(ctx, r.Every))
@@ -275,27 +275,28 @@ func (r *run) rewriteNetwork(ctx context.Context, name string) error {
 	r.operator.one.Lock()
 	defer r.operator.one.Unlock()
 	done := r.change(RewriteNetwork, name)
-	return r.onLeader(ctx, "rewrite the definition of "+name, func(ctx context.Context, leader *api.Client) error {
-		pair, _, err := leader.KV().Get(networkKey(name), (&api.QueryOptions{RequireConsistent: true, Token: operatorToken}).WithContext(ctx))
+	return r.onLeader(ctx, "rewrite the definition of "+name, func(ctx context.Context) error {
+		p, err := r.store.read(ctx, networkKey(name))
 		if err != nil {
 			return err
 		}
-		state, definition := stateOf(pair)
+		state, definition := stateOf(p)
 		if state != stateDefined {
 			return fmt.Errorf("network %s is %s", name, state)
 		}
 		var members map[string]any
-		if err := json.Unmarshal(pair.Value, &members); err != nil {
+		if err := json.Unmarshal(p.value, &members); err != nil {
 			return err
 		}
 		indent := "  "
-		if bytes.Contains(pair.Value, []byte("\n  ")) {
+		if bytes.Contains(p.value, []byte("\n  ")) {
 			indent = "\t"
 		}
-		if pair.Value, err = json.MarshalIndent(members, "", indent); err != nil {
+		value, err := json.MarshalIndent(members, "", indent)
+		if err != nil {
 			return err
 		}
-		ok, _, err := leader.KV().CAS(pair, (&api.WriteOptions{Token: operatorToken}).WithContext(ctx))
+		ok, err := r.store.replace(ctx, *p, value)
 		if err == nil && !ok {
 			err = errors.New("it was changed at the same time")
 		}
@@ -350,31 +351,35 @@ type badRecord struct {
 // chooseBadRecords chooses records of one network, one of each kind: its definition, the lease of a
 // host, a lease of an unused slot, and others without a meaning.
 func (r *run) chooseBadRecords(ctx context.Context, s Step) (out []badRecord, err error) {
-	var pairs api.KVPairs
-	err = r.onLeader(ctx, "read everything", func(ctx context.Context, leader *api.Client) error {
-		pairs, _, err = leader.KV().List("leno/", (&api.QueryOptions{RequireConsistent: true, Token: operatorToken}).WithContext(ctx))
+	var pairs []pair
+	err = r.onLeader(ctx, "answer a read of everything", func(ctx context.Context) error {
+		leader, err := r.store.leader(ctx)
+		if err == nil {
+			pairs, err = r.store.list(ctx, leader)
+		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	n := findNetwork(s.Network)
-	leases := "leno/leases/" + n.name + "/"
+	leases := leasesKey(n.name)
 	taken := map[string]bool{}
-	var held []*api.KVPair
+	var held []pair
 	for _, p := range pairs {
-		taken[p.Key] = true
-		if p.Key == networkKey(n.name) {
-			out = append(out, badRecord{p.Key, `{"version":1,"name":`, p.Value})
+		key, _, _ := strings.Cut(p.key, "&")
+		taken[key] = true
+		if p.key == networkKey(n.name) {
+			out = append(out, badRecord{p.key, `{"version":1,"name":`, p.value})
 		}
 		var value struct{ Node string }
-		if strings.HasPrefix(p.Key, leases) && p.Session != "" && json.Unmarshal(p.Value, &value) == nil && !r.silentNow(value.Node) {
+		if strings.HasPrefix(p.key, leases) && p.session != "" && json.Unmarshal(p.record, &value) == nil && !r.silentNow(value.Node) {
 			held = append(held, p)
 		}
 	}
 	if len(held) > 0 {
 		p := held[s.Pick%len(held)]
-		out = append(out, badRecord{p.Key, `{"version":1,"subnet":"nonsense"}`, p.Value})
+		out = append(out, badRecord{p.key, `{"version":1,"subnet":"nonsense"}`, p.value})
 	}
 	for slot := 1; slot < 255; slot++ {
 		if key := fmt.Sprintf("10.%d.%d.0-24", n.number, slot); !taken[leases+key] {
@@ -382,19 +387,20 @@ func (r *run) chooseBadRecords(ctx context.Context, s Step) (out []badRecord, er
 			break
 		}
 	}
+	if r.hasConsul() { // etcd has no such records
+		out = append(out, badRecord{"leno/changes/" + n.name + "/nonsense_nonsense", "nonsense", nil})
+	}
 	return append(out,
 		badRecord{leases + "nonsense", "nonsense", nil},
-		badRecord{"leno/changes/" + n.name + "/nonsense_nonsense", "nonsense", nil},
-		badRecord{"leno/networks/nonsense", "nonsense", nil},
+		badRecord{networkKey("nonsense"), "nonsense", nil},
 	), nil
 }
 
 func (r *run) putBad(ctx context.Context, records []badRecord) error {
-	return r.onLeader(ctx, "write bad records", func(ctx context.Context, leader *api.Client) error {
+	return r.onLeader(ctx, "write bad records", func(ctx context.Context) error {
 		var errs []error
 		for _, b := range records {
-			_, err := leader.KV().Put(&api.KVPair{Key: b.key, Value: []byte(b.bad)}, (&api.WriteOptions{Token: operatorToken}).WithContext(ctx))
-			errs = append(errs, err)
+			errs = append(errs, r.store.write(ctx, b.key, []byte(b.bad)))
 		}
 		return errors.Join(errs...)
 	})
@@ -403,9 +409,9 @@ func (r *run) putBad(ctx context.Context, records []badRecord) error {
 // putGood replaces those of the records that are still bad by their valid values, or removes them.
 // With lose, the definition is only removed.
 func (r *run) putGood(ctx context.Context, records []badRecord, lose bool) error {
-	return r.onLeader(ctx, "remove bad records", func(ctx context.Context, leader *api.Client) error {
+	return r.onLeader(ctx, "remove bad records", func(ctx context.Context) error {
 		for _, b := range records {
-			if err := r.putOneGood(ctx, leader.KV(), b, lose); err != nil {
+			if err := r.putOneGood(ctx, b, lose); err != nil {
 				return err
 			}
 		}
@@ -413,22 +419,20 @@ func (r *run) putGood(ctx context.Context, records []badRecord, lose bool) error
 	})
 }
 
-func (r *run) putOneGood(ctx context.Context, kv *api.KV, b badRecord, lose bool) error {
-	write := (&api.WriteOptions{Token: operatorToken}).WithContext(ctx)
-	pair, _, err := kv.Get(b.key, (&api.QueryOptions{RequireConsistent: true, Token: operatorToken}).WithContext(ctx))
-	if err != nil || pair == nil || string(pair.Value) != b.bad {
+func (r *run) putOneGood(ctx context.Context, b badRecord, lose bool) error {
+	p, err := r.store.read(ctx, b.key)
+	if err != nil || p == nil || string(p.value) != b.bad {
 		return err
 	}
-	network, isDefinition := strings.CutPrefix(b.key, "leno/networks/")
+	network, isDefinition := strings.CutPrefix(b.key, networkKey(""))
 	if b.good != nil && !(isDefinition && lose) {
-		pair.Value = b.good
-		_, _, err = kv.CAS(pair, write)
+		_, err = r.store.replace(ctx, *p, b.good)
 		return err
 	}
 	if b.good != nil {
 		done := r.rewind(Rewind{Why: LoseNetwork, Network: network})
 		defer done()
 	}
-	_, _, err = kv.DeleteCAS(pair, write)
+	_, err = r.store.replace(ctx, *p, nil)
 	return err
 }

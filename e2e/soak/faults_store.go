@@ -19,7 +19,7 @@ func (r *run) onStore(ctx context.Context, s Step) error {
 		r.begin(s, "%s for %s", what, s.For)
 	}
 	err := guarded(func() error { return r.disturbStore(ctx, s) })
-	if ctx.Err() != nil || errors.Is(err, errConsul) {
+	if ctx.Err() != nil || errors.Is(err, errStore) {
 		return err
 	}
 	if err != nil {
@@ -34,7 +34,7 @@ func (r *run) onStore(ctx context.Context, s Step) error {
 
 func (r *run) disturbStore(ctx context.Context, s Step) error {
 	switch s.Kind {
-	case KillLeader, LoseQuorum, CutServer:
+	case KillLeader, LoseQuorum, KillServers, CutServer:
 		return r.onServers(ctx, s)
 	case RevokeTokens:
 		calm := r.storm(s.Kind)
@@ -55,6 +55,8 @@ func (r *run) disturbStore(ctx context.Context, s Step) error {
 		return r.restore(ctx, s.Kind, r.oldest)
 	case RestoreBad:
 		return r.restoreBad(ctx, s)
+	case Compact:
+		return r.compact(ctx, s)
 	case EmptyStore:
 		return r.empty(ctx, s.Kind)
 	case EmptyAndDefine, EmptyAndDelete:
@@ -70,17 +72,19 @@ func (r *run) disturbStore(ctx context.Context, s Step) error {
 
 // onServers disables servers and repairs them.
 func (r *run) onServers(ctx context.Context, s Step) error {
-	leader, err := r.leader(ctx)
+	leader, err := r.store.leader(ctx)
 	if err != nil {
 		return err
 	}
-	n := len(r.Servers)
-	victims := []*lab.Consul{r.Servers[leader]}
+	n := len(r.StoreServers)
+	victims := []lab.Store{r.StoreServers[leader]}
 	switch s.Kind {
 	case CutServer:
-		victims[0] = r.Servers[s.Pick%n]
+		victims[0] = r.StoreServers[s.Pick%n]
+	case KillServers:
+		victims = r.StoreServers
 	case LoseQuorum:
-		victims = append(victims, r.Servers[(leader+1+s.Pick%(n-1))%n])
+		victims = append(victims, r.StoreServers[(leader+1+s.Pick%(n-1))%n])
 	}
 	calm := r.storm(s.Kind)
 	defer calm()
@@ -101,8 +105,8 @@ func (r *run) onServers(ctx context.Context, s Step) error {
 		return err
 	}
 	if s.Kind == CutServer {
-		// Consul's agents retransmit what was in progress only later: TCP doubles its timeout each
-		// time, so it can take as long as the cut lasted.
+		// Servers retransmit what was in progress only later: TCP doubles its timeout each time, so it
+		// can take as long as the cut lasted.
 		return sleep(ctx, s.For)
 	}
 	return nil
@@ -154,3 +158,17 @@ func (r *run) restoreBad(ctx context.Context, s Step) error {
 	}
 	return r.putGood(ctx, bad, s.Pick%2 == 0)
 }
+
+// compact discards the history of the records while up to three hosts are cut off, so that their
+// agents miss changes of which no trace is left.
+func (r *run) compact(ctx context.Context, s Step) error {
+	return r.silencing(ctx, s, (*machine).cut, (*machine).mendCut, func(ctx context.Context) error {
+		if err := sleep(ctx, s.For); err != nil {
+			return err
+		}
+		return r.onLeader(ctx, "discard its history", r.store.compact)
+	})
+}
+
+func (m *machine) cut(ctx context.Context) error     { return m.Cut(ctx) }
+func (m *machine) mendCut(ctx context.Context) error { return m.Mend(ctx) }

@@ -1,5 +1,11 @@
 package soak
 
+import (
+	"slices"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
 // A Kind is a kind of fault.
 type Kind string
 
@@ -20,8 +26,10 @@ const (
 // Faults on the store.
 const (
 	KillLeader      Kind = "kill-leader"
-	LoseQuorum      Kind = "lose-quorum" // two of three servers are killed
+	LoseQuorum      Kind = "lose-quorum"      // two of three servers are killed
+	KillServers     Kind = "kill-all-servers" // with etcd only
 	CutServer       Kind = "cut-server"
+	Compact         Kind = "compact" // etcd's history is discarded while hosts are cut off
 	RevokeTokens    Kind = "revoke-all-tokens"
 	EmptyStore      Kind = "empty-store"       // everything below leno/ is deleted
 	EmptyAndDefine  Kind = "empty-and-define"  // the same, and another network is defined immediately
@@ -43,9 +51,20 @@ const (
 	RewriteNetwork  Kind = "rewrite-network"   // the same definition, spelled differently
 )
 
-// Kinds returns all kinds of faults: those on hosts, those on the whole store, and those on one
-// network.
-func Kinds() (hosts, store, network []Kind) {
+// Kinds returns the kinds of faults with a store, StoreConsul or StoreEtcd of package lab: those on
+// hosts, those on the whole store, and those on one network.
+func Kinds(kind string) (hosts, store, network []Kind) {
+	hosts, store, network = consulKinds()
+	if kind != lab.StoreEtcd {
+		return hosts, store, network
+	}
+	onlyConsul := func(k Kind) bool { return k == LeaveClient || k == RevokeToken || k == RevokeTokens }
+	return slices.DeleteFunc(hosts, onlyConsul),
+		append(slices.DeleteFunc(store, onlyConsul), KillServers, Compact),
+		network
+}
+
+func consulKinds() (hosts, store, network []Kind) {
 	return []Kind{
 			KillAgent, StopPastHold, CutHost, LeaveClient, RestartAgent, StopPastTTL, RevokeToken, ReplaceHost, StopShort,
 			ChangeOptions,

@@ -3,7 +3,6 @@ package soak
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,26 +16,6 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// operatorToken has all rights.
-const operatorToken = "3f1e2a60-0000-4000-8000-000000000001"
-
-// aclConfig caches rights for a second only, so that deleting a token takes effect at once.
-const aclConfig = `{"acl": {"enabled": true, "default_policy": "deny", "token_ttl": "1s", "policy_ttl": "1s", "tokens": {%s"agent": "` + operatorToken + `"}}}`
-
-var (
-	serverConfig = fmt.Sprintf(aclConfig, `"initial_management": "`+operatorToken+`", `)
-	clientConfig = fmt.Sprintf(aclConfig, "")
-)
-
-// rules are the rights of a host's agent. They differ from those in examples/consul/policy.hcl only
-// in ways that an agent cannot notice.
-const rules = `
-key_prefix "leno/" { policy = "write" }
-session %[1]q { policy = "write" }
-session_prefix "" { policy = "read" }
-service "leno" { policy = "write" }
-agent %[1]q { policy = "read" }`
-
 // patience is how long the suite waits, on a machine that may be busy, for things that do not
 // depend on leno before it repairs them by force.
 const patience = 3 * time.Minute
@@ -46,8 +25,8 @@ type machine struct {
 	*lab.Host
 	index   int
 	carries bool
-	token   *api.ACLToken
-	names   []string // of the nodes that it has been
+	token   *api.ACLToken // nil if the store is not Consul
+	names   []string      // of the nodes that it has been
 
 	faults sync.Mutex // held during a fault
 
@@ -92,8 +71,6 @@ exec unshare --mount sh -euc 'mount -t tmpfs tmpfs /run; mkdir /run/leno; mount 
 
 // setUp starts everything and waits until all agents are well.
 func (r *run) setUp(ctx context.Context) error {
-	acl := r.Servers[0].Client().ACL()
-	write := (&api.WriteOptions{Token: operatorToken}).WithContext(ctx)
 	program := filepath.Join(r.Dir, "leno")
 	if err := os.WriteFile(program, fmt.Appendf(nil, privateRun, r.Leno), 0o755); err != nil {
 		return err
@@ -101,14 +78,7 @@ func (r *run) setUp(ctx context.Context) error {
 	for i, h := range r.Hosts {
 		m := &machine{Host: h, index: i, carries: r.carries(i), parts: r.partsOf(i, h.Dir), node: h.Name, names: []string{h.Name}}
 		m.Program = program
-		policy, _, err := acl.PolicyCreate(&api.ACLPolicy{Name: "leno-" + h.Name, Rules: fmt.Sprintf(rules, h.Name)}, write)
-		if err != nil {
-			return fmt.Errorf("create the policy of %s: %w", h.Name, err)
-		}
-		if m.token, _, err = acl.TokenCreate(&api.ACLToken{Description: h.Name, Policies: []*api.ACLLink{{ID: policy.ID}}}, write); err != nil {
-			return fmt.Errorf("create the token of %s: %w", h.Name, err)
-		}
-		if err := os.WriteFile(m.tokenFile(), []byte(m.token.SecretID+"\n"), 0o600); err != nil {
+		if err := r.store.setUp(ctx, m); err != nil {
 			return err
 		}
 		r.machines = append(r.machines, m)
@@ -176,17 +146,13 @@ func (r *run) writeConfig(m *machine) error {
 data_dir  = %q
 log_level = "DEBUG"
 
-consul {
-  address    = %q
-  token_file = %q
-}
-
+%s
 lease {
   ttl  = %q
   hold = %q
 }
 
-%s`, m.node, m.DataDir(), m.Host.Consul.Address(), m.tokenFile(), r.Rules.TTL, r.Rules.Hold, r.blocks(m.parts))
+%s`, m.node, m.DataDir(), r.store.config(m), r.Rules.TTL, r.Rules.Hold, r.blocks(m.parts))
 	return os.WriteFile(m.ConfigFile(), []byte(config), 0o644)
 }
 
@@ -212,8 +178,11 @@ func (r *run) startAgent(ctx context.Context, m *machine) error {
 }
 
 // startClient starts a machine's Consul agent unless it is running, and waits until it knows a
-// leader.
+// leader. With another store, it does nothing.
 func (r *run) startClient(ctx context.Context, m *machine) error {
+	if !r.hasConsul() {
+		return nil
+	}
 	const tries = 3
 	var err error
 	for range tries {
@@ -240,29 +209,9 @@ func (r *run) startClient(ctx context.Context, m *machine) error {
 // awaitStore blocks until the store answers a consistent read where the machine's agent asks, with
 // the agent's token: from then on, times count.
 func (r *run) awaitStore(ctx context.Context, m *machine) error {
-	return await(ctx, patience, "the store to answer on "+m.Name, m.asksStore)
-}
-
-func (m *machine) asksStore(ctx context.Context) error {
-	if err := asks(ctx, m.Host.Consul, m.token.SecretID); err != nil {
-		return err
-	}
-	// A new leader may remove the node of a host that was cut off under the previous leader, with
-	// its sessions, and creates no session until the node has joined again.
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	node, _, err := m.Host.Consul.Client().Catalog().Node(m.Name, (&api.QueryOptions{RequireConsistent: true, Token: operatorToken}).WithContext(ctx))
-	if err == nil && node == nil {
-		err = errors.New("not in Consul's catalogue")
-	}
-	return err
-}
-
-func asks(ctx context.Context, c *lab.Consul, token string) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	_, _, err := c.Client().KV().Get("leno/networks/_", (&api.QueryOptions{RequireConsistent: true, Token: token}).WithContext(ctx))
-	return err
+	return await(ctx, patience, "the store to answer on "+m.Name, func(ctx context.Context) error {
+		return r.store.answersOn(ctx, m)
+	})
 }
 
 // await is like lab.WaitFor with a limit of its own.

@@ -17,7 +17,6 @@ import (
 	"strings"
 	"time"
 
-	consul "github.com/hashicorp/consul/api"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -270,7 +269,7 @@ func runQueueWait(pid int) (sum time.Duration) {
 	return sum
 }
 
-// watchStore reads everything below leno/ repeatedly, from the server that responded last, until
+// watchStore reads everything that leno has written repeatedly, from the server that responded last, until
 // ctx ends.
 func (r *run) watchStore(ctx context.Context) {
 	server := 0
@@ -279,12 +278,11 @@ func (r *run) watchStore(ctx context.Context) {
 	for sleep(ctx, r.Every/2) == nil {
 		from := r.now()
 		call, cancel := context.WithTimeout(ctx, askTimeout/2)
-		pairs, _, err := r.Servers[server].Client().KV().List("leno/",
-			(&consul.QueryOptions{RequireConsistent: true, Token: operatorToken}).WithContext(call))
+		pairs, err := r.store.list(call, server)
 		cancel()
 		waited += r.now() - from
 		if err != nil {
-			server = (server + 1) % len(r.Servers)
+			server = (server + 1) % len(r.StoreServers)
 			continue
 		}
 		reads := readOf(pairs, Span{from, r.now()})
@@ -305,7 +303,7 @@ func sameRecord(a, b Record) bool {
 }
 
 // readOf extracts the records of the run's networks from one response.
-func readOf(pairs consul.KVPairs, at Span) []Read {
+func readOf(pairs []pair, at Span) []Read {
 	byName := map[string]*Read{}
 	reads := make([]Read, 0, len(allNetworks())+1)
 	for _, n := range append(allNetworks(), findNetwork(aside)) {
@@ -313,13 +311,13 @@ func readOf(pairs consul.KVPairs, at Span) []Read {
 		byName[n.name] = &reads[len(reads)-1]
 	}
 	for _, p := range pairs {
-		folder, name, _ := strings.Cut(strings.TrimPrefix(p.Key, "leno/"), "/")
+		folder, name, _ := strings.Cut(strings.TrimPrefix(p.key, "leno/"), "/")
 		network, key, isLease := strings.Cut(name, "/")
 		read := byName[network]
 		switch {
 		case read == nil:
 		case folder == "networks" && !isLease:
-			read.State, read.Definition = stateOf(p)
+			read.State, read.Definition = stateOf(&p)
 		case folder == "leases":
 			if record, ok := recordOf(key, p); ok {
 				read.Records = append(read.Records, record)
@@ -331,25 +329,26 @@ func readOf(pairs consul.KVPairs, at Span) []Read {
 
 // recordOf reads one lease. Of an invalid one it returns the subnet in the key; it ignores a key
 // that is not a subnet.
-func recordOf(key string, p *consul.KVPair) (Record, bool) {
+func recordOf(key string, p pair) (Record, bool) {
 	var value struct {
 		Subnet  netip.Prefix
 		Subnets []netip.Prefix
 		Node    string
 	}
+	key, _, _ = strings.Cut(key, "&")
 	subnet, err := netip.ParsePrefix(strings.Replace(key, "-", "/", 1)) // "10.5.34.0-24"
 	if err != nil {
 		return Record{}, false
 	}
-	if json.Unmarshal(p.Value, &value) != nil || value.Subnet != subnet {
-		return Record{Entry{subnet, ""}, []netip.Prefix{subnet}, p.Session}, true
+	if json.Unmarshal(p.record, &value) != nil || value.Subnet != subnet {
+		return Record{Entry{subnet, ""}, []netip.Prefix{subnet}, p.session}, true
 	}
-	return Record{Entry{value.Subnet, value.Node}, value.Subnets, p.Session}, true
+	return Record{Entry{value.Subnet, value.Node}, value.Subnets, p.session}, true
 }
 
 // stateOf returns the content of a network's record. The definition does not depend on spaces and
 // on the order of members.
-func stateOf(p *consul.KVPair) (state, definition string) {
+func stateOf(p *pair) (state, definition string) {
 	if p == nil {
 		return stateMissing, ""
 	}
@@ -358,7 +357,7 @@ func stateOf(p *consul.KVPair) (state, definition string) {
 		Pools   []map[string]any
 		Backend map[string]any
 	}
-	if json.Unmarshal(p.Value, &value) != nil {
+	if json.Unmarshal(p.record, &value) != nil {
 		return stateUnreadable, ""
 	}
 	if !value.Deleted.IsZero() {

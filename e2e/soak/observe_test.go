@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	consul "github.com/hashicorp/consul/api"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -28,21 +27,25 @@ func TestNotices(t *testing.T) {
 	compare(t, noticesIn("a", 1, log), []Notice{{"a", "n", 1, six}})
 }
 
+func pairWith(key string, value []byte, session string) pair {
+	return pair{key: key, value: value, record: value, session: session}
+}
+
 func TestReadOf(t *testing.T) {
 	lease := func(subnet string) []byte {
 		return []byte(`{"version":1,"subnet":"` + subnet + `","subnets":["` + subnet + `"],"node":"a"}`)
 	}
-	got := readOf(consul.KVPairs{
-		{Key: "leno/leases/lease/10.5.1.0-24", Value: lease("10.5.1.0/24"), Session: "s"},
-		{Key: "leno/leases/lease/10.5.6.0-24", Value: []byte("nonsense"), Session: "s"},
-		{Key: "leno/leases/lease/nonsense", Value: []byte("nonsense")},
-		{Key: "leno/leases/lease/_", Value: []byte("a marker")},
-		{Key: "leno/leases/carry/10.5.2.0-24", Value: lease("10.5.2.0/24")},
-		{Key: "leno/leases/unknown/10.5.2.0-24", Value: lease("10.5.2.0/24")},
-		{Key: "leno/changes/lease/1", Value: lease("10.5.3.0/24")},
-		{Key: "leno/networks/lease", Value: []byte(`{"version":1,"pools":[{"prefix":"10.5.0.0/16"}],"backend":{"vni":1,"type":"vxlan"}}`)},
-		{Key: "leno/networks/carry", Value: []byte(`{"version":1,"name":`)},
-		{Key: "leno/networks/lease-temp", Value: []byte(`{"version":1,"name":"lease-temp","deleted":"2026-11-22T21:40:00Z"}`)},
+	got := readOf([]pair{
+		pairWith("leno/leases/lease/10.5.1.0-24", lease("10.5.1.0/24"), "s"),
+		pairWith("leno/leases/lease/10.5.6.0-24", []byte("nonsense"), "s"),
+		pairWith("leno/leases/lease/nonsense", []byte("nonsense"), ""),
+		pairWith("leno/leases/lease/_", []byte("a marker"), ""),
+		pairWith("leno/leases/carry/10.5.2.0-24", lease("10.5.2.0/24"), ""),
+		pairWith("leno/leases/unknown/10.5.2.0-24", lease("10.5.2.0/24"), ""),
+		pairWith("leno/changes/lease/1", lease("10.5.3.0/24"), ""),
+		pairWith("leno/networks/lease", []byte(`{"version":1,"pools":[{"prefix":"10.5.0.0/16"}],"backend":{"vni":1,"type":"vxlan"}}`), ""),
+		pairWith("leno/networks/carry", []byte(`{"version":1,"name":`), ""),
+		pairWith("leno/networks/lease-temp", []byte(`{"version":1,"name":"lease-temp","deleted":"2026-11-22T21:40:00Z"}`), ""),
 	}, at(1))
 	var seen []Read
 	for _, r := range got {
@@ -113,4 +116,29 @@ func TestTroubles(t *testing.T) {
 	}
 	status, trouble := troubles(h, "a")
 	compare(t, []string{status, trouble}, []string{api.Warning, "lease warning: lost"})
+}
+
+// TestEtcdKeys checks that each key in etcd stands for one key in Consul.
+func TestEtcdKeys(t *testing.T) {
+	e := &etcdStore{}
+	for key, want := range map[string]string{
+		"leno/networks/carry":                       "/coreos.com/network/config",
+		"leno/networks/lease":                       "/coreos.com/network/leno/networks/lease/config",
+		"leno/leases/carry/10.5.2.0-24&fd00::-64":   "/coreos.com/network/subnets/10.5.2.0-24&fd00::-64",
+		"leno/leases/lease/10.6.2.0-24":             "/coreos.com/network/leno/networks/lease/subnets/10.6.2.0-24",
+		"leno/reservations/lease-temp/10.10.0.0-24": "/coreos.com/network/leno/reservations/lease-temp/10.10.0.0-24",
+	} {
+		got := e.stored(key)
+		if got != want {
+			t.Errorf("%s is %s, want %s", key, got, want)
+		}
+		if back, ok := unstored(got); !ok || back != key {
+			t.Errorf("%s is %s, %t, want %s", got, back, ok, key)
+		}
+	}
+	for _, key := range []string{"/coreos.com/network/leno/markers/lease", "/coreos.com/network/leno/sessions/lease/a"} {
+		if got, ok := unstored(key); ok {
+			t.Errorf("%s is %s", key, got)
+		}
+	}
 }

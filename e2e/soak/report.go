@@ -1,12 +1,15 @@
 package soak
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/lenonet/leno/e2e/lab"
 )
 
 // A Report is the outcome of a run. Durations are nanoseconds in JSON.
@@ -16,6 +19,7 @@ type Report struct {
 	Took     time.Duration `json:"took"` // duration of the whole run
 	Agents   int           `json:"agents"`
 	Carriers int           `json:"carriers"` // how many of them carry packets
+	Store    string        `json:"store"`    // "consul" or "etcd"
 	Servers  int           `json:"servers"`
 	TTL      time.Duration `json:"ttl"`
 	Hold     time.Duration `json:"hold"`
@@ -23,7 +27,7 @@ type Report struct {
 	Violations []Violation `json:"violations"`
 	// Ended is the reason why the run ended early, or "".
 	Ended string `json:"ended"`
-	// Incidents are problems of the suite itself or of Consul.
+	// Incidents are problems of the suite itself or of the store.
 	Incidents []Incident `json:"incidents"`
 
 	Rounds int          `json:"rounds"`
@@ -60,11 +64,11 @@ func (r *run) report(ended error) Report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := Report{
-		Seed: r.Seed, For: r.For, Took: r.now().Round(time.Second), Agents: r.Agents, Carriers: r.Carriers,
+		Seed: r.Seed, Store: cmp.Or(r.Options.Store, lab.StoreConsul), For: r.For, Took: r.now().Round(time.Second), Agents: r.Agents, Carriers: r.Carriers,
 		TTL: r.Rules.TTL, Hold: r.Rules.Hold, Faults: map[Kind]int{}, Total: len(r.begun), Incidents: r.incidents,
 	}
 	if r.Lab != nil {
-		out.Servers = len(r.Servers)
+		out.Servers = len(r.StoreServers)
 	}
 	if r.pings != nil {
 		out.PingsSent = r.pings.sent
@@ -200,6 +204,8 @@ func (r Report) JSON(out io.Writer) error {
 	return encoder.Encode(r)
 }
 
+var storeNames = map[string]string{lab.StoreConsul: "Consul", lab.StoreEtcd: "etcd"}
+
 // Text writes the report for people, starting with the violations.
 func (r Report) Text(out io.Writer) error {
 	for _, v := range r.Violations {
@@ -211,8 +217,8 @@ func (r Report) Text(out io.Writer) error {
 	for _, i := range r.Incidents {
 		fmt.Fprintf(out, "INCIDENT at %s, not about leno: %s\n", i.At.Round(time.Millisecond), i.Text)
 	}
-	fmt.Fprintf(out, "seed %d: %d faults in %d rounds in %s, %d agents (%d carrying), %d Consul servers, ttl %s, hold %s\n",
-		r.Seed, r.Total, r.Rounds, r.Took, r.Agents, r.Carriers, r.Servers, r.TTL, r.Hold)
+	fmt.Fprintf(out, "seed %d: %d faults in %d rounds in %s, %d agents (%d carrying), %d %s servers, ttl %s, hold %s\n",
+		r.Seed, r.Total, r.Rounds, r.Took, r.Agents, r.Carriers, r.Servers, storeNames[r.Store], r.TTL, r.Hold)
 	for _, kind := range slices.Sorted(maps.Keys(r.Faults)) {
 		line := fmt.Sprintf("  %-19s %3d", kind, r.Faults[kind])
 		if w, ok := r.Recovery[kind]; ok {

@@ -19,9 +19,12 @@ import (
 
 // Options are the options of a run.
 type Options struct {
-	Name   string // first part of the lab's id
-	Leno   string // path of the binary
-	Consul string // path of the binary; default: the one that the lab finds
+	Name string // first part of the lab's id
+	Leno string // path of the binary
+	// Store is the store: lab.StoreConsul, the default, or lab.StoreEtcd.
+	Store string
+	// Consul and Etcd are the paths of the binaries; default: those that the lab finds.
+	Consul, Etcd string
 
 	// Seed determines the faults: the same seed with the same other options makes the same faults
 	// at the same times.
@@ -29,7 +32,7 @@ type Options struct {
 	// For is how long the suite makes faults. Setting up and the last settling time are added to
 	// it.
 	For time.Duration
-	// Agents is the number of hosts, each with an agent and a Consul client agent. Carriers is how
+	// Agents is the number of hosts, each with an agent and, if the store is Consul, a Consul client agent. Carriers is how
 	// many of them carry packets over VXLAN. The others only lease.
 	Agents, Carriers int
 	Rules            Rules
@@ -45,7 +48,7 @@ type Options struct {
 // Defaults returns the options of a long run.
 func Defaults() Options {
 	return Options{
-		Name: "soak", For: 10 * time.Minute, Agents: 30, Carriers: 3, Every: time.Second, Log: io.Discard,
+		Name: "soak", Store: lab.StoreConsul, For: 10 * time.Minute, Agents: 30, Carriers: 3, Every: time.Second, Log: io.Discard,
 		Rules: Rules{TTL: 10 * time.Second, Hold: 30 * time.Second, Settle: 10 * time.Second},
 	}
 }
@@ -55,6 +58,7 @@ type run struct {
 	Options
 	*lab.Lab
 	*recorder
+	store    store
 	machines []*machine
 	operator operator
 	pings    *pings
@@ -68,15 +72,16 @@ const overtime = 10 * time.Minute
 
 // Run lays out a lab, makes faults in it, and checks the history. Even with an error it returns a
 // report of what was seen until the end. An error means that the run ended early: ctx ended, the
-// lab could not be laid out, or Consul could not be repaired. Violations are in the report. Nothing
+// lab could not be laid out, or the store could not be repaired. Violations are in the report. Nothing
 // is left of the lab in any case.
 func Run(ctx context.Context, o Options) (report Report, err error) {
 	r := &run{Options: o, recorder: newRecorder(o.Rules), operator: operator{defined: map[string]bool{}, variant: map[string]int{}}}
 	r.Lab, err = lab.New(ctx, lab.Options{
-		Name: o.Name, Hosts: o.Agents, Servers: 3, Leno: o.Leno, Consul: o.Consul,
+		Name: o.Name, Hosts: o.Agents, Servers: 3, Leno: o.Leno, Store: o.Store, Consul: o.Consul, Etcd: o.Etcd,
 		ConsulConfig: serverConfig, ConsulClientConfig: clientConfig,
 	})
 	if err == nil {
+		r.store = r.newStore()
 		err = guarded(func() error { return r.inLab(ctx) })
 	}
 	err = errors.Join(err, guarded(func() error {
@@ -117,7 +122,7 @@ func (r *run) inLab(ctx context.Context) error {
 const pace = 10 * time.Second
 
 func (o Options) plan() plan {
-	p := plan{Seed: o.Seed, For: o.For, Agents: o.Agents, Carries: o.carries, Rules: o.Rules}
+	p := plan{Seed: o.Seed, Store: o.Store, For: o.For, Agents: o.Agents, Carries: o.carries, Rules: o.Rules}
 	p.Rules.Settle = pace
 	return p
 }
@@ -262,7 +267,7 @@ func newRecorder(rules Rules) *recorder {
 	return &recorder{start: time.Now(), h: History{Rules: rules}}
 }
 
-// An Incident is a problem of the suite itself or of Consul. It does not concern leno.
+// An Incident is a problem of the suite itself or of the store. It does not concern leno.
 type Incident struct {
 	At   time.Duration `json:"at"`
 	Text string        `json:"text"`

@@ -27,6 +27,7 @@ func (s Step) End() time.Duration { return s.At + s.For }
 // A plan is the input of a schedule. The same plan makes the same schedule.
 type plan struct {
 	Seed    uint64
+	Store   string        // lab.StoreConsul or lab.StoreEtcd
 	For     time.Duration // the last fault has ended by then
 	Agents  int
 	Carries func(host int) bool
@@ -67,7 +68,7 @@ func (d *deck) deal(fits func(Kind) bool) Kind {
 // overlap with them, never two at once on one host, and may span several rounds.
 func schedule(p plan) []Step {
 	s := &scheduler{plan: p, random: rand.New(rand.NewPCG(p.Seed, 0)), busy: make([]time.Duration, p.Agents)}
-	hosts, store, network := Kinds()
+	hosts, store, network := Kinds(p.Store)
 	s.store = deck{random: s.random, all: slices.Concat(store, network)}
 	s.hosts = deck{random: s.random, all: hosts}
 	for _, n := range allNetworks() {
@@ -210,10 +211,12 @@ func (s *scheduler) length(k Kind) time.Duration {
 		return lapse // the old host's address is in use as long as its session lives
 	case KillLeader:
 		return s.between(3*time.Second, 8*time.Second)
-	case LoseQuorum:
+	case LoseQuorum, KillServers:
 		return s.between(6*time.Second, 20*time.Second)
 	case CutServer:
 		return s.between(6*time.Second, 15*time.Second)
+	case Compact:
+		return s.between(4*time.Second, 20*time.Second)
 	case RestoreBad, EmptyAndDefine:
 		return s.between(3*time.Second, 8*time.Second)
 	}
@@ -225,4 +228,6 @@ func (s *scheduler) between(a, b time.Duration) time.Duration {
 }
 
 // onServers reports whether a fault on the store disables servers.
-func onServers(k Kind) bool { return k == KillLeader || k == LoseQuorum || k == CutServer }
+func onServers(k Kind) bool {
+	return k == KillLeader || k == LoseQuorum || k == KillServers || k == CutServer
+}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/e2e/lab"
 )
 
 func tenMinutes(seed uint64) plan {
@@ -20,7 +22,17 @@ func tenMinutes(seed uint64) plan {
 // TestSchedule checks the schedules of many seeds: they are feasible, contain every kind of fault,
 // and are the same for the same seed.
 func TestSchedule(t *testing.T) {
+	for _, store := range []string{lab.StoreConsul, lab.StoreEtcd} {
+		t.Run(store, func(t *testing.T) { checkSchedules(t, store) })
+	}
+	if cmp.Equal(schedule(tenMinutes(1)), schedule(tenMinutes(2))) {
+		t.Error("two seeds make one schedule")
+	}
+}
+
+func checkSchedules(t *testing.T, kind string) {
 	p := tenMinutes(0)
+	p.Store = kind
 	for seed := range uint64(200) {
 		p.Seed = seed
 		steps := schedule(p)
@@ -88,15 +100,12 @@ func TestSchedule(t *testing.T) {
 				server = s.End() + serverPause
 			}
 		}
-		hosts, all, network := Kinds()
+		hosts, all, network := Kinds(p.Store)
 		for _, k := range slices.Concat(hosts, all, network, []Kind{SaveStore}) {
 			if kinds[k] == 0 {
 				t.Errorf("seed %d has no %s", seed, k)
 			}
 		}
-	}
-	if cmp.Equal(schedule(tenMinutes(1)), schedule(tenMinutes(2))) {
-		t.Error("two seeds make one schedule")
 	}
 }
 
@@ -106,10 +115,12 @@ func TestKindsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hosts, store, network := Kinds()
-	for _, k := range slices.Concat(hosts, store, network) {
-		if !strings.Contains(string(page), "`"+string(k)+"`") {
-			t.Errorf("the page does not explain %s", k)
+	for _, kind := range []string{lab.StoreConsul, lab.StoreEtcd} {
+		hosts, store, network := Kinds(kind)
+		for _, k := range slices.Concat(hosts, store, network) {
+			if !strings.Contains(string(page), "`"+string(k)+"`") {
+				t.Errorf("the page does not explain %s", k)
+			}
 		}
 	}
 }

@@ -38,12 +38,32 @@ func (w logWriter) Write(line []byte) (int, error) {
 
 // TestSoak is the short form of the fault suite; `make soak` runs it at length.
 func TestSoak(t *testing.T) {
+	report := soaked(t, short())
+	if report.Rounds < 3 || len(report.Faults) < 9 || report.Claims < 300 || report.PingsSent < 1000 {
+		t.Errorf("too little was tried or looked at")
+	}
+}
+
+// TestSoakWithEtcd does the same with etcd, for less time. Its seed makes a schedule in which etcd is emptied and restored
+// from a snapshot.
+func TestSoakWithEtcd(t *testing.T) {
+	o := short()
+	o.Store, o.Seed, o.For, o.Agents = lab.StoreEtcd, 155794, 24*time.Second, 6
+	report := soaked(t, o)
+	if report.Faults[EmptyStore] != 1 || report.Faults[RestoreStore] != 1 || len(report.Faults) < 7 || report.Claims < 150 || report.PingsSent < 500 {
+		t.Errorf("too little was tried or looked at")
+	}
+}
+
+// soaked makes a run and fails the test if a rule was broken or the run ended early.
+func soaked(t *testing.T, o Options) Report {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
-	o := short()
 	o.Log = logWriter{t}
 	var err error
 	if o.Leno, err = lab.FindLeno(ctx, t.TempDir()); err != nil {
@@ -61,9 +81,7 @@ func TestSoak(t *testing.T) {
 	if n := len(report.Violations); n > 0 {
 		t.Errorf("%d violations", n)
 	}
-	if report.Rounds < 3 || len(report.Faults) < 9 || report.Claims < 300 || report.PingsSent < 1000 {
-		t.Errorf("too little was tried or looked at")
-	}
+	return report
 }
 
 // TestGuarded checks that a panic in the suite becomes an error that says where it happened.

@@ -43,7 +43,12 @@ func TestRecording(t *testing.T) {
 	if prompt != "$ make demo" {
 		t.Errorf("it begins with %q", prompt)
 	}
-	withEtcd := strings.NewReplacer("a Consul server", "an etcd server", "Consul", "etcd", "consul", "etcd", ":8500", ":2379")
+	withEtcd := strings.NewReplacer(
+		"a Consul server", "an etcd server",
+		"Consul", "etcd",
+		"consul", "etcd",
+		":8500", ":2379",
+	)
 	for store, want := range map[string]string{lab.StoreConsul: shown, lab.StoreEtcd: withEtcd.Replace(shown)} {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()

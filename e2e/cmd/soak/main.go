@@ -1,4 +1,4 @@
-// Soak runs leno's fault suite: agents on three Consul servers under random faults, with a checker
+// Soak runs leno's fault suite: agents on three servers of Consul or etcd under random faults, with a checker
 // that verifies what leno promises. `make soak` runs it.
 package main
 
@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/program"
 	"github.com/lenonet/leno/e2e/soak"
 )
@@ -22,9 +23,11 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("soak", flag.ExitOnError)
 	flags.StringVar(&o.Leno, "leno", "bin/leno", "the leno `binary`")
 	flags.StringVar(&o.Consul, "consul", "", "the Consul `binary`; default: as the tests find it")
+	flags.StringVar(&o.Etcd, "etcd", "", "the etcd `binary`; default: as the tests find it")
+	flags.StringVar(&o.Store, "store", lab.StoreConsul, "`kind` of the store: consul or etcd")
 	flags.Uint64Var(&o.Seed, "seed", 0, "`number` that decides on the faults; 0: a random one")
 	flags.DurationVar(&o.For, "for", o.For, "how long faults go on, `duration`")
-	flags.IntVar(&o.Agents, "agents", o.Agents, "`number` of hosts, each with leno and a Consul client agent")
+	flags.IntVar(&o.Agents, "agents", o.Agents, "`number` of hosts, each with leno and, with Consul, a client agent")
 	flags.IntVar(&o.Carriers, "carriers", o.Carriers, "`number` of them that carry packets over VXLAN")
 	flags.DurationVar(&o.Rules.Hold, "hold", o.Rules.Hold, "lease.hold, `duration`")
 	flags.StringVar(&o.Keep, "keep", "", "`directory` for all logs and the history when a rule was broken or the run was interrupted")
@@ -47,8 +50,8 @@ func run(ctx context.Context, args []string) error {
 	if o.Leno, err = filepath.Abs(o.Leno); err != nil {
 		return err
 	}
-	fmt.Printf("seed %d: the same faults again with -seed %d -for %s -agents %d -carriers %d -hold %s\n",
-		o.Seed, o.Seed, o.For, o.Agents, o.Carriers, o.Rules.Hold)
+	fmt.Printf("seed %d: the same faults again with -store %s -seed %d -for %s -agents %d -carriers %d -hold %s\n",
+		o.Seed, o.Store, o.Seed, o.For, o.Agents, o.Carriers, o.Rules.Hold)
 	report, err := soak.Run(ctx, o)
 	// The observations are worth reading however the run ended.
 	return errors.Join(publish(report, *asJSON), err)
