@@ -308,7 +308,7 @@ func (v *leaseView) parse(t *tree, keys layout, n registry.Network, r *record, s
 		k.lease, k.foreign, k.err = flannel.ParseLease(n, r.key[len(keys.leases(n.Name)):], r.value)
 	}
 	k.session = sessionOf(t, keys, n.Name, r)
-	if k.foreign {
+	if k.foreign && k.err == nil { // another program may have written an unusable one over the record of a leno host
 		k.session = flannelSession(r)
 	}
 	k.lease = stored(k.lease, r, k.session)
