@@ -286,5 +286,16 @@ func (c *checker) remembered(viewer string, e Entry, at Span) bool {
 			return true
 		}
 	}
-	return false
+	return c.missedHistory(viewer, at)
+}
+
+// missedHistory reports whether the viewer was silent when the store discarded its history. It cannot know then whether
+// a record that is missing was deleted or lost, and keeps it as if it was lost.
+func (c *checker) missedHistory(viewer string, at Span) bool {
+	return slices.ContainsFunc(c.silent[viewer], func(s Silence) bool {
+		return s.To != forever && slices.ContainsFunc(c.Compactions, func(compacted time.Duration) bool {
+			return s.From <= compacted && c.lasts(viewer, s.Span, Span{compacted, compacted}) &&
+				c.lasts(viewer, Span{s.From, c.back(viewer, s) + 3*c.Rules.TTL}, at)
+		})
+	})
 }

@@ -319,7 +319,17 @@ func TestCheck(t *testing.T) {
 		"an agent ends":                  {func(s *story) { s.Endings = []Ending{{"a", sec(3), "panic"}} }, []Rule{AgentEnded}},
 		"a host moves and says nothing":  {func(s *story) { taken(s); s.Notices = s.Notices[1:]; s.mute("a", 45, 99) }, []Rule{MovedSilently, NotRecovered}},
 		"a view shows what is not there": {func(s *story) { s.reads(30, 99, held(one, "a"), held(two, "b")); s.claims("a", 30, 32, gain) }, []Rule{ViewDiffers}},
-		"a view lacks what is there":     {func(s *story) { s.claims("a", 30, 32, func(c *Claim) { c.View = c.View[:1] }) }, []Rule{ViewDiffers}},
+		"a view shows what was deleted while it missed the history": {func(s *story) {
+			s.Silences = []Silence{{"a", Span{sec(10), sec(20)}, CutHost}}
+			s.Compactions = []time.Duration{sec(15)}
+			s.claims("a", 30, 32, gain)
+		}, nil},
+		"a view shows what was deleted after it missed the history": {func(s *story) {
+			s.Silences = []Silence{{"a", Span{sec(2), sec(5)}, CutHost}}
+			s.Compactions = []time.Duration{sec(15)}
+			s.claims("a", 30, 32, gain)
+		}, []Rule{ViewDiffers}},
+		"a view lacks what is there": {func(s *story) { s.claims("a", 30, 32, func(c *Claim) { c.View = c.View[:1] }) }, []Rule{ViewDiffers}},
 		"a view is behind for a moment": {func(s *story) {
 			s.reads(28, 99, held(one, "a"), held(two, "b"), lapsed(six, "c"))
 			s.claims("a", 31, 99, gain)

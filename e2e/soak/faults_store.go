@@ -166,7 +166,9 @@ func (r *run) compact(ctx context.Context, s Step) error {
 		if err := sleep(ctx, s.For); err != nil {
 			return err
 		}
-		return r.onLeader(ctx, "discard its history", r.store.compact)
+		err := r.onLeader(ctx, "discard its history", r.store.compact)
+		r.record(func(h *History) { h.Compactions = append(h.Compactions, r.now()) })
+		return err
 	})
 }
 

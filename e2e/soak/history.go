@@ -21,13 +21,15 @@ type History struct {
 	Storms   []Storm
 	Rewinds  []Rewind
 	Changes  []Change
-	Options  []OptionChange
-	Routes   []RouteList
-	Removals []Removal
-	Devices  []DeviceLoss
-	Losses   []Loss
-	Notices  []Notice
-	Endings  []Ending
+	// Compactions are the times by which the store had discarded the history of its records.
+	Compactions []time.Duration
+	Options     []OptionChange
+	Routes      []RouteList
+	Removals    []Removal
+	Devices     []DeviceLoss
+	Losses      []Loss
+	Notices     []Notice
+	Endings     []Ending
 }
 
 // Rules are the times that leno promises.
