@@ -87,10 +87,8 @@ func testClaimWithoutAnswer(t *testing.T, what action, refusing, holding bool) {
 	if err != nil || len(set.Leases) != 1 || set.Leases[0].Session != l.Session || set.Leases[0].MTU != c.MTU {
 		t.Errorf("%+v, %v; the lease is %+v", set, err, l)
 	}
-	if err := host.Renew(testContext(t), l); err != nil {
-		t.Error(err)
-	}
-	holders, err := host.Holders(testContext(t), n.Name)
+	retry(t, func(ctx context.Context) error { return host.Renew(ctx, l) }) // the connection may only be lost now
+	holders, err := s.open(t).Holders(testContext(t), n.Name)
 	if err != nil || len(holders) != 1 {
 		t.Errorf("%+v, %v", holders, err)
 	}
