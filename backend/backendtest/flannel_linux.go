@@ -71,7 +71,8 @@ func RunFlannel(t *testing.T, s Suite, f Flannel) {
 			p.leno, p.them = newHosts(t, s)
 			p.leno.newContainers()
 			p.them.newContainers()
-			p.flannel.Start(p.host())
+			p.leno.ns.Settle()
+			p.start(p.host())
 			test(p)
 		})
 	}
@@ -88,6 +89,12 @@ func (p *flannelPair) host() FlannelHost {
 			Backend: p.leno.suite.Type.Name, Attributes: p.leno.advertise(p.leno.b).Attributes,
 		},
 	}
+}
+
+// start starts flanneld and waits until the kernel has taken its addresses into use.
+func (p *flannelPair) start(h FlannelHost) {
+	p.flannel.Start(h)
+	h.NS.Settle()
 }
 
 // state returns host 1's state with host 2 as the peer that its lease describes.
@@ -146,17 +153,17 @@ func testFlannelRestarts(p *flannelPair) {
 	p.apply()
 	p.pingAll()
 	before := p.leno.dump()
-	p.flannel.Start(p.host()) // the process alone
+	p.start(p.host()) // the process alone
 	p.pingAll()
 	p.flannel.Stop(p.host())
-	p.flannel.Start(p.host()) // the host, with the addresses that its lease has
+	p.start(p.host()) // the host, with the addresses that its lease has
 	p.pingAll()
 	p.leno.wantDump(before)
 	p.leno.unchanged(p.state())
 
 	p.flannel.Stop(p.host())
 	p.generation++
-	p.flannel.Start(p.host())
+	p.start(p.host())
 	if r := p.apply(); len(r.Healed) != 0 {
 		p.leno.t.Errorf("report %+v", r)
 	}
@@ -217,7 +224,7 @@ func testFlannelLeftovers(p *flannelPair) {
 	own := p.host()
 	own.NS, own.Subnets, own.PublicIPs = p.leno.ns, subnets(p.leno.number)[:p.flannel.Pools], p.leno.suite.publicIPs(p.leno.number)
 	own.Peer.Subnets, own.Peer.PublicIPs = subnets(p.them.number), p.leno.suite.publicIPs(p.them.number)
-	p.flannel.Start(own)
+	p.start(own)
 	before := p.leno.dump()
 	_, err := p.leno.tryApply(p.state())
 	if err == nil || !strings.Contains(err.Error(), p.flannel.Conflict) {
