@@ -49,6 +49,9 @@ type BadSlot struct {
 //
 // The slot to avoid comes after all of them, own record or not, unless a reservation keeps it for the host.
 //
+// A claim with Exactly gets the slot of Prefer, without a record or with the host's own lapsed one, or an error:
+// ErrHeld, ErrReserved or ErrInvalid. In particular, it never touches a lease that the host itself holds.
+//
 // rnd(n) returns a number in [0,n). It spreads hosts over the free slots so that many hosts starting at once seldom
 // collide. Choose never walks the pool: the work grows only with the number of records. Errors: ErrNetworkFull, and a
 // *RivalError of ErrDuplicateNode, ErrDuplicateAddress or ErrSetBack.
@@ -57,6 +60,9 @@ func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
 		return Choice{}, err
 	}
 	taken := newOccupancy(s, c)
+	if c.Exactly {
+		return taken.exact(s.Leases, c)
+	}
 	own := taken.own(s.Leases, c)
 	if choice, ok := taken.stillOurs(c, own); ok {
 		if l := choice.Existing; l != nil && !choice.Own && l.Held() {
@@ -95,6 +101,37 @@ func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
 		return choice, nil
 	}
 	return Choice{}, fmt.Errorf("network %s: %w: %s", s.Network.Name, ErrNetworkFull, taken.summary())
+}
+
+// exact returns the choice of a claim that takes its preferred slot or nothing.
+func (o *occupancy) exact(leases []Lease, c Claim) (Choice, error) {
+	slot, err := o.plan.Slot(c.Prefer)
+	if err != nil {
+		return Choice{}, err
+	}
+	there := o.leases[slot]
+	for _, l := range leases {
+		switch {
+		case l.Held() && c.Same(l):
+			return Choice{}, fmt.Errorf("%w: the host itself holds %s", ErrHeld, l.Subnet())
+		case l.Slot == slot && l.Held():
+			return Choice{}, fmt.Errorf("%w: %q (%s, node id %s) holds %s",
+				ErrHeld, l.Node, joinAddrs(l.PublicIPs), l.NodeID, l.Subnet())
+		case l.Slot == slot && !c.Same(l):
+			return Choice{}, fmt.Errorf("%w: the lapsed lease of %q (%s, node id %s) is on %s",
+				ErrHeld, l.Node, joinAddrs(l.PublicIPs), l.NodeID, l.Subnet())
+		}
+	}
+	switch {
+	case o.bad(slot):
+		return Choice{}, fmt.Errorf("%w: there is an unusable record on %s", ErrHeld, c.Prefer)
+	case there != nil || o.reservedFor(c, slot):
+	case o.reserved[slot]:
+		return Choice{}, fmt.Errorf("%w: %s", ErrReserved, c.Prefer)
+	case !o.plan.InRange(slot):
+		return Choice{}, fmt.Errorf("%w: %s is out of the network's range", ErrInvalid, c.Prefer)
+	}
+	return Choice{Slot: slot, Existing: there, Own: there != nil}, nil
 }
 
 // own returns the claim's own record. It prefers a held record to a lapsed one, our node id to our name, and the

@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -369,5 +370,56 @@ func TestChooseNeverWalks(t *testing.T) {
 		})
 	if err != nil || got.Slot != 1<<32-2 {
 		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// TestChooseExactly: a claim on behalf of a host gets the preferred slot or an error, and never a held record.
+func TestChooseExactly(t *testing.T) {
+	n := smallNetwork(t)
+	type situation = registry.Situation
+	for _, tt := range []struct {
+		name   string
+		give   situation
+		prefer string // 10.7.5.0/24 if empty
+		want   error
+		takes  bool // the record on the slot
+	}{
+		{name: "free"},
+		{name: "own, lapsed", give: situation{Leases: []registry.Lease{lapsedFor(n, 5, 9, 0)}}, takes: true},
+		{name: "own, lapsed elsewhere", give: situation{Leases: []registry.Lease{lapsedFor(n, 3, 9, 0)}}},
+		{name: "own, lapsed, reserved for another", give: situation{Leases: []registry.Lease{lapsedFor(n, 5, 9, 0)},
+			Reservations: []registry.Reservation{reservation(n, 5, "host-1", "")}}, takes: true},
+		{name: "another slot is reserved for the host", give: situation{
+			Reservations: []registry.Reservation{reservation(n, 3, "host-9", "")}}},
+		{name: "reserved for the host", give: situation{Reservations: []registry.Reservation{reservation(n, 5, "", "id-9")}}},
+		{name: "out of the plan", prefer: "10.7.8.0/24", want: registry.ErrInvalid},
+		{name: "out of range", prefer: "10.7.0.0/24", want: registry.ErrInvalid},
+		{name: "own, held", give: situation{Leases: []registry.Lease{held(n, 5, 9)}}, want: registry.ErrHeld},
+		{name: "own, held elsewhere", give: situation{Leases: []registry.Lease{held(n, 3, 9)}}, want: registry.ErrHeld},
+		{name: "another's, held", give: situation{Leases: []registry.Lease{held(n, 5, 1)}}, want: registry.ErrHeld},
+		{name: "another's, lapsed long ago", give: situation{Leases: []registry.Lease{lapsedFor(n, 5, 1, 99*time.Hour)}},
+			want: registry.ErrHeld},
+		{name: "reserved for another", give: situation{
+			Reservations: []registry.Reservation{reservation(n, 5, "host-1", "")}}, want: registry.ErrReserved},
+		{name: "unusable record", give: situation{Bad: []registry.BadSlot{{Prefix: n.Plan.Subnets(5)[0]}}},
+			want: registry.ErrHeld},
+		{name: "our name is taken", give: situation{Leases: []registry.Lease{func() registry.Lease {
+			l := held(n, 3, 1)
+			l.Node = "host-9"
+			return l
+		}()}}, want: registry.ErrDuplicateNode},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.give.Network = n
+			c := claimOf(9)
+			c.Exactly, c.Running, c.Prefer = true, true, netip.MustParsePrefix(cmp.Or(tt.prefer, "10.7.5.0/24"))
+			got, err := registry.Choose(tt.give, c, nil)
+			if !errors.Is(err, tt.want) {
+				t.Fatalf("got %+v, %v, want %v", got, err, tt.want)
+			}
+			if err == nil && (got.Slot != 5 || (got.Existing != nil) != tt.takes || got.Own != tt.takes) {
+				t.Errorf("got %+v", got)
+			}
+		})
 	}
 }

@@ -161,6 +161,7 @@ type Claim struct {
 	Lost    time.Time     // when the host saw that the store had lost the network, zero for never
 	TTL     time.Duration // a session lives between one and two TTLs after its last renewal
 	Hold    time.Duration // how long a lapsed lease is kept for its host
+	Exactly bool          // Prefer or nothing, on behalf of a host that is elsewhere: see Choose
 }
 
 // TakesBack reports whether the host is using subnet, or held it lately.

@@ -31,6 +31,40 @@ var holdTests = []test{
 		_, err := rival.Acquire(s.ctx(), n, s.claim(3))
 		s.wantErr(err, registry.ErrNetworkFull, "3 slots: 3 held")
 	}},
+	{"a claim on behalf of a host", func(s *suite) {
+		n := s.network("default", small)
+		reg, host := s.open(), s.open()
+		c := s.claim(0)
+		c.Prefer, c.Running, c.Exactly = n.Plan.Subnets(2)[0], true, true
+		l := s.acquire(reg, n, c)
+		if l.Slot != 2 || l.CreateIndex != l.ModifyIndex {
+			s.Fatalf("got %+v", l)
+		}
+		_, err := reg.Acquire(s.ctx(), n, c) // it could be the host itself by now
+		s.wantErr(err, registry.ErrHeld, "the host itself")
+		other := s.claim(1)
+		other.Prefer, other.Running, other.Exactly = c.Prefer, true, true
+		_, err = reg.Acquire(s.ctx(), n, other)
+		s.wantErr(err, registry.ErrHeld, c.Node)
+		s.stays(n, l)
+
+		s.store.EndSession(s.T, l.Session)
+		again := s.acquire(reg, n, c) // keeps it for another hold
+		if again.Slot != 2 || again.CreateIndex != l.CreateIndex || again.Session == l.Session {
+			s.Fatalf("was %+v, is %+v", l, again)
+		}
+		s.store.EndSession(s.T, again.Session)
+		own := s.claim(0)
+		own.Session = "694d9b3c1a2b3c04-694d9b3c1a2b3c06" // of another kind of store
+		taken := s.acquire(host, n, own)
+		if taken.Slot != 2 || taken.CreateIndex != l.CreateIndex {
+			s.Fatalf("was %+v, the host got %+v", l, taken)
+		}
+		own.Session = "0b7e0f5c-3f5e-4b57-9a53-0d9a1c7b7f11" // likewise
+		if taken = s.acquire(s.open(), n, own); taken.Slot != 2 {
+			s.Fatalf("the host got %+v", taken)
+		}
+	}},
 	{"one silent for longer has to take another", func(s *suite) {
 		const hold = 300 * time.Millisecond
 		n := s.network("default", small)
