@@ -1,0 +1,283 @@
+package transfer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// plan reads both stores and fills in what there is to do. It writes nothing.
+func (c *copier) plan(ctx context.Context, report *Report) error {
+	set, _, err := c.from.WatchNetworks(ctx, 0)
+	if err != nil {
+		return fmt.Errorf("source: %w", err)
+	}
+	for _, name := range c.o.Networks {
+		if _, ok := set.Find(name); ok {
+			continue
+		}
+		if reason, bad := set.Unusable(name); bad {
+			return fmt.Errorf("source: network %s: %s", name, reason)
+		}
+		return fmt.Errorf("source: network %s: %w", name, registry.ErrNetworkNotFound)
+	}
+	for _, d := range set.Deleted {
+		if c.isWanted(d.Network) {
+			reason := "the network was deleted at " + d.Time.UTC().Format(time.RFC3339)
+			report.Records = append(report.Records, Record{Network: d.Network, Result: Skipped, Reason: reason})
+		}
+	}
+	for _, b := range set.Bad {
+		if c.isWanted(b.Network) {
+			report.addBad(b.Network, b)
+		}
+	}
+	for _, n := range set.Networks {
+		if !c.isWanted(n.Name) {
+			continue
+		}
+		planned, bad, err := c.planNetwork(ctx, n)
+		if err != nil {
+			return err
+		}
+		report.Networks = append(report.Networks, planned)
+		for _, b := range bad {
+			report.addBad(n.Name, b)
+		}
+	}
+	return nil
+}
+
+func (r *Report) addBad(network string, b registry.BadRecord) {
+	b = b.Shortened()
+	r.Records = append(r.Records, Record{Network: network, Key: b.Key, Result: Failed, Reason: b.Reason})
+}
+
+// planNetwork returns what there is to do for one network of the source, and the source's unusable records.
+func (c *copier) planNetwork(ctx context.Context, n registry.Network) (Network, []registry.BadRecord, error) {
+	out := Network{Name: n.Name, Result: ToCopy, Reservations: []Reservation{}, Leases: []Lease{}, source: n}
+	leases, _, err := c.from.WatchLeases(ctx, n, 0)
+	if err != nil {
+		return out, nil, fmt.Errorf("source: %w", err)
+	}
+	reservations, err := c.from.Reservations(ctx, n)
+	if err != nil {
+		return out, nil, fmt.Errorf("source: %w", err)
+	}
+	bad := slices.Concat(leases.Bad, reservations.Bad)
+	for _, r := range reservations.Reservations {
+		planned := Reservation{Subnet: r.Subnet.String(), Host: r.Host(), Result: ToCopy, source: r}
+		if _, err := registry.CheckNewReservation(n, r); err != nil {
+			planned.Result, planned.Reason = Failed, err.Error()
+		}
+		isOther := func(l registry.Lease) bool {
+			return l.Slot == r.Slot && !r.For(registry.Claim{Node: l.Node, NodeID: l.NodeID})
+		}
+		if i := slices.IndexFunc(leases.Leases, isOther); i >= 0 {
+			planned.after = leases.Leases[i].Subnet().String()
+		}
+		out.Reservations = append(out.Reservations, planned)
+	}
+	for _, l := range leases.Leases {
+		out.Leases = append(out.Leases, c.planLease(l, leases.Leases))
+	}
+	view, err := c.compare(ctx, &out)
+	if err != nil {
+		return out, bad, err
+	}
+	if out.Result == Failed {
+		reason := "the network is not copied"
+		for i := range out.Reservations {
+			out.Reservations[i].skip(reason)
+		}
+		for i := range out.Leases {
+			out.Leases[i].skip(reason)
+		}
+		return out, bad, nil
+	}
+	for i := range out.Reservations {
+		out.Reservations[i].compare(view)
+	}
+	isObsolete := func(there registry.Lease) bool {
+		return slices.ContainsFunc(out.Leases, func(l Lease) bool {
+			return l.Result == ToCopy && l.source.Held() && l.source.Slot != there.Slot &&
+				!there.Held() && c.claim(l.source).Same(there)
+		})
+	}
+	for _, there := range view.Leases {
+		if isObsolete(there) {
+			out.obsolete = append(out.obsolete, there)
+		}
+	}
+	view.Leases = slices.DeleteFunc(view.Leases, isObsolete)
+	for i := range out.Leases {
+		c.judge(&out.Leases[i], view)
+	}
+	out.holdBack()
+	return out, bad, nil
+}
+
+func (r *Reservation) skip(reason string) {
+	if r.Result == ToCopy {
+		r.Result, r.Reason = Skipped, reason
+	}
+}
+
+func (l *Lease) skip(reason string) {
+	if l.Result == ToCopy {
+		l.Result, l.Reason = Skipped, reason
+	}
+}
+
+// planLease returns a lease of the source, skipped if its host cannot have it in the destination. all are the leases of
+// the network.
+func (c *copier) planLease(l registry.Lease, all []registry.Lease) Lease {
+	out := Lease{Subnet: l.Subnet().String(), Node: l.Node, NodeID: l.NodeID, Result: ToCopy, source: l}
+	switch {
+	case c.o.IsForeign != nil && c.o.IsForeign(l):
+		out.foreign = true
+		out.skip("its host does not run leno")
+		return out
+	case l.Missing:
+		out.Result, out.Reason = Failed, "the store has lost the record, and its host is about to write it again"
+		return out
+	}
+	for _, other := range all {
+		if other.Slot != l.Slot && isSameHost(l, other) && isNewer(other, l) {
+			out.skip(fmt.Sprintf("its host has %s now", other.Subnet()))
+		}
+	}
+	return out
+}
+
+// isSameHost reports whether two leases have a node id, a node name or an address in common, so that only one of them
+// can be held.
+func isSameHost(a, b registry.Lease) bool {
+	shares := slices.ContainsFunc(a.PublicIPs, func(addr netip.Addr) bool { return slices.Contains(b.PublicIPs, addr) })
+	return a.NodeID == b.NodeID || a.Node == b.Node || shares
+}
+
+// isNewer reports whether a, of two leases of one host, is the one that the host has.
+func isNewer(a, b registry.Lease) bool {
+	if a.Held() != b.Held() {
+		return a.Held()
+	}
+	return cmp.Or(cmp.Compare(a.ModifyIndex, b.ModifyIndex), cmp.Compare(a.Slot, b.Slot)) > 0
+}
+
+// compare reads the destination's view of a network and sets the result for the definition.
+func (c *copier) compare(ctx context.Context, n *Network) (registry.Situation, error) {
+	there, err := c.to.Network(ctx, n.Name)
+	view := registry.Situation{Network: n.source}
+	switch {
+	case errors.Is(err, registry.ErrNetworkNotFound):
+		// Leases and reservations may be left of an earlier definition.
+	case errors.Is(err, registry.ErrInvalid):
+		n.Result, n.Reason = Failed, "destination: "+err.Error()
+		return view, nil
+	case err != nil:
+		return view, fmt.Errorf("destination: %w", err)
+	default:
+		n.Result, n.there, view.Network = Present, there, there
+		if differences := c.differences(n.source, there); len(differences) > 0 {
+			n.Result, n.Reason = Failed, "the destination has another definition: "+strings.Join(differences, "; ")
+			return view, nil
+		}
+	}
+	leases, _, err := c.to.WatchLeases(ctx, view.Network, 0)
+	if errors.Is(err, registry.ErrUncertain) && n.Result == ToCopy {
+		err = nil // the network has never been defined there
+	}
+	if err != nil {
+		return view, fmt.Errorf("destination: %w", err)
+	}
+	reservations, err := c.to.Reservations(ctx, view.Network)
+	if err != nil {
+		return view, fmt.Errorf("destination: %w", err)
+	}
+	view.Leases, view.Reservations = leases.Leases, reservations.Reservations
+	for _, b := range slices.Concat(leases.Bad, reservations.Bad) {
+		if subnet, err := b.Subnet(); err == nil {
+			view.Bad = append(view.Bad, registry.BadSlot{Prefix: subnet})
+		}
+	}
+	return view, nil
+}
+
+// differences names what two definitions of a network differ in.
+func (c *copier) differences(source, there registry.Network) (out []string) {
+	describe := func(p registry.Pool) string {
+		return fmt.Sprintf("%s, subnets of /%d from %s to %s", p.Prefix, p.SubnetLen, p.Min, p.Max)
+	}
+	for i := range max(len(source.Plan), len(there.Plan)) {
+		ours, theirs := "no second pool", "no second pool"
+		if i < len(source.Plan) {
+			ours = describe(source.Plan[i])
+		}
+		if i < len(there.Plan) {
+			theirs = describe(there.Plan[i])
+		}
+		if ours != theirs {
+			out = append(out, fmt.Sprintf("the pool is %s in the source and %s there", ours, theirs))
+		}
+	}
+	ours, theirs := source.Backend, there.Backend
+	if c.o.Normalize != nil {
+		ours, theirs = c.o.Normalize(ours), c.o.Normalize(theirs)
+	}
+	if !ours.Equal(theirs) {
+		out = append(out, fmt.Sprintf("the backend is %s in the source and %s there", ours.Object, theirs.Object))
+	}
+	return out
+}
+
+// compare sets the result for a reservation that the destination has, or cannot have.
+func (r *Reservation) compare(view registry.Situation) {
+	for _, other := range view.Reservations {
+		same, err := r.source.Beside(other)
+		switch {
+		case r.Result != ToCopy:
+		case same:
+			r.Result = Present
+		case err != nil:
+			r.Result, r.Reason = Failed, err.Error()
+		}
+	}
+}
+
+// judge sets the result for a lease according to the destination's view: the claim would succeed, or it is not needed,
+// or why it would fail.
+func (c *copier) judge(l *Lease, view registry.Situation) {
+	if l.Result != ToCopy {
+		return
+	}
+	claim := c.claim(l.source)
+	for _, there := range view.Leases {
+		if !claim.Same(there) {
+			continue
+		}
+		switch {
+		case there.Slot == l.source.Slot && there.Held():
+			l.Result, l.Reason = Present, ""
+			return
+		case there.Held() && l.source.Held():
+			l.Result, l.Reason = Failed, fmt.Sprintf("the host holds %s in the destination", there.Subnet())
+			return
+		case !l.source.Held(): // the host may have been using the destination since
+			if l.Result = Present; there.Slot != l.source.Slot {
+				l.Result, l.Reason = Skipped, fmt.Sprintf("its host has %s in the destination", there.Subnet())
+			}
+			return
+		}
+	}
+	if _, err := registry.Choose(view, claim, nil); err != nil {
+		l.Result, l.Reason = Failed, err.Error()
+	}
+}
