@@ -47,6 +47,9 @@ func TestUsage(t *testing.T) {
 		{args: "lease revoke", want: "SUBNET is missing", try: "lease revoke 10.5.77.0/24"},
 		{args: "network delete", want: "NETWORK is missing", try: "network delete blue"},
 		{args: "network apply", want: "FILE|- is missing", try: "network apply networks.hcl"},
+		{args: "store copy", want: "-from is missing", try: "store copy -from=etcd.hcl"},
+		{args: "store copy -from=a.hcl", want: "-to is missing", try: "store copy -to=consul.hcl -from=a.hcl"},
+		{args: "store copy -from=a.hcl -to=b.hcl -network=a/b", want: "network name", try: "store copy -from=a.hcl -to=b.hcl"},
 		{args: "reservation add 10.5.34.0/24", want: "exactly one of -node and -node-id", try: "reservation add 10.5.34.0/24 -node=host-b"},
 		{args: "reservation add -node=a -node-id=b 10.5.34.0/24", want: "exactly one of -node and -node-id", try: "reservation add 10.5.34.0/24 -node=a"},
 		{args: "peers -count=5", want: "-peer and -count are for -probe", try: "peers -count=5 -probe"},
@@ -111,7 +114,7 @@ func proposed(stderr string) string {
 func works(t *testing.T, args []string) {
 	t.Helper()
 	endless := slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "-watch") || strings.HasPrefix(a, "-wait") })
-	if endless || slices.Contains([]string{"agent", "cleanup", "monitor", "debug"}, args[0]) { // only parsed
+	if endless || slices.Contains([]string{"agent", "cleanup", "monitor", "debug", "store"}, args[0]) { // only parsed
 		commands := Commands(cli.Meta{Getenv: func(string) string { return "" }})
 		name, rest := commands.Resolve(args)
 		c, ok := commands.Leaf(name)

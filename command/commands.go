@@ -1,6 +1,6 @@
 // Package command contains leno's commands, one file each: its flags, its help text, the calls to
 // the agent through package api, and the output. Package cli runs them. Only `agent`, `cleanup`,
-// `doctor` and the checks of configuration files use packages of the agent.
+// `doctor`, `store copy` and the checks of configuration files use packages of the agent.
 //
 // What several commands share is in files below them: the configuration's flags and checks
 // (config.go), the comparison of a file with Consul (plan.go), and texts for objects of the API
@@ -69,6 +69,7 @@ func Commands(m cli.Meta) cli.Commands {
 		"lease":       "List, show, renew, revoke and release leases",
 		"network":     "List, show, plan, apply, import and delete networks",
 		"reservation": "Reserve subnets for hosts",
+		"store":       "Copy networks and leases to another store",
 	}
 	return cli.NewCommands(m, groups,
 		agentSpec,
@@ -97,6 +98,7 @@ func Commands(m cli.Meta) cli.Commands {
 		reservationListSpec,
 		reservationRemoveSpec,
 		statusSpec,
+		storeCopySpec,
 		validateSpec,
 		versionSpec,
 	)

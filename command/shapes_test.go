@@ -38,6 +38,7 @@ func shapes() []shape {
 		{"doctor", api.Diagnosis{}},
 		{"events", api.EventList{}},
 		{"cleanup", cleanup.Report{}},
+		{"store copy", storeCopyOutput{}},
 		{"version", versionOutput{}},
 	}
 }

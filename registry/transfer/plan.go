@@ -1,10 +1,13 @@
 package transfer
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -232,8 +235,25 @@ func (c *copier) differences(source, there registry.Network) (out []string) {
 	if c.o.Normalize != nil {
 		ours, theirs = c.o.Normalize(ours), c.o.Normalize(theirs)
 	}
-	if !ours.Equal(theirs) {
-		out = append(out, fmt.Sprintf("the backend is %s in the source and %s there", ours.Object, theirs.Object))
+	return append(out, backendDifferences(ours, theirs)...)
+}
+
+// backendDifferences names the options in which two backends differ.
+func backendDifferences(ours, theirs registry.Backend) (out []string) {
+	var source, there map[string]json.RawMessage
+	switch {
+	case ours.Equal(theirs):
+		return nil
+	case ours.Type != theirs.Type || json.Unmarshal(ours.Object, &source) != nil || json.Unmarshal(theirs.Object, &there) != nil:
+		return []string{fmt.Sprintf("the backend is %s in the source and %s there", ours.Type, theirs.Type)}
+	}
+	options := maps.Clone(source)
+	maps.Copy(options, there)
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		if a, b := source[name], there[name]; !bytes.Equal(a, b) {
+			out = append(out, fmt.Sprintf("%s of the backend is %s in the source and %s there",
+				name, cmp.Or(string(a), "not set"), cmp.Or(string(b), "not set")))
+		}
 	}
 	return out
 }

@@ -297,7 +297,7 @@ func TestSituations(t *testing.T) {
 		}, fails: 1, want: []string{"default failed the destination has another definition: the pool is " +
 			"10.5.0.0/20, subnets of /24 from 10.5.1.0 to 10.5.15.0 in the source and " +
 			"10.6.0.0/20, subnets of /24 from 10.6.1.0 to 10.6.15.0 there; " +
-			`the backend is {"type":"vxlan","vni":1} in the source and {"type":"vxlan","vni":2} there`,
+			"vni of the backend is 1 in the source and 2 there",
 			`10.5.9.0/24 node "host-9" skipped the network is not copied`,
 			"10.5.1.0/24 host-1 skipped the network is not copied", "10.5.2.0/24 host-2 skipped the network is not copied",
 			"10.5.3.0/24 host-3 skipped the network is not copied"}},

@@ -1,0 +1,310 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/posener/complete"
+
+	"github.com/lenonet/leno/agent"
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/flannel"
+	"github.com/lenonet/leno/registry/transfer"
+)
+
+// withoutFlannelHosts is the name of a flag.
+const withoutFlannelHosts = "without-flannel-hosts"
+
+// storeCopy is `leno store copy`.
+type storeCopy struct {
+	meta     cli.Meta
+	format   *cli.FormatFlag
+	from, to string // paths of configurations
+	networks cli.ListFlag
+	dryRun   bool
+	leave    bool // leave out the hosts that run flannel
+
+	open openRegistry
+}
+
+// openRegistry is the type of agent.OpenRegistry.
+type openRegistry func(config.Config, hclog.Logger, func(secret string)) (registry.Registry, string, error)
+
+func storeCopySpec(m cli.Meta) cli.Spec { return newStoreCopy(m, agent.OpenRegistry).spec() }
+
+func newStoreCopy(m cli.Meta, open openRegistry) *storeCopy {
+	return &storeCopy{meta: m, format: cli.NewFormatFlag(m), open: open}
+}
+
+func (c *storeCopy) spec() cli.Spec {
+	return cli.Spec{
+		Name: "store copy", Synopsis: "Copy networks and leases to another store",
+		Help: `
+Copies networks, reservations and leases from one store to another, so that
+you can move hosts from etcd to Consul, or from Consul to etcd, one by one.
+Every host keeps its subnet. -from and -to name agent configurations, one for
+each store: a file, or a directory with configuration files. The tokens or
+users in them need the right to write all networks, leases, reservations and
+sessions of the store that they are for.
+
+The source is only read. In the destination, each lease is claimed on behalf
+of its host and never renewed. It lapses in 20 seconds, and is then kept for
+its host for lease.hold of the destination's configuration. After that time
+other hosts drop their routes to it and may take the subnet. So start every
+host with the new configuration within lease.hold, 24 hours by default.
+
+Run the command again at any time, for example if it was interrupted. It adds
+what is missing, keeps the leases of hosts that have not moved yet for another
+lease.hold, and leaves the leases of hosts that have moved alone.
+
+A network that has another definition in the destination stays as it is there.
+A subnet that another host has there is not taken from it. Deleted networks
+and unusable records are not copied. All of them are listed with the reason.
+
+Hosts that run flannel cannot move. If there are any, nothing is changed and
+they are listed. -without-flannel-hosts copies the rest.
+
+Exits 1 if something could not be copied.
+
+  $ leno store copy -from=etcd.hcl -to=consul.hcl -dry-run
+  $ leno store copy -from=etcd.hcl -to=consul.hcl
+  $ leno store copy -from=etcd.hcl -to=consul.hcl -network=default`,
+		Flags: c.register, Predict: complete.PredictNothing,
+		Values: complete.Flags{"-from": complete.PredictFiles("*"), "-to": complete.PredictFiles("*"),
+			"-network": complete.PredictAnything},
+		Run: func(ctx context.Context, _ []string) error { return c.run(ctx) },
+	}
+}
+
+func (c *storeCopy) register(fs *flag.FlagSet) {
+	fs.StringVar(&c.from, "from", "", "`path` of the configuration of an agent that uses the source")
+	fs.StringVar(&c.to, "to", "", "`path` of the configuration of an agent that uses the destination")
+	fs.Var(&c.networks, "network", "copy only the network of this `name`; may be given several times")
+	fs.BoolVar(&c.dryRun, "dry-run", false, "only show what would be copied")
+	fs.BoolVar(&c.leave, withoutFlannelHosts, false, "leave out the hosts that run flannel, and copy the rest")
+	c.format.Register(fs)
+}
+
+// storeCopyOutput is what the command prints as JSON.
+type storeCopyOutput struct {
+	From string `json:"from"` // such as "etcd at 10.0.0.1:2379"
+	To   string `json:"to"`
+	transfer.Report
+}
+
+func (c *storeCopy) run(ctx context.Context) error {
+	asJSON, err := c.format.JSON()
+	if err != nil {
+		return err
+	}
+	switch {
+	case c.from == "":
+		return cli.UsageErrorWithFix(cli.SetFlag("from", "etcd.hcl"), "-from is missing")
+	case c.to == "":
+		return cli.UsageErrorWithFix(cli.SetFlag("to", "consul.hcl"), "-to is missing")
+	}
+	for _, name := range c.networks {
+		if err := registry.CheckNetworkName(name); err != nil {
+			return cli.UsageErrorWithFix(cli.DropFlags("network"), "-network: %s", err)
+		}
+	}
+	source, err := c.load("-from", c.from)
+	if err != nil {
+		return err
+	}
+	destination, err := c.load("-to", c.to)
+	if err != nil {
+		return err
+	}
+	if placeOf(source) == placeOf(destination) {
+		return fmt.Errorf("%s and %s are configurations of the same store", c.from, c.to)
+	}
+	log := hclog.New(&hclog.LoggerOptions{Name: "leno", Level: hclog.Error, Output: c.meta.Stderr})
+	from, fromName, err := c.open(source, log.Named("source"), nil)
+	if err != nil {
+		return fmt.Errorf("-from: %w", err)
+	}
+	defer closeStore(from)
+	to, toName, err := c.open(destination, log.Named("destination"), nil)
+	if err != nil {
+		return fmt.Errorf("-to: %w", err)
+	}
+	defer closeStore(to)
+	report, err := transfer.Copy(ctx, from, to, transfer.Options{
+		Networks:       c.networks,
+		Hold:           destination.Lease.Hold,
+		DryRun:         c.dryRun,
+		IsForeign:      flannel.IsForeign,
+		WithoutForeign: c.leave,
+		Normalize:      func(b registry.Backend) registry.Backend { return normalizeBackend(c.meta.Backends, b) },
+	})
+	foreign := &transfer.ForeignError{}
+	switch {
+	case errors.As(err, &foreign):
+		report.DryRun = true
+		err = fmt.Errorf("%s of hosts that run flannel cannot be copied, so nothing is changed: %s "+
+			"(-%s copies the rest)", cli.Plural(len(foreign.Subnets), "lease"), strings.Join(foreign.Subnets, ", "),
+			withoutFlannelHosts)
+	case err == nil && report.Failures() > 0:
+		err = fmt.Errorf("%s could not be copied", cli.Plural(report.Failures(), "record"))
+		if c.dryRun {
+			err = fmt.Errorf("%s cannot be copied", cli.Plural(report.Failures(), "record"))
+		}
+	case err != nil && len(report.Networks) == 0:
+		return err
+	}
+	// Print what was done even if something failed.
+	output := storeCopyOutput{From: fromName, To: toName, Report: report}
+	if asJSON {
+		return errors.Join(cli.WriteJSON(c.meta.Stdout, output), err)
+	}
+	writeStoreCopy(c.meta.Stdout, output)
+	return err
+}
+
+// load reads a configuration. Its overrides from the environment do not count: they would be those of both stores.
+func (c *storeCopy) load(name, path string) (config.Config, error) {
+	conf, err := config.Load([]string{path}, configOptions(c.meta.Backends))
+	if err == nil && conf.Store() == config.StoreMemory {
+		err = fmt.Errorf("%s: %s is the configuration of a development agent, which has no store", name, path)
+	}
+	return conf, err
+}
+
+// placeOf tells the stores of two configurations apart.
+func placeOf(c config.Config) string {
+	if c.Store() == config.StoreEtcd {
+		return fmt.Sprintf("etcd %q %q %q", c.Etcd.Endpoints, c.Etcd.Prefix, c.Etcd.Network)
+	}
+	return fmt.Sprintf("consul %q %q %q %q %q", c.Consul.Address, c.Consul.KVPrefix, c.Consul.Datacenter,
+		c.Consul.Namespace, c.Consul.Partition)
+}
+
+// closeStore ends the connections of a store that has some.
+func closeStore(r registry.Registry) {
+	if closer, ok := r.(io.Closer); ok {
+		_ = closer.Close() // everything has been written
+	}
+}
+
+// normalizeBackend returns a network's backend with the defaults of its options. An unknown backend stays as it is.
+func normalizeBackend(backends map[string]backend.Type, b registry.Backend) registry.Backend {
+	kind, ok := backends[b.Type]
+	if !ok {
+		return b
+	}
+	options, err := kind.Normalize(b.Options())
+	if err != nil {
+		return b
+	}
+	if full, err := registry.NewBackend(b.Type, options); err == nil {
+		return full
+	}
+	return b
+}
+
+func writeStoreCopy(w io.Writer, o storeCopyOutput) {
+	verb := "Copied"
+	if o.DryRun {
+		verb = "Would copy"
+	}
+	cli.Printf(w, "%s from %s to %s:", verb, o.From, o.To)
+	fmt.Fprintln(w)
+	var rows [][]string
+	var notes, faults []string
+	add := func(result transfer.Result, reason, network, kind, subnet, host string) {
+		rows = append(rows, []string{network, kind, cmp.Or(subnet, "-"), cmp.Or(host, "-"), resultText(result)})
+		what := kind + " " + cmp.Or(subnet, network)
+		if subnet != "" {
+			what += " of network " + network
+		}
+		switch {
+		case reason == "":
+		case result == transfer.Failed:
+			faults = append(faults, what+": "+reason)
+		default:
+			notes = append(notes, what+": "+reason)
+		}
+	}
+	moves := false // some host has to be started with the new configuration
+	for _, n := range o.Networks {
+		add(n.Result, n.Reason, n.Name, "network", "", "")
+		for _, r := range n.Reservations {
+			if n.Result == transfer.Failed {
+				r.Reason = "" // it is the network's
+			}
+			add(r.Result, r.Reason, n.Name, "reservation", r.Subnet, r.Host)
+		}
+		for _, l := range n.Leases {
+			if n.Result == transfer.Failed {
+				l.Reason = ""
+			}
+			moves = moves || l.Result == transfer.Copied || l.Result == transfer.Present
+			add(l.Result, l.Reason, n.Name, "lease", l.Subnet, l.Node)
+		}
+	}
+	for _, r := range o.Records {
+		switch what := cmp.Or(r.Key, "network "+r.Network) + ": " + r.Reason; r.Result {
+		case transfer.Failed:
+			faults = append(faults, what)
+		default:
+			notes = append(notes, what)
+		}
+	}
+	if len(rows) == 0 {
+		fmt.Fprintln(w, "There is no network.")
+	} else {
+		cli.WriteTable(w, []cli.Column{{Title: "NETWORK", Cut: true}, {Title: "RECORD"}, {Title: "SUBNET"},
+			{Title: "HOST", Cut: true}, {Title: "RESULT"}}, rows)
+	}
+	if len(notes)+len(faults) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, text := range notes {
+		cli.WriteItem(w, "-", text)
+	}
+	for _, text := range faults {
+		cli.WriteItem(w, "!", text)
+	}
+	if moves && !o.DryRun {
+		fmt.Fprintln(w)
+		cli.Printf(w, "Start every host with the configuration of %s within %s (lease.hold). The subnets of hosts "+
+			"that have not moved are kept until then, or until %s after you run this again.", o.To, holdText(o.Hold),
+			holdText(o.Hold))
+	}
+}
+
+// resultText returns a result as it is shown in the table.
+func resultText(r transfer.Result) string {
+	switch r {
+	case transfer.ToCopy:
+		return "to be copied"
+	case transfer.Present:
+		return "was there"
+	case transfer.Skipped:
+		return "left out"
+	case transfer.Failed:
+		return "not copied"
+	}
+	return string(r)
+}
+
+// holdText returns a time such as "24h0m0s" without parts that are zero.
+func holdText(text string) string {
+	if minutes, ok := strings.CutSuffix(text, "m0s"); ok {
+		text = minutes + "m"
+	}
+	if hours, ok := strings.CutSuffix(text, "h0m"); ok {
+		text = hours + "h"
+	}
+	return text
+}
