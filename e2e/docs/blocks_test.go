@@ -200,6 +200,14 @@ func TestDocumentationBlocks(t *testing.T) {
 		"migrate/flannel.mdx: systemctl disable --now flanneld":                                1,
 		"migrate/flannel.mdx: ip link del flannel.1":                                           1,
 		"migrate/flannel.mdx: systemctl disable --now leno":                                    1,
+		// There is no etcd beside the hosts of this test. TestStores in registry/transfer copies between real stores.
+		"migrate/stores.mdx: leno store copy -from=etcd.hcl -to=consul.hcl -dry-run": 1,
+		"migrate/stores.mdx: leno store copy -from=etcd.hcl -to=consul.hcl":          1,
+		"migrate/stores.mdx: leno store copy -from=consul.hcl -to=etcd.hcl -dry-run": 1,
+		// systemd and flannel are on no host of the tests.
+		"migrate/stores.mdx: systemctl disable --now flanneld": 1,
+		"migrate/stores.mdx: systemctl disable --now leno":     1,
+		"migrate/stores.mdx: systemctl restart leno":           1,
 		// TestHealthFlips asks without dig.
 		"operations/health.mdx: dig @127.0.0.1 -p 8600 leno.service.consul": 1,
 	}

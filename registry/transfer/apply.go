@@ -55,6 +55,9 @@ func (n *Network) holdBack() {
 	}
 }
 
+// maxKept is the number of reservations that a network is defined with at most: a store writes them in one transaction.
+const maxKept = 3000
+
 // define puts the network with its reservations into the destination, except for those of slots that other hosts hold.
 func (c *copier) define(ctx context.Context, n *Network) error {
 	if n.Result != ToCopy {
@@ -63,9 +66,10 @@ func (c *copier) define(ctx context.Context, n *Network) error {
 	wanted := n.source
 	wanted.CreateIndex, wanted.ModifyIndex = 0, 0
 	var kept []registry.Reservation
-	for _, r := range n.Reservations {
-		if r.after == "" && (r.Result == ToCopy || r.Result == Present) {
-			kept = append(kept, r.source)
+	var copied []*Reservation
+	for i := range n.Reservations {
+		if r := &n.Reservations[i]; r.after == "" && r.Result == ToCopy && len(kept) < maxKept {
+			kept, copied = append(kept, r.source), append(copied, r)
 		}
 	}
 	err := c.to.PutNetwork(ctx, wanted, kept...)
@@ -77,10 +81,8 @@ func (c *copier) define(ctx context.Context, n *Network) error {
 		return fatal(ctx, err)
 	}
 	n.Result = Copied
-	for i := range n.Reservations {
-		if r := &n.Reservations[i]; r.after == "" && r.Result == ToCopy {
-			r.Result = Copied
-		}
+	for _, r := range copied {
+		r.Result = Copied
 	}
 	return nil
 }
