@@ -81,7 +81,7 @@ type Leases interface {
 	// Errors: ErrNetworkFull; a *RivalError of ErrDuplicateNode, ErrDuplicateAddress or ErrSetBack; ErrLeasesLost for a
 	// slot that the host is not using, see LostLeases; ErrInvalid for a claim that no host could read; ErrConflict when
 	// the plan has changed, or when other hosts were faster again and again; ErrNetworkNotFound, as a *DeletedError,
-	// when the network was deleted; ErrUnavailable, ErrDenied.
+	// when the network was deleted; ErrHeld or ErrReserved for a claim with Exactly; ErrUnavailable, ErrDenied.
 	Acquire(ctx context.Context, n Network, c Claim) (Lease, error)
 
 	// Renew keeps the lease's session alive for another TTL and writes nothing else. It returns ErrLeaseLost when the

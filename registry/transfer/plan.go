@@ -244,7 +244,8 @@ func backendDifferences(ours, theirs registry.Backend) (out []string) {
 	switch {
 	case ours.Equal(theirs):
 		return nil
-	case ours.Type != theirs.Type || json.Unmarshal(ours.Object, &source) != nil || json.Unmarshal(theirs.Object, &there) != nil:
+	case ours.Type != theirs.Type, json.Unmarshal(ours.Object, &source) != nil,
+		json.Unmarshal(theirs.Object, &there) != nil:
 		return []string{fmt.Sprintf("the backend is %s in the source and %s there", ours.Type, theirs.Type)}
 	}
 	options := maps.Clone(source)

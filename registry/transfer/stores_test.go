@@ -52,7 +52,8 @@ func startConsul(t *testing.T) *api.Client {
 func tryConsul(t *testing.T, path string) *api.Client {
 	t.Helper()
 	ports := freePorts(t, 4)
-	hcl := fmt.Sprintf("ports { http = %d server = %d serf_lan = %d serf_wan = %d dns = -1 grpc = -1 grpc_tls = -1 }", ports...)
+	hcl := fmt.Sprintf("ports { http = %d server = %d serf_lan = %d serf_wan = %d dns = -1 grpc = -1 grpc_tls = -1 }",
+		ports...)
 	file := filepath.Join(t.TempDir(), "consul.hcl")
 	must(t, os.WriteFile(file, []byte(hcl), 0o600))
 	cmd := exec.Command(path, "agent", "-dev", "-bind=127.0.0.1", "-log-level=error", "-config-file="+file)
@@ -216,7 +217,8 @@ func TestStores(t *testing.T) {
 		held[i], err = from.Acquire(t.Context(), n, host(i))
 		must(t, err)
 	}
-	must(t, from.AddReservation(t.Context(), n, registry.Reservation{Network: n.Name, Subnet: held[2].Subnet(), Node: "host-2"}, false))
+	reservation := registry.Reservation{Network: n.Name, Subnet: held[2].Subnet(), Node: "host-2"}
+	must(t, from.AddReservation(t.Context(), n, reservation, false))
 
 	options := transfer.Options{Hold: time.Hour, IsForeign: flannel.IsForeign}
 	copyAll := func(from, to registry.Registry, want transfer.Result) {
@@ -232,7 +234,8 @@ func TestStores(t *testing.T) {
 			}
 		}
 	}
-	if _, err := transfer.Copy(t.Context(), from, to, options); err == nil || !strings.Contains(err.Error(), "10.5.99.0/24") {
+	_, err = transfer.Copy(t.Context(), from, to, options)
+	if err == nil || !strings.Contains(err.Error(), "10.5.99.0/24") {
 		t.Fatalf("error %v", err)
 	}
 	options.WithoutForeign, options.DryRun = true, true

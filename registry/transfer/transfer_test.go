@@ -446,7 +446,8 @@ func TestRefused(t *testing.T) {
 	}
 	w.want(report, "default to-copy", "10.5.1.0/24 host-1 to-copy",
 		"10.5.2.0/24 host-2 skipped its host does not run leno", "10.5.3.0/24 host-3 skipped its host does not run leno")
-	if _, err = w.try(w.to.Client(), func(o *Options) { o.Networks = []string{"default", "blue"} }); !errors.Is(err, registry.ErrNetworkNotFound) {
+	_, err = w.try(w.to.Client(), func(o *Options) { o.Networks = []string{"default", "blue"} })
+	if !errors.Is(err, registry.ErrNetworkNotFound) {
 		t.Errorf("error %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -474,7 +475,8 @@ func TestThereAndBack(t *testing.T) {
 	}
 	w.lapse(w.from)
 	w.from, w.to = w.to, w.from
-	w.want(w.copy(), "default present", "10.5.1.0/24 host-1 copied", "10.5.2.0/24 host-2 copied", "10.5.3.0/24 host-3 copied")
+	w.want(w.copy(), "default present",
+		"10.5.1.0/24 host-1 copied", "10.5.2.0/24 host-2 copied", "10.5.3.0/24 host-3 copied")
 	if diff := cmp.Diff(everything(w.from), everything(w.to)); diff != "" {
 		t.Errorf("the destination differs from the source:\n%s", diff)
 	}
