@@ -2,6 +2,7 @@ package peers
 
 import (
 	"cmp"
+	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -31,21 +32,32 @@ func (s Snapshot) Aged() Snapshot {
 	return s
 }
 
+// isLeaseKey reports whether a key that ends in a subnet is that of a lease of the network: leno/leases/NETWORK/SUBNET in
+// Consul, PREFIX/subnets/SUBNET in etcd.
+func isLeaseKey(network, key string) bool {
+	dir := path.Dir(key)
+	return strings.HasSuffix(dir, "/leases/"+network) || path.Base(dir) == "subnets"
+}
+
 // keepKnown adds to a set of leases the previous leases whose records still exist but cannot be used. The host is not
 // at fault if another client overwrote its record with invalid data, or a newer leno wrote it.
 func keepKnown(network string, set registry.LeaseSet, before []registry.Lease) registry.LeaseSet {
 	if len(set.Bad) == 0 {
 		return set
 	}
-	known := map[string]registry.Lease{}
+	known := map[netip.Prefix]registry.Lease{}
 	for _, l := range before {
-		known[registry.SubnetKey(l.Subnet())] = l
+		known[l.Subnet()] = l
+	}
+	for _, l := range set.Leases { // in etcd, two keys can have the same first subnet
+		delete(known, l.Subnet())
 	}
 	out := set
 	out.Leases, out.Bad = slices.Clone(set.Leases), slices.Clone(set.Bad)
 	for i, b := range out.Bad {
-		l, ok := known[path.Base(b.Key)]
-		if !ok || !strings.HasSuffix(b.Key, "/leases/"+network+"/"+path.Base(b.Key)) {
+		subnet, err := b.Subnet()
+		l, ok := known[subnet]
+		if err != nil || !ok || !isLeaseKey(network, b.Key) {
 			continue
 		}
 		out.Leases = append(out.Leases, l)

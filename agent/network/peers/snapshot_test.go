@@ -26,6 +26,10 @@ func TestKeepKnown(t *testing.T) {
 		{"below its record", []registry.Lease{c}, key("n", second+"/x"), "3"},
 		{"deeper down", []registry.Lease{c}, key("n", "x/"+second), "3"},
 		{"no folder at all", []registry.Lease{c}, second, "3"},
+		{"its record in etcd", []registry.Lease{c}, "/coreos.com/network/subnets/" + second, "2 3"},
+		{"both families", []registry.Lease{c}, "/x/leno/networks/n/subnets/" + second + "&fd00:5:0:2::-64", "2 3"},
+		{"deeper down in etcd", []registry.Lease{c}, "/coreos.com/network/subnets/x/" + second, "3"},
+		{"beside its record", []registry.Lease{b, c}, "/coreos.com/network/subnets/" + second + "&fd00:5:0:9::-64", "2 3"},
 	} {
 		set := registry.LeaseSet{Leases: tt.leases, SetBack: 7}
 		if tt.bad != "" {
