@@ -151,7 +151,7 @@ func (c *checker) excused(l Loss) bool {
 			return true
 		}
 		for _, s := range c.silent[node] {
-			if s.Why == CutHost && s.From <= l.At && l.At <= s.To+relearn {
+			if (s.Why == CutHost || s.Why == Compact) && s.From <= l.At && l.At <= s.To+relearn {
 				return true
 			}
 		}
