@@ -345,7 +345,8 @@ func (v *leaseView) unconfirmed(t *tree, keys layout, n registry.Network, settle
 	marker := t.records[keys.marker(v.network)]
 	changed := marker == nil || marker.created != v.marker || t.setBack != v.restored
 	for key, k := range v.known {
-		if t.records[key] == nil && k.err == nil && (k.missing() || changed || hasVanished(t, key)) {
+		// A record that was only missing, and whose deletion was seen since, keeps no subnet.
+		if t.records[key] == nil && k.err == nil && (k.lost || changed || hasVanished(t, key)) {
 			out = append(out, k.lease)
 		}
 	}
