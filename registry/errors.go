@@ -43,6 +43,10 @@ var (
 	// ErrToken means that the token could not be read, so the store was not asked. Such an error is also ErrDenied,
 	// because it lasts until the token is changed.
 	ErrToken = errors.New("the token cannot be read")
+
+	// ErrNotSupported means that this kind of store cannot do what was asked, and never will. The text says what, and
+	// where one does it instead.
+	ErrNotSupported = errors.New("not supported by this store")
 )
 
 // RevokedError is the error type of ErrLeaseRevoked.

@@ -1,6 +1,11 @@
 package httpapi
 
 import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -78,6 +83,49 @@ func TestSkippedAreShort(t *testing.T) {
 	for _, s := range skipped(bad) {
 		if len(s.Key) > registry.MaxShownKey+3 || len(s.Reason) > registry.MaxShownReason+3 {
 			t.Fatalf("the API shows %d and %d bytes", len(s.Key), len(s.Reason))
+		}
+	}
+}
+
+// readOnlyStore is a store that reads networks that are defined elsewhere.
+type readOnlyStore struct{ registry.Registry }
+
+func (s readOnlyStore) As(string) registry.Registry { return s }
+
+func (readOnlyStore) PutNetwork(context.Context, registry.Network, ...registry.Reservation) error {
+	return fmt.Errorf("define network: %w", registry.ErrNotSupported)
+}
+
+func (readOnlyStore) DeleteNetwork(context.Context, string) error {
+	return fmt.Errorf("delete network: %w", registry.ErrNotSupported)
+}
+
+func (readOnlyStore) Revoke(context.Context, string, netip.Prefix) error {
+	return fmt.Errorf("revoke lease: %w", registry.ErrNotSupported)
+}
+
+func (readOnlyStore) AddReservation(context.Context, registry.Network, registry.Reservation, bool) error {
+	return fmt.Errorf("add reservation: %w", registry.ErrNotSupported)
+}
+
+func (readOnlyStore) RemoveReservation(context.Context, string, netip.Prefix) error {
+	return fmt.Errorf("remove reservation: %w", registry.ErrNotSupported)
+}
+
+func TestRequestsThatTheStoreDoesNotSupport(t *testing.T) {
+	h := newHost(t, nil)
+	h.options.Registry, h.agent.store = readOnlyStore{h.registry}, readOnlyStore{h.registry}
+	h.serve("unix://" + filepath.Join(t.TempDir(), "leno.sock"))
+	for _, tt := range []struct{ method, path, body, says string }{
+		{"PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"}}`, "define network"},
+		{"DELETE", "/v1/network/n?force=true", "", "delete network"},
+		{"DELETE", "/v1/network/n/lease/10.5.1.0-24", "", "revoke lease"},
+		{"PUT", "/v1/network/n/reservation/10.5.3.0-24", `{"node":"x"}`, "add reservation"},
+		{"DELETE", "/v1/network/n/reservation/10.5.3.0-24", "", "remove reservation"},
+	} {
+		code, body := h.request(tt.method, tt.path, tt.body)
+		if code != http.StatusNotImplemented || !strings.Contains(body, tt.says+": not supported by this store") {
+			t.Errorf("%s %s: %d %s", tt.method, tt.path, code, body)
 		}
 	}
 }

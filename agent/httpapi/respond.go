@@ -117,6 +117,7 @@ func statusOf(err error) int {
 		{registry.ErrReserved, http.StatusConflict},
 		{registry.ErrHeld, http.StatusConflict},
 		{registry.ErrNetworkFull, http.StatusConflict},
+		{registry.ErrNotSupported, http.StatusNotImplemented},
 		{registry.ErrUncertain, http.StatusServiceUnavailable},
 		{registry.ErrUnavailable, http.StatusServiceUnavailable},
 		{errMoved, http.StatusServiceUnavailable},
