@@ -1,0 +1,164 @@
+// Package kubernetes stores the leases of one network in the Node objects of Kubernetes, as flannel does with
+// --kube-subnet-mgr: hosts that run flannel and hosts that run leno can share the network.
+//
+// Kubernetes assigns each host's subnets, spec.podCIDRs of its Node. The Node's annotations tell other hosts how to
+// reach them: flannel's annotations, and one more, "leno.lenonet.io/lease", with everything that flannel does not know.
+// A Node without it belongs to a host that runs flannel. The network is flannel's configuration, in a file or in a
+// ConfigMap, which its operator maintains. So a client neither defines networks nor takes leases from other hosts, and
+// there are no reservations: these methods return registry.ErrNotSupported.
+//
+// A lease is held for as long as its Node exists. Its session is the Node's uid.
+//
+// Resource versions are used as numbers. Officially they are opaque strings; they are etcd's revisions wherever etcd is
+// the storage of Kubernetes.
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// Defaults of Config.
+const (
+	DefaultNetwork          = "default"
+	DefaultNetConf          = "/etc/kube-flannel/net-conf.json"
+	DefaultAnnotationPrefix = "flannel.alpha.coreos.com"
+)
+
+// Config configures a client.
+type Config struct {
+	// Kubeconfig is the path of the file with the API server's address and credentials. Without one, a client in a pod
+	// uses the pod's service account, and another one what kubectl would use.
+	Kubeconfig string
+	NodeName   string // this host's Node; "" stands for the environment variable NODE_NAME
+	Network    string // leno's name of the network, "" for DefaultNetwork
+
+	// NetConf is the path of flannel's configuration of the network, "" for DefaultNetConf.
+	NetConf string
+	// ConfigMap contains the configuration instead of NetConf, if its name is set.
+	ConfigMap ConfigMap
+
+	AnnotationPrefix string        // flannel's -kube-annotation-prefix, "" for DefaultAnnotationPrefix
+	Settle           time.Duration // how long a Node that vanished without having been deleted is kept
+	Logger           hclog.Logger
+}
+
+// ConfigMap is one key of a ConfigMap, for example net-conf.json of kube-flannel/kube-flannel-cfg.
+type ConfigMap struct{ Namespace, Name, Key string }
+
+// withDefaults returns the configuration with its defaults.
+func (c Config) withDefaults() Config {
+	setDefault := func(option *string, value string) {
+		if *option == "" {
+			*option = value
+		}
+	}
+	setDefault(&c.NodeName, os.Getenv("NODE_NAME"))
+	setDefault(&c.Network, DefaultNetwork)
+	setDefault(&c.NetConf, DefaultNetConf)
+	setDefault(&c.AnnotationPrefix, DefaultAnnotationPrefix)
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	return c
+}
+
+// Time limits.
+const (
+	requestTimeout  = 5 * time.Second  // until the API server begins its answer
+	transferTimeout = 30 * time.Second // of the rest of an answer
+	keepAliveTime   = 5 * time.Second  // of silence, after which a connection is checked for as long
+	// idleTime is how long the Nodes are followed while no call waits for a change.
+	idleTime = time.Minute
+)
+
+// Client implements registry.Registry, registry.Prober, registry.Follower and registry.NodeNamer.
+type Client struct {
+	conf   Config
+	own    *connection
+	others *otherUsers
+}
+
+var (
+	_ registry.Registry  = (*Client)(nil)
+	_ registry.Prober    = (*Client)(nil)
+	_ registry.Follower  = (*Client)(nil)
+	_ registry.NodeNamer = (*Client)(nil)
+)
+
+// New returns a client. It reads its files and connects when it is used first, so errors are those of the calls.
+func New(c Config) *Client {
+	c = c.withDefaults()
+	settle := &atomic.Int64{}
+	settle.Store(int64(c.Settle))
+	return &Client{conf: c, own: newConnection(c, nil, settle), others: &otherUsers{}}
+}
+
+// Close ends the client's connections. Calls that wait for changes fail.
+func (c *Client) Close() error {
+	c.own.close()
+	c.others.close()
+	return nil
+}
+
+// SetSettle changes Config.Settle.
+func (c *Client) SetSettle(d time.Duration) { c.own.settle.Store(int64(d)) }
+
+// Probe implements registry.Prober.
+func (c *Client) Probe(ctx context.Context) error {
+	_, err := c.own.node(ctx, c.conf.NodeName)
+	if errors.Is(err, errNotFound) {
+		return nil
+	}
+	return wrap(err, "probe")
+}
+
+// NodeName implements registry.NodeNamer: it returns the name of this host's Node, "" when it is not known.
+func (c *Client) NodeName(context.Context) (string, error) { return c.conf.NodeName, nil }
+
+// maxUsers limits how many users other than the agent's own have a connection at a time.
+const maxUsers = 8
+
+// otherUsers are the connections under the tokens of API callers.
+type otherUsers struct {
+	mu   sync.Mutex
+	open []*connection // the one used last comes last
+}
+
+func (o *otherUsers) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, c := range o.open {
+		c.close()
+	}
+	o.open = nil
+}
+
+// As implements registry.Registry. A token is a bearer token, such as that of a service account.
+func (c *Client) As(token string) registry.Registry {
+	o := c.others
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, open := range o.open {
+		if *open.token == token {
+			o.open = append(slices.Delete(o.open, i, i+1), open)
+			return &Client{conf: c.conf, own: open, others: o}
+		}
+	}
+	own := newConnection(c.conf, &token, c.own.settle)
+	if o.open = append(o.open, own); len(o.open) > maxUsers {
+		oldest := o.open[0]
+		o.open = slices.Delete(o.open, 0, 1)
+		time.AfterFunc(2*idleTime, oldest.close) // its calls in progress have ended by then
+	}
+	return &Client{conf: c.conf, own: own, others: o}
+}

@@ -1,0 +1,247 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// connection is what the calls under one user share.
+type connection struct {
+	conf       Config
+	token      *string // of an API caller, nil for the client's own credentials
+	logger     hclog.Logger
+	mirror     *mirror
+	views      *views
+	definition *definition
+	settle     *atomic.Int64 // Config.Settle, a time.Duration
+
+	mu        sync.Mutex
+	http      *http.Client // nil before the first use
+	transport *http.Transport
+	base      *url.URL // of the API server
+}
+
+func newConnection(c Config, token *string, settle *atomic.Int64) *connection {
+	conn := &connection{conf: c, token: token, logger: c.Logger, views: &views{}, settle: settle}
+	conn.mirror = newMirror(conn)
+	conn.definition = &definition{conn: conn}
+	return conn
+}
+
+// client returns the HTTP client with the user's credentials, and the address of the API server.
+func (c *connection) client() (*http.Client, *url.URL, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.http != nil {
+		return c.http, c.base, nil
+	}
+	conf, err := loadConfig(c.conf.Kubeconfig)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: credentials for Kubernetes: %w", registry.ErrUnavailable, err)
+	}
+	if c.token != nil {
+		conf = rest.AnonymousClientConfig(conf)
+		conf.BearerToken = *c.token
+	}
+	conf.UserAgent = "leno"
+	transport, wrapped, err := newTransport(conf)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: credentials for Kubernetes: %w", registry.ErrUnavailable, err)
+	}
+	base, _, err := rest.DefaultServerUrlFor(conf)
+	if err != nil {
+		return nil, nil, fmt.Errorf("address of Kubernetes: %w: %w", registry.ErrInvalid, err)
+	}
+	c.http, c.base, c.transport = &http.Client{Transport: wrapped}, base, transport
+	return c.http, c.base, nil
+}
+
+// newTransport returns a transport, and the same with the credentials. Rest's own transport would notice only after
+// 45 s that the API server does not answer any more.
+func newTransport(conf *rest.Config) (transport *http.Transport, wrapped http.RoundTripper, err error) {
+	secured, err := rest.TLSConfigFor(conf)
+	if err != nil {
+		return nil, nil, err
+	}
+	dialer := net.Dialer{
+		Timeout: requestTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{
+			Enable:   true,
+			Idle:     keepAliveTime,
+			Interval: keepAliveTime,
+			Count:    1,
+		},
+	}
+	transport = &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         dialer.DialContext,
+		TLSClientConfig:     secured,
+		TLSHandshakeTimeout: requestTimeout,
+		ForceAttemptHTTP2:   true,
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: keepAliveTime, PingTimeout: keepAliveTime},
+	}
+	if conf.Proxy != nil {
+		transport.Proxy = conf.Proxy
+	}
+	wrapped, err = rest.HTTPWrappersForConfig(conf, transport)
+	return transport, wrapped, err
+}
+
+// loadConfig returns the address of the API server and the credentials.
+func loadConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		conf, err := rest.InClusterConfig()
+		if !errors.Is(err, rest.ErrNotInCluster) {
+			return conf, err
+		}
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+}
+
+func (c *connection) close() {
+	c.mirror.stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.http != nil {
+		c.transport.CloseIdleConnections()
+	}
+}
+
+// request is one request to the API server.
+type request struct {
+	method string
+	path   string // such as "/api/v1/nodes"
+	query  url.Values
+	patch  []byte // the body of a PATCH
+}
+
+// open sends a request and returns the body of a successful answer. The time limit holds until the answer begins. The
+// caller must call end in any case.
+func (c *connection) open(ctx context.Context, r request) (body io.Reader, limit *time.Timer, end func(), err error) {
+	client, base, err := c.client()
+	if err != nil {
+		return nil, nil, func() {}, err
+	}
+	limited, cancel := context.WithCancel(ctx)
+	limit = time.AfterFunc(requestTimeout, cancel)
+	end = func() {
+		limit.Stop()
+		cancel()
+	}
+	target := *base
+	target.Path = strings.TrimSuffix(base.Path, "/") + r.path
+	target.RawQuery = r.query.Encode()
+	req, err := http.NewRequestWithContext(limited, r.method, target.String(), bytes.NewReader(r.patch))
+	if err != nil {
+		return nil, limit, end, err
+	}
+	req.Header.Set("Accept", "application/json")
+	if r.patch != nil {
+		req.Header.Set("Content-Type", "application/merge-patch+json")
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, limit, end, classify(ctx, err)
+	}
+	stop := end
+	end = func() {
+		stop()
+		_ = resp.Body.Close()
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		limit.Reset(requestTimeout)
+		text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
+		if err != nil {
+			return nil, limit, end, classify(ctx, err)
+		}
+		return nil, limit, end, statusError(resp.StatusCode, text)
+	}
+	return resp.Body, limit, end, nil
+}
+
+// call makes one request and decodes the answer.
+func (c *connection) call(ctx context.Context, r request, answer any) error {
+	body, limit, end, err := c.open(ctx, r)
+	defer end()
+	if err != nil {
+		return err
+	}
+	limit.Reset(transferTimeout)
+	if err := json.NewDecoder(body).Decode(answer); err != nil {
+		return classify(ctx, fmt.Errorf("read the answer: %w", err))
+	}
+	return nil
+}
+
+// Errors of single requests.
+var (
+	errNotFound = errors.New("not found")
+	errRefused  = errors.New("changed at the same time")
+	errExpired  = errors.New("the resource version is too old")
+)
+
+// statusError returns the error for an answer that is none of success.
+func statusError(code int, body []byte) error {
+	var status struct {
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(body, &status) != nil || status.Message == "" {
+		status.Message = http.StatusText(code)
+	}
+	message := registry.Shorten(status.Message, registry.MaxShownReason)
+	var kind error
+	switch {
+	case code == http.StatusUnauthorized, code == http.StatusForbidden:
+		kind = registry.ErrDenied
+	case code == http.StatusNotFound:
+		kind = errNotFound
+	case code == http.StatusConflict:
+		kind = errRefused
+	case code == http.StatusGone:
+		kind = errExpired
+	case code == http.StatusTooManyRequests, code >= 500:
+		kind = registry.ErrUnavailable
+	default:
+		return fmt.Errorf("the API server answered %d: %s", code, message)
+	}
+	return fmt.Errorf("%w: %s", kind, message)
+}
+
+// classify returns the error of a request that got no whole answer. ctx is the caller's context: its end is never an
+// error of the store.
+func classify(ctx context.Context, err error) error {
+	if ended := ctx.Err(); ended != nil {
+		return ended
+	}
+	if errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("no answer in time: %w", err)
+	}
+	return fmt.Errorf("%w: %w", registry.ErrUnavailable, err)
+}
+
+// wrap says what was being done when err happened. The end of the caller's context is returned as it is.
+func wrap(err error, format string, args ...any) error {
+	if err == nil || err == context.Canceled || err == context.DeadlineExceeded {
+		return err
+	}
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
+}

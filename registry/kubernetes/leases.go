@@ -1,0 +1,364 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+func sortHolders(all []registry.Holder) {
+	slices.SortFunc(all, func(a, b registry.Holder) int { return cmp.Compare(a.Node, b.Node) })
+}
+
+// maxAttempts limits how often a change is tried again because the Node changed at the same time.
+const maxAttempts = 10
+
+// retryRefused calls attempt again while a Node changes at the same time.
+func retryRefused(ctx context.Context, attempt func() error) error {
+	for try := 1; ; try++ {
+		err := attempt()
+		if !errors.Is(err, errRefused) {
+			return err
+		}
+		if try == maxAttempts {
+			return fmt.Errorf("%w: %w", registry.ErrConflict, err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Duration(try) * 10 * time.Millisecond):
+		}
+	}
+}
+
+// Acquire implements registry.Leases. The subnets are those that Kubernetes has assigned to this host's Node, whatever
+// the claim prefers. Without a Node or its podCIDR, the error wraps registry.ErrLeaseNotFound.
+//
+// The Node belongs to the host that runs under its name, so another node id or addresses in its annotations are
+// replaced. The operator's annotations public-ip-overwrite and public-ipv6-overwrite replace the claim's addresses.
+func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
+	var lease registry.Lease
+	err := c.check(n.Name)
+	if err == nil {
+		err = retryRefused(ctx, func() (err error) {
+			lease, err = c.own.acquire(ctx, n, claim)
+			return err
+		})
+	}
+	if err != nil {
+		return registry.Lease{}, wrap(err, "acquire lease in network %s", n.Name)
+	}
+	return lease, nil
+}
+
+func (c *connection) acquire(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
+	if err := c.checkPlan(ctx, n); err != nil {
+		return registry.Lease{}, err
+	}
+	nd, err := c.ownNode(ctx)
+	if err != nil {
+		return registry.Lease{}, err
+	}
+	l := registry.Lease{
+		Network: n.Name,
+		Node:    claim.Node,
+		NodeID:  claim.NodeID,
+		MTU:     claim.MTU,
+		Backend: claim.Backend,
+	}
+	if l.Slot, l.Subnets, err = nd.slot(n.Plan); err != nil {
+		return registry.Lease{}, err
+	}
+	if claim.PublicIPs, err = nd.overwrite(c.names(), claim.PublicIPs); err != nil {
+		return registry.Lease{}, err
+	}
+	l.PublicIPs = claim.PublicIPs
+	wanted, err := annotations(n, l, c.names())
+	if err != nil {
+		return registry.Lease{}, err
+	}
+	if err := c.checkDuplicates(ctx, n, claim, nd); err != nil {
+		return registry.Lease{}, err
+	}
+	if changes := nd.differing(wanted, c.names()); len(changes) > 0 {
+		if nd, err = c.annotate(ctx, nd, changes); err != nil {
+			return registry.Lease{}, err
+		}
+	} else if t := c.mirror.current(); t != nil && t.nodes[nd.name] != nil && t.nodes[nd.name].same(nd) {
+		nd = t.nodes[nd.name] // knows when that was
+	}
+	l, _, err = nd.lease(n, c.names())
+	return l, err
+}
+
+// checkPlan returns an ErrConflict if the network has another plan now. If the configuration cannot be read, the one
+// before stays in force.
+func (c *connection) checkPlan(ctx context.Context, n registry.Network) error {
+	value, index, err := c.definition.read(ctx)
+	if err != nil {
+		return nil
+	}
+	now, err := c.parse(value, index)
+	if err == nil && !slices.Equal(now.Plan, n.Plan) {
+		return fmt.Errorf("%w: the network has another plan now", registry.ErrConflict)
+	}
+	return nil
+}
+
+// ownNode reads this host's Node.
+func (c *connection) ownNode(ctx context.Context) (*node, error) {
+	name := c.conf.NodeName
+	if name == "" {
+		return nil, fmt.Errorf("%w: the name of this host's Node is not known: set node_name or the environment variable "+
+			"NODE_NAME", registry.ErrInvalid)
+	}
+	nd, err := c.node(ctx, name)
+	if errors.Is(err, errNotFound) {
+		return nil, fmt.Errorf("%w: Kubernetes has no node %s", registry.ErrLeaseNotFound, name)
+	}
+	if err == nil && len(nd.podCIDRs) == 0 {
+		return nil, fmt.Errorf("%w: node %s has no podCIDR: the controller manager assigns it with --allocate-node-cidrs",
+			registry.ErrLeaseNotFound, name)
+	}
+	return nd, err
+}
+
+// slot returns the slot that has the Node's subnets, one of each pool.
+func (n *node) slot(plan registry.Plan) (slot uint64, subnets []netip.Prefix, err error) {
+	subnets, err = n.subnets(plan)
+	if err != nil {
+		return 0, nil, fmt.Errorf("node %s: %w", n.name, err)
+	}
+	invalid := func(reason string) error {
+		return fmt.Errorf("%w: node %s has the podCIDRs %s, the network has %s: %s", registry.ErrInvalid, n.name,
+			strings.Join(n.podCIDRs, ", "), describe(plan), reason)
+	}
+	if len(subnets) < len(plan) {
+		return 0, nil, invalid("no subnet of each pool")
+	}
+	for i, s := range subnets {
+		this, err := plan.Slot(s)
+		switch {
+		case err != nil:
+			return 0, nil, invalid(strings.Replace(err.Error(), registry.ErrInvalid.Error()+": ", "", 1))
+		case i > 0 && this != slot:
+			return 0, nil, invalid(fmt.Sprintf("subnets number %d and %d of their pools; leno needs the same number in both",
+				slot, this))
+		}
+		slot = this
+	}
+	return slot, subnets, nil
+}
+
+// describe returns the pools of a plan, such as "10.5.0.0/16 in subnets of /24".
+func describe(plan registry.Plan) string {
+	var out []string
+	for _, p := range plan {
+		out = append(out, fmt.Sprintf("%s in subnets of /%d", p.Prefix, p.SubnetLen))
+	}
+	return strings.Join(out, " and ")
+}
+
+// overwrite returns the addresses under which other hosts shall reach this one: those that the operator has set in
+// place of this host's own of the same family.
+func (n *node) overwrite(a names, addrs []netip.Addr) ([]netip.Addr, error) {
+	for _, name := range []string{a.overwrite, a.overwriteV6} {
+		text := n.annotations[name]
+		if text == "" {
+			continue
+		}
+		ip, err := netip.ParseAddr(text)
+		if err != nil || ip.Is4() != (name == a.overwrite) {
+			return nil, fmt.Errorf("%w: annotation %s of node %s: %q is no address of that family", registry.ErrInvalid, name,
+				n.name, text)
+		}
+		isFamily := func(o netip.Addr) bool { return o.Is4() == ip.Is4() }
+		i := slices.IndexFunc(addrs, isFamily)
+		addrs = slices.DeleteFunc(slices.Clone(addrs), isFamily)
+		if i < 0 {
+			i = len(addrs)
+		}
+		addrs = slices.Insert(addrs, min(i, len(addrs)), ip)
+	}
+	return addrs, nil
+}
+
+// checkDuplicates returns an error if another Node has the lease of a host that could be mistaken for the claim's.
+func (c *connection) checkDuplicates(ctx context.Context, n registry.Network, claim registry.Claim, own *node) error {
+	t := c.mirror.followed()
+	if t == nil {
+		var err error
+		if t, err = c.mirror.refresh(ctx); err != nil {
+			return err
+		}
+	}
+	var first error
+	for nd, k := range c.views.parse(t, n, c.names()) {
+		if k.err != nil || nd.name == own.name || t.nodes[nd.name] != nd {
+			continue
+		}
+		err := registry.Duplicate(k.lease, claim)
+		if err != nil && (first == nil || k.lease.NodeID != claim.NodeID) {
+			first = err
+		}
+	}
+	return first
+}
+
+// differing returns how to change the annotations that hosts write into the wanted ones.
+func (n *node) differing(wanted map[string]string, a names) map[string]*string {
+	out := map[string]*string{}
+	for _, name := range a.written() {
+		value, want := wanted[name]
+		have, exists := n.annotations[name]
+		switch {
+		case want && (!exists || have != value):
+			out[name] = &value
+		case !want && exists:
+			out[name] = nil
+		}
+	}
+	return out
+}
+
+// isOf reports whether the Node has the lease of the host that holds l.
+func (n *node) isOf(l registry.Lease) bool {
+	record, own := n.annotations[lenoAnnotation]
+	return own && n.uid == l.Session && registry.NodeIDOf([]byte(record)) == l.NodeID
+}
+
+// Renew implements registry.Leases.
+func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
+	nd, err := c.own.node(ctx, c.conf.NodeName)
+	switch {
+	case errors.Is(err, errNotFound):
+		err = fmt.Errorf("%w: Kubernetes has no node %s", registry.ErrLeaseLost, c.conf.NodeName)
+	case err == nil && !nd.isOf(l):
+		err = fmt.Errorf("%w: node %s has the lease of another host or none", registry.ErrLeaseLost, nd.name)
+	}
+	return wrap(err, "renew lease %s", l.Subnet())
+}
+
+// Release implements registry.Leases. It removes the annotations that leno has written. If flannel has written its own
+// since, these stay.
+func (c *Client) Release(ctx context.Context, l registry.Lease) error {
+	err := retryRefused(ctx, func() error { return c.own.release(ctx, l) })
+	return wrap(err, "release lease %s", l.Subnet())
+}
+
+func (c *connection) release(ctx context.Context, l registry.Lease) error {
+	nd, err := c.node(ctx, c.conf.NodeName)
+	if errors.Is(err, errNotFound) || err == nil && !nd.isOf(l) {
+		return nil // it is not held
+	}
+	if err != nil {
+		return err
+	}
+	value, index, err := c.definition.read(ctx)
+	if err != nil {
+		return err
+	}
+	changes := map[string]*string{lenoAnnotation: nil}
+	n, err := c.parse(value, index)
+	if err == nil {
+		_, _, err = nd.lease(n, c.names())
+	}
+	if err == nil { // flannel's annotations agree with leno's
+		changes = nd.differing(nil, c.names())
+	}
+	_, err = c.annotate(ctx, nd, changes)
+	if errors.Is(err, errNotFound) {
+		return nil
+	}
+	return err
+}
+
+// WatchLease implements registry.Leases.
+func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64) (
+	registry.Lease, uint64, error) {
+	slot, err := n.Plan.Slot(subnet)
+	if err == nil {
+		err = c.check(n.Name)
+	}
+	if err != nil {
+		return registry.Lease{}, 0, wrap(err, "watch lease")
+	}
+	conn := c.own
+	var lease registry.Lease
+	var index uint64
+	var reason error
+	err = conn.mirror.await(ctx, after == 0, func(t *tree) (bool, time.Time) {
+		var found *node // of several, the oldest one
+		for nd := range conn.views.parse(t, n, conn.names()) {
+			if nd.covers(n.Plan, slot) && t.nodes[nd.name] == nd && (found == nil || nd.created < found.created) {
+				found = nd
+			}
+		}
+		content, latest := "", uint64(1)
+		lease, reason = registry.Lease{}, registry.ErrLeaseNotFound
+		if found != nil {
+			content, latest = fmt.Sprintf("%s %d", found.uid, found.modified), found.modified
+			lease, _, reason = found.lease(n, conn.names())
+		}
+		index = conn.views.index(fmt.Sprint("lease ", slot), content, latest)
+		return index != after, time.Time{}
+	})
+	if err != nil {
+		return registry.Lease{}, 0, wrap(err, "watch lease %s in network %s", subnet, n.Name)
+	}
+	if reason != nil {
+		return registry.Lease{}, index, wrap(reason, "lease %s of network %s", subnet, n.Name)
+	}
+	return lease, index, nil
+}
+
+// covers reports whether the Node's first subnet is that of a slot.
+func (n *node) covers(plan registry.Plan, slot uint64) bool {
+	subnets, err := n.subnets(plan)
+	if err != nil || len(subnets) == 0 {
+		return false
+	}
+	this, err := plan.Slot(subnets[0])
+	return err == nil && this == slot
+}
+
+// WatchLeases implements registry.Leases.
+func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint64) (registry.LeaseSet, uint64, error) {
+	if err := c.check(n.Name); err != nil {
+		return registry.LeaseSet{}, 0, wrap(err, "watch leases")
+	}
+	conn := c.own
+	if conn.views.hasFailed() {
+		after = 0
+	}
+	var set registry.LeaseSet
+	var index uint64
+	err := conn.mirror.await(ctx, after == 0, func(t *tree) (bool, time.Time) {
+		var due time.Time
+		set, index, due = conn.leases(t, n)
+		return index != after, due
+	})
+	conn.views.ended(err)
+	if err != nil {
+		return registry.LeaseSet{}, 0, wrap(err, "watch leases of network %s", n.Name)
+	}
+	return set, index, nil
+}
+
+// Followed implements registry.Follower.
+func (c *Client) Followed(string) time.Time {
+	if c.own.views.hasFailed() {
+		return time.Time{}
+	}
+	return c.own.mirror.lastConfirmed()
+}
+
+// Forget implements registry.Follower. There is nothing to forget: networks are not deleted.
+func (c *Client) Forget(string) {}

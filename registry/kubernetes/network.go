@@ -1,0 +1,193 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/flannel"
+)
+
+// How often the network's configuration is read while a call waits for it to change. A ConfigMap is not watched: a pod
+// that reads it from a file need not have the right.
+const (
+	fileInterval      = 2 * time.Second
+	configMapInterval = 30 * time.Second
+)
+
+// definition reads the network's configuration.
+type definition struct {
+	conn *connection
+
+	mu    sync.Mutex
+	value string // of the file as it was read last
+	index uint64 // of that value, 0 before the first
+}
+
+// read returns the configuration as it is now, and its index. The error is an ErrNetworkNotFound if there is none.
+func (d *definition) read(ctx context.Context) (value []byte, index uint64, err error) {
+	if m := d.conn.conf.ConfigMap; m.Name != "" {
+		value, index, err = d.readConfigMap(ctx, m)
+	} else {
+		value, index, err = d.readFile(d.conn.conf.NetConf)
+	}
+	return value, index, wrap(err, "read %s", d.conn.conf.source())
+}
+
+// source names where the configuration is.
+func (c Config) source() string {
+	if m := c.ConfigMap; m.Name != "" {
+		return fmt.Sprintf("key %s of ConfigMap %s/%s", m.Key, m.Namespace, m.Name)
+	}
+	return c.NetConf
+}
+
+// readFile reads a file. Its index is the time of the change in seconds, or one more than the index before.
+func (d *definition) readFile(path string) ([]byte, uint64, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, 0, fmt.Errorf("%w: %w", registry.ErrNetworkNotFound, err)
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
+	}
+	defer f.Close()
+	value, err := io.ReadAll(io.LimitReader(f, registry.MaxRecordSize+1))
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
+	}
+	if d.index == 0 || string(value) != d.value {
+		d.value, d.index = string(value), max(uint64(max(1, info.ModTime().Unix())), d.index+1)
+	}
+	return value, d.index, nil
+}
+
+func (d *definition) readConfigMap(ctx context.Context, m ConfigMap) ([]byte, uint64, error) {
+	var o struct {
+		Metadata struct {
+			ResourceVersion string `json:"resourceVersion"`
+		} `json:"metadata"`
+		Data map[string]string `json:"data"`
+	}
+	path := "/api/v1/namespaces/" + url.PathEscape(m.Namespace) + "/configmaps/" + url.PathEscape(m.Name)
+	err := d.conn.call(ctx, request{method: "GET", path: path}, &o)
+	if errors.Is(err, errNotFound) {
+		err = fmt.Errorf("%w: %w", registry.ErrNetworkNotFound, err)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	value, ok := o.Data[m.Key]
+	if !ok {
+		return nil, 0, fmt.Errorf("%w: the ConfigMap has no such key", registry.ErrNetworkNotFound)
+	}
+	index, err := strconv.ParseUint(o.Metadata.ResourceVersion, 10, 64)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: resource version: %w", registry.ErrUncertain, err)
+	}
+	return []byte(value), index, nil
+}
+
+// parse returns the network of a configuration.
+func (c *connection) parse(value []byte, index uint64) (registry.Network, error) {
+	n, err := flannel.ParseNetwork(c.conf.Network, value)
+	deleted := &registry.DeletedError{}
+	if errors.As(err, &deleted) { // a record that was copied from etcd
+		return registry.Network{}, registry.InvalidRecord(`the member "leno" records that the network was deleted`)
+	}
+	if err != nil {
+		return registry.Network{}, err
+	}
+	n.CreateIndex, n.ModifyIndex = 1, index
+	return n, nil
+}
+
+// Network implements registry.Networks.
+func (c *Client) Network(ctx context.Context, name string) (registry.Network, error) {
+	if err := c.check(name); err != nil {
+		return registry.Network{}, err
+	}
+	value, index, err := c.own.definition.read(ctx)
+	if err != nil {
+		return registry.Network{}, wrap(err, "network %s", name)
+	}
+	n, err := c.own.parse(value, index)
+	return n, wrap(err, "network %s in %s", name, c.conf.source())
+}
+
+// check returns an ErrNetworkNotFound for any other network than the one that there is.
+func (c *Client) check(name string) error {
+	if name != c.conf.Network {
+		return fmt.Errorf("network %s: %w: Kubernetes has only network %s", name, registry.ErrNetworkNotFound, c.conf.Network)
+	}
+	return nil
+}
+
+// WatchNetworks implements registry.Networks.
+func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.NetworkSet, uint64, error) {
+	interval := fileInterval
+	if c.conf.ConfigMap.Name != "" {
+		interval = configMapInterval
+	}
+	for {
+		value, modified, err := c.own.definition.read(ctx)
+		if err != nil && !errors.Is(err, registry.ErrNetworkNotFound) {
+			return registry.NetworkSet{}, 0, err
+		}
+		var set registry.NetworkSet
+		if err == nil {
+			n, err := c.own.parse(value, modified)
+			if err != nil {
+				set.Bad = []registry.BadRecord{{Key: c.conf.source(), Reason: err.Error(), Network: c.conf.Network}}
+			} else {
+				set.Networks = []registry.Network{n}
+			}
+		}
+		index := c.own.views.index("networks", fmt.Sprintf("%t %d %s", err == nil, modified, value), max(1, modified))
+		if index != after {
+			return set, index, nil
+		}
+		select {
+		case <-ctx.Done():
+			return registry.NetworkSet{}, 0, ctx.Err()
+		case <-time.After(interval):
+		}
+	}
+}
+
+// Holders implements registry.Networks.
+func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder, error) {
+	n, err := c.Network(ctx, network)
+	if errors.Is(err, registry.ErrNetworkNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	t, err := c.own.mirror.refresh(ctx)
+	if err != nil {
+		return nil, wrap(err, "holders of network %s", network)
+	}
+	set, _, _ := c.own.leases(t, n)
+	var out []registry.Holder
+	for _, l := range set.Leases {
+		if !l.Missing {
+			out = append(out, registry.Holder{Node: l.Node, Session: l.Session, CreateIndex: l.CreateIndex})
+		}
+	}
+	sortHolders(out)
+	return out, nil
+}

@@ -1,0 +1,77 @@
+package kubernetes
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// testOutage watches the leases while the API server is away, until it is back with no lease lost.
+func testOutage(t *testing.T, c *cluster) {
+	a := c.open(t, "host-a", vxlanConf)
+	c.add(t, "host-a", nil, "10.244.1.0/24")
+	c.add(t, "host-f", flannelNode(9), "10.244.2.0/24")
+	acquire(t, a, claim(t, "host-a", 1))
+	set, index := await(t, a, "host-a 10.244.1.0/24", "host-f 10.244.2.0/24")
+	n := network(t, a)
+	for _, away := range []func(){c.Stop, c.Pause} {
+		away()
+		wantOutage(t, a, n, set, index)
+		c.Restart()
+		again, next, err := a.WatchLeases(t.Context(), n, index)
+		if err != nil || next != index || !slices.Equal(texts(again), texts(set)) {
+			t.Errorf("after the outage: %q, index %d after %d, %v", texts(again), next, index, err)
+		}
+	}
+	c.DeleteNode(t, "host-f")
+	await(t, a, "host-a 10.244.1.0/24")
+}
+
+func wantOutage(t *testing.T, a *Client, n registry.Network, set registry.LeaseSet, index uint64) {
+	t.Helper()
+	if a.Followed(n.Name).IsZero() {
+		t.Error("the leases are not followed before the outage")
+	}
+	begun := time.Now()
+	if _, _, err := a.WatchLeases(t.Context(), n, index); !errors.Is(err, registry.ErrUnavailable) {
+		t.Errorf("while the server is away: %v", err)
+	}
+	if err := a.Renew(t.Context(), set.Leases[0]); !errors.Is(err, registry.ErrUnavailable) {
+		t.Errorf("renew while the server is away: %v", err)
+	}
+	if took := time.Since(begun); took > 25*time.Second {
+		t.Errorf("it took %v to notice", took)
+	}
+	if when := a.Followed(n.Name); !when.IsZero() {
+		t.Errorf("the leases are followed while the server is away: %v", when)
+	}
+}
+
+// testCompaction loses a Node without a change that tells it.
+func testCompaction(t *testing.T, c *cluster) {
+	a := c.open(t, "host-a", vxlanConf)
+	c.add(t, "host-a", nil, "10.244.1.0/24")
+	c.add(t, "host-f", flannelNode(9), "10.244.2.0/24")
+	acquire(t, a, claim(t, "host-a", 1))
+	await(t, a, "host-a 10.244.1.0/24", "host-f 10.244.2.0/24")
+	c.Stop()
+	resp, err := c.Etcd.Client(t).Delete(t.Context(), "/registry/minions/host-f")
+	if err != nil || resp.Deleted != 1 {
+		t.Fatalf("deleted %d, %v", resp.Deleted, err)
+	}
+	c.Etcd.Compact(t, resp.Header.Revision)
+	for deadline := time.Now().Add(20 * time.Second); a.own.mirror.followed() != nil; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the client has not noticed the outage")
+		}
+	}
+	c.Restart()
+	await(t, a, "host-a 10.244.1.0/24", "host-f 10.244.2.0/24 missing")
+	a.SetSettle(time.Second)
+	await(t, a, "host-a 10.244.1.0/24")
+	c.add(t, "host-f", flannelNode(9), "10.244.2.0/24") // changes are followed again
+	await(t, a, "host-a 10.244.1.0/24", "host-f 10.244.2.0/24")
+}
