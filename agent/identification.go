@@ -134,7 +134,7 @@ func (i *identification) until(ctx context.Context, waits, warning string, find 
 // awaitNodeName sets the host's name.
 func (i *identification) awaitNodeName(ctx context.Context) error {
 	waits := "waiting for this host's name in Consul (or set node_name)"
-	if i.env.Store.Kind == config.StoreEtcd { // which has no names of hosts
+	if i.env.Store.Kind != config.StoreConsul { // the others do not ask for it
 		waits = "waiting for this host's name (or set node_name)"
 	}
 	return i.until(ctx, waits, "waiting for this host's name", func() error {

@@ -26,6 +26,7 @@ import (
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul"
 	"github.com/lenonet/leno/registry/etcd"
+	"github.com/lenonet/leno/registry/kubernetes"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -42,8 +43,9 @@ func Backends() map[string]backend.Type {
 // registries returns the functions that open each kind of store, for example "consul".
 func registries() map[string]func(config.Config, hclog.Logger, func(string)) (registry.Registry, error) {
 	return map[string]func(config.Config, hclog.Logger, func(string)) (registry.Registry, error){
-		config.StoreConsul: openConsul,
-		config.StoreEtcd:   openEtcd,
+		config.StoreConsul:     openConsul,
+		config.StoreEtcd:       openEtcd,
+		config.StoreKubernetes: openKubernetes,
 		inMemory: func(config.Config, hclog.Logger, func(string)) (registry.Registry, error) {
 			return memory.New().Client(), nil
 		},
@@ -94,6 +96,12 @@ var (
 	_ settler              = (*etcd.Client)(nil)
 )
 
+// So has the client of Kubernetes. It uses credentials that other programs keep up to date.
+var (
+	_ settler            = (*kubernetes.Client)(nil)
+	_ registry.NodeNamer = (*kubernetes.Client)(nil)
+)
+
 func openConsul(c config.Config, log hclog.Logger, hide func(secret string)) (registry.Registry, error) {
 	if err := readable("consul", c.Consul.TLS); err != nil {
 		return nil, err
@@ -133,6 +141,18 @@ func openEtcd(c config.Config, log hclog.Logger, hide func(secret string)) (regi
 		TLS:       etcd.TLS(c.Etcd.TLS),
 		Settle:    peers.SettleTime(c.Lease),
 		Logger:    log.Named("etcd"),
+	}), nil
+}
+
+func openKubernetes(c config.Config, log hclog.Logger, _ func(secret string)) (registry.Registry, error) {
+	return kubernetes.New(kubernetes.Config{
+		Kubeconfig:       c.Kubernetes.Kubeconfig,
+		NodeName:         c.Kubernetes.NodeName,
+		Network:          c.Kubernetes.Network,
+		NetConf:          c.Kubernetes.NetConf,
+		AnnotationPrefix: c.Kubernetes.AnnotationPrefix,
+		Settle:           peers.SettleTime(c.Lease),
+		Logger:           log.Named("kubernetes"),
 	}), nil
 }
 

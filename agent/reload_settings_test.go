@@ -130,6 +130,12 @@ func settingCases() map[string]settingCase {
 			return expect(s.Name == "weave" && s.ID == "weave-a", "registered is %+v", s)
 		}},
 
+		"kubernetes.kubeconfig":        restart(func(c *config.Config) { c.Kubernetes.Kubeconfig = "/x" }),
+		"kubernetes.node_name":         restart(func(c *config.Config) { c.Kubernetes.NodeName = "x" }),
+		"kubernetes.network":           restart(func(c *config.Config) { c.Kubernetes.Network = "x" }),
+		"kubernetes.net_conf":          restart(func(c *config.Config) { c.Kubernetes.NetConf = "/x" }),
+		"kubernetes.annotation_prefix": restart(func(c *config.Config) { c.Kubernetes.AnnotationPrefix = "x" }),
+
 		"etcd.endpoints":       restart(func(c *config.Config) { c.Etcd.Endpoints = []string{"http://x:1"} }),
 		"etcd.prefix":          restart(func(c *config.Config) { c.Etcd.Prefix = "/x" }),
 		"etcd.network":         restart(func(c *config.Config) { c.Etcd.Network = "x" }),

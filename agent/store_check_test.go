@@ -28,6 +28,7 @@ func TestStores(t *testing.T) {
 		{"etcd on several servers", `etcd { endpoints = ["https://a:1", "https://[fd00::1]:2"] }`,
 			false, "etcd", "etcd at a:1, [fd00::1]:2", "etcd"},
 		{"no scheme", `etcd { endpoints = ["a:1"] }`, false, "etcd", "etcd at a:1", "etcd"},
+		{"Kubernetes", "kubernetes {}", false, "kubernetes", "kubernetes", "Kubernetes"},
 		{"none", "", true, "memory", "memory", "Consul"},
 		{"none although one is configured", "etcd {}", true, "memory", "memory", "Consul"},
 	} {
@@ -41,8 +42,11 @@ func TestStores(t *testing.T) {
 				t.Errorf("in a text: %s", text)
 			}
 			want := health.Consul
-			if tt.kind == "etcd" {
+			switch tt.kind {
+			case "etcd":
 				want = health.Etcd
+			case "kubernetes":
+				want = health.Kubernetes
 			}
 			if got := health.StoreCheck(c.Store()); got != want {
 				t.Errorf("check %s, want %s", got, want)
@@ -52,7 +56,8 @@ func TestStores(t *testing.T) {
 			}
 		})
 	}
-	if health.Consul != doctor.CheckConsul || health.Etcd != doctor.CheckEtcd {
+	if health.Consul != doctor.CheckConsul || health.Etcd != doctor.CheckEtcd ||
+		health.Kubernetes != doctor.CheckKubernetes {
 		t.Error("the doctor's checks have other names")
 	}
 }

@@ -175,8 +175,11 @@ func redirect(l *log.Logger, w io.Writer) (back func()) {
 // logConfig prints the effective values, without secrets.
 func logConfig(logger hclog.Logger, c config.Config) {
 	prefix, where := "kv_prefix", c.Consul.KVPrefix
-	if c.Store() == config.StoreEtcd {
+	switch c.Store() {
+	case config.StoreEtcd:
 		prefix, where = "etcd_prefix", c.Etcd.Prefix
+	case config.StoreKubernetes:
+		prefix, where = "net_conf", c.Kubernetes.NetConf
 	}
 	logger.Info("configuration", "files", c.Files, "data_dir", c.DataDir, prefix, where,
 		"ttl", c.Lease.TTL.String(), "renew_margin", c.Lease.RenewMargin.String(), "hold", c.Lease.Hold.String(),

@@ -52,7 +52,7 @@ func configOptions(backends map[string]backend.Type) config.Options {
 	return o
 }
 
-// storeName returns the name of the agent's store for messages: "etcd", otherwise "Consul".
+// storeName returns the name of the agent's store for messages: "etcd", "Kubernetes" or "Consul".
 func storeName(ctx context.Context, c *api.Client) string {
 	self, err := c.Self(ctx)
 	if err != nil {

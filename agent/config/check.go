@@ -33,7 +33,7 @@ func (l *loader) checkLease() {
 	c := &l.cfg.Lease
 	ttl, margin, hold := l.by[&c.TTL], l.by[&c.RenewMargin], l.by[&c.Hold]
 	if ttl != nil && (c.TTL < minTTL || c.TTL > maxTTL) {
-		if l.cfg.Store() == StoreEtcd {
+		if l.cfg.Store() != StoreConsul {
 			l.at(ttl, "%s is outside 10s to 24h", short(c.TTL))
 		} else {
 			l.at(ttl, "%s is outside 10s to 24h, the range Consul takes for a session", short(c.TTL))
@@ -102,15 +102,22 @@ func (l *loader) checkTokens() {
 
 // checkStore reports blocks of two stores: the agent uses one.
 func (l *loader) checkStore() {
-	if l.consul == nil || l.etcd == nil {
+	type block struct {
+		kind  string
+		place *hcl.Range // nil for none
+	}
+	blocks := []block{{StoreConsul, l.consul}, {StoreEtcd, l.etcd}, {StoreKubernetes, l.kubernetes}}
+	blocks = slices.DeleteFunc(blocks, func(b block) bool { return b.place == nil })
+	if len(blocks) < 2 {
 		return
 	}
-	other := "The consul block at " + place(*l.consul)
-	if l.consul.Filename == overridesName {
+	first, second := blocks[0], blocks[1]
+	other := fmt.Sprintf("The %s block at %s", first.kind, place(*first.place))
+	if first.place.Filename == overridesName {
 		other = "A flag or an environment variable"
 	}
-	l.report(*l.etcd, "Two stores", "%s makes Consul the store, the etcd block at %s makes it etcd: remove one of them",
-		other, place(*l.etcd))
+	l.report(*second.place, "Two stores", "%s makes %s the store, the %s block at %s makes it %s: remove one of them",
+		other, StoreName(first.kind), second.kind, place(*second.place), StoreName(second.kind))
 }
 
 func (l *loader) checkEtcd() {

@@ -14,17 +14,18 @@ import (
 // The tags tell Compare about each field: the option's name in the files, "restart" where a running agent cannot
 // apply another value, and "secret" where the value is never shown. "-" marks a field that is no option.
 type Config struct {
-	NodeName    string    `option:"node_name,restart"` // "" until the agent has asked Consul or the host
-	DataDir     string    `option:"data_dir,restart"`
-	Log         Log       `option:""`
-	Consul      Consul    `option:"consul"` // zero if the store is etcd
-	Etcd        Etcd      `option:"etcd"`   // zero if the store is Consul
-	Lease       Lease     `option:"lease"`
-	Underlay    Underlay  `option:"underlay"`
-	Firewall    Firewall  `option:"firewall"`
-	HTTP        HTTP      `option:"http"`
-	EnableDebug bool      `option:"enable_debug"` // serve profiles of the process below /debug/pprof
-	Telemetry   Telemetry `option:"telemetry"`
+	NodeName    string     `option:"node_name,restart"` // "" until the agent has asked Consul or the host
+	DataDir     string     `option:"data_dir,restart"`
+	Log         Log        `option:""`
+	Consul      Consul     `option:"consul"` // zero if the store is another one, as those below
+	Etcd        Etcd       `option:"etcd"`
+	Kubernetes  Kubernetes `option:"kubernetes"`
+	Lease       Lease      `option:"lease"`
+	Underlay    Underlay   `option:"underlay"`
+	Firewall    Firewall   `option:"firewall"`
+	HTTP        HTTP       `option:"http"`
+	EnableDebug bool       `option:"enable_debug"` // serve profiles of the process below /debug/pprof
+	Telemetry   Telemetry  `option:"telemetry"`
 
 	WatchNetworks   bool     `option:"watch_networks"`   // also join every network that appears in Consul
 	AllowedNetworks []string `option:"allowed_networks"` // patterns (path.Match) a name must match for that
@@ -75,6 +76,18 @@ type Etcd struct {
 	Password     string `option:"password,secret"`
 	PasswordFile string `option:"password_file"`
 	TLS          TLS    `option:"tls,restart"`
+}
+
+// Kubernetes configures how to reach the API server, and the network that flannel uses there.
+type Kubernetes struct {
+	// Kubeconfig is the path of the file with the address and the credentials; "" for the service account of a pod, or
+	// for what kubectl uses outside one.
+	Kubeconfig string `option:"kubeconfig,restart"`
+
+	NodeName         string `option:"node_name,restart"`         // of this host's Node; "" for $NODE_NAME
+	Network          string `option:"network,restart"`           // leno's name of the network
+	NetConf          string `option:"net_conf,restart"`          // path of flannel's configuration of the network
+	AnnotationPrefix string `option:"annotation_prefix,restart"` // of flannel's annotations
 }
 
 // TLS is a client's or listener's certificate set; empty fields are unset.

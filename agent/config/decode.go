@@ -22,6 +22,7 @@ func (l *loader) read(f *fileShape) {
 
 	l.readConsul(f.Consul)
 	l.readEtcd(f.Etcd)
+	l.readKubernetes(f.Kubernetes)
 	l.readLease(f.Lease)
 	l.readUnderlay(f.Underlay)
 	l.readFirewall(f.Firewall)
@@ -74,6 +75,23 @@ func (l *loader) readEtcd(s *etcdShape) {
 	l.text(s.Password, &c.Password, checkPassword)
 	l.text(s.PasswordFile, &c.PasswordFile)
 	l.readClientTLS(s.TLS, &c.TLS)
+}
+
+// readKubernetes reads a block that makes Kubernetes the store, even if it is empty.
+func (l *loader) readKubernetes(s *kubernetesShape) {
+	if s == nil {
+		return
+	}
+	c := &l.cfg.Kubernetes
+	if l.kubernetes == nil {
+		l.kubernetes = &s.Place
+		*c = defaultKubernetes()
+	}
+	l.text(s.Kubeconfig, &c.Kubeconfig)
+	l.text(s.NodeName, &c.NodeName, optional(checkKubernetesName))
+	l.text(s.Network, &c.Network, l.checkNetworkName)
+	l.text(s.NetConf, &c.NetConf, checkNetConf)
+	l.text(s.AnnotationPrefix, &c.AnnotationPrefix, checkKubernetesName)
 }
 
 func (l *loader) readClientTLS(s *clientTLSShape, t *TLS) {

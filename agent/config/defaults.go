@@ -59,6 +59,15 @@ func defaultEtcd() Etcd {
 	}
 }
 
+// defaultKubernetes returns the defaults of a kubernetes block.
+func defaultKubernetes() Kubernetes {
+	return Kubernetes{
+		Network:          "default",
+		NetConf:          "/etc/kube-flannel/net-conf.json",
+		AnnotationPrefix: "flannel.alpha.coreos.com",
+	}
+}
+
 // defaultRenewMargin returns two thirds of the TTL: the first third is quiet, the rest is for retries.
 func defaultRenewMargin(ttl time.Duration) time.Duration { return ttl * 2 / 3 }
 

@@ -70,29 +70,46 @@ func TestExampleShowsDefaults(t *testing.T) {
 	}
 }
 
-// withCommentedEtcd returns the example with the etcd block that it has as a comment.
-func withCommentedEtcd(src []byte) []byte {
-	return regexp.MustCompile(`(?m)^# (etcd \{|  .*= .*|  tls \{|  \}|\})$`).ReplaceAll(src, []byte("$1"))
+// withCommentedStores returns the example with the etcd and kubernetes blocks that it has as comments.
+func withCommentedStores(src []byte) []byte {
+	commented := regexp.MustCompile(`(?m)^# (etcd \{|kubernetes \{|  .*= .*|  tls \{|  \}|\})$`)
+	return commented.ReplaceAll(src, []byte("$1"))
 }
 
-// TestExampleEtcd checks the commented block of the example: it is the defaults, and excludes the consul block.
-func TestExampleEtcd(t *testing.T) {
+// without returns src without the block of a store.
+func without(src []byte, block string) []byte {
+	return regexp.MustCompile(`(?ms)^`+block+` \{.*?^\}\n`).ReplaceAll(src, nil)
+}
+
+// TestExampleStores checks the commented blocks of the example: they are the defaults, and exclude each other.
+func TestExampleStores(t *testing.T) {
 	src, err := os.ReadFile(examplePath)
 	if err != nil {
 		t.Fatal(err)
 	}
-	full := withCommentedEtcd(src)
-	_, err = Parse(full, "example.hcl", registryOptions())
-	if err == nil || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), "Two stores") {
-		t.Errorf("with both stores:\n%v", err)
+	full := withCommentedStores(src)
+	for _, removed := range []string{"none", "consul", "etcd", "kubernetes"} {
+		_, err = Parse(without(full, removed), "example.hcl", registryOptions())
+		if err == nil || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), "Two stores") {
+			t.Errorf("with several stores, without %s:\n%v", removed, err)
+		}
 	}
-	consul := regexp.MustCompile(`(?ms)^consul \{.*?^\}\n`)
-	got, err := Parse(consul.ReplaceAll(full, nil), "example.hcl", registryOptions())
+	got, err := Parse(without(without(full, "consul"), "kubernetes"), "example.hcl", registryOptions())
 	if err != nil {
-		t.Fatalf("without the consul block:\n%v", err)
+		t.Fatalf("with the etcd block alone:\n%v", err)
 	}
 	if diff := cmp.Diff(defaultEtcd(), got.Etcd); diff != "" {
-		t.Errorf("the block differs from the defaults (-default +example):\n%s", diff)
+		t.Errorf("the etcd block differs from the defaults (-default +example):\n%s", diff)
+	}
+	got, err = Parse(without(without(full, "consul"), "etcd"), "example.hcl", registryOptions())
+	if err != nil {
+		t.Fatalf("with the kubernetes block alone:\n%v", err)
+	}
+	if diff := cmp.Diff(defaultKubernetes(), got.Kubernetes); diff != "" {
+		t.Errorf("the kubernetes block differs from the defaults (-default +example):\n%s", diff)
+	}
+	if got.Consul != (Consul{}) || got.Store() != StoreKubernetes {
+		t.Errorf("with the kubernetes block alone, the store is %s, %+v", got.Store(), got.Consul)
 	}
 }
 
@@ -113,7 +130,7 @@ func TestExampleIsComplete(t *testing.T) {
 		t.Errorf("with the commented block the network has pools %v", c.Networks[0].Pools)
 	}
 
-	file, diags := hclsyntax.ParseConfig(withCommentedEtcd(full), "example.hcl", hcl.InitialPos)
+	file, diags := hclsyntax.ParseConfig(withCommentedStores(full), "example.hcl", hcl.InitialPos)
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}

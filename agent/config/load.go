@@ -58,8 +58,8 @@ const overridesName = "command line"
 // sorted by name, not those in directories below it. A file ending in .json is JSON, any other is in HCL's native
 // syntax.
 //
-// Files are merged: the last value read of each attribute wins, also inside consul, etcd, lease, underlay, firewall,
-// http and telemetry blocks. A consul and an etcd block exclude each other. A network is defined in one place: a second
+// Files are merged: the last value read of each attribute wins, also inside consul, etcd, kubernetes, lease, underlay,
+// firewall, http and telemetry blocks. The blocks of the three stores exclude each other. A network is defined in one place: a second
 // block of the same name is an error. Without sources Load returns Defaults (or Dev). The error is an *Errors with all
 // errors of all files. A file that blocks is an error after ReadTimeout.
 func Load(sources []string, o Options) (Config, error) {
@@ -105,8 +105,8 @@ type loader struct {
 
 	networks []*networkDraft
 
-	// consul and etcd are the places of the first block of each store, nil if there is none.
-	consul, etcd *hcl.Range
+	// The places of the first block of each store, nil if there is none.
+	consul, etcd, kubernetes *hcl.Range
 
 	endpointsRefused bool // there is an error about endpoints of etcd already
 }
@@ -202,7 +202,7 @@ func (l *loader) finish() (Config, error) {
 	if l.o.CheckFiles != nil {
 		l.checkFiles()
 	}
-	if l.etcd != nil {
+	if l.etcd != nil || l.kubernetes != nil {
 		l.cfg.Consul = Consul{}
 	}
 	if err := asErrors(l.diags, l.parser.Files(), order); err != nil {

@@ -17,16 +17,16 @@ var (
 	secretText = regexp.MustCompile(`(?mi)(?:(?:token|secret|password)\w*"?[ \t]*[=:][ \t]*)([^\r\n#]+)|["/]([^/@\s"]*:[^/@\s"]*)@`)
 	// uuid matches the form of Consul's tokens.
 	uuid = regexp.MustCompile(`(?i)[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
-	// storeBegins and storeEnds match the lines around a possible consul or etcd block of a file that cannot be parsed.
+	// storeBegins and storeEnds match the lines around a possible block of a store of a file that cannot be parsed.
 	// The option network of an etcd block does not end it.
-	storeBegins = regexp.MustCompile(`^[ \t{]*"?(?:consul|etcd)\b`)
+	storeBegins = regexp.MustCompile(`^[ \t{]*"?(?:consul|etcd|kubernetes)\b`)
 	storeEnds   = regexp.MustCompile(`^[ \t]*(?:"?(?:node_name|data_dir|log_\w+|lease|underlay|firewall|http|telemetry|` +
 		`watch_networks|allowed_networks|enable_debug)\b|network[ \t]+"?\w|"network"[ \t]*:[ \t]*[\[{])`)
 	// storeLabel matches how a rendered error names a store's block with labels, which it must not have.
-	storeLabel = regexp.MustCompile(`(?m)(, in (?:consul|etcd) )".*"`)
+	storeLabel = regexp.MustCompile(`(?m)(, in (?:consul|etcd|kubernetes) )".*"`)
 	// harmless matches a line of that block that sets an option which is no secret.
 	harmless = regexp.MustCompile(`^[ \t]*"?(?:address|kv_prefix|service|datacenter|namespace|partition|token_file|` +
-		`endpoints|prefix|network|username|password_file|ca_file|cert_file|key_file|server_name)"?[ \t]*[=:]`)
+		`endpoints|prefix|network|kubeconfig|net_conf|annotation_prefix|username|password_file|ca_file|cert_file|key_file|server_name)"?[ \t]*[=:]`)
 	// word matches a string or unquoted text.
 	word = regexp.MustCompile(`"[^"\r\n]*|[^\s"{}=:,\[\]()]+`)
 	// keyword matches HCL's messages about unquoted JSON and about a %{ in a string, with the text.
@@ -36,6 +36,7 @@ var (
 // shownWords are the words of a store's block that are not values.
 var shownWords = []string{
 	"consul", "address", "token", "token_file", "kv_prefix", "service", "datacenter", "namespace", "partition",
+	"kubernetes", "kubeconfig", "node_name", "net_conf", "annotation_prefix",
 	"etcd", "endpoints", "prefix", "network", "username", "password", "password_file",
 	"tls", "ca_file", "cert_file", "key_file", "server_name", "#", "//",
 }

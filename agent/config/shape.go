@@ -16,13 +16,14 @@ type fileShape struct {
 	LogRotateMax   *hcl.Attribute `hcl:"log_rotate_max_files,optional"`
 	EnableDebug    *hcl.Attribute `hcl:"enable_debug,optional"`
 
-	Consul    *consulShape    `hcl:"consul,block"`
-	Etcd      *etcdShape      `hcl:"etcd,block"`
-	Lease     *leaseShape     `hcl:"lease,block"`
-	Underlay  *underlayShape  `hcl:"underlay,block"`
-	Firewall  *firewallShape  `hcl:"firewall,block"`
-	HTTP      *httpShape      `hcl:"http,block"`
-	Telemetry *telemetryShape `hcl:"telemetry,block"`
+	Consul     *consulShape     `hcl:"consul,block"`
+	Etcd       *etcdShape       `hcl:"etcd,block"`
+	Kubernetes *kubernetesShape `hcl:"kubernetes,block"`
+	Lease      *leaseShape      `hcl:"lease,block"`
+	Underlay   *underlayShape   `hcl:"underlay,block"`
+	Firewall   *firewallShape   `hcl:"firewall,block"`
+	HTTP       *httpShape       `hcl:"http,block"`
+	Telemetry  *telemetryShape  `hcl:"telemetry,block"`
 
 	WatchNetworks   *hcl.Attribute `hcl:"watch_networks,optional"`
 	AllowedNetworks *hcl.Attribute `hcl:"allowed_networks,optional"`
@@ -56,6 +57,16 @@ type etcdShape struct {
 	PasswordFile *hcl.Attribute `hcl:"password_file,optional"`
 
 	TLS *clientTLSShape `hcl:"tls,block"`
+}
+
+type kubernetesShape struct {
+	Place hcl.Range `hcl:",def_range"`
+
+	Kubeconfig       *hcl.Attribute `hcl:"kubeconfig,optional"`
+	NodeName         *hcl.Attribute `hcl:"node_name,optional"`
+	Network          *hcl.Attribute `hcl:"network,optional"`
+	NetConf          *hcl.Attribute `hcl:"net_conf,optional"`
+	AnnotationPrefix *hcl.Attribute `hcl:"annotation_prefix,optional"`
 }
 
 type clientTLSShape struct {

@@ -9,30 +9,37 @@ import (
 
 // The kinds of stores.
 const (
-	StoreConsul = "consul"
-	StoreEtcd   = "etcd"
-	StoreMemory = "memory" // of a development agent
+	StoreConsul     = "consul"
+	StoreEtcd       = "etcd"
+	StoreKubernetes = "kubernetes"
+	StoreMemory     = "memory" // of a development agent
 )
 
-// Store returns the kind of the store: StoreMemory with -dev, StoreEtcd with an etcd block, StoreConsul otherwise.
+// Store returns the kind of the store: StoreMemory with -dev, StoreEtcd with an etcd block, StoreKubernetes with a
+// kubernetes block, StoreConsul otherwise.
 func (c Config) Store() string {
 	switch {
 	case c.Dev:
 		return StoreMemory
 	case len(c.Etcd.Endpoints) > 0:
 		return StoreEtcd
+	case c.Kubernetes.Network != "":
+		return StoreKubernetes
 	}
 	return StoreConsul
 }
 
-// StoreName returns the name of the store for messages, "Consul" or "etcd". A development agent, which has no store,
-// gets the texts for Consul.
+// StoreName returns the name of the store for messages, "Consul", "etcd" or "Kubernetes". A development agent, which
+// has no store, gets the texts for Consul.
 func (c Config) StoreName() string { return StoreName(c.Store()) }
 
-// StoreName returns the name of a kind of store for messages, "Consul" or "etcd".
+// StoreName returns the name of a kind of store for messages, "Consul", "etcd" or "Kubernetes".
 func StoreName(kind string) string {
-	if kind == StoreEtcd {
+	switch kind {
+	case StoreEtcd:
 		return "etcd"
+	case StoreKubernetes:
+		return "Kubernetes"
 	}
 	return "Consul"
 }

@@ -236,6 +236,23 @@ func checkEtcdPrefix(s string) error {
 	return nil
 }
 
+// checkKubernetesName accepts the name of a Node or the prefix of annotations: a DNS name in lower case.
+func checkKubernetesName(s string) error {
+	if !kubernetesName.MatchString(s) || len(s) > 253 {
+		return fmt.Errorf("%q is not a name in Kubernetes, which has lower-case letters, digits, '-' and '.'", s)
+	}
+	return nil
+}
+
+var kubernetesName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+func checkNetConf(s string) error {
+	if s == "" {
+		return errors.New("the path of flannel's net-conf.json is missing")
+	}
+	return nil
+}
+
 func checkUsername(s string) error {
 	if strings.ContainsFunc(s, unicode.IsControl) {
 		return fmt.Errorf("%q has a control character in it", s)

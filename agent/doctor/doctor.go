@@ -17,7 +17,7 @@ import (
 
 // checks returns the checks, causes before what may follow from them. Findings of one status come in this order.
 func checks() []string {
-	return []string{CheckAgent, CheckConfig, CheckRights, CheckModule, CheckConsul, CheckEtcd, CheckACL, CheckOverlap,
+	return []string{CheckAgent, CheckConfig, CheckRights, CheckModule, CheckConsul, CheckEtcd, CheckKubernetes, CheckACL, CheckOverlap,
 		CheckConflict, CheckPublicIP,
 		CheckNetwork, CheckUnderlay, CheckLease, CheckDevice, CheckRoutes, CheckRecord, CheckForwarding, CheckRules, CheckReversePath, CheckPort, CheckPathMTU,
 		CheckChecksum, CheckPeers}
@@ -31,6 +31,7 @@ const (
 	CheckModule      = "module"     // the kernel has what the backend needs
 	CheckConsul      = "consul"     // answers
 	CheckEtcd        = "etcd"       // answers
+	CheckKubernetes  = "kubernetes" // answers
 	CheckACL         = "acl"        // allows everything the agent must do
 	CheckOverlap     = "overlap"    // of pools with each other and with the host's own routes
 	CheckConflict    = "conflict"   // no other host uses this host's identity

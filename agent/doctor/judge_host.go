@@ -82,7 +82,18 @@ type storeText struct {
 
 // textOf returns the words for a kind of store.
 func textOf(kind string) storeText {
-	if kind == config.StoreEtcd {
+	switch kind {
+	case config.StoreKubernetes:
+		return storeText{
+			check:    CheckKubernetes,
+			name:     "Kubernetes",
+			user:     "user",
+			noSecret: "see that the agent can read kubernetes.kubeconfig or the token of its service account",
+			denied:   "give the agent's user the rights to get, list and watch nodes and to patch nodes/status",
+			away: "packets do not depend on it. See that the API server answers (`kubectl get nodes`), " +
+				"and that kubernetes.kubeconfig is right",
+		}
+	case config.StoreEtcd:
 		return storeText{
 			check: CheckEtcd,
 			name:  "etcd",

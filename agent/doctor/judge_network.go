@@ -112,7 +112,7 @@ func (v *verdict) definition(n Network) {
 		of    api.Check
 		by    []string // checks whose findings explain it
 	}{
-		{CheckNetwork, n.Checks.Network, []string{CheckOverlap, CheckConsul, CheckEtcd, CheckACL}},
+		{CheckNetwork, n.Checks.Network, []string{CheckOverlap, CheckConsul, CheckEtcd, CheckKubernetes, CheckACL}},
 		{CheckUnderlay, n.Checks.Underlay, nil},
 	} {
 		if part.of.Status != "" && !v.found(n.Name, part.by...) {

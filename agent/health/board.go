@@ -15,6 +15,7 @@ import (
 const (
 	Consul       = "consul"        // the store answers, if it is Consul; see StoreCheck
 	Etcd         = "etcd"          // the store answers, if it is etcd
+	Kubernetes   = "kubernetes"    // the store answers, if it is Kubernetes
 	Node         = "node"          // this host has a usable node name; a check of the agent
 	Firewall     = "firewall"      // leno's rules are in place
 	Network      = "network"       // the network's definition exists and can be used
@@ -38,15 +39,19 @@ const Starting = "starting"
 // on it: an agent that cannot use its state directory does not know its own identity.
 func Names() []string {
 	return []string{
-		DataDir, Node, Consul, Etcd, Network, Underlay, Lease, Conflict, Snapshot, Records,
+		DataDir, Node, Consul, Etcd, Kubernetes, Network, Underlay, Lease, Conflict, Snapshot, Records,
 		Device, Routes, Forwarding, Firewall, ForeignRules, SubnetFile,
 	}
 }
 
-// StoreCheck returns the name of the check of a kind of store: Etcd for "etcd", otherwise Consul.
+// StoreCheck returns the name of the check of a kind of store: Etcd for "etcd", Kubernetes for
+// "kubernetes", otherwise Consul.
 func StoreCheck(kind string) string {
-	if kind == "etcd" {
+	switch kind {
+	case "etcd":
 		return Etcd
+	case "kubernetes":
+		return Kubernetes
 	}
 	return Consul
 }

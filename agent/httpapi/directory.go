@@ -66,6 +66,9 @@ func (d directory) find(name string) (registry.Network, error) {
 // unusableRecord returns the error about a network whose record cannot be read.
 func (d directory) unusableRecord(name string, reason any) error {
 	tool := "consul kv put"
+	if d.kind == config.StoreKubernetes {
+		return statusError(http.StatusConflict, "network %q: its configuration cannot be used: %v", name, reason)
+	}
 	if d.kind == config.StoreEtcd {
 		tool = "etcdctl put"
 	}

@@ -121,7 +121,7 @@ func TestDocumentationFailures(t *testing.T) {
 // compares them with the loader and its defaults.
 func exampleOptions(t *testing.T) map[string]string {
 	t.Helper()
-	commented := regexp.MustCompile(`(?m)^(  |)# (ipv6 \{|etcd \{|  tls \{|  .*= .*|  \}|\})$`) // two blocks
+	commented := regexp.MustCompile(`(?m)^(  |)# (ipv6 \{|etcd \{|kubernetes \{|  tls \{|  .*= .*|  \}|\})$`) // three blocks
 	src := []byte(commented.ReplaceAllString(docpages.Source(t, "config.hcl.example"), "$1$2"))
 	file, diags := hclsyntax.ParseConfig(src, "config.hcl.example", hcl.InitialPos)
 	if diags.HasErrors() {
@@ -203,6 +203,15 @@ func limits() map[string]limit {
 		"etcd.tls.key_file":    {refuses: []string{`"/etc/leno.d/key.pem"`}, says: "together"},
 		"etcd.tls.server_name": {refuses: []string{`"etcd"`}},
 
+		"kubernetes.kubeconfig": text,
+		"kubernetes.node_name":  {takes: []string{`"host-a.example.com"`}, refuses: []string{`"Host_A"`}},
+		"kubernetes.network":    {takes: []string{`"default"`, `"blue"`}, refuses: []string{`""`, `"Blue"`, `"a/b"`}},
+		"kubernetes.net_conf":   {takes: []string{`"/etc/net-conf.json"`}, refuses: []string{`""`}},
+		"kubernetes.annotation_prefix": {
+			takes:   []string{`"example.com"`},
+			refuses: []string{`""`, `"example.com/flannel"`},
+		},
+
 		"lease.ttl":             {takes: []string{`"10s"`, `"24h"`}, refuses: []string{`"9s"`, `"24h1s"`, `"soon"`, `10`}, says: "10s to 24h"},
 		"lease.renew_margin":    {takes: []string{`"1s"`, `"108s"`}, refuses: []string{`"0s"`, `"109s"`, `"2m"`, `"-1s"`}, says: "More than 0, at most nine tenths of `ttl`"},
 		"lease.hold":            {takes: []string{`"4m"`, `"720h"`}, refuses: []string{`"3m59s"`}, says: "at least twice `ttl`"},
@@ -249,7 +258,7 @@ func limits() map[string]limit {
 func TestDocumentationOptions(t *testing.T) {
 	known, bounds := exampleOptions(t), limits()
 	documented := map[string]bool{}
-	for heading, prefix := range map[string]string{"General": "", "consul": "consul.", "etcd": "etcd.", "lease": "lease.",
+	for heading, prefix := range map[string]string{"General": "", "consul": "consul.", "etcd": "etcd.", "kubernetes": "kubernetes.", "lease": "lease.",
 		"underlay": "underlay.",
 		"firewall": "firewall.", "http": "http.", "telemetry": "telemetry.", "network": "network."} {
 		for _, row := range docpages.Rows(t, docpages.Path("configuration"), heading) {

@@ -71,8 +71,11 @@ func verdictOnStore(kind string, failing map[Use]error) (status, reason string) 
 		return api.Passing, "its records can be read, its lease can be renewed"
 	}
 	file, user := "token file", "token"
-	if health.StoreCheck(kind) == health.Etcd {
+	switch health.StoreCheck(kind) {
+	case health.Etcd:
 		file, user = "password file", "user"
+	case health.Kubernetes:
+		file, user = "kubeconfig", "user"
 	}
 	var parts []string
 	for _, kind := range []struct {

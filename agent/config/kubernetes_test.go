@@ -1,0 +1,47 @@
+package config
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestKubernetes reads kubernetes blocks of several files.
+func TestKubernetes(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		files map[string]string
+		want  Kubernetes
+		store string
+	}{
+		{"no block", map[string]string{"a.hcl": `log_level = "INFO"`}, Kubernetes{}, StoreConsul},
+		{"an empty block", map[string]string{"a.hcl": "kubernetes {}"}, defaultKubernetes(), StoreKubernetes},
+		{"an empty block in JSON", map[string]string{"a.json": `{"kubernetes": {}}`}, defaultKubernetes(), StoreKubernetes},
+		{"merged", map[string]string{
+			"a.hcl":  "kubernetes {\n kubeconfig = \"/k\"\n network = \"red\"\n}",
+			"b.json": `{"kubernetes": {"node_name": "a.example.com", "network": "blue", "net_conf": "/n"}}`,
+			"c.hcl":  "kubernetes {\n annotation_prefix = \"example.com\"\n}",
+		}, Kubernetes{
+			Kubeconfig:       "/k",
+			NodeName:         "a.example.com",
+			Network:          "blue",
+			NetConf:          "/n",
+			AnnotationPrefix: "example.com",
+		}, StoreKubernetes},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			write(t, dir, tt.files)
+			got, err := Load([]string{dir}, registryOptions())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got.Kubernetes); diff != "" || got.Store() != tt.store {
+				t.Errorf("store %s (-want +got):\n%s", got.Store(), diff)
+			}
+			if tt.store != StoreConsul && got.Consul != (Consul{}) {
+				t.Errorf("Consul is set too: %+v", got.Consul)
+			}
+		})
+	}
+}

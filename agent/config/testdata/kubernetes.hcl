@@ -1,0 +1,14 @@
+kubernetes {
+  node_name         = "Host_A"
+  network           = "Blue"
+  net_conf          = ""
+  annotation_prefix = "example.com/flannel"
+  config_map        = "x"
+}
+etcd {}
+lease {
+  ttl = "5s"
+}
+network "a" {
+  backend "vxlan" {}
+}

@@ -1,0 +1,7 @@
+# Consul is the default, but the block makes it explicit.
+consul {}
+kubernetes {}
+lease {
+  ttl  = "2m"
+  hold = "3m"
+}
