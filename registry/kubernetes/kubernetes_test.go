@@ -390,6 +390,28 @@ func testUnsupported(t *testing.T, c *cluster) {
 	}
 }
 
+// applyExample creates the objects of examples/kubernetes/leno.yaml.
+func applyExample(t *testing.T, c *cluster) {
+	t.Helper()
+	text, err := os.ReadFile("../../examples/kubernetes/leno.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Do(t, "POST", "/api/v1/namespaces", map[string]any{"metadata": map[string]any{"name": "kube-flannel"}})
+	paths := map[string]string{
+		"ServiceAccount":     "/api/v1/namespaces/kube-flannel/serviceaccounts",
+		"ClusterRole":        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+		"ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+		"ConfigMap":          "/api/v1/namespaces/kube-flannel/configmaps",
+		"DaemonSet":          "/apis/apps/v1/namespaces/kube-flannel/daemonsets",
+	}
+	for object := range strings.SplitSeq(string(text), "\n---\n") {
+		_, kind, _ := strings.Cut(object, "\nkind: ")
+		kind, _, _ = strings.Cut(kind, "\n")
+		c.Do(t, "POST", paths[kind]+"?fieldValidation=Strict", kubetest.YAML(object))
+	}
+}
+
 func testRights(t *testing.T, c *cluster) {
 	c.add(t, "host-a", nil, "10.244.1.0/24")
 	a := c.open(t, "host-a", vxlanConf, func(o *Config) { o.Kubeconfig = c.Kubeconfig(t, kubetest.UserToken) })
@@ -412,8 +434,8 @@ func testRights(t *testing.T, c *cluster) {
 	if set, _, err := a.As(kubetest.AdminToken).WatchLeases(t.Context(), n, 0); err != nil || len(set.Leases) > 0 {
 		t.Errorf("the administrator's token: %+v, %v", set, err)
 	}
-	// The rights of flannel.
-	c.Allow(t, map[string][]string{"nodes": {"get", "list", "watch"}, "nodes/status": {"patch"}})
+	applyExample(t, c)
+	c.Allow(t, "leno")
 	deadline := time.Now().Add(10 * time.Second) // until the server knows them
 	for a.Probe(t.Context()) != nil && time.Now().Before(deadline) {
 		time.Sleep(50 * time.Millisecond)

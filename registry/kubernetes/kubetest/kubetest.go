@@ -228,12 +228,17 @@ func (s *Server) Restart() {
 	}
 }
 
+// YAML is the body of a request in YAML.
+type YAML string
+
 // request makes one request with all rights. A string is sent as a merge patch.
 func (s *Server) request(method, path string, body any) ([]byte, error) {
 	kind := "application/json"
 	var data []byte
 	switch b := body.(type) {
 	case nil:
+	case YAML:
+		data, kind = []byte(b), "application/yaml"
 	case string:
 		data, kind = []byte(b), "application/merge-patch+json"
 	default:
@@ -261,7 +266,7 @@ func (s *Server) request(method, path string, body any) ([]byte, error) {
 }
 
 // Do makes one request with all rights and returns the answer, for example Do(tb, "DELETE", "/api/v1/nodes/a", nil). A
-// body that is a string is sent as a merge patch, another one as JSON.
+// body that is a string is sent as a merge patch, YAML as such, and another one as JSON.
 func (s *Server) Do(tb testing.TB, method, path string, body any) []byte {
 	tb.Helper()
 	out, err := s.request(method, path, body)
@@ -316,19 +321,13 @@ func (s *Server) DeleteNode(tb testing.TB, name string) {
 	s.Do(tb, "DELETE", "/api/v1/nodes/"+name, nil)
 }
 
-// Allow grants UserToken rights: for each resource, such as "nodes/status", the verbs.
-func (s *Server) Allow(tb testing.TB, rights map[string][]string) {
+// Allow grants UserToken the rights of a ClusterRole.
+func (s *Server) Allow(tb testing.TB, role string) {
 	tb.Helper()
-	var rules []any
-	for resource, verbs := range rights {
-		rules = append(rules, map[string]any{"apiGroups": []string{""}, "resources": []string{resource}, "verbs": verbs})
-	}
 	const api = "rbac.authorization.k8s.io"
-	meta := map[string]any{"name": "leno-test"}
-	s.Do(tb, "POST", "/apis/"+api+"/v1/clusterroles", map[string]any{"metadata": meta, "rules": rules})
 	s.Do(tb, "POST", "/apis/"+api+"/v1/clusterrolebindings", map[string]any{
-		"metadata": meta,
-		"roleRef":  map[string]any{"apiGroup": api, "kind": "ClusterRole", "name": "leno-test"},
+		"metadata": map[string]any{"name": "test-" + role},
+		"roleRef":  map[string]any{"apiGroup": api, "kind": "ClusterRole", "name": role},
 		"subjects": []any{map[string]any{"apiGroup": api, "kind": "User", "name": userName}},
 	})
 }
