@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -129,7 +130,8 @@ func (c *connection) close() error {
 	return api.Close()
 }
 
-// call makes one request, with a time limit.
+// call makes one request, with a time limit. While no server can be connected, it fails at once: a caller that waits
+// between attempts learns of the end of an outage, one that hangs in a request does not.
 func (c *connection) call(ctx context.Context, request func(ctx context.Context, api *clientv3.Client) error) error {
 	api, err := c.client(ctx)
 	if err != nil {
@@ -137,7 +139,33 @@ func (c *connection) call(ctx context.Context, request func(ctx context.Context,
 	}
 	limited, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	return classify(ctx, request(limited, api))
+	connected, fail := context.WithCancelCause(limited)
+	defer fail(nil)
+	go func() {
+		if hasFailed(connected, api.ActiveConnection()) {
+			fail(errNotConnected)
+		}
+	}()
+	err = request(connected, api)
+	if err != nil && context.Cause(connected) == errNotConnected {
+		return fmt.Errorf("%w: %w to %s", registry.ErrUnavailable, errNotConnected, strings.Join(c.conf.Endpoints, ", "))
+	}
+	return classify(ctx, err)
+}
+
+var errNotConnected = errors.New("no connection")
+
+// hasFailed blocks until all servers have refused a connection, which it reports, or until ctx ends.
+func hasFailed(ctx context.Context, conn *grpc.ClientConn) bool {
+	for {
+		state := conn.GetState()
+		if state == connectivity.TransientFailure {
+			return true
+		}
+		if !conn.WaitForStateChange(ctx, state) {
+			return false
+		}
+	}
 }
 
 // get reads one record; nil when there is none.
