@@ -132,6 +132,19 @@ func TestOpenAPIAnswers(t *testing.T) {
 		part := strings.SplitN(request, " ", 3)
 		ask(part[0], part[1], strings.Join(part[2:], ""))
 	}
+	// A store such as Kubernetes cannot do all of it.
+	for request, call := range map[string]string{
+		"PUT /v1/network/y " + strings.Replace(m, "10.7", "10.9", 1): "PutNetwork",
+		"DELETE /v1/network/n?force=true":                            "DeleteNetwork",
+		"DELETE /v1/network/n/lease/" + free:                         "Revoke",
+		"PUT /v1/network/n/reservation/" + free + ` {"node":"z"}`:    "AddReservation",
+		"DELETE /v1/network/n/reservation/" + free:                   "RemoveReservation",
+	} {
+		a.registry.SetOne(call, registry.ErrNotSupported)
+		part := strings.SplitN(request, " ", 3)
+		ask(part[0], part[1], strings.Join(part[2:], ""))
+		a.registry.SetOne(call, nil)
+	}
 	for path, item := range doc.Paths.Map() {
 		for method, operation := range item.Operations() {
 			for status := range operation.Responses.Map() {

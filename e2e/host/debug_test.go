@@ -3,6 +3,7 @@ package host
 import (
 	"archive/tar"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -24,6 +25,14 @@ func TestDebugBundle(t *testing.T) {
 	config := strings.Replace(h.Config("enable_debug = true\n"+world.ShortLease, h.Network("default", world.Plan("vxlan"))), "consul {\n", "consul {\n  token = \""+agents+"\"\n", 1)
 	w.Must(h.StartAgent(config))
 	w.Must(h.WaitReady(w.Ctx))
+	// The metrics shown are those of the last complete interval, which may have ended before there was a lease.
+	w.Must(lab.WaitFor(w.Ctx, "the metrics of the lease", func(ctx context.Context) error {
+		_, body, err := h.Get(ctx, "/v1/agent/metrics")
+		if err == nil && !strings.Contains(body, "lease") {
+			err = errors.New("there are none")
+		}
+		return err
+	}))
 	path := filepath.Join(h.Dir, "bundle.tar.gz")
 	out, err := h.Leno(w.Ctx, "debug", "-duration=5s", "-interval=500ms", "-token="+mine, "-output="+path)
 	w.Must(err)

@@ -35,7 +35,9 @@ type flip struct {
 
 // elsewhere lists the checks whose faults other tests cause.
 var elsewhere = map[string]string{
-	"node": "agent.TestReloadWhileTheNameIsUnknown: it is there while an agent starts, and at no other time",
+	"etcd":       "store.TestEtcd: the hosts here use Consul, and an agent has one store",
+	"kubernetes": "kubernetes.TestContract: the hosts here use Consul, and an agent has one store",
+	"node":       "agent.TestReloadWhileTheNameIsUnknown: it is there while an agent starts, and at no other time",
 }
 
 // TestHealthFlips causes a fault for each check of a running agent. The check must report it within
