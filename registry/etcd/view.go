@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"hash/maphash"
 	"slices"
@@ -139,8 +140,15 @@ func (v *leaseView) ended(err error, confirmed time.Time) {
 	if err != nil && !v.failed && v.known != nil {
 		v.followed = confirmed
 	}
-	v.failed = err != nil
+	if v.failed = err != nil; v.failed && !isEnded(err) {
+		// Several callers may have been told of the failure, and each is answered when the store is back, although
+		// nothing may have changed: what they know gets another index.
+		v.version.content++
+	}
 }
+
+// isEnded reports whether err is that of a caller's context.
+func isEnded(err error) bool { return err == context.Canceled || err == context.DeadlineExceeded }
 
 // lastCertain returns when the leases were last certain, zero for never. confirmed is as for ended.
 func (v *leaseView) lastCertain(confirmed time.Time) time.Time {

@@ -252,3 +252,35 @@ func TestPaused(t *testing.T) {
 		t.Errorf("followed %v ago", time.Since(at))
 	}
 }
+
+// TestEachCallerLearnsOfTheReturn: several callers of one client are told of an outage. When the store is back, each is
+// answered once, even if another one was answered before.
+func TestEachCallerLearnsOfTheReturn(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.Start(t, etcdtest.Options{})
+	s := newStore(t, server)
+	n := s.define(t, "10.5.0.0/16")
+	c := s.open(t)
+	_, index, err := c.WatchLeases(t.Context(), n, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Stop(0)
+	if _, _, err := c.WatchLeases(t.Context(), n, index); !errors.Is(err, registry.ErrUnavailable) {
+		t.Fatalf("got %v", err)
+	}
+	server.Restart(0)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		if _, _, err = c.WatchLeases(ctx, n, 0); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.WatchLeases(ctx, n, index); err != nil {
+		t.Errorf("the one that was told of the failure: %v", err)
+	}
+}
