@@ -126,7 +126,7 @@ func TestReader(t *testing.T) {
 		n2.Name = "other"
 		for who, as := range map[string]registry.Registry{
 			"the reader":          r,
-			"nobody":              c.As(""),
+			"anonymous":           c.As(""),
 			"a wrong password":    c.As(reader.name + ":wrong"),
 			"no password":         c.As(reader.name),
 			"an unknown user":     c.As("stranger:quiet"),
@@ -169,8 +169,8 @@ func TestWrongPassword(t *testing.T) {
 		wantErr(t, wrong.Probe(ctx), registry.ErrDenied)
 		_, _, err := wrong.WatchNetworks(ctx, 0)
 		wantErr(t, err, registry.ErrDenied)
-		nobody := s.open(t)
-		wantErr(t, nobody.Probe(ctx), registry.ErrDenied)
+		anonymous := s.open(t)
+		wantErr(t, anonymous.Probe(ctx), registry.ErrDenied)
 
 		c := s.open(t, user.config)
 		n := network(t, "10.5.0.0/16")
@@ -204,7 +204,7 @@ func TestRoleRevoked(t *testing.T) {
 	eachWithAuth(t, func(t *testing.T, s *store, user, reader account) {
 		ctx := testContext(t)
 		c, host := s.open(t, user.config), s.open(t, user.config)
-		c.own.idle = 20 * time.Millisecond // the next call reads everything again
+		c.own.mirror.Idle = 20 * time.Millisecond // the next call reads everything again
 		n := network(t, "10.5.0.0/16")
 		if err := c.PutNetwork(ctx, n); err != nil {
 			t.Fatal(err)
@@ -293,15 +293,15 @@ func TestTLS(t *testing.T) {
 		}
 	}
 	for name, change := range map[string]func(*Config){
-		"no certificate":     func(c *Config) { c.TLS = TLS{CAFile: server.CAFile} },
-		"unknown authority":  func(c *Config) { byPassword(c); c.TLS.CAFile = "" },
-		"no TLS":             func(c *Config) { c.Endpoints = []string{strings.Replace(s.endpoints[0], "https", "http", 1)} },
-		"nobody with a cert": func(c *Config) { c.TLS = withCert(server.IssueCert(t, "stranger")) },
+		"no certificate":        func(c *Config) { c.TLS = TLS{CAFile: server.CAFile} },
+		"unknown authority":     func(c *Config) { byPassword(c); c.TLS.CAFile = "" },
+		"no TLS":                func(c *Config) { c.Endpoints = []string{strings.Replace(s.endpoints[0], "https", "http", 1)} },
+		"anonymous with a cert": func(c *Config) { c.TLS = withCert(server.IssueCert(t, "stranger")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			want := registry.ErrUnavailable
-			if name == "nobody with a cert" {
+			if name == "anonymous with a cert" {
 				want = registry.ErrDenied
 			}
 			c := s.open(t, change)

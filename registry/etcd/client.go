@@ -41,8 +41,8 @@ const (
 	dialTimeout    = 5 * time.Second
 	// A connection that carries nothing is checked this often, and given up if the server does not answer in time.
 	keepAliveTime, keepAliveTimeout = 10 * time.Second, 5 * time.Second
-	maxAnswer                       = 64 << 20    // bytes of all records below a prefix
-	idleTime                        = time.Minute // the default of connection.idle
+	maxAnswer                       = 64 << 20 // bytes of all records below a prefix
+	idleTime                        = time.Minute
 )
 
 // Client implements registry.Registry, registry.Prober and registry.Follower.
@@ -117,7 +117,7 @@ func (o *otherUsers) close() error {
 func (o *otherUsers) evictOldest() {
 	oldest := o.open[0]
 	o.open = slices.Delete(o.open, 0, 1)
-	o.evicted[oldest] = time.AfterFunc(2*oldest.idle, func() {
+	o.evicted[oldest] = time.AfterFunc(2*idleTime, func() {
 		o.mu.Lock()
 		delete(o.evicted, oldest)
 		o.mu.Unlock()

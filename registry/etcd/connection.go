@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/replica"
 )
 
 // connectBackoff is how long to wait before another attempt to connect. GRPC's own backoff grows to two minutes.
@@ -30,17 +31,16 @@ var connectBackoff = backoff.Config{
 
 // connection is what the calls under one user share.
 type connection struct {
-	conf   Config
-	keys   layout
-	logger hclog.Logger
-	mirror *mirror
-	login  *login
-	lost   *registry.LostLeases
-	lapses *registry.LapseClock
-	views  *views
-	settle *atomic.Int64 // Config.Settle, a time.Duration
-	// timeout limits one request. idle is how long the copy is kept up to date while no call waits for a change.
-	timeout, idle time.Duration
+	conf    Config
+	keys    layout
+	logger  hclog.Logger
+	mirror  *mirror
+	login   *login
+	lost    *registry.LostLeases
+	lapses  *registry.LapseClock
+	views   *views
+	settle  *atomic.Int64 // Config.Settle, a time.Duration
+	timeout time.Duration // of one request
 
 	opening chan struct{}    // holds a value while the client is being opened
 	opened  *clientv3.Client // nil before the first use; guarded by opening
@@ -61,14 +61,11 @@ func newConnection(c Config, settle *atomic.Int64) *connection {
 		views:   &views{},
 		settle:  settle,
 		timeout: requestTimeout,
-		idle:    idleTime,
 		opening: make(chan struct{}, 1),
 	}
 	conn.mirror = newMirror(conn)
 	return conn
 }
-
-var errClosed = errors.New("the client is closed")
 
 // client returns etcd's client. Opening it takes no request.
 func (c *connection) client(ctx context.Context) (*clientv3.Client, error) {
@@ -79,7 +76,7 @@ func (c *connection) client(ctx context.Context) (*clientv3.Client, error) {
 	}
 	defer func() { <-c.opening }()
 	if c.closed {
-		return nil, errClosed
+		return nil, replica.ErrClosed
 	}
 	if c.opened != nil {
 		return c.opened, nil
@@ -118,7 +115,7 @@ func (c Config) secure() bool {
 }
 
 func (c *connection) close() error {
-	c.mirror.stop()
+	c.mirror.Stop()
 	c.opening <- struct{}{}
 	defer func() { <-c.opening }()
 	c.closed = true

@@ -9,9 +9,7 @@ import (
 )
 
 func isFollowing(c *Client) bool {
-	c.own.mirror.mu.Lock()
-	defer c.own.mirror.mu.Unlock()
-	return c.own.mirror.cancel != nil
+	return c.own.mirror.Followed() != nil
 }
 
 func awaitNotFollowing(t *testing.T, c *Client) {
@@ -29,7 +27,7 @@ func TestIdle(t *testing.T) {
 	s := newStore(t, common.Get(t))
 	n := s.define(t, "10.5.0.0/16")
 	c, other := s.open(t), s.open(t)
-	c.own.idle = 50 * time.Millisecond
+	c.own.mirror.Idle = 50 * time.Millisecond
 	acquire(t, other, n, claimOn(n, 1, 10))
 	_, index := follow(t, c, n, 0, []string{"10"})
 	for i := 2; i < 5; i++ {
@@ -60,7 +58,7 @@ func TestIdleRace(t *testing.T) {
 	s := newStore(t, common.Get(t))
 	n := s.define(t, "10.5.0.0/16")
 	c := s.open(t)
-	c.own.idle = time.Nanosecond
+	c.own.mirror.Idle = time.Nanosecond
 	acquire(t, c, n, claimOn(n, 1, 10))
 	_, index := follow(t, c, n, 0, []string{"10"})
 	for start := time.Now(); time.Since(start) < time.Second; {
@@ -94,7 +92,9 @@ func TestClose(t *testing.T) {
 		_, _, err := c.WatchLeases(testContext(t), n, index)
 		waiting <- err
 	}()
-	time.Sleep(50 * time.Millisecond)
+	for !isFollowing(c) {
+		time.Sleep(time.Millisecond)
+	}
 	for range 2 {
 		if err := c.Close(); err != nil {
 			t.Fatal(err)

@@ -120,7 +120,7 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 	var lease registry.Lease
 	var index uint64
 	var reason error
-	err = conn.mirror.await(ctx, after == 0, func(t *tree) (bool, time.Time) {
+	err = conn.mirror.Await(ctx, after == 0, func(t *tree) (bool, time.Time) {
 		r := conn.recordOn(t, n.Name, first)
 		revoked := t.records[conn.keys.revoked(n.Name, first)]
 		var records []*record
@@ -152,22 +152,24 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 // WatchLeases implements registry.Leases.
 func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint64) (registry.LeaseSet, uint64, error) {
 	conn, view := c.own, c.own.views.leases(n.Name)
-	again := view.hasFailed()
-	if again {
-		after = 0
+	from := after
+	if view.answers.Owed() {
+		from = 0
 	}
 	var set registry.LeaseSet
 	var index uint64
 	var uncertain error
-	err := conn.mirror.await(ctx, after == 0, func(t *tree) (bool, time.Time) {
+	err := conn.mirror.Await(ctx, from == 0, func(t *tree) (bool, time.Time) {
 		var due time.Time
 		set, index, due, uncertain = view.leases(t, conn.keys, n, time.Duration(conn.settle.Load()))
-		return uncertain != nil || index != after, due
+		return uncertain != nil || index != from, due
 	})
 	if err == nil {
 		err = uncertain
 	}
-	view.ended(err, conn.mirror.lastConfirmed())
+	if ctx.Err() == nil || err == nil {
+		view.answers.Ended(after, err, conn.mirror.LastConfirmed())
+	}
 	if err != nil {
 		return registry.LeaseSet{}, 0, wrap(err, "watch leases of network %s", n.Name)
 	}
@@ -177,7 +179,7 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 
 // Followed implements registry.Follower.
 func (c *Client) Followed(network string) time.Time {
-	return c.own.views.leases(network).lastCertain(c.own.mirror.lastConfirmed())
+	return c.own.views.leases(network).answers.LastCertain(c.own.mirror.LastConfirmed())
 }
 
 // Forget implements registry.Follower.

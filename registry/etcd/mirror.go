@@ -10,76 +10,40 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/replica"
 )
 
-// mirror keeps the copy of all keys below the prefix. While calls wait for changes, one goroutine follows them; it ends
-// when the store fails, which all waiting calls are told, or when no call has waited for connection.idle. The next call that
-// waits starts it again, and it reads everything again then.
+// mirror is the copy of all keys below the prefix.
 type mirror struct {
-	conn *connection
-
-	// reading holds a value while a tree is read or changes are applied, so trees follow one another.
-	reading chan struct{}
-	watched uint64  // the revision up to which changes have been followed; guarded by reading
-	read    attempt // of reading everything; guarded by reading
-
-	mu        sync.Mutex
-	tree      *tree         // nil before the first read
-	confirmed time.Time     // when the store last confirmed the tree
-	changed   chan struct{} // closed and replaced with each tree, and when following ends
-	err       error         // why following ended last, nil while it goes on
-	cancel    context.CancelFunc
-	waiting   int
-	idleSince time.Time
-	closed    bool
-	running   sync.WaitGroup // the goroutine that follows the changes
+	*replica.Replica[tree]
+	conn    *connection
+	watched uint64  // the revision up to which changes have been followed; guarded by Lock
+	read    attempt // of reading everything; guarded by Lock
 }
 
 func newMirror(conn *connection) *mirror {
-	return &mirror{conn: conn, reading: make(chan struct{}, 1), changed: make(chan struct{})}
-}
-
-func (m *mirror) lockReading(ctx context.Context) error {
-	select {
-	case m.reading <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (m *mirror) current() (t *tree, changed <-chan struct{}) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.tree, m.changed
-}
-
-// set makes t the current tree. The caller has locked reading.
-func (m *mirror) set(t *tree) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.confirmed = time.Now()
-	if t == m.tree {
-		return
-	}
-	m.tree = t
-	m.wakeLocked()
-}
-
-func (m *mirror) wakeLocked() {
-	close(m.changed)
-	m.changed = make(chan struct{})
+	m := &mirror{conn: conn}
+	m.Replica = replica.New[tree](replica.Options{
+		Refresh: func(ctx context.Context) error {
+			_, err := m.refresh(ctx)
+			return err
+		},
+		Follow:     m.run,
+		Idle:       idleTime,
+		Undetected: keepAliveTime + keepAliveTimeout,
+	})
+	return m
 }
 
 // refresh reads everything from the leader and returns it.
 func (m *mirror) refresh(ctx context.Context) (*tree, error) {
 	since := time.Now()
-	if err := m.lockReading(ctx); err != nil {
+	if err := m.Lock(ctx); err != nil {
 		return nil, err
 	}
-	defer func() { <-m.reading }()
+	defer m.Unlock()
 	if m.read.isFor(since) {
-		t, _ := m.current()
+		t, _ := m.Current()
 		return t, m.read.err
 	}
 	began := time.Now()
@@ -105,7 +69,7 @@ func (m *mirror) readAll(ctx context.Context) (*tree, error) {
 	if err != nil {
 		return nil, wrap(err, "read %s", m.conn.keys.root())
 	}
-	before, _ := m.current()
+	before, _ := m.Current()
 	now.continueFrom(before)
 	if before != nil && now.setBack != before.setBack {
 		m.conn.logger.Warn("the store was set back to an earlier state", "revision", now.revision, "before", before.revision)
@@ -113,7 +77,7 @@ func (m *mirror) readAll(ctx context.Context) (*tree, error) {
 	if before == nil || now.setBack != before.setBack {
 		m.watched = now.revision
 	}
-	m.set(now)
+	m.Set(now)
 	return now, nil
 }
 
@@ -127,14 +91,15 @@ func (m *mirror) refreshSurely(ctx context.Context) (*tree, error) {
 	if err != nil || !t.hasJustLost() {
 		return t, err
 	}
-	if err := m.follow(); err != nil {
+	release, err := m.Use()
+	if err != nil {
 		return nil, err
 	}
-	defer m.unfollow()
+	defer release()
 	late := time.NewTimer(explainTime)
 	defer late.Stop()
 	for {
-		t, changed := m.current()
+		t, changed := m.Current()
 		if !t.hasJustLost() {
 			return t, nil
 		}
@@ -148,115 +113,6 @@ func (m *mirror) refreshSurely(ctx context.Context) (*tree, error) {
 	}
 }
 
-// await returns when ready returns true for the current tree. It asks again with each new tree, and at the time that
-// ready returns, if that is not zero. It begins with a tree that was read after the call if fresh is true, if nothing is
-// known yet, or if the store has failed since.
-func (m *mirror) await(ctx context.Context, fresh bool, ready func(*tree) (done bool, again time.Time)) error {
-	m.mu.Lock()
-	fresh = fresh || m.tree == nil || m.cancel == nil
-	m.mu.Unlock()
-	if fresh {
-		if _, err := m.refresh(ctx); err != nil {
-			return err
-		}
-	}
-	if err := m.follow(); err != nil {
-		return err
-	}
-	defer m.unfollow()
-	for {
-		m.mu.Lock()
-		if m.err == errIdle && !m.closed { // it ended when this call was about to wait
-			m.startLocked()
-		}
-		t, changed, err := m.tree, m.changed, m.err
-		m.mu.Unlock()
-		done, again := ready(t)
-		if done {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		var due <-chan time.Time
-		if !again.IsZero() {
-			due = time.After(time.Until(again))
-		}
-		select {
-		case <-changed:
-		case <-due:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// follow starts the goroutine that follows the changes, if it does not run.
-func (m *mirror) follow() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return errClosed
-	}
-	m.waiting++
-	if m.cancel == nil {
-		m.startLocked()
-	}
-	return nil
-}
-
-func (m *mirror) startLocked() {
-	ctx, cancel := context.WithCancel(context.Background())
-	m.cancel, m.err = cancel, nil
-	m.running.Go(func() {
-		err := m.run(ctx)
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.cancel, m.err = nil, err
-		cancel()
-		if proven := time.Now().Add(-keepAliveTime - keepAliveTimeout); proven.After(m.confirmed) {
-			m.confirmed = proven // a connection that is lost may have been dead for as long
-		}
-		m.wakeLocked()
-	})
-}
-
-func (m *mirror) unfollow() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.waiting--; m.waiting == 0 {
-		m.idleSince = time.Now()
-	}
-}
-
-// lastConfirmed returns when the store last said that the tree is current, zero for never.
-func (m *mirror) lastConfirmed() time.Time {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.cancel != nil && m.tree != nil {
-		return time.Now() // the connection is checked all the time
-	}
-	return m.confirmed
-}
-
-// isIdle reports whether no call has waited for the idle time.
-func (m *mirror) isIdle() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.waiting == 0 && time.Since(m.idleSince) > m.conn.idle
-}
-
-// stop ends following for good, and blocks until it has ended.
-func (m *mirror) stop() {
-	m.mu.Lock()
-	m.closed = true
-	if m.cancel != nil {
-		m.cancel()
-	}
-	m.mu.Unlock()
-	m.running.Wait()
-}
-
 // run follows the changes until the store fails.
 func (m *mirror) run(ctx context.Context) error {
 	api, err := m.conn.client(ctx)
@@ -268,8 +124,6 @@ func (m *mirror) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	checking.Go(func() { cancel(awaitDisconnect(ctx, api)) })
-	idle := time.NewTicker(m.conn.idle)
-	defer idle.Stop()
 	for {
 		from, next, err := m.position(ctx)
 		if err != nil {
@@ -277,7 +131,7 @@ func (m *mirror) run(ctx context.Context) error {
 		}
 		watching, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
 		changes := api.Watch(watching, m.conn.keys.root(), clientv3.WithPrefix(), clientv3.WithRev(int64(next)))
-		err = m.apply(ctx, from.setBack, changes, idle.C)
+		err = m.apply(ctx, from.setBack, changes)
 		stop()
 		switch {
 		case ctx.Err() != nil:
@@ -296,34 +150,30 @@ func (m *mirror) run(ctx context.Context) error {
 
 // position returns the current tree, and the revision of the next change to follow.
 func (m *mirror) position(ctx context.Context) (t *tree, next uint64, err error) {
-	if err := m.lockReading(ctx); err != nil {
+	if err := m.Lock(ctx); err != nil {
 		return nil, 0, err
 	}
-	defer func() { <-m.reading }()
-	t, _ = m.current()
+	defer m.Unlock()
+	t, _ = m.Current()
 	return t, m.watched + 1, nil
 }
 
 // skip gives up changes up to a revision.
 func (m *mirror) skip(ctx context.Context, revision uint64) error {
-	if err := m.lockReading(ctx); err != nil {
+	if err := m.Lock(ctx); err != nil {
 		return err
 	}
-	defer func() { <-m.reading }()
+	defer m.Unlock()
 	m.watched = max(m.watched, revision)
 	return nil
 }
 
 // apply applies changes until everything must be read again, which is no error.
-func (m *mirror) apply(ctx context.Context, setBack uint64, changes clientv3.WatchChan, idle <-chan time.Time) error {
+func (m *mirror) apply(ctx context.Context, setBack uint64, changes clientv3.WatchChan) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-idle:
-			if m.isIdle() {
-				return errIdle
-			}
 		case resp, open := <-changes:
 			switch {
 			case !open:
@@ -340,22 +190,19 @@ func (m *mirror) apply(ctx context.Context, setBack uint64, changes clientv3.Wat
 	}
 }
 
-// errIdle ends the following of changes for which no call waits.
-var errIdle = fmt.Errorf("%w: nothing was waited for", registry.ErrUnavailable)
-
 func (m *mirror) applyOne(ctx context.Context, setBack uint64, resp clientv3.WatchResponse) (again bool, err error) {
-	if err := m.lockReading(ctx); err != nil {
+	if err := m.Lock(ctx); err != nil {
 		return false, err
 	}
-	defer func() { <-m.reading }()
-	t, _ := m.current()
+	defer m.Unlock()
+	t, _ := m.Current()
 	if t.setBack != setBack || resp.Header.ClusterId != t.cluster {
 		return true, nil
 	}
 	for _, e := range resp.Events {
 		m.watched = max(m.watched, uint64(e.Kv.ModRevision))
 	}
-	m.set(t.apply(resp.Events))
+	m.Set(t.apply(resp.Events))
 	return false, nil
 }
 

@@ -197,7 +197,7 @@ func (c *Client) PutDeletion(ctx context.Context, d registry.Deletion) error {
 func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.NetworkSet, uint64, error) {
 	var set registry.NetworkSet
 	var index uint64
-	err := c.own.mirror.await(ctx, after == 0, func(t *tree) (bool, time.Time) {
+	err := c.own.mirror.Await(ctx, after == 0, func(t *tree) (bool, time.Time) {
 		var records []*record
 		for _, r := range t.below(c.own.keys.prefix) {
 			if _, ok := c.own.keys.definedIn(r.key); ok {

@@ -182,7 +182,7 @@ func (c *Client) WatchReservations(ctx context.Context, n registry.Network, afte
 	var set registry.ReservationSet
 	var index uint64
 	prefix := c.own.keys.reservations(n.Name)
-	err := c.own.mirror.await(ctx, after == 0, func(t *tree) (bool, time.Time) {
+	err := c.own.mirror.Await(ctx, after == 0, func(t *tree) (bool, time.Time) {
 		index = c.own.views.index(t, prefix, t.below(prefix)...)
 		if index == after {
 			return false, time.Time{}

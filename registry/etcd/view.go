@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"hash/maphash"
 	"slices"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/flannel"
+	"github.com/lenonet/leno/registry/replica"
 )
 
 // views are the views of all networks under one user.
@@ -107,6 +107,7 @@ func (s *signature) sum() uint64 {
 // the store has neither been set back nor emptied since it was seen.
 type leaseView struct {
 	network string
+	answers replica.Answers // of WatchLeases
 
 	mu       sync.Mutex
 	plan     registry.Plan
@@ -115,8 +116,6 @@ type leaseView struct {
 	setBack  uint64 // how often the network was lost or set back
 	known    map[string]*known
 	version  version
-	failed   bool      // the last call of WatchLeases returned an error
-	followed time.Time // when the leases were last certain before that call failed
 }
 
 // known is a record as it is, or as it was when the store lost it.
@@ -132,39 +131,6 @@ type known struct {
 }
 
 func (k *known) missing() bool { return !k.until.IsZero() }
-
-// ended notes how a call of WatchLeases ended. confirmed is when the store last confirmed what it said.
-func (v *leaseView) ended(err error, confirmed time.Time) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if err != nil && !v.failed && v.known != nil {
-		v.followed = confirmed
-	}
-	if v.failed = err != nil; v.failed && !isEnded(err) {
-		// Several callers may have been told of the failure, and each is answered when the store is back, although
-		// nothing may have changed: what they know gets another index.
-		v.version.content++
-	}
-}
-
-// isEnded reports whether err is that of a caller's context.
-func isEnded(err error) bool { return err == context.Canceled || err == context.DeadlineExceeded }
-
-// lastCertain returns when the leases were last certain, zero for never. confirmed is as for ended.
-func (v *leaseView) lastCertain(confirmed time.Time) time.Time {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.failed || v.known == nil {
-		return v.followed
-	}
-	return confirmed
-}
-
-func (v *leaseView) hasFailed() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.failed
-}
 
 // leases returns what to believe of the network's leases when t is what the store says, the index of that, and when the
 // first missing record will be given up. The error is an ErrUncertain if the store does not say what became of them.

@@ -90,7 +90,7 @@ func TestCompactedBeforeWatch(t *testing.T) {
 	s, server := ownStore(t, etcdtest.Options{})
 	n := s.define(t, "10.5.0.0/16")
 	watcher := s.open(t)
-	watcher.own.idle = 20 * time.Millisecond
+	watcher.own.mirror.Idle = 20 * time.Millisecond
 	l := acquire(t, watcher, n, claimOn(n, 1, 10))
 	_, index := follow(t, watcher, n, 0, []string{"10"})
 	awaitNotFollowing(t, watcher)

@@ -118,7 +118,7 @@ func loadConfig(kubeconfig string) (*rest.Config, error) {
 }
 
 func (c *connection) close() {
-	c.mirror.stop()
+	c.mirror.Stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.http != nil {

@@ -192,7 +192,7 @@ func (n *node) overwrite(a names, addrs []netip.Addr) ([]netip.Addr, error) {
 
 // checkDuplicates returns an error if another Node has the lease of a host that could be mistaken for the claim's.
 func (c *connection) checkDuplicates(ctx context.Context, n registry.Network, claim registry.Claim, own *node) error {
-	t := c.mirror.followed()
+	t := c.mirror.Followed()
 	if t == nil {
 		var err error
 		if t, err = c.mirror.refresh(ctx); err != nil {
@@ -294,7 +294,7 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 	var lease registry.Lease
 	var index uint64
 	var reason error
-	err = conn.mirror.await(ctx, after == 0, func(t *tree) (bool, time.Time) {
+	err = conn.mirror.Await(ctx, after == 0, func(t *tree) (bool, time.Time) {
 		var found *node // of several, the oldest one
 		for nd := range conn.views.parse(t, n, conn.names()) {
 			if nd.covers(n.Plan, slot) && t.nodes[nd.name] == nd && (found == nil || nd.created < found.created) {
@@ -335,17 +335,20 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 		return registry.LeaseSet{}, 0, wrap(err, "watch leases")
 	}
 	conn := c.own
-	if conn.views.hasFailed() {
-		after = 0
+	from := after
+	if conn.views.answers.Owed() {
+		from = 0
 	}
 	var set registry.LeaseSet
 	var index uint64
-	err := conn.mirror.await(ctx, after == 0, func(t *tree) (bool, time.Time) {
+	err := conn.mirror.Await(ctx, from == 0, func(t *tree) (bool, time.Time) {
 		var due time.Time
 		set, index, due = conn.leases(t, n)
-		return index != after, due
+		return index != from, due
 	})
-	conn.views.ended(err)
+	if ctx.Err() == nil || err == nil {
+		conn.views.answers.Ended(after, err, conn.mirror.LastConfirmed())
+	}
 	if err != nil {
 		return registry.LeaseSet{}, 0, wrap(err, "watch leases of network %s", n.Name)
 	}
@@ -354,10 +357,7 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 
 // Followed implements registry.Follower.
 func (c *Client) Followed(string) time.Time {
-	if c.own.views.hasFailed() {
-		return time.Time{}
-	}
-	return c.own.mirror.lastConfirmed()
+	return c.own.views.answers.LastCertain(c.own.mirror.LastConfirmed())
 }
 
 // Forget implements registry.Follower. There is nothing to forget: networks are not deleted.

@@ -9,10 +9,10 @@ import (
 	"maps"
 	"net/url"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/replica"
 )
 
 // tree is what the API server says about the Nodes, as of one resource version. It is immutable.
@@ -29,65 +29,32 @@ type vanished struct {
 	since time.Time
 }
 
-// mirror keeps the copy of all Nodes. While calls wait for changes, one goroutine follows them; it ends when the API
-// server fails, which all waiting calls are told, or when no call has waited for idleTime. The next call that waits
-// starts it again, and it lists all Nodes again then.
+// mirror is the copy of all Nodes.
 type mirror struct {
-	conn *connection
-
-	// reading holds a value while Nodes are listed or a change is applied, so trees follow one another.
-	reading chan struct{}
-	watched uint64            // the revision up to which changes have been followed; guarded by reading
-	latest  map[string]uint64 // by name, the resource version at which a Node was last seen; guarded by reading
-	listed  uint64            // the revision of the last list; guarded by reading
-
-	mu        sync.Mutex
-	tree      *tree         // nil before the first list
-	confirmed time.Time     // when the API server last confirmed the tree
-	changed   chan struct{} // closed and replaced with each tree, and when following ends
-	err       error         // why following ended last, nil while it goes on
-	cancel    context.CancelFunc
-	waiting   int
-	idleSince time.Time
-	closed    bool
+	*replica.Replica[tree]
+	conn    *connection
+	watched uint64            // the revision up to which changes have been followed; guarded by Lock
+	latest  map[string]uint64 // by name, the resource version at which a Node was last seen; guarded by Lock
+	listed  uint64            // the revision of the last list; guarded by Lock
 }
 
 func newMirror(conn *connection) *mirror {
-	return &mirror{conn: conn, reading: make(chan struct{}, 1), changed: make(chan struct{})}
+	m := &mirror{conn: conn}
+	m.Replica = replica.New[tree](replica.Options{
+		Refresh: func(ctx context.Context) error {
+			_, err := m.refresh(ctx)
+			return err
+		},
+		Follow:     m.run,
+		Idle:       idleTime,
+		Undetected: 2 * keepAliveTime, // until a ping is sent, and until it counts as lost
+	})
+	return m
 }
-
-func (m *mirror) lockReading(ctx context.Context) error {
-	select {
-	case m.reading <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (m *mirror) unlockReading() { <-m.reading }
 
 func (m *mirror) current() *tree {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.tree
-}
-
-// set makes t the current tree. The caller has locked reading.
-func (m *mirror) set(t *tree) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.confirmed = time.Now()
-	if t == m.tree {
-		return
-	}
-	m.tree = t
-	m.wakeLocked()
-}
-
-func (m *mirror) wakeLocked() {
-	close(m.changed)
-	m.changed = make(chan struct{})
+	t, _ := m.Current()
+	return t
 }
 
 const nodesPath = "/api/v1/nodes"
@@ -95,10 +62,10 @@ const nodesPath = "/api/v1/nodes"
 // refresh lists all Nodes. Without a resource version, the API server answers with the state in its storage, never an
 // older one, and the list is whole because it has no limit.
 func (m *mirror) refresh(ctx context.Context) (*tree, error) {
-	if err := m.lockReading(ctx); err != nil {
+	if err := m.Lock(ctx); err != nil {
 		return nil, err
 	}
-	defer m.unlockReading()
+	defer m.Unlock()
 	var list struct {
 		Metadata struct {
 			ResourceVersion string `json:"resourceVersion"`
@@ -134,7 +101,7 @@ func (m *mirror) refresh(ctx context.Context) (*tree, error) {
 	case len(now.vanished) == 0: // otherwise earlier changes may tell that a Node was deleted
 		m.watched = max(m.watched, now.revision)
 	}
-	m.set(now)
+	m.Set(now)
 	return now, nil
 }
 
@@ -188,126 +155,8 @@ func (t *tree) apply(deleted bool, n *node, latest map[string]uint64, listed uin
 	return &out
 }
 
-// await returns when ready returns true for the current tree. It asks again with each new tree, and at the time that
-// ready returns, if that is not zero. It begins with a tree that was read after the call if fresh is true, if nothing
-// is known yet, or if the API server has failed since.
-func (m *mirror) await(ctx context.Context, fresh bool, ready func(*tree) (done bool, again time.Time)) error {
-	m.mu.Lock()
-	fresh = fresh || m.tree == nil || m.cancel == nil
-	m.mu.Unlock()
-	if fresh {
-		if _, err := m.refresh(ctx); err != nil {
-			return err
-		}
-	}
-	if err := m.follow(); err != nil {
-		return err
-	}
-	defer m.unfollow()
-	for {
-		m.mu.Lock()
-		t, changed, err := m.tree, m.changed, m.err
-		m.mu.Unlock()
-		done, again := ready(t)
-		if done {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		var due <-chan time.Time
-		if !again.IsZero() {
-			due = time.After(time.Until(again))
-		}
-		select {
-		case <-changed:
-		case <-due:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-var (
-	errClosed = errors.New("the client is closed")
-	// errIdle ends the following of changes for which no call waits.
-	errIdle = fmt.Errorf("%w: nothing was waited for", registry.ErrUnavailable)
-)
-
-// follow starts the goroutine that follows the changes, if it does not run.
-func (m *mirror) follow() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return errClosed
-	}
-	m.waiting++
-	if m.cancel != nil {
-		return nil
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	m.cancel, m.err = cancel, nil
-	go func() {
-		err := m.run(ctx)
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.cancel, m.err = nil, err
-		cancel()
-		m.wakeLocked()
-	}()
-	return nil
-}
-
-func (m *mirror) unfollow() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.waiting--; m.waiting == 0 {
-		m.idleSince = time.Now()
-	}
-}
-
-// lastConfirmed returns when the API server last said that the tree is current, zero for never.
-func (m *mirror) lastConfirmed() time.Time {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.cancel != nil && m.tree != nil {
-		return time.Now() // the connection is checked all the time
-	}
-	return m.confirmed
-}
-
-// followed returns the tree if it is kept up to date, nil otherwise.
-func (m *mirror) followed() *tree {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.cancel == nil {
-		return nil
-	}
-	return m.tree
-}
-
-// isIdle reports whether no call has waited for idleTime.
-func (m *mirror) isIdle() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.waiting == 0 && time.Since(m.idleSince) > idleTime
-}
-
-func (m *mirror) stop() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.closed = true
-	if m.cancel != nil {
-		m.cancel()
-	}
-}
-
 // run follows the changes until the API server fails.
 func (m *mirror) run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stop := m.cancelIdle(cancel)
-	defer stop()
 	for {
 		t, from, err := m.position(ctx)
 		if err == nil {
@@ -331,41 +180,21 @@ func (m *mirror) run(ctx context.Context) error {
 	}
 }
 
-// cancelIdle calls cancel when no call has waited for idleTime, unless stop is called before.
-func (m *mirror) cancelIdle(cancel context.CancelCauseFunc) (stop func()) {
-	done := make(chan struct{})
-	go func() {
-		tick := time.NewTicker(idleTime)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-				if m.isIdle() {
-					cancel(errIdle)
-				}
-			}
-		}
-	}()
-	return sync.OnceFunc(func() { close(done) })
-}
-
 // position returns the current tree, and the revision after which changes are to be followed.
 func (m *mirror) position(ctx context.Context) (t *tree, after uint64, err error) {
-	if err := m.lockReading(ctx); err != nil {
+	if err := m.Lock(ctx); err != nil {
 		return nil, 0, err
 	}
-	defer m.unlockReading()
+	defer m.Unlock()
 	return m.current(), m.watched, nil
 }
 
 // skip gives up changes up to a revision.
 func (m *mirror) skip(ctx context.Context, revision uint64) error {
-	if err := m.lockReading(ctx); err != nil {
+	if err := m.Lock(ctx); err != nil {
 		return err
 	}
-	defer m.unlockReading()
+	defer m.Unlock()
 	m.watched = revision
 	return nil
 }
@@ -419,10 +248,10 @@ func (m *mirror) applyOne(ctx context.Context, setBack uint64, kind string, obje
 	if err != nil {
 		return fmt.Errorf("%w: %w", registry.ErrUncertain, err)
 	}
-	if err := m.lockReading(ctx); err != nil {
+	if err := m.Lock(ctx); err != nil {
 		return err
 	}
-	defer m.unlockReading()
+	defer m.Unlock()
 	t := m.current()
 	if t.setBack != setBack {
 		return errExpired
@@ -431,6 +260,6 @@ func (m *mirror) applyOne(ctx context.Context, setBack uint64, kind string, obje
 	if kind != "BOOKMARK" {
 		t = t.apply(kind == "DELETED", n, m.latest, m.listed)
 	}
-	m.set(t)
+	m.Set(t)
 	return nil
 }

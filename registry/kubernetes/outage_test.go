@@ -25,6 +25,9 @@ func testOutage(t *testing.T, c *cluster) {
 		if err != nil || next != index || !slices.Equal(texts(again), texts(set)) {
 			t.Errorf("after the outage: %q, index %d after %d, %v", texts(again), next, index, err)
 		}
+		if at := a.Followed(n.Name); time.Since(at) > time.Second {
+			t.Errorf("after the outage: followed %v ago", time.Since(at))
+		}
 	}
 	c.DeleteNode(t, "host-f")
 	await(t, a, "host-a 10.244.1.0/24")
@@ -45,8 +48,8 @@ func wantOutage(t *testing.T, a *Client, n registry.Network, set registry.LeaseS
 	if took := time.Since(begun); took > 25*time.Second {
 		t.Errorf("it took %v to notice", took)
 	}
-	if when := a.Followed(n.Name); !when.IsZero() {
-		t.Errorf("the leases are followed while the server is away: %v", when)
+	if at := a.Followed(n.Name); at.IsZero() || at.After(begun.Add(time.Second)) || a.Followed(n.Name).After(at) {
+		t.Errorf("followed %v after the outage began, and then %v", at.Sub(begun), a.Followed(n.Name).Sub(begun))
 	}
 }
 
@@ -63,7 +66,7 @@ func testCompaction(t *testing.T, c *cluster) {
 		t.Fatalf("deleted %d, %v", resp.Deleted, err)
 	}
 	c.Etcd.Compact(t, resp.Header.Revision)
-	for deadline := time.Now().Add(20 * time.Second); a.own.mirror.followed() != nil; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); a.own.mirror.Followed() != nil; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the client has not noticed the outage")
 		}

@@ -10,15 +10,17 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/replica"
 )
 
 // views are what calls under one user have been told.
 type views struct {
+	answers replica.Answers // of WatchLeases
+
 	mu       sync.Mutex
 	network  registry.Network // of known
 	known    map[*node]known
 	versions map[string]*version // by what is watched
-	failed   bool                // the last call of WatchLeases returned an error
 }
 
 // known is the lease of a Node, or why it cannot be used.
@@ -50,18 +52,6 @@ func (v *views) index(what, content string, latest uint64) uint64 {
 		now.index, now.content = max(latest, now.index+1), sum
 	}
 	return now.index
-}
-
-func (v *views) ended(err error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.failed = err != nil
-}
-
-func (v *views) hasFailed() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.failed
 }
 
 // parse returns the leases of all Nodes that have one. It parses each once.
