@@ -1,6 +1,6 @@
 // Package command contains leno's commands, one file each: its flags, its help text, the calls to
 // the agent through package api, and the output. Package cli runs them. Only `agent`, `cleanup`,
-// `doctor`, `store copy` and the checks of configuration files use packages of the agent.
+// `doctor`, `flannel`, `store copy` and the checks of configuration files use packages of the agent.
 //
 // What several commands share is in files below them: the configuration's flags and checks
 // (config.go), the comparison of a file with Consul (plan.go), and texts for objects of the API
@@ -66,6 +66,7 @@ func Main(argv []string, m cli.Meta) int {
 // Commands returns every command by name, for example "lease show".
 func Commands(m cli.Meta) cli.Commands {
 	groups := map[string]string{
+		"flannel":     "Hand devices and routes from flannel to leno and back",
 		"lease":       "List, show, renew, revoke and release leases",
 		"network":     "List, show, plan, apply, import and delete networks",
 		"reservation": "Reserve subnets for hosts",
@@ -79,6 +80,8 @@ func Commands(m cli.Meta) cli.Commands {
 		cleanupSpec,
 		debugSpec,
 		eventsSpec,
+		flannelAdoptSpec,
+		flannelReturnSpec,
 		fmtSpec,
 		leaseListSpec,
 		leaseReleaseSpec,

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/agent/cleanup"
+	"github.com/lenonet/leno/agent/handover"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/flannel"
@@ -38,6 +39,8 @@ func shapes() []shape {
 		{"doctor", api.Diagnosis{}},
 		{"events", api.EventList{}},
 		{"cleanup", cleanup.Report{}},
+		{"flannel adopt", handover.Report{}},
+		{"flannel return", handover.Report{}},
 		{"store copy", storeCopyOutput{}},
 		{"version", versionOutput{}},
 	}

@@ -52,7 +52,8 @@ func table() []row {
 		{Datapath, "", []error{backend.ErrForeignRoute}, "end the program that made that route (ip route show tells its device) and remove it, or give it a larger metric"},
 		{Datapath, "", []error{backend.ErrNoSuchKind}, "load or build the kernel module, or use another backend for the network"},
 		{Datapath, "", []error{unix.EADDRINUSE}, "end the program that has the UDP port (ss -ulpn), or use another port for the network"},
-		{Datapath, "", []error{unix.EEXIST}, "remove the device that has the VNI on that port (ip -details link show type vxlan), or use another vni for the network"},
+		{Datapath, "", []error{unix.EEXIST}, "remove the device that has the VNI on that port (ip -details link show type vxlan), " +
+			"or hand it over with `leno flannel adopt` if flannel created it, or use another vni for the network"},
 		{Datapath, "", noRight, "run the agent as root or with CAP_NET_ADMIN"},
 		{Firewall, "", noRight, "run the agent as root or with CAP_NET_ADMIN, and CAP_NET_RAW for iptables-legacy"},
 		{Forwarding, "", append(noRight, unix.EROFS),

@@ -162,13 +162,26 @@ func (h *host) advertise(b backend.Backend) backend.Advertisement {
 	return adv
 }
 
-// peer returns what host n would publish under the identity node. Attributes depend only on the
-// identity, so this host's own underlay can be used.
+// advertiseAfresh returns what another host with the same underlay advertises, which has no device
+// of the network yet.
+func (h *host) advertiseAfresh(node string) backend.Advertisement {
+	h.t.Helper()
+	other := *h
+	other.ns = nstest.New(h.t)
+	other.ns.Sh("ip link add " + underlay + " type veth; ip link set " + underlay + " up")
+	for _, ip := range h.suite.publicIPs(h.number) {
+		other.ns.Sh(fmt.Sprintf("ip addr add %s dev %s nodad", netip.PrefixFrom(ip, ip.BitLen()), underlay))
+	}
+	return other.advertise(h.open(node))
+}
+
+// peer returns what host n would publish under the identity node before it has a device. Attributes
+// then depend only on the identity, so this host's own underlay can be used.
 func (h *host) peer(n int, node string) backend.Peer {
 	h.t.Helper()
 	return backend.Peer{
 		Node: fmt.Sprintf("host-%d", n), Subnets: subnets(n), PublicIPs: h.suite.publicIPs(n),
-		Backend: h.suite.Type.Name, Attributes: h.advertise(h.open(node)).Attributes,
+		Backend: h.suite.Type.Name, Attributes: h.advertiseAfresh(node).Attributes,
 	}
 }
 

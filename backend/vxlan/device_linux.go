@@ -40,9 +40,7 @@ func (b *vxlan) ensure(ctx context.Context, want device, partial bool) (ensured,
 	var e ensured
 	if link == nil {
 		var was string
-		if link, was, err = b.kernel.Reclaim(want.name, want.alias, func(l netlink.Link) (bool, error) {
-			return shown(l).made(want), nil
-		}); err != nil {
+		if link, was, err = b.kernel.Reclaim(want.name, want.alias, want.isMade); err != nil {
 			return e, err
 		}
 		if link != nil {
@@ -77,6 +75,9 @@ func (b *vxlan) ensure(ctx context.Context, want device, partial bool) (ensured,
 	e.index = link.Attrs().Index
 	return e, b.fixAll(ctx, link, have, want, &e)
 }
+
+// isMade reports whether leno made a device, which has another name, as the wanted one.
+func (want device) isMade(l netlink.Link) (bool, error) { return shown(l).made(want), nil }
 
 // fixAll corrects what can be changed in place. A device that was just created differs only where
 // the kernel overrode the request, and that is not reported.

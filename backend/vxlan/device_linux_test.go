@@ -85,7 +85,7 @@ func TestDeviceChanges(t *testing.T) {
 		{"other address", plain, "eth0", "192.0.2.7", "ip addr add 192.0.2.7/24 dev eth0", true, "local 192.0.2.7", ""},
 		{"other underlay", plain, "eth1", "192.0.3.1", "", true, "local 192.0.3.1 dev eth1", ""},
 		{"learning switched on", plain, "eth0", "192.0.2.1", "ip link set leno-test type vxlan learning", true, "nolearning", ""},
-		{"MAC changed", plain, "eth0", "192.0.2.1", "ip link set leno-test address 02:00:00:00:00:01", true, vtepMAC("node", "test").String(), "02:00:00"},
+		{"MAC changed", plain, "eth0", "192.0.2.1", "ip link set leno-test address 02:00:00:00:00:01", true, "link/ether 02:00:00:00:00:01", ""},
 		{"IPv6 underlay", plain, "eth0", "2001:db8:2::1", "", false, "local 2001:db8:2::1", ""},
 		{"vni", `{"vni":5}`, "eth0", "192.0.2.1", "", false, "vxlan id 5 ", ""},
 		{"port", `{"port":4789}`, "eth0", "192.0.2.1", "", false, "dstport 4789", ""},
@@ -138,7 +138,7 @@ func TestHealedNamesWhatWasDoneToTheDevice(t *testing.T) {
 	}
 	for _, tt := range []struct{ script, healed string }{
 		{"ip link del leno-test", "[device was deleted]"},
-		{"ip link set leno-test address 02:00:00:00:00:01", "[device had another MAC address: 02:00:00:00:00:01 instead of " + b.mac.String() + "]"},
+		{"ip link set leno-test address 02:00:00:00:00:01", "[device had another MAC address: 02:00:00:00:00:01 instead of " + b.macs[0].String() + "]"},
 		{"ip link set leno-test name other", "[device was renamed: to other]"},
 		{"ip link set leno-test down; ip link set leno-test name other", "[device was renamed: to other device was down]"},
 		{"ip link set leno-test alias mine", `[device had another alias: "mine"]`},

@@ -57,7 +57,8 @@ func newSite(t *testing.T, options string) *site {
 			ip addr add 10.5.%[1]d.1/24 dev br0; ip addr add fd00:5:0:%[1]d::1/64 dev br0 nodad`, h.number))
 		h.stand(map[bool]string{true: "near", false: "far"}[h.number < 3])
 		h.b = s.open(options)
-		h.b.mac[5] = byte(h.number)
+		h.b.macs[0][5] = byte(h.number)
+		h.b.macs[1] = h.b.macs[0]
 		s.hosts = append(s.hosts, h)
 	}
 	return s
@@ -98,7 +99,7 @@ func (h *siteHost) state() backend.State {
 		if p != h {
 			s.Peers = append(s.Peers, backend.Peer{
 				Node: fmt.Sprint("host-", p.number), Subnets: subnetsOf(p.number), PublicIPs: p.addrs, Backend: Name,
-				Attributes: json.RawMessage(fmt.Sprintf(`{"vni":1,"port":8472,"vtep_mac":%q}`, p.b.mac)),
+				Attributes: json.RawMessage(fmt.Sprintf(`{"vni":1,"port":8472,"vtep_mac":%q}`, p.b.macs[0])),
 			})
 		}
 	}
@@ -253,9 +254,7 @@ func TestDirectRoutingSwitchedWithoutGap(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		mac := one.b.mac
 		one.b = s.open(options)
-		one.b.mac = mac
 		host{t, one.ns}.apply(one.b, one.state())
 		end := fmt.Sprintf("2001:db8:ffff:%d::/64", i+1)
 		one.ns.Sh("ip -6 route add unreachable " + end)
@@ -310,9 +309,7 @@ func destination(t *testing.T, m syscall.NetlinkMessage) string {
 func (s *site) switchTo(options string) {
 	s.t.Helper()
 	for _, h := range s.hosts {
-		mac := h.b.mac
 		h.b = s.open(options)
-		h.b.mac = mac
 		host{s.t, h.ns}.apply(h.b, h.state())
 	}
 }

@@ -32,9 +32,9 @@ func flannelAttributes(generation int) string {
 // over IPv6.
 func startFlannel(h backendtest.FlannelHost) {
 	for i, subnet := range h.Subnets {
-		link, bits := "flannel.1", 32
+		link, bits, mac := "flannel.1", 32, backendtest.Attribute(h.T, h.Peer, "vtep_mac")
 		if subnet.Addr().Is6() {
-			link, bits = "flannel-v6.1", 128
+			link, bits, mac = "flannel-v6.1", 128, cmp.Or(backendtest.Attribute(h.T, h.Peer, "vtep_mac_v6"), mac)
 		}
 		theirs := h.Peer.Subnets[i]
 		remote, ok := h.Peer.PublicIP(theirs.Addr())
@@ -49,7 +49,7 @@ ip neigh replace %[7]s lladdr %[8]s dev %[1]s nud permanent
 bridge fdb replace %[8]s dev %[1]s dst %[9]s self permanent
 ip route replace %[10]s via %[7]s dev %[1]s onlink`,
 			link, flannelMAC(i, h.Generation), h.PublicIPs[i], h.Underlay, subnet.Addr(), bits,
-			theirs.Addr(), backendtest.Attribute(h.T, h.Peer, "vtep_mac"), remote, theirs))
+			theirs.Addr(), mac, remote, theirs))
 	}
 }
 
@@ -97,7 +97,7 @@ func TestFlannelHostAmongLenoHosts(t *testing.T) {
 				T: t, NS: them.ns, Underlay: "eth0", Subnets: subnetsOf(3), PublicIPs: their.PublicIPs,
 				Peer: backend.Peer{
 					Subnets: subnetsOf(h.number), PublicIPs: h.addrs,
-					Attributes: json.RawMessage(fmt.Sprintf(`{"vtep_mac":%q}`, h.b.mac)),
+					Attributes: json.RawMessage(fmt.Sprintf(`{"vtep_mac":%q}`, h.b.macs[0])),
 				},
 			})
 		}
@@ -140,9 +140,7 @@ func TestFlannelHostAmongLenoHosts(t *testing.T) {
 	})
 	// A state that may be incomplete removes nothing, and makes what is missing.
 	for _, script := range []string{"true", "ip link del leno-test~2"} {
-		mac := h.b.mac
 		h.b = s.open(`{}`)
-		h.b.mac = mac
 		h.ns.Sh(script)
 		partial := state(h)
 		partial.Partial = true
@@ -166,6 +164,107 @@ func TestFlannelHostAmongLenoHosts(t *testing.T) {
 		if r := (host{t, h.ns}).apply(h.b, now); r.Writes != 0 {
 			t.Errorf("%s: second apply %+v", name, r)
 		}
+	}
+}
+
+// TestAdoptedDevices hands the devices of flannel to leno while packets flow to and from a host that runs flannel and
+// one that runs leno. Not one is lost: the devices keep their MAC addresses, which the host then publishes.
+func TestAdoptedDevices(t *testing.T) {
+	s := newSite(t, `{}`)
+	for _, h := range s.hosts {
+		h.stand("near")
+	}
+	us, lenos, flannels := s.hosts[0], s.hosts[1], s.hosts[2]
+	asFlannel := func(h *siteHost) backend.Peer {
+		return backend.Peer{
+			Node: fmt.Sprintf("flannel-192.0.2.%d", h.number), Backend: Name, Subnets: subnetsOf(h.number),
+			PublicIPs:  slices.Clone(h.addrs),
+			Attributes: json.RawMessage(flannelAttributes(h.number)),
+		}
+	}
+	start := func(h *siteHost, peers ...backend.Peer) {
+		for _, p := range peers {
+			startFlannel(backendtest.FlannelHost{T: t, NS: h.ns, Underlay: "eth0", Generation: h.number,
+				Subnets: subnetsOf(h.number), PublicIPs: h.addrs, Peer: p})
+		}
+	}
+	replace := func(state backend.State, node string, p backend.Peer) backend.State {
+		state.Peers[slices.IndexFunc(state.Peers, func(p backend.Peer) bool { return p.Node == node })] = p
+		return state
+	}
+	theirState := replace(replace(lenos.state(), "host-1", asFlannel(us)), "host-3", asFlannel(flannels))
+	(host{t, lenos.ns}).apply(lenos.b, theirState)
+	// A leno host publishes one address, and flannel's devices have one each.
+	asLeno := backend.Peer{Subnets: subnetsOf(2), PublicIPs: lenos.addrs,
+		Attributes: json.RawMessage(fmt.Sprintf(`{"vtep_mac":%q}`, lenos.b.macs[0]))}
+	start(us, asLeno, asFlannel(flannels))
+	start(flannels, asLeno, asFlannel(us))
+
+	type stream struct {
+		from *siteHost
+		args string // of ping
+	}
+	var streams []stream
+	for _, way := range [][2]*siteHost{{us, lenos}, {lenos, us}, {us, flannels}, {flannels, us}} {
+		for i, subnet := range subnetsOf(way[1].number) {
+			args := fmt.Sprintf("-I %s %s", subnetsOf(way[0].number)[i].Addr().Next(), subnet.Addr().Next())
+			streams = append(streams, stream{way[0], args})
+			// The first packets may be lost before the underlay's addresses are resolved.
+			way[0].ns.Sh("for i in 1 2 3 4 5 6 7 8 9; do ping -n -c 1 -W 1 " + args + " && exit; done; exit 1")
+		}
+	}
+	stop, results := make(chan struct{}), make(chan string, len(streams))
+	for _, st := range streams {
+		go func() {
+			lost := ""
+			for running := true; running; {
+				select {
+				case <-stop:
+					running = false
+				default:
+				}
+				out, err := st.from.ns.Try("ping -n -q -i 0.005 -c 40 -W 2 " + st.args)
+				if err != nil || !strings.Contains(out, " 0% packet loss") {
+					lost += out
+				}
+			}
+			results <- lost
+		}()
+	}
+	index := us.ns.Index("flannel.1")
+	us.ns.Sh(fmt.Sprintf("ip link set flannel.1 alias %q; ip link set flannel-v6.1 alias %q",
+		backend.LinkAlias("test"), backend.SecondLinkAlias("test")))
+	us.ns.Sh(`for family in -4 -6; do
+	ip $family route show proto boot | grep " dev flannel" | sed 's/ proto boot//; s/$/ proto 108/' | xargs -rL1 ip $family route replace
+done`)
+	state := replace(us.state(), "host-3", asFlannel(flannels))
+	partial := state
+	partial.Partial = true
+	adv := us.advertise()
+	for _, now := range []backend.State{partial, state} {
+		if r := (host{t, us.ns}).apply(us.b, now); r.Peers != 2 {
+			t.Errorf("report %+v", r)
+		}
+	}
+	// The other hosts learn that this one runs leno now.
+	theirState = replace(theirState, asFlannel(us).Node, backend.Peer{
+		Node: "host-1", Backend: Name, Subnets: subnetsOf(1), PublicIPs: us.addrs, Attributes: adv.Attributes,
+	})
+	(host{t, lenos.ns}).apply(lenos.b, theirState)
+	us.b = s.open(`{}`) // a restart
+	(host{t, us.ns}).apply(us.b, state)
+	close(stop)
+	for range streams {
+		if lost := <-results; lost != "" {
+			t.Errorf("packets were lost:\n%s", lost)
+		}
+	}
+	want := fmt.Sprintf(`{"vni":1,"port":8472,"vtep_mac":%q,"vtep_mac_v6":%q}`, flannelMAC(0, 1), flannelMAC(1, 1))
+	if again := us.advertise(); string(adv.Attributes) != want || string(again.Attributes) != want {
+		t.Errorf("published %s, after a restart %s, want %s", adv.Attributes, again.Attributes, want)
+	}
+	if got := us.ns.Index("leno-test"); got != index {
+		t.Errorf("the device has index %d, flannel's had %d", got, index)
 	}
 }
 
@@ -200,6 +299,17 @@ func TestSecondDeviceOfAnotherProgram(t *testing.T) {
 	if after := h.ns.Sh("ip -o -d link show leno-test~2"); after != before {
 		t.Errorf("the device was touched:\n%s\nbefore\n%s", after, before)
 	}
+}
+
+func (h *siteHost) advertise() (adv backend.Advertisement) {
+	h.site.t.Helper()
+	h.ns.Do(func() {
+		var err error
+		if adv, err = h.b.Advertise(h.state().Underlay); err != nil {
+			h.site.t.Errorf("advertise: %v", err)
+		}
+	})
+	return adv
 }
 
 // sent returns how many packets the host has sent into a device, 0 if there is none.

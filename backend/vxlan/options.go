@@ -129,7 +129,8 @@ type attributes struct {
 	MAC  string `json:"vtep_mac"`
 
 	// OwnFamily is true for a host that runs flannel: it receives the packets of each family over
-	// that family. MACv6 is the MAC address that receives its IPv6 packets, "" for MAC.
+	// that family. MACv6 is the MAC address that receives IPv6 packets over IPv6, "" for MAC. Other
+	// hosts send those to a host that runs flannel, or run flannel themselves.
 	OwnFamily bool   `json:"own_family,omitempty"`
 	MACv6     string `json:"vtep_mac_v6,omitempty"`
 }

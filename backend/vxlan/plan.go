@@ -71,16 +71,21 @@ func otherFamily(a netip.Addr) netip.Addr {
 // wantSecond returns the device for peers that receive over another address family than the first
 // device sends over. ok is false if no peer does, if this host has no address of that family, or if
 // the underlay's MTU is too small for IPv6 in IPv6.
-func wantSecond(c backend.Config, first device, s backend.State) (d device, ok bool) {
+func wantSecond(c backend.Config, first device, mac kernel.MAC, s backend.State) (d device, ok bool) {
 	other := otherFamily(first.local)
 	local, _, ok := s.Underlay.SourceOf(other)
 	if !ok || !slices.ContainsFunc(s.Peers, func(p backend.Peer) bool { return receivesOver(p, other) }) {
 		return device{}, false
 	}
-	d = first
-	d.name, d.alias, d.local = backend.SecondLinkName(c.Network), backend.SecondLinkAlias(c.Network), local
-	d.mtu = min(d.mtu, s.Underlay.MTU-overhead(local))
+	d = second(c, first, local)
+	d.mac, d.mtu = mac, min(d.mtu, s.Underlay.MTU-overhead(local))
 	return d, d.mtu >= leastMTU(local)
+}
+
+// second returns the first device with what distinguishes the second one by its name.
+func second(c backend.Config, first device, local netip.Addr) device {
+	first.name, first.alias, first.local = backend.SecondLinkName(c.Network), backend.SecondLinkAlias(c.Network), local
+	return first
 }
 
 // receivesOver reports whether a peer receives the packets of a's family over that family because

@@ -279,7 +279,7 @@ peers 0`},
 					t.Fatal(err)
 				}
 				tunnels[0] = tunnel{first, deviceIndex}
-				if second, ok := wantSecond(config, first, tt.state); ok {
+				if second, ok := wantSecond(config, first, first.mac, tt.state); ok {
 					tunnels[1] = tunnel{second, secondIndex}
 				}
 			}

@@ -19,7 +19,8 @@ import (
 // chooseChecksum; Apply restores the choice when it was changed). The overlay's MTU is the
 // underlay's less 50, or less 70 over IPv6. A host publishes
 // {"vni":1,"port":8472,"vtep_mac":"0a:…"}. The record of a host that runs flannel has
-// {"own_family":true} as well, and "vtep_mac_v6" if it receives IPv6 packets with another address.
+// {"own_family":true} as well. "vtep_mac_v6" is there if hosts that run flannel send IPv6 packets to
+// another address.
 func Type() backend.Type {
 	return backend.Type{
 		Name: Name, Normalize: normalize, Port: port, Interrupts: interrupts(), Device: true,
@@ -30,8 +31,9 @@ func Type() backend.Type {
 type vxlan struct {
 	config  backend.Config
 	options options
-	mac     kernel.MAC
-	kernel  *kernel.Handle // nil before the first Apply
+	macs    [2]kernel.MAC  // of the first device and of the second
+	settled bool           // macs are what they will be
+	kernel  *kernel.Handle // nil before it is needed
 
 	kernelRelease string   // "" before the first Apply
 	below         string   // the devices whose drivers are known
@@ -67,16 +69,17 @@ func newBackend(c backend.Config) (backend.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
+	mac := vtepMAC(c.NodeID, c.Network)
 	return &vxlan{
-		config: c, options: o, mac: vtepMAC(c.NodeID, c.Network),
+		config: c, options: o, macs: [2]kernel.MAC{mac, mac},
 		txChecksum: kernel.TxChecksum, setTxChecksum: kernel.SetTxChecksum,
 	}, nil
 }
 
-// Advertise publishes the address of the device that Apply will create. It rejects an underlay
-// whose MTU is too small for the network's families (RFC 791, RFC 8200).
+// Advertise publishes the address of the device that Apply will create or use. It rejects an
+// underlay whose MTU is too small for the network's families (RFC 791, RFC 8200).
 func (b *vxlan) Advertise(u backend.Underlay) (backend.Advertisement, error) {
-	want, err := wantDevice(b.config, b.mac, b.options, backend.State{Underlay: u})
+	want, err := b.wantDevice(backend.State{Underlay: u})
 	if err != nil {
 		return backend.Advertisement{}, err
 	}
@@ -86,7 +89,11 @@ func (b *vxlan) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 				u.Interface, u.MTU, pool, least+overhead(want.local))
 		}
 	}
-	published, err := json.Marshal(attributes{VNI: b.options.VNI, Port: b.options.Port, MAC: b.mac.String()})
+	public := attributes{VNI: b.options.VNI, Port: b.options.Port, MAC: want.mac.String()}
+	if b.macs[1] != want.mac {
+		public.MACv6 = b.macs[1].String()
+	}
+	published, err := json.Marshal(public)
 	return backend.Advertisement{
 		MTU: want.mtu, Attributes: published,
 		Overhead: fmt.Sprintf("%d for VXLAN over %s", overhead(want.local), backend.Family(want.local)),
@@ -95,16 +102,13 @@ func (b *vxlan) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 
 // Apply makes the devices, forwarding entries, neighbours and routes agree with the state.
 func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, error) {
-	if b.kernel == nil {
-		var err error
-		if b.kernel, err = kernel.Open(); err != nil {
-			return backend.Report{}, err
-		}
+	if err := b.open(); err != nil {
+		return backend.Report{}, err
 	}
 	if s.Zero() {
 		return b.remove(ctx)
 	}
-	first, err := wantDevice(b.config, b.mac, b.options, s)
+	first, err := b.wantDevice(s)
 	if err != nil {
 		return backend.Report{}, err
 	}
@@ -120,7 +124,7 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 	}
 	b.partial = s.Partial
 	want := [2]device{first, {}}
-	if second, ok := wantSecond(b.config, first, s); ok {
+	if second, ok := wantSecond(b.config, first, b.macs[1], s); ok {
 		want[1] = second
 	}
 	tunnels, found, report, deviceErr := b.ensureAll(ctx, want, s.Partial)
@@ -143,6 +147,48 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 		b.last = plan{} // entries that could not be added were not removed by another program
 	}
 	return report, err
+}
+
+func (b *vxlan) open() (err error) {
+	if b.kernel == nil {
+		b.kernel, err = kernel.Open()
+	}
+	return err
+}
+
+// wantDevice returns the first device for a state that is not zero. Devices that exist already keep
+// their MAC addresses: other hosts know them, and packets to another one would be dropped until
+// those hosts know that. They are others than vtepMAC's if flannel made the devices.
+func (b *vxlan) wantDevice(s backend.State) (device, error) {
+	want, err := wantDevice(b.config, b.macs[0], b.options, s)
+	if err != nil || b.settled || b.open() != nil {
+		return want, err
+	}
+	if mac, ok := b.existing(want); ok {
+		b.macs, want.mac = [2]kernel.MAC{mac, mac}, mac
+	}
+	// A lease has a second address only for IPv6.
+	if local, _, ok := s.Underlay.SourceOf(otherFamily(want.local)); ok && want.local.Is4() {
+		if mac, ok := b.existing(second(b.config, want, local)); ok {
+			b.macs[1] = mac
+		}
+	}
+	b.settled = true
+	return want, nil
+}
+
+// existing returns the MAC address of a wanted device that exists, maybe under another name.
+func (b *vxlan) existing(want device) (mac kernel.MAC, ok bool) {
+	link, err := b.own(want.name)
+	if link == nil && err == nil {
+		if renamed, _ := b.kernel.Renamed(want.name, want.alias, want.isMade); len(renamed) > 0 {
+			link = renamed[0]
+		}
+	}
+	if link != nil {
+		mac = shown(link).mac
+	}
+	return mac, mac.Unicast()
 }
 
 // ensureAll makes the wanted devices stand. A second device that cannot be made does not prevent

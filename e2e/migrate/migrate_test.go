@@ -45,13 +45,14 @@ func (w *world) must(err error) {
 	}
 }
 
-// newWorld lays out hosts, a Consul server, and flannel's state in the kernel of each host, with a
-// container behind it.
-func newWorld(t *testing.T, hosts int) (*world, []*lab.Container) {
+// newWorld lays out hosts, a server of the store, and flannel's state in the kernel of each host, with
+// a container behind it.
+func newWorld(t *testing.T, o lab.Options) (*world, []*lab.Container) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	t.Cleanup(cancel)
-	l, err := lab.New(ctx, lab.Options{Hosts: hosts, Leno: binary, ConsulConfig: acl})
+	o.Leno = binary
+	l, err := lab.New(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +81,7 @@ func TestMigration(t *testing.T) {
 		t.Skip("needs root: network namespaces")
 	}
 	t.Parallel()
-	w, containers := newWorld(t, 3)
+	w, containers := newWorld(t, lab.Options{Hosts: 3, ConsulConfig: acl})
 	ctx := w.ctx
 	a, b, c := 0, 1, 2
 	var streams []*lab.Echoes
@@ -137,7 +138,7 @@ func TestRollback(t *testing.T) {
 		t.Skip("needs root: network namespaces")
 	}
 	t.Parallel()
-	w, containers := newWorld(t, 2)
+	w, containers := newWorld(t, lab.Options{Hosts: 2, ConsulConfig: acl})
 	ctx := w.ctx
 	w.begin()
 	w.takeOver()
@@ -168,7 +169,7 @@ func TestStepBack(t *testing.T) {
 		t.Skip("needs root: network namespaces")
 	}
 	t.Parallel()
-	w, _ := newWorld(t, 1)
+	w, _ := newWorld(t, lab.Options{Hosts: 1, ConsulConfig: acl})
 	h := w.Hosts[0]
 	setUp := `
 ip link add flannel-v6.1 type bridge

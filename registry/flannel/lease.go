@@ -1,6 +1,7 @@
 package flannel
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -28,8 +29,8 @@ func wireVNI(vni int64) int64 { return int64(uint16(vni)) }
 //	 "BackendData":{"VNI":1,"VtepMAC":"0a:58:c0:00:02:22"},"leno":{"version":1,...}}
 //
 // The member "leno" is what registry.FormatLease returns. The data of vxlan is there for each family of which the
-// network has a pool and the host an address: BackendData for IPv4, BackendV6Data for IPv6, both with the lease's
-// vtep_mac. FormatLease refuses what ParseLease would refuse under SubnetKey(l.Subnets), and a lease that would stop
+// network has a pool and the host an address: BackendData for IPv4 with the lease's vtep_mac, BackendV6Data for IPv6 with
+// its vtep_mac_v6, or else the same. FormatLease refuses what ParseLease would refuse under SubnetKey(l.Subnets), and a lease that would stop
 // flanneld. Errors wrap registry.ErrInvalid.
 func FormatLease(n registry.Network, l registry.Lease) ([]byte, error) {
 	record, err := registry.FormatLease(l)
@@ -68,7 +69,7 @@ func attributesOf(n registry.Network, l registry.Lease) Attributes {
 	if v6.IsValid() {
 		a.PublicIPv6 = &v6
 	}
-	mac := lenoMAC(l)
+	mac := lenoMAC(l, "vtep_mac")
 	if mac == "" {
 		return a
 	}
@@ -78,7 +79,8 @@ func attributesOf(n registry.Network, l registry.Lease) Attributes {
 	}
 	vni = wireVNI(vni)
 	data, err := json.Marshal(vtep{VNI: &vni, VtepMAC: mac})
-	if err != nil {
+	dataV6, errV6 := json.Marshal(vtep{VNI: &vni, VtepMAC: cmp.Or(lenoMAC(l, "vtep_mac_v6"), mac)})
+	if err != nil || errV6 != nil {
 		return a
 	}
 	for _, p := range n.Plan {
@@ -86,7 +88,7 @@ func attributesOf(n registry.Network, l registry.Lease) Attributes {
 		case isIPv4 && v4.IsValid():
 			a.BackendData = data
 		case !isIPv4 && v6.IsValid(): // flannel panics on data without PublicIPv6
-			a.BackendV6Data = data
+			a.BackendV6Data = dataV6
 		}
 	}
 	return a
@@ -99,10 +101,10 @@ func firstOf(addrs []netip.Addr, is func(netip.Addr) bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// lenoMAC returns the vtep_mac of a leno host's vxlan lease, "" if there is none that flannel could read.
-func lenoMAC(l registry.Lease) string {
+// lenoMAC returns a MAC address that a leno host's vxlan lease has, "" if there is none that flannel could read.
+func lenoMAC(l registry.Lease, option string) string {
 	var text string
-	if l.Backend.Type != vxlan || json.Unmarshal(members(l.Backend)["vtep_mac"], &text) != nil {
+	if l.Backend.Type != vxlan || json.Unmarshal(members(l.Backend)[option], &text) != nil {
 		return ""
 	}
 	return canonicalMAC(text)

@@ -67,6 +67,10 @@ func TestLeaseAttributes(t *testing.T) {
 	}{
 		{name: "vxlan", family: "IPv4", kind: "vxlan", attributes: lenoVTEP, addrs: []string{v4},
 			want: `{"PublicIP":"192.0.2.34","PublicIPv6":null,"BackendType":"vxlan",` + data},
+		{name: "vxlan, another MAC address for IPv6", family: "both", kind: "vxlan", addrs: []string{v4, v6},
+			attributes: strings.TrimSuffix(lenoVTEP, "}") + `,"vtep_mac_v6":"c6:d2:32:6f:8f:45"}`,
+			want: `{"PublicIP":"192.0.2.34","PublicIPv6":"2001:db8::34","BackendType":"vxlan",` + data +
+				`,"BackendV6Data":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:45"}`},
 		{name: "vxlan, an IPv6 address beside", family: "IPv4", kind: "vxlan", attributes: lenoVTEP, addrs: []string{v6, v4},
 			want: `{"PublicIP":"192.0.2.34","PublicIPv6":"2001:db8::34","BackendType":"vxlan",` + data},
 		{name: "vxlan, IPv6 alone", family: "IPv6", kind: "vxlan", attributes: lenoVTEP, addrs: []string{v6},

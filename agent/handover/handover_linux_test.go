@@ -1,0 +1,213 @@
+package handover
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/registry"
+)
+
+func networkOf(t *testing.T, kind, options string) registry.Network {
+	t.Helper()
+	b, err := registry.NewBackend(kind, []byte(options))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return registry.Network{Name: "default", Backend: b, Plan: registry.Plan{
+		{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 24},
+		{Prefix: netip.MustParsePrefix("fd00:5::/48"), SubnetLen: 64},
+	}}
+}
+
+// lease is that of another host.
+func lease(n int) registry.Lease {
+	return registry.Lease{
+		Subnets: []netip.Prefix{
+			netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", n)), netip.MustParsePrefix(fmt.Sprintf("fd00:5:0:%d::/64", n)),
+		},
+		PublicIPs: []netip.Addr{
+			netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", n)), netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", n)),
+		},
+	}
+}
+
+const (
+	underlay = `ip link add eth0 type veth peer name far; ip link set far up; ip link set eth0 up
+ip addr add 192.0.2.1/24 dev eth0; ip -6 addr add 2001:db8::1/64 dev eth0 nodad`
+
+	flannelVXLAN = `
+ip link add flannel.1 address c6:00:00:00:00:04 type vxlan id 1 local 192.0.2.1 dev eth0 dstport 8472 nolearning
+ip link add flannel-v6.1 address c6:00:00:00:00:06 type vxlan id 1 local 2001:db8::1 dev eth0 dstport 8472 nolearning
+ip addr add 10.5.1.0/32 dev flannel.1; ip link set flannel.1 up
+ip addr add fd00:5:0:1::/128 dev flannel-v6.1; ip link set flannel-v6.1 up
+ip route add 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink
+ip route add fd00:5:0:2::/64 via fd00:5:0:2:: dev flannel-v6.1 onlink`
+
+	// The routes of others that flannel's could be mistaken for.
+	strangers = `
+ip link add other type vxlan id 2 local 192.0.2.1 dev eth0 dstport 8472; ip link set other up
+ip link add flannel.9 type vxlan id 9 local 192.0.2.1 dev eth0 dstport 8472; ip link set flannel.9 up
+ip route add 10.5.80.0/24 via 192.0.2.80 dev eth0
+ip route add 10.5.81.0/24 via 192.0.2.81 dev eth0 proto static
+ip route add 10.6.0.0/24 via 192.0.2.82 dev eth0`
+
+	hostGW = `
+ip route add 10.5.2.0/24 via 192.0.2.2 dev eth0
+ip route add fd00:5:0:2::/64 via 2001:db8::2 dev eth0`
+)
+
+// kernelState returns what could be handed over, each with its marks, and without the devices' index.
+func kernelState(ns *nstest.NS) string {
+	out := ns.Sh(`ip -o -d link show type vxlan | sed -E 's/^[0-9]+: ([^:@]*)[:@].* link\/ether ([^ ]*).*local ([^ ]*).*/\1 \2 \3/; t; s/.*//' | sort
+ip -o -d link show type vxlan | sed -nE 's/^[0-9]+: ([^:@]*)[:@].*alias (.*)/\1 alias \2/p' | sort
+ip -N route show root 10.0.0.0/8; ip -N -6 route show root fd00:5::/48`)
+	var lines []string
+	for line := range strings.Lines(out) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (h handedOver) run(t *testing.T, back bool) Report {
+	t.Helper()
+	var r Report
+	var err error
+	run := Adopt
+	if back {
+		run = Return
+	}
+	h.ns.Do(func() { r, err = run(t.Context(), h.options) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+type handedOver struct {
+	ns      *nstest.NS
+	options Options
+}
+
+// TestHandover adopts what flannel has created, among the devices and routes of others, and gives it back. Nothing but
+// the marks changes, and nothing changes the second time.
+func TestHandover(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	for _, tt := range []struct {
+		kind, options, script string
+		adopted               []string // old and new, in what the kernel shows
+	}{
+		{"vxlan", `{"vni":1,"port":8472}`, flannelVXLAN, []string{
+			"dev flannel.1 onlink", "dev flannel.1 proto 108 onlink",
+			"dev flannel-v6.1 metric 1024", "dev flannel-v6.1 proto 108 metric 1024",
+		}},
+		{"host-gw", `{}`, hostGW, []string{
+			"10.5.2.0/24 via 192.0.2.2 dev eth0", "10.5.2.0/24 via 192.0.2.2 dev eth0 proto 108",
+			"fd00:5:0:2::/64 via 2001:db8::2 dev eth0 metric", "fd00:5:0:2::/64 via 2001:db8::2 dev eth0 proto 108 metric",
+		}},
+		{"udp", `{"port":8285}`, "", nil},
+	} {
+		t.Run(tt.kind, func(t *testing.T) {
+			h := handedOver{nstest.New(t), Options{Network: networkOf(t, tt.kind, tt.options), Leases: []registry.Lease{lease(1), lease(2)}}}
+			h.ns.Sh(underlay + tt.script + strangers)
+			h.ns.Settle()
+			flannels := kernelState(h.ns)
+			dry := h
+			dry.options.DryRun = true
+			planned := dry.run(t, false)
+			if diff := cmp.Diff(flannels, kernelState(h.ns)); diff != "" {
+				t.Errorf("changed by a dry run:\n%s", diff)
+			}
+			done := h.run(t, false)
+			want := strings.NewReplacer(tt.adopted...).Replace(flannels)
+			if tt.kind == "vxlan" {
+				want = strings.Replace(want, "10.5.2.0/24", fmt.Sprintf("flannel-v6.1 alias %s\nflannel.1 alias %s\n10.5.2.0/24",
+					backend.SecondLinkAlias("default"), backend.LinkAlias("default")), 1)
+			}
+			if diff := cmp.Diff(want, kernelState(h.ns)); diff != "" {
+				t.Errorf("after Adopt (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(planned.Changes, done.Changes); diff != "" || len(done.Changes) == 0 && tt.script != "" {
+				t.Errorf("planned and done (-planned +done):\n%s\n%+v", diff, done)
+			}
+			if again := h.run(t, false); len(again.Changes) != 0 {
+				t.Errorf("adopted again: %+v", again)
+			}
+
+			// What the agent does then.
+			if tt.kind == "vxlan" {
+				h.ns.Sh("ip link set flannel.1 name leno-default; ip link set flannel-v6.1 name leno-default~2")
+			}
+			h.ns.Sh(`ip route add unreachable 10.5.0.0/16 metric 16777216 proto 108
+ip route add unreachable fd00:5::/48 metric 16777216 proto 108`)
+			lenos := kernelState(h.ns)
+			planned = dry.run(t, true)
+			if diff := cmp.Diff(lenos, kernelState(h.ns)); diff != "" {
+				t.Errorf("changed by a dry run:\n%s", diff)
+			}
+			done = h.run(t, true)
+			if diff := cmp.Diff(flannels, kernelState(h.ns)); diff != "" {
+				t.Errorf("after Return (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(planned.Changes, done.Changes); diff != "" {
+				t.Errorf("planned and done (-planned +done):\n%s", diff)
+			}
+			if again := h.run(t, true); len(again.Changes) != 0 {
+				t.Errorf("returned again: %+v", again)
+			}
+		})
+	}
+}
+
+// TestReturnOfOneDevice checks that IPv6 routes over leno's only device, for which flannel has a device of its own, are
+// removed.
+func TestReturnOfOneDevice(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	h := handedOver{nstest.New(t), Options{Network: networkOf(t, "vxlan", `{}`)}}
+	h.ns.Sh(underlay + `
+ip link add leno-default address c6:00:00:00:00:04 type vxlan id 1 local 192.0.2.1 dev eth0 dstport 8472 nolearning
+ip link set leno-default up alias "leno network default"
+ip route add 10.5.2.0/24 via 10.5.2.0 dev leno-default onlink proto 108
+ip route add fd00:5:0:2::/64 via fd00:5:0:2:: dev leno-default onlink proto 108`)
+	want := []Change{
+		{Kind: Device, Name: "leno-default", Detail: "gets the name flannel.1"},
+		{Kind: Route, Name: "10.5.2.0/24", Detail: "via 10.5.2.0"},
+		{Kind: Route, Name: "fd00:5:0:2::/64", Removed: true},
+	}
+	if diff := cmp.Diff(want, h.run(t, true).Changes); diff != "" {
+		t.Error(diff)
+	}
+	if got := kernelState(h.ns); got != "flannel.1 c6:00:00:00:00:04 192.0.2.1\n10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink" {
+		t.Error(got)
+	}
+}
+
+// TestNameInUse checks that a device whose name flannel needs is left alone, with an error that names it.
+func TestNameInUse(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	h := handedOver{nstest.New(t), Options{Network: networkOf(t, "vxlan", `{}`)}}
+	h.ns.Sh(underlay + `
+ip link add leno-default type vxlan id 1 local 192.0.2.1 dev eth0 dstport 8472
+ip link add flannel.1 type bridge`)
+	before := h.ns.Sh("ip -o link | cut -d: -f 1,2")
+	var err error
+	h.ns.Do(func() { _, err = Return(t.Context(), h.options) })
+	if err == nil || !strings.Contains(err.Error(), "leno-default") || !strings.Contains(err.Error(), "file exists") {
+		t.Errorf("error %v", err)
+	}
+	if after := h.ns.Sh("ip -o link | cut -d: -f 1,2"); after != before {
+		t.Errorf("%s\nbefore:\n%s", after, before)
+	}
+}

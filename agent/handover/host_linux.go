@@ -1,0 +1,211 @@
+package handover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
+)
+
+// host is what is handed over on this host.
+type host struct {
+	Options
+	report Report
+}
+
+// isFlannel reports whether a device has a name that flannel gives: flannel.1, or flannel-v6.1 for IPv6.
+func isFlannel(name string) bool {
+	return strings.HasPrefix(name, "flannel.") || strings.HasPrefix(name, "flannel-v6.")
+}
+
+// flannelName returns flannel's name of a device that sends to and receives from an address.
+func flannelName(local netip.Addr, vni int) string {
+	if local.Is6() {
+		return fmt.Sprintf("flannel-v6.%d", vni)
+	}
+	return fmt.Sprintf("flannel.%d", vni)
+}
+
+// tunnel is a VXLAN device.
+type tunnel struct {
+	*netlink.Vxlan
+	local netip.Addr
+}
+
+// tunnels returns the network's VXLAN devices that is accepts, that over IPv4 first.
+func (h *host) tunnels(is func(*netlink.LinkAttrs) bool) (out []tunnel, err error) {
+	options, ok, err := vxlanOf(h.Network)
+	if err != nil || !ok {
+		return nil, err
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	for _, link := range links {
+		v, ok := link.(*netlink.Vxlan)
+		if !ok || v.VxlanId != options.VNI || v.Port != options.Port || !is(v.Attrs()) {
+			continue
+		}
+		local, _ := netip.AddrFromSlice(v.SrcAddr)
+		out = append(out, tunnel{v, local.Unmap()})
+	}
+	slices.SortFunc(out, func(a, b tunnel) int { return a.local.Compare(b.local) })
+	return out, nil
+}
+
+// adopt gives flannel's devices leno's aliases, by which leno's backend finds a device that was renamed.
+func (h *host) adopt(context.Context) error {
+	aliases := []string{backend.LinkAlias(h.Network.Name), backend.SecondLinkAlias(h.Network.Name)}
+	devices, err := h.tunnels(func(a *netlink.LinkAttrs) bool {
+		return isFlannel(a.Name) || slices.Contains(aliases, a.Alias)
+	})
+	if err != nil {
+		return err
+	}
+	var on []int
+	for i, t := range devices[:min(len(devices), len(aliases))] {
+		on = append(on, t.Index)
+		if t.Alias == aliases[i] {
+			continue
+		}
+		err := h.change(Change{Kind: Device, Name: t.Name, Detail: "gets the alias " + aliases[i]}, func() error {
+			return netlink.LinkSetAlias(t.Vxlan, aliases[i])
+		})
+		if err != nil {
+			return err
+		}
+	}
+	routes, err := h.routes(unix.RTPROT_BOOT)
+	for _, r := range routes {
+		if r.Type != unix.RTN_UNICAST || r.Gw == nil || !slices.Contains(on, r.LinkIndex) && !h.isToPeer(r) {
+			continue
+		}
+		err = errors.Join(err, h.setProtocol(r, kernel.Protocol))
+	}
+	return err
+}
+
+// isToPeer reports whether a route goes to the subnet of another host through that host's public address, as those of
+// flannel's host-gw do.
+func (h *host) isToPeer(r netlink.Route) bool {
+	dst, via := prefixOf(r.Dst), addrOf(r.Gw)
+	for _, l := range h.Leases {
+		if slices.Contains(l.Subnets, dst) && slices.Contains(l.PublicIPs, via) {
+			return true
+		}
+	}
+	return false
+}
+
+// giveBack gives leno's devices flannel's names.
+func (h *host) giveBack(context.Context) error {
+	name := h.Network.Name
+	names := []string{backend.LinkName(name), backend.SecondLinkName(name)}
+	aliases := []string{backend.LinkAlias(name), backend.SecondLinkAlias(name)}
+	devices, err := h.tunnels(func(a *netlink.LinkAttrs) bool {
+		return slices.Contains(names, a.Name) || slices.Contains(aliases, a.Alias)
+	})
+	if err != nil {
+		return err
+	}
+	routes, err := h.routes(kernel.Protocol) // before the devices, which may have to be taken down
+	overIPv4 := map[int]bool{}
+	for _, t := range devices {
+		overIPv4[t.Index] = t.local.Is4()
+		to := flannelName(t.local, t.VxlanId)
+		err = errors.Join(err, h.change(Change{Kind: Device, Name: t.Name, Detail: "gets the name " + to}, func() error {
+			if err := rename(t, to); err != nil {
+				return err
+			}
+			return netlink.LinkSetAlias(t.Vxlan, "")
+		}))
+	}
+	for _, r := range routes {
+		isIPv6 := r.Gw != nil && r.Gw.To4() == nil
+		if r.Type == unix.RTN_UNREACHABLE || isIPv6 && overIPv4[r.LinkIndex] {
+			err = errors.Join(err, h.change(Change{Kind: Route, Name: prefixOf(r.Dst).String(), Removed: true}, func() error {
+				return netlink.RouteDel(&r)
+			}))
+			continue
+		}
+		err = errors.Join(err, h.setProtocol(r, unix.RTPROT_BOOT))
+	}
+	return err
+}
+
+// rename renames a device. Before Linux 6.2 it must be down for that, which removes its routes; they are added again by
+// setProtocol.
+func rename(t tunnel, name string) error {
+	err := netlink.LinkSetName(t.Vxlan, name)
+	if errors.Is(err, unix.EBUSY) {
+		err = errors.Join(netlink.LinkSetDown(t.Vxlan), netlink.LinkSetName(t.Vxlan, name), netlink.LinkSetUp(t.Vxlan))
+	}
+	return err
+}
+
+// routes returns the routes of a protocol to the network's addresses in the main table.
+func (h *host) routes(protocol netlink.RouteProtocol) (out []netlink.Route, err error) {
+	filter := &netlink.Route{Protocol: protocol, Table: unix.RT_TABLE_MAIN}
+	for _, p := range h.Network.Plan {
+		family := netlink.FAMILY_V6
+		if p.Prefix.Addr().Is4() {
+			family = netlink.FAMILY_V4
+		}
+		found, err := netlink.RouteListFiltered(family, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+		if err != nil {
+			return nil, fmt.Errorf("list routes: %w", err)
+		}
+		for _, r := range found {
+			dst := prefixOf(r.Dst)
+			if dst.IsValid() && dst.Bits() >= p.Prefix.Bits() && p.Prefix.Contains(dst.Addr()) {
+				out = append(out, r)
+			}
+		}
+	}
+	return out, nil
+}
+
+// setProtocol changes the protocol of a route in place.
+func (h *host) setProtocol(r netlink.Route, protocol netlink.RouteProtocol) error {
+	c := Change{Kind: Route, Name: prefixOf(r.Dst).String(), Detail: "via " + addrOf(r.Gw).String()}
+	return h.change(c, func() error {
+		r.Protocol = protocol
+		r.Flags &= int(netlink.FLAG_ONLINK) // the others are the kernel's answer
+		return netlink.RouteReplace(&r)
+	})
+}
+
+// change makes a change and reports it.
+func (h *host) change(c Change, run func() error) error {
+	if !h.DryRun {
+		if err := run(); err != nil {
+			return fmt.Errorf("%s %s: %w", c.Kind, c.Name, err)
+		}
+	}
+	h.report.Changes = append(h.report.Changes, c)
+	return nil
+}
+
+func addrOf(ip net.IP) netip.Addr {
+	addr, _ := netip.AddrFromSlice(ip)
+	return addr.Unmap()
+}
+
+// prefixOf returns a route's destination, the zero Prefix for the default route.
+func prefixOf(dst *net.IPNet) netip.Prefix {
+	if dst == nil {
+		return netip.Prefix{}
+	}
+	bits, _ := dst.Mask.Size()
+	return netip.PrefixFrom(addrOf(dst.IP), bits)
+}

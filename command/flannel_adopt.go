@@ -1,0 +1,148 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/posener/complete"
+
+	"github.com/lenonet/leno/agent"
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/handover"
+	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/registry"
+)
+
+func flannelAdoptSpec(m cli.Meta) cli.Spec {
+	return newFlannelHandover(m, handover.Adopt).spec(cli.Spec{
+		Name: "flannel adopt", Synopsis: "Hand flannel's devices and routes on this host to leno",
+		Help: `
+Lets leno continue with the devices and routes that flannel has created on
+this host, so that no packet is lost when the host moves from flannel to leno.
+Both must use the same network in the same store: see etcd and kubernetes in
+the configuration. Stop flanneld first, then run this, then start the agent.
+
+With vxlan, the device keeps its MAC address, which is in the host's lease,
+and the agent renames it when it starts. With vxlan and host-gw, the routes to
+other hosts become leno's. With udp, flannel's device ends with flanneld, so
+there is nothing to hand over. Flannel's firewall rules stay.
+
+The command changes only marks, so packets keep flowing. To start flanneld
+again instead of the agent, run leno flannel return first.
+
+  $ leno flannel adopt -dry-run -config-dir=/etc/leno.d
+  $ leno flannel adopt -config-dir=/etc/leno.d
+
+Needs root, and the store to read the network. Run it as often as you like.`,
+	})
+}
+
+// flannelHandover is `leno flannel adopt` or `leno flannel return`.
+type flannelHandover struct {
+	meta    cli.Meta
+	files   configFlags
+	format  *cli.FormatFlag
+	network string
+	dryRun  bool
+
+	open openRegistry
+	run  func(context.Context, handover.Options) (handover.Report, error)
+}
+
+func newFlannelHandover(
+	m cli.Meta, run func(context.Context, handover.Options) (handover.Report, error),
+) *flannelHandover {
+	return &flannelHandover{meta: m, format: cli.NewFormatFlag(m), open: agent.OpenRegistry, run: run}
+}
+
+func (c *flannelHandover) spec(s cli.Spec) cli.Spec {
+	s.Flags, s.Predict = c.register, complete.PredictNothing
+	s.Run = func(ctx context.Context, _ []string) error { return c.handOver(ctx) }
+	return s
+}
+
+func (c *flannelHandover) register(fs *flag.FlagSet) {
+	c.files.register(fs)
+	fs.BoolVar(&c.dryRun, "dry-run", false, "only show what would be changed")
+	fs.StringVar(&c.network, "network", "",
+		"`name` of the network (default: the one that the configuration shares with flannel)")
+	c.format.Register(fs)
+}
+
+func (c *flannelHandover) handOver(ctx context.Context) error {
+	asJSON, err := c.format.JSON()
+	if err != nil {
+		return err
+	}
+	if c.network != "" {
+		if err := registry.CheckNetworkName(c.network); err != nil {
+			return cli.UsageErrorWithFix(cli.DropFlags("network"), "-network: %s", err)
+		}
+	}
+	conf, err := config.Load(c.files.sources, configOptions(c.meta.Backends))
+	if err != nil {
+		return err
+	}
+	options, err := c.read(ctx, conf)
+	if err != nil {
+		return err
+	}
+	report, err := c.run(ctx, options)
+	if len(report.Changes) == 0 && err != nil {
+		return err
+	}
+	if asJSON {
+		return cmp.Or(cli.WriteJSON(c.meta.Stdout, report), err)
+	}
+	writeHandover(c.meta.Stdout, report)
+	return err
+}
+
+// read reads the network and its leases from the store.
+func (c *flannelHandover) read(ctx context.Context, conf config.Config) (o handover.Options, err error) {
+	name := cmp.Or(c.network, conf.Etcd.Network, conf.Kubernetes.Network)
+	if name == "" {
+		return o, fmt.Errorf("the configuration has neither an etcd nor a kubernetes block: " +
+			"only with these stores does leno share a network with flannel")
+	}
+	log := hclog.New(&hclog.LoggerOptions{Name: "leno", Level: hclog.Error, Output: c.meta.Stderr})
+	reg, where, err := c.open(conf, log, nil)
+	if err != nil {
+		return o, err
+	}
+	defer closeStore(reg)
+	n, err := reg.Network(ctx, name)
+	if err != nil {
+		return o, fmt.Errorf("%s: %w", where, err)
+	}
+	set, _, err := reg.WatchLeases(ctx, n, 0)
+	if err != nil {
+		return o, fmt.Errorf("%s: %w", where, err)
+	}
+	return handover.Options{Network: n, Leases: set.Leases, DryRun: c.dryRun}, nil
+}
+
+func writeHandover(w io.Writer, r handover.Report) {
+	switch {
+	case len(r.Changes) == 0:
+		cli.Printf(w, "There is nothing to hand over for network %s.", r.Network)
+	case r.DryRun:
+		fmt.Fprintln(w, "Would be changed:")
+	default:
+		fmt.Fprintln(w, "Changed:")
+	}
+	for _, c := range r.Changes {
+		text := c.Kind + " " + c.Name
+		switch {
+		case c.Removed:
+			text += " is removed"
+		case c.Detail != "":
+			text += ": " + c.Detail
+		}
+		fmt.Fprintln(w, "  "+cli.EscapeLine(text))
+	}
+}
