@@ -299,7 +299,7 @@ func TestEngineIsStartedAgain(t *testing.T) {
 }
 
 func TestDeviceInUse(t *testing.T) {
-	a, _ := newHosts(t, 4)
+	a, b := newHosts(t, 4)
 	second := newTestBackend(t)
 	state := a.state
 	a.ns.Sh("ip addr add 192.0.2.9/24 dev eth0")
@@ -314,6 +314,10 @@ func TestDeviceInUse(t *testing.T) {
 		select {
 		case out := <-pings:
 			mustContain(t, out, "250 received")
+			if t.Failed() { // where packets were lost
+				t.Logf("counters %+v, of the peer %+v", a.backend.Counters(), b.backend.Counters())
+				t.Log(a.ns.Sh("ip -s link; nstat -az | grep -E 'Errors|Discards|Drop'; ss -uamn"))
+			}
 			if tries == 0 {
 				t.Error("it was never tried")
 			}
