@@ -307,7 +307,7 @@ func TestDeviceInUse(t *testing.T) {
 	// However often the second backend tries, the first loses no packet.
 	pings := make(chan string)
 	go func() {
-		out, err := a.container.Try("ping -n -q -i 0.002 -c 250 -W 2 10.5.2.2")
+		out, err := a.container.Try("ping -n -q -i 0.002 -c 250 -W 30 10.5.2.2")
 		pings <- fmt.Sprint(out, err)
 	}()
 	for tries := 0; ; tries++ {

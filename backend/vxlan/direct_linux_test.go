@@ -208,7 +208,7 @@ func TestDirectRoutingSwitchedUnderTraffic(t *testing.T) {
 	var wg sync.WaitGroup
 	lost := make([]int, 2)
 	done := make(chan struct{})
-	for i, command := range []string{"ping -n -i 0.005 -c 600 -W 2 -q -I 10.5.1.1 10.5.2.1", "ping -n -i 0.005 -c 600 -W 2 -q -I fd00:5:0:1::1 fd00:5:0:2::1"} {
+	for i, command := range []string{"ping -n -i 0.005 -c 600 -W 20 -q -I 10.5.1.1 10.5.2.1", "ping -n -i 0.005 -c 600 -W 20 -q -I fd00:5:0:1::1 fd00:5:0:2::1"} {
 		wg.Go(func() {
 			out, _ := s.hosts[0].ns.Try(command) // it fails when one is lost
 			m := regexp.MustCompile(`(\d+) packets transmitted, (\d+) received`).FindStringSubmatch(out)

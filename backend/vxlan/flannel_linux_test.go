@@ -223,7 +223,7 @@ func TestAdoptedDevices(t *testing.T) {
 					running = false
 				default:
 				}
-				out, err := st.from.ns.Try("ping -n -q -i 0.005 -c 40 -W 2 " + st.args)
+				out, err := st.from.ns.Try("ping -n -q -i 0.005 -c 40 -W 20 " + st.args)
 				if err != nil || !strings.Contains(out, " 0% packet loss") {
 					lost += out
 				}
