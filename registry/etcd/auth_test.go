@@ -161,6 +161,29 @@ func TestReader(t *testing.T) {
 	})
 }
 
+// TestSameUser: an API caller with the agent's own user shares its connection, also if both have none.
+func TestSameUser(t *testing.T) {
+	t.Parallel()
+	c := New(Config{})
+	defer c.Close()
+	shares := func(token string) bool { return c.As(token).(*Client).own == c.own }
+	check := func(want string, tokens map[string]bool) {
+		t.Helper()
+		for token, same := range tokens {
+			if shares(token) != same {
+				t.Errorf("%s: the token %q shares the connection: %t", want, token, !same)
+			}
+		}
+	}
+	check("anonymous agent", map[string]bool{"": true, "host": true, "host:": true, "host:secret": false})
+	take, err := c.PrepareUser(t.Context(), "host", "secret")
+	if err != nil {
+		t.Fatal(err)
+	}
+	take()
+	check("agent with a user", map[string]bool{"": false, "host": false, "host:secret": true, "host:other": false})
+}
+
 // TestWrongPassword: an agent with a wrong password, and one whose password is changed while it runs.
 func TestWrongPassword(t *testing.T) {
 	eachWithAuth(t, func(t *testing.T, s *store, user, reader account) {

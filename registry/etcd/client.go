@@ -82,7 +82,7 @@ func (c *Client) Probe(ctx context.Context) error {
 
 // PrepareUser returns a function that makes later requests use another user. Without a name, they do not authenticate.
 func (c *Client) PrepareUser(_ context.Context, name, password string) (take func(), err error) {
-	return func() { c.own.login.setUser(name, password) }, nil
+	return func() { c.own.login.setUser(newUser(name, password)) }, nil
 }
 
 // maxUsers limits how many users other than the agent's own have a connection at a time.
@@ -125,15 +125,21 @@ func (o *otherUsers) evictOldest() {
 	})
 }
 
-// As implements registry.Registry. A token is "USER:PASSWORD". A store without authentication ignores it.
+// As implements registry.Registry. A token is "USER:PASSWORD". A store without authentication ignores it. The result is
+// for one request of an API caller: if the user is the agent's own, it shares the agent's connection, and PrepareUser
+// changes the user of both.
 func (c *Client) As(token string) registry.Registry {
 	conf := c.conf
 	conf.Username, conf.Password, _ = strings.Cut(token, ":")
+	as := newUser(conf.Username, conf.Password)
+	if c.own.login.wanted() == as {
+		return c
+	}
 	o := c.others
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for i, open := range o.open {
-		if open.conf.Username == conf.Username && open.conf.Password == conf.Password {
+		if open.login.wanted() == as {
 			o.open = append(slices.Delete(o.open, i, i+1), open)
 			return &Client{conf: c.conf, own: open, others: o}
 		}

@@ -55,7 +55,7 @@ func newConnection(c Config, settle *atomic.Int64) *connection {
 		conf:    c,
 		keys:    layout{c.Prefix, c.Network},
 		logger:  c.Logger,
-		login:   newLogin(c.Username, c.Password),
+		login:   newLogin(newUser(c.Username, c.Password)),
 		lost:    &registry.LostLeases{},
 		lapses:  &registry.LapseClock{},
 		views:   &views{},

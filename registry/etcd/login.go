@@ -16,32 +16,40 @@ import (
 // in for each stream, so for each renewal of a lease, which costs the server a password hash; and it sends the token
 // that has expired along when it logs in again, which etcd 3.4 refuses, so it would try for ever.
 type login struct {
-	mu             sync.Mutex
-	user, password string // of the next login
+	mu   sync.Mutex
+	user user // of the next login
 
 	asking chan struct{} // holds a value while the fields below are used
-	as     [2]string     // the user and the password of token
+	as     user          // of token
 	token  string        // "" before the first login, and while the server has no authentication
 	known  bool          // token is valid as far as is known
 	last   attempt       // to log in
 }
 
-func newLogin(user, password string) *login {
-	return &login{user: user, password: password, asking: make(chan struct{}, 1)}
+func newLogin(u user) *login { return &login{user: u, asking: make(chan struct{}, 1)} }
+
+// user is a user of etcd, zero for requests without authentication.
+type user struct{ name, password string }
+
+// newUser returns a user. As in etcd's client, a user without a password is none.
+func newUser(name, password string) user {
+	if name == "" || password == "" {
+		return user{}
+	}
+	return user{name, password}
 }
 
 // setUser changes the user. A watch goes on under the one before until its connection is lost.
-func (l *login) setUser(user, password string) {
+func (l *login) setUser(u user) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.user, l.password = user, password
+	l.user = u
 }
 
-// wanted returns the user and the password. As in etcd's client, a user without a password is none.
-func (l *login) wanted() (as [2]string, isUser bool) {
+func (l *login) wanted() user {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return [2]string{l.user, l.password}, l.user != "" && l.password != ""
+	return l.user
 }
 
 // options returns what makes a connection use the login.
@@ -114,8 +122,8 @@ func (l *login) replace(ctx context.Context, conn *grpc.ClientConn, used string)
 // use returns the token if isUsable returns true for it, and logs in otherwise.
 func (l *login) use(ctx context.Context, conn *grpc.ClientConn, isUsable func() bool) (string, error) {
 	since := time.Now()
-	as, isUser := l.wanted()
-	if !isUser {
+	as := l.wanted()
+	if as == (user{}) {
 		return "", nil
 	}
 	select {
@@ -133,7 +141,7 @@ func (l *login) use(ctx context.Context, conn *grpc.ClientConn, isUsable func() 
 	}
 	began := time.Now()
 	l.as, l.token, l.known = as, "", false
-	request := &etcdserverpb.AuthenticateRequest{Name: as[0], Password: as[1]}
+	request := &etcdserverpb.AuthenticateRequest{Name: as.name, Password: as.password}
 	reply, err := etcdserverpb.NewAuthClient(conn).Authenticate(ctx, request)
 	switch {
 	case rpctypes.Error(err) == rpctypes.ErrAuthNotEnabled:
