@@ -84,8 +84,8 @@ type Leases interface {
 	// when the network was deleted; ErrHeld or ErrReserved for a claim with Exactly; ErrUnavailable, ErrDenied.
 	Acquire(ctx context.Context, n Network, c Claim) (Lease, error)
 
-	// Renew keeps the lease's session alive for another TTL and writes nothing else. It returns ErrLeaseLost when the
-	// session has ended.
+	// Renew keeps the lease's session alive for another TTL and writes nothing else, except that it may remove a second
+	// lease of the same session. It returns ErrLeaseLost when the session has ended.
 	Renew(ctx context.Context, l Lease) error
 
 	// Release gives up the lease: it deletes the record and ends the session. It leaves alone a lease that the caller

@@ -21,6 +21,8 @@ import (
 // Acquire implements registry.Leases.
 func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
 	a := &acquisition{c: c, conn: c.own, network: n, claim: claim}
+	c.own.claims.Add(1)
+	defer c.own.claims.Add(-1)
 	lease, err := a.run(ctx)
 	for _, s := range a.created {
 		if s.String() != lease.Session && !c.own.end(ctx, s) {
@@ -107,7 +109,10 @@ func (a *acquisition) attempt(ctx context.Context) (registry.Lease, error) {
 	}
 	lost.Forget(a.network.Name)
 	for _, other := range registry.Surplus(s.Leases, lease) {
-		a.dropSurplus(ctx, other)
+		a.conn.dropSurplus(ctx, other)
+		if s, ok := parseSession(other.Session); ok && s != a.session {
+			a.conn.end(ctx, s)
+		}
 	}
 	return lease, nil
 }
@@ -307,14 +312,34 @@ func (a *acquisition) ensureSession(ctx context.Context) error {
 	return nil
 }
 
-// dropSurplus removes another lease of this host.
-func (a *acquisition) dropSurplus(ctx context.Context, other registry.Lease) {
-	key := a.conn.keys.lease(other.Network, other.Subnets)
-	_, err := a.conn.transact(ctx, []clientv3.Cmp{unchanged(key, other.ModifyIndex)}, clientv3.OpDelete(key))
-	a.conn.logger.Warn("second lease of this host removed",
+// dropSurplus removes another lease of this host, if the conditions hold.
+func (c *connection) dropSurplus(ctx context.Context, other registry.Lease, conditions ...clientv3.Cmp) {
+	key := c.keys.lease(other.Network, other.Subnets)
+	conditions = append(conditions, unchanged(key, other.ModifyIndex))
+	_, err := c.transact(ctx, conditions, clientv3.OpDelete(key))
+	c.logger.Warn("second lease of this host removed",
 		"network", other.Network, "subnet", other.Subnet(), "error", err)
-	if s, ok := parseSession(other.Session); ok && s != a.session {
-		a.conn.end(ctx, s)
+}
+
+// dropSecond removes a second lease of the session of a lease that was just renewed. It was left by a claim whose
+// outcome was not known and that took effect late: after another claim had found the lease as it should be. The records
+// are those that are known anyway.
+func (c *connection) dropSecond(ctx context.Context, l registry.Lease, s session) {
+	t := c.mirror.Followed()
+	if t == nil || c.claims.Load() > 0 { // a claim in progress may be about to replace the lease by the other one
+		return
+	}
+	own := t.records[c.keys.lease(l.Network, l.Subnets)]
+	if own == nil || own.modified != l.ModifyIndex {
+		return
+	}
+	for _, r := range t.records {
+		if r.lease != s.kept || r == own {
+			continue
+		}
+		if other, ok := c.anyLease(t, r); ok && other.Network == l.Network {
+			c.dropSurplus(ctx, other, unchanged(own.key, own.modified))
+		}
 	}
 }
 

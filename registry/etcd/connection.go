@@ -46,6 +46,8 @@ type connection struct {
 	opened  *clientv3.Client // nil before the first use; guarded by opening
 	closed  bool             // guarded by opening
 
+	claims atomic.Int32 // calls of Acquire in progress
+
 	mu       sync.Mutex
 	unwanted []session // that could not be ended: a claim with one of them may still take effect
 }

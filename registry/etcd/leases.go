@@ -21,6 +21,9 @@ func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
 	if ok {
 		err = c.own.renew(ctx, s)
 	}
+	if err == nil {
+		c.own.dropSecond(ctx, l, s)
+	}
 	return wrap(err, "renew lease %s", l.Subnet())
 }
 

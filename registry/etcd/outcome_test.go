@@ -94,6 +94,55 @@ func testClaimWithoutAnswer(t *testing.T, what action, refusing, holding bool) {
 	}
 }
 
+// TestSecondLease: a claim takes effect after a later one has found the host's lease as it should be. The renewal removes
+// what the first one wrote.
+func TestSecondLease(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	n := s.define(t, "10.5.0.0/16")
+	link := newLink(t, s)
+	link.lateness = 2500 * time.Millisecond
+	host := s.open(t, link.config)
+	host.own.timeout = 500 * time.Millisecond
+	first := claimOn(n, 1, 10)
+	l := acquire(t, host, n, first)
+	lost := make(chan struct{})
+	link.once("PublicIP", late, func() {
+		link.refuse()
+		close(lost)
+	})
+	other := again(first, l)
+	other.Prefer = n.Plan.Subnets(20)[0]
+	_, err := host.Acquire(testContext(t), n, other)
+	<-lost
+	wantErr(t, err, registry.ErrUnavailable)
+	link.mend()
+	retry(t, func(ctx context.Context) error {
+		got, err := host.Acquire(ctx, n, again(first, l))
+		if err == nil && got.ModifyIndex != l.ModifyIndex {
+			t.Errorf("%+v, before %+v", got, l)
+		}
+		return err
+	})
+	<-link.passed
+	follow(t, host, n, registry.Known, []string{"10", "20"}, 10)
+	stale := l
+	stale.ModifyIndex--
+	for _, tt := range []struct {
+		renewed registry.Lease
+		left    int
+	}{{stale, 2}, {l, 1}, {l, 1}} {
+		if err := host.Renew(testContext(t), tt.renewed); err != nil {
+			t.Fatal(err)
+		}
+		keys := s.records(t, n)
+		if len(keys) != tt.left || keys[0] != s.LeaseKey(n, 10) {
+			t.Errorf("records %v, want %d", keys, tt.left)
+		}
+	}
+	follow(t, host, n, registry.Known, []string{"10"}, 10)
+}
+
 // TestDefinitionWithoutAnswer is the same for the definition of a network.
 func TestDefinitionWithoutAnswer(t *testing.T) {
 	t.Parallel()
