@@ -101,16 +101,15 @@ func (l *link) serve(client net.Conn) {
 		if f != nil {
 			what = f(buffer[:size])
 		}
-		switch what {
-		case pass:
-		case drop:
-			l.closeAll()
-			return
-		case send:
-			_ = client.Close() // first, so that no answer can arrive
-		case late:
+		if what != pass { // first, so that no answer can arrive
 			l.forget(server)
 			l.closeAll()
+		}
+		switch what {
+		case pass, send:
+		case drop:
+			return
+		case late:
 			time.Sleep(l.lateness)
 		}
 		if _, err := server.Write(buffer[:size]); err != nil {
@@ -121,7 +120,6 @@ func (l *link) serve(client net.Conn) {
 		}
 		if what != pass {
 			time.Sleep(100 * time.Millisecond) // to make sure that it takes place
-			l.closeAll()
 			return
 		}
 	}

@@ -62,10 +62,13 @@ func (c *connection) putNetwork(ctx context.Context, n registry.Network, kept []
 	if kept, err = registry.CheckKept(n, kept); err != nil {
 		return err
 	}
+	unanswered := false
 	for range tries {
-		if err = c.putNetworkOnce(ctx, n, value, kept); !errors.Is(err, errRefused) {
+		err = c.putNetworkOnce(ctx, n, value, kept, unanswered)
+		if again := !unanswered && errors.Is(err, errUnanswered); !again && !errors.Is(err, errRefused) {
 			break
 		}
+		unanswered = unanswered || errors.Is(err, errUnanswered)
 		if err := pause(ctx); err != nil {
 			return err
 		}
@@ -76,13 +79,21 @@ func (c *connection) putNetwork(ctx context.Context, n registry.Network, kept []
 	return err
 }
 
+// errUnanswered means that a transaction was sent and its outcome is not known.
+var errUnanswered = errors.New("the answer was lost")
+
+// putNetworkOnce makes one attempt. If an earlier one may have taken place, the definition may be there already; if not,
+// at most one of the two takes place.
 func (c *connection) putNetworkOnce(
-	ctx context.Context, n registry.Network, value []byte, kept []registry.Reservation,
+	ctx context.Context, n registry.Network, value []byte, kept []registry.Reservation, unanswered bool,
 ) error {
 	key := c.keys.definition(n.Name)
 	t, err := c.mirror.refresh(ctx)
 	if err != nil {
 		return err
+	}
+	if r := t.records[key]; unanswered && r != nil && bytes.Equal(r.value, value) {
+		return nil
 	}
 	before := t.modified(key)
 	_, defined := parseNetwork(n.Name, t.records[key])
@@ -106,10 +117,7 @@ func (c *connection) putNetworkOnce(
 	}
 	_, err = c.transact(ctx, conditions, nested(ops)...)
 	if errors.Is(err, registry.ErrUnavailable) {
-		// The write may have taken place nevertheless, and a caller that tries again must not fail because of its own.
-		if r, readErr := c.get(ctx, key); readErr == nil && r != nil && bytes.Equal(r.value, value) {
-			return nil
-		}
+		return fmt.Errorf("%w: %w", errUnanswered, err)
 	}
 	return err
 }
