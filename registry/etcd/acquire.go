@@ -159,6 +159,11 @@ func (a *acquisition) take(ctx context.Context, t *tree, s situation, choice reg
 	if err != nil {
 		return registry.Lease{}, err
 	}
+	if s.flannel || definedByFlannel(t, a.conn.keys, a.network.Name) {
+		if err := a.checkUsable(wanted, choice); err != nil {
+			return registry.Lease{}, err
+		}
+	}
 	keys, key := a.conn.keys, a.conn.keys.lease(a.network.Name, wanted.Subnets)
 	before := a.conn.recordOn(t, a.network.Name, wanted.Subnet())
 	if old := choice.Existing; old != nil {
@@ -233,6 +238,18 @@ func (a *acquisition) take(ctx context.Context, t *tree, s situation, choice reg
 		return registry.Lease{}, err
 	}
 	return a.resolve(ctx, wanted, key, value, err)
+}
+
+// checkUsable returns an error if this host would be the first to use a subnet that hosts with flannel cannot reach. A
+// host that uses the subnet already only warns, because its packets to and from hosts with leno must not stop.
+func (a *acquisition) checkUsable(wanted registry.Lease, choice registry.Choice) error {
+	err := flannel.CheckUsable(wanted)
+	if err != nil && (choice.Own || a.claim.TakesBack(wanted.Subnet())) {
+		a.conn.logger.Warn("lease is of no use to hosts with flannel",
+			"network", wanted.Network, "subnet", wanted.Subnet(), "error", err)
+		return nil
+	}
+	return err
 }
 
 // flannelReservation returns the record of a reservation for this host if it takes over a subnet that was reserved for

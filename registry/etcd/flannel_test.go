@@ -325,3 +325,43 @@ func TestTakenOverInTwoSlots(t *testing.T) {
 		})
 	}
 }
+
+// TestOfNoUseToFlannel: with vxlan and both families, flannel ignores hosts without an address of each. Such a host takes
+// no subnet where hosts run flannel or flannel's operator has defined the network, but keeps one that it uses.
+func TestOfNoUseToFlannel(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	c := s.open(t)
+	n := network(t, "10.5.0.0/22", "fd00:5::/62")
+	n.Backend, _ = registry.NewBackend("vxlan", json.RawMessage(`{"vni":1,"port":8472}`))
+	if err := c.PutNetwork(testContext(t), n); err != nil {
+		t.Fatal(err)
+	}
+	onlyIPv4 := func(i int) registry.Claim {
+		claim := vxlanClaim(t, i)
+		claim.PublicIPs = claim.PublicIPs[:1]
+		return claim
+	}
+	refused := func(i int) {
+		t.Helper()
+		_, err := c.Acquire(testContext(t), n, onlyIPv4(i))
+		wantErr(t, err, registry.ErrInvalid)
+		if !strings.Contains(err.Error(), "hosts with flannel") {
+			t.Error(err)
+		}
+	}
+	first := acquire(t, c, n, onlyIPv4(1)) // there is no flannel yet
+	key := s.flannelLease(t, "10.5.3.0-24&fd00:5:0:3::-64", "192.0.2.99", false)
+	refused(2)
+	changed := again(onlyIPv4(1), first)
+	changed.MTU = 1400
+	acquire(t, c, n, changed)
+	acquire(t, c, n, vxlanClaim(t, 3))
+	s.Delete(t, key)
+	second := acquire(t, c, n, onlyIPv4(2))
+	if err := c.Release(testContext(t), second); err != nil {
+		t.Fatal(err)
+	}
+	n = s.flannelNetwork(t, c, bothFamilies)
+	refused(2)
+}

@@ -37,17 +37,11 @@ func FormatLease(n registry.Network, l registry.Lease) ([]byte, error) {
 	if err != nil {
 		return nil, registry.InvalidRecord(err.Error())
 	}
-	a := attributesOf(n, l)
-	if l.Backend.Type == hostGW {
-		// Flannel's host-gw reads PublicIPv6 of every lease with an IPv6 subnet, and panics where it is null.
-		for _, s := range l.Subnets {
-			sameFamily := func(a netip.Addr) bool { return a.Is4() == s.Addr().Is4() }
-			if !slices.ContainsFunc(l.PublicIPs, sameFamily) {
-				return nil, registry.InvalidRecord(fmt.Sprintf("host-gw needs a public address of the family of %s", s))
-			}
-		}
+	// Flannel's host-gw reads PublicIPv6 of every lease with an IPv6 subnet, and panics where it is null.
+	if s := unreachable(l); s.IsValid() && l.Backend.Type == hostGW {
+		return nil, registry.InvalidRecord(fmt.Sprintf("host-gw needs a public address of the family of %s", s))
 	}
-	attributes, err := json.Marshal(a)
+	attributes, err := json.Marshal(attributesOf(n, l))
 	if err != nil {
 		return nil, err
 	}
@@ -56,6 +50,28 @@ func FormatLease(n registry.Network, l registry.Lease) ([]byte, error) {
 		return nil, err
 	}
 	return value, nil
+}
+
+// CheckUsable returns an error if hosts that run flannel would ignore a leno host's lease: with vxlan, flannel needs a
+// public address of the family of each subnet, and without it does not send packets of the other family either. Leno
+// carries both families over one address. The error wraps registry.ErrInvalid.
+func CheckUsable(l registry.Lease) error {
+	if s := unreachable(l); s.IsValid() && l.Backend.Type == vxlan {
+		return registry.InvalidRecord(fmt.Sprintf(
+			"hosts with flannel would ignore this host: vxlan needs a public address of the family of %s", s))
+	}
+	return nil
+}
+
+// unreachable returns the first subnet of a lease whose host has no public address of its family, or the zero prefix.
+func unreachable(l registry.Lease) netip.Prefix {
+	for _, s := range l.Subnets {
+		sameFamily := func(a netip.Addr) bool { return a.Is4() == s.Addr().Is4() }
+		if !slices.ContainsFunc(l.PublicIPs, sameFamily) {
+			return s
+		}
+	}
+	return netip.Prefix{}
 }
 
 // attributesOf returns the attributes of a leno host's lease.
