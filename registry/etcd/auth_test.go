@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -329,9 +330,53 @@ func TestTLS(t *testing.T) {
 			}
 			c := s.open(t, change)
 			c.own.timeout = time.Second
-			wantErr(t, c.Probe(testContext(t)), want)
+			err := c.Probe(testContext(t))
+			wantErr(t, err, want)
+			if name == "unknown authority" && !strings.Contains(err.Error(), "certificate signed by unknown authority") {
+				t.Error(err)
+			}
 		})
 	}
+}
+
+// TestCertificateExpired: a client whose certificate expires keeps its connection, but gets no other one before there is a
+// new certificate in the same files.
+func TestCertificateExpired(t *testing.T) {
+	t.Parallel()
+	s, server := ownStore(t, etcdtest.Options{TLS: true})
+	const lifetime = 3 * time.Second
+	certFile, keyFile := server.IssueCertFor(t, "host", lifetime)
+	expired := time.Now().Add(lifetime + time.Second)
+	c := s.open(t, func(c *Config) { c.TLS = TLS{CAFile: server.CAFile, CertFile: certFile, KeyFile: keyFile} })
+	n := network(t, "10.5.0.0/16")
+	if err := c.PutNetwork(testContext(t), n); err != nil {
+		t.Fatal(err)
+	}
+	l := acquire(t, c, n, claimOn(n, 1, 10))
+	follow(t, c, n, 0, []string{"10"})
+	time.Sleep(time.Until(expired))
+	if err := c.Renew(testContext(t), l); err != nil {
+		t.Errorf("over the connection from before: %v", err)
+	}
+	server.Restart(0)
+	deadline := time.Now().Add(20 * time.Second)
+	for reason := ""; !strings.Contains(reason, certFile+" expired at"); time.Sleep(10 * time.Millisecond) {
+		err := c.Renew(testContext(t), l)
+		wantErr(t, err, registry.ErrUnavailable)
+		if reason = err.Error(); time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		_, _, err = c.WatchLeases(testContext(t), n, 0)
+		wantErr(t, err, registry.ErrUnavailable)
+	}
+	newCert, newKey := server.IssueCert(t, "host")
+	for from, to := range map[string]string{newCert: certFile, newKey: keyFile} {
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	retry(t, func(ctx context.Context) error { return c.Renew(ctx, l) })
+	reach(t, c, n, []string{"10"}, 10)
 }
 
 // TestTokenLost: a server that was restarted does not know the tokens of its users any more.

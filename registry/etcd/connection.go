@@ -42,6 +42,8 @@ type connection struct {
 	settle  *atomic.Int64 // Config.Settle, a time.Duration
 	timeout time.Duration // of one request
 
+	tlsFailed atomic.Pointer[error] // see fileCredentials
+
 	opening chan struct{}    // holds a value while the client is being opened
 	opened  *clientv3.Client // nil before the first use; guarded by opening
 	closed  bool             // guarded by opening
@@ -95,7 +97,7 @@ func (c *connection) client(ctx context.Context) (*clientv3.Client, error) {
 		})),
 	}
 	if c.conf.secure() {
-		credentials := fileCredentials{c.conf.TLS}
+		credentials := fileCredentials{c.conf.TLS, &c.tlsFailed}
 		if _, err := c.conf.TLS.load(); err != nil { // etcd's client would only say that there is no connection
 			return nil, fmt.Errorf("%w: tls: %w", registry.ErrUnavailable, err)
 		}
@@ -147,7 +149,11 @@ func (c *connection) call(ctx context.Context, request func(ctx context.Context,
 	}()
 	err = request(connected, api)
 	if err != nil && context.Cause(connected) == errNotConnected {
-		return fmt.Errorf("%w: %w to %s", registry.ErrUnavailable, errNotConnected, strings.Join(c.conf.Endpoints, ", "))
+		err = fmt.Errorf("%w: %w to %s", registry.ErrUnavailable, errNotConnected, strings.Join(c.conf.Endpoints, ", "))
+		if reason := c.tlsFailed.Load(); reason != nil {
+			err = fmt.Errorf("%w: tls: %w", err, *reason)
+		}
+		return err
 	}
 	return classify(ctx, err)
 }

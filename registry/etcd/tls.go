@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 )
@@ -38,21 +40,32 @@ func (t TLS) load() (*tls.Config, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cert_file and key_file: %w", err)
 		}
+		if end := cert.Leaf.NotAfter; time.Now().After(end) { // a server would only close the connection
+			return nil, fmt.Errorf("cert_file %s expired at %s", t.CertFile, end.Format(time.RFC3339))
+		}
 		c.Certificates = []tls.Certificate{cert}
 	}
 	return c, nil
 }
 
 // fileCredentials are the credentials of connections, read for each one.
-type fileCredentials struct{ files TLS }
+type fileCredentials struct {
+	files  TLS
+	failed *atomic.Pointer[error] // why the last connection failed, nil if it did not
+}
 
 func (f fileCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (
-	net.Conn, credentials.AuthInfo, error) {
+	secured net.Conn, info credentials.AuthInfo, err error) {
 	c, err := f.files.load()
-	if err != nil {
-		return nil, nil, err
+	if err == nil {
+		secured, info, err = credentials.NewTLS(c).ClientHandshake(ctx, authority, conn)
 	}
-	return credentials.NewTLS(c).ClientHandshake(ctx, authority, conn)
+	if err != nil {
+		f.failed.Store(&err)
+	} else {
+		f.failed.Store(nil)
+	}
+	return secured, info, err
 }
 
 func (f fileCredentials) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {

@@ -47,7 +47,7 @@ func (s *Server) setUpTLS() error {
 	if err != nil {
 		return err
 	}
-	if s.CertFile, s.KeyFile, err = s.issueClient("leno-test"); err != nil {
+	if s.CertFile, s.KeyFile, err = s.issueClient("leno-test", day); err != nil {
 		return err
 	}
 	pair, err := tls.LoadX509KeyPair(s.CertFile, s.KeyFile)
@@ -64,17 +64,26 @@ func (s *Server) setUpTLS() error {
 // certificate and its key. With Options.Auth, a client without a password is the user that the common name names.
 func (s *Server) IssueCert(tb testing.TB, commonName string) (certFile, keyFile string) {
 	tb.Helper()
+	return s.IssueCertFor(tb, commonName, day)
+}
+
+// IssueCertFor is IssueCert for a certificate that expires after a time.
+func (s *Server) IssueCertFor(tb testing.TB, commonName string, lifetime time.Duration) (certFile, keyFile string) {
+	tb.Helper()
 	if s.pki == nil {
 		tb.Fatal("etcdtest: certificates need Options.TLS")
 	}
-	certFile, keyFile, err := s.issueClient(commonName)
+	certFile, keyFile, err := s.issueClient(commonName, lifetime)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return certFile, keyFile
 }
 
-func (s *Server) issueClient(commonName string) (certFile, keyFile string, err error) {
+// day is how long certificates are valid.
+const day = 24 * time.Hour
+
+func (s *Server) issueClient(commonName string, lifetime time.Duration) (certFile, keyFile string, err error) {
 	dir, err := os.MkdirTemp(s.dir, "client-")
 	if err != nil {
 		return "", "", err
@@ -82,6 +91,7 @@ func (s *Server) issueClient(commonName string) (certFile, keyFile string, err e
 	certFile, keyFile = filepath.Join(dir, "client.pem"), filepath.Join(dir, "client-key.pem")
 	return certFile, keyFile, s.pki.issue(certFile, keyFile, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: commonName},
+		NotAfter:    time.Now().Add(lifetime),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 }
@@ -133,7 +143,10 @@ func (a *authority) sign(template *x509.Certificate, key crypto.Signer) ([]byte,
 		return nil, err
 	}
 	template.SerialNumber = serial
-	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour)
+	template.NotBefore = time.Now().Add(-time.Hour)
+	if template.NotAfter.IsZero() {
+		template.NotAfter = time.Now().Add(day)
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, key.Public(), a.key)
 	if err != nil {
 		return nil, fmt.Errorf("create certificate: %w", err)
