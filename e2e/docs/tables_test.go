@@ -47,7 +47,8 @@ func TestDocumentationHealth(t *testing.T) {
 func showing(t *testing.T) map[string]bool {
 	t.Helper()
 	tests := map[string]bool{}
-	for _, pattern := range []string{"e2e/*/*_test.go", "agent/*_test.go", "agent/*/*_test.go", "agent/*/*/*_test.go", "registry/*_test.go"} {
+	for _, pattern := range []string{"e2e/*/*_test.go", "agent/*_test.go", "agent/*/*_test.go", "agent/*/*/*_test.go",
+		"registry/*_test.go", "registry/etcd/*_test.go"} {
 		files, err := filepath.Glob(docpages.Root + pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -98,19 +99,21 @@ func TestDocumentationFailures(t *testing.T) {
 			}
 			for _, name := range shown {
 				named[name] = true
-				for _, unit := range []string{"agent.", "network.", "lease."} {
+				for _, unit := range []string{"agent.", "network.", "lease.", "report.", "etcd."} {
 					if strings.HasPrefix(name, unit) && !strings.Contains(explained, "`"+unit+"`") {
 						t.Errorf("the page does not say what %s lacks", name)
 					}
 				}
 				if !tests[name] {
-					t.Errorf("%s: there is no %s in e2e or agent", row[0], name)
+					t.Errorf("%s: there is no %s in e2e, agent or registry", row[0], name)
 				}
 			}
 		}
 	}
 	for _, name := range []string{"store.TestConsulStopped", "store.TestConsulClientRestarted", "datapath.TestAgentKilled", "store.TestMalformedRecords",
-		"store.TestOwnRecordOverwritten", "store.TestQuorumLost", "store.TestTokenLost", "store.TestConsulEmptied", "store.TestHostCutOff", "store.TestBootedHost", "store.TestLeaveAndDeath", "store.TestLastSubnet", "store.TestDuplicateHosts", "datapath.TestDeviceDeleted", "store.TestWaiting"} {
+		"store.TestOwnRecordOverwritten", "store.TestQuorumLost", "store.TestTokenLost", "store.TestConsulEmptied", "store.TestHostCutOff", "store.TestBootedHost", "store.TestLeaveAndDeath", "store.TestLastSubnet", "store.TestDuplicateHosts", "datapath.TestDeviceDeleted", "store.TestWaiting",
+		"store.TestEtcd", "store.TestEtcdQuorumLost", "etcd.TestPaused", "etcd.TestLeaderLost", "etcd.TestSnapshotRestored",
+		"etcd.TestRoleRevoked", "etcd.TestCertificateExpired", "etcd.TestCompactedWhileDisconnected"} {
 		if !named[name] {
 			t.Errorf("no row names %s", name)
 		}
