@@ -114,7 +114,7 @@ func (m *mirror) refreshSurely(ctx context.Context) (*tree, error) {
 }
 
 // run follows the changes until the store fails.
-func (m *mirror) run(ctx context.Context) error {
+func (m *mirror) run(ctx context.Context) (err error) {
 	api, err := m.conn.client(ctx)
 	if err != nil {
 		return err
@@ -123,6 +123,11 @@ func (m *mirror) run(ctx context.Context) error {
 	defer checking.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	defer func() {
+		if reason := context.Cause(ctx); reason != nil { // whatever the call in progress made of it
+			err = reason
+		}
+	}()
 	checking.Go(func() { cancel(awaitDisconnect(ctx, api)) })
 	for {
 		from, next, err := m.position(ctx)
@@ -133,10 +138,7 @@ func (m *mirror) run(ctx context.Context) error {
 		changes := api.Watch(watching, m.conn.keys.root(), clientv3.WithPrefix(), clientv3.WithRev(int64(next)))
 		err = m.apply(ctx, from.setBack, changes)
 		stop()
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case err != nil:
+		if err != nil {
 			return err
 		}
 		// The changes were compacted away, or the store was set back.

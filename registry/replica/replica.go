@@ -161,6 +161,9 @@ func (r *Replica[T]) startLocked() {
 	r.running.Go(func() { r.cancelIdle(ctx, cancel) })
 	r.running.Go(func() {
 		err := r.Follow(ctx)
+		if reason := context.Cause(ctx); reason != nil {
+			err = reason
+		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.cancel, r.err = nil, err

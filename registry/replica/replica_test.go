@@ -29,7 +29,7 @@ func newCounter(t *testing.T, idle time.Duration) *counter {
 			for {
 				select {
 				case <-ctx.Done():
-					return context.Cause(ctx)
+					return ctx.Err()
 				case err := <-c.changes:
 					if err == nil {
 						err = c.apply(ctx)
