@@ -129,8 +129,8 @@ func (m *mirror) run(ctx context.Context) (err error) {
 		}
 	}()
 	checking.Go(func() { cancel(awaitDisconnect(ctx, api)) })
-	for {
-		from, next, err := m.position(ctx)
+	for skipped := uint64(0); ; {
+		from, next, err := m.position(ctx, skipped)
 		if err != nil {
 			return err
 		}
@@ -142,32 +142,24 @@ func (m *mirror) run(ctx context.Context) (err error) {
 			return err
 		}
 		// The changes were compacted away, or the store was set back.
-		if now, err := m.refresh(ctx); err != nil {
-			return err
-		} else if err := m.skip(ctx, now.revision); err != nil {
+		now, err := m.refresh(ctx)
+		if err != nil {
 			return err
 		}
+		skipped = now.revision
 	}
 }
 
-// position returns the current tree, and the revision of the next change to follow.
-func (m *mirror) position(ctx context.Context) (t *tree, next uint64, err error) {
+// position returns the current tree, and the revision of the next change to follow. Changes up to the revision skipped
+// are given up.
+func (m *mirror) position(ctx context.Context, skipped uint64) (t *tree, next uint64, err error) {
 	if err := m.Lock(ctx); err != nil {
 		return nil, 0, err
 	}
 	defer m.Unlock()
 	t, _ = m.Current()
+	m.watched = max(m.watched, skipped)
 	return t, m.watched + 1, nil
-}
-
-// skip gives up changes up to a revision.
-func (m *mirror) skip(ctx context.Context, revision uint64) error {
-	if err := m.Lock(ctx); err != nil {
-		return err
-	}
-	defer m.Unlock()
-	m.watched = max(m.watched, revision)
-	return nil
 }
 
 // apply applies changes until everything must be read again, which is no error.

@@ -63,20 +63,13 @@ func (c *connection) putNetwork(ctx context.Context, n registry.Network, kept []
 		return err
 	}
 	unanswered := false
-	for range tries {
-		err = c.putNetworkOnce(ctx, n, value, kept, unanswered)
-		if again := !unanswered && errors.Is(err, errUnanswered); !again && !errors.Is(err, errRefused) {
-			break
+	return retryRefused(ctx, func() error {
+		err := c.putNetworkOnce(ctx, n, value, kept, unanswered)
+		if !unanswered && errors.Is(err, errUnanswered) {
+			unanswered, err = true, errRefused
 		}
-		unanswered = unanswered || errors.Is(err, errUnanswered)
-		if err := pause(ctx); err != nil {
-			return err
-		}
-	}
-	if errors.Is(err, errRefused) {
-		err = fmt.Errorf("%w: %w", registry.ErrConflict, err)
-	}
-	return err
+		return err
+	})
 }
 
 // errUnanswered means that a transaction was sent and its outcome is not known.
