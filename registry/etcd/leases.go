@@ -163,7 +163,10 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 	var index uint64
 	var uncertain error
 	err := conn.mirror.Await(ctx, from == 0, func(t *tree) (bool, time.Time) {
-		var due time.Time
+		due := view.pauseBefore(t)
+		if !due.IsZero() && from != 0 && from != registry.Known {
+			return false, due
+		}
 		set, index, due, uncertain = view.leases(t, conn.keys, n, time.Duration(conn.settle.Load()))
 		return uncertain != nil || index != from, due
 	})

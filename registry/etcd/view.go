@@ -116,6 +116,25 @@ type leaseView struct {
 	setBack  uint64 // how often the network was lost or set back
 	known    map[string]*known
 	version  version
+
+	tree  *tree // the one that was compared last, nil for none
+	at    time.Time
+	set   registry.LeaseSet // of tree
+	again time.Time
+}
+
+// comparePause is the shortest time between two comparisons of all leases for callers that wait for changes, so that
+// many changes at once cost few of them. The first change after a quiet time does not wait.
+const comparePause = 100 * time.Millisecond
+
+// pauseBefore returns the time before which t should not be compared, zero for none.
+func (v *leaseView) pauseBefore(t *tree) (end time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if t != v.tree && time.Since(v.at) < comparePause {
+		end = v.at.Add(comparePause)
+	}
+	return end
 }
 
 // known is a record as it is, or as it was when the store lost it.
@@ -138,6 +157,12 @@ func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time
 	set registry.LeaseSet, index uint64, again time.Time, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if t == v.tree && v.again.IsZero() && slices.Equal(v.plan, n.Plan) {
+		set = v.set
+		set.Leases = slices.Clone(set.Leases) // callers may change them
+		return set, v.version.index, again, nil
+	}
+	v.tree = nil
 	if err := v.update(t, keys, n, settle); err != nil {
 		return set, 0, again, err
 	}
@@ -183,6 +208,8 @@ func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time
 	for _, b := range set.Bad {
 		s.add(b.Key, t.modified(b.Key), b.Reason)
 	}
+	v.tree, v.at, v.set, v.again = t, time.Now(), set, again
+	set.Leases = slices.Clone(set.Leases)
 	return set, v.version.update(s), again, nil
 }
 

@@ -1,11 +1,15 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/etcd/etcdtest"
@@ -282,5 +286,50 @@ func TestEachCallerLearnsOfTheReturn(t *testing.T) {
 	}
 	if _, _, err := c.WatchLeases(ctx, n, index); err != nil {
 		t.Errorf("the one that was told of the failure: %v", err)
+	}
+}
+
+// TestManyChangesAtOnce: a caller is told of many changes at once in few answers, of the first of them without a pause,
+// and of the last of them at all.
+func TestManyChangesAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	n := s.define(t, "10.5.0.0/16")
+	c, host := s.open(t), s.open(t)
+	first := claimOn(n, 1, 10)
+	l := acquire(t, host, n, first)
+	_, index := follow(t, c, n, 0, []string{"10"})
+	time.Sleep(2 * comparePause)
+	key := s.LeaseKey(n, l.Slot)
+	value, _, _ := s.Get(t, key)
+	const changes = 100
+	done := make(chan error, 1)
+	start := time.Now()
+	go func() {
+		for i := range changes {
+			changed := bytes.Replace(value, []byte(`"mtu":1500`), fmt.Appendf(nil, `"mtu":%d`, 1300+i), 1)
+			_, err := s.admin.Put(testContext(t), key, string(s.embed(key, changed)), clientv3.WithIgnoreLease())
+			if err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	for answers := 1; ; answers++ {
+		set, next, err := c.WatchLeases(testContext(t), n, index)
+		if err != nil || len(set.Leases) != 1 {
+			t.Fatalf("%+v, %v", set, err)
+		}
+		if index = next; set.Leases[0].MTU != 1300+changes-1 {
+			continue
+		}
+		if most := int(time.Since(start)/comparePause) + 2; answers > most {
+			t.Errorf("%d answers, at most %d are due", answers, most)
+		}
+		break
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
 	}
 }
