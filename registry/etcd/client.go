@@ -12,6 +12,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -33,6 +34,8 @@ type Config struct {
 	TLS       TLS           // for https endpoints
 	Settle    time.Duration // how long records that the store has lost are kept for their hosts to write them again
 	Logger    hclog.Logger
+	// Dial opens a connection to an endpoint, host:port. The default is TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // Time limits.

@@ -96,6 +96,9 @@ func (c *connection) client(ctx context.Context) (*clientv3.Client, error) {
 			MinConnectTimeout: dialTimeout,
 		})),
 	}
+	if c.conf.Dial != nil {
+		conf.DialOptions = append(conf.DialOptions, grpc.WithContextDialer(c.conf.Dial))
+	}
 	if c.conf.secure() {
 		credentials := fileCredentials{c.conf.TLS, &c.tlsFailed}
 		if _, err := c.conf.TLS.load(); err != nil { // etcd's client would only say that there is no connection

@@ -15,34 +15,46 @@ import (
 	"github.com/lenonet/leno/e2e/probe"
 )
 
-// servers is the number of servers in a Consul cluster, as in production.
+// servers is the number of servers in a cluster, as in production.
 const servers = 3
 
-// A cluster is three Consul servers on loopback ports, with their data on disk.
+// A cluster is three servers on loopback ports, with their data on disk.
 type cluster struct {
-	addresses []string // of their HTTP APIs
-	clients   []*api.Client
+	addresses []string // of their APIs for clients
 	processes []*process
 }
 
-// startCluster starts the servers with their data in dir, and waits until each of them accepts
-// writes.
-func startCluster(ctx context.Context, binary, dir string) (_ *cluster, err error) {
-	for i := range 3 { // retry, because a free port may be taken before Consul binds it
-		own := filepath.Join(dir, fmt.Sprintf("consul-%d", i))
-		if err := os.Mkdir(own, 0o755); err != nil {
-			return nil, err
+// attempts repeats the start of a cluster with another directory below dir, because a free port may
+// be taken before a server binds it.
+func attempts(dir string, start func(dir string) error) (err error) {
+	for i := range 3 {
+		own := filepath.Join(dir, fmt.Sprintf("cluster-%d", i))
+		if err := os.MkdirAll(own, 0o755); err != nil {
+			return err
 		}
-		c := &cluster{}
-		if err = c.start(ctx, binary, own); err == nil {
-			return c, nil
+		if err = start(own); err == nil {
+			return nil
 		}
-		c.kill()
 	}
-	return nil, err
+	return err
 }
 
-func (c *cluster) start(ctx context.Context, binary, dir string) error {
+// startConsul starts the servers with their data in dir, and waits until each of them accepts
+// writes.
+func startConsul(ctx context.Context, binary, dir string) (*consulStore, error) {
+	var s *consulStore
+	err := attempts(dir, func(own string) error {
+		s = &consulStore{}
+		err := s.start(ctx, binary, own)
+		if err != nil {
+			s.kill()
+		}
+		return err
+	})
+	return s, err
+}
+
+func (c *consulStore) start(ctx context.Context, binary, dir string) error {
 	const each = 3
 	ports, err := freePorts(servers * each)
 	if err != nil {
@@ -109,9 +121,8 @@ func ready(ctx context.Context, client *api.Client) error {
 	return err
 }
 
-// address and client return the server of simulated host i. Hosts are spread evenly.
-func (c *cluster) address(i int) string     { return c.addresses[i%servers] }
-func (c *cluster) client(i int) *api.Client { return c.clients[i%servers] }
+// address returns the server of simulated host i. Hosts are spread evenly.
+func (c *cluster) address(i int) string { return c.addresses[i%servers] }
 
 // cpu returns the CPU time of all servers.
 func (c *cluster) cpu() (time.Duration, error) {

@@ -21,7 +21,7 @@ const still = 600 * time.Millisecond
 
 // A fleet is many watchers of one network, spread over the servers.
 type fleet struct {
-	cluster  *cluster
+	store    store
 	network  registry.Network
 	watchers []*watcher
 	goal     atomic.Pointer[goal]
@@ -41,10 +41,10 @@ type sample struct {
 
 // launch starts n watchers and waits until each has all leases of the world.
 func launch(ctx context.Context, w *world, how layout, n int) (*fleet, sample, error) {
-	f := &fleet{cluster: w.cluster, network: w.network}
+	f := &fleet{store: w.store, network: w.network}
 	for i := range n {
 		one := &watcher{}
-		follow, err := how.open(w.cluster.address(i), w.network, &one.meter)
+		follow, err := how.open(w.store, i, w.network, &one.meter)
 		if err != nil {
 			return nil, sample{}, err
 		}
@@ -131,7 +131,7 @@ func (f *fleet) usage() (s sample, err error) {
 		s.reads += w.reads.Load()
 		s.failures += w.failures.Load()
 	}
-	if s.servers, err = f.cluster.cpu(); err != nil {
+	if s.servers, err = f.store.cpu(); err != nil {
 		return s, err
 	}
 	s.clients, err = probe.CPUTime(os.Getpid())

@@ -16,7 +16,6 @@ import (
 
 	"github.com/lenonet/leno/e2e/probe"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/consul"
 )
 
 // The renewal interval of an agent with the default configuration is lease.ttl minus
@@ -31,7 +30,7 @@ const (
 // of all others.
 type host struct {
 	meter
-	client *consul.Client
+	client client
 	lease  registry.Lease
 	tries  int // calls of Acquire
 	bytes  int64
@@ -45,19 +44,19 @@ func (m *measurement) starts(ctx context.Context, n int, within time.Duration) e
 	if err != nil {
 		return err
 	}
-	if err := m.admin.PutNetwork(ctx, network); err != nil {
+	if network, err = define(ctx, m.store, network); err != nil {
 		return err
 	}
 	hosts := make([]*host, n)
 	for i := range hosts {
 		hosts[i] = &host{}
-		hosts[i].client, err = consul.New(consul.Config{Address: m.cluster.address(i), Dial: hosts[i].dial})
+		hosts[i].client, err = m.store.open(i, network.Name, &hosts[i].meter)
 		if err != nil {
 			return err
 		}
 		defer hosts[i].client.Close()
 	}
-	servers, err := m.cluster.cpu()
+	servers, err := m.store.cpu()
 	if err != nil {
 		return err
 	}
@@ -88,7 +87,7 @@ func (m *measurement) starts(ctx context.Context, n int, within time.Duration) e
 		least := slices.MinFunc(hosts, func(a, b *host) int { return int(a.known.Load() - b.known.Load()) })
 		return fmt.Errorf("%d hosts start; one has seen %d leases: %w", n, least.known.Load(), err)
 	}
-	serversAfter, err := m.cluster.cpu()
+	serversAfter, err := m.store.cpu()
 	if err != nil {
 		return err
 	}
@@ -204,7 +203,7 @@ type use struct {
 }
 
 func (m *measurement) serversUse(ctx context.Context, do func(context.Context) (int, error)) (u use, err error) {
-	before, err := m.cluster.cpu()
+	before, err := m.store.cpu()
 	if err != nil {
 		return u, err
 	}
@@ -213,7 +212,7 @@ func (m *measurement) serversUse(ctx context.Context, do func(context.Context) (
 		return u, err
 	}
 	u.took = time.Since(start)
-	after, err := m.cluster.cpu()
+	after, err := m.store.cpu()
 	u.cpu = after - before
 	return u, err
 }

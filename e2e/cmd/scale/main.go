@@ -2,7 +2,7 @@
 // Consul's servers and the hosts use, and how soon a change is seen, in comparison with a plain
 // watch on the same machine. `make scale` runs it.
 //
-// Hosts are registry clients in this process; Consul is three real servers on loopback.
+// Hosts are registry clients in this process; Consul or etcd is three real servers on loopback.
 package main
 
 import (
@@ -11,7 +11,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,7 +21,6 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/probe"
 	"github.com/lenonet/leno/e2e/program"
-	"github.com/lenonet/leno/registry/consul"
 )
 
 func main() { os.Exit(program.Main("scale", start)) }
@@ -29,21 +30,25 @@ const limit = 40 * time.Minute
 
 // options are the command-line options.
 type options struct {
-	leno, consul string
-	sizes        []size
-	layouts      []layout
-	rounds       int
-	hosts        int
-	rest         bool
-	memory       bool
-	profile      string
+	leno     string
+	programs map[string]string // by store
+	stores   []string
+	sizes    []size
+	layouts  []layout
+	rounds   int
+	hosts    int
+	rest     bool
+	memory   bool
+	profile  string
 }
 
 func start(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("scale", flag.ExitOnError)
 	var o options
 	flags.StringVar(&o.leno, "leno", "bin/leno", "the leno `binary`, built without the race detector")
-	flags.StringVar(&o.consul, "consul", "", "the Consul `binary`; default: as the tests find it")
+	consul := flags.String("consul", "", "the Consul `binary`; default: as the tests find it")
+	etcd := flags.String("etcd", "", "the etcd `binary`; default: as the tests find it")
+	stores := flags.String("stores", lab.StoreConsul, "`names` of the stores, with commas: consul, etcd")
 	sizes := flags.String("sizes", "1000/500,5000/200,10000/100", "`leases/watchers`, with commas")
 	layouts := flags.String("layouts", "leno,plain,nogzip", "`names` of the ways to watch, with commas")
 	flags.IntVar(&o.rounds, "rounds", 3, "`number` of runs of what takes no time")
@@ -56,7 +61,7 @@ func start(ctx context.Context, args []string) error {
 	network := flags.String("network", "", "`name` for -watch-one")
 	flags.Parse(args) // exits on errors
 	if *child != "" {
-		return watchOne(ctx, *child, *network, os.Stdout)
+		return watchOne(ctx, *stores, *child, *network, os.Stdout)
 	}
 
 	var err error
@@ -69,12 +74,23 @@ func start(ctx context.Context, args []string) error {
 	if o.rounds < 1 {
 		return errors.New("-rounds: at least 1")
 	}
-	if o.consul == "" {
-		if o.consul, err = lab.FindConsul(); err != nil {
+	if *consul == "" {
+		if *consul, err = lab.FindConsul(); err != nil {
 			return err
 		}
 	}
-	machine, err := probe.NewMachine(ctx, o.leno, o.consul)
+	if o.stores = fields(*stores); slices.Contains(o.stores, lab.StoreEtcd) && *etcd == "" {
+		if *etcd, err = lab.FindEtcd(); err != nil {
+			return err
+		}
+	}
+	o.programs = map[string]string{lab.StoreConsul: *consul, lab.StoreEtcd: *etcd}
+	for _, kind := range o.stores {
+		if _, ok := o.programs[kind]; !ok {
+			return fmt.Errorf("-stores: %q is neither consul nor etcd", kind)
+		}
+	}
+	machine, err := probe.NewMachine(ctx, o.leno, *consul)
 	if err != nil {
 		return err
 	}
@@ -89,7 +105,7 @@ func start(ctx context.Context, args []string) error {
 	return errors.Join(err, r.table(os.Stdout))
 }
 
-// all measures everything, on one cluster.
+// all measures everything, with one store after the other.
 func all(ctx context.Context, o options, r *result) (err error) {
 	dir, err := os.MkdirTemp("", "leno-scale-")
 	if err != nil {
@@ -100,19 +116,6 @@ func all(ctx context.Context, o options, r *result) (err error) {
 	log := func(format string, args ...any) {
 		fmt.Fprintf(os.Stderr, "%4.0f s  %s\n", time.Since(begin).Seconds(), fmt.Sprintf(format, args...))
 	}
-	log("three Consul servers")
-	c, err := startCluster(ctx, o.consul, dir)
-	if err != nil {
-		return err
-	}
-	defer c.kill()
-	admin, err := consul.New(consul.Config{Address: c.address(0)})
-	if err != nil {
-		return err
-	}
-	defer admin.Close()
-	m := &measurement{cluster: c, result: r, rounds: o.rounds, burst: 100, spread: 10 * time.Second, minute: 70 * time.Second,
-		layouts: o.layouts, admin: admin, log: log}
 	if o.profile != "" {
 		file, err := os.Create(o.profile)
 		if err != nil {
@@ -124,6 +127,37 @@ func all(ctx context.Context, o options, r *result) (err error) {
 		}
 		defer pprof.StopCPUProfile()
 	}
+	for _, kind := range o.stores {
+		m := &measurement{
+			kind:    kind,
+			result:  r,
+			rounds:  o.rounds,
+			burst:   100,
+			spread:  10 * time.Second,
+			minute:  70 * time.Second,
+			layouts: o.layouts,
+			log:     log,
+		}
+		if err := m.all(ctx, o, filepath.Join(dir, kind)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// all measures everything with one store.
+func (m *measurement) all(ctx context.Context, o options, dir string) (err error) {
+	m.log("three servers of %s", m.kind)
+	if m.kind == lab.StoreEtcd {
+		m.store, err = startEtcd(ctx, o.programs[m.kind], dir)
+		m.layouts, m.result.prefix = []layout{leno}, "etcd: "
+	} else {
+		m.store, err = startConsul(ctx, o.programs[m.kind], dir)
+	}
+	if err != nil {
+		return err
+	}
+	defer m.store.kill()
 	for i, s := range o.sizes {
 		if err := m.watching(ctx, s, o.rest && i == 0); err != nil {
 			return err

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/probe"
-	"github.com/lenonet/leno/registry/consul"
 )
 
 // A footprint is the memory of one process in MiB.
@@ -35,10 +35,10 @@ func footprintOf(pid int) (footprint, error) {
 func (m *measurement) memory(ctx context.Context, program, leno, dir string, n int) error {
 	m.log("memory with %d leases", n)
 	name := fmt.Sprintf("memory-%d", n)
-	if _, err := newWorld(ctx, m.cluster, m.admin, name, n, 100); err != nil {
+	if _, err := newWorld(ctx, m.store, name, n, 100); err != nil {
 		return err
 	}
-	out, err := exec.CommandContext(ctx, program, "-watch-one", m.cluster.address(0), "-network", name).Output()
+	out, err := exec.CommandContext(ctx, program, "-watch-one", m.store.address(0), "-network", name, "-stores", m.kind).Output()
 	if err != nil {
 		return fmt.Errorf("watch alone: %w", err)
 	}
@@ -57,8 +57,12 @@ func (m *measurement) memory(ctx context.Context, program, leno, dir string, n i
 
 // watchOne is the child process of memory: it follows a network, frees all memory that it can, and
 // prints its footprint.
-func watchOne(ctx context.Context, address, network string, out io.Writer) error {
-	client, err := consul.New(consul.Config{Address: address})
+func watchOne(ctx context.Context, kind, address, network string, out io.Writer) error {
+	open := openConsul
+	if kind == lab.StoreEtcd {
+		open = openEtcd
+	}
+	client, err := open(address, network, &meter{})
 	if err != nil {
 		return err
 	}
@@ -98,11 +102,7 @@ func (m *measurement) agent(ctx context.Context, binary, dir, network string, le
 	config := fmt.Sprintf(`
 node_name = "measured"
 data_dir  = %q
-consul {
-  address = %q
-  service = ""
-}
-lease {
+%slease {
   release_on_stop = true
 }
 underlay {
@@ -116,7 +116,7 @@ network %q {
   ip_masq     = false
   forward     = false
 }
-`, filepath.Join(dir, "data"), m.cluster.address(0), own, network, filepath.Join(dir, "subnet.env"))
+`, filepath.Join(dir, "data"), m.store.block(network), own, network, filepath.Join(dir, "subnet.env"))
 	file := filepath.Join(dir, "leno.hcl")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return f, err

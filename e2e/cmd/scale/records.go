@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/hashicorp/consul/api"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/registry"
@@ -50,91 +49,69 @@ type record struct {
 
 // A world is the leases of one network that the harness created.
 type world struct {
-	cluster *cluster
+	store   store
 	network registry.Network
 	records []*record
 }
 
-// newWorld defines a network and writes n leases to it, each locked by a session, with share leases
+// define defines a network and returns it as it is stored.
+func define(ctx context.Context, s store, n registry.Network) (registry.Network, error) {
+	client, err := s.open(0, n.Name, &meter{})
+	if err != nil {
+		return n, err
+	}
+	defer client.Close()
+	if err := client.PutNetwork(ctx, n); err != nil {
+		return n, err
+	}
+	return client.Network(ctx, n.Name)
+}
+
+// newWorld defines a network and writes n leases to it, each held by a session, with share leases
 // per session.
-func newWorld(ctx context.Context, c *cluster, r registry.Registry, name string, n, share int) (*world, error) {
+func newWorld(ctx context.Context, s store, name string, n, share int) (*world, error) {
 	network, err := newNetwork(name)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.PutNetwork(ctx, network); err != nil {
+	if network, err = define(ctx, s, network); err != nil {
 		return nil, err
 	}
-	if network, err = r.Network(ctx, name); err != nil {
-		return nil, err
-	}
-	w := &world{cluster: c, network: network}
+	w := &world{store: s, network: network}
 	for i := range n {
 		backend, err := attributes(i)
 		if err != nil {
 			return nil, err
 		}
 		slot := uint64(i + 1)
-		l := registry.Lease{Network: name, Slot: slot, Subnets: network.Plan.Subnets(slot), Node: hostName(i), NodeID: nodeID(i),
-			PublicIPs: []netip.Addr{publicIP(i)}, MTU: 1450, Backend: backend}
-		w.records = append(w.records, &record{key: "leno/leases/" + name + "/" + registry.SubnetKey(l.Subnet()), lease: l})
+		w.records = append(w.records, &record{lease: registry.Lease{
+			Network:   name,
+			Slot:      slot,
+			Subnets:   network.Plan.Subnets(slot),
+			Node:      hostName(i),
+			NodeID:    nodeID(i),
+			PublicIPs: []netip.Addr{publicIP(i)},
+			MTU:       1450,
+			Backend:   backend,
+		}})
 	}
-	// One session may lock several records; a transaction takes 128 operations.
+	// One session may hold several records; a transaction takes 128 operations.
 	share = min(share, 100)
 	var group errgroup.Group
 	group.SetLimit(inFlight)
 	for from := 0; from < n; from += share {
 		part := w.records[from:min(from+share, n)]
-		group.Go(func() error { return w.fill(ctx, from/share, part) })
+		group.Go(func() error { return s.fill(ctx, from/share, network, part) })
 	}
 	return w, group.Wait()
-}
-
-func (w *world) fill(ctx context.Context, i int, part []*record) error {
-	client := w.cluster.client(i)
-	var session string
-	err := insist(ctx, func() (err error) {
-		session, _, err = client.Session().CreateNoChecks(&api.SessionEntry{Name: "scale"}, (&api.WriteOptions{}).WithContext(ctx))
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	var ops api.KVTxnOps
-	for _, r := range part {
-		r.session = session
-		op, err := r.lock()
-		if err != nil {
-			return err
-		}
-		ops = append(ops, op)
-	}
-	return transact(ctx, client, ops)
-}
-
-// lock returns the operation that writes the record as it is now.
-func (r *record) lock() (*api.KVTxnOp, error) {
-	value, err := registry.FormatLease(r.lease)
-	return &api.KVTxnOp{Verb: api.KVLock, Key: r.key, Value: value, Session: r.session}, err
-}
-
-// transact repeats a transaction until it succeeds or is refused: servers that get too little CPU
-// elect a new leader now and then. The operations may be applied twice.
-func transact(ctx context.Context, client *api.Client, ops api.KVTxnOps) error {
-	return insist(ctx, func() error {
-		ok, response, _, err := client.KV().Txn(ops, (&api.QueryOptions{}).WithContext(ctx))
-		if err == nil && !ok {
-			return &refused{response.Errors[0].What}
-		}
-		return err
-	})
 }
 
 type refused struct{ why string }
 
 func (r *refused) Error() string { return "transaction refused: " + r.why }
 
-// insist calls do until it succeeds, is refused, or ctx ends.
+// insist calls do until it succeeds, is refused, or ctx ends: servers that get too little CPU elect
+// a new leader now and then. A write may be done twice.
 func insist(ctx context.Context, do func() error) error {
 	for {
 		err := do()
@@ -148,18 +125,11 @@ func insist(ctx context.Context, do func() error) error {
 	}
 }
 
-// change writes the i-th lease with another MTU as its host would: the record and an entry in the
-// directory of changes, in one transaction. Acquire would read the whole network first, but only
-// watching is measured here.
+// change writes the i-th lease with another MTU as its host would. Acquire would read the whole
+// network first, but only watching is measured here.
 func (w *world) change(ctx context.Context, i, mtu int) error {
-	r := w.records[i]
-	r.lease.MTU = mtu
-	op, err := r.lock()
-	if err != nil {
-		return err
-	}
-	entry := fmt.Sprintf("leno/changes/%s/%016x%08x_%s", w.network.Name, time.Now().UnixNano(), rand.Uint32(), registry.SubnetKey(r.lease.Subnet()))
-	return transact(ctx, w.cluster.client(i), api.KVTxnOps{{Verb: api.KVSet, Key: entry, Value: op.Value}, op})
+	w.records[i].lease.MTU = mtu
+	return w.store.change(ctx, i, w.network, w.records[i])
 }
 
 // lapse ends every session.
@@ -173,40 +143,16 @@ func (w *world) lapse(ctx context.Context) error {
 		}
 		seen[r.session] = true
 		group.Go(func() error {
-			return insist(ctx, func() error {
-				_, err := w.cluster.client(i).Session().Destroy(r.session, (&api.WriteOptions{}).WithContext(ctx))
-				return err
-			})
+			return insist(ctx, func() error { return w.store.endSession(ctx, i, r.session) })
 		})
 	}
 	return group.Wait()
 }
 
-// byHand overwrites one record and deletes another, as a user of `consul kv` would.
+// byHand overwrites one record and deletes another, as an operator would without leno.
 func (w *world) byHand(ctx context.Context, mtu int) error {
-	options := (&api.WriteOptions{}).WithContext(ctx)
 	changed, removed := w.records[0], w.records[len(w.records)-1]
 	changed.lease.MTU = mtu
-	op, err := changed.lock()
-	if err != nil {
-		return err
-	}
 	w.records = w.records[:len(w.records)-1]
-	return insist(ctx, func() error {
-		if _, err := w.cluster.client(0).KV().Put(&api.KVPair{Key: op.Key, Value: op.Value}, options); err != nil {
-			return err
-		}
-		_, err := w.cluster.client(0).KV().Delete(removed.key, options)
-		return err
-	})
-}
-
-// truth returns the leases from a consistent read.
-func (w *world) truth(ctx context.Context) ([]registry.Lease, error) {
-	options := (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
-	pairs, _, err := w.cluster.client(0).KV().List("leno/leases/"+w.network.Name+"/", options)
-	if err != nil {
-		return nil, err
-	}
-	return parse(w.network, pairs)
+	return insist(ctx, func() error { return w.store.byHand(ctx, w.network, changed, removed) })
 }

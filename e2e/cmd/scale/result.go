@@ -18,6 +18,8 @@ type result struct {
 	*probe.Machine
 	Watching []*row    `json:"watching"`
 	Figures  []*figure `json:"figures"`
+
+	prefix string // of the names of figures: "etcd: "
 }
 
 // A row is one event at one size with one layout. All values are totals of all watchers until the
@@ -50,14 +52,14 @@ type aim struct {
 }
 
 // row records one sample.
-func (r *result) row(s size, event string, how layout, got sample) {
+func (r *result) row(s size, event, how string, got sample) {
 	i := slices.IndexFunc(r.Watching, func(o *row) bool {
-		return o.Leases == s.leases && o.Watchers == s.watchers && o.Event == event && o.Layout == how.name
+		return o.Leases == s.leases && o.Watchers == s.watchers && o.Event == event && o.Layout == how
 	})
 	if i < 0 {
 		i = len(r.Watching)
-		added := &row{Leases: s.leases, Watchers: s.watchers, Event: event, Layout: how.name}
-		if a, ok := aims[s][event]; ok && how.name == leno.name {
+		added := &row{Leases: s.leases, Watchers: s.watchers, Event: event, Layout: how}
+		if a, ok := aims[s][event]; ok && how == leno.name {
 			added.Aim = &values{Seen: a.seen.Seconds(), Each: a.each, Bytes: a.bytes}
 		}
 		r.Watching = append(r.Watching, added)
@@ -78,7 +80,7 @@ type figure struct {
 }
 
 func (r *result) add(name, unit string, aim, value float64) {
-	r.Figures = append(r.Figures, &figure{name, unit, aim, value})
+	r.Figures = append(r.Figures, &figure{r.prefix + name, unit, aim, value})
 }
 
 func (r *result) seconds(name string, aim float64, d time.Duration) {

@@ -33,10 +33,10 @@ func TestTable(t *testing.T) {
 	r := &result{Machine: &probe.Machine{}}
 	s := size{10000, 100}
 	for _, ms := range []time.Duration{300, 90, 40} {
-		r.row(s, "one change", leno, sample{seen: ms * time.Millisecond, bytes: 250_000, reads: 100, servers: time.Second})
+		r.row(s, "one change", leno.name, sample{seen: ms * time.Millisecond, bytes: 250_000, reads: 100, servers: time.Second})
 	}
-	r.row(s, "edit by hand", leno, sample{seen: 2 * time.Second})
-	r.row(s, "one change", plain, sample{seen: 2 * time.Second, bytes: 12_345_678, clients: 50 * time.Microsecond})
+	r.row(s, "edit by hand", leno.name, sample{seen: 2 * time.Second})
+	r.row(s, "one change", plain.name, sample{seen: 2 * time.Second, bytes: 12_345_678, clients: 50 * time.Microsecond})
 	r.add("one host", "B", 1e6, 1_250_000)
 	r.seconds("one start", 2, 1500*time.Millisecond)
 	r.finish()

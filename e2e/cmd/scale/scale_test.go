@@ -8,7 +8,6 @@ import (
 
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/probe"
-	"github.com/lenonet/leno/registry/consul"
 )
 
 // most is the maximum number of bytes that each of leno's watchers may receive. All leases take 110
@@ -21,6 +20,14 @@ var most = map[string]float64{
 	"200 leases lapse":   20e3,
 }
 
+// mostWithEtcd is the same with etcd, which sends each change by itself, and each lapse too.
+var mostWithEtcd = map[string]float64{
+	"first read":         400e3,
+	"one change":         2e3,
+	"20 changes at once": 30e3,
+	"200 leases lapse":   40e3,
+}
+
 // TestShort runs the short form of `make scale`. Every watcher must see every change, and at the
 // end the same leases as a consistent read. It does not check times, which depend on the load of
 // the machine.
@@ -31,18 +38,42 @@ func TestShort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := startCluster(ctx, binary, t.TempDir())
+	c, err := startConsul(ctx, binary, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
+	testShort(ctx, t, c, most, leno, uncompressed)
+}
+
+// TestShortWithEtcd does the same with etcd.
+func TestShortWithEtcd(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	binary, err := lab.FindEtcd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := startEtcd(ctx, binary, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	testShort(ctx, t, e, mostWithEtcd, leno)
+}
+
+func testShort(ctx context.Context, t *testing.T, c store, most map[string]float64, layouts ...layout) {
+	t.Helper()
 	t.Cleanup(c.kill)
-	admin, err := consul.New(consul.Config{Address: c.address(0)})
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := &result{Machine: &probe.Machine{}}
-	m := &measurement{cluster: c, result: r, rounds: 1, burst: 20, spread: time.Second, minute: time.Second,
-		layouts: []layout{leno, uncompressed}, admin: admin, log: t.Logf}
+	m := &measurement{
+		store:   c,
+		result:  r,
+		rounds:  1,
+		burst:   20,
+		spread:  time.Second,
+		minute:  time.Second,
+		layouts: layouts,
+		log:     t.Logf,
+	}
 	s := size{200, 20}
 	if err := m.watching(ctx, s, false); err != nil {
 		t.Fatal(err)
@@ -63,7 +94,7 @@ func TestShort(t *testing.T) {
 	found := 0
 	for _, row := range r.Watching {
 		limit, ok := most[row.Event]
-		if !ok || row.Layout != leno.name {
+		if !ok || row.Layout != c.label(leno.name) {
 			continue
 		}
 		found++
@@ -81,7 +112,7 @@ func TestShort(t *testing.T) {
 
 // silence makes all hosts of a network fall silent at once.
 func silence(ctx context.Context, m *measurement, s size) error {
-	w, err := newWorld(ctx, m.cluster, m.admin, "silence", s.leases, 1)
+	w, err := newWorld(ctx, m.store, "silence", s.leases, 1)
 	if err != nil {
 		return err
 	}

@@ -8,8 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -45,7 +43,7 @@ func (c *meteredConn) Read(b []byte) (int, error) {
 // A layout is a way of watching.
 type layout struct {
 	name string
-	open func(address string, n registry.Network, m *meter) (follower, error)
+	open func(s store, i int, n registry.Network, m *meter) (follower, error)
 }
 
 // A follower blocks until the leases differ from those at the index.
@@ -56,17 +54,17 @@ var (
 	leno = layout{"leno", openLeno}
 	// plain is the obvious implementation: a blocking query for everything below the prefix, which
 	// any server may answer, compressed as Go's HTTP client requests by default.
-	plain = layout{"plain watch", func(address string, n registry.Network, m *meter) (follower, error) {
-		return openPlain(address, n, m, true)
+	plain = layout{"plain watch", func(s store, i int, n registry.Network, m *meter) (follower, error) {
+		return openPlain(s.address(i), n, m, true)
 	}}
 	// uncompressed is the same without compression, as in most other programs.
-	uncompressed = layout{"plain watch, no gzip", func(address string, n registry.Network, m *meter) (follower, error) {
-		return openPlain(address, n, m, false)
+	uncompressed = layout{"plain watch, no gzip", func(s store, i int, n registry.Network, m *meter) (follower, error) {
+		return openPlain(s.address(i), n, m, false)
 	}}
 )
 
-func openLeno(address string, n registry.Network, m *meter) (follower, error) {
-	client, err := consul.New(consul.Config{Address: address, Dial: m.dial})
+func openLeno(s store, i int, n registry.Network, m *meter) (follower, error) {
+	client, err := s.open(i, n.Name, m)
 	if err != nil {
 		return nil, err
 	}
@@ -100,25 +98,6 @@ func openPlain(address string, n registry.Network, m *meter, gzip bool) (followe
 		leases, err := parse(n, pairs)
 		return leases, meta.LastIndex, err
 	}, nil
-}
-
-// parse reads all records except the marker, in the order of their slots.
-func parse(n registry.Network, pairs api.KVPairs) ([]registry.Lease, error) {
-	leases := make([]registry.Lease, 0, len(pairs))
-	for _, pair := range pairs {
-		name := pair.Key[strings.LastIndexByte(pair.Key, '/')+1:]
-		if name == "_" {
-			continue
-		}
-		l, err := registry.ParseLease(n, name, pair.Value)
-		if err != nil {
-			return nil, fmt.Errorf("record %s: %w", pair.Key, err)
-		}
-		l.Session = pair.Session
-		leases = append(leases, l)
-	}
-	slices.SortFunc(leases, func(a, b registry.Lease) int { return int(int64(a.Slot) - int64(b.Slot)) })
-	return leases, nil
 }
 
 // A watcher is one simulated host that follows the leases of a network.

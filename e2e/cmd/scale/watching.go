@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/consul"
 )
 
 // A size is the number of leases in one network and the number of hosts that watch them.
@@ -27,14 +26,14 @@ var aims = map[size]map[string]aim{
 
 // A measurement is one run of all requested parts.
 type measurement struct {
-	cluster *cluster
+	kind    string // lab.StoreConsul or lab.StoreEtcd
+	store   store
 	result  *result
 	rounds  int
 	burst   int           // changes in a burst, and in a spread
 	spread  time.Duration // duration over which changes are spread
 	minute  time.Duration // length of the minute at rest, which a short run reduces
 	layouts []layout
-	admin   *consul.Client // client that defines the networks
 	log     func(format string, args ...any)
 }
 
@@ -42,7 +41,7 @@ type measurement struct {
 func (m *measurement) watching(ctx context.Context, s size, rest bool) error {
 	for i, how := range m.layouts {
 		name := fmt.Sprintf("scale-%d-%d", s.leases, i)
-		w, err := newWorld(ctx, m.cluster, m.admin, name, s.leases, m.share(rest))
+		w, err := newWorld(ctx, m.store, name, s.leases, m.share(rest))
 		if err != nil {
 			return fmt.Errorf("write %d leases: %w", s.leases, err)
 		}
@@ -63,7 +62,7 @@ func (m *measurement) share(rest bool) int {
 }
 
 func (m *measurement) layout(ctx context.Context, w *world, how layout, s size, rest bool) error {
-	m.log("%d leases, %d watchers, %s: first read", s.leases, s.watchers, how.name)
+	m.log("%d leases, %d watchers, %s: first read", s.leases, s.watchers, m.store.label(how.name))
 	f, first, err := launch(ctx, w, how, s.watchers)
 	if err != nil {
 		return err
@@ -93,7 +92,7 @@ func (m *measurement) layout(ctx context.Context, w *world, how layout, s size, 
 			return err
 		}
 	}
-	truth, err := w.truth(ctx)
+	truth, err := w.store.truth(ctx, w.network)
 	if err != nil {
 		return err
 	}
@@ -111,7 +110,7 @@ type run struct {
 }
 
 func (r *run) event(ctx context.Context, name string, met func([]registry.Lease) bool, do func(context.Context) error) error {
-	r.log("%d leases, %d watchers, %s: %s", r.size.leases, r.size.watchers, r.how.name, name)
+	r.log("%d leases, %d watchers, %s: %s", r.size.leases, r.size.watchers, r.store.label(r.how.name), name)
 	s, err := r.fleet.observe(ctx, met, do)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -125,7 +124,7 @@ func (m *measurement) took(s size, event string, how layout, got sample) {
 	if got.failures > 0 {
 		m.log("%s: %d reads failed and were made again", event, got.failures)
 	}
-	m.result.row(s, event, how, got)
+	m.result.row(s, event, m.store.label(how.name), got)
 }
 
 // changes makes n changes, all at once or spread evenly.
