@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -141,12 +142,15 @@ func (v *leaseView) pauseBefore(t *tree) (end time.Time) {
 type known struct {
 	record  *record
 	session string // "" for none
-	lease   registry.Lease
-	foreign bool // it belongs to a host that runs flannel
-	err     error
-	until   time.Time // the record is missing, and given up then; zero for a stored one
-	lost    bool      // the record is missing because the store was set back or emptied
-	older   uint64    // the version, from the time of the snapshot, that is stored instead; 0 for none
+	// aliveKey is the key of the session's record, and alive that record, nil for none.
+	aliveKey string
+	alive    *record
+	lease    registry.Lease
+	foreign  bool // it belongs to a host that runs flannel
+	err      error
+	until    time.Time // the record is missing, and given up then; zero for a stored one
+	lost     bool      // the record is missing because the store was set back or emptied
+	older    uint64    // the version, from the time of the snapshot, that is stored instead; 0 for none
 }
 
 func (k *known) missing() bool { return !k.until.IsZero() }
@@ -173,6 +177,7 @@ func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time
 			written[k.lease.NodeID] = max(written[k.lease.NodeID], k.lease.ModifyIndex)
 		}
 	}
+	shown := make([]*known, 0, len(v.known))
 	last := map[string]*known{} // by node id, the latest missing record of each host that has written no other since
 	for _, k := range v.known {
 		switch {
@@ -188,17 +193,19 @@ func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time
 		case k.err != nil:
 			set.Bad = append(set.Bad, registry.BadRecord{Key: k.record.key, Reason: k.err.Error()})
 		default:
-			set.Leases = append(set.Leases, k.lease)
+			shown = append(shown, k)
 		}
 	}
-	for _, k := range last {
+	shown = slices.AppendSeq(shown, maps.Values(last))
+	slices.SortFunc(shown, func(a, b *known) int {
+		return cmp.Or(cmp.Compare(a.lease.Slot, b.lease.Slot), cmp.Compare(a.lease.ModifyIndex, b.lease.ModifyIndex))
+	})
+	set.Leases = make([]registry.Lease, 0, len(shown))
+	for _, k := range shown {
 		l := k.lease
-		l.Missing = true
+		l.Missing = k.missing()
 		set.Leases = append(set.Leases, l)
 	}
-	slices.SortFunc(set.Leases, func(a, b registry.Lease) int {
-		return cmp.Or(cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.ModifyIndex, b.ModifyIndex))
-	})
 	slices.SortFunc(set.Bad, func(a, b registry.BadRecord) int { return cmp.Compare(a.Key, b.Key) })
 	s := newSignature(v.setBack)
 	s.add(keys.marker(v.network), t.modified(keys.marker(v.network)), "")
@@ -303,12 +310,17 @@ func hasVanished(t *tree, key string) bool {
 func (v *leaseView) parse(t *tree, keys layout, n registry.Network, r *record, samePlan bool) *known {
 	k := &known{record: r}
 	if old := v.known[r.key]; old != nil && old.record == r && samePlan {
+		if r.lease != 0 && t.records[old.aliveKey] == old.alive && !old.missing() {
+			return old // unchanged, as nearly all are
+		}
 		*k = *old
 		k.until, k.lost, k.older = time.Time{}, false, 0
 	} else {
 		k.lease, k.foreign, k.err = flannel.ParseLease(n, r.key[len(keys.leases(n.Name)):], r.value)
 	}
-	k.session = sessionOf(t, keys, n.Name, r)
+	k.aliveKey = keys.session(n.Name, r.lease)
+	k.alive = t.records[k.aliveKey]
+	k.session = sessionWith(r, k.alive)
 	if k.foreign && k.err == nil { // another program may have written an unusable one over the record of a leno host
 		k.session = flannelSession(r)
 	}
@@ -324,11 +336,12 @@ func stored(l registry.Lease, r *record, session string) registry.Lease {
 
 // sessionOf returns the session that holds a record, "" for none.
 func sessionOf(t *tree, keys layout, network string, r *record) string {
-	if r.lease == 0 {
-		return ""
-	}
-	alive := t.records[keys.session(network, r.lease)]
-	if alive == nil || alive.lease == 0 {
+	return sessionWith(r, t.records[keys.session(network, r.lease)])
+}
+
+// sessionWith is sessionOf for the session's own record, nil if there is none.
+func sessionWith(r, alive *record) string {
+	if r.lease == 0 || alive == nil || alive.lease == 0 {
 		return ""
 	}
 	return session{alive.lease, r.lease}.String()
