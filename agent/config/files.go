@@ -41,17 +41,20 @@ func isHandedOver(path string) bool {
 }
 
 // Within returns the result of read, or an error that names path when ctx ends before that. read then continues in
-// the background and its result is dropped: no system call on a file can be interrupted.
+// the background and its result is dropped: no system call on a file can be interrupted. Once ctx has ended, read is
+// not called.
 func Within[T any](ctx context.Context, path string, read func() (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
 	done := make(chan result, 1)
-	go func() {
-		value, err := read()
-		done <- result{value, err}
-	}()
+	if ctx.Err() == nil {
+		go func() {
+			value, err := read()
+			done <- result{value, err}
+		}()
+	}
 	var none T
 	select {
 	case r := <-done:

@@ -6,12 +6,17 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/lenonet/leno/e2e/docpages"
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/world"
 )
+
+// written are the directories of /etc to which the commands of the documentation write. Each machine has its own, even
+// if this one has such a directory, too.
+var written = []string{"cni", "consul-template", "docker", "leno.d", "systemd", "tmpfiles.d"}
 
 // A machine is a host of a lab on which commands can be run as they are written for a user's
 // machine. A mount namespace gives it its own /etc, /run, /var/lib and /usr/local/bin, so that
@@ -34,8 +39,8 @@ func newMachine(w *world.World, h *lab.Host) *machine {
 	entries, err := os.ReadDir("/etc")
 	w.Must(err)
 	for _, e := range entries {
-		if e.Name() == "systemd" {
-			continue // commands write to it
+		if slices.Contains(written, e.Name()) {
+			continue
 		}
 		w.Must(os.Symlink(filepath.Join(m.dir, "etc-real", e.Name()), filepath.Join(m.dir, "etc", e.Name())))
 	}
