@@ -168,7 +168,7 @@ func (d *definitionKeeper) await(ctx context.Context) (registry.Network, error) 
 			reason = fmt.Sprintf("the network was deleted at %s: `leno network apply` defines it again",
 				deleted.Time.UTC().Format(time.RFC3339))
 		case errors.Is(err, registry.ErrNetworkNotFound):
-			reason = "waiting for the network to be defined: use `leno network apply` or give its block a prefix"
+			reason = d.undefined(err)
 		case errors.Is(err, definition.ErrNotDefinable), errors.Is(err, errDefinitionLost):
 			reason = err.Error()
 		case errors.Is(err, registry.ErrInvalid):
@@ -187,6 +187,15 @@ func (d *definitionKeeper) await(ctx context.Context) (registry.Network, error) 
 			return registry.Network{}, err
 		}
 	}
+}
+
+// undefined returns the reason for waiting while the store has no definition of the network. err says where it would be.
+func (d *definitionKeeper) undefined(err error) string {
+	remedy := "use `leno network apply` or give its block a prefix"
+	if d.deps.Store.Kind == config.StoreKubernetes { // flannel's operator defines it
+		remedy = "check the kubernetes block"
+	}
+	return fmt.Sprintf("waiting for the network to be defined: %s (%v)", remedy, err)
 }
 
 // find returns the definition in force. It returns errNetworkGone if the network was deleted and this host still

@@ -3,6 +3,7 @@ package migrate
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -66,6 +67,9 @@ func TestStores(t *testing.T) {
 		w.must(h.WaitReady(w.ctx))
 		if got := w.deviceIndex(h, "leno-default"); got != index[h] {
 			t.Errorf("%s: the device has index %s, flannel's had %s", h.Name, got, index[h])
+		}
+		if i == 2 {
+			w.besideFlannel(h)
 		}
 	}
 	nothingLost("from flannel to leno")
@@ -175,6 +179,39 @@ func TestHandoverRefused(t *testing.T) {
 }
 
 func (w *world) lease() string { return "lease {\n  ttl = \"10s\"\n}\n" }
+
+// besideFlannel checks what the only host with leno says about the others, and about a lease that flannel cannot have
+// written.
+func (w *world) besideFlannel(h *lab.Host) {
+	w.t.Helper()
+	w.healthy(h)
+	for _, args := range [][]string{{"peers"}, {"doctor"}} {
+		out, err := h.Leno(w.ctx, args...)
+		w.must(err)
+		want := []string{"nothing is wrong", "2 of 2 hosts answer"}
+		if args[0] == "peers" {
+			want = []string{"flannel-" + w.Hosts[0].Addrs[0].String(), "flannel-" + w.Hosts[1].Addrs[0].String()}
+		}
+		for _, words := range want {
+			if !strings.Contains(out, words) {
+				w.t.Errorf("leno %s beside hosts with flannel: %q is not in\n%s", args[0], words, out)
+			}
+		}
+	}
+	const key = etcdPrefix + "subnets/10.5.250.0-24"
+	_, err := w.etcd().Put(w.ctx, key, "garbage")
+	w.must(err)
+	w.must(lab.WaitFor(w.ctx, "the record to be named", func(ctx context.Context) error {
+		out, err := h.Leno(ctx, "lease", "list")
+		if err == nil && !strings.Contains(out, key) {
+			err = errors.New(out)
+		}
+		return err
+	}))
+	_, err = w.etcd().Delete(w.ctx, key)
+	w.must(err)
+	w.healthy(h)
+}
 
 // configure writes the configuration of an agent that is not started yet.
 func (w *world) configure(h *lab.Host, config string) {

@@ -36,7 +36,10 @@ func (ns networkStore) Network(ctx context.Context, name string) (registry.Netwo
 			n, err = parseNetworkPair(name, pair)
 		}
 	}
-	if err != nil {
+	switch {
+	case err == registry.ErrNetworkNotFound:
+		return registry.Network{}, fmt.Errorf("network %s: %w: there is no key %s", name, err, ns.kv.keys.network(name))
+	case err != nil:
 		return registry.Network{}, fmt.Errorf("network %s: %w", name, err)
 	}
 	return n, nil

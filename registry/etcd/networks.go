@@ -41,6 +41,9 @@ func (c *Client) Network(ctx context.Context, name string) (registry.Network, er
 		return registry.Network{}, wrap(err, "network %s", name)
 	}
 	n, err := parseNetwork(name, r)
+	if err == registry.ErrNetworkNotFound {
+		err = fmt.Errorf("%w: there is no key %s", err, c.own.keys.definition(name))
+	}
 	return n, wrap(err, "network %s", name)
 }
 
