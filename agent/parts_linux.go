@@ -145,11 +145,13 @@ func openEtcd(c config.Config, log hclog.Logger, hide func(secret string)) (regi
 }
 
 func openKubernetes(c config.Config, log hclog.Logger, _ func(secret string)) (registry.Registry, error) {
+	namespace, name, key := c.Kubernetes.ConfigMapKey()
 	return kubernetes.New(kubernetes.Config{
 		Kubeconfig:       c.Kubernetes.Kubeconfig,
 		NodeName:         c.Kubernetes.NodeName,
 		Network:          c.Kubernetes.Network,
 		NetConf:          c.Kubernetes.NetConf,
+		ConfigMap:        kubernetes.ConfigMap{Namespace: namespace, Name: name, Key: key},
 		AnnotationPrefix: c.Kubernetes.AnnotationPrefix,
 		Settle:           peers.SettleTime(c.Lease),
 		Logger:           log.Named("kubernetes"),

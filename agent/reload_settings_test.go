@@ -134,6 +134,7 @@ func settingCases() map[string]settingCase {
 		"kubernetes.node_name":         restart(func(c *config.Config) { c.Kubernetes.NodeName = "x" }),
 		"kubernetes.network":           restart(func(c *config.Config) { c.Kubernetes.Network = "x" }),
 		"kubernetes.net_conf":          restart(func(c *config.Config) { c.Kubernetes.NetConf = "/x" }),
+		"kubernetes.config_map":        restart(func(c *config.Config) { c.Kubernetes.ConfigMap = "x/y" }),
 		"kubernetes.annotation_prefix": restart(func(c *config.Config) { c.Kubernetes.AnnotationPrefix = "x" }),
 
 		"etcd.endpoints":       restart(func(c *config.Config) { c.Etcd.Endpoints = []string{"http://x:1"} }),

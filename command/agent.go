@@ -179,7 +179,7 @@ func logConfig(logger hclog.Logger, c config.Config) {
 	case config.StoreEtcd:
 		prefix, where = "etcd_prefix", c.Etcd.Prefix
 	case config.StoreKubernetes:
-		prefix, where = "net_conf", c.Kubernetes.NetConf
+		prefix, where = c.Kubernetes.NetConfSource()
 	}
 	logger.Info("configuration", "files", c.Files, "data_dir", c.DataDir, prefix, where,
 		"ttl", c.Lease.TTL.String(), "renew_margin", c.Lease.RenewMargin.String(), "hold", c.Lease.Hold.String(),

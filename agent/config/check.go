@@ -26,6 +26,7 @@ func (l *loader) check() {
 	l.checkTokens()
 	l.checkTLS("consul", &l.cfg.Consul.TLS, false)
 	l.checkEtcd()
+	l.checkKubernetes()
 	l.checkTLS("http", &l.cfg.HTTP.TLS, true)
 }
 
@@ -138,6 +139,19 @@ func (l *loader) checkEtcd() {
 	case c.Username == "" && c.PasswordFile != "":
 		l.at(file, "the etcd block needs username too")
 	}
+}
+
+// checkKubernetes requires one source of the network's configuration. With a ConfigMap, the default of the other does
+// not apply.
+func (l *loader) checkKubernetes() {
+	c := &l.cfg.Kubernetes
+	if c.ConfigMap == "" {
+		return
+	}
+	if file := l.by[&c.NetConf]; file != nil {
+		l.at(l.by[&c.ConfigMap], "net_conf is set too, at %s: give one of them", place(file.Range))
+	}
+	c.NetConf = ""
 }
 
 // checkEndpoints requires that all endpoints use TLS or none, because a client has one kind of connection, and that a

@@ -86,7 +86,8 @@ type Kubernetes struct {
 
 	NodeName         string `option:"node_name,restart"`         // of this host's Node; "" for $NODE_NAME
 	Network          string `option:"network,restart"`           // leno's name of the network
-	NetConf          string `option:"net_conf,restart"`          // path of flannel's configuration of the network
+	NetConf          string `option:"net_conf,restart"`          // path of flannel's configuration; "" with ConfigMap
+	ConfigMap        string `option:"config_map,restart"`        // "namespace/name" or "namespace/name/key", instead
 	AnnotationPrefix string `option:"annotation_prefix,restart"` // of flannel's annotations
 }
 

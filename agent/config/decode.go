@@ -91,6 +91,7 @@ func (l *loader) readKubernetes(s *kubernetesShape) {
 	l.text(s.NodeName, &c.NodeName, optional(checkKubernetesName))
 	l.text(s.Network, &c.Network, l.checkNetworkName)
 	l.text(s.NetConf, &c.NetConf, checkNetConf)
+	l.text(s.ConfigMap, &c.ConfigMap, optional(checkConfigMap))
 	l.text(s.AnnotationPrefix, &c.AnnotationPrefix, checkKubernetesName)
 }
 

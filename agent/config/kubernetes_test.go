@@ -28,6 +28,12 @@ func TestKubernetes(t *testing.T) {
 			NetConf:          "/n",
 			AnnotationPrefix: "example.com",
 		}, StoreKubernetes},
+		{"a ConfigMap", map[string]string{"a.hcl": "kubernetes {\n config_map = \"kube-flannel/kube-flannel-cfg\"\n}"},
+			Kubernetes{
+				Network:          "default",
+				ConfigMap:        "kube-flannel/kube-flannel-cfg",
+				AnnotationPrefix: "flannel.alpha.coreos.com",
+			}, StoreKubernetes},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -43,5 +49,20 @@ func TestKubernetes(t *testing.T) {
 				t.Errorf("Consul is set too: %+v", got.Consul)
 			}
 		})
+	}
+}
+
+// TestConfigMapKey splits the option config_map, whose default key is flannel's.
+func TestConfigMapKey(t *testing.T) {
+	for option, want := range map[string][3]string{
+		"":                                {},
+		"kube-flannel/kube-flannel-cfg":   {"kube-flannel", "kube-flannel-cfg", "net-conf.json"},
+		"kube-flannel/flannel/other.json": {"kube-flannel", "flannel", "other.json"},
+	} {
+		var got [3]string
+		got[0], got[1], got[2] = Kubernetes{ConfigMap: option}.ConfigMapKey()
+		if got != want {
+			t.Errorf("%q: %q, want %q", option, got, want)
+		}
 	}
 }

@@ -26,7 +26,8 @@ var (
 	storeLabel = regexp.MustCompile(`(?m)(, in (?:consul|etcd|kubernetes) )".*"`)
 	// harmless matches a line of that block that sets an option which is no secret.
 	harmless = regexp.MustCompile(`^[ \t]*"?(?:address|kv_prefix|service|datacenter|namespace|partition|token_file|` +
-		`endpoints|prefix|network|kubeconfig|net_conf|annotation_prefix|username|password_file|ca_file|cert_file|key_file|server_name)"?[ \t]*[=:]`)
+		`endpoints|prefix|network|kubeconfig|net_conf|config_map|annotation_prefix|username|` +
+		`password_file|ca_file|cert_file|key_file|server_name)"?[ \t]*[=:]`)
 	// word matches a string or unquoted text.
 	word = regexp.MustCompile(`"[^"\r\n]*|[^\s"{}=:,\[\]()]+`)
 	// keyword matches HCL's messages about unquoted JSON and about a %{ in a string, with the text.
@@ -36,7 +37,7 @@ var (
 // shownWords are the words of a store's block that are not values.
 var shownWords = []string{
 	"consul", "address", "token", "token_file", "kv_prefix", "service", "datacenter", "namespace", "partition",
-	"kubernetes", "kubeconfig", "node_name", "net_conf", "annotation_prefix",
+	"kubernetes", "kubeconfig", "node_name", "net_conf", "config_map", "annotation_prefix",
 	"etcd", "endpoints", "prefix", "network", "username", "password", "password_file",
 	"tls", "ca_file", "cert_file", "key_file", "server_name", "#", "//",
 }

@@ -66,6 +66,7 @@ type kubernetesShape struct {
 	NodeName         *hcl.Attribute `hcl:"node_name,optional"`
 	Network          *hcl.Attribute `hcl:"network,optional"`
 	NetConf          *hcl.Attribute `hcl:"net_conf,optional"`
+	ConfigMap        *hcl.Attribute `hcl:"config_map,optional"`
 	AnnotationPrefix *hcl.Attribute `hcl:"annotation_prefix,optional"`
 }
 

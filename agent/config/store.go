@@ -44,6 +44,29 @@ func StoreName(kind string) string {
 	return "Consul"
 }
 
+// ConfigMapKey splits ConfigMap into its parts. The key is net-conf.json unless the option names another one. All parts
+// are "" if the option is not set.
+func (k Kubernetes) ConfigMapKey() (namespace, name, key string) {
+	if k.ConfigMap == "" {
+		return "", "", ""
+	}
+	namespace, name, _ = strings.Cut(k.ConfigMap, "/")
+	name, key, hasKey := strings.Cut(name, "/")
+	if !hasKey {
+		key = "net-conf.json"
+	}
+	return namespace, name, key
+}
+
+// NetConfSource returns the option that says where flannel's configuration is, "net_conf" or "config_map", and its
+// value.
+func (k Kubernetes) NetConfSource() (option, value string) {
+	if k.ConfigMap != "" {
+		return "config_map", k.ConfigMap
+	}
+	return "net_conf", k.NetConf
+}
+
 // ReadPassword returns the password of the user: Password, or the content of PasswordFile without the line break at its
 // end. It returns "" if neither is set. The error names the file, and never shows what is in it. ReadPassword gives up
 // on a file that blocks when ctx ends.

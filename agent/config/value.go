@@ -253,6 +253,20 @@ func checkNetConf(s string) error {
 	return nil
 }
 
+// checkConfigMap accepts "namespace/name" and "namespace/name/key".
+func checkConfigMap(s string) error {
+	namespace, rest, _ := strings.Cut(s, "/")
+	name, key, hasKey := strings.Cut(rest, "/")
+	if checkKubernetesName(namespace) != nil || checkKubernetesName(name) != nil || hasKey && !configMapKey.MatchString(key) {
+		return fmt.Errorf("%q is not namespace/name or namespace/name/key of a ConfigMap, such as "+
+			"\"kube-flannel/kube-flannel-cfg\"", s)
+	}
+	return nil
+}
+
+// configMapKey matches a key in a ConfigMap, such as "net-conf.json".
+var configMapKey = regexp.MustCompile(`^[-._a-zA-Z0-9]{1,253}$`)
+
 func checkUsername(s string) error {
 	if strings.ContainsFunc(s, unicode.IsControl) {
 		return fmt.Errorf("%q has a control character in it", s)

@@ -210,6 +210,10 @@ func limits() map[string]limit {
 		"kubernetes.node_name":  {takes: []string{`"host-a.example.com"`}, refuses: []string{`"Host_A"`}},
 		"kubernetes.network":    {takes: []string{`"default"`, `"blue"`}, refuses: []string{`""`, `"Blue"`, `"a/b"`}},
 		"kubernetes.net_conf":   {takes: []string{`"/etc/net-conf.json"`}, refuses: []string{`""`}},
+		"kubernetes.config_map": {
+			takes:   []string{`"kube-flannel/kube-flannel-cfg"`, `"a/b/c.json"`},
+			refuses: []string{`"kube-flannel-cfg"`, `"a/b/"`, `"a/b/c/d"`, `"A/b"`},
+		},
 		"kubernetes.annotation_prefix": {
 			takes:   []string{`"example.com"`},
 			refuses: []string{`""`, `"example.com/flannel"`},
