@@ -98,8 +98,9 @@ var (
 
 // So has the client of Kubernetes. It uses credentials that other programs keep up to date.
 var (
-	_ settler            = (*kubernetes.Client)(nil)
-	_ registry.NodeNamer = (*kubernetes.Client)(nil)
+	_ cleanup.RecordFinder = (*kubernetes.Client)(nil)
+	_ settler              = (*kubernetes.Client)(nil)
+	_ registry.NodeNamer   = (*kubernetes.Client)(nil)
 )
 
 func openConsul(c config.Config, log hclog.Logger, hide func(secret string)) (registry.Registry, error) {

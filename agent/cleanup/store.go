@@ -10,13 +10,27 @@ import (
 	"strings"
 
 	"github.com/lenonet/leno/agent/catalog"
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
 )
 
 // lapses says what happens to a lease that could not be released.
-const lapses = "it lapses by itself, and other hosts remove it after lease.hold; `leno lease revoke` does at once"
+func (c *cleaner) lapses() string {
+	if c.config.Store() == config.StoreKubernetes {
+		return "it stays until its Node is deleted or `kubectl annotate node NODE leno.lenonet.io/lease-` removes it"
+	}
+	return "it lapses by itself, and other hosts remove it after lease.hold; `leno lease revoke` does at once"
+}
+
+// removedBy returns the command that removes a lease of another host.
+func (c *cleaner) removedBy(l registry.Lease) string {
+	if c.config.Store() == config.StoreKubernetes {
+		return "kubectl annotate node " + l.Node + " leno.lenonet.io/lease-"
+	}
+	return fmt.Sprintf("leno lease revoke %s %s", l.Network, l.Subnet())
+}
 
 // findRecords finds this host's records in the store. If the store does not answer, it reports the leases that the
 // files name as left.
@@ -29,7 +43,7 @@ func (c *cleaner) findRecords(ctx context.Context) {
 			if c.isWanted(t.name) && t.saved.Session != "" && len(t.saved.Subnets) > 0 {
 				named = true
 				c.addLeft(Leftover{Kind: Lease, Name: t.saved.Subnets[0].String(), Network: t.name},
-					fmt.Errorf("%w; %s", err, lapses))
+					fmt.Errorf("%w; %s", err, c.lapses()))
 			}
 		}
 		if !named {
@@ -91,7 +105,7 @@ func (c *cleaner) findHostRecords(ctx context.Context) error {
 	own := c.addresses()
 	for _, l := range left.Leases {
 		r := Leftover{Kind: Lease, Name: l.Subnet().String(), Network: l.Network}
-		if reason := whyForeign(l, me, own); reason != "" {
+		if reason := whyForeign(l, me, own, c.removedBy(l)); reason != "" {
 			c.addForeign(r, "%s", reason)
 			continue
 		}
@@ -138,7 +152,8 @@ func withTimeout(call func(context.Context) error) func(context.Context) error {
 // whyForeign returns why a lease that names this host must not be released, or "" if it may. A state directory may have
 // been copied, and two hosts may have the same name. So a lease that is held is this host's only if it has one of this
 // host's addresses, own.
-func whyForeign(l registry.Lease, me registry.Host, own []netip.Addr) string {
+// removedBy is the command that removes the lease.
+func whyForeign(l registry.Lease, me registry.Host, own []netip.Addr, removedBy string) string {
 	sameID, at := me.NodeID != "" && l.NodeID == me.NodeID, addrList(l.PublicIPs)
 	isHere := slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(own, a) })
 	switch {
@@ -146,7 +161,7 @@ func whyForeign(l registry.Lease, me registry.Host, own []netip.Addr) string {
 		return ""
 	case sameID:
 		return fmt.Sprintf("a host at %s, which is not this one's address, holds it under this host's node id: "+
-			"was the data_dir copied? Else `leno lease revoke %s %s`", at, l.Network, l.Subnet())
+			"was the data_dir copied? Else `%s`", at, removedBy)
 	case l.NodeID == "" && l.Held() && slices.Contains(me.Sessions, l.Session):
 		return "" // only the lock can be read
 	case me.NodeID == "" && l.Node == me.Node && isHere:

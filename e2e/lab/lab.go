@@ -48,6 +48,9 @@ type Options struct {
 	Leno, Agent string
 	// Store is the store of the hosts: StoreConsul or StoreEtcd. Default StoreConsul.
 	Store string
+	// StoreBlock returns the block that selects the store in the configuration of a host. Default: the
+	// one of Store.
+	StoreBlock func(*Host) string
 	// Consul and Etcd are the paths of the stores' binaries. Default: the results of FindConsul and
 	// FindEtcd.
 	Consul, Etcd string

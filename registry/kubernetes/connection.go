@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -16,8 +15,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -32,10 +29,9 @@ type connection struct {
 	definition *definition
 	settle     *atomic.Int64 // Config.Settle, a time.Duration
 
-	mu        sync.Mutex
-	http      *http.Client // nil before the first use
-	transport *http.Transport
-	base      *url.URL // of the API server
+	mu       sync.Mutex
+	access   *access // nil before the first use
+	unusable string  // the last error of changed credentials, "" if they can be used
 }
 
 func newConnection(c Config, token *string, settle *atomic.Int64) *connection {
@@ -45,84 +41,12 @@ func newConnection(c Config, token *string, settle *atomic.Int64) *connection {
 	return conn
 }
 
-// client returns the HTTP client with the user's credentials, and the address of the API server.
-func (c *connection) client() (*http.Client, *url.URL, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.http != nil {
-		return c.http, c.base, nil
-	}
-	conf, err := loadConfig(c.conf.Kubeconfig)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%w: credentials for Kubernetes: %w", registry.ErrUnavailable, err)
-	}
-	if c.token != nil {
-		conf = rest.AnonymousClientConfig(conf)
-		conf.BearerToken = *c.token
-	}
-	conf.UserAgent = "leno"
-	transport, wrapped, err := newTransport(conf)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%w: credentials for Kubernetes: %w", registry.ErrUnavailable, err)
-	}
-	base, _, err := rest.DefaultServerUrlFor(conf)
-	if err != nil {
-		return nil, nil, fmt.Errorf("address of Kubernetes: %w: %w", registry.ErrInvalid, err)
-	}
-	c.http, c.base, c.transport = &http.Client{Transport: wrapped}, base, transport
-	return c.http, c.base, nil
-}
-
-// newTransport returns a transport, and the same with the credentials. Rest's own transport would notice only after
-// 45 s that the API server does not answer any more.
-func newTransport(conf *rest.Config) (transport *http.Transport, wrapped http.RoundTripper, err error) {
-	secured, err := rest.TLSConfigFor(conf)
-	if err != nil {
-		return nil, nil, err
-	}
-	dialer := net.Dialer{
-		Timeout: requestTimeout,
-		KeepAliveConfig: net.KeepAliveConfig{
-			Enable:   true,
-			Idle:     keepAliveTime,
-			Interval: keepAliveTime,
-			Count:    1,
-		},
-	}
-	transport = &http.Transport{
-		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         dialer.DialContext,
-		TLSClientConfig:     secured,
-		TLSHandshakeTimeout: requestTimeout,
-		ForceAttemptHTTP2:   true,
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: keepAliveTime, PingTimeout: keepAliveTime},
-	}
-	if conf.Proxy != nil {
-		transport.Proxy = conf.Proxy
-	}
-	wrapped, err = rest.HTTPWrappersForConfig(conf, transport)
-	return transport, wrapped, err
-}
-
-// loadConfig returns the address of the API server and the credentials.
-func loadConfig(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
-		conf, err := rest.InClusterConfig()
-		if !errors.Is(err, rest.ErrNotInCluster) {
-			return conf, err
-		}
-	}
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = kubeconfig
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-}
-
 func (c *connection) close() {
 	c.mirror.Stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.http != nil {
-		c.transport.CloseIdleConnections()
+	if c.access != nil {
+		c.access.transport.CloseIdleConnections()
 	}
 }
 
@@ -137,7 +61,7 @@ type request struct {
 // open sends a request and returns the body of a successful answer. The time limit holds until the answer begins. The
 // caller must call end in any case.
 func (c *connection) open(ctx context.Context, r request) (body io.Reader, limit *time.Timer, end func(), err error) {
-	client, base, err := c.client()
+	access, err := c.currentAccess()
 	if err != nil {
 		return nil, nil, func() {}, err
 	}
@@ -147,8 +71,8 @@ func (c *connection) open(ctx context.Context, r request) (body io.Reader, limit
 		limit.Stop()
 		cancel()
 	}
-	target := *base
-	target.Path = strings.TrimSuffix(base.Path, "/") + r.path
+	target := *access.base
+	target.Path = strings.TrimSuffix(access.base.Path, "/") + r.path
 	target.RawQuery = r.query.Encode()
 	req, err := http.NewRequestWithContext(limited, r.method, target.String(), bytes.NewReader(r.patch))
 	if err != nil {
@@ -158,7 +82,7 @@ func (c *connection) open(ctx context.Context, r request) (body io.Reader, limit
 	if r.patch != nil {
 		req.Header.Set("Content-Type", "application/merge-patch+json")
 	}
-	resp, err := client.Do(req)
+	resp, err := access.http.Do(req)
 	if err != nil {
 		return nil, limit, end, classify(ctx, err)
 	}

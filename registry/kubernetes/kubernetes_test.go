@@ -42,12 +42,15 @@ func TestContract(t *testing.T) {
 		{"node of another host before", testTakeOver},
 		{"lost lease", testLost},
 		{"release", testRelease},
+		{"records of a host", testHostRecords},
+		{"host under another name", testRenamedHost},
 		{"changes by kubelet", testHeartbeat},
 		{"network in a file", testFile},
 		{"network in a ConfigMap", testConfigMap},
 		{"both families", testDualStack},
 		{"unsupported operations", testUnsupported},
 		{"rights", testRights},
+		{"rotated credentials", testRotation},
 		{"outage", testOutage},
 		{"compaction", testCompaction},
 	} {
@@ -390,28 +393,6 @@ func testUnsupported(t *testing.T, c *cluster) {
 	}
 }
 
-// applyExample creates the objects of examples/kubernetes/leno.yaml.
-func applyExample(t *testing.T, c *cluster) {
-	t.Helper()
-	text, err := os.ReadFile("../../examples/kubernetes/leno.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Do(t, "POST", "/api/v1/namespaces", map[string]any{"metadata": map[string]any{"name": "kube-flannel"}})
-	paths := map[string]string{
-		"ServiceAccount":     "/api/v1/namespaces/kube-flannel/serviceaccounts",
-		"ClusterRole":        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-		"ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-		"ConfigMap":          "/api/v1/namespaces/kube-flannel/configmaps",
-		"DaemonSet":          "/apis/apps/v1/namespaces/kube-flannel/daemonsets",
-	}
-	for object := range strings.SplitSeq(string(text), "\n---\n") {
-		_, kind, _ := strings.Cut(object, "\nkind: ")
-		kind, _, _ = strings.Cut(kind, "\n")
-		c.Do(t, "POST", paths[kind]+"?fieldValidation=Strict", kubetest.YAML(object))
-	}
-}
-
 func testRights(t *testing.T, c *cluster) {
 	c.add(t, "host-a", nil, "10.244.1.0/24")
 	a := c.open(t, "host-a", vxlanConf, func(o *Config) { o.Kubeconfig = c.Kubeconfig(t, kubetest.UserToken) })
@@ -434,7 +415,7 @@ func testRights(t *testing.T, c *cluster) {
 	if set, _, err := a.As(kubetest.AdminToken).WatchLeases(t.Context(), n, 0); err != nil || len(set.Leases) > 0 {
 		t.Errorf("the administrator's token: %+v, %v", set, err)
 	}
-	applyExample(t, c)
+	c.Apply(t, "../../examples/kubernetes/leno.yaml")
 	c.Allow(t, "leno")
 	deadline := time.Now().Add(10 * time.Second) // until the server knows them
 	for a.Probe(t.Context()) != nil && time.Now().Before(deadline) {
@@ -444,5 +425,38 @@ func testRights(t *testing.T, c *cluster) {
 	await(t, a, "host-a 10.244.1.0/24")
 	if err := a.Release(t.Context(), l); err != nil {
 		t.Error(err)
+	}
+	testConfigMapRight(t, c)
+}
+
+// testConfigMapRight reads the one ConfigMap that the Role of the example grants.
+func testConfigMapRight(t *testing.T, c *cluster) {
+	const path = "/api/v1/namespaces/kube-flannel/configmaps"
+	for _, name := range []string{"kube-flannel-cfg", "other"} {
+		c.Do(t, "POST", path, map[string]any{
+			"metadata": map[string]any{"name": name},
+			"data":     map[string]string{"net-conf.json": vxlanConf},
+		})
+	}
+	from := func(name string) *Client {
+		return c.open(t, "host-a", "", func(o *Config) {
+			o.Kubeconfig = c.Kubeconfig(t, kubetest.UserToken)
+			o.ConfigMap = ConfigMap{"kube-flannel", name, "net-conf.json"}
+		})
+	}
+	a, other := from("kube-flannel-cfg"), from("other")
+	if _, err := a.Network(t.Context(), DefaultNetwork); !errors.Is(err, registry.ErrDenied) {
+		t.Errorf("without the Role: %v", err)
+	}
+	c.AllowIn(t, "kube-flannel", "leno")
+	deadline := time.Now().Add(10 * time.Second) // until the server knows it
+	for _, err := a.Network(t.Context(), DefaultNetwork); err != nil; _, err = a.Network(t.Context(), DefaultNetwork) {
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if _, err := other.Network(t.Context(), DefaultNetwork); !errors.Is(err, registry.ErrDenied) {
+		t.Errorf("another ConfigMap: %v", err)
 	}
 }

@@ -246,31 +246,20 @@ func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
 	return wrap(err, "renew lease %s", l.Subnet())
 }
 
-// Release implements registry.Leases. It removes the annotations that leno has written. If flannel has written its own
-// since, these stay.
+// Release implements registry.Leases. It removes the annotations that leno has written, also from a Node that had this
+// host's lease under another name. If flannel has written its own since, these stay.
 func (c *Client) Release(ctx context.Context, l registry.Lease) error {
 	err := retryRefused(ctx, func() error { return c.own.release(ctx, l) })
 	return wrap(err, "release lease %s", l.Subnet())
 }
 
 func (c *connection) release(ctx context.Context, l registry.Lease) error {
-	nd, err := c.node(ctx, c.conf.NodeName)
-	if errors.Is(err, errNotFound) || err == nil && !nd.isOf(l) {
-		return nil // it is not held
-	}
-	if err != nil {
-		return err
-	}
-	value, index, err := c.definition.read(ctx)
-	if err != nil {
+	nd, err := c.nodeOf(ctx, l)
+	if err != nil || nd == nil {
 		return err
 	}
 	changes := map[string]*string{lenoAnnotation: nil}
-	n, err := c.parse(value, index)
-	if err == nil {
-		_, _, err = nd.lease(n, c.names())
-	}
-	if err == nil { // flannel's annotations agree with leno's
+	if _, _, err := nd.lease(c.definitionOr(ctx, nd), c.names()); err == nil { // flannel's annotations agree with leno's
 		changes = nd.differing(nil, c.names())
 	}
 	_, err = c.annotate(ctx, nd, changes)
@@ -278,6 +267,48 @@ func (c *connection) release(ctx context.Context, l registry.Lease) error {
 		return nil
 	}
 	return err
+}
+
+// nodeOf returns the Node that has a lease, nil if it is not held.
+func (c *connection) nodeOf(ctx context.Context, l registry.Lease) (*node, error) {
+	if c.conf.NodeName != "" {
+		nd, err := c.node(ctx, c.conf.NodeName)
+		if err != nil && !errors.Is(err, errNotFound) {
+			return nil, err
+		}
+		if err == nil && nd.uid == l.Session {
+			if !nd.isOf(l) {
+				nd = nil
+			}
+			return nd, nil
+		}
+	}
+	t, err := c.mirror.refresh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, nd := range t.nodes {
+		if !nd.isOf(l) {
+			continue
+		}
+		// The tree may have an older version of a Node of which only other parts have changed.
+		nd, err := c.node(ctx, nd.name)
+		if errors.Is(err, errNotFound) || err == nil && !nd.isOf(l) {
+			return nil, nil
+		}
+		return nd, err
+	}
+	return nil, nil
+}
+
+// definitionOr returns the network, or the one that a Node's subnets imply if its configuration cannot be read any more.
+func (c *connection) definitionOr(ctx context.Context, nd *node) registry.Network {
+	if value, index, err := c.definition.read(ctx); err == nil {
+		if n, err := c.parse(value, index); err == nil {
+			return n
+		}
+	}
+	return registry.Network{Name: c.conf.Network, Plan: nd.impliedPlan()}
 }
 
 // WatchLease implements registry.Leases.

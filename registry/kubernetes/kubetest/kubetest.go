@@ -1,22 +1,22 @@
-// Package kubetest starts real API servers of Kubernetes on loopback for tests, each with an etcd server of its own. No
-// other component of Kubernetes runs: tests create Nodes themselves.
+// Package kubetest starts real API servers of Kubernetes for tests, by default on loopback and each with an etcd server of
+// its own. No other component of Kubernetes runs: tests create Nodes themselves.
 //
 // The servers end with the test that started them, even if its process is killed.
 package kubetest
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,42 +45,80 @@ var errPortTaken = errors.New("port is taken")
 
 // Server is an API server. Methods end the test when they fail. One goroutine at a time may call them.
 type Server struct {
-	// Etcd is the server's storage.
+	// Etcd is the server's storage, nil with Options.Etcd.
 	Etcd *etcdtest.Server
 
+	o      Options
 	tb     testing.TB
 	dir    string
-	port   int
+	addr   netip.AddrPort
 	http   *http.Client
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the process has ended
 }
 
-// Start starts an API server and blocks until it is ready, which takes some seconds.
+// Options say where the server runs. The zero value is a free port on loopback.
+type Options struct {
+	Addr netip.AddrPort // the address to listen on
+	Etcd string         // the URL of an etcd server to use as storage, "" to start one
+
+	// Within calls a function on a thread in the network namespace of the server, and returns when the function has
+	// returned. Dial connects from there. Both are nil for this process's own namespace.
+	Within func(func() error) error
+	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Start starts an API server on loopback and blocks until it is ready, which takes some seconds.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
+	return StartWith(tb, Options{})
+}
+
+// StartWith starts an API server and blocks until it is ready.
+func StartWith(tb testing.TB, o Options) *Server {
+	tb.Helper()
 	s := &Server{
-		Etcd: etcdtest.Start(tb, etcdtest.Options{}),
+		o:    o,
 		tb:   tb,
 		dir:  tb.TempDir(),
+		addr: o.Addr,
 		http: &http.Client{
 			Timeout: 10 * time.Second,
 			Transport: &http.Transport{
+				DialContext:       o.Dial,
 				TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // the server signs its certificate itself
 				DisableKeepAlives: true,
 			},
 		},
 	}
+	if s.o.Etcd == "" {
+		s.Etcd = etcdtest.Start(tb, etcdtest.Options{})
+		s.o.Etcd = strings.Join(s.Etcd.Endpoints(), ",")
+	}
+	if s.o.Within == nil {
+		s.o.Within = func(f func() error) error {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			return f()
+		}
+	}
 	tb.Cleanup(s.Stop)
 	if err := s.writeFiles(); err != nil {
 		tb.Fatal(err)
+	}
+	if s.addr.IsValid() {
+		if err := s.run(); err != nil {
+			tb.Fatal(err)
+		}
+		return s
 	}
 	for try := 0; ; try++ {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			tb.Fatal(err)
 		}
-		s.port = l.Addr().(*net.TCPAddr).Port
+		free := l.Addr().(*net.TCPAddr).AddrPort()
+		s.addr = netip.AddrPortFrom(free.Addr().Unmap(), free.Port())
 		_ = l.Close()
 		err = s.run()
 		if err == nil {
@@ -107,7 +145,7 @@ func (s *Server) writeFiles() error {
 }
 
 // URL returns the address of the server.
-func (s *Server) URL() string { return fmt.Sprintf("https://127.0.0.1:%d", s.port) }
+func (s *Server) URL() string { return "https://" + s.addr.String() }
 
 // Kubeconfig writes a kubeconfig for a token, and returns its path.
 func (s *Server) Kubeconfig(tb testing.TB, token string) string {
@@ -126,6 +164,9 @@ current-context: x
 	return path
 }
 
+// CAFile returns the path of the certificate that the server's certificate is verified with.
+func (s *Server) CAFile() string { return filepath.Join(s.dir, "certs", "apiserver.crt") }
+
 // run starts the process and waits until it is ready.
 func (s *Server) run() error {
 	program := os.Getenv("LENO_TEST_KUBE_APISERVER")
@@ -140,7 +181,7 @@ func (s *Server) run() error {
 	defer log.Close()
 	file := func(name string) string { return filepath.Join(s.dir, name) }
 	cmd := exec.Command(program,
-		"--etcd-servers="+strings.Join(s.Etcd.Endpoints(), ","),
+		"--etcd-servers="+s.o.Etcd,
 		"--service-account-issuer=https://x",
 		"--service-account-key-file="+file("key.pem"),
 		"--service-account-signing-key-file="+file("key.pem"),
@@ -149,23 +190,27 @@ func (s *Server) run() error {
 		"--authorization-mode=RBAC",
 		"--service-cluster-ip-range=10.96.0.0/24",
 		"--disable-admission-plugins=ServiceAccount",
-		"--bind-address=127.0.0.1",
-		"--advertise-address=127.0.0.1",
-		fmt.Sprintf("--secure-port=%d", s.port),
+		"--bind-address="+s.addr.Addr().String(),
+		"--advertise-address="+s.addr.Addr().String(),
+		fmt.Sprintf("--secure-port=%d", s.addr.Port()),
 	)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, s.dir
 	// When a test binary is killed, the kernel kills its servers too. The kernel considers the thread that started them
 	// the parent, so that thread stays as long as they run.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started, exited := make(chan error, 1), make(chan struct{})
+	started, exited := make(chan error, 2), make(chan struct{})
 	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
 		defer close(exited)
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait()
+		err := s.o.Within(func() error {
+			err := cmd.Start()
+			started <- err
+			if err == nil {
+				_ = cmd.Wait()
+			}
+			return nil
+		})
+		if err != nil { // it was not called
+			started <- err
 		}
 	}()
 	if err := <-started; err != nil {
@@ -226,108 +271,4 @@ func (s *Server) Restart() {
 			s.tb.Fatal(err)
 		}
 	}
-}
-
-// YAML is the body of a request in YAML.
-type YAML string
-
-// request makes one request with all rights. A string is sent as a merge patch.
-func (s *Server) request(method, path string, body any) ([]byte, error) {
-	kind := "application/json"
-	var data []byte
-	switch b := body.(type) {
-	case nil:
-	case YAML:
-		data, kind = []byte(b), "application/yaml"
-	case string:
-		data, kind = []byte(b), "application/merge-patch+json"
-	default:
-		var err error
-		if data, err = json.Marshal(b); err != nil {
-			return nil, err
-		}
-	}
-	req, err := http.NewRequest(method, s.URL()+path, bytes.NewReader(data))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Authorization", "Bearer "+AdminToken)
-	req.Header.Set("Content-Type", kind)
-	resp, err := s.http.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	out, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode > 299 {
-		err = fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, out)
-	}
-	return out, err
-}
-
-// Do makes one request with all rights and returns the answer, for example Do(tb, "DELETE", "/api/v1/nodes/a", nil). A
-// body that is a string is sent as a merge patch, YAML as such, and another one as JSON.
-func (s *Server) Do(tb testing.TB, method, path string, body any) []byte {
-	tb.Helper()
-	out, err := s.request(method, path, body)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return out
-}
-
-// AddNode creates a Node with annotations, and with podCIDRs if there are any.
-func (s *Server) AddNode(tb testing.TB, name string, annotations map[string]string, podCIDRs ...string) {
-	tb.Helper()
-	spec := map[string]any{}
-	if len(podCIDRs) > 0 {
-		spec["podCIDR"], spec["podCIDRs"] = podCIDRs[0], podCIDRs
-	}
-	s.Do(tb, "POST", "/api/v1/nodes", map[string]any{
-		"apiVersion": "v1",
-		"kind":       "Node",
-		"metadata":   map[string]any{"name": name, "annotations": annotations},
-		"spec":       spec,
-	})
-}
-
-// Annotate changes annotations of a Node. Nil removes one.
-func (s *Server) Annotate(tb testing.TB, name string, changes map[string]any) {
-	tb.Helper()
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": changes}})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	s.Do(tb, "PATCH", "/api/v1/nodes/"+name, string(patch))
-}
-
-// Annotations returns the annotations of a Node.
-func (s *Server) Annotations(tb testing.TB, name string) map[string]string {
-	tb.Helper()
-	var o struct {
-		Metadata struct {
-			Annotations map[string]string `json:"annotations"`
-		} `json:"metadata"`
-	}
-	if err := json.Unmarshal(s.Do(tb, "GET", "/api/v1/nodes/"+name, nil), &o); err != nil {
-		tb.Fatal(err)
-	}
-	return o.Metadata.Annotations
-}
-
-// DeleteNode deletes a Node.
-func (s *Server) DeleteNode(tb testing.TB, name string) {
-	tb.Helper()
-	s.Do(tb, "DELETE", "/api/v1/nodes/"+name, nil)
-}
-
-// Allow grants UserToken the rights of a ClusterRole.
-func (s *Server) Allow(tb testing.TB, role string) {
-	tb.Helper()
-	const api = "rbac.authorization.k8s.io"
-	s.Do(tb, "POST", "/apis/"+api+"/v1/clusterrolebindings", map[string]any{
-		"metadata": map[string]any{"name": "test-" + role},
-		"roleRef":  map[string]any{"apiGroup": api, "kind": "ClusterRole", "name": role},
-		"subjects": []any{map[string]any{"apiGroup": api, "kind": "User", "name": userName}},
-	})
 }

@@ -1,0 +1,162 @@
+package kubernetes
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// access is how to reach the API server: its address, and the credentials as they were in the files.
+type access struct {
+	http      *http.Client
+	transport *http.Transport
+	base      *url.URL
+	files     []fileState // that the credentials come from
+}
+
+// fileState is a file as it was when it was read.
+type fileState struct {
+	path string
+	info os.FileInfo // nil if it does not exist
+}
+
+// stateOf returns the present state of files. It follows links, which is how Kubernetes replaces mounted files.
+func stateOf(paths []string) []fileState {
+	var out []fileState
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			info = nil
+		}
+		out = append(out, fileState{path, info})
+	}
+	return out
+}
+
+// hasChanged reports whether the file is another one now or was written.
+func (f fileState) hasChanged() bool {
+	now, err := os.Stat(f.path)
+	if err != nil || f.info == nil {
+		return err == nil || f.info != nil
+	}
+	return !os.SameFile(now, f.info) || now.Size() != f.info.Size() || !now.ModTime().Equal(f.info.ModTime())
+}
+
+// currentAccess returns the access with the credentials as they are in the files now. Credentials are rotated while
+// the agent runs. While changed files cannot be used, the access from before stays in force.
+func (c *connection) currentAccess() (*access, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.access
+	if before != nil && !slices.ContainsFunc(before.files, fileState.hasChanged) {
+		return before, nil
+	}
+	now, err := c.newAccess()
+	switch {
+	case err != nil && before == nil:
+		return nil, err
+	case err != nil: // the next call tries again
+		if text := err.Error(); text != c.unusable {
+			c.unusable = text
+			c.logger.Warn("changed credentials cannot be used, those from before stay in force", "error", err)
+		}
+		return before, nil
+	case before != nil:
+		before.transport.CloseIdleConnections()
+		c.logger.Info("changed credentials were read")
+	}
+	c.access, c.unusable = now, ""
+	return now, nil
+}
+
+// newAccess reads the credentials.
+func (c *connection) newAccess() (*access, error) {
+	failed := func(err error) (*access, error) {
+		return nil, fmt.Errorf("%w: credentials for Kubernetes: %w", registry.ErrUnavailable, err)
+	}
+	// The states are those from before the files are read: a change in between is one more change.
+	sources := stateOf(kubeconfigs(c.conf.Kubeconfig))
+	conf, err := loadConfig(c.conf.Kubeconfig)
+	if err != nil {
+		return failed(err)
+	}
+	if c.token != nil {
+		conf = rest.AnonymousClientConfig(conf)
+		conf.BearerToken = *c.token
+	}
+	conf.UserAgent = "leno"
+	sources = append(sources, stateOf([]string{conf.BearerTokenFile, conf.CAFile, conf.CertFile, conf.KeyFile})...)
+	transport, wrapped, err := newTransport(conf)
+	if err != nil {
+		return failed(err)
+	}
+	base, _, err := rest.DefaultServerUrlFor(conf)
+	if err != nil {
+		return nil, fmt.Errorf("address of Kubernetes: %w: %w", registry.ErrInvalid, err)
+	}
+	return &access{&http.Client{Transport: wrapped}, transport, base, sources}, nil
+}
+
+// newTransport returns a transport, and the same with the credentials. Rest's own transport would notice only after
+// 45 s that the API server does not answer any more.
+func newTransport(conf *rest.Config) (transport *http.Transport, wrapped http.RoundTripper, err error) {
+	secured, err := rest.TLSConfigFor(conf)
+	if err != nil {
+		return nil, nil, err
+	}
+	dialer := net.Dialer{
+		Timeout: requestTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{
+			Enable:   true,
+			Idle:     keepAliveTime,
+			Interval: keepAliveTime,
+			Count:    1,
+		},
+	}
+	transport = &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         dialer.DialContext,
+		TLSClientConfig:     secured,
+		TLSHandshakeTimeout: requestTimeout,
+		ForceAttemptHTTP2:   true,
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: keepAliveTime, PingTimeout: keepAliveTime},
+	}
+	if conf.Proxy != nil {
+		transport.Proxy = conf.Proxy
+	}
+	wrapped, err = rest.HTTPWrappersForConfig(conf, transport)
+	return transport, wrapped, err
+}
+
+// loadConfig returns the address of the API server and the credentials.
+func loadConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		conf, err := rest.InClusterConfig()
+		if !errors.Is(err, rest.ErrNotInCluster) {
+			return conf, err
+		}
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+}
+
+// kubeconfigs returns the paths of the files that loadConfig may read outside a pod.
+func kubeconfigs(path string) []string {
+	if path != "" {
+		return []string{path}
+	}
+	return clientcmd.NewDefaultClientConfigLoadingRules().GetLoadingPrecedence()
+}
