@@ -1,0 +1,331 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+	"github.com/lenonet/leno/registry/kubernetes/kubetest"
+)
+
+// kubeNetConf is flannel's configuration in the tests.
+const kubeNetConf = `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`
+
+// flannelPrefix begins the names of flannel's annotations, lenoRecord is leno's own.
+const (
+	flannelPrefix = "flannel.alpha.coreos.com/"
+	lenoRecord    = "leno.lenonet.io/lease"
+)
+
+// kubeWorld is a lab whose hosts are nodes of an API server, which runs in the namespace of the lab's etcd.
+type kubeWorld struct {
+	*testWorld
+	api *kubetest.Server
+}
+
+// newKubeWorld starts the API server with a Node for each host but the last one, which is there for a test to use.
+func newKubeWorld(t *testing.T, hosts int) *kubeWorld {
+	w := &kubeWorld{}
+	files := t.TempDir()
+	w.testWorld = newWorld(t, lab.Options{
+		Hosts: hosts,
+		Store: lab.StoreEtcd,
+		StoreBlock: func(h *lab.Host) string {
+			source := fmt.Sprintf("net_conf   = %q", filepath.Join(files, "net-conf.json"))
+			if h.Name == "host-b" {
+				source = `config_map = "kube-flannel/kube-flannel-cfg"`
+			}
+			return fmt.Sprintf("kubernetes {\n  kubeconfig = %q\n  node_name  = %q\n  %s\n}",
+				filepath.Join(files, "kubeconfig"), h.Name, source)
+		},
+	})
+	w.api = kubetest.StartWith(t, kubetest.Options{
+		Addr:   netip.AddrPortFrom(w.Etcd.Addr, 6443),
+		Etcd:   "http://" + w.Etcd.Address(),
+		Within: w.Etcd.Namespace.Do,
+		Dial:   w.Etcd.Namespace.DialContext,
+	})
+	w.Must(os.WriteFile(filepath.Join(files, "net-conf.json"), []byte(kubeNetConf), 0o644))
+	w.Must(os.Rename(w.api.Kubeconfig(t, kubetest.UserToken), filepath.Join(files, "kubeconfig")))
+	w.api.Apply(t, "../../examples/kubernetes/leno.yaml")
+	w.api.Allow(t, "leno")
+	w.api.AllowIn(t, "kube-flannel", "leno")
+	w.api.Do(t, "POST", "/api/v1/namespaces/kube-flannel/configmaps", map[string]any{
+		"metadata": map[string]any{"name": "kube-flannel-cfg"},
+		"data":     map[string]string{"net-conf.json": kubeNetConf},
+	})
+	for i, h := range w.Hosts[:hosts-1] {
+		w.api.AddNode(t, h.Name, nil, kubeSubnet(i))
+	}
+	return w
+}
+
+// kubeSubnet returns the podCIDR of the host with an index.
+func kubeSubnet(i int) string { return fmt.Sprintf("10.5.%d.0/24", 11+i) }
+
+// layFlannelNode makes a host what flanneld makes of a node: its annotations, its device, and the entries for peers.
+func (w *kubeWorld) layFlannelNode(h *lab.Host, subnet string, peers []*lab.Host) *lab.Container {
+	w.T.Helper()
+	const mac = "c6:d2:32:6f:8f:44"
+	own := netip.MustParsePrefix(subnet)
+	lines := []string{
+		fmt.Sprintf("ip link add flannel.1 type vxlan id 1 dev eth0 local %s dstport 8472 nolearning", h.Addrs[0]),
+		fmt.Sprintf("ip link set flannel.1 address %s mtu 1450 up", mac),
+		fmt.Sprintf("ip address add %s/32 dev flannel.1", own.Addr()),
+	}
+	for _, peer := range peers {
+		other := w.Subnet(peer, "default")
+		var data struct{ VtepMAC string }
+		w.Must(json.Unmarshal([]byte(w.api.Annotations(w.T, peer.Name)[flannelPrefix+"backend-data"]), &data))
+		its := data.VtepMAC
+		lines = append(lines,
+			fmt.Sprintf("ip neighbour replace %s lladdr %s dev flannel.1 nud permanent", other.Addr(), its),
+			fmt.Sprintf("bridge fdb append %s dev flannel.1 dst %s", its, peer.Addrs[0]),
+			fmt.Sprintf("ip route add %s via %s dev flannel.1 onlink", other, other.Addr()))
+	}
+	_, err := h.Exec(w.Ctx, "sh", "-euc", strings.Join(lines, "\n"))
+	w.Must(err)
+	env := fmt.Sprintf("LENO_SUBNET=%s/24\nLENO_MTU=1450\n", own.Addr().Next())
+	w.Must(os.WriteFile(h.SubnetFile("default"), []byte(env), 0o644))
+	w.api.AddNode(w.T, h.Name, map[string]string{
+		flannelPrefix + "kube-subnet-manager": "true",
+		flannelPrefix + "backend-type":        "vxlan",
+		flannelPrefix + "backend-data":        fmt.Sprintf(`{"VNI":1,"VtepMAC":%q}`, mac),
+		flannelPrefix + "public-ip":           h.Addrs[0].String(),
+	}, subnet)
+	return w.Container(h, "default")
+}
+
+// waitCheck blocks until a check of the network has the status and all words in its reason.
+func (w *kubeWorld) waitCheck(h *lab.Host, name, status string, words ...string) {
+	w.T.Helper()
+	what := fmt.Sprintf("%s: check %s %s %q", h.Name, name, status, words)
+	w.Eventually(what, func(context.Context) error {
+		_, health := w.Health(h)
+		for _, n := range health.Networks {
+			for _, c := range n.Checks {
+				lacks := func(word string) bool { return !strings.Contains(c.Reason, word) }
+				if c.Name == name && c.Status == status && !slices.ContainsFunc(words, lacks) {
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("%+v", health)
+	})
+}
+
+// healthy blocks until all hosts report that nothing is wrong, at most for the given time.
+func (w *kubeWorld) healthy(hosts []*lab.Host, limit time.Duration) {
+	w.T.Helper()
+	began := time.Now()
+	for _, h := range hosts {
+		w.WaitHealth(h, http.StatusOK)
+	}
+	took := time.Since(began).Round(10 * time.Millisecond)
+	w.T.Logf("in order after %s", took)
+	if took > limit {
+		w.T.Errorf("in order only after %s", took)
+	}
+}
+
+// onlyKubernetes checks that the agents are connected to the API server alone, not to Consul or etcd.
+func (w *kubeWorld) onlyKubernetes(hosts []*lab.Host) {
+	w.T.Helper()
+	for _, h := range hosts {
+		sockets, err := h.Exec(w.Ctx, "ss", "-Htanp")
+		w.Must(err)
+		if strings.Contains(sockets, ":8500") || strings.Contains(sockets, ":2379") || !strings.Contains(sockets, ":6443") {
+			w.T.Errorf("%s: sockets\n%s", h.Name, sockets)
+		}
+	}
+}
+
+// TestKubernetes runs hosts as nodes of a real API server. A node without podCIDR, one with flannel and one with broken
+// annotations join; the API server is killed for 20 s, and an agent with it; the agents lose their rights. No ping and
+// no route is lost, no host gets another subnet, and health names what is wrong.
+func TestKubernetes(t *testing.T) {
+	w := newKubeWorld(t, 4)
+	a, b, late, foreign := w.Hosts[0], w.Hosts[1], w.Hosts[2], w.Hosts[3]
+	hosts := w.Hosts[:3]
+	w.api.DeleteNode(t, late.Name)
+	w.api.AddNode(t, late.Name, nil)
+	for _, h := range hosts {
+		w.Must(h.StartAgent(h.Config(world.ShortLease, h.Network("default", ""))))
+	}
+	w.healthy(hosts[:2], time.Minute)
+	w.waitCheck(late, "lease", "critical", "node host-c has no podCIDR")
+
+	t.Log("the node without podCIDR gets one")
+	w.api.Do(t, "PATCH", "/api/v1/nodes/"+late.Name,
+		fmt.Sprintf(`{"spec":{"podCIDR":%q,"podCIDRs":[%q]}}`, kubeSubnet(2), kubeSubnet(2)))
+	w.healthy(hosts, time.Minute)
+	for i, h := range hosts {
+		if got := w.Subnet(h, "default").String(); got != kubeSubnet(i) {
+			t.Errorf("%s has %s, its Node %s", h.Name, got, kubeSubnet(i))
+		}
+		w.Container(h, "default")
+	}
+	w.layFlannelNode(foreign, kubeSubnet(3), hosts)
+	for _, h := range hosts {
+		w.WaitPeers(h, "default", 3)
+	}
+	w.Linked(w.Containers)
+	w.showsForeign(a, foreign)
+	w.refuses(a, b)
+	w.onlyKubernetes(hosts)
+	whole := w.undisturbed()
+
+	w.loseServer(hosts)
+	w.breakNode(a, hosts)
+	w.loseRights(hosts)
+	whole()
+	w.onlyKubernetes(hosts)
+	for i, h := range hosts {
+		if got := w.Subnet(h, "default").String(); got != kubeSubnet(i) {
+			t.Errorf("%s has %s now", h.Name, got)
+		}
+	}
+	w.cleansUp(late)
+}
+
+// showsForeign checks that a host with flannel is a peer without a fault.
+func (w *kubeWorld) showsForeign(h, foreign *lab.Host) {
+	w.T.Helper()
+	peers, err := h.Leno(w.Ctx, "peers")
+	w.Must(err)
+	if !strings.Contains(peers, foreign.Name) || !strings.Contains(peers, foreign.Addrs[0].String()) {
+		w.T.Errorf("leno peers:\n%s", peers)
+	}
+	doctor, err := h.Leno(w.Ctx, "doctor")
+	if err != nil || !strings.Contains(doctor, "nothing is wrong") || !strings.Contains(doctor, "kubernetes answers") {
+		w.T.Errorf("leno doctor: %v\n%s", err, doctor)
+	}
+}
+
+// refuses checks that what Kubernetes decides cannot be changed.
+func (w *kubeWorld) refuses(h, other *lab.Host) {
+	w.T.Helper()
+	subnet := w.Subnet(other, "default").String()
+	for _, args := range [][]string{
+		{"lease", "revoke", "default", subnet},
+		{"reservation", "add", "-node=host-z", "default", "10.5.77.0/24"},
+	} {
+		out, err := h.Leno(w.Ctx, args...)
+		if text := fmt.Sprint(out, err); err == nil || !strings.Contains(text, "not supported by this store") {
+			w.T.Errorf("leno %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	for _, request := range []string{
+		"DELETE /v1/network/default/lease/" + key(subnet),
+		`PUT /v1/network/default/reservation/10.5.77.0-24 {"node":"host-z"}`,
+	} {
+		status, body := w.change(h, request, "Authorization: Bearer "+kubetest.AdminToken)
+		if status != http.StatusNotImplemented || !strings.Contains(body, "not supported by this store") {
+			w.T.Errorf("%s: %d %s", request, status, body)
+		}
+	}
+}
+
+// loseServer kills the API server for 20 s, and an agent in that time.
+func (w *kubeWorld) loseServer(hosts []*lab.Host) {
+	w.T.Helper()
+	w.T.Log("the API server is killed")
+	w.api.Stop()
+	killed := time.Now()
+	for _, h := range hosts {
+		w.waitCheck(h, "kubernetes", "warning", "there is no answer to", "reading the leases")
+	}
+	took := time.Since(killed).Round(10 * time.Millisecond)
+	w.T.Logf("every host noticed after %s", took)
+	if took > 15*time.Second {
+		w.T.Errorf("every host noticed the outage only after %s", took)
+	}
+	restarted := hosts[1]
+	w.Must(restarted.KillAgent())
+	w.Must(restarted.RestartAgent())
+	w.WaitHealth(restarted, http.StatusTooManyRequests, "stays in use as the previous process left it", "3 peers in place")
+	w.Eventually("20 s to pass", func(context.Context) error {
+		if left := 20*time.Second - time.Since(killed); left > 0 {
+			return fmt.Errorf("%s are left", left)
+		}
+		return nil
+	})
+	w.api.Restart()
+	w.healthy(hosts, 20*time.Second)
+}
+
+// breakNode breaks the annotations of a further Node.
+func (w *kubeWorld) breakNode(h *lab.Host, hosts []*lab.Host) {
+	w.T.Helper()
+	w.T.Log("a Node has broken annotations")
+	w.api.AddNode(w.T, "host-broken", map[string]string{
+		flannelPrefix + "kube-subnet-manager": "true",
+		flannelPrefix + "backend-type":        "vxlan",
+		flannelPrefix + "backend-data":        "garbage",
+		flannelPrefix + "public-ip":           "192.0.2.99",
+	}, "10.5.99.0/24")
+	for _, h := range hosts {
+		w.waitCheck(h, "records", "warning", "host-broken", "backend-data is not JSON")
+	}
+	if peers, err := h.Leno(w.Ctx, "peers"); err != nil || !strings.Contains(peers, "host-b") {
+		w.T.Errorf("leno peers: %v\n%s", err, peers)
+	}
+	w.api.DeleteNode(w.T, "host-broken")
+	w.healthy(hosts, 10*time.Second)
+}
+
+// loseRights takes the agents' rights away.
+func (w *kubeWorld) loseRights(hosts []*lab.Host) {
+	w.T.Helper()
+	w.T.Log("the rights are taken away")
+	w.api.Deny(w.T, "leno")
+	for _, h := range hosts {
+		w.waitCheck(h, "kubernetes", "warning", "this agent's user lacks a right for renewing the lease")
+		w.waitCheck(h, "lease", "warning", "permission denied", `cannot get resource "nodes"`)
+		w.WaitHealth(h, http.StatusTooManyRequests)
+		if status, _, err := h.Get(w.Ctx, "/readyz"); err != nil || status != http.StatusOK {
+			w.T.Errorf("%s: readyz %d without rights, %v", h.Name, status, err)
+		}
+	}
+	w.api.Allow(w.T, "leno")
+	w.healthy(hosts, 20*time.Second)
+}
+
+// cleansUp kills an agent and removes what it has left, also from its Node.
+func (w *kubeWorld) cleansUp(h *lab.Host) {
+	w.T.Helper()
+	w.Must(h.KillAgent())
+	w.Must(os.RemoveAll(h.DataDir()))
+	if w.api.Annotations(w.T, h.Name)[lenoRecord] == "" {
+		w.T.Fatal("there is no lease to remove")
+	}
+	out, err := h.Leno(w.Ctx, "cleanup", "-config-file", h.ConfigFile())
+	w.Must(err)
+	if left := w.api.Annotations(w.T, h.Name); len(left) > 0 {
+		w.T.Errorf("annotations stay: %v\n%s", left, out)
+	}
+	w.Eventually("the others to give up the peer", func(ctx context.Context) error {
+		var list api.LeaseList
+		if err := world.GetJSON(ctx, w.Hosts[0], "/v1/network/default/leases", &list); err != nil {
+			return err
+		}
+		for _, l := range list.Leases {
+			if l.Node == h.Name {
+				return errors.New("it has a lease")
+			}
+		}
+		return nil
+	})
+}
