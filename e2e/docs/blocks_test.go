@@ -192,6 +192,10 @@ func TestDocumentationBlocks(t *testing.T) {
 		"integrations/nomad.mdx: nomad job run examples/nomad/leno-exec.nomad.hcl":                                    1,
 		"integrations/nomad.mdx: nomad job restart -yes leno":                                                         1,
 		"integrations/nomad.mdx: nomad job run -var=release_on_stop=true examples/nomad/leno.nomad.hcl":               1,
+		// No Kubernetes runs there: TestKubernetes in e2e/store applies the file to an API server.
+		"integrations/kubernetes.mdx: kubectl apply -f examples/kubernetes/leno.yaml":                                              1,
+		"integrations/kubernetes.mdx: kubectl label node node-7 leno.lenonet.io/host=true   # flannel's DaemonSet leaves the node": 1,
+		"integrations/kubernetes.mdx: sudo systemctl disable --now leno":                                                           1,
 		// The output on a host with a fault: TestDoctor.
 		"operations/doctor.mdx: $ leno doctor": 1,
 		// TestMigration and TestRollback in e2e/migrate run them and check that they are on the

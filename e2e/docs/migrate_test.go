@@ -21,6 +21,7 @@ func instead() map[string]string {
 		"--ip-masq": "network.ip_masq", "--iptables-forward-rules": "network.forward", "--iptables-resync": "firewall.resync",
 		"--subnet-file": "network.subnet_file", "--subnet-lease-renew-margin": "lease.renew_margin",
 		"--healthz-ip": "http.address", "-v": "log_level",
+		"--kube-subnet-mgr": "kubernetes.net_conf kubernetes.annotation_prefix",
 	}
 }
 

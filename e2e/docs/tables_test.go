@@ -48,7 +48,7 @@ func showing(t *testing.T) map[string]bool {
 	t.Helper()
 	tests := map[string]bool{}
 	for _, pattern := range []string{"e2e/*/*_test.go", "agent/*_test.go", "agent/*/*_test.go", "agent/*/*/*_test.go",
-		"registry/*_test.go", "registry/etcd/*_test.go"} {
+		"registry/*_test.go", "registry/etcd/*_test.go", "registry/kubernetes/*_test.go"} {
 		files, err := filepath.Glob(docpages.Root + pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -99,7 +99,7 @@ func TestDocumentationFailures(t *testing.T) {
 			}
 			for _, name := range shown {
 				named[name] = true
-				for _, unit := range []string{"agent.", "network.", "lease.", "report.", "etcd."} {
+				for _, unit := range []string{"agent.", "network.", "lease.", "report.", "etcd.", "kubernetes."} {
 					if strings.HasPrefix(name, unit) && !strings.Contains(explained, "`"+unit+"`") {
 						t.Errorf("the page does not say what %s lacks", name)
 					}
@@ -113,7 +113,7 @@ func TestDocumentationFailures(t *testing.T) {
 	for _, name := range []string{"store.TestConsulStopped", "store.TestConsulClientRestarted", "datapath.TestAgentKilled", "store.TestMalformedRecords",
 		"store.TestOwnRecordOverwritten", "store.TestQuorumLost", "store.TestTokenLost", "store.TestConsulEmptied", "store.TestHostCutOff", "store.TestBootedHost", "store.TestLeaveAndDeath", "store.TestLastSubnet", "store.TestDuplicateHosts", "datapath.TestDeviceDeleted", "store.TestWaiting",
 		"store.TestEtcd", "store.TestEtcdQuorumLost", "etcd.TestPaused", "etcd.TestLeaderLost", "etcd.TestSnapshotRestored",
-		"etcd.TestRoleRevoked", "etcd.TestCertificateExpired", "etcd.TestCompactedWhileDisconnected"} {
+		"store.TestKubernetes", "kubernetes.TestContract", "etcd.TestRoleRevoked", "etcd.TestCertificateExpired", "etcd.TestCompactedWhileDisconnected"} {
 		if !named[name] {
 			t.Errorf("no row names %s", name)
 		}
