@@ -197,7 +197,32 @@ func TestKubernetes(t *testing.T) {
 			t.Errorf("%s has %s now", h.Name, got)
 		}
 	}
+	w.showsNoToken(hosts)
 	w.cleansUp(late)
+}
+
+// showsNoToken checks that neither the logs nor a bundle for a fault report contain the token of the agents or of an
+// operator.
+func (w *kubeWorld) showsNoToken(hosts []*lab.Host) {
+	w.T.Helper()
+	h := hosts[0]
+	path := filepath.Join(h.Dir, "bundle.tar.gz")
+	_, err := h.Leno(w.Ctx, "debug", "-duration=1s", "-interval=500ms", "-token="+kubetest.AdminToken, "-output="+path)
+	w.Must(err)
+	bundle, err := h.Exec(w.Ctx, "tar", "-xzOf", path)
+	w.Must(err)
+	if !strings.Contains(bundle, "kubernetes.kubeconfig") {
+		w.T.Errorf("the bundle of %d bytes lacks the configuration", len(bundle))
+	}
+	texts := map[string]string{"the bundle": bundle}
+	for _, h := range hosts {
+		texts["the log of "+h.Name] = h.Agent().Output()
+	}
+	for name, text := range texts {
+		if strings.Contains(text, kubetest.UserToken) || strings.Contains(text, kubetest.AdminToken) {
+			w.T.Errorf("a token is in %s", name)
+		}
+	}
 }
 
 // showsForeign checks that a host with flannel is a peer without a fault.
