@@ -441,3 +441,22 @@ func TestRoutesOfANetwork(t *testing.T) {
 		})
 	}
 }
+
+// TestAdviceOfStore: what to do about a lease that stays is told in the terms of the store.
+func TestAdviceOfStore(t *testing.T) {
+	l := registry.Lease{Network: "default", Node: "host-a", Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.34.0/24")}}
+	for _, tt := range []struct {
+		name              string
+		c                 config.Config
+		lapses, removedBy string
+	}{
+		{"Consul", config.Config{}, "leno lease revoke", "leno lease revoke default 10.5.34.0/24"},
+		{"Kubernetes", config.Config{Kubernetes: config.Kubernetes{Network: "default"}},
+			"until its Node is deleted", "kubectl annotate node host-a leno.lenonet.io/lease-"},
+	} {
+		cl := newCleaner(tt.c, Options{})
+		if lapses, removedBy := cl.lapses(), cl.removedBy(l); !strings.Contains(lapses, tt.lapses) || removedBy != tt.removedBy {
+			t.Errorf("%s: %q, %q", tt.name, lapses, removedBy)
+		}
+	}
+}
