@@ -127,7 +127,8 @@ func testRotation(t *testing.T, c *cluster) {
 	want("the first authority", nil)
 
 	_, err = client.As(secret+"\n").Network(t.Context(), DefaultNetwork)
-	for _, text := range []string{log.String(), fmt.Sprint(client.As(secret).(*Client).Probe(t.Context())), fmt.Sprint(err)} {
+	denied := client.As(secret).(*Client).Probe(t.Context())
+	for _, text := range []string{log.String(), fmt.Sprint(denied), fmt.Sprint(err)} {
 		if strings.Contains(text, secret) || strings.Contains(text, kubetest.AdminToken) {
 			t.Errorf("a token is shown:\n%s", text)
 		}

@@ -301,7 +301,8 @@ func (c *connection) nodeOf(ctx context.Context, l registry.Lease) (*node, error
 	return nil, nil
 }
 
-// definitionOr returns the network, or the one that a Node's subnets imply if its configuration cannot be read any more.
+// definitionOr returns the network, or the one that a Node's subnets imply if its configuration cannot be read any
+// more.
 func (c *connection) definitionOr(ctx context.Context, nd *node) registry.Network {
 	if value, index, err := c.definition.read(ctx); err == nil {
 		if n, err := c.parse(value, index); err == nil {

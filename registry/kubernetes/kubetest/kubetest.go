@@ -1,5 +1,5 @@
-// Package kubetest starts real API servers of Kubernetes for tests, by default on loopback and each with an etcd server of
-// its own. No other component of Kubernetes runs: tests create Nodes themselves.
+// Package kubetest starts real API servers of Kubernetes for tests, by default on loopback and each with an etcd server
+// of its own. No other component of Kubernetes runs: tests create Nodes themselves.
 //
 // The servers end with the test that started them, even if its process is killed.
 package kubetest
