@@ -24,8 +24,8 @@ func cleanupSpec(m cli.Meta) cli.Spec {
 		Name: "cleanup", Synopsis: "Remove everything that leno created on this host",
 		Help: `
 Removes every device, route, neighbour, firewall rule and file that leno
-created on this host, and this host's leases, sessions and service from
-Consul. This includes what a killed agent or an earlier version left behind.
+created on this host, and this host's leases, sessions and service from the
+store. This includes what a killed agent or an earlier version left behind.
 Objects that only look like leno's are listed and kept.
 
 Use it on a host that no longer runs leno, and stop the agent first. To make a
@@ -34,12 +34,12 @@ running agent leave one network, use leno lease release.
   $ leno cleanup -dry-run -config-dir /etc/leno.d
   $ leno cleanup -config-dir /etc/leno.d
   $ leno cleanup -network blue -config-dir /etc/leno.d   only network blue
-  $ leno cleanup -keep-lease    does not need Consul, and keeps the subnet for
-                                this host
+  $ leno cleanup -keep-lease    does not need the store, and keeps the
+                                subnet for this host
 
 Pass the agent's configuration files if they still exist: they name the state
-directory and tell how to reach Consul. Configuration files and log files are
-kept, and ip_forward is not switched back.
+directory and tell how to reach the store. Configuration files and log files
+are kept, and ip_forward is not switched back.
 
 Needs root. Exits 1 if something could not be removed, and lists it with the
 reason. Remove the cause and run the command again.`,
@@ -69,8 +69,9 @@ func (c *cleanupCommand) register(fs *flag.FlagSet) {
 	fs.BoolVar(&c.options.DryRun, "dry-run", false, "only list what would be removed; an agent may be running")
 	fs.StringVar(&c.options.Network, "network", "", "remove only what belongs to the network of this `name`")
 	fs.BoolVar(&c.options.KeepLease, "keep-lease", false,
-		"keep the records in Consul and the node id: an agent that is started later takes the subnet back")
-	fs.StringVar(&c.token, "token", "", "Consul ACL `token`, instead of the agent's; LENO_TOKEN")
+		"keep the records in the store and the node id: an agent that is started later takes the subnet back")
+	fs.StringVar(&c.token, "token", "", "`token` for the store, instead of the agent's: a Consul ACL token, USER:PASSWORD of etcd, "+
+		"or a bearer token of Kubernetes; LENO_TOKEN")
 	for _, o := range agentOverrides {
 		if slices.Contains(cleanupOverrides(), o.setting) {
 			c.overrides[o.setting] = fs.String(o.flag, "", o.help)
@@ -83,11 +84,14 @@ func (c *cleanupCommand) load() (config.Config, error) {
 	options := configOptions(c.meta.Backends)
 	options.Overrides = overrides(c.meta, c.set, c.overrides)
 	conf, err := config.Load(c.files.sources, options)
-	if token := cmp.Or(c.token, c.meta.Getenv("LENO_TOKEN")); token != "" {
+	if token := c.givenToken(); token != "" {
 		conf.Consul.Token, conf.Consul.TokenFile = token, ""
 	}
 	return conf, err
 }
+
+// givenToken returns the token that the user gave in place of the agent's, "" for none.
+func (c *cleanupCommand) givenToken() string { return cmp.Or(c.token, c.meta.Getenv("LENO_TOKEN")) }
 
 func (c *cleanupCommand) run(ctx context.Context) error {
 	asJSON, err := c.format.JSON()
@@ -105,6 +109,9 @@ func (c *cleanupCommand) run(ctx context.Context) error {
 	c.options.Logger = hclog.New(&hclog.LoggerOptions{Name: "leno", Level: hclog.Error, Output: c.meta.Stderr})
 	c.options.Open = func(conf config.Config, log hclog.Logger) (cleanup.Registry, error) {
 		reg, _, err := agent.OpenRegistry(conf, log, nil)
+		if token := c.givenToken(); err == nil && token != "" && conf.Store() != config.StoreConsul { // see load
+			reg = reg.As(token)
+		}
 		return reg, err
 	}
 	report, err := cleanup.Run(ctx, conf, c.options)
