@@ -131,6 +131,7 @@ func (w *kubeWorld) healthy(hosts []*lab.Host, limit time.Duration) {
 	w.T.Helper()
 	began := time.Now()
 	for _, h := range hosts {
+		w.Must(h.WaitReady(w.Ctx)) // health may pass before the subnet file is there
 		w.WaitHealth(h, http.StatusOK)
 	}
 	took := time.Since(began).Round(10 * time.Millisecond)
