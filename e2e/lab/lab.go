@@ -41,6 +41,8 @@ type Options struct {
 	Name string
 	// Hosts is the number of hosts, 1 to 80, named host-a to host-z, host-aa and so on. Default 3.
 	Hosts int
+	// NoHosts lays out a lab without hosts, for one of virtual machines (e2e/vm).
+	NoHosts bool
 	// MTU is the MTU of the network between hosts, in bytes. Default 1500.
 	MTU int
 	// Leno is the path of the leno binary; without it, no agent can be started. Agent is the binary
@@ -90,6 +92,7 @@ type Lab struct {
 	owned *owned.Dir
 	file  *os.File // lab.log
 	wires int      // cables between hosts so far
+	ports int      // ports for virtual machines so far
 
 	mu         sync.Mutex
 	namespaces []*Namespace
@@ -115,10 +118,13 @@ func New(ctx context.Context, o Options) (_ *Lab, err error) {
 	if o.Name == "" {
 		o.Name = testName
 	}
-	if o.Hosts == 0 {
+	if o.Hosts == 0 && !o.NoHosts {
 		o.Hosts = 3
 	}
-	if o.Hosts < 1 || o.Hosts > maxHosts {
+	if o.NoHosts && o.Hosts != 0 {
+		return nil, errors.New("a lab has either Hosts or NoHosts")
+	}
+	if o.Hosts < 0 || o.Hosts > maxHosts || o.Hosts == 0 && !o.NoHosts {
 		return nil, fmt.Errorf("a lab has 1 to %d hosts, not %d", maxHosts, o.Hosts)
 	}
 	if o.Servers == 0 {
