@@ -127,6 +127,7 @@ func TestMachine(t *testing.T) {
 // TestNoBoot starts machines that do not boot: the error has the end of the console, and no process
 // is left.
 func TestNoBoot(t *testing.T) {
+	t.Parallel() // most of the time it waits
 	for _, tt := range []struct {
 		name, parameter, want string
 		limit                 time.Duration

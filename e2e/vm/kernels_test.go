@@ -58,7 +58,7 @@ func (p *pair) checkBackend(number int, backend string, mtu int, options string)
 	p.t.Helper()
 	for _, m := range p.both() {
 		p.must(m, "systemctl", "stop", "leno")
-		p.must(m, "leno", "cleanup", "-config-dir=/etc/leno.d")
+		p.must(m, "leno", "cleanup", "-keep-lease") // the records are deleted below
 		p.must(m, "sh", "-c", "ip link del br0 2>/dev/null; rm -f /run/leno/default.env")
 	}
 	if out, err := p.lab.Consul.CLI(p.ctx, "kv", "delete", "-recurse", "leno/"); err != nil {

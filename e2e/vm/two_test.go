@@ -13,6 +13,7 @@ import (
 // the life of a host: an agent that waits for Consul, a first lease, traffic, a crash of the agent,
 // and a reboot.
 func TestTwoMachines(t *testing.T) {
+	t.Parallel()
 	began := time.Now()
 	step := func(format string, args ...any) {
 		t.Logf("%3.0f s: %s", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
