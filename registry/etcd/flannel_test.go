@@ -358,6 +358,7 @@ func TestOfNoUseToFlannel(t *testing.T) {
 	acquire(t, c, n, changed)
 	acquire(t, c, n, vxlanClaim(t, 3))
 	s.Delete(t, key)
+	follow(t, c, n, 0, []string{"1", "2"}) // a record counts as deleted once its deletion was seen
 	second := acquire(t, c, n, onlyIPv4(2))
 	if err := c.Release(testContext(t), second); err != nil {
 		t.Fatal(err)
