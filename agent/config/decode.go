@@ -113,7 +113,7 @@ func (l *loader) readLease(s *leaseShape) {
 	l.duration(s.TTL, &c.TTL)
 	l.duration(s.RenewMargin, &c.RenewMargin)
 	l.duration(s.Hold, &c.Hold)
-	l.text(s.OnLost, &c.OnLost, oneOf(OnLostRenumber, OnLostExit))
+	l.text(s.OnLost, &c.OnLost, oneOf(choices()["lease.on_lost"]...))
 	l.flag(s.ReleaseOnStop, &c.ReleaseOnStop)
 }
 
@@ -134,7 +134,7 @@ func (l *loader) readFirewall(s *firewallShape) {
 		return
 	}
 	c := &l.cfg.Firewall
-	l.text(s.Type, &c.Type, oneOf(FirewallAuto, FirewallIPTables, FirewallNFTables))
+	l.text(s.Type, &c.Type, oneOf(choices()["firewall.type"]...))
 	l.duration(s.Resync, &c.Resync)
 	l.flag(s.RandomFully, &c.RandomFully)
 }

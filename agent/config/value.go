@@ -42,7 +42,7 @@ func oneOf(allowed ...string) func(string) error {
 
 // checkLevel accepts either case, as hclog does.
 func checkLevel(s string) error {
-	return oneOf("TRACE", "DEBUG", "INFO", "WARN", "ERROR")(strings.ToUpper(s))
+	return oneOf(choices()["log_level"]...)(strings.ToUpper(s))
 }
 
 func quoted(list []string) string {

@@ -108,12 +108,15 @@ func (m *machine) documented() {
 	var names []string
 	for _, row := range regexp.MustCompile("(?m)^\\| `(/[^`]+)` \\|").FindAllStringSubmatch(table, -1) {
 		names = append(names, row[1])
-		if !m.exists(row[1]) {
-			m.t.Errorf("%s is documented, and not there", row[1])
+		if found, err := filepath.Glob(m.path(row[1])); err != nil || len(found) == 0 && !m.exists(row[1]) {
+			m.t.Errorf("%s is documented, and not there; %v", row[1], err)
 		}
 	}
 	for _, path := range strings.Fields(m.must("dpkg", "--listfiles", "leno")) {
-		known := slices.ContainsFunc(names, func(name string) bool { return path == name || strings.HasPrefix(path, "/usr/share/doc/leno/") })
+		known := slices.ContainsFunc(names, func(name string) bool {
+			matches, err := filepath.Match(name, path)
+			return err == nil && matches || path == name || strings.HasPrefix(path, "/usr/share/doc/leno/")
+		})
 		info, err := os.Lstat(m.path(path))
 		if err != nil || !info.IsDir() && !known && !strings.HasPrefix(path, "/usr/share/lintian/") {
 			m.t.Errorf("%s is there, and not documented; %v", path, err)
@@ -124,7 +127,7 @@ func (m *machine) documented() {
 	}
 }
 
-// manual compares the manual page with the program.
+// manual compares the manual pages with the program: there is one for each command.
 func (m *machine) manual() {
 	m.t.Helper()
 	page := m.must("zcat", "/usr/share/man/man1/leno.1.gz")
@@ -138,6 +141,12 @@ func (m *machine) manual() {
 		if entry := "\n.TP\n.B " + c[1] + "\n" + c[2] + ".\n"; !strings.Contains(page, entry) {
 			m.t.Errorf("leno.1 lacks%s", entry)
 		}
+		if !m.exists("/usr/share/man/man8/leno-" + c[1] + ".8.gz") {
+			m.t.Errorf("there is no page of leno %s", c[1])
+		}
+	}
+	if page := m.must("zcat", "/usr/share/man/man5/leno.hcl.5.gz"); !strings.HasPrefix(page, `.TH LENO.HCL 5 "2023-11-14" "leno 1.0.0" "leno manual"`+"\n") {
+		m.t.Errorf("leno.hcl.5 is\n%s", page)
 	}
 }
 

@@ -1,0 +1,76 @@
+// Reference writes what is generated from leno's commands and options: the manual pages and the JSON Schema of the
+// configuration. tools/release puts them into the packages, and `make schema` updates the schema of the site.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/lenonet/leno/agent"
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/e2e/program"
+)
+
+func main() { os.Exit(program.Main("reference", run)) }
+
+func run(_ context.Context, args []string) error {
+	flags := flag.NewFlagSet("reference", flag.ExitOnError)
+	schema := flags.String("schema", "", "the `file` to write the JSON Schema to")
+	man := flags.String("man", "", "the `directory` to write manual pages to, in man1, man5 and man8")
+	version := flags.String("version", "", "the `version` that the pages describe")
+	date := flags.Int64("date", 0, "the date of the pages, in `seconds` since 1970")
+	root := flags.String("root", ".", "the module's `directory`")
+	flags.Parse(args) // exits on errors
+	if flags.NArg() > 0 || *schema == "" && *man == "" {
+		return errors.New("usage: reference [-schema FILE] [-man DIRECTORY -version VERSION -date SECONDS] [-root DIRECTORY]")
+	}
+	src := source{version: *version, date: time.Unix(*date, 0).UTC()}
+	if err := src.read(*root); err != nil {
+		return err
+	}
+	if *schema != "" {
+		text, err := configSchema(src.options)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(*schema, text, 0o644); err != nil {
+			return err
+		}
+	}
+	if *man == "" {
+		return nil
+	}
+	pages, err := src.pages()
+	if err != nil {
+		return err
+	}
+	for name, text := range pages {
+		file := filepath.Join(*man, "man"+name[len(name)-1:], name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// configSchema returns the JSON Schema of the configuration with this build's backends.
+func configSchema(options []config.Reference) ([]byte, error) {
+	backends := map[string]json.RawMessage{}
+	for name, t := range agent.Backends() {
+		defaults, err := t.Normalize(json.RawMessage(`{}`))
+		if err != nil {
+			return nil, fmt.Errorf("the defaults of backend %s: %w", name, err)
+		}
+		backends[name] = defaults
+	}
+	return config.Schema(options, backends)
+}
