@@ -177,6 +177,15 @@ func TestDocumentationBlocks(t *testing.T) {
 		// TestRender in e2e/template runs it and provokes the error.
 		"integrations/consul-template.mdx: sudo LENO_NODE_NAME=$(hostname) consul-template -config=/etc/consul-template/leno.hcl": 1,
 		"integrations/consul-template.mdx: [ERR] (runner) /etc/consul-template/daemon.json.ctmpl: execute: template: …: error":    1,
+		// No container engine, registry or OpenTelemetry Collector runs there. TestImage runs the
+		// image's program, TestSBOM compares the list, TestPrometheus scrapes the agent.
+		"integrations/packages.mdx: go version -m /usr/bin/leno":                             1,
+		"integrations/packages.mdx: podman load --input leno_1.0.0_oci.tar":                  1,
+		`integrations/packages.mdx: sudo docker run --detach --name leno --restart=always \`: 1,
+		"operations/telemetry.mdx: receivers:":                                               1,
+		// An editor's settings, and an update that needs the internet.
+		"configuration.mdx: {": 1,
+		"contributing/index.mdx: go -C tools/govulncheck get golang.org/x/vulndb@latest": 1,
 		// systemd would do this to the machine that runs the tests.
 		"operations/remove.mdx: sudo systemctl disable --now leno": 1,
 		"operations/systemd.mdx: sudo systemd-sysusers":            1,
