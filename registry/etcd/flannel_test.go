@@ -350,7 +350,9 @@ func TestOfNoUseToFlannel(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	first := acquire(t, c, n, onlyIPv4(1)) // there is no flannel yet
+	before := onlyIPv4(1) // there is no flannel yet
+	before.Prefer = n.Plan.Subnets(1)[0]
+	first := acquire(t, c, n, before)
 	key := s.flannelLease(t, "10.5.3.0-24&fd00:5:0:3::-64", "192.0.2.99", false)
 	refused(2)
 	changed := again(onlyIPv4(1), first)
