@@ -105,6 +105,9 @@ func (c *connection) client(ctx context.Context) (*clientv3.Client, error) {
 			return nil, fmt.Errorf("%w: tls: %w", registry.ErrUnavailable, err)
 		}
 		conf.DialOptions = append(conf.DialOptions, grpc.WithTransportCredentials(credentials))
+		if name := c.conf.TLS.ServerName; name != "" {
+			conf.DialOptions = append(conf.DialOptions, grpc.WithAuthority(name))
+		}
 	}
 	api, err := clientv3.New(conf)
 	if err != nil {

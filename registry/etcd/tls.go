@@ -73,7 +73,7 @@ func (f fileCredentials) ServerHandshake(net.Conn) (net.Conn, credentials.AuthIn
 }
 
 func (f fileCredentials) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls", ServerName: f.files.ServerName}
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
 func (f fileCredentials) Clone() credentials.TransportCredentials { return f }
