@@ -132,6 +132,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	// afterwards they wait for the next process.
 	defer func() { err = errors.Join(err, a.networks.closeLeft()) }()
 
+	// All that uses the store has ended by then. A token that stayed behind would be valid until it expires.
+	defer a.logout(ctx)
+
 	// The API outlives the runners, so that clients can watch an agent that stops.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	var server errgroup.Group
@@ -145,6 +148,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	asked := func() bool { return whole.Err() != nil } // reports whether the agent was told to stop
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.env.Store.Outage.Run(ctx) })
+	g.Go(func() error { return a.keepLogin(ctx) })
 	g.Go(func() error { return a.watchNetworks(ctx) })
 	g.Go(func() error { return a.watchKernel(ctx) })
 	g.Go(func() error { return a.env.Rules.Keeper.Run(ctx) })

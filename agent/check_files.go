@@ -37,6 +37,9 @@ func CheckFiles(ctx context.Context, c config.Config) map[string]error {
 		}
 	}
 	check("consul.token_file", c.Consul.TokenFile, func(path string) error { return checkTokenFile(ctx, path) })
+	check("consul.login.bearer_token_file", c.Consul.Login.BearerTokenFile, func(path string) error {
+		return checkTokenFile(ctx, path)
+	})
 	check("etcd.password_file", c.Etcd.PasswordFile, func(string) error {
 		_, err := c.Etcd.ReadPassword(ctx)
 		return err

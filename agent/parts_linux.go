@@ -86,6 +86,7 @@ var (
 	_ cleanup.Withdrawer    = (*consul.Client)(nil)
 	_ examine.RightsChecker = (*consul.Client)(nil)
 	_ tokens                = (*consul.Client)(nil)
+	_ loginStore            = (*consul.Client)(nil)
 	_ settler               = (*consul.Client)(nil)
 )
 
@@ -108,7 +109,8 @@ func openConsul(c config.Config, log hclog.Logger, hide func(secret string)) (re
 		return nil, err
 	}
 	reg, err := consul.New(consul.Config{
-		Address: c.Consul.Address, Token: c.Consul.Token, TokenFile: c.Consul.TokenFile, KVPrefix: c.Consul.KVPrefix,
+		Address: c.Consul.Address, Token: c.Consul.Token, TokenFile: c.Consul.TokenFile,
+		Login: registry.Login(c.Consul.Login), KVPrefix: c.Consul.KVPrefix,
 		Datacenter: c.Consul.Datacenter, Namespace: c.Consul.Namespace, Partition: c.Consul.Partition,
 		TLS:    consul.TLS(c.Consul.TLS),
 		Settle: peers.SettleTime(c.Lease),

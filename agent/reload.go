@@ -16,6 +16,7 @@ import (
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
 )
 
 // A reloader passes configurations on to the supervising goroutine, which applies them.
@@ -224,7 +225,7 @@ func (a *Agent) prepareLog(ctx context.Context, now config.Config) (prepared, er
 
 // tokens is implemented by a store whose token can be replaced while it is in use; see consul.Client.PrepareToken.
 type tokens interface {
-	PrepareToken(value, file string) (take func(), err error)
+	PrepareToken(ctx context.Context, to registry.Credentials) (take, drop func(), err error)
 }
 
 // settler is implemented by a store that keeps lost records for a while; see consul.Config.Settle.
@@ -232,20 +233,22 @@ type settler interface {
 	SetSettle(d time.Duration)
 }
 
-// prepareToken reads the token file again, even if its path is unchanged.
+// prepareToken reads the token file again, even if its path is unchanged, and logs in if the login has changed.
 func (a *Agent) prepareToken(ctx context.Context, now config.Config) (prepared, error) {
 	store, ok := a.env.Store.Registry.(tokens)
 	if !ok {
 		return prepared{}, nil
 	}
-	file := cmp.Or(now.Consul.TokenFile, "consul token file")
-	take, err := config.Within(ctx, file, func() (func(), error) {
-		return store.PrepareToken(now.Consul.Token, now.Consul.TokenFile)
+	c := now.Consul
+	file := cmp.Or(c.TokenFile, c.Login.BearerTokenFile, "consul token file")
+	return config.Within(ctx, file, func() (prepared, error) {
+		to := registry.Credentials{Token: c.Token, TokenFile: c.TokenFile, Login: registry.Login(c.Login)}
+		take, drop, err := store.PrepareToken(ctx, to)
+		if err != nil {
+			return prepared{}, err
+		}
+		return prepared{take, drop}, nil
 	})
-	if err != nil {
-		return prepared{}, err
-	}
-	return prepared{take: take}, nil
 }
 
 // prepareSettle adapts the time for which lost records are kept to the TTL.

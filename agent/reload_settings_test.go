@@ -18,6 +18,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -89,6 +90,15 @@ func settingCases() map[string]settingCase {
 			return expect(slices.Equal(a.registry.Users(), []string{want}), "users %q", a.registry.Users())
 		}}
 	}
+	login := func(change func(l *config.Login)) settingCase {
+		return settingCase{func(_ *host, c *config.Config) {
+			c.Consul.Login = config.Login{AuthMethod: "nomad-workloads", BearerTokenFile: "/secrets/nomad_consul.jwt"}
+			change(&c.Consul.Login)
+		}, func(a *host, c config.Config) error {
+			got := a.registry.Logins()
+			return expect(len(got) == 1 && got[0].Equal(registry.Login(c.Consul.Login)), "logins %+v", got)
+		}}
+	}
 	return map[string]settingCase{
 		"node_name":         restart(func(c *config.Config) { c.NodeName = "x" }),
 		"data_dir":          restart(func(c *config.Config) { c.DataDir = "/x" }),
@@ -125,6 +135,9 @@ func settingCases() map[string]settingCase {
 		"consul.token_file": {func(_ *host, c *config.Config) { c.Consul.TokenFile = "/etc/token" }, func(a *host, _ config.Config) error {
 			return expect(slices.Equal(a.registry.Tokens(), []string{"/etc/token"}), "tokens %q", a.registry.Tokens())
 		}},
+		"consul.login.auth_method":       login(func(l *config.Login) {}),
+		"consul.login.bearer_token_file": login(func(l *config.Login) { l.BearerTokenFile = "/secrets/other.jwt" }),
+		"consul.login.meta":              login(func(l *config.Login) { l.Meta = map[string]string{"host": "a"} }),
 		"consul.service": {func(_ *host, c *config.Config) { c.Consul.Service = "weave" }, func(a *host, _ config.Config) error {
 			s, _ := a.catalog.(*serviceStore).last()
 			return expect(s.Name == "weave" && s.ID == "weave-a", "registered is %+v", s)

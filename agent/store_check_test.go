@@ -57,7 +57,7 @@ func TestStores(t *testing.T) {
 		})
 	}
 	if health.Consul != doctor.CheckConsul || health.Etcd != doctor.CheckEtcd ||
-		health.Kubernetes != doctor.CheckKubernetes {
+		health.Kubernetes != doctor.CheckKubernetes || health.Login != doctor.CheckLogin {
 		t.Error("the doctor's checks have other names")
 	}
 }

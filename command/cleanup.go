@@ -85,7 +85,7 @@ func (c *cleanupCommand) load() (config.Config, error) {
 	options.Overrides = overrides(c.meta, c.set, c.overrides)
 	conf, err := config.Load(c.files.sources, options)
 	if token := c.givenToken(); token != "" {
-		conf.Consul.Token, conf.Consul.TokenFile = token, ""
+		conf.Consul.UseToken(token)
 	}
 	return conf, err
 }

@@ -98,7 +98,7 @@ func (d *doctorCommand) diagnoseAlone(ctx context.Context, err error) api.Diagno
 		conf, confErr = config.Load(sources, configOptions(d.Meta.Backends))
 	}
 	if token, tokenErr := d.Agent.Token(); tokenErr == nil && token != "" {
-		conf.Consul.Token, conf.Consul.TokenFile = token, ""
+		conf.Consul.UseToken(token)
 	}
 	if cause := errors.Unwrap(err); cause != nil {
 		err = cause

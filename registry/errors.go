@@ -43,11 +43,23 @@ var (
 	// ErrToken means that the token could not be read, so the store was not asked. Such an error is also ErrDenied,
 	// because it lasts until the token is changed.
 	ErrToken = errors.New("the token cannot be read")
+	// ErrLogin, always a *LoginError, means that this host has no token because it could not log in. Such an error is
+	// also ErrToken and ErrDenied.
+	ErrLogin = errors.New("the login failed")
 
 	// ErrNotSupported means that this kind of store cannot do what was asked, and never will. The text says what, and
 	// where one does it instead.
 	ErrNotSupported = errors.New("not supported by this store")
 )
+
+// LoginError is the error type of ErrLogin. Its text is the error and, after a semicolon, the remedy.
+type LoginError struct {
+	Err    error  // what went wrong
+	Remedy string // what to do about it, as an imperative: "create the auth method"
+}
+
+func (e *LoginError) Error() string   { return e.Err.Error() + "; " + e.Remedy }
+func (e *LoginError) Unwrap() []error { return []error{ErrLogin, ErrToken, ErrDenied, e.Err} }
 
 // RevokedError is the error type of ErrLeaseRevoked.
 type RevokedError struct {

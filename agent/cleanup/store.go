@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -62,6 +63,9 @@ func (c *cleaner) store() (Registry, error) {
 			return nil, err
 		}
 		c.registry = reg
+		if closer, ok := reg.(io.Closer); ok {
+			c.closers = append(c.closers, closer.Close)
+		}
 	}
 	return c.registry, nil
 }

@@ -95,10 +95,30 @@ func short(d time.Duration) string {
 func (l *loader) checkTokens() {
 	c := &l.cfg.Consul
 	token, file := l.by[&c.Token], l.by[&c.TokenFile]
+	if l.login != nil {
+		l.checkLogin(token, file)
+		return
+	}
 	if token == nil || file == nil || c.Token == "" || c.TokenFile == "" {
 		return
 	}
 	l.at(file, "token is set too, at %s: give one of them", place(token.Range))
+}
+
+// checkLogin requires that a login block is complete and that there is no other source of a token.
+func (l *loader) checkLogin(token, file *hcl.Attribute) {
+	c := &l.cfg.Consul
+	const summary = "Invalid login block"
+	switch {
+	case c.Token != "":
+		l.report(*l.login, summary, "token is set too, at %s: remove one of them", place(token.Range))
+	case c.TokenFile != "":
+		l.report(*l.login, summary, "token_file is set too, at %s: remove one of them", place(file.Range))
+	case c.Login.AuthMethod == "":
+		l.report(*l.login, summary, "It needs auth_method, the name of an auth method of Consul")
+	case c.Login.BearerTokenFile == "":
+		l.report(*l.login, summary, "It needs bearer_token_file, the path of a file that contains a JWT")
+	}
 }
 
 // checkStore reports blocks of two stores: the agent uses one.

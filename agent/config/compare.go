@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -120,6 +121,12 @@ func written(v any) string {
 		return fmt.Sprintf("%q", v)
 	case []string:
 		return "[" + quoted(v) + "]"
+	case map[string]string:
+		var entries []string
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			entries = append(entries, fmt.Sprintf("%s = %q", key, v[key]))
+		}
+		return "{" + strings.Join(entries, ", ") + "}"
 	case []Pool:
 		pools := make([]string, len(v))
 		for i, p := range v {

@@ -55,6 +55,7 @@ type Consul struct {
 	Address    string `option:"address,restart"` // host:port, http(s)://host:port or unix:///path
 	Token      string `option:"token,secret"`
 	TokenFile  string `option:"token_file"`
+	Login      Login  `option:"login"`             // gets a token; at most one of Token, TokenFile and Login is set
 	KVPrefix   string `option:"kv_prefix,restart"` // without leading or trailing slashes
 	Service    string `option:"service"`           // name in the catalogue, "" turns registration off
 	Datacenter string `option:"datacenter,restart"`
@@ -62,6 +63,20 @@ type Consul struct {
 	Partition  string `option:"partition,restart"`
 	TLS        TLS    `option:"tls,restart"`
 }
+
+// Login configures how the agent gets a token from Consul with a JWT. Either both or none of AuthMethod and
+// BearerTokenFile are set.
+type Login struct {
+	AuthMethod      string            `option:"auth_method"`
+	BearerTokenFile string            `option:"bearer_token_file"` // contains the JWT
+	Meta            map[string]string `option:"meta"`              // appears in the token's description
+}
+
+// IsSet reports whether there is a login block.
+func (l Login) IsSet() bool { return l.AuthMethod != "" }
+
+// UseToken makes a token replace the one that the configuration names.
+func (c *Consul) UseToken(token string) { c.Token, c.TokenFile, c.Login = token, "", Login{} }
 
 // Etcd configures how to reach etcd and where flannel's records are in it.
 type Etcd struct {

@@ -49,7 +49,20 @@ func (l *loader) readConsul(s *consulShape) {
 	l.text(s.Datacenter, &c.Datacenter)
 	l.text(s.Namespace, &c.Namespace)
 	l.text(s.Partition, &c.Partition)
+	l.readLogin(s.Login, &c.Login)
 	l.readClientTLS(s.TLS, &c.TLS)
+}
+
+func (l *loader) readLogin(s *loginShape, c *Login) {
+	if s == nil {
+		return
+	}
+	if l.login == nil {
+		l.login = &s.Place
+	}
+	l.text(s.AuthMethod, &c.AuthMethod)
+	l.text(s.BearerTokenFile, &c.BearerTokenFile, checkBearerTokenFile)
+	l.textMap(s.Meta, &c.Meta)
 }
 
 // readEtcd reads a block that makes etcd the store, even if it is empty.

@@ -143,6 +143,7 @@ func TestErrorsShowNoSecrets(t *testing.T) {
 		"a quote is missing":  "consul {\n  token = \"" + secret + "\n}\n",
 		"no quotes":           "consul {\n  token = " + secret + "\n}\n",
 		"no value":            "consul { token=\"" + secret + "\", }\n",
+		"in a login":          "consul {\n  login {\n    auth_method = \"" + secret + "\"\n    jwt = \"" + secret + "\"\n  }\n}\n",
 		"with a file":         "consul {\n  token = \"" + secret + "\"\n  token_file = \"/x\"\n}\n",
 		"twice":               "consul {\n  token = \"" + secret + "\"\n  token = \"" + secret + "\"\n}\n",
 		"a list":              "consul {\n  token = [\"" + secret + "\", \"" + secret + "\"]\n}\n",

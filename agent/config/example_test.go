@@ -108,7 +108,7 @@ func TestExampleStores(t *testing.T) {
 	if diff := cmp.Diff(defaultKubernetes(), got.Kubernetes); diff != "" {
 		t.Errorf("the kubernetes block differs from the defaults (-default +example):\n%s", diff)
 	}
-	if got.Consul != (Consul{}) || got.Store() != StoreKubernetes {
+	if !reflect.DeepEqual(got.Consul, Consul{}) || got.Store() != StoreKubernetes {
 		t.Errorf("with the kubernetes block alone, the store is %s, %+v", got.Store(), got.Consul)
 	}
 }
@@ -119,13 +119,15 @@ func TestExampleIsComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	commented := regexp.MustCompile(`(?m)^  # (ipv6 \{|  .*= .*|\})$`)
+	commented := regexp.MustCompile(`(?m)^  # (ipv6 \{|login \{|  .*= .*|\})$`)
 	full := commented.ReplaceAll(src, []byte("  $1"))
 	if string(full) == string(src) {
 		t.Fatal("the commented ipv6 block was not found")
 	}
 	if c, err := Parse(full, "example.hcl", registryOptions()); err != nil {
 		t.Errorf("with the commented block:\n%v", err)
+	} else if !c.Consul.Login.IsSet() {
+		t.Error("with the commented block there is no login")
 	} else if len(c.Networks[0].Pools) != 2 {
 		t.Errorf("with the commented block the network has pools %v", c.Networks[0].Pools)
 	}

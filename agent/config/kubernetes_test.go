@@ -1,6 +1,7 @@
 package config
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -45,7 +46,7 @@ func TestKubernetes(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got.Kubernetes); diff != "" || got.Store() != tt.store {
 				t.Errorf("store %s (-want +got):\n%s", got.Store(), diff)
 			}
-			if tt.store != StoreConsul && got.Consul != (Consul{}) {
+			if tt.store != StoreConsul && !reflect.DeepEqual(got.Consul, Consul{}) {
 				t.Errorf("Consul is set too: %+v", got.Consul)
 			}
 		})

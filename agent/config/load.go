@@ -108,6 +108,8 @@ type loader struct {
 	// The places of the first block of each store, nil if there is none.
 	consul, etcd, kubernetes *hcl.Range
 
+	login *hcl.Range // the first login block, nil if there is none
+
 	endpointsRefused bool // there is an error about endpoints of etcd already
 }
 

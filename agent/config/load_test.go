@@ -190,6 +190,14 @@ func TestValues(t *testing.T) {
 			token = ""
 			token_file = "/t"
 		}`, func(c Config) any { return c.Consul.TokenFile }, "/t"},
+		{"login", `consul {
+			login {
+				auth_method       = "nomad-workloads"
+				bearer_token_file = "/secrets/nomad_consul.jwt"
+				meta              = { host = "a" }
+			}
+		}`, func(c Config) any { return c.Consul.Login },
+			Login{"nomad-workloads", "/secrets/nomad_consul.jwt", map[string]string{"host": "a"}}},
 		{"a network as Consul has it", `network "n" {}`, func(c Config) any { return c.Networks[0].Backend == nil && len(c.Networks[0].Pools) == 0 }, true},
 		{"no firewall unless asked, but forwarding", `network "n" {}`, func(c Config) any { return []bool{c.Networks[0].IPMasq, c.Networks[0].Forward} }, []bool{false, true}},
 	} {

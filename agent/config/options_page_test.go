@@ -106,6 +106,8 @@ func optionKind(t *testing.T, of reflect.Type) string {
 		return "true or false"
 	case reflect.Int, reflect.Int64:
 		return "number"
+	case reflect.Map:
+		return "map of text"
 	case reflect.Slice:
 		return "list of " + optionKind(t, of.Elem())
 	case reflect.Struct:

@@ -90,6 +90,11 @@ func (l *loader) texts(a *hcl.Attribute, dst *[]string, check func(string) error
 	}
 }
 
+// textMap reads a map of strings.
+func (l *loader) textMap(a *hcl.Attribute, dst *map[string]string) {
+	set(l, a, dst, cty.Map(cty.String), func(m map[string]string) (map[string]string, error) { return m, nil })
+}
+
 func (l *loader) flag(a *hcl.Attribute, dst *bool) {
 	set(l, a, dst, cty.Bool, func(b bool) (bool, error) { return b, nil })
 }

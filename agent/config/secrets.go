@@ -26,7 +26,7 @@ var (
 	storeLabel = regexp.MustCompile(`(?m)(, in (?:consul|etcd|kubernetes) )".*"`)
 	// harmless matches a line of that block that sets an option which is no secret.
 	harmless = regexp.MustCompile(`^[ \t]*"?(?:address|kv_prefix|service|datacenter|namespace|partition|token_file|` +
-		`endpoints|prefix|network|kubeconfig|net_conf|config_map|annotation_prefix|username|` +
+		`auth_method|bearer_token_file|endpoints|prefix|network|kubeconfig|net_conf|config_map|annotation_prefix|username|` +
 		`password_file|ca_file|cert_file|key_file|server_name)"?[ \t]*[=:]`)
 	// word matches a string or unquoted text.
 	word = regexp.MustCompile(`"[^"\r\n]*|[^\s"{}=:,\[\]()]+`)
@@ -37,6 +37,7 @@ var (
 // shownWords are the words of a store's block that are not values.
 var shownWords = []string{
 	"consul", "address", "token", "token_file", "kv_prefix", "service", "datacenter", "namespace", "partition",
+	"login", "auth_method", "bearer_token_file", "meta",
 	"kubernetes", "kubeconfig", "node_name", "net_conf", "config_map", "annotation_prefix",
 	"etcd", "endpoints", "prefix", "network", "username", "password", "password_file",
 	"tls", "ca_file", "cert_file", "key_file", "server_name", "#", "//",

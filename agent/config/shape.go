@@ -43,7 +43,16 @@ type consulShape struct {
 	Namespace  *hcl.Attribute `hcl:"namespace,optional"`
 	Partition  *hcl.Attribute `hcl:"partition,optional"`
 
-	TLS *clientTLSShape `hcl:"tls,block"`
+	Login *loginShape     `hcl:"login,block"`
+	TLS   *clientTLSShape `hcl:"tls,block"`
+}
+
+type loginShape struct {
+	Place hcl.Range `hcl:",def_range"`
+
+	AuthMethod      *hcl.Attribute `hcl:"auth_method,optional"`
+	BearerTokenFile *hcl.Attribute `hcl:"bearer_token_file,optional"`
+	Meta            *hcl.Attribute `hcl:"meta,optional"`
 }
 
 type etcdShape struct {

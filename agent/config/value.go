@@ -207,6 +207,17 @@ func checkConsulAddress(s string) error {
 	return fmt.Errorf("%q begins with neither http://, https:// nor unix://", s)
 }
 
+// jwt matches a signed JWT: three parts in base64, of which the first begins with {".
+var jwt = regexp.MustCompile(`^eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*$`)
+
+// checkBearerTokenFile refuses a JWT, which must not appear in the configuration or in an error.
+func checkBearerTokenFile(s string) error {
+	if jwt.MatchString(strings.TrimSpace(s)) {
+		return errors.New("this is a JWT: write it to a file, and the path of the file here")
+	}
+	return nil
+}
+
 // checkEndpoint accepts the address of one server of etcd.
 func checkEndpoint(s string) error {
 	if shown := withoutPassword(s); shown != s {

@@ -17,7 +17,7 @@ import (
 
 // checks returns the checks, causes before what may follow from them. Findings of one status come in this order.
 func checks() []string {
-	return []string{CheckAgent, CheckConfig, CheckRights, CheckModule, CheckConsul, CheckEtcd, CheckKubernetes, CheckACL, CheckOverlap,
+	return []string{CheckAgent, CheckConfig, CheckRights, CheckModule, CheckConsul, CheckEtcd, CheckKubernetes, CheckLogin, CheckACL, CheckOverlap,
 		CheckConflict, CheckPublicIP,
 		CheckNetwork, CheckUnderlay, CheckLease, CheckDevice, CheckRoutes, CheckRecord, CheckForwarding, CheckRules, CheckReversePath, CheckPort, CheckPathMTU,
 		CheckChecksum, CheckPeers}
@@ -32,6 +32,7 @@ const (
 	CheckConsul      = "consul"     // answers
 	CheckEtcd        = "etcd"       // answers
 	CheckKubernetes  = "kubernetes" // answers
+	CheckLogin       = "login"      // gives the agent its token
 	CheckACL         = "acl"        // allows everything the agent must do
 	CheckOverlap     = "overlap"    // of pools with each other and with the host's own routes
 	CheckConflict    = "conflict"   // no other host uses this host's identity

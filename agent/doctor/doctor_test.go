@@ -98,6 +98,14 @@ func TestJudge(t *testing.T) {
 			err := errors.Join(registry.ErrToken, registry.ErrDenied)
 			f.Store.Err, f.Store.RightsErr, f.Store.Rights = err, err, nil
 		}, "fault consul", "write the agent's token into that file"},
+		{"no login, so no token", func(f *Facts, _ *Network) {
+			err := &registry.LoginError{Err: errors.New("consul login: no such method"), Remedy: "create it"}
+			f.Store.Err, f.Store.RightsErr, f.Store.Rights = err, err, nil
+			f.Health = []api.Check{{Name: CheckLogin, Status: api.Warning, Reason: err.Error()}}
+		}, "fault consul", "create it"},
+		{"no login, and the token from before", func(f *Facts, _ *Network) {
+			f.Health = []api.Check{{Name: CheckLogin, Status: api.Warning, Reason: "consul login: no such method; create it"}}
+		}, "warning login", "create it"},
 		{"a right missing says more than that it was refused", func(f *Facts, _ *Network) { f.Store.Err, f.Store.Rights[0].Granted = registry.ErrDenied, false }, "fault acl", "everything"},
 		{"the record is gone", func(_ *Facts, n *Network) { n.Lease.Record = nil }, "fault lease", "deleted or revoked"},
 		{"the session has ended", func(_ *Facts, n *Network) { n.Lease.Record.Session = "" }, "fault lease", "has ended"},

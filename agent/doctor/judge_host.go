@@ -31,8 +31,24 @@ func (v *verdict) host() {
 		v.add(unknown(CheckPeers, "", "send packets to the other hosts", f.Inactive, ""))
 	}
 	for _, c := range f.Health {
+		if c.Name == CheckLogin {
+			v.login(c)
+			continue
+		}
 		v.unwell("", c)
 	}
+}
+
+// login judges the agent's check of its login. If the agent has no token at all, the finding about the store says it.
+func (v *verdict) login(c api.Check) {
+	if c.Status == api.Passing || errors.Is(v.facts.Store.Err, registry.ErrLogin) {
+		return
+	}
+	saw, do := c.Reason, ""
+	if i := strings.LastIndex(c.Reason, "; "); i >= 0 { // as in registry.LoginError
+		saw, do = c.Reason[:i], c.Reason[i+2:]
+	}
+	v.add(warning(CheckLogin, "", "", "asked the agent for its check "+c.Name, saw, do))
 }
 
 // alone judges what keeps an agent from running.
@@ -111,7 +127,8 @@ func textOf(kind string) storeText {
 		user:  "token",
 		noSecret: "write the agent's token into that file, or name another one (consul.token_file): " +
 			"a running agent reads it again by itself",
-		denied: "give the agent a token with the rules of examples/consul/policy.hcl (consul.token_file)",
+		denied: "give the agent a token with the rules of examples/consul/policy.hcl (consul.token_file), " +
+			"or its role such a policy (consul.login)",
 		away: "packets do not depend on it. See that Consul runs here and has a leader (`consul members`, " +
 			"`consul operator raft list-peers`), and that consul.address is right",
 	}
@@ -125,7 +142,10 @@ func (v *verdict) store() {
 	}
 	text := textOf(s.Kind)
 	const tried = "read a key and have a quorum confirm it"
+	var login *registry.LoginError
 	switch {
+	case errors.As(s.Err, &login):
+		v.add(fault(text.check, "", "", tried, s.Name+": "+login.Err.Error(), login.Remedy))
 	case errors.Is(s.Err, registry.ErrToken):
 		v.add(fault(text.check, "", "", tried, s.Name+": "+s.Err.Error(), text.noSecret))
 	case errors.Is(s.Err, registry.ErrDenied):

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"slices"
@@ -106,6 +107,9 @@ func (e *offlineExaminer) examine(ctx context.Context, facts *doctor.Facts, only
 		facts.Store = doctor.Store{Name: c.Store(), Err: err}
 	} else {
 		e.registry = reg
+		if closer, ok := reg.(io.Closer); ok {
+			defer func() { _ = closer.Close() }() // nothing was written
+		}
 		if node, err := state.NodeName(ctx, c.NodeName, reg); err == nil {
 			facts.Node = node
 		}

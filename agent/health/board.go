@@ -18,6 +18,7 @@ const (
 	Kubernetes   = "kubernetes"    // the store answers, if it is Kubernetes
 	Node         = "node"          // this host has a usable node name; a check of the agent
 	Firewall     = "firewall"      // leno's rules are in place
+	Login        = "login"         // the agent can log in to the store; a check of the agent
 	Network      = "network"       // the network's definition exists and can be used
 	Underlay     = "underlay"      // the device and address that carry traffic between hosts are known
 	Lease        = "lease"         // the lease is held and renewed in time
@@ -39,7 +40,7 @@ const Starting = "starting"
 // on it: an agent that cannot use its state directory does not know its own identity.
 func Names() []string {
 	return []string{
-		DataDir, Node, Consul, Etcd, Kubernetes, Network, Underlay, Lease, Conflict, Snapshot, Records,
+		DataDir, Node, Consul, Etcd, Kubernetes, Login, Network, Underlay, Lease, Conflict, Snapshot, Records,
 		Device, Routes, Forwarding, Firewall, ForeignRules, SubnetFile,
 	}
 }

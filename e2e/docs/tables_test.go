@@ -124,7 +124,7 @@ func TestDocumentationFailures(t *testing.T) {
 // compares them with the loader and its defaults.
 func exampleOptions(t *testing.T) map[string]string {
 	t.Helper()
-	commented := regexp.MustCompile(`(?m)^(  |)# (ipv6 \{|etcd \{|kubernetes \{|  tls \{|  .*= .*|  \}|\})$`) // three blocks
+	commented := regexp.MustCompile(`(?m)^(  |)# (ipv6 \{|login \{|etcd \{|kubernetes \{|  tls \{|  .*= .*|  \}|\})$`) // four blocks
 	src := []byte(commented.ReplaceAllString(docpages.Source(t, "config.hcl.example"), "$1$2"))
 	file, diags := hclsyntax.ParseConfig(src, "config.hcl.example", hcl.InitialPos)
 	if diags.HasErrors() {
@@ -173,18 +173,21 @@ func limits() map[string]limit {
 		"watch_networks":       flag,
 		"allowed_networks":     {takes: []string{`["a*", "?[bc]"]`}, refuses: []string{`["["]`, `[""]`, `"*"`}, says: "`*`, `?`, `[a-z]`"},
 
-		"consul.address":         {takes: []string{`"192.0.2.1:8500"`, `"https://consul:8501"`, `"unix:///run/consul.sock"`}, refuses: []string{`"consul"`, `"ftp://consul:1"`, `"unix://run/x"`}, says: "`host:port`, `http(s)://host:port` or `unix:///path`"},
-		"consul.token":           text,
-		"consul.token_file":      {takes: []string{`"/etc/leno.d/token"`}, refuses: []string{`[1]`}, says: "not both"},
-		"consul.kv_prefix":       {takes: []string{`"leno"`, `"net/leno"`}, refuses: []string{`""`, `"/leno"`, `"leno/"`, `"Leno"`, `"a//b"`, `"a:b"`, `"a b"`}, says: "no slash at its ends"},
-		"consul.service":         {takes: []string{`""`, `"leno-2"`}, refuses: []string{`"leno_2"`, `"-x"`, `"` + strings.Repeat("x", 64) + `"`}, says: "63 letters, digits and `-`"},
-		"consul.datacenter":      text,
-		"consul.namespace":       text,
-		"consul.partition":       text,
-		"consul.tls.ca_file":     {takes: []string{`"/etc/leno.d/ca.pem"`}, refuses: []string{`[1]`}},
-		"consul.tls.cert_file":   {refuses: []string{`"/etc/leno.d/cert.pem"`}, says: "together"}, // no key file
-		"consul.tls.key_file":    {refuses: []string{`"/etc/leno.d/key.pem"`}, says: "together"},
-		"consul.tls.server_name": text,
+		"consul.address":                 {takes: []string{`"192.0.2.1:8500"`, `"https://consul:8501"`, `"unix:///run/consul.sock"`}, refuses: []string{`"consul"`, `"ftp://consul:1"`, `"unix://run/x"`}, says: "`host:port`, `http(s)://host:port` or `unix:///path`"},
+		"consul.token":                   text,
+		"consul.token_file":              {takes: []string{`"/etc/leno.d/token"`}, refuses: []string{`[1]`}, says: "not both"},
+		"consul.login.auth_method":       {refuses: []string{`"nomad-workloads"`}, says: "together"}, // no file
+		"consul.login.bearer_token_file": {refuses: []string{`"/secrets/nomad_consul.jwt"`}, says: "together"},
+		"consul.login.meta":              {refuses: []string{`["host"]`, `"host"`}, says: "such as `{ host"},
+		"consul.kv_prefix":               {takes: []string{`"leno"`, `"net/leno"`}, refuses: []string{`""`, `"/leno"`, `"leno/"`, `"Leno"`, `"a//b"`, `"a:b"`, `"a b"`}, says: "no slash at its ends"},
+		"consul.service":                 {takes: []string{`""`, `"leno-2"`}, refuses: []string{`"leno_2"`, `"-x"`, `"` + strings.Repeat("x", 64) + `"`}, says: "63 letters, digits and `-`"},
+		"consul.datacenter":              text,
+		"consul.namespace":               text,
+		"consul.partition":               text,
+		"consul.tls.ca_file":             {takes: []string{`"/etc/leno.d/ca.pem"`}, refuses: []string{`[1]`}},
+		"consul.tls.cert_file":           {refuses: []string{`"/etc/leno.d/cert.pem"`}, says: "together"}, // no key file
+		"consul.tls.key_file":            {refuses: []string{`"/etc/leno.d/key.pem"`}, says: "together"},
+		"consul.tls.server_name":         text,
 
 		"etcd.endpoints": {
 			takes: []string{`["192.0.2.1:2379", "192.0.2.2:2379"]`, `["https://a:2379", "https://[fd00::1]:2379"]`},
@@ -283,7 +286,7 @@ func TestDocumentationOptions(t *testing.T) {
 				// A default starts with code; other cells describe it in words.
 				if shown := docpages.Codes(row[1]); strings.HasPrefix(row[1], "`") && strings.ReplaceAll(shown[0], "<network>", "default") != value {
 					t.Errorf("%s: default %s on the page, is %s", path, shown[0], value)
-				} else if !strings.HasPrefix(row[1], "`") && value != `""` && !strings.HasPrefix(path, "network.ip") {
+				} else if !strings.HasPrefix(row[1], "`") && value != `""` && !strings.HasPrefix(path, "network.ip") && !strings.HasPrefix(path, "consul.login.") {
 					t.Errorf("%s: the page does not show the default %s", path, value)
 				}
 				l, ok := bounds[path]

@@ -21,12 +21,17 @@ package consul
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
 )
+
+// closeTimeout limits how long Close takes.
+const closeTimeout = 2 * time.Second
 
 // Client is the registry in one Consul datacenter. All methods are safe for concurrent use.
 //
@@ -50,6 +55,8 @@ type shared struct {
 	networks  networkList
 	lost      registry.LostLeases
 	followers followers
+
+	registered sync.Map // see consulAgent
 }
 
 var (
@@ -70,6 +77,7 @@ func New(conf Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	conn.token.login = newLogin(conf, client)
 	keys := layout{conf.KVPrefix}
 	s := &shared{
 		conn:      conn,
@@ -101,7 +109,7 @@ func (s *shared) client(kv *kv) *Client {
 		lost:         &s.lost,
 		followers:    &s.followers,
 	}
-	c.consulAgent = consulAgent{kv: kv, host: s.conn.host}
+	c.consulAgent = consulAgent{kv: kv, host: s.conn.host, tokens: &s.registered}
 	c.rightsChecker = rightsChecker{kv: kv, agent: c.consulAgent, conn: s.conn}
 	c.recordFinder = recordFinder{kv: kv, sessions: c.sessionStore}
 	return c
@@ -126,25 +134,57 @@ func (c *Client) Probe(ctx context.Context) error {
 	return nil
 }
 
-// PrepareToken prepares the use of another token, or of the current content of its file; if both are empty, it uses the
-// token of the environment. take switches all later calls to it. On an error the client keeps its token.
-func (c *Client) PrepareToken(value, file string) (take func(), err error) {
-	conf := Config{Token: value, TokenFile: file}
-	value, file = conf.source(api.DefaultConfigWithLogger(c.kv.logger))
+// PrepareToken prepares the use of another token, of the current content of its file, or of another login. take
+// switches all later calls to it, and drop gives it up. On an error the client keeps its token. With another login than
+// before, PrepareToken logs in; a Consul that cannot be reached is no error then.
+func (c *Client) PrepareToken(ctx context.Context, to registry.Credentials) (take, drop func(), err error) {
+	conf := Config{Token: to.Token, TokenFile: to.TokenFile, Login: to.Login}
+	value, file := conf.source(api.DefaultConfigWithLogger(c.kv.logger))
 	if file != "" {
 		if value, err = readToken(file); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
+	takeLogin, drop, err := c.kv.token.login.prepare(ctx, to.Login)
+	if err != nil {
+		return nil, nil, err
+	}
 	return func() {
-		if c.kv.token.set(value, file) {
+		changed := c.kv.token.set(value, file)
+		takeLogin()
+		if changed && !to.Login.IsSet() {
 			c.kv.logger.Info("consul token changed")
 		}
-	}, nil
+	}, drop, nil
 }
 
-// Close closes idle connections. It does not end calls in progress; their contexts do. The client stays usable.
+// RenewLogin logs in if that is due, and logs out tokens that have been replaced. It returns when it has to be called
+// again, which is the zero time for never. On an error the client keeps its token, as long as that is valid, and
+// RenewLogin has to be called again soon. Without a login in the configuration it does nothing.
+func (c *Client) RenewLogin(ctx context.Context) (next time.Time, err error) {
+	return c.kv.token.login.renew(ctx)
+}
+
+// LoginChanged returns a channel that is closed when RenewLogin has to be called earlier than it said.
+func (c *Client) LoginChanged() <-chan struct{} {
+	l := c.kv.token.login
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changed
+}
+
+// Logout deletes the tokens that this client got by logging in, and ends its use. It returns when ctx ends at the
+// latest.
+func (c *Client) Logout(ctx context.Context) error { return c.kv.token.login.logoutAll(ctx) }
+
+// Close logs out as far as that is possible within two seconds, and closes idle connections. It does not end calls in
+// progress; their contexts do. A client that uses no login stays usable.
 func (c *Client) Close() error {
-	c.shared.conn.base.CloseIdleConnections()
-	return nil
+	defer c.shared.conn.base.CloseIdleConnections()
+	if !c.kv.token.hasLogin() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	return c.Logout(ctx)
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/registry"
 )
 
 // Defaults of Config.
@@ -35,9 +37,11 @@ type Config struct {
 	Address string
 
 	// Token is the ACL token itself. TokenFile is a file that contains it; it is read on the first call, by
-	// PrepareToken, and when Consul answers 403. At most one of them is set.
+	// PrepareToken, and when Consul answers 403. Login gets a token with a JWT; the first call logs in. At most one of
+	// the three is set.
 	Token     string
 	TokenFile string
+	Login     registry.Login
 
 	KVPrefix   string // prefix of every key, without slashes at its ends; default "leno"
 	Datacenter string
@@ -47,7 +51,7 @@ type Config struct {
 
 	Logger hclog.Logger // default: none
 
-	// Hide is called with every token that this client uses as its own, before the first use, so that the token can be
+	// Hide is called with every token and JWT that this client uses as its own, before the first use, so that it can be
 	// removed from logs. It may be called concurrently. Default: none.
 	Hide func(secret string)
 
@@ -77,6 +81,7 @@ type Config struct {
 	// For tests.
 	timeout time.Duration // of a request that does not block; default callTimeout
 	idle    time.Duration // time after which unused followers are dropped; default idleFollower
+	linger  time.Duration // how long a replaced token is kept; default linger
 }
 
 // TLS names PEM files and the server's expected name.
@@ -121,6 +126,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.timeout <= 0 {
 		c.timeout = callTimeout
+	}
+	if c.linger <= 0 {
+		c.linger = linger
 	}
 	return c
 }

@@ -29,6 +29,9 @@ func (c Config) connection() (connection, error) {
 	if c.Token != "" && c.TokenFile != "" {
 		return connection{}, errors.New("consul: token and token file are both set")
 	}
+	if c.Login.IsSet() && (c.Token != "" || c.TokenFile != "") {
+		return connection{}, errors.New("consul: login is set, and so is a token or a token file")
+	}
 	conf := api.DefaultConfigWithLogger(c.Logger)
 
 	tok := &token{hide: c.Hide}
@@ -94,7 +97,7 @@ func (c Config) connection() (connection, error) {
 // source returns the configured token or, without one, the token of the environment, in the order in which Consul's own
 // commands look for it.
 func (c Config) source(environment *api.Config) (value, file string) {
-	if c.Token != "" || c.TokenFile != "" {
+	if c.Token != "" || c.TokenFile != "" || c.Login.IsSet() {
 		return c.Token, c.TokenFile
 	}
 	if environment.TokenFile != "" {

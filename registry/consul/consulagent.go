@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync"
 )
 
 // consulAgent is the Consul agent to which the client sends its requests. It has a node's name, and services that are
 // registered with it.
 type consulAgent struct {
-	kv   *kv
-	host string // as in connection
+	kv     *kv
+	host   string    // as in connection
+	tokens *sync.Map // by service ID: the token under which this process registered it last
 }
 
 // NodeName implements registry.NodeNamer. It returns the name of the Consul agent's node when that agent is on this

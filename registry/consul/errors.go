@@ -54,6 +54,8 @@ func classify(err error) error {
 		urlErr *url.Error
 	)
 	switch {
+	case errors.As(err, &urlErr) && errors.Is(urlErr.Err, registry.ErrToken):
+		return urlErr.Err // nothing was requested
 	case err == nil, errors.Is(err, context.Canceled), isRefused(err), errors.Is(err, registry.ErrDenied),
 		errors.Is(err, registry.ErrUnavailable), errors.Is(err, registry.ErrUncertain):
 		return err

@@ -30,11 +30,15 @@ const (
 // part of both.
 func (a consulAgent) Announce(ctx context.Context, s registry.Service, v registry.Verdict) error {
 	wanted := registration(s, v)
+	tok, err := a.kv.token.current(ctx)
+	if err != nil {
+		return fmt.Errorf("announce service %s: %w", s.ID, classify(err))
+	}
 	same, err := a.announced(ctx, wanted)
 	if err != nil {
 		return fmt.Errorf("announce service %s: %w", s.ID, err)
 	}
-	if !same {
+	if !same || a.isStale(s.ID, tok) {
 		opts, cancel := a.kv.query(ctx, read{})
 		defer cancel()
 		replace := api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(opts.Context())
@@ -42,7 +46,10 @@ func (a consulAgent) Announce(ctx context.Context, s registry.Service, v registr
 		if err != nil {
 			return fmt.Errorf("register service %s: %w", s.ID, classify(err))
 		}
-		a.kv.logger.Info("service registered", "service", s.Name, "id", s.ID)
+		a.tokens.Store(s.ID, tok)
+		if !same {
+			a.kv.logger.Info("service registered", "service", s.Name, "id", s.ID)
+		}
 	}
 	if wanted.Check.TTL == "" {
 		return nil
@@ -53,6 +60,14 @@ func (a consulAgent) Announce(ctx context.Context, s registry.Service, v registr
 		return fmt.Errorf("feed check of service %s: %w", s.ID, classify(err))
 	}
 	return nil
+}
+
+// isStale reports whether the local Consul agent has a service under a token that was replaced since: it uses the token
+// of the registration to tell the servers about the service, and that token may be deleted. The tokens of earlier
+// processes are not known. If they came from a login, they have been logged out.
+func (a consulAgent) isStale(id, tok string) bool {
+	before, known := a.tokens.Load(id)
+	return known && before != tok || !known && a.kv.token.hasLogin()
 }
 
 // Withdraw removes the service; if it is absent, that is no error.

@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,9 +17,10 @@ import (
 // local Consul agent uses its own default token for the request.
 const anonymousToken = "anonymous"
 
-// token is the ACL token of one client, either fixed or from a file.
+// token is the ACL token of one client: fixed, from a file, or from a login.
 type token struct {
-	hide func(secret string) // nil for a caller's token
+	hide  func(secret string) // nil for a caller's token
+	login *login              // nil for a caller's token
 
 	mu     sync.Mutex
 	file   string // "" for none
@@ -26,8 +28,11 @@ type token struct {
 	value  string
 }
 
-// current returns the token to send, "" for none. It reads the file on the first call.
-func (t *token) current() (string, error) {
+// current returns the token to send, "" for none. It reads the file or logs in on the first call.
+func (t *token) current(ctx context.Context) (string, error) {
+	if t.hasLogin() {
+		return t.login.current(ctx)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.file == "" || t.loaded {
@@ -36,17 +41,22 @@ func (t *token) current() (string, error) {
 	return t.value, t.readLocked()
 }
 
-// reload reads the file again and reports whether the token has changed. On an error the old token stays.
-func (t *token) reload() (changed bool, err error) {
+// afterDenial returns the token to use after Consul gave an answer that denies the token used. It reads the file again,
+// or logs in again if that may help. The result is the token used if there is no other one. On an error the old token
+// stays.
+func (t *token) afterDenial(ctx context.Context, used, answer string) (string, error) {
+	if t.hasLogin() {
+		return t.login.afterDenial(ctx, used, answer)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.file == "" {
-		return false, nil
+		return t.value, nil
 	}
-	old := t.value
-	err = t.readLocked()
-	return t.value != old, err
+	return t.value, t.readLocked()
 }
+
+func (t *token) hasLogin() bool { return t.login != nil && t.login.isUsed() }
 
 func (t *token) readLocked() error {
 	value, err := readToken(t.file)
@@ -86,17 +96,25 @@ func (e *tokenFileError) Unwrap() []error {
 }
 
 func readToken(file string) (string, error) {
-	unusable := func(why string) error { return &tokenFileError{fmt.Errorf("%s: %s", file, why)} }
+	value, err := readSecret(file)
+	if err != nil {
+		return "", &tokenFileError{err}
+	}
+	return value, nil
+}
+
+// readSecret reads a file with a token or a JWT. The error names the file, and never shows what is in it.
+func readSecret(file string) (string, error) {
 	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
-		return "", unusable("it is no regular file") // a FIFO would block
+		return "", fmt.Errorf("%s: it is no regular file", file) // a FIFO would block
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return "", &tokenFileError{fmt.Errorf("%s: %w", file, reason(err))}
+		return "", fmt.Errorf("%s: %w", file, reason(err))
 	}
 	value, err := ParseToken(data)
 	if err != nil {
-		return "", unusable(err.Error())
+		return "", fmt.Errorf("%s: %w", file, err)
 	}
 	return value, nil
 }

@@ -173,7 +173,7 @@ func TestTokenFile(t *testing.T) {
 	l := acquire(t, c, n, 0)
 
 	write(reader)
-	take, err := c.PrepareToken("", file)
+	take, _, err := c.PrepareToken(ctx, registry.Credentials{TokenFile: file})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,13 +188,13 @@ func TestTokenFile(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.PrepareToken("", file)
+	_, _, err = c.PrepareToken(ctx, registry.Credentials{TokenFile: file})
 	wantIs(t, err, os.ErrNotExist)
 	if _, err := c.Network(ctx, n.Name); err != nil {
 		t.Error(err)
 	}
 	// Another token, another file, and back again.
-	if take, err = c.PrepareToken(reader, ""); err != nil {
+	if take, _, err = c.PrepareToken(ctx, registry.Credentials{Token: reader}); err != nil {
 		t.Fatal(err)
 	}
 	if err := errOf2(c.Acquire(ctx, n, claim(0))); err != nil {
@@ -203,10 +203,10 @@ func TestTokenFile(t *testing.T) {
 	take()
 	wantIs(t, errOf2(c.Acquire(ctx, n, claim(1))), registry.ErrDenied)
 	write("two words")
-	_, err = c.PrepareToken("", file)
+	_, _, err = c.PrepareToken(ctx, registry.Credentials{TokenFile: file})
 	wantIs(t, err, registry.ErrDenied)
 	write(writer)
-	if take, err = c.PrepareToken("", file); err != nil {
+	if take, _, err = c.PrepareToken(ctx, registry.Credentials{TokenFile: file}); err != nil {
 		t.Fatal(err)
 	}
 	take()

@@ -58,6 +58,7 @@ func (k *kv) getEach(ctx context.Context, keys []string) ([]*api.KVPair, error) 
 func (k *kv) transact(ctx context.Context, ops ...*api.KVTxnOp) ([]*api.KVPair, error) {
 	for again := false; ; again = true {
 		opts, cancel := k.query(ctx, read{})
+		tok, _ := k.token.current(opts.Context())
 		ok, resp, _, err := k.api.KV().Txn(ops, opts)
 		cancel()
 		if err != nil {
@@ -76,7 +77,7 @@ func (k *kv) transact(ctx context.Context, ops ...*api.KVTxnOp) ([]*api.KVPair, 
 			return nil, refused
 		}
 		// A missing right is reported with 409 here, which the transport does not handle.
-		if changed, err := k.token.reload(); again || err != nil || !changed {
+		if now, err := k.token.afterDenial(ctx, tok, refused.Error()); again || err != nil || now == tok {
 			return nil, fmt.Errorf("%w: %s", registry.ErrDenied, refused) // not a *refusedError: nothing was decided
 		}
 	}

@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,8 +13,8 @@ const tokenHeader = "X-Consul-Token"
 // tokenKey is the context key of the *token for a request. A request without it carries no token at all.
 type tokenKey struct{}
 
-// transport sets the token of every request. When Consul answers 403, it tries once more if the token has changed or if
-// reading the token file again returns another one. It turns error statuses into *statusError, because the API client
+// transport sets the token of every request. When Consul answers 403, it tries once more if the token has changed, or if
+// reading the token file again or another login returns another one. It turns error statuses into *statusError, because the API client
 // keeps them only as text in several spellings, and drops the code for transactions and renewals. An answer that does
 // not come from Consul also becomes a *statusError.
 type transport struct {
@@ -25,7 +26,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !ok {
 		source = &token{}
 	}
-	tok, err := source.current()
+	tok, err := source.current(req.Context())
 	if err != nil {
 		if req.Body != nil {
 			_ = req.Body.Close()
@@ -37,9 +38,12 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if resp.StatusCode == http.StatusForbidden && (req.Body == nil || req.GetBody != nil) {
-		// If the file cannot be read, the answer stays: denied.
-		_, unread := source.reload()
-		if now, err := source.current(); unread == nil && err == nil && now != tok {
+		answer := peek(resp)
+		now, err := source.afterDenial(req.Context(), tok, answer)
+		switch {
+		case err != nil && source.hasLogin():
+			return nil, err // it tells why there is no valid token
+		case err == nil && now != tok: // if the file cannot be read, the answer stays: denied
 			tok = now
 			if resp, err = t.again(req, resp, tok); err != nil {
 				return nil, err
@@ -66,6 +70,14 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, &statusError{Code: resp.StatusCode, Body: withoutToken(strings.TrimSpace(string(body)), tok)}
 }
 
+// peek reads the beginning of an answer that denies a request, and leaves it to be read again.
+func peek(denied *http.Response) string {
+	text, _ := io.ReadAll(io.LimitReader(denied.Body, maxErrorBody))
+	_ = denied.Body.Close()
+	denied.Body = io.NopCloser(bytes.NewReader(text))
+	return string(text)
+}
+
 // withoutToken removes the token that was sent from the answer of Consul, or of a proxy before it, because the text
 // goes to logs and to the caller.
 func withoutToken(text, tok string) string {
@@ -76,7 +88,6 @@ func withoutToken(text, tok string) string {
 }
 
 func (t *transport) again(req *http.Request, denied *http.Response, tok string) (*http.Response, error) {
-	_, _ = io.Copy(io.Discard, io.LimitReader(denied.Body, maxErrorBody))
 	_ = denied.Body.Close()
 	second := withToken(req, tok)
 	if req.GetBody != nil {

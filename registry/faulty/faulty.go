@@ -36,6 +36,7 @@ type faults struct {
 	reload  error         // the error of PrepareToken
 	reading chan struct{} // if not nil, PrepareToken waits until it is closed
 	tokens  []string      // the tokens and token files that were taken over
+	logins  []registry.Login
 	users   []string      // the users that were taken over, as "name:password"
 	settle  time.Duration // the value set last
 }
@@ -65,7 +66,7 @@ func (o *Registry) PrepareUser(_ context.Context, name, password string) (func()
 }
 
 // PrepareToken simulates a store that can take over another token.
-func (o *Registry) PrepareToken(value, file string) (func(), error) {
+func (o *Registry) PrepareToken(_ context.Context, to registry.Credentials) (take, drop func(), err error) {
 	o.mu.Lock()
 	reading := o.reading
 	o.mu.Unlock()
@@ -77,8 +78,12 @@ func (o *Registry) PrepareToken(value, file string) (func(), error) {
 	return func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		o.tokens = append(o.tokens, value+file)
-	}, o.reload
+		if to.Login.IsSet() {
+			o.logins = append(o.logins, to.Login)
+			return
+		}
+		o.tokens = append(o.tokens, to.Token+to.TokenFile)
+	}, nil, o.reload
 }
 
 // SetSettle records the time.
@@ -315,6 +320,13 @@ func (f *faults) SetReading(reading chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reading = reading
+}
+
+// Logins returns the logins that were taken over.
+func (f *faults) Logins() []registry.Login {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.logins)
 }
 
 // Tokens returns the tokens and token files that were taken over.

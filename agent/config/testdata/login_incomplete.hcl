@@ -1,0 +1,5 @@
+consul {
+  login {
+    auth_method = "nomad-workloads"
+  }
+}

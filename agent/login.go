@@ -1,0 +1,98 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// logoutTimeout bounds how long a store that hangs delays the end of an agent.
+const logoutTimeout = 2 * time.Second
+
+// loginStore is implemented by a store that can get its token by logging in; see consul.Client.RenewLogin.
+type loginStore interface {
+	// RenewLogin logs in if that is due. It returns when it has to be called again, which is the zero time for never.
+	RenewLogin(ctx context.Context) (next time.Time, err error)
+	// LoginChanged returns a channel that is closed when RenewLogin has to be called earlier than it said.
+	LoginChanged() <-chan struct{}
+	// Logout deletes the tokens and ends the use of the store. It returns when ctx ends at the latest.
+	Logout(ctx context.Context) error
+}
+
+// keepLogin replaces the store's token in time until ctx ends. While it fails, the store keeps its token.
+func (a *Agent) keepLogin(ctx context.Context) error {
+	store, ok := a.env.Store.Registry.(loginStore)
+	if !ok {
+		return nil
+	}
+	backoff := a.env.Store.Outage.NewLoop()
+	for {
+		changed := store.LoginChanged()
+		next, err := store.RenewLogin(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		a.reportLogin(err)
+		if err != nil {
+			if err := backoff.Wait(ctx, err, changed); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := awaitLogin(ctx, next, changed); err != nil {
+			return err
+		}
+	}
+}
+
+// awaitLogin blocks until next, for ever if that is zero, or until changed is closed.
+func awaitLogin(ctx context.Context, next time.Time, changed <-chan struct{}) error {
+	var due <-chan time.Time
+	if !next.IsZero() {
+		timer := time.NewTimer(time.Until(next))
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-due:
+	case <-changed:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// reportLogin updates the check of the login, which exists only with a login block. An outage of the store is the
+// business of another check.
+func (a *Agent) reportLogin(err error) {
+	board, login := a.env.Reports.Health, a.settings.get().Consul.Login
+	switch {
+	case !login.IsSet():
+		board.Clear("", health.Login)
+	case err == nil:
+		if board.Set("", health.Login, api.Passing, "logged in with auth method "+login.AuthMethod) {
+			a.log.Info("logged in", "auth_method", login.AuthMethod)
+		}
+	case errors.Is(err, registry.ErrLogin):
+		if board.Set("", health.Login, api.Warning, err.Error()) {
+			a.log.Warn("login failed, trying again", "auth_method", login.AuthMethod, "error", err)
+		}
+	}
+}
+
+// logout deletes the store's tokens.
+func (a *Agent) logout(ctx context.Context) {
+	store, ok := a.env.Store.Registry.(loginStore)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), logoutTimeout)
+	defer cancel()
+	if err := store.Logout(ctx); err != nil {
+		a.log.Warn("logout failed, the token stays until it expires", "error", err)
+	}
+}
