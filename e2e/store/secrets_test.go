@@ -343,9 +343,9 @@ func (s *secretive) reloads(h *lab.Host, good, log string) {
 	s.WaitHealth(h, http.StatusOK)
 }
 
-// search looks for tokens in everything that was printed, returned or written, except the token
-// file and the configurations.
-func (s *secretive) search(tokenFile string) {
+// search looks for tokens in everything that was printed, returned or written, except the files
+// with secrets and the configurations.
+func (s *secretive) search(secretFiles ...string) {
 	s.T.Helper()
 	find := func(where, text string) {
 		for _, token := range s.tokens {
@@ -359,7 +359,7 @@ func (s *secretive) search(tokenFile string) {
 	for _, h := range s.Hosts {
 		logs += h.Agent().Output()
 		s.Must(filepath.WalkDir(h.Dir, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || path == tokenFile || path == h.ConfigFile() || !d.Type().IsRegular() {
+			if err != nil || d.IsDir() || slices.Contains(secretFiles, path) || path == h.ConfigFile() || !d.Type().IsRegular() {
 				return err
 			}
 			text, err := os.ReadFile(path)

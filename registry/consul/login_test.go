@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/lenonet/leno/e2e/jwt"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -21,7 +22,7 @@ import (
 type loginTest struct {
 	*store
 	t      *testing.T
-	issuer issuer
+	issuer jwt.Issuer
 	method string
 	file   string
 
@@ -31,17 +32,17 @@ type loginTest struct {
 
 func newLoginTest(t *testing.T, s *store, maxTTL time.Duration) *loginTest {
 	t.Helper()
-	l := &loginTest{store: s, t: t, issuer: newIssuer(t)}
+	l := &loginTest{store: s, t: t, issuer: jwt.New(t)}
 	l.method = strings.ReplaceAll(s.prefix, "/", "-")
 	l.file = filepath.Join(t.TempDir(), "jwt")
 	l.addAuthMethod(t, l.issuer, l.method, leastPrivilege(s, nodeOf(t, s)), maxTTL)
-	l.write(l.issuer.sign(t, time.Hour, nil))
+	l.write(l.issuer.Sign(t, time.Hour, nil))
 	return l
 }
 
-func (l *loginTest) write(jwt string) {
+func (l *loginTest) write(token string) {
 	l.t.Helper()
-	if err := os.WriteFile(l.file, []byte(jwt+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(l.file, []byte(token+"\n"), 0o600); err != nil {
 		l.t.Fatal(err)
 	}
 }
@@ -108,11 +109,11 @@ func TestLogin(t *testing.T) {
 		t.Error(err)
 	}
 	wantIs(t, errOf2(c.As("").Network(ctx, n.Name)), registry.ErrDenied) // a caller does not get the token
-	jwt, err := readSecret(l.file)
+	bearer, err := readSecret(l.file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if secret := c.kv.token.login.have.secret; strings.Join(l.secrets, " ") != jwt+" "+secret {
+	if secret := c.kv.token.login.have.secret; strings.Join(l.secrets, " ") != bearer+" "+secret {
 		t.Errorf("hides %d secrets, want the JWT and the token", len(l.secrets))
 	}
 	if err := c.Logout(ctx); err != nil {
@@ -231,7 +232,7 @@ func TestLoginAgain(t *testing.T) {
 	<-changed
 	_, err = c.RenewLogin(ctx)
 	wantIs(t, err, registry.ErrLogin)
-	l.write(l.issuer.sign(t, time.Hour, map[string]any{"jti": "next"}))
+	l.write(l.issuer.Sign(t, time.Hour, map[string]any{"jti": "next"}))
 	if err := c.Renew(ctx, lease); err != nil {
 		t.Errorf("with another JWT: %v", err)
 	}
@@ -250,7 +251,7 @@ func TestLoginAgain(t *testing.T) {
 	if _, _, err := l.admin.ACL().BindingRuleCreate(&rule, nil); err != nil {
 		t.Fatal(err)
 	}
-	l.write(l.issuer.sign(t, time.Hour, map[string]any{"role": "reader"}))
+	l.write(l.issuer.Sign(t, time.Hour, map[string]any{"role": "reader"}))
 	take, _, err := c.PrepareToken(ctx, registry.Credentials{Login: l.login()})
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +261,7 @@ func TestLoginAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantIs(t, c.Renew(ctx, lease), registry.ErrDenied)
-	l.write(l.issuer.sign(t, time.Hour, nil))
+	l.write(l.issuer.Sign(t, time.Hour, nil))
 	if err := c.Renew(ctx, lease); err != nil { // reads the file again
 		t.Errorf("with a JWT that gives the right: %v", err)
 	}
@@ -271,32 +272,32 @@ func TestLoginAgain(t *testing.T) {
 func TestLoginRefused(t *testing.T) {
 	l := newLoginTest(t, newStore(t), 0)
 	putNetwork(t, l.store, "default", "10.5.0.0/16")
-	sign := func(claims map[string]any) string { return l.issuer.sign(t, time.Hour, claims) }
+	sign := func(claims map[string]any) string { return l.issuer.Sign(t, time.Hour, claims) }
 	for _, tt := range []struct {
-		name, jwt string
-		method    string // "" for the right one
-		wants     []string
+		name, token string
+		method      string // "" for the right one
+		wants       []string
 	}{
 		{"empty file", "", "", []string{l.file + ": it is empty; see that the file contains a JWT", "bearer_token_file"}},
 		{"no file", "-", "", []string{l.file + ": no such file or directory; see that the file contains a JWT"}},
 		{"several words", "a b", "", []string{l.file + ": there is more in it than a token"}},
-		{"expired", l.issuer.sign(t, -time.Hour, nil), "",
+		{"expired", l.issuer.Sign(t, -time.Hour, nil), "",
 			[]string{l.method, "token is expired", "; replace the expired JWT in " + l.file}},
 		{"unknown method", sign(nil), "nope", []string{`"nope"`, `; create the auth method "nope"`, "consul.login.auth_method"}},
 		{"no binding rule", sign(map[string]any{"role": "other"}), "",
 			[]string{l.method, "; add a binding rule", "consul acl binding-rule list -method " + l.method}},
 		{"another audience", sign(map[string]any{"aud": "other"}), "",
 			[]string{l.method, "aud claim", "; see that the auth method", l.file}},
-		{"another key", newIssuer(t).sign(t, time.Hour, nil), "", []string{l.method, "no known key", "; see that the auth method"}},
+		{"another key", jwt.New(t).Sign(t, time.Hour, nil), "", []string{l.method, "no known key", "; see that the auth method"}},
 		{"no JWT", "some-token", "", []string{l.method, "error parsing token", "; see that the auth method"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if tt.jwt == "-" {
+			if tt.token == "-" {
 				if err := os.Remove(l.file); err != nil {
 					t.Fatal(err)
 				}
 			} else {
-				l.write(tt.jwt)
+				l.write(tt.token)
 			}
 			login := l.login()
 			if tt.method != "" {
@@ -312,7 +313,7 @@ func TestLoginRefused(t *testing.T) {
 					t.Errorf("%q and %q do not both contain %q", err, renewErr, want)
 				}
 			}
-			if len(tt.jwt) > 3 && strings.Contains(err.Error(), tt.jwt) || strings.Contains(err.Error(), "http://") {
+			if len(tt.token) > 3 && strings.Contains(err.Error(), tt.token) || strings.Contains(err.Error(), "http://") {
 				t.Errorf("%q contains the JWT or a URL", err)
 			}
 			// A client that has a token keeps it.
@@ -346,12 +347,12 @@ func TestLoginWithoutACLs(t *testing.T) {
 	if err := s.start(); err != nil {
 		t.Fatal(err)
 	}
-	jwt := filepath.Join(t.TempDir(), "jwt")
-	if err := os.WriteFile(jwt, []byte(newIssuer(t).sign(t, time.Hour, nil)), 0o600); err != nil {
+	bearer := filepath.Join(t.TempDir(), "jwt")
+	if err := os.WriteFile(bearer, []byte(jwt.New(t).Sign(t, time.Hour, nil)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c := s.client(t, "leno", func(conf *Config) {
-		conf.Token, conf.Login = "", registry.Login{AuthMethod: "nomad-workloads", BearerTokenFile: jwt}
+		conf.Token, conf.Login = "", registry.Login{AuthMethod: "nomad-workloads", BearerTokenFile: bearer}
 	})
 	_, err = c.Network(testContext(t), "default")
 	wantIs(t, err, registry.ErrLogin)

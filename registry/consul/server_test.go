@@ -20,6 +20,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/lenonet/leno/e2e/jwt"
 	"github.com/lenonet/leno/e2e/owned"
 )
 
@@ -277,6 +278,34 @@ func (s *server) newToken(tb testing.TB, rules string) (secret, policyID string)
 		tb.Fatal(err)
 	}
 	return token.SecretID, policy.ID
+}
+
+// addAuthMethod creates an auth method for the issuer's JWTs, and a policy with rules for those whose claim role is
+// "leno". A maxTTL of 0 means tokens that do not expire.
+func (s *server) addAuthMethod(tb testing.TB, i jwt.Issuer, name, rules string, maxTTL time.Duration) {
+	tb.Helper()
+	acl := s.admin.ACL()
+	method := &api.ACLAuthMethod{Name: name, Type: "jwt", MaxTokenTTL: maxTTL, Config: i.AuthMethod(tb)}
+	if _, _, err := acl.AuthMethodCreate(method, nil); err != nil {
+		tb.Fatal(err)
+	}
+	policy, _, err := acl.PolicyCreate(&api.ACLPolicy{Name: name, Rules: rules}, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	role, _, err := acl.RoleCreate(&api.ACLRole{Name: name, Policies: []*api.ACLRolePolicyLink{{ID: policy.ID}}}, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	rule := &api.ACLBindingRule{
+		AuthMethod: name,
+		BindType:   api.BindingRuleBindTypeRole,
+		BindName:   role.Name,
+		Selector:   `value.role == "leno"`,
+	}
+	if _, _, err := acl.BindingRuleCreate(rule, nil); err != nil {
+		tb.Fatal(err)
+	}
 }
 
 // setRules changes the rules of a policy of newToken.
