@@ -59,6 +59,8 @@ func TestCheckFiles(t *testing.T) {
 		{"files of etcd that cannot be used", func(c *config.Config) {
 			c.Etcd.TLS, c.Etcd.PasswordFile = mixed, write("two-passwords", []byte("one\ntwo\n"))
 		}, map[string]string{"etcd.tls.key_file": "does not go with", "etcd.password_file": "more than one line"}},
+		{"no JWT", func(c *config.Config) { c.Consul.Login.BearerTokenFile = write("jwt", nil) },
+			map[string]string{"consul.login.bearer_token_file": "it is empty"}},
 		{"two tokens", func(c *config.Config) { c.Consul.TokenFile = write("token", []byte("a b")) }, map[string]string{"consul.token_file": "more in it"}},
 	} {
 		c := config.Defaults()

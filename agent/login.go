@@ -17,6 +17,8 @@ const logoutTimeout = 2 * time.Second
 type loginStore interface {
 	// RenewLogin logs in if that is due. It returns when it has to be called again, which is the zero time for never.
 	RenewLogin(ctx context.Context) (next time.Time, err error)
+	// AuthMethod returns the auth method in use, "" for a store that does not log in.
+	AuthMethod() string
 	// LoginChanged returns a channel that is closed when RenewLogin has to be called earlier than it said.
 	LoginChanged() <-chan struct{}
 	// Logout deletes the tokens and ends the use of the store. It returns when ctx ends at the latest.
@@ -36,7 +38,7 @@ func (a *Agent) keepLogin(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		a.reportLogin(err)
+		a.reportLogin(store.AuthMethod(), err)
 		if err != nil {
 			if err := backoff.Wait(ctx, err, changed); err != nil {
 				return err
@@ -68,18 +70,18 @@ func awaitLogin(ctx context.Context, next time.Time, changed <-chan struct{}) er
 
 // reportLogin updates the check of the login, which exists only with a login block. An outage of the store is the
 // business of another check.
-func (a *Agent) reportLogin(err error) {
-	board, login := a.env.Reports.Health, a.settings.get().Consul.Login
+func (a *Agent) reportLogin(method string, err error) {
+	board := a.env.Reports.Health
 	switch {
-	case !login.IsSet():
+	case method == "":
 		board.Clear("", health.Login)
 	case err == nil:
-		if board.Set("", health.Login, api.Passing, "logged in with auth method "+login.AuthMethod) {
-			a.log.Info("logged in", "auth_method", login.AuthMethod)
+		if board.Set("", health.Login, api.Passing, "logged in with auth method "+method) {
+			a.log.Info("logged in", "auth_method", method)
 		}
 	case errors.Is(err, registry.ErrLogin):
 		if board.Set("", health.Login, api.Warning, err.Error()) {
-			a.log.Warn("login failed, trying again", "auth_method", login.AuthMethod, "error", err)
+			a.log.Warn("login failed, trying again", "auth_method", method, "error", err)
 		}
 	}
 }

@@ -165,6 +165,9 @@ func (c *Client) RenewLogin(ctx context.Context) (next time.Time, err error) {
 	return c.kv.token.login.renew(ctx)
 }
 
+// AuthMethod returns the auth method with which the client logs in, "" if it has a token of another kind.
+func (c *Client) AuthMethod() string { return c.kv.token.login.authMethod() }
+
 // LoginChanged returns a channel that is closed when RenewLogin has to be called earlier than it said.
 func (c *Client) LoginChanged() <-chan struct{} {
 	l := c.kv.token.login

@@ -78,11 +78,11 @@ func newLogin(conf Config, client *api.Client) *login {
 	}
 }
 
-// isUsed reports whether the client's token comes from a login.
-func (l *login) isUsed() bool {
+// authMethod returns the auth method in use, "" if the client's token does not come from a login.
+func (l *login) authMethod() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.method.IsSet()
+	return l.method.AuthMethod
 }
 
 // current returns the token, and logs in if there is none.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -444,29 +445,40 @@ func TestTokenAndLogin(t *testing.T) {
 	l.wantTokens(0)
 }
 
-// TestServiceAfterLogin: the local Consul agent uses the token of the registration, so a service is registered again
-// under a new token.
+// TestServiceAfterLogin: the local Consul agent uses the token of the registration to tell the servers how a service
+// is. Changes reach them after that token was replaced and deleted, because the service is registered again.
 func TestServiceAfterLogin(t *testing.T) {
 	l := newLoginTest(t, newStore(t), time.Hour)
-	c, ctx := l.client(), testContext(t)
+	c, ctx := l.client(func(conf *Config) { conf.linger = time.Nanosecond }), testContext(t)
 	service := registry.Service{Name: "leno", ID: "leno-" + l.method}
-	verdict := registry.Verdict{Status: "passing"}
-	for range 2 {
-		if err := c.Announce(ctx, service, verdict); err != nil {
+	announce := func(status string) {
+		t.Helper()
+		if err := c.Announce(ctx, service, registry.Verdict{Status: status}); err != nil {
 			t.Fatal(err)
 		}
-		before, _ := c.tokens.Load(service.ID)
-		c.kv.token.login.makeDue()
+		eventually(t, "the servers to know that the service is "+status, func() bool {
+			checks, _, err := l.admin.Health().Checks(service.Name, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.ContainsFunc(checks, func(c *api.HealthCheck) bool {
+				return c.ServiceID == service.ID && c.Status == status
+			})
+		})
+	}
+	announce("passing")
+	first := l.tokens()
+	c.kv.token.login.makeDue()
+	for range 2 { // the second call logs out
 		if _, err := c.RenewLogin(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Announce(ctx, service, verdict); err != nil {
-			t.Fatal(err)
-		}
-		if now, _ := c.tokens.Load(service.ID); now == before {
-			t.Error("the service is still registered under the former token")
-		}
 	}
+	if now := l.tokens(); len(now) != 1 || now[0] == first[0] {
+		t.Fatalf("tokens %q, before %q", now, first)
+	}
+	announce("warning")
+	announce("passing")
 	if err := c.Withdraw(ctx, service); err != nil {
 		t.Error(err)
 	}

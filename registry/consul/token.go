@@ -56,7 +56,7 @@ func (t *token) afterDenial(ctx context.Context, used, answer string) (string, e
 	return t.value, t.readLocked()
 }
 
-func (t *token) hasLogin() bool { return t.login != nil && t.login.isUsed() }
+func (t *token) hasLogin() bool { return t.login != nil && t.login.authMethod() != "" }
 
 func (t *token) readLocked() error {
 	value, err := readToken(t.file)
