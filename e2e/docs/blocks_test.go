@@ -205,6 +205,9 @@ func TestDocumentationBlocks(t *testing.T) {
 		"integrations/kubernetes.mdx: kubectl apply -f examples/kubernetes/leno.yaml":                                              1,
 		"integrations/kubernetes.mdx: kubectl label node node-7 leno.lenonet.io/host=true   # flannel's DaemonSet leaves the node": 1,
 		"integrations/kubernetes.mdx: sudo systemctl disable --now leno":                                                           1,
+		// TestIdentity in e2e/nomad runs them.
+		"integrations/nomad.mdx: consul acl policy create -name=leno -rules=@examples/nomad/consul/policy.hcl": 1,
+		"integrations/nomad.mdx: nomad job run -var=auth_method=leno examples/nomad/leno.nomad.hcl":            1,
 		// The output on a host with a fault: TestDoctor.
 		"operations/doctor.mdx: $ leno doctor": 1,
 		// TestMigration and TestRollback in e2e/migrate run them and check that they are on the

@@ -90,7 +90,7 @@ client {
 
 // newCluster lays out the hosts and starts Consul on them and the Nomad server. The caller starts
 // the Nomad clients.
-func newCluster(t *testing.T, hosts int) *cluster {
+func newCluster(t *testing.T, hosts int, change ...func(*lab.Options)) *cluster {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	t.Cleanup(cancel)
@@ -100,7 +100,11 @@ func newCluster(t *testing.T, hosts int) *cluster {
 	c.must(err)
 	c.programs.cni, err = lab.FindCNI()
 	c.must(err)
-	c.Lab, err = lab.New(ctx, lab.Options{Name: "n", Hosts: hosts, Leno: binary})
+	options := lab.Options{Name: "n", Hosts: hosts, Leno: binary}
+	for _, f := range change {
+		f(&options)
+	}
+	c.Lab, err = lab.New(ctx, options)
 	c.must(err)
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -21,6 +21,12 @@ variable "stagger" {
   default     = "30s"
 }
 
+variable "auth_method" {
+  description = "Consul auth method that the agents log in with, if Consul uses ACLs"
+  type        = string
+  default     = ""
+}
+
 job "leno" {
   type     = "system"
   priority = 90 # higher than the jobs that use its addresses
@@ -97,6 +103,15 @@ job "leno" {
         destination = "/run/leno"
       }
 
+      # The agent logs in to Consul with this identity if auth_method is set. Nomad writes it to
+      # a file and replaces it in time. Identities named consul_... are for logins by Nomad.
+      identity {
+        name = "leno"
+        aud  = ["consul.io"]
+        file = true
+        ttl  = "1h"
+      }
+
       template {
         destination   = "local/leno.hcl"
         change_mode   = "signal"
@@ -104,6 +119,15 @@ job "leno" {
         data          = <<-EOF
           node_name = "{{ env "node.unique.name" }}"
 
+          %{ if var.auth_method != "" ~}
+          consul {
+            login {
+              auth_method       = "${var.auth_method}"
+              bearer_token_file = "{{ env "NOMAD_SECRETS_DIR" }}/nomad_leno.jwt"
+            }
+          }
+
+          %{ endif ~}
           # The interface with the address that Nomad fingerprinted for this host.
           underlay {
             interfaces = ["{{ env "attr.unique.network.ip-address" }}"]
