@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	consul "github.com/hashicorp/consul/api"
@@ -70,6 +71,29 @@ func TestIdentity(t *testing.T) {
 	}
 	c.holdsNoToken(m)
 
+	c.leavesNoToken()
+
+	// With the driver exec, the user leno can read the JWT.
+	c.gone(m)
+	c.must(m.write(configuration+"/chroot.hcl", c.chroot()))
+	c.follow(m, "sudo install -D -m 644 examples/nomad/leno.tmpfiles /etc/tmpfiles.d/leno-nomad.conf")
+	c.must(m.stopNomad(c.ctx, syscall.SIGTERM))
+	m.nomad = nil
+	c.startClients()
+	c.does("nomad job run examples/nomad/leno-exec.nomad.hcl", "-detach", "-var=auth_method=leno")
+	c.agents(0, m)
+	c.eventually("a token for the agent", func(context.Context) error {
+		if tokens := c.loginTokens(); len(tokens) != 1 {
+			return fmt.Errorf("tokens %q", tokens)
+		}
+		return nil
+	})
+	c.leavesNoToken()
+}
+
+// leavesNoToken stops the job and waits until its token is deleted.
+func (c *cluster) leavesNoToken() {
+	c.t.Helper()
 	c.nomad("job", "stop", "-detach", "leno")
 	c.eventually("the token to be deleted", func(context.Context) error {
 		if tokens := c.loginTokens(); len(tokens) != 0 {
