@@ -37,6 +37,7 @@ type flip struct {
 var elsewhere = map[string]string{
 	"etcd":       "store.TestEtcd: the hosts here use Consul, and an agent has one store",
 	"kubernetes": "kubernetes.TestContract: the hosts here use Consul, and an agent has one store",
+	"login":      "store.TestLogin: the hosts here have tokens, and the check exists only with a login",
 	"node":       "agent.TestReloadWhileTheNameIsUnknown: it is there while an agent starts, and at no other time",
 }
 
