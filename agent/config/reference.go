@@ -17,7 +17,7 @@ type Reference struct {
 var (
 	commentedBlock = regexp.MustCompile(`^(\s*)# (\w+) \{$`)
 	blockLine      = regexp.MustCompile(`^\s*(\w+)(?: "([^"]+)")? \{$`)
-	optionLine     = regexp.MustCompile(`^\s*(\w+)\s*= ("(?:[^"\\]|\\.)*"|\[[^\]]*\]|\S+)\s*(?:# (.*))?$`)
+	optionLine     = regexp.MustCompile(`^\s*(\w+)\s*= ("(?:[^"\\]|\\.)*"|\[[^\]]*\]|\{[^}]*\}|\S+)\s*(?:# (.*))?$`)
 )
 
 // ReadReference reads the options of config.hcl.example with their comments, in its order. A comment above several

@@ -160,9 +160,10 @@ func (s *schema) option(name string) (object, error) {
 	if setting.Secret {
 		out["writeOnly"] = true
 	}
-	// A network's addresses and files have no default that is the same for every network.
+	// A network's addresses and files have no default that is the same for every network, and a login has none at all.
 	example := "examples"
-	if _, ofNetwork := strings.CutPrefix(name, "network."); !ofNetwork || setting.kind == reflect.TypeFor[bool]() {
+	hasExample := strings.HasPrefix(name, "network.") || strings.HasPrefix(name, "consul.login.")
+	if !hasExample || setting.kind == reflect.TypeFor[bool]() {
 		example = "default"
 	}
 	var value any
@@ -193,6 +194,9 @@ func valueSchema(kind reflect.Type) (object, error) {
 	case reflect.Slice:
 		items, err := valueSchema(kind.Elem())
 		return object{"type": "array", "items": items}, err
+	case reflect.Map:
+		values, err := valueSchema(kind.Elem())
+		return object{"type": "object", "additionalProperties": values}, err
 	}
 	return nil, fmt.Errorf("no JSON type for %s", kind)
 }
