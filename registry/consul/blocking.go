@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // awaitIndex repeats a read of a key or prefix until its index differs from after, and returns that index. The read
@@ -24,7 +27,7 @@ func (k *kv) awaitIndex(
 		index, err := get(r)
 		if err != nil {
 			k.doubts.add(key)
-			if isHung(ctx, r, err) {
+			if k.hasEnded(ctx, r, start, err) {
 				continue
 			}
 			return 0, err
@@ -39,10 +42,16 @@ func (k *kv) awaitIndex(
 	}
 }
 
-// isHung reports whether a blocking query failed because it got no answer at all in its time. The query may have been
-// sent through a server that has since gone. The next read does not block and returns the current state.
-func isHung(ctx context.Context, r read, err error) bool {
-	return r.index > 0 && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded)
+// hasEnded reports whether a blocking query failed although the store may be well: it got no answer at all in its time,
+// because it was sent through a server that has since gone, or its connection was closed after a quarter of that time,
+// because some versions of Consul close every connection after 30 s. The next read does not block and returns the
+// current state, or the error if the store is not well.
+func (k *kv) hasEnded(ctx context.Context, r read, start time.Time, err error) bool {
+	if r.index == 0 || ctx.Err() != nil {
+		return false
+	}
+	isCut := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET)
+	return errors.Is(err, context.DeadlineExceeded) || isCut && time.Since(start) >= k.conf.Wait/4
 }
 
 // pauseUnchanged handles a read that returned the index it was given. A restore wakes a blocking query with the old

@@ -2,25 +2,34 @@ package consul
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/registrytest"
 )
 
-// suiteStore opens its clients behind a proxy that refuses keys like the strictest releases of Consul.
+// suiteStore opens its clients behind a proxy that refuses keys like the strictest releases of Consul, and that closes
+// the connections of blocking queries like the most impatient ones.
 type suiteStore struct {
 	*store
 	proxy string
 }
 
 func (s suiteStore) Open(tb testing.TB) registry.Registry {
-	return s.open(tb, func(c *Config) { c.Address = s.proxy })
+	return s.open(tb, func(c *Config) { c.Address, c.Wait = s.proxy, 4*cutAfter })
 }
 
 func (s suiteStore) Key(parts ...string) string { return s.prefix + "/" + strings.Join(parts, "/") }
@@ -33,16 +42,105 @@ func (s suiteStore) Keys(tb testing.TB, parts ...string) []string {
 	return s.store.Keys(tb, s.Key(append(parts, "")...))
 }
 
+// cutAfter is when the proxy closes the connection of every second blocking query. In the affected versions of Consul
+// it is 30 s.
+const cutAfter = 500 * time.Millisecond
+
 func TestConformance(t *testing.T) {
+	var blocking, cut atomic.Int64
+	t.Cleanup(func() { // when all parallel tests have ended
+		if cut.Load() == 0 {
+			t.Error("no blocking query was cut off")
+		}
+	})
 	addr := proxy(t, common.get(t), func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
 		if key := strangeKey(t, r); key != "" {
 			t.Errorf("%s %s has the key %q", r.Method, r.URL.Path, key)
 			http.Error(w, "Invalid key name. Keys must respect the following format: "+plainKey.String(), http.StatusBadRequest)
 			return
 		}
+		if r.URL.Query().Has("index") && blocking.Add(1)%2 == 0 {
+			cut.Add(passAndCut(w, r, pass))
+			return
+		}
 		pass.ServeHTTP(w, r)
 	})
 	registrytest.Run(t, func(t *testing.T) registrytest.Store { return suiteStore{newStore(t), addr} })
+}
+
+// passAndCut passes a request on, and closes its connection if there is no answer after cutAfter. It returns how many
+// connections it has closed.
+func passAndCut(w http.ResponseWriter, r *http.Request, pass http.Handler) (closed int64) {
+	ctx, cancel := context.WithTimeout(r.Context(), cutAfter)
+	defer cancel()
+	answer := httptest.NewRecorder()
+	pass.ServeHTTP(answer, r.WithContext(ctx))
+	if ctx.Err() != nil {
+		if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
+			_ = conn.Close()
+		}
+		return 1
+	}
+	maps.Copy(w.Header(), answer.Header())
+	w.WriteHeader(answer.Code)
+	_, _ = w.Write(answer.Body.Bytes())
+	return 0
+}
+
+// TestCutAnswers watches through connections that are closed again and again while nothing changes. No call returns
+// before there is a change, and all see it.
+func TestCutAnswers(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	var cut atomic.Int64
+	addr := proxy(t, common.get(t), func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if !r.URL.Query().Has("index") {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		cut.Add(passAndCut(w, r, pass))
+	})
+	watcher, n, leases, index := watched(t, s, func(c *Config) { c.Address, c.Wait = addr, 4*cutAfter })
+	_, networksIndex, err := watcher.WatchNetworks(testContext(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := make(chan struct{})
+	var calls errgroup.Group
+	call := func(what string, watch func() error) {
+		calls.Go(func() error {
+			err := watch()
+			select {
+			case <-changed:
+			default:
+				return fmt.Errorf("%s returned before there was a change: %w", what, err)
+			}
+			return err
+		})
+	}
+	call("networks", func() error {
+		_, _, err := watcher.WatchNetworks(testContext(t), networksIndex)
+		return err
+	})
+	call("leases", func() error {
+		_, _, err := watcher.WatchLeases(testContext(t), n, index)
+		return err
+	})
+	call("one lease", func() error {
+		_, _, err := watcher.WatchLease(testContext(t), n, leases[0].Subnet(), leases[0].ModifyIndex)
+		return err
+	})
+	eventually(t, "connections are closed", func() bool { return cut.Load() >= 9 })
+	close(changed)
+	putNetwork(t, s, "other", "10.6.0.0/16")
+	c := claim(0)
+	c.Session, c.Prefer, c.MTU = leases[0].Session, leases[0].Subnet(), 1400
+	if _, err := s.open(t).Acquire(testContext(t), n, c); err != nil {
+		t.Fatal(err)
+	}
+	if err := calls.Wait(); err != nil {
+		t.Error(err)
+	}
 }
 
 // plainKey matches a little less than every release of Consul accepts: Consul 1.21.5 also accepts upper case and

@@ -103,7 +103,7 @@ func (f *follower) run(ctx context.Context, kv *kv, next round) error {
 	}
 	start := time.Now()
 	reading, err := kv.readDirectory(ctx, f.changes, r, next.keysOnly)
-	if isHung(ctx, r, err) {
+	if kv.hasEnded(ctx, r, start, err) {
 		kv.doubts.add(f.leases)
 		return nil
 	}
