@@ -37,7 +37,7 @@ func (ns networkStore) Network(ctx context.Context, name string) (registry.Netwo
 		}
 	}
 	switch {
-	case err == registry.ErrNetworkNotFound:
+	case err == registry.ErrNetworkNotFound: // and no DeletedError, whose record exists
 		return registry.Network{}, fmt.Errorf("network %s: %w: there is no key %s", name, err, ns.kv.keys.network(name))
 	case err != nil:
 		return registry.Network{}, fmt.Errorf("network %s: %w", name, err)

@@ -41,7 +41,7 @@ func (c *Client) Network(ctx context.Context, name string) (registry.Network, er
 		return registry.Network{}, wrap(err, "network %s", name)
 	}
 	n, err := parseNetwork(name, r)
-	if err == registry.ErrNetworkNotFound {
+	if err == registry.ErrNetworkNotFound { // and no DeletedError, whose record exists
 		err = fmt.Errorf("%w: there is no key %s", err, c.own.keys.definition(name))
 	}
 	return n, wrap(err, "network %s", name)
