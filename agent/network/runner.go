@@ -308,6 +308,10 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	if err := r.datapath.Build(kind, c); err != nil {
 		return err
 	}
+	if !r.flows() {
+		// Otherwise every check would pass from the lease to the first pass of the datapath.
+		r.report.Check(health.SubnetFile, api.Critical, health.Starting)
+	}
 	r.report.Check(health.Network, api.Passing, r.definition.definedReason())
 	place, err := r.datapath.AwaitUnderlay(ctx, n)
 	if err != nil {
