@@ -125,6 +125,11 @@ func (l *looker) searches() {
 	l.Do(chromedp.KeyEvent("k", chromedp.KeyModifiers(2 /* Ctrl */)))
 	l.wait("search to have the focus", `document.activeElement?.matches("#starlight__search input")`)
 	l.Do(chromedp.KeyEvent("masquerade"))
+	defer func() {
+		if l.t.Failed() {
+			l.t.Logf("the search shows: %s", chromium.Value[string](l.Tab, `document.querySelector("#starlight__search").innerHTML.slice(0, 4000)`))
+		}
+	}()
 	l.wait("results", `document.querySelectorAll("#starlight__search .pagefind-ui__result-link").length > 0 && !document.querySelector("#starlight__search .pagefind-ui__loading")`)
 	if found := chromium.Value[[]string](l.Tab, `[...document.querySelectorAll("#starlight__search .pagefind-ui__result-link")].map((a) => a.getAttribute("href"))`); !slices.ContainsFunc(found, func(path string) bool {
 		path, _, _ = strings.Cut(path, "#")

@@ -335,7 +335,7 @@ func TestWatchersConverge(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithCancel(testContext(t))
+	ctx, cancel := context.WithCancel(t.Context()) // the watchers' time does not end while the writers need longer
 	var wait sync.WaitGroup
 	defer wait.Wait()
 	defer cancel()
@@ -410,12 +410,20 @@ func TestWatchersConverge(t *testing.T) {
 		for _, l := range set.Leases {
 			out = append(out, fmt.Sprint(l.Slot, l.Node, l.MTU, l.Held()))
 		}
-		return strings.Join(out, "\n")
+		return fmt.Sprintf("%s\n%d bad records", strings.Join(out, "\n"), len(set.Bad))
 	}
 	for i := range watchers {
+		var last string
+		defer func() {
+			if t.Failed() {
+				t.Logf("watcher %d shows\n%s\nand there is\n%s", i, last, describe(truth))
+			}
+		}()
 		eventually(t, fmt.Sprintf("watcher %d shows what is there", i), func() bool {
-			set := views[i].Load()
-			return set != nil && describe(*set) == describe(truth) && len(set.Bad) == len(truth.Bad)
+			if set := views[i].Load(); set != nil {
+				last = describe(*set)
+			}
+			return last == describe(truth)
 		})
 	}
 }
