@@ -327,9 +327,23 @@ type store struct {
 	prefix string
 }
 
+// newStore returns a part of the common server. The sessions that a test leaves there end with it: every claim
+// lists all sessions, and decoding those of hundreds of tests would take a third of the tests' time.
 func newStore(tb testing.TB) *store {
 	tb.Helper()
-	return &store{server: common.get(tb), prefix: testPrefix()}
+	s := &store{server: common.get(tb), prefix: testPrefix()}
+	tb.Cleanup(func() {
+		sessions, _, err := s.admin.Session().List(nil)
+		if err != nil {
+			tb.Error(err)
+		}
+		for _, session := range sessions {
+			if strings.HasPrefix(session.Name, s.prefix+"/") {
+				s.EndSession(tb, session.ID)
+			}
+		}
+	})
+	return s
 }
 
 func (s *store) open(tb testing.TB, change ...func(*Config)) *Client {
