@@ -18,13 +18,17 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// moveAway makes the host change its subnet: it reserves another one for the host and revokes the
+// moveAway makes the host change its subnet: it reserves one that no host has and revokes the
 // lease.
 func (w *testWorld) moveAway(h *lab.Host, network string) (old, now netip.Prefix) {
 	w.T.Helper()
 	old = w.Subnet(h, network)
-	now = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, 200 + h.Addrs[0].As4()[3]%50, 0}), 24)
-	_, err := h.Leno(w.Ctx, "reservation", "add", "-node="+h.Name, network, now.String())
+	leases, err := h.Leno(w.Ctx, "lease", "list")
+	w.Must(err)
+	for i := byte(200); !now.IsValid() || strings.Contains(leases, now.String()); i++ {
+		now = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, i, 0}), 24)
+	}
+	_, err = h.Leno(w.Ctx, "reservation", "add", "-node="+h.Name, network, now.String())
 	w.Must(err)
 	_, err = h.Leno(w.Ctx, "lease", "revoke", network, old.String())
 	w.Must(err)
