@@ -304,10 +304,16 @@ func checkToken(s string) error {
 var kvPrefix = regexp.MustCompile(`^[a-z0-9._-]+(/[a-z0-9._-]+)*$`)
 
 // checkKVPrefix accepts keys only in the one form that watches and ACL rules of Consul compare, without an empty
-// component, and only with characters that every release of Consul accepts in a path (hashicorp/consul#22822).
+// component, and only with characters that every release of Consul accepts in a path (hashicorp/consul#22822). Consul
+// 1.22 resolves "." in the paths of requests and refuses "..".
 func checkKVPrefix(s string) error {
 	if !kvPrefix.MatchString(s) {
 		return fmt.Errorf("%q is not a key prefix: one or more names of lower-case letters, digits, '.', '_' and '-', with single slashes between them and none at the ends", s)
+	}
+	for name := range strings.SplitSeq(s, "/") {
+		if name == "." || name == ".." {
+			return fmt.Errorf("%q is not a key prefix: Consul takes a key for a path, in which %q is not a name", s, name)
+		}
 	}
 	return nil
 }

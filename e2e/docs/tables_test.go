@@ -179,7 +179,7 @@ func limits() map[string]limit {
 		"consul.login.auth_method":       {refuses: []string{`"nomad-workloads"`}, says: "together"}, // no file
 		"consul.login.bearer_token_file": {refuses: []string{`"/secrets/nomad_consul.jwt"`}, says: "together"},
 		"consul.login.meta":              {refuses: []string{`["host"]`, `"host"`}, says: "such as `{ host"},
-		"consul.kv_prefix":               {takes: []string{`"leno"`, `"net/leno"`}, refuses: []string{`""`, `"/leno"`, `"leno/"`, `"Leno"`, `"a//b"`, `"a:b"`, `"a b"`}, says: "no slash at its ends"},
+		"consul.kv_prefix":               {takes: []string{`"leno"`, `"net/leno"`, `"..."`}, refuses: []string{`""`, `"/leno"`, `"leno/"`, `"Leno"`, `"a//b"`, `"a:b"`, `"a b"`, `".."`, `"a/./b"`}, says: "no name may be `.` or `..`"},
 		"consul.service":                 {takes: []string{`""`, `"leno-2"`}, refuses: []string{`"leno_2"`, `"-x"`, `"` + strings.Repeat("x", 64) + `"`}, says: "63 letters, digits and `-`"},
 		"consul.datacenter":              text,
 		"consul.namespace":               text,

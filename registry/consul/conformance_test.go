@@ -9,12 +9,15 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/consul/api"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/registry"
@@ -48,15 +51,10 @@ const cutAfter = 500 * time.Millisecond
 
 func TestConformance(t *testing.T) {
 	var blocking, cut atomic.Int64
-	t.Cleanup(func() { // when all parallel tests have ended
-		if cut.Load() == 0 {
-			t.Error("no blocking query was cut off")
-		}
-	})
 	addr := proxy(t, common.get(t), func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
-		if key := strangeKey(t, r); key != "" {
+		if key, why := strangeKey(t, r); why != "" {
 			t.Errorf("%s %s has the key %q", r.Method, r.URL.Path, key)
-			http.Error(w, "Invalid key name. Keys must respect the following format: "+plainKey.String(), http.StatusBadRequest)
+			http.Error(w, why, http.StatusBadRequest)
 			return
 		}
 		if r.URL.Query().Has("index") && blocking.Add(1)%2 == 0 {
@@ -66,6 +64,24 @@ func TestConformance(t *testing.T) {
 		pass.ServeHTTP(w, r)
 	})
 	registrytest.Run(t, func(t *testing.T) registrytest.Store { return suiteStore{newStore(t), addr} })
+	t.Run("CutOff", func(t *testing.T) { // the parts of the suite that were selected may not block for so long
+		t.Parallel()
+		s := newStore(t)
+		watcher := suiteStore{s, addr}.Open(t)
+		_, index, err := watcher.WatchNetworks(testContext(t), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(testContext(t))
+		ended := make(chan error, 1)
+		go func() {
+			_, _, err := watcher.WatchNetworks(ctx, index)
+			ended <- err
+		}()
+		eventually(t, "a blocking query is cut off", func() bool { return cut.Load() > 0 })
+		cancel()
+		wantIs(t, <-ended, context.Canceled)
+	})
 }
 
 // passAndCut passes a request on, and closes its connection if there is no answer after cutAfter. It returns how many
@@ -147,18 +163,29 @@ func TestCutAnswers(t *testing.T) {
 // ",?&=".
 var plainKey = regexp.MustCompile(`^[a-z0-9._/-]*$`)
 
-// strangeKey returns a key with other characters that a request has in its path or writes in a transaction, or "" when
-// there is none. Such keys of other programs can only be read and deleted in transactions.
-func strangeKey(t *testing.T, r *http.Request) string {
-	if key, ok := strings.CutPrefix(r.URL.Path, "/v1/kv/"); ok && !plainKey.MatchString(key) {
-		return key
+// refusal returns why a release of Consul refuses a key in the path of a request, or changes it, and "" if none does.
+func refusal(key string) string {
+	switch folder := strings.TrimSuffix(key, "/"); {
+	case !plainKey.MatchString(key): // 1.21.5
+		return "Invalid key name. Keys must respect the following format: " + plainKey.String()
+	case folder != "" && folder != path.Clean(folder) || slices.Contains(strings.Split(key, "/"), ".."): // since 1.22.0
+		return "invalid key name, path traversal is not allowed"
+	}
+	return ""
+}
+
+// strangeKey returns a key that a request has in its path or writes in a transaction, and why it is refused. Such keys
+// of other programs can only be read and deleted in transactions.
+func strangeKey(t *testing.T, r *http.Request) (key, why string) {
+	if key, ok := strings.CutPrefix(r.URL.Path, "/v1/kv/"); ok {
+		return key, refusal(key)
 	}
 	if r.URL.Path != "/v1/txn" {
-		return ""
+		return "", ""
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return "" // the client has gone; passing the request on will fail too
+		return "", "" // the client has gone; passing the request on will fail too
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	var ops []struct{ KV struct{ Verb, Key string } }
@@ -168,10 +195,49 @@ func strangeKey(t *testing.T, r *http.Request) string {
 	for _, op := range ops {
 		switch op.KV.Verb {
 		case "set", "cas", "lock":
-			if !plainKey.MatchString(op.KV.Key) {
-				return op.KV.Key
+			if why := refusal(op.KV.Key); why != "" {
+				return op.KV.Key, why
 			}
 		}
 	}
-	return ""
+	return "", ""
+}
+
+// TestRefusal: the proxy of the conformance suite refuses at least the keys that the tested release of Consul refuses,
+// and leno needs none of the others.
+func TestRefusal(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for _, tt := range []struct {
+		key     string
+		refused bool
+	}{
+		{"leases/default/10.5.34.0-24", false},
+		{"leases/default/fd00.5.0.22..-64", false},
+		{"networks/a..b", false},
+		{"leases/default/", false},
+		{"leases", false},
+		{"...", false},
+		{"leases/../networks", true},
+		{"leases/./default", true},
+		{"..", true},
+		{"leases//default", true},
+		{"a%2e%2e", true},
+		{"A", true},
+		{"a ", true},
+	} {
+		why := refusal(s.prefix + "/" + tt.key)
+		if (why != "") != tt.refused {
+			t.Errorf("%q: %q", tt.key, why)
+		}
+		if why != "" {
+			continue
+		}
+		if _, err := s.admin.KV().Put(&api.KVPair{Key: s.prefix + "/" + tt.key, Value: []byte("x")}, nil); err != nil {
+			t.Errorf("%q: %v", tt.key, err)
+		}
+		if _, _, ok := s.Get(t, s.prefix+"/"+tt.key); !ok {
+			t.Errorf("%q is not there", tt.key)
+		}
+	}
 }
