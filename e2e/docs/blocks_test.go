@@ -200,6 +200,7 @@ func TestDocumentationBlocks(t *testing.T) {
 		"integrations/nomad.mdx: nomad job revert leno 1":                                                             1,
 		"integrations/nomad.mdx: nomad job run examples/nomad/leno-exec.nomad.hcl":                                    1,
 		"integrations/nomad.mdx: nomad job restart -yes leno":                                                         1,
+		"integrations/nomad.mdx: nomad job restart -yes -reschedule leno":                                             1,
 		"integrations/nomad.mdx: nomad job run -var=release_on_stop=true examples/nomad/leno.nomad.hcl":               1,
 		// No Kubernetes runs there: TestKubernetes in e2e/store applies the file to an API server.
 		"integrations/kubernetes.mdx: kubectl apply -f examples/kubernetes/leno.yaml":                                              1,

@@ -81,7 +81,7 @@ func (c *cluster) setUp() {
 	c.eventually("the plugin to say that there is no agent", func(context.Context) error {
 		return contains(b.nomad.Output(), c.says("network default has no subnet file /run/leno/default.env: no agent answers at 127.0.0.1:5366"))
 	})
-	c.does("nomad job run examples/nomad/leno.nomad.hcl", "-detach")
+	c.does("nomad job run examples/nomad/leno.nomad.hcl", "-detach", "-var=stagger=1s")
 	c.agents(0, c.machines...)
 	c.web = c.running("web", 0, c.machines...)
 }

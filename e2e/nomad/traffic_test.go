@@ -84,6 +84,7 @@ func (c *cluster) another(m *machine, before api.Self) {
 func (c *cluster) restarts() {
 	c.t.Helper()
 	a, b := c.machines[0], c.machines[1]
+	c.settled() // Nomad refuses to restart a job while it is deployed
 	c.lossless("nomad job restart", func() {
 		before := []api.Self{c.self(a), c.self(b)}
 		c.does("nomad job restart -yes leno")

@@ -31,11 +31,14 @@ job "leno" {
   type     = "system"
   priority = 90 # higher than the jobs that use its addresses
 
-  # A new version of this job rolls out one host at a time. Nomad does not check the health
-  # of the previous host, so stagger is the time you have to notice a problem and revert.
+  # A new version of this job rolls out one host at a time. Since Nomad 1.11, an agent must be
+  # ready for min_healthy_time before the next host follows, and a version that fails is
+  # reverted. Earlier releases wait for stagger and do not check the health of the agent.
   update {
-    max_parallel = 1
-    stagger      = var.stagger
+    max_parallel     = 1
+    stagger          = var.stagger
+    min_healthy_time = var.stagger
+    auto_revert      = true
   }
 
   group "leno" {
