@@ -11,7 +11,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/posener/complete"
 
-	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/agent/cleanup"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/command/cli"
@@ -83,11 +82,7 @@ func (c *cleanupCommand) register(fs *flag.FlagSet) {
 func (c *cleanupCommand) load() (config.Config, error) {
 	options := configOptions(c.meta.Backends)
 	options.Overrides = overrides(c.meta, c.set, c.overrides)
-	conf, err := config.Load(c.files.sources, options)
-	if token := c.givenToken(); token != "" {
-		conf.Consul.UseToken(token)
-	}
-	return conf, err
+	return config.Load(c.files.sources, options)
 }
 
 // givenToken returns the token that the user gave in place of the agent's, "" for none.
@@ -108,10 +103,7 @@ func (c *cleanupCommand) run(ctx context.Context) error {
 	}
 	c.options.Logger = hclog.New(&hclog.LoggerOptions{Name: "leno", Level: hclog.Error, Output: c.meta.Stderr})
 	c.options.Open = func(conf config.Config, log hclog.Logger) (cleanup.Registry, error) {
-		reg, _, err := agent.OpenRegistry(conf, log, nil)
-		if token := c.givenToken(); err == nil && token != "" && conf.Store() != config.StoreConsul { // see load
-			reg = reg.As(token)
-		}
+		reg, _, err := openRegistryAs(conf, log, c.givenToken())
 		return reg, err
 	}
 	report, err := cleanup.Run(ctx, conf, c.options)

@@ -7,6 +7,9 @@ import (
 	"flag"
 	"strings"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -105,4 +108,16 @@ func overrides(m cli.Meta, set *flag.FlagSet, flags map[string]*string) map[stri
 		}
 	}
 	return out
+}
+
+// openRegistryAs opens the store with a token that the user gave in place of the agent's, "" for none.
+func openRegistryAs(conf config.Config, log hclog.Logger, token string) (registry.Registry, string, error) {
+	if token != "" {
+		conf.Consul.UseToken(token) // a login with the agent's JWT may be impossible here
+	}
+	reg, name, err := agent.OpenRegistry(conf, log, nil)
+	if err == nil && token != "" && conf.Store() != config.StoreConsul {
+		reg = reg.As(token)
+	}
+	return reg, name, err
 }

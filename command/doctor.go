@@ -97,9 +97,7 @@ func (d *doctorCommand) diagnoseAlone(ctx context.Context, err error) api.Diagno
 	if len(sources) > 0 {
 		conf, confErr = config.Load(sources, configOptions(d.Meta.Backends))
 	}
-	if token, tokenErr := d.Agent.Token(); tokenErr == nil && token != "" {
-		conf.Consul.UseToken(token)
-	}
+	token, _ := d.Agent.Token() // Call has reported an error
 	if cause := errors.Unwrap(err); cause != nil {
 		err = cause
 	}
@@ -110,7 +108,7 @@ func (d *doctorCommand) diagnoseAlone(ctx context.Context, err error) api.Diagno
 		ConfigErr: confErr,
 		Backends:  agent.Backends(),
 		Open: func(c config.Config, log hclog.Logger) (examine.Registry, string, error) {
-			return agent.OpenRegistry(c, log, nil)
+			return openRegistryAs(c, log, token)
 		},
 		Logger: hclog.New(&hclog.LoggerOptions{Name: "leno", Level: hclog.Error, Output: d.Meta.Stderr}),
 		Now:    d.Meta.Now,

@@ -198,6 +198,9 @@ func (l *loader) finish() (Config, error) {
 	if len(l.o.Overrides) > 0 {
 		order = append(order, overridesName)
 		l.decode(overridesName, overrides(l.o.Overrides))
+		if l.o.Overrides["consul.token_file"] != "" { // precedes every source of a token in files
+			l.cfg.Consul.Token, l.cfg.Consul.Login, l.login = "", Login{}, nil
+		}
 	}
 	l.finishNetworks()
 	l.check()

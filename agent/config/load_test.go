@@ -254,6 +254,31 @@ lease { ttl = "3m" }`), "a.hcl", o)
 	}
 }
 
+// TestOverriddenToken: a token file that the user names replaces each source of a token in files.
+func TestOverriddenToken(t *testing.T) {
+	for _, src := range []string{
+		`consul { token_file = "/etc/leno.d/token" }`,
+		`consul { token = "secret" }`,
+		`consul {
+			login {
+				auth_method       = "hosts"
+				bearer_token_file = "/var/lib/leno/jwt"
+			}
+		}`,
+	} {
+		o := registryOptions()
+		o.Overrides = map[string]string{"consul.token_file": "/etc/operator/token"}
+		c, err := Parse([]byte(src), "a.hcl", o)
+		if err != nil || c.Consul.TokenFile != "/etc/operator/token" || c.Consul.Token != "" || c.Consul.Login.IsSet() {
+			t.Errorf("%s: %+v, %v", src, c.Consul, err)
+		}
+		o.Overrides["consul.token_file"] = ""
+		if c, err := Parse([]byte(src), "a.hcl", o); err != nil || c.Consul.TokenFile != "" {
+			t.Errorf("%s: with an empty one: %+v, %v", src, c.Consul, err)
+		}
+	}
+}
+
 // TestEmptyFiles checks that a file that sets nothing is distinguished from one that sets defaults.
 func TestEmptyFiles(t *testing.T) {
 	dir := t.TempDir()

@@ -290,4 +290,25 @@ func TestEtcdCommands(t *testing.T) {
 	for _, h := range w.Hosts {
 		w.WaitHealth(h, http.StatusOK)
 	}
+
+	// Without an agent, these commands use the store themselves, as the user that they are given.
+	w.Must(a.StopAgent(w.Ctx))
+	etcd, err := w.EtcdServers[0].Client()
+	w.Must(err)
+	_, err = etcd.UserAdd(w.Ctx, "root", "secret")
+	w.Must(err)
+	_, err = etcd.UserGrantRole(w.Ctx, "root", "root")
+	w.Must(err)
+	_, err = etcd.AuthEnable(w.Ctx)
+	w.Must(err)
+	for _, args := range [][]string{{"doctor"}, {"cleanup", "-dry-run"}} {
+		args = append(args, "-config-file", a.ConfigFile())
+		const refused = "user name is empty"
+		if out, err := a.Leno(w.Ctx, args...); err == nil || !strings.Contains(strings.Join(strings.Fields(out), " "), refused) {
+			t.Errorf("leno %q: %v\n%s", args, err, out)
+		}
+		if out, _ := a.Leno(w.Ctx, append(args, "-token=root:secret")...); strings.Contains(strings.Join(strings.Fields(out), " "), refused) {
+			t.Errorf("leno %q as root: \n%s", args, out)
+		}
+	}
 }

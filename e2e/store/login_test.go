@@ -121,6 +121,24 @@ func TestLogin(t *testing.T) {
 		t.Errorf("tokens that stay behind: %q", left)
 	}
 	s.search(file(a), file(b))
+
+	// An operator's token replaces the login, which may be impossible by now.
+	write(b, "no JWT")
+	operator := filepath.Join(t.TempDir(), "operator")
+	s.Must(os.WriteFile(operator, []byte(world.OperatorToken), 0o600))
+	for _, args := range [][]string{
+		{"doctor", "-passive", "-token=" + world.OperatorToken},
+		{"cleanup", "-token=" + world.OperatorToken, "-dry-run"},
+		{"cleanup", "-consul-token-file", operator},
+	} {
+		out, err := s.run(b, append(args, "-config-file", b.ConfigFile())...)
+		if args[0] == "cleanup" && err != nil || strings.Contains(out, "consul login") {
+			t.Errorf("leno %q: %v\n%s", args, err, out)
+		}
+	}
+	if subnet, err := os.ReadFile(b.SubnetFile("default")); err == nil {
+		t.Errorf("the clean-up left the subnet file behind: %s", subnet)
+	}
 }
 
 // addAuthMethod creates the auth method "hosts", whose tokens have the rights of hosts for the
