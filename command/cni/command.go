@@ -103,6 +103,7 @@ func (p *plugin) printConflist() error {
 	return cli.WriteJSON(p.meta.Stdout, networkConfList{CNIVersion: conflistVersion, Name: name, Plugins: []conflistPlugin{
 		{Type: Name, Network: p.network},
 		{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}},
+		{Type: "loopback"}, // Nomad leaves the device lo to the network
 	}})
 }
 

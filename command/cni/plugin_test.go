@@ -33,7 +33,7 @@ func TestConflist(t *testing.T) {
 	}
 	for _, network := range []string{"", "blue"} {
 		got := conflistOf(t, network)
-		if err := json.Unmarshal([]byte(got), &list); err != nil || len(list.Plugins) != 2 {
+		if err := json.Unmarshal([]byte(got), &list); err != nil || len(list.Plugins) != 3 {
 			t.Fatalf("%v: %s", err, got)
 		}
 		plugin := map[string]any{"cniVersion": list.CNIVersion, "name": list.Name}

@@ -205,7 +205,7 @@ func (c *cluster) nomad(args ...string) string {
 
 // An alloc holds the fields of an allocation that the tests need.
 type alloc struct {
-	ID, NodeName, ClientStatus, DesiredStatus string
+	ID, NodeName, TaskGroup, ClientStatus, DesiredStatus string
 
 	JobVersion    int
 	CreateTime    int64 // Unix time in nanoseconds

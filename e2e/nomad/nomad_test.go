@@ -147,6 +147,8 @@ func (c *cluster) carries() {
 		own, err := ns.Exec(c.ctx, "ip", "-4", "-brief", "addr", "show", "dev", "eth0")
 		c.must(err)
 		c.must(contains(own, addr.String()+"/24"))
+		_, err = ns.Exec(c.ctx, "ping", "-c", "1", "-w", "5", "127.0.0.1")
+		c.must(err)
 		other := c.web[1-i].addr()
 		page, err := read(c.ctx, ns.HTTP(), fmt.Sprintf("http://%s:8080/", other))
 		c.must(err)

@@ -6,20 +6,27 @@ import (
 	"strings"
 )
 
-// page is the documentation page that these tests follow.
-const page = "../../website/content/docs/integrations/nomad.mdx"
+// page returns the documentation pages that these tests follow.
+func (c *cluster) page() string {
+	c.t.Helper()
+	var all strings.Builder
+	for _, name := range []string{"nomad", "service-mesh"} {
+		text, err := os.ReadFile("../../website/content/docs/integrations/" + name + ".mdx")
+		c.must(err)
+		all.Write(text)
+	}
+	return all.String()
+}
 
-// lines returns the lines of the page's block of commands that begins with the given line.
+// lines returns the lines of the pages' block of commands that begins with the given line.
 func (c *cluster) lines(first string) []string {
 	c.t.Helper()
-	text, err := os.ReadFile(page)
-	c.must(err)
-	for _, block := range regexp.MustCompile("(?ms)^```sh[^\n]*\n(.*?)^```").FindAllStringSubmatch(string(text), -1) {
+	for _, block := range regexp.MustCompile("(?ms)^```sh[^\n]*\n(.*?)^```").FindAllStringSubmatch(c.page(), -1) {
 		if lines := strings.Split(strings.TrimSpace(block[1]), "\n"); lines[0] == first {
 			return lines
 		}
 	}
-	c.t.Fatalf("no block of %s begins with %q", page, first)
+	c.t.Fatalf("no block of the pages begins with %q", first)
 	return nil
 }
 
@@ -42,9 +49,9 @@ func (c *cluster) does(line string, more ...string) {
 // for them in a program's output.
 func (c *cluster) says(words string) string {
 	c.t.Helper()
-	text, err := os.ReadFile(page)
-	c.must(err)
-	c.must(contains(string(text), words))
+	if !strings.Contains(c.page(), words) {
+		c.t.Fatalf("the pages do not contain %q", words)
+	}
 	return words
 }
 
