@@ -20,7 +20,7 @@ func checks() []string {
 	return []string{CheckAgent, CheckConfig, CheckRights, CheckModule, CheckConsul, CheckEtcd, CheckKubernetes, CheckLogin, CheckACL, CheckOverlap,
 		CheckConflict, CheckPublicIP,
 		CheckNetwork, CheckUnderlay, CheckLease, CheckDevice, CheckRoutes, CheckRecord, CheckForwarding, CheckRules, CheckReversePath, CheckPort, CheckPathMTU,
-		CheckChecksum, CheckPeers}
+		CheckChecksum, CheckPeers, CheckCNI}
 }
 
 // The checks. Other findings, from the agent's own health, keep the name they have there.
@@ -50,6 +50,7 @@ const (
 	CheckPathMTU     = "path_mtu"   // the paths carry packets of the full size
 	CheckChecksum    = "checksum"   // more than pings arrives
 	CheckPeers       = "peers"      // answer
+	CheckCNI         = "cni"        // Nomad has a network of leno
 )
 
 // Judge returns the findings for the facts: one for every fault, and one for each part that is well. It leaves out

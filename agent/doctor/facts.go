@@ -19,6 +19,7 @@ type Facts struct {
 	Capabilities []string // missing ones; nil for none, or not known
 	Store        Store
 	Health       []api.Check // of the whole agent, without those that Store covers
+	WithoutCNI   []string    // directories of a Nomad client in which no CNI configuration uses leno; nil if that is no fault
 	Networks     []Network
 	// Alone holds the facts of a host on which no agent answers; nil where one does.
 	Alone *Alone

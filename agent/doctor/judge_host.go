@@ -37,6 +37,11 @@ func (v *verdict) host() {
 		}
 		v.unwell("", c)
 	}
+	if dirs := f.WithoutCNI; len(dirs) > 0 {
+		v.add(warning(CheckCNI, "", "", "look for a CNI configuration with the plugin leno-cni in "+and(dirs),
+			"there is none: Nomad has no network of leno for its jobs",
+			"copy leno.conflist to cni_config_dir of the Nomad client, and send the client SIGHUP"))
+	}
 }
 
 // login judges the agent's check of its login. If the agent has no token at all, the finding about the store says it.

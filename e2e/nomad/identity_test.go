@@ -66,7 +66,7 @@ func TestIdentity(t *testing.T) {
 		}
 		return err
 	})
-	if tokens := c.loginTokens(); len(tokens) != 1 {
+	if tokens := c.loginTokens("leno"); len(tokens) != 1 {
 		t.Errorf("tokens %q", tokens)
 	}
 	c.holdsNoToken(m)
@@ -83,12 +83,55 @@ func TestIdentity(t *testing.T) {
 	c.does("nomad job run examples/nomad/leno-exec.nomad.hcl", "-detach", "-var=auth_method=leno")
 	c.agents(0, m)
 	c.eventually("a token for the agent", func(context.Context) error {
-		if tokens := c.loginTokens(); len(tokens) != 1 {
+		if tokens := c.loginTokens("leno"); len(tokens) != 1 {
 			return fmt.Errorf("tokens %q", tokens)
 		}
 		return nil
 	})
 	c.leavesNoToken()
+	c.gone(m)
+	c.sharesIdentity(m)
+}
+
+// sharesIdentity lets the agent log in with the identity with which Nomad's client logs in for the task, and with the
+// same auth method. Each gets a token of its own.
+func (c *cluster) sharesIdentity(m *machine) {
+	c.t.Helper()
+	const method = "nomad-workloads" // the default of Nomad's clients
+	acl, as := c.Consul.Client().ACL(), &consul.WriteOptions{Token: managementToken}
+	read := &consul.QueryOptions{Token: managementToken}
+	accepts, _, err := acl.AuthMethodRead("leno", read)
+	c.must(err)
+	accepts.Name = method
+	_, _, err = acl.AuthMethodCreate(accepts, as)
+	c.must(err)
+	rules, _, err := acl.BindingRuleList("leno", read)
+	c.must(err)
+	for _, rule := range rules {
+		rule.ID, rule.AuthMethod = "", method
+		_, _, err = acl.BindingRuleCreate(rule, as)
+		c.must(err)
+	}
+	text := strings.NewReplacer(`name = "leno"
+        aud`, `name = "consul_default"
+        aud`, "nomad_leno.jwt", "nomad_consul_default.jwt").Replace(c.example("nomad/leno.nomad.hcl"))
+	c.must(errors.Join(contains(text, `name = "consul_default"`), contains(text, "nomad_consul_default.jwt")))
+	path := filepath.Join(c.Dir, "leno.nomad.hcl")
+	c.must(os.WriteFile(path, []byte(text), 0o644))
+	c.nomad("job", "run", "-detach", "-var=auth_method="+method, path)
+	tokens := func(want int) {
+		c.t.Helper()
+		c.eventually(fmt.Sprintf("%d tokens", want), func(context.Context) error {
+			if got := c.loginTokens(method); len(got) != want {
+				return fmt.Errorf("tokens %q", got)
+			}
+			return nil
+		})
+	}
+	tokens(2)
+	c.agents(0, m)
+	c.nomad("job", "stop", "-detach", "leno")
+	tokens(0)
 }
 
 // leavesNoToken stops the job and waits until its token is deleted.
@@ -96,7 +139,7 @@ func (c *cluster) leavesNoToken() {
 	c.t.Helper()
 	c.nomad("job", "stop", "-detach", "leno")
 	c.eventually("the token to be deleted", func(context.Context) error {
-		if tokens := c.loginTokens(); len(tokens) != 0 {
+		if tokens := c.loginTokens("leno"); len(tokens) != 0 {
 			return fmt.Errorf("tokens %q", tokens)
 		}
 		return nil
@@ -122,11 +165,11 @@ func (c *cluster) acceptIdentities() {
 	}
 }
 
-// loginTokens returns the secrets of the tokens that Consul has issued for logins.
-func (c *cluster) loginTokens() (secrets []string) {
+// loginTokens returns the secrets of the tokens that Consul has issued for logins with an auth method.
+func (c *cluster) loginTokens(method string) (secrets []string) {
 	c.t.Helper()
 	acl, as := c.Consul.Client().ACL(), &consul.QueryOptions{Token: managementToken}
-	list, _, err := acl.TokenListFiltered(consul.ACLTokenFilterOptions{AuthMethod: "leno"}, as)
+	list, _, err := acl.TokenListFiltered(consul.ACLTokenFilterOptions{AuthMethod: method}, as)
 	c.must(err)
 	for _, entry := range list {
 		if token, _, err := acl.TokenRead(entry.AccessorID, as); err == nil { // it may have been deleted
@@ -139,7 +182,7 @@ func (c *cluster) loginTokens() (secrets []string) {
 // holdsNoToken fails the test if a file of the machine contains a token.
 func (c *cluster) holdsNoToken(m *machine) {
 	c.t.Helper()
-	tokens, files := append(c.loginTokens(), managementToken), 0
+	tokens, files := append(c.loginTokens("leno"), managementToken), 0
 	c.must(filepath.WalkDir(m.dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
 			return nil // files of a running allocation come and go

@@ -37,6 +37,7 @@ func TestMesh(t *testing.T) {
 	c.nomad("job", "run", "-detach", "-var=stagger=1s", c.dual())
 	c.agents(0, c.machines...)
 	c.connectBlock()
+	c.findsNoCNI(c.machines[0])
 	c.does("nomad job run examples/nomad/mesh.nomad.hcl", "-detach")
 	c.nomad("job", "run", "-detach", c.ipv6())
 	c.meshed()
@@ -100,6 +101,25 @@ func (c *cluster) connectBlock() {
 	refused := strings.Contains(out+fmt.Sprint(err), c.says(refusal))
 	if version := c.nomad("version"); refused != strings.Contains(version, "Nomad v1.10.") {
 		c.t.Errorf("%s: %v\n%s", version, err, out)
+	}
+}
+
+// findsNoCNI removes a client's CNI configurations for a moment. Doctor says what is missing.
+func (c *cluster) findsNoCNI(m *machine) {
+	c.t.Helper()
+	dir := m.path("/opt/cni/config")
+	c.must(os.Rename(dir, dir+".away"))
+	const warning = "Nomad has no network of leno for its jobs"
+	ask := func() string {
+		c.t.Helper()
+		out, err := m.run(c.ctx, "leno", "doctor", "-passive")
+		c.must(err)
+		return strings.Join(strings.Fields(out), " ")
+	}
+	c.must(errors.Join(contains(ask(), warning), contains(ask(), "copy leno.conflist to cni_config_dir")))
+	c.must(os.Rename(dir+".away", dir))
+	if out := ask(); strings.Contains(out, warning) {
+		c.t.Errorf("doctor: %s", out)
 	}
 }
 
