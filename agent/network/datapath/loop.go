@@ -21,6 +21,10 @@ const (
 	// resumeAfter is how long a datapath that works without this process waits for the store before the agent examines
 	// it.
 	resumeAfter = time.Second
+	// addressPatience is how long the underlay may lack an address before the host does without it. When systemd-networkd
+	// starts, it removes the addresses that it had set before and adds them again, and other devices would be built in the
+	// meantime: VXLAN over IPv6 instead of over IPv4.
+	addressPatience = 10 * time.Second
 )
 
 // A target is what the kernel is to agree with.
@@ -112,6 +116,7 @@ func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], 
 			continue
 		case <-failed:
 		case <-tick.C:
+		case <-r.missing.over:
 		case <-kernel:
 			if err := retry.Sleep(ctx, pause); err != nil {
 				return err

@@ -156,6 +156,52 @@ func TestUnderlayMoves(t *testing.T) {
 	})
 }
 
+// TestAddressMissingForAMoment: a host keeps its underlay while one of its addresses is missing for a moment, and moves
+// when it stays away. An address that another one of its family replaces is followed at once.
+func TestAddressMissingForAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t).built()
+		both := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+		has := func(addrs ...netip.Addr) {
+			l.edit(func() { l.choice.Addrs = addrs })
+			l.kick()
+			time.Sleep(time.Second)
+		}
+		has(both...)
+		stop := l.run()
+		defer stop()
+		l.views.Set(l.view("b"))
+		expect := func(what, want string) {
+			t.Helper()
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if got := fmt.Sprint(l.passes[len(l.passes)-1].state.Underlay.Addrs, l.moved); got != want {
+				t.Errorf("%s: %s, want %s", what, got, want)
+			}
+		}
+		for range 2 {
+			has(both[1])
+			l.check(health.Underlay, api.Warning, "keeping eth0: its address 192.0.2.1 is missing")
+			time.Sleep(addressPatience - 2*time.Second)
+			has(both...)
+			l.check(health.Underlay, api.Passing, "eth0")
+			expect("back in time", "[192.0.2.1 2001:db8::1] []")
+		}
+		has(both[0])
+		expect("without the second family", "[192.0.2.1 2001:db8::1] []")
+		has(both...)
+		replaced := netip.MustParseAddr("192.0.2.9")
+		has(replaced, both[1])
+		expect("another address", "[192.0.2.9 2001:db8::1] [192.0.2.9 true]")
+		has(both[1])
+		time.Sleep(addressPatience)
+		expect("for good", "[2001:db8::1] [192.0.2.9 true 2001:db8::1 true]")
+		l.check(health.Underlay, api.Passing, "eth0")
+		has(replaced, both[1])
+		expect("back later", "[192.0.2.9 2001:db8::1] [192.0.2.9 true 2001:db8::1 true 192.0.2.9 true]")
+	})
+}
+
 // TestUnderlayMovesBeforeAView: the claim follows the underlay and the check tells of it while the leases of the other
 // hosts cannot be read.
 func TestUnderlayMovesBeforeAView(t *testing.T) {

@@ -127,14 +127,51 @@ func (r *Reconciler) showPlace(n registry.Network, p Place) {
 	})
 }
 
+// stays returns why the host has not moved from before to now, or nil if it has.
+func (r *Reconciler) stays(now, before Place) error {
+	lost := now.lost(before)
+	if lost == nil {
+		r.missing = missing{}
+	}
+	switch {
+	case now.Choice.Down && !before.Choice.Down:
+		// The kernel removes the addresses of a device that is down. That does not mean that the host has moved.
+		return fmt.Errorf("%s is down", now.Choice.Interface)
+	case lost == nil:
+		return nil
+	case r.missing.since.IsZero():
+		r.missing = missing{time.Now(), time.After(addressPatience)}
+	case time.Since(r.missing.since) >= addressPatience:
+		return nil
+	}
+	return fmt.Errorf("its address %s is missing", lost[0])
+}
+
+// lost returns the addresses of before for which the same interface has none of their family now. Another interface has
+// lost nothing: the host was told to use it.
+func (p Place) lost(before Place) []netip.Addr {
+	if p.Choice.Index != before.Choice.Index {
+		return nil
+	}
+	var out []netip.Addr
+	for _, had := range before.Choice.Addrs {
+		if !slices.ContainsFunc(p.Choice.Addrs, func(a netip.Addr) bool { return a.Is4() == had.Is4() }) {
+			out = append(out, had)
+		}
+	}
+	return out
+}
+
 // relocate selects the underlay again. If there is none at the moment, it returns the previous place; the error is only
 // for a host that has not had a place yet, for which before is nil.
 func (r *Reconciler) relocate(n registry.Network, before *Place) (*Place, error) {
 	log := r.o.Report.Log()
 	now, err := r.selectPlace(n)
-	if err == nil && before != nil && now.Choice.Down && !before.Choice.Down {
-		// The kernel removes the addresses of a device that is down. That does not mean that the host has moved.
-		err = fmt.Errorf("%s is down", now.Choice.Interface)
+	switch {
+	case err != nil:
+		r.missing = missing{} // what comes back first may not be all of it
+	case before != nil:
+		err = r.stays(now, *before)
 	}
 	if err != nil {
 		r.markUnderlayLost()

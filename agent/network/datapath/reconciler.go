@@ -74,6 +74,13 @@ type Reconciler struct {
 	checks   checks
 	status   *watch.Value[Status]
 	resumed  func() // stops the loop that Resume has started, nil if there is none
+	missing  missing
+}
+
+// missing is an address that the underlay has lost and may get back; zero if there is none. One goroutine uses it.
+type missing struct {
+	since time.Time
+	over  <-chan time.Time // receives after addressPatience
 }
 
 // New returns a reconciler that takes over the instance of another one, or has none if before is nil.
