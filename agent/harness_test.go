@@ -132,7 +132,7 @@ func (h *host) build() *Agent {
 		log = io.Discard
 	}
 	h.config.Log.Level = cmp.Or(h.level, "TRACE")
-	logs, err := logging.New(log, h.config.Log)
+	logs, err := logging.New(log, false, h.config.Log)
 	if err != nil {
 		h.t.Fatal(err)
 	}

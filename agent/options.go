@@ -81,7 +81,7 @@ type Options struct {
 // setDefaults fills in the real implementation of what is missing.
 func (o *Options) setDefaults(c config.Config) error {
 	if o.Logs == nil {
-		none, err := logging.New(io.Discard, config.Defaults().Log)
+		none, err := logging.New(io.Discard, false, config.Defaults().Log)
 		if err != nil {
 			return err
 		}

@@ -91,7 +91,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 	if err != nil {
 		return cli.ConfigError(err)
 	}
-	logs, err := logging.New(a.meta.Stderr, c.Log)
+	logs, err := logging.New(a.meta.Stderr, a.meta.ErrorJournal, c.Log)
 	if err != nil {
 		return cli.ConfigError(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/journal"
 	"github.com/mattn/go-isatty"
 	"golang.org/x/sys/unix"
 
@@ -25,10 +26,11 @@ import (
 
 // NewMeta returns the environment of this process. build may be nil.
 func NewMeta(version string, build *debug.BuildInfo) cli.Meta {
+	journald, _ := journal.StderrIsJournalStream() // an error means that it does not
 	return cli.Meta{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Getenv: os.Getenv, Now: time.Now, Terminal: isatty.IsTerminal(os.Stdout.Fd()),
-		ErrorTerminal: isatty.IsTerminal(os.Stderr.Fd()), Size: outputSize,
+		ErrorTerminal: isatty.IsTerminal(os.Stderr.Fd()), ErrorJournal: journald, Size: outputSize,
 		Version: version, Build: build, Backends: agent.Backends(),
 	}
 }

@@ -231,7 +231,7 @@ func newHost(t testing.TB, change func(*Limits)) *host {
 	h.n = h.join(h.define("n", "10.5.0.0/22"), lease(1, "a", "s"), lease(2, "b", "s"))
 	c := config.Defaults().Log
 	c.Level = "TRACE"
-	logs, err := logging.New(&h.said, c)
+	logs, err := logging.New(&h.said, false, c)
 	must(t, err)
 	board := health.New(time.Now, nil)
 	board.Set("", health.Consul, api.Passing, "the store answers")

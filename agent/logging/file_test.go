@@ -25,7 +25,7 @@ func openLog(t *testing.T, change func(c *config.Log)) (l *Log, path string) {
 	if change != nil {
 		change(&c)
 	}
-	l, err := New(io.Discard, c)
+	l, err := New(io.Discard, false, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestFileThatCannotBe(t *testing.T) {
 		plain + "/leno.log": "not a directory",
 		"/proc/leno.log":    "log_file: open /proc/leno.log",
 	} {
-		if _, err := New(io.Discard, config.Log{Level: "INFO", File: path}); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := New(io.Discard, false, config.Log{Level: "INFO", File: path}); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -203,7 +203,7 @@ func TestFileThatCannotBe(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	var stderr lineBuffer
 	path := filepath.Join(t.TempDir(), "leno.log")
-	l, err := New(&stderr, config.Log{Level: "INFO", File: path})
+	l, err := New(&stderr, false, config.Log{Level: "INFO", File: path})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,9 +26,10 @@ type Log struct {
 	dismissed bool // no more listeners are accepted
 }
 
-// New opens the log. An error is that of the file, and names its option.
-func New(stderr io.Writer, c config.Log) (*Log, error) {
-	l := &Log{output: output{stderr: stderr}, listeners: map[*Listener]bool{}}
+// New opens the log. journal tells that systemd's journal reads standard error, so that lines get their priority there.
+// An error is that of the file, and names its option.
+func New(stderr io.Writer, journal bool, c config.Log) (*Log, error) {
+	l := &Log{output: output{stderr: stderr, journal: journal}, listeners: map[*Listener]bool{}}
 	take, _, err := l.Prepare(c)
 	if err != nil {
 		return nil, err
@@ -66,6 +67,7 @@ func (l *Log) Accept(name string, level hclog.Level, msg string, args ...any) {
 }
 
 func (l *Log) accept(name string, level hclog.Level, msg string, args ...any) {
+	l.output.level = level
 	l.sink.Accept(name, level, msg, args...)
 	for listener := range l.listeners {
 		listener.sink.Accept(name, level, msg, args...)
@@ -129,16 +131,22 @@ func (l *Log) Close() {
 
 // output writes to standard error and the file. Callers hold Log.mu.
 type output struct {
-	stderr io.Writer
-	file   *file // nil for none
-	fault  error // of the last write to the file
-	lost   int   // lines, since the fault began
-	told   bool  // the fault has been logged
+	stderr  io.Writer
+	journal bool
+	level   hclog.Level // of the line that is written
+	file    *file       // nil for none
+	fault   error       // of the last write to the file
+	lost    int         // lines, since the fault began
+	told    bool        // the fault has been logged
 }
 
 // Write never fails: the code that logs could not handle an error.
 func (o *output) Write(line []byte) (int, error) {
-	_, _ = o.stderr.Write(line)
+	if o.journal {
+		_, _ = io.WriteString(o.stderr, ForJournal(o.level, string(line)))
+	} else {
+		_, _ = o.stderr.Write(line)
+	}
 	if o.file != nil {
 		if o.fault = o.file.write(line); o.fault != nil {
 			o.lost++

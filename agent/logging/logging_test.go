@@ -17,7 +17,7 @@ import (
 func newLog(t *testing.T, c config.Log) (*Log, *lineBuffer) {
 	t.Helper()
 	var out lineBuffer
-	l, err := New(&out, c)
+	l, err := New(&out, false, c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,10 @@ import (
 	"io"
 	"strings"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/logging"
 )
 
 // ErrReported ends a command with exit code 1 when everything has already been printed.
@@ -66,10 +69,20 @@ func (m Meta) WriteError(err error) {
 	}
 	var files *config.Errors
 	if errors.As(err, &files) {
-		writeConfigErrors(m.Stderr, files)
+		var text strings.Builder
+		writeConfigErrors(&text, files)
+		io.WriteString(m.Stderr, m.forJournal(text.String()))
 		return
 	}
-	io.WriteString(m.Stderr, m.errorText(err.Error()))
+	io.WriteString(m.Stderr, m.forJournal(m.errorText(err.Error())))
+}
+
+// forJournal marks the lines of an error as such where systemd's journal reads them.
+func (m Meta) forJournal(text string) string {
+	if !m.ErrorJournal {
+		return text
+	}
+	return logging.ForJournal(hclog.Error, text)
 }
 
 // writeConfigErrors prints all errors of configuration files, each with its position and source

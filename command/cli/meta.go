@@ -34,6 +34,7 @@ type Meta struct {
 	Now            func() time.Time
 	Terminal       bool // standard output is a terminal
 	ErrorTerminal  bool // standard error is a terminal
+	ErrorJournal   bool // standard error is read by systemd's journal
 	// Size returns the size of standard output's terminal, zeros if it is unknown; nil means that
 	// it is never known.
 	Size func() (columns, rows int)
