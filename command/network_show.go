@@ -60,6 +60,12 @@ func writeNetwork(w io.Writer, n api.Network, store string, now time.Time) {
 		{"Last applied", timeAgo(l.Applied, now)},
 		{"Last renewed", timeAgo(l.Renewed, now)},
 	})
+	if len(l.Notes) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, text := range l.Notes {
+		cli.WriteNote(w, "", text)
+	}
 	if len(l.Differs) > 0 {
 		fmt.Fprintf(w, "\nThe agent's configuration differs from %s, which wins;\n"+
 			"leno network apply FILE changes the network on all hosts:\n", store)

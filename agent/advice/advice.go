@@ -45,12 +45,12 @@ func table() []row {
 	const makeRoom = "free space on its file system; what stood there before stays whole"
 	return []row{
 		{Datapath, tunDevice, []error{unix.ENOENT, unix.ENODEV, unix.ENXIO},
-			"load the kernel module tun, in a container pass " + tunDevice + " in, or use another backend"},
+			"load the kernel module tun (`modprobe tun`), in a container pass " + tunDevice + " in, or use another backend"},
 		{Datapath, tunDevice, noRight,
 			"let the agent's user read and write " + tunDevice + ", and the unit or container use the device (DeviceAllow=" + tunDevice + " rw)"},
 		{Datapath, "", []error{backend.ErrForeignDevice}, "remove or rename that device; leno does not touch it"},
 		{Datapath, "", []error{backend.ErrForeignRoute}, "end the program that made that route (ip route show tells its device) and remove it, or give it a larger metric"},
-		{Datapath, "", []error{backend.ErrNoSuchKind}, "load or build the kernel module, or use another backend for the network"},
+		{Datapath, "", []error{backend.ErrNoSuchKind}, "load the kernel module (`modprobe vxlan`) or build it, or use another backend for the network"},
 		{Datapath, "", []error{unix.EADDRINUSE}, "end the program that has the UDP port (ss -ulpn), or use another port for the network"},
 		{Datapath, "", []error{unix.EEXIST}, "remove the device that has the VNI on that port (ip -details link show type vxlan), " +
 			"or hand it over with `leno flannel adopt` if flannel created it, or use another vni for the network"},

@@ -125,9 +125,9 @@ func TestJudge(t *testing.T) {
 			silence(n, true, api.DirectionUnknown, api.DirectionUnknown)
 		}, "fault module", "load the kernel module tun"},
 		{"no VXLAN explains the peers", func(_ *Facts, n *Network) {
-			n.Device.Exists, n.Checks.Device = false, failing("device", "create link: "+backend.ErrNoSuchKind.Error()+"; load or build the kernel module, or use another backend for the network")
+			n.Device.Exists, n.Checks.Device = false, failing("device", "create link: "+backend.ErrNoSuchKind.Error()+"; load the kernel module (`modprobe vxlan`) or build it, or use another backend for the network")
 			silence(n, true, api.DirectionUnknown, api.DirectionUnknown)
-		}, "fault module", "load or build"},
+		}, "fault module", "load the kernel module (`modprobe vxlan`) or build it"},
 		{"a right of the host is missing", func(f *Facts, n *Network) {
 			f.Capabilities, n.Checks.Device = []string{"CAP_NET_ADMIN"}, failing("device", "operation not permitted")
 		}, "fault rights", "CAP_NET_ADMIN"},

@@ -53,8 +53,9 @@ type Network struct {
 	Subnets []netip.Prefix // of this host
 	MTU     int            // of the overlay
 	Link    string
-	Port    int  // UDP, of the tunnel; 0 for none
-	Same    bool // packets are also sent from that port
+	Notes   []string // what the backend chose by itself, and what it does without
+	Port    int      // UDP, of the tunnel; 0 for none
+	Same    bool     // packets are also sent from that port
 	Checks  Checks
 
 	Underlay Underlay

@@ -209,7 +209,8 @@ func (v *verdict) device(n Network) {
 	case n.Device.Wanted && n.Device.Exists && v.facts.Alone != nil && n.Backend == "udp":
 		v.add(warning(CheckDevice, n.Name, "", tried, n.Link+" stands, and its packets wait for an agent: they are lost", "start the agent"))
 	case n.Device.Wanted && n.Device.Exists:
-		v.add(well(CheckDevice, n.Name, tried, "%s is up, MTU %d", n.Link, n.Device.MTU))
+		saw := fmt.Sprintf("%s is up, MTU %d", n.Link, n.Device.MTU)
+		v.add(well(CheckDevice, n.Name, tried, "%s", strings.Join(append([]string{saw}, n.Notes...), "; ")))
 	}
 }
 

@@ -26,6 +26,7 @@ func (e *Examiner) networkFacts(n Network) (doctor.Network, *paths) {
 		Subnets: n.Lease.Subnets,
 		MTU:     n.Shown.MTU,
 		Link:    n.Shown.Link,
+		Notes:   n.Shown.Notes,
 		Underlay: doctor.Underlay{
 			Interface: n.Shown.Underlay.Interface,
 			MTU:       n.Shown.Underlay.MTU,

@@ -50,6 +50,8 @@ type Backend struct {
 	handle *kernel.Handle // opened by the first Apply
 	index  int            // ifindex of the device the engine is attached to, or 0
 	listen netip.AddrPort // where the engine's sockets listen
+	can    offloads       // of the device and the sockets
+	single error          // why there is one queue although several were wanted, or nil
 	peers  []peerPlan     // in the engine's table
 	own    []netip.Prefix // in the engine's table
 
@@ -134,10 +136,20 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	}
 	b.partial = s.Partial
 	err = errors.Join(socketErr, b.setUp(link, p.mtu, created, &report), b.program(ctx, p, bare, apply, &report))
+	report.Notes = b.notes()
 	if b.engine.started() && b.engine.binds.alive() {
 		report.Peers = len(p.peers)
 	}
 	return report, err
+}
+
+// notes tells users what the forwarder does without.
+func (b *Backend) notes() []string {
+	notes := b.can.lacking(b.want)
+	if b.single != nil {
+		notes = append(notes, fmt.Sprintf("one queue instead of %d: %v", b.queues, b.single))
+	}
+	return notes
 }
 
 // Close implements backend.Backend. The device stays, with its addresses and routes, for the next

@@ -43,6 +43,7 @@ func (b *Backend) openSockets(at netip.AddrPort, report *backend.Report) ([]Bind
 		level = hclog.Debug // reported with the fault, or with the change of the underlay
 	}
 	b.listen = at
+	b.can.segment, b.can.gro = sockets[0].segment, sockets[0].gro
 	report.Writes++
 	b.config.Logger.Log(level, "listening", "address", at, "sockets", len(sockets), "segmentation", sockets[0].segment, "receive_offload", sockets[0].gro)
 	return asEnds[Bind](sockets), nil
@@ -100,9 +101,10 @@ func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.
 		return nil, nil, errors.Join(err, closeAll(queues))
 	}
 	can := queues[0].can
+	b.can.tso, b.can.uso, b.single = can.tso, can.uso, queues[0].unsteered
 	fields := []any{"link", name, "queues", len(queues), "tcp_offload", can.tso, "udp_offload", can.uso}
-	if queues[0].unsteered != nil {
-		fields = append(fields, "one_queue_because", queues[0].unsteered)
+	if b.single != nil {
+		fields = append(fields, "one_queue_because", b.single)
 	}
 	// Later attachments are reported with the fault.
 	level := hclog.Debug

@@ -10,7 +10,7 @@ import (
 )
 
 // errNoBPF is reported when an agent runs with minimal privileges.
-var errNoBPF = errors.New("no right to load BPF programs: CAP_BPF")
+var errNoBPF = errors.New("the agent may not load BPF programs, for which it needs CAP_BPF and the system call bpf")
 
 // steer makes the kernel choose a packet's queue by what does not change within a flow: the
 // addresses, and for unfragmented TCP also the ports. By default the kernel moves a flow to the
