@@ -159,7 +159,7 @@ func (h *Handle) SetUp(link netlink.Link) error {
 
 // HasAddr reports whether a link carries an address.
 func (h *Handle) HasAddr(link int, addr netip.Addr) (bool, error) {
-	found, err := h.nl.AddrList(indexed(link), netlink.FAMILY_ALL)
+	found, err := listing(context.Background(), func() ([]netlink.Addr, error) { return h.nl.AddrList(indexed(link), netlink.FAMILY_ALL) })
 	if err != nil {
 		return false, fmt.Errorf("list addresses: %w", err)
 	}
