@@ -36,7 +36,7 @@ var confined = map[string]string{
 	"User": "setpriv", "Group": "setpriv", "AmbientCapabilities": "setpriv", "CapabilityBoundingSet": "setpriv",
 	"NoNewPrivileges": "setpriv", "SupplementaryGroups": "setpriv", "UMask": "shell",
 	"StateDirectory": "mount", "StateDirectoryMode": "mount", "RuntimeDirectory": "mount", "RuntimeDirectoryMode": "mount",
-	"ConfigurationDirectory": "mount", "ProtectSystem": "mount", "ProtectHome": "mount", "PrivateTmp": "mount",
+	"ProtectSystem": "mount", "ProtectHome": "mount", "PrivateTmp": "mount",
 	"ProtectKernelTunables": "mount", "ReadWritePaths": "mount", "ProtectKernelModules": "mount", "ProtectProc": "mount",
 	"DevicePolicy": "mount", "DeviceAllow": "mount",
 	"RestrictAddressFamilies": "seccomp", "SystemCallFilter": "seccomp", "SystemCallErrorNumber": "seccomp",
@@ -91,7 +91,7 @@ func (c confinement) script() string {
 		// Like systemd: everything below the directory changes its owner if the directory is not
 		// the user's.
 		fmt.Sprintf(`for dir in %s %s; do mkdir -p $dir; [ "$(stat -c %%u $dir)" = %d ] || chown -R %[3]d:%[3]d $dir; done`, state, run, lenoID),
-		fmt.Sprintf("chmod %s %s; chmod %s %s; mkdir -p /etc/%s", c.unit["StateDirectoryMode"], state, c.unit["RuntimeDirectoryMode"], run, c.unit["ConfigurationDirectory"]),
+		fmt.Sprintf("chmod %s %s; chmod %s %s", c.unit["StateDirectoryMode"], state, c.unit["RuntimeDirectoryMode"], run),
 		"mount -t proc -o hidepid=" + c.unit["ProtectProc"] + " proc /proc",
 		"mount -t tmpfs -o mode=755 dev /dev; mkdir /dev/net",
 		"mknod -m 666 /dev/null c 1 3; mknod -m 666 /dev/zero c 1 5; mknod -m 666 /dev/full c 1 7; mknod -m 666 /dev/random c 1 8; mknod -m 666 /dev/urandom c 1 9",

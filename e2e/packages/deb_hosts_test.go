@@ -70,7 +70,7 @@ func configurationAnew(t *testing.T, m *machine, deb string) {
 // is as before, and the agent was not touched.
 func removalAborted(t *testing.T, m *machine, deb string) {
 	m.must("dpkg", "--install", deb)
-	m.called("installation", "--system daemon-reload")
+	m.called("installation", "--system daemon-reload", managersReload)
 	for name, text := range map[string]string{
 		"control": "Package: rival\nVersion: 1\nArchitecture: all\nMaintainer: nobody <nobody@example.com>\nConflicts: leno\nReplaces: leno\nDescription: it cannot be installed\n",
 		"preinst": "#!/bin/sh\nexit 1\n",

@@ -198,7 +198,7 @@ func TestDebUnderTraffic(t *testing.T) {
 	first, next := m.put(deb(t, "first")), m.put(deb(t, "next"))
 
 	m.must("dpkg", "--install", first)
-	m.called("installation", "--system daemon-reload") // neither enabled nor started
+	m.called("installation", "--system daemon-reload", managersReload) // neither enabled nor started
 	config := m.read("/etc/leno.d/leno.hcl") + fmt.Sprintf(`
 node_name = "host-a"
 consul {

@@ -163,6 +163,9 @@ func (m *machine) files() []string {
 	return lines
 }
 
+// managersReload is what an installation asks of programs that manage networks.
+const managersReload = "--no-block reload systemd-networkd.service NetworkManager.service"
+
 // calls is the file to which the fake systemctl writes.
 const calls = "/run/systemctl-calls"
 

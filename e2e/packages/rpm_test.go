@@ -41,7 +41,7 @@ func TestRPM(t *testing.T) {
 	}
 	m.must("userdel", "leno")
 	of("--force-debian", "--nodeps", "--install", rpm(t, "first"))
-	m.called("installation", "--system daemon-reload")
+	m.called("installation", "--system daemon-reload", managersReload)
 	want := `/etc/leno.d 750 root:leno
 /etc/leno.d/leno.hcl 640 root:leno
 /usr/bin/leno 755 root:root`

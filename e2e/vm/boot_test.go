@@ -5,6 +5,7 @@ package vm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -13,10 +14,17 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
+func TestMain(m *testing.M) {
+	if err := lab.Sweep(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "what a killed run left behind:", err)
+	}
+	os.Exit(m.Run())
+}
+
 // newLab lays out a lab for machines, with a Consul server or without one.
 func newLab(t *testing.T, consul bool) (context.Context, *lab.Lab) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
 	t.Cleanup(cancel)
 	l, err := lab.New(ctx, lab.Options{Name: "vm", NoHosts: true, NoConsul: !consul})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -30,21 +31,34 @@ type pair struct {
 	a, b *Machine
 }
 
+// deb returns the path of a package that tools/test-vm has built.
+func deb(t *testing.T, release string) string {
+	t.Helper()
+	debs, err := filepath.Glob(filepath.Join(os.Getenv("LENO_TEST_VM_PACKAGES"), release, "leno_*_amd64.deb"))
+	if err != nil || len(debs) != 1 {
+		t.Fatalf("packages in %s of LENO_TEST_VM_PACKAGES: %q, %v", release, debs, err)
+	}
+	return debs[0]
+}
+
 // newPair boots both machines and installs the package. Its service is not started yet.
 func newPair(t *testing.T, o Options) *pair {
 	t.Helper()
+	return newUnequalPair(t, o, o)
+}
+
+// newUnequalPair is newPair with different machines.
+func newUnequalPair(t *testing.T, a, b Options) *pair {
+	t.Helper()
 	p := &pair{t: t}
 	p.ctx, p.lab = newLab(t, true)
-	debs, err := filepath.Glob(filepath.Join(os.Getenv("LENO_TEST_VM_PACKAGES"), "leno_*_amd64.deb"))
-	if err != nil || len(debs) != 1 {
-		t.Fatalf("packages in LENO_TEST_VM_PACKAGES: %q, %v", debs, err)
-	}
 	group, ctx := errgroup.WithContext(p.ctx)
-	o.Files = map[string]string{"leno.deb": debs[0]}
-	for machine, name := range map[**Machine]string{&p.a: "vm-a", &p.b: "vm-b"} {
+	for machine, o := range map[**Machine]Options{&p.a: a, &p.b: b} {
+		o.Name = map[**Machine]string{&p.a: "vm-a", &p.b: "vm-b"}[machine]
+		files := map[string]string{"leno.deb": deb(t, "")}
+		maps.Copy(files, o.Files)
+		o.Files = files
 		group.Go(func() error {
-			o := o
-			o.Name = name
 			m, err := Start(ctx, p.lab, o)
 			if err != nil {
 				return err
@@ -54,7 +68,7 @@ func newPair(t *testing.T, o Options) *pair {
 			return err
 		})
 	}
-	err = group.Wait()
+	err := group.Wait()
 	t.Cleanup(func() {
 		for _, m := range p.both() {
 			if t.Failed() && m != nil {
@@ -89,7 +103,7 @@ func (p *pair) must(m *Machine, command ...string) string {
 	p.t.Helper()
 	out, err := m.Run(p.ctx, command...)
 	if err != nil {
-		p.t.Fatal(err)
+		p.t.Fatalf("%v\n%s", err, out)
 	}
 	return out
 }
@@ -126,23 +140,81 @@ func (p *pair) configure(network string) {
 	}
 }
 
+// configureAll writes the configuration of both agents, with three networks: "default" with vxlan,
+// "plain" with host-gw and "slow" with udp, all with both address families.
+func (p *pair) configureAll() {
+	p.t.Helper()
+	text := fmt.Sprintf("consul {\n  address = %q\n}\n", p.lab.Consul.Address())
+	for i, n := range allNetworks {
+		text += fmt.Sprintf("\nnetwork %q {\n  ipv4 {\n    prefix = \"10.%d.0.0/16\"\n  }\n  ipv6 {\n    prefix = \"fd00:%d::/48\"\n  }\n  backend %q {}\n}\n",
+			n.name, i+1, i+1, n.backend)
+	}
+	for _, m := range p.both() {
+		p.write(m, "/etc/leno.d/leno.hcl", text)
+		// IPv6 forwarding is the operator's to switch on.
+		p.must(m, "sysctl", "-q", "-w", "net.ipv6.conf.all.forwarding=1")
+	}
+}
+
+// allNetworks are the networks of configureAll, with the MTU that each has on these machines.
+var allNetworks = []struct {
+	name, backend string
+	mtu           int
+}{
+	{"default", "vxlan", 1500 - 50}, // 20 IPv4, 8 UDP, 8 VXLAN, 14 Ethernet
+	{"plain", "host-gw", 1500},
+	{"slow", "udp", 1500 - 28}, // 20 IPv4, 8 UDP
+}
+
+// cross checks that packets of exactly the MTU cross in all networks of configureAll, in both
+// directions and both address families, and that larger ones are refused with the MTU.
+func (p *pair) cross() {
+	p.t.Helper()
+	scripts := map[*Machine]string{}
+	for i, n := range allNetworks {
+		ends := map[*Machine]subnet{p.a: p.bridgeOf(p.a, n.name, i), p.b: p.bridgeOf(p.b, n.name, i)}
+		for m, other := range map[*Machine]*Machine{p.a: p.b, p.b: p.a} {
+			from, to := ends[m], ends[other]
+			if len(from.gateways) != 2 || from.mtu != n.mtu {
+				p.t.Fatalf("%s on %s: want both families and MTU %d; subnet file:\n%s", n.name, m.Name, n.mtu, from.file)
+			}
+			for k, gateway := range to.gateways {
+				ping := fmt.Sprintf("ping -n -c 2 -i 0.2 -W 5 -M do -I %s %s -s ", from.gateways[k].Addr(), gateway.Addr())
+				exact := n.mtu - headers(gateway.Addr())
+				scripts[m] += fmt.Sprintf("%s%d\n! %[1]s%d >/run/refused 2>&1\ngrep -E 'mtu(=|: )%d' /run/refused\n", ping, exact, exact+1, n.mtu)
+			}
+		}
+	}
+	for m, script := range scripts {
+		p.wait(m, "packets of exactly the MTU in all networks", script)
+	}
+}
+
 // A subnet is what a machine's subnet file contains.
 type subnet struct {
+	network  string
 	file     string
 	gateways []netip.Prefix // in each family: the gateway's address and the subnet's length
 	mtu      int
 }
 
-// bridge reads the subnet file and creates the bridge of a container runtime, with the gateway's
-// addresses. It may be called again.
+// bridge reads the subnet file of the network "default" and creates the bridge br0.
 func (p *pair) bridge(m *Machine) subnet {
 	p.t.Helper()
-	text, err := m.ReadFile(p.ctx, "/run/leno/default.env")
+	return p.bridgeOf(m, "default", 0)
+}
+
+// bridgeOf reads a network's subnet file and creates the bridge of a container runtime with the
+// given number, with the gateway's addresses. It may be called again.
+func (p *pair) bridgeOf(m *Machine, network string, number int) subnet {
+	p.t.Helper()
+	text, err := m.ReadFile(p.ctx, "/run/leno/"+network+".env")
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	s := subnet{file: text}
-	script := "ip link show dev br0 >/dev/null 2>&1 || ip link add br0 type bridge\n"
+	s := subnet{network: network, file: text}
+	br := fmt.Sprintf("br%d", number)
+	script := fmt.Sprintf("ip link show dev %[1]s >/dev/null 2>&1 || ip link add %[1]s type bridge\n", br)
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		switch key {
@@ -152,19 +224,19 @@ func (p *pair) bridge(m *Machine) subnet {
 				p.t.Fatal(err)
 			}
 			s.gateways = append(s.gateways, prefix)
-			script += fmt.Sprintf("ip addr replace %s dev br0 nodad\n", prefix)
+			script += fmt.Sprintf("ip addr replace %s dev %s nodad\n", prefix, br)
 		case "LENO_MTU":
 			if s.mtu, err = strconv.Atoi(value); err != nil {
 				p.t.Fatal(err)
 			}
-			script += fmt.Sprintf("ip link set br0 mtu %d up\n", s.mtu)
+			script += fmt.Sprintf("ip link set %s mtu %d up\n", br, s.mtu)
 		}
 	}
 	if len(s.gateways) == 0 || s.mtu == 0 {
 		p.t.Fatalf("the subnet file of %s: %s", m.Name, text)
 	}
 	// A bridge without ports has no carrier.
-	script += "ip link show dev port0 >/dev/null 2>&1 || { ip link add port0 type veth peer name port1; ip link set port0 master br0 up; ip link set port1 up; }\n"
+	script += fmt.Sprintf("ip link show dev port%[1]d >/dev/null 2>&1 || { ip link add port%[1]d type veth peer name peer%[1]d; ip link set port%[1]d master %[2]s up; ip link set peer%[1]d up; }\n", number, br)
 	p.must(m, "sh", "-euc", script)
 	return s
 }
@@ -198,9 +270,7 @@ func (p *pair) checkMTU(m *Machine, from subnet, to netip.Addr) {
 // joined. It fails the test with the last report.
 func (p *pair) doctor(m *Machine) {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.ctx, time.Minute)
-	defer cancel()
-	err := lab.WaitFor(ctx, "leno doctor to find no fault on "+m.Name, func(ctx context.Context) error {
+	err := lab.WaitFor(p.ctx, "leno doctor to find no fault on "+m.Name, func(ctx context.Context) error {
 		out, err := m.Run(ctx, "leno", "doctor", "-no-color")
 		if err == nil && strings.Contains(out, "warning") {
 			err = errors.New("it warns")

@@ -232,15 +232,23 @@ func (m *Machine) command() []string {
 		"panic=-1", // a panic ends QEMU, because of -no-reboot
 		"quiet", "loglevel=4", "systemd.show_status=1",
 		"mitigations=off", "apparmor=0", "audit=0", // they cost time only
+		"systemd.mask=systemd-binfmt.service", "systemd.mask=proc-sys-fs-binfmt_misc.automount", // the same
 	}, m.opts.Parameters...)
 	if !m.opts.Shell {
 		parameters = append([]string{"systemd.mask=serial-getty@ttyS0.service"}, parameters...)
+	}
+	// With a thread for each processor, one of them may execute an instruction while another one
+	// patches it, as Linux does with its static keys: QEMU 7.2 then raises an invalid trap, and the
+	// kernel panics.
+	threads := "multi"
+	if m.opts.Processors > 1 {
+		threads = "single"
 	}
 	return []string{
 		"qemu-system-x86_64", "-machine", "q35",
 		// Not KVM, which machines that are virtual themselves have but may not support completely.
 		// Of the processors that QEMU emulates, this one has few features that only cost time.
-		"-accel", "tcg,thread=multi", "-cpu", "qemu64",
+		"-accel", "tcg,thread=" + threads, "-cpu", "qemu64",
 		"-smp", strconv.Itoa(m.opts.Processors), "-m", strconv.Itoa(m.opts.Memory),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", m.kernel.path("vmlinuz"), "-initrd", m.kernel.path("initrd"), "-append", strings.Join(parameters, " "),

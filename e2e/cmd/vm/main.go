@@ -36,6 +36,9 @@ func run(ctx context.Context, args []string) (err error) {
 	if *machines < 1 || *machines > 26 {
 		return fmt.Errorf("1 to 26 machines, not %d", *machines)
 	}
+	if err := lab.Sweep(ctx); err != nil {
+		return err
+	}
 	l, err := lab.New(ctx, lab.Options{Name: "vm", NoHosts: true, NoConsul: !*consul})
 	if err != nil {
 		return err
