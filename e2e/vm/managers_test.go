@@ -16,7 +16,7 @@ const (
 )
 
 // everything is a file for systemd-networkd that fits leno's devices and all that tests do not use.
-const everything = "[Match]\nName=!lo eth0 br* port* peer*\n\n[Network]\nDHCP=yes\n"
+const everything = "[Match]\nName=!lo eth0 enp* br* port* peer*\n\n[Network]\nDHCP=yes\n"
 
 // TestNetworkManagers lets systemd-networkd, NetworkManager and systemd-resolved do to leno's
 // devices and routes what they like. The first machine has the files of the package that keep them
