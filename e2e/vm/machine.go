@@ -108,7 +108,12 @@ func (m *Machine) Boot(ctx context.Context) error {
 	if m.process, err = m.lab.Switch.Start(m.command()...); err != nil {
 		return err
 	}
-	if err := m.process.WaitFor(ctx, m.Name+" to boot", m.agent.ping); err != nil {
+	err = m.process.WaitFor(ctx, m.Name+" to boot", m.agent.ping)
+	for again := 0; again < 2 && err != nil && ctx.Err() == nil && m.process.Running(); again++ {
+		// A machine beside many others may take longer than the limit of WaitFor.
+		err = m.process.WaitFor(ctx, m.Name+" to boot", m.agent.ping)
+	}
+	if err != nil {
 		return errors.Join(m.withConsole(err), m.Kill())
 	}
 	if _, err := m.Run(ctx, "/lib/systemd/systemd-networkd-wait-online", "--interface=eth0"); err != nil {
