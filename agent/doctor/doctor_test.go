@@ -143,6 +143,17 @@ func TestJudge(t *testing.T) {
 			n.Blockades = []foreign.Blockade{blocked(false)}
 			silence(n, false, "", "")
 		}, "fault port", "what this host sends"},
+		{"a rule here of a program that has a command", func(_ *Facts, n *Network) {
+			b := blocked(true)
+			b.Command = "ufw allow proto udp from 192.0.2.12 to any port 8472"
+			n.Blockades = []foreign.Blockade{b}
+			silence(n, false, "", "")
+		}, "fault port", "`ufw allow proto udp from 192.0.2.12 to any port 8472`"},
+		{"a rule here that lets only answers pass", func(_ *Facts, n *Network) {
+			b := blocked(true)
+			b.ExceptAnswers = true
+			n.Blockades = []foreign.Blockade{b}
+		}, "warning port", "unless it answers what this host has sent"},
 		{"lost there", func(_ *Facts, n *Network) { silence(n, true, api.DirectionLost, api.DirectionPasses) }, "fault port", "from 192.0.2.11 to 192.0.2.12"},
 		{"lost on the way back", func(_ *Facts, n *Network) { silence(n, true, api.DirectionPasses, api.DirectionLost) }, "fault port", "from 192.0.2.12 to 192.0.2.11"},
 		{"lost both ways", func(_ *Facts, n *Network) { silence(n, true, api.DirectionUnknown, api.DirectionUnknown) }, "fault port", "neither there nor back"},

@@ -34,6 +34,7 @@ func (v *verdict) ways(n Network) {
 	w.checksums()
 	w.ports()
 	w.blockades()
+	w.answersOnly()
 	w.summary()
 }
 
@@ -242,7 +243,7 @@ func (w *ways) here() string {
 func (w *ways) blocked(p Peer) bool {
 	any := false
 	for _, b := range w.n.Blockades {
-		if b.Path.Peer == p.Public {
+		if b.Path.Peer == p.Public && !b.ExceptAnswers {
 			any = true
 			w.blockade(b, p.Node)
 		}
@@ -266,7 +267,29 @@ func (w *ways) blockade(b foreign.Blockade, peer string) {
 		peer = "" // the rule belongs to this host
 		what, from = fmt.Sprintf("%s, and %d others,", what, n), from+" and the other hosts"
 	}
-	w.add(fault(CheckPort, w.n.Name, peer, "read this host's firewall rules, and send packets", fmt.Sprintf("%s is dropped here by %s", what, b), "accept "+from+" there, before that rule"))
+	do := "accept " + from + " there, before that rule"
+	if b.Command != "" {
+		do = "accept " + from + ": `" + b.Command + "`"
+	}
+	const tried = "read this host's firewall rules, and send packets"
+	saw := fmt.Sprintf("%s is dropped here by %s", what, b)
+	if b.ExceptAnswers {
+		w.add(warning(CheckPort, w.n.Name, peer, tried, saw+", unless it answers what this host has sent shortly before: "+
+			"connections from there fail while this host sends nothing", do))
+		return
+	}
+	w.add(fault(CheckPort, w.n.Name, peer, tried, saw, do))
+}
+
+// answersOnly judges rules of this host that let datagrams pass only as answers, for as long as the kernel remembers what
+// was sent. Probes do not show it, because they are sent from here.
+func (w *ways) answersOnly() {
+	for _, b := range w.n.Blockades {
+		i := slices.IndexFunc(w.n.Peers, func(p Peer) bool { return p.Public == b.Path.Peer && p.Skipped == "" })
+		if b.ExceptAnswers && b.Inbound && i >= 0 && !w.found(w.n.Name, CheckPublicIP) {
+			w.blockade(b, w.n.Peers[i].Node)
+		}
+	}
 }
 
 // others returns how many more peers have the same rule.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Blockade is a rule of this host that drops the datagrams of a path between hosts.
@@ -12,6 +13,9 @@ type Blockade struct {
 	Inbound bool   // drops received datagrams; else sent ones
 	Where   string // "iptables table filter chain INPUT"
 	Rule    string // as its program prints it, or "policy DROP"
+	Command string // that lets the datagrams pass, if a program that has commands for that wrote the rule
+	// ExceptAnswers means that datagrams pass which answer others, for as long as the kernel remembers those.
+	ExceptAnswers bool
 }
 
 func (b Blockade) String() string { return fmt.Sprintf("%s: %q", b.Where, b.Rule) }
@@ -26,14 +30,55 @@ func blockades(bases []baseChain, paths []UnderlayPath) []Blockade {
 	var out []Blockade
 	for _, p := range paths {
 		for _, inbound := range []bool{true, false} {
-			met := trace(bases, p.flow(inbound))
-			if i := slices.IndexFunc(met, func(f finding) bool { return f.what == dropPacket && f.whole }); i >= 0 {
-				where, rule := met[i].place()
-				out = append(out, Blockade{Path: p, Inbound: inbound, Where: where, Rule: rule})
+			f := p.flow(inbound)
+			found, ok := firstDrop(bases, f)
+			exceptAnswers := !ok && p.SamePort
+			if exceptAnswers {
+				f.host = &hostTraffic{}
+				found, ok = firstDrop(bases, f)
 			}
+			if !ok {
+				continue
+			}
+			where, rule := found.place()
+			out = append(out, Blockade{
+				Path:          p,
+				Inbound:       inbound,
+				Where:         where,
+				Rule:          rule,
+				Command:       p.command(found),
+				ExceptAnswers: exceptAnswers,
+			})
 		}
 	}
 	return out
+}
+
+// firstDrop returns the first rule that drops the whole flow.
+func firstDrop(bases []baseChain, f flow) (finding, bool) {
+	met := trace(bases, f)
+	i := slices.IndexFunc(met, func(f finding) bool { return f.what == dropPacket && f.whole })
+	if i < 0 {
+		return finding{}, false
+	}
+	return met[i], true
+}
+
+// command returns the command of ufw or firewalld that lets the datagrams past their rule, "" for rules of others.
+func (p UnderlayPath) command(f finding) string {
+	switch {
+	case f.isUFW() && f.flow.inbound:
+		return fmt.Sprintf("ufw allow proto udp from %s to any port %d", p.Peer, p.Port)
+	case f.isUFW():
+		return fmt.Sprintf("ufw allow out proto udp from any to %s port %d", p.Peer, p.Port)
+	}
+	// The last rule of a zone's own chain is its target. Rules before it, in chains such as filter_IN_public_deny,
+	// take precedence over open ports.
+	zone, ok := strings.CutPrefix(f.chain, "filter_IN_")
+	if ok && f.isFirewalld() && f.base.jumps(f.chain, f.chain+"_allow") {
+		return fmt.Sprintf("firewall-cmd --permanent --zone=%s --add-port=%d/udp && firewall-cmd --reload", zone, p.Port)
+	}
+	return ""
 }
 
 // flow returns the datagrams of one direction.

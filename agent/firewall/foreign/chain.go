@@ -1,6 +1,9 @@
 package foreign
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // extent tells for which packets of a flow a condition holds: partOfFlow comes with the narrowed flow.
 type extent int
@@ -108,4 +111,11 @@ func (b baseChain) isPassedBy(f flow) bool {
 func (b baseChain) table() string {
 	table, _, _ := strings.Cut(b.where, " chain ")
 	return table
+}
+
+// jumps reports whether a chain has a jump to a chain whose name starts with the prefix.
+func (b baseChain) jumps(chain, prefix string) bool {
+	return slices.ContainsFunc(b.lines[chain], func(l line) bool {
+		return l.action == jumpToChain && strings.HasPrefix(l.to, prefix)
+	})
 }

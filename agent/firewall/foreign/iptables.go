@@ -144,7 +144,7 @@ func iptablesCondition(word, value string) condition {
 	case "--ctstate", "--state":
 		return connState(list...)
 	case "--dst-type", "--src-type":
-		return addressTypeIn(list...)
+		return addressTypeIn(word == "--dst-type", list...)
 	case "--comment":
 		return always
 	}

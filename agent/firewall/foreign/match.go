@@ -165,15 +165,23 @@ func connState(names ...string) condition {
 	return never
 }
 
-// addressTypeIn matches by the type that the kernel's routing gives an address. Addresses of containers are of other
-// types.
-func addressTypeIn(names ...string) condition {
-	of := containerTypeIn(names)
+// addressTypeIn matches by the type that the kernel's routing gives an address, of the destination or of the source.
+// This host's own address is local and that of another host is unicast. Addresses of containers are of other types than
+// those that rules ask for.
+func addressTypeIn(dst bool, names ...string) condition {
+	ofContainer := containerTypeIn(names)
 	return func(f flow) (extent, flow) {
-		if f.host != nil {
-			return indeterminate, f
+		if f.host == nil {
+			return ofContainer(f)
 		}
-		return of(f)
+		kind := "unicast"
+		if dst == f.inbound {
+			kind = "local"
+		}
+		if slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, kind) }) {
+			return wholeFlow, f
+		}
+		return nothing, f
 	}
 }
 

@@ -292,7 +292,7 @@ func nftKey(meta, protocol, field, ct, fib string, flags, values []string) (stri
 		}
 		return "ct status", cannotTell
 	case fib == "type" && (slices.Equal(flags, []string{"daddr"}) || slices.Equal(flags, []string{"saddr"})):
-		return "fib " + flags[0] + " type", addressTypeIn(values...)
+		return "fib " + flags[0] + " type", addressTypeIn(flags[0] == "daddr", values...)
 	case (protocol == "ip" || protocol == "ip6") && (field == "saddr" || field == "daddr"):
 		return protocol + " " + field, nftAddresses(field == "daddr", values)
 	case field == "protocol" || field == "nexthdr":

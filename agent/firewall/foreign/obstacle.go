@@ -131,6 +131,20 @@ func (f finding) isReportable() bool {
 	return f.what == dropPacket || f.flow.part() == ""
 }
 
+// isUFW reports whether ufw's default is at work: the rule is in one of ufw's chains, or it is the policy that ufw sets
+// on a chain that calls them. A rule that the administrator added takes precedence over a later one that allows the
+// packets, so it does not count.
+func (f finding) isUFW() bool {
+	const chains = "ufw-"
+	if f.rule == policyDrop {
+		return f.base.jumps(f.chain, chains)
+	}
+	return strings.HasPrefix(f.chain, chains) && !strings.HasPrefix(f.chain, chains+"user-")
+}
+
+// isFirewalld reports whether the rule is in firewalld's own table of nftables.
+func (f finding) isFirewalld() bool { return strings.HasSuffix(f.base.table(), " firewalld") }
+
 // place returns where a rule is and its text.
 func (f finding) place() (where, rule string) {
 	where, rule = f.base.table()+" chain "+f.chain, f.rule
@@ -221,11 +235,11 @@ func (p OverlayPath) advice(f finding) string {
 		return "only published ports can be reached: make the Docker network with " +
 			"--opt com.docker.network.bridge.gateway_mode_ipv4=nat-unprotected " +
 			"(`leno docker-opts -create` prints the command), or start dockerd with --firewall-backend=iptables"
-	case strings.HasSuffix(table, " firewalld"):
-		return fmt.Sprintf("firewall-cmd --permanent --zone=trusted --add-source=%s && firewall-cmd --reload",
+	case f.isFirewalld():
+		return fmt.Sprintf("`firewall-cmd --permanent --zone=trusted --add-source=%s && firewall-cmd --reload`",
 			strings.Join(pools, " --add-source="))
-	case strings.HasPrefix(f.chain, "ufw"):
-		return fmt.Sprintf("ufw route allow from %s to %s", pool, pool)
+	case f.isUFW():
+		return fmt.Sprintf("`ufw route allow from %s to %s`", pool, pool)
 	case f.base.hook == hookForward && strings.HasPrefix(table, "ip") && !p.Network.Forward:
 		return fmt.Sprintf("set forward = true in this network's block, or accept packets from and to %s there", pool)
 	}

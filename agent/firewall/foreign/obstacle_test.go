@@ -271,7 +271,9 @@ func TestObstacleAdvice(t *testing.T) {
 		{"masquerade of others", nat("-A POSTROUTING -j MASQUERADE\n"), true, false, []string{"leave packets from 10.5.34.0/24 to 10.5.0.0/16 out of that rule"}},
 		{"policy without us", filter("DROP", ""), false, true, []string{`chain FORWARD: "policy DROP"`, "drops packets of other hosts for containers in 10.5.34.0/24", "set forward = true"}},
 		{"policy with us", filter("DROP", ""), true, true, []string{"accept packets from and to 10.5.0.0/16 there"}},
-		{"UFW", filter("ACCEPT", ":ufw-x - [0:0]\n-A FORWARD -j ufw-x\n-A ufw-x -j REJECT\n"), true, true, []string{"ufw route allow from 10.5.0.0/16 to 10.5.0.0/16"}},
+		{"UFW", filter("ACCEPT", ":ufw-x - [0:0]\n-A FORWARD -j ufw-x\n-A ufw-x -j REJECT\n"), true, true, []string{"`ufw route allow from 10.5.0.0/16 to 10.5.0.0/16`"}},
+		{"UFW's policy", filter("DROP", ":ufw-before-forward - [0:0]\n-A FORWARD -j ufw-before-forward\n-A ufw-before-forward -p icmp -m icmp --icmp-type 8 -j ACCEPT\n"), false, true, []string{`chain FORWARD: "policy DROP"`, "`ufw route allow from 10.5.0.0/16 to 10.5.0.0/16`"}},
+		{"a rule of UFW's administrator", filter("DROP", ":ufw-user-forward - [0:0]\n-A FORWARD -j ufw-user-forward\n-A ufw-user-forward -s 10.5.0.0/16 -j DROP\n"), true, true, []string{"chain ufw-user-forward", "accept packets from and to 10.5.0.0/16 there, before that rule"}},
 		{"a port", filter("ACCEPT", "-A FORWARD -d 10.5.34.0/24 -p tcp -m multiport --dports 80,8000:9000 -j DROP\n"), true, true, []string{
 			"drops some packets between containers, those from 10.5.0.0/16 to 10.5.34.0/24: TCP, to port 80, 8000-9000", "it may be intended; if it is not, remove it (`iptables -t filter -D FORWARD -d 10.5.34.0/24 -p tcp -m multiport --dports 80,8000:9000 -j DROP`), or: accept packets from and to 10.5.0.0/16 there, before that rule"}},
 		{"all but a peer", filter("ACCEPT", "-A FORWARD ! -s 10.5.77.0/24 -p icmp -m icmp --icmp-type 8 -j DROP\n"), true, true, []string{"ICMP, type 8, not from 10.5.77.0/24"}},

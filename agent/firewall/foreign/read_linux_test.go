@@ -88,7 +88,8 @@ func docker29(v6 bool, trusted string) string {
 	return strings.NewReplacer(append(words, "TRUSTED", trusted)...).Replace(nftDocker)
 }
 
-// firewalld is a rule set with the layout of firewalld's: one base chain that rejects what no zone accepted.
+// firewalld is a rule set with the layout of firewalld's: one base chain that rejects what no zone accepted. What is in
+// ZONES differs.
 const firewalld = `table inet firewalld {
 	chain filter_FORWARD {
 		type filter hook forward priority filter + 10; policy accept;
@@ -96,11 +97,21 @@ const firewalld = `table inet firewalld {
 		ct status dnat accept
 		iifname "lo" accept
 		ct state invalid drop
+		ip6 daddr { ::/96, ::ffff:0.0.0.0/96, 2002::/24 } reject with icmpv6 type addr-unreachable
 		jump filter_FORWARD_ZONES
 		reject with icmpx type admin-prohibited
 	}
 	chain filter_FORWARD_ZONES {
 		ZONES
+	}
+	chain filter_FWD_docker {
+		accept
+	}
+	chain filter_FWD_public_allow {
+	}
+	chain filter_FWD_public {
+		jump filter_FWD_public_allow
+		reject with icmpx type admin-prohibited
 	}
 	chain filter_FWD_trusted {
 		accept
@@ -119,6 +130,7 @@ func TestObstaclesOfNFTables(t *testing.T) {
 			"chain forward { type filter hook forward priority 0; policy drop;\n" + rules + "\n} }\n"
 	}
 	open := func(rules string) string { return strings.ReplaceAll(rules, "policy drop", "policy accept") }
+	zones := func(rules string) string { return strings.Replace(firewalld, "\t\tZONES\n", rules+"\n", 1) }
 	const policy4 = "nftables table inet x chain forward: policy drop"
 	for _, tt := range []struct {
 		name, rules string
@@ -132,10 +144,14 @@ func TestObstaclesOfNFTables(t *testing.T) {
 			strings.ReplaceAll(inbound, "ip docker", "ip6 docker"),
 			strings.NewReplacer("ip docker", "ip6 docker", "ip saddr 10.5.34.0/24", "ip6 saddr fd00:5:0:22::/64").Replace(outbound)}},
 		{name: "Docker that trusts our device", rules: docker29(false, `, "leno-default"`), want: []string{inbound, outbound}, advice: "gateway_mode_ipv4=nat-unprotected"},
-		{name: "firewalld", rules: strings.ReplaceAll(firewalld, "ZONES\n\t}\n\tchain filter_FWD", "return\n\t}\n\tchain filter_FWD"),
+		{name: "firewalld, the default zone", rules: zones("goto filter_FWD_public"),
+			want: []string{"nftables table inet firewalld chain filter_FWD_public: reject"}, advice: "`firewall-cmd --permanent --zone=trusted --add-source=10.5.0.0/16 --add-source=fd00:5::/48 && firewall-cmd --reload`"},
+		{name: "firewalld, with Docker's zone", rules: zones("iifname \"docker0\" goto filter_FWD_docker\ngoto filter_FWD_public"),
+			want: []string{"nftables table inet firewalld chain filter_FWD_public: reject"}},
+		{name: "firewalld, with Docker's zone and a trusted device", rules: zones("iifname \"docker0\" goto filter_FWD_docker\niifname \"leno-default\" goto filter_FWD_trusted\ngoto filter_FWD_public")},
+		{name: "firewalld", rules: zones("return"),
 			want: []string{"nftables table inet firewalld chain filter_FORWARD: reject"}, advice: "firewall-cmd --permanent --zone=trusted --add-source=10.5.0.0/16 --add-source=fd00:5::/48"},
-		{name: "firewalld that trusts the pools", rules: strings.ReplaceAll(firewalld, "ZONES\n\t}\n\tchain filter_FWD",
-			"ip saddr 10.5.0.0/16 goto filter_FWD_trusted\nip6 saddr fd00:5::/48 goto filter_FWD_trusted\n\t}\n\tchain filter_FWD")},
+		{name: "firewalld that trusts the pools", rules: zones("ip saddr 10.5.0.0/16 goto filter_FWD_trusted\nip6 saddr fd00:5::/48 goto filter_FWD_trusted\ngoto filter_FWD_public")},
 		{name: "policy", rules: chain(""), want: []string{policy4}, advice: "accept packets from and to 10.5.0.0/16 and fd00:5::/48 there"},
 		{name: "policy, accepted by address", rules: chain("ip saddr 10.5.0.0/16 accept\nip6 saddr fd00:5::/48 accept")},
 		{name: "policy, accepted by family", rules: chain("meta nfproto ipv4 accept\nmeta protocol ip6 accept")},
