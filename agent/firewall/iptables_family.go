@@ -155,7 +155,8 @@ func (f *iptablesFamily) write(
 		}
 	}
 	locked = errors.Is(err, netfilter.ErrLocked)
-	if err == nil || !able || name != tableNAT || !want.randomFully() || locked || ctx.Err() != nil {
+	refused := errors.As(err, new(*exec.ExitError)) // a program that was killed because it took too long refused nothing
+	if !refused || !able || name != tableNAT || !want.randomFully() || locked || ctx.Err() != nil {
 		return wrong, err
 	}
 	// Perhaps only --random-fully is unknown to the program or the kernel.

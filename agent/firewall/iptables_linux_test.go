@@ -189,6 +189,27 @@ func TestRandomFullyRefused(t *testing.T) {
 	}
 }
 
+// A program that had to be killed has not rejected --random-fully: the rules are not written without it.
+func TestRandomFullyNotRefused(t *testing.T) {
+	s := firewalltest.NewPrograms(t)
+	once := filepath.Join(s.Dir, "once")
+	s.Script("ipt-nft", "echo 'iptables v1.8.9 (nf_tables)'")
+	s.Script("ipt-nft-save", "true")
+	s.Script("ipt-nft-restore", "cat >/dev/null; test -e "+once+" || { touch "+once+"; exec yes; }")
+	i := forced(netfilter.VariantNFT).families[0]
+	i.command = "ipt"
+	want := desiredRules(State{RandomFully: true, Networks: two()}).family(false)
+	if _, err := i.apply(t.Context(), want); err == nil || !strings.Contains(err.Error(), "was killed") {
+		t.Errorf("a program that was killed: %v", err)
+	}
+	if i.unable != "" {
+		t.Error("it counts as one that rejects --random-fully")
+	}
+	if written, err := i.apply(t.Context(), want); err != nil || len(written) != 2 {
+		t.Errorf("the next attempt: %q, %v", written, err)
+	}
+}
+
 // A write that conflicts with another program's is repeated once from a new listing, and keeps the random source
 // ports.
 func TestWriteMeetsAnother(t *testing.T) {
