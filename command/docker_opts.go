@@ -96,7 +96,8 @@ func (o *dockerOpts) run(ctx context.Context) error {
 	case !isVariable(o.key):
 		return cli.UsageErrorWithFix(cli.DropFlags("key"), "-key: %q is not the name of a variable", o.key)
 	}
-	engine, err := o.host.engine(ctx)
+	// An environment file is written before Docker starts, when Docker's socket accepts questions and nothing answers.
+	engine, err := o.host.engine(ctx, o.format != formatEnv)
 	if err != nil {
 		return err
 	}

@@ -45,8 +45,9 @@ func (h *dockerHost) flags(fs *flag.FlagSet) {
 		"the `kind` of rules that Docker writes, iptables or nftables; default: as docker reports it, otherwise iptables")
 }
 
-// engine returns the engine that the flags describe. Unset values come from the installed one.
-func (h *dockerHost) engine(ctx context.Context) (e dockeropts.Engine, err error) {
+// engine returns the engine that the flags describe. Unset values come from the installed one, and if it is running,
+// also from the running one.
+func (h *dockerHost) engine(ctx context.Context, running bool) (e dockeropts.Engine, err error) {
 	switch h.firewall {
 	case "iptables", "":
 	case "nftables":
@@ -62,7 +63,7 @@ func (h *dockerHost) engine(ctx context.Context) (e dockeropts.Engine, err error
 	} else {
 		e.Version = dockeropts.InstalledVersion(ctx)
 	}
-	if h.firewall == "" && h.version == "" {
+	if running && h.firewall == "" && h.version == "" {
 		e.NFTables = dockeropts.HasNFTables(ctx)
 	}
 	return e, nil

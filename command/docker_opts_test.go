@@ -149,6 +149,31 @@ func TestDockerOptsFindsTheVersion(t *testing.T) {
 	}
 }
 
+// TestDockerOptsBeforeDocker checks that the environment file, which systemd has written before it starts Docker, does
+// not wait for a Docker that cannot answer yet.
+func TestDockerOptsBeforeDocker(t *testing.T) {
+	bin, dir := t.TempDir(), subnetFiles(t)
+	for name, script := range map[string]string{
+		"dockerd": "echo Docker version 29.1.0, build 360952c",
+		"docker":  "touch " + bin + "/asked",
+	} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	for _, tt := range []struct {
+		format string
+		asks   bool
+	}{{"env", false}, {"json", true}} {
+		got := world{}.run("docker-opts", "-subnet-file="+dir+"/default.env", "-format="+tt.format)
+		_, err := os.Stat(bin + "/asked")
+		if got.code != 0 || !strings.Contains(got.stdout, "allow-direct-routing") || (err == nil) != tt.asks {
+			t.Errorf("-format=%s: exit %d, asked docker: %t\n%s", tt.format, got.code, err == nil, got.stdout)
+		}
+	}
+}
+
 func TestDockerOptsWrites(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	dir := subnetFiles(t)

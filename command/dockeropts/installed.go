@@ -7,19 +7,27 @@ import (
 	"time"
 )
 
-// programTimeout bounds each program that is asked.
-const programTimeout = 3 * time.Second
+// versionTimeout bounds dockerd, which reports its version without running. It is long because on a slow host that
+// boots, dockerd takes seconds. askTimeout bounds questions to the running Docker: while systemd starts it, its socket
+// accepts connections and nothing answers.
+const (
+	versionTimeout = 30 * time.Second
+	askTimeout     = 3 * time.Second
+)
 
 // InstalledVersion returns the version of the installed Docker, or the zero value if it is
 // unknown. It asks dockerd first: the options are for its next start, and it can respond without
 // running.
 func InstalledVersion(ctx context.Context) Version {
-	for _, command := range [][]string{
-		{"dockerd", "--version"}, // Docker version 28.3.2, build e77ff99
-		{"docker", "version", "--format", "{{.Server.Version}}"},
-		{"docker", "version", "--format", "{{.Client.Version}}"},
+	for _, ask := range []struct {
+		timeout time.Duration
+		command []string
+	}{
+		{versionTimeout, []string{"dockerd", "--version"}}, // Docker version 28.3.2, build e77ff99
+		{askTimeout, []string{"docker", "version", "--format", "{{.Server.Version}}"}},
+		{askTimeout, []string{"docker", "version", "--format", "{{.Client.Version}}"}},
 	} {
-		for word := range strings.FieldsSeq(output(ctx, command...)) {
+		for word := range strings.FieldsSeq(output(ctx, ask.timeout, ask.command...)) {
 			if v, err := ParseVersion(strings.TrimSuffix(word, ",")); err == nil {
 				return v
 			}
@@ -30,14 +38,14 @@ func InstalledVersion(ctx context.Context) Version {
 
 // HasNFTables reports whether the running Docker keeps its rules in its own nftables tables.
 func HasNFTables(ctx context.Context) bool {
-	driver := output(ctx, "docker", "info", "--format", "{{with .FirewallBackend}}{{.Driver}}{{end}}")
+	driver := output(ctx, askTimeout, "docker", "info", "--format", "{{with .FirewallBackend}}{{.Driver}}{{end}}")
 	return strings.HasPrefix(driver, "nftables")
 }
 
 // output returns what a program prints on standard output, whatever its exit code: without a
 // daemon, the docker client still reports its own version. A missing program prints nothing.
-func output(ctx context.Context, command ...string) string {
-	ctx, cancel := context.WithTimeout(ctx, programTimeout)
+func output(ctx context.Context, timeout time.Duration, command ...string) string {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.WaitDelay = time.Second
