@@ -174,6 +174,11 @@ func TestDocumentationBlocks(t *testing.T) {
 		"integrations/docker.mdx: default: foreign_rules is warning for 3s: iptables-nft table raw chain": 1,
 		"integrations/docker.mdx: sudo examples/docker/leno-docker.sh docker0 default":                    1,
 		"integrations/docker.mdx: sudo systemctl daemon-reload":                                           1,
+		// TestDocker, TestUFW and TestFirewalld in e2e/vm run them.
+		"integrations/packages.mdx: skopeo copy oci-archive:leno_1.0.0_oci.tar:1.0.0 docker-archive:leno_1.0.0_docker.tar:leno:1.0.0": 1,
+		"integrations/docker.mdx: sudo iptables -I DOCKER-USER -i br-other -d 10.5.0.0/16 -m conntrack --ctstate NEW -j DROP":         1,
+		"operations/firewall.mdx: sudo ufw allow proto udp from 192.0.2.12 to any port 8472":                                          1,
+		"operations/firewall.mdx: sudo firewall-cmd --permanent --zone=public --add-port=8472/udp":                                    1,
 		// TestRender in e2e/template runs it and provokes the error.
 		"integrations/consul-template.mdx: sudo LENO_NODE_NAME=$(hostname) consul-template -config=/etc/consul-template/leno.hcl": 1,
 		"integrations/consul-template.mdx: [ERR] (runner) /etc/consul-template/daemon.json.ctmpl: execute: template: …: error":    1,
