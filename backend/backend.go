@@ -124,6 +124,7 @@ type Underlay struct {
 	Addrs     []netip.Addr // public addresses, one per family; peers send to the first
 	Devices   []string     // devices that packets leave through, including Interface and the devices below it
 	Own       []netip.Addr // the host's own address behind each of Addrs, which differs behind NAT; zero: none; nil: as Addrs
+	VRF       int          // ifindex of the VRF that the device is in, whose routing table its packets use; 0 for none
 }
 
 // Advertisement is what a host publishes about its end of the network.

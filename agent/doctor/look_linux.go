@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/registry"
@@ -127,7 +128,7 @@ func LookRefusal(source, dest netip.Addr, link string) (Refusal, bool) {
 	if !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.EINVAL) {
 		return r, false
 	}
-	if back, err := netlink.RouteGet(source.AsSlice()); err == nil && len(back) > 0 {
+	if back, err := netlink.RouteGetWithOptions(source.AsSlice(), &netlink.RouteGetOptions{OifIndex: underlay.VRF(link)}); err == nil && len(back) > 0 {
 		if l, err := netlink.LinkByIndex(back[0].LinkIndex); err == nil {
 			r.By = l.Attrs().Name
 		}

@@ -171,6 +171,7 @@ func (r *Runner) Probed() (probe.Host, error) {
 		Subnets:    lease.Subnets,
 		MTU:        s.Local.MTU,
 		Underlay:   s.Local.Underlay,
+		VRF:        r.datapath.Status().VRF,
 		Masquerade: r.local.IPMasq,
 	}, nil
 }

@@ -118,7 +118,7 @@ func (p planner) back(peer api.Peer) detour {
 func (p planner) past(from, to netip.Addr, peer api.Peer) detour {
 	d := detour{unknown: "the peer has no underlay address of the family of its subnets"}
 	for _, outer := range p.outer(peer) {
-		index, neighbour := p.here.device(outer)
+		index, neighbour := p.here.device(outer, p.VRF)
 		switch {
 		case neighbour && to.Is4():
 			return detour{echo: echo{from: from, to: to, size: least, link: index},
@@ -129,7 +129,7 @@ func (p planner) past(from, to netip.Addr, peer api.Peer) detour {
 		case p.Masquerade:
 			d.unknown = fmt.Sprintf("a packet from %s to %s would be masqueraded, and the peer is no neighbour over IPv4", from, outer)
 		default:
-			return detour{echo: echo{from: from, to: outer, size: least},
+			return detour{echo: echo{from: from, to: outer, vrf: p.VRF, size: least},
 				how: fmt.Sprintf("a packet over the underlay from %s was answered through the tunnel", from)}
 		}
 	}
@@ -141,6 +141,6 @@ func (p planner) tunnelled(a netip.Addr) bool {
 	if !p.options().DirectRouting {
 		return true
 	}
-	index, _ := p.here.device(a)
+	index, _ := p.here.device(a, 0)
 	return index == p.here.link || p.bySecond(a)
 }

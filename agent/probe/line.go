@@ -12,6 +12,7 @@ type echo struct {
 	to   netip.Addr
 	size int // of the IP packet, bytes
 	hops int // hop limit; 0 for the usual one
+	vrf  int // ifindex of the VRF whose routes the packet takes; 0 for none
 	link int // the device on which to is treated as a neighbour, past the routes; 0 to use the routes. IPv4 only.
 }
 

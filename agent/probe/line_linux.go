@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -375,7 +376,7 @@ func (s *sockets) write(e echo, seq int) error {
 }
 
 func control4(e echo) []byte {
-	info := unix.Inet4Pktinfo{Ifindex: int32(e.link)}
+	info := unix.Inet4Pktinfo{Ifindex: int32(cmp.Or(e.link, e.vrf))}
 	if e.from.IsValid() {
 		info.Spec_dst = e.from.As4()
 	}
@@ -385,7 +386,7 @@ func control4(e echo) []byte {
 func control6(e echo) []byte {
 	var out []byte
 	if e.from.IsValid() {
-		out = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: e.from.As16()})
+		out = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: e.from.As16(), Ifindex: uint32(e.vrf)})
 	}
 	return append(out, control(unix.SOL_IPV6, unix.IPV6_HOPLIMIT, e.hops)...)
 }

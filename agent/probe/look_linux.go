@@ -38,8 +38,8 @@ func look(h Host) (s surroundings, done func(), err error) {
 	if link, err := handle.LinkByName(backend.SecondLinkName(h.Network)); err == nil {
 		s.second, s.secondMTU = link.Attrs().Index, link.Attrs().MTU
 	}
-	s.device = func(to netip.Addr) (int, bool) {
-		routes, err := handle.RouteGet(to.AsSlice())
+	s.device = func(to netip.Addr, vrf int) (int, bool) {
+		routes, err := handle.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{OifIndex: vrf})
 		if err != nil || len(routes) == 0 {
 			return 0, false
 		}

@@ -15,8 +15,8 @@ type surroundings struct {
 	local map[netip.Addr]bool // addresses of this host
 
 	// device returns the index of the device that packets to an address leave by, and whether the address is a
-	// neighbour there; 0 when there is no route.
-	device func(netip.Addr) (index int, neighbour bool)
+	// neighbour there; 0 when there is no route. The routes are those of a VRF, or the usual ones if vrf is 0.
+	device func(to netip.Addr, vrf int) (index int, neighbour bool)
 	strict bool // the kernel drops IPv4 packets that arrive over the underlay if their answers would leave by another device
 	link   int  // index of the overlay's device, 0 for none
 
@@ -55,7 +55,7 @@ func (p planner) ways(peer api.Peer) []way {
 	}
 	for _, to := range p.outer(peer) {
 		from, _ := p.own(to)
-		out = append(out, way{path: api.PathUnderlay, from: from, to: to, mtu: p.Underlay.MTU})
+		out = append(out, way{path: api.PathUnderlay, from: from, to: to, vrf: p.VRF, mtu: p.Underlay.MTU})
 	}
 	return out
 }
@@ -98,7 +98,7 @@ func (p planner) bySecond(a netip.Addr) bool {
 	if p.here.second == 0 {
 		return false
 	}
-	index, _ := p.here.device(a)
+	index, _ := p.here.device(a, 0)
 	return index == p.here.second
 }
 

@@ -25,7 +25,7 @@ func examplePlanner(backend string) planner {
 		Host{Network: "n", Backend: backend, Options: json.RawMessage(`{"port":8472}`), Link: "leno-n", MTU: 1450,
 			Subnets:  []netip.Prefix{prefix("10.5.1.0/24"), prefix("fd00:5:0:1::/64")},
 			Underlay: api.Underlay{Interface: "eth0", MTU: 1500, Addresses: []netip.Addr{addr("192.0.2.1"), addr("2001:db8::1")}}},
-		surroundings{local: map[netip.Addr]bool{}, link: 7, device: func(netip.Addr) (int, bool) { return 2, true }},
+		surroundings{local: map[netip.Addr]bool{}, link: 7, device: func(netip.Addr, int) (int, bool) { return 2, true }},
 	}
 }
 
@@ -37,7 +37,7 @@ func examplePeer() api.Peer {
 // bySecond makes IPv6 packets to peers leave by the second device.
 func bySecond(p *planner) {
 	p.here.second, p.here.secondMTU = 8, 1430
-	p.here.device = func(a netip.Addr) (int, bool) {
+	p.here.device = func(a netip.Addr, _ int) (int, bool) {
 		switch {
 		case prefix("fd00:5::/48").Contains(a):
 			return 8, true
@@ -134,7 +134,7 @@ overlay fd00:5:0:1:: > fd00:5:0:2:: 1450`},
 // TestDetours checks how each direction is probed alone, or why it is not.
 func TestDetours(t *testing.T) {
 	type change = func(*planner, *api.Peer)
-	router := func(p *planner, _ *api.Peer) { p.here.device = func(netip.Addr) (int, bool) { return 2, false } }
+	router := func(p *planner, _ *api.Peer) { p.here.device = func(netip.Addr, int) (int, bool) { return 2, false } }
 	for _, tt := range []struct {
 		name, backend string
 		changes       []change

@@ -28,6 +28,7 @@ type Host struct {
 	Subnets    []netip.Prefix  // this host's own
 	MTU        int             // of the overlay, bytes
 	Underlay   api.Underlay
+	VRF        int  // ifindex of the VRF that the underlay is in, 0 for none
 	Masquerade bool // packets from Subnets to other networks get another source
 }
 

@@ -16,6 +16,7 @@ import (
 type way struct {
 	path     string
 	from, to netip.Addr
+	vrf      int // ifindex of the VRF whose routes the packets take; 0 for none
 	mtu      int
 	hops     int // hop limit; 0 for the usual one
 
@@ -162,7 +163,7 @@ func (m *measurement) count(s *api.ProbedSize, a answer) {
 
 // send sends one packet on the line, and records its outcome.
 func (m *measurement) send(ctx context.Context, size int, timeout time.Duration) (result func() answer) {
-	told := m.line.send(ctx, echo{from: m.way.from, to: m.way.to, size: size, hops: m.way.hops}, timeout)
+	told := m.line.send(ctx, echo{from: m.way.from, to: m.way.to, vrf: m.way.vrf, size: size, hops: m.way.hops}, timeout)
 	return func() answer { return m.keep(told()) }
 }
 

@@ -169,7 +169,10 @@ func compareBool(a, b bool) int {
 // take makes the link the choice, unless no address remains. The family of the preferred address comes first, because
 // the settings asked for it.
 func (s selector) take(l Link, prefer netip.Addr, reason string) (Choice, bool) {
-	c := Choice{Interface: l.Name, Index: l.Index, Reason: reason, Down: !l.Up}
+	c := Choice{Interface: l.Name, Index: l.Index, VRF: l.VRF, Reason: reason, Down: !l.Up}
+	if vrf, ok := s.host.link(l.VRF); ok {
+		c.Reason += ", in VRF " + vrf.Name
+	}
 	families := []family{{s.need.IPv4, s.public.IPv4, false, "underlay.public_ip"}, {s.need.IPv6, s.public.IPv6, true, "underlay.public_ipv6"}}
 	if prefer.Is6() {
 		slices.Reverse(families)

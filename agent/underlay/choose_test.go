@@ -82,6 +82,12 @@ func TestChoose(t *testing.T) {
 
 		{name: "interface by name", u: config.Underlay{Interfaces: []string{"bond0", "eth1", "eth0"}}, need: both,
 			link: "eth1", addrs: "10.1.0.34", reason: "first of underlay.interfaces that exists: eth1"},
+		{name: "interface in a VRF", u: config.Underlay{Interfaces: []string{"eth1"}}, need: v4,
+			change: func(h *Host) {
+				h.Links[2].VRF = 10
+				h.Links = append(h.Links, Link{Name: "red", Index: 10, VRF: 10, Up: true, Ends: true})
+			},
+			link: "eth1", addrs: "10.1.0.34", reason: "first of underlay.interfaces that exists: eth1, in VRF red"},
 		{name: "interface by address, which is the one used", u: config.Underlay{Interfaces: []string{"192.0.2.10", "192.0.2.35"}}, need: both,
 			link: "eth0", addrs: "192.0.2.35 2001:db8::34", reason: "first of underlay.interfaces that exists: 192.0.2.35 on eth0"},
 		{name: "interface by an IPv6 address", u: config.Underlay{Interfaces: []string{"2001:db8::d"}}, need: v6,
@@ -187,7 +193,7 @@ func TestChoose(t *testing.T) {
 				}
 			}
 			link := host.Links[slices.IndexFunc(host.Links, func(l Link) bool { return l.Name == tt.link })]
-			want.Index, want.Down = link.Index, !link.Up
+			want.Index, want.VRF, want.Down = link.Index, link.VRF, !link.Up
 			if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -218,6 +224,13 @@ func TestNoneFits(t *testing.T) {
 		{"a named one exists without an address", config.Underlay{Interfaces: []string{"eth3", "eth0"}}, need, lab(), []string{
 			"eth3, the first of underlay.interfaces that exists, has no usable address: 169.254.1.1 is link-local",
 		}},
+		{"a named one is a port of a bond", config.Underlay{Interfaces: []string{"eth1"}}, need,
+			Host{Links: []Link{
+				{Name: "eth1", Index: 2, Up: true, Port: 3, Addrs: addrs("fe80::2")},
+				{Name: "bond0", Index: 3, Up: true, Addrs: addrs("192.0.2.1")},
+			}}, []string{
+				"eth1, the first of underlay.interfaces that exists, has no usable address: fe80::2 is not of a wanted family (it is a port of bond0: name bond0 instead); this host has eth1",
+			}},
 		{"a named address that cannot be used", config.Underlay{Interfaces: []string{"fe80::1", "eth1"}}, Need{IPv4: true, IPv6: true}, lab(), []string{
 			"fe80::1, the first of underlay.interfaces that exists, has an address that is not usable: fe80::1 is link-local",
 		}},

@@ -64,7 +64,7 @@ func (s selector) why(l Link) string {
 // unusable returns why a link has no address to give to others.
 func (s selector) unusable(l Link) string {
 	if len(l.Addrs) == 0 {
-		return "has no address"
+		return "has no address" + s.above(l)
 	}
 	var out []string
 	for _, a := range l.Addrs {
@@ -75,5 +75,14 @@ func (s selector) unusable(l Link) string {
 	if len(out) < len(l.Addrs) {
 		return "has an address that is not usable: " + strings.Join(out, ", ")
 	}
-	return "has no usable address: " + strings.Join(out, ", ")
+	return "has no usable address: " + strings.Join(out, ", ") + s.above(l)
+}
+
+// above names the device whose addresses count instead of those of a port, "" for none.
+func (s selector) above(l Link) string {
+	master, ok := s.host.link(l.Port)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf(" (it is a port of %[1]s: name %[1]s instead)", master.Name)
 }

@@ -24,7 +24,8 @@ type Link struct {
 	// Ends is true for devices that have addresses but carry nothing between hosts: loopback, dummy, and a VRF's own
 	// device.
 	Ends     bool
-	VRF      int       // ifindex of the VRF it is in, 0 for none
+	VRF      int       // ifindex of the VRF it is in, its own for a VRF's device, 0 for none
+	Port     int       // ifindex of the bond, bridge or team that it is a port of and whose addresses count, 0 for none
 	Parent   int       // ifindex of the device its packets leave through; 0 if it reports none
 	Overhead int       // bytes it adds to a packet on its parent
 	Addrs    []Address // oldest first, IPv4's primary before its secondary

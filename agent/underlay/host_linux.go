@@ -33,14 +33,19 @@ func (k kernel) look(reach netip.Addr) (Host, error) {
 	if err != nil {
 		return Host{}, fmt.Errorf("list addresses: %w", err)
 	}
-	vrfs := map[int]bool{}
+	kinds := map[int]string{}
 	for _, l := range links {
-		vrfs[l.Attrs().Index] = l.Type() == "vrf"
+		kinds[l.Attrs().Index] = l.Type()
 	}
 	for _, l := range links {
 		link := toLink(l)
-		if a := l.Attrs(); vrfs[a.MasterIndex] {
-			link.VRF = a.MasterIndex
+		for _, vrf := range []int{l.Attrs().Index, l.Attrs().MasterIndex} {
+			if kinds[vrf] == "vrf" {
+				link.VRF = vrf
+			}
+		}
+		if master := l.Attrs().MasterIndex; kinds[master] != "" && kinds[master] != "vrf" {
+			link.Port = master
 		}
 		link.Addrs = addrs[link.Index]
 		host.Links = append(host.Links, link)
@@ -168,4 +173,20 @@ func (k kernel) paths(host Host, c Choice, to []netip.Addr) []Path {
 		}
 	}
 	return out
+}
+
+// VRF returns the ifindex of the VRF that a device is in, its own if the device is a VRF, and 0 if
+// there is none. It asks in the calling thread's namespace.
+func VRF(device string) int {
+	link, err := netlink.LinkByName(device)
+	if err != nil {
+		return 0
+	}
+	if master, err := netlink.LinkByIndex(link.Attrs().MasterIndex); err == nil {
+		link = master
+	}
+	if link.Type() != "vrf" {
+		return 0
+	}
+	return link.Attrs().Index
 }

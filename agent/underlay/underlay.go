@@ -31,6 +31,7 @@ const maxPaths = 256
 type Choice struct {
 	Interface string
 	Index     int          // ifindex
+	VRF       int          // ifindex of the VRF that the interface is in, 0 for none
 	MTU       int          // bytes, the least on the paths that packets take
 	MTUFrom   string       // the origin of the MTU, in words: "eth0", "tun0, by which the route to 192.0.2.2 leaves,"
 	Addrs     []netip.Addr // public, at most one per family, never empty; the first is of the family that carries the traffic

@@ -46,10 +46,15 @@ func (b *hostgw) open() (err error) {
 }
 
 // Advertise rejects an underlay whose public addresses are not the interface's own (peers could not
-// route to them), or that lacks an address of a family the network has a pool of.
+// route to them), that lacks an address of a family the network has a pool of, or that is in a VRF:
+// what arrives there is routed by the VRF's table, which has no routes to containers.
 func (b *hostgw) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 	if err := b.open(); err != nil {
 		return backend.Advertisement{}, err
+	}
+	if u.VRF != 0 {
+		return backend.Advertisement{}, fmt.Errorf("interface %s is in a VRF, and host-gw routes packets of containers by the main table: "+
+			"take the interface out of the VRF, or use the backend vxlan or udp", u.Interface)
 	}
 	var errs []error
 	for _, addr := range u.Addrs {

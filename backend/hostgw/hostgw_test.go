@@ -99,14 +99,16 @@ func TestAdvertiseRefuses(t *testing.T) {
 	defer b.Close()
 	for _, tt := range []struct {
 		addrs []string
+		vrf   int
 		want  []string
 	}{
-		{[]string{"192.0.2.1", "2001:db8::1"}, nil},
-		{[]string{"203.0.113.9", "2001:db8::1"}, []string{"public address 203.0.113.9 is not an address of interface eth0"}},
-		{[]string{"198.51.100.1"}, []string{"198.51.100.1 is not an address of interface eth0", "pool fd00:5::/48 needs an IPv6 public address on interface eth0"}},
-		{nil, []string{"pool 10.5.0.0/16 needs an IPv4", "pool fd00:5::/48 needs an IPv6"}},
+		{[]string{"192.0.2.1", "2001:db8::1"}, 0, nil},
+		{[]string{"192.0.2.1", "2001:db8::1"}, 7, []string{"interface eth0 is in a VRF", "use the backend vxlan or udp"}},
+		{[]string{"203.0.113.9", "2001:db8::1"}, 0, []string{"public address 203.0.113.9 is not an address of interface eth0"}},
+		{[]string{"198.51.100.1"}, 0, []string{"198.51.100.1 is not an address of interface eth0", "pool fd00:5::/48 needs an IPv6 public address on interface eth0"}},
+		{nil, 0, []string{"pool 10.5.0.0/16 needs an IPv4", "pool fd00:5::/48 needs an IPv6"}},
 	} {
-		u := backend.Underlay{Interface: "eth0", Index: ns.Index("eth0"), MTU: 1500}
+		u := backend.Underlay{Interface: "eth0", Index: ns.Index("eth0"), MTU: 1500, VRF: tt.vrf}
 		for _, a := range tt.addrs {
 			u.Addrs = append(u.Addrs, netip.MustParseAddr(a))
 		}

@@ -292,3 +292,25 @@ func TestBatchesReportEachFailure(t *testing.T) {
 	}
 	settle(t, table, kernel.CompareRoutes, nil)
 }
+
+func TestSocketDevices(t *testing.T) {
+	ns, _ := host(t)
+	ns.Sh(`ip link add six type vxlan id 8 dev eth0 dstport 4789 local 2001:db8::1; ip link set six up`)
+	for _, tt := range []struct {
+		port int
+		addr string
+		want string
+	}{
+		{8472, "192.0.2.1", "[0]"},
+		{8472, "2001:db8::1", "[]"},
+		{4789, "192.0.2.1", "[]"},
+		{4789, "2001:db8::1", "[0]"},
+	} {
+		ns.Do(func() {
+			got, err := kernel.SocketDevices(tt.port, addr(tt.addr))
+			if err != nil || fmt.Sprint(got) != tt.want {
+				t.Errorf("sockets on port %d of the family of %s are bound to %v, %v; want %s", tt.port, tt.addr, got, err, tt.want)
+			}
+		})
+	}
+}

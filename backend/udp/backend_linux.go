@@ -52,6 +52,7 @@ type Backend struct {
 	listen netip.AddrPort // where the engine's sockets listen
 	can    offloads       // of the device and the sockets
 	single error          // why there is one queue although several were wanted, or nil
+	vrf    int            // the VRF that they are bound to
 	peers  []peerPlan     // in the engine's table
 	own    []netip.Prefix // in the engine's table
 
@@ -118,7 +119,7 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	}
 	report := backend.Report{Skipped: p.skipped}
 	b.fillTable(p, &report)
-	binds, socketErr := b.openSockets(p.listen, &report)
+	binds, socketErr := b.openSockets(p.listen, p.vrf, &report)
 	before := b.index
 	link, devices, err := b.attach(p.addrs, &report)
 	socketErr = backend.About(backend.Routes, errors.Join(socketErr, b.engine.start(devices, binds)))

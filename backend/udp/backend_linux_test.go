@@ -389,6 +389,26 @@ func TestUnderlayAddressChanges(t *testing.T) {
 	ping(t, a.container, inner(b.n)[0])
 }
 
+// TestVRF checks that the sockets follow the underlay into a VRF and out of it. The kernel of the test
+// may lack VRFs: a socket can be bound to any device in the same way.
+func TestVRF(t *testing.T) {
+	a, b := newHosts(t, 4)
+	for _, step := range []struct {
+		vrf   int
+		shows string
+	}{
+		{a.ns.Index("eth0"), "192.0.2.1%eth0:8285"},
+		{0, "192.0.2.1:8285"},
+	} {
+		a.state.Underlay.VRF = step.vrf
+		if report := a.apply(); report.Writes != 1 || len(report.Healed) != 0 {
+			t.Errorf("report %+v", report)
+		}
+		mustContain(t, a.ns.Sh("ss -Hlun"), step.shows)
+		ping(t, a.container, inner(b.n)[0])
+	}
+}
+
 // TestForeignSourceIsCounted checks that a host that forwards packets that are not its own counts
 // them.
 func TestForeignSourceIsCounted(t *testing.T) {

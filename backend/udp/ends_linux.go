@@ -16,19 +16,19 @@ import (
 // has, and closes the old ones. If the new ones cannot be opened after the address or port changed,
 // the engine keeps the old ones, so that peers that have not learned of the change can still reach
 // it.
-func (b *Backend) openSockets(at netip.AddrPort, report *backend.Report) ([]Bind, error) {
+func (b *Backend) openSockets(at netip.AddrPort, vrf int, report *backend.Report) ([]Bind, error) {
 	alive := b.engine.binds.alive()
-	if alive && b.listen == at {
+	if alive && b.listen == at && b.vrf == vrf {
 		return nil, nil
 	}
 	lost := !alive && b.listen == at
-	if lost {
-		// The remains of the old sockets hold the port.
+	if b.listen == at {
+		// The old sockets, or what remains of them, hold the port.
 		if err := b.engine.setBinds(); err != nil {
 			return nil, fmt.Errorf("close sockets: %w", err)
 		}
 	}
-	sockets, err := listen(at, b.queues, b.want)
+	sockets, err := listen(at, vrf, b.queues, b.want)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func (b *Backend) openSockets(at netip.AddrPort, report *backend.Report) ([]Bind
 	if lost || b.listen.IsValid() {
 		level = hclog.Debug // reported with the fault, or with the change of the underlay
 	}
-	b.listen = at
+	b.listen, b.vrf = at, vrf
 	b.can.segment, b.can.gro = sockets[0].segment, sockets[0].gro
 	report.Writes++
 	b.config.Logger.Log(level, "listening", "address", at, "sockets", len(sockets), "segmentation", sockets[0].segment, "receive_offload", sockets[0].gro)

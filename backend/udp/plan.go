@@ -20,6 +20,7 @@ const (
 // because the readers continue to use it after Apply has returned.
 type plan struct {
 	listen  netip.AddrPort // this host's address and port on the wire
+	vrf     int            // ifindex of the VRF that listen is an address of, 0 for none
 	mtu     int            // of the device, bytes
 	own     []netip.Prefix // this host's subnets
 	addrs   []netip.Prefix // on the device: only the first address of each own subnet
@@ -78,7 +79,7 @@ func newPlan(pools []netip.Prefix, opts options, s backend.State) (plan, error) 
 	if s.MTU < minMTU4 {
 		return plan{}, fmt.Errorf("overlay MTU of %d is below %d", s.MTU, minMTU4)
 	}
-	p := plan{listen: netip.AddrPortFrom(outer, opts.Port), mtu: s.MTU, own: slices.Clone(s.Subnets)}
+	p := plan{listen: netip.AddrPortFrom(outer, opts.Port), vrf: s.Underlay.VRF, mtu: s.MTU, own: slices.Clone(s.Subnets)}
 	for _, subnet := range s.Subnets {
 		base := subnet.Masked().Addr()
 		p.addrs = append(p.addrs, netip.PrefixFrom(base, base.BitLen()))

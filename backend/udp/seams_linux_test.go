@@ -208,7 +208,7 @@ func TestBindContract(t *testing.T) {
 		return func(at netip.AddrPort) (b Bind, err error) {
 			ns.Do(func() {
 				var s []*socket
-				if s, err = listen(at, 1, allOffloads); err == nil {
+				if s, err = listen(at, 0, 1, allOffloads); err == nil {
 					b = s[0]
 				}
 			})
@@ -356,7 +356,7 @@ func TestSocketOptions(t *testing.T) {
 func listenReal(t *testing.T, ns *nstest.NS, at netip.AddrPort, n int, want offloads) (out []*socket) {
 	t.Helper()
 	inNS(t, ns, func() (err error) {
-		out, err = listen(at, n, want)
+		out, err = listen(at, 0, n, want)
 		return err
 	})
 	t.Cleanup(func() {
@@ -377,7 +377,7 @@ func TestSocketsShareAPort(t *testing.T) {
 		mine := listenReal(t, ns, at, 3, allOffloads)
 		for _, n := range []int{1, 3} {
 			var err error
-			ns.Do(func() { _, err = listen(at, n, allOffloads) })
+			ns.Do(func() { _, err = listen(at, 0, n, allOffloads) })
 			if !errors.Is(err, syscall.EADDRINUSE) {
 				t.Errorf("%d more sockets: %v", n, err)
 			}

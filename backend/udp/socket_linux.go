@@ -44,9 +44,9 @@ type socket struct {
 
 var _ Bind = (*socket)(nil)
 
-// listen binds sockets to one address and port in the calling thread's network namespace. If the
-// port is in use, the error names it and wraps EADDRINUSE.
-func listen(at netip.AddrPort, sockets int, want offloads) (_ []*socket, err error) {
+// listen binds sockets to one address and port in the calling thread's network namespace, and to a
+// VRF unless vrf is 0. If the port is in use, the error names it and wraps EADDRINUSE.
+func listen(at netip.AddrPort, vrf, sockets int, want offloads) (_ []*socket, err error) {
 	var out []*socket
 	defer func() {
 		if err != nil {
@@ -59,6 +59,11 @@ func listen(at netip.AddrPort, sockets int, want offloads) (_ []*socket, err err
 			return out, fmt.Errorf("listen on udp port %d of %s: %w", at.Port(), at.Addr(), err)
 		}
 		out = append(out, s)
+		if vrf != 0 {
+			if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, vrf); err != nil {
+				return out, fmt.Errorf("bind a socket to the VRF with index %d: %w", vrf, err)
+			}
+		}
 		// The first socket is bound without SO_REUSEPORT, so that binding fails if any program has
 		// the port, even one that would share it. Sharing is switched on afterwards.
 		if i > 0 {

@@ -50,6 +50,7 @@ func (b *vxlan) ensure(ctx context.Context, want device, partial bool) (ensured,
 	var have device
 	if link != nil {
 		have = shown(link)
+		have.vrf = b.vrf(link, want)
 		if reason := have.needsNew(want); reason != "" {
 			if partial {
 				return e, fmt.Errorf("link %s has another %s than it had; it is left alone until the store was read",
@@ -72,8 +73,26 @@ func (b *vxlan) ensure(ctx context.Context, want device, partial bool) (ensured,
 		e.bare = true
 		have = shown(link)
 	}
+	b.bound[link.Attrs().Index] = want.vrf
 	e.index = link.Attrs().Index
 	return e, b.fixAll(ctx, link, have, want, &e)
+}
+
+// vrf returns the VRF of the socket that a device receives by. The kernel binds the socket when the
+// device comes up, and leaves it there when the underlay moves to another VRF: the device then
+// receives nothing. It reports only which sockets exist, and networks may share them. So what this
+// process has seen before decides, and in doubt another VRF.
+func (b *vxlan) vrf(link netlink.Link, want device) int {
+	if known, ok := b.bound[link.Attrs().Index]; ok {
+		return known
+	}
+	found, _ := kernel.SocketDevices(want.port, want.local) // a kernel that cannot tell is taken to have it right
+	for _, vrf := range found {
+		if vrf != want.vrf {
+			return vrf
+		}
+	}
+	return want.vrf
 }
 
 // isMade reports whether leno made a device, which has another name, as the wanted one.

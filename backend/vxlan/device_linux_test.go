@@ -224,3 +224,31 @@ func TestAdvertiseRefusesANarrowUnderlay(t *testing.T) {
 		t.Errorf("attributes %s, want %s", adv.Attributes, want)
 	}
 }
+
+// TestVRF checks that a device whose socket is in another VRF than the underlay is replaced. The
+// kernel of the test may lack VRFs, so the state names one that does not exist.
+func TestVRF(t *testing.T) {
+	h := newHost(t)
+	b := h.open("test", "leno-test", `{}`)
+	s := h.state("eth0", "192.0.2.1")
+	h.apply(b, s)
+	before := h.ns.Index("leno-test")
+	step := func(what string, b *vxlan, vrf int, replaced bool) {
+		t.Helper()
+		s.Underlay.VRF = vrf
+		r := h.apply(b, s)
+		now := h.ns.Index("leno-test")
+		if replaced != (now != before) || replaced != (r.Writes > 0) || r.Peers != 1 {
+			t.Errorf("%s: the device with index %d is now %d; report %+v", what, before, now, r)
+		}
+		before = now
+		if r := h.apply(b, s); r.Writes != 0 {
+			t.Errorf("%s: second apply: %+v", what, r)
+		}
+	}
+	step("the underlay moves into a VRF", b, 77, true)
+	step("and into another", b, 78, true)
+	// Its socket is in none: the VRF of the state does not exist.
+	step("another process finds the socket where it is to be", h.open("test", "leno-test", `{}`), 0, false)
+	step("another process finds the socket elsewhere", h.open("test", "leno-test", `{}`), 77, true)
+}

@@ -28,6 +28,7 @@ type device struct {
 	vni, port int
 	gbp       bool
 	other     string // any other setting that needs another device; "" in the wanted one
+	vrf       int    // ifindex of the VRF that its socket is bound to, 0 for none
 	local     netip.Addr
 
 	below string // names of the devices below it, separated by spaces; "" if read from the kernel
@@ -49,7 +50,7 @@ func wantDevice(c backend.Config, mac kernel.MAC, o options, s backend.State) (d
 	}
 	d := device{
 		name: c.Link,
-		vni:  o.VNI, port: o.Port, gbp: o.GBP, local: local,
+		vni:  o.VNI, port: o.Port, gbp: o.GBP, vrf: s.Underlay.VRF, local: local,
 		parent: s.Underlay.Index, alias: backend.LinkAlias(c.Network), mac: mac, mtu: s.MTU, up: true,
 		below: strings.Join(append(s.Underlay.Devices[:len(s.Underlay.Devices):len(s.Underlay.Devices)], s.Underlay.Interface), " "),
 	}
@@ -119,6 +120,8 @@ func (d device) needsNew(want device) string {
 		return "gbp"
 	case d.other != want.other:
 		return d.other
+	case d.vrf != want.vrf:
+		return "VRF"
 	case !d.local.IsValid() || d.local.Is4() != want.local.Is4():
 		return "address family"
 	}

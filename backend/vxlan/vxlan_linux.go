@@ -34,6 +34,7 @@ type vxlan struct {
 	macs    [2]kernel.MAC  // of the first device and of the second
 	settled bool           // macs are what they will be
 	kernel  *kernel.Handle // nil before it is needed
+	bound   map[int]int    // the VRF that each device's socket is bound to, as far as known, by ifindex
 
 	kernelRelease string   // "" before the first Apply
 	below         string   // the devices whose drivers are known
@@ -71,7 +72,7 @@ func newBackend(c backend.Config) (backend.Backend, error) {
 	}
 	mac := vtepMAC(c.NodeID, c.Network)
 	return &vxlan{
-		config: c, options: o, macs: [2]kernel.MAC{mac, mac},
+		config: c, options: o, macs: [2]kernel.MAC{mac, mac}, bound: map[int]int{},
 		txChecksum: kernel.TxChecksum, setTxChecksum: kernel.SetTxChecksum,
 	}, nil
 }

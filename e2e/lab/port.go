@@ -20,19 +20,13 @@ const maxDevice = 15
 
 // AddPort adds a port with the given name to the switch.
 func (l *Lab) AddPort(ctx context.Context, name string) (*Port, error) {
-	if len(name) > maxDevice {
-		return nil, fmt.Errorf("port %q: a name has at most %d characters", name, maxDevice)
-	}
 	if len(l.Hosts)+l.ports >= maxHosts {
 		return nil, fmt.Errorf("port %s: a lab has at most %d hosts and machines", name, maxHosts)
 	}
-	err := l.Switch.ip(ctx,
-		fmt.Sprintf("tuntap add dev %s mode tap", name),
-		fmt.Sprintf("link set %s mtu %d master br0 up", name, l.opts.MTU))
+	port, err := l.AddCard(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	port := &Port{Device: name, MTU: l.opts.MTU}
 	for i, addr := range hostAddrs(len(l.Hosts) + l.ports) {
 		port.Prefixes = append(port.Prefixes, netip.PrefixFrom(addr, underlays[i].prefix.Bits()))
 		port.Gateways = append(port.Gateways, underlays[i].gateway.Addr())
@@ -40,6 +34,20 @@ func (l *Lab) AddPort(ctx context.Context, name string) (*Port, error) {
 	l.ports++
 	l.step("%s: a port, %s and %s", name, port.Prefixes[0], port.Prefixes[1])
 	return port, nil
+}
+
+// AddCard adds a port for an additional network card of a machine, without addresses.
+func (l *Lab) AddCard(ctx context.Context, name string) (*Port, error) {
+	if len(name) > maxDevice {
+		return nil, fmt.Errorf("port %q: a name has at most %d characters", name, maxDevice)
+	}
+	err := l.Switch.ip(ctx,
+		fmt.Sprintf("tuntap add dev %s mode tap", name),
+		fmt.Sprintf("link set %s mtu %d master br0 up", name, l.opts.MTU))
+	if err != nil {
+		return nil, err
+	}
+	return &Port{Device: name, MTU: l.opts.MTU}, nil
 }
 
 // Unplug disconnects a port from the switch: packets are lost in both directions, and the machine

@@ -44,6 +44,9 @@ type Options struct {
 	Memory int
 	// Processors is the number of processors. Default 1: emulated ones wait for each other.
 	Processors int
+	// Cards is the number of additional network cards: eth1, eth2, …, on the same switch, down and
+	// without addresses.
+	Cards int
 }
 
 // A Machine is a virtual machine. Run, ReadFile, WriteFile and Console may be called concurrently;
@@ -52,7 +55,8 @@ type Machine struct {
 	Name  string
 	Addrs []netip.Addr // on eth0, IPv4 then IPv6
 	Port  *lab.Port
-	Dir   string // its files on this host: console.log, console.sock, disk.qcow2
+	Cards []*lab.Port // of eth1, eth2, …
+	Dir   string      // its files on this host: console.log, console.sock, disk.qcow2
 
 	opts    Options
 	lab     *lab.Lab
@@ -84,6 +88,13 @@ func Start(ctx context.Context, l *lab.Lab, o Options) (_ *Machine, err error) {
 	}
 	if m.Port, err = l.AddPort(ctx, o.Name); err != nil {
 		return nil, err
+	}
+	for i := range o.Cards {
+		card, err := l.AddCard(ctx, fmt.Sprintf("%s-%d", o.Name, i+1))
+		if err != nil {
+			return nil, err
+		}
+		m.Cards = append(m.Cards, card)
 	}
 	for _, p := range m.Port.Prefixes {
 		m.Addrs = append(m.Addrs, p.Addr())
@@ -249,7 +260,7 @@ func (m *Machine) command() []string {
 	if m.opts.Processors > 1 {
 		threads = "single"
 	}
-	return []string{
+	command := []string{
 		"qemu-system-x86_64", "-machine", "q35",
 		// Not KVM, which machines that are virtual themselves have but may not support completely.
 		// Of the processors that QEMU emulates, this one has few features that only cost time.
@@ -266,13 +277,19 @@ func (m *Machine) command() []string {
 		"-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
 		"-chardev", "socket,id=agent,server=on,wait=off,path=" + m.agent.path,
 		"-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0",
-		"-netdev", "tap,id=link,script=no,downscript=no,ifname=" + m.Port.Device,
-		"-device", fmt.Sprintf("virtio-net-pci,netdev=link,mac=%s,host_mtu=%d", m.mac(), m.Port.MTU),
 	}
+	for i, port := range append([]*lab.Port{m.Port}, m.Cards...) {
+		command = append(command,
+			"-netdev", fmt.Sprintf("tap,id=link%d,script=no,downscript=no,ifname=%s", i, port.Device),
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=link%d,mac=%s,host_mtu=%d", i, m.mac(i), port.MTU))
+	}
+	return command
 }
 
-// mac is the hardware address of eth0, derived from the machine's address.
-func (m *Machine) mac() string { return fmt.Sprintf("52:54:00:00:02:%02x", m.Addrs[0].As4()[3]) }
+// mac is the hardware address of a network card, derived from the machine's address.
+func (m *Machine) mac(card int) string {
+	return fmt.Sprintf("52:54:00:00:%02x:%02x", card+2, m.Addrs[0].As4()[3])
+}
 
 // writeFiles creates the disk with the machine's files. The folder root is copied into the
 // machine's root file system at the first boot.

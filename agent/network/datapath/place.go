@@ -48,6 +48,7 @@ func (p Place) underlay() backend.Underlay {
 		MTU:       p.Choice.MTU,
 		Addrs:     p.Choice.Addrs,
 		Own:       p.Choice.Own,
+		VRF:       p.Choice.VRF,
 		Devices:   p.Choice.Devices,
 	}
 }
@@ -123,7 +124,7 @@ func (r *Reconciler) showPlace(n registry.Network, p Place) {
 		if !slices.Equal(p.Choice.Own, p.Choice.Addrs) {
 			s.Underlay.Own = p.Choice.Own
 		}
-		s.Placed, s.devices = true, p.Choice.Devices
+		s.VRF, s.Placed, s.devices = p.Choice.VRF, true, p.Choice.Devices
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 type Status struct {
 	Backend   string // of the definition, for example "vxlan"; "" before the underlay is known
 	Underlay  api.Underlay
+	VRF       int    // ifindex of the VRF that the underlay is in, 0 for none
 	MTU       int    // of the overlay, in bytes
 	MTUReason string // how MTU is computed, for example "1450 = 1500 of eth0 - 50 for VXLAN over IPv4"
 	Placed    bool   // there is a usable underlay
