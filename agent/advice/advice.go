@@ -54,6 +54,7 @@ func table() []row {
 		{Datapath, "", []error{unix.EADDRINUSE}, "end the program that has the UDP port (ss -ulpn), or use another port for the network"},
 		{Datapath, "", []error{unix.EEXIST}, "remove the device that has the VNI on that port (ip -details link show type vxlan), " +
 			"or hand it over with `leno flannel adopt` if flannel created it, or use another vni for the network"},
+		{Datapath, "", []error{unix.ENODEV}, "bring the underlay's interface back, or let underlay in the configuration select another one; the agent follows at once"},
 		{Datapath, "", noRight, "run the agent as root or with CAP_NET_ADMIN"},
 		{Firewall, "", noRight, "run the agent as root or with CAP_NET_ADMIN, and CAP_NET_RAW for iptables-legacy"},
 		{Forwarding, "", append(noRight, unix.EROFS),

@@ -175,6 +175,15 @@ func TestJudge(t *testing.T) {
 		{"a refusal that nothing meets", func(_ *Facts, n *Network) {
 			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "eth0", Mode: "1", By: "leno-n", Perhaps: true}}
 		}, "", ""},
+		{"the reverse path filter drops what comes by another link", func(_ *Facts, n *Network) {
+			silence(n, false, "", "")
+			n.Filtered = 6
+			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "eth1 or eth2", Mode: "1", By: "eth0", Elsewhere: true}}
+		}, "fault rp_filter", "what comes from 192.0.2.12 by eth1 or eth2 is dropped: rp_filter is 1 there, and the way back to it is over eth0"},
+		{"a peer is down, and nothing comes by another link", func(_ *Facts, n *Network) {
+			silence(n, false, "", "")
+			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "eth1", Mode: "1", By: "eth0", Elsewhere: true}}
+		}, "warning peers", "publishes a wrong address"},
 		{"full packets lost", func(_ *Facts, n *Network) {
 			n.Peers[0].Probe.Ways[0].Full.Answered, n.Peers[0].Probe.Ways[0].Largest = 0, 1350
 		}, "fault path_mtu", "1350 bytes pass"},

@@ -74,6 +74,8 @@ type Network struct {
 
 	Peers []Peer
 	Asked int // how many peers were probed; fewer than all where there are many
+	// Filtered is the number of packets that this host's reverse path filter dropped while peers were probed.
+	Filtered int
 }
 
 // Checks holds the agent's own health of the network.
@@ -154,6 +156,9 @@ type Refusal struct {
 	// Perhaps means that packets arrive by that device only if the peer uses another path between both hosts than
 	// this host does.
 	Perhaps bool
+	// Elsewhere means that Link names devices that are neither the underlay's nor the network's: packets arrive by one
+	// of them only if the peer's path to this host is another one than this host's path to the peer.
+	Elsewhere bool
 }
 
 // Answer is the answer to a question about the host.

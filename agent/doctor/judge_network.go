@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -111,13 +112,19 @@ func (v *verdict) definition(n Network) {
 		check string
 		of    api.Check
 		by    []string // checks whose findings explain it
+		do    string
 	}{
-		{CheckNetwork, n.Checks.Network, []string{CheckOverlap, CheckConsul, CheckEtcd, CheckKubernetes, CheckACL}},
-		{CheckUnderlay, n.Checks.Underlay, nil},
+		{CheckNetwork, n.Checks.Network, []string{CheckOverlap, CheckConsul, CheckEtcd, CheckKubernetes, CheckACL}, ""},
+		{CheckUnderlay, n.Checks.Underlay, nil, "bring the interface and its address back (`ip -brief address`), " +
+			"or select another one with the underlay block of the configuration and `leno reload`"},
 	} {
+		before := len(v.list)
 		if part.of.Status != "" && !v.found(n.Name, part.by...) {
 			part.of.Name = part.check
 			v.unwell(n.Name, part.of)
+		}
+		for i := range v.list[before:] {
+			v.list[before+i].Do = cmp.Or(v.list[before+i].Do, part.do)
 		}
 	}
 }

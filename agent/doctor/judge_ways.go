@@ -119,7 +119,10 @@ func (e extent) each() string {
 // reversePath judges packets of peers that the kernel takes for forged.
 func (w *ways) reversePath() {
 	const tried = "ask the kernel whether it takes packets of each peer from the device they come by"
-	type way struct{ link, mode, by string } // the same for many peers
+	type way struct { // the same for many peers
+		link, mode, by string
+		elsewhere      bool
+	}
 	sources, peers := map[way][]string{}, map[way][]Peer{}
 	var order []way
 	for _, p := range w.n.Peers {
@@ -130,7 +133,10 @@ func (w *ways) reversePath() {
 			if r.Perhaps && (p.Probe == nil || crossed(p.Probe) != No || answers(p.Probe, api.PathUnderlay) != Yes) {
 				continue
 			}
-			at := way{r.Link, r.Mode, r.By}
+			if r.Elsewhere && (w.n.Filtered == 0 || p.Probe == nil || crossed(p.Probe) != No || answers(p.Probe, api.PathUnderlay) == Yes) {
+				continue
+			}
+			at := way{r.Link, r.Mode, r.By, r.Elsewhere}
 			if peers[at] == nil {
 				order = append(order, at)
 			}
@@ -148,6 +154,9 @@ func (w *ways) reversePath() {
 			how = "the way back to it is over " + at.by
 		}
 		do := fmt.Sprintf("sysctl -w net.ipv4.conf.%s.rp_filter=2 net.ipv4.conf.all.rp_filter=2 (loose), and put both into /etc/sysctl.d", at.link)
+		if at.elsewhere {
+			do = "sysctl -w net.ipv4.conf.all.rp_filter=2 (loose), and put it into /etc/sysctl.d"
+		}
 		if at.mode == "2" {
 			do = fmt.Sprintf("give the host a route to %s, or set net.ipv4.conf.%s.rp_filter and that of all to 0", and(from), at.link)
 		} else if at.by != "" {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -192,6 +193,45 @@ func (p *Peer) See(n Network, links []string) {
 			}
 		}
 	}
+}
+
+// SeeElsewhere asks the kernel by which other devices than the underlay's it would reject the peer's packets.
+func (p *Peer) SeeElsewhere(n Network) {
+	var all Refusal
+	var names []string
+	links, err := net.Interfaces()
+	if err != nil || len(n.Underlay.Own) == 0 {
+		return // less is known
+	}
+	for _, l := range links {
+		if l.Flags&net.FlagRunning == 0 || l.Flags&net.FlagLoopback != 0 || l.Name == n.Underlay.Interface || strings.HasPrefix(l.Name, backend.LinkPrefix) {
+			continue
+		}
+		if r, refused := LookRefusal(p.Public, n.Underlay.Own[0], l.Name); refused && r.Mode == "1" {
+			all, names = r, append(names, l.Name)
+		}
+	}
+	if len(names) > 0 {
+		all.Elsewhere, all.Link = true, strings.Join(names, " or ")
+		p.Refusals = append(p.Refusals, all)
+	}
+}
+
+// LookFiltered returns how many packets the reverse path filter of the calling thread's namespace has dropped.
+func LookFiltered() (int, error) {
+	text, err := os.ReadFile("/proc/thread-self/net/netstat")
+	if err != nil {
+		return 0, err
+	}
+	var names []string
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if i := slices.Index(names, "IPReversePathFilter"); i >= 0 && i < len(fields) {
+			return strconv.Atoi(fields[i])
+		}
+		names = fields
+	}
+	return 0, errors.New("the kernel does not count what its reverse path filter drops")
 }
 
 // LookModule returns why the kernel does not know a module; nil if it does or if that cannot be determined.

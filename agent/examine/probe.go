@@ -43,7 +43,11 @@ func (e *Examiner) probePeers(ctx context.Context, n Network, facts *doctor.Netw
 	for i, place := range places {
 		peers[i] = n.Peers[place]
 	}
+	before, _ := doctor.LookFiltered()
 	answers, err := probeTwice(ctx, n, peers, !facts.Device.Wanted)
+	if after, err := doctor.LookFiltered(); err == nil {
+		facts.Filtered = after - before
+	}
 	var refused *api.Error
 	switch {
 	case errors.As(err, &refused) && refused.Code == http.StatusConflict:
@@ -56,6 +60,9 @@ func (e *Examiner) probePeers(ctx context.Context, n Network, facts *doctor.Netw
 		peer := &facts.Peers[places[i]]
 		facts.Asked++
 		peer.Probe = &answer
+		if !answer.Reached && facts.Filtered > 0 {
+			peer.SeeElsewhere(*facts)
+		}
 		if facts.Device.Exists && answer.Reached && len(answer.Ways) > 0 {
 			work.Go(func() {
 				way := answer.Ways[0]

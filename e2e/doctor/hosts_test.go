@@ -63,8 +63,8 @@ func addresses() []fault {
 	}
 }
 
-// detours returns faults that the reverse path filter causes: packets to the peer leave over a
-// cable, and the peer's packets arrive over the switch.
+// detours returns faults that the reverse path filter causes: packets of one direction take a cable,
+// and those of the other the switch.
 func detours() []fault {
 	return []fault{
 		{"`rp_filter` drops packets from another interface", func(p *patient) error {
@@ -75,6 +75,20 @@ func detours() []fault {
 			return on(0, "ip route add ADDR1/32 dev "+wire.Device+" src ADDR0; sysctl -qw net.ipv4.conf.all.rp_filter=1")(p)
 		}, on(0, "sysctl -qw net.ipv4.conf.all.rp_filter=2"),
 			onWay("rp_filter", "what comes from ADDR1 by eth0 is dropped", "rp_filter is 1", "the way back to it is over wire0", "rp_filter=2")},
+		{"`rp_filter` drops packets from an interface that the peer prefers", func(p *patient) error {
+			wire, err := p.w.Wire(p.w.ctx, p.hosts[0], p.hosts[1])
+			if err != nil {
+				return err
+			}
+			// The name, the state, the address and the flags.
+			link, err := p.hosts[0].Exec(p.w.ctx, "ip", "-brief", "link", "show", "dev", wire.Device)
+			if err != nil {
+				return err
+			}
+			return both(on(0, "ip route flush ADDR1; sysctl -qw net.ipv4.conf.all.rp_filter=1"),
+				on(1, "ip route add ADDR0/32 dev "+wire.Device+" src ADDR1; ip neigh replace ADDR0 lladdr "+strings.Fields(link)[2]+" dev "+wire.Device))(p)
+		}, on(0, "sysctl -qw net.ipv4.conf.all.rp_filter=2"),
+			onWay("rp_filter", "what comes from ADDR1 by wire0 or wire1 is dropped", "rp_filter is 1 there", "the way back to it is over eth0", "net.ipv4.conf.all.rp_filter=2")},
 	}
 }
 
