@@ -262,8 +262,9 @@ func (w wall) send(ctx context.Context, e echo, _ time.Duration) func() answer {
 // moody is a line on which packets up to a size pass, except those it loses.
 type moody struct {
 	wall
-	mu   sync.Mutex
-	lose int // how many more longer packets it loses
+	mu    sync.Mutex
+	small int // how many more of the shortest packets it loses
+	lose  int // how many more longer packets it loses
 }
 
 func (m *moody) send(ctx context.Context, e echo, timeout time.Duration) func() answer {
@@ -273,8 +274,12 @@ func (m *moody) send(ctx context.Context, e echo, timeout time.Duration) func() 
 	if e.size > m.most {
 		return lost
 	}
-	if e.size > least && m.lose > 0 {
-		m.lose--
+	of := &m.lose
+	if e.size == least {
+		of = &m.small
+	}
+	if *of > 0 {
+		*of--
 		return lost
 	}
 	return m.wall.send(ctx, e, timeout)
@@ -290,6 +295,22 @@ func TestLossWhileSearching(t *testing.T) {
 		w := way{path: api.PathOverlay, to: peer4, mtu: 1500}
 		if got := measure(context.Background(), &moody{wall: wall{tt.most}, lose: tt.lose}, w, r); got.Largest != tt.want {
 			t.Errorf("%d of %d lost: %+v", tt.lose, tt.most, got)
+		}
+	}
+}
+
+// TestLossOfAllFull checks that full packets are sent again if none was answered and small ones were
+// lost, too: the path may lose packets of any size.
+func TestLossOfAllFull(t *testing.T) {
+	r, err := Normalize(api.ProbeRequest{IntervalMS: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ small, lose, sent, answered int }{{0, 3, 3, 0}, {1, 2, 3, 1}, {1, 7, 9, 2}, {1, 1000, 12, 0}} {
+		w := way{path: api.PathOverlay, to: peer4, mtu: 1500}
+		got := measure(context.Background(), &moody{wall: wall{1500}, small: tt.small, lose: tt.lose}, w, r)
+		if got.Full.Sent != tt.sent || got.Full.Answered != tt.answered {
+			t.Errorf("%d small and %d full packets lost: %+v", tt.small, tt.lose, got)
 		}
 	}
 }

@@ -106,7 +106,15 @@ func (m *measurement) both(ctx context.Context) {
 		return
 	}
 	m.series(ctx, full)
+	// A path that loses small packets may have lost all full ones by chance.
+	for i := 0; i < moreSeries && full.Answered == 0 && small.Lost() > 0 && m.out.Answer == echoReply; i++ {
+		m.series(ctx, full)
+	}
 }
+
+// moreSeries is how often full packets are sent again on a path that loses packets of any size, before their size is
+// taken for the reason.
+const moreSeries = 3
 
 const echoReply = "echo reply"
 
