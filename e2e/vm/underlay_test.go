@@ -215,8 +215,10 @@ func (u *underlayPair) pathMTU() {
 	router("ip route replace 198.18.12.0/24 dev br0 mtu 1400; ip route replace 198.18.11.0/24 dev br0 mtu 1400")
 	u.says(u.a, "leno doctor -no-color", "path_mtu", "ip link set dev eth1 mtu 1400")
 	u.crosses()
-	// Neither fragments nor ICMP errors pass.
+	// Longer packets vanish, without ICMP errors. Hosts fragment for the MTU that they have learned from
+	// earlier errors until they forget it, after ten minutes.
 	router("iptables -A OUTPUT -p icmp -j DROP; iptables -t mangle -A FORWARD -m length --length 1401: -j DROP")
+	u.onBoth("ip route flush cache")
 	u.says(u.a, "leno doctor -no-color", "FAULT path_mtu", "those of 1450, its MTU, do not", "ip link set dev eth1 mtu 1400")
 	u.onBoth("ip link set dev eth1 mtu 1400")
 	for _, m := range u.both() {
