@@ -193,6 +193,7 @@ func TestDocumentationBlocks(t *testing.T) {
 		"contributing/index.mdx: go -C tools/govulncheck get golang.org/x/vulndb@latest": 1,
 		// systemd would do this to the machine that runs the tests.
 		"operations/remove.mdx: sudo systemctl disable --now leno": 1,
+		"operations/systemd.mdx: journalctl -u leno -p warning":    1,
 		"operations/systemd.mdx: sudo systemd-sysusers":            1,
 		"operations/upgrade.mdx: sudo systemctl restart leno":      1,
 		// TestNomad in e2e/nomad runs them.
