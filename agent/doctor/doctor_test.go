@@ -15,6 +15,7 @@ import (
 
 	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -230,6 +231,13 @@ func TestJudge(t *testing.T) {
 		{"what only health knows", func(_ *Facts, n *Network) {
 			n.Checks.Others = []api.Check{failing("subnet_file", "read-only file system")}
 		}, "fault subnet_file", "read-only"},
+		{"a file that waits for the device", func(_ *Facts, n *Network) {
+			n.Device.Up = false
+			n.Checks.Others = []api.Check{failing("subnet_file", health.Starting)}
+		}, "fault device", "is down"},
+		{"a file that waits for the first pass", func(_ *Facts, n *Network) {
+			n.Checks.Others = []api.Check{failing("subnet_file", health.Starting)}
+		}, "fault subnet_file", "starting"},
 		{"forwarding that is off", func(_ *Facts, n *Network) { n.Forwarding = []forwarding.State{{Off: []string{"net.ipv4.ip_forward"}}} }, "fault forwarding", "sysctl -w net.ipv4.ip_forward=1"},
 		{"forwarding that would cost routes", func(_ *Facts, n *Network) {
 			n.Forwarding = []forwarding.State{{}, {Off: []string{"net.ipv6.conf.all.forwarding"}, Advertised: []string{"eth0"}}}

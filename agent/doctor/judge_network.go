@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/advice"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -50,6 +51,9 @@ func (v *verdict) network(n Network) {
 		v.ways(n)
 	}
 	for _, c := range n.Checks.Others {
+		if c.Reason == health.Starting && slices.ContainsFunc(v.list[before:], func(f api.Finding) bool { return f.Status == api.FindingFault }) {
+			continue // it waits until that fault is repaired
+		}
 		v.unwell(n.Name, c)
 	}
 	if len(v.list) == before {

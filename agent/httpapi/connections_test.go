@@ -2,11 +2,14 @@ package httpapi
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/lenonet/leno/agent/agenttest"
 )
 
 // TestUnsentBodies: clients that announce a body and do not send it, more of them
@@ -53,18 +56,28 @@ func TestUnsentBodies(t *testing.T) {
 			if tt.status == 0 {
 				return
 			}
-			conn := h.dial()
-			if _, err := io.WriteString(conn, tt.request); err != nil {
-				t.Fatal(err)
-			}
-			if err := conn.SetDeadline(time.Now().Add(10 * h.options.Limits.BodyDrain)); err != nil {
-				t.Fatal(err)
-			}
-			r, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err != nil || r.StatusCode != tt.status {
-				t.Fatalf("%+v, %v", r, err)
-			}
-			_ = r.Body.Close()
+			var conn net.Conn
+			agenttest.Eventually(t, func() error { // while the server still answers those that have gone, it says 503
+				conn = h.dial()
+				if _, err := io.WriteString(conn, tt.request); err != nil {
+					return err
+				}
+				if err := conn.SetDeadline(time.Now().Add(10 * h.options.Limits.BodyDrain)); err != nil {
+					return err
+				}
+				begun = time.Now()
+				r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil {
+					return err
+				}
+				if err := r.Body.Close(); err != nil {
+					return err
+				}
+				if r.StatusCode != tt.status {
+					return fmt.Errorf("%+v", r)
+				}
+				return nil
+			})
 			ended(t, conn)
 			if took := time.Since(begun); took > 10*h.options.Limits.BodyDrain {
 				t.Errorf("the connection was closed after %s", took)
