@@ -229,8 +229,10 @@ const (
 			printf 'GET %s HTTP/1.0\r\n\r\n' "$3" | busybox nc -w 5 "$1" "$2" | sed '1,/^\r*$/d'
 		END
 		chmod 755 /usr/local/bin/fetch
+		# The first process of a container ends at SIGTERM only if it has a handler.
+		echo '["sh", "-c", "trap exit TERM; httpd -f -p 80 -h /www & wait"]' >/srv/image.cmd
 		cd /`
-	importImage = `tar -C /srv/image -c . | docker import --change 'CMD ["httpd", "-f", "-p", "80", "-h", "/www"]' - web`
+	importImage = `tar -C /srv/image -c . | docker import --change "CMD $(cat /srv/image.cmd)" - web`
 )
 
 // A container is one of Docker's.
@@ -441,9 +443,7 @@ func (p *pair) moveSubnets(one, two [2]container) {
 	p.must(m, "systemctl", "restart", "docker")
 	// Docker 20.10 leaves the route of the old IPv6 subnet. It would lead packets for the next host that has the subnet
 	// astray, so leno doctor reports it.
-	if f := p.finding(m, "overlap"); !strings.Contains(f.Saw, old.Masked().String()+" over docker0 lies in the pool") {
-		p.t.Errorf("leno doctor does not name docker0's old route: %+v", f)
-	}
+	p.finding(m, "overlap", old.Masked().String()+" over docker0 lies in the pool")
 	p.must(m, "ip", "-6", "route", "del", old.Masked().String(), "dev", "docker0")
 	var exit *ExitError
 	if out, err := m.Run(p.ctx, "leno-docker.sh", "network", "blue"); !errors.As(err, &exit) || !strings.Contains(err.Error(), "is in use by: two") {

@@ -93,7 +93,7 @@ func (p *pair) logIfFailed() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for _, m := range p.both() {
-		out, err := m.Run(ctx, "sh", "-c", "systemctl --no-pager --failed; systemctl --no-pager status leno; journalctl --no-pager -u leno -n 60; leno doctor -no-color; true")
+		out, err := m.Run(ctx, "sh", "-c", "systemctl --no-pager --failed; systemctl --no-pager status leno; journalctl --no-pager -u leno -n 60; journalctl --no-pager -u docker -n 60; leno doctor -no-color; true")
 		p.t.Logf("%s: %s%v", m.Name, out, err)
 	}
 }
