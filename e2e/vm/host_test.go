@@ -181,7 +181,7 @@ func (p *pair) cross() {
 			for k, gateway := range to.gateways {
 				ping := fmt.Sprintf("ping -n -c 2 -i 0.2 -W 5 -M do -I %s %s -s ", from.gateways[k].Addr(), gateway.Addr())
 				exact := n.mtu - headers(gateway.Addr())
-				scripts[m] += fmt.Sprintf("%s%d\n! %[1]s%d >/run/refused 2>&1\ngrep -E 'mtu(=|: )%d' /run/refused\n", ping, exact, exact+1, n.mtu)
+				scripts[m] += fmt.Sprintf("%s%d\n! %[1]s%[3]d >/run/refused 2>&1\ngrep -E 'mtu(=|: )%[4]d' /run/refused\n", ping, exact, exact+1, n.mtu)
 			}
 		}
 	}
