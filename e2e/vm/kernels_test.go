@@ -172,12 +172,12 @@ func (p *pair) settle(m *Machine, before string) error {
 }
 
 // since remembers when a script begins that reported is about.
-const since = "journalctl --quiet --lines=1 --show-cursor | sed -n 's/^-- cursor: //p' >/run/began\n"
+const since = "date +@%s >/run/began\n"
 
 // reported waits until the agent has warned with these words, a regular expression.
 func (p *pair) reported(m *Machine, words string) error {
 	return lab.WaitFor(p.ctx, "the agent on "+m.Name+" to report "+words, func(ctx context.Context) error {
-		_, err := m.Run(ctx, "sh", "-euc", `journalctl --quiet --unit leno --priority=warning --output=cat --after-cursor="$(cat /run/began)" | grep -q "$1"`, "sh", words)
+		_, err := m.Run(ctx, "sh", "-euc", `journalctl --quiet --unit leno --priority=warning --output=cat --since="$(cat /run/began)" | grep -q "$1"`, "sh", words)
 		return err
 	})
 }
