@@ -23,6 +23,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/backend/udp"
 	"github.com/lenonet/leno/backend/vxlan"
+	"github.com/lenonet/leno/backend/wireguard"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul"
 	"github.com/lenonet/leno/registry/etcd"
@@ -33,10 +34,11 @@ import (
 // Backends returns the backends by type, for example "vxlan".
 func Backends() map[string]backend.Type {
 	return map[string]backend.Type{
-		"alloc":   alloc.Type(),
-		"host-gw": hostgw.Type(),
-		"udp":     udp.Type(),
-		"vxlan":   vxlan.Type(),
+		"alloc":     alloc.Type(),
+		"host-gw":   hostgw.Type(),
+		"udp":       udp.Type(),
+		"vxlan":     vxlan.Type(),
+		"wireguard": wireguard.Type(),
 	}
 }
 

@@ -7,9 +7,10 @@ func Faults() []string {
 		"device was deleted", "device was down", "device was renamed", "device was detached", "device was replaced",
 		"device had another MTU", "device had another MAC address", "device had another alias",
 		"device had another underlay", "device had another checksum offload",
+		"device had another private key", "device had another listen port",
 		"socket was closed", "forwarding was off",
 	}
-	for _, table := range []string{"addresses", "FDB entries", "neighbours", "routes"} {
+	for _, table := range []string{"addresses", "FDB entries", "neighbours", "peers", "routes"} {
 		out = append(out, table+" were missing", table+" were changed", "foreign "+table+" were there")
 	}
 	return out

@@ -244,7 +244,7 @@ func TestValidateCollisions(t *testing.T) {
 // The program itself checks files with the backends that it can run.
 func TestOwnBackends(t *testing.T) {
 	got := slices.Sorted(maps.Keys(NewMeta("0.1.0", nil).Backends))
-	if !slices.Equal(got, []string{"alloc", "host-gw", "udp", "vxlan"}) {
+	if !slices.Equal(got, []string{"alloc", "host-gw", "udp", "vxlan", "wireguard"}) {
 		t.Errorf("backends %v", got)
 	}
 }

@@ -3,6 +3,7 @@ package cleanup
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"net"
@@ -36,6 +37,7 @@ func (c *cleaner) findFiles() {
 			c.addUnfinished(f.path, t.name)
 		}
 		dir := filepath.Join(c.config.DataDir, t.name)
+		c.addKeys(dir, t.name)
 		c.addForeignDir(dir, t.name, c.addDir(dir))
 		for _, path := range t.files {
 			if c.o.Network != "" && c.isOfOtherNetwork(path) {
@@ -154,6 +156,25 @@ func (c *cleaner) addDir(path string) (others []string) {
 		return err
 	})
 	return nil
+}
+
+// addKeys adds the private key of a network of the wireguard backend, and the unfinished files of a process that was killed.
+func (c *cleaner) addKeys(dir, network string) {
+	for _, pattern := range []string{"wireguard.key", ".wireguard.key-*"} {
+		files, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			continue // the network's name is no pattern
+		}
+		for _, path := range files {
+			c.addFile(path, network, "private key", isKey)
+		}
+	}
+}
+
+// isKey reports whether a file has a key as `wg genkey` prints it, or nothing yet.
+func isKey(data []byte) bool {
+	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(data)))
+	return err == nil && (len(key) == 32 || len(key) == 0)
 }
 
 // addForeignDir reports a directory that has to stay, because it contains other files.

@@ -201,7 +201,7 @@ func (v *verdict) device(n Network) {
 	case !n.Device.Wanted && n.Backend == "alloc":
 		return
 	case n.Device.TUN != nil:
-		v.add(fault(CheckModule, n.Name, "", "open /dev/net/tun, by which the udp backend gets packets", n.Device.TUN.Error(), advice.To(advice.Datapath, n.Device.TUN)))
+		v.add(fault(CheckModule, n.Name, "", "open /dev/net/tun, by which the agent gets packets", n.Device.TUN.Error(), advice.To(advice.Datapath, n.Device.TUN)))
 	case n.Device.Module != nil:
 		v.add(fault(CheckModule, n.Name, "", "look for the kernel module that the backend needs", n.Device.Module.Error(), advice.To(advice.Datapath, n.Device.Module)))
 	case c.Status == api.Critical && strings.Contains(c.Reason, backend.ErrNoSuchKind.Error()):
@@ -217,7 +217,7 @@ func (v *verdict) device(n Network) {
 		v.add(fault(CheckDevice, n.Name, "", tried, n.Link+" is down", "the agent sets it up again; find out who took it down (NetworkManager, systemd-networkd)"))
 	case c.Status == api.Warning:
 		v.add(warning(CheckDevice, n.Name, "", tried, saw, do))
-	case n.Device.Wanted && n.Device.Exists && v.facts.Alone != nil && n.Backend == "udp":
+	case n.Device.Wanted && n.Device.Exists && v.facts.Alone != nil && n.Device.Kind == "tuntap":
 		v.add(warning(CheckDevice, n.Name, "", tried, n.Link+" stands, and its packets wait for an agent: they are lost", "start the agent"))
 	case n.Device.Wanted && n.Device.Exists:
 		saw := fmt.Sprintf("%s is up, MTU %d", n.Link, n.Device.MTU)

@@ -2,6 +2,7 @@ package examine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/netip"
@@ -107,12 +108,21 @@ func newNetwork(t *testing.T, peers ...api.Peer) Network {
 	}
 }
 
+// backends returns the only backend of the tests. It has a port, which a real one of this type has not.
+func backends() map[string]backend.Type {
+	return map[string]backend.Type{"host-gw": {Name: "host-gw", Port: func(options json.RawMessage) backend.Port {
+		var o struct{ Port int }
+		_ = json.Unmarshal(options, &o) // no options: no port
+		return backend.Port{Number: o.Port, Socket: "udp"}
+	}}}
+}
+
 // newExaminer returns an examiner of a host without rules.
 func newExaminer(s *store) *Examiner {
 	return &Examiner{
 		Registry:     s,
 		RegistryName: "a fake",
-		Backends:     map[string]backend.Type{"host-gw": {Name: "host-gw"}},
+		Backends:     backends(),
 		EnsureForwarding: func(netip.Addr, []string, bool) (forwarding.State, error) {
 			return forwarding.State{}, nil
 		},

@@ -181,11 +181,11 @@ func (e *offlineExaminer) networkFacts(ctx context.Context, name string) (doctor
 		}
 	}
 	hasDevice := e.o.Backends[definition.Backend.Type].Device
-	n.See(hasDevice, definition.Backend.Type == "udp", definition.Plan)
+	n.See(hasDevice, usesTUN(definition.Backend.Type), definition.Plan)
 	if hasDevice && !n.Device.Exists && n.Device.TUN == nil && definition.Backend.Type == "vxlan" {
 		n.Device.Module = doctor.LookModule("vxlan")
 	}
-	n.Port, n.Same = tunnelPort(definition.Backend)
+	n.Port, n.Same = tunnelPort(e.o.Backends, definition.Backend)
 	if len(before.Subnets) > 0 && e.canAsk() {
 		call, cancel := context.WithTimeout(ctx, retry.CallTimeout)
 		record, _, err := e.registry.WatchLease(call, definition, before.Subnets[0], 0)

@@ -16,7 +16,6 @@ import (
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 	"github.com/lenonet/leno/registry"
 )
@@ -46,7 +45,7 @@ func offline(t *testing.T, s *store) Offline {
 		Address:  "http://127.0.0.1:5366",
 		Err:      errors.New("connection refused"),
 		Config:   c,
-		Backends: map[string]backend.Type{"host-gw": {Name: "host-gw"}},
+		Backends: backends(),
 		Open:     func(config.Config, hclog.Logger) (Registry, string, error) { return s, "a fake", nil },
 		Logger:   hclog.NewNullLogger(),
 		Now:      time.Now,

@@ -66,11 +66,14 @@ func answered(ctx context.Context, l line, e echo, r api.ProbeRequest) bool {
 	return slices.ContainsFunc(answers, func(a answer) bool { return a.kind == replied })
 }
 
+// checksSources reports whether a packet through the tunnel arrives only if its source is of the sender's subnet.
+func (p planner) checksSources() bool { return p.Backend == "udp" || p.Backend == "wireguard" }
+
 // there probes the direction to the peer: an echo request through the tunnel from this host's underlay address, which
 // is answered over the underlay.
 func (p planner) there(peer api.Peer) detour {
-	if p.Backend == "udp" {
-		return detour{unknown: "udp sends nothing from an address that is not of this host's subnet"}
+	if p.checksSources() {
+		return detour{unknown: p.Backend + " sends nothing from an address that is not of this host's subnet"}
 	}
 	d := detour{unknown: "this host has no underlay address of the family of its subnets"}
 	for _, s := range peer.Subnets {
@@ -113,7 +116,7 @@ func (p planner) back(peer api.Peer) detour {
 
 // past sends to a neighbour by its overlay address, from ours, as if it had that address on the underlay: kernels
 // answer for all their addresses on all devices. Both addresses belong to the network, so that neither masquerading
-// nor the source checks of udp interfere. If the peer is no neighbour, or has no IPv4, the packet goes to its
+// nor the source checks of udp and wireguard interfere. If the peer is no neighbour, or has no IPv4, the packet goes to its
 // underlay address.
 func (p planner) past(from, to netip.Addr, peer api.Peer) detour {
 	d := detour{unknown: "the peer has no underlay address of the family of its subnets"}
@@ -124,8 +127,8 @@ func (p planner) past(from, to netip.Addr, peer api.Peer) detour {
 			return detour{echo: echo{from: from, to: to, size: least, link: index},
 				how: fmt.Sprintf("a packet over the underlay from %s to %s was answered through the tunnel", from, to)}
 		case outer.Is4() != to.Is4():
-		case p.Backend == "udp":
-			d.unknown = "udp takes nothing from an address that is not of the peer's subnet, and the peer is no neighbour over IPv4"
+		case p.checksSources():
+			d.unknown = p.Backend + " takes nothing from an address that is not of the peer's subnet, and the peer is no neighbour over IPv4"
 		case p.Masquerade:
 			d.unknown = fmt.Sprintf("a packet from %s to %s would be masqueraded, and the peer is no neighbour over IPv4", from, outer)
 		default:

@@ -134,7 +134,7 @@ func Table() []Metric {
 		{Name: PeersPlaced, Kind: Gauge, Labels: network, Help: "Other hosts in the datapath."},
 		{Name: PeersSkipped, Kind: Gauge, Labels: network, Help: "Other hosts that were left out; leno peers says why."},
 
-		{Name: TrafficPackets, Kind: Counter, Labels: and("direction"), Help: "Packets between containers of this host and others, rx from the wire and tx to it, where the backend counts them: vxlan (by its device) and udp."},
+		{Name: TrafficPackets, Kind: Counter, Labels: and("direction"), Help: "Packets between containers of this host and others, rx from the wire and tx to it, where the backend counts them: vxlan and wireguard (by their devices) and udp."},
 		{Name: TrafficBytes, Kind: Counter, Labels: and("direction"), Help: "Bytes of those packets, without what carries them."},
 		{Name: TrafficDrops, Kind: Counter, Labels: and("reason"), Help: "Packets that were dropped, by reason."},
 

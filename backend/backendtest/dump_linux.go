@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+const peersTitle = "# peers\n"
+
 // dump returns everything that a backend could have changed in the host, as sorted text without
 // numbers and times assigned by the kernel.
 func (h *host) dump() string {
@@ -34,6 +36,9 @@ echo '# rules'; ip -4 -o rule; ip -6 -o rule`)
 		}
 		slices.Sort(lines)
 		sections = append(sections, "# "+title+"\n"+strings.Join(lines, "\n"))
+	}
+	if h.suite.Dump != nil {
+		sections = append(sections, peersTitle+h.suite.Dump(h.b))
 	}
 	return strings.Join(sections, "\n")
 }

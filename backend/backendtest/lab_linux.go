@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -41,7 +42,7 @@ type host struct {
 	ns     *nstest.NS
 	number int // its subnet and the last byte of its public addresses
 	node   string
-	dir    string
+	dir    string // has the state directory of each node
 	b      backend.Backend
 }
 
@@ -116,7 +117,7 @@ func (h *host) config(node string) backend.Config {
 		h.t.Fatalf("normalize: %v", err)
 	}
 	return backend.Config{
-		Network: "test", Link: linkName, NodeID: node, DataDir: h.dir, Pools: pools(),
+		Network: "test", Link: linkName, NodeID: node, DataDir: filepath.Join(h.dir, node), Pools: pools(),
 		Options: options, Logger: hclog.NewNullLogger(),
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	backendtest.Run(t, backendtest.Suite{Type: Type(), Crowd: true, Bad: func(good backend.Peer) map[string]backend.Peer {
+	backendtest.Run(t, backendtest.Suite{Type: Type(), Crowd: 1000, Bad: func(good backend.Peer) map[string]backend.Peer {
 		with := func(change func(p *backend.Peer)) backend.Peer {
 			p := good
 			change(&p)

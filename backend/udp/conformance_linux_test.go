@@ -11,8 +11,9 @@ import (
 
 func TestConformance(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
+		crowd := map[bool]int{false: 1000}[v6]
 		t.Run(fmt.Sprintf("IPv6 underlay %t", v6), func(t *testing.T) {
-			backendtest.Run(t, backendtest.Suite{Type: Type(), Crowd: !v6, IPv6Underlay: v6, Bad: func(good backend.Peer) map[string]backend.Peer {
+			backendtest.Run(t, backendtest.Suite{Type: Type(), Crowd: crowd, IPv6Underlay: v6, Bad: func(good backend.Peer) map[string]backend.Peer {
 				noPort, strange, taken := good, good, good
 				noPort.Attributes = json.RawMessage(`{}`)
 				strange.Subnets = prefixes("10.77.0.0/24")

@@ -34,7 +34,7 @@ func bad(good backend.Peer) map[string]backend.Peer {
 
 func TestConformance(t *testing.T) {
 	for name, s := range map[string]backendtest.Suite{
-		"IPv4 underlay":  {Crowd: true},
+		"IPv4 underlay":  {Crowd: 1000},
 		"IPv6 underlay":  {IPv6Underlay: true},
 		"direct routing": {Options: `{"direct_routing":true}`, WiderPaths: true},
 		"other options":  {Options: `{"vni":16777215,"port":4789,"gbp":true,"checksum_offload":"off"}`},

@@ -182,7 +182,7 @@ func TestConfigurations(t *testing.T) {
 		{name: "type in capitals", config: `{"Network":"10.5.0.0/16","Backend":{"Type":"Host-GW"}}`,
 			want: []string{usualPool, `backend {"type":"host-gw"}`}},
 		{name: "VNI that is no number", config: `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":"x"}}`, err: `Backend.vni is "x", not a number`},
-		{name: "wireguard", config: `{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}`, err: `config in file1: backend "wireguard": leno has no backend that encrypts yet; put network default into Consul`},
+		{name: "wireguard", config: `{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}`, err: `config in file1: backend "wireguard": leno has none that understands flannel's; its own wireguard encrypts between hosts that run leno; put network default into Consul`},
 		{name: "ipip", config: `{"Network":"10.5.0.0/16","Backend":{"Type":"ipip"}}`, err: "vxlan does the same"},
 		{name: "aws", config: `{"Network":"10.5.0.0/16","Backend":{"Type":"aws-vpc"}}`, err: "alloc"},
 		{name: "odd backend", config: `{"Network":"10.5.0.0/16","Backend":{"Type":"pigeon"}}`, err: "none of that kind"},

@@ -152,7 +152,7 @@ func (w *testWorld) cleanup(h *lab.Host, prepare string, args ...string) (output
 var everyBackend = []struct {
 	name, backend string
 	n             int
-}{{"default", "vxlan", 5}, {"routed", "host-gw", 6}, {"tunnel", "udp", 7}, {"leased", "alloc", 8}}
+}{{"default", "vxlan", 5}, {"routed", "host-gw", 6}, {"tunnel", "udp", 7}, {"leased", "alloc", 8}, {"sealed", "wireguard", 9}}
 
 // cleanWorld lays out two hosts. The second one takes part in a network with each backend. The
 // first is full of strangers and keeps one subnet in each network. text is the configuration with

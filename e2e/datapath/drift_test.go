@@ -93,22 +93,22 @@ type fault struct {
 }
 
 var faults = []fault{
-	{"device deleted", "ip link del LINK", "device was deleted", "vxlan udp", true},
-	{"device down", "ip link set LINK down", "device was down", "vxlan udp", false},
-	{"device renamed", "ip link set LINK name moved-NET", "device was renamed: to moved-NET", "vxlan udp", true},
-	{"device renamed while down", "ip link set LINK down; ip link set LINK name moved-NET; ip link set moved-NET up || :", "device was renamed: to moved-NET", "vxlan udp", false},
-	{"MTU changed", "ip link set LINK mtu 1300", "device had another MTU: 1300 instead of 14", "vxlan udp", false},
+	{"device deleted", "ip link del LINK", "device was deleted", "vxlan udp wireguard", true},
+	{"device down", "ip link set LINK down", "device was down", "vxlan udp wireguard", false},
+	{"device renamed", "ip link set LINK name moved-NET", "device was renamed: to moved-NET", "vxlan udp wireguard", true},
+	{"device renamed while down", "ip link set LINK down; ip link set LINK name moved-NET; ip link set moved-NET up || :", "device was renamed: to moved-NET", "vxlan udp wireguard", false},
+	{"MTU changed", "ip link set LINK mtu 1300", "device had another MTU: 1300 instead of 14", "vxlan udp wireguard", false},
 	{"MAC changed", "ip link set LINK address 02:00:00:00:00:01", "device had another MAC address: 02:00:00:00:00:01 instead of", "vxlan", false},
-	{"alias changed", "ip link set LINK alias mine", "device had another alias", "vxlan udp", false},
+	{"alias changed", "ip link set LINK alias mine", "device had another alias", "vxlan udp wireguard", false},
 	{"learning switched on", "ip link set LINK type vxlan learning", "device had another underlay: learning was on", "vxlan", false},
-	{"addresses removed", "ip addr flush dev LINK scope global", "addresses were missing", "vxlan udp", true},
-	{"address added", "ip addr add POOL.77.7/32 dev LINK", "foreign addresses were there: POOL.77.7/32", "vxlan udp", false},
-	{"routes flushed", "ip route flush proto 108 root POOL.0.0/16; ip -6 route flush proto 108 root fd00:NUMBER::/48", "routes were missing", "vxlan host-gw udp", true},
-	{"route removed", "ip route del PEER.0/24 proto 108", "routes were missing: PEER.0/24", "vxlan host-gw udp", false},
-	{"route for the whole network removed", "ip route del unreachable POOL.0.0/16", "routes were missing: POOL.0.0/16", "vxlan host-gw udp", false},
-	{"route replaced", "ip route replace PEER.0/24 via 192.0.2.254", "routes were changed: PEER.0/24 via 192.0.2.254", "vxlan host-gw udp", false},
-	{"IPv6 route replaced", "ip -6 route replace PEER6/64 via fd00:c0:2::fe", "routes were changed: PEER6/64 via fd00:c0:2::fe", "vxlan host-gw udp", false},
-	{"route added", "ip route add POOL.88.0/24 via 192.0.2.254 proto 108", "foreign routes were there: POOL.88.0/24", "vxlan host-gw udp", false},
+	{"addresses removed", "ip addr flush dev LINK scope global", "addresses were missing", "vxlan udp wireguard", true},
+	{"address added", "ip addr add POOL.77.7/32 dev LINK", "foreign addresses were there: POOL.77.7/32", "vxlan udp wireguard", false},
+	{"routes flushed", "ip route flush proto 108 root POOL.0.0/16; ip -6 route flush proto 108 root fd00:NUMBER::/48", "routes were missing", "vxlan host-gw udp wireguard", true},
+	{"route removed", "ip route del PEER.0/24 proto 108", "routes were missing: PEER.0/24", "vxlan host-gw udp wireguard", false},
+	{"route for the whole network removed", "ip route del unreachable POOL.0.0/16", "routes were missing: POOL.0.0/16", "vxlan host-gw udp wireguard", false},
+	{"route replaced", "ip route replace PEER.0/24 via 192.0.2.254", "routes were changed: PEER.0/24 via 192.0.2.254", "vxlan host-gw udp wireguard", false},
+	{"IPv6 route replaced", "ip -6 route replace PEER6/64 via fd00:c0:2::fe", "routes were changed: PEER6/64 via fd00:c0:2::fe", "vxlan host-gw udp wireguard", false},
+	{"route added", "ip route add POOL.88.0/24 via 192.0.2.254 proto 108", "foreign routes were there: POOL.88.0/24", "vxlan host-gw udp wireguard", false},
 	{"neighbours flushed", "ip neigh flush nud permanent dev LINK; ip -6 neigh flush nud permanent dev LINK", "neighbours were missing", "vxlan", true},
 	{"neighbour changed", "ip neigh replace PEER.0 lladdr 02:00:00:00:00:02 dev LINK nud permanent", "neighbours were changed: PEER.0 02:00:00:00:00:02", "vxlan", false},
 	{"neighbour changed to another kind", "ip neigh replace PEER.0 lladdr 02:00:00:00:00:02 dev LINK nud stale", "neighbours were missing: PEER.0", "vxlan", false},
@@ -181,11 +181,12 @@ func (w *testWorld) quiet(told func() []string) []string {
 	return lines
 }
 
-// newDrift runs three networks, one per backend, on two hosts.
+// newDrift runs a network of each backend on two hosts.
 func newDrift(t *testing.T) (*testWorld, drifts) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	nets := drifts{
 		{name: "vx", backend: "vxlan", pool: "10.5"}, {name: "gw", backend: "host-gw", pool: "10.6"}, {name: "ud", backend: "udp", pool: "10.7"},
+		{name: "wg", backend: "wireguard", pool: "10.8"},
 	}
 	w.Start(func(h *lab.Host) []string {
 		// The interface is named, not found by the default route, which is lost when eth0 goes
@@ -255,7 +256,7 @@ type hostFault struct {
 
 // each returns the same line for every network.
 func each(says string) map[string]string {
-	return map[string]string{"vxlan": says, "host-gw": says, "udp": says}
+	return map[string]string{"vxlan": says, "host-gw": says, "udp": says, "wireguard": says}
 }
 
 // eth0Up does what a network daemon does after eth0 came up.
@@ -271,9 +272,9 @@ var hostFaults = []hostFault{
 	{name: "IPv6 forwarding switched off", sysctl: "net.ipv6.conf.all.forwarding=0",
 		right: "[ $(sysctl -n net.ipv6.conf.all.forwarding) = 1 ]", once: "forwarding was off: net.ipv6.conf.all.forwarding"},
 	{name: "MTU of the underlay lowered", batch: "link set eth0 mtu 1400",
-		right: "ip link show leno-vx | grep 'mtu 1350'; ip link show leno-ud | grep 'mtu 1372'", each: each("underlay changed")},
+		right: "ip link show leno-vx | grep 'mtu 1350'; ip link show leno-ud | grep 'mtu 1372'; ip link show leno-wg | grep 'mtu 1340'", each: each("underlay changed")},
 	{name: "MTU of the underlay raised", batch: "link set eth0 mtu 1500",
-		right: "ip link show leno-vx | grep 'mtu 1450'; ip link show leno-ud | grep 'mtu 1472'", each: each("underlay changed")},
+		right: "ip link show leno-vx | grep 'mtu 1450'; ip link show leno-ud | grep 'mtu 1472'; ip link show leno-wg | grep 'mtu 1440'", each: each("underlay changed")},
 	{name: "underlay down and up", batch: "link set eth0 down\n" + eth0Up,
 		right: "[ $(ip route show proto 108 | grep -c 'via 192.0.2.12') = 1 ]", each: map[string]string{"host-gw": "routes were missing"}},
 	{name: "underlay down", batch: "link set eth0 down",

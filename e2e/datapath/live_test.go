@@ -111,7 +111,7 @@ func TestLiveChanges(t *testing.T) {
 			deleted := w.RouteEvents(w.Hosts[0])
 			pings := w.traffic(w.Containers, 0)
 
-			over := map[string]string{"vxlan": "dev leno-default", "udp": "dev leno-default", "host-gw": "dev eth0"}[backend]
+			over := map[string]string{"vxlan": "dev leno-default", "udp": "dev leno-default", "wireguard": "dev leno-default", "host-gw": "dev eth0"}[backend]
 			if backend == "vxlan" {
 				w.Apply("default", v4("10.5.0.0/16", "10.5.99.0")+carried("direct_routing = true"))
 				w.everywhere("direct routes", func(r string) bool { return strings.Contains(r, "via 192.0.2.") }, "10.5.", others)

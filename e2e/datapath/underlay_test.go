@@ -131,7 +131,7 @@ func (w *testWorld) plugIn(h *lab.Host, link, addr string) {
 // TestUnderlayChanges changes a host's underlay interface in every way that occurs, while the host
 // reaches Consul over another interface.
 func TestUnderlayChanges(t *testing.T) {
-	for _, backend := range []string{"vxlan", "udp"} {
+	for _, backend := range []string{"vxlan", "udp", "wireguard"} {
 		t.Run(backend, func(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2})
 			a, b := w.Hosts[0], w.Hosts[1]
@@ -199,8 +199,8 @@ func TestUnderlayChanges(t *testing.T) {
 			}
 
 			// The MTU of the interface and that of the route to the other host.
-			overhead := map[string]int{"vxlan": 50, "udp": 28}[backend]
-			words := map[string]string{"vxlan": "50 for VXLAN over IPv4", "udp": "28 for UDP over IPv4"}[backend]
+			overhead := map[string]int{"vxlan": 50, "udp": 28, "wireguard": 60}[backend]
+			words := map[string]string{"vxlan": "50 for VXLAN over IPv4", "udp": "28 for UDP over IPv4", "wireguard": "60 for WireGuard over IPv4"}[backend]
 			for _, step := range []struct {
 				line string
 				mtu  int

@@ -107,7 +107,7 @@ func (e *UnsupportedError) Error() string {
 func alternative(kind string) string {
 	switch kind {
 	case "wireguard", "ipsec":
-		return "leno has no backend that encrypts yet"
+		return "leno has none that understands flannel's; its own wireguard encrypts between hosts that run leno"
 	case "ipip":
 		return "vxlan does the same for IPv4 and IPv6 with 30 bytes more a packet"
 	case "aws-vpc", "gce", "ali-vpc", "tencent-vpc":

@@ -187,7 +187,7 @@ func TestConfigured(t *testing.T) {
 		{name: "ipip", value: `{"Network":"10.5.0.0/16","Backend":{"Type":"ipip"}}`,
 			err: `backend "ipip": vxlan does the same`},
 		{name: "wireguard", value: `{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}`,
-			err: "no backend that encrypts"},
+			err: "its own wireguard encrypts"},
 		{name: "type that steers", value: `{"Network":"10.5.0.0/16","Backend":{"Type":"\u001b[2J"}}`,
 			err: `backend "\x1b[2j"`},
 		{name: "type as number", value: `{"Network":"10.5.0.0/16","Backend":{"Type":7}}`,

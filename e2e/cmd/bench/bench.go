@@ -19,9 +19,13 @@ const (
 	hostGW = "host-gw"
 	vxlan  = "vxlan"
 	udp    = "udp"
+	wg     = "wireguard"
 )
 
-func known() []string { return []string{raw, hostGW, vxlan, udp} }
+// usual returns the contenders of a run that selects none: those that the documentation has figures of.
+func usual() []string { return []string{raw, hostGW, vxlan, udp} }
+
+func known() []string { return []string{raw, hostGW, vxlan, udp, wg} }
 
 type logger func(format string, args ...any)
 
@@ -139,7 +143,7 @@ func (b *bench) close() error {
 
 // config returns the default configuration, except that the underlay is the given device.
 func config(h *lab.Host, backend, device string, masquerade bool) string {
-	pool := 5 + slices.Index([]string{"host-gw", "vxlan", "udp"}, backend) // each network has its own pool
+	pool := 5 + slices.Index(known()[1:], backend) // each network has its own pool
 	text := h.Config(
 		fmt.Sprintf("underlay {\n  interfaces = [%q]\n}\n", device),
 		h.Network(backend, fmt.Sprintf("  ipv4 {\n    prefix = \"10.%d.0.0/16\"\n  }\n  backend %q {}\n  ip_masq = %t", pool, backend, masquerade)))

@@ -1,0 +1,383 @@
+package wireguard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/reconcile"
+)
+
+// Type describes the backend. Options, all with defaults: listen_port (51820), persistent_keepalive (0 seconds: none),
+// mtu (0: the underlay's less 60, or less 80 over IPv6), key_file ("wireguard.key", below the network's state
+// directory), psk_file ("": none). A host publishes {"public_key":"base64","listen_port":51820}.
+//
+// Both files have a key in base64, as wg(8) writes it, and must have mode 0600 or less. The private key is created if
+// there is none. Advertise reads both files each time, so a replaced key is published and used at once.
+func Type() backend.Type { return newType(false) }
+
+// newType returns the type. With process set it ignores the kernel's WireGuard.
+func newType(process bool) backend.Type {
+	return backend.Type{
+		Name:       Name,
+		Normalize:  normalize,
+		Port:       port,
+		Interrupts: interrupts(),
+		Device:     true,
+		Drops:      kernel.LinkDrops(),
+		New: func(c backend.Config) (backend.Backend, error) {
+			o, err := decode(c.Options)
+			if err != nil {
+				return nil, err
+			}
+			return &Backend{config: c, options: o, process: process, socketDir: socketDir}, nil
+		},
+	}
+}
+
+// Backend is the wireguard backend of one network.
+type Backend struct {
+	config    backend.Config
+	options   options
+	process   bool   // ignore the kernel's WireGuard
+	socketDir string // of the control sockets of devices in processes
+
+	key, psk wgtypes.Key    // zero before they are read; psk also without one
+	handle   *kernel.Handle // opened by the first Apply
+	kind     string         // of the device: kernelKind or "tun"; "" before it is chosen
+	device   device         // nil while there is none
+	control  *controlSocket // of a device in this process; nil if it could not be opened
+	index    int            // ifindex of the device, or 0
+	logged   bool           // that the device is used
+	greeted  time.Time      // when it last started without sessions
+	silent   string         // which peers have not had a handshake
+
+	// What was wanted before, to tell repairs from changes; nil or zero if unknown.
+	partial bool // whether the previous state was partial
+	mtu     int
+	port    int
+	private wgtypes.Key
+	addrs   map[netip.Prefix]kernel.Address
+	peers   map[wgtypes.Key]peer
+	routes  map[kernel.RouteKey]kernel.Route
+
+	shown atomic.Pointer[shown]
+}
+
+var (
+	_ backend.Backend = (*Backend)(nil)
+	_ backend.Counter = (*Backend)(nil)
+	_ backend.Changer = (*Backend)(nil)
+)
+
+// Change implements backend.Changer. The device keeps running, and the next Apply gives it what differs.
+func (b *Backend) Change(c backend.Config) error {
+	o, err := decode(c.Options)
+	if err != nil {
+		return err
+	}
+	if o.KeyFile != b.options.KeyFile {
+		b.key = wgtypes.Key{}
+	}
+	b.config, b.options = c, o
+	return nil
+}
+
+// Advertise implements backend.Backend. It creates the private key if there is none, and rejects keys that it cannot
+// use.
+func (b *Backend) Advertise(u backend.Underlay) (backend.Advertisement, error) {
+	if err := b.readKeys(); err != nil {
+		return backend.Advertisement{}, err
+	}
+	return advertise(b.config.Pools, b.options, b.key.PublicKey(), u)
+}
+
+// readKeys reads the private key, which it creates if there is none, and the preshared key. After an error the keys are
+// as before.
+func (b *Backend) readKeys() error {
+	path := b.keyPath()
+	key, created, err := ensureKey(path, b.key)
+	if err != nil {
+		return fmt.Errorf("key_file: %w", err)
+	}
+	psk := wgtypes.Key{}
+	if b.options.PSKFile != "" {
+		if psk, err = readKey(b.options.PSKFile); err != nil {
+			return fmt.Errorf("psk_file: %w", err)
+		}
+	}
+	if created {
+		b.config.Logger.Info("private key created", "file", path, "public_key", key.PublicKey())
+	}
+	b.key, b.psk = key, psk
+	return nil
+}
+
+// Apply implements backend.Backend.
+func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, error) {
+	if b.handle == nil {
+		handle, err := kernel.Open()
+		if err != nil {
+			return backend.Report{}, err
+		}
+		b.handle = handle
+	}
+	if s.Zero() {
+		return b.remove(ctx)
+	}
+	if b.key == (wgtypes.Key{}) {
+		if err := b.readKeys(); err != nil {
+			return backend.Report{}, err
+		}
+	}
+	if s.MTU < minMTU4 {
+		return backend.Report{}, fmt.Errorf("overlay MTU of %d is below %d", s.MTU, minMTU4)
+	}
+	p := newPlan(b.config.Pools, b.options, b.key.PublicKey(), b.psk, s)
+	report := backend.Report{Skipped: p.skipped}
+	if !s.Partial && b.partial {
+		// Entries left alone by a partial state are not another program's.
+		b.addrs, b.peers, b.routes, b.private, b.port = nil, nil, nil, wgtypes.Key{}, 0
+	}
+	b.partial = s.Partial
+	e, err := b.ensure(p.addrs, s, &report)
+	err = backend.About(backend.Device, err)
+	if !e.usable {
+		// Without the device, packets to the overlay must not leave in the clear by another route.
+		return report, errors.Join(err, b.refuse(ctx, &report))
+	}
+	err = errors.Join(err, b.program(ctx, p, e, &report))
+	b.show(p.nodes)
+	report.Notes = b.notes()
+	report.Peers = len(p.peers)
+	return report, err
+}
+
+// refuse adds the routes that make the kernel refuse packets to the network, and changes nothing else.
+func (b *Backend) refuse(ctx context.Context, report *backend.Report) error {
+	table := b.handle.Routes(kernel.Owner{Pools: b.config.Pools})
+	result, err := reconcile.Fill(ctx,
+		reconcile.Want("route", table, kernel.CompareRoutes, kernel.Unreachable(b.config.Pools), nil))
+	report.Writes += result.Writes()
+	return err
+}
+
+// program makes the device's addresses and peers and the network's routes agree with the plan. A peer is configured
+// before there are routes to it, and removed after them.
+func (b *Backend) program(ctx context.Context, p plan, e ensured, report *backend.Report) error {
+	ipv6, unavailable := b.ipv6()
+	addrs, peers, routes := p.addrs, p.peers, p.routes(b.config.Pools, b.index, ipv6)
+	if !ipv6 {
+		addrs = maps.Clone(addrs)
+		maps.DeleteFunc(addrs, func(a netip.Prefix, _ kernel.Address) bool { return a.Addr().Is6() })
+	}
+	table := &peerTable{device: b.device, endpoints: p.endpoints, want: p.peers}
+	apply := reconcile.Apply
+	if b.partial {
+		apply = reconcile.Fill
+		if have, err := table.List(ctx); err == nil { // otherwise nothing is added below either
+			peers = fill(peers, have)
+		}
+	}
+	owner := kernel.Owner{Link: b.index, Pools: b.config.Pools, Stood: b.routes, Wanted: routes}
+	result, err := apply(ctx,
+		reconcile.OfDevice(reconcile.Want("address", b.handle.Addresses(b.index), kernel.CompareAddresses, addrs, b.addrs)),
+		reconcile.Want("peer", table, compareKeys, peers, b.peers),
+		reconcile.Want("route", b.handle.Routes(owner), kernel.CompareRoutes, routes, b.routes))
+	if b.addrs, b.peers, b.routes = addrs, peers, routes; err != nil {
+		b.addrs, b.peers, b.routes = nil, nil, nil // entries that could not be added were not removed by another program
+	}
+	report.Writes += result.Writes()
+	b.silent = ""
+	if table.state != nil && time.Since(b.greeted) > greetTime {
+		b.silent = silent(table.state, p.nodes)
+	}
+	if e.bare {
+		result = result.Explain("address", "route")
+	} else if result.Lost("address") {
+		result = result.Explain("route")
+	}
+	if e.empty {
+		result = result.Explain("peer")
+	}
+	report.Healed = append(report.Healed, result.Healed()...)
+	if e.empty || e.bare {
+		b.greeted = time.Now()
+		err = errors.Join(err, backend.About(backend.Routes, greet(b.device, peers)))
+	}
+	return errors.Join(err, backend.About(backend.Device, unavailable))
+}
+
+// ipv6 reports whether the device can have IPv6, and returns an error if a pool needs it.
+func (b *Backend) ipv6() (bool, error) {
+	value, err := kernel.Sysctl("ipv6", "conf", b.config.Link, "disable_ipv6")
+	reason := "the kernel has no IPv6"
+	switch {
+	case err == nil && value == "0":
+		return true, nil
+	case err == nil:
+		reason = "IPv6 is disabled: sysctl net.ipv6.conf." + b.config.Link + ".disable_ipv6 is " + value
+	}
+	for _, pool := range b.config.Pools {
+		if pool.Addr().Is6() {
+			return false, fmt.Errorf("pool %s is not carried: %s", pool, reason)
+		}
+	}
+	return false, nil
+}
+
+// notes tells users what the backend chose.
+func (b *Backend) notes() []string {
+	notes := []string{b.variant()}
+	if b.silent != "" {
+		notes = append(notes, b.silent)
+	}
+	if b.kind != kernelKind && b.control == nil {
+		notes = append(notes, "wg(8) cannot show the device: "+b.socketPath()+" could not be opened")
+	}
+	return notes
+}
+
+// variant says where WireGuard runs.
+func (b *Backend) variant() string {
+	switch {
+	case b.kind == kernelKind:
+		return "WireGuard of the kernel"
+	case b.process:
+		return "WireGuard in the agent's process"
+	}
+	return "WireGuard in the agent's process: the kernel has none"
+}
+
+// greetTime is how long peers may take to answer the handshakes that a device starts when it is opened. They are sent
+// again after 5 seconds.
+const greetTime = 10 * time.Second
+
+// Close implements backend.Backend. The device stays, with its addresses and routes, for the next process.
+func (b *Backend) Close() error {
+	err := b.detach()
+	if b.handle != nil {
+		err = errors.Join(err, b.handle.Close())
+		b.handle = nil
+	}
+	return err
+}
+
+// detach releases the device and forgets what was wanted.
+func (b *Backend) detach() error {
+	b.shown.Store(nil)
+	b.index, b.mtu, b.port, b.private = 0, 0, 0, wgtypes.Key{}
+	b.addrs, b.peers, b.routes = nil, nil, nil
+	return b.release()
+}
+
+// release closes what this process has of the device.
+func (b *Backend) release() error {
+	var errs []error
+	if b.control != nil {
+		errs = append(errs, b.control.Close())
+		b.control = nil
+	}
+	if b.device != nil {
+		errs = append(errs, b.device.Close())
+		b.device = nil
+	}
+	return errors.Join(errs...)
+}
+
+// remove applies the zero State. It also removes the private key, unless that is the operator's file.
+func (b *Backend) remove(ctx context.Context) (backend.Report, error) {
+	var report backend.Report
+	errs := []error{b.detach(), b.removeKey()}
+	link, err := b.handle.Link(b.config.Link)
+	if err == nil && link != nil && (isKernel(link) || isTUN(link)) {
+		// Addresses, peers and routes over the device disappear with it.
+		if err = b.handle.DeleteLink(link); err == nil {
+			report.Writes++
+		}
+	}
+	errs = append(errs, err)
+	table := b.handle.Routes(kernel.Owner{Pools: b.config.Pools})
+	result, err := reconcile.Apply(ctx, reconcile.Want("route", table, kernel.CompareRoutes, nil, nil))
+	report.Writes += result.Writes()
+	return report, errors.Join(append(errs, err)...)
+}
+
+// removeKey removes the private key that is below the network's state directory, and the directory if it is empty then.
+func (b *Backend) removeKey() error {
+	if filepath.IsAbs(b.options.KeyFile) {
+		return nil
+	}
+	if err := os.Remove(b.keyPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("key_file: %w", err)
+	}
+	_ = os.Remove(b.config.DataDir) // if there is nothing else in it
+	return nil
+}
+
+func (b *Backend) keyPath() string {
+	if filepath.IsAbs(b.options.KeyFile) {
+		return b.options.KeyFile
+	}
+	return filepath.Join(b.config.DataDir, b.options.KeyFile)
+}
+
+// shown is what Counters needs. It never changes.
+type shown struct {
+	link, kind string
+	device     *processDevice // nil for a device of the kernel
+	nodes      map[wgtypes.Key]string
+}
+
+func (b *Backend) show(nodes map[wgtypes.Key]string) {
+	if before := b.shown.Load(); before == nil || before.kind != b.kind || !maps.Equal(before.nodes, nodes) ||
+		b.kind != kernelKind && before.device != b.device {
+		inProcess, _ := b.device.(*processDevice)
+		b.shown.Store(&shown{b.config.Link, b.kind, inProcess, nodes})
+	}
+}
+
+// state returns the device's state.
+func (s *shown) state() (*wgtypes.Device, error) {
+	if s.device != nil {
+		return s.device.State()
+	}
+	return kernelState(s.link)
+}
+
+// Counters returns the bytes exchanged with each peer by node name: the data that WireGuard carried, with its headers,
+// handshakes and keepalives. The device's packets and drops are counted under "", because WireGuard does not count them
+// by peer. A peer's bytes start again from zero with a new key or a new device. It opens sockets of its own in the
+// calling thread's namespace.
+func (b *Backend) Counters() map[string]backend.Counters {
+	out := map[string]backend.Counters{}
+	s := b.shown.Load()
+	if s == nil {
+		return out
+	}
+	if state, err := s.state(); err == nil {
+		for i := range state.Peers {
+			if node, ok := s.nodes[state.Peers[i].PublicKey]; ok {
+				out[node] = backend.Counters{
+					RxBytes: uint64(state.Peers[i].ReceiveBytes),
+					TxBytes: uint64(state.Peers[i].TransmitBytes),
+				}
+			}
+		}
+	}
+	if total, err := kernel.LinkStatistics(s.link, s.kind); err == nil {
+		out[""] = backend.Counters{RxPackets: total.RxPackets, TxPackets: total.TxPackets, Drops: total.Drops}
+	}
+	return out
+}

@@ -1,0 +1,403 @@
+package wireguard
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/lenonet/leno/backend"
+)
+
+// TestDrift checks that what another program changes on the device with wg(8) is undone, and that packets flow again.
+func TestDrift(t *testing.T) {
+	for name, kind := range variants(t) {
+		t.Run(name, func(t *testing.T) {
+			a, b := newHosts(t, kind, "")
+			a.ping(b)
+			ours, theirs := a.backend.key.PublicKey().String(), b.backend.key.PublicKey().String()
+			shown := a.ns.Sh("wg show " + a.link())
+			mustContain(t, shown, "public key: "+ours, "listening port: 51820", "peer: "+theirs, "endpoint: 192.0.2.2:51820",
+				"10.5.2.0/24", "fd00:5:0:2::/64", "latest handshake: ")
+			want := dumpPeers(a.backend)
+			link, stranger := a.link(), testKey(77).String()
+			for script, fault := range map[string]string{
+				"wg set " + link + " peer " + stranger + " allowed-ips 10.5.9.0/24": "[foreign peers were there: " + stranger + " no endpoint allowed ips 10.5.9.0/24]",
+				"wg set " + link + " peer " + stranger + " allowed-ips 10.5.2.0/24": "[peers were changed: " + theirs +
+					" endpoint 192.0.2.2:51820 allowed ips fd00:5:0:2::/64 foreign peers were there: " + stranger + " no endpoint allowed ips 10.5.2.0/24]",
+				"wg set " + link + " peer " + theirs + " remove":                  "[peers were missing: " + theirs + "]",
+				"wg set " + link + " peer " + theirs + " allowed-ips 0.0.0.0/0":   "[peers were changed: " + theirs + " endpoint 192.0.2.2:51820 allowed ips 0.0.0.0/0]",
+				"wg set " + link + " peer " + theirs + " endpoint 192.0.2.2:4444": "[peers were changed: " + theirs + " endpoint 192.0.2.2:4444 allowed ips 10.5.2.0/24,fd00:5:0:2::/64]",
+				"wg set " + link + " peer " + theirs + " persistent-keepalive 9": "[peers were changed: " + theirs +
+					" endpoint 192.0.2.2:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64 keepalive 9s]",
+				"wg set " + link + " listen-port 4444": "[device had another listen port: 4444 instead of 51820]",
+				"wg genkey >/dev/null; echo " + testPrivate + " | wg set " + link + " private-key /dev/stdin": "[device had another private key: that of public key " +
+					mustKey(t, testPrivate).PublicKey().String() + "]",
+			} {
+				a.ns.Sh(script)
+				if r := a.apply(); fmt.Sprint(r.Healed) != fault || r.Writes == 0 || r.Peers != 1 {
+					t.Errorf("%s: %q, want %q", script, r.Healed, fault)
+				}
+				if got := dumpPeers(a.backend); got != want {
+					t.Errorf("%s: left\n%swant\n%s", script, got, want)
+				}
+			}
+			b.renew()
+			b.apply()
+			a.ping(b)
+			b.ping(a)
+		})
+	}
+}
+
+const testPrivate = "wGkOgRyUFjTCSiRwM6CkRtEuMkYB+4Xk3kWZJFqcY0c="
+
+func mustKey(t *testing.T, text string) wgtypes.Key {
+	t.Helper()
+	key, err := parseKey(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clamped(key)
+}
+
+// TestEndpointOfAnyPublicAddress checks that a peer that answers from its other public address is left alone.
+func TestEndpointOfAnyPublicAddress(t *testing.T) {
+	for name, kind := range variants(t) {
+		t.Run(name, func(t *testing.T) {
+			a, b := newHosts(t, kind, "")
+			a.ns.Sh(fmt.Sprintf("wg set %s peer %s endpoint [2001:db8::2]:51820", a.link(), b.backend.key.PublicKey()))
+			if r := a.apply(); len(r.Healed) != 0 || r.Writes != 0 {
+				t.Errorf("report %+v", r)
+			}
+			a.ping(b)
+		})
+	}
+}
+
+// TestManyRestartsOfAPeer checks that a peer that comes back with another key each time leaves nothing behind.
+func TestManyRestartsOfAPeer(t *testing.T) {
+	for name, kind := range variants(t) {
+		t.Run(name, func(t *testing.T) {
+			a, b := newHosts(t, kind, "")
+			for range 1000 {
+				key, err := wgtypes.GeneratePrivateKey()
+				if err != nil {
+					t.Fatal(err)
+				}
+				a.state.Peers[0].Attributes = fmt.Appendf(nil, `{"public_key":%q,"listen_port":51820}`, key.PublicKey())
+				if r, err := a.tryApply(); err != nil || r.Peers != 1 || len(r.Healed) != 0 {
+					t.Fatalf("%+v, %v", r, err)
+				}
+			}
+			if got := strings.Count(dumpPeers(a.backend), "\n"); got != 1 {
+				t.Errorf("%d peers", got)
+			}
+			exchange(a, b)
+			a.ping(b)
+		})
+	}
+}
+
+// TestForgedSource checks that a packet is dropped whose inner source is in the subnet of another host than the one that
+// sent it.
+func TestForgedSource(t *testing.T) {
+	for name, kind := range variants(t) {
+		t.Run(name, func(t *testing.T) {
+			a, b := newHosts(t, kind, "")
+			b.ping(a)
+			third := backend.Peer{Node: "node-3", Subnets: subnets(3), PublicIPs: addrs("192.0.2.3"), Backend: Name,
+				Attributes: fmt.Appendf(nil, `{"public_key":%q,"listen_port":51820}`, testKey(3))}
+			a.state.Peers = append(a.state.Peers, third)
+			a.apply()
+			received := func() string { return a.ns.Sh("grep '^Icmp: [0-9]' /proc/net/snmp | cut -d' ' -f9") }
+			before := received()
+			b.ns.Sh("ip addr add 10.5.3.1/32 dev br0")
+			if out, err := b.ns.Try("ping -n -c 3 -i 0.1 -W 0.5 -I 10.5.3.1 10.5.1.1"); err == nil {
+				t.Errorf("answered\n%s", out)
+			}
+			if after := received(); after != before {
+				t.Errorf("%s echo requests arrived before, and then %s", before, after)
+			}
+			b.ping(a) // so the path was open
+		})
+	}
+}
+
+// TestBadKeys checks that keys that cannot be used are named, and that what stands goes on.
+func TestBadKeys(t *testing.T) {
+	dir := t.TempDir()
+	psk := filepath.Join(dir, "psk")
+	write := func(text string, mode os.FileMode) {
+		t.Helper()
+		if err := os.WriteFile(psk, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(psk, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(testKey(8).String(), 0o600)
+	a, b := newHosts(t, newType(true), fmt.Sprintf(`{"psk_file":%q}`, psk))
+	a.ping(b)
+	mustContain(t, a.ns.Sh("wg show "+a.link()), "preshared key: (hidden)")
+	private := filepath.Join(a.dir, "wireguard.key")
+	for name, tt := range map[string]struct {
+		spoil func()
+		want  string
+	}{
+		"key for others":  {func() { mustNil(t, os.Chmod(private, 0o644)) }, "key_file: " + private + " can be read or written by others (mode 0644)"},
+		"psk for others":  {func() { write(testKey(8).String(), 0o640) }, "psk_file: " + psk + " can be read or written by others (mode 0640)"},
+		"malformed psk":   {func() { write("secret", 0o600) }, "psk_file: the key in " + psk + " is not 32 bytes in base64"},
+		"zero psk":        {func() { write(wgtypes.Key{}.String(), 0o600) }, "psk_file: the key in " + psk + " is all zeros"},
+		"missing psk":     {func() { mustNil(t, os.Remove(psk)) }, "psk_file: open " + psk + ": no such file or directory"},
+		"malformed key":   {func() { mustNil(t, os.WriteFile(private, []byte("x"), 0o600)) }, "key_file: the key in " + private + " is not 32 bytes in base64"},
+		"directory there": {func() { mustNil(t, os.Remove(private)); mustNil(t, os.Mkdir(private, 0o700)) }, "key_file: " + private + " is not a regular file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, err := os.ReadFile(private)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tt.spoil()
+			if _, err := a.advertise(); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("advertise: %v", err)
+			}
+			a.apply()
+			a.ping(b)
+			fresh, err := a.kind.New(a.config())
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.ns.Do(func() { _, err = fresh.Apply(t.Context(), a.state) })
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("apply of a new process: %v", err)
+			}
+			mustNil(t, fresh.Close())
+			write(testKey(8).String(), 0o600)
+			mustNil(t, os.RemoveAll(private))
+			mustNil(t, os.WriteFile(private, text, 0o600))
+		})
+	}
+	// Hosts with different preshared keys do not hear each other.
+	write(testKey(9).String(), 0o600)
+	a.mustAdvertise()
+	a.apply()
+	a.renew()
+	a.apply()
+	a.silent(b)
+}
+
+func mustNil(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLostKey checks that a running process writes its key again, and that a new process creates one, with which the
+// host works again as soon as its peers know it.
+func TestLostKey(t *testing.T) {
+	for name, kind := range variants(t) {
+		t.Run(name, func(t *testing.T) {
+			a, b := newHosts(t, kind, "")
+			a.ping(b)
+			private := filepath.Join(a.dir, "wireguard.key")
+			before := a.mustAdvertise().Attributes
+			mustNil(t, os.Remove(private))
+			if got := a.mustAdvertise().Attributes; string(got) != string(before) {
+				t.Errorf("another key: %s", got)
+			}
+			mustNil(t, os.Remove(private))
+			mustNil(t, a.backend.Close())
+			mustNil(t, os.RemoveAll(private))
+			a.renew()
+			if got := a.mustAdvertise().Attributes; string(got) == string(before) {
+				t.Error("the key was not lost")
+			}
+			exchange(a, b)
+			a.ping(b)
+			b.ping(a)
+		})
+	}
+}
+
+// TestPortInUse checks that a port that another program has is named, that packets to the network are refused rather than
+// sent in the clear, and that a device that already listens goes on with its port.
+func TestPortInUse(t *testing.T) {
+	for name, kind := range variants(t) {
+		t.Run(name, func(t *testing.T) {
+			a, b := newHosts(t, kind, "")
+			a.ping(b)
+			var taken int
+			a.ns.Do(func() {
+				var err error
+				if taken, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err == nil {
+					err = unix.Bind(taken, &unix.SockaddrInet4{Port: 4444})
+				}
+				mustNil(t, err)
+			})
+			defer unix.Close(taken)
+			wantBusy := func() {
+				t.Helper()
+				_, err := a.tryApply()
+				if !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), "udp port 4444 is used by another program") {
+					t.Errorf("apply: %v", err)
+				}
+				if parts := backend.ByPart(err); parts[backend.Device] == nil {
+					t.Errorf("%v is not about the device", err)
+				}
+			}
+			a.options = `{"listen_port":4444}`
+			mustNil(t, a.backend.Change(a.config()))
+			wantBusy()
+			a.ping(b)
+			b.ping(a)
+
+			a.state, a.options = backend.State{}, `{"listen_port":4444}`
+			a.apply()
+			a.renew()
+			a.state = a.newState(b.asPeer())
+			wantBusy()
+			mustContain(t, a.ns.Sh("ip route show proto 108; ip -6 route show proto 108"), "unreachable 10.5.0.0/16", "unreachable fd00:5::/48")
+			mustNil(t, unix.Close(taken))
+			exchange(a, b)
+			a.ping(b)
+			b.ping(a)
+		})
+	}
+}
+
+// TestIPv6Disabled checks that a host without IPv6 says so, and carries IPv4.
+func TestIPv6Disabled(t *testing.T) {
+	for name, kind := range variants(t) {
+		t.Run(name, func(t *testing.T) {
+			a, b := newHosts(t, kind, "")
+			a.state = backend.State{}
+			a.apply()
+			a.ns.Sh("echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6")
+			a.state = a.newState(b.asPeer())
+			for range 2 {
+				_, err := a.tryApply()
+				want := "pool fd00:5::/48 is not carried: IPv6 is disabled: sysctl net.ipv6.conf.leno-wg1.disable_ipv6 is 1"
+				if err == nil || err.Error() != want {
+					t.Errorf("apply: %v, want %s", err, want)
+				}
+			}
+			if out, err := a.ns.Try("ping -n -c 1 -w 15 -I 10.5.1.1 10.5.2.1"); err != nil {
+				t.Errorf("ping over IPv4: %v\n%s", err, out)
+			}
+			a.ns.Sh("for f in all default eth0 br0 leno-wg1; do echo 0 > /proc/sys/net/ipv6/conf/$f/disable_ipv6; done; ip addr add fd00:5:0:1::1/64 dev br0 nodad")
+			a.apply()
+			a.ping(b)
+		})
+	}
+}
+
+// TestChange checks that options that interrupt nothing lose no packet.
+func TestChange(t *testing.T) {
+	for name, kind := range variants(t) {
+		t.Run(name, func(t *testing.T) {
+			a, b := newHosts(t, kind, "")
+			a.ping(b)
+			device := a.backend.device
+			for _, options := range []string{`{"persistent_keepalive":25}`, `{"mtu":1380}`, `{"persistent_keepalive":7,"mtu":1400}`} {
+				a.options = options
+				mustNil(t, a.backend.Change(a.config()))
+				a.state = a.newState(b.asPeer())
+				a.apply()
+				if a.backend.device != device {
+					t.Fatal("the device was opened again")
+				}
+				if out, err := a.ns.Try("ping -n -c 10 -i 0.01 -W 2 -M do -s 1350 -I 10.5.1.1 10.5.2.1"); err != nil || !strings.Contains(out, " 0% packet loss") {
+					t.Errorf("%s: %v\n%s", options, err, out)
+				}
+			}
+			if got := dumpPeers(a.backend); !strings.Contains(got, "keepalive 7s") {
+				t.Errorf("peers %s", got)
+			}
+			b.ping(a)
+		})
+	}
+}
+
+// TestDeviceOfAnotherBackend checks that a device that the udp backend left is replaced, and that one that another
+// process has is not.
+func TestDeviceOfAnotherBackend(t *testing.T) {
+	a, b := newHosts(t, newType(true), "")
+	state := a.state
+	a.state = backend.State{}
+	a.apply()
+	a.state = state
+	a.ns.Sh("ip tuntap add " + a.link() + " mode tun multi_queue")
+	a.apply()
+	a.ping(b)
+
+	other, err := a.kind.New(a.config())
+	mustNil(t, err)
+	a.ns.Do(func() { _, err = other.Apply(t.Context(), a.state) })
+	if !errors.Is(err, errBusy) {
+		t.Errorf("another process: %v", err)
+	}
+	mustNil(t, other.Close())
+	a.ping(b)
+}
+
+// TestControlSocket checks that the socket of an ended process is replaced, that a removed one comes back, and that the
+// device works without one.
+func TestControlSocket(t *testing.T) {
+	a, b := newHosts(t, newType(true), "")
+	path := a.backend.socketPath()
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("%v, %v", info, err)
+	}
+	mustNil(t, os.Remove(path))
+	a.apply()
+	mustContain(t, a.ns.Sh("wg show "+a.link()+" peers"), b.backend.key.PublicKey().String())
+
+	a.backend.control.listener.SetUnlinkOnClose(false)
+	mustNil(t, a.backend.control.listener.Close()) // as kill -9 leaves it
+	a.backend.control = nil
+	a.renew()
+	a.apply()
+	mustContain(t, a.ns.Sh("wg show "+a.link()+" peers"), b.backend.key.PublicKey().String())
+
+	blocked := filepath.Join(t.TempDir(), "file")
+	mustNil(t, os.WriteFile(blocked, nil, 0o600))
+	a.renew()
+	a.backend.socketDir = blocked
+	if r := a.apply(); len(r.Notes) != 2 || !strings.Contains(r.Notes[1], "wg(8) cannot show the device") {
+		t.Errorf("notes %q", r.Notes)
+	}
+	a.ping(b)
+	mustNil(t, a.backend.Close())
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("the socket is left: %v", err)
+	}
+}
+
+func TestCounters(t *testing.T) {
+	for name, kind := range variants(t) {
+		t.Run(name, func(t *testing.T) {
+			a, b := newHosts(t, kind, "")
+			if got := (&Backend{}).Counters(); len(got) != 0 {
+				t.Errorf("without a device: %v", got)
+			}
+			a.ping(b)
+			var got map[string]backend.Counters
+			a.ns.Do(func() { got = a.backend.Counters() })
+			if c := got["node-2"]; c.RxBytes < 100 || c.TxBytes < 100 {
+				t.Errorf("of the peer: %+v", c)
+			}
+			if c := got[""]; c.RxPackets == 0 || c.TxPackets == 0 || len(c.Drops) != len(a.kind.Drops) {
+				t.Errorf("of the device: %+v", c)
+			}
+		})
+	}
+}

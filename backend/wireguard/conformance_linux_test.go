@@ -1,0 +1,78 @@
+package wireguard
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/backendtest"
+	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/reconcile"
+)
+
+// variants returns the type with WireGuard in the process, and with that of the kernel where the kernel has it. e2e/vm
+// runs the tests on such a kernel.
+func variants(t *testing.T) map[string]backend.Type {
+	t.Helper()
+	out := map[string]backend.Type{"process": newType(true)}
+	has, err := kernel.HasFamily(kernelKind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if has {
+		out["kernel"] = Type()
+	}
+	return out
+}
+
+func TestConformance(t *testing.T) {
+	for name, kind := range variants(t) {
+		for _, v6 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, IPv6 underlay %t", name, v6), func(t *testing.T) {
+				backendtest.Run(t, suite(kind, v6))
+			})
+		}
+	}
+}
+
+func suite(kind backend.Type, v6 bool) backendtest.Suite {
+	bad := func(good backend.Peer) map[string]backend.Peer {
+		out := map[string]backend.Peer{}
+		for reason, attributes := range map[string]string{
+			"lack public_key":        `{"listen_port":51820}`,
+			"not 32 bytes in base64": `{"public_key":"AAAA","listen_port":51820}`,
+			"all zeros":              `{"public_key":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=","listen_port":51820}`,
+			"listen_port is 0":       `{"public_key":"xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg="}`,
+			"attributes are not":     `[]`,
+		} {
+			p := good
+			p.Attributes = json.RawMessage(attributes)
+			out[reason] = p
+		}
+		strange, taken := good, good
+		strange.Subnets = prefixes("10.77.0.0/24")
+		taken.Subnets = prefixes("10.5.1.0/24")
+		out["outside the network"], out["our own"] = strange, taken
+		return out
+	}
+	// None of the peers answers handshakes, which are sent again and again, and are slow with the race detector.
+	crowd := map[bool]int{false: 250}[v6]
+	return backendtest.Suite{Type: kind, Crowd: crowd, IPv6Underlay: v6, Dump: dumpPeers, Bad: bad}
+}
+
+// dumpPeers returns the configuration of the device's peers, one a line.
+func dumpPeers(b backend.Backend) string {
+	d := b.(*Backend).device
+	if d == nil {
+		return ""
+	}
+	peers, err := (&peerTable{device: d}).List(context.Background())
+	if err != nil {
+		return err.Error()
+	}
+	return reconcile.Dump(peers, compareKeys)
+}
+
+func BenchmarkIdle(b *testing.B) { backendtest.Idle(b, backendtest.Suite{Type: newType(true)}) }

@@ -1,0 +1,93 @@
+package wireguard
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+)
+
+// longestKeyFile bounds what is read of a key file, in bytes. A key has 44 characters and a newline.
+const longestKeyFile = 256
+
+// readKey reads a key from a file that only its owner may read. The error names the file and wraps fs.ErrNotExist if
+// there is none.
+func readKey(path string) (wgtypes.Key, error) {
+	// Without O_NONBLOCK, opening a named pipe would block.
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return wgtypes.Key{}, err // names the file
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	switch {
+	case err != nil:
+		return wgtypes.Key{}, err
+	case !info.Mode().IsRegular():
+		return wgtypes.Key{}, fmt.Errorf("%s is not a regular file", path)
+	case info.Mode().Perm()&0o077 != 0:
+		return wgtypes.Key{}, fmt.Errorf("%s can be read or written by others (mode %04o): run chmod 600 %s, and replace the key if they may have read it",
+			path, info.Mode().Perm(), path)
+	}
+	text, err := io.ReadAll(io.LimitReader(file, longestKeyFile))
+	if err != nil {
+		return wgtypes.Key{}, err
+	}
+	key, err := parseKey(string(text))
+	if err != nil {
+		return wgtypes.Key{}, fmt.Errorf("the key in %s %w", path, err)
+	}
+	return key, nil
+}
+
+// ensureKey returns the private key in a file. If there is no file, it writes known, or a new key if known is zero.
+func ensureKey(path string, known wgtypes.Key) (key wgtypes.Key, created bool, err error) {
+	key, err = readKey(path)
+	if err == nil {
+		return clamped(key), false, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return key, false, err
+	}
+	if key = known; key == (wgtypes.Key{}) {
+		if key, err = wgtypes.GeneratePrivateKey(); err != nil {
+			return key, false, err
+		}
+	}
+	return key, true, writeKey(path, key)
+}
+
+// clamped returns a private key as WireGuard uses and shows it (RFC 7748, 5). Files may have it in another form.
+func clamped(key wgtypes.Key) wgtypes.Key {
+	key[0] &= 248
+	key[31] = key[31]&127 | 64
+	return key
+}
+
+// writeKey writes a key to a file that does not exist. After a crash the file has the whole key, or does not exist.
+func writeKey(path string, key wgtypes.Key) (err error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // with mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(file.Name()) // the error says more
+		}
+	}()
+	_, err = file.WriteString(key.String() + "\n")
+	err = errors.Join(err, file.Sync(), file.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(file.Name(), path)
+}

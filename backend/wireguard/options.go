@@ -1,0 +1,157 @@
+package wireguard
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/lenonet/leno/backend"
+)
+
+// DefaultPort is WireGuard's usual port.
+const DefaultPort = 51820
+
+const (
+	minMTU4 = 68   // RFC 791; below it the kernel removes IPv4 from a device
+	minMTU6 = 1280 // RFC 8200; below it the kernel removes IPv6 from a device
+	maxMTU  = 1<<16 - 1
+)
+
+// options holds the network's options, which are the same on every host.
+type options struct {
+	Port      int    `json:"listen_port"`          // UDP, 1..65535
+	Keepalive int    `json:"persistent_keepalive"` // seconds between packets that keep a path through NAT open; 0: none
+	MTU       int    `json:"mtu"`                  // largest MTU of the overlay in bytes; 0: what the underlay carries
+	KeyFile   string `json:"key_file"`             // absolute, or below the network's state directory
+	PSKFile   string `json:"psk_file"`             // absolute; "": no preshared key
+}
+
+func defaults() options { return options{Port: DefaultPort, KeyFile: "wireguard.key"} }
+
+// interval returns the pause between keepalives, 0 for none.
+func (o options) interval() time.Duration { return time.Duration(o.Keepalive) * time.Second }
+
+// normalize decodes a network's options and fills in the defaults. Each wrong or unknown one is an OptionError.
+func normalize(raw json.RawMessage) (json.RawMessage, error) {
+	o, err := decode(raw)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(o)
+}
+
+// port returns the port of the network's own socket.
+func port(raw json.RawMessage) backend.Port {
+	o, err := decode(raw)
+	if err != nil {
+		return backend.Port{}
+	}
+	return backend.Port{Number: o.Port, Socket: "udp"}
+}
+
+// interrupts returns the options on which both ends of a path must agree.
+func interrupts() map[string]string {
+	return map[string]string{
+		"listen_port": "peers send to the old port until they have read of the new one",
+		"psk_file":    "hosts with different preshared keys do not hear each other",
+		"key_file":    "peers accept packets only from the old key until they have read of the new one",
+	}
+}
+
+func decode(raw json.RawMessage) (options, error) {
+	o := defaults()
+	members := map[string]json.RawMessage{}
+	if len(raw) > 0 {
+		if err := json.Unmarshal(raw, &members); err != nil {
+			return o, fmt.Errorf("options of backend %q: %w", Name, err)
+		}
+	}
+	targets := map[string]struct {
+		value any
+		is    string
+	}{
+		"listen_port":          {&o.Port, "a whole number"},
+		"persistent_keepalive": {&o.Keepalive, "a whole number of seconds"},
+		"mtu":                  {&o.MTU, "a whole number"},
+		"key_file":             {&o.KeyFile, "a path"},
+		"psk_file":             {&o.PSKFile, "a path"},
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		target, known := targets[name]
+		if !known {
+			errs = append(errs, &backend.OptionError{Option: name, Reason: "unknown option of backend wireguard"})
+		} else if string(members[name]) == "null" || json.Unmarshal(members[name], target.value) != nil {
+			errs = append(errs, &backend.OptionError{Option: name, Reason: fmt.Sprintf("must be %s, is %s", target.is, members[name])})
+		}
+	}
+	// An option of the wrong type has kept its default, which is valid.
+	return o, errors.Join(append(errs, o.check()...)...)
+}
+
+func (o options) check() (errs []error) {
+	wrong := func(option, format string, args ...any) {
+		errs = append(errs, &backend.OptionError{Option: option, Reason: fmt.Sprintf(format, args...)})
+	}
+	if o.Port < 1 || o.Port > 1<<16-1 {
+		wrong("listen_port", "must be 1 to %d, is %d", 1<<16-1, o.Port)
+	}
+	if o.Keepalive < 0 || o.Keepalive > 1<<16-1 {
+		wrong("persistent_keepalive", "must be 0 to %d seconds, is %d", 1<<16-1, o.Keepalive)
+	}
+	if o.MTU != 0 && (o.MTU < minMTU4 || o.MTU > maxMTU) {
+		wrong("mtu", "must be 0 or %d to %d, is %d", minMTU4, maxMTU, o.MTU)
+	}
+	if o.KeyFile == "" {
+		wrong("key_file", "must not be empty")
+	} else if !filepath.IsAbs(o.KeyFile) && !filepath.IsLocal(o.KeyFile) {
+		wrong("key_file", "must be an absolute path or one below the state directory, is %q", o.KeyFile)
+	}
+	if o.PSKFile != "" && !filepath.IsAbs(o.PSKFile) {
+		wrong("psk_file", "must be an absolute path, is %q", o.PSKFile)
+	}
+	return errs
+}
+
+// attributes holds what a host publishes for its peers. Members that a later version adds are ignored.
+type attributes struct {
+	PublicKey string `json:"public_key"`  // base64, as `wg pubkey` prints it
+	Port      int    `json:"listen_port"` // UDP
+}
+
+// published decodes a peer's attributes, which another host wrote. reason says why they cannot be used.
+func published(raw json.RawMessage) (key wgtypes.Key, port uint16, reason string) {
+	var a attributes
+	if err := json.Unmarshal(raw, &a); err != nil {
+		return key, 0, "attributes are not valid: " + err.Error()
+	}
+	key, err := parseKey(a.PublicKey)
+	switch {
+	case a.PublicKey == "":
+		return key, 0, "attributes lack public_key"
+	case err != nil:
+		return key, 0, fmt.Sprintf("public_key %.64q: %v", a.PublicKey, err)
+	case a.Port < 1 || a.Port > 1<<16-1:
+		return key, 0, fmt.Sprintf("listen_port is %d, and must be 1 to %d", a.Port, 1<<16-1)
+	}
+	return key, uint16(a.Port), ""
+}
+
+// parseKey parses a key in base64. A key of zeros is no key: WireGuard takes it for the lack of one.
+func parseKey(text string) (wgtypes.Key, error) {
+	key, err := wgtypes.ParseKey(strings.TrimSpace(text))
+	switch {
+	case err != nil:
+		return wgtypes.Key{}, errors.New("is not 32 bytes in base64")
+	case key == wgtypes.Key{}:
+		return wgtypes.Key{}, errors.New("is all zeros")
+	}
+	return key, nil
+}

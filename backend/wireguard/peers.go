@@ -1,0 +1,158 @@
+package wireguard
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/lenonet/leno/backend/reconcile"
+)
+
+// device is a WireGuard device: of the kernel, or in this process. Both behave alike. No method may run concurrently
+// with Close.
+type device interface {
+	// State returns the device's configuration and what it has counted. It may be called concurrently.
+	State() (*wgtypes.Device, error)
+
+	// Configure changes what the configuration mentions, in order. It continues to receive on the old port if the new one
+	// cannot be used, and the error then wraps EADDRINUSE.
+	Configure(wgtypes.Config) error
+
+	// Close releases what this process holds, and leaves the link in place. It may be called more than once.
+	Close() error
+}
+
+// peerTable is the table of a device's peers.
+type peerTable struct {
+	device device
+
+	// endpoints lists, for each wanted peer, the endpoints that count as the wanted one: its packets may come from any of
+	// its public addresses, and WireGuard answers where they come from.
+	endpoints map[wgtypes.Key][]netip.AddrPort
+	want      map[wgtypes.Key]peer
+
+	state *wgtypes.Device // of the last List
+}
+
+var _ reconcile.Table[wgtypes.Key, peer] = (*peerTable)(nil)
+
+// List implements reconcile.Table.
+func (t *peerTable) List(context.Context) (map[wgtypes.Key]peer, error) {
+	state, err := t.device.State()
+	if err != nil {
+		return nil, err
+	}
+	t.state = state
+	out := make(map[wgtypes.Key]peer, len(state.Peers))
+	for i := range state.Peers {
+		key, p := fromDevice(&state.Peers[i])
+		if slices.Contains(t.endpoints[key], p.endpoint) {
+			p.endpoint = t.want[key].endpoint
+		}
+		out[key] = p
+	}
+	return out, nil
+}
+
+func fromDevice(p *wgtypes.Peer) (wgtypes.Key, peer) {
+	out := peer{keepalive: p.PersistentKeepaliveInterval, psk: p.PresharedKey}
+	if p.Endpoint != nil {
+		addr, _ := netip.AddrFromSlice(p.Endpoint.IP)
+		out.endpoint = netip.AddrPortFrom(addr.Unmap(), uint16(p.Endpoint.Port))
+	}
+	allowed := make([]netip.Prefix, 0, len(p.AllowedIPs))
+	for _, n := range p.AllowedIPs {
+		addr, _ := netip.AddrFromSlice(n.IP)
+		bits, _ := n.Mask.Size()
+		allowed = append(allowed, netip.PrefixFrom(addr.Unmap(), bits))
+	}
+	out.allowed = allowedText(allowed)
+	return p.PublicKey, out
+}
+
+// Write implements reconcile.Table. All changes are one configuration, so an error may concern any of them.
+func (t *peerTable) Write(_ context.Context, changes []reconcile.Change[wgtypes.Key, peer]) []error {
+	config := wgtypes.Config{Peers: make([]wgtypes.PeerConfig, 0, len(changes))}
+	for _, c := range changes {
+		if c.New == nil {
+			config.Peers = append(config.Peers, wgtypes.PeerConfig{PublicKey: c.Key, Remove: true})
+			continue
+		}
+		config.Peers = append(config.Peers, c.New.config(c.Key))
+	}
+	err := t.device.Configure(config)
+	if err == nil {
+		return nil
+	}
+	errs := make([]error, len(changes))
+	for i := range errs {
+		errs[i] = err
+	}
+	return errs
+}
+
+func (p peer) config(key wgtypes.Key) wgtypes.PeerConfig {
+	return wgtypes.PeerConfig{
+		PublicKey:                   key,
+		PresharedKey:                &p.psk,
+		Endpoint:                    net.UDPAddrFromAddrPort(p.endpoint),
+		PersistentKeepaliveInterval: &p.keepalive,
+		ReplaceAllowedIPs:           true,
+		AllowedIPs:                  allowedNets(p.allowed),
+	}
+}
+
+// shownPeers is the number of peers that a note names.
+const shownPeers = 3
+
+// silent names the peers with which there was no handshake since the device was opened or the peer got its key, for
+// users; "" if there was one with each.
+func silent(state *wgtypes.Device, nodes map[wgtypes.Key]string) string {
+	var names []string
+	for i := range state.Peers {
+		if node, ok := nodes[state.Peers[i].PublicKey]; ok && state.Peers[i].LastHandshakeTime.IsZero() {
+			names = append(names, node)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	text := "no handshake so far with " + strings.Join(names[:min(len(names), shownPeers)], ", ")
+	if more := len(names) - shownPeers; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// compareKeys orders peers by key.
+func compareKeys(a, b wgtypes.Key) int { return slices.Compare(a[:], b[:]) }
+
+// briefKeepalive is an interval of keepalives that is set only to make the device send one.
+const briefKeepalive = time.Second
+
+// greet starts a handshake with each peer. A device without sessions needs it: its peers may have a session with the
+// device of an earlier process, and go on sending in it for up to 15 seconds. When keepalives are switched on for a
+// peer, the device sends it one at once, and starts a handshake for that.
+func greet(d device, peers map[wgtypes.Key]peer) error {
+	var on, off wgtypes.Config
+	for key, p := range peers {
+		if p.keepalive != 0 {
+			continue // has done so when it was added
+		}
+		brief := briefKeepalive
+		on.Peers = append(on.Peers, wgtypes.PeerConfig{PublicKey: key, UpdateOnly: true, PersistentKeepaliveInterval: &brief})
+		off.Peers = append(off.Peers, wgtypes.PeerConfig{PublicKey: key, UpdateOnly: true, PersistentKeepaliveInterval: &p.keepalive})
+	}
+	if len(on.Peers) == 0 {
+		return nil
+	}
+	return cmp.Or(d.Configure(on), d.Configure(off))
+}

@@ -1,0 +1,254 @@
+package wireguard
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
+)
+
+// overhead returns the bytes that WireGuard takes from the underlay's MTU: the outer IP header, UDP, and 32 bytes for
+// its own header and the authentication tag.
+func overhead(outer netip.Addr) int {
+	if outer.Is4() {
+		return 20 + 8 + 32
+	}
+	return 40 + 8 + 32
+}
+
+// advertise derives what to publish. The MTU suits the family of the underlay's first address.
+func advertise(pools []netip.Prefix, o options, public wgtypes.Key, u backend.Underlay) (backend.Advertisement, error) {
+	outer, err := u.Source()
+	if err != nil {
+		return backend.Advertisement{}, err
+	}
+	if u.VRF != 0 {
+		return backend.Advertisement{}, fmt.Errorf("interface %s is in a VRF, and WireGuard sends by the main table: "+
+			"take the interface out of the VRF, or use the backend vxlan or udp", u.Interface)
+	}
+	taken := overhead(outer)
+	mtu, because := min(u.MTU, maxMTU)-taken, fmt.Sprintf("%d for WireGuard over %s", taken, backend.Family(outer))
+	if o.MTU != 0 && o.MTU < mtu {
+		mtu, because = o.MTU, fmt.Sprintf("%d since option mtu is %d", u.MTU-o.MTU, o.MTU)
+	}
+	for _, pool := range pools {
+		if least := leastMTU(pool.Addr()); mtu < least {
+			return backend.Advertisement{}, fmt.Errorf("underlay %s has an MTU of %d, which leaves %d: pool %s needs at least %d",
+				u.Interface, u.MTU, mtu, pool, least)
+		}
+	}
+	attrs, err := json.Marshal(attributes{PublicKey: public.String(), Port: o.Port})
+	return backend.Advertisement{MTU: mtu, Overhead: because, Attributes: attrs}, err
+}
+
+func leastMTU(a netip.Addr) int {
+	if a.Is4() {
+		return minMTU4
+	}
+	return minMTU6
+}
+
+// peer is what the device has of a peer. It is comparable.
+type peer struct {
+	endpoint  netip.AddrPort
+	allowed   string // the allowed IPs as allowedText returns them
+	keepalive time.Duration
+	psk       wgtypes.Key // zero for none
+}
+
+// String leaves out the preshared key, which must not be logged.
+func (p peer) String() string {
+	text := fmt.Sprintf("endpoint %s allowed ips %s", p.endpoint, p.allowed)
+	if !p.endpoint.IsValid() {
+		text = "no endpoint allowed ips " + p.allowed
+	}
+	if p.keepalive != 0 {
+		text += " keepalive " + p.keepalive.String()
+	}
+	return text
+}
+
+// allowedText returns prefixes in one form, such as "10.5.2.0/24,fd00:5:0:2::/64".
+func allowedText(prefixes []netip.Prefix) string {
+	sorted := slices.SortedFunc(slices.Values(prefixes), kernel.CompareAddresses)
+	texts := make([]string, len(sorted))
+	for i, p := range sorted {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, ",")
+}
+
+// allowedNets is the reverse of allowedText.
+func allowedNets(text string) (out []net.IPNet) {
+	for part := range strings.SplitSeq(text, ",") {
+		if p, err := netip.ParsePrefix(part); err == nil {
+			out = append(out, net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())})
+		}
+	}
+	return out
+}
+
+// plan is what one State requires of the host, apart from the device itself.
+type plan struct {
+	addrs     map[netip.Prefix]kernel.Address
+	peers     map[wgtypes.Key]peer
+	endpoints map[wgtypes.Key][]netip.AddrPort // all that the packets of a peer may come from
+	nodes     map[wgtypes.Key]string
+	subnets   map[wgtypes.Key][]netip.Prefix
+	skipped   []backend.Skip
+}
+
+// planner holds what is needed to plan a peer.
+type planner struct {
+	options  options
+	psk      wgtypes.Key
+	underlay backend.Underlay
+	claims   *backend.Claims
+	owners   map[wgtypes.Key]string // of each public key
+}
+
+// newPlan turns a state into a plan, for a host with the given public key. Of peers that contradict each other, the
+// first in order of precedence is used.
+func newPlan(pools []netip.Prefix, o options, public, psk wgtypes.Key, s backend.State) plan {
+	p := plan{
+		addrs:     map[netip.Prefix]kernel.Address{},
+		peers:     make(map[wgtypes.Key]peer, len(s.Peers)),
+		endpoints: make(map[wgtypes.Key][]netip.AddrPort, len(s.Peers)),
+		nodes:     make(map[wgtypes.Key]string, len(s.Peers)),
+		subnets:   make(map[wgtypes.Key][]netip.Prefix, len(s.Peers)),
+	}
+	for _, subnet := range s.Subnets {
+		base := subnet.Masked().Addr()
+		p.addrs[netip.PrefixFrom(base, base.BitLen())] = kernel.Address{}
+	}
+	pl := planner{
+		options:  o,
+		psk:      psk,
+		underlay: s.Underlay,
+		claims:   backend.NewClaims(pools, s.Subnets),
+		owners:   map[wgtypes.Key]string{public: "this host"},
+	}
+	for _, from := range backend.SortedPeers(s.Peers) {
+		if reason := pl.add(p, from); reason != "" {
+			p.skipped = append(p.skipped, backend.Skip{Node: from.Node, Reason: reason})
+		}
+	}
+	return p
+}
+
+// add plans one peer, or returns why it cannot. The claim comes last, so that a peer that cannot be used takes no subnet
+// from another.
+func (pl planner) add(p plan, from backend.Peer) (reason string) {
+	if from.Backend != Name {
+		return fmt.Sprintf("runs backend %q", from.Backend)
+	}
+	key, port, reason := published(from.Attributes)
+	if reason != "" {
+		return reason
+	}
+	if owner := pl.owners[key]; owner != "" {
+		return fmt.Sprintf("public_key %s is that of %s too: one of them is a copy of the other and needs a new key", key, owner)
+	}
+	outer, reason := pl.outer(from)
+	if reason != "" {
+		return reason
+	}
+	if reason := pl.claims.Take(from); reason != "" {
+		return reason
+	}
+	pl.owners[key] = "node " + from.Node
+	p.nodes[key] = from.Node
+	p.subnets[key] = slices.Clone(from.Subnets)
+	for _, addr := range from.PublicIPs {
+		p.endpoints[key] = append(p.endpoints[key], netip.AddrPortFrom(addr.Unmap(), port))
+	}
+	p.peers[key] = peer{
+		endpoint:  netip.AddrPortFrom(outer, port),
+		allowed:   allowedText(from.Subnets),
+		keepalive: pl.options.interval(),
+		psk:       pl.psk,
+	}
+	return ""
+}
+
+// outer returns the address to send to: the peer's first one of the family that this host prefers, or else one of the
+// other family if this host has it too. The device sends over both.
+func (pl planner) outer(from backend.Peer) (outer netip.Addr, reason string) {
+	var reasons []string
+	for _, own := range pl.underlay.Addrs {
+		local, public, ok := pl.underlay.SourceOf(own)
+		if !ok {
+			continue
+		}
+		to, ok := from.PublicIP(local)
+		switch to = to.Unmap(); {
+		case !ok:
+			reasons = append(reasons, "no "+backend.Family(local)+" public address")
+		case to == local || to == public:
+			return netip.Addr{}, fmt.Sprintf("its public address %s is this host's", to)
+		default:
+			return to, ""
+		}
+	}
+	if len(reasons) == 0 {
+		return netip.Addr{}, "this host has no address to send from"
+	}
+	return netip.Addr{}, strings.Join(reasons, ", ")
+}
+
+// routes returns the network's routes over a device. Without IPv6, those of IPv6 are left out.
+func (p plan) routes(pools []netip.Prefix, link int, ipv6 bool) map[kernel.RouteKey]kernel.Route {
+	out := kernel.Unreachable(pools)
+	for _, subnets := range p.subnets {
+		for _, subnet := range subnets {
+			out[kernel.RouteKey{Dst: subnet}] = peerRoute(link, subnet)
+		}
+	}
+	if !ipv6 {
+		maps.DeleteFunc(out, func(k kernel.RouteKey, _ kernel.Route) bool { return k.Dst.Addr().Is6() })
+	}
+	return out
+}
+
+// peerRoute returns the route for a peer's subnet into the device. For IPv6 it has a gateway, which a device without
+// neighbours does not use. On a route without one, Linux takes the subnet's first address for the subnet-router anycast
+// address (RFC 4291, 2.6.1) and sends it no ICMPv6 errors. That address is the peer's own, so its host would never learn
+// of an exceeded hop limit or of the path's MTU.
+func peerRoute(link int, subnet netip.Prefix) kernel.Route {
+	if subnet.Addr().Is6() {
+		return kernel.Route{Link: link, Via: subnet.Masked().Addr(), Onlink: true}
+	}
+	return kernel.Route{Link: link}
+}
+
+// fill returns the wanted peers that can be added to those that a device has without changing any. WireGuard gives an
+// allowed IP to one peer only, so that adding a peer would take its subnets from the one that has them.
+func fill(want, have map[wgtypes.Key]peer) map[wgtypes.Key]peer {
+	taken := map[string]wgtypes.Key{}
+	for key, p := range have {
+		for prefix := range strings.SplitSeq(p.allowed, ",") {
+			taken[prefix] = key
+		}
+	}
+	out := make(map[wgtypes.Key]peer, len(want))
+	for key, p := range want {
+		free := true
+		for prefix := range strings.SplitSeq(p.allowed, ",") {
+			owner, is := taken[prefix]
+			free = free && (!is || owner == key)
+		}
+		if free {
+			out[key] = p
+		}
+	}
+	return out
+}

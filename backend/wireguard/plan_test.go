@@ -1,0 +1,223 @@
+package wireguard
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/reconcile"
+)
+
+func prefixes(texts ...string) (out []netip.Prefix) {
+	for _, s := range texts {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+func addrs(texts ...string) (out []netip.Addr) {
+	for _, s := range texts {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+// testKey returns the same valid key for the same number.
+func testKey(n byte) wgtypes.Key {
+	key := wgtypes.Key{n, 1}
+	return key
+}
+
+func testPeer(n int, change ...func(*backend.Peer)) backend.Peer {
+	p := backend.Peer{
+		Node:       fmt.Sprint("n", n),
+		Subnets:    prefixes(fmt.Sprintf("10.5.%d.0/24", n), fmt.Sprintf("fd00:5:0:%d::/64", n)),
+		PublicIPs:  addrs(fmt.Sprintf("192.0.2.%d", n), fmt.Sprintf("2001:db8::%d", n)),
+		Backend:    Name,
+		Attributes: json.RawMessage(fmt.Sprintf(`{"public_key":%q,"listen_port":51820,"later":1}`, testKey(byte(n)))),
+	}
+	for _, c := range change {
+		c(&p)
+	}
+	return p
+}
+
+func TestPlan(t *testing.T) {
+	public := func(texts ...string) func(*backend.Peer) {
+		return func(p *backend.Peer) { p.PublicIPs = addrs(texts...) }
+	}
+	attributes := func(text string) func(*backend.Peer) {
+		return func(p *backend.Peer) { p.Attributes = json.RawMessage(text) }
+	}
+	own := func(n int) func(*backend.Peer) { return func(p *backend.Peer) { p.Subnets = subnets(n) } }
+	both, only4, only6 := addrs("192.0.2.1", "2001:db8::1"), addrs("192.0.2.1"), addrs("2001:db8::1")
+	for name, tt := range map[string]struct {
+		underlay []netip.Addr
+		behind   []netip.Addr // the host's own addresses behind NAT
+		options  options
+		peer     backend.Peer
+		want     string // the peer, or why it is skipped
+	}{
+		"both families":         {underlay: both, peer: testPeer(2), want: "endpoint 192.0.2.2:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64"},
+		"IPv6 first here":       {underlay: []netip.Addr{both[1], both[0]}, peer: testPeer(2), want: "endpoint [2001:db8::2]:51820 allowed"},
+		"IPv4 only here":        {underlay: only4, peer: testPeer(2), want: "endpoint 192.0.2.2:51820"},
+		"IPv6 only here":        {underlay: only6, peer: testPeer(2), want: "endpoint [2001:db8::2]:51820"},
+		"IPv6 only there":       {underlay: both, peer: testPeer(2, public("2001:db8::2")), want: "endpoint [2001:db8::2]:51820"},
+		"mapped address":        {underlay: both, peer: testPeer(2, public("::ffff:192.0.2.2")), want: "endpoint 192.0.2.2:51820"},
+		"no family in common":   {underlay: only4, peer: testPeer(2, public("2001:db8::2")), want: "no IPv4 public address"},
+		"another port":          {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":7}`, testKey(2)))), want: "endpoint 192.0.2.2:7 "},
+		"keepalive":             {underlay: only4, options: options{Keepalive: 25}, peer: testPeer(2), want: "keepalive 25s"},
+		"our address":           {underlay: only4, peer: testPeer(2, public("192.0.2.1")), want: "its public address 192.0.2.1 is this host's"},
+		"our address behind":    {underlay: addrs("203.0.113.1"), behind: only4, peer: testPeer(2, public("192.0.2.1")), want: "its public address 192.0.2.1 is this host's"},
+		"our public address":    {underlay: addrs("203.0.113.1"), behind: only4, peer: testPeer(2, public("203.0.113.1")), want: "its public address 203.0.113.1 is this host's"},
+		"our key":               {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, testKey(1)))), want: "is that of this host too"},
+		"another's key":         {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, testKey(9)))), want: "is that of node n9 too"},
+		"our subnet":            {underlay: only4, peer: testPeer(2, own(1)), want: "subnet 10.5.1.0/24 is our own"},
+		"another's subnet":      {underlay: only4, peer: testPeer(2, own(9)), want: "subnet 10.5.9.0/24 is node n9's too"},
+		"another backend":       {underlay: only4, peer: testPeer(2, func(p *backend.Peer) { p.Backend = "vxlan" }), want: `runs backend "vxlan"`},
+		"no key":                {underlay: only4, peer: testPeer(2, attributes(`{"listen_port":51820}`)), want: "attributes lack public_key"},
+		"short key":             {underlay: only4, peer: testPeer(2, attributes(`{"public_key":"AAAA","listen_port":51820}`)), want: `public_key "AAAA": is not 32 bytes in base64`},
+		"long key":              {underlay: only4, peer: testPeer(2, attributes(`{"public_key":"`+strings.Repeat("x", 500)+`","listen_port":51820}`)), want: `x": is not 32 bytes`},
+		"zero key":              {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, wgtypes.Key{}))), want: "is all zeros"},
+		"port out of range":     {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":65536}`, testKey(2)))), want: "listen_port is 65536"},
+		"attributes no object":  {underlay: only4, peer: testPeer(2, attributes(`7`)), want: "attributes are not valid"},
+		"no attributes":         {underlay: only4, peer: testPeer(2, attributes(``)), want: "attributes are not valid"},
+		"no address to send by": {peer: testPeer(2), want: "this host has no address to send from"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := backend.State{Subnets: subnets(1), MTU: 1440, Peers: []backend.Peer{tt.peer, testPeer(9)},
+				Underlay: backend.Underlay{Interface: "eth0", Addrs: tt.underlay, Own: tt.behind}}
+			s.Peers[0].Precedence = 1 // the living host 9 comes first
+			p := newPlan(pools(), tt.options, testKey(1), wgtypes.Key{}, s)
+			got := ""
+			for key, node := range p.nodes {
+				if node == "n2" {
+					got = p.peers[key].String()
+				}
+			}
+			for _, skip := range p.skipped {
+				if skip.Node == "n2" {
+					got = skip.Reason
+				}
+			}
+			if !strings.Contains(got, tt.want) {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+			if name != "no address to send by" && name != "no family in common" && name != "IPv6 only here" && p.peers[testKey(9)].allowed == "" {
+				t.Errorf("the other peer is missing: %v", p.skipped)
+			}
+		})
+	}
+}
+
+func TestPlanTables(t *testing.T) {
+	s := backend.State{Subnets: subnets(1), MTU: 1440, Peers: []backend.Peer{testPeer(2)}, Underlay: backend.Underlay{Addrs: addrs("192.0.2.1")}}
+	p := newPlan(pools(), options{}, testKey(1), wgtypes.Key{}, s)
+	routes := reconcile.Dump(p.routes(pools(), 7, true), kernel.CompareRoutes)
+	if want := "10.5.0.0/16 metric 16777216 unreachable\n10.5.2.0/24 link 7\nfd00:5::/48 metric 16777216 unreachable\n" +
+		"fd00:5:0:2::/64 via fd00:5:0:2:: link 7 onlink\n"; routes != want {
+		t.Errorf("routes\n%swant\n%s", routes, want)
+	}
+	if routes := reconcile.Dump(p.routes(pools(), 7, false), kernel.CompareRoutes); strings.Contains(routes, ":") {
+		t.Errorf("without IPv6\n%s", routes)
+	}
+	if got := reconcile.Dump(p.addrs, kernel.CompareAddresses); got != "10.5.1.0/32 \nfd00:5:0:1::/128 \n" {
+		t.Errorf("addresses\n%s", got)
+	}
+}
+
+func TestFill(t *testing.T) {
+	two := peer{allowed: "10.5.2.0/24,fd00:5:0:2::/64"}
+	for name, tt := range map[string]struct {
+		have map[wgtypes.Key]peer
+		want bool
+	}{
+		"empty":           {nil, true},
+		"the same peer":   {map[wgtypes.Key]peer{testKey(2): two}, true},
+		"another peer":    {map[wgtypes.Key]peer{testKey(3): {allowed: "10.5.3.0/24"}}, true},
+		"reborn":          {map[wgtypes.Key]peer{testKey(4): two}, false},
+		"partly reborn":   {map[wgtypes.Key]peer{testKey(4): {allowed: "fd00:5:0:2::/64"}}, false},
+		"without subnets": {map[wgtypes.Key]peer{testKey(4): {}}, true},
+	} {
+		if _, got := fill(map[wgtypes.Key]peer{testKey(2): two}, tt.have)[testKey(2)]; got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+func TestAdvertise(t *testing.T) {
+	v4, v6 := addrs("192.0.2.1", "2001:db8::1"), addrs("2001:db8::1")
+	for name, tt := range map[string]struct {
+		underlay backend.Underlay
+		mtu      int
+		want     string
+	}{
+		"IPv4":         {backend.Underlay{MTU: 1500, Addrs: v4}, 0, "1440 (60 for WireGuard over IPv4)"},
+		"IPv6":         {backend.Underlay{MTU: 1500, Addrs: v6}, 0, "1420 (80 for WireGuard over IPv6)"},
+		"option":       {backend.Underlay{MTU: 1500, Addrs: v4}, 1400, "1400 (100 since option mtu is 1400)"},
+		"large option": {backend.Underlay{MTU: 1500, Addrs: v4}, 9000, "1440 (60 for WireGuard over IPv4)"},
+		"loopback":     {backend.Underlay{MTU: 65536, Addrs: v4}, 0, "65475 ("},
+		"small":        {backend.Underlay{Interface: "eth0", MTU: 1300, Addrs: v4}, 0, "underlay eth0 has an MTU of 1300, which leaves 1240: pool fd00:5::/48 needs at least 1280"},
+		"no address":   {backend.Underlay{Interface: "eth0", MTU: 1500}, 0, "underlay eth0 has no public address"},
+		"VRF":          {backend.Underlay{Interface: "eth0", MTU: 1500, Addrs: v4, VRF: 3}, 0, "interface eth0 is in a VRF"},
+	} {
+		o := defaults()
+		o.MTU = tt.mtu
+		adv, err := advertise(pools(), o, testKey(1), tt.underlay)
+		got := fmt.Sprintf("%d (%s)", adv.MTU, adv.Overhead)
+		if err != nil {
+			got = err.Error()
+		} else if want := fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, testKey(1)); string(adv.Attributes) != want {
+			t.Errorf("%s: attributes %s, want %s", name, adv.Attributes, want)
+		}
+		if !strings.HasPrefix(got, tt.want) {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+	}
+}
+
+func TestNormalize(t *testing.T) {
+	for text, want := range map[string]string{
+		``:   `{"listen_port":51820,"persistent_keepalive":0,"mtu":0,"key_file":"wireguard.key","psk_file":""}`,
+		`{}`: `{"listen_port":51820,"persistent_keepalive":0,"mtu":0,"key_file":"wireguard.key","psk_file":""}`,
+		`{"listen_port":7,"persistent_keepalive":25,"mtu":1380,"key_file":"/k","psk_file":"/p"}`: `{"listen_port":7,"persistent_keepalive":25,"mtu":1380,"key_file":"/k","psk_file":"/p"}`,
+		`{"listen_port":0}`:              "listen_port: must be 1 to 65535, is 0",
+		`{"listen_port":65536}`:          "listen_port: must be 1 to 65535, is 65536",
+		`{"listen_port":"7"}`:            `listen_port: must be a whole number, is "7"`,
+		`{"listen_port":null}`:           "listen_port: must be a whole number, is null",
+		`{"persistent_keepalive":-1}`:    "persistent_keepalive: must be 0 to 65535 seconds, is -1",
+		`{"persistent_keepalive":"25s"}`: `persistent_keepalive: must be a whole number of seconds, is "25s"`,
+		`{"mtu":67}`:                     "mtu: must be 0 or 68 to 65535, is 67",
+		`{"key_file":""}`:                "key_file: must not be empty",
+		`{"key_file":"../k"}`:            `key_file: must be an absolute path or one below the state directory, is "../k"`,
+		`{"psk_file":"p"}`:               `psk_file: must be an absolute path, is "p"`,
+		`{"port":1,"listen_port":0}`:     "port: unknown option of backend wireguard\nlisten_port: must be 1 to 65535, is 0",
+		`[]`:                             `options of backend "wireguard": json: cannot unmarshal array into Go value of type map[string]json.RawMessage`,
+	} {
+		got, err := normalize(json.RawMessage(text))
+		if err != nil {
+			got = []byte(err.Error())
+			if option := (*backend.OptionError)(nil); text != "[]" && !errors.As(err, &option) {
+				t.Errorf("%s: %v is about no option", text, err)
+			}
+		}
+		if string(got) != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+	if p := port(json.RawMessage(`{"listen_port":7}`)); p.String() != "udp port 7" {
+		t.Errorf("port %v", p)
+	}
+	if want := []string{"key_file", "listen_port", "psk_file"}; !slices.Equal(slices.Sorted(maps.Keys(interrupts())), want) {
+		t.Errorf("interrupts %v", interrupts())
+	}
+}

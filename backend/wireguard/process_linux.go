@@ -1,0 +1,187 @@
+package wireguard
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/conn"
+	wg "golang.zx2c4.com/wireguard/device"
+	"golang.zx2c4.com/wireguard/tun"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+)
+
+// processDevice is WireGuard in this process, between a TUN device and UDP sockets.
+type processDevice struct {
+	engine *wg.Device
+	tun    *tunDevice
+	up     bool
+	port   int // that it listens on or is to listen on
+}
+
+var _ device = (*processDevice)(nil)
+
+// openProcess attaches to the TUN device with a name in the calling thread's network namespace, and creates it if there
+// is none. It is down until Up.
+func openProcess(link string, mtu int, log hclog.Logger) (*processDevice, error) {
+	t, err := openTUN(link, mtu)
+	if err != nil {
+		return nil, err
+	}
+	// Errors are about single packets, or are returned as well.
+	engine := wg.NewDevice(t, conn.NewDefaultBind(), &wg.Logger{
+		Verbosef: wg.DiscardLogf,
+		Errorf:   func(format string, args ...any) { log.Debug("wireguard", "message", fmt.Sprintf(format, args...)) },
+	})
+	return &processDevice{engine: engine, tun: t}, nil
+}
+
+// Up opens the sockets in the calling thread's network namespace. It may be repeated.
+func (d *processDevice) Up() error {
+	if d.up {
+		return nil
+	}
+	if err := d.engine.Up(); err != nil {
+		return fmt.Errorf("listen on udp port %d: %w", d.port, err)
+	}
+	d.up = true
+	return nil
+}
+
+// alive reports whether the device still carries packets: the TUN device has not been deleted.
+func (d *processDevice) alive() bool {
+	select {
+	case <-d.engine.Wait():
+		return false
+	default:
+		return true
+	}
+}
+
+// State implements device.
+func (d *processDevice) State() (*wgtypes.Device, error) {
+	text, err := d.engine.IpcGet()
+	if err != nil {
+		return nil, err
+	}
+	return decodeState(text)
+}
+
+// Configure implements device.
+func (d *processDevice) Configure(c wgtypes.Config) error {
+	err := d.engine.IpcSet(encodeConfig(c))
+	if c.ListenPort == nil {
+		return err
+	}
+	if err == nil {
+		d.port = *c.ListenPort
+		return nil
+	}
+	// The sockets were closed for the new port.
+	back := d.engine.IpcSet(encodeConfig(wgtypes.Config{ListenPort: &d.port}))
+	return errors.Join(fmt.Errorf("listen on udp port %d: %w", *c.ListenPort, err), back)
+}
+
+// Close implements device.
+func (d *processDevice) Close() error {
+	d.engine.Close()
+	<-d.engine.Wait()
+	return nil
+}
+
+// tunDevice is a TUN device whose MTU is told rather than asked for, because the library would ask in the network
+// namespace of any thread.
+type tunDevice struct {
+	tun.Device
+	mtu    atomic.Int64
+	events chan tun.Event
+	close  func() error
+}
+
+// MTU implements tun.Device.
+func (t *tunDevice) MTU() (int, error) { return int(t.mtu.Load()), nil }
+
+// setMTU tells the engine the device's MTU, up to which it pads packets.
+func (t *tunDevice) setMTU(mtu int) {
+	if t.mtu.Swap(int64(mtu)) == int64(mtu) {
+		return
+	}
+	select {
+	case t.events <- tun.EventMTUUpdate:
+	default: // one that is waiting does the same
+	}
+}
+
+// Events implements tun.Device. The engine follows no link: it is up while this process has it.
+func (t *tunDevice) Events() <-chan tun.Event { return t.events }
+
+// Close implements tun.Device.
+func (t *tunDevice) Close() error { return t.close() }
+
+var (
+	// errBusy means that another process is attached to the device.
+	errBusy = errors.New("another process is attached to the device")
+	// errQueues means that the device was made for several queues, as the udp backend makes it.
+	errQueues = errors.New("the device is a multi-queue TUN")
+)
+
+// openTUN attaches to a TUN device, which stays when the process ends.
+func openTUN(name string, mtu int) (*tunDevice, error) {
+	fd, err := attachTUN(name)
+	if err != nil {
+		return nil, fmt.Errorf("attach to tun device %s: %w", name, err)
+	}
+	inner, _, err := tun.CreateUnmonitoredTUNFromFD(fd) // owns fd from here on
+	if err != nil {
+		return nil, fmt.Errorf("attach to tun device %s: %w", name, err)
+	}
+	t := &tunDevice{Device: inner, events: make(chan tun.Event, 1)}
+	t.mtu.Store(int64(mtu))
+	t.close = sync.OnceValue(func() error {
+		close(t.events)
+		return inner.Close()
+	})
+	return t, nil
+}
+
+// vnetHeader is the length of the header that the library reads before each packet: struct virtio_net_hdr.
+const vnetHeader = 10
+
+// attachTUN returns a descriptor of a persistent TUN device.
+func attachTUN(name string) (fd int, err error) {
+	const path = "/dev/net/tun"
+	fd, err = unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, unix.Close(fd))
+		}
+	}()
+	ifr, err := unix.NewIfreq(name)
+	if err != nil {
+		return -1, err
+	}
+	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	switch err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); {
+	case errors.Is(err, unix.EBUSY):
+		return -1, errBusy
+	case errors.Is(err, unix.EINVAL):
+		return -1, errQueues
+	case err != nil:
+		return -1, err
+	}
+	// Both settings belong to the device and outlive the process that made them.
+	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, vnetHeader); err != nil {
+		return -1, fmt.Errorf("set length of vnet header: %w", err)
+	}
+	if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1); err != nil {
+		return -1, fmt.Errorf("make persistent: %w", err)
+	}
+	return fd, nil
+}

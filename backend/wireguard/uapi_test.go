@@ -1,0 +1,79 @@
+package wireguard
+
+import (
+	"fmt"
+	"net"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+)
+
+func TestEncodeConfig(t *testing.T) {
+	key, psk, port, mark, pause := testKey(1), testKey(2), 7, 3, 25*time.Second
+	got := encodeConfig(wgtypes.Config{PrivateKey: &key, ListenPort: &port, FirewallMark: &mark, ReplacePeers: true, Peers: []wgtypes.PeerConfig{
+		{PublicKey: key, UpdateOnly: true, PresharedKey: &psk, Endpoint: &net.UDPAddr{IP: net.ParseIP("2001:db8::1"), Port: 9},
+			PersistentKeepaliveInterval: &pause, ReplaceAllowedIPs: true, AllowedIPs: allowedNets("10.5.2.0/24,fd00::/64")},
+		{PublicKey: psk, Remove: true},
+	}})
+	first, second := hexKey(key), hexKey(psk)
+	want := "private_key=" + first + "\nlisten_port=7\nfwmark=3\nreplace_peers=true\n" +
+		"public_key=" + first + "\nupdate_only=true\npreshared_key=" + second + "\nendpoint=[2001:db8::1]:9\n" +
+		"persistent_keepalive_interval=25\nreplace_allowed_ips=true\nallowed_ip=10.5.2.0/24\nallowed_ip=fd00::/64\n" +
+		"public_key=" + second + "\nremove=true\n"
+	if got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+func TestDecodeState(t *testing.T) {
+	key := testKey(1)
+	text := "private_key=" + hexKey(key) + "\nlisten_port=7\nfwmark=3\npublic_key=" + hexKey(testKey(2)) + "\npreshared_key=" + hexKey(testKey(3)) +
+		"\nprotocol_version=1\nendpoint=192.0.2.2:9\nlast_handshake_time_sec=5\nlast_handshake_time_nsec=6\ntx_bytes=1\nrx_bytes=2\n" +
+		"persistent_keepalive_interval=25\nallowed_ip=10.5.2.0/24\nallowed_ip=fd00::/64\npublic_key=" + hexKey(testKey(4)) + "\n"
+	got, err := decodeState(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &wgtypes.Device{Type: wgtypes.Userspace, PrivateKey: key, PublicKey: key.PublicKey(), ListenPort: 7, FirewallMark: 3, Peers: []wgtypes.Peer{
+		{PublicKey: testKey(2), PresharedKey: testKey(3), Endpoint: got.Peers[0].Endpoint, PersistentKeepaliveInterval: 25 * time.Second,
+			LastHandshakeTime: time.Unix(5, 0), ReceiveBytes: 2, TransmitBytes: 1, AllowedIPs: got.Peers[0].AllowedIPs},
+		{PublicKey: testKey(4)},
+	}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v", got)
+	}
+	if _, p := fromDevice(&got.Peers[0]); p.String() != "endpoint 192.0.2.2:9 allowed ips 10.5.2.0/24,fd00::/64 keepalive 25s" || p.psk != testKey(3) {
+		t.Errorf("peer %s", p)
+	}
+	for _, bad := range []string{"private_key=00\n", "listen_port=x\n", "public_key=zz\n", "public_key=" + hexKey(key) + "\nendpoint=x\n",
+		"public_key=" + hexKey(key) + "\nallowed_ip=x\n"} {
+		if _, err := decodeState(bad); err == nil || !strings.HasPrefix(err.Error(), "state of the device: ") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+func TestSilent(t *testing.T) {
+	state, nodes := &wgtypes.Device{}, map[wgtypes.Key]string{}
+	for n := range byte(6) {
+		p := wgtypes.Peer{PublicKey: testKey(n)}
+		if n == 0 {
+			p.LastHandshakeTime = time.Unix(1, 0)
+		}
+		state.Peers = append(state.Peers, p)
+		if got, want := silent(state, nodes), map[byte]string{
+			2: "no handshake so far with node-1",
+			4: "no handshake so far with node-1, node-2, node-3",
+			5: "no handshake so far with node-1, node-2, node-3 and 1 more",
+		}[n]; want != "" && got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		nodes[testKey(n)] = fmt.Sprint("node-", n)
+	}
+	if got := silent(&wgtypes.Device{Peers: state.Peers[:1]}, nodes); got != "" {
+		t.Errorf("%q", got)
+	}
+}
