@@ -34,12 +34,14 @@ type planner struct {
 // options holds the backend options that matter here.
 type options struct {
 	Port          int  `json:"port"`
+	ListenPort    int  `json:"listen_port"` // wireguard's name for it
 	DirectRouting bool `json:"direct_routing"`
 }
 
 func (p planner) options() options {
 	var o options
 	_ = json.Unmarshal(p.Options, &o) // invalid ones are reported where they are used
+	o.Port = max(o.Port, o.ListenPort)
 	return o
 }
 

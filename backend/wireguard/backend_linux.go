@@ -54,10 +54,12 @@ type Backend struct {
 	socketDir string // of the control sockets of devices in processes
 
 	key, psk wgtypes.Key    // zero before they are read; psk also without one
+	used     wgtypes.Key    // that the device has
 	handle   *kernel.Handle // opened by the first Apply
 	kind     string         // of the device: kernelKind or "tun"; "" before it is chosen
 	device   device         // nil while there is none
 	control  *controlSocket // of a device in this process; nil if it could not be opened
+	unserved error          // why control is nil
 	index    int            // ifindex of the device, or 0
 	logged   bool           // that the device is used
 	greeted  time.Time      // when it last started without sessions
@@ -151,6 +153,9 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 		b.addrs, b.peers, b.routes, b.private, b.port = nil, nil, nil, wgtypes.Key{}, 0
 	}
 	b.partial = s.Partial
+	if p.twin != "" && !b.isInUse() {
+		return report, errors.Join(backend.About(backend.Device, b.renounce(p.twin)), b.refuse(ctx, &report))
+	}
 	e, err := b.ensure(p.addrs, s, &report)
 	err = backend.About(backend.Device, err)
 	if !e.usable {
@@ -162,6 +167,37 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	report.Notes = b.notes()
 	report.Peers = len(p.peers)
 	return report, err
+}
+
+// isInUse reports whether the device had this host's key before another host published it.
+func (b *Backend) isInUse() bool {
+	if b.used == b.key {
+		return true
+	}
+	link, err := b.handle.Link(b.config.Link)
+	if err != nil || link == nil || !isKernel(link) {
+		return false
+	}
+	state, err := kernelState(b.config.Link)
+	return err == nil && state.PrivateKey == b.key
+}
+
+// renounce gives up a key that another host published before this one used it, as after one host was copied from the
+// other. With the same key, either would receive the other's packets. The agent publishes the new key after the next
+// Advertise. The operator's file stays as it is.
+func (b *Backend) renounce(twin string) error {
+	if filepath.IsAbs(b.options.KeyFile) {
+		return fmt.Errorf("the key in %s is that of node %s too: one of the hosts needs another key", b.options.KeyFile, twin)
+	}
+	if err := os.Remove(b.keyPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the key in %s is that of node %s too: %w", b.keyPath(), twin, err)
+	}
+	b.key = wgtypes.Key{}
+	if err := b.readKeys(); err != nil {
+		return err
+	}
+	b.config.Logger.Warn("private key was that of another host, created another one", "peer", twin)
+	return fmt.Errorf("the key in %s was that of node %s too: it was replaced, and the lease follows", b.keyPath(), twin)
 }
 
 // refuse adds the routes that make the kernel refuse packets to the network, and changes nothing else.
@@ -244,7 +280,7 @@ func (b *Backend) notes() []string {
 		notes = append(notes, b.silent)
 	}
 	if b.kind != kernelKind && b.control == nil {
-		notes = append(notes, "wg(8) cannot show the device: "+b.socketPath()+" could not be opened")
+		notes = append(notes, fmt.Sprintf("wg(8) cannot show the device: %v", b.unserved))
 	}
 	return notes
 }
@@ -277,7 +313,7 @@ func (b *Backend) Close() error {
 // detach releases the device and forgets what was wanted.
 func (b *Backend) detach() error {
 	b.shown.Store(nil)
-	b.index, b.mtu, b.port, b.private = 0, 0, 0, wgtypes.Key{}
+	b.index, b.mtu, b.port, b.private, b.used = 0, 0, 0, wgtypes.Key{}, wgtypes.Key{}
 	b.addrs, b.peers, b.routes = nil, nil, nil
 	return b.release()
 }

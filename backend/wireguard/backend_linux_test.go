@@ -401,3 +401,51 @@ func TestCounters(t *testing.T) {
 		})
 	}
 }
+
+// TestCopiedKey checks that a host that starts with the key of another host takes another one, unless the file is the
+// operator's, and that a host that had the key before goes on.
+func TestCopiedKey(t *testing.T) {
+	for name, kind := range variants(t) {
+		t.Run(name, func(t *testing.T) {
+			a, b := newHosts(t, kind, "")
+			a.ping(b)
+			own, err := os.ReadFile(filepath.Join(a.dir, "wireguard.key"))
+			mustNil(t, err)
+			twin := b.asPeer()
+			twin.Node, twin.Subnets, twin.PublicIPs, twin.Attributes = "node-3", subnets(3), addrs("192.0.2.3"), a.mustAdvertise().Attributes
+			twin.Precedence = 1
+			a.state.Peers = append(a.state.Peers, twin)
+			if r := a.apply(); len(r.Skipped) != 1 || !strings.Contains(r.Skipped[0].Reason, "is that of this host too") {
+				t.Errorf("skipped %v", r.Skipped)
+			}
+			a.ping(b)
+
+			// Host 2 is now a copy of host 1.
+			b.state = backend.State{}
+			b.apply()
+			mustNil(t, os.MkdirAll(b.dir, 0o700))
+			operators := filepath.Join(t.TempDir(), "key")
+			mustNil(t, os.WriteFile(operators, own, 0o600))
+			for _, file := range []string{operators, filepath.Join(b.dir, "wireguard.key")} {
+				mustNil(t, os.WriteFile(file, own, 0o600))
+				b.options = ""
+				if file == operators {
+					b.options = fmt.Sprintf(`{"key_file":%q}`, operators)
+				}
+				b.renew()
+				b.state = b.newState(a.asPeer())
+				_, err := b.tryApply()
+				if err == nil || !strings.Contains(err.Error(), "the key in "+file) || !strings.Contains(err.Error(), "that of node node-1 too") {
+					t.Errorf("apply: %v", err)
+				}
+				mustContain(t, b.ns.Sh("ip route show proto 108"), "unreachable 10.5.0.0/16")
+				if got, err := os.ReadFile(file); err != nil || (string(got) == string(own)) != (file == operators) {
+					t.Errorf("%s: replaced: %t, %v", file, string(got) != string(own), err)
+				}
+			}
+			exchange(a, b)
+			a.ping(b)
+			b.ping(a)
+		})
+	}
+}

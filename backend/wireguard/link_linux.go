@@ -215,11 +215,7 @@ func (b *Backend) serve(d *processDevice) {
 		_ = b.control.Close() // its path leads elsewhere
 	}
 	control, err := serve(b.socketPath(), d.engine.IpcHandle)
-	if err != nil {
-		b.config.Logger.Debug("control socket could not be opened", "error", err)
-		control = nil
-	}
-	b.control = control
+	b.control, b.unserved = control, err
 }
 
 // configure sets the device's key and port. It leaves both as they are if keep is set, because they may be newer.
@@ -247,6 +243,9 @@ func (b *Backend) configure(keep, empty bool, report *backend.Report) error {
 	if fix(state.PrivateKey != key, wgtypes.Config{PrivateKey: &key}, b.private == key,
 		"device had another private key", "that of public key "+state.PublicKey.String()) {
 		b.private = key
+		if !keep {
+			b.used = key
+		}
 	}
 	listened := b.port == port
 	b.port = 0

@@ -105,6 +105,7 @@ type plan struct {
 	nodes     map[wgtypes.Key]string
 	subnets   map[wgtypes.Key][]netip.Prefix
 	skipped   []backend.Skip
+	twin      string // a node that publishes this host's key, "" for none
 }
 
 // planner holds what is needed to plan a peer.
@@ -138,6 +139,9 @@ func newPlan(pools []netip.Prefix, o options, public, psk wgtypes.Key, s backend
 		owners:   map[wgtypes.Key]string{public: "this host"},
 	}
 	for _, from := range backend.SortedPeers(s.Peers) {
+		if key, _, reason := published(from.Attributes); reason == "" && key == public && from.Backend == Name {
+			p.twin = from.Node
+		}
 		if reason := pl.add(p, from); reason != "" {
 			p.skipped = append(p.skipped, backend.Skip{Node: from.Node, Reason: reason})
 		}

@@ -104,6 +104,8 @@ const plainStart = `exec "$@"`
 // circumstances returns the rows of the table in operations/host-faults.mdx, by their names there.
 func circumstances() map[string]circumstance {
 	vxlan, udp := "\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n  backend \"vxlan\" {}\n", "\n  ipv4 {\n    prefix = \"10.6.0.0/16\"\n  }\n  backend \"udp\" {}\n"
+	wireguard := strings.NewReplacer("10.6.", "10.7.", "udp", "wireguard").Replace(udp)
+	const key = "/var/lib/leno/g/wireguard.key"
 	private := "mount -t tmpfs -o mode=755 dev /dev; mkdir /dev/net; mknod -m 666 /dev/null c 1 3; mknod -m 666 /dev/urandom c 1 9\n"
 	return map[string]circumstance{
 		"another program's device has the name of the network's device": {network: vxlan, setup: "ip link add leno-n type bridge",
@@ -114,6 +116,14 @@ func circumstances() map[string]circumstance {
 			check: "device", words: []string{"address already in use", "ss -ulpn"}, cure: "true"},
 		"the UDP port is taken": {network: udp, hold: "8285",
 			check: "routes", words: []string{"8285", "address already in use", "ss -ulpn"}, cure: "true"},
+		"the WireGuard port is taken": {network: wireguard, hold: "51820",
+			check: "device", words: []string{"udp port 51820", "address already in use", "ss -ulpn"}, cure: "true"},
+		"others can read the private key of WireGuard": {network: wireguard,
+			script: "mkdir -p /var/lib/leno/g; echo AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHn8= >" + key + "; chmod 644 " + key + "\n" + plainStart,
+			check:  "underlay", words: []string{"key_file: " + key + " can be read or written by others", "chmod 600"}, cure: "chmod 600 " + key},
+		"the private key of WireGuard is malformed": {network: wireguard,
+			script: "mkdir -p /var/lib/leno/g; echo secret >" + key + "; chmod 600 " + key + "\n" + plainStart,
+			check:  "underlay", words: []string{"key_file: the key in " + key + " is not 32 bytes in base64"}, cure: "rm " + key},
 		"no `/dev/net/tun`": {network: udp, script: private + plainStart,
 			check: "device", words: []string{"/dev/net/tun: no such file", "kernel module tun"}, cure: "mknod -m 666 /dev/net/tun c 10 200"},
 		"`/dev/net/tun` may not be opened": {network: udp,
@@ -151,6 +161,9 @@ func TestCircumstances(t *testing.T) {
 		config := strings.Replace(h.Config(world.ShortLease+"\n"+c.blocks+"network \""+"n"+"\" {"+c.network+"}\n"), fmt.Sprintf("%q", h.DataDir()), `"/var/lib/leno"`, 1)
 		if strings.Contains(c.network, `"udp"`) {
 			config = strings.Replace(config, `network "n"`, `network "u"`, 1)
+		}
+		if strings.Contains(c.network, `"wireguard"`) {
+			config = strings.Replace(config, `network "n"`, `network "g"`, 1)
 		}
 		p := newPlace(w, h, config, nil)
 		runs.Go(func() {
@@ -199,7 +212,11 @@ func (p *place) meet(c circumstance) error {
 		return err
 	}
 	p.w.T.Logf("%s: well %s after the cure", c.words[0], time.Since(cured).Round(10*time.Millisecond))
-	if begun, over := p.lines(c.check); begun != 1 || over != 1 || p.agent.Pid() != pid {
+	want := 1
+	if c.check == "underlay" {
+		want = 0 // the network waits for it, which is another line
+	}
+	if begun, over := p.lines(c.check); begun != want || over != want || p.agent.Pid() != pid {
 		return fmt.Errorf("%d lines of the beginning and %d of the end", begun, over)
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 )
 
 // probeNetworks are the networks of TestProbe, one for each backend that carries packets.
-var probeNetworks = []string{"vxlan", "host-gw", "udp"}
+var probeNetworks = []string{"vxlan", "host-gw", "udp", "wireguard"}
 
 // probes runs `leno peers -probe` on a host for several networks in parallel. It returns each
 // network's probe as one line "node: reached, largest packets, directions" per peer.
@@ -90,12 +90,13 @@ func TestProbe(t *testing.T) {
 	for _, network := range probeNetworks {
 		w.Settle(network)
 	}
-	tunnels := []string{"vxlan", "udp"}
+	tunnels := []string{"vxlan", "udp", "wireguard"}
 	a, b, c := w.Hosts[0], w.Hosts[1], w.Hosts[2]
 	well := map[string]string{
-		"vxlan":   "reached true, overlay 1450, overlay 1450, underlay 1500",
-		"host-gw": "reached true, overlay 1500, overlay 1500, underlay 1500, underlay 1500",
-		"udp":     "reached true, overlay 1472, overlay 1472, underlay 1500",
+		"vxlan":     "reached true, overlay 1450, overlay 1450, underlay 1500",
+		"host-gw":   "reached true, overlay 1500, overlay 1500, underlay 1500, underlay 1500",
+		"udp":       "reached true, overlay 1472, overlay 1472, underlay 1500",
+		"wireguard": "reached true, overlay 1440, overlay 1440, underlay 1500",
 	}
 	expect := func(what string, networks []string, onB, onC map[string]string) {
 		t.Helper()
@@ -115,7 +116,7 @@ func TestProbe(t *testing.T) {
 	const silent = "reached false, overlay 0, overlay 0, underlay 1500, "
 	drop := func(hook string) {
 		t.Helper()
-		_, err := b.Exec(w.Ctx, "sh", "-ec", "nft add table inet fault; nft 'add chain inet fault c { type filter hook "+hook+" priority 0; }'; nft 'add rule inet fault c udp dport { 8472, 8285 } drop'")
+		_, err := b.Exec(w.Ctx, "sh", "-ec", "nft add table inet fault; nft 'add chain inet fault c { type filter hook "+hook+" priority 0; }'; nft 'add rule inet fault c udp dport { 8472, 8285, 51820 } drop'")
 		w.Must(err)
 	}
 	mend := func() {
@@ -126,15 +127,15 @@ func TestProbe(t *testing.T) {
 
 	expect("well", probeNetworks, nil, nil)
 	drop("input")
-	expect("lost on the way there", tunnels, map[string]string{"vxlan": silent + "there lost, back passes", "udp": silent + "there lost, back passes"}, nil)
+	expect("lost on the way there", tunnels, map[string]string{"vxlan": silent + "there lost, back passes", "udp": silent + "there lost, back passes", "wireguard": silent + "there lost, back passes"}, nil)
 	mend()
 	drop("output")
 	w.Must(c.StopAgent(w.Ctx))
 	expect("lost on the way back, and an agent stopped", probeNetworks,
-		map[string]string{"vxlan": silent + "there passes, back lost", "udp": silent + "there unknown, back unknown"},
-		map[string]string{"udp": silent + "there unknown, back unknown, refused"})
+		map[string]string{"vxlan": silent + "there passes, back lost", "udp": silent + "there unknown, back unknown", "wireguard": silent + "there unknown, back unknown"},
+		map[string]string{"udp": silent + "there unknown, back unknown, refused", "wireguard": silent + "there unknown, back unknown, refused"})
 	mend()
 	w.Must(c.Cut(w.Ctx))
 	const gone = "reached false, overlay 0, overlay 0, underlay 0"
-	expect("a host gone", tunnels, nil, map[string]string{"vxlan": gone, "udp": gone})
+	expect("a host gone", tunnels, nil, map[string]string{"vxlan": gone, "udp": gone, "wireguard": gone})
 }

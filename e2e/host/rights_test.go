@@ -133,6 +133,7 @@ func TestRights(t *testing.T) {
 		{"`vxlan`, `host-gw`", `backend "vxlan" {}`, nil, unit.only(), "device", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
 		{"`vxlan`, `host-gw`", `backend "host-gw" {}`, nil, unit.only(), "routes", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
 		{"`udp`", `backend "udp" {}`, nil, unit.only(), "device", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
+		{"`wireguard`", `backend "wireguard" {}`, nil, unit.only(), "device", api.Critical, []string{"not permitted", "CAP_NET_ADMIN"}, unit.only("net_admin")},
 		{"`alloc`", `backend "alloc" {}`, nil, unit.only(), "", "", nil, unit.only()},
 		{"rules with iptables-legacy", "backend \"vxlan\" {\n    vni = 2\n  }\n  ip_masq = true\n}\nfirewall {\n  type = \"iptables\"", legacy, unit.only("net_admin"), "firewall", api.Critical, []string{"CAP_NET_RAW"}, readConfinement(t, "leno-legacy.conf")},
 		{"switching `net.ipv4.ip_forward` on", "backend \"vxlan\" {\n    vni = 3\n  }", nil, readOnly, "forwarding", api.Warning, []string{"read-only file system", "/etc/sysctl.d"}, unit.only("net_admin")},
@@ -217,7 +218,7 @@ func refused(log string) (out []string) {
 func TestConfined(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	c := readConfinement(t)
-	backends := []string{"vxlan", "host-gw", "udp"}
+	backends := []string{"vxlan", "host-gw", "udp", "wireguard"}
 	var places []*place
 	units := map[string]confinement{}
 	variants := map[string]string{"host-a": "iptables-nft", "host-b": "iptables-legacy"}

@@ -140,8 +140,8 @@ func (p *pair) configure(network string) {
 	}
 }
 
-// configureAll writes the configuration of both agents, with three networks: "default" with vxlan,
-// "plain" with host-gw and "slow" with udp, all with both address families.
+// configureAll writes the configuration of both agents, with four networks: "default" with vxlan,
+// "plain" with host-gw, "slow" with udp and "sealed" with wireguard, all with both address families.
 func (p *pair) configureAll() {
 	p.t.Helper()
 	text := fmt.Sprintf("consul {\n  address = %q\n}\n", p.lab.Consul.Address())
@@ -163,7 +163,8 @@ var allNetworks = []struct {
 }{
 	{"default", "vxlan", 1500 - 50}, // 20 IPv4, 8 UDP, 8 VXLAN, 14 Ethernet
 	{"plain", "host-gw", 1500},
-	{"slow", "udp", 1500 - 28}, // 20 IPv4, 8 UDP
+	{"slow", "udp", 1500 - 28},         // 20 IPv4, 8 UDP
+	{"sealed", "wireguard", 1500 - 60}, // 20 IPv4, 8 UDP, 32 WireGuard
 }
 
 // cross checks that packets of exactly the MTU cross in all networks of configureAll, in both

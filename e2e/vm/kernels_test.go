@@ -17,7 +17,7 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// TestKernels runs vxlan, host-gw and udp on two machines with each kernel: packets of exactly the
+// TestKernels runs vxlan, host-gw, udp and wireguard on two machines with each kernel: packets of exactly the
 // MTU cross in both address families, leno uses what the kernel offers and says what it lacks, what
 // other programs change is repaired, and without the right to load BPF programs the udp backend has
 // one queue.
