@@ -97,7 +97,12 @@ func (h *host) settled() {
 
 func (h *host) poll(what string, check func() error) {
 	h.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	h.pollFor(10*time.Second, what, check)
+}
+
+func (h *host) pollFor(patience time.Duration, what string, check func() error) {
+	h.t.Helper()
+	deadline := time.Now().Add(patience)
 	for {
 		err := check()
 		if err == nil {

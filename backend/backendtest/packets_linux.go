@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lenonet/leno/backend"
 )
@@ -51,8 +52,9 @@ func pingAll(a, b *host) {
 	for _, way := range []struct{ from, to *host }{{a, b}, {b, a}} {
 		mtu := way.from.advertise(way.from.b).MTU
 		for pool := range pools() {
-			// The first packet may be sent while the underlay is still being resolved.
-			way.from.poll("ping", func() error { return way.from.ping(way.to, pool, 100, 2) })
+			// The first packet may be sent while the underlay is still being resolved. Hosts that start a handshake of
+			// WireGuard at the same moment try again after 5 seconds.
+			way.from.pollFor(30*time.Second, "ping", func() error { return way.from.ping(way.to, pool, 100, 2) })
 			if err := way.from.ping(way.to, pool, mtu, 2); err != nil {
 				way.from.t.Errorf("a packet as large as the mtu: %v", err)
 			}

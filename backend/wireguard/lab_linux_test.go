@@ -160,7 +160,7 @@ func (h *host) apply() backend.Report {
 func (h *host) ping(to *host) {
 	h.t.Helper()
 	for i, dst := range inner(to.n) {
-		if out, err := h.ns.Try(fmt.Sprintf("ping -n -c 1 -i 0.1 -w 15 -I %s %s", inner(h.n)[i], dst)); err != nil {
+		if out, err := h.ns.Try(fmt.Sprintf("ping -n -c 1 -i 0.1 -w 30 -I %s %s", inner(h.n)[i], dst)); err != nil {
 			h.t.Fatalf("ping: %v\n%s", err, out)
 		}
 	}
