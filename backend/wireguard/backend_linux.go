@@ -248,7 +248,7 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, report *backen
 		result = result.Explain("peer")
 	}
 	report.Healed = append(report.Healed, result.Healed()...)
-	if e.empty || e.bare {
+	if e.empty || e.down {
 		b.greeted = time.Now()
 		err = errors.Join(err, backend.About(backend.Routes, greet(b.device, peers)))
 	}

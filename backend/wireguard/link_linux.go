@@ -21,8 +21,9 @@ const tunKind = "tuntap"
 // ensured describes the device that ensure found or made.
 type ensured struct {
 	usable bool // there is a device
-	empty  bool // it had no peers and no sessions
-	bare   bool // it had lost its addresses and routes
+	empty  bool // it had no peers
+	down   bool // it was down, which ends sessions
+	bare   bool // it had lost its addresses and routes, or this process did not know them
 }
 
 // ensure makes the network's device stand, listen and be up. After an error the device may still be usable. addrs are
@@ -41,7 +42,8 @@ func (b *Backend) ensure(addrs map[netip.Prefix]kernel.Address, s backend.State,
 		return ensured{}, err
 	}
 	made := b.index != before
-	e := ensured{usable: true, empty: empty, bare: made || link.Attrs().Flags&net.FlagUp == 0}
+	down := link.Attrs().Flags&net.FlagUp == 0
+	e := ensured{usable: true, empty: empty, down: down, bare: made || down}
 	listenErr := b.configure(s.Partial && !empty, empty, report)
 	return e, errors.Join(listenErr, b.setUp(link, s.MTU, made, report))
 }

@@ -23,6 +23,8 @@ func TestDocumentationDrift(t *testing.T) {
 	for _, f := range hostFaults {
 		told = append(told, f.once)
 	}
+	// wireguard.TestDrift makes these faults with wg(8), for which the hosts of a lab are one.
+	told = append(told, "peers were missing", "peers were changed", "foreign peers were there")
 	for i, says := range told {
 		told[i], _, _ = strings.Cut(says, ":")
 		if told[i] != "" && !slices.Contains(documented, told[i]) {

@@ -59,7 +59,6 @@ func TestWireGuard(t *testing.T) {
 	for _, fault := range []struct{ script, says string }{
 		{"wg set " + link + ` peer "$(wg show ` + link + ` peers)" remove`, "peers were missing"},
 		{"wg set " + link + ` peer "$(wg genkey | wg pubkey)" allowed-ips 10.5.240.0/24`, "foreign peers were there"},
-		{"wg set " + link + ` peer "$(wg show ` + link + ` peers)" endpoint 192.0.2.99:4444`, "peers were changed"},
 		{"wg set " + link + " listen-port 4444", "device had another listen port"},
 		{"ip link set " + link + " down", "device was down"},
 		{"ip link del " + link, "device was deleted"},
