@@ -23,7 +23,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	out := flags.String("o", "", "the `file` to write")
 	prompt := flags.String("prompt", "", "the command `line` to show; default: the command")
-	p := picture{columns: 84, rows: 28}
+	p := picture{columns: 86, rows: 28}
 	flags.StringVar(&p.title, "title", "A terminal", "the picture's name, for who does not see it")
 	flags.StringVar(&p.description, "description", "", "what it shows, for the same")
 	pace := pace{line: 250 * time.Millisecond, wait: 1500 * time.Millisecond, end: 5 * time.Second}
