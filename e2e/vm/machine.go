@@ -263,8 +263,10 @@ func (m *Machine) command() []string {
 	command := []string{
 		"qemu-system-x86_64", "-machine", "q35",
 		// Not KVM, which machines that are virtual themselves have but may not support completely.
-		// Of the processors that QEMU emulates, this one has few features that only cost time.
-		"-accel", "tcg,thread=" + threads, "-cpu", "qemu64",
+		// Of the processors that QEMU emulates, this one has few features that only cost time. Without cmpxchg16b, because
+		// QEMU 7.2 emulates it wrongly at times: the kernel's allocator went on with broken flags, and panicked. Without
+		// svm, which makes the kernel load KVM.
+		"-accel", "tcg,thread=" + threads, "-cpu", "qemu64,-cx16,-svm",
 		"-smp", strconv.Itoa(m.opts.Processors), "-m", strconv.Itoa(m.opts.Memory),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", m.kernel.path("vmlinuz"), "-initrd", m.kernel.path("initrd"), "-append", strings.Join(parameters, " "),
