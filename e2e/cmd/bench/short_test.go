@@ -53,7 +53,7 @@ func TestShort(t *testing.T) {
 				t.Errorf("%s: more packets of %d bytes received than sent: %g, %g", c.Name, size, got.Median, sent.Median)
 			}
 		}
-		if want := map[string]int{raw: 1500, hostGW: 1500, vxlan: 1450, udp: 1472, "plain": 1450}[c.Name]; c.MTU != want {
+		if want := map[string]int{raw: 1500, hostGW: 1500, vxlan: 1450, udp: 1472, wg: 1440, "plain": 1450}[c.Name]; c.MTU != want {
 			t.Errorf("%s: MTU %d, want %d", c.Name, c.MTU, want)
 		}
 	}
