@@ -38,6 +38,13 @@ type Type struct {
 	// Device reports whether the backend keeps a device named after the network.
 	Device bool
 
+	// SamePort reports whether the backend sends from the port that it receives on.
+	SamePort bool
+
+	// NeedsTUN reports whether the process that carries the packets on this host needs /dev/net/tun. It is nil for a
+	// backend that never does.
+	NeedsTUN func() bool
+
 	// OwnFamily reports whether a host needs an underlay address of each pool's family, because
 	// packets are not encapsulated.
 	OwnFamily bool
@@ -64,6 +71,9 @@ func (t Type) Uses(options json.RawMessage) Port {
 	}
 	return t.Port(options)
 }
+
+// UsesTUN reports whether the backend needs /dev/net/tun on this host; see NeedsTUN.
+func (t Type) UsesTUN() bool { return t.NeedsTUN != nil && t.NeedsTUN() }
 
 // A Port is a UDP port of the host, or the part of one that a network needs.
 type Port struct {

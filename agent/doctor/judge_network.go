@@ -201,7 +201,7 @@ func (v *verdict) device(n Network) {
 	case !n.Device.Wanted && n.Backend == "alloc":
 		return
 	case n.Device.TUN != nil:
-		v.add(fault(CheckModule, n.Name, "", "open /dev/net/tun, by which the agent gets packets", n.Device.TUN.Error(), advice.To(advice.Datapath, n.Device.TUN)))
+		v.add(fault(CheckModule, n.Name, "", "open /dev/net/tun, through which the agent gets packets", n.Device.TUN.Error(), advice.To(advice.Datapath, n.Device.TUN)))
 	case n.Device.Module != nil:
 		v.add(fault(CheckModule, n.Name, "", "look for the kernel module that the backend needs", n.Device.Module.Error(), advice.To(advice.Datapath, n.Device.Module)))
 	case c.Status == api.Critical && strings.Contains(c.Reason, backend.ErrNoSuchKind.Error()):

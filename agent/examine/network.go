@@ -43,28 +43,14 @@ func (e *Examiner) networkFacts(n Network) (doctor.Network, *paths) {
 	if kind.Type == "" {
 		return facts, nil // nothing is known of it yet, and its health says why
 	}
-	facts.See(e.Backends[kind.Type].Device, usesTUN(kind.Type), n.Definition.Plan)
-	facts.Port, facts.Same = tunnelPort(e.Backends, kind)
+	driver := e.Backends[kind.Type]
+	facts.See(driver.Device, driver.UsesTUN(), n.Definition.Plan)
+	facts.Port, facts.Same = driver.Uses(kind.Options()).Number, driver.SamePort
 	facts.Peers = peerFacts(facts, kind, n.Peers)
 	if len(facts.Subnets) == 0 || kind.Type == "alloc" {
 		return facts, nil
 	}
 	return facts, findPaths(n.Definition, n.Local, &facts, e.EnsureForwarding)
-}
-
-// tunnelPort returns the UDP port to which the backend sends packets, 0 for none, and whether it sends from the same
-// port.
-func tunnelPort(types map[string]backend.Type, b registry.Backend) (port int, isSame bool) {
-	return types[b.Type].Uses(b.Options()).Number, b.Type == "udp" || b.Type == "wireguard"
-}
-
-// usesTUN reports whether the agent of a host with the backend needs /dev/net/tun.
-func usesTUN(kind string) bool {
-	if kind != "wireguard" {
-		return kind == "udp"
-	}
-	inKernel, err := kernel.HasFamily(kind)
-	return err == nil && !inKernel
 }
 
 // peerFacts returns the peers, and which of their packets the kernel would refuse.

@@ -180,12 +180,12 @@ func (e *offlineExaminer) networkFacts(ctx context.Context, name string) (doctor
 			Own:       choice.Own,
 		}
 	}
-	hasDevice := e.o.Backends[definition.Backend.Type].Device
-	n.See(hasDevice, usesTUN(definition.Backend.Type), definition.Plan)
-	if hasDevice && !n.Device.Exists && n.Device.TUN == nil && definition.Backend.Type == "vxlan" {
+	driver := e.o.Backends[definition.Backend.Type]
+	n.See(driver.Device, driver.UsesTUN(), definition.Plan)
+	if driver.Device && !n.Device.Exists && n.Device.TUN == nil && definition.Backend.Type == "vxlan" {
 		n.Device.Module = doctor.LookModule("vxlan")
 	}
-	n.Port, n.Same = tunnelPort(e.o.Backends, definition.Backend)
+	n.Port, n.Same = driver.Uses(definition.Backend.Options()).Number, driver.SamePort
 	if len(before.Subnets) > 0 && e.canAsk() {
 		call, cancel := context.WithTimeout(ctx, retry.CallTimeout)
 		record, _, err := e.registry.WatchLease(call, definition, before.Subnets[0], 0)

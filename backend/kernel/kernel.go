@@ -135,6 +135,17 @@ func Unreachable(pools []netip.Prefix) map[RouteKey]Route {
 	return routes
 }
 
+// PeerRoute returns the route for a peer's subnet into a device without neighbours. For IPv6 it has a gateway, which such a
+// device does not use. On a route without one, Linux takes the subnet's first address for the subnet-router anycast
+// address (RFC 4291, 2.6.1) and sends it no ICMPv6 errors. That address is the peer's own, so its host would never learn
+// of an exceeded hop limit or of the path's MTU.
+func PeerRoute(link int, subnet netip.Prefix) Route {
+	if subnet.Addr().Is6() {
+		return Route{Link: link, Via: subnet.Masked().Addr(), Onlink: true}
+	}
+	return Route{Link: link}
+}
+
 // MAC is an Ethernet address. The zero MAC is no address.
 type MAC [6]byte
 

@@ -29,6 +29,8 @@ func Type() backend.Type {
 		Interrupts: map[string]string{"port": "peers send to the old port until they have read of the new one"},
 		Threads:    queues, // the lanes
 		Device:     true,
+		SamePort:   true,
+		NeedsTUN:   func() bool { return true },
 		Drops:      dropReasons(),
 		New:        func(c backend.Config) (backend.Backend, error) { return newBackend(c, queues) },
 	}
@@ -200,45 +202,11 @@ func (b *Backend) fillTable(p plan, report *backend.Report) {
 	report.Writes++
 }
 
-// setUp sets the MTU and brings the device up. It runs before program, because a device that is
-// down has no routes and no IPv6 addresses. What a device lacks that was just attached is not
-// reported as a repair.
+// setUp sets the MTU and brings the device up. What a device lacks that was just attached is not reported as a repair.
 func (b *Backend) setUp(link netlink.Link, mtu int, created bool, report *backend.Report) error {
 	known := b.mtu == mtu && !created
 	b.mtu = mtu
-	var errs []error
-	fix := func(wrong bool, mend func() error, fault, detail string) {
-		if !wrong {
-			return
-		}
-		if err := mend(); err != nil {
-			errs = append(errs, err)
-			return
-		}
-		report.Writes++
-		if known {
-			report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: fault, Detail: detail})
-		}
-	}
-	have := link.Attrs()
-	fix(have.MTU != mtu, func() error { return b.handle.SetMTU(link, mtu) },
-		"device had another MTU", fmt.Sprintf("%d instead of %d", have.MTU, mtu))
-	fix(have.Flags&net.FlagUp == 0, func() error { return b.handle.SetUp(link) }, "device was down", "")
-	fix(have.Alias != b.alias(), func() error { return b.handle.SetAlias(link, b.alias()) },
-		"device had another alias", fmt.Sprintf("%q", have.Alias))
-	return backend.About(backend.Device, errors.Join(errs...))
-}
-
-// peerRoute returns the route for a peer's subnet into the device. For IPv6 it has a gateway, which
-// a device without neighbours does not use. On a route without one, Linux takes the subnet's first
-// address for the subnet-router anycast address (RFC 4291, 2.6.1) and sends it no ICMPv6 errors.
-// That address is the peer's own, so its host would never learn of an exceeded hop limit or of the
-// path's MTU.
-func peerRoute(link int, subnet netip.Prefix) kernel.Route {
-	if subnet.Addr().Is6() {
-		return kernel.Route{Link: link, Via: subnet.Masked().Addr(), Onlink: true}
-	}
-	return kernel.Route{Link: link}
+	return backend.About(backend.Device, b.handle.SetUpDevice(link, mtu, b.alias(), known, report))
 }
 
 // program makes the device's addresses and the network's routes agree with the plan. Addresses are
@@ -249,13 +217,10 @@ func (b *Backend) program(ctx context.Context, p plan, bare bool, apply func(con
 	for _, addr := range p.addrs {
 		addrs[addr] = kernel.Address{}
 	}
-	routes := map[kernel.RouteKey]kernel.Route{}
-	for _, pool := range b.config.Pools {
-		routes[kernel.RouteKey{Dst: pool, Metric: kernel.UnreachableMetric}] = kernel.Route{Unreachable: true}
-	}
+	routes := kernel.Unreachable(b.config.Pools)
 	for _, peer := range p.peers {
 		for _, subnet := range peer.subnets {
-			routes[kernel.RouteKey{Dst: subnet}] = peerRoute(b.index, subnet)
+			routes[kernel.RouteKey{Dst: subnet}] = kernel.PeerRoute(b.index, subnet)
 		}
 	}
 	owner := kernel.Owner{Link: b.index, Pools: b.config.Pools, Stood: b.routes, Wanted: routes}

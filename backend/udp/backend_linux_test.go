@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 )
 
 func TestHostsReachEachOther(t *testing.T) {
@@ -325,7 +326,7 @@ func TestDeviceInUse(t *testing.T) {
 		default:
 			var err error
 			a.ns.Do(func() { _, err = second.Apply(t.Context(), state) })
-			if !errors.Is(err, errBusy) || !strings.Contains(err.Error(), testLink) {
+			if !errors.Is(err, kernel.ErrTUNBusy) || !strings.Contains(err.Error(), testLink) {
 				t.Errorf("error %v", err)
 			}
 		}
@@ -350,7 +351,7 @@ func TestSingleQueueDeviceInUse(t *testing.T) {
 		return errors.Join(unix.IoctlIfreq(holder, unix.TUNSETIFF, ifr), unix.IoctlSetInt(holder, unix.TUNSETPERSIST, 1))
 	})
 	index := h.ns.Index(testLink)
-	if _, err := h.tryApply(h.state); !errors.Is(err, errBusy) {
+	if _, err := h.tryApply(h.state); !errors.Is(err, kernel.ErrTUNBusy) {
 		t.Errorf("error %v", err)
 	}
 	if _, err := unix.Read(holder, make([]byte, maxPacket)); !errors.Is(err, unix.EAGAIN) || h.ns.Index(testLink) != index {

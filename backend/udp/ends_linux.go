@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 )
 
 // openSockets opens the sockets that the engine should listen with, if they differ from those it
@@ -54,7 +55,7 @@ func (b *Backend) openSockets(at netip.AddrPort, vrf int, report *backend.Report
 // are the addresses the device should have.
 func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.Link, []Device, error) {
 	name := b.config.Link
-	link, err := b.named(addrs, report)
+	link, err := b.handle.FindDevice(kernel.TunnelDevice{Name: name, Alias: b.alias(), Index: b.index, Addrs: addrs, IsKind: isTUN}, report)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -127,48 +128,6 @@ func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.
 
 func (b *Backend) alias() string { return backend.LinkAlias(b.config.Network) }
 
-// named returns the device with the network's name, or nil when there is none. A device that was
-// renamed gets its name back. If another device already has the name, the renamed one is deleted,
-// because it would keep this host's addresses.
-func (b *Backend) named(addrs []netip.Prefix, report *backend.Report) (netlink.Link, error) {
-	name := b.config.Link
-	link, err := b.handle.Link(name)
-	made := func(l netlink.Link) (bool, error) { return b.made(l, addrs) }
-	switch {
-	case err != nil:
-		return nil, err
-	case link == nil:
-		link, was, err := b.handle.Reclaim(name, b.alias(), made)
-		if link != nil {
-			report.Writes++
-			report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: "device was renamed", Detail: "to " + was})
-		}
-		return link, err
-	case link.Attrs().Index == b.index || !isTUN(link):
-		return link, nil
-	}
-	renamed, err := b.handle.Renamed(name, b.alias(), made)
-	for _, stray := range renamed {
-		err = errors.Join(err, b.handle.DeleteLink(stray))
-		report.Writes++
-	}
-	return link, err
-}
-
-// made reports whether leno made a device that has our alias, which any program can copy. leno made
-// it if the engine was attached to it, or if it has one of this host's addresses.
-func (b *Backend) made(link netlink.Link, addrs []netip.Prefix) (bool, error) {
-	if !isTUN(link) || link.Attrs().Index == b.index {
-		return isTUN(link), nil
-	}
-	for _, addr := range addrs {
-		if has, err := b.handle.HasAddr(link.Attrs().Index, addr.Addr()); has || err != nil {
-			return has, err
-		}
-	}
-	return false, nil
-}
-
 // onlyOurs checks that no other process is attached to a device to which we just attached the given
 // number of queues. A multi-queue device admits any process with the privileges, and gives it a
 // share of the packets.
@@ -177,7 +136,7 @@ func onlyOurs(name string, link netlink.Link, queues int) error {
 		return fmt.Errorf("tun device %s is gone again", name)
 	}
 	if tuntap, ok := link.(*netlink.Tuntap); ok && tuntap.Queues > queues {
-		return fmt.Errorf("attach to tun device %s: %w", name, errBusy)
+		return fmt.Errorf("attach to tun device %s: %w", name, kernel.ErrTUNBusy)
 	}
 	return nil
 }

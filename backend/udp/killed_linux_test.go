@@ -1,37 +1,32 @@
 package udp
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel/nstest"
 )
 
-// stateVariable makes this binary a process that applies the state in it and runs until its
-// standard input ends.
-const stateVariable = "LENO_TEST_UDP_STATE"
-
 func TestMain(m *testing.M) {
-	if state := os.Getenv(stateVariable); state != "" {
-		if err := serve(state); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		return
+	served, err := nstest.Serve(applyState)
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m)
+	if !served {
+		goleak.VerifyTestMain(m)
+	}
 }
 
-func serve(encoded string) error {
+// applyState is what a process of this binary runs; see nstest.Serve.
+func applyState(encoded string) error {
 	var state backend.State
 	if err := json.Unmarshal([]byte(encoded), &state); err != nil {
 		return err
@@ -40,11 +35,7 @@ func serve(encoded string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := b.Apply(context.Background(), state); err != nil {
-		return err
-	}
-	fmt.Println("ready")
-	_, err = io.Copy(io.Discard, os.Stdin)
+	_, err = b.Apply(context.Background(), state)
 	return err
 }
 
@@ -55,31 +46,7 @@ func (h *host) start() (kill func()) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	cmd := exec.CommandContext(h.t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), stateVariable+"="+string(state))
-	if _, err := cmd.StdinPipe(); err != nil {
-		h.t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	inNS(h.t, h.ns, cmd.Start)
-	killed := false
-	kill = func() {
-		if killed {
-			return
-		}
-		killed = true
-		if err := cmd.Process.Kill(); err != nil {
-			h.t.Error(err)
-		}
-		_ = cmd.Wait() // reports that it was killed
-	}
-	h.t.Cleanup(kill)
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
-		h.t.Fatalf("the process said %q, %v", line, err)
-	}
+	_, kill = h.ns.Start(string(state))
 	return kill
 }
 

@@ -3,12 +3,12 @@ package udp
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/backend/udp/offload"
 )
 
@@ -29,9 +29,6 @@ type tun struct {
 
 var _ Device = (*tun)(nil)
 
-// errBusy means that another process is attached to the device.
-var errBusy = errors.New("another process is attached to the device")
-
 // errQueues means that the device was made for a single queue, which is decided at its creation.
 var errQueues = errors.New("the device is not a multi-queue TUN")
 
@@ -48,7 +45,7 @@ func openTUN(name string, queues int, want offloads) (_ []*tun, err error) {
 		}
 	}()
 	for range queues {
-		fd, err := openCloneDevice()
+		fd, err := kernel.OpenTUN()
 		if err != nil {
 			return out, err
 		}
@@ -71,26 +68,8 @@ func openTUN(name string, queues int, want offloads) (_ []*tun, err error) {
 	return out, nil
 }
 
-// openCloneDevice opens the file through which processes attach to TUN devices. An error is an
-// *fs.PathError.
-func openCloneDevice() (int, error) {
-	const path = "/dev/net/tun"
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	return fd, nil
-}
-
 func attachTUN(fd int, name string, want offloads) (offloads, error) {
-	ifr, err := unix.NewIfreq(name)
-	if err != nil {
-		return offloads{}, err
-	}
-	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_MULTI_QUEUE)
-	switch err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); {
-	case errors.Is(err, unix.EBUSY):
-		return offloads{}, errBusy
+	switch err := kernel.AttachTUN(fd, name, unix.IFF_VNET_HDR|unix.IFF_MULTI_QUEUE); {
 	case errors.Is(err, unix.EINVAL):
 		return offloads{}, errQueues
 	case err != nil:
@@ -109,24 +88,15 @@ func attachTUN(fd int, name string, want offloads) (offloads, error) {
 	return can, nil
 }
 
-// unusedTUN checks that no process is attached to a single-queue device, and returns errBusy if one
+// unusedTUN checks that no process is attached to a single-queue device, and returns kernel.ErrTUNBusy if one
 // is. For the wrong kind of opener the kernel returns EINVAL in both cases.
 func unusedTUN(name string) error {
-	fd, err := openCloneDevice()
+	fd, err := kernel.OpenTUN()
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	ifr, err := unix.NewIfreq(name)
-	if err != nil {
-		return err
-	}
-	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
-	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
-	if errors.Is(err, unix.EBUSY) {
-		err = errBusy
-	}
-	if err != nil {
+	if err := kernel.AttachTUN(fd, name, 0); err != nil {
 		return fmt.Errorf("attach to tun device %s: %w", name, err)
 	}
 	return nil

@@ -15,7 +15,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/lenonet/leno/backend"
@@ -80,31 +79,13 @@ func port(raw json.RawMessage) backend.Port {
 
 func decode(raw json.RawMessage) (options, error) {
 	o := defaults()
-	members := map[string]json.RawMessage{}
-	if len(raw) > 0 {
-		if err := json.Unmarshal(raw, &members); err != nil {
-			return o, fmt.Errorf("options of backend %q: %w", Name, err)
-		}
-	}
-	targets := map[string]struct {
-		value any
-		is    string
-	}{
-		"vni":              {&o.VNI, "a whole number"},
-		"port":             {&o.Port, "a whole number"},
-		"gbp":              {&o.GBP, "true or false"},
-		"direct_routing":   {&o.DirectRouting, "true or false"},
-		"checksum_offload": {&o.Checksum, `"auto", "on" or "off"`},
-	}
-	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		target, known := targets[name]
-		if !known {
-			errs = append(errs, &backend.OptionError{Option: name, Reason: "unknown option of backend vxlan"})
-		} else if string(members[name]) == "null" || json.Unmarshal(members[name], target.value) != nil {
-			errs = append(errs, &backend.OptionError{Option: name, Reason: fmt.Sprintf("must be %s, is %s", target.is, members[name])})
-		}
-	}
+	errs := backend.DecodeOptions(Name, raw, map[string]backend.OptionTarget{
+		"vni":              {Value: &o.VNI, Is: "a whole number"},
+		"port":             {Value: &o.Port, Is: "a whole number"},
+		"gbp":              {Value: &o.GBP, Is: "true or false"},
+		"direct_routing":   {Value: &o.DirectRouting, Is: "true or false"},
+		"checksum_offload": {Value: &o.Checksum, Is: `"auto", "on" or "off"`},
+	})
 	// An option of the wrong type has kept its default, which is valid.
 	return o, errors.Join(append(errs, o.check()...)...)
 }

@@ -35,7 +35,12 @@ func newType(process bool) backend.Type {
 		Port:       port,
 		Interrupts: interrupts(),
 		Device:     true,
-		Drops:      kernel.LinkDrops(),
+		SamePort:   true,
+		NeedsTUN: func() bool {
+			inKernel, err := kernel.HasFamily(kernelKind)
+			return err == nil && !inKernel
+		},
+		Drops: kernel.LinkDrops(),
 		New: func(c backend.Config) (backend.Backend, error) {
 			o, err := decode(c.Options)
 			if err != nil {

@@ -6,12 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 )
 
 // TestDrift checks that what another program changes on the device with wg(8) is undone, and that packets flow again.
@@ -242,7 +244,8 @@ func TestPortInUse(t *testing.T) {
 				}
 				mustNil(t, err)
 			})
-			defer unix.Close(taken)
+			release := sync.OnceValue(func() error { return unix.Close(taken) })
+			defer release()
 			wantBusy := func() {
 				t.Helper()
 				_, err := a.tryApply()
@@ -265,7 +268,7 @@ func TestPortInUse(t *testing.T) {
 			a.state = a.newState(b.asPeer())
 			wantBusy()
 			mustContain(t, a.ns.Sh("ip route show proto 108; ip -6 route show proto 108"), "unreachable 10.5.0.0/16", "unreachable fd00:5::/48")
-			mustNil(t, unix.Close(taken))
+			mustNil(t, release())
 			exchange(a, b)
 			a.ping(b)
 			b.ping(a)
@@ -341,7 +344,7 @@ func TestDeviceOfAnotherBackend(t *testing.T) {
 	other, err := a.kind.New(a.config())
 	mustNil(t, err)
 	a.ns.Do(func() { _, err = other.Apply(t.Context(), a.state) })
-	if !errors.Is(err, errBusy) {
+	if !errors.Is(err, kernel.ErrTUNBusy) {
 		t.Errorf("another process: %v", err)
 	}
 	mustNil(t, other.Close())

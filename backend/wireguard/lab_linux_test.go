@@ -1,14 +1,11 @@
 package wireguard
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -185,28 +182,25 @@ func mustContain(t *testing.T, text string, parts ...string) {
 	}
 }
 
-// served is what a process of this binary runs. It is in the environment variable.
+// served is what a process of this binary gets.
 type served struct {
 	Link, Dir string
 	State     backend.State
 }
 
-// stateVariable makes this binary a process that applies the state in it and runs until its standard input ends.
-const stateVariable = "LENO_TEST_WIREGUARD_STATE"
-
 func TestMain(m *testing.M) {
-	if state := os.Getenv(stateVariable); state != "" {
-		if err := serveState(state); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		return
+	served, err := nstest.Serve(applyState)
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m)
+	if !served {
+		goleak.VerifyTestMain(m)
+	}
 }
 
-func serveState(encoded string) error {
-	fmt.Println(time.Now().UnixNano())
+// applyState is what a process of this binary runs; see nstest.Serve.
+func applyState(encoded string) error {
 	var s served
 	if err := json.Unmarshal([]byte(encoded), &s); err != nil {
 		return err
@@ -215,11 +209,7 @@ func serveState(encoded string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := b.Apply(context.Background(), s.State); err != nil {
-		return err
-	}
-	fmt.Println("ready")
-	_, err = io.Copy(io.Discard, os.Stdin)
+	_, err = b.Apply(context.Background(), s.State)
 	return err
 }
 
@@ -231,38 +221,5 @@ func (h *host) start() (began time.Time, kill func()) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	cmd := exec.CommandContext(h.t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), stateVariable+"="+string(encoded))
-	if _, err := cmd.StdinPipe(); err != nil {
-		h.t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.ns.Do(func() { err = cmd.Start() })
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	killed := false
-	kill = func() {
-		if killed {
-			return
-		}
-		killed = true
-		if err := cmd.Process.Kill(); err != nil {
-			h.t.Error(err)
-		}
-		_ = cmd.Wait() // reports that it was killed
-	}
-	h.t.Cleanup(kill)
-	var nanoseconds int64
-	reader := bufio.NewReader(out)
-	if _, err := fmt.Fscanln(reader, &nanoseconds); err != nil {
-		h.t.Fatal(err)
-	}
-	if line, err := reader.ReadString('\n'); err != nil || line != "ready\n" {
-		h.t.Fatalf("the process said %q, %v", line, err)
-	}
-	return time.Unix(0, nanoseconds), kill
+	return h.ns.Start(string(encoded))
 }

@@ -3,9 +3,11 @@ package wireguard
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -29,7 +31,13 @@ type ensured struct {
 // ensure makes the network's device stand, listen and be up. After an error the device may still be usable. addrs are
 // the addresses that it should have.
 func (b *Backend) ensure(addrs map[netip.Prefix]kernel.Address, s backend.State, report *backend.Report) (ensured, error) {
-	link, err := b.named(addrs, report)
+	link, err := b.handle.FindDevice(kernel.TunnelDevice{
+		Name:   b.config.Link,
+		Alias:  b.alias(),
+		Index:  b.index,
+		Addrs:  slices.Collect(maps.Keys(addrs)),
+		IsKind: func(l netlink.Link) bool { return isTUN(l) || isKernel(l) },
+	}, report)
 	if err != nil {
 		return ensured{}, err
 	}
@@ -150,11 +158,11 @@ func (b *Backend) makeRoom(link netlink.Link, report *backend.Report) (netlink.L
 	return nil, nil
 }
 
-// unusedTUN returns errBusy if another process is attached to a TUN device.
+// unusedTUN returns kernel.ErrTUNBusy if another process is attached to a TUN device.
 func unusedTUN(link *netlink.Tuntap, multi bool) error {
 	var err error
 	if multi && link.Queues > 0 {
-		err = errBusy
+		err = kernel.ErrTUNBusy
 	}
 	if !multi {
 		var fd int
@@ -274,25 +282,11 @@ func (b *Backend) setUp(link netlink.Link, mtu int, made bool, report *backend.R
 	known := b.mtu == mtu && !made
 	b.mtu = mtu
 	var errs []error
-	fix := func(wrong bool, mend func() error, fault, detail string) {
-		if !wrong {
-			return
-		}
-		if err := mend(); err != nil {
-			errs = append(errs, b.explain(err))
-			return
-		}
-		report.Writes++
-		if known {
-			report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: fault, Detail: detail})
+	if err := b.handle.SetUpDevice(link, mtu, b.alias(), known, report); err != nil {
+		for _, single := range backend.Apart(err) {
+			errs = append(errs, b.explain(single))
 		}
 	}
-	have := link.Attrs()
-	fix(have.MTU != mtu, func() error { return b.handle.SetMTU(link, mtu) },
-		"device had another MTU", fmt.Sprintf("%d instead of %d", have.MTU, mtu))
-	fix(have.Flags&net.FlagUp == 0, func() error { return b.handle.SetUp(link) }, "device was down", "")
-	fix(have.Alias != b.alias(), func() error { return b.handle.SetAlias(link, b.alias()) },
-		"device had another alias", fmt.Sprintf("%q", have.Alias))
 	if inProcess, ok := b.device.(*processDevice); ok {
 		inProcess.tun.setMTU(mtu)
 	}
@@ -300,47 +294,6 @@ func (b *Backend) setUp(link netlink.Link, mtu int, made bool, report *backend.R
 }
 
 func (b *Backend) alias() string { return backend.LinkAlias(b.config.Network) }
-
-// named returns the device with the network's name, or nil when there is none. A device that was renamed gets its name
-// back. If another device already has the name, the renamed one is deleted, because it would keep this host's addresses.
-func (b *Backend) named(addrs map[netip.Prefix]kernel.Address, report *backend.Report) (netlink.Link, error) {
-	name := b.config.Link
-	link, err := b.handle.Link(name)
-	made := func(l netlink.Link) (bool, error) { return b.made(l, addrs) }
-	switch {
-	case err != nil:
-		return nil, err
-	case link == nil:
-		link, was, err := b.handle.Reclaim(name, b.alias(), made)
-		if link != nil {
-			report.Writes++
-			report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: "device was renamed", Detail: "to " + was})
-		}
-		return link, err
-	case link.Attrs().Index == b.index || !isTUN(link) && !isKernel(link):
-		return link, nil
-	}
-	renamed, err := b.handle.Renamed(name, b.alias(), made)
-	for _, stray := range renamed {
-		err = errors.Join(err, b.handle.DeleteLink(stray))
-		report.Writes++
-	}
-	return link, err
-}
-
-// made reports whether leno made a device that has our alias, which any program can copy. leno made it if this process
-// has it open, or if it has one of this host's addresses.
-func (b *Backend) made(link netlink.Link, addrs map[netip.Prefix]kernel.Address) (bool, error) {
-	if ours := isTUN(link) || isKernel(link); !ours || link.Attrs().Index == b.index {
-		return ours, nil
-	}
-	for addr := range addrs {
-		if has, err := b.handle.HasAddr(link.Attrs().Index, addr.Addr()); has || err != nil {
-			return has, err
-		}
-	}
-	return false, nil
-}
 
 func isKernel(link netlink.Link) bool { return link.Type() == kernelKind }
 

@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -67,31 +65,13 @@ func interrupts() map[string]string {
 
 func decode(raw json.RawMessage) (options, error) {
 	o := defaults()
-	members := map[string]json.RawMessage{}
-	if len(raw) > 0 {
-		if err := json.Unmarshal(raw, &members); err != nil {
-			return o, fmt.Errorf("options of backend %q: %w", Name, err)
-		}
-	}
-	targets := map[string]struct {
-		value any
-		is    string
-	}{
-		"listen_port":          {&o.Port, "a whole number"},
-		"persistent_keepalive": {&o.Keepalive, "a whole number of seconds"},
-		"mtu":                  {&o.MTU, "a whole number"},
-		"key_file":             {&o.KeyFile, "a path"},
-		"psk_file":             {&o.PSKFile, "a path"},
-	}
-	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		target, known := targets[name]
-		if !known {
-			errs = append(errs, &backend.OptionError{Option: name, Reason: "unknown option of backend wireguard"})
-		} else if string(members[name]) == "null" || json.Unmarshal(members[name], target.value) != nil {
-			errs = append(errs, &backend.OptionError{Option: name, Reason: fmt.Sprintf("must be %s, is %s", target.is, members[name])})
-		}
-	}
+	errs := backend.DecodeOptions(Name, raw, map[string]backend.OptionTarget{
+		"listen_port":          {Value: &o.Port, Is: "a whole number"},
+		"persistent_keepalive": {Value: &o.Keepalive, Is: "a whole number of seconds"},
+		"mtu":                  {Value: &o.MTU, Is: "a whole number"},
+		"key_file":             {Value: &o.KeyFile, Is: "a path"},
+		"psk_file":             {Value: &o.PSKFile, Is: "a path"},
+	})
 	// An option of the wrong type has kept its default, which is valid.
 	return o, errors.Join(append(errs, o.check()...)...)
 }

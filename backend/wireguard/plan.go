@@ -214,24 +214,13 @@ func (p plan) routes(pools []netip.Prefix, link int, ipv6 bool) map[kernel.Route
 	out := kernel.Unreachable(pools)
 	for _, subnets := range p.subnets {
 		for _, subnet := range subnets {
-			out[kernel.RouteKey{Dst: subnet}] = peerRoute(link, subnet)
+			out[kernel.RouteKey{Dst: subnet}] = kernel.PeerRoute(link, subnet)
 		}
 	}
 	if !ipv6 {
 		maps.DeleteFunc(out, func(k kernel.RouteKey, _ kernel.Route) bool { return k.Dst.Addr().Is6() })
 	}
 	return out
-}
-
-// peerRoute returns the route for a peer's subnet into the device. For IPv6 it has a gateway, which a device without
-// neighbours does not use. On a route without one, Linux takes the subnet's first address for the subnet-router anycast
-// address (RFC 4291, 2.6.1) and sends it no ICMPv6 errors. That address is the peer's own, so its host would never learn
-// of an exceeded hop limit or of the path's MTU.
-func peerRoute(link int, subnet netip.Prefix) kernel.Route {
-	if subnet.Addr().Is6() {
-		return kernel.Route{Link: link, Via: subnet.Masked().Addr(), Onlink: true}
-	}
-	return kernel.Route{Link: link}
 }
 
 // fill returns the wanted peers that can be added to those that a device has without changing any. WireGuard gives an

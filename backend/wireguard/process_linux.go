@@ -3,7 +3,6 @@ package wireguard
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"sync"
 	"sync/atomic"
 
@@ -13,6 +12,8 @@ import (
 	wg "golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/lenonet/leno/backend/kernel"
 )
 
 // processDevice is WireGuard in this process, between a TUN device and UDP sockets.
@@ -122,12 +123,8 @@ func (t *tunDevice) Events() <-chan tun.Event { return t.events }
 // Close implements tun.Device.
 func (t *tunDevice) Close() error { return t.close() }
 
-var (
-	// errBusy means that another process is attached to the device.
-	errBusy = errors.New("another process is attached to the device")
-	// errQueues means that the device was made for several queues, as the udp backend makes it.
-	errQueues = errors.New("the device is a multi-queue TUN")
-)
+// errQueues means that the device was made for several queues, as the udp backend makes it.
+var errQueues = errors.New("the device is a multi-queue TUN")
 
 // openTUN attaches to a TUN device, which stays when the process ends.
 func openTUN(name string, mtu int) (*tunDevice, error) {
@@ -153,24 +150,16 @@ const vnetHeader = 10
 
 // attachTUN returns a descriptor of a persistent TUN device.
 func attachTUN(name string) (fd int, err error) {
-	const path = "/dev/net/tun"
-	fd, err = unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	fd, err = kernel.OpenTUN()
 	if err != nil {
-		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+		return -1, err
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, unix.Close(fd))
 		}
 	}()
-	ifr, err := unix.NewIfreq(name)
-	if err != nil {
-		return -1, err
-	}
-	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-	switch err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); {
-	case errors.Is(err, unix.EBUSY):
-		return -1, errBusy
+	switch err := kernel.AttachTUN(fd, name, unix.IFF_VNET_HDR); {
 	case errors.Is(err, unix.EINVAL):
 		return -1, errQueues
 	case err != nil:
