@@ -158,7 +158,7 @@ func TestAgentKilled(t *testing.T) {
 			w.Must(stream.WaitAnswers(w.Ctx, 20))
 			for range 3 {
 				w.Must(h.KillAgent())
-				if !world.InProcess(t, backend) {
+				if !world.InProcess(backend) {
 					w.Must(stream.WaitAnswers(w.Ctx, 20))
 				}
 				w.Must(h.RestartAgent())
@@ -168,7 +168,7 @@ func TestAgentKilled(t *testing.T) {
 			result, err := stream.Stop()
 			w.Must(err)
 			t.Logf("%d pings, %d lost, longest gap %s", result.Sent, result.Lost(), result.Gap)
-			if !world.InProcess(t, backend) && result.Lost() != 0 {
+			if !world.InProcess(backend) && result.Lost() != 0 {
 				t.Errorf("%d of %d pings lost: %v", result.Lost(), result.Sent, result.Missing)
 			}
 			if got := w.Subnet(h, "default"); got != subnet {

@@ -23,8 +23,8 @@ import (
 
 	consul "github.com/hashicorp/consul/api"
 
+	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/registry"
 )
@@ -345,17 +345,7 @@ func (w *World) RouteEvents(h *lab.Host) func() []string {
 var Carrying = []string{"vxlan", "host-gw", "udp", "wireguard"}
 
 // InProcess reports whether the agent's process carries a backend's packets, which wait while there is none.
-func InProcess(t *testing.T, backend string) bool {
-	t.Helper()
-	if backend != "wireguard" {
-		return backend == "udp"
-	}
-	has, err := kernel.HasFamily(backend)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return !has
-}
+func InProcess(backend string) bool { return agent.Backends()[backend].UsesTUN() }
 
 // Link returns index and MAC address of leno's device, or "none".
 func (w *World) Link(h *lab.Host) string {

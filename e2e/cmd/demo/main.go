@@ -27,7 +27,7 @@ func run(ctx context.Context, args []string) error {
 	consul := flags.String("consul", "", "the Consul `binary`; default: as the tests find it")
 	etcd := flags.String("etcd", "", "the etcd `binary`; default: as the tests find it")
 	store := flags.String("store", lab.StoreConsul, "`kind` of the store: consul or etcd")
-	backend := flags.String("backend", "vxlan", "`type` of the backend: vxlan, host-gw or udp")
+	backend := flags.String("backend", "vxlan", "`type` of the backend: vxlan, host-gw, udp or wireguard")
 	keep := flags.Bool("keep", os.Getenv("KEEP") == "1", "leave the lab up at the end; also KEEP=1")
 	teardown := flags.String("teardown", "", "only remove the lab with this `id`, which -keep left up")
 	flags.Parse(args) // exits on errors
