@@ -119,6 +119,7 @@ func (e *OptionError) OptionName() string { return e.Option }
 type Config struct {
 	Network string
 	Link    string          // name of the device, at most 15 bytes
+	Alias   string          // of the device; "": LinkAlias of the network
 	NodeID  string          // stable attributes are derived from it
 	DataDir string          // for key files; may not exist yet
 	Pools   []netip.Prefix  // the whole network, one pool per family
@@ -155,6 +156,17 @@ type State struct {
 	// Partial reports whether the peers may be incomplete or out of date. Missing entries are then
 	// added, but existing ones are neither changed nor removed.
 	Partial bool
+
+	// Elsewhere lists the destinations whose routes belong to another backend that carries the same network on this host,
+	// while the network is switched from one to the other: subnets of peers, or whole pools. The backend neither adds,
+	// changes nor removes a route to exactly one of these destinations, whoever made it. Apart from its routes, a peer in
+	// Peers with such a subnet is set up like any other: its packets are accepted, and with a route they could be sent.
+	//
+	// Such a peer may lack Attributes, if its host has not published any for this backend yet. A backend that can receive
+	// from it without them does so, and others leave it out without naming it in Report.Skipped.
+	//
+	// With the zero State, everything is removed but routes to these destinations.
+	Elsewhere []netip.Prefix
 }
 
 // Zero reports whether the state asks for nothing to exist.
@@ -189,7 +201,10 @@ type Report struct {
 	Healed  []Repair // repaired differences that were not caused by a changed State
 	Skipped []Skip   // peers that could not be used
 	Peers   int      // peers in place
-	Notes   []string // for users: what the backend chose by itself, and why
+	// Unproven names the peers in place, sorted, from which no packet has arrived since they were set up, for a backend
+	// that can tell: one that encrypts, and needs a handshake before it carries anything.
+	Unproven []string
+	Notes    []string // for users: what the backend chose by itself, and why
 }
 
 // Repair is one thing that another program had changed.

@@ -11,6 +11,8 @@ const (
 	aliasPrefix      = "leno network "
 	secondAlias      = ", second device"
 	secondLinkSuffix = "~2"
+	otherAlias       = ", other device"
+	otherLinkSuffix  = "~b"
 )
 
 // LinkAlias returns the alias set on a network's device (IFLA_IFALIAS, shown by `ip link`). It
@@ -20,11 +22,13 @@ func LinkAlias(network string) string { return aliasPrefix + network }
 // SecondLinkAlias returns the alias of a network's second device; see SecondLinkName.
 func SecondLinkAlias(network string) string { return LinkAlias(network) + secondAlias }
 
-// NetworkOfAlias returns the network whose device or second device has the alias. ok is false for
-// any other alias. Pure.
+// OtherLinkAlias returns the alias of a network's other device; see OtherLinkName.
+func OtherLinkAlias(network string) string { return LinkAlias(network) + otherAlias }
+
+// NetworkOfAlias returns the network one of whose devices has the alias. ok is false for any other alias. Pure.
 func NetworkOfAlias(alias string) (network string, ok bool) {
 	network, ok = strings.CutPrefix(alias, aliasPrefix)
-	return strings.TrimSuffix(network, secondAlias), ok
+	return strings.TrimSuffix(strings.TrimSuffix(network, secondAlias), otherAlias), ok
 }
 
 // LinkPrefix begins the name of every leno device.
@@ -51,10 +55,19 @@ func LinkName(network string) string {
 // where hosts of the network run flannel and receive packets over the address family that this
 // host's first device does not send over. Pure. The result must never change.
 func SecondLinkName(network string) string {
-	if name := LinkPrefix + network + secondLinkSuffix; len(name) <= maxLinkName {
+	return suffixedLinkName(network, secondLinkSuffix)
+}
+
+// OtherLinkName returns the name of a network's other device: LinkName and "~b", as in leno-default~b, shortened like
+// SecondLinkName. A network that is switched from one backend to another has both devices until the switch is complete,
+// and then the one that the new backend uses. Pure. The result must never change.
+func OtherLinkName(network string) string { return suffixedLinkName(network, otherLinkSuffix) }
+
+func suffixedLinkName(network, suffix string) string {
+	if name := LinkPrefix + network + suffix; len(name) <= maxLinkName {
 		return name
 	}
-	return LinkPrefix + network[:2] + "~" + linkHash(network) + secondLinkSuffix
+	return LinkPrefix + network[:2] + "~" + linkHash(network) + suffix
 }
 
 // linkHash returns 25 bits of a hash of the network's name as 5 characters.

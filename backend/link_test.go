@@ -50,13 +50,16 @@ func TestSecondLinkName(t *testing.T) {
 		if got := SecondLinkName(network); got != want || len(got) > 15 {
 			t.Errorf("SecondLinkName(%q) = %q, want %q", network, got, want)
 		}
-		for _, link := range []string{LinkName(network), SecondLinkName(network)} {
+		if got, want := OtherLinkName(network), strings.TrimSuffix(want, "2")+"b"; got != want {
+			t.Errorf("OtherLinkName(%q) = %q, want %q", network, got, want)
+		}
+		for _, link := range []string{LinkName(network), SecondLinkName(network), OtherLinkName(network)} {
 			if other, taken := seen[link]; taken {
 				t.Errorf("%q and %q share %q", network, other, link)
 			}
 			seen[link] = network
 		}
-		for _, alias := range []string{LinkAlias(network), SecondLinkAlias(network)} {
+		for _, alias := range []string{LinkAlias(network), SecondLinkAlias(network), OtherLinkAlias(network)} {
 			if got, ok := NetworkOfAlias(alias); !ok || got != network {
 				t.Errorf("NetworkOfAlias(%q) = %q, %t", alias, got, ok)
 			}

@@ -95,6 +95,9 @@ type Owner struct {
 	Second int // ifindex of the network's second device, 0 when there is none
 	Pools  []netip.Prefix
 
+	// Elsewhere lists destinations whose routes belong to another backend of the network; see backend.State.
+	Elsewhere []netip.Prefix
+
 	// Stood and Wanted, when not nil, extend ownership to routes that a person put in the place of
 	// ours, as `ip route replace` does. They apply to keys where our route stood after the last
 	// Apply and the same route is wanted now.
@@ -116,6 +119,9 @@ func (o Owner) taken(entries map[RouteKey]Route) (keys []RouteKey) {
 
 // Owns reports whether a route with our protocol belongs to the network.
 func (o Owner) Owns(k RouteKey, r Route) bool {
+	if slices.Contains(o.Elsewhere, k.Dst) {
+		return false
+	}
 	if r.Link != 0 && (r.Link == o.Link || r.Link == o.Second) {
 		return true
 	}
