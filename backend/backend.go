@@ -7,6 +7,7 @@ package backend
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -127,6 +128,9 @@ type Config struct {
 	Logger  hclog.Logger
 }
 
+// DeviceAlias returns the alias of the device: Alias or its default.
+func (c Config) DeviceAlias() string { return cmp.Or(c.Alias, LinkAlias(c.Network)) }
+
 // Underlay describes the host's attachment to the network between hosts.
 type Underlay struct {
 	Interface string       // the selected device
@@ -166,6 +170,9 @@ type State struct {
 	// from it without them does so, and others leave it out without naming it in Report.Skipped.
 	//
 	// With the zero State, everything is removed but routes to these destinations.
+	//
+	// A destination moves from one backend to another without a moment in which neither has a route to it, and without a
+	// moment in which a strict reverse path filter drops its packets, if the backend that gives it up is applied first.
 	Elsewhere []netip.Prefix
 }
 

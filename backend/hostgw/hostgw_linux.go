@@ -94,13 +94,14 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 		b.last = nil // routes left alone by a partial state are not another program's
 	}
 	b.partial = s.Partial
-	table := b.kernel.Routes(kernel.Owner{Pools: b.config.Pools, Stood: b.last, Wanted: p.routes})
+	elsewhere := backend.NewElsewhere(s.Elsewhere)
+	table := b.kernel.Routes(kernel.Owner{Pools: b.config.Pools, Elsewhere: elsewhere, Stood: b.last, Wanted: p.routes})
 	result, err := apply(ctx, reconcile.Want("route", table, kernel.CompareRoutes, p.routes, b.last))
 	if !reflect.DeepEqual(b.stood, s.Underlay) {
 		result = result.Explain("route")
 	}
 	b.stood = s.Underlay
-	if b.last = p.routes; err != nil {
+	if b.last = kernel.Remembered(p.routes, elsewhere); err != nil {
 		b.last = nil // routes that could not be added were not removed by another program
 	}
 	return backend.Report{Writes: result.Writes(), Healed: result.Healed(), Skipped: p.skipped, Peers: p.peers}, err
@@ -109,7 +110,7 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 // plan returns newPlan's result, computed again only when its input has changed.
 func (b *hostgw) plan(s backend.State, indirect map[netip.Addr]string) plan {
 	if b.planned.routes == nil || !b.state.Equal(s) || !maps.Equal(b.indirect, indirect) {
-		s.Peers = slices.Clone(s.Peers)
+		s.Peers, s.Elsewhere = slices.Clone(s.Peers), slices.Clone(s.Elsewhere)
 		b.planned, b.state, b.indirect = newPlan(b.config.Pools, s, indirect), s, indirect
 	}
 	return b.planned

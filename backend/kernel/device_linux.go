@@ -59,6 +59,20 @@ func (h *Handle) FindDevice(d TunnelDevice, report *backend.Report) (netlink.Lin
 	return link, err
 }
 
+// AcceptElsewhere calls AcceptAsymmetric for a device if the routes to some of its peers lead elsewhere. Their packets
+// may still arrive on it, because no two hosts change their routes at the same moment. The device keeps the setting
+// afterwards: when the last packet has arrived is unknown.
+func AcceptElsewhere(link string, elsewhere []netip.Prefix, report *backend.Report) error {
+	if len(elsewhere) == 0 {
+		return nil
+	}
+	changed, err := AcceptAsymmetric(link)
+	if changed {
+		report.Writes++
+	}
+	return err
+}
+
 // SetUpDevice sets the MTU and the alias of a device and brings it up, where it differs. It comes before addresses and
 // routes, which a device that is down does not have. It reports the differences as repairs if known is set: the device
 // has had these settings before.

@@ -12,10 +12,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/lenonet/leno/backend"
 )
 
 // Protocol marks every route of ours (rtm_protocol, see rtnetlink(7)). 108 is unassigned in the
@@ -96,7 +99,7 @@ type Owner struct {
 	Pools  []netip.Prefix
 
 	// Elsewhere lists destinations whose routes belong to another backend of the network; see backend.State.
-	Elsewhere []netip.Prefix
+	Elsewhere backend.Elsewhere
 
 	// Stood and Wanted, when not nil, extend ownership to routes that a person put in the place of
 	// ours, as `ip route replace` does. They apply to keys where our route stood after the last
@@ -119,7 +122,7 @@ func (o Owner) taken(entries map[RouteKey]Route) (keys []RouteKey) {
 
 // Owns reports whether a route with our protocol belongs to the network.
 func (o Owner) Owns(k RouteKey, r Route) bool {
-	if slices.Contains(o.Elsewhere, k.Dst) {
+	if o.Elsewhere.Has(k.Dst) {
 		return false
 	}
 	if r.Link != 0 && (r.Link == o.Link || r.Link == o.Second) {
@@ -139,6 +142,25 @@ func Unreachable(pools []netip.Prefix) map[RouteKey]Route {
 		routes[RouteKey{Dst: p, Metric: UnreachableMetric}] = Route{Unreachable: true}
 	}
 	return routes
+}
+
+// Without removes the routes to destinations elsewhere from the wanted routes.
+func Without(routes map[RouteKey]Route, elsewhere backend.Elsewhere) {
+	maps.DeleteFunc(routes, func(k RouteKey, _ Route) bool { return elsewhere.Has(k.Dst) })
+}
+
+// Remembered returns the routes to remember as wanted before: those wanted, and for each destination elsewhere a route
+// that equals no other. When that destination is elsewhere no longer, the route that another backend left there is then
+// not taken for another program's.
+func Remembered(want map[RouteKey]Route, elsewhere backend.Elsewhere) map[RouteKey]Route {
+	if len(elsewhere) == 0 {
+		return want
+	}
+	out := maps.Clone(want)
+	for dst := range elsewhere {
+		out[RouteKey{Dst: dst}] = Route{}
+	}
+	return out
 }
 
 // PeerRoute returns the route for a peer's subnet into a device without neighbours. For IPv6 it has a gateway, which such a

@@ -20,6 +20,21 @@ func Sysctl(parts ...string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
+// AcceptAsymmetric makes the kernel accept IPv4 packets on a device although the route to their source leads to another
+// one, and reports whether it changed anything. It sets the device's rp_filter to 2 (loose) if the filter is strict
+// there, which is when the larger of that and of "all" is 1 (ip-sysctl). A host without a strict filter is left as it is.
+func AcceptAsymmetric(link string) (changed bool, err error) {
+	own, err := Sysctl("ipv4", "conf", link, "rp_filter")
+	if err != nil {
+		return false, err
+	}
+	all, err := Sysctl("ipv4", "conf", "all", "rp_filter")
+	if err != nil || max(own, all) != "1" {
+		return false, err
+	}
+	return SetSysctl("2", "ipv4", "conf", link, "rp_filter")
+}
+
 // SetSysctl writes a value if it differs, and reports whether it did.
 func SetSysctl(value string, parts ...string) (bool, error) {
 	have, err := Sysctl(parts...)

@@ -113,7 +113,7 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 		b.handle = handle
 	}
 	if s.Zero() {
-		return b.remove(ctx)
+		return b.remove(ctx, backend.NewElsewhere(s.Elsewhere))
 	}
 	p, err := newPlan(b.config.Pools, b.opts, s)
 	if err != nil {
@@ -131,14 +131,11 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	}
 	created := b.index != before
 	bare := created || link.Attrs().Flags&net.FlagUp == 0
-	apply := reconcile.Apply
-	if s.Partial {
-		apply = reconcile.Fill
-	} else if b.partial {
+	if !s.Partial && b.partial {
 		b.addrs, b.routes = nil, nil // entries left alone by a partial state are not another program's
 	}
 	b.partial = s.Partial
-	err = errors.Join(socketErr, b.setUp(link, p.mtu, created, &report), b.program(ctx, p, bare, apply, &report))
+	err = errors.Join(socketErr, b.setUp(link, s, created, &report), b.program(ctx, p, s, bare, &report))
 	report.Notes = b.notes()
 	if b.engine.started() && b.engine.binds.alive() {
 		report.Peers = len(p.peers)
@@ -174,7 +171,7 @@ func (b *Backend) detach() error {
 }
 
 // remove applies the zero State.
-func (b *Backend) remove(ctx context.Context) (backend.Report, error) {
+func (b *Backend) remove(ctx context.Context, elsewhere backend.Elsewhere) (backend.Report, error) {
 	var report backend.Report
 	b.fillTable(plan{}, &report)
 	errs := []error{b.detach()}
@@ -186,7 +183,7 @@ func (b *Backend) remove(ctx context.Context) (backend.Report, error) {
 		}
 	}
 	errs = append(errs, err)
-	table := b.handle.Routes(kernel.Owner{Pools: b.config.Pools})
+	table := b.handle.Routes(kernel.Owner{Pools: b.config.Pools, Elsewhere: elsewhere})
 	result, err := reconcile.Apply(ctx, reconcile.Want("route", table, kernel.CompareRoutes, nil, nil))
 	report.Writes += result.Writes()
 	return report, errors.Join(append(errs, err)...)
@@ -203,16 +200,22 @@ func (b *Backend) fillTable(p plan, report *backend.Report) {
 }
 
 // setUp sets the MTU and brings the device up. What a device lacks that was just attached is not reported as a repair.
-func (b *Backend) setUp(link netlink.Link, mtu int, created bool, report *backend.Report) error {
-	known := b.mtu == mtu && !created
-	b.mtu = mtu
-	return backend.About(backend.Device, b.handle.SetUpDevice(link, mtu, b.alias(), known, report))
+func (b *Backend) setUp(link netlink.Link, s backend.State, created bool, report *backend.Report) error {
+	known := b.mtu == s.MTU && !created
+	b.mtu = s.MTU
+	return backend.About(backend.Device, errors.Join(
+		b.handle.SetUpDevice(link, s.MTU, b.config.DeviceAlias(), known, report),
+		kernel.AcceptElsewhere(b.config.Link, s.Elsewhere, report)))
 }
 
 // program makes the device's addresses and the network's routes agree with the plan. Addresses are
 // deleted last: without any, the kernel drops the routes too. A bare device has lost its entries,
 // and their loss is not reported separately.
-func (b *Backend) program(ctx context.Context, p plan, bare bool, apply func(context.Context, ...reconcile.Step) (reconcile.Result, error), report *backend.Report) error {
+func (b *Backend) program(ctx context.Context, p plan, s backend.State, bare bool, report *backend.Report) error {
+	apply := reconcile.Apply
+	if s.Partial {
+		apply = reconcile.Fill
+	}
 	addrs := map[netip.Prefix]kernel.Address{}
 	for _, addr := range p.addrs {
 		addrs[addr] = kernel.Address{}
@@ -223,11 +226,16 @@ func (b *Backend) program(ctx context.Context, p plan, bare bool, apply func(con
 			routes[kernel.RouteKey{Dst: subnet}] = kernel.PeerRoute(b.index, subnet)
 		}
 	}
-	owner := kernel.Owner{Link: b.index, Pools: b.config.Pools, Stood: b.routes, Wanted: routes}
+	elsewhere := backend.NewElsewhere(s.Elsewhere)
+	kernel.Without(routes, elsewhere)
+	owner := kernel.Owner{
+		Link: b.index, Pools: b.config.Pools, Elsewhere: elsewhere,
+		Stood: b.routes, Wanted: routes,
+	}
 	result, err := apply(ctx,
 		reconcile.OfDevice(reconcile.Want("address", b.handle.Addresses(b.index), kernel.CompareAddresses, addrs, b.addrs)),
 		reconcile.Want("route", b.handle.Routes(owner), kernel.CompareRoutes, routes, b.routes))
-	if b.addrs, b.routes = addrs, routes; err != nil {
+	if b.addrs, b.routes = addrs, kernel.Remembered(routes, elsewhere); err != nil {
 		b.addrs, b.routes = nil, nil // entries that could not be added were not removed by another program
 	}
 	report.Writes += result.Writes()

@@ -55,7 +55,7 @@ func (b *Backend) openSockets(at netip.AddrPort, vrf int, report *backend.Report
 // are the addresses the device should have.
 func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.Link, []Device, error) {
 	name := b.config.Link
-	link, err := b.handle.FindDevice(kernel.TunnelDevice{Name: name, Alias: b.alias(), Index: b.index, Addrs: addrs, IsKind: isTUN}, report)
+	link, err := b.handle.FindDevice(kernel.TunnelDevice{Name: name, Alias: b.config.DeviceAlias(), Index: b.index, Addrs: addrs, IsKind: isTUN}, report)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -125,8 +125,6 @@ func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.
 	b.index = made.Attrs().Index
 	return made, asEnds[Device](queues), nil
 }
-
-func (b *Backend) alias() string { return backend.LinkAlias(b.config.Network) }
 
 // onlyOurs checks that no other process is attached to a device to which we just attached the given
 // number of queues. A multi-queue device admits any process with the privileges, and gives it a

@@ -85,8 +85,11 @@ func newPlan(pools []netip.Prefix, opts options, s backend.State) (plan, error) 
 		p.addrs = append(p.addrs, netip.PrefixFrom(base, base.BitLen()))
 	}
 
-	claims := backend.NewClaims(pools, s.Subnets)
+	claims, elsewhere := backend.NewClaims(pools, s.Subnets), backend.NewElsewhere(s.Elsewhere)
 	for _, from := range backend.SortedPeers(s.Peers) {
+		if elsewhere.Awaits(from) {
+			from.Attributes = fmt.Appendf(nil, `{"port":%d}`, opts.Port) // what it will publish, so it is heard from the start
+		}
 		peer, err := newPeerPlan(outer, s.Underlay.Addrs[0], claims, from)
 		if err != nil {
 			p.skipped = append(p.skipped, backend.Skip{Node: from.Node, Reason: err.Error()})

@@ -141,14 +141,19 @@ func (b *vxlan) fix(ctx context.Context, link netlink.Link, what string, want de
 }
 
 // own returns the device with one of our names, nil when there is none. A device of another kind
-// belongs to another program and is an error.
+// belongs to another program and is an error. So is a second device with another VNI or port while the network has two
+// backends, because their second devices have the same name.
 func (b *vxlan) own(name string) (netlink.Link, error) {
 	link, err := b.kernel.Link(name)
 	if err != nil || link == nil {
 		return nil, err
 	}
-	if _, ok := link.(*netlink.Vxlan); !ok {
+	v, ok := link.(*netlink.Vxlan)
+	if !ok {
 		return nil, fmt.Errorf("link %s, of kind %q: %w", name, link.Type(), backend.ErrForeignDevice)
+	}
+	if b.beside && name == b.secondName() && (v.VxlanId != b.options.VNI || v.Port != b.options.Port) {
+		return nil, fmt.Errorf("link %s, of vni %d on port %d: %w", name, v.VxlanId, v.Port, backend.ErrForeignDevice)
 	}
 	return link, nil
 }

@@ -51,7 +51,7 @@ func wantDevice(c backend.Config, mac kernel.MAC, o options, s backend.State) (d
 	d := device{
 		name: c.Link,
 		vni:  o.VNI, port: o.Port, gbp: o.GBP, vrf: s.Underlay.VRF, local: local,
-		parent: s.Underlay.Index, alias: backend.LinkAlias(c.Network), mac: mac, mtu: s.MTU, up: true,
+		parent: s.Underlay.Index, alias: c.DeviceAlias(), mac: mac, mtu: s.MTU, up: true,
 		below: strings.Join(append(s.Underlay.Devices[:len(s.Underlay.Devices):len(s.Underlay.Devices)], s.Underlay.Interface), " "),
 	}
 	// A larger MTU fails with EINVAL over IPv4 and is silently reduced over IPv6.
@@ -267,13 +267,18 @@ func newPlan(pools []netip.Prefix, o options, tunnels [2]tunnel, s backend.State
 		}
 	}
 	maps.Copy(p.routes, kernel.Unreachable(pools))
+	elsewhere := backend.NewElsewhere(s.Elsewhere)
 	for _, peer := range backend.SortedPeers(s.Peers) {
+		if elsewhere.Awaits(peer) {
+			continue // its packets are received without them
+		}
 		if reason := pl.add(p, peer); reason != "" {
 			p.skipped = append(p.skipped, backend.Skip{Node: peer.Node, Reason: reason})
 			continue
 		}
 		p.peers++
 	}
+	kernel.Without(p.routes, elsewhere)
 	return p
 }
 

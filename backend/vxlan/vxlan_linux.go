@@ -33,6 +33,7 @@ type vxlan struct {
 	options options
 	macs    [2]kernel.MAC  // of the first device and of the second
 	settled bool           // macs are what they will be
+	beside  bool           // another backend carries the network too
 	kernel  *kernel.Handle // nil before it is needed
 	bound   map[int]int    // the VRF that each device's socket is bound to, as far as known, by ifindex
 
@@ -106,8 +107,9 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 	if err := b.open(); err != nil {
 		return backend.Report{}, err
 	}
+	b.beside = len(s.Elsewhere) > 0
 	if s.Zero() {
-		return b.remove(ctx)
+		return b.remove(ctx, backend.NewElsewhere(s.Elsewhere))
 	}
 	first, err := b.wantDevice(s)
 	if err != nil {
@@ -128,15 +130,17 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 	if second, ok := wantSecond(b.config, first, b.macs[1], s); ok {
 		want[1] = second
 	}
-	tunnels, found, report, deviceErr := b.ensureAll(ctx, want, s.Partial)
+	tunnels, found, report, deviceErr := b.ensureAll(ctx, want, s)
 	if tunnels[0].link == 0 {
 		return report, deviceErr // nothing is healed yet
 	}
 	p := b.plan(tunnels, s, direct)
 	report.Skipped, report.Peers = p.skipped, p.peers
-	result, err := apply(ctx, b.steps(tunnels, p)...)
+	elsewhere := backend.NewElsewhere(s.Elsewhere)
+	result, err := apply(ctx, b.steps(tunnels, p, elsewhere)...)
 	report.Writes += result.Writes()
 	report.Healed = append(report.Healed, explained(found, result).Healed()...)
+	p.routes = kernel.Remembered(p.routes, elsewhere)
 	b.lastDevices, b.last = want, p
 	if want[1].name == "" && !s.Partial {
 		// Only now, because its routes had to give way to others first.
@@ -194,11 +198,11 @@ func (b *vxlan) existing(want device) (mac kernel.MAC, ok bool) {
 
 // ensureAll makes the wanted devices stand. A second device that cannot be made does not prevent
 // the first from being used.
-func (b *vxlan) ensureAll(ctx context.Context, want [2]device, partial bool) (
+func (b *vxlan) ensureAll(ctx context.Context, want [2]device, s backend.State) (
 	tunnels [2]tunnel, found [2]ensured, report backend.Report, err error,
 ) {
 	var errs []error
-	if !partial {
+	if !s.Partial {
 		report.Writes, err = b.clearSecond(want[0])
 		errs = append(errs, err)
 	}
@@ -206,7 +210,7 @@ func (b *vxlan) ensureAll(ctx context.Context, want [2]device, partial bool) (
 		if w.name == "" {
 			continue
 		}
-		e, err := b.ensure(ctx, w, partial)
+		e, err := b.ensure(ctx, w, s.Partial)
 		errs = append(errs, err)
 		found[i] = e
 		report.Writes += e.writes
@@ -220,6 +224,7 @@ func (b *vxlan) ensureAll(ctx context.Context, want [2]device, partial bool) (
 			continue
 		}
 		tunnels[i] = tunnel{w, e.index}
+		errs = append(errs, kernel.AcceptElsewhere(w.name, s.Elsewhere, &report))
 		report.Healed = append(report.Healed, b.healed(e, w, b.lastDevices[i])...)
 	}
 	return tunnels, found, report, backend.About(backend.Device, errors.Join(errs...))
@@ -240,7 +245,7 @@ func (b *vxlan) secondName() string { return backend.SecondLinkName(b.config.Net
 // plan returns newPlan's result, computed again only when its input has changed.
 func (b *vxlan) plan(tunnels [2]tunnel, s backend.State, direct map[netip.Addr]bool) plan {
 	if before := b.planned; before.tunnels != tunnels || !before.state.Equal(s) || !maps.Equal(before.direct, direct) {
-		s.Peers = slices.Clone(s.Peers)
+		s.Peers, s.Elsewhere = slices.Clone(s.Peers), slices.Clone(s.Elsewhere)
 		b.planned = planned{tunnels, s, direct, newPlan(b.config.Pools, b.options, tunnels, s, direct)}
 	}
 	return b.planned.plan
@@ -251,7 +256,7 @@ const stepsOfDevice = 3
 
 // steps returns the tables in the order in which a path to a peer becomes complete: those of each
 // device, and the routes.
-func (b *vxlan) steps(tunnels [2]tunnel, p plan) (out []reconcile.Step) {
+func (b *vxlan) steps(tunnels [2]tunnel, p plan, elsewhere backend.Elsewhere) (out []reconcile.Step) {
 	for i, t := range tunnels {
 		if t.link == 0 {
 			continue
@@ -265,7 +270,7 @@ func (b *vxlan) steps(tunnels [2]tunnel, p plan) (out []reconcile.Step) {
 		)
 	}
 	routes := b.kernel.Routes(kernel.Owner{
-		Link: tunnels[0].link, Second: tunnels[1].link, Pools: b.config.Pools,
+		Link: tunnels[0].link, Second: tunnels[1].link, Pools: b.config.Pools, Elsewhere: elsewhere,
 		Stood: b.last.routes, Wanted: p.routes,
 	})
 	return append(out, reconcile.Want("route", routes, kernel.CompareRoutes, p.routes, b.last.routes))
@@ -321,7 +326,7 @@ func (b *vxlan) direct(ctx context.Context, s backend.State) (map[netip.Addr]boo
 
 // remove deletes the devices, and with them everything attached to them, then the routes that
 // remain.
-func (b *vxlan) remove(ctx context.Context) (backend.Report, error) {
+func (b *vxlan) remove(ctx context.Context, elsewhere backend.Elsewhere) (backend.Report, error) {
 	var report backend.Report
 	var errs []error
 	for _, name := range []string{b.secondName(), b.config.Link} {
@@ -329,7 +334,7 @@ func (b *vxlan) remove(ctx context.Context) (backend.Report, error) {
 		report.Writes += writes
 		errs = append(errs, err)
 	}
-	routes := b.kernel.Routes(kernel.Owner{Pools: b.config.Pools})
+	routes := b.kernel.Routes(kernel.Owner{Pools: b.config.Pools, Elsewhere: elsewhere})
 	result, err := reconcile.Apply(ctx, reconcile.Want("route", routes, kernel.CompareRoutes, nil, nil))
 	report.Writes += result.Writes()
 	b.lastDevices, b.last = [2]device{}, plan{}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -68,6 +69,7 @@ type Backend struct {
 	index    int            // ifindex of the device, or 0
 	logged   bool           // that the device is used
 	greeted  time.Time      // when it last started without sessions
+	retried  time.Time      // when idle last returned all unproven peers
 	silent   string         // which peers have not had a handshake
 
 	// What was wanted before, to tell repairs from changes; nil or zero if unknown.
@@ -141,7 +143,7 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 		b.handle = handle
 	}
 	if s.Zero() {
-		return b.remove(ctx)
+		return b.remove(ctx, backend.NewElsewhere(s.Elsewhere))
 	}
 	if b.key == (wgtypes.Key{}) {
 		if err := b.readKeys(); err != nil {
@@ -159,13 +161,13 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	}
 	b.partial = s.Partial
 	if p.twin != "" && !b.isInUse() {
-		return report, errors.Join(backend.About(backend.Device, b.renounce(p.twin)), b.refuse(ctx, &report))
+		return report, errors.Join(backend.About(backend.Device, b.renounce(p.twin)), b.refuse(ctx, p, &report))
 	}
 	e, err := b.ensure(p.addrs, s, &report)
 	err = backend.About(backend.Device, err)
 	if !e.usable {
 		// Without the device, packets to the overlay must not leave in the clear by another route.
-		return report, errors.Join(err, b.refuse(ctx, &report))
+		return report, errors.Join(err, b.refuse(ctx, p, &report))
 	}
 	err = errors.Join(err, b.program(ctx, p, e, &report))
 	b.show(p.nodes)
@@ -206,10 +208,11 @@ func (b *Backend) renounce(twin string) error {
 }
 
 // refuse adds the routes that make the kernel refuse packets to the network, and changes nothing else.
-func (b *Backend) refuse(ctx context.Context, report *backend.Report) error {
-	table := b.handle.Routes(kernel.Owner{Pools: b.config.Pools})
-	result, err := reconcile.Fill(ctx,
-		reconcile.Want("route", table, kernel.CompareRoutes, kernel.Unreachable(b.config.Pools), nil))
+func (b *Backend) refuse(ctx context.Context, p plan, report *backend.Report) error {
+	routes := kernel.Unreachable(b.config.Pools)
+	kernel.Without(routes, p.elsewhere)
+	table := b.handle.Routes(kernel.Owner{Pools: b.config.Pools, Elsewhere: p.elsewhere})
+	result, err := reconcile.Fill(ctx, reconcile.Want("route", table, kernel.CompareRoutes, routes, nil))
 	report.Writes += result.Writes()
 	return err
 }
@@ -231,18 +234,26 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, report *backen
 			peers = fill(peers, have)
 		}
 	}
-	owner := kernel.Owner{Link: b.index, Pools: b.config.Pools, Stood: b.routes, Wanted: routes}
+	owner := kernel.Owner{
+		Link: b.index, Pools: b.config.Pools, Elsewhere: p.elsewhere,
+		Stood: b.routes, Wanted: routes,
+	}
 	result, err := apply(ctx,
 		reconcile.OfDevice(reconcile.Want("address", b.handle.Addresses(b.index), kernel.CompareAddresses, addrs, b.addrs)),
 		reconcile.Want("peer", table, compareKeys, peers, b.peers),
 		reconcile.Want("route", b.handle.Routes(owner), kernel.CompareRoutes, routes, b.routes))
-	if b.addrs, b.peers, b.routes = addrs, peers, routes; err != nil {
+	if b.addrs, b.peers, b.routes = addrs, peers, kernel.Remembered(routes, p.elsewhere); err != nil {
 		b.addrs, b.peers, b.routes = nil, nil, nil // entries that could not be added were not removed by another program
 	}
 	report.Writes += result.Writes()
+	unproven := table.unproven(peers)
+	for key := range unproven {
+		report.Unproven = append(report.Unproven, p.nodes[key])
+	}
+	slices.Sort(report.Unproven)
 	b.silent = ""
-	if table.state != nil && time.Since(b.greeted) > greetTime {
-		b.silent = silent(table.state, p.nodes)
+	if time.Since(b.greeted) > greetTime {
+		b.silent = silent(report.Unproven)
 	}
 	if e.bare {
 		result = result.Explain("address", "route")
@@ -255,9 +266,27 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, report *backen
 	report.Healed = append(report.Healed, result.Healed()...)
 	if e.empty || e.down {
 		b.greeted = time.Now()
-		err = errors.Join(err, backend.About(backend.Routes, greet(b.device, peers)))
+	} else {
+		peers = b.idle(p, table, unproven)
 	}
-	return errors.Join(err, backend.About(backend.Device, unavailable))
+	return errors.Join(err, backend.About(backend.Routes, greet(b.device, peers)), backend.About(backend.Device, unavailable))
+}
+
+// idle returns those of the unproven peers that need a handshake from this host, because no traffic starts one: the
+// routes to them lead elsewhere. Each is due when it was added, and all are again every retryTime.
+func (b *Backend) idle(p plan, table *peerTable, unproven map[wgtypes.Key]peer) map[wgtypes.Key]peer {
+	again := time.Since(b.retried) >= retryTime
+	due := map[wgtypes.Key]peer{}
+	for key, peer := range unproven {
+		_, had := table.have[key]
+		if p.elsewhere.HasAny(p.subnets[key]) && (again || !had) {
+			due[key] = peer
+		}
+	}
+	if again {
+		b.retried = time.Now()
+	}
+	return due
 }
 
 // ipv6 reports whether the device can have IPv6, and returns an error if a pool needs it.
@@ -305,6 +334,10 @@ func (b *Backend) variant() string {
 // again after 5 seconds.
 const greetTime = 10 * time.Second
 
+// retryTime is the time between two handshakes with a peer that does not answer. It is WireGuard's own, which gives up
+// after 90 seconds.
+const retryTime = 5 * time.Second
+
 // Close implements backend.Backend. The device stays, with its addresses and routes, for the next process.
 func (b *Backend) Close() error {
 	err := b.detach()
@@ -338,7 +371,7 @@ func (b *Backend) release() error {
 }
 
 // remove applies the zero State. It also removes the private key, unless that is the operator's file.
-func (b *Backend) remove(ctx context.Context) (backend.Report, error) {
+func (b *Backend) remove(ctx context.Context, elsewhere backend.Elsewhere) (backend.Report, error) {
 	var report backend.Report
 	errs := []error{b.detach(), b.removeKey()}
 	link, err := b.handle.Link(b.config.Link)
@@ -349,7 +382,7 @@ func (b *Backend) remove(ctx context.Context) (backend.Report, error) {
 		}
 	}
 	errs = append(errs, err)
-	table := b.handle.Routes(kernel.Owner{Pools: b.config.Pools})
+	table := b.handle.Routes(kernel.Owner{Pools: b.config.Pools, Elsewhere: elsewhere})
 	result, err := reconcile.Apply(ctx, reconcile.Want("route", table, kernel.CompareRoutes, nil, nil))
 	report.Writes += result.Writes()
 	return report, errors.Join(append(errs, err)...)

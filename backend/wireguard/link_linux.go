@@ -33,7 +33,7 @@ type ensured struct {
 func (b *Backend) ensure(addrs map[netip.Prefix]kernel.Address, s backend.State, report *backend.Report) (ensured, error) {
 	link, err := b.handle.FindDevice(kernel.TunnelDevice{
 		Name:   b.config.Link,
-		Alias:  b.alias(),
+		Alias:  b.config.DeviceAlias(),
 		Index:  b.index,
 		Addrs:  slices.Collect(maps.Keys(addrs)),
 		IsKind: func(l netlink.Link) bool { return isTUN(l) || isKernel(l) },
@@ -53,7 +53,7 @@ func (b *Backend) ensure(addrs map[netip.Prefix]kernel.Address, s backend.State,
 	down := link.Attrs().Flags&net.FlagUp == 0
 	e := ensured{usable: true, empty: empty, down: down, bare: made || down}
 	listenErr := b.configure(s.Partial && !empty, empty, report)
-	return e, errors.Join(listenErr, b.setUp(link, s.MTU, made, report))
+	return e, errors.Join(listenErr, b.setUp(link, s, made, report))
 }
 
 // choose chooses between the kernel's WireGuard and that of this process, once for the process.
@@ -179,7 +179,7 @@ func unusedTUN(link *netlink.Tuntap, multi bool) error {
 func (b *Backend) openKernel(link netlink.Link) (netlink.Link, error) {
 	if link == nil {
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.Alias = b.config.Link, b.alias()
+		attrs.Name, attrs.Alias = b.config.Link, b.config.DeviceAlias()
 		var err error
 		link, err = b.handle.AddLink(&netlink.Wireguard{LinkAttrs: attrs})
 		if errors.Is(err, unix.EOPNOTSUPP) {
@@ -278,22 +278,20 @@ func (b *Backend) explain(err error) error {
 }
 
 // setUp sets the MTU and brings the device up. What a device lacks that was just opened is not reported as a repair.
-func (b *Backend) setUp(link netlink.Link, mtu int, made bool, report *backend.Report) error {
-	known := b.mtu == mtu && !made
-	b.mtu = mtu
+func (b *Backend) setUp(link netlink.Link, s backend.State, made bool, report *backend.Report) error {
+	known := b.mtu == s.MTU && !made
+	b.mtu = s.MTU
 	var errs []error
-	if err := b.handle.SetUpDevice(link, mtu, b.alias(), known, report); err != nil {
+	if err := b.handle.SetUpDevice(link, s.MTU, b.config.DeviceAlias(), known, report); err != nil {
 		for _, single := range backend.Apart(err) {
 			errs = append(errs, b.explain(single))
 		}
 	}
 	if inProcess, ok := b.device.(*processDevice); ok {
-		inProcess.tun.setMTU(mtu)
+		inProcess.tun.setMTU(s.MTU)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, kernel.AcceptElsewhere(b.config.Link, s.Elsewhere, report))...)
 }
-
-func (b *Backend) alias() string { return backend.LinkAlias(b.config.Network) }
 
 func isKernel(link netlink.Link) bool { return link.Type() == kernelKind }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -38,7 +39,9 @@ type peerTable struct {
 	endpoints map[wgtypes.Key][]netip.AddrPort
 	want      map[wgtypes.Key]peer
 
-	state *wgtypes.Device // of the last List
+	// What the last List found; nil before it.
+	state *wgtypes.Device
+	have  map[wgtypes.Key]peer
 }
 
 var _ reconcile.Table[wgtypes.Key, peer] = (*peerTable)(nil)
@@ -58,6 +61,7 @@ func (t *peerTable) List(context.Context) (map[wgtypes.Key]peer, error) {
 		}
 		out[key] = p
 	}
+	t.have = out
 	return out, nil
 }
 
@@ -112,19 +116,26 @@ func (p peer) config(key wgtypes.Key) wgtypes.PeerConfig {
 // shownPeers is the number of peers that a note names.
 const shownPeers = 3
 
-// silent names the peers with which there was no handshake since the device was opened or the peer got its key, for
-// users; "" if there was one with each.
-func silent(state *wgtypes.Device, nodes map[wgtypes.Key]string) string {
-	var names []string
-	for i := range state.Peers {
-		if node, ok := nodes[state.Peers[i].PublicKey]; ok && state.Peers[i].LastHandshakeTime.IsZero() {
-			names = append(names, node)
+// unproven returns those of the peers with which, at the last List, there was no handshake since the device was opened
+// or the peer got its key. The device counts a handshake when it has received the peer's answer, or its first packet.
+func (t *peerTable) unproven(peers map[wgtypes.Key]peer) map[wgtypes.Key]peer {
+	out := maps.Clone(peers)
+	if t.state == nil {
+		return out
+	}
+	for i := range t.state.Peers {
+		if !t.state.Peers[i].LastHandshakeTime.IsZero() {
+			delete(out, t.state.Peers[i].PublicKey)
 		}
 	}
+	return out
+}
+
+// silent tells users of the peers with which there was no handshake; "" if there are none.
+func silent(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}
-	slices.Sort(names)
 	text := "no handshake so far with " + strings.Join(names[:min(len(names), shownPeers)], ", ")
 	if more := len(names) - shownPeers; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)

@@ -105,6 +105,7 @@ type plan struct {
 	nodes     map[wgtypes.Key]string
 	subnets   map[wgtypes.Key][]netip.Prefix
 	skipped   []backend.Skip
+	elsewhere backend.Elsewhere
 	twin      string // a node that publishes this host's key, "" for none
 }
 
@@ -126,6 +127,7 @@ func newPlan(pools []netip.Prefix, o options, public, psk wgtypes.Key, s backend
 		endpoints: make(map[wgtypes.Key][]netip.AddrPort, len(s.Peers)),
 		nodes:     make(map[wgtypes.Key]string, len(s.Peers)),
 		subnets:   make(map[wgtypes.Key][]netip.Prefix, len(s.Peers)),
+		elsewhere: backend.NewElsewhere(s.Elsewhere),
 	}
 	for _, subnet := range s.Subnets {
 		base := subnet.Masked().Addr()
@@ -139,6 +141,9 @@ func newPlan(pools []netip.Prefix, o options, public, psk wgtypes.Key, s backend
 		owners:   map[wgtypes.Key]string{public: "this host"},
 	}
 	for _, from := range backend.SortedPeers(s.Peers) {
+		if p.elsewhere.Awaits(from) {
+			continue // without its key, nothing can be received from it
+		}
 		if key, _, reason := published(from.Attributes); reason == "" && key == public && from.Backend == Name {
 			p.twin = from.Node
 		}
@@ -217,6 +222,7 @@ func (p plan) routes(pools []netip.Prefix, link int, ipv6 bool) map[kernel.Route
 			out[kernel.RouteKey{Dst: subnet}] = kernel.PeerRoute(link, subnet)
 		}
 	}
+	kernel.Without(out, p.elsewhere)
 	if !ipv6 {
 		maps.DeleteFunc(out, func(k kernel.RouteKey, _ kernel.Route) bool { return k.Dst.Addr().Is6() })
 	}

@@ -2,6 +2,7 @@ package wireguard
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"reflect"
 	"strings"
@@ -57,23 +58,35 @@ func TestDecodeState(t *testing.T) {
 }
 
 func TestSilent(t *testing.T) {
-	state, nodes := &wgtypes.Device{}, map[wgtypes.Key]string{}
-	for n := range byte(6) {
-		p := wgtypes.Peer{PublicKey: testKey(n)}
-		if n == 0 {
-			p.LastHandshakeTime = time.Unix(1, 0)
+	for n, want := range []string{
+		"",
+		"no handshake so far with node-0",
+		"no handshake so far with node-0, node-1",
+		"no handshake so far with node-0, node-1, node-2",
+		"no handshake so far with node-0, node-1, node-2 and 1 more",
+	} {
+		names := make([]string, n)
+		for i := range names {
+			names[i] = fmt.Sprint("node-", i)
 		}
-		state.Peers = append(state.Peers, p)
-		if got, want := silent(state, nodes), map[byte]string{
-			2: "no handshake so far with node-1",
-			4: "no handshake so far with node-1, node-2, node-3",
-			5: "no handshake so far with node-1, node-2, node-3 and 1 more",
-		}[n]; want != "" && got != want {
+		if got := silent(names); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
-		nodes[testKey(n)] = fmt.Sprint("node-", n)
 	}
-	if got := silent(&wgtypes.Device{Peers: state.Peers[:1]}, nodes); got != "" {
-		t.Errorf("%q", got)
+}
+
+func TestUnproven(t *testing.T) {
+	peers := map[wgtypes.Key]peer{testKey(1): {}, testKey(2): {}, testKey(3): {}}
+	table := &peerTable{}
+	if got := table.unproven(peers); len(got) != 3 {
+		t.Errorf("of an unknown device: %v", got)
+	}
+	table.state = &wgtypes.Device{Peers: []wgtypes.Peer{
+		{PublicKey: testKey(1), LastHandshakeTime: time.Unix(1, 0)},
+		{PublicKey: testKey(2)},
+		{PublicKey: testKey(4)},
+	}}
+	if got, want := table.unproven(peers), (map[wgtypes.Key]peer{testKey(2): {}, testKey(3): {}}); !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
