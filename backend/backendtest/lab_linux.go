@@ -19,6 +19,7 @@ import (
 )
 
 const (
+	network  = "test"
 	linkName = "leno-test"
 	underlay = "eth0"
 )
@@ -43,6 +44,8 @@ type host struct {
 	number int // its subnet and the last byte of its public addresses
 	node   string
 	dir    string // has the state directory of each node
+	link   string // the name of the network's device
+	alias  string // and its alias, "" for the default
 	b      backend.Backend
 }
 
@@ -61,7 +64,7 @@ func newHosts(t *testing.T, s Suite) (a, b *host) {
 	joints := [2]nstest.Joint{}
 	for i := range hosts {
 		n := i + 1
-		hosts[i] = &host{t: t, suite: s, ns: nstest.New(t), number: n, node: fmt.Sprintf("node-%d", n), dir: t.TempDir()}
+		hosts[i] = &host{t: t, suite: s, ns: nstest.New(t), number: n, node: fmt.Sprintf("node-%d", n), dir: t.TempDir(), link: linkName}
 		joints[i] = nstest.Joint{NS: hosts[i].ns, Link: underlay}
 		for _, ip := range s.publicIPs(n) {
 			bits := map[bool]int{true: 24, false: 64}[ip.Is4()]
@@ -122,7 +125,7 @@ func (h *host) config(node string) backend.Config {
 		h.t.Fatalf("normalize: %v", err)
 	}
 	return backend.Config{
-		Network: "test", Link: linkName, NodeID: node, DataDir: filepath.Join(h.dir, node), Pools: pools(),
+		Network: network, Link: h.link, Alias: h.alias, NodeID: node, DataDir: filepath.Join(h.dir, node), Pools: pools(),
 		Options: options, Logger: hclog.NewNullLogger(),
 	}
 }

@@ -27,6 +27,9 @@ type Suite struct {
 	// too.
 	WiderPaths bool
 
+	// Partners are the backends that networks are switched from and to. None: no such tests.
+	Partners []Partner
+
 	// Dump returns what the backend keeps for its peers outside the kernel's tables, in a form that is the same for the
 	// same state. It is nil if there is nothing.
 	Dump func(b backend.Backend) string
@@ -59,6 +62,9 @@ func Run(t *testing.T, s Suite) {
 		{"packets", testPackets, !s.LeasesOnly},
 		{"packets to a host that came back as another", testPacketsAfterChange, !s.LeasesOnly},
 		{"many peers that lose everything", testCrowd, s.Crowd > 0},
+		{"two backends carry one network", testTwo, len(s.Partners) > 0},
+		{"routes that another backend left", testLeft, len(s.Partners) > 0},
+		{"two devices of one network", testTwoDevices, len(s.Partners) > 0 && s.Type.Device},
 		{"device", testDevice, s.Type.Device},
 		{"deleted device is recreated", testDeviceDeleted, s.Type.Device},
 		{"device of another program", testForeignDevice, s.Type.Device},

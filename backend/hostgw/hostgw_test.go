@@ -13,10 +13,12 @@ import (
 	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/backend/kernel/nstest"
 	"github.com/lenonet/leno/backend/reconcile"
+	"github.com/lenonet/leno/backend/vxlan"
 )
 
 func TestConformance(t *testing.T) {
-	backendtest.Run(t, backendtest.Suite{Type: Type(), Crowd: 1000, Bad: func(good backend.Peer) map[string]backend.Peer {
+	partners := []backendtest.Partner{{Type: vxlan.Type()}}
+	backendtest.Run(t, backendtest.Suite{Type: Type(), Crowd: 1000, Partners: partners, Bad: func(good backend.Peer) map[string]backend.Peer {
 		with := func(change func(p *backend.Peer)) backend.Peer {
 			p := good
 			change(&p)

@@ -7,13 +7,15 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/backendtest"
+	"github.com/lenonet/leno/backend/vxlan"
 )
 
 func TestConformance(t *testing.T) {
+	partners := []backendtest.Partner{{Type: vxlan.Type()}}
 	for _, v6 := range []bool{false, true} {
 		crowd := map[bool]int{false: 1000}[v6]
 		t.Run(fmt.Sprintf("IPv6 underlay %t", v6), func(t *testing.T) {
-			backendtest.Run(t, backendtest.Suite{Type: Type(), Crowd: crowd, IPv6Underlay: v6, Bad: func(good backend.Peer) map[string]backend.Peer {
+			backendtest.Run(t, backendtest.Suite{Type: Type(), Crowd: crowd, IPv6Underlay: v6, Partners: partners, Bad: func(good backend.Peer) map[string]backend.Peer {
 				noPort, strange, taken := good, good, good
 				noPort.Attributes = json.RawMessage(`{}`)
 				strange.Subnets = prefixes("10.77.0.0/24")

@@ -41,6 +41,7 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s.Type = Type()
+			s.Partners = []backendtest.Partner{{Type: Type(), Options: `{"vni":77,"gbp":false}`}}
 			if s.Options == "" {
 				s.Bad = bad
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/lenonet/leno/backend/backendtest"
 	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/backend/reconcile"
+	"github.com/lenonet/leno/backend/vxlan"
 )
 
 // variants returns the type with WireGuard in the process, and with that of the kernel where the kernel has it. e2e/vm
@@ -59,7 +60,8 @@ func suite(kind backend.Type, v6 bool) backendtest.Suite {
 	}
 	// None of the peers answers handshakes, which are sent again and again, and are slow with the race detector.
 	crowd := map[bool]int{false: 250}[v6]
-	return backendtest.Suite{Type: kind, Crowd: crowd, IPv6Underlay: v6, Dump: dumpPeers, Bad: bad}
+	partners := []backendtest.Partner{{Type: vxlan.Type()}, {Type: kind, Options: `{"listen_port":51821}`}}
+	return backendtest.Suite{Type: kind, Crowd: crowd, IPv6Underlay: v6, Partners: partners, Dump: dumpPeers, Bad: bad}
 }
 
 // dumpPeers returns the configuration of the device's peers, one a line.
