@@ -269,6 +269,37 @@ func TestSysctl(t *testing.T) {
 	})
 }
 
+func TestAcceptAsymmetric(t *testing.T) {
+	ns, _ := host(t)
+	for _, tt := range []struct {
+		all, own int
+		want     string
+	}{
+		{0, 0, "0"},
+		{0, 1, "2"},
+		{0, 2, "2"},
+		{1, 0, "2"},
+		{1, 1, "2"},
+		{1, 2, "2"},
+		{2, 0, "0"},
+		{2, 1, "1"},
+	} {
+		ns.Sh(fmt.Sprintf("sysctl -qw net.ipv4.conf.all.rp_filter=%d net.ipv4.conf.leno-t.rp_filter=%d", tt.all, tt.own))
+		ns.Do(func() {
+			changed, err := kernel.AcceptAsymmetric("leno-t")
+			if err != nil || changed != (fmt.Sprint(tt.own) != tt.want) {
+				t.Errorf("all %d, own %d: changed %v, %v", tt.all, tt.own, changed, err)
+			}
+			if got, err := kernel.Sysctl("ipv4", "conf", "leno-t", "rp_filter"); err != nil || got != tt.want {
+				t.Errorf("all %d, own %d: is now %q, %v, want %s", tt.all, tt.own, got, err, tt.want)
+			}
+			if _, err := kernel.AcceptAsymmetric("nowhere"); err == nil {
+				t.Error("no error for a device that is not there")
+			}
+		})
+	}
+}
+
 // TestBatchesReportEachFailure checks that a batch longer than one sendmsg reports each failure for
 // its own request.
 func TestBatchesReportEachFailure(t *testing.T) {

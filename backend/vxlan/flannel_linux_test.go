@@ -301,6 +301,49 @@ func TestSecondDeviceOfAnotherProgram(t *testing.T) {
 	}
 }
 
+// TestSecondDeviceOfAnotherBackend checks that of two backends of one network, only the one with the second device's VNI
+// uses and removes it.
+func TestSecondDeviceOfAnotherBackend(t *testing.T) {
+	h := newHost(t)
+	open := func(link, alias, options string) *vxlan {
+		b, err := Type().New(backend.Config{
+			Network: "test", Link: link, Alias: alias, NodeID: "node", Pools: pools, Options: json.RawMessage(options),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = b.Close() })
+		return b.(*vxlan)
+	}
+	before := open(backend.LinkName("test"), "", `{}`)
+	after := open(backend.OtherLinkName("test"), backend.OtherLinkAlias("test"), `{"vni":2}`)
+	s := h.state("eth0", "192.0.2.1")
+	s.Subnets = subnetsOf(1)
+	s.Underlay.Addrs = append(s.Underlay.Addrs, netip.MustParseAddr("2001:db8:2::1"))
+	s.Peers[0].Subnets, s.Peers[0].Attributes = subnetsOf(2), json.RawMessage(flannelAttributes(0))
+	h.apply(before, s)
+	second := func() string { return h.ns.Sh("ip -o -d link show | grep leno-test~2 || true") }
+	want := second()
+	if !strings.Contains(want, "vxlan id 1 ") {
+		t.Fatalf("second device: %q", want)
+	}
+	other := s
+	other.Peers = nil
+	other.Elsewhere = slices.Concat(subnetsOf(2), pools)
+	gone := backend.State{Elsewhere: other.Elsewhere}
+	for _, state := range []backend.State{other, gone} {
+		h.apply(after, state)
+		if got := second(); got != want {
+			t.Errorf("second device: %s, before: %s", got, want)
+		}
+	}
+	h.apply(after, other)
+	h.apply(before, gone)
+	if got := second(); got != "" {
+		t.Errorf("left: %s", got)
+	}
+}
+
 func (h *siteHost) advertise() (adv backend.Advertisement) {
 	h.site.t.Helper()
 	h.ns.Do(func() {
