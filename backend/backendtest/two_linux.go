@@ -304,7 +304,7 @@ func testTwoDevices(t *testing.T, s Suite) {
 				t.Errorf("%s wrote: %+v", tt.other.suite.Type.Name, r)
 			}
 			r, err := tt.renamed.tryApply(a.state(tt.renamed))
-			if err != nil || len(r.Healed) == 0 || r.Healed[0].String() != "device was renamed: to other" {
+			if err != nil || len(r.Healed) == 0 || r.Healed[0].Fault != "device was renamed" || r.Healed[0].Detail != "to other" {
 				t.Errorf("%s: %+v, %v", tt.renamed.suite.Type.Name, r, err)
 			}
 			a.apply(tt.other)

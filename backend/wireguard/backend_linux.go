@@ -247,14 +247,7 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, report *backen
 	}
 	report.Writes += result.Writes()
 	unproven := table.unproven(peers)
-	for key := range unproven {
-		report.Unproven = append(report.Unproven, p.nodes[key])
-	}
-	slices.Sort(report.Unproven)
-	b.silent = ""
-	if time.Since(b.greeted) > greetTime {
-		b.silent = silent(report.Unproven)
-	}
+	report.Unproven = b.name(unproven, p, table)
 	if e.bare {
 		result = result.Explain("address", "route")
 	} else if result.Lost("address") {
@@ -270,6 +263,20 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, report *backen
 		peers = b.idle(p, table, unproven)
 	}
 	return errors.Join(err, backend.About(backend.Routes, greet(b.device, peers)), backend.About(backend.Device, unavailable))
+}
+
+// name returns the sorted nodes of the unproven peers. It notes for users those that have had the time to answer.
+func (b *Backend) name(unproven map[wgtypes.Key]peer, p plan, table *peerTable) (nodes []string) {
+	var late []string
+	for key := range unproven {
+		nodes = append(nodes, p.nodes[key])
+		if _, had := table.have[key]; had && time.Since(b.greeted) > greetTime {
+			late = append(late, p.nodes[key])
+		}
+	}
+	slices.Sort(nodes)
+	b.silent = silent(late)
+	return nodes
 }
 
 // idle returns those of the unproven peers that need a handshake from this host, because no traffic starts one: the
