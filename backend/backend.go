@@ -163,8 +163,9 @@ type State struct {
 
 	// Elsewhere lists the destinations whose routes belong to another backend that carries the same network on this host,
 	// while the network is switched from one to the other: subnets of peers, or whole pools. The backend neither adds,
-	// changes nor removes a route to exactly one of these destinations, no matter which program made it. Apart from its routes, a peer in
-	// Peers with such a subnet is set up like any other: its packets are accepted, and with a route they could be sent.
+	// changes nor removes a route to exactly one of these destinations, no matter which program made it. Apart from its
+	// routes, a peer in Peers with such a subnet is set up like any other: its packets are accepted, and with a route they
+	// could be sent.
 	//
 	// Such a peer may lack Attributes, if its host has not published any for this backend yet. A backend that can receive
 	// from it without them does so, and others leave it out without naming it in Report.Skipped.
