@@ -107,6 +107,9 @@ func TestOpenAPIAnswers(t *testing.T) {
 		_ = answer.Body.Close()
 	}
 	m := `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"}}`
+	// A network without hosts, whose switch does not end.
+	must(t, store.Client().PutNetwork(t.Context(), registry.Network{Name: "s", Plan: agenttest.Plan(t, "10.8.0.0/16"),
+		Backend: agenttest.Backend(t, "recorder", `{"next":{"type":"other","device":"b"}}`)}))
 	own, free := registry.SubnetKey(a.subnet()), registry.SubnetKey(free(a, b))
 	for _, request := range []string{
 		"GET /healthz", "GET /readyz", "GET /healthz?network=n", "GET /healthz?network=none", "GET /readyz?network=n&network=none", "GET /v1/agent/self", "GET /v1/agent/config", "PUT /v1/agent/reload", "PUT /v1/agent/reload?force=perhaps", "GET /v1/openapi.yaml",
@@ -116,6 +119,8 @@ func TestOpenAPIAnswers(t *testing.T) {
 		"GET /v1/networks", "GET /v1/network/n", "GET /v1/network/none",
 		"PUT /v1/network/m " + m, "PUT /v1/network/m " + m, "PUT /v1/network/x {}",
 		"POST /v1/network/m/plan " + m, "POST /v1/network/m/plan {}",
+		"GET /v1/network/n/switch", "GET /v1/network/none/switch", `PUT /v1/network/n/switch {"action":"rotate-keys"}`, `PUT /v1/network/none/switch {"action":"stop"}`,
+		`PUT /v1/network/s/switch {"action":"stop"}`, `PUT /v1/network/s/switch {"action":"turn"}`,
 		"GET /v1/network/n/leases", "GET /v1/network/n/leases?memory=true", "GET /v1/network/none/leases",
 		"GET /v1/network/n/lease/" + own, "GET /v1/network/n/lease/" + free, "GET /v1/network/n/lease/10.5.0.0-99",
 		"PUT /v1/network/n/reservation/" + free + ` {"node":"z"}`, "PUT /v1/network/n/reservation/" + free + ` {"node":"y"}`,
@@ -135,6 +140,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	// A store such as Kubernetes cannot do all of it.
 	for request, call := range map[string]string{
 		"PUT /v1/network/y " + strings.Replace(m, "10.7", "10.9", 1): "PutNetwork",
+		`PUT /v1/network/s/switch {"action":"reverse"}`:              "PutNetwork",
 		"DELETE /v1/network/n?force=true":                            "DeleteNetwork",
 		"DELETE /v1/network/n/lease/" + free:                         "Revoke",
 		"PUT /v1/network/n/reservation/" + free + ` {"node":"z"}`:    "AddReservation",

@@ -58,6 +58,25 @@ func (c *Client) DeleteNetwork(ctx context.Context, name string, force bool) err
 	return err
 }
 
+// NetworkSwitch returns how far the hosts have switched a network to another backend (GET /v1/network/:name/switch).
+func (c *Client) NetworkSwitch(ctx context.Context, network string) (NetworkSwitch, error) {
+	var out NetworkSwitch
+	_, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "switch"), nil, &out)
+	return out, err
+}
+
+// TurnSwitch stops, continues, reverses or ends the switch of a network to another backend, or begins one to new keys
+// (PUT /v1/network/:name/switch); action is one of StopSwitch and the constants after it. Code 409 means that the
+// network is not being switched, that its backend has no keys, or that the definition has changed at the same time.
+func (c *Client) TurnSwitch(ctx context.Context, network, action string) (NetworkSwitch, error) {
+	var out NetworkSwitch
+	in := struct {
+		Action string `json:"action"`
+	}{action}
+	_, err := c.do(ctx, http.MethodPut, path("v1", "network", network, "switch"), in, &out)
+	return out, err
+}
+
 // Leases lists the leases of a network (GET /v1/network/:name/leases), sorted
 // by subnet.
 func (c *Client) Leases(ctx context.Context, network string, since ...Read) (LeaseList, error) {

@@ -10,6 +10,7 @@ import (
 const (
 	ActionCreate = "create"
 	ActionUpdate = "update"
+	ActionSwitch = "switch" // to another backend, peer by peer, without a loss of packets
 	ActionNone   = "none"
 )
 
@@ -17,10 +18,10 @@ const (
 // and the wanted definition, and the effect on each host. Lists are never null.
 type NetworkPlan struct {
 	Name        string       `json:"name"`
-	Action      string       `json:"action"`       // create, update or none
+	Action      string       `json:"action"`       // create, update, switch or none
 	ModifyIndex uint64       `json:"modify_index"` // of the stored definition, 0 for none
 	Changes     []Change     `json:"changes"`      // sorted by field
-	Hosts       []HostChange `json:"hosts"`        // all with a lease, sorted by slot; none when nothing changes
+	Hosts       []HostChange `json:"hosts"`        // all with a lease, sorted by slot; none when nothing changes and nothing is being switched
 	Refused     []Refusal    `json:"refused"`      // why PutNetwork refuses it
 
 	// Reservations exist in the store although the network does not, left by an interrupted

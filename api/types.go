@@ -108,6 +108,7 @@ type Local struct {
 	Underlay   Underlay       `json:"underlay"`          //
 	Peers      int            `json:"peers"`             // in the datapath
 	Notes      []string       `json:"notes,omitempty"`   // what the backend chose automatically, and why
+	Switch     *Switch        `json:"switch,omitempty"`  // while the network is being switched to another backend
 	Differs    []string       `json:"differs,omitempty"` // where the agent's file and the store's definition differ
 	Applied    time.Time      `json:"applied,omitzero"`  // last successful Apply
 	Renewed    time.Time      `json:"renewed,omitzero"`  // last successful renewal of the lease
@@ -117,6 +118,48 @@ type Local struct {
 	// yet. It is lower than Network's while this host applies a change.
 	ModifyIndex uint64 `json:"modify_index"`
 }
+
+// Switch is how far one host has switched a network from one backend to another.
+type Switch struct {
+	From    string     `json:"from"`              // type
+	To      string     `json:"to"`                // type
+	Moved   int        `json:"moved"`             // peers to which this host sends over To
+	Waiting []WaitsFor `json:"waiting,omitempty"` // the other peers
+	Stopped bool       `json:"stopped,omitempty"` // by an operator
+	Fault   string     `json:"fault,omitempty"`   // why this host cannot use To
+}
+
+// WaitsFor names a peer to which a host does not send over the new backend yet, and why.
+type WaitsFor struct {
+	Node   string `json:"node"`
+	Reason string `json:"reason"`
+}
+
+// NetworkSwitch is how far all hosts have switched a network from one backend to another.
+type NetworkSwitch struct {
+	From        string       `json:"from"`         // the type that the network had before, or has if it is not being switched
+	To          string       `json:"to"`           // type; "" if the network is not being switched
+	Heading     string       `json:"heading"`      // forward, stopped or back; "" if the network is not being switched
+	Moved       int          `json:"moved"`        // hosts that send to all others over To
+	Hosts       []HostChange `json:"hosts"`        // all with a lease, sorted by slot
+	ModifyIndex uint64       `json:"modify_index"` // of the definition
+}
+
+// Values of NetworkSwitch.Heading.
+const (
+	SwitchForward = "forward"
+	SwitchStopped = "stopped"
+	SwitchBack    = "back"
+)
+
+// What Client.TurnSwitch does.
+const (
+	StopSwitch     = "stop"        // peers stay with the backend that they have
+	ContinueSwitch = "continue"    // after StopSwitch or ReverseSwitch
+	ReverseSwitch  = "reverse"     // back to the backend that the network had before
+	EndSwitch      = "end"         // at once: hosts that have not moved are cut off until they follow
+	RotateKeys     = "rotate-keys" // begin a switch to the same backend with new keys
+)
 
 // Underlay is the device and addresses that carry traffic between hosts.
 type Underlay struct {

@@ -11,6 +11,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -35,6 +36,14 @@ type Type struct {
 	// users. Changing any other option loses no packet, and neither does changing the pools as long
 	// as every host keeps its subnets.
 	Interrupts map[string]string
+
+	// Overhead returns the bytes that the backend adds to a packet for a peer that is reached at the given address. It is
+	// nil for a backend that adds none. Pure.
+	Overhead func(outer netip.Addr) int
+
+	// Rotate returns the options with which a network gets new keys: they do not collide with the present ones on a host
+	// that has both. It is nil for a backend without keys. The error says why the keys are not leno's to rotate. Pure.
+	Rotate func(options json.RawMessage) (json.RawMessage, error)
 
 	// Device reports whether the backend keeps a device named after the network.
 	Device bool
@@ -212,6 +221,7 @@ type Report struct {
 	// Unproven names the peers in place, sorted, from which no packet has arrived since they were set up, for a backend
 	// that can tell: one that encrypts, and needs a handshake before it carries anything.
 	Unproven []string
+	Switch   *Switch  // nil unless the network is being switched to another backend
 	Notes    []string // for users: what the backend chose by itself, and why
 }
 
@@ -227,6 +237,15 @@ func (r Repair) String() string {
 		return r.Fault
 	}
 	return r.Fault + ": " + r.Detail
+}
+
+// Switch is how far this host has switched a network from one backend to another.
+type Switch struct {
+	From, To string // the types of the backends
+	Moved    int    // peers to which packets go over the backend To
+	Waiting  []Skip // the other peers, and why
+	Stopped  bool   // by an operator
+	Fault    string // why this host cannot use the backend To, "" if it can
 }
 
 // Skip names a peer that was left out, and why.
@@ -283,4 +302,23 @@ type Meter interface {
 type Counters struct {
 	RxPackets, RxBytes, TxPackets, TxBytes uint64
 	Drops                                  map[string]uint64 // by reason
+}
+
+// Plus returns the sum of both.
+func (c Counters) Plus(o Counters) Counters {
+	c.RxPackets += o.RxPackets
+	c.RxBytes += o.RxBytes
+	c.TxPackets += o.TxPackets
+	c.TxBytes += o.TxBytes
+	if len(o.Drops) > 0 {
+		drops := maps.Clone(c.Drops)
+		if drops == nil {
+			drops = map[string]uint64{}
+		}
+		for reason, n := range o.Drops {
+			drops[reason] += n
+		}
+		c.Drops = drops
+	}
+	return c
 }

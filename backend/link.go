@@ -80,16 +80,21 @@ func linkHash(network string) string {
 // for a backend of the given type and options: the network's own device, and the underlay device
 // where the backend routes packets directly. underlay is that device's name, "" if unknown. Pure.
 func Arrivals(network, kind string, options json.RawMessage, underlay string) []string {
+	type carrier struct {
+		Type          string `json:"type"`
+		DirectRouting bool   `json:"direct_routing"`
+	}
 	var o struct {
-		DirectRouting bool `json:"direct_routing"`
+		carrier
+		Next carrier `json:"next"` // that the network is being switched to
 	}
 	_ = json.Unmarshal(options, &o) // broken options are reported where they are used
+	isDirect := func(c carrier) bool { return underlay != "" && (c.Type == "host-gw" || c.DirectRouting) }
+	o.Type = kind
 	switch own := LinkName(network); {
-	case underlay == "":
-		return []string{own}
-	case kind == "host-gw":
-		return []string{underlay}
-	case o.DirectRouting:
+	case kind == "host-gw" && isDirect(o.carrier):
+		return []string{underlay} // package kernel adds the other device if there is one
+	case isDirect(o.carrier) || isDirect(o.Next):
 		return []string{own, underlay}
 	default:
 		return []string{own}

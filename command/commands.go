@@ -70,7 +70,7 @@ func Commands(m cli.Meta) cli.Commands {
 	groups := map[string]string{
 		"flannel":     "Hand devices and routes from flannel to leno and back",
 		"lease":       "List, show, renew, revoke and release leases",
-		"network":     "List, show, plan, apply, import and delete networks",
+		"network":     "List, show, plan, apply, switch, import and delete networks",
 		"reservation": "Reserve subnets for hosts",
 		"store":       "Copy networks and leases to another store",
 	}
@@ -97,6 +97,7 @@ func Commands(m cli.Meta) cli.Commands {
 		networkListSpec,
 		networkPlanSpec,
 		networkShowSpec,
+		networkSwitchSpec,
 		peersSpec,
 		reloadSpec,
 		reservationAddSpec,

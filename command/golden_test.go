@@ -123,6 +123,26 @@ func faultyProbe(f *fakeAgent) {
 
 const longName = "ip-10-11-12-13.eu-central-1.compute.internal.example.com"
 
+// isSwitched makes the fake agent's network one that is being switched.
+func isSwitched(f *fakeAgent) {
+	f.turning = api.NetworkSwitch{From: "vxlan", To: "wireguard", Heading: api.SwitchForward, Moved: 1, ModifyIndex: 9, Hosts: []api.HostChange{
+		{Node: "host-a", Subnet: prefix("10.5.34.0/24"), Held: true, What: []string{"sends to all hosts over wireguard"}},
+		{Node: "host-b", Subnet: prefix("10.5.77.0/24"), What: []string{"has not prepared wireguard: it is away"}},
+	}}
+}
+
+// planSwitch makes the fake agent plan a switch to another backend.
+func planSwitch(f *fakeAgent) {
+	p := f.plans["default"]
+	p.Action, p.Refused = api.ActionSwitch, []api.Refusal{}
+	p.Changes = []api.Change{{Field: "backend.type", From: "vxlan", To: "wireguard"}}
+	p.Hosts = []api.HostChange{{Node: "host-a", Subnet: prefix("10.5.34.0/24"), Held: true, What: []string{
+		"keeps 10.5.34.0/24", "switches from vxlan to wireguard: it has both until all hosts send over wireguard",
+		"its containers' MTU becomes 1440 instead of 1450: those that run keep theirs, and the host tells them what fits",
+	}}}
+	f.plans["default"] = p
+}
+
 // TestTranscripts runs every command that talks to the agent and compares
 // everything it prints.
 func TestTranscripts(t *testing.T) {
@@ -228,6 +248,13 @@ func TestTranscripts(t *testing.T) {
 		{name: "network import bad nodes", args: "network import testdata/flannel/plain.json -nodes=testdata/change.hcl"},
 		{name: "network import one input twice", args: "network import - -nodes=-"},
 		{name: "network import nothing", args: "network import"},
+		{name: "network switch none", args: "network switch"},
+		{name: "network switch", args: "network switch default", set: isSwitched},
+		{name: "network switch json", args: "network switch -format=json", set: isSwitched},
+		{name: "network switch reverse", args: "network switch -reverse -token=t", set: isSwitched,
+			writes: []string{"PUT /v1/network/default/switch t"}},
+		{name: "network switch two flags", args: "network switch -reverse -stop", set: isSwitched},
+		{name: "network plan switched", args: "network plan testdata/change.hcl", set: planSwitch},
 		{name: "lease list", args: "lease list"},
 		{name: "lease list json", args: "lease list -format json default"},
 		{name: "lease list long", args: "lease list", set: func(f *fakeAgent) {

@@ -186,6 +186,10 @@ func writeApplied(w io.Writer, p networkPlan) {
 	case api.ActionCreate:
 		cli.Printf(w, "Created network %s.", p.Name)
 		writeLeft(w, p, "")
+	case api.ActionSwitch:
+		cli.Printf(w, "Began to switch network %s; `leno network switch %[1]s` shows how far it is:", p.Name)
+		writeChanges(w, p.Changes)
+		writeHosts(w, p.Hosts)
 	default:
 		cli.Printf(w, "Updated network %s:", p.Name)
 		writeChanges(w, p.Changes)

@@ -53,9 +53,12 @@ func writePlan(w io.Writer, p networkPlan, store string) {
 	switch p.Action {
 	case api.ActionNone:
 		cli.WriteNote(w, "  ", fmt.Sprintf("network %s is as %s has it", p.Name, store))
+		writeHosts(w, p.Hosts) // while it is being switched
 		return
 	case api.ActionCreate:
 		cli.Printf(w, "+ network %s does not exist yet", p.Name)
+	case api.ActionSwitch:
+		cli.Printf(w, "~ network %s differs (%s -> file), and is switched host by host without losing packets", p.Name, store)
 	default:
 		cli.Printf(w, "~ network %s differs (%s -> file)", p.Name, store)
 	}

@@ -29,6 +29,7 @@ func shapes() []shape {
 		{"network show", api.Network{}},
 		{"network plan", planOutput{}},
 		{"network apply", planOutput{}},
+		{"network switch", api.NetworkSwitch{}},
 		{"network import", flannel.Plan{}},
 		{"lease list", api.LeaseList{}},
 		{"lease show", api.Lease{}},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -25,6 +26,19 @@ func FromBlock(local config.Network) (registry.Network, error) {
 	}
 	n.Backend, err = registry.NewBackend(local.Backend.Type, local.Backend.Options)
 	return n, err
+}
+
+// Intended returns the network as its definition intends it: at the end of a switch to another backend. Which device
+// the backend uses is not part of it.
+func Intended(n registry.Network) registry.Network {
+	course, err := transition.Parse(n.Backend.Type, n.Backend.Options())
+	if err != nil {
+		return n
+	}
+	if b, err := registry.NewBackend(course.Target().Type, course.Target().Options); err == nil {
+		n.Backend = b
+	}
+	return n
 }
 
 // Differences describes where want differs from have, the definition in the store.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -27,6 +28,8 @@ type Change struct {
 	Leftover     []api.Reservation       // reservations in the store for a network that is new
 	Others       []registry.Network      // all networks in the store; may include Old
 	Backends     map[string]backend.Type // by name, for example "vxlan"
+
+	contradicts *transition.Course // the switch in progress, if New is neither of its definitions
 }
 
 // What an operator can do instead of a refused change.
@@ -48,9 +51,13 @@ func (c Change) Plan() api.NetworkPlan {
 		Changes: c.differences(), Hosts: []api.HostChange{}, Refused: []api.Refusal{}, Reservations: append([]api.Reservation{}, c.Leftover...)}
 	if c.exists() {
 		p.Action = api.ActionUpdate
-		if len(p.Changes) == 0 {
+		if len(p.Changes) == 0 && !c.turns() {
 			p.Action = api.ActionNone
-			return p
+			if c.course().Next == nil {
+				return p
+			}
+		} else if c.course().Next != nil {
+			p.Action = api.ActionSwitch
 		}
 		room := c.capacity()
 		for _, l := range c.Leases {
@@ -59,7 +66,7 @@ func (c Change) Plan() api.NetworkPlan {
 		p.Refused = append(p.Refused, c.refusedHosts()...)
 		p.Refused = append(p.Refused, room.refused()...)
 	}
-	for _, refusals := range [][]api.Refusal{c.refusedBackend(), c.refusedReservations(), c.refusedNeighbours()} {
+	for _, refusals := range [][]api.Refusal{c.refusedTarget(), c.refusedBackend(), c.refusedReservations(), c.refusedNeighbours()} {
 		p.Refused = append(p.Refused, refusals...)
 	}
 	return p
@@ -70,9 +77,9 @@ func (c Change) exists() bool { return c.Old.Name != "" }
 // differences compares the effective values of the definitions.
 func (c Change) differences() []api.Change {
 	out := []api.Change{}
-	from, to := map[string]string{}, c.fields(c.New)
+	from, to := map[string]string{}, c.fields(Intended(c.New))
 	if c.exists() {
-		from = c.fields(c.Old)
+		from = c.fields(Intended(c.Old))
 	}
 	all := maps.Clone(from)
 	maps.Copy(all, to)
@@ -110,14 +117,8 @@ func (c Change) fields(n registry.Network) map[string]string {
 // options returns the effective options of the network's backend, or the options as they are stored if this version of
 // leno does not know the backend.
 func (c Change) options(n registry.Network) map[string]json.RawMessage {
-	object := n.Backend.Options()
-	if kind, ok := c.Backends[n.Backend.Type]; ok {
-		if effective, err := kind.Normalize(object); err == nil {
-			object = effective
-		}
-	}
 	var out map[string]json.RawMessage
-	if json.Unmarshal(object, &out) != nil {
+	if json.Unmarshal(c.effective(n.Backend), &out) != nil {
 		return nil
 	}
 	return out
@@ -232,6 +233,9 @@ func (c Change) effects(l registry.Lease, room capacity) []string {
 		if len(gained) > 0 {
 			out = append(out, "gains "+join(gained))
 		}
+	}
+	if what := c.switching(l); what != nil {
+		return append(out, what...)
 	}
 	if c.Old.Backend.Type != c.New.Backend.Type {
 		out = append(out, fmt.Sprintf("changes from backend %s to %s: packets stop until its peers have too", c.Old.Backend.Type, c.New.Backend.Type))
@@ -370,7 +374,7 @@ func (c Change) refusals(l registry.Lease) (out []refusal) {
 
 // refusedBackend returns the refusals of backend changes that interrupt traffic on every host.
 func (c Change) refusedBackend() []api.Refusal {
-	if len(c.heldLeases()) == 0 {
+	if len(c.heldLeases()) == 0 || c.contradicts != nil || c.course().Next != nil {
 		return nil
 	}
 	if c.Old.Backend.Type != c.New.Backend.Type {
@@ -421,9 +425,13 @@ func (c Change) refusedNeighbours() []api.Refusal {
 				}
 			}
 		}
-		if mine, theirs := c.port(c.New), c.port(o); mine.Collides(theirs) && !c.port(c.Old).Collides(theirs) {
-			out = append(out, api.Refusal{Reason: fmt.Sprintf("it needs %s: a host can take part in one of them only", mine.Against(theirs, o.Name)),
-				Way: "choose another in the backend's options", Force: true})
+		for _, mine := range c.ports(c.New) {
+			for _, theirs := range c.ports(o) {
+				if mine.Collides(theirs) && !slices.ContainsFunc(c.ports(c.Old), theirs.Collides) {
+					out = append(out, api.Refusal{Reason: fmt.Sprintf("it needs %s: a host can take part in one of them only", mine.Against(theirs, o.Name)),
+						Way: "choose another in the backend's options", Force: true})
+				}
+			}
 		}
 	}
 	return out
@@ -446,9 +454,9 @@ func CheckBlock(n registry.Network, others []registry.Network, kinds map[string]
 	return fmt.Errorf("%w: %s; or define it with `leno network apply -force`", ErrNotDefinable, strings.Join(reasons, "; "))
 }
 
-// port returns the port that the network's backend needs.
-func (c Change) port(n registry.Network) backend.Port {
-	return c.Backends[n.Backend.Type].Uses(n.Backend.Options())
+// ports returns the ports that the network's backends need.
+func (c Change) ports(n registry.Network) []backend.Port {
+	return transition.Ports(c.Backends, n.Backend.Type, n.Backend.Options())
 }
 
 // FirstFew joins a list for a sentence. Of a long list it names the first five and counts the rest.

@@ -26,6 +26,7 @@ import (
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -162,7 +163,7 @@ func (e *offlineExaminer) networkFacts(ctx context.Context, name string) (doctor
 		Backend: definition.Backend.Type,
 		Pools:   definition.Plan.Prefixes(),
 		Subnets: before.Subnets,
-		Link:    backend.LinkName(name),
+		Link:    transition.Link(name, definition.Backend.Type, definition.Backend.Options()),
 	}
 	if err != nil {
 		n.Checks.Network = api.Check{Name: health.Network, Status: api.Warning, Reason: err.Error()}

@@ -15,6 +15,7 @@ import (
 	"github.com/lenonet/leno/agent/query"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -146,7 +147,7 @@ func (h networkHandlers) plan(r *http.Request) (out api.NetworkPlan, err error) 
 	if err != nil {
 		return out, err
 	}
-	return c.Plan(), nil
+	return c.Gradual().Plan(), nil
 }
 
 // changeTo returns the change to n with everything by which it is judged. Like everything that is only read, it is read
@@ -184,15 +185,20 @@ func (h networkHandlers) readLeases(ctx context.Context, n registry.Network) (re
 	return set, err
 }
 
-// checkChange refuses a change that takes subnets or packets from hosts, or of which that cannot be known, unless it is
-// forced. A change to an old version is left for the store to refuse.
-func (h networkHandlers) checkChange(ctx context.Context, n registry.Network, force bool) error {
+// decide returns the definition to store: n, or one with which the network is switched to n's backend. It refuses a
+// change that takes subnets or packets from hosts, or of which that cannot be known, unless it is forced. A change to an
+// old version is left for the store to refuse.
+func (h networkHandlers) decide(ctx context.Context, n registry.Network, force bool) (registry.Network, error) {
 	c, err := h.changeTo(ctx, n, h.readLeases)
 	switch {
 	case err != nil && force:
-		return nil
+		return n, nil
 	case err != nil || c.Old.ModifyIndex != n.ModifyIndex:
-		return err
+		return n, err
+	case force:
+		c = c.Forced()
+	default:
+		c = c.Gradual()
 	}
 	var reasons []string
 	for _, r := range c.Plan().Refused {
@@ -201,9 +207,9 @@ func (h networkHandlers) checkChange(ctx context.Context, n registry.Network, fo
 		}
 	}
 	if len(reasons) == 0 {
-		return nil
+		return c.New, nil
 	}
-	return statusError(http.StatusConflict, "network %s is left as it is: %s", n.Name, strings.Join(reasons, "; "))
+	return n, statusError(http.StatusConflict, "network %s is left as it is: %s", n.Name, strings.Join(reasons, "; "))
 }
 
 // put defines a network, or replaces the version that the body names.
@@ -216,7 +222,7 @@ func (h networkHandlers) put(r *http.Request) (out api.Network, err error) {
 	if err != nil {
 		return out, err
 	}
-	if err := h.checkChange(r.Context(), n, force); err != nil {
+	if n, err = h.decide(r.Context(), n, force); err != nil {
 		return out, err
 	}
 	name, store := n.Name, h.storeFor(r)
@@ -251,7 +257,15 @@ func (h networkHandlers) normalizeBackend(object json.RawMessage) (registry.Back
 	if !ok {
 		return given, badRequest("backend: this leno has no %q, the type is one of %s", given.Type, types)
 	}
-	options, err := kind.Normalize(given.Options())
+	options := given.Options()
+	if transition.CanSwitch(given.Type) {
+		course, err := transition.Parse(given.Type, options)
+		if err != nil || course.Next != nil {
+			return given, badRequest("backend %q: it has members of a switch, which leno adds itself: name the backend that is to carry the network in the end", given.Type)
+		}
+		options = course.Current.Options
+	}
+	options, err := kind.Normalize(options)
 	if err != nil {
 		return given, badRequest("backend %q: %v", given.Type, err)
 	}

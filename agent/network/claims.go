@@ -20,7 +20,7 @@ type HostClaims struct {
 // hostClaim holds what one network uses on a host.
 type hostClaim struct {
 	pools []netip.Prefix
-	port  backend.Port // of its backend
+	ports []backend.Port // of its backends
 }
 
 // NewHostClaims returns an empty record.
@@ -40,8 +40,10 @@ func (p *HostClaims) take(network string, mine hostClaim) (reason string) {
 				return fmt.Sprintf("its pool %s overlaps %s of network %q on this host", pool, theirs.pools[i], name)
 			}
 		}
-		if mine.port.Collides(theirs.port) {
-			return fmt.Sprintf("it needs %s on this host", mine.port.Against(theirs.port, strconv.Quote(name)))
+		for _, port := range mine.ports {
+			if i := slices.IndexFunc(theirs.ports, port.Collides); i >= 0 {
+				return fmt.Sprintf("it needs %s on this host", port.Against(theirs.ports[i], strconv.Quote(name)))
+			}
 		}
 	}
 	p.claims[network] = mine

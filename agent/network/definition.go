@@ -56,7 +56,7 @@ func (k *knownDefinition) usable() bool {
 // no longer than the former.
 func (k *knownDefinition) restoreAfter(local config.Network, p retry.Policy) time.Duration {
 	d := p.RestoreRemembered
-	if own, err := definition.FromBlock(local); k.confirmed || err == nil && len(definition.Differences(own, k.network)) == 0 {
+	if own, err := definition.FromBlock(local); k.confirmed || err == nil && len(definition.Differences(own, definition.Intended(k.network))) == 0 {
 		d = p.RestoreInUse
 	}
 	return d + rand.N(d)
@@ -334,7 +334,7 @@ func (d *definitionKeeper) differs(n registry.Network) []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	return definition.Differences(own, n)
+	return definition.Differences(own, definition.Intended(n))
 }
 
 // definedReason returns the reason of the check `network` for a network that is defined.

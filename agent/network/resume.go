@@ -16,7 +16,7 @@ import (
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -101,7 +101,7 @@ func (r *Runner) findResumable(ctx context.Context) (found *resumed, waits bool)
 	if err != nil || len(before.Subnets) == 0 {
 		return nil, false // the runner reports an error when it needs a lease
 	}
-	left, err := r.deps.ReadKernelState(ctx, backend.LinkName(r.local.Name), before.Pools)
+	left, err := r.deps.ReadKernelState(ctx, transition.Link(r.local.Name, before.Backend.Type, before.Backend.Options()), before.Pools)
 	if err != nil {
 		r.report.Log().Warn("the datapath of the previous process cannot be read", "error", err)
 		return nil, false
@@ -131,7 +131,7 @@ func (r *Runner) startResumed(ctx context.Context, found peers.View, packetsWait
 	if err != nil {
 		return err
 	}
-	mine := hostClaim{found.Network.Plan.Prefixes(), kind.Uses(config.Options)}
+	mine := hostClaim{found.Network.Plan.Prefixes(), transition.Ports(r.deps.Datapaths.Backends, kind.Name, config.Options)}
 	if reason := r.deps.Claims.take(r.local.Name, mine); reason != "" {
 		return errors.New(reason)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -83,6 +84,7 @@ type Runner struct {
 	resumed    *resumption
 
 	previous netip.Prefix // the subnet its containers use, until a lease is held
+	moved    time.Time    // since when all hosts are known to send over the backend that the network is switched to; zero if they do not
 	ending   atomic.Int32 // an Ending
 }
 
@@ -286,7 +288,7 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	if err := r.awaitClaims(ctx, n, hostClaim{pools: n.Plan.Prefixes(), port: kind.Uses(c.Options)}); err != nil {
+	if err := r.awaitClaims(ctx, n, hostClaim{n.Plan.Prefixes(), transition.Ports(r.deps.Datapaths.Backends, kind.Name, c.Options)}); err != nil {
 		return err
 	}
 	if before := r.datapath.Content(); before != nil && len(definition.Differences(before.Network, n)) > 0 {

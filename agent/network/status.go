@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -43,7 +44,7 @@ func (r *Runner) Status() Status {
 		State:       r.report.State(),
 		Subnets:     out.Lease.Lease.Subnets,
 		SubnetFile:  r.local.SubnetFile,
-		Link:        backend.LinkName(r.local.Name),
+		Link:        cmp.Or(out.Datapath.Link, backend.LinkName(r.local.Name)),
 		Backend:     out.Datapath.Backend,
 		MTU:         out.Datapath.MTU,
 		MTUReason:   out.Datapath.MTUReason,
@@ -55,6 +56,12 @@ func (r *Runner) Status() Status {
 		Renewed:     out.Lease.Renewed,
 		Differs:     definition.differs,
 		Followed:    r.peers.Followed(),
+	}
+	if s := out.Datapath.Report.Switch; s != nil {
+		out.Local.Switch = &api.Switch{From: s.From, To: s.To, Moved: s.Moved, Stopped: s.Stopped, Fault: s.Fault}
+		for _, waiting := range s.Waiting {
+			out.Local.Switch.Waiting = append(out.Local.Switch.Waiting, api.WaitsFor(waiting))
+		}
 	}
 	if found := r.resumed.get(); found != nil && out.Local.Subnets == nil {
 		out.Local.Subnets = found.subnets

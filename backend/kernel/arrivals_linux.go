@@ -6,13 +6,14 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// Arrivals returns backend.Arrivals, and the network's second device if it exists in the network
-// namespace of the calling thread; see backend.SecondLinkName.
+// Arrivals returns backend.Arrivals, and the network's second and other device where they exist in the
+// network namespace of the calling thread; see backend.SecondLinkName and backend.OtherLinkName.
 func Arrivals(network, kind string, options json.RawMessage, underlay string) []string {
 	links := backend.Arrivals(network, kind, options, underlay)
-	second := backend.SecondLinkName(network)
-	if _, err := Sysctl("ipv4", "conf", second, "forwarding"); err == nil {
-		links = append(links, second)
+	for _, link := range []string{backend.SecondLinkName(network), backend.OtherLinkName(network)} {
+		if _, err := Sysctl("ipv4", "conf", link, "forwarding"); err == nil {
+			links = append(links, link)
+		}
 	}
 	return links
 }

@@ -30,6 +30,7 @@ func Type() backend.Type {
 		Threads:    queues, // the lanes
 		Device:     true,
 		SamePort:   true,
+		Overhead:   overhead,
 		NeedsTUN:   func() bool { return true },
 		Drops:      dropReasons(),
 		New:        func(c backend.Config) (backend.Backend, error) { return newBackend(c, queues) },

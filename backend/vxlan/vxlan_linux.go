@@ -24,7 +24,7 @@ import (
 func Type() backend.Type {
 	return backend.Type{
 		Name: Name, Normalize: normalize, Port: port, Interrupts: interrupts(), Device: true,
-		Drops: kernel.LinkDrops(), New: newBackend,
+		Drops: kernel.LinkDrops(), Overhead: overhead, New: newBackend,
 	}
 }
 

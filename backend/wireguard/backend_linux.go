@@ -37,6 +37,8 @@ func newType(process bool) backend.Type {
 		Interrupts: interrupts(),
 		Device:     true,
 		SamePort:   true,
+		Overhead:   overhead,
+		Rotate:     rotate,
 		NeedsTUN: func() bool {
 			inKernel, err := kernel.HasFamily(kernelKind)
 			return err == nil && !inKernel

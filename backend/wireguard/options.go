@@ -25,6 +25,7 @@ const (
 // options holds the network's options, which are the same on every host.
 type options struct {
 	Port      int    `json:"listen_port"`          // UDP, 1..65535
+	Spare     int    `json:"rotation_port"`        // UDP, the next listen_port while keys are rotated; 0: listen_port + 1
 	Keepalive int    `json:"persistent_keepalive"` // seconds between packets that keep a path through NAT open; 0: none
 	MTU       int    `json:"mtu"`                  // largest MTU of the overlay in bytes; 0: what the underlay carries
 	KeyFile   string `json:"key_file"`             // absolute, or below the network's state directory
@@ -67,6 +68,7 @@ func decode(raw json.RawMessage) (options, error) {
 	o := defaults()
 	errs := backend.DecodeOptions(Name, raw, map[string]backend.OptionTarget{
 		"listen_port":          {Value: &o.Port, Is: "a whole number"},
+		"rotation_port":        {Value: &o.Spare, Is: "a whole number"},
 		"persistent_keepalive": {Value: &o.Keepalive, Is: "a whole number of seconds"},
 		"mtu":                  {Value: &o.MTU, Is: "a whole number"},
 		"key_file":             {Value: &o.KeyFile, Is: "a path"},
@@ -76,12 +78,40 @@ func decode(raw json.RawMessage) (options, error) {
 	return o, errors.Join(append(errs, o.check()...)...)
 }
 
+// spare returns the port that the device with the next keys listens on.
+func (o options) spare() int {
+	if o.Spare != 0 {
+		return o.Spare
+	}
+	return o.Port + 1
+}
+
+// rotate returns the options with which the network gets new keys: the two ports change places. The new keys are made
+// because the other device has none.
+func rotate(raw json.RawMessage) (json.RawMessage, error) {
+	o, err := decode(raw)
+	if err != nil {
+		return nil, err
+	}
+	if filepath.IsAbs(o.KeyFile) {
+		return nil, fmt.Errorf("option key_file names %s on each host, and leno replaces only keys that it has made", o.KeyFile)
+	}
+	o.Port, o.Spare = o.spare(), o.Port
+	return json.Marshal(o)
+}
+
 func (o options) check() (errs []error) {
 	wrong := func(option, format string, args ...any) {
 		errs = append(errs, &backend.OptionError{Option: option, Reason: fmt.Sprintf(format, args...)})
 	}
 	if o.Port < 1 || o.Port > 1<<16-1 {
 		wrong("listen_port", "must be 1 to %d, is %d", 1<<16-1, o.Port)
+	}
+	switch spare := o.spare(); {
+	case o.Spare < 0 || spare > 1<<16-1:
+		wrong("rotation_port", "must be 1 to %d, is %d", 1<<16-1, spare)
+	case spare == o.Port:
+		wrong("rotation_port", "must differ from listen_port")
 	}
 	if o.Keepalive < 0 || o.Keepalive > 1<<16-1 {
 		wrong("persistent_keepalive", "must be 0 to %d seconds, is %d", 1<<16-1, o.Keepalive)

@@ -208,7 +208,6 @@ func TestChangesRefused(t *testing.T) {
 	narrow := strings.Replace(world.Plan("vxlan"), `{ prefix = "10.5.0.0/16" }`, "{\n prefix = \"10.5.0.0/16\"\n max = \"10.5.99.0\"\n}", 1)
 	for what, tt := range map[string]struct{ body, says string }{
 		"range":  {narrow, "host-b (" + lost.String() + ")"},
-		"vni":    {strings.Replace(world.Plan("vxlan"), "{}", "{ vni = 7 }", 1), "backend.vni"},
 		"family": {"ipv4 { prefix = \"10.5.0.0/16\" }\nbackend \"vxlan\" {}", "addresses of one family"},
 	} {
 		file := w.Definition("default", tt.body)

@@ -59,7 +59,7 @@ func (c *checks) setDevice(n registry.Network, s backend.State) {
 		c.report.Clear(health.Device)
 		return
 	}
-	c.setUndisturbed(health.Device, backend.Device, fmt.Sprintf("%s is up with an MTU of %d", backend.LinkName(n.Name), s.MTU))
+	c.setUndisturbed(health.Device, backend.Device, fmt.Sprintf("%s is up with an MTU of %d", Link(n), s.MTU))
 }
 
 // setPeers sets the check of routes that could be written. Its reason names the peers that were skipped and what

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/transition"
 )
 
 // An Instance is a backend, the configuration it was built from, and the datapath that it was given. It can outlive its
@@ -17,7 +18,7 @@ type Instance struct {
 	backend backend.Backend
 	kind    string
 	config  backend.Config
-	close   func() error
+	lent    *lent
 
 	content atomic.Pointer[peers.View] // what the backend was given last, nil for nothing
 
@@ -26,7 +27,8 @@ type Instance struct {
 
 // Close closes the backend; its datapath in the kernel stays.
 func (i *Instance) Close() error {
-	if err := i.close(); err != nil {
+	defer i.lent.set(0)
+	if err := i.backend.Close(); err != nil {
 		return fmt.Errorf("close backend %s of network %s: %w", i.kind, i.config.Network, err)
 	}
 	return nil
@@ -46,16 +48,34 @@ func (i *Instance) apply(ctx context.Context, s backend.State) (backend.Report, 
 
 // takes reports whether the backend has the given configuration, after changing it if necessary.
 func (i *Instance) takes(kind backend.Type, c backend.Config) bool {
-	if i.kind != kind.Name {
-		return false
-	}
-	if string(i.config.Options) == string(c.Options) && slices.Equal(i.config.Pools, c.Pools) {
+	i.one.Lock()
+	defer i.one.Unlock()
+	if i.kind == kind.Name && string(i.config.Options) == string(c.Options) && slices.Equal(i.config.Pools, c.Pools) {
 		return true
 	}
-	changer, ok := i.backend.(backend.Changer)
-	if !ok || changer.Change(c) != nil {
+	switch b := i.backend.(type) {
+	case *transition.Backend:
+		if b.ChangeTo(kind.Name, c) != nil {
+			return false
+		}
+		i.lent.set(b.Threads())
+	case backend.Changer:
+		if i.kind != kind.Name || b.Change(c) != nil {
+			return false
+		}
+	default:
 		return false
 	}
-	i.config = c
+	i.kind, i.config = kind.Name, c
 	return true
+}
+
+// counting returns what counts the traffic by peer and in total; nil for what the backend does not count.
+func (i *Instance) counting() (backend.Counter, backend.Meter) {
+	if b, ok := i.backend.(*transition.Backend); ok {
+		return b.Counting()
+	}
+	counter, _ := i.backend.(backend.Counter)
+	meter, _ := i.backend.(backend.Meter)
+	return counter, meter
 }

@@ -18,6 +18,8 @@ import (
 const (
 	// slowTick bounds how long a fault can last that no event has announced.
 	slowTick = 20 * time.Second
+	// switchTick is how often a host looks whether more peers can be reached over the backend that a network is switched to.
+	switchTick = time.Second
 	// resumeAfter is how long a datapath that works without this process waits for the store before the agent examines
 	// it.
 	resumeAfter = time.Second
@@ -104,6 +106,7 @@ func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], 
 			} else {
 				pause = r.checks.pauseAfterPass(pause, healed)
 				backoff.Reset()
+				failed = r.followSwitch(t)
 			}
 			if passes++; passed != nil {
 				passed(passes, err)
@@ -125,6 +128,20 @@ func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], 
 		_, _, kernel = r.o.Host.Kernel.Get()
 		r.move(t)
 	}
+}
+
+// followSwitch publishes how far this host has switched the network to another backend. It returns when to look again,
+// because the kernel does not announce that a peer has answered; nil if that is not necessary.
+func (r *Reconciler) followSwitch(t *target) <-chan time.Time {
+	s := r.Status().Report.Switch
+	if s == nil {
+		return nil
+	}
+	r.move(t)
+	if s.Stopped || len(s.Waiting) == 0 {
+		return nil
+	}
+	return time.After(switchTick)
 }
 
 // pauseAfterPass returns the pause before the next look at the kernel. before is the pause before this pass, and healed

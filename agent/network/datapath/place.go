@@ -14,6 +14,7 @@ import (
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -111,9 +112,15 @@ func (r *Reconciler) selectPlace(n registry.Network) (Place, error) {
 // markUnderlayLost records that there is no usable underlay at the moment, so any device may become it.
 func (r *Reconciler) markUnderlayLost() { r.update(func(s *Status) { s.Placed = false }) }
 
+// Link returns the name of the device of the network's backend, or of the current one during a switch.
+func Link(n registry.Network) string {
+	return transition.Link(n.Name, n.Backend.Type, n.Backend.Options())
+}
+
 func (r *Reconciler) showPlace(n registry.Network, p Place) {
 	r.o.Report.Check(health.Underlay, api.Passing, fmt.Sprintf("%s (%s)", p.Choice.Interface, p.Choice.Reason))
 	r.update(func(s *Status) {
+		s.Link = Link(n)
 		s.Backend, s.MTU, s.MTUReason = n.Backend.Type, p.MTU, p.arithmetic()
 		s.Underlay = api.Underlay{
 			Interface: p.Choice.Interface,

@@ -18,16 +18,19 @@ type Processors struct {
 	lent int
 }
 
-// lend gives the runtime n more processors. The returned function calls close and takes them back.
-func (p *Processors) lend(n int, close func() error) func() error {
-	if n == 0 || os.Getenv("GOMAXPROCS") != "" {
-		return close
+// lent is the number of processors that were added for one backend.
+type lent struct {
+	from *Processors
+	n    int
+}
+
+// set changes the number to n.
+func (l *lent) set(n int) {
+	if n == l.n || os.Getenv("GOMAXPROCS") != "" {
+		return
 	}
-	p.add(n)
-	return func() error {
-		defer p.add(-n)
-		return close()
-	}
+	l.from.add(n - l.n)
+	l.n = n
 }
 
 func (p *Processors) add(n int) {

@@ -31,6 +31,7 @@ import (
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -114,7 +115,7 @@ func (r *Reconciler) config(kind backend.Type, pools []netip.Prefix, options jso
 		DataDir: filepath.Join(r.o.DataDir, r.o.Network),
 		Pools:   pools,
 		Options: options,
-		Logger:  r.o.Report.Log().Named(kind.Name),
+		Logger:  r.o.Report.Log(),
 	}
 }
 
@@ -126,15 +127,10 @@ func (r *Reconciler) Build(kind backend.Type, c backend.Config) error {
 		if err != nil {
 			return fmt.Errorf("backend %q: %w", kind.Name, err)
 		}
-		r.instance = &Instance{
-			backend: b,
-			kind:    kind.Name,
-			config:  c,
-			close:   r.o.Host.Processors.lend(kind.Threads, b.Close),
-		}
+		r.instance = &Instance{backend: b, kind: kind.Name, config: c, lent: &lent{from: r.o.Host.Processors}}
+		r.instance.lent.set(kind.Threads)
 	}
-	counter, _ := r.instance.backend.(backend.Counter)
-	meter, _ := r.instance.backend.(backend.Meter)
+	counter, meter := r.instance.counting()
 	r.update(func(s *Status) { s.Counter, s.Meter = counter, meter })
 	return nil
 }
@@ -190,17 +186,42 @@ func (r *Reconciler) HandOver() *Instance {
 // earlier process whose state file is before.
 func (r *Reconciler) Retire(ctx context.Context, kind backend.Type, c backend.Config, before state.Network) error {
 	if old := r.instance; old != nil {
-		if old.kind == kind.Name && covers(c.Pools, old.config.Pools) {
+		if follows(old.kind, old.config.Options, kind, c) && covers(c.Pools, old.config.Pools) {
 			return nil
 		}
 		r.StopResumed()
 		_, err := old.apply(ctx, backend.State{})
 		return err
 	}
-	if before.Backend.Type == kind.Name && covers(c.Pools, before.Pools) {
+	if !follows(before.Backend.Type, before.Backend.Options(), kind, c) || !covers(c.Pools, before.Pools) {
+		return r.removeSaved(ctx, before)
+	}
+	if before.Backend.Type == kind.Name && string(before.Backend.Options()) == string(c.Options) {
 		return nil
 	}
-	return r.removeSaved(ctx, before)
+	// What the earlier process carried the network with, and c does not have, is removed once c is in place.
+	n := registry.Network{Backend: before.Backend}
+	for _, pool := range before.Pools {
+		n.Plan = append(n.Plan, registry.Pool{Prefix: pool})
+	}
+	earlier, config, err := r.Configure(n)
+	if err != nil {
+		return nil // what this version does not know stays
+	}
+	return r.Build(earlier, config)
+}
+
+// follows reports whether a datapath of backend type before can become that of c without a removal.
+func follows(before string, options json.RawMessage, kind backend.Type, c backend.Config) bool {
+	if !transition.CanSwitch(kind.Name) || !transition.CanSwitch(before) {
+		return before == kind.Name
+	}
+	from, err := transition.Parse(before, options)
+	if err != nil {
+		return before == kind.Name
+	}
+	to, err := transition.Parse(kind.Name, c.Options)
+	return err == nil && from.Follows(to)
 }
 
 // Remove removes the datapath from the kernel and closes the backend. If there is no instance, it removes the datapath

@@ -2,6 +2,7 @@ package peers
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -32,6 +33,12 @@ func Of(leases []registry.Lease, own registry.Lease) []backend.Peer {
 		return a.Subnets[0].Addr().Compare(b.Subnets[0].Addr())
 	})
 	return out
+}
+
+// Current returns the lease of each host that counts; see Of. They are sorted by slot.
+func Current(leases []registry.Lease) []registry.Lease {
+	of := leasesOfHosts(leases, func(registry.Lease) bool { return true })
+	return slices.SortedFunc(maps.Values(of), func(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) })
 }
 
 // leasesOfHosts returns the current lease of each host, by node id, among the leases that wanted accepts.

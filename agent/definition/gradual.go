@@ -1,0 +1,171 @@
+package definition
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/registry"
+)
+
+// Gradual returns the change in which a new backend, or options on which both ends of a path must agree, replace the old
+// ones without a loss of packets: the network is switched peer by peer; see package transition. The definition of New is
+// what an operator wants in the end. During a switch it must be that of one of the two backends: the one that the switch
+// is going to, or the other one, which reverses the switch.
+func (c Change) Gradual() Change {
+	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
+	kind, wanted := c.New.Backend.Type, c.effective(c.New.Backend)
+	if !c.exists() || err != nil || !transition.CanSwitch(old.Current.Type) || !transition.CanSwitch(kind) {
+		return c
+	}
+	is := func(carrier transition.Carrier) bool {
+		return carrier.Type == kind && registry.Backend{Object: c.normal(carrier)}.Equal(registry.Backend{Object: wanted})
+	}
+	next := old
+	switch {
+	case old.Next == nil && is(old.Current):
+	case old.Next == nil && (len(c.heldLeases()) == 0 || kind == old.Current.Type && len(c.interruptions()) == 0):
+		next.Current.Type, next.Current.Options = kind, wanted
+	case old.Next == nil:
+		next = old.To(kind, wanted)
+	case is(*old.Next):
+		next.Heading = transition.Forward
+	case is(old.Current):
+		next.Heading = transition.Back
+	default:
+		c.contradicts = &old
+		return c
+	}
+	return c.with(next)
+}
+
+// Forced returns the change as an operator forces it: at once, whatever becomes of packets.
+func (c Change) Forced() Change {
+	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
+	if !c.exists() || err != nil || old.Target().Type != c.New.Backend.Type {
+		return c
+	}
+	next := old.Ended()
+	next.Current.Options = c.effective(c.New.Backend)
+	return c.with(next)
+}
+
+func (c Change) with(course transition.Course) Change {
+	options, err := course.Options()
+	if err != nil {
+		return c
+	}
+	if b, err := registry.NewBackend(course.Current.Type, options); err == nil {
+		c.New.Backend = b
+	}
+	return c
+}
+
+// effective returns the options of a definition without a switch, with all defaults.
+func (c Change) effective(b registry.Backend) json.RawMessage {
+	return c.normal(transition.Carrier{Type: b.Type, Options: b.Options()})
+}
+
+// normal returns a carrier's effective options, or those it has if this version of leno does not know the backend.
+func (c Change) normal(carrier transition.Carrier) json.RawMessage {
+	if kind, ok := c.Backends[carrier.Type]; ok {
+		if effective, err := kind.Normalize(carrier.Options); err == nil {
+			return effective
+		}
+	}
+	return carrier.Options
+}
+
+// course returns the course of the new definition; it has no next backend if that cannot be parsed.
+func (c Change) course() transition.Course {
+	course, err := transition.Parse(c.New.Backend.Type, c.New.Backend.Options())
+	if err != nil {
+		return transition.Course{}
+	}
+	return course
+}
+
+// turns reports whether a switch begins, ends or changes its heading.
+func (c Change) turns() bool {
+	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
+	now := c.course()
+	return err == nil && ((old.Next == nil) != (now.Next == nil) || old.Heading != now.Heading)
+}
+
+// refusedTarget returns a refusal if the network is being switched between other backends, or a host cannot have both
+// backends at once.
+func (c Change) refusedTarget() []api.Refusal {
+	if course := c.course(); course.Next != nil && c.contradicts == nil {
+		ports := c.ports(c.New)
+		if ports[0].Collides(ports[1]) {
+			return []api.Refusal{{
+				Reason: fmt.Sprintf("hosts have both backends during the switch, and both need %s", ports[1]),
+				Way:    "choose another port in the new backend's options",
+			}}
+		}
+	}
+	if c.contradicts == nil {
+		return nil
+	}
+	from, to := c.contradicts.Current.Type, c.contradicts.Next.Type
+	return []api.Refusal{{
+		Reason: fmt.Sprintf("the network is being switched from %s to %s, and backend.type or an option is that of neither", from, to),
+		Way:    fmt.Sprintf("let the switch end, or reverse it: apply the definition that the network had with %s", from),
+	}}
+}
+
+// switching describes what a switch does to a host, and how far the host has come.
+func (c Change) switching(l registry.Lease) []string {
+	course := c.course()
+	if course.Next == nil {
+		return nil
+	}
+	target := course.Target()
+	before, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
+	if err != nil || before.Next == nil {
+		out := []string{fmt.Sprintf("switches from %s to %s: it has both until all hosts send over %[2]s", c.name(course.Current), c.name(target))}
+		if mtu := c.mtuAfter(l, course); mtu != l.MTU {
+			out = append(out, fmt.Sprintf("its containers' MTU becomes %d instead of %d: those that run keep theirs, and the host tells them what fits", mtu, l.MTU))
+		}
+		return out
+	}
+	ready, fault := target.Ready(l.Backend.Type, l.Backend.Options())
+	switch {
+	case course.IsMoved(l.Backend.Options()):
+		return []string{"sends to all hosts over " + c.name(target)}
+	case ready:
+		return []string{"receives over " + c.name(target)}
+	case fault != "":
+		return []string{fmt.Sprintf("cannot use %s: %s", c.name(target), fault)}
+	case !l.Held():
+		return []string{fmt.Sprintf("has not prepared %s: it is away", c.name(target))}
+	}
+	return []string{fmt.Sprintf("has not prepared %s yet; an agent older than this one cannot", c.name(target))}
+}
+
+// name names a carrier, with its port where both backends of the switch have the same type.
+func (c Change) name(carrier transition.Carrier) string {
+	course := c.course()
+	if course.Next == nil || course.Current.Type != course.Next.Type {
+		return carrier.Type
+	}
+	if port := c.Backends[carrier.Type].Uses(carrier.Options); port.Number != 0 {
+		return fmt.Sprintf("%s (%s)", carrier.Type, port)
+	}
+	return carrier.Type
+}
+
+// mtuAfter returns the overlay's MTU on a host during the switch, as far as it follows from the size of headers.
+func (c Change) mtuAfter(l registry.Lease, course transition.Course) int {
+	if len(l.PublicIPs) == 0 {
+		return l.MTU
+	}
+	taken := func(kind string) int {
+		if f := c.Backends[kind].Overhead; f != nil {
+			return f(l.PublicIPs[0])
+		}
+		return 0
+	}
+	return min(l.MTU, l.MTU+taken(course.Current.Type)-taken(course.Next.Type))
+}

@@ -1,0 +1,184 @@
+package definition
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/agent/agenttest"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/registry"
+)
+
+// switchable returns network n with a backend object, whose options have their defaults.
+func switchable(t *testing.T, kind, options string) registry.Network {
+	t.Helper()
+	effective, err := transition.Wrap(backends())[kind].Normalize(json.RawMessage(options))
+	must(t, err)
+	plan, err := registry.Plan{{Prefix: netip.MustParsePrefix("10.5.0.0/16")}}.Normalize()
+	must(t, err)
+	return registry.Network{Name: "n", Plan: plan, Backend: agenttest.Backend(t, kind, string(effective)), ModifyIndex: 7}
+}
+
+// TestGradual checks which changes become a switch, and what becomes of one that is under way.
+func TestGradual(t *testing.T) {
+	const toUDP = `{"next":{"device":"b","type":"udp"}}`
+	for _, tt := range []struct {
+		name      string
+		old       registry.Network
+		kind      string
+		options   string // of the wanted definition
+		lapsed    bool
+		want      string // device, heading, current > next
+		described []string
+	}{
+		{name: "the same", old: switchable(t, "vxlan", `{}`), kind: "vxlan", options: `{}`, want: "a vxlan", described: []string{"none"}},
+		{name: "the same with the other device", old: switchable(t, "vxlan", `{"device":"b"}`), kind: "vxlan", options: `{}`, want: "b vxlan",
+			described: []string{"none"}},
+		{name: "an option that changes in place", old: switchable(t, "vxlan", `{"device":"b"}`), kind: "vxlan", options: `{"direct_routing":true}`, want: "b vxlan",
+			described: []string{"update", "c backend.direct_routing false -> true", "h a 10.5.10.0/24 true: keeps 10.5.10.0/24"}},
+		{name: "another backend", old: switchable(t, "vxlan", `{}`), kind: "udp", options: `{}`, want: "a vxlan > udp",
+			described: []string{"switch", "c backend.checksum_offload auto -> ", "c backend.direct_routing false -> ", "c backend.gbp false -> ",
+				"c backend.port 8472 -> 8285", "c backend.type vxlan -> udp", "c backend.vni 1 -> ",
+				"h a 10.5.10.0/24 true: keeps 10.5.10.0/24; switches from vxlan to udp: it has both until all hosts send over udp"}},
+		{name: "a smaller MTU", old: switchable(t, "host-gw", `{"device":"b"}`), kind: "udp", options: `{}`, want: "b host-gw > udp",
+			described: []string{"switch", "c backend.port  -> 8285", "c backend.type host-gw -> udp",
+				"h a 10.5.10.0/24 true: keeps 10.5.10.0/24; switches from host-gw to udp: it has both until all hosts send over udp; " +
+					"its containers' MTU becomes 1422 instead of 1450: those that run keep theirs, and the host tells them what fits"}},
+		{name: "another port", old: switchable(t, "udp", `{}`), kind: "udp", options: `{"port":9000}`, want: "a udp > udp",
+			described: []string{"switch", "c backend.port 8285 -> 9000",
+				"h a 10.5.10.0/24 true: keeps 10.5.10.0/24; switches from udp (udp port 8285) to udp (udp port 9000): it has both until all hosts send over udp (udp port 9000)"}},
+		{name: "without a host", old: switchable(t, "vxlan", `{}`), kind: "udp", options: `{}`, lapsed: true, want: "a udp",
+			described: []string{"update", "c backend.checksum_offload auto -> ", "c backend.direct_routing false -> ", "c backend.gbp false -> ",
+				"c backend.port 8472 -> 8285", "c backend.type vxlan -> udp", "c backend.vni 1 -> ",
+				"h a 10.5.10.0/24 false: keeps 10.5.10.0/24; changes from backend vxlan to udp: packets stop until its peers have too"}},
+		{name: "both need one port", old: switchable(t, "vxlan", `{}`), kind: "vxlan", options: `{"gbp":true}`, want: "a vxlan > vxlan",
+			described: []string{"switch", "c backend.gbp false -> true",
+				"h a 10.5.10.0/24 true: keeps 10.5.10.0/24; switches from vxlan (vxlan vni 1 on port 8472) to vxlan (vxlan with gbp vni 1 on port 8472): it has both until all hosts send over vxlan (vxlan with gbp vni 1 on port 8472)",
+				"R hosts have both backends during the switch, and both need vxlan with gbp vni 1 on port 8472"}},
+		{name: "under way", old: switchable(t, "vxlan", toUDP), kind: "udp", options: `{}`, want: "a vxlan > udp",
+			described: []string{"none", "h a 10.5.10.0/24 true: keeps 10.5.10.0/24; has not prepared udp yet; an agent older than this one cannot"}},
+		{name: "reversed", old: switchable(t, "vxlan", toUDP), kind: "vxlan", options: `{}`, want: "a back vxlan > udp",
+			described: []string{"switch", "c backend.checksum_offload  -> auto", "c backend.direct_routing  -> false", "c backend.gbp  -> false",
+				"c backend.port 8285 -> 8472", "c backend.type udp -> vxlan", "c backend.vni  -> 1",
+				"h a 10.5.10.0/24 true: keeps 10.5.10.0/24; sends to all hosts over vxlan"}},
+		{name: "continued", old: switchable(t, "vxlan", `{"next":{"device":"b","type":"udp"},"switch":"stopped"}`), kind: "udp", options: `{}`, want: "a vxlan > udp",
+			described: []string{"switch", "h a 10.5.10.0/24 true: keeps 10.5.10.0/24; has not prepared udp yet; an agent older than this one cannot"}},
+		{name: "a third backend", old: switchable(t, "vxlan", toUDP), kind: "host-gw", options: `{}`, want: "a host-gw",
+			described: []string{"update", "c backend.port 8285 -> ", "c backend.type udp -> host-gw",
+				"h a 10.5.10.0/24 true: keeps 10.5.10.0/24; changes from backend vxlan to host-gw: packets stop until its peers have too",
+				"R the network is being switched from vxlan to udp, and backend.type or an option is that of neither"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := Change{Old: tt.old, New: switchable(t, tt.kind, tt.options), Backends: transition.Wrap(backends()),
+				Leases: []registry.Lease{changed(tt.old, "a", 10, !tt.lapsed)}}
+			c.Leases[0].Backend = agenttest.Backend(t, tt.old.Backend.Type, `{}`)
+			c = c.Gradual()
+			if got := courseText(t, c.New); got != tt.want {
+				t.Errorf("becomes %s, want %s", got, tt.want)
+			}
+			if diff := cmp.Diff(tt.described, describe(c.Plan())); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// courseText describes a course like "b back vxlan > udp": the device of the current backend, and the heading if it is
+// not forward.
+func courseText(t *testing.T, n registry.Network) string {
+	t.Helper()
+	course, err := transition.Parse(n.Backend.Type, n.Backend.Options())
+	must(t, err)
+	words := []string{"a"}
+	if course.Current.Other {
+		words[0] = "b"
+	}
+	if course.Heading != transition.Forward {
+		words = append(words, string(course.Heading))
+	}
+	words = append(words, course.Current.Type)
+	if course.Next != nil {
+		words = append(words, ">", course.Next.Type)
+	}
+	return strings.Join(words, " ")
+}
+
+// TestForced checks what an operator gets who does not want to wait.
+func TestForced(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		old, new registry.Network
+		want     string
+	}{
+		{"the end of a switch", switchable(t, "vxlan", `{"next":{"device":"b","type":"udp"}}`), switchable(t, "udp", `{}`), "b udp"},
+		{"another backend", switchable(t, "vxlan", `{"device":"b"}`), switchable(t, "udp", `{}`), "a udp"},
+		{"another port", switchable(t, "udp", `{"device":"b"}`), switchable(t, "udp", `{"port":9000}`), "b udp"},
+	} {
+		got := Change{Old: tt.old, New: tt.new, Backends: transition.Wrap(backends())}.Forced()
+		if text := courseText(t, got.New); text != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, text, tt.want)
+		}
+	}
+}
+
+// TestTurn checks the actions on a switch, and that each is refused where it makes no sense.
+func TestTurn(t *testing.T) {
+	kinds := transition.Wrap(backends())
+	one, both := switchable(t, "vxlan", `{}`), switchable(t, "vxlan", `{"next":{"device":"b","type":"udp"}}`)
+	stopped := switchable(t, "vxlan", `{"next":{"device":"b","type":"udp"},"switch":"stopped"}`)
+	for _, tt := range []struct {
+		action string
+		on     registry.Network
+		want   string // or the error
+	}{
+		{api.StopSwitch, both, "a stopped vxlan > udp"},
+		{api.ReverseSwitch, both, "a back vxlan > udp"},
+		{api.ContinueSwitch, stopped, "a vxlan > udp"},
+		{api.EndSwitch, both, "b udp"},
+		{api.EndSwitch, stopped, "it is stopped: continue or reverse it first"},
+		{api.StopSwitch, one, "network n is not being switched"},
+		{api.RotateKeys, one, `backend "vxlan" has no keys`},
+		{api.RotateKeys, both, "keys are rotated after that"},
+		{"turn", both, `action "turn"`},
+	} {
+		got, err := Turn(tt.on, tt.action, kinds)
+		switch {
+		case err != nil && !strings.Contains(err.Error(), tt.want):
+			t.Errorf("%s: %v, want %s", tt.action, err, tt.want)
+		case err != nil && errors.Is(err, ErrTurn) == errors.Is(err, registry.ErrInvalid):
+			t.Errorf("%s: %v wraps neither or both", tt.action, err)
+		case err == nil && courseText(t, got) != tt.want:
+			t.Errorf("%s: %s, want %s", tt.action, courseText(t, got), tt.want)
+		}
+	}
+}
+
+// TestProgress counts the hosts that have moved.
+func TestProgress(t *testing.T) {
+	n := switchable(t, "vxlan", `{"next":{"device":"b","type":"udp"}}`)
+	leases := []registry.Lease{changed(n, "a", 10, true), changed(n, "b", 11, true), changed(n, "c", 12, false), changed(n, "d", 13, true)}
+	for i, attributes := range []string{`{"next":{"device":"b","type":"udp"},"sends":"b"}`, `{"next":{"device":"b","type":"udp"}}`, `{}`,
+		`{"next":{"device":"b","error":"no TUN","type":"udp"}}`} {
+		leases[i].Backend = agenttest.Backend(t, "vxlan", attributes)
+	}
+	got := Progress(n, leases, transition.Wrap(backends()))
+	var hosts []string
+	for _, h := range got.Hosts {
+		hosts = append(hosts, fmt.Sprint(h.Node, " ", h.What))
+	}
+	want := []string{"a [sends to all hosts over udp]", "b [receives over udp]", "c [has not prepared udp: it is away]", "d [cannot use udp: no TUN]"}
+	if got.From != "vxlan" || got.To != "udp" || got.Heading != api.SwitchForward || got.Moved != 1 || !slices.Equal(hosts, want) {
+		t.Errorf("%+v", got)
+	}
+	if got := Progress(switchable(t, "udp", `{}`), leases, backends()); got.From != "udp" || got.To != "" || got.Hosts == nil {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,64 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// getSwitch returns how far a network has been switched to another backend.
+func (h networkHandlers) getSwitch(r *http.Request) (out api.NetworkSwitch, err error) {
+	n, err := h.requested(r)
+	if err != nil {
+		return out, err
+	}
+	set, err := h.recentLeases(r.Context(), n)
+	return definition.Progress(n, set.Leases, h.backends), err
+}
+
+// turnSwitch changes where a switch is going, or begins one to new keys.
+func (h networkHandlers) turnSwitch(r *http.Request) (out api.NetworkSwitch, err error) {
+	var body struct {
+		Action string `json:"action"`
+	}
+	if err := readBody(r, &body); err != nil {
+		return out, err
+	}
+	n, err := h.requested(r)
+	if err != nil {
+		return out, err
+	}
+	name, store := n.Name, h.storeFor(r)
+	if n, err = store.Network(r.Context(), name); err != nil {
+		return out, err
+	}
+	turned, err := definition.Turn(n, body.Action, h.backends)
+	if errors.Is(err, definition.ErrTurn) {
+		err = statusError(http.StatusConflict, "%v", err)
+	}
+	if err != nil {
+		return out, err
+	}
+	if err := store.PutNetwork(r.Context(), turned); err != nil {
+		return out, err
+	}
+	return h.switchOf(r.Context(), store, name)
+}
+
+// switchOf returns how far a network has been switched, as the store has it now.
+func (h networkHandlers) switchOf(ctx context.Context, store registry.Registry, name string) (out api.NetworkSwitch, err error) {
+	n, err := store.Network(ctx, name)
+	if err != nil {
+		return out, err
+	}
+	h.await(ctx, func(known Networks) bool {
+		shown, ok := known.Find(name)
+		return ok && shown.ModifyIndex >= n.ModifyIndex
+	})
+	set, err := h.recentLeases(ctx, n)
+	return definition.Progress(n, set.Leases, h.backends), err
+}

@@ -1,0 +1,68 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/peers"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/registry"
+)
+
+// endTurn is how long each host waits for the one before it to end a switch.
+const endTurn = 3 * time.Second
+
+// endSwitch ends the switch of the network to another backend if all hosts, also those whose lease has lapsed, send to
+// each other over that backend only: the definition then names it alone. The host with the first slot does so, or the
+// next one if it does not.
+func (r *Runner) endSwitch(ctx context.Context, n registry.Network, v *peers.View) {
+	course, err := transition.Parse(n.Backend.Type, n.Backend.Options())
+	if err != nil || course.Next == nil {
+		r.moved = time.Time{}
+		return
+	}
+	turn := 0
+	for _, lease := range peers.Current(v.Leases) {
+		if !course.IsMoved(lease.Backend.Options()) {
+			r.moved = time.Time{}
+			return
+		}
+		if lease.Held() && lease.Slot < v.Own.Slot {
+			turn++
+		}
+	}
+	if r.moved.IsZero() {
+		r.moved = time.Now()
+	}
+	if time.Since(r.moved) < time.Duration(turn)*endTurn {
+		return
+	}
+	if err := r.putEnded(ctx, n, course.Ended()); err != nil && !errors.Is(err, registry.ErrConflict) {
+		r.report.Log().Warn("the switch of the network could not be ended", "error", err)
+		r.report.Check(health.Network, api.Warning, fmt.Sprintf(
+			"all hosts send over %s only, and the definition cannot be changed accordingly: %v", course.Target().Type, err))
+	}
+}
+
+func (r *Runner) putEnded(ctx context.Context, n registry.Network, course transition.Course) error {
+	options, err := course.Options()
+	if err != nil {
+		return err
+	}
+	if n.Backend, err = registry.NewBackend(course.Current.Type, options); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := r.deps.Store.Registry.PutNetwork(ctx, n); err != nil {
+		return err
+	}
+	r.report.Log().Info("the network was switched", "backend", course.Current.Type)
+	r.report.Event(api.EventNetwork, api.Info, "the network was switched to backend "+course.Current.Type,
+		map[string]string{"change": "switched"})
+	return nil
+}

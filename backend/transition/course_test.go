@@ -1,0 +1,151 @@
+package transition
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/backend"
+)
+
+func TestCourse(t *testing.T) {
+	for _, tt := range []struct {
+		name, kind, options string
+		want                Course
+	}{
+		{"one backend", "vxlan", `{"vni":1}`, Course{Current: Carrier{Type: "vxlan", Options: json.RawMessage(`{"vni":1}`)}}},
+		{"the other device", "vxlan", `{"device":"b","vni":1}`,
+			Course{Current: Carrier{Type: "vxlan", Options: json.RawMessage(`{"vni":1}`), Other: true}}},
+		{"a switch", "vxlan", `{"next":{"device":"b","port":1,"type":"udp"},"vni":1}`, Course{
+			Current: Carrier{Type: "vxlan", Options: json.RawMessage(`{"vni":1}`)},
+			Next:    &Carrier{Type: "udp", Options: json.RawMessage(`{"port":1}`), Other: true},
+		}},
+		{"a reversed switch", "host-gw", `{"device":"b","next":{"type":"udp"},"switch":"back"}`, Course{
+			Current: Carrier{Type: "host-gw", Options: json.RawMessage(`{}`), Other: true},
+			Next:    &Carrier{Type: "udp", Options: json.RawMessage(`{}`)},
+			Heading: Back,
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Parse(tt.kind, json.RawMessage(tt.options))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !got.Current.Equal(tt.want.Current) || (got.Next == nil) != (tt.want.Next == nil) || got.Heading != tt.want.Heading {
+				t.Fatalf("%+v, want %+v", got, tt.want)
+			}
+			if got.Next != nil && !got.Next.Equal(*tt.want.Next) {
+				t.Errorf("next %+v, want %+v", got.Next, tt.want.Next)
+			}
+			if back, err := got.Options(); err != nil || string(back) != tt.options {
+				t.Errorf("options %s, %v", back, err)
+			}
+		})
+	}
+}
+
+func TestCourseRefuses(t *testing.T) {
+	for options, says := range map[string]string{
+		`{"device":"c"}`:            `device: is "c"`,
+		`{"switch":"back"}`:         `switch: is "back" without a next backend`,
+		`{"switch":"up","next":{}}`: `switch: is "up"`,
+		`{"next":7}`:                `next: is not a backend`,
+		`{"next":{"vni":1}}`:        `next: has no type`,
+		`{"next":{"type":"udp"}}`:   `next: must use the other device`,
+		`{"sends":"a"}`:             `sends: is no option`,
+		`{"next":{"type":"udp","device":"b","next":{"type":"udp"}}}`: `next: has a next backend of its own`,
+	} {
+		_, err := Parse("vxlan", json.RawMessage(options))
+		if option := (&backend.OptionError{}); err == nil || !errors.As(err, &option) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %s", options, err, says)
+		}
+	}
+}
+
+// TestCourseTurns checks what becomes of a course in a switch.
+func TestCourseTurns(t *testing.T) {
+	one, err := Parse("vxlan", json.RawMessage(`{"vni":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := one.To("udp", json.RawMessage(`{}`))
+	back := both
+	back.Heading = Back
+	udp := both.Ended()
+	if both.Target().Type != "udp" || back.Target().Type != "vxlan" || udp.Current.Type != "udp" || !udp.Current.Other || udp.Next != nil {
+		t.Errorf("%+v, %+v, %+v", both, back, udp)
+	}
+	if again := udp.To("vxlan", json.RawMessage(`{}`)); again.Next.Other {
+		t.Errorf("%+v does not take the first device again", again)
+	}
+	for _, tt := range []struct {
+		from, to Course
+		want     bool
+	}{
+		{one, both, true},
+		{both, one, true},
+		{both, udp, true},
+		{one, udp, false},
+		{udp, both, false},
+		{both, back, true},
+	} {
+		if got := tt.from.Follows(tt.to); got != tt.want {
+			t.Errorf("%+v follows %+v: %t", tt.to, tt.from, got)
+		}
+	}
+}
+
+// TestEntry checks what a peer's lease says of each backend, also when the peer is ahead or behind.
+func TestEntry(t *testing.T) {
+	const prepared = `{"mac":"m","next":{"device":"b","key":"k","type":"wireguard"}}`
+	vxlan, wireguard := Carrier{Type: "vxlan"}, Carrier{Type: "wireguard", Other: true}
+	for _, tt := range []struct {
+		name, kind, attributes string
+		carrier                Carrier
+		own, fault             string
+		ok                     bool
+	}{
+		{"before the switch, old", "vxlan", `{"mac":"m"}`, vxlan, `{"mac":"m"}`, "", true},
+		{"before the switch, new", "vxlan", `{"mac":"m"}`, wireguard, "", "", false},
+		{"prepared, old", "vxlan", prepared, vxlan, `{"mac":"m"}`, "", true},
+		{"prepared, new", "vxlan", prepared, wireguard, `{"key":"k"}`, "", true},
+		{"after the switch, new", "wireguard", `{"device":"b","key":"k"}`, wireguard, `{"key":"k"}`, "", true},
+		{"after the switch, old", "wireguard", `{"device":"b","key":"k"}`, vxlan, "", "", false},
+		{"the same backend with the other device", "vxlan", `{"device":"b","mac":"m"}`, vxlan, "", "", false},
+		{"it cannot", "vxlan", `{"next":{"device":"b","error":"no TUN","type":"wireguard"}}`, wireguard, `{}`, "no TUN", false},
+		{"no object", "vxlan", `"next"`, vxlan, `"next"`, "", false},
+	} {
+		own, fault, ok := tt.carrier.entry(tt.kind, json.RawMessage(tt.attributes))
+		if string(own) != tt.own || fault != tt.fault || ok != tt.ok {
+			t.Errorf("%s: %s, %q, %t", tt.name, own, fault, ok)
+		}
+	}
+}
+
+// TestIsMoved checks from what a lease says whether its host needs the other backend any more.
+func TestIsMoved(t *testing.T) {
+	forward := Course{Current: Carrier{Type: "vxlan"}}.To("udp", json.RawMessage(`{}`))
+	back, stopped := forward, forward
+	back.Heading, stopped.Heading = Back, Stopped
+	for _, tt := range []struct {
+		name       string
+		course     Course
+		attributes string
+		want       bool
+	}{
+		{"not prepared", forward, `{}`, false},
+		{"prepared", forward, `{"next":{"device":"b","type":"udp"}}`, false},
+		{"moved", forward, `{"next":{"device":"b","type":"udp"},"sends":"b"}`, true},
+		{"ahead", forward, `{"device":"b"}`, true},
+		{"moved, and reversed since", back, `{"next":{"device":"b","type":"udp"},"sends":"b"}`, false},
+		{"moved back", back, `{"next":{"device":"b","type":"udp"},"sends":"a"}`, true},
+		{"never prepared, and reversed", back, `{}`, true},
+		{"stopped", stopped, `{"next":{"device":"b","type":"udp"},"sends":"b"}`, false},
+		{"no switch", Course{Current: forward.Current}, `{"sends":"a"}`, false},
+	} {
+		if got := tt.course.IsMoved(json.RawMessage(tt.attributes)); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
+		}
+	}
+}

@@ -1,0 +1,326 @@
+package transition
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/backend"
+)
+
+// A recorder makes backends that write down what is asked of them.
+type recorder struct {
+	calls []string
+	fail  map[string]error    // of Apply, by type and device
+	unfit map[string]error    // of Advertise
+	skip  map[string][]string // nodes that are skipped
+	wait  map[string][]string // nodes that have not answered
+	mtu   map[string]int
+}
+
+func newRecorder() *recorder {
+	return &recorder{fail: map[string]error{}, unfit: map[string]error{}, skip: map[string][]string{}, wait: map[string][]string{},
+		mtu: map[string]int{"old": 1450, "new": 1440}}
+}
+
+func (r *recorder) types() map[string]backend.Type {
+	out := map[string]backend.Type{}
+	for _, name := range []string{"old", "new", "third", "alloc"} {
+		out[name] = backend.Type{
+			Name:      name,
+			Normalize: func(o json.RawMessage) (json.RawMessage, error) { return o, nil },
+			New: func(c backend.Config) (backend.Backend, error) {
+				return &recording{r, name, strings.TrimPrefix(c.Link, "leno-n")}, nil
+			},
+		}
+	}
+	return out
+}
+
+type recording struct {
+	*recorder
+	kind, device string
+}
+
+func (r *recording) name() string { return r.kind + r.device }
+
+func (r *recording) Advertise(backend.Underlay) (backend.Advertisement, error) {
+	return backend.Advertisement{MTU: r.mtu[r.kind], Attributes: json.RawMessage(fmt.Sprintf(`{"key":%q}`, r.name()))}, r.unfit[r.name()]
+}
+
+func (r *recording) Apply(_ context.Context, s backend.State) (backend.Report, error) {
+	var peers []string
+	for _, p := range s.Peers {
+		text := p.Node
+		if slices.Contains(s.Elsewhere, p.Subnets[0]) {
+			text = "(" + text + ")"
+		}
+		if len(p.Attributes) == 0 {
+			text += "?"
+		}
+		peers = append(peers, text)
+	}
+	what := fmt.Sprintf("%s: %s", r.name(), strings.Join(peers, " "))
+	if s.Zero() {
+		what = fmt.Sprintf("%s: remove but %v", r.name(), s.Elsewhere)
+	}
+	r.calls = append(r.calls, what)
+	var report backend.Report
+	for _, node := range r.skip[r.name()] {
+		report.Skipped = append(report.Skipped, backend.Skip{Node: node, Reason: "skipped"})
+	}
+	report.Unproven = r.wait[r.name()]
+	if s.MTU != 0 && s.MTU != r.mtu[r.kind] {
+		return report, fmt.Errorf("MTU %d", s.MTU)
+	}
+	return report, backend.About(backend.Device, r.fail[r.name()])
+}
+
+func (r *recording) Close() error {
+	r.calls = append(r.calls, r.name()+": close")
+	return nil
+}
+
+// did returns the calls since the last did.
+func (r *recorder) did() string {
+	defer func() { r.calls = nil }()
+	return strings.Join(r.calls, "; ")
+}
+
+// A host is one network of a host, whose backends are a recorder's.
+type host struct {
+	*recorder
+	t *testing.T
+	b *Backend
+}
+
+func newHost(t *testing.T, kind, options string) *host {
+	t.Helper()
+	h := &host{recorder: newRecorder(), t: t}
+	b, err := Wrap(h.types())[kind].New(h.config(options))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.b = b.(*Backend)
+	return h
+}
+
+func (h *host) config(options string) backend.Config {
+	return backend.Config{Network: "n", Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}, Options: json.RawMessage(options)}
+}
+
+// peer returns a peer whose lease has the attributes.
+func peer(slot int, kind, attributes string) backend.Peer {
+	return backend.Peer{
+		Node:       string(rune('a' + slot)),
+		Subnets:    []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", slot))},
+		Backend:    kind,
+		Attributes: json.RawMessage(attributes),
+	}
+}
+
+func (h *host) apply(peers ...backend.Peer) (backend.Report, error) {
+	h.t.Helper()
+	advert, err := h.b.Advertise(backend.Underlay{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return h.b.Apply(h.t.Context(), backend.State{
+		Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/24")},
+		MTU:     advert.MTU,
+		Peers:   peers,
+	})
+}
+
+// does applies a state and compares the calls of the backends.
+func (h *host) does(want string, peers ...backend.Peer) backend.Report {
+	h.t.Helper()
+	report, err := h.apply(peers...)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if got := h.did(); got != want {
+		h.t.Errorf("did %s\nwant %s", got, want)
+	}
+	return report
+}
+
+func (h *host) follow(kind, options string) {
+	h.t.Helper()
+	if err := h.b.ChangeTo(kind, h.config(options)); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *host) says(want string) {
+	h.t.Helper()
+	advert, err := h.b.Advertise(backend.Underlay{})
+	if err != nil || string(advert.Attributes) != want {
+		h.t.Errorf("lease has %s, %v, want %s", advert.Attributes, err, want)
+	}
+}
+
+const (
+	switching = `{"next":{"device":"b","type":"new"}}`
+	prepared  = `{"key":"old","next":{"device":"b","key":"new~b","type":"new"}}`
+)
+
+// TestSwitch follows one host through a switch: each peer moves when its lease says that it can receive, no step leaves
+// a peer without a backend that has its route, and the old backend goes last.
+func TestSwitch(t *testing.T) {
+	h := newHost(t, "old", `{}`)
+	h.does("old: b c", peer(1, "old", `{}`), peer(2, "old", `{}`))
+	h.says(`{"key":"old"}`)
+
+	h.follow("old", switching)
+	h.says(`{"key":"old"}`) // nothing can arrive over the new one yet
+	report := h.does("old: b c; new~b: (b)? (c)?", peer(1, "old", `{}`), peer(2, "old", `{}`))
+	if s := report.Switch; s == nil || s.Moved != 0 || len(s.Waiting) != 2 || s.Waiting[0].Reason != "it has not prepared new yet" {
+		t.Errorf("%+v", s)
+	}
+	h.says(`{"key":"old","next":{"device":"b","key":"new~b","type":"new"}}`)
+
+	// c can receive, is set up without a route, and moves once that has worked.
+	report = h.does("old: b c; new~b: (b)? (c); old: b (c); new~b: (b)? c", peer(1, "old", `{}`), peer(2, "old", prepared))
+	if report.Switch.Moved != 1 || report.Peers != 2 {
+		t.Errorf("%+v", report)
+	}
+	// b has not answered over the new backend.
+	h.wait["new~b"] = []string{"b"}
+	report = h.does("old: b (c); new~b: (b) c", peer(1, "old", prepared), peer(2, "old", prepared))
+	if want := (backend.Skip{Node: "b", Reason: "no packet from it has arrived so far"}); report.Switch.Waiting[0] != want || len(report.Unproven) != 0 {
+		t.Errorf("%+v", report)
+	}
+	h.says(`{"key":"old","next":{"device":"b","key":"new~b","type":"new"}}`)
+	h.wait = map[string][]string{}
+	h.does("old: b (c); new~b: (b) c; old: (b) (c); new~b: b c", peer(1, "old", prepared), peer(2, "old", prepared))
+	h.says(`{"key":"old","next":{"device":"b","key":"new~b","type":"new"},"sends":"b"}`)
+
+	// c is ahead: its lease has only the new backend.
+	h.does("old: (b) (c)?; new~b: b c", peer(1, "old", prepared), peer(2, "new", `{"device":"b","key":"new~b"}`))
+	h.follow("new", `{"device":"b"}`)
+	h.says(`{"device":"b","key":"new~b"}`)
+	h.does("new~b: b c; old: remove but [10.5.0.0/16 10.5.1.0/24 10.5.2.0/24]; old: close",
+		peer(1, "old", prepared), peer(2, "new", `{"device":"b","key":"new~b"}`))
+	h.does("new~b: b", peer(1, "new", `{"device":"b","key":"new~b"}`))
+	if err := h.b.Close(); err != nil || h.did() != "new~b: close" {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestSwitchTurns: a switch can be stopped and reversed.
+func TestSwitchTurns(t *testing.T) {
+	h := newHost(t, "old", switching)
+	both := []backend.Peer{peer(1, "old", prepared), peer(2, "old", prepared)}
+	h.wait["new~b"] = []string{"c"}
+	h.does("old: b c; new~b: (b) (c); old: (b) c; new~b: b (c)", both...)
+	h.wait = map[string][]string{}
+	h.follow("old", `{"next":{"device":"b","type":"new"},"switch":"stopped"}`)
+	report := h.does("old: (b) c; new~b: b (c)", both...)
+	if s := report.Switch; !s.Stopped || s.Waiting[0].Reason != "the switch is stopped" {
+		t.Errorf("%+v", s)
+	}
+	h.follow("old", `{"next":{"device":"b","type":"new"},"switch":"back"}`)
+	// The new backend leaves the route alone before the old one takes it.
+	report = h.does("new~b: (b) (c); old: b c", both...)
+	if s := report.Switch; s.From != "new" || s.To != "old" || s.Moved != 2 {
+		t.Errorf("%+v", s)
+	}
+	h.says(`{"key":"old","next":{"device":"b","key":"new~b","type":"new"},"sends":"a"}`)
+	h.follow("old", `{}`)
+	h.does("old: b c; new~b: remove but [10.5.0.0/16 10.5.1.0/24 10.5.2.0/24]; new~b: close", both...)
+}
+
+// TestSwitchFails: a backend that does not work harms nothing, and the lease says why.
+func TestSwitchFails(t *testing.T) {
+	h := newHost(t, "old", switching)
+	h.fail["new~b"] = errors.New("port in use")
+	report := h.does("old: b; new~b: (b)", peer(1, "old", prepared))
+	if s := report.Switch; s.Fault != "device: port in use" && s.Fault != "port in use" || s.Waiting[0].Reason != "this host cannot use new" {
+		t.Errorf("%+v", s)
+	}
+	h.says(`{"key":"old","next":{"device":"b","error":"port in use","type":"new"}}`)
+	h.fail = map[string]error{}
+	h.does("old: b; new~b: (b); old: (b); new~b: b", peer(1, "old", prepared))
+
+	// The device breaks afterwards: the peer goes back at once.
+	h.fail["new~b"] = errors.New("gone")
+	if _, err := h.apply(peer(1, "old", prepared)); err != nil {
+		t.Error(err)
+	}
+	if got, want := h.did(), "old: (b); new~b: b; old: b; new~b: (b)"; got != want {
+		t.Errorf("did %s, want %s", got, want)
+	}
+	h.fail = map[string]error{}
+	h.unfit["new~b"] = errors.New("in a VRF")
+	h.does("old: b", peer(1, "old", prepared))
+	h.says(`{"key":"old","next":{"device":"b","error":"in a VRF","type":"new"}}`)
+	report = h.does("old: b", peer(1, "old", `{"next":{"device":"b","error":"no TUN","type":"new"}}`))
+	if s := report.Switch; s.Waiting[0].Reason != "it cannot use new: no TUN" {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestSkippedPeer: a peer that the new backend cannot send to stays with the old one, also if that only shows when its
+// route is to be written.
+func TestSkippedPeer(t *testing.T) {
+	h := newHost(t, "old", switching)
+	h.skip["new~b"] = []string{"b"}
+	report := h.does("old: b c; new~b: (b) (c); old: b (c); new~b: (b) c", peer(1, "old", prepared), peer(2, "old", prepared))
+	if s := report.Switch; s.Moved != 1 || s.Waiting[0].Reason != "skipped" || len(report.Skipped) != 0 {
+		t.Errorf("%+v", report)
+	}
+}
+
+// TestChangeToRefuses: what does not follow is not taken up.
+func TestChangeToRefuses(t *testing.T) {
+	h := newHost(t, "old", `{}`)
+	for kind, options := range map[string]string{"new": `{}`, "third": `{"device":"b"}`, "old": `{"device":"b"}`} {
+		if err := h.b.ChangeTo(kind, h.config(options)); err == nil {
+			t.Errorf("%s %s was taken up", kind, options)
+		}
+	}
+	if err := h.b.ChangeTo("old", h.config(`{"next":{"device":"b","type":"none"}}`)); err == nil {
+		t.Error("an unknown backend was taken up")
+	}
+	h.does("old: b", peer(1, "old", `{}`))
+}
+
+// TestThirdBackend: a device is free before another backend gets it.
+func TestThirdBackend(t *testing.T) {
+	h := newHost(t, "old", switching)
+	h.mtu["third"] = 1440
+	h.does("old: ; new~b: ")
+	h.follow("old", `{"next":{"device":"b","type":"third"}}`)
+	h.does("new~b: remove but [10.5.0.0/16]; new~b: close; old: ; third~b: ")
+}
+
+// TestRemove: the zero state removes both.
+func TestRemove(t *testing.T) {
+	h := newHost(t, "old", switching)
+	h.does("old: ; new~b: ")
+	if _, err := h.b.Apply(t.Context(), backend.State{}); err != nil || h.did() != "old: remove but []; new~b: remove but []" {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestNormalize(t *testing.T) {
+	types := Wrap(newRecorder().types())
+	got, err := types["old"].Normalize(json.RawMessage(switching))
+	if err != nil || string(got) != switching {
+		t.Errorf("%s, %v", got, err)
+	}
+	for _, options := range []string{`{"next":{"device":"b","type":"alloc"}}`, `{"next":{"device":"b","type":"none"}}`} {
+		if _, err := types["old"].Normalize(json.RawMessage(options)); err == nil || !strings.Contains(err.Error(), "cannot switch to backend") {
+			t.Errorf("%s: %v", options, err)
+		}
+	}
+	if _, isSwitched := types["alloc"].New(backend.Config{Network: "n"}); isSwitched != nil {
+		t.Error(isSwitched)
+	}
+}

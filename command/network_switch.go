@@ -1,0 +1,106 @@
+package command
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/cli"
+)
+
+// switchFlags are the flags of `leno network switch`, each with the action that it stands for.
+var switchFlags = []struct{ flag, action, usage string }{
+	{"stop", api.StopSwitch, "stop the switch: hosts keep both backends, and peers stay with the one that they have"},
+	{"continue", api.ContinueSwitch, "continue a switch that was stopped or reversed"},
+	{"reverse", api.ReverseSwitch, "go back to the backend that the network had before"},
+	{"end", api.EndSwitch, "end the switch at once; hosts that have not moved are cut off until they follow"},
+	{"rotate-keys", api.RotateKeys, "begin to switch the network to new keys"},
+}
+
+func networkSwitchSpec(m cli.Meta) cli.Spec {
+	s := cli.NewSession(m)
+	given := map[string]*bool{}
+	var wait cli.WaitFlag
+	return cli.Spec{
+		Name: "network switch", Args: "[NETWORK]", Max: 1,
+		Synopsis: "Show, stop or reverse the switch to another backend",
+		Help: `
+"leno network apply" with another backend, or with options on which both ends
+of a path must agree, switches the network without losing a packet: each host
+gets the new backend beside the old one, and sends to a peer over the new one
+as soon as that works. When all hosts send to each other over the new backend,
+the old one is removed.
+
+This command shows how far the hosts are, and what those that have not moved
+are waiting for. With one of -stop, -continue, -reverse and -end, it changes
+where the switch is going. With -rotate-keys, it begins a switch of a network
+with the backend wireguard to new keys. With -wait, it returns when the switch
+has ended, and exits with 1 if the time is up before.
+
+  $ leno network switch
+  $ leno network switch blue -reverse -wait=5m
+  $ leno network switch -rotate-keys`,
+		Flags: func(fs *flag.FlagSet) {
+			s.Register(fs)
+			for _, f := range switchFlags {
+				given[f.action] = fs.Bool(f.flag, false, f.usage)
+			}
+			wait.Register(fs, "the switch has ended")
+		},
+		Predict: cli.PredictNetworks(m),
+		Run: func(ctx context.Context, args []string) error {
+			var actions []string
+			for _, f := range switchFlags {
+				if *given[f.action] {
+					actions = append(actions, f.action)
+				}
+			}
+			if len(actions) > 1 {
+				return cli.UsageErrorf("-stop, -continue, -reverse, -end and -rotate-keys exclude each other")
+			}
+			var network string
+			err := s.Call(ctx, cli.OnNetwork(cli.FirstArg(args), func(ctx context.Context, c *api.Client, name string) (err error) {
+				network = name
+				var now api.NetworkSwitch
+				if len(actions) > 0 {
+					now, err = c.TurnSwitch(ctx, name, actions[0])
+				} else {
+					now, err = c.NetworkSwitch(ctx, name)
+				}
+				if err != nil {
+					return err
+				}
+				return s.Print(now, func(w io.Writer) { writeSwitch(w, name, now) })
+			}))
+			if err != nil || wait.Limit == 0 {
+				return err
+			}
+			return s.Agent.CallWithin(ctx, wait.Limit+cli.CallTimeout, func(ctx context.Context, c *api.Client) error {
+				return cli.Await(ctx, wait.Limit, func(ctx context.Context) error {
+					now, err := c.NetworkSwitch(ctx, network)
+					if err == nil && now.To != "" {
+						err = fmt.Errorf("network %s: %d of %d hosts send to all others over %s", network, now.Moved, len(now.Hosts), now.To)
+					}
+					return err
+				})
+			})
+		},
+	}
+}
+
+// writeSwitch prints how far a network has been switched.
+func writeSwitch(w io.Writer, network string, s api.NetworkSwitch) {
+	if s.To == "" {
+		cli.Printf(w, "Network %s has the backend %s, and is not being switched to another.", network, s.From)
+		return
+	}
+	verb := map[string]string{
+		api.SwitchForward: "is being switched",
+		api.SwitchStopped: "stopped on the way",
+		api.SwitchBack:    "is being switched back",
+	}[s.Heading]
+	cli.Printf(w, "Network %s %s from %s to %s: %d of %d hosts send to all others over %[4]s.", network, verb, s.From, s.To, s.Moved, len(s.Hosts))
+	writeHosts(w, s.Hosts)
+}

@@ -1,0 +1,280 @@
+package datapath
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// between starts pings and a TCP connection from each container to each other one.
+func (w *testWorld) between(containers []*lab.Container) (pings *traffic, talks []*lab.Talk) {
+	w.T.Helper()
+	w.Linked(containers)
+	pings = &traffic{w: w}
+	for i, from := range containers {
+		for j, to := range containers {
+			if i == j {
+				continue
+			}
+			s, err := from.StartEchoes(to.Addrs[(i+j)%len(to.Addrs)], 10*time.Millisecond)
+			w.Must(err)
+			pings.streams = append(pings.streams, s)
+			if i < j {
+				talk, err := from.StartTalk(w.Ctx, to.Namespace, to.Addrs[0])
+				w.Must(err)
+				talks = append(talks, talk)
+			}
+		}
+	}
+	pings.flows()
+	return pings, talks
+}
+
+// backendOf returns the network's backend object in the store.
+func (w *testWorld) backendOf() (object string, device string) {
+	w.T.Helper()
+	pair, _, err := w.Consul.Client().KV().Get("leno/networks/default", nil)
+	w.Must(err)
+	var n struct{ Backend json.RawMessage }
+	w.Must(json.Unmarshal(pair.Value, &n))
+	var own struct{ Device string }
+	w.Must(json.Unmarshal(n.Backend, &own))
+	return string(n.Backend), own.Device
+}
+
+// switched blocks until the switch to a backend with an option has ended on all hosts: nothing of the other one is left.
+func (w *testWorld) switched(kind, option string) {
+	w.T.Helper()
+	w.switchedOn(w.Hosts, kind, option)
+}
+
+// switchedOn is like switched, for some hosts.
+func (w *testWorld) switchedOn(hosts []*lab.Host, kind, option string) {
+	w.T.Helper()
+	w.Eventually("the network to be switched to "+kind, func(context.Context) error {
+		b, _ := w.backendOf()
+		if !strings.Contains(b, fmt.Sprintf(`"type":%q`, kind)) || !strings.Contains(b, option) || strings.Contains(b, `"next"`) {
+			var all []string
+			for _, h := range w.Hosts {
+				var n api.Network
+				if err := world.GetJSON(w.Ctx, h, "/v1/network/default", &n); err == nil && n.Local != nil {
+					all = append(all, fmt.Sprintf("%s: %+v", h.Name, n.Local.Switch))
+				}
+			}
+			return fmt.Errorf("%s\n%s", b, strings.Join(all, "\n"))
+		}
+		return nil
+	})
+	_, device := w.backendOf()
+	stays, goes := backend.LinkName("default"), backend.OtherLinkName("default")
+	if device == "b" {
+		stays, goes = goes, stays
+	}
+	for _, h := range hosts {
+		w.Eventually("only the device of "+kind+" on "+h.Name, func(ctx context.Context) error {
+			if _, err := h.Exec(ctx, "ip", "link", "show", "dev", goes); err == nil {
+				return fmt.Errorf("%s is still there", goes)
+			}
+			if _, err := h.Exec(ctx, "ip", "link", "show", "dev", stays); (err == nil) == (kind == "host-gw") {
+				return fmt.Errorf("%s: %v", stays, err)
+			}
+			return nil
+		})
+	}
+}
+
+// TestSwitch switches a network from each backend to others, and to other options of the same one, while containers on
+// all hosts ping and talk to each other: no ping is lost, and no connection breaks.
+func TestSwitch(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 5})
+	w.StartNetwork("vxlan")
+	pings, talks := w.between(w.Containers)
+	for _, to := range []struct{ kind, options string }{
+		{"wireguard", ""},
+		{"udp", ""},
+		{"host-gw", ""},
+		{"vxlan", ""},
+		{"vxlan", "vni = 7"},
+		{"vxlan", "port = 4789"},
+		{"host-gw", ""},
+		{"wireguard", ""},
+		{"wireguard", "listen_port = 51900"},
+		{"vxlan", ""},
+		{"udp", ""},
+		{"udp", "port = 9000"},
+		{"wireguard", ""},
+		{"host-gw", ""},
+		{"udp", ""},
+		{"vxlan", ""},
+	} {
+		began := time.Now()
+		w.apply(to.kind, to.options)
+		w.switched(to.kind, strings.Replace(to.options, " = ", `":`, 1))
+		pings.flows()
+		for _, talk := range talks {
+			w.Must(talk.WaitEchoes(w.Ctx, 3))
+		}
+		t.Logf("to %s %s in %s", to.kind, to.options, time.Since(began).Round(time.Millisecond))
+	}
+	pings.stop()
+	for _, talk := range talks {
+		_, err := talk.Stop()
+		w.Must(err)
+	}
+	for _, h := range w.Hosts {
+		w.WaitHealth(h, 200)
+	}
+}
+
+// turn changes where a switch is going, as an operator does.
+func (w *testWorld) turn(flag string) {
+	w.T.Helper()
+	out, err := w.Hosts[0].Leno(w.Ctx, "network", "switch", flag)
+	if err != nil {
+		w.T.Fatal(err, out)
+	}
+}
+
+// apply changes the network's backend, as an operator does.
+func (w *testWorld) apply(kind, options string) {
+	w.T.Helper()
+	w.Apply("default", strings.Replace(world.Plan("vxlan"), `backend "vxlan" {}`, fmt.Sprintf("backend %q {\n%s\n}", kind, options), 1))
+}
+
+// TestRotateKeys gives all hosts new keys, twice, while containers ping and talk to each other.
+func TestRotateKeys(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 5})
+	w.StartNetwork("wireguard")
+	pings, talks := w.between(w.Containers)
+	keys := func() map[string]bool {
+		out := map[string]bool{}
+		for _, l := range w.Leases(w.Hosts[0], "default").Leases {
+			var b struct {
+				Key string `json:"public_key"`
+			}
+			w.Must(json.Unmarshal(l.Backend, &b))
+			out[b.Key] = true
+		}
+		return out
+	}
+	before := keys()
+	for _, port := range []string{`"listen_port":51821`, `"listen_port":51820`} {
+		w.turn("-rotate-keys")
+		w.switched("wireguard", port)
+		w.Eventually("new keys in all leases", func(context.Context) error {
+			now := keys()
+			for key := range now {
+				if before[key] {
+					return fmt.Errorf("%s is a key from before", key)
+				}
+			}
+			if len(now) != len(w.Hosts) {
+				return fmt.Errorf("%d keys", len(now))
+			}
+			return nil
+		})
+		before = keys()
+		pings.flows()
+	}
+	pings.stop()
+	for _, talk := range talks {
+		w.Must(talk.WaitEchoes(w.Ctx, 3))
+		_, err := talk.Stop()
+		w.Must(err)
+	}
+	for _, h := range w.Hosts {
+		if out, err := h.Exec(w.Ctx, "find", h.DataDir(), "-name", "wireguard.key"); err != nil || strings.Count(out, "\n") != 1 {
+			t.Errorf("key files of %s: %s, %v", h.Name, out, err)
+		}
+		w.WaitHealth(h, 200)
+	}
+}
+
+// TestSwitchHalfway stops a switch when the first host is away, reverses it, and goes on with it: no ping between the
+// other hosts is lost, the host that was away joins later, and the switch ends only then.
+func TestSwitchHalfway(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 3})
+	w.StartNetwork("vxlan")
+	away := w.Hosts[2]
+	w.Must(away.StopAgent(w.Ctx))
+	pings := w.traffic(w.Containers, 0) // through away too: its kernel forwards without an agent
+	moved := func(h *lab.Host, to string, n int) {
+		t.Helper()
+		w.Eventually(fmt.Sprintf("%s to send to %d peers over %s", h.Name, n, to), func(context.Context) error {
+			var got api.Network
+			err := world.GetJSON(w.Ctx, h, "/v1/network/default", &got)
+			if err == nil && (got.Local == nil || got.Local.Switch == nil || got.Local.Switch.To != to || got.Local.Switch.Moved != n) {
+				err = fmt.Errorf("%+v", got.Local.Switch)
+			}
+			return err
+		})
+	}
+	w.apply("wireguard", "")
+	for _, h := range w.Hosts[:2] {
+		moved(h, "wireguard", 1)
+	}
+	out, err := w.Hosts[0].Leno(w.Ctx, "network", "switch")
+	if err != nil || !strings.Contains(out, "from vxlan to wireguard: 0 of 3 hosts") || !strings.Contains(out, "host-c") {
+		t.Errorf("%s, %v", out, err)
+	}
+	for what, tt := range map[string]struct{ body, says string }{
+		"a third backend": {`backend "udp" {}`, "being switched from vxlan to wireguard"},
+		"other options":   {`backend "wireguard" { listen_port = 51999 }`, "being switched from vxlan to wireguard"},
+	} {
+		file := w.Definition("default", strings.Replace(world.Plan("vxlan"), `backend "vxlan" {}`, tt.body, 1))
+		if out, err := w.Hosts[0].Leno(w.Ctx, "network", "apply", file); err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: %v\n%s", what, err, out)
+		}
+	}
+	w.turn("-stop")
+	w.turn("-reverse")
+	w.switchedOn(w.Hosts[:2], "vxlan", "")
+	pings.flows()
+
+	w.apply("wireguard", "")
+	for _, h := range w.Hosts[:2] {
+		moved(h, "wireguard", 1)
+	}
+	w.Must(away.RestartAgent())
+	w.Must(away.WaitReady(w.Ctx))
+	w.switched("wireguard", "")
+	pings.stop()
+}
+
+// TestSwitchKilled kills agents again and again during a switch to a backend whose packets the kernel forwards by
+// itself: no ping is lost, and the switch ends.
+func TestSwitchKilled(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 3})
+	w.StartNetwork("vxlan")
+	pings := w.traffic(w.Containers, 0)
+	for i, to := range []struct{ kind, options string }{
+		{"vxlan", "vni = 7"},
+		{"host-gw", ""},
+		{"vxlan", "port = 4789"},
+		{"vxlan", ""},
+	} {
+		w.apply(to.kind, to.options)
+		for round := range 6 {
+			h := w.Hosts[(i+round)%len(w.Hosts)]
+			w.Must(h.KillAgent())
+			w.Must(h.RestartAgent())
+			if round%2 == 1 { // otherwise the next one dies while this one starts
+				w.Must(h.WaitReady(w.Ctx))
+			}
+		}
+		for _, h := range w.Hosts {
+			w.Must(h.WaitReady(w.Ctx))
+		}
+		w.switched(to.kind, strings.Replace(to.options, " = ", `":`, 1))
+		pings.flows()
+	}
+	pings.stop()
+}
