@@ -241,8 +241,12 @@ type Peer struct {
 	PublicIPs []netip.Addr   `json:"public_ips"`
 	Backend   string         `json:"backend"`
 	Held      bool           `json:"held"`
-	Skipped   string         `json:"skipped,omitempty"` // why it is not in the datapath
-	Counters  *Counters      `json:"counters,omitempty"`
+	Skipped   string         `json:"skipped,omitempty"`   // why it is not in the datapath
+	Encrypted bool           `json:"encrypted,omitempty"` // packets to it and from it are encrypted
+	// LastHandshake is when this host and the peer last agreed on session keys. It is zero if they have not so far, or
+	// if packets are not encrypted.
+	LastHandshake time.Time `json:"last_handshake,omitzero"`
+	Counters      *Counters `json:"counters,omitempty"`
 }
 
 // Counters count the traffic since the agent started.

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -54,6 +55,9 @@ type Type struct {
 	// NeedsTUN reports whether the process that carries the packets on this host needs /dev/net/tun. It is nil for a
 	// backend that never does.
 	NeedsTUN func() bool
+
+	// Encrypts reports whether no packet between hosts can be read or forged on its way.
+	Encrypts bool
 
 	// OwnFamily reports whether a host needs an underlay address of each pool's family, because
 	// packets are not encapsulated.
@@ -302,6 +306,10 @@ type Meter interface {
 type Counters struct {
 	RxPackets, RxBytes, TxPackets, TxBytes uint64
 	Drops                                  map[string]uint64 // by reason
+
+	// Handshake is when the last handshake with the peer was completed, by the wall clock. It is zero if there was none so
+	// far, and for a backend that does not encrypt.
+	Handshake time.Time
 }
 
 // Plus returns the sum of both.

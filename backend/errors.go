@@ -14,4 +14,7 @@ var (
 	// ErrNoSuchKind: the kernel does not support devices of this kind, which it reports as
 	// EOPNOTSUPP.
 	ErrNoSuchKind = errors.New("the kernel has no such devices")
+	// ErrNoHandshake: packets are sent to a peer that has not agreed on session keys with this host, so it cannot read
+	// them.
+	ErrNoHandshake = errors.New("no handshake")
 )

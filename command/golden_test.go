@@ -322,6 +322,13 @@ func TestTranscripts(t *testing.T) {
 			f.peers = append(f.peers, api.Peer{Node: longName, Subnets: []netip.Prefix{prefix("10.5.90.0/24")},
 				PublicIPs: []netip.Addr{addr("203.0.113.90")}, Backend: "udp", Skipped: "its host runs backend udp, this one vxlan"})
 		}},
+		{name: "peers encrypted", args: "peers default", set: func(f *fakeAgent) {
+			f.peers[0].Backend, f.peers[0].Encrypted, f.peers[0].Counters = "wireguard", true, &api.Counters{RxBytes: 92, TxBytes: 512}
+			f.peers[0].LastHandshake = now.Add(-83 * time.Second)
+			never := f.peers[0]
+			never.Node, never.LastHandshake, never.Counters = "host-d", time.Time{}, &api.Counters{TxBytes: 148}
+			f.peers = append(f.peers, never)
+		}},
 		{name: "peers probe", args: "peers -probe"},
 		{name: "peers probe json", args: "peers default -probe -peer=host-b -count=3 -format=json"},
 		{name: "peers probe none", args: "peers -probe", set: func(f *fakeAgent) { f.probe.Peers = nil }},

@@ -21,8 +21,11 @@ func peersSpec(m cli.Meta) cli.Spec {
 		Help: `
 Lists every other host of a network as this host's datapath has it: its subnet
 and address, whether its lease is held, and, if the backend counts it, the
-traffic since the agent started. A host that is left out of the datapath is
-listed with the reason. The list does not show whether packets arrive.
+traffic since the agent started. If packets are encrypted, HANDSHAKE shows
+how long ago the two hosts last agreed on keys: an idle host may have an old
+handshake, and packets to one with "never" are lost. A host that is left out
+of the datapath is listed with the reason. The list does not show whether
+packets arrive.
 
 With -probe the agent sends packets to each of them, small ones of 64 bytes
 and full-size ones of the MTU, through the overlay and through the underlay.
@@ -49,14 +52,14 @@ its lease cannot be reached.
 				list, err := c.Peers(ctx, name, since)
 				return list, list.Index, err
 			})
-			return cli.Show(ctx, s, watch, read, func(w io.Writer, list api.PeerList, _ time.Time) {
-				writePeers(w, name, list)
+			return cli.Show(ctx, s, watch, read, func(w io.Writer, list api.PeerList, now time.Time) {
+				writePeers(w, name, list, now)
 			})
 		},
 	}
 }
 
-func writePeers(w io.Writer, network string, list api.PeerList) {
+func writePeers(w io.Writer, network string, list api.PeerList, now time.Time) {
 	peers := list.Peers
 	notes := dropNotes("packets of no peer", list.Drops)
 	if t := list.Totals; t != nil && t.RxPackets+t.TxPackets+t.RxBytes+t.TxBytes > 0 {
@@ -67,10 +70,14 @@ func writePeers(w io.Writer, network string, list api.PeerList) {
 		cli.Printf(w, "Network %s has no other hosts.", network)
 	}
 	counted := slices.ContainsFunc(peers, func(p api.Peer) bool { return p.Counters != nil })
+	encrypted := slices.ContainsFunc(peers, func(p api.Peer) bool { return p.Encrypted })
 	columns := []cli.Column{{Title: "NODE", Cut: true}, {Title: "SUBNET"}, {Title: "PUBLIC IP"},
 		{Title: "BACKEND", Cut: true}, {Title: "LEASE"}}
 	if counted {
 		columns = append(columns, cli.Column{Title: "RECEIVED"}, cli.Column{Title: "SENT"})
+	}
+	if encrypted {
+		columns = append(columns, cli.Column{Title: "HANDSHAKE"})
 	}
 	var rows [][]string
 	for _, p := range peers {
@@ -81,6 +88,12 @@ func writePeers(w io.Writer, network string, list api.PeerList) {
 			notes = append(notes, dropNotes(p.Node, p.Counters.Drops)...)
 		case counted:
 			row = append(row, "-", "-")
+		}
+		switch {
+		case encrypted && p.Encrypted:
+			row = append(row, timeAgo(p.LastHandshake, now))
+		case encrypted:
+			row = append(row, "-")
 		}
 		rows = append(rows, row)
 		if p.Skipped != "" {

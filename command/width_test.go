@@ -129,6 +129,9 @@ func (g gibberish) fill(f *fakeAgent) {
 		if g.IntN(2) == 0 {
 			p.Counters = &api.Counters{RxBytes: g.Uint64(), TxBytes: g.Uint64(), Drops: map[string]uint64{g.text(40): g.Uint64()}}
 		}
+		if g.IntN(2) == 0 {
+			p.Encrypted, p.LastHandshake = true, now.Add(-time.Duration(g.Int64N(1e17)))
+		}
 		f.peers = append(f.peers, p)
 	}
 	f.leases[0].Backend = option

@@ -115,6 +115,9 @@ func TestJudge(t *testing.T) {
 			n.Lease, n.Checks.Lease = Lease{}, failing("lease", "waiting")
 			n.Checks.Conflict = failing("conflict", registry.ErrDuplicateNode.Error())
 		}, "fault conflict", "node_name"},
+		{"the record has another key", func(_ *Facts, n *Network) {
+			n.Device.Key, n.Lease.Record.Backend.Object = "mine=", json.RawMessage(`{"type":"wireguard","public_key":"other="}`)
+		}, "fault record", "public key of leno-n: the record says other=, here it is mine="},
 		{"the record contradicts the device", func(_ *Facts, n *Network) { n.Device.MAC, n.Lease.Record.MTU = "0a:00:00:00:00:02", 1400 }, "fault record", "VTEP MAC"},
 		{"the record contradicts the underlay", func(_ *Facts, n *Network) {
 			n.Underlay.Public = []netip.Addr{there}

@@ -116,6 +116,7 @@ type Device struct {
 	Up     bool
 	Kind   string
 	MAC    string // "" where it has none
+	Key    string // public key, in base64; "" where it has none or it could not be read
 	MTU    int
 	Err    error
 	Module error // why the kernel cannot create one, as far as known

@@ -242,9 +242,14 @@ func (v *verdict) record(n Network) {
 	if d := n.Device; d.Exists {
 		var attributes struct {
 			MAC string `json:"vtep_mac"`
+			Key string `json:"public_key"`
 		}
-		if json.Unmarshal(r.Backend.Object, &attributes) == nil && attributes.MAC != "" && d.MAC != "" && attributes.MAC != d.MAC {
+		_ = json.Unmarshal(r.Backend.Object, &attributes) // what it lacks is not compared
+		if attributes.MAC != "" && d.MAC != "" && attributes.MAC != d.MAC {
 			say("address of "+n.Link+" (VTEP MAC)", attributes.MAC, d.MAC)
+		}
+		if attributes.Key != "" && d.Key != "" && attributes.Key != d.Key {
+			say("public key of "+n.Link, attributes.Key, d.Key)
 		}
 		if r.MTU != d.MTU {
 			say("MTU of "+n.Link, r.MTU, d.MTU)

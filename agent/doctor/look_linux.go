@@ -13,6 +13,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/wgctrl"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/backend"
@@ -41,7 +43,24 @@ func LookDevice(link string, tun bool) Device {
 	}
 	a := found.Attrs()
 	d.Exists, d.Kind, d.MAC, d.MTU, d.Up = true, found.Type(), a.HardwareAddr.String(), a.MTU, a.RawFlags&unix.IFF_UP != 0
+	if d.Kind == "wireguard" {
+		d.Key = publicKey(link)
+	}
 	return d
+}
+
+// publicKey returns the public key of a WireGuard device of the kernel, or "" if this process may not read it.
+func publicKey(link string) string {
+	client, err := wgctrl.New()
+	if err != nil {
+		return ""
+	}
+	defer client.Close()
+	device, err := client.Device(link)
+	if err != nil || device.Type != wgtypes.LinuxKernel {
+		return ""
+	}
+	return device.PublicKey.String()
 }
 
 // LookRoutes returns the routes of other programs to destinations in the pools. own holds this host's subnets.

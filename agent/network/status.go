@@ -119,7 +119,12 @@ func (r *Runner) PeerList() api.PeerList {
 	if before, ok := r.Resumed(); ok {
 		leases, own = before.Leases, before.Own
 	}
-	return peers.List(leases, own, r.datapath.Status().Report.Skipped)
+	s := r.datapath.Status()
+	out := peers.List(leases, own, s.Report.Skipped)
+	for i := range out.Peers {
+		out.Peers[i].Encrypted = r.deps.Datapaths.Backends[s.Backend].Encrypts && out.Peers[i].Skipped == ""
+	}
+	return out
 }
 
 // Peers returns the peers with their traffic counters, if the backend has any.
@@ -131,6 +136,7 @@ func (r *Runner) Peers() api.PeerList {
 		out.Drops = counted[""].Drops
 		for i := range out.Peers {
 			out.Peers[i].Counters = countersOf(counted, out.Peers[i].Node)
+			out.Peers[i].LastHandshake = counted[out.Peers[i].Node].Handshake
 		}
 	}
 	if s.Meter != nil {

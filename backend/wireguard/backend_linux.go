@@ -39,6 +39,7 @@ func newType(process bool) backend.Type {
 		SamePort:   true,
 		Overhead:   overhead,
 		Rotate:     rotate,
+		Encrypts:   true,
 		NeedsTUN: func() bool {
 			inKernel, err := kernel.HasFamily(kernelKind)
 			return err == nil && !inKernel
@@ -440,7 +441,7 @@ func (s *shown) state() (*wgtypes.Device, error) {
 }
 
 // Counters returns the bytes exchanged with each peer by node name: the data that WireGuard carried, with its headers,
-// handshakes and keepalives. The device's packets and drops are counted under "", because WireGuard does not count them
+// handshakes and keepalives, and the time of the last handshake. The device's packets and drops are counted under "", because WireGuard does not count them
 // by peer. A peer's bytes start again from zero with a new key or a new device. It opens sockets of its own in the
 // calling thread's namespace.
 func (b *Backend) Counters() map[string]backend.Counters {
@@ -455,6 +456,8 @@ func (b *Backend) Counters() map[string]backend.Counters {
 				out[node] = backend.Counters{
 					RxBytes: uint64(state.Peers[i].ReceiveBytes),
 					TxBytes: uint64(state.Peers[i].TransmitBytes),
+
+					Handshake: state.Peers[i].LastHandshakeTime,
 				}
 			}
 		}

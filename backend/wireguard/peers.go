@@ -136,7 +136,6 @@ func silent(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}
-	slices.Sort(names)
 	text := "no handshake so far with " + strings.Join(names[:min(len(names), shownPeers)], ", ")
 	if more := len(names) - shownPeers; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)

@@ -2,13 +2,20 @@ package datapath
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
 )
 
 // TestWireGuardKeys checks that a host whose private key was lost takes another one, with the same subnet, and that its
@@ -65,5 +72,72 @@ func TestWireGuardKeys(t *testing.T) {
 	}
 	flows()
 	w.Eventually("packets to the copy to flow", func(context.Context) error { return w.Pinged(w.Containers[0], w.Containers[2].Addrs[0]) })
+	w.Matrix()
+}
+
+// TestWireGuardUnanswered checks that a host whose packets to a peer are dropped by a firewall says so within seconds,
+// in its health, in `leno peers` and in `leno doctor`, and is healthy again once they pass.
+func TestWireGuardUnanswered(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	a, b := w.Hosts[0], w.Hosts[1]
+	_, err := b.Exec(w.Ctx, "nft", "add table inet wall; add chain inet wall in { type filter hook input priority 0; }; "+
+		"add rule inet wall in udp dport 51820 drop")
+	w.Must(err)
+	w.StartNetwork("wireguard")
+	pings, err := w.Containers[0].StartEchoes(w.Containers[1].Addrs[0], 100*time.Millisecond)
+	w.Must(err)
+
+	routes := func(status string, words ...string) {
+		t.Helper()
+		w.Eventually("the check of the routes to be "+status, func(context.Context) error {
+			_, all := w.Health(a)
+			checks := all.Networks[0].Checks
+			i := slices.IndexFunc(checks, func(c api.Check) bool { return c.Name == health.Routes })
+			if i < 0 || checks[i].Status != status || slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(checks[i].Reason, word) }) {
+				return fmt.Errorf("%+v", checks)
+			}
+			return nil
+		})
+	}
+	peer := func() api.Peer {
+		t.Helper()
+		var list api.PeerList
+		w.Must(world.GetJSON(w.Ctx, a, "/v1/network/default/peers", &list))
+		return list.Peers[0]
+	}
+	shown := func() string {
+		t.Helper()
+		out, err := a.Leno(w.Ctx, "peers")
+		w.Must(err)
+		return out
+	}
+
+	routes(api.Warning, "1 peers in place; no handshake with "+b.Name+" so far; ", "UDP port")
+	if p := peer(); !p.Encrypted || !p.LastHandshake.IsZero() || p.Counters.TxBytes == 0 {
+		t.Errorf("%+v, %+v", p, p.Counters)
+	}
+	if out := shown(); !strings.Contains(out, "HANDSHAKE") || !strings.Contains(out, "never") {
+		t.Error(out)
+	}
+	out, err := a.Leno(w.Ctx, "doctor", "-passive", "-format=json")
+	var d api.Diagnosis
+	w.Must(errors.Join(json.Unmarshal([]byte(out), &d), err))
+	if !slices.ContainsFunc(d.Findings, func(f api.Finding) bool {
+		return f.Check == health.Routes && strings.Contains(f.Saw, "no handshake with "+b.Name) && strings.Contains(f.Do, "psk_file")
+	}) {
+		t.Errorf("%+v", d.Findings)
+	}
+
+	_, err = b.Exec(w.Ctx, "nft", "delete table inet wall")
+	w.Must(err)
+	routes(api.Passing)
+	if p := peer(); time.Since(p.LastHandshake) > time.Minute || p.Counters.RxBytes == 0 {
+		t.Errorf("%+v, %+v", p, p.Counters)
+	}
+	if out := shown(); !strings.Contains(out, " ago") || strings.Contains(out, "never") {
+		t.Error(out)
+	}
+	_, err = pings.Stop()
+	w.Must(err)
 	w.Matrix()
 }

@@ -21,8 +21,11 @@ type checks struct {
 	host    *Host
 	report  *report.Reporter
 
-	flapping flapping.Detector
-	forwards bool // whether the kernel forwarded packets at the last look
+	flapping   flapping.Detector
+	forwards   bool // whether the kernel forwarded packets at the last look
+	handshakes handshakes
+	late       []lateHandshake  // that the last look found
+	again      <-chan time.Time // receives when another handshake can be late, nil if none is waited for
 }
 
 // afterPass sets the checks of the device, the routes and forwarding after an Apply, and adds the repairs of
@@ -62,18 +65,42 @@ func (c *checks) setDevice(n registry.Network, s backend.State) {
 	c.setUndisturbed(health.Device, backend.Device, fmt.Sprintf("%s is up with an MTU of %d", Link(n), s.MTU))
 }
 
-// setPeers sets the check of routes that could be written. Its reason names the peers that were skipped and what
-// another program keeps changing. Without a usable underlay, the skipped peers are not logged.
+// lookAtHandshakes finds late handshakes and logs new ones. counter is nil for a backend that does not encrypt.
+func (c *checks) lookAtHandshakes(counter backend.Counter, report backend.Report, away func(node string) bool) {
+	c.late, c.again = nil, nil
+	if counter == nil {
+		return
+	}
+	var next time.Duration
+	c.late, next = c.handshakes.look(time.Now(), counter.Counters(), report.Unproven, away)
+	if next > 0 {
+		c.again = time.After(next)
+	}
+	for _, l := range c.late {
+		if l.new {
+			c.report.Log().Warn("packets are sent to a peer without a handshake", "peer", l.node, "last_handshake", l.last)
+		}
+	}
+}
+
+// setPeers sets the check of routes that could be written. Its reason names the peers that were skipped, those without
+// a handshake, and what another program keeps changing. Without a usable underlay, the skipped peers are not logged.
 func (c *checks) setPeers(report backend.Report, placed bool) {
 	reason := fmt.Sprintf("%d peers in place", report.Peers)
-	if len(report.Skipped) == 0 {
+	late := errLate(c.late)
+	if len(report.Skipped) == 0 && late == nil {
 		c.setUndisturbed(health.Routes, backend.Routes, reason)
 		return
 	}
-	first := report.Skipped[0]
-	reason = fmt.Sprintf("%s, %d skipped, the first %q: %s", reason, len(report.Skipped), first.Node, first.Reason)
+	if len(report.Skipped) > 0 {
+		first := report.Skipped[0]
+		reason = fmt.Sprintf("%s, %d skipped, the first %q: %s", reason, len(report.Skipped), first.Node, first.Reason)
+	}
 	if repeated := c.flappingIn(backend.Routes); repeated != "" {
 		reason += "; " + repeated
+	}
+	if late != nil {
+		reason += "; " + advice.Reason(advice.Datapath, late)
 	}
 	if c.report.Check(health.Routes, api.Warning, reason) && placed {
 		for _, skip := range report.Skipped {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/lenonet/leno/agent/flapping"
@@ -37,6 +38,11 @@ type target struct {
 	state     backend.State // made from both
 	new       bool          // the state has not been applied yet, so writes are expected and are no repairs
 	confirmed bool          // the view is from the store, and this host's lease is held
+}
+
+// lapsed reports whether the store says that no lease of the node is held, so its host is probably down.
+func (t *target) lapsed(node string) bool {
+	return t.confirmed && !slices.ContainsFunc(t.view.Leases, func(l registry.Lease) bool { return l.Node == node && l.Held() })
 }
 
 // Run makes the host agree with the last view until ctx ends: at once, whenever the view, the kernel or the underlay
@@ -120,6 +126,7 @@ func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], 
 		case <-failed:
 		case <-tick.C:
 		case <-r.missing.over:
+		case <-r.checks.again:
 		case <-kernel:
 			if err := retry.Sleep(ctx, pause); err != nil {
 				return err
@@ -200,6 +207,7 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err erro
 		return false, ctx.Err()
 	}
 	r.countPass(started, report, err)
+	r.checks.lookAtHandshakes(r.encryptedCounter(), report, t.lapsed)
 	r.checks.afterPass(t.network, t.state, r.Status().Placed, &report, err)
 	r.update(func(s *Status) {
 		s.Report, s.Flapping = report, r.checks.flapping.Count()
