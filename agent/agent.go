@@ -111,6 +111,7 @@ func (a *Agent) newDeps(c config.Config) *network.Deps {
 		Kernel:           watch.New[struct{}](),
 		SelectUnderlay:   a.o.SelectUnderlay,
 		EnsureForwarding: a.o.EnsureForwarding,
+		Guard:            a.o.Guard,
 	}
 	deps.Rules = newRules(a.o, c.Firewall, deps)
 	return deps

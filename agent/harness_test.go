@@ -141,6 +141,7 @@ func (h *host) build() *Agent {
 		Registry: reg, RegistryName: "memory", Firewall: h.wall, Obstacles: h.others.find,
 		Backends:         map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other"), "metered": h.recorder.metered("metered")},
 		EnsureForwarding: func(netip.Addr, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
+		Guard:            func(context.Context, []netip.Prefix, bool) error { return nil },
 		LockHost: func() (func() error, error) {
 			if h.lockHost != nil {
 				return h.lockHost()

@@ -21,6 +21,7 @@ import (
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
@@ -42,6 +43,9 @@ type Options struct {
 	// EnsureForwarding reports whether the kernel forwards packets of the family of a that arrive by those of the
 	// devices that exist, and switches forwarding on if set is true. It may be called concurrently.
 	EnsureForwarding func(a netip.Addr, links []string, set bool) (forwarding.State, error)
+
+	// Guard makes the kernel refuse packets to pools that no other route leads to, or ends that, as kernel.Guard does.
+	Guard func(ctx context.Context, pools []netip.Prefix, wanted bool) error
 
 	// Obstacles finds the rules of other programs that block containers' packets. If silent is true, some of these
 	// rules may change without an event from the kernel.
@@ -107,6 +111,9 @@ func (o *Options) setDefaults(c config.Config) error {
 	}
 	if o.EnsureForwarding == nil {
 		o.EnsureForwarding = new(forwarding.Switch).Ensure
+	}
+	if o.Guard == nil {
+		o.Guard = kernel.Guard
 	}
 	if o.Obstacles == nil {
 		o.Obstacles = foreign.NewReader().Obstacles

@@ -54,7 +54,7 @@ type Refusal struct {
 // PlanNetwork returns what PutNetwork would do (POST /v1/network/:name/plan) and changes nothing.
 // It ignores n.ModifyIndex. Code 400 means that the definition is unusable.
 func (c *Client) PlanNetwork(ctx context.Context, n Network) (NetworkPlan, error) {
-	in := Network{Name: n.Name, Pools: n.Pools, Backend: n.Backend}
+	in := Network{Name: n.Name, Pools: n.Pools, Backend: n.Backend, Encryption: n.Encryption}
 	var out NetworkPlan
 	_, err := c.do(ctx, http.MethodPost, path("v1", "network", n.Name, "plan"), in, &out)
 	return out, err

@@ -90,7 +90,8 @@ type Pool struct {
 type Network struct {
 	Name        string          `json:"name"`
 	Pools       []Pool          `json:"pools"`
-	Backend     json.RawMessage `json:"backend"` // object with "type"
+	Backend     json.RawMessage `json:"backend"`              // object with "type"
+	Encryption  string          `json:"encryption,omitempty"` // "required": no packet may leave a host unencrypted
 	ModifyIndex uint64          `json:"modify_index"`
 	Local       *Local          `json:"local,omitempty"` // nil when this agent takes no part
 	Index       uint64          `json:"-"`               // header X-Leno-Index of GET /v1/network/:n: changes whenever the answer does

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/command/cli"
@@ -47,6 +48,14 @@ func configOptions(backends map[string]backend.Type) config.Options {
 				return mine.Against(theirs, name)
 			}
 			return ""
+		}
+	}
+	if backends != nil {
+		o.CheckEncrypts = func(kind string) error {
+			return definition.CheckEncryption(registry.Network{
+				Encryption: registry.EncryptionRequired,
+				Backend:    registry.Backend{Type: kind},
+			}, backends)
 		}
 	}
 	for name, b := range backends {

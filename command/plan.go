@@ -37,7 +37,7 @@ func networkOfBlock(n config.Network) (api.Network, error) {
 	if err != nil {
 		return api.Network{}, fmt.Errorf("network %q: %w", n.Name, err)
 	}
-	out := api.Network{Name: n.Name, Backend: defined.Backend.Object}
+	out := api.Network{Name: n.Name, Backend: defined.Backend.Object, Encryption: defined.Encryption}
 	for _, p := range defined.Plan {
 		out.Pools = append(out.Pools, api.Pool(p))
 	}

@@ -13,11 +13,25 @@ import (
 // Version is the only version of records that this code reads and writes.
 const Version = 1
 
+// EncryptionRequired means that no host may send a packet of the network unencrypted. A host that cannot encrypt does not
+// take part.
+const EncryptionRequired = "required"
+
+// CheckEncryption returns an error that wraps ErrInvalid if text is no value of Network.Encryption.
+func CheckEncryption(text string) error {
+	if text != "" && text != EncryptionRequired {
+		return fmt.Errorf("%w: encryption %.64q is neither \"\" nor %q", ErrInvalid, text, EncryptionRequired)
+	}
+	return nil
+}
+
 // Network is an address plan that every host agrees on, and the backend that carries it.
 type Network struct {
 	Name    string
 	Plan    Plan
 	Backend Backend
+
+	Encryption string // EncryptionRequired, or "" for none required
 
 	CreateIndex uint64 // assigned by the store, 0 before the network was stored
 	ModifyIndex uint64

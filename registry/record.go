@@ -67,7 +67,9 @@ type networkRecord struct {
 	Name    string       `json:"name"`
 	Pools   []poolRecord `json:"pools"`
 	Backend Backend      `json:"backend"`
-	Deleted time.Time    `json:"deleted,omitzero"` // of a Deletion, which has neither pools nor backend
+
+	Encryption string    `json:"encryption,omitempty"`
+	Deleted    time.Time `json:"deleted,omitzero"` // of a Deletion, which has neither pools nor backend
 }
 
 type leaseRecord struct {
@@ -96,7 +98,7 @@ func FormatNetwork(n Network) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := networkRecord{Version: Version, Name: n.Name, Backend: n.Backend}
+	r := networkRecord{Version: Version, Name: n.Name, Backend: n.Backend, Encryption: n.Encryption}
 	for _, p := range plan {
 		r.Pools = append(r.Pools, poolRecord(p))
 	}
@@ -143,7 +145,10 @@ func ParseNetwork(name string, value []byte) (Network, error) {
 	if err != nil {
 		return Network{}, InvalidRecord(err.Error())
 	}
-	return Network{Name: name, Plan: plan, Backend: r.Backend}, nil
+	if err := CheckEncryption(r.Encryption); err != nil {
+		return Network{}, err
+	}
+	return Network{Name: name, Plan: plan, Backend: r.Backend, Encryption: r.Encryption}, nil
 }
 
 // FormatLease returns the value under which a lease is stored.

@@ -177,10 +177,15 @@ type Network struct {
 	Pools   []Pool   `option:"ipv4/ipv6"` // empty: join the network as Consul has it
 	Backend *Backend `option:"backend"`   // nil with no Pools; else the default backend when the block names none
 
+	Encryption string `option:"encryption"` // EncryptionRequired or "", of the plan
+
 	IPMasq     bool   `option:"ip_masq"`
 	Forward    bool   `option:"forward"`
 	SubnetFile string `option:"subnet_file"` // default /run/leno/<name>.env
 }
+
+// EncryptionRequired as Network.Encryption means that no host may send a packet of the network unencrypted.
+const EncryptionRequired = "required"
 
 // Pool is an ipv4 or ipv6 block as written: zero fields take the network's defaults (see registry.Pool), which the
 // loader has already checked.

@@ -39,6 +39,9 @@ type Options struct {
 	// collision. Both have types of Backends and effective options. nil checks nothing.
 	Collision func(one, other Backend, name string) string
 
+	// CheckEncrypts returns an error if a type of backend does not encrypt. nil checks nothing.
+	CheckEncrypts func(backend string) error
+
 	// CheckNetworkName, CheckPool and CheckPlan apply the registry's limits. A
 	// pool is checked first, alone, and zero fields in it take defaults; a
 	// plan is one network's pools, each of which passed. nil checks nothing.

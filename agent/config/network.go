@@ -58,6 +58,23 @@ func (l *loader) readNetwork(s *networkShape) {
 		}
 	}
 	l.readBackend(n)
+	l.readEncryption(n)
+}
+
+// readEncryption reads whether encryption is required, which the backend must then be able to do.
+func (l *loader) readEncryption(n *networkDraft) {
+	a := n.shape.Encryption
+	l.text(a, &n.Encryption, oneOf(choices()["network.*.encryption"]...))
+	switch {
+	case n.Encryption == "":
+	case len(n.pools) == 0:
+		l.at(a, "The network %q has neither an ipv4 nor an ipv6 block. Whether encryption is required is a part of its "+
+			"definition, which %s has", n.Name, l.cfg.StoreName())
+	case n.Backend != nil && l.o.CheckEncrypts != nil:
+		if err := l.o.CheckEncrypts(n.Backend.Type); err != nil {
+			l.at(a, "%s", err)
+		}
+	}
 }
 
 func (n *networkDraft) plan() []Pool {

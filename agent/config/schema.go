@@ -25,6 +25,8 @@ func choices() map[string][]string {
 		"log_level":     {"TRACE", "DEBUG", "INFO", "WARN", "ERROR"},
 		"lease.on_lost": {OnLostRenumber, OnLostExit},
 		"firewall.type": {FirewallAuto, FirewallIPTables, FirewallNFTables},
+
+		"network.*.encryption": {"", EncryptionRequired},
 	}
 }
 

@@ -4,8 +4,11 @@ package definition
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
@@ -13,7 +16,7 @@ import (
 // FromBlock returns the network that a configuration block defines. The block must have pools and a backend with
 // effective options.
 func FromBlock(local config.Network) (registry.Network, error) {
-	n := registry.Network{Name: local.Name}
+	n := registry.Network{Name: local.Name, Encryption: local.Encryption}
 	for _, p := range local.Pools {
 		n.Plan = append(n.Plan, registry.Pool(p))
 	}
@@ -41,6 +44,23 @@ func Intended(n registry.Network) registry.Network {
 	return n
 }
 
+// CheckEncryption returns an error if n requires encryption, and its backend does not encrypt. The error wraps
+// registry.ErrInvalid. A backend that this leno does not have does not encrypt.
+func CheckEncryption(n registry.Network, kinds map[string]backend.Type) error {
+	if n.Encryption == "" || kinds[n.Backend.Type].Encrypts {
+		return nil
+	}
+	var encrypting []string
+	for name, kind := range kinds {
+		if kind.Encrypts {
+			encrypting = append(encrypting, name)
+		}
+	}
+	slices.Sort(encrypting)
+	return fmt.Errorf("%w: encryption is %s, and backend %s does not encrypt; those that do: %s",
+		registry.ErrInvalid, n.Encryption, n.Backend.Type, strings.Join(encrypting, ", "))
+}
+
 // Differences describes where want differs from have, the definition in the store.
 func Differences(want, have registry.Network) []string {
 	var out []string
@@ -55,6 +75,9 @@ func Differences(want, have registry.Network) []string {
 			out = append(out, fmt.Sprintf("pool %s/%d %s-%s is %s/%d %s-%s in the store",
 				w.Prefix, w.SubnetLen, w.Min, w.Max, h.Prefix, h.SubnetLen, h.Min, h.Max))
 		}
+	}
+	if want.Encryption != have.Encryption {
+		out = append(out, fmt.Sprintf("encryption %q is %q in the store", want.Encryption, have.Encryption))
 	}
 	if !want.Backend.Equal(have.Backend) {
 		out = append(out, fmt.Sprintf("backend %s is %s in the store", want.Backend.Object, have.Backend.Object))

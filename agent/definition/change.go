@@ -94,6 +94,9 @@ func (c Change) differences() []api.Change {
 // fields returns the values of a definition by name, for example "ipv4.prefix".
 func (c Change) fields(n registry.Network) map[string]string {
 	out := map[string]string{"backend.type": n.Backend.Type}
+	if n.Encryption != "" {
+		out["encryption"] = n.Encryption
+	}
 	for name, value := range c.options(n) {
 		text := string(value)
 		if json.Unmarshal(value, &text) != nil || string(value) == "null" {

@@ -72,6 +72,7 @@ func (h networkHandlers) network(n registry.Network) api.Network {
 		Pools:       []api.Pool{},
 		ModifyIndex: n.ModifyIndex,
 		Backend:     json.RawMessage(n.Backend.Object),
+		Encryption:  n.Encryption,
 	}
 	for _, p := range n.Plan {
 		out.Pools = append(out.Pools, api.Pool(p))
@@ -133,8 +134,14 @@ func (h networkHandlers) normalize(r *http.Request, body api.Network) (registry.
 	if n.Plan, err = n.Plan.Normalize(); err != nil {
 		return n, err
 	}
-	n.Backend, err = h.normalizeBackend(body.Backend)
-	return n, err
+	if n.Backend, err = h.normalizeBackend(body.Backend); err != nil {
+		return n, err
+	}
+	if err := registry.CheckEncryption(body.Encryption); err != nil {
+		return n, err
+	}
+	n.Encryption = body.Encryption
+	return n, definition.CheckEncryption(n, h.backends)
 }
 
 // plan returns what put would change, and changes nothing.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/network/peers"
@@ -127,6 +128,9 @@ func (r *Runner) findResumable(ctx context.Context) (found *resumed, waits bool)
 // startResumed builds the backend and keeps the remembered datapath right until the store decides. If packets wait for this
 // process, they flow when startResumed returns.
 func (r *Runner) startResumed(ctx context.Context, found peers.View, packetsWait bool) error {
+	if err := definition.CheckEncryption(found.Network, r.deps.Datapaths.Backends); err != nil {
+		return err
+	}
 	kind, config, err := r.datapath.Configure(found.Network)
 	if err != nil {
 		return err

@@ -193,6 +193,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		}
 	}()
 	r.definition.recall()
+	r.guardRemembered(ctx)
 	r.resume(ctx)
 	select {
 	case <-r.deps.Identity.Settled():
@@ -279,9 +280,48 @@ func (r *Runner) round(ctx context.Context) error {
 	return err
 }
 
+// guardRemembered refuses packets to a network that required encryption when an earlier process read its definition, even
+// while the store does not answer.
+func (r *Runner) guardRemembered(ctx context.Context) {
+	if known := r.definition.known; known != nil && known.network.Encryption != "" {
+		if err := r.datapath.Guard(ctx, known.network); err != nil {
+			r.report.Log().Error("packets to the network may leave unencrypted until it is carried", "error", err)
+		}
+	}
+}
+
+// runUnencrypted makes sure that no packet of n is carried, because its definition requires encryption and names a backend
+// that does not encrypt. It returns when ctx ends, as it does with another definition.
+func (r *Runner) runUnencrypted(ctx context.Context, n registry.Network, contradiction error) error {
+	before, err := r.state.Load()
+	if err != nil {
+		before = state.Network{} // the datapath is found by the definition
+		before.Backend, before.Pools = n.Backend, n.Plan.Prefixes()
+	}
+	reason := fmt.Sprintf("the network is not carried, and packets to it are refused: %v; "+
+		"correct the definition with `leno network apply`", contradiction)
+	r.resumed.settle()
+	r.report.SetReady(false)
+	r.report.Check(health.Network, api.Critical, reason)
+	r.report.Waiting(health.Network, reason)
+	for _, check := range []string{health.Device, health.Routes, health.Forwarding} {
+		r.report.Forget(check)
+	}
+	return r.datapath.KeepGuarded(ctx, n, before)
+}
+
 // runDefined takes a lease, and keeps it and the datapath right until ctx ends. If the definition cannot be used, it
 // waits until another definition ends the round.
 func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
+	if err := definition.CheckEncryption(n, r.deps.Datapaths.Backends); err != nil {
+		return r.runUnencrypted(ctx, n, err)
+	}
+	switch err := r.datapath.Guard(ctx, n); {
+	case err != nil && n.Encryption != "":
+		return err
+	case err != nil:
+		r.report.Log().Debug("there may be a guard of an earlier definition", "error", err)
+	}
 	kind, c, err := r.datapath.Configure(n)
 	if err != nil {
 		r.report.Wait(health.Network, err.Error())

@@ -29,6 +29,9 @@ const Protocol = 108
 // It is high, so that an operator's own route for the whole pool wins.
 const UnreachableMetric = 1 << 24
 
+// GuardMetric is the metric of the routes that Guard makes, which every other route for the whole pool wins over.
+const GuardMetric = UnreachableMetric + 1
+
 // ErrInterrupted: the kernel's table changed while it was listed, so entries may be missing.
 var ErrInterrupted = errors.New("listing interrupted")
 

@@ -22,14 +22,15 @@ const ipv6DefaultMetric = 1024
 // Routes returns the table of a network's routes: those with protocol 108 in the main table, of
 // both families, that owner owns. A route of another protocol or another network under the same key
 // makes an addition fail with EEXIST. It is not touched, unless it took the place of one of ours
-// (see Owner).
+// (see Owner). The routes of Guard are in another table.
 func (h *Handle) Routes(owner Owner) reconcile.Table[RouteKey, Route] {
-	return &routes{h, owner}
+	return &routes{h, owner, false}
 }
 
 type routes struct {
-	h     *Handle
-	owner Owner
+	h      *Handle
+	owner  Owner
+	guards bool // lists those of Guard, and no others
 }
 
 func (t *routes) List(ctx context.Context) (map[RouteKey]Route, error) {
@@ -47,7 +48,8 @@ func (t *routes) list() (map[RouteKey]Route, error) {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		err := t.h.strict.RouteListFilteredIter(family, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
 			key, route, ok := fromKernel(r)
-			if !ok || !t.owner.Owns(key, route) {
+			guards := route.Unreachable && key.Metric == GuardMetric
+			if !ok || guards != t.guards || !t.owner.Owns(key, route) {
 				return true
 			}
 			entries[unused(entries, key, func(k *RouteKey) { k.Nth++ })] = route

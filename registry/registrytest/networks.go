@@ -67,6 +67,23 @@ var networkTests = []test{
 		s.equal("value", string(value), `{"version":1,"name":"default","pools":[{"prefix":"10.5.0.0/16","subnet_len":24,`+
 			`"min":"10.5.1.0","max":"10.5.255.0"}],"backend":{"type":"vxlan","vni":1,"port":8472}}`)
 	}},
+	{"put keeps required encryption", func(s *suite) {
+		r, other := s.open(), s.open()
+		n := s.definition("default", wide)
+		n.Encryption = registry.EncryptionRequired
+		s.ok(r.PutNetwork(s.ctx(), n))
+		got, err := other.Network(s.ctx(), "default")
+		s.ok(err)
+		s.equal("encryption", got.Encryption, registry.EncryptionRequired)
+		set, index, err := other.WatchNetworks(s.ctx(), 0)
+		s.ok(err)
+		s.equal("networks", set.Networks, []registry.Network{got})
+		got.Encryption = ""
+		s.ok(r.PutNetwork(s.ctx(), got))
+		set, _, err = other.WatchNetworks(s.ctx(), index)
+		s.ok(err)
+		s.equal("encryption after a change", set.Networks[0].Encryption, "")
+	}},
 	{"put refuses a definition that no host could read", func(s *suite) {
 		r := s.open()
 		for name, change := range map[string]func(*registry.Network){
@@ -75,6 +92,7 @@ var networkTests = []test{
 			"no pools":      func(n *registry.Network) { n.Plan = nil },
 			"host bits":     func(n *registry.Network) { n.Plan[0].Prefix = netip.MustParsePrefix("10.5.0.1/16") },
 			"no backend":    func(n *registry.Network) { n.Backend = registry.Backend{} },
+			"encryption":    func(n *registry.Network) { n.Encryption = "optional" },
 			"subnet length": func(n *registry.Network) { n.Plan[0].SubnetLen = 31 },
 		} {
 			n := s.definition("default", wide)

@@ -48,6 +48,7 @@ type lab struct {
 	served  []string // such as "10.5.1.0/24 true" for each call of Serve
 	moved   []string // such as "192.0.2.9 true" for each call of Moved
 	closed  int
+	guarded []string // such as "[10.5.0.0/16] true" for each call of Guard
 	onApply func()
 }
 
@@ -83,6 +84,7 @@ func newLab(t *testing.T) *lab {
 			Kernel:           watch.New[struct{}](),
 			SelectUnderlay:   l.selectUnderlay,
 			EnsureForwarding: l.ensureForwarding,
+			Guard:            l.guard,
 		},
 		Report: report.New(report.Options{
 			Network:   "n",
@@ -112,6 +114,13 @@ func (l *lab) selectUnderlay(_ config.Underlay, _ []netip.Prefix, _ []netip.Addr
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.choice, l.gone
+}
+
+func (l *lab) guard(_ context.Context, pools []netip.Prefix, wanted bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.guarded = append(l.guarded, fmt.Sprint(pools, wanted))
+	return nil
 }
 
 func (l *lab) ensureForwarding(_ netip.Addr, links []string, set bool) (forwarding.State, error) {

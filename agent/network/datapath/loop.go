@@ -202,7 +202,12 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err erro
 		return false, errors.New("no underlay is known yet")
 	}
 	started, stood := time.Now(), !r.Status().Applied.IsZero()
+	var guardErr error
+	if t.network.Encryption != "" {
+		guardErr = backend.About(backend.Routes, r.Guard(ctx, t.network))
+	}
 	report, err := r.instance.apply(ctx, t.state)
+	err = errors.Join(guardErr, err)
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}

@@ -23,13 +23,17 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/forwarding"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/network/report"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/agent/watch"
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
@@ -49,6 +53,8 @@ type Host struct {
 	// EnsureForwarding reports whether the kernel forwards packets of the family of a that arrive by those of the
 	// devices that exist, and switches forwarding on if set is true. It may be called concurrently.
 	EnsureForwarding func(a netip.Addr, links []string, set bool) (forwarding.State, error)
+	// Guard makes the kernel refuse packets to pools that no other route leads to, or ends that, as kernel.Guard does.
+	Guard func(ctx context.Context, pools []netip.Prefix, wanted bool) error
 }
 
 // Options are what New builds a Reconciler from.
@@ -116,6 +122,50 @@ func (r *Reconciler) config(kind backend.Type, pools []netip.Prefix, options jso
 		Pools:   pools,
 		Options: options,
 		Logger:  r.o.Report.Log(),
+	}
+}
+
+// Guard makes the kernel refuse packets to the pools of a network that requires encryption, until the same network, or
+// another one with its pools, requires none. It stays when the agent ends or leaves the network: containers on this host
+// may go on sending.
+func (r *Reconciler) Guard(ctx context.Context, n registry.Network) error {
+	required := n.Encryption != ""
+	if err := r.o.Host.Guard(ctx, n.Plan.Prefixes(), required); err != nil {
+		return fmt.Errorf("guard of network %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// KeepGuarded removes the datapath of a network that must not be carried, and keeps packets to its pools refused until
+// ctx ends. before is the state file of an earlier process.
+func (r *Reconciler) KeepGuarded(ctx context.Context, n registry.Network, before state.Network) error {
+	backoff := retry.NewBackoff()
+	removed := false
+	for {
+		_, _, changed := r.o.Host.Kernel.Get()
+		err := r.Guard(ctx, n)
+		if !removed {
+			removeErr := r.Remove(ctx, before)
+			removed = removeErr == nil
+			err = errors.Join(err, removeErr)
+		}
+		wait := slowTick
+		if err != nil {
+			r.o.Report.Failing(health.Routes, api.Critical, advice.Datapath, err)
+			wait = backoff.Next()
+		} else {
+			r.o.Report.Forget(health.Routes)
+			backoff.Reset()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		case <-changed:
+			if err := retry.Sleep(ctx, settle); err != nil {
+				return err
+			}
+		}
 	}
 }
 
