@@ -75,6 +75,15 @@ type host struct {
 	end     func()
 	exited  chan struct{} // closed when Run has returned err
 	err     error
+	guarded []string // such as "[10.5.0.0/22] true" for each call of Guard
+}
+
+// guard records calls of Guard.
+func (h *host) guard(_ context.Context, pools []netip.Prefix, wanted bool) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.guarded = append(h.guarded, fmt.Sprint(pools, " ", wanted))
+	return nil
 }
 
 // newHost returns a host that uses a store and is not started yet.
@@ -141,7 +150,7 @@ func (h *host) build() *Agent {
 		Registry: reg, RegistryName: "memory", Firewall: h.wall, Obstacles: h.others.find,
 		Backends:         map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other"), "metered": h.recorder.metered("metered")},
 		EnsureForwarding: func(netip.Addr, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
-		Guard:            func(context.Context, []netip.Prefix, bool) error { return nil },
+		Guard:            h.guard,
 		LockHost: func() (func() error, error) {
 			if h.lockHost != nil {
 				return h.lockHost()

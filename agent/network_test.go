@@ -421,3 +421,47 @@ func TestBrokenStateFileIsPutAside(t *testing.T) {
 		t.Errorf("subnet %s, before %s", again, subnet)
 	}
 }
+
+// TestContradictoryDefinition: a host that carries a network stops when the definition requires encryption and has a backend
+// that does not encrypt. Packets are refused from then on, also by the next process, until the definition is right.
+func TestContradictoryDefinition(t *testing.T) {
+	store := memory.New()
+	a := newHost(t, store, "a").start()
+	a.ready()
+	change := func(encryption string) { a.define(func(n *registry.Network) { n.Encryption = encryption }) }
+	refused := func(h *host) {
+		t.Helper()
+		h.check(health.Network, api.Critical, "not carried", "encryption is required, and backend recorder does not encrypt")
+		eventually(t, func() error {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if len(h.guarded) == 0 || h.guarded[len(h.guarded)-1] != "[10.5.0.0/22] true" {
+				return fmt.Errorf("guards %q", h.guarded)
+			}
+			return nil
+		})
+		eventually(t, func() error {
+			h.recorder.mu.Lock()
+			defer h.recorder.mu.Unlock()
+			if last := h.recorder.states[len(h.recorder.states)-1]; !last.Zero() {
+				return fmt.Errorf("applied %+v", last)
+			}
+			return nil
+		})
+	}
+	change(registry.EncryptionRequired)
+	refused(a)
+	if err := a.stop(); err != nil {
+		t.Error(err)
+	}
+	a.start()
+	refused(a)
+	change("")
+	a.ready()
+	a.check(health.Network, api.Passing)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if last := a.guarded[len(a.guarded)-1]; last != "[10.5.0.0/22] false" {
+		t.Errorf("guards %q", a.guarded)
+	}
+}

@@ -398,7 +398,10 @@ func TestJudgeDevice(t *testing.T) {
 
 // TestRoutesOfANetwork: the routes of one network are removed, by the best source of its pools, and no others.
 func TestRoutesOfANetwork(t *testing.T) {
-	const green, blue = "unreachable 10.5.0.0/16 metric 16777216 \n", "unreachable 10.6.0.0/16 metric 16777216 \n"
+	both := func(pool string) string { // with the guard
+		return fmt.Sprintf("unreachable %s metric 16777216 \nunreachable %s metric 16777217 \n", pool, pool)
+	}
+	green, blue := both("10.5.0.0/16"), both("10.6.0.0/16")
 	for _, tt := range []struct {
 		name    string
 		network string
@@ -416,6 +419,7 @@ func TestRoutesOfANetwork(t *testing.T) {
 			ns := nstest.New(t)
 			for _, pool := range []string{"10.5.0.0/16", "10.6.0.0/16"} {
 				ns.Sh("ip route add unreachable " + pool + " proto 108 metric 16777216")
+				ns.Sh("ip route add unreachable " + pool + " proto 108 metric 16777217") // a guard
 			}
 			ns.Sh(tt.routes)
 			ns.Sh("ip route add unreachable 10.6.9.0/24 proto static")

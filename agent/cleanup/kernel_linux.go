@@ -199,12 +199,16 @@ func (c *cleaner) findRoutes(ctx context.Context, handle *kernel.Handle, owners 
 	}
 	set := map[found]bool{}
 	for _, owner := range owners {
-		routes, err := handle.Routes(owner).List(ctx)
-		if err != nil {
-			c.addLeft(Leftover{Kind: Route, Name: "any"}, err)
-		}
-		for key, route := range routes {
-			set[found{key, route}] = true
+		for _, table := range []reconcile.Table[kernel.RouteKey, kernel.Route]{
+			handle.Routes(owner), handle.Guards(owner.Pools),
+		} {
+			routes, err := table.List(ctx)
+			if err != nil {
+				c.addLeft(Leftover{Kind: Route, Name: "any"}, err)
+			}
+			for key, route := range routes {
+				set[found{key, route}] = true
+			}
 		}
 	}
 	rank := func(r kernel.Route) int {

@@ -39,6 +39,12 @@ func registryOptions() Options {
 			"alloc": func(o json.RawMessage) (json.RawMessage, error) { return o, nil },
 			"vxlan": normalizeVXLAN,
 		},
+		CheckEncrypts: func(backend string) error {
+			if backend == "alloc" {
+				return nil
+			}
+			return fmt.Errorf("backend %s does not encrypt", backend)
+		},
 		Collision: func(one, other Backend, name string) string {
 			if one.Type != "vxlan" || other.Type != "vxlan" {
 				return ""

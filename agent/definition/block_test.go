@@ -6,8 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/backend/wireguard"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -16,6 +19,8 @@ func TestDifferences(t *testing.T) {
 	dual := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22", "fd00:5::/48"), Backend: v4.Backend}
 	narrow := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "other", "")}
 	narrow.Plan[0].Max = netip.MustParseAddr("10.5.2.0")
+	secret := v4
+	secret.Encryption = registry.EncryptionRequired
 	for _, tt := range []struct {
 		name       string
 		want, have registry.Network
@@ -24,6 +29,7 @@ func TestDifferences(t *testing.T) {
 		{"none", v4, v4, nil},
 		{"a family more", dual, v4, []string{"fd00:5::/48 is not in the store"}},
 		{"a family less", v4, dual, []string{"fd00:5::/48 is only in the store"}},
+		{"encryption", secret, v4, []string{`encryption "required" is "" in the store`}},
 		{"range and backend", narrow, v4, []string{"10.5.2.0", `"other"`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -40,5 +46,37 @@ func TestDifferences(t *testing.T) {
 	}
 	if _, err := FromBlock(config.Network{Name: "n", Pools: []config.Pool{{Prefix: v4.Plan[0].Prefix}}}); !errors.Is(err, registry.ErrInvalid) {
 		t.Errorf("without a backend: %v", err)
+	}
+}
+
+func TestCheckEncryption(t *testing.T) {
+	kinds := backends()
+	kinds["wireguard"] = wireguard.Type()
+	for name := range kinds {
+		n := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, name, "")}
+		if err := CheckEncryption(n, kinds); err != nil {
+			t.Errorf("%s without a requirement: %v", name, err)
+		}
+		n.Encryption = registry.EncryptionRequired
+		if err := CheckEncryption(n, kinds); (err == nil) != (name == "wireguard") || err != nil && !errors.Is(err, registry.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	n := registry.Network{Encryption: registry.EncryptionRequired, Backend: agenttest.Backend(t, "pigeon", "")}
+	err := CheckEncryption(n, kinds)
+	if err == nil || err.Error() != "invalid: encryption is required, and backend pigeon does not encrypt; those that do: wireguard" {
+		t.Error(err)
+	}
+	local := config.Network{Name: "n", Pools: []config.Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/22")}},
+		Backend: &config.Backend{Type: "wireguard"}, Encryption: config.EncryptionRequired}
+	n, err = FromBlock(local)
+	if err != nil || n.Encryption != registry.EncryptionRequired {
+		t.Errorf("%+v, %v", n, err)
+	}
+	old := n
+	old.Encryption, old.ModifyIndex = "", 7
+	got := describe(Change{Old: old, New: n, Backends: kinds}.Plan())
+	if diff := cmp.Diff([]string{"update", "c encryption  -> required"}, got); diff != "" {
+		t.Error(diff)
 	}
 }
