@@ -56,6 +56,14 @@ func backendPairs(object json.RawMessage) []cli.Pair {
 	return list
 }
 
+// encryptionPairs describes whether a network requires encryption.
+func encryptionPairs(encryption string) []cli.Pair {
+	if encryption == "" {
+		return nil
+	}
+	return []cli.Pair{{"Encryption", encryption}}
+}
+
 func family(p netip.Prefix) string {
 	if p.Addr().Is6() {
 		return "ipv6"

@@ -178,6 +178,11 @@ func TestTranscripts(t *testing.T) {
 			f.networks[1].Local.Subnets, f.networks[1].Local.MTU = []netip.Prefix{}, 0
 			f.networks[1].Local.Applied, f.networks[1].Local.Renewed = time.Time{}, time.Time{}
 		}},
+		{name: "network show encrypted", args: "network show blue", set: func(f *fakeAgent) {
+			for i := range f.networks {
+				f.networks[i].Backend, f.networks[i].Encryption = json.RawMessage(`{"type":"wireguard"}`), "required"
+			}
+		}},
 		{name: "network show unknown", args: "network show green"},
 		{name: "network show several", args: "network show", set: func(f *fakeAgent) { f.networks[1].Local = nil }},
 		{name: "network show none", args: "network show", set: func(f *fakeAgent) { f.networks = nil }},

@@ -41,7 +41,7 @@ the agent's configuration file differs from Consul.
 // writeNetwork prints a network and this host's part in it. store is the name of the store.
 func writeNetwork(w io.Writer, n api.Network, store string, now time.Time) {
 	list := append([]cli.Pair{{"Network", n.Name}}, poolPairs(n.Pools)...)
-	list = append(list, backendPairs(n.Backend)...)
+	list = append(append(list, backendPairs(n.Backend)...), encryptionPairs(n.Encryption)...)
 	cli.WritePairs(w, append(list, cli.Pair{"Modify index", strconv.FormatUint(n.ModifyIndex, 10)}))
 	l := n.Local
 	if l == nil {

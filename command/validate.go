@@ -87,6 +87,7 @@ func writeValid(w io.Writer, cfg config.Config) {
 			list = append(list, cli.Pair{"Pools", "as " + cfg.StoreName() + " has them"})
 		} else if defined, err := networkOfBlock(n); err == nil {
 			list = append(append(list, poolPairs(defined.Pools)...), backendPairs(defined.Backend)...)
+			list = append(list, encryptionPairs(defined.Encryption)...)
 		}
 		cli.WritePairs(w, append(list, cli.Pair{"Subnet file", n.SubnetFile}))
 	}

@@ -274,6 +274,25 @@ func TestRequiredEncryption(t *testing.T) {
 		waitCheck(w, health.Network, api.Passing)
 		flows(w, w.Containers...)
 	})
+	tap.during("the requirement ends and begins", func() {
+		pings, err := w.Containers[0].StartEchoes(w.Containers[1].Addrs[0], 20*time.Millisecond)
+		w.Must(err)
+		for _, definition := range []string{world.Plan("wireguard"), required("wireguard")} {
+			w.Apply("default", definition)
+			for _, h := range w.Hosts {
+				guarded := strings.Contains(definition, "required")
+				w.Eventually("the refusing route of "+h.Name, func(context.Context) error {
+					if routes := strings.Join(w.Routes(h), "\n"); strings.Contains(routes, "metric 16777217") != guarded {
+						return errors.New(routes)
+					}
+					return nil
+				})
+			}
+		}
+		if r, err := pings.Stop(); err != nil || r.Lost() > 0 {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
 	tap.during("an agent is killed", func() {
 		w.Must(a.KillAgent())
 		pause()

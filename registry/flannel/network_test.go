@@ -97,6 +97,9 @@ func TestNetworkRoundTrip(t *testing.T) {
 			backendOf(t, `odd "type"`, ``),
 		} {
 			n := registry.Network{Name: "default", Plan: planOf(t, pools...), Backend: b}
+			if b.Type == "wireguard" {
+				n.Encryption = registry.EncryptionRequired
+			}
 			value, err := FormatNetwork(n)
 			if err != nil {
 				t.Errorf("%s %s: %v", family, b.Object, err)
