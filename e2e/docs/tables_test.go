@@ -257,6 +257,7 @@ func limits() map[string]limit {
 		"network.ipv6.subnet_len": {takes: []string{"50", "80"}, refuses: []string{"49", "81", "127"}, says: "at most 126"},
 		"network.ipv6.min":        {takes: []string{`"fd00:5::"`}, refuses: []string{`"fd00:5::1"`}, says: "by their first addresses"},
 		"network.ipv6.max":        {takes: []string{`"fd00:5:0:9::"`}, refuses: []string{`"fd00:6::"`}, says: "by their first addresses"},
+		"network.encryption":      {takes: []string{`""`}, refuses: []string{`"optional"`, `"required"`}, says: "The backend must be `wireguard`"}, // it is vxlan
 		"network.ip_masq":         flag,
 		"network.forward":         flag,
 		"network.subnet_file":     {takes: []string{`"/run/x.env"`}, refuses: []string{`"x.env"`}, says: "absolute"},
