@@ -312,12 +312,15 @@ type Counters struct {
 	Handshake time.Time
 }
 
-// Plus returns the sum of both.
+// Plus returns the sum of both, with the later handshake.
 func (c Counters) Plus(o Counters) Counters {
 	c.RxPackets += o.RxPackets
 	c.RxBytes += o.RxBytes
 	c.TxPackets += o.TxPackets
 	c.TxBytes += o.TxBytes
+	if o.Handshake.After(c.Handshake) {
+		c.Handshake = o.Handshake
+	}
 	if len(o.Drops) > 0 {
 		drops := maps.Clone(c.Drops)
 		if drops == nil {

@@ -3,6 +3,7 @@
 package definition
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -41,14 +42,24 @@ func Intended(n registry.Network) registry.Network {
 	if b, err := registry.NewBackend(course.Target().Type, course.Target().Options); err == nil {
 		n.Backend = b
 	}
+	n.Encryption = cmp.Or(course.Target().Encryption, n.Encryption)
 	return n
 }
 
-// CheckEncryption returns an error if n requires encryption, and its backend does not encrypt. The error wraps
+// CheckEncryption returns an error if n requires encryption, and its backend, or that to which it is being switched, does
+// not encrypt. The error wraps
 // registry.ErrInvalid. A backend that this leno does not have does not encrypt.
 func CheckEncryption(n registry.Network, kinds map[string]backend.Type) error {
-	if n.Encryption == "" || kinds[n.Backend.Type].Encrypts {
+	if n.Encryption == "" {
 		return nil
+	}
+	plain := n.Backend.Type
+	if kinds[plain].Encrypts {
+		course, err := transition.Parse(n.Backend.Type, n.Backend.Options())
+		if err != nil || course.Next == nil || kinds[course.Next.Type].Encrypts {
+			return nil
+		}
+		plain = course.Next.Type
 	}
 	var encrypting []string
 	for name, kind := range kinds {
@@ -58,7 +69,7 @@ func CheckEncryption(n registry.Network, kinds map[string]backend.Type) error {
 	}
 	slices.Sort(encrypting)
 	return fmt.Errorf("%w: encryption is %s, and backend %s does not encrypt; those that do: %s",
-		registry.ErrInvalid, n.Encryption, n.Backend.Type, strings.Join(encrypting, ", "))
+		registry.ErrInvalid, n.Encryption, plain, strings.Join(encrypting, ", "))
 }
 
 // Differences describes where want differs from have, the definition in the store.

@@ -29,6 +29,10 @@ func (c Change) Gradual() Change {
 		next.Current.Type, next.Current.Options = kind, wanted
 	case old.Next == nil:
 		next = old.To(kind, wanted)
+		if c.New.Encryption != c.Old.Encryption && c.New.Encryption != "" {
+			// The old backend carries packets until the end.
+			next.Next.Encryption, c.New.Encryption = c.New.Encryption, c.Old.Encryption
+		}
 	case is(*old.Next):
 		next.Heading = transition.Forward
 	case is(old.Current):
@@ -52,12 +56,8 @@ func (c Change) Forced() Change {
 }
 
 func (c Change) with(course transition.Course) Change {
-	options, err := course.Options()
-	if err != nil {
-		return c
-	}
-	if b, err := registry.NewBackend(course.Current.Type, options); err == nil {
-		c.New.Backend = b
+	if n, err := WithCourse(c.New, course); err == nil {
+		c.New = n
 	}
 	return c
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/backend/wireguard"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -88,6 +89,34 @@ func TestGradual(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestGradualEncryption: encryption is required when the old backend carries nothing any more.
+func TestGradualEncryption(t *testing.T) {
+	kinds := backends()
+	kinds["wireguard"] = wireguard.Type()
+	old := switchable(t, "vxlan", `{}`)
+	wanted := old
+	wanted.Backend = agenttest.Backend(t, "wireguard", `{}`)
+	wanted.Encryption = registry.EncryptionRequired
+	c := Change{Old: old, New: wanted, Backends: transition.Wrap(kinds), Leases: []registry.Lease{changed(old, "a", 10, true)}}.Gradual()
+	if c.New.Encryption != "" || Intended(c.New).Encryption != registry.EncryptionRequired {
+		t.Errorf("%+v", c.New)
+	}
+	if p := c.Plan(); p.Action != api.ActionSwitch || !slices.Contains(p.Changes, api.Change{Field: "encryption", To: registry.EncryptionRequired}) {
+		t.Errorf("%+v", p)
+	}
+	must(t, CheckEncryption(c.New, kinds))
+	ended, err := Turn(c.New, api.EndSwitch, transition.Wrap(kinds))
+	if err != nil || ended.Encryption != registry.EncryptionRequired || ended.Backend.Type != "wireguard" {
+		t.Errorf("%+v, %v", ended, err)
+	}
+	must(t, CheckEncryption(ended, kinds))
+	back := ended
+	back.Backend = agenttest.Backend(t, "wireguard", `{"device":"b","next":{"type":"vxlan"}}`)
+	if err := CheckEncryption(back, kinds); err == nil || !strings.Contains(err.Error(), "backend vxlan does not encrypt") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package definition
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -45,14 +46,17 @@ func Turn(n registry.Network, action string, kinds map[string]backend.Type) (reg
 		return n, fmt.Errorf("action %q: %w: want %s", action, registry.ErrInvalid,
 			strings.Join([]string{api.StopSwitch, api.ContinueSwitch, api.ReverseSwitch, api.EndSwitch, api.RotateKeys}, ", "))
 	}
-	return withCourse(n, course)
+	return WithCourse(n, course)
 }
 
-func withCourse(n registry.Network, course transition.Course) (registry.Network, error) {
+// WithCourse returns the network with another course. At the end of a switch, what the new backend was to bring is
+// required.
+func WithCourse(n registry.Network, course transition.Course) (registry.Network, error) {
 	options, err := course.Options()
 	if err == nil {
 		n.Backend, err = registry.NewBackend(course.Current.Type, options)
 	}
+	n.Encryption = cmp.Or(course.Current.Encryption, n.Encryption)
 	return n, err
 }
 

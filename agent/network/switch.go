@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/api"
@@ -49,11 +50,8 @@ func (r *Runner) endSwitch(ctx context.Context, n registry.Network, v *peers.Vie
 }
 
 func (r *Runner) putEnded(ctx context.Context, n registry.Network, course transition.Course) error {
-	options, err := course.Options()
+	n, err := definition.WithCourse(n, course)
 	if err != nil {
-		return err
-	}
-	if n.Backend, err = registry.NewBackend(course.Current.Type, options); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)

@@ -36,6 +36,10 @@ type Carrier struct {
 	Type    string
 	Options json.RawMessage // an object with only the backend's own members
 	Other   bool            // it uses the network's other device; see backend.OtherLinkName
+
+	// Encryption is what the network requires once this backend alone carries it, of a next backend; "" for what it
+	// requires now.
+	Encryption string
 }
 
 // A Course says which backends carry a network.
@@ -58,10 +62,12 @@ type members struct {
 	Switch Heading         `json:"switch,omitempty"` // of a definition
 	Sends  string          `json:"sends,omitempty"`  // of a lease: the device over which the host sends to all its peers
 	Error  string          `json:"error,omitempty"`  // of next in a lease: why the host cannot use that backend
+
+	Encryption string `json:"encryption,omitempty"` // of next in a definition
 }
 
 // names lists the JSON names of members.
-var names = []string{"device", "next", "switch", "sends", "error"}
+var names = []string{"device", "next", "switch", "sends", "error", "encryption"}
 
 // split takes a backend object apart into the backend's own members and those of this package.
 func split(object json.RawMessage) (own json.RawMessage, m members, err error) {
@@ -169,7 +175,7 @@ func Parse(kind string, options json.RawMessage) (Course, error) {
 	default:
 		return wrong("switch", "is %q, and must be %q or %q", m.Switch, Stopped, Back)
 	}
-	if m.Sends != "" || m.Error != "" {
+	if m.Sends != "" || m.Error != "" || m.Encryption != "" {
 		return wrong("sends", "is no option of a definition")
 	}
 	if len(m.Next) == 0 {
@@ -193,7 +199,7 @@ func Parse(kind string, options json.RawMessage) (Course, error) {
 	case len(m.Next) > 0 || m.Switch != Forward || m.Sends != "" || m.Error != "":
 		return wrong("next", "has a next backend of its own")
 	}
-	c.Next = &Carrier{Type: next.Type, Options: withoutType(own), Other: m.Device == otherDevice}
+	c.Next = &Carrier{Type: next.Type, Options: withoutType(own), Other: m.Device == otherDevice, Encryption: m.Encryption}
 	if c.Next.Other == c.Current.Other {
 		return wrong("next", "must use the other device")
 	}
@@ -236,7 +242,7 @@ func (c Course) Options() (json.RawMessage, error) {
 	m := members{Device: c.Current.device(), Switch: c.Heading}
 	if c.Next != nil {
 		var err error
-		if m.Next, err = withType(c.Next.Type, c.Next.Options, members{Device: c.Next.device()}); err != nil {
+		if m.Next, err = withType(c.Next.Type, c.Next.Options, members{Device: c.Next.device(), Encryption: c.Next.Encryption}); err != nil {
 			return nil, err
 		}
 	}

@@ -190,7 +190,7 @@ func (r *Reconciler) encryptedCounter() backend.Counter {
 	if !r.o.Host.Backends[r.instance.kind].Encrypts {
 		return nil
 	}
-	counter, _ := r.instance.backend.(backend.Counter)
+	counter, _ := r.instance.counting()
 	return counter
 }
 
