@@ -282,14 +282,15 @@ func (b *Backend) name(unproven map[wgtypes.Key]peer, p plan, table *peerTable) 
 	return nodes
 }
 
-// idle returns those of the unproven peers that need a handshake from this host, because no traffic starts one: the
-// routes to them lead elsewhere. Each is due when it was added, and all are again every retryTime.
+// idle returns those of the unproven peers that need a handshake from this host. Each does when it was added: the peer
+// may have started one before this host knew it, and would wait 5 seconds before the next. Those to which the routes lead
+// elsewhere need one every retryTime, because no traffic starts it.
 func (b *Backend) idle(p plan, table *peerTable, unproven map[wgtypes.Key]peer) map[wgtypes.Key]peer {
 	again := time.Since(b.retried) >= retryTime
 	due := map[wgtypes.Key]peer{}
 	for key, peer := range unproven {
 		_, had := table.have[key]
-		if p.elsewhere.HasAny(p.subnets[key]) && (again || !had) {
+		if !had || again && p.elsewhere.HasAny(p.subnets[key]) {
 			due[key] = peer
 		}
 	}
