@@ -106,6 +106,36 @@ type tunDevice struct {
 // MTU implements tun.Device.
 func (t *tunDevice) MTU() (int, error) { return int(t.mtu.Load()), nil }
 
+// Read implements tun.Device.
+func (t *tunDevice) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
+	n, err := t.Device.Read(bufs, sizes, offset)
+	for i := range n {
+		completeChecksum(bufs[i][offset:][:sizes[i]])
+	}
+	return n, err
+}
+
+// completeChecksum changes the UDP checksum of an IPv6 packet from 0 to 0xffff if 0 is what was computed (RFC 8200, 8.1).
+// The library leaves 0 there, and receivers drop that: one packet in 65,536. A sender's own 0, which means that there is
+// no checksum, stays.
+func completeChecksum(packet []byte) {
+	const addresses, payload, header, protocol, checksum = 8, 40, 8, 6, 46
+	if len(packet) < payload+header || packet[0]>>4 != 6 || packet[protocol] != unix.IPPROTO_UDP ||
+		packet[checksum] != 0 || packet[checksum+1] != 0 {
+		return
+	}
+	sum := uint32(unix.IPPROTO_UDP + len(packet) - payload)
+	for i, b := range packet[addresses:] {
+		sum += uint32(b) << (8 * (1 - i&1)) // a packet has less than 2^16 bytes
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	if sum == 0xffff {
+		packet[checksum], packet[checksum+1] = 0xff, 0xff
+	}
+}
+
 // setMTU tells the engine the device's MTU, up to which it pads packets.
 func (t *tunDevice) setMTU(mtu int) {
 	if t.mtu.Swap(int64(mtu)) == int64(mtu) {
