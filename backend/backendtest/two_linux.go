@@ -61,6 +61,12 @@ func newSides(t *testing.T, before, after Suite) (a, b *side) {
 	one, two := newHosts(t, before)
 	for i, h := range []*host{one, two} {
 		h.newContainers()
+		h.poll("the containers' addresses are usable", func() error {
+			if out := h.ns.Sh("ip -o -6 addr show dev br0"); strings.Contains(out, "tentative") {
+				return fmt.Errorf("%s", out)
+			}
+			return nil
+		})
 		if isStrict(before, after) {
 			h.ns.Sh("sysctl -qw net.ipv4.conf.all.rp_filter=1")
 		}
