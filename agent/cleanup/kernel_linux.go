@@ -63,14 +63,24 @@ func (c *cleaner) tracesIn(name string) *networkTraces {
 func (c *cleaner) hasStrayRoutes(
 	ctx context.Context, handle *kernel.Handle, all kernel.Owner, owners []kernel.Owner,
 ) bool {
-	routes, err := handle.Routes(all).List(ctx)
-	for key, route := range routes {
-		owned := slices.ContainsFunc(owners, func(o kernel.Owner) bool { return o.Owns(key, route) })
-		if !owned && c.networkOf(key.Dst) == "" {
+	for _, table := range tablesOf(handle, all) {
+		routes, err := table.List(ctx)
+		for key, route := range routes {
+			owned := slices.ContainsFunc(owners, func(o kernel.Owner) bool { return o.Owns(key, route) })
+			if !owned && c.networkOf(key.Dst) == "" {
+				return true
+			}
+		}
+		if err != nil {
 			return true
 		}
 	}
-	return err != nil
+	return false
+}
+
+// tablesOf returns the tables with an owner's routes: those of its backend, and those of its guard.
+func tablesOf(handle *kernel.Handle, owner kernel.Owner) []reconcile.Table[kernel.RouteKey, kernel.Route] {
+	return []reconcile.Table[kernel.RouteKey, kernel.Route]{handle.Routes(owner), handle.Guards(owner.Pools)}
 }
 
 // findDevices adds the devices and returns them.
@@ -199,9 +209,7 @@ func (c *cleaner) findRoutes(ctx context.Context, handle *kernel.Handle, owners 
 	}
 	set := map[found]bool{}
 	for _, owner := range owners {
-		for _, table := range []reconcile.Table[kernel.RouteKey, kernel.Route]{
-			handle.Routes(owner), handle.Guards(owner.Pools),
-		} {
+		for _, table := range tablesOf(handle, owner) {
 			routes, err := table.List(ctx)
 			if err != nil {
 				c.addLeft(Leftover{Kind: Route, Name: "any"}, err)
