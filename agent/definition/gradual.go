@@ -20,7 +20,12 @@ func (c Change) Gradual() Change {
 		return c
 	}
 	is := func(carrier transition.Carrier) bool {
-		return carrier.Type == kind && registry.Backend{Object: c.normal(carrier)}.Equal(registry.Backend{Object: wanted})
+		if carrier.Type != kind {
+			return false
+		}
+		has, err := registry.NewBackend(kind, c.normal(carrier))
+		given, err2 := registry.NewBackend(kind, wanted)
+		return err == nil && err2 == nil && (has.Equal(given) || isRotated(c.Backends, given, has))
 	}
 	next := old
 	switch {

@@ -120,6 +120,36 @@ func TestGradualEncryption(t *testing.T) {
 	}
 }
 
+// TestRotated: how often keys were rotated makes no difference to a block, and is kept when it is applied.
+func TestRotated(t *testing.T) {
+	kinds := backends()
+	kinds["wireguard"] = wireguard.Type()
+	kinds = transition.Wrap(kinds)
+	block := registry.Network{Name: "n", Plan: switchable(t, "vxlan", `{}`).Plan, ModifyIndex: 7}
+	options, err := kinds["wireguard"].Normalize(nil)
+	must(t, err)
+	block.Backend = agenttest.Backend(t, "wireguard", string(options))
+	stored := block
+	for round := range 3 {
+		stored, err = Turn(stored, api.RotateKeys, kinds)
+		must(t, err)
+		stored, err = Turn(stored, api.EndSwitch, kinds)
+		must(t, err)
+		if differs := DifferencesOfBlock(block, stored, kinds); len(differs) > 0 {
+			t.Errorf("after %d rotations: %q", round+1, differs)
+		}
+		c := Change{Old: stored, New: block, Backends: kinds, Leases: []registry.Lease{changed(stored, "a", 10, true)}}.Gradual()
+		if p := c.Plan(); p.Action != api.ActionNone || !c.New.Backend.Equal(stored.Backend) {
+			t.Errorf("after %d rotations: %+v", round+1, p)
+		}
+	}
+	other := block
+	other.Backend = agenttest.Backend(t, "wireguard", `{"listen_port":7}`)
+	if differs := DifferencesOfBlock(other, stored, kinds); len(differs) != 1 {
+		t.Errorf("%q", differs)
+	}
+}
+
 // courseText describes a course like "b back vxlan > udp": the device of the current backend, and the heading if it is
 // not forward.
 func courseText(t *testing.T, n registry.Network) string {

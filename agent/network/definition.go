@@ -19,6 +19,7 @@ import (
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -54,9 +55,9 @@ func (k *knownDefinition) usable() bool {
 // restoreAfter returns how long to wait before a lost definition is restored. Hosts that use it come before those that
 // only remember it, because the latter may have missed a change. A host whose own block defines the same network waits
 // no longer than the former.
-func (k *knownDefinition) restoreAfter(local config.Network, p retry.Policy) time.Duration {
+func (k *knownDefinition) restoreAfter(local config.Network, p retry.Policy, kinds map[string]backend.Type) time.Duration {
 	d := p.RestoreRemembered
-	if own, err := definition.FromBlock(local); k.confirmed || err == nil && len(definition.Differences(own, definition.Intended(k.network))) == 0 {
+	if own, err := definition.FromBlock(local); k.confirmed || err == nil && len(definition.DifferencesOfBlock(own, k.network, kinds)) == 0 {
 		d = p.RestoreInUse
 	}
 	return d + rand.N(d)
@@ -334,7 +335,7 @@ func (d *definitionKeeper) differs(n registry.Network) []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	return definition.Differences(own, definition.Intended(n))
+	return definition.DifferencesOfBlock(own, n, d.deps.Datapaths.Backends)
 }
 
 // definedReason returns the reason of the check `network` for a network that is defined.
@@ -385,7 +386,7 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 		case verdict == definitionUnreadable:
 			failing = true
 		case restore.IsZero():
-			restore, failing = time.Now().Add(d.known.restoreAfter(d.local, d.deps.Store.Outage.Policy)), true
+			restore, failing = time.Now().Add(d.known.restoreAfter(d.local, d.deps.Store.Outage.Policy, d.deps.Datapaths.Backends)), true
 			d.report.Log().Warn("the store has lost the network's definition, packets keep flowing")
 			d.report.Check(health.Network, api.Warning,
 				"the store has lost the network's definition, which stays in force; putting it back")

@@ -25,7 +25,7 @@ const (
 // options holds the network's options, which are the same on every host.
 type options struct {
 	Port      int    `json:"listen_port"`          // UDP, 1..65535
-	Spare     int    `json:"rotation_port"`        // UDP, the next listen_port while keys are rotated; 0: listen_port + 1
+	Spare     int    `json:"rotation_port"`        // UDP, the next listen_port while keys are rotated; 0: the next one
 	Keepalive int    `json:"persistent_keepalive"` // seconds between packets that keep a path through NAT open; 0: none
 	MTU       int    `json:"mtu"`                  // largest MTU of the overlay in bytes; 0: what the underlay carries
 	KeyFile   string `json:"key_file"`             // absolute, or below the network's state directory
@@ -83,6 +83,9 @@ func (o options) spare() int {
 	if o.Spare != 0 {
 		return o.Spare
 	}
+	if o.Port == 1<<16-1 {
+		return o.Port - 1
+	}
 	return o.Port + 1
 }
 
@@ -107,10 +110,10 @@ func (o options) check() (errs []error) {
 	if o.Port < 1 || o.Port > 1<<16-1 {
 		wrong("listen_port", "must be 1 to %d, is %d", 1<<16-1, o.Port)
 	}
-	switch spare := o.spare(); {
-	case o.Spare < 0 || spare > 1<<16-1:
-		wrong("rotation_port", "must be 1 to %d, is %d", 1<<16-1, spare)
-	case spare == o.Port:
+	switch {
+	case o.Spare < 0 || o.Spare > 1<<16-1:
+		wrong("rotation_port", "must be 0 to %d, is %d", 1<<16-1, o.Spare)
+	case o.Spare != 0 && o.Spare == o.Port:
 		wrong("rotation_port", "must differ from listen_port")
 	}
 	if o.Keepalive < 0 || o.Keepalive > 1<<16-1 {

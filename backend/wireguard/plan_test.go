@@ -187,13 +187,15 @@ func TestAdvertise(t *testing.T) {
 
 func TestNormalize(t *testing.T) {
 	for text, want := range map[string]string{
-		``:   `{"listen_port":51820,"persistent_keepalive":0,"mtu":0,"key_file":"wireguard.key","psk_file":""}`,
-		`{}`: `{"listen_port":51820,"persistent_keepalive":0,"mtu":0,"key_file":"wireguard.key","psk_file":""}`,
-		`{"listen_port":7,"persistent_keepalive":25,"mtu":1380,"key_file":"/k","psk_file":"/p"}`: `{"listen_port":7,"persistent_keepalive":25,"mtu":1380,"key_file":"/k","psk_file":"/p"}`,
+		``:   `{"listen_port":51820,"rotation_port":0,"persistent_keepalive":0,"mtu":0,"key_file":"wireguard.key","psk_file":""}`,
+		`{}`: `{"listen_port":51820,"rotation_port":0,"persistent_keepalive":0,"mtu":0,"key_file":"wireguard.key","psk_file":""}`,
+		`{"listen_port":7,"persistent_keepalive":25,"mtu":1380,"key_file":"/k","psk_file":"/p"}`: `{"listen_port":7,"rotation_port":0,"persistent_keepalive":25,"mtu":1380,"key_file":"/k","psk_file":"/p"}`,
 		`{"listen_port":0}`:              "listen_port: must be 1 to 65535, is 0",
 		`{"listen_port":65536}`:          "listen_port: must be 1 to 65535, is 65536",
 		`{"listen_port":"7"}`:            `listen_port: must be a whole number, is "7"`,
 		`{"listen_port":null}`:           "listen_port: must be a whole number, is null",
+		`{"rotation_port":70000}`:        "rotation_port: must be 0 to 65535, is 70000",
+		`{"rotation_port":51820}`:        "rotation_port: must differ from listen_port",
 		`{"persistent_keepalive":-1}`:    "persistent_keepalive: must be 0 to 65535 seconds, is -1",
 		`{"persistent_keepalive":"25s"}`: `persistent_keepalive: must be a whole number of seconds, is "25s"`,
 		`{"mtu":67}`:                     "mtu: must be 0 or 68 to 65535, is 67",
@@ -212,6 +214,22 @@ func TestNormalize(t *testing.T) {
 		}
 		if string(got) != want {
 			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+	for text, want := range map[string]string{
+		`{}`:                                     "51821 51820",
+		`{"listen_port":65535}`:                  "65534 65535",
+		`{"listen_port":7,"rotation_port":9}`:    "9 7",
+		`{"key_file":"/etc/wireguard/leno.key"}`: "option key_file names /etc/wireguard/leno.key on each host, and leno replaces only keys that it has made",
+	} {
+		rotated, err := rotate(json.RawMessage(text))
+		got := fmt.Sprint(err)
+		if err == nil {
+			o, _ := decode(rotated)
+			got = fmt.Sprint(o.Port, " ", o.Spare)
+		}
+		if got != want {
+			t.Errorf("%s rotated: %s, want %s", text, got, want)
 		}
 	}
 	if p := port(json.RawMessage(`{"listen_port":7}`)); p.String() != "udp port 7" {
