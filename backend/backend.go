@@ -46,6 +46,10 @@ type Type struct {
 	// that has both. It is nil for a backend without keys. The error says why the keys are not leno's to rotate. Pure.
 	Rotate func(options json.RawMessage) (json.RawMessage, error)
 
+	// RotateEvery returns how often a network with these effective options is to get new keys, 0 for never. It is nil for a
+	// backend without keys. Pure.
+	RotateEvery func(options json.RawMessage) time.Duration
+
 	// Device reports whether the backend keeps a device named after the network.
 	Device bool
 

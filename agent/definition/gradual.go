@@ -3,6 +3,7 @@ package definition
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend/transition"
@@ -49,13 +50,16 @@ func (c Change) Gradual() Change {
 	return c.with(next)
 }
 
-// Forced returns the change as an operator forces it: at once, whatever becomes of packets.
-func (c Change) Forced() Change {
+// Forced returns the change as an operator forces it now: at once, whatever becomes of packets.
+func (c Change) Forced(now time.Time) Change {
 	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
 	if !c.exists() || err != nil || old.Target().Type != c.New.Backend.Type {
 		return c
 	}
-	next := old.Ended()
+	next := old
+	if old.Next != nil {
+		next = old.Ended(now)
+	}
 	next.Current.Options = c.effective(c.New.Backend)
 	return c.with(next)
 }

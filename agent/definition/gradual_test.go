@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -108,7 +109,7 @@ func TestGradualEncryption(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	must(t, CheckEncryption(c.New, kinds))
-	ended, err := Turn(c.New, api.EndSwitch, transition.Wrap(kinds))
+	ended, err := Turn(c.New, api.EndSwitch, time.Now(), transition.Wrap(kinds))
 	if err != nil || ended.Encryption != registry.EncryptionRequired || ended.Backend.Type != "wireguard" {
 		t.Errorf("%+v, %v", ended, err)
 	}
@@ -131,9 +132,9 @@ func TestRotated(t *testing.T) {
 	block.Backend = agenttest.Backend(t, "wireguard", string(options))
 	stored := block
 	for round := range 3 {
-		stored, err = Turn(stored, api.RotateKeys, kinds)
+		stored, err = Turn(stored, api.RotateKeys, time.Now(), kinds)
 		must(t, err)
-		stored, err = Turn(stored, api.EndSwitch, kinds)
+		stored, err = Turn(stored, api.EndSwitch, time.Now(), kinds)
 		must(t, err)
 		if differs := DifferencesOfBlock(block, stored, kinds); len(differs) > 0 {
 			t.Errorf("after %d rotations: %q", round+1, differs)
@@ -181,7 +182,7 @@ func TestForced(t *testing.T) {
 		{"another backend", switchable(t, "vxlan", `{"device":"b"}`), switchable(t, "udp", `{}`), "a udp"},
 		{"another port", switchable(t, "udp", `{"device":"b"}`), switchable(t, "udp", `{"port":9000}`), "b udp"},
 	} {
-		got := Change{Old: tt.old, New: tt.new, Backends: transition.Wrap(backends())}.Forced()
+		got := Change{Old: tt.old, New: tt.new, Backends: transition.Wrap(backends())}.Forced(time.Now())
 		if text := courseText(t, got.New); text != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, text, tt.want)
 		}
@@ -208,7 +209,7 @@ func TestTurn(t *testing.T) {
 		{api.RotateKeys, both, "keys are rotated after that"},
 		{"turn", both, `action "turn"`},
 	} {
-		got, err := Turn(tt.on, tt.action, kinds)
+		got, err := Turn(tt.on, tt.action, time.Now(), kinds)
 		switch {
 		case err != nil && !strings.Contains(err.Error(), tt.want):
 			t.Errorf("%s: %v, want %s", tt.action, err, tt.want)

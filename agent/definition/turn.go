@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -17,8 +18,8 @@ var ErrTurn = errors.New("the switch is left as it is")
 
 // Turn returns the definition with which the switch of network n to another backend takes another heading, or a switch
 // to new keys begins. action is one of api.StopSwitch and the constants after it. Errors wrap registry.ErrInvalid for an
-// unknown action, and ErrTurn.
-func Turn(n registry.Network, action string, kinds map[string]backend.Type) (registry.Network, error) {
+// unknown action, and ErrTurn. now is the time at which a switch ends.
+func Turn(n registry.Network, action string, now time.Time, kinds map[string]backend.Type) (registry.Network, error) {
 	course, err := transition.Parse(n.Backend.Type, n.Backend.Options())
 	if err != nil {
 		return n, fmt.Errorf("network %s: %w: %w", n.Name, registry.ErrInvalid, err)
@@ -37,7 +38,7 @@ func Turn(n registry.Network, action string, kinds map[string]backend.Type) (reg
 		if course.Heading == transition.Stopped {
 			return n, fmt.Errorf("%w: it is stopped: continue or reverse it first", ErrTurn)
 		}
-		course = course.Ended()
+		course = course.Ended(now)
 	case api.RotateKeys:
 		if course, err = rotated(course, kinds); err != nil {
 			return n, err

@@ -203,7 +203,7 @@ func (h networkHandlers) decide(ctx context.Context, n registry.Network, force b
 	case err != nil || c.Old.ModifyIndex != n.ModifyIndex:
 		return n, err
 	case force:
-		c = c.Forced()
+		c = c.Forced(time.Now())
 	default:
 		c = c.Gradual()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/api"
@@ -36,7 +37,7 @@ func (h networkHandlers) turnSwitch(r *http.Request) (out api.NetworkSwitch, err
 	if n, err = store.Network(r.Context(), name); err != nil {
 		return out, err
 	}
-	turned, err := definition.Turn(n, body.Action, h.backends)
+	turned, err := definition.Turn(n, body.Action, time.Now(), h.backends)
 	if errors.Is(err, definition.ErrTurn) {
 		err = statusError(http.StatusConflict, "%v", err)
 	}

@@ -26,26 +26,64 @@ func (r *Runner) endSwitch(ctx context.Context, n registry.Network, v *peers.Vie
 		r.moved = time.Time{}
 		return
 	}
-	turn := 0
 	for _, lease := range peers.Current(v.Leases) {
 		if !course.IsMoved(lease.Backend.Options()) {
 			r.moved = time.Time{}
 			return
 		}
-		if lease.Held() && lease.Slot < v.Own.Slot {
-			turn++
-		}
 	}
 	if r.moved.IsZero() {
 		r.moved = time.Now()
 	}
-	if time.Since(r.moved) < time.Duration(turn)*endTurn {
+	if time.Since(r.moved) < turn(v) {
 		return
 	}
-	if err := r.putEnded(ctx, n, course.Ended()); err != nil && !errors.Is(err, registry.ErrConflict) {
+	if err := r.putEnded(ctx, n, course.Ended(time.Now())); err != nil && !errors.Is(err, registry.ErrConflict) {
 		r.report.Log().Warn("the switch of the network could not be ended", "error", err)
 		r.report.Check(health.Network, api.Warning, fmt.Sprintf(
 			"all hosts send over %s only, and the definition cannot be changed accordingly: %v", course.Target().Type, err))
+	}
+}
+
+// turn returns how long this host leaves it to those before it to change the definition.
+func turn(v *peers.View) (wait time.Duration) {
+	for _, lease := range peers.Current(v.Leases) {
+		if lease.Held() && lease.Slot < v.Own.Slot {
+			wait += endTurn
+		}
+	}
+	return wait
+}
+
+// rotateKeys begins a switch to new keys when they are due. The time counts from the last switch. For a network that was
+// never switched, it counts from when a host first finds that keys are to be rotated.
+func (r *Runner) rotateKeys(ctx context.Context, n registry.Network, v *peers.View) {
+	kind := r.deps.Datapaths.Backends[n.Backend.Type]
+	course, err := transition.Parse(n.Backend.Type, n.Backend.Options())
+	if err != nil || course.Next != nil || kind.RotateEvery == nil {
+		return
+	}
+	every := kind.RotateEvery(course.Current.Options)
+	if every == 0 || !course.Since.IsZero() && time.Since(course.Since) < every+turn(v) {
+		return
+	}
+	due := !course.Since.IsZero()
+	if due {
+		n, err = definition.Turn(n, api.RotateKeys, time.Now(), r.deps.Datapaths.Backends)
+	} else {
+		course.Since = time.Now().UTC().Truncate(time.Second)
+		n, err = definition.WithCourse(n, course)
+	}
+	if err == nil {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		err = r.deps.Store.Registry.PutNetwork(call, n)
+	}
+	switch {
+	case err == nil && due:
+		r.report.Log().Info("rotating keys", "since", course.Since)
+	case err != nil && !errors.Is(err, registry.ErrConflict):
+		r.report.Log().Warn("keys cannot be rotated", "error", err)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/lenonet/leno/backend"
 )
@@ -47,6 +48,9 @@ type Course struct {
 	Current Carrier
 	Next    *Carrier // nil unless the network is being switched
 	Heading Heading  // of the switch
+
+	// Since is when the current backend has been alone, or its keys were new; zero if that is not known.
+	Since time.Time
 }
 
 // The device that a carrier uses, as definitions and leases name it.
@@ -60,6 +64,7 @@ type members struct {
 	Device string          `json:"device,omitempty"` // firstDevice or otherDevice
 	Next   json.RawMessage `json:"next,omitempty"`   // a backend object
 	Switch Heading         `json:"switch,omitempty"` // of a definition
+	Since  time.Time       `json:"since,omitzero"`   // of a definition
 	Sends  string          `json:"sends,omitempty"`  // of a lease: the device over which the host sends to all its peers
 	Error  string          `json:"error,omitempty"`  // of next in a lease: why the host cannot use that backend
 
@@ -67,7 +72,7 @@ type members struct {
 }
 
 // names lists the JSON names of members.
-var names = []string{"device", "next", "switch", "sends", "error", "encryption"}
+var names = []string{"device", "next", "switch", "sends", "error", "encryption", "since"}
 
 // split takes a backend object apart into the backend's own members and those of this package.
 func split(object json.RawMessage) (own json.RawMessage, m members, err error) {
@@ -164,7 +169,7 @@ func Parse(kind string, options json.RawMessage) (Course, error) {
 	wrong := func(option, format string, args ...any) (Course, error) {
 		return Course{}, &backend.OptionError{Option: option, Reason: fmt.Sprintf(format, args...)}
 	}
-	c := Course{Current: Carrier{Type: kind, Options: own, Other: m.Device == otherDevice}, Heading: m.Switch}
+	c := Course{Current: Carrier{Type: kind, Options: own, Other: m.Device == otherDevice}, Heading: m.Switch, Since: m.Since}
 	switch m.Device {
 	case "", firstDevice, otherDevice:
 	default:
@@ -196,7 +201,7 @@ func Parse(kind string, options json.RawMessage) (Course, error) {
 		return wrong("next", "is not a backend: %v", err)
 	case next.Type == "":
 		return wrong("next", "has no type")
-	case len(m.Next) > 0 || m.Switch != Forward || m.Sends != "" || m.Error != "":
+	case len(m.Next) > 0 || m.Switch != Forward || !m.Since.IsZero() || m.Sends != "" || m.Error != "":
 		return wrong("next", "has a next backend of its own")
 	}
 	c.Next = &Carrier{Type: next.Type, Options: withoutType(own), Other: m.Device == otherDevice, Encryption: m.Encryption}
@@ -239,7 +244,7 @@ func withType(kind string, own json.RawMessage, m members) (json.RawMessage, err
 
 // Options returns the members of a definition's backend object except its type: the reverse of Parse.
 func (c Course) Options() (json.RawMessage, error) {
-	m := members{Device: c.Current.device(), Switch: c.Heading}
+	m := members{Device: c.Current.device(), Switch: c.Heading, Since: c.Since}
 	if c.Next != nil {
 		var err error
 		if m.Next, err = withType(c.Next.Type, c.Next.Options, members{Device: c.Next.device(), Encryption: c.Next.Encryption}); err != nil {
@@ -262,11 +267,17 @@ func (c Course) To(kind string, options json.RawMessage) Course {
 	return Course{
 		Current: c.Current,
 		Next:    &Carrier{Type: kind, Options: options, Other: !c.Current.Other},
+		Since:   c.Since,
 	}
 }
 
-// Ended returns the course after the switch: the target alone.
-func (c Course) Ended() Course { return Course{Current: c.Target()} }
+// Ended returns the course after a switch that ended at the given time: the target alone.
+func (c Course) Ended(at time.Time) Course {
+	if c.Heading == Back {
+		at = c.Since
+	}
+	return Course{Current: c.Target(), Since: at.UTC().Truncate(time.Second)}
+}
 
 // Follows reports whether a host on course c can take course o without an interruption: o's current backend is one of
 // c's.

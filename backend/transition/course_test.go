@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lenonet/leno/backend"
 )
@@ -72,8 +73,8 @@ func TestCourseTurns(t *testing.T) {
 	both := one.To("udp", json.RawMessage(`{}`))
 	back := both
 	back.Heading = Back
-	udp := both.Ended()
-	if both.Target().Type != "udp" || back.Target().Type != "vxlan" || udp.Current.Type != "udp" || !udp.Current.Other || udp.Next != nil {
+	udp := both.Ended(time.Unix(7, 0))
+	if both.Target().Type != "udp" || back.Target().Type != "vxlan" || udp.Current.Type != "udp" || !udp.Current.Other || udp.Next != nil || udp.Since.Unix() != 7 || !back.Ended(time.Unix(7, 0)).Since.IsZero() {
 		t.Errorf("%+v, %+v, %+v", both, back, udp)
 	}
 	if again := udp.To("vxlan", json.RawMessage(`{}`)); again.Next.Other {

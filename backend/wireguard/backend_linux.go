@@ -39,7 +39,9 @@ func newType(process bool) backend.Type {
 		SamePort:   true,
 		Overhead:   overhead,
 		Rotate:     rotate,
-		Encrypts:   true,
+
+		RotateEvery: rotateEvery,
+		Encrypts:    true,
 		NeedsTUN: func() bool {
 			inKernel, err := kernel.HasFamily(kernelKind)
 			return err == nil && !inKernel

@@ -22,11 +22,15 @@ const (
 	maxMTU  = 1<<16 - 1
 )
 
+// leastRotation is the shortest time between new keys: all hosts must have followed before the next ones.
+const leastRotation = time.Hour
+
 // options holds the network's options, which are the same on every host.
 type options struct {
 	Port      int    `json:"listen_port"`          // UDP, 1..65535
 	Spare     int    `json:"rotation_port"`        // UDP, the next listen_port while keys are rotated; 0: the next one
 	Keepalive int    `json:"persistent_keepalive"` // seconds between packets that keep a path through NAT open; 0: none
+	Rotate    string `json:"rotate_keys"`          // time between new keys of all hosts, at least an hour; "": never
 	MTU       int    `json:"mtu"`                  // largest MTU of the overlay in bytes; 0: what the underlay carries
 	KeyFile   string `json:"key_file"`             // absolute, or below the network's state directory
 	PSKFile   string `json:"psk_file"`             // absolute; "": no preshared key
@@ -70,6 +74,7 @@ func decode(raw json.RawMessage) (options, error) {
 		"listen_port":          {Value: &o.Port, Is: "a whole number"},
 		"rotation_port":        {Value: &o.Spare, Is: "a whole number"},
 		"persistent_keepalive": {Value: &o.Keepalive, Is: "a whole number of seconds"},
+		"rotate_keys":          {Value: &o.Rotate, Is: "a duration such as \"720h\""},
 		"mtu":                  {Value: &o.MTU, Is: "a whole number"},
 		"key_file":             {Value: &o.KeyFile, Is: "a path"},
 		"psk_file":             {Value: &o.PSKFile, Is: "a path"},
@@ -87,6 +92,16 @@ func (o options) spare() int {
 		return o.Port - 1
 	}
 	return o.Port + 1
+}
+
+// rotateEvery returns how often the network is to get new keys, 0 for never.
+func rotateEvery(raw json.RawMessage) time.Duration {
+	o, err := decode(raw)
+	if err != nil || o.Rotate == "" {
+		return 0
+	}
+	every, _ := time.ParseDuration(o.Rotate) // decode has checked it
+	return every
 }
 
 // rotate returns the options with which the network gets new keys: the two ports change places. The new keys are made
@@ -118,6 +133,11 @@ func (o options) check() (errs []error) {
 	}
 	if o.Keepalive < 0 || o.Keepalive > 1<<16-1 {
 		wrong("persistent_keepalive", "must be 0 to %d seconds, is %d", 1<<16-1, o.Keepalive)
+	}
+	if every, err := time.ParseDuration(o.Rotate); o.Rotate != "" && (err != nil || every < leastRotation) {
+		wrong("rotate_keys", "must be a duration of at least %s, is %q", leastRotation, o.Rotate)
+	} else if o.Rotate != "" && filepath.IsAbs(o.KeyFile) {
+		wrong("rotate_keys", "leno replaces only keys that it has made, and key_file is %s", o.KeyFile)
 	}
 	if o.MTU != 0 && (o.MTU < minMTU4 || o.MTU > maxMTU) {
 		wrong("mtu", "must be 0 or %d to %d, is %d", minMTU4, maxMTU, o.MTU)

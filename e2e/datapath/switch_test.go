@@ -3,6 +3,7 @@ package datapath
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -149,6 +150,25 @@ func (w *testWorld) apply(kind, options string) {
 	w.Apply("default", strings.Replace(world.Plan("vxlan"), `backend "vxlan" {}`, fmt.Sprintf("backend %q {\n%s\n}", kind, options), 1))
 }
 
+// setBack changes the time in the definition since when the network has its keys.
+func (w *testWorld) setBack(by time.Duration) {
+	w.T.Helper()
+	kv := w.Consul.Client().KV()
+	pair, _, err := kv.Get("leno/networks/default", nil)
+	w.Must(err)
+	var n, b map[string]json.RawMessage
+	w.Must(json.Unmarshal(pair.Value, &n))
+	w.Must(json.Unmarshal(n["backend"], &b))
+	b["since"], err = json.Marshal(time.Now().Add(-by).UTC().Truncate(time.Second))
+	w.Must(err)
+	n["backend"], err = json.Marshal(b)
+	w.Must(err)
+	pair.Value, err = json.Marshal(n)
+	w.Must(err)
+	_, err = kv.Put(pair, nil)
+	w.Must(err)
+}
+
 // TestRotateKeys gives all hosts new keys, twice, while containers ping and talk to each other.
 func TestRotateKeys(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 5})
@@ -184,6 +204,17 @@ func TestRotateKeys(t *testing.T) {
 		before = keys()
 		pings.flows()
 	}
+	// The same happens when they are due.
+	w.apply("wireguard", "rotate_keys = \"1h\"")
+	w.Eventually("the clock to run", func(context.Context) error {
+		if b, _ := w.backendOf(); !strings.Contains(b, `"since"`) || !strings.Contains(b, `"rotate_keys":"1h"`) {
+			return errors.New(b)
+		}
+		return nil
+	})
+	w.setBack(2 * time.Hour)
+	w.switched("wireguard", `"listen_port":51821`)
+
 	pings.stop()
 	for _, talk := range talks {
 		w.Must(talk.WaitEchoes(w.Ctx, 3))
