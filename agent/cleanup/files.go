@@ -16,6 +16,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/backend/transition"
 )
 
 // runDir returns the directory of the subnet files that are not configured otherwise.
@@ -37,7 +38,10 @@ func (c *cleaner) findFiles() {
 			c.addUnfinished(f.path, t.name)
 		}
 		dir := filepath.Join(c.config.DataDir, t.name)
+		other := transition.Carrier{Other: true}.DataDir(dir)
 		c.addKeys(dir, t.name)
+		c.addKeys(other, t.name)
+		c.addForeignDir(other, t.name, c.addDir(other))
 		c.addForeignDir(dir, t.name, c.addDir(dir))
 		for _, path := range t.files {
 			if c.o.Network != "" && c.isOfOtherNetwork(path) {

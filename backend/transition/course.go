@@ -17,6 +17,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"time"
 
 	"github.com/lenonet/leno/backend"
@@ -140,6 +141,14 @@ func (c Carrier) Link(network string) (name, alias string) {
 		return backend.OtherLinkName(network), backend.OtherLinkAlias(network)
 	}
 	return backend.LinkName(network), backend.LinkAlias(network)
+}
+
+// DataDir returns the directory of the carrier's files, for a network whose files are in dir.
+func (c Carrier) DataDir(dir string) string {
+	if c.Other {
+		return filepath.Join(dir, otherDevice)
+	}
+	return dir
 }
 
 // is reports whether two carriers are the same backend with the same device, whatever their options.

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"sync/atomic"
 
@@ -132,9 +131,7 @@ func (b *Backend) configOf(c Carrier) backend.Config {
 	config := b.config
 	config.Link, config.Alias = c.Link(b.config.Network)
 	config.Options = c.Options
-	if c.Other {
-		config.DataDir = filepath.Join(config.DataDir, otherDevice)
-	}
+	config.DataDir = c.DataDir(config.DataDir)
 	if log := config.Logger; log != nil {
 		config.Logger = log.Named(c.Type)
 	}

@@ -309,3 +309,53 @@ func TestSwitchKilled(t *testing.T) {
 	}
 	pings.stop()
 }
+
+// TestSwitchToEncrypted switches a network to a backend that encrypts and requires that at the same time. After the
+// switch, no packet between containers is plain, also while keys are rotated and an agent is killed, and leno finds
+// nothing wrong on its hosts.
+func TestSwitchToEncrypted(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 3})
+	w.StartNetwork("vxlan")
+	pingAll(w)
+	pings := w.traffic(w.Containers, 1)
+	w.Apply("default", required("wireguard"))
+	w.switched("wireguard", "")
+	pings.stop()
+	for _, h := range w.Hosts {
+		w.Eventually("the refusing route of "+h.Name, func(context.Context) error {
+			if routes := strings.Join(w.Routes(h), "\n"); !strings.Contains(routes, "metric 16777217") {
+				return errors.New(routes)
+			}
+			return nil
+		})
+	}
+	tap := listen(w)
+	tap.during("after the switch", func() { flows(w, w.Containers...) })
+	tap.during("new keys", func() {
+		w.turn("-rotate-keys")
+		w.switched("wireguard", `"listen_port":51821`)
+	})
+	tap.during("killed with new keys on the way", func() {
+		w.turn("-rotate-keys")
+		w.Must(w.Hosts[1].KillAgent())
+		w.Must(w.Hosts[1].RestartAgent())
+		w.Must(w.Hosts[1].WaitReady(w.Ctx))
+		w.switched("wireguard", `"listen_port":51820`)
+		flows(w, w.Containers...)
+	})
+	if leaks := tap.stop(); len(leaks) > 0 {
+		t.Errorf("plain packets: %v", leaks)
+	}
+	file := w.Definition("default", world.Plan("udp"))
+	if out, err := w.Hosts[0].Leno(w.Ctx, "network", "plan", file); err != nil || !strings.Contains(out, "encryption") {
+		t.Errorf("%s, %v", out, err)
+	}
+	for _, h := range w.Hosts {
+		w.WaitHealth(h, 200)
+		if out, err := h.Leno(w.Ctx, "doctor"); err != nil {
+			t.Errorf("%s: %v\n%s", h.Name, err, out)
+		}
+		out, err := h.Leno(w.Ctx, "cleanup", "-config-file="+h.ConfigFile(), "-dry-run")
+		t.Logf("%s, %v", out, err)
+	}
+}
