@@ -188,6 +188,9 @@ func TestDocumentationBlocks(t *testing.T) {
 		"integrations/packages.mdx: podman load --input leno_1.0.0_oci.tar":                  1,
 		`integrations/packages.mdx: sudo docker run --detach --name leno --restart=always \`: 1,
 		"operations/telemetry.mdx: receivers:":                                               1,
+		// Networks are switched in e2e/datapath.
+		"operations/networks.mdx: leno network plan encrypted.hcl":                                                    1,
+		"api/networks.mdx: curl -s -X PUT -d '{\"action\":\"stop\"}' http://127.0.0.1:5366/v1/network/default/switch": 1,
 		// An editor's settings, and an update that needs the internet.
 		"configuration.mdx: {": 1,
 		"contributing/index.mdx: go -C tools/govulncheck get golang.org/x/vulndb@latest": 1,

@@ -293,7 +293,7 @@ func TestDocumentationAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	types := map[string]any{}
-	for _, v := range []any{api.Health{}, api.Self{}, api.NetworkList{}, api.Network{}, api.LeaseList{}, api.Lease{},
+	for _, v := range []any{api.Health{}, api.Self{}, api.NetworkList{}, api.Network{}, api.NetworkSwitch{}, api.LeaseList{}, api.Lease{},
 		api.ReservationList{}, api.PeerList{}, api.EventList{}, api.Metrics{}, api.Configuration{}} {
 		types[reflect.TypeOf(v).Name()] = v
 	}
