@@ -253,6 +253,10 @@ func TestTranscripts(t *testing.T) {
 		{name: "network import bad nodes", args: "network import testdata/flannel/plain.json -nodes=testdata/change.hcl"},
 		{name: "network import one input twice", args: "network import - -nodes=-"},
 		{name: "network import nothing", args: "network import"},
+		{name: "network show switched", args: "network show", set: func(f *fakeAgent) {
+			f.networks[1].Local.Switch = &api.Switch{From: "vxlan", To: "wireguard", Moved: 1, Fault: "udp port 51820 is used by another program",
+				Waiting: []api.WaitsFor{{Node: "host-b", Reason: "it has not prepared wireguard yet"}}}
+		}},
 		{name: "network switch none", args: "network switch"},
 		{name: "network switch", args: "network switch default", set: isSwitched},
 		{name: "network switch json", args: "network switch -format=json", set: isSwitched},

@@ -60,6 +60,10 @@ func writeNetwork(w io.Writer, n api.Network, store string, now time.Time) {
 		{"Last applied", timeAgo(l.Applied, now)},
 		{"Last renewed", timeAgo(l.Renewed, now)},
 	})
+	if l.Switch != nil {
+		fmt.Fprintln(w)
+		writeLocalSwitch(w, *l.Switch)
+	}
 	if len(l.Notes) > 0 {
 		fmt.Fprintln(w)
 	}
@@ -72,6 +76,22 @@ func writeNetwork(w io.Writer, n api.Network, store string, now time.Time) {
 		for _, d := range l.Differs {
 			cli.WriteNote(w, "  ", d)
 		}
+	}
+}
+
+// writeLocalSwitch prints how far this host has switched the network to another backend.
+func writeLocalSwitch(w io.Writer, s api.Switch) {
+	state := ""
+	if s.Stopped {
+		state = ", and is stopped"
+	}
+	cli.WriteNote(w, "", fmt.Sprintf("The network is being switched from %s to %s%s. This host sends over %s to %d of %d peers.",
+		s.From, s.To, state, s.To, s.Moved, s.Moved+len(s.Waiting)))
+	if s.Fault != "" {
+		cli.WriteItem(w, "!", fmt.Sprintf("it cannot use %s: %s", s.To, s.Fault))
+	}
+	for _, p := range s.Waiting {
+		cli.WriteItem(w, ">", p.Node+" waits: "+p.Reason)
 	}
 }
 

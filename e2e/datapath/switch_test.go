@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -276,6 +277,32 @@ func TestSwitchHalfway(t *testing.T) {
 	}
 	w.Must(away.RestartAgent())
 	w.Must(away.WaitReady(w.Ctx))
+	w.switched("wireguard", "")
+	pings.stop()
+}
+
+// TestSwitchImpossible: a host that cannot use the new backend says so, and stays reachable. When it can, the switch goes
+// on.
+func TestSwitchImpossible(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 3})
+	w.StartNetwork("host-gw")
+	b := w.Hosts[1]
+	var listener net.PacketConn
+	w.Must(b.Do(func() (err error) {
+		listener, err = net.ListenPacket("udp4", ":51820")
+		return err
+	}))
+	pings := w.traffic(w.Containers, 0)
+	w.apply("wireguard", "")
+	w.WaitHealth(b, 429, "this host cannot use it", "udp port 51820 is used by another program")
+	w.Eventually("the others to hear of it", func(ctx context.Context) error {
+		out, err := w.Hosts[0].Leno(ctx, "network", "switch")
+		if err == nil && !strings.Contains(strings.Join(strings.Fields(out), " "), "host-b cannot use wireguard: udp port 51820 is used by another program") {
+			err = errors.New(out)
+		}
+		return err
+	})
+	w.Must(listener.Close())
 	w.switched("wireguard", "")
 	pings.stop()
 }

@@ -87,8 +87,14 @@ func (c *checks) lookAtHandshakes(counter backend.Counter, report backend.Report
 // a handshake, and what another program keeps changing. Without a usable underlay, the skipped peers are not logged.
 func (c *checks) setPeers(report backend.Report, placed bool) {
 	reason := fmt.Sprintf("%d peers in place", report.Peers)
-	late := errLate(c.late)
-	if len(report.Skipped) == 0 && late == nil {
+	late, fault := errLate(c.late), ""
+	if s := report.Switch; s != nil {
+		reason = fmt.Sprintf("%s, %d of them over %s, to which the network is being switched", reason, s.Moved, s.To)
+		if fault = s.Fault; fault != "" {
+			reason += "; this host cannot use it: " + fault
+		}
+	}
+	if len(report.Skipped) == 0 && late == nil && fault == "" {
 		c.setUndisturbed(health.Routes, backend.Routes, reason)
 		return
 	}
