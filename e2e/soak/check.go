@@ -52,6 +52,8 @@ const (
 	RouteMissing   Rule = "route to a live peer missing"
 	RouteRemoved   Rule = "route to a live peer removed"
 	PingLost       Rule = "ping lost"
+	SwitchStays    Rule = "switch to another backend does not end"
+	BackendStays   Rule = "something of another backend left"
 	AgentEnded     Rule = "agent ended by itself"
 )
 
@@ -65,6 +67,7 @@ func (c *checker) check() []Violation {
 	c.subnets()
 	c.moves()
 	c.kernels()
+	c.switches()
 	c.pings()
 	for _, e := range c.Endings {
 		c.report(AgentEnded, member{node: e.Node}, Span{e.At, e.At}, "%s", e.Text)

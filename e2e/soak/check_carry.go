@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -33,6 +34,7 @@ func (c *checker) kernels() {
 				c.left(m, list)
 			case c.calm(m, at) && c.defined(m.network, at):
 				c.complete(m, list)
+				c.leftovers(m, list)
 			}
 		}
 	}
@@ -41,9 +43,13 @@ func (c *checker) kernels() {
 	}
 	slices.SortStableFunc(devices, func(a, b DeviceLoss) int { return cmp.Compare(a.At, b.At) })
 	for _, d := range devices {
+		network := strings.TrimSuffix(d.Network, otherDevice)
+		m := member{d.Node, network}
+		carriers, same := c.carriers(network, c.mayLag(m, d.At))
+		needed := slices.ContainsFunc(carriers, func(x Carrier) bool { return x.device(network) == d.Network })
 		// The kernel is checked several times a second, and a loss is seen only at the next check.
-		if c.defined(d.Network, Span{d.At - time.Second, d.At}) {
-			c.report(DeviceGone, member{d.Node, d.Network}, Span{d.At, d.At}, "%s%s is gone", devicePrefix, d.Network)
+		if same && needed && c.defined(network, Span{d.At - time.Second, d.At}) {
+			c.report(DeviceGone, m, Span{d.At, d.At}, "%s%s is gone", devicePrefix, d.Network)
 		}
 	}
 }
@@ -51,7 +57,7 @@ func (c *checker) kernels() {
 // left reports what is left of a deleted network.
 func (c *checker) left(m member, list RouteList) {
 	at := Span{list.At, list.At}
-	if slices.Contains(list.Devices, m.network) {
+	if slices.Contains(list.Devices, m.network) || slices.Contains(list.Devices, m.network+otherDevice) {
 		c.report(DeletedStays, m, at, "its device is there")
 	}
 	for _, p := range c.peers(m) {
@@ -67,8 +73,11 @@ func (c *checker) left(m member, list RouteList) {
 // complete checks for the device and for a route to every peer that has been calm.
 func (c *checker) complete(m member, list RouteList) {
 	at := Span{list.At, list.At}
-	if !slices.Contains(list.Devices, m.network) {
-		c.report(DeviceGone, m, at, "there is no %s%s", devicePrefix, m.network)
+	carriers, _ := c.carriers(m.network, c.mayLag(m, list.At))
+	for _, x := range carriers {
+		if name := x.device(m.network); name != "" && !slices.Contains(list.Devices, name) {
+			c.report(DeviceGone, m, at, "there is no %s%s", devicePrefix, name)
+		}
 	}
 	for _, p := range c.peers(m) {
 		before, after, ok := c.aroundOf(p, list.At)
@@ -144,13 +153,17 @@ func (c *checker) pings() {
 const relearn = 3 * time.Second
 
 // excused reports whether a packet may be lost: one end was cut off, was given up, or had another
-// subnet by then, so that its container had to be replaced.
+// subnet by then, so that its container had to be replaced. Where agents forward packets themselves,
+// the agent of one end may also have been down.
 func (c *checker) excused(l Loss) bool {
 	for _, node := range []string{l.From, l.To} {
 		if c.out(node, l.At) {
 			return true
 		}
 		for _, s := range c.silent[node] {
+			if stopsAgent(s.Why) && c.lasts(node, s.Span, Span{l.At, l.At}) && c.inProcess(l.Network, Span{s.From, l.At}) {
+				return true
+			}
 			if (s.Why == CutHost || s.Why == Compact) && s.From <= l.At && l.At <= s.To+relearn {
 				return true
 			}

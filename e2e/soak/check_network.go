@@ -49,7 +49,7 @@ func (c *checker) phasesOf(n NetworkInfo) (out []phase) {
 				next.From = e.From
 				begin(next)
 			}
-		case e.change.Why == ChangeNetwork:
+		case redefines(e.change.Why):
 			begin(phase{Span: Span{From: e.From}, state: now.state})
 			if e.To != forever {
 				begin(phase{Span: Span{From: e.To}, state: now.state, definition: e.change.Definition})

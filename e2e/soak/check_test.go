@@ -41,8 +41,8 @@ func quiet() *story {
 		s.claim("b", float64(t)+0.5, two)
 		s.read(float64(t)+0.25, held(one, "a"), held(two, "b"))
 		s.Routes = append(s.Routes,
-			RouteList{"a", sec(float64(t) + 0.1), []netip.Prefix{two}, []string{"n"}},
-			RouteList{"b", sec(float64(t) + 0.6), []netip.Prefix{one}, []string{"n"}})
+			RouteList{"a", sec(float64(t) + 0.1), []netip.Prefix{two}, []string{"n"}, nil, nil},
+			RouteList{"b", sec(float64(t) + 0.6), []netip.Prefix{one}, []string{"n"}, nil, nil})
 	}
 	return s
 }
@@ -65,7 +65,9 @@ func (s *story) claim(node string, t float64, subnets ...netip.Prefix) {
 }
 
 func (s *story) read(t float64, records ...Record) {
-	s.Reads = append(s.Reads, Read{Span: at(t), Network: "n", State: stateDefined, Definition: meaning, Records: records})
+	s.Reads = append(s.Reads, Read{
+		Span: at(t), Network: "n", State: stateDefined, Definition: meaning, Carriers: []Carrier{{Type: meaning}}, Records: records,
+	})
 }
 
 // claims changes what a node's agent says in a time.
@@ -120,6 +122,26 @@ func (s *story) deleteAt(t float64) {
 		s.claims(node, t+2, 99, func(c *Claim) { c.Subnets, c.File, c.View = nil, nil, nil })
 		s.list(node, t+2, 99)
 		s.devices(node, t+2, 99)
+	}
+}
+
+// switchAt makes an operator switch the network to another backend, which ends at the given time. The hosts remove the
+// old device a second later.
+func (s *story) switchAt(from, to float64, backend string) {
+	s.Changes = append(s.Changes, Change{at(from), "n", SwitchBackend, backend, true})
+	s.states(from, 99, stateDefined, backend)
+	for i := range s.Reads {
+		switch r := &s.Reads[i]; {
+		case r.From >= sec(to):
+			r.Carriers = []Carrier{{backend, true}}
+		case r.From >= sec(from):
+			r.Carriers = []Carrier{{meaning, false}, {backend, true}}
+		}
+	}
+	device := Carrier{backend, true}.device("n")
+	for _, node := range []string{"a", "b"} {
+		s.devices(node, from+1, 99, "n", device)
+		s.devices(node, to+1, 99, device)
 	}
 }
 
@@ -507,6 +529,82 @@ func TestCheck(t *testing.T) {
 			s.list("a", 37, 99)
 		}, nil},
 
+		"a network is switched": {func(s *story) { s.switchAt(20, 25, "udp") }, nil},
+		"a network is switched to a backend without a device": {func(s *story) {
+			s.switchAt(20, 25, "host-gw")
+			for _, node := range []string{"a", "b"} {
+				s.devices(node, 21, 26, "n")
+				s.devices(node, 26, 99)
+			}
+		}, nil},
+		"a host removes the old device early": {func(s *story) {
+			s.switchAt(20, 45, "udp")
+			s.devices("a", 35, 99, "n"+otherDevice)
+		}, []Rule{DeviceGone}},
+		"a host keeps the old device": {func(s *story) {
+			s.switchAt(20, 25, "udp")
+			s.devices("a", 26, 99, "n", "n"+otherDevice)
+		}, []Rule{BackendStays}},
+		"a host keeps the old device until it is back": {func(s *story) {
+			s.switchAt(20, 25, "udp")
+			s.silence("a", 24, 40, StopShort)
+			s.mute("a", 24, 40)
+			s.devices("a", 26, 41, "n", "n"+otherDevice)
+			s.states(40, 99, stateDefined, "udp")
+		}, nil},
+		"a host keeps a route of the old backend": {func(s *story) {
+			s.switchAt(20, 25, "udp")
+			for i := range s.Routes {
+				if l := &s.Routes[i]; l.At >= sec(40) {
+					l.Direct = l.To
+				}
+			}
+		}, []Rule{BackendStays}},
+		"a host keeps a key": {func(s *story) {
+			s.switchAt(20, 25, "wireguard")
+			for i := range s.Routes {
+				s.Routes[i].Keys = []string{"n" + otherDevice}
+				if l := &s.Routes[i]; l.Node == "b" && l.At >= sec(40) {
+					l.Keys = []string{"n", "n" + otherDevice}
+				}
+			}
+			for i := range s.Routes {
+				if s.Routes[i].At < sec(20) {
+					s.Routes[i].Keys = nil
+				}
+			}
+		}, []Rule{BackendStays}},
+		"a switch does not end": {func(s *story) {
+			for t := 60.0; t < 120; t++ {
+				s.claim("a", t, one)
+				s.claim("b", t+0.5, two)
+				s.read(t+0.25, held(one, "a"), held(two, "b"))
+			}
+			s.switchAt(20, 200, "udp")
+			s.states(20, 200, stateDefined, "udp")
+		}, []Rule{SwitchStays}},
+		"a switch waits for a host": {func(s *story) {
+			for t := 60.0; t < 120; t++ {
+				s.claim("a", t, one)
+				s.claim("b", t+0.5, two)
+				s.read(t+0.25, held(one, "a"), held(two, "b"))
+			}
+			s.switchAt(20, 200, "udp")
+			s.states(20, 200, stateDefined, "udp")
+			s.silence("b", 30, 60, StopShort)
+			s.mute("b", 30, 60)
+		}, nil},
+
+		"a ping is lost while an agent that forwards is dead": {func(s *story) {
+			s.InProcess = []string{meaning}
+			s.silence("b", 25, 35, KillAgent)
+			s.mute("b", 25, 35)
+			s.Losses = []Loss{{"n", "a", "b", sec(30)}}
+		}, nil},
+		"a ping is lost where agents forward": {func(s *story) {
+			s.InProcess = []string{meaning}
+			s.Losses = []Loss{{"n", "a", "b", sec(30)}}
+		}, []Rule{PingLost}},
 		"a ping is lost": {func(s *story) { s.Losses = []Loss{{"n", "a", "b", sec(30)}} }, []Rule{PingLost}},
 		"a ping is lost to a host whose agent is stopped": {func(s *story) {
 			s.silence("b", 25, 35, StopPastTTL)

@@ -4,7 +4,7 @@
 //
 // # Networks
 //
-// Every host takes part in several of six networks: three that carry packets over VXLAN, and three
+// Every host takes part in several of six networks: three that carry packets, at first over VXLAN, and three
 // that only lease. One of each kind is defined by the blocks of agents' configurations. One exists
 // only in Consul, and hosts join it through watch_networks or a block without pools. One is deleted
 // and defined again and again. A seventh network, without any host, is defined in a store that has
@@ -15,6 +15,10 @@
 // and a host that had not learnt of the change, for example because it was stopped, restores what
 // it knows. Then the network may be either until the operator's next change. Nothing else may undo
 // a change.
+//
+// A network with packets is switched between backends, and to new keys. Its definition then names both
+// backends, until a host ends the switch. An operator's change determines only the backend to which
+// the network goes.
 //
 // # Who holds a subnet
 //
@@ -76,7 +80,16 @@
 // node is calm or not, while its peer is there: not because of a dead agent on either side, a lost
 // leader, or an emptied store. It may disappear once the peer was silent for the hold time, was
 // silent when the store lost its records, or has moved. The same applies to pings: one may be lost
-// only to or from a host that is cut off, was given up, or has moved.
+// only to or from a host that is cut off, was given up, or has moved. All of that includes a network that
+// is being switched to another backend, whatever happens at the same time. There is one more excuse for
+// a ping: where the agent itself forwards packets (udp, and wireguard without the kernel's), it is lost
+// while the agent is dead or stopped.
+//
+// # Switches to another backend
+//
+// A switch ends once all hosts of the network have been calm for a minute in all. Then a calm host has
+// no device, key and route of the former backend, and has the device of the new one. A device may
+// disappear only if the definition has named other backends since the host could last follow it.
 //
 // # Etcd
 //

@@ -127,6 +127,8 @@ func (r *run) onNetwork(ctx context.Context, s Step) error {
 		return r.changeNetwork(ctx, s.Network)
 	case RewriteNetwork:
 		return r.rewriteNetwork(ctx, s.Network)
+	case SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys:
+		return r.switchNetwork(ctx, s)
 	case LoseNetwork:
 		r.operator.one.Lock()
 		defer r.operator.one.Unlock()
@@ -175,7 +177,7 @@ func (r *run) defineNetwork(ctx context.Context, name string, pick int) error {
 	done := r.change(DefineNetwork, name)
 	r.setDefined(name, true)
 	n := findNetwork(name)
-	file, text := filepath.Join(r.Dir, name+".hcl"), fmt.Sprintf("network %q {\n%s}\n", name, n.definition(r.Options, 0))
+	file, text := filepath.Join(r.Dir, name+".hcl"), fmt.Sprintf("network %q {\n%s}\n", name, n.definition(r.Options, 0, datapaths[0]))
 	command := r.commandOf("network", "apply", file)
 	if pick%2 == 1 {
 		file, text = filepath.Join(r.Dir, name+".json"), n.flannel(r.Options)
@@ -240,9 +242,12 @@ func (r *run) changeNetwork(ctx context.Context, name string) error {
 	r.operator.mu.Lock()
 	variant := (r.operator.variant[name] + 1) % variants
 	r.operator.mu.Unlock()
-	file := filepath.Join(r.Dir, name+".hcl")
-	text := fmt.Sprintf("network %q {\n%s}\n", name, findNetwork(name).definition(r.Options, variant))
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+	backend := datapaths[0]
+	if course, err := r.courseOf(ctx, name); err == nil && course.Current.Type != "" {
+		backend = course.Target().Type
+	}
+	file, err := r.writeDefinition(name, variant, backend)
+	if err != nil {
 		return err
 	}
 	done := r.change(ChangeNetwork, name)
@@ -267,6 +272,13 @@ func (r *run) changeNetwork(ctx context.Context, name string) error {
 		r.say("network %s is %s", name, definition)
 		return nil
 	})
+}
+
+// writeDefinition writes a network's definition to a file.
+func (r *run) writeDefinition(name string, variant int, backend string) (path string, err error) {
+	path = filepath.Join(r.Dir, name+".hcl")
+	text := fmt.Sprintf("network %q {\n%s}\n", name, findNetwork(name).definition(r.Options, variant, backend))
+	return path, os.WriteFile(path, []byte(text), 0o644)
 }
 
 // rewriteNetwork writes a network's definition again with the same meaning: its members in another

@@ -30,6 +30,8 @@ type History struct {
 	Losses      []Loss
 	Notices     []Notice
 	Endings     []Ending
+	// InProcess are the backends whose packets an agent forwards itself on this machine.
+	InProcess []string
 }
 
 // Rules are the times that leno promises.
@@ -120,11 +122,19 @@ type Read struct {
 	// State is the state of the network's own record: missing, defined, deleted or unreadable.
 	State string
 	// Definition is the plan and backend in a fixed order and without spaces, or "" if the network
-	// is not defined.
+	// is not defined. While the network is switched, it has the backend to which it goes alone.
 	Definition string
-	Records    []Record
+	// Carriers are the backends in the definition: the current one and, while the network is switched, the next one.
+	Carriers []Carrier
+	Records  []Record
 	// Waited is how long, since the start of the run, this reader waited for the store's responses.
 	Waited time.Duration
+}
+
+// A Carrier is a backend that carries a network's packets.
+type Carrier struct {
+	Type  string
+	Other bool // it uses the network's other device
 }
 
 // These are the states of a network's record.
@@ -171,7 +181,7 @@ func (r Rewind) restored() bool { return r.setBack() || r.Why == RestoreOldest }
 type Change struct {
 	Span
 	Network string
-	Why     Kind // DefineNetwork, DeleteNetwork, ChangeNetwork or RewriteNetwork
+	Why     Kind // a kind of fault on one network
 	// Definition is the definition since then, as in Read.
 	Definition string
 	// Recorded says that the record of a deletion was seen in the store. There is none if the store
@@ -191,7 +201,10 @@ type RouteList struct {
 	Node    string
 	At      time.Duration
 	To      []netip.Prefix // subnets of other nodes to which there are routes, in any network
-	Devices []string       // networks whose device exists
+	Devices []string       // networks whose device exists; with otherDevice, the other device
+	// Direct are those of the destinations to which packets go without a device of leno's.
+	Direct []netip.Prefix
+	Keys   []string // the devices, as in Devices, for which there is a key of WireGuard in the agent's directory
 }
 
 // A Removal is a route that disappeared from a node's kernel.
@@ -201,10 +214,13 @@ type Removal struct {
 	To   netip.Prefix
 }
 
+// otherDevice follows the name of a network where its other device is meant; see backend.OtherLinkName.
+const otherDevice = "~b"
+
 // A DeviceLoss is a network's device that disappeared from a node's kernel.
 type DeviceLoss struct {
 	Node    string
-	Network string
+	Network string // as in RouteList.Devices
 	At      time.Duration
 }
 

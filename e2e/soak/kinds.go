@@ -49,6 +49,10 @@ const (
 	DeleteWhileAway Kind = "delete-while-away" // the same, while the agents of some of its hosts are down
 	ChangeNetwork   Kind = "change-network"    // another definition that hosts can apply live
 	RewriteNetwork  Kind = "rewrite-network"   // the same definition, spelled differently
+	SwitchBackend   Kind = "switch-backend"    // the network is switched to another backend
+	StopSwitch      Kind = "stop-switch"       // the same, and the switch is stopped for some seconds
+	ReverseSwitch   Kind = "reverse-switch"    // the same, and the switch is reversed halfway
+	RotateKeys      Kind = "rotate-keys"       // a network with the backend wireguard is switched to new keys
 )
 
 // Kinds returns the kinds of faults with a store, StoreConsul or StoreEtcd of package lab: those on
@@ -64,6 +68,16 @@ func Kinds(kind string) (hosts, store, network []Kind) {
 		network
 }
 
+// redefines reports whether a fault gives a network that is defined another definition, while it stays defined.
+func redefines(k Kind) bool {
+	return k == ChangeNetwork || switches(k)
+}
+
+// switches reports whether a fault is on the backend of a network.
+func switches(k Kind) bool {
+	return k == SwitchBackend || k == StopSwitch || k == ReverseSwitch || k == RotateKeys
+}
+
 func consulKinds() (hosts, store, network []Kind) {
 	return []Kind{
 			KillAgent, StopPastHold, CutHost, LeaveClient, RestartAgent, StopPastTTL, RevokeToken, ReplaceHost, StopShort,
@@ -74,5 +88,6 @@ func consulKinds() (hosts, store, network []Kind) {
 			RestoreBad, RestoreOldest,
 		}, []Kind{
 			LoseNetwork, DefineNetwork, DeleteNetwork, DeleteWhileAway, ChangeNetwork, RewriteNetwork,
+			SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys,
 		}
 }

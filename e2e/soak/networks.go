@@ -28,7 +28,7 @@ type network struct {
 // a while later.
 const aside = "aside"
 
-// allNetworks returns the networks of every run: VXLAN between the carriers, and leases only
+// allNetworks returns the networks of every run: packets between the carriers, and leases only
 // between the others.
 func allNetworks() []network {
 	return []network{
@@ -60,8 +60,12 @@ func (n network) last(o Options, variant int) string {
 	return fmt.Sprintf("10.%d.%d.0", n.number, o.Agents-o.Carriers+8+4*(variant%2))
 }
 
-// definition returns the part of a network block that all hosts share.
-func (n network) definition(o Options, variant int) string {
+// datapaths are the backends between which networks with packets are switched. They begin with the first one.
+var datapaths = []string{"vxlan", "host-gw", "udp", "wireguard"}
+
+// definition returns the part of a network block that all hosts share. backend is one of datapaths, and has no meaning
+// for a network without packets.
+func (n network) definition(o Options, variant int, backend string) string {
 	if !n.carries {
 		return fmt.Sprintf("  ipv4 {\n    prefix = \"10.%d.0.0/16\"\n    min    = \"10.%[1]d.1.0\"\n    max    = %q\n  }\n  backend \"alloc\" {}\n",
 			n.number, n.last(o, variant))
@@ -70,12 +74,25 @@ func (n network) definition(o Options, variant int) string {
 	if n.origin == fromFiles {
 		pools += fmt.Sprintf("  ipv6 {\n    prefix = \"fd00:%d::/48\"\n  }\n", n.number)
 	}
-	offload := "auto"
-	if variant/2%2 == 1 {
-		offload = "off"
+	return pools + fmt.Sprintf("  backend %q {\n%s  }\n", backend, n.options(variant, backend))
+}
+
+// options returns the options of a backend. Each network has UDP ports of its own.
+func (n network) options(variant int, backend string) string {
+	switch backend {
+	case "udp":
+		return fmt.Sprintf("    port = %d\n", 8267+n.number)
+	case "wireguard":
+		return fmt.Sprintf("    listen_port = %d\n    persistent_keepalive = %d\n", 51800+2*n.number, 25*(variant%2))
+	case "vxlan":
+		offload := "auto"
+		if variant/2%2 == 1 {
+			offload = "off"
+		}
+		return fmt.Sprintf("    vni = %d\n    port = %d\n    direct_routing = %t\n    checksum_offload = %q\n",
+			n.number, 8467+n.number, variant%2 == 1, offload)
 	}
-	return pools + fmt.Sprintf("  backend \"vxlan\" {\n    vni = %d\n    port = %d\n    direct_routing = %t\n    checksum_offload = %q\n  }\n",
-		n.number, 8467+n.number, variant%2 == 1, offload)
+	return ""
 }
 
 // flannel returns the definition without variants, as flannel stores it in etcd.
@@ -155,7 +172,7 @@ func (o Options) blocks(parts []*part) string {
 		}
 		fmt.Fprintf(&out, "network %q {\n", p.name)
 		if p.joins == byDefinition {
-			out.WriteString(p.definition(o, 0))
+			out.WriteString(p.definition(o, 0, datapaths[0]))
 		}
 		fmt.Fprintf(&out, "  forward     = true\n  ip_masq     = %t\n  subnet_file = %q\n}\n\n", p.masq, p.file)
 	}

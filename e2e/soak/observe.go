@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/e2e/lab"
 )
 
@@ -317,7 +318,9 @@ func readOf(pairs []pair, at Span) []Read {
 		switch {
 		case read == nil:
 		case folder == "networks" && !isLease:
-			read.State, read.Definition = stateOf(&p)
+			if read.State, read.Definition = stateOf(&p); read.State == stateDefined {
+				read.Carriers = carriersOf(parseCourse(&p))
+			}
 		case folder == "leases":
 			if record, ok := recordOf(key, p); ok {
 				read.Records = append(read.Records, record)
@@ -347,7 +350,7 @@ func recordOf(key string, p pair) (Record, bool) {
 }
 
 // stateOf returns the content of a network's record. The definition does not depend on spaces and
-// on the order of members.
+// on the order of members, nor on how far the network has been switched to another backend.
 func stateOf(p *pair) (state, definition string) {
 	if p == nil {
 		return stateMissing, ""
@@ -355,7 +358,6 @@ func stateOf(p *pair) (state, definition string) {
 	var value struct {
 		Deleted time.Time
 		Pools   []map[string]any
-		Backend map[string]any
 	}
 	if json.Unmarshal(p.record, &value) != nil {
 		return stateUnreadable, ""
@@ -364,11 +366,12 @@ func stateOf(p *pair) (state, definition string) {
 		return stateDeleted, ""
 	}
 	pools, err := json.Marshal(value.Pools)
-	backend, backendErr := json.Marshal(value.Backend)
-	if cmp.Or(err, backendErr) != nil || len(value.Pools) == 0 {
+	course := parseCourse(p).Ended()
+	options, optionsErr := course.Options()
+	if cmp.Or(err, optionsErr) != nil || len(value.Pools) == 0 || course.Current.Type == "" {
 		return stateUnreadable, ""
 	}
-	return stateDefined, fmt.Sprintf("%s %s", pools, backend)
+	return stateDefined, fmt.Sprintf("%s %s %s", pools, course.Current.Type, options)
 }
 
 // routeProtocol marks leno's routes.
@@ -425,7 +428,7 @@ func (r *run) watchKernelOnce(ctx context.Context, m *machine) error {
 			if !ok {
 				return errors.New("the kernel's messages about devices ended")
 			}
-			if name, ok := strings.CutPrefix(e.Attrs().Name, devicePrefix); ok && e.Header.Type == unix.RTM_DELLINK {
+			if name, ok := deviceOf(e.Attrs().Name); ok && e.Header.Type == unix.RTM_DELLINK {
 				r.record(func(h *History) { h.Devices = append(h.Devices, DeviceLoss{m.node, name, r.now()}) })
 			}
 		case <-tick.C:
@@ -444,21 +447,46 @@ func (r *run) listKernel(k *netlink.Handle, m *machine) (RouteList, error) {
 	if err != nil {
 		return list, err
 	}
-	for _, route := range routes {
-		if to, ok := destination(route); ok {
-			list.To = append(list.To, to)
-		}
-	}
 	links, err := k.LinkList()
 	if err != nil {
 		return list, err
 	}
+	own := map[int]bool{} // indexes of leno's devices
 	for _, l := range links {
-		if name, ok := strings.CutPrefix(l.Attrs().Name, devicePrefix); ok {
+		if name, ok := deviceOf(l.Attrs().Name); ok {
 			list.Devices = append(list.Devices, name)
+			own[l.Attrs().Index] = true
+		}
+	}
+	for _, route := range routes {
+		if to, ok := destination(route); ok {
+			list.To = append(list.To, to)
+			if !own[route.LinkIndex] {
+				list.Direct = append(list.Direct, to)
+			}
+		}
+	}
+	for _, p := range m.takesPart() {
+		for device, folder := range map[string]string{p.name: "", p.name + otherDevice: "b"} {
+			if _, err := os.Stat(filepath.Join(m.DataDir(), p.name, folder, "wireguard.key")); err == nil {
+				list.Keys = append(list.Keys, device)
+			}
 		}
 	}
 	return list, nil
+}
+
+// deviceOf returns which of leno's devices has a name, as RouteList.Devices has it.
+func deviceOf(link string) (device string, ok bool) {
+	for _, n := range allNetworks() {
+		switch link {
+		case backend.LinkName(n.name):
+			return n.name, true
+		case backend.OtherLinkName(n.name):
+			return n.name + otherDevice, true
+		}
+	}
+	return "", false
 }
 
 // destination returns the destination of one of leno's routes to a peer. It ignores leno's

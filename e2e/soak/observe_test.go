@@ -3,6 +3,7 @@ package soak
 import (
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -55,12 +56,39 @@ func TestReadOf(t *testing.T) {
 	}
 	compare(t, seen, []Read{
 		{Span: at(1), Network: "carry", State: stateUnreadable, Records: []Record{{Entry{two, "a"}, []netip.Prefix{two}, ""}}},
-		{Span: at(1), Network: "lease", State: stateDefined, Definition: `[{"prefix":"10.5.0.0/16"}] {"type":"vxlan","vni":1}`, Records: []Record{
-			{Entry{one, "a"}, []netip.Prefix{one}, "s"},
-			{Entry{six, ""}, []netip.Prefix{six}, "s"},
-		}},
+		{Span: at(1), Network: "lease", State: stateDefined, Definition: `[{"prefix":"10.5.0.0/16"}] vxlan {"vni":1}`,
+			Carriers: []Carrier{{"vxlan", false}}, Records: []Record{
+				{Entry{one, "a"}, []netip.Prefix{one}, "s"},
+				{Entry{six, ""}, []netip.Prefix{six}, "s"},
+			}},
 		{Span: at(1), Network: "lease-temp", State: stateDeleted},
 	})
+}
+
+// TestSwitchedState checks that the meaning of a definition is the same during a switch and after it.
+func TestSwitchedState(t *testing.T) {
+	record := func(backend string) pair {
+		return pairWith("leno/networks/carry", []byte(`{"version":1,"pools":[{"prefix":"10.5.0.0/16"}],"backend":`+backend+`}`), "")
+	}
+	both := []Carrier{{"vxlan", false}, {"udp", true}}
+	udp, vxlan := `[{"prefix":"10.5.0.0/16"}] udp {"device":"b","port":9}`, `[{"prefix":"10.5.0.0/16"}] vxlan {"vni":1}`
+	for _, c := range []struct {
+		backend  string
+		means    string
+		carriers []Carrier
+	}{
+		{`{"type":"vxlan","vni":1,"next":{"type":"udp","port":9,"device":"b"}}`, udp, both},
+		{`{"type":"vxlan","vni":1,"switch":"stopped","next":{"port":9,"device":"b","type":"udp"}}`, udp, both},
+		{`{"type":"vxlan","vni":1,"switch":"back","next":{"type":"udp","port":9,"device":"b"}}`, vxlan, both},
+		{`{"type":"udp","port":9,"device":"b"}`, udp, both[1:]},
+		{`{"type":"vxlan","vni":1}`, vxlan, both[:1]},
+	} {
+		for _, read := range readOf([]pair{record(c.backend)}, at(1)) {
+			if read.Network == "carry" && (read.State != stateDefined || read.Definition != c.means || !slices.Equal(read.Carriers, c.carriers)) {
+				t.Errorf("%s: %+v", c.backend, read)
+			}
+		}
+	}
 }
 
 // TestWaits checks that the time that threads have waited counts once, also after a process was

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/e2e/lab"
 )
 
@@ -33,9 +34,11 @@ type Options struct {
 	// it.
 	For time.Duration
 	// Agents is the number of hosts, each with an agent and, if the store is Consul, a Consul client agent. Carriers is how
-	// many of them carry packets over VXLAN. The others only lease.
+	// many of them carry packets. The others only lease.
 	Agents, Carriers int
 	Rules            Rules
+	// Rounds are the kinds of faults on the store and on networks; default: all.
+	Rounds []Kind
 	// Every is the interval between two looks at agents and store.
 	Every time.Duration
 	// Log receives a line for each fault.
@@ -122,7 +125,7 @@ func (r *run) inLab(ctx context.Context) error {
 const pace = 10 * time.Second
 
 func (o Options) plan() plan {
-	p := plan{Seed: o.Seed, Store: o.Store, For: o.For, Agents: o.Agents, Carries: o.carries, Rules: o.Rules}
+	p := plan{Seed: o.Seed, Store: o.Store, Rounds: o.Rounds, For: o.For, Agents: o.Agents, Carries: o.carries, Rules: o.Rules}
 	p.Rules.Settle = pace
 	return p
 }
@@ -161,6 +164,7 @@ func (r *run) observed(ctx context.Context, f func(context.Context) error) error
 	watch(r.deleteAgain)
 	err := guarded(func() error { return f(watching) })
 	if err == nil {
+		r.awaitSwitched(watching, 2*switchLimit)
 		// Long enough for a look at every agent while it is calm.
 		err = sleep(watching, r.Rules.Settle+4*r.Every)
 	}
@@ -264,7 +268,13 @@ type recorder struct {
 }
 
 func newRecorder(rules Rules) *recorder {
-	return &recorder{start: time.Now(), h: History{Rules: rules}}
+	r := &recorder{start: time.Now(), h: History{Rules: rules}}
+	for _, kind := range datapaths {
+		if agent.Backends()[kind].UsesTUN() {
+			r.h.InProcess = append(r.h.InProcess, kind)
+		}
+	}
+	return r
 }
 
 // An Incident is a problem of the suite itself or of the store. It does not concern leno.

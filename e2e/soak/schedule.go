@@ -27,7 +27,8 @@ func (s Step) End() time.Duration { return s.At + s.For }
 // A plan is the input of a schedule. The same plan makes the same schedule.
 type plan struct {
 	Seed    uint64
-	Store   string        // lab.StoreConsul or lab.StoreEtcd
+	Store   string // lab.StoreConsul or lab.StoreEtcd
+	Rounds  []Kind
 	For     time.Duration // the last fault has ended by then
 	Agents  int
 	Carries func(host int) bool
@@ -70,6 +71,9 @@ func schedule(p plan) []Step {
 	s := &scheduler{plan: p, random: rand.New(rand.NewPCG(p.Seed, 0)), busy: make([]time.Duration, p.Agents)}
 	hosts, store, network := Kinds(p.Store)
 	s.store = deck{random: s.random, all: slices.Concat(store, network)}
+	if len(p.Rounds) > 0 {
+		s.store.all = p.Rounds
+	}
 	s.hosts = deck{random: s.random, all: hosts}
 	for _, n := range allNetworks() {
 		s.defined = append(s.defined, n.name)
@@ -158,6 +162,8 @@ func (s *scheduler) network(k Kind) string {
 		name := choose(defined)
 		s.defined = slices.DeleteFunc(s.defined, func(n string) bool { return n == name })
 		return name
+	case SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys:
+		return choose(slices.DeleteFunc(slices.Clone(s.defined), func(n string) bool { return !findNetwork(n).carries }))
 	case LoseNetwork, ChangeNetwork, RewriteNetwork, RestoreBad:
 		return choose(s.defined)
 	}
@@ -217,8 +223,10 @@ func (s *scheduler) length(k Kind) time.Duration {
 		return s.between(6*time.Second, 15*time.Second)
 	case Compact:
 		return s.between(4*time.Second, 20*time.Second)
-	case RestoreBad, EmptyAndDefine:
+	case RestoreBad, EmptyAndDefine, StopSwitch:
 		return s.between(3*time.Second, 8*time.Second)
+	case ReverseSwitch:
+		return s.between(0, 4*time.Second) // until it is reversed
 	}
 	return 0
 }

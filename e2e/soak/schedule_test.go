@@ -76,7 +76,7 @@ func checkSchedules(t *testing.T, kind string) {
 					t.Errorf("seed %d: %+v deletes what has to stay", seed, s)
 				}
 				defined[s.Network] = false
-			case LoseNetwork, ChangeNetwork, RewriteNetwork, RestoreBad:
+			case LoseNetwork, ChangeNetwork, RewriteNetwork, RestoreBad, SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys:
 				if !defined[s.Network] {
 					t.Errorf("seed %d: %+v is on a network that is not defined", seed, s)
 				}

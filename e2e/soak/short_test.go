@@ -23,18 +23,22 @@ func (w logWriter) Write(line []byte) (int, error) {
 // TestSoak is the short form of the fault suite; `make soak` runs it at length.
 func TestSoak(t *testing.T) {
 	report := soaked(t, short())
+	if report.Faults[SwitchBackend]+report.Faults[ReverseSwitch] < 2 {
+		t.Errorf("no network was switched")
+	}
 	if report.Rounds < 3 || len(report.Faults) < 9 || report.Claims < 300 || report.PingsSent < 1000 {
 		t.Errorf("too little was tried or looked at")
 	}
 }
 
-// TestSoakWithEtcd does the same with etcd, for less time. Its seed makes a schedule in which etcd is emptied and restored
-// from a snapshot.
+// TestSoakWithEtcd does the same with etcd. Its seed makes a schedule in which a network is switched to another backend,
+// and then etcd is restored from a snapshot from before, and emptied.
 func TestSoakWithEtcd(t *testing.T) {
 	o := short()
-	o.Store, o.Seed, o.For, o.Agents = lab.StoreEtcd, 155794, 24*time.Second, 6
+	o.Store, o.Seed, o.For, o.Agents = lab.StoreEtcd, 181, 34*time.Second, 6
+	o.Rounds = []Kind{SwitchBackend, EmptyStore, RestoreStore}
 	report := soaked(t, o)
-	if report.Faults[EmptyStore] != 1 || report.Faults[RestoreStore] != 1 || len(report.Faults) < 7 || report.Claims < 150 || report.PingsSent < 500 {
+	if report.Faults[SwitchBackend] != 1 || report.Faults[EmptyStore] != 1 || report.Faults[RestoreStore] != 1 || len(report.Faults) < 7 || report.Claims < 150 || report.PingsSent < 500 {
 		t.Errorf("too little was tried or looked at")
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/program"
@@ -28,9 +30,10 @@ func run(ctx context.Context, args []string) error {
 	flags.Uint64Var(&o.Seed, "seed", 0, "`number` that decides on the faults; 0: a random one")
 	flags.DurationVar(&o.For, "for", o.For, "how long faults go on, `duration`")
 	flags.IntVar(&o.Agents, "agents", o.Agents, "`number` of hosts, each with leno and, with Consul, a client agent")
-	flags.IntVar(&o.Carriers, "carriers", o.Carriers, "`number` of them that carry packets over VXLAN")
+	flags.IntVar(&o.Carriers, "carriers", o.Carriers, "`number` of them that carry packets")
 	flags.DurationVar(&o.Rules.Hold, "hold", o.Rules.Hold, "lease.hold, `duration`")
 	flags.StringVar(&o.Keep, "keep", "", "`directory` for all logs and the history when a rule was broken or the run was interrupted")
+	rounds := flags.String("rounds", "", "`kinds` of faults on the store and on networks, with commas: \"switch-backend,kill-leader\"; default: all")
 	asJSON := flags.String("json", "", "also write the report to this `file`, as JSON")
 	check := flags.String("check", "", "make no faults, and check the history in this `file`, which -keep has kept")
 	flags.Parse(args) // exits on errors
@@ -42,6 +45,13 @@ func run(ctx context.Context, args []string) error {
 		}
 		return publish(soak.Judge(h), *asJSON)
 	}
+	_, store, network := soak.Kinds(o.Store)
+	for kind := range strings.FieldsFuncSeq(*rounds, func(r rune) bool { return r == ',' }) {
+		if !slices.Contains(slices.Concat(store, network), soak.Kind(kind)) {
+			return fmt.Errorf("-rounds: there is no fault %q; faults are %v", kind, slices.Concat(store, network))
+		}
+		o.Rounds = append(o.Rounds, soak.Kind(kind))
+	}
 	if o.Seed == 0 {
 		o.Seed = uint64(rand.Uint32())
 	}
@@ -50,8 +60,11 @@ func run(ctx context.Context, args []string) error {
 	if o.Leno, err = filepath.Abs(o.Leno); err != nil {
 		return err
 	}
-	fmt.Printf("seed %d: the same faults again with -store %s -seed %d -for %s -agents %d -carriers %d -hold %s\n",
-		o.Seed, o.Store, o.Seed, o.For, o.Agents, o.Carriers, o.Rules.Hold)
+	again := fmt.Sprintf("-store %s -seed %d -for %s -agents %d -carriers %d -hold %s", o.Store, o.Seed, o.For, o.Agents, o.Carriers, o.Rules.Hold)
+	if *rounds != "" {
+		again += " -rounds " + *rounds
+	}
+	fmt.Printf("seed %d: the same faults again with %s\n", o.Seed, again)
 	report, err := soak.Run(ctx, o)
 	// The observations are worth reading however the run ended.
 	return errors.Join(publish(report, *asJSON), err)

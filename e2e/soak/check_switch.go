@@ -1,0 +1,138 @@
+package soak
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// device returns the carrier's device as RouteList names it, "" if the backend has none.
+func (x Carrier) device(network string) string {
+	switch {
+	case x.Type == "host-gw":
+		return ""
+	case x.Other:
+		return network + otherDevice
+	}
+	return network
+}
+
+// carriers returns the backends that carry a network, if the definition in the store had the same ones in a whole span.
+func (c *checker) carriers(network string, s Span) (out []Carrier, same bool) {
+	for _, read := range c.readsAround(network, s) {
+		switch {
+		case read.State != stateDefined:
+		case out == nil:
+			out = read.Carriers
+		case !slices.Equal(out, read.Carriers):
+			return nil, false
+		}
+	}
+	return out, out != nil
+}
+
+// readsAround returns the reads of a network in a span, the last one before it and the first one after it.
+func (c *checker) readsAround(network string, s Span) []Read {
+	all := c.reads[network]
+	at := func(r Read, at time.Duration) int { return cmp.Compare(r.From, at) }
+	first, _ := slices.BinarySearchFunc(all, s.From, at)
+	last, _ := slices.BinarySearchFunc(all, s.To, at)
+	return all[max(0, first-1):min(len(all), last+1)]
+}
+
+// mayLag returns the time in which a node, by what it does at the given moment, may have read the definition: it has had
+// the settling time, with a store that answers, to follow an older one.
+func (c *checker) mayLag(m member, at time.Duration) Span {
+	out := Span{at - c.Rules.Settle, at}
+	out.From -= min(longest, waited(c.waits[m.node], at-longest, at)+waited(c.answers, at-longest, at))
+	include := func(x Span) {
+		if c.lasts(m.node, x, Span{at, at}) {
+			out.From = min(out.From, x.From)
+		}
+	}
+	for _, x := range c.silent[m.node] {
+		include(x.Span)
+	}
+	for _, x := range c.Storms {
+		include(x.Span)
+	}
+	for _, x := range c.wiped {
+		include(x.Span)
+	}
+	out.From = max(0, out.From)
+	return out
+}
+
+// leftovers reports what a calm member has kept of a backend that does not carry the network any more.
+func (c *checker) leftovers(m member, list RouteList) {
+	carriers, same := c.carriers(m.network, c.mayLag(m, list.At))
+	if !same {
+		return
+	}
+	at := Span{list.At, list.At}
+	for _, other := range []bool{false, true} {
+		i := slices.IndexFunc(carriers, func(x Carrier) bool { return x.Other == other && x.device(m.network) != "" })
+		name := Carrier{Other: other}.device(m.network)
+		if i < 0 && slices.Contains(list.Devices, name) {
+			c.report(BackendStays, m, at, "%s%s is there, and the network is carried by %v", devicePrefix, name, carriers)
+		}
+		if (i < 0 || carriers[i].Type != "wireguard") && slices.Contains(list.Keys, name) {
+			c.report(BackendStays, m, at, "there is a key for %s%s, and the network is carried by %v", devicePrefix, name, carriers)
+		}
+	}
+	if slices.ContainsFunc(carriers, func(x Carrier) bool { return x.Type == "host-gw" || x.Type == "vxlan" }) {
+		return // which may send to peers directly
+	}
+	for _, p := range c.peers(m) {
+		for _, t := range c.tenures[p] {
+			if i := slices.IndexFunc(t.subnets, func(s netip.Prefix) bool { return slices.Contains(list.Direct, s) }); i >= 0 {
+				c.report(BackendStays, m, at, "the route to %s of %s bypasses the device, and the network is carried by %v", t.subnets[i], p.node, carriers)
+				return
+			}
+		}
+	}
+}
+
+// switches looks for switches to another backend that do not end, although all hosts of the network are there.
+func (c *checker) switches() {
+	for _, n := range c.Networks {
+		var calm time.Duration // in which all members were calm, since the switch began or took another direction
+		reads := c.reads[n.Name]
+		for i := 1; i < len(reads); i++ {
+			before, read := reads[i-1], reads[i]
+			if !read.switching() || !slices.Equal(before.Carriers, read.Carriers) || before.Definition != read.Definition {
+				calm = 0
+				continue
+			}
+			span := Span{before.From, read.To}
+			members := c.members(n.Name, read.From)
+			if len(members) == 0 || slices.ContainsFunc(members, func(m member) bool { return !c.calm(m, span) }) {
+				continue
+			}
+			took := read.From - before.From - waited(c.answers, before.From, read.From)
+			for _, m := range members {
+				took -= waited(c.waits[m.node], before.From, read.From)
+			}
+			if calm += max(0, took); calm > switchLimit {
+				c.report(SwitchStays, member{network: n.Name}, read.Span, "it is still carried by %v", read.Carriers)
+			}
+		}
+	}
+}
+
+// inProcess reports whether packets of a network may have needed the process of an agent in a span.
+func (c *checker) inProcess(network string, s Span) bool {
+	return slices.ContainsFunc(c.readsAround(network, s), func(r Read) bool {
+		return slices.ContainsFunc(r.Carriers, func(x Carrier) bool { return slices.Contains(c.InProcess, x.Type) })
+	})
+}
+
+// stopsAgent reports whether an agent's process does not run for a time.
+func stopsAgent(k Kind) bool {
+	switch k {
+	case KillAgent, RestartAgent, StopShort, StopPastTTL, StopPastHold, ReplaceHost, EmptyAndRestart, DeleteWhileAway:
+		return true
+	}
+	return false
+}
