@@ -161,10 +161,8 @@ func (c *checker) excused(l Loss) bool {
 			return true
 		}
 		for _, s := range c.silent[node] {
-			if stopsAgent(s.Why) && c.lasts(node, s.Span, Span{l.At, l.At}) && c.inProcess(l.Network, Span{s.From, l.At}) {
-				return true
-			}
-			if (s.Why == CutHost || s.Why == Compact) && s.From <= l.At && l.At <= s.To+relearn {
+			forwards := stopsAgent(s.Why) && c.inProcess(l.Network, Span{s.From, l.At})
+			if (forwards || s.Why == CutHost || s.Why == Compact) && s.From <= l.At && (s.To == forever || l.At <= s.To+relearn) {
 				return true
 			}
 		}

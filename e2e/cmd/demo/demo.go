@@ -86,7 +86,7 @@ func (d *demo) lab(ctx context.Context, o lab.Options) (err error) {
 
 func (d *demo) show(ctx context.Context) error {
 	for _, scene := range []func(context.Context) error{
-		d.agents, d.leases, d.pings, d.outage, d.upgrade, d.boot, d.doctor,
+		d.agents, d.leases, d.pings, d.outage, d.upgrade, d.boot, d.doctor, d.change,
 	} {
 		if err := scene(ctx); err != nil {
 			return err
@@ -97,10 +97,7 @@ func (d *demo) show(ctx context.Context) error {
 
 func (d *demo) agents(ctx context.Context) error {
 	d.title("Every host runs an agent, with this network in its configuration")
-	plan := fmt.Sprintf(`  ipv4 { prefix = "10.5.0.0/16" }
-  ipv6 { prefix = "fd00:5::/48" }
-  backend %q {}
-`, d.backend)
+	plan := definition(d.backend)
 	d.output(fmt.Sprintf("network %q {\n%s}\n", network, plan))
 	start := time.Now()
 	group, ctx := errgroup.WithContext(ctx)
@@ -115,6 +112,14 @@ func (d *demo) agents(ctx context.Context) error {
 	}
 	d.well("all three are ready after %.1f s", time.Since(start).Seconds())
 	return nil
+}
+
+// definition returns the body of the network's block.
+func definition(backend string) string {
+	return fmt.Sprintf(`  ipv4 { prefix = "10.5.0.0/16" }
+  ipv6 { prefix = "fd00:5::/48" }
+  backend %q {}
+`, backend)
 }
 
 func (d *demo) leases(ctx context.Context) error {

@@ -1,6 +1,6 @@
 // Demo lays out three hosts with a container each and a server of Consul or etcd, runs leno on the
-// hosts, and shows that packets cross, also while the store or an agent is dead. `make demo` runs it, and `make
-// recording` creates a picture of it.
+// hosts, and shows that packets cross, also while the store or an agent is dead, and while the network is switched to
+// another backend. `make demo` runs it, and `make recording` creates a picture of it.
 package main
 
 import (
