@@ -366,7 +366,8 @@ func stateOf(p *pair) (state, definition string) {
 		return stateDeleted, ""
 	}
 	pools, err := json.Marshal(value.Pools)
-	course := parseCourse(p).Ended()
+	course := parseCourse(p).Ended(time.Time{})
+	course.Since = time.Time{}
 	options, optionsErr := course.Options()
 	if cmp.Or(err, optionsErr) != nil || len(value.Pools) == 0 || course.Current.Type == "" {
 		return stateUnreadable, ""
