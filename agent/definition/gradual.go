@@ -13,7 +13,8 @@ import (
 // Gradual returns the change in which a new backend, or options on which both ends of a path must agree, replace the old
 // ones without a loss of packets: the network is switched peer by peer; see package transition. The definition of New is
 // what an operator wants in the end. During a switch it must be that of one of the two backends: the one that the switch
-// is going to, or the other one, which reverses the switch.
+// is going to, or the other one, which reverses the switch. Hosts whose lease has lapsed are switched like others, as
+// their packets may flow without an agent.
 func (c Change) Gradual() Change {
 	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
 	kind, wanted := c.New.Backend.Type, c.effective(c.New.Backend)
@@ -31,7 +32,7 @@ func (c Change) Gradual() Change {
 	next := old
 	switch {
 	case old.Next == nil && is(old.Current):
-	case old.Next == nil && (len(c.heldLeases()) == 0 || kind == old.Current.Type && len(c.interruptions()) == 0):
+	case old.Next == nil && (len(c.Leases) == 0 || kind == old.Current.Type && len(c.interruptions()) == 0):
 		next.Current.Type, next.Current.Options = kind, wanted
 	case old.Next == nil:
 		next = old.To(kind, wanted)

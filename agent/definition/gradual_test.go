@@ -38,6 +38,7 @@ func TestGradual(t *testing.T) {
 		kind      string
 		options   string // of the wanted definition
 		lapsed    bool
+		deserted  bool   // there is no lease
 		want      string // device, heading, current > next
 		described []string
 	}{
@@ -57,10 +58,13 @@ func TestGradual(t *testing.T) {
 		{name: "another port", old: switchable(t, "udp", `{}`), kind: "udp", options: `{"port":9000}`, want: "a udp > udp",
 			described: []string{"switch", "c backend.port 8285 -> 9000",
 				"h a 10.5.10.0/24 true: keeps 10.5.10.0/24; switches from udp (udp port 8285) to udp (udp port 9000): it has both until all hosts send over udp (udp port 9000)"}},
-		{name: "without a host", old: switchable(t, "vxlan", `{}`), kind: "udp", options: `{}`, lapsed: true, want: "a udp",
+		{name: "without a host", old: switchable(t, "vxlan", `{}`), kind: "udp", options: `{}`, deserted: true, want: "a udp",
 			described: []string{"update", "c backend.checksum_offload auto -> ", "c backend.direct_routing false -> ", "c backend.gbp false -> ",
+				"c backend.port 8472 -> 8285", "c backend.type vxlan -> udp", "c backend.vni 1 -> "}},
+		{name: "with a host that is away", old: switchable(t, "vxlan", `{}`), kind: "udp", options: `{}`, lapsed: true, want: "a vxlan > udp",
+			described: []string{"switch", "c backend.checksum_offload auto -> ", "c backend.direct_routing false -> ", "c backend.gbp false -> ",
 				"c backend.port 8472 -> 8285", "c backend.type vxlan -> udp", "c backend.vni 1 -> ",
-				"h a 10.5.10.0/24 false: keeps 10.5.10.0/24; changes from backend vxlan to udp: packets stop until its peers have too"}},
+				"h a 10.5.10.0/24 false: keeps 10.5.10.0/24; switches from vxlan to udp: it has both until all hosts send over udp"}},
 		{name: "both need one port", old: switchable(t, "vxlan", `{}`), kind: "vxlan", options: `{"gbp":true}`, want: "a vxlan > vxlan",
 			described: []string{"switch", "c backend.gbp false -> true",
 				"h a 10.5.10.0/24 true: keeps 10.5.10.0/24; switches from vxlan (vxlan vni 1 on port 8472) to vxlan (vxlan with gbp vni 1 on port 8472): it has both until all hosts send over vxlan (vxlan with gbp vni 1 on port 8472)",
@@ -82,6 +86,9 @@ func TestGradual(t *testing.T) {
 			c := Change{Old: tt.old, New: switchable(t, tt.kind, tt.options), Backends: transition.Wrap(backends()),
 				Leases: []registry.Lease{changed(tt.old, "a", 10, !tt.lapsed)}}
 			c.Leases[0].Backend = agenttest.Backend(t, tt.old.Backend.Type, `{}`)
+			if tt.deserted {
+				c.Leases = nil
+			}
 			c = c.Gradual()
 			if got := courseText(t, c.New); got != tt.want {
 				t.Errorf("becomes %s, want %s", got, tt.want)
