@@ -135,6 +135,10 @@ func (c *checker) removed(r Removal) {
 			if !slices.Contains(after.Subnets, r.To) || c.out(p.node, r.At) {
 				continue
 			}
+			// A node that was given up may come back to peers that were switched to another backend without it.
+			if _, same := c.carriers(m.network, c.mayLag(m, r.At)); c.jumped(m, r.At) || c.out(m.node, r.At) && !same {
+				continue
+			}
 			c.report(RouteRemoved, m, Span{r.At, r.At}, "to %s, while %s was there", r.To, p.node)
 		}
 	}
@@ -157,12 +161,14 @@ const relearn = 3 * time.Second
 // the agent of one end may also have been down.
 func (c *checker) excused(l Loss) bool {
 	for _, node := range []string{l.From, l.To} {
-		if c.out(node, l.At) {
+		if c.out(node, l.At) || c.jumped(member{node, l.Network}, l.At) {
 			return true
 		}
 		for _, s := range c.silent[node] {
-			forwards := stopsAgent(s.Why) && c.inProcess(l.Network, Span{s.From, l.At})
-			if (forwards || s.Why == CutHost || s.Why == Compact) && s.From <= l.At && (s.To == forever || l.At <= s.To+relearn) {
+			if l.At < s.From || s.To != forever && l.At > s.To+relearn {
+				continue
+			}
+			if s.Why == CutHost || s.Why == Compact || stopsAgent(s.Why) && c.inProcess(l.Network, Span{s.From, l.At}) {
 				return true
 			}
 		}

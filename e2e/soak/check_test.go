@@ -595,6 +595,33 @@ func TestCheck(t *testing.T) {
 			s.mute("b", 30, 60)
 		}, nil},
 
+		"a network jumps to another backend when the store is set back": {func(s *story) {
+			s.switchAt(10, 15, "udp")
+			s.Rewinds = []Rewind{{Span: at(20), Why: EmptyStore}, {Span: at(30), Why: RestoreStore, Saved: sec(5)}}
+			for i := range s.Reads {
+				if r := &s.Reads[i]; r.From >= sec(30) {
+					r.Carriers, r.Definition = []Carrier{{meaning, false}}, meaning
+				}
+			}
+			for _, node := range []string{"a", "b"} {
+				s.devices(node, 31, 99, "n")
+				s.silence(node, 19.9, 20.1, RevokeToken) // so that none remembers the definition for certain
+			}
+			s.Removals = []Removal{{"a", sec(31), two}}
+			s.Losses = []Loss{{"n", "a", "b", sec(31)}}
+		}, nil},
+		"a network jumps to another backend": {func(s *story) {
+			for i := range s.Reads {
+				if r := &s.Reads[i]; r.From >= sec(30) {
+					r.Carriers = []Carrier{{"udp", true}}
+				}
+			}
+			for _, node := range []string{"a", "b"} {
+				s.devices(node, 31, 99, "n"+otherDevice)
+			}
+			s.Removals = []Removal{{"a", sec(31), two}}
+			s.Losses = []Loss{{"n", "a", "b", sec(31)}}
+		}, []Rule{RouteRemoved, PingLost}},
 		"a ping is lost while an agent that forwards is dead": {func(s *story) {
 			s.InProcess = []string{meaning}
 			s.silence("b", 25, 35, KillAgent)

@@ -87,6 +87,11 @@
 //
 // # Switches to another backend
 //
+// Hosts follow each change of the backends from what they have. There is one exception: a store that is
+// emptied after a switch, and then set back to a time before it, has a backend that no host has any more.
+// Routes and packets may be lost then until the hosts have settled. A host that was given up may come back
+// to peers that were switched without it, too.
+//
 // A switch ends once all hosts of the network have been calm for a minute in all. Then a calm host has
 // no device, key and route of the former backend, and has the device of the new one. A device may
 // disappear only if the definition has named other backends since the host could last follow it.
