@@ -109,6 +109,24 @@ func checkSchedules(t *testing.T, kind string) {
 	}
 }
 
+// TestScheduleOfRounds checks that faults on the store and on networks can be chosen.
+func TestScheduleOfRounds(t *testing.T) {
+	p := tenMinutes(1)
+	p.Rounds = []Kind{SwitchBackend, RotateKeys}
+	kinds := map[Kind]int{}
+	for _, s := range schedule(p) {
+		if s.Host < 0 {
+			kinds[s.Kind]++
+		}
+		if switches(s.Kind) && !findNetwork(s.Network).carries {
+			t.Errorf("%+v is on a network without packets", s)
+		}
+	}
+	if len(kinds) != 3 || kinds[SwitchBackend] < 5 || kinds[RotateKeys] < 5 || kinds[SaveStore] == 0 {
+		t.Error(kinds)
+	}
+}
+
 // TestKindsDocumented checks that the page about the suite explains every fault.
 func TestKindsDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../website/content/docs/performance/testing.mdx")
