@@ -110,14 +110,20 @@ func (f *follower) run(ctx context.Context, kv *kv, next round) error {
 	if err != nil {
 		return err
 	}
-	kv.doubts.clear(f.leases)
 
 	reason, err := f.applyReading(ctx, kv, next, reading)
-	switch {
-	case err != nil:
+	if err == nil && reason != "" {
+		err = f.readAllSpread(ctx, kv, next.index, reason)
+	}
+	if err != nil {
+		// The next call must not wait for another change, also if this one was only cancelled: after a restore, there may
+		// be none for long.
+		kv.doubts.add(f.leases)
 		return err
-	case reason != "":
-		return f.readAllSpread(ctx, kv, next.index, reason)
+	}
+	kv.doubts.clear(f.leases)
+	if reason != "" {
+		return nil
 	}
 	f.confirmed.Store(time.Now().UnixNano())
 	if reading.Index == next.index && time.Now().Before(next.due) {

@@ -3,6 +3,7 @@ package consul
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -158,6 +159,49 @@ func TestRestoreOvertakenForAnyReader(t *testing.T) {
 		armed.Store(true)
 		follow(t, watcher, n, index, []uint64{10, 20, 30, 40}, []uint64{30})
 	})
+}
+
+// TestRestoreInterrupted: a watch that ends while it reads all leases after a restore does not lose sight of the
+// restore: the next one finds it, although it begins with what is known.
+func TestRestoreInterrupted(t *testing.T) {
+	s, n, restore, _ := savedStore(t)
+	ctx, cancel := context.WithCancel(testContext(t))
+	var waits, armed atomic.Bool
+	addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if r.URL.Query().Has("wait") {
+			waits.Store(true)
+		}
+		if armed.Load() && r.URL.Query().Has("recurse") && strings.HasSuffix(r.URL.Path, "/leases/default/") {
+			armed.Store(false)
+			cancel()
+			<-r.Context().Done()
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	watcher := s.open(t, settle(time.Hour), never, func(c *Config) { c.Address = addr })
+	before, index := follow(t, watcher, n, 0, []uint64{10, 20, 30}, nil)
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := watcher.WatchLeases(ctx, n, index)
+		done <- err
+	}()
+	eventually(t, "the watch to wait for changes", waits.Load)
+	armed.Store(true)
+	restore()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	_, index, err := watcher.WatchLeases(testContext(t), n, registry.Known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limited, stop := context.WithTimeout(testContext(t), 5*time.Second)
+	defer stop()
+	set, _, err := watcher.WatchLeases(limited, n, index)
+	if err != nil || set.SetBack == before.SetBack {
+		t.Errorf("the restore is not seen: %+v, %v", set, err)
+	}
 }
 
 // TestRestoreUnderManyEntries: a host that has just started knows only the keys of most entries and cannot tell that a
