@@ -70,7 +70,7 @@ func (r *run) commandOf(noun, verb string, args ...string) []string {
 // half with network import, and records the definitions of all networks.
 func (r *run) setUpNetworks(ctx context.Context) error {
 	for i, n := range allNetworks() {
-		if n.origin == fromFiles || n.name == "lease-temp" && len(r.definers(n.name)) > 0 {
+		if n.origin == fromFiles || n.name == "lease-t" && len(r.definers(n.name)) > 0 {
 			continue
 		}
 		if err := r.defineNetwork(ctx, n.name, i); err != nil {
@@ -243,8 +243,8 @@ func (r *run) changeNetwork(ctx context.Context, name string) error {
 	variant := (r.operator.variant[name] + 1) % variants
 	r.operator.mu.Unlock()
 	backend := datapaths[0]
-	if course, err := r.courseOf(ctx, name); err == nil && course.Current.Type != "" {
-		backend = course.Target().Type
+	if c, err := r.readCourse(ctx, name); err == nil && c.target().Type != "" {
+		backend = c.target().Type
 	}
 	file, err := r.writeDefinition(name, variant, backend)
 	if err != nil {

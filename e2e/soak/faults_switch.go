@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/lenonet/leno/backend/transition"
 )
 
 // switchLimit is how long a switch to another backend may take once all hosts of the network are there and undisturbed.
@@ -21,25 +19,25 @@ const switchLimit = time.Minute
 func (r *run) switchNetwork(ctx context.Context, s Step) error {
 	r.operator.one.Lock()
 	defer r.operator.one.Unlock()
-	course, err := r.courseOf(ctx, s.Network)
+	c, err := r.readCourse(ctx, s.Network)
 	switch {
 	case err != nil:
 		return err
-	case course.Current.Type == "":
+	case c.current.Type == "":
 		r.say("network %s is not defined, so it is not switched", s.Network)
 		return nil
-	case course.Next != nil && s.Kind == SwitchBackend && course.Heading == transition.Back:
+	case c.switching() && s.Kind == SwitchBackend && c.back:
 		return r.turn(ctx, s, "-continue")
-	case course.Next != nil && s.Kind == SwitchBackend:
+	case c.switching() && s.Kind == SwitchBackend:
 		return r.turn(ctx, s, "-reverse")
-	case course.Next == nil && s.Kind == RotateKeys && course.Current.Type == "wireguard":
+	case !c.switching() && s.Kind == RotateKeys && c.current.Type == "wireguard":
 		return r.turn(ctx, s, "-rotate-keys")
-	case course.Next == nil && s.Kind == RotateKeys:
+	case !c.switching() && s.Kind == RotateKeys:
 		if err := r.switchTo(ctx, s, "wireguard"); err != nil {
 			return err
 		}
-	case course.Next == nil:
-		others := slices.DeleteFunc(slices.Clone(datapaths), func(kind string) bool { return kind == course.Current.Type })
+	case !c.switching():
+		others := slices.DeleteFunc(slices.Clone(datapaths), func(kind string) bool { return kind == c.current.Type })
 		if err := r.switchTo(ctx, s, others[s.Pick%len(others)]); err != nil {
 			return err
 		}
@@ -55,8 +53,8 @@ func (r *run) switchNetwork(ctx context.Context, s Step) error {
 	case RotateKeys:
 		// The rules judge whether the switch ends; the operator does not wait for hosts that are away for long.
 		err := await(ctx, switchLimit, "the switch of "+s.Network, func(ctx context.Context) error {
-			course, err := r.courseOf(ctx, s.Network)
-			if err == nil && course.Next != nil {
+			c, err := r.readCourse(ctx, s.Network)
+			if err == nil && c.switching() {
 				err = errors.Join(errors.New("it goes on"), sleep(ctx, r.Every))
 			}
 			return err
@@ -70,9 +68,9 @@ func (r *run) switchNetwork(ctx context.Context, s Step) error {
 	return nil
 }
 
-// courseOf returns the course in a network's definition, the zero value if the network is not defined. A definition that
+// readCourse reads the course in a network's definition, the zero value if the network is not defined. A definition that
 // the store has lost is awaited.
-func (r *run) courseOf(ctx context.Context, name string) (course transition.Course, err error) {
+func (r *run) readCourse(ctx context.Context, name string) (out course, err error) {
 	err = r.onLeader(ctx, "have the definition of "+name, func(ctx context.Context) error {
 		p, err := r.store.read(ctx, networkKey(name))
 		if err != nil {
@@ -80,15 +78,15 @@ func (r *run) courseOf(ctx context.Context, name string) (course transition.Cour
 		}
 		switch state, _ := stateOf(p); state {
 		case stateDefined:
-			course = parseCourse(p)
+			out = courseOf(p)
 		case stateDeleted:
-			course = transition.Course{}
+			out = course{}
 		default:
 			return errors.New(state)
 		}
 		return nil
 	})
-	return course, err
+	return out, err
 }
 
 // switchTo changes a network's definition to one with another backend.
@@ -148,30 +146,56 @@ func (r *run) switching() bool {
 // switching reports whether the network was being switched to another backend.
 func (r Read) switching() bool { return len(r.Carriers) > 1 }
 
-// parseCourse returns the course in a network's record, the zero value if there is none.
-func parseCourse(p *pair) transition.Course {
-	var value struct{ Backend map[string]any }
-	if p == nil || json.Unmarshal(p.record, &value) != nil {
-		return transition.Course{}
-	}
-	kind, _ := value.Backend["type"].(string)
-	delete(value.Backend, "type")
-	options, err := json.Marshal(value.Backend)
-	if err != nil {
-		return transition.Course{}
-	}
-	course, err := transition.Parse(kind, options)
-	if err != nil {
-		return transition.Course{}
-	}
-	return course
+// A course is what a definition says about the backends that carry the network.
+type course struct {
+	current, next definedBackend // next has no type unless the network is being switched
+	back          bool           // the switch goes to the current one
 }
 
-// carriersOf returns the backends of a course.
-func carriersOf(course transition.Course) []Carrier {
-	out := []Carrier{{course.Current.Type, course.Current.Other}}
-	if next := course.Next; next != nil {
-		out = append(out, Carrier{next.Type, next.Other})
+// A definedBackend is a backend in a definition.
+type definedBackend struct {
+	Carrier
+	options map[string]any // its own
+}
+
+// courseOf returns the course in a network's record, the zero value if there is none.
+func courseOf(p *pair) (out course) {
+	var value struct{ Backend map[string]any }
+	if p == nil || json.Unmarshal(p.record, &value) != nil {
+		return out
+	}
+	next, _ := value.Backend["next"].(map[string]any)
+	out.back = value.Backend["switch"] == "back"
+	delete(value.Backend, "next")
+	delete(value.Backend, "switch")
+	out.current, out.next = definedIn(value.Backend), definedIn(next)
+	return out
+}
+
+func definedIn(object map[string]any) (out definedBackend) {
+	out.Type, _ = object["type"].(string)
+	out.Other = object["device"] == "b"
+	delete(object, "type")
+	out.options = object
+	return out
+}
+
+// switching reports whether the network is being switched.
+func (c course) switching() bool { return c.next.Type != "" }
+
+// target returns the backend that is to carry the network in the end.
+func (c course) target() definedBackend {
+	if c.switching() && !c.back {
+		return c.next
+	}
+	return c.current
+}
+
+// carriers returns the current backend and the next one.
+func (c course) carriers() []Carrier {
+	out := []Carrier{c.current.Carrier}
+	if c.switching() {
+		out = append(out, c.next.Carrier)
 	}
 	return out
 }

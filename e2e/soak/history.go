@@ -214,7 +214,8 @@ type Removal struct {
 	To   netip.Prefix
 }
 
-// otherDevice follows the name of a network where its other device is meant; see backend.OtherLinkName.
+// otherDevice follows the name of a network, as in the device's own name, where the device is meant that the network has
+// while it is switched to another backend, and after every other switch.
 const otherDevice = "~b"
 
 // A DeviceLoss is a network's device that disappeared from a node's kernel.

@@ -15,8 +15,8 @@ const (
 	temporary                  // an operator, who defines and deletes it again and again
 )
 
-// A network is one of the run's networks. Its name has at most ten characters, so that its device
-// can be named leno-NAME.
+// A network is one of the run's networks. Its name has at most eight characters, so that its
+// devices can be named leno-NAME and leno-NAME~b.
 type network struct {
 	name    string
 	number  int // its pool is 10.NUMBER.0.0/16
@@ -34,10 +34,10 @@ func allNetworks() []network {
 	return []network{
 		{"carry", 5, true, fromFiles},
 		{"carry-kv", 7, true, onlyInConsul},
-		{"carry-temp", 9, true, temporary},
+		{"carry-t", 9, true, temporary},
 		{"lease", 6, false, fromFiles},
 		{"lease-kv", 8, false, onlyInConsul},
-		{"lease-temp", 10, false, temporary},
+		{"lease-t", 10, false, temporary},
 	}
 }
 

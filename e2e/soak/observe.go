@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/e2e/lab"
 )
 
@@ -319,7 +318,7 @@ func readOf(pairs []pair, at Span) []Read {
 		case read == nil:
 		case folder == "networks" && !isLease:
 			if read.State, read.Definition = stateOf(&p); read.State == stateDefined {
-				read.Carriers = carriersOf(parseCourse(&p))
+				read.Carriers = courseOf(&p).carriers()
 			}
 		case folder == "leases":
 			if record, ok := recordOf(key, p); ok {
@@ -366,13 +365,12 @@ func stateOf(p *pair) (state, definition string) {
 		return stateDeleted, ""
 	}
 	pools, err := json.Marshal(value.Pools)
-	course := parseCourse(p).Ended(time.Time{})
-	course.Since = time.Time{}
-	options, optionsErr := course.Options()
-	if cmp.Or(err, optionsErr) != nil || len(value.Pools) == 0 || course.Current.Type == "" {
+	target := courseOf(p).target()
+	options, optionsErr := json.Marshal(target.options)
+	if cmp.Or(err, optionsErr) != nil || len(value.Pools) == 0 || target.Type == "" {
 		return stateUnreadable, ""
 	}
-	return stateDefined, fmt.Sprintf("%s %s %s", pools, course.Current.Type, options)
+	return stateDefined, fmt.Sprintf("%s %s %s", pools, target.Type, options)
 }
 
 // routeProtocol marks leno's routes.
@@ -480,11 +478,8 @@ func (r *run) listKernel(k *netlink.Handle, m *machine) (RouteList, error) {
 // deviceOf returns which of leno's devices has a name, as RouteList.Devices has it.
 func deviceOf(link string) (device string, ok bool) {
 	for _, n := range allNetworks() {
-		switch link {
-		case backend.LinkName(n.name):
-			return n.name, true
-		case backend.OtherLinkName(n.name):
-			return n.name + otherDevice, true
+		if device = strings.TrimPrefix(link, devicePrefix); device == n.name || device == n.name+otherDevice {
+			return device, device != link
 		}
 	}
 	return "", false

@@ -46,7 +46,7 @@ func TestReadOf(t *testing.T) {
 		pairWith("leno/changes/lease/1", lease("10.5.3.0/24"), ""),
 		pairWith("leno/networks/lease", []byte(`{"version":1,"pools":[{"prefix":"10.5.0.0/16"}],"backend":{"vni":1,"type":"vxlan"}}`), ""),
 		pairWith("leno/networks/carry", []byte(`{"version":1,"name":`), ""),
-		pairWith("leno/networks/lease-temp", []byte(`{"version":1,"name":"lease-temp","deleted":"2026-11-22T21:40:00Z"}`), ""),
+		pairWith("leno/networks/lease-t", []byte(`{"version":1,"name":"lease-t","deleted":"2026-11-22T21:40:00Z"}`), ""),
 	}, at(1))
 	var seen []Read
 	for _, r := range got {
@@ -61,7 +61,7 @@ func TestReadOf(t *testing.T) {
 				{Entry{one, "a"}, []netip.Prefix{one}, "s"},
 				{Entry{six, ""}, []netip.Prefix{six}, "s"},
 			}},
-		{Span: at(1), Network: "lease-temp", State: stateDeleted},
+		{Span: at(1), Network: "lease-t", State: stateDeleted},
 	})
 }
 
@@ -150,11 +150,11 @@ func TestTroubles(t *testing.T) {
 func TestEtcdKeys(t *testing.T) {
 	e := &etcdStore{}
 	for key, want := range map[string]string{
-		"leno/networks/carry":                       "/coreos.com/network/config",
-		"leno/networks/lease":                       "/coreos.com/network/leno/networks/lease/config",
-		"leno/leases/carry/10.5.2.0-24&fd00::-64":   "/coreos.com/network/subnets/10.5.2.0-24&fd00::-64",
-		"leno/leases/lease/10.6.2.0-24":             "/coreos.com/network/leno/networks/lease/subnets/10.6.2.0-24",
-		"leno/reservations/lease-temp/10.10.0.0-24": "/coreos.com/network/leno/reservations/lease-temp/10.10.0.0-24",
+		"leno/networks/carry":                     "/coreos.com/network/config",
+		"leno/networks/lease":                     "/coreos.com/network/leno/networks/lease/config",
+		"leno/leases/carry/10.5.2.0-24&fd00::-64": "/coreos.com/network/subnets/10.5.2.0-24&fd00::-64",
+		"leno/leases/lease/10.6.2.0-24":           "/coreos.com/network/leno/networks/lease/subnets/10.6.2.0-24",
+		"leno/reservations/lease-t/10.10.0.0-24":  "/coreos.com/network/leno/reservations/lease-t/10.10.0.0-24",
 	} {
 		got := e.stored(key)
 		if got != want {

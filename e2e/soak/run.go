@@ -12,9 +12,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/e2e/lab"
 )
 
@@ -269,10 +269,9 @@ type recorder struct {
 
 func newRecorder(rules Rules) *recorder {
 	r := &recorder{start: time.Now(), h: History{Rules: rules}}
-	for _, kind := range datapaths {
-		if agent.Backends()[kind].UsesTUN() {
-			r.h.InProcess = append(r.h.InProcess, kind)
-		}
+	r.h.InProcess = []string{"udp"}
+	if _, err := netlink.GenlFamilyGet("wireguard"); err != nil {
+		r.h.InProcess = append(r.h.InProcess, "wireguard")
 	}
 	return r
 }
