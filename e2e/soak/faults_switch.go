@@ -168,6 +168,7 @@ func courseOf(p *pair) (out course) {
 	out.back = value.Backend["switch"] == "back"
 	delete(value.Backend, "next")
 	delete(value.Backend, "switch")
+	delete(value.Backend, "since")
 	out.current, out.next = definedIn(value.Backend), definedIn(next)
 	return out
 }
