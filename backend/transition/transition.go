@@ -79,7 +79,7 @@ type Backend struct {
 	current *carrier
 	next    *carrier            // nil unless the network is being switched
 	leaving []*carrier          // which the course no longer has, until their datapath is removed
-	by      map[string]*carrier // over which packets go to each peer, by node
+	by      map[string]*carrier // over which packets go to each peer, by node; nil before that is known
 
 	counting atomic.Pointer[[]backend.Backend]
 }
@@ -105,7 +105,7 @@ type carrier struct {
 }
 
 func newBackend(types map[string]backend.Type, kind string, c backend.Config) (*Backend, error) {
-	b := &Backend{types: types, config: c, by: map[string]*carrier{}}
+	b := &Backend{types: types, config: c}
 	if err := b.follow(kind, c); err != nil {
 		return nil, err
 	}
@@ -194,6 +194,9 @@ func (b *Backend) follow(kind string, c backend.Config) error {
 	b.course, b.current, b.next = course, current, next
 	b.leaving = slices.DeleteFunc(running, func(r *carrier) bool { return slices.Contains(kept, r) })
 	maps.DeleteFunc(b.by, func(_ string, c *carrier) bool { return c != current && c != next })
+	if len(b.by) == 0 {
+		b.by = nil
+	}
 	var all []backend.Backend
 	for _, c := range b.carriers() {
 		all = append(all, c.backend)
@@ -285,13 +288,13 @@ func (c *carrier) broken() error {
 // sends returns the device over which packets go to all peers, "" if there is none.
 func (b *Backend) sends() string {
 	target, _ := b.target()
+	if b.by == nil || !target.stands {
+		return "" // an earlier process may have left routes over the other one
+	}
 	for _, c := range b.by {
 		if c != target {
 			return ""
 		}
-	}
-	if !target.stands {
-		return ""
 	}
 	return target.device()
 }
@@ -320,22 +323,24 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	return passed, err
 }
 
+// anotherDevice makes a backend say that it cannot use a peer that has the same backend with another device.
+const anotherDevice = " with another device"
+
 // applyOne applies a state with one carrier.
 func (b *Backend) applyOne(ctx context.Context, s backend.State) (backend.Report, error) {
-	peers := s.Peers
-	for i, p := range s.Peers {
-		if p.Backend == b.current.Type && !mentions(p.Attributes) {
-			continue
+	c, peers := b.current, slices.Clone(s.Peers)
+	for i, p := range peers {
+		if !c.Other && !mentions(p.Attributes) {
+			continue // as in networks that were never switched
 		}
-		if own, _, ok := b.current.entry(p.Backend, p.Attributes); ok {
-			if &peers[0] == &s.Peers[0] {
-				peers = slices.Clone(peers)
-			}
-			peers[i].Backend, peers[i].Attributes = b.current.Type, own
+		if own, _, ok := c.entry(p.Backend, p.Attributes); ok {
+			peers[i].Backend, peers[i].Attributes = c.Type, own
+		} else if p.Backend == c.Type {
+			peers[i].Backend += anotherDevice
 		}
 	}
 	s.Peers = peers
-	return b.current.backend.Apply(ctx, s)
+	return c.backend.Apply(ctx, s)
 }
 
 // rounds is how often one Apply may move peers: to the target, and back if that fails.
@@ -420,6 +425,8 @@ func (b *Backend) applyTo(ctx context.Context, c *carrier, s backend.State) (bac
 			p.Backend, p.Attributes = c.Type, own
 		case !isMine:
 			p.Backend, p.Attributes = c.Type, nil
+		case p.Backend == c.Type:
+			p.Backend += anotherDevice
 		}
 		if !isMine {
 			mine.Elsewhere = append(mine.Elsewhere, p.Subnets...)
@@ -549,7 +556,7 @@ func (b *Backend) remove(ctx context.Context, s backend.State) (backend.Report, 
 		c.stands, c.proven = false, nil
 		errs = append(errs, err)
 	}
-	b.by = map[string]*carrier{}
+	b.by = nil
 	return out, errors.Join(errs...)
 }
 

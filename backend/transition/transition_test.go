@@ -56,6 +56,10 @@ func (r *recording) Advertise(backend.Underlay) (backend.Advertisement, error) {
 func (r *recording) Apply(_ context.Context, s backend.State) (backend.Report, error) {
 	var peers []string
 	for _, p := range s.Peers {
+		if p.Backend != r.kind {
+			peers = append(peers, p.Node+" runs "+p.Backend)
+			continue
+		}
 		text := p.Node
 		if slices.Contains(s.Elsewhere, p.Subnets[0]) {
 			text = "(" + text + ")"
@@ -211,6 +215,25 @@ func TestSwitch(t *testing.T) {
 	if err := h.b.Close(); err != nil || h.did() != "new~b: close" {
 		t.Errorf("%v", err)
 	}
+}
+
+// TestRestart: a process that has just started does not claim to send to all peers over the new backend, although that
+// stands: the kernel may have routes over the old one.
+func TestRestart(t *testing.T) {
+	h := newHost(t, "old", switching)
+	h.b.next.stands = true // as it does if the device exists
+	h.says(prepared)
+	h.does("old: b; new~b: (b); old: (b); new~b: b", peer(1, "old", prepared))
+	h.says(strings.TrimSuffix(prepared, "}") + `,"sends":"b"}`)
+	h.does("old: ; new~b: ") // without peers, there is nothing to wait for
+	h.says(strings.TrimSuffix(prepared, "}") + `,"sends":"b"}`)
+}
+
+// TestLeftBehind: a peer that has not followed to the other device is none of the backend's.
+func TestLeftBehind(t *testing.T) {
+	h := newHost(t, "old", `{"device":"b"}`)
+	h.does("old~b: b runs old with another device c d runs new", peer(1, "old", `{"key":"old"}`),
+		peer(2, "old", `{"key":"old","next":{"device":"b","key":"k","type":"old"}}`), peer(3, "new", `{}`))
 }
 
 // TestSwitchTurns: a switch can be stopped and reversed.
