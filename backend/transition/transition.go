@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/lenonet/leno/backend"
 )
@@ -81,6 +82,11 @@ type Backend struct {
 	leaving []*carrier          // which the course no longer has, until their datapath is removed
 	by      map[string]*carrier // over which packets go to each peer, by node; nil before that is known
 
+	// until is when this process decides where packets go to peers of which it does not know yet that it can send to them
+	// over the target. An earlier process may have sent to them over either carrier, and until then its routes stay.
+	until time.Time
+	peers int // in the last state that both carriers got
+
 	counting atomic.Pointer[[]backend.Backend]
 }
 
@@ -105,7 +111,7 @@ type carrier struct {
 }
 
 func newBackend(types map[string]backend.Type, kind string, c backend.Config) (*Backend, error) {
-	b := &Backend{types: types, config: c}
+	b := &Backend{types: types, config: c, until: time.Now().Add(adoptionTime)}
 	if err := b.follow(kind, c); err != nil {
 		return nil, err
 	}
@@ -165,6 +171,9 @@ func (b *Backend) follow(kind string, c backend.Config) error {
 	}
 	if b.current != nil && !b.course.Follows(course) {
 		return fmt.Errorf("backend %q cannot follow %q without an interruption", kind, b.course.Current.Type)
+	}
+	if b.current != nil {
+		b.until = time.Time{} // the routes are this process's
 	}
 	b.config = c
 	running := slices.Concat(b.carriers(), b.leaving)
@@ -296,6 +305,9 @@ func (b *Backend) sends() string {
 			return ""
 		}
 	}
+	if len(b.by) < b.peers {
+		return ""
+	}
 	return target.device()
 }
 
@@ -350,6 +362,7 @@ const rounds = 3
 // once.
 func (b *Backend) applyBoth(ctx context.Context, s backend.State) (backend.Report, error) {
 	target, from := b.target()
+	b.peers = len(s.Peers)
 	var out backend.Report
 	for round := 1; ; round++ {
 		b.by = b.choose(s.Peers)
@@ -381,7 +394,10 @@ func (b *Backend) carries(c *carrier) bool {
 	return false
 }
 
-// choose decides over which carrier packets go to each peer.
+// adoptionTime is how long a process leaves the routes of an earlier one alone while peers have not answered.
+const adoptionTime = 3 * time.Second
+
+// choose decides over which carrier packets go to each peer. A peer that the result lacks has no route of this process yet.
 func (b *Backend) choose(peers []backend.Peer) map[string]*carrier {
 	target, from := b.target()
 	out := make(map[string]*carrier, len(peers))
@@ -397,6 +413,8 @@ func (b *Backend) choose(peers []backend.Peer) map[string]*carrier {
 			out[p.Node] = target
 		case target.isProven(p) && (moved || b.course.Heading != Stopped):
 			out[p.Node] = target
+		case b.by[p.Node] == nil && time.Now().Before(b.until):
+			// The kernel has the route of an earlier process, or none.
 		default:
 			out[p.Node] = from
 		}

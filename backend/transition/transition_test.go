@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lenonet/leno/backend"
 )
@@ -111,6 +112,7 @@ func newHost(t *testing.T, kind, options string) *host {
 		t.Fatal(err)
 	}
 	h.b = b.(*Backend)
+	h.b.until = time.Time{} // as for a process that has made the routes itself
 	return h
 }
 
@@ -221,9 +223,20 @@ func TestSwitch(t *testing.T) {
 // stands: the kernel may have routes over the old one.
 func TestRestart(t *testing.T) {
 	h := newHost(t, "old", switching)
+	h.b.until = time.Now().Add(time.Hour)
 	h.b.next.stands = true // as it does if the device exists
 	h.says(prepared)
-	h.does("old: b; new~b: (b); old: (b); new~b: b", peer(1, "old", prepared))
+	// The route that the earlier process has left stays until it is known that the new backend works.
+	h.wait["new~b"] = []string{"c"}
+	h.does("old: (b) (c) d; new~b: (b) (c) (d)?; old: (b) (c) d; new~b: b (c) (d)?",
+		peer(1, "old", prepared), peer(2, "old", prepared), peer(3, "old", `{}`))
+	h.says(prepared)
+	h.does("old: (b) (c); new~b: b (c)", peer(1, "old", prepared), peer(2, "old", prepared))
+	h.says(prepared)
+	h.b.until = time.Now()
+	h.does("old: (b) c; new~b: b (c)", peer(1, "old", prepared), peer(2, "old", prepared))
+	h.wait = map[string][]string{}
+	h.does("old: (b) c; new~b: b (c); old: (b) (c); new~b: b c", peer(1, "old", prepared), peer(2, "old", prepared))
 	h.says(strings.TrimSuffix(prepared, "}") + `,"sends":"b"}`)
 	h.does("old: ; new~b: ") // without peers, there is nothing to wait for
 	h.says(strings.TrimSuffix(prepared, "}") + `,"sends":"b"}`)
