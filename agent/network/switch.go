@@ -14,6 +14,10 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
+// endAfter is how long all leases must say that their hosts have moved before a switch is ended. A host that had to go
+// back, because a peer has started again, says so a moment later.
+const endAfter = 2 * time.Second
+
 // endTurn is how long each host waits for the one before it to end a switch.
 const endTurn = 3 * time.Second
 
@@ -35,7 +39,7 @@ func (r *Runner) endSwitch(ctx context.Context, n registry.Network, v *peers.Vie
 	if r.moved.IsZero() {
 		r.moved = time.Now()
 	}
-	if time.Since(r.moved) < turn(v) {
+	if time.Since(r.moved) < endAfter+turn(v) {
 		return
 	}
 	if err := r.putEnded(ctx, n, course.Ended(time.Now())); err != nil && !errors.Is(err, registry.ErrConflict) {

@@ -130,7 +130,7 @@ func (b *Backend) open(c Carrier) (*carrier, error) {
 	}
 	link, _ := c.Link(b.config.Network)
 	_, missing := net.InterfaceByName(link)
-	return &carrier{Carrier: c, backend: built, threads: kind.Threads, pools: b.config.Pools, stands: kind.Device && missing == nil}, nil
+	return &carrier{Carrier: c, backend: built, threads: kind.Threads, pools: b.config.Pools, stands: !kind.Device || missing == nil}, nil
 }
 
 func (b *Backend) configOf(c Carrier) backend.Config {

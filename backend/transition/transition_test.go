@@ -34,6 +34,7 @@ func (r *recorder) types() map[string]backend.Type {
 	for _, name := range []string{"old", "new", "third", "alloc"} {
 		out[name] = backend.Type{
 			Name:      name,
+			Device:    true,
 			Normalize: func(o json.RawMessage) (json.RawMessage, error) { return o, nil },
 			New: func(c backend.Config) (backend.Backend, error) {
 				return &recording{r, name, strings.TrimPrefix(c.Link, "leno-n")}, nil

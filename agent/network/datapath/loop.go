@@ -138,14 +138,15 @@ func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], 
 }
 
 // followSwitch publishes how far this host has switched the network to another backend. It returns when to look again,
-// because the kernel does not announce that a peer has answered; nil if that is not necessary.
+// because neither the kernel announces that a peer has answered, nor the store that the switch can end; nil if that is not
+// necessary.
 func (r *Reconciler) followSwitch(t *target) <-chan time.Time {
 	s := r.Status().Report.Switch
 	if s == nil {
 		return nil
 	}
 	r.move(t)
-	if s.Stopped || len(s.Waiting) == 0 {
+	if s.Stopped {
 		return nil
 	}
 	return time.After(switchTick)
