@@ -65,10 +65,10 @@ func (c *Client) NetworkSwitch(ctx context.Context, network string) (NetworkSwit
 	return out, err
 }
 
-// TurnSwitch stops, continues, reverses or ends the switch of a network to another backend, or begins one to new keys
+// ChangeSwitch stops, continues, reverses or ends the switch of a network to another backend, or begins one to new keys
 // (PUT /v1/network/:name/switch); action is one of StopSwitch and the constants after it. Code 409 means that the
 // network is not being switched, that its backend has no keys, or that the definition has changed at the same time.
-func (c *Client) TurnSwitch(ctx context.Context, network, action string) (NetworkSwitch, error) {
+func (c *Client) ChangeSwitch(ctx context.Context, network, action string) (NetworkSwitch, error) {
 	var out NetworkSwitch
 	in := struct {
 		Action string `json:"action"`

@@ -122,16 +122,16 @@ type Local struct {
 
 // Switch is how far one host has switched a network from one backend to another.
 type Switch struct {
-	From    string     `json:"from"`              // type
-	To      string     `json:"to"`                // type
-	Moved   int        `json:"moved"`             // peers to which this host sends over To
-	Waiting []WaitsFor `json:"waiting,omitempty"` // the other peers
-	Stopped bool       `json:"stopped,omitempty"` // by an operator
-	Fault   string     `json:"fault,omitempty"`   // why this host cannot use To
+	From    string        `json:"from"`              // type
+	To      string        `json:"to"`                // type
+	Moved   int           `json:"moved"`             // peers to which this host sends over To
+	Waiting []WaitingPeer `json:"waiting,omitempty"` // the other peers
+	Stopped bool          `json:"stopped,omitempty"` // by an operator
+	Fault   string        `json:"fault,omitempty"`   // why this host cannot use To
 }
 
-// WaitsFor names a peer to which a host does not send over the new backend yet, and why.
-type WaitsFor struct {
+// WaitingPeer names a peer to which a host does not send over the new backend yet, and why.
+type WaitingPeer struct {
 	Node   string `json:"node"`
 	Reason string `json:"reason"`
 }
@@ -140,20 +140,20 @@ type WaitsFor struct {
 type NetworkSwitch struct {
 	From        string       `json:"from"`         // the type that the network had before, or has if it is not being switched
 	To          string       `json:"to"`           // type; "" if the network is not being switched
-	Heading     string       `json:"heading"`      // forward, stopped or back; "" if the network is not being switched
+	Direction   string       `json:"direction"`    // forward, stopped or back; "" if the network is not being switched
 	Moved       int          `json:"moved"`        // hosts that send to all others over To
 	Hosts       []HostChange `json:"hosts"`        // all with a lease, sorted by slot
 	ModifyIndex uint64       `json:"modify_index"` // of the definition
 }
 
-// Values of NetworkSwitch.Heading.
+// Values of NetworkSwitch.Direction.
 const (
 	SwitchForward = "forward"
 	SwitchStopped = "stopped"
 	SwitchBack    = "back"
 )
 
-// What Client.TurnSwitch does.
+// What Client.ChangeSwitch does.
 const (
 	StopSwitch     = "stop"        // peers stay with the backend that they have
 	ContinueSwitch = "continue"    // after StopSwitch or ReverseSwitch

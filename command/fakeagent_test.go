@@ -40,7 +40,7 @@ type fakeAgent struct {
 	probe        api.Probe
 	probed       api.ProbeRequest // the last one
 	refuseProbe  *api.Error
-	turning      api.NetworkSwitch
+	switching    api.NetworkSwitch
 	plans        map[string]api.NetworkPlan // of networks that would change
 	findings     []api.Finding
 	refuse       *api.Error // response to every write
@@ -122,7 +122,7 @@ func newFakeAgent(t *testing.T) *fakeAgent {
 				Fields: map[string]string{"check": "device", "status": api.Critical}},
 		},
 		reservations: []api.Reservation{{Subnet: prefix("10.5.40.0/24"), Node: "host-c"}, {Subnet: prefix("10.5.41.0/24"), NodeID: "6f1c9d1e-0000-4000-8000-000000000004"}},
-		turning:      api.NetworkSwitch{From: "vxlan", Hosts: []api.HostChange{}, ModifyIndex: 9},
+		switching:    api.NetworkSwitch{From: "vxlan", Hosts: []api.HostChange{}, ModifyIndex: 9},
 		plans: map[string]api.NetworkPlan{
 			"default": {Name: "default", Action: api.ActionUpdate, ModifyIndex: 42,
 				Changes: []api.Change{{Field: "backend.direct_routing", From: "false", To: "true"}, {Field: "ipv4.max", From: "10.5.255.0", To: "10.5.64.0"},
@@ -198,8 +198,8 @@ func (f *fakeAgent) routes() http.Handler {
 		},
 		"GET /v1/network/{network}":        func(r *http.Request) (any, *api.Error) { return f.network(r) },
 		"PUT /v1/network/{network}":        f.putNetwork,
-		"GET /v1/network/{network}/switch": func(*http.Request) (any, *api.Error) { return f.turning, nil },
-		"PUT /v1/network/{network}/switch": func(*http.Request) (any, *api.Error) { return f.turning, nil },
+		"GET /v1/network/{network}/switch": func(*http.Request) (any, *api.Error) { return f.switching, nil },
+		"PUT /v1/network/{network}/switch": func(*http.Request) (any, *api.Error) { return f.switching, nil },
 		"POST /v1/network/{network}/plan": func(r *http.Request) (any, *api.Error) {
 			if p, ok := f.plans[r.PathValue("network")]; ok {
 				return p, nil

@@ -125,7 +125,7 @@ const longName = "ip-10-11-12-13.eu-central-1.compute.internal.example.com"
 
 // isSwitched makes the fake agent's network one that is being switched.
 func isSwitched(f *fakeAgent) {
-	f.turning = api.NetworkSwitch{From: "vxlan", To: "wireguard", Heading: api.SwitchForward, Moved: 1, ModifyIndex: 9, Hosts: []api.HostChange{
+	f.switching = api.NetworkSwitch{From: "vxlan", To: "wireguard", Direction: api.SwitchForward, Moved: 1, ModifyIndex: 9, Hosts: []api.HostChange{
 		{Node: "host-a", Subnet: prefix("10.5.34.0/24"), Held: true, What: []string{"sends to all hosts over wireguard"}},
 		{Node: "host-b", Subnet: prefix("10.5.77.0/24"), What: []string{"has not prepared wireguard: it is away"}},
 	}}
@@ -255,7 +255,7 @@ func TestTranscripts(t *testing.T) {
 		{name: "network import nothing", args: "network import"},
 		{name: "network show switched", args: "network show", set: func(f *fakeAgent) {
 			f.networks[1].Local.Switch = &api.Switch{From: "vxlan", To: "wireguard", Moved: 1, Fault: "udp port 51820 is used by another program",
-				Waiting: []api.WaitsFor{{Node: "host-b", Reason: "it has not prepared wireguard yet"}}}
+				Waiting: []api.WaitingPeer{{Node: "host-b", Reason: "it has not prepared wireguard yet"}}}
 		}},
 		{name: "network switch none", args: "network switch"},
 		{name: "network switch", args: "network switch default", set: isSwitched},

@@ -27,17 +27,17 @@ func networkSwitchSpec(m cli.Meta) cli.Spec {
 		Name: "network switch", Args: "[NETWORK]", Max: 1,
 		Synopsis: "Show, stop or reverse the switch to another backend",
 		Help: `
-"leno network apply" with another backend, or with options on which both ends
-of a path must agree, switches the network without losing a packet: each host
-gets the new backend beside the old one, and sends to a peer over the new one
-as soon as that works. When all hosts send to each other over the new backend,
-the old one is removed.
+Shows how far the hosts have switched a network to another backend, and what
+the others are waiting for. A switch begins when you apply a definition with
+another backend, or with options on which both ends of a path must agree. It
+loses no packets: each host gets the new backend beside the old one, and sends
+to a peer over the new one as soon as that works. When all hosts send to each
+other over the new backend, the old one is removed.
 
-This command shows how far the hosts are, and what those that have not moved
-are waiting for. With one of -stop, -continue, -reverse and -end, it changes
-where the switch is going. With -rotate-keys, it begins a switch of a network
-with the backend wireguard to new keys. With -wait, it returns when the switch
-has ended, and exits with 1 if the time is up before.
+-stop, -continue, -reverse and -end change the switch. -rotate-keys begins to
+switch a network with the backend wireguard to new keys. With -wait, the
+command returns when the switch has ended, and exits with 1 if that takes
+longer.
 
   $ leno network switch
   $ leno network switch blue -reverse -wait=5m
@@ -65,7 +65,7 @@ has ended, and exits with 1 if the time is up before.
 				network = name
 				var now api.NetworkSwitch
 				if len(actions) > 0 {
-					now, err = c.TurnSwitch(ctx, name, actions[0])
+					now, err = c.ChangeSwitch(ctx, name, actions[0])
 				} else {
 					now, err = c.NetworkSwitch(ctx, name)
 				}
@@ -100,7 +100,7 @@ func writeSwitch(w io.Writer, network string, s api.NetworkSwitch) {
 		api.SwitchForward: "is being switched",
 		api.SwitchStopped: "stopped on the way",
 		api.SwitchBack:    "is being switched back",
-	}[s.Heading]
+	}[s.Direction]
 	cli.Printf(w, "Network %s %s from %s to %s: %d of %d hosts send to all others over %[4]s.", network, verb, s.From, s.To, s.Moved, len(s.Hosts))
 	writeHosts(w, s.Hosts)
 }

@@ -38,7 +38,7 @@ func (c *cleaner) findFiles() {
 			c.addUnfinished(f.path, t.name)
 		}
 		dir := filepath.Join(c.config.DataDir, t.name)
-		other := transition.Carrier{Other: true}.DataDir(dir)
+		other := transition.Spec{Other: true}.DataDir(dir)
 		c.addKeys(dir, t.name)
 		c.addKeys(other, t.name)
 		c.addForeignDir(other, t.name, c.addDir(other))

@@ -35,14 +35,14 @@ func FromBlock(local config.Network) (registry.Network, error) {
 // Intended returns the network as its definition intends it: at the end of a switch to another backend. Which device
 // the backend uses is not part of it.
 func Intended(n registry.Network) registry.Network {
-	course, err := transition.Parse(n.Backend.Type, n.Backend.Options())
+	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
 	if err != nil {
 		return n
 	}
-	if b, err := registry.NewBackend(course.Target().Type, course.Target().Options); err == nil {
+	if b, err := registry.NewBackend(def.Target().Type, def.Target().Options); err == nil {
 		n.Backend = b
 	}
-	n.Encryption = cmp.Or(course.Target().Encryption, n.Encryption)
+	n.Encryption = cmp.Or(def.Target().Encryption, n.Encryption)
 	return n
 }
 
@@ -85,11 +85,11 @@ func CheckEncryption(n registry.Network, kinds map[string]backend.Type) error {
 	}
 	plain := n.Backend.Type
 	if kinds[plain].Encrypts {
-		course, err := transition.Parse(n.Backend.Type, n.Backend.Options())
-		if err != nil || course.Next == nil || kinds[course.Next.Type].Encrypts {
+		def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
+		if err != nil || def.Next == nil || kinds[def.Next.Type].Encrypts {
 			return nil
 		}
-		plain = course.Next.Type
+		plain = def.Next.Type
 	}
 	var encrypting []string
 	for name, kind := range kinds {

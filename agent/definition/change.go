@@ -29,7 +29,7 @@ type Change struct {
 	Others       []registry.Network      // all networks in the store; may include Old
 	Backends     map[string]backend.Type // by name, for example "vxlan"
 
-	contradicts *transition.Course // the switch in progress, if New is neither of its definitions
+	inProgress *transition.Definition // the switch in progress, if New is neither of its definitions
 }
 
 // What an operator can do instead of a refused change.
@@ -51,12 +51,12 @@ func (c Change) Plan() api.NetworkPlan {
 		Changes: c.differences(), Hosts: []api.HostChange{}, Refused: []api.Refusal{}, Reservations: append([]api.Reservation{}, c.Leftover...)}
 	if c.exists() {
 		p.Action = api.ActionUpdate
-		if len(p.Changes) == 0 && !c.turns() {
+		if len(p.Changes) == 0 && !c.redirects() {
 			p.Action = api.ActionNone
-			if c.course().Next == nil {
+			if c.transition().Next == nil {
 				return p
 			}
-		} else if c.course().Next != nil {
+		} else if c.transition().Next != nil {
 			p.Action = api.ActionSwitch
 		}
 		room := c.capacity()
@@ -377,7 +377,7 @@ func (c Change) refusals(l registry.Lease) (out []refusal) {
 
 // refusedBackend returns the refusals of backend changes that interrupt traffic on every host.
 func (c Change) refusedBackend() []api.Refusal {
-	if len(c.heldLeases()) == 0 || c.contradicts != nil || c.course().Next != nil {
+	if len(c.heldLeases()) == 0 || c.inProgress != nil || c.transition().Next != nil {
 		return nil
 	}
 	if c.Old.Backend.Type != c.New.Backend.Type {

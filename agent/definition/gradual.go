@@ -21,11 +21,11 @@ func (c Change) Gradual() Change {
 	if !c.exists() || err != nil || !transition.CanSwitch(old.Current.Type) || !transition.CanSwitch(kind) {
 		return c
 	}
-	is := func(carrier transition.Carrier) bool {
-		if carrier.Type != kind {
+	is := func(spec transition.Spec) bool {
+		if spec.Type != kind {
 			return false
 		}
-		has, err := registry.NewBackend(kind, c.normal(carrier))
+		has, err := registry.NewBackend(kind, c.normal(spec))
 		given, err2 := registry.NewBackend(kind, wanted)
 		return err == nil && err2 == nil && (has.Equal(given) || isRotated(c.Backends, given, has))
 	}
@@ -41,11 +41,11 @@ func (c Change) Gradual() Change {
 			next.Next.Encryption, c.New.Encryption = c.New.Encryption, c.Old.Encryption
 		}
 	case is(*old.Next):
-		next.Heading = transition.Forward
+		next.Direction = transition.Forward
 	case is(old.Current):
-		next.Heading = transition.Back
+		next.Direction = transition.Back
 	default:
-		c.contradicts = &old
+		c.inProgress = &old
 		return c
 	}
 	return c.with(next)
@@ -65,8 +65,8 @@ func (c Change) Forced(now time.Time) Change {
 	return c.with(next)
 }
 
-func (c Change) with(course transition.Course) Change {
-	if n, err := WithCourse(c.New, course); err == nil {
+func (c Change) with(def transition.Definition) Change {
+	if n, err := WithTransition(c.New, def); err == nil {
 		c.New = n
 	}
 	return c
@@ -74,39 +74,39 @@ func (c Change) with(course transition.Course) Change {
 
 // effective returns the options of a definition without a switch, with all defaults.
 func (c Change) effective(b registry.Backend) json.RawMessage {
-	return c.normal(transition.Carrier{Type: b.Type, Options: b.Options()})
+	return c.normal(transition.Spec{Type: b.Type, Options: b.Options()})
 }
 
-// normal returns a carrier's effective options, or those it has if this version of leno does not know the backend.
-func (c Change) normal(carrier transition.Carrier) json.RawMessage {
-	if kind, ok := c.Backends[carrier.Type]; ok {
-		if effective, err := kind.Normalize(carrier.Options); err == nil {
+// normal returns a backend's effective options, or those it has if this version of leno does not know the backend.
+func (c Change) normal(spec transition.Spec) json.RawMessage {
+	if kind, ok := c.Backends[spec.Type]; ok {
+		if effective, err := kind.Normalize(spec.Options); err == nil {
 			return effective
 		}
 	}
-	return carrier.Options
+	return spec.Options
 }
 
-// course returns the course of the new definition; it has no next backend if that cannot be parsed.
-func (c Change) course() transition.Course {
-	course, err := transition.Parse(c.New.Backend.Type, c.New.Backend.Options())
+// transition returns the backends of the new definition; there is no next one if they cannot be parsed.
+func (c Change) transition() transition.Definition {
+	def, err := transition.Parse(c.New.Backend.Type, c.New.Backend.Options())
 	if err != nil {
-		return transition.Course{}
+		return transition.Definition{}
 	}
-	return course
+	return def
 }
 
-// turns reports whether a switch begins, ends or changes its heading.
-func (c Change) turns() bool {
+// redirects reports whether a switch begins, ends or changes its direction.
+func (c Change) redirects() bool {
 	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
-	now := c.course()
-	return err == nil && ((old.Next == nil) != (now.Next == nil) || old.Heading != now.Heading)
+	now := c.transition()
+	return err == nil && ((old.Next == nil) != (now.Next == nil) || old.Direction != now.Direction)
 }
 
 // refusedTarget returns a refusal if the network is being switched between other backends, or a host cannot have both
 // backends at once.
 func (c Change) refusedTarget() []api.Refusal {
-	if course := c.course(); course.Next != nil && c.contradicts == nil {
+	if def := c.transition(); def.Next != nil && c.inProgress == nil {
 		ports := c.ports(c.New)
 		if ports[0].Collides(ports[1]) {
 			return []api.Refusal{{
@@ -115,10 +115,10 @@ func (c Change) refusedTarget() []api.Refusal {
 			}}
 		}
 	}
-	if c.contradicts == nil {
+	if c.inProgress == nil {
 		return nil
 	}
-	from, to := c.contradicts.Current.Type, c.contradicts.Next.Type
+	from, to := c.inProgress.Current.Type, c.inProgress.Next.Type
 	return []api.Refusal{{
 		Reason: fmt.Sprintf("the network is being switched from %s to %s, and backend.type or an option is that of neither", from, to),
 		Way:    fmt.Sprintf("let the switch end, or reverse it: apply the definition that the network had with %s", from),
@@ -127,22 +127,22 @@ func (c Change) refusedTarget() []api.Refusal {
 
 // switching describes what a switch does to a host, and how far the host has come.
 func (c Change) switching(l registry.Lease) []string {
-	course := c.course()
-	if course.Next == nil {
+	def := c.transition()
+	if def.Next == nil {
 		return nil
 	}
-	target := course.Target()
+	target := def.Target()
 	before, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
 	if err != nil || before.Next == nil {
-		out := []string{fmt.Sprintf("switches from %s to %s: it has both until all hosts send over %[2]s", c.name(course.Current), c.name(target))}
-		if mtu := c.mtuAfter(l, course); mtu != l.MTU {
+		out := []string{fmt.Sprintf("switches from %s to %s: it has both until all hosts send over %[2]s", c.name(def.Current), c.name(target))}
+		if mtu := c.mtuAfter(l, def); mtu != l.MTU {
 			out = append(out, fmt.Sprintf("its containers' MTU becomes %d instead of %d: those that run keep theirs, and the host tells them what fits", mtu, l.MTU))
 		}
 		return out
 	}
 	ready, fault := target.Ready(l.Backend.Type, l.Backend.Options())
 	switch {
-	case course.IsMoved(l.Backend.Options()):
+	case def.IsMoved(l.Backend.Options()):
 		return []string{"sends to all hosts over " + c.name(target)}
 	case ready:
 		return []string{"receives over " + c.name(target)}
@@ -154,20 +154,20 @@ func (c Change) switching(l registry.Lease) []string {
 	return []string{fmt.Sprintf("has not prepared %s yet; an agent older than this one cannot", c.name(target))}
 }
 
-// name names a carrier, with its port where both backends of the switch have the same type.
-func (c Change) name(carrier transition.Carrier) string {
-	course := c.course()
-	if course.Next == nil || course.Current.Type != course.Next.Type {
-		return carrier.Type
+// name returns the type of a backend, with its port where both backends of the switch have the same type.
+func (c Change) name(spec transition.Spec) string {
+	def := c.transition()
+	if def.Next == nil || def.Current.Type != def.Next.Type {
+		return spec.Type
 	}
-	if port := c.Backends[carrier.Type].Uses(carrier.Options); port.Number != 0 {
-		return fmt.Sprintf("%s (%s)", carrier.Type, port)
+	if port := c.Backends[spec.Type].Uses(spec.Options); port.Number != 0 {
+		return fmt.Sprintf("%s (%s)", spec.Type, port)
 	}
-	return carrier.Type
+	return spec.Type
 }
 
 // mtuAfter returns the overlay's MTU on a host during the switch, as far as it follows from the size of headers.
-func (c Change) mtuAfter(l registry.Lease, course transition.Course) int {
+func (c Change) mtuAfter(l registry.Lease, def transition.Definition) int {
 	if len(l.PublicIPs) == 0 {
 		return l.MTU
 	}
@@ -177,5 +177,5 @@ func (c Change) mtuAfter(l registry.Lease, course transition.Course) int {
 		}
 		return 0
 	}
-	return min(l.MTU, l.MTU+taken(course.Current.Type)-taken(course.Next.Type))
+	return min(l.MTU, l.MTU+taken(def.Current.Type)-taken(def.Next.Type))
 }

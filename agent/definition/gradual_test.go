@@ -39,7 +39,7 @@ func TestGradual(t *testing.T) {
 		options   string // of the wanted definition
 		lapsed    bool
 		deserted  bool   // there is no lease
-		want      string // device, heading, current > next
+		want      string // device, direction, current > next
 		described []string
 	}{
 		{name: "the same", old: switchable(t, "vxlan", `{}`), kind: "vxlan", options: `{}`, want: "a vxlan", described: []string{"none"}},
@@ -90,7 +90,7 @@ func TestGradual(t *testing.T) {
 				c.Leases = nil
 			}
 			c = c.Gradual()
-			if got := courseText(t, c.New); got != tt.want {
+			if got := definitionText(t, c.New); got != tt.want {
 				t.Errorf("becomes %s, want %s", got, tt.want)
 			}
 			if diff := cmp.Diff(tt.described, describe(c.Plan())); diff != "" {
@@ -116,7 +116,7 @@ func TestGradualEncryption(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	must(t, CheckEncryption(c.New, kinds))
-	ended, err := Turn(c.New, api.EndSwitch, time.Now(), transition.Wrap(kinds))
+	ended, err := ChangeSwitch(c.New, api.EndSwitch, time.Now(), transition.Wrap(kinds))
 	if err != nil || ended.Encryption != registry.EncryptionRequired || ended.Backend.Type != "wireguard" {
 		t.Errorf("%+v, %v", ended, err)
 	}
@@ -139,9 +139,9 @@ func TestRotated(t *testing.T) {
 	block.Backend = agenttest.Backend(t, "wireguard", string(options))
 	stored := block
 	for round := range 3 {
-		stored, err = Turn(stored, api.RotateKeys, time.Now(), kinds)
+		stored, err = ChangeSwitch(stored, api.RotateKeys, time.Now(), kinds)
 		must(t, err)
-		stored, err = Turn(stored, api.EndSwitch, time.Now(), kinds)
+		stored, err = ChangeSwitch(stored, api.EndSwitch, time.Now(), kinds)
 		must(t, err)
 		if differs := DifferencesOfBlock(block, stored, kinds); len(differs) > 0 {
 			t.Errorf("after %d rotations: %q", round+1, differs)
@@ -158,22 +158,22 @@ func TestRotated(t *testing.T) {
 	}
 }
 
-// courseText describes a course like "b back vxlan > udp": the device of the current backend, and the heading if it is
+// definitionText describes a definition like "b back vxlan > udp": the device of the current backend, and the direction if it is
 // not forward.
-func courseText(t *testing.T, n registry.Network) string {
+func definitionText(t *testing.T, n registry.Network) string {
 	t.Helper()
-	course, err := transition.Parse(n.Backend.Type, n.Backend.Options())
+	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
 	must(t, err)
 	words := []string{"a"}
-	if course.Current.Other {
+	if def.Current.Other {
 		words[0] = "b"
 	}
-	if course.Heading != transition.Forward {
-		words = append(words, string(course.Heading))
+	if def.Direction != transition.Forward {
+		words = append(words, string(def.Direction))
 	}
-	words = append(words, course.Current.Type)
-	if course.Next != nil {
-		words = append(words, ">", course.Next.Type)
+	words = append(words, def.Current.Type)
+	if def.Next != nil {
+		words = append(words, ">", def.Next.Type)
 	}
 	return strings.Join(words, " ")
 }
@@ -190,7 +190,7 @@ func TestForced(t *testing.T) {
 		{"another port", switchable(t, "udp", `{"device":"b"}`), switchable(t, "udp", `{"port":9000}`), "b udp"},
 	} {
 		got := Change{Old: tt.old, New: tt.new, Backends: transition.Wrap(backends())}.Forced(time.Now())
-		if text := courseText(t, got.New); text != tt.want {
+		if text := definitionText(t, got.New); text != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, text, tt.want)
 		}
 	}
@@ -216,14 +216,14 @@ func TestTurn(t *testing.T) {
 		{api.RotateKeys, both, "keys are rotated after that"},
 		{"turn", both, `action "turn"`},
 	} {
-		got, err := Turn(tt.on, tt.action, time.Now(), kinds)
+		got, err := ChangeSwitch(tt.on, tt.action, time.Now(), kinds)
 		switch {
 		case err != nil && !strings.Contains(err.Error(), tt.want):
 			t.Errorf("%s: %v, want %s", tt.action, err, tt.want)
-		case err != nil && errors.Is(err, ErrTurn) == errors.Is(err, registry.ErrInvalid):
+		case err != nil && errors.Is(err, ErrSwitch) == errors.Is(err, registry.ErrInvalid):
 			t.Errorf("%s: %v wraps neither or both", tt.action, err)
-		case err == nil && courseText(t, got) != tt.want:
-			t.Errorf("%s: %s, want %s", tt.action, courseText(t, got), tt.want)
+		case err == nil && definitionText(t, got) != tt.want:
+			t.Errorf("%s: %s, want %s", tt.action, definitionText(t, got), tt.want)
 		}
 	}
 }
@@ -242,7 +242,7 @@ func TestProgress(t *testing.T) {
 		hosts = append(hosts, fmt.Sprint(h.Node, " ", h.What))
 	}
 	want := []string{"a [sends to all hosts over udp]", "b [receives over udp]", "c [has not prepared udp: it is away]", "d [cannot use udp: no TUN]"}
-	if got.From != "vxlan" || got.To != "udp" || got.Heading != api.SwitchForward || got.Moved != 1 || !slices.Equal(hosts, want) {
+	if got.From != "vxlan" || got.To != "udp" || got.Direction != api.SwitchForward || got.Moved != 1 || !slices.Equal(hosts, want) {
 		t.Errorf("%+v", got)
 	}
 	if got := Progress(switchable(t, "udp", `{}`), leases, backends()); got.From != "udp" || got.To != "" || got.Hosts == nil {

@@ -35,7 +35,7 @@ func (s *Server) newEndpoints() []endpoint {
 		{"DELETE /v1/network/{network}", handleDone(p, networks.delete)},
 		{"POST /v1/network/{network}/plan", handle(p, networks.plan)},
 		{"GET /v1/network/{network}/switch", handle(p, networks.getSwitch)},
-		{"PUT /v1/network/{network}/switch", handle(p, networks.turnSwitch)},
+		{"PUT /v1/network/{network}/switch", handle(p, networks.changeSwitch)},
 		{"GET /v1/network/{network}/leases", reads.handle(leases.query)},
 		{"GET /v1/network/{network}/lease/{subnet}", handle(p, leases.get)},
 		{"DELETE /v1/network/{network}/lease/{subnet}", handleDone(p, leases.revoke)},

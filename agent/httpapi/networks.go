@@ -266,11 +266,11 @@ func (h networkHandlers) normalizeBackend(object json.RawMessage) (registry.Back
 	}
 	options := given.Options()
 	if transition.CanSwitch(given.Type) {
-		course, err := transition.Parse(given.Type, options)
-		if err != nil || course.Next != nil {
+		def, err := transition.Parse(given.Type, options)
+		if err != nil || def.Next != nil {
 			return given, badRequest("backend %q: it has members of a switch, which leno adds itself: name the backend that is to carry the network in the end", given.Type)
 		}
-		options = course.Current.Options
+		options = def.Current.Options
 	}
 	options, err := kind.Normalize(options)
 	if err != nil {

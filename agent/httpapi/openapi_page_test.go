@@ -34,7 +34,7 @@ var apiExamples = map[string]struct{ path, body string }{
 	"putNetwork":    {"/v1/network/green", `{"pools":[{"prefix":"10.9.0.0/20"}],"backend":{"type":"host-gw"}}`},
 	"planNetwork":   {"/v1/network/green/plan", `{"pools":[{"prefix":"10.9.0.0/20"}],"backend":{"type":"host-gw"}}`},
 	"deleteNetwork": {"/v1/network/green", ""}, "releaseLease": {"/v1/network/default/release", ""},
-	"networkSwitch": {"/v1/network/default/switch", ""}, "turnSwitch": {"/v1/network/default/switch", `{"action":"stop"}`},
+	"networkSwitch": {"/v1/network/default/switch", ""}, "changeSwitch": {"/v1/network/default/switch", `{"action":"stop"}`},
 	"renewLease": {"/v1/network/default/renew", ""}, "leases": {"/v1/network/default/leases", ""},
 	"lease": {"/v1/network/default/lease/10.5.34.0-24", ""}, "revokeLease": {"/v1/network/default/lease/10.5.77.0-24", ""},
 	"reservations": {"/v1/network/default/reservations", ""}, "addReservation": {"/v1/network/default/reservation/10.5.40.0-24", `{"node":"host-d"}`},
@@ -162,7 +162,7 @@ func example(t *testing.T, b *strings.Builder, method string, o *openapi3.Operat
 	switch o.OperationID {
 	case "monitor": // which has no end
 		written = " generated=\"TestAPIPages\""
-	case "turnSwitch":
+	case "changeSwitch":
 		written = " norun=\"no network is being switched there; TestSwitchHalfway does this\""
 	}
 	fmt.Fprintf(b, "\n```sh%s\n%s\n```\n", written, command)

@@ -63,7 +63,7 @@ func TestOpenAPITypes(t *testing.T) {
 		}
 	}
 	// What is sent has a shape of its own, and simple values have a name.
-	known := []string{"Prefix", "Address", "Status", "Time", "BackendObject", "NetworkRequest", "ReservationRequest"}
+	known := []string{"Prefix", "Address", "Status", "Time", "BackendObject", "NetworkRequest", "SwitchRequest", "ReservationRequest"}
 	for name := range schemas {
 		if _, ok := types[name]; !ok && !slices.Contains(known, name) {
 			t.Errorf("schema %s is no type's", name)

@@ -21,8 +21,8 @@ func (h networkHandlers) getSwitch(r *http.Request) (out api.NetworkSwitch, err 
 	return definition.Progress(n, set.Leases, h.backends), err
 }
 
-// turnSwitch changes where a switch is going, or begins one to new keys.
-func (h networkHandlers) turnSwitch(r *http.Request) (out api.NetworkSwitch, err error) {
+// changeSwitch changes where a switch is going, or begins one to new keys.
+func (h networkHandlers) changeSwitch(r *http.Request) (out api.NetworkSwitch, err error) {
 	var body struct {
 		Action string `json:"action"`
 	}
@@ -37,14 +37,14 @@ func (h networkHandlers) turnSwitch(r *http.Request) (out api.NetworkSwitch, err
 	if n, err = store.Network(r.Context(), name); err != nil {
 		return out, err
 	}
-	turned, err := definition.Turn(n, body.Action, time.Now(), h.backends)
-	if errors.Is(err, definition.ErrTurn) {
+	changed, err := definition.ChangeSwitch(n, body.Action, time.Now(), h.backends)
+	if errors.Is(err, definition.ErrSwitch) {
 		err = statusError(http.StatusConflict, "%v", err)
 	}
 	if err != nil {
 		return out, err
 	}
-	if err := store.PutNetwork(r.Context(), turned); err != nil {
+	if err := store.PutNetwork(r.Context(), changed); err != nil {
 		return out, err
 	}
 	return h.switchOf(r.Context(), store, name)

@@ -60,7 +60,7 @@ func (r *Runner) Status() Status {
 	if s := out.Datapath.Report.Switch; s != nil {
 		out.Local.Switch = &api.Switch{From: s.From, To: s.To, Moved: s.Moved, Stopped: s.Stopped, Fault: s.Fault}
 		for _, waiting := range s.Waiting {
-			out.Local.Switch.Waiting = append(out.Local.Switch.Waiting, api.WaitsFor(waiting))
+			out.Local.Switch.Waiting = append(out.Local.Switch.Waiting, api.WaitingPeer(waiting))
 		}
 	}
 	if found := r.resumed.get(); found != nil && out.Local.Subnets == nil {

@@ -101,7 +101,7 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 		result = result.Explain("route")
 	}
 	b.stood = s.Underlay
-	if b.last = kernel.Remembered(p.routes, elsewhere); err != nil {
+	if b.last = kernel.PreviousRoutes(p.routes, elsewhere); err != nil {
 		b.last = nil // routes that could not be added were not removed by another program
 	}
 	return backend.Report{Writes: result.Writes(), Healed: result.Healed(), Skipped: p.skipped, Peers: p.peers}, err

@@ -58,7 +58,7 @@ func newPlan(pools []netip.Prefix, s backend.State, indirect map[netip.Addr]stri
 		}
 		p.peers++
 	}
-	kernel.Without(p.routes, backend.NewElsewhere(s.Elsewhere))
+	kernel.RemoveRoutes(p.routes, backend.NewElsewhere(s.Elsewhere))
 	return p
 }
 

@@ -147,15 +147,15 @@ func Unreachable(pools []netip.Prefix) map[RouteKey]Route {
 	return routes
 }
 
-// Without removes the routes to destinations elsewhere from the wanted routes.
-func Without(routes map[RouteKey]Route, elsewhere backend.Elsewhere) {
+// RemoveRoutes removes the routes to destinations elsewhere from the wanted routes.
+func RemoveRoutes(routes map[RouteKey]Route, elsewhere backend.Elsewhere) {
 	maps.DeleteFunc(routes, func(k RouteKey, _ Route) bool { return elsewhere.Has(k.Dst) })
 }
 
-// Remembered returns the routes to remember as wanted before: those wanted, and for each destination elsewhere a route
+// PreviousRoutes returns the routes to remember as wanted before: those wanted, and for each destination elsewhere a route
 // that equals no other. When that destination is elsewhere no longer, the route that another backend left there is then
 // not taken for another program's.
-func Remembered(want map[RouteKey]Route, elsewhere backend.Elsewhere) map[RouteKey]Route {
+func PreviousRoutes(want map[RouteKey]Route, elsewhere backend.Elsewhere) map[RouteKey]Route {
 	if len(elsewhere) == 0 {
 		return want
 	}

@@ -16,16 +16,16 @@ import (
 
 // A recorder makes backends that write down what is asked of them.
 type recorder struct {
-	calls []string
-	fail  map[string]error    // of Apply, by type and device
-	unfit map[string]error    // of Advertise
-	skip  map[string][]string // nodes that are skipped
-	wait  map[string][]string // nodes that have not answered
-	mtu   map[string]int
+	calls        []string
+	fail         map[string]error    // of Apply, by type and device
+	advertiseErr map[string]error    // of Advertise
+	skip         map[string][]string // nodes that are skipped
+	wait         map[string][]string // nodes that have not answered
+	mtu          map[string]int
 }
 
 func newRecorder() *recorder {
-	return &recorder{fail: map[string]error{}, unfit: map[string]error{}, skip: map[string][]string{}, wait: map[string][]string{},
+	return &recorder{fail: map[string]error{}, advertiseErr: map[string]error{}, skip: map[string][]string{}, wait: map[string][]string{},
 		mtu: map[string]int{"old": 1450, "new": 1440}}
 }
 
@@ -52,7 +52,7 @@ type recording struct {
 func (r *recording) name() string { return r.kind + r.device }
 
 func (r *recording) Advertise(backend.Underlay) (backend.Advertisement, error) {
-	return backend.Advertisement{MTU: r.mtu[r.kind], Attributes: json.RawMessage(fmt.Sprintf(`{"key":%q}`, r.name()))}, r.unfit[r.name()]
+	return backend.Advertisement{MTU: r.mtu[r.kind], Attributes: json.RawMessage(fmt.Sprintf(`{"key":%q}`, r.name()))}, r.advertiseErr[r.name()]
 }
 
 func (r *recording) Apply(_ context.Context, s backend.State) (backend.Report, error) {
@@ -113,7 +113,7 @@ func newHost(t *testing.T, kind, options string) *host {
 		t.Fatal(err)
 	}
 	h.b = b.(*Backend)
-	h.b.until = time.Time{} // as for a process that has made the routes itself
+	h.b.adoptUntil = time.Time{} // as for a process that has made the routes itself
 	return h
 }
 
@@ -221,11 +221,11 @@ func TestSwitch(t *testing.T) {
 }
 
 // TestRestart: a process that has just started does not claim to send to all peers over the new backend, although that
-// stands: the kernel may have routes over the old one.
+// ready: the kernel may have routes over the old one.
 func TestRestart(t *testing.T) {
 	h := newHost(t, "old", switching)
-	h.b.until = time.Now().Add(time.Hour)
-	h.b.next.stands = true // as it does if the device exists
+	h.b.adoptUntil = time.Now().Add(time.Hour)
+	h.b.next.ready = true // as it does if the device exists
 	h.says(prepared)
 	// The route that the earlier process has left stays until it is known that the new backend works.
 	h.wait["new~b"] = []string{"c"}
@@ -234,7 +234,7 @@ func TestRestart(t *testing.T) {
 	h.says(prepared)
 	h.does("old: (b) (c); new~b: b (c)", peer(1, "old", prepared), peer(2, "old", prepared))
 	h.says(prepared)
-	h.b.until = time.Now()
+	h.b.adoptUntil = time.Now()
 	h.does("old: (b) c; new~b: b (c)", peer(1, "old", prepared), peer(2, "old", prepared))
 	h.wait = map[string][]string{}
 	h.does("old: (b) c; new~b: b (c); old: (b) (c); new~b: b c", peer(1, "old", prepared), peer(2, "old", prepared))
@@ -294,7 +294,7 @@ func TestSwitchFails(t *testing.T) {
 		t.Errorf("did %s, want %s", got, want)
 	}
 	h.fail = map[string]error{}
-	h.unfit["new~b"] = errors.New("in a VRF")
+	h.advertiseErr["new~b"] = errors.New("in a VRF")
 	h.does("old: b", peer(1, "old", prepared))
 	h.says(`{"key":"old","next":{"device":"b","error":"in a VRF","type":"new"}}`)
 	report = h.does("old: b", peer(1, "old", `{"next":{"device":"b","error":"no TUN","type":"new"}}`))

@@ -228,7 +228,7 @@ func (b *Backend) program(ctx context.Context, p plan, s backend.State, bare boo
 		}
 	}
 	elsewhere := backend.NewElsewhere(s.Elsewhere)
-	kernel.Without(routes, elsewhere)
+	kernel.RemoveRoutes(routes, elsewhere)
 	owner := kernel.Owner{
 		Link: b.index, Pools: b.config.Pools, Elsewhere: elsewhere,
 		Stood: b.routes, Wanted: routes,
@@ -236,7 +236,7 @@ func (b *Backend) program(ctx context.Context, p plan, s backend.State, bare boo
 	result, err := apply(ctx,
 		reconcile.OfDevice(reconcile.Want("address", b.handle.Addresses(b.index), kernel.CompareAddresses, addrs, b.addrs)),
 		reconcile.Want("route", b.handle.Routes(owner), kernel.CompareRoutes, routes, b.routes))
-	if b.addrs, b.routes = addrs, kernel.Remembered(routes, elsewhere); err != nil {
+	if b.addrs, b.routes = addrs, kernel.PreviousRoutes(routes, elsewhere); err != nil {
 		b.addrs, b.routes = nil, nil // entries that could not be added were not removed by another program
 	}
 	report.Writes += result.Writes()

@@ -278,7 +278,7 @@ func newPlan(pools []netip.Prefix, o options, tunnels [2]tunnel, s backend.State
 		}
 		p.peers++
 	}
-	kernel.Without(p.routes, elsewhere)
+	kernel.RemoveRoutes(p.routes, elsewhere)
 	return p
 }
 

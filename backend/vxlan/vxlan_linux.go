@@ -140,7 +140,7 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 	result, err := apply(ctx, b.steps(tunnels, p, elsewhere)...)
 	report.Writes += result.Writes()
 	report.Healed = append(report.Healed, explained(found, result).Healed()...)
-	p.routes = kernel.Remembered(p.routes, elsewhere)
+	p.routes = kernel.PreviousRoutes(p.routes, elsewhere)
 	b.lastDevices, b.last = want, p
 	if want[1].name == "" && !s.Partial {
 		// Only now, because its routes had to give way to others first.

@@ -215,7 +215,7 @@ func (b *Backend) renounce(twin string) error {
 // refuse adds the routes that make the kernel refuse packets to the network, and changes nothing else.
 func (b *Backend) refuse(ctx context.Context, p plan, report *backend.Report) error {
 	routes := kernel.Unreachable(b.config.Pools)
-	kernel.Without(routes, p.elsewhere)
+	kernel.RemoveRoutes(routes, p.elsewhere)
 	table := b.handle.Routes(kernel.Owner{Pools: b.config.Pools, Elsewhere: p.elsewhere})
 	result, err := reconcile.Fill(ctx, reconcile.Want("route", table, kernel.CompareRoutes, routes, nil))
 	report.Writes += result.Writes()
@@ -247,7 +247,7 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, report *backen
 		reconcile.OfDevice(reconcile.Want("address", b.handle.Addresses(b.index), kernel.CompareAddresses, addrs, b.addrs)),
 		reconcile.Want("peer", table, compareKeys, peers, b.peers),
 		reconcile.Want("route", b.handle.Routes(owner), kernel.CompareRoutes, routes, b.routes))
-	if b.addrs, b.peers, b.routes = addrs, peers, kernel.Remembered(routes, p.elsewhere); err != nil {
+	if b.addrs, b.peers, b.routes = addrs, peers, kernel.PreviousRoutes(routes, p.elsewhere); err != nil {
 		b.addrs, b.peers, b.routes = nil, nil, nil // entries that could not be added were not removed by another program
 	}
 	report.Writes += result.Writes()

@@ -222,7 +222,7 @@ func (p plan) routes(pools []netip.Prefix, link int, ipv6 bool) map[kernel.Route
 			out[kernel.RouteKey{Dst: subnet}] = kernel.PeerRoute(link, subnet)
 		}
 	}
-	kernel.Without(out, p.elsewhere)
+	kernel.RemoveRoutes(out, p.elsewhere)
 	if !ipv6 {
 		maps.DeleteFunc(out, func(k kernel.RouteKey, _ kernel.Route) bool { return k.Dst.Addr().Is6() })
 	}

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -148,6 +150,34 @@ func pingAll(w *testWorld) {
 	}
 }
 
+// sendMore blocks until each container has sent some more pings, whether they leave the host or not.
+func sendMore(w *testWorld) {
+	w.T.Helper()
+	sent := func(c *lab.Container) int {
+		text, err := c.Exec(w.Ctx, "cat", "/proc/net/snmp")
+		w.Must(err)
+		// Two lines have the names and the values: "Icmp: InMsgs ... OutEchos ..." and "Icmp: 3 ... 7 ...".
+		var lines [][]string
+		for line := range strings.Lines(text) {
+			if fields := strings.Fields(line); len(fields) > 0 && fields[0] == "Icmp:" {
+				lines = append(lines, fields)
+			}
+		}
+		n, err := strconv.Atoi(lines[1][slices.Index(lines[0], "OutMsgs")])
+		w.Must(err)
+		return n
+	}
+	for _, c := range w.Containers {
+		before := sent(c)
+		w.Eventually(c.Name+" to send pings", func(context.Context) error {
+			if n := sent(c) - before; n < 20 {
+				return fmt.Errorf("%d", n)
+			}
+			return nil
+		})
+	}
+}
+
 // required is the body of the network with a backend, which must encrypt.
 func required(backend string) string {
 	return world.Plan(backend) + "\n  ip_masq = true\n  encryption = \"required\""
@@ -261,7 +291,7 @@ func TestRequiredEncryption(t *testing.T) {
 		return nil
 	})
 	tap := listen(w)
-	pause := func() { time.Sleep(time.Second) } // some pings
+	pause := func() { sendMore(w) }
 	tap.during("a contradictory definition", func() {
 		w.Must(a.KillAgent())
 		pause()

@@ -58,7 +58,7 @@ func (i *Instance) takes(kind backend.Type, c backend.Config) bool {
 		if b.ChangeTo(kind.Name, c) != nil {
 			return false
 		}
-		i.lent.set(b.Threads())
+		i.lent.set(i.threads(kind))
 	case backend.Changer:
 		if i.kind != kind.Name || b.Change(c) != nil {
 			return false
@@ -68,6 +68,14 @@ func (i *Instance) takes(kind backend.Type, c backend.Config) bool {
 	}
 	i.kind, i.config = kind.Name, c
 	return true
+}
+
+// threads returns how many threads the backend has; see backend.Type.
+func (i *Instance) threads(kind backend.Type) int {
+	if b, ok := i.backend.(*transition.Backend); ok {
+		return b.Threads()
+	}
+	return kind.Threads
 }
 
 // counting returns what counts the traffic by peer and in total; nil for what the backend does not count.

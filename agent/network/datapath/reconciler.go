@@ -102,18 +102,22 @@ func New(o Options, before *Instance) *Reconciler {
 
 // Configure returns the network's backend and the configuration for it, with its effective options.
 func (r *Reconciler) Configure(n registry.Network) (kind backend.Type, c backend.Config, err error) {
-	kind, ok := r.o.Host.Backends[n.Backend.Type]
+	return r.configure(n.Backend, n.Plan.Prefixes())
+}
+
+func (r *Reconciler) configure(b registry.Backend, pools []netip.Prefix) (kind backend.Type, c backend.Config, err error) {
+	kind, ok := r.o.Host.Backends[b.Type]
 	if !ok {
-		return kind, c, fmt.Errorf("this leno has no backend %q", n.Backend.Type)
+		return kind, c, fmt.Errorf("this leno has no backend %q", b.Type)
 	}
-	options, err := kind.Normalize(n.Backend.Options())
+	options, err := kind.Normalize(b.Options())
 	if err != nil {
 		return kind, c, fmt.Errorf("backend %q: %w", kind.Name, err)
 	}
-	return kind, r.config(kind, n.Plan.Prefixes(), options), nil
+	return kind, r.config(pools, options), nil
 }
 
-func (r *Reconciler) config(kind backend.Type, pools []netip.Prefix, options json.RawMessage) backend.Config {
+func (r *Reconciler) config(pools []netip.Prefix, options json.RawMessage) backend.Config {
 	return backend.Config{
 		Network: r.o.Network,
 		Link:    backend.LinkName(r.o.Network),
@@ -178,7 +182,7 @@ func (r *Reconciler) Build(kind backend.Type, c backend.Config) error {
 			return fmt.Errorf("backend %q: %w", kind.Name, err)
 		}
 		r.instance = &Instance{backend: b, kind: kind.Name, config: c, lent: &lent{from: r.o.Host.Processors}}
-		r.instance.lent.set(kind.Threads)
+		r.instance.lent.set(r.instance.threads(kind))
 	}
 	counter, meter := r.instance.counting()
 	r.update(func(s *Status) { s.Counter, s.Meter = counter, meter })
@@ -259,11 +263,7 @@ func (r *Reconciler) Retire(ctx context.Context, kind backend.Type, c backend.Co
 		return nil
 	}
 	// What the earlier process carried the network with, and c does not have, is removed once c is in place.
-	n := registry.Network{Backend: before.Backend}
-	for _, pool := range before.Pools {
-		n.Plan = append(n.Plan, registry.Pool{Prefix: pool})
-	}
-	earlier, config, err := r.Configure(n)
+	earlier, config, err := r.configure(before.Backend, before.Pools)
 	if err != nil {
 		return nil // what this version does not know stays
 	}
@@ -309,16 +309,12 @@ func covers(pools, old []netip.Prefix) bool {
 // removeSaved removes the datapath that a state file describes. It does nothing if this version does not know the
 // backend or its options.
 func (r *Reconciler) removeSaved(ctx context.Context, before state.Network) error {
-	kind, ok := r.o.Host.Backends[before.Backend.Type]
-	if !ok {
-		return nil
-	}
-	options, err := kind.Normalize(before.Backend.Options())
+	kind, c, err := r.configure(before.Backend, before.Pools)
 	if err != nil {
 		return nil
 	}
 	r.o.Report.Log().Info("removing the datapath of an earlier definition", "backend", kind.Name)
-	b, err := kind.New(r.config(kind, before.Pools, options))
+	b, err := kind.New(c)
 	if err != nil {
 		return err
 	}

@@ -10,22 +10,22 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-func TestCourse(t *testing.T) {
+func TestParse(t *testing.T) {
 	for _, tt := range []struct {
 		name, kind, options string
-		want                Course
+		want                Definition
 	}{
-		{"one backend", "vxlan", `{"vni":1}`, Course{Current: Carrier{Type: "vxlan", Options: json.RawMessage(`{"vni":1}`)}}},
+		{"one backend", "vxlan", `{"vni":1}`, Definition{Current: Spec{Type: "vxlan", Options: json.RawMessage(`{"vni":1}`)}}},
 		{"the other device", "vxlan", `{"device":"b","vni":1}`,
-			Course{Current: Carrier{Type: "vxlan", Options: json.RawMessage(`{"vni":1}`), Other: true}}},
-		{"a switch", "vxlan", `{"next":{"device":"b","port":1,"type":"udp"},"vni":1}`, Course{
-			Current: Carrier{Type: "vxlan", Options: json.RawMessage(`{"vni":1}`)},
-			Next:    &Carrier{Type: "udp", Options: json.RawMessage(`{"port":1}`), Other: true},
+			Definition{Current: Spec{Type: "vxlan", Options: json.RawMessage(`{"vni":1}`), Other: true}}},
+		{"a switch", "vxlan", `{"next":{"device":"b","port":1,"type":"udp"},"vni":1}`, Definition{
+			Current: Spec{Type: "vxlan", Options: json.RawMessage(`{"vni":1}`)},
+			Next:    &Spec{Type: "udp", Options: json.RawMessage(`{"port":1}`), Other: true},
 		}},
-		{"a reversed switch", "host-gw", `{"device":"b","next":{"type":"udp"},"switch":"back"}`, Course{
-			Current: Carrier{Type: "host-gw", Options: json.RawMessage(`{}`), Other: true},
-			Next:    &Carrier{Type: "udp", Options: json.RawMessage(`{}`)},
-			Heading: Back,
+		{"a reversed switch", "host-gw", `{"device":"b","next":{"type":"udp"},"switch":"back"}`, Definition{
+			Current:   Spec{Type: "host-gw", Options: json.RawMessage(`{}`), Other: true},
+			Next:      &Spec{Type: "udp", Options: json.RawMessage(`{}`)},
+			Direction: Back,
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestCourse(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !got.Current.Equal(tt.want.Current) || (got.Next == nil) != (tt.want.Next == nil) || got.Heading != tt.want.Heading {
+			if !got.Current.Equal(tt.want.Current) || (got.Next == nil) != (tt.want.Next == nil) || got.Direction != tt.want.Direction {
 				t.Fatalf("%+v, want %+v", got, tt.want)
 			}
 			if got.Next != nil && !got.Next.Equal(*tt.want.Next) {
@@ -46,7 +46,7 @@ func TestCourse(t *testing.T) {
 	}
 }
 
-func TestCourseRefuses(t *testing.T) {
+func TestParseRefuses(t *testing.T) {
 	for options, says := range map[string]string{
 		`{"device":"c"}`:            `device: is "c"`,
 		`{"switch":"back"}`:         `switch: is "back" without a next backend`,
@@ -64,15 +64,15 @@ func TestCourseRefuses(t *testing.T) {
 	}
 }
 
-// TestCourseTurns checks what becomes of a course in a switch.
-func TestCourseTurns(t *testing.T) {
+// TestDefinitionSwitches checks what becomes of a definition in a switch.
+func TestDefinitionSwitches(t *testing.T) {
 	one, err := Parse("vxlan", json.RawMessage(`{"vni":1}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	both := one.To("udp", json.RawMessage(`{}`))
 	back := both
-	back.Heading = Back
+	back.Direction = Back
 	udp := both.Ended(time.Unix(7, 0))
 	if both.Target().Type != "udp" || back.Target().Type != "vxlan" || udp.Current.Type != "udp" || !udp.Current.Other || udp.Next != nil || udp.Since.Unix() != 7 || !back.Ended(time.Unix(7, 0)).Since.IsZero() {
 		t.Errorf("%+v, %+v, %+v", both, back, udp)
@@ -81,7 +81,7 @@ func TestCourseTurns(t *testing.T) {
 		t.Errorf("%+v does not take the first device again", again)
 	}
 	for _, tt := range []struct {
-		from, to Course
+		from, to Definition
 		want     bool
 	}{
 		{one, both, true},
@@ -100,10 +100,10 @@ func TestCourseTurns(t *testing.T) {
 // TestEntry checks what a peer's lease says of each backend, also when the peer is ahead or behind.
 func TestEntry(t *testing.T) {
 	const prepared = `{"mac":"m","next":{"device":"b","key":"k","type":"wireguard"}}`
-	vxlan, wireguard := Carrier{Type: "vxlan"}, Carrier{Type: "wireguard", Other: true}
+	vxlan, wireguard := Spec{Type: "vxlan"}, Spec{Type: "wireguard", Other: true}
 	for _, tt := range []struct {
 		name, kind, attributes string
-		carrier                Carrier
+		instance               Spec
 		own, fault             string
 		ok                     bool
 	}{
@@ -117,7 +117,7 @@ func TestEntry(t *testing.T) {
 		{"it cannot", "vxlan", `{"next":{"device":"b","error":"no TUN","type":"wireguard"}}`, wireguard, `{}`, "no TUN", false},
 		{"no object", "vxlan", `"next"`, vxlan, `"next"`, "", false},
 	} {
-		own, fault, ok := tt.carrier.entry(tt.kind, json.RawMessage(tt.attributes))
+		own, fault, ok := tt.instance.entry(tt.kind, json.RawMessage(tt.attributes))
 		if string(own) != tt.own || fault != tt.fault || ok != tt.ok {
 			t.Errorf("%s: %s, %q, %t", tt.name, own, fault, ok)
 		}
@@ -126,12 +126,12 @@ func TestEntry(t *testing.T) {
 
 // TestIsMoved checks from what a lease says whether its host needs the other backend any more.
 func TestIsMoved(t *testing.T) {
-	forward := Course{Current: Carrier{Type: "vxlan"}}.To("udp", json.RawMessage(`{}`))
+	forward := Definition{Current: Spec{Type: "vxlan"}}.To("udp", json.RawMessage(`{}`))
 	back, stopped := forward, forward
-	back.Heading, stopped.Heading = Back, Stopped
+	back.Direction, stopped.Direction = Back, Stopped
 	for _, tt := range []struct {
 		name       string
-		course     Course
+		definition Definition
 		attributes string
 		want       bool
 	}{
@@ -143,9 +143,9 @@ func TestIsMoved(t *testing.T) {
 		{"moved back", back, `{"next":{"device":"b","type":"udp"},"sends":"a"}`, true},
 		{"never prepared, and reversed", back, `{}`, true},
 		{"stopped", stopped, `{"next":{"device":"b","type":"udp"},"sends":"b"}`, false},
-		{"no switch", Course{Current: forward.Current}, `{"sends":"a"}`, false},
+		{"no switch", Definition{Current: forward.Current}, `{"sends":"a"}`, false},
 	} {
-		if got := tt.course.IsMoved(json.RawMessage(tt.attributes)); got != tt.want {
+		if got := tt.definition.IsMoved(json.RawMessage(tt.attributes)); got != tt.want {
 			t.Errorf("%s: %t", tt.name, got)
 		}
 	}

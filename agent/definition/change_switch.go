@@ -1,0 +1,107 @@
+package definition
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/registry"
+)
+
+// ErrSwitch means that a switch cannot be changed as requested.
+var ErrSwitch = errors.New("the switch is left as it is")
+
+// ChangeSwitch returns the definition with which the switch of network n to another backend stops, goes on, is reversed or
+// ends, or a switch to new keys begins. action is one of api.StopSwitch and the constants after it. Errors wrap registry.ErrInvalid for an
+// unknown action, and ErrSwitch. now is the time at which a switch ends.
+func ChangeSwitch(n registry.Network, action string, now time.Time, kinds map[string]backend.Type) (registry.Network, error) {
+	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
+	if err != nil {
+		return n, fmt.Errorf("network %s: %w: %w", n.Name, registry.ErrInvalid, err)
+	}
+	if def.Next == nil && action != api.RotateKeys {
+		return n, fmt.Errorf("%w: network %s is not being switched", ErrSwitch, n.Name)
+	}
+	switch action {
+	case api.StopSwitch:
+		def.Direction = transition.Stopped
+	case api.ContinueSwitch:
+		def.Direction = transition.Forward
+	case api.ReverseSwitch:
+		def.Direction = transition.Back
+	case api.EndSwitch:
+		if def.Direction == transition.Stopped {
+			return n, fmt.Errorf("%w: it is stopped: continue or reverse it first", ErrSwitch)
+		}
+		def = def.Ended(now)
+	case api.RotateKeys:
+		if def, err = rotated(def, kinds); err != nil {
+			return n, err
+		}
+	default:
+		return n, fmt.Errorf("action %q: %w: want %s", action, registry.ErrInvalid,
+			strings.Join([]string{api.StopSwitch, api.ContinueSwitch, api.ReverseSwitch, api.EndSwitch, api.RotateKeys}, ", "))
+	}
+	return WithTransition(n, def)
+}
+
+// WithTransition returns the network with other backends. At the end of a switch, the encryption that the new backend
+// makes possible is required, if the switch was begun with that.
+func WithTransition(n registry.Network, def transition.Definition) (registry.Network, error) {
+	options, err := def.Options()
+	if err == nil {
+		n.Backend, err = registry.NewBackend(def.Current.Type, options)
+	}
+	n.Encryption = cmp.Or(def.Current.Encryption, n.Encryption)
+	return n, err
+}
+
+// rotated returns the definition that begins a switch to new keys. Hosts make a key for each device. The new device needs
+// a port of its own, so two ports alternate.
+func rotated(def transition.Definition, kinds map[string]backend.Type) (transition.Definition, error) {
+	kind := kinds[def.Current.Type]
+	switch {
+	case def.Next != nil:
+		return def, fmt.Errorf("%w: the network is being switched: keys are rotated after that", ErrSwitch)
+	case kind.Rotate == nil:
+		return def, fmt.Errorf("%w: backend %q has no keys", ErrSwitch, def.Current.Type)
+	}
+	options, err := kind.Rotate(def.Current.Options)
+	if err != nil {
+		return def, fmt.Errorf("%w: %w", ErrSwitch, err)
+	}
+	return def.To(def.Current.Type, options), nil
+}
+
+// Progress returns how far the hosts with a lease have switched network n to another backend.
+func Progress(n registry.Network, leases []registry.Lease, kinds map[string]backend.Type) api.NetworkSwitch {
+	out := api.NetworkSwitch{From: n.Backend.Type, Hosts: []api.HostChange{}, ModifyIndex: n.ModifyIndex}
+	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
+	if err != nil || def.Next == nil {
+		return out
+	}
+	out.To, out.Direction = def.Target().Type, api.SwitchForward
+	switch def.Direction {
+	case transition.Stopped:
+		out.Direction = api.SwitchStopped
+	case transition.Back:
+		out.From, out.Direction = def.Next.Type, api.SwitchBack
+	}
+	forward := def
+	if def.Direction == transition.Stopped {
+		forward.Direction = transition.Forward
+	}
+	c := Change{Old: n, New: n, Backends: kinds}
+	for _, l := range leases {
+		out.Hosts = append(out.Hosts, api.HostChange{Node: l.Node, Subnet: l.Subnet(), Held: l.Held(), What: c.switching(l)})
+		if forward.IsMoved(l.Backend.Options()) {
+			out.Moved++
+		}
+	}
+	return out
+}

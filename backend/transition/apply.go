@@ -1,0 +1,303 @@
+package transition
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/lenonet/leno/backend"
+)
+
+// Apply implements backend.Backend.
+func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, error) {
+	if s.Zero() {
+		return b.remove(ctx, s)
+	}
+	report, err := b.clear(ctx, s, true)
+	if err != nil {
+		return report, err
+	}
+	var passed backend.Report
+	if b.next == nil {
+		passed, err = b.applyOne(ctx, s)
+	} else {
+		passed, err = b.applyBoth(ctx, s)
+	}
+	passed.Writes += report.Writes
+	if err != nil || s.Partial {
+		return passed, err
+	}
+	report, err = b.clear(ctx, s, false)
+	passed.Writes += report.Writes
+	return passed, err
+}
+
+// otherDeviceSuffix makes a backend say that it cannot use a peer that has the same backend with another device.
+const otherDeviceSuffix = " with another device"
+
+// applyOne applies a state with one instance.
+func (b *Backend) applyOne(ctx context.Context, s backend.State) (backend.Report, error) {
+	c, peers := b.current, slices.Clone(s.Peers)
+	for i, p := range peers {
+		if !c.Other && !mentions(p.Attributes) {
+			continue // as in networks that were never switched
+		}
+		if own, _, ok := c.entry(p.Backend, p.Attributes); ok {
+			peers[i].Backend, peers[i].Attributes = c.Type, own
+		} else if p.Backend == c.Type {
+			peers[i].Backend += otherDeviceSuffix
+		}
+	}
+	s.Peers = peers
+	return c.backend.Apply(ctx, s)
+}
+
+// rounds is how often one Apply may move peers: to the target, and back if that fails.
+const rounds = 3
+
+// An offer is what a peer's lease says of one instance.
+type offer struct {
+	attributes json.RawMessage
+	fault      string // why the peer cannot use it
+	ok         bool
+}
+
+// A reading is a peer with its offers, which are read once for each state.
+type reading struct {
+	backend.Peer
+	offers map[*instance]offer
+}
+
+// read reads the leases of all peers.
+func (b *Backend) read(peers []backend.Peer) []reading {
+	out := make([]reading, len(peers))
+	for i, p := range peers {
+		out[i] = reading{p, make(map[*instance]offer, 2)}
+		for _, c := range b.instances() {
+			attributes, fault, ok := c.entry(p.Backend, p.Attributes)
+			out[i].offers[c] = offer{attributes, fault, ok}
+		}
+	}
+	return out
+}
+
+// applyBoth applies a state with both instances. Peers to which the target turns out to be able to send move to it at
+// once.
+func (b *Backend) applyBoth(ctx context.Context, s backend.State) (backend.Report, error) {
+	target, from := b.target()
+	b.peerCount = len(s.Peers)
+	peers := b.read(s.Peers)
+	var out backend.Report
+	for round := 1; ; round++ {
+		b.assigned = b.choose(peers)
+		// A peer that leaves the target needs its route over the other instance first.
+		left, leftErr := b.applyTo(ctx, from, s, peers)
+		led, ledErr := b.applyTo(ctx, target, s, peers)
+		if again := b.choose(peers); round < rounds && !maps.Equal(again, b.assigned) {
+			out.Writes += left.Writes + led.Writes
+			out.Healed = slices.Concat(out.Healed, left.Healed, led.Healed)
+			continue
+		}
+		b.merge(&out, from, left)
+		b.merge(&out, target, led)
+		out.Switch = b.progress(peers)
+		if target == b.next && !b.carries(target) {
+			ledErr = nil // packets flow without it, and the progress has it
+		}
+		return out, errors.Join(leftErr, ledErr)
+	}
+}
+
+// carries reports whether packets go to a peer over the instance.
+func (b *Backend) carries(c *instance) bool {
+	for _, by := range b.assigned {
+		if by == c {
+			return true
+		}
+	}
+	return false
+}
+
+// adoptionTime is how long a process leaves the routes of an earlier one alone while peers have not answered.
+const adoptionTime = 3 * time.Second
+
+// choose assigns each peer to the instance over which packets go to it. A peer that the result lacks has no route of this
+// process yet.
+func (b *Backend) choose(peers []reading) map[string]*instance {
+	target, from := b.target()
+	out := make(map[string]*instance, len(peers))
+	for _, p := range peers {
+		switch moved := b.assigned[p.Node] == target; {
+		case !p.offers[target].ok && !p.offers[from].ok:
+			out[p.Node] = b.current // which says why it cannot
+		case !p.offers[target].ok:
+			out[p.Node] = from
+		case !p.offers[from].ok:
+			out[p.Node] = target
+		case target.isProven(p) && (moved || b.definition.Direction != Stopped):
+			out[p.Node] = target
+		case b.assigned[p.Node] == nil && time.Now().Before(b.adoptUntil):
+			// The kernel has the route of an earlier process, or none.
+		default:
+			out[p.Node] = from
+		}
+	}
+	return out
+}
+
+// isProven reports whether the instance was last found to be able to send to a peer.
+func (c *instance) isProven(p reading) bool {
+	before, ok := c.proven[p.Node]
+	return ok && before == string(p.offers[c].attributes)
+}
+
+// applyTo applies an instance's part of a state.
+func (b *Backend) applyTo(ctx context.Context, c *instance, s backend.State, peers []reading) (backend.Report, error) {
+	if c.advertiseErr != nil {
+		c.ready, c.proven, c.reasons = false, nil, nil
+		return backend.Report{}, nil
+	}
+	mine := s
+	mine.Peers = make([]backend.Peer, 0, len(peers))
+	known := map[string]string{}
+	for _, read := range peers {
+		p, offered, isMine := read.Peer, read.offers[c], b.assigned[read.Node] == c
+		switch {
+		case offered.ok:
+			known[p.Node] = string(offered.attributes)
+			p.Backend, p.Attributes = c.Type, offered.attributes
+		case !isMine:
+			p.Backend, p.Attributes = c.Type, nil
+		case p.Backend == c.Type:
+			p.Backend += otherDeviceSuffix
+		}
+		if !isMine {
+			mine.Elsewhere = append(mine.Elsewhere, p.Subnets...)
+		}
+		mine.Peers = append(mine.Peers, p)
+	}
+	if c.advert.MTU > 0 {
+		mine.MTU = c.advert.MTU
+	}
+	report, err := c.backend.Apply(ctx, mine)
+	if ctx.Err() != nil {
+		return report, ctx.Err()
+	}
+	c.fault = backend.ByPart(err)[backend.Device]
+	c.ready = c.fault == nil
+	c.proven, c.reasons = known, map[string]string{}
+	if c.fault != nil {
+		c.proven = nil
+	}
+	for _, skip := range report.Skipped {
+		delete(c.proven, skip.Node)
+		c.reasons[skip.Node] = skip.Reason
+	}
+	for _, node := range report.Unproven {
+		delete(c.proven, node)
+		c.reasons[node] = "no packet from it has arrived so far"
+	}
+	return report, err
+}
+
+// merge adds an instance's report to that of the network.
+func (b *Backend) merge(out *backend.Report, c *instance, report backend.Report) {
+	isMine := func(node string) bool { return b.assigned[node] == c }
+	out.Writes += report.Writes
+	out.Healed = append(out.Healed, report.Healed...)
+	for _, by := range b.assigned {
+		if by == c {
+			out.Peers++
+		}
+	}
+	for _, skip := range report.Skipped {
+		if isMine(skip.Node) {
+			out.Skipped = append(out.Skipped, skip)
+			out.Peers--
+		}
+	}
+	for _, node := range report.Unproven {
+		if isMine(node) {
+			out.Unproven = append(out.Unproven, node)
+		}
+	}
+	for _, note := range report.Notes {
+		out.Notes = append(out.Notes, c.Type+": "+note)
+	}
+}
+
+// progress describes how far the switch is.
+func (b *Backend) progress(peers []reading) *backend.Switch {
+	target, from := b.target()
+	out := &backend.Switch{From: from.Type, To: target.Type, Stopped: b.definition.Direction == Stopped}
+	if err := target.broken(); err != nil {
+		out.Fault = err.Error()
+	}
+	for _, p := range peers {
+		if b.assigned[p.Node] == target {
+			out.Moved++
+			continue
+		}
+		reason, offered := target.reasons[p.Node], p.offers[target]
+		switch {
+		case offered.fault != "":
+			reason = fmt.Sprintf("it cannot use %s: %s", target.Type, offered.fault)
+		case !offered.ok:
+			reason = fmt.Sprintf("it has not prepared %s yet", target.Type)
+		case reason == "" && out.Fault != "":
+			reason = fmt.Sprintf("this host cannot use %s", target.Type)
+		case reason == "":
+			reason = "the switch is stopped"
+		}
+		out.Waiting = append(out.Waiting, backend.Skip{Node: p.Node, Reason: reason})
+	}
+	return out
+}
+
+// clear removes the datapath of instances that the definition no longer has. Those whose device another instance needs are
+// removed before the state is applied, and the others after it.
+func (b *Backend) clear(ctx context.Context, s backend.State, before bool) (backend.Report, error) {
+	var out backend.Report
+	var errs []error
+	elsewhere := slices.Clone(b.config.Pools)
+	for _, p := range s.Peers {
+		elsewhere = append(elsewhere, p.Subnets...)
+	}
+	b.retiring = slices.DeleteFunc(b.retiring, func(c *instance) bool {
+		if b.isInTheWay(c) != before {
+			return false
+		}
+		report, err := c.backend.Apply(ctx, backend.State{Elsewhere: elsewhere})
+		out.Writes += report.Writes
+		if err != nil {
+			errs = append(errs, fmt.Errorf("remove what backend %s had: %w", c.Type, err))
+			return false
+		}
+		errs = append(errs, c.backend.Close())
+		return true
+	})
+	return out, errors.Join(errs...)
+}
+
+// isInTheWay reports whether an instance of the definition needs the same device.
+func (b *Backend) isInTheWay(c *instance) bool {
+	return slices.ContainsFunc(b.instances(), func(o *instance) bool { return o.Other == c.Other })
+}
+
+// remove applies the zero State.
+func (b *Backend) remove(ctx context.Context, s backend.State) (backend.Report, error) {
+	var out backend.Report
+	var errs []error
+	for _, c := range slices.Concat(b.instances(), b.retiring) {
+		report, err := c.backend.Apply(ctx, s)
+		out.Writes += report.Writes
+		c.ready, c.proven = false, nil
+		errs = append(errs, err)
+	}
+	b.assigned = nil
+	return out, errors.Join(errs...)
+}

@@ -1,0 +1,51 @@
+package transition
+
+import (
+	"errors"
+
+	"github.com/lenonet/leno/backend"
+)
+
+// Counting returns what counts the traffic over all instances, by peer and in total; nil if no instance does.
+func (b *Backend) Counting() (backend.Counter, backend.Meter) {
+	var counter backend.Counter
+	var meter backend.Meter
+	for _, c := range *b.counting.Load() {
+		if _, ok := c.(backend.Counter); ok {
+			counter = counting{b}
+		}
+		if _, ok := c.(backend.Meter); ok {
+			meter = counting{b}
+		}
+	}
+	return counter, meter
+}
+
+// counting adds up what the instances count.
+type counting struct{ of *Backend }
+
+// Counters implements backend.Counter.
+func (c counting) Counters() map[string]backend.Counters {
+	out := map[string]backend.Counters{}
+	for _, each := range *c.of.counting.Load() {
+		if counter, ok := each.(backend.Counter); ok {
+			for node, n := range counter.Counters() {
+				out[node] = out[node].Plus(n)
+			}
+		}
+	}
+	return out
+}
+
+// Totals implements backend.Meter.
+func (c counting) Totals() (backend.Counters, error) {
+	var out backend.Counters
+	var errs []error
+	for _, each := range *c.of.counting.Load() {
+		if meter, ok := each.(backend.Meter); ok {
+			n, err := meter.Totals()
+			out, errs = out.Plus(n), append(errs, err)
+		}
+	}
+	return out, errors.Join(errs...)
+}
