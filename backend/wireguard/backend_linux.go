@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -78,13 +80,14 @@ type Backend struct {
 	silent   string         // which peers have not had a handshake
 
 	// What was wanted before, to tell repairs from changes; nil or zero if unknown.
-	partial bool // whether the previous state was partial
-	mtu     int
-	port    int
-	private wgtypes.Key
-	addrs   map[netip.Prefix]kernel.Address
-	peers   map[wgtypes.Key]peer
-	routes  map[kernel.RouteKey]kernel.Route
+	partial  bool // whether the previous state was partial
+	underlay backend.Underlay
+	mtu      int
+	port     int
+	private  wgtypes.Key
+	addrs    map[netip.Prefix]kernel.Address
+	peers    map[wgtypes.Key]peer
+	routes   map[kernel.RouteKey]kernel.Route
 
 	shown atomic.Pointer[shown]
 }
@@ -174,7 +177,7 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 		// Without the device, packets to the overlay must not leave in the clear by another route.
 		return report, errors.Join(err, b.refuse(ctx, p, &report))
 	}
-	err = errors.Join(err, b.program(ctx, p, e, &report))
+	err = errors.Join(err, b.program(ctx, p, e, &report), b.chooseSources(p, s.Underlay))
 	b.show(p.nodes)
 	report.Notes = b.notes()
 	report.Peers = len(p.peers)
@@ -268,6 +271,22 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, report *backen
 		peers = b.idle(p, table, unproven)
 	}
 	return errors.Join(err, backend.About(backend.Routes, greet(b.device, peers)), backend.About(backend.Device, unavailable))
+}
+
+// chooseSources makes a device in this process send from the addresses that the kernel chooses, after the underlay has
+// changed. It would otherwise keep sending to each peer from the address at which the peer's last packet arrived, until
+// it has heard nothing for 15 seconds.
+func (b *Backend) chooseSources(p plan, u backend.Underlay) error {
+	before := b.underlay
+	b.underlay = u
+	if _, ok := b.device.(*processDevice); !ok || reflect.DeepEqual(before, u) {
+		return nil
+	}
+	var config wgtypes.Config
+	for key, peer := range p.peers {
+		config.Peers = append(config.Peers, wgtypes.PeerConfig{PublicKey: key, UpdateOnly: true, Endpoint: net.UDPAddrFromAddrPort(peer.endpoint)})
+	}
+	return backend.About(backend.Device, b.device.Configure(config))
 }
 
 // name returns the sorted nodes of the unproven peers. It notes for users those that have had the time to answer.

@@ -3,6 +3,7 @@ package wireguard
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -78,6 +79,30 @@ func TestEndpointOfAnyPublicAddress(t *testing.T) {
 				t.Errorf("report %+v", r)
 			}
 			a.ping(b)
+		})
+	}
+}
+
+// TestSourceAfterChangeOfUnderlay checks that a host whose address changes sends from the new one at once, also to a peer
+// that it answered from the old one.
+func TestSourceAfterChangeOfUnderlay(t *testing.T) {
+	for name, kind := range variants(t) {
+		t.Run(name, func(t *testing.T) {
+			a, b := newHosts(t, kind, "")
+			old := netip.MustParseAddr("192.0.2.11")
+			a.ns.Sh("ip addr add 192.0.2.11/24 dev eth0")
+			b.state.Peers[0].PublicIPs = []netip.Addr{old}
+			a.state.Underlay.Addrs = []netip.Addr{old}
+			a.apply()
+			b.apply()
+			b.ping(a)
+			a.ns.Sh("ip addr del 192.0.2.11/24 dev eth0")
+			a.state.Underlay = a.underlay()
+			a.apply()
+			// Without a choice of another source, it takes 15 seconds.
+			if out, err := a.ns.Try(fmt.Sprintf("ping -n -c 1 -i 0.1 -w 10 -I %s %s", inner(a.n)[0], inner(b.n)[0])); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
 		})
 	}
 }

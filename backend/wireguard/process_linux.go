@@ -34,7 +34,7 @@ func openProcess(link string, mtu int, log hclog.Logger) (*processDevice, error)
 		return nil, err
 	}
 	// Errors are about single packets, or are returned as well.
-	engine := wg.NewDevice(t, conn.NewDefaultBind(), &wg.Logger{
+	engine := wg.NewDevice(t, newCollisionBind(conn.NewStdNetBind()), &wg.Logger{
 		Verbosef: wg.DiscardLogf,
 		Errorf:   func(format string, args ...any) { log.Debug("wireguard", "message", fmt.Sprintf(format, args...)) },
 	})

@@ -62,6 +62,13 @@ func (c *counter) await(ctx context.Context, fresh bool, n int) error {
 	return c.Await(ctx, fresh, func(got *int) (bool, time.Time) { return *got >= n, time.Time{} })
 }
 
+// users returns how many callers keep the copy up to date.
+func (c *counter) users() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.waiting
+}
+
 func isDone(done <-chan error) bool {
 	select {
 	case <-done:
@@ -108,7 +115,7 @@ func TestFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release()
-	for c.reads.Load() < 2 {
+	for c.users() < 3 {
 		time.Sleep(time.Millisecond)
 	}
 	c.changes <- errStore

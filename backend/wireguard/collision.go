@@ -1,0 +1,212 @@
+package wireguard
+
+import (
+	"bytes"
+	"maps"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.zx2c4.com/wireguard/conn"
+	wg "golang.zx2c4.com/wireguard/device"
+)
+
+const (
+	// collisionTime is how long after a handshake initiation was sent one from the other side counts as simultaneous. It
+	// is more than a round trip, and less than the 5 seconds until either side tries again.
+	collisionTime = time.Second
+
+	// holdTime is how long the smaller one of two initiations waits for the answer to the larger one.
+	holdTime = 200 * time.Millisecond
+)
+
+// collisionBind lets only one of two simultaneous handshakes with a peer happen. Otherwise each side may give up its own
+// for the other's, and neither has a session for 5 seconds. The library can also mix up both, because it handles an
+// initiation and a response concurrently: it then reports a session in which the peer's packets are dropped, for up to 15
+// seconds. Hosts that start to use a device at the same time meet this in one of about 15 handshakes.
+//
+// Both sides know both initiations, and prefer the same one: the larger one as a string of bytes. The smaller one waits on
+// its sender's side or on the other, and is forgotten when the larger one is answered. If that is not answered, as by a
+// host that did not know the sender yet, the smaller one follows.
+type collisionBind struct {
+	conn.Bind
+	held chan heldMessage // what was held back on receipt
+
+	mu     sync.Mutex
+	closed chan struct{} // closed by Close; nil before the first Open
+	sent   initiations   // the last one to each endpoint
+	passed initiations   // the last one from each endpoint that was not held back
+}
+
+// An initiation is a message that starts a handshake.
+type initiation struct {
+	message  []byte
+	at       time.Time
+	answered bool
+}
+
+// initiations has those of the last collisionTime.
+type initiations map[netip.AddrPort]*initiation
+
+func (m initiations) add(message []byte, endpoint netip.AddrPort, now time.Time) *initiation {
+	maps.DeleteFunc(m, func(_ netip.AddrPort, old *initiation) bool { return now.Sub(old.at) > collisionTime })
+	added := &initiation{message: bytes.Clone(message), at: now}
+	m[endpoint] = added
+	return added
+}
+
+// recent returns the initiation with an endpoint, nil if there is none.
+func (m initiations) recent(endpoint netip.AddrPort, now time.Time) *initiation {
+	if i := m[endpoint]; i != nil && now.Sub(i.at) <= collisionTime {
+		return i
+	}
+	return nil
+}
+
+// answer takes note of a response, which has the index by which the sender of the initiation knows the handshake.
+func (m initiations) answer(response []byte, endpoint netip.AddrPort, now time.Time) {
+	if i := m.recent(endpoint, now); i != nil && bytes.Equal(response[8:12], i.message[4:8]) {
+		i.answered = true
+	}
+}
+
+// A heldMessage is the other side's initiation.
+type heldMessage struct {
+	message []byte
+	from    conn.Endpoint
+}
+
+func newCollisionBind(inner conn.Bind) *collisionBind {
+	return &collisionBind{Bind: inner, held: make(chan heldMessage), sent: initiations{}, passed: initiations{}}
+}
+
+// Open implements conn.Bind.
+func (b *collisionBind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
+	receivers, actual, err := b.Bind.Open(port)
+	if err != nil {
+		return receivers, actual, err
+	}
+	closed := make(chan struct{})
+	b.mu.Lock()
+	b.closed = closed
+	b.mu.Unlock()
+	for i, receive := range receivers {
+		receivers[i] = func(packets [][]byte, sizes []int, from []conn.Endpoint) (int, error) {
+			n, err := receive(packets, sizes, from)
+			for i := range n {
+				if !b.passes(packets[i][:sizes[i]], from[i], time.Now()) {
+					sizes[i] = 0 // which the caller ignores
+				}
+			}
+			return n, err
+		}
+	}
+	deliver := func(packets [][]byte, sizes []int, from []conn.Endpoint) (int, error) {
+		select {
+		case m := <-b.held:
+			sizes[0], from[0] = copy(packets[0], m.message), m.from
+			return 1, nil
+		case <-closed:
+			return 0, net.ErrClosed
+		}
+	}
+	return append(receivers, deliver), actual, nil
+}
+
+// Close implements conn.Bind.
+func (b *collisionBind) Close() error {
+	b.mu.Lock()
+	if b.closed != nil {
+		close(b.closed)
+		b.closed = nil
+	}
+	b.mu.Unlock()
+	return b.Bind.Close()
+}
+
+// Send implements conn.Bind.
+func (b *collisionBind) Send(packets [][]byte, to conn.Endpoint) error {
+	// Handshake messages are sent alone.
+	if len(packets) == 1 && !b.mayLeave(packets[0], to, time.Now()) {
+		return nil
+	}
+	return b.Bind.Send(packets, to)
+}
+
+func isInitiation(packet []byte) bool {
+	return len(packet) == wg.MessageInitiationSize && packet[0] == wg.MessageInitiationType
+}
+
+func isResponse(packet []byte) bool {
+	return len(packet) == wg.MessageResponseSize && packet[0] == wg.MessageResponseType
+}
+
+// mayLeave reports whether a packet is to be sent now. An initiation that is not may follow later.
+func (b *collisionBind) mayLeave(packet []byte, to conn.Endpoint, now time.Time) bool {
+	if !isInitiation(packet) && !isResponse(packet) {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	endpoint := addrPort(to)
+	if isResponse(packet) {
+		b.passed.answer(packet, endpoint, now)
+		return true
+	}
+	own, theirs := b.sent.add(packet, endpoint, now), b.passed.recent(endpoint, now)
+	if theirs == nil || bytes.Compare(packet, theirs.message) < 0 { // which the other side holds back
+		return true
+	}
+	b.hold(theirs, func(<-chan struct{}) { _ = b.Bind.Send([][]byte{own.message}, to) })
+	return false
+}
+
+// passes reports whether a received packet is to be handled now. An initiation that is not may follow later.
+func (b *collisionBind) passes(packet []byte, from conn.Endpoint, now time.Time) bool {
+	if !isInitiation(packet) && !isResponse(packet) {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	endpoint := addrPort(from)
+	if isResponse(packet) {
+		b.sent.answer(packet, endpoint, now)
+		return true
+	}
+	own := b.sent.recent(endpoint, now)
+	if own == nil || bytes.Compare(packet, own.message) > 0 {
+		b.passed.add(packet, endpoint, now)
+		return true
+	}
+	m := heldMessage{bytes.Clone(packet), from}
+	b.hold(own, func(closed <-chan struct{}) {
+		select {
+		case b.held <- m:
+		case <-closed:
+		}
+	})
+	return false
+}
+
+// hold calls follow later, unless the initiation is answered before. The caller holds the lock.
+func (b *collisionBind) hold(until *initiation, follow func(closed <-chan struct{})) {
+	closed := b.closed
+	if until.answered || closed == nil {
+		return
+	}
+	time.AfterFunc(holdTime, func() {
+		b.mu.Lock()
+		due := !until.answered && b.closed == closed
+		b.mu.Unlock()
+		if due {
+			follow(closed)
+		}
+	})
+}
+
+// addrPort returns an endpoint's address, the zero AddrPort if it has none.
+func addrPort(e conn.Endpoint) netip.AddrPort {
+	out, _ := netip.ParseAddrPort(e.DstToString())
+	return netip.AddrPortFrom(out.Addr().Unmap(), out.Port())
+}

@@ -1,0 +1,178 @@
+package wireguard
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.zx2c4.com/wireguard/conn"
+	"golang.zx2c4.com/wireguard/conn/bindtest"
+	wg "golang.zx2c4.com/wireguard/device"
+	"golang.zx2c4.com/wireguard/tun/tuntest"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+)
+
+func testInitiation(content byte) []byte {
+	return append([]byte{wg.MessageInitiationType, 0, 0, 0}, bytes.Repeat([]byte{content}, wg.MessageInitiationSize-4)...)
+}
+
+// TestCollision checks that of two simultaneous initiations both sides handle the same one, and every other packet at once.
+func TestCollision(t *testing.T) {
+	const peer, other = bindtest.ChannelEndpoint(1), bindtest.ChannelEndpoint(2)
+	sent := time.Now()
+	response := func(to byte) []byte {
+		return append([]byte{wg.MessageResponseType, 0, 0, 0}, bytes.Repeat([]byte{to}, wg.MessageResponseSize-4)...)
+	}
+	for name, tt := range map[string]struct {
+		own      byte
+		before   []byte // received before
+		received []byte
+		from     conn.Endpoint
+		at       time.Duration
+		passes   bool
+		later    bool
+	}{
+		"a larger one":                       {1, nil, testInitiation(2), peer, 0, true, false},
+		"a smaller one":                      {2, nil, testInitiation(1), peer, 0, false, true},
+		"a smaller one, just in time":        {2, nil, testInitiation(1), peer, collisionTime, false, true},
+		"a smaller one, too late":            {2, nil, testInitiation(1), peer, collisionTime + 1, true, false},
+		"a smaller one, of another peer":     {2, nil, testInitiation(1), other, 0, true, false},
+		"a smaller one after an answer":      {2, response(2), testInitiation(1), peer, 0, false, false},
+		"a smaller one after a wrong answer": {2, response(3), testInitiation(1), peer, 0, false, true},
+		"an answer":                          {2, nil, response(2), peer, 0, true, false},
+		"data":                               {2, nil, []byte{4}, peer, 0, true, false},
+		"nothing":                            {2, nil, nil, peer, 0, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newCollisionBind(bindtest.NewChannelBinds()[0])
+			receivers, _, err := b.Open(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.mayLeave(testInitiation(tt.own), peer, sent)
+			if tt.before != nil && !b.passes(tt.before, peer, sent) {
+				t.Error("a response did not pass")
+			}
+			if got := b.passes(tt.received, tt.from, sent.Add(tt.at)); got != tt.passes {
+				t.Errorf("passes: %v", got)
+			}
+			if !tt.later {
+				time.AfterFunc(2*holdTime, func() { b.Close() })
+			} else {
+				defer b.Close()
+			}
+			packets, sizes, from := [][]byte{make([]byte, 200)}, make([]int, 1), make([]conn.Endpoint, 1)
+			n, err := receivers[len(receivers)-1](packets, sizes, from)
+			if delivered := n == 1; delivered != tt.later || delivered && (!bytes.Equal(packets[0][:sizes[0]], tt.received) || from[0] != tt.from) {
+				t.Errorf("delivered later: %v, %v", delivered, err)
+			}
+		})
+	}
+	b := newCollisionBind(nil)
+	b.mayLeave(testInitiation(2), peer, sent)
+	b.mayLeave(testInitiation(2), other, sent.Add(collisionTime+1))
+	if len(b.sent) != 1 {
+		t.Errorf("%d initiations are remembered", len(b.sent))
+	}
+}
+
+// An end is one of two WireGuard devices that send to each other.
+type end struct {
+	*processDevice
+	tun  *tuntest.ChannelTUN
+	addr netip.Addr
+	peer wgtypes.Key
+}
+
+// newEnds returns two devices that know each other and have no session.
+func newEnds(t *testing.T) (out [2]*end) {
+	t.Helper()
+	var keys [2]wgtypes.Key
+	for i := range keys {
+		var err error
+		if keys[i], err = wgtypes.GeneratePrivateKey(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	binds := bindtest.NewChannelBinds()
+	for i := range out {
+		e := &end{tun: tuntest.NewChannelTUN(), addr: netip.AddrFrom4([4]byte{10, 5, byte(i + 1), 1}), peer: keys[1-i].PublicKey()}
+		e.processDevice = &processDevice{engine: wg.NewDevice(e.tun.TUN(), newCollisionBind(binds[i]), wg.NewLogger(wg.LogLevelSilent, ""))}
+		t.Cleanup(e.engine.Close)
+		// The binds have no addresses, only ports: 3 and 4 are those that packets come from.
+		port := []int{3, 4}[i]
+		err := e.engine.IpcSet(fmt.Sprintf("private_key=%s\npublic_key=%s\nendpoint=127.0.0.1:%d\nallowed_ip=10.5.%d.0/24\n",
+			hexKey(keys[i]), hexKey(e.peer), port, 2-i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Up(); err != nil {
+			t.Fatal(err)
+		}
+		out[i] = e
+	}
+	return out
+}
+
+// reaches reports whether the device believes that it has a session, and whether a packet in it arrives.
+func (e *end) reaches(t *testing.T, other *end) (believed, arrives bool) {
+	state, err := e.State()
+	if err != nil {
+		t.Error(err)
+		return false, false
+	}
+	if state.Peers[0].LastHandshakeTime.IsZero() {
+		return false, false
+	}
+	e.tun.Outbound <- tuntest.Ping(other.addr, e.addr)
+	select {
+	case <-other.tun.Inbound:
+		return true, true
+	case <-time.After(4 * time.Second): // less than until the next handshake
+		return true, false
+	}
+}
+
+// TestSimultaneousHandshakes lets pairs of devices start handshakes at the same time. Each gets a session, and none
+// believes that it has one in which nothing arrives.
+func TestSimultaneousHandshakes(t *testing.T) {
+	t.Parallel()
+	const pairs = 10
+	start := make(chan struct{})
+	var running sync.WaitGroup
+	for range pairs {
+		ends := newEnds(t)
+		for i, e := range ends {
+			running.Go(func() {
+				<-start
+				began := time.Now()
+				var greeted time.Time
+				for ; ; time.Sleep(10 * time.Millisecond) {
+					if time.Since(greeted) > retryTime {
+						greeted = time.Now()
+						if err := greet(e.processDevice, map[wgtypes.Key]peer{e.peer: {}}); err != nil {
+							t.Error(err)
+						}
+					}
+					believed, arrives := e.reaches(t, ends[1-i])
+					if believed != arrives {
+						t.Error("a session in which nothing arrives")
+					}
+					if believed {
+						return
+					}
+					if time.Since(began) > time.Minute {
+						t.Error("no session")
+						return
+					}
+				}
+			})
+		}
+	}
+	close(start)
+	running.Wait()
+}
