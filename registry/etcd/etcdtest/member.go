@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // errPortTaken says that another process uses one of the ports of a member.
@@ -169,7 +171,21 @@ func (m *member) pause() error {
 		return fmt.Errorf("pause etcd member %s: it does not run", m.name)
 	}
 	m.paused = true
-	return m.cmd.Process.Signal(syscall.SIGSTOP)
+	return Pause(m.cmd.Process)
+}
+
+// Pause stops a child process with SIGSTOP, and blocks until all of its threads have stopped. Until then, those that run
+// already go on, which takes some time on a busy machine.
+func Pause(p *os.Process) error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for {
+		err := unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 func (m *member) resume() error {

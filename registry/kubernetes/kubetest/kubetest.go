@@ -253,7 +253,7 @@ func (s *Server) Stop() {
 // Pause stops the API server with SIGSTOP: its connections stay open, and nothing is answered. Stop and Restart end it.
 func (s *Server) Pause() {
 	s.tb.Helper()
-	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := etcdtest.Pause(s.cmd.Process); err != nil {
 		s.tb.Fatal(err)
 	}
 }
