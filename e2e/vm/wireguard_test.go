@@ -11,7 +11,8 @@ import (
 
 // TestWireGuard runs the wireguard backend with WireGuard of the kernel, which namespaces on other machines may lack: the
 // backend's own tests with that device, and two hosts with the package. Packets of exactly the MTU cross in both address
-// families, what other programs change is repaired, and no packet is lost while an agent is killed and starts again.
+// families, and what other programs change is repaired. No packet is lost while an agent is killed and starts again, nor
+// while the network is switched to other keys and to another backend.
 func TestWireGuard(t *testing.T) {
 	t.Parallel()
 	tests := os.Getenv("LENO_TEST_VM_WIREGUARD")
@@ -73,10 +74,35 @@ func TestWireGuard(t *testing.T) {
 	}
 	p.wait(p.b, "packets to cross", "ping -n -c 1 -W 2 "+ends[p.a].gateways[0].Addr().String())
 
+	// New keys on a second device of the kernel, and another backend and back.
+	p.startPings(p.b, ends[p.a].gateways[0].Addr())
+	p.must(p.a, "leno", "network", "switch", "-rotate-keys", "-wait=3m")
+	for _, backend := range []string{"vxlan", "wireguard"} {
+		p.must(p.a, "sh", "-euc", fmt.Sprintf(`cat >/tmp/network.hcl <<-END
+	network "default" {
+	  ipv4 {
+	    prefix = "10.5.0.0/16"
+	  }
+	  ipv6 {
+	    prefix = "fd00:5::/48"
+	  }
+	  backend %q {}
+	}
+	END
+leno network apply /tmp/network.hcl
+leno network switch -wait=3m`, backend))
+	}
+	if missing, answered := p.stopPings(p.b); len(missing) != 0 {
+		t.Errorf("%d of %d packets lost in switches: %v", len(missing), len(missing)+answered, missing)
+	}
+	if out := p.must(p.a, "ip", "-br", "link", "show", "type", "wireguard"); strings.Count(out, "\n") != 1 {
+		t.Errorf("devices:\n%s", out)
+	}
+
 	// The backend's tests, in namespaces of one machine. A thousand peers take too long on an emulated processor.
 	p.must(p.a, "systemctl", "stop", "leno")
 	out, err := p.a.Run(p.ctx, "/mnt/wireguard.test", "-test.v",
-		"-test.run=^(TestConformance|TestDrift|TestForgedSource|TestPortInUse|TestIPv6Disabled|TestChange|TestLostKey|TestCopiedKey|TestCounters|TestEndpointOfAnyPublicAddress)$/^kernel",
+		"-test.run=^(TestConformance|TestDrift|TestForgedSource|TestPortInUse|TestIPv6Disabled|TestChange|TestLostKey|TestCopiedKey|TestCounters|TestEndpointOfAnyPublicAddress|TestSourceAfterChangeOfUnderlay)$/^kernel",
 		"-test.skip=//many_peers")
 	if err != nil || !strings.Contains(out, "--- PASS: TestConformance/kernel") {
 		t.Errorf("the backend's tests: %v\n%s", err, out)

@@ -22,9 +22,7 @@ const (
 	wg     = "wireguard"
 )
 
-// usual returns the contenders of a run that selects none: those that the documentation has figures of.
-func usual() []string { return []string{raw, hostGW, vxlan, udp} }
-
+// known returns all contenders, with which a run that selects none begins.
 func known() []string { return []string{raw, hostGW, vxlan, udp, wg} }
 
 type logger func(format string, args ...any)

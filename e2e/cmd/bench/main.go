@@ -48,7 +48,7 @@ func (o *options) flags() *flag.FlagSet {
 	flags := flag.NewFlagSet("bench", flag.ExitOnError)
 	flags.StringVar(&o.leno, "leno", "bin/leno", "the leno `binary`, built without the race detector")
 	flags.StringVar(&o.consul, "consul", "", "the Consul `binary`; default: as the tests find it")
-	flags.StringVar(&o.names, "contenders", strings.Join(usual(), ","), "`names`, with commas, of "+strings.Join(known(), ", "))
+	flags.StringVar(&o.names, "contenders", strings.Join(known(), ","), "`names`, with commas")
 	flags.StringVar(&o.commands, "peers", "", "other people's overlays, `NAME=COMMAND`, several with ;; or line breaks between")
 	flags.IntVar(&o.rounds, "rounds", 5, "`number` of rounds")
 	flags.IntVar(&o.seconds, "seconds", 4, "how long each throughput is measured, `number` of seconds")

@@ -73,7 +73,7 @@ func (r *result) bars(f figure) (out []bar) {
 	}
 	for i, c := range r.Contenders {
 		s := c.Values[f.Key]
-		b := bar{Y: titleHeight + i*barStep, Name: c.Name, Text: "–", Ours: c.Name == candidate}
+		b := bar{Y: titleHeight + i*barStep, Name: c.Name, Text: "–", Ours: hasAims(c.Name)}
 		if s != nil {
 			scale := func(v float64) float64 { return labelWidth + barWidth*v/max(most, 1e-9) }
 			b.Text = fmt.Sprintf("%.*f", f.digits, s.Median)

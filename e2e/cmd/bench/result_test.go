@@ -6,6 +6,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,11 +58,11 @@ func TestAims(t *testing.T) {
 		}
 	}
 	want := map[string]string{
-		tcp(1):          "≥ 0.45 of vxlan: reached, ≥ 5.55: reached",
-		tcp(4):          "≥ 0.40 of vxlan: missed",
-		udpReceived(64): "≥ 85: missed",
-		"ping_average":  "≤ 150: missed",
-		meanCPU(1):      "≤ 0.9: reached",
+		tcp(1):          "udp ≥ 0.45 of vxlan: reached, udp ≥ 5.55: reached",
+		tcp(4):          "udp ≥ 0.40 of vxlan: missed",
+		udpReceived(64): "udp ≥ 85: missed",
+		"ping_average":  "udp ≤ 150: missed",
+		meanCPU(1):      "udp ≤ 0.9: reached",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -74,14 +75,24 @@ func TestAims(t *testing.T) {
 	}
 	alone.add(udp, v)
 	alone.finish()
-	if got, want := alone.aimsOf(alone.Figures[0]), "≥ 0.45 of vxlan: not compared, ≥ 5.55: reached"; got != want {
+	if got, want := alone.aimsOf(alone.Figures[0]), "udp ≥ 0.45 of vxlan: not compared, udp ≥ 5.55: reached"; got != want {
 		t.Errorf("without vxlan: %q, want %q", got, want)
+	}
+	encrypted := newResult(&probe.Machine{}, options{}, []*contender{{name: wg}, {name: library}})
+	for name, gbits := range map[string]float64{wg: 2.9, library: 2.8} {
+		v := maps.Clone(v)
+		v[tcp(1)] = gbits
+		encrypted.add(name, v)
+	}
+	encrypted.finish()
+	if got, want := encrypted.aimsOf(encrypted.Figures[0]), "wireguard ≥ 3: missed, wireguard ≥ 1.00 of wireguard-go: reached"; got != want {
+		t.Errorf("of wireguard: %q, want %q", got, want)
 	}
 	none := newResult(&probe.Machine{}, options{}, []*contender{{name: raw}})
 	none.add(raw, v)
 	none.finish()
 	if len(none.Aims) > 0 || len(none.grids()) != 2 {
-		t.Errorf("without udp and vxlan there are %d aims, %d tables", len(none.Aims), len(none.grids()))
+		t.Errorf("without udp and wireguard there are %d aims, %d tables", len(none.Aims), len(none.grids()))
 	}
 }
 
@@ -97,8 +108,8 @@ func TestTables(t *testing.T) {
 		lines[strings.Join(strings.Fields(line), " ")] = true
 	}
 	for _, want := range []string{
-		"What raw, MTU 1500 vxlan, MTU 1450 udp, MTU 1472 other, MTU 1400 aim for udp",
-		"TCP, 1 stream, Gb/s 10.00 (10.00–10.00) 13.00 (12.00–16.00) 6.50 (5.00–8.00) 10.00 (10.00–10.00) ≥ 0.45 of vxlan: reached, ≥ 5.55: reached",
+		"What raw, MTU 1500 vxlan, MTU 1450 udp, MTU 1472 other, MTU 1400 aim",
+		"TCP, 1 stream, Gb/s 10.00 (10.00–10.00) 13.00 (12.00–16.00) 6.50 (5.00–8.00) 10.00 (10.00–10.00) udp ≥ 0.45 of vxlan: reached, udp ≥ 5.55: reached",
 		"UDP, 1,400 bytes, lost, % 10.0 (10.0–10.0) 10.0 (10.0–10.0) 10.0 (10.0–10.0) 10.0 (10.0–10.0)",
 		"agent, resident, MiB – 10.0 (10.0–10.0) 10.0 (10.0–10.0) 10.0 (10.0–10.0)",
 		"In relation to vxlan raw vxlan udp other",
@@ -116,7 +127,7 @@ func TestTables(t *testing.T) {
 	}
 	for _, want := range []string{
 		"These figures are of 2026-01-02, on a machine with 2 CPUs, Linux 6.18,",
-		"| what | raw, MTU 1500 | vxlan, MTU 1450 | udp, MTU 1472 | other, MTU 1400 | aim for udp |\n|---|---|---|---|---|---|\n| TCP, 1 stream, Gb/s | 10.00 (",
+		"| what | raw, MTU 1500 | vxlan, MTU 1450 | udp, MTU 1472 | other, MTU 1400 | aim |\n|---|---|---|---|---|---|\n| TCP, 1 stream, Gb/s | 10.00 (",
 		"| in relation to vxlan | raw | vxlan | udp | other |\n|---|---|---|---|---|\n| TCP, 1 stream | 0.77 | 1.00 | 0.50 | 0.77 |\n",
 	} {
 		if !strings.Contains(markdown.String(), want) {

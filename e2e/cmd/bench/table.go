@@ -42,7 +42,7 @@ func (r *result) figures() grid {
 		head = append(head, fmt.Sprintf("%s, MTU %d", c.Name, c.MTU))
 	}
 	if len(r.Aims) > 0 {
-		head = append(head, "aim for "+candidate)
+		head = append(head, "aim")
 	}
 	g := grid{head}
 	for _, f := range r.Figures {

@@ -34,6 +34,7 @@ func run(ctx context.Context, args []string) (err error) {
 	many := flags.String("peers", "1000,5000", "`numbers` of peers, with commas")
 	idle := flags.Duration("idle", time.Minute, "how long an idle agent is watched, `duration`")
 	only := flags.String("only", "", "measure one `part` alone: starts, restarts, udp or peers")
+	kind := flags.String("backend", "vxlan", "the `backend` of the parts starts and peers: vxlan or wireguard")
 	older := flags.String("older", "", "another leno `binary`, to be restarted as and back")
 	asJSON := flags.Bool("json", false, "print JSON")
 	flags.Parse(args) // exits on errors
@@ -48,6 +49,9 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	if !slices.Contains([]string{"", "starts", "restarts", "udp", "peers"}, *only) {
 		return fmt.Errorf("-only: no part is called %q", *only)
+	}
+	if !slices.Contains([]string{"vxlan", "wireguard"}, *kind) {
+		return fmt.Errorf("-backend: %q is neither vxlan nor wireguard", *kind)
 	}
 	if *runs < 1 {
 		return errors.New("-runs: at least 1")
@@ -67,7 +71,7 @@ func run(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	m := &measurement{Lab: l, result: result, runs: *runs, idle: *idle, only: *only, older: *older, leno: *leno, consul: *consul}
+	m := &measurement{Lab: l, result: result, runs: *runs, idle: *idle, only: *only, backend: *kind, older: *older, leno: *leno, consul: *consul}
 	err = errors.Join(m.all(ctx, sizes), l.Close())
 	// Results from before a failure are worth keeping.
 	result.finish()

@@ -35,6 +35,8 @@ type measurement struct {
 	older  string // another leno binary, or ""
 	leno   string // paths of binaries
 	consul string
+
+	backend string // of the parts starts and peers
 }
 
 func (m *measurement) all(ctx context.Context, sizes []int) error {
@@ -66,8 +68,8 @@ func (m *measurement) all(ctx context.Context, sizes []int) error {
 
 // config returns the configuration of one host for one network. A host that is stopped releases its
 // lease, so that its next start is that of a new host.
-func config(h *lab.Host, network string) string {
-	body := fmt.Sprintf("  ipv4 {\n    prefix = %q\n  }\n  backend \"vxlan\" {}\n  ip_masq = true\n  forward = true", prefix)
+func (m *measurement) config(h *lab.Host, network string) string {
+	body := fmt.Sprintf("  ipv4 {\n    prefix = %q\n  }\n  backend %q {}\n  ip_masq = true\n  forward = true", prefix, m.backend)
 	text := h.Config("lease {\n  release_on_stop = true\n}\n", h.Network(network, body))
 	return strings.Replace(text, `"DEBUG"`, `"INFO"`, 1)
 }
@@ -77,11 +79,11 @@ func (m *measurement) few(ctx context.Context) error {
 	const network = "few"
 	a, b, c := m.Hosts[0], m.Hosts[1], m.Hosts[2]
 	for _, h := range []*lab.Host{a, b} {
-		if err := m.up(ctx, h, config(h, network)); err != nil {
+		if err := m.up(ctx, h, m.config(h, network)); err != nil {
 			return err
 		}
 	}
-	if err := os.WriteFile(c.ConfigFile(), []byte(config(c, network)), 0o644); err != nil {
+	if err := os.WriteFile(c.ConfigFile(), []byte(m.config(c, network)), 0o644); err != nil {
 		return err
 	}
 	file, err := lab.ReadSubnetFile(a.SubnetFile(network))
@@ -117,13 +119,13 @@ func (m *measurement) many(ctx context.Context, n int) error {
 	network := fmt.Sprintf("many-%d", n)
 	h := m.Hosts[2]
 	// The first start defines the network.
-	if err := m.up(ctx, h, config(h, network)); err != nil {
+	if err := m.up(ctx, h, m.config(h, network)); err != nil {
 		return err
 	}
 	if err := m.down(ctx, h); err != nil {
 		return err
 	}
-	if err := fill(ctx, m.Consul.Client(), network, n); err != nil {
+	if err := m.fill(ctx, network, n); err != nil {
 		return err
 	}
 	for range m.runs {
@@ -224,7 +226,7 @@ func (m *measurement) routes(ctx context.Context, h *lab.Host, network string) e
 			return err
 		}
 		begin := time.Now()
-		if err := change(ctx, consul, network, session, i+1); err != nil {
+		if err := m.change(ctx, network, session, i+1); err != nil {
 			return fmt.Errorf("write the lease of peer %d: %w", i+1, err)
 		}
 		written := time.Since(begin)

@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,21 +30,31 @@ func subnetOf(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)
 }
 
+// attributes returns what the i-th simulated peer publishes of its backend.
+func attributes(backend string, i int) map[string]any {
+	if backend == "wireguard" {
+		key := sha256.Sum256([]byte(strconv.Itoa(i)))
+		return map[string]any{"type": backend, "listen_port": 51820, "public_key": base64.StdEncoding.EncodeToString(key[:])}
+	}
+	return map[string]any{"type": backend, "vni": 1, "port": 8472, "vtep_mac": fmt.Sprintf("0a:58:fe:00:%02x:%02x", i>>8, i&0xff)}
+}
+
 // record returns the lease of the i-th simulated peer as its host would write it.
-func record(network string, i int) (key string, value []byte, err error) {
+func record(backend, network string, i int) (key string, value []byte, err error) {
 	subnet := subnetOf(i)
 	address := fmt.Sprintf("198.18.%d.%d", i>>8, i&0xff)
 	value, err = json.Marshal(map[string]any{
 		"version": 1, "subnet": subnet, "subnets": []netip.Prefix{subnet},
 		"node": fmt.Sprintf("peer-%d", i), "node_id": fmt.Sprintf("8d9c1a52-7f0e-4c3b-9f5e-%012x", i),
 		"public_ip": address, "public_ips": []string{address}, "mtu": 1450,
-		"backend": map[string]any{"type": "vxlan", "vni": 1, "port": 8472, "vtep_mac": fmt.Sprintf("0a:58:fe:00:%02x:%02x", i>>8, i&0xff)},
+		"backend": attributes(backend, i),
 	})
 	return "leno/leases/" + network + "/" + strings.ReplaceAll(subnet.String(), "/", "-"), value, err
 }
 
 // fill writes n leases to Consul, each held by a session.
-func fill(ctx context.Context, consul *api.Client, network string, n int) error {
+func (m *measurement) fill(ctx context.Context, network string, n int) error {
+	consul := m.Consul.Client()
 	var ops api.KVTxnOps
 	write := func() error {
 		session, err := newSession(ctx, consul)
@@ -59,7 +72,7 @@ func fill(ctx context.Context, consul *api.Client, network string, n int) error 
 		return err
 	}
 	for i := 1; i <= n; i++ {
-		key, value, err := record(network, i)
+		key, value, err := record(m.backend, network, i)
 		if err != nil {
 			return err
 		}
@@ -80,15 +93,15 @@ func newSession(ctx context.Context, consul *api.Client) (string, error) {
 
 // change writes the lease of the i-th simulated peer as its host would: the record and an entry in
 // the directory of changes, in one transaction.
-func change(ctx context.Context, consul *api.Client, network, session string, i int) error {
-	key, value, err := record(network, i)
+func (m *measurement) change(ctx context.Context, network, session string, i int) error {
+	key, value, err := record(m.backend, network, i)
 	if err != nil {
 		return err
 	}
 	entry := fmt.Sprintf("leno/changes/%s/%016x%08x_%s",
 		network, time.Now().UnixNano(), rand.Uint32(), key[strings.LastIndexByte(key, '/')+1:])
 	ops := api.KVTxnOps{{Verb: api.KVSet, Key: entry, Value: value}, {Verb: api.KVLock, Key: key, Value: value, Session: session}}
-	ok, response, _, err := consul.KV().Txn(ops, (&api.QueryOptions{}).WithContext(ctx))
+	ok, response, _, err := m.Consul.Client().KV().Txn(ops, (&api.QueryOptions{}).WithContext(ctx))
 	if err == nil && !ok {
 		err = errors.New(response.Errors[0].What)
 	}
