@@ -510,6 +510,26 @@ func TestApplyWaits(t *testing.T) {
 	}
 }
 
+// switch -wait ends when the switch has ended, not when the agent has yet to hear of it.
+func TestSwitchWaits(t *testing.T) {
+	f := newFakeAgent(t)
+	w := world{env: map[string]string{"LENO_ADDRESS": f.url}}
+	f.begun = &api.NetworkSwitch{From: "wireguard", To: "wireguard", Direction: api.SwitchForward, ModifyIndex: f.switching.ModifyIndex + 1}
+	rotate := []string{"network", "switch", "default", "-rotate-keys"}
+	if got := w.run(append(rotate, "-wait=50ms")...); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "after 50ms: network default: the agent has not seen the change yet") {
+		t.Errorf("%+v", got)
+	}
+	f.set(func() { f.switching = *f.begun })
+	if got := w.run(append(rotate, "-wait=50ms")...); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "after 50ms: network default: 0 of 0 hosts send to all others over wireguard") {
+		t.Errorf("%+v", got)
+	}
+	later := time.AfterFunc(100*time.Millisecond, func() { f.set(func() { f.switching.To, f.switching.ModifyIndex = "", 12 }) })
+	defer later.Stop()
+	if got := w.run(append(rotate, "-wait=10s")...); got.code != cli.ExitDone {
+		t.Errorf("%+v", got)
+	}
+}
+
 // For an unknown name, the error suggests a similar known one.
 func TestMeantNetworksAndSubnets(t *testing.T) {
 	f := newFakeAgent(t)

@@ -41,6 +41,7 @@ type fakeAgent struct {
 	probed       api.ProbeRequest // the last one
 	refuseProbe  *api.Error
 	switching    api.NetworkSwitch
+	begun        *api.NetworkSwitch // what a change of the switch returns; nil for switching
 	plans        map[string]api.NetworkPlan // of networks that would change
 	findings     []api.Finding
 	refuse       *api.Error // response to every write
@@ -199,7 +200,12 @@ func (f *fakeAgent) routes() http.Handler {
 		"GET /v1/network/{network}":        func(r *http.Request) (any, *api.Error) { return f.network(r) },
 		"PUT /v1/network/{network}":        f.putNetwork,
 		"GET /v1/network/{network}/switch": func(*http.Request) (any, *api.Error) { return f.switching, nil },
-		"PUT /v1/network/{network}/switch": func(*http.Request) (any, *api.Error) { return f.switching, nil },
+		"PUT /v1/network/{network}/switch": func(*http.Request) (any, *api.Error) {
+			if f.begun != nil {
+				return *f.begun, nil
+			}
+			return f.switching, nil
+		},
 		"POST /v1/network/{network}/plan": func(r *http.Request) (any, *api.Error) {
 			if p, ok := f.plans[r.PathValue("network")]; ok {
 				return p, nil

@@ -61,9 +61,9 @@ longer.
 				return cli.UsageErrorf("-stop, -continue, -reverse, -end and -rotate-keys exclude each other")
 			}
 			var network string
+			var now api.NetworkSwitch
 			err := s.Call(ctx, cli.OnNetwork(cli.FirstArg(args), func(ctx context.Context, c *api.Client, name string) (err error) {
 				network = name
-				var now api.NetworkSwitch
 				if len(actions) > 0 {
 					now, err = c.ChangeSwitch(ctx, name, actions[0])
 				} else {
@@ -78,9 +78,14 @@ longer.
 				return err
 			}
 			return s.Agent.CallWithin(ctx, wait.Limit+cli.CallTimeout, func(ctx context.Context, c *api.Client) error {
+				changed := now.ModifyIndex
 				return cli.Await(ctx, wait.Limit, func(ctx context.Context) error {
 					now, err := c.NetworkSwitch(ctx, network)
-					if err == nil && now.To != "" {
+					switch {
+					case err != nil:
+					case now.ModifyIndex < changed:
+						err = fmt.Errorf("network %s: the agent has not seen the change yet", network)
+					case now.To != "":
 						err = fmt.Errorf("network %s: %d of %d hosts send to all others over %s", network, now.Moved, len(now.Hosts), now.To)
 					}
 					return err

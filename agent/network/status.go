@@ -121,10 +121,19 @@ func (r *Runner) PeerList() api.PeerList {
 	}
 	s := r.datapath.Status()
 	out := peers.List(leases, own, s.Report.Skipped)
+	all := encrypts(r.deps.Datapaths.Backends, s.Backend, s.Report.Switch)
 	for i := range out.Peers {
-		out.Peers[i].Encrypted = r.deps.Datapaths.Backends[s.Backend].Encrypts && out.Peers[i].Skipped == ""
+		out.Peers[i].Encrypted = all && out.Peers[i].Skipped == ""
 	}
 	return out
+}
+
+// encrypts reports whether packets to and from every peer are encrypted. During a switch, they may use either backend.
+func encrypts(types map[string]backend.Type, kind string, s *backend.Switch) bool {
+	if s != nil {
+		return types[s.From].Encrypts && types[s.To].Encrypts
+	}
+	return types[kind].Encrypts
 }
 
 // Peers returns the peers with their traffic counters, if the backend has any.

@@ -156,6 +156,30 @@ func TestForgedSource(t *testing.T) {
 	}
 }
 
+// TestRemovedPeer checks that a host that is no longer a peer can neither send nor receive, even in the session that it
+// has, and gets no new one.
+func TestRemovedPeer(t *testing.T) {
+	for name, kind := range variants(t) {
+		t.Run(name, func(t *testing.T) {
+			a, b := newHosts(t, kind, "")
+			a.ping(b)
+			b.ping(a)
+			a.state.Peers = nil
+			a.apply()
+			a.silent(b)
+			b.silent(a)
+			if out := dumpPeers(a.backend); out != "" {
+				t.Errorf("peers of the host:\n%s", out)
+			}
+			b.renew() // which starts a handshake
+			b.apply()
+			b.silent(a)
+			exchange(a, b)
+			b.ping(a) // so the path was open
+		})
+	}
+}
+
 // TestBadKeys checks that keys that cannot be used are named, and that what stands goes on.
 func TestBadKeys(t *testing.T) {
 	dir := t.TempDir()
