@@ -41,7 +41,7 @@ type fakeAgent struct {
 	probed       api.ProbeRequest // the last one
 	refuseProbe  *api.Error
 	switching    api.NetworkSwitch
-	begun        *api.NetworkSwitch // what a change of the switch returns; nil for switching
+	begun        *api.NetworkSwitch         // what a change of the switch returns; nil for switching
 	plans        map[string]api.NetworkPlan // of networks that would change
 	findings     []api.Finding
 	refuse       *api.Error // response to every write
