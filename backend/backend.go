@@ -174,6 +174,10 @@ type State struct {
 	Underlay Underlay
 	Peers    []Peer // every other host, never this one
 
+	// Published is what this host's lease says of its backend in the store, an Advertisement's Attributes: at times still an
+	// earlier one's, and nil if that is not known.
+	Published json.RawMessage
+
 	// Partial reports whether the peers may be incomplete or out of date. Missing entries are then
 	// added, but existing ones are neither changed nor removed.
 	Partial bool

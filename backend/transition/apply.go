@@ -91,6 +91,8 @@ func (b *Backend) applyBoth(ctx context.Context, s backend.State) (backend.Repor
 	target, from := b.target()
 	b.peerCount = len(s.Peers)
 	peers := b.read(s.Peers)
+	_, _, announced := target.entry(target.Type, s.Published)
+	b.mayMove = announced || s.Published == nil || b.definition.Direction == Back
 	var out backend.Report
 	for round := 1; ; round++ {
 		b.assigned = b.choose(peers)
@@ -138,7 +140,7 @@ func (b *Backend) choose(peers []reading) map[string]*instance {
 			out[p.Node] = from
 		case !p.offers[from].ok:
 			out[p.Node] = target
-		case target.isProven(p) && (moved || b.definition.Direction != Stopped):
+		case target.isProven(p) && (moved || b.mayMove && b.definition.Direction != Stopped):
 			out[p.Node] = target
 		case b.assigned[p.Node] == nil && time.Now().Before(b.adoptUntil):
 			// The kernel has the route of an earlier process, or none.
@@ -250,8 +252,10 @@ func (b *Backend) progress(peers []reading) *backend.Switch {
 			reason = fmt.Sprintf("it has not prepared %s yet", target.Type)
 		case reason == "" && out.Fault != "":
 			reason = fmt.Sprintf("this host cannot use %s", target.Type)
-		case reason == "":
+		case reason == "" && out.Stopped:
 			reason = "the switch is stopped"
+		case reason == "":
+			reason = "this host's lease does not say yet that it has the backend"
 		}
 		out.Waiting = append(out.Waiting, backend.Skip{Node: p.Node, Reason: reason})
 	}

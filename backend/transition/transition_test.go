@@ -103,6 +103,8 @@ type host struct {
 	*recorder
 	t *testing.T
 	b *Backend
+
+	published json.RawMessage // by this host
 }
 
 func newHost(t *testing.T, kind, options string) *host {
@@ -141,6 +143,8 @@ func (h *host) apply(peers ...backend.Peer) (backend.Report, error) {
 		Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/24")},
 		MTU:     advert.MTU,
 		Peers:   peers,
+
+		Published: h.published,
 	})
 }
 
@@ -218,6 +222,27 @@ func TestSwitch(t *testing.T) {
 	if err := h.b.Close(); err != nil || h.did() != "new~b: close" {
 		t.Errorf("%v", err)
 	}
+}
+
+// TestUnpublished: no peer moves before the host's own lease says that it takes part. Other hosts would take it for one that
+// has not begun, and end a switch back.
+func TestUnpublished(t *testing.T) {
+	h := newHost(t, "old", `{}`)
+	h.does("old: b", peer(1, "old", `{}`))
+	h.follow("old", switching)
+	h.published = json.RawMessage(`{"key":"old"}`)
+	for range 2 {
+		report := h.does("old: b; new~b: (b)", peer(1, "old", prepared))
+		if s := report.Switch; s.Moved != 0 || s.Waiting[0].Reason != "this host's lease does not say yet that it has the backend" {
+			t.Errorf("%+v", s)
+		}
+	}
+	h.published = json.RawMessage(prepared)
+	h.does("old: (b); new~b: b", peer(1, "old", prepared))
+	h.published = json.RawMessage(`{"key":"old"}`) // what has moved stays
+	h.does("old: (b); new~b: b", peer(1, "old", prepared))
+	h.follow("old", `{"next":{"device":"b","type":"new"},"switch":"back"}`)
+	h.does("new~b: (b); old: b", peer(1, "old", prepared))
 }
 
 // TestRestart: a process that has just started does not claim to send to all peers over the new backend, although that

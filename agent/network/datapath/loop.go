@@ -178,6 +178,10 @@ func (r *Reconciler) pauseAfterFailure(retryIn time.Duration) time.Duration {
 func (r *Reconciler) take(t *target, v *peers.View) {
 	t.network, t.view, t.new = v.Network, v, true
 	t.state.Subnets, t.state.Peers = v.Own.Subnets, peers.Of(v.Leases, v.Own)
+	t.state.Published = nil
+	if v.Own.Backend.Type != "" { // otherwise the lease is from a file of this host, which lacks that
+		t.state.Published = v.Own.Backend.Options()
+	}
 	r.instance.content.Store(v)
 	r.move(t) // the choice of the underlay depends on the routes to the peers
 }
