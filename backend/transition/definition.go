@@ -269,7 +269,8 @@ func (c Definition) IsMoved(attributes json.RawMessage) bool {
 	if err != nil || c.Next == nil || c.Direction == Stopped {
 		return false
 	}
-	// A lease that names only one backend is of a host that is ahead, or has not followed yet.
+	// A lease that names only one backend is of a host that is ahead, or has not followed yet and sends over that backend
+	// alone: a host moves no peer before its lease names both.
 	return m.Sends == c.Target().device() || m.Next == nil && deviceOf(m) == c.Target().device()
 }
 
