@@ -56,7 +56,7 @@ func (ns *networks) begin(ctx context.Context) {
 }
 
 // join starts networks that appeared in the store and that watch_networks includes, and stops the runners of deleted
-// networks that have no block.
+// networks that have no block. The runner of one that was defined again goes on by itself.
 func (ns *networks) join(ctx context.Context) {
 	known, ok, _ := ns.env.Store.Networks.Get()
 	if !ok {
@@ -76,7 +76,8 @@ func (ns *networks) join(ctx context.Context) {
 		ns.start(ctx, local)
 	}
 	for _, name := range ns.names() {
-		if run, ok := ns.get(name); ok && run.WasLeft() && !ns.settings.configured(name) {
+		_, defined := known.Set.Find(name)
+		if run, ok := ns.get(name); ok && !defined && run.WasLeft() && !ns.settings.configured(name) {
 			ns.leave(name)
 		}
 	}
