@@ -91,15 +91,14 @@ func (b *Backend) applyBoth(ctx context.Context, s backend.State) (backend.Repor
 	target, from := b.target()
 	b.peerCount = len(s.Peers)
 	peers := b.read(s.Peers)
-	_, _, announced := target.entry(target.Type, s.Published)
-	b.mayMove = announced || s.Published == nil || b.definition.Direction == Back
+	mayMove := b.mayMove(s)
 	var out backend.Report
 	for round := 1; ; round++ {
-		b.assigned = b.choose(peers)
+		b.assigned = b.choose(peers, mayMove)
 		// A peer that leaves the target needs its route over the other instance first.
 		left, leftErr := b.applyTo(ctx, from, s, peers)
 		led, ledErr := b.applyTo(ctx, target, s, peers)
-		if again := b.choose(peers); round < rounds && !maps.Equal(again, b.assigned) {
+		if again := b.choose(peers, mayMove); round < rounds && !maps.Equal(again, b.assigned) {
 			out.Writes += left.Writes + led.Writes
 			out.Healed = slices.Concat(out.Healed, left.Healed, led.Healed)
 			continue
@@ -127,9 +126,23 @@ func (b *Backend) carries(c *instance) bool {
 // adoptionTime is how long a process leaves the routes of an earlier one alone while peers have not answered.
 const adoptionTime = 3 * time.Second
 
+// mayMove reports whether more peers may move to the target. Before this host's lease says that it takes part in the
+// switch, other hosts may end a switch back without it.
+func (b *Backend) mayMove(s backend.State) bool {
+	switch b.definition.Direction {
+	case Stopped:
+		return false
+	case Back:
+		return true
+	}
+	target, _ := b.target()
+	_, _, announced := target.entry(target.Type, s.Published)
+	return announced || s.Published == nil
+}
+
 // choose assigns each peer to the instance over which packets go to it. A peer that the result lacks has no route of this
 // process yet.
-func (b *Backend) choose(peers []reading) map[string]*instance {
+func (b *Backend) choose(peers []reading, mayMove bool) map[string]*instance {
 	target, from := b.target()
 	out := make(map[string]*instance, len(peers))
 	for _, p := range peers {
@@ -140,7 +153,7 @@ func (b *Backend) choose(peers []reading) map[string]*instance {
 			out[p.Node] = from
 		case !p.offers[from].ok:
 			out[p.Node] = target
-		case target.isProven(p) && (moved || b.mayMove && b.definition.Direction != Stopped):
+		case target.isProven(p) && (moved || mayMove):
 			out[p.Node] = target
 		case b.assigned[p.Node] == nil && time.Now().Before(b.adoptUntil):
 			// The kernel has the route of an earlier process, or none.

@@ -86,10 +86,6 @@ type Backend struct {
 	adoptUntil time.Time
 	peerCount  int // in the last state that both instances got
 
-	// mayMove is whether more peers may move to the target. Before this host's lease says that it takes part in the switch,
-	// other hosts may end a switch back without it.
-	mayMove bool
-
 	counting atomic.Pointer[[]backend.Backend]
 }
 
