@@ -194,9 +194,12 @@ func newDrift(t *testing.T) (*testWorld, drifts) {
 		blocks := []string{world.ShortLease, "underlay {\n  interfaces = [\"eth0\"]\n}"}
 		for _, n := range nets {
 			blocks = append(blocks, h.Network(n.name, fmt.Sprintf(`
-  ipv4 { prefix = "%s.0.0/16" }
-  ipv6 { prefix = "fd00:%s::/48" }
-  backend %q {}`, n.pool, strings.TrimPrefix(n.pool, "10."), n.backend)))
+  ipv4 {
+    prefix = "%[1]s.0.0/16"
+    max    = "%[1]s.70.0" # no host has the subnets in the faults
+  }
+  ipv6 { prefix = "fd00:%[2]s::/48" }
+  backend %[3]q {}`, n.pool, strings.TrimPrefix(n.pool, "10."), n.backend)))
 		}
 		return blocks
 	})

@@ -229,7 +229,14 @@ func (c *cluster) resolves() {
 
 	old, err := host.subnet()
 	c.must(err)
-	const wanted = "10.5.201.0/24"
+	wanted := "10.5.201.0/24"
+	for _, m := range c.machines {
+		taken, err := m.subnet()
+		c.must(err)
+		if taken.String() == wanted {
+			wanted = "10.5.202.0/24"
+		}
+	}
 	for _, args := range [][]string{{"reservation", "add", "-node=" + host.Name, "default", wanted}, {"lease", "revoke", "default", old.String()}} {
 		_, err := host.Leno(c.ctx, args...)
 		c.must(err)

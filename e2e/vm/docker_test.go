@@ -432,6 +432,11 @@ func (p *pair) moveSubnets(one, two [2]container) {
 	m := p.a
 	old := netip.MustParsePrefix(strings.TrimSpace(p.must(m, "sh", "-euc", `. /run/leno/default.env; echo "$LENO_IPV6_SUBNET"`)))
 	for network, reserved := range map[string]string{"default": "10.5.200.0/24", "blue": "10.6.200.0/24"} {
+		for _, other := range p.both() {
+			if strings.Contains(p.must(other, "cat", "/run/leno/"+network+".env"), "="+strings.Replace(reserved, ".0/", ".1/", 1)) {
+				reserved = strings.Replace(reserved, ".200.", ".201.", 1)
+			}
+		}
 		p.must(m, "leno", "reservation", "add", network, reserved, "-node="+m.Name)
 		p.must(m, "sh", "-euc", `. /run/leno/`+network+`.env; leno lease revoke `+network+` "${LENO_SUBNET%.*}.0/24"`)
 		p.wait(m, "the reserved subnet", `. /run/leno/`+network+`.env; [ "$LENO_SUBNET" = `+strings.Replace(reserved, ".0/", ".1/", 1)+` ]`)
