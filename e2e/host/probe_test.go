@@ -100,7 +100,13 @@ func TestProbe(t *testing.T) {
 	}
 	expect := func(what string, networks []string, onB, onC map[string]string) {
 		t.Helper()
-		for network, got := range w.probes(a, networks...) {
+		probed := w.probes(a, networks...)
+		for network, got := range probed {
+			if strings.Contains(got, " with losses") { // a busy machine loses packets, but not each time
+				probed[network] = w.probes(a, network)[network]
+			}
+		}
+		for network, got := range probed {
 			want := map[*lab.Host]string{b: well[network], c: well[network]}
 			if text, ok := onB[network]; ok {
 				want[b] = text

@@ -15,6 +15,7 @@ type link struct {
 	target   string // "127.0.0.1:40001"
 	listener net.Listener
 	lateness time.Duration
+	release  chan struct{} // late bytes are passed on when it is closed, instead of after lateness; may be nil
 	passed   chan struct{} // closed when late bytes have been passed on
 
 	mu     sync.Mutex
@@ -110,7 +111,11 @@ func (l *link) serve(client net.Conn) {
 		case drop:
 			return
 		case late:
-			time.Sleep(l.lateness)
+			if l.release != nil {
+				<-l.release
+			} else {
+				time.Sleep(l.lateness)
+			}
 		}
 		if _, err := server.Write(buffer[:size]); err != nil {
 			return

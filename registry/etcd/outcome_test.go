@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -100,7 +101,9 @@ func TestSecondLease(t *testing.T) {
 	s := newStore(t, common.Get(t))
 	n := s.define(t, "10.5.0.0/16")
 	link := newLink(t, s)
-	link.lateness = 2500 * time.Millisecond
+	link.release = make(chan struct{})
+	pass := sync.OnceFunc(func() { close(link.release) })
+	defer pass()
 	host := s.open(t, link.config)
 	host.own.timeout = 500 * time.Millisecond
 	first := claimOn(n, 1, 10)
@@ -123,6 +126,7 @@ func TestSecondLease(t *testing.T) {
 		}
 		return err
 	})
+	pass()
 	<-link.passed
 	follow(t, host, n, registry.Known, []string{"10", "20"}, 10)
 	stale := l
