@@ -77,14 +77,14 @@ func (d *diagnostics) examined(run *network.Runner) examine.Network {
 		n.Definition, n.Lease = before.Network, before.Own
 	}
 	if n.Definition.Backend.Type != "" {
-		n.Peers = run.PeerList().Peers
+		n.Peers = run.Peers().Peers
 	}
 	return n
 }
 
 // probePeers sends packets to peers of a network and returns their answers, with the doctor's findings about them.
 func (d *diagnostics) probePeers(ctx context.Context, run *network.Runner, request api.ProbeRequest) (api.Probe, error) {
-	peers := run.PeerList().Peers
+	peers := run.Peers().Peers
 	out, err := d.probe(ctx, run, peers, request)
 	if err != nil {
 		return out, err

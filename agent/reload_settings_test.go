@@ -201,6 +201,7 @@ func settingCases() map[string]settingCase {
 		"underlay.can_reach":       underlay(func(u *config.Underlay) { u.CanReach = netip.MustParseAddr("192.0.2.1") }),
 		"underlay.public_ip":       underlay(func(u *config.Underlay) { u.PublicIP = "192.0.2.9" }),
 		"underlay.public_ipv6":     underlay(func(u *config.Underlay) { u.PublicIPv6 = "2001:db8::9" }),
+		"underlay.public_ports":    underlay(func(u *config.Underlay) { u.PublicPorts = map[uint16]uint16{51820: 51830} }),
 
 		"firewall.type":         firewall(func(f *config.Firewall) { f.Type = config.FirewallNFTables }),
 		"firewall.random_fully": firewall(func(f *config.Firewall) { f.RandomFully = false }),

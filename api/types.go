@@ -169,6 +169,10 @@ type Underlay struct {
 	Addresses []netip.Addr `json:"addresses"`     // to which other hosts send
 	Own       []netip.Addr `json:"own,omitempty"` // the host's own addresses behind them, if different (NAT)
 	Reason    string       `json:"reason"`        // why it was chosen
+
+	// PublicPorts are the ports of the addresses that lead to this host behind a NAT, by the port of this host. Others are
+	// the same on both sides.
+	PublicPorts map[uint16]uint16 `json:"public_ports,omitempty"`
 }
 
 // NetworkList is the response of GET /v1/networks.
@@ -247,7 +251,10 @@ type Peer struct {
 	// LastHandshake is when this host and the peer last agreed on session keys. It is zero if they have not so far, or
 	// if packets are not encrypted.
 	LastHandshake time.Time `json:"last_handshake,omitzero"`
-	Counters      *Counters `json:"counters,omitempty"`
+	// Endpoint is where packets to the peer go, if the backend chooses that by itself. It is zero otherwise: then they go to
+	// one of the public addresses.
+	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
+	Counters *Counters      `json:"counters,omitempty"`
 }
 
 // Counters count the traffic since the agent started.

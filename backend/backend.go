@@ -63,6 +63,10 @@ type Type struct {
 	// Encrypts reports whether no packet between hosts can be read or forged on its way.
 	Encrypts bool
 
+	// SharedAddress reports whether hosts can have the same public address, with different ports. They publish the ports as
+	// the registry describes it.
+	SharedAddress bool
+
 	// OwnFamily reports whether a host needs an underlay address of each pool's family, because
 	// packets are not encapsulated.
 	OwnFamily bool
@@ -157,6 +161,10 @@ type Underlay struct {
 	Devices   []string     // devices that packets leave through, including Interface and the devices below it
 	Own       []netip.Addr // the host's own address behind each of Addrs, which differs behind NAT; zero: none; nil: as Addrs
 	VRF       int          // ifindex of the VRF that the device is in, whose routing table its packets use; 0 for none
+
+	// Ports are the UDP ports of the public addresses that lead to this host behind a NAT that other hosts share, by the
+	// port on which the host receives. Others are the same on both sides.
+	Ports map[uint16]uint16
 }
 
 // Advertisement is what a host publishes about its end of the network.
@@ -318,14 +326,21 @@ type Counters struct {
 	// Handshake is when the last handshake with the peer was completed, by the wall clock. It is zero if there was none so
 	// far, and for a backend that does not encrypt.
 	Handshake time.Time
+
+	// Endpoint is where packets to the peer are sent at the moment. It is zero for a backend that sends to the first public
+	// address.
+	Endpoint netip.AddrPort
 }
 
-// Plus returns the sum of both, with the later handshake.
+// Plus returns the sum of both, with the later handshake and its endpoint.
 func (c Counters) Plus(o Counters) Counters {
 	c.RxPackets += o.RxPackets
 	c.RxBytes += o.RxBytes
 	c.TxPackets += o.TxPackets
 	c.TxBytes += o.TxBytes
+	if o.Handshake.After(c.Handshake) || !c.Endpoint.IsValid() {
+		c.Endpoint = o.Endpoint
+	}
 	if o.Handshake.After(c.Handshake) {
 		c.Handshake = o.Handshake
 	}

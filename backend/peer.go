@@ -73,6 +73,34 @@ func (u Underlay) SourceOf(a netip.Addr) (own, public netip.Addr, ok bool) {
 	return netip.Addr{}, netip.Addr{}, false
 }
 
+// PublicPort returns the port at which other hosts reach the given UDP port of this host.
+func (u Underlay) PublicPort(port uint16) uint16 {
+	if public, ok := u.Ports[port]; ok {
+		return public
+	}
+	return port
+}
+
+// Behind returns the host's own addresses that differ from its public ones: those behind NAT.
+func (u Underlay) Behind() (own []netip.Addr) {
+	for i, addr := range u.Own {
+		if addr.IsValid() && i < len(u.Addrs) && addr.Unmap() != u.Addrs[i].Unmap() {
+			own = append(own, addr.Unmap())
+		}
+	}
+	return own
+}
+
+// Alone returns an error if the host shares its public address with others, for a backend that cannot tell such hosts
+// apart.
+func (u Underlay) Alone(backend string) error {
+	if len(u.Ports) == 0 {
+		return nil
+	}
+	return fmt.Errorf("underlay.public_ports is set, so that other hosts have the public address too, and backend %s needs one for each host: "+
+		"use the backend wireguard, or give this host an address of its own", backend)
+}
+
 // Family returns the name of the address's family, for messages.
 func Family(a netip.Addr) string {
 	if a.Is4() {

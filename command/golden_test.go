@@ -334,7 +334,9 @@ func TestTranscripts(t *testing.T) {
 		{name: "peers encrypted", args: "peers default", set: func(f *fakeAgent) {
 			f.peers[0].Backend, f.peers[0].Encrypted, f.peers[0].Counters = "wireguard", true, &api.Counters{RxBytes: 92, TxBytes: 512}
 			f.peers[0].LastHandshake = now.Add(-83 * time.Second)
+			f.peers[0].Endpoint = netip.MustParseAddrPort("192.168.7.2:51820")
 			never := f.peers[0]
+			never.Endpoint = netip.MustParseAddrPort("203.0.113.4:51830")
 			never.Node, never.LastHandshake, never.Counters = "host-d", time.Time{}, &api.Counters{TxBytes: 148}
 			f.peers = append(f.peers, never)
 		}},

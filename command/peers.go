@@ -23,9 +23,10 @@ Lists every other host of a network as this host's datapath has it: its subnet
 and address, whether its lease is held, and, if the backend counts it, the
 traffic since the agent started. If packets are encrypted, HANDSHAKE shows
 how long ago the two hosts last agreed on keys: an idle host may have an old
-handshake, and packets to one with "never" are lost. A host that is left out
-of the datapath is listed with the reason. The list does not show whether
-packets arrive.
+handshake, and packets to one with "never" are lost. ENDPOINT is where packets
+go, and is shown if one is not a public address, as behind NAT. A host that is
+left out of the datapath is listed with the reason. The list does not show
+whether packets arrive.
 
 With -probe the agent sends packets to each of them, small ones of 64 bytes
 and full-size ones of the MTU, through the overlay and through the underlay.
@@ -71,8 +72,14 @@ func writePeers(w io.Writer, network string, list api.PeerList, now time.Time) {
 	}
 	counted := slices.ContainsFunc(peers, func(p api.Peer) bool { return p.Counters != nil })
 	encrypted := slices.ContainsFunc(peers, func(p api.Peer) bool { return p.Encrypted })
+	elsewhere := slices.ContainsFunc(peers, func(p api.Peer) bool {
+		return p.Endpoint.IsValid() && !slices.Contains(p.PublicIPs, p.Endpoint.Addr())
+	})
 	columns := []cli.Column{{Title: "NODE", Cut: true}, {Title: "SUBNET"}, {Title: "PUBLIC IP"},
 		{Title: "BACKEND", Cut: true}, {Title: "LEASE"}}
+	if elsewhere {
+		columns = slices.Insert(columns, 3, cli.Column{Title: "ENDPOINT"})
+	}
 	if counted {
 		columns = append(columns, cli.Column{Title: "RECEIVED"}, cli.Column{Title: "SENT"})
 	}
@@ -82,6 +89,12 @@ func writePeers(w io.Writer, network string, list api.PeerList, now time.Time) {
 	var rows [][]string
 	for _, p := range peers {
 		row := []string{p.Node, firstSubnet(p.Subnets), firstAddr(p.PublicIPs), p.Backend, peerLease(p)}
+		switch {
+		case elsewhere && p.Endpoint.IsValid():
+			row = slices.Insert(row, 3, p.Endpoint.String())
+		case elsewhere:
+			row = slices.Insert(row, 3, "-")
+		}
 		switch {
 		case counted && p.Counters != nil:
 			row = append(row, cli.ByteCount(p.Counters.RxBytes), cli.ByteCount(p.Counters.TxBytes))

@@ -129,7 +129,7 @@ func rowsOf(path string, of reflect.Type) []string {
 // jsonKind returns a type's JSON kind, and the struct in it, if any, with its path.
 func jsonKind(of reflect.Type) (kind string, inner reflect.Type, at string) {
 	switch of {
-	case reflect.TypeFor[time.Time](), reflect.TypeFor[netip.Prefix](), reflect.TypeFor[netip.Addr]():
+	case reflect.TypeFor[time.Time](), reflect.TypeFor[netip.Prefix](), reflect.TypeFor[netip.Addr](), reflect.TypeFor[netip.AddrPort]():
 		return "string", nil, ""
 	case reflect.TypeFor[json.RawMessage]():
 		return "object", nil, ""

@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -288,6 +289,16 @@ func TestChooseErrors(t *testing.T) {
 			[]string{`"host-2"`, `"host-9"`}},
 		{"our address", one, func(c *registry.Claim) { c.PublicIPs = append(c.PublicIPs, addr(1)) }, registry.ErrDuplicateAddress,
 			[]string{`"host-1" (192.0.2.1, node id id-1)`, `"host-9" (192.0.2.9, 192.0.2.1, node id id-9)`}},
+		{"our address and port", situation{Leases: []registry.Lease{behind(held(n, 4, 1), `{"listen_port":51820}`)}}, func(c *registry.Claim) {
+			*c = claimBehind(*c, addr(1), `{"listen_port":7,"public_port":51820}`)
+		}, registry.ErrDuplicateAddress, nil},
+		{"our address, and its port is not known", one, func(c *registry.Claim) { *c = claimBehind(*c, addr(1), `{"listen_port":7}`) }, registry.ErrDuplicateAddress, nil},
+		{"our address and the port of its next backend", situation{Leases: []registry.Lease{behind(held(n, 4, 1), `{"listen_port":51820,"next":{"listen_port":51821}}`)}},
+			func(c *registry.Claim) { *c = claimBehind(*c, addr(1), `{"listen_port":51821}`) }, registry.ErrDuplicateAddress, nil},
+		{"our node id, behind the same NAT", situation{Leases: []registry.Lease{behind(held(n, 4, 1), `{"local_ips":["192.0.2.41"]}`)}}, func(c *registry.Claim) {
+			*c = claimBehind(*c, addr(1), `{"local_ips":["192.0.2.42"]}`)
+			c.NodeID = "id-1"
+		}, registry.ErrDuplicateNode, []string{"copied"}},
 		{"our address, though we hold a lease", situation{Leases: []registry.Lease{held(n, 3, 9), held(n, 4, 1)}},
 			func(c *registry.Claim) { c.PublicIPs, c.Session = []netip.Addr{addr(1)}, "session-9" }, registry.ErrDuplicateAddress, []string{"10.7.4.0/24"}},
 	} {
@@ -421,5 +432,47 @@ func TestChooseExactly(t *testing.T) {
 				t.Errorf("got %+v", got)
 			}
 		})
+	}
+}
+
+// behind gives a lease other attributes.
+func behind(l registry.Lease, attributes string) registry.Lease {
+	l.Backend, _ = registry.NewBackend("wireguard", json.RawMessage(attributes))
+	return l
+}
+
+// claimBehind gives a claim an address and attributes.
+func claimBehind(c registry.Claim, public netip.Addr, attributes string) registry.Claim {
+	c.PublicIPs = []netip.Addr{public}
+	c.Backend = behind(registry.Lease{}, attributes).Backend
+	return c
+}
+
+func TestPlaces(t *testing.T) {
+	at := func(address, attributes string) registry.Lease {
+		return behind(registry.Lease{PublicIPs: []netip.Addr{netip.MustParseAddr(address)}}, attributes)
+	}
+	for name, tt := range map[string]struct {
+		a, b              registry.Lease
+		endpoint, machine bool
+	}{
+		"another address":       {at("192.0.2.1", `{"listen_port":1}`), at("192.0.2.2", `{"listen_port":1}`), false, false},
+		"the same":              {at("192.0.2.1", `{"listen_port":1}`), at("192.0.2.1", `{"listen_port":1}`), true, true},
+		"no ports":              {at("192.0.2.1", `{}`), at("192.0.2.1", `{}`), true, true},
+		"one port":              {at("192.0.2.1", `{"listen_port":1}`), at("192.0.2.1", `{}`), true, true},
+		"other ports":           {at("192.0.2.1", `{"listen_port":1}`), at("192.0.2.1", `{"listen_port":1,"public_port":2}`), false, true},
+		"mapped to the other's": {at("192.0.2.1", `{"listen_port":2}`), at("192.0.2.1", `{"listen_port":1,"public_port":2}`), true, true},
+		"NAT":                   {at("192.0.2.1", `{"listen_port":1,"local_ips":["10.9.0.1"]}`), at("192.0.2.1", `{"listen_port":2,"local_ips":["10.9.0.2"]}`), false, false},
+		"the NAT itself":        {at("192.0.2.1", `{"listen_port":1}`), at("192.0.2.1", `{"listen_port":2,"local_ips":["10.9.0.2"]}`), false, true},
+		"another NAT":           {at("192.0.2.1", `{"local_ips":["10.9.0.1"]}`), at("192.0.2.2", `{"local_ips":["10.9.0.1"]}`), false, false},
+		"next":                  {at("192.0.2.1", `{"listen_port":1,"next":{"listen_port":2}}`), at("192.0.2.1", `{"listen_port":3,"next":{"listen_port":2}}`), true, true},
+		"not ports":             {at("192.0.2.1", `{"listen_port":"x"}`), at("192.0.2.1", `{"listen_port":2}`), true, true},
+	} {
+		if got := registry.SameEndpoint(tt.a, tt.b); got != tt.endpoint || registry.SameEndpoint(tt.b, tt.a) != got {
+			t.Errorf("%s: same endpoint %t", name, got)
+		}
+		if got := registry.SameMachine(tt.a, tt.b); got != tt.machine || registry.SameMachine(tt.b, tt.a) != got {
+			t.Errorf("%s: same machine %t", name, got)
+		}
 	}
 }

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 )
 
@@ -16,11 +15,7 @@ func (c Claim) Same(l Lease) bool {
 	if l.Node != c.Node {
 		return false
 	}
-	return !l.Held() || l.Session == c.Session || shareAddress(l, c)
-}
-
-func shareAddress(l Lease, c Claim) bool {
-	return slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(c.PublicIPs, a) })
+	return !l.Held() || l.Session == c.Session || SameEndpoint(l, c.host()) && SameMachine(l, c.host())
 }
 
 // RivalError is ErrDuplicateNode, ErrDuplicateAddress or ErrSetBack, with the lease that conflicts with the claim.
@@ -33,7 +28,7 @@ func (e *RivalError) Error() string { return e.Err.Error() }
 func (e *RivalError) Unwrap() error { return e.Err }
 
 // Duplicate returns an error if a live lease belongs to another host that could be mistaken for the claim's host
-// because it has the same name, node id or address. The error is a *RivalError of ErrDuplicateNode or
+// because it has the same name, node id or address. Hosts behind one NAT have the same address and different ports. The error is a *RivalError of ErrDuplicateNode or
 // ErrDuplicateAddress and names both hosts with their addresses. Duplicate returns nil when there is no such conflict.
 //
 // A lease with our node id and none of our addresses may also be ours from before this host moved. Only a running host
@@ -46,19 +41,19 @@ func Duplicate(l Lease, c Claim) error {
 	var kind error
 	switch {
 	// This also applies under our session, which a copied state directory has too.
-	case l.NodeID == c.NodeID && !shareAddress(l, c) && !moved:
+	case l.NodeID == c.NodeID && !SameMachine(l, c.host()) && !moved:
 		kind = fmt.Errorf("%w: the node id was copied from another machine", ErrDuplicateNode)
 	case c.Same(l), l.Session == c.Session:
 		return nil
 	case l.Node == c.Node:
 		kind = ErrDuplicateNode
-	case shareAddress(l, c):
+	case SameEndpoint(l, c.host()):
 		kind = ErrDuplicateAddress
 	default:
 		return nil
 	}
 	return &RivalError{Lease: l, Err: fmt.Errorf("%w: host %q (%s, node id %s) holds %s; this host is %q (%s, node id %s)",
-		kind, l.Node, joinAddrs(l.PublicIPs), l.NodeID, l.Subnet(), c.Node, joinAddrs(c.PublicIPs), c.NodeID)}
+		kind, l.Node, l.whereabouts(), l.NodeID, l.Subnet(), c.Node, c.host().whereabouts(), c.NodeID)}
 }
 
 // duplicates returns the first conflict of all leases, preferring one with another node id: a lease with our own node

@@ -22,7 +22,8 @@ var (
 
 	// ErrDuplicateNode means that a live lease of another host has our name or node id. The text names both hosts.
 	ErrDuplicateNode = errors.New("another live host has the same name or node id")
-	// ErrDuplicateAddress means that a live lease of another host has our public address. The text names both hosts.
+	// ErrDuplicateAddress means that a live lease of another host has our public address, and the port does not tell them
+	// apart. The text names both hosts.
 	ErrDuplicateAddress = errors.New("another live host has the same public address")
 	// ErrSetBack means that a record older than the host's own holds the slot the host is using, so the store was set
 	// back. Either the host of that record has another slot by now and the record is about to be deleted or to lapse,

@@ -264,8 +264,10 @@ func TestStore(t *testing.T) {
 		lease("old", "10.7.1.0/24", "former-name", nodeUUID, "", "203.0.113.1"),
 		lease("default", "10.5.35.0/24", "host-a", nodeUUID, "s9", "203.0.113.1"), // a copy of this host
 		lease("default", "10.5.36.0/24", "host-a", "other", "s8", "192.0.2.11"),
-		lease("default", "10.5.37.0/24", "", "", "s1", ""), // overwritten by another program
+		lease("default", "10.5.37.0/24", "", "", "s1", ""),                       // overwritten by another program
+		lease("default", "10.5.38.0/24", "host-a", nodeUUID, "s7", "192.0.2.11"), // a copy of this host, behind the same NAT
 	}
+	leases[5].Backend.Object = json.RawMessage(`{"type":"wireguard","local_ips":["198.51.100.9"]}`)
 	services := map[string]registry.Service{"leno-host-a": {ID: "leno-host-a", Meta: map[string]string{"node_id": nodeUUID}}}
 	for _, tt := range []struct {
 		name    string
@@ -278,16 +280,16 @@ func TestStore(t *testing.T) {
 		foreign []string
 	}{
 		{name: "all", done: []string{"release default 10.5.34.0/24", "release old 10.7.1.0/24", "release default 10.5.37.0/24", "end s2", "withdraw leno-host-a"},
-			foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default"}},
-		{name: "listed only", o: Options{DryRun: true}, foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default"}},
+			foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default", "lease 10.5.38.0/24 of default"}},
+		{name: "listed only", o: Options{DryRun: true}, foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default", "lease 10.5.38.0/24 of default"}},
 		{name: "one network keeps the service", o: Options{Network: "default"},
 			done:    []string{"release default 10.5.34.0/24", "release old 10.7.1.0/24", "release default 10.5.37.0/24", "end s2"},
-			foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default"}},
+			foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default", "lease 10.5.38.0/24 of default"}},
 		{name: "node id lost", lost: true,
 			done:    []string{"release default 10.5.34.0/24", "release default 10.5.36.0/24", "release default 10.5.37.0/24", "end s2", "withdraw leno-host-a"},
-			foreign: []string{"lease 10.7.1.0/24 of old", "lease 10.5.35.0/24 of default"}},
+			foreign: []string{"lease 10.7.1.0/24 of old", "lease 10.5.35.0/24 of default", "lease 10.5.38.0/24 of default"}},
 		{name: "another agent's service", service: "other", done: []string{"release default 10.5.34.0/24", "release old 10.7.1.0/24", "release default 10.5.37.0/24", "end s2"},
-			foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default", "service leno-host-a"}},
+			foreign: []string{"lease 10.5.35.0/24 of default", "lease 10.5.36.0/24 of default", "lease 10.5.38.0/24 of default", "service leno-host-a"}},
 		{name: "away", err: registry.ErrUnavailable, left: []string{"lease 10.5.34.0/24 of default"}},
 		{name: "away, of a network without state", o: Options{Network: "blue"}, err: registry.ErrUnavailable, left: []string{"lease any of blue"}},
 	} {

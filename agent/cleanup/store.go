@@ -159,7 +159,9 @@ func withTimeout(call func(context.Context) error) func(context.Context) error {
 // removedBy is the command that removes the lease.
 func whyForeign(l registry.Lease, me registry.Host, own []netip.Addr, removedBy string) string {
 	sameID, at := me.NodeID != "" && l.NodeID == me.NodeID, addrList(l.PublicIPs)
-	isHere := slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(own, a) })
+	isOwn := func(a netip.Addr) bool { return slices.Contains(own, a) }
+	local := l.LocalIPs() // behind NAT, other hosts have the public address, too
+	isHere := slices.ContainsFunc(l.PublicIPs, isOwn) && (len(local) == 0 || slices.ContainsFunc(local, isOwn))
 	switch {
 	case sameID && (isHere || !l.Held()):
 		return ""

@@ -23,6 +23,7 @@ func (l *loader) check() {
 	l.checkStore()
 	l.checkLease()
 	l.checkFirewall()
+	l.checkUnderlay()
 	l.checkTokens()
 	l.checkTLS("consul", &l.cfg.Consul.TLS, false)
 	l.checkEtcd()
@@ -77,6 +78,13 @@ func (l *loader) checkFirewall() {
 	c := &l.cfg.Firewall
 	if resync := l.by[&c.Resync]; resync != nil && (c.Resync < minResync || c.Resync > maxResync) {
 		l.at(resync, "%s is outside 1s to 1h", short(c.Resync))
+	}
+}
+
+func (l *loader) checkUnderlay() {
+	c := &l.cfg.Underlay
+	if ports := l.by[&c.PublicPorts]; len(c.PublicPorts) > 0 && c.PublicIP == "" && c.PublicIPv6 == "" {
+		l.at(ports, "the ports are those of public_ip or public_ipv6, and neither is set")
 	}
 }
 

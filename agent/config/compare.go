@@ -127,6 +127,12 @@ func written(v any) string {
 			entries = append(entries, fmt.Sprintf("%s = %q", key, v[key]))
 		}
 		return "{" + strings.Join(entries, ", ") + "}"
+	case map[uint16]uint16:
+		var entries []string
+		for _, port := range slices.Sorted(maps.Keys(v)) {
+			entries = append(entries, fmt.Sprintf("%d = %d", port, v[port]))
+		}
+		return "{" + strings.Join(entries, ", ") + "}"
 	case []Pool:
 		pools := make([]string, len(v))
 		for i, p := range v {

@@ -139,6 +139,10 @@ type Underlay struct {
 	CanReach       netip.Addr `option:"can_reach"`
 	PublicIP       string     `option:"public_ip"` // address or go-sockaddr template; "" for the device's own
 	PublicIPv6     string     `option:"public_ipv6"`
+
+	// PublicPorts are the UDP ports of the public addresses that a NAT, which other hosts share, passes on to this host, by
+	// the port of this host.
+	PublicPorts map[uint16]uint16 `option:"public_ports"`
 }
 
 // Firewall configures how the rules for the networks are kept.

@@ -140,6 +140,7 @@ func (l *loader) readUnderlay(s *underlayShape) {
 	l.addr(s.CanReach, &c.CanReach)
 	l.text(s.PublicIP, &c.PublicIP, checkPublicIP(false))
 	l.text(s.PublicIPv6, &c.PublicIPv6, checkPublicIP(true))
+	l.ports(s.PublicPorts, &c.PublicPorts)
 }
 
 func (l *loader) readFirewall(s *firewallShape) {

@@ -107,6 +107,9 @@ func optionKind(t *testing.T, of reflect.Type) string {
 	case reflect.Int, reflect.Int64:
 		return "number"
 	case reflect.Map:
+		if of.Elem().Kind() == reflect.Uint16 {
+			return "map of ports"
+		}
 		return "map of text"
 	case reflect.Slice:
 		return "list of " + optionKind(t, of.Elem())

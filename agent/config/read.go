@@ -3,7 +3,10 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -93,6 +96,27 @@ func (l *loader) texts(a *hcl.Attribute, dst *[]string, check func(string) error
 // textMap reads a map of strings.
 func (l *loader) textMap(a *hcl.Attribute, dst *map[string]string) {
 	set(l, a, dst, cty.Map(cty.String), func(m map[string]string) (map[string]string, error) { return m, nil })
+}
+
+// ports reads a map from ports to ports. No two may lead to the same one.
+func (l *loader) ports(a *hcl.Attribute, dst *map[uint16]uint16) {
+	set(l, a, dst, cty.Map(cty.Number), func(m map[string]int) (map[uint16]uint16, error) {
+		ports, taken := make(map[uint16]uint16, len(m)), map[int]string{}
+		for _, from := range slices.Sorted(maps.Keys(m)) {
+			port, err := strconv.ParseUint(from, 10, 16)
+			switch to := m[from]; {
+			case err != nil || port == 0:
+				return nil, fmt.Errorf("%q is not a port from 1 to 65535", from)
+			case to < 1 || to > 1<<16-1:
+				return nil, fmt.Errorf("%d is not a port from 1 to 65535", to)
+			case taken[to] != "":
+				return nil, fmt.Errorf("%d cannot lead to both %s and %s", to, taken[to], from)
+			default:
+				ports[uint16(port)], taken[to] = uint16(to), from
+			}
+		}
+		return ports, nil
+	})
 }
 
 func (l *loader) flag(a *hcl.Attribute, dst *bool) {

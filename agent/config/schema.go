@@ -193,6 +193,8 @@ func valueSchema(kind reflect.Type) (object, error) {
 		return object{"type": "boolean"}, nil
 	case reflect.Int:
 		return object{"type": "integer", "minimum": 0}, nil
+	case reflect.Uint16:
+		return object{"type": "integer", "minimum": 1, "maximum": 65535}, nil
 	case reflect.Slice:
 		items, err := valueSchema(kind.Elem())
 		return object{"type": "array", "items": items}, err

@@ -107,6 +107,7 @@ type underlayShape struct {
 	CanReach       *hcl.Attribute `hcl:"can_reach,optional"`
 	PublicIP       *hcl.Attribute `hcl:"public_ip,optional"`
 	PublicIPv6     *hcl.Attribute `hcl:"public_ipv6,optional"`
+	PublicPorts    *hcl.Attribute `hcl:"public_ports,optional"`
 }
 
 type firewallShape struct {

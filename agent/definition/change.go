@@ -66,7 +66,7 @@ func (c Change) Plan() api.NetworkPlan {
 		p.Refused = append(p.Refused, c.refusedHosts()...)
 		p.Refused = append(p.Refused, room.refused()...)
 	}
-	for _, refusals := range [][]api.Refusal{c.refusedTarget(), c.refusedBackend(), c.refusedReservations(), c.refusedNeighbours()} {
+	for _, refusals := range [][]api.Refusal{c.refusedTarget(), c.refusedBackend(), c.refusedAddresses(), c.refusedReservations(), c.refusedNeighbours()} {
 		p.Refused = append(p.Refused, refusals...)
 	}
 	return p
@@ -338,6 +338,30 @@ func (c Change) refusedHosts() []api.Refusal {
 		out = append(out, api.Refusal{Reason: fmt.Sprintf(g.text, FirstFew(hosts[g])), Way: g.way, Force: g.force})
 	}
 	return out
+}
+
+// refusedAddresses returns a refusal if hosts have the same public address, and the new backend cannot tell them apart.
+func (c Change) refusedAddresses() []api.Refusal {
+	target := c.transition().Target().Type
+	if !c.Backends[c.Old.Backend.Type].SharedAddress || c.Backends[target].SharedAddress {
+		return nil
+	}
+	first := map[netip.Addr]string{}
+	var hosts []string
+	for _, l := range c.heldLeases() {
+		for _, a := range l.PublicIPs {
+			if other, taken := first[a]; taken {
+				hosts = append(hosts, fmt.Sprintf("%s and %s (%s)", other, l.Node, a))
+				break
+			}
+			first[a] = l.Node
+		}
+	}
+	if len(hosts) == 0 {
+		return nil
+	}
+	return []api.Refusal{{Reason: fmt.Sprintf("backend %s needs a public address for each host, and one is that of %s", target, FirstFew(hosts)),
+		Way: "give each host an address of its own"}}
 }
 
 // refusals returns the reasons against the change on one host.

@@ -8,10 +8,12 @@ import (
 	"github.com/lenonet/leno/backend/hostgw"
 	"github.com/lenonet/leno/backend/udp"
 	"github.com/lenonet/leno/backend/vxlan"
+	"github.com/lenonet/leno/backend/wireguard"
 )
 
 func backends() map[string]backend.Type {
-	return map[string]backend.Type{"alloc": alloc.Type(), "host-gw": hostgw.Type(), "udp": udp.Type(), "vxlan": vxlan.Type()}
+	return map[string]backend.Type{"alloc": alloc.Type(), "host-gw": hostgw.Type(), "udp": udp.Type(), "vxlan": vxlan.Type(),
+		"wireguard": wireguard.Type()}
 }
 
 func must(t testing.TB, err error) {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 
@@ -91,6 +92,13 @@ type Underlay struct {
 	Public    []netip.Addr   // the addresses that other hosts send to
 	Own       []netip.Addr   // the host's own address for each; the zero address for none
 	OnLink    []netip.Prefix // of its interface
+
+	Ports map[uint16]uint16 // of Public, by the port of this host to which a NAT passes them on; others are the same
+}
+
+// publicPort returns the port of the public address that leads to a UDP port of this host.
+func (u Underlay) publicPort(port int) int {
+	return cmp.Or(int(u.Ports[uint16(port)]), port)
 }
 
 // translated reports whether others reach the host by an address that is not its own.

@@ -104,7 +104,8 @@ func (v *verdict) identity(n Network) {
 		return
 	}
 	if strings.Contains(c.Reason, registry.ErrDuplicateAddress.Error()) {
-		v.add(fault(CheckPublicIP, n.Name, "", tried, c.Reason, "give each host its own: underlay.public_ip, or underlay.interfaces, on the one that has a wrong address"))
+		v.add(fault(CheckPublicIP, n.Name, "", tried, c.Reason, "give each host its own: underlay.public_ip, or underlay.interfaces, on the one that has a wrong address. "+
+			"Behind one NAT, with the backend wireguard, give each host its own port: underlay.public_ports"))
 		return
 	}
 	v.add(fault(CheckConflict, n.Name, "", tried, c.Reason,

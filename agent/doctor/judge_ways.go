@@ -213,7 +213,8 @@ func (w *ways) publicIP() {
 			fmt.Sprintf("set underlay.public_ip (or public_ipv6) to this host's address, %s, or take it out of the configuration", own)))
 	case back == No:
 		w.add(fault(CheckPublicIP, w.n.Name, "", tried, fmt.Sprintf("%s is no address of this host (%s), and what %s sends there does not arrive, though it gets what this host sends", public, own, peer),
-			fmt.Sprintf("have the NAT pass UDP port %d of %s on to %s, or correct underlay.public_ip", w.n.Port, public, own)))
+			fmt.Sprintf("have the NAT pass UDP port %d of %s on to port %d of %s, or correct underlay.public_ip and public_ports",
+				u.publicPort(w.n.Port), public, w.n.Port, own)))
 	default:
 		w.add(unknown(CheckPublicIP, w.n.Name, tried, fmt.Sprintf("%s is translated to %s somewhere, and no peer was there to show it", public, own), ""))
 	}

@@ -31,6 +31,7 @@ func (e *Examiner) networkFacts(n Network) (doctor.Network, *paths) {
 			MTU:       n.Shown.Underlay.MTU,
 			Public:    n.Shown.Underlay.Addresses,
 			Own:       n.Shown.Underlay.Own,
+			Ports:     n.Shown.Underlay.PublicPorts,
 		},
 		Lease: doctor.Lease{Renewed: n.Shown.Renewed, TTL: n.TTL, Now: time.Now()},
 	}
@@ -59,7 +60,9 @@ func peerFacts(n doctor.Network, b registry.Backend, list []api.Peer) []doctor.P
 	links := kernel.Arrivals(n.Name, b.Type, b.Object, n.Underlay.Interface)
 	for i, p := range list {
 		peer := doctor.Peer{Node: p.Node, Held: p.Held, Skipped: p.Skipped, Subnets: p.Subnets}
-		if len(n.Underlay.Public) > 0 {
+		if p.Endpoint.IsValid() {
+			peer.Public = p.Endpoint.Addr().Unmap()
+		} else if len(n.Underlay.Public) > 0 {
 			peer.Public, _ = backend.Peer{PublicIPs: p.PublicIPs}.Outer(n.Underlay.Public[0])
 		}
 		if i < maxExamined && peer.Skipped == "" && peer.Public.IsValid() && len(n.Underlay.Own) > 0 {

@@ -179,6 +179,7 @@ func (e *offlineExaminer) networkFacts(ctx context.Context, name string) (doctor
 			MTU:       choice.MTU,
 			Public:    choice.Addrs,
 			Own:       choice.Own,
+			Ports:     choice.Ports,
 		}
 	}
 	driver := e.o.Backends[definition.Backend.Type]

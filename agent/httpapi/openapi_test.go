@@ -108,7 +108,7 @@ func fieldsOf(of reflect.Type) map[string]string {
 
 func kindOf(of reflect.Type) string {
 	switch of {
-	case reflect.TypeFor[time.Time](), reflect.TypeFor[netip.Prefix](), reflect.TypeFor[netip.Addr]():
+	case reflect.TypeFor[time.Time](), reflect.TypeFor[netip.Prefix](), reflect.TypeFor[netip.Addr](), reflect.TypeFor[netip.AddrPort]():
 		return "string"
 	case reflect.TypeFor[json.RawMessage]():
 		return "object"

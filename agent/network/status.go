@@ -146,6 +146,7 @@ func (r *Runner) Peers() api.PeerList {
 		for i := range out.Peers {
 			out.Peers[i].Counters = countersOf(counted, out.Peers[i].Node)
 			out.Peers[i].LastHandshake = counted[out.Peers[i].Node].Handshake
+			out.Peers[i].Endpoint = counted[out.Peers[i].Node].Endpoint
 		}
 	}
 	if s.Meter != nil {

@@ -139,7 +139,9 @@ func (p planner) outer(peer api.Peer) []netip.Addr {
 		}
 	}
 	tunnel := !p.plain() && p.Backend != "alloc"
-	if tunnel && len(p.Underlay.Addresses) > 0 {
+	if tunnel && peer.Endpoint.IsValid() {
+		add(peer.Endpoint.Addr().Unmap(), true)
+	} else if tunnel && len(p.Underlay.Addresses) > 0 {
 		a, _ := from.Outer(p.Underlay.Addresses[0])
 		add(a, a.IsValid())
 	}

@@ -39,6 +39,8 @@ type Choice struct {
 	Reason    string       // why this one, in words
 	Devices   []string     // devices that the MTU depends on, Interface included, sorted
 	Down      bool         // the interface is down, and was named
+
+	Ports map[uint16]uint16 // as config.Underlay.PublicPorts
 }
 
 func (c Choice) has(own netip.Addr) bool { return slices.Contains(c.Own, own) }
@@ -86,6 +88,7 @@ func Select(u config.Underlay, need Need) (Choice, error) {
 	if err != nil {
 		return Choice{}, err
 	}
+	choice.Ports = u.PublicPorts
 	return measure(host, choice, k.paths(host, choice, destinations(choice, u, need.Peers))), nil
 }
 

@@ -239,14 +239,14 @@ func (b *Backend) target() (target, from *instance) {
 
 // Advertise implements backend.Backend. The overlay's MTU is the smaller one of both backends.
 func (b *Backend) Advertise(u backend.Underlay) (backend.Advertisement, error) {
-	out, err := b.current.backend.Advertise(u)
+	out, err := b.advertise(b.current, u)
 	if err != nil {
 		return out, err
 	}
 	b.current.advert = out
 	m := members{Device: b.current.device()}
 	if next := b.next; next != nil {
-		next.advert, next.advertiseErr = next.backend.Advertise(u)
+		next.advert, next.advertiseErr = b.advertise(next, u)
 		if next.advertiseErr == nil && next.advert.MTU < out.MTU {
 			out.MTU, out.Overhead = next.advert.MTU, next.advert.Overhead
 		}
@@ -257,6 +257,16 @@ func (b *Backend) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 	}
 	out.Attributes, err = m.join(out.Attributes)
 	return out, err
+}
+
+// advertise derives what one instance publishes.
+func (b *Backend) advertise(c *instance, u backend.Underlay) (backend.Advertisement, error) {
+	if !b.types[c.Type].SharedAddress {
+		if err := u.Alone(c.Type); err != nil {
+			return backend.Advertisement{}, err
+		}
+	}
+	return c.backend.Advertise(u)
 }
 
 // offer returns what the lease says of the next backend: how peers reach this host over it, or why they cannot; nil

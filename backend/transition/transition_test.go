@@ -33,8 +33,11 @@ func (r *recorder) types() map[string]backend.Type {
 	out := map[string]backend.Type{}
 	for _, name := range []string{"old", "new", "third", "alloc"} {
 		out[name] = backend.Type{
-			Name:      name,
-			Device:    true,
+			Name:   name,
+			Device: true,
+
+			SharedAddress: name == "third",
+
 			Normalize: func(o json.RawMessage) (json.RawMessage, error) { return o, nil },
 			New: func(c backend.Config) (backend.Backend, error) {
 				return &recording{r, name, strings.TrimPrefix(c.Link, "leno-n")}, nil
@@ -384,5 +387,23 @@ func TestNormalize(t *testing.T) {
 	}
 	if _, isSwitched := types["alloc"].New(backend.Config{Network: "n"}); isSwitched != nil {
 		t.Error(isSwitched)
+	}
+}
+
+// TestSharedAddress checks that a host that shares its public address takes part only in networks whose backend can
+// tell it apart, and that its lease says so during a switch.
+func TestSharedAddress(t *testing.T) {
+	u := backend.Underlay{Addrs: []netip.Addr{netip.MustParseAddr("203.0.113.1")}, Ports: map[uint16]uint16{1: 2}}
+	const reason = "underlay.public_ports is set, so that other hosts have the public address too, and backend old needs one for each host"
+	h := newHost(t, "old", `{}`)
+	if _, err := h.b.Advertise(u); err == nil || !strings.Contains(err.Error(), reason) {
+		t.Errorf("advertise: %v", err)
+	}
+	if _, err := h.b.Advertise(backend.Underlay{Addrs: u.Addrs}); err != nil {
+		t.Errorf("with an address of its own: %v", err)
+	}
+	h = newHost(t, "third", `{"next":{"type":"old","device":"b"}}`)
+	if advert, err := h.b.Advertise(u); err != nil || !strings.Contains(string(advert.Attributes), reason) {
+		t.Errorf("during a switch: %s, %v", advert.Attributes, err)
 	}
 }

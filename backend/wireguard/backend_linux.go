@@ -22,9 +22,11 @@ import (
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
-// Type describes the backend. Options, all with defaults: listen_port (51820), persistent_keepalive (0 seconds: none),
+// Type describes the backend. Options, all with defaults: listen_port (51820), persistent_keepalive (0: 25 seconds
+// from behind NAT to peers outside, else none),
 // mtu (0: the underlay's less 60, or less 80 over IPv6), key_file ("wireguard.key", below the network's state
-// directory), psk_file ("": none). A host publishes {"public_key":"base64","listen_port":51820}.
+// directory), psk_file ("": none). A host publishes {"public_key":"base64","listen_port":51820} and, behind NAT,
+// {"public_port":51821,"local_ips":["192.168.0.2"]}.
 //
 // Both files have a key in base64, as wg(8) writes it, and must have mode 0600 or less. The private key is created if
 // there is none. Advertise reads both files each time, so a replaced key is published and used at once.
@@ -42,8 +44,9 @@ func newType(process bool) backend.Type {
 		Overhead:   overhead,
 		Rotate:     rotate,
 
-		RotateEvery: rotateEvery,
-		Encrypts:    true,
+		RotateEvery:   rotateEvery,
+		Encrypts:      true,
+		SharedAddress: true,
 		NeedsTUN: func() bool {
 			inKernel, err := kernel.HasFamily(kernelKind)
 			return err == nil && !inKernel
@@ -78,6 +81,8 @@ type Backend struct {
 	greeted  time.Time      // when it last started without sessions
 	retried  time.Time      // when idle last returned all unproven peers
 	silent   string         // which peers have not had a handshake
+
+	paths map[wgtypes.Key]*path // of peers with several ways, or behind NAT
 
 	// What was wanted before, to tell repairs from changes; nil or zero if unknown.
 	partial  bool // whether the previous state was partial
@@ -234,7 +239,8 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, report *backen
 		addrs = maps.Clone(addrs)
 		maps.DeleteFunc(addrs, func(a netip.Prefix, _ kernel.Address) bool { return a.Addr().Is6() })
 	}
-	table := &peerTable{device: b.device, endpoints: p.endpoints, want: p.peers}
+	followErr := b.follow(p)
+	table := &peerTable{device: b.device, sources: p.sources, want: p.peers}
 	apply := reconcile.Apply
 	if b.partial {
 		apply = reconcile.Fill
@@ -270,7 +276,7 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, report *backen
 	} else {
 		peers = b.idle(p, table, unproven)
 	}
-	return errors.Join(err, backend.About(backend.Routes, greet(b.device, peers)), backend.About(backend.Device, unavailable))
+	return errors.Join(err, backend.About(backend.Device, followErr), backend.About(backend.Routes, greet(b.device, peers)), backend.About(backend.Device, unavailable))
 }
 
 // chooseSources makes a device in this process send from the addresses that the kernel chooses, after the underlay has
@@ -384,7 +390,7 @@ func (b *Backend) Close() error {
 func (b *Backend) detach() error {
 	b.shown.Store(nil)
 	b.index, b.mtu, b.port, b.private, b.used = 0, 0, 0, wgtypes.Key{}, wgtypes.Key{}
-	b.addrs, b.peers, b.routes = nil, nil, nil
+	b.addrs, b.peers, b.routes, b.paths = nil, nil, nil, nil
 	return b.release()
 }
 
@@ -480,6 +486,7 @@ func (b *Backend) Counters() map[string]backend.Counters {
 					TxBytes: uint64(state.Peers[i].TransmitBytes),
 
 					Handshake: state.Peers[i].LastHandshakeTime,
+					Endpoint:  endpointOf(&state.Peers[i]),
 				}
 			}
 		}

@@ -28,6 +28,7 @@ type host struct {
 	dir     string
 	backend *Backend
 	state   backend.State
+	at      *backend.Underlay // nil for eth0 with the host's addresses of newHosts
 }
 
 func pools() []netip.Prefix { return prefixes("10.5.0.0/16", "fd00:5::/48") }
@@ -74,6 +75,9 @@ func exchange(a, b *host) {
 }
 
 func (h *host) underlay() backend.Underlay {
+	if h.at != nil {
+		return *h.at
+	}
 	return backend.Underlay{Interface: "eth0", MTU: 1500, Addrs: []netip.Addr{
 		netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", h.n)), netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", h.n))}}
 }

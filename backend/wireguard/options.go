@@ -1,9 +1,11 @@
 package wireguard
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"time"
@@ -155,27 +157,42 @@ func (o options) check() (errs []error) {
 
 // attributes holds what a host publishes for its peers. Members that a later version adds are ignored.
 type attributes struct {
-	PublicKey string `json:"public_key"`  // base64, as `wg pubkey` prints it
-	Port      int    `json:"listen_port"` // UDP
+	PublicKey  string       `json:"public_key"`            // base64, as `wg pubkey` prints it
+	Port       int          `json:"listen_port"`           // UDP
+	PublicPort int          `json:"public_port,omitempty"` // UDP, of the public addresses; 0: the same
+	LocalIPs   []netip.Addr `json:"local_ips,omitempty"`   // the host's own addresses behind NAT, where it receives at Port
 }
 
-// published decodes a peer's attributes, which another host wrote. reason says why they cannot be used.
-func published(raw json.RawMessage) (key wgtypes.Key, port uint16, reason string) {
-	var a attributes
+// published decodes a peer's attributes, which another host wrote. reason says why they cannot be used. PublicPort is set
+// in the result.
+func published(raw json.RawMessage) (key wgtypes.Key, a attributes, reason string) {
 	if err := json.Unmarshal(raw, &a); err != nil {
-		return key, 0, "attributes are not valid: " + err.Error()
+		return key, a, "attributes are not valid: " + err.Error()
 	}
 	key, err := parseKey(a.PublicKey)
 	switch {
 	case a.PublicKey == "":
-		return key, 0, "attributes lack public_key"
+		return key, a, "attributes lack public_key"
 	case err != nil:
-		return key, 0, fmt.Sprintf("public_key %.64q: %v", a.PublicKey, err)
+		return key, a, fmt.Sprintf("public_key %.64q: %v", a.PublicKey, err)
 	case a.Port < 1 || a.Port > 1<<16-1:
-		return key, 0, fmt.Sprintf("listen_port is %d, and must be 1 to %d", a.Port, 1<<16-1)
+		return key, a, fmt.Sprintf("listen_port is %d, and must be 1 to %d", a.Port, 1<<16-1)
+	case a.PublicPort < 0 || a.PublicPort > 1<<16-1:
+		return key, a, fmt.Sprintf("public_port is %d, and must be 1 to %d", a.PublicPort, 1<<16-1)
+	case len(a.LocalIPs) > maxLocal:
+		return key, a, fmt.Sprintf("%d local_ips, at most %d", len(a.LocalIPs), maxLocal)
 	}
-	return key, uint16(a.Port), ""
+	for i, addr := range a.LocalIPs {
+		if a.LocalIPs[i] = addr.Unmap(); !addr.IsValid() || addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr.Zone() != "" {
+			return key, a, fmt.Sprintf("local_ips: %s is no address of a host", addr)
+		}
+	}
+	a.PublicPort = cmp.Or(a.PublicPort, a.Port)
+	return key, a, ""
 }
+
+// maxLocal is the number of local addresses that a peer may publish: one for each family, and some for later versions.
+const maxLocal = 8
 
 // parseKey parses a key in base64. A key of zeros is no key: WireGuard takes it for the lack of one.
 func parseKey(text string) (wgtypes.Key, error) {

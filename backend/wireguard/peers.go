@@ -34,10 +34,10 @@ type device interface {
 type peerTable struct {
 	device device
 
-	// endpoints lists, for each wanted peer, the endpoints that count as the wanted one: its packets may come from any of
-	// its public addresses, and WireGuard answers where they come from.
-	endpoints map[wgtypes.Key][]netip.AddrPort
-	want      map[wgtypes.Key]peer
+	// sources are, for each wanted peer, the endpoints that count as the wanted one: WireGuard answers where the peer's
+	// packets come from.
+	sources map[wgtypes.Key]sources
+	want    map[wgtypes.Key]peer
 
 	// What the last List found; nil before it.
 	state *wgtypes.Device
@@ -56,7 +56,7 @@ func (t *peerTable) List(context.Context) (map[wgtypes.Key]peer, error) {
 	out := make(map[wgtypes.Key]peer, len(state.Peers))
 	for i := range state.Peers {
 		key, p := fromDevice(&state.Peers[i])
-		if slices.Contains(t.endpoints[key], p.endpoint) {
+		if t.sources[key].has(p.endpoint) {
 			p.endpoint = t.want[key].endpoint
 		}
 		out[key] = p
@@ -65,12 +65,17 @@ func (t *peerTable) List(context.Context) (map[wgtypes.Key]peer, error) {
 	return out, nil
 }
 
-func fromDevice(p *wgtypes.Peer) (wgtypes.Key, peer) {
-	out := peer{keepalive: p.PersistentKeepaliveInterval, psk: p.PresharedKey}
-	if p.Endpoint != nil {
-		addr, _ := netip.AddrFromSlice(p.Endpoint.IP)
-		out.endpoint = netip.AddrPortFrom(addr.Unmap(), uint16(p.Endpoint.Port))
+// endpointOf returns where the device sends a peer's packets, the zero AddrPort for nowhere.
+func endpointOf(p *wgtypes.Peer) netip.AddrPort {
+	if p.Endpoint == nil {
+		return netip.AddrPort{}
 	}
+	addr, _ := netip.AddrFromSlice(p.Endpoint.IP)
+	return netip.AddrPortFrom(addr.Unmap(), uint16(p.Endpoint.Port))
+}
+
+func fromDevice(p *wgtypes.Peer) (wgtypes.Key, peer) {
+	out := peer{keepalive: p.PersistentKeepaliveInterval, psk: p.PresharedKey, endpoint: endpointOf(p)}
 	allowed := make([]netip.Prefix, 0, len(p.AllowedIPs))
 	for _, n := range p.AllowedIPs {
 		addr, _ := netip.AddrFromSlice(n.IP)

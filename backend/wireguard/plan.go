@@ -46,7 +46,11 @@ func advertise(pools []netip.Prefix, o options, public wgtypes.Key, u backend.Un
 				u.Interface, u.MTU, mtu, pool, least)
 		}
 	}
-	attrs, err := json.Marshal(attributes{PublicKey: public.String(), Port: o.Port})
+	published := attributes{PublicKey: public.String(), Port: o.Port, LocalIPs: u.Behind()}
+	if port := int(u.PublicPort(uint16(o.Port))); port != o.Port {
+		published.PublicPort = port
+	}
+	attrs, err := json.Marshal(published)
 	return backend.Advertisement{MTU: mtu, Overhead: because, Attributes: attrs}, err
 }
 
@@ -101,7 +105,8 @@ func allowedNets(text string) (out []net.IPNet) {
 type plan struct {
 	addrs     map[netip.Prefix]kernel.Address
 	peers     map[wgtypes.Key]peer
-	endpoints map[wgtypes.Key][]netip.AddrPort // all that the packets of a peer may come from
+	sources   map[wgtypes.Key]sources          // where the packets of a peer may come from
+	ways      map[wgtypes.Key][]netip.AddrPort // the endpoints of a peer, in the order in which to try them
 	nodes     map[wgtypes.Key]string
 	subnets   map[wgtypes.Key][]netip.Prefix
 	skipped   []backend.Skip
@@ -124,7 +129,8 @@ func newPlan(pools []netip.Prefix, o options, public, psk wgtypes.Key, s backend
 	p := plan{
 		addrs:     map[netip.Prefix]kernel.Address{},
 		peers:     make(map[wgtypes.Key]peer, len(s.Peers)),
-		endpoints: make(map[wgtypes.Key][]netip.AddrPort, len(s.Peers)),
+		sources:   make(map[wgtypes.Key]sources, len(s.Peers)),
+		ways:      make(map[wgtypes.Key][]netip.AddrPort, len(s.Peers)),
 		nodes:     make(map[wgtypes.Key]string, len(s.Peers)),
 		subnets:   make(map[wgtypes.Key][]netip.Prefix, len(s.Peers)),
 		elsewhere: backend.NewElsewhere(s.Elsewhere),
@@ -160,14 +166,14 @@ func (pl planner) add(p plan, from backend.Peer) (reason string) {
 	if from.Backend != Name {
 		return fmt.Sprintf("runs backend %q", from.Backend)
 	}
-	key, port, reason := published(from.Attributes)
+	key, attributes, reason := published(from.Attributes)
 	if reason != "" {
 		return reason
 	}
 	if owner := pl.owners[key]; owner != "" {
 		return fmt.Sprintf("public_key %s is that of %s too: one of them is a copy of the other and needs a new key", key, owner)
 	}
-	outer, reason := pl.outer(from)
+	ways, near, reason := pl.waysTo(from, attributes)
 	if reason != "" {
 		return reason
 	}
@@ -177,21 +183,30 @@ func (pl planner) add(p plan, from backend.Peer) (reason string) {
 	pl.owners[key] = "node " + from.Node
 	p.nodes[key] = from.Node
 	p.subnets[key] = slices.Clone(from.Subnets)
-	for _, addr := range from.PublicIPs {
-		p.endpoints[key] = append(p.endpoints[key], netip.AddrPortFrom(addr.Unmap(), port))
-	}
-	p.peers[key] = peer{
-		endpoint:  netip.AddrPortFrom(outer, port),
+	p.ways[key] = ways
+	behind := len(pl.underlay.Behind()) > 0
+	p.sources[key] = sourcesOf(from, attributes, behind, near)
+	peer := peer{
+		endpoint:  ways[0],
 		allowed:   allowedText(from.Subnets),
 		keepalive: pl.options.interval(),
 		psk:       pl.psk,
 	}
+	if peer.keepalive == 0 && behind && !near {
+		peer.keepalive = natKeepalive
+	}
+	p.peers[key] = peer
 	return ""
 }
 
-// outer returns the address to send to: the peer's first one of the family that this host prefers, or else one of the
-// other family if this host has it too. The device sends over both.
-func (pl planner) outer(from backend.Peer) (outer netip.Addr, reason string) {
+// natKeepalive is the time between keepalives of a host behind NAT to peers outside. Many NATs forget a path after 30
+// seconds.
+const natKeepalive = 25 * time.Second
+
+// waysTo returns the endpoints of a peer in the order in which to try them: its public address, the first one of the
+// family that this host prefers, or else one of the other family if this host has it too. The device sends over both.
+// A peer with the same public address is behind the same NAT and therefore near: its local addresses come first.
+func (pl planner) waysTo(from backend.Peer, a attributes) (ways []netip.AddrPort, near bool, reason string) {
 	var reasons []string
 	for _, own := range pl.underlay.Addrs {
 		local, public, ok := pl.underlay.SourceOf(own)
@@ -202,16 +217,56 @@ func (pl planner) outer(from backend.Peer) (outer netip.Addr, reason string) {
 		switch to = to.Unmap(); {
 		case !ok:
 			reasons = append(reasons, "no "+backend.Family(local)+" public address")
-		case to == local || to == public:
-			return netip.Addr{}, fmt.Sprintf("its public address %s is this host's", to)
+		case to != public && to == local:
+			return nil, false, fmt.Sprintf("its public address %s is this host's own behind NAT", to)
+		case to != public:
+			return []netip.AddrPort{netip.AddrPortFrom(to, uint16(a.PublicPort))}, false, ""
+		case a.PublicPort == int(pl.underlay.PublicPort(uint16(pl.options.Port))):
+			return nil, false, fmt.Sprintf("its public address %s is this host's, and so is the port %d", to, a.PublicPort)
 		default:
-			return to, ""
+			for _, addr := range a.LocalIPs {
+				if addr.Is4() == local.Is4() && addr != local {
+					ways = append(ways, netip.AddrPortFrom(addr, uint16(a.Port)))
+				}
+			}
+			if local != public {
+				ways = append(ways, netip.AddrPortFrom(to, uint16(a.PublicPort)))
+			}
+			if len(ways) == 0 {
+				return nil, false, fmt.Sprintf("its public address %s is this host's, and it has published no other", to)
+			}
+			return ways, true, ""
 		}
 	}
 	if len(reasons) == 0 {
-		return netip.Addr{}, "this host has no address to send from"
+		return nil, false, "this host has no address to send from"
 	}
-	return netip.Addr{}, strings.Join(reasons, ", ")
+	return nil, false, strings.Join(reasons, ", ")
+}
+
+// sources is where the packets of a peer may come from. WireGuard answers there.
+type sources struct {
+	endpoints []netip.AddrPort
+	anyPort   bool // of the same addresses: a NAT on the way chooses the port
+	anywhere  bool // a NAT on the way chooses the address, too
+}
+
+// sourcesOf returns the sources of a peer, for a host that is behind NAT or not. A NAT that passes packets from one of
+// its hosts to another may give them any address of its own.
+func sourcesOf(from backend.Peer, a attributes, behind, near bool) (s sources) {
+	for _, addr := range from.PublicIPs {
+		s.endpoints = append(s.endpoints, netip.AddrPortFrom(addr.Unmap(), uint16(a.PublicPort)))
+	}
+	for _, addr := range a.LocalIPs {
+		s.endpoints = append(s.endpoints, netip.AddrPortFrom(addr, uint16(a.Port)))
+	}
+	s.anyPort, s.anywhere = behind || len(a.LocalIPs) > 0 || a.PublicPort != a.Port, near
+	return s
+}
+
+// has reports whether a packet of the peer may come from an endpoint.
+func (s sources) has(e netip.AddrPort) bool {
+	return s.anywhere || slices.ContainsFunc(s.endpoints, func(o netip.AddrPort) bool { return e == o || s.anyPort && e.Addr() == o.Addr() })
 }
 
 // routes returns the network's routes over a device. Without IPv6, those of IPv6 are left out.

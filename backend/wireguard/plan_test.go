@@ -58,50 +58,77 @@ func TestPlan(t *testing.T) {
 	attributes := func(text string) func(*backend.Peer) {
 		return func(p *backend.Peer) { p.Attributes = json.RawMessage(text) }
 	}
+	members := func(text string) func(*backend.Peer) {
+		return attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820,%s}`, testKey(2), text))
+	}
 	own := func(n int) func(*backend.Peer) { return func(p *backend.Peer) { p.Subnets = subnets(n) } }
 	both, only4, only6 := addrs("192.0.2.1", "2001:db8::1"), addrs("192.0.2.1"), addrs("2001:db8::1")
 	for name, tt := range map[string]struct {
 		underlay []netip.Addr
 		behind   []netip.Addr // the host's own addresses behind NAT
-		options  options
+		options  options      // with the default port
+		ports    map[uint16]uint16
 		peer     backend.Peer
-		want     string // the peer, or why it is skipped
+		want     string // the peer, its other ways and "$", or why it is skipped
 	}{
-		"both families":         {underlay: both, peer: testPeer(2), want: "endpoint 192.0.2.2:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64"},
-		"IPv6 first here":       {underlay: []netip.Addr{both[1], both[0]}, peer: testPeer(2), want: "endpoint [2001:db8::2]:51820 allowed"},
-		"IPv4 only here":        {underlay: only4, peer: testPeer(2), want: "endpoint 192.0.2.2:51820"},
-		"IPv6 only here":        {underlay: only6, peer: testPeer(2), want: "endpoint [2001:db8::2]:51820"},
-		"IPv6 only there":       {underlay: both, peer: testPeer(2, public("2001:db8::2")), want: "endpoint [2001:db8::2]:51820"},
-		"mapped address":        {underlay: both, peer: testPeer(2, public("::ffff:192.0.2.2")), want: "endpoint 192.0.2.2:51820"},
-		"no family in common":   {underlay: only4, peer: testPeer(2, public("2001:db8::2")), want: "no IPv4 public address"},
-		"another port":          {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":7}`, testKey(2)))), want: "endpoint 192.0.2.2:7 "},
-		"keepalive":             {underlay: only4, options: options{Keepalive: 25}, peer: testPeer(2), want: "keepalive 25s"},
-		"our address":           {underlay: only4, peer: testPeer(2, public("192.0.2.1")), want: "its public address 192.0.2.1 is this host's"},
-		"our address behind":    {underlay: addrs("203.0.113.1"), behind: only4, peer: testPeer(2, public("192.0.2.1")), want: "its public address 192.0.2.1 is this host's"},
-		"our public address":    {underlay: addrs("203.0.113.1"), behind: only4, peer: testPeer(2, public("203.0.113.1")), want: "its public address 203.0.113.1 is this host's"},
-		"our key":               {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, testKey(1)))), want: "is that of this host too"},
-		"another's key":         {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, testKey(9)))), want: "is that of node n9 too"},
-		"our subnet":            {underlay: only4, peer: testPeer(2, own(1)), want: "subnet 10.5.1.0/24 is our own"},
-		"another's subnet":      {underlay: only4, peer: testPeer(2, own(9)), want: "subnet 10.5.9.0/24 is node n9's too"},
-		"another backend":       {underlay: only4, peer: testPeer(2, func(p *backend.Peer) { p.Backend = "vxlan" }), want: `runs backend "vxlan"`},
-		"no key":                {underlay: only4, peer: testPeer(2, attributes(`{"listen_port":51820}`)), want: "attributes lack public_key"},
-		"short key":             {underlay: only4, peer: testPeer(2, attributes(`{"public_key":"AAAA","listen_port":51820}`)), want: `public_key "AAAA": is not 32 bytes in base64`},
-		"long key":              {underlay: only4, peer: testPeer(2, attributes(`{"public_key":"`+strings.Repeat("x", 500)+`","listen_port":51820}`)), want: `x": is not 32 bytes`},
-		"zero key":              {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, wgtypes.Key{}))), want: "is all zeros"},
-		"port out of range":     {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":65536}`, testKey(2)))), want: "listen_port is 65536"},
-		"attributes no object":  {underlay: only4, peer: testPeer(2, attributes(`7`)), want: "attributes are not valid"},
-		"no attributes":         {underlay: only4, peer: testPeer(2, attributes(``)), want: "attributes are not valid"},
-		"no address to send by": {peer: testPeer(2), want: "this host has no address to send from"},
+		"both families":                      {underlay: both, peer: testPeer(2), want: "endpoint 192.0.2.2:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64"},
+		"IPv6 first here":                    {underlay: []netip.Addr{both[1], both[0]}, peer: testPeer(2), want: "endpoint [2001:db8::2]:51820 allowed"},
+		"IPv4 only here":                     {underlay: only4, peer: testPeer(2), want: "endpoint 192.0.2.2:51820"},
+		"IPv6 only here":                     {underlay: only6, peer: testPeer(2), want: "endpoint [2001:db8::2]:51820"},
+		"IPv6 only there":                    {underlay: both, peer: testPeer(2, public("2001:db8::2")), want: "endpoint [2001:db8::2]:51820"},
+		"mapped address":                     {underlay: both, peer: testPeer(2, public("::ffff:192.0.2.2")), want: "endpoint 192.0.2.2:51820"},
+		"no family in common":                {underlay: only4, peer: testPeer(2, public("2001:db8::2")), want: "no IPv4 public address"},
+		"another port":                       {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":7}`, testKey(2)))), want: "endpoint 192.0.2.2:7 "},
+		"keepalive":                          {underlay: only4, options: options{Keepalive: 25}, peer: testPeer(2), want: "keepalive 25s"},
+		"our address":                        {underlay: only4, peer: testPeer(2, public("192.0.2.1")), want: "its public address 192.0.2.1 is this host's"},
+		"our address behind":                 {underlay: addrs("203.0.113.1"), behind: only4, peer: testPeer(2, public("192.0.2.1")), want: "its public address 192.0.2.1 is this host's"},
+		"our public address":                 {underlay: addrs("203.0.113.1"), behind: only4, peer: testPeer(2, public("203.0.113.1")), want: "its public address 203.0.113.1 is this host's"},
+		"public port":                        {underlay: only4, peer: testPeer(2, members(`"public_port":7,"local_ips":["192.168.0.2","fd00::2"]`)), want: "endpoint 192.0.2.2:7 allowed ips 10.5.2.0/24,fd00:5:0:2::/64$"},
+		"behind NAT":                         {underlay: addrs("203.0.113.1"), behind: addrs("192.168.0.1"), peer: testPeer(2), want: "endpoint 192.0.2.2:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64 keepalive 25s$"},
+		"behind NAT, with another keepalive": {underlay: addrs("203.0.113.1"), behind: addrs("192.168.0.1"), options: options{Keepalive: 7}, peer: testPeer(2), want: "keepalive 7s"},
+		"behind the same NAT": {underlay: addrs("203.0.113.1"), behind: addrs("192.168.0.1"),
+			peer: testPeer(2, public("203.0.113.1"), members(`"public_port":7,"local_ips":["192.168.0.2","fd00::2"]`)),
+			want: "endpoint 192.168.0.2:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64 or 203.0.113.1:7$"},
+		"behind the same NAT, mapped here": {underlay: addrs("203.0.113.1"), behind: addrs("192.168.0.1"), ports: map[uint16]uint16{DefaultPort: 8},
+			peer: testPeer(2, public("203.0.113.1"), members(`"local_ips":["192.168.0.2"]`)), want: "endpoint 192.168.0.2:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64 or 203.0.113.1:51820$"},
+		"same address in two sites of one NAT": {underlay: addrs("203.0.113.1"), behind: addrs("192.168.0.1"),
+			peer: testPeer(2, public("203.0.113.1"), members(`"public_port":7,"local_ips":["192.168.0.1"]`)), want: "endpoint 203.0.113.1:7 allowed ips 10.5.2.0/24,fd00:5:0:2::/64$"},
+		"behind this host":              {underlay: only4, peer: testPeer(2, public("192.0.2.1"), members(`"public_port":7,"local_ips":["192.168.0.2"]`)), want: "endpoint 192.168.0.2:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64$"},
+		"the NAT itself":                {underlay: addrs("203.0.113.1"), behind: addrs("192.168.0.1"), ports: map[uint16]uint16{DefaultPort: 8}, peer: testPeer(2, public("203.0.113.1")), want: "endpoint 203.0.113.1:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64$"},
+		"without an address of its own": {underlay: only4, peer: testPeer(2, public("192.0.2.1"), members(`"public_port":7`)), want: "its public address 192.0.2.1 is this host's, and it has published no other"},
+		"our address and port":          {underlay: addrs("203.0.113.1"), behind: only4, ports: map[uint16]uint16{DefaultPort: 7}, peer: testPeer(2, public("203.0.113.1"), members(`"public_port":7`)), want: "203.0.113.1 is this host's, and so is the port 7"},
+		"public port out of range":      {underlay: only4, peer: testPeer(2, members(`"public_port":65536`)), want: "public_port is 65536"},
+		"local address of no host":      {underlay: only4, peer: testPeer(2, members(`"local_ips":["127.0.0.1"]`)), want: "local_ips: 127.0.0.1 is no address of a host"},
+		"local address malformed":       {underlay: only4, peer: testPeer(2, members(`"local_ips":["x"]`)), want: "attributes are not valid"},
+		"many local addresses":          {underlay: only4, peer: testPeer(2, members(`"local_ips":["10.9.0.1","10.9.0.2","10.9.0.3","10.9.0.4","10.9.0.5","10.9.0.6","10.9.0.7","10.9.0.8","10.9.0.9"]`)), want: "9 local_ips, at most 8"},
+		"our key":                       {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, testKey(1)))), want: "is that of this host too"},
+		"another's key":                 {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, testKey(9)))), want: "is that of node n9 too"},
+		"our subnet":                    {underlay: only4, peer: testPeer(2, own(1)), want: "subnet 10.5.1.0/24 is our own"},
+		"another's subnet":              {underlay: only4, peer: testPeer(2, own(9)), want: "subnet 10.5.9.0/24 is node n9's too"},
+		"another backend":               {underlay: only4, peer: testPeer(2, func(p *backend.Peer) { p.Backend = "vxlan" }), want: `runs backend "vxlan"`},
+		"no key":                        {underlay: only4, peer: testPeer(2, attributes(`{"listen_port":51820}`)), want: "attributes lack public_key"},
+		"short key":                     {underlay: only4, peer: testPeer(2, attributes(`{"public_key":"AAAA","listen_port":51820}`)), want: `public_key "AAAA": is not 32 bytes in base64`},
+		"long key":                      {underlay: only4, peer: testPeer(2, attributes(`{"public_key":"`+strings.Repeat("x", 500)+`","listen_port":51820}`)), want: `x": is not 32 bytes`},
+		"zero key":                      {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, wgtypes.Key{}))), want: "is all zeros"},
+		"port out of range":             {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":65536}`, testKey(2)))), want: "listen_port is 65536"},
+		"attributes no object":          {underlay: only4, peer: testPeer(2, attributes(`7`)), want: "attributes are not valid"},
+		"no attributes":                 {underlay: only4, peer: testPeer(2, attributes(``)), want: "attributes are not valid"},
+		"no address to send by":         {peer: testPeer(2), want: "this host has no address to send from"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := backend.State{Subnets: subnets(1), MTU: 1440, Peers: []backend.Peer{tt.peer, testPeer(9)},
-				Underlay: backend.Underlay{Interface: "eth0", Addrs: tt.underlay, Own: tt.behind}}
+				Underlay: backend.Underlay{Interface: "eth0", Addrs: tt.underlay, Own: tt.behind, Ports: tt.ports}}
+			tt.options.Port = DefaultPort
 			s.Peers[0].Precedence = 1 // the living host 9 comes first
 			p := newPlan(pools(), tt.options, testKey(1), wgtypes.Key{}, s)
 			got := ""
 			for key, node := range p.nodes {
 				if node == "n2" {
 					got = p.peers[key].String()
+					for _, way := range p.ways[key][1:] {
+						got += " or " + way.String()
+					}
+					got += "$"
 				}
 			}
 			for _, skip := range p.skipped {

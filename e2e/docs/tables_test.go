@@ -234,6 +234,12 @@ func limits() map[string]limit {
 		"underlay.public_ip":       {takes: []string{`"192.0.2.1"`, `"{{ GetInterfaceIP \"eth1\" }}"`}, refuses: []string{`"127.0.0.1"`, `"fd00::1"`, `"{{ Nothing }}"`}, says: "an address or a go-sockaddr template"},
 		"underlay.public_ipv6":     {takes: []string{`"fd00::1"`}, refuses: []string{`"::1"`, `"192.0.2.1"`}, says: "an address or a go-sockaddr template"},
 
+		"underlay.public_ports": {
+			takes:   []string{`{}`},
+			refuses: []string{`{ 51820 = 51830 }`, `{ 51820 = 0 }`, `{ 0 = 51830 }`, `{ x = 51830 }`, `[51830]`},
+			says:    "which UDP port of `public_ip`",
+		},
+
 		"firewall.type":         {takes: []string{`"iptables"`, `"nftables"`}, refuses: []string{`"ufw"`, `""`}, says: "`auto` takes `iptables`"},
 		"firewall.resync":       {takes: []string{`"1s"`, `"1h"`}, refuses: []string{`"999ms"`, `"1h1s"`, `20`}, says: "1s to 1h"},
 		"firewall.random_fully": flag,

@@ -73,6 +73,8 @@ func (f recordFinder) anyLease(pair *api.KVPair) (registry.Lease, bool) {
 		Node      string       `json:"node"`
 		NodeID    string       `json:"node_id"`
 		PublicIPs []netip.Addr `json:"public_ips"`
+
+		Backend registry.Backend `json:"backend"`
 	}
 	_ = json.Unmarshal(pair.Value, &r) // a partial result is enough
 	l := registry.Lease{
@@ -81,6 +83,7 @@ func (f recordFinder) anyLease(pair *api.KVPair) (registry.Lease, bool) {
 		Node:      r.Node,
 		NodeID:    r.NodeID,
 		PublicIPs: r.PublicIPs,
+		Backend:   r.Backend,
 	}
 	return stored(l, pair), true
 }

@@ -67,10 +67,13 @@ func (c *connection) anyLease(t *tree, r *record) (registry.Lease, bool) {
 			Node      string       `json:"node"`
 			NodeID    string       `json:"node_id"`
 			PublicIPs []netip.Addr `json:"public_ips"`
+
+			Backend registry.Backend `json:"backend"`
 		} `json:"leno"`
 	}
 	_ = json.Unmarshal(r.value, &v) // a partial result is enough
 	l.Subnets, l.Node, l.NodeID, l.PublicIPs = subnets, v.Leno.Node, v.Leno.NodeID, v.Leno.PublicIPs
+	l.Backend = v.Leno.Backend
 	return stored(l, r, sessionOf(t, c.keys, l.Network, r)), true
 }
 

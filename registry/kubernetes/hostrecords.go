@@ -51,6 +51,8 @@ func (n *node) anyLease(network string, a names) (registry.Lease, bool) {
 		Node      string         `json:"node"`
 		NodeID    string         `json:"node_id"`
 		PublicIPs []netip.Addr   `json:"public_ips"`
+
+		Backend registry.Backend `json:"backend"`
 	}
 	_ = json.Unmarshal([]byte(record), &v) // a partial result is enough
 	l := registry.Lease{
@@ -59,6 +61,7 @@ func (n *node) anyLease(network string, a names) (registry.Lease, bool) {
 		Node:        v.Node,
 		NodeID:      v.NodeID,
 		PublicIPs:   v.PublicIPs,
+		Backend:     v.Backend,
 		Session:     n.uid,
 		CreateIndex: n.created,
 		ModifyIndex: n.modified,

@@ -2,6 +2,7 @@ package registrytest
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -281,6 +282,37 @@ var identityTests = []test{
 		c.PublicIPs = append(c.PublicIPs, l.PublicIPs...)
 		_, err := s.open().Acquire(s.ctx(), n, c)
 		s.wantErr(err, registry.ErrDuplicateAddress, l.Node, c.Node, l.PublicIPs[0].String(), l.Subnet().String())
+	}},
+	{"hosts behind one NAT", func(s *suite) {
+		n := s.network("default", wide)
+		behind := func(i, port int, local string) registry.Claim {
+			c := s.claim(i)
+			c.PublicIPs = s.claim(0).PublicIPs
+			c.Backend = s.backend(fmt.Sprintf(`{"vtep_mac":"0a:58:00:00:00:%s","public_port":%d,"local_ips":[%q]}`, id2hex(i), port, local))
+			return c
+		}
+		r := s.open()
+		c := behind(0, 51820, "198.51.100.1")
+		l := s.acquire(r, n, c)
+		next := behind(1, 51821, "198.51.100.2")
+		other := s.acquire(s.open(), n, next)
+		s.stays(n, l)
+		s.stays(n, other)
+		if addrs := l.LocalIPs(); len(addrs) != 1 || addrs[0].String() != "198.51.100.1" {
+			s.Errorf("local addresses %s", addrs)
+		}
+		_, err := s.open().Acquire(s.ctx(), n, behind(2, 51821, "198.51.100.3"))
+		s.wantErr(err, registry.ErrDuplicateAddress, other.Node)
+		named := behind(3, 51823, "198.51.100.4")
+		named.Node = other.Node
+		_, err = s.open().Acquire(s.ctx(), n, named)
+		s.wantErr(err, registry.ErrDuplicateNode, other.Node)
+		// A copy of a host has another address of its own.
+		copied := next
+		copied.Backend = behind(1, 51824, "198.51.100.5").Backend
+		_, err = s.open().Acquire(s.ctx(), n, copied)
+		s.wantErr(err, registry.ErrDuplicateNode, "copied")
+		s.stays(n, other)
 	}},
 	{"another live host has our node id", func(s *suite) {
 		n := s.network("default", wide)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -163,8 +162,7 @@ func (c *copier) planLease(l registry.Lease, all []registry.Lease) Lease {
 // isSameHost reports whether two leases have a node id, a node name or an address in common, so that only one of them
 // can be held.
 func isSameHost(a, b registry.Lease) bool {
-	shares := slices.ContainsFunc(a.PublicIPs, func(addr netip.Addr) bool { return slices.Contains(b.PublicIPs, addr) })
-	return a.NodeID == b.NodeID || a.Node == b.Node || shares
+	return a.NodeID == b.NodeID || a.Node == b.Node || registry.SameEndpoint(a, b)
 }
 
 // isNewer reports whether a, of two leases of one host, is the one that the host has.

@@ -28,6 +28,7 @@ underlay {
   can_reach = "host"
   public_ip = "2001:db8::1"
   public_ipv6 = "{{ GetFoo }}"
+  public_ports = { 51820 = 51830, 51821 = 51830 }
 }
 http { address = "127.0.0.1:99999" }
 network "a" {

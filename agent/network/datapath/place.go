@@ -51,6 +51,7 @@ func (p Place) underlay() backend.Underlay {
 		Own:       p.Choice.Own,
 		VRF:       p.Choice.VRF,
 		Devices:   p.Choice.Devices,
+		Ports:     p.Choice.Ports,
 	}
 }
 
@@ -127,6 +128,8 @@ func (r *Reconciler) showPlace(n registry.Network, p Place) {
 			MTU:       p.Choice.MTU,
 			Addresses: p.Choice.Addrs,
 			Reason:    p.Choice.Reason,
+
+			PublicPorts: p.Choice.Ports,
 		}
 		if !slices.Equal(p.Choice.Own, p.Choice.Addrs) {
 			s.Underlay.Own = p.Choice.Own

@@ -68,7 +68,8 @@ func (r *conflictResolver) resolve(ctx context.Context, c registry.Claim, err er
 
 // challenge finds out whether the host is alive whose record has our node id but none of our addresses. Either this
 // host has moved and the record is its own, or one of the two hosts is a copy of the other. challenge appends our
-// addresses to those in the record. A live host removes them again. Peers use the first address and see no difference.
+// addresses to those in the record, or those behind NAT if they have the public ones in common. A live host removes
+// them again. Peers use the first address and see no difference.
 func (r *conflictResolver) challenge(
 	ctx context.Context, c registry.Claim, them registry.Lease,
 ) (answered bool, err error) {
@@ -77,7 +78,11 @@ func (r *conflictResolver) challenge(
 	mine := c
 	mine.Node, mine.MTU, mine.Backend = them.Node, them.MTU, them.Backend
 	mine.Session, mine.Prefer = them.Session, them.Subnet()
-	mine.PublicIPs = slices.Concat(them.PublicIPs, c.PublicIPs)
+	marks := slices.DeleteFunc(slices.Clone(c.PublicIPs), func(a netip.Addr) bool { return slices.Contains(them.PublicIPs, a) })
+	if len(marks) == 0 {
+		marks = registry.Lease{Backend: c.Backend}.LocalIPs()
+	}
+	mine.PublicIPs = slices.Concat(them.PublicIPs, marks)
 	mine.Running, mine.Lately, mine.Since = false, false, 0
 	challenged, err := r.send(ctx, mine)
 	if err != nil {
@@ -100,7 +105,7 @@ func (r *conflictResolver) challenge(
 			return false, err
 		case !now.Held() || now.NodeID != c.NodeID:
 			return false, nil
-		case !sharesAddress(now.PublicIPs, c.PublicIPs):
+		case !slices.ContainsFunc(marks, func(a netip.Addr) bool { return slices.Contains(now.PublicIPs, a) }):
 			return true, nil
 		}
 		index = next
@@ -174,8 +179,4 @@ func (r *conflictResolver) isNetworkRecreated(ctx context.Context) (bool, error)
 		return false, nil
 	}
 	return now.CreateIndex != r.network.CreateIndex, err
-}
-
-func sharesAddress(a, b []netip.Addr) bool {
-	return slices.ContainsFunc(a, func(one netip.Addr) bool { return slices.Contains(b, one) })
 }

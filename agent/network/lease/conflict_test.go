@@ -2,6 +2,7 @@ package lease
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -30,17 +31,23 @@ func (h *host) copyOf(from *host) *host {
 // TestCopiedDataDir: a copy of a running host starts, such as a cloned machine. Both say so, and the original keeps its
 // lease. When the original has ended, the copy takes it over.
 func TestCopiedDataDir(t *testing.T) {
-	for _, name := range []string{"a", "b"} { // the node name of the copy
-		t.Run("named "+name, func(t *testing.T) {
+	nat := netip.MustParseAddr("203.0.113.1")
+	for _, tt := range []struct {
+		name string     // the node name of the copy
+		nat  netip.Addr // that both are behind
+	}{{"a", netip.Addr{}}, {"b", netip.Addr{}}, {"a", nat}, {"b", nat}} {
+		t.Run(fmt.Sprintf("named %s, NAT %s", tt.name, tt.nat), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := memory.New()
-				a, b := newHost(t, store, "a").slow().start(), newHost(t, store, "b").slow()
+				store, name := memory.New(), tt.name
+				a, b := newHost(t, store, "a").slow(), newHost(t, store, "b").slow()
+				a.nat, b.nat = tt.nat, tt.nat
+				a.start()
 				lease := a.held()
 				synctest.Wait()
 				b.copyOf(a).id.Node = name
 				b.start()
-				b.check(health.Conflict, api.Critical, `"a" (192.0.2.97`, `"`+name+`" (192.0.2.98`, "copied")
-				a.check(health.Conflict, api.Critical, "192.0.2.97", "192.0.2.98", "copied")
+				b.check(health.Conflict, api.Critical, `host "a" (`, "192.0.2.97", `this host is "`+name+`" (`, "192.0.2.98", "copied")
+				a.check(health.Conflict, api.Critical, a.attributes().PublicIPs[0].String(), "192.0.2.98", "copied")
 				b.check(health.Lease, api.Critical, "waiting for a lease: ", "copied")
 				if now := a.held(); now.Subnet() != lease.Subnet() || now.Session != lease.Session || len(now.PublicIPs) != 1 {
 					t.Errorf("the original was disturbed: %+v", now)

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -48,6 +49,7 @@ type host struct {
 	log      *agenttest.Lines
 	id       state.Identity
 	address  netip.Addr
+	nat      netip.Addr // the public address of a host whose address is behind NAT
 	dir      string
 
 	mu       sync.Mutex
@@ -235,7 +237,13 @@ func (h *host) network() registry.Network {
 }
 
 func (h *host) attributes() Attributes {
-	return Attributes{PublicIPs: []netip.Addr{h.address}, MTU: 1450, Backend: vxlan()}
+	out := Attributes{PublicIPs: []netip.Addr{h.address}, MTU: 1450, Backend: vxlan()}
+	if h.nat.IsValid() {
+		attributes := fmt.Appendf(nil, `{"listen_port":51820,"local_ips":[%q]}`, h.address)
+		out.PublicIPs = []netip.Addr{h.nat}
+		out.Backend, _ = registry.NewBackend("wireguard", attributes)
+	}
+	return out
 }
 
 // own returns the claim of a host that never had a lease.

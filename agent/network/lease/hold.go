@@ -178,7 +178,7 @@ func judge(now, own registry.Lease) verdict {
 			others, own.NodeID, own.Node, own.PublicIPs)
 		v.reason = "" // the lease is held; writing our record again answers the other host
 		return v
-	case now.NodeID == own.NodeID && !sharesAddress(now.PublicIPs, own.PublicIPs):
+	case now.NodeID == own.NodeID && !registry.SameMachine(now, own):
 		return copied("host %q (%v) writes the record of this host %q (%v, node id %s)",
 			now.Node, now.PublicIPs, own.Node, own.PublicIPs, own.NodeID)
 	case now.Session != own.Session:

@@ -16,6 +16,7 @@ func conflicts(leases []registry.Lease, own registry.Lease) string {
 		Node:      own.Node,
 		NodeID:    own.NodeID,
 		PublicIPs: own.PublicIPs,
+		Backend:   own.Backend,
 		Session:   own.Session,
 		Since:     own.ModifyIndex,
 	}

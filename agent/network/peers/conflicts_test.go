@@ -10,10 +10,13 @@ import (
 
 func TestConflicts(t *testing.T) {
 	own := agenttest.Lease("a", 1, "sa", 1)
+	own.Backend.Object = []byte(`{"type":"alloc","listen_port":51820}`)
 	sameName := agenttest.Lease("b", 2, "sb", 1)
 	sameName.Node = "a"
 	sameIP := agenttest.Lease("c", 3, "sc", 1)
 	sameIP.PublicIPs = own.PublicIPs
+	behind := sameIP
+	behind.Backend = registry.Backend{Type: "alloc", Object: []byte(`{"type":"alloc","listen_port":51820,"public_port":51830}`)}
 	gone := sameIP
 	gone.Session = ""
 	missing := sameIP
@@ -34,6 +37,7 @@ func TestConflicts(t *testing.T) {
 		{"another host", agenttest.Lease("b", 2, "sb", 1), nil},
 		{"same name", sameName, []string{`"a"`, "192.0.2.98", "192.0.2.97", "id-b"}},
 		{"same address", sameIP, []string{`"c"`, `"a"`, "192.0.2.97"}},
+		{"same address and another port", behind, nil},
 		{"same address but lapsed", gone, nil},
 		{"same address, and the store has lost its record", missing, nil},
 		{"same node id", copied, []string{`"d"`, "192.0.2.100", `"a"`, "192.0.2.97", "copied"}},
