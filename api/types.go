@@ -251,8 +251,8 @@ type Peer struct {
 	// LastHandshake is when this host and the peer last agreed on session keys. It is zero if they have not so far, or
 	// if packets are not encrypted.
 	LastHandshake time.Time `json:"last_handshake,omitzero"`
-	// Endpoint is where packets to the peer go, if the backend chooses that by itself. It is zero otherwise: then they go to
-	// one of the public addresses.
+	// Endpoint is where packets to the peer go, for a backend that chooses that by itself, such as wireguard. With the others,
+	// it is zero, and they go to one of the public addresses.
 	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
 	Counters *Counters      `json:"counters,omitempty"`
 }

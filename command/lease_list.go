@@ -8,6 +8,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/registry"
 )
 
 func leaseListSpec(m cli.Meta) cli.Spec {
@@ -74,8 +75,9 @@ func writeDuplicates(w io.Writer, leases []api.Lease) {
 			continue
 		}
 		claims := []string{"the name " + l.Node}
-		for _, a := range l.PublicIPs {
-			claims = append(claims, "the address "+a.String())
+		host := registry.Lease{PublicIPs: l.PublicIPs, Backend: registry.Backend{Object: l.Backend}}
+		for _, e := range host.Endpoints() {
+			claims = append(claims, "the address "+registry.EndpointText(e))
 		}
 		for _, c := range claims {
 			other, there := first[c]

@@ -23,8 +23,8 @@ Lists every other host of a network as this host's datapath has it: its subnet
 and address, whether its lease is held, and, if the backend counts it, the
 traffic since the agent started. If packets are encrypted, HANDSHAKE shows
 how long ago the two hosts last agreed on keys: an idle host may have an old
-handshake, and packets to one with "never" are lost. ENDPOINT is where packets
-go, and is shown if one is not a public address, as behind NAT. A host that is
+handshake, and packets to one with "never" are lost. ENDPOINT shows where
+packets go, if there are hosts behind the same NAT as this one. A host that is
 left out of the datapath is listed with the reason. The list does not show
 whether packets arrive.
 

@@ -293,8 +293,6 @@ func TestChooseErrors(t *testing.T) {
 			*c = claimBehind(*c, addr(1), `{"listen_port":7,"public_port":51820}`)
 		}, registry.ErrDuplicateAddress, nil},
 		{"our address, and its port is not known", one, func(c *registry.Claim) { *c = claimBehind(*c, addr(1), `{"listen_port":7}`) }, registry.ErrDuplicateAddress, nil},
-		{"our address and the port of its next backend", situation{Leases: []registry.Lease{behind(held(n, 4, 1), `{"listen_port":51820,"next":{"listen_port":51821}}`)}},
-			func(c *registry.Claim) { *c = claimBehind(*c, addr(1), `{"listen_port":51821}`) }, registry.ErrDuplicateAddress, nil},
 		{"our node id, behind the same NAT", situation{Leases: []registry.Lease{behind(held(n, 4, 1), `{"local_ips":["192.0.2.41"]}`)}}, func(c *registry.Claim) {
 			*c = claimBehind(*c, addr(1), `{"local_ips":["192.0.2.42"]}`)
 			c.NodeID = "id-1"
@@ -465,7 +463,8 @@ func TestPlaces(t *testing.T) {
 		"NAT":                   {at("192.0.2.1", `{"listen_port":1,"local_ips":["10.9.0.1"]}`), at("192.0.2.1", `{"listen_port":2,"local_ips":["10.9.0.2"]}`), false, false},
 		"the NAT itself":        {at("192.0.2.1", `{"listen_port":1}`), at("192.0.2.1", `{"listen_port":2,"local_ips":["10.9.0.2"]}`), false, true},
 		"another NAT":           {at("192.0.2.1", `{"local_ips":["10.9.0.1"]}`), at("192.0.2.2", `{"local_ips":["10.9.0.1"]}`), false, false},
-		"next":                  {at("192.0.2.1", `{"listen_port":1,"next":{"listen_port":2}}`), at("192.0.2.1", `{"listen_port":3,"next":{"listen_port":2}}`), true, true},
+		"the same next port":    {at("192.0.2.1", `{"listen_port":1,"next":{"listen_port":2}}`), at("192.0.2.1", `{"listen_port":3,"next":{"listen_port":2}}`), false, true},
+		"no address":            {registry.Lease{}, at("192.0.2.1", `{"listen_port":1}`), false, false},
 		"not ports":             {at("192.0.2.1", `{"listen_port":"x"}`), at("192.0.2.1", `{"listen_port":2}`), true, true},
 	} {
 		if got := registry.SameEndpoint(tt.a, tt.b); got != tt.endpoint || registry.SameEndpoint(tt.b, tt.a) != got {

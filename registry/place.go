@@ -6,42 +6,49 @@ import (
 	"slices"
 )
 
-// A place is where a host is on the underlay: its public addresses and, for a host behind NAT, what tells it apart from
-// the others with the same address. That is published by the backend, in these members of its attributes:
-//
-//	public_port  the UDP port of the public address at which the host receives; listen_port if there is none
-//	local_ips    the host's own addresses behind the public ones
-//
-// During a switch, the attributes of the next backend are in the member next.
-type place struct {
-	public, local []netip.Addr
-	ports         []uint16 // empty if the backend publishes none
+// attributes are the members of a lease's backend object that tell hosts behind one NAT apart, which have the same public
+// addresses. Backends that can do so publish them.
+type attributes struct {
+	ListenPort uint16       `json:"listen_port"` // UDP port on which the host receives
+	PublicPort uint16       `json:"public_port"` // the one of the public addresses that leads to it; 0: the same
+	LocalIPs   []netip.Addr `json:"local_ips"`   // the host's own addresses, if they differ from the public ones
 }
 
-// placeMembers are the members of attributes that say where a host is.
-type placeMembers struct {
-	PublicPort uint16        `json:"public_port"`
-	ListenPort uint16        `json:"listen_port"`
-	LocalIPs   []netip.Addr  `json:"local_ips"`
-	Next       *placeMembers `json:"next"`
+func attributesOf(b Backend) (a attributes) {
+	if json.Unmarshal(b.Object, &a) != nil {
+		return attributes{} // such a host has its addresses alone
+	}
+	return a
 }
 
-func placeOf(public []netip.Addr, b Backend) place {
-	p := place{public: public}
-	var m placeMembers
-	if json.Unmarshal(b.Object, &m) != nil {
-		return p // such a host has its address alone
+// Endpoints returns the public addresses of a lease's host with the port at which it is reached there, which is 0 if the
+// backend publishes none.
+func (l Lease) Endpoints() []netip.AddrPort {
+	a := attributesOf(l.Backend)
+	port := a.PublicPort
+	if port == 0 {
+		port = a.ListenPort
 	}
-	for next := &m; next != nil; next = next.Next {
-		if next.PublicPort != 0 {
-			p.ports = append(p.ports, next.PublicPort)
-		} else if next.ListenPort != 0 {
-			p.ports = append(p.ports, next.ListenPort)
-		}
-		p.local = append(p.local, next.LocalIPs...)
+	out := make([]netip.AddrPort, len(l.PublicIPs))
+	for i, addr := range l.PublicIPs {
+		out[i] = netip.AddrPortFrom(addr, port)
 	}
-	return p
+	return out
 }
+
+// EndpointText returns an endpoint without a port of 0.
+func EndpointText(e netip.AddrPort) string {
+	if e.Port() == 0 {
+		return e.Addr().String()
+	}
+	return e.String()
+}
+
+// LocalIPs returns the host's own addresses behind its public ones, nil if it is not known to be behind NAT.
+func (l Lease) LocalIPs() []netip.Addr { return attributesOf(l.Backend).LocalIPs }
+
+// SharesAddress reports whether other hosts have the public addresses of a lease's host, too, as far as it says.
+func (l Lease) SharesAddress() bool { return attributesOf(l.Backend).PublicPort != 0 }
 
 // SameEndpoint reports whether the hosts of two leases would receive each other's packets: they have a public address in
 // common, and no ports that tell them apart.
@@ -49,8 +56,8 @@ func SameEndpoint(a, b Lease) bool {
 	if !shareAny(a.PublicIPs, b.PublicIPs) {
 		return false
 	}
-	one, other := placeOf(a.PublicIPs, a.Backend), placeOf(b.PublicIPs, b.Backend)
-	return len(one.ports) == 0 || len(other.ports) == 0 || shareAny(one.ports, other.ports)
+	one, other := a.Endpoints()[0].Port(), b.Endpoints()[0].Port()
+	return one == 0 || other == 0 || one == other
 }
 
 // SameMachine reports whether the hosts of two leases have the addresses of one machine: a public one in common and, if
@@ -59,16 +66,13 @@ func SameMachine(a, b Lease) bool {
 	if !shareAny(a.PublicIPs, b.PublicIPs) {
 		return false
 	}
-	one, other := placeOf(a.PublicIPs, a.Backend), placeOf(b.PublicIPs, b.Backend)
-	if len(one.local) == 0 || len(other.local) == 0 {
+	one, other := a.LocalIPs(), b.LocalIPs()
+	if len(one) == 0 || len(other) == 0 {
 		return true
 	}
 	// A host that asks whether it has been copied adds its own address to the public ones.
-	return shareAny(one.local, other.local) || shareAny(one.local, other.public) || shareAny(one.public, other.local)
+	return shareAny(one, other) || shareAny(one, b.PublicIPs) || shareAny(a.PublicIPs, other)
 }
-
-// LocalIPs returns the host's own addresses behind its public ones, nil if it is not known to be behind NAT.
-func (l Lease) LocalIPs() []netip.Addr { return placeOf(l.PublicIPs, l.Backend).local }
 
 // host returns a lease of the claim's host, for SameEndpoint and SameMachine.
 func (c Claim) host() Lease { return Lease{PublicIPs: c.PublicIPs, Backend: c.Backend} }

@@ -340,7 +340,7 @@ func (c Change) refusedHosts() []api.Refusal {
 	return out
 }
 
-// refusedAddresses returns a refusal if hosts have the same public address, and the new backend cannot tell them apart.
+// refusedAddresses returns a refusal if hosts share a public address, and the new backend cannot tell them apart.
 func (c Change) refusedAddresses() []api.Refusal {
 	target := c.transition().Target().Type
 	if !c.Backends[c.Old.Backend.Type].SharedAddress || c.Backends[target].SharedAddress {
@@ -348,19 +348,24 @@ func (c Change) refusedAddresses() []api.Refusal {
 	}
 	first := map[netip.Addr]string{}
 	var hosts []string
-	for _, l := range c.heldLeases() {
+	for _, l := range c.Leases {
+		if l.SharesAddress() {
+			hosts = append(hosts, l.Node+" (underlay.public_ports)")
+			continue
+		}
 		for _, a := range l.PublicIPs {
-			if other, taken := first[a]; taken {
-				hosts = append(hosts, fmt.Sprintf("%s and %s (%s)", other, l.Node, a))
+			if other, taken := first[a]; taken && l.Held() {
+				hosts = append(hosts, fmt.Sprintf("%s (as %s)", l.Node, other))
 				break
+			} else if l.Held() {
+				first[a] = l.Node
 			}
-			first[a] = l.Node
 		}
 	}
 	if len(hosts) == 0 {
 		return nil
 	}
-	return []api.Refusal{{Reason: fmt.Sprintf("backend %s needs a public address for each host, and one is that of %s", target, FirstFew(hosts)),
+	return []api.Refusal{{Reason: fmt.Sprintf("backend %s needs a public address for each host, and others have that of %s", target, FirstFew(hosts)),
 		Way: "give each host an address of its own"}}
 }
 

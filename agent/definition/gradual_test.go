@@ -105,23 +105,26 @@ func TestSharedAddress(t *testing.T) {
 	for _, tt := range []struct {
 		kind, options string
 		other         string // the address of the second host
+		mapped        int    // 1 if it has a port of its own there
 		refused       bool
+		why           string
 	}{
-		{"vxlan", `{}`, "203.0.113.1", true},
-		{"host-gw", `{}`, "203.0.113.1", true},
-		{"vxlan", `{}`, "203.0.113.2", false},
-		{"wireguard", `{"listen_port":4500}`, "203.0.113.1", false},
+		{"vxlan", `{}`, "203.0.113.1", 1, true, "underlay.public_ports"},
+		{"vxlan", `{}`, "203.0.113.2", 1, true, "underlay.public_ports"}, // for hosts that will come
+		{"host-gw", `{}`, "203.0.113.1", 0, true, "as a"},
+		{"vxlan", `{}`, "203.0.113.2", 0, false, ""},
+		{"wireguard", `{"listen_port":4500}`, "203.0.113.1", 1, false, ""},
 	} {
 		old := switchable(t, "wireguard", `{}`)
 		c := Change{Old: old, New: switchable(t, tt.kind, tt.options), Backends: transition.Wrap(backends())}
 		for i, addr := range []string{"203.0.113.1", tt.other} {
 			l := changed(old, string(rune('a'+i)), uint64(10+i), true)
 			l.PublicIPs = []netip.Addr{netip.MustParseAddr(addr)}
-			l.Backend = agenttest.Backend(t, "wireguard", fmt.Sprintf(`{"listen_port":51820,"public_port":%d}`, 51820+i))
+			l.Backend = agenttest.Backend(t, "wireguard", fmt.Sprintf(`{"listen_port":51820%s}`, strings.Repeat(`,"public_port":51830`, i*tt.mapped)))
 			c.Leases = append(c.Leases, l)
 		}
 		got := strings.Join(describe(c.Gradual().Plan()), "\n")
-		want := fmt.Sprintf("R backend %s needs a public address for each host, and one is that of a and b (203.0.113.1)", tt.kind)
+		want := fmt.Sprintf("R backend %s needs a public address for each host, and others have that of b (%s)", tt.kind, tt.why)
 		if strings.Contains(got, want) != tt.refused {
 			t.Errorf("%s, %s: refused %t:\n%s", tt.kind, tt.other, !tt.refused, got)
 		}

@@ -148,6 +148,7 @@ type Peer struct {
 	Skipped  string
 	Subnets  []netip.Prefix
 	Public   netip.Addr
+	Near     bool // packets do not go to its public address, but to another one, past a NAT
 	Refusals []Refusal
 	Probe    *api.PeerProbe // nil where nothing was sent
 	// Datagrams tells whether UDP and TCP get through the overlay where pings do; Unknown where any of them could not

@@ -178,7 +178,7 @@ func (w *ways) reversePath() {
 func (w *ways) back() (answer Answer, peer string) {
 	for _, p := range w.n.Peers {
 		switch {
-		case p.Probe == nil:
+		case p.Probe == nil || p.Near:
 		case crossed(p.Probe) == Yes, p.Probe.Back != nil && p.Probe.Back.State == api.DirectionPasses:
 			return Yes, ""
 		case p.Probe.Back != nil && p.Probe.Back.State == api.DirectionLost:

@@ -1,6 +1,7 @@
 package examine
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lenonet/leno/agent/doctor"
@@ -62,6 +63,7 @@ func peerFacts(n doctor.Network, b registry.Backend, list []api.Peer) []doctor.P
 		peer := doctor.Peer{Node: p.Node, Held: p.Held, Skipped: p.Skipped, Subnets: p.Subnets}
 		if p.Endpoint.IsValid() {
 			peer.Public = p.Endpoint.Addr().Unmap()
+			peer.Near = !slices.Contains(p.PublicIPs, peer.Public)
 		} else if len(n.Underlay.Public) > 0 {
 			peer.Public, _ = backend.Peer{PublicIPs: p.PublicIPs}.Outer(n.Underlay.Public[0])
 		}

@@ -162,8 +162,8 @@ func markContradictions(leases []registry.Lease, rows map[uint64]ui.Row) {
 			continue
 		}
 		keys := []string{"name " + l.Node}
-		for _, ip := range l.PublicIPs {
-			keys = append(keys, "address "+ip.String())
+		for _, e := range l.Endpoints() {
+			keys = append(keys, "address "+registry.EndpointText(e))
 		}
 		for _, key := range keys {
 			other, taken := first[key]

@@ -185,6 +185,9 @@ func (p planner) refusals(l line, peer api.Peer, o *api.PeerProbe) {
 	if port == 0 {
 		return
 	}
+	if peer.Endpoint.IsValid() {
+		port = int(peer.Endpoint.Port())
+	}
 	for i := range o.Ways {
 		if o.Ways[i].Path == api.PathUnderlay {
 			for _, a := range l.refusals(o.Ways[i].To, port) {

@@ -7,15 +7,18 @@ import (
 	"slices"
 	"time"
 
+	wg "golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
 const (
-	// pathWindow is the least time between two looks at a path: within it, a device that wants to send has tried a
-	// handshake.
+	// pathWindow is the least time between two looks at a path: within it, a device that wants to send and gets no
+	// answer has tried a handshake.
 	pathWindow = 6 * time.Second
-	// pathPatience is how long a path may be without an answer. WireGuard answers each packet within 10 seconds.
+	// pathPatience is how long a path may be without an answer. WireGuard answers data within 10 seconds.
 	pathPatience = 15 * time.Second
+	// sessionTime is how long a session is valid. A peer with a handshake in that time has been reached.
+	sessionTime = 3 * time.Minute
 )
 
 // A path is how packets go to a peer for which that can change: it has several endpoints, or a NAT has chosen the port
@@ -28,13 +31,23 @@ type path struct {
 	rx, tx int64     // bytes at the last look
 }
 
-// look examines what the device has counted for the peer. It returns true if the path does not work: something was sent
-// in each window for at least pathPatience, and nothing came back.
-func (p *path) look(now time.Time, rx, tx int64) (failed bool) {
-	if !p.looked.IsZero() && now.Sub(p.looked) < pathWindow {
+// look examines what the device has counted for the peer, to which it sends keepalives at the interval, 0 for none. It
+// returns true if the path does not work: data or handshakes were sent in each window for at least pathPatience, and
+// nothing came back. Keepalives are never answered.
+func (p *path) look(now time.Time, rx, tx int64, keepalive time.Duration) (failed bool) {
+	passed := now.Sub(p.looked)
+	if p.looked.IsZero() {
+		p.looked, p.rx, p.tx = now, rx, tx
 		return false
 	}
-	sent, heard := tx > p.tx, rx != p.rx
+	if passed < pathWindow {
+		return false
+	}
+	quiet := int64(0) // bytes that need no answer
+	if keepalive > 0 {
+		quiet = wg.MessageKeepaliveSize * (1 + int64(passed/keepalive))
+	}
+	sent, heard := tx-p.tx > quiet, rx != p.rx
 	p.looked, p.rx, p.tx = now, rx, tx
 	switch {
 	case heard || !sent:
@@ -50,19 +63,17 @@ func (p *path) look(now time.Time, rx, tx int64) (failed bool) {
 
 // follow chooses the way to each peer that has several, and changes to the next one where the present one does not work.
 func (b *Backend) follow(p plan) error {
-	paths := make(map[wgtypes.Key]*path)
+	before := b.paths
+	b.paths = make(map[wgtypes.Key]*path)
 	for key, ways := range p.ways {
-		if len(ways) < 2 && !p.sources[key].anyPort && !p.sources[key].anywhere {
+		if s := p.sources[key]; len(ways) < 2 && !s.anyPort && !s.anywhere {
 			continue
 		}
-		known := b.paths[key]
-		if known == nil || !slices.Equal(known.ways, ways) {
-			known = &path{ways: ways}
+		if b.paths[key] = before[key]; before[key] == nil || !slices.Equal(before[key].ways, ways) {
+			b.paths[key] = &path{ways: ways}
 		}
-		paths[key] = known
 	}
-	b.paths = paths
-	if len(paths) == 0 {
+	if len(b.paths) == 0 {
 		return nil
 	}
 	state, err := b.device.State()
@@ -73,24 +84,28 @@ func (b *Backend) follow(p plan) error {
 	now := time.Now()
 	for i := range state.Peers {
 		have := &state.Peers[i]
-		path, node := paths[have.PublicKey], p.nodes[have.PublicKey]
+		path := b.paths[have.PublicKey]
 		if path == nil {
 			continue
 		}
-		at := endpointOf(have)
-		if path.looked.IsZero() && !have.LastHandshakeTime.IsZero() {
-			path.at = max(slices.Index(path.ways, at), 0) // an earlier process has found it
+		at, earlier := endpointOf(have), before[have.PublicKey]
+		next := at
+		if i := slices.Index(path.ways, at); i >= 0 {
+			path.at = i
+		} else if path != earlier && (earlier != nil || now.Sub(have.LastHandshakeTime) > sessionTime) {
+			next = path.ways[0] // the peer has other endpoints now, or an earlier process left one that leads nowhere
 		}
-		if !path.look(now, have.ReceiveBytes, have.TransmitBytes) {
-			continue
+		if path.look(now, have.ReceiveBytes, have.TransmitBytes, have.PersistentKeepaliveInterval) {
+			path.at = (path.at + 1) % len(path.ways)
+			if next = path.ways[path.at]; next != at {
+				b.config.Logger.Info("peer does not answer, trying another endpoint", "node", p.nodes[have.PublicKey], "endpoint", at, "next", next)
+			}
 		}
-		path.at = (path.at + 1) % len(path.ways)
-		if next := path.ways[path.at]; next != at {
-			b.config.Logger.Info("peer does not answer, trying another endpoint", "node", node, "endpoint", at, "next", next)
+		if next != at {
 			config.Peers = append(config.Peers, wgtypes.PeerConfig{PublicKey: have.PublicKey, UpdateOnly: true, Endpoint: net.UDPAddrFromAddrPort(next)})
 		}
 	}
-	for key, path := range paths {
+	for key, path := range b.paths {
 		wanted := p.peers[key]
 		wanted.endpoint = path.ways[path.at]
 		p.peers[key] = wanted

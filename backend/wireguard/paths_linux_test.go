@@ -20,7 +20,15 @@ func TestPathLook(t *testing.T) {
 		rx, tx int64
 		failed bool
 	}
+	const second = time.Second
+	keepalives := []look{{0, 0, 0, false}}
+	for range 20 {
+		last := keepalives[len(keepalives)-1]
+		keepalives = append(keepalives, look{20 * second, 0, last.tx + 32, false})
+	}
 	for name, looks := range map[string][]look{
+		"keepalives":            keepalives,
+		"keepalives and data":   {{0, 0, 0, false}, {20 * second, 0, 180, false}, {20 * second, 0, 360, true}},
 		"idle":                  {{0, 5, 5, false}, {time.Minute, 5, 5, false}, {time.Minute, 5, 5, false}},
 		"answered":              {{0, 5, 5, false}, {20 * time.Second, 6, 6, false}, {20 * time.Second, 7, 7, false}, {20 * time.Second, 8, 8, false}},
 		"no answer":             {{0, 0, 0, false}, {7 * time.Second, 0, 1, false}, {7 * time.Second, 0, 2, false}, {8 * time.Second, 0, 3, true}, {8 * time.Second, 0, 4, false}},
@@ -30,9 +38,13 @@ func TestPathLook(t *testing.T) {
 		"counters start again":  {{0, 9, 9, false}, {20 * time.Second, 0, 1, false}, {20 * time.Second, 0, 2, false}, {20 * time.Second, 0, 3, true}},
 	} {
 		p, now := &path{}, time.Now()
+		keepalive := time.Duration(0)
+		if strings.Contains(name, "keepalive") {
+			keepalive = 25 * time.Second
+		}
 		for i, l := range looks {
 			now = now.Add(l.after)
-			if got := p.look(now, l.rx, l.tx); got != l.failed {
+			if got := p.look(now, l.rx, l.tx, keepalive); got != l.failed {
 				t.Errorf("%s, look %d: failed %t", name, i, got)
 			}
 		}
@@ -97,9 +109,19 @@ func newNAT(t *testing.T, kind backend.Type, rules string) *nat {
 
 func (n *nat) hosts() []*host { return []*host{n.a, n.b, n.c} }
 
+// readdress gives a host behind the router another address.
+func (h *host) readdress(to string) {
+	h.t.Helper()
+	h.ns.Sh(fmt.Sprintf("ip addr flush dev eth0; ip addr add %s/24 dev eth0; ip route add default via 192.168.7.254", to))
+	h.at.Own = addrs(to)
+	h.state.Underlay = h.underlay()
+	h.apply()
+}
+
 // endpoint returns where a host sends what is for another.
-func (h *host) endpoint(to *host) netip.AddrPort {
-	return h.backend.Counters()[fmt.Sprint("node-", to.n)].Endpoint
+func (h *host) endpoint(to *host) (endpoint netip.AddrPort) {
+	h.ns.Do(func() { endpoint = h.backend.Counters()[fmt.Sprint("node-", to.n)].Endpoint })
+	return endpoint
 }
 
 // steady checks that no host changes anything, with the paths that packets have taken.
@@ -139,6 +161,14 @@ func TestNAT(t *testing.T) {
 				if got := n.c.endpoint(n.b); got.Addr().String() != "203.0.113.1" {
 					t.Errorf("from outside %s", got)
 				}
+				n.b.readdress("192.168.7.12")
+				n.a.state = n.a.newState(n.b.asPeer(), n.c.asPeer())
+				n.a.apply()
+				if got := n.a.endpoint(n.b).String(); got != "192.168.7.12:51820" {
+					t.Errorf("to the new address: %s", got)
+				}
+				n.a.ping(n.b)
+
 				a, c := dumpPeers(n.a.backend), dumpPeers(n.c.backend)
 				if strings.Count(a, "keepalive 25s") != 1 || strings.Contains(c, "keepalive") {
 					t.Errorf("peers of host 1\n%sof host 3\n%s", a, c)

@@ -47,8 +47,12 @@ func advertise(pools []netip.Prefix, o options, public wgtypes.Key, u backend.Un
 		}
 	}
 	published := attributes{PublicKey: public.String(), Port: o.Port, LocalIPs: u.Behind()}
-	if port := int(u.PublicPort(uint16(o.Port))); port != o.Port {
-		published.PublicPort = port
+	if len(u.Ports) > 0 {
+		port, ok := u.Ports[uint16(o.Port)]
+		if !ok {
+			return backend.Advertisement{}, fmt.Errorf("underlay.public_ports has no port for %d, on which the host receives", o.Port)
+		}
+		published.PublicPort = int(port)
 	}
 	attrs, err := json.Marshal(published)
 	return backend.Advertisement{MTU: mtu, Overhead: because, Attributes: attrs}, err
@@ -220,9 +224,9 @@ func (pl planner) waysTo(from backend.Peer, a attributes) (ways []netip.AddrPort
 		case to != public && to == local:
 			return nil, false, fmt.Sprintf("its public address %s is this host's own behind NAT", to)
 		case to != public:
-			return []netip.AddrPort{netip.AddrPortFrom(to, uint16(a.PublicPort))}, false, ""
-		case a.PublicPort == int(pl.underlay.PublicPort(uint16(pl.options.Port))):
-			return nil, false, fmt.Sprintf("its public address %s is this host's, and so is the port %d", to, a.PublicPort)
+			return []netip.AddrPort{a.public(to)}, false, ""
+		case a.public(to).Port() == pl.ownPort(local, public):
+			return nil, false, fmt.Sprintf("its public address %s is this host's, and so is the port %d", to, a.public(to).Port())
 		default:
 			for _, addr := range a.LocalIPs {
 				if addr.Is4() == local.Is4() && addr != local {
@@ -230,7 +234,7 @@ func (pl planner) waysTo(from backend.Peer, a attributes) (ways []netip.AddrPort
 				}
 			}
 			if local != public {
-				ways = append(ways, netip.AddrPortFrom(to, uint16(a.PublicPort)))
+				ways = append(ways, a.public(to))
 			}
 			if len(ways) == 0 {
 				return nil, false, fmt.Sprintf("its public address %s is this host's, and it has published no other", to)
@@ -244,6 +248,25 @@ func (pl planner) waysTo(from backend.Peer, a attributes) (ways []netip.AddrPort
 	return nil, false, strings.Join(reasons, ", ")
 }
 
+// ownPort returns the port of this host's public address, behind which it has a local one.
+func (pl planner) ownPort(local, public netip.Addr) uint16 {
+	port := uint16(pl.options.Port)
+	if local == public {
+		return port
+	}
+	return pl.underlay.PublicPort(port)
+}
+
+// public returns the endpoint of one of the host's public addresses. Behind a NAT of one family, it may have an address
+// of its own in the other.
+func (a attributes) public(addr netip.Addr) netip.AddrPort {
+	sameFamily := func(local netip.Addr) bool { return local.Is4() == addr.Is4() }
+	if len(a.LocalIPs) > 0 && !slices.ContainsFunc(a.LocalIPs, sameFamily) {
+		return netip.AddrPortFrom(addr, uint16(a.Port))
+	}
+	return netip.AddrPortFrom(addr, uint16(a.PublicPort))
+}
+
 // sources is where the packets of a peer may come from. WireGuard answers there.
 type sources struct {
 	endpoints []netip.AddrPort
@@ -255,7 +278,7 @@ type sources struct {
 // its hosts to another may give them any address of its own.
 func sourcesOf(from backend.Peer, a attributes, behind, near bool) (s sources) {
 	for _, addr := range from.PublicIPs {
-		s.endpoints = append(s.endpoints, netip.AddrPortFrom(addr.Unmap(), uint16(a.PublicPort)))
+		s.endpoints = append(s.endpoints, a.public(addr.Unmap()))
 	}
 	for _, addr := range a.LocalIPs {
 		s.endpoints = append(s.endpoints, netip.AddrPortFrom(addr, uint16(a.Port)))
@@ -266,7 +289,7 @@ func sourcesOf(from backend.Peer, a attributes, behind, near bool) (s sources) {
 
 // has reports whether a packet of the peer may come from an endpoint.
 func (s sources) has(e netip.AddrPort) bool {
-	return s.anywhere || slices.ContainsFunc(s.endpoints, func(o netip.AddrPort) bool { return e == o || s.anyPort && e.Addr() == o.Addr() })
+	return e.IsValid() && s.anywhere || slices.ContainsFunc(s.endpoints, func(o netip.AddrPort) bool { return e == o || s.anyPort && e.Addr() == o.Addr() })
 }
 
 // routes returns the network's routes over a device. Without IPv6, those of IPv6 are left out.

@@ -93,27 +93,28 @@ func TestPlan(t *testing.T) {
 			peer: testPeer(2, public("203.0.113.1"), members(`"local_ips":["192.168.0.2"]`)), want: "endpoint 192.168.0.2:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64 or 203.0.113.1:51820$"},
 		"same address in two sites of one NAT": {underlay: addrs("203.0.113.1"), behind: addrs("192.168.0.1"),
 			peer: testPeer(2, public("203.0.113.1"), members(`"public_port":7,"local_ips":["192.168.0.1"]`)), want: "endpoint 203.0.113.1:7 allowed ips 10.5.2.0/24,fd00:5:0:2::/64$"},
-		"behind this host":              {underlay: only4, peer: testPeer(2, public("192.0.2.1"), members(`"public_port":7,"local_ips":["192.168.0.2"]`)), want: "endpoint 192.168.0.2:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64$"},
-		"the NAT itself":                {underlay: addrs("203.0.113.1"), behind: addrs("192.168.0.1"), ports: map[uint16]uint16{DefaultPort: 8}, peer: testPeer(2, public("203.0.113.1")), want: "endpoint 203.0.113.1:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64$"},
-		"without an address of its own": {underlay: only4, peer: testPeer(2, public("192.0.2.1"), members(`"public_port":7`)), want: "its public address 192.0.2.1 is this host's, and it has published no other"},
-		"our address and port":          {underlay: addrs("203.0.113.1"), behind: only4, ports: map[uint16]uint16{DefaultPort: 7}, peer: testPeer(2, public("203.0.113.1"), members(`"public_port":7`)), want: "203.0.113.1 is this host's, and so is the port 7"},
-		"public port out of range":      {underlay: only4, peer: testPeer(2, members(`"public_port":65536`)), want: "public_port is 65536"},
-		"local address of no host":      {underlay: only4, peer: testPeer(2, members(`"local_ips":["127.0.0.1"]`)), want: "local_ips: 127.0.0.1 is no address of a host"},
-		"local address malformed":       {underlay: only4, peer: testPeer(2, members(`"local_ips":["x"]`)), want: "attributes are not valid"},
-		"many local addresses":          {underlay: only4, peer: testPeer(2, members(`"local_ips":["10.9.0.1","10.9.0.2","10.9.0.3","10.9.0.4","10.9.0.5","10.9.0.6","10.9.0.7","10.9.0.8","10.9.0.9"]`)), want: "9 local_ips, at most 8"},
-		"our key":                       {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, testKey(1)))), want: "is that of this host too"},
-		"another's key":                 {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, testKey(9)))), want: "is that of node n9 too"},
-		"our subnet":                    {underlay: only4, peer: testPeer(2, own(1)), want: "subnet 10.5.1.0/24 is our own"},
-		"another's subnet":              {underlay: only4, peer: testPeer(2, own(9)), want: "subnet 10.5.9.0/24 is node n9's too"},
-		"another backend":               {underlay: only4, peer: testPeer(2, func(p *backend.Peer) { p.Backend = "vxlan" }), want: `runs backend "vxlan"`},
-		"no key":                        {underlay: only4, peer: testPeer(2, attributes(`{"listen_port":51820}`)), want: "attributes lack public_key"},
-		"short key":                     {underlay: only4, peer: testPeer(2, attributes(`{"public_key":"AAAA","listen_port":51820}`)), want: `public_key "AAAA": is not 32 bytes in base64`},
-		"long key":                      {underlay: only4, peer: testPeer(2, attributes(`{"public_key":"`+strings.Repeat("x", 500)+`","listen_port":51820}`)), want: `x": is not 32 bytes`},
-		"zero key":                      {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, wgtypes.Key{}))), want: "is all zeros"},
-		"port out of range":             {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":65536}`, testKey(2)))), want: "listen_port is 65536"},
-		"attributes no object":          {underlay: only4, peer: testPeer(2, attributes(`7`)), want: "attributes are not valid"},
-		"no attributes":                 {underlay: only4, peer: testPeer(2, attributes(``)), want: "attributes are not valid"},
-		"no address to send by":         {peer: testPeer(2), want: "this host has no address to send from"},
+		"behind this host":                     {underlay: only4, peer: testPeer(2, public("192.0.2.1"), members(`"public_port":7,"local_ips":["192.168.0.2"]`)), want: "endpoint 192.168.0.2:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64$"},
+		"the NAT itself":                       {underlay: addrs("203.0.113.1"), behind: addrs("192.168.0.1"), ports: map[uint16]uint16{DefaultPort: 8}, peer: testPeer(2, public("203.0.113.1")), want: "endpoint 203.0.113.1:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64$"},
+		"without an address of its own":        {underlay: only4, peer: testPeer(2, public("192.0.2.1"), members(`"public_port":7`)), want: "its public address 192.0.2.1 is this host's, and it has published no other"},
+		"our address and port":                 {underlay: addrs("203.0.113.1"), behind: only4, ports: map[uint16]uint16{DefaultPort: 7}, peer: testPeer(2, public("203.0.113.1"), members(`"public_port":7`)), want: "203.0.113.1 is this host's, and so is the port 7"},
+		"public port out of range":             {underlay: only4, peer: testPeer(2, members(`"public_port":65536`)), want: "public_port is 65536"},
+		"local address of no host":             {underlay: only4, peer: testPeer(2, members(`"local_ips":["127.0.0.1"]`)), want: "local_ips: 127.0.0.1 is no address of a host"},
+		"local address malformed":              {underlay: only4, peer: testPeer(2, members(`"local_ips":["x"]`)), want: "attributes are not valid"},
+		"many local addresses":                 {underlay: only4, peer: testPeer(2, members(`"local_ips":["10.9.0.1","10.9.0.2","10.9.0.3","10.9.0.4","10.9.0.5","10.9.0.6","10.9.0.7","10.9.0.8","10.9.0.9"]`)), want: "9 local_ips, at most 8"},
+		"public port of NAT, and IPv6 without": {underlay: only6, peer: testPeer(2, members(`"public_port":7,"local_ips":["192.168.0.2"]`)), want: "endpoint [2001:db8::2]:51820 "},
+		"our key":                              {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, testKey(1)))), want: "is that of this host too"},
+		"another's key":                        {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, testKey(9)))), want: "is that of node n9 too"},
+		"our subnet":                           {underlay: only4, peer: testPeer(2, own(1)), want: "subnet 10.5.1.0/24 is our own"},
+		"another's subnet":                     {underlay: only4, peer: testPeer(2, own(9)), want: "subnet 10.5.9.0/24 is node n9's too"},
+		"another backend":                      {underlay: only4, peer: testPeer(2, func(p *backend.Peer) { p.Backend = "vxlan" }), want: `runs backend "vxlan"`},
+		"no key":                               {underlay: only4, peer: testPeer(2, attributes(`{"listen_port":51820}`)), want: "attributes lack public_key"},
+		"short key":                            {underlay: only4, peer: testPeer(2, attributes(`{"public_key":"AAAA","listen_port":51820}`)), want: `public_key "AAAA": is not 32 bytes in base64`},
+		"long key":                             {underlay: only4, peer: testPeer(2, attributes(`{"public_key":"`+strings.Repeat("x", 500)+`","listen_port":51820}`)), want: `x": is not 32 bytes`},
+		"zero key":                             {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, wgtypes.Key{}))), want: "is all zeros"},
+		"port out of range":                    {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":65536}`, testKey(2)))), want: "listen_port is 65536"},
+		"attributes no object":                 {underlay: only4, peer: testPeer(2, attributes(`7`)), want: "attributes are not valid"},
+		"no attributes":                        {underlay: only4, peer: testPeer(2, attributes(``)), want: "attributes are not valid"},
+		"no address to send by":                {peer: testPeer(2), want: "this host has no address to send from"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := backend.State{Subnets: subnets(1), MTU: 1440, Peers: []backend.Peer{tt.peer, testPeer(9)},
@@ -188,14 +189,15 @@ func TestAdvertise(t *testing.T) {
 		mtu      int
 		want     string
 	}{
-		"IPv4":         {backend.Underlay{MTU: 1500, Addrs: v4}, 0, "1440 (60 for WireGuard over IPv4)"},
-		"IPv6":         {backend.Underlay{MTU: 1500, Addrs: v6}, 0, "1420 (80 for WireGuard over IPv6)"},
-		"option":       {backend.Underlay{MTU: 1500, Addrs: v4}, 1400, "1400 (100 since option mtu is 1400)"},
-		"large option": {backend.Underlay{MTU: 1500, Addrs: v4}, 9000, "1440 (60 for WireGuard over IPv4)"},
-		"loopback":     {backend.Underlay{MTU: 65536, Addrs: v4}, 0, "65475 ("},
-		"small":        {backend.Underlay{Interface: "eth0", MTU: 1300, Addrs: v4}, 0, "underlay eth0 has an MTU of 1300, which leaves 1240: pool fd00:5::/48 needs at least 1280"},
-		"no address":   {backend.Underlay{Interface: "eth0", MTU: 1500}, 0, "underlay eth0 has no public address"},
-		"VRF":          {backend.Underlay{Interface: "eth0", MTU: 1500, Addrs: v4, VRF: 3}, 0, "interface eth0 is in a VRF"},
+		"IPv4":               {backend.Underlay{MTU: 1500, Addrs: v4}, 0, "1440 (60 for WireGuard over IPv4)"},
+		"IPv6":               {backend.Underlay{MTU: 1500, Addrs: v6}, 0, "1420 (80 for WireGuard over IPv6)"},
+		"option":             {backend.Underlay{MTU: 1500, Addrs: v4}, 1400, "1400 (100 since option mtu is 1400)"},
+		"large option":       {backend.Underlay{MTU: 1500, Addrs: v4}, 9000, "1440 (60 for WireGuard over IPv4)"},
+		"loopback":           {backend.Underlay{MTU: 65536, Addrs: v4}, 0, "65475 ("},
+		"small":              {backend.Underlay{Interface: "eth0", MTU: 1300, Addrs: v4}, 0, "underlay eth0 has an MTU of 1300, which leaves 1240: pool fd00:5::/48 needs at least 1280"},
+		"no address":         {backend.Underlay{Interface: "eth0", MTU: 1500}, 0, "underlay eth0 has no public address"},
+		"NAT without a port": {backend.Underlay{Interface: "eth0", MTU: 1500, Addrs: v4, Ports: map[uint16]uint16{1: 2}}, 0, "underlay.public_ports has no port for 51820"},
+		"VRF":                {backend.Underlay{Interface: "eth0", MTU: 1500, Addrs: v4, VRF: 3}, 0, "interface eth0 is in a VRF"},
 	} {
 		o := defaults()
 		o.MTU = tt.mtu
@@ -209,6 +211,12 @@ func TestAdvertise(t *testing.T) {
 		if !strings.HasPrefix(got, tt.want) {
 			t.Errorf("%s: %s, want %s", name, got, tt.want)
 		}
+	}
+
+	u := backend.Underlay{MTU: 1500, Addrs: v4, Own: addrs("192.168.0.2"), Ports: map[uint16]uint16{DefaultPort: 7}}
+	adv, err := advertise(pools(), defaults(), testKey(1), u)
+	if want := fmt.Sprintf(`{"public_key":%q,"listen_port":51820,"public_port":7,"local_ips":["192.168.0.2"]}`, testKey(1)); err != nil || string(adv.Attributes) != want {
+		t.Errorf("behind NAT: attributes %s, %v, want %s", adv.Attributes, err, want)
 	}
 }
 

@@ -89,13 +89,13 @@ func (c *peerCache) merge(
 }
 
 // subjects returns what a lease is about and no lease of another live host can share: its slot, node id, name and
-// addresses.
+// addresses, with the port behind NAT.
 func subjects(l registry.Lease) []any {
 	type id string
 	type name string
 	out := []any{l.Slot, id(l.NodeID), name(l.Node)}
-	for _, a := range l.PublicIPs {
-		out = append(out, a)
+	for _, e := range l.Endpoints() {
+		out = append(out, e)
 	}
 	return out
 }

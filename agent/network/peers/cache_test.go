@@ -45,6 +45,9 @@ func TestMerge(t *testing.T) {
 		{"its address is another's", leases{own, with(agenttest.Lease("d", 6, "sd", 40), func(l *registry.Lease) {
 			l.PublicIPs = append(l.PublicIPs, c.PublicIPs...)
 		})}, false, 0, "1:a1+ 2:b20+ 6:d40+"},
+		{"its address is another's, with another port", leases{own, with(agenttest.Lease("d", 6, "sd", 40), func(l *registry.Lease) {
+			l.PublicIPs, l.Backend.Object = c.PublicIPs, []byte(`{"type":"alloc","listen_port":51820,"public_port":51830}`)
+		})}, false, 0, "1:a1+ 2:b20+ 3:c30 6:d40+"},
 		{"a new store", leases{own}, true, 0, "1:a1+ 2:b20+ 3:c30"},
 		{"a new store, a slot is another's", leases{own, agenttest.Lease("d", 2, "sd", 10)}, true, 0, "1:a1+ 2:d10+ 3:c30"},
 	} {
