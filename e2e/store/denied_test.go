@@ -19,6 +19,7 @@ func (w *testWorld) denied(a, b *lab.Host) {
 	w.T.Helper()
 	powerless := w.newToken("powerless", `key_prefix "leno/" { policy = "read" }`)
 	other := key(w.Subnet(b, "default").String())
+	reservation := "/v1/network/default/reservation/" + key(w.Free("default").String())
 	before := w.local(a)
 	definition := `{"pools":[{"prefix":"10.7.0.0/16"}],"backend":{"type":"alloc"}}`
 	for _, change := range []string{
@@ -27,8 +28,8 @@ func (w *testWorld) denied(a, b *lab.Host) {
 		"DELETE /v1/network/default/lease/" + other,
 		"PUT /v1/network/default/renew",
 		"PUT /v1/network/default/release",
-		`PUT /v1/network/default/reservation/10.5.77.0-24 {"node":"host-z"}`,
-		"DELETE /v1/network/default/reservation/10.5.77.0-24",
+		"PUT " + reservation + ` {"node":"host-z"}`,
+		"DELETE " + reservation,
 	} {
 		for _, header := range []string{"", "X-Consul-Token: " + powerless, "Authorization: Bearer " + powerless} {
 			status, body := w.change(a, change, header)
@@ -43,7 +44,7 @@ func (w *testWorld) denied(a, b *lab.Host) {
 		w.T.Errorf("changed all the same: %+v, before %+v", now, before)
 	}
 	for _, method := range []string{"PUT", "DELETE"} {
-		if status, body := w.change(a, method+` /v1/network/default/reservation/10.5.77.0-24 {"node":"host-z"}`, "Authorization: Bearer "+world.OperatorToken); status != http.StatusOK {
+		if status, body := w.change(a, method+" "+reservation+` {"node":"host-z"}`, "Authorization: Bearer "+world.OperatorToken); status != http.StatusOK {
 			w.T.Errorf("%s with rights: %d %s", method, status, body)
 		}
 	}

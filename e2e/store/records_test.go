@@ -37,13 +37,15 @@ func TestUnusableRecords(t *testing.T) {
 	}
 	w.Must(b.KillAgent())
 
+	free := w.Free("default")
+	reservation := "leno/reservations/default/" + key(free.String())
 	const steering = "leno/leases/default/\x1b[2J\u202e"
 	values := map[string]string{
-		world.LeaseKey("default", subnet):       "oops",
-		steering:                                `{"version":1}`,
-		"leno/reservations/default/10.5.4.0-24": `{"version":1,"subnet":"10.5.4.0/24"}`,
-		"leno/networks/default":                 `{"version":2}`,
-		"leno/networks/other":                   `{`,
+		world.LeaseKey("default", subnet): "oops",
+		steering:                          `{"version":1}`,
+		reservation:                       fmt.Sprintf(`{"version":1,"subnet":%q}`, free),
+		"leno/networks/default":           `{"version":2}`,
+		"leno/networks/other":             `{`,
 	}
 	var ops api.TxnOps
 	for key, value := range values {
@@ -61,7 +63,7 @@ func TestUnusableRecords(t *testing.T) {
 
 	lists := map[string]map[string]string{ // by command: the keys and the words for them in the list
 		"lease list":       {world.LeaseKey("default", subnet): "what stood there before stays in use", steering: "not ADDRESS-LENGTH"},
-		"reservation list": {"leno/reservations/default/10.5.4.0-24": "names either a node or a node_id"},
+		"reservation list": {reservation: "names either a node or a node_id"},
 		"network list":     {"leno/networks/default": "version 2 is a newer leno's", "leno/networks/other": "unexpected end"},
 	}
 	for command, want := range lists {

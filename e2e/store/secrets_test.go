@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -132,10 +131,7 @@ func (s *secretive) follow(h *lab.Host) {
 // use makes every kind of request and runs every command that takes a token.
 func (s *secretive) use(h *lab.Host, token string, allowed bool) {
 	s.T.Helper()
-	free := netip.MustParsePrefix("10.5.9.0/24") // not used by a host
-	for i := byte(10); slices.ContainsFunc(s.Hosts, func(h *lab.Host) bool { return s.Subnet(h, "default") == free }); i++ {
-		free = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, i, 0}), 24)
-	}
+	free := s.Free("default")
 	reservation := "/v1/network/default/reservation/" + registry.SubnetKey(free)
 	const body = `{"pools":[{"prefix":"10.9.0.0/16"}],"backend":{"type":"alloc"}}`
 	want := map[bool]int{true: http.StatusOK, false: http.StatusForbidden}[allowed]

@@ -220,6 +220,23 @@ func (w *World) WaitHealth(h *lab.Host, status int, words ...string) {
 	})
 }
 
+// Free returns an IPv4 subnet of the network, of the size of the hosts', that none of them has.
+func (w *World) Free(network string) netip.Prefix {
+	w.T.Helper()
+	taken := map[netip.Prefix]bool{}
+	var free netip.Prefix
+	for _, h := range w.Hosts {
+		free = w.Subnet(h, network)
+		taken[free] = true
+	}
+	for slot := byte(9); taken[free]; slot++ {
+		addr := free.Addr().As4()
+		addr[2] = slot
+		free = netip.PrefixFrom(netip.AddrFrom4(addr), free.Bits())
+	}
+	return free
+}
+
 // Subnet returns the first subnet in the host's subnet file, masked.
 func (w *World) Subnet(h *lab.Host, network string) netip.Prefix {
 	w.T.Helper()
