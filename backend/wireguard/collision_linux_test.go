@@ -80,6 +80,78 @@ func TestCollision(t *testing.T) {
 	}
 }
 
+// sendingBind records what is sent.
+type sendingBind struct {
+	conn.Bind
+	sent chan []byte
+}
+
+func (b *sendingBind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) { return nil, port, nil }
+func (b *sendingBind) Close() error                                         { return nil }
+func (b *sendingBind) Send(packets [][]byte, _ conn.Endpoint) error {
+	b.sent <- packets[0]
+	return nil
+}
+
+// TestCollisionSent checks which initiations of this side wait for the answer to one that it has received.
+func TestCollisionSent(t *testing.T) {
+	const peer, other = bindtest.ChannelEndpoint(1), bindtest.ChannelEndpoint(2)
+	response := append([]byte{wg.MessageResponseType, 0, 0, 0}, bytes.Repeat([]byte{1}, wg.MessageResponseSize-4)...)
+	for name, tt := range map[string]struct {
+		theirs    byte // 0 for none
+		from      conn.Endpoint
+		ago       time.Duration
+		answered  bool
+		now, ever bool // whether the own one, 2, is sent at once, and whether it is sent at all
+	}{
+		"nothing received":           {0, nil, 0, false, true, true},
+		"a larger one received":      {3, peer, 0, false, true, true},
+		"a smaller one received":     {1, peer, 0, false, false, true},
+		"a smaller one, answered":    {1, peer, 0, true, false, false},
+		"a smaller one, long ago":    {1, peer, 2 * collisionTime, false, true, true},
+		"a smaller one of another":   {1, other, 0, false, true, true},
+		"the same one from the peer": {2, peer, 0, false, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inner := &sendingBind{sent: make(chan []byte, 3)}
+			b := newCollisionBind(inner)
+			if _, _, err := b.Open(0); err != nil {
+				t.Fatal(err)
+			}
+			defer b.Close()
+			if tt.theirs != 0 && !b.passes(testInitiation(tt.theirs), tt.from, time.Now().Add(-tt.ago)) {
+				t.Error("their initiation did not pass")
+			}
+			own := testInitiation(2)
+			if err := b.Send([][]byte{own}, peer); err != nil {
+				t.Fatal(err)
+			}
+			if now := len(inner.sent) == 1; now != tt.now {
+				t.Errorf("sent at once: %t", now)
+			}
+			if tt.answered {
+				if err := b.Send([][]byte{response}, peer); err != nil {
+					t.Fatal(err)
+				}
+				if got := <-inner.sent; !bytes.Equal(got, response) {
+					t.Errorf("sent %x", got)
+				}
+			}
+			select {
+			case got := <-inner.sent:
+				if !tt.ever || !bytes.Equal(got, own) {
+					t.Errorf("sent %x", got)
+				}
+			case <-time.After(10 * holdTime):
+				if tt.ever {
+					t.Error("never sent")
+				}
+			}
+		})
+	}
+}
+
 // An end is one of two WireGuard devices that send to each other.
 type end struct {
 	*processDevice
