@@ -122,6 +122,9 @@ func describeUnderlay(u api.Underlay) string {
 	if len(u.Addresses) > 0 {
 		parts = append(parts, cli.Join(u.Addresses, ", ")+behindNote(u.Own))
 	}
+	for _, port := range slices.Sorted(maps.Keys(u.PublicPorts)) {
+		parts = append(parts, fmt.Sprintf("public port %d for %d", u.PublicPorts[port], port))
+	}
 	text := strings.Join(append(parts, fmt.Sprintf("MTU %d", u.MTU)), ", ")
 	if u.Reason != "" {
 		text += ": " + u.Reason

@@ -107,6 +107,9 @@ func TestNAT(t *testing.T) {
 	if out, err := a.Leno(w.Ctx, "peers"); err != nil || !strings.Contains(out, "192.168.7.2:51820") {
 		t.Errorf("leno peers: %v\n%s", err, out)
 	}
+	if out, err := b.Leno(w.Ctx, "network", "show", "default"); err != nil || !strings.Contains(strings.Join(strings.Fields(out), " "), "public port 51830 for 51820") {
+		t.Errorf("leno network show: %v\n%s", err, out)
+	}
 	if out, err := a.Leno(w.Ctx, "lease", "list"); err != nil || strings.Contains(out, "both have") {
 		t.Errorf("leno lease list: %v\n%s", err, out)
 	}
