@@ -29,6 +29,7 @@ type path struct {
 	looked time.Time // zero before the first look
 	silent time.Time // since when what was sent has not been answered, zero if it has
 	rx, tx int64     // bytes at the last look
+	told   bool      // that the peer does not answer, since it last did
 }
 
 // look examines what the device has counted for the peer, to which it sends keepalives at the interval, 0 for none. It
@@ -49,6 +50,7 @@ func (p *path) look(now time.Time, rx, tx int64, keepalive time.Duration) (faile
 	}
 	sent, heard := tx-p.tx > quiet, rx != p.rx
 	p.looked, p.rx, p.tx = now, rx, tx
+	p.told = p.told && !heard
 	switch {
 	case heard || !sent:
 		p.silent = time.Time{}
@@ -97,8 +99,9 @@ func (b *Backend) follow(p plan) error {
 		}
 		if path.look(now, have.ReceiveBytes, have.TransmitBytes, have.PersistentKeepaliveInterval) {
 			path.at = (path.at + 1) % len(path.ways)
-			if next = path.ways[path.at]; next != at {
+			if next = path.ways[path.at]; next != at && !path.told {
 				b.config.Logger.Info("peer does not answer, trying another endpoint", "node", p.nodes[have.PublicKey], "endpoint", at, "next", next)
+				path.told = true
 			}
 		}
 		if next != at {

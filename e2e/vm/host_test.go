@@ -289,11 +289,11 @@ func (p *pair) doctor(m *Machine) {
 // startPings sends packets all the time, as a transient unit.
 func (p *pair) startPings(m *Machine, to netip.Addr) {
 	p.t.Helper()
-	p.must(m, "systemd-run", "--quiet", "--unit=pings", "--property=StandardOutput=file:/run/pings", "ping", "-n", "-i", "0.05", to.String())
+	p.must(m, "systemd-run", "--quiet", "--unit=pings", "--property=StandardOutput=file:/run/pings", "ping", "-D", "-n", "-i", "0.05", to.String())
 	p.wait(m, "the first answers", `[ "$(grep -c icmp_seq= /run/pings)" -gt 3 ]`)
 }
 
-var sequence = regexp.MustCompile(`icmp_seq=(\d+) ttl`)
+var sequence = regexp.MustCompile(`\[(\d+)\.(\d+)\] .*icmp_seq=(\d+) ttl`)
 
 // stopPings returns the numbers of packets without an answer, and how many were answered. Those
 // after the last answer were still under way.
@@ -301,12 +301,20 @@ func (p *pair) stopPings(m *Machine) (missing []int, answered int) {
 	p.t.Helper()
 	p.must(m, "systemctl", "kill", "--signal=INT", "pings")
 	p.wait(m, "ping to end", "! systemctl is-active --quiet pings")
-	next := 1
+	next, last := 1, time.Time{}
 	for _, match := range sequence.FindAllStringSubmatch(p.must(m, "cat", "/run/pings"), -1) {
-		number, err := strconv.Atoi(match[1])
-		if err != nil {
-			p.t.Fatal(err)
+		var numbers [3]int64
+		for i := range numbers {
+			var err error
+			if numbers[i], err = strconv.ParseInt(match[i+1], 10, 64); err != nil {
+				p.t.Fatal(err)
+			}
 		}
+		number, at := int(numbers[2]), time.Unix(numbers[0], numbers[1]*1000).UTC()
+		if next < number {
+			p.t.Logf("no answers between %s and %s", last.Format(time.TimeOnly+".000"), at.Format(time.TimeOnly+".000"))
+		}
+		last = at
 		for ; next < number; next++ {
 			missing = append(missing, next)
 		}
