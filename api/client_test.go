@@ -23,7 +23,7 @@ import (
 )
 
 var comparers = cmp.Options{
-	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
+	cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}),
 }
 
 func TestParseAddress(t *testing.T) {

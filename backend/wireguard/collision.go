@@ -18,7 +18,7 @@ const (
 	collisionTime = time.Second
 
 	// holdTime is how long the smaller one of two initiations waits for the answer to the larger one.
-	holdTime = 200 * time.Millisecond
+	holdTime = 600 * time.Millisecond
 )
 
 // collisionBind lets only one of two simultaneous handshakes with a peer happen. Otherwise each side may give up its own
