@@ -132,9 +132,12 @@ func TestWatchedNetworks(t *testing.T) {
 	}
 	for _, h := range w.Hosts {
 		w.restored(h, before[h])
-		if status, health := w.Health(h); status != http.StatusOK || len(health.Networks) != 1 {
-			t.Errorf("%s: healthz %d: %+v", h.Name, status, health)
-		}
+		w.Eventually(h.Name+" to be well with one network", func(context.Context) error {
+			if status, health := w.Health(h); status != http.StatusOK || len(health.Networks) != 1 {
+				return fmt.Errorf("healthz %d: %+v", status, health)
+			}
+			return nil
+		})
 	}
 	pings.stop()
 	for _, route := range deleted() {
