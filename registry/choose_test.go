@@ -446,7 +446,7 @@ func claimBehind(c registry.Claim, public netip.Addr, attributes string) registr
 	return c
 }
 
-func TestPlaces(t *testing.T) {
+func TestSameEndpoint(t *testing.T) {
 	at := func(address, attributes string) registry.Lease {
 		return behind(registry.Lease{PublicIPs: []netip.Addr{netip.MustParseAddr(address)}}, attributes)
 	}

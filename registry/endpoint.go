@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/netip"
 	"slices"
@@ -21,14 +22,13 @@ func attributesOf(b Backend) (a attributes) {
 	return a
 }
 
+// port returns the UDP port at which the host is reached at its public addresses, 0 if that is not published.
+func (a attributes) port() uint16 { return cmp.Or(a.PublicPort, a.ListenPort) }
+
 // Endpoints returns the public addresses of a lease's host with the port at which it is reached there, which is 0 if the
 // backend publishes none.
 func (l Lease) Endpoints() []netip.AddrPort {
-	a := attributesOf(l.Backend)
-	port := a.PublicPort
-	if port == 0 {
-		port = a.ListenPort
-	}
+	port := attributesOf(l.Backend).port()
 	out := make([]netip.AddrPort, len(l.PublicIPs))
 	for i, addr := range l.PublicIPs {
 		out[i] = netip.AddrPortFrom(addr, port)
@@ -56,7 +56,7 @@ func SameEndpoint(a, b Lease) bool {
 	if !shareAny(a.PublicIPs, b.PublicIPs) {
 		return false
 	}
-	one, other := a.Endpoints()[0].Port(), b.Endpoints()[0].Port()
+	one, other := attributesOf(a.Backend).port(), attributesOf(b.Backend).port()
 	return one == 0 || other == 0 || one == other
 }
 
