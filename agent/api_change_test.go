@@ -22,6 +22,7 @@ func TestChangesAreRefused(t *testing.T) {
 	n, err := c.Network(ctx, "n")
 	must(t, err)
 	subnet := a.subnet()
+	first := a.inStore()
 	own := func(prefix string, change func(*api.Pool)) api.Network {
 		out := n
 		out.Pools = []api.Pool{{Prefix: netip.MustParsePrefix(prefix), SubnetLen: 24}}
@@ -70,6 +71,9 @@ func TestChangesAreRefused(t *testing.T) {
 	forced.ModifyIndex = n.ModifyIndex
 	_, err = c.PutNetwork(ctx, forced, true)
 	must(t, err)
+	if now := a.inStore(); first.Revision == "" || !now.Replaced(first) || len(now.Earlier) != 2 {
+		t.Errorf("revision %q after %q: not the second change of %q", now.Revision, now.Earlier, first.Revision)
+	}
 	r := mustRunner(t, a)
 	eventually(t, func() error {
 		lease, _ := r.Lease()

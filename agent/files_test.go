@@ -189,31 +189,3 @@ func TestSubnetFileElsewhere(t *testing.T) {
 		must(t, process.stop())
 	}
 }
-
-// TestEarlierVersions: the earlier versions are those of the same record with lower indexes, however often the file is
-// written.
-func TestEarlierVersions(t *testing.T) {
-	long := state.Network{Definition: 3, RecordIndex: 1000}
-	for v := range uint64(state.MaxEarlier) {
-		long.Earlier = append(long.Earlier, v+10)
-	}
-	for _, tt := range []struct {
-		name    string
-		before  state.Network
-		created uint64
-		version uint64
-		want    []uint64
-	}{
-		{"the first", state.Network{}, 3, 5, nil},
-		{"the same again", state.Network{Definition: 3, RecordIndex: 9, Earlier: []uint64{5}}, 3, 9, []uint64{5}},
-		{"the next", state.Network{Definition: 3, RecordIndex: 9, Earlier: []uint64{5}}, 3, 12, []uint64{5, 9}},
-		{"a lower index, of a new cluster", state.Network{Definition: 3, RecordIndex: 9, Earlier: []uint64{5, 7}}, 3, 6, []uint64{5}},
-		{"a network that was created again", state.Network{Definition: 3, RecordIndex: 9, Earlier: []uint64{5}}, 11, 12, nil},
-		{"a file of an older version", state.Network{Definition: 3}, 3, 12, nil},
-		{"too many", long, 3, 1001, append(slices.Clone(long.Earlier[1:]), 1000)},
-	} {
-		if got := tt.before.EarlierThan(tt.created, tt.version); !slices.Equal(got, tt.want) {
-			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
-		}
-	}
-}

@@ -33,6 +33,17 @@ type Network struct {
 
 	Encryption string // EncryptionRequired, or "" for none required
 
+	// Revision is a random name of this version of the definition, and Earlier are the revisions that it has replaced,
+	// oldest first, at most MaxEarlier: see Replacing. They are the same in every store into which the definition is
+	// written, and tell which of two versions is the later one where indexes cannot. A definition that was written by hand
+	// has none.
+	Revision string
+	Earlier  []string
+
+	// Restored is when a host last wrote the definition again because the store had lost it or its last change, by that
+	// host's clock. The zero time stands for never.
+	Restored time.Time
+
 	CreateIndex uint64 // assigned by the store, 0 before the network was stored
 	ModifyIndex uint64
 }

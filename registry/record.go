@@ -69,6 +69,9 @@ type networkRecord struct {
 	Backend Backend      `json:"backend"`
 
 	Encryption string    `json:"encryption,omitempty"`
+	Revision   string    `json:"revision,omitempty"`
+	Earlier    []string  `json:"earlier,omitempty"`
+	Restored   time.Time `json:"restored,omitzero"`
 	Deleted    time.Time `json:"deleted,omitzero"` // of a Deletion, which has neither pools nor backend
 }
 
@@ -98,7 +101,8 @@ func FormatNetwork(n Network) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := networkRecord{Version: Version, Name: n.Name, Backend: n.Backend, Encryption: n.Encryption}
+	r := networkRecord{Version: Version, Name: n.Name, Backend: n.Backend, Encryption: n.Encryption,
+		Revision: n.Revision, Earlier: n.Earlier, Restored: n.Restored}
 	for _, p := range plan {
 		r.Pools = append(r.Pools, poolRecord(p))
 	}
@@ -148,7 +152,30 @@ func ParseNetwork(name string, value []byte) (Network, error) {
 	if err := CheckEncryption(r.Encryption); err != nil {
 		return Network{}, err
 	}
-	return Network{Name: name, Plan: plan, Backend: r.Backend, Encryption: r.Encryption}, nil
+	if err := checkRevisions(r); err != nil {
+		return Network{}, err
+	}
+	return Network{Name: name, Plan: plan, Backend: r.Backend, Encryption: r.Encryption,
+		Revision: r.Revision, Earlier: r.Earlier, Restored: r.Restored}, nil
+}
+
+// checkRevisions checks the revisions that a definition names.
+func checkRevisions(r networkRecord) error {
+	if len(r.Earlier) > MaxEarlier {
+		return fmt.Errorf("%w: %d revisions in \"earlier\", at most %d", ErrInvalid, len(r.Earlier), MaxEarlier)
+	}
+	if r.Revision == "" && len(r.Earlier) == 0 {
+		return nil
+	}
+	if err := checkName("revision", r.Revision); err != nil {
+		return err
+	}
+	for _, revision := range r.Earlier {
+		if err := checkName("earlier revision", revision); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // FormatLease returns the value under which a lease is stored.

@@ -210,6 +210,12 @@ func TestParseNetworkInvalid(t *testing.T) {
 		invalid{"two backend types", `"type":"vxlan"`, `"Type":"udp","type":"vxlan"`, "is there twice"},
 		invalid{"backend type as number", `"type":"vxlan"`, `"type":1`, "backend type is not a string"},
 		invalid{"unprintable backend type", `"type":"vxlan"`, `"type":"vx\u0007lan"`, `backend type "vx\alan" has characters that cannot be printed`},
+		invalid{"unprintable revision", `"pools"`, `"revision":"a\u0007","pools"`, `revision "a\a" has characters that cannot be printed`},
+		invalid{"no revision after others", `"pools"`, `"earlier":["a"],"pools"`, "revision is missing"},
+		invalid{"an empty earlier revision", `"pools"`, `"revision":"b","earlier":["a",""],"pools"`, "earlier revision is missing"},
+		invalid{"too many earlier revisions", `"pools"`, `"revision":"b","earlier":["a"` + strings.Repeat(`,"a"`, registry.MaxEarlier) + `],"pools"`, "33 revisions"},
+		invalid{"revision as number", `"pools"`, `"revision":1,"pools"`, "revision is not a string but: number"},
+		invalid{"restored at no time", `"pools"`, `"restored":"yesterday","pools"`, "yesterday"},
 	), func(value []byte) error {
 		_, err := registry.ParseNetwork("default", value)
 		return err

@@ -192,16 +192,16 @@ func (h networkHandlers) readLeases(ctx context.Context, n registry.Network) (re
 	return set, err
 }
 
-// decide returns the definition to store: n, or one with which the network is switched to n's backend. It refuses a
+// decide returns the revision to store: n, or one with which the network is switched to n's backend. It refuses a
 // change that takes subnets or packets from hosts, or of which that cannot be known, unless it is forced. A change to an
 // old version is left for the store to refuse.
 func (h networkHandlers) decide(ctx context.Context, n registry.Network, force bool) (registry.Network, error) {
 	c, err := h.changeTo(ctx, n, h.readLeases)
 	switch {
 	case err != nil && force:
-		return n, nil
+		return n.Replacing(registry.Network{}), nil
 	case err != nil || c.Old.ModifyIndex != n.ModifyIndex:
-		return n, err
+		return n.Replacing(registry.Network{}), err
 	case force:
 		c = c.Forced(time.Now())
 	default:
@@ -214,7 +214,7 @@ func (h networkHandlers) decide(ctx context.Context, n registry.Network, force b
 		}
 	}
 	if len(reasons) == 0 {
-		return c.New, nil
+		return c.New.Replacing(c.Old), nil
 	}
 	return n, statusError(http.StatusConflict, "network %s is left as it is: %s", n.Name, strings.Join(reasons, "; "))
 }

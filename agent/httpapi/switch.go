@@ -44,7 +44,7 @@ func (h networkHandlers) changeSwitch(r *http.Request) (out api.NetworkSwitch, e
 	if err != nil {
 		return out, err
 	}
-	if err := store.PutNetwork(r.Context(), changed); err != nil {
+	if err := store.PutNetwork(r.Context(), changed.Replacing(n)); err != nil {
 		return out, err
 	}
 	return h.switchOf(r.Context(), store, name)

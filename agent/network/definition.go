@@ -43,7 +43,6 @@ type knownDefinition struct {
 	// confirmed is true if this process has read the definition from the store, and therefore knows of every change
 	// since. Otherwise an earlier process wrote it down.
 	confirmed bool
-	earlier   []uint64 // ModifyIndexes of previous versions, from the state file
 }
 
 // usable reports whether a host may keep the definition in force when the store has none. If it was last used so long
@@ -64,13 +63,21 @@ func (k *knownDefinition) restoreAfter(local config.Network, p retry.Policy, kin
 }
 
 // supersedes reports whether n, the version in the store, is older than the known one: the store was set back to a
-// state before the last change. In a new cluster in which a snapshot was restored, the record has the same CreateIndex
-// as in the old cluster, and later versions get indexes that may be lower than those of the old one. What an earlier
-// process wrote down may be from the old cluster. Unless the known definition is confirmed, n therefore counts as older
-// only if this host has seen that version itself.
+// state before the last change, or a host that did not know of the change has restored the definition.
+//
+// The revisions decide, if they can. Otherwise the indexes of a record that was created once do, but only if this process
+// has read the known definition from the store. What an earlier process wrote down may be from another cluster, in which
+// the same snapshot was restored: the record then has the same CreateIndex, and later versions may have lower indexes.
 func (k *knownDefinition) supersedes(n registry.Network) bool {
-	return k != nil && k.network.CreateIndex == n.CreateIndex && k.network.ModifyIndex > n.ModifyIndex &&
-		(k.confirmed || slices.Contains(k.earlier, n.ModifyIndex)) && len(definition.Differences(k.network, n)) > 0
+	switch {
+	case k == nil || len(definition.Differences(k.network, n)) == 0:
+		return false
+	case k.network.Replaced(n):
+		return true
+	case !k.confirmed || k.network.Diverged(n):
+		return false
+	}
+	return k.network.CreateIndex == n.CreateIndex && k.network.ModifyIndex > n.ModifyIndex
 }
 
 // rememberedDefinition returns the definition that an earlier process wrote down, or nil if there is none.
@@ -84,7 +91,7 @@ func rememberedDefinition(dataDir, network string) *knownDefinition {
 		return nil
 	}
 	n.CreateIndex, n.ModifyIndex = before.Definition, before.RecordIndex
-	return &knownDefinition{network: n, used: before.Renewed, earlier: before.Earlier}
+	return &knownDefinition{network: n, used: before.Renewed}
 }
 
 // A definitionKeeper finds the definition of one network and keeps it in force. Its methods must be called one after
@@ -94,7 +101,7 @@ type definitionKeeper struct {
 	config   config.Config // the agent's, as it was when the runner was created
 	local    config.Network
 	report   *report.Reporter
-	noteLoss func() // is called when the store has lost the network's definition, and probably leases with it
+	noteLoss func(at time.Time) // is called when the store has lost the network's definition, and probably leases with it
 
 	known    *knownDefinition   // nil if this host does not know one
 	deletion *registry.Deletion // of the network, as far as this host knows; nil for none
@@ -225,7 +232,7 @@ func (d *definitionKeeper) find(ctx context.Context) (registry.Network, error) {
 		}
 		n, err = d.known.network, nil
 	case errors.Is(err, registry.ErrNetworkNotFound) && d.known.usable():
-		d.noteLoss()
+		d.noteLoss(time.Now())
 		n, err = d.known.network, nil
 	case errors.Is(err, registry.ErrInvalid) && d.known.usable():
 		n, err = d.known.network, nil
@@ -258,8 +265,12 @@ func (d *definitionKeeper) abandon() {
 }
 
 // confirm records that the store has the definition. asked is when the store was asked for it: since then, this process
-// may have been suspended and the network deleted.
+// may have been suspended and the network deleted. A definition that was restored since this host last read it shows a
+// loss that this host has not seen.
 func (d *definitionKeeper) confirm(n registry.Network, asked time.Time) {
+	if !n.Restored.IsZero() && (d.known == nil || !n.Restored.Equal(d.known.network.Restored)) {
+		d.noteLoss(n.Restored)
+	}
 	d.known = &knownDefinition{network: n, used: asked, confirmed: true}
 	d.update(func(s *definitionStatus) { s.used = asked })
 	d.forgetDeletion()
@@ -295,7 +306,7 @@ func (d *definitionKeeper) definedElsewhere(ctx context.Context) error {
 		d.missing = time.Time{}
 		return err
 	}
-	d.noteLoss()
+	d.noteLoss(time.Now())
 	return fmt.Errorf("%w: waiting for %s to put it back", errDefinitionLost, definition.FirstFew(nodes))
 }
 
@@ -317,7 +328,7 @@ func (d *definitionKeeper) define(ctx context.Context) (registry.Network, error)
 		return n, err
 	}
 	n.ModifyIndex = registry.Absent
-	switch err := d.deps.Store.Registry.PutNetwork(ctx, n); {
+	switch err := d.deps.Store.Registry.PutNetwork(ctx, n.Replacing(registry.Network{})); {
 	case err == nil:
 		d.report.Log().Info("network defined", "pools", n.Plan.Prefixes(), "backend", n.Backend.Type)
 	case !errors.Is(err, registry.ErrConflict): // another host was first, or an operator has deleted the network
@@ -374,7 +385,7 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 			}
 		}
 		if verdict == definitionLost {
-			d.noteLoss()
+			d.noteLoss(time.Now())
 		}
 		var due <-chan time.Time
 		switch {
@@ -480,7 +491,7 @@ func (d *definitionKeeper) restore(ctx context.Context, n registry.Network) erro
 	case !d.known.supersedes(have):
 		return nil // another host has restored it, or it was defined differently
 	}
-	n.CreateIndex, n.ModifyIndex = 0, version
+	n.CreateIndex, n.ModifyIndex, n.Restored = 0, version, time.Now().UTC().Truncate(time.Second)
 	switch err := d.deps.Store.Registry.PutNetwork(ctx, n); {
 	case errors.Is(err, registry.ErrConflict): // another host was first, or an operator has deleted the network
 		return nil

@@ -3,6 +3,8 @@ package network
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -231,7 +233,7 @@ func TestDefinedByAnotherHostFirst(t *testing.T) {
 				})
 				d := h.runner().definition
 				loss := false
-				d.noteLoss = func() { loss = true }
+				d.noteLoss = func(time.Time) { loss = true }
 				n, err := d.find(t.Context())
 				if !errors.Is(err, tt.want) || loss != tt.loss {
 					t.Fatalf("error %v, want %v; loss %t, want %t", err, tt.want, loss, tt.loss)
@@ -336,6 +338,7 @@ func TestRememberedDefinition(t *testing.T) {
 // than the one its former process wrote down. In a new cluster, that version may be the later one.
 func TestRememberedVersion(t *testing.T) {
 	first := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "recorder", "")}
+	first = first.Replacing(registry.Network{})
 	for _, tt := range []struct {
 		name    string
 		unseen  bool // this host has not seen the first version
@@ -344,7 +347,7 @@ func TestRememberedVersion(t *testing.T) {
 		want    string
 	}{
 		{"set back", false, false, "", "last"},
-		{"set back to a version that this host has not seen", true, false, "", "first"},
+		{"set back to a version that this host has not seen", true, false, "", "last"},
 		{"set back, and changed since", false, false, "later", "later"},
 		{"a new cluster", false, true, "", "last"},
 		{"a new cluster, and changed since", false, true, "later", "later"},
@@ -382,8 +385,97 @@ func TestRememberedVersion(t *testing.T) {
 			n, err := d.find(t.Context())
 			must(t, err)
 			got := string(n.Backend.Object)
-			if tt.want == "first" && strings.Contains(got, "colour") || tt.want != "first" && !strings.Contains(got, tt.want) {
+			if !strings.Contains(got, tt.want) {
 				t.Errorf("got %s, want the %s version", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestOlderDefinitionRestored: all agents were restarted when the store lost everything, and a host that was away during
+// the last change is the first to restore the definition. Hosts that know of the change do not follow it, and the change
+// is restored.
+func TestOlderDefinitionRestored(t *testing.T) {
+	for _, restored := range []bool{true, false} { // or defined again by an operator, who has the last word
+		t.Run(fmt.Sprintf("restored %t", restored), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHost(t, memory.New(), "a")
+				first := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "recorder", "")}
+				must(t, h.store.Client().PutNetwork(t.Context(), first.Replacing(registry.Network{})))
+				first = h.inStore()
+				lease := h.acquire()
+				last := h.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "recorder", `{"colour":"last"}`) })
+				must(t, h.runner().save(last, lease))
+				empty(h.store)
+				wanted := last
+				if first.CreateIndex, first.ModifyIndex = 0, 0; !restored {
+					first = first.Replacing(registry.Network{})
+					wanted = first
+				}
+				must(t, h.store.Client().PutNetwork(t.Context(), first))
+
+				d := h.runner().definition
+				d.known = rememberedDefinition(h.config.DataDir, "n")
+				n, err := d.find(t.Context())
+				must(t, err)
+				if differs := definition.Differences(n, wanted); len(differs) > 0 {
+					t.Errorf("the definition in force differs from the one wanted: %q", differs)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				var all sync.WaitGroup
+				all.Go(func() { h.follow(ctx) })
+				all.Go(func() { _ = d.watch(ctx, n) })
+				time.Sleep(time.Minute)
+				cancel()
+				all.Wait()
+				now := h.inStore()
+				if differs := definition.Differences(now, wanted); len(differs) > 0 {
+					t.Errorf("the definition in the store differs from the one wanted: %q", differs)
+				}
+				if now.Revision != wanted.Revision || !slices.Equal(now.Earlier, wanted.Earlier) {
+					t.Errorf("revision %s after %s, want %s after %s", now.Revision, now.Earlier, wanted.Revision, wanted.Earlier)
+				}
+				if now.Restored.IsZero() == restored {
+					t.Errorf("restored at %v", now.Restored)
+				}
+			})
+		})
+	}
+}
+
+// TestRestoredDefinitionShowsTheLoss: a host that reads a definition that another one has restored knows when the store
+// lost leases, whether or not it knew the definition before.
+func TestRestoredDefinitionShowsTheLoss(t *testing.T) {
+	at := func(s string) (at time.Time) {
+		at, err := time.Parse(time.RFC3339, s)
+		must(t, err)
+		return at
+	}
+	before, now := at("2026-11-22T21:40:00Z"), at("2026-11-23T04:05:06Z")
+	for _, tt := range []struct {
+		name     string
+		known    *knownDefinition
+		restored time.Time
+		want     time.Time
+	}{
+		{"never restored", nil, time.Time{}, time.Time{}},
+		{"a new host", nil, now, now},
+		{"restored since", &knownDefinition{}, now, now},
+		{"restored again since", &knownDefinition{network: registry.Network{Restored: before}}, now, now},
+		{"known to this host", &knownDefinition{network: registry.Network{Restored: now}}, now, time.Time{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHost(t, memory.New(), "a")
+			n := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"),
+				Backend: agenttest.Backend(t, "recorder", ""), Restored: tt.restored}
+			must(t, h.store.Client().PutNetwork(t.Context(), n))
+			d := h.runner().definition
+			var noted time.Time
+			d.noteLoss, d.known = func(at time.Time) { noted = at }, tt.known
+			_, err := d.find(t.Context())
+			must(t, err)
+			if !noted.Equal(tt.want) {
+				t.Errorf("a loss at %v, want %v", noted, tt.want)
 			}
 		})
 	}

@@ -164,9 +164,10 @@ func (h *host) remove() {
 // define changes the definition of network n in the store and returns it.
 func (h *host) define(change func(n *registry.Network)) registry.Network {
 	h.t.Helper()
-	n := h.inStore()
+	old := h.inStore()
+	n := old
 	change(&n)
-	must(h.t, h.store.Client().PutNetwork(h.t.Context(), n))
+	must(h.t, h.store.Client().PutNetwork(h.t.Context(), n.Replacing(old)))
 	return h.inStore()
 }
 

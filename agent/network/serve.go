@@ -90,7 +90,6 @@ func (r *Runner) save(n registry.Network, lease registry.Lease) error {
 		if loadErr != nil {
 			return now
 		}
-		now.Earlier = before.EarlierThan(n.CreateIndex, n.ModifyIndex)
 		if before.Session == now.Session && now.Renewed.Sub(before.Renewed) < r.config.Lease.Hold/10 {
 			now.Renewed = before.Renewed // too little has changed for a write
 		}

@@ -72,14 +72,15 @@ func (r *Runner) rotateKeys(ctx context.Context, n registry.Network, v *peers.Vi
 		return
 	}
 	due := !def.Since.IsZero()
+	var changed registry.Network
 	if due {
-		n, err = definition.ChangeSwitch(n, api.RotateKeys, time.Now(), r.deps.Datapaths.Backends)
+		changed, err = definition.ChangeSwitch(n, api.RotateKeys, time.Now(), r.deps.Datapaths.Backends)
 	} else {
 		def.Since = time.Now().UTC().Truncate(time.Second)
-		n, err = definition.WithTransition(n, def)
+		changed, err = definition.WithTransition(n, def)
 	}
 	if err == nil {
-		err = r.put(ctx, n)
+		err = r.replace(ctx, n, changed)
 	}
 	switch {
 	case err == nil && due:
@@ -89,20 +90,20 @@ func (r *Runner) rotateKeys(ctx context.Context, n registry.Network, v *peers.Vi
 	}
 }
 
-// put stores a definition.
-func (r *Runner) put(ctx context.Context, n registry.Network) error {
+// replace stores a definition that was changed.
+func (r *Runner) replace(ctx context.Context, old, changed registry.Network) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return r.deps.Store.Registry.PutNetwork(ctx, n)
+	return r.deps.Store.Registry.PutNetwork(ctx, changed.Replacing(old))
 }
 
 // putEnded stores the definition after a switch.
 func (r *Runner) putEnded(ctx context.Context, n registry.Network, def transition.Definition) error {
-	n, err := definition.WithTransition(n, def)
+	changed, err := definition.WithTransition(n, def)
 	if err != nil {
 		return err
 	}
-	if err := r.put(ctx, n); err != nil {
+	if err := r.replace(ctx, n, changed); err != nil {
 		return err
 	}
 	r.report.Log().Info("the network was switched", "backend", def.Current.Type)

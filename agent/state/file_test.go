@@ -24,7 +24,7 @@ func TestFileKeepsEveryChange(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				before.Earlier = append(before.Earlier, uint64(i))
+				before.Pools = append(before.Pools, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i)}), 24))
 				return before
 			})
 			if err != nil {
@@ -34,7 +34,7 @@ func TestFileKeepsEveryChange(t *testing.T) {
 	}
 	all.Wait()
 	now, err := f.Load()
-	if err != nil || len(now.Earlier) != changes || now.Network != "n" {
+	if err != nil || len(now.Pools) != changes || now.Network != "n" {
 		t.Errorf("%+v, %v", now, err)
 	}
 }

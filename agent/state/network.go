@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -33,8 +32,6 @@ type Network struct {
 	// definition if the store has lost it.
 	Record      json.RawMessage `json:"definition,omitempty"`
 	RecordIndex uint64          `json:"definition_index,omitzero"`
-	// Earlier are the previous versions with lower indexes, oldest first, at most MaxEarlier.
-	Earlier []uint64 `json:"earlier_definition_indexes,omitempty"`
 	// Renewed is when the lease was last renewed, accurate to a tenth of lease.hold. When it is older than lease.hold,
 	// other hosts may have taken the subnet.
 	Renewed time.Time `json:"renewed,omitzero"`
@@ -45,24 +42,6 @@ type Network struct {
 	SubnetFile string           `json:"subnet_file"`
 	Pools      []netip.Prefix   `json:"pools"`   // of the datapath, which is removed when they change
 	Backend    registry.Backend `json:"backend"` // of the datapath, likewise
-}
-
-// MaxEarlier bounds the versions of a definition that are remembered.
-const MaxEarlier = 32
-
-// EarlierThan returns the versions that were in force before the one with the given indexes, if s was written before
-// it.
-func (s Network) EarlierThan(created, version uint64) []uint64 {
-	if s.Definition != created {
-		return nil
-	}
-	var out []uint64
-	for _, v := range append(slices.Clone(s.Earlier), s.RecordIndex) {
-		if v != 0 && v < version {
-			out = append(out, v)
-		}
-	}
-	return out[max(0, len(out)-MaxEarlier):]
 }
 
 // LeaseOf returns the remembered lease of the host id, with the fields that a release needs.

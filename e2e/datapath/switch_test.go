@@ -14,6 +14,7 @@ import (
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/world"
+	"github.com/lenonet/leno/registry"
 )
 
 // pingEvery is the time between pings of one container to another one. All of them pass through agents with the race
@@ -114,9 +115,12 @@ func (w *testWorld) switches(targets ...target) {
 	w.StartNetwork("vxlan")
 	pings, talks := w.between(w.Containers)
 	for _, to := range targets {
-		began := time.Now()
+		began, before := time.Now(), w.definition()
 		w.apply(to.kind, to.options)
 		w.switched(to.kind, strings.Replace(to.options, " = ", `":`, 1))
+		if now := w.definition(); !now.Replaced(before) || len(now.Earlier) < min(len(before.Earlier)+2, registry.MaxEarlier) {
+			t.Errorf("the begin and the end of the switch are not two revisions: %q after %q, before %q", now.Revision, now.Earlier, before.Revision)
+		}
 		pings.flows()
 		for _, talk := range talks {
 			w.Must(talk.WaitEchoes(w.Ctx, 3))
@@ -131,6 +135,16 @@ func (w *testWorld) switches(targets ...target) {
 	for _, h := range w.Hosts {
 		w.WaitHealth(h, 200)
 	}
+}
+
+// definition returns the network's definition as Consul has it.
+func (w *testWorld) definition() registry.Network {
+	w.T.Helper()
+	pair, _, err := w.Consul.Client().KV().Get("leno/networks/default", nil)
+	w.Must(err)
+	n, err := registry.ParseNetwork("default", pair.Value)
+	w.Must(err)
+	return n
 }
 
 // turn changes where a switch is going, as an operator does.

@@ -263,7 +263,7 @@ func steady(v any) any {
 	case map[string]any:
 		for key := range v {
 			switch key {
-			case "modify_index", "since", "applied", "renewed", "started", "pid", "totals":
+			case "modify_index", "revision", "since", "applied", "renewed", "started", "pid", "totals":
 				v[key] = "…"
 			default:
 				v[key] = steady(v[key])

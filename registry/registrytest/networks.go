@@ -84,6 +84,25 @@ var networkTests = []test{
 		s.ok(err)
 		s.equal("encryption after a change", set.Networks[0].Encryption, "")
 	}},
+	{"put keeps revisions", func(s *suite) {
+		r, other := s.open(), s.open()
+		s.ok(r.PutNetwork(s.ctx(), s.definition("default", wide).Replacing(registry.Network{})))
+		first, err := other.Network(s.ctx(), "default")
+		s.ok(err)
+		next := first
+		next.Backend = s.backend(`{"vni":2}`)
+		next = next.Replacing(first)
+		next.Restored = time.Date(2026, 11, 22, 21, 40, 0, 0, time.UTC)
+		s.ok(r.PutNetwork(s.ctx(), next))
+		set, _, err := other.WatchNetworks(s.ctx(), 0)
+		s.ok(err)
+		got := set.Networks[0]
+		next.CreateIndex, next.ModifyIndex = got.CreateIndex, got.ModifyIndex
+		s.equal("network", got, next)
+		if !got.Replaced(first) || first.Replaced(got) {
+			s.Errorf("%+v does not replace %+v", got, first)
+		}
+	}},
 	{"put refuses a definition that no host could read", func(s *suite) {
 		r := s.open()
 		for name, change := range map[string]func(*registry.Network){

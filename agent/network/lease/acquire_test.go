@@ -132,7 +132,7 @@ func TestClaimAfterALoss(t *testing.T) {
 		// b knew the network, and has seen the sessions in it.
 		empty(store)
 		must(t, store.Client().PutNetwork(t.Context(), definition(t)))
-		b.keeper.NoteLoss()
+		b.keeper.NoteLoss(time.Now())
 		if b.keeper.lastLoss() != time.Now() {
 			t.Errorf("lost at %s", b.keeper.lastLoss())
 		}
@@ -150,6 +150,28 @@ func TestClaimAfterALoss(t *testing.T) {
 		taken, err := b.keeper.acquireOnce(t.Context(), b.network(), b.own())
 		if must(t, err); taken.Subnet() == lease.Subnet() {
 			t.Errorf("the newcomer has %s, too", taken.Subnet())
+		}
+	})
+}
+
+// TestNoteLoss: the last loss counts. A time that another host's clock puts into the future counts as now, so no claim
+// waits for longer than a TTL.
+func TestNoteLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newHost(t, memory.New(), "a").keeper
+		if !k.lastLoss().IsZero() {
+			t.Errorf("a loss at %s", k.lastLoss())
+		}
+		start := time.Now()
+		for _, tt := range []struct{ at, want time.Time }{
+			{start.Add(-time.Hour), start.Add(-time.Hour)},
+			{start.Add(time.Hour), start},
+			{start.Add(-time.Minute), start},
+		} {
+			k.NoteLoss(tt.at)
+			if got := k.lastLoss(); !got.Equal(tt.want) {
+				t.Errorf("noted a loss at %s: the last one is at %s, want %s", tt.at, got, tt.want)
+			}
 		}
 	})
 }

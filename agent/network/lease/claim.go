@@ -92,11 +92,21 @@ func isSlotOf(plan registry.Plan, l registry.Lease) bool {
 	return slices.Equal(whole[:both], l.Subnets[:both])
 }
 
-// NoteLoss records that the store has lost the network's definition or its last change, and probably leases with it.
-// Claims then give other hosts time to claim their subnets again.
-func (k *Keeper) NoteLoss() { k.storeLoss.Set(time.Now()) }
+// NoteLoss records that at the given time the store had lost the network's definition or its last change, and probably
+// leases with it. Claims then give other hosts time to claim their subnets again. A time in the future, by the clock of
+// another host, counts as now.
+func (k *Keeper) NoteLoss(at time.Time) {
+	if now := time.Now(); at.After(now) {
+		at = now
+	}
+	k.storeLoss.Update(func(last *time.Time) {
+		if at.After(*last) {
+			*last = at
+		}
+	})
+}
 
-// lastLoss returns when NoteLoss was last called, or the zero time for never.
+// lastLoss returns when the store was last found to have lost the network, or the zero time for never.
 func (k *Keeper) lastLoss() time.Time {
 	at, _, _ := k.storeLoss.Get()
 	return at

@@ -106,7 +106,7 @@ func TestReset(t *testing.T) {
 		a.keeper.condition.setProblem("a problem")
 		a.keeper.condition.setRenewed(time.Now(), errors.New("no answer"))
 		a.keeper.revocation.set(revoked)
-		a.keeper.NoteLoss()
+		a.keeper.NoteLoss(time.Now())
 		a.keeper.Reset()
 		a.keeper.report.Reset()
 		s := a.keeper.Status()
