@@ -88,7 +88,6 @@ type checker struct {
 	reads    map[string][]Read
 	phases   map[string][]phase
 	tenures  map[member][]tenure
-	jumps    map[string][]Span // of each network
 	rivals   map[string][]Span
 	wiped    []Rewind           // those that concern all records
 	waits    map[string][]delay // of each node's processes
@@ -100,7 +99,7 @@ type checker struct {
 func newChecker(h History) *checker {
 	c := &checker{
 		History: h, nodes: map[member]Node{}, claimsOf: map[member][]Claim{}, silent: map[string][]Silence{}, reads: map[string][]Read{},
-		phases: map[string][]phase{}, tenures: map[member][]tenure{}, jumps: map[string][]Span{}, rivals: map[string][]Span{}, waits: map[string][]delay{},
+		phases: map[string][]phase{}, tenures: map[member][]tenure{}, rivals: map[string][]Span{}, waits: map[string][]delay{},
 	}
 	for _, n := range h.Nodes {
 		c.nodes[member{n.Name, n.Network}] = n
@@ -130,7 +129,6 @@ func newChecker(h History) *checker {
 	}
 	for _, n := range h.Networks {
 		c.phases[n.Name] = c.phasesOf(n)
-		c.jumps[n.Name] = c.jumpsOf(n.Name)
 	}
 	return c
 }

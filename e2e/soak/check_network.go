@@ -86,9 +86,7 @@ func (c *checker) rewound(n NetworkInfo, before []phase, r Rewind) phase {
 			return phase{}
 		}
 	case stateDefined:
-		// A definition that was put back into an emptied store is another one, and hosts take the restored one over.
-		emptied := r.restored() && slices.ContainsFunc(c.wiped, func(x Rewind) bool { return !x.setBack() && x.From < r.From && x.To >= r.Saved })
-		if emptied || !c.remembersDefinition(n, now, r) {
+		if !c.remembersDefinition(n, now, r) {
 			now.definition = ""
 		}
 	}

@@ -41,33 +41,6 @@ func (c *checker) readsAround(network string, s Span) []Read {
 	return all[max(0, first-1):min(len(all), last+1)]
 }
 
-// jumpsOf returns the spans in which a network got a backend that hosts did not have, because the store was set back to a
-// time when the network had that backend. Hosts cannot follow that gradually. If the store was not emptied since then,
-// they do not follow it, and put the later definition back.
-func (c *checker) jumpsOf(network string) (out []Span) {
-	var before Read
-	for _, read := range c.reads[network] {
-		if len(read.Carriers) == 0 {
-			continue
-		}
-		setBack := slices.ContainsFunc(c.Rewinds, func(r Rewind) bool { return r.restored() && r.From <= read.To })
-		if setBack && len(before.Carriers) > 0 && !slices.Contains(before.Carriers, read.Carriers[0]) {
-			out = append(out, Span{before.From, read.To})
-		}
-		before = read
-	}
-	return out
-}
-
-// jumped reports whether a node may still be affected by one of the spans in jumpsOf.
-func (c *checker) jumped(m member, at time.Duration) bool {
-	return slices.ContainsFunc(c.jumps[m.network], func(x Span) bool {
-		return c.lasts(m.node, x, Span{at, at}) || x.From <= at && slices.ContainsFunc(c.silent[m.node], func(s Silence) bool {
-			return s.overlaps(x) && c.lasts(m.node, s.Span, Span{at, at})
-		})
-	})
-}
-
 // mayLag returns the time in which a node, by what it does at the given moment, may have read the definition: it has had
 // the settling time, with a store that answers, to follow an older one.
 func (c *checker) mayLag(m member, at time.Duration) Span {

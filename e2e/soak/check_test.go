@@ -381,6 +381,11 @@ func TestCheck(t *testing.T) {
 			s.states(20, 30, stateDefined, "vxlan 2")
 			s.Rewinds = []Rewind{{Span: at(30), Why: LoseNetwork, Network: "n"}}
 		}, []Rule{OtherMeaning}},
+		"a change is lost, with everything else, and then by a snapshot from before it": {func(s *story) {
+			s.Changes = append(s.Changes, Change{at(20), "n", ChangeNetwork, "vxlan 2", true})
+			s.states(20, 40, stateDefined, "vxlan 2")
+			s.Rewinds = []Rewind{{Span: at(30), Why: EmptyStore}, {Span: at(40), Why: RestoreStore, Saved: sec(10)}}
+		}, []Rule{OtherMeaning}},
 		"a definition that cannot be read is left": {func(s *story) {
 			s.states(30, 99, stateUnreadable, "")
 		}, []Rule{NotDefined}},
@@ -541,6 +546,16 @@ func TestCheck(t *testing.T) {
 			s.switchAt(20, 45, "udp")
 			s.devices("a", 35, 99, "n"+otherDevice)
 		}, []Rule{DeviceGone}},
+		"a host removes the old device, and the store has just lost that the switch has ended": {func(s *story) {
+			s.switchAt(20, 37, "udp")
+			s.Rewinds = []Rewind{{Span: at(34.5), Why: EmptyStore}}
+			s.devices("a", 35, 99, "n"+otherDevice)
+		}, nil},
+		"a host removes the old device early, and the store loses everything": {func(s *story) {
+			s.switchAt(20, 45, "udp")
+			s.Rewinds = []Rewind{{Span: at(34.5), Why: EmptyStore}}
+			s.devices("a", 35, 99, "n"+otherDevice)
+		}, []Rule{DeviceGone}},
 		"a host keeps the old device": {func(s *story) {
 			s.switchAt(20, 25, "udp")
 			s.devices("a", 26, 99, "n", "n"+otherDevice)
@@ -595,21 +610,6 @@ func TestCheck(t *testing.T) {
 			s.mute("b", 30, 60)
 		}, nil},
 
-		"a network jumps to another backend when the store is set back": {func(s *story) {
-			s.switchAt(10, 15, "udp")
-			s.Rewinds = []Rewind{{Span: at(20), Why: EmptyStore}, {Span: at(30), Why: RestoreStore, Saved: sec(5)}}
-			for i := range s.Reads {
-				if r := &s.Reads[i]; r.From >= sec(30) {
-					r.Carriers, r.Definition = []Carrier{{meaning, false}}, meaning
-				}
-			}
-			for _, node := range []string{"a", "b"} {
-				s.devices(node, 31, 99, "n")
-				s.silence(node, 19.9, 20.1, RevokeToken) // so that none remembers the definition for certain
-			}
-			s.Removals = []Removal{{"a", sec(31), two}}
-			s.Losses = []Loss{{"n", "a", "b", sec(31)}}
-		}, nil},
 		"a network jumps to another backend": {func(s *story) {
 			for i := range s.Reads {
 				if r := &s.Reads[i]; r.From >= sec(30) {
@@ -628,6 +628,18 @@ func TestCheck(t *testing.T) {
 			s.mute("b", 25, 35)
 			s.Losses = []Loss{{"n", "a", "b", sec(30)}}
 		}, nil},
+		"a ping is lost that had no answer yet when an agent that forwards was killed": {func(s *story) {
+			s.InProcess = []string{meaning}
+			s.silence("b", 25, 35, KillAgent)
+			s.mute("b", 25, 35)
+			s.Losses = []Loss{{"n", "a", "b", sec(24.9)}}
+		}, nil},
+		"a ping is lost before an agent that forwards is killed": {func(s *story) {
+			s.InProcess = []string{meaning}
+			s.silence("b", 25, 35, KillAgent)
+			s.mute("b", 25, 35)
+			s.Losses = []Loss{{"n", "a", "b", sec(24.7)}}
+		}, []Rule{PingLost}},
 		"a ping is lost where agents forward": {func(s *story) {
 			s.InProcess = []string{meaning}
 			s.Losses = []Loss{{"n", "a", "b", sec(30)}}

@@ -83,18 +83,18 @@
 // only to or from a host that is cut off, was given up, or has moved. All of that includes a network that
 // is being switched to another backend, whatever happens at the same time. There is one more excuse for
 // a ping: where the agent itself forwards packets (udp, and wireguard without the kernel's), it is lost
-// while the agent is dead or stopped.
+// while the agent is dead or stopped, or if it was under way at the beginning.
 //
 // # Switches to another backend
 //
-// Hosts follow each change of the backends from what they have. There is one exception: a store that is
-// emptied after a switch, and then set back to a time before it, has a backend that no host has any more.
-// Routes and packets may be lost then until the hosts have settled. A host that was given up may come back
-// to peers that were switched without it, too.
+// Hosts follow each change of the backends from what they have, except a host that was given up and comes
+// back to peers that were switched without it.
 //
 // A switch ends once all hosts of the network have been calm for a minute in all. Then a calm host has
 // no device, key and route of the former backend, and has the device of the new one. A device may
-// disappear only if the definition has named other backends since the host could last follow it.
+// disappear only if the definition has named other backends since the host could last follow it. If the
+// store has lost its records just before, they may be named until the hosts have settled: a host may have
+// read what the suite had no time to read.
 //
 // # Etcd
 //
