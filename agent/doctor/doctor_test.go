@@ -45,7 +45,7 @@ func fit() Facts {
 			Underlay: Underlay{Interface: "eth0", MTU: 1500, Public: []netip.Addr{here}, Own: []netip.Addr{here}, OnLink: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}},
 			Lease:    Lease{Held: true, Mine: lease, Record: &record, Renewed: now.Add(-4 * time.Second), TTL: 10 * time.Second, Now: now},
 			Device:   Device{Wanted: true, Exists: true, Up: true, Kind: "vxlan", MAC: "0a:00:00:00:00:01", MTU: 1450},
-			Peers: []Peer{{Node: "host-b", Held: true, Public: there, Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.2.0/24")}, Datagrams: Yes,
+			Peers: []Peer{{Node: "host-b", Held: true, Public: there, Port: 8472, Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.2.0/24")}, Datagrams: Yes,
 				Probe: &api.PeerProbe{Node: "host-b", Held: true, Reached: true, Ways: []api.ProbedWay{way(api.PathOverlay, true), way(api.PathUnderlay, true)}}}},
 			Asked: 1}}}
 }
@@ -60,7 +60,7 @@ func failing(name, reason string) api.Check {
 // words of the first finding follow its check.
 func TestJudge(t *testing.T) {
 	blocked := func(inbound bool) foreign.Blockade {
-		return foreign.Blockade{Path: foreign.UnderlayPath{Network: "n", Own: here, Peer: there, Port: 8472}, Inbound: inbound, Where: "iptables table filter chain INPUT", Rule: "policy DROP"}
+		return foreign.Blockade{Path: foreign.UnderlayPath{Network: "n", Own: here, Peer: there, Port: 8472, PeerPort: 8472}, Inbound: inbound, Where: "iptables table filter chain INPUT", Rule: "policy DROP"}
 	}
 	silence := func(n *Network, underlay bool, there, back string) {
 		p := n.Peers[0].Probe
@@ -147,6 +147,15 @@ func TestJudge(t *testing.T) {
 			n.Blockades = []foreign.Blockade{blocked(false)}
 			silence(n, false, "", "")
 		}, "fault port", "what this host sends"},
+		{"a rule here, and a peer behind a NAT that forwards another port", func(_ *Facts, n *Network) {
+			n.Blockades, n.Peers[0].Port = []foreign.Blockade{blocked(false)}, 30001
+			n.Blockades[0].Path.PeerPort = 30001
+			silence(n, false, "", "")
+		}, "fault port", "what this host sends to UDP port 30001 of 192.0.2.12"},
+		{"a rule here, for another peer behind the same NAT", func(_ *Facts, n *Network) {
+			n.Blockades, n.Peers[0].Port = []foreign.Blockade{blocked(false)}, 30001
+			silence(n, false, "", "")
+		}, "warning peers", "answers neither at 192.0.2.12"},
 		{"a rule here of a program that has a command", func(_ *Facts, n *Network) {
 			b := blocked(true)
 			b.Command = "ufw allow proto udp from 192.0.2.12 to any port 8472"

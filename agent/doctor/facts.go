@@ -149,6 +149,7 @@ type Peer struct {
 	Subnets  []netip.Prefix
 	Public   netip.Addr
 	Near     bool // packets do not go to its public address, but to another one, past a NAT
+	Port     int  // UDP port to which packets go; 0 for a backend without ports
 	Refusals []Refusal
 	Probe    *api.PeerProbe // nil where nothing was sent
 	// Datagrams tells whether UDP and TCP get through the overlay where pings do; Unknown where any of them could not

@@ -253,12 +253,17 @@ func (w *ways) here() string {
 func (w *ways) blocked(p Peer) bool {
 	any := false
 	for _, b := range w.n.Blockades {
-		if b.Path.Peer == p.Public && !b.ExceptAnswers {
+		if leadsTo(b.Path, p) && !b.ExceptAnswers {
 			any = true
 			w.blockade(b, p.Node)
 		}
 	}
 	return any
+}
+
+// leadsTo reports whether a path is the one to the peer. Two peers behind one NAT have the same address.
+func leadsTo(path foreign.UnderlayPath, p Peer) bool {
+	return path.Peer == p.Public && path.PeerPort == p.Port
 }
 
 func (w *ways) blockade(b foreign.Blockade, peer string) {
@@ -267,8 +272,8 @@ func (w *ways) blockade(b foreign.Blockade, peer string) {
 		return
 	}
 	w.named[key] = true
-	what := fmt.Sprintf("what this host sends to UDP port %d of %s", b.Path.Port, b.Path.Peer)
-	from := fmt.Sprintf("UDP port %d to %s", b.Path.Port, b.Path.Peer)
+	what := fmt.Sprintf("what this host sends to UDP port %d of %s", b.Path.PeerPort, b.Path.Peer)
+	from := fmt.Sprintf("UDP port %d to %s", b.Path.PeerPort, b.Path.Peer)
 	if b.Inbound {
 		what = fmt.Sprintf("what %s sends to UDP port %d", b.Path.Peer, b.Path.Port)
 		from = fmt.Sprintf("UDP port %d from %s", b.Path.Port, b.Path.Peer)
@@ -295,7 +300,7 @@ func (w *ways) blockade(b foreign.Blockade, peer string) {
 // was sent. Probes do not show it, because they are sent from here.
 func (w *ways) answersOnly() {
 	for _, b := range w.n.Blockades {
-		i := slices.IndexFunc(w.n.Peers, func(p Peer) bool { return p.Public == b.Path.Peer && p.Skipped == "" })
+		i := slices.IndexFunc(w.n.Peers, func(p Peer) bool { return leadsTo(b.Path, p) && p.Skipped == "" })
 		if b.ExceptAnswers && b.Inbound && i >= 0 && !w.found(w.n.Name, CheckPublicIP) {
 			w.blockade(b, w.n.Peers[i].Node)
 		}

@@ -196,11 +196,18 @@ func TestExamine(t *testing.T) {
 	}
 	want := foreign.UnderlayPath{
 		Network: "n", Link: "eth0",
-		Own: netip.MustParseAddr("192.0.2.1"), Peer: netip.MustParseAddr("192.0.2.2"), Port: 8472,
+		Own: netip.MustParseAddr("192.0.2.1"), Peer: netip.MustParseAddr("192.0.2.2"), Port: 8472, PeerPort: 8472,
 	}
 	if len(underlay) != 2 || underlay[0] != want {
 		t.Errorf("paths between hosts: %+v, want %+v", underlay, want)
 	}
+	n.Peers[0].Endpoint = netip.MustParseAddrPort("203.0.113.1:30001") // behind a NAT
+	facts, p := e.networkFacts(n)
+	want.Peer, want.PeerPort = n.Peers[0].Endpoint.Addr(), 30001
+	if len(p.underlay) != 1 || p.underlay[0] != want || facts.Peers[0].Port != want.PeerPort {
+		t.Errorf("path to a host behind a NAT: %+v, want %+v", p.underlay, want)
+	}
+	n.Peers[0].Endpoint = netip.AddrPort{}
 	rights := registry.RequiredRights{Node: "a", Named: true, Networks: []string{"n", "m", "unknown"}, Defines: []string{"m"}}
 	if diff := cmp.Diff(rights, s.wanted); diff != "" {
 		t.Errorf("rights (-want +got):\n%s", diff)

@@ -1,6 +1,7 @@
 package examine
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -60,10 +61,11 @@ func peerFacts(n doctor.Network, b registry.Backend, list []api.Peer) []doctor.P
 	var out []doctor.Peer
 	links := kernel.Arrivals(n.Name, b.Type, b.Object, n.Underlay.Interface)
 	for i, p := range list {
-		peer := doctor.Peer{Node: p.Node, Held: p.Held, Skipped: p.Skipped, Subnets: p.Subnets}
+		peer := doctor.Peer{Node: p.Node, Held: p.Held, Skipped: p.Skipped, Subnets: p.Subnets, Port: n.Port}
 		if p.Endpoint.IsValid() {
 			peer.Public = p.Endpoint.Addr().Unmap()
 			peer.Near = !slices.Contains(p.PublicIPs, peer.Public)
+			peer.Port = cmp.Or(int(p.Endpoint.Port()), n.Port)
 		} else if len(n.Underlay.Public) > 0 {
 			peer.Public, _ = backend.Peer{PublicIPs: p.PublicIPs}.Outer(n.Underlay.Public[0])
 		}

@@ -57,6 +57,7 @@ func findPaths(
 				Own:      own.Own[0],
 				Peer:     peer.Public,
 				Port:     n.Port,
+				PeerPort: peer.Port,
 				SamePort: n.Same,
 			})
 		}

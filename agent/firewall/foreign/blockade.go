@@ -30,12 +30,10 @@ func blockades(bases []baseChain, paths []UnderlayPath) []Blockade {
 	var out []Blockade
 	for _, p := range paths {
 		for _, inbound := range []bool{true, false} {
-			f := p.flow(inbound)
-			found, ok := firstDrop(bases, f)
+			found, ok := p.firstDrop(bases, inbound, p.SamePort)
 			exceptAnswers := !ok && p.SamePort
 			if exceptAnswers {
-				f.host = &hostTraffic{}
-				found, ok = firstDrop(bases, f)
+				found, ok = p.firstDrop(bases, inbound, false)
 			}
 			if !ok {
 				continue
@@ -54,6 +52,19 @@ func blockades(bases []baseChain, paths []UnderlayPath) []Blockade {
 	return out
 }
 
+// firstDrop returns the first rule that drops the datagrams of one direction, from whichever port they come. answers says
+// that they may be answers to earlier ones.
+func (p UnderlayPath) firstDrop(bases []baseChain, inbound, answers bool) (first finding, ok bool) {
+	f := p.flow(inbound)
+	f.host = &hostTraffic{answers}
+	first, ok = firstDrop(bases, f)
+	if ok && inbound && p.SamePort && p.PeerPort != p.Port { // the NAT of the other host may keep the port
+		f.sourcePorts = oneNumber(p.Port)
+		_, ok = firstDrop(bases, f)
+	}
+	return first, ok
+}
+
 // firstDrop returns the first rule that drops the whole flow.
 func firstDrop(bases []baseChain, f flow) (finding, bool) {
 	met := trace(bases, f)
@@ -70,7 +81,7 @@ func (p UnderlayPath) command(f finding) string {
 	case f.isUFW() && f.flow.inbound:
 		return fmt.Sprintf("ufw allow proto udp from %s to any port %d", p.Peer, p.Port)
 	case f.isUFW():
-		return fmt.Sprintf("ufw allow out proto udp from any to %s port %d", p.Peer, p.Port)
+		return fmt.Sprintf("ufw allow out proto udp from any to %s port %d", p.Peer, p.PeerPort)
 	}
 	// The last rule of a zone's own chain is its target. Rules before it, in chains such as filter_IN_public_deny,
 	// take precedence over open ports.
@@ -81,22 +92,23 @@ func (p UnderlayPath) command(f finding) string {
 	return ""
 }
 
-// flow returns the datagrams of one direction.
+// flow returns the datagrams of one direction, which are not answers.
 func (p UnderlayPath) flow(inbound bool) flow {
 	f := flow{
 		src:       hostPrefix(p.Own),
 		dst:       hostPrefix(p.Peer),
 		out:       p.Link,
-		host:      &hostTraffic{p.SamePort},
+		host:      &hostTraffic{},
 		inbound:   inbound,
 		protocols: oneNumber(protocolUDP),
-		ports:     oneNumber(p.Port),
 	}
-	if p.SamePort {
-		f.sourcePorts = oneNumber(p.Port)
-	}
+	from, to := p.Port, p.PeerPort
 	if inbound {
 		f.src, f.dst, f.in, f.out = f.dst, f.src, p.Link, ""
+		from, to = to, from
+	}
+	if f.ports = oneNumber(to); p.SamePort {
+		f.sourcePorts = oneNumber(from)
 	}
 	return f
 }

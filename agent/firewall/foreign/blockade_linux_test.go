@@ -15,7 +15,7 @@ import (
 func underlayPaths(samePort bool) []UnderlayPath {
 	var out []UnderlayPath
 	for _, peer := range []string{"192.0.2.12", "192.0.2.13"} {
-		out = append(out, UnderlayPath{Network: "default", Link: "eth0", Own: netip.MustParseAddr("192.0.2.11"), Peer: netip.MustParseAddr(peer), Port: 8472, SamePort: samePort})
+		out = append(out, UnderlayPath{Network: "default", Link: "eth0", Own: netip.MustParseAddr("192.0.2.11"), Peer: netip.MustParseAddr(peer), Port: 8472, PeerPort: 8472, SamePort: samePort})
 	}
 	return out
 }
@@ -180,6 +180,45 @@ func TestBlockades(t *testing.T) {
 			}
 			if command != tt.command {
 				t.Errorf("the command is %q, want %q", command, tt.command)
+			}
+		})
+	}
+}
+
+// TestBlockadesBehindNAT: datagrams to a host behind a NAT have the port that the NAT forwards to it. The NAT may
+// send from either port.
+func TestBlockadesBehindNAT(t *testing.T) {
+	path := underlayPaths(true)[0]
+	path.PeerPort = 30001
+	for _, tt := range []struct{ name, rules, want string }{
+		{"sent to the port of other hosts", "iptables-nft -A OUTPUT -p udp --dport 8472 -j DROP", ""},
+		{"sent to its port", "iptables-nft -A OUTPUT -p udp --dport 30001 -j DROP", "out 30001"},
+		{"received at this host's port", "iptables-nft -A INPUT -p udp --dport 8472 -j DROP", "in 8472"},
+		{"received at its port", "iptables-nft -A INPUT -p udp --dport 30001 -j DROP", ""},
+		{"received from another port only", "iptables-nft -A INPUT -p udp --sport 53 -j ACCEPT; iptables-nft -P INPUT DROP", "in 8472"},
+		{"received from its port only", "iptables-nft -A INPUT -p udp --sport 30001 -j ACCEPT; iptables-nft -P INPUT DROP", ""},
+		{"received from the port of other hosts only", "iptables-nft -A INPUT -p udp --sport 8472 -j ACCEPT; iptables-nft -P INPUT DROP", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			ns := nstest.New(t)
+			ns.Sh(tt.rules)
+			got := ""
+			ns.Do(func() {
+				_, found, err := Find(t.Context(), nil, []UnderlayPath{path})
+				if err != nil {
+					t.Error(err)
+				}
+				for _, b := range found {
+					if b.Inbound {
+						got += fmt.Sprintf("in %d", b.Path.Port)
+					} else {
+						got += fmt.Sprintf("out %d", b.Path.PeerPort)
+					}
+				}
+			})
+			if got != tt.want {
+				t.Errorf("blocked %q, want %q", got, tt.want)
 			}
 		})
 	}

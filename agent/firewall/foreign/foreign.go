@@ -24,7 +24,12 @@ type UnderlayPath struct {
 	Link    string     // device between hosts
 	Own     netip.Addr // this host's address there
 	Peer    netip.Addr // the other host's
-	Port    int        // UDP, the same on both hosts
+	Port    int        // UDP, at which this host receives
+
+	// PeerPort is the UDP port to which this host sends. It differs from Port if the other host is behind a NAT that
+	// forwards another port to it. Its datagrams then arrive from either port, as the NAT does it.
+	PeerPort int
+
 	// SamePort reports whether datagrams are also sent from that port, so that those of the other host may count as
 	// answers.
 	SamePort bool
