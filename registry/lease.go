@@ -40,6 +40,10 @@ type Network struct {
 	Revision string
 	Earlier  []string
 
+	// FromBlock means that a host that found no definition has stored the one in its configuration. It may have lost
+	// its state, and the store may have lost a later definition.
+	FromBlock bool
+
 	// Restored is when a host last wrote the definition again because the store had lost it or its last change, by that
 	// host's clock. The zero time stands for never.
 	Restored time.Time

@@ -71,6 +71,7 @@ type networkRecord struct {
 	Encryption string    `json:"encryption,omitempty"`
 	Revision   string    `json:"revision,omitempty"`
 	Earlier    []string  `json:"earlier,omitempty"`
+	FromBlock  bool      `json:"from_block,omitempty"`
 	Restored   time.Time `json:"restored,omitzero"`
 	Deleted    time.Time `json:"deleted,omitzero"` // of a Deletion, which has neither pools nor backend
 }
@@ -102,7 +103,7 @@ func FormatNetwork(n Network) ([]byte, error) {
 		return nil, err
 	}
 	r := networkRecord{Version: Version, Name: n.Name, Backend: n.Backend, Encryption: n.Encryption,
-		Revision: n.Revision, Earlier: n.Earlier, Restored: n.Restored}
+		Revision: n.Revision, Earlier: n.Earlier, FromBlock: n.FromBlock, Restored: n.Restored}
 	for _, p := range plan {
 		r.Pools = append(r.Pools, poolRecord(p))
 	}
@@ -156,7 +157,7 @@ func ParseNetwork(name string, value []byte) (Network, error) {
 		return Network{}, err
 	}
 	return Network{Name: name, Plan: plan, Backend: r.Backend, Encryption: r.Encryption,
-		Revision: r.Revision, Earlier: r.Earlier, Restored: r.Restored}, nil
+		Revision: r.Revision, Earlier: r.Earlier, FromBlock: r.FromBlock, Restored: r.Restored}, nil
 }
 
 // checkRevisions checks the revisions that a definition names.

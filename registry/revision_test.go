@@ -19,6 +19,8 @@ func TestRevisions(t *testing.T) {
 	branch := first.Replacing(first)
 	later := branch.Replacing(branch)
 	byHand, other := dualNetwork(t), dualNetwork(t).Replacing(none)
+	stored := byHand
+	stored.CreateIndex, stored.ModifyIndex = 10, 20
 	for _, tt := range []struct {
 		name     string
 		n, old   registry.Network
@@ -35,7 +37,9 @@ func TestRevisions(t *testing.T) {
 		{"written by hand", byHand, second, false, false},
 		{"written by hand before", second, byHand, false, false},
 		{"both written by hand", byHand, byHand, false, false},
-		{"a change of one that was written by hand", byHand.Replacing(byHand), byHand, false, false},
+		{"a change of one that was not stored", byHand.Replacing(byHand), byHand, false, false},
+		{"a change of one that was written by hand", second.Replacing(stored), stored, true, false},
+		{"two changes of one that was written by hand", second.Replacing(stored), third.Replacing(stored), false, true},
 	} {
 		if got := tt.n.Replaced(tt.old); got != tt.replaced {
 			t.Errorf("%s: replaced %t", tt.name, got)
@@ -53,6 +57,7 @@ func TestRevisions(t *testing.T) {
 func TestReplacing(t *testing.T) {
 	n := dualNetwork(t)
 	n.Restored = time.Date(2026, 11, 22, 21, 40, 0, 0, time.UTC)
+	n.FromBlock = true
 	var seen []string
 	for range registry.MaxEarlier + 10 {
 		before := slices.Clone(n.Earlier)
@@ -72,5 +77,16 @@ func TestReplacing(t *testing.T) {
 	got, err := registry.ParseNetwork(n.Name, value)
 	if err != nil || fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", n) {
 		t.Errorf("%+v, %v; want %+v", got, err, n)
+	}
+}
+
+// TestReplacingKeepsTheLoss: a change says when the definition was restored, unless a clock was ahead.
+func TestReplacingKeepsTheLoss(t *testing.T) {
+	old, past := dualNetwork(t), time.Date(2026, 11, 22, 21, 40, 0, 0, time.UTC)
+	for restored, want := range map[time.Time]time.Time{{}: {}, past: past, time.Now().Add(time.Hour): {}} {
+		old.Restored = restored
+		if got := dualNetwork(t).Replacing(old); !got.Restored.Equal(want) || got.FromBlock {
+			t.Errorf("restored at %s: the change says %s, from a block %t", restored, got.Restored, got.FromBlock)
+		}
 	}
 }

@@ -199,9 +199,9 @@ func (h networkHandlers) decide(ctx context.Context, n registry.Network, force b
 	c, err := h.changeTo(ctx, n, h.readLeases)
 	switch {
 	case err != nil && force:
-		return n.Replacing(registry.Network{}), nil
+		return n.Replacing(c.Old), nil
 	case err != nil || c.Old.ModifyIndex != n.ModifyIndex:
-		return n.Replacing(registry.Network{}), err
+		return n.Replacing(c.Old), err
 	case force:
 		c = c.Forced(time.Now())
 	default:
@@ -213,10 +213,40 @@ func (h networkHandlers) decide(ctx context.Context, n registry.Network, force b
 			reasons = append(reasons, fmt.Sprintf("%s (%s)", r.Reason, r.Way))
 		}
 	}
-	if len(reasons) == 0 {
-		return c.New.Replacing(c.Old), nil
+	if len(reasons) > 0 {
+		return n, statusError(http.StatusConflict, "network %s is left as it is: %s", n.Name, strings.Join(reasons, "; "))
 	}
-	return n, statusError(http.StatusConflict, "network %s is left as it is: %s", n.Name, strings.Join(reasons, "; "))
+	if c.Old.Name == "" {
+		if lost, ok := h.lost(ctx, n.Name); ok {
+			return putBack(n, lost, h.backends), nil
+		}
+	}
+	return c.New.Replacing(c.Old), nil
+}
+
+// lost returns the definition that this host has in force if the store has lost it.
+func (h networkHandlers) lost(ctx context.Context, name string) (registry.Network, bool) {
+	part, ok := h.agent.Network(name)
+	if !ok || !part.Status().Defined {
+		return registry.Network{}, false
+	}
+	deleted := &registry.DeletedError{}
+	_, err := h.store.Network(ctx, name)
+	return part.Status().Definition, errors.Is(err, registry.ErrNetworkNotFound) && !errors.As(err, &deleted)
+}
+
+// putBack returns the revision to store where the store has lost a definition and an operator defines the network as n:
+// the one that was lost if n says the same, so that hosts know it.
+func putBack(n, lost registry.Network, backends map[string]backend.Type) registry.Network {
+	c := definition.Change{Old: lost, New: n, Backends: backends}.Gradual()
+	if c.Plan().Action == api.ActionNone {
+		n = lost
+		n.Revision, n.CreateIndex, n.ModifyIndex = lost.RevisionOrVersion(), 0, 0
+	} else {
+		n = n.Replacing(lost)
+	}
+	n.Restored = time.Now().UTC().Truncate(time.Second)
+	return n
 }
 
 // put defines a network, or replaces the version that the body names.

@@ -43,6 +43,9 @@ type knownDefinition struct {
 	// confirmed is true if this process has read the definition from the store, and therefore knows of every change
 	// since. Otherwise an earlier process wrote it down.
 	confirmed bool
+	// abandoned are the revisions that this process knew before others that were made without knowing them, in a store
+	// that was set back. The store may be set forward again.
+	abandoned []string
 }
 
 // usable reports whether a host may keep the definition in force when the store has none. If it was last used so long
@@ -52,32 +55,36 @@ func (k *knownDefinition) usable() bool {
 }
 
 // restoreAfter returns how long to wait before a lost definition is restored. Hosts that use it come before those that
-// only remember it, because the latter may have missed a change. A host whose own block defines the same network waits
-// no longer than the former.
+// only remember it, because the latter may have missed a change, and before new hosts, which define the network from
+// their configuration: the more hosts use it, the sooner one of them restores it. A host whose own block defines the same
+// network waits no longer than they do.
 func (k *knownDefinition) restoreAfter(local config.Network, p retry.Policy, kinds map[string]backend.Type) time.Duration {
-	d := p.RestoreRemembered
 	if own, err := definition.FromBlock(local); k.confirmed || err == nil && len(definition.DifferencesOfBlock(own, k.network, kinds)) == 0 {
-		d = p.RestoreInUse
+		return rand.N(p.RestoreInUse)
 	}
-	return d + rand.N(d)
+	return p.RestoreRemembered + rand.N(p.RestoreRemembered)
 }
 
 // supersedes reports whether n, the version in the store, is older than the known one: the store was set back to a
-// state before the last change, or a host that did not know of the change has restored the definition.
+// state before the last change, or a host that did not know of the change has restored the definition, or has defined
+// the network from its configuration.
 //
 // The revisions decide, if they can. Otherwise the indexes of a record that was created once do, but only if this process
 // has read the known definition from the store. What an earlier process wrote down may be from another cluster, in which
 // the same snapshot was restored: the record then has the same CreateIndex, and later versions may have lower indexes.
 func (k *knownDefinition) supersedes(n registry.Network) bool {
 	switch {
-	case k == nil || len(definition.Differences(k.network, n)) == 0:
+	case k == nil || n.Replaced(k.network):
 		return false
-	case k.network.Replaced(n):
-		return true
-	case !k.confirmed || k.network.Diverged(n):
+	case k.network.Replaced(n) || slices.Contains(k.abandoned, n.RevisionOrVersion()):
+		return k.usable() // also if both say the same: n does not name what was in force in between
+	case !k.confirmed || n.Diverged(k.network):
 		return false
+	case n.FromBlock && n.Restored.IsZero() && n.Revision != k.network.Revision:
+		return n.CreateIndex != k.network.CreateIndex
 	}
-	return k.network.CreateIndex == n.CreateIndex && k.network.ModifyIndex > n.ModifyIndex
+	return k.network.CreateIndex == n.CreateIndex && k.network.ModifyIndex > n.ModifyIndex &&
+		len(definition.Differences(k.network, n)) > 0
 }
 
 // rememberedDefinition returns the definition that an earlier process wrote down, or nil if there is none.
@@ -104,6 +111,7 @@ type definitionKeeper struct {
 	noteLoss func(at time.Time) // is called when the store has lost the network's definition, and probably leases with it
 
 	known    *knownDefinition   // nil if this host does not know one
+	restored time.Time          // when the definition that was last read had been restored, zero for never
 	deletion *registry.Deletion // of the network, as far as this host knows; nil for none
 	missing  time.Time          // since when other hosts have been seen in a network without a definition
 
@@ -265,13 +273,20 @@ func (d *definitionKeeper) abandon() {
 }
 
 // confirm records that the store has the definition. asked is when the store was asked for it: since then, this process
-// may have been suspended and the network deleted. A definition that was restored since this host last read it shows a
-// loss that this host has not seen.
+// may have been suspended and the network deleted. A definition that was restored shows a loss that this host may not have
+// seen.
 func (d *definitionKeeper) confirm(n registry.Network, asked time.Time) {
-	if !n.Restored.IsZero() && (d.known == nil || !n.Restored.Equal(d.known.network.Restored)) {
+	if !n.Restored.Equal(d.restored) {
+		d.restored = n.Restored
 		d.noteLoss(n.Restored)
 	}
-	d.known = &knownDefinition{network: n, used: asked, confirmed: true}
+	var abandoned []string
+	if before := d.known; before != nil {
+		if abandoned = before.abandoned; n.Diverged(before.network) {
+			abandoned = append(slices.Clone(abandoned), before.network.Revision)
+		}
+	}
+	d.known = &knownDefinition{network: n, used: asked, confirmed: true, abandoned: abandoned}
 	d.update(func(s *definitionStatus) { s.used = asked })
 	d.forgetDeletion()
 }
@@ -327,8 +342,9 @@ func (d *definitionKeeper) define(ctx context.Context) (registry.Network, error)
 	if err := definition.CheckBlock(n, set.Networks, d.deps.Datapaths.Backends); err != nil {
 		return n, err
 	}
-	n.ModifyIndex = registry.Absent
-	switch err := d.deps.Store.Registry.PutNetwork(ctx, n.Replacing(registry.Network{})); {
+	n = n.Replacing(registry.Network{})
+	n.FromBlock, n.ModifyIndex = true, registry.Absent
+	switch err := d.deps.Store.Registry.PutNetwork(ctx, n); {
 	case err == nil:
 		d.report.Log().Info("network defined", "pools", n.Plan.Prefixes(), "backend", n.Backend.Type)
 	case !errors.Is(err, registry.ErrConflict): // another host was first, or an operator has deleted the network
@@ -491,6 +507,7 @@ func (d *definitionKeeper) restore(ctx context.Context, n registry.Network) erro
 	case !d.known.supersedes(have):
 		return nil // another host has restored it, or it was defined differently
 	}
+	n.Revision = n.RevisionOrVersion()
 	n.CreateIndex, n.ModifyIndex, n.Restored = 0, version, time.Now().UTC().Truncate(time.Second)
 	switch err := d.deps.Store.Registry.PutNetwork(ctx, n); {
 	case errors.Is(err, registry.ErrConflict): // another host was first, or an operator has deleted the network

@@ -338,23 +338,30 @@ func TestRememberedDefinition(t *testing.T) {
 // than the one its former process wrote down. In a new cluster, that version may be the later one.
 func TestRememberedVersion(t *testing.T) {
 	first := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "recorder", "")}
-	first = first.Replacing(registry.Network{})
 	for _, tt := range []struct {
 		name    string
 		unseen  bool // this host has not seen the first version
+		byHand  bool // the first version has no revision
+		emptied bool // the store was emptied after the last version, and filled again
 		cluster bool // the store is a new cluster
 		change  string
 		want    string
 	}{
-		{"set back", false, false, "", "last"},
-		{"set back to a version that this host has not seen", true, false, "", "last"},
-		{"set back, and changed since", false, false, "later", "later"},
-		{"a new cluster", false, true, "", "last"},
-		{"a new cluster, and changed since", false, true, "later", "later"},
-		{"a new cluster, a version that was not seen, and changed since", true, true, "later", "later"},
+		{"set back", false, false, false, false, "", "last"},
+		{"set back to a version that this host has not seen", true, false, false, false, "", "last"},
+		{"set back to a version that was written by hand", false, true, false, false, "", "last"},
+		{"set back, and changed since", false, false, false, false, "later", "later"},
+		{"emptied, filled, and set back to a time before", false, false, true, false, "", "last"},
+		{"a new cluster", false, false, false, true, "", "last"},
+		{"a new cluster, and changed since", false, false, false, true, "later", "later"},
+		{"a new cluster, a version that was not seen, and changed since", true, false, false, true, "later", "later"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHost(t, memory.New(), "a")
+			first := first
+			if !tt.byHand {
+				first = first.Replacing(registry.Network{})
+			}
 			must(t, h.store.Client().PutNetwork(t.Context(), first))
 			lease := h.acquire()
 			r := h.runner()
@@ -370,6 +377,13 @@ func TestRememberedVersion(t *testing.T) {
 			}
 			last := h.define(colour("last"))
 			must(t, r.save(last, lease))
+			if tt.emptied {
+				empty(h.store)
+				restored := last
+				restored.CreateIndex, restored.ModifyIndex = 0, 0
+				must(t, h.store.Client().PutNetwork(t.Context(), restored))
+				must(t, r.save(h.inStore(), lease))
+			}
 			if tt.cluster {
 				h.connect(memory.New())
 			}
@@ -444,7 +458,7 @@ func TestOlderDefinitionRestored(t *testing.T) {
 }
 
 // TestRestoredDefinitionShowsTheLoss: a host that reads a definition that another one has restored knows when the store
-// lost leases, whether or not it knew the definition before.
+// lost leases.
 func TestRestoredDefinitionShowsTheLoss(t *testing.T) {
 	at := func(s string) (at time.Time) {
 		at, err := time.Parse(time.RFC3339, s)
@@ -454,15 +468,14 @@ func TestRestoredDefinitionShowsTheLoss(t *testing.T) {
 	before, now := at("2026-11-22T21:40:00Z"), at("2026-11-23T04:05:06Z")
 	for _, tt := range []struct {
 		name     string
-		known    *knownDefinition
+		last     time.Time // when the definition that the keeper read before had been restored
 		restored time.Time
 		want     time.Time
 	}{
-		{"never restored", nil, time.Time{}, time.Time{}},
-		{"a new host", nil, now, now},
-		{"restored since", &knownDefinition{}, now, now},
-		{"restored again since", &knownDefinition{network: registry.Network{Restored: before}}, now, now},
-		{"known to this host", &knownDefinition{network: registry.Network{Restored: now}}, now, time.Time{}},
+		{"never restored", time.Time{}, time.Time{}, time.Time{}},
+		{"restored since, or a new host, or one that has reloaded its configuration", time.Time{}, now, now},
+		{"restored again since", before, now, now},
+		{"seen before", now, now, time.Time{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHost(t, memory.New(), "a")
@@ -471,12 +484,186 @@ func TestRestoredDefinitionShowsTheLoss(t *testing.T) {
 			must(t, h.store.Client().PutNetwork(t.Context(), n))
 			d := h.runner().definition
 			var noted time.Time
-			d.noteLoss, d.known = func(at time.Time) { noted = at }, tt.known
+			d.noteLoss, d.restored = func(at time.Time) { noted = at }, tt.last
 			_, err := d.find(t.Context())
 			must(t, err)
 			if !noted.Equal(tt.want) {
 				t.Errorf("a loss at %v, want %v", noted, tt.want)
 			}
+		})
+	}
+}
+
+// TestSupersedes covers which of two versions of a definition is the later one.
+func TestSupersedes(t *testing.T) {
+	version := func(colour string, created, modified uint64) registry.Network {
+		return registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"),
+			Backend: agenttest.Backend(t, "recorder", `{"colour":"`+colour+`"}`), CreateIndex: created, ModifyIndex: modified}
+	}
+	none := registry.Network{}
+	first := version("first", 10, 20).Replacing(none)
+	second := version("second", 10, 30).Replacing(first)
+	again := version("first", 10, 40).Replacing(second)
+	branch := version("branch", 10, 25).Replacing(first)
+	other := version("other", 50, 50).Replacing(none)
+	byHand, after := version("by hand", 10, 20), version("after", 10, 30)
+	after = after.Replacing(byHand)
+	elsewhere := func(n registry.Network, created, modified uint64) registry.Network {
+		n.CreateIndex, n.ModifyIndex = created, modified
+		return n
+	}
+	block := other
+	block.FromBlock = true
+	restoredBlock := block
+	restoredBlock.Restored = time.Now()
+	restoredByHand := elsewhere(byHand, 50, 50)
+	restoredByHand.Revision = byHand.RevisionOrVersion()
+	for _, tt := range []struct {
+		name       string
+		known, n   registry.Network
+		confirmed  bool // with the known one read by this process
+		remembered bool // with the known one from a file
+	}{
+		{"itself", second, second, false, false},
+		{"itself, restored", second, elsewhere(second, 50, 50), false, false},
+		{"the one before", second, first, true, true},
+		{"the one before, restored in an emptied store", second, elsewhere(first, 50, 50), true, true},
+		{"an older one that says the same", again, first, true, true},
+		{"the one after", first, second, false, false},
+		{"the one after, with a lower index", elsewhere(first, 10, 90), second, false, false},
+		{"a change in a store that was set back", second, branch, false, false},
+		{"an unrelated one in a new record", second, other, false, false},
+		{"an unrelated one in the same record", elsewhere(other, 10, 90), second, true, false},
+		{"one without a revision, before", elsewhere(other, 10, 90), byHand, true, false},
+		{"one without a revision, since", first, elsewhere(byHand, 10, 90), false, false},
+		{"a change of one without a revision", byHand, after, false, false},
+		{"one without a revision, before its change", after, byHand, true, true},
+		{"the same, restored in an emptied store", after, restoredByHand, true, true},
+		{"of a new host's configuration", second, block, true, false},
+		{"of a new host's configuration, in the same record", second, elsewhere(block, 10, 90), false, false},
+		{"of the configuration of the host that defined the network", block, block, false, false},
+		{"of a host's configuration, restored", second, restoredBlock, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			k := &knownDefinition{network: tt.known, used: time.Now(), confirmed: true}
+			if got := k.supersedes(tt.n); got != tt.confirmed {
+				t.Errorf("with a definition that was read: %t", got)
+			}
+			k.confirmed = false
+			if got := k.supersedes(tt.n); got != tt.remembered {
+				t.Errorf("with one that is remembered: %t", got)
+			}
+			k.used = time.Now().Add(-registry.DeletionKept - time.Hour)
+			if k.supersedes(tt.n) {
+				t.Error("with one that was not used for long")
+			}
+		})
+	}
+	var nothing *knownDefinition
+	if nothing.supersedes(first) {
+		t.Error("without any")
+	}
+}
+
+// TestSetForward: a change in a store that was set back stays when the store is set forward to what was in force before.
+func TestSetForward(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	colour := func(colour string) func(*registry.Network) {
+		return func(n *registry.Network) { n.Backend = agenttest.Backend(t, "recorder", `{"colour":"`+colour+`"}`) }
+	}
+	must(t, h.store.Client().PutNetwork(t.Context(), registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"),
+		Backend: agenttest.Backend(t, "recorder", "")}.Replacing(registry.Network{})))
+	first := h.store.Backup()
+	d := h.runner().definition
+	inForce := func(want string) {
+		t.Helper()
+		n, err := d.find(t.Context())
+		must(t, err)
+		if got := string(n.Backend.Object); !strings.Contains(got, want) {
+			t.Errorf("in force is %s, want %s", got, want)
+		}
+	}
+	h.define(colour("abandoned"))
+	second := h.store.Backup()
+	inForce("abandoned")
+	h.store.Restore(first)
+	h.define(colour("last"))
+	inForce("last")
+	h.store.Restore(second)
+	inForce("last")
+}
+
+// TestRestoredAmongHosts: after the store lost everything, a host that was away restores an older definition, or a new
+// host defines the network from its configuration. The hosts that use the network restore the last one, with all its
+// revisions, and everybody follows it.
+func TestRestoredAmongHosts(t *testing.T) {
+	colour := func(colour string) func(*registry.Network) {
+		return func(n *registry.Network) { n.Backend = agenttest.Backend(t, "recorder", `{"colour":"`+colour+`"}`) }
+	}
+	for _, tt := range []struct {
+		name    string
+		changes []string // the colours of the definition after the first
+		other   func(all []registry.Network) *knownDefinition
+	}{
+		{"a host that was away during two changes, the second of which took the first back", []string{"last", "first"},
+			func(all []registry.Network) *knownDefinition {
+				return &knownDefinition{network: all[0], used: time.Now()}
+			}},
+		{"a host that was away during the second of them", []string{"last", "first"},
+			func(all []registry.Network) *knownDefinition {
+				return &knownDefinition{network: all[1], used: time.Now()}
+			}},
+		{"a new host", []string{"last"}, func([]registry.Network) *knownDefinition { return nil }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newHost(t, memory.New(), "a")
+				n := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22")}
+				colour("first")(&n)
+				must(t, a.store.Client().PutNetwork(t.Context(), n.Replacing(registry.Network{})))
+				all := []registry.Network{a.inStore()}
+				for _, c := range tt.changes {
+					all = append(all, a.define(colour(c)))
+				}
+				last := all[len(all)-1]
+				running := a.runner().definition
+				_, err := running.find(t.Context())
+				must(t, err)
+
+				empty(a.store)
+				b := newHost(t, a.store, "b")
+				other := b.runner().definition
+				if other.known = tt.other(all); other.known != nil {
+					restored := other.known.network
+					restored.CreateIndex, restored.ModifyIndex = 0, 0
+					must(t, a.store.Client().PutNetwork(t.Context(), restored))
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				var parts sync.WaitGroup
+				for h, d := range map[*host]*definitionKeeper{a: running, b: other} {
+					n, err := d.find(t.Context())
+					must(t, err)
+					parts.Go(func() { h.follow(ctx) })
+					parts.Go(func() {
+						for ctx.Err() == nil {
+							if err := d.watch(ctx, n); errors.Is(err, errDefinitionChanged) {
+								if d == running {
+									t.Errorf("the running host has changed to %s", a.inStore().Backend.Object)
+								}
+								n, _ = d.find(ctx)
+							}
+						}
+					})
+				}
+				time.Sleep(time.Minute)
+				cancel()
+				parts.Wait()
+				for _, got := range []registry.Network{a.inStore(), running.known.network, other.known.network} {
+					if differs := definition.Differences(got, last); len(differs) > 0 || got.Revision != last.Revision || !slices.Equal(got.Earlier, last.Earlier) {
+						t.Errorf("got %+v, want %+v", got, last)
+					}
+				}
+			})
 		})
 	}
 }

@@ -20,8 +20,8 @@ type Policy struct {
 	// Loop's request was not answered. The request may have begun in an outage in which the Loop's pauses have grown.
 	Early time.Duration
 
-	// A host restores a network definition that the store has lost after RestoreInUse if the network is in use, and
-	// after RestoreRemembered if the host only remembers it. A random time up to as long is added.
+	// A host restores a network definition that the store has lost within RestoreInUse if the network is in use, and
+	// after RestoreRemembered, with a random time up to as long added, if the host only remembers it.
 	RestoreInUse, RestoreRemembered time.Duration
 }
 
@@ -47,7 +47,7 @@ func DefaultPolicy() Policy {
 		Ask:               3 * time.Second,
 		Spread:            3 * time.Second,
 		Early:             2 * time.Minute,
-		RestoreInUse:      500 * time.Millisecond,
+		RestoreInUse:      time.Second,
 		RestoreRemembered: 5 * time.Second,
 	}
 }

@@ -36,7 +36,7 @@ func (w *testWorld) inEtcd() (map[string]string, error) {
 	out := map[string]string{}
 	for _, kv := range resp.Kvs {
 		if key := string(kv.Key); !strings.HasPrefix(key, etcdPrefix+"leno/sessions/") {
-			out[key] = string(kv.Value)
+			out[key] = whenRestored.ReplaceAllString(string(kv.Value), "")
 		}
 	}
 	return out, nil

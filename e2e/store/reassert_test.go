@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -26,6 +27,9 @@ import (
 // once it responds. It usually takes about 10 s.
 const reassertTime = 2 * time.Minute
 
+// whenRestored matches the time in a definition that was restored.
+var whenRestored = regexp.MustCompile(`,"restored":"[^"]*"`)
+
 // picture returns the state of a network as seen from outside, one fact per line.
 func (w *testWorld) picture() ([]string, error) {
 	consistent := (&api.QueryOptions{RequireConsistent: true}).WithContext(w.Ctx)
@@ -38,7 +42,8 @@ func (w *testWorld) picture() ([]string, error) {
 		if strings.HasPrefix(p.Key, "leno/changes/") {
 			continue
 		}
-		out = append(out, fmt.Sprintf("%s %s held=%t", p.Key, p.Value, p.Session != ""))
+		value := whenRestored.ReplaceAllString(string(p.Value), "")
+		out = append(out, fmt.Sprintf("%s %s held=%t", p.Key, value, p.Session != ""))
 	}
 	services, _, err := w.Consul.Client().Catalog().Service("leno", "", consistent)
 	if err != nil {
