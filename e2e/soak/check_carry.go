@@ -50,8 +50,8 @@ func (c *checker) kernels() {
 			// An agent may have read a definition that the store lost before the suite could, and that was restored since.
 			known.To += c.Rules.Settle
 		}
-		carriers, same := c.carriers(network, known)
-		needed := slices.ContainsFunc(carriers, func(x Carrier) bool { return x.device(network) == d.Network })
+		backends, same := c.backends(network, known)
+		needed := slices.ContainsFunc(backends, func(x Backend) bool { return x.device(network) == d.Network })
 		// The kernel is checked several times a second, and a loss is seen only at the next check.
 		if same && needed && c.defined(network, Span{d.At - time.Second, d.At}) {
 			c.report(DeviceGone, m, Span{d.At, d.At}, "%s%s is gone", devicePrefix, d.Network)
@@ -78,8 +78,8 @@ func (c *checker) left(m member, list RouteList) {
 // complete checks for the device and for a route to every peer that has been calm.
 func (c *checker) complete(m member, list RouteList) {
 	at := Span{list.At, list.At}
-	carriers, _ := c.carriers(m.network, c.mayLag(m, list.At))
-	for _, x := range carriers {
+	backends, _ := c.backends(m.network, c.mayLag(m, list.At))
+	for _, x := range backends {
 		if name := x.device(m.network); name != "" && !slices.Contains(list.Devices, name) {
 			c.report(DeviceGone, m, at, "there is no %s%s", devicePrefix, name)
 		}
@@ -141,7 +141,7 @@ func (c *checker) removed(r Removal) {
 				continue
 			}
 			// A node that was given up may come back to peers that were switched to another backend without it.
-			if _, same := c.carriers(m.network, c.mayLag(m, r.At)); c.out(m.node, r.At) && !same {
+			if _, same := c.backends(m.network, c.mayLag(m, r.At)); c.out(m.node, r.At) && !same {
 				continue
 			}
 			c.report(RouteRemoved, m, Span{r.At, r.At}, "to %s, while %s was there", r.To, p.node)

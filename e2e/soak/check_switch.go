@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// device returns the carrier's device as RouteList names it, "" if the backend has none.
-func (x Carrier) device(network string) string {
+// device returns the backend's device as RouteList names it, "" if it has none.
+func (x Backend) device(network string) string {
 	switch {
 	case x.Type == "host-gw":
 		return ""
@@ -18,14 +18,14 @@ func (x Carrier) device(network string) string {
 	return network
 }
 
-// carriers returns the backends that carry a network, if the definition in the store had the same ones in a whole span.
-func (c *checker) carriers(network string, s Span) (out []Carrier, same bool) {
+// backends returns the backends that carry a network, if the definition in the store had the same ones in a whole span.
+func (c *checker) backends(network string, s Span) (out []Backend, same bool) {
 	for _, read := range c.readsAround(network, s) {
 		switch {
 		case read.State != stateDefined:
 		case out == nil:
-			out = read.Carriers
-		case !slices.Equal(out, read.Carriers):
+			out = read.Backends
+		case !slices.Equal(out, read.Backends):
 			return nil, false
 		}
 	}
@@ -66,28 +66,28 @@ func (c *checker) mayLag(m member, at time.Duration) Span {
 
 // leftovers reports what a calm member has kept of a backend that does not carry the network any more.
 func (c *checker) leftovers(m member, list RouteList) {
-	carriers, same := c.carriers(m.network, c.mayLag(m, list.At))
+	backends, same := c.backends(m.network, c.mayLag(m, list.At))
 	if !same {
 		return
 	}
 	at := Span{list.At, list.At}
 	for _, other := range []bool{false, true} {
-		i := slices.IndexFunc(carriers, func(x Carrier) bool { return x.Other == other && x.device(m.network) != "" })
-		name := Carrier{Other: other}.device(m.network)
+		i := slices.IndexFunc(backends, func(x Backend) bool { return x.Other == other && x.device(m.network) != "" })
+		name := Backend{Other: other}.device(m.network)
 		if i < 0 && slices.Contains(list.Devices, name) {
-			c.report(BackendStays, m, at, "%s%s is there, and the network is carried by %v", devicePrefix, name, carriers)
+			c.report(BackendStays, m, at, "%s%s is there, and the network is carried by %v", devicePrefix, name, backends)
 		}
-		if (i < 0 || carriers[i].Type != "wireguard") && slices.Contains(list.Keys, name) {
-			c.report(BackendStays, m, at, "there is a key for %s%s, and the network is carried by %v", devicePrefix, name, carriers)
+		if (i < 0 || backends[i].Type != "wireguard") && slices.Contains(list.Keys, name) {
+			c.report(BackendStays, m, at, "there is a key for %s%s, and the network is carried by %v", devicePrefix, name, backends)
 		}
 	}
-	if slices.ContainsFunc(carriers, func(x Carrier) bool { return x.Type == "host-gw" || x.Type == "vxlan" }) {
+	if slices.ContainsFunc(backends, func(x Backend) bool { return x.Type == "host-gw" || x.Type == "vxlan" }) {
 		return // which may send to peers directly
 	}
 	for _, p := range c.peers(m) {
 		for _, t := range c.tenures[p] {
 			if i := slices.IndexFunc(t.subnets, func(s netip.Prefix) bool { return slices.Contains(list.Direct, s) }); i >= 0 {
-				c.report(BackendStays, m, at, "the route to %s of %s bypasses the device, and the network is carried by %v", t.subnets[i], p.node, carriers)
+				c.report(BackendStays, m, at, "the route to %s of %s bypasses the device, and the network is carried by %v", t.subnets[i], p.node, backends)
 				return
 			}
 		}
@@ -101,7 +101,7 @@ func (c *checker) switches() {
 		reads := c.reads[n.Name]
 		for i := 1; i < len(reads); i++ {
 			before, read := reads[i-1], reads[i]
-			if !read.switching() || !slices.Equal(before.Carriers, read.Carriers) || before.Definition != read.Definition {
+			if !read.switching() || !slices.Equal(before.Backends, read.Backends) || before.Definition != read.Definition {
 				calm = 0
 				continue
 			}
@@ -115,7 +115,7 @@ func (c *checker) switches() {
 				took -= waited(c.waits[m.node], before.From, read.From)
 			}
 			if calm += max(0, took); calm > switchLimit {
-				c.report(SwitchStays, member{network: n.Name}, read.Span, "it is still carried by %v", read.Carriers)
+				c.report(SwitchStays, member{network: n.Name}, read.Span, "it is still carried by %v", read.Backends)
 			}
 		}
 	}
@@ -124,7 +124,7 @@ func (c *checker) switches() {
 // inProcess reports whether packets of a network may have needed the process of an agent in a span.
 func (c *checker) inProcess(network string, s Span) bool {
 	return slices.ContainsFunc(c.readsAround(network, s), func(r Read) bool {
-		return slices.ContainsFunc(r.Carriers, func(x Carrier) bool { return slices.Contains(c.InProcess, x.Type) })
+		return slices.ContainsFunc(r.Backends, func(x Backend) bool { return slices.Contains(c.InProcess, x.Type) })
 	})
 }
 

@@ -66,7 +66,7 @@ func (s *story) claim(node string, t float64, subnets ...netip.Prefix) {
 
 func (s *story) read(t float64, records ...Record) {
 	s.Reads = append(s.Reads, Read{
-		Span: at(t), Network: "n", State: stateDefined, Definition: meaning, Carriers: []Carrier{{Type: meaning}}, Records: records,
+		Span: at(t), Network: "n", State: stateDefined, Definition: meaning, Backends: []Backend{{Type: meaning}}, Records: records,
 	})
 }
 
@@ -133,12 +133,12 @@ func (s *story) switchAt(from, to float64, backend string) {
 	for i := range s.Reads {
 		switch r := &s.Reads[i]; {
 		case r.From >= sec(to):
-			r.Carriers = []Carrier{{backend, true}}
+			r.Backends = []Backend{{backend, true}}
 		case r.From >= sec(from):
-			r.Carriers = []Carrier{{meaning, false}, {backend, true}}
+			r.Backends = []Backend{{meaning, false}, {backend, true}}
 		}
 	}
-	device := Carrier{backend, true}.device("n")
+	device := Backend{backend, true}.device("n")
 	for _, node := range []string{"a", "b"} {
 		s.devices(node, from+1, 99, "n", device)
 		s.devices(node, to+1, 99, device)
@@ -613,7 +613,7 @@ func TestCheck(t *testing.T) {
 		"a network jumps to another backend": {func(s *story) {
 			for i := range s.Reads {
 				if r := &s.Reads[i]; r.From >= sec(30) {
-					r.Carriers = []Carrier{{"udp", true}}
+					r.Backends = []Backend{{"udp", true}}
 				}
 			}
 			for _, node := range []string{"a", "b"} {

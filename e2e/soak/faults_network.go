@@ -243,7 +243,7 @@ func (r *run) changeNetwork(ctx context.Context, name string) error {
 	variant := (r.operator.variant[name] + 1) % variants
 	r.operator.mu.Unlock()
 	backend := datapaths[0]
-	if c, err := r.readCourse(ctx, name); err == nil && c.target().Type != "" {
+	if c, err := r.readBackends(ctx, name); err == nil && c.target().Type != "" {
 		backend = c.target().Type
 	}
 	file, err := r.writeDefinition(name, variant, backend)

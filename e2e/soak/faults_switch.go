@@ -19,7 +19,7 @@ const switchLimit = time.Minute
 func (r *run) switchNetwork(ctx context.Context, s Step) error {
 	r.operator.one.Lock()
 	defer r.operator.one.Unlock()
-	c, err := r.readCourse(ctx, s.Network)
+	c, err := r.readBackends(ctx, s.Network)
 	switch {
 	case err != nil:
 		return err
@@ -53,7 +53,7 @@ func (r *run) switchNetwork(ctx context.Context, s Step) error {
 	case RotateKeys:
 		// The rules judge whether the switch ends; the operator does not wait for hosts that are away for long.
 		err := await(ctx, switchLimit, "the switch of "+s.Network, func(ctx context.Context) error {
-			c, err := r.readCourse(ctx, s.Network)
+			c, err := r.readBackends(ctx, s.Network)
 			if err == nil && c.switching() {
 				err = errors.Join(errors.New("it goes on"), sleep(ctx, r.Every))
 			}
@@ -68,9 +68,9 @@ func (r *run) switchNetwork(ctx context.Context, s Step) error {
 	return nil
 }
 
-// readCourse reads the course in a network's definition, the zero value if the network is not defined. A definition that
-// the store has lost is awaited.
-func (r *run) readCourse(ctx context.Context, name string) (out course, err error) {
+// readBackends reads what a network's definition says about its backends, the zero value if the network is not defined. A
+// definition that the store has lost is awaited.
+func (r *run) readBackends(ctx context.Context, name string) (out definedBackends, err error) {
 	err = r.onLeader(ctx, "have the definition of "+name, func(ctx context.Context) error {
 		p, err := r.store.read(ctx, networkKey(name))
 		if err != nil {
@@ -78,9 +78,9 @@ func (r *run) readCourse(ctx context.Context, name string) (out course, err erro
 		}
 		switch state, _ := stateOf(p); state {
 		case stateDefined:
-			out = courseOf(p)
+			out = backendsOf(p)
 		case stateDeleted:
-			out = course{}
+			out = definedBackends{}
 		default:
 			return errors.New(state)
 		}
@@ -144,22 +144,22 @@ func (r *run) switching() bool {
 }
 
 // switching reports whether the network was being switched to another backend.
-func (r Read) switching() bool { return len(r.Carriers) > 1 }
+func (r Read) switching() bool { return len(r.Backends) > 1 }
 
-// A course is what a definition says about the backends that carry the network.
-type course struct {
+// definedBackends are what a definition says about the backends that carry the network.
+type definedBackends struct {
 	current, next definedBackend // next has no type unless the network is being switched
 	back          bool           // the switch goes to the current one
 }
 
 // A definedBackend is a backend in a definition.
 type definedBackend struct {
-	Carrier
+	Backend
 	options map[string]any // its own
 }
 
-// courseOf returns the course in a network's record, the zero value if there is none.
-func courseOf(p *pair) (out course) {
+// backendsOf returns what a network's record says about its backends, the zero value if there is none.
+func backendsOf(p *pair) (out definedBackends) {
 	var value struct{ Backend map[string]any }
 	if p == nil || json.Unmarshal(p.record, &value) != nil {
 		return out
@@ -182,21 +182,21 @@ func definedIn(object map[string]any) (out definedBackend) {
 }
 
 // switching reports whether the network is being switched.
-func (c course) switching() bool { return c.next.Type != "" }
+func (c definedBackends) switching() bool { return c.next.Type != "" }
 
 // target returns the backend that is to carry the network in the end.
-func (c course) target() definedBackend {
+func (c definedBackends) target() definedBackend {
 	if c.switching() && !c.back {
 		return c.next
 	}
 	return c.current
 }
 
-// carriers returns the current backend and the next one.
-func (c course) carriers() []Carrier {
-	out := []Carrier{c.current.Carrier}
+// all returns the current backend and the next one.
+func (c definedBackends) all() []Backend {
+	out := []Backend{c.current.Backend}
 	if c.switching() {
-		out = append(out, c.next.Carrier)
+		out = append(out, c.next.Backend)
 	}
 	return out
 }

@@ -318,7 +318,7 @@ func readOf(pairs []pair, at Span) []Read {
 		case read == nil:
 		case folder == "networks" && !isLease:
 			if read.State, read.Definition = stateOf(&p); read.State == stateDefined {
-				read.Carriers = courseOf(&p).carriers()
+				read.Backends = backendsOf(&p).all()
 			}
 		case folder == "leases":
 			if record, ok := recordOf(key, p); ok {
@@ -365,7 +365,7 @@ func stateOf(p *pair) (state, definition string) {
 		return stateDeleted, ""
 	}
 	pools, err := json.Marshal(value.Pools)
-	target := courseOf(p).target()
+	target := backendsOf(p).target()
 	options, optionsErr := json.Marshal(target.options)
 	if cmp.Or(err, optionsErr) != nil || len(value.Pools) == 0 || target.Type == "" {
 		return stateUnreadable, ""

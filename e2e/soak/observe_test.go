@@ -57,7 +57,7 @@ func TestReadOf(t *testing.T) {
 	compare(t, seen, []Read{
 		{Span: at(1), Network: "carry", State: stateUnreadable, Records: []Record{{Entry{two, "a"}, []netip.Prefix{two}, ""}}},
 		{Span: at(1), Network: "lease", State: stateDefined, Definition: `[{"prefix":"10.5.0.0/16"}] vxlan {"vni":1}`,
-			Carriers: []Carrier{{"vxlan", false}}, Records: []Record{
+			Backends: []Backend{{"vxlan", false}}, Records: []Record{
 				{Entry{one, "a"}, []netip.Prefix{one}, "s"},
 				{Entry{six, ""}, []netip.Prefix{six}, "s"},
 			}},
@@ -70,12 +70,12 @@ func TestSwitchedState(t *testing.T) {
 	record := func(backend string) pair {
 		return pairWith("leno/networks/carry", []byte(`{"version":1,"pools":[{"prefix":"10.5.0.0/16"}],"backend":`+backend+`}`), "")
 	}
-	both := []Carrier{{"vxlan", false}, {"udp", true}}
+	both := []Backend{{"vxlan", false}, {"udp", true}}
 	udp, vxlan := `[{"prefix":"10.5.0.0/16"}] udp {"device":"b","port":9}`, `[{"prefix":"10.5.0.0/16"}] vxlan {"vni":1}`
 	for _, c := range []struct {
 		backend  string
 		means    string
-		carriers []Carrier
+		backends []Backend
 	}{
 		{`{"type":"vxlan","vni":1,"next":{"type":"udp","port":9,"device":"b"}}`, udp, both},
 		{`{"type":"vxlan","vni":1,"switch":"stopped","next":{"port":9,"device":"b","type":"udp"}}`, udp, both},
@@ -84,7 +84,7 @@ func TestSwitchedState(t *testing.T) {
 		{`{"type":"vxlan","vni":1}`, vxlan, both[:1]},
 	} {
 		for _, read := range readOf([]pair{record(c.backend)}, at(1)) {
-			if read.Network == "carry" && (read.State != stateDefined || read.Definition != c.means || !slices.Equal(read.Carriers, c.carriers)) {
+			if read.Network == "carry" && (read.State != stateDefined || read.Definition != c.means || !slices.Equal(read.Backends, c.backends)) {
 				t.Errorf("%s: %+v", c.backend, read)
 			}
 		}
