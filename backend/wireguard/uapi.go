@@ -62,6 +62,9 @@ func hexKey(k wgtypes.Key) string { return hex.EncodeToString(k[:]) }
 // decodeState parses what WireGuard in this process returns of its state.
 func decodeState(text string) (*wgtypes.Device, error) {
 	d := &wgtypes.Device{Type: wgtypes.Userspace}
+	if n := strings.Count(text, "\npublic_key="); n > 0 {
+		d.Peers = make([]wgtypes.Peer, 0, n)
+	}
 	var p *wgtypes.Peer
 	for line := range strings.Lines(text) {
 		key, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
