@@ -83,9 +83,10 @@ type Runner struct {
 	file       *subnetFile
 	resumed    *resumption
 
-	previous netip.Prefix // the subnet its containers use, until a lease is held
-	moved    time.Time    // since when all hosts are known to send over the backend that the network is switched to; zero if they do not
-	ending   atomic.Int32 // an Ending
+	plan     registry.Plan // by which the peers' leases were read
+	previous netip.Prefix  // the subnet its containers use, until a lease is held
+	moved    time.Time     // since when all hosts are known to send over the backend that the network is switched to; zero if they do not
+	ending   atomic.Int32  // an Ending
 }
 
 // New returns a runner that takes over what before left, or starts with what is on disk if before is nil.
@@ -249,7 +250,6 @@ func (r *Runner) rounds(ctx context.Context) error {
 			log.Info("network definition changed")
 			r.report.Event(api.EventNetwork, api.Info, "the network's definition changed",
 				map[string]string{"change": "changed"})
-			r.peers.Clear() // the leases were read with the old plan
 			continue
 		default:
 			r.report.Wait(health.Network, fmt.Sprintf("stopped, starting again: %v", err))
@@ -313,6 +313,10 @@ func (r *Runner) runUnencrypted(ctx context.Context, n registry.Network, contrad
 // runDefined takes a lease, and keeps it and the datapath right until ctx ends. If the definition cannot be used, it
 // waits until another definition ends the round.
 func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
+	if !slices.Equal(n.Plan, r.plan) {
+		r.peers.Clear() // the leases were read with another plan
+	}
+	r.plan = n.Plan
 	if err := definition.CheckEncryption(n, r.deps.Datapaths.Backends); err != nil {
 		return r.runUnencrypted(ctx, n, err)
 	}

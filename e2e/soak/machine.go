@@ -28,7 +28,8 @@ type machine struct {
 	token   *api.ACLToken // nil if the store is not Consul
 	names   []string      // of the nodes that it has been
 
-	faults sync.Mutex // held during a fault
+	faults  sync.Mutex // held during a fault
+	setting sync.Mutex // held while its token is set
 
 	mu       sync.Mutex
 	parts    []*part

@@ -157,6 +157,8 @@ func (r *run) setToken(ctx context.Context, m *machine, revoke int) error {
 	m.mu.Unlock()
 	tries := 0
 	return await(ctx, patience, "the token of "+m.Name+" to be set", func(ctx context.Context) error {
+		m.setting.Lock() // otherwise a fault that ends could find the token that another call is about to delete
+		defer m.setting.Unlock()
 		m.mu.Lock()
 		wanted := m.revoked == 0
 		m.mu.Unlock()

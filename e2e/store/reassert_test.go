@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -227,6 +228,42 @@ func TestStoreSetBack(t *testing.T) {
 	w.asBefore(before)
 	for _, h := range w.Hosts {
 		w.WaitHealth(h, 200)
+	}
+	whole()
+}
+
+// TestSwitchSetBack empties Consul, switches the network to another backend, and then restores a snapshot from before both.
+// The hosts keep the switch and each other.
+func TestSwitchSetBack(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	w.StartNetwork("vxlan")
+	for _, h := range w.Hosts {
+		w.WaitHealth(h, http.StatusOK)
+	}
+	before := w.drawn()
+	restore := w.save()
+	_, err := w.Consul.Client().KV().DeleteTree("leno/", nil)
+	w.Must(err)
+	w.asBefore(before)
+	w.Apply("default", strings.Replace(world.Plan("vxlan"), `backend "vxlan" {}`, `backend "host-gw" {}`, 1))
+	w.Eventually("the network to be switched", func(context.Context) error {
+		now, err := w.picture()
+		i := slices.IndexFunc(now, func(fact string) bool { return strings.Contains(fact, `"next"`) || strings.Contains(fact, `"vxlan"`) })
+		if err == nil && i >= 0 {
+			err = errors.New(now[i])
+		}
+		return err
+	})
+	for _, h := range w.Hosts {
+		w.WaitHealth(h, http.StatusOK)
+	}
+	w.Settle("default")
+	switched := w.drawn()
+	whole := w.undisturbed()
+	restore()
+	w.asBefore(switched)
+	for _, h := range w.Hosts {
+		w.WaitHealth(h, http.StatusOK)
 	}
 	whole()
 }

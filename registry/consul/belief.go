@@ -41,6 +41,7 @@ type keptRecord struct {
 	until     time.Time // the record is kept until then
 	recreated uint64    // the value of the belief's recreated when the record was stored
 	index     uint64    // its ModifyIndex then
+	older     []byte    // the value that is there instead since the store was set back; nil for none
 	replaced  bool      // its host has written another one since
 }
 
@@ -85,14 +86,20 @@ func (b *belief) missing(l list) int {
 
 // isLost reports whether a list lacks a known record, or has an older one in its place, from the time when a snapshot
 // was saved. A record with a later change in the directory is not lost. In a re-created tree every writer is running
-// now; earlier indexes, which cannot be compared, are 0 there.
+// now; earlier indexes, which cannot be compared, are 0 there. An earlier tree has come back with a snapshot, unless it is
+// that of a new cluster: a record that differs there is lost until it is written again. That the session of an older
+// record ends, which it may do without its host, says nothing.
 func (b *belief) isLost(l list, key string) bool {
 	old, now := b.known[key], l.pairs[key]
-	if b.evidence.changes[lastComponent(key)] > old.ModifyIndex {
+	kept, isKept := b.kept[key]
+	switch {
+	case isKept && kept.older != nil && now != nil && bytes.Equal(now.Value, kept.older):
+		return true
+	case b.evidence.changes[lastComponent(key)] > old.ModifyIndex:
 		return false
 	}
 	return now == nil ||
-		(l.marker == b.marker && now.ModifyIndex < old.ModifyIndex && !bytes.Equal(now.Value, old.Value))
+		(l.marker <= b.marker && now.ModifyIndex < old.ModifyIndex && !bytes.Equal(now.Value, old.Value))
 }
 
 // mayBeSetBack reports whether the list may be of a tree that was emptied and written again, or set back to an earlier
@@ -153,11 +160,23 @@ func (b *belief) accept(l list, until time.Time) {
 	}
 }
 
-// keepLost keeps the records that a list has lost, when its tree may have been set back.
+// keepLost keeps the records that a list has lost, when its tree may have been set back. Another loss keeps those of an
+// earlier one for longer, even if their time has passed: this process may have been suspended in between, while their
+// hosts wrote them again.
 func (b *belief) keepLost(l list, until time.Time) {
+	again := l.marker != b.marker || b.evidence.setBack
 	for key := range b.known {
-		if _, kept := b.kept[key]; !kept && b.isLost(l, key) {
-			b.kept[key] = keptRecord{until: until, recreated: b.recreated, index: b.known[key].ModifyIndex}
+		kept, isKept := b.kept[key]
+		if isKept && again {
+			kept.until = until
+			b.kept[key] = kept
+		}
+		if !isKept && b.isLost(l, key) {
+			kept := keptRecord{until: until, recreated: b.recreated, index: b.known[key].ModifyIndex}
+			if now := l.pairs[key]; now != nil {
+				kept.older = now.Value
+			}
+			b.kept[key] = kept
 			b.touched[key] = true
 		}
 	}

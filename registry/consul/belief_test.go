@@ -70,6 +70,72 @@ func TestKeptUntilExplained(t *testing.T) {
 	})
 }
 
+// TestKeptAfterAnotherLoss: a process was suspended for longer than it keeps what the store has lost, and the store has
+// lost it again in the meantime.
+func TestKeptAfterAnotherLoss(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		marker   uint64 // the tree has 20 before
+		restored bool
+		want     bool
+	}{
+		{"the same tree", 20, false, false},
+		{"re-created", 40, false, true},
+		{"set back", 20, true, true},
+		{"set back to a tree of before", 2, false, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f, key := keptLease(t, 20, false)
+			kept := f.belief.kept[key]
+			kept.until = time.Now().Add(-time.Second)
+			f.belief.kept[key] = kept
+			f.belief.evidence.setBack = tt.restored
+			f.belief.accept(list{pairs: map[string]*api.KVPair{}, marker: tt.marker, index: 50}, time.Now().Add(time.Hour))
+			if got := f.belief.known[key] != nil; got != tt.want {
+				t.Errorf("kept %t", got)
+			}
+		})
+	}
+}
+
+// TestKeptOverAnOlderRecord: an older record that a snapshot has put in the place of a known one does not replace it, also
+// when its session ends, until its host writes it again.
+func TestKeptOverAnOlderRecord(t *testing.T) {
+	const known = 20
+	for _, tt := range []struct {
+		name     string
+		marker   uint64
+		restored bool
+		want     string
+	}{
+		{"the same tree", known, true, "new"},
+		{"a tree of before", 2, false, "new"},
+		{"a tree that was created again", 40, false, "old"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newTestFollower()
+			key := viewPrefix + "10.5.1.0-24"
+			read := func(marker uint64, value, session string, index uint64) string {
+				t.Helper()
+				now := &api.KVPair{Key: key, Value: []byte(value), Session: session, CreateIndex: 10, ModifyIndex: index}
+				f.belief.accept(list{pairs: map[string]*api.KVPair{key: now}, marker: marker, index: index}, time.Now().Add(time.Hour))
+				return string(f.belief.known[key].Value)
+			}
+			read(known, "new", "s", 50)
+			f.belief.evidence.setBack = tt.restored
+			if got := read(tt.marker, "old", "s", 30); got != tt.want {
+				t.Errorf("set back: %q, want %q", got, tt.want)
+			}
+			if got := read(tt.marker, "old", "", 70); got != tt.want {
+				t.Errorf("lapsed: %q, want %q", got, tt.want)
+			}
+			if got := read(tt.marker, "later", "s", 80); got != "later" {
+				t.Errorf("written again: %q", got)
+			}
+		})
+	}
+}
+
 // TestTheLatestOfAHostIsKept: when the store has lost several records of one host, in whatever way, the latest one is
 // shown, until the host has written another. The host was on slot 2 before and is on slot 5 now.
 func TestTheLatestOfAHostIsKept(t *testing.T) {

@@ -378,3 +378,76 @@ func TestTrimMovesTheIndex(t *testing.T) {
 		t.Errorf("the directory is at %d, its watermark was written at %d", meta.LastIndex, pairs[0].ModifyIndex)
 	}
 }
+
+// TestSetBackBeforeTheTreeWasLost: the tree was emptied, its hosts wrote it again and changed their leases, and then the
+// store was set back to a time before all of that. The later records stay until their hosts write them again, or until
+// they count as given up.
+func TestSetBackBeforeTheTreeWasLost(t *testing.T) {
+	for _, hold := range []time.Duration{time.Hour, 2 * time.Second} {
+		t.Run(hold.String(), func(t *testing.T) {
+			server := newServer(t, "")
+			s := &store{server: server, prefix: "leno"}
+			n := putNetwork(t, s, "default", "10.5.0.0/16")
+			leases := []registry.Lease{leaseAt(t, s, n, 0, 10), leaseAt(t, s, n, 1, 20)}
+			data := snapshotOf(t, s)
+			if _, err := s.admin.KV().DeleteTree("leno/", nil); err != nil {
+				t.Fatal(err)
+			}
+			n = putNetwork(t, s, "default", "10.5.0.0/16")
+			again := func(i int) {
+				t.Helper()
+				c := claim(i)
+				c.Prefer, c.Session, c.MTU, c.Running = leases[i].Subnet(), leases[i].Session, 1300, true
+				l, err := s.open(t).Acquire(testContext(t), n, c)
+				if err != nil || l.Slot != leases[i].Slot || l.MTU != c.MTU {
+					t.Errorf("got %+v, %v", l, err)
+				}
+				leases[i] = l
+			}
+			again(0)
+			again(1)
+			// Consul does not end blocking queries when it restores a snapshot.
+			watcher := s.open(t, settle(hold), never, func(c *Config) { c.Wait = time.Second })
+			set, index := follow(t, watcher, n, 0, []uint64{10, 20}, nil)
+			mtus := func() (out []int) {
+				for _, l := range set.Leases {
+					out = append(out, l.MTU)
+				}
+				return out
+			}
+			if got := mtus(); !slices.Equal(got, []int{1300, 1300}) {
+				t.Fatalf("MTUs %d", got)
+			}
+			if err := server.admin.Snapshot().Restore(nil, bytes.NewReader(data)); err != nil {
+				t.Fatal(err)
+			}
+			if hold == time.Hour {
+				again(0) // the other one has not noticed yet
+			}
+			for set.SetBack == 0 || hold != time.Hour && !slices.Equal(mtus(), []int{1450, 1450}) {
+				next, at, err := watcher.WatchLeases(testContext(t), n, index)
+				if errors.Is(err, registry.ErrUncertain) || errors.Is(err, registry.ErrUnavailable) {
+					continue
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				before := mtus()
+				set, index = next, at
+				if now := mtus(); hold == time.Hour && !slices.Equal(now, []int{1300, 1300}) {
+					t.Fatalf("MTUs %d, before %d", now, before)
+				}
+			}
+			if hold == time.Hour {
+				return
+			}
+			again(1)
+			for !slices.Equal(mtus(), []int{1450, 1300}) {
+				var err error
+				if set, index, err = watcher.WatchLeases(testContext(t), n, index); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -266,6 +266,46 @@ func TestEmptied(t *testing.T) {
 	}
 }
 
+// TestSetBackBeforeItWasEmptied: all keys were deleted, a host changed its lease when it wrote it again, and then a snapshot
+// from before was restored. The lease is shown as its host wrote it last.
+func TestSetBackBeforeItWasEmptied(t *testing.T) {
+	t.Parallel()
+	for name, args := range restores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, server := ownStore(t, etcdtest.Options{})
+			n := s.define(t, "10.5.0.0/16")
+			watcher, host := s.open(t), s.open(t)
+			c := claimOn(n, 1, 10)
+			lease := acquire(t, host, n, c)
+			snapshot := server.SaveSnapshot(t)
+			follow(t, watcher, n, 0, []string{"10"})
+			s.empty(t)
+			n.ModifyIndex = 0
+			if err := host.PutNetwork(testContext(t), n); err != nil {
+				t.Fatal(err)
+			}
+			c = again(c, lease)
+			c.MTU = 1300
+			lease = acquire(t, host, n, c)
+			set, index := follow(t, watcher, n, registry.Known, []string{"10"}, 10)
+			for set.Leases[0].MTU != c.MTU {
+				set, index = follow(t, watcher, n, index, []string{"10"}, 10)
+			}
+			server.RestoreSnapshot(t, snapshot, args...)
+			set, index = reach(t, watcher, n, []string{"10?"}, 10)
+			if got := set.Leases[0].MTU; got != c.MTU {
+				t.Errorf("the version of the snapshot is shown, with an MTU of %d", got)
+			}
+			acquire(t, host, n, again(c, lease))
+			set, _ = follow(t, watcher, n, index, []string{"10"}, 10)
+			if got := set.Leases[0].MTU; got != c.MTU {
+				t.Errorf("the host has written an MTU of %d", got)
+			}
+		})
+	}
+}
+
 // empty deletes all keys of the store.
 func (s *store) empty(t *testing.T) {
 	t.Helper()

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"hash/maphash"
@@ -253,12 +254,28 @@ func (v *leaseView) update(t *tree, keys layout, n registry.Network, settle time
 	if recreated || restored {
 		v.setBack++
 	}
+	// An earlier tree has come back with a snapshot, unless it is that of a new cluster: a record that differs there is lost
+	// until it is written again.
+	earlier := recreated && restored && marker < v.marker
+	isOlder := func(k *known, stored *record) bool {
+		switch {
+		case k.missing() && stored.modified == k.older:
+			return true
+		case !restored || stored.modified >= k.record.modified:
+			return false
+		}
+		return !recreated || earlier && !bytes.Equal(stored.value, k.record.value)
+	}
 	samePlan := slices.Equal(v.plan, n.Plan)
 	next := make(map[string]*known, len(now))
 	for key, k := range v.known {
 		stored := now[key]
-		older := stored != nil && !recreated &&
-			(restored && stored.modified < k.record.modified || k.missing() && stored.modified == k.older)
+		older := stored != nil && isOlder(k, stored)
+		if k.lost && (recreated || restored) { // this process may have been suspended until then
+			copied := *k
+			copied.until = time.Now().Add(settle)
+			k = &copied
+		}
 		switch {
 		case stored != nil && !older, k.missing() && time.Now().After(k.until):
 			continue
