@@ -3,6 +3,7 @@ package soak
 import (
 	"cmp"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -164,7 +165,7 @@ func (c *checker) claims() {
 		case !l.Answered:
 			c.report(NotRecovered, m, l.Span, "its agent does not answer")
 			continue
-		case l.Status != passing && (c.momentary(m, l) || c.recordsUnread(l)):
+		case l.Status != passing && (c.momentary(m, l) || c.recordsUnread(l) || c.peerAway(l)):
 		case l.Status != passing:
 			c.report(NotRecovered, m, l.Span, "health is %s: %s", l.Status, l.Trouble)
 		case !l.subnet().IsValid():
@@ -188,18 +189,40 @@ func (c *checker) claims() {
 func (c *checker) momentary(m member, l Claim) bool {
 	all := c.claimsOf[m]
 	i, ok := slices.BinarySearchFunc(all, l.From, func(l Claim, at time.Duration) int { return cmp.Compare(l.From, at) })
-	return ok && l.Status == api.Warning && strings.Contains(l.Trouble, "the store is unavailable") &&
+	fails := strings.Contains(l.Trouble, "the store is unavailable") || strings.Contains(l.Trouble, "there is no answer to ")
+	return ok && l.Status == api.Warning && fails &&
 		i+1 < len(all) && all[i+1].Status == passing && all[i+1].From-l.To < around
 }
 
-// recordsUnread reports whether a claim warns only of invalid records, less than a minute after they
-// were removed. Agents read the reservations once a minute, and may notice as late that a lease's
-// record was removed by hand.
+// auditTime is how long it may take, for each host of the network, until a host notices that a record
+// under a key that is no subnet was removed by hand.
+const auditTime = 15 * time.Second
+
+// recordsUnread reports whether a claim warns only of invalid records that were removed a while ago.
+// Agents read the reservations once a minute, and all leases even less often: nothing tells them of a
+// record that was removed by hand.
 func (c *checker) recordsUnread(l Claim) bool {
+	unread := max(time.Minute, auditTime*time.Duration(len(c.members(l.Network, l.From))))
 	return l.Status == api.Warning && strings.HasPrefix(l.Trouble, "records ") &&
 		slices.ContainsFunc(c.Storms, func(x Storm) bool {
-			return x.Why == RestoreBad && x.From <= l.From && c.lasts(l.Node, Span{x.From, x.To + time.Minute}, l.Span)
+			return x.Why == RestoreBad && x.From <= l.From && c.lasts(l.Node, Span{x.From, x.To + unread}, l.Span)
 		})
+}
+
+// noHandshake matches the list of hosts in a warning that packets to them are sent without a handshake, each with a time.
+var noHandshake = regexp.MustCompile(`no handshake with ([^;]+);`)
+
+// peerAway reports whether a claim warns only that there is no handshake with hosts that were disturbed
+// until lately. The agent cannot know that.
+func (c *checker) peerAway(l Claim) bool {
+	named := noHandshake.FindStringSubmatch(l.Trouble)
+	if l.Status != api.Warning || !strings.HasPrefix(l.Trouble, "routes ") || named == nil {
+		return false
+	}
+	return !slices.ContainsFunc(strings.Split(named[1], ", "), func(peer string) bool {
+		name, _, _ := strings.Cut(peer, " ")
+		return !c.disturbed(name, l.Span)
+	})
 }
 
 // around is the time before and after a claim in which the store must show it. At least two reads

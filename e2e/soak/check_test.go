@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -503,8 +504,40 @@ func TestCheck(t *testing.T) {
 			})
 			s.claims("a", 0, 5, func(c *Claim) { c.Status, c.Trouble = passing, "" })
 		}, nil},
+		"records under keys that are no subnets are looked through even later": {func(s *story) {
+			s.Storms = []Storm{{Span{sec(5), sec(10)}, RestoreBad}}
+			for i := range 4 {
+				s.Nodes = append(s.Nodes, Node{fmt.Sprint("c", i), "n", false, nil})
+			}
+			s.claims("a", 10, 99, func(c *Claim) {
+				c.Status, c.Trouble = "warning", "records warning: the first leno/leases/n/nonsense: invalid"
+			})
+		}, nil},
+		"a peer without a handshake is cut off": {func(s *story) {
+			s.silence("b", 20, 30, CutHost)
+			s.claims("a", 28, 34, func(c *Claim) {
+				c.Status, c.Trouble = "warning", "routes warning: 1 peer in place; no handshake with b so far; accept the port"
+			})
+		}, nil},
+		"a peer without a handshake was cut off before": {func(s *story) {
+			s.silence("b", 20, 30, CutHost)
+			s.claims("a", 40, 41, func(c *Claim) {
+				c.Status, c.Trouble = "warning", "routes warning: 1 peer in place; no handshake with b so far; accept the port"
+			})
+		}, []Rule{NotRecovered}},
+		"one of two peers without a handshake is cut off": {func(s *story) {
+			s.silence("b", 20, 30, CutHost)
+			s.claims("a", 28, 34, func(c *Claim) {
+				c.Status, c.Trouble = "warning", "routes warning: 1 peer in place; no handshake with b so far, c since 20s; accept the port"
+			})
+		}, []Rule{NotRecovered}},
 		"Consul fails for a moment": {func(s *story) {
 			s.claims("a", 30, 31, func(c *Claim) { c.Status, c.Trouble = "warning", "lease warning: the store is unavailable" })
+		}, nil},
+		"Consul does not answer for a moment": {func(s *story) {
+			s.claims("a", 30, 31, func(c *Claim) {
+				c.Status, c.Trouble = "warning", "consul warning: there is no answer to reading the leases"
+			})
 		}, nil},
 		"Consul fails for longer": {func(s *story) {
 			s.claims("a", 30, 32, func(c *Claim) { c.Status, c.Trouble = "warning", "lease warning: the store is unavailable" })

@@ -74,7 +74,9 @@
 // The settling time is for a machine on which every program gets a CPU when it needs one. The suite
 // measures how long the node's agent and its Consul agent waited for a CPU and how long the store
 // took to respond, and adds both, up to two minutes in all. Busy servers sometimes consider each
-// other dead without a fault: a warning that Consul did not respond is allowed for a single look.
+// other dead without a fault: a warning that Consul did not respond is allowed for a single look. A
+// warning that there is no handshake with a peer is allowed while that peer is disturbed, and one about
+// records that were removed by hand for as long as the documentation says.
 //
 // Nodes that carry packets have a route to every calm peer. No route may disappear, whether the
 // node is calm or not, while its peer is there: not because of a dead agent on either side, a lost
