@@ -21,7 +21,8 @@ const (
 	// is more, but not more than memoryUnusedMost.
 	memoryUnused     = 2 << 20
 	memoryUnusedMost = 8 << 20
-	// garbageMost is by how much the heap grows until the next garbage collection, unless it is smaller itself.
+	// garbageMost is by how much the heap of an agent that is not starting any more grows until the next garbage
+	// collection, unless it is smaller itself.
 	garbageMost = 16 << 20
 	// defaultGrowth is the runtime's value for $GOGC.
 	defaultGrowth = 100
@@ -47,7 +48,7 @@ func returnMemory(ctx context.Context) {
 		case <-timer.C:
 		}
 		h := readHeap()
-		if now := h.growth(most); most > 0 && now != growth {
+		if now := h.growth(most); most > 0 && now != growth && pause == memoryEvery {
 			growth = now
 			debug.SetGCPercent(growth)
 		}
