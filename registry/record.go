@@ -302,6 +302,18 @@ func NodeIDOf(value []byte) string {
 	return r.NodeID
 }
 
+// BackendTypeOf returns the type of the backend in the value of a lease, whatever else is wrong with the record, or "" if
+// it has none.
+func BackendTypeOf(value []byte) string {
+	var r struct {
+		Backend struct {
+			Type string `json:"type"`
+		} `json:"backend"`
+	}
+	_ = json.Unmarshal(value, &r)
+	return r.Backend.Type
+}
+
 // FormatReservation returns the value under which a reservation is stored.
 func FormatReservation(r Reservation) ([]byte, error) {
 	return json.Marshal(reservationRecord{Version: Version, Subnet: r.Subnet, Node: r.Node, NodeID: r.NodeID})

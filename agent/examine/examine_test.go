@@ -202,12 +202,22 @@ func TestExamine(t *testing.T) {
 		t.Errorf("paths between hosts: %+v, want %+v", underlay, want)
 	}
 	n.Peers[0].Endpoint = netip.MustParseAddrPort("203.0.113.1:30001") // behind a NAT
-	facts, p := e.networkFacts(n)
-	want.Peer, want.PeerPort = n.Peers[0].Endpoint.Addr(), 30001
-	if len(p.underlay) != 1 || p.underlay[0] != want || facts.Peers[0].Port != want.PeerPort {
-		t.Errorf("path to a host behind a NAT: %+v, want %+v", p.underlay, want)
+	kind := e.Backends["host-gw"]
+	exact := kind
+	exact.SamePort = true
+	e.Backends["host-gw"] = exact
+	want.Peer, want.SamePort = n.Peers[0].Endpoint.Addr(), true
+	for _, tt := range []struct {
+		switching *api.Switch // between two backends, of which either may have that endpoint
+		port      int
+	}{{nil, 30001}, {&api.Switch{}, 8472}} {
+		n.Shown.Switch, want.PeerPort = tt.switching, tt.port
+		facts, p := e.networkFacts(n)
+		if len(p.underlay) != 1 || p.underlay[0] != want || facts.Peers[0].Port != want.PeerPort {
+			t.Errorf("path to a host behind a NAT: %+v, want %+v", p.underlay, want)
+		}
 	}
-	n.Peers[0].Endpoint = netip.AddrPort{}
+	n.Peers[0].Endpoint, n.Shown.Switch, e.Backends["host-gw"] = netip.AddrPort{}, nil, kind
 	rights := registry.RequiredRights{Node: "a", Named: true, Networks: []string{"n", "m", "unknown"}, Defines: []string{"m"}}
 	if diff := cmp.Diff(rights, s.wanted); diff != "" {
 		t.Errorf("rights (-want +got):\n%s", diff)

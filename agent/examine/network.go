@@ -49,15 +49,16 @@ func (e *Examiner) networkFacts(n Network) (doctor.Network, *paths) {
 	driver := e.Backends[kind.Type]
 	facts.See(driver.Device, driver.UsesTUN(), n.Definition.Plan)
 	facts.Port, facts.Same = driver.Uses(kind.Options()).Number, driver.SamePort
-	facts.Peers = peerFacts(facts, kind, n.Peers)
+	facts.Peers = peerFacts(facts, kind, n.Peers, driver.SamePort && n.Shown.Switch == nil)
 	if len(facts.Subnets) == 0 || kind.Type == "alloc" {
 		return facts, nil
 	}
 	return facts, findPaths(n.Definition, n.Local, &facts, e.EnsureForwarding)
 }
 
-// peerFacts returns the peers, and which of their packets the kernel would refuse.
-func peerFacts(n doctor.Network, b registry.Backend, list []api.Peer) []doctor.Peer {
+// peerFacts returns the peers, and which of their packets the kernel would refuse. exact says that the endpoints of peers
+// are those of the network's only backend.
+func peerFacts(n doctor.Network, b registry.Backend, list []api.Peer, exact bool) []doctor.Peer {
 	var out []doctor.Peer
 	links := kernel.Arrivals(n.Name, b.Type, b.Object, n.Underlay.Interface)
 	for i, p := range list {
@@ -65,7 +66,9 @@ func peerFacts(n doctor.Network, b registry.Backend, list []api.Peer) []doctor.P
 		if p.Endpoint.IsValid() {
 			peer.Public = p.Endpoint.Addr().Unmap()
 			peer.Near = !slices.Contains(p.PublicIPs, peer.Public)
-			peer.Port = cmp.Or(int(p.Endpoint.Port()), n.Port)
+			if exact {
+				peer.Port = cmp.Or(int(p.Endpoint.Port()), n.Port)
+			}
 		} else if len(n.Underlay.Public) > 0 {
 			peer.Public, _ = backend.Peer{PublicIPs: p.PublicIPs}.Outer(n.Underlay.Public[0])
 		}

@@ -76,8 +76,10 @@ func (k *knownDefinition) supersedes(n registry.Network) bool {
 	switch {
 	case k == nil || n.Replaced(k.network):
 		return false
-	case k.network.Replaced(n) || slices.Contains(k.abandoned, n.RevisionOrVersion()):
+	case k.network.Replaced(n):
 		return k.usable() // also if both say the same: n does not name what was in force in between
+	case slices.Contains(k.abandoned, n.RevisionOrVersion()) && !n.Restored.After(k.network.Restored):
+		return true // a host that has abandoned the known one instead would restore n, with a later time
 	case !k.confirmed || n.Diverged(k.network):
 		return false
 	case n.FromBlock && n.Restored.IsZero() && n.Revision != k.network.Revision:

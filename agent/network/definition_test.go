@@ -591,6 +591,16 @@ func TestSetForward(t *testing.T) {
 	inForce("last")
 	h.store.Restore(second)
 	inForce("last")
+
+	// A host that knows only the last one abandons it then, and restores the other one. Hosts must not do so in turns.
+	must(t, h.store.Client().DeleteNetwork(t.Context(), "n"))
+	h.store.Delete(networkKey)
+	restored := d.known.network
+	restored.Revision, restored.Earlier = d.known.abandoned[0], restored.Earlier[:1]
+	restored.CreateIndex, restored.ModifyIndex, restored.Restored = 0, 0, time.Now()
+	colour("abandoned")(&restored)
+	must(t, h.store.Client().PutNetwork(t.Context(), restored))
+	inForce("abandoned")
 }
 
 // TestRestoredAmongHosts: after the store lost everything, a host that was away restores an older definition, or a new

@@ -14,7 +14,8 @@ import (
 // list is given up only when the tree is known to be the same one and to have continued from its last known state. It
 // makes no requests, and is not safe for concurrent use.
 type belief struct {
-	prefix string // of the records' keys, with a trailing slash
+	prefix  string // of the records' keys, with a trailing slash
+	backend string // the type in the network's definition, "" while it is not known
 
 	version   uint64                 // the index that callers get, 0 before the first list
 	index     uint64                 // Consul's index of the known state
@@ -41,8 +42,9 @@ type keptRecord struct {
 	until     time.Time // the record is kept until then
 	recreated uint64    // the value of the belief's recreated when the record was stored
 	index     uint64    // its ModifyIndex then
-	older     []byte    // the value that is there instead since the store was set back; nil for none
-	replaced  bool      // its host has written another one since
+	// older is what is there instead since the store was set back, nil for nothing. Its memory is its own.
+	older    *api.KVPair
+	replaced bool // its host has written another one since
 }
 
 func newBelief(prefix string) belief {
@@ -93,13 +95,34 @@ func (b *belief) isLost(l list, key string) bool {
 	old, now := b.known[key], l.pairs[key]
 	kept, isKept := b.kept[key]
 	switch {
-	case isKept && kept.older != nil && now != nil && bytes.Equal(now.Value, kept.older):
-		return true
+	case isKept && kept.isOlder(now):
+		return b.outranks(old, now)
 	case b.evidence.changes[lastComponent(key)] > old.ModifyIndex:
 		return false
+	case now == nil:
+		return true
 	}
-	return now == nil ||
-		(l.marker <= b.marker && now.ModifyIndex < old.ModifyIndex && !bytes.Equal(now.Value, old.Value))
+	return l.marker <= b.marker && now.ModifyIndex < old.ModifyIndex && b.outranks(old, now)
+}
+
+// isOlder reports whether a record is the older one that is there instead of the kept one, held as it was or lapsed. A host
+// that has locked it with another session runs.
+func (k keptRecord) isOlder(now *api.KVPair) bool {
+	return k.older != nil && now != nil && bytes.Equal(now.Value, k.older.Value) &&
+		(now.Session == "" || now.Session == k.older.Session)
+}
+
+// outranks reports whether a known record stays in place of one with a lower index, which may also be that of a new
+// cluster. It does not if they say the same, if its host had gone and another one holds the slot, or if only the other
+// one has the backend of the network.
+func (b *belief) outranks(old, now *api.KVPair) bool {
+	switch {
+	case bytes.Equal(now.Value, old.Value):
+		return false
+	case old.Session == "" && now.Session != "":
+		return registry.NodeIDOf(old.Value) == registry.NodeIDOf(now.Value)
+	}
+	return registry.BackendTypeOf(now.Value) != b.backend || registry.BackendTypeOf(old.Value) == b.backend
 }
 
 // mayBeSetBack reports whether the list may be of a tree that was emptied and written again, or set back to an earlier
@@ -124,16 +147,17 @@ func (b *belief) isDoubtful(l list) bool {
 // accept makes a confirmed list the known state. Records that it has lost are kept until the given time.
 func (b *belief) accept(l list, until time.Time) {
 	differs := b.version == 0
+	var lost map[string]bool // now
 	if !differs && b.mayBeSetBack(l) {
 		if l.marker != b.marker || b.evidence.setBack {
 			b.setBack++
 			differs = true
 		}
-		b.keepLost(l, until)
+		lost = b.keepLost(l, until)
 	}
 	now := time.Now()
 	for key, kept := range b.kept {
-		if b.isLost(l, key) && now.Before(kept.until) {
+		if (lost[key] || b.isLost(l, key)) && now.Before(kept.until) {
 			l.pairs[key] = b.known[key]
 			continue
 		}
@@ -162,26 +186,29 @@ func (b *belief) accept(l list, until time.Time) {
 
 // keepLost keeps the records that a list has lost, when its tree may have been set back. Another loss keeps those of an
 // earlier one for longer, even if their time has passed: this process may have been suspended in between, while their
-// hosts wrote them again.
-func (b *belief) keepLost(l list, until time.Time) {
+// hosts wrote them again. It returns the keys of the records that it keeps from now on.
+func (b *belief) keepLost(l list, until time.Time) (lost map[string]bool) {
+	lost = map[string]bool{}
 	again := l.marker != b.marker || b.evidence.setBack
-	for key := range b.known {
+	for key, known := range b.known {
 		kept, isKept := b.kept[key]
-		if isKept && again {
+		now := l.pairs[key]
+		switch {
+		case isKept && !again, !isKept && !b.isLost(l, key):
+			continue
+		case isKept:
 			kept.until = until
-			b.kept[key] = kept
+		default:
+			kept = keptRecord{until: until, recreated: b.recreated, index: known.ModifyIndex}
+			b.touched[key], lost[key] = true, true
 		}
-		if !isKept && b.isLost(l, key) {
-			kept := keptRecord{until: until, recreated: b.recreated, index: b.known[key].ModifyIndex}
-			if now := l.pairs[key]; now != nil {
-				kept.older = now.Value
-			}
-			b.kept[key] = kept
-			b.touched[key] = true
+		if now != nil && l.marker <= b.marker && now.ModifyIndex < kept.index && b.outranks(known, now) {
+			kept.older = &api.KVPair{Value: bytes.Clone(now.Value), Session: now.Session}
 		}
+		b.kept[key] = kept
 	}
 	if l.marker == b.marker {
-		return
+		return lost
 	}
 	b.recreated++
 	for key := range b.kept {
@@ -189,6 +216,7 @@ func (b *belief) keepLost(l list, until time.Time) {
 		pair.ModifyIndex = 0
 		b.known[key] = &pair
 	}
+	return lost
 }
 
 // apply applies entries of the directory to the known state.
@@ -197,12 +225,12 @@ func (b *belief) apply(changes []changelog.Change) {
 	for _, ch := range changes {
 		key := b.prefix + ch.Subnet
 		old := b.known[key]
-		_, kept := b.kept[key]
+		lost, kept := b.kept[key]
 		switch {
-		case old != nil && ch.Index <= old.ModifyIndex, !kept && ch.Index <= b.listed:
+		case old != nil && ch.Index <= old.ModifyIndex && (!kept || ch.Index <= b.listed), !kept && ch.Index <= b.listed:
 			continue // the list was read after that change
-		case kept && ch.IsRemoval() && ch.Has(changelog.FlagManual):
-			continue // the record is known to be missing, but the reason is in doubt
+		case kept && ch.Has(changelog.FlagManual) && (ch.IsRemoval() || lost.older != nil && bytes.Equal(ch.Value, lost.older.Value)):
+			continue // the record is known to be missing, or an older one to be there, but the reason is in doubt
 		}
 		if !ch.Has(changelog.FlagManual) {
 			b.index = max(b.index, ch.Index)
@@ -311,6 +339,9 @@ func (b *belief) unexplained(l list, changes []changelog.Change) []*api.KVPair {
 	}
 	var out []*api.KVPair
 	for key, pair := range l.pairs {
+		if b.kept[key].isOlder(pair) {
+			continue
+		}
 		if old := b.known[key]; !explained[key] && (old == nil || string(old.Value) != string(pair.Value)) {
 			out = append(out, pair)
 		}

@@ -136,6 +136,68 @@ func TestKeptOverAnOlderRecord(t *testing.T) {
 	}
 }
 
+// TestKeptOrNot covers what ends the time in which a known record is kept in place of an older one.
+func TestKeptOrNot(t *testing.T) {
+	value := func(node, backend, mark string) string {
+		return fmt.Sprintf(`{"node_id":%q,"backend":{"type":%q},"mark":%q}`, node, backend, mark)
+	}
+	const before, hour = 20, time.Hour
+	known, older := value("a", "vxlan", "new"), value("a", "vxlan", "old")
+	type step struct {
+		marker  uint64
+		value   string // "" for no record
+		session string
+		index   uint64
+	}
+	same := []step{{before, known, "s", 50}, {before, older, "s", 30}}
+	for _, tt := range []struct {
+		name  string
+		steps []step
+		entry *changelog.Change // after the steps
+		want  string
+	}{
+		{"kept", same, nil, known},
+		{"locked again by its host, with another session", append(same, step{before, older, "s2", 70}), nil, older},
+		{"emptied, then set back to a tree of before", []step{{before, known, "s", 50}, {60, "", "", 0}, {2, older, "s", 30}}, nil, known},
+		{"set back twice, and lapsed", append(same, step{before, value("a", "vxlan", "oldest"), "s", 20},
+			step{before, value("a", "vxlan", "oldest"), "", 90}), nil, known},
+		{"the host had gone, and another one is there", []step{{before, known, "", 50}, {2, value("b", "vxlan", "new"), "s", 30}}, nil, value("b", "vxlan", "new")},
+		{"the host had gone, and its older record is held", []step{{before, known, "", 50}, {2, older, "s", 30}}, nil, known},
+		{"only the older one has the network's backend", []step{{before, value("a", "udp", "new"), "s", 50}, {2, older, "s", 30}}, nil, older},
+		{"only the known one has it", []step{{before, known, "s", 50}, {2, value("a", "udp", "old"), "s", 30}}, nil, known},
+		{"the older one is published as a manual edit", same, &changelog.Change{Index: 80, Value: []byte(older), Flags: changelog.FlagManual}, known},
+		{"another one is published as a manual edit", same, &changelog.Change{Index: 80, Value: []byte(value("a", "vxlan", "edited")), Flags: changelog.FlagManual}, value("a", "vxlan", "edited")},
+		{"written again in another cluster, with a lower index", same, &changelog.Change{Index: 40, Value: []byte(value("a", "vxlan", "moved"))}, value("a", "vxlan", "moved")},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newTestFollower()
+			f.belief.backend = "vxlan"
+			key := viewPrefix + "10.5.1.0-24"
+			for i, s := range tt.steps {
+				l := list{pairs: map[string]*api.KVPair{}, marker: s.marker, index: s.index}
+				if s.value != "" {
+					l.pairs[key] = &api.KVPair{Key: key, Value: []byte(s.value), Session: s.session, CreateIndex: 10, ModifyIndex: s.index}
+				}
+				f.belief.evidence.setBack = i > 0 && s.index < tt.steps[i-1].index
+				f.belief.accept(l, time.Now().Add(hour))
+				if pair := l.pairs[key]; s.value == older && string(pair.Value) == known {
+					listed := list{pairs: map[string]*api.KVPair{key: {Key: key, Value: []byte(older), Session: s.session}}, marker: s.marker}
+					if edits := f.belief.unexplained(listed, nil); len(edits) > 0 {
+						t.Errorf("the older record would be published as an edit")
+					}
+				}
+			}
+			if tt.entry != nil {
+				tt.entry.Subnet = "10.5.1.0-24"
+				f.belief.apply([]changelog.Change{*tt.entry})
+			}
+			if got := string(f.belief.known[key].Value); got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
 // TestTheLatestOfAHostIsKept: when the store has lost several records of one host, in whatever way, the latest one is
 // shown, until the host has written another. The host was on slot 2 before and is on slot 5 now.
 func TestTheLatestOfAHostIsKept(t *testing.T) {

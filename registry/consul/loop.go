@@ -21,12 +21,13 @@ const (
 
 // watch blocks until the version of the leases differs from after, and calls use with f.mu held. With after 0 it reads
 // all leases again. A call after one that failed returns after its first round, even when nothing has changed.
-func (f *follower) watch(ctx context.Context, kv *kv, after uint64, use func()) error {
+func (f *follower) watch(ctx context.Context, kv *kv, backend string, after uint64, use func()) error {
 	recovering := false
 	for first := true; ; first = false {
 		if err := f.mu.lock(ctx); err != nil {
 			return err
 		}
+		f.belief.backend = backend
 		if first {
 			recovering = f.failed.Load()
 		}

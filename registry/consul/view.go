@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/consul/api"
 
@@ -146,6 +147,9 @@ func (v *view) rebuild(b *belief) {
 		default:
 			if since, elsewhere := here[r.lease.NodeID]; elsewhere && since >= r.lease.ModifyIndex && !kept.replaced {
 				kept.replaced = true
+				if kept.older != nil { // the record that is there counts
+					kept.until = time.Now()
+				}
 				b.kept[key] = kept
 			}
 			if other := latest[r.lease.NodeID]; !kept.replaced && (other == nil || b.isKeptLater(r, other)) {
