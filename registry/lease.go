@@ -221,6 +221,16 @@ const UnknownSession = "unknown"
 // Held reports whether the session of the lease's host is alive.
 func (l Lease) Held() bool { return l.Session != "" }
 
+// Outranks reports whether a lease as it was known stays in place of a different one with a lower index on the same slot,
+// which a snapshot has brought back, or which is that of a new cluster. It does not if its host had gone and another one
+// holds the slot, or if only the other lease has the type of the network's backend.
+func (l Lease) Outranks(o Lease, backend string) bool {
+	if !l.Held() && o.Held() {
+		return l.NodeID == o.NodeID
+	}
+	return o.Backend.Type != backend || l.Backend.Type == backend
+}
+
 // SameValue reports whether both leases would be written as the same record.
 func (l Lease) SameValue(o Lease) bool {
 	return slices.Equal(l.Subnets, o.Subnets) && l.Node == o.Node && l.NodeID == o.NodeID &&

@@ -109,3 +109,28 @@ func TestReservationOfANodeID(t *testing.T) {
 		t.Error("for another host")
 	}
 }
+
+// TestOutranks covers which of two versions of a lease stays when a snapshot has brought back the other one.
+func TestOutranks(t *testing.T) {
+	lease := func(id, session, kind string) registry.Lease {
+		return registry.Lease{NodeID: id, Session: session, Backend: registry.Backend{Type: kind}}
+	}
+	for _, tt := range []struct {
+		name         string
+		known, other registry.Lease
+		want         bool
+	}{
+		{"both held", lease("a", "s", "vxlan"), lease("a", "s", "vxlan"), true},
+		{"another host's, both held", lease("a", "s", "vxlan"), lease("b", "s", "vxlan"), true},
+		{"another host's, the known one lapsed", lease("a", "", "vxlan"), lease("b", "s", "vxlan"), false},
+		{"another host's, both lapsed", lease("a", "", "vxlan"), lease("b", "", "vxlan"), true},
+		{"the same host's, the known one lapsed", lease("a", "", "vxlan"), lease("a", "s", "vxlan"), true},
+		{"only the other one has the network's backend", lease("a", "s", "udp"), lease("a", "s", "vxlan"), false},
+		{"only the known one has it", lease("a", "s", "vxlan"), lease("a", "s", "udp"), true},
+		{"neither has it", lease("a", "s", "udp"), lease("a", "s", "udp"), true},
+	} {
+		if got := tt.known.Outranks(tt.other, "vxlan"); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
+		}
+	}
+}

@@ -26,6 +26,14 @@ func (n Network) Replacing(old Network) Network {
 	return n
 }
 
+// Restoring returns n as it is written again to a store that has lost it, or its last change: the same revision, with the
+// present time. Its indexes are 0.
+func (n Network) Restoring() Network {
+	n.Revision = n.RevisionOrVersion()
+	n.CreateIndex, n.ModifyIndex, n.Restored = 0, 0, time.Now().UTC().Truncate(time.Second)
+	return n
+}
+
 // RevisionOrVersion returns the definition's revision or, if it was written without one, the version of its record in the
 // store: "@12.34". It is "" for a definition that was never stored.
 func (n Network) RevisionOrVersion() string {

@@ -227,12 +227,16 @@ func (h networkHandlers) decide(ctx context.Context, n registry.Network, force b
 // lost returns the definition that this host has in force if the store has lost it.
 func (h networkHandlers) lost(ctx context.Context, name string) (registry.Network, bool) {
 	part, ok := h.agent.Network(name)
-	if !ok || !part.Status().Defined {
+	if !ok {
+		return registry.Network{}, false
+	}
+	status := part.Status()
+	if !status.Defined {
 		return registry.Network{}, false
 	}
 	deleted := &registry.DeletedError{}
 	_, err := h.store.Network(ctx, name)
-	return part.Status().Definition, errors.Is(err, registry.ErrNetworkNotFound) && !errors.As(err, &deleted)
+	return status.Definition, errors.Is(err, registry.ErrNetworkNotFound) && !errors.As(err, &deleted)
 }
 
 // putBack returns the revision to store where the store has lost a definition and an operator defines the network as n:
@@ -240,13 +244,9 @@ func (h networkHandlers) lost(ctx context.Context, name string) (registry.Networ
 func putBack(n, lost registry.Network, backends map[string]backend.Type) registry.Network {
 	c := definition.Change{Old: lost, New: n, Backends: backends}.Gradual()
 	if c.Plan().Action == api.ActionNone {
-		n = lost
-		n.Revision, n.CreateIndex, n.ModifyIndex = lost.RevisionOrVersion(), 0, 0
-	} else {
-		n = n.Replacing(lost)
+		return lost.Restoring()
 	}
-	n.Restored = time.Now().UTC().Truncate(time.Second)
-	return n
+	return n.Replacing(lost).Restoring()
 }
 
 // put defines a network, or replaces the version that the body names.

@@ -48,13 +48,10 @@ func (w *testWorld) between(containers []*lab.Container) (pings *traffic, talks 
 // backendOf returns the network's backend object in the store.
 func (w *testWorld) backendOf() (object string, device string) {
 	w.T.Helper()
-	pair, _, err := w.Consul.Client().KV().Get("leno/networks/default", nil)
-	w.Must(err)
-	var n struct{ Backend json.RawMessage }
-	w.Must(json.Unmarshal(pair.Value, &n))
+	b := w.Stored("default", nil).Backend
 	var own struct{ Device string }
-	w.Must(json.Unmarshal(n.Backend, &own))
-	return string(n.Backend), own.Device
+	w.Must(json.Unmarshal(b.Object, &own))
+	return string(b.Object), own.Device
 }
 
 // switched blocks until the switch to a backend with an option has ended on all hosts: nothing of the other one is left.
@@ -115,11 +112,12 @@ func (w *testWorld) switches(targets ...target) {
 	w.StartNetwork("vxlan")
 	pings, talks := w.between(w.Containers)
 	for _, to := range targets {
-		began, before := time.Now(), w.definition()
+		began, before := time.Now(), w.Stored("default", nil)
 		w.apply(to.kind, to.options)
 		w.switched(to.kind, strings.Replace(to.options, " = ", `":`, 1))
-		if now := w.definition(); !now.Replaced(before) || len(now.Earlier) < min(len(before.Earlier)+2, registry.MaxEarlier) {
-			t.Errorf("the begin and the end of the switch are not two revisions: %q after %q, before %q", now.Revision, now.Earlier, before.Revision)
+		if now := w.Stored("default", nil); !now.Replaced(before) || len(now.Earlier) < min(len(before.Earlier)+2, registry.MaxEarlier) {
+			t.Errorf("the begin and the end of the switch are not two revisions: %q after %q, before %q",
+				now.Revision, now.Earlier, before.Revision)
 		}
 		pings.flows()
 		for _, talk := range talks {
@@ -135,16 +133,6 @@ func (w *testWorld) switches(targets ...target) {
 	for _, h := range w.Hosts {
 		w.WaitHealth(h, 200)
 	}
-}
-
-// definition returns the network's definition as Consul has it.
-func (w *testWorld) definition() registry.Network {
-	w.T.Helper()
-	pair, _, err := w.Consul.Client().KV().Get("leno/networks/default", nil)
-	w.Must(err)
-	n, err := registry.ParseNetwork("default", pair.Value)
-	w.Must(err)
-	return n
 }
 
 // turn changes where a switch is going, as an operator does.

@@ -85,7 +85,7 @@
 // only to or from a host that is cut off, was given up, or has moved. All of that includes a network that
 // is being switched to another backend, whatever happens at the same time. There is one more excuse for
 // a ping: where the agent itself forwards packets (udp, and wireguard without the kernel's), it is lost
-// while the agent is dead or stopped, or if it was under way at the beginning.
+// while the agent is dead or stopped, or if it was under way when that began.
 //
 // # Switches to another backend
 //
@@ -95,8 +95,8 @@
 // A switch ends once all hosts of the network have been calm for a minute in all. Then a calm host has
 // no device, key and route of the former backend, and has the device of the new one. A device may
 // disappear only if the definition has named other backends since the host could last follow it. If the
-// store has lost its records just before, they may be named until the hosts have settled: a host may have
-// read what the suite had no time to read.
+// store lost its records just before, the definition may name them later, until the hosts have settled: a
+// host may have read what the suite had no time to read.
 //
 // # Etcd
 //

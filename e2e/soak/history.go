@@ -124,14 +124,14 @@ type Read struct {
 	// Definition is the plan and backend in a fixed order and without spaces, or "" if the network
 	// is not defined. While the network is switched, it has the backend to which it goes alone.
 	Definition string
-	// Backends are those in the definition: the current one and, while the network is switched, the next one.
+	// Backends are the backends in the definition: the current one and, while the network is switched, the next one.
 	Backends []Backend
 	Records  []Record
 	// Waited is how long, since the start of the run, this reader waited for the store's responses.
 	Waited time.Duration
 }
 
-// A Backend is one that carries a network's packets.
+// A Backend carries a network's packets.
 type Backend struct {
 	Type  string
 	Other bool // it uses the network's other device

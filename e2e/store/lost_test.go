@@ -18,7 +18,6 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/world"
-	"github.com/lenonet/leno/registry"
 )
 
 // onlyInConsul lays out hosts that take part in a network that no file defines, two with a block
@@ -168,15 +167,8 @@ func TestNetworkLostWithoutTheRight(t *testing.T) {
 	w.Settle("default")
 	subnets := []netip.Prefix{w.Subnet(w.Hosts[0], "default"), w.Subnet(w.Hosts[1], "default")}
 	whole := w.undisturbed()
-	stored := func() registry.Network {
-		t.Helper()
-		pair, _, err := kv.Get("leno/networks/default", &consul.QueryOptions{Token: world.OperatorToken})
-		w.Must(err)
-		n, err := registry.ParseNetwork("default", pair.Value)
-		w.Must(err)
-		return n
-	}
-	before := stored()
+	reading := &consul.QueryOptions{Token: world.OperatorToken}
+	before := w.Stored("default", reading)
 	_, err := kv.DeleteTree("leno/", under)
 	w.Must(err)
 	lost := func() {
@@ -198,8 +190,9 @@ func TestNetworkLostWithoutTheRight(t *testing.T) {
 			t.Errorf("%s has %s, before %s", h.Name, got, subnets[i])
 		}
 	}
-	if now := stored(); now.Revision != before.Revision || now.Restored.IsZero() {
-		t.Errorf("the definition that was put back is revision %q, restored at %s; before, it was %q", now.Revision, now.Restored, before.Revision)
+	if now := w.Stored("default", reading); now.Revision != before.Revision || now.Restored.IsZero() {
+		t.Errorf("the definition that was put back is revision %q, restored at %s; before, it was %q",
+			now.Revision, now.Restored, before.Revision)
 	}
 	whole()
 }

@@ -281,10 +281,7 @@ func (w *testWorld) redefine(backend string) registry.Network {
 	w.Must(err)
 	_, err = client.Put(pair, nil)
 	w.Must(err)
-	pair, _, err = client.Get("leno/networks/default", nil)
-	w.Must(err)
-	n.CreateIndex, n.ModifyIndex = pair.CreateIndex, pair.ModifyIndex
-	return n
+	return w.Stored("default", nil)
 }
 
 // TestSlotSetBack has three hosts use the subnets that three other hosts had when Consul was saved.

@@ -449,6 +449,20 @@ func (w *World) Remembered(h *lab.Host, node string) {
 	})
 }
 
+// Stored returns a network's definition as Consul has it, with the indexes of its record.
+func (w *World) Stored(network string, o *consul.QueryOptions) registry.Network {
+	w.T.Helper()
+	pair, _, err := w.Consul.Client().KV().Get("leno/networks/"+network, o)
+	w.Must(err)
+	if pair == nil {
+		w.T.Fatalf("Consul has no network %s", network)
+	}
+	n, err := registry.ParseNetwork(network, pair.Value)
+	w.Must(err)
+	n.CreateIndex, n.ModifyIndex = pair.CreateIndex, pair.ModifyIndex
+	return n
+}
+
 // Definition writes a file with the network and returns its path.
 func (w *World) Definition(network, body string) string {
 	w.T.Helper()

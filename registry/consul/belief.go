@@ -89,8 +89,8 @@ func (b *belief) missing(l list) int {
 // isLost reports whether a list lacks a known record, or has an older one in its place, from the time when a snapshot
 // was saved. A record with a later change in the directory is not lost. In a re-created tree every writer is running
 // now; earlier indexes, which cannot be compared, are 0 there. An earlier tree has come back with a snapshot, unless it is
-// that of a new cluster: a record that differs there is lost until it is written again. That the session of an older
-// record ends, which it may do without its host, says nothing.
+// that of a new cluster: a record that differs there is lost until it is written again. The end of an older record's
+// session is no evidence, because it needs no host.
 func (b *belief) isLost(l list, key string) bool {
 	old, now := b.known[key], l.pairs[key]
 	kept, isKept := b.kept[key]
@@ -112,17 +112,13 @@ func (k keptRecord) isOlder(now *api.KVPair) bool {
 		(now.Session == "" || now.Session == k.older.Session)
 }
 
-// outranks reports whether a known record stays in place of one with a lower index, which may also be that of a new
-// cluster. It does not if they say the same, if its host had gone and another one holds the slot, or if only the other
-// one has the backend of the network.
+// outranks reports whether a known record stays in place of one with a lower index. It need not if they say the same.
 func (b *belief) outranks(old, now *api.KVPair) bool {
-	switch {
-	case bytes.Equal(now.Value, old.Value):
-		return false
-	case old.Session == "" && now.Session != "":
-		return registry.NodeIDOf(old.Value) == registry.NodeIDOf(now.Value)
+	leaseIn := func(p *api.KVPair) registry.Lease {
+		kind := registry.Backend{Type: registry.BackendTypeOf(p.Value)}
+		return registry.Lease{NodeID: registry.NodeIDOf(p.Value), Session: p.Session, Backend: kind}
 	}
-	return registry.BackendTypeOf(now.Value) != b.backend || registry.BackendTypeOf(old.Value) == b.backend
+	return !bytes.Equal(now.Value, old.Value) && leaseIn(old).Outranks(leaseIn(now), b.backend)
 }
 
 // mayBeSetBack reports whether the list may be of a tree that was emptied and written again, or set back to an earlier

@@ -264,7 +264,8 @@ func (v *leaseView) update(t *tree, keys layout, n registry.Network, settle time
 		case !restored || stored.modified >= k.record.modified:
 			return false
 		}
-		return !recreated || earlier && v.outranks(k, v.parse(t, keys, n, stored, false), n.Backend.Type)
+		return !recreated || earlier && !bytes.Equal(stored.value, k.record.value) &&
+			k.lease.Outranks(v.parse(t, keys, n, stored, false).lease, n.Backend.Type)
 	}
 	samePlan := slices.Equal(v.plan, n.Plan)
 	next := make(map[string]*known, len(now))
@@ -309,19 +310,6 @@ func (v *leaseView) update(t *tree, keys layout, n registry.Network, settle time
 	}
 	v.known, v.marker, v.restored, v.plan = next, marker, t.setBack, n.Plan
 	return nil
-}
-
-// outranks reports whether a known record stays in place of one with a lower revision that an earlier tree has, or a new
-// cluster. It does not if they say the same, if its host had gone and another one holds the slot, or if only the other one
-// has the network's backend.
-func (v *leaseView) outranks(k, other *known, backend string) bool {
-	switch {
-	case bytes.Equal(k.record.value, other.record.value):
-		return false
-	case k.session == "" && other.session != "":
-		return k.lease.NodeID == other.lease.NodeID
-	}
-	return other.lease.Backend.Type != backend || k.lease.Backend.Type == backend
 }
 
 // definedByFlannel reports whether a network has the configuration that flannel's operator wrote. Such a network has no

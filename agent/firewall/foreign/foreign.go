@@ -30,7 +30,7 @@ type UnderlayPath struct {
 	// forwards another port to it. Its datagrams then arrive from either port, as the NAT does it.
 	PeerPort int
 
-	// SamePort reports whether datagrams are also sent from that port, so that those of the other host may count as
+	// SamePort reports whether datagrams are also sent from Port, so that those of the other host may count as
 	// answers.
 	SamePort bool
 }

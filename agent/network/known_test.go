@@ -1,0 +1,353 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lenonet/leno/agent/agenttest"
+	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// coloured returns a change of a definition that gives its backend a colour.
+func coloured(t *testing.T, colour string) func(*registry.Network) {
+	return func(n *registry.Network) { n.Backend = agenttest.Backend(t, "recorder", `{"colour":"`+colour+`"}`) }
+}
+
+// TestRememberedVersion covers what an agent does about a version of the definition in the store that has a lower index
+// than the one its former process wrote down. In a new cluster, that version may be the later one.
+func TestRememberedVersion(t *testing.T) {
+	first := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "recorder", "")}
+	for _, tt := range []struct {
+		name    string
+		unseen  bool // this host has not seen the first version
+		byHand  bool // the first version has no revision
+		emptied bool // the store was emptied after the last version, and filled again
+		cluster bool // the store is a new cluster
+		change  string
+		want    string
+	}{
+		{"set back", false, false, false, false, "", "last"},
+		{"set back to a version that this host has not seen", true, false, false, false, "", "last"},
+		{"set back to a version that was written by hand", false, true, false, false, "", "last"},
+		{"set back, and changed since", false, false, false, false, "later", "later"},
+		{"emptied, filled, and set back to a time before", false, false, true, false, "", "last"},
+		{"a new cluster", false, false, false, true, "", "last"},
+		{"a new cluster, and changed since", false, false, false, true, "later", "later"},
+		{"a new cluster, a version that was not seen, and changed since", true, false, false, true, "later", "later"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHost(t, memory.New(), "a")
+			first := first
+			if !tt.byHand {
+				first = first.Replacing(registry.Network{})
+			}
+			must(t, h.store.Client().PutNetwork(t.Context(), first))
+			lease := h.acquire()
+			r := h.runner()
+			if !tt.unseen {
+				must(t, r.save(h.inStore(), lease))
+			}
+			snapshot := h.store.Backup()
+			for range 9 { // so that the indexes of a new cluster stay lower for a while
+				h.store.Put("other", []byte(time.Now().String()))
+			}
+			last := h.define(coloured(t, "last"))
+			must(t, r.save(last, lease))
+			if tt.emptied {
+				empty(h.store)
+				restored := last
+				restored.CreateIndex, restored.ModifyIndex = 0, 0
+				must(t, h.store.Client().PutNetwork(t.Context(), restored))
+				must(t, r.save(h.inStore(), lease))
+			}
+			if tt.cluster {
+				h.connect(memory.New())
+			}
+			h.store.Restore(snapshot)
+			if tt.change != "" {
+				later := h.define(coloured(t, tt.change))
+				if tt.cluster && (later.ModifyIndex >= last.ModifyIndex || later.CreateIndex != last.CreateIndex) {
+					t.Fatalf("the later version is %+v, the last one of the cluster before %+v", later, last)
+				}
+			}
+			d := h.runner().definition
+			d.known = rememberedDefinition(h.config.DataDir, "n")
+			n, err := d.find(t.Context())
+			must(t, err)
+			got := string(n.Backend.Object)
+			if !strings.Contains(got, tt.want) {
+				t.Errorf("got %s, want the %s version", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestOlderDefinitionRestored: all agents were restarted when the store lost everything, and a host that was away during
+// the last change is the first to restore the definition. Hosts that know of the change do not follow it, and the change
+// is restored.
+func TestOlderDefinitionRestored(t *testing.T) {
+	for _, restored := range []bool{true, false} { // or defined again by an operator, who has the last word
+		t.Run(fmt.Sprintf("restored %t", restored), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHost(t, memory.New(), "a")
+				first := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "recorder", "")}
+				must(t, h.store.Client().PutNetwork(t.Context(), first.Replacing(registry.Network{})))
+				first = h.inStore()
+				lease := h.acquire()
+				last := h.define(coloured(t, "last"))
+				must(t, h.runner().save(last, lease))
+				empty(h.store)
+				wanted := last
+				if first.CreateIndex, first.ModifyIndex = 0, 0; !restored {
+					first = first.Replacing(registry.Network{})
+					wanted = first
+				}
+				must(t, h.store.Client().PutNetwork(t.Context(), first))
+
+				d := h.runner().definition
+				d.known = rememberedDefinition(h.config.DataDir, "n")
+				n, err := d.find(t.Context())
+				must(t, err)
+				if differs := definition.Differences(n, wanted); len(differs) > 0 {
+					t.Errorf("the definition in force differs from the one wanted: %q", differs)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				var all sync.WaitGroup
+				all.Go(func() { h.follow(ctx) })
+				all.Go(func() { _ = d.watch(ctx, n) })
+				time.Sleep(time.Minute)
+				cancel()
+				all.Wait()
+				now := h.inStore()
+				if differs := definition.Differences(now, wanted); len(differs) > 0 {
+					t.Errorf("the definition in the store differs from the one wanted: %q", differs)
+				}
+				if now.Revision != wanted.Revision || !slices.Equal(now.Earlier, wanted.Earlier) {
+					t.Errorf("revision %s after %s, want %s after %s", now.Revision, now.Earlier, wanted.Revision, wanted.Earlier)
+				}
+				if now.Restored.IsZero() == restored {
+					t.Errorf("restored at %v", now.Restored)
+				}
+			})
+		})
+	}
+}
+
+// TestRestoredDefinitionShowsTheLoss: a host that reads a definition that another one has restored knows when the store
+// lost leases.
+func TestRestoredDefinitionShowsTheLoss(t *testing.T) {
+	before, now := time.Date(2026, 11, 22, 21, 40, 0, 0, time.UTC), time.Date(2026, 11, 23, 4, 5, 6, 0, time.UTC)
+	for _, tt := range []struct {
+		name     string
+		last     time.Time // when the definition that the keeper read before had been restored
+		restored time.Time
+		want     time.Time
+	}{
+		{"never restored", time.Time{}, time.Time{}, time.Time{}},
+		{"restored since, or a new host, or one that has reloaded its configuration", time.Time{}, now, now},
+		{"restored again since", before, now, now},
+		{"seen before", now, now, time.Time{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHost(t, memory.New(), "a")
+			n := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"),
+				Backend: agenttest.Backend(t, "recorder", ""), Restored: tt.restored}
+			must(t, h.store.Client().PutNetwork(t.Context(), n))
+			d := h.runner().definition
+			var noted time.Time
+			d.noteLoss, d.restored = func(at time.Time) { noted = at }, tt.last
+			_, err := d.find(t.Context())
+			must(t, err)
+			if !noted.Equal(tt.want) {
+				t.Errorf("a loss at %v, want %v", noted, tt.want)
+			}
+		})
+	}
+}
+
+// TestSupersedes covers which of two versions of a definition is the later one.
+func TestSupersedes(t *testing.T) {
+	version := func(colour string, created, modified uint64) registry.Network {
+		return registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"),
+			Backend: agenttest.Backend(t, "recorder", `{"colour":"`+colour+`"}`), CreateIndex: created, ModifyIndex: modified}
+	}
+	none := registry.Network{}
+	first := version("first", 10, 20).Replacing(none)
+	second := version("second", 10, 30).Replacing(first)
+	again := version("first", 10, 40).Replacing(second)
+	branch := version("branch", 10, 25).Replacing(first)
+	other := version("other", 50, 50).Replacing(none)
+	byHand, after := version("by hand", 10, 20), version("after", 10, 30)
+	after = after.Replacing(byHand)
+	elsewhere := func(n registry.Network, created, modified uint64) registry.Network {
+		n.CreateIndex, n.ModifyIndex = created, modified
+		return n
+	}
+	block := other
+	block.FromBlock = true
+	restoredBlock := block
+	restoredBlock.Restored = time.Now()
+	restoredByHand := elsewhere(byHand, 50, 50)
+	restoredByHand.Revision = byHand.RevisionOrVersion()
+	for _, tt := range []struct {
+		name       string
+		known, n   registry.Network
+		confirmed  bool // with the known one read by this process
+		remembered bool // with the known one from a file
+	}{
+		{"itself", second, second, false, false},
+		{"itself, restored", second, elsewhere(second, 50, 50), false, false},
+		{"the one before", second, first, true, true},
+		{"the one before, restored in an emptied store", second, elsewhere(first, 50, 50), true, true},
+		{"an older one that says the same", again, first, true, true},
+		{"the one after", first, second, false, false},
+		{"the one after, with a lower index", elsewhere(first, 10, 90), second, false, false},
+		{"a change in a store that was set back", second, branch, false, false},
+		{"an unrelated one in a new record", second, other, false, false},
+		{"an unrelated one in the same record", elsewhere(other, 10, 90), second, true, false},
+		{"one without a revision, before", elsewhere(other, 10, 90), byHand, true, false},
+		{"one without a revision, since", first, elsewhere(byHand, 10, 90), false, false},
+		{"a change of one without a revision", byHand, after, false, false},
+		{"one without a revision, before its change", after, byHand, true, true},
+		{"the same, restored in an emptied store", after, restoredByHand, true, true},
+		{"of a new host's configuration", second, block, true, false},
+		{"of a new host's configuration, in the same record", second, elsewhere(block, 10, 90), false, false},
+		{"of the configuration of the host that defined the network", block, block, false, false},
+		{"of a host's configuration, restored", second, restoredBlock, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			k := &knownDefinition{network: tt.known, used: time.Now(), confirmed: true}
+			if got := k.supersedes(tt.n); got != tt.confirmed {
+				t.Errorf("with a definition that was read: %t", got)
+			}
+			k.confirmed = false
+			if got := k.supersedes(tt.n); got != tt.remembered {
+				t.Errorf("with one that is remembered: %t", got)
+			}
+			k.used = time.Now().Add(-registry.DeletionKept - time.Hour)
+			if k.supersedes(tt.n) {
+				t.Error("with one that was not used for long")
+			}
+		})
+	}
+	var nothing *knownDefinition
+	if nothing.supersedes(first) {
+		t.Error("without any")
+	}
+}
+
+// TestSetForward: a change in a store that was set back stays when the store is set forward to what was in force before.
+func TestSetForward(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	must(t, h.store.Client().PutNetwork(t.Context(), registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"),
+		Backend: agenttest.Backend(t, "recorder", "")}.Replacing(registry.Network{})))
+	first := h.store.Backup()
+	d := h.runner().definition
+	inForce := func(want string) {
+		t.Helper()
+		n, err := d.find(t.Context())
+		must(t, err)
+		if got := string(n.Backend.Object); !strings.Contains(got, want) {
+			t.Errorf("in force is %s, want %s", got, want)
+		}
+	}
+	h.define(coloured(t, "abandoned"))
+	second := h.store.Backup()
+	inForce("abandoned")
+	h.store.Restore(first)
+	h.define(coloured(t, "last"))
+	inForce("last")
+	h.store.Restore(second)
+	inForce("last")
+
+	// A host that knows only the last one abandons it then, and restores the other one. Hosts must not do so in turns.
+	must(t, h.store.Client().DeleteNetwork(t.Context(), "n"))
+	h.store.Delete(networkKey)
+	restored := d.known.network
+	restored.Revision, restored.Earlier = d.known.abandoned[0], restored.Earlier[:1]
+	coloured(t, "abandoned")(&restored)
+	must(t, h.store.Client().PutNetwork(t.Context(), restored.Restoring()))
+	inForce("abandoned")
+}
+
+// TestRestoredAmongHosts: after the store lost everything, a host that was away restores an older definition, or a new
+// host defines the network from its configuration. The hosts that use the network restore the last one, with all its
+// revisions, and everybody follows it.
+func TestRestoredAmongHosts(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		changes []string // the colours of the definition after the first
+		other   func(all []registry.Network) *knownDefinition
+	}{
+		{"a host that was away during two changes, the second of which took the first back", []string{"last", "first"},
+			func(all []registry.Network) *knownDefinition {
+				return &knownDefinition{network: all[0], used: time.Now()}
+			}},
+		{"a host that was away during the second of them", []string{"last", "first"},
+			func(all []registry.Network) *knownDefinition {
+				return &knownDefinition{network: all[1], used: time.Now()}
+			}},
+		{"a new host", []string{"last"}, func([]registry.Network) *knownDefinition { return nil }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newHost(t, memory.New(), "a")
+				n := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22")}
+				coloured(t, "first")(&n)
+				must(t, a.store.Client().PutNetwork(t.Context(), n.Replacing(registry.Network{})))
+				all := []registry.Network{a.inStore()}
+				for _, c := range tt.changes {
+					all = append(all, a.define(coloured(t, c)))
+				}
+				last := all[len(all)-1]
+				running := a.runner().definition
+				_, err := running.find(t.Context())
+				must(t, err)
+
+				empty(a.store)
+				b := newHost(t, a.store, "b")
+				other := b.runner().definition
+				if other.known = tt.other(all); other.known != nil {
+					restored := other.known.network
+					restored.CreateIndex, restored.ModifyIndex = 0, 0
+					must(t, a.store.Client().PutNetwork(t.Context(), restored))
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				var parts sync.WaitGroup
+				for h, d := range map[*host]*definitionKeeper{a: running, b: other} {
+					n, err := d.find(t.Context())
+					must(t, err)
+					parts.Go(func() { h.follow(ctx) })
+					parts.Go(func() {
+						for ctx.Err() == nil {
+							if err := d.watch(ctx, n); errors.Is(err, errDefinitionChanged) {
+								if d == running {
+									t.Errorf("the running host has changed to %s", a.inStore().Backend.Object)
+								}
+								n, _ = d.find(ctx)
+							}
+						}
+					})
+				}
+				time.Sleep(time.Minute)
+				cancel()
+				parts.Wait()
+				for _, got := range []registry.Network{a.inStore(), running.known.network, other.known.network} {
+					same := len(definition.Differences(got, last)) == 0 && slices.Equal(got.Earlier, last.Earlier)
+					if !same || got.Revision != last.Revision {
+						t.Errorf("got %+v, want %+v", got, last)
+					}
+				}
+			})
+		})
+	}
+}
