@@ -186,6 +186,9 @@ type State struct {
 	// earlier one's, and nil if that is not known.
 	Published json.RawMessage
 
+	// Precedence is this host's among its peers; see Peer. It is 0 if that is not known.
+	Precedence uint64
+
 	// Partial reports whether the peers may be incomplete or out of date. Missing entries are then
 	// added, but existing ones are neither changed nor removed.
 	Partial bool
@@ -295,6 +298,12 @@ type Backend interface {
 	// Close stops goroutines, closes descriptors and waits for them. It leaves the datapath in the
 	// kernel as it is. It may be called more than once.
 	Close() error
+}
+
+// A Rekeyer is a Backend with a key of this host.
+type Rekeyer interface {
+	// Rekey gives up the key, unless it is the operator's. The next Advertise has another one.
+	Rekey() error
 }
 
 // Changer is implemented by backends that can switch to another definition while keeping what they

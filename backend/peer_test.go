@@ -100,7 +100,7 @@ func TestEqual(t *testing.T) {
 	}
 	state := func() State {
 		return State{Subnets: prefixes("10.5.1.0/24"), MTU: 1450, Peers: []Peer{peer()},
-			Elsewhere: prefixes("10.5.3.0/24"), Published: []byte(`{}`),
+			Elsewhere: prefixes("10.5.3.0/24"), Published: []byte(`{}`), Precedence: 5,
 			Underlay: Underlay{Interface: "eth0", Index: 2, MTU: 1500, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}
 	}
 	if !state().Equal(state()) || !(State{}).Equal(State{}) {

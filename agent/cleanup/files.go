@@ -162,17 +162,32 @@ func (c *cleaner) addDir(path string) (others []string) {
 	return nil
 }
 
-// addKeys adds the private key of a network of the wireguard backend, and the unfinished files of a process that was killed.
+// addKeys adds the private key of a network of the wireguard backend, what is known of its use, and the unfinished files of
+// a process that was killed.
 func (c *cleaner) addKeys(dir, network string) {
-	for _, pattern := range []string{"wireguard.key", ".wireguard.key-*"} {
-		files, err := filepath.Glob(filepath.Join(dir, pattern))
+	for _, kind := range []struct {
+		pattern, detail string
+		isOurs          func([]byte) bool
+	}{
+		{"wireguard.key", "private key", isKey},
+		{".wireguard.key-*", "private key", isKey},
+		{"wireguard.used", "use of a key", isUse},
+		{".wireguard.used-*", "use of a key", isUse},
+	} {
+		files, err := filepath.Glob(filepath.Join(dir, kind.pattern))
 		if err != nil {
 			continue // the network's name is no pattern
 		}
 		for _, path := range files {
-			c.addFile(path, network, "private key", isKey)
+			c.addFile(path, network, kind.detail, kind.isOurs)
 		}
 	}
+}
+
+// isUse reports whether a file has a public key and the number of a lease, or nothing yet.
+func isUse(data []byte) bool {
+	key, _, _ := strings.Cut(string(data), " ")
+	return isKey([]byte(key))
 }
 
 // isKey reports whether a file has a key as `wg genkey` prints it, or nothing yet.

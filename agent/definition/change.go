@@ -486,9 +486,22 @@ func CheckBlock(n registry.Network, others []registry.Network, kinds map[string]
 	return fmt.Errorf("%w: %s; or define it with `leno network apply -force`", ErrNotDefinable, strings.Join(reasons, "; "))
 }
 
-// ports returns the ports that the network's backends need.
+// ports returns the ports that the network's backends need, and the one that its next keys will need if they are rotated
+// periodically.
 func (c Change) ports(n registry.Network) []backend.Port {
-	return transition.Ports(c.Backends, n.Backend.Type, n.Backend.Options())
+	out := transition.Ports(c.Backends, n.Backend.Type, n.Backend.Options())
+	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
+	if err != nil || def.Next != nil {
+		return out
+	}
+	kind := c.Backends[def.Current.Type]
+	if kind.RotateEvery == nil || kind.RotateEvery(def.Current.Options) == 0 {
+		return out
+	}
+	if options, err := kind.Rotate(def.Current.Options); err == nil {
+		out = append(out, kind.Uses(options))
+	}
+	return out
 }
 
 // FirstFew joins a list for a sentence. Of a long list it names the first five and counts the rest.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,9 +18,11 @@ import (
 var ErrSwitch = errors.New("the switch is left as it is")
 
 // ChangeSwitch returns the definition with which the switch of network n to another backend stops, goes on, is reversed or
-// ends, or a switch to new keys begins. action is one of api.StopSwitch and the constants after it. Errors wrap registry.ErrInvalid for an
-// unknown action, and ErrSwitch. now is the time at which a switch ends.
-func ChangeSwitch(n registry.Network, action string, now time.Time, kinds map[string]backend.Type) (registry.Network, error) {
+// ends, or a switch to new keys begins. action is one of api.StopSwitch and the constants after it. Errors wrap
+// registry.ErrInvalid for an unknown action, and ErrSwitch. now is the time at which a switch ends. others are all networks
+// in the store, which may include n.
+func ChangeSwitch(n registry.Network, action string, now time.Time, others []registry.Network,
+	kinds map[string]backend.Type) (registry.Network, error) {
 	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
 	if err != nil {
 		return n, fmt.Errorf("network %s: %w: %w", n.Name, registry.ErrInvalid, err)
@@ -43,6 +46,11 @@ func ChangeSwitch(n registry.Network, action string, now time.Time, kinds map[st
 		if def, err = rotated(def, kinds); err != nil {
 			return n, err
 		}
+		changed, err := WithTransition(n, def)
+		if err != nil {
+			return n, err
+		}
+		return changed, checkNewPort(n.Name, kinds[def.Next.Type].Uses(def.Next.Options), others, kinds)
 	default:
 		return n, fmt.Errorf("action %q: %w: want %s", action, registry.ErrInvalid,
 			strings.Join([]string{api.StopSwitch, api.ContinueSwitch, api.ReverseSwitch, api.EndSwitch, api.RotateKeys}, ", "))
@@ -50,14 +58,16 @@ func ChangeSwitch(n registry.Network, action string, now time.Time, kinds map[st
 	return WithTransition(n, def)
 }
 
-// WithTransition returns the network with other backends. At the end of a switch, the encryption that the new backend
-// makes possible is required, if the switch was begun with that.
+// WithTransition returns the network with other backends. At the end of a switch, the encryption that the remaining
+// backend makes possible is required, if an operator wanted that during the switch.
 func WithTransition(n registry.Network, def transition.Definition) (registry.Network, error) {
 	options, err := def.Options()
 	if err == nil {
 		n.Backend, err = registry.NewBackend(def.Current.Type, options)
 	}
-	n.Encryption = cmp.Or(def.Current.Encryption, n.Encryption)
+	if def.Next == nil {
+		n.Encryption = cmp.Or(def.Current.Encryption, n.Encryption)
+	}
 	return n, err
 }
 
@@ -76,6 +86,17 @@ func rotated(def transition.Definition, kinds map[string]backend.Type) (transiti
 		return def, fmt.Errorf("%w: %w", ErrSwitch, err)
 	}
 	return def.To(def.Current.Type, options), nil
+}
+
+// checkNewPort returns an ErrSwitch if another network than the named one needs the port.
+func checkNewPort(name string, port backend.Port, others []registry.Network, kinds map[string]backend.Type) error {
+	for _, o := range others {
+		theirs := transition.Ports(kinds, o.Backend.Type, o.Backend.Options())
+		if i := slices.IndexFunc(theirs, port.Collides); i >= 0 && o.Name != name {
+			return fmt.Errorf("%w: new keys need %s: choose another in the backend's options", ErrSwitch, port.Against(theirs[i], o.Name))
+		}
+	}
+	return nil
 }
 
 // Progress returns how far the hosts with a lease have switched network n to another backend.

@@ -36,10 +36,6 @@ func (c Change) Gradual() Change {
 		next.Current.Type, next.Current.Options = kind, wanted
 	case old.Next == nil:
 		next = old.To(kind, wanted)
-		if c.New.Encryption != c.Old.Encryption && c.New.Encryption != "" {
-			// The old backend carries packets until the end.
-			next.Next.Encryption, c.New.Encryption = c.New.Encryption, c.Old.Encryption
-		}
 	case is(*old.Next):
 		next.Direction = transition.Forward
 	case is(old.Current):
@@ -48,7 +44,24 @@ func (c Change) Gradual() Change {
 		c.inProgress = &old
 		return c
 	}
-	return c.with(next)
+	return c.requireLater(&next).with(next)
+}
+
+// requireLater puts off the encryption that New requires until the end of the switch, if one of its backends does not
+// encrypt: packets go over both until then.
+func (c Change) requireLater(def *transition.Definition) Change {
+	if def.Next == nil {
+		return c
+	}
+	target := def.Next
+	if def.Direction == transition.Back {
+		target = &def.Current
+	}
+	target.Encryption = ""
+	if !c.Backends[def.Current.Type].Encrypts || !c.Backends[def.Next.Type].Encrypts {
+		target.Encryption, c.New.Encryption = c.New.Encryption, ""
+	}
+	return c
 }
 
 // Forced returns the change as an operator forces it now: at once, whatever becomes of packets.
@@ -61,7 +74,7 @@ func (c Change) Forced(now time.Time) Change {
 	if old.Next != nil {
 		next = old.Ended(now)
 	}
-	next.Current.Options = c.effective(c.New.Backend)
+	next.Current.Options, next.Current.Encryption = c.effective(c.New.Backend), ""
 	return c.with(next)
 }
 

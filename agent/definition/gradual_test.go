@@ -147,7 +147,7 @@ func TestGradualEncryption(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	must(t, CheckEncryption(c.New, kinds))
-	ended, err := ChangeSwitch(c.New, api.EndSwitch, time.Now(), transition.Wrap(kinds))
+	ended, err := ChangeSwitch(c.New, api.EndSwitch, time.Now(), nil, transition.Wrap(kinds))
 	if err != nil || ended.Encryption != registry.EncryptionRequired || ended.Backend.Type != "wireguard" {
 		t.Errorf("%+v, %v", ended, err)
 	}
@@ -156,6 +156,75 @@ func TestGradualEncryption(t *testing.T) {
 	back.Backend = agenttest.Backend(t, "wireguard", `{"device":"b","next":{"type":"vxlan"}}`)
 	if err := CheckEncryption(back, kinds); err == nil || !strings.Contains(err.Error(), "backend vxlan does not encrypt") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestEncryptionDuringSwitch applies definitions to a network that is being switched. Encryption must never be required
+// while one of its backends does not encrypt, or no host would carry it, and must be required in the end if the last
+// definition says so.
+func TestEncryptionDuringSwitch(t *testing.T) {
+	kinds := backends()
+	kinds["wireguard"] = wireguard.Type()
+	kinds = transition.Wrap(kinds)
+	type step struct {
+		action     string // of the switch, or "" to apply the rest
+		backend    string
+		options    string
+		encryption string
+	}
+	const required = registry.EncryptionRequired
+	for _, tt := range []struct {
+		name  string
+		steps []step
+		now   string // what is required after these steps
+		ended string // what is required after the switch
+	}{
+		{"from the beginning", []step{{backend: "vxlan"}, {backend: "wireguard", encryption: required}}, "", required},
+		{"later", []step{{backend: "vxlan"}, {backend: "wireguard"}, {backend: "wireguard", encryption: required}}, "", required},
+		{"applied twice", []step{{backend: "vxlan"}, {backend: "wireguard", encryption: required}, {backend: "wireguard", encryption: required}}, "", required},
+		{"applied to go on", []step{{backend: "vxlan"}, {backend: "wireguard", encryption: required}, {action: api.StopSwitch}, {backend: "wireguard", encryption: required}}, "", required},
+		{"after a reversal", []step{{backend: "vxlan"}, {backend: "wireguard", encryption: required}, {action: api.ReverseSwitch}, {backend: "wireguard", encryption: required}}, "", required},
+		{"withdrawn", []step{{backend: "vxlan"}, {backend: "wireguard", encryption: required}, {backend: "wireguard"}}, "", ""},
+		{"reversed", []step{{backend: "vxlan"}, {backend: "wireguard", encryption: required}, {backend: "vxlan"}}, "", ""},
+		{"given up", []step{{backend: "wireguard", encryption: required}, {backend: "vxlan"}}, "", ""},
+		{"given up, and reversed", []step{{backend: "wireguard", encryption: required}, {backend: "vxlan"}, {backend: "wireguard", encryption: required}}, "", required},
+		{"both encrypt", []step{{backend: "wireguard"}, {backend: "wireguard", options: `{"listen_port":7}`, encryption: required}}, required, required},
+		{"new keys", []step{{backend: "wireguard", encryption: required}, {action: api.RotateKeys}, {backend: "wireguard", encryption: required}}, required, required},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var stored registry.Network
+			for i, s := range tt.steps {
+				if s.action != "" {
+					changed, err := ChangeSwitch(stored, s.action, time.Now(), nil, kinds)
+					must(t, err)
+					stored = changed
+					continue
+				}
+				wanted := registry.Network{Name: "n", Plan: switchable(t, "vxlan", `{}`).Plan, ModifyIndex: 7, Encryption: s.encryption}
+				options, err := kinds[s.backend].Normalize(json.RawMessage(s.options))
+				must(t, err)
+				wanted.Backend = agenttest.Backend(t, s.backend, string(options))
+				c := Change{New: wanted, Backends: kinds}
+				if i > 0 {
+					c.Old, c.Leases = stored, []registry.Lease{changed(stored, "a", 10, true)}
+				}
+				c = c.Gradual()
+				if p := c.Plan(); len(p.Refused) > 0 {
+					t.Fatalf("step %d: %+v", i, p.Refused)
+				}
+				stored = c.New
+				must(t, CheckEncryption(stored, kinds))
+			}
+			if stored.Encryption != tt.now || Intended(stored).Encryption != tt.ended {
+				t.Errorf("required now: %q, in the end: %q, want %q and %q", stored.Encryption, Intended(stored).Encryption, tt.now, tt.ended)
+			}
+			ended, err := ChangeSwitch(stored, api.EndSwitch, time.Now(), nil, kinds)
+			must(t, err)
+			if ended.Encryption != tt.ended {
+				t.Errorf("required after the switch: %q, want %q", ended.Encryption, tt.ended)
+			}
+			must(t, CheckEncryption(ended, kinds))
+		})
 	}
 }
 
@@ -170,9 +239,9 @@ func TestRotated(t *testing.T) {
 	block.Backend = agenttest.Backend(t, "wireguard", string(options))
 	stored := block
 	for round := range 3 {
-		stored, err = ChangeSwitch(stored, api.RotateKeys, time.Now(), kinds)
+		stored, err = ChangeSwitch(stored, api.RotateKeys, time.Now(), nil, kinds)
 		must(t, err)
-		stored, err = ChangeSwitch(stored, api.EndSwitch, time.Now(), kinds)
+		stored, err = ChangeSwitch(stored, api.EndSwitch, time.Now(), nil, kinds)
 		must(t, err)
 		if differs := DifferencesOfBlock(block, stored, kinds); len(differs) > 0 {
 			t.Errorf("after %d rotations: %q", round+1, differs)
@@ -247,7 +316,7 @@ func TestTurn(t *testing.T) {
 		{api.RotateKeys, both, "keys are rotated after that"},
 		{"turn", both, `action "turn"`},
 	} {
-		got, err := ChangeSwitch(tt.on, tt.action, time.Now(), kinds)
+		got, err := ChangeSwitch(tt.on, tt.action, time.Now(), nil, kinds)
 		switch {
 		case err != nil && !strings.Contains(err.Error(), tt.want):
 			t.Errorf("%s: %v, want %s", tt.action, err, tt.want)

@@ -216,6 +216,9 @@ func (h networkHandlers) decide(ctx context.Context, n registry.Network, force b
 	if len(reasons) > 0 {
 		return n, statusError(http.StatusConflict, "network %s is left as it is: %s", n.Name, strings.Join(reasons, "; "))
 	}
+	if err := definition.CheckEncryption(c.New, h.backends); err != nil {
+		return n, err // which hosts would not carry
+	}
 	if c.Old.Name == "" {
 		if lost, ok := h.lost(ctx, n.Name); ok {
 			return putBack(n, lost, h.backends), nil

@@ -37,7 +37,8 @@ func (h networkHandlers) changeSwitch(r *http.Request) (out api.NetworkSwitch, e
 	if n, err = store.Network(r.Context(), name); err != nil {
 		return out, err
 	}
-	changed, err := definition.ChangeSwitch(n, body.Action, time.Now(), h.backends)
+	known, _ := h.agent.Networks()
+	changed, err := definition.ChangeSwitch(n, body.Action, time.Now(), known.Networks, h.backends)
 	if errors.Is(err, definition.ErrSwitch) {
 		err = statusError(http.StatusConflict, "%v", err)
 	}

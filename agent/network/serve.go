@@ -68,20 +68,21 @@ func (r *Runner) save(n registry.Network, lease registry.Lease) error {
 		}
 		status := r.lease.Status()
 		before, now = was, state.Network{
-			Version:     registry.Version,
-			Network:     n.Name,
-			NodeID:      lease.NodeID,
-			Subnets:     lease.Subnets,
-			Session:     lease.Session,
-			Lease:       lease.ModifyIndex,
-			Definition:  n.CreateIndex,
-			Record:      record,
-			RecordIndex: n.ModifyIndex,
-			Renewed:     status.Renewed,
-			Revoked:     status.Revoked,
-			SubnetFile:  r.local.SubnetFile,
-			Pools:       n.Plan.Prefixes(),
-			Backend:     n.Backend,
+			Version:      registry.Version,
+			Network:      n.Name,
+			NodeID:       lease.NodeID,
+			Subnets:      lease.Subnets,
+			Session:      lease.Session,
+			Lease:        lease.ModifyIndex,
+			LeaseCreated: lease.CreateIndex,
+			Definition:   n.CreateIndex,
+			Record:       record,
+			RecordIndex:  n.ModifyIndex,
+			Renewed:      status.Renewed,
+			Revoked:      status.Revoked,
+			SubnetFile:   r.local.SubnetFile,
+			Pools:        n.Plan.Prefixes(),
+			Backend:      n.Backend,
 		}
 		if now.Renewed.IsZero() {
 			now.Renewed = time.Now() // the lease has just been acquired

@@ -60,33 +60,41 @@ func writeDelay(v *peers.View) (wait time.Duration) {
 }
 
 // rotateKeys begins a switch to new keys when they are due. The time counts from the last switch. For a network that was
-// never switched, it counts from when a host first finds that keys are to be rotated.
+// never switched, it counts from when a host first finds that keys are to be rotated. It reports beforehand if they cannot
+// be rotated.
 func (r *Runner) rotateKeys(ctx context.Context, n registry.Network, v *peers.View) {
 	kind := r.deps.Datapaths.Backends[n.Backend.Type]
 	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
-	if err != nil || def.Next != nil || kind.RotateEvery == nil {
+	if err != nil || kind.RotateEvery == nil || kind.RotateEvery(def.Current.Options) == 0 {
+		r.report.Clear(health.Keys)
 		return
 	}
-	every := kind.RotateEvery(def.Current.Options)
-	if every == 0 || !def.Since.IsZero() && time.Since(def.Since) < every+writeDelay(v) {
+	if def.Next != nil {
 		return
 	}
-	due := !def.Since.IsZero()
-	var changed registry.Network
-	if due {
-		changed, err = definition.ChangeSwitch(n, api.RotateKeys, time.Now(), r.deps.Datapaths.Backends)
-	} else {
+	every, begun := kind.RotateEvery(def.Current.Options), !def.Since.IsZero()
+	others, _, _ := r.deps.Store.Networks.Get()
+	changed, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), others.Set.Networks, r.deps.Datapaths.Backends)
+	due := err == nil && begun && time.Since(def.Since) >= every+writeDelay(v)
+	if err == nil && !begun {
 		def.Since = time.Now().UTC().Truncate(time.Second)
 		changed, err = definition.WithTransition(n, def)
 	}
-	if err == nil {
+	if err == nil && (due || !begun) {
 		err = r.replace(ctx, n, changed)
 	}
 	switch {
-	case err == nil && due:
+	case errors.Is(err, registry.ErrConflict): // another host was first
+	case err != nil:
+		reason := fmt.Sprintf("keys cannot be rotated, which is to happen every %s: %v", every, err)
+		if r.report.Check(health.Keys, api.Warning, reason) {
+			r.report.Log().Warn("keys cannot be rotated", "error", err)
+		}
+	case due:
 		r.report.Log().Info("rotating keys", "since", def.Since)
-	case err != nil && !errors.Is(err, registry.ErrConflict):
-		r.report.Log().Warn("keys cannot be rotated", "error", err)
+	default:
+		r.report.Check(health.Keys, api.Passing, fmt.Sprintf("all hosts get new keys at %s, and every %s",
+			def.Since.Add(every).Format(time.RFC3339), every))
 	}
 }
 

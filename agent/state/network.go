@@ -25,9 +25,11 @@ type Network struct {
 	Subnets []netip.Prefix `json:"subnets"`
 	Session string         `json:"session"`
 	// Lease is the version of the lease's record, and Definition the index at which the network's record was created.
-	// They show whether the store was set back or created again.
-	Lease      uint64 `json:"lease_index,omitzero"`
-	Definition uint64 `json:"network_index,omitzero"`
+	// They show whether the store was set back or created again. LeaseCreated is the index at which the lease's record was
+	// created.
+	Lease        uint64 `json:"lease_index,omitzero"`
+	LeaseCreated uint64 `json:"lease_create_index,omitzero"`
+	Definition   uint64 `json:"network_index,omitzero"`
 	// Record is the last definition in force, and RecordIndex its version. A host that remembers a network restores its
 	// definition if the store has lost it.
 	Record      json.RawMessage `json:"definition,omitempty"`

@@ -21,6 +21,48 @@ func (b *Backend) Counting() (backend.Counter, backend.Meter) {
 	return counter, meter
 }
 
+// Encrypted returns what counts the traffic with the peers to which packets go over an instance that encrypts, by peer; nil
+// if there is none. It must be called between two passes.
+func (b *Backend) Encrypted() backend.Counter {
+	out := encrypted{}
+	for _, c := range b.instances() {
+		counter, ok := c.backend.(backend.Counter)
+		switch {
+		case !ok || !b.types[c.Type].Encrypts:
+		case b.next == nil:
+			return counter
+		default:
+			out = append(out, share{counter, func(node string) bool { return b.assigned[node] == c }})
+		}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// encrypted counts with the instances that encrypt.
+type encrypted []share
+
+// A share is what one instance counts for its peers.
+type share struct {
+	backend.Counter
+	has func(node string) bool
+}
+
+// Counters implements backend.Counter.
+func (e encrypted) Counters() map[string]backend.Counters {
+	out := map[string]backend.Counters{}
+	for _, s := range e {
+		for node, n := range s.Counters() {
+			if s.has(node) {
+				out[node] = n
+			}
+		}
+	}
+	return out
+}
+
 // counting adds up what the instances count.
 type counting struct{ of *Backend }
 

@@ -39,8 +39,8 @@ type Spec struct {
 	Options json.RawMessage // an object with only the backend's own members
 	Other   bool            // it uses the network's other device; see backend.OtherLinkName
 
-	// Encryption is what the network requires once this backend alone carries it, of a next backend; "" for what it
-	// requires now.
+	// Encryption is what the network requires once this backend alone carries it, of a backend of a switch; "" for what
+	// it requires now.
 	Encryption string
 }
 
@@ -70,7 +70,7 @@ type members struct {
 	Sends  string          `json:"sends,omitempty"`  // of a lease: the device over which the host sends to all its peers
 	Error  string          `json:"error,omitempty"`  // of next in a lease: why the host cannot use that backend
 
-	Encryption string `json:"encryption,omitempty"` // of next in a definition
+	Encryption string `json:"encryption,omitempty"` // of either backend of a switch, in a definition
 }
 
 // names lists the JSON names of members.
@@ -158,12 +158,23 @@ func (c Spec) is(o Spec) bool { return c.Type == o.Type && c.Other == o.Other }
 // Link returns the name of the device of a network's current backend. kind and options are those of the network's
 // definition or, for a network of which nothing is known, empty.
 func Link(network, kind string, options json.RawMessage) string {
+	return Links(network, kind, options)[0]
+}
+
+// Links returns the names of the devices of all backends in a network's definition, that of the current one first. kind
+// and options are as for Link.
+func Links(network, kind string, options json.RawMessage) []string {
 	definition, err := Parse(kind, options)
 	if err != nil {
-		return backend.LinkName(network)
+		return []string{backend.LinkName(network)}
 	}
 	name, _ := definition.Current.Link(network)
-	return name
+	out := []string{name}
+	if definition.Next != nil {
+		name, _ = definition.Next.Link(network)
+		out = append(out, name)
+	}
+	return out
 }
 
 // Equal reports whether both are the same backend with the same device and options, in the same spelling.
@@ -190,15 +201,22 @@ func Parse(kind string, options json.RawMessage) (Definition, error) {
 	default:
 		return wrong("switch", "is %q, and must be %q or %q", m.Switch, Stopped, Back)
 	}
-	if m.Sends != "" || m.Error != "" || m.Encryption != "" {
+	switch {
+	case m.Sends != "":
 		return wrong("sends", "is no option of a definition")
+	case m.Error != "":
+		return wrong("error", "is no option of a definition")
 	}
 	if len(m.Next) == 0 {
 		if m.Switch != Forward {
 			return wrong("switch", "is %q without a next backend", m.Switch)
 		}
+		if m.Encryption != "" {
+			return wrong("encryption", "is %q without a next backend", m.Encryption)
+		}
 		return c, nil
 	}
+	c.Current.Encryption = m.Encryption
 	if m.Next[0] != '{' {
 		return wrong("next", "is not a backend: %.64s", m.Next)
 	}
@@ -223,6 +241,7 @@ func (c Definition) Options() (json.RawMessage, error) {
 	m := members{Device: c.Current.device(), Switch: c.Direction, Since: c.Since}
 	if c.Next != nil {
 		next := members{Type: c.Next.Type, Device: c.Next.device(), Encryption: c.Next.Encryption}
+		m.Encryption = c.Current.Encryption
 		var err error
 		if m.Next, err = next.join(c.Next.Options); err != nil {
 			return nil, err
@@ -260,6 +279,14 @@ func (c Definition) Ended(at time.Time) Definition {
 // o is one of those of c.
 func (c Definition) Follows(o Definition) bool {
 	return c.Current.is(o.Current) || c.Next != nil && c.Next.is(o.Current)
+}
+
+// isOutdated reports whether a host with definition c has missed that the network was switched from the backend that carries
+// it in c to another one, and back to it in o.
+func (c Definition) isOutdated(o Definition) bool {
+	// A time is added to a definition without one when keys are to be rotated periodically.
+	isAdded := c.Since.IsZero() && c.Current.Equal(o.Current)
+	return c.Current.is(o.Current) && o.Since.After(c.Since) && !isAdded
 }
 
 // IsMoved reports whether a host sends to all its peers over the definition's target, as far as its lease says. attributes

@@ -3,6 +3,7 @@ package transition
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -93,6 +94,39 @@ func TestDefinitionSwitches(t *testing.T) {
 	} {
 		if got := tt.from.Follows(tt.to); got != tt.want {
 			t.Errorf("%+v follows %+v: %t", tt.to, tt.from, got)
+		}
+	}
+}
+
+// TestIsOutdated checks from two definitions whether a host has missed switches in between.
+func TestIsOutdated(t *testing.T) {
+	at := func(seconds int64) time.Time { return time.Unix(seconds, 0) }
+	first := Definition{Current: Spec{Type: "wireguard", Options: json.RawMessage(`{"listen_port":1}`)}}
+	since := first
+	since.Since = at(1)
+	rotate := func(d Definition, ended int64) Definition {
+		return d.To("wireguard", json.RawMessage(fmt.Sprintf(`{"listen_port":%d}`, ended))).Ended(at(ended))
+	}
+	turned := since.To("udp", json.RawMessage(`{}`))
+	turned.Direction = Back
+	for _, tt := range []struct {
+		name     string
+		from, to Definition
+		want     bool
+	}{
+		{"the same", since, since, false},
+		{"the time was added", first, since, false},
+		{"one rotation", since, rotate(since, 2), false},
+		{"two rotations", since, rotate(rotate(since, 2), 3), true},
+		{"two rotations, the first ones", first, rotate(rotate(first, 2), 3), true},
+		{"two rotations, and a third one begun", since, rotate(rotate(since, 2), 3).To("wireguard", nil), true},
+		{"in the middle of the first", since.To("wireguard", nil), rotate(rotate(since, 2), 3), true},
+		{"a switch that was reversed", since.To("udp", nil), turned.Ended(at(5)), false},
+		{"set back", rotate(rotate(since, 2), 3), since, false},
+		{"written by hand", since, first, false},
+	} {
+		if got := tt.from.isOutdated(tt.to); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
 		}
 	}
 }

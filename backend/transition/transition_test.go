@@ -356,6 +356,85 @@ func TestChangeToRefuses(t *testing.T) {
 	h.does("old: b", peer(1, "old", `{}`))
 }
 
+// keyed is a backend whose host has a key.
+type keyed struct{ *recording }
+
+func (k keyed) Rekey() error {
+	k.calls = append(k.calls, k.name()+": new key")
+	return nil
+}
+
+// TestMissedSwitches: a host that has missed a switch away from its backend and the one back to it has the key from before
+// both, which no longer counts.
+func TestMissedSwitches(t *testing.T) {
+	types := newRecorder().types()
+	h := newHost(t, "old", `{"since":"2026-01-01T00:00:00Z"}`)
+	for name := range types {
+		plain := h.b.types[name]
+		plain.New = func(c backend.Config) (backend.Backend, error) {
+			return keyed{&recording{h.recorder, name, strings.TrimPrefix(c.Link, "leno-n")}}, nil
+		}
+		h.b.types[name] = plain
+	}
+	h.b.current.backend = keyed{h.b.current.backend.(*recording)}
+	h.does("old: b", peer(1, "old", `{}`))
+	h.follow("old", `{"since":"2026-01-03T00:00:00Z"}`)
+	h.does("old: new key; old: b", peer(1, "old", `{}`))
+	h.follow("old", `{"next":{"device":"b","type":"new"},"since":"2026-01-03T00:00:00Z"}`)
+	h.does("old: b; new~b: (b)?", peer(1, "old", `{}`))
+}
+
+// counts is a backend that counts the same for each peer.
+type counts struct {
+	*recording
+	bytes uint64
+}
+
+func (c counts) Counters() map[string]backend.Counters {
+	return map[string]backend.Counters{"": {TxBytes: c.bytes}, "b": {TxBytes: c.bytes}, "c": {TxBytes: c.bytes}}
+}
+
+// TestEncrypted: during a switch, the traffic with a peer counts as encrypted if its packets go over a backend that
+// encrypts.
+func TestEncrypted(t *testing.T) {
+	for _, tt := range []struct {
+		encrypt string // the backends that do
+		want    string
+	}{
+		{"", "map[]"},
+		{"old", "map[b:1]"},
+		{"new", "map[c:2]"},
+		{"old new", "map[b:1 c:2]"},
+	} {
+		h := newHost(t, "old", switching)
+		h.b.current.backend, h.b.next.backend = counts{h.b.current.backend.(*recording), 1}, counts{h.b.next.backend.(*recording), 2}
+		for _, name := range strings.Fields(tt.encrypt) {
+			kind := h.b.types[name]
+			kind.Encrypts = true
+			h.b.types[name] = kind
+		}
+		h.wait["new~b"] = []string{"b"}
+		h.apply(peer(1, "old", prepared), peer(2, "old", prepared))
+		got := map[string]uint64{}
+		if counter := h.b.Encrypted(); counter != nil {
+			for node, n := range counter.Counters() {
+				got[node] = n.TxBytes
+			}
+		}
+		if fmt.Sprint(got) != tt.want {
+			t.Errorf("%q encrypt: %v, want %s", tt.encrypt, got, tt.want)
+		}
+	}
+	h := newHost(t, "old", `{}`)
+	kind := h.b.types["old"]
+	kind.Encrypts = true
+	h.b.types["old"] = kind
+	h.b.current.backend = counts{h.b.current.backend.(*recording), 1}
+	if counter := h.b.Encrypted(); counter == nil || len(counter.Counters()) != 3 {
+		t.Errorf("without a switch: %v", counter)
+	}
+}
+
 // TestThirdBackend: a device is free before another backend gets it.
 func TestThirdBackend(t *testing.T) {
 	h := newHost(t, "old", switching)

@@ -71,6 +71,7 @@ type Backend struct {
 
 	key, psk wgtypes.Key    // zero before they are read; psk also without one
 	used     wgtypes.Key    // that the device has
+	noted    use            // what noteUse has written
 	handle   *kernel.Handle // opened by the first Apply
 	kind     string         // of the device: kernelKind or "tun"; "" before it is chosen
 	device   device         // nil while there is none
@@ -101,6 +102,7 @@ var (
 	_ backend.Backend = (*Backend)(nil)
 	_ backend.Counter = (*Backend)(nil)
 	_ backend.Changer = (*Backend)(nil)
+	_ backend.Rekeyer = (*Backend)(nil)
 )
 
 // Change implements backend.Changer. The device keeps running, and the next Apply gives it what differs.
@@ -173,7 +175,7 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 		b.addrs, b.peers, b.routes, b.private, b.port = nil, nil, nil, wgtypes.Key{}, 0
 	}
 	b.partial = s.Partial
-	if p.twin != "" && !b.isInUse() {
+	if p.twin != "" && !b.isInUse(s.Precedence) {
 		return report, errors.Join(backend.About(backend.Device, b.renounce(p.twin)), b.refuse(ctx, p, &report))
 	}
 	e, err := b.ensure(p.addrs, s, &report)
@@ -182,6 +184,7 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 		// Without the device, packets to the overlay must not leave in the clear by another route.
 		return report, errors.Join(err, b.refuse(ctx, p, &report))
 	}
+	b.noteUse(s.Precedence)
 	err = errors.Join(err, b.program(ctx, p, e, &report), b.chooseSources(p, s.Underlay))
 	b.show(p.nodes)
 	report.Notes = b.notes()
@@ -189,9 +192,10 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	return report, err
 }
 
-// isInUse reports whether the device had this host's key before another host published it.
-func (b *Backend) isInUse() bool {
-	if b.used == b.key {
+// isInUse reports whether this host used its key before another host published it: the device has the key, or had it when
+// this host had the same lease.
+func (b *Backend) isInUse(lease uint64) bool {
+	if b.used == b.key || lease != 0 && readUse(b.usePath()) == (use{b.key.PublicKey(), lease}) {
 		return true
 	}
 	link, err := b.handle.Link(b.config.Link)
@@ -202,8 +206,33 @@ func (b *Backend) isInUse() bool {
 	return err == nil && state.PrivateKey == b.key
 }
 
-// renounce gives up a key that another host published before this one used it, as after one host was copied from the
-// other. With the same key, either would receive the other's packets. The agent publishes the new key after the next
+// noteUse writes down that this host uses its key. Only a host whose key another one has as well needs that, so a failure is
+// no fault.
+func (b *Backend) noteUse(lease uint64) {
+	now := use{b.used.PublicKey(), lease}
+	if b.used != b.key || lease == 0 || now == b.noted {
+		return
+	}
+	b.noted = now
+	if err := writeUse(b.usePath(), now); err != nil {
+		b.config.Logger.Debug("the use of the key could not be written down", "error", err)
+	}
+}
+
+// Rekey implements backend.Rekeyer.
+func (b *Backend) Rekey() error {
+	if filepath.IsAbs(b.options.KeyFile) {
+		return nil
+	}
+	if err := os.Remove(b.keyPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("key_file: %w", err)
+	}
+	b.config.Logger.Info("all other hosts have new keys, so this one gets another one, too")
+	b.key = wgtypes.Key{}
+	return nil
+}
+
+// renounce gives up a key that another host published before this one used it, as after one host was copied from the other. With the same key, either would receive the other's packets. The agent publishes the new key after the next
 // Advertise. The operator's file stays as it is.
 func (b *Backend) renounce(twin string) error {
 	if filepath.IsAbs(b.options.KeyFile) {
@@ -288,9 +317,21 @@ func (b *Backend) chooseSources(p plan, u backend.Underlay) error {
 	if _, ok := b.device.(*processDevice); !ok || reflect.DeepEqual(before, u) {
 		return nil
 	}
+	state, err := b.device.State()
+	if err != nil {
+		return backend.About(backend.Device, err)
+	}
 	var config wgtypes.Config
-	for key, peer := range p.peers {
-		config.Peers = append(config.Peers, wgtypes.PeerConfig{PublicKey: key, UpdateOnly: true, Endpoint: net.UDPAddrFromAddrPort(peer.endpoint)})
+	for i := range state.Peers {
+		key, endpoint := state.Peers[i].PublicKey, endpointOf(&state.Peers[i])
+		peer, ok := p.peers[key]
+		if !ok {
+			continue
+		}
+		if !p.sources[key].has(endpoint) { // otherwise a NAT may have chosen it
+			endpoint = peer.endpoint
+		}
+		config.Peers = append(config.Peers, wgtypes.PeerConfig{PublicKey: key, UpdateOnly: true, Endpoint: net.UDPAddrFromAddrPort(endpoint)})
 	}
 	return backend.About(backend.Device, b.device.Configure(config))
 }
@@ -389,7 +430,7 @@ func (b *Backend) Close() error {
 // detach releases the device and forgets what was wanted.
 func (b *Backend) detach() error {
 	b.shown.Store(nil)
-	b.index, b.mtu, b.port, b.private, b.used = 0, 0, 0, wgtypes.Key{}, wgtypes.Key{}
+	b.index, b.mtu, b.port, b.private, b.used, b.noted = 0, 0, 0, wgtypes.Key{}, wgtypes.Key{}, use{}
 	b.addrs, b.peers, b.routes, b.paths = nil, nil, nil, nil
 	return b.release()
 }
@@ -428,7 +469,9 @@ func (b *Backend) remove(ctx context.Context, elsewhere backend.Elsewhere) (back
 
 // removeKey removes the private key that is below the network's state directory, and the directory if it is empty then.
 func (b *Backend) removeKey() error {
+	_ = os.Remove(b.usePath())
 	if filepath.IsAbs(b.options.KeyFile) {
+		_ = os.Remove(b.config.DataDir)
 		return nil
 	}
 	if err := os.Remove(b.keyPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -437,6 +480,9 @@ func (b *Backend) removeKey() error {
 	_ = os.Remove(b.config.DataDir) // if there is nothing else in it
 	return nil
 }
+
+// usePath returns the path of the file that says which key this host has used.
+func (b *Backend) usePath() string { return filepath.Join(b.config.DataDir, useFile) }
 
 func (b *Backend) keyPath() string {
 	if filepath.IsAbs(b.options.KeyFile) {

@@ -458,6 +458,35 @@ func TestCounters(t *testing.T) {
 	}
 }
 
+// TestRekey: a host that is told to gets another key, and its peers use that one. The operator's file stays as it is.
+func TestRekey(t *testing.T) {
+	for name, kind := range variants(t) {
+		t.Run(name, func(t *testing.T) {
+			a, b := newHosts(t, kind, "")
+			a.ping(b)
+			before := string(a.mustAdvertise().Attributes)
+			mustNil(t, a.backend.Rekey())
+			if after := string(a.mustAdvertise().Attributes); after == before {
+				t.Errorf("published %s before and after", after)
+			}
+			exchange(a, b)
+			a.ping(b)
+			b.ping(a)
+
+			operators := filepath.Join(t.TempDir(), "key")
+			key, err := wgtypes.GeneratePrivateKey()
+			mustNil(t, err)
+			mustNil(t, os.WriteFile(operators, []byte(key.String()), 0o600))
+			a.options = fmt.Sprintf(`{"key_file":%q}`, operators)
+			a.renew()
+			mustNil(t, a.backend.Rekey())
+			if got := string(a.mustAdvertise().Attributes); !strings.Contains(got, key.PublicKey().String()) {
+				t.Errorf("published %s, want %s", got, key.PublicKey())
+			}
+		})
+	}
+}
+
 // TestCopiedKey checks that a host that starts with the key of another host takes another one, unless the file is the
 // operator's, and that a host that had the key before goes on.
 func TestCopiedKey(t *testing.T) {
@@ -501,6 +530,27 @@ func TestCopiedKey(t *testing.T) {
 			}
 			exchange(a, b)
 			a.ping(b)
+			b.ping(a)
+
+			// A process that starts beside a copy goes on with the key if this host had used it with the same lease.
+			for _, lease := range []uint64{4, 6, 0} {
+				a.state.Precedence = 4
+				a.apply()
+				twin.Attributes = a.mustAdvertise().Attributes
+				mustNil(t, a.backend.Close())
+				a.ns.Sh("ip link del " + a.link())
+				a.renew()
+				a.state = a.newState(b.asPeer(), twin)
+				a.state.Precedence = lease
+				_, err := a.tryApply()
+				if lease == 4 {
+					mustNil(t, err)
+				} else if err == nil || !strings.Contains(err.Error(), "was that of node node-3 too: it was replaced") {
+					t.Errorf("lease %d: %v", lease, err)
+				}
+				exchange(a, b)
+				a.ping(b)
+			}
 			b.ping(a)
 		})
 	}

@@ -2,7 +2,6 @@ package wireguard
 
 import (
 	"bytes"
-	"maps"
 	"net"
 	"net/netip"
 	"sync"
@@ -46,26 +45,39 @@ type initiation struct {
 	answered bool
 }
 
-// initiations has those of the last collisionTime.
-type initiations map[netip.AddrPort]*initiation
+// mostInitiations bounds the initiations of one collisionTime. Anyone can send them: they are not checked before the device
+// does. Those beyond it are handled as without a collisionBind.
+const mostInitiations = 4096
 
-func (m initiations) add(message []byte, endpoint netip.AddrPort, now time.Time) *initiation {
-	maps.DeleteFunc(m, func(_ netip.AddrPort, old *initiation) bool { return now.Sub(old.at) > collisionTime })
+// initiations has those of the last collisionTime. The zero value is ready.
+type initiations struct {
+	began        time.Time // of newer, which becomes older after collisionTime
+	newer, older map[netip.AddrPort]*initiation
+}
+
+func (m *initiations) add(message []byte, endpoint netip.AddrPort, now time.Time) *initiation {
+	if now.Sub(m.began) > collisionTime {
+		m.began, m.newer, m.older = now, map[netip.AddrPort]*initiation{}, m.newer
+	}
 	added := &initiation{message: bytes.Clone(message), at: now}
-	m[endpoint] = added
+	if len(m.newer) < mostInitiations || m.newer[endpoint] != nil {
+		m.newer[endpoint] = added
+	}
 	return added
 }
 
 // recent returns the initiation with an endpoint, nil if there is none.
-func (m initiations) recent(endpoint netip.AddrPort, now time.Time) *initiation {
-	if i := m[endpoint]; i != nil && now.Sub(i.at) <= collisionTime {
-		return i
+func (m *initiations) recent(endpoint netip.AddrPort, now time.Time) *initiation {
+	for _, all := range []map[netip.AddrPort]*initiation{m.newer, m.older} {
+		if i := all[endpoint]; i != nil && now.Sub(i.at) <= collisionTime {
+			return i
+		}
 	}
 	return nil
 }
 
 // answer takes note of a response, which has the index by which the sender of the initiation knows the handshake.
-func (m initiations) answer(response []byte, endpoint netip.AddrPort, now time.Time) {
+func (m *initiations) answer(response []byte, endpoint netip.AddrPort, now time.Time) {
 	if i := m.recent(endpoint, now); i != nil && bytes.Equal(response[8:12], i.message[4:8]) {
 		i.answered = true
 	}
@@ -78,7 +90,7 @@ type heldMessage struct {
 }
 
 func newCollisionBind(inner conn.Bind) *collisionBind {
-	return &collisionBind{Bind: inner, held: make(chan heldMessage), sent: initiations{}, passed: initiations{}}
+	return &collisionBind{Bind: inner, held: make(chan heldMessage)}
 }
 
 // Open implements conn.Bind.

@@ -70,7 +70,40 @@ func clamped(key wgtypes.Key) wgtypes.Key {
 }
 
 // writeKey writes a key to a file that does not exist. After a crash the file has the whole key, or does not exist.
-func writeKey(path string, key wgtypes.Key) (err error) {
+func writeKey(path string, key wgtypes.Key) error { return writeFile(path, key.String()+"\n") }
+
+// useFile is the name of the file that says which key a host has used.
+const useFile = "wireguard.used"
+
+// A use says that a host has used a key.
+type use struct {
+	public wgtypes.Key
+	lease  uint64 // the precedence of its lease at that time
+}
+
+// readUse reads a use from a file, the zero value if there is none.
+func readUse(path string) use {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return use{}
+	}
+	var key string
+	var out use
+	if _, err := fmt.Sscanf(string(text), "%s %d\n", &key, &out.lease); err != nil {
+		return use{}
+	}
+	if out.public, err = wgtypes.ParseKey(key); err != nil {
+		return use{}
+	}
+	return out
+}
+
+func writeUse(path string, u use) error {
+	return writeFile(path, fmt.Sprintf("%s %d\n", u.public, u.lease))
+}
+
+// writeFile writes a file that only its owner can read. After a crash it is complete, or as before.
+func writeFile(path, text string) (err error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -84,7 +117,7 @@ func writeKey(path string, key wgtypes.Key) (err error) {
 			_ = os.Remove(file.Name()) // the error says more
 		}
 	}()
-	_, err = file.WriteString(key.String() + "\n")
+	_, err = file.WriteString(text)
 	err = errors.Join(err, file.Sync(), file.Close())
 	if err != nil {
 		return err

@@ -204,6 +204,15 @@ func TestAlternatives(t *testing.T) {
 			if got := n.c.endpoint(n.b).String(); got != "203.0.113.1:40000" {
 				t.Errorf("endpoint %s", got)
 			}
+			// Nor is it given up when something about the underlay changes.
+			at := n.c.underlay()
+			at.Devices = append(at.Devices, "other")
+			n.c.at, n.c.state.Underlay = &at, at
+			n.c.apply()
+			if got := n.c.endpoint(n.b).String(); got != "203.0.113.1:40000" {
+				t.Errorf("after a change of the underlay: endpoint %s", got)
+			}
+			n.c.ping(n.b)
 			n.forget(masquerade + "\n" + forwards)
 			n.answersAfterAWhile(n.c, n.b)
 		})

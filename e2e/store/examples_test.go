@@ -104,6 +104,7 @@ func (w *testWorld) operators(a, b *lab.Host) {
 `), 0o600))
 	args := map[string][]string{
 		"network apply":      {green},
+		"network switch":     {"blue", "-stop"},
 		"network delete":     {"green"},
 		"reservation add":    {"-node=host-z", "green", "10.7.9.0/24"},
 		"reservation remove": {"green", "10.7.9.0/24"},
@@ -111,6 +112,11 @@ func (w *testWorld) operators(a, b *lab.Host) {
 		"lease renew":        {"default"},
 		"lease release":      {"default"},
 	}
+	// No host is in this network, so its switch goes on.
+	_, err := w.Consul.Client().KV().Put(&consul.KVPair{Key: "leno/networks/blue", Value: []byte(`{"version":1,"name":"blue",
+		"pools":[{"prefix":"10.8.0.0/16","subnet_len":24,"min":"10.8.1.0","max":"10.8.255.0"}],
+		"backend":{"type":"vxlan","vni":8,"next":{"type":"udp","device":"b"}}}`)}, &consul.WriteOptions{Token: world.OperatorToken})
+	w.Must(err)
 	rules := map[string]string{}
 	for _, row := range docpages.Rows(w.T, docpages.Path("operations/access-control"), "People") {
 		for _, name := range docpages.Codes(row[0]) {
@@ -123,7 +129,7 @@ func (w *testWorld) operators(a, b *lab.Host) {
 		_, err := a.Leno(ctx, args...)
 		return err
 	}
-	for _, name := range []string{"network apply", "reservation add", "reservation remove", "network delete", "lease revoke", "lease renew", "lease release"} {
+	for _, name := range []string{"network apply", "network switch", "reservation add", "reservation remove", "network delete", "lease revoke", "lease renew", "lease release"} {
 		line := append(strings.Fields(name), args[name]...)
 		token := w.newToken(strings.ReplaceAll(name, " ", "-"), rules[name])
 		// Commands know a network a moment after it was defined.

@@ -16,9 +16,10 @@ key_prefix "leno/" {
   policy = "read"
 }
 
-# To define the networks of the agent's configuration (blocks with ipv4 or ipv6), and to
-# restore a network that Consul has lost. Without this rule, the agent waits for `leno
-# network apply` in both cases, and packets keep flowing.
+# To define the networks of the agent's configuration (blocks with ipv4 or ipv6), to
+# restore a network that Consul has lost, to end a switch to another backend, and to begin
+# one to new keys. Without this rule, the agent waits for `leno network apply` or `leno
+# network switch`, or for another agent that may do so, and packets keep flowing.
 key_prefix "leno/networks/" {
   policy = "write"
 }

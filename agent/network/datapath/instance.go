@@ -87,3 +87,15 @@ func (i *Instance) counting() (backend.Counter, backend.Meter) {
 	meter, _ := i.backend.(backend.Meter)
 	return counter, meter
 }
+
+// encrypted returns what counts the traffic with the peers to which packets go encrypted, by peer; nil if there are none.
+func (i *Instance) encrypted(types map[string]backend.Type) backend.Counter {
+	if b, ok := i.backend.(*transition.Backend); ok {
+		return b.Encrypted()
+	}
+	if !types[i.kind].Encrypts {
+		return nil
+	}
+	counter, _ := i.backend.(backend.Counter)
+	return counter
+}

@@ -178,6 +178,7 @@ func (r *Reconciler) pauseAfterFailure(retryIn time.Duration) time.Duration {
 func (r *Reconciler) take(t *target, v *peers.View) {
 	t.network, t.view, t.new = v.Network, v, true
 	t.state.Subnets, t.state.Peers = v.Own.Subnets, peers.Of(v.Leases, v.Own)
+	t.state.Precedence = v.Own.CreateIndex
 	t.state.Published = nil
 	if v.Own.Backend.Type != "" { // otherwise the lease is from a file of this host, which lacks that
 		t.state.Published = v.Own.Backend.Options()
@@ -217,7 +218,7 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err erro
 		return false, ctx.Err()
 	}
 	r.countPass(started, report, err)
-	r.checks.lookAtHandshakes(r.encryptedCounter(), report, t.lapsed)
+	r.checks.lookAtHandshakes(r.instance.encrypted(r.o.Host.Backends), report, t.lapsed)
 	r.checks.afterPass(t.network, t.state, r.Status().Placed, &report, err)
 	r.update(func(s *Status) {
 		s.Report, s.Flapping = report, r.checks.flapping.Count()

@@ -189,15 +189,6 @@ func (r *Reconciler) Build(kind backend.Type, c backend.Config) error {
 	return nil
 }
 
-// encryptedCounter returns the backend's counter by peer if the backend encrypts, otherwise nil.
-func (r *Reconciler) encryptedCounter() backend.Counter {
-	if !r.o.Host.Backends[r.instance.kind].Encrypts {
-		return nil
-	}
-	counter, _ := r.instance.counting()
-	return counter
-}
-
 // Content returns what the datapath was made from last, or nil if there is none.
 func (r *Reconciler) Content() *peers.View {
 	if r.instance == nil {

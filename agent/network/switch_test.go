@@ -1,0 +1,287 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lenonet/leno/agent/agenttest"
+	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/datapath"
+	"github.com/lenonet/leno/agent/network/peers"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// keyed is a backend with keys, whose options are a port and the hours between new keys.
+type keyed struct {
+	Port  int `json:"port"`
+	Hours int `json:"hours"`
+}
+
+func (k keyed) json() string {
+	out, _ := json.Marshal(k)
+	return string(out)
+}
+
+func parseKeyed(options json.RawMessage) (k keyed) {
+	_ = json.Unmarshal(options, &k)
+	return k
+}
+
+// newKeyedHost returns a host whose networks can have the backend "keyed".
+func newKeyedHost(t *testing.T, name string, store *memory.Store) *host {
+	h := newHost(t, store, name)
+	kind := h.datapath.kind("keyed")
+	kind.Port = func(o json.RawMessage) backend.Port { return backend.Port{Number: parseKeyed(o).Port, Socket: "udp"} }
+	kind.Rotate = func(o json.RawMessage) (json.RawMessage, error) {
+		k := parseKeyed(o)
+		k.Port ^= 1
+		return json.RawMessage(k.json()), nil
+	}
+	kind.RotateEvery = func(o json.RawMessage) time.Duration { return time.Duration(parseKeyed(o).Hours) * time.Hour }
+	h.deps.Datapaths.Backends = transition.Wrap(map[string]backend.Type{"recorder": h.datapath.kind("recorder"), "keyed": kind})
+	return h
+}
+
+// keyedNetwork stores a network with the backend "keyed".
+func (h *host) keyedNetwork(name, pool string, options keyed) registry.Network {
+	h.t.Helper()
+	n := registry.Network{Name: name, Plan: agenttest.Plan(h.t, pool), Backend: agenttest.Backend(h.t, "keyed", options.json())}
+	must(h.t, h.store.Client().PutNetwork(h.t.Context(), n))
+	n, err := h.store.Client().Network(h.t.Context(), name)
+	must(h.t, err)
+	return n
+}
+
+// see makes the host know the networks of the store, and returns its view of network n with its own lease.
+func (h *host) see(own registry.Lease) *peers.View {
+	h.t.Helper()
+	set, index, err := h.store.Client().WatchNetworks(h.t.Context(), 0)
+	must(h.t, err)
+	h.deps.Store.Networks.Set(Networks{set, index})
+	return &peers.View{Network: h.inStore(), Own: own, Leases: []registry.Lease{own}}
+}
+
+// portsInStore returns the ports of the backends of network n: "6", or "6 > 7" during a switch.
+func (h *host) portsInStore() string {
+	h.t.Helper()
+	def := h.transitionInStore()
+	out := fmt.Sprint(parseKeyed(def.Current.Options).Port)
+	if def.Next != nil {
+		out += fmt.Sprint(" > ", parseKeyed(def.Next.Options).Port)
+	}
+	return out
+}
+
+func (h *host) transitionInStore() transition.Definition {
+	h.t.Helper()
+	n := h.inStore()
+	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
+	must(h.t, err)
+	return def
+}
+
+// TestRotateKeys follows periodic rotations of a network: they begin when they are due, not while another network has the
+// port, and not without the right to.
+func TestRotateKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newKeyedHost(t, "a", memory.New())
+		h.keyedNetwork("n", "10.5.0.0/22", keyed{Port: 6, Hours: 2})
+		r, own := h.runner(), leaseOf(0, "s", 1)
+		pass := func() { r.rotateKeys(t.Context(), h.inStore(), h.see(own)) }
+		want := func(when, ports, reason string) {
+			t.Helper()
+			if got := h.portsInStore(); got != ports || !strings.Contains(h.reason(health.Keys), reason) || reason == "" {
+				t.Errorf("%s: ports %s, want %s; reason %q, want %q", when, got, ports, h.reason(health.Keys), reason)
+			}
+		}
+		began := time.Now().UTC()
+		pass()
+		if since := h.transitionInStore().Since; !since.Equal(began.Truncate(time.Second)) {
+			t.Errorf("the time counts from %s, want %s", since, began)
+		}
+		pass()
+		want("at first", "6", "all hosts get new keys at "+began.Add(2*time.Hour).Format(time.RFC3339)+", and every 2h0m0s")
+		time.Sleep(2*time.Hour - time.Second)
+		pass()
+		want("before they are due", "6", "all hosts get new keys at")
+
+		other := h.keyedNetwork("other", "10.6.0.0/22", keyed{Port: 7})
+		pass()
+		want("with a neighbour", "6", "cannot be rotated, which is to happen every 2h0m0s: the switch is left as it is: "+
+			"new keys need udp port 7, which network other uses: choose another in the backend's options")
+		time.Sleep(time.Hour)
+		pass()
+		want("due, with a neighbour", "6", "network other uses")
+		must(t, h.store.Client().DeleteNetwork(t.Context(), other.Name))
+
+		h.registry.SetOne("PutNetwork", registry.ErrDenied)
+		pass()
+		want("without the right", "6", "permission denied")
+		h.registry.SetOne("PutNetwork", nil)
+		pass()
+		if got := h.portsInStore(); got != "6 > 7" {
+			t.Errorf("due: ports %s, want 6 > 7", got)
+		}
+		pass()
+		ended, err := definition.ChangeSwitch(h.inStore(), api.EndSwitch, time.Now(), nil, h.deps.Datapaths.Backends)
+		must(t, err)
+		must(t, h.store.Client().PutNetwork(t.Context(), ended.Replacing(h.inStore())))
+		pass()
+		want("after the switch", "7", "all hosts get new keys at "+time.Now().UTC().Add(2*time.Hour).Format(time.RFC3339))
+
+		h.define(func(now *registry.Network) { now.Backend = agenttest.Backend(t, "keyed", `{"port":7}`) })
+		pass()
+		if got := h.reason(health.Keys); got != "" {
+			t.Errorf("without rotations: %q", got)
+		}
+	})
+}
+
+// TestRotationByHand: new keys are refused if another network has their port, and so is a definition that would rotate to
+// that port one day.
+func TestRotationByHand(t *testing.T) {
+	h := newKeyedHost(t, "a", memory.New())
+	n, other := h.keyedNetwork("n", "10.5.0.0/22", keyed{Port: 6}), h.keyedNetwork("other", "10.6.0.0/22", keyed{Port: 7})
+	kinds := h.deps.Datapaths.Backends
+	if _, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), []registry.Network{n, other}, kinds); !errors.Is(err, definition.ErrSwitch) {
+		t.Errorf("%v", err)
+	}
+	if _, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), []registry.Network{n}, kinds); err != nil {
+		t.Error(err)
+	}
+	for _, tt := range []struct {
+		options keyed
+		refused bool
+	}{
+		{keyed{Port: 6}, false},
+		{keyed{Port: 6, Hours: 2}, true},
+		{keyed{Port: 8, Hours: 2}, false},
+	} {
+		changed := n
+		changed.Backend = agenttest.Backend(t, "keyed", tt.options.json())
+		c := definition.Change{Old: n, New: changed, Others: []registry.Network{n, other}, Backends: kinds}.Gradual()
+		if p := c.Plan(); (len(p.Refused) > 0) != tt.refused {
+			t.Errorf("%+v: %+v", tt.options, p.Refused)
+		}
+	}
+}
+
+// TestEndSwitch: a switch ends when all leases have said for a while that their hosts have moved. The host with the first
+// slot ends it, and the others only if it does not.
+func TestEndSwitch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		first, second := newKeyedHost(t, "a", store), newKeyedHost(t, "b", store)
+		n := first.keyedNetwork("n", "10.5.0.0/22", keyed{Port: 6})
+		begun, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), nil, first.deps.Datapaths.Backends)
+		must(t, err)
+		must(t, store.Client().PutNetwork(t.Context(), begun.Replacing(n)))
+		leases := []registry.Lease{leaseOf(0, "sa", 1), leaseOf(1, "sb", 2)}
+		leases[1].Node, leases[1].NodeID = "b", "id-b"
+		moved := func(all ...bool) {
+			for i := range leases {
+				sends := ""
+				if all[i] {
+					sends = `,"sends":"b"`
+				}
+				leases[i].Backend = agenttest.Backend(t, "keyed", `{"next":{"type":"keyed","device":"b"}`+sends+`}`)
+			}
+		}
+		a, b := first.runner(), second.runner()
+		pass := func(r *Runner, own int) {
+			r.endSwitch(t.Context(), first.inStore(), &peers.View{Network: first.inStore(), Own: leases[own], Leases: leases})
+		}
+		both := func() { pass(a, 0); pass(b, 1) }
+		want := func(when, ports string) {
+			t.Helper()
+			if got := first.portsInStore(); got != ports {
+				t.Errorf("%s: ports %s, want %s", when, got, ports)
+			}
+		}
+		moved(true, false)
+		both()
+		time.Sleep(time.Minute)
+		both()
+		want("one host has not moved", "6 > 7")
+		moved(true, true)
+		both()
+		time.Sleep(endAfter - time.Millisecond)
+		both()
+		want("all have just moved", "6 > 7")
+		moved(true, false)
+		both()
+		moved(true, true)
+		both()
+		time.Sleep(endAfter - time.Millisecond)
+		both()
+		want("one went back in between", "6 > 7")
+		time.Sleep(time.Millisecond)
+		pass(b, 1)
+		want("the second host is early", "6 > 7")
+
+		first.registry.SetOne("PutNetwork", registry.ErrDenied)
+		pass(a, 0)
+		want("without the right", "6 > 7")
+		if got := first.reason(health.Network); !strings.Contains(got, "all hosts send over keyed only, and the definition cannot be changed accordingly: permission denied") {
+			t.Errorf("reason %q", got)
+		}
+		time.Sleep(writeInterval)
+		pass(b, 1)
+		want("in place of the first host", "7")
+		first.registry.SetOne("PutNetwork", nil)
+		both()
+		want("ended", "7")
+		if got := first.transitionInStore().Since; time.Since(got) > 2*time.Second {
+			t.Errorf("since %s", got)
+		}
+	})
+}
+
+// TestResumableDuringSwitch: an agent that is started again during a switch carries on at once if packets may wait for it in
+// either device.
+func TestResumableDuringSwitch(t *testing.T) {
+	flow := datapath.KernelState{Device: true, Up: true, Carrier: true, Addrs: []netip.Addr{netip.MustParseAddr("10.5.0.0")}}
+	wait := flow
+	wait.Carrier = false
+	for _, tt := range []struct {
+		name          string
+		current, next datapath.KernelState
+		found, waits  bool
+	}{
+		{"both in the kernel", flow, flow, true, false},
+		{"the first one in the agent", wait, flow, true, true},
+		{"the next one in the agent", flow, wait, true, true},
+		{"the next one is not there yet", flow, datapath.KernelState{Refuses: true}, true, false},
+		{"neither", datapath.KernelState{}, datapath.KernelState{}, false, false},
+	} {
+		h := newKeyedHost(t, "a", memory.New())
+		n := h.keyedNetwork("n", "10.5.0.0/22", keyed{Port: 6})
+		begun, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), nil, h.deps.Datapaths.Backends)
+		must(t, err)
+		must(t, h.store.Client().PutNetwork(t.Context(), begun.Replacing(n)))
+		lease := leaseOf(0, "s", 1)
+		must(t, h.runner().save(h.inStore(), lease))
+		h.deps.ReadKernelState = func(_ context.Context, link string, _ []netip.Prefix) (datapath.KernelState, error) {
+			if link == backend.OtherLinkName("n") {
+				return tt.next, nil
+			}
+			return tt.current, nil
+		}
+		found, waits := h.runner().findResumable(t.Context())
+		if (found != nil) != tt.found || waits != tt.waits {
+			t.Errorf("%s: found %t, waits %t", tt.name, found != nil, waits)
+		}
+	}
+}
