@@ -141,3 +141,53 @@ func TestWireGuardUnanswered(t *testing.T) {
 	w.Must(err)
 	w.Matrix()
 }
+
+// TestWireGuardRevoked revokes the lease of a host that runs and cannot reach Consul, as if someone had taken it over. Its
+// peers remove its key, and it can neither send to them nor receive from them, although it goes on as before. The others
+// lose no packet. Once it reaches Consul, it takes part again, with another subnet.
+func TestWireGuardRevoked(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 3})
+	w.StartNetwork("wireguard")
+	w.Matrix()
+	a, b, c := w.Hosts[0], w.Hosts[1], w.Hosts[2]
+	pings := w.traffic(w.Containers[:2], 0)
+	subnet := w.Subnet(c, "default")
+	_, err := c.Exec(w.Ctx, "nft", "add table inet wall; add chain inet wall out { type filter hook output priority 0; }; "+
+		"add rule inet wall out tcp dport 8500 reject with tcp reset")
+	w.Must(err)
+	_, err = a.Leno(w.Ctx, "lease", "revoke", "default", subnet.String())
+	w.Must(err)
+	for _, h := range []*lab.Host{a, b} {
+		w.WaitPeers(h, "default", 1)
+	}
+	for _, way := range [][2]*lab.Container{{w.Containers[2], w.Containers[0]}, {w.Containers[0], w.Containers[2]}, {w.Containers[2], w.Containers[1]}} {
+		for _, addr := range way[1].Addrs {
+			s, err := way[0].StartEchoes(addr, 20*time.Millisecond)
+			w.Must(err)
+			w.Eventually("pings to be sent", func(context.Context) error {
+				if n := s.Mark(); n < 50 {
+					return fmt.Errorf("%d so far", n)
+				}
+				return nil
+			})
+			if r, err := s.Stop(); err == nil && r.Lost() < r.Sent {
+				t.Errorf("from %s to %s: %d of %d answered", way[0].Name, addr, r.Sent-r.Lost(), r.Sent)
+			}
+		}
+	}
+	if routes := strings.Join(w.Routes(c), "\n"); !strings.Contains(routes, w.Subnet(a, "default").String()) {
+		t.Errorf("the host does not go on as before:\n%s", routes)
+	}
+	_, err = c.Exec(w.Ctx, "nft", "delete table inet wall")
+	w.Must(err)
+	w.Eventually("another subnet", func(context.Context) error {
+		if now := w.Subnet(c, "default"); now == subnet {
+			return fmt.Errorf("%s", now)
+		}
+		return nil
+	})
+	for _, h := range w.Hosts {
+		w.WaitPeers(h, "default", 2)
+	}
+	pings.stop()
+}

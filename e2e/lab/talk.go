@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Talk is one TCP connection on which 64 bytes are sent every 10 ms and echoed. TCP retransmits
+// A Talk is one TCP connection on which 4 KiB are sent every 10 ms and echoed. TCP retransmits
 // what is lost, so an outage shows as a pause; the connection ends only if something resets it.
 type Talk struct {
 	cancel  context.CancelFunc
@@ -30,7 +30,7 @@ type Talk struct {
 
 const (
 	talkEvery = 10 * time.Millisecond
-	talkBytes = 64
+	talkBytes = 4096 // some packets of the full size
 )
 
 // StartTalk connects to the address, which must be one of peer's. Stop ends the connection.
