@@ -148,6 +148,9 @@ func (c Change) switching(l registry.Lease) []string {
 	before, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
 	if err != nil || before.Next == nil {
 		out := []string{fmt.Sprintf("switches from %s to %s: it has both until all hosts send over %[2]s", c.name(def.Current), c.name(target))}
+		if !l.Held() {
+			out = append(out, "is away: the switch waits until it is back, or until its lease expires")
+		}
 		if mtu := c.mtuAfter(l, def); mtu != l.MTU {
 			out = append(out, fmt.Sprintf("its containers' MTU becomes %d instead of %d: those that run keep theirs, and the host tells them what fits", mtu, l.MTU))
 		}

@@ -64,7 +64,8 @@ func TestGradual(t *testing.T) {
 		{name: "with a host that is away", old: switchable(t, "vxlan", `{}`), kind: "udp", options: `{}`, lapsed: true, want: "a vxlan > udp",
 			described: []string{"switch", "c backend.checksum_offload auto -> ", "c backend.direct_routing false -> ", "c backend.gbp false -> ",
 				"c backend.port 8472 -> 8285", "c backend.type vxlan -> udp", "c backend.vni 1 -> ",
-				"h a 10.5.10.0/24 false: keeps 10.5.10.0/24; switches from vxlan to udp: it has both until all hosts send over udp"}},
+				"h a 10.5.10.0/24 false: keeps 10.5.10.0/24; switches from vxlan to udp: it has both until all hosts send over udp; " +
+					"is away: the switch waits until it is back, or until its lease expires"}},
 		{name: "both need one port", old: switchable(t, "vxlan", `{}`), kind: "vxlan", options: `{"gbp":true}`, want: "a vxlan > vxlan",
 			described: []string{"switch", "c backend.gbp false -> true",
 				"h a 10.5.10.0/24 true: keeps 10.5.10.0/24; switches from vxlan (vxlan vni 1 on port 8472) to vxlan (vxlan with gbp vni 1 on port 8472): it has both until all hosts send over vxlan (vxlan with gbp vni 1 on port 8472)",

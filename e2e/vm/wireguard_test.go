@@ -102,7 +102,7 @@ leno network switch -wait=3m`, backend))
 	// The backend's tests, in namespaces of one machine. A thousand peers take too long on an emulated processor.
 	p.must(p.a, "systemctl", "stop", "leno")
 	out, err := p.a.Run(p.ctx, "/mnt/wireguard.test", "-test.v",
-		"-test.run=^(TestConformance|TestDrift|TestForgedSource|TestPortInUse|TestIPv6Disabled|TestChange|TestLostKey|TestCopiedKey|TestCounters|TestEndpointOfAnyPublicAddress|TestSourceAfterChangeOfUnderlay|TestNAT|TestAlternatives)$/^kernel",
+		"-test.run=^(TestConformance|TestDrift|TestRemovedPeer|TestRekey|TestForgedSource|TestPortInUse|TestIPv6Disabled|TestChange|TestLostKey|TestCopiedKey|TestCounters|TestEndpointOfAnyPublicAddress|TestSourceAfterChangeOfUnderlay|TestNAT|TestAlternatives)$/^kernel",
 		"-test.skip=//many_peers")
 	if err != nil || !strings.Contains(out, "--- PASS: TestConformance/kernel") {
 		t.Errorf("the backend's tests: %v\n%s", err, out)
