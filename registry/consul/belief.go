@@ -140,7 +140,8 @@ func (b *belief) isDoubtful(l list) bool {
 	return b.mayBeSetBack(l) || 2*(before-missing) < before
 }
 
-// accept makes a confirmed list the known state. Records that it has lost are kept until the given time.
+// accept makes a confirmed list the known state. Records that it has lost are kept until the given time, and in place of
+// older ones that have lapsed until those are removed.
 func (b *belief) accept(l list, until time.Time) {
 	differs := b.version == 0
 	var lost map[string]bool // now
@@ -153,8 +154,19 @@ func (b *belief) accept(l list, until time.Time) {
 	}
 	now := time.Now()
 	for key, kept := range b.kept {
-		if (lost[key] || b.isLost(l, key)) && now.Before(kept.until) {
+		stored := l.pairs[key]
+		switch {
+		case !lost[key] && !b.isLost(l, key):
+		case now.Before(kept.until):
 			l.pairs[key] = b.known[key]
+			continue
+		case stored != nil && stored.Session == "" && kept.isOlder(stored) && !kept.replaced:
+			// The host is away, and is still reached as it was known. The older record says how long it has been away.
+			kept.until = until
+			b.kept[key] = kept
+			pair := *stored
+			pair.Value = b.known[key].Value
+			l.pairs[key] = &pair
 			continue
 		}
 		delete(b.kept, key)

@@ -136,6 +136,57 @@ func TestKeptOverAnOlderRecord(t *testing.T) {
 	}
 }
 
+// TestKeptWhileAway: a host is away while a snapshot brings back an older record of it. When the time to write it again has
+// passed, the host is still known as it was before, and lapsed, until the older record is removed or its host locks it.
+func TestKeptWhileAway(t *testing.T) {
+	const subnet = "10.5.1.0-24"
+	key := viewPrefix + subnet
+	value := func(mark string) []byte { return fmt.Appendf(nil, `{"node_id":"a","backend":{"type":"vxlan"},"mark":%q}`, mark) }
+	read := func(f *follower, mark, session string, index uint64) {
+		pair := &api.KVPair{Key: key, Value: value(mark), Session: session, CreateIndex: 10, ModifyIndex: index}
+		f.belief.accept(list{pairs: map[string]*api.KVPair{key: pair}, marker: 20, index: index}, time.Now().Add(time.Hour))
+	}
+	for _, tt := range []struct {
+		name string
+		end  func(f *follower)
+		want string // "" for no record
+	}{
+		{"away", func(f *follower) { read(f, "old", "", 70) }, "new"},
+		{"locked by its host", func(f *follower) { read(f, "old", "s2", 90) }, "old"},
+		{"written by its host", func(f *follower) { read(f, "later", "s2", 90) }, "later"},
+		{"written, as an entry says", func(f *follower) {
+			f.belief.apply([]changelog.Change{{Subnet: subnet, Index: 95, Value: value("later")}})
+		}, "later"},
+		{"removed", func(f *follower) { f.belief.apply([]changelog.Change{{Subnet: subnet, Index: 95}}) }, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newTestFollower()
+			read(f, "new", "s", 50)
+			f.belief.evidence.setBack = true
+			read(f, "old", "s", 30)
+			read(f, "old", "", 70)
+			for range 3 {
+				kept := f.belief.kept[key]
+				kept.until = time.Now().Add(-time.Second)
+				f.belief.kept[key] = kept
+				read(f, "old", "", 70)
+				// Hosts remove the lapsed record by this index.
+				if got := f.belief.known[key]; string(got.Value) != string(value("new")) || got.Session != "" || got.ModifyIndex != 70 {
+					t.Fatalf("%s, %+v", got.Value, got)
+				}
+				if until := f.belief.keptUntil(); time.Until(until) < time.Minute {
+					t.Fatalf("looked at again after %s", time.Until(until))
+				}
+			}
+			tt.end(f)
+			pair := f.belief.known[key]
+			if (pair == nil) != (tt.want == "") || pair != nil && string(pair.Value) != string(value(tt.want)) {
+				t.Errorf("%+v", pair)
+			}
+		})
+	}
+}
+
 // TestKeptOrNot covers what ends the time in which a known record is kept in place of an older one.
 func TestKeptOrNot(t *testing.T) {
 	value := func(node, backend, mark string) string {

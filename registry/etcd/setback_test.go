@@ -330,3 +330,40 @@ func TestEmptiedForNewcomer(t *testing.T) {
 	}
 	acquire(t, host, n, again(c, l))
 }
+
+// TestKeptWhileAway: a host is away while a snapshot brings back an older record of it. When the time to write it again has
+// passed, the host is still known as it was before, and lapsed, until that record is removed.
+func TestKeptWhileAway(t *testing.T) {
+	t.Parallel()
+	for name, args := range restores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, server := ownStore(t, etcdtest.Options{})
+			n := s.define(t, "10.5.0.0/16")
+			watcher, host := s.open(t, settle(10*time.Second)), s.open(t) // twice the time in which the lease lapses
+			c := claimOn(n, 1, 10)
+			c.TTL = 5 * time.Second
+			lease := acquire(t, host, n, c)
+			snapshot := server.SaveSnapshot(t)
+			c = again(c, lease)
+			c.MTU = 1300
+			acquire(t, host, n, c)
+			set, index := follow(t, watcher, n, 0, []string{"10"})
+			for set.Leases[0].MTU != c.MTU {
+				set, index = follow(t, watcher, n, index, []string{"10"}, 10)
+			}
+			server.RestoreSnapshot(t, snapshot, args...)
+			reach(t, watcher, n, []string{"10?"}, 10)
+			set, _ = follow(t, watcher, n, registry.Known, []string{"10-?"}, 10)
+			for end := time.Now().Add(11 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+				if set, _, _ = watcher.WatchLeases(testContext(t), n, registry.Known); len(set.Leases) != 1 || set.Leases[0].MTU != c.MTU || set.Leases[0].Held() {
+					t.Fatalf("%+v", set.Leases)
+				}
+			}
+			if err := watcher.Expire(testContext(t), set.Leases[0]); err != nil {
+				t.Error(err)
+			}
+			follow(t, watcher, n, registry.Known, []string{})
+		})
+	}
+}

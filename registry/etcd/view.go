@@ -278,8 +278,21 @@ func (v *leaseView) update(t *tree, keys layout, n registry.Network, settle time
 			k = &copied
 		}
 		switch {
-		case stored != nil && !older, k.missing() && time.Now().After(k.until):
+		case stored != nil && !older:
 			continue
+		case k.missing() && time.Now().After(k.until):
+			if !older {
+				continue
+			}
+			lapsed := v.parse(t, keys, n, stored, false).lease
+			if lapsed.Held() {
+				continue
+			}
+			// The host is away, and is still reached as it was known. The older record says how long it has been away.
+			copied := *k
+			copied.until, copied.session = time.Now().Add(settle), ""
+			copied.lease.Session, copied.lease.CreateIndex, copied.lease.ModifyIndex = "", lapsed.CreateIndex, lapsed.ModifyIndex
+			k = &copied
 		case k.missing() && !k.lost && !hasVanished(t, key):
 			continue // its deletion was seen later
 		case k.missing():
