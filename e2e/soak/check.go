@@ -335,6 +335,12 @@ func (c *checker) forgotten(node string, r Rewind) bool {
 	return slices.ContainsFunc(c.silent[node], func(s Silence) bool { return c.mute(s, r) })
 }
 
+// comesBack reports whether a node was silent when another one got its subnet, at a time in since, and is back when the
+// store loses all records: either may be the first to write its own then.
+func (c *checker) comesBack(node string, since Span, r Rewind) bool {
+	return slices.ContainsFunc(c.silent[node], func(s Silence) bool { return s.blind() && s.overlaps(since) && c.lasts(node, s.Span, r.Span) })
+}
+
 // A tenure is a time in which a node's agent reports, without interruption or silence, that it
 // holds the same subnets. It certainly held them for the whole Span.
 type tenure struct {
@@ -467,20 +473,22 @@ func (c *checker) moves() {
 }
 
 // cause reports whether a node had to move: it had been given up, or the store was set back and has
-// another node on its subnet.
+// another node on its subnet, or lost all records and has the one from which the node got it.
 func (c *checker) cause(m member, from, to tenure) bool {
 	if c.out(m.node, to.since.To) || c.out(m.node, to.since.From) {
 		return true
 	}
 	for _, r := range c.wiped {
-		if !r.setBack() || to.since.To < r.From || !c.lasts(m.node, c.untilRivalsEnd(m.node, r), to.since) {
+		if to.since.To < r.From || !c.lasts(m.node, c.untilRivalsEnd(m.node, r), to.since) {
 			continue
 		}
 		for _, read := range c.reads[m.network] {
 			if read.To < r.From || read.From > to.since.To {
 				continue
 			}
-			if slices.ContainsFunc(read.Records, func(x Record) bool { return x.Node != m.node && overlapping(x.Subnets, from.subnets) }) {
+			if slices.ContainsFunc(read.Records, func(x Record) bool {
+				return x.Node != m.node && overlapping(x.Subnets, from.subnets) && (r.setBack() || c.comesBack(x.Node, from.since, r))
+			}) {
 				return true
 			}
 		}

@@ -63,7 +63,7 @@ func (c *checker) handedOver(read Read, held map[netip.Prefix]tenant) {
 		}
 		t, known := held[x.Subnet]
 		if known && t.node != x.Node {
-			c.mayTake(read, t, x.Subnet, x.Node+" has it")
+			c.mayTake(read, t, x.Subnet, x.Node)
 		}
 		if x.Session != "" {
 			held[x.Subnet] = tenant{node: x.Node, last: read.From}
@@ -71,13 +71,11 @@ func (c *checker) handedOver(read Read, held map[netip.Prefix]tenant) {
 	}
 	for subnet, t := range held {
 		if !there[subnet] && !t.rewound {
-			c.mayTake(read, t, subnet, recordGone)
+			c.mayTake(read, t, subnet, "")
 			delete(held, subnet)
 		}
 	}
 }
-
-const recordGone = "its record is gone"
 
 // claimedAfterALoss reports whether the tenant claimed at a time when the store may have lost the
 // network's definition.
@@ -85,14 +83,21 @@ func (c *checker) claimedAfterALoss(t tenant) bool {
 	return slices.ContainsFunc(c.wiped, func(r Rewind) bool { return c.lasts(t.node, r.Span, Span{t.last, t.last}) })
 }
 
-// mayTake reports a violation if a node lost a subnet's record that had to be kept for it.
-func (c *checker) mayTake(read Read, t tenant, subnet netip.Prefix, what string) {
-	m := member{t.node, read.Network}
+// mayTake reports a violation if a node lost a subnet's record that had to be kept for it. by is the node that has the subnet
+// now, "" for none.
+func (c *checker) mayTake(read Read, t tenant, subnet netip.Prefix, by string) {
+	m, what := member{t.node, read.Network}, by+" has it"
+	if by == "" {
+		what = "its record is gone"
+	}
 	switch {
 	case t.rewound && t.rewind.setBack(): // the store has its old content again
 	case t.rewound && c.forgotten(t.node, t.rewind): // the node was forgotten and could not write its record again
 	case c.movedAway(m, subnet, read.To): // the node no longer uses the subnet
-	case what == recordGone && c.claimedAfterALoss(t): // another plan was defined: the host withdrew its claim
+	case t.rewound && slices.ContainsFunc(c.tenures[m], func(x tenure) bool {
+		return slices.Contains(x.subnets, subnet) && c.comesBack(by, x.since, t.rewind)
+	}): // it was the other node's before
+	case by == "" && c.claimedAfterALoss(t): // another plan was defined: the host withdrew its claim
 	case !t.rewound && read.To-t.last >= c.Rules.Hold:
 	default:
 		c.report(TakenEarly, m, read.Span, "%s, held %s before: %s", subnet, (read.To - t.last).Round(time.Millisecond), what)

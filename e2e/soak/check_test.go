@@ -188,6 +188,26 @@ func taken(s *story) {
 	s.silence("b", 0, 39, CutHost) // so that it is allowed to move
 }
 
+// cameBack makes the store lose all records, and a silent until 29, so that b gets a's subnet at 15. At 30, the store loses all
+// records again, and a is the first to write its own.
+func cameBack(s *story) {
+	s.Rewinds = []Rewind{{Span: at(4), Why: RestoreOldest}, {Span: at(30), Why: EmptyStore}}
+	s.silence("a", 5, 29, CutHost)
+	s.silence("b", 0, 14, CutHost) // so that it is allowed to move
+	s.reads(4, 15, held(two, "b"))
+	s.reads(15, 30, held(one, "b"))
+	s.reads(30, 31)
+	s.reads(31, 33, held(one, "a"))
+	s.reads(33, 99, held(one, "a"), held(six, "b"))
+	s.moves("b", 15, 33, one)
+	s.moves("b", 33, 99, six)
+	s.Notices = append(s.Notices, Notice{"a", "n", 1, two}, Notice{"b", "n", 1, one}, Notice{"b", "n", 1, six})
+	for _, node := range []string{"a", "b"} {
+		s.claims(node, 0, 99, func(c *Claim) { c.View = nil })
+	}
+	s.Routes = nil
+}
+
 func TestCheck(t *testing.T) {
 	none := func(*story) {}
 	for name, c := range map[string]struct {
@@ -296,6 +316,13 @@ func TestCheck(t *testing.T) {
 			s.moves("a", 34, 99, six)
 			s.Notices = []Notice{{"a", "n", 1, six}}
 		}, []Rule{TakenEarly, Moved, LostUnnoticed, ViewDiffers, RouteMissing}},
+		"a host comes back to its subnet just when the store loses the host that has it": {cameBack, nil},
+		"another host takes the subnet then": {func(s *story) {
+			cameBack(s)
+			s.reads(31, 33, held(one, "c"))
+			s.reads(33, 99, held(one, "c"), held(six, "b"))
+			s.moves("a", 31, 99, two)
+		}, []Rule{TakenEarly, Moved, LostUnnoticed}},
 		"the store is emptied and written again": {func(s *story) {
 			s.Rewinds = []Rewind{{Span: at(30), Why: EmptyStore}}
 			s.reads(30.1, 33)

@@ -43,11 +43,12 @@
 //
 // Between the last read that showed a record held and the first read that shows it gone or with
 // another node, at least the hold time must pass. That applies to nodes that are dead or stopped,
-// too. There are three excuses. A node released its subnet, as its own agent says; a store was set
+// too. There are four excuses. A node released its subnet, as its own agent says; a store was set
 // back, and has its old content again; or a node was silent when the store was emptied, or before
-// it could write its record again, and so has been forgotten. Every other node must get its own
-// slot back: a node moves only if it was given up, or if a store that was set back has another node
-// on its slot. A running agent that moves logs that as an error.
+// it could write its record again, and so has been forgotten; or such a node comes back just when
+// the store loses everything again, and the one that has got its subnet is not the first to write.
+// Every other node must get its own slot back: a node moves only if it was given up, or if a store
+// that was set back has another node on its slot. A running agent that moves logs that as an error.
 //
 // # What stays of a network, and what is removed
 //

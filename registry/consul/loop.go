@@ -207,17 +207,19 @@ func (f *follower) pollWithoutChangelog(ctx context.Context, kv *kv, failures in
 	if f.cursor.Index() != 0 {
 		return nil
 	}
+	denied := kv.ensureWatermark(ctx, f.changes)
+	if denied != nil && !errors.Is(denied, registry.ErrDenied) {
+		return denied
+	}
+	if err := f.readAll(ctx, kv); err != nil {
+		return err // the caller waits as for any other failure, and not for the next poll as well
+	}
+	if denied == nil {
+		return nil
+	}
 	f.schedule.failures++
-	err := kv.ensureWatermark(ctx, f.changes)
-	if errors.Is(err, registry.ErrDenied) {
-		if f.schedule.failures == 1 {
-			kv.logger.Warn("changes cannot be followed, reading all leases now and then",
-				"prefix", f.changes, "error", err)
-		}
-		err = nil
+	if f.schedule.failures == 1 {
+		kv.logger.Warn("changes cannot be followed, reading all leases now and then", "prefix", f.changes, "error", denied)
 	}
-	if err != nil {
-		return err
-	}
-	return f.readAll(ctx, kv)
+	return nil
 }
