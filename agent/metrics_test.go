@@ -225,6 +225,7 @@ func TestMetrics(t *testing.T) {
 			a.recorder.setReport(backend.Report{Skipped: []backend.Skip{{Node: "b", Reason: "x"}}})
 			a.kick()
 		}},
+		{name: telemetry.PeersUnanswered, labels: []string{"n"}, at: is(0)},
 		{name: telemetry.ReconcileRuns, labels: []string{"n", "failed"}, at: is(0), do: func() { a.recorder.setFail(errors.New("no such device")); a.kick() }},
 		{name: telemetry.ReconcileAge, labels: []string{"n"}, at: over(0), then: under(0.2), do: func() { a.recorder.setFail(nil); a.kick() }},
 		{name: telemetry.DriftHealed, labels: []string{"n", "device was down"}, at: is(0), then: is(6), do: func() {

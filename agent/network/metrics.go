@@ -51,6 +51,7 @@ func (r *Runner) Measure(to *telemetry.Reading) {
 	}
 	to.Gauge(telemetry.PeersPlaced, float64(s.Datapath.Report.Peers), n)
 	to.Gauge(telemetry.PeersSkipped, float64(len(s.Datapath.Report.Skipped)), n)
+	to.Gauge(telemetry.PeersUnanswered, float64(s.Datapath.Unanswered), n)
 	r.measureTraffic(to, s)
 }
 

@@ -113,6 +113,9 @@ func TestRoutesWithoutHandshake(t *testing.T) {
 		if n := l.logged("packets are sent to a peer without a handshake"); n != 1 {
 			t.Errorf("logged %d times", n)
 		}
+		if n := l.r.Status().Unanswered; n != 1 {
+			t.Errorf("%d peers do not answer", n)
+		}
 		l.edit(func() {
 			l.result.Unproven = nil
 			counted = map[string]backend.Counters{"b": {TxBytes: 300, Handshake: time.Now()}}

@@ -221,7 +221,7 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err erro
 	r.checks.lookAtHandshakes(r.instance.encrypted(r.o.Host.Backends), report, t.lapsed)
 	r.checks.afterPass(t.network, t.state, r.Status().Placed, &report, err)
 	r.update(func(s *Status) {
-		s.Report, s.Flapping = report, r.checks.flapping.Count()
+		s.Report, s.Flapping, s.Unanswered = report, r.checks.flapping.Count(), len(r.checks.late)
 		if err == nil && t.confirmed {
 			s.Applied = time.Now()
 		}

@@ -24,6 +24,8 @@ type Status struct {
 	Applied  time.Time      // when the datapath of a held lease was last found or made right
 	Flapping int            // number of faults that another program causes again and again
 
+	Unanswered int // number of peers that packets are sent to without a handshake
+
 	Counter backend.Counter // nil if the backend does not count by peer
 	Meter   backend.Meter   // nil if the backend does not count in total
 
