@@ -314,6 +314,7 @@ func (p *patient) everything() error {
 	kinds := []struct{ families, block string }{
 		{"4", "backend \"vxlan\" { vni = 101 }\nip_masq = true"}, {"6", `backend "vxlan" { vni = 102 }`},
 		{"46", "backend \"vxlan\" {\nvni = 103\ndirect_routing = true\n}"}, {"46", `backend "udp" {}`}, {"46", `backend "host-gw" {}`}, {"4", `backend "alloc" {}`},
+		{"46", `backend "wireguard" {}`},
 	}
 	for _, h := range p.hosts {
 		var blocks []string
@@ -360,7 +361,7 @@ func (p *patient) everything() error {
 	docker := fmt.Sprintf("ip link add docker0 type bridge; ip addr add %s dev docker0; ip link set docker0 up; iptables-nft -P FORWARD DROP\n"+
 		"iptables-nft -t raw -A PREROUTING -d %s -i leno-kind0 -j ACCEPT; iptables-nft -t raw -A PREROUTING -d %[2]s ! -i docker0 -j DROP\n"+
 		"iptables-nft -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; iptables-nft -A INPUT -i lo -j ACCEPT; iptables-nft -A INPUT -p icmp -j ACCEPT; "+
-		"iptables-nft -A INPUT -p udp -m multiport --dports 8472,8285 -j ACCEPT; iptables-nft -P INPUT DROP", gateway, gateway.Addr().Next())
+		"iptables-nft -A INPUT -p udp -m multiport --dports 8472,8285,51820 -j ACCEPT; iptables-nft -P INPUT DROP", gateway, gateway.Addr().Next())
 	// A router of the test routes to alloc's subnets.
 	file, err = lab.ReadSubnetFile(filepath.Join(p.hosts[1].Dir, "kind5.env"))
 	if err != nil {
