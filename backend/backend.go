@@ -300,7 +300,7 @@ type Backend interface {
 	Close() error
 }
 
-// A Rekeyer is a Backend with a key of this host.
+// A Rekeyer is a Backend whose key can be replaced.
 type Rekeyer interface {
 	// Rekey gives up the key, unless it is the operator's. The next Advertise has another one.
 	Rekey() error

@@ -56,6 +56,8 @@ func (c Change) requireLater(def *transition.Definition) Change {
 	target := def.Next
 	if def.Direction == transition.Back {
 		target = &def.Current
+	} else if !c.isSwitching() {
+		def.Current.Encryption = c.Old.Encryption // for a reversal
 	}
 	target.Encryption = ""
 	if !c.Backends[def.Current.Type].Encrypts || !c.Backends[def.Next.Type].Encrypts {
@@ -107,6 +109,12 @@ func (c Change) transition() transition.Definition {
 		return transition.Definition{}
 	}
 	return def
+}
+
+// isSwitching reports whether a switch of the old definition is under way.
+func (c Change) isSwitching() bool {
+	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
+	return err == nil && old.Next != nil
 }
 
 // redirects reports whether a switch begins, ends or changes its direction.

@@ -189,6 +189,7 @@ func TestEncryptionDuringSwitch(t *testing.T) {
 		{"reversed", []step{{backend: "vxlan"}, {backend: "wireguard", encryption: required}, {backend: "vxlan"}}, "", ""},
 		{"given up", []step{{backend: "wireguard", encryption: required}, {backend: "vxlan"}}, "", ""},
 		{"given up, and reversed", []step{{backend: "wireguard", encryption: required}, {backend: "vxlan"}, {backend: "wireguard", encryption: required}}, "", required},
+		{"given up, and reversed by command", []step{{backend: "wireguard", encryption: required}, {backend: "vxlan"}, {action: api.ReverseSwitch}}, "", required},
 		{"both encrypt", []step{{backend: "wireguard"}, {backend: "wireguard", options: `{"listen_port":7}`, encryption: required}}, required, required},
 		{"new keys", []step{{backend: "wireguard", encryption: required}, {action: api.RotateKeys}, {backend: "wireguard", encryption: required}}, required, required},
 	} {

@@ -217,7 +217,7 @@ func (h networkHandlers) decide(ctx context.Context, n registry.Network, force b
 		return n, statusError(http.StatusConflict, "network %s is left as it is: %s", n.Name, strings.Join(reasons, "; "))
 	}
 	if err := definition.CheckEncryption(c.New, h.backends); err != nil {
-		return n, err // which hosts would not carry
+		return n, err // hosts would refuse to carry the network
 	}
 	if c.Old.Name == "" {
 		if lost, ok := h.lost(ctx, n.Name); ok {

@@ -102,17 +102,12 @@ func (r *Runner) findResumable(ctx context.Context) (found *resumed, waits bool)
 	if err != nil || len(before.Subnets) == 0 {
 		return nil, false // the runner reports an error when it needs a lease
 	}
-	stands := datapath.NothingStands
-	for i, link := range transition.Links(r.local.Name, before.Backend.Type, before.Backend.Options()) {
-		left, err := r.deps.ReadKernelState(ctx, link, before.Pools)
-		if err != nil {
-			r.report.Log().Warn("the datapath of the previous process cannot be read", "error", err)
-			return nil, false
-		}
-		if i == 0 || left.Device { // during a switch, packets may go over either device
-			stands = max(stands, left.Standing(before.Subnets))
-		}
+	left, err := r.deps.ReadKernelState(ctx, transition.Link(r.local.Name, before.Backend.Type, before.Backend.Options()), before.Pools)
+	if err != nil {
+		r.report.Log().Warn("the datapath of the previous process cannot be read", "error", err)
+		return nil, false
 	}
+	stands := left.Standing(before.Subnets)
 	if stands == datapath.NothingStands {
 		return nil, false
 	}

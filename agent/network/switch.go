@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lenonet/leno/agent/definition"
@@ -69,10 +70,12 @@ func (r *Runner) rotateKeys(ctx context.Context, n registry.Network, v *peers.Vi
 		r.report.Clear(health.Keys)
 		return
 	}
+	every, begun := kind.RotateEvery(def.Current.Options), !def.Since.IsZero()
+	often := briefly(every)
 	if def.Next != nil {
+		r.report.Check(health.Keys, api.Passing, fmt.Sprintf("the network is being switched; after that, all hosts get new keys every %s", often))
 		return
 	}
-	every, begun := kind.RotateEvery(def.Current.Options), !def.Since.IsZero()
 	others, _, _ := r.deps.Store.Networks.Get()
 	changed, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), others.Set.Networks, r.deps.Datapaths.Backends)
 	due := err == nil && begun && time.Since(def.Since) >= every+writeDelay(v)
@@ -86,7 +89,8 @@ func (r *Runner) rotateKeys(ctx context.Context, n registry.Network, v *peers.Vi
 	switch {
 	case errors.Is(err, registry.ErrConflict): // another host was first
 	case err != nil:
-		reason := fmt.Sprintf("keys cannot be rotated, which is to happen every %s: %v", every, err)
+		why := strings.TrimPrefix(err.Error(), definition.ErrSwitch.Error()+": ")
+		reason := fmt.Sprintf("keys cannot be rotated, as they should be every %s: %s", often, why)
 		if r.report.Check(health.Keys, api.Warning, reason) {
 			r.report.Log().Warn("keys cannot be rotated", "error", err)
 		}
@@ -94,8 +98,20 @@ func (r *Runner) rotateKeys(ctx context.Context, n registry.Network, v *peers.Vi
 		r.report.Log().Info("rotating keys", "since", def.Since)
 	default:
 		r.report.Check(health.Keys, api.Passing, fmt.Sprintf("all hosts get new keys at %s, and every %s",
-			def.Since.Add(every).Format(time.RFC3339), every))
+			def.Since.Add(every).Format(time.RFC3339), often))
 	}
+}
+
+// briefly returns a duration without units that are 0 at its end: "720h" instead of "720h0m0s".
+func briefly(d time.Duration) string {
+	text := d.String()
+	if cut, ok := strings.CutSuffix(text, "m0s"); ok {
+		text = cut + "m"
+	}
+	if cut, ok := strings.CutSuffix(text, "h0m"); ok {
+		text = cut + "h"
+	}
+	return text
 }
 
 // replace stores a definition that was changed.

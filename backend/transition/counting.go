@@ -21,8 +21,8 @@ func (b *Backend) Counting() (backend.Counter, backend.Meter) {
 	return counter, meter
 }
 
-// Encrypted returns what counts the traffic with the peers to which packets go over an instance that encrypts, by peer; nil
-// if there is none. It must be called between two passes.
+// Encrypted returns a counter of the traffic with the peers that are reached over a backend that encrypts, or nil if there is
+// no such backend. It must be called between two passes.
 func (b *Backend) Encrypted() backend.Counter {
 	out := encrypted{}
 	for _, c := range b.instances() {

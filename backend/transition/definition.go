@@ -39,8 +39,8 @@ type Spec struct {
 	Options json.RawMessage // an object with only the backend's own members
 	Other   bool            // it uses the network's other device; see backend.OtherLinkName
 
-	// Encryption is what the network requires once this backend alone carries it, of a backend of a switch; "" for what
-	// it requires now.
+	// Encryption is what the network requires once this backend alone carries it; "" for what it requires now. It is used
+	// only during a switch.
 	Encryption string
 }
 
@@ -52,6 +52,10 @@ type Definition struct {
 
 	// Since is when the current backend has been alone, or its keys were new; zero if that is not known.
 	Since time.Time
+
+	// Switches is how many switches have ended with the network on another device. A host that sees more of them than it
+	// took part in has keys from before.
+	Switches int
 }
 
 // The device that a backend uses, as definitions and leases name it.
@@ -71,10 +75,11 @@ type members struct {
 	Error  string          `json:"error,omitempty"`  // of next in a lease: why the host cannot use that backend
 
 	Encryption string `json:"encryption,omitempty"` // of either backend of a switch, in a definition
+	Switches   int    `json:"switches,omitempty"`   // of a definition
 }
 
 // names lists the JSON names of members.
-var names = []string{"type", "device", "next", "switch", "sends", "error", "encryption", "since"}
+var names = []string{"type", "device", "next", "switch", "sends", "error", "encryption", "since", "switches"}
 
 // split takes a backend object apart into the backend's own members and those of this package.
 func split(object json.RawMessage) (own json.RawMessage, m members, err error) {
@@ -158,23 +163,12 @@ func (c Spec) is(o Spec) bool { return c.Type == o.Type && c.Other == o.Other }
 // Link returns the name of the device of a network's current backend. kind and options are those of the network's
 // definition or, for a network of which nothing is known, empty.
 func Link(network, kind string, options json.RawMessage) string {
-	return Links(network, kind, options)[0]
-}
-
-// Links returns the names of the devices of all backends in a network's definition, that of the current one first. kind
-// and options are as for Link.
-func Links(network, kind string, options json.RawMessage) []string {
 	definition, err := Parse(kind, options)
 	if err != nil {
-		return []string{backend.LinkName(network)}
+		return backend.LinkName(network)
 	}
 	name, _ := definition.Current.Link(network)
-	out := []string{name}
-	if definition.Next != nil {
-		name, _ = definition.Next.Link(network)
-		out = append(out, name)
-	}
-	return out
+	return name
 }
 
 // Equal reports whether both are the same backend with the same device and options, in the same spelling.
@@ -190,7 +184,7 @@ func Parse(kind string, options json.RawMessage) (Definition, error) {
 	wrong := func(option, format string, args ...any) (Definition, error) {
 		return Definition{}, &backend.OptionError{Option: option, Reason: fmt.Sprintf(format, args...)}
 	}
-	c := Definition{Current: Spec{Type: kind, Options: own, Other: m.Device == otherDevice}, Direction: m.Switch, Since: m.Since}
+	c := Definition{Current: Spec{Type: kind, Options: own, Other: m.Device == otherDevice}, Direction: m.Switch, Since: m.Since, Switches: m.Switches}
 	switch m.Device {
 	case "", firstDevice, otherDevice:
 	default:
@@ -206,6 +200,8 @@ func Parse(kind string, options json.RawMessage) (Definition, error) {
 		return wrong("sends", "is no option of a definition")
 	case m.Error != "":
 		return wrong("error", "is no option of a definition")
+	case m.Switches < 0:
+		return wrong("switches", "is %d", m.Switches)
 	}
 	if len(m.Next) == 0 {
 		if m.Switch != Forward {
@@ -226,7 +222,7 @@ func Parse(kind string, options json.RawMessage) (Definition, error) {
 		return wrong("next", "is not a backend: %v", err)
 	case m.Type == "":
 		return wrong("next", "has no type")
-	case len(m.Next) > 0 || m.Switch != Forward || !m.Since.IsZero() || m.Sends != "" || m.Error != "":
+	case len(m.Next) > 0 || m.Switch != Forward || !m.Since.IsZero() || m.Sends != "" || m.Error != "" || m.Switches != 0:
 		return wrong("next", "has a next backend of its own")
 	}
 	c.Next = &Spec{Type: m.Type, Options: own, Other: m.Device == otherDevice, Encryption: m.Encryption}
@@ -238,7 +234,7 @@ func Parse(kind string, options json.RawMessage) (Definition, error) {
 
 // Options returns the members of the backend object except its type: the reverse of Parse.
 func (c Definition) Options() (json.RawMessage, error) {
-	m := members{Device: c.Current.device(), Switch: c.Direction, Since: c.Since}
+	m := members{Device: c.Current.device(), Switch: c.Direction, Since: c.Since, Switches: c.Switches}
 	if c.Next != nil {
 		next := members{Type: c.Next.Type, Device: c.Next.device(), Encryption: c.Next.Encryption}
 		m.Encryption = c.Current.Encryption
@@ -261,18 +257,20 @@ func (c Definition) Target() Spec {
 // To returns a definition that begins to switch the network to another backend, or to the same with other options.
 func (c Definition) To(kind string, options json.RawMessage) Definition {
 	return Definition{
-		Current: c.Current,
-		Next:    &Spec{Type: kind, Options: options, Other: !c.Current.Other},
-		Since:   c.Since,
+		Current:  c.Current,
+		Next:     &Spec{Type: kind, Options: options, Other: !c.Current.Other},
+		Since:    c.Since,
+		Switches: c.Switches,
 	}
 }
 
 // Ended returns the definition after a switch that ended at the given time: the target alone.
 func (c Definition) Ended(at time.Time) Definition {
+	switches := c.Switches + 1
 	if c.Direction == Back {
-		at = c.Since
+		at, switches = c.Since, c.Switches
 	}
-	return Definition{Current: c.Target(), Since: at.UTC().Truncate(time.Second)}
+	return Definition{Current: c.Target(), Since: at.UTC().Truncate(time.Second), Switches: switches}
 }
 
 // Follows reports whether a host with definition c can take definition o without an interruption: the current backend of
@@ -281,12 +279,24 @@ func (c Definition) Follows(o Definition) bool {
 	return c.Current.is(o.Current) || c.Next != nil && c.Next.is(o.Current)
 }
 
-// isOutdated reports whether a host with definition c has missed that the network was switched from the backend that carries
-// it in c to another one, and back to it in o.
-func (c Definition) isOutdated(o Definition) bool {
-	// A time is added to a definition without one when keys are to be rotated periodically.
-	isAdded := c.Since.IsZero() && c.Current.Equal(o.Current)
-	return c.Current.is(o.Current) && o.Since.After(c.Since) && !isAdded
+// generation returns how many switches will have ended when a backend of the definition has ended its own, or false if it
+// is none of them. A host has a key for each generation of a device.
+func (c Definition) generation(of Spec) (n int, ok bool) {
+	switch {
+	case c.Current.is(of):
+		return c.Switches, true
+	case c.Next != nil && c.Next.is(of):
+		return c.Switches + 1, true
+	}
+	return 0, false
+}
+
+// isOutdated reports whether a host that takes up definition o after c has a key for one of its backends from before switches
+// that it has missed.
+func (c Definition) isOutdated(o Definition, of Spec) bool {
+	had, ok := c.generation(of)
+	now, _ := o.generation(of)
+	return ok && now > had
 }
 
 // IsMoved reports whether a host sends to all its peers over the definition's target, as far as its lease says. attributes

@@ -3,7 +3,6 @@ package transition
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -98,35 +97,39 @@ func TestDefinitionSwitches(t *testing.T) {
 	}
 }
 
-// TestIsOutdated checks from two definitions whether a host has missed switches in between.
+// TestIsOutdated checks from two definitions whether a host has a key from before switches that it has missed.
 func TestIsOutdated(t *testing.T) {
-	at := func(seconds int64) time.Time { return time.Unix(seconds, 0) }
 	first := Definition{Current: Spec{Type: "wireguard", Options: json.RawMessage(`{"listen_port":1}`)}}
-	since := first
-	since.Since = at(1)
-	rotate := func(d Definition, ended int64) Definition {
-		return d.To("wireguard", json.RawMessage(fmt.Sprintf(`{"listen_port":%d}`, ended))).Ended(at(ended))
-	}
-	turned := since.To("udp", json.RawMessage(`{}`))
-	turned.Direction = Back
+	begun := func(d Definition) Definition { return d.To("wireguard", json.RawMessage(`{"listen_port":2}`)) }
+	rotated := func(d Definition) Definition { return begun(d).Ended(time.Unix(7, 0)) }
+	reversed := begun(first)
+	reversed.Direction = Back
+	periodic := first
+	periodic.Since, periodic.Current.Options = time.Unix(7, 0), json.RawMessage(`{"listen_port":1,"rotate_keys":"1h"}`)
+	twice := rotated(rotated(first))
 	for _, tt := range []struct {
-		name     string
-		from, to Definition
-		want     bool
+		name          string
+		from, to      Definition
+		current, next bool // what is outdated
 	}{
-		{"the same", since, since, false},
-		{"the time was added", first, since, false},
-		{"one rotation", since, rotate(since, 2), false},
-		{"two rotations", since, rotate(rotate(since, 2), 3), true},
-		{"two rotations, the first ones", first, rotate(rotate(first, 2), 3), true},
-		{"two rotations, and a third one begun", since, rotate(rotate(since, 2), 3).To("wireguard", nil), true},
-		{"in the middle of the first", since.To("wireguard", nil), rotate(rotate(since, 2), 3), true},
-		{"a switch that was reversed", since.To("udp", nil), turned.Ended(at(5)), false},
-		{"set back", rotate(rotate(since, 2), 3), since, false},
-		{"written by hand", since, first, false},
+		{"the same", twice, twice, false, false},
+		{"a time and other options", first, periodic, false, false},
+		{"a switch begins", first, begun(first), false, false},
+		{"it ends", begun(first), rotated(first), false, false},
+		{"one rotation", first, rotated(first), false, false},
+		{"two rotations", first, twice, true, false},
+		{"two rotations, and a third one begun", first, begun(twice), true, false},
+		{"two rotations, and a third one begun, from the middle of the first", begun(first), begun(twice), true, true},
+		{"one rotation, and the next one begun", begun(first), begun(rotated(first)), false, true},
+		{"three rotations, from the middle of the first", begun(first), rotated(twice), true, false},
+		{"a switch that was reversed", begun(first), reversed.Ended(time.Unix(7, 0)), false, false},
+		{"set back", twice, first, false, false},
 	} {
-		if got := tt.from.isOutdated(tt.to); got != tt.want {
-			t.Errorf("%s: %t", tt.name, got)
+		if got := tt.from.isOutdated(tt.to, tt.to.Current); got != tt.current {
+			t.Errorf("%s: current %t", tt.name, got)
+		}
+		if tt.to.Next != nil && tt.from.isOutdated(tt.to, *tt.to.Next) != tt.next {
+			t.Errorf("%s: next %t", tt.name, !tt.next)
 		}
 	}
 }

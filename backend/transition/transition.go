@@ -161,12 +161,6 @@ func (b *Backend) ChangeTo(kind string, c backend.Config) error {
 	}
 	if b.current != nil {
 		b.adoptUntil = time.Time{} // the routes are this process's
-		if r, ok := b.current.backend.(backend.Rekeyer); ok && b.definition.isOutdated(definition) {
-			// All other hosts have replaced their keys for this device since.
-			if err := r.Rekey(); err != nil {
-				return err
-			}
-		}
 	}
 	b.config = c
 	running := slices.Concat(b.instances(), b.retiring)
@@ -177,6 +171,11 @@ func (b *Backend) ChangeTo(kind string, c backend.Config) error {
 			return b.open(want)
 		}
 		now := running[i]
+		if r, ok := now.backend.(backend.Rekeyer); ok && b.definition.isOutdated(definition, want) {
+			if err := r.Rekey(); err != nil {
+				return nil, err
+			}
+		}
 		if err := b.retune(now, want); err != nil {
 			return nil, err
 		}

@@ -368,7 +368,7 @@ func (k keyed) Rekey() error {
 // both, which no longer counts.
 func TestMissedSwitches(t *testing.T) {
 	types := newRecorder().types()
-	h := newHost(t, "old", `{"since":"2026-01-01T00:00:00Z"}`)
+	h := newHost(t, "old", `{"switches":1}`)
 	for name := range types {
 		plain := h.b.types[name]
 		plain.New = func(c backend.Config) (backend.Backend, error) {
@@ -378,9 +378,11 @@ func TestMissedSwitches(t *testing.T) {
 	}
 	h.b.current.backend = keyed{h.b.current.backend.(*recording)}
 	h.does("old: b", peer(1, "old", `{}`))
-	h.follow("old", `{"since":"2026-01-03T00:00:00Z"}`)
+	h.follow("old", `{"switches":1,"since":"2026-01-03T00:00:00Z"}`)
+	h.does("old: b", peer(1, "old", `{}`))
+	h.follow("old", `{"switches":3}`)
 	h.does("old: new key; old: b", peer(1, "old", `{}`))
-	h.follow("old", `{"next":{"device":"b","type":"new"},"since":"2026-01-03T00:00:00Z"}`)
+	h.follow("old", `{"next":{"device":"b","type":"new"},"switches":3}`)
 	h.does("old: b; new~b: (b)?", peer(1, "old", `{}`))
 }
 

@@ -206,17 +206,18 @@ func (b *Backend) isInUse(lease uint64) bool {
 	return err == nil && state.PrivateKey == b.key
 }
 
-// noteUse writes down that this host uses its key. Only a host whose key another one has as well needs that, so a failure is
-// no fault.
+// noteUse writes down that this host uses its key. A failure is only logged, because the file matters only if another host
+// has the key as well.
 func (b *Backend) noteUse(lease uint64) {
 	now := use{b.used.PublicKey(), lease}
 	if b.used != b.key || lease == 0 || now == b.noted {
 		return
 	}
-	b.noted = now
 	if err := writeUse(b.usePath(), now); err != nil {
 		b.config.Logger.Debug("the use of the key could not be written down", "error", err)
+		return
 	}
+	b.noted = now
 }
 
 // Rekey implements backend.Rekeyer.
@@ -227,7 +228,7 @@ func (b *Backend) Rekey() error {
 	if err := os.Remove(b.keyPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("key_file: %w", err)
 	}
-	b.config.Logger.Info("all other hosts have new keys, so this one gets another one, too")
+	b.config.Logger.Info("this host has missed a rotation of keys, replacing its key")
 	b.key = wgtypes.Key{}
 	return nil
 }

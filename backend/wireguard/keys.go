@@ -75,7 +75,7 @@ func writeKey(path string, key wgtypes.Key) error { return writeFile(path, key.S
 // useFile is the name of the file that says which key a host has used.
 const useFile = "wireguard.used"
 
-// A use says that a host has used a key.
+// A use is a key that this host has used.
 type use struct {
 	public wgtypes.Key
 	lease  uint64 // the precedence of its lease at that time

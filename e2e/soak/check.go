@@ -335,10 +335,13 @@ func (c *checker) forgotten(node string, r Rewind) bool {
 	return slices.ContainsFunc(c.silent[node], func(s Silence) bool { return c.mute(s, r) })
 }
 
-// comesBack reports whether a node was silent when another one got its subnet, at a time in since, and is back when the
-// store loses all records: either may be the first to write its own then.
-func (c *checker) comesBack(node string, since Span, r Rewind) bool {
-	return slices.ContainsFunc(c.silent[node], func(s Silence) bool { return s.blind() && s.overlaps(since) && c.lasts(node, s.Span, r.Span) })
+// comesBack reports whether a member had one of the subnets until it became silent, another one got it at a time in since,
+// and the member is back when the store loses all records: either may be the first to write its own then.
+func (c *checker) comesBack(m member, subnets []netip.Prefix, since Span, r Rewind) bool {
+	return slices.ContainsFunc(c.silent[m.node], func(s Silence) bool {
+		return s.blind() && s.overlaps(since) && c.lasts(m.node, s.Span, r.Span) &&
+			slices.ContainsFunc(c.tenures[m], func(t tenure) bool { return t.To <= s.To && t.From <= s.From && overlapping(t.subnets, subnets) })
+	})
 }
 
 // A tenure is a time in which a node's agent reports, without interruption or silence, that it
@@ -487,7 +490,7 @@ func (c *checker) cause(m member, from, to tenure) bool {
 				continue
 			}
 			if slices.ContainsFunc(read.Records, func(x Record) bool {
-				return x.Node != m.node && overlapping(x.Subnets, from.subnets) && (r.setBack() || c.comesBack(x.Node, from.since, r))
+				return x.Node != m.node && overlapping(x.Subnets, from.subnets) && (r.setBack() || c.comesBack(member{x.Node, m.network}, from.subnets, from.since, r))
 			}) {
 				return true
 			}

@@ -95,7 +95,7 @@ func (c *checker) mayTake(read Read, t tenant, subnet netip.Prefix, by string) {
 	case t.rewound && c.forgotten(t.node, t.rewind): // the node was forgotten and could not write its record again
 	case c.movedAway(m, subnet, read.To): // the node no longer uses the subnet
 	case t.rewound && slices.ContainsFunc(c.tenures[m], func(x tenure) bool {
-		return slices.Contains(x.subnets, subnet) && c.comesBack(by, x.since, t.rewind)
+		return slices.Contains(x.subnets, subnet) && c.comesBack(member{by, read.Network}, x.subnets, x.since, t.rewind)
 	}): // it was the other node's before
 	case by == "" && c.claimedAfterALoss(t): // another plan was defined: the host withdrew its claim
 	case !t.rewound && read.To-t.last >= c.Rules.Hold:

@@ -2,6 +2,7 @@ package consul
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -162,7 +163,7 @@ func (b *belief) accept(l list, until time.Time) {
 			continue
 		case stored != nil && stored.Session == "" && kept.isOlder(stored) && !kept.replaced:
 			// The host is away, and is still reached as it was known. The older record says how long it has been away.
-			kept.until = until
+			kept.until = until.Add(rand.N(max(until.Sub(now)/4, 1))) // not on all hosts at the same time
 			b.kept[key] = kept
 			pair := *stored
 			pair.Value = b.known[key].Value

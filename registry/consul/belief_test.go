@@ -141,7 +141,9 @@ func TestKeptOverAnOlderRecord(t *testing.T) {
 func TestKeptWhileAway(t *testing.T) {
 	const subnet = "10.5.1.0-24"
 	key := viewPrefix + subnet
-	value := func(mark string) []byte { return fmt.Appendf(nil, `{"node_id":"a","backend":{"type":"vxlan"},"mark":%q}`, mark) }
+	value := func(mark string) []byte {
+		return fmt.Appendf(nil, `{"node_id":"a","backend":{"type":"vxlan"},"mark":%q}`, mark)
+	}
 	read := func(f *follower, mark, session string, index uint64) {
 		pair := &api.KVPair{Key: key, Value: value(mark), Session: session, CreateIndex: 10, ModifyIndex: index}
 		f.belief.accept(list{pairs: map[string]*api.KVPair{key: pair}, marker: 20, index: index}, time.Now().Add(time.Hour))

@@ -207,19 +207,17 @@ func (f *follower) pollWithoutChangelog(ctx context.Context, kv *kv, failures in
 	if f.cursor.Index() != 0 {
 		return nil
 	}
-	denied := kv.ensureWatermark(ctx, f.changes)
-	if denied != nil && !errors.Is(denied, registry.ErrDenied) {
-		return denied
+	markErr := kv.ensureWatermark(ctx, f.changes)
+	if markErr != nil && !errors.Is(markErr, registry.ErrDenied) {
+		return markErr
 	}
-	if err := f.readAll(ctx, kv); err != nil {
-		return err // the caller waits as for any other failure, and not for the next poll as well
-	}
-	if denied == nil {
-		return nil
+	// If this fails as well, the caller chooses the pause until the next attempt.
+	if err := f.readAll(ctx, kv); err != nil || markErr == nil {
+		return err
 	}
 	f.schedule.failures++
 	if f.schedule.failures == 1 {
-		kv.logger.Warn("changes cannot be followed, reading all leases now and then", "prefix", f.changes, "error", denied)
+		kv.logger.Warn("changes cannot be followed, reading all leases now and then", "prefix", f.changes, "error", markErr)
 	}
 	return nil
 }

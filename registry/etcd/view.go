@@ -280,6 +280,8 @@ func (v *leaseView) update(t *tree, keys layout, n registry.Network, settle time
 		switch {
 		case stored != nil && !older:
 			continue
+		case k.older != 0 && stored == nil && !recreated && !restored && !hasVanished(t, key):
+			continue // the older version was deleted, as when a lease is revoked
 		case k.missing() && time.Now().After(k.until):
 			if !older {
 				continue

@@ -88,7 +88,8 @@ func (i *Instance) counting() (backend.Counter, backend.Meter) {
 	return counter, meter
 }
 
-// encrypted returns what counts the traffic with the peers to which packets go encrypted, by peer; nil if there are none.
+// encrypted returns a counter of the traffic with the peers that are reached over a backend that encrypts, or nil if there is
+// no such backend.
 func (i *Instance) encrypted(types map[string]backend.Type) backend.Counter {
 	if b, ok := i.backend.(*transition.Backend); ok {
 		return b.Encrypted()
