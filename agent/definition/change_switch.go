@@ -15,7 +15,7 @@ import (
 )
 
 // ErrSwitch means that a switch cannot be changed as requested.
-var ErrSwitch = errors.New("the switch is left as it is")
+var ErrSwitch = errors.New("nothing was changed")
 
 // ChangeSwitch returns the definition with which the switch of network n to another backend stops, goes on, is reversed or
 // ends, or a switch to new keys begins. action is one of api.StopSwitch and the constants after it. Errors wrap
