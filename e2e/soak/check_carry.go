@@ -165,14 +165,19 @@ const inFlight = 200 * time.Millisecond
 const relearn = 3 * time.Second
 
 // excused reports whether a packet may be lost: one end was cut off, was given up, or had another
-// subnet by then, so that its container had to be replaced. Where agents forward packets themselves,
+// subnet by then, so that its container had to be replaced; or it was silent, and does not know yet
+// that the other one, which had been given up, is back. Where agents forward packets themselves,
 // the agent of one end may also have been down.
 func (c *checker) excused(l Loss) bool {
+	other := map[string]string{l.From: l.To, l.To: l.From}
 	for _, node := range []string{l.From, l.To} {
 		if c.out(node, l.At) {
 			return true
 		}
 		for _, s := range c.silent[node] {
+			if s.From <= l.At && c.out(other[node], s.From) && c.lasts(node, s.Span, Span{l.At, l.At}) {
+				return true
+			}
 			if l.At < s.From-inFlight || s.To != forever && l.At > s.To+relearn {
 				continue
 			}

@@ -301,16 +301,17 @@ func (c *checker) outlived(l Claim, e Entry) bool {
 
 // remembered reports whether an agent may keep an entry that a store has lost because it was
 // emptied or set back: the entry's node could not write it again, and may still do so. An agent
-// that was silent at that time learns of the loss later.
+// that was silent at that time learns of the loss later, and does not know which nodes have written
+// their entries again in the meantime and left after that.
 func (c *checker) remembered(viewer string, e Entry, at Span) bool {
 	for _, r := range c.wiped {
-		known := r.To
+		known, missed := r.To, false
 		for _, s := range c.silent[viewer] {
 			if c.mute(s, r) && s.To != forever {
-				known = max(known, s.To)
+				known, missed = max(known, s.To), true
 			}
 		}
-		if r.From <= at.From && c.lasts(viewer, Span{r.From, known + 3*c.Rules.TTL}, at) && (c.forgotten(e.Node, r) || r.setBack()) {
+		if r.From <= at.From && c.lasts(viewer, Span{r.From, known + 3*c.Rules.TTL}, at) && (missed || c.forgotten(e.Node, r) || r.setBack()) {
 			return true
 		}
 	}

@@ -379,6 +379,16 @@ func TestCheck(t *testing.T) {
 			s.Compactions = []time.Duration{sec(15)}
 			s.claims("a", 30, 32, gain)
 		}, []Rule{ViewDiffers}},
+		"a view shows what was deleted while it was silent, after a loss": {func(s *story) {
+			s.Rewinds = []Rewind{{Span: at(9), Why: RestoreOldest}}
+			s.silence("a", 9.5, 30, CutHost)
+			s.claims("a", 36, 38, gain)
+		}, nil},
+		"a view shows what was deleted before it was silent, and after a loss": {func(s *story) {
+			s.Rewinds = []Rewind{{Span: at(2), Why: RestoreOldest}}
+			s.silence("a", 9.5, 12, CutHost)
+			s.claims("a", 50, 52, gain)
+		}, []Rule{ViewDiffers}},
 		"a view lacks what is there": {func(s *story) { s.claims("a", 30, 32, func(c *Claim) { c.View = c.View[:1] }) }, []Rule{ViewDiffers}},
 		"a view is behind for a moment": {func(s *story) {
 			s.reads(28, 99, held(one, "a"), held(two, "b"), lapsed(six, "c"))
@@ -709,6 +719,28 @@ func TestCheck(t *testing.T) {
 			s.silence("b", 25, 35, StopPastTTL)
 			s.mute("b", 25, 35)
 			s.Losses = []Loss{{"n", "a", "b", sec(30)}}
+		}, []Rule{PingLost}},
+		"a ping is lost to a host that came back while the other one's agent was stopped": {func(s *story) {
+			s.silence("b", 0, 26, StopPastHold)
+			s.mute("b", 0, 26)
+			s.reads(3, 24, held(one, "a"), lapsed(two, "b"))
+			s.reads(24, 26, held(one, "a"))
+			s.claims("a", 24, 99, func(c *Claim) { c.View = nil })
+			s.claims("b", 26, 99, func(c *Claim) { c.View = nil })
+			s.Routes = nil
+			s.silence("a", 25, 45, StopPastTTL)
+			s.mute("a", 25, 45)
+			s.Losses = []Loss{{"n", "a", "b", sec(40)}}
+		}, nil},
+		"a ping is lost to a host that came back": {func(s *story) {
+			s.silence("b", 0, 26, StopPastHold)
+			s.mute("b", 0, 26)
+			s.reads(3, 24, held(one, "a"), lapsed(two, "b"))
+			s.reads(24, 26, held(one, "a"))
+			s.claims("a", 24, 99, func(c *Claim) { c.View = nil })
+			s.claims("b", 26, 99, func(c *Claim) { c.View = nil })
+			s.Routes = nil
+			s.Losses = []Loss{{"n", "a", "b", sec(40)}}
 		}, []Rule{PingLost}},
 		"a ping is lost to a host that is cut off": {func(s *story) {
 			s.silence("b", 25, 35, CutHost)
