@@ -131,7 +131,7 @@ func (w *testWorld) switches(targets ...target) {
 		}
 		pings.flows()
 		for _, talk := range talks {
-			w.Must(talk.WaitEchoes(w.Ctx, 3))
+			w.Must(talk.WaitEchoes(w.Ctx, lab.LargeEcho))
 		}
 		t.Logf("to %s %s in %s", to.kind, to.options, time.Since(began).Round(time.Millisecond))
 	}
@@ -231,7 +231,7 @@ func (w *testWorld) rotatesKeys() {
 
 	pings.stop()
 	for _, talk := range talks {
-		w.Must(talk.WaitEchoes(w.Ctx, 3))
+		w.Must(talk.WaitEchoes(w.Ctx, lab.LargeEcho))
 		_, err := talk.Stop()
 		w.Must(err)
 	}
@@ -469,7 +469,7 @@ func TestSwitchKilledInProcess(t *testing.T) {
 		began := time.Now()
 		w.killedAt(k, to, victim)
 		for _, talk := range talks {
-			w.Must(talk.WaitEchoes(w.Ctx, 3))
+			w.Must(talk.WaitEchoes(w.Ctx, lab.LargeEcho))
 		}
 		pings.flows()
 		t.Logf("to %s, %s: %s", to.kind, k.step, time.Since(began).Round(time.Millisecond))

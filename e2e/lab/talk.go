@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Talk is one TCP connection on which 4 KiB are sent every 10 ms and echoed. TCP retransmits
+// A Talk is one TCP connection on which 64 bytes are sent every 10 ms and echoed, and 4 KiB every 20th time. TCP retransmits
 // what is lost, so an outage shows as a pause; the connection ends only if something resets it.
 type Talk struct {
 	cancel  context.CancelFunc
@@ -30,7 +30,8 @@ type Talk struct {
 
 const (
 	talkEvery = 10 * time.Millisecond
-	talkBytes = 4096 // some packets of the full size
+	talkBytes = 64
+	talkLarge = 4096 // some packets of the full size
 )
 
 // StartTalk connects to the address, which must be one of peer's. Stop ends the connection.
@@ -78,13 +79,25 @@ func (t *Talk) end(running context.Context, err error) {
 	}
 }
 
+// LargeEcho is a number of echoes of which one is large.
+const LargeEcho = 20
+
+// talkSize returns the size of what is sent the i-th time, in bytes.
+func talkSize(i uint64) int {
+	if i%LargeEcho == LargeEcho-1 {
+		return talkLarge
+	}
+	return talkBytes
+}
+
 func (t *Talk) say(ctx context.Context, conn net.Conn) error {
 	tick := time.NewTicker(talkEvery)
 	defer tick.Stop()
-	var said [talkBytes]byte
+	var all [talkLarge]byte
 	for i := uint64(0); ; i++ {
-		binary.BigEndian.PutUint64(said[:], i)
-		if _, err := conn.Write(said[:]); err != nil {
+		said := all[:talkSize(i)]
+		binary.BigEndian.PutUint64(said, i)
+		if _, err := conn.Write(said); err != nil {
 			return err
 		}
 		select {
@@ -96,12 +109,13 @@ func (t *Talk) say(ctx context.Context, conn net.Conn) error {
 }
 
 func (t *Talk) hear(conn net.Conn) error {
-	var heard [talkBytes]byte
+	var all [talkLarge]byte
 	for i := uint64(0); ; i++ {
-		if _, err := io.ReadFull(conn, heard[:]); err != nil {
+		heard := all[:talkSize(i)]
+		if _, err := io.ReadFull(conn, heard); err != nil {
 			return err
 		}
-		if got := binary.BigEndian.Uint64(heard[:]); got != i {
+		if got := binary.BigEndian.Uint64(heard); got != i {
 			return fmt.Errorf("echo %d came in the place of %d", got, i)
 		}
 		t.mu.Lock()
