@@ -169,6 +169,7 @@ func backendsOf(p *pair) (out definedBackends) {
 	delete(value.Backend, "next")
 	delete(value.Backend, "switch")
 	delete(value.Backend, "since")
+	delete(value.Backend, "switches")
 	out.current, out.next = definedIn(value.Backend), definedIn(next)
 	return out
 }
