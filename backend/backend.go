@@ -94,6 +94,14 @@ func (t Type) Uses(options json.RawMessage) Port {
 	return t.Port(options)
 }
 
+// Rotates returns how often a network with these effective options is to get new keys, 0 for never; see RotateEvery.
+func (t Type) Rotates(options json.RawMessage) time.Duration {
+	if t.RotateEvery == nil {
+		return 0
+	}
+	return t.RotateEvery(options)
+}
+
 // UsesTUN reports whether the backend needs /dev/net/tun on this host; see NeedsTUN.
 func (t Type) UsesTUN() bool { return t.NeedsTUN != nil && t.NeedsTUN() }
 

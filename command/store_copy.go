@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/posener/complete"
@@ -298,13 +299,11 @@ func resultText(r transfer.Result) string {
 	return string(r)
 }
 
-// holdText returns a time such as "24h0m0s" without parts that are zero.
+// holdText returns a time such as "24h0m0s" as a person would write it.
 func holdText(text string) string {
-	if minutes, ok := strings.CutSuffix(text, "m0s"); ok {
-		text = minutes + "m"
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return text
 	}
-	if hours, ok := strings.CutSuffix(text, "h0m"); ok {
-		text = hours + "h"
-	}
-	return text
+	return config.FormatDuration(d)
 }

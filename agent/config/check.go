@@ -36,9 +36,9 @@ func (l *loader) checkLease() {
 	ttl, margin, hold := l.by[&c.TTL], l.by[&c.RenewMargin], l.by[&c.Hold]
 	if ttl != nil && (c.TTL < minTTL || c.TTL > maxTTL) {
 		if l.cfg.Store() != StoreConsul {
-			l.at(ttl, "%s is outside 10s to 24h", short(c.TTL))
+			l.at(ttl, "%s is outside 10s to 24h", FormatDuration(c.TTL))
 		} else {
-			l.at(ttl, "%s is outside 10s to 24h, the range Consul takes for a session", short(c.TTL))
+			l.at(ttl, "%s is outside 10s to 24h, the range Consul takes for a session", FormatDuration(c.TTL))
 		}
 		return
 	}
@@ -48,10 +48,10 @@ func (l *loader) checkLease() {
 	case c.RenewMargin == 0:
 		l.at(margin, "must be more than 0: a session renewed only when its time is up may already be gone")
 	case c.RenewMargin >= c.TTL:
-		l.at(margin, "%s must be less than the ttl of %s: the session is renewed when ttl - renew_margin has passed", short(c.RenewMargin), short(c.TTL))
+		l.at(margin, "%s must be less than the ttl of %s: the session is renewed when ttl - renew_margin has passed", FormatDuration(c.RenewMargin), FormatDuration(c.TTL))
 	case c.TTL-c.RenewMargin < minRenewPeriod(c.TTL):
 		l.at(margin, "%s renews the session every %s, which is ttl - renew_margin: with a ttl of %s that must be at least %s, so renew_margin can be at most %s",
-			short(c.RenewMargin), short(c.TTL-c.RenewMargin), short(c.TTL), short(minRenewPeriod(c.TTL)), short(c.TTL-minRenewPeriod(c.TTL)))
+			FormatDuration(c.RenewMargin), FormatDuration(c.TTL-c.RenewMargin), FormatDuration(c.TTL), FormatDuration(minRenewPeriod(c.TTL)), FormatDuration(c.TTL-minRenewPeriod(c.TTL)))
 	}
 	switch {
 	case hold == nil:
@@ -59,7 +59,7 @@ func (l *loader) checkLease() {
 	case c.Hold < 2*c.TTL:
 		l.at(hold, "%s must be at least twice the ttl of %s: %s may let a session live on for that long after its last "+
 			"renewal, and a host that only missed renewals would find its subnet given away",
-			short(c.Hold), short(c.TTL), l.cfg.StoreName())
+			FormatDuration(c.Hold), FormatDuration(c.TTL), l.cfg.StoreName())
 	}
 }
 
@@ -77,7 +77,7 @@ const (
 func (l *loader) checkFirewall() {
 	c := &l.cfg.Firewall
 	if resync := l.by[&c.Resync]; resync != nil && (c.Resync < minResync || c.Resync > maxResync) {
-		l.at(resync, "%s is outside 1s to 1h", short(c.Resync))
+		l.at(resync, "%s is outside 1s to 1h", FormatDuration(c.Resync))
 	}
 }
 
@@ -86,18 +86,6 @@ func (l *loader) checkUnderlay() {
 	if ports := l.by[&c.PublicPorts]; len(c.PublicPorts) > 0 && c.PublicIP == "" && c.PublicIPv6 == "" {
 		l.at(ports, "the ports are those of public_ip or public_ipv6, and neither is set")
 	}
-}
-
-// short formats a duration as a person would write it: 2m, not 2m0s.
-func short(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 func (l *loader) checkTokens() {

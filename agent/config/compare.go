@@ -113,7 +113,7 @@ func written(v any) string {
 	case string:
 		return fmt.Sprintf("%q", v)
 	case time.Duration:
-		return fmt.Sprintf("%q", short(v))
+		return fmt.Sprintf("%q", FormatDuration(v))
 	case netip.Addr:
 		if !v.IsValid() {
 			return `""`

@@ -491,15 +491,12 @@ func CheckBlock(n registry.Network, others []registry.Network, kinds map[string]
 func (c Change) ports(n registry.Network) []backend.Port {
 	out := transition.Ports(c.Backends, n.Backend.Type, n.Backend.Options())
 	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
-	if err != nil || def.Next != nil {
+	kind := c.Backends[n.Backend.Type]
+	if err != nil || kind.Rotates(def.Current.Options) == 0 {
 		return out
 	}
-	kind := c.Backends[def.Current.Type]
-	if kind.RotateEvery == nil || kind.RotateEvery(def.Current.Options) == 0 {
-		return out
-	}
-	if options, err := kind.Rotate(def.Current.Options); err == nil {
-		out = append(out, kind.Uses(options))
+	if next, err := rotated(def, c.Backends); err == nil {
+		out = append(out, kind.Uses(next.Next.Options))
 	}
 	return out
 }

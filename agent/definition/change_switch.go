@@ -43,14 +43,12 @@ func ChangeSwitch(n registry.Network, action string, now time.Time, others []reg
 		}
 		def = def.Ended(now)
 	case api.RotateKeys:
-		if def, err = rotated(def, kinds); err != nil {
-			return n, err
+		if def, err = rotated(def, kinds); err == nil {
+			err = checkNewPort(n.Name, kinds[def.Next.Type].Uses(def.Next.Options), others, kinds)
 		}
-		changed, err := WithTransition(n, def)
 		if err != nil {
 			return n, err
 		}
-		return changed, checkNewPort(n.Name, kinds[def.Next.Type].Uses(def.Next.Options), others, kinds)
 	default:
 		return n, fmt.Errorf("action %q: %w: want %s", action, registry.ErrInvalid,
 			strings.Join([]string{api.StopSwitch, api.ContinueSwitch, api.ReverseSwitch, api.EndSwitch, api.RotateKeys}, ", "))

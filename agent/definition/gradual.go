@@ -44,20 +44,21 @@ func (c Change) Gradual() Change {
 		c.inProgress = &old
 		return c
 	}
-	return c.requireLater(&next).with(next)
+	return c.requireLater(&next, old.Next == nil).with(next)
 }
 
 // requireLater puts off the encryption that New requires until the end of the switch, if one of its backends does not
-// encrypt: packets go over both until then.
-func (c Change) requireLater(def *transition.Definition) Change {
+// encrypt: packets go over both until then. begins is true if the switch begins with this change.
+func (c Change) requireLater(def *transition.Definition, begins bool) Change {
 	if def.Next == nil {
 		return c
+	}
+	if begins {
+		def.Current.Encryption = c.Old.Encryption // for a reversal
 	}
 	target := def.Next
 	if def.Direction == transition.Back {
 		target = &def.Current
-	} else if !c.isSwitching() {
-		def.Current.Encryption = c.Old.Encryption // for a reversal
 	}
 	target.Encryption = ""
 	if !c.Backends[def.Current.Type].Encrypts || !c.Backends[def.Next.Type].Encrypts {
@@ -109,12 +110,6 @@ func (c Change) transition() transition.Definition {
 		return transition.Definition{}
 	}
 	return def
-}
-
-// isSwitching reports whether a switch of the old definition is under way.
-func (c Change) isSwitching() bool {
-	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
-	return err == nil && old.Next != nil
 }
 
 // redirects reports whether a switch begins, ends or changes its direction.

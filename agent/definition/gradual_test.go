@@ -174,24 +174,27 @@ func TestEncryptionDuringSwitch(t *testing.T) {
 		encryption string
 	}
 	const required = registry.EncryptionRequired
+	plain, encrypted, strict := step{backend: "vxlan"}, step{backend: "wireguard"}, step{backend: "wireguard", encryption: required}
+	strictPort := step{backend: "wireguard", options: `{"listen_port":7}`, encryption: required}
+	stop, reverse, rotate := step{action: api.StopSwitch}, step{action: api.ReverseSwitch}, step{action: api.RotateKeys}
 	for _, tt := range []struct {
 		name  string
 		steps []step
 		now   string // what is required after these steps
 		ended string // what is required after the switch
 	}{
-		{"from the beginning", []step{{backend: "vxlan"}, {backend: "wireguard", encryption: required}}, "", required},
-		{"later", []step{{backend: "vxlan"}, {backend: "wireguard"}, {backend: "wireguard", encryption: required}}, "", required},
-		{"applied twice", []step{{backend: "vxlan"}, {backend: "wireguard", encryption: required}, {backend: "wireguard", encryption: required}}, "", required},
-		{"applied to go on", []step{{backend: "vxlan"}, {backend: "wireguard", encryption: required}, {action: api.StopSwitch}, {backend: "wireguard", encryption: required}}, "", required},
-		{"after a reversal", []step{{backend: "vxlan"}, {backend: "wireguard", encryption: required}, {action: api.ReverseSwitch}, {backend: "wireguard", encryption: required}}, "", required},
-		{"withdrawn", []step{{backend: "vxlan"}, {backend: "wireguard", encryption: required}, {backend: "wireguard"}}, "", ""},
-		{"reversed", []step{{backend: "vxlan"}, {backend: "wireguard", encryption: required}, {backend: "vxlan"}}, "", ""},
-		{"given up", []step{{backend: "wireguard", encryption: required}, {backend: "vxlan"}}, "", ""},
-		{"given up, and reversed", []step{{backend: "wireguard", encryption: required}, {backend: "vxlan"}, {backend: "wireguard", encryption: required}}, "", required},
-		{"given up, and reversed by command", []step{{backend: "wireguard", encryption: required}, {backend: "vxlan"}, {action: api.ReverseSwitch}}, "", required},
-		{"both encrypt", []step{{backend: "wireguard"}, {backend: "wireguard", options: `{"listen_port":7}`, encryption: required}}, required, required},
-		{"new keys", []step{{backend: "wireguard", encryption: required}, {action: api.RotateKeys}, {backend: "wireguard", encryption: required}}, required, required},
+		{"from the beginning", []step{plain, strict}, "", required},
+		{"later", []step{plain, encrypted, strict}, "", required},
+		{"applied twice", []step{plain, strict, strict}, "", required},
+		{"applied to go on", []step{plain, strict, stop, strict}, "", required},
+		{"after a reversal", []step{plain, strict, reverse, strict}, "", required},
+		{"withdrawn", []step{plain, strict, encrypted}, "", ""},
+		{"reversed", []step{plain, strict, plain}, "", ""},
+		{"given up", []step{strict, plain}, "", ""},
+		{"given up, and reversed", []step{strict, plain, strict}, "", required},
+		{"given up, and reversed by command", []step{strict, plain, reverse}, "", required},
+		{"both encrypt", []step{encrypted, strictPort}, required, required},
+		{"new keys", []step{strict, rotate, strict}, required, required},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var stored registry.Network

@@ -403,7 +403,9 @@ func TestChecksOf(t *testing.T) {
 	for _, c := range got.Others {
 		others = append(others, c.Name)
 	}
-	want := []string{health.DataDir, health.Node, health.Login, health.Keys, health.Snapshot, health.Records, health.Firewall, health.SubnetFile}
+	want := []string{
+		health.DataDir, health.Node, health.Login, health.Keys, health.Snapshot, health.Records, health.Firewall, health.SubnetFile,
+	}
 	if diff := cmp.Diff(want, others); diff != "" {
 		t.Errorf("others (-want +got):\n%s", diff)
 	}

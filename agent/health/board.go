@@ -20,7 +20,7 @@ const (
 	Firewall     = "firewall"      // leno's rules are in place
 	Login        = "login"         // the agent can log in to the store; a check of the agent
 	Network      = "network"       // the network's definition exists and can be used
-	Keys         = "keys"          // the network's keys can be rotated; only in networks whose keys are rotated
+	Keys         = "keys"          // the keys can be rotated; only in networks with periodic rotations
 	Underlay     = "underlay"      // the device and address that carry traffic between hosts are known
 	Lease        = "lease"         // the lease is held and renewed in time
 	Conflict     = "conflict"      // no other host has this host's name, address or subnet

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/peers"
@@ -64,26 +65,27 @@ func writeDelay(v *peers.View) (wait time.Duration) {
 // never switched, it counts from when a host first finds that keys are to be rotated. It reports beforehand if they cannot
 // be rotated.
 func (r *Runner) rotateKeys(ctx context.Context, n registry.Network, v *peers.View) {
-	kind := r.deps.Datapaths.Backends[n.Backend.Type]
+	kinds := r.deps.Datapaths.Backends
 	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
-	if err != nil || kind.RotateEvery == nil || kind.RotateEvery(def.Current.Options) == 0 {
+	every := kinds[n.Backend.Type].Rotates(def.Current.Options)
+	often := config.FormatDuration(every)
+	switch {
+	case err != nil || every == 0:
 		r.report.Clear(health.Keys)
 		return
-	}
-	every, begun := kind.RotateEvery(def.Current.Options), !def.Since.IsZero()
-	often := briefly(every)
-	if def.Next != nil {
+	case def.Next != nil:
 		r.report.Check(health.Keys, api.Passing, fmt.Sprintf("the network is being switched; after that, all hosts get new keys every %s", often))
 		return
 	}
 	others, _, _ := r.deps.Store.Networks.Get()
-	changed, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), others.Set.Networks, r.deps.Datapaths.Backends)
-	due := err == nil && begun && time.Since(def.Since) >= every+writeDelay(v)
-	if err == nil && !begun {
+	changed, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), others.Set.Networks, kinds)
+	first := def.Since.IsZero() // no host has found yet that keys are to be rotated
+	due := first || time.Since(def.Since) >= every+writeDelay(v)
+	if err == nil && first {
 		def.Since = time.Now().UTC().Truncate(time.Second)
 		changed, err = definition.WithTransition(n, def)
 	}
-	if err == nil && (due || !begun) {
+	if err == nil && due {
 		err = r.replace(ctx, n, changed)
 	}
 	switch {
@@ -94,24 +96,12 @@ func (r *Runner) rotateKeys(ctx context.Context, n registry.Network, v *peers.Vi
 		if r.report.Check(health.Keys, api.Warning, reason) {
 			r.report.Log().Warn("keys cannot be rotated", "error", err)
 		}
-	case due:
+	case due && !first:
 		r.report.Log().Info("rotating keys", "since", def.Since)
 	default:
 		r.report.Check(health.Keys, api.Passing, fmt.Sprintf("all hosts get new keys at %s, and every %s",
 			def.Since.Add(every).Format(time.RFC3339), often))
 	}
-}
-
-// briefly returns a duration without units that are 0 at its end: "720h" instead of "720h0m0s".
-func briefly(d time.Duration) string {
-	text := d.String()
-	if cut, ok := strings.CutSuffix(text, "m0s"); ok {
-		text = cut + "m"
-	}
-	if cut, ok := strings.CutSuffix(text, "h0m"); ok {
-		text = cut + "h"
-	}
-	return text
 }
 
 // replace stores a definition that was changed.

@@ -152,10 +152,11 @@ func TestRotationByHand(t *testing.T) {
 	h := newKeyedHost(t, "a", memory.New())
 	n, other := h.keyedNetwork("n", "10.5.0.0/22", keyed{Port: 6}), h.keyedNetwork("other", "10.6.0.0/22", keyed{Port: 7})
 	kinds := h.deps.Datapaths.Backends
-	if _, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), []registry.Network{n, other}, kinds); !errors.Is(err, definition.ErrSwitch) {
+	all := []registry.Network{n, other}
+	if _, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), all, kinds); !errors.Is(err, definition.ErrSwitch) {
 		t.Errorf("%v", err)
 	}
-	if _, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), []registry.Network{n}, kinds); err != nil {
+	if _, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), all[:1], kinds); err != nil {
 		t.Error(err)
 	}
 	for _, tt := range []struct {
@@ -168,7 +169,7 @@ func TestRotationByHand(t *testing.T) {
 	} {
 		changed := n
 		changed.Backend = agenttest.Backend(t, "keyed", tt.options.json())
-		c := definition.Change{Old: n, New: changed, Others: []registry.Network{n, other}, Backends: kinds}.Gradual()
+		c := definition.Change{Old: n, New: changed, Others: all, Backends: kinds}.Gradual()
 		if p := c.Plan(); (len(p.Refused) > 0) != tt.refused {
 			t.Errorf("%+v: %+v", tt.options, p.Refused)
 		}
@@ -231,7 +232,8 @@ func TestEndSwitch(t *testing.T) {
 		first.registry.SetOne("PutNetwork", registry.ErrDenied)
 		pass(a, 0)
 		want("without the right", "6 > 7")
-		if got := first.reason(health.Network); !strings.Contains(got, "all hosts send over keyed only, and the definition cannot be changed accordingly: permission denied") {
+		const denied = "all hosts send over keyed only, and the definition cannot be changed accordingly: permission denied"
+		if got := first.reason(health.Network); !strings.Contains(got, denied) {
 			t.Errorf("reason %q", got)
 		}
 		time.Sleep(writeInterval)

@@ -134,7 +134,8 @@ func Table() []Metric {
 		{Name: DriftQuarrels, Kind: Gauge, Labels: network, Help: "Faults of the datapath that another program causes again and again."},
 		{Name: PeersPlaced, Kind: Gauge, Labels: network, Help: "Other hosts in the datapath."},
 		{Name: PeersSkipped, Kind: Gauge, Labels: network, Help: "Other hosts that were left out; leno peers says why."},
-		{Name: PeersUnanswered, Kind: Gauge, Labels: network, Help: "Other hosts to which packets are sent without a handshake; leno status names them."},
+		{Name: PeersUnanswered, Kind: Gauge, Labels: network,
+			Help: "Other hosts to which packets are sent without a handshake; leno status names them."},
 
 		{Name: TrafficPackets, Kind: Counter, Labels: and("direction"), Help: "Packets between containers of this host and others, rx from the wire and tx to it, where the backend counts them: vxlan and wireguard (by their devices) and udp."},
 		{Name: TrafficBytes, Kind: Counter, Labels: and("direction"), Help: "Bytes of those packets, without what carries them."},

@@ -53,8 +53,7 @@ type Definition struct {
 	// Since is when the current backend has been alone, or its keys were new; zero if that is not known.
 	Since time.Time
 
-	// Switches is how many switches have ended with the network on another device. A host that sees more of them than it
-	// took part in has keys from before.
+	// Switches is how many switches have ended on the other device. A host that has missed some of them replaces its key.
 	Switches int
 }
 
@@ -184,7 +183,12 @@ func Parse(kind string, options json.RawMessage) (Definition, error) {
 	wrong := func(option, format string, args ...any) (Definition, error) {
 		return Definition{}, &backend.OptionError{Option: option, Reason: fmt.Sprintf(format, args...)}
 	}
-	c := Definition{Current: Spec{Type: kind, Options: own, Other: m.Device == otherDevice}, Direction: m.Switch, Since: m.Since, Switches: m.Switches}
+	c := Definition{
+		Current:   Spec{Type: kind, Options: own, Other: m.Device == otherDevice},
+		Direction: m.Switch,
+		Since:     m.Since,
+		Switches:  m.Switches,
+	}
 	switch m.Device {
 	case "", firstDevice, otherDevice:
 	default:
@@ -236,8 +240,8 @@ func Parse(kind string, options json.RawMessage) (Definition, error) {
 func (c Definition) Options() (json.RawMessage, error) {
 	m := members{Device: c.Current.device(), Switch: c.Direction, Since: c.Since, Switches: c.Switches}
 	if c.Next != nil {
-		next := members{Type: c.Next.Type, Device: c.Next.device(), Encryption: c.Next.Encryption}
 		m.Encryption = c.Current.Encryption
+		next := members{Type: c.Next.Type, Device: c.Next.device(), Encryption: c.Next.Encryption}
 		var err error
 		if m.Next, err = next.join(c.Next.Options); err != nil {
 			return nil, err
@@ -279,8 +283,9 @@ func (c Definition) Follows(o Definition) bool {
 	return c.Current.is(o.Current) || c.Next != nil && c.Next.is(o.Current)
 }
 
-// generation returns how many switches will have ended when a backend of the definition has ended its own, or false if it
-// is none of them. A host has a key for each generation of a device.
+// generation returns the number of ended switches with which a backend of the definition carries the network alone: that
+// of the next backend is higher by one. It returns false for a backend that the definition does not have. A host makes a
+// key for each generation of a device.
 func (c Definition) generation(of Spec) (n int, ok bool) {
 	switch {
 	case c.Current.is(of):
@@ -291,8 +296,8 @@ func (c Definition) generation(of Spec) (n int, ok bool) {
 	return 0, false
 }
 
-// isOutdated reports whether a host that takes up definition o after c has a key for one of its backends from before switches
-// that it has missed.
+// isOutdated reports whether the key that a host made for a backend under definition c is from before switches that have
+// ended in o, and that the host has missed.
 func (c Definition) isOutdated(o Definition, of Spec) bool {
 	had, ok := c.generation(of)
 	now, _ := o.generation(of)

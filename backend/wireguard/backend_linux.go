@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"sync/atomic"
@@ -127,27 +124,6 @@ func (b *Backend) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 	return advertise(b.config.Pools, b.options, b.key.PublicKey(), u)
 }
 
-// readKeys reads the private key, which it creates if there is none, and the preshared key. After an error the keys are
-// as before.
-func (b *Backend) readKeys() error {
-	path := b.keyPath()
-	key, created, err := ensureKey(path, b.key)
-	if err != nil {
-		return fmt.Errorf("key_file: %w", err)
-	}
-	psk := wgtypes.Key{}
-	if b.options.PSKFile != "" {
-		if psk, err = readKey(b.options.PSKFile); err != nil {
-			return fmt.Errorf("psk_file: %w", err)
-		}
-	}
-	if created {
-		b.config.Logger.Info("private key created", "file", path, "public_key", key.PublicKey())
-	}
-	b.key, b.psk = key, psk
-	return nil
-}
-
 // Apply implements backend.Backend.
 func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, error) {
 	if b.handle == nil {
@@ -168,14 +144,15 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	if s.MTU < minMTU4 {
 		return backend.Report{}, fmt.Errorf("overlay MTU of %d is below %d", s.MTU, minMTU4)
 	}
-	p := newPlan(b.config.Pools, b.options, b.key.PublicKey(), b.psk, s)
+	own := use{b.key.PublicKey(), s.Precedence}
+	p := newPlan(b.config.Pools, b.options, own.public, b.psk, s)
 	report := backend.Report{Skipped: p.skipped}
 	if !s.Partial && b.partial {
 		// Entries left alone by a partial state are not another program's.
 		b.addrs, b.peers, b.routes, b.private, b.port = nil, nil, nil, wgtypes.Key{}, 0
 	}
 	b.partial = s.Partial
-	if p.twin != "" && !b.isInUse(s.Precedence) {
+	if p.twin != "" && !b.isInUse(own) {
 		return report, errors.Join(backend.About(backend.Device, b.renounce(p.twin)), b.refuse(ctx, p, &report))
 	}
 	e, err := b.ensure(p.addrs, s, &report)
@@ -184,70 +161,12 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 		// Without the device, packets to the overlay must not leave in the clear by another route.
 		return report, errors.Join(err, b.refuse(ctx, p, &report))
 	}
-	b.noteUse(s.Precedence)
+	b.noteUse(own)
 	err = errors.Join(err, b.program(ctx, p, e, &report), b.chooseSources(p, s.Underlay))
 	b.show(p.nodes)
 	report.Notes = b.notes()
 	report.Peers = len(p.peers)
 	return report, err
-}
-
-// isInUse reports whether this host used its key before another host published it: the device has the key, or had it when
-// this host had the same lease.
-func (b *Backend) isInUse(lease uint64) bool {
-	if b.used == b.key || lease != 0 && readUse(b.usePath()) == (use{b.key.PublicKey(), lease}) {
-		return true
-	}
-	link, err := b.handle.Link(b.config.Link)
-	if err != nil || link == nil || !isKernel(link) {
-		return false
-	}
-	state, err := kernelState(b.config.Link)
-	return err == nil && state.PrivateKey == b.key
-}
-
-// noteUse writes down that this host uses its key. A failure is only logged, because the file matters only if another host
-// has the key as well.
-func (b *Backend) noteUse(lease uint64) {
-	now := use{b.used.PublicKey(), lease}
-	if b.used != b.key || lease == 0 || now == b.noted {
-		return
-	}
-	if err := writeUse(b.usePath(), now); err != nil {
-		b.config.Logger.Debug("the use of the key could not be written down", "error", err)
-		return
-	}
-	b.noted = now
-}
-
-// Rekey implements backend.Rekeyer.
-func (b *Backend) Rekey() error {
-	if filepath.IsAbs(b.options.KeyFile) {
-		return nil
-	}
-	if err := os.Remove(b.keyPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("key_file: %w", err)
-	}
-	b.config.Logger.Info("this host has missed a rotation of keys, replacing its key")
-	b.key = wgtypes.Key{}
-	return nil
-}
-
-// renounce gives up a key that another host published before this one used it, as after one host was copied from the other. With the same key, either would receive the other's packets. The agent publishes the new key after the next
-// Advertise. The operator's file stays as it is.
-func (b *Backend) renounce(twin string) error {
-	if filepath.IsAbs(b.options.KeyFile) {
-		return fmt.Errorf("the key in %s is that of node %s too: one of the hosts needs another key", b.options.KeyFile, twin)
-	}
-	if err := os.Remove(b.keyPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("the key in %s is that of node %s too: %w", b.keyPath(), twin, err)
-	}
-	b.key = wgtypes.Key{}
-	if err := b.readKeys(); err != nil {
-		return err
-	}
-	b.config.Logger.Warn("private key was that of another host, created another one", "peer", twin)
-	return fmt.Errorf("the key in %s was that of node %s too: it was replaced, and the lease follows", b.keyPath(), twin)
 }
 
 // refuse adds the routes that make the kernel refuse packets to the network, and changes nothing else.
@@ -466,30 +385,6 @@ func (b *Backend) remove(ctx context.Context, elsewhere backend.Elsewhere) (back
 	result, err := reconcile.Apply(ctx, reconcile.Want("route", table, kernel.CompareRoutes, nil, nil))
 	report.Writes += result.Writes()
 	return report, errors.Join(append(errs, err)...)
-}
-
-// removeKey removes the private key that is below the network's state directory, and the directory if it is empty then.
-func (b *Backend) removeKey() error {
-	_ = os.Remove(b.usePath())
-	if filepath.IsAbs(b.options.KeyFile) {
-		_ = os.Remove(b.config.DataDir)
-		return nil
-	}
-	if err := os.Remove(b.keyPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("key_file: %w", err)
-	}
-	_ = os.Remove(b.config.DataDir) // if there is nothing else in it
-	return nil
-}
-
-// usePath returns the path of the file that says which key this host has used.
-func (b *Backend) usePath() string { return filepath.Join(b.config.DataDir, useFile) }
-
-func (b *Backend) keyPath() string {
-	if filepath.IsAbs(b.options.KeyFile) {
-		return b.options.KeyFile
-	}
-	return filepath.Join(b.config.DataDir, b.options.KeyFile)
 }
 
 // shown is what Counters needs. It never changes.

@@ -51,7 +51,7 @@ const mostInitiations = 4096
 
 // initiations has those of the last collisionTime. The zero value is ready.
 type initiations struct {
-	began        time.Time // when newer was empty; after collisionTime it becomes older
+	began        time.Time // when newer was made; after collisionTime it becomes older
 	newer, older map[netip.AddrPort]*initiation
 }
 

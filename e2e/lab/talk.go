@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Talk is one TCP connection on which 64 bytes are sent every 10 ms and echoed, and 4 KiB every 20th time. TCP retransmits
+// A Talk is one TCP connection on which 64 bytes, and 4 KiB every 20th time, are sent every 10 ms and echoed. TCP retransmits
 // what is lost, so an outage shows as a pause; the connection ends only if something resets it.
 type Talk struct {
 	cancel  context.CancelFunc
@@ -27,6 +27,9 @@ type Talk struct {
 	pause  time.Duration
 	err    error
 }
+
+// LargeEcho is a number of echoes of which one is large.
+const LargeEcho = 20
 
 const (
 	talkEvery = 10 * time.Millisecond
@@ -78,9 +81,6 @@ func (t *Talk) end(running context.Context, err error) {
 		}
 	}
 }
-
-// LargeEcho is a number of echoes of which one is large.
-const LargeEcho = 20
 
 // talkSize returns the size of what is sent the i-th time, in bytes.
 func talkSize(i uint64) int {

@@ -169,13 +169,13 @@ const relearn = 3 * time.Second
 // that the other one, which had been given up, is back. Where agents forward packets themselves,
 // the agent of one end may also have been down.
 func (c *checker) excused(l Loss) bool {
-	other := map[string]string{l.From: l.To, l.To: l.From}
-	for _, node := range []string{l.From, l.To} {
+	for _, ends := range [][2]string{{l.From, l.To}, {l.To, l.From}} {
+		node, other := ends[0], ends[1]
 		if c.out(node, l.At) {
 			return true
 		}
 		for _, s := range c.silent[node] {
-			if s.From <= l.At && c.out(other[node], s.From) && c.lasts(node, s.Span, Span{l.At, l.At}) {
+			if s.From <= l.At && c.out(other, s.From) && c.lasts(node, s.Span, Span{l.At, l.At}) {
 				return true
 			}
 			if l.At < s.From-inFlight || s.To != forever && l.At > s.To+relearn {

@@ -188,6 +188,17 @@ func taken(s *story) {
 	s.silence("b", 0, 39, CutHost) // so that it is allowed to move
 }
 
+// givenUp makes b silent until 26, after it was given up at 24.
+func givenUp(s *story) {
+	s.silence("b", 0, 26, StopPastHold)
+	s.mute("b", 0, 26)
+	s.reads(3, 24, held(one, "a"), lapsed(two, "b"))
+	s.reads(24, 26, held(one, "a"))
+	s.claims("a", 24, 99, func(c *Claim) { c.View = nil })
+	s.claims("b", 26, 99, func(c *Claim) { c.View = nil })
+	s.Routes = nil
+}
+
 // cameBack makes the store lose all records, and a silent until 29, so that b gets a's subnet at 15. At 30, the store loses all
 // records again, and a is the first to write its own.
 func cameBack(s *story) {
@@ -721,25 +732,13 @@ func TestCheck(t *testing.T) {
 			s.Losses = []Loss{{"n", "a", "b", sec(30)}}
 		}, []Rule{PingLost}},
 		"a ping is lost to a host that came back while the other one's agent was stopped": {func(s *story) {
-			s.silence("b", 0, 26, StopPastHold)
-			s.mute("b", 0, 26)
-			s.reads(3, 24, held(one, "a"), lapsed(two, "b"))
-			s.reads(24, 26, held(one, "a"))
-			s.claims("a", 24, 99, func(c *Claim) { c.View = nil })
-			s.claims("b", 26, 99, func(c *Claim) { c.View = nil })
-			s.Routes = nil
+			givenUp(s)
 			s.silence("a", 25, 45, StopPastTTL)
 			s.mute("a", 25, 45)
 			s.Losses = []Loss{{"n", "a", "b", sec(40)}}
 		}, nil},
 		"a ping is lost to a host that came back": {func(s *story) {
-			s.silence("b", 0, 26, StopPastHold)
-			s.mute("b", 0, 26)
-			s.reads(3, 24, held(one, "a"), lapsed(two, "b"))
-			s.reads(24, 26, held(one, "a"))
-			s.claims("a", 24, 99, func(c *Claim) { c.View = nil })
-			s.claims("b", 26, 99, func(c *Claim) { c.View = nil })
-			s.Routes = nil
+			givenUp(s)
 			s.Losses = []Loss{{"n", "a", "b", sec(40)}}
 		}, []Rule{PingLost}},
 		"a ping is lost to a host that is cut off": {func(s *story) {

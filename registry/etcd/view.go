@@ -280,8 +280,6 @@ func (v *leaseView) update(t *tree, keys layout, n registry.Network, settle time
 		switch {
 		case stored != nil && !older:
 			continue
-		case k.older != 0 && stored == nil && !recreated && !restored && !hasVanished(t, key):
-			continue // the older version was deleted, as when a lease is revoked
 		case k.missing() && time.Now().After(k.until):
 			if !older {
 				continue
@@ -295,8 +293,8 @@ func (v *leaseView) update(t *tree, keys layout, n registry.Network, settle time
 			copied.until, copied.session = time.Now().Add(settle), ""
 			copied.lease.Session, copied.lease.CreateIndex, copied.lease.ModifyIndex = "", lapsed.CreateIndex, lapsed.ModifyIndex
 			k = &copied
-		case k.missing() && !k.lost && !hasVanished(t, key):
-			continue // its deletion was seen later
+		case k.missing() && !hasVanished(t, key) && (!k.lost || k.older != 0 && stored == nil && !recreated && !restored):
+			continue // its deletion, or that of the older version, was seen later
 		case k.missing():
 		case recreated, restored, stored == nil && hasVanished(t, key):
 			copied := *k

@@ -1,0 +1,176 @@
+package datapath
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// A killing is a step of a switch at which agents are killed.
+type killing struct {
+	step    string
+	flag    string // of leno network switch, before reached is awaited
+	reached func(w *testWorld, h *lab.Host) error
+	then    string // flag of leno network switch, once the agents are started again
+	all     bool   // kill the agents of all hosts
+}
+
+// leaseSays returns a step that is reached when a host's lease has a word.
+func leaseSays(word string) func(w *testWorld, h *lab.Host) error {
+	return func(w *testWorld, h *lab.Host) error {
+		pair, _, err := w.Consul.Client().KV().Get(world.LeaseKey("default", w.Subnet(h, "default")), nil)
+		if err != nil || pair == nil || !strings.Contains(string(pair.Value), word) {
+			return fmt.Errorf("lease %+v, %v", pair, err)
+		}
+		return nil
+	}
+}
+
+// allMoved is reached when the leases of all hosts say that they send over the new backend alone. A host ends the switch 2
+// seconds later.
+func allMoved(w *testWorld, _ *lab.Host) error {
+	var errs []error
+	for _, h := range w.Hosts {
+		errs = append(errs, leaseSays(`"sends"`)(w, h))
+	}
+	return errors.Join(errs...)
+}
+
+func begun(w *testWorld, _ *lab.Host) error {
+	if b, _ := w.backendOf(); !strings.Contains(b, `"next"`) {
+		return errors.New(b)
+	}
+	return nil
+}
+
+func ended(w *testWorld, h *lab.Host) error {
+	if begun(w, h) == nil {
+		return errors.New("not ended")
+	}
+	return nil
+}
+
+// killings are the steps of a switch: it begins, hosts get both backends and say so, move their peers, and say that they
+// have moved; it ends, and the old backend is removed. It can also be stopped and reversed.
+var killings = []killing{
+	{step: "begun", reached: begun},
+	{step: "prepared", reached: leaseSays(`"next"`)},
+	{step: "stopped", flag: "-stop", reached: leaseSays(`"next"`), then: "-continue"},
+	{step: "moved", reached: leaseSays(`"sends"`)},
+	{step: "all moved", reached: allMoved},
+	{step: "all moved, and every agent dies", reached: allMoved, all: true},
+	{step: "reversed", flag: "-reverse", reached: begun},
+	{step: "ended", reached: ended, all: true},
+}
+
+// killedAt switches the network to a backend, and kills agents at a step.
+func (w *testWorld) killedAt(k killing, to target, victim *lab.Host) {
+	w.T.Helper()
+	from, _ := w.backendOf()
+	w.apply(to.kind, to.options)
+	kind, option := to.kind, strings.Replace(to.options, " = ", `":`, 1)
+	switch k.flag {
+	case "":
+	case "-reverse":
+		w.Eventually("all hosts to have moved", func(context.Context) error { return allMoved(w, victim) })
+		var before struct{ Type string }
+		w.Must(json.Unmarshal([]byte(from), &before))
+		kind, option = before.Type, ""
+		fallthrough
+	default:
+		w.turn(k.flag)
+	}
+	w.Eventually("the step "+k.step, func(context.Context) error { return k.reached(w, victim) })
+	victims := []*lab.Host{victim}
+	if k.all {
+		victims = w.Hosts
+	}
+	for _, h := range victims {
+		w.Must(h.KillAgent())
+	}
+	for _, h := range victims {
+		w.Must(h.RestartAgent())
+	}
+	for _, h := range victims {
+		w.Must(h.WaitReady(w.Ctx))
+	}
+	if k.then != "" {
+		w.turn(k.then)
+	}
+	w.switched(kind, option)
+}
+
+// inTurn returns the host that ends switches, and another one the next time.
+func (w *testWorld) inTurn(i int) *lab.Host {
+	w.T.Helper()
+	hosts := slices.SortedFunc(slices.Values(w.Hosts), func(a, b *lab.Host) int {
+		return w.Subnet(a, "default").Addr().Compare(w.Subnet(b, "default").Addr())
+	})
+	return hosts[i%2]
+}
+
+// TestSwitchKilled kills agents at each step of a switch between backends of the kernel, that of the host that ends switches
+// and that of another one in turn. Each switch goes on, and no ping is lost.
+func TestSwitchKilled(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 3})
+	w.StartNetwork("vxlan")
+	pings := w.traffic(w.Containers, 0)
+	targets := []target{{"host-gw", ""}, {"vxlan", "vni = 7"}}
+	next := 0
+	for i, k := range killings {
+		began := time.Now()
+		w.killedAt(k, targets[next%2], w.inTurn(i))
+		if k.flag != "-reverse" {
+			next++
+		}
+		pings.flows()
+		t.Logf("%s: %s", k.step, time.Since(began).Round(time.Millisecond))
+	}
+	// The next one dies while this one starts.
+	w.apply("vxlan", "port = 4789")
+	for round := range 6 {
+		h := w.Hosts[round%len(w.Hosts)]
+		w.Must(h.KillAgent())
+		w.Must(h.RestartAgent())
+	}
+	for _, h := range w.Hosts {
+		w.Must(h.WaitReady(w.Ctx))
+	}
+	w.switched("vxlan", `"port":4789`)
+	pings.flows()
+	pings.stop()
+}
+
+// TestSwitchKilledInProcess kills agents at the steps of switches to and from backends in the agent's process. Each switch
+// goes on, connections survive, and the hosts whose agents live lose no ping between each other.
+func TestSwitchKilledInProcess(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 3})
+	w.StartNetwork("vxlan")
+	victim := w.Hosts[0]
+	pings := w.traffic(w.Containers[1:], 0)
+	w.Linked(w.Containers)
+	talks := w.talks(w.Containers)
+	for i, k := range []killing{killings[1], killings[3], killings[4], killings[6]} {
+		to := []target{{"wireguard", ""}, {"udp", ""}, {"wireguard", ""}, {"vxlan", ""}}[i]
+		began := time.Now()
+		w.killedAt(k, to, victim)
+		for _, talk := range talks {
+			w.Must(talk.WaitEchoes(w.Ctx, lab.LargeEcho))
+		}
+		pings.flows()
+		t.Logf("to %s, %s: %s", to.kind, k.step, time.Since(began).Round(time.Millisecond))
+	}
+	pings.stop()
+	for _, talk := range talks {
+		_, err := talk.Stop()
+		w.Must(err)
+	}
+}
