@@ -297,11 +297,11 @@ func (c Definition) generation(of Spec) (n int, ok bool) {
 }
 
 // isOutdated reports whether the key that a host made for a backend under definition c is from before switches that have
-// ended in o, and that the host has missed.
+// ended in o, and that the host has missed. That of a backend that c does not have any more is, too.
 func (c Definition) isOutdated(o Definition, of Spec) bool {
 	had, ok := c.generation(of)
 	now, _ := o.generation(of)
-	return ok && now > had
+	return !ok || now > had
 }
 
 // IsMoved reports whether a host sends to all its peers over the definition's target, as far as its lease says. attributes

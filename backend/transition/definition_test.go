@@ -110,15 +110,15 @@ func TestIsOutdated(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
 		from, to      Definition
-		current, next bool // what is outdated
+		current, next bool // what is outdated, if the host still runs it
 	}{
 		{"the same", twice, twice, false, false},
 		{"a time and other options", first, periodic, false, false},
-		{"a switch begins", first, begun(first), false, false},
+		{"a switch begins", first, begun(first), false, true},
 		{"it ends", begun(first), rotated(first), false, false},
-		{"one rotation", first, rotated(first), false, false},
+		{"one rotation", first, rotated(first), true, false},
 		{"two rotations", first, twice, true, false},
-		{"two rotations, and a third one begun", first, begun(twice), true, false},
+		{"two rotations, and a third one begun", first, begun(twice), true, true},
 		{"two rotations, and a third one begun, from the middle of the first", begun(first), begun(twice), true, true},
 		{"one rotation, and the next one begun", begun(first), begun(rotated(first)), false, true},
 		{"three rotations, from the middle of the first", begun(first), rotated(twice), true, false},

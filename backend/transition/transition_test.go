@@ -384,6 +384,11 @@ func TestMissedSwitches(t *testing.T) {
 	h.does("old: new key; old: b", peer(1, "old", `{}`))
 	h.follow("old", `{"next":{"device":"b","type":"new"},"switches":3}`)
 	h.does("old: b; new~b: (b)?", peer(1, "old", `{}`))
+
+	// What a switch has left, and the next one takes up again before it was removed, has the key from before, too.
+	h.follow("new", `{"device":"b","switches":4}`)
+	h.follow("new", `{"device":"b","next":{"type":"old"},"switches":4}`)
+	h.does("old: new key; new~b: b; old: (b)?", peer(1, "new", `{"device":"b"}`))
 }
 
 // counts is a backend that counts the same for each peer.
