@@ -45,12 +45,7 @@ func (c *checker) kernels() {
 	for _, d := range devices {
 		network := strings.TrimSuffix(d.Network, otherDevice)
 		m := member{d.Node, network}
-		known := c.mayLag(m, d.At)
-		if _, lost := c.lostBetween(known); lost {
-			// An agent may have read a definition that the store lost before the suite could, and that was restored since.
-			known.To += c.Rules.Settle
-		}
-		backends, same := c.backends(network, known)
+		backends, same := c.backendsFor(m, d.At)
 		needed := slices.ContainsFunc(backends, func(x Backend) bool { return x.device(network) == d.Network })
 		// The kernel is checked several times a second, and a loss is seen only at the next check.
 		if same && needed && c.defined(network, Span{d.At - time.Second, d.At}) {
@@ -78,7 +73,7 @@ func (c *checker) left(m member, list RouteList) {
 // complete checks for the device and for a route to every peer that has been calm.
 func (c *checker) complete(m member, list RouteList) {
 	at := Span{list.At, list.At}
-	backends, _ := c.backends(m.network, c.mayLag(m, list.At))
+	backends, _ := c.backendsFor(m, list.At)
 	for _, x := range backends {
 		if name := x.device(m.network); name != "" && !slices.Contains(list.Devices, name) {
 			c.report(DeviceGone, m, at, "there is no %s%s", devicePrefix, name)

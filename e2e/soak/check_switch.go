@@ -32,6 +32,20 @@ func (c *checker) backends(network string, s Span) (out []Backend, same bool) {
 	return out, out != nil
 }
 
+// backendsFor returns the backends that carry the network of a member, if they are the same in all definitions that its
+// agent may follow at a moment.
+func (c *checker) backendsFor(m member, at time.Duration) (out []Backend, same bool) {
+	known := c.mayLag(m, at)
+	reads := c.readsAround(m.network, known)
+	if n := len(reads); n > 0 {
+		if _, lost := c.lostBetween(Span{known.From, max(known.To, reads[n-1].To)}); lost {
+			// The agent may have read a definition that the store lost before the suite could read it. Agents restore it.
+			known.To += c.Rules.Settle
+		}
+	}
+	return c.backends(m.network, known)
+}
+
 // readsAround returns the reads of a network in a span, the last one before it and the first one after it.
 func (c *checker) readsAround(network string, s Span) []Read {
 	all := c.reads[network]
@@ -66,7 +80,7 @@ func (c *checker) mayLag(m member, at time.Duration) Span {
 
 // leftovers reports what a calm member has kept of a backend that does not carry the network any more.
 func (c *checker) leftovers(m member, list RouteList) {
-	backends, same := c.backends(m.network, c.mayLag(m, list.At))
+	backends, same := c.backendsFor(m, list.At)
 	if !same {
 		return
 	}

@@ -632,6 +632,12 @@ func TestCheck(t *testing.T) {
 			s.Rewinds = []Rewind{{Span: at(34.5), Why: EmptyStore}}
 			s.devices("a", 35, 99, "n"+otherDevice)
 		}, nil},
+		"a host removes the old device, and the store loses that the switch has ended before it was read": {func(s *story) {
+			s.switchAt(20, 37, "udp")
+			s.states(35, 37, stateMissing, "")
+			s.Rewinds = []Rewind{{Span: Span{sec(35.2), sec(35.2)}, Why: EmptyStore}}
+			s.devices("a", 35, 99, "n"+otherDevice)
+		}, nil},
 		"a host removes the old device early, and the store loses everything": {func(s *story) {
 			s.switchAt(20, 45, "udp")
 			s.Rewinds = []Rewind{{Span: at(34.5), Why: EmptyStore}}
