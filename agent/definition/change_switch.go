@@ -17,10 +17,10 @@ import (
 // ErrSwitch means that a switch cannot be changed as requested.
 var ErrSwitch = errors.New("nothing was changed")
 
-// ChangeSwitch returns the definition with which the switch of network n to another backend stops, goes on, is reversed or
-// ends, or a switch to new keys begins. action is one of api.StopSwitch and the constants after it. Errors wrap
-// registry.ErrInvalid for an unknown action, and ErrSwitch. now is the time at which a switch ends. others are all networks
-// in the store, which may include n.
+// ChangeSwitch returns the definition that stops, continues, reverses or ends the switch of network n to another
+// backend, or begins a switch to new keys. action is one of api.StopSwitch and the constants after it. Errors wrap
+// registry.ErrInvalid for an unknown action, and ErrSwitch. now is the time at which a switch ends. others are all
+// networks in the store, which may include n.
 func ChangeSwitch(n registry.Network, action string, now time.Time, others []registry.Network,
 	kinds map[string]backend.Type) (registry.Network, error) {
 	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
@@ -56,8 +56,8 @@ func ChangeSwitch(n registry.Network, action string, now time.Time, others []reg
 	return WithTransition(n, def)
 }
 
-// WithTransition returns the network with other backends. At the end of a switch, the encryption that the remaining
-// backend makes possible is required, if an operator wanted that during the switch.
+// WithTransition returns network n with the backends of def. At the end of a switch, the network requires the
+// encryption that was postponed until then because one of the backends did not encrypt.
 func WithTransition(n registry.Network, def transition.Definition) (registry.Network, error) {
 	options, err := def.Options()
 	if err == nil {
@@ -69,8 +69,8 @@ func WithTransition(n registry.Network, def transition.Definition) (registry.Net
 	return n, err
 }
 
-// rotated returns the definition that begins a switch to new keys. Hosts make a key for each device. The new device needs
-// a port of its own, so two ports alternate.
+// rotated returns the definition that begins a switch to new keys. Each device has its own key and needs its own port,
+// so two ports alternate.
 func rotated(def transition.Definition, kinds map[string]backend.Type) (transition.Definition, error) {
 	kind := kinds[def.Current.Type]
 	switch {
@@ -86,7 +86,7 @@ func rotated(def transition.Definition, kinds map[string]backend.Type) (transiti
 	return def.To(def.Current.Type, options), nil
 }
 
-// checkNewPort returns an ErrSwitch if another network than the named one needs the port.
+// checkNewPort returns an ErrSwitch if a network other than the named one needs the port.
 func checkNewPort(name string, port backend.Port, others []registry.Network, kinds map[string]backend.Type) error {
 	for _, o := range others {
 		theirs := transition.Ports(kinds, o.Backend.Type, o.Backend.Options())

@@ -10,11 +10,11 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// Gradual returns the change in which a new backend, or options on which both ends of a path must agree, replace the old
-// ones without a loss of packets: the network is switched peer by peer; see package transition. The definition of New is
-// what an operator wants in the end. During a switch it must be that of one of the two backends: the one that the switch
-// is going to, or the other one, which reverses the switch. Hosts whose lease has lapsed are switched like others, as
-// their packets may flow without an agent.
+// Gradual returns the change with which a new backend, or new options on which both ends of a path must agree, replace
+// the old ones without packet loss: the network is switched peer by peer; see package transition. New is the definition
+// that an operator wants in the end. During a switch, it must describe one of the two backends: the next one, or the
+// current one, which reverses the switch. Hosts whose lease has lapsed are switched like other hosts, because their
+// packets may flow without an agent.
 func (c Change) Gradual() Change {
 	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
 	kind, wanted := c.New.Backend.Type, c.effective(c.New.Backend)
@@ -47,8 +47,8 @@ func (c Change) Gradual() Change {
 	return c.requireLater(&next, old.Next == nil).with(next)
 }
 
-// requireLater puts off the encryption that New requires until the end of the switch, if one of its backends does not
-// encrypt: packets go over both until then. begins is true if the switch begins with this change.
+// requireLater postpones the encryption that New requires to the end of the switch if one of the two backends does not
+// encrypt, because packets go over both until then. begins is true if the switch begins with this change.
 func (c Change) requireLater(def *transition.Definition, begins bool) Change {
 	if def.Next == nil {
 		return c
@@ -67,7 +67,7 @@ func (c Change) requireLater(def *transition.Definition, begins bool) Change {
 	return c
 }
 
-// Forced returns the change as an operator forces it now: at once, whatever becomes of packets.
+// Forced returns the change as an operator forces it now: it takes effect at once, even if packets are lost.
 func (c Change) Forced(now time.Time) Change {
 	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
 	if !c.exists() || err != nil || old.Target().Type != c.New.Backend.Type {
@@ -93,7 +93,8 @@ func (c Change) effective(b registry.Backend) json.RawMessage {
 	return c.normal(transition.Spec{Type: b.Type, Options: b.Options()})
 }
 
-// normal returns a backend's effective options, or those it has if this version of leno does not know the backend.
+// normal returns a backend's effective options, or its options unchanged if this version of leno does not know the
+// backend.
 func (c Change) normal(spec transition.Spec) json.RawMessage {
 	if kind, ok := c.Backends[spec.Type]; ok {
 		if effective, err := kind.Normalize(spec.Options); err == nil {
@@ -103,7 +104,7 @@ func (c Change) normal(spec transition.Spec) json.RawMessage {
 	return spec.Options
 }
 
-// transition returns the backends of the new definition; there is no next one if they cannot be parsed.
+// transition returns the backends of the new definition, or the zero Definition if they cannot be parsed.
 func (c Change) transition() transition.Definition {
 	def, err := transition.Parse(c.New.Backend.Type, c.New.Backend.Options())
 	if err != nil {
@@ -141,7 +142,7 @@ func (c Change) refusedTarget() []api.Refusal {
 	}}
 }
 
-// switching describes what a switch does to a host, and how far the host has come.
+// switching describes what a switch does to a host, and how far the host has moved.
 func (c Change) switching(l registry.Lease) []string {
 	def := c.transition()
 	if def.Next == nil {
@@ -185,7 +186,7 @@ func (c Change) name(spec transition.Spec) string {
 	return spec.Type
 }
 
-// mtuAfter returns the overlay's MTU on a host during the switch, as far as it follows from the size of headers.
+// mtuAfter returns the overlay's MTU on a host during the switch, derived from the size of the backends' headers alone.
 func (c Change) mtuAfter(l registry.Lease, def transition.Definition) int {
 	if len(l.PublicIPs) == 0 {
 		return l.MTU

@@ -16,16 +16,16 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// endAfter is how long all leases must say that their hosts have moved before a switch is ended. A host that had to go
-// back, because a peer has started again, says so a moment later.
+// endAfter is how long all leases must say that their hosts have moved before a host ends the switch. The lease of a
+// host that had to move back, because a peer has restarted, says so only a moment later.
 const endAfter = 2 * time.Second
 
-// writeInterval is how long each host waits for the one before it to change the definition.
+// writeInterval is how long a host waits for each host with a lower slot to change the definition.
 const writeInterval = 3 * time.Second
 
-// endSwitch ends the switch of the network to another backend if all hosts, also those whose lease has lapsed, send to
-// each other over that backend only: the definition then names it alone. The host with the first slot does so, or the
-// next one if it does not.
+// endSwitch ends the network's switch to another backend if all hosts, including those whose lease has lapsed, send to
+// each other over that backend only: it stores a definition that names that backend alone. The host with the lowest
+// slot does so, or the next host if it does not.
 func (r *Runner) endSwitch(ctx context.Context, n registry.Network, v *peers.View) {
 	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
 	if err != nil || def.Next == nil {
@@ -51,7 +51,7 @@ func (r *Runner) endSwitch(ctx context.Context, n registry.Network, v *peers.Vie
 	}
 }
 
-// writeDelay returns how long this host waits for those before it to change the definition.
+// writeDelay returns how long this host waits for the hosts with lower slots to change the definition.
 func writeDelay(v *peers.View) (wait time.Duration) {
 	for _, lease := range peers.Current(v.Leases) {
 		if lease.Held() && lease.Slot < v.Own.Slot {
@@ -61,9 +61,9 @@ func writeDelay(v *peers.View) (wait time.Duration) {
 	return wait
 }
 
-// rotateKeys begins a switch to new keys when they are due. The time counts from the last switch. For a network that was
-// never switched, it counts from when a host first finds that keys are to be rotated. It reports beforehand if they cannot
-// be rotated.
+// rotateKeys begins a switch to new keys when it is due. The interval starts with the last switch or, in a network that
+// was never switched, when a host first finds that the network rotates its keys. If the keys cannot be rotated,
+// rotateKeys reports that before the rotation is due.
 func (r *Runner) rotateKeys(ctx context.Context, n registry.Network, v *peers.View) {
 	kinds := r.deps.Datapaths.Backends
 	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())

@@ -36,7 +36,8 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	return passed, err
 }
 
-// otherDeviceSuffix makes a backend say that it cannot use a peer that has the same backend with another device.
+// otherDeviceSuffix is appended to a peer's backend type if the peer has the same backend with another device, so that
+// the backend skips the peer and reports why.
 const otherDeviceSuffix = " with another device"
 
 // applyOne applies a state with one instance.
@@ -56,10 +57,10 @@ func (b *Backend) applyOne(ctx context.Context, s backend.State) (backend.Report
 	return c.backend.Apply(ctx, s)
 }
 
-// rounds is how often one Apply may move peers: to the target, and back if that fails.
+// rounds is the maximum number of times that one Apply assigns peers: to the target, and back if that fails.
 const rounds = 3
 
-// An offer is what a peer's lease says of one instance.
+// An offer is what a peer's lease says about one instance.
 type offer struct {
 	attributes json.RawMessage
 	fault      string // why the peer cannot use it
@@ -85,8 +86,8 @@ func (b *Backend) read(peers []backend.Peer) []reading {
 	return out
 }
 
-// applyBoth applies a state with both instances. Peers to which the target turns out to be able to send move to it at
-// once.
+// applyBoth applies a state with both instances. A peer moves to the target as soon as the target turns out to be able
+// to send to it.
 func (b *Backend) applyBoth(ctx context.Context, s backend.State) (backend.Report, error) {
 	target, from := b.target()
 	b.peerCount = len(s.Peers)
@@ -107,7 +108,7 @@ func (b *Backend) applyBoth(ctx context.Context, s backend.State) (backend.Repor
 		b.merge(&out, target, led)
 		out.Switch = b.progress(peers)
 		if target == b.next && !b.carries(target) {
-			ledErr = nil // packets flow without it, and the progress has it
+			ledErr = nil // packets flow without the target, and the progress shows its fault
 		}
 		return out, errors.Join(leftErr, ledErr)
 	}
@@ -123,11 +124,11 @@ func (b *Backend) carries(c *instance) bool {
 	return false
 }
 
-// adoptionTime is how long a process leaves the routes of an earlier one alone while peers have not answered.
+// adoptionTime is how long a process keeps the routes of an earlier process to peers that have not answered yet.
 const adoptionTime = 3 * time.Second
 
-// mayMove reports whether more peers may move to the target. Before this host's lease says that it takes part in the
-// switch, other hosts may end a switch back without it.
+// mayMove reports whether more peers may move to the target. Until this host's lease says that the host takes part in
+// the switch, other hosts may end a reversed switch without waiting for it.
 func (b *Backend) mayMove(s backend.State) bool {
 	switch b.definition.Direction {
 	case Stopped:
@@ -140,15 +141,15 @@ func (b *Backend) mayMove(s backend.State) bool {
 	return announced || s.Published == nil
 }
 
-// choose assigns each peer to the instance over which packets go to it. A peer that the result lacks has no route of this
-// process yet.
+// choose assigns each peer to the instance over which packets go to it. If a peer is missing from the result, this
+// process has not made a route to it yet.
 func (b *Backend) choose(peers []reading, mayMove bool) map[string]*instance {
 	target, from := b.target()
 	out := make(map[string]*instance, len(peers))
 	for _, p := range peers {
 		switch moved := b.assigned[p.Node] == target; {
 		case !p.offers[target].ok && !p.offers[from].ok:
-			out[p.Node] = b.current // which says why it cannot
+			out[p.Node] = b.current // which reports why it cannot send to the peer
 		case !p.offers[target].ok:
 			out[p.Node] = from
 		case !p.offers[from].ok:
@@ -164,7 +165,8 @@ func (b *Backend) choose(peers []reading, mayMove bool) map[string]*instance {
 	return out
 }
 
-// isProven reports whether the instance was last found to be able to send to a peer.
+// isProven reports whether the instance was able to send to a peer, with the peer's present attributes, when it was
+// last applied.
 func (c *instance) isProven(p reading) bool {
 	before, ok := c.proven[p.Node]
 	return ok && before == string(p.offers[c].attributes)
@@ -245,7 +247,7 @@ func (b *Backend) merge(out *backend.Report, c *instance, report backend.Report)
 	}
 }
 
-// progress describes how far the switch is.
+// progress describes how far the switch has progressed.
 func (b *Backend) progress(peers []reading) *backend.Switch {
 	target, from := b.target()
 	out := &backend.Switch{From: from.Type, To: target.Type, Stopped: b.definition.Direction == Stopped}
@@ -275,8 +277,8 @@ func (b *Backend) progress(peers []reading) *backend.Switch {
 	return out
 }
 
-// clear removes the datapath of instances that the definition no longer has. Those whose device another instance needs are
-// removed before the state is applied, and the others after it.
+// clear removes the datapath of instances that the definition no longer has. It is called twice: before the state is
+// applied, for instances whose device another instance needs, and afterwards for the others.
 func (b *Backend) clear(ctx context.Context, s backend.State, before bool) (backend.Report, error) {
 	var out backend.Report
 	var errs []error

@@ -6,7 +6,8 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// Counting returns what counts the traffic over all instances, by peer and in total; nil if no instance does.
+// Counting returns a counter and a meter of the traffic over all instances, by peer and in total. Each is nil if no
+// instance has one.
 func (b *Backend) Counting() (backend.Counter, backend.Meter) {
 	var counter backend.Counter
 	var meter backend.Meter

@@ -1,15 +1,15 @@
 // Package transition carries a network with one backend, or with two while the network is switched from one to the
 // other. To the agent, both are one backend.
 //
-// During a switch every host has both backends, and a device for each. A host first prepares the next backend, and
-// then says in its lease what its peers need to send to it that way. A host sends to each peer over the next backend as
-// soon as the peer has said so and, if the backend can tell, a packet from the peer has arrived. Until then it sends
-// over the current one. Packets are accepted over both all the time, so no host waits for another, and it does not
-// matter in which order hosts follow. When a host sends to all its peers over the next backend, its lease says that,
-// too. When all leases do, nothing is sent over the current backend any more, and the definition can name the next one
+// During a switch, every host runs both backends, each with its own device. A host first prepares the next backend, and
+// then publishes in its lease what its peers need to send to it over that backend. A host sends to a peer over the next
+// backend as soon as the peer has published this and, if the backend can tell, a packet from the peer has arrived.
+// Until then, it sends over the current one. Hosts always accept packets over both backends, so no host waits for
+// another, and hosts can follow in any order. When a host sends to all its peers over the next backend, its lease says
+// so. When all leases say so, no host sends over the current backend any more, and the definition can name the next one
 // alone.
 //
-// What a definition and a lease say is in their backend objects, in members of this package beside the backend's own.
+// Definitions and leases store this in their backend objects, in members of this package next to the backend's own.
 package transition
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// A Direction is where a switch is going.
+// A Direction is the direction of a switch: towards one of its two backends, or none.
 type Direction string
 
 // The directions of a switch.
@@ -50,10 +50,12 @@ type Definition struct {
 	Next      *Spec     // nil unless the network is being switched
 	Direction Direction // of the switch
 
-	// Since is when the current backend has been alone, or its keys were new; zero if that is not known.
+	// Since is when the current backend began to carry the network alone, or the time from which the age of its keys
+	// counts; zero if that is not known.
 	Since time.Time
 
-	// Switches is how many switches have ended on the other device. A host that has missed some of them replaces its key.
+	// Switches is the number of switches that have moved the network to its other device. A host that has missed any of
+	// them replaces its key.
 	Switches int
 }
 
@@ -100,7 +102,8 @@ func split(object json.RawMessage) (own json.RawMessage, m members, err error) {
 	return own, m, err
 }
 
-// mentions reports whether an object may have members of this package. Most have none, and there is one for each host.
+// mentions reports whether an object may have members of this package. It is a cheap check, because most objects have
+// none, and there is one object for each host.
 func mentions(object json.RawMessage) bool {
 	for _, name := range names {
 		if bytes.Contains(object, []byte(`"`+name+`"`)) {
@@ -156,11 +159,11 @@ func (c Spec) DataDir(dir string) string {
 	return dir
 }
 
-// is reports whether both are the same backend with the same device, whatever their options.
+// is reports whether both are the same backend with the same device, regardless of their options.
 func (c Spec) is(o Spec) bool { return c.Type == o.Type && c.Other == o.Other }
 
 // Link returns the name of the device of a network's current backend. kind and options are those of the network's
-// definition or, for a network of which nothing is known, empty.
+// definition, or empty if the definition is not known.
 func Link(network, kind string, options json.RawMessage) string {
 	definition, err := Parse(kind, options)
 	if err != nil {
@@ -174,7 +177,7 @@ func Link(network, kind string, options json.RawMessage) string {
 func (c Spec) Equal(o Spec) bool { return c.is(o) && bytes.Equal(c.Options, o.Options) }
 
 // Parse parses the backend object of a network's definition, of which kind is the type and options are the other
-// members. Errors are *backend.OptionError.
+// members. An error about a member of this package is a *backend.OptionError.
 func Parse(kind string, options json.RawMessage) (Definition, error) {
 	own, m, err := split(options)
 	if err != nil {
@@ -258,7 +261,8 @@ func (c Definition) Target() Spec {
 	return *c.Next
 }
 
-// To returns a definition that begins to switch the network to another backend, or to the same with other options.
+// To returns a definition that begins to switch the network to another backend, or to the same backend with other
+// options.
 func (c Definition) To(kind string, options json.RawMessage) Definition {
 	return Definition{
 		Current:  c.Current,
@@ -277,15 +281,15 @@ func (c Definition) Ended(at time.Time) Definition {
 	return Definition{Current: c.Target(), Since: at.UTC().Truncate(time.Second), Switches: switches}
 }
 
-// Follows reports whether a host with definition c can take definition o without an interruption: the current backend of
-// o is one of those of c.
+// Follows reports whether a host with definition c can change to definition o without an interruption: the current
+// backend of o is one of the backends of c.
 func (c Definition) Follows(o Definition) bool {
 	return c.Current.is(o.Current) || c.Next != nil && c.Next.is(o.Current)
 }
 
-// generation returns the number of ended switches with which a backend of the definition carries the network alone: that
-// of the next backend is higher by one. It returns false for a backend that the definition does not have. A host makes a
-// key for each generation of a device.
+// generation returns the value that Switches has when a backend of the definition carries the network alone: the
+// present value for the current backend, and one more for the next backend. It returns false for a backend that the
+// definition does not have. A host makes a new key for each generation of a device.
 func (c Definition) generation(of Spec) (n int, ok bool) {
 	switch {
 	case c.Current.is(of):
@@ -296,23 +300,23 @@ func (c Definition) generation(of Spec) (n int, ok bool) {
 	return 0, false
 }
 
-// isOutdated reports whether the key that a host made for a backend under definition c is from before switches that have
-// ended in o, and that the host has missed. That of a backend that c does not have any more is, too.
+// isOutdated reports whether the key that a host made for a backend under definition c is outdated under definition o:
+// the host has missed switches that have ended in o since it made the key, or c no longer has the backend.
 func (c Definition) isOutdated(o Definition, of Spec) bool {
 	had, ok := c.generation(of)
 	now, _ := o.generation(of)
 	return !ok || now > had
 }
 
-// IsMoved reports whether a host sends to all its peers over the definition's target, as far as its lease says. attributes
+// IsMoved reports whether a lease says that its host sends to all its peers over the definition's target. attributes
 // are the members of the lease's backend object except its type.
 func (c Definition) IsMoved(attributes json.RawMessage) bool {
 	_, m, err := split(attributes)
 	if err != nil || c.Next == nil || c.Direction == Stopped {
 		return false
 	}
-	// A lease that names only one backend is of a host that is ahead, or has not followed yet and sends over that backend
-	// alone: a host moves no peer before its lease names both.
+	// A lease that names only one backend belongs to a host that is ahead, or that has not followed yet and sends over
+	// that backend alone: a host moves no peer before its lease names both.
 	return m.Sends == c.Target().device() || m.Next == nil && deviceOf(m) == c.Target().device()
 }
 
@@ -323,8 +327,9 @@ func deviceOf(m members) string {
 	return m.Device
 }
 
-// Ready reports whether a host can receive over the backend, as far as its lease says, or else why it cannot use it, ""
-// if it does not say. kind is the type of the lease's backend object, and attributes are the other members.
+// Ready reports whether a lease says that its host can receive over the backend. If not, fault is the reason that the
+// lease gives, or "" if it gives none. kind is the type of the lease's backend object, and attributes are its other
+// members.
 func (c Spec) Ready(kind string, attributes json.RawMessage) (ready bool, fault string) {
 	_, fault, ready = c.entry(kind, attributes)
 	return ready, fault

@@ -64,7 +64,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// TestDefinitionSwitches checks what becomes of a definition in a switch.
+// TestDefinitionSwitches checks how a switch changes a definition.
 func TestDefinitionSwitches(t *testing.T) {
 	one, err := Parse("vxlan", json.RawMessage(`{"vni":1}`))
 	if err != nil {
@@ -161,7 +161,7 @@ func TestEntry(t *testing.T) {
 	}
 }
 
-// TestIsMoved checks from what a lease says whether its host needs the other backend any more.
+// TestIsMoved checks for several leases whether their host still needs the other backend.
 func TestIsMoved(t *testing.T) {
 	forward := Definition{Current: Spec{Type: "vxlan"}}.To("udp", json.RawMessage(`{}`))
 	back, stopped := forward, forward

@@ -14,8 +14,8 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// Wrap returns backends that can be switched: each accepts the options of a Definition beside its own, and carries the
-// network by that definition. Backends without a datapath of their own stay as they are.
+// Wrap returns backends that can be switched: each accepts the options of a Definition in addition to its own, and
+// carries the network as that definition says. Backends without a datapath of their own stay as they are.
 func Wrap(types map[string]backend.Type) map[string]backend.Type {
 	out := maps.Clone(types)
 	for name, kind := range types {
@@ -47,8 +47,8 @@ func Ports(types map[string]backend.Type, kind string, options json.RawMessage) 
 	return out
 }
 
-// CanSwitch reports whether networks can be switched from and to a backend. One that only leases subnets cannot: other
-// programs carry its packets.
+// CanSwitch reports whether networks can be switched from and to a backend. This is not possible with a backend that
+// only leases subnets, because other programs carry its packets.
 func CanSwitch(kind string) bool { return kind != "alloc" }
 
 func normalize(types map[string]backend.Type, kind string, options json.RawMessage) (json.RawMessage, error) {
@@ -71,18 +71,18 @@ func normalize(types map[string]backend.Type, kind string, options json.RawMessa
 	return definition.Options()
 }
 
-// A Backend carries a network by a Definition.
+// A Backend carries a network as a Definition says.
 type Backend struct {
 	types      map[string]backend.Type
 	config     backend.Config
 	definition Definition
 	current    *instance
 	next       *instance            // nil unless the network is being switched
-	retiring   []*instance          // which the definition no longer has, until their datapath is removed
-	assigned   map[string]*instance // over which packets go to each peer, by node; nil before that is known
+	retiring   []*instance          // no longer in the definition, until their datapath is removed
+	assigned   map[string]*instance // the one over which packets go to each peer, by node; nil before that is known
 
-	// adoptUntil is when this process assigns peers that have not answered over the target. An earlier process may have sent
-	// to them over either instance, and its routes stay until then.
+	// adoptUntil is when this process assigns peers that have not answered over the target yet. Until then, the routes
+	// of an earlier process stay, which may have sent to these peers over either instance.
 	adoptUntil time.Time
 	peerCount  int // in the last state that both instances got
 
@@ -91,7 +91,7 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
-// An instance is a backend that runs.
+// An instance is a running backend.
 type instance struct {
 	Spec
 	backend backend.Backend
@@ -114,7 +114,7 @@ func newBackend(types map[string]backend.Type, kind string, c backend.Config) (*
 	return b, nil
 }
 
-// open builds an instance, which touches nothing.
+// open builds an instance. It changes nothing on the host.
 func (b *Backend) open(c Spec) (*instance, error) {
 	kind, ok := b.types[c.Type]
 	if !ok {
@@ -149,8 +149,9 @@ func (b *Backend) Threads() int {
 	return n
 }
 
-// ChangeTo takes up the definition of another configuration, for a definition whose backend has the type kind, and touches
-// nothing else. Backends of the present definition go on. It returns an error if the definition does not follow the present one.
+// ChangeTo adopts the definition of another configuration, whose backend has the type kind. Backends of the present
+// definition keep running. A key that is outdated under the new definition is deleted; nothing else on the host
+// changes. It returns an error if the definition does not follow the present one.
 func (b *Backend) ChangeTo(kind string, c backend.Config) error {
 	definition, err := Parse(kind, c.Options)
 	if err != nil {
@@ -160,7 +161,7 @@ func (b *Backend) ChangeTo(kind string, c backend.Config) error {
 		return fmt.Errorf("backend %q cannot follow %q without an interruption", kind, b.definition.Current.Type)
 	}
 	if b.current != nil {
-		b.adoptUntil = time.Time{} // the routes are this process's
+		b.adoptUntil = time.Time{} // the present routes are of this process
 	}
 	b.config = c
 	running := slices.Concat(b.instances(), b.retiring)
@@ -206,7 +207,7 @@ func (b *Backend) ChangeTo(kind string, c backend.Config) error {
 	return nil
 }
 
-// retune gives an instance that runs other options or pools.
+// retune changes the options or pools of a running instance.
 func (b *Backend) retune(c *instance, want Spec) error {
 	if c.Equal(want) && slices.Equal(c.pools, b.config.Pools) {
 		return nil
@@ -234,7 +235,8 @@ func (b *Backend) instances() (out []*instance) {
 	return out
 }
 
-// target returns the instance that packets are to go over in the end, and the other one. The switch must not have ended.
+// target returns the instance that carries all packets at the end of the switch, and the other one. The network must be
+// in a switch.
 func (b *Backend) target() (target, from *instance) {
 	if b.definition.Direction == Back {
 		return b.current, b.next
@@ -242,7 +244,7 @@ func (b *Backend) target() (target, from *instance) {
 	return b.next, b.current
 }
 
-// Advertise implements backend.Backend. The overlay's MTU is the smaller one of both backends.
+// Advertise implements backend.Backend. The overlay's MTU is the smaller MTU of the two backends.
 func (b *Backend) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 	out, err := b.advertise(b.current, u)
 	if err != nil {
@@ -274,8 +276,8 @@ func (b *Backend) advertise(c *instance, u backend.Underlay) (backend.Advertisem
 	return c.backend.Advertise(u)
 }
 
-// offer returns what the lease says of the next backend: how peers reach this host over it, or why they cannot; nil
-// before that is known.
+// offer returns what the lease says about the next backend: how peers reach this host over it, or why they cannot. It
+// returns nil before that is known.
 func (c *instance) offer() (json.RawMessage, error) {
 	m := members{Type: c.Type, Device: c.device()}
 	switch err := c.broken(); {
@@ -296,7 +298,7 @@ func (c *instance) broken() error {
 	return c.fault
 }
 
-// sends returns the device over which packets go to all peers, "" if there is none.
+// sends returns the target's device if packets go to all peers over it, and "" otherwise.
 func (b *Backend) sends() string {
 	target, _ := b.target()
 	if b.assigned == nil || !target.ready {

@@ -14,7 +14,7 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// A recorder makes backends that write down what is asked of them.
+// A recorder makes backends that record the calls to them.
 type recorder struct {
 	calls        []string
 	fail         map[string]error    // of Apply, by type and device
@@ -227,8 +227,8 @@ func TestSwitch(t *testing.T) {
 	}
 }
 
-// TestUnpublished: no peer moves before the host's own lease says that it takes part. Other hosts would take it for one that
-// has not begun, and end a switch back.
+// TestUnpublished checks that no peer moves before the host's own lease says that the host takes part. Otherwise, other
+// hosts would assume that it has not begun, and end a reversed switch.
 func TestUnpublished(t *testing.T) {
 	h := newHost(t, "old", `{}`)
 	h.does("old: b", peer(1, "old", `{}`))
@@ -242,20 +242,20 @@ func TestUnpublished(t *testing.T) {
 	}
 	h.published = json.RawMessage(prepared)
 	h.does("old: (b); new~b: b", peer(1, "old", prepared))
-	h.published = json.RawMessage(`{"key":"old"}`) // what has moved stays
+	h.published = json.RawMessage(`{"key":"old"}`) // a peer that has moved stays
 	h.does("old: (b); new~b: b", peer(1, "old", prepared))
 	h.follow("old", `{"next":{"device":"b","type":"new"},"switch":"back"}`)
 	h.does("new~b: (b); old: b", peer(1, "old", prepared))
 }
 
-// TestRestart: a process that has just started does not claim to send to all peers over the new backend, although that
-// ready: the kernel may have routes over the old one.
+// TestRestart checks that a process that has just started does not claim to send to all peers over the new backend,
+// although that is ready: the kernel may have routes over the old one.
 func TestRestart(t *testing.T) {
 	h := newHost(t, "old", switching)
 	h.b.adoptUntil = time.Now().Add(time.Hour)
 	h.b.next.ready = true // as it does if the device exists
 	h.says(prepared)
-	// The route that the earlier process has left stays until it is known that the new backend works.
+	// The route of the earlier process stays until it is known whether the new backend works.
 	h.wait["new~b"] = []string{"c"}
 	h.does("old: (b) (c) d; new~b: (b) (c) (d)?; old: (b) (c) d; new~b: b (c) (d)?",
 		peer(1, "old", prepared), peer(2, "old", prepared), peer(3, "old", `{}`))
@@ -271,7 +271,7 @@ func TestRestart(t *testing.T) {
 	h.says(strings.TrimSuffix(prepared, "}") + `,"sends":"b"}`)
 }
 
-// TestLeftBehind: a peer that has not followed to the other device is none of the backend's.
+// TestLeftBehind checks that the backend does not use a peer that has not followed to the other device.
 func TestLeftBehind(t *testing.T) {
 	h := newHost(t, "old", `{"device":"b"}`)
 	h.does("old~b: b runs old with another device c d runs new", peer(1, "old", `{"key":"old"}`),
@@ -364,8 +364,8 @@ func (k keyed) Rekey() error {
 	return nil
 }
 
-// TestMissedSwitches: a host that has missed a switch away from its backend and the one back to it has the key from before
-// both, which no longer counts.
+// TestMissedSwitches checks that a host that has missed a switch away from its backend and the switch back to it
+// replaces its key, which is from before both.
 func TestMissedSwitches(t *testing.T) {
 	types := newRecorder().types()
 	h := newHost(t, "old", `{"switches":1}`)
@@ -385,7 +385,7 @@ func TestMissedSwitches(t *testing.T) {
 	h.follow("old", `{"next":{"device":"b","type":"new"},"switches":3}`)
 	h.does("old: b; new~b: (b)?", peer(1, "old", `{}`))
 
-	// What a switch has left, and the next one takes up again before it was removed, has the key from before, too.
+	// A backend that a switch has left, and that the next switch takes up again before it was removed, gets a new key, too.
 	h.follow("new", `{"device":"b","switches":4}`)
 	h.follow("new", `{"device":"b","next":{"type":"old"},"switches":4}`)
 	h.does("old: new key; new~b: b; old: (b)?", peer(1, "new", `{"device":"b"}`))

@@ -19,14 +19,14 @@ import (
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
-// Type describes the backend. Options, all with defaults: listen_port (51820), persistent_keepalive (0: 25 seconds
-// from behind NAT to peers outside, else none),
-// mtu (0: the underlay's less 60, or less 80 over IPv6), key_file ("wireguard.key", below the network's state
-// directory), psk_file ("": none). A host publishes {"public_key":"base64","listen_port":51820} and, behind NAT,
-// {"public_port":51821,"local_ips":["192.168.0.2"]}.
+// Type describes the backend. Options, all with defaults: listen_port (51820), rotation_port (0: the one after
+// listen_port, or before 65535), rotate_keys ("": never), persistent_keepalive (0: 25 seconds from a host behind NAT to
+// peers outside, and none otherwise), mtu (0: the underlay's less 60, or less 80 over IPv6),
+// key_file ("wireguard.key", below the network's state directory), psk_file ("": none). A host publishes
+// {"public_key":"base64","listen_port":51820} and, behind NAT, {"public_port":51821,"local_ips":["192.168.0.2"]}.
 //
-// Both files have a key in base64, as wg(8) writes it, and must have mode 0600 or less. The private key is created if
-// there is none. Advertise reads both files each time, so a replaced key is published and used at once.
+// Both files contain a key in base64, as wg(8) writes it, and must have mode 0600 or less. The backend creates the
+// private key if there is none. Advertise reads both files each time, so a replaced key is published and used at once.
 func Type() backend.Type { return newType(false) }
 
 // newType returns the type. With process set it ignores the kernel's WireGuard.
@@ -102,7 +102,7 @@ var (
 	_ backend.Rekeyer = (*Backend)(nil)
 )
 
-// Change implements backend.Changer. The device keeps running, and the next Apply gives it what differs.
+// Change implements backend.Changer. The device keeps running, and the next Apply changes what differs.
 func (b *Backend) Change(c backend.Config) error {
 	o, err := decode(c.Options)
 	if err != nil {
@@ -148,7 +148,7 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	p := newPlan(b.config.Pools, b.options, own.public, b.psk, s)
 	report := backend.Report{Skipped: p.skipped}
 	if !s.Partial && b.partial {
-		// Entries left alone by a partial state are not another program's.
+		// Entries that a partial state left alone were not changed by another program.
 		b.addrs, b.peers, b.routes, b.private, b.port = nil, nil, nil, wgtypes.Key{}, 0
 	}
 	b.partial = s.Partial
@@ -256,7 +256,8 @@ func (b *Backend) chooseSources(p plan, u backend.Underlay) error {
 	return backend.About(backend.Device, b.device.Configure(config))
 }
 
-// name returns the sorted nodes of the unproven peers. It notes for users those that have had the time to answer.
+// name returns the sorted nodes of the unproven peers. It records those that have had enough time to answer, for a note
+// to users.
 func (b *Backend) name(unproven map[wgtypes.Key]peer, p plan, table *peerTable) (nodes []string) {
 	var late []string
 	for key := range unproven {
@@ -270,9 +271,9 @@ func (b *Backend) name(unproven map[wgtypes.Key]peer, p plan, table *peerTable) 
 	return nodes
 }
 
-// idle returns those of the unproven peers that need a handshake from this host. Each does when it was added: the peer
-// may have started one before this host knew it, and would wait 5 seconds before the next. Those to which the routes lead
-// elsewhere need one every retryTime, because no traffic starts it.
+// idle returns the unproven peers with which this host must start a handshake. Each peer needs one when it is added: it
+// may have started a handshake before this host knew it, and would wait 5 seconds before the next attempt. Peers whose
+// routes belong to another backend need one every retryTime, because no traffic starts it.
 func (b *Backend) idle(p plan, table *peerTable, unproven map[wgtypes.Key]peer) map[wgtypes.Key]peer {
 	again := time.Since(b.retried) >= retryTime
 	due := map[wgtypes.Key]peer{}
@@ -329,12 +330,12 @@ func (b *Backend) variant() string {
 	return "WireGuard in the agent's process: the kernel has none"
 }
 
-// greetTime is how long peers may take to answer the handshakes that a device starts when it is opened. They are sent
-// again after 5 seconds.
+// greetTime is how long peers may take to answer the handshakes that a device starts when it is opened. The device
+// repeats a handshake after 5 seconds.
 const greetTime = 10 * time.Second
 
-// retryTime is the time between two handshakes with a peer that does not answer. It is WireGuard's own, which gives up
-// after 90 seconds.
+// retryTime is the time between two handshakes with a peer that does not answer. WireGuard itself uses the same
+// interval, but gives up after 90 seconds.
 const retryTime = 5 * time.Second
 
 // Close implements backend.Backend. The device stays, with its addresses and routes, for the next process.
@@ -355,7 +356,7 @@ func (b *Backend) detach() error {
 	return b.release()
 }
 
-// release closes what this process has of the device.
+// release closes the device and its control socket in this process.
 func (b *Backend) release() error {
 	var errs []error
 	if b.control != nil {
@@ -387,7 +388,7 @@ func (b *Backend) remove(ctx context.Context, elsewhere backend.Elsewhere) (back
 	return report, errors.Join(append(errs, err)...)
 }
 
-// shown is what Counters needs. It never changes.
+// shown holds what Counters needs. It is never modified.
 type shown struct {
 	link, kind string
 	device     *processDevice // nil for a device of the kernel
@@ -410,10 +411,10 @@ func (s *shown) state() (*wgtypes.Device, error) {
 	return kernelState(s.link)
 }
 
-// Counters returns the bytes exchanged with each peer by node name: the data that WireGuard carried, with its headers,
-// handshakes and keepalives, and the time of the last handshake. The device's packets and drops are counted under "", because WireGuard does not count them
-// by peer. A peer's bytes start again from zero with a new key or a new device. It opens sockets of its own in the
-// calling thread's namespace.
+// Counters returns, by node name, the bytes exchanged with each peer and the time of the last handshake. The bytes
+// include WireGuard's headers, handshakes and keepalives. The device's packets and drops are counted under "", because
+// WireGuard does not count them by peer. A peer's bytes start again from zero with a new key or a new device. Counters
+// opens sockets of its own in the calling thread's namespace.
 func (b *Backend) Counters() map[string]backend.Counters {
 	out := map[string]backend.Counters{}
 	s := b.shown.Load()

@@ -180,7 +180,7 @@ func TestRemovedPeer(t *testing.T) {
 	}
 }
 
-// TestBadKeys checks that keys that cannot be used are named, and that what stands goes on.
+// TestBadKeys checks that errors name keys that cannot be used, and that the running device keeps working.
 func TestBadKeys(t *testing.T) {
 	dir := t.TempDir()
 	psk := filepath.Join(dir, "psk")
@@ -278,8 +278,8 @@ func TestLostKey(t *testing.T) {
 	}
 }
 
-// TestPortInUse checks that a port that another program has is named, that packets to the network are refused rather than
-// sent in the clear, and that a device that already listens goes on with its port.
+// TestPortInUse checks that the error names a port that another program uses, that packets to the network are refused
+// rather than sent unencrypted, and that a device that already listens keeps its port.
 func TestPortInUse(t *testing.T) {
 	for name, kind := range variants(t) {
 		t.Run(name, func(t *testing.T) {
@@ -458,7 +458,7 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// TestRekey: a host that is told to gets another key, and its peers use that one. The operator's file stays as it is.
+// TestRekey checks that a host publishes another key after Rekey.
 func TestRekey(t *testing.T) {
 	for name, kind := range variants(t) {
 		t.Run(name, func(t *testing.T) {

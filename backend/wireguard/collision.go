@@ -12,22 +12,23 @@ import (
 )
 
 const (
-	// collisionTime is how long after a handshake initiation was sent one from the other side counts as simultaneous. It
-	// is more than a round trip, and less than the 5 seconds until either side tries again.
+	// collisionTime is the time after sending a handshake initiation within which one from the other side counts as
+	// simultaneous. It is more than a round trip, and less than the 5 seconds until either side tries again.
 	collisionTime = time.Second
 
 	// holdTime is how long the smaller one of two initiations waits for the answer to the larger one.
 	holdTime = 600 * time.Millisecond
 )
 
-// collisionBind lets only one of two simultaneous handshakes with a peer happen. Otherwise each side may give up its own
-// for the other's, and neither has a session for 5 seconds. The library can also mix up both, because it handles an
-// initiation and a response concurrently: it then reports a session in which the peer's packets are dropped, for up to 15
-// seconds. Hosts that start to use a device at the same time meet this in one of about 15 handshakes.
+// collisionBind lets only one of two simultaneous handshakes with a peer proceed. Otherwise, each side may give up its
+// own handshake for the other's, and neither has a session for 5 seconds. The library can also mix up the two
+// handshakes, because it handles an initiation and a response concurrently: for up to 15 seconds, it then reports a
+// session in which the peer's packets are dropped. If hosts start to use a device at the same time, this affects about
+// one in 15 handshakes.
 //
-// Both sides know both initiations, and prefer the same one: the larger one as a string of bytes. The smaller one waits on
-// its sender's side or on the other, and is forgotten when the larger one is answered. If that is not answered, as by a
-// host that did not know the sender yet, the smaller one follows.
+// Both sides know both initiations, and prefer the same one: the one that is larger as a string of bytes. Either the
+// sender or the receiver holds back the smaller one, and drops it when the larger one is answered. If the larger one is
+// not answered, for example because its receiver does not know the sender yet, the smaller one follows.
 type collisionBind struct {
 	conn.Bind
 	held chan heldMessage // what was held back on receipt
@@ -45,11 +46,11 @@ type initiation struct {
 	answered bool
 }
 
-// mostInitiations bounds the initiations of one collisionTime. Anyone can send them: they are not checked before the device
-// does. Those beyond it are handled as without a collisionBind.
+// mostInitiations limits the number of initiations that are kept for one collisionTime. Anyone can send initiations:
+// only the device checks them, later. Initiations beyond the limit are handled as without a collisionBind.
 const mostInitiations = 4096
 
-// initiations has those of the last collisionTime. The zero value is ready.
+// initiations holds the initiations of the last collisionTime. The zero value is ready to use.
 type initiations struct {
 	began        time.Time // when newer was made; after collisionTime it becomes older
 	newer, older map[netip.AddrPort]*initiation
@@ -76,7 +77,8 @@ func (m *initiations) recent(endpoint netip.AddrPort, now time.Time) *initiation
 	return nil
 }
 
-// answer takes note of a response, which has the index by which the sender of the initiation knows the handshake.
+// answer marks the initiation to which a response belongs. A response contains the index by which the sender of the
+// initiation knows the handshake.
 func (m *initiations) answer(response []byte, endpoint netip.AddrPort, now time.Time) {
 	if i := m.recent(endpoint, now); i != nil && bytes.Equal(response[8:12], i.message[4:8]) {
 		i.answered = true
@@ -154,7 +156,7 @@ func isResponse(packet []byte) bool {
 	return len(packet) == wg.MessageResponseSize && packet[0] == wg.MessageResponseType
 }
 
-// mayLeave reports whether a packet is to be sent now. An initiation that is not may follow later.
+// mayLeave reports whether to send a packet now. An initiation that is held back may follow later.
 func (b *collisionBind) mayLeave(packet []byte, to conn.Endpoint, now time.Time) bool {
 	if !isInitiation(packet) && !isResponse(packet) {
 		return true
@@ -167,14 +169,14 @@ func (b *collisionBind) mayLeave(packet []byte, to conn.Endpoint, now time.Time)
 		return true
 	}
 	own, theirs := b.sent.add(packet, endpoint, now), b.passed.recent(endpoint, now)
-	if theirs == nil || bytes.Compare(packet, theirs.message) < 0 { // which the other side holds back
+	if theirs == nil || bytes.Compare(packet, theirs.message) < 0 { // the other side holds back the smaller one
 		return true
 	}
 	b.hold(theirs, func(<-chan struct{}) { _ = b.Bind.Send([][]byte{own.message}, to) })
 	return false
 }
 
-// passes reports whether a received packet is to be handled now. An initiation that is not may follow later.
+// passes reports whether to handle a received packet now. An initiation that is held back may follow later.
 func (b *collisionBind) passes(packet []byte, from conn.Endpoint, now time.Time) bool {
 	if !isInitiation(packet) && !isResponse(packet) {
 		return true
@@ -201,7 +203,7 @@ func (b *collisionBind) passes(packet []byte, from conn.Endpoint, now time.Time)
 	return false
 }
 
-// hold calls follow later, unless the initiation is answered before. The caller holds the lock.
+// hold calls follow later, unless the initiation is answered before then. The caller holds the lock.
 func (b *collisionBind) hold(until *initiation, follow func(closed <-chan struct{})) {
 	closed := b.closed
 	if until.answered || closed == nil {

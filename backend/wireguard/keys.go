@@ -12,7 +12,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// longestKeyFile bounds what is read of a key file, in bytes. A key has 44 characters and a newline.
+// longestKeyFile is the maximum number of bytes read from a key file. A key has 44 characters and a newline.
 const longestKeyFile = 256
 
 // readKey reads a key from a file that only its owner may read. The error names the file and wraps fs.ErrNotExist if
@@ -102,7 +102,7 @@ func writeUse(path string, u use) error {
 	return writeFile(path, fmt.Sprintf("%s %d\n", u.public, u.lease))
 }
 
-// writeFile writes a file that only its owner can read. After a crash it is complete, or as before.
+// writeFile writes a file that only its owner can read. After a crash, the file is complete or unchanged.
 func writeFile(path, text string) (err error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

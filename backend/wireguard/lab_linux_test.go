@@ -186,7 +186,7 @@ func mustContain(t *testing.T, text string, parts ...string) {
 	}
 }
 
-// served is what a process of this binary gets.
+// served is the input of a separate process of this binary.
 type served struct {
 	Link, Dir string
 	State     backend.State
@@ -203,7 +203,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// applyState is what a process of this binary runs; see nstest.Serve.
+// applyState runs in a separate process of this binary; see nstest.Serve.
 func applyState(encoded string) error {
 	var s served
 	if err := json.Unmarshal([]byte(encoded), &s); err != nil {

@@ -28,8 +28,8 @@ type ensured struct {
 	bare   bool // it had lost its addresses and routes, or this process did not know them
 }
 
-// ensure makes the network's device stand, listen and be up. After an error the device may still be usable. addrs are
-// the addresses that it should have.
+// ensure makes sure that the network's device exists, listens and is up. After an error, the device may still be
+// usable. addrs are the addresses that it should have.
 func (b *Backend) ensure(addrs map[netip.Prefix]kernel.Address, s backend.State, report *backend.Report) (ensured, error) {
 	link, err := b.handle.FindDevice(kernel.TunnelDevice{
 		Name:   b.config.Link,
@@ -136,7 +136,7 @@ func (b *Backend) opened(link netlink.Link) bool {
 	return true
 }
 
-// makeRoom deletes a device of leno's that is not of the kind to be used: of another backend, or of the other kind of
+// makeRoom deletes leno's device if it is of the wrong kind: that of another backend, or of the other kind of
 // WireGuard. It returns the device if it stays.
 func (b *Backend) makeRoom(link netlink.Link, report *backend.Report) (netlink.Link, error) {
 	if link == nil || isKernel(link) && b.kind == kernelKind {
@@ -269,7 +269,7 @@ func (b *Backend) configure(keep, empty bool, report *backend.Report) error {
 	return errors.Join(errs...)
 }
 
-// explain adds to an error of the sockets what it means.
+// explain adds the meaning to an error of the sockets.
 func (b *Backend) explain(err error) error {
 	if errors.Is(err, unix.EADDRINUSE) {
 		return fmt.Errorf("udp port %d is used by another program: %w", b.options.Port, unix.EADDRINUSE)
@@ -277,7 +277,7 @@ func (b *Backend) explain(err error) error {
 	return err
 }
 
-// setUp sets the MTU and brings the device up. What a device lacks that was just opened is not reported as a repair.
+// setUp sets the MTU and brings the device up. Settings that a newly opened device lacks are not reported as repairs.
 func (b *Backend) setUp(link netlink.Link, s backend.State, made bool, report *backend.Report) error {
 	known := b.mtu == s.MTU && !made
 	b.mtu = s.MTU

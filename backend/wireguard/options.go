@@ -24,13 +24,13 @@ const (
 	maxMTU  = 1<<16 - 1
 )
 
-// leastRotation is the shortest time between new keys: all hosts must have followed before the next ones.
+// leastRotation is the shortest time between two key rotations: all hosts must have followed one before the next one.
 const leastRotation = time.Hour
 
 // options holds the network's options, which are the same on every host.
 type options struct {
 	Port      int    `json:"listen_port"`          // UDP, 1..65535
-	Spare     int    `json:"rotation_port"`        // UDP, the next listen_port while keys are rotated; 0: the next one
+	Spare     int    `json:"rotation_port"`        // UDP, the listen_port of the next keys; 0: the one after listen_port
 	Keepalive int    `json:"persistent_keepalive"` // seconds between packets that keep a path through NAT open; 0: none
 	Rotate    string `json:"rotate_keys"`          // time between new keys of all hosts, at least an hour; "": never
 	MTU       int    `json:"mtu"`                  // largest MTU of the overlay in bytes; 0: what the underlay carries
@@ -43,7 +43,8 @@ func defaults() options { return options{Port: DefaultPort, KeyFile: "wireguard.
 // interval returns the pause between keepalives, 0 for none.
 func (o options) interval() time.Duration { return time.Duration(o.Keepalive) * time.Second }
 
-// normalize decodes a network's options and fills in the defaults. Each wrong or unknown one is an OptionError.
+// normalize decodes a network's options and fills in the defaults. It returns an OptionError for each invalid or
+// unknown option.
 func normalize(raw json.RawMessage) (json.RawMessage, error) {
 	o, err := decode(raw)
 	if err != nil {
@@ -106,7 +107,7 @@ func rotateEvery(raw json.RawMessage) time.Duration {
 	return every
 }
 
-// rotate returns the options with which the network gets new keys: the two ports change places. The new keys are made
+// rotate returns the options with which the network gets new keys: the two ports are swapped. Hosts create new keys
 // because the other device has none.
 func rotate(raw json.RawMessage) (json.RawMessage, error) {
 	o, err := decode(raw)
@@ -194,7 +195,7 @@ func published(raw json.RawMessage) (key wgtypes.Key, a attributes, reason strin
 // maxLocal is the number of local addresses that a peer may publish: one for each family, and some for later versions.
 const maxLocal = 8
 
-// parseKey parses a key in base64. A key of zeros is no key: WireGuard takes it for the lack of one.
+// parseKey parses a key in base64. A key of zeros is an error: WireGuard treats it as no key.
 func parseKey(text string) (wgtypes.Key, error) {
 	key, err := wgtypes.ParseKey(strings.TrimSpace(text))
 	switch {

@@ -56,8 +56,8 @@ func (b *Backend) isInUse(own use) bool {
 	return err == nil && state.PrivateKey == b.key
 }
 
-// noteUse writes down that this host uses its key. A failure is only logged, because the file matters only if another host
-// has the key as well.
+// noteUse records that this host uses its key. It only logs a failure, because the file matters only if another host
+// has the same key.
 func (b *Backend) noteUse(own use) {
 	if b.used != b.key || own.lease == 0 || own == b.noted {
 		return
@@ -69,9 +69,9 @@ func (b *Backend) noteUse(own use) {
 	b.noted = own
 }
 
-// renounce gives up a key that another host published before this one used it, as after one host was copied from the
-// other. With the same key, either would receive the other's packets. The agent publishes the new key after the next
-// Advertise. The operator's file stays as it is.
+// renounce gives up a key that another host published before this host used it, for example because one host was copied
+// from the other. With the same key, either host would receive the other's packets. The agent publishes the new key
+// after the next Advertise. The operator's file stays as it is.
 func (b *Backend) renounce(twin string) error {
 	if filepath.IsAbs(b.options.KeyFile) {
 		return fmt.Errorf("the key in %s is that of node %s too: one of the hosts needs another key", b.options.KeyFile, twin)

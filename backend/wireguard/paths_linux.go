@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// pathWindow is the least time between two looks at a path: within it, a device that wants to send and gets no
-	// answer has tried a handshake.
+	// pathWindow is the minimum time between two looks at a path: within this time, a device that has packets to send
+	// and gets no answer has tried a handshake.
 	pathWindow = 6 * time.Second
 	// pathPatience is how long a path may be without an answer. WireGuard answers data within 10 seconds.
 	pathPatience = 15 * time.Second
@@ -21,20 +21,20 @@ const (
 	sessionTime = 3 * time.Minute
 )
 
-// A path is how packets go to a peer for which that can change: it has several endpoints, or a NAT has chosen the port
-// from which its packets come.
+// A path is the way that packets take to a peer for which this can change: the peer has several endpoints, or a NAT has
+// chosen the port from which its packets come.
 type path struct {
 	ways   []netip.AddrPort
 	at     int       // in ways
 	looked time.Time // zero before the first look
-	silent time.Time // since when what was sent has not been answered, zero if it has
+	silent time.Time // when sent data first went unanswered; zero if it was answered
 	rx, tx int64     // bytes at the last look
 	told   bool      // that the peer does not answer, since it last did
 }
 
-// look examines what the device has counted for the peer, to which it sends keepalives at the interval, 0 for none. It
-// returns true if the path does not work: data or handshakes were sent in each window for at least pathPatience, and
-// nothing came back. Keepalives are never answered.
+// look examines the device's counters for the peer. keepalive is the interval of the keepalives to the peer, 0 for
+// none. It returns true if the path does not work: data or handshakes were sent in each window for at least
+// pathPatience, and nothing came back. Keepalives are never answered.
 func (p *path) look(now time.Time, rx, tx int64, keepalive time.Duration) (failed bool) {
 	passed := now.Sub(p.looked)
 	if p.looked.IsZero() {
@@ -63,7 +63,8 @@ func (p *path) look(now time.Time, rx, tx int64, keepalive time.Duration) (faile
 	return false
 }
 
-// follow chooses the way to each peer that has several, and changes to the next one where the present one does not work.
+// follow chooses the endpoint of each peer that has several, and changes to the next one if the present one does not
+// work.
 func (b *Backend) follow(p plan) error {
 	before := b.paths
 	b.paths = make(map[wgtypes.Key]*path)

@@ -19,7 +19,7 @@ import (
 // device is a WireGuard device: of the kernel, or in this process. Both behave alike. No method may run concurrently
 // with Close.
 type device interface {
-	// State returns the device's configuration and what it has counted. It may be called concurrently.
+	// State returns the device's configuration and counters. It may be called concurrently.
 	State() (*wgtypes.Device, error)
 
 	// Configure changes what the configuration mentions, in order. It continues to receive on the old port if the new one
@@ -34,8 +34,8 @@ type device interface {
 type peerTable struct {
 	device device
 
-	// sources are, for each wanted peer, the endpoints that count as the wanted one: WireGuard answers where the peer's
-	// packets come from.
+	// sources holds, for each wanted peer, the endpoints that count as the wanted one: WireGuard replies to the
+	// endpoint from which the peer's packets come.
 	sources map[wgtypes.Key]sources
 	want    map[wgtypes.Key]peer
 
@@ -121,8 +121,8 @@ func (p peer) config(key wgtypes.Key) wgtypes.PeerConfig {
 // shownPeers is the number of peers that a note names.
 const shownPeers = 3
 
-// unproven returns those of the peers with which, at the last List, there was no handshake since the device was opened
-// or the peer got its key. The device counts a handshake when it has received the peer's answer, or its first packet.
+// unproven returns the peers with which, at the last List, there had been no handshake since the device was opened or
+// the peer got its key. The device counts a handshake when it has received the peer's answer, or its first packet.
 func (t *peerTable) unproven(peers map[wgtypes.Key]peer) map[wgtypes.Key]peer {
 	out := maps.Clone(peers)
 	if t.state == nil {
@@ -136,7 +136,7 @@ func (t *peerTable) unproven(peers map[wgtypes.Key]peer) map[wgtypes.Key]peer {
 	return out
 }
 
-// silent tells users of the peers with which there was no handshake; "" if there are none.
+// silent returns a note for users about the peers with which there was no handshake, or "" if there are none.
 func silent(names []string) string {
 	if len(names) == 0 {
 		return ""
@@ -154,14 +154,14 @@ func compareKeys(a, b wgtypes.Key) int { return slices.Compare(a[:], b[:]) }
 // briefKeepalive is an interval of keepalives that is set only to make the device send one.
 const briefKeepalive = time.Second
 
-// greet starts a handshake with each peer. A device without sessions needs it: its peers may have a session with the
-// device of an earlier process, and go on sending in it for up to 15 seconds. When keepalives are switched on for a
-// peer, the device sends it one at once, and starts a handshake for that.
+// greet starts a handshake with each peer. A device without sessions needs this: its peers may have a session with the
+// device of an earlier process, and continue to send in it for up to 15 seconds. When keepalives are enabled for a
+// peer, the device sends one at once, and starts a handshake to do so.
 func greet(d device, peers map[wgtypes.Key]peer) error {
 	var on, off wgtypes.Config
 	for key, p := range peers {
 		if p.keepalive != 0 {
-			continue // has done so when it was added
+			continue // the device greeted the peer when it was added
 		}
 		brief := briefKeepalive
 		on.Peers = append(on.Peers, wgtypes.PeerConfig{PublicKey: key, UpdateOnly: true, PersistentKeepaliveInterval: &brief})

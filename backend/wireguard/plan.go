@@ -65,7 +65,7 @@ func leastMTU(a netip.Addr) int {
 	return minMTU6
 }
 
-// peer is what the device has of a peer. It is comparable.
+// peer is a peer's configuration on the device. It is comparable.
 type peer struct {
 	endpoint  netip.AddrPort
 	allowed   string // the allowed IPs as allowedText returns them
@@ -248,7 +248,7 @@ func (pl planner) waysTo(from backend.Peer, a attributes) (ways []netip.AddrPort
 	return nil, false, strings.Join(reasons, ", ")
 }
 
-// ownPort returns the port of this host's public address, behind which it has a local one.
+// ownPort returns this host's port at its public address, behind which it has a local one.
 func (pl planner) ownPort(local, public netip.Addr) uint16 {
 	port := uint16(pl.options.Port)
 	if local == public {
@@ -267,7 +267,7 @@ func (a attributes) public(addr netip.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(addr, uint16(a.PublicPort))
 }
 
-// sources is where the packets of a peer may come from. WireGuard answers there.
+// sources holds the endpoints from which the packets of a peer may come. WireGuard replies to these endpoints.
 type sources struct {
 	endpoints []netip.AddrPort
 	anyPort   bool // of the same addresses: a NAT on the way chooses the port
@@ -307,8 +307,8 @@ func (p plan) routes(pools []netip.Prefix, link int, ipv6 bool) map[kernel.Route
 	return out
 }
 
-// fill returns the wanted peers that can be added to those that a device has without changing any. WireGuard gives an
-// allowed IP to one peer only, so that adding a peer would take its subnets from the one that has them.
+// fill returns the wanted peers that can be added to a device without changing the peers that it has. WireGuard gives
+// an allowed IP to only one peer, so adding a peer would take its subnets from the peer that has them.
 func fill(want, have map[wgtypes.Key]peer) map[wgtypes.Key]peer {
 	taken := map[string]wgtypes.Key{}
 	for key, p := range have {

@@ -94,8 +94,8 @@ func (d *processDevice) Close() error {
 	return nil
 }
 
-// tunDevice is a TUN device whose MTU is told rather than asked for, because the library would ask in the network
-// namespace of any thread.
+// tunDevice is a TUN device whose MTU is set by its user, because the library would query the MTU in the network
+// namespace of an arbitrary thread.
 type tunDevice struct {
 	tun.Device
 	mtu    atomic.Int64
@@ -115,9 +115,9 @@ func (t *tunDevice) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	return n, err
 }
 
-// completeChecksum changes the UDP checksum of an IPv6 packet from 0 to 0xffff if 0 is what was computed (RFC 8200, 8.1).
-// The library leaves 0 there, and receivers drop that: one packet in 65,536. A sender's own 0, which means that there is
-// no checksum, stays.
+// completeChecksum changes the UDP checksum of an IPv6 packet from 0 to 0xffff if the computed checksum is 0 (RFC 8200,
+// 8.1). The library leaves the 0, and receivers drop such packets, which are one in 65,536. A 0 that the sender has
+// written, which means that there is no checksum, stays.
 func completeChecksum(packet []byte) {
 	const addresses, payload, header, protocol, checksum = 8, 40, 8, 6, 46
 	if len(packet) < payload+header || packet[0]>>4 != 6 || packet[protocol] != unix.IPPROTO_UDP ||
@@ -143,7 +143,7 @@ func (t *tunDevice) setMTU(mtu int) {
 	}
 	select {
 	case t.events <- tun.EventMTUUpdate:
-	default: // one that is waiting does the same
+	default: // an event that is already waiting has the same effect
 	}
 }
 

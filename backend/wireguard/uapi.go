@@ -12,9 +12,9 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// encodeConfig returns a configuration in the text form in which WireGuard in this process takes it
-// (https://www.wireguard.com/xplatform/). wgctrl writes the same to a socket. The process does not use that socket to
-// reach its own device: the path is the same in all network namespaces, so that another process may serve it.
+// encodeConfig returns a configuration in the text format that WireGuard in this process accepts
+// (https://www.wireguard.com/xplatform/). wgctrl writes the same text to a socket. The process does not use that socket
+// to reach its own device: the path is the same in all network namespaces, so another process may serve it.
 func encodeConfig(c wgtypes.Config) string {
 	var b strings.Builder
 	line := func(key string, value any) { fmt.Fprintf(&b, "%s=%v\n", key, value) }
@@ -59,7 +59,7 @@ func encodeConfig(c wgtypes.Config) string {
 
 func hexKey(k wgtypes.Key) string { return hex.EncodeToString(k[:]) }
 
-// decodeState parses what WireGuard in this process returns of its state.
+// decodeState parses the state that WireGuard in this process returns.
 func decodeState(text string) (*wgtypes.Device, error) {
 	d := &wgtypes.Device{Type: wgtypes.Userspace}
 	if n := strings.Count(text, "\npublic_key="); n > 0 {

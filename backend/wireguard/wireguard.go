@@ -5,9 +5,9 @@
 // The package owns the network's device, the device's peers, and the routes with our protocol inside the network's
 // pools. One device carries IPv4 and IPv6, and reaches each peer over IPv4 or IPv6.
 //
-// A peer's allowed IPs are exactly its subnets. WireGuard drops a packet whose inner source is not in the subnets of the
-// peer that encrypted it, so no host can send in another's name. The store decides who takes part: a program that can write
-// leases there can add a peer.
+// A peer's allowed IPs are exactly its subnets. WireGuard drops a packet whose inner source is not in the subnets of
+// the peer that encrypted it, so no host can impersonate another. The store decides which hosts take part: a program
+// that can write leases there can add a peer.
 //
 // The kernel's device forwards without this process. For WireGuard in this process, the TUN device is persistent: it
 // keeps its addresses and routes while no process is attached, and the kernel drops the packets. The process that takes

@@ -277,6 +277,12 @@ func TestEtcdCommands(t *testing.T) {
 	w.WaitHealth(a, http.StatusOK)
 	w.WaitHealth(b, http.StatusOK)
 	w.noConsul()
+
+	// A network that is defined again has other subnets, and a host may get the one that another
+	// host's bridge still has.
+	for _, c := range w.Containers {
+		w.Must(c.Remove(w.Ctx))
+	}
 	if _, err := a.Leno(w.Ctx, "network", "delete", "-force", "default"); err != nil {
 		t.Error(err)
 	}
