@@ -404,7 +404,7 @@ func TestChecksOf(t *testing.T) {
 		others = append(others, c.Name)
 	}
 	want := []string{
-		health.DataDir, health.Node, health.Login, health.Keys, health.Snapshot, health.Records, health.Firewall, health.SubnetFile,
+		health.DataDir, health.Node, health.Login, health.Switch, health.Keys, health.Snapshot, health.Records, health.Firewall, health.SubnetFile,
 	}
 	if diff := cmp.Diff(want, others); diff != "" {
 		t.Errorf("others (-want +got):\n%s", diff)

@@ -20,6 +20,7 @@ const (
 	Firewall     = "firewall"      // leno's rules are in place
 	Login        = "login"         // the agent can log in to the store; a check of the agent
 	Network      = "network"       // the network's definition exists and can be used
+	Switch       = "switch"        // the switch to another backend can be ended; only during a switch
 	Keys         = "keys"          // the keys can be rotated; only in networks with periodic rotations
 	Underlay     = "underlay"      // the device and address that carry traffic between hosts are known
 	Lease        = "lease"         // the lease is held and renewed in time
@@ -41,7 +42,7 @@ const Starting = "starting"
 // on it: an agent that cannot use its state directory does not know its own identity.
 func Names() []string {
 	return []string{
-		DataDir, Node, Consul, Etcd, Kubernetes, Login, Network, Keys, Underlay, Lease, Conflict, Snapshot, Records,
+		DataDir, Node, Consul, Etcd, Kubernetes, Login, Network, Switch, Keys, Underlay, Lease, Conflict, Snapshot, Records,
 		Device, Routes, Forwarding, Firewall, ForeignRules, SubnetFile,
 	}
 }

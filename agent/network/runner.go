@@ -67,6 +67,7 @@ func (h *HandOver) Close() error {
 //   - peers.Run owns what is known of the other hosts: one goroutine waits for the store, one publishes views and writes
 //     the peers file, one checks the reservations, and one removes lapsed records.
 //   - datapath.Run owns the datapath.
+//   - switcher.run changes the definition when a switch ends, and when new keys are due.
 //   - subnetFile.keep repairs the subnet file. While it can watch the directory, the library reads its events in one more.
 type Runner struct {
 	deps   *Deps
@@ -82,10 +83,10 @@ type Runner struct {
 	datapath   *datapath.Reconciler
 	file       *subnetFile
 	resumed    *resumption
+	switcher   *switcher
 
 	plan     registry.Plan // by which the peers' leases were read
 	previous netip.Prefix  // the subnet its containers use, until a lease is held
-	moved    time.Time     // since when all hosts are known to send over the backend that the network is switched to; zero if they do not
 	ending   atomic.Int32  // an Ending
 }
 
@@ -163,6 +164,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		Serve:    r.serve,
 		Moved:    r.moveClaim,
 	}, before.instance)
+	r.switcher = &switcher{deps: deps, report: r.report, inForce: r.definition.inForce}
 	r.file = &subnetFile{
 		network:      local.Name,
 		path:         local.SubnetFile,
@@ -389,6 +391,7 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	g.Go(func() error { return r.lease.Keep(ctx, n, taken, claim) })
 	g.Go(func() error { return r.peers.Run(ctx, n, r.lease.Lease()) })
 	g.Go(func() error { return r.datapath.Run(ctx, n, r.peers.Views(), place) })
+	g.Go(func() error { return r.switcher.run(ctx, r.peers.Views()) })
 	g.Go(func() error { return r.file.keep(ctx) })
 	return g.Wait()
 }

@@ -27,8 +27,6 @@ func (r *Runner) serve(ctx context.Context, v *peers.View, s backend.State, appl
 	saveErr := r.save(n, v.Own)
 	r.report.Written(report.LeaseFile, saveErr)
 	rulesErr := r.protect(ctx, n, s)
-	r.endSwitch(ctx, n, v)
-	r.rotateKeys(ctx, n, v)
 	if applied && fileErr == nil && rulesErr == nil {
 		r.report.SetReady(true)
 		r.report.SetState("running")

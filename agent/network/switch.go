@@ -11,44 +11,133 @@ import (
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/peers"
+	"github.com/lenonet/leno/agent/network/report"
+	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
-// endAfter is how long all leases must say that their hosts have moved before a host ends the switch. The lease of a
-// host that had to move back, because a peer has restarted, says so only a moment later.
-const endAfter = 2 * time.Second
+const (
+	// endAfter is how long all leases must say that their hosts have moved before a host ends the switch. The lease of a
+	// host that had to move back, because a peer has restarted, says so only a moment later.
+	endAfter = 2 * time.Second
 
-// writeInterval is how long a host waits for each host with a lower slot to change the definition.
-const writeInterval = 3 * time.Second
+	// writeInterval is how long a host waits for each host with a lower slot to change the definition.
+	writeInterval = 3 * time.Second
+
+	// switchPause is the pause between two looks at the leases during a switch, idlePause that at other times, and
+	// deniedPause that after the store refused a change for lack of rights.
+	switchPause = time.Second
+	idlePause   = 20 * time.Second
+	deniedPause = time.Minute
+)
+
+// A switcher changes the network's definition where no operator is needed for that: it ends a switch to another backend,
+// and begins a switch to new keys when it is due. It has a goroutine of its own, because the store may be slow to answer.
+type switcher struct {
+	deps    *Deps
+	report  *report.Reporter
+	inForce func(registry.Network) registry.Network
+
+	moved time.Time // since when all hosts are known to send over the backend that the network is switched to; zero if they do not
+	since time.Time // Definition.Since, as it was last read
+	read  time.Time // when since was first read; zero if that was the first value that this process read
+}
+
+// run follows the views until ctx ends.
+func (s *switcher) run(ctx context.Context, views *watch.Value[*peers.View]) error {
+	backoff := retry.NewBackoff()
+	for {
+		view, known, changed := views.Get()
+		pause := idlePause
+		if known {
+			n := s.inForce(view.Network)
+			switching, err := s.endSwitch(ctx, n, view)
+			if err == nil {
+				err = s.rotateKeys(ctx, n, view)
+			}
+			switch {
+			case errors.Is(err, registry.ErrDenied):
+				pause, changed = deniedPause, nil
+			case err != nil:
+				pause, changed = backoff.Next(), nil
+			case switching:
+				pause = switchPause
+			}
+			if err == nil {
+				backoff.Reset()
+			}
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-timer.C:
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
 
 // endSwitch ends the network's switch to another backend if all hosts, including those whose lease has lapsed, send to
 // each other over that backend only: it stores a definition that names that backend alone. The host with the lowest
-// slot does so, or the next host if it does not.
-func (r *Runner) endSwitch(ctx context.Context, n registry.Network, v *peers.View) {
+// slot does so, or the next host if it does not. endSwitch reports whether the network is being switched. The error is
+// that of the store.
+func (s *switcher) endSwitch(ctx context.Context, n registry.Network, v *peers.View) (switching bool, err error) {
 	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
 	if err != nil || def.Next == nil {
-		r.moved = time.Time{}
-		return
+		s.moved = time.Time{}
+		s.report.Clear(health.Switch)
+		return false, nil
 	}
+	if !s.haveMoved(def, v) {
+		s.moved = time.Time{}
+		s.report.Check(health.Switch, api.Passing, describeSwitch(n.Name, def))
+		return true, nil
+	}
+	if s.moved.IsZero() {
+		s.moved = time.Now()
+	}
+	if time.Since(s.moved) < endAfter+writeDelay(v) {
+		return true, nil
+	}
+	err = s.putEnded(ctx, n, def.Ended(time.Now()))
+	if err == nil || errors.Is(err, registry.ErrConflict) { // another host was first
+		return true, nil
+	}
+	reason := fmt.Sprintf("all hosts send over %s only, and this agent cannot end the switch: %v; "+
+		"give an agent's token the right to write the network's definition, or run `leno network switch %s -end`",
+		def.Target().Type, err, n.Name)
+	if s.report.Check(health.Switch, api.Warning, reason) {
+		s.report.Log().Warn("the switch of the network cannot be ended", "error", err)
+	}
+	return true, err
+}
+
+// haveMoved reports whether all hosts send to each other over the switch's target only.
+func (s *switcher) haveMoved(def transition.Definition, v *peers.View) bool {
 	for _, lease := range peers.Current(v.Leases) {
 		if !def.IsMoved(lease.Backend.Options()) {
-			r.moved = time.Time{}
-			return
+			return false
 		}
 	}
-	if r.moved.IsZero() {
-		r.moved = time.Now()
+	return true
+}
+
+// describeSwitch describes a switch in progress.
+func describeSwitch(network string, def transition.Definition) string {
+	from, how := def.Current.Type, "is being switched"
+	switch def.Direction {
+	case transition.Stopped:
+		how = "stopped while it was switched"
+	case transition.Back:
+		from = def.Next.Type
 	}
-	if time.Since(r.moved) < endAfter+writeDelay(v) {
-		return
-	}
-	if err := r.putEnded(ctx, n, def.Ended(time.Now())); err != nil && !errors.Is(err, registry.ErrConflict) {
-		r.report.Log().Warn("the switch of the network could not be ended", "error", err)
-		r.report.Check(health.Network, api.Warning, fmt.Sprintf(
-			"all hosts send over %s only, and the definition cannot be changed accordingly: %v", def.Target().Type, err))
-	}
+	return fmt.Sprintf("the network %s from %s to %s; `leno network switch %s` shows which hosts have moved", how, from, def.Target().Type, network)
 }
 
 // writeDelay returns how long this host waits for the hosts with lower slots to change the definition.
@@ -63,65 +152,103 @@ func writeDelay(v *peers.View) (wait time.Duration) {
 
 // rotateKeys begins a switch to new keys when it is due. The interval starts with the last switch or, in a network that
 // was never switched, when a host first finds that the network rotates its keys. If the keys cannot be rotated,
-// rotateKeys reports that before the rotation is due.
-func (r *Runner) rotateKeys(ctx context.Context, n registry.Network, v *peers.View) {
-	kinds := r.deps.Datapaths.Backends
+// rotateKeys reports that before the rotation is due. The error is that of the store.
+func (s *switcher) rotateKeys(ctx context.Context, n registry.Network, v *peers.View) error {
+	kinds := s.deps.Datapaths.Backends
 	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
 	every := kinds[n.Backend.Type].Rotates(def.Current.Options)
+	if err != nil || every == 0 {
+		s.report.Clear(health.Keys)
+		return nil
+	}
 	often := config.FormatDuration(every)
+	if def.Next != nil {
+		s.report.Check(health.Keys, api.Passing, fmt.Sprintf("the network is being switched; after that, all hosts get new keys every %s", often))
+		return nil
+	}
+	others, _, _ := s.deps.Store.Networks.Get()
+	changed, refused := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), others.Set.Networks, kinds)
+	since := s.keysSince(def.Since)
 	switch {
-	case err != nil || every == 0:
-		r.report.Clear(health.Keys)
-		return
-	case def.Next != nil:
-		r.report.Check(health.Keys, api.Passing, fmt.Sprintf("the network is being switched; after that, all hosts get new keys every %s", often))
-		return
-	}
-	others, _, _ := r.deps.Store.Networks.Get()
-	changed, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), others.Set.Networks, kinds)
-	first := def.Since.IsZero() // no host has found yet that keys are to be rotated
-	due := first || time.Since(def.Since) >= every+writeDelay(v)
-	if err == nil && first {
+	case refused != nil:
+		s.reportNoRotation(often, refused)
+		return nil
+	case def.Since.IsZero(): // no host has found yet that keys are to be rotated
 		def.Since = time.Now().UTC().Truncate(time.Second)
-		changed, err = definition.WithTransition(n, def)
-	}
-	if err == nil && due {
-		err = r.replace(ctx, n, changed)
+		since = def.Since
+		if changed, err = definition.WithTransition(n, def); err == nil {
+			err = s.replace(ctx, n, changed)
+		}
+	case time.Since(since) >= every+writeDelay(v):
+		if err = s.replace(ctx, n, changed); err == nil {
+			s.report.Log().Info("rotating keys", "since", def.Since)
+			return nil
+		}
 	}
 	switch {
 	case errors.Is(err, registry.ErrConflict): // another host was first
+		return nil
 	case err != nil:
-		why := strings.TrimPrefix(err.Error(), definition.ErrSwitch.Error()+": ")
-		reason := fmt.Sprintf("keys cannot be rotated, as they should be every %s: %s", often, why)
-		if r.report.Check(health.Keys, api.Warning, reason) {
-			r.report.Log().Warn("keys cannot be rotated", "error", err)
+		s.reportNoRotation(often, err)
+		return err
+	}
+	reason := fmt.Sprintf("all hosts get new keys at %s, and every %s", since.Add(every).UTC().Format(time.RFC3339), often)
+	status := api.Passing
+	if ahead := time.Until(def.Since); ahead > clockTolerance {
+		status = api.Warning
+		reason += fmt.Sprintf("; the last switch ended at %s, which is in the future on this host: set the clocks of all hosts", def.Since.Format(time.RFC3339))
+	}
+	s.report.Check(health.Keys, status, reason)
+	return nil
+}
+
+// clockTolerance is how much the clocks of two hosts may differ.
+const clockTolerance = time.Minute
+
+// keysSince returns the time on this host's clock from which the age of the keys counts. written is what the definition
+// says, by the clock of the host that ended the last switch. If the clocks differ, the time counts at which this process
+// first read it. Otherwise, a host whose clock is ahead would rotate the keys without end, and one whose clock was ahead
+// would stop all rotations.
+func (s *switcher) keysSince(written time.Time) time.Time {
+	if !written.Equal(s.since) {
+		isFirst := s.since.IsZero()
+		s.since, s.read = written, time.Time{}
+		if now := time.Now(); !isFirst || written.After(now) {
+			s.read = now
 		}
-	case due && !first:
-		r.report.Log().Info("rotating keys", "since", def.Since)
-	default:
-		r.report.Check(health.Keys, api.Passing, fmt.Sprintf("all hosts get new keys at %s, and every %s",
-			def.Since.Add(every).Format(time.RFC3339), often))
+	}
+	if s.read.IsZero() || s.read.Sub(written).Abs() <= clockTolerance {
+		return written
+	}
+	return s.read
+}
+
+// reportNoRotation reports that keys cannot be rotated.
+func (s *switcher) reportNoRotation(often string, err error) {
+	why := strings.TrimPrefix(err.Error(), definition.ErrSwitch.Error()+": ")
+	if s.report.Check(health.Keys, api.Warning, fmt.Sprintf("keys cannot be rotated, as they should be every %s: %s", often, why)) {
+		s.report.Log().Warn("keys cannot be rotated", "error", err)
 	}
 }
 
 // replace stores a definition that was changed.
-func (r *Runner) replace(ctx context.Context, old, changed registry.Network) error {
+func (s *switcher) replace(ctx context.Context, old, changed registry.Network) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return r.deps.Store.Registry.PutNetwork(ctx, changed.Replacing(old))
+	return s.deps.Store.Registry.PutNetwork(ctx, changed.Replacing(old))
 }
 
 // putEnded stores the definition after a switch.
-func (r *Runner) putEnded(ctx context.Context, n registry.Network, def transition.Definition) error {
+func (s *switcher) putEnded(ctx context.Context, n registry.Network, def transition.Definition) error {
 	changed, err := definition.WithTransition(n, def)
 	if err != nil {
 		return err
 	}
-	if err := r.replace(ctx, n, changed); err != nil {
+	if err := s.replace(ctx, n, changed); err != nil {
 		return err
 	}
-	r.report.Log().Info("the network was switched", "backend", def.Current.Type)
-	r.report.Event(api.EventNetwork, api.Info, "the network was switched to backend "+def.Current.Type,
+	s.report.Log().Info("the network was switched", "backend", def.Current.Type)
+	s.report.Event(api.EventNetwork, api.Info, "the network was switched to backend "+def.Current.Type,
 		map[string]string{"change": "switched"})
 	return nil
 }

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/peers"
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/transition"
@@ -95,8 +97,8 @@ func TestRotateKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newKeyedHost(t, "a", memory.New())
 		h.keyedNetwork("n", "10.5.0.0/22", keyed{Port: 6, Hours: 2})
-		r, own := h.runner(), leaseOf(0, "s", 1)
-		pass := func() { r.rotateKeys(t.Context(), h.inStore(), h.see(own)) }
+		s, own := h.runner().switcher, leaseOf(0, "s", 1)
+		pass := func() error { return s.rotateKeys(t.Context(), h.inStore(), h.see(own)) }
 		want := func(when, ports, reason string) {
 			t.Helper()
 			if got := h.portsInStore(); got != ports || !strings.Contains(h.reason(health.Keys), reason) || reason == "" {
@@ -124,7 +126,9 @@ func TestRotateKeys(t *testing.T) {
 		must(t, h.store.Client().DeleteNetwork(t.Context(), other.Name))
 
 		h.registry.SetOne("PutNetwork", registry.ErrDenied)
-		pass()
+		if err := pass(); !errors.Is(err, registry.ErrDenied) {
+			t.Errorf("without the right: %v", err)
+		}
 		want("without the right", "6", "permission denied")
 		h.registry.SetOne("PutNetwork", nil)
 		pass()
@@ -137,6 +141,36 @@ func TestRotateKeys(t *testing.T) {
 		must(t, h.store.Client().PutNetwork(t.Context(), ended.Replacing(h.inStore())))
 		pass()
 		want("after the switch", "7", "all hosts get new keys at "+time.Now().UTC().Add(2*time.Hour).Format(time.RFC3339))
+
+		// A switch that another host ended at the wrong time, by its clock, changes nothing about the next one.
+		for _, ahead := range []time.Duration{30 * 24 * time.Hour, -30 * 24 * time.Hour} {
+			def := h.transitionInStore()
+			def.Since = time.Now().Add(ahead).UTC().Truncate(time.Second)
+			n, err := definition.WithTransition(h.inStore(), def)
+			must(t, err)
+			must(t, h.store.Client().PutNetwork(t.Context(), n.Replacing(h.inStore())))
+			began, when := time.Now().UTC(), fmt.Sprintf("with a clock that differs by %s", ahead)
+			pass()
+			want(when, "7", "all hosts get new keys at "+began.Add(2*time.Hour).Format(time.RFC3339))
+			if got := strings.Contains(h.reason(health.Keys), "set the clocks"); got != (ahead > 0) {
+				t.Errorf("%s: %s", when, h.reason(health.Keys))
+			}
+			time.Sleep(2*time.Hour - time.Second)
+			pass()
+			want(when, "7", "all hosts get new keys at")
+			time.Sleep(time.Second)
+			pass()
+			if got := h.portsInStore(); got != "7 > 6" {
+				t.Errorf("%s, due: ports %s", when, got)
+			}
+			back, err := definition.ChangeSwitch(h.inStore(), api.ReverseSwitch, time.Now(), nil, h.deps.Datapaths.Backends)
+			must(t, err)
+			ended, err := definition.ChangeSwitch(back, api.EndSwitch, time.Now(), nil, h.deps.Datapaths.Backends)
+			must(t, err)
+			must(t, h.store.Client().PutNetwork(t.Context(), ended.Replacing(h.inStore())))
+			pass()
+			want(when+", reversed", "7", "all hosts get new keys at "+time.Now().UTC().Add(2*time.Hour).Format(time.RFC3339))
+		}
 
 		h.define(func(now *registry.Network) { now.Backend = agenttest.Backend(t, "keyed", `{"port":7}`) })
 		pass()
@@ -197,9 +231,9 @@ func TestEndSwitch(t *testing.T) {
 				leases[i].Backend = agenttest.Backend(t, "keyed", `{"next":{"type":"keyed","device":"b"}`+sends+`}`)
 			}
 		}
-		a, b := first.runner(), second.runner()
-		pass := func(r *Runner, own int) {
-			r.endSwitch(t.Context(), first.inStore(), &peers.View{Network: first.inStore(), Own: leases[own], Leases: leases})
+		a, b := first.runner().switcher, second.runner().switcher
+		pass := func(s *switcher, own int) {
+			_, _ = s.endSwitch(t.Context(), first.inStore(), &peers.View{Network: first.inStore(), Own: leases[own], Leases: leases})
 		}
 		both := func() { pass(a, 0); pass(b, 1) }
 		want := func(when, ports string) {
@@ -213,6 +247,10 @@ func TestEndSwitch(t *testing.T) {
 		time.Sleep(time.Minute)
 		both()
 		want("one host has not moved", "6 > 7")
+		const progress = "the network is being switched from keyed to keyed; `leno network switch n` shows which hosts have moved"
+		if got := first.reason(health.Switch); got != progress {
+			t.Errorf("reason %q", got)
+		}
 		moved(true, true)
 		both()
 		time.Sleep(endAfter - time.Millisecond)
@@ -232,10 +270,16 @@ func TestEndSwitch(t *testing.T) {
 		first.registry.SetOne("PutNetwork", registry.ErrDenied)
 		pass(a, 0)
 		want("without the right", "6 > 7")
-		const denied = "all hosts send over keyed only, and the definition cannot be changed accordingly: permission denied"
-		if got := first.reason(health.Network); !strings.Contains(got, denied) {
+		const denied = "all hosts send over keyed only, and this agent cannot end the switch: permission denied"
+		if got := first.reason(health.Switch); !strings.Contains(got, denied) || !strings.Contains(got, "run `leno network switch n -end`") {
 			t.Errorf("reason %q", got)
 		}
+		moved(true, false)
+		pass(a, 0)
+		if got := first.reason(health.Switch); got != progress {
+			t.Errorf("after one went back: reason %q", got)
+		}
+		moved(true, true)
 		time.Sleep(writeInterval)
 		pass(b, 1)
 		want("in place of the first host", "7")
@@ -244,6 +288,46 @@ func TestEndSwitch(t *testing.T) {
 		want("ended", "7")
 		if got := first.transitionInStore().Since; time.Since(got) > 2*time.Second {
 			t.Errorf("since %s", got)
+		}
+	})
+}
+
+// TestSwitcherPauses: a switcher that may not change the definition tries again once a minute, however often leases change.
+func TestSwitcherPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newKeyedHost(t, "a", memory.New())
+		n := h.keyedNetwork("n", "10.5.0.0/22", keyed{Port: 6})
+		begun, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), nil, h.deps.Datapaths.Backends)
+		must(t, err)
+		must(t, h.store.Client().PutNetwork(t.Context(), begun.Replacing(n)))
+		own := leaseOf(0, "s", 1)
+		own.Backend = agenttest.Backend(t, "keyed", `{"next":{"type":"keyed","device":"b"},"sends":"b"}`)
+		views := watch.New[*peers.View]()
+		views.Set(h.see(own))
+		h.registry.SetOne("PutNetwork", registry.ErrDenied)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- h.runner().switcher.run(ctx, views) }()
+		for range 100 { // leases change all the time
+			time.Sleep(6 * time.Second)
+			views.Set(h.see(own))
+		}
+		if got := h.registry.Count("own PutNetwork"); got < 9 || got > 11 {
+			t.Errorf("%d attempts in ten minutes", got)
+		}
+		h.registry.SetOne("PutNetwork", nil)
+		time.Sleep(deniedPause)
+		if got := h.portsInStore(); got != "7" {
+			t.Errorf("with the right to: ports %s", got)
+		}
+		views.Set(h.see(own))
+		synctest.Wait()
+		if got := h.reason(health.Switch); got != "" {
+			t.Errorf("after the switch: %q", got)
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
 		}
 	})
 }

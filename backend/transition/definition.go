@@ -50,8 +50,8 @@ type Definition struct {
 	Next      *Spec     // nil unless the network is being switched
 	Direction Direction // of the switch
 
-	// Since is when the current backend began to carry the network alone, or the time from which the age of its keys
-	// counts; zero if that is not known.
+	// Since is when the last switch ended, or the time from which the age of the keys counts; zero if that is not known. It
+	// is by the clock of the host that wrote it.
 	Since time.Time
 
 	// Switches is the number of switches that have moved the network to its other device. A host that has missed any of
@@ -76,7 +76,7 @@ type members struct {
 	Error  string          `json:"error,omitempty"`  // of next in a lease: why the host cannot use that backend
 
 	Encryption string `json:"encryption,omitempty"` // of either backend of a switch, in a definition
-	Switches   int    `json:"switches,omitempty"`   // of a definition
+	Switches   int    `json:"switches,omitempty"`   // of a definition, and of the one that a lease's host follows
 }
 
 // names lists the JSON names of members.
@@ -276,7 +276,7 @@ func (c Definition) To(kind string, options json.RawMessage) Definition {
 func (c Definition) Ended(at time.Time) Definition {
 	switches := c.Switches + 1
 	if c.Direction == Back {
-		at, switches = c.Since, c.Switches
+		switches = c.Switches
 	}
 	return Definition{Current: c.Target(), Since: at.UTC().Truncate(time.Second), Switches: switches}
 }
@@ -315,9 +315,16 @@ func (c Definition) IsMoved(attributes json.RawMessage) bool {
 	if err != nil || c.Next == nil || c.Direction == Stopped {
 		return false
 	}
+	// The lease of a host that has missed a switch says the same as in an earlier switch to the same device, but not with
+	// the same count.
+	target := c.Target()
+	if m.Sends == target.device() && m.Switches == c.Switches {
+		return true
+	}
 	// A lease that names only one backend belongs to a host that is ahead, or that has not followed yet and sends over
 	// that backend alone: a host moves no peer before its lease names both.
-	return m.Sends == c.Target().device() || m.Next == nil && deviceOf(m) == c.Target().device()
+	switches, _ := c.generation(target)
+	return m.Next == nil && deviceOf(m) == target.device() && m.Switches == switches
 }
 
 func deviceOf(m members) string {

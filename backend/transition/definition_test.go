@@ -74,8 +74,12 @@ func TestDefinitionSwitches(t *testing.T) {
 	back := both
 	back.Direction = Back
 	udp := both.Ended(time.Unix(7, 0))
-	if both.Target().Type != "udp" || back.Target().Type != "vxlan" || udp.Current.Type != "udp" || !udp.Current.Other || udp.Next != nil || udp.Since.Unix() != 7 || !back.Ended(time.Unix(7, 0)).Since.IsZero() {
+	if both.Target().Type != "udp" || back.Target().Type != "vxlan" || udp.Current.Type != "udp" || !udp.Current.Other || udp.Next != nil || udp.Since.Unix() != 7 || udp.Switches != 1 {
 		t.Errorf("%+v, %+v, %+v", both, back, udp)
+	}
+	// After a reversed rotation, the keys are not due at once again.
+	if vxlan := back.Ended(time.Unix(7, 0)); vxlan.Current.Type != "vxlan" || vxlan.Since.Unix() != 7 || vxlan.Switches != 0 {
+		t.Errorf("%+v", vxlan)
 	}
 	if again := udp.To("vxlan", json.RawMessage(`{}`)); again.Next.Other {
 		t.Errorf("%+v does not take the first device again", again)
@@ -166,6 +170,9 @@ func TestIsMoved(t *testing.T) {
 	forward := Definition{Current: Spec{Type: "vxlan"}}.To("udp", json.RawMessage(`{}`))
 	back, stopped := forward, forward
 	back.Direction, stopped.Direction = Back, Stopped
+	third := forward.Ended(time.Unix(7, 0)).To("vxlan", json.RawMessage(`{}`)).Ended(time.Unix(8, 0)).To("udp", json.RawMessage(`{}`))
+	thirdBack := third
+	thirdBack.Direction = Back
 	for _, tt := range []struct {
 		name       string
 		definition Definition
@@ -175,11 +182,17 @@ func TestIsMoved(t *testing.T) {
 		{"not prepared", forward, `{}`, false},
 		{"prepared", forward, `{"next":{"device":"b","type":"udp"}}`, false},
 		{"moved", forward, `{"next":{"device":"b","type":"udp"},"sends":"b"}`, true},
-		{"ahead", forward, `{"device":"b"}`, true},
+		{"ahead", forward, `{"device":"b","switches":1}`, true},
 		{"moved, and reversed since", back, `{"next":{"device":"b","type":"udp"},"sends":"b"}`, false},
 		{"moved back", back, `{"next":{"device":"b","type":"udp"},"sends":"a"}`, true},
 		{"never prepared, and reversed", back, `{}`, true},
 		{"stopped", stopped, `{"next":{"device":"b","type":"udp"},"sends":"b"}`, false},
+		{"two switches behind, in the middle of the first", third, `{"next":{"device":"b","type":"udp"},"sends":"b"}`, false},
+		{"two switches behind, at the end of the first", third, `{"device":"b","switches":1}`, false},
+		{"moved in the third switch", third, `{"next":{"device":"b","type":"udp"},"sends":"b","switches":2}`, true},
+		{"after the third switch", third, `{"device":"b","switches":3}`, true},
+		{"the third was reversed, two behind", thirdBack, `{}`, false},
+		{"the third was reversed, never prepared", thirdBack, `{"switches":2}`, true},
 		{"no switch", Definition{Current: forward.Current}, `{"sends":"a"}`, false},
 	} {
 		if got := tt.definition.IsMoved(json.RawMessage(tt.attributes)); got != tt.want {

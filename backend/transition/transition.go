@@ -1,6 +1,7 @@
 package transition
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -86,6 +87,8 @@ type Backend struct {
 	adoptUntil time.Time
 	peerCount  int // in the last state that both instances got
 
+	hasLink func(name string) bool // reports whether the host has a device
+
 	counting atomic.Pointer[[]backend.Backend]
 }
 
@@ -107,14 +110,19 @@ type instance struct {
 }
 
 func newBackend(types map[string]backend.Type, kind string, c backend.Config) (*Backend, error) {
-	b := &Backend{types: types, config: c, adoptUntil: time.Now().Add(adoptionTime)}
+	b := &Backend{types: types, config: c, adoptUntil: time.Now().Add(adoptionTime), hasLink: hasLink}
 	if err := b.ChangeTo(kind, c); err != nil {
 		return nil, err
 	}
 	return b, nil
 }
 
-// open builds an instance. It changes nothing on the host.
+func hasLink(name string) bool {
+	_, err := net.InterfaceByName(name)
+	return err == nil
+}
+
+// open builds an instance. It changes nothing on the host. If its device exists, an earlier process left it.
 func (b *Backend) open(c Spec) (*instance, error) {
 	kind, ok := b.types[c.Type]
 	if !ok {
@@ -125,8 +133,7 @@ func (b *Backend) open(c Spec) (*instance, error) {
 		return nil, fmt.Errorf("backend %q: %w", c.Type, err)
 	}
 	link, _ := c.Link(b.config.Network)
-	_, missing := net.InterfaceByName(link)
-	return &instance{Spec: c, backend: built, threads: kind.Threads, pools: b.config.Pools, ready: !kind.Device || missing == nil}, nil
+	return &instance{Spec: c, backend: built, threads: kind.Threads, pools: b.config.Pools, ready: !kind.Device || b.hasLink(link)}, nil
 }
 
 func (b *Backend) configOf(c Spec) backend.Config {
@@ -169,7 +176,11 @@ func (b *Backend) ChangeTo(kind string, c backend.Config) error {
 	take := func(want Spec) (*instance, error) {
 		i := slices.IndexFunc(running, func(r *instance) bool { return r.is(want) })
 		if i < 0 {
-			return b.open(want)
+			opened, err := b.open(want)
+			if err == nil && b.types[want.Type].Device && slices.ContainsFunc(running, func(r *instance) bool { return r.Other == want.Other }) {
+				opened.ready = false // the device is that of another backend, which is still to be removed
+			}
+			return opened, err
 		}
 		now := running[i]
 		if r, ok := now.backend.(backend.Rekeyer); ok && b.definition.isOutdated(definition, want) {
@@ -207,10 +218,14 @@ func (b *Backend) ChangeTo(kind string, c backend.Config) error {
 	return nil
 }
 
-// retune changes the options or pools of a running instance.
+// retune changes the options or pools of a running instance. After a change of an option on which both ends of a path must
+// agree, the instance can receive, and send to its peers, only once it was applied.
 func (b *Backend) retune(c *instance, want Spec) error {
 	if c.Equal(want) && slices.Equal(c.pools, b.config.Pools) {
 		return nil
+	}
+	if b.interrupts(c.Spec, want) {
+		c.ready, c.proven = !b.types[want.Type].Device, nil
 	}
 	if changer, ok := c.backend.(backend.Changer); ok && changer.Change(b.configOf(want)) == nil {
 		c.Options, c.pools = want.Options, b.config.Pools
@@ -223,6 +238,20 @@ func (b *Backend) retune(c *instance, want Spec) error {
 	err = c.backend.Close()
 	c.backend, c.Options, c.pools = rebuilt.backend, want.Options, b.config.Pools
 	return err
+}
+
+// interrupts reports whether an option differs on which both ends of a path must agree.
+func (b *Backend) interrupts(now, want Spec) bool {
+	var before, after map[string]json.RawMessage
+	if json.Unmarshal(now.Options, &before) != nil || json.Unmarshal(want.Options, &after) != nil {
+		return true
+	}
+	for option := range b.types[want.Type].Interrupts {
+		if !bytes.Equal(before[option], after[option]) {
+			return true
+		}
+	}
+	return false
 }
 
 // instances returns the instances of the definition.
@@ -251,7 +280,7 @@ func (b *Backend) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 		return out, err
 	}
 	b.current.advert = out
-	m := members{Device: b.current.device()}
+	m := members{Device: b.current.device(), Switches: b.definition.Switches}
 	if next := b.next; next != nil {
 		next.advert, next.advertiseErr = b.advertise(next, u)
 		if next.advertiseErr == nil && next.advert.MTU < out.MTU {

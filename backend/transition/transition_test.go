@@ -37,6 +37,7 @@ func (r *recorder) types() map[string]backend.Type {
 			Device: true,
 
 			SharedAddress: name == "third",
+			Interrupts:    map[string]string{"port": "peers send to the old one"},
 
 			Normalize: func(o json.RawMessage) (json.RawMessage, error) { return o, nil },
 			New: func(c backend.Config) (backend.Backend, error) {
@@ -442,13 +443,33 @@ func TestEncrypted(t *testing.T) {
 	}
 }
 
-// TestThirdBackend: a device is free before another backend gets it.
+// TestThirdBackend: a device is free before another backend gets it, and until then the lease does not say that the host
+// can receive over that backend.
 func TestThirdBackend(t *testing.T) {
 	h := newHost(t, "old", switching)
+	h.b.hasLink = func(string) bool { return true }
 	h.mtu["third"] = 1440
 	h.does("old: ; new~b: ")
+	h.says(strings.TrimSuffix(prepared, "}") + `,"sends":"b"}`)
 	h.follow("old", `{"next":{"device":"b","type":"third"}}`)
+	h.says(`{"key":"old"}`)
 	h.does("new~b: remove but [10.5.0.0/16]; new~b: close; old: ; third~b: ")
+	h.says(`{"key":"old","next":{"device":"b","key":"third~b","type":"third"},"sends":"b"}`)
+}
+
+// TestChangedOptions: if an option changes on which both ends of a path must agree, the lease does not say that the host
+// can receive over the backend, and no packet is sent over it, before it has the new options. Other options change nothing.
+func TestChangedOptions(t *testing.T) {
+	h := newHost(t, "old", switching)
+	h.does("old: b; new~b: (b); old: (b); new~b: b", peer(1, "old", prepared))
+	h.says(strings.TrimSuffix(prepared, "}") + `,"sends":"b"}`)
+	h.follow("old", `{"next":{"device":"b","mtu":1400,"type":"new"}}`)
+	h.says(strings.TrimSuffix(prepared, "}") + `,"sends":"b"}`)
+	h.does("new~b: close; old: (b); new~b: b", peer(1, "old", prepared))
+	h.follow("old", `{"next":{"device":"b","mtu":1400,"port":1,"type":"new"}}`)
+	h.says(`{"key":"old"}`)
+	h.does("new~b: close; old: b; new~b: (b); old: (b); new~b: b", peer(1, "old", prepared))
+	h.says(strings.TrimSuffix(prepared, "}") + `,"sends":"b"}`)
 }
 
 // TestRemove: the zero state removes both.

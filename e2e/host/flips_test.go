@@ -37,6 +37,7 @@ type flip struct {
 var elsewhere = map[string]string{
 	"etcd":       "store.TestEtcd: the hosts here use Consul, and an agent has one store",
 	"kubernetes": "kubernetes.TestContract: the hosts here use Consul, and an agent has one store",
+	"switch":     "network.TestEndSwitch: it exists only while the network is being switched",
 	"keys":       "network.TestRotateKeys: it exists only in networks whose keys are rotated periodically",
 	"login":      "store.TestLogin: the hosts here have tokens, and the check exists only with a login",
 	"node":       "agent.TestReloadWhileTheNameIsUnknown: it is there while an agent starts, and at no other time",
