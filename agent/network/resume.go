@@ -102,12 +102,16 @@ func (r *Runner) findResumable(ctx context.Context) (found *resumed, waits bool)
 	if err != nil || len(before.Subnets) == 0 {
 		return nil, false // the runner reports an error when it needs a lease
 	}
-	left, err := r.deps.ReadKernelState(ctx, transition.Link(r.local.Name, before.Backend.Type, before.Backend.Options()), before.Pools)
-	if err != nil {
-		r.report.Log().Warn("the datapath of the previous process cannot be read", "error", err)
-		return nil, false
+	var left []datapath.KernelState // of each device
+	for _, link := range transition.Links(r.local.Name, before.Backend.Type, before.Backend.Options()) {
+		state, err := r.deps.ReadKernelState(ctx, link, before.Pools)
+		if err != nil {
+			r.report.Log().Warn("the datapath of the previous process cannot be read", "error", err)
+			return nil, false
+		}
+		left = append(left, state)
 	}
-	stands := left.Standing(before.Subnets)
+	stands := datapath.StandingOf(before.Subnets, left...)
 	if stands == datapath.NothingStands {
 		return nil, false
 	}

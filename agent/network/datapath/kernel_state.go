@@ -47,3 +47,17 @@ func (s KernelState) Standing(subnets []netip.Prefix) Standing {
 	}
 	return PacketsWait
 }
+
+// StandingOf returns what happens to packets of a host with these subnets if its network is carried over the devices of
+// which states are: that of the current backend first and, during a switch, that of the next one. Packets wait if they
+// wait for either, because peers can be reached over one and send over the other.
+func StandingOf(subnets []netip.Prefix, states ...KernelState) Standing {
+	out := NothingStands
+	for i, s := range states {
+		// Routes without a device are judged with the current backend: the next one may not have created its device yet.
+		if i == 0 || s.Device || out != NothingStands {
+			out = max(out, s.Standing(subnets))
+		}
+	}
+	return out
+}
