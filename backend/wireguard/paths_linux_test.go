@@ -3,6 +3,8 @@ package wireguard
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -215,6 +217,32 @@ func TestAlternatives(t *testing.T) {
 			n.c.ping(n.b)
 			n.forget(masquerade + "\n" + forwards)
 			n.answersAfterAWhile(n.c, n.b)
+		})
+	}
+}
+
+// TestChangeBehindNAT checks that a change of another option leaves the endpoint alone that a NAT has chosen, to which
+// packets still go.
+func TestChangeBehindNAT(t *testing.T) {
+	for name, kind := range variants(t) {
+		t.Run(name, func(t *testing.T) {
+			n := newNAT(t, kind, masquerade+"; nft insert rule ip nat out oifname wan ip saddr 192.168.7.2 udp sport 51820 masquerade to :40000")
+			n.b.apply()
+			n.c.apply()
+			n.b.ping(n.c)
+			psk := filepath.Join(n.c.dir, "psk")
+			mustNil(t, os.WriteFile(psk, []byte(testPrivate), 0o600))
+			for _, options := range []string{`{"persistent_keepalive":9}`, fmt.Sprintf(`{"psk_file":%q}`, psk)} {
+				n.c.options = options
+				mustNil(t, n.c.backend.Change(n.c.config()))
+				n.c.state = n.c.newState(n.a.asPeer(), n.b.asPeer())
+				if r := n.c.apply(); r.Writes == 0 {
+					t.Errorf("%s: nothing was changed", options)
+				}
+				if got := n.c.endpoint(n.b).String(); got != "203.0.113.1:40000" {
+					t.Errorf("%s: endpoint %s", options, got)
+				}
+			}
 		})
 	}
 }

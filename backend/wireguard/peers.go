@@ -94,7 +94,11 @@ func (t *peerTable) Write(_ context.Context, changes []reconcile.Change[wgtypes.
 			config.Peers = append(config.Peers, wgtypes.PeerConfig{PublicKey: c.Key, Remove: true})
 			continue
 		}
-		config.Peers = append(config.Peers, c.New.config(c.Key))
+		p := c.New.config(c.Key)
+		if c.Old != nil && c.Old.endpoint == c.New.endpoint {
+			p.Endpoint = nil // the device's may be the one that a NAT has chosen, see List, and the wanted one may lead nowhere
+		}
+		config.Peers = append(config.Peers, p)
 	}
 	err := t.device.Configure(config)
 	if err == nil {
