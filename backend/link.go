@@ -93,7 +93,7 @@ func Arrivals(network, kind string, options json.RawMessage, underlay string) []
 	o.Type = kind
 	switch own := LinkName(network); {
 	case kind == "host-gw" && isDirect(o.carrier):
-		return []string{underlay} // package kernel adds the other device if there is one
+		return []string{underlay} // package kernel adds the network's devices, which exist during a switch
 	case isDirect(o.carrier) || isDirect(o.Next):
 		return []string{own, underlay}
 	default:

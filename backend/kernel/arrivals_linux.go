@@ -2,15 +2,19 @@ package kernel
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/lenonet/leno/backend"
 )
 
-// Arrivals returns backend.Arrivals, and the network's second and other device where they exist in the
-// network namespace of the calling thread; see backend.SecondLinkName and backend.OtherLinkName.
+// Arrivals returns backend.Arrivals, and each of the network's devices that exists in the network namespace of the
+// calling thread; see backend.LinkName, backend.SecondLinkName and backend.OtherLinkName.
 func Arrivals(network, kind string, options json.RawMessage, underlay string) []string {
 	links := backend.Arrivals(network, kind, options, underlay)
-	for _, link := range []string{backend.SecondLinkName(network), backend.OtherLinkName(network)} {
+	for _, link := range []string{backend.LinkName(network), backend.SecondLinkName(network), backend.OtherLinkName(network)} {
+		if slices.Contains(links, link) {
+			continue
+		}
 		if _, err := Sysctl("ipv4", "conf", link, "forwarding"); err == nil {
 			links = append(links, link)
 		}
