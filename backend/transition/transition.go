@@ -156,16 +156,19 @@ func (b *Backend) Threads() int {
 	return n
 }
 
+// ErrDoesNotFollow: a definition has none of the present backends as its current one, so there is an interruption.
+var ErrDoesNotFollow = errors.New("cannot follow without an interruption")
+
 // ChangeTo adopts the definition of another configuration, whose backend has the type kind. Backends of the present
 // definition keep running. A key that is outdated under the new definition is deleted; nothing else on the host
-// changes. It returns an error if the definition does not follow the present one.
+// changes. It returns ErrDoesNotFollow if the definition does not follow the present one.
 func (b *Backend) ChangeTo(kind string, c backend.Config) error {
 	definition, err := Parse(kind, c.Options)
 	if err != nil {
 		return err
 	}
 	if b.current != nil && !b.definition.Follows(definition) {
-		return fmt.Errorf("backend %q cannot follow %q without an interruption", kind, b.definition.Current.Type)
+		return fmt.Errorf("backend %q after %q: %w", kind, b.definition.Current.Type, ErrDoesNotFollow)
 	}
 	if b.current != nil {
 		b.adoptUntil = time.Time{} // the present routes are of this process

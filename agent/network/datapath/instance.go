@@ -46,28 +46,32 @@ func (i *Instance) apply(ctx context.Context, s backend.State) (backend.Report, 
 	return i.backend.Apply(ctx, s)
 }
 
-// takes reports whether the backend has the given configuration, after changing it if necessary.
-func (i *Instance) takes(kind backend.Type, c backend.Config) bool {
+// takes reports whether the backend has the given configuration, after changing it if necessary. err is why a backend
+// that can change could not; nil if it cannot.
+func (i *Instance) takes(kind backend.Type, c backend.Config) (taken bool, err error) {
 	i.one.Lock()
 	defer i.one.Unlock()
 	if i.kind == kind.Name && string(i.config.Options) == string(c.Options) && slices.Equal(i.config.Pools, c.Pools) {
-		return true
+		return true, nil
 	}
 	switch b := i.backend.(type) {
 	case *transition.Backend:
-		if b.ChangeTo(kind.Name, c) != nil {
-			return false
+		if err := b.ChangeTo(kind.Name, c); err != nil {
+			return false, err
 		}
 		i.lent.set(i.threads(kind))
 	case backend.Changer:
-		if i.kind != kind.Name || b.Change(c) != nil {
-			return false
+		if i.kind != kind.Name {
+			return false, nil
+		}
+		if err := b.Change(c); err != nil {
+			return false, err
 		}
 	default:
-		return false
+		return false, nil
 	}
 	i.kind, i.config = kind.Name, c
-	return true
+	return true, nil
 }
 
 // threads returns how many threads the backend has; see backend.Type.

@@ -175,7 +175,7 @@ func (r *Reconciler) KeepGuarded(ctx context.Context, n registry.Network, before
 
 // Build makes the backend, unless there is one that has the same configuration or can change to it.
 func (r *Reconciler) Build(kind backend.Type, c backend.Config) error {
-	if r.instance == nil || !r.instance.takes(kind, c) {
+	if !r.reuses(kind, c) {
 		r.Close()
 		b, err := kind.New(c)
 		if err != nil {
@@ -187,6 +187,26 @@ func (r *Reconciler) Build(kind backend.Type, c backend.Config) error {
 	counter, meter := r.instance.counting()
 	r.update(func(s *Status) { s.Counter, s.Meter = counter, meter })
 	return nil
+}
+
+// reuses reports whether there is a backend that has a configuration, after changing it if necessary. If not, the backend
+// must be built again, which interrupts packets that pass through this process.
+func (r *Reconciler) reuses(kind backend.Type, c backend.Config) bool {
+	if r.instance == nil {
+		return false
+	}
+	log := r.o.Report.Log().With("backend", r.instance.kind, "next", kind.Name)
+	taken, err := r.instance.takes(kind, c)
+	switch {
+	case taken:
+	case err == nil:
+		log.Debug("backend is built again for another configuration")
+	case errors.Is(err, transition.ErrDoesNotFollow):
+		log.Debug("backend is built again for another configuration", "reason", err)
+	default:
+		log.Warn("backend could not be changed and is built again; packets may be lost in the meantime", "error", err)
+	}
+	return taken
 }
 
 // Content returns what the datapath was made from last, or nil if there is none.
