@@ -44,12 +44,15 @@ type lab struct {
 	forward func(links []string, set bool) (forwarding.State, error)
 	fail    error          // of Apply
 	result  backend.Report // of Apply
-	passes  []pass
-	served  []string // such as "10.5.1.0/24 true" for each call of Serve
-	moved   []string // such as "192.0.2.9 true" for each call of Moved
-	closed  int
-	guarded []string // such as "[10.5.0.0/16] true" for each call of Guard
-	onApply func()
+
+	overhead   int    // in the result of Advertise
+	attributes string // in the result of Advertise
+	passes     []pass
+	served     []string // such as "10.5.1.0/24 true" for each call of Serve
+	moved      []string // such as "192.0.2.9 true" for each call of Moved
+	closed     int
+	guarded    []string // such as "[10.5.0.0/16] true" for each call of Guard
+	onApply    func()
 }
 
 // A pass is a call of Apply.
@@ -61,7 +64,7 @@ type pass struct {
 // newLab returns a lab on eth0 with the address 192.0.2.1, without a backend.
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{t: t, views: watch.New[*peers.View]()}
+	l := &lab{t: t, views: watch.New[*peers.View](), overhead: 50, attributes: "{}"}
 	l.choice = underlay.Choice{
 		Interface: "eth0",
 		Index:     2,
@@ -143,7 +146,13 @@ func (l *lab) kind(name string) backend.Type {
 type recording struct{ lab *lab }
 
 func (b recording) Advertise(u backend.Underlay) (backend.Advertisement, error) {
-	return backend.Advertisement{MTU: u.MTU - 50, Overhead: "50 for a test", Attributes: json.RawMessage(`{}`)}, nil
+	b.lab.mu.Lock()
+	defer b.lab.mu.Unlock()
+	return backend.Advertisement{
+		MTU:        u.MTU - b.lab.overhead,
+		Overhead:   fmt.Sprint(b.lab.overhead, " for a test"),
+		Attributes: json.RawMessage(b.lab.attributes),
+	}, nil
 }
 
 func (b recording) Apply(_ context.Context, s backend.State) (backend.Report, error) {

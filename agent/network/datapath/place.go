@@ -29,8 +29,11 @@ type Place struct {
 
 // equal reports whether two places are the same for backends and peers.
 func (p Place) equal(o Place) bool {
-	return p.MTU == o.MTU && p.Attributes.Equal(o.Attributes) && reflect.DeepEqual(p.underlay(), o.underlay())
+	return p.MTU == o.MTU && p.Attributes.Equal(o.Attributes) && p.isOn(o)
 }
+
+// isOn reports whether two places have the same underlay.
+func (p Place) isOn(o Place) bool { return reflect.DeepEqual(p.underlay(), o.underlay()) }
 
 // arithmetic returns how the overlay's MTU is computed, for example "1450 = 1500 of eth0 - 50 for VXLAN over IPv4".
 func (p Place) arithmetic() string {
@@ -200,13 +203,26 @@ func (r *Reconciler) relocate(n registry.Network, before *Place) (*Place, error)
 	if before == nil {
 		return &now, nil
 	}
-	if now.equal(*before) {
-		if back {
-			log.Info("underlay can be used again", "link", now.Choice.Interface)
-		}
-		return &now, nil
-	}
-	log.Info("underlay changed", "link", now.Choice.Interface, "addresses", fmt.Sprint(now.Choice.Addrs),
-		"mtu", now.Choice.MTU, "devices", strings.Join(now.Choice.Devices, " "), "because", now.Choice.Reason)
+	r.logChange(*before, now, back)
 	return &now, nil
+}
+
+// logChange logs what has changed since the host was at the place before. back is true if there was no usable underlay
+// in between.
+func (r *Reconciler) logChange(before, now Place, back bool) {
+	log := r.o.Report.Log()
+	if !now.isOn(before) {
+		log.Info("underlay changed", "link", now.Choice.Interface, "addresses", fmt.Sprint(now.Choice.Addrs),
+			"mtu", now.Choice.MTU, "devices", strings.Join(now.Choice.Devices, " "), "because", now.Choice.Reason)
+		return // from which the rest follows
+	}
+	if back {
+		log.Info("underlay can be used again", "link", now.Choice.Interface)
+	}
+	if now.MTU != before.MTU { // of the backends of a switch, one can be used now or no longer
+		log.Info("MTU of the overlay changed", "mtu", now.MTU, "because", now.arithmetic())
+	}
+	if !now.Attributes.Equal(before.Attributes) { // at each step of a switch, or because a key was replaced
+		log.Debug("attributes of the lease changed", "backend", now.Attributes.Type)
+	}
 }

@@ -1,7 +1,13 @@
 package datapath
 
 import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/lenonet/leno/agent/underlay"
 )
@@ -18,5 +24,67 @@ func TestArithmetic(t *testing.T) {
 		if got := tt.place.arithmetic(); got != tt.want {
 			t.Errorf("%q, want %q", got, tt.want)
 		}
+	}
+}
+
+// TestChangesOfThePlaceAreLogged: the log tells a change of the underlay from one that only concerns the lease, as each
+// step of a switch makes. The lease follows both.
+func TestChangesOfThePlaceAreLogged(t *testing.T) {
+	attributes := func(l *lab) { l.attributes = `{"next":{"device":"b","type":"other"}}` }
+	lose := func(l *lab) { l.gone = errors.New("eth0 has no address") }
+	for _, tt := range []struct {
+		name   string
+		change []func(l *lab) // one after another
+		want   []string       // log lines
+		moved  string
+	}{
+		{"nothing", nil, nil, "[]"},
+		{"attributes", []func(*lab){attributes}, []string{"[DEBUG] attributes of the lease changed: backend=recorder"}, "[192.0.2.1 false]"},
+		{"the overhead", []func(*lab){func(l *lab) { l.overhead = 80 }},
+			[]string{`[INFO]  MTU of the overlay changed: mtu=1420 because="1420 = 1500 of eth0 - 80 for a test"`}, "[192.0.2.1 false]"},
+		{"the MTU of the underlay", []func(*lab){func(l *lab) { l.choice.MTU = 1400 }},
+			[]string{`[INFO]  underlay changed: link=eth0 addresses=[192.0.2.1] mtu=1400 devices=eth0 because=test`}, "[192.0.2.1 false]"},
+		{"the address", []func(*lab){func(l *lab) { l.choice.Addrs = []netip.Addr{netip.MustParseAddr("192.0.2.9")} }},
+			[]string{`[INFO]  underlay changed: link=eth0 addresses=[192.0.2.9] mtu=1500 devices=eth0 because=test`}, "[192.0.2.9 true]"},
+		{"the address and the attributes", []func(*lab){func(l *lab) {
+			l.choice.Addrs = []netip.Addr{netip.MustParseAddr("192.0.2.9")}
+			attributes(l)
+		}}, []string{`[INFO]  underlay changed: link=eth0 addresses=[192.0.2.9] mtu=1500 devices=eth0 because=test`}, "[192.0.2.9 true]"},
+		{"the attributes while there is no underlay", []func(*lab){lose, func(l *lab) {
+			l.gone = nil
+			attributes(l)
+		}}, []string{
+			"[INFO]  underlay can be used again: link=eth0",
+			"[DEBUG] attributes of the lease changed: backend=recorder",
+		}, "[192.0.2.1 false]"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLab(t).built()
+				stop := l.run()
+				l.views.Set(l.view("b"))
+				l.applied()
+				l.log.Reset()
+				for _, change := range append(tt.change, func(*lab) {}) {
+					l.edit(func() { change(l) })
+					l.kick()
+					time.Sleep(2 * settle)
+				}
+				stop()
+				var got []string
+				for line := range strings.Lines(l.log.String()) {
+					_, line, _ = strings.Cut(strings.TrimSpace(line), " ") // the time
+					if strings.Contains(line, "changed") || strings.Contains(line, "again") {
+						got = append(got, line)
+					}
+				}
+				if fmt.Sprint(got) != fmt.Sprint(tt.want) {
+					t.Errorf("logged %q, want %q", got, tt.want)
+				}
+				if fmt.Sprint(l.moved) != tt.moved {
+					t.Errorf("moved %v, want %s", l.moved, tt.moved)
+				}
+			})
+		})
 	}
 }
