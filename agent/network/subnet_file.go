@@ -64,7 +64,7 @@ func (f *subnetFile) write(want []byte, subnet netip.Prefix, mtu int) error {
 	}
 	level := hclog.Info
 	if bytes.Equal(state.WithoutMTU(have), state.WithoutMTU(want)) {
-		level = hclog.Debug // only the MTU changed, and the change of the underlay has been logged
+		level = hclog.Debug // only the MTU changed, which has been logged
 	}
 	f.report.Log().Log(level, "subnet file written", "path", f.path, "subnet", subnet, "mtu", mtu)
 	return nil

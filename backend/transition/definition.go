@@ -165,12 +165,7 @@ func (c Spec) is(o Spec) bool { return c.Type == o.Type && c.Other == o.Other }
 // Link returns the name of the device of a network's current backend. kind and options are those of the network's
 // definition, or empty if the definition is not known.
 func Link(network, kind string, options json.RawMessage) string {
-	definition, err := Parse(kind, options)
-	if err != nil {
-		return backend.LinkName(network)
-	}
-	name, _ := definition.Current.Link(network)
-	return name
+	return Links(network, kind, options)[0]
 }
 
 // Equal reports whether both are the same backend with the same device and options, in the same spelling.

@@ -19,8 +19,5 @@ func TestLinks(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", options, got, want)
 		}
-		if link := Link("n", "old", json.RawMessage(options)); got[0] != link {
-			t.Errorf("%s: the first device is %q, that of the current backend %q", options, got[0], link)
-		}
 	}
 }

@@ -230,9 +230,12 @@ func (b *Backend) retune(c *instance, want Spec) error {
 	if b.interrupts(c.Spec, want) {
 		c.ready, c.proven = !b.types[want.Type].Device, nil
 	}
-	if changer, ok := c.backend.(backend.Changer); ok && changer.Change(b.configOf(want)) == nil {
-		c.Options, c.pools = want.Options, b.config.Pools
-		return nil
+	if changer, ok := c.backend.(backend.Changer); ok {
+		err := changer.Change(b.configOf(want))
+		if err == nil {
+			c.Options, c.pools = want.Options, b.config.Pools
+		}
+		return err
 	}
 	rebuilt, err := b.open(want)
 	if err != nil {
