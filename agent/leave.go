@@ -15,9 +15,7 @@ import (
 // longer wants. A development agent does not touch them: they belong to the agent whose directory it shares. They also
 // stay if the configuration looks cut off and no operator has confirmed it: see unmanaged.
 func (ns *networks) leaveUnwanted(ctx context.Context, confirmed bool) {
-	select {
-	case <-ns.env.Identity.Settled():
-	default:
+	if !ns.env.Identity.IsSettled() {
 		return // without this host's name, no lease can be given up
 	}
 	now := ns.settings.get()

@@ -178,12 +178,7 @@ func (ns *networks) stopAll() {
 	runners := slices.Collect(maps.Values(ns.running))
 	ns.mu.Unlock()
 	c := ns.settings.get()
-	leave := c.Dev || c.Lease.ReleaseOnStop
-	select {
-	case <-ns.env.Identity.Settled():
-	default:
-		leave = false
-	}
+	leave := (c.Dev || c.Lease.ReleaseOnStop) && ns.env.Identity.IsSettled()
 	for _, run := range runners {
 		if leave {
 			run.runner.SetEnding(network.Leave)

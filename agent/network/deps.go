@@ -108,3 +108,13 @@ func (i *Identity) Settle() { close(i.settled) }
 
 // Settled returns a channel that is closed by Settle. Networks do not use the store before that.
 func (i *Identity) Settled() <-chan struct{} { return i.settled }
+
+// IsSettled reports whether Settle was called.
+func (i *Identity) IsSettled() bool {
+	select {
+	case <-i.settled:
+		return true
+	default:
+		return false
+	}
+}

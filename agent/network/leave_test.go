@@ -77,6 +77,31 @@ func TestTearDown(t *testing.T) {
 	}
 }
 
+// TestLeaveAtOnce: a host leaves a network completely although it is told to before its runner has begun, as after a reload
+// that is followed by another one. It does not leave while its name is not known.
+func TestLeaveAtOnce(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		for range 20 { // chance must not decide
+			h := newHost(t, memory.New(), "a")
+			h.put("10.5.0.0/22", "recorder")
+			lease := h.acquire()
+			if !known {
+				h.deps.Identity = NewIdentity()
+			}
+			must(t, state.Save(h.config.DataDir, state.Network{Network: "n", Subnets: lease.Subnets, Session: lease.Session,
+				Pools: h.inStore().Plan.Prefixes(), Backend: agenttest.Backend(t, "recorder", "")}))
+			r := h.runner()
+			r.SetEnding(Leave)
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			must(t, r.Run(ctx))
+			if left := !exists(state.Path(h.config.DataDir, "n")); left != known {
+				t.Fatalf("name known %t: left %t", known, left)
+			}
+		}
+	}
+}
+
 // TestTearDownAfterTheEnd: tearing down does its work although its context has ended.
 func TestTearDownAfterTheEnd(t *testing.T) {
 	h := newHost(t, memory.New(), "a")

@@ -191,10 +191,8 @@ func (r *Runner) rememberedLeases() (peers.Snapshot, bool) {
 	own.Node, own.PublicIPs, own.MTU = r.config.NodeName, place.Underlay.Addresses, place.MTU
 	own.Backend = before.Network.Backend
 	own.Session = registry.UnknownSession // the lease was held when the previous process ended
-	select {
-	case <-r.deps.Identity.Settled():
+	if r.deps.Identity.IsSettled() {
 		own.Node = r.deps.Identity.Get().Node
-	default:
 	}
 	leases := append(slices.Clone(before.Leases), own)
 	slices.SortFunc(leases, func(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) })

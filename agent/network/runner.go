@@ -201,7 +201,9 @@ func (r *Runner) Run(ctx context.Context) error {
 	select {
 	case <-r.deps.Identity.Settled():
 	case <-ctx.Done():
-		return nil // without its name, this host cannot give up anything
+		if !r.deps.Identity.IsSettled() {
+			return nil // without its name, this host cannot give up anything
+		}
 	}
 	renewing, stop := context.WithCancel(ctx)
 	var renewer sync.WaitGroup
