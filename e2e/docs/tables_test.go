@@ -237,7 +237,7 @@ func limits() map[string]limit {
 		"underlay.public_ports": {
 			takes:   []string{`{}`},
 			refuses: []string{`{ 51820 = 51830 }`, `{ 51820 = 0 }`, `{ 0 = 51830 }`, `{ x = 51830 }`, `[51830]`},
-			says:    "which UDP port of `public_ip`",
+			says:    "to the UDP port of `public_ip`",
 		},
 
 		"firewall.type":         {takes: []string{`"iptables"`, `"nftables"`}, refuses: []string{`"ufw"`, `""`}, says: "`auto` takes `iptables`"},
