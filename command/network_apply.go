@@ -29,7 +29,8 @@ agent's own configuration; settings of a single host are not stored. A network
 that another user changes at the same time is left as it is, with an error.
 Running hosts take over a change by themselves. A change that would take a
 subnet from a host, or stop packets, is refused unless you give -force. Run
-leno network plan first.
+leno network plan first. Other changes are the same with -force: with it, too,
+another backend begins a switch.
 
 With -wait the command waits until the change is in force on this host: its
 datapath has the new definition and its containers have a subnet. It exits 1

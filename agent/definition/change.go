@@ -29,7 +29,7 @@ type Change struct {
 	Others       []registry.Network      // all networks in the store; may include Old
 	Backends     map[string]backend.Type // by name, for example "vxlan"
 
-	inProgress *transition.Definition // the switch in progress, if New is neither of its definitions
+	obstacle *api.Refusal // why the network cannot be switched to New, nil if it can
 }
 
 // What an operator can do instead of a refused change.
@@ -66,7 +66,7 @@ func (c Change) Plan() api.NetworkPlan {
 		p.Refused = append(p.Refused, c.refusedHosts()...)
 		p.Refused = append(p.Refused, room.refused()...)
 	}
-	for _, refusals := range [][]api.Refusal{c.refusedTarget(), c.refusedBackend(), c.refusedAddresses(), c.refusedReservations(), c.refusedNeighbours()} {
+	for _, refusals := range [][]api.Refusal{c.refusedSwitch(), c.refusedBackend(), c.refusedAddresses(), c.refusedReservations(), c.refusedNeighbours()} {
 		p.Refused = append(p.Refused, refusals...)
 	}
 	return p
@@ -406,7 +406,7 @@ func (c Change) refusals(l registry.Lease) (out []refusal) {
 
 // refusedBackend returns the refusals of backend changes that interrupt traffic on every host.
 func (c Change) refusedBackend() []api.Refusal {
-	if len(c.heldLeases()) == 0 || c.inProgress != nil || c.transition().Next != nil {
+	if len(c.heldLeases()) == 0 || !c.isCarried() || c.obstacle != nil || c.transition().Next != nil {
 		return nil
 	}
 	if c.Old.Backend.Type != c.New.Backend.Type {

@@ -3,6 +3,7 @@ package definition
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lenonet/leno/api"
@@ -15,37 +16,61 @@ import (
 // that an operator wants in the end. During a switch, it must describe one of the two backends: the next one, or the
 // current one, which reverses the switch. Hosts whose lease has lapsed are switched like other hosts, because their
 // packets may flow without an agent.
+//
+// If the network cannot be switched to New, Gradual returns the change that Forced makes, and its Plan refuses it: see
+// NeedsForce. A network that no host carries, because its definition contradicts itself, changes at once.
 func (c Change) Gradual() Change {
 	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
 	kind, wanted := c.New.Backend.Type, c.effective(c.New.Backend)
 	if !c.exists() || err != nil || !transition.CanSwitch(old.Current.Type) || !transition.CanSwitch(kind) {
 		return c
 	}
-	is := func(spec transition.Spec) bool {
-		if spec.Type != kind {
-			return false
-		}
-		has, err := registry.NewBackend(kind, c.normal(spec))
-		given, err2 := registry.NewBackend(kind, wanted)
-		return err == nil && err2 == nil && (has.Equal(given) || isRotated(c.Backends, given, has))
-	}
+	is := func(spec transition.Spec) bool { return c.describes(kind, wanted, spec) }
 	next := old
 	switch {
 	case old.Next == nil && is(old.Current):
-	case old.Next == nil && (len(c.Leases) == 0 || kind == old.Current.Type && len(c.interruptions()) == 0):
+	case old.Next == nil && (len(c.Leases) == 0 || !c.isCarried() || kind == old.Current.Type && len(c.interruptions()) == 0):
 		next.Current.Type, next.Current.Options = kind, wanted
 	case old.Next == nil:
 		next = old.To(kind, wanted)
+		if port := c.Backends[kind].Uses(wanted); port.Collides(c.Backends[old.Current.Type].Uses(old.Current.Options)) {
+			return c.refuse(fmt.Sprintf("hosts have both backends during the switch, and both need %s", port),
+				"choose another port in the new backend's options")
+		}
 	case is(*old.Next):
 		next.Direction = transition.Forward
 	case is(old.Current):
 		next.Direction = transition.Back
 	default:
-		c.inProgress = &old
-		return c
+		return c.refuse(fmt.Sprintf("the network is being switched from %s to %s, and backend.type or an option is that of neither",
+			old.Current.Type, old.Next.Type),
+			fmt.Sprintf("let the switch end, or reverse it: apply the definition that the network had with %s", old.Current.Type))
 	}
 	return c.requireLater(&next, old.Next == nil).with(next)
 }
+
+// describes reports whether a backend with these effective options is the spec, no matter how often its keys were rotated.
+func (c Change) describes(kind string, options json.RawMessage, spec transition.Spec) bool {
+	if spec.Type != kind {
+		return false
+	}
+	has, err := registry.NewBackend(kind, c.normal(spec))
+	given, err2 := registry.NewBackend(kind, options)
+	return err == nil && err2 == nil && (has.Equal(given) || isRotated(c.Backends, given, has))
+}
+
+// NeedsForce reports whether a change that Gradual has returned cannot be made gradually, but only as Forced makes it.
+func (c Change) NeedsForce() bool { return c.obstacle != nil }
+
+// refuse returns the change as Forced makes it, with a refusal.
+func (c Change) refuse(reason, way string) Change {
+	c = c.Forced(time.Time{})
+	c.obstacle = &api.Refusal{Reason: reason, Way: way + ", or force it when packets may stop", Force: true}
+	return c
+}
+
+// isCarried reports whether hosts carry the network as its old definition says. They do not if that contradicts itself.
+func (c Change) isCarried() bool { return CheckEncryption(c.Old, c.Backends) == nil }
 
 // requireLater postpones the encryption that New requires to the end of the switch if one of the two backends does not
 // encrypt, because packets go over both until then. begins is true if the switch begins with this change.
@@ -67,17 +92,36 @@ func (c Change) requireLater(def *transition.Definition, begins bool) Change {
 	return c
 }
 
-// Forced returns the change as an operator forces it now: it takes effect at once, even if packets are lost.
+// Forced returns the change as it takes effect at once, even if packets are lost. now is the present time. The network
+// keeps the device, and with it the keys, of the backend that New describes if it has that backend already. A switch ends
+// in any case.
 func (c Change) Forced(now time.Time) Change {
 	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
-	if !c.exists() || err != nil || old.Target().Type != c.New.Backend.Type {
+	kind := c.New.Backend.Type
+	if !c.exists() || err != nil || !transition.CanSwitch(old.Current.Type) || !transition.CanSwitch(kind) {
 		return c
 	}
-	next := old
-	if old.Next != nil {
-		next = old.Ended(now)
+	wanted := c.effective(c.New.Backend)
+	both := []transition.Spec{old.Target()}
+	switch {
+	case old.Next != nil && old.Direction == transition.Back:
+		both = append(both, *old.Next)
+	case old.Next != nil:
+		both = append(both, old.Current)
 	}
-	next.Current.Options, next.Current.Encryption = c.effective(c.New.Backend), ""
+	i := slices.IndexFunc(both, func(spec transition.Spec) bool { return c.describes(kind, wanted, spec) })
+	same := i >= 0
+	if !same {
+		i = slices.IndexFunc(both, func(spec transition.Spec) bool { return spec.Type == kind })
+	}
+	next := transition.Definition{Current: both[max(i, 0)], Since: now.UTC().Truncate(time.Second), Switches: old.Switches + 1}
+	if i >= 0 && next.Current.Other == old.Current.Other {
+		next.Since, next.Switches = old.Since, old.Switches
+	}
+	if !same {
+		next.Current.Type, next.Current.Options = kind, wanted
+	}
+	next.Current.Encryption = ""
 	return c.with(next)
 }
 
@@ -120,26 +164,12 @@ func (c Change) redirects() bool {
 	return err == nil && ((old.Next == nil) != (now.Next == nil) || old.Direction != now.Direction)
 }
 
-// refusedTarget returns a refusal if the network is being switched between other backends, or a host cannot have both
-// backends at once.
-func (c Change) refusedTarget() []api.Refusal {
-	if def := c.transition(); def.Next != nil && c.inProgress == nil {
-		ports := c.ports(c.New)
-		if ports[0].Collides(ports[1]) {
-			return []api.Refusal{{
-				Reason: fmt.Sprintf("hosts have both backends during the switch, and both need %s", ports[1]),
-				Way:    "choose another port in the new backend's options",
-			}}
-		}
-	}
-	if c.inProgress == nil {
+// refusedSwitch returns the reason why the network cannot be switched to New, if there is one.
+func (c Change) refusedSwitch() []api.Refusal {
+	if c.obstacle == nil {
 		return nil
 	}
-	from, to := c.inProgress.Current.Type, c.inProgress.Next.Type
-	return []api.Refusal{{
-		Reason: fmt.Sprintf("the network is being switched from %s to %s, and backend.type or an option is that of neither", from, to),
-		Way:    fmt.Sprintf("let the switch end, or reverse it: apply the definition that the network had with %s", from),
-	}}
+	return []api.Refusal{*c.obstacle}
 }
 
 // switching describes what a switch does to a host, and how far the host has moved.

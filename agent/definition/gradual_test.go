@@ -66,10 +66,10 @@ func TestGradual(t *testing.T) {
 				"c backend.port 8472 -> 8285", "c backend.type vxlan -> udp", "c backend.vni 1 -> ",
 				"h a 10.5.10.0/24 false: keeps 10.5.10.0/24; switches from vxlan to udp: it has both until all hosts send over udp; " +
 					"is away: the switch waits until it is back, or until its lease expires"}},
-		{name: "both need one port", old: switchable(t, "vxlan", `{}`), kind: "vxlan", options: `{"gbp":true}`, want: "a vxlan > vxlan",
-			described: []string{"switch", "c backend.gbp false -> true",
-				"h a 10.5.10.0/24 true: keeps 10.5.10.0/24; switches from vxlan (vxlan vni 1 on port 8472) to vxlan (vxlan with gbp vni 1 on port 8472): it has both until all hosts send over vxlan (vxlan with gbp vni 1 on port 8472)",
-				"R hosts have both backends during the switch, and both need vxlan with gbp vni 1 on port 8472"}},
+		{name: "both need one port", old: switchable(t, "vxlan", `{}`), kind: "vxlan", options: `{"gbp":true}`, want: "a vxlan",
+			described: []string{"update", "c backend.gbp false -> true",
+				"h a 10.5.10.0/24 true: keeps 10.5.10.0/24; packets stop for a moment: the device is recreated",
+				"r hosts have both backends during the switch, and both need vxlan with gbp vni 1 on port 8472"}},
 		{name: "under way", old: switchable(t, "vxlan", toUDP), kind: "udp", options: `{}`, want: "a vxlan > udp",
 			described: []string{"none", "h a 10.5.10.0/24 true: keeps 10.5.10.0/24; has not prepared udp yet; an agent older than this one cannot"}},
 		{name: "reversed", old: switchable(t, "vxlan", toUDP), kind: "vxlan", options: `{}`, want: "a back vxlan > udp",
@@ -78,10 +78,10 @@ func TestGradual(t *testing.T) {
 				"h a 10.5.10.0/24 true: keeps 10.5.10.0/24; sends to all hosts over vxlan"}},
 		{name: "continued", old: switchable(t, "vxlan", `{"next":{"device":"b","type":"udp"},"switch":"stopped"}`), kind: "udp", options: `{}`, want: "a vxlan > udp",
 			described: []string{"switch", "h a 10.5.10.0/24 true: keeps 10.5.10.0/24; has not prepared udp yet; an agent older than this one cannot"}},
-		{name: "a third backend", old: switchable(t, "vxlan", toUDP), kind: "host-gw", options: `{}`, want: "a host-gw",
+		{name: "a third backend", old: switchable(t, "vxlan", toUDP), kind: "host-gw", options: `{}`, want: "b host-gw",
 			described: []string{"update", "c backend.port 8285 -> ", "c backend.type udp -> host-gw",
 				"h a 10.5.10.0/24 true: keeps 10.5.10.0/24; changes from backend vxlan to host-gw: packets stop until its peers have too",
-				"R the network is being switched from vxlan to udp, and backend.type or an option is that of neither"}},
+				"r the network is being switched from vxlan to udp, and backend.type or an option is that of neither"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := Change{Old: tt.old, New: switchable(t, tt.kind, tt.options), Backends: transition.Wrap(backends()),
@@ -283,21 +283,72 @@ func definitionText(t *testing.T, n registry.Network) string {
 	return strings.Join(words, " ")
 }
 
-// TestForced checks what an operator gets who does not want to wait.
+// TestForced checks that a change that takes effect at once keeps the device and the keys of a backend that the network
+// has already, and gets new ones otherwise. It ends a switch.
 func TestForced(t *testing.T) {
+	const (
+		before = `"since":"2026-01-01T00:00:00Z","switches":4`
+		now    = "since 2026-03-01 switches 5"
+	)
+	options := func(members ...string) string { return "{" + strings.Join(append(members, before), ",") + "}" }
+	vxlan := func(members ...string) registry.Network { return switchable(t, "vxlan", options(members...)) }
+	const toUDP, toVNI2, back, stopped = `"next":{"device":"b","type":"udp"}`, `"next":{"device":"b","type":"vxlan","vni":2,"port":8473}`,
+		`"switch":"back"`, `"switch":"stopped"`
 	for _, tt := range []struct {
-		name     string
-		old, new registry.Network
-		want     string
+		name          string
+		old           registry.Network
+		kind, options string // of the wanted definition
+		want          string
 	}{
-		{"the end of a switch", switchable(t, "vxlan", `{"next":{"device":"b","type":"udp"}}`), switchable(t, "udp", `{}`), "b udp"},
-		{"another backend", switchable(t, "vxlan", `{"device":"b"}`), switchable(t, "udp", `{}`), "a udp"},
-		{"another port", switchable(t, "udp", `{"device":"b"}`), switchable(t, "udp", `{"port":9000}`), "b udp"},
+		{"an option", vxlan(`"device":"b"`), "vxlan", `{"vni":3}`, "b vxlan 3 since 2026-01-01 switches 4"},
+		{"another backend", vxlan(`"device":"b"`), "udp", `{}`, "b udp " + now},
+		{"the same", vxlan(`"device":"b"`), "vxlan", `{}`, "b vxlan 1 since 2026-01-01 switches 4"},
+		{"the next backend", vxlan(toUDP), "udp", `{}`, "b udp " + now},
+		{"the next backend of a switch that was stopped", vxlan(toUDP, stopped), "udp", `{}`, "b udp " + now},
+		{"the next backend of a switch that goes back", vxlan(toUDP, back), "udp", `{}`, "b udp " + now},
+		{"the next backend with another option", vxlan(toUDP), "udp", `{"port":9000}`, "b udp " + now},
+		{"the current backend", vxlan(toUDP), "vxlan", `{}`, "a vxlan 1 since 2026-01-01 switches 4"},
+		{"the current backend of a switch that goes back", vxlan(toUDP, back), "vxlan", `{}`, "a vxlan 1 since 2026-01-01 switches 4"},
+		{"the current backend with another option", vxlan(toUDP), "vxlan", `{"vni":3}`, "a vxlan 3 since 2026-01-01 switches 4"},
+		{"a third backend", vxlan(toUDP), "host-gw", `{}`, "b host-gw " + now},
+		{"a third backend of a switch that goes back", vxlan(toUDP, back), "host-gw", `{}`, "a host-gw " + now},
+		{"the next options", vxlan(toVNI2), "vxlan", `{"vni":2,"port":8473}`, "b vxlan 2 " + now},
+		{"the next options of a switch that goes back", vxlan(toVNI2, back), "vxlan", `{"vni":2,"port":8473}`, "b vxlan 2 " + now},
+		{"the current options", vxlan(toVNI2), "vxlan", `{}`, "a vxlan 1 since 2026-01-01 switches 4"},
+		{"other options", vxlan(toVNI2), "vxlan", `{"vni":3}`, "b vxlan 3 " + now},
+		{"other options of a switch that goes back", vxlan(toVNI2, back), "vxlan", `{"vni":3}`, "a vxlan 3 since 2026-01-01 switches 4"},
+		{"a backend of others", vxlan(toUDP), "alloc", `{}`, "a alloc since 0001-01-01 switches 0"},
 	} {
-		got := Change{Old: tt.old, New: tt.new, Backends: transition.Wrap(backends())}.Forced(time.Now())
-		if text := definitionText(t, got.New); text != tt.want {
-			t.Errorf("%s: %s, want %s", tt.name, text, tt.want)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			c := Change{Old: tt.old, New: switchable(t, tt.kind, tt.options), Backends: transition.Wrap(backends())}
+			c = c.Forced(time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC))
+			def, err := transition.Parse(c.New.Backend.Type, c.New.Backend.Options())
+			must(t, err)
+			var vni string
+			if def.Current.Type == "vxlan" {
+				vni = " " + c.fields(c.New)["backend.vni"]
+			}
+			if got := fmt.Sprintf("%s%s since %s switches %d", definitionText(t, c.New), vni, def.Since.Format(time.DateOnly), def.Switches); got != tt.want {
+				t.Errorf("becomes %s, want %s", got, tt.want)
+			}
+			if p := c.Plan(); p.Action == api.ActionSwitch {
+				t.Errorf("%+v", p)
+			}
+		})
+	}
+}
+
+// TestNotCarried: a network whose definition contradicts itself, so that no host carries it, is not switched: hosts would
+// send unencrypted until the end of the switch.
+func TestNotCarried(t *testing.T) {
+	old, wanted := switchable(t, "vxlan", `{}`), switchable(t, "wireguard", `{}`)
+	old.Encryption, wanted.Encryption = registry.EncryptionRequired, registry.EncryptionRequired
+	c := Change{Old: old, New: wanted, Backends: transition.Wrap(backends()), Leases: []registry.Lease{changed(old, "a", 10, true)}}.Gradual()
+	if got := definitionText(t, c.New); got != "a wireguard" || c.New.Encryption != registry.EncryptionRequired {
+		t.Errorf("becomes %s, encryption %q", got, c.New.Encryption)
+	}
+	if p := c.Plan(); p.Action != api.ActionUpdate || len(p.Refused) > 0 {
+		t.Errorf("%+v", p)
 	}
 }
 

@@ -193,19 +193,21 @@ func (h networkHandlers) readLeases(ctx context.Context, n registry.Network) (re
 }
 
 // decide returns the revision to store: n, or one with which the network is switched to n's backend. It refuses a
-// change that takes subnets or packets from hosts, or of which that cannot be known, unless it is forced. A change to an
-// old version is left for the store to refuse.
+// change that takes subnets or packets from hosts, or of which that cannot be known, unless it is forced. Only a forced
+// change that cannot be made gradually, or of which that cannot be known, takes effect at once. A change to an old version
+// is left for the store to refuse.
 func (h networkHandlers) decide(ctx context.Context, n registry.Network, force bool) (registry.Network, error) {
 	c, err := h.changeTo(ctx, n, h.readLeases)
 	switch {
 	case err != nil && force:
-		return n.Replacing(c.Old), nil
+		return c.Forced(time.Now()).New.Replacing(c.Old), nil
 	case err != nil || c.Old.ModifyIndex != n.ModifyIndex:
 		return n.Replacing(c.Old), err
-	case force:
+	}
+	if gradual := c.Gradual(); force && gradual.NeedsForce() {
 		c = c.Forced(time.Now())
-	default:
-		c = c.Gradual()
+	} else {
+		c = gradual
 	}
 	var reasons []string
 	for _, r := range c.Plan().Refused {
