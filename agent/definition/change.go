@@ -29,6 +29,9 @@ type Change struct {
 	Others       []registry.Network      // all networks in the store; may include Old
 	Backends     map[string]backend.Type // by name, for example "vxlan"
 
+	// Lost means that the store has lost Old, which hosts have in force. Leases may then lack hosts.
+	Lost bool
+
 	obstacle *api.Refusal // why the network cannot be switched to New, nil if it can
 }
 
@@ -45,19 +48,24 @@ const outOfRange = "is outside the new range"
 const minMTU6 = 1280
 
 // Plan returns what would change, the effect on every host, and the refusals: a change that takes the subnet from a
-// host with a held lease, or stops its packets, is refused.
+// host with a held lease, or stops its packets, is refused. A definition that the store has lost is created, although it
+// changes the one that hosts have in force.
 func (c Change) Plan() api.NetworkPlan {
-	p := api.NetworkPlan{Name: c.New.Name, Action: api.ActionCreate, ModifyIndex: c.Old.ModifyIndex,
+	p := api.NetworkPlan{Name: c.New.Name, Action: api.ActionCreate, ModifyIndex: c.Version(),
 		Changes: c.differences(), Hosts: []api.HostChange{}, Refused: []api.Refusal{}, Reservations: append([]api.Reservation{}, c.Leftover...)}
 	if c.exists() {
-		p.Action = api.ActionUpdate
-		if len(p.Changes) == 0 && !c.redirects() {
-			p.Action = api.ActionNone
-			if c.transition().Next == nil {
-				return p
-			}
-		} else if c.transition().Next != nil {
+		switch {
+		case c.Lost:
+			p.Action, p.Changes = api.ActionCreate, Change{New: c.New, Backends: c.Backends}.differences()
+		case !c.IsNone() && c.transition().Next != nil:
 			p.Action = api.ActionSwitch
+		case !c.IsNone():
+			p.Action = api.ActionUpdate
+		case c.transition().Next != nil:
+			p.Action = api.ActionNone
+		default:
+			p.Action = api.ActionNone
+			return p
 		}
 		room := c.capacity()
 		for _, l := range c.Leases {
@@ -73,6 +81,17 @@ func (c Change) Plan() api.NetworkPlan {
 }
 
 func (c Change) exists() bool { return c.Old.Name != "" }
+
+// IsNone reports whether New says the same as Old.
+func (c Change) IsNone() bool { return c.exists() && len(c.differences()) == 0 && !c.redirects() }
+
+// Version returns the ModifyIndex of the definition in the store, 0 if there is none.
+func (c Change) Version() uint64 {
+	if c.Lost {
+		return 0
+	}
+	return c.Old.ModifyIndex
+}
 
 // differences compares the effective values of the definitions.
 func (c Change) differences() []api.Change {

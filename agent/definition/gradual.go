@@ -29,7 +29,7 @@ func (c Change) Gradual() Change {
 	next := old
 	switch {
 	case old.Next == nil && is(old.Current):
-	case old.Next == nil && (len(c.Leases) == 0 || !c.isCarried() || kind == old.Current.Type && len(c.interruptions()) == 0):
+	case old.Next == nil && (len(c.Leases) == 0 && !c.Lost || !c.isCarried() || kind == old.Current.Type && len(c.interruptions()) == 0):
 		next.Current.Type, next.Current.Options = kind, wanted
 	case old.Next == nil:
 		next = old.To(kind, wanted)

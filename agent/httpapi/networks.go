@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -151,14 +152,16 @@ func (h networkHandlers) plan(r *http.Request) (out api.NetworkPlan, err error) 
 		return out, err
 	}
 	c, err := h.changeTo(r.Context(), n, h.recentLeases)
-	if err != nil {
+	gradual := c.Gradual()
+	if err != nil && !(c.Lost && gradual.IsNone()) {
 		return out, err
 	}
-	return c.Gradual().Plan(), nil
+	return gradual.Plan(), nil
 }
 
-// changeTo returns the change to n with everything by which it is judged. Like everything that is only read, it is read
-// under the agent's own token.
+// changeTo returns the change to n with everything by which it is judged. If the store has lost the definition, and this
+// host has it in force, that is the one that n changes. Like everything that is only read, it is read under the agent's own
+// token.
 func (h networkHandlers) changeTo(ctx context.Context, n registry.Network,
 	leases func(context.Context, registry.Network) (registry.LeaseSet, error)) (definition.Change, error) {
 	c := definition.Change{New: n, Backends: h.backends}
@@ -167,13 +170,16 @@ func (h networkHandlers) changeTo(ctx context.Context, n registry.Network,
 	old, err := h.store.Network(ctx, n.Name)
 	switch {
 	case errors.Is(err, registry.ErrNetworkNotFound):
+		if old, c.Lost = h.lost(n.Name, err); c.Lost {
+			leases = h.knownLeases
+			break
+		}
 		left, err := h.store.Reservations(ctx, registry.Network{Name: n.Name})
 		c.Leftover = reservations(left)
 		return c, err
 	case errors.Is(err, registry.ErrInvalid):
 		return c, h.unusableRecord(n.Name, err)
-	}
-	if err != nil {
+	case err != nil:
 		return c, err
 	}
 	c.Old = old
@@ -181,8 +187,11 @@ func (h networkHandlers) changeTo(ctx context.Context, n registry.Network,
 	if err != nil {
 		return c, err
 	}
-	reservations, err := h.store.Reservations(ctx, old)
-	c.Leases, c.BadRecords, c.Reservations = set.Leases, set.Bad, reservations.Reservations
+	kept, err := h.store.Reservations(ctx, old)
+	c.Leases, c.BadRecords, c.Reservations = set.Leases, set.Bad, kept.Reservations
+	if c.Lost {
+		c.Leftover = reservations(kept)
+	}
 	return c, err
 }
 
@@ -192,21 +201,40 @@ func (h networkHandlers) readLeases(ctx context.Context, n registry.Network) (re
 	return set, err
 }
 
+// knownLeases returns the leases of a network as this host knows them, with its own, some of which the store may have
+// lost.
+func (h networkHandlers) knownLeases(ctx context.Context, n registry.Network) (registry.LeaseSet, error) {
+	set, err := h.recentLeases(ctx, n)
+	part, joined := h.agent.Network(n.Name)
+	if err != nil || !joined {
+		return set, err
+	}
+	own := part.Status().Lease
+	isOwn := func(l registry.Lease) bool { return l.NodeID == own.NodeID }
+	if own.Subnets != nil && !slices.ContainsFunc(set.Leases, isOwn) {
+		set.Leases = append(slices.Clone(set.Leases), own)
+		slices.SortFunc(set.Leases, func(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) })
+	}
+	return set, nil
+}
+
 // decide returns the revision to store: n, or one with which the network is switched to n's backend. It refuses a
 // change that takes subnets or packets from hosts, or of which that cannot be known, unless it is forced. Only a forced
 // change that cannot be made gradually, or of which that cannot be known, takes effect at once. A change to an old version
-// is left for the store to refuse.
+// is left for the store to refuse. A definition that the store has lost is put back, with what n changes.
 func (h networkHandlers) decide(ctx context.Context, n registry.Network, force bool) (registry.Network, error) {
 	c, err := h.changeTo(ctx, n, h.readLeases)
+	gradual, read := c.Gradual(), err == nil || c.Old.Name != ""
 	switch {
-	case err != nil && force:
-		return c.Forced(time.Now()).New.Replacing(c.Old), nil
-	case err != nil || c.Old.ModifyIndex != n.ModifyIndex:
-		return n.Replacing(c.Old), err
-	}
-	if gradual := c.Gradual(); force && gradual.NeedsForce() {
+	case read && n.ModifyIndex != c.Version():
+		return n.Replacing(c.Old), nil
+	case c.Lost && gradual.IsNone():
+		return c.Old.Restoring(), nil
+	case err != nil && !force:
+		return n, err
+	case err != nil || force && gradual.NeedsForce():
 		c = c.Forced(time.Now())
-	} else {
+	default:
 		c = gradual
 	}
 	var reasons []string
@@ -221,37 +249,22 @@ func (h networkHandlers) decide(ctx context.Context, n registry.Network, force b
 	if err := definition.CheckEncryption(c.New, h.backends); err != nil {
 		return n, err // hosts would refuse to carry the network
 	}
-	if c.Old.Name == "" {
-		if lost, ok := h.lost(ctx, n.Name); ok {
-			return putBack(n, lost, h.backends), nil
-		}
+	if c.Lost {
+		return c.New.Replacing(c.Old).Restoring(), nil
 	}
 	return c.New.Replacing(c.Old), nil
 }
 
-// lost returns the definition that this host has in force if the store has lost it.
-func (h networkHandlers) lost(ctx context.Context, name string) (registry.Network, bool) {
+// lost returns the definition that this host has in force if the store has lost it. missing is the error of reading it
+// from the store.
+func (h networkHandlers) lost(name string, missing error) (registry.Network, bool) {
 	part, ok := h.agent.Network(name)
 	if !ok {
 		return registry.Network{}, false
 	}
 	status := part.Status()
-	if !status.Defined {
-		return registry.Network{}, false
-	}
 	deleted := &registry.DeletedError{}
-	_, err := h.store.Network(ctx, name)
-	return status.Definition, errors.Is(err, registry.ErrNetworkNotFound) && !errors.As(err, &deleted)
-}
-
-// putBack returns the revision to store where the store has lost a definition and an operator defines the network as n:
-// the one that was lost if n says the same, so that hosts know it.
-func putBack(n, lost registry.Network, backends map[string]backend.Type) registry.Network {
-	c := definition.Change{Old: lost, New: n, Backends: backends}.Gradual()
-	if c.Plan().Action == api.ActionNone {
-		return lost.Restoring()
-	}
-	return n.Replacing(lost).Restoring()
+	return status.Definition, status.Defined && !errors.As(missing, &deleted)
 }
 
 // put defines a network, or replaces the version that the body names.

@@ -2,9 +2,14 @@ package httpapi
 
 import (
 	"context"
+	"net/http"
+	"net/netip"
+	"strings"
 	"testing"
 
+	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -51,6 +56,104 @@ func TestPutBack(t *testing.T) {
 			}
 			if len(known.Earlier) != 1 || now.Revision == "" {
 				t.Errorf("known %+v, now %+v", known, now)
+			}
+		})
+	}
+}
+
+// TestPutBackChanged: what differs from the definition that the store has lost is changed like in any other network. The
+// hosts that exist count, also if the store has lost their leases.
+func TestPutBackChanged(t *testing.T) {
+	const (
+		one  = `{"device":"b","switches":4}`
+		both = `{"device":"b","next":{"type":"udp"},"switches":4}`
+	)
+	for _, tt := range []struct {
+		name    string
+		options string // of the definition that is lost, whose backend is vxlan
+		wanted  string
+		max     string // the last subnet of the wanted range
+		known   string // which leases are known: "" for all of them, own, none, or unread
+		refused int    // the code of the error without force, 0 for none
+		says    string
+		want    string
+	}{
+		{"another backend", one, `{"type":"udp"}`, "", "", 0, "", "b vxlan > udp switches 4"},
+		{"another backend, and no lease is known", one, `{"type":"udp"}`, "", "none", 0, "", "b vxlan > udp switches 4"},
+		{"another option", one, `{"type":"vxlan","direct_routing":true}`, "", "", 0, "", "b vxlan switches 4"},
+		{"another range during a switch", both, `{"type":"udp"}`, "10.5.2.0", "", 0, "", "b vxlan > udp switches 4"},
+		{"the one before a switch", both, `{"type":"vxlan"}`, "", "", 0, "", "b back vxlan > udp switches 4"},
+		{"a third backend", both, `{"type":"host-gw"}`, "", "", http.StatusConflict, "is that of neither", "a host-gw switches 5"},
+		{"a range without another host", one, `{"type":"vxlan"}`, "10.5.1.0", "", http.StatusConflict,
+			"b (10.5.2.0/24) would lose the subnet", "b vxlan switches 4"},
+		{"a range without this host", one, `{"type":"vxlan"}`, "10.5.0.0", "own", http.StatusConflict,
+			"a (10.5.1.0/24) would lose the subnet", "b vxlan switches 4"},
+		{"another backend, and the leases were not read", one, `{"type":"udp"}`, "", "unread", http.StatusServiceUnavailable,
+			"not read yet", "b udp switches 5"},
+		{"the same, and the leases were not read", both, `{"type":"udp"}`, "", "unread", 0, "", "b vxlan > udp switches 4"},
+		{"deleted", both, `{"type":"udp"}`, "", "", 0, "", "a udp switches 0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h, _ := newSwitchable(t, "vxlan", tt.options)
+			h.serve("127.0.0.1:0")
+			known, err := h.registry.Network(t.Context(), "n")
+			must(t, err)
+			h.n.set(func() { h.n.status.Definition = known })
+			deleted := tt.name == "deleted"
+			if deleted {
+				must(t, h.registry.DeleteNetwork(t.Context(), "n"))
+			} else {
+				h.store.Delete(memory.Prefix + "/networks/n")
+			}
+			for _, key := range h.store.Keys(memory.Prefix + "/leases/n") {
+				h.store.Delete(key)
+			}
+			switch tt.known {
+			case "none":
+				h.n.set(func() { h.n.status.Lease = registry.Lease{} })
+				fallthrough
+			case "own":
+				h.n.leases.Set(registry.LeaseSet{})
+			case "unread":
+				h.n.leases.Clear()
+			}
+			pool := api.Pool{Prefix: known.Plan[0].Prefix}
+			if tt.max != "" {
+				pool.Min, pool.Max = pool.Prefix.Addr(), netip.MustParseAddr(tt.max)
+			}
+			wanted := api.Network{Name: "n", Pools: []api.Pool{pool}, Backend: []byte(tt.wanted)}
+			if tt.known != "unread" || tt.refused == 0 {
+				plan, err := h.client.PlanNetwork(t.Context(), wanted)
+				must(t, err)
+				if plan.Action != api.ActionCreate || plan.ModifyIndex != 0 || len(plan.Changes) < 4 || (len(plan.Refused) > 0) != (tt.refused > 0) {
+					t.Errorf("planned %+v", plan)
+				}
+			}
+			outdated := wanted
+			outdated.ModifyIndex = known.ModifyIndex
+			_, err = h.client.PutNetwork(t.Context(), outdated, true)
+			agenttest.WantCode(t, "of the version that was lost", err, http.StatusConflict)
+			_, err = h.client.PutNetwork(t.Context(), wanted, false)
+			if tt.refused == 0 {
+				must(t, err)
+			} else {
+				agenttest.WantCode(t, "without force", err, tt.refused, strings.Fields(tt.says)...)
+				if keys := h.store.Keys(memory.Prefix + "/networks/"); len(keys) > 0 {
+					t.Errorf("without force: stored %q", keys)
+				}
+				_, err = h.client.PutNetwork(t.Context(), wanted, true)
+				must(t, err)
+			}
+			now, err := h.registry.Network(t.Context(), "n")
+			must(t, err)
+			if got := carriers(t, now); got != tt.want {
+				t.Errorf("stored %s, want %s", got, tt.want)
+			}
+			if now.Restored.IsZero() != deleted || now.Replaced(known) == (deleted || now.Revision == known.Revision) {
+				t.Errorf("stored %+v, known %+v", now, known)
+			}
+			if tt.max != "" && now.Plan[0].Max != pool.Max {
+				t.Errorf("stored the range up to %s", now.Plan[0].Max)
 			}
 		})
 	}
