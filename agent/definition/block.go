@@ -51,29 +51,8 @@ func Intended(n registry.Network) registry.Network {
 // difference.
 func DifferencesOfBlock(block, stored registry.Network, kinds map[string]backend.Type) []string {
 	intended := Intended(stored)
-	if isRotated(kinds, block.Backend, intended.Backend) {
-		intended.Backend = block.Backend
-	}
+	intended.Backend = unrotated(kinds, intended.Backend, block.Backend)
 	return Differences(block, intended)
-}
-
-// isRotated reports whether two backends without a switch are the same but for how often keys were rotated.
-func isRotated(kinds map[string]backend.Type, one, other registry.Backend) bool {
-	kind := kinds[one.Type]
-	if one.Type != other.Type || kind.Rotate == nil {
-		return false
-	}
-	options := one.Options()
-	for range 2 { // the first rotation may spell out a default
-		var err error
-		if options, err = kind.Rotate(options); err != nil {
-			return false
-		}
-		if b, err := registry.NewBackend(one.Type, options); err == nil && b.Equal(other) {
-			return true
-		}
-	}
-	return false
 }
 
 // CheckEncryption returns an error if n requires encryption, and its backend, or that to which it is being switched, does

@@ -21,25 +21,26 @@ import (
 // NeedsForce. A network that no host carries, because its definition contradicts itself, changes at once.
 func (c Change) Gradual() Change {
 	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
-	kind, wanted := c.New.Backend.Type, c.effective(c.New.Backend)
-	if !c.exists() || err != nil || !transition.CanSwitch(old.Current.Type) || !transition.CanSwitch(kind) {
+	wanted := transition.Spec{Type: c.New.Backend.Type, Options: c.effective(c.New.Backend)}
+	if !c.exists() || err != nil || !transition.CanSwitch(old.Current.Type) || !transition.CanSwitch(wanted.Type) {
 		return c
 	}
-	is := func(spec transition.Spec) bool { return c.describes(kind, wanted, spec) }
+	current, isCurrent := c.retuned(old.Current, wanted)
 	next := old
 	switch {
-	case old.Next == nil && is(old.Current):
-	case old.Next == nil && (len(c.Leases) == 0 && !c.Lost || !c.isCarried() || kind == old.Current.Type && len(c.interruptions()) == 0):
-		next.Current.Type, next.Current.Options = kind, wanted
+	case old.Next == nil && isCurrent:
+		next.Current = current
+	case old.Next == nil && (len(c.Leases) == 0 && !c.Lost || !c.isCarried()):
+		next.Current.Type, next.Current.Options = wanted.Type, wanted.Options
 	case old.Next == nil:
-		next = old.To(kind, wanted)
-		if port := c.Backends[kind].Uses(wanted); port.Collides(c.Backends[old.Current.Type].Uses(old.Current.Options)) {
+		next = old.To(wanted.Type, wanted.Options)
+		if port := c.Backends[wanted.Type].Uses(wanted.Options); port.Collides(c.Backends[old.Current.Type].Uses(old.Current.Options)) {
 			return c.refuse(fmt.Sprintf("hosts have both backends during the switch, and both need %s", port),
 				"choose another port in the new backend's options")
 		}
-	case is(*old.Next):
+	case c.describes(wanted, *old.Next):
 		next.Direction = transition.Forward
-	case is(old.Current):
+	case c.describes(wanted, old.Current):
 		next.Direction = transition.Back
 	default:
 		return c.refuse(fmt.Sprintf("the network is being switched from %s to %s, and backend.type or an option is that of neither",
@@ -49,14 +50,10 @@ func (c Change) Gradual() Change {
 	return c.requireLater(&next, old.Next == nil).with(next)
 }
 
-// describes reports whether a backend with these effective options is the spec, no matter how often its keys were rotated.
-func (c Change) describes(kind string, options json.RawMessage, spec transition.Spec) bool {
-	if spec.Type != kind {
-		return false
-	}
-	has, err := registry.NewBackend(kind, c.normal(spec))
-	given, err2 := registry.NewBackend(kind, options)
-	return err == nil && err2 == nil && (has.Equal(given) || isRotated(c.Backends, given, has))
+// describes reports whether wanted has the options of the spec, no matter how often keys were rotated.
+func (c Change) describes(wanted, spec transition.Spec) bool {
+	same, ok := c.retuned(spec, wanted)
+	return ok && same.Equal(spec)
 }
 
 // NeedsForce reports whether a change that Gradual has returned cannot be made gradually, but only as Forced makes it.
@@ -97,11 +94,10 @@ func (c Change) requireLater(def *transition.Definition, begins bool) Change {
 // in any case.
 func (c Change) Forced(now time.Time) Change {
 	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
-	kind := c.New.Backend.Type
-	if !c.exists() || err != nil || !transition.CanSwitch(old.Current.Type) || !transition.CanSwitch(kind) {
+	wanted := transition.Spec{Type: c.New.Backend.Type, Options: c.effective(c.New.Backend)}
+	if !c.exists() || err != nil || !transition.CanSwitch(old.Current.Type) || !transition.CanSwitch(wanted.Type) {
 		return c
 	}
-	wanted := c.effective(c.New.Backend)
 	both := []transition.Spec{old.Target()}
 	switch {
 	case old.Next != nil && old.Direction == transition.Back:
@@ -109,17 +105,21 @@ func (c Change) Forced(now time.Time) Change {
 	case old.Next != nil:
 		both = append(both, old.Current)
 	}
-	i := slices.IndexFunc(both, func(spec transition.Spec) bool { return c.describes(kind, wanted, spec) })
-	same := i >= 0
-	if !same {
-		i = slices.IndexFunc(both, func(spec transition.Spec) bool { return spec.Type == kind })
+	i := slices.IndexFunc(both, func(spec transition.Spec) bool {
+		_, ok := c.retuned(spec, wanted)
+		return ok
+	})
+	if i < 0 {
+		i = slices.IndexFunc(both, func(spec transition.Spec) bool { return spec.Type == wanted.Type })
 	}
 	next := transition.Definition{Current: both[max(i, 0)], Since: now.UTC().Truncate(time.Second), Switches: old.Switches + 1}
 	if i >= 0 && next.Current.Other == old.Current.Other {
 		next.Since, next.Switches = old.Since, old.Switches
 	}
-	if !same {
-		next.Current.Type, next.Current.Options = kind, wanted
+	if retuned, ok := c.retuned(next.Current, wanted); ok {
+		next.Current = retuned
+	} else {
+		next.Current.Type, next.Current.Options = wanted.Type, wanted.Options
 	}
 	next.Current.Encryption = ""
 	return c.with(next)

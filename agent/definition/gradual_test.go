@@ -263,6 +263,115 @@ func TestRotated(t *testing.T) {
 	}
 }
 
+// TestRotatedAndChanged changes options of a network whose keys were rotated, from a file that has the options with which
+// the network was defined. An option that changes live starts no switch, and the network keeps its ports.
+func TestRotatedAndChanged(t *testing.T) {
+	kinds := transition.Wrap(backends())
+	for _, tt := range []struct {
+		first, wanted string
+		rotations     int
+		want          string   // the ports that the network listens on, with the ones of a switch, and its rotation_port in the end
+		changes       []string // in the plan
+		differs       string   // what the block has and the store has not, "" for what was rotated only
+	}{
+		{`{}`, `{}`, 1, "51821, then 51820", nil, ""},
+		{`{}`, `{"mtu":1380}`, 0, "51820, then 0", []string{"mtu"}, `"mtu":1380`},
+		{`{}`, `{"mtu":1380}`, 1, "51821, then 51820", []string{"mtu"}, `"mtu":1380`},
+		{`{}`, `{"mtu":1380}`, 2, "51820, then 51821", []string{"mtu"}, `"mtu":1380`},
+		{`{}`, `{"mtu":1380}`, 3, "51821, then 51820", []string{"mtu"}, `"mtu":1380`},
+		{`{}`, `{"rotate_keys":"720h","persistent_keepalive":25}`, 1, "51821, then 51820", []string{"persistent_keepalive", "rotate_keys"},
+			`"rotate_keys":"720h"`},
+		{`{}`, `{"rotation_port":51821,"mtu":1380}`, 1, "51821, then 51820", []string{"mtu"}, `"mtu":1380`},
+		{`{"listen_port":7,"rotation_port":9}`, `{"listen_port":7,"rotation_port":9,"mtu":1380}`, 1, "9, then 7", []string{"mtu"}, `"mtu":1380`},
+		{`{"key_file":"/k"}`, `{"key_file":"/k","mtu":1380}`, 0, "51820, then 0", []string{"mtu"}, `"mtu":1380`},
+
+		// Other ports. The one that the network uses after an odd number of rotations is not among them.
+		{`{}`, `{"rotation_port":9}`, 0, "51820, then 9", []string{"rotation_port"}, `"rotation_port":9`},
+		{`{}`, `{"rotation_port":9}`, 2, "51820, then 9", []string{"rotation_port"}, `"rotation_port":9`},
+		{`{}`, `{"rotation_port":9}`, 1, "51821 > 51820, then 9", []string{"listen_port", "rotation_port"}, `"rotation_port":9`},
+		{`{}`, `{"listen_port":7,"mtu":1380}`, 1, "51821 > 7, then 0", []string{"listen_port", "mtu", "rotation_port"}, `"listen_port":7`},
+		{`{}`, `{"listen_port":51821}`, 0, "51820 > 51821, then 0", []string{"listen_port"}, `"listen_port":51821`},
+
+		// Options on which both ends of a path must agree.
+		{`{}`, `{"psk_file":"/p"}`, 1, "51821 > 51820, then 0", []string{"listen_port", "psk_file", "rotation_port"}, `"psk_file":"/p"`},
+		{`{}`, `{"key_file":"/k"}`, 1, "51821 > 51820, then 0", []string{"key_file", "listen_port", "rotation_port"}, `"key_file":"/k"`},
+	} {
+		t.Run(fmt.Sprintf("%s %d %s", tt.first, tt.rotations, tt.wanted), func(t *testing.T) {
+			stored, wanted := switchable(t, "wireguard", tt.first), switchable(t, "wireguard", tt.wanted)
+			for range tt.rotations {
+				for _, action := range []string{api.RotateKeys, api.EndSwitch} {
+					var err error
+					stored, err = ChangeSwitch(stored, action, time.Now(), nil, kinds)
+					must(t, err)
+				}
+			}
+			change := Change{Old: stored, New: wanted, Backends: kinds, Leases: []registry.Lease{changed(stored, "a", 10, true)}}
+			c := change.Gradual()
+			if got := portsText(t, c.New); got != tt.want {
+				t.Errorf("ports %s, want %s", got, tt.want)
+			}
+			p := c.Plan()
+			var changes []string
+			for _, change := range p.Changes {
+				changes = append(changes, strings.TrimPrefix(change.Field, "backend."))
+			}
+			if diff := cmp.Diff(tt.changes, changes); diff != "" || len(p.Refused) > 0 {
+				t.Errorf("%+v -want +got:\n%s", p.Refused, diff)
+			}
+			if strings.Contains(tt.want, ">") != (p.Action == api.ActionSwitch) || (tt.changes == nil) != (p.Action == api.ActionNone) {
+				t.Errorf("action %s", p.Action)
+			}
+			if p.Action != api.ActionSwitch {
+				if forced := change.Forced(time.Now()); !forced.New.Backend.Equal(c.New.Backend) {
+					t.Errorf("forced: %s, else %s", forced.New.Backend.Object, c.New.Backend.Object)
+				}
+			}
+
+			differs := DifferencesOfBlock(wanted, stored, kinds)
+			if len(differs) != min(1, len(tt.changes)) || !strings.Contains(strings.Join(differs, ""), tt.differs) {
+				t.Errorf("differs: %q, want %s", differs, tt.differs)
+			}
+			if onlyMTU := slices.Equal(tt.changes, []string{"mtu"}); onlyMTU && tt.rotations > 0 {
+				block, store, _ := strings.Cut(differs[0], " is ")
+				if without := strings.NewReplacer(`"mtu":1380`, `"mtu":0`); optionsIn(t, without.Replace(block)) != optionsIn(t, store) {
+					t.Errorf("differs not only in the MTU: %s", differs[0])
+				}
+			}
+			c.Old, c.New = c.New, wanted
+			if p := c.Gradual().Plan(); p.Action != api.ActionNone {
+				t.Errorf("applied again: %+v", p)
+			}
+		})
+	}
+}
+
+// portsText describes the ports of a network with the backend wireguard like "51820 > 51821, then 51820".
+func portsText(t *testing.T, n registry.Network) string {
+	t.Helper()
+	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
+	must(t, err)
+	type ports struct {
+		Listen int `json:"listen_port"`
+		Next   int `json:"rotation_port"`
+	}
+	var now, target ports
+	must(t, json.Unmarshal(def.Current.Options, &now))
+	must(t, json.Unmarshal(def.Target().Options, &target))
+	out := fmt.Sprint(now.Listen)
+	if def.Next != nil {
+		out += fmt.Sprintf(" > %d", target.Listen)
+	}
+	return fmt.Sprintf("%s, then %d", out, target.Next)
+}
+
+// optionsIn returns the object of options in a text like "backend {...} in the store", with its members sorted.
+func optionsIn(t *testing.T, text string) string {
+	t.Helper()
+	var all map[string]any
+	must(t, json.Unmarshal([]byte(text[strings.Index(text, "{"):strings.Index(text, "}")+1]), &all))
+	return fmt.Sprint(all)
+}
+
 // definitionText describes a definition like "b back vxlan > udp": the device of the current backend, and the direction if it is
 // not forward.
 func definitionText(t *testing.T, n registry.Network) string {
