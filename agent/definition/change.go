@@ -57,7 +57,7 @@ func (c Change) Plan() api.NetworkPlan {
 		switch {
 		case c.Lost:
 			p.Action, p.Changes = api.ActionCreate, Change{New: c.New, Backends: c.Backends}.differences()
-		case !c.IsNone() && c.transition().Next != nil:
+		case c.redirects() && c.transition().Next != nil:
 			p.Action = api.ActionSwitch
 		case !c.IsNone():
 			p.Action = api.ActionUpdate
@@ -138,12 +138,8 @@ func (c Change) fields(n registry.Network) map[string]string {
 
 // options returns the effective options of the network's backend, or the options as they are stored if this version of
 // leno does not know the backend.
-func (c Change) options(n registry.Network) map[string]json.RawMessage {
-	var out map[string]json.RawMessage
-	if json.Unmarshal(c.effective(n.Backend), &out) != nil {
-		return nil
-	}
-	return out
+func (c Change) options(n registry.Network) optionSet {
+	return parseOptions(c.effective(n.Backend))
 }
 
 // interruptions returns the changed options that interrupt traffic, with the reason for each.

@@ -13,9 +13,10 @@ import (
 
 // Gradual returns the change with which a new backend, or new options on which both ends of a path must agree, replace
 // the old ones without packet loss: the network is switched peer by peer; see package transition. New is the definition
-// that an operator wants in the end. During a switch, it must describe one of the two backends: the next one, or the
-// current one, which reverses the switch. Hosts whose lease has lapsed are switched like other hosts, because their
-// packets may flow without an agent.
+// that an operator wants in the end. During a switch, it must describe one of the two backends, apart from options that
+// change live: the next one, or the current one, which reverses the switch. Both backends get such options if they have
+// the same type. Hosts whose lease has lapsed are switched like other hosts, because their packets may flow without an
+// agent.
 //
 // If the network cannot be switched to New, Gradual returns the change that Forced makes, and its Plan refuses it: see
 // NeedsForce. A network that no host carries, because its definition contradicts itself, changes at once.
@@ -28,32 +29,49 @@ func (c Change) Gradual() Change {
 	current, isCurrent := c.retuned(old.Current, wanted)
 	next := old
 	switch {
-	case old.Next == nil && isCurrent:
+	case old.Next != nil:
+		var ok bool
+		if next, ok = c.redirected(old, wanted); !ok {
+			return c.refuse(fmt.Sprintf("the network is being switched from %s to %s, and backend.type or an option is that of neither",
+				old.Current.Type, old.Next.Type),
+				fmt.Sprintf("let the switch end, or reverse it: apply the definition that the network had with %s", old.Current.Type))
+		}
+	case isCurrent:
 		next.Current = current
-	case old.Next == nil && (len(c.Leases) == 0 && !c.Lost || !c.isCarried()):
+	case len(c.Leases) == 0 && !c.Lost, !c.isCarried():
 		next.Current.Type, next.Current.Options = wanted.Type, wanted.Options
-	case old.Next == nil:
+	default:
 		next = old.To(wanted.Type, wanted.Options)
 		if port := c.Backends[wanted.Type].Uses(wanted.Options); port.Collides(c.Backends[old.Current.Type].Uses(old.Current.Options)) {
 			return c.refuse(fmt.Sprintf("hosts have both backends during the switch, and both need %s", port),
 				"choose another port in the new backend's options")
 		}
-	case c.describes(wanted, *old.Next):
-		next.Direction = transition.Forward
-	case c.describes(wanted, old.Current):
-		next.Direction = transition.Back
-	default:
-		return c.refuse(fmt.Sprintf("the network is being switched from %s to %s, and backend.type or an option is that of neither",
-			old.Current.Type, old.Next.Type),
-			fmt.Sprintf("let the switch end, or reverse it: apply the definition that the network had with %s", old.Current.Type))
 	}
 	return c.requireLater(&next, old.Next == nil).with(next)
 }
 
-// describes reports whether wanted has the options of the spec, no matter how often keys were rotated.
-func (c Change) describes(wanted, spec transition.Spec) bool {
-	same, ok := c.retuned(spec, wanted)
-	return ok && same.Equal(spec)
+// redirected returns the definition old of a network that is being switched, with the direction to the backend that
+// wanted describes, and with its options that change live. It returns false if wanted describes neither backend.
+func (c Change) redirected(old transition.Definition, wanted transition.Spec) (transition.Definition, bool) {
+	current, isCurrent := c.retuned(old.Current, wanted)
+	next, isNext := c.retuned(*old.Next, wanted)
+	if isNext && isCurrent {
+		isNext = next.Equal(*old.Next) || !current.Equal(old.Current)
+	}
+	switch {
+	case isNext:
+		old.Direction = transition.Forward
+		if !next.Equal(*old.Next) {
+			old.Current, old.Next = c.withLive(old.Current, wanted), &next
+		}
+	case isCurrent:
+		old.Direction = transition.Back
+		if !current.Equal(old.Current) {
+			next = c.withLive(*old.Next, wanted)
+			old.Current, old.Next = current, &next
+		}
+	}
+	return old, isNext || isCurrent
 }
 
 // NeedsForce reports whether a change that Gradual has returned cannot be made gradually, but only as Forced makes it.
@@ -90,8 +108,8 @@ func (c Change) requireLater(def *transition.Definition, begins bool) Change {
 }
 
 // Forced returns the change as it takes effect at once, even if packets are lost. now is the present time. The network
-// keeps the device, and with it the keys, of the backend that New describes if it has that backend already. A switch ends
-// in any case.
+// keeps the device, and with it the keys, of the backend that New describes if it has that backend already. A switch
+// ends in any case.
 func (c Change) Forced(now time.Time) Change {
 	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
 	wanted := transition.Spec{Type: c.New.Backend.Type, Options: c.effective(c.New.Backend)}

@@ -345,6 +345,88 @@ func TestRotatedAndChanged(t *testing.T) {
 	}
 }
 
+// TestLiveDuringSwitch changes options that change live while the network is being switched, and others.
+func TestLiveDuringSwitch(t *testing.T) {
+	const rotates = `{"rotate_keys":"1h","next":{"device":"b","type":"wireguard","listen_port":51821,"rotation_port":51820,"rotate_keys":"1h"}}`
+	for _, tt := range []struct {
+		name, kind    string
+		old           string // the definition in the store, of the backend kind
+		to, wanted    string // the backend and the options that the operator wants
+		want          string // the definition after that
+		action        string // of the plan
+		changed, says string // in the plan: the options, and the reason why it is refused
+	}{
+		{"keys are no longer rotated", "wireguard", rotates, "wireguard", `{}`,
+			`{"next":{"device":"b","type":"wireguard","listen_port":51821,"rotation_port":51820}}`,
+			api.ActionUpdate, "rotate_keys", ""},
+		{"in the second rotation", "wireguard", `{"device":"b","listen_port":51821,"rotation_port":51820,"switches":1,
+			"next":{"type":"wireguard","listen_port":51820,"rotation_port":51821}}`, "wireguard", `{"mtu":1380,"persistent_keepalive":25}`,
+			`{"device":"b","listen_port":51821,"rotation_port":51820,"mtu":1380,"persistent_keepalive":25,"switches":1,
+			"next":{"type":"wireguard","listen_port":51820,"rotation_port":51821,"mtu":1380,"persistent_keepalive":25}}`,
+			api.ActionUpdate, "mtu persistent_keepalive", ""},
+		{"of the next backend", "vxlan", `{"next":{"device":"b","type":"wireguard"}}`, "wireguard", `{"rotation_port":9}`,
+			`{"next":{"device":"b","type":"wireguard","rotation_port":9}}`, api.ActionUpdate, "rotation_port", ""},
+		{"of the next backend of a switch that was stopped", "vxlan", `{"switch":"stopped","next":{"device":"b","type":"wireguard"}}`,
+			"wireguard", `{"mtu":1380}`, `{"next":{"device":"b","type":"wireguard","mtu":1380}}`, api.ActionSwitch, "mtu", ""},
+		{"of the next backend of a switch that goes back", "vxlan", `{"switch":"back","next":{"device":"b","type":"vxlan","vni":2,"port":8473}}`,
+			"vxlan", `{"vni":2,"port":8473,"direct_routing":true}`,
+			`{"direct_routing":true,"next":{"device":"b","type":"vxlan","vni":2,"port":8473,"direct_routing":true}}`,
+			api.ActionSwitch, "direct_routing port vni", ""},
+		{"of the current backend", "wireguard", `{"since":"2026-01-01T00:00:00Z","switches":2,"next":{"device":"b","type":"vxlan"}}`,
+			"wireguard", `{"mtu":1380}`, `{"since":"2026-01-01T00:00:00Z","switches":2,"mtu":1380,"switch":"back","next":{"device":"b","type":"vxlan"}}`,
+			api.ActionSwitch, "checksum_offload direct_routing gbp key_file listen_port mtu persistent_keepalive port rotation_port type vni", ""},
+		{"of the next options", "vxlan", `{"next":{"device":"b","type":"vxlan","vni":2,"port":8473}}`, "vxlan",
+			`{"vni":2,"port":8473,"direct_routing":true}`,
+			`{"direct_routing":true,"next":{"device":"b","type":"vxlan","vni":2,"port":8473,"direct_routing":true}}`,
+			api.ActionUpdate, "direct_routing", ""},
+		{"of the current options", "vxlan", `{"next":{"device":"b","type":"vxlan","vni":2,"port":8473}}`, "vxlan", `{"direct_routing":true}`,
+			`{"direct_routing":true,"switch":"back","next":{"device":"b","type":"vxlan","vni":2,"port":8473,"direct_routing":true}}`,
+			api.ActionSwitch, "direct_routing port vni", ""},
+		{"the next options, which differ in a live one", "vxlan", `{"next":{"device":"b","type":"vxlan","vni":2,"port":8473,"direct_routing":true}}`,
+			"vxlan", `{"vni":2,"port":8473,"direct_routing":true}`,
+			`{"next":{"device":"b","type":"vxlan","vni":2,"port":8473,"direct_routing":true}}`, api.ActionNone, "", ""},
+		{"the port of the next rotation", "wireguard", `{"next":{"device":"b","type":"wireguard","listen_port":7}}`, "wireguard",
+			`{"listen_port":7,"rotation_port":51820,"mtu":1380}`,
+			`{"mtu":1380,"next":{"device":"b","type":"wireguard","listen_port":7,"rotation_port":51820,"mtu":1380}}`,
+			api.ActionUpdate, "mtu rotation_port", ""},
+		{"an option that the other backend cannot have", "wireguard", `{"key_file":"/k","next":{"device":"b","type":"wireguard","listen_port":7}}`,
+			"wireguard", `{"listen_port":7,"mtu":1380,"persistent_keepalive":25,"rotate_keys":"720h"}`,
+			`{"key_file":"/k","mtu":1380,"persistent_keepalive":25,"next":{"device":"b","type":"wireguard","listen_port":7,"mtu":1380,"persistent_keepalive":25,"rotate_keys":"720h"}}`,
+			api.ActionUpdate, "mtu persistent_keepalive rotate_keys", ""},
+		{"other options", "vxlan", `{"next":{"device":"b","type":"vxlan","vni":2,"port":8473}}`, "vxlan", `{"vni":3,"direct_routing":true}`,
+			"", api.ActionUpdate, "direct_routing port vni", "that of neither"},
+		{"other ports", "wireguard", rotates, "wireguard", `{"listen_port":7}`, "", api.ActionUpdate, "listen_port rotate_keys rotation_port", "that of neither"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			old := switchable(t, tt.kind, tt.old)
+			c := Change{Old: old, New: switchable(t, tt.to, tt.wanted), Backends: transition.Wrap(backends()),
+				Leases: []registry.Lease{changed(old, "a", 10, true)}}.Gradual()
+			if tt.want != "" {
+				if want := switchable(t, tt.kind, tt.want); !c.New.Backend.Equal(want.Backend) {
+					t.Errorf("becomes %s, want %s", c.New.Backend.Object, want.Backend.Object)
+				}
+			}
+			p := c.Plan()
+			var options, refused []string
+			for _, change := range p.Changes {
+				options = append(options, strings.TrimPrefix(change.Field, "backend."))
+			}
+			for _, r := range p.Refused {
+				refused = append(refused, r.Reason)
+			}
+			if got := strings.Join(options, " "); got != tt.changed || p.Action != tt.action {
+				t.Errorf("%s of %s, want %s of %s", p.Action, got, tt.action, tt.changed)
+			}
+			if got := strings.Join(refused, " "); !strings.Contains(got, tt.says) || (got == "") != (tt.says == "") {
+				t.Errorf("refused: %q, want %q", got, tt.says)
+			}
+			if c.NeedsForce() != (tt.says != "") {
+				t.Errorf("needs force: %t", c.NeedsForce())
+			}
+		})
+	}
+}
+
 // portsText describes the ports of a network with the backend wireguard like "51820 > 51821, then 51820".
 func portsText(t *testing.T, n registry.Network) string {
 	t.Helper()

@@ -86,8 +86,8 @@ func unrotated(kinds map[string]backend.Type, b, given registry.Backend) registr
 	return out
 }
 
-// retuned returns spec with the options of wanted, and reports whether they differ only in some that change live. The spec
-// keeps its ports if they are those of wanted, no matter how often keys were rotated.
+// retuned returns spec with the options of wanted, and reports whether they differ only in some that change live. The
+// spec keeps its ports if they are those of wanted, no matter how often keys were rotated.
 func (c Change) retuned(spec, wanted transition.Spec) (transition.Spec, bool) {
 	if spec.Type != wanted.Type {
 		return spec, false
@@ -102,4 +102,30 @@ func (c Change) retuned(spec, wanted transition.Spec) (transition.Spec, bool) {
 		spec.Options = options
 	}
 	return spec, true
+}
+
+// withLive returns spec with the options of wanted that change live, except its ports, if both have the same type. An
+// option that is invalid together with the others of spec stays as it is, such as rotate_keys with an absolute
+// key_file.
+func (c Change) withLive(spec, wanted transition.Spec) transition.Spec {
+	if spec.Type != wanted.Type {
+		return spec
+	}
+	kind := c.Backends[spec.Type]
+	ports, options, to := rotatedOptions(kind), parseOptions(c.normal(spec)), parseOptions(wanted.Options)
+	for _, name := range slices.Sorted(maps.Keys(to)) {
+		if _, stops := kind.Interrupts[name]; stops || slices.Contains(ports, name) || bytes.Equal(options[name], to[name]) {
+			continue
+		}
+		changed := maps.Clone(options)
+		changed[name] = to[name]
+		all, err := json.Marshal(changed)
+		if err != nil {
+			continue
+		}
+		if effective, err := kind.Normalize(all); err == nil {
+			options, spec.Options = changed, effective
+		}
+	}
+	return spec
 }

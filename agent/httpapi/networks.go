@@ -159,9 +159,9 @@ func (h networkHandlers) plan(r *http.Request) (out api.NetworkPlan, err error) 
 	return gradual.Plan(), nil
 }
 
-// changeTo returns the change to n with everything by which it is judged. If the store has lost the definition, and this
-// host has it in force, that is the one that n changes. Like everything that is only read, it is read under the agent's own
-// token.
+// changeTo returns the change to n with everything by which it is judged. If the store has lost the definition, and
+// this host has it in force, that is the one that n changes. Like everything that is only read, it is read under the
+// agent's own token.
 func (h networkHandlers) changeTo(ctx context.Context, n registry.Network,
 	leases func(context.Context, registry.Network) (registry.LeaseSet, error)) (definition.Change, error) {
 	c := definition.Change{New: n, Backends: h.backends}
@@ -220,8 +220,8 @@ func (h networkHandlers) knownLeases(ctx context.Context, n registry.Network) (r
 
 // decide returns the revision to store: n, or one with which the network is switched to n's backend. It refuses a
 // change that takes subnets or packets from hosts, or of which that cannot be known, unless it is forced. Only a forced
-// change that cannot be made gradually, or of which that cannot be known, takes effect at once. A change to an old version
-// is left for the store to refuse. A definition that the store has lost is put back, with what n changes.
+// change that cannot be made gradually, or of which that cannot be known, takes effect at once. A change to an old
+// version is left for the store to refuse. A definition that the store has lost is put back, with what n changes.
 func (h networkHandlers) decide(ctx context.Context, n registry.Network, force bool) (registry.Network, error) {
 	c, err := h.changeTo(ctx, n, h.readLeases)
 	gradual, read := c.Gradual(), err == nil || c.Old.Name != ""

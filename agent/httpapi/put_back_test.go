@@ -61,8 +61,8 @@ func TestPutBack(t *testing.T) {
 	}
 }
 
-// TestPutBackChanged: what differs from the definition that the store has lost is changed like in any other network. The
-// hosts that exist count, also if the store has lost their leases.
+// TestPutBackChanged: what differs from the definition that the store has lost is changed like in any other network.
+// The hosts that exist count, also if the store has lost their leases.
 func TestPutBackChanged(t *testing.T) {
 	const (
 		one  = `{"device":"b","switches":4}`
