@@ -14,8 +14,8 @@ import (
 // Gradual returns the change with which a new backend, or new options on which both ends of a path must agree, replace
 // the old ones without packet loss: the network is switched peer by peer; see package transition. New is the definition
 // that an operator wants in the end. During a switch, it must describe one of the two backends, apart from options that
-// change live: the next one, or the current one, which reverses the switch. Both backends get such options if they have
-// the same type. Hosts whose lease has lapsed are switched like other hosts, because their packets may flow without an
+// change live: the next one, or the current one, which reverses the switch. During a rotation of keys it describes both,
+// and the direction stays. Both backends get such options if they have the same type. Hosts whose lease has lapsed are switched like other hosts, because their packets may flow without an
 // agent.
 //
 // If the network cannot be switched to New, Gradual returns the change that Forced makes, and its Plan refuses it: see
@@ -55,10 +55,11 @@ func (c Change) Gradual() Change {
 func (c Change) redirected(old transition.Definition, wanted transition.Spec) (transition.Definition, bool) {
 	current, isCurrent := c.retuned(old.Current, wanted)
 	next, isNext := c.retuned(*old.Next, wanted)
-	if isNext && isCurrent {
-		isNext = next.Equal(*old.Next) || !current.Equal(old.Current)
-	}
 	switch {
+	case isNext && isCurrent: // keys are being rotated, which leaves the rest as it is: the direction stays
+		if !next.Equal(*old.Next) && !current.Equal(old.Current) {
+			old.Current, old.Next = current, &next
+		}
 	case isNext:
 		old.Direction = transition.Forward
 		if !next.Equal(*old.Next) {
