@@ -218,14 +218,8 @@ func (w *testWorld) rotatesKeys() {
 		pings.flows()
 	}
 	// The same happens when they are due.
-	w.apply("wireguard", "rotate_keys = \"1h\"")
-	w.Eventually("the clock to run", func(context.Context) error {
-		if b, _ := w.backendOf(); !strings.Contains(b, `"since"`) || !strings.Contains(b, `"rotate_keys":"1h"`) {
-			return errors.New(b)
-		}
-		return nil
-	})
 	w.setBack(2 * time.Hour)
+	w.apply("wireguard", "rotate_keys = \"1h\"")
 	w.switched("wireguard", `"listen_port":51821`)
 
 	pings.stop()
@@ -243,7 +237,8 @@ func (w *testWorld) rotatesKeys() {
 }
 
 // TestSwitchHalfway stops a switch when the first host is away, reverses it, and goes on with it: no ping between the
-// other hosts is lost, the host that was away joins later, and the switch ends only then.
+// other hosts is lost, the host that was away joins later, and the switch ends only then. An option that changes live does
+// so in between.
 func TestSwitchHalfway(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 3})
 	w.StartNetwork("vxlan")
@@ -287,9 +282,11 @@ func TestSwitchHalfway(t *testing.T) {
 	for _, h := range w.Hosts[:2] {
 		moved(h, "wireguard", 1)
 	}
+	w.WaitHealth(w.Hosts[0], 200, "the network is being switched from vxlan to wireguard")
+	w.apply("wireguard", "persistent_keepalive = 21") // which changes live, also now
 	w.Must(away.RestartAgent())
 	w.Must(away.WaitReady(w.Ctx))
-	w.switched("wireguard", "")
+	w.switched("wireguard", `"persistent_keepalive":21`)
 	pings.stop()
 }
 
