@@ -118,6 +118,10 @@ func (n apiNetwork) Status() httpapi.Status {
 	}
 }
 
+func (n apiNetwork) HasLost(stored registry.Network, err error) bool {
+	return n.run.HasLost(stored, err)
+}
+
 func (n apiNetwork) Resumed() (httpapi.Resumed, bool) {
 	before, ok := n.run.Resumed()
 	return httpapi.Resumed{Definition: before.Network, Leases: before.Leases, Lease: before.Own}, ok

@@ -29,8 +29,10 @@ type Change struct {
 	Others       []registry.Network      // all networks in the store; may include Old
 	Backends     map[string]backend.Type // by name, for example "vxlan"
 
-	// Lost means that the store has lost Old, which hosts have in force. Leases may then lack hosts.
-	Lost bool
+	// Lost means that the store has lost Old, which hosts have in force, or its last change. Leases may then lack hosts.
+	// Stored is the ModifyIndex of the version that the store has instead, 0 for none or a deletion.
+	Lost   bool
+	Stored uint64
 
 	obstacle *api.Refusal // why the network cannot be switched to New, nil if it can
 }
@@ -85,10 +87,10 @@ func (c Change) exists() bool { return c.Old.Name != "" }
 // IsNone reports whether New says the same as Old.
 func (c Change) IsNone() bool { return c.exists() && len(c.differences()) == 0 && !c.redirects() }
 
-// Version returns the ModifyIndex of the definition in the store, 0 if there is none.
+// Version returns the ModifyIndex of the definition in the store, 0 if there is none or a deletion.
 func (c Change) Version() uint64 {
 	if c.Lost {
-		return 0
+		return c.Stored
 	}
 	return c.Old.ModifyIndex
 }

@@ -156,6 +156,18 @@ func (n *fakeNetwork) Status() Status {
 	return n.status
 }
 
+func (n *fakeNetwork) HasLost(stored registry.Network, err error) bool {
+	s := n.Status()
+	deleted := &registry.DeletedError{}
+	switch {
+	case errors.As(err, &deleted):
+		return s.Defined && !deleted.Ends(s.Definition, s.Used)
+	case err != nil:
+		return s.Defined && errors.Is(err, registry.ErrNetworkNotFound)
+	}
+	return s.Defined && s.Definition.Replaced(stored)
+}
+
 func (n *fakeNetwork) Resumed() (Resumed, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

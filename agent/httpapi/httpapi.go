@@ -61,6 +61,10 @@ type Network interface {
 	// Status returns the network's state. It is cheap.
 	Status() Status
 
+	// HasLost reports whether the store has lost the definition in force, or its last change. stored and err are the
+	// store's answer when it was asked for the definition.
+	HasLost(stored registry.Network, err error) bool
+
 	// Resumed returns what the datapath of an earlier process was resumed from, and reports false once the store has
 	// confirmed or refused it.
 	Resumed() (Resumed, bool)

@@ -167,13 +167,9 @@ func (h networkHandlers) changeTo(ctx context.Context, n registry.Network,
 	c := definition.Change{New: n, Backends: h.backends}
 	known, _ := h.agent.Networks() // none in a store that is new
 	c.Others = known.Networks
-	old, err := h.store.Network(ctx, n.Name)
+	old, err := h.inForce(ctx, h.store, n.Name)
 	switch {
 	case errors.Is(err, registry.ErrNetworkNotFound):
-		if old, c.Lost = h.lost(n.Name, err); c.Lost {
-			leases = h.knownLeases
-			break
-		}
 		left, err := h.store.Reservations(ctx, registry.Network{Name: n.Name})
 		c.Leftover = reservations(left)
 		return c, err
@@ -182,12 +178,15 @@ func (h networkHandlers) changeTo(ctx context.Context, n registry.Network,
 	case err != nil:
 		return c, err
 	}
-	c.Old = old
-	set, err := leases(ctx, old)
+	c.Old, c.Lost, c.Stored = old.Network, old.lost, old.version
+	if c.Lost {
+		leases = h.knownLeases
+	}
+	set, err := leases(ctx, c.Old)
 	if err != nil {
 		return c, err
 	}
-	kept, err := h.store.Reservations(ctx, old)
+	kept, err := h.store.Reservations(ctx, c.Old)
 	c.Leases, c.BadRecords, c.Reservations = set.Leases, set.Bad, kept.Reservations
 	if c.Lost {
 		c.Leftover = reservations(kept)
@@ -229,7 +228,7 @@ func (h networkHandlers) decide(ctx context.Context, n registry.Network, force b
 	case read && n.ModifyIndex != c.Version():
 		return n.Replacing(c.Old), nil
 	case c.Lost && gradual.IsNone():
-		return c.Old.Restoring(), nil
+		return restoring(c.Old, c.Stored), nil
 	case err != nil && !force:
 		return n, err
 	case err != nil || force && gradual.NeedsForce():
@@ -250,21 +249,42 @@ func (h networkHandlers) decide(ctx context.Context, n registry.Network, force b
 		return n, err // hosts would refuse to carry the network
 	}
 	if c.Lost {
-		return c.New.Replacing(c.Old).Restoring(), nil
+		return restoring(c.New.Replacing(c.Old), c.Stored), nil
 	}
 	return c.New.Replacing(c.Old), nil
 }
 
-// lost returns the definition that this host has in force if the store has lost it. missing is the error of reading it
-// from the store.
-func (h networkHandlers) lost(name string, missing error) (registry.Network, bool) {
-	part, ok := h.agent.Network(name)
-	if !ok {
-		return registry.Network{}, false
+// A base is the definition from which a change starts.
+type base struct {
+	registry.Network
+	lost    bool   // the store has lost it, or its last change
+	version uint64 // the ModifyIndex of what the store has, 0 for none or a deletion
+}
+
+// replaced returns n as the revision to store after b.
+func (b base) replaced(n registry.Network) registry.Network {
+	n = n.Replacing(b.Network)
+	if b.lost {
+		return restoring(n, b.version)
 	}
-	status := part.Status()
-	deleted := &registry.DeletedError{}
-	return status.Definition, status.Defined && !errors.As(missing, &deleted)
+	return n
+}
+
+// restoring returns n as it is written to a store that has lost its last change, and has the given version instead.
+func restoring(n registry.Network, version uint64) registry.Network {
+	n = n.Restoring()
+	n.ModifyIndex = version
+	return n
+}
+
+// inForce returns the network's definition as the store has it or, if the store has lost the one that this host has in
+// force, that one: hosts do not follow an older one.
+func (h networkHandlers) inForce(ctx context.Context, store registry.Registry, name string) (base, error) {
+	stored, err := store.Network(ctx, name)
+	if part, joined := h.agent.Network(name); joined && part.HasLost(stored, err) {
+		return base{part.Status().Definition, true, stored.ModifyIndex}, nil
+	}
+	return base{stored, false, stored.ModifyIndex}, err
 }
 
 // put defines a network, or replaces the version that the body names.

@@ -2,10 +2,12 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/api"
@@ -154,6 +156,79 @@ func TestPutBackChanged(t *testing.T) {
 			}
 			if tt.max != "" && now.Plan[0].Max != pool.Max {
 				t.Errorf("stored the range up to %s", now.Plan[0].Max)
+			}
+		})
+	}
+}
+
+// TestSetBack: in a store that was set back, what an operator changes is the definition that hosts have in force, and not
+// the older one, which they do not follow. The same holds for an older deletion.
+func TestSetBack(t *testing.T) {
+	wanted := func(kind, encryption string) func(context.Context, *host) error {
+		return func(ctx context.Context, h *host) error {
+			n, err := h.registry.Network(ctx, "n")
+			if err != nil {
+				n = h.n.Status().Definition
+			}
+			body := api.Network{Name: "n", Pools: []api.Pool{{Prefix: n.Plan[0].Prefix}}, Backend: []byte(kind), Encryption: encryption}
+			plan, err := h.client.PlanNetwork(ctx, body)
+			if err != nil || plan.Action != api.ActionCreate || len(plan.Refused) > 0 {
+				return fmt.Errorf("planned %+v, %w", plan, err)
+			}
+			body.ModifyIndex = plan.ModifyIndex
+			_, err = h.client.PutNetwork(ctx, body, false)
+			return err
+		}
+	}
+	for _, tt := range []struct {
+		name       string
+		older      func(h *host) // what the store has instead
+		change     func(context.Context, *host) error
+		want       string
+		encryption string
+		same       bool // it is the revision that was in force
+	}{
+		{"an older version, and the one in force", nil, wanted(`{"type":"wireguard"}`, "required"),
+			"b wireguard switches 1", "required", true},
+		{"an older version, and another backend", nil, wanted(`{"type":"udp"}`, ""), "b wireguard > udp switches 1", "", false},
+		{"an older version, and new keys", nil, func(ctx context.Context, h *host) error {
+			_, err := h.client.ChangeSwitch(ctx, "n", api.RotateKeys)
+			return err
+		}, "b wireguard > wireguard switches 1", "required", false},
+		{"an older deletion", func(h *host) {
+			h.store.Delete(memory.Prefix + "/networks/n")
+			must(t, h.registry.PutDeletion(t.Context(), registry.Deletion{Network: "n", Time: time.Now().Add(-48 * time.Hour)}))
+		}, wanted(`{"type":"udp"}`, ""), "b wireguard > udp switches 1", "", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h, _ := newSwitchable(t, "vxlan", `{}`)
+			h.serve("127.0.0.1:0")
+			older := h.store.Backup()
+			before, err := h.registry.Network(t.Context(), "n")
+			must(t, err)
+			known := before.Replacing(before)
+			known.Encryption = registry.EncryptionRequired
+			options, err := h.options.Backends["wireguard"].Normalize([]byte(`{"device":"b","switches":1}`))
+			must(t, err)
+			known.Backend, err = registry.NewBackend("wireguard", options)
+			must(t, err)
+			must(t, h.registry.PutNetwork(t.Context(), known))
+			known, err = h.registry.Network(t.Context(), "n")
+			must(t, err)
+			h.n.set(func() { h.n.status.Definition, h.n.status.Used = known, time.Now() })
+			if tt.older != nil {
+				tt.older(h)
+			} else {
+				h.store.Restore(older)
+			}
+			must(t, tt.change(t.Context(), h))
+			now, err := h.registry.Network(t.Context(), "n")
+			must(t, err)
+			if got := carriers(t, now); got != tt.want || now.Encryption != tt.encryption {
+				t.Errorf("stored %s, encryption %q; want %s, %q", got, now.Encryption, tt.want, tt.encryption)
+			}
+			if same := now.Revision == known.Revision; now.Restored.IsZero() || same != tt.same || now.Replaced(known) == same {
+				t.Errorf("stored %+v, known %+v", now, known)
 			}
 		})
 	}

@@ -34,18 +34,19 @@ func (h networkHandlers) changeSwitch(r *http.Request) (out api.NetworkSwitch, e
 		return out, err
 	}
 	name, store := n.Name, h.storeFor(r)
-	if n, err = store.Network(r.Context(), name); err != nil {
+	from, err := h.inForce(r.Context(), store, name)
+	if err != nil {
 		return out, err
 	}
 	known, _ := h.agent.Networks()
-	changed, err := definition.ChangeSwitch(n, body.Action, time.Now(), known.Networks, h.backends)
+	changed, err := definition.ChangeSwitch(from.Network, body.Action, time.Now(), known.Networks, h.backends)
 	if errors.Is(err, definition.ErrSwitch) {
 		err = statusError(http.StatusConflict, "%v", err)
 	}
 	if err != nil {
 		return out, err
 	}
-	if err := store.PutNetwork(r.Context(), changed.Replacing(n)); err != nil {
+	if err := store.PutNetwork(r.Context(), from.replaced(changed)); err != nil {
 		return out, err
 	}
 	return h.switchOf(r.Context(), store, name)

@@ -58,6 +58,7 @@ type definitionStatus struct {
 	used    time.Time // when it was last known to be in force in the store
 	differs []string  // where this host's block differs from it
 	applied uint64    // the ModifyIndex of the version that the datapath was made from, 0 for none
+	known   *knownDefinition
 }
 
 // now returns what the API shows of the definition.
@@ -72,6 +73,22 @@ func (d *definitionKeeper) update(change func(*definitionStatus)) {
 	d.report.Changed()
 }
 
+// hasLost reports whether the store has lost the definition that is in force on this host, or its last change. stored and
+// err are the store's answer: no definition, an older one, or an older deletion.
+func (d *definitionKeeper) hasLost(stored registry.Network, err error) bool {
+	s := d.now()
+	deleted := &registry.DeletedError{}
+	switch {
+	case !s.defined || !s.known.usable():
+		return false
+	case errors.As(err, &deleted):
+		return !deleted.Ends(s.network, s.used)
+	case errors.Is(err, registry.ErrNetworkNotFound):
+		return true
+	}
+	return err == nil && s.known.supersedes(stored)
+}
+
 // wasLeft reports whether this host has left the network because it was deleted.
 func (d *definitionKeeper) wasLeft() bool { return d.left.Load() }
 
@@ -82,14 +99,16 @@ func (d *definitionKeeper) recall() {
 	}
 	d.recallDeletion()
 	if d.known.usable() { // until the store says otherwise
-		d.update(func(s *definitionStatus) { s.network, s.defined, s.used = d.known.network, true, d.known.used })
+		d.update(func(s *definitionStatus) {
+			s.network, s.defined, s.used, s.known = d.known.network, true, d.known.used, d.known
+		})
 	}
 }
 
 // forget ends the network on this host, because it was deleted.
 func (d *definitionKeeper) forget() {
 	d.known = nil
-	d.update(func(s *definitionStatus) { s.defined = false })
+	d.update(func(s *definitionStatus) { s.defined, s.known = false, nil })
 	d.abandon()
 }
 
@@ -189,7 +208,7 @@ func (d *definitionKeeper) find(ctx context.Context) (registry.Network, error) {
 		return n, err
 	}
 	differs := d.differs(n)
-	d.update(func(s *definitionStatus) { s.network, s.defined, s.differs = n, true, differs })
+	d.update(func(s *definitionStatus) { s.network, s.defined, s.differs, s.known = n, true, differs, d.known })
 	d.left.Store(false) // last: see abandon
 	if len(differs) > 0 {
 		d.report.Log().Warn("the network's definition in the store wins over the configuration",
@@ -219,7 +238,7 @@ func (d *definitionKeeper) confirm(n registry.Network, asked time.Time) {
 		}
 	}
 	d.known = &knownDefinition{network: n, used: asked, confirmed: true, abandoned: abandoned}
-	d.update(func(s *definitionStatus) { s.used = asked })
+	d.update(func(s *definitionStatus) { s.used, s.known = asked, d.known })
 	d.forgetDeletion()
 }
 

@@ -351,3 +351,44 @@ func TestRestoredAmongHosts(t *testing.T) {
 		})
 	}
 }
+
+// TestHasLost covers what of the store's answers means that it has lost the definition in force, or its last change.
+func TestHasLost(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	h.put("10.5.0.0/22", "recorder")
+	older := h.inStore()
+	now := h.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "other", "") })
+	r := h.runner()
+	if r.HasLost(older, nil) || r.HasLost(registry.Network{}, registry.ErrNetworkNotFound) {
+		t.Error("lost before it was known")
+	}
+	_, err := r.definition.find(t.Context())
+	must(t, err)
+	later := now.Replacing(now)
+	deleted := func(at time.Duration) error {
+		return &registry.DeletedError{Deletion: registry.Deletion{Network: "n", Time: time.Now().Add(at)}}
+	}
+	for _, tt := range []struct {
+		name   string
+		stored registry.Network
+		err    error
+		want   bool
+	}{
+		{"it has it", now, nil, false},
+		{"it has a later one", later, nil, false},
+		{"it has an older one", older, nil, true},
+		{"it has none", registry.Network{}, registry.ErrNetworkNotFound, true},
+		{"it was deleted later", registry.Network{}, deleted(time.Hour), false},
+		{"it was deleted before", registry.Network{}, deleted(-time.Hour), true},
+		{"it does not answer", registry.Network{}, registry.ErrUnavailable, false},
+		{"its record cannot be used", registry.Network{}, registry.ErrInvalid, false},
+	} {
+		if got := r.HasLost(tt.stored, tt.err); got != tt.want {
+			t.Errorf("%s: lost %t", tt.name, got)
+		}
+	}
+	r.definition.forget()
+	if r.HasLost(registry.Network{}, registry.ErrNetworkNotFound) {
+		t.Error("lost after it was forgotten")
+	}
+}

@@ -43,6 +43,7 @@ const (
 type HandOver struct {
 	instance *datapath.Instance // nil if there is none
 	known    *knownDefinition
+	keys     *keyAge
 }
 
 // Close closes the backend that was handed over; its datapath in the kernel stays.
@@ -93,7 +94,7 @@ type Runner struct {
 // New returns a runner that takes over what before left, or starts with what is on disk if before is nil.
 func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *Runner {
 	if before == nil {
-		before = &HandOver{}
+		before = &HandOver{keys: &keyAge{}}
 	}
 	r := &Runner{
 		deps:   deps,
@@ -164,7 +165,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		Serve:    r.serve,
 		Moved:    r.moveClaim,
 	}, before.instance)
-	r.switcher = &switcher{deps: deps, report: r.report, inForce: r.definition.inForce}
+	r.switcher = &switcher{deps: deps, report: r.report, inForce: r.definition.inForce, keys: before.keys}
 	r.file = &subnetFile{
 		network:      local.Name,
 		path:         local.SubnetFile,
@@ -182,7 +183,7 @@ func (r *Runner) SetEnding(e Ending) { r.ending.Store(int32(e)) }
 
 // HandOver returns what this runner leaves to the next one. Run must have returned, and the ending must be Stay.
 func (r *Runner) HandOver() *HandOver {
-	return &HandOver{r.datapath.HandOver(), r.definition.known}
+	return &HandOver{r.datapath.HandOver(), r.definition.known, r.switcher.keys}
 }
 
 // Run blocks until ctx ends, and repairs or retries whatever fails. The only error it returns is a *lease.LostError.

@@ -42,12 +42,14 @@ type switcher struct {
 	inForce func(registry.Network) registry.Network
 
 	moved time.Time // since when all hosts are known to send over the backend that the network is switched to; zero if they do not
-	since time.Time // Definition.Since, as it was last read
-	read  time.Time // when since was first read; zero if that was the first value that this process read
+	keys  *keyAge
 }
 
 // run follows the views until ctx ends.
 func (s *switcher) run(ctx context.Context, views *watch.Value[*peers.View]) error {
+	s.moved = time.Time{} // nothing is known of the time since the last round
+	defer s.report.Clear(health.Switch)
+	defer s.report.Clear(health.Keys)
 	backoff := retry.NewBackoff()
 	for {
 		view, known, changed := views.Get()
@@ -94,24 +96,27 @@ func (s *switcher) endSwitch(ctx context.Context, n registry.Network, v *peers.V
 		s.report.Clear(health.Switch)
 		return false, nil
 	}
-	if !s.haveMoved(def, v) {
+	switch haveMoved := s.haveMoved(def, v); {
+	case !haveMoved:
 		s.moved = time.Time{}
+	case s.moved.IsZero():
+		s.moved = time.Now()
+	}
+	if s.moved.IsZero() || time.Since(s.moved) < endAfter+writeDelay(v) {
 		s.report.Check(health.Switch, api.Passing, describeSwitch(n.Name, def))
 		return true, nil
 	}
-	if s.moved.IsZero() {
-		s.moved = time.Now()
-	}
-	if time.Since(s.moved) < endAfter+writeDelay(v) {
-		return true, nil
-	}
 	err = s.putEnded(ctx, n, def.Ended(time.Now()))
-	if err == nil || errors.Is(err, registry.ErrConflict) { // another host was first
+	switch {
+	case err == nil, errors.Is(err, registry.ErrConflict): // another host was first
 		return true, nil
+	case ctx.Err() != nil:
+		return true, ctx.Err()
 	}
-	reason := fmt.Sprintf("all hosts send over %s only, and this agent cannot end the switch: %v; "+
-		"give an agent's token the right to write the network's definition, or run `leno network switch %s -end`",
-		def.Target().Type, err, n.Name)
+	reason := fmt.Sprintf("all hosts send over %s only, and this agent cannot end the switch: %v", def.Target().Type, err)
+	if errors.Is(err, registry.ErrDenied) {
+		reason += fmt.Sprintf("; give an agent's token the right to write the network's definition, or run `leno network switch %s -end`", n.Name)
+	}
 	if s.report.Check(health.Switch, api.Warning, reason) {
 		s.report.Log().Warn("the switch of the network cannot be ended", "error", err)
 	}
@@ -161,14 +166,13 @@ func (s *switcher) rotateKeys(ctx context.Context, n registry.Network, v *peers.
 		s.report.Clear(health.Keys)
 		return nil
 	}
-	often := config.FormatDuration(every)
+	often, since := config.FormatDuration(every), s.keys.from(def.Since)
 	if def.Next != nil {
 		s.report.Check(health.Keys, api.Passing, fmt.Sprintf("the network is being switched; after that, all hosts get new keys every %s", often))
 		return nil
 	}
 	others, _, _ := s.deps.Store.Networks.Get()
 	changed, refused := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), others.Set.Networks, kinds)
-	since := s.keysSince(def.Since)
 	switch {
 	case refused != nil:
 		s.reportNoRotation(often, refused)
@@ -188,6 +192,8 @@ func (s *switcher) rotateKeys(ctx context.Context, n registry.Network, v *peers.
 	switch {
 	case errors.Is(err, registry.ErrConflict): // another host was first
 		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
 	case err != nil:
 		s.reportNoRotation(often, err)
 		return err
@@ -205,22 +211,28 @@ func (s *switcher) rotateKeys(ctx context.Context, n registry.Network, v *peers.
 // clockTolerance is how much the clocks of two hosts may differ.
 const clockTolerance = time.Minute
 
-// keysSince returns the time on this host's clock from which the age of the keys counts. written is what the definition
-// says, by the clock of the host that ended the last switch. If the clocks differ, the time counts at which this process
-// first read it. Otherwise, a host whose clock is ahead would rotate the keys without end, and one whose clock was ahead
-// would stop all rotations.
-func (s *switcher) keysSince(written time.Time) time.Time {
-	if !written.Equal(s.since) {
-		isFirst := s.since.IsZero()
-		s.since, s.read = written, time.Time{}
-		if now := time.Now(); !isFirst || written.After(now) {
-			s.read = now
+// A keyAge tells the age of a network's keys on this host's clock.
+type keyAge struct {
+	known bool      // a time was read
+	since time.Time // Definition.Since, as it was last read
+	read  time.Time // when since was first read; zero if that was the first value that this process read
+}
+
+// from returns the time from which the age of the keys counts. written is what the definition says, by the clock of the
+// host that ended the last switch. If the clocks differ, the time counts at which this process first read it. Otherwise,
+// a host whose clock is ahead would rotate the keys without end, and one whose clock was ahead would stop all rotations.
+func (k *keyAge) from(written time.Time) time.Time {
+	if !k.known || !written.Equal(k.since) {
+		k.read = time.Time{}
+		if now := time.Now(); k.known || written.After(now) {
+			k.read = now
 		}
+		k.known, k.since = true, written
 	}
-	if s.read.IsZero() || s.read.Sub(written).Abs() <= clockTolerance {
+	if k.read.IsZero() || k.read.Sub(written).Abs() <= clockTolerance {
 		return written
 	}
-	return s.read
+	return k.read
 }
 
 // reportNoRotation reports that keys cannot be rotated.

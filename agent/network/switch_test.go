@@ -1,6 +1,7 @@
 package network
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/definition"
@@ -307,7 +310,8 @@ func TestSwitcherPauses(t *testing.T) {
 		h.registry.SetOne("PutNetwork", registry.ErrDenied)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- h.runner().switcher.run(ctx, views) }()
+		s := h.runner().switcher
+		go func() { done <- s.run(ctx, views) }()
 		for range 100 { // leases change all the time
 			time.Sleep(6 * time.Second)
 			views.Set(h.see(own))
@@ -330,4 +334,77 @@ func TestSwitcherPauses(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestSwitcherEnds: when a round ends, the checks of a switcher do, too, and a request that ends with it is no failure. The
+// next round waits again before it ends a switch.
+func TestSwitcherEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newKeyedHost(t, "a", memory.New())
+		n := h.keyedNetwork("n", "10.5.0.0/22", keyed{Port: 6, Hours: 2})
+		begun, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), nil, h.deps.Datapaths.Backends)
+		must(t, err)
+		must(t, h.store.Client().PutNetwork(t.Context(), begun.Replacing(n)))
+		own := leaseOf(0, "s", 1)
+		own.Backend = agenttest.Backend(t, "keyed", `{"next":{"type":"keyed","device":"b"},"sends":"b"}`)
+		views := watch.New[*peers.View]()
+		views.Set(h.see(own))
+		h.registry.SetOne("PutNetwork", registry.ErrUnavailable)
+		h.registry.SetHanging(true) // until the context of the call ends
+		var log bytes.Buffer
+		h.deps.Log = hclog.New(&hclog.LoggerOptions{Output: &log})
+		s := h.runner().switcher
+		for range 2 {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() { done <- s.run(ctx, views) }()
+			time.Sleep(endAfter - time.Millisecond)
+			before := h.registry.Count("own PutNetwork")
+			time.Sleep(time.Second + time.Millisecond)
+			if n := h.registry.Count("own PutNetwork") - before; n != 1 {
+				t.Errorf("%d attempts after %s", n, endAfter)
+			}
+			if h.reason(health.Switch) == "" || h.reason(health.Keys) == "" {
+				t.Error("no checks")
+			}
+			cancel()
+			if err := <-done; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			if got := h.reason(health.Switch) + h.reason(health.Keys); got != "" {
+				t.Errorf("after the round: %s", got)
+			}
+			if got := log.String(); strings.Contains(got, "cannot") {
+				t.Errorf("logged %s", got)
+			}
+		}
+	})
+}
+
+// TestKeyAge covers the clocks of the hosts that end switches.
+func TestKeyAge(t *testing.T) {
+	now := time.Now()
+	at := func(d time.Duration) time.Time { return now.Add(d) }
+	for _, tt := range []struct {
+		name    string
+		written []time.Time // in the order in which they are read, now
+		want    time.Time   // about
+	}{
+		{"the first one", []time.Time{at(-3 * time.Hour)}, at(-3 * time.Hour)},
+		{"the first one, in the future", []time.Time{at(3 * time.Hour)}, now},
+		{"a switch that has just ended", []time.Time{at(-3 * time.Hour), at(-time.Second)}, at(-time.Second)},
+		{"by a clock that is behind", []time.Time{at(-5 * time.Hour), at(-3 * time.Hour)}, now},
+		{"by a clock that is ahead", []time.Time{at(-5 * time.Hour), at(3 * time.Hour)}, now},
+		{"the first switch of all, by a clock that is behind", []time.Time{{}, at(-3 * time.Hour)}, now},
+		{"again", []time.Time{at(-5 * time.Hour), at(-3 * time.Hour), at(-3 * time.Hour)}, now},
+	} {
+		var k keyAge
+		var got time.Time
+		for _, written := range tt.written {
+			got = k.from(written)
+		}
+		if got.Sub(tt.want).Abs() > time.Minute/2 {
+			t.Errorf("%s: counts from %s, want %s", tt.name, got, tt.want)
+		}
+	}
 }

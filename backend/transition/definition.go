@@ -311,10 +311,11 @@ func (c Definition) IsMoved(attributes json.RawMessage) bool {
 		return false
 	}
 	// The lease of a host that has missed a switch says the same as in an earlier switch to the same device, but not with
-	// the same count.
+	// the same count or, after a switch that was reversed, with another type.
 	target := c.Target()
 	if m.Sends == target.device() && m.Switches == c.Switches {
-		return true
+		_, next, err := split(m.Next)
+		return c.Direction == Back || err == nil && next.Type == target.Type
 	}
 	// A lease that names only one backend belongs to a host that is ahead, or that has not followed yet and sends over
 	// that backend alone: a host moves no peer before its lease names both.

@@ -189,6 +189,7 @@ func TestIsMoved(t *testing.T) {
 		{"stopped", stopped, `{"next":{"device":"b","type":"udp"},"sends":"b"}`, false},
 		{"two switches behind, in the middle of the first", third, `{"next":{"device":"b","type":"udp"},"sends":"b"}`, false},
 		{"two switches behind, at the end of the first", third, `{"device":"b","switches":1}`, false},
+		{"moved in an earlier switch to another backend, which was reversed", forward, `{"next":{"device":"b","type":"wireguard"},"sends":"b"}`, false},
 		{"moved in the third switch", third, `{"next":{"device":"b","type":"udp"},"sends":"b","switches":2}`, true},
 		{"after the third switch", third, `{"device":"b","switches":3}`, true},
 		{"the third was reversed, two behind", thirdBack, `{}`, false},
