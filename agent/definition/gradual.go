@@ -15,8 +15,8 @@ import (
 // the old ones without packet loss: the network is switched peer by peer; see package transition. New is the definition
 // that an operator wants in the end. During a switch, it must describe one of the two backends, apart from options that
 // change live: the next one, or the current one, which reverses the switch. During a rotation of keys it describes both,
-// and the direction stays. Both backends get such options if they have the same type. Hosts whose lease has lapsed are switched like other hosts, because their packets may flow without an
-// agent.
+// and the direction stays. Both backends get such options if they have the same type. Hosts whose lease has lapsed are
+// switched like other hosts, because their packets may flow without an agent. So are hosts whose records cannot be read.
 //
 // If the network cannot be switched to New, Gradual returns the change that Forced makes, and its Plan refuses it: see
 // NeedsForce. A network that no host carries, because its definition contradicts itself, changes at once.
@@ -38,7 +38,7 @@ func (c Change) Gradual() Change {
 		}
 	case isCurrent:
 		next.Current = current
-	case len(c.Leases) == 0 && !c.Lost, !c.isCarried():
+	case len(c.Leases) == 0 && len(c.BadRecords) == 0 && !c.Lost, !c.isCarried():
 		next.Current.Type, next.Current.Options = wanted.Type, wanted.Options
 	default:
 		next = old.To(wanted.Type, wanted.Options)

@@ -101,6 +101,20 @@ func TestGradual(t *testing.T) {
 	}
 }
 
+// TestUnreadableLeases: a network is switched, and not changed at once, if the only leases are records that cannot be
+// read, because their hosts may be sending.
+func TestUnreadableLeases(t *testing.T) {
+	old := switchable(t, "vxlan", `{}`)
+	c := Change{Old: old, New: switchable(t, "udp", `{}`), Backends: transition.Wrap(backends()),
+		BadRecords: []registry.BadRecord{{Key: "leno/leases/n/10.5.1.0-24"}}}.Gradual()
+	if got := definitionText(t, c.New); got != "a vxlan > udp" {
+		t.Errorf("becomes %s", got)
+	}
+	if p := c.Plan(); p.Action != api.ActionSwitch || len(p.Refused) > 0 {
+		t.Errorf("%+v", p)
+	}
+}
+
 // TestSharedAddress checks that hosts with one public address keep the backend that tells them apart.
 func TestSharedAddress(t *testing.T) {
 	for _, tt := range []struct {
