@@ -84,8 +84,10 @@ func (c Change) Plan() api.NetworkPlan {
 
 func (c Change) exists() bool { return c.Old.Name != "" }
 
-// IsNone reports whether New says the same as Old.
-func (c Change) IsNone() bool { return c.exists() && len(c.differences()) == 0 && !c.redirects() }
+// IsNone reports whether New says the same as Old. It does not if only one of them requires encryption during a switch.
+func (c Change) IsNone() bool {
+	return c.exists() && len(c.differences()) == 0 && !c.redirects() && c.New.Encryption == c.Old.Encryption
+}
 
 // Version returns the ModifyIndex of the definition in the store, 0 if there is none or a deletion.
 func (c Change) Version() uint64 {

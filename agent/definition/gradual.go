@@ -19,7 +19,8 @@ import (
 // switched like other hosts, because their packets may flow without an agent. So are hosts whose records cannot be read.
 //
 // If the network cannot be switched to New, Gradual returns the change that Forced makes, and its Plan refuses it: see
-// NeedsForce. A network that no host carries, because its definition contradicts itself, changes at once.
+// NeedsForce. A network that no host carries, because its definition contradicts itself, changes at once as with Forced,
+// also during a switch.
 func (c Change) Gradual() Change {
 	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
 	wanted := transition.Spec{Type: c.New.Backend.Type, Options: c.effective(c.New.Backend)}
@@ -29,6 +30,8 @@ func (c Change) Gradual() Change {
 	current, isCurrent := c.retuned(old.Current, wanted)
 	next := old
 	switch {
+	case !c.isCarried():
+		return c.Forced(time.Time{})
 	case old.Next != nil:
 		var ok bool
 		if next, ok = c.redirected(old, wanted); !ok {
@@ -38,7 +41,7 @@ func (c Change) Gradual() Change {
 		}
 	case isCurrent:
 		next.Current = current
-	case len(c.Leases) == 0 && len(c.BadRecords) == 0 && !c.Lost, !c.isCarried():
+	case len(c.Leases) == 0 && len(c.BadRecords) == 0 && !c.Lost:
 		next.Current.Type, next.Current.Options = wanted.Type, wanted.Options
 	default:
 		next = old.To(wanted.Type, wanted.Options)

@@ -553,16 +553,65 @@ func TestForced(t *testing.T) {
 }
 
 // TestNotCarried: a network whose definition contradicts itself, so that no host carries it, is not switched: hosts would
-// send unencrypted until the end of the switch.
+// send unencrypted until the end of the switch. What the operator wants replaces the definition at once.
 func TestNotCarried(t *testing.T) {
-	old, wanted := switchable(t, "vxlan", `{}`), switchable(t, "wireguard", `{}`)
-	old.Encryption, wanted.Encryption = registry.EncryptionRequired, registry.EncryptionRequired
-	c := Change{Old: old, New: wanted, Backends: transition.Wrap(backends()), Leases: []registry.Lease{changed(old, "a", 10, true)}}.Gradual()
-	if got := definitionText(t, c.New); got != "a wireguard" || c.New.Encryption != registry.EncryptionRequired {
-		t.Errorf("becomes %s, encryption %q", got, c.New.Encryption)
+	const (
+		required    = registry.EncryptionRequired
+		toWireguard = `{"switches":4,"since":"2026-01-01T00:00:00Z","next":{"device":"b","type":"wireguard"}}`
+		back        = `{"switches":4,"switch":"back","next":{"device":"b","type":"vxlan"}}`
+	)
+	for _, tt := range []struct {
+		name          string
+		kind, options string // of the old definition, which requires encryption
+		to            string // the backend that the operator wants
+		encryption    string // likewise
+		want          string
+		switches      int
+	}{
+		{"another backend", "vxlan", `{}`, "wireguard", required, "a wireguard", 1},
+		{"no encryption", "vxlan", `{}`, "vxlan", "", "a vxlan", 0},
+		{"the next backend of a switch", "vxlan", toWireguard, "wireguard", required, "b wireguard", 5},
+		{"the next backend of a switch, without encryption", "vxlan", toWireguard, "wireguard", "", "b wireguard", 5},
+		{"the current backend of a switch, without encryption", "vxlan", toWireguard, "vxlan", "", "a vxlan", 4},
+		{"the current backend of a switch that goes back", "wireguard", back, "wireguard", required, "a wireguard", 4},
+		{"a third backend", "vxlan", `{"next":{"device":"b","type":"udp"}}`, "wireguard", required, "b wireguard", 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			old, wanted := switchable(t, tt.kind, tt.options), switchable(t, tt.to, `{}`)
+			old.Encryption, wanted.Encryption = required, tt.encryption
+			c := Change{Old: old, New: wanted, Backends: transition.Wrap(backends()), Leases: []registry.Lease{changed(old, "a", 10, true)}}
+			if c.isCarried() {
+				t.Fatal("carried")
+			}
+			c = c.Gradual()
+			def, err := transition.Parse(c.New.Backend.Type, c.New.Backend.Options())
+			must(t, err)
+			if got := definitionText(t, c.New); got != tt.want || def.Switches != tt.switches {
+				t.Errorf("becomes %s after %d switches", got, def.Switches)
+			}
+			if c.New.Encryption != tt.encryption || Intended(c.New).Encryption != tt.encryption {
+				t.Errorf("encryption %q, in the end %q", c.New.Encryption, Intended(c.New).Encryption)
+			}
+			must(t, CheckEncryption(c.New, c.Backends))
+			if p := c.Plan(); p.Action != api.ActionUpdate || len(p.Refused) > 0 || c.NeedsForce() || c.IsNone() {
+				t.Errorf("needs force %t: %+v", c.NeedsForce(), p)
+			}
+		})
 	}
-	if p := c.Plan(); p.Action != api.ActionUpdate || len(p.Refused) > 0 {
-		t.Errorf("%+v", p)
+}
+
+// TestRequiredLater: that encryption is required now, and not only when the switch ends, is a difference.
+func TestRequiredLater(t *testing.T) {
+	old := switchable(t, "wireguard", `{"next":{"device":"b","type":"wireguard","listen_port":7,"encryption":"required"}}`)
+	wanted := switchable(t, "wireguard", `{"listen_port":7}`)
+	wanted.Encryption = registry.EncryptionRequired
+	c := Change{Old: old, New: wanted, Backends: transition.Wrap(backends()), Leases: []registry.Lease{changed(old, "a", 10, true)}}.Gradual()
+	if p := c.Plan(); c.New.Encryption != registry.EncryptionRequired || c.IsNone() || p.Action != api.ActionUpdate {
+		t.Errorf("encryption %q: %+v", c.New.Encryption, p)
+	}
+	c.Old, c.New = c.New, wanted
+	if c := c.Gradual(); !c.IsNone() {
+		t.Errorf("applied again: %+v", c.Plan())
 	}
 }
 
