@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lenonet/leno/api"
@@ -32,6 +33,10 @@ func (c Change) Gradual() Change {
 	switch {
 	case !c.isCarried():
 		return c.Forced(time.Time{})
+	case old.Next != nil && c.changesRotation(old, wanted):
+		return c.refuse(fmt.Sprintf("keys are being rotated between two ports, and another backend.%s changes one of them",
+			strings.Join(c.spareOptions(wanted.Type), " or backend.")),
+			"leave it as it is until the rotation has ended, which `leno network switch` shows")
 	case old.Next != nil:
 		var ok bool
 		if next, ok = c.redirected(old, wanted); !ok {
@@ -59,10 +64,9 @@ func (c Change) redirected(old transition.Definition, wanted transition.Spec) (t
 	current, isCurrent := c.retuned(old.Current, wanted)
 	next, isNext := c.retuned(*old.Next, wanted)
 	switch {
-	case isNext && isCurrent: // keys are being rotated, which leaves the rest as it is: the direction stays
-		if !next.Equal(*old.Next) && !current.Equal(old.Current) {
-			old.Current, old.Next = current, &next
-		}
+	case isNext && isCurrent, c.isRotation(old) && c.hasPorts(old, wanted) && (isNext || isCurrent):
+		next = c.withLive(*old.Next, wanted)
+		old.Current, old.Next = c.withLive(old.Current, wanted), &next // both keep their ports, and the direction stays
 	case isNext:
 		old.Direction = transition.Forward
 		if !next.Equal(*old.Next) {
@@ -76,6 +80,39 @@ func (c Change) redirected(old transition.Definition, wanted transition.Spec) (t
 		}
 	}
 	return old, isNext || isCurrent
+}
+
+// isRotation reports whether the network is being switched to new keys only: one of its two backends is the other one
+// with the ports swapped, apart from options that change live.
+func (c Change) isRotation(def transition.Definition) bool {
+	next := transition.Spec{Type: def.Next.Type, Options: c.normal(*def.Next)}
+	_, isBefore := c.retuned(def.Current, next)
+	_, isAfter := c.retuned(next, transition.Spec{Type: def.Current.Type, Options: c.normal(def.Current)})
+	return c.Backends[next.Type].Rotate != nil && (isBefore || isAfter)
+}
+
+// hasPorts reports whether wanted has both ports of one of the two backends of a rotation, in any order.
+func (c Change) hasPorts(def transition.Definition, wanted transition.Spec) bool {
+	kind := c.Backends[wanted.Type]
+	_, ofCurrent := rotatedAs(kind, wanted.Options, c.normal(def.Current))
+	_, ofNext := rotatedAs(kind, wanted.Options, c.normal(*def.Next))
+	return ofCurrent || ofNext
+}
+
+// changesRotation reports whether keys are being rotated, and wanted has another port for the keys after the present
+// ones. One of the two backends needs that port until the rotation has ended, and wanted does not say which.
+func (c Change) changesRotation(def transition.Definition, wanted transition.Spec) bool {
+	_, isCurrent := c.retuned(def.Current, wanted)
+	_, isNext := c.retuned(*def.Next, wanted)
+	return (isCurrent || isNext) && c.isRotation(def) && !c.hasPorts(def, wanted)
+}
+
+// spareOptions returns the options that a rotation of keys changes and that change live, for example rotation_port.
+func (c Change) spareOptions(kind string) []string {
+	return slices.DeleteFunc(rotatedOptions(c.Backends[kind]), func(name string) bool {
+		_, stops := c.Backends[kind].Interrupts[name]
+		return stops
+	})
 }
 
 // NeedsForce reports whether a change that Gradual has returned cannot be made gradually, but only as Forced makes it.

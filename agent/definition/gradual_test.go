@@ -450,6 +450,78 @@ func TestLiveDuringSwitch(t *testing.T) {
 	}
 }
 
+// TestRotationPortDuringRotation: a definition with the two ports of a rotation leaves its direction as it is, and one with
+// another rotation_port has to wait.
+func TestRotationPortDuringRotation(t *testing.T) {
+	const (
+		first  = `{%s"next":{"device":"b","type":"wireguard","listen_port":51821,"rotation_port":51820%s}}`
+		second = `{"device":"b","listen_port":51821,"rotation_port":51820,%s"next":{"type":"wireguard","listen_port":51820,"rotation_port":51821%s}}`
+		mtu    = `"mtu":1380`
+		wait   = "keys are being rotated between two ports, and another backend.rotation_port changes one of them"
+	)
+	for _, tt := range []struct {
+		definition string
+		wanted     string
+		live       string // the live option that both backends get, "" for no change
+		forced     string // the definition if the change is forced, "" if it is not refused
+	}{
+		{first, `{}`, "", ""},
+		{first, `{"rotation_port":51821}`, "", ""},
+		{first, `{"listen_port":51821,"rotation_port":51820}`, "", ""},
+		{first, `{"mtu":1380}`, mtu, ""},
+		{first, `{"rotation_port":51821,"mtu":1380}`, mtu, ""},
+		{first, `{"listen_port":51821,"rotation_port":51820,"mtu":1380}`, mtu, ""},
+		{first, `{"rotation_port":9}`, "", "a wireguard 51820 9"},
+		{first, `{"rotation_port":9,"mtu":1380}`, "", "a wireguard 51820 9"},
+		{first, `{"listen_port":51821,"rotation_port":9}`, "", "b wireguard 51821 9"},
+		{second, `{}`, "", ""},
+		{second, `{"mtu":1380}`, mtu, ""},
+		{second, `{"listen_port":51821,"rotation_port":51820,"mtu":1380}`, mtu, ""},
+		{second, `{"rotation_port":9}`, "", "a wireguard 51820 9"},
+		{second, `{"listen_port":51821}`, "", "b wireguard 51821 0"},
+	} {
+		for _, direction := range []transition.Direction{transition.Forward, transition.Stopped, transition.Back} {
+			t.Run(fmt.Sprintf("%s %s %s", tt.definition, direction, tt.wanted), func(t *testing.T) {
+				with := func(option string) registry.Network {
+					before, after := "", ""
+					if option != "" {
+						before, after = option+",", ","+option
+					}
+					if direction != transition.Forward {
+						before += fmt.Sprintf(`"switch":%q,`, direction)
+					}
+					return switchable(t, "wireguard", fmt.Sprintf(tt.definition, before, after))
+				}
+				old := with("")
+				c := Change{Old: old, New: switchable(t, "wireguard", tt.wanted), Backends: transition.Wrap(backends()),
+					Leases: []registry.Lease{changed(old, "a", 10, true)}}.Gradual()
+				p := c.Plan()
+				if tt.forced != "" {
+					options := c.fields(c.New)
+					got := fmt.Sprintf("%s %s %s", definitionText(t, c.New), options["backend.listen_port"], options["backend.rotation_port"])
+					if got != tt.forced || !c.NeedsForce() || p.Action == api.ActionSwitch {
+						t.Errorf("forced: %s, want %s; needs force %t: %+v", got, tt.forced, c.NeedsForce(), p)
+					}
+					if len(p.Refused) != 1 || p.Refused[0].Reason != wait || !p.Refused[0].Force {
+						t.Errorf("refused: %+v", p.Refused)
+					}
+					return
+				}
+				if want := with(tt.live); !c.New.Backend.Equal(want.Backend) || len(p.Refused) > 0 {
+					t.Errorf("becomes %s, want %s: %+v", c.New.Backend.Object, want.Backend.Object, p.Refused)
+				}
+				action := api.ActionNone
+				if tt.live != "" {
+					action = api.ActionUpdate
+				}
+				if p.Action != action {
+					t.Errorf("%+v", p)
+				}
+			})
+		}
+	}
+}
+
 // portsText describes the ports of a network with the backend wireguard like "51820 > 51821, then 51820".
 func portsText(t *testing.T, n registry.Network) string {
 	t.Helper()
