@@ -409,15 +409,40 @@ func (c Change) refusals(l registry.Lease) (out []refusal) {
 				"choose a pool that contains no host's address", false})
 		}
 	}
-	for _, s := range gained {
-		family := backend.Family(s.Addr())
-		self := backend.Peer{PublicIPs: l.PublicIPs}
-		if _, ok := self.PublicIP(s.Addr()); c.Backends[c.New.Backend.Type].OwnFamily && !ok {
-			out = append(out, refusal{fmt.Sprintf("backend %s needs an %s address between hosts, which %%s has not", c.New.Backend.Type, family),
+	for _, kind := range kindsOf(c.New) {
+		out = append(out, c.refusedFamilies(l, kind, gained)...)
+	}
+	return out
+}
+
+// kindsOf returns the types of the network's backends, two during a switch to a backend of another type.
+func kindsOf(n registry.Network) []string {
+	out := []string{n.Backend.Type}
+	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
+	if err == nil && def.Next != nil && def.Next.Type != def.Current.Type {
+		out = append(out, def.Next.Type)
+	}
+	return out
+}
+
+// refusedFamilies returns the reasons why a host cannot carry the families of the new plan over one of the backends, of
+// the given type. A backend that the network has already is judged by the subnets that the host gains, so that nothing
+// that works today is refused.
+func (c Change) refusedFamilies(l registry.Lease, kind string, gained []netip.Prefix) (out []refusal) {
+	prefixes, mtu := gained, l.MTU
+	little := fmt.Sprintf("IPv6 needs an MTU of %d, and on %%s it is less", minMTU6)
+	if !slices.Contains(kindsOf(c.Old), kind) {
+		prefixes, mtu = c.New.Plan.Prefixes(), c.mtuOver(l, kind)
+		little = fmt.Sprintf("IPv6 needs an MTU of %d, and backend %s leaves less on %%s", minMTU6, kind)
+	}
+	self := backend.Peer{PublicIPs: l.PublicIPs}
+	for _, p := range prefixes {
+		if _, ok := self.PublicIP(p.Addr()); c.Backends[kind].OwnFamily && !ok {
+			out = append(out, refusal{fmt.Sprintf("backend %s needs an %s address between hosts, which %%s has not", kind, backend.Family(p.Addr())),
 				"give the host one, or use a backend that wraps packets", false})
 		}
-		if s.Addr().Is6() && l.MTU < minMTU6 {
-			out = append(out, refusal{fmt.Sprintf("IPv6 needs an MTU of %d, and on %%s it is less", minMTU6), "raise the MTU between hosts", false})
+		if p.Addr().Is6() && mtu < minMTU6 {
+			out = append(out, refusal{little, "raise the MTU between hosts", false})
 		}
 	}
 	return out

@@ -17,11 +17,11 @@ import (
 // that an operator wants in the end. During a switch, it must describe one of the two backends, apart from options that
 // change live: the next one, or the current one, which reverses the switch. During a rotation of keys it describes both,
 // and the direction stays. Both backends get such options if they have the same type. Hosts whose lease has lapsed are
-// switched like other hosts, because their packets may flow without an agent. So are hosts whose records cannot be read.
+// switched like other hosts, because their packets may flow without an agent. So are hosts with unreadable records.
 //
 // If the network cannot be switched to New, Gradual returns the change that Forced makes, and its Plan refuses it: see
-// NeedsForce. A network that no host carries, because its definition contradicts itself, changes at once as with Forced,
-// also during a switch.
+// NeedsForce. A network that no host carries, because its definition contradicts itself, changes at once as with
+// Forced, also during a switch.
 func (c Change) Gradual() Change {
 	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
 	wanted := transition.Spec{Type: c.New.Backend.Type, Options: c.effective(c.New.Backend)}
@@ -275,8 +275,14 @@ func (c Change) name(spec transition.Spec) string {
 	return spec.Type
 }
 
-// mtuAfter returns the overlay's MTU on a host during the switch, derived from the size of the backends' headers alone.
+// mtuAfter returns the overlay's MTU on a host during the switch, which is the smaller MTU of the two backends.
 func (c Change) mtuAfter(l registry.Lease, def transition.Definition) int {
+	return min(l.MTU, c.mtuOver(l, def.Next.Type))
+}
+
+// mtuOver returns the overlay's MTU on a host over a backend that the network does not have yet, derived from the size
+// of the backends' headers alone. Of a network that is being switched, the lease has the smaller MTU of two backends.
+func (c Change) mtuOver(l registry.Lease, kind string) int {
 	if len(l.PublicIPs) == 0 {
 		return l.MTU
 	}
@@ -286,5 +292,9 @@ func (c Change) mtuAfter(l registry.Lease, def transition.Definition) int {
 		}
 		return 0
 	}
-	return min(l.MTU, l.MTU+taken(def.Current.Type)-taken(def.Next.Type))
+	most := 0
+	for _, has := range kindsOf(c.Old) {
+		most = max(most, taken(has))
+	}
+	return l.MTU + most - taken(kind)
 }

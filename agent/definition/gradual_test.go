@@ -146,6 +146,84 @@ func TestSharedAddress(t *testing.T) {
 	}
 }
 
+// TestFamiliesOfTarget: a switch that could never end is refused, even if it is forced, because a host cannot carry a
+// family of the network over the new backend. A backend that the network has already is judged by the families that are
+// added.
+func TestFamiliesOfTarget(t *testing.T) {
+	const (
+		noIPv6   = "R backend host-gw needs an IPv6 address between hosts, which a (10.5.10.0/24) has not"
+		less     = "R IPv6 needs an MTU of 1280, and backend wireguard leaves less on a (10.5.10.0/24)"
+		narrow   = "R IPv6 needs an MTU of 1280, and on a (10.5.10.0/24) it is less"
+		toHostGW = `{"next":{"device":"b","type":"host-gw"}}`
+	)
+	for _, tt := range []struct {
+		name          string
+		kind, options string // of the old definition
+		dual          bool   // it has IPv6, too
+		to, wanted    string // the backend that the operator wants, with its options
+		toIPv4        bool   // the new definition has no IPv6
+		addrs         string // of the host, "" for IPv4 alone
+		mtu           int    // of its lease
+		lapsed        bool
+		refused       string // if the change is made gradually
+		forced        string // if it takes effect at once
+	}{
+		{name: "IPv6 is added with host-gw", kind: "vxlan", to: "host-gw", mtu: 1450, refused: noIPv6, forced: noIPv6},
+		{name: "to host-gw", kind: "vxlan", dual: true, to: "host-gw", mtu: 1450, refused: noIPv6, forced: noIPv6},
+		{name: "to host-gw with both addresses", kind: "vxlan", dual: true, to: "host-gw", addrs: "192.0.2.11 2001:db8::11", mtu: 1450},
+		{name: "to host-gw with a lapsed lease", kind: "vxlan", dual: true, to: "host-gw", mtu: 1450, lapsed: true},
+		{name: "to host-gw without IPv6", kind: "vxlan", to: "host-gw", toIPv4: true, mtu: 1450},
+		{name: "within host-gw", kind: "host-gw", dual: true, to: "host-gw", mtu: 1450},
+		{name: "from host-gw", kind: "host-gw", dual: true, to: "vxlan", mtu: 1500},
+		{name: "IPv6 is added, from host-gw", kind: "host-gw", to: "vxlan", mtu: 1500, refused: noIPv6},
+		{name: "IPv6 is added during a switch", kind: "vxlan", options: toHostGW, to: "host-gw", mtu: 1450, refused: noIPv6, forced: noIPv6},
+		{name: "a switch that goes on", kind: "vxlan", options: toHostGW, dual: true, to: "host-gw", mtu: 1450},
+		{name: "a switch that is reversed", kind: "vxlan", options: toHostGW, dual: true, to: "vxlan", mtu: 1450},
+		{name: "too small for wireguard", kind: "vxlan", dual: true, to: "wireguard", mtu: 1289, refused: less, forced: less},
+		{name: "just enough for wireguard", kind: "vxlan", dual: true, to: "wireguard", mtu: 1290},
+		{name: "IPv6 is added with wireguard", kind: "vxlan", to: "wireguard", mtu: 1289, refused: less, forced: less},
+		{name: "too small for wireguard, with a lapsed lease", kind: "vxlan", dual: true, to: "wireguard", mtu: 1289, lapsed: true},
+		{name: "IPv4 alone", kind: "vxlan", to: "wireguard", toIPv4: true, mtu: 1289},
+		{name: "from wireguard", kind: "wireguard", dual: true, to: "vxlan", mtu: 1280},
+		{name: "IPv6 is added, from wireguard", kind: "wireguard", to: "vxlan", mtu: 1275, refused: narrow},
+		{name: "within a backend", kind: "vxlan", dual: true, to: "vxlan", wanted: `{"direct_routing":true}`, mtu: 1270},
+		{name: "another port", kind: "udp", dual: true, to: "udp", wanted: `{"port":9000}`, mtu: 1270},
+		{name: "a third backend", kind: "vxlan", options: `{"next":{"device":"b","type":"udp"}}`, dual: true, to: "wireguard", mtu: 1289,
+			refused: less, forced: less},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dual, err := registry.Plan{{Prefix: netip.MustParsePrefix("10.5.0.0/16")}, {Prefix: netip.MustParsePrefix("fd00:5::/48")}}.Normalize()
+			must(t, err)
+			old, wanted := switchable(t, tt.kind, tt.options), switchable(t, tt.to, tt.wanted)
+			if tt.dual {
+				old.Plan = dual
+			}
+			if !tt.toIPv4 {
+				wanted.Plan = dual
+			}
+			l := changed(old, "a", 10, !tt.lapsed)
+			l.MTU = tt.mtu
+			if tt.addrs != "" {
+				l.PublicIPs = nil
+				for _, a := range strings.Fields(tt.addrs) {
+					l.PublicIPs = append(l.PublicIPs, netip.MustParseAddr(a))
+				}
+			}
+			c := Change{Old: old, New: wanted, Backends: transition.Wrap(backends()), Leases: []registry.Lease{l}}
+			final := func(c Change) string {
+				lines := slices.DeleteFunc(describe(c.Plan()), func(line string) bool { return !strings.HasPrefix(line, "R ") })
+				return strings.Join(lines, "\n")
+			}
+			if got := final(c.Gradual()); got != tt.refused {
+				t.Errorf("refused: %s, want %s", got, tt.refused)
+			}
+			if got := final(c.Forced(time.Now())); got != tt.forced {
+				t.Errorf("refused if forced: %s, want %s", got, tt.forced)
+			}
+		})
+	}
+}
+
 // TestGradualEncryption: encryption is required when the old backend carries nothing any more.
 func TestGradualEncryption(t *testing.T) {
 	kinds := backends()
@@ -450,8 +528,8 @@ func TestLiveDuringSwitch(t *testing.T) {
 	}
 }
 
-// TestRotationPortDuringRotation: a definition with the two ports of a rotation leaves its direction as it is, and one with
-// another rotation_port has to wait.
+// TestRotationPortDuringRotation: a definition with the two ports of a rotation leaves its direction as it is, and one
+// with another rotation_port has to wait.
 func TestRotationPortDuringRotation(t *testing.T) {
 	const (
 		first  = `{%s"next":{"device":"b","type":"wireguard","listen_port":51821,"rotation_port":51820%s}}`
