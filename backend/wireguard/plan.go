@@ -189,7 +189,7 @@ func (pl planner) add(p plan, from backend.Peer) (reason string) {
 	p.subnets[key] = slices.Clone(from.Subnets)
 	p.ways[key] = ways
 	behind := len(pl.underlay.Behind()) > 0
-	p.sources[key] = sourcesOf(from, attributes, behind, near)
+	p.sources[key] = sourcesOf(pl.underlay.Addrs, from, attributes, behind, near)
 	peer := peer{
 		endpoint:  ways[0],
 		allowed:   allowedText(from.Subnets),
@@ -272,11 +272,16 @@ type sources struct {
 	endpoints []netip.AddrPort
 	anyPort   bool // of the same addresses: a NAT on the way chooses the port
 	anywhere  bool // a NAT on the way chooses the address, too
+
+	// This host has no address of the family, so that packets to such an endpoint are lost.
+	lacks4, lacks6 bool
 }
 
-// sourcesOf returns the sources of a peer, for a host that is behind NAT or not. A NAT that passes packets from one of
-// its hosts to another may give them any address of its own.
-func sourcesOf(from backend.Peer, a attributes, behind, near bool) (s sources) {
+// sourcesOf returns the sources of a peer, for a host with the given addresses that is behind NAT or not. A NAT that
+// passes packets from one of its hosts to another may give them any address of its own.
+func sourcesOf(own []netip.Addr, from backend.Peer, a attributes, behind, near bool) (s sources) {
+	s.lacks4 = !slices.ContainsFunc(own, func(addr netip.Addr) bool { return addr.Unmap().Is4() })
+	s.lacks6 = !slices.ContainsFunc(own, func(addr netip.Addr) bool { return !addr.Unmap().Is4() })
 	for _, addr := range from.PublicIPs {
 		s.endpoints = append(s.endpoints, a.public(addr.Unmap()))
 	}
@@ -289,6 +294,9 @@ func sourcesOf(from backend.Peer, a attributes, behind, near bool) (s sources) {
 
 // has reports whether a packet of the peer may come from an endpoint.
 func (s sources) has(e netip.AddrPort) bool {
+	if e.Addr().Is4() && s.lacks4 || e.Addr().Is6() && s.lacks6 {
+		return false
+	}
 	return e.IsValid() && s.anywhere || slices.ContainsFunc(s.endpoints, func(o netip.AddrPort) bool { return e == o || s.anyPort && e.Addr() == o.Addr() })
 }
 
