@@ -159,6 +159,23 @@ const inFlight = 200 * time.Millisecond
 // relearn is how long it takes after a host was cut off until its neighbours are resolved again.
 const relearn = 3 * time.Second
 
+// handshakeAgain is how long WireGuard waits for the answer to a handshake before it sends the next one, with up to a third
+// of a second added, and some time for the handshake.
+const handshakeAgain = 6 * time.Second
+
+// recovery returns how long packets between two nodes may be lost after the first one was silent. If its agent, which
+// carries packets with WireGuard, was suspended while that of the other one was replaced, the two have no common session,
+// and the suspended one does not know it: the other one sends its next handshake when the time for the last one is over.
+func (c *checker) recovery(s Silence, other, network string) time.Duration {
+	replaced := slices.ContainsFunc(c.silent[other], func(o Silence) bool {
+		return (o.Why == KillAgent || o.Why == RestartAgent) && o.From <= s.To && o.To >= s.From
+	})
+	if replaced && slices.Contains(c.InProcess, "wireguard") && c.mayHave(network, s.Span, "wireguard") {
+		return handshakeAgain
+	}
+	return relearn
+}
+
 // excused reports whether a packet may be lost: one end was cut off, was given up, or had another
 // subnet by then, so that its container had to be replaced; or it was silent, and does not know yet
 // that the other one, which had been given up, is back. Where agents forward packets themselves,
@@ -173,7 +190,7 @@ func (c *checker) excused(l Loss) bool {
 			if s.From <= l.At && c.out(other, s.From) && c.lasts(node, s.Span, Span{l.At, l.At}) {
 				return true
 			}
-			if l.At < s.From-inFlight || s.To != forever && l.At > s.To+relearn {
+			if l.At < s.From-inFlight || s.To != forever && l.At > s.To+c.recovery(s, other, l.Network) {
 				continue
 			}
 			if s.Why == CutHost || s.Why == Compact || stopsAgent(s.Why) && c.inProcess(l.Network, Span{s.From, l.At}) {

@@ -137,8 +137,13 @@ func (c *checker) switches() {
 
 // inProcess reports whether packets of a network may have needed the process of an agent in a span.
 func (c *checker) inProcess(network string, s Span) bool {
+	return slices.ContainsFunc(c.InProcess, func(kind string) bool { return c.mayHave(network, s, kind) })
+}
+
+// mayHave reports whether packets of a network may have been carried by a kind of backend in a span.
+func (c *checker) mayHave(network string, s Span, kind string) bool {
 	return slices.ContainsFunc(c.readsAround(network, s), func(r Read) bool {
-		return slices.ContainsFunc(r.Backends, func(x Backend) bool { return slices.Contains(c.InProcess, x.Type) })
+		return slices.ContainsFunc(r.Backends, func(x Backend) bool { return x.Type == kind })
 	})
 }
 

@@ -114,6 +114,16 @@ func (s *story) states(from, to float64, state, definition string) {
 	}
 }
 
+// suspendWireGuard suspends the agent of a host in a network that agents carry with WireGuard.
+func (s *story) suspendWireGuard(node string, from, to float64) {
+	s.InProcess = []string{"udp", "wireguard"}
+	for i := range s.Reads {
+		s.Reads[i].Backends = []Backend{{"wireguard", false}}
+	}
+	s.silence(node, from, to, StopPastTTL)
+	s.mute(node, from, to)
+}
+
 // deleteAt makes an operator delete the network, and both hosts leave it two seconds later.
 func (s *story) deleteAt(t float64) {
 	s.Changes = append(s.Changes, Change{at(t), "n", DeleteNetwork, "", true})
@@ -730,6 +740,24 @@ func TestCheck(t *testing.T) {
 		"a ping is lost where agents forward": {func(s *story) {
 			s.InProcess = []string{meaning}
 			s.Losses = []Loss{{"n", "a", "b", sec(30)}}
+		}, []Rule{PingLost}},
+		"a ping is lost until the next handshake with a host whose agent was replaced": {func(s *story) {
+			s.suspendWireGuard("b", 25, 35)
+			s.silence("a", 30, 31, KillAgent)
+			s.mute("a", 30, 31)
+			s.Losses = []Loss{{"n", "a", "b", sec(40)}}
+		}, nil},
+		"a ping is lost after the next handshake with a host whose agent was replaced": {func(s *story) {
+			s.suspendWireGuard("b", 25, 35)
+			s.silence("a", 30, 31, KillAgent)
+			s.mute("a", 30, 31)
+			s.Losses = []Loss{{"n", "a", "b", sec(42)}}
+		}, []Rule{PingLost}},
+		"a ping is lost after a time in which no peer's agent was replaced": {func(s *story) {
+			s.suspendWireGuard("b", 25, 35)
+			s.silence("a", 20, 21, KillAgent)
+			s.mute("a", 20, 21)
+			s.Losses = []Loss{{"n", "a", "b", sec(40)}}
 		}, []Rule{PingLost}},
 		"a ping is lost": {func(s *story) { s.Losses = []Loss{{"n", "a", "b", sec(30)}} }, []Rule{PingLost}},
 		"a ping is lost to a host whose agent is stopped": {func(s *story) {

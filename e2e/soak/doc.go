@@ -86,7 +86,9 @@
 // only to or from a host that is cut off, was given up, or has moved. All of that includes a network that
 // is being switched to another backend, whatever happens at the same time. There is one more excuse for
 // a ping: where the agent itself forwards packets (udp, and wireguard without the kernel's), it is lost
-// while the agent is dead or stopped, or if it was under way when that began.
+// while the agent is dead or stopped, or if it was under way when that began. With wireguard, if the agent
+// of a peer was replaced while an agent was stopped, packets between the two flow when the peer repeats its
+// handshake, which takes up to 5.3 s.
 //
 // # Switches to another backend
 //
