@@ -162,7 +162,7 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 		return report, errors.Join(err, b.refuse(ctx, p, &report))
 	}
 	b.noteUse(own)
-	err = errors.Join(err, b.program(ctx, p, e, &report), b.chooseSources(p, s.Underlay))
+	err = errors.Join(err, b.program(ctx, p, e, s.Underlay, &report), b.chooseSources(p, s.Underlay))
 	b.show(p.nodes)
 	report.Notes = b.notes()
 	report.Peers = len(p.peers)
@@ -181,7 +181,7 @@ func (b *Backend) refuse(ctx context.Context, p plan, report *backend.Report) er
 
 // program makes the device's addresses and peers and the network's routes agree with the plan. A peer is configured
 // before there are routes to it, and removed after them.
-func (b *Backend) program(ctx context.Context, p plan, e ensured, report *backend.Report) error {
+func (b *Backend) program(ctx context.Context, p plan, e ensured, u backend.Underlay, report *backend.Report) error {
 	ipv6, unavailable := b.ipv6()
 	addrs, peers, routes := p.addrs, p.peers, p.routes(b.config.Pools, b.index, ipv6)
 	if !ipv6 {
@@ -197,13 +197,17 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, report *backen
 			peers = fill(peers, have)
 		}
 	}
+	lastPeers := b.peers
+	if !reflect.DeepEqual(b.underlay, u) {
+		lastPeers = nil // endpoints that this host can no longer send to were not changed by another program
+	}
 	owner := kernel.Owner{
 		Link: b.index, Pools: b.config.Pools, Elsewhere: p.elsewhere,
 		Stood: b.routes, Wanted: routes,
 	}
 	result, err := apply(ctx,
 		reconcile.OfDevice(reconcile.Want("address", b.handle.Addresses(b.index), kernel.CompareAddresses, addrs, b.addrs)),
-		reconcile.Want("peer", table, compareKeys, peers, b.peers),
+		reconcile.Want("peer", table, compareKeys, peers, lastPeers),
 		reconcile.Want("route", b.handle.Routes(owner), kernel.CompareRoutes, routes, b.routes))
 	if b.addrs, b.peers, b.routes = addrs, peers, kernel.PreviousRoutes(routes, p.elsewhere); err != nil {
 		b.addrs, b.peers, b.routes = nil, nil, nil // entries that could not be added were not removed by another program

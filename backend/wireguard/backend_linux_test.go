@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
@@ -80,6 +81,66 @@ func TestEndpointOfAnyPublicAddress(t *testing.T) {
 			}
 			a.ping(b)
 		})
+	}
+}
+
+// TestLostFamily checks that a host that has lost its IPv6 address sends to its peers over IPv4 at once: whether it
+// preferred IPv6, or replied to packets of a peer that does. That is no repair: no other program has changed the
+// endpoint. A backend that starts after the loss finds the endpoint on a device of the kernel.
+func TestLostFamily(t *testing.T) {
+	for name, kind := range variants(t) {
+		for _, tt := range []struct {
+			name     string
+			addrs    []netip.Addr // of host 1, the preferred one first
+			restarts bool
+		}{
+			{"IPv6 preferred", addrs("2001:db8::1", "192.0.2.1"), false},
+			{"IPv4 preferred", addrs("192.0.2.1", "2001:db8::1"), false},
+			{"IPv6 preferred, restart", addrs("2001:db8::1", "192.0.2.1"), true},
+		} {
+			t.Run(name+", "+tt.name, func(t *testing.T) {
+				a, b := newHosts(t, kind, "")
+				a.at = &backend.Underlay{Interface: "eth0", MTU: 1500, Addrs: tt.addrs}
+				b.at = &backend.Underlay{Interface: "eth0", MTU: 1500, Addrs: addrs("2001:db8::2", "192.0.2.2")}
+				exchange(a, b)
+				a.ping(b)
+				b.ping(a)
+				const set = "wg set %s peer %s endpoint %s"
+				a.ns.Sh(fmt.Sprintf(set, a.link(), b.backend.key.PublicKey(), "[2001:db8::2]:51820"))
+				b.ns.Sh(fmt.Sprintf(set, b.link(), a.backend.key.PublicKey(), "[2001:db8::1]:51820"))
+				b.ping(a)
+				if r := a.apply(); r.Writes != 0 || len(r.Healed) != 0 {
+					t.Errorf("with both families: %+v", r)
+				}
+				if got := a.endpoint(b).String(); got != "[2001:db8::2]:51820" {
+					t.Fatalf("with both families, endpoint %s", got)
+				}
+				a.ns.Sh("ip addr del 2001:db8::1/64 dev eth0")
+				a.at = &backend.Underlay{Interface: "eth0", MTU: 1500, Addrs: addrs("192.0.2.1")}
+				a.state = a.newState(b.asPeer())
+				wait := 5 * time.Second
+				if tt.restarts {
+					a.renew()
+					wait = 10 * time.Second // a handshake that follows the last one too closely is not answered
+				}
+				if r := a.apply(); r.Writes == 0 || len(r.Healed) != 0 {
+					t.Errorf("report %+v", r)
+				}
+				if got := a.endpoint(b).String(); got != "192.0.2.2:51820" {
+					t.Errorf("without IPv6, endpoint %s", got)
+				}
+				// Host 2 does not know of the loss yet, and replies to where the packets come from.
+				ping := fmt.Sprintf("ping -n -c 1 -i 0.1 -w %.0f -I 10.5.1.1 10.5.2.1", wait.Seconds())
+				if out, err := a.ns.Try(ping); err != nil {
+					t.Errorf("%v\n%s", err, out)
+				}
+				exchange(a, b)
+				if got := b.endpoint(a).String(); got != "192.0.2.1:51820" {
+					t.Errorf("to the host without IPv6: endpoint %s", got)
+				}
+				b.ping(a)
+			})
+		}
 	}
 }
 

@@ -247,42 +247,6 @@ func TestChangeBehindNAT(t *testing.T) {
 	}
 }
 
-// TestLostFamily checks that a host that has lost its address of the family over which it sends continues over the other
-// family, and at once, although the peer has addresses of both.
-func TestLostFamily(t *testing.T) {
-	for name, kind := range variants(t) {
-		t.Run(name, func(t *testing.T) {
-			for _, tt := range []struct {
-				lost, cut, left string
-				peer            []netip.Addr
-				endpoint        string
-			}{
-				{"2001:db8::1", "ip -6 addr del 2001:db8::1/64 dev eth0", "192.0.2.1", addrs("2001:db8::2", "192.0.2.2"), "192.0.2.2:51820"},
-				{"192.0.2.1", "ip addr del 192.0.2.1/24 dev eth0", "2001:db8::1", addrs("192.0.2.2", "2001:db8::2"), "[2001:db8::2]:51820"},
-			} {
-				a, b := newHosts(t, kind, "")
-				a.at = &backend.Underlay{Interface: "eth0", MTU: 1500, Addrs: addrs(tt.lost, tt.left)}
-				b.at = &backend.Underlay{Interface: "eth0", MTU: 1500, Addrs: tt.peer}
-				for _, h := range []*host{a, b} { // from the beginning
-					h.state = backend.State{}
-					h.apply()
-					h.renew()
-				}
-				exchange(a, b)
-				a.ping(b)
-				before := a.endpoint(b).String()
-				a.ns.Sh(tt.cut)
-				a.at = &backend.Underlay{Interface: "eth0", MTU: 1500, Addrs: addrs(tt.left)}
-				exchange(a, b)
-				if got := a.endpoint(b).String(); got != tt.endpoint || got == before {
-					t.Errorf("without %s: sends to %s, want %s; before: %s", tt.lost, got, tt.endpoint, before)
-				}
-				a.ping(b)
-			}
-		})
-	}
-}
-
 // forget gives the router other rules and makes it forget all paths.
 func (n *nat) forget(rules string) {
 	n.a.t.Helper()

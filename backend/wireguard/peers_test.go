@@ -60,7 +60,7 @@ func TestWriteEndpoint(t *testing.T) {
 			}
 			peers := map[wgtypes.Key]peer{testKey(2): tt.want}
 			table := &peerTable{device: d, want: peers, sources: map[wgtypes.Key]sources{
-				testKey(2): {endpoints: []netip.AddrPort{want.endpoint}, anyPort: true},
+				testKey(2): {endpoints: []netip.AddrPort{want.endpoint}, anyPort: true, ipv4: true},
 			}}
 			if _, err := reconcile.Apply(t.Context(), reconcile.Want("peer", table, compareKeys, peers, nil)); err != nil {
 				t.Fatal(err)

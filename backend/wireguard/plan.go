@@ -125,6 +125,8 @@ type planner struct {
 	underlay backend.Underlay
 	claims   *backend.Claims
 	owners   map[wgtypes.Key]string // of each public key
+
+	ipv4, ipv6 bool // whether this host has an address of the family to send from
 }
 
 // newPlan turns a state into a plan, for a host with the given public key. Of peers that contradict each other, the
@@ -150,6 +152,8 @@ func newPlan(pools []netip.Prefix, o options, public, psk wgtypes.Key, s backend
 		claims:   backend.NewClaims(pools, s.Subnets),
 		owners:   map[wgtypes.Key]string{public: "this host"},
 	}
+	_, _, pl.ipv4 = s.Underlay.SourceOf(netip.IPv4Unspecified())
+	_, _, pl.ipv6 = s.Underlay.SourceOf(netip.IPv6Unspecified())
 	for _, from := range backend.SortedPeers(s.Peers) {
 		if p.elsewhere.Awaits(from) {
 			continue // without its key, nothing can be received from it
@@ -189,7 +193,7 @@ func (pl planner) add(p plan, from backend.Peer) (reason string) {
 	p.subnets[key] = slices.Clone(from.Subnets)
 	p.ways[key] = ways
 	behind := len(pl.underlay.Behind()) > 0
-	p.sources[key] = sourcesOf(pl.underlay.Addrs, from, attributes, behind, near)
+	p.sources[key] = pl.sourcesOf(from, attributes, behind, near)
 	peer := peer{
 		endpoint:  ways[0],
 		allowed:   allowedText(from.Subnets),
@@ -273,31 +277,37 @@ type sources struct {
 	anyPort   bool // of the same addresses: a NAT on the way chooses the port
 	anywhere  bool // a NAT on the way chooses the address, too
 
-	// This host has no address of the family, so that packets to such an endpoint are lost.
-	lacks4, lacks6 bool
+	// The families that this host can send over. Once it has lost its IPv6 address, for example, a device that still has
+	// an IPv6 endpoint of the peer could not reply.
+	ipv4, ipv6 bool
 }
 
-// sourcesOf returns the sources of a peer, for a host with the given addresses that is behind NAT or not. A NAT that
-// passes packets from one of its hosts to another may give them any address of its own.
-func sourcesOf(own []netip.Addr, from backend.Peer, a attributes, behind, near bool) (s sources) {
-	s.lacks4 = !slices.ContainsFunc(own, func(addr netip.Addr) bool { return addr.Unmap().Is4() })
-	s.lacks6 = !slices.ContainsFunc(own, func(addr netip.Addr) bool { return !addr.Unmap().Is4() })
+// sourcesOf returns the sources of a peer, for a host that is behind NAT or not. A NAT that passes packets from one of
+// its hosts to another may give them any address of its own.
+func (pl planner) sourcesOf(from backend.Peer, a attributes, behind, near bool) sources {
+	s := sources{
+		anyPort:  behind || len(a.LocalIPs) > 0 || a.PublicPort != a.Port,
+		anywhere: near,
+		ipv4:     pl.ipv4,
+		ipv6:     pl.ipv6,
+	}
 	for _, addr := range from.PublicIPs {
 		s.endpoints = append(s.endpoints, a.public(addr.Unmap()))
 	}
 	for _, addr := range a.LocalIPs {
 		s.endpoints = append(s.endpoints, netip.AddrPortFrom(addr, uint16(a.Port)))
 	}
-	s.anyPort, s.anywhere = behind || len(a.LocalIPs) > 0 || a.PublicPort != a.Port, near
 	return s
 }
 
-// has reports whether a packet of the peer may come from an endpoint.
+// has reports whether a packet of the peer may come from an endpoint, and this host can reply to it.
 func (s sources) has(e netip.AddrPort) bool {
-	if e.Addr().Is4() && s.lacks4 || e.Addr().Is6() && s.lacks6 {
+	if !(e.Addr().Is4() && s.ipv4 || e.Addr().Is6() && s.ipv6) {
 		return false
 	}
-	return e.IsValid() && s.anywhere || slices.ContainsFunc(s.endpoints, func(o netip.AddrPort) bool { return e == o || s.anyPort && e.Addr() == o.Addr() })
+	return s.anywhere || slices.ContainsFunc(s.endpoints, func(o netip.AddrPort) bool {
+		return e == o || s.anyPort && e.Addr() == o.Addr()
+	})
 }
 
 // routes returns the network's routes over a device. Without IPv6, those of IPv6 are left out.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -142,6 +143,114 @@ func TestPlan(t *testing.T) {
 			}
 			if name != "no address to send by" && name != "no family in common" && name != "IPv6 only here" && p.peers[testKey(9)].allowed == "" {
 				t.Errorf("the other peer is missing: %v", p.skipped)
+			}
+		})
+	}
+}
+
+// TestSources checks which endpoints of a peer on the device count as the wanted one: those from which its packets may
+// come, if this host has an address of the family to reply from.
+func TestSources(t *testing.T) {
+	const v4, v6 = "192.0.2.2:51820", "[2001:db8::2]:51820"
+	// A NAT has chosen the ports of the first two, and another NAT the address and port of the others.
+	const port4, port6, any4, any6 = "192.0.2.2:40000", "[2001:db8::2]:40000", "198.51.100.7:9", "[2001:db8:7::7]:9"
+	every := []string{v4, v6, port4, port6, any4, any6}
+	behindNAT := func(p *backend.Peer) {
+		p.Attributes = json.RawMessage(fmt.Sprintf(`{"public_key":%q,"listen_port":51820,"public_port":7,`+
+			`"local_ips":["192.168.0.2","fd00::2"]}`, testKey(2)))
+	}
+	behindOurs := func(p *backend.Peer) {
+		behindNAT(p)
+		p.PublicIPs = addrs("203.0.113.1", "2001:db8::2")
+	}
+	prefersIPv6 := func(p *backend.Peer) { slices.Reverse(p.PublicIPs) }
+	for name, tt := range map[string]struct {
+		underlay backend.Underlay
+		peer     backend.Peer
+		want     []string
+	}{
+		"both families": {
+			underlay: backend.Underlay{Addrs: addrs("192.0.2.1", "2001:db8::1")},
+			peer:     testPeer(2),
+			want:     []string{v4, v6},
+		},
+		"both families, IPv6 preferred": {
+			underlay: backend.Underlay{Addrs: addrs("2001:db8::1", "192.0.2.1")},
+			peer:     testPeer(2, prefersIPv6),
+			want:     []string{v4, v6},
+		},
+		"IPv4 only": {
+			underlay: backend.Underlay{Addrs: addrs("192.0.2.1")},
+			peer:     testPeer(2, prefersIPv6),
+			want:     []string{v4},
+		},
+		"IPv6 only": {
+			underlay: backend.Underlay{Addrs: addrs("2001:db8::1")},
+			peer:     testPeer(2),
+			want:     []string{v6},
+		},
+		"peer behind NAT": {
+			underlay: backend.Underlay{Addrs: addrs("192.0.2.1", "2001:db8::1")},
+			peer:     testPeer(2, behindNAT),
+			want:     []string{v4, v6, port4, port6},
+		},
+		"peer behind NAT, IPv4 only": {
+			underlay: backend.Underlay{Addrs: addrs("192.0.2.1")},
+			peer:     testPeer(2, behindNAT),
+			want:     []string{v4, port4},
+		},
+		"IPv4 behind NAT, no IPv6 address to send from": {
+			underlay: backend.Underlay{
+				Addrs: addrs("203.0.113.1", "2001:db8::1"),
+				Own:   []netip.Addr{netip.MustParseAddr("192.168.0.1"), {}},
+			},
+			peer: testPeer(2),
+			want: []string{v4, port4},
+		},
+		"behind one NAT": {
+			underlay: backend.Underlay{
+				Addrs: addrs("203.0.113.1", "2001:db8::1"),
+				Own:   addrs("192.168.0.1", "2001:db8::1"),
+			},
+			peer: testPeer(2, behindOurs),
+			want: every,
+		},
+		"behind one NAT, IPv4 only": {
+			underlay: backend.Underlay{Addrs: addrs("203.0.113.1"), Own: addrs("192.168.0.1")},
+			peer:     testPeer(2, behindOurs),
+			want:     []string{v4, port4, any4},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tt.underlay.Interface = "eth0"
+			s := backend.State{Subnets: subnets(1), MTU: 1400, Peers: []backend.Peer{tt.peer}, Underlay: tt.underlay}
+			p := newPlan(pools(), defaults(), testKey(1), wgtypes.Key{}, s)
+			if len(p.skipped) != 0 {
+				t.Fatalf("skipped %v", p.skipped)
+			}
+			want := p.peers[testKey(2)].endpoint
+			for _, endpoint := range every {
+				d := &tableDevice{peers: []wgtypes.Peer{{
+					PublicKey:  testKey(2),
+					Endpoint:   net.UDPAddrFromAddrPort(netip.MustParseAddrPort(endpoint)),
+					AllowedIPs: allowedNets(p.peers[testKey(2)].allowed),
+
+					PersistentKeepaliveInterval: p.peers[testKey(2)].keepalive,
+				}}}
+				table := &peerTable{device: d, want: p.peers, sources: p.sources}
+				step := reconcile.Want("peer", table, compareKeys, p.peers, nil)
+				if _, err := reconcile.Apply(t.Context(), step); err != nil {
+					t.Fatal(err)
+				}
+				switch kept := slices.Contains(tt.want, endpoint); {
+				case kept && len(d.configs) != 0:
+					t.Errorf("%s was replaced", endpoint)
+				case !kept && (len(d.configs) != 1 || d.configs[0].Endpoint.String() != want.String()):
+					t.Errorf("%s was not replaced by %s: %+v", endpoint, want, d.configs)
+				}
+			}
+			if p.sources[testKey(2)].has(netip.AddrPort{}) {
+				t.Error("the lack of an endpoint counts as the wanted one")
 			}
 		})
 	}
