@@ -289,7 +289,7 @@ func (p *pair) doctor(m *Machine) {
 // startPings sends packets all the time, as a transient unit.
 func (p *pair) startPings(m *Machine, to netip.Addr) {
 	p.t.Helper()
-	p.must(m, "systemd-run", "--quiet", "--unit=pings", "--property=StandardOutput=file:/run/pings", "ping", "-D", "-n", "-i", "0.05", to.String())
+	p.must(m, "systemd-run", "--quiet", "--unit=pings", "--property=StandardOutput=truncate:/run/pings", "ping", "-D", "-n", "-i", "0.05", to.String())
 	p.wait(m, "the first answers", `[ "$(grep -c icmp_seq= /run/pings)" -gt 3 ]`)
 }
 
