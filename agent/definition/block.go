@@ -56,8 +56,7 @@ func DifferencesOfBlock(block, stored registry.Network, kinds map[string]backend
 }
 
 // CheckEncryption returns an error if n requires encryption, and its backend, or that to which it is being switched, does
-// not encrypt. The error wraps
-// registry.ErrInvalid. A backend that this leno does not have does not encrypt.
+// not encrypt. The error wraps registry.ErrInvalid. A backend that this leno does not have does not encrypt.
 func CheckEncryption(n registry.Network, kinds map[string]backend.Type) error {
 	if n.Encryption == "" {
 		return nil

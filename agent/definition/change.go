@@ -58,16 +58,16 @@ func (c Change) Plan() api.NetworkPlan {
 	if c.exists() {
 		switch {
 		case c.Lost:
-			p.Action, p.Changes = api.ActionCreate, Change{New: c.New, Backends: c.Backends}.differences()
+			p.Changes = Change{New: c.New, Backends: c.Backends}.differences()
 		case c.redirects() && c.transition().Next != nil:
 			p.Action = api.ActionSwitch
 		case !c.IsNone():
 			p.Action = api.ActionUpdate
-		case c.transition().Next != nil:
-			p.Action = api.ActionNone
 		default:
 			p.Action = api.ActionNone
-			return p
+			if c.transition().Next == nil {
+				return p
+			}
 		}
 		room := c.capacity()
 		for _, l := range c.Leases {

@@ -248,10 +248,7 @@ func (h networkHandlers) decide(ctx context.Context, n registry.Network, force b
 	if err := definition.CheckEncryption(c.New, h.backends); err != nil {
 		return n, err // hosts would refuse to carry the network
 	}
-	if c.Lost {
-		return restoring(c.New.Replacing(c.Old), c.Stored), nil
-	}
-	return c.New.Replacing(c.Old), nil
+	return base{c.Old, c.Lost, c.Stored}.replaced(c.New), nil
 }
 
 // A base is the definition from which a change starts.

@@ -55,10 +55,10 @@ type definitionKeeper struct {
 type definitionStatus struct {
 	network registry.Network // the definition in force
 	defined bool
-	used    time.Time // when it was last known to be in force in the store
-	differs []string  // where this host's block differs from it
-	applied uint64    // the ModifyIndex of the version that the datapath was made from, 0 for none
-	known   *knownDefinition
+	used    time.Time        // when it was last known to be in force in the store
+	differs []string         // where this host's block differs from it
+	applied uint64           // the ModifyIndex of the version that the datapath was made from, 0 for none
+	known   *knownDefinition // immutable; nil if none is known
 }
 
 // now returns what the API shows of the definition.

@@ -65,22 +65,18 @@ func (s *switcher) run(ctx context.Context, views *watch.Value[*peers.View]) err
 				pause, changed = deniedPause, nil
 			case err != nil:
 				pause, changed = backoff.Next(), nil
-			case switching:
-				pause = switchPause
-			}
-			if err == nil {
+			default:
 				backoff.Reset()
+				if switching {
+					pause = switchPause
+				}
 			}
 		}
-		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-		case <-changed:
-		case <-timer.C:
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
 			return ctx.Err()
+		case <-changed:
+		case <-time.After(pause):
 		}
 	}
 }
@@ -135,14 +131,14 @@ func (s *switcher) haveMoved(def transition.Definition, v *peers.View) bool {
 
 // describeSwitch describes a switch in progress.
 func describeSwitch(network string, def transition.Definition) string {
-	from, how := def.Current.Type, "is being switched"
+	from, what := def.Current.Type, "the network is being switched"
 	switch def.Direction {
 	case transition.Stopped:
-		how = "stopped while it was switched"
+		what = "the switch of the network was stopped on the way"
 	case transition.Back:
 		from = def.Next.Type
 	}
-	return fmt.Sprintf("the network %s from %s to %s; `leno network switch %s` shows which hosts have moved", how, from, def.Target().Type, network)
+	return fmt.Sprintf("%s from %s to %s; `leno network switch %s` shows which hosts have moved", what, from, def.Target().Type, network)
 }
 
 // writeDelay returns how long this host waits for the hosts with lower slots to change the definition.

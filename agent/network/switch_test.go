@@ -295,18 +295,25 @@ func TestEndSwitch(t *testing.T) {
 	})
 }
 
+// newMovedHost returns a host that is alone in a network whose keys are being rotated, its lease, which says that it has
+// moved, and a view of both.
+func newMovedHost(t *testing.T, options keyed) (*host, registry.Lease, *watch.Value[*peers.View]) {
+	h := newKeyedHost(t, "a", memory.New())
+	n := h.keyedNetwork("n", "10.5.0.0/22", options)
+	begun, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), nil, h.deps.Datapaths.Backends)
+	must(t, err)
+	must(t, h.store.Client().PutNetwork(t.Context(), begun.Replacing(n)))
+	own := leaseOf(0, "s", 1)
+	own.Backend = agenttest.Backend(t, "keyed", `{"next":{"type":"keyed","device":"b"},"sends":"b"}`)
+	views := watch.New[*peers.View]()
+	views.Set(h.see(own))
+	return h, own, views
+}
+
 // TestSwitcherPauses: a switcher that may not change the definition tries again once a minute, however often leases change.
 func TestSwitcherPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newKeyedHost(t, "a", memory.New())
-		n := h.keyedNetwork("n", "10.5.0.0/22", keyed{Port: 6})
-		begun, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), nil, h.deps.Datapaths.Backends)
-		must(t, err)
-		must(t, h.store.Client().PutNetwork(t.Context(), begun.Replacing(n)))
-		own := leaseOf(0, "s", 1)
-		own.Backend = agenttest.Backend(t, "keyed", `{"next":{"type":"keyed","device":"b"},"sends":"b"}`)
-		views := watch.New[*peers.View]()
-		views.Set(h.see(own))
+		h, own, views := newMovedHost(t, keyed{Port: 6})
 		h.registry.SetOne("PutNetwork", registry.ErrDenied)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -340,15 +347,7 @@ func TestSwitcherPauses(t *testing.T) {
 // next round waits again before it ends a switch.
 func TestSwitcherEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newKeyedHost(t, "a", memory.New())
-		n := h.keyedNetwork("n", "10.5.0.0/22", keyed{Port: 6, Hours: 2})
-		begun, err := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), nil, h.deps.Datapaths.Backends)
-		must(t, err)
-		must(t, h.store.Client().PutNetwork(t.Context(), begun.Replacing(n)))
-		own := leaseOf(0, "s", 1)
-		own.Backend = agenttest.Backend(t, "keyed", `{"next":{"type":"keyed","device":"b"},"sends":"b"}`)
-		views := watch.New[*peers.View]()
-		views.Set(h.see(own))
+		h, _, views := newMovedHost(t, keyed{Port: 6, Hours: 2})
 		h.registry.SetOne("PutNetwork", registry.ErrUnavailable)
 		h.registry.SetHanging(true) // until the context of the call ends
 		var log bytes.Buffer
