@@ -17,13 +17,13 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry/memory"
 )
 

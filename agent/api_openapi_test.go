@@ -15,8 +15,8 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 
-	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )

@@ -8,11 +8,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
+	"github.com/lenonet/leno/internal/testkit/faulty"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/faulty"
 	"github.com/lenonet/leno/registry/memory"
 )
 

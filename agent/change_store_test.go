@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lenonet/leno/registry/faulty"
+	"github.com/lenonet/leno/internal/testkit/faulty"
 	"github.com/lenonet/leno/registry/memory"
 	"github.com/lenonet/leno/registry/transfer"
 )

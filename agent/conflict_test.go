@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )

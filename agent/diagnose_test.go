@@ -7,9 +7,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry/memory"
 )
 

@@ -19,7 +19,6 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
@@ -30,8 +29,9 @@ import (
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
+	"github.com/lenonet/leno/internal/testkit/faulty"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/faulty"
 	"github.com/lenonet/leno/registry/memory"
 )
 

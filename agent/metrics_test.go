@@ -18,7 +18,6 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
@@ -27,6 +26,7 @@ import (
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )

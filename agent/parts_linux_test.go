@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/agent/network/datapath"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // TestReadKernelState reads a kernel from which each step removes more.

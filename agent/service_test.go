@@ -14,8 +14,8 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/faulty"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/faulty"
 	"github.com/lenonet/leno/registry/memory"
 )
 

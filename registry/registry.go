@@ -4,7 +4,7 @@
 // The package defines the types and the sentinel errors, validates what other hosts wrote, does the arithmetic of slots
 // and chooses a slot. It knows nothing about how packets travel: the backend's options and attributes pass through it
 // as opaque JSON. Implementations are in registry/consul and registry/memory and pass the test suite in
-// registry/registrytest.
+// internal/testkit/registrytest.
 package registry
 
 import (

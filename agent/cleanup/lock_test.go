@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/agent/state"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // TestRefusesBesideAnAgent: nothing is removed while an agent with another state directory runs.

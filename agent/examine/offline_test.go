@@ -16,7 +16,7 @@ import (
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 	"github.com/lenonet/leno/registry"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/agent/firewall/netfilter"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // docker holds the rules that Docker writes for a bridge that has this host's subnet, with its defaults and a

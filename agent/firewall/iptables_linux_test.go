@@ -12,9 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/lenonet/leno/agent/firewall/firewalltest"
 	"github.com/lenonet/leno/agent/firewall/netfilter"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/firewalltest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // forced returns a kind that knows only the programs of its variant.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/lenonet/leno/agent/firewall/firewalltest"
 	"github.com/lenonet/leno/agent/firewall/netfilter"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/firewalltest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // load makes new connections from a container to the world, alternately TCP and UDP, up to 1,000 a second of each.

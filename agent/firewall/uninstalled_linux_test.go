@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/firewall/netfilter"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // uninstalled returns a kind whose programs are no longer installed.

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lenonet/leno/agent/firewall/firewalltest"
 	"github.com/lenonet/leno/agent/firewall/netfilter"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/firewalltest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // TestWatch checks that changes of nf_tables by any program are reported, and those in other namespaces are not.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // TestEnsure checks that Ensure sets what was requested, and leaves IPv6 alone where that would cost the host a route

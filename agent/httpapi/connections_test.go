@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lenonet/leno/agent/agenttest"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 )
 
 // TestUnsentBodies: clients that announce a body and do not send it, more of them

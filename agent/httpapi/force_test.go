@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/hostgw"
@@ -17,8 +16,9 @@ import (
 	"github.com/lenonet/leno/backend/udp"
 	"github.com/lenonet/leno/backend/vxlan"
 	"github.com/lenonet/leno/backend/wireguard"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
+	"github.com/lenonet/leno/internal/testkit/faulty"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/faulty"
 )
 
 // newSwitchable returns a host of network n, with the backends between which networks are switched. The network has the

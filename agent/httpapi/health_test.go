@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 )
 
 // TestHealthOfANetwork: the report about a network covers that network and the agent, and no other network.

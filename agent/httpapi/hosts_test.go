@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 )
 
 // TestForeignHosts: whatever address the API listens on, a request has to be for a name of this host. Otherwise a page

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 )
 
 func TestMonitorRefuses(t *testing.T) {

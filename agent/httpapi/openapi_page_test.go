@@ -14,7 +14,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lenonet/leno/agent/agenttest"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 )
 
 // apiPages is the folder of the pages that are generated from the API's document.

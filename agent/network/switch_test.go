@@ -13,7 +13,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/peers"
@@ -21,6 +20,7 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )

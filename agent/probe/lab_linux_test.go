@@ -17,9 +17,9 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/hostgw"
-	"github.com/lenonet/leno/backend/kernel/nstest"
 	"github.com/lenonet/leno/backend/udp"
 	"github.com/lenonet/leno/backend/vxlan"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // TestMain lets more tests run at once than there are processors, because they mostly wait for answers.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // newCrowd returns a host with a thousand peers, which are all one namespace at the other end of a VXLAN. It is a

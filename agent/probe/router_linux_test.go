@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // newRouted returns hosts 1 and 2 with a router between them that forwards packets of 1500 bytes. narrow sets the MTU

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 func must(t testing.TB, err error) {

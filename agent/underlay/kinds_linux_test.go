@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 var both = Need{IPv4: true, IPv6: true, Overlay: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // host returns a namespace with two veth interfaces, a bridge that carries the overlay, and one of leno's devices.

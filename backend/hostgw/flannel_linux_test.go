@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/lenonet/leno/backend/backendtest"
+	"github.com/lenonet/leno/internal/testkit/backendtest"
 )
 
 // TestFlannelHosts checks packets to and from a host that runs flannel, which has a route through

@@ -9,11 +9,11 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/backendtest"
 	"github.com/lenonet/leno/backend/kernel"
-	"github.com/lenonet/leno/backend/kernel/nstest"
 	"github.com/lenonet/leno/backend/reconcile"
 	"github.com/lenonet/leno/backend/vxlan"
+	"github.com/lenonet/leno/internal/testkit/backendtest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 func TestConformance(t *testing.T) {

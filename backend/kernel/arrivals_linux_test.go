@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/backend/kernel"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // TestArrivals checks that packets are expected on the devices that a network has at the moment: two of them during a

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/backend/kernel"
-	"github.com/lenonet/leno/backend/kernel/nstest"
 	"github.com/lenonet/leno/backend/reconcile"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // host returns a namespace with one end of an underlay and a device of ours.

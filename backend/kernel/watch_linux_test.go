@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/backend/kernel"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // watched opens and runs a watch inside a namespace; it ends with the test.

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/backendtest"
 	"github.com/lenonet/leno/backend/vxlan"
+	"github.com/lenonet/leno/internal/testkit/backendtest"
 )
 
 func TestConformance(t *testing.T) {

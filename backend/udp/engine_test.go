@@ -15,7 +15,7 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/udp/offload"
-	"github.com/lenonet/leno/backend/udp/udptest"
+	"github.com/lenonet/leno/internal/testkit/udptest"
 )
 
 var (

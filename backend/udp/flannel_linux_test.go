@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/lenonet/leno/backend/backendtest"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/backendtest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // flannelProxy does what flanneld's proxy does: it sends each packet of its TUN device, flannel0,

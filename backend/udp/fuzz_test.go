@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/backend/udp/offload"
-	"github.com/lenonet/leno/backend/udp/udptest"
+	"github.com/lenonet/leno/internal/testkit/udptest"
 )
 
 // fuzzHost returns an engine without readers: the test pushes each packet through itself.

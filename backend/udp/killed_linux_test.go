@@ -11,7 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 func TestMain(m *testing.M) {

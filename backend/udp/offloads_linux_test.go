@@ -5,7 +5,7 @@ import (
 	"net"
 	"testing"
 
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // TestOffloadCombinations checks that each offload of the kernel can be used or left out

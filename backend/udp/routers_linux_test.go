@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // newRouters returns hosts that report every packet they cannot deliver at once. The kernel's

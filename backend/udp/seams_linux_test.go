@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lenonet/leno/backend/kernel/nstest"
 	"github.com/lenonet/leno/backend/udp/offload"
-	"github.com/lenonet/leno/backend/udp/udptest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
+	"github.com/lenonet/leno/internal/testkit/udptest"
 )
 
 // deviceEnds is a device and the kernel behind it.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/backendtest"
+	"github.com/lenonet/leno/internal/testkit/backendtest"
 )
 
 // BenchmarkApply applies many peers to a new kernel namespace, then again when nothing is left to

@@ -14,7 +14,7 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // twoHosts returns a host whose peer, 192.0.2.2, is the other namespace.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // host is a namespace with two underlays, and what is needed to apply in it.

@@ -18,7 +18,7 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // site is three hosts with a container network each: one and two on a switch,

@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/backendtest"
 	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/internal/testkit/backendtest"
 )
 
 // flannelMAC returns the MAC address of flannel's device for a pool. flanneld makes up new ones when

@@ -10,7 +10,7 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // TestNoSuchKind checks that the kernel's answer to an unsupported kind of device is recognised.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/backendtest"
+	"github.com/lenonet/leno/internal/testkit/backendtest"
 )
 
 func bad(good backend.Peer) map[string]backend.Peer {

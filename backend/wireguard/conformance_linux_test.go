@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/backendtest"
 	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/backend/reconcile"
 	"github.com/lenonet/leno/backend/vxlan"
+	"github.com/lenonet/leno/internal/testkit/backendtest"
 )
 
 // variants returns the type with WireGuard in the process, and with that of the kernel where the kernel has it. e2e/vm

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // host is a namespace with an underlay and the addresses 10.5.n.1 and fd00:5:0:n::1, which stand for its containers.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // TestCNITidy: gateways that the host no longer has are removed from a bridge, according to the

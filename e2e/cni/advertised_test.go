@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lenonet/leno/backend/kernel/nstest"
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // TestAdvertisedRoute checks that ADD and STATUS refuse a configuration with which the first

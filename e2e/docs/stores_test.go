@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/e2e/docpages"
-	"github.com/lenonet/leno/registry/registrytest"
+	"github.com/lenonet/leno/internal/testkit/registrytest"
 )
 
 // TestDocumentationTableOfStores compares the table of conformance results with the suite. That all of its tests pass

@@ -30,7 +30,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lenonet/leno/e2e/owned"
+	"github.com/lenonet/leno/internal/testkit/owned"
 )
 
 // Options describe what to lay out. The zero value is three hosts and a Consul server.

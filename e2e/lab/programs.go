@@ -9,7 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/lenonet/leno/e2e/owned"
+	"github.com/lenonet/leno/internal/testkit/owned"
 )
 
 // FindConsul returns the path of a Consul binary: the one that LENO_TEST_CONSUL names (make test

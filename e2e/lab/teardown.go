@@ -11,7 +11,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/lenonet/leno/e2e/owned"
+	"github.com/lenonet/leno/internal/testkit/owned"
 )
 
 func prefix(id string) string { return "leno-" + id + "-" }

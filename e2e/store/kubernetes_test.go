@@ -17,7 +17,7 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/world"
-	"github.com/lenonet/leno/registry/kubernetes/kubetest"
+	"github.com/lenonet/leno/internal/testkit/kubetest"
 )
 
 // kubeNetConf is flannel's configuration in the tests.

@@ -20,8 +20,8 @@ import (
 	"github.com/hashicorp/consul/api"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lenonet/leno/internal/testkit/registrytest"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/registrytest"
 )
 
 // suiteStore opens its clients behind a proxy that refuses keys like the strictest releases of Consul, and that closes

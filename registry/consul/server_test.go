@@ -21,7 +21,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/e2e/jwt"
-	"github.com/lenonet/leno/e2e/owned"
+	"github.com/lenonet/leno/internal/testkit/owned"
 )
 
 // rootToken has all rights on every test server.

@@ -11,8 +11,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/lenonet/leno/internal/testkit/etcdtest"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/etcd/etcdtest"
 )
 
 // Servers with authentication for all tests that do not harm their server.

@@ -14,10 +14,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/lenonet/leno/internal/testkit/etcdtest"
+	"github.com/lenonet/leno/internal/testkit/registrytest"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/etcd/etcdtest"
 	"github.com/lenonet/leno/registry/flannel"
-	"github.com/lenonet/leno/registry/registrytest"
 )
 
 // Servers for all tests that do not harm their server; each test uses its own prefix.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/internal/testkit/etcdtest"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/etcd/etcdtest"
 )
 
 // testContext limits a test's calls; only a failure takes that long.

@@ -11,8 +11,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/lenonet/leno/internal/testkit/etcdtest"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/etcd/etcdtest"
 )
 
 // restores are the ways to restore a snapshot. In the last one, only records that are older reveal it.

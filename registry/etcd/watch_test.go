@@ -11,8 +11,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/lenonet/leno/internal/testkit/etcdtest"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/etcd/etcdtest"
 )
 
 // TestDeletedBetweenReadings: a lease whose deletion is learned only after the records were read again is not shown as

@@ -18,8 +18,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/internal/testkit/kubetest"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/kubernetes/kubetest"
 )
 
 // credentials are the files of a client in a directory.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/internal/testkit/kubetest"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/kubernetes/kubetest"
 )
 
 const vxlanConf = `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}`

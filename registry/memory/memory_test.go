@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/internal/testkit/registrytest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
-	"github.com/lenonet/leno/registry/registrytest"
 )
 
 func TestConformance(t *testing.T) {

@@ -20,10 +20,10 @@ import (
 	"github.com/hashicorp/consul/api"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/lenonet/leno/internal/testkit/etcdtest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul"
 	"github.com/lenonet/leno/registry/etcd"
-	"github.com/lenonet/leno/registry/etcd/etcdtest"
 	"github.com/lenonet/leno/registry/flannel"
 	"github.com/lenonet/leno/registry/transfer"
 )

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // underlayPaths returns the paths to two peers.

@@ -12,9 +12,9 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/lenonet/leno/agent/firewall/firewalltest"
 	"github.com/lenonet/leno/agent/firewall/netfilter"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/firewalltest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 func TestForwardDrops(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lenonet/leno/agent/firewall/firewalltest"
 	"github.com/lenonet/leno/agent/firewall/netfilter"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/firewalltest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // findIn returns the result of a new Reader in the namespace.

@@ -13,8 +13,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/firewall"
-	"github.com/lenonet/leno/agent/firewall/firewalltest"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/firewalltest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // everything returns all rules of all programs and families, without comments and counters.

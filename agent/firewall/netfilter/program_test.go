@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lenonet/leno/agent/firewall/firewalltest"
+	"github.com/lenonet/leno/internal/testkit/firewalltest"
 )
 
 func TestAskVersion(t *testing.T) {

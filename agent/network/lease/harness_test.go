@@ -15,7 +15,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/events"
 	"github.com/lenonet/leno/agent/health"
@@ -25,8 +24,9 @@ import (
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
+	"github.com/lenonet/leno/internal/testkit/faulty"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/faulty"
 	"github.com/lenonet/leno/registry/memory"
 )
 

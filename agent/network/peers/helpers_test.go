@@ -14,7 +14,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/lenonet/leno/agent/agenttest"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/events"
 	"github.com/lenonet/leno/agent/health"
@@ -24,6 +23,7 @@ import (
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )

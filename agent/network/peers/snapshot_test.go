@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lenonet/leno/agent/agenttest"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 )
 

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // Features that a device may leave to its reader, from linux/if_tun.h.

@@ -34,8 +34,8 @@ func TestFloorsOfACycle(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "a -> b -> a") {
 		t.Errorf("%v, want the cycle named", err)
 	}
-	_, err = graph{"a": {"backend/backendtest"}}.floors()
-	if err == nil || !strings.Contains(err.Error(), "backend/backendtest is imported by a") {
+	_, err = graph{"a": {"backend/missing"}}.floors()
+	if err == nil || !strings.Contains(err.Error(), "backend/missing is imported by a") {
 		t.Errorf("%v, want the package named that is missing", err)
 	}
 }

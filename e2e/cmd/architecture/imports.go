@@ -19,8 +19,7 @@ import (
 type graph map[string][]string
 
 // readImports returns the imports of the product's packages in the module at root,
-// on Linux. Test packages ("backend/backendtest") and the tests' own ("e2e/lab") are
-// left out.
+// on Linux. The tests' own packages ("e2e/lab", "internal/testkit/faulty") are left out.
 func readImports(ctx context.Context, root string) (graph, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-json=ImportPath,Imports,Module", "./...")
 	cmd.Dir = root
@@ -75,7 +74,7 @@ func packageName(module, path string) string {
 // isProduct reports whether a package is part of the program.
 func isProduct(name string) bool {
 	top, _, _ := strings.Cut(name, "/")
-	return top != "e2e" && top != "tools" && !strings.HasSuffix(name, "test")
+	return top != "e2e" && top != "tools" && top != "internal"
 }
 
 // floors returns the packages of each floor, sorted, the ground first: a package

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // Programs are in a directory that comes first in PATH.

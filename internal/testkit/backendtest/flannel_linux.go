@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/kernel/nstest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // Flannel describes how flanneld carries the packets of a network, for a backend that shares its

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/lenonet/leno/e2e/owned"
+	"github.com/lenonet/leno/internal/testkit/owned"
 )
 
 // Shared is a server for all tests of a package that do not harm it. It is started for the first test that needs it.

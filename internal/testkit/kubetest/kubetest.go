@@ -26,7 +26,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lenonet/leno/registry/etcd/etcdtest"
+	"github.com/lenonet/leno/internal/testkit/etcdtest"
 )
 
 // Tokens of users. AdminToken has all rights. UserToken has those that Server.Allow grants.
