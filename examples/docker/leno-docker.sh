@@ -19,7 +19,7 @@
 # -dry-run prints what the script would do, and does nothing.
 set -euf
 
-dry= restart= force= dir=${SYSTEMD_DIR:-/etc/systemd/system}
+dry='' restart='' force='' dir=${SYSTEMD_DIR:-/etc/systemd/system}
 label=leno.options
 
 die() {
@@ -148,7 +148,7 @@ user_network() {
 	want=$(options -create) || exit 1
 	# shellcheck disable=SC2086 # leno prints words without spaces or wildcards
 	set -- $want
-	[ "$#" -gt 3 ] && [ "$1 $2 $3" = "docker network create" ] || die "unexpected output of \`leno docker-opts\`: $want"
+	if [ "$#" -le 3 ] || [ "$1 $2 $3" != "docker network create" ]; then die "unexpected output of \`leno docker-opts\`: $want"; fi
 	shift 3
 	for name in "$@"; do :; done # the last
 	want="$*"
@@ -194,7 +194,7 @@ asked_for() {
 
 # Connects the containers that are not on the network. Lists those that cannot be connected.
 put_on() {
-	off= on=$(members) || on=
+	off='' on=$(members) || on=''
 	[ -z "$dry" ] || on=
 	while read -r c options; do
 		case " $on " in *" $c "*) continue ;; esac
