@@ -50,9 +50,10 @@ func TestTestEnds(t *testing.T) {
 		"tools/setup":  "",
 		"tools/asroot": `[[ $1 == -check ]] || exec "$@"`,
 		"tools/site":   `sleep 300 & echo $! >site; mv site sleeps; wait`,
-		"bin/go": `[[ $1 != list ]] || { echo github.com/lenonet/leno/e2e/site; exit; }
+		"tools/get":    "",
+		"bin/go": `[[ $1 != list ]] || { printf "github.com/lenonet/leno/e2e/%s\n" site store; exit; }
 			until [[ -e sleeps ]]; do sleep 0.1; done; echo "does not compile" >&2; exit 1`,
-	}, "./e2e/site")
+	}, "./e2e/site", "./e2e/store")
 	if err == nil || !strings.Contains(said, "does not compile") {
 		t.Errorf("%v\n%s", err, said)
 	}
