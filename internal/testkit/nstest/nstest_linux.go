@@ -14,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/internal/testkit/uncached"
 )
 
 // NS is a network namespace with its loopback device up.
@@ -25,6 +27,7 @@ type NS struct {
 // New creates a namespace that lasts until the test ends. It skips the test unless it runs as root.
 func New(t testing.TB) *NS {
 	t.Helper()
+	uncached.Declare()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
