@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/internal/testkit/seed"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -52,8 +53,10 @@ func TestChurn(t *testing.T) {
 		}
 		c := &churn{T: t, store: store, net: n, ends: time.Now().Add(churnFor), holder: map[uint64]string{}, lapsing: map[uint64]time.Time{}}
 		var all sync.WaitGroup
+		random := seed.Rand(t)
 		for i := range churnHosts {
-			all.Go(func() { c.host(i) })
+			rnd := rand.New(rand.NewPCG(uint64(i), random.Uint64())) // of each host, because they run at the same time
+			all.Go(func() { c.host(i, rnd) })
 		}
 		all.Wait()
 		t.Logf("refused %d times; %d got what lapsed past hold, %d were back within it, %d before their session ended", c.full, c.taken, c.back, c.restarted)
@@ -65,8 +68,7 @@ func TestChurn(t *testing.T) {
 
 // host comes and goes until the time is over. No two hosts ever act at the same instant, because their pauses are
 // random to the nanosecond.
-func (c *churn) host(i int) {
-	rnd := rand.New(rand.NewPCG(uint64(i), 7))
+func (c *churn) host(i int, rnd *rand.Rand) {
 	about := func(d time.Duration) time.Duration { return time.Duration(rnd.Int64N(int64(2 * d))) }
 	claim := claim(c.net)
 	claim.Node, claim.NodeID = fmt.Sprintf("host-%d", i), fmt.Sprintf("id-%d", i)

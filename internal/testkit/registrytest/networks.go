@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lenonet/leno/registry"
@@ -294,13 +293,14 @@ var networkTests = []test{
 		r := s.open()
 		n := s.network("default", wide)
 		l := s.acquire(r, n, s.claim(0))
-		old := func(name string) string {
-			return fmt.Sprintf(`{"version":1,"name":%q,"deleted":%q}`, name, time.Now().Add(-registry.DeletionKept-time.Hour).UTC().Format(time.RFC3339))
+		put := func(name string, deleted time.Time) {
+			record := fmt.Sprintf(`{"version":1,"name":%q,"deleted":%q}`, name, deleted.UTC().Format(time.RFC3339))
+			s.store.Put(s.T, s.key("networks", name), []byte(record))
 		}
-		s.store.Put(s.T, s.key("networks", "default"), []byte(old("default")))
-		s.store.Put(s.T, s.key("networks", "without"), []byte(old("without")))
-		recent := strings.Replace(old("recent"), fmt.Sprint(time.Now().Year()), fmt.Sprint(time.Now().Year()+1), 1)
-		s.store.Put(s.T, s.key("networks", "recent"), []byte(recent))
+		old := time.Now().Add(-registry.DeletionKept - time.Hour)
+		put("default", old)
+		put("without", old)
+		put("recent", time.Now().AddDate(1, 0, 0)) // by a host with another clock
 		deletions := func() (out []string) {
 			s.network("trigger", "10.6.0.0/16")
 			s.ok(r.DeleteNetwork(s.ctx(), "trigger"))
