@@ -33,6 +33,7 @@ func keptLease(t *testing.T, marker uint64, restored bool) (f *follower, key str
 
 // TestKeptUntilExplained checks which changes end the time in which a lost record is kept.
 func TestKeptUntilExplained(t *testing.T) {
+	t.Parallel()
 	const subnet = "10.5.1.0-24"
 	for _, tt := range []struct {
 		name     string
@@ -73,6 +74,7 @@ func TestKeptUntilExplained(t *testing.T) {
 // TestKeptAfterAnotherLoss: a process was suspended for longer than it keeps what the store has lost, and the store has
 // lost it again in the meantime.
 func TestKeptAfterAnotherLoss(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name     string
 		marker   uint64 // the tree has 20 before
@@ -101,6 +103,7 @@ func TestKeptAfterAnotherLoss(t *testing.T) {
 // TestKeptOverAnOlderRecord: an older record that a snapshot has put in the place of a known one does not replace it, also
 // when its session ends, until its host writes it again.
 func TestKeptOverAnOlderRecord(t *testing.T) {
+	t.Parallel()
 	const known = 20
 	for _, tt := range []struct {
 		name     string
@@ -139,6 +142,7 @@ func TestKeptOverAnOlderRecord(t *testing.T) {
 // TestKeptWhileAway: a host is away while a snapshot brings back an older record of it. When the time to write it again has
 // passed, the host is still known as it was before, and lapsed, until the older record is removed or its host locks it.
 func TestKeptWhileAway(t *testing.T) {
+	t.Parallel()
 	const subnet = "10.5.1.0-24"
 	key := viewPrefix + subnet
 	value := func(mark string) []byte {
@@ -191,6 +195,7 @@ func TestKeptWhileAway(t *testing.T) {
 
 // TestKeptOrNot covers what ends the time in which a known record is kept in place of an older one.
 func TestKeptOrNot(t *testing.T) {
+	t.Parallel()
 	value := func(node, backend, mark string) string {
 		return fmt.Sprintf(`{"node_id":%q,"backend":{"type":%q},"mark":%q}`, node, backend, mark)
 	}
@@ -254,6 +259,7 @@ func TestKeptOrNot(t *testing.T) {
 // TestTheLatestOfAHostIsKept: when the store has lost several records of one host, in whatever way, the latest one is
 // shown, until the host has written another. The host was on slot 2 before and is on slot 5 now.
 func TestTheLatestOfAHostIsKept(t *testing.T) {
+	t.Parallel()
 	n := network("default", "10.5.0.0/16")
 	type state struct {
 		marker   uint64
@@ -321,6 +327,7 @@ func TestTheLatestOfAHostIsKept(t *testing.T) {
 // TestSetBackIsCounted: only a certain set-back is counted; the index of a prefix falls by itself 15 minutes after a
 // deletion.
 func TestSetBackIsCounted(t *testing.T) {
+	t.Parallel()
 	f := newTestFollower()
 	for _, step := range []struct {
 		marker, index uint64
@@ -354,6 +361,7 @@ func listAt(marker, index uint64, records map[string]uint64) list {
 
 // TestListIsJudged: which lists need a confirmation, and which may be of a store that was set back.
 func TestListIsJudged(t *testing.T) {
+	t.Parallel()
 	type records = map[string]uint64
 	known := records{"a": 10, "b": 11, "c": 12, "d": 13}
 	for _, tt := range []struct {
@@ -392,6 +400,7 @@ func TestListIsJudged(t *testing.T) {
 // TestUnprovenChanges: removals and late entries must be confirmed by their records, unless a list or a later change
 // has superseded them.
 func TestUnprovenChanges(t *testing.T) {
+	t.Parallel()
 	b := beliefOf(map[string]uint64{"a": 10, "b": 11})
 	written := func(subnet string, index, flags uint64) changelog.Change {
 		return changelog.Change{Subnet: subnet, Index: index, Value: []byte("v"), Flags: flags}
@@ -427,6 +436,7 @@ func TestUnprovenChanges(t *testing.T) {
 
 // TestUnexplainedRecords: a list shows which records differ without an entry that tells why.
 func TestUnexplainedRecords(t *testing.T) {
+	t.Parallel()
 	b := beliefOf(map[string]uint64{"a": 10, "b": 11, "c": 12, "d": 13})
 	l := listAt(2, 40, map[string]uint64{"a": 10, "b": 30, "e": 31, "f": 32})
 	l.pairs[viewPrefix+"b"].Value = []byte("edited")
@@ -444,6 +454,7 @@ func TestUnexplainedRecords(t *testing.T) {
 // TestUnconfirmedRecords: in an intact tree a missing record was deleted; in one that may have been set back its host
 // may be about to write it again.
 func TestUnconfirmedRecords(t *testing.T) {
+	t.Parallel()
 	marker := func(created uint64) *api.KVPair {
 		return &api.KVPair{Key: viewPrefix + markerName, CreateIndex: created, ModifyIndex: created}
 	}
@@ -474,6 +485,7 @@ func TestUnconfirmedRecords(t *testing.T) {
 // TestShareMemory: a pair that is listed again uses the memory of the known one, and a new value of a later list does
 // not keep that whole list.
 func TestShareMemory(t *testing.T) {
+	t.Parallel()
 	list := []byte(`{"a":1}{"b":2}`) // two values in one allocation
 	pair := func(value []byte) *api.KVPair { return &api.KVPair{Value: value, Session: "s"} }
 	at := func(p *api.KVPair) *byte { return unsafe.SliceData(p.Value) }

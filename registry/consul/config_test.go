@@ -104,6 +104,7 @@ func TestDial(t *testing.T) {
 }
 
 func TestKVPrefix(t *testing.T) {
+	t.Parallel()
 	for give, want := range map[string]string{"": "leno", "/": "leno", "infra/leno/": "infra/leno", "x": "x"} {
 		if got := (Config{KVPrefix: give}).withDefaults().KVPrefix; got != want {
 			t.Errorf("%q: got %q, want %q", give, got, want)
@@ -115,6 +116,7 @@ func TestKVPrefix(t *testing.T) {
 }
 
 func TestNodeName(t *testing.T) {
+	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "consul.sock")
 	s := newServer(t, `addresses { http = "127.0.0.1 unix://`+socket+`" }`)
 	name := strings.Replace(s.addr, "127.0.0.1:", "node-", 1)

@@ -50,6 +50,7 @@ func (s suiteStore) Keys(tb testing.TB, parts ...string) []string {
 const cutAfter = 500 * time.Millisecond
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	var blocking, cut atomic.Int64
 	addr := proxy(t, common.get(t), func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
 		if key, why := strangeKey(t, r); why != "" {

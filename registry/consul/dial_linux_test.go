@@ -11,6 +11,7 @@ import (
 // TestDeadPeersAreNoticed checks the socket options. TestHostCutOff of e2e, where packets can be dropped, checks their
 // effect.
 func TestDeadPeersAreNoticed(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 )
 
 func TestClassify(t *testing.T) {
+	t.Parallel()
 	status := func(code int, body string) error {
 		return &url.Error{Op: "Get", URL: "http://127.0.0.1:8500/v1/kv/x", Err: &statusError{Code: code, Body: body}}
 	}
@@ -88,6 +89,7 @@ func (expiredContext) Err() error { return context.DeadlineExceeded }
 // TestListBothLimitsOver checks that a list that is given up when the caller's deadline has passed as well says that the
 // store is unavailable. Otherwise the caller would take it for an answer.
 func TestListBothLimitsOver(t *testing.T) {
+	t.Parallel()
 	release := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 	defer server.Close()

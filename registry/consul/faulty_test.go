@@ -2,6 +2,7 @@ package consul
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -9,7 +10,10 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"sync"
+	"syscall"
 	"testing"
+
+	"github.com/lenonet/leno/internal/testkit/ports"
 )
 
 // faulty is a proxy between a client and its server that can be set to pass on requests, answer them wrongly or not
@@ -118,6 +122,7 @@ func after(instead fault) fault {
 
 // gate is a listener that can be closed and reopened, and whose connections can fall silent.
 type gate struct {
+	t    *testing.T
 	addr net.Addr
 
 	mu      sync.Mutex
@@ -136,11 +141,15 @@ const (
 
 func newGate(t *testing.T) *gate {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := ports.Free(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &gate{addr: l.Addr(), inner: l, conns: map[*gated]bool{}, changed: make(chan struct{})}
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", free[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &gate{t: t, addr: l.Addr(), inner: l, conns: map[*gated]bool{}, changed: make(chan struct{})}
 }
 
 // set changes the state; the port stays the same.
@@ -152,19 +161,19 @@ func (g *gate) set(state int) {
 	}
 	switch {
 	case state == gateShut:
+		// A child process that is being forked has the socket until it runs its program, which may be after Close.
+		syscall.ForkLock.RLock()
 		_ = g.inner.Close()
+		syscall.ForkLock.RUnlock()
 		g.inner = nil
 		for c := range g.conns {
 			_ = c.Conn.(*net.TCPConn).SetLinger(0)
 			_ = c.Conn.Close()
 		}
 	case g.state == gateShut:
-		// The port was assigned automatically, so another program may get it in the meantime by chance. Retry until it
-		// is free.
-		for g.inner == nil {
-			if l, err := net.Listen("tcp", g.addr.String()); err == nil {
-				g.inner = l
-			}
+		var err error
+		if g.inner, err = net.Listen("tcp", g.addr.String()); err != nil {
+			g.t.Errorf("open the gate again: %v", err)
 		}
 	}
 	g.state = state

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/internal/testkit/seed"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul/changelog"
 )
@@ -65,6 +66,7 @@ func counted(t *testing.T, s *store) (*requests, func(*Config)) {
 // TestFollowedWithoutLists: changes by other hosts reach a watcher through their entries alone, whether there are few
 // or many. The list of leases is read once.
 func TestFollowedWithoutLists(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	q, through := counted(t, s)
 	watcher, n, leases, index := watched(t, s, through, never)
@@ -88,6 +90,7 @@ func TestFollowedWithoutLists(t *testing.T) {
 
 // TestLapsesAreNoNews: sessions that end, and hosts that return unchanged, wake no watcher.
 func TestLapsesAreNoNews(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	q, through := counted(t, s)
 	watcher, n, leases, index := watched(t, s, through, never)
@@ -98,6 +101,7 @@ func TestLapsesAreNoNews(t *testing.T) {
 		_, _, err := watcher.WatchLeases(ctx, n, index)
 		done <- err
 	}()
+	eventually(t, "the watch to ask", func() bool { return q.of("changes") > before })
 	for _, l := range leases {
 		s.EndSession(t, l.Session)
 	}
@@ -127,6 +131,7 @@ func TestLapsesAreNoNews(t *testing.T) {
 
 // TestEditsByHand: a host that never audits learns of edits from one that does.
 func TestEditsByHand(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	watcher, n, leases, index := watched(t, s, never)
 	auditor := s.open(t, func(c *Config) { c.Audit = 50 * time.Millisecond })
@@ -163,6 +168,7 @@ func TestEditsByHand(t *testing.T) {
 
 // TestTrimmed: entries are deleted after their time, by any host, and a host that was away for longer reads all leases.
 func TestTrimmed(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	sleeper, n, _, index := watched(t, s, never)
 	watcher := s.open(t, recent(50*time.Millisecond))
@@ -193,6 +199,7 @@ func TestTrimmed(t *testing.T) {
 // TestDirectoryHarmed: whatever is deleted by hand, watchers continue, no lease is lost from sight, and the watermark
 // is created again.
 func TestDirectoryHarmed(t *testing.T) {
+	t.Parallel()
 	for name, harm := range map[string]func(t *testing.T, s *store, prefix string){
 		"wiped": func(t *testing.T, s *store, prefix string) {
 			if _, err := s.admin.KV().DeleteTree(prefix, nil); err != nil {
@@ -211,6 +218,7 @@ func TestDirectoryHarmed(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newStore(t)
 			watcher, n, _, index := watched(t, s)
 			l := acquire(t, s.open(t), n, 7)
@@ -238,6 +246,7 @@ func TestDirectoryHarmed(t *testing.T) {
 // TestDirectoryDenied: a host whose token may not write changes still watches, but cannot take a lease that other hosts
 // would not learn of.
 func TestDirectoryDenied(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	node := nodeOf(t, s)
 	secret, _ := s.newToken(t, `
@@ -264,6 +273,7 @@ func TestDirectoryDenied(t *testing.T) {
 // TestRestoreOvertaken: another host writes between a restore and our next read, so no index reveals the restore. A
 // slot that changed hands since the snapshot stays with its current host.
 func TestRestoreOvertaken(t *testing.T) {
+	t.Parallel()
 	server := newServer(t, "")
 	s := &store{server: server, prefix: "leno"}
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
@@ -325,6 +335,7 @@ func TestRestoreOvertaken(t *testing.T) {
 // records are edited by hand. Untouched leases are always shown, and in the end every watcher shows the same as a
 // consistent read.
 func TestWatchersConverge(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	untouched := []uint64{201, 202, 203}
@@ -369,8 +380,9 @@ func TestWatchersConverge(t *testing.T) {
 		})
 	}
 	var writers sync.WaitGroup
+	random := seed.Rand(t)
 	for i := range 4 {
-		rnd := rand.New(rand.NewPCG(uint64(i), 7))
+		rnd := rand.New(rand.NewPCG(random.Uint64(), 7)) // of each writer, because they run at the same time
 		c := s.open(t, never)
 		writers.Go(func() {
 			for round := range 25 {
@@ -430,6 +442,7 @@ func TestWatchersConverge(t *testing.T) {
 
 // TestHungQuery: a blocking query that is never answered is not an outage if the next read is answered.
 func TestHungQuery(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	var hang atomic.Bool
 	released := make(chan struct{})
@@ -498,6 +511,7 @@ func TestHungQuery(t *testing.T) {
 
 // TestFollowed: the time advances while nothing changes, and stands still while Consul is away.
 func TestFollowed(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	var away atomic.Bool
 	addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {

@@ -243,6 +243,7 @@ func TestBackupImported(t *testing.T) {
 }
 
 func TestBatches(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("k", maxNames)
 	for _, tt := range []struct {
 		keys []string

@@ -44,7 +44,7 @@ func claim(i int) registry.Claim {
 		Node: fmt.Sprintf("host-%d", i), NodeID: fmt.Sprintf("id-%d", i),
 		PublicIPs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})},
 		MTU:       1450, Backend: registry.Backend{Type: "vxlan", Object: json.RawMessage(`{"type":"vxlan"}`)},
-		TTL: time.Minute, Hold: time.Hour,
+		TTL: 10 * time.Minute, Hold: time.Hour, // no test takes so long
 	}
 }
 

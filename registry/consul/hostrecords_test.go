@@ -35,6 +35,7 @@ func found(t *testing.T, s *store, left registry.HostRecords) (out []string) {
 
 // TestHostRecords finds all records of one host, whatever happened to its records and networks, and none of other hosts.
 func TestHostRecords(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	ctx := testContext(t)
 	c := s.open(t)
@@ -130,20 +131,18 @@ func TestHostRecords(t *testing.T) {
 
 // TestLeftUnderTheAgentsRights: the rights of an agent are enough to clean up after it.
 func TestLeftUnderTheAgentsRights(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	ctx := testContext(t)
 	n := putNetwork(t, s, "one", "10.5.0.0/16")
-	nodes, _, err := s.admin.Catalog().Nodes(nil)
-	if err != nil || len(nodes) != 1 {
-		t.Fatal(nodes, err)
-	}
+	node := nodeOf(t, s)
 	rules := `
 		key_prefix "` + s.prefix + `/leases/" { policy = "write" }
 		key_prefix "` + s.prefix + `/changes/" { policy = "write" }
 		key_prefix "` + s.prefix + `/" { policy = "read" }
-		session "` + nodes[0].Node + `" { policy = "write" }
+		session "` + node + `" { policy = "write" }
 		service "leno" { policy = "write" }
-		agent "` + nodes[0].Node + `" { policy = "read" }`
+		agent "` + node + `" { policy = "read" }`
 	secret, _ := s.newToken(t, rules)
 	c := s.open(t).As(secret).(*Client)
 	acquire(t, c, n, 1)
@@ -174,6 +173,7 @@ func TestLeftUnderTheAgentsRights(t *testing.T) {
 
 // TestLeftIsWholeOrAnError: records that the token may not see are not taken for deleted.
 func TestLeftIsWholeOrAnError(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	n := putNetwork(t, s, "one", "10.5.0.0/16")
 	acquire(t, s.open(t), n, 1)
@@ -185,6 +185,7 @@ func TestLeftIsWholeOrAnError(t *testing.T) {
 }
 
 func TestRegisteredService(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	ctx := testContext(t)
 	c := s.open(t)

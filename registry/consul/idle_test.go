@@ -2,7 +2,6 @@ package consul
 
 import (
 	"context"
-	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 // TestUnusedNetworksAreForgotten: knowledge of a network's leases is dropped after the last call about them, and stays
 // while a watch of them blocks.
 func TestUnusedNetworksAreForgotten(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	c := s.open(t, func(c *Config) { c.idle = 100 * time.Millisecond })
 	watched := putNetwork(t, s, "watched", "10.5.0.0/16")
@@ -56,6 +56,7 @@ func TestUnusedNetworksAreForgotten(t *testing.T) {
 
 // TestDeletedNetworkIsForgotten: leases of a deleted network are not shown as lost ones when it is defined again.
 func TestDeletedNetworkIsForgotten(t *testing.T) {
+	t.Parallel()
 	for _, forget := range []bool{true, false} {
 		s := newStore(t)
 		c, dead := s.open(t), s.open(t)
@@ -98,6 +99,7 @@ func known(c *Client) int {
 // TestForgottenNetworkIsReadAgain: a forgotten network is read from the beginning, and the time since its leases lapsed
 // starts again.
 func TestForgottenNetworkIsReadAgain(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	c := s.open(t, func(c *Config) { c.idle = time.Second })
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
@@ -111,8 +113,8 @@ func TestForgottenNetworkIsReadAgain(t *testing.T) {
 		return set.Leases[0]
 	}
 	first := lapsed()
-	for first.Lapsed == 0 {
-		runtime.Gosched()
+	for first.Lapsed < 300*time.Millisecond { // longer than the second reading takes
+		time.Sleep(10 * time.Millisecond)
 		first = lapsed()
 	}
 	eventually(t, "the network is forgotten", func() bool { return known(c) == 0 })

@@ -127,15 +127,20 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// TestLoginRenewal waits until a token with the shortest life has been replaced twice in time, while the lease is
-// renewed and watched.
+// TestLoginRenewal: a token with the shortest life is to be replaced after half of it to two thirds of it. It is replaced
+// while the lease is renewed and watched, which goes on without a failure.
 func TestLoginRenewal(t *testing.T) {
 	t.Parallel()
 	s := &store{server: newServer(t, ""), prefix: "leno"}
 	l := newLoginTest(t, s, time.Minute)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	c := l.client(func(conf *Config) { conf.linger = time.Second; conf.Wait = 30 * time.Second })
+	before := time.Now()
 	lease := acquire(t, c, n, 0)
+	due, err := c.RenewLogin(testContext(t))
+	if earliest, latest := before.Add(30*time.Second), time.Now().Add(40*time.Second); err != nil || due.Before(earliest) || due.After(latest) {
+		t.Errorf("a token for a minute is to be replaced at %s, %v, want %s to %s", due, err, earliest, latest)
+	}
 	first := l.tokens()
 	if len(first) != 1 {
 		t.Fatalf("tokens %q", first)
@@ -168,18 +173,22 @@ func TestLoginRenewal(t *testing.T) {
 			index = next
 		}
 	})
-	began, renewals := time.Now(), 0
-	eventually(t, "the first token to be replaced and logged out", func() bool {
+	renew := func() {
+		t.Helper()
 		if err := c.Renew(ctx, lease); err != nil {
-			t.Fatalf("renew the lease after %s: %v", time.Since(began), err)
+			t.Fatalf("renew the lease: %v", err)
 		}
-		renewals++
+	}
+	renew()
+	if now := l.tokens(); !slices.Equal(now, first) {
+		t.Errorf("tokens %q before it is due, want %q", now, first)
+	}
+	c.kv.token.login.makeDue() // as if half a minute had passed
+	eventually(t, "the first token to be replaced and logged out", func() bool {
+		renew()
 		now := l.tokens()
 		return len(now) == 1 && now[0] != first[0]
 	})
-	if took := time.Since(began); took < 25*time.Second || took > 45*time.Second {
-		t.Errorf("replaced after %s of a minute", took)
-	}
 	if err := c.Renew(ctx, lease); err != nil {
 		t.Error(err)
 	}
@@ -192,11 +201,11 @@ func TestLoginRenewal(t *testing.T) {
 		t.Error(err)
 	}
 	l.wantTokens(0)
-	t.Logf("%d renewals", renewals)
 }
 
 // TestLoginAgain: Consul does not know the token any more, or the JWT has other claims.
 func TestLoginAgain(t *testing.T) {
+	t.Parallel()
 	l := newLoginTest(t, newStore(t), time.Hour)
 	n := putNetwork(t, l.store, "default", "10.5.0.0/16")
 	c, ctx := l.client(), testContext(t)
@@ -271,6 +280,7 @@ func TestLoginAgain(t *testing.T) {
 // TestLoginRefused: each error is one sentence that names the auth method or the file, and says what to do. It does not
 // contain the JWT.
 func TestLoginRefused(t *testing.T) {
+	t.Parallel()
 	l := newLoginTest(t, newStore(t), 0)
 	putNetwork(t, l.store, "default", "10.5.0.0/16")
 	sign := func(claims map[string]any) string { return l.issuer.Sign(t, time.Hour, claims) }
@@ -331,6 +341,7 @@ func TestLoginRefused(t *testing.T) {
 
 // TestLoginWithoutACLs: a Consul without ACLs refuses logins.
 func TestLoginWithoutACLs(t *testing.T) {
+	t.Parallel()
 	s, err := configureServer(t.TempDir(), "", true)
 	if err != nil {
 		t.Fatal(err)
@@ -364,6 +375,7 @@ func TestLoginWithoutACLs(t *testing.T) {
 
 // TestLoginInAnOutage: while Consul cannot be reached, the token stays, and it is no refusal.
 func TestLoginInAnOutage(t *testing.T) {
+	t.Parallel()
 	l := newLoginTest(t, newStore(t), time.Hour)
 	putNetwork(t, l.store, "default", "10.5.0.0/16")
 	var away atomic.Bool
@@ -405,6 +417,7 @@ func TestLoginInAnOutage(t *testing.T) {
 
 // TestTokenAndLogin: a client changes between a token and a login, and logs out what it does not use.
 func TestTokenAndLogin(t *testing.T) {
+	t.Parallel()
 	l := newLoginTest(t, newStore(t), 0)
 	n := putNetwork(t, l.store, "default", "10.5.0.0/16")
 	c := l.open(t, func(conf *Config) { conf.linger = time.Millisecond })
@@ -447,6 +460,7 @@ func TestTokenAndLogin(t *testing.T) {
 // TestServiceAfterLogin: the local Consul agent uses the token of the registration to tell the servers how a service
 // is. Changes reach them after that token was replaced and deleted, because the service is registered again.
 func TestServiceAfterLogin(t *testing.T) {
+	t.Parallel()
 	l := newLoginTest(t, newStore(t), time.Hour)
 	c, ctx := l.client(func(conf *Config) { conf.linger = time.Nanosecond }), testContext(t)
 	service := registry.Service{Name: "leno", ID: "leno-" + l.method}
@@ -484,6 +498,7 @@ func TestServiceAfterLogin(t *testing.T) {
 }
 
 func TestRenewalTime(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	for _, tt := range []struct {
 		jitter   float64

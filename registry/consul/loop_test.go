@@ -13,6 +13,7 @@ import (
 
 // TestNextRound: a round waits for the audit, or for the end of the first kept record if that is earlier.
 func TestNextRound(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	minute, hour := now.Add(time.Minute), now.Add(time.Hour)
 	kv := &kv{conf: &Config{Audit: time.Hour}}
@@ -67,6 +68,7 @@ func TestNextRound(t *testing.T) {
 
 // TestContextMutex: a caller waits for the lock no longer than its context.
 func TestContextMutex(t *testing.T) {
+	t.Parallel()
 	m := make(contextMutex, 1)
 	if err := m.lock(t.Context()); err != nil {
 		t.Fatal(err)

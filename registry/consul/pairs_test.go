@@ -11,6 +11,7 @@ import (
 )
 
 func TestParsePairs(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name, text string
 		want       api.KVPairs

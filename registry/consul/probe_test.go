@@ -7,6 +7,7 @@ import (
 )
 
 func TestProbe(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	read, _ := s.newToken(t, `key_prefix "`+s.prefix+`/" { policy = "read" }`)
 	other, _ := s.newToken(t, `key_prefix "other/" { policy = "read" }`)

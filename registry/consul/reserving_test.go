@@ -34,6 +34,7 @@ func definitions(r *http.Request) bool {
 
 // TestKeptInterrupted: when a network is not created, only records that existed before stay, wherever the call fails.
 func TestKeptInterrupted(t *testing.T) {
+	t.Parallel()
 	const before = 2
 	for _, tt := range []struct {
 		name   string
@@ -99,6 +100,7 @@ func TestKeptInterrupted(t *testing.T) {
 // TestKeptRivals: another caller that reserves another slot for one of the hosts at the same time wins if its record is
 // older, and loses otherwise. The same applies to a host that takes a slot.
 func TestKeptRivals(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name  string
 		of    int // index of the reservation whose host has a rival: keys are written in alphabetical order
@@ -152,6 +154,7 @@ func TestKeptRivals(t *testing.T) {
 
 // TestKeptMany counts the requests for a large network.
 func TestKeptMany(t *testing.T) {
+	t.Parallel()
 	proxy, s, c, n, _ := keptFixture(t)
 	n = network("new", "10.0.0.0/8")
 	var kept []registry.Reservation

@@ -15,6 +15,7 @@ import (
 // TestRights: Consul accepts the rules that an agent is told it needs. Together they grant all rights, and without one
 // of them exactly that right is missing. With a token that does not exist, ErrDenied is returned.
 func TestRights(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	node, err := s.open(t).NodeName(testContext(t))
 	if err != nil {
@@ -61,6 +62,7 @@ func TestRights(t *testing.T) {
 
 // TestRightsOfExample: with the rules of the example no right is missing.
 func TestRightsOfExample(t *testing.T) {
+	t.Parallel()
 	rules, err := os.ReadFile("../../examples/consul/policy.hcl")
 	if err != nil {
 		t.Fatal(err)

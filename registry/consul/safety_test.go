@@ -65,6 +65,7 @@ func watched(t *testing.T, s *store, change ...func(*Config)) (watcher *Client, 
 func settle(d time.Duration) func(*Config) { return func(c *Config) { c.Settle = d } }
 
 func TestDeletionsAreSeen(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	watcher, n, leases, index := watched(t, s, settle(time.Hour))
 	c := s.open(t)
@@ -97,6 +98,7 @@ func TestDeletionsAreSeen(t *testing.T) {
 }
 
 func TestRightsLost(t *testing.T) {
+	t.Parallel()
 	for name, rules := range map[string]func(s *store) string{
 		"all": func(*store) string { return `key_prefix "other/" { policy = "read" }` },
 		"of two leases": func(s *store) string {
@@ -107,6 +109,7 @@ func TestRightsLost(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newStore(t)
 			full := `key_prefix "` + s.prefix + `/" { policy = "read" }`
 			secret, policy := s.newToken(t, full)
@@ -158,6 +161,7 @@ func TestRightsLost(t *testing.T) {
 
 // TestFilteredSilently: a server does not report that it left out records, as for the anonymous token.
 func TestFilteredSilently(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	secret, policy := s.newToken(t, `key_prefix "`+s.prefix+`/" { policy = "read" }`)
 	addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
@@ -187,8 +191,11 @@ func (h headerFilter) WriteHeader(code int) {
 }
 
 func TestStoreEmptied(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
-	watcher, n, leases, index := watched(t, s, settle(3*time.Second))
+	watcher, n, leases, index := watched(t, s, settle(time.Hour))
+	hasty := s.open(t, settle(3*time.Second))
+	follow(t, hasty, n, 0, []uint64{10, 20, 30}, nil)
 	_, nindex, err := watcher.WatchNetworks(testContext(t), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -236,9 +243,10 @@ func TestStoreEmptied(t *testing.T) {
 	if _, err := s.open(t).Acquire(testContext(t), n, claim2); err != nil {
 		t.Fatal(err)
 	}
-	_, index = follow(t, watcher, n, index, []uint64{10, 20, 31}, []uint64{10, 20})
+	follow(t, watcher, n, index, []uint64{10, 20, 31}, []uint64{10, 20})
 	// One host never returns, and its lease is given up without any change in Consul.
-	follow(t, watcher, n, index, []uint64{10, 31}, []uint64{10, 31})
+	set, index = follow(t, hasty, n, 0, []uint64{10, 20, 31}, []uint64{10, 20, 31})
+	follow(t, hasty, n, index, []uint64{10, 31}, []uint64{10, 31})
 
 	if err := s.open(t).PutNetwork(testContext(t), network("other", "10.6.0.0/16")); err != nil {
 		t.Fatal(err)
@@ -250,6 +258,7 @@ func TestStoreEmptied(t *testing.T) {
 }
 
 func TestMarkerDeletedByHand(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	watcher, n, leases, index := watched(t, s, settle(time.Hour))
 	marker := s.prefix + "/leases/default/_"
@@ -271,6 +280,7 @@ func TestMarkerDeletedByHand(t *testing.T) {
 }
 
 func TestSnapshotRestored(t *testing.T) {
+	t.Parallel()
 	server := newServer(t, "")
 	s := &store{server: server, prefix: "leno"}
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
@@ -318,6 +328,7 @@ func TestSnapshotRestored(t *testing.T) {
 
 // TestConsulStartsAnew: Consul's indexes begin again, and a blocking query with the old index would miss all changes.
 func TestConsulStartsAnew(t *testing.T) {
+	t.Parallel()
 	server := newServer(t, "")
 	s := &store{server: server, prefix: "leno"}
 	watcher, n, leases, index := watched(t, s)
@@ -359,6 +370,7 @@ func TestConsulStartsAnew(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
+	t.Parallel()
 	c, err := New(Config{Address: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
@@ -385,6 +397,7 @@ func TestUnreachable(t *testing.T) {
 
 // TestServerTroubles: invalid answers never become a short list.
 func TestServerTroubles(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	trouble := make(chan func(w http.ResponseWriter, r *http.Request, pass http.Handler), 1)
 	addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
@@ -435,6 +448,7 @@ func TestServerTroubles(t *testing.T) {
 // TestWatchTellsThatItGoesOn: after a failure the next watch returns even if nothing has changed and another call has
 // read everything in between.
 func TestWatchTellsThatItGoesOn(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	trouble := make(chan bool, 1)
 	addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {

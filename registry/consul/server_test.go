@@ -6,15 +6,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +19,10 @@ import (
 
 	"github.com/lenonet/leno/e2e/jwt"
 	"github.com/lenonet/leno/internal/testkit/owned"
+	"github.com/lenonet/leno/internal/testkit/ports"
+	"github.com/lenonet/leno/internal/testkit/process"
+	"github.com/lenonet/leno/internal/testkit/programs"
+	"github.com/lenonet/leno/internal/testkit/waiting"
 )
 
 // rootToken has all rights on every test server.
@@ -33,17 +34,17 @@ const testPatience = 3 * time.Minute
 // server is a real Consul on its own loopback ports, with ACLs that deny by default.
 type server struct {
 	addr    string // of its HTTP API
-	serf    string
+	serf    string // its address for other agents of Consul
 	dir     string
 	args    []string
-	cmd     *exec.Cmd
-	exited  chan struct{}
+	process *process.Process // nil before start
 	admin   *api.Client
 	logFile string
 }
 
 // TestMain stops the server that all tests share.
 func TestMain(m *testing.M) {
+	waiting.Parallel()
 	code := m.Run()
 	common.stop()
 	os.Exit(code)
@@ -98,22 +99,19 @@ func newServer(t *testing.T, extra string) *server {
 }
 
 func startServer(dir, extra string) (*server, error) {
-	var s *server
-	var err error
-	for range 3 { // a free port may be taken before Consul binds it
-		if s, err = configureServer(dir, extra, true); err != nil {
-			return nil, err
-		}
-		if err = s.start(); err == nil {
-			return s, nil
-		}
-		s.kill()
+	s, err := configureServer(dir, extra, true)
+	if err != nil {
+		return nil, err
 	}
-	return nil, err
+	if err := s.start(); err != nil {
+		s.kill()
+		return nil, err
+	}
+	return s, nil
 }
 
 func configureServer(dir, extra string, isServer bool) (*server, error) {
-	ports, err := freePorts(5)
+	ports, err := ports.Free(4)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +120,7 @@ node_name = %q
 bind_addr = "127.0.0.1"
 client_addr = "127.0.0.1"
 ports { http = %d  server = %d  serf_lan = %d  serf_wan = %d  dns = -1  grpc = -1  grpc_tls = -1  https = -1 }
-performance { raft_multiplier = 1 }
+performance { raft_multiplier = 1  leave_drain_time = "1ms" }
 limits { http_max_conns_per_client = 10000 }
 log_level = "warn"
 acl { enabled = true  default_policy = "deny"  tokens { initial_management = %q  agent = %q } }
@@ -151,96 +149,33 @@ acl { enabled = true  default_policy = "deny"  tokens { initial_management = %q 
 
 // start runs the process and waits until it serves reads and writes.
 func (s *server) start() error {
-	binary, err := consulBinary()
+	binary, err := programs.Consul.Find()
 	if err != nil {
 		return err
 	}
-	log, err := os.OpenFile(s.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
+	if s.process, err = process.Start(exec.Command(binary, s.args...), s.logFile); err != nil {
 		return err
 	}
-	defer log.Close()
-	s.cmd = exec.Command(binary, s.args...)
-	s.cmd.Stdout, s.cmd.Stderr = log, log
-	// When a test binary is killed, the kernel kills its servers too. The kernel considers the thread that started them
-	// the parent, so that thread stays as long as they run.
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started, exited := make(chan error, 1), make(chan struct{})
-	s.exited = exited
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(exited)
-		err := s.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = s.cmd.Wait()
+	return s.process.WaitFor(context.Background(), "Consul", func(ctx context.Context) error {
+		options := (&api.WriteOptions{}).WithContext(ctx)
+		if _, err := s.admin.KV().Put(&api.KVPair{Key: "ready"}, options); err != nil {
+			return err
 		}
-	}()
-	if err := <-started; err != nil {
+		// Sessions need the node in the catalogue, which appears a moment later.
+		id, _, err := s.admin.Session().CreateNoChecks(&api.SessionEntry{}, options)
+		if err != nil {
+			return err
+		}
+		_, err = s.admin.Session().Destroy(id, options)
 		return err
-	}
-
-	deadline := time.Now().Add(testPatience)
-	for time.Now().Before(deadline) {
-		if _, err = s.admin.KV().Put(&api.KVPair{Key: "ready"}, nil); err == nil {
-			// Sessions need the node in the catalogue, which appears a moment later.
-			var id string
-			if id, _, err = s.admin.Session().CreateNoChecks(&api.SessionEntry{}, nil); err == nil {
-				_, err = s.admin.Session().Destroy(id, nil)
-				return err
-			}
-		}
-		select {
-		case <-exited:
-			text, _ := os.ReadFile(s.logFile)
-			return fmt.Errorf("consul ended at once: %s", text)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-	return fmt.Errorf("consul is not ready: %w", err)
+	})
 }
 
 // kill ends the process with SIGKILL; its store is lost.
-func (s *server) kill() { s.signal(os.Kill) }
-
-func (s *server) signal(sig os.Signal) {
-	if s.cmd == nil || s.cmd.Process == nil {
-		return
+func (s *server) kill() {
+	if s.process != nil {
+		s.process.Kill()
 	}
-	_ = s.cmd.Process.Signal(sig)
-	<-s.exited
-}
-
-func consulBinary() (string, error) {
-	if path := os.Getenv("LENO_TEST_CONSUL"); path != "" {
-		return path, nil
-	}
-	if path, err := exec.LookPath("consul"); err == nil {
-		return path, nil
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(cache, "leno-tools", "consul-1.20.6", "consul")
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("no Consul to test with: set LENO_TEST_CONSUL, put consul on PATH, or run make test, which builds one: %w", err)
-	}
-	return path, nil
-}
-
-func freePorts(n int) ([]int, error) {
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
 }
 
 // testPrefix returns a KV prefix that no other test uses.

@@ -38,6 +38,7 @@ func check(t *testing.T, s *server, id string) *api.AgentCheck {
 }
 
 func TestAnnounce(t *testing.T) {
+	t.Parallel()
 	s := common.get(t)
 	c, registrations := announcer(t, s)
 	ctx := testContext(t)
@@ -119,6 +120,7 @@ func TestAnnounce(t *testing.T) {
 // TestAnnounceAgain: a restore removes the service from the catalogue, and the local agent, which still has it, does
 // not notice.
 func TestAnnounceAgain(t *testing.T) {
+	t.Parallel()
 	server := newServer(t, "")
 	snapshot, _, err := server.admin.Snapshot().Save(nil)
 	if err != nil {
@@ -154,6 +156,7 @@ func TestAnnounceAgain(t *testing.T) {
 }
 
 func TestAnnounceTTL(t *testing.T) {
+	t.Parallel()
 	s := common.get(t)
 	c, registrations := announcer(t, s)
 	service := registry.Service{Name: "leno", ID: "leno-ttl"}

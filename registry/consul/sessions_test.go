@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 )
 
 func TestSession(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	l := acquire(t, s.open(t), n, 0)
@@ -27,13 +27,14 @@ func TestSession(t *testing.T) {
 	if err != nil || entry == nil {
 		t.Fatal(entry, err)
 	}
-	if entry.Name != s.prefix+"/default/host-0" || entry.Behavior != "release" || entry.TTL != "1m0s" ||
+	if entry.Name != s.prefix+"/default/host-0" || entry.Behavior != "release" || entry.TTL != claim(0).TTL.String() ||
 		entry.LockDelay != time.Millisecond || len(entry.NodeChecks) != 0 || len(entry.ServiceChecks) != 0 {
 		t.Errorf("session %+v", entry)
 	}
 }
 
 func TestTTLOutOfRange(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	for _, ttl := range []time.Duration{0, 9 * time.Second, 25 * time.Hour} {
@@ -45,6 +46,7 @@ func TestTTLOutOfRange(t *testing.T) {
 }
 
 func TestNoSessionLeaks(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.7.0.0/22") // three slots
 	var leases []registry.Lease
@@ -81,6 +83,7 @@ func TestNoSessionLeaks(t *testing.T) {
 }
 
 func TestNoSessionLeaksWhenCancelled(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	ctx, cancel := context.WithCancel(testContext(t))
@@ -102,12 +105,13 @@ func TestNoSessionLeaksWhenCancelled(t *testing.T) {
 
 // TestTTLChanged: the lock is transferred to a session with the new TTL without being released.
 func TestTTLChanged(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	c := s.open(t)
 	l := acquire(t, c, n, 0)
 	longer := claim(0)
-	longer.TTL, longer.Session = 2*time.Minute, l.Session
+	longer.TTL, longer.Session = 20*time.Minute, l.Session
 	again, err := c.Acquire(testContext(t), n, longer)
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +123,7 @@ func TestTTLChanged(t *testing.T) {
 		t.Errorf("sessions %v, want %s", got, again.Session)
 	}
 	entry, _, err := s.admin.Session().Info(again.Session, nil)
-	if err != nil || entry.TTL != "2m0s" {
+	if err != nil || entry.TTL != "20m0s" {
 		t.Errorf("session %+v, %v", entry, err)
 	}
 }
@@ -127,6 +131,7 @@ func TestTTLChanged(t *testing.T) {
 // TestOutcomeUnknown: the answer to the transaction is lost, and the transaction took place, or did not, or takes place
 // later. There is never a second record or session.
 func TestOutcomeUnknown(t *testing.T) {
+	t.Parallel()
 	for name, hook := range map[string]func(w http.ResponseWriter, r *http.Request, pass http.Handler){
 		"took place": func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
 			pass.ServeHTTP(discard{}, r)
@@ -142,6 +147,7 @@ func TestOutcomeUnknown(t *testing.T) {
 	} {
 		for _, update := range []bool{false, true} {
 			t.Run(name+map[bool]string{false: " for a new lease", true: " for new attributes"}[update], func(t *testing.T) {
+				t.Parallel()
 				s := newStore(t)
 				n := putNetwork(t, s, "default", "10.5.0.0/16")
 				c := claim(0)
@@ -169,6 +175,7 @@ func TestOutcomeUnknown(t *testing.T) {
 		}
 	}
 	t.Run("takes place once the next slot is chosen", func(t *testing.T) {
+		t.Parallel()
 		s := newStore(t)
 		n := putNetwork(t, s, "default", "10.5.0.0/16")
 		var txns atomic.Int64
@@ -223,6 +230,7 @@ func (discard) WriteHeader(int)             {}
 
 // TestSecondRecord: whatever left a second record, the next claim removes it.
 func TestSecondRecord(t *testing.T) {
+	t.Parallel()
 	for _, sameSession := range []bool{true, false} {
 		s := newStore(t)
 		n := putNetwork(t, s, "default", "10.5.0.0/16")
@@ -259,6 +267,7 @@ func TestSecondRecord(t *testing.T) {
 
 // TestReleaseLapsed: a host that leaves after its session ended removes its record, unless another host has it.
 func TestReleaseLapsed(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	c := s.open(t)
@@ -289,6 +298,7 @@ func TestReleaseLapsed(t *testing.T) {
 // TestLocalAgentLeaves: a graceful stop of the host's Consul client agent
 // destroys its sessions. The record stays, and the host gets it back.
 func TestLocalAgentLeaves(t *testing.T) {
+	t.Parallel()
 	server := common.get(t)
 	s := &store{server: server, prefix: testPrefix()}
 	local, err := configureServer(t.TempDir(), `retry_join = ["`+server.serf+`"]  leave_on_terminate = true`, false)
@@ -298,14 +308,20 @@ func TestLocalAgentLeaves(t *testing.T) {
 	if err := local.start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(local.kill)
+	t.Cleanup(func() {
+		if err := local.process.Stop(); err != nil { // the common server forgets it
+			t.Error(err)
+		}
+	})
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	c := local.client(t, s.prefix)
 	l := acquire(t, c, n, 0)
 	watcher := s.open(t)
 	_, index := follow(t, watcher, n, 0, []uint64{l.Slot}, nil)
 
-	local.signal(syscall.SIGTERM)
+	if err := local.process.Stop(); err != nil { // gracefully
+		t.Fatal(err)
+	}
 	for lapsed := false; !lapsed; {
 		var set registry.LeaseSet
 		set, index, err = watcher.WatchLeases(testContext(t), n, index)
@@ -329,6 +345,7 @@ func TestLocalAgentLeaves(t *testing.T) {
 
 // TestReservedMeanwhile: a slot that is reserved for another host between the choice and the claim is released again.
 func TestReservedMeanwhile(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/28")
 	var once sync.Once

@@ -85,6 +85,7 @@ func wantSlot(t *testing.T, set registry.LeaseSet, slot uint64) {
 // TestRestoreOvertakenForAnyReader: after a restore that another host's write hides, the known leases stay, whichever
 // reader comes first.
 func TestRestoreOvertakenForAnyReader(t *testing.T) {
+	t.Parallel()
 	names := func(r *http.Request) bool {
 		return r.URL.Query().Has("keys") && strings.HasSuffix(r.URL.Path, "/leases/default")
 	}
@@ -92,6 +93,7 @@ func TestRestoreOvertakenForAnyReader(t *testing.T) {
 		return r.URL.Query().Has("recurse") && strings.HasSuffix(r.URL.Path, "/leases/default/")
 	}
 	t.Run("a reading of everything", func(t *testing.T) {
+		t.Parallel()
 		s, n, _, overtaken := savedStore(t)
 		watcher := s.open(t, settle(time.Hour), never)
 		_, index := follow(t, watcher, n, 0, []uint64{10, 20, 30}, nil)
@@ -104,6 +106,7 @@ func TestRestoreOvertakenForAnyReader(t *testing.T) {
 		follow(t, watcher, n, index, []uint64{10, 20, 30, 40}, []uint64{30})
 	})
 	t.Run("one while the watch waits for its turn to read everything", func(t *testing.T) {
+		t.Parallel()
 		s, n, _, overtaken := savedStore(t)
 		watcher := s.open(t, settle(time.Hour), never)
 		follow(t, watcher, n, 0, []uint64{10, 20, 30}, nil)
@@ -129,6 +132,7 @@ func TestRestoreOvertakenForAnyReader(t *testing.T) {
 		wantSlot(t, set, 30)
 	})
 	t.Run("an audit", func(t *testing.T) {
+		t.Parallel()
 		s, n, _, overtaken := savedStore(t)
 		var armed atomic.Bool
 		addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
@@ -143,6 +147,7 @@ func TestRestoreOvertakenForAnyReader(t *testing.T) {
 		follow(t, watcher, n, index, []uint64{10, 20, 30, 40}, []uint64{30})
 	})
 	t.Run("an audit that reads twice", func(t *testing.T) {
+		t.Parallel()
 		s, n, restore, _ := savedStore(t)
 		var armed, wrote atomic.Bool
 		addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
@@ -164,6 +169,7 @@ func TestRestoreOvertakenForAnyReader(t *testing.T) {
 // TestRestoreInterrupted: a watch that ends while it reads all leases after a restore does not lose sight of the
 // restore: the next one finds it, although it begins with what is known.
 func TestRestoreInterrupted(t *testing.T) {
+	t.Parallel()
 	s, n, restore, _ := savedStore(t)
 	ctx, cancel := context.WithCancel(testContext(t))
 	var waits, armed atomic.Bool
@@ -196,9 +202,7 @@ func TestRestoreInterrupted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limited, stop := context.WithTimeout(testContext(t), 5*time.Second)
-	defer stop()
-	set, _, err := watcher.WatchLeases(limited, n, index)
+	set, _, err := watcher.WatchLeases(testContext(t), n, index)
 	if err != nil || set.SetBack == before.SetBack {
 		t.Errorf("the restore is not seen: %+v, %v", set, err)
 	}
@@ -207,6 +211,7 @@ func TestRestoreInterrupted(t *testing.T) {
 // TestRestoreUnderManyEntries: a host that has just started knows only the keys of most entries and cannot tell that a
 // restore removed some. It must not tell other hosts that leases are gone.
 func TestRestoreUnderManyEntries(t *testing.T) {
+	t.Parallel()
 	server := newServer(t, "")
 	s := &store{server: server, prefix: "leno"}
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
@@ -270,6 +275,7 @@ func TestRestoreUnderManyEntries(t *testing.T) {
 // TestMadeAnewUnderManyEntries: in a re-created tree, a removal that the directory contains counts, however many other
 // entries there are.
 func TestMadeAnewUnderManyEntries(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	watcher, n, leases, index := watched(t, s, settle(time.Hour), never)
 	for _, tree := range []string{"/leases/", "/changes/"} {
@@ -299,6 +305,7 @@ func TestMadeAnewUnderManyEntries(t *testing.T) {
 
 // TestMissingIsMarked: a set marks each record that the store has lost as missing.
 func TestMissingIsMarked(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	watcher, n, leases, index := watched(t, s, settle(time.Hour), never)
 	for _, tree := range []string{"/leases/", "/changes/"} {
@@ -324,6 +331,7 @@ func TestMissingIsMarked(t *testing.T) {
 // TestCopiesElsewhere: a copy of a record in a folder of its own is not a lease, neither when it appears nor when it is
 // deleted.
 func TestCopiesElsewhere(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	watcher, n, _, index := watched(t, s, func(c *Config) { c.Audit = 20 * time.Millisecond })
 	key := watcher.kv.keys.leases(n.Name) + "backup/10.5.20.0-24"
@@ -346,6 +354,7 @@ func TestCopiesElsewhere(t *testing.T) {
 // TestTrimMovesTheIndex: every part of a trim changes the index, even when the watermark stays the same. Otherwise the
 // directory's index would fall when Consul forgets the deletions.
 func TestTrimMovesTheIndex(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	acquire(t, s.open(t), n, 1)
@@ -383,8 +392,10 @@ func TestTrimMovesTheIndex(t *testing.T) {
 // store was set back to a time before all of that. The later records stay until their hosts write them again, or until
 // they count as given up.
 func TestSetBackBeforeTheTreeWasLost(t *testing.T) {
+	t.Parallel()
 	for _, hold := range []time.Duration{time.Hour, 2 * time.Second} {
 		t.Run(hold.String(), func(t *testing.T) {
+			t.Parallel()
 			server := newServer(t, "")
 			s := &store{server: server, prefix: "leno"}
 			n := putNetwork(t, s, "default", "10.5.0.0/16")

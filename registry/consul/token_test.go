@@ -35,6 +35,7 @@ func nodeOf(t *testing.T, s *store) string {
 }
 
 func TestLeastPrivilege(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	node := nodeOf(t, s)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
@@ -76,6 +77,7 @@ func TestLeastPrivilege(t *testing.T) {
 }
 
 func TestDeniedEverywhere(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	root := s.open(t)
@@ -142,6 +144,7 @@ func TestDefaultTokenIsNotLent(t *testing.T) {
 }
 
 func TestTokenFile(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	file := filepath.Join(t.TempDir(), "token")
@@ -218,6 +221,7 @@ func TestTokenFile(t *testing.T) {
 // TestUnusableTokenFile: the error names the file and what is wrong with it. The agent's loops treat it as a missing
 // right, but it does not claim that Consul denied anything.
 func TestUnusableTokenFile(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	for _, tt := range []struct{ name, content, want string }{
 		{"empty", "", "it is empty"},
@@ -251,6 +255,7 @@ func TestUnusableTokenFile(t *testing.T) {
 
 // TestTokenDeleted: a revoked token causes 403 for reads too.
 func TestTokenDeleted(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	secret, _ := s.newToken(t, leastPrivilege(s, nodeOf(t, s)))

@@ -3,7 +3,6 @@ package consul
 import (
 	"bytes"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/hashicorp/consul/api"
 
+	"github.com/lenonet/leno/internal/testkit/seed"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul/changelog"
 )
@@ -36,6 +36,7 @@ func leaseRecord(t *testing.T, n registry.Network, slot uint64, i int) []byte {
 // TestViewFollowsValuesAndPlan: the parsed form of a record is reused only for exactly that value under exactly that
 // plan, and the store's metadata is always current.
 func TestViewFollowsValuesAndPlan(t *testing.T) {
+	t.Parallel()
 	n := network("default", "10.5.0.0/16")
 	f := newTestFollower()
 	key := viewPrefix + registry.SubnetKey(n.Plan.Subnets(7)[0])
@@ -79,10 +80,11 @@ func TestViewFollowsValuesAndPlan(t *testing.T) {
 
 // TestViewKeepsUp: a tree that was updated step by step shows the same as a tree that was read at once.
 func TestViewKeepsUp(t *testing.T) {
+	t.Parallel()
 	n := network("default", "10.5.0.0/16")
-	for seed := range uint64(6) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			rnd := rand.New(rand.NewPCG(seed, 0))
+	for i := range 6 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			rnd := seed.Rand(t) // another sequence for each name
 			f := newTestFollower()
 			store := map[string]*api.KVPair{}
 			version, index := uint64(0), uint64(0)
