@@ -141,6 +141,13 @@ func (h *Host) Mend(ctx context.Context) error { return h.lab.plug(ctx, h.Name) 
 // Agent returns the running agent, or the last one that ran, or nil before StartAgent.
 func (h *Host) Agent() *Process { return h.agent }
 
+// CarriesPackets reports whether the process of an agent on the host carries the packets of a network, which wait
+// while there is none. The network's device is one of TUN then.
+func (h *Host) CarriesPackets(ctx context.Context) (bool, error) {
+	devices, err := h.Exec(ctx, "ip", "-o", "link", "show", "type", "tun")
+	return strings.Contains(devices, ": leno-"), err
+}
+
 // Leno runs the leno program on the host and returns what it prints.
 func (h *Host) Leno(ctx context.Context, args ...string) (string, error) {
 	return h.Exec(ctx, append([]string{cmp.Or(h.Program, h.lab.opts.Leno)}, args...)...)

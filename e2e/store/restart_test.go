@@ -156,7 +156,7 @@ func TestRestartWithoutConsul(t *testing.T) {
 			result, err := pings.Stop()
 			w.Must(err)
 			t.Logf("%d pings, %d lost, longest gap %s", result.Sent, result.Lost(), result.Gap)
-			if !world.InProcess(tt.backend) && result.Lost() != 0 {
+			if !w.InProcess(h) && result.Lost() != 0 {
 				t.Errorf("%d of %d pings lost: %v", result.Lost(), result.Sent, result.Missing)
 			}
 			if _, err := talk.Stop(); err != nil {

@@ -23,7 +23,6 @@ import (
 
 	consul "github.com/hashicorp/consul/api"
 
-	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/registry"
@@ -361,8 +360,14 @@ func (w *World) RouteEvents(h *lab.Host) func() []string {
 // Carrying lists the backends that have a datapath of their own.
 var Carrying = []string{"vxlan", "host-gw", "udp", "wireguard"}
 
-// InProcess reports whether the agent's process carries a backend's packets, which wait while there is none.
-func InProcess(backend string) bool { return agent.Backends()[backend].UsesTUN() }
+// InProcess reports whether the process of the host's agent carries packets, which wait while there is none. The host
+// must have its networks.
+func (w *World) InProcess(h *lab.Host) bool {
+	w.T.Helper()
+	is, err := h.CarriesPackets(w.Ctx)
+	w.Must(err)
+	return is
+}
 
 // Link returns index and MAC address of leno's device, or "none".
 func (w *World) Link(h *lab.Host) string {
