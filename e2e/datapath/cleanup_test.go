@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/world"
+	"github.com/lenonet/leno/internal/testkit/seed"
 )
 
 // strangers sets up a host that other programs use: their devices, some with names like leno's,
@@ -290,18 +290,20 @@ func TestCleanup(t *testing.T) {
 }
 
 // TestCleanupAfterKill kills agents at random moments while they start or leave, and checks that
-// cleanup removes everything. -count makes it longer.
+// cleanup removes everything. Another seed chooses other moments.
 func TestCleanupAfterKill(t *testing.T) {
 	w, a, text := cleanWorld(t)
 	text = strings.Replace(text, "lease {", "lease {\n  release_on_stop = true", 1)
 	before := w.dumps(a)
+	random := seed.Rand(t)
+	moments := func(limit time.Duration) time.Duration { return time.Duration(random.Int64N(int64(limit))) }
 	for round := range 6 {
 		w.Must(a.StartAgent(text))
-		moment := rand.N(time.Second) // after the start, which takes about as long
+		moment := moments(time.Second) // after the start, which takes about as long
 		if round%2 == 1 {
 			w.Must(a.WaitReady(w.Ctx))
 			w.Must(a.Agent().Signal(syscall.SIGTERM))
-			moment = rand.N(100 * time.Millisecond) // after leaving began
+			moment = moments(100 * time.Millisecond) // after leaving began
 		}
 		select {
 		case <-time.After(moment): // whatever the agent is doing
@@ -326,11 +328,13 @@ func TestCleanupOfRemains(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 1})
 	a := w.Hosts[0]
 	blue := strings.NewReplacer("10.5.", "10.11.", "fd00:5:", "fd00:11:").Replace(world.Plan("udp"))
-	text := a.Config(world.ShortLease, a.Network("default", world.Plan("vxlan")+"\n  ip_masq = true"), a.Network("blue", blue+"\n  ip_masq = true"))
+	// The strangers have addresses and routes in other subnets of the pool.
+	apart := strings.Replace(world.Plan("vxlan"), `ipv4 { prefix = "10.5.0.0/16" }`, "ipv4 {\n prefix = \"10.5.0.0/16\"\n min = \"10.5.40.0\"\n max = \"10.5.90.0\"\n}", 1)
+	text := a.Config(world.ShortLease, a.Network("default", apart+"\n  ip_masq = true"), a.Network("blue", blue+"\n  ip_masq = true"))
 	_, err := a.Exec(w.Ctx, "sh", "-ec", strangers)
 	w.Must(err)
 	for _, n := range []string{"default", "blue"} { // what outlives all hosts
-		w.Must(os.WriteFile(a.Dir+"/"+n+".hcl", []byte(a.Network(n, map[string]string{"default": world.Plan("vxlan"), "blue": blue}[n])), 0o644))
+		w.Must(os.WriteFile(a.Dir+"/"+n+".hcl", []byte(a.Network(n, map[string]string{"default": apart, "blue": blue}[n])), 0o644))
 	}
 	w.Must(a.StartAgent(a.Config(world.ShortLease)))
 	w.Eventually("the networks in Consul", func(ctx context.Context) error {

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -70,7 +71,7 @@ bridge fdb show dev %[1]s 2>/dev/null | grep ' dst ' || true`, d.link())
 // told returns the lines for operators that the agent logged about the network after the given
 // number of bytes. Lines about an unreachable Consul are left out.
 func (d drifting) told(from int) (lines []string) {
-	for line := range strings.Lines(d.host.Agent().Output()[from:]) {
+	for line := range strings.Lines(d.host.Agent().OutputFrom(from)) {
 		line = strings.TrimSpace(line) + " "
 		forDevelopers := strings.Contains(line, "[DEBUG]") || strings.Contains(line, "[TRACE]")
 		aboutConsul := strings.Contains(line, "lease") || strings.Contains(line, "the store")
@@ -96,7 +97,7 @@ var faults = []fault{
 	{"device deleted", "ip link del LINK", "device was deleted", "vxlan udp wireguard", true},
 	{"device down", "ip link set LINK down", "device was down", "vxlan udp wireguard", false},
 	{"device renamed", "ip link set LINK name moved-NET", "device was renamed: to moved-NET", "vxlan udp wireguard", true},
-	{"device renamed while down", "ip link set LINK down; ip link set LINK name moved-NET; ip link set moved-NET up || :", "device was renamed: to moved-NET", "vxlan udp wireguard", false},
+	{"device renamed while down", "ip -batch - <<X\nlink set LINK down\nlink set LINK name moved-NET\nX\nip link set moved-NET up || :", "device was renamed: to moved-NET", "vxlan udp wireguard", false},
 	{"MTU changed", "ip link set LINK mtu 1300", "device had another MTU: 1300 instead of 14", "vxlan udp wireguard", false},
 	{"MAC changed", "ip link set LINK address 02:00:00:00:00:01", "device had another MAC address: 02:00:00:00:00:01 instead of", "vxlan", false},
 	{"alias changed", "ip link set LINK alias mine", "device had another alias", "vxlan udp wireguard", false},
@@ -141,16 +142,14 @@ func (d drifting) meddle(f fault) error {
 	}
 	started := time.Now()
 	err = lab.WaitFor(d.Ctx, "the network as before", func(ctx context.Context) error {
-		now, err := d.tables(ctx)
-		switch {
-		case err != nil:
-			return err
-		case now != before:
-			return fmt.Errorf("\n%s\nbefore\n%s", now, before)
-		case len(d.told(from)) == 0:
+		if len(d.told(from)) == 0 {
 			return errors.New("nothing is logged")
 		}
-		return nil
+		now, err := d.tables(ctx)
+		if err == nil && now != before {
+			err = fmt.Errorf("\n%s\nbefore\n%s", now, before)
+		}
+		return err
 	})
 	if err != nil {
 		return err
@@ -158,7 +157,10 @@ func (d drifting) meddle(f fault) error {
 	if took := time.Since(started); took > healTime {
 		return fmt.Errorf("healed after %s", took)
 	}
-	lines := d.quiet(func() []string { return d.told(from) })
+	lines, err := d.quiet(func() []string { return d.told(from) })
+	if err != nil {
+		return err
+	}
 	if !toldOf(lines, d.fill(f.says)) {
 		return fmt.Errorf("logged, instead of a line with %q:\n%s", d.fill(f.says), strings.Join(lines, "\n"))
 	}
@@ -167,9 +169,9 @@ func (d drifting) meddle(f fault) error {
 
 // quiet returns what was logged, once nothing has been added for longer than the agent waits to
 // check its own writes.
-func (w *testWorld) quiet(told func() []string) []string {
+func (w *testWorld) quiet(told func() []string) ([]string, error) {
 	lines, since := told(), time.Now()
-	w.Eventually("the log to be quiet", func(context.Context) error {
+	err := lab.WaitFor(w.Ctx, "the log to be quiet", func(context.Context) error {
 		if now := told(); len(now) != len(lines) {
 			lines, since = now, time.Now()
 		}
@@ -178,7 +180,7 @@ func (w *testWorld) quiet(told func() []string) []string {
 		}
 		return nil
 	})
-	return lines
+	return lines, err
 }
 
 // newDrift runs a network of each backend on two hosts.
@@ -217,8 +219,10 @@ func newDrift(t *testing.T) (*testWorld, drifts) {
 			_, rest, _ := strings.Cut(out, "link/ether ")
 			n.peerMAC, _, _ = strings.Cut(rest, " ")
 		}
-		n.quiet(func() []string { return n.told(0) })
+		_, err := n.quiet(func() []string { return n.told(0) })
+		w.Must(err)
 	}
+	w.Linked(w.Containers)
 	return w, nets
 }
 
@@ -226,15 +230,7 @@ func newDrift(t *testing.T) (*testWorld, drifts) {
 // repairs it, logs it once and then leaves it alone.
 func TestDrift(t *testing.T) {
 	w, nets := newDrift(t)
-	for _, d := range nets {
-		for _, f := range faults {
-			if slices.Contains(strings.Fields(f.on), d.backend) {
-				if err := d.meddle(f); err != nil {
-					t.Errorf("%s, %s: %v", d.backend, f.name, err)
-				}
-			}
-		}
-	}
+	nets.suffer("", func(fault) bool { return true })
 	w.Matrix()
 	for _, f := range hostFaults {
 		if err := nets.meddle(f); err != nil {
@@ -294,6 +290,23 @@ route add default via 192.0.2.254`,
 // drifts are all networks of the host.
 type drifts []drifting
 
+// suffer causes the chosen faults in all networks at the same time, in each one after the other.
+func (all drifts) suffer(when string, chosen func(fault) bool) {
+	var networks sync.WaitGroup
+	for _, d := range all {
+		networks.Go(func() {
+			for _, f := range faults {
+				if chosen(f) && slices.Contains(strings.Fields(f.on), d.backend) {
+					if err := d.meddle(f); err != nil {
+						d.T.Errorf("%s%s, %s: %v", when, d.backend, f.name, err)
+					}
+				}
+			}
+		})
+	}
+	networks.Wait()
+}
+
 // told returns what was logged about any of them.
 func (all drifts) told(from int) (lines []string) {
 	for _, d := range all {
@@ -316,12 +329,12 @@ func (all drifts) meddle(f hostFault) error {
 	}
 	started := time.Now()
 	err := lab.WaitFor(w.Ctx, "it to be right again", func(ctx context.Context) error {
+		if len(all.told(from)) == 0 {
+			return errors.New("nothing is logged")
+		}
 		_, err := h.Exec(ctx, "sh", "-ec", f.right)
 		if err == nil && f.peer != "" {
 			_, err = w.Hosts[1].Exec(ctx, "sh", "-ec", f.peer)
-		}
-		if err == nil && len(all.told(from)) == 0 {
-			err = errors.New("nothing is logged")
 		}
 		return err
 	})
@@ -331,7 +344,10 @@ func (all drifts) meddle(f hostFault) error {
 	if took := time.Since(started); took > healTime {
 		return fmt.Errorf("healed after %s", took)
 	}
-	lines := w.quiet(func() []string { return all.told(from) })
+	lines, err := w.quiet(func() []string { return all.told(from) })
+	if err != nil {
+		return err
+	}
 	if f.once != "" {
 		if !toldOf(lines, f.once) {
 			return fmt.Errorf("logged, instead of a line with %q:\n%s", f.once, strings.Join(lines, "\n"))
@@ -355,7 +371,8 @@ func (all drifts) idle() {
 	deleted := w.RouteEvents(h)
 	monitor, err := h.Start("ip", "monitor", "link", "address", "route", "neigh")
 	w.Must(err)
-	w.quiet(func() []string { return append(all.told(from), strings.Split(monitor.Output(), "\n")...) })
+	_, err = w.quiet(func() []string { return append(all.told(from), strings.Split(monitor.Output(), "\n")...) })
+	w.Must(err)
 	w.Must(monitor.Stop(w.Ctx))
 	for line := range strings.Lines(monitor.Output()) {
 		if strings.Contains(line, "leno-") || strings.Contains(line, "proto 108") {
@@ -375,21 +392,10 @@ func (all drifts) idle() {
 func TestDriftWithoutConsul(t *testing.T) {
 	w, nets := newDrift(t)
 	h := nets[0].host
-	some := func(when string) {
-		t.Helper()
-		for _, d := range nets {
-			for _, f := range faults {
-				if slices.Contains(strings.Fields(f.on), d.backend) && f.awayToo {
-					if err := d.meddle(f); err != nil {
-						t.Errorf("%s, %s, %s: %v", when, d.backend, f.name, err)
-					}
-				}
-			}
-		}
-	}
+	awayToo := func(f fault) bool { return f.awayToo }
 	w.Must(w.Consul.Stop(w.Ctx))
 	w.WaitHealth(h, 429, "renew")
-	some("Consul away")
+	nets.suffer("Consul away, ", awayToo)
 	w.Must(h.KillAgent())
 	w.Must(h.RestartAgent())
 	for _, d := range nets {
@@ -404,9 +410,10 @@ func TestDriftWithoutConsul(t *testing.T) {
 			}
 			return nil
 		})
-		d.quiet(func() []string { return d.told(0) })
+		_, err := d.quiet(func() []string { return d.told(0) })
+		w.Must(err)
 	}
-	some("after a restart")
+	nets.suffer("after a restart, ", awayToo)
 	w.Must(w.Consul.Start(w.Ctx))
 	w.Must(h.WaitReady(w.Ctx))
 	for _, d := range nets {

@@ -224,7 +224,7 @@ func TestFirewallNeverEmpty(t *testing.T) {
 	}
 	c := w.Container(h.host, "default")
 	for family := range c.Addrs {
-		w.Eventually("a first answer", func(context.Context) error { return w.Pinged(c, w.Hosts[1].Addrs[family]) })
+		w.Must(c.Reach(w.Ctx, w.Hosts[1].Addrs[family]))
 	}
 	drop := func(policy string) {
 		_, err := h.host.Exec(w.Ctx, "sh", "-ec", "iptables-nft -P FORWARD "+policy+"; ip6tables-nft -P FORWARD "+policy)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -132,7 +133,10 @@ func TestLiveChanges(t *testing.T) {
 			var both []*lab.Container
 			for _, h := range w.Hosts {
 				w.Eventually("a subnet of each family on "+h.Name, func(context.Context) error {
-					lease := w.ownLease(h, "default")
+					lease, err := w.ownLease(h, "default")
+					if err != nil {
+						return err
+					}
 					if want := fmt.Sprintf("fd00:5:0:%x::/64", 256+int(lease.Subnet.Addr().As4()[2])); len(lease.Subnets) != 2 || lease.Subnets[1].String() != want {
 						return fmt.Errorf("%v, want %s", lease.Subnets, want)
 					}
@@ -184,14 +188,26 @@ func TestLiveChanges(t *testing.T) {
 }
 
 // ownLease returns the host's lease as its own agent reports it.
-func (w *testWorld) ownLease(h *lab.Host, network string) api.Lease {
+func (w *testWorld) ownLease(h *lab.Host, network string) (api.Lease, error) {
 	w.T.Helper()
 	leases := w.Leases(h, network).Leases
 	i := slices.IndexFunc(leases, func(l api.Lease) bool { return l.Own })
 	if i < 0 {
-		w.T.Fatalf("%s has no lease: %+v", h.Name, leases)
+		return api.Lease{}, fmt.Errorf("%s has no lease: %+v", h.Name, leases)
 	}
-	return leases[i]
+	return leases[i], nil
+}
+
+// moved blocks until the host has another subnet of the network "default" than before.
+func (w *testWorld) moved(h *lab.Host, before netip.Prefix) {
+	w.T.Helper()
+	w.Eventually(h.Name+" to have another subnet", func(context.Context) error {
+		f, err := lab.ReadSubnetFile(h.SubnetFile("default")) // there is none for a moment
+		if err == nil && f.Subnets()[0].Masked() == before {
+			err = fmt.Errorf("%s", before)
+		}
+		return err
+	})
 }
 
 // TestChangesRefused checks that a change that would take something from a host is refused with the
@@ -206,10 +222,11 @@ func TestChangesRefused(t *testing.T) {
 	w.StartNetwork("vxlan")
 	kept, lost := w.Subnet(a, "default"), w.Subnet(b, "default")
 	narrow := strings.Replace(world.Plan("vxlan"), `{ prefix = "10.5.0.0/16" }`, "{\n prefix = \"10.5.0.0/16\"\n max = \"10.5.99.0\"\n}", 1)
-	for what, tt := range map[string]struct{ body, says string }{
-		"range":  {narrow, "host-b (" + lost.String() + ")"},
-		"family": {"ipv4 { prefix = \"10.5.0.0/16\" }\nbackend \"vxlan\" {}", "addresses of one family"},
+	for _, tt := range []struct{ what, body, says string }{
+		{"range", narrow, "host-b (" + lost.String() + ")"},
+		{"family", "ipv4 { prefix = \"10.5.0.0/16\" }\nbackend \"vxlan\" {}", "addresses of one family"},
 	} {
+		what := tt.what
 		file := w.Definition("default", tt.body)
 		if out, err := a.Leno(w.Ctx, "network", "apply", file); err == nil || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "-force") {
 			t.Errorf("%s: %v\n%s", what, err, out)
@@ -224,21 +241,18 @@ func TestChangesRefused(t *testing.T) {
 	}
 	w.Linked(w.Containers)
 	w.Apply("default", narrow, "-force")
-	w.Eventually("host-b to have another subnet", func(context.Context) error {
-		if now := w.Subnet(b, "default"); now == lost {
-			return fmt.Errorf("%s", now)
-		}
-		return nil
-	})
+	w.moved(b, lost)
 	if got := w.Subnet(a, "default"); got != kept {
 		t.Errorf("host-a: subnet %s, before %s", got, kept)
 	}
-	if !strings.Contains(b.Agent().Output(), "its containers must be restarted") {
-		t.Error("the log does not say that host-b's containers must be restarted")
-	}
-	if pair, _, err := w.Consul.Client().KV().Get(world.LeaseKey("default", lost), nil); err != nil || pair != nil {
-		t.Errorf("the former lease stays: %+v, %v", pair, err)
-	}
+	w.logged(b, "its containers must be restarted")
+	w.Eventually("the former lease to go", func(context.Context) error {
+		pair, _, err := w.Consul.Client().KV().Get(world.LeaseKey("default", lost), nil)
+		if err == nil && pair != nil {
+			err = fmt.Errorf("%+v", pair)
+		}
+		return err
+	})
 	now := w.Subnet(b, "default")
 	w.Eventually("host-a to follow", func(context.Context) error {
 		if routes := fmt.Sprint(w.Routes(a)); !strings.Contains(routes, now.String()) || strings.Contains(routes, lost.String()) {

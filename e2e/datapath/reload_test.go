@@ -3,6 +3,7 @@ package datapath
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -110,9 +111,13 @@ func TestReloadRefused(t *testing.T) {
 	if out := r.reload(); !strings.Contains(out, "network.default.backend") {
 		t.Errorf("reload: %s", out)
 	}
-	if out, err := a.Leno(w.Ctx, "status"); err != nil || !strings.Contains(out, "stays in force") || !strings.Contains(out, "\n    "+command+a.ConfigFile()+"\n") {
-		t.Errorf("status: %v\n%s", err, out)
-	}
+	w.Eventually("status to show the difference", func(ctx context.Context) error {
+		out, err := a.Leno(ctx, "status")
+		if err == nil && (!strings.Contains(out, "stays in force") || !strings.Contains(out, "\n    "+command+a.ConfigFile()+"\n")) {
+			err = errors.New(out)
+		}
+		return err
+	})
 	w.WaitHealth(a, http.StatusOK, "run: "+command+a.ConfigFile())
 
 	// The same subnet file under another name.
@@ -174,9 +179,12 @@ func TestReloadRefused(t *testing.T) {
 	// With -force the change is made; it is undone afterwards.
 	r.write(a.Config(world.ShortLease))
 	r.reload("-force")
-	if _, err := os.Stat(a.SubnetFile("default")); !os.IsNotExist(err) {
-		t.Errorf("the subnet file is there: %v", err)
-	}
+	w.Eventually("the subnet file to be removed", func(context.Context) error {
+		if _, err := os.Stat(a.SubnetFile("default")); !os.IsNotExist(err) {
+			return fmt.Errorf("it is there: %v", err)
+		}
+		return nil
+	})
 	r.write(r.healthy)
 	r.reload()
 	if got := w.Subnet(a, "default"); got != before {

@@ -21,6 +21,7 @@ type killing struct {
 	reached func(w *testWorld, h *lab.Host) error
 	then    string // flag of leno network switch, once the agents are started again
 	all     bool   // kill the agents of all hosts
+	core    bool   // also done by TestSwitchKilled
 }
 
 // leaseSays returns a step that is reached when a host's lease has a word.
@@ -64,9 +65,9 @@ var killings = []killing{
 	{step: "begun", reached: begun},
 	{step: "prepared", reached: leaseSays(`"next"`)},
 	{step: "stopped", flag: "-stop", reached: leaseSays(`"next"`), then: "-continue"},
-	{step: "moved", reached: leaseSays(`"sends"`)},
+	{step: "moved", reached: leaseSays(`"sends"`), core: true},
 	{step: "all moved", reached: allMoved},
-	{step: "all moved, and every agent dies", reached: allMoved, all: true},
+	{step: "all moved, and every agent dies", reached: allMoved, all: true, core: true},
 	{step: "reversed", flag: "-reverse", reached: begun},
 	{step: "ended", reached: ended, all: true},
 }
@@ -117,22 +118,28 @@ func (w *testWorld) inTurn(i int) *lab.Host {
 	return hosts[i%2]
 }
 
-// TestSwitchKilled kills agents at each step of a switch between backends of the kernel, that of the host that ends switches
-// and that of another one in turn. Each switch goes on, and no ping is lost.
+// TestSwitchKilled kills agents while a switch between backends of the kernel is on its way. TestAllSwitchesKilled does it at
+// every step.
 func TestSwitchKilled(t *testing.T) {
-	w := newWorld(t, lab.Options{Hosts: 3})
+	newWorld(t, lab.Options{Hosts: 3}).switchesKilled(slices.DeleteFunc(slices.Clone(killings), func(k killing) bool { return !k.core }))
+}
+
+// switchesKilled kills agents at the steps of switches, that of the host that ends switches and that of another one in turn.
+// Each switch goes on, and no ping is lost.
+func (w *testWorld) switchesKilled(at []killing) {
+	w.T.Helper()
 	w.StartNetwork("vxlan")
 	pings := w.traffic(w.Containers, 0)
 	targets := []target{{"host-gw", ""}, {"vxlan", "vni = 7"}}
 	next := 0
-	for i, k := range killings {
+	for i, k := range at {
 		began := time.Now()
 		w.killedAt(k, targets[next%2], w.inTurn(i))
 		if k.flag != "-reverse" {
 			next++
 		}
 		pings.flows()
-		t.Logf("%s: %s", k.step, time.Since(began).Round(time.Millisecond))
+		w.T.Logf("%s: %s", k.step, time.Since(began).Round(time.Millisecond))
 	}
 	// The next one dies while this one starts.
 	w.apply("vxlan", "port = 4789")
@@ -147,30 +154,4 @@ func TestSwitchKilled(t *testing.T) {
 	w.switched("vxlan", `"port":4789`)
 	pings.flows()
 	pings.stop()
-}
-
-// TestSwitchKilledInProcess kills agents at the steps of switches to and from backends in the agent's process. Each switch
-// goes on, connections survive, and the hosts whose agents live lose no ping between each other.
-func TestSwitchKilledInProcess(t *testing.T) {
-	w := newWorld(t, lab.Options{Hosts: 3})
-	w.StartNetwork("vxlan")
-	victim := w.Hosts[0]
-	pings := w.traffic(w.Containers[1:], 0)
-	w.Linked(w.Containers)
-	talks := w.talks(w.Containers)
-	for i, k := range []killing{killings[1], killings[3], killings[4], killings[6]} {
-		to := []target{{"wireguard", ""}, {"udp", ""}, {"wireguard", ""}, {"vxlan", ""}}[i]
-		began := time.Now()
-		w.killedAt(k, to, victim)
-		for _, talk := range talks {
-			w.Must(talk.WaitEchoes(w.Ctx, lab.LargeEcho))
-		}
-		pings.flows()
-		t.Logf("to %s, %s: %s", to.kind, k.step, time.Since(began).Round(time.Millisecond))
-	}
-	pings.stop()
-	for _, talk := range talks {
-		_, err := talk.Stop()
-		w.Must(err)
-	}
 }

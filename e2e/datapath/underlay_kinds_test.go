@@ -34,7 +34,8 @@ func TestBehindNAT(t *testing.T) {
 			w.Settle("default")
 			w.crosses()
 			w.sizes(w.Containers[0], w.Containers[1].Addrs[0])
-			lease := w.ownLease(w.Hosts[0], "default")
+			lease, err := w.ownLease(w.Hosts[0], "default")
+			w.Must(err)
 			if len(lease.PublicIPs) == 0 || lease.PublicIPs[0].String() != "203.0.113.11" {
 				t.Errorf("lease %+v", lease)
 			}

@@ -62,11 +62,7 @@ func (w *testWorld) crosses() {
 	w.within(soon, "packets cross", func(ctx context.Context) error {
 		for i, c := range w.Containers {
 			for _, to := range w.Containers[1-i].Addrs {
-				r, err := c.Ping(ctx, to, lab.PingOptions{})
-				if err == nil && r.Lost() > 0 {
-					err = fmt.Errorf("nothing from %s", to)
-				}
-				if err != nil {
+				if err := c.Reach(ctx, to); err != nil {
 					return err
 				}
 			}

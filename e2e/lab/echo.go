@@ -58,6 +58,7 @@ const (
 	// echoBehind is how far behind schedule the sender may be and still catch up after it got no
 	// CPU time. Sending more at once might overflow queues and lose pings for no other reason.
 	echoBehind = 50 * time.Millisecond
+	reachEvery = 20 * time.Millisecond
 	echoBuffer = 4 << 20 // receive buffer in bytes: holds a thousand answers a second for seconds
 	echoBytes  = 16      // a cookie and a number
 )
@@ -239,12 +240,29 @@ func (e *Echoes) WaitAnswers(ctx context.Context, n int) error {
 	})
 }
 
+// Reach blocks until an address has answered a ping. Until then, neighbours on the path may not be known, IPv6 addresses
+// not be usable, and new devices may drop everything. A test that counts lost pings calls it first.
+func (n *Namespace) Reach(ctx context.Context, to netip.Addr) error {
+	e, err := n.StartEchoes(to, reachEvery)
+	if err != nil {
+		return err
+	}
+	_, err = e.Answered(ctx, time.Time{})
+	_, stopped := e.stop(0)
+	if err = errors.Join(err, stopped); err != nil {
+		err = fmt.Errorf("ping from %s to %s: %w", n.Name, to, err)
+	}
+	return err
+}
+
 // Stop ends the stream once all pings are answered or the last one has had time to be. It must be
 // called once only.
-func (e *Echoes) Stop() (EchoResult, error) {
+func (e *Echoes) Stop() (EchoResult, error) { return e.stop(echoPatience) }
+
+func (e *Echoes) stop(patience time.Duration) (EchoResult, error) {
 	e.cancel()
 	e.sending.Wait()
-	for end := time.Now().Add(echoPatience); time.Now().Before(end) && !e.complete(); {
+	for end := time.Now().Add(patience); time.Now().Before(end) && !e.complete(); {
 		time.Sleep(time.Millisecond)
 	}
 	// Setting the deadline cannot fail on an open socket, and it ends the receiver.

@@ -56,12 +56,13 @@ func TestEtcd(t *testing.T) {
 		return string(got.Kvs[0].Value)
 	}
 	put("1")
-	for name, end := range map[string]func(Store) error{
-		"stop": func(s Store) error { return s.Stop(ctx) },
-		"kill": Store.Kill,
-	} {
+	for _, way := range []struct {
+		name string
+		end  func(Store) error
+	}{{"stop", func(s Store) error { return s.Stop(ctx) }}, {"kill", Store.Kill}} {
+		name := way.name
 		for _, s := range l.StoreServers {
-			if err := end(s); err != nil {
+			if err := way.end(s); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 		}

@@ -62,6 +62,9 @@ func TestLayOutAndTeardown(t *testing.T) {
 	}
 	a, b := l.Host("host-a"), l.Host("host-b")
 	for _, to := range append(slices.Clone(b.Addrs), underlays[0].gateway.Addr(), underlays[1].gateway.Addr()) {
+		if err := a.Reach(ctx, to); err != nil {
+			t.Error(err)
+		}
 		if r, err := a.Ping(ctx, to, PingOptions{Count: 3}); err != nil || r.Sent != 3 || r.Lost() != 0 {
 			t.Errorf("ping from host-a to %s: %+v, %v", to, r, err)
 		}
@@ -133,11 +136,12 @@ func TestConsulKeepsItsData(t *testing.T) {
 	if _, err := kv.Put(&api.KVPair{Key: "leno/x", Value: []byte("1")}, write); err != nil {
 		t.Fatal(err)
 	}
-	for name, end := range map[string]func() error{
-		"stop": func() error { return l.Consul.Stop(ctx) },
-		"kill": l.Consul.Kill,
-	} {
-		if err := end(); err != nil {
+	for _, way := range []struct {
+		name string
+		end  func() error
+	}{{"stop", func() error { return l.Consul.Stop(ctx) }}, {"kill", l.Consul.Kill}} {
+		name := way.name
+		if err := way.end(); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if _, _, err := kv.Get("leno/x", nil); err == nil {
@@ -198,6 +202,9 @@ func TestContainers(t *testing.T) {
 		t.Errorf("addresses %v, want %v", a.Addrs, want)
 	}
 	for _, to := range b.Addrs {
+		if err := a.Reach(ctx, to); err != nil {
+			t.Error(err)
+		}
 		if r, err := a.Ping(ctx, to, PingOptions{Count: 5}); err != nil || r.Sent != 5 || r.Lost() != 0 || r.RTT == 0 {
 			t.Errorf("ping %s: %+v, %v", to, r, err)
 		}
@@ -206,14 +213,14 @@ func TestContainers(t *testing.T) {
 	if r, err := a.Ping(ctx, to, PingOptions{Size: 1400 - 28, DontFragment: true}); err != nil || r.Lost() != 0 {
 		t.Errorf("a packet of the MTU: %+v, %v", r, err)
 	}
-	if r, err := a.Ping(ctx, to, PingOptions{Size: 1401 - 28, DontFragment: true, Timeout: 100 * time.Millisecond}); err != nil || r.Received != 0 || r.MTU != 1400 {
+	if r, err := a.Ping(ctx, to, PingOptions{Size: 1401 - 28, DontFragment: true}); err != nil || r.Received != 0 || r.MTU != 1400 {
 		t.Errorf("a packet above the MTU: %+v, %v", r, err)
 	}
 	if throughput, err := a.TCP(ctx, b.Namespace, to, ThroughputOptions{}); err != nil || throughput.Bytes == 0 || throughput.BitsPerSecond == 0 {
 		t.Errorf("throughput: %+v, %v", throughput, err)
 	}
 
-	stream, err := a.StartPing(to, PingOptions{})
+	stream, err := a.StartPing(to, PingOptions{Interval: linger}) // no answer takes so long
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,9 +391,11 @@ func TestServersAndCuts(t *testing.T) {
 		}
 		return r.Received
 	}
-	for name, cut := range map[string]struct{ off, on func(context.Context) error }{
-		"host": {h.Cut, h.Mend}, "server": {third.Cut, third.Mend},
-	} {
+	for _, cut := range []struct {
+		name    string
+		off, on func(context.Context) error
+	}{{"host", h.Cut, h.Mend}, {"server", third.Cut, third.Mend}} {
+		name := cut.name
 		if err := cut.off(ctx); err != nil || ping() != 0 {
 			t.Errorf("%s cut off and yet there, or not cut: %v", name, err)
 		}
@@ -457,6 +466,9 @@ func TestWire(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, addr := range tt.wire.Addrs[tt.end] {
+			if err := tt.from.Reach(ctx, addr); err != nil {
+				t.Error(err)
+			}
 			if r, err := tt.from.Ping(ctx, addr, PingOptions{Count: 3, Size: 1000}); err != nil || r.Lost() != 0 || len(r.RTTs) != 3 {
 				t.Errorf("ping from %s to %s: %+v, %v", tt.from.Name, addr, r, err)
 			}

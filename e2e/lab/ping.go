@@ -19,7 +19,7 @@ import (
 // PingOptions are the options of one ping(8). The zero value sends one packet of 56 bytes.
 type PingOptions struct {
 	Count        int           // default 1
-	Interval     time.Duration // default 10 ms
+	Interval     time.Duration // default 10 ms, and 250 ms in a Ping of several packets
 	Size         int           // ICMP payload, bytes; IPv4 adds 28, IPv6 48. Default 56
 	DontFragment bool
 	Timeout      time.Duration // how long to wait for the last answer. Default 1 s
@@ -46,11 +46,18 @@ type PingResult struct {
 // Lost returns how many packets had no answer.
 func (r PingResult) Lost() int { return r.Sent - r.Received }
 
+// linger is the pause between the packets of a Ping. ping(8) waits for the last answer no longer than twice the longest
+// round trip so far, or one such pause, so with a short pause a late answer looks like a lost one.
+const linger = 250 * time.Millisecond
+
 // Ping sends packets and waits for the answers. Missing answers are no error; see Lost. An error
 // means that ping could not run at all.
 func (n *Namespace) Ping(ctx context.Context, to netip.Addr, o PingOptions) (PingResult, error) {
 	if o.Count == 0 {
 		o.Count = 1
+	}
+	if o.Count > 1 && o.Interval == 0 {
+		o.Interval = linger
 	}
 	if o.Timeout == 0 {
 		o.Timeout = time.Second

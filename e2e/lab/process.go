@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -125,7 +127,7 @@ func (p *Process) WaitFor(ctx context.Context, what string, done func(context.Co
 // ExitCode returns the exit code of a process that has ended, or -1 if a signal ended it.
 func (p *Process) ExitCode() int { return p.cmd.ProcessState.ExitCode() }
 
-// Stop asks the process to end and waits for it. If it must be killed, after a minute or when ctx
+// Stop asks the process to end and waits for it. If it must be killed, after three minutes or when ctx
 // ends, Stop returns an error. Stop ignores the exit code.
 func (p *Process) Stop(ctx context.Context) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
@@ -135,7 +137,7 @@ func (p *Process) Stop(ctx context.Context) error {
 	case <-p.done:
 		return nil
 	case <-ctx.Done():
-	case <-time.After(time.Minute):
+	case <-time.After(3 * time.Minute):
 	}
 	return errors.Join(fmt.Errorf("%s did not end when asked to, killed; its log: %s", p.Name, p.Log), p.Kill())
 }
@@ -152,6 +154,20 @@ func (p *Process) Kill() error {
 // Output returns what the process has printed so far.
 func (p *Process) Output() string {
 	b, err := os.ReadFile(p.Log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// OutputFrom returns what the process has printed, except the given number of bytes at its beginning.
+func (p *Process) OutputFrom(skip int) string {
+	log, err := os.Open(p.Log)
+	if err != nil {
+		return err.Error()
+	}
+	defer log.Close()
+	b, err := io.ReadAll(io.NewSectionReader(log, int64(skip), math.MaxInt64-int64(skip)))
 	if err != nil {
 		return err.Error()
 	}

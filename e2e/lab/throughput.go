@@ -14,6 +14,7 @@ import (
 // ThroughputOptions are the options of one iperf3 run over TCP.
 type ThroughputOptions struct {
 	Duration time.Duration // default 1 s
+	Bytes    int64         // what is sent, however long it takes, instead of a Duration
 	Streams  int           // default 1
 }
 
@@ -27,7 +28,11 @@ type Throughput struct {
 // TCP sends from the namespace to the address, which must be one of server's.
 func (n *Namespace) TCP(ctx context.Context, server *Namespace, to netip.Addr, o ThroughputOptions) (Throughput, error) {
 	streams := strconv.Itoa(max(o.Streams, 1))
-	output, err := n.iperf(ctx, server, to, o.Duration, "--parallel", streams)
+	much := seconds(o.Duration)
+	if o.Bytes > 0 {
+		much = []string{"--bytes", strconv.FormatInt(o.Bytes, 10)}
+	}
+	output, err := n.iperf(ctx, server, to, append(much, "--parallel", streams)...)
 	t, parsed := parseIperf(output)
 	if parsed != nil {
 		return Throughput{}, errors.Join(parsed, err)
@@ -50,7 +55,8 @@ type Datagrams struct {
 // UDP sends datagrams from the namespace to the address, which must be one of server's, as fast as
 // one sender can.
 func (n *Namespace) UDP(ctx context.Context, server *Namespace, to netip.Addr, o DatagramOptions) (Datagrams, error) {
-	output, err := n.iperf(ctx, server, to, o.Duration, "--udp", "--bitrate", "0", "--length", strconv.Itoa(o.Size))
+	args := append(seconds(o.Duration), "--udp", "--bitrate", "0", "--length", strconv.Itoa(o.Size))
+	output, err := n.iperf(ctx, server, to, args...)
 	d, parsed := parseDatagrams(output, o.Size)
 	if parsed != nil {
 		return Datagrams{}, errors.Join(parsed, err)
@@ -58,8 +64,13 @@ func (n *Namespace) UDP(ctx context.Context, server *Namespace, to netip.Addr, o
 	return d, err
 }
 
+// seconds returns the option of iperf3 for a duration of whole seconds, at least one.
+func seconds(d time.Duration) []string {
+	return []string{"--time", strconv.FormatFloat(max(d, time.Second).Seconds(), 'f', 0, 64)}
+}
+
 // iperf runs iperf3 once and returns the sender's report.
-func (n *Namespace) iperf(ctx context.Context, server *Namespace, to netip.Addr, d time.Duration, args ...string) (string, error) {
+func (n *Namespace) iperf(ctx context.Context, server *Namespace, to netip.Addr, args ...string) (string, error) {
 	s, err := server.Start("iperf3", "--server", "--one-off", "--forceflush", "--bind", to.String())
 	if err != nil {
 		return "", err
@@ -74,8 +85,7 @@ func (n *Namespace) iperf(ctx context.Context, server *Namespace, to netip.Addr,
 	if err != nil {
 		return "", err
 	}
-	seconds := strconv.FormatFloat(max(d, time.Second).Seconds(), 'f', 0, 64)
-	command := []string{"iperf3", "--client", to.String(), "--json", "--connect-timeout", "3000", "--time", seconds}
+	command := []string{"iperf3", "--client", to.String(), "--json", "--connect-timeout", "60000"}
 	return n.Exec(ctx, append(command, args...)...)
 }
 

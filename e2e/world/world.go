@@ -131,8 +131,8 @@ func (w *World) Start(blocks func(*lab.Host) []string) {
 	}
 }
 
-// StartNetwork runs the network "default" with the backend on every host and
-// adds a container to each.
+// StartNetwork runs the network "default" with the backend on every host and adds a container to each. When it returns,
+// all containers answer each other.
 func (w *World) StartNetwork(backend string) {
 	w.T.Helper()
 	w.Start(func(h *lab.Host) []string { return []string{ShortLease, h.Network("default", Plan(backend))} })
@@ -140,6 +140,9 @@ func (w *World) StartNetwork(backend string) {
 		w.Container(h, "default")
 	}
 	w.Settle("default")
+	if backend != "alloc" { // which leaves the packets to others
+		w.Linked(w.Containers)
+	}
 }
 
 func (w *World) Container(h *lab.Host, network string) *lab.Container {
@@ -257,31 +260,46 @@ func LeaseKey(network string, subnet netip.Prefix) string {
 	return "leno/leases/" + network + "/" + registry.SubnetKey(subnet)
 }
 
-// Matrix pings from every container to every other, in each family, all at the same time.
+// Matrix pings from every container to every other, in each family, all at the same time. Each path must carry a first
+// packet within minutes, and then all packets.
 func (w *World) Matrix() {
 	w.T.Helper()
 	w.MatrixOf(w.Containers)
 }
 
+// MatrixOf is like Matrix, for some containers.
 func (w *World) MatrixOf(containers []*lab.Container) {
 	w.T.Helper()
-	var pings errgroup.Group
-	pings.SetLimit(8)
+	if err := between(containers, w.Pinged); err != nil {
+		w.T.Error(err)
+	}
+}
+
+// Linked blocks until each container has received an answer from every other one of its network. Before that, a new link
+// may be up and drop everything.
+func (w *World) Linked(containers []*lab.Container) {
+	w.T.Helper()
+	w.Must(between(containers, w.reach))
+}
+
+// between runs f for each container and the addresses of every other one of its network.
+func between(containers []*lab.Container, f func(*lab.Container, netip.Addr) error) error {
+	var pairs errgroup.Group
+	pairs.SetLimit(8)
 	for _, from := range containers {
 		for _, to := range containers {
 			if from == to || from.Network != to.Network {
 				continue
 			}
 			for _, addr := range to.Addrs {
-				pings.Go(func() error { return w.Pinged(from, addr) })
+				pairs.Go(func() error { return f(from, addr) })
 			}
 		}
 	}
-	if err := pings.Wait(); err != nil {
-		w.T.Error(err)
-	}
+	return pairs.Wait()
 }
 
+// Ping fails the test unless a container can ping an address; see Pinged.
 func (w *World) Ping(from *lab.Container, to netip.Addr) {
 	w.T.Helper()
 	if err := w.Pinged(from, to); err != nil {
@@ -289,8 +307,11 @@ func (w *World) Ping(from *lab.Container, to netip.Addr) {
 	}
 }
 
-// Pinged sends a few pings from a container to an address. A lost ping is an error.
+// Pinged waits until an address has answered a container, and then sends a few pings. One that is lost is an error.
 func (w *World) Pinged(from *lab.Container, to netip.Addr) error {
+	if err := w.reach(from, to); err != nil {
+		return err
+	}
 	pings, err := from.StartEchoes(to, 50*time.Millisecond)
 	if err != nil {
 		return err
@@ -304,6 +325,16 @@ func (w *World) Pinged(from *lab.Container, to netip.Addr) error {
 	r, err := pings.Stop()
 	if err = errors.Join(sent, err); err == nil && r.Lost() > 0 {
 		err = fmt.Errorf("ping from %s to %s: %d of %d lost", from.Name, to, r.Lost(), r.Sent)
+	}
+	return err
+}
+
+// reach blocks until an address has answered a container.
+func (w *World) reach(from *lab.Container, to netip.Addr) error {
+	began := time.Now()
+	err := from.Reach(w.Ctx, to)
+	if took := time.Since(began); took > time.Second {
+		w.T.Logf("the first answer to %s from %s took %s", from.Name, to, took.Round(time.Millisecond))
 	}
 	return err
 }
@@ -402,28 +433,6 @@ func (w *World) Apply(network, body string, flags ...string) {
 	out, err := w.Hosts[0].Leno(w.Ctx, append(append([]string{"network", "apply"}, flags...), w.Definition(network, body))...)
 	if err != nil {
 		w.T.Fatal(err, out)
-	}
-}
-
-// Linked blocks until each container has received an answer from every other one of its network,
-// because a new link may be up and drop everything for a moment.
-func (w *World) Linked(containers []*lab.Container) {
-	w.T.Helper()
-	for _, from := range containers {
-		for _, to := range containers {
-			if from == to || from.Network != to.Network {
-				continue
-			}
-			for _, addr := range to.Addrs {
-				w.Eventually("a first answer to "+from.Name, func(context.Context) error {
-					r, err := from.Ping(w.Ctx, addr, lab.PingOptions{})
-					if err == nil && r.Lost() > 0 {
-						err = fmt.Errorf("none from %s", addr)
-					}
-					return err
-				})
-			}
-		}
 	}
 }
 
