@@ -216,7 +216,7 @@ func TestDocumentationBlocks(t *testing.T) {
 		"integrations/service-mesh.mdx: nomad job run examples/nomad/mesh.nomad.hcl":                                                                                  1,
 		"integrations/service-mesh.mdx: network {":                                                                                                                    1,
 		"integrations/service-mesh.mdx: sudo iptables -t nat -A PREROUTING -s 10.5.0.0/16 -p udp --dport 53 -m addrtype --dst-type LOCAL -j REDIRECT --to-ports 8600": 1,
-		// No Kubernetes runs there: TestKubernetes in e2e/store applies the file to an API server.
+		// No Kubernetes runs there: TestKubernetes in e2e/kubernetes applies the file to an API server.
 		"integrations/kubernetes.mdx: kubectl apply -f examples/kubernetes/leno.yaml":                                              1,
 		"integrations/kubernetes.mdx: kubectl label node node-7 leno.lenonet.io/host=true   # flannel's DaemonSet leaves the node": 1,
 		"integrations/kubernetes.mdx: sudo systemctl disable --now leno":                                                           1,

@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/traffic"
 )
 
 // TestEtcdUnusableRecords writes records that flannel or its operator could have broken: configurations and leases. Each
@@ -30,7 +31,7 @@ func TestEtcdUnusableRecords(t *testing.T) {
 		_, err := client.Put(w.Ctx, key, value)
 		w.Must(err)
 	}
-	whole := w.undisturbed()
+	whole := traffic.Watch(w.World)
 
 	before, err := client.Get(w.Ctx, etcdPrefix+"config")
 	w.Must(err)

@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/traffic"
 	"github.com/lenonet/leno/e2e/world"
 	"github.com/lenonet/leno/registry/flannel"
 )
@@ -93,7 +94,7 @@ func TestEtcd(t *testing.T) {
 	w.noConsul()
 	client, err := w.Etcd.Client()
 	w.Must(err)
-	whole := w.undisturbed()
+	whole := traffic.Watch(w.World)
 
 	t.Log("etcd is killed")
 	w.Must(w.Etcd.Kill())
@@ -187,7 +188,7 @@ func TestEtcdQuorumLost(t *testing.T) {
 	held := w.held("default")
 	records, err := w.inEtcd()
 	w.Must(err)
-	whole := w.undisturbed()
+	whole := traffic.Watch(w.World)
 	for _, server := range w.EtcdServers[1:] {
 		w.Must(server.Kill())
 	}

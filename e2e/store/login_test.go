@@ -15,6 +15,7 @@ import (
 
 	"github.com/lenonet/leno/e2e/jwt"
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/traffic"
 	"github.com/lenonet/leno/e2e/world"
 )
 
@@ -47,7 +48,7 @@ func TestLogin(t *testing.T) {
 		s.Container(h, "default")
 	}
 	s.Settle("default")
-	whole := s.undisturbed()
+	whole := traffic.Watch(s.World)
 	sessions := map[string]string{a.Name: s.heldBy(a), b.Name: s.heldBy(b)}
 	first := s.loginTokens()
 	if len(first) != 1 {

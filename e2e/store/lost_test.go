@@ -17,6 +17,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/traffic"
 	"github.com/lenonet/leno/e2e/world"
 )
 
@@ -100,7 +101,7 @@ func TestNetworkOnlyInConsul(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := onlyInConsul(t)
 			before := w.drawn()
-			whole := w.undisturbed()
+			whole := traffic.Watch(w.World)
 			tt.lose(w)
 			w.Eventually("all to be as before", func(context.Context) error {
 				now, err := w.picture()
@@ -137,7 +138,7 @@ func TestNetworkOnlyInConsulSetBack(t *testing.T) {
 	}
 	w.Settle("default")
 	before := w.drawn()
-	whole := w.undisturbed()
+	whole := traffic.Watch(w.World)
 	restore()
 	w.asBefore(before)
 	for _, h := range w.Hosts {
@@ -166,7 +167,7 @@ func TestNetworkLostWithoutTheRight(t *testing.T) {
 	}
 	w.Settle("default")
 	subnets := []netip.Prefix{w.Subnet(w.Hosts[0], "default"), w.Subnet(w.Hosts[1], "default")}
-	whole := w.undisturbed()
+	whole := traffic.Watch(w.World)
 	reading := &consul.QueryOptions{Token: world.OperatorToken}
 	before := w.Stored("default", reading)
 	_, err := kv.DeleteTree("leno/", under)

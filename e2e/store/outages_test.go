@@ -12,6 +12,7 @@ import (
 	consul "github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/traffic"
 	"github.com/lenonet/leno/e2e/world"
 )
 
@@ -23,7 +24,7 @@ func TestQuorumLost(t *testing.T) {
 	h := w.Hosts[0]
 	subnet := w.Subnet(h, "default")
 	w.WaitHealth(h, http.StatusOK)
-	whole := w.undisturbed()
+	whole := traffic.Watch(w.World)
 	lost := w.Servers[1:]
 	for _, server := range lost {
 		w.Must(server.Kill())
@@ -65,7 +66,7 @@ func TestTokenLost(t *testing.T) {
 	}
 	w.Settle("default")
 	subnet := w.Subnet(a, "default")
-	whole := w.undisturbed()
+	whole := traffic.Watch(w.World)
 
 	acl, under := w.Consul.Client().ACL(), &consul.WriteOptions{Token: world.OperatorToken}
 	self, _, err := acl.TokenReadSelf(&consul.QueryOptions{Token: tokens[a]})

@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/traffic"
 	"github.com/lenonet/leno/e2e/world"
 	"github.com/lenonet/leno/registry"
 )
@@ -109,40 +110,6 @@ func (w *testWorld) asBefore(before []string) {
 	}
 }
 
-// undisturbed starts pings between all containers in a ring and watches the routes of every host.
-// The returned function ends both and checks that no ping and no route was lost.
-func (w *testWorld) undisturbed() func() {
-	w.T.Helper()
-	streams := map[string]*lab.Echoes{}
-	routes := map[string]func() []string{}
-	for i, from := range w.Containers {
-		to := w.Containers[(i+1)%len(w.Containers)]
-		s, err := from.StartEchoes(to.Addrs[0], 20*time.Millisecond)
-		w.Must(err)
-		streams[from.Name+" to "+to.Name] = s
-	}
-	for _, h := range w.Hosts {
-		routes[h.Name] = w.RouteEvents(h)
-	}
-	return func() {
-		w.T.Helper()
-		for name, s := range streams {
-			w.Must(s.WaitAnswers(w.Ctx, 10))
-			result, err := s.Stop()
-			w.Must(err)
-			w.T.Logf("%s: %d pings, %d lost", name, result.Sent, result.Lost())
-			if result.Lost() != 0 {
-				w.T.Errorf("%s: %d of %d pings lost: %v", name, result.Lost(), result.Sent, result.Missing)
-			}
-		}
-		for name, deleted := range routes {
-			if gone := deleted(); len(gone) != 0 {
-				w.T.Errorf("%s: routes were deleted: %q", name, gone)
-			}
-		}
-	}
-}
-
 // TestConsulEmptied removes leno's records, or all of Consul's data, while hosts are running:
 // everything is restored within seconds, and no route or packet is lost in the meantime.
 func TestConsulEmptied(t *testing.T) {
@@ -164,7 +131,7 @@ func TestConsulEmptied(t *testing.T) {
 			w := newWorld(t, lab.Options{})
 			w.StartNetwork("vxlan")
 			before := w.drawn()
-			whole := w.undisturbed()
+			whole := traffic.Watch(w.World)
 			tt.lose(w)
 			w.asBefore(before)
 			for _, h := range w.Hosts {
@@ -223,7 +190,7 @@ func TestStoreSetBack(t *testing.T) {
 	}
 	w.Settle("default")
 	before := w.drawn()
-	whole := w.undisturbed()
+	whole := traffic.Watch(w.World)
 	restore()
 	w.asBefore(before)
 	for _, h := range w.Hosts {
@@ -259,7 +226,7 @@ func TestSwitchSetBack(t *testing.T) {
 	}
 	w.Settle("default")
 	switched := w.drawn()
-	whole := w.undisturbed()
+	whole := traffic.Watch(w.World)
 	restore()
 	w.asBefore(switched)
 	for _, h := range w.Hosts {
@@ -416,7 +383,7 @@ func TestRestartIntoEmptiedStore(t *testing.T) {
 	w := newWorld(t, lab.Options{})
 	w.StartNetwork("vxlan")
 	before := w.drawn()
-	whole := w.undisturbed()
+	whole := traffic.Watch(w.World)
 	a := w.Hosts[0]
 	w.Must(a.StopAgent(w.Ctx))
 	for _, h := range w.Hosts[1:] {

@@ -1,10 +1,11 @@
-package store
+package kubernetes
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/traffic"
 	"github.com/lenonet/leno/e2e/world"
 	"github.com/lenonet/leno/internal/testkit/kubetest"
 )
@@ -31,7 +33,7 @@ const (
 
 // kubeWorld is a lab whose hosts are nodes of an API server, which runs in the namespace of the lab's etcd.
 type kubeWorld struct {
-	*testWorld
+	*world.World
 	api *kubetest.Server
 }
 
@@ -39,7 +41,7 @@ type kubeWorld struct {
 func newKubeWorld(t *testing.T, hosts int) *kubeWorld {
 	w := &kubeWorld{}
 	files := t.TempDir()
-	w.testWorld = newWorld(t, lab.Options{
+	w.World = world.New(t, lab.Options{
 		Hosts: hosts,
 		Store: lab.StoreEtcd,
 		StoreBlock: func(h *lab.Host) string {
@@ -186,7 +188,7 @@ func TestKubernetes(t *testing.T) {
 	w.showsForeign(a, foreign)
 	w.refuses(a, b)
 	w.onlyKubernetes(hosts)
-	whole := w.undisturbed()
+	whole := traffic.Watch(w.World)
 
 	w.loseServer(hosts)
 	w.breakNode(a, hosts)
@@ -254,14 +256,29 @@ func (w *kubeWorld) refuses(h, other *lab.Host) {
 		}
 	}
 	for _, request := range []string{
-		"DELETE /v1/network/default/lease/" + key(subnet),
+		"DELETE /v1/network/default/lease/" + strings.ReplaceAll(subnet, "/", "-"),
 		`PUT /v1/network/default/reservation/10.5.77.0-24 {"node":"host-z"}`,
 	} {
-		status, body := w.change(h, request, "Authorization: Bearer "+kubetest.AdminToken)
+		status, body := w.change(h, request)
 		if status != http.StatusNotImplemented || !strings.Contains(body, "not supported by this store") {
 			w.T.Errorf("%s: %d %s", request, status, body)
 		}
 	}
+}
+
+// change sends a request, "METHOD path body", to the agent of a host as an operator.
+func (w *kubeWorld) change(h *lab.Host, request string) (status int, body string) {
+	w.T.Helper()
+	part := append(strings.SplitN(request, " ", 3), "")
+	r, err := http.NewRequestWithContext(w.Ctx, part[0], "http://"+api.DefaultAddress+part[1], strings.NewReader(part[2]))
+	w.Must(err)
+	r.Header.Set("Authorization", "Bearer "+kubetest.AdminToken)
+	response, err := h.HTTP().Do(r)
+	w.Must(err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	w.Must(err)
+	return response.StatusCode, string(text)
 }
 
 // loseServer kills the API server for 20 s, and an agent in that time.
