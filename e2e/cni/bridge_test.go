@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -54,7 +55,7 @@ func TestBridge(t *testing.T) {
 	if tentative := show("-6", "addr", "show", "dev", "cni-default", "scope", "global", "tentative"); tentative != "" {
 		t.Errorf("not to be used yet: %s", tentative)
 	}
-	p, err := first.Ping(s.ctx, netip.MustParseAddr("fd00:5:0:22::1"), lab.PingOptions{})
+	p, err := first.Ping(s.ctx, netip.MustParseAddr("fd00:5:0:22::1"), lab.PingOptions{Timeout: 30 * time.Second})
 	if must(t, err); p.Received == 0 {
 		t.Errorf("the gateway does not answer: %s", show("addr", "show", "dev", "cni-default"))
 	}

@@ -83,14 +83,7 @@ func TestMigration(t *testing.T) {
 	t.Parallel()
 	w, containers := newWorld(t, lab.Options{Hosts: 3, ConsulConfig: acl})
 	ctx := w.ctx
-	a, b, c := 0, 1, 2
-	var streams []*lab.Echoes
-	for _, pair := range [][2]int{{a, b}, {b, c}, {c, a}} {
-		s, err := containers[pair[0]].StartEchoes(containers[pair[1]].Addrs[0], 20*time.Millisecond)
-		w.must(err)
-		w.must(s.WaitAnswers(ctx, 5))
-		streams = append(streams, s)
-	}
+	streams := w.startEchoes(containers, 20*time.Millisecond)
 
 	// leno next to flannel: every host has its lease and its device, and flannel's routes still
 	// carry everything.
@@ -103,7 +96,7 @@ func TestMigration(t *testing.T) {
 	}
 
 	// Move the outgoing packets to leno, host by host.
-	for _, i := range []int{c, a, b} {
+	for _, i := range []int{2, 0, 1} {
 		began := time.Now()
 		w.stepBack(w.Hosts[i])
 		w.must(waitRoutes(ctx, w.Hosts, i, others(i), "leno-default flannel.1"))
@@ -126,10 +119,34 @@ func TestMigration(t *testing.T) {
 	}
 	for i := range w.Hosts {
 		w.must(waitRoutes(ctx, w.Hosts, i, others(i), "leno-default"))
-		if status, body, err := w.Hosts[i].Get(ctx, "/healthz"); err != nil || status != 200 {
-			t.Errorf("%s: %d %s %v", w.Hosts[i].Name, status, body, err)
-		}
+		w.healthy(w.Hosts[i])
 	}
+}
+
+// startEchoes starts pings from each of three containers to the next one, once that has answered.
+func (w *world) startEchoes(containers []*lab.Container, every time.Duration) (streams []*lab.Echoes) {
+	w.t.Helper()
+	for i, from := range containers {
+		to := containers[(i+1)%len(containers)].Addrs[0]
+		w.answers(from, to)
+		s, err := from.StartEchoes(to, every)
+		w.must(err)
+		w.must(s.WaitAnswers(w.ctx, 5))
+		streams = append(streams, s)
+	}
+	return streams
+}
+
+// answers blocks until a container has an answer from an address. Until then, neighbour discovery may lose pings.
+func (w *world) answers(from *lab.Container, to netip.Addr) {
+	w.t.Helper()
+	w.must(lab.WaitFor(w.ctx, "a first answer to "+from.Name, func(ctx context.Context) error {
+		r, err := from.Ping(ctx, to, lab.PingOptions{})
+		if err == nil && r.Lost() > 0 {
+			err = fmt.Errorf("none from %s", to)
+		}
+		return err
+	}))
 }
 
 // TestRollback moves hosts back to flannel after they have moved to leno.
@@ -155,7 +172,8 @@ func TestRollback(t *testing.T) {
 		// The same holds while one host has moved back and the other has not.
 		w.must(waitRoutes(ctx, w.Hosts, 0, []int{1}, "flannel.1"))
 		w.must(waitRoutes(ctx, w.Hosts, 1, []int{0}, "flannel.1"))
-		result, err := containers[0].Ping(ctx, containers[1].Addrs[0], lab.PingOptions{Count: 5})
+		w.answers(containers[0], containers[1].Addrs[0])
+		result, err := containers[0].Ping(ctx, containers[1].Addrs[0], lab.PingOptions{Count: 5, Timeout: 30 * time.Second})
 		if err != nil || result.Lost() != 0 {
 			t.Errorf("%d of %d packets are lost over flannel: %v", result.Lost(), result.Sent, err)
 		}

@@ -28,13 +28,7 @@ func TestStores(t *testing.T) {
 	t.Parallel()
 	w, containers := newWorld(t, lab.Options{Hosts: 3, Store: lab.StoreEtcd})
 	w.flannelRecords()
-	var streams []*lab.Echoes
-	for _, pair := range [][2]int{{0, 1}, {1, 2}, {2, 0}} {
-		s, err := containers[pair[0]].StartEchoes(containers[pair[1]].Addrs[0], 10*time.Millisecond)
-		w.must(err)
-		w.must(s.WaitAnswers(w.ctx, 5))
-		streams = append(streams, s)
-	}
+	streams := w.startEchoes(containers, 10*time.Millisecond)
 	nothingLost := func(step string) {
 		t.Helper()
 		for i, s := range streams {

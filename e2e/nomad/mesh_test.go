@@ -229,13 +229,15 @@ func (c *cluster) resolves() {
 
 	old, err := host.subnet()
 	c.must(err)
-	wanted := "10.5.201.0/24"
+	taken := map[string]bool{}
 	for _, m := range c.machines {
-		taken, err := m.subnet()
+		subnet, err := m.subnet()
 		c.must(err)
-		if taken.String() == wanted {
-			wanted = "10.5.202.0/24"
-		}
+		taken[subnet.String()] = true
+	}
+	wanted := ""
+	for i := 201; wanted == "" || taken[wanted]; i++ {
+		wanted = fmt.Sprintf("10.5.%d.0/24", i)
 	}
 	for _, args := range [][]string{{"reservation", "add", "-node=" + host.Name, "default", wanted}, {"lease", "revoke", "default", old.String()}} {
 		_, err := host.Leno(c.ctx, args...)

@@ -139,10 +139,13 @@ func (r *rendering) soon() {
 // for this host follow.
 func (r *rendering) renumbered() {
 	r.w.t.Helper()
-	h, subnet := r.w.Hosts[0], "10.6.200.32/27"
+	h, subnet, gateway := r.w.Hosts[0], "10.6.200.32/27", "10.6.200.33"
 	before, err := os.ReadFile(h.SubnetFile(r.network))
 	r.w.must(err)
 	old := regexp.MustCompile(`LENO_SUBNET=([0-9.]+)`).FindSubmatch(before)
+	if string(old[1]) == gateway {
+		subnet, gateway = "10.6.200.64/27", "10.6.200.65"
+	}
 	for _, command := range []string{"reservation add -node=" + h.Name + " " + r.network + " " + subnet, "lease revoke " + r.network + " " + r.containing(string(old[1]))} {
 		if out, err := h.Leno(r.w.ctx, append(strings.Fields(command), "-token="+operatorToken)...); err != nil {
 			r.w.t.Fatal(out, err)
@@ -157,7 +160,7 @@ func (r *rendering) renumbered() {
 		return err
 	})
 	r.eventually("its files", func() error {
-		if !strings.Contains(r.file(dockerFile), `"10.6.200.33/27"`) {
+		if !strings.Contains(r.file(dockerFile), fmt.Sprintf("%q", gateway+"/27")) {
 			return fmt.Errorf("still %s", r.file(dockerFile))
 		}
 		return errors.Join(r.current(), r.own())
