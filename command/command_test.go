@@ -279,11 +279,28 @@ func TestTopLevel(t *testing.T) {
 	}
 }
 
+// refusing returns an address that refuses connections for as long as the test runs: its port is taken, and no program
+// listens on it.
+func refusing(t *testing.T) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	bound, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("http://127.0.0.1:%d", bound.(*unix.SockaddrInet4).Port)
+}
+
 func TestNoAgent(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "leno.sock")
-	closed := httptest.NewServer(nil)
-	closed.Close()
-	for _, address := range []string{"unix://" + socket, closed.URL} {
+	for _, address := range []string{"unix://" + socket, refusing(t)} {
 		got := world{env: map[string]string{"LENO_ADDRESS": address}}.run("status")
 		if got.code != cli.ExitFailed || got.stdout != "" || !strings.Contains(got.stderr, "no agent answers at "+address) {
 			t.Errorf("%+v", got)
@@ -474,15 +491,16 @@ func TestCompletion(t *testing.T) {
 
 // apply -wait ends when the definition is in force on this host, whatever other problems it has.
 func TestApplyWaits(t *testing.T) {
+	t.Parallel() // it waits
 	f := newFakeAgent(t)
 	f.plans["default"] = allowed(f)
 	w := world{env: map[string]string{"LENO_ADDRESS": f.url}}
 	// The fake's PUT removes this host's part in the network.
 	local := f.networks[1].Local
 	f.health.Networks[0].Checks = []api.Check{{Name: "device", Status: api.Critical, Reason: "no luck"}}
-	got := w.run("network", "apply", "testdata/change.hcl", "-wait=50ms")
+	got := w.run("network", "apply", "testdata/change.hcl", "-wait=500ms")
 	if got.code != cli.ExitFailed || !strings.Contains(got.stdout, "Updated network default") ||
-		!strings.Contains(got.stderr, "after 50ms: network default: not in force on this host yet: device is critical: no luck") {
+		!strings.Contains(got.stderr, "after 500ms: network default: not in force on this host yet: device is critical: no luck") {
 		t.Errorf("%+v", got)
 	}
 
@@ -498,34 +516,35 @@ func TestApplyWaits(t *testing.T) {
 	})
 	defer later.Stop()
 	f.plans = nil
-	got = w.run("network", "apply", "testdata/same.hcl", "-wait=10s")
+	got = w.run("network", "apply", "testdata/same.hcl", "-wait=2m")
 	if got.code != cli.ExitDone || !strings.Contains(strings.Join(strings.Fields(got.stderr), " "), "Note: network default is in force on this host, where conflict is critical: another live host") {
 		t.Errorf("%+v", got)
 	}
 
 	// A host without a subnet does not carry the network.
 	f.health.Networks[0].Ready = false
-	if got = w.run("network", "apply", "testdata/same.hcl", "-wait=50ms"); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "not in force on this host yet") {
+	if got = w.run("network", "apply", "testdata/same.hcl", "-wait=500ms"); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "not in force on this host yet") {
 		t.Errorf("%+v", got)
 	}
 }
 
 // switch -wait ends when the switch has ended, not when the agent has yet to hear of it.
 func TestSwitchWaits(t *testing.T) {
+	t.Parallel() // it waits
 	f := newFakeAgent(t)
 	w := world{env: map[string]string{"LENO_ADDRESS": f.url}}
 	f.begun = &api.NetworkSwitch{From: "wireguard", To: "wireguard", Direction: api.SwitchForward, ModifyIndex: f.switching.ModifyIndex + 1}
 	rotate := []string{"network", "switch", "default", "-rotate-keys"}
-	if got := w.run(append(rotate, "-wait=50ms")...); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "after 50ms: network default: the agent has not seen the change yet") {
+	if got := w.run(append(rotate, "-wait=500ms")...); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "after 500ms: network default: the agent has not seen the change yet") {
 		t.Errorf("%+v", got)
 	}
 	f.set(func() { f.switching = *f.begun })
-	if got := w.run(append(rotate, "-wait=50ms")...); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "after 50ms: network default: 0 of 0 hosts send to all others over wireguard") {
+	if got := w.run(append(rotate, "-wait=500ms")...); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "after 500ms: network default: 0 of 0 hosts send to all others over wireguard") {
 		t.Errorf("%+v", got)
 	}
 	later := time.AfterFunc(100*time.Millisecond, func() { f.set(func() { f.switching.To, f.switching.ModifyIndex = "", 12 }) })
 	defer later.Stop()
-	if got := w.run(append(rotate, "-wait=10s")...); got.code != cli.ExitDone {
+	if got := w.run(append(rotate, "-wait=2m")...); got.code != cli.ExitDone {
 		t.Errorf("%+v", got)
 	}
 }

@@ -148,6 +148,7 @@ func TestWatchForms(t *testing.T) {
 }
 
 func TestStatusWaits(t *testing.T) {
+	t.Parallel() // it waits
 	f := newFakeAgent(t)
 	w := world{env: map[string]string{"LENO_ADDRESS": f.url}}
 	if got := w.run("status", "-wait"); got.code != cli.ExitDone || !strings.HasPrefix(got.stdout, "Leases, devices, routes and leno's rules are in order") {
@@ -158,15 +159,15 @@ func TestStatusWaits(t *testing.T) {
 	again := time.AfterFunc(600*time.Millisecond, func() { f.set(func() { f.health.Ready = true }) })
 	defer timer.Stop()
 	defer again.Stop()
-	if got := w.run("status", "-wait=10s"); got.code != cli.ExitDone || strings.Count(got.stdout, "are in order") != 1 {
+	if got := w.run("status", "-wait=2m"); got.code != cli.ExitDone || strings.Count(got.stdout, "are in order") != 1 {
 		t.Errorf("%+v", got)
 	}
 	f.set(func() { f.health.Status = api.Warning })
-	if got := w.run("status", "-wait=100ms"); got.code != cli.ExitFailed || !strings.HasPrefix(got.stdout, "Leases, devices, routes and leno's rules are in order, but for ") {
+	if got := w.run("status", "-wait=500ms"); got.code != cli.ExitFailed || !strings.HasPrefix(got.stdout, "Leases, devices, routes and leno's rules are in order, but for ") {
 		t.Errorf("%+v", got)
 	}
 	f.set(func() { f.down = true })
-	if got := w.run("status", "-wait=100ms"); got.code != cli.ExitFailed || got.stdout != "" || !strings.Contains(got.stderr, "after 100ms: it is away") {
+	if got := w.run("status", "-wait=500ms"); got.code != cli.ExitFailed || got.stdout != "" || !strings.Contains(got.stderr, "after 500ms: it is away") {
 		t.Errorf("%+v", got)
 	}
 }

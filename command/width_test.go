@@ -13,6 +13,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/internal/testkit/seed"
 )
 
 // Errors fit a terminal too; a pipe gets each on one line, so that programs can search it.
@@ -144,8 +145,8 @@ func (g gibberish) fill(f *fakeAgent) {
 
 // TestAnythingFits: whatever the agent returns, tables and texts fit, and JSON loses nothing.
 func TestAnythingFits(t *testing.T) {
-	for seed := range uint64(30) {
-		g := gibberish{rand.New(rand.NewPCG(seed, 0))}
+	g := gibberish{seed.Rand(t)}
+	for i := range 30 {
 		f := newFakeAgent(t)
 		g.fill(f)
 		w := world{env: map[string]string{"LENO_ADDRESS": f.url}}
@@ -154,13 +155,13 @@ func TestAnythingFits(t *testing.T) {
 			got := w.run(strings.Fields(args)...)
 			fits80(t, got.stdout)
 			if got.stdout == "" || strings.ContainsAny(got.stdout, "\x1b\u202e") {
-				t.Errorf("seed %d: leno %s: %+v", seed, args, got)
+				t.Errorf("agent %d: leno %s: %+v", i, args, got)
 			}
 		}
 		var list api.LeaseList
 		got := w.run("lease", "list", "default", "-format=json")
 		if err := json.Unmarshal([]byte(got.stdout), &list); err != nil || fmt.Sprint(nodes(list.Leases)) != fmt.Sprint(nodes(f.leases)) {
-			t.Errorf("seed %d: %v\n%s", seed, err, got.stdout)
+			t.Errorf("agent %d: %v\n%s", i, err, got.stdout)
 		}
 		if t.Failed() {
 			return

@@ -9,12 +9,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
 // TestCollect: a capture that fails, hangs or is too large does not stop the others, and keeps
 // what it wrote before.
-func TestCollect(t *testing.T) {
+func TestCollect(t *testing.T) { synctest.Test(t, testCollect) }
+
+func testCollect(t *testing.T) {
 	write := func(text string, err error) func(context.Context, io.Writer) error {
 		return func(_ context.Context, w io.Writer) error {
 			_, wrong := io.WriteString(w, text)

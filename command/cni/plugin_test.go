@@ -11,7 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -258,31 +258,63 @@ func TestCNITrust(t *testing.T) {
 	}
 }
 
-// TestCNISilentAgent: the plugin waits for a hanging agent as long as the configuration says, and
-// STATUS asks it once.
-func TestCNISilentAgent(t *testing.T) {
+// silence is an agent that accepts connections and answers nothing.
+type silence struct {
+	net.Listener
+	accepted chan string // address of the other end of each connection
+}
+
+func newSilence(t *testing.T) *silence {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close()
-	var asked atomic.Int64
-	go func() {
+	s := &silence{listener, make(chan string, 1000)}
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			asked.Add(1)
 			defer conn.Close()
+			s.accepted <- conn.RemoteAddr().String()
 		}
-	}()
-	silent := &fakeAgent{url: "http://" + listener.Addr().String()}
-	p, c := cniOf(t, silent, `,"wait":"1s"`)
+	})
+	t.Cleanup(func() {
+		_ = listener.Close() // ends the goroutine
+		accepting.Wait()
+	})
+	return s
+}
+
+func (s *silence) url() string { return "http://" + s.Addr().String() }
+
+// asked returns how many connections there were so far. They are accepted in the order in which they were made, but
+// perhaps later, so asked makes another one and waits until it is accepted.
+func (s *silence) asked(t *testing.T) (before int) {
+	t.Helper()
+	conn, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for <-s.accepted != conn.LocalAddr().String() {
+		before++
+	}
+	return before
+}
+
+// TestCNISilentAgent: the plugin waits for a hanging agent as long as the configuration says, and
+// STATUS asks it once.
+func TestCNISilentAgent(t *testing.T) {
+	t.Parallel() // it waits
+	p, c := cniOf(t, &fakeAgent{url: newSilence(t).url()}, `,"wait":"1s"`)
 	began := time.Now()
-	_, err = p.waitForFacts(t.Context(), c, true)
+	_, err := p.waitForFacts(t.Context(), c, true)
 	isCNI(t, err, types.ErrTryAgainLater, "did not answer within 1s")
-	if took := time.Since(began); took > 20*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("waited %s", took)
 	}
 
@@ -293,10 +325,13 @@ func TestCNISilentAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	asked.Store(0)
-	text := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"x","type":"leno-cni","address":%q}`, silent.url)
-	if err := p.status(t.Context(), &skel.CmdArgs{StdinData: []byte(text), Path: plugins}); err != nil || asked.Load() != 1 {
-		t.Errorf("asked %d times: %v", asked.Load(), err)
+	silent := newSilence(t)
+	text := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"x","type":"leno-cni","address":%q}`, silent.url())
+	if err := p.status(t.Context(), &skel.CmdArgs{StdinData: []byte(text), Path: plugins}); err != nil {
+		t.Error(err)
+	}
+	if n := silent.asked(t); n != 1 {
+		t.Errorf("asked %d times", n)
 	}
 }
 
