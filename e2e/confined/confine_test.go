@@ -1,4 +1,4 @@
-package host
+package confined
 
 import (
 	"encoding/json"

@@ -1,7 +1,8 @@
-package host
+package confined
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -16,77 +17,36 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/docpages"
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/mounts"
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// A place is a host with its own /etc, /run, /var/lib and /usr/local/bin, where leno's files are as
-// on a real host.
-type place struct {
-	*lab.Host
-	w     *testWorld
-	agent *lab.Process
+// A host runs its agent with the restrictions of the unit.
+type host struct {
+	*mounts.Host
+	w *testWorld
 }
 
-// newPlace creates the directories and the configuration. programs are links that take precedence
-// over the machine's programs: "iptables" -> "/usr/sbin/iptables-legacy".
-func newPlace(w *testWorld, h *lab.Host, config string, programs map[string]string) *place {
+func newHost(w *testWorld, h *lab.Host, config string, programs map[string]string) *host {
 	w.T.Helper()
-	p := &place{Host: h, w: w}
-	for _, dir := range []string{"etc", "run/leno", "lib", "bin"} {
-		w.Must(os.MkdirAll(filepath.Join(h.Dir, dir), 0o755))
-	}
-	_, err := h.Exec(w.Ctx, "cp", "-a", "/etc/.", filepath.Join(h.Dir, "etc"))
-	w.Must(err)
-	w.Must(os.MkdirAll(filepath.Join(h.Dir, "etc/leno.d"), 0o755))
-	p.configure(config)
-	for name, target := range programs {
-		w.Must(os.Symlink(target, filepath.Join(h.Dir, "bin", name)))
-	}
-	for _, name := range []string{"leno", "filter"} { // mount points for programs
-		w.Must(os.WriteFile(filepath.Join(h.Dir, "bin", name), nil, 0o755))
-	}
+	p := &host{mounts.New(w.World, h, config, programs), w}
+	w.Must(os.WriteFile(filepath.Join(h.Dir, "bin/filter"), nil, 0o755)) // confine mounts this program there
 	return p
 }
 
-func (p *place) configure(config string) {
-	p.w.T.Helper()
-	p.w.Must(os.WriteFile(filepath.Join(p.Dir, "etc/leno.d/leno.hcl"), []byte(config), 0o644))
-}
-
-// start runs a program with the place's mounts and the changes that script makes.
-func (p *place) start(script string, command ...string) error {
-	exe, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	program, err := filepath.Abs(world.Leno())
-	if err != nil {
-		return err
-	}
-	const mounts = `
-mount --bind "$1/etc" /etc
-mount --bind "$1/run" /run
-mount --bind "$1/lib" /var/lib
-mount --bind "$2" "$1/bin/leno"
-mount --bind "$3" "$1/bin/filter"
-mount --rbind "$1/bin" /usr/local/bin
-shift 3
-export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-`
-	p.agent, err = p.Start(append([]string{"unshare", "--mount", "sh", "-euc", mounts + script, "sh", p.Dir, program, exe}, command...)...)
-	return err
-}
-
 // confine runs the unit's command with the unit's restrictions.
-func (p *place) confine(c confinement) {
+func (p *host) confine(c confinement) {
 	p.w.T.Helper()
-	p.w.Must(p.start("export "+filterVariable+"='"+c.filter(p.w.T)+"'\n"+c.script(), strings.Fields(c.unit["ExecStart"])...))
+	exe, err := os.Executable()
+	p.w.Must(err)
+	script := fmt.Sprintf("mount --bind '%s' /usr/local/bin/filter\nexport %s='%s'\n", exe, filterVariable, c.filter(p.w.T))
+	p.w.Must(p.LaunchCommand(script+c.script(), strings.Fields(c.unit["ExecStart"])...))
 }
 
 // ready waits for the agent and links its subnet files to where the lab's containers expect them.
-func (p *place) ready(networks ...string) {
+func (p *host) ready(networks ...string) {
 	p.w.T.Helper()
-	p.w.Must(p.agent.WaitFor(p.w.Ctx, "the agent on "+p.Name+" to be ready", func(ctx context.Context) error {
+	p.w.Must(p.Process.WaitFor(p.w.Ctx, "the agent on "+p.Name+" to be ready", func(ctx context.Context) error {
 		status, body, err := p.Get(ctx, "/readyz")
 		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("/readyz answers %d: %s", status, body)
@@ -104,6 +64,17 @@ func (p *place) ready(networks ...string) {
 			p.w.Must(os.Symlink(file, p.SubnetFile(network)))
 		}
 	}
+}
+
+// logs waits until the agent's log has the words.
+func (p *host) logs(words string) {
+	p.w.T.Helper()
+	p.w.Must(p.Process.WaitFor(p.w.Ctx, fmt.Sprintf("the agent on %s to log %q", p.Name, words), func(context.Context) error {
+		if !strings.Contains(p.Process.Output(), words) {
+			return errors.New("it has not yet")
+		}
+		return nil
+	}))
 }
 
 // only returns the confinement with other capabilities.
@@ -151,7 +122,7 @@ func TestRights(t *testing.T) {
 		// Separate networks, so that a fault of one host does not affect another.
 		config := w.Hosts[i].Config(fmt.Sprintf("%s\nnetwork \"n%d\" {\n  ipv4 {\n    prefix = \"10.%[2]d.0.0/16\"\n  }\n  %[3]s\n}\n", world.ShortLease, 5+i, tt.network))
 		config = strings.Replace(config, fmt.Sprintf("%q", w.Hosts[i].DataDir()), `"/var/lib/leno"`, 1)
-		p := newPlace(w, w.Hosts[i], config, tt.programs)
+		p := newHost(w, w.Hosts[i], config, tt.programs)
 		runs.Go(func() {
 			if err := p.lacking(tt.less, tt.check, tt.status, tt.words, tt.enough); err != nil {
 				t.Errorf("%s (%s): %v", tt.row, p.Name, err)
@@ -174,23 +145,23 @@ func legacyPrograms() map[string]string {
 }
 
 // lacking runs the agent first without a right and then with it.
-func (p *place) lacking(less confinement, check, status string, words []string, enough confinement) error {
+func (p *host) lacking(less confinement, check, status string, words []string, enough confinement) error {
 	if _, err := p.Exec(p.w.Ctx, "sh", "-euc", fmt.Sprintf("sysctl -qw net.ipv4.ip_forward=0; touch %[1]s; chmod 644 %[1]s", filepath.Join(p.Dir, "run/xtables.lock"))); err != nil {
 		return err
 	}
 	for _, c := range []confinement{less, enough} {
 		p.confine(c)
 		if check != "" && c.less(enough) {
-			if err := p.says(check, status, words...); err != nil {
+			if err := p.WaitCheck(check, status, words...); err != nil {
 				return err
 			}
-			if begun, _ := p.lines(check); begun > 1 {
+			if begun, _ := p.Faults(check); begun > 1 {
 				return fmt.Errorf("%d lines of the beginning", begun)
 			}
-		} else if err := p.well(); err != nil {
+		} else if err := p.WaitPassing(); err != nil {
 			return err
 		}
-		if err := p.agent.Stop(p.w.Ctx); err != nil {
+		if err := p.Process.Stop(p.w.Ctx); err != nil {
 			return err
 		}
 	}
@@ -219,7 +190,7 @@ func TestConfined(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
 	c := readConfinement(t)
 	backends := []string{"vxlan", "host-gw", "udp", "wireguard"}
-	var places []*place
+	var hosts []*host
 	units := map[string]confinement{}
 	variants := map[string]string{"host-a": "iptables-nft", "host-b": "iptables-legacy"}
 	for i, variant := range []string{"nft", "legacy"} {
@@ -236,7 +207,7 @@ func TestConfined(t *testing.T) {
 			programs = legacyPrograms()
 			units[h.Name] = readConfinement(t, "leno-legacy.conf")
 		}
-		p := newPlace(w, h, config, programs)
+		p := newHost(w, h, config, programs)
 		lock := regexp.MustCompile(`(?m)^f (/run/xtables.lock) 0(\d+) root leno$`).FindStringSubmatch(docpages.Source(t, "examples/systemd/leno.tmpfiles"))
 		if lock == nil {
 			t.Fatal("leno.tmpfiles is not as this test knows it")
@@ -244,36 +215,35 @@ func TestConfined(t *testing.T) {
 		file := filepath.Join(h.Dir, lock[1])
 		_, err := h.Exec(w.Ctx, "sh", "-euc", fmt.Sprintf("touch %[1]s; chgrp %[2]d %[1]s; chmod 0%[3]s %[1]s", file, lenoID, lock[2]))
 		w.Must(err)
-		w.Must(p.start(plainStart, strings.Fields(c.unit["ExecStart"])...)) // as root, like older versions of the unit
-		places = append(places, p)
+		w.Must(p.LaunchCommand(mounts.Run, strings.Fields(c.unit["ExecStart"])...)) // as root, like older versions of the unit
+		hosts = append(hosts, p)
 	}
 	subnets := map[string]string{}
-	for _, p := range places {
+	for _, p := range hosts {
 		p.ready(backends...)
 		for _, network := range backends {
-			w.Container(p.Host, network)
-			subnets[p.Name+network] = w.Subnet(p.Host, network).String()
+			w.Container(p.Host.Host, network)
+			subnets[p.Name+network] = w.Subnet(p.Host.Host, network).String()
 		}
-		w.Must(p.agent.Stop(w.Ctx))
+		w.Must(p.Process.Stop(w.Ctx))
 	}
-	for _, p := range places {
+	for _, p := range hosts {
 		flush := fmt.Sprintf("sysctl -qw net.ipv4.ip_forward=0; export XTABLES_LOCKFILE=%s/lock; %s -w -F LENO-FORWARD", p.Dir, variants[p.Name])
 		_, err := p.Exec(w.Ctx, "sh", "-euc", flush)
 		w.Must(err)
 		p.confine(units[p.Name])
 	}
-	for _, p := range places {
+	for _, p := range hosts {
 		p.ready(backends...)
-		if !strings.Contains(p.agent.Output(), "CAP_BPF") {
-			t.Errorf("%s does not say why udp has one queue", p.Name)
-		}
-		if on, err := p.Exec(w.Ctx, "sysctl", "-n", "net.ipv4.ip_forward"); err != nil || on != "1\n" {
-			t.Errorf("%s: ip_forward is %q, %v", p.Name, on, err)
-		}
-		// The rules were written by this process, not by the one before.
-		if !strings.Contains(p.agent.Output(), "firewall rules written") {
-			t.Errorf("%s: no rules were written", p.Name)
-		}
+		p.logs("CAP_BPF") // why udp has one queue
+		w.Eventually("ip_forward on "+p.Name, func(ctx context.Context) error {
+			on, err := p.Exec(ctx, "sysctl", "-n", "net.ipv4.ip_forward")
+			if err == nil && on != "1\n" {
+				err = fmt.Errorf("%q", on)
+			}
+			return err
+		})
+		p.logs("firewall rules written") // by this process, not by the one before
 		rules, err := p.Exec(w.Ctx, variants[p.Name]+"-save")
 		if err != nil || !strings.Contains(rules, "LENO-") {
 			t.Errorf("%s: the rules are not with %s: %v\n%s", p.Name, variants[p.Name], err, rules)
@@ -282,55 +252,66 @@ func TestConfined(t *testing.T) {
 	for _, network := range backends {
 		w.Settle(network)
 	}
+	w.Linked(w.Containers)
 	w.Matrix()
+	// Both send packets, of which a busy machine may lose some.
 	for _, network := range backends {
-		if out, err := places[0].Exec(w.Ctx, world.Leno(), "peers", network, "-probe", "-count=1"); err != nil {
-			t.Errorf("probe of %s: %v\n%s", network, err, out)
-		}
+		w.Eventually("a probe of "+network, func(ctx context.Context) error {
+			out, err := hosts[0].Exec(ctx, world.Leno(), "peers", network, "-probe", "-count=1")
+			if err != nil {
+				err = fmt.Errorf("%w\n%s", err, out)
+			}
+			return err
+		})
 	}
-	for _, p := range places {
-		if out, err := p.Exec(w.Ctx, world.Leno(), "doctor"); err != nil || !strings.Contains(variants[p.Name], "legacy") && !strings.Contains(out, "nothing is wrong") {
-			t.Errorf("doctor on %s: %v\n%s", p.Name, err, out)
-		}
+	for _, p := range hosts {
+		w.Eventually("doctor on "+p.Name, func(ctx context.Context) error {
+			out, err := p.Exec(ctx, world.Leno(), "doctor")
+			if err != nil || !strings.Contains(variants[p.Name], "legacy") && !strings.Contains(out, "nothing is wrong") {
+				return fmt.Errorf("%v\n%s", err, out)
+			}
+			return nil
+		})
 	}
-	w.reloadConfined(places)
+	w.reloadConfined(hosts)
 
 	// Kill the agents and start them with the drop-in for more queues.
 	units["host-a"] = readConfinement(t, "leno-queues.conf")
 	units["host-b"] = readConfinement(t, "leno-queues.conf", "leno-legacy.conf")
-	for _, p := range places {
-		w.Must(p.agent.Kill())
+	for _, p := range hosts {
+		w.Must(p.Process.Kill())
 		p.confine(units[p.Name])
 	}
-	for _, p := range places {
+	for _, p := range hosts {
 		p.ready(backends...)
-		if log := p.agent.Output(); strings.Contains(log, "CAP_BPF") {
+		if log := p.Process.Output(); strings.Contains(log, "CAP_BPF") {
 			t.Errorf("%s: one queue with the drop-in", p.Name)
 		}
-		w.WaitHealth(p.Host, http.StatusOK)
+		w.WaitHealth(p.Host.Host, http.StatusOK)
 		for _, network := range backends {
-			if now := w.Subnet(p.Host, network).String(); now != subnets[p.Name+network] {
+			if now := w.Subnet(p.Host.Host, network).String(); now != subnets[p.Name+network] {
 				t.Errorf("%s: %s of network %s, before %s", p.Name, now, network, subnets[p.Name+network])
 			}
 		}
 		w.confinedStatus(p, units[p.Name])
 	}
+	w.Linked(w.Containers)
 	w.Matrix()
-	for _, p := range places {
-		w.Must(p.agent.Stop(w.Ctx))
+	for _, p := range hosts {
+		w.Must(p.Process.Stop(w.Ctx))
 	}
 }
 
 // reloadConfined changes everything that the parts of the agent have to write.
-func (w *testWorld) reloadConfined(places []*place) {
+func (w *testWorld) reloadConfined(hosts []*host) {
 	w.T.Helper()
-	for _, p := range places {
-		if lines := refused(p.agent.Output()); len(lines) > 0 {
+	for _, p := range hosts {
+		if lines := refused(p.Process.Output()); len(lines) > 0 {
 			w.T.Errorf("%s: %q", p.Name, lines)
 		}
-		config, err := os.ReadFile(filepath.Join(p.Dir, "etc/leno.d/leno.hcl"))
+		config, err := os.ReadFile(p.ConfigPath())
 		w.Must(err)
-		p.configure(strings.Replace(string(config), "ip_masq = true", "ip_masq = false", 1))
+		p.Configure(strings.Replace(string(config), "ip_masq = true", "ip_masq = false", 1))
 		_, err = p.Exec(w.Ctx, world.Leno(), "reload")
 		w.Must(err)
 		w.Eventually("the subnet file to follow", func(context.Context) error {
@@ -345,9 +326,9 @@ func (w *testWorld) reloadConfined(places []*place) {
 }
 
 // confinedStatus checks the actual restrictions of the process in /proc/PID/status.
-func (w *testWorld) confinedStatus(p *place, c confinement) {
+func (w *testWorld) confinedStatus(p *host, c confinement) {
 	w.T.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.agent.Pid()))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid()))
 	w.Must(err)
 	var bits uint64
 	for _, name := range c.caps {
@@ -361,7 +342,7 @@ func (w *testWorld) confinedStatus(p *place, c confinement) {
 			w.T.Errorf("%s: the process is not %q:\n%s", p.Name, want, text)
 		}
 	}
-	if lines := refused(p.agent.Output()); len(lines) > 0 {
+	if lines := refused(p.Process.Output()); len(lines) > 0 {
 		w.T.Errorf("%s: %q", p.Name, lines)
 	}
 }

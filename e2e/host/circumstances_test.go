@@ -3,10 +3,9 @@ package host
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,72 +17,9 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/docpages"
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/mounts"
 	"github.com/lenonet/leno/e2e/world"
 )
-
-// inside runs a program in the mounts of the place's agent.
-func (p *place) inside(command ...string) error {
-	_, err := p.Exec(p.w.Ctx, append([]string{"nsenter", fmt.Sprintf("--target=%d", p.agent.Pid()), "--mount"}, command...)...)
-	return err
-}
-
-// file returns the outside path of a file that the place's agent sees at path.
-func (p *place) file(path string) string { return fmt.Sprintf("/proc/%d/root%s", p.agent.Pid(), path) }
-
-// says blocks until a check of the agent or of any network has the given status and words.
-func (p *place) says(check, status string, words ...string) error {
-	return p.agent.WaitFor(p.w.Ctx, fmt.Sprintf("%s: %s to be %s", p.Name, check, status), func(ctx context.Context) error {
-		_, body, err := p.Get(ctx, "/healthz")
-		if err != nil {
-			return err
-		}
-		var health api.Health
-		if err := json.Unmarshal([]byte(body), &health); err != nil {
-			return err
-		}
-		all := health.Checks
-		for _, n := range health.Networks {
-			all = append(all, n.Checks...)
-		}
-		err = fmt.Errorf("no such check in %s", body)
-		for _, c := range all {
-			if c.Name != check {
-				continue
-			}
-			err = fmt.Errorf("%s: %s", c.Status, c.Reason)
-			missing := false
-			for _, word := range words {
-				missing = missing || !strings.Contains(c.Reason, word)
-			}
-			if c.Status == status && !missing {
-				return nil
-			}
-		}
-		return err
-	})
-}
-
-// well blocks until all checks are passing.
-func (p *place) well() error {
-	return p.agent.WaitFor(p.w.Ctx, p.Name+" to be well", func(ctx context.Context) error {
-		status, body, err := p.Get(ctx, "/healthz")
-		if err == nil && (status != http.StatusOK || !strings.Contains(body, `"ready":true`)) {
-			err = fmt.Errorf("%d: %s", status, body)
-		}
-		return err
-	})
-}
-
-// lines returns how often the log reports the beginning and the end of a fault.
-func (p *place) lines(check string) (begun, over int) {
-	for line := range strings.Lines(p.agent.Output()) {
-		if strings.Contains(line, "check="+check) {
-			begun += strings.Count(line, "operation failed on this host")
-			over += strings.Count(line, "operation works again")
-		}
-	}
-	return begun, over
-}
 
 // A circumstance is something wrong on a host when its agent starts.
 type circumstance struct {
@@ -98,8 +34,6 @@ type circumstance struct {
 
 	cure string // shell script that runs in the agent's mounts; an occupied port is released in any case
 }
-
-const plainStart = `exec "$@"`
 
 // circumstances returns the rows of the table in operations/host-faults.mdx, by their names there.
 func circumstances() map[string]circumstance {
@@ -119,12 +53,12 @@ func circumstances() map[string]circumstance {
 		"the WireGuard port is taken": {network: wireguard, hold: "51820",
 			check: "device", words: []string{"udp port 51820", "address already in use", "ss -ulpn"}, cure: "true"},
 		"others can read the private key of WireGuard": {network: wireguard,
-			script: "mkdir -p /var/lib/leno/g; echo AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHn8= >" + key + "; chmod 644 " + key + "\n" + plainStart,
+			script: "mkdir -p /var/lib/leno/g; echo AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHn8= >" + key + "; chmod 644 " + key + "\n" + mounts.Run,
 			check:  "underlay", words: []string{"key_file: " + key + " can be read or written by others", "chmod 600"}, cure: "chmod 600 " + key},
 		"the private key of WireGuard is malformed": {network: wireguard,
-			script: "mkdir -p /var/lib/leno/g; echo secret >" + key + "; chmod 600 " + key + "\n" + plainStart,
+			script: "mkdir -p /var/lib/leno/g; echo secret >" + key + "; chmod 600 " + key + "\n" + mounts.Run,
 			check:  "underlay", words: []string{"key_file: the key in " + key + " is not 32 bytes in base64"}, cure: "rm " + key},
-		"no `/dev/net/tun`": {network: udp, script: private + plainStart,
+		"no `/dev/net/tun`": {network: udp, script: private + mounts.Run,
 			check: "device", words: []string{"/dev/net/tun: no such file", "kernel module tun"}, cure: "mknod -m 666 /dev/net/tun c 10 200"},
 		"`/dev/net/tun` may not be opened": {network: udp,
 			script: private + "mknod -m 600 /dev/net/tun c 10 200\nchown -R 64199 /run/leno /var/lib/leno\n" +
@@ -136,13 +70,14 @@ func circumstances() map[string]circumstance {
 			cure: "for p in iptables ip6tables; do for s in '' -save -restore; do ln -s /usr/sbin/$p$s /usr/local/bin/$p$s; done; done"},
 		"the lock of iptables-legacy is held": {network: vxlan + "  ip_masq = true\n", blocks: "firewall {\n  type = \"iptables\"\n}\n",
 			script: "(exec 9>/run/xtables.lock; flock 9; exec sleep 600) & echo $! >/run/holder\n" +
-				"for p in iptables ip6tables; do for s in '' -save -restore; do ln -s /usr/sbin/$p-legacy$s /usr/local/bin/$p$s; done; done\n" + plainStart,
+				"while flock --nonblock /run/xtables.lock true; do sleep 0.01; done\n" +
+				"for p in iptables ip6tables; do for s in '' -save -restore; do ln -s /usr/sbin/$p-legacy$s /usr/local/bin/$p$s; done; done\n" + mounts.Run,
 			check: "firewall", words: []string{"holds the lock of iptables", "fuser -v /run/xtables.lock"}, cure: "kill $(cat /run/holder)"},
-		"`data_dir` is read-only": {network: vxlan, script: "mount -o remount,bind,ro /var/lib\n" + plainStart,
+		"`data_dir` is read-only": {network: vxlan, script: "mount -o remount,bind,ro /var/lib\n" + mounts.Run,
 			check: "data_dir", words: []string{"read-only file system", "make its file system writable"}, cure: "mount -o remount,bind,rw /var/lib"},
-		"`data_dir` is full": {network: vxlan, script: "mkdir -p /var/lib/leno; mount -t tmpfs -o size=16k,mode=755 x /var/lib/leno; head -c 1M /dev/zero >/var/lib/leno/filler 2>/dev/null || :\n" + plainStart,
+		"`data_dir` is full": {network: vxlan, script: "mkdir -p /var/lib/leno; mount -t tmpfs -o size=16k,mode=755 x /var/lib/leno; head -c 1M /dev/zero >/var/lib/leno/filler 2>/dev/null || :\n" + mounts.Run,
 			check: "data_dir", words: []string{"no space left", "free space"}, cure: "rm /var/lib/leno/filler"},
-		"`/run` is read-only": {network: vxlan, script: "mount -o remount,bind,ro /run\n" + plainStart,
+		"`/run` is read-only": {network: vxlan, script: "mount -o remount,bind,ro /run\n" + mounts.Run,
 			check: "subnet_file", words: []string{"read-only file system", "make its file system writable"}, cure: "mount -o remount,bind,rw /run"},
 	}
 }
@@ -154,10 +89,8 @@ func TestCircumstances(t *testing.T) {
 	all := circumstances()
 	w := newWorld(t, lab.Options{Hosts: len(all)})
 	var runs sync.WaitGroup
-	i := 0
-	for name, c := range all {
-		h := w.Hosts[i]
-		i++
+	for i, name := range slices.Sorted(maps.Keys(all)) {
+		h, c := w.Hosts[i], all[name]
 		config := strings.Replace(h.Config(world.ShortLease+"\n"+c.blocks+"network \""+"n"+"\" {"+c.network+"}\n"), fmt.Sprintf("%q", h.DataDir()), `"/var/lib/leno"`, 1)
 		if strings.Contains(c.network, `"udp"`) {
 			config = strings.Replace(config, `network "n"`, `network "u"`, 1)
@@ -165,9 +98,9 @@ func TestCircumstances(t *testing.T) {
 		if strings.Contains(c.network, `"wireguard"`) {
 			config = strings.Replace(config, `network "n"`, `network "g"`, 1)
 		}
-		p := newPlace(w, h, config, nil)
+		p := mounts.New(w.World, h, config, nil)
 		runs.Go(func() {
-			if err := p.meet(c); err != nil {
+			if err := w.meet(p, c); err != nil {
 				t.Errorf("%s (%s): %v", name, h.Name, err)
 			}
 		})
@@ -175,10 +108,10 @@ func TestCircumstances(t *testing.T) {
 	runs.Wait()
 }
 
-// meet starts the agent in a circumstance and repairs the fault.
-func (p *place) meet(c circumstance) error {
+// meet starts the agent of a host in a circumstance and repairs the fault.
+func (w *testWorld) meet(p *mounts.Host, c circumstance) error {
 	if c.setup != "" {
-		if _, err := p.Exec(p.w.Ctx, "sh", "-euc", c.setup); err != nil {
+		if _, err := p.Exec(w.Ctx, "sh", "-euc", c.setup); err != nil {
 			return err
 		}
 	}
@@ -192,14 +125,13 @@ func (p *place) meet(c circumstance) error {
 		}
 		defer held.Close()
 	}
-	if err := p.start("mkdir -p /run/leno /var/lib/leno\n"+cmp.Or(c.script, plainStart), "leno", "agent", "-config-dir=/etc/leno.d"); err != nil {
+	if err := p.Launch("mkdir -p /run/leno /var/lib/leno\n" + cmp.Or(c.script, mounts.Run)); err != nil {
 		return err
 	}
-	if err := p.says(c.check, api.Critical, c.words...); err != nil {
+	if err := p.WaitCheck(c.check, api.Critical, c.words...); err != nil {
 		return err
 	}
-	pid := p.agent.Pid()
-	if err := p.inside("sh", "-euc", c.cure); err != nil {
+	if err := p.Inside("sh", "-euc", c.cure); err != nil {
 		return err
 	}
 	if held != nil {
@@ -208,25 +140,22 @@ func (p *place) meet(c circumstance) error {
 		}
 	}
 	cured := time.Now()
-	if err := p.well(); err != nil {
+	if err := p.WaitPassing(); err != nil { // an error if the process has ended
 		return err
 	}
-	p.w.T.Logf("%s: well %s after the cure", c.words[0], time.Since(cured).Round(10*time.Millisecond))
-	want := 1
+	w.T.Logf("%s: passing %s after the cure", c.words[0], time.Since(cured).Round(10*time.Millisecond))
+	lines := 1
 	if c.check == "underlay" {
-		want = 0 // the network waits for it, which is another line
+		lines = 0 // the network waits for it, which is another line
 	}
-	if begun, over := p.lines(c.check); begun != want || over != want || p.agent.Pid() != pid {
-		return fmt.Errorf("%d lines of the beginning and %d of the end", begun, over)
-	}
-	return nil
+	return p.WaitFaults(c.check, lines, lines)
 }
 
 // TestDocumentationCircumstances compares the table of host faults with the circumstances that are
 // tested, and checks that every test that it names exists.
 func TestDocumentationCircumstances(t *testing.T) {
 	tests := map[string]bool{}
-	for _, path := range []string{"e2e/host/circumstances_test.go", "e2e/host/rights_test.go", "backend/vxlan/unsupported_linux_test.go", "e2e/vm/kernels_test.go", "e2e/vm/underlay_test.go", "e2e/datapath/wireguard_test.go"} {
+	for _, path := range []string{"e2e/host/circumstances_test.go", "e2e/confined/rights_test.go", "backend/vxlan/unsupported_linux_test.go", "e2e/vm/kernels_test.go", "e2e/vm/underlay_test.go", "e2e/datapath/wireguard_test.go"} {
 		for _, name := range docpages.Found(t, path, `(?m)^func (Test\w+)\(`) {
 			tests[filepath.Base(filepath.Dir(path))+"."+name] = true
 		}
@@ -300,55 +229,60 @@ func TestFilesUnderTraffic(t *testing.T) {
 			fmt.Sprintf("%q", h.DataDir()), `"/var/lib/leno"`, 1)
 	}
 	const small = "mount -t tmpfs -o size=64k,mode=755 run /run/leno; mkdir -p /var/lib/leno; mount -t tmpfs -o size=64k,mode=755 lib /var/lib/leno\n"
-	var places []*place
+	var hosts []*mounts.Host
 	for _, h := range w.Hosts {
-		p := newPlace(w, h, config(h, false), nil)
-		w.Must(p.start(small+plainStart, "leno", "agent", "-config-dir=/etc/leno.d"))
-		w.Must(p.says("subnet_file", api.Passing))
-		w.Must(os.Symlink(p.file("/run/leno/default.env"), p.SubnetFile("default")))
-		places = append(places, p)
+		p := mounts.New(w.World, h, config(h, false), nil)
+		w.Must(p.Launch(small + mounts.Run))
+		w.Must(p.WaitCheck("subnet_file", api.Passing))
+		w.Must(os.Symlink(p.File("/run/leno/default.env"), p.SubnetFile("default")))
+		hosts = append(hosts, p)
 		w.Container(h, "default")
 	}
 	w.Settle("default")
-	w.Matrix()
-	p, other := places[0], w.Containers[1]
+	w.Linked(w.Containers)
+	p, other := hosts[0], w.Containers[1]
 	pings, err := other.StartEchoes(w.Containers[0].Addrs[0], 20*time.Millisecond)
 	w.Must(err)
 
+	// The agent writes a missing file again as soon as it notices, so a file is removed when it cannot be written any more.
+	const readOnly = "mkdir -p /run/writable; mount --bind /var/lib/leno /run/writable; mount --bind /var/lib/leno /var/lib/leno; " +
+		"mount -o remount,bind,ro /var/lib/leno; rm /run/writable/default.json; umount /run/writable"
+	const full = "until [ ! -e /var/lib/leno/default.json ]; do rm /var/lib/leno/default.json; head -c 1M /dev/zero >>/var/lib/leno/filler 2>/dev/null || :; done"
+	const replaced = "rm /var/lib/leno/default.json; until [ -f /var/lib/leno/peers ]; do rm -r /var/lib/leno/peers; touch /var/lib/leno/peers; done"
 	masq := false
 	for _, tt := range []struct{ dir, file, check, status, breaks, mends, says string }{
 		{"/run/leno", "default.env", "subnet_file", api.Critical, "mount -o remount,bind,ro /run/leno", "mount -o remount,bind,rw /run/leno", "read-only file system"},
 		{"/run/leno", "default.env", "subnet_file", api.Critical, "head -c 1M /dev/zero >/run/leno/filler 2>/dev/null || :", "rm /run/leno/filler", "no space left"},
-		{"/var/lib/leno", "default.json", "data_dir", api.Warning, "rm /var/lib/leno/default.json; mount --bind /var/lib/leno /var/lib/leno; mount -o remount,bind,ro /var/lib/leno", "umount /var/lib/leno", "read-only file system"},
-		{"/var/lib/leno", "default.json", "data_dir", api.Warning, "rm /var/lib/leno/default.json; head -c 1M /dev/zero >/var/lib/leno/filler 2>/dev/null || :", "rm /var/lib/leno/filler", "no space left"},
-		{"/var/lib/leno", "peers/default.json", "data_dir", api.Warning, "rm -r /var/lib/leno/peers /var/lib/leno/default.json; touch /var/lib/leno/peers", "rm /var/lib/leno/peers", "not a directory"},
+		{"/var/lib/leno", "default.json", "data_dir", api.Warning, readOnly, "umount /var/lib/leno", "read-only file system"},
+		{"/var/lib/leno", "default.json", "data_dir", api.Warning, full, "rm /var/lib/leno/filler", "no space left"},
+		{"/var/lib/leno", "peers/default.json", "data_dir", api.Warning, replaced, "rm /var/lib/leno/peers", "not a directory"},
 	} {
 		path := filepath.Join(tt.dir, tt.file)
-		before, err := os.ReadFile(p.file(path))
+		before, err := os.ReadFile(p.File(path))
 		w.Must(err)
-		begun, over := p.lines(tt.check)
-		w.Must(p.inside("sh", "-euc", tt.breaks))
+		begun, ended := p.Faults(tt.check)
+		w.Must(p.Inside("sh", "-euc", tt.breaks))
 		masq = !masq
-		p.configure(config(p.Host, masq))
+		p.Configure(config(p.Host, masq))
 		_, err = p.Exec(w.Ctx, world.Leno(), "reload")
 		w.Must(err)
-		w.Must(p.says(tt.check, tt.status, tt.says))
-		if now, err := os.ReadFile(p.file(path)); tt.check == "subnet_file" && (err != nil || string(now) != string(before)) {
+		w.Must(p.WaitCheck(tt.check, tt.status, tt.says))
+		if now, err := os.ReadFile(p.File(path)); tt.check == "subnet_file" && (err != nil || string(now) != string(before)) {
 			t.Errorf("%s: %v, %q, before %q", tt.says, err, now, before)
 		}
-		w.Must(p.inside("sh", "-euc", tt.mends))
-		w.Must(p.says(tt.check, api.Passing))
+		w.Must(p.Inside("sh", "-euc", tt.mends))
+		w.Must(p.WaitCheck(tt.check, api.Passing))
 		w.Eventually(path+" to be written", func(context.Context) error {
-			now, err := os.ReadFile(p.file(path))
+			now, err := os.ReadFile(p.File(path))
 			if err == nil && tt.check == "subnet_file" && !strings.Contains(string(now), fmt.Sprintf("LENO_IPMASQ=%t", masq)) {
 				err = fmt.Errorf("%q", now)
 			}
 			return err
 		})
-		if b, o := p.lines(tt.check); b != begun+1 || o != over+1 {
-			t.Errorf("%s: %d lines of the beginning and %d of the end", tt.says, b-begun, o-over)
+		if err := p.WaitFaults(tt.check, begun+1, ended+1); err != nil {
+			t.Errorf("%s: %v", tt.says, err)
 		}
-		left, err := filepath.Glob(p.file(tt.dir) + "/.*.env.*")
+		left, err := filepath.Glob(p.File(tt.dir) + "/.*.env.*")
 		if w.Must(err); len(left) > 0 {
 			t.Errorf("%s: left behind: %q", tt.says, left)
 		}
@@ -357,7 +291,7 @@ func TestFilesUnderTraffic(t *testing.T) {
 	if err != nil || result.Lost() != 0 {
 		t.Errorf("%d of %d lost, %v", result.Lost(), result.Sent, err)
 	}
-	for _, p := range places {
-		w.Must(p.agent.Stop(w.Ctx))
+	for _, p := range hosts {
+		w.Must(p.Process.Stop(w.Ctx))
 	}
 }

@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,6 +21,7 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/docpages"
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/mounts"
 	"github.com/lenonet/leno/e2e/world"
 )
 
@@ -54,14 +54,14 @@ func TestHealthFlips(t *testing.T) {
 	for _, rows := range f.groups() {
 		groups.Go(func() {
 			for _, row := range rows.flips {
-				if err := f.try(rows.place, row); err != nil {
-					t.Errorf("%s: %s of %q: %v", rows.place.Name, row.check, row.network, err)
+				if err := f.try(rows.host, row); err != nil {
+					t.Errorf("%s: %s of %q: %v", rows.host.Name, row.check, row.network, err)
 				}
 			}
 		})
 	}
 	groups.Wait()
-	if err := f.try(f.places[0], flip{check: "consul", status: api.Warning, also: []string{"lease", "snapshot"},
+	if err := f.try(f.hosts[0], flip{check: "consul", status: api.Warning, also: []string{"lease", "snapshot"},
 		fault: f.w.Consul.Kill, cure: func() error { return f.w.Consul.Start(f.w.Ctx) }}); err != nil {
 		t.Error(err)
 	}
@@ -81,7 +81,7 @@ func TestHealthFlips(t *testing.T) {
 // in n and s.
 type flips struct {
 	w         *testWorld
-	places    []*place
+	hosts     []*mounts.Host
 	policies  []*consul.ACLPolicy
 	intervals map[string]time.Duration // of each check, from the page
 
@@ -90,7 +90,7 @@ type flips struct {
 }
 
 type flipGroup struct {
-	place *place
+	host  *mounts.Host
 	flips []flip
 }
 
@@ -118,13 +118,13 @@ func newFlips(t *testing.T) *flips {
 		f.policies = append(f.policies, f.token(h))
 		config := strings.Replace(h.Config(blocks...), fmt.Sprintf("%q", h.DataDir()), `"/var/lib/leno"`, 1)
 		config = strings.Replace(config, "consul {\n", fmt.Sprintf("consul {\n  token_file = %q\n", filepath.Join(h.Dir, "token")), 1)
-		p := newPlace(w, h, config, nil)
-		w.Must(p.start("mkdir -p /run/leno /var/lib/leno\n"+plainStart, "leno", "agent", "-config-dir=/etc/leno.d"))
-		f.places = append(f.places, p)
+		p := mounts.New(w.World, h, config, nil)
+		w.Must(p.Launch("mkdir -p /run/leno /var/lib/leno\n" + mounts.Run))
+		f.hosts = append(f.hosts, p)
 	}
-	for _, p := range f.places {
-		w.Must(p.well())
-		w.Must(p.says("routes", api.Passing, "3 peers"))
+	for _, p := range f.hosts {
+		w.Must(p.WaitPassing())
+		w.Must(p.WaitCheck("routes", api.Passing, "3 peers"))
 	}
 	return f
 }
@@ -159,8 +159,8 @@ func (f *flips) rights(host int, rules string) func() error {
 
 // groups returns the faults of each host, in order.
 func (f *flips) groups() []flipGroup {
-	a, b, c, d := f.places[0], f.places[1], f.places[2], f.places[3]
-	sh := func(p *place, script string) func() error {
+	a, b, c, d := f.hosts[0], f.hosts[1], f.hosts[2], f.hosts[3]
+	sh := func(p *mounts.Host, script string) func() error {
 		return func() error {
 			_, err := p.Exec(f.w.Ctx, "sh", "-euc", script)
 			return err
@@ -168,9 +168,9 @@ func (f *flips) groups() []flipGroup {
 	}
 	// The kernel sends no notification for some of these changes; the changed alias triggers a full
 	// check.
-	inside := func(p *place, script string) func() error {
+	inside := func(p *mounts.Host, script string) func() error {
 		return func() error {
-			return errors.Join(p.inside("sh", "-euc", script), sh(p, "ip link set leno-n alias x")())
+			return errors.Join(p.Inside("sh", "-euc", script), sh(p, "ip link set leno-n alias x")())
 		}
 	}
 	kv := f.w.Consul.Client().KV()
@@ -199,10 +199,10 @@ func (f *flips) groups() []flipGroup {
 		{b, []flip{
 			{network: "n", check: "firewall", status: api.Critical,
 				fault: func() error {
-					return errors.Join(b.inside("sh", "-euc", "mount --bind /bin/false $(readlink -f $(command -v iptables))"), sh(b, "iptables -F LENO-FORWARD")())
+					return errors.Join(b.Inside("sh", "-euc", "mount --bind /bin/false $(readlink -f $(command -v iptables))"), sh(b, "iptables -F LENO-FORWARD")())
 				},
 				cure: func() error { // lazy, because the agent may be running the program
-					return b.inside("sh", "-euc", "umount -l $(readlink -f $(command -v iptables))")
+					return b.Inside("sh", "-euc", "umount -l $(readlink -f $(command -v iptables))")
 				}},
 			{network: "n", check: "subnet_file", status: api.Critical, fault: inside(b, "mount -t tmpfs -o ro tmpfs /run/leno"), cure: inside(b, "umount -l /run/leno")},
 			{network: "n", check: "data_dir", status: api.Warning, fault: inside(b, "cp -a /var/lib/leno /run/copy; rm /run/copy/n.json; mount --bind /run/copy /run/copy; mount -o remount,bind,ro /run/copy; mount --bind /run/copy /var/lib/leno"), cure: inside(b, "umount -l /var/lib/leno; umount -l /run/copy; rm -r /run/copy")},
@@ -244,7 +244,7 @@ func (f *flips) groups() []flipGroup {
 }
 
 // renumber makes a host take another subnet, and waits until the catalogue shows it.
-func (f *flips) renumber(p *place, network string) error {
+func (f *flips) renumber(p *mounts.Host, network string) error {
 	before := f.subnet(p, network)
 	if _, err := p.Exec(f.w.Ctx, world.Leno(), "lease", "revoke", "-token="+world.OperatorToken, network, before.String()); err != nil {
 		return err
@@ -258,12 +258,12 @@ func (f *flips) renumber(p *place, network string) error {
 }
 
 // try causes a fault and repairs it.
-func (f *flips) try(p *place, row flip) error {
+func (f *flips) try(p *mounts.Host, row flip) error {
 	interval := f.intervals[row.check]
 	f.mu.Lock()
 	f.tried[row.check] = true
 	f.mu.Unlock()
-	if err := p.well(); err != nil {
+	if err := p.WaitPassing(); err != nil {
 		return err
 	}
 	var took [2]time.Duration
@@ -287,26 +287,26 @@ func (f *flips) try(p *place, row flip) error {
 
 // awaits polls until the check has the status, and fails if an unrelated check reports a fault in
 // that time.
-func (f *flips) awaits(p *place, row flip, status string, until time.Time) error {
+func (f *flips) awaits(p *mounts.Host, row flip, status string, until time.Time) error {
 	for {
-		statuses, body, err := f.statuses(p)
+		checks, err := p.Statuses(f.w.Ctx)
 		if err != nil {
 			return err
 		}
-		for key, other := range statuses {
+		for key, c := range checks {
 			network, check, _ := strings.Cut(key, "/")
 			concerned := check == row.check || slices.Contains(row.also, check) ||
 				network == "" && check == "records" || // a definition that one group breaks and every host reads
 				row.network != "" && network != "" && network != row.network
-			if other != api.Passing && !concerned {
-				return fmt.Errorf("%s is %s: %s", key, other, body)
+			if c.Status != api.Passing && !concerned {
+				return fmt.Errorf("%s is %s: %s", key, c.Status, c.Reason)
 			}
 		}
-		if statuses[row.network+"/"+row.check] == status {
+		if checks[row.network+"/"+row.check].Status == status {
 			return nil
 		}
 		if time.Now().After(until) {
-			return fmt.Errorf("not %s in time: %s", status, body)
+			return fmt.Errorf("not %s in time: %v", status, checks)
 		}
 		select {
 		case <-f.w.Ctx.Done():
@@ -316,26 +316,7 @@ func (f *flips) awaits(p *place, row flip, status string, until time.Time) error
 	}
 }
 
-// statuses returns the statuses by network and check, and the response of /healthz.
-func (f *flips) statuses(p *place) (map[string]string, string, error) {
-	_, body, err := p.Get(f.w.Ctx, "/healthz")
-	if err != nil {
-		return nil, "", err
-	}
-	var health api.Health
-	if err := json.Unmarshal([]byte(body), &health); err != nil {
-		return nil, "", err
-	}
-	out := map[string]string{}
-	for _, n := range append(health.Networks, api.NetworkHealth{Checks: health.Checks}) {
-		for _, c := range n.Checks {
-			out[n.Network+"/"+c.Name] = c.Status
-		}
-	}
-	return out, body, nil
-}
-
-func (f *flips) subnet(p *place, network string) netip.Prefix {
+func (f *flips) subnet(p *mounts.Host, network string) netip.Prefix {
 	f.w.T.Helper()
 	var n api.Network
 	f.w.Must(world.GetJSON(f.w.Ctx, p.Host, "/v1/network/"+network, &n))

@@ -1,9 +1,8 @@
-// Package host tests the agent as a program on its host: rights, systemd, the health check,
-// metrics, the status page.
+// Package host tests the agent as a program on its host: its files, its faults, the messages to systemd, the health check,
+// the service in Consul, and its diagnoses. Beside Consul it needs only what hosts of a lab need.
 package host
 
 import (
-	"fmt"
 	"os"
 	"testing"
 
@@ -11,13 +10,7 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-func TestMain(m *testing.M) {
-	if text := os.Getenv(filterVariable); text != "" {
-		fmt.Fprintln(os.Stderr, becomeFiltered(text, os.Args[1:]))
-		os.Exit(1)
-	}
-	os.Exit(world.Main(m))
-}
+func TestMain(m *testing.M) { os.Exit(world.Main(m)) }
 
 // testWorld is the lab of a test with the operations that the tests of this package share.
 type testWorld struct{ *world.World }

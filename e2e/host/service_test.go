@@ -7,14 +7,15 @@ import (
 	"maps"
 	"net"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	consul "github.com/hashicorp/consul/api"
+
 	"github.com/lenonet/leno/e2e/docpages"
+	"github.com/lenonet/leno/e2e/mounts"
 )
 
 // services returns the instances of leno in the catalogue by host name.
@@ -64,11 +65,11 @@ func (f *flips) poll(right func() error) error {
 func (f *flips) catalogue() {
 	w := f.w
 	w.T.Helper()
-	a, d := f.places[0], f.places[3]
-	for _, p := range f.places {
+	a, d := f.hosts[0], f.hosts[3]
+	for _, p := range f.hosts {
 		w.Must(f.shown(p.Name, func(s *consul.CatalogService) error {
 			networks := "n"
-			if p == f.places[2] || p == d {
+			if p == f.hosts[2] || p == d {
 				networks = "n,s"
 			}
 			if m := s.ServiceMeta; m["network"] != networks || m["subnet_n"] != f.subnet(p, "n").String() || m["backend_n"] != "vxlan" || m["version"] == "" ||
@@ -85,9 +86,13 @@ func (f *flips) catalogue() {
 		if strings.Contains(filter, "subnet_n") {
 			want = 1
 		}
-		if found, err := f.services(filter); err != nil || len(found) != want || found[a.Name] == nil {
-			w.T.Errorf("%s: %d hosts, %v", filter, len(found), err)
-		}
+		w.Must(f.poll(func() error {
+			found, err := f.services(filter)
+			if err == nil && (len(found) != want || found[a.Name] == nil) {
+				err = fmt.Errorf("%s: %d hosts, want %d with %s", filter, len(found), want, a.Name)
+			}
+			return err
+		}))
 	}
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return w.Consul.Namespace.DialContext(ctx, network, "127.0.0.1:8600")
@@ -141,22 +146,22 @@ func (f *flips) comeAndGo() {
 		}))
 	}
 	is("host-a host-b host-c host-d") // including after a kill of Consul
-	b, d := f.places[1], f.places[3]
-	w.Must(f.places[0].agent.Stop(w.Ctx))
+	b, d := f.hosts[1], f.hosts[3]
+	w.Must(f.hosts[0].Process.Stop(w.Ctx))
 	if got := hosts(); got != "host-b host-c host-d" {
 		w.T.Errorf("after a clean stop: %s", got)
 	}
-	w.Must(b.agent.Kill())
-	w.Must(d.agent.Kill())
-	config, err := os.ReadFile(filepath.Join(d.Dir, "etc/leno.d/leno.hcl"))
+	w.Must(b.Process.Kill())
+	w.Must(d.Process.Kill())
+	config, err := os.ReadFile(d.ConfigPath())
 	w.Must(err)
-	d.configure(strings.Replace(string(config), `node_name = "host-d"`, `node_name = "host-e"`, 1))
-	for _, p := range []*place{b, d} {
-		w.Must(p.start(plainStart, "leno", "agent", "-config-dir=/etc/leno.d"))
+	d.Configure(strings.Replace(string(config), `node_name = "host-d"`, `node_name = "host-e"`, 1))
+	for _, p := range []*mounts.Host{b, d} {
+		w.Must(p.Launch(mounts.Run))
 	}
 	is("host-b host-c host-e")
-	for _, p := range f.places[1:] {
-		w.Must(p.agent.Stop(w.Ctx))
+	for _, p := range f.hosts[1:] {
+		w.Must(p.Process.Stop(w.Ctx))
 	}
 	if got := hosts(); got != "" {
 		w.T.Errorf("after all have stopped: %s", got)

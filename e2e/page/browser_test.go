@@ -1,4 +1,4 @@
-package host
+package page
 
 import (
 	"net/http"

@@ -1,4 +1,4 @@
-package host
+package page
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -31,6 +32,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 		w.Container(h, "default")
 	}
 	w.WaitPeers(a, "default", 1)
+	w.Linked(w.Containers)
 	w.Ping(w.Containers[0], w.Containers[1].Addrs[0])
 
 	b.withoutScripts()
@@ -76,20 +78,23 @@ func (b *browser) follows(c *lab.Host, blocks func(*lab.Host) []string) {
 	b.Shows(subnet, c.Name+" appeared with "+subnet)
 	b.undisturbed(other)
 
-	// Traffic: the page shows the counters and the rates. A host dies at the same time.
-	b.Ping(b.Containers[0], b.Containers[1].Addrs[0])
-	session := b.Session(c)
-	b.Must(c.KillAgent())
-	_, err := b.Consul.Client().Session().Destroy(session, nil)
+	// Traffic: the page shows the counters and the rates.
+	pings, err := b.Containers[0].StartEchoes(b.Containers[1].Addrs[0], 20*time.Millisecond)
 	b.Must(err)
-	moved := false
-	b.Eventually("a rate, and a lapsed lease", func(context.Context) error {
-		moved = moved || chromium.Value[bool](b.Tab, `[...document.querySelectorAll("[data-count]")].some((e) => /^[1-9].*B\/s$/.test(e.innerText))`)
-		if text := b.Text(); !moved || !strings.Contains(text, "lapsed, under 1 min") {
-			return fmt.Errorf("a rate was seen: %v, the page is:\n%s", moved, text)
+	b.Eventually("a rate", func(context.Context) error {
+		if !chromium.Value[bool](b.Tab, `[...document.querySelectorAll("[data-count]")].some((e) => /^[1-9].*B\/s$/.test(e.innerText))`) {
+			return fmt.Errorf("the page is:\n%s", b.Text())
 		}
 		return nil
 	})
+	_, err = pings.Stop()
+	b.Must(err)
+	// A host dies.
+	session := b.Session(c)
+	b.Must(c.KillAgent())
+	_, err = b.Consul.Client().Session().Destroy(session, nil)
+	b.Must(err)
+	b.Shows("lapsed, under 1 min")
 	b.undisturbed(other)
 	if label := chromium.Value[string](b.Tab, `document.querySelector(".map > svg").getAttribute("aria-label")`); label != "255 slots: 1 own, 1 held, 1 lapsed, 252 free" {
 		b.T.Errorf("the map is %q", label)

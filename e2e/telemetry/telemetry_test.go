@@ -1,8 +1,9 @@
-package host
+package telemetry
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -227,15 +228,7 @@ func TestPrometheus(t *testing.T) {
 			t.Errorf("%s: %v", e.place, err)
 		}
 		for _, s := range selector.FindAllString(e.text, -1) {
-			found, err := server.query(w.Ctx, s)
-			if err != nil || len(found) == 0 {
-				t.Errorf("%s: nothing is %s, %v", e.place, s, err)
-			}
-			for _, labels := range found {
-				if host := labels["host"]; host != a.Name && host != b.Name {
-					t.Errorf("%s: host %q of %s", e.place, host, s)
-				}
-			}
+			server.selects(e, s)
 		}
 	}
 
@@ -337,7 +330,7 @@ func (w *testWorld) countsTraffic(a, b *lab.Host) {
 	const packets, size = 20, 1028 // bytes, including both headers
 	for _, network := range []string{"default", "blue"} {
 		from, to := w.Container(a, network), w.Container(b, network)
-		var before [4]float64
+		w.Linked([]*lab.Container{from, to}) // neighbours are known, and pings are not lost
 		all := func(ctx context.Context) (out [4]float64) {
 			for i, direction := range []string{"rx", "tx"} {
 				out[i] = value(ctx, "leno_traffic_packets_total", network, direction)
@@ -345,18 +338,24 @@ func (w *testWorld) countsTraffic(a, b *lab.Host) {
 			}
 			return out
 		}
-		before = all(w.Ctx)
-		r, err := from.Ping(w.Ctx, to.Addrs[0], lab.PingOptions{Count: packets, Interval: 50 * time.Millisecond, Size: size - 28, Timeout: 500 * time.Millisecond})
+		before := all(w.Ctx)
+		r, err := from.Ping(w.Ctx, to.Addrs[0], lab.PingOptions{Count: packets, Interval: 50 * time.Millisecond, Size: size - 28, Timeout: 10 * time.Second})
 		w.Must(err)
 		if r.Lost() > 0 {
 			w.T.Errorf("%s: %d lost", network, r.Lost())
 		}
-		now := all(w.Ctx)
-		for i, least := range []float64{packets, packets, packets * size, packets * size} {
-			if grown := now[i] - before[i]; grown < least || grown > 1.5*least {
-				w.T.Errorf("%s: grown by %v, want %v and little more", network, grown, least)
+		// udp counts a packet after it has delivered it.
+		w.Eventually("the packets of "+network+" to be counted", func(ctx context.Context) error {
+			now := all(ctx)
+			for i, least := range []float64{packets, packets, packets * size, packets * size} {
+				if grown := now[i] - before[i]; grown < least {
+					return fmt.Errorf("grown by %v, want %v", grown, least)
+				} else if grown > 1.5*least {
+					w.T.Errorf("%s: grown by %v, want %v and little more", network, grown, least)
+				}
 			}
-		}
+			return nil
+		})
 	}
 	if _, err := w.Consul.Namespace.Exec(w.Ctx, "bash", "-c", "echo stranger > /dev/udp/"+a.Addrs[0].String()+"/8285"); err != nil {
 		w.T.Fatal(err)
@@ -373,6 +372,23 @@ func (w *testWorld) countsTraffic(a, b *lab.Host) {
 type observer struct {
 	w    *testWorld
 	host *lab.Host
+}
+
+// selects waits until there are series for a selector of an expression. All of them must be of hosts of the lab.
+func (o *observer) selects(e expression, selector string) {
+	o.w.T.Helper()
+	o.w.Eventually(e.place+": "+selector, func(ctx context.Context) error {
+		found, err := o.query(ctx, selector)
+		if err == nil && len(found) == 0 {
+			err = errors.New("nothing is selected")
+		}
+		for _, labels := range found {
+			if o.w.Host(labels["host"]) == nil {
+				o.w.T.Errorf("%s: host %q of %s", e.place, labels["host"], selector)
+			}
+		}
+		return err
+	})
 }
 
 // query returns the labels of each series that an expression selects.

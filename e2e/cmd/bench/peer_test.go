@@ -118,6 +118,7 @@ func TestPeerFails(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
+	t.Parallel()
 	cases := []struct {
 		name, command string
 		limit         time.Duration
@@ -129,7 +130,8 @@ func TestPeerFails(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			t.Parallel() // it waits
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
 			o := options{peers: []*peer{{name: "broken", command: c.command, limit: c.limit}}}
 			b, err := newBench(ctx, o, t.Logf)
@@ -152,7 +154,8 @@ func TestPeerEnds(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Parallel() // it waits
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	l, err := lab.New(ctx, lab.Options{Hosts: 2, NoConsul: true})
 	if err != nil {

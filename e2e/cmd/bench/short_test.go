@@ -22,7 +22,7 @@ func TestShort(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 19*time.Minute)
 	defer cancel()
 	leno, err := lab.FindLeno(ctx, t.TempDir())
 	if err != nil {

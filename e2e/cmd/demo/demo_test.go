@@ -52,7 +52,7 @@ func TestRecording(t *testing.T) {
 	for store, want := range map[string]string{lab.StoreConsul: shown, lab.StoreEtcd: withEtcd.Replace(shown)} {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(context.Background(), limit)
+			ctx, cancel := context.WithTimeout(context.Background(), 5*limit) // the machine may be busy
 			defer cancel()
 			var out bytes.Buffer
 			d := &demo{out: &out, styles: newStyles(false), backend: "vxlan", away: 200 * time.Millisecond}

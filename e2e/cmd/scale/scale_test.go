@@ -34,7 +34,7 @@ var mostWithEtcd = map[string]float64{
 // end the same leases as a consistent read. It does not check times, which depend on the load of
 // the machine.
 func TestShort(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 19*time.Minute)
 	defer cancel()
 	binary, err := lab.FindConsul()
 	if err != nil {
@@ -49,7 +49,7 @@ func TestShort(t *testing.T) {
 
 // TestShortWithEtcd does the same with etcd.
 func TestShortWithEtcd(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 19*time.Minute)
 	defer cancel()
 	binary, err := lab.FindEtcd()
 	if err != nil {
