@@ -1,0 +1,184 @@
+package tools
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// fakeTests is a machine on which make test finds one package, ./agent, with the tests that gotestsum reports.
+func fakeTests(gotestsum string) map[string]string {
+	return map[string]string{
+		"tools/setup":   "",
+		"tools/asroot":  `[[ $1 == -check ]] || exec "$@"`,
+		"tools/get":     `echo gotestsum`,
+		"bin/go":        `echo github.com/lenonet/leno/agent`,
+		"bin/git":       `echo 1a2b3c4`,
+		"bin/gotestsum": "for word in \"$@\"; do case $word in --jsonfile=*) exec >\"${word#*=}\" ;; esac; done\n" + gotestsum,
+	}
+}
+
+// TestSecondChance checks which failures of .ci/run are forgiven, and that none is forgiven in silence.
+func TestSecondChance(t *testing.T) {
+	t.Parallel()
+	// failed is what go test reports of a failed test.
+	failed := func(names ...string) string {
+		var b strings.Builder
+		for _, name := range names {
+			fmt.Fprintf(&b, "echo '{\"Action\":\"fail\",\"Package\":\"leno/agent\",\"Test\":%q}'\n", name)
+		}
+		return b.String() + `echo '{"Action":"fail","Package":"leno/agent"}'` + "\nexit 1\n"
+	}
+	// once fails all tests, and passes each that runs alone.
+	once := func(names ...string) string {
+		return "if [[ \" $* \" == *' -run '* ]]; then echo \"$*\" >>again; exit 0; fi\n" + failed(names...)
+	}
+	for _, tt := range []struct {
+		name, gotestsum string
+		env             string
+		flaky           []string // the tests that are named if the run passes
+		alone           int      // how many tests ran again
+	}{
+		{name: "in .ci/run", gotestsum: once("TestA", "TestB", "TestB/case"), env: "LENO_TEST_AGAIN=1",
+			flaky: []string{"leno/agent TestA", "leno/agent TestB"}, alone: 2},
+		{name: "for a person", gotestsum: once("TestA")},
+		{name: "too many", gotestsum: once("TestA", "TestB", "TestC", "TestD"), env: "LENO_TEST_AGAIN=1"},
+		{name: "again", gotestsum: failed("TestA"), env: "LENO_TEST_AGAIN=1"},
+		{name: "does not compile", gotestsum: once(), env: "LENO_TEST_AGAIN=1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			others := fakeTests(tt.gotestsum)
+			others["tools/again"] = "export XDG_CACHE_HOME=$PWD/cache TMPDIR=$PWD LENO_TEST_FLAKY=$PWD/named " + tt.env + "\nexec \"${0%again}test\" ./agent"
+			for name, text := range others {
+				write(t, filepath.Join(dir, name), "#!/bin/bash\n"+text+"\n")
+			}
+			said, err := run(t, dir, "test", nil)
+			if err == nil && tt.env == "" {
+				t.Errorf("a failure passed:\n%s", said)
+			}
+			cmd := exec.Command("bash", filepath.Join(dir, "tools/again"))
+			cmd.Dir, cmd.Env = dir, append(os.Environ(), "PATH="+dir+"/bin:"+os.Getenv("PATH"))
+			out, err := cmd.CombinedOutput()
+			if (err == nil) != (len(tt.flaky) > 0) {
+				t.Errorf("%v\n%s", err, out)
+			}
+			named := read(t, filepath.Join(dir, "named"))
+			list := read(t, filepath.Join(dir, "cache/leno-tools/flaky"))
+			for _, name := range tt.flaky {
+				if line := "FLAKY: " + name + "\n"; !strings.Contains(string(out), line) || !strings.Contains(named, line) || !strings.Contains(list, " 1a2b3c4 "+name+"\n") {
+					t.Errorf("%s is not named in the output, in %q or in %q:\n%s", name, named, list, out)
+				}
+			}
+			if len(tt.flaky) == 0 && named+list != "" {
+				t.Errorf("named %q, listed %q", named, list)
+			}
+			if alone := strings.Count(read(t, filepath.Join(dir, "again")), "\n"); alone != tt.alone {
+				t.Errorf("%d tests ran again, want %d", alone, tt.alone)
+			}
+		})
+	}
+}
+
+// TestStress checks that a test binary runs with one seed after another, and that failures are counted and named.
+func TestStress(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	log := filepath.Join(dir, "log")
+	said, err := run(t, dir, "stress", map[string]string{
+		"tools/asroot": `exec "$@"`,
+		"bin/binary":   `echo "seed $LENO_TEST_SEED, $*"; [[ $LENO_TEST_SEED != 2 ]]`,
+		"bin/env":      "",
+	}, "-exec", filepath.Join(dir, "bin/env"))
+	if err == nil {
+		t.Errorf("without the number of runs, it ran:\n%s", said)
+	}
+	cmd := exec.Command("bash", filepath.Join(dir, "tools/stress"), "-exec", filepath.Join(dir, "bin/binary"), "-test.run=X")
+	cmd.Env = append(os.Environ(), "STRESS_RUNS=3", "STRESS_LOAD=1", "STRESS_LOG="+log)
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Error("a failure passed")
+	}
+	for _, want := range []string{"seed 1, -test.run=X\nseed 2, -test.run=X\n", "repeat it with LENO_TEST_SEED=2\nseed 3, "} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("it printed %q, want %q in it", out, want)
+		}
+	}
+	if text := read(t, log); strings.Count(text, "passed") != 2 || !strings.Contains(text, "LENO_TEST_SEED=2\n") {
+		t.Errorf("the log is %q", text)
+	}
+}
+
+// TestParts checks which parts of make test-all .ci/run selects after a change.
+func TestParts(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "tools/parts"), read(t, "../../tools/parts"))
+	git := func(args ...string) {
+		t.Helper()
+		args = append([]string{"-C", dir, "-c", "user.name=n", "-c", "user.email=e"}, args...)
+		if out, err := exec.Command("git", args...).CombinedOutput(); err != nil {
+			t.Fatalf("git %q: %v\n%s", args, err, out)
+		}
+	}
+	parts := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command("bash", append([]string{filepath.Join(dir, "tools/parts")}, args...)...)
+		cmd.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"))
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("parts %q: %v\n%s", args, err, out)
+		}
+		return strings.Join(strings.Fields(string(out)), " ")
+	}
+	write(t, filepath.Join(dir, "registry/etcd/etcd.go"), "package etcd\n")
+	git("init", "--quiet")
+	git("add", ".")
+	git("commit", "--quiet", "--message=first")
+	all := parts("names")
+	if got := parts("passed"); got != "" {
+		t.Errorf("passed at %q before any run", got)
+	}
+	parts("passed", "HEAD")
+	passed := parts("passed")
+	if got := parts("changed", passed); got != "" {
+		t.Errorf("without a change: %q", got)
+	}
+	if got := parts("changed", "0123456789012345678901234567890123456789"); got != all {
+		t.Errorf("after an unknown revision: %q, want all: %q", got, all)
+	}
+	write(t, filepath.Join(dir, "website/new.md"), "new\n") // not added
+	if got := parts("changed", passed); got != "site docs website" {
+		t.Errorf("after a new page: %q", got)
+	}
+	write(t, filepath.Join(dir, "registry/etcd/etcd.go"), "package etcd // changed\n")
+	git("add", "registry")
+	git("commit", "--quiet", "--message=second")
+	if got := parts("changed", passed); got != "site docs soak scale demo-etcd website" {
+		t.Errorf("after a change of the etcd store, too: %q", got)
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// read returns the text of a file, "" if there is none.
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return string(text)
+}
