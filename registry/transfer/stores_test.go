@@ -4,15 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,6 +18,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lenonet/leno/internal/testkit/etcdtest"
+	"github.com/lenonet/leno/internal/testkit/ports"
+	"github.com/lenonet/leno/internal/testkit/process"
+	"github.com/lenonet/leno/internal/testkit/programs"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul"
 	"github.com/lenonet/leno/registry/etcd"
@@ -28,83 +28,36 @@ import (
 	"github.com/lenonet/leno/registry/transfer"
 )
 
-// startConsul starts a Consul server for the test and returns a client of it.
-func startConsul(t *testing.T) *api.Client {
+// startConsul starts a Consul server for the test and returns its address and a client of it.
+func startConsul(t *testing.T) (address string, client *api.Client) {
 	t.Helper()
-	path := os.Getenv("LENO_TEST_CONSUL")
-	if path == "" {
-		cache, err := os.UserCacheDir()
-		must(t, err)
-		path = filepath.Join(cache, "leno-tools", "consul-1.20.6", "consul")
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("no Consul to test with: set LENO_TEST_CONSUL, or run make test, which builds one: %v", err)
-	}
-	for range 3 { // a free port may be taken before Consul binds it
-		if client := tryConsul(t, path); client != nil {
-			return client
-		}
-	}
-	t.Fatal("Consul does not start")
-	return nil
-}
-
-func tryConsul(t *testing.T, path string) *api.Client {
-	t.Helper()
-	ports := freePorts(t, 4)
+	path, err := programs.Consul.Find()
+	must(t, err)
+	free, err := ports.Free(4)
+	must(t, err)
 	hcl := fmt.Sprintf("ports { http = %d server = %d serf_lan = %d serf_wan = %d dns = -1 grpc = -1 grpc_tls = -1 }",
-		ports...)
+		free[0], free[1], free[2], free[3])
 	file := filepath.Join(t.TempDir(), "consul.hcl")
 	must(t, os.WriteFile(file, []byte(hcl), 0o600))
 	cmd := exec.Command(path, "agent", "-dev", "-bind=127.0.0.1", "-log-level=error", "-config-file="+file)
-	// When the test binary is killed, the kernel kills Consul too, with the thread that has started it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started, exited := make(chan error, 1), make(chan struct{})
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(exited)
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait()
-		}
-	}()
-	must(t, <-started)
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-exited
-	})
-	conf := api.DefaultConfig()
-	conf.Address = fmt.Sprintf("127.0.0.1:%d", ports[0])
-	client, err := api.NewClient(conf)
+	p, err := process.Start(cmd, file+".log")
 	must(t, err)
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	t.Cleanup(p.Kill)
+	conf := api.DefaultConfig()
+	conf.Address = fmt.Sprintf("127.0.0.1:%d", free[0])
+	client, err = api.NewClient(conf)
+	must(t, err)
+	must(t, p.WaitFor(t.Context(), "Consul", func(ctx context.Context) error {
 		// Sessions need the node in the catalogue, which appears a moment after the leader.
-		if id, _, err := client.Session().CreateNoChecks(&api.SessionEntry{}, nil); err == nil {
-			_, err = client.Session().Destroy(id, nil)
-			must(t, err)
-			t.Setenv("LENO_TEST_CONSUL_ADDRESS", conf.Address)
-			return client
+		options := (&api.WriteOptions{}).WithContext(ctx)
+		id, _, err := client.Session().CreateNoChecks(&api.SessionEntry{}, options)
+		if err != nil {
+			return err
 		}
-		select {
-		case <-exited:
-			return nil
-		default:
-		}
-	}
-	return nil
-}
-
-func freePorts(t *testing.T, n int) (ports []any) {
-	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		must(t, err)
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
+		_, err = client.Session().Destroy(id, options)
+		return err
+	}))
+	return conf.Address, client
 }
 
 func must(t *testing.T, err error) {
@@ -125,7 +78,7 @@ func host(i int) registry.Claim {
 			netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", i))},
 		MTU:     1450,
 		Backend: backend,
-		TTL:     time.Minute,
+		TTL:     10 * time.Minute, // no test takes so long
 		Hold:    time.Hour,
 	}
 }
@@ -152,21 +105,23 @@ func runsLeno(node string) bool { return !strings.HasPrefix(node, "flannel-") }
 
 // TestStores moves hosts from etcd to Consul and back.
 func TestStores(t *testing.T) {
+	t.Parallel()
 	servers := etcdtest.Start(t, etcdtest.Options{})
-	raw, admin := servers.Client(t), startConsul(t)
+	raw := servers.Client(t)
+	address, admin := startConsul(t)
 	const prefix = "/coreos.com/network"
 	openEtcd := func() registry.Registry {
 		c := etcd.New(etcd.Config{
 			Endpoints: servers.Endpoints(),
 			Prefix:    prefix,
 			Network:   "default",
-			Settle:    time.Minute,
+			Settle:    time.Hour,
 		})
 		t.Cleanup(func() { must(t, c.Close()) })
 		return c
 	}
 	openConsul := func() registry.Registry {
-		c, err := consul.New(consul.Config{Address: os.Getenv("LENO_TEST_CONSUL_ADDRESS"), KVPrefix: "leno"})
+		c, err := consul.New(consul.Config{Address: address, KVPrefix: "leno"})
 		must(t, err)
 		return c
 	}

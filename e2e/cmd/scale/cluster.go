@@ -5,14 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/e2e/probe"
+	"github.com/lenonet/leno/internal/testkit/ports"
+	"github.com/lenonet/leno/internal/testkit/process"
 )
 
 // servers is the number of servers in a cluster, as in production.
@@ -21,51 +23,32 @@ const servers = 3
 // A cluster is three servers on loopback ports, with their data on disk.
 type cluster struct {
 	addresses []string // of their APIs for clients
-	processes []*process
-}
-
-// attempts repeats the start of a cluster with another directory below dir, because a free port may
-// be taken before a server binds it.
-func attempts(dir string, start func(dir string) error) (err error) {
-	for i := range 3 {
-		own := filepath.Join(dir, fmt.Sprintf("cluster-%d", i))
-		if err := os.MkdirAll(own, 0o755); err != nil {
-			return err
-		}
-		if err = start(own); err == nil {
-			return nil
-		}
-	}
-	return err
+	processes []*process.Process
 }
 
 // startConsul starts the servers with their data in dir, and waits until each of them accepts
 // writes.
 func startConsul(ctx context.Context, binary, dir string) (*consulStore, error) {
-	var s *consulStore
-	err := attempts(dir, func(own string) error {
-		s = &consulStore{}
-		err := s.start(ctx, binary, own)
-		if err != nil {
-			s.kill()
-		}
-		return err
-	})
-	return s, err
+	s := &consulStore{}
+	if err := s.start(ctx, binary, dir); err != nil {
+		s.kill()
+		return nil, err
+	}
+	return s, nil
 }
 
 func (c *consulStore) start(ctx context.Context, binary, dir string) error {
 	const each = 3
-	ports, err := freePorts(servers * each)
+	free, err := ports.Free(servers * each)
 	if err != nil {
 		return err
 	}
 	var join []string
 	for i := range servers {
-		join = append(join, address(ports[i*each+1]))
+		join = append(join, address(free[i*each+1]))
 	}
 	for i := range servers {
-		http, serf, rpc := ports[i*each], ports[i*each+1], ports[i*each+2]
+		http, serf, rpc := free[i*each], free[i*each+1], free[i*each+2]
 		text, err := json.Marshal(map[string]any{
 			"node_name": fmt.Sprintf("server-%d", i), "server": true, "bootstrap_expect": servers, "retry_join": join, "retry_interval": "1s",
 			"bind_addr": "127.0.0.1", "client_addr": "127.0.0.1", "data_dir": filepath.Join(dir, fmt.Sprint(i)),
@@ -84,7 +67,7 @@ func (c *consulStore) start(ctx context.Context, binary, dir string) error {
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			return err
 		}
-		p, err := startProcess(file+".log", binary, "agent", "-config-file="+file)
+		p, err := process.Start(exec.Command(binary, "agent", "-config-file="+file), file+".log")
 		if err != nil {
 			return err
 		}
@@ -95,7 +78,7 @@ func (c *consulStore) start(ctx context.Context, binary, dir string) error {
 		c.processes, c.addresses, c.clients = append(c.processes, p), append(c.addresses, address(http)), append(c.clients, client)
 	}
 	for i, p := range c.processes {
-		if err := p.waitFor(ctx, "Consul", func(ctx context.Context) error { return ready(ctx, c.clients[i]) }); err != nil {
+		if err := p.WaitFor(ctx, "Consul", func(ctx context.Context) error { return ready(ctx, c.clients[i]) }); err != nil {
 			return err
 		}
 	}
@@ -128,7 +111,7 @@ func (c *cluster) address(i int) string { return c.addresses[i%servers] }
 func (c *cluster) cpu() (time.Duration, error) {
 	var sum time.Duration
 	for _, p := range c.processes {
-		used, err := probe.CPUTime(p.pid())
+		used, err := probe.CPUTime(p.Pid())
 		if err != nil {
 			return 0, err
 		}
@@ -139,22 +122,8 @@ func (c *cluster) cpu() (time.Duration, error) {
 
 func (c *cluster) kill() {
 	for _, p := range c.processes {
-		p.kill()
+		p.Kill()
 	}
 }
 
 func address(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
-
-// freePorts finds loopback ports that are free for TCP and, most likely, for UDP.
-func freePorts(n int) ([]int, error) {
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/lenonet/leno/internal/testkit/ports"
+	"github.com/lenonet/leno/internal/testkit/process"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/etcd"
 	"github.com/lenonet/leno/registry/flannel"
@@ -28,32 +31,28 @@ type etcdStore struct {
 
 // startEtcd starts the servers with their data in dir, and waits until each of them answers.
 func startEtcd(ctx context.Context, binary, dir string) (*etcdStore, error) {
-	var s *etcdStore
-	err := attempts(dir, func(own string) error {
-		s = &etcdStore{}
-		err := s.start(ctx, binary, own)
-		if err != nil {
-			s.kill()
-		}
-		return err
-	})
-	return s, err
+	s := &etcdStore{}
+	if err := s.start(ctx, binary, dir); err != nil {
+		s.kill()
+		return nil, err
+	}
+	return s, nil
 }
 
 func (e *etcdStore) start(ctx context.Context, binary, dir string) error {
 	const each = 2
-	ports, err := freePorts(servers * each)
+	free, err := ports.Free(servers * each)
 	if err != nil {
 		return err
 	}
-	peer := func(i int) string { return "http://" + address(ports[i*each+1]) }
+	peer := func(i int) string { return "http://" + address(free[i*each+1]) }
 	var all []string
 	for i := range servers {
 		all = append(all, fmt.Sprintf("server-%d=%s", i, peer(i)))
 	}
 	for i := range servers {
-		name, own := fmt.Sprintf("server-%d", i), address(ports[i*each])
-		p, err := startProcess(filepath.Join(dir, name+".log"), binary,
+		name, own := fmt.Sprintf("server-%d", i), address(free[i*each])
+		p, err := process.Start(exec.Command(binary,
 			"--name="+name,
 			"--data-dir="+filepath.Join(dir, name),
 			"--listen-client-urls=http://"+own,
@@ -65,7 +64,7 @@ func (e *etcdStore) start(ctx context.Context, binary, dir string) error {
 			// As for Consul, servers share two CPUs with all their clients; the default is 1000.
 			"--election-timeout=5000",
 			"--heartbeat-interval=500",
-		)
+		), filepath.Join(dir, name+".log"))
 		if err != nil {
 			return err
 		}
@@ -77,7 +76,7 @@ func (e *etcdStore) start(ctx context.Context, binary, dir string) error {
 		e.clients = append(e.clients, client)
 	}
 	for i, p := range e.processes {
-		err := p.waitFor(ctx, "etcd", func(ctx context.Context) error {
+		err := p.WaitFor(ctx, "etcd", func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
 			_, err := e.client(i).Get(ctx, "any")

@@ -17,6 +17,8 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/probe"
+	"github.com/lenonet/leno/internal/testkit/ports"
+	"github.com/lenonet/leno/internal/testkit/process"
 )
 
 // A footprint is the memory of one process in MiB.
@@ -91,11 +93,11 @@ func (m *measurement) agent(ctx context.Context, binary, dir, network string, le
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return f, err
 	}
-	ports, err := freePorts(1)
+	free, err := ports.Free(1)
 	if err != nil {
 		return f, err
 	}
-	own, err := net.ResolveTCPAddr("tcp", address(ports[0]))
+	own, err := net.ResolveTCPAddr("tcp", address(free[0]))
 	if err != nil {
 		return f, err
 	}
@@ -121,17 +123,17 @@ network %q {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return f, err
 	}
-	p, err := startProcess(file+".log", binary, "agent", "-config-file="+file)
+	p, err := process.Start(exec.Command(binary, "agent", "-config-file="+file), file+".log")
 	if err != nil {
 		return f, err
 	}
-	defer func() { err = errors.Join(err, p.stop()) }()
+	defer func() { err = errors.Join(err, p.Stop()) }()
 	client, err := api.New(api.Config{Address: own.String()})
 	if err != nil {
 		return f, err
 	}
 	defer client.Close()
-	err = p.waitFor(ctx, "the agent", func(ctx context.Context) error {
+	err = p.WaitFor(ctx, "the agent", func(ctx context.Context) error {
 		list, err := client.Leases(ctx, network)
 		if err == nil && len(list.Leases) < leases {
 			err = fmt.Errorf("%d leases so far", len(list.Leases))
@@ -144,5 +146,5 @@ network %q {
 	if err := sleep(ctx, min(10*time.Second, m.minute)); err != nil {
 		return f, err
 	}
-	return footprintOf(p.pid())
+	return footprintOf(p.Pid())
 }

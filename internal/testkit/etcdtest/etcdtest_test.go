@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,11 +14,14 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lenonet/leno/internal/testkit/waiting"
 )
 
 var common Shared
 
 func TestMain(m *testing.M) {
+	waiting.Parallel()
 	code := m.Run()
 	common.Stop()
 	os.Exit(code)
@@ -83,7 +85,7 @@ func eachProgram(t *testing.T, test func(t *testing.T, program string)) {
 	t.Parallel()
 	t.Run("new", func(t *testing.T) {
 		t.Parallel()
-		test(t, os.Getenv("LENO_TEST_ETCD"))
+		test(t, "")
 	})
 	t.Run("old", func(t *testing.T) {
 		t.Parallel()
@@ -280,18 +282,4 @@ func TestFailedStart(t *testing.T) {
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a program that does not exist: %v", err)
 	}
-}
-
-// TestPortIsTaken checks that a member waits for its port if another process has it.
-func TestPortIsTaken(t *testing.T) {
-	t.Parallel()
-	s := Start(t, Options{})
-	s.Stop(0)
-	other, err := net.Listen("tcp", strings.TrimPrefix(s.Endpoints()[0], "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	time.AfterFunc(time.Second, func() { _ = other.Close() })
-	s.Restart(0)
-	wantValue(t, s.Client(t), "a", "")
 }

@@ -7,16 +7,16 @@ package etcdtest
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // The user that has all rights on servers with Options.Auth.
@@ -26,11 +26,11 @@ const (
 )
 
 // patience limits every wait of this package; only a failure takes that long.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // Options describes a cluster. The zero value is one server of the newest etcd, without TLS and authentication.
 type Options struct {
-	// Program is the path of etcd. "" stands for the one that LENO_TEST_ETCD names. OldProgram returns another one.
+	// Program is the path of etcd. "" stands for programs.Etcd. OldProgram returns another one.
 	Program string
 	// Members is the number of servers, 1 if it is 0.
 	Members int
@@ -67,10 +67,9 @@ type Server struct {
 // OldProgram returns the path of an older etcd, such as 3.4 of Debian bookworm, for Options.Program.
 func OldProgram(tb testing.TB) string {
 	tb.Helper()
-	path := os.Getenv("LENO_TEST_ETCD_OLD")
-	if path == "" {
-		tb.Fatal("no old etcd to test with: set LENO_TEST_ETCD_OLD to the path that `tools/get etcd-server` prints, " +
-			"or run make test, which sets it")
+	path, err := programs.OldEtcd.Find()
+	if err != nil {
+		tb.Fatal(err)
 	}
 	return path
 }
@@ -89,11 +88,10 @@ func Start(tb testing.TB, o Options) *Server {
 
 func start(dir string, o Options) (*Server, error) {
 	if o.Program == "" {
-		o.Program = os.Getenv("LENO_TEST_ETCD")
-	}
-	if o.Program == "" {
-		return nil, errors.New("no etcd to test with: set LENO_TEST_ETCD to the path that `tools/get etcd` prints, " +
-			"or run make test, which sets it")
+		var err error
+		if o.Program, err = programs.Etcd.Find(); err != nil {
+			return nil, err
+		}
 	}
 	o.Members = max(o.Members, 1)
 	s := &Server{options: o, dir: dir}
@@ -118,23 +116,16 @@ func start(dir string, o Options) (*Server, error) {
 	return s, nil
 }
 
-// bootstrap starts a new cluster at free ports. Another process may take such a port before etcd binds it; then it
-// tries other ports.
+// bootstrap starts a new cluster at free ports.
 func (s *Server) bootstrap() error {
-	var err error
-	for try := range 3 {
-		if err = s.newMembers(filepath.Join(s.dir, fmt.Sprintf("try-%d", try))); err != nil {
-			return err
-		}
-		if err = s.startAll(); err == nil {
-			return nil
-		}
-		s.kill()
-		if !errors.Is(err, errPortTaken) {
-			return err
-		}
+	if err := s.newMembers(); err != nil {
+		return err
 	}
-	return err
+	if err := s.startAll(); err != nil {
+		s.kill()
+		return err
+	}
+	return nil
 }
 
 // startAll starts all members and blocks until all of them serve requests.
@@ -245,23 +236,11 @@ func (s *Server) Restart(member int) {
 
 // restart starts a member that was killed.
 func (s *Server) restart(m *member) error {
-	return retryPort(func() error {
-		m.kill()
-		if err := m.start(s.options.Program, s.args(m)); err != nil || !s.hasMajority() {
-			return err
-		}
-		return m.awaitReady(s.http)
-	})
-}
-
-// retryPort calls start until it no longer fails because another process uses a port of a member: a port is free for
-// others while its member is stopped.
-func retryPort(start func() error) error {
-	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
-		if err := start(); !errors.Is(err, errPortTaken) || time.Now().After(deadline) {
-			return err
-		}
+	m.kill()
+	if err := m.start(s.options.Program, s.args(m)); err != nil || !s.hasMajority() {
+		return err
 	}
+	return m.awaitReady(s.http)
 }
 
 func (s *Server) hasMajority() bool {

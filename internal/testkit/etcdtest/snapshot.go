@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // clusterToken is etcd's default. The ID of a cluster is computed from its token and its members.
@@ -55,7 +57,7 @@ func (s *Server) saveSnapshot(path string) (err error) {
 }
 
 // RestoreSnapshot does what an operator does after a disaster: it stops all members, restores each of them from a
-// snapshot of SaveSnapshot with the program that LENO_TEST_ETCDUTL names, and starts them again at the same addresses.
+// snapshot of SaveSnapshot with programs.Etcdutl, and starts them again at the same addresses.
 // The revision is that of the snapshot. By default, the ID of the cluster stays the same.
 //
 // The arguments are appended to those of `etcdutl snapshot restore`, for example "--initial-cluster-token=other" for
@@ -70,10 +72,9 @@ func (s *Server) RestoreSnapshot(tb testing.TB, path string, args ...string) {
 }
 
 func (s *Server) restoreSnapshot(path string, args []string) error {
-	program := os.Getenv("LENO_TEST_ETCDUTL")
-	if program == "" {
-		return errors.New("no etcdutl to test with: set LENO_TEST_ETCDUTL to the path that `tools/get etcdutl` " +
-			"prints, or run make test, which sets it")
+	program, err := programs.Etcdutl.Find()
+	if err != nil {
+		return err
 	}
 	s.kill()
 	s.restores++
@@ -94,8 +95,5 @@ func (s *Server) restoreSnapshot(path string, args []string) error {
 			return fmt.Errorf("%w\n%s", err, out)
 		}
 	}
-	return retryPort(func() error {
-		s.kill()
-		return s.startAll()
-	})
+	return s.startAll()
 }

@@ -5,7 +5,6 @@
 package kubetest
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
@@ -20,13 +19,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/lenonet/leno/internal/testkit/etcdtest"
+	"github.com/lenonet/leno/internal/testkit/ports"
+	"github.com/lenonet/leno/internal/testkit/process"
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // Tokens of users. AdminToken has all rights. UserToken has those that Server.Allow grants.
@@ -38,23 +38,17 @@ const (
 // userName is the name of UserToken's user.
 const userName = "user"
 
-// patience limits every wait of this package; only a failure takes that long.
-const patience = 2 * time.Minute
-
-var errPortTaken = errors.New("port is taken")
-
 // Server is an API server. Methods end the test when they fail. One goroutine at a time may call them.
 type Server struct {
 	// Etcd is the server's storage, nil with Options.Etcd.
 	Etcd *etcdtest.Server
 
-	o      Options
-	tb     testing.TB
-	dir    string
-	addr   netip.AddrPort
-	http   *http.Client
-	cmd    *exec.Cmd
-	exited chan struct{} // closed when the process has ended
+	o       Options
+	tb      testing.TB
+	dir     string
+	addr    netip.AddrPort
+	http    *http.Client
+	process *process.Process // nil while it does not run
 }
 
 // Options say where the server runs. The zero value is a free port on loopback.
@@ -95,39 +89,21 @@ func StartWith(tb testing.TB, o Options) *Server {
 		s.Etcd = etcdtest.Start(tb, etcdtest.Options{})
 		s.o.Etcd = strings.Join(s.Etcd.Endpoints(), ",")
 	}
-	if s.o.Within == nil {
-		s.o.Within = func(f func() error) error {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			return f()
-		}
-	}
 	tb.Cleanup(s.Stop)
 	if err := s.writeFiles(); err != nil {
 		tb.Fatal(err)
 	}
-	if s.addr.IsValid() {
-		if err := s.run(); err != nil {
-			tb.Fatal(err)
-		}
-		return s
-	}
-	for try := 0; ; try++ {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	if !s.addr.IsValid() {
+		free, err := ports.Free(1)
 		if err != nil {
 			tb.Fatal(err)
 		}
-		free := l.Addr().(*net.TCPAddr).AddrPort()
-		s.addr = netip.AddrPortFrom(free.Addr().Unmap(), free.Port())
-		_ = l.Close()
-		err = s.run()
-		if err == nil {
-			return s
-		}
-		if !errors.Is(err, errPortTaken) || try == 2 {
-			tb.Fatal(err)
-		}
+		s.addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(free[0]))
 	}
+	if err := s.run(); err != nil {
+		tb.Fatal(err)
+	}
+	return s
 }
 
 // writeFiles writes the key and the tokens.
@@ -169,16 +145,10 @@ func (s *Server) CAFile() string { return filepath.Join(s.dir, "certs", "apiserv
 
 // run starts the process and waits until it is ready.
 func (s *Server) run() error {
-	program := os.Getenv("LENO_TEST_KUBE_APISERVER")
-	if program == "" {
-		return errors.New("no API server to test with: set LENO_TEST_KUBE_APISERVER to the path that `tools/get " +
-			"kube-apiserver` prints, or run make test, which sets it")
-	}
-	log, err := os.Create(filepath.Join(s.dir, "log"))
+	program, err := programs.KubeAPIServer.Find()
 	if err != nil {
 		return err
 	}
-	defer log.Close()
 	file := func(name string) string { return filepath.Join(s.dir, name) }
 	cmd := exec.Command(program,
 		"--etcd-servers="+s.o.Etcd,
@@ -194,66 +164,39 @@ func (s *Server) run() error {
 		"--advertise-address="+s.addr.Addr().String(),
 		fmt.Sprintf("--secure-port=%d", s.addr.Port()),
 	)
-	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, s.dir
-	// When a test binary is killed, the kernel kills its servers too. The kernel considers the thread that started them
-	// the parent, so that thread stays as long as they run.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started, exited := make(chan error, 2), make(chan struct{})
-	go func() {
-		defer close(exited)
-		err := s.o.Within(func() error {
-			err := cmd.Start()
-			started <- err
-			if err == nil {
-				_ = cmd.Wait()
-			}
-			return nil
+	cmd.Dir = s.dir
+	if within := s.o.Within; within == nil {
+		s.process, err = process.Start(cmd, file("log"))
+	} else {
+		s.process, err = process.StartOn(cmd, file("log"), func(start func(), ended <-chan struct{}) error {
+			return within(func() error {
+				start()
+				<-ended
+				return nil
+			})
 		})
-		if err != nil { // it was not called
-			started <- err
-		}
-	}()
-	if err := <-started; err != nil {
+	}
+	if err != nil {
 		return err
 	}
-	s.cmd, s.exited = cmd, exited
-	return s.awaitReady(log.Name())
-}
-
-func (s *Server) awaitReady(log string) error {
-	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		if _, err = s.request("GET", "/readyz", nil); err == nil {
-			return nil
-		}
-		select {
-		case <-s.exited:
-			text, _ := os.ReadFile(log)
-			text = text[max(0, len(text)-2000):]
-			if bytes.Contains(text, []byte("address already in use")) {
-				return fmt.Errorf("the API server ended at once: %w:\n%s", errPortTaken, text)
-			}
-			return fmt.Errorf("the API server ended at once:\n%s", text)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-	return fmt.Errorf("the API server is not ready after %v: %w", patience, err)
+	return s.process.WaitFor(context.Background(), "the API server", func(context.Context) error {
+		_, err := s.request("GET", "/readyz", nil)
+		return err
+	})
 }
 
 // Stop kills the API server with SIGKILL, if it runs. The objects stay for Restart.
 func (s *Server) Stop() {
-	if s.cmd == nil {
-		return
+	if s.process != nil {
+		s.process.Kill()
+		s.process = nil
 	}
-	_ = s.cmd.Process.Kill()
-	<-s.exited
-	s.cmd = nil
 }
 
 // Pause stops the API server with SIGSTOP: its connections stay open, and nothing is answered. Stop and Restart end it.
 func (s *Server) Pause() {
 	s.tb.Helper()
-	if err := etcdtest.Pause(s.cmd.Process); err != nil {
+	if err := s.process.Pause(); err != nil {
 		s.tb.Fatal(err)
 	}
 }
@@ -262,13 +205,7 @@ func (s *Server) Pause() {
 func (s *Server) Restart() {
 	s.tb.Helper()
 	s.Stop()
-	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
-		err := s.run()
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, errPortTaken) || time.Now().After(deadline) {
-			s.tb.Fatal(err)
-		}
+	if err := s.run(); err != nil {
+		s.tb.Fatal(err)
 	}
 }
