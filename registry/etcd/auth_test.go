@@ -350,7 +350,7 @@ func TestTLS(t *testing.T) {
 func TestCertificateExpired(t *testing.T) {
 	t.Parallel()
 	s, server := ownStore(t, etcdtest.Options{TLS: true})
-	const lifetime = 3 * time.Second
+	const lifetime = 6 * time.Second // enough to connect
 	certFile, keyFile := server.IssueCertFor(t, "host", lifetime)
 	expired := time.Now().Add(lifetime + time.Second)
 	c := s.open(t, func(c *Config) { c.TLS = TLS{CAFile: server.CAFile, CertFile: certFile, KeyFile: keyFile} })
@@ -365,7 +365,7 @@ func TestCertificateExpired(t *testing.T) {
 		t.Errorf("over the connection from before: %v", err)
 	}
 	server.Restart(0)
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	for reason := ""; !strings.Contains(reason, certFile+" expired at"); time.Sleep(10 * time.Millisecond) {
 		err := c.Renew(testContext(t), l)
 		wantErr(t, err, registry.ErrUnavailable)

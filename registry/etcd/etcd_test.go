@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"flag"
 	"os"
 	"slices"
 	"strings"
@@ -15,23 +14,22 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lenonet/leno/internal/testkit/etcdtest"
+	"github.com/lenonet/leno/internal/testkit/programs"
 	"github.com/lenonet/leno/internal/testkit/registrytest"
+	"github.com/lenonet/leno/internal/testkit/waiting"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/flannel"
 )
 
 // Servers for all tests that do not harm their server; each test uses its own prefix.
 var (
-	common     etcdtest.Shared
-	old        = etcdtest.Shared{Options: etcdtest.Options{Program: oldProgram}}
-	oldProgram = os.Getenv("LENO_TEST_ETCD_OLD") // see etcdtest.OldProgram
+	common        etcdtest.Shared
+	old           = etcdtest.Shared{Options: etcdtest.Options{Program: oldProgram}}
+	oldProgram, _ = programs.OldEtcd.Find() // tests that use it call etcdtest.OldProgram first, which fails without it
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if lanes := flag.Lookup("test.parallel"); lanes.Value.String() == lanes.DefValue {
-		_ = lanes.Value.Set("8") // many tests wait for a timeout most of the time
-	}
+	waiting.Parallel()
 	code := m.Run()
 	for _, shared := range []*etcdtest.Shared{&common, &old, &withAuth, &oldWithAuth} {
 		shared.Stop()
@@ -40,11 +38,13 @@ func TestMain(m *testing.M) {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	registrytest.Run(t, func(t *testing.T) registrytest.Store { return newStore(t, common.Get(t)) })
 }
 
 // TestConformanceOld runs the suite with Debian's etcd 3.4.
 func TestConformanceOld(t *testing.T) {
+	t.Parallel()
 	etcdtest.OldProgram(t) // or fail
 	registrytest.Run(t, func(t *testing.T) registrytest.Store { return newStore(t, old.Get(t)) })
 }
@@ -64,7 +64,7 @@ func newStore(tb testing.TB, server *etcdtest.Server) *store {
 
 func (s *store) open(tb testing.TB, change ...func(*Config)) *Client {
 	tb.Helper()
-	c := Config{Endpoints: s.endpoints, Prefix: s.keys.prefix, Network: s.keys.network, Settle: time.Minute}
+	c := Config{Endpoints: s.endpoints, Prefix: s.keys.prefix, Network: s.keys.network, Settle: time.Hour}
 	for _, f := range change {
 		f(&c)
 	}

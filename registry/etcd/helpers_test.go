@@ -13,10 +13,15 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// testContext limits a test's calls; only a failure takes that long.
+// patience limits a test's calls and waits; only a failure takes that long.
+const patience = 3 * time.Minute
+
+// longOutage is longer than any call takes to notice that the store does not answer, also on a busy machine.
+const longOutage = 3 * (keepAliveTime + keepAliveTimeout)
+
 func testContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -73,7 +78,7 @@ func claim(i int) registry.Claim {
 		},
 		MTU:     1500,
 		Backend: backend,
-		TTL:     time.Minute,
+		TTL:     10 * time.Minute, // no test takes so long
 		Hold:    time.Hour,
 	}
 }
@@ -167,6 +172,24 @@ func retry(t *testing.T, call func(ctx context.Context) error) {
 		if sleep(ctx, 50*time.Millisecond) != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// standsStill fails if a client considers what it knows of a network current while the store does not answer.
+func standsStill(t *testing.T, c *Client, network string) (at time.Time) {
+	t.Helper()
+	at = c.Followed(network)
+	if time.Sleep(100 * time.Millisecond); !c.Followed(network).Equal(at) {
+		t.Errorf("Followed advances while nothing answers: %v", c.Followed(network).Sub(at))
+	}
+	return at
+}
+
+// wantFollowed fails if a client does not consider what it knows of a network current at a time or later.
+func wantFollowed(t *testing.T, c *Client, network string, since time.Time) {
+	t.Helper()
+	if at := c.Followed(network); at.Before(since) {
+		t.Errorf("followed until %v before it", since.Sub(at))
 	}
 }
 

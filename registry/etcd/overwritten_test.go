@@ -36,7 +36,7 @@ func TestOverwrittenByJSON(t *testing.T) {
 			PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
 			MTU:       1500,
 			Backend:   n.Backend,
-			TTL:       10 * time.Second,
+			TTL:       10 * time.Minute,
 			Hold:      time.Minute,
 		}
 		before, err := c.Acquire(ctx, n, claim)

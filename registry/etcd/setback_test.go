@@ -100,7 +100,7 @@ func TestLostLeasesAreGivenUp(t *testing.T) {
 			t.Parallel()
 			s, server := ownStore(t, etcdtest.Options{})
 			n := s.define(t, "10.5.0.0/16")
-			watcher, host := s.open(t, settle(2*time.Second)), s.open(t)
+			watcher, host := s.open(t, settle(4*time.Second)), s.open(t)
 			acquire(t, host, n, claimOn(n, 1, 10))
 			snapshot := server.SaveSnapshot(t)
 			acquire(t, host, n, claimOn(n, 2, 20))
@@ -340,9 +340,9 @@ func TestKeptWhileAway(t *testing.T) {
 			t.Parallel()
 			s, server := ownStore(t, etcdtest.Options{})
 			n := s.define(t, "10.5.0.0/16")
-			watcher, host := s.open(t, settle(10*time.Second)), s.open(t) // twice the time in which the lease lapses
+			const kept = 4 * time.Second
+			watcher, host := s.open(t, settle(kept)), s.open(t)
 			c := claimOn(n, 1, 10)
-			c.TTL = 5 * time.Second
 			lease := acquire(t, host, n, c)
 			snapshot := server.SaveSnapshot(t)
 			c = again(c, lease)
@@ -354,8 +354,9 @@ func TestKeptWhileAway(t *testing.T) {
 			}
 			server.RestoreSnapshot(t, snapshot, args...)
 			reach(t, watcher, n, []string{"10?"}, 10)
+			s.EndSession(t, lease.Session) // before the time to write the record again has passed
 			set, _ = follow(t, watcher, n, registry.Known, []string{"10-?"}, 10)
-			for end := time.Now().Add(11 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			for end := time.Now().Add(kept + time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 				if set, _, _ = watcher.WatchLeases(testContext(t), n, registry.Known); len(set.Leases) != 1 || set.Leases[0].MTU != c.MTU || set.Leases[0].Held() {
 					t.Fatalf("%+v", set.Leases)
 				}
