@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/internal/testkit/seed"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -306,7 +306,7 @@ func TestChooseErrors(t *testing.T) {
 			if tt.claim != nil {
 				tt.claim(&c)
 			}
-			got, err := registry.Choose(tt.give, c, rand.Uint64N)
+			got, err := registry.Choose(tt.give, c, seed.Rand(t).Uint64N)
 			if !errors.Is(err, tt.want) {
 				t.Fatalf("got %+v, %v, want %v", got, err, tt.want)
 			}
@@ -347,7 +347,7 @@ func TestChooseBesideTheReplaced(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s, c := registry.Situation{Network: n, Leases: []registry.Lease{held(n, 4, 1)}}, c
 			tt.change(&s, &c)
-			got, err := registry.Choose(s, c, rand.Uint64N)
+			got, err := registry.Choose(s, c, seed.Rand(t).Uint64N)
 			if !errors.Is(err, tt.want) || err == nil && got.Slot != 6 {
 				t.Errorf("got %+v, %v, want %v", got, err, tt.want)
 			}

@@ -3,12 +3,12 @@ package registry_test
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/internal/testkit/seed"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -159,8 +159,8 @@ func model(s registry.Situation, c registry.Claim) outcome {
 }
 
 func TestChooseModel(t *testing.T) {
-	for seed := range uint64(10000) {
-		rnd := rand.New(rand.NewPCG(seed, 1))
+	rnd := seed.Rand(t)
+	for step := range 10000 {
 		n := registry.Network{Name: "default", Plan: mustPlan(t, pool("10.7.0.0/21", 24, "10.7.1.0", "10.7.6.0"))}
 		if rnd.IntN(2) == 0 {
 			n.Plan = mustPlan(t, pool("10.7.0.0/22", 24), pool("fd00:5::/60", 64))
@@ -220,14 +220,14 @@ func TestChooseModel(t *testing.T) {
 		switch {
 		case len(want.errs) > 0:
 			if !slices.ContainsFunc(want.errs, func(e error) bool { return errors.Is(err, e) }) {
-				t.Fatalf("seed %d: got %+v, %v, want one of %v", seed, got, err, want.errs)
+				t.Fatalf("step %d: got %+v, %v, want one of %v", step, got, err, want.errs)
 			}
 		case err != nil || !slices.Contains(want.slots, got.Slot) || got.Own != want.own:
-			t.Fatalf("seed %d: got slot %d, own %v, %v, want one of %v, own %v\n%+v\n%+v", seed, got.Slot, got.Own, err, want.slots, want.own, s, c)
+			t.Fatalf("step %d: got slot %d, own %v, %v, want one of %v, own %v\n%+v\n%+v", step, got.Slot, got.Own, err, want.slots, want.own, s, c)
 		default:
 			stands := slices.IndexFunc(s.Leases, func(l registry.Lease) bool { return l.Slot == got.Slot })
 			if (stands >= 0) != (got.Existing != nil) || stands >= 0 && got.Existing != &s.Leases[stands] {
-				t.Fatalf("seed %d: slot %d replaces %+v, on it stands %d", seed, got.Slot, got.Existing, stands)
+				t.Fatalf("step %d: slot %d replaces %+v, on it stands %d", step, got.Slot, got.Existing, stands)
 			}
 		}
 	}

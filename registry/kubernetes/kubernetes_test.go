@@ -18,6 +18,9 @@ import (
 
 const vxlanConf = `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}`
 
+// patience limits every wait; only a failure takes that long.
+const patience = 3 * time.Minute
+
 // cluster is the API server that all tests use, one after the other.
 type cluster struct {
 	*kubetest.Server
@@ -76,7 +79,7 @@ func (c *cluster) open(t *testing.T, node, conf string, change ...func(*Config))
 	if err := os.WriteFile(path, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	config := Config{Kubeconfig: c.config, NodeName: node, NetConf: path, Settle: time.Minute}
+	config := Config{Kubeconfig: c.config, NodeName: node, NetConf: path, Settle: time.Hour}
 	for _, f := range change {
 		f(&config)
 	}
@@ -140,7 +143,7 @@ func await(t *testing.T, c *Client, want ...string) (registry.LeaseSet, uint64) 
 
 func awaitSet(t *testing.T, c *Client, isWanted func(registry.LeaseSet) bool, want string) (registry.LeaseSet, uint64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	n := network(t, c)
 	var set registry.LeaseSet
@@ -417,7 +420,7 @@ func testRights(t *testing.T, c *cluster) {
 	}
 	c.Apply(t, "../../examples/kubernetes/leno.yaml")
 	c.Allow(t, "leno")
-	deadline := time.Now().Add(10 * time.Second) // until the server knows them
+	deadline := time.Now().Add(patience) // until the server knows them
 	for a.Probe(t.Context()) != nil && time.Now().Before(deadline) {
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -449,7 +452,7 @@ func testConfigMapRight(t *testing.T, c *cluster) {
 		t.Errorf("without the Role: %v", err)
 	}
 	c.AllowIn(t, "kube-flannel", "leno")
-	deadline := time.Now().Add(10 * time.Second) // until the server knows it
+	deadline := time.Now().Add(patience) // until the server knows it
 	for _, err := a.Network(t.Context(), DefaultNetwork); err != nil; _, err = a.Network(t.Context(), DefaultNetwork) {
 		if time.Now().After(deadline) {
 			t.Fatal(err)

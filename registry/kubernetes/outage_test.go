@@ -21,12 +21,13 @@ func testOutage(t *testing.T, c *cluster) {
 		away()
 		wantOutage(t, a, n, set, index)
 		c.Restart()
+		back := time.Now()
 		again, next, err := a.WatchLeases(t.Context(), n, index)
 		if err != nil || next != index || !slices.Equal(texts(again), texts(set)) {
 			t.Errorf("after the outage: %q, index %d after %d, %v", texts(again), next, index, err)
 		}
-		if at := a.Followed(n.Name); time.Since(at) > time.Second {
-			t.Errorf("after the outage: followed %v ago", time.Since(at))
+		if at := a.Followed(n.Name); at.Before(back) {
+			t.Errorf("after the outage: followed until %v before it", back.Sub(at))
 		}
 	}
 	c.DeleteNode(t, "host-f")
@@ -45,11 +46,13 @@ func wantOutage(t *testing.T, a *Client, n registry.Network, set registry.LeaseS
 	if err := a.Renew(t.Context(), set.Leases[0]); !errors.Is(err, registry.ErrUnavailable) {
 		t.Errorf("renew while the server is away: %v", err)
 	}
-	if took := time.Since(begun); took > 25*time.Second {
+	if took := time.Since(begun); took > time.Minute { // a few times as long as the client's limits, on a busy machine
 		t.Errorf("it took %v to notice", took)
 	}
-	if at := a.Followed(n.Name); at.IsZero() || at.After(begun.Add(time.Second)) || a.Followed(n.Name).After(at) {
-		t.Errorf("followed %v after the outage began, and then %v", at.Sub(begun), a.Followed(n.Name).Sub(begun))
+	at := a.Followed(n.Name)
+	time.Sleep(100 * time.Millisecond)
+	if now := a.Followed(n.Name); at.IsZero() || at.After(begun.Add(time.Second)) || !now.Equal(at) {
+		t.Errorf("followed %v after the outage began, and then %v", at.Sub(begun), now.Sub(begun))
 	}
 }
 
@@ -66,7 +69,7 @@ func testCompaction(t *testing.T, c *cluster) {
 		t.Fatalf("deleted %d, %v", resp.Deleted, err)
 	}
 	c.Etcd.Compact(t, resp.Header.Revision)
-	for deadline := time.Now().Add(20 * time.Second); a.own.mirror.Followed() != nil; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); a.own.mirror.Followed() != nil; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the client has not noticed the outage")
 		}

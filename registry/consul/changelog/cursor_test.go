@@ -3,7 +3,6 @@ package changelog
 import (
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"testing"
@@ -11,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/internal/testkit/seed"
 )
 
 const dirPrefix = "leno/changes/default/"
@@ -164,9 +165,9 @@ func TestChangeNames(t *testing.T) {
 // TestCursorFollows: a follower that steps whenever it can, and otherwise reads everything, knows the content of the
 // store, whatever writers, trimmers, restores and manual edits do to it.
 func TestCursorFollows(t *testing.T) {
-	for seed := range uint64(25) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			rnd := rand.New(rand.NewPCG(seed, 1))
+	for i := range 25 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			rnd := seed.Rand(t) // another sequence for each name
 			type state struct {
 				entries map[string]*api.KVPair
 				leases  map[string]uint64 // by subnet, the index of the last write
