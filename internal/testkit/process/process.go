@@ -54,7 +54,7 @@ func Start(cmd *exec.Cmd, log string) (*Process, error) {
 }
 
 // StartOn is like Start and starts the command on a thread of the caller's choice, for example in another network
-// namespace.
+// namespace. If cmd.SysProcAttr is set, its Pdeathsig says what the kernel does when this process ends.
 func StartOn(cmd *exec.Cmd, log string, thread Thread) (*Process, error) {
 	uncached.Declare()
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -69,9 +69,8 @@ func StartOn(cmd *exec.Cmd, log string, thread Thread) (*Process, error) {
 	p := &Process{name: cmd.Path, log: log, logged: info.Size(), cmd: cmd, done: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = file, file
 	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	}
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	started := make(chan error, 2) // one from each goroutine at most
 	go func() {                    // ends with the process, which Stop and Kill wait for
 		if err := thread(func() { started <- cmd.Start() }, p.done); err != nil {
