@@ -29,9 +29,8 @@ var reserved struct {
 	block     int // its number
 }
 
-// Free returns n different ports that no other process uses, for TCP and for UDP. No other call of Free returns them
-// again, in this process or in another one of the same network namespace, until this process ends. They are 127.0.0.1's
-// and any other address's.
+// Free returns n different ports that are free on all addresses, for TCP and for UDP. No other call of Free returns
+// them, in this process or in another one of the same network namespace, until this process ends.
 func Free(n int) ([]int, error) {
 	low, high, err := bounds()
 	if err != nil {
