@@ -83,8 +83,9 @@ func TestContainers(t *testing.T) {
 	for _, r := range s.runtimes {
 		must(t, r.StartAgent(r.config()))
 	}
-	// The agents have only just been started; ADD waits for them.
-	one, two := s.container(t, a, example(t)), s.container(t, b, example(t))
+	// The agents have only just been started; ADD waits for them, for as long as they may need on a busy machine.
+	patient := strings.Replace(example(t), `"network": "default"`, `"network": "default", "wait": "5m"`, 1)
+	one, two := s.container(t, a, patient), s.container(t, b, patient)
 	two.caps = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
 	var g errgroup.Group
 	g.Go(one.add)

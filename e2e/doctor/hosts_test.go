@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -277,11 +278,13 @@ func (p *patient) unattended() error {
 	said := func(name string, also []string, before ...string) error {
 		f := p.filled(alone()[name])
 		f.also = append(also, f.also...)
-		d, err := p.w.alone(h, before...)
-		if err == nil {
-			err = f.is(d)
-		}
-		return err
+		return lab.WaitFor(p.w.ctx, "the command to tell that "+name, func(context.Context) error {
+			d, err := p.w.alone(h, before...)
+			if err == nil {
+				err = f.is(d)
+			}
+			return err
+		})
 	}
 	const stopped = "no agent runs on this host"
 	if err := said(stopped, nil); err != nil {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
 )
@@ -64,26 +66,41 @@ func (p *patient) operate() error {
 		if err := f.seed(p); err != nil {
 			return fmt.Errorf("%s: seed: %w", f.name, err)
 		}
+		var sees errgroup.Group
 		for _, s := range f.seen {
-			if err := p.sees(s); err != nil {
-				return fmt.Errorf("%s, on host %d: %w", f.name, s.host, err)
-			}
+			sees.Go(func() error { return onHost(s.host, p.sees(s)) })
 		}
-		for i := range p.hosts {
-			if err := p.commands(i, slices.Contains(f.lossy, i)); err != nil {
-				return fmt.Errorf("%s, on host %d: %w", f.name, i, err)
-			}
+		if err := sees.Wait(); err != nil {
+			return fmt.Errorf("%s, %w", f.name, err)
+		}
+		if err := p.onAll(func(i int) error { return p.commands(i, slices.Contains(f.lossy, i)) }); err != nil {
+			return fmt.Errorf("%s, %w", f.name, err)
 		}
 		if err := f.cure(p); err != nil {
 			return fmt.Errorf("%s: cure: %w", f.name, err)
 		}
-		for _, h := range p.hosts {
-			if err := p.w.well(h); err != nil {
-				return fmt.Errorf("%s, cured: %w", f.name, err)
-			}
+		if err := p.onAll(func(i int) error { return p.w.well(p.hosts[i]) }); err != nil {
+			return fmt.Errorf("%s, cured, %w", f.name, err)
 		}
 	}
 	return nil
+}
+
+// onAll runs do for all hosts at the same time.
+func (p *patient) onAll(do func(host int) error) error {
+	var all errgroup.Group
+	for i := range p.hosts {
+		all.Go(func() error { return onHost(i, do(i)) })
+	}
+	return all.Wait()
+}
+
+// onHost adds the number of the host to an error.
+func onHost(host int, err error) error {
+	if err != nil {
+		err = fmt.Errorf("on host %d: %w", host, err)
+	}
+	return err
 }
 
 // sees blocks until doctor's findings on the host are as wanted.
