@@ -3,8 +3,10 @@ package store
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,7 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/consul/api"
 
+	lenoapi "github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/traffic"
 	"github.com/lenonet/leno/e2e/world"
 	"github.com/lenonet/leno/registry"
 )
@@ -24,9 +28,9 @@ func TestConsulStopped(t *testing.T) {
 	w := newWorld(t, lab.Options{})
 	w.StartNetwork("vxlan")
 	h := w.Hosts[0]
-	before := w.held("default")
-	stream, err := w.Containers[0].StartEchoes(w.Containers[1].Addrs[0], 20*time.Millisecond)
+	before, err := w.held("default")
 	w.Must(err)
+	stream := traffic.Start(w.World, w.Containers[0], w.Containers[1], 20*time.Millisecond)
 	deleted := w.RouteEvents(h)
 	w.WaitHealth(h, http.StatusOK)
 
@@ -47,16 +51,18 @@ func TestConsulStopped(t *testing.T) {
 			t.Errorf("%s: readyz %d while Consul is away, %v", h.Name, status, err)
 		}
 	}
+	w.Must(stream.WaitAnswers(w.Ctx, 100))
 	w.Must(w.Consul.Start(w.Ctx))
 	back := time.Now()
 	for _, h := range w.Hosts {
 		w.WaitHealth(h, http.StatusOK)
 	}
 	w.Eventually("every host to hold its subnet", func(context.Context) error {
-		if diff := cmp.Diff(before, w.held("default")); diff != "" {
-			return fmt.Errorf("leases (-before +now):\n%s", diff)
+		now, err := w.held("default")
+		if diff := cmp.Diff(before, now); err == nil && diff != "" {
+			err = fmt.Errorf("leases (-before +now):\n%s", diff)
 		}
-		return nil
+		return err
 	})
 	took := time.Since(back)
 	t.Logf("as before %s after Consul had a leader", took)
@@ -69,7 +75,7 @@ func TestConsulStopped(t *testing.T) {
 	result, err := stream.Stop()
 	w.Must(err)
 	t.Logf("%d pings, %d lost", result.Sent, result.Lost())
-	if result.Sent < 900 || result.Lost() != 0 {
+	if result.Lost() != 0 {
 		t.Errorf("%d of %d pings lost: %v", result.Lost(), result.Sent, result.Missing)
 	}
 	if gone := deleted(); len(gone) != 0 {
@@ -79,18 +85,22 @@ func TestConsulStopped(t *testing.T) {
 
 // held returns what each host reports as held in a network: by reporting host, the subnets of each
 // holder.
-func (w *testWorld) held(network string) map[string]map[string]string {
+func (w *testWorld) held(network string) (map[string]map[string]string, error) {
 	w.T.Helper()
 	all := map[string]map[string]string{}
 	for _, h := range w.Hosts {
+		var list lenoapi.LeaseList
+		if err := world.GetJSON(w.Ctx, h, "/v1/network/"+network+"/leases", &list); err != nil {
+			return nil, err
+		}
 		all[h.Name] = map[string]string{"subnet file": w.Subnet(h, network).String()}
-		for _, l := range w.Leases(h, network).Leases {
+		for _, l := range list.Leases {
 			if l.Held {
 				all[h.Name][l.Node] = fmt.Sprint(l.Subnets)
 			}
 		}
 	}
-	return all
+	return all, nil
 }
 
 // TestConsulClientRestarted restarts a host's Consul client agent as systemd does, with SIGTERM.
@@ -106,8 +116,7 @@ func TestConsulClientRestarted(t *testing.T) {
 	subnet := w.Subnet(a, "default")
 	before := w.Session(a)
 	deletedA, deletedB := w.RouteEvents(a), w.RouteEvents(b)
-	stream, err := w.Containers[1].StartEchoes(w.Containers[0].Addrs[0], 10*time.Millisecond)
-	w.Must(err)
+	stream := traffic.Start(w.World, w.Containers[1], w.Containers[0], 10*time.Millisecond)
 	w.Must(a.Consul.Stop(w.Ctx))
 	w.WaitHealth(a, http.StatusTooManyRequests)
 	w.Must(stream.WaitAnswers(w.Ctx, 50))
@@ -166,6 +175,7 @@ func TestMalformedRecords(t *testing.T) {
 	}
 	deleted := w.RouteEvents(w.Hosts[0])
 	keys := map[string]bool{}
+	var puts, deletes api.TxnOps
 	for i := range 100 {
 		key := fmt.Sprintf("leno/leases/default/bad-%d", i)
 		if i%2 == 0 {
@@ -175,10 +185,11 @@ func TestMalformedRecords(t *testing.T) {
 				continue // a host holds it; a later test overwrites a held one
 			}
 		}
-		_, err := w.Consul.Client().KV().Put(&api.KVPair{Key: key, Value: []byte(values[i%len(values)])}, nil)
-		w.Must(err)
+		puts = append(puts, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: []byte(values[i%len(values)])}})
+		deletes = append(deletes, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVDelete, Key: key}})
 		keys[key] = true
 	}
+	w.transact(puts)
 	for _, h := range w.Hosts {
 		w.Eventually("every bad record to be reported on "+h.Name, func(context.Context) error {
 			seen := map[string]bool{}
@@ -196,21 +207,24 @@ func TestMalformedRecords(t *testing.T) {
 		if got := w.Routes(h); fmt.Sprint(got) != fmt.Sprint(before[h]) {
 			t.Errorf("%s: routes %q, before %q", h.Name, got, before[h])
 		}
-		for key := range keys {
-			if !strings.Contains(h.Agent().Output(), key) {
-				t.Errorf("%s: the log does not name %s", h.Name, key)
-			}
-		}
+		w.waitLog(h, slices.Collect(maps.Keys(keys))...)
 	}
 	if gone := deleted(); len(gone) != 0 {
 		t.Errorf("routes were deleted: %q", gone)
 	}
 	w.Matrix()
-	for key := range keys {
-		_, err := w.Consul.Client().KV().Delete(key, nil)
-		w.Must(err)
-	}
+	w.transact(deletes)
 	w.WaitHealth(w.Hosts[0], http.StatusOK)
+}
+
+// transact changes keys in Consul in one transaction, which may have 128 parts.
+func (w *testWorld) transact(ops api.TxnOps) {
+	w.T.Helper()
+	ok, answer, _, err := w.Consul.Client().Txn().Txn(ops, nil)
+	w.Must(err)
+	if !ok {
+		w.T.Fatalf("%v", answer.Errors)
+	}
 }
 
 // TestOwnRecordOverwritten overwrites a held lease with garbage: its host restores the record, and
@@ -327,9 +341,7 @@ func TestLastSubnet(t *testing.T) {
 	if ready(loser) {
 		t.Error("both got it")
 	}
-	if !strings.Contains(loser.Agent().Output(), "network is full") {
-		t.Error("the log does not say that the network is full")
-	}
+	w.waitLog(loser, "network is full")
 	// The loser continues by itself once there is a free subnet.
 	if _, err := winner.Leno(w.Ctx, "lease", "release"); err != nil {
 		t.Fatal(err)
@@ -387,14 +399,9 @@ func TestWaiting(t *testing.T) {
 	_, err = w.Consul.Client().KV().Put(&api.KVPair{Key: "leno/networks/default", Value: value}, nil)
 	w.Must(err)
 	w.Must(h.WaitReady(w.Ctx))
-	// SIGHUP with a broken file changes nothing.
+	// A reload of an unchanged file changes nothing.
 	w.Must(h.Agent().Signal(syscall.SIGHUP))
-	w.Eventually("the reload", func(context.Context) error {
-		if !strings.Contains(h.Agent().Output(), "configuration reloaded") {
-			return fmt.Errorf("not yet")
-		}
-		return nil
-	})
+	w.waitLog(h, "configuration reloaded")
 	w.Must(h.WaitReady(w.Ctx))
 }
 

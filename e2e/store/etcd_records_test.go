@@ -51,10 +51,12 @@ func TestEtcdUnusableRecords(t *testing.T) {
 		w.WaitHealth(h, http.StatusOK)
 	}
 
+	free := w.freeSlots(3)
+	name := func(i int) string { return fmt.Sprintf("10.5.%d.0-24", free[i]) }
 	bad := map[string]string{ // by name of the key: the value
-		"10.5.91.0-24": `not JSON`,
-		"10.5.92.0-24": ``,
-		"10.5.93.0-24": `{"PublicIP":"192.0.2.93","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"x"}}`,
+		name(0):        `not JSON`,
+		name(1):        ``,
+		name(2):        `{"PublicIP":"192.0.2.93","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"x"}}`,
 		"10.9.94.0-24": `{"PublicIP":"192.0.2.94","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"0a:58:00:00:00:94"}}`,
 		"something":    `{"PublicIP":"192.0.2.95","BackendType":"vxlan"}`,
 	}

@@ -184,7 +184,7 @@ func (w *testWorld) startWithPolicy(h *lab.Host, rules, network string) (token s
 	token = w.newToken(h.Name, rules)
 	file := filepath.Join(h.Dir, "token")
 	w.Must(os.WriteFile(file, []byte(token+"\n"), 0o600))
-	w.Must(h.StartAgent(fmt.Sprintf("data_dir = %q\nconsul {\n  token_file = %q\n}\n%s\n%s", h.DataDir(), file, world.ShortLease, h.Network("default", network))))
+	w.Must(h.StartAgent(fmt.Sprintf("data_dir = %q\nconsul {\n  token_file = %q\n}\n%s\n%s", h.DataDir(), file, oftenRenewed, h.Network("default", network))))
 	w.Must(h.WaitReady(w.Ctx))
 	return token
 }
@@ -270,11 +270,7 @@ func TestLeaseRevoked(t *testing.T) {
 	w.Container(b, "default")
 	w.Matrix()
 	w.WaitHealth(b, http.StatusOK)
-	for _, words := range []string{"lease was revoked", "containers must be restarted"} {
-		if !strings.Contains(b.Agent().Output(), words) {
-			t.Errorf("the log does not say %q", words)
-		}
-	}
+	w.waitLog(b, "lease was revoked", "containers must be restarted")
 }
 
 // reserveUnderTraffic reserves b's subnet for another host and removes the reservation. Without

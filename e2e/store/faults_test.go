@@ -183,10 +183,12 @@ func TestDefinitionChanges(t *testing.T) {
 		w.Settle("default")
 		t.Logf("%s: followed after %s", backend, time.Since(changed).Round(time.Millisecond))
 		for _, h := range w.Hosts {
-			link := w.Link(h)
-			if (link == "none") != (n.Backend.Type == "host-gw") {
-				t.Errorf("%s: %s with device %s", h.Name, backend, link)
-			}
+			w.Eventually("the device of "+backend+" on "+h.Name, func(context.Context) error {
+				if link := w.Link(h); (link == "none") != (n.Backend.Type == "host-gw") {
+					return fmt.Errorf("device %s", link)
+				}
+				return nil
+			})
 		}
 	}
 	if _, err := a.Leno(w.Ctx, "network", "delete", "-force", "default"); err != nil {
@@ -194,9 +196,7 @@ func TestDefinitionChanges(t *testing.T) {
 	}
 	for _, h := range w.Hosts {
 		w.WaitHealth(h, 503, "leno network apply")
-		if got := w.Routes(h); len(got) != 0 {
-			t.Errorf("%s: routes stay: %q", h.Name, got)
-		}
+		w.waitNoRoutes(h)
 	}
 	if pair, _, err := client.Get("leno/networks/default", nil); err != nil || !strings.Contains(string(pair.Value), `"deleted":`) {
 		t.Errorf("the network is back: %v, %v", pair, err)

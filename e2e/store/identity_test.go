@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/traffic"
 	"github.com/lenonet/leno/e2e/world"
 )
 
@@ -28,8 +30,7 @@ func TestClonedHost(t *testing.T) {
 	w.WaitPeers(d, "default", 1)
 	subnet := w.Subnet(a, "default")
 	deleted := w.RouteEvents(d)
-	stream, err := w.Containers[1].StartEchoes(w.Containers[0].Addrs[0], 20*time.Millisecond)
-	w.Must(err)
+	stream := traffic.Start(w.World, w.Containers[1], w.Containers[0], 20*time.Millisecond)
 	for i, h := range []*lab.Host{b, c} {
 		w.Must(os.CopyFS(h.DataDir(), os.DirFS(a.DataDir())))
 		text := config(h)
@@ -114,8 +115,12 @@ func TestIdentity(t *testing.T) {
 		began := time.Now()
 		step.do()
 		w.Eventually(step.name+": host-b to know host-a as it is", func(ctx context.Context) error {
+			var list api.LeaseList
+			if err := world.GetJSON(ctx, b, "/v1/network/default/leases", &list); err != nil {
+				return err
+			}
 			leases := map[string]string{}
-			for _, l := range w.Leases(b, "default").Leases {
+			for _, l := range list.Leases {
 				if l.Held {
 					leases[l.Node] = fmt.Sprintf("%s at %s", l.Subnets[0], l.PublicIPs[0])
 				}

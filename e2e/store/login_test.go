@@ -36,7 +36,7 @@ func TestLogin(t *testing.T) {
 		return strings.Replace(text, `"DEBUG"`, `"TRACE"`, 1)
 	}
 	login := func(h *lab.Host, method string) string {
-		return fmt.Sprintf("login {\n  auth_method = %q\n  bearer_token_file = %q\n}", method, file(h))
+		return fmt.Sprintf("login {\n  auth_method = %q\n  bearer_token_file = %q\n  meta = { host = %q }\n}", method, file(h), h.Name)
 	}
 	for _, h := range s.Hosts {
 		write(h, s.uses(issuer.Sign(t, time.Hour, map[string]any{"sub": h.Name})))
@@ -50,9 +50,10 @@ func TestLogin(t *testing.T) {
 	s.Settle("default")
 	whole := traffic.Watch(s.World)
 	sessions := map[string]string{a.Name: s.heldBy(a), b.Name: s.heldBy(b)}
-	first := s.loginTokens()
-	if len(first) != 1 {
-		t.Fatalf("tokens %q", first)
+	tokens := s.loginTokens()
+	first := tokens[a.Name]
+	if len(first) == 0 || len(tokens) != 1 {
+		t.Fatalf("tokens %q", tokens)
 	}
 
 	// From a token to a login, and a login that is refused: the token from before stays in use.
@@ -71,14 +72,12 @@ func TestLogin(t *testing.T) {
 	}
 
 	// An operator deletes the tokens of b.
-	for _, accessor := range s.loginTokens() {
-		if !slices.Contains(first, accessor) {
-			_, err := s.Consul.Client().ACL().TokenDelete(accessor, &consul.WriteOptions{Token: world.OperatorToken})
-			s.Must(err)
-		}
+	for _, accessor := range s.loginTokens()[b.Name] {
+		_, err := s.Consul.Client().ACL().TokenDelete(accessor, &consul.WriteOptions{Token: world.OperatorToken})
+		s.Must(err)
 	}
 	s.Eventually("another login of "+b.Name, func(context.Context) error {
-		if now := s.loginTokens(); len(now) != 2 {
+		if now := s.loginTokens(); len(now[b.Name]) == 0 {
 			return fmt.Errorf("tokens %q", now)
 		}
 		return nil
@@ -93,7 +92,8 @@ func TestLogin(t *testing.T) {
 	write(b, s.uses(issuer.Sign(t, time.Hour, map[string]any{"sub": "again"})))
 	s.WaitHealth(b, http.StatusOK)
 	s.Eventually("the first token to be replaced", func(context.Context) error {
-		if now := s.loginTokens(); len(now) < 3 && slices.Contains(now, first[0]) {
+		now := s.loginTokens()
+		if !slices.ContainsFunc(now[a.Name], func(accessor string) bool { return !slices.Contains(first, accessor) }) {
 			return fmt.Errorf("tokens %q", now)
 		}
 		return nil
@@ -160,14 +160,20 @@ func (s *secretive) addAuthMethod(issuer jwt.Issuer) {
 	s.Must(err)
 }
 
-// loginTokens returns the accessors of the tokens that hosts got by logging in.
-func (s *secretive) loginTokens() (accessors []string) {
+// loginTokens returns the accessors of the tokens that hosts got by logging in, by host. A host has more than one for a
+// while after it has replaced its token.
+func (s *secretive) loginTokens() map[string][]string {
 	s.T.Helper()
+	accessors := map[string][]string{}
 	list, _, err := s.Consul.Client().ACL().TokenListFiltered(consul.ACLTokenFilterOptions{AuthMethod: "hosts"},
 		&consul.QueryOptions{Token: world.OperatorToken})
 	s.Must(err)
 	for _, entry := range list {
-		accessors = append(accessors, entry.AccessorID)
+		i := slices.IndexFunc(s.Hosts, func(h *lab.Host) bool { return strings.Contains(entry.Description, fmt.Sprintf("%q", h.Name)) })
+		if i < 0 {
+			s.T.Fatalf("the token %s is described as %q, without a host", entry.AccessorID, entry.Description)
+		}
+		accessors[s.Hosts[i].Name] = append(accessors[s.Hosts[i].Name], entry.AccessorID)
 		token, _, err := s.Consul.Client().ACL().TokenRead(entry.AccessorID, &consul.QueryOptions{Token: world.OperatorToken})
 		if err == nil { // it may have been deleted
 			s.uses(token.SecretID)

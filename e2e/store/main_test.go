@@ -3,7 +3,10 @@
 package store
 
 import (
+	"context"
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/lenonet/leno/e2e/lab"
@@ -18,3 +21,28 @@ func TestMain(m *testing.M) {
 type testWorld struct{ *world.World }
 
 func newWorld(t *testing.T, o lab.Options) *testWorld { return &testWorld{world.New(t, o)} }
+
+// waitLog blocks until the output of the host's agent contains all words.
+func (w *testWorld) waitLog(h *lab.Host, words ...string) {
+	w.T.Helper()
+	w.Eventually(fmt.Sprintf("the agent of %s to log %q", h.Name, words), func(context.Context) error {
+		log := h.Agent().Output()
+		for _, word := range words {
+			if !strings.Contains(log, word) {
+				return fmt.Errorf("%q is not in the log", word)
+			}
+		}
+		return nil
+	})
+}
+
+// waitNoRoutes blocks until a host has none of leno's routes.
+func (w *testWorld) waitNoRoutes(h *lab.Host) {
+	w.T.Helper()
+	w.Eventually("the routes of the deleted network to go from "+h.Name, func(context.Context) error {
+		if routes := w.Routes(h); len(routes) != 0 {
+			return fmt.Errorf("%q", routes)
+		}
+		return nil
+	})
+}

@@ -51,15 +51,7 @@ func TestUnusableRecords(t *testing.T) {
 	for key, value := range values {
 		ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: []byte(value)}})
 	}
-	transact := func(ops api.TxnOps) {
-		t.Helper()
-		ok, answer, _, err := w.Consul.Client().Txn().Txn(ops, nil)
-		w.Must(err)
-		if !ok {
-			t.Fatalf("%v", answer.Errors)
-		}
-	}
-	transact(ops)
+	w.transact(ops)
 
 	lists := map[string]map[string]string{ // by command: the keys and the words for them in the list
 		"lease list":       {world.LeaseKey("default", subnet): "what stood there before stays in use", steering: "not ADDRESS-LENGTH"},
@@ -111,7 +103,7 @@ func TestUnusableRecords(t *testing.T) {
 		}
 	}
 	ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVSet, Key: definition.Key, Value: definition.Value}})
-	transact(ops)
+	w.transact(ops)
 	w.Must(b.RestartAgent())
 	w.Must(b.WaitReady(w.Ctx))
 	if now := w.Subnet(b, "default"); now != subnet {
