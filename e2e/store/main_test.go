@@ -22,6 +22,13 @@ type testWorld struct{ *world.World }
 
 func newWorld(t *testing.T, o lab.Options) *testWorld { return &testWorld{world.New(t, o)} }
 
+// in returns the same lab for a subtest, which reports its failures to t.
+func (w *testWorld) in(t *testing.T) *testWorld {
+	subtest := *w.World
+	subtest.T = t
+	return &testWorld{&subtest}
+}
+
 // waitLog blocks until the output of the host's agent contains all words.
 func (w *testWorld) waitLog(h *lab.Host, words ...string) {
 	w.T.Helper()

@@ -78,6 +78,7 @@ func TestAgentRestarted(t *testing.T) {
 // TestRestartWithoutConsul restarts agents while Consul is down or hangs: packets flow all the
 // same, and the agent reports that Consul has not confirmed its state.
 func TestRestartWithoutConsul(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		backend string
 		hangs   bool

@@ -18,6 +18,7 @@ import (
 // each family and a TCP connection: with a backend whose packets the kernel forwards, all of them
 // arrive. `make measure ARGS="-only restarts"` does the same for longer.
 func TestRestartsLoseNothing(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{"vxlan", "host-gw"} {
 		t.Run(backend, func(t *testing.T) {
 			// The shipped binary starts much faster than one with the race detector.
@@ -53,6 +54,7 @@ func TestRestartsLoseNothing(t *testing.T) {
 // TestBootedHost checks that peers can reach a host soon after its agent has started, when a boot
 // has left nothing of leno, or only its state directory.
 func TestBootedHost(t *testing.T) {
+	t.Parallel()
 	for _, backend := range world.Carrying {
 		t.Run(backend, func(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2, Leno: world.Leno()})
