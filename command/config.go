@@ -101,6 +101,15 @@ var agentOverrides = []struct{ flag, setting, help string }{
 	{"http-address", "http.address", "`address` for the agent's API: host:port or unix:///path"},
 }
 
+// AgentFlags returns the setting that each such flag of `leno agent` replaces: "consul.address" for "consul-address".
+func AgentFlags() map[string]string {
+	out := map[string]string{}
+	for _, o := range agentOverrides {
+		out[o.flag] = o.setting
+	}
+	return out
+}
+
 // overrides returns the values of agentOverrides by setting, for those that the command has as
 // flags.
 func overrides(m cli.Meta, set *flag.FlagSet, flags map[string]*string) map[string]string {

@@ -19,6 +19,14 @@ type Setting struct {
 	index []int // of the field in Config, or in Network
 }
 
+// Type returns the type of the setting's value.
+func (s Setting) Type() reflect.Type {
+	if strings.HasPrefix(s.Name, "network.*.") {
+		return reflect.TypeFor[Network]().FieldByIndex(s.index).Type
+	}
+	return reflect.TypeFor[Config]().FieldByIndex(s.index).Type
+}
+
 // Change is a setting that differs between two configurations.
 type Change struct {
 	Name     string // "consul.kv_prefix", "network.blue.ip_masq", "network.blue" for a block that is added or removed

@@ -3,9 +3,7 @@ package config
 import (
 	"encoding/json"
 	"net/netip"
-	"os"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -55,32 +53,6 @@ func TestSettingsAreTheOptions(t *testing.T) {
 	slices.Sort(known)
 	if diff := cmp.Diff(read, known); diff != "" {
 		t.Errorf("tags \"option\" of Config (-files +tags):\n%s", diff)
-	}
-}
-
-// TestDocumentedRestarts checks that the page names exactly the options that need a restart.
-func TestDocumentedRestarts(t *testing.T) {
-	text, err := os.ReadFile("../../website/content/docs/configuration.mdx")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(text), "\n## Reload\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	var documented, known []string
-	for _, row := range regexp.MustCompile("(?m)^\\| (`.*`) \\|").FindAllStringSubmatch(section, -1) {
-		for _, name := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[1], -1) {
-			documented = append(documented, name[1])
-		}
-	}
-	for _, s := range Settings() {
-		if s.Restart && s.Name != "http.tls.server_name" { // a listener verifies no server's name
-			known = append(known, s.Name)
-		}
-	}
-	slices.Sort(documented)
-	slices.Sort(known)
-	if diff := cmp.Diff(known, documented); diff != "" {
-		t.Errorf("configuration.mdx, Reload (-tags +page):\n%s", diff)
 	}
 }
 

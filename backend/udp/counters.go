@@ -35,10 +35,23 @@ func (r reason) String() string {
 	}[r]
 }
 
+// directions tells on which way packets can be dropped for the reason.
+func (r reason) directions() []string {
+	switch r {
+	case unknownPeer, foreignDestination, overflow:
+		return []string{"rx"}
+	case multicast, noPeer, tooBig, badOffload, congested:
+		return []string{"tx"}
+	}
+	return []string{"rx", "tx"}
+}
+
 // dropReasons returns the keys of backend.Counters.Drops.
 func dropReasons() (out []string) {
 	for r := truncated; r < reasons; r++ {
-		out = append(out, "rx_"+r.String(), "tx_"+r.String())
+		for _, direction := range r.directions() {
+			out = append(out, direction+"_"+r.String())
+		}
 	}
 	return out
 }

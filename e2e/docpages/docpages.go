@@ -1,4 +1,5 @@
-// Package docpages reads the documentation for tests that compare it with the code.
+// Package docpages reads the documentation for tests. Its own tests start no program, so that Go runs them only after
+// changes of the pages or of the code.
 package docpages
 
 import (

@@ -1,5 +1,5 @@
-// Package docs tests the documentation: it compares its tables with the code, loads its
-// configurations and runs its commands.
+// Package docs runs the commands of the documentation on hosts. Tests that only read the pages are in e2e/docpages, and
+// those of generated tables in e2e/cmd/reference.
 package docs
 
 import (

@@ -49,8 +49,8 @@ func TestDocumentationCommands(t *testing.T) {
 		starts.Go(func() error { return h.StartConsul(w.Ctx) })
 	}
 	w.Must(starts.Wait())
-	for _, b := range allBlocks(t) {
-		if b.page != docpages.Path("getting-started") { // run by TestGettingStarted
+	for _, b := range docpages.AllBlocks(t) {
+		if b.Page != docpages.Path("getting-started") { // run by TestGettingStarted
 			r.read(b)
 		}
 	}
@@ -73,13 +73,13 @@ func (r *reader) prefer(m *machine, gateway, network string) {
 	m.write("run/leno/"+network+".env", "LENO_SUBNET="+gateway+"\n", 0o644)
 }
 
-func (r *reader) read(b block) {
+func (r *reader) read(b docpages.Block) {
 	r.w.T.Helper()
 	switch {
-	case b.norun != "" || b.generated != "" || b.copies():
-	case b.title != "":
-		path := strings.TrimPrefix(b.title, "/")
-		if path == b.title {
+	case b.NoRun != "" || b.Generated != "" || b.Copies():
+	case b.Title != "":
+		path := strings.TrimPrefix(b.Title, "/")
+		if path == b.Title {
 			path = "source/" + path
 		}
 		machines := r.machines[:1]
@@ -87,10 +87,10 @@ func (r *reader) read(b block) {
 			machines = r.machines // no agent starts without a configuration
 		}
 		for _, m := range machines {
-			m.write(path, b.text, 0o644)
+			m.write(path, b.Text, 0o644)
 		}
-	case b.kind == "sh", b.kind == "console":
-		agents := strings.Contains(b.text, "leno agent -config")
+	case b.Kind == "sh", b.Kind == "console":
+		agents := strings.Contains(b.Text, "leno agent -config")
 		for _, s := range steps(b) {
 			r.commands++
 			r.step(b, s, agents)
@@ -98,7 +98,7 @@ func (r *reader) read(b block) {
 		if r.machines[0].agent != nil {
 			r.mend()
 		}
-		if strings.Contains(b.text, "leno lease revoke") || strings.Contains(b.text, "-X DELETE") && strings.Contains(b.text, "/lease/") {
+		if strings.Contains(b.Text, "leno lease revoke") || strings.Contains(b.Text, "-X DELETE") && strings.Contains(b.Text, "/lease/") {
 			r.moveBack(1)
 		}
 	}
@@ -108,17 +108,17 @@ func (r *reader) read(b block) {
 type step struct{ line, output string }
 
 // steps returns the commands of a block: its lines, or those after "$ ".
-func steps(b block) []step {
+func steps(b docpages.Block) []step {
 	var out []step
-	text := joined(strings.TrimSuffix(b.text, "\n"))
+	text := joined(strings.TrimSuffix(b.Text, "\n"))
 	for _, line := range strings.Split(text, "\n") {
 		command, prompt := strings.CutPrefix(line, "$ ")
 		switch {
-		case b.kind == "sh" && strings.TrimSpace(line) != "":
+		case b.Kind == "sh" && strings.TrimSpace(line) != "":
 			out = append(out, step{line: line})
-		case b.kind == "console" && prompt:
+		case b.Kind == "console" && prompt:
 			out = append(out, step{line: command})
-		case b.kind == "console" && len(out) > 0:
+		case b.Kind == "console" && len(out) > 0:
 			out[len(out)-1].output += line + "\n"
 		}
 	}
@@ -128,7 +128,7 @@ func steps(b block) []step {
 // joined returns text with lines that end in a backslash joined to the next.
 func joined(text string) string { return strings.ReplaceAll(text, "\\\n", " ") }
 
-func (r *reader) step(b block, s step, everywhere bool) {
+func (r *reader) step(b docpages.Block, s step, everywhere bool) {
 	r.w.T.Helper()
 	machines := r.machines[:1]
 	switch {
@@ -145,13 +145,13 @@ func (r *reader) step(b block, s step, everywhere bool) {
 			continue
 		}
 		line := s.line
-		if b.kind == "sh" { // the output is not checked
+		if b.Kind == "sh" { // the output is not checked
 			line = strings.ReplaceAll(line, "curl -s", "curl -s --fail-with-body")
 		}
 		got, err := m.run(line)
 		if err != nil {
 			r.w.T.Errorf("%s: $ %s\n%v\n%s", b, s.line, err, got)
-		} else if diff := compare(s.output, joined(got)); b.kind == "console" && diff != "" {
+		} else if diff := compare(s.output, joined(got)); b.Kind == "console" && diff != "" {
 			r.w.T.Errorf("%s: $ %s (-page +is):\n%s\nwhole:\n%s", b, s.line, diff, got)
 		}
 	}

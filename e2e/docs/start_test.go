@@ -27,9 +27,9 @@ func TestGettingStarted(t *testing.T) {
 		r.prefer(m, "10.5."+docHosts[i].subnet+".1/24", "default")
 	}
 	w.Must(r.systemctl("start"))
-	for _, b := range blocks(t, docpages.Path("getting-started")) {
+	for _, b := range docpages.Blocks(t, docpages.Path("getting-started")) {
 		switch {
-		case b.title != "" || b.norun != "":
+		case b.Title != "" || b.NoRun != "":
 			r.read(b)
 		default:
 			for _, s := range steps(b) {
@@ -56,7 +56,7 @@ func TestGettingStarted(t *testing.T) {
 
 // follow runs one step of a block on both hosts. It also does what the page describes in words: the
 // agent is stopped before its host is cleaned up.
-func (r *reader) follow(b block, s step) {
+func (r *reader) follow(b docpages.Block, s step) {
 	r.w.T.Helper()
 	if what, ok := strings.CutPrefix(s.line, "sudo systemctl "); ok {
 		what, ok = strings.CutSuffix(what, " consul")
@@ -73,7 +73,7 @@ func (r *reader) follow(b block, s step) {
 			r.w.Must(m.agent.Stop(r.w.Ctx))
 		}
 	}
-	r.step(b, s, b.kind == "sh")
+	r.step(b, s, b.Kind == "sh")
 	if strings.Contains(s.line, "leno agent -config") {
 		r.mend()
 	}

@@ -1,5 +1,6 @@
-// Reference writes what is generated from leno's commands and options: the manual pages and the JSON Schema of the
-// configuration. tools/release puts them into the packages, and `make schema` updates the schema of the site.
+// Reference writes what is generated from leno's code: the JSON Schema of the configuration, the pages of the commands
+// and of the API, and tables in other pages, which `make docs` updates, and manual pages, which tools/release puts into
+// the packages.
 package main
 
 import (
@@ -21,25 +22,21 @@ func main() { os.Exit(program.Main("reference", run)) }
 
 func run(_ context.Context, args []string) error {
 	flags := flag.NewFlagSet("reference", flag.ExitOnError)
-	schema := flags.String("schema", "", "the `file` to write the JSON Schema to")
+	docs := flags.Bool("docs", false, "write the generated files of the source tree")
 	man := flags.String("man", "", "the `directory` to write manual pages to, in man1, man5 and man8")
 	version := flags.String("version", "", "the `version` that the pages describe")
 	date := flags.Int64("date", 0, "the date of the pages, in `seconds` since 1970")
 	root := flags.String("root", ".", "the module's `directory`")
 	flags.Parse(args) // exits on errors
-	if flags.NArg() > 0 || *schema == "" && *man == "" {
-		return errors.New("usage: reference [-schema FILE] [-man DIRECTORY -version VERSION -date SECONDS] [-root DIRECTORY]")
+	if flags.NArg() > 0 || !*docs && *man == "" {
+		return errors.New("usage: reference [-docs] [-man DIRECTORY -version VERSION -date SECONDS] [-root DIRECTORY]")
 	}
-	src := source{version: *version, date: time.Unix(*date, 0).UTC()}
-	if err := src.read(*root); err != nil {
+	src := source{root: *root, version: *version, date: time.Unix(*date, 0).UTC()}
+	if err := src.read(); err != nil {
 		return err
 	}
-	if *schema != "" {
-		text, err := configSchema(src.options)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(*schema, text, 0o644); err != nil {
+	if *docs {
+		if err := src.writeGenerated(); err != nil {
 			return err
 		}
 	}

@@ -11,30 +11,44 @@ import (
 	"strings"
 	"time"
 
+	"github.com/getkin/kin-openapi/openapi3"
+
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/command"
 	"github.com/lenonet/leno/command/cli"
 )
 
-// source holds what the pages are generated from, in addition to the commands.
+// source holds what the reference is generated from.
 type source struct {
-	version string
-	date    time.Time
-	options []config.Reference
-	intro   string // packaging/leno.1
+	root     string // of the module
+	version  string
+	date     time.Time
+	commands cli.Commands
+	options  []config.Reference
+	api      *openapi3.T
+	intro    string // packaging/leno.1
 }
 
-func (s *source) read(root string) error {
-	example, err := os.ReadFile(filepath.Join(root, "config.hcl.example"))
+func (s *source) read() error {
+	s.commands = command.Commands(cli.Meta{Getenv: func(string) string { return "" }})
+	example, err := s.file("config.hcl.example")
 	if err != nil {
 		return err
 	}
-	if s.options, err = config.ReadReference(string(example)); err != nil {
+	if s.options, err = config.ReadReference(example); err != nil {
 		return fmt.Errorf("config.hcl.example: %w", err)
 	}
-	intro, err := os.ReadFile(filepath.Join(root, "packaging/leno.1"))
-	s.intro = string(intro)
+	if s.api, err = readAPI(); err != nil {
+		return fmt.Errorf("api/openapi.yaml: %w", err)
+	}
+	s.intro, err = s.file("packaging/leno.1")
 	return err
+}
+
+// file returns the content of a file of the module.
+func (s *source) file(path string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(s.root, path))
+	return string(text), err
 }
 
 const introTitle = `.TH LENO 1 "" leno "leno manual"`
@@ -45,10 +59,9 @@ func (s *source) pages() (map[string]string, error) {
 	if !strings.HasPrefix(s.intro, introTitle+"\n") {
 		return nil, errors.New("packaging/leno.1 does not begin with " + introTitle)
 	}
-	commands := command.Commands(cli.Meta{Getenv: func(string) string { return "" }})
 	out := map[string]string{"leno.hcl.5": s.configuration()}
-	for name := range commands {
-		text, err := s.command(commands, name)
+	for name := range s.commands {
+		text, err := s.command(s.commands, name)
 		if err != nil {
 			return nil, err
 		}
@@ -62,7 +75,7 @@ func (s *source) pages() (map[string]string, error) {
 	p := &page{}
 	p.WriteString(intro)
 	others := []string{"leno.hcl(5)"}
-	for _, name := range slices.Sorted(maps.Keys(commands)) {
+	for _, name := range slices.Sorted(maps.Keys(s.commands)) {
 		others = append(others, pageName(name)+"(8)")
 	}
 	p.seeAlso(others)

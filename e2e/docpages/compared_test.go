@@ -1,4 +1,4 @@
-package docs
+package docpages
 
 import (
 	"os"
@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/lenonet/leno/e2e/docpages"
 )
 
 // compared lists the rows that every comparison has, in order.
@@ -18,18 +17,18 @@ var compared = [...]string{"Datapath", "Control plane and store", "Identity of a
 // tables with the same rows, say the same about leno, say when the other network is the better
 // choice, and name their sources.
 func TestDocumentationTablesCompared(t *testing.T) {
-	const dir = docpages.Dir + "intro/vs/"
-	entries, err := os.ReadDir(docpages.Root + dir)
+	const dir = Dir + "intro/vs/"
+	entries, err := os.ReadDir(Root + dir)
 	if err != nil || len(entries) != 7 {
 		t.Fatalf("%d pages, %v", len(entries), err)
 	}
-	index := docpages.Source(t, dir+"index.mdx")
+	index := Source(t, dir+"index.mdx")
 	var ours []string // the leno column of the first page
 	for _, e := range entries {
 		if e.Name() == "index.mdx" {
 			continue
 		}
-		text := docpages.Source(t, dir+e.Name())
+		text := Source(t, dir+e.Name())
 		var rows, leno []string
 		for line := range strings.Lines(text) {
 			cells := strings.Split(strings.TrimSpace(line), " | ")

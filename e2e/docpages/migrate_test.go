@@ -1,4 +1,4 @@
-package docs
+package docpages
 
 import (
 	"encoding/json"
@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/agent"
-	"github.com/lenonet/leno/e2e/docpages"
 )
 
 // instead maps every setting of flannel that leno has options for to those options.
@@ -29,14 +28,14 @@ func instead() map[string]string {
 // settings exist and are complete.
 func TestDocumentationTableOfFlannel(t *testing.T) {
 	known := map[string]bool{}
-	for path := range exampleOptions(t) {
+	for path := range limits() {
 		for parts := strings.Split(path, "."); len(parts) > 0; parts = parts[:len(parts)-1] {
 			known[strings.Join(parts, ".")] = true // blocks as well
 		}
 	}
 	told := map[string]string{}
-	for _, row := range docpages.Rows(t, docpages.Path("migrate/flannel"), "Side by side") {
-		theirs, ours := docpages.Codes(row[0]), docpages.Codes(row[1])
+	for _, row := range Rows(t, Path("migrate/flannel"), "Side by side") {
+		theirs, ours := Codes(row[0]), Codes(row[1])
 		if !strings.HasPrefix(row[0], "`") || strings.ContainsAny(theirs[0], "/.") {
 			continue // a file or key, not an option
 		}

@@ -1,4 +1,4 @@
-package docs
+package docpages
 
 import (
 	"os"
@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/lenonet/leno/e2e/docpages"
 )
 
 // TestDocumentationTableOfExamples checks that every file in examples has a row in the table of its
@@ -17,8 +16,8 @@ import (
 func TestDocumentationTableOfExamples(t *testing.T) {
 	const table = "examples/README.md"
 	var is, want []string
-	err := filepath.WalkDir(docpages.Root+"examples", func(path string, entry os.DirEntry, err error) error {
-		if path = strings.TrimPrefix(path, docpages.Root); err == nil && !entry.IsDir() && path != table {
+	err := filepath.WalkDir(Root+"examples", func(path string, entry os.DirEntry, err error) error {
+		if path = strings.TrimPrefix(path, Root); err == nil && !entry.IsDir() && path != table {
 			is = append(is, path)
 		}
 		return err
@@ -28,7 +27,7 @@ func TestDocumentationTableOfExamples(t *testing.T) {
 	}
 	packages := testedIn(t)
 	link := regexp.MustCompile(`^\[(.+)\]\((.+)\)$`)
-	for _, row := range docpages.Rows(t, table, "Files") {
+	for _, row := range Rows(t, table, "Files") {
 		m := link.FindStringSubmatch(row[0])
 		if m == nil || m[1] != m[2] {
 			t.Errorf("%s: a row without a link to a file: %s", table, row[0])
@@ -36,7 +35,7 @@ func TestDocumentationTableOfExamples(t *testing.T) {
 		}
 		file := "examples/" + m[1]
 		want = append(want, file)
-		named := docpages.Codes(row[len(row)-1])
+		named := Codes(row[len(row)-1])
 		if len(row) != 3 || row[1] == "" || len(named) == 0 {
 			t.Errorf("%s: %s wants what it is, and the tests that show it", table, file)
 		}
@@ -56,24 +55,22 @@ func TestDocumentationTableOfExamples(t *testing.T) {
 }
 
 // testedIn returns the source of the package that contains each test, by the test's name. If two
-// packages have a test with the same name, it is the source of both.
+// packages have a test with the same name, it is the source of both. It does not read the top of the source tree: Go
+// would run this test again after each build, which changes the directory bin there.
 func testedIn(t *testing.T) map[string]string {
 	t.Helper()
 	packages := map[string]string{}
-	err := filepath.WalkDir(docpages.Root, func(path string, entry os.DirEntry, err error) error {
-		switch {
-		case err != nil:
+	for _, top := range []string{"agent", "api", "backend", "command", "e2e", "internal", "registry"} {
+		err := filepath.WalkDir(Root+top, func(path string, entry os.DirEntry, err error) error {
+			if err == nil && strings.HasSuffix(path, "_test.go") {
+				path = strings.TrimPrefix(path, Root)
+				packages[filepath.Dir(path)] += Source(t, path)
+			}
 			return err
-		case entry.IsDir() && (entry.Name() == "node_modules" || path != docpages.Root && strings.HasPrefix(entry.Name(), ".")):
-			return filepath.SkipDir
-		case strings.HasSuffix(path, "_test.go"):
-			path = strings.TrimPrefix(path, docpages.Root)
-			packages[filepath.Dir(path)] += docpages.Source(t, path)
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	tests := map[string]string{}
 	for _, text := range packages {

@@ -1,58 +1,15 @@
-package command
+package main
 
 import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os"
 	"reflect"
-	"slices"
 	"strings"
-	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/lenonet/leno/agent/cleanup"
-	"github.com/lenonet/leno/agent/handover"
-	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/command/cli"
-	"github.com/lenonet/leno/command/flannel"
+	"github.com/lenonet/leno/command"
 )
-
-// shapes returns what commands print with -format=json. A new command must be added here to be
-// documented.
-func shapes() []shape {
-	return []shape{
-		{"status", statusOutput{}},
-		{"network list", api.NetworkList{}},
-		{"network show", api.Network{}},
-		{"network plan", planOutput{}},
-		{"network apply", planOutput{}},
-		{"network switch", api.NetworkSwitch{}},
-		{"network import", flannel.Plan{}},
-		{"lease list", api.LeaseList{}},
-		{"lease show", api.Lease{}},
-		{"lease renew", api.Renewal{}},
-		{"reservation list", api.ReservationList{}},
-		{"peers", api.PeerList{}},
-		{"peers -probe", api.Probe{}},
-		{"doctor", api.Diagnosis{}},
-		{"events", api.EventList{}},
-		{"cleanup", cleanup.Report{}},
-		{"flannel adopt", handover.Report{}},
-		{"flannel return", handover.Report{}},
-		{"store copy", storeCopyOutput{}},
-		{"version", versionOutput{}},
-	}
-}
-
-type shape struct {
-	command string
-	value   any
-}
-
-const jsonPage = docs + "commands/json.mdx"
 
 const jsonHead = `---
 title: JSON output
@@ -62,39 +19,31 @@ description: The JSON that each command prints with -format=json, field by field
 This page lists the fields that each command prints with ` + "`-format=json`" + `. ` + "`[]`" + ` stands for each element of a list, and
 ` + "`.*`" + ` for each member of an object whose names are data. A field with a ` + "`?`" + ` may be absent. All other fields are
 always present, and a list is never null. Times are in RFC 3339 format, subnets are written as ` + "`10.5.34.0/24`" + `.
-Releases may add fields, but do not rename or remove them; a test compares this page with the program. Most commands
+Releases may add fields, but do not rename or remove them; this page is generated from the program. Most commands
 print a response of the [HTTP API](../api/index.mdx), which explains the fields.
 
 ` + "`docker-opts -format=json`" + ` prints a daemon.json, whose fields are Docker's.
 `
 
-// TestJSONIsDocumented compares the fields of every command's JSON and their types with the page.
-// With LENO_UPDATE_GOLDEN set it writes the page.
-func TestJSONIsDocumented(t *testing.T) {
+// jsonPage returns the page of the fields of every command's JSON, with their types.
+func (s *source) jsonPage() (string, error) {
 	var page strings.Builder
 	page.WriteString(jsonHead)
-	var described []string
-	for _, s := range shapes() {
-		described = append(described, s.command)
-		fmt.Fprintf(&page, "\n## %s\n\n| field | type |\n|---|---|\n", s.command)
-		for _, row := range rowsOf("", reflect.TypeOf(s.value)) {
+	described := map[string]bool{"docker-opts": true} // whose format is Docker's
+	for _, o := range command.Outputs() {
+		described[o.Command] = true
+		fmt.Fprintf(&page, "\n## %s\n\n| field | type |\n|---|---|\n", o.Command)
+		for _, row := range rowsOf("", reflect.TypeOf(o.Value)) {
 			page.WriteString(row + "\n")
 		}
 	}
-	if os.Getenv("LENO_UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(jsonPage, []byte(page.String()), 0o644); err != nil {
-			t.Fatal(err)
+	for name := range s.commands {
+		c, ok := s.commands.Leaf(name)
+		if ok && c.Flags.Lookup("format") != nil && !described[name] {
+			return "", fmt.Errorf("command.Outputs does not have %s, which prints JSON", name)
 		}
 	}
-	if diff := cmp.Diff(read(t, jsonPage), page.String()); diff != "" {
-		t.Errorf("%s (-page +program), see it with LENO_UPDATE_GOLDEN=1 and say so in the changelog:\n%s", jsonPage, diff)
-	}
-	for name := range Commands(cli.Meta{}) {
-		c, ok := Commands(cli.Meta{}).Leaf(name)
-		if ok && c.Flags.Lookup("format") != nil && !slices.Contains(described, name) && name != "docker-opts" {
-			t.Errorf("%s prints JSON that is not described", name)
-		}
-	}
+	return page.String(), nil
 }
 
 // rowsOf returns the rows of a type's fields, each followed by those of its nested fields.

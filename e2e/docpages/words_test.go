@@ -1,4 +1,4 @@
-package docs
+package docpages
 
 import (
 	"os"
@@ -7,23 +7,21 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/lenonet/leno/e2e/docpages"
 )
 
 // TestDocumentationGlossary checks that every term is listed once and in order and used on another
 // page, and that the words that the pages explain first are among them.
 func TestDocumentationGlossary(t *testing.T) {
 	var text strings.Builder
-	for _, p := range pages(t) {
-		if p != docpages.Path("glossary") {
-			text.WriteString(strings.ToLower(docpages.Source(t, p)))
+	for _, p := range Pages(t) {
+		if p != Path("glossary") {
+			text.WriteString(strings.ToLower(Source(t, p)))
 		}
 	}
 	terms := map[string]bool{}
 	for _, heading := range []string{"Leno's words", "The field's words"} {
 		var order []string
-		for _, row := range docpages.Rows(t, docpages.Path("glossary"), heading) {
+		for _, row := range Rows(t, Path("glossary"), heading) {
 			term := strings.ToLower(strings.Trim(row[0], "*"))
 			if terms[term] {
 				t.Errorf("%s is there twice", term)
@@ -37,7 +35,7 @@ func TestDocumentationGlossary(t *testing.T) {
 			t.Errorf("%s: out of order: %q", heading, order)
 		}
 	}
-	_, words, _ := strings.Cut(docpages.Source(t, docpages.Path("concepts/how-it-works")), "\n## Words\n")
+	_, words, _ := strings.Cut(Source(t, Path("concepts/how-it-works")), "\n## Words\n")
 	words, _, _ = strings.Cut(words, "\n## ")
 	for _, m := range regexp.MustCompile(`\*\*([^*]+)\*\*`).FindAllStringSubmatch(words, -1) {
 		if !terms[m[1]] {
@@ -51,8 +49,8 @@ func TestDocumentationGlossary(t *testing.T) {
 func TestDocumentationUpgrade(t *testing.T) {
 	tests := showing(t)
 	for _, heading := range []string{"Upgrade leno", "Two versions at once", "Upgrade or restart Consul"} {
-		for _, row := range docpages.Rows(t, docpages.Path("operations/upgrade"), heading) {
-			shown := docpages.Codes(row[2])
+		for _, row := range Rows(t, Path("operations/upgrade"), heading) {
+			shown := Codes(row[2])
 			if len(shown) == 0 {
 				t.Errorf("%s: no test shows that", row[0])
 			}
@@ -68,15 +66,15 @@ func TestDocumentationUpgrade(t *testing.T) {
 // TestDocumentationLinksToIntegrations checks that the first pages link to everything that leno is
 // used with, and to the comparisons.
 func TestDocumentationLinksToIntegrations(t *testing.T) {
-	files, err := filepath.Glob(docpages.Root + docpages.Dir + "integrations/*.mdx")
+	files, err := filepath.Glob(Root + Dir + "integrations/*.mdx")
 	if err != nil || len(files) < 5 {
 		t.Fatalf("%q, %v", files, err)
 	}
-	files = append(files, docpages.Root+docpages.Path("intro/vs/index"), docpages.Root+docpages.Path("intro/vs/flannel"))
-	for _, from := range []string{"README.md", docpages.Path("intro/index"), docpages.Path("faq")} {
-		text := prose(docpages.Source(t, from))
+	files = append(files, Root+Path("intro/vs/index"), Root+Path("intro/vs/flannel"))
+	for _, from := range []string{"README.md", Path("intro/index"), Path("faq")} {
+		text := Prose(Source(t, from))
 		for _, file := range files {
-			to, err := filepath.Rel(filepath.Dir(docpages.Root+from), file)
+			to, err := filepath.Rel(filepath.Dir(Root+from), file)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -89,8 +87,8 @@ func TestDocumentationLinksToIntegrations(t *testing.T) {
 
 // TestDocumentationChangelog checks that the first version lists every command.
 func TestDocumentationChangelog(t *testing.T) {
-	text := docpages.Source(t, "CHANGELOG.md")
-	entries, err := os.ReadDir(docpages.Root + docpages.Dir + "commands")
+	text := Source(t, "CHANGELOG.md")
+	entries, err := os.ReadDir(Root + Dir + "commands")
 	if err != nil || len(entries) < 15 {
 		t.Fatalf("%d entries, %v", len(entries), err)
 	}

@@ -1,8 +1,7 @@
-package docs
+package docpages
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,151 +14,38 @@ import (
 
 	"github.com/lenonet/leno/command"
 	"github.com/lenonet/leno/command/cli"
-	"github.com/lenonet/leno/e2e/docpages"
 )
-
-// A block is one fenced block of a page. The text after the fence gives its purpose:
-//
-//	```sh                          commands, each of which is run
-//	```console                     commands after "$ ", and their output
-//	```hcl, ```json                a configuration, or the content of a network block
-//	```hcl title="FILE"            the same as a file, for the commands that follow
-//	```… title="examples/FILE"     a copy of a file in the source tree
-//	```… norun="why"               nothing that could be run
-//	```… generated="TestX"         written by that test, which compares it with the code
-type block struct {
-	page      string // relative to the top of the source tree
-	line      int    // of its first line of text
-	kind      string
-	title     string
-	norun     string
-	generated string
-	text      string
-}
-
-func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
-
-// first returns the block's first line, for lists.
-func (b block) first() string {
-	line, _, _ := strings.Cut(b.text, "\n")
-	return strings.TrimSpace(line)
-}
-
-// copies reports whether the block shows a file of the source tree.
-func (b block) copies() bool {
-	return strings.HasPrefix(b.title, "examples/") || b.title == "config.hcl.example"
-}
-
-// pages returns the pages whose blocks are tested, in the order in which a newcomer reads them and
-// in which their commands are run.
-func pages(t *testing.T) []string {
-	t.Helper()
-	first := []string{"README.md"}
-	for _, name := range []string{"intro/index", "getting-started", "concepts/how-it-works", "configuration", "backends", "commands/index", "api/index",
-		"api/health", "api/agent", "api/networks", "api/leases", "api/reservations", "api/peers",
-		"operations/debug", "operations/telemetry", "integrations/docker",
-		"operations/systemd", "operations/access-control", "operations/health", "operations/upgrade", "operations/leases",
-		"operations/networks", "operations/drift", "operations/probe", "operations/remove"} {
-		first = append(first, docpages.Path(name))
-	}
-	err := filepath.WalkDir(docpages.Root+docpages.Dir, func(path string, entry os.DirEntry, err error) error {
-		if path = strings.TrimPrefix(path, docpages.Root); strings.HasSuffix(path, ".mdx") && !slices.Contains(first, path) {
-			first = append(first, path)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return first
-}
-
-var attribute = regexp.MustCompile(`^(\w+)="([^"]*)"\s*`)
-
-// blocks returns the blocks of one page.
-func blocks(t *testing.T, path string) []block {
-	t.Helper()
-	var out []block
-	var open *block
-	for i, line := range strings.Split(docpages.Source(t, path), "\n") {
-		info, fence := strings.CutPrefix(line, "```")
-		switch {
-		case !fence && open != nil:
-			open.text += line + "\n"
-		case !fence:
-			if strings.Contains(line, "```") {
-				t.Errorf("%s:%d: a fence that does not begin its line", path, i+1)
-			}
-		case open != nil:
-			out, open = append(out, *open), nil
-		default:
-			open = &block{page: path, line: i + 2}
-			open.kind, info, _ = strings.Cut(info, " ")
-			for info = strings.TrimSpace(info); info != ""; {
-				m := attribute.FindStringSubmatch(info)
-				if m == nil {
-					t.Errorf("%s:%d: %q behind the fence", path, i+1, info)
-					break
-				}
-				info = info[len(m[0]):]
-				switch m[1] {
-				case "title":
-					open.title = m[2]
-				case "norun":
-					open.norun = m[2]
-				case "generated":
-					open.generated = m[2]
-				default:
-					t.Errorf("%s:%d: attribute %s", path, i+1, m[1])
-				}
-			}
-		}
-	}
-	if open != nil {
-		t.Errorf("%s: the fence is never closed", open)
-	}
-	return out
-}
-
-func allBlocks(t *testing.T) []block {
-	t.Helper()
-	var out []block
-	for _, p := range pages(t) {
-		out = append(out, blocks(t, p)...)
-	}
-	return out
-}
 
 // TestDocumentationBlocks loads every configuration that the documentation shows, compares copies
 // with their files, and checks that every block that is not run is on the list.
 func TestDocumentationBlocks(t *testing.T) {
-	notRun, writers := map[string]int{}, generators(t)
-	for _, b := range allBlocks(t) {
-		if b.generated != "" {
-			if !slices.Contains(writers[b.generated], b.page) {
-				t.Errorf("%s: %s does not write this page", b, b.generated)
+	notRun := map[string]int{}
+	for _, b := range AllBlocks(t) {
+		if b.Generated != "" {
+			if b.Generated != "make docs" || !generatedPage(b.Page) {
+				t.Errorf("%s: %s does not write this page", b, b.Generated)
 			}
 			continue
 		}
-		if b.norun != "" {
-			if len(strings.Fields(b.norun)) < 2 {
-				t.Errorf("%s: norun=%q gives no reason", b, b.norun)
+		if b.NoRun != "" {
+			if len(strings.Fields(b.NoRun)) < 2 {
+				t.Errorf("%s: norun=%q gives no reason", b, b.NoRun)
 			}
-			notRun[strings.TrimPrefix(b.page, docpages.Dir)+": "+b.first()]++
+			notRun[strings.TrimPrefix(b.Page, Dir)+": "+b.First()]++
 			continue
 		}
 		switch {
-		case b.copies():
-			if diff := cmp.Diff(docpages.Source(t, b.title), b.text); diff != "" {
-				t.Errorf("%s is not %s (-file +page):\n%s", b, b.title, diff)
+		case b.Copies():
+			if diff := cmp.Diff(Source(t, b.Title), b.Text); diff != "" {
+				t.Errorf("%s is not %s (-file +page):\n%s", b, b.Title, diff)
 			}
-		case b.kind == "sh", b.kind == "console": // run by TestDocumentationCommands
-		case b.kind == "hcl", b.kind == "json":
-			if out, ok := validate(t, b.kind, configuration(b.text)); !ok {
+		case b.Kind == "sh", b.Kind == "console": // run by TestDocumentationCommands
+		case b.Kind == "hcl", b.Kind == "json":
+			if out, ok := validate(t, b.Kind, configuration(b.Text)); !ok {
 				t.Errorf("%s:\n%s", b, out)
 			}
 		default:
-			t.Errorf("%s: a block of kind %q, which nothing tests", b, b.kind)
+			t.Errorf("%s: a block of kind %q, which nothing tests", b, b.Kind)
 		}
 	}
 	benchCommand := "make bench BENCH_PEER='plain=examples/bench/vxlan.sh'"
@@ -258,7 +144,7 @@ func TestDocumentationBlocks(t *testing.T) {
 	if diff := cmp.Diff(want, notRun); diff != "" {
 		t.Errorf("blocks that are not run (-known +is):\n%s", diff)
 	}
-	ci, makefile := docpages.Source(t, ".ci/run"), docpages.Source(t, "GNUmakefile")
+	ci, makefile := Source(t, ".ci/run"), Source(t, "GNUmakefile")
 	for _, target := range []string{"demo", "test"} {
 		if !strings.Contains(ci, "step make "+target+"\n") {
 			t.Errorf(".ci/run does not run make %s", target)
@@ -272,25 +158,11 @@ func TestDocumentationBlocks(t *testing.T) {
 	}
 }
 
-// generators returns the tests that generate pages from the code, each with its pages. A
-// "generated" mark with such a test's name is accepted on these pages only.
-func generators(t *testing.T) map[string][]string {
-	t.Helper()
-	out := map[string][]string{}
-	for _, g := range []struct{ test, file, folder string }{
-		{"TestCommandPages", "command/pages_test.go", "commands/"},
-		{"TestAPIPages", "agent/httpapi/openapi_page_test.go", "api/"},
-	} {
-		for _, p := range pages(t) {
-			if strings.HasPrefix(p, docpages.Dir+g.folder) && p != docpages.Path(g.folder+"index") && p != docpages.Path("commands/json") {
-				out[g.test] = append(out[g.test], p)
-			}
-		}
-		if !strings.Contains(docpages.Source(t, g.file), "func "+g.test+"(") {
-			t.Errorf("%s has no %s", g.file, g.test)
-		}
-	}
-	return out
+// generatedPage reports whether `make docs` writes the whole page.
+func generatedPage(path string) bool {
+	below := strings.TrimPrefix(path, Dir)
+	return path != Path("commands/index") && path != Path("commands/json") && path != Path("api/index") &&
+		(strings.HasPrefix(below, "commands/") || strings.HasPrefix(below, "api/"))
 }
 
 var networkOption = regexp.MustCompile(`(?m)^(backend|ip_masq|forward|subnet_file)\b`)
@@ -330,8 +202,8 @@ func TestDocumentationCode(t *testing.T) {
 	span := regexp.MustCompile("`(?:sudo )?leno ([a-z][^`]*)`")
 	commands := command.Commands(command.NewMeta("test", nil))
 	found := 0
-	for _, path := range append(pages(t), "CHANGELOG.md") {
-		for _, m := range span.FindAllStringSubmatch(prose(docpages.Source(t, path)), -1) {
+	for _, path := range append(Pages(t), "CHANGELOG.md") {
+		for _, m := range span.FindAllStringSubmatch(Prose(Source(t, path)), -1) {
 			found++
 			words := strings.Fields(m[1])
 			name := words[0]
@@ -361,8 +233,8 @@ func TestDocumentationCode(t *testing.T) {
 func TestDocumentationLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)|(?m:^\[[^\]]+\]: (\S+)$)`)
 	headings := map[string][]string{} // anchors by file
-	for _, path := range append(pages(t), "CHANGELOG.md") {
-		for _, m := range link.FindAllStringSubmatch(prose(docpages.Source(t, path)), -1) {
+	for _, path := range append(Pages(t), "CHANGELOG.md") {
+		for _, m := range link.FindAllStringSubmatch(Prose(Source(t, path)), -1) {
 			target, anchor, _ := strings.Cut(m[1]+m[2], "#")
 			if file, ok := strings.CutPrefix(target, "https://github.com/lenonet/leno/blob/main/"); ok {
 				target = file
@@ -373,7 +245,7 @@ func TestDocumentationLinks(t *testing.T) {
 			} else {
 				target = filepath.Join(filepath.Dir(path), target)
 			}
-			if _, err := os.Stat(docpages.Root + target); err != nil {
+			if _, err := os.Stat(Root + target); err != nil {
 				t.Errorf("%s: link to %s: %v", path, target, err)
 				continue
 			}
@@ -381,7 +253,7 @@ func TestDocumentationLinks(t *testing.T) {
 				continue
 			}
 			if headings[target] == nil {
-				headings[target] = anchors(docpages.Source(t, target))
+				headings[target] = anchors(Source(t, target))
 			}
 			if !slices.Contains(headings[target], anchor) {
 				t.Errorf("%s: %s has no heading #%s, it has %v", path, target, anchor, headings[target])
@@ -390,26 +262,12 @@ func TestDocumentationLinks(t *testing.T) {
 	}
 }
 
-// prose returns a page without its fenced blocks.
-func prose(text string) string {
-	var out strings.Builder
-	fenced := false
-	for line := range strings.Lines(text) {
-		fence := strings.HasPrefix(line, "```")
-		if !fence && !fenced {
-			out.WriteString(line)
-		}
-		fenced = fence != fenced
-	}
-	return out.String()
-}
-
 var notInAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 
 // anchors returns the anchors of a page's headings, as GitHub and the site generate them.
 func anchors(text string) []string {
 	var out []string
-	for line := range strings.Lines(prose(text)) {
+	for line := range strings.Lines(Prose(text)) {
 		if heading := strings.TrimLeft(line, "#"); heading != line && strings.HasPrefix(heading, " ") {
 			kept := notInAnchor.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), "")
 			out = append(out, strings.ReplaceAll(kept, " ", "-"))

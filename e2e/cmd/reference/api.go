@@ -1,30 +1,25 @@
-package httpapi
+package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/google/go-cmp/cmp"
 
-	"github.com/lenonet/leno/internal/testkit/agenttest"
+	"github.com/lenonet/leno/api"
 )
-
-// apiPages is the folder of the pages that are generated from the API's document.
-const apiPages = "../../website/content/docs/api/"
 
 // apiMethods is the order of the methods of one path.
 var apiMethods = []string{"GET", "PUT", "POST", "DELETE"}
 
-// apiExamples has the path and the body of each operation's example. The answers are in testdata/api and are checked
-// against the document.
+// apiExamples has the path and the body of each operation's example. The answers are in testdata/api.
 var apiExamples = map[string]struct{ path, body string }{
 	"health": {"/healthz?network=default", ""}, "ready": {"/readyz", ""},
 	"self": {"/v1/agent/self", ""}, "configuration": {"/v1/agent/config", ""}, "reload": {"/v1/agent/reload", ""},
@@ -42,58 +37,54 @@ var apiExamples = map[string]struct{ path, body string }{
 	"probePeers": {"/v1/network/default/probe", `{"count":3}`},
 }
 
-// TestAPIPages compares a page for each tag of the document, and one of all types, with the document, which other tests
-// compare with the agent. With LENO_UPDATE_GOLDEN set it writes them.
-func TestAPIPages(t *testing.T) {
-	doc := agenttest.OpenAPI(t)
-	wanted := map[string]string{"types.mdx": typesPage(t, doc)}
-	for i, tag := range doc.Tags {
-		wanted[tag.Name+".mdx"] = tagPage(t, doc, tag, i+1)
-	}
-	entries, err := os.ReadDir(apiPages)
+// readAPI returns the API's document.
+func readAPI() (*openapi3.T, error) {
+	doc, err := openapi3.NewLoader().LoadFromData([]byte(api.OpenAPI))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	for _, e := range entries {
-		if _, ok := wanted[e.Name()]; !ok && e.Name() != "index.mdx" {
-			t.Errorf("api/%s is of no tag", e.Name())
-		}
-	}
-	for name, page := range wanted {
-		if os.Getenv("LENO_UPDATE_GOLDEN") != "" {
-			must(t, os.WriteFile(apiPages+name, []byte(page), 0o644))
-			continue
-		}
-		text, err := os.ReadFile(apiPages + name)
-		if err != nil {
-			t.Errorf("%v: LENO_UPDATE_GOLDEN=1 writes it", err)
-		} else if diff := cmp.Diff(string(text), page); diff != "" {
-			t.Errorf("api/%s (-page +document), LENO_UPDATE_GOLDEN=1 writes it:\n%s", name, diff)
-		}
-	}
+	return doc, doc.Validate(context.Background())
 }
 
-func tagPage(t *testing.T, doc *openapi3.T, tag *openapi3.Tag, order int) string {
-	t.Helper()
+// apiPages returns a page for each tag of the API's document, and one of all types, by path below the folder of the API.
+func (s *source) apiPages() (map[string]string, error) {
+	types, err := typesPage(s.api)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{"types.mdx": types}
+	for i, tag := range s.api.Tags {
+		if out[tag.Name+".mdx"], err = s.tagPage(tag, i+1); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (s *source) tagPage(tag *openapi3.Tag, order int) (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "---\ntitle: \"API: %[4]s\"\ndescription: %[2]s.\nsidebar: { order: %[3]d, label: %[1]s }\n---\n\n%[2]s. The [overview](index.mdx) explains what all endpoints have in common.\n",
 		strings.ToUpper(tag.Name[:1])+tag.Name[1:], tag.Description, order, tag.Name)
-	paths := doc.Paths.Map()
+	paths := s.api.Paths.Map()
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
 		for _, method := range apiMethods {
 			operation := paths[path].GetOperation(method)
 			if operation == nil || !slices.Contains(operation.Tags, tag.Name) {
 				continue
 			}
-			operationSection(t, &b, method, path, paths[path], operation)
+			if err := s.operationSection(&b, method, path, paths[path], operation); err != nil {
+				return "", fmt.Errorf("example of %s: %w", operation.OperationID, err)
+			}
 		}
 	}
-	return b.String()
+	return b.String(), nil
 }
 
-func operationSection(t *testing.T, b *strings.Builder, method, path string, item *openapi3.PathItem, o *openapi3.Operation) {
-	t.Helper()
-	fmt.Fprintf(b, "\n## %s %s\n\n%s.\n", method, regexp.MustCompile(`\{(\w+)\}`).ReplaceAllString(path, ":$1"), o.Summary)
+// pathParameter matches a parameter, which pages show as ":network".
+var pathParameter = regexp.MustCompile(`\{(\w+)\}`)
+
+func (s *source) operationSection(b *strings.Builder, method, path string, item *openapi3.PathItem, o *openapi3.Operation) error {
+	fmt.Fprintf(b, "\n## %s %s\n\n%s.\n", method, pathParameter.ReplaceAllString(path, ":$1"), o.Summary)
 	if o.Responses.Value("403") != nil {
 		b.WriteString("\nThis endpoint uses the token of the request: see [rights](index.mdx#rights).\n")
 	}
@@ -126,7 +117,7 @@ func operationSection(t *testing.T, b *strings.Builder, method, path string, ite
 		}
 		fmt.Fprintf(b, "| %s | %s: %s |\n", name, strings.Join(kinds, " or "), answerMeaning(status, *response.Value.Description))
 	}
-	example(t, b, method, o, body)
+	return s.example(b, method, o, body)
 }
 
 // answerMeaning returns the description of a status; for errors, a link to the overview.
@@ -137,20 +128,20 @@ func answerMeaning(status, description string) string {
 	return description
 }
 
-// example writes a request and its answer, both as the document has them.
-func example(t *testing.T, b *strings.Builder, method string, o *openapi3.Operation, body *openapi3.SchemaRef) {
-	t.Helper()
+// example writes a request and its answer, which the document must allow.
+func (s *source) example(b *strings.Builder, method string, o *openapi3.Operation, body *openapi3.SchemaRef) error {
 	e, ok := apiExamples[o.OperationID]
 	if !ok {
-		t.Errorf("%s has no example", o.OperationID)
-		return
+		return errors.New("there is none")
 	}
 	command := "curl -s"
 	if method != "GET" {
 		command += " -X " + method
 	}
 	if body != nil {
-		holds(t, o.OperationID+": request", body, []byte(e.body))
+		if err := allows(body, e.body); err != nil {
+			return fmt.Errorf("request: %w", err)
+		}
 		command += " -d '" + e.body + "'"
 	}
 	address := "http://127.0.0.1:5366" + e.path
@@ -158,34 +149,32 @@ func example(t *testing.T, b *strings.Builder, method string, o *openapi3.Operat
 		address = "'" + address + "'"
 	}
 	command += " " + address
-	written := "" // it is run by TestDocumentationCommands
+	mark := "" // it is run by TestDocumentationCommands
 	switch o.OperationID {
 	case "monitor": // which has no end
-		written = " generated=\"TestAPIPages\""
+		mark = generatedBy
 	case "changeSwitch":
-		written = " norun=\"no network is being switched there; TestSwitchHalfway does this\""
+		mark = " norun=\"no network is being switched there; TestSwitchHalfway does this\""
 	}
-	fmt.Fprintf(b, "\n```sh%s\n%s\n```\n", written, command)
+	fmt.Fprintf(b, "\n```sh%s\n%s\n```\n", mark, command)
 	media := o.Responses.Value("200").Value.Content.Get("application/json")
 	if media == nil {
-		return
+		return nil
 	}
-	answer, err := os.ReadFile("testdata/api/" + o.OperationID + ".json")
+	answer, err := s.file("e2e/cmd/reference/testdata/api/" + o.OperationID + ".json")
 	if err != nil {
-		t.Error(err)
-		return
+		return err
 	}
-	holds(t, o.OperationID+": answer", media.Schema, answer)
-	fmt.Fprintf(b, "\n```json generated=\"TestAPIPages\"\n%s```\n", answer)
+	fmt.Fprintf(b, "\n```json%s\n%s```\n", generatedBy, answer)
+	return allows(media.Schema, answer)
 }
 
-func holds(t *testing.T, what string, schema *openapi3.SchemaRef, text []byte) {
-	t.Helper()
+func allows(schema *openapi3.SchemaRef, text string) error {
 	var v any
-	must(t, json.Unmarshal(text, &v))
-	if err := schema.Value.VisitJSON(v); err != nil {
-		t.Errorf("%s: %v", what, err)
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		return err
 	}
+	return schema.Value.VisitJSON(v)
 }
 
 // schemaKind returns a link to a type of the document, or a simple kind such as "string".
@@ -233,8 +222,7 @@ func meaning(description string, s *openapi3.SchemaRef) string {
 	return strings.NewReplacer("|", `\|`, "{", `\{`, "<", `\<`).Replace(text)
 }
 
-func typesPage(t *testing.T, doc *openapi3.T) string {
-	t.Helper()
+func typesPage(doc *openapi3.T) (string, error) {
 	var b strings.Builder
 	b.WriteString("---\ntitle: Types\ndescription: The types of request and response bodies, field by field.\n---\n\n" +
 		"This page lists the types of request and response bodies. `GET /v1/openapi.yaml` describes them too.\n" +
@@ -259,10 +247,10 @@ func typesPage(t *testing.T, doc *openapi3.T) string {
 			}
 			p := s.Properties[field]
 			if m := meaning("", p); m == "" && !strings.Contains(schemaKind(p), "types.mdx") {
-				t.Errorf("api/openapi.yaml does not say what %s of %s is", field, name)
+				return "", fmt.Errorf("api/openapi.yaml does not say what %s of %s is", field, name)
 			}
 			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", field, optional, schemaKind(p), meaning("", p))
 		}
 	}
-	return b.String()
+	return b.String(), nil
 }
