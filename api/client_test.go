@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -376,36 +377,41 @@ func TestReadsAnswerInTime(t *testing.T) {
 		read        Read
 		context     time.Duration // 0 for no limit
 		client      time.Duration // likewise
+		passed      time.Duration // since the context began
 		least, most time.Duration // 0 for no parameter
 	}{
-		{"no end", Read{Index: 1}, 0, 0, 0, 0},
-		{"no end, given", Read{Index: 1, Wait: time.Hour}, 0, 0, time.Hour, time.Hour},
-		{"context ends sooner", Read{Index: 1}, time.Minute, 0, 50 * time.Second, 54 * time.Second},
-		{"context ends later", Read{Index: 1, Wait: time.Second}, time.Minute, 0, time.Second, time.Second},
-		{"client ends sooner", Read{Index: 1, Wait: time.Minute}, time.Minute, 10 * time.Second, 9 * time.Second, 9 * time.Second},
-		{"context ends sooner than the client", Read{Index: 1}, 10 * time.Second, time.Minute, 8 * time.Second, 9 * time.Second},
-		{"does not wait", Read{}, time.Minute, 0, 0, 0},
-		{"over", Read{Index: 1}, time.Nanosecond, 0, time.Millisecond, time.Millisecond},
+		{"no end", Read{Index: 1}, 0, 0, 0, 0, 0},
+		{"no end, given", Read{Index: 1, Wait: time.Hour}, 0, 0, 0, time.Hour, time.Hour},
+		{"context ends sooner", Read{Index: 1}, time.Minute, 0, 0, 50 * time.Second, 54 * time.Second},
+		{"context ends later", Read{Index: 1, Wait: time.Second}, time.Minute, 0, 0, time.Second, time.Second},
+		{"client ends sooner", Read{Index: 1, Wait: time.Minute}, time.Minute, 10 * time.Second, 0, 9 * time.Second, 9 * time.Second},
+		{"context ends sooner than the client", Read{Index: 1}, 10 * time.Second, time.Minute, 0, 8 * time.Second, 9 * time.Second},
+		{"some of it has passed", Read{Index: 1}, time.Minute, time.Minute, 50 * time.Second, 8 * time.Second, 9 * time.Second},
+		{"does not wait", Read{}, time.Minute, 0, 0, 0, 0},
+		{"over", Read{Index: 1}, time.Nanosecond, 0, time.Second, time.Millisecond, time.Millisecond},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c, err := New(Config{HTTPClient: &http.Client{Timeout: tt.client}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx := t.Context()
-			if tt.context > 0 {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, tt.context)
-				defer cancel()
-			}
-			u, err := url.Parse(c.query(ctx, []Read{tt.read}))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := time.ParseDuration(durationOr0(u.Query().Get("wait")))
-			if err != nil || got < tt.least || got > tt.most {
-				t.Errorf("%s: %s, %v", u, got, err)
-			}
+			synctest.Test(t, func(t *testing.T) { // no time passes between the start of the context and the question
+				c, err := New(Config{HTTPClient: &http.Client{Timeout: tt.client}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx := t.Context()
+				if tt.context > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, tt.context)
+					defer cancel()
+				}
+				time.Sleep(tt.passed)
+				u, err := url.Parse(c.query(ctx, []Read{tt.read}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := time.ParseDuration(durationOr0(u.Query().Get("wait")))
+				if err != nil || got < tt.least || got > tt.most {
+					t.Errorf("%s: %s, %v", u, got, err)
+				}
+			})
 		})
 	}
 }
