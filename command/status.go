@@ -81,15 +81,16 @@ func isWell(h api.Health) bool { return h.Ready && h.Status == api.Passing }
 
 // awaitStatus shows the status once, when everything passes or after the limit.
 func awaitStatus(ctx context.Context, s *cli.Session, limit time.Duration, show func(statusOutput) error) error {
-	var out statusOutput
-	read := func(ctx context.Context) error {
-		return s.Call(ctx, func(ctx context.Context, c *api.Client) (err error) {
+	read := func(ctx context.Context) (out statusOutput, err error) {
+		err = s.Call(ctx, func(ctx context.Context, c *api.Client) (err error) {
 			out, err = status(ctx, c)
 			return err
 		})
+		return out, err
 	}
 	if limit == 0 {
-		if err := read(ctx); err != nil {
+		out, err := read(ctx)
+		if err != nil {
 			return err
 		}
 		return show(out)
@@ -97,21 +98,28 @@ func awaitStatus(ctx context.Context, s *cli.Session, limit time.Duration, show 
 	if _, err := s.Format.JSON(); err != nil {
 		return err
 	}
-	var answered, wrong error
+	var out statusOutput
+	var answered bool // out is complete
+	var wrong error
 	err := cli.Await(ctx, limit, func(ctx context.Context) error {
-		if answered = read(ctx); cli.IsUsageError(answered) {
-			wrong = answered
+		now, err := read(ctx)
+		switch {
+		case cli.IsUsageError(err):
+			wrong = err
 			return nil
+		case err != nil && ctx.Err() != nil:
+			return err // the limit is over during the read: the answer before says more
 		}
-		if answered == nil && !isWell(out.Health) {
+		out, answered = now, err == nil
+		if answered && !isWell(out.Health) {
 			return cli.ErrReported
 		}
-		return answered
+		return err
 	})
 	switch {
 	case wrong != nil:
 		return wrong
-	case err != nil && out.Health.Status == "":
+	case err != nil && !answered:
 		return err
 	}
 	return show(out)

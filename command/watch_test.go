@@ -3,8 +3,11 @@ package command
 import (
 	"bytes"
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -169,6 +172,26 @@ func TestStatusWaits(t *testing.T) {
 	f.set(func() { f.down = true })
 	if got := w.run("status", "-wait=500ms"); got.code != cli.ExitFailed || got.stdout != "" || !strings.Contains(got.stderr, "after 500ms: it is away") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestStatusWaitsForAHangingAgent: if the time is up during a read, the answer before is shown.
+func TestStatusWaitsForAHangingAgent(t *testing.T) {
+	t.Parallel() // it waits
+	f := newFakeAgent(t)
+	f.health.Status = api.Warning
+	var reads atomic.Int64
+	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/healthz" && reads.Add(1) > 1 {
+			<-r.Context().Done()
+			return
+		}
+		f.routes().ServeHTTP(w, r)
+	}))
+	defer slow.Close()
+	got := world{env: map[string]string{"LENO_ADDRESS": slow.URL}}.run("status", "-wait=1s")
+	if got.code != cli.ExitFailed || !strings.HasPrefix(got.stdout, "Leases, devices, routes and leno's rules are in order, but for ") || reads.Load() != 2 {
+		t.Errorf("%d reads: %+v", reads.Load(), got)
 	}
 }
 
