@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // CheckNewReservation is CheckReservation for a new reservation, which must also be in the range assigned to hosts.
@@ -33,7 +34,7 @@ func CheckKept(n Network, kept []Reservation) ([]Reservation, error) {
 	var errs []error
 	for _, r := range kept {
 		r, err := CheckNewReservation(n, r)
-		host := [2]string{r.Node, r.NodeID}
+		host := [2]string{r.Node, strings.ToLower(r.NodeID)}
 		switch {
 		case err != nil:
 		case slots[r.Slot]:
@@ -54,7 +55,7 @@ func CheckKept(n Network, kept []Reservation) ([]Reservation, error) {
 // Beside returns ErrReserved when other conflicts with r: it keeps the slot for another host, or another slot for the
 // host. same is true when other equals r.
 func (r Reservation) Beside(other Reservation) (same bool, err error) {
-	sameHost := other.Node == r.Node && other.NodeID == r.NodeID
+	sameHost := other.Node == r.Node && strings.EqualFold(other.NodeID, r.NodeID) // hexadecimal digits
 	switch {
 	case other.Slot == r.Slot && sameHost:
 		return true, nil
