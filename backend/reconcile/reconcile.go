@@ -120,6 +120,7 @@ type Step interface {
 	list(ctx context.Context) error
 	put(ctx context.Context, missing bool) error // if missing, adds only what is missing; otherwise also corrects what differs
 	remove(ctx context.Context) error
+	putRefused(ctx context.Context) error // repeats what put could not write
 	count() Count
 	about(p backend.Part)
 }
@@ -138,8 +139,10 @@ func OfDevice(s Step) Step {
 }
 
 // Apply lists all tables, then adds and corrects entries in the order of the steps, then deletes in
-// the reverse order, so that entries others depend on come first and go last. Nothing is deleted
-// from a table whose listing failed. Failures are joined and do not stop the other steps.
+// the reverse order, so that entries others depend on come first and go last. Entries that could not
+// be written are tried again after something was deleted, which may have forbidden them: Linux
+// refuses a route through an address that this host has. Nothing is deleted from a table whose
+// listing failed. Failures are joined and do not stop the other steps.
 func Apply(ctx context.Context, steps ...Step) (Result, error) { return apply(ctx, false, steps) }
 
 // Fill is like Apply, for wants that may be incomplete or out of date: it adds what is missing and
@@ -151,16 +154,25 @@ func apply(ctx context.Context, missing bool, steps []Step) (Result, error) {
 	for _, s := range steps {
 		errs = append(errs, backend.About(s.count().Part, s.list(ctx)))
 	}
-	for _, s := range steps {
-		errs = append(errs, backend.About(s.count().Part, s.put(ctx, missing)))
+	puts := make([]error, len(steps))
+	for i, s := range steps {
+		puts[i] = s.put(ctx, missing)
 	}
 	if !missing {
+		deleted := 0
 		for _, s := range slices.Backward(steps) {
 			errs = append(errs, backend.About(s.count().Part, s.remove(ctx)))
+			deleted += s.count().Deleted
+		}
+		for i, s := range steps {
+			if puts[i] != nil && deleted > 0 {
+				puts[i] = s.putRefused(ctx)
+			}
 		}
 	}
 	result := make(Result, 0, len(steps))
-	for _, s := range steps {
+	for i, s := range steps {
+		errs = append(errs, backend.About(s.count().Part, puts[i]))
 		result = append(result, s.count())
 	}
 	return result, errors.Join(errs...)
@@ -174,6 +186,7 @@ type step[K, V comparable] struct {
 
 	have     map[K]V
 	complete bool
+	refused  []Change[K, V] // what put could not write
 	done     Count
 }
 
@@ -204,7 +217,14 @@ func (s *step[K, V]) put(ctx context.Context, missing bool) error {
 			changes = append(changes, Change[K, V]{Key: k, Old: &old, New: &v})
 		}
 	}
-	return s.write(ctx, "put", changes)
+	var err error
+	s.refused, err = s.write(ctx, "put", changes)
+	return err
+}
+
+func (s *step[K, V]) putRefused(ctx context.Context) error {
+	_, err := s.write(ctx, "put", s.refused)
+	return err
 }
 
 func (s *step[K, V]) remove(ctx context.Context) error {
@@ -217,27 +237,30 @@ func (s *step[K, V]) remove(ctx context.Context) error {
 			changes = append(changes, Change[K, V]{Key: k, Old: &v})
 		}
 	}
-	return s.write(ctx, "delete", changes)
+	_, err := s.write(ctx, "delete", changes)
+	return err
 }
 
-func (s *step[K, V]) write(ctx context.Context, verb string, changes []Change[K, V]) error {
+// write makes the changes, and returns those that the table refused.
+func (s *step[K, V]) write(ctx context.Context, verb string, changes []Change[K, V]) (refused []Change[K, V], err error) {
 	if len(changes) == 0 {
-		return nil
+		return nil, nil
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%s %s: %w", verb, plural(s.name), err)
+		return nil, fmt.Errorf("%s %s: %w", verb, plural(s.name), err)
 	}
 	slices.SortFunc(changes, func(a, b Change[K, V]) int { return s.compare(a.Key, b.Key) })
 	results := s.table.Write(ctx, changes)
 	var errs []error
 	for i, c := range changes {
 		if results != nil && results[i] != nil {
+			refused = append(refused, c)
 			errs = append(errs, fmt.Errorf("%s %s %v: %w", verb, s.name, c.Key, results[i]))
 			continue
 		}
 		s.tally(c)
 	}
-	return errors.Join(errs...)
+	return refused, errors.Join(errs...)
 }
 
 // tally counts one successful write, and also counts it as a repair if a change of the want does

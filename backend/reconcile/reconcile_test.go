@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/internal/testkit/seed"
 )
 
 // table is a small, real table in memory that keeps a journal of its writes.
@@ -22,6 +22,7 @@ type table struct {
 	listErr error
 	partial bool // what the failing listing still returns
 	refuse  map[string]error
+	forbids func(key string) bool // a table that has an entry may forbid one in another
 }
 
 func newTable(name string, journal *[]string, entries ...string) *table {
@@ -48,6 +49,8 @@ func (t *table) Write(_ context.Context, changes []Change[string, int]) []error 
 		switch {
 		case t.refuse[c.Key] != nil:
 			errs[i] = t.refuse[c.Key]
+		case c.New != nil && t.forbids != nil && t.forbids(c.Key):
+			errs[i] = errors.New("forbidden")
 		case c.New == nil:
 			delete(t.entries, c.Key)
 			*t.journal = append(*t.journal, "-"+t.name+":"+c.Key)
@@ -147,6 +150,42 @@ func TestApplySafety(t *testing.T) {
 	}
 }
 
+// TestApplyRepeatsWhatAnObsoleteEntryForbade checks that two hosts can exchange their subnets: Linux refuses a route through
+// an address that this host still has.
+func TestApplyRepeatsWhatAnObsoleteEntryForbade(t *testing.T) {
+	var journal []string
+	address, route := newTable("address", &journal, "old"), newTable("route", &journal, "via new")
+	route.forbids = func(key string) bool {
+		_, ours := address.entries[strings.TrimPrefix(key, "via ")]
+		return ours
+	}
+	steps := func() []Step {
+		return []Step{
+			Want("address", address, cmp.Compare[string], want("new"), nil),
+			Want("route", route, cmp.Compare[string], want("via old", "via other"), nil),
+		}
+	}
+	result, err := Apply(t.Context(), steps()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := strings.Join(journal, " "), "+address:new +route:via other -route:via new -address:old +route:via old"; got != want {
+		t.Errorf("journal\n got %s\nwant %s", got, want)
+	}
+	if result.Writes() != 5 || result[1].Added != 2 {
+		t.Errorf("result %+v", result)
+	}
+	if again, err := Apply(t.Context(), steps()...); err != nil || again.Writes() != 0 {
+		t.Errorf("second apply: %+v, %v", again, err)
+	}
+	// Fill deletes nothing, so it cannot help.
+	delete(route.entries, "via old")
+	address.entries["old"] = 3
+	if _, err := Fill(t.Context(), steps()...); err == nil || err.Error() != "put route via old: forbidden" {
+		t.Errorf("fill: %v", err)
+	}
+}
+
 func TestApplyStopsWritingWhenCancelled(t *testing.T) {
 	var journal []string
 	tab := newTable("route", &journal, "old")
@@ -228,7 +267,7 @@ func TestExplain(t *testing.T) {
 // does on a new machine, and a second Apply writes nothing.
 func TestApplyStatesInAnyOrder(t *testing.T) {
 	states := []map[string]int{{}, want("a"), want("a", "bb", "ccc"), {"a": 7, "bb": 8}, want("ccc", "dddd"), {"dddd": 1}}
-	rnd := rand.New(rand.NewPCG(1, 2))
+	rnd := seed.Rand(t)
 	var journal []string
 	tab := newTable("route", &journal)
 	var last map[string]int
