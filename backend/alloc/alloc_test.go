@@ -7,7 +7,13 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/internal/testkit/backendtest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
+
+func TestMain(m *testing.M) {
+	nstest.RunMoreAtOnce()
+	m.Run()
+}
 
 func TestConformance(t *testing.T) {
 	backendtest.Run(t, backendtest.Suite{Type: Type(), LeasesOnly: true})

@@ -10,6 +10,7 @@ import (
 // TestFlannelHosts checks packets to and from a host that runs flannel, which has a route through
 // the public address of each lease.
 func TestFlannelHosts(t *testing.T) {
+	t.Parallel()
 	routes := func(verb string) func(backendtest.FlannelHost) {
 		return func(h backendtest.FlannelHost) {
 			for _, subnet := range h.Peer.Subnets {

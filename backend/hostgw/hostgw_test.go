@@ -16,7 +16,13 @@ import (
 	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
+func TestMain(m *testing.M) {
+	nstest.RunMoreAtOnce()
+	m.Run()
+}
+
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	partners := []backendtest.Partner{{Type: vxlan.Type()}}
 	backendtest.Run(t, backendtest.Suite{Type: Type(), Crowd: 1000, Partners: partners, Bad: func(good backend.Peer) map[string]backend.Peer {
 		with := func(change func(p *backend.Peer)) backend.Peer {
@@ -91,6 +97,7 @@ host-5: runs backend "vxlan"
 }
 
 func TestAdvertiseRefuses(t *testing.T) {
+	t.Parallel()
 	ns, other := nstest.New(t), nstest.New(t)
 	nstest.Join(nstest.Joint{NS: ns, Link: "eth0", Addrs: []string{"192.0.2.1/24", "2001:db8::1/64"}}, nstest.Joint{NS: other, Link: "eth0"})
 	ns.Sh("ip addr add 198.51.100.1/32 dev lo")

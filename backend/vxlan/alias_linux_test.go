@@ -8,6 +8,7 @@ import (
 // TestForeignDeviceWithOurAlias checks that another program's device stays as it is, whatever alias
 // it has, and does not prevent ours from being found.
 func TestForeignDeviceWithOurAlias(t *testing.T) {
+	t.Parallel()
 	const alias = `; ip link set bar alias "leno network test"`
 	for name, foreign := range map[string]string{
 		"other vni":    "ip link add bar type vxlan id 99 dstport 8472 local 192.0.2.1 dev eth0",
@@ -17,6 +18,7 @@ func TestForeignDeviceWithOurAlias(t *testing.T) {
 		"other kind":   "ip link add bar type bridge",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHost(t)
 			h.ns.Sh(foreign + alias)
 			before := h.ns.Sh("ip -o -d link show bar")
@@ -53,6 +55,7 @@ func TestForeignDeviceWithOurAlias(t *testing.T) {
 // TestRenamedDeviceOfAnOlderConfiguration checks that a device that cannot be changed into the
 // wanted one is recognised as ours by its address.
 func TestRenamedDeviceOfAnOlderConfiguration(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	s := h.state("eth0", "192.0.2.1")
 	h.apply(h.open("test", "leno-test", `{}`), s)

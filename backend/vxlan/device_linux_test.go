@@ -12,6 +12,11 @@ import (
 	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
+func TestMain(m *testing.M) {
+	nstest.RunMoreAtOnce()
+	m.Run()
+}
+
 // host is a namespace with two underlays, and what is needed to apply in it.
 type host struct {
 	t  *testing.T
@@ -73,6 +78,7 @@ func (h host) device() string { return h.ns.Sh("ip -o -d link show leno-test") }
 // TestDeviceChanges checks that what can be changed without a new device is changed in place, so
 // connections stay open. Any other change makes a new device.
 func TestDeviceChanges(t *testing.T) {
+	t.Parallel()
 	const plain = `{}`
 	tests := []struct {
 		name         string
@@ -95,6 +101,7 @@ func TestDeviceChanges(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			h := newHost(t)
 			h.apply(h.open("test", "leno-test", plain), h.state("eth0", "192.0.2.1"))
 			if tt.script != "" {
@@ -128,6 +135,7 @@ func TestDeviceChanges(t *testing.T) {
 }
 
 func TestHealedNamesWhatWasDoneToTheDevice(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	b, s := h.open("test", "leno-test", `{"checksum_offload":"off"}`), h.state("eth0", "192.0.2.1")
 	if r := h.apply(b, s); r.Healed != nil {
@@ -165,6 +173,7 @@ func TestHealedNamesWhatWasDoneToTheDevice(t *testing.T) {
 // TestTwoNetworks checks that two networks on one host do not interfere, and a conflict of VNI and
 // port is reported in words.
 func TestTwoNetworks(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	one, two := h.open("test", "leno-test", `{}`), h.open("two", "leno-two", `{"vni":2}`)
 	s1, s2 := h.state("eth0", "192.0.2.1"), h.state("eth0", "192.0.2.1")
@@ -189,6 +198,7 @@ func TestTwoNetworks(t *testing.T) {
 }
 
 func TestDirectRoutingOverTheTunnelWhereAGatewayIs(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.ns.Sh("ip route add 198.51.100.0/24 via 192.0.2.254")
 	s := h.state("eth0", "192.0.2.1")
@@ -228,6 +238,7 @@ func TestAdvertiseRefusesANarrowUnderlay(t *testing.T) {
 // TestVRF checks that a device whose socket is in another VRF than the underlay is replaced. The
 // kernel of the test may lack VRFs, so the state names one that does not exist.
 func TestVRF(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	b := h.open("test", "leno-test", `{}`)
 	s := h.state("eth0", "192.0.2.1")

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/backend/reconcile"
+	"github.com/lenonet/leno/internal/testkit/seed"
 )
 
 var pools = []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("fd00:5::/48")}
@@ -289,7 +289,7 @@ peers 0`},
 			if got := build(); got != tt.want {
 				t.Errorf("plan\n%s\nwant\n%s", got, tt.want)
 			}
-			rand.Shuffle(len(tt.state.Peers), func(i, j int) {
+			seed.Rand(t).Shuffle(len(tt.state.Peers), func(i, j int) {
 				tt.state.Peers[i], tt.state.Peers[j] = tt.state.Peers[j], tt.state.Peers[i]
 			})
 			if got := build(); got != tt.want {

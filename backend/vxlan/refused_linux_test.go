@@ -15,6 +15,7 @@ import (
 // switched, carries packets under "auto" and reports what it could not do. An explicit "on" or
 // "off" gives an error, but the datapath is complete all the same.
 func TestChecksumOffloadRefused(t *testing.T) {
+	t.Parallel()
 	told := func(string) (bool, error) { return false, os.NewSyscallError("ioctl", unix.EOPNOTSUPP) }
 	switched := func(string, bool) error { return os.NewSyscallError("ioctl", unix.EPERM) }
 	for _, tt := range []struct {
@@ -30,6 +31,7 @@ func TestChecksumOffloadRefused(t *testing.T) {
 		{"on, nothing to do", "on", "", nil, `checksum offload on: the network says checksum_offload = "on"`, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			h := newHost(t)
 			b := h.open("test", "leno-test", fmt.Sprintf(`{"checksum_offload":%q}`, tt.option))
 			b.kernelRelease, b.setTxChecksum = tt.release, switched

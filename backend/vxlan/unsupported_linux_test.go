@@ -16,6 +16,7 @@ import (
 // TestNoSuchKind checks that the kernel's answer to an unsupported kind of device is recognised.
 // Test kernels have VXLAN, so it uses another kind.
 func TestNoSuchKind(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}

@@ -33,6 +33,7 @@ func bad(good backend.Peer) map[string]backend.Peer {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	for name, s := range map[string]backendtest.Suite{
 		"IPv4 underlay":  {Crowd: 1000},
 		"IPv6 underlay":  {IPv6Underlay: true},
@@ -40,6 +41,7 @@ func TestConformance(t *testing.T) {
 		"other options":  {Options: `{"vni":16777215,"port":4789,"gbp":true,"checksum_offload":"off"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s.Type = Type()
 			s.Partners = []backendtest.Partner{{Type: Type(), Options: `{"vni":77,"gbp":false}`}}
 			if s.Options == "" {

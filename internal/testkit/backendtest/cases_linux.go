@@ -2,12 +2,13 @@ package backendtest
 
 import (
 	"fmt"
-	"math/rand/v2"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/internal/testkit/seed"
 )
 
 func testAdvertise(t *testing.T, s Suite) {
@@ -68,7 +69,8 @@ func testSkips(t *testing.T, s Suite) {
 			bad[reason] = p
 		}
 	}
-	for reason, p := range bad {
+	for _, reason := range slices.Sorted(maps.Keys(bad)) {
+		p := bad[reason]
 		t.Run(reason, func(t *testing.T) {
 			h := *h
 			h.t = t
@@ -98,12 +100,7 @@ func testForeign(t *testing.T, s Suite) {
 	before := h.dump()
 	state := h.state(h.peer(2, "node-2"))
 	h.apply(state)
-	after := h.dump()
-	for line := range strings.SplitSeq(before, "\n") {
-		if !strings.Contains(after, line) {
-			t.Errorf("lost: %s", line)
-		}
-	}
+	h.wantLines(before)
 	h.unchanged(state)
 	h.apply(backend.State{})
 	h.wantDump(before)
@@ -157,7 +154,7 @@ func testAnyOrder(t *testing.T, s Suite) {
 		h.apply(state)
 		want = append(want, h.dump())
 	}
-	rnd := rand.New(rand.NewPCG(5366, 108))
+	rnd := seed.Rand(t)
 	before := len(states) - 1
 	for range 4 * len(states) {
 		i := rnd.IntN(len(states))
@@ -228,15 +225,17 @@ func testClose(t *testing.T, s Suite) {
 	h := newHost(t, s)
 	state := h.state(h.peer(2, "node-2"))
 	h.apply(state)
-	routes := h.ns.Sh("ip route show proto 108 | sort; ip -6 route show proto 108 | sort")
+	// A device that no process serves is listed with "linkdown".
+	list := func() string {
+		return strings.ReplaceAll(h.ns.Sh("ip route show proto 108 | sort; ip -6 route show proto 108 | sort"), "linkdown ", "")
+	}
+	routes := list()
 	for range 2 {
 		if err := h.b.Close(); err != nil {
 			t.Fatalf("close: %v", err)
 		}
 	}
-	// A device that no process serves is listed with "linkdown".
-	left := strings.ReplaceAll(h.ns.Sh("ip route show proto 108 | sort; ip -6 route show proto 108 | sort"), "linkdown ", "")
-	if left != strings.ReplaceAll(routes, "linkdown ", "") || routes == "" {
+	if left := list(); left != routes || routes == "" {
 		t.Errorf("routes after close\n%s\nbefore\n%s", left, routes)
 	}
 }
@@ -273,17 +272,15 @@ func testPartial(t *testing.T, s Suite) {
 	old.Partial = true
 	reborn := h.peer(2, "node-2-before")
 	reborn.PublicIPs = s.publicIPs(12)
-	for name, peers := range map[string][]backend.Peer{"one": {two}, "none": nil, "one as it was before": {reborn}} {
-		old.Peers = peers
+	for _, tt := range []struct {
+		name  string
+		peers []backend.Peer
+	}{{"one", []backend.Peer{two}}, {"none", nil}, {"one as it was before", []backend.Peer{reborn}}, {"one again", []backend.Peer{two}}} {
+		old.Peers = tt.peers
 		if r := h.apply(old); len(r.Healed) != 0 {
-			t.Errorf("%s: report %+v", name, r)
+			t.Errorf("%s: report %+v", tt.name, r)
 		}
-		now := h.dump()
-		for line := range strings.SplitSeq(tables, "\n") {
-			if !strings.Contains(now, line) {
-				t.Errorf("%s: lost %s", name, line)
-			}
-		}
+		h.wantLines(tables)
 	}
 	h.restart()
 	old.Peers = []backend.Peer{two, three}

@@ -54,7 +54,8 @@ type flannelPair struct {
 }
 
 // RunFlannel checks that a host with the backend and one with the kernel state of flanneld reach
-// each other, whichever of them is restarted. It needs root.
+// each other, whichever of them is restarted. Its cases run beside each other, so the functions of Flannel are called at
+// the same time, for different hosts. It needs root.
 func RunFlannel(t *testing.T, s Suite, f Flannel) {
 	t.Helper()
 	s.Options = f.Options
@@ -67,6 +68,7 @@ func RunFlannel(t *testing.T, s Suite, f Flannel) {
 		"repairs, and nothing else": testFlannelRepairs,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := &flannelPair{flannel: f}
 			p.leno, p.them = newHosts(t, s)
 			p.leno.newContainers()
@@ -120,9 +122,8 @@ func (p *flannelPair) pingAll() {
 	p.leno.t.Helper()
 	for _, way := range []struct{ from, to *host }{{p.leno, p.them}, {p.them, p.leno}} {
 		for pool := range p.flannel.Pools {
-			// The first packet may be sent while the underlay is still being resolved.
-			way.from.poll("ping", func() error { return way.from.ping(way.to, pool, 64, 2) })
-			if err := way.from.ping(way.to, pool, p.flannel.MTUs[pool], 2); err != nil {
+			way.from.poll("ping", func() error { return way.from.ping(way.to, pool, 64) })
+			if err := way.from.ping(way.to, pool, p.flannel.MTUs[pool]); err != nil {
 				p.leno.t.Errorf("a packet of the full size: %v", err)
 			}
 		}
@@ -141,7 +142,7 @@ func testFlannelPackets(p *flannelPair) {
 				targets = append(targets, subnet.Addr())
 			}
 			for _, to := range targets {
-				if out, err := way.from.ns.Try("ping -n -c 1 -W 2 " + to.String()); err != nil {
+				if out, err := way.from.ns.Try("ping -n -c 1 -i 0.1 -w 60 " + to.String()); err != nil {
 					p.leno.t.Errorf("from the host itself: %v\n%s", err, out)
 				}
 			}
@@ -230,12 +231,7 @@ func testFlannelLeftovers(p *flannelPair) {
 	if err == nil || !strings.Contains(err.Error(), p.flannel.Conflict) {
 		p.leno.t.Errorf("%v, want %q", err, p.flannel.Conflict)
 	}
-	after := p.leno.dump()
-	for line := range strings.SplitSeq(before, "\n") {
-		if !strings.Contains(after, line) {
-			p.leno.t.Errorf("lost: %s", line)
-		}
-	}
+	p.leno.wantLines(before)
 	p.leno.apply(backend.State{})
 	p.leno.wantDump(before)
 	p.flannel.Stop(own)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -47,6 +48,9 @@ type host struct {
 	link   string // the name of the network's device
 	alias  string // and its alias, "" for the default
 	b      backend.Backend
+
+	// elsewhere returns a namespace with the same underlay and no device of the network.
+	elsewhere func() *nstest.NS
 }
 
 func (s Suite) publicIPs(n int) []netip.Addr {
@@ -73,6 +77,7 @@ func newHosts(t *testing.T, s Suite) (a, b *host) {
 	}
 	nstest.Join(joints[0], joints[1])
 	for _, h := range hosts {
+		h.elsewhere = sync.OnceValue(h.newElsewhere)
 		h.settled()
 		h.b = h.open(h.node)
 	}
@@ -100,7 +105,7 @@ func (h *host) settled() {
 
 func (h *host) poll(what string, check func() error) {
 	h.t.Helper()
-	h.pollFor(10*time.Second, what, check)
+	h.pollFor(time.Minute, what, check)
 }
 
 func (h *host) pollFor(patience time.Duration, what string, check func() error) {
@@ -176,12 +181,18 @@ func (h *host) advertise(b backend.Backend) backend.Advertisement {
 func (h *host) advertiseAfresh(node string) backend.Advertisement {
 	h.t.Helper()
 	other := *h
-	other.ns = nstest.New(h.t)
-	other.ns.Sh("ip link add " + underlay + " type veth; ip link set " + underlay + " up")
-	for _, ip := range h.suite.publicIPs(h.number) {
-		other.ns.Sh(fmt.Sprintf("ip addr add %s dev %s nodad", netip.PrefixFrom(ip, ip.BitLen()), underlay))
-	}
+	other.ns = h.elsewhere()
 	return other.advertise(h.open(node))
+}
+
+func (h *host) newElsewhere() *nstest.NS {
+	ns := nstest.New(h.t)
+	script := "ip link add " + underlay + " type veth; ip link set " + underlay + " up"
+	for _, ip := range h.suite.publicIPs(h.number) {
+		script += fmt.Sprintf("; ip addr add %s dev %s nodad", netip.PrefixFrom(ip, ip.BitLen()), underlay)
+	}
+	ns.Sh(script)
+	return ns
 }
 
 // peer returns what host n would publish under the identity node before it has a device. Attributes
@@ -202,7 +213,7 @@ func (h *host) state(peers ...backend.Peer) backend.State {
 
 // tryApply applies a state inside the host.
 func (h *host) tryApply(s backend.State) (r backend.Report, err error) {
-	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(h.t.Context(), 2*time.Minute)
 	defer cancel()
 	h.ns.Do(func() { r, err = h.b.Apply(ctx, s) })
 	for _, repair := range r.Healed {
@@ -246,6 +257,20 @@ func (h *host) unchanged(s backend.State) {
 		})
 		if len(events) > 0 {
 			return fmt.Errorf("the kernel tells of\n%s", strings.Join(events, "\n"))
+		}
+		return nil
+	})
+}
+
+// wantLines checks that every line of a dump is in another one from now, which may have more.
+func (h *host) wantLines(before string) {
+	h.t.Helper()
+	h.poll("dump", func() error {
+		after := h.dump()
+		for line := range strings.SplitSeq(before, "\n") {
+			if !strings.Contains(after, line) {
+				return fmt.Errorf("lost: %s", line)
+			}
 		}
 		return nil
 	})

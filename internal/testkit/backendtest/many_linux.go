@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,8 +98,8 @@ func (c *crowd) applyHere(ctx context.Context) backend.Report {
 	return r
 }
 
-// testCrowd checks that anything removed from many peers is completely restored within 5 s,
-// and that an Apply that finds everything in place writes nothing.
+// testCrowd checks that anything removed from many peers is completely restored, by not much more than a write for each
+// lost entry, and that an Apply that finds everything in place writes nothing. Idle measures how long that takes.
 func testCrowd(t *testing.T, s Suite) {
 	c := newCrowd(t, s, s.Crowd)
 	c.apply(t.Context())
@@ -123,18 +124,17 @@ func testCrowd(t *testing.T, s Suite) {
 		if dump() == want {
 			t.Errorf("%s: does nothing", fault)
 		}
-		started := time.Now()
 		r := c.apply(t.Context())
-		took := time.Since(started)
 		if r.Writes == 0 || len(r.Healed) == 0 {
 			t.Errorf("%s: report %+v", fault, r)
 		}
 		if got := dump(); got != want {
 			t.Errorf("%s: not as before: %d bytes, before %d", fault, len(got), len(want))
 		}
-		t.Logf("%.60s: %v, %d writes, %s", fault, r.Healed, r.Writes, took)
-		if took > 5*time.Second {
-			t.Errorf("%s: healed after %s", fault, took)
+		t.Logf("%.60s: %v, %d writes", fault, r.Healed, r.Writes)
+		// A peer outside of the kernel's tables is one more, and what belongs to the device a few.
+		if most := strings.Count(want, "\n") + s.Crowd + 20; r.Writes > most {
+			t.Errorf("%s: %d writes, more than %d", fault, r.Writes, most)
 		}
 		if r := c.apply(t.Context()); r.Writes != 0 || len(r.Healed) != 0 {
 			t.Errorf("%s: the next look wrote: %+v", fault, r)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/lenonet/leno/backend"
 )
@@ -35,12 +34,15 @@ func exchange(a, b *host) {
 	}
 }
 
-// ping sends one packet of size bytes (headers included) that may not be fragmented, from our
-// container network to theirs, and waits up to wait seconds.
-func (h *host) ping(to *host, pool, size int, wait float64) error {
+// ping sends packets of size bytes (headers included) that may not be fragmented, from our container network to theirs,
+// until one is answered. It gives up when one is refused.
+//
+// The first may be lost while the underlay is still being resolved. Hosts that start a handshake of WireGuard at the same
+// moment try again after 5 seconds.
+func (h *host) ping(to *host, pool, size int) error {
 	from, dst := subnets(h.number)[pool].Addr().Next(), subnets(to.number)[pool].Addr().Next()
 	headers := map[bool]int{true: 28, false: 48}[dst.Is4()]
-	out, err := h.ns.Try(fmt.Sprintf("ping -n -c 1 -W %g -M do -s %d -I %s %s", wait, size-headers, from, dst))
+	out, err := h.ns.Try(fmt.Sprintf("ping -n -c 1 -i 0.1 -w 60 -M do -s %d -I %s %s", size-headers, from, dst))
 	if err != nil {
 		return fmt.Errorf("ping from %s to %s with %d bytes: %w\n%s", from, dst, size, err, out)
 	}
@@ -52,17 +54,15 @@ func pingAll(a, b *host) {
 	for _, way := range []struct{ from, to *host }{{a, b}, {b, a}} {
 		mtu := way.from.advertise(way.from.b).MTU
 		for pool := range pools() {
-			// The first packet may be sent while the underlay is still being resolved. Hosts that start a handshake of
-			// WireGuard at the same moment try again after 5 seconds.
-			way.from.pollFor(30*time.Second, "ping", func() error { return way.from.ping(way.to, pool, 100, 2) })
-			if err := way.from.ping(way.to, pool, mtu, 2); err != nil {
+			way.from.poll("ping", func() error { return way.from.ping(way.to, pool, 100) })
+			if err := way.from.ping(way.to, pool, mtu); err != nil {
 				way.from.t.Errorf("a packet as large as the mtu: %v", err)
 			}
 			if way.from.suite.WiderPaths {
 				continue
 			}
-			// The packet is refused when it is sent, so there is no answer to wait for.
-			if err := way.from.ping(way.to, pool, mtu+1, 0.1); err == nil || !strings.Contains(err.Error(), "too long") {
+			// The packet is refused when it is sent.
+			if err := way.from.ping(way.to, pool, mtu+1); err == nil || !strings.Contains(err.Error(), "too long") {
 				way.from.t.Errorf("a packet larger than the mtu of %d: %v", mtu, err)
 			}
 		}

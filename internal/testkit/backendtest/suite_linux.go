@@ -39,7 +39,7 @@ type Suite struct {
 	Bad func(good backend.Peer) map[string]backend.Peer
 }
 
-// Run runs the suite. It needs root.
+// Run runs the suite, its cases beside each other. It needs root.
 func Run(t *testing.T, s Suite) {
 	t.Helper()
 	cases := []struct {
@@ -71,7 +71,10 @@ func Run(t *testing.T, s Suite) {
 	}
 	for _, c := range cases {
 		if c.when {
-			t.Run(c.name, func(t *testing.T) { c.run(t, s) })
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				c.run(t, s)
+			})
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"testing"
 	"time"
 
@@ -31,6 +32,7 @@ func New(t testing.TB) *NS {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
+	uncached.Declare()
 	ns := &NS{t: t}
 	inside(t, func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() {
 		fd, err := current()
@@ -61,6 +63,20 @@ func New(t testing.TB) *NS {
 		}
 	})
 	return ns
+}
+
+// KeepOrder makes each flow's packets stay in order on the devices that are added to the namespace from now on: one
+// processor receives all of them. Otherwise a packet is received on the processor of the thread that sends it, and when
+// the thread changes processors on a busy machine, the next packet may overtake it. Linux before 6.4 cannot do that.
+func (ns *NS) KeepOrder() {
+	ns.t.Helper()
+	all := strconv.FormatUint(1<<min(runtime.NumCPU(), 32)-1, 16)
+	ns.Do(func() {
+		err := os.WriteFile("/proc/sys/net/core/rps_default_mask", []byte(all), 0)
+		if err != nil && !os.IsNotExist(err) {
+			ns.t.Fatalf("keep the order of packets: %v", err)
+		}
+	})
 }
 
 // Fd returns the namespace's descriptor, which the NS continues to own.
@@ -185,7 +201,7 @@ func (j Joint) setUp() error {
 // they cannot be bound, and a neighbour that asks for them asks again only after a second.
 func (ns *NS) Settle() {
 	ns.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for ; ; time.Sleep(time.Millisecond) {
 		waiting := ""
 		ns.Do(func() {
