@@ -8,12 +8,14 @@ import (
 // TestForeignDeviceWithOurAlias checks that another program's device stays as it is, whatever alias
 // it has, and does not prevent ours from being found, by the process that made it or the next.
 func TestForeignDeviceWithOurAlias(t *testing.T) {
+	t.Parallel()
 	for name, foreign := range map[string]string{
 		"TUN":                  "ip tuntap add bar mode tun",
 		"multi-queue TUN, up":  "ip tuntap add bar mode tun multi_queue vnet_hdr; ip addr add 10.77.1.0/32 dev bar; ip link set bar up",
 		"TAP with our address": "ip tuntap add bar mode tap; ip addr add 10.5.1.0/32 dev bar",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			a := newHost(t, 4, 1, labPeer(4, 2))
 			join(a, newHost(t, 4, 2, labPeer(4, 1)))
 			const shown = "ip -o -d link show bar; ip -o -4 addr show bar"

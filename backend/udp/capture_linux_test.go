@@ -17,8 +17,10 @@ import (
 // packets, one per datagram, complete and with correct checksums. The containers receive what the
 // wire carried.
 func TestWireCarriesBarePackets(t *testing.T) {
+	t.Parallel()
 	for _, outer := range []int{4, 6} {
 		t.Run(fmt.Sprintf("IPv%d outside", outer), func(t *testing.T) {
+			t.Parallel()
 			a, b := newHosts(t, outer)
 			captures := map[*host]*recording{}
 			for _, h := range []*host{a, b} {

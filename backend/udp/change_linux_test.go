@@ -9,6 +9,7 @@ import (
 // TestChange checks that device and socket are kept under another definition: a network with one
 // family gains the other, its pool grows, its port changes.
 func TestChange(t *testing.T) {
+	t.Parallel()
 	a, b := newHosts(t, 4)
 	grown := prefixes("10.4.0.0/15", "fd00:5::/48")
 	for _, h := range []*host{a, b} {

@@ -11,10 +11,12 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	partners := []backendtest.Partner{{Type: vxlan.Type()}}
 	for _, v6 := range []bool{false, true} {
 		crowd := map[bool]int{false: 1000}[v6]
 		t.Run(fmt.Sprintf("IPv6 underlay %t", v6), func(t *testing.T) {
+			t.Parallel()
 			backendtest.Run(t, backendtest.Suite{Type: Type(), Crowd: crowd, IPv6Underlay: v6, Partners: partners, Bad: func(good backend.Peer) map[string]backend.Peer {
 				noPort, strange, taken := good, good, good
 				noPort.Attributes = json.RawMessage(`{}`)

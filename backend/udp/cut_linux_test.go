@@ -70,6 +70,7 @@ func cut(c captured) [][]byte {
 // TestSuperPacketsAreCut compares the super packets that leave one container with the packets that
 // reach the other: these are what reference code makes of the super packets, two hops later.
 func TestSuperPacketsAreCut(t *testing.T) {
+	t.Parallel()
 	a, b := newHosts(t, 4)
 	asOnAWire(b.ns, "c0")
 	for _, h := range []*host{a, b} {

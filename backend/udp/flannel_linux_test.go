@@ -7,13 +7,13 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/internal/testkit/backendtest"
-	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // flannelProxy does what flanneld's proxy does: it sends each packet of its TUN device, flannel0,
@@ -106,11 +106,11 @@ func (p *flannelProxy) stop() {
 
 // TestFlannelHosts checks packets to and from a host that runs flannel.
 func TestFlannelHosts(t *testing.T) {
-	proxies := map[*nstest.NS]*flannelProxy{}
+	t.Parallel()
+	var proxies sync.Map // of namespaces
 	stop := func(h backendtest.FlannelHost) {
-		if p := proxies[h.NS]; p != nil {
-			p.stop()
-			delete(proxies, h.NS)
+		if p, ok := proxies.LoadAndDelete(h.NS); ok {
+			p.(*flannelProxy).stop()
 		}
 	}
 	flannel := backendtest.Flannel{
@@ -118,7 +118,7 @@ func TestFlannelHosts(t *testing.T) {
 		Attributes: func(int) string { return `{"port":8285}` },
 		Start: func(h backendtest.FlannelHost) {
 			stop(h)
-			proxies[h.NS] = startFlannelProxy(h)
+			proxies.Store(h.NS, startFlannelProxy(h))
 			h.T.Cleanup(func() { stop(h) })
 		},
 		Stop:     stop,

@@ -21,6 +21,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	if !served {
+		nstest.RunMoreAtOnce()
 		goleak.VerifyTestMain(m)
 	}
 }
@@ -53,6 +54,7 @@ func (h *host) start() (kill func()) {
 // TestKilledProcess checks that after kill -9 everything in the kernel stays, and the next process
 // continues without reprogramming any of it.
 func TestKilledProcess(t *testing.T) {
+	t.Parallel()
 	a, b := newHost(t, 4, 1, labPeer(4, 2)), newHost(t, 4, 2, labPeer(4, 1))
 	join(a, b)
 	b.apply()

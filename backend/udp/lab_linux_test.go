@@ -41,6 +41,8 @@ func underlayAddr(outer, n int) string {
 func newHost(t *testing.T, outer, n int, peers ...backend.Peer) *host {
 	t.Helper()
 	h := &host{t: t, n: n, outer: outer, ns: nstest.New(t), container: nstest.New(t)}
+	h.ns.KeepOrder()
+	h.container.KeepOrder()
 	h.ns.Sh(fmt.Sprintf(`echo 1 > /proc/sys/net/ipv4/ip_forward
 echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
 ip link add br0 type bridge
@@ -168,7 +170,7 @@ func inner(n int) []string {
 // the path's MTU, on which ping gives up.
 func ping(t *testing.T, ns *nstest.NS, to string, options ...string) string {
 	t.Helper()
-	command := fmt.Sprintf("ping -n -c 2 -i 0.02 -w 10 %s %s", strings.Join(options, " "), to)
+	command := fmt.Sprintf("ping -n -c 2 -i 0.02 -w 60 %s %s", strings.Join(options, " "), to)
 	out, err := ns.Try(command)
 	if err != nil && strings.Contains(out, "too big") {
 		out, err = ns.Try(command)
@@ -182,7 +184,7 @@ func ping(t *testing.T, ns *nstest.NS, to string, options ...string) string {
 // pingRefused sends one echo request and returns the error reported for it.
 func pingRefused(t *testing.T, ns *nstest.NS, to string, options ...string) string {
 	t.Helper()
-	out, err := ns.Try(fmt.Sprintf("ping -n -c 1 -W 2 %s %s", strings.Join(options, " "), to))
+	out, err := ns.Try(fmt.Sprintf("ping -n -c 1 -W 20 %s %s", strings.Join(options, " "), to))
 	if err == nil {
 		t.Fatalf("ping %v %s was answered\n%s", options, to, out)
 	}

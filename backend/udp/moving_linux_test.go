@@ -40,6 +40,7 @@ func crowd(state backend.State, turn int) backend.State {
 // TestPeersChangeUnderTraffic applies other tables again and again and checks that traffic to a
 // peer that stays is not affected.
 func TestPeersChangeUnderTraffic(t *testing.T) {
+	t.Parallel()
 	a, b := newHosts(t, 4)
 	turn, received := 0, uint64(0)
 	change := func() {
@@ -118,8 +119,10 @@ func pingPong(from, to *net.UDPConn, done chan struct{}) error {
 // TestPeerMoves follows a host to another address and another port with one Apply each. From then
 // on its old address counts as a stranger's.
 func TestPeerMoves(t *testing.T) {
+	t.Parallel()
 	for _, outer := range []int{4, 6} {
 		t.Run(fmt.Sprintf("IPv%d outside", outer), func(t *testing.T) {
+			t.Parallel()
 			a, b := newHosts(t, outer)
 			bits := map[int]string{4: "/24", 6: "/64"}[outer]
 			b.ns.Sh("ip addr add " + underlayAddr(outer, 22) + bits + " dev eth0")
@@ -149,7 +152,7 @@ func TestPeerMoves(t *testing.T) {
 					t.Errorf("report %+v", report)
 				}
 				for _, addr := range inner(2) {
-					if out, err := a.container.Try("ping -n -c 1 -W 5 " + addr); err != nil {
+					if out, err := a.container.Try("ping -n -c 1 -W 60 " + addr); err != nil {
 						t.Fatalf("the first packet after the move to %s: %v\n%s", place, err, out)
 					}
 				}

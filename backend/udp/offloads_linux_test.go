@@ -12,6 +12,7 @@ import (
 // independently: with every combination, one host carries everything to and from a host that has
 // all. The device of the previous process is adopted, whatever that process had switched on.
 func TestOffloadCombinations(t *testing.T) {
+	t.Parallel()
 	a, b := newHosts(t, 4)
 	index := a.ns.Index(testLink)
 	for bits := range 32 {
@@ -47,7 +48,7 @@ func TestOffloadCombinations(t *testing.T) {
 func stream(t *testing.T, from, to *nstest.NS, addr string) {
 	t.Helper()
 	client, server := connect(t, from, to, addr)
-	if err := pour(client, server, randomBytes(1<<20)); err != nil {
+	if err := pour(client, server, randomBytes(1<<18)); err != nil {
 		t.Fatal(err)
 	}
 }

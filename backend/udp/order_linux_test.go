@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/lenonet/leno/internal/testkit/seed"
 )
 
 // flowEnd is one end of a flow that runs in both directions.
@@ -39,8 +41,7 @@ func newFlows(t *testing.T, a, b *host, n int) (flows [][2]*flowEnd) {
 }
 
 // send writes bursts of all sizes, and does not get far ahead of the other end.
-func (e *flowEnd) send(flow byte, other *flowEnd) error {
-	random := rand.New(rand.NewPCG(uint64(flow), 0))
+func (e *flowEnd) send(flow byte, other *flowEnd, random *rand.Rand) error {
 	for e.sent.Load() < 500 {
 		many := burst{size: 8 + random.IntN(1300), count: 1 + random.IntN(40)}
 		seq, err := many.send(e.conn, e.peer, flow, e.sent.Load(), random.IntN(2) == 0)
@@ -49,7 +50,7 @@ func (e *flowEnd) send(flow byte, other *flowEnd) error {
 		}
 		e.sent.Store(seq)
 		// Lost datagrams are not waited for.
-		for deadline := time.Now().Add(20 * time.Millisecond); other.received.Load()+100 < seq && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(200 * time.Millisecond); other.received.Load()+100 < seq && time.Now().Before(deadline); {
 			time.Sleep(50 * time.Microsecond)
 		}
 	}
@@ -89,6 +90,8 @@ func (e *flowEnd) receive(flow byte, until *atomic.Bool) error {
 // while TCP fills the queues. It repeats this with new flows, because a queue is chosen when a flow
 // begins and when the first answer has arrived.
 func TestOrderWithinFlows(t *testing.T) {
+	t.Parallel()
+	random := seed.Rand(t)
 	a, b := newHosts(t, 4)
 	var bulk errgroup.Group
 	for i, way := range [][2]*host{{a, b}, {b, a}} {
@@ -101,7 +104,8 @@ func TestOrderWithinFlows(t *testing.T) {
 		var ended atomic.Bool
 		for i, ends := range flows {
 			for j, end := range ends {
-				senders.Go(func() error { return end.send(byte(i), ends[1-j]) })
+				own := rand.New(rand.NewPCG(random.Uint64(), random.Uint64()))
+				senders.Go(func() error { return end.send(byte(i), ends[1-j], own) })
 				receivers.Go(func() error { return end.receive(byte(i), &ended) })
 			}
 		}

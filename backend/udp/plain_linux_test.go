@@ -71,6 +71,7 @@ func absent(family int) string { return []string{"10.5.2.9", "fd00:5:0:2::9"}[fa
 // TestCapturedExchange compares the wire with captured bytes: a container's datagram and the answer
 // to it, in both families.
 func TestCapturedExchange(t *testing.T) {
+	t.Parallel()
 	exchanges := []struct{ out, in string }{
 		{
 			"45000021ee6740003f1136500a0501020a05020900070009000da4dd68656c6c6f",
@@ -121,6 +122,7 @@ func unhex(t *testing.T, text string) []byte {
 // TestPlainPeerTalks lets a container's kernel talk to the plain peer: echoes, datagrams of all
 // sizes and in bursts, TCP in both directions.
 func TestPlainPeerTalks(t *testing.T) {
+	t.Parallel()
 	for _, outer := range []int{4, 6} {
 		a, peer := newPlainPeer(t, outer)
 		for family, addr := range inner(1) {

@@ -3,8 +3,10 @@ package udp
 import (
 	"encoding/binary"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,6 +19,7 @@ type recording struct {
 	fd      int
 	ending  atomic.Bool
 	done    chan error
+	mu      sync.Mutex // guards packets until done is closed
 	packets []captured
 }
 
@@ -95,7 +98,28 @@ func (c *recording) read() error {
 		if buf[1] != 0 {
 			one.size = int(binary.NativeEndian.Uint16(buf[4:]))
 		}
+		c.mu.Lock()
 		c.packets = append(c.packets, one)
+		c.mu.Unlock()
+	}
+}
+
+// count returns how many packets have passed for which a function is true.
+func (c *recording) count(matches func(captured) bool) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.packets {
+		if matches(p) {
+			n++
+		}
+	}
+	return n
+}
+
+// await waits until the recording of what arrives is complete. Otherwise the comparison that follows fails.
+func await(complete func() bool) {
+	for deadline := time.Now().Add(time.Minute); !complete() && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
 	}
 }
 

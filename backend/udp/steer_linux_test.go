@@ -15,6 +15,7 @@ import (
 // TestSteering checks that all packets of a flow go to one queue, fragmented or not, and flows are
 // spread.
 func TestSteering(t *testing.T) {
+	t.Parallel()
 	nstest.New(t) // needs root
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SocketFilter, License: "MPL-2.0", Instructions: steering()})
 	if err != nil {
@@ -92,6 +93,7 @@ func TestSteering(t *testing.T) {
 
 // TestFlowsStayInTheirQueues checks that answers written to another queue do not move a flow.
 func TestFlowsStayInTheirQueues(t *testing.T) {
+	t.Parallel()
 	ns := nstest.New(t)
 	var queues []*tun
 	inNS(t, ns, func() (err error) {
@@ -130,25 +132,6 @@ func TestFlowsStayInTheirQueues(t *testing.T) {
 			t.Errorf("packets to %s went to queues %v", to, seen)
 		}
 	}
-}
-
-// readable waits for the one queue that has a packet.
-func readable(t *testing.T, queues []*tun) int {
-	t.Helper()
-	fds := make([]unix.PollFd, len(queues))
-	for i, q := range queues {
-		fds[i] = unix.PollFd{Fd: int32(q.FD()), Events: unix.POLLIN}
-	}
-	if _, err := unix.Poll(fds, int(trafficTime.Milliseconds())); err != nil {
-		t.Fatal(err)
-	}
-	for i := range fds {
-		if fds[i].Revents&unix.POLLIN != 0 {
-			return i
-		}
-	}
-	t.Fatal("nothing came")
-	return 0
 }
 
 // TestSteeringWithoutDescriptors checks that a shortage of descriptors, which is temporary, does

@@ -145,11 +145,11 @@ func sumOf(data []byte) []byte {
 	return sum[:]
 }
 
-// transfer sends 8 MiB over TCP and compares what arrived.
+// transfer sends 2 MiB over TCP and compares what arrived.
 func transfer(t *testing.T, from, to *nstest.NS, addr string, options ...option) {
 	t.Helper()
 	client, server := connect(t, from, to, addr, options...)
-	if err := pour(client, server, randomBytes(8<<20)); err != nil {
+	if err := pour(client, server, randomBytes(2<<20)); err != nil {
 		t.Fatal(err)
 	}
 }

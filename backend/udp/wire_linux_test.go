@@ -11,6 +11,7 @@ import (
 // TestWireFormatAndSpoofing checks that the wire carries the bare packets and nothing else, and
 // only a peer's own packets are accepted. The other host is a plain UDP socket.
 func TestWireFormatAndSpoofing(t *testing.T) {
+	t.Parallel()
 	a, b := newHost(t, 4, 1, labPeer(4, 2)), newHost(t, 4, 2)
 	join(a, b)
 	a.apply()
@@ -32,7 +33,7 @@ func TestWireFormatAndSpoofing(t *testing.T) {
 	})
 	defer inside.Close()
 	buf := make([]byte, maxPacket)
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(trafficTime)
 	if err := errors.Join(peer.SetDeadline(deadline), inside.SetDeadline(deadline)); err != nil {
 		t.Fatal(err)
 	}

@@ -1,12 +1,13 @@
 package offload
 
 import (
-	"math/rand/v2"
 	"testing"
+
+	"github.com/lenonet/leno/internal/testkit/seed"
 )
 
 func TestChecksum(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
+	r := seed.Rand(t)
 	b := fill(2100)
 	for n := range len(b) {
 		want := ^refSum(b[:n])
@@ -22,7 +23,7 @@ func TestChecksum(t *testing.T) {
 
 // TestChecksumCarries tests carries out of all 64 bits, which are rare with random bytes.
 func TestChecksumCarries(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
+	r := seed.Rand(t)
 	for range 4000 {
 		b := make([]byte, r.IntN(600))
 		for i := range b {

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/lenonet/leno/internal/testkit/seed"
 )
 
 // stream returns consecutive packets of a flow with the given payload sizes.
@@ -379,13 +381,14 @@ func randomStreams(r *rand.Rand) (pkts [][]byte, flows []int) {
 func TestJoinKeepsOrder(t *testing.T) {
 	j := NewJoiner(true, true)
 	joined := 0
-	for seed := range uint64(60) {
-		pkts, flows := randomStreams(rand.New(rand.NewPCG(seed, 0)))
+	random := seed.Rand(t)
+	for round := range 60 {
+		pkts, flows := randomStreams(random)
 		into := joinAll(t, j, pkts)
 		latest := map[int]int{}
 		for i, frame := range into {
 			if frame < latest[flows[i]] {
-				t.Fatalf("seed %d: packet %d of flow %d went into frame %d after one in %d", seed, i, flows[i], frame, latest[flows[i]])
+				t.Fatalf("round %d: packet %d of flow %d went into frame %d after one in %d", round, i, flows[i], frame, latest[flows[i]])
 			}
 			latest[flows[i]] = frame
 		}
@@ -401,8 +404,9 @@ func TestJoinKeepsOrder(t *testing.T) {
 func TestRoundTrips(t *testing.T) {
 	j := NewJoiner(true, true)
 	var s Splitter
-	for seed := range uint64(40) {
-		pkts, _ := randomStreams(rand.New(rand.NewPCG(seed, 1)))
+	random := seed.Rand(t)
+	for round := range 40 {
+		pkts, _ := randomStreams(random)
 		into := joinAll(t, j, pkts)
 		var got, want [][]byte
 		s.Reset()
@@ -420,7 +424,7 @@ func TestRoundTrips(t *testing.T) {
 		}
 		for i := range want {
 			if !sameButID(got[i], want[i]) {
-				t.Fatalf("seed %d: packet %d is\n%x, want\n%x", seed, i, got[i], want[i])
+				t.Fatalf("round %d: packet %d is\n%x, want\n%x", round, i, got[i], want[i])
 			}
 		}
 	}

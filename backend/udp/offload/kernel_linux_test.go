@@ -121,6 +121,7 @@ func (r *router) read(n int) (pkts [][]byte) {
 // TestSplitAsTheKernel checks that the kernel splits each super packet into exactly the packets
 // that Split makes. It rejects one whose segment size is its whole payload.
 func TestSplitAsTheKernel(t *testing.T) {
+	t.Parallel()
 	r := newRouter(t)
 	specs := supers()
 	specs["tcp4 all options"] = specs["tcp4 all options"].with(func(s *packetSpec) { s.ipOptions = bytes.Repeat([]byte{1}, 40) })
@@ -160,6 +161,7 @@ func TestSplitAsTheKernel(t *testing.T) {
 // TestJoinForTheKernel checks that the kernel splits each joined frame into the packets that were
 // joined.
 func TestJoinForTheKernel(t *testing.T) {
+	t.Parallel()
 	r := newRouter(t)
 	for _, v6 := range []bool{false, true} {
 		for _, udp := range []bool{false, true} {
@@ -286,6 +288,7 @@ func in(t *testing.T, ns *nstest.NS, f func() error) {
 // TestSockets checks that sockets on both sides agree on every byte, with the kernel's own super
 // packets between them.
 func TestSockets(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name     string
 		features int
@@ -297,6 +300,7 @@ func TestSockets(t *testing.T) {
 		{"none", 0, false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			o := newOverlay(t, c.features)
 			for _, addr := range []string{"10.5.0.2", "fd00:5::2"} {
 				before := o.pump.supers.Load()

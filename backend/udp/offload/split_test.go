@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"maps"
 	"slices"
 	"testing"
+
+	"github.com/lenonet/leno/internal/testkit/seed"
 )
 
 var (
@@ -345,14 +347,11 @@ func TestSplitRefuses(t *testing.T) {
 // including those from before the memory grew.
 func TestSplitBatch(t *testing.T) {
 	var s Splitter
-	r := rand.New(rand.NewPCG(5, 6))
-	specs := slices.Collect(func(yield func(packetSpec) bool) {
-		for _, spec := range supers() {
-			if !yield(spec) {
-				return
-			}
-		}
-	})
+	r := seed.Rand(t)
+	var specs []packetSpec
+	for _, name := range slices.Sorted(maps.Keys(supers())) {
+		specs = append(specs, supers()[name])
+	}
 	for range 5 {
 		s.Reset()
 		var got, want [][]byte
