@@ -13,6 +13,7 @@ import (
 // TestArrivals checks that packets are expected on the devices that a network has at the moment: two of them during a
 // switch, whichever of its backends uses the first one.
 func TestArrivals(t *testing.T) {
+	t.Parallel()
 	ns := nstest.New(t)
 	for _, tt := range []struct {
 		devices       string // that exist

@@ -12,6 +12,7 @@ import (
 // TestGuard: a guard refuses packets to pools when the routes of the network are gone, and neither the network nor the
 // guard of another one touches it.
 func TestGuard(t *testing.T) {
+	t.Parallel()
 	ns, h := host(t)
 	ns.Sh("ip route add default via 192.0.2.2; ip -6 route add default via 2001:db8::2")
 	pools, others := []netip.Prefix{prefix("10.5.0.0/16"), prefix("fd00:5::/48")}, []netip.Prefix{prefix("10.6.0.0/16")}

@@ -13,6 +13,11 @@ import (
 	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
+func TestMain(m *testing.M) {
+	nstest.RunMoreAtOnce()
+	m.Run()
+}
+
 // host returns a namespace with one end of an underlay and a device of ours.
 func host(t *testing.T) (*nstest.NS, *kernel.Handle) {
 	t.Helper()
@@ -65,6 +70,7 @@ func settle[K, V comparable](t *testing.T, table reconcile.Table[K, V], compare 
 }
 
 func TestRoutes(t *testing.T) {
+	t.Parallel()
 	ns, h := host(t)
 	link, eth := ns.Index("leno-t"), ns.Index("eth0")
 	pools := []netip.Prefix{prefix("10.5.0.0/16"), prefix("fd00:5::/48")}
@@ -142,6 +148,7 @@ ip route add blackhole 10.5.10.0/24 proto 108`)
 }
 
 func TestNeighbours(t *testing.T) {
+	t.Parallel()
 	ns, h := host(t)
 	ns.Sh(`ip neigh add 192.0.2.77 lladdr 0a:58:00:00:00:77 dev eth0
 ip neigh add 10.5.2.0 lladdr 0a:58:00:00:00:99 dev leno-t
@@ -162,6 +169,7 @@ ip neigh add 10.5.4.0 lladdr 0a:58:00:00:00:04 dev leno-t nud stale`)
 }
 
 func TestFDB(t *testing.T) {
+	t.Parallel()
 	ns, h := host(t)
 	ns.Sh(`bridge fdb append 00:00:00:00:00:00 dev leno-t dst 192.0.2.8
 bridge fdb append 00:00:00:00:00:00 dev leno-t dst 192.0.2.9
@@ -178,6 +186,7 @@ bridge fdb append 0a:58:00:00:00:03 dev leno-t dst 192.0.2.9 vni 88`)
 }
 
 func TestAddresses(t *testing.T) {
+	t.Parallel()
 	ns, h := host(t)
 	table := h.Addresses(ns.Index("leno-t"))
 	states := []map[netip.Prefix]kernel.Address{
@@ -201,6 +210,7 @@ func TestAddresses(t *testing.T) {
 }
 
 func TestDirect(t *testing.T) {
+	t.Parallel()
 	ns, h := host(t)
 	ns.Sh(`ip route add 198.51.100.0/24 via 192.0.2.9
 ip route add 203.0.113.0/24 dev leno-t
@@ -248,6 +258,7 @@ ip route add prohibit 198.51.101.0/24`)
 }
 
 func TestSysctl(t *testing.T) {
+	t.Parallel()
 	ns, _ := host(t)
 	ns.Do(func() {
 		// A new namespace starts with the values of the first one.
@@ -270,6 +281,7 @@ func TestSysctl(t *testing.T) {
 }
 
 func TestAcceptAsymmetric(t *testing.T) {
+	t.Parallel()
 	ns, _ := host(t)
 	for _, tt := range []struct {
 		all, own int
@@ -303,6 +315,7 @@ func TestAcceptAsymmetric(t *testing.T) {
 // TestBatchesReportEachFailure checks that a batch longer than one sendmsg reports each failure for
 // its own request.
 func TestBatchesReportEachFailure(t *testing.T) {
+	t.Parallel()
 	ns, h := host(t)
 	link := ns.Index("leno-t")
 	ns.Sh("ip route add 10.5.1.1/32 dev eth0 proto static; ip route add 10.5.3.44/32 dev eth0 proto static")
@@ -325,6 +338,7 @@ func TestBatchesReportEachFailure(t *testing.T) {
 }
 
 func TestSocketDevices(t *testing.T) {
+	t.Parallel()
 	ns, _ := host(t)
 	ns.Sh(`ip link add six type vxlan id 8 dev eth0 dstport 4789 local 2001:db8::1; ip link set six up`)
 	for _, tt := range []struct {

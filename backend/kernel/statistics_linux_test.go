@@ -13,6 +13,7 @@ import (
 // TestLinkStatistics checks that a device counts what it carries, and that all counters are 0 for a
 // device of another kind and for a missing one.
 func TestLinkStatistics(t *testing.T) {
+	t.Parallel()
 	ns, _ := host(t)
 	read := func(name string) (s kernel.Statistics) {
 		ns.Do(func() {
@@ -30,7 +31,7 @@ func TestLinkStatistics(t *testing.T) {
 	ns.Sh(`ip neigh replace 10.5.2.0 lladdr 0a:00:00:00:00:02 dev leno-t nud permanent
 bridge fdb replace 0a:00:00:00:00:02 dev leno-t dst 192.0.2.2
 ip route add 10.5.2.0/24 via 10.5.2.0 dev leno-t onlink src 192.0.2.1
-ping -c 3 -i 0.2 -W 1 10.5.2.1 || true`)
+ping -c 3 -i 0.02 -W 1 10.5.2.1 || true`)
 	after := read("leno-t")
 	if packets, bytes := after.TxPackets-before.TxPackets, after.TxBytes-before.TxBytes; packets < 3 || bytes < 3*84 {
 		t.Errorf("%d packets, %d bytes sent", packets, bytes)

@@ -56,7 +56,7 @@ func told(t *testing.T, w *kernel.Watch, what string) {
 // a false alarm would come long before the wait is over.
 func quiet(t *testing.T, ns *nstest.NS, w *kernel.Watch, what, script string) {
 	t.Helper()
-	drain(t, ns, w)
+	drain(t, w, time.Second)
 	ns.Sh(script)
 	select {
 	case <-w.Changed():
@@ -65,19 +65,20 @@ func quiet(t *testing.T, ns *nstest.NS, w *kernel.Watch, what, script string) {
 	}
 }
 
-// drain discards the signals of earlier changes, until a tenth of a second passes without one.
-func drain(t *testing.T, ns *nstest.NS, w *kernel.Watch) {
+// drain discards the signals of earlier changes, until a while passes without one.
+func drain(t *testing.T, w *kernel.Watch, while time.Duration) {
 	t.Helper()
 	for {
 		select {
 		case <-w.Changed():
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(while):
 			return
 		}
 	}
 }
 
 func TestWatchTellsOfWhatMatters(t *testing.T) {
+	t.Parallel()
 	ns, _ := host(t)
 	w := watched(t, ns)
 	for _, step := range []struct{ what, script string }{
@@ -124,7 +125,7 @@ func TestWatchTellsOfWhatMatters(t *testing.T) {
 		{"neighbour of a new device of ours", "ip link set leno-u up; ip neigh add 10.5.3.0 lladdr 0a:58:00:00:00:02 dev leno-u"},
 		{"our device deleted", "ip link del leno-u"},
 	} {
-		drain(t, ns, w)
+		drain(t, w, 100*time.Millisecond)
 		ns.Sh(step.script)
 		told(t, w, step.what)
 	}
@@ -133,19 +134,21 @@ func TestWatchTellsOfWhatMatters(t *testing.T) {
 // TestWatchTellsOfForwardingWithoutDevices checks that the host's own forwarding switches are also
 // signalled where no device is ours: host-gw has none.
 func TestWatchTellsOfForwardingWithoutDevices(t *testing.T) {
+	t.Parallel()
 	ns := nstest.New(t)
 	w := watched(t, ns)
 	for _, script := range []string{
 		"sysctl -w net.ipv4.ip_forward=1", "sysctl -w net.ipv4.ip_forward=0",
 		"sysctl -w net.ipv6.conf.all.forwarding=1", "sysctl -w net.ipv6.conf.all.forwarding=0",
 	} {
-		drain(t, ns, w)
+		drain(t, w, 100*time.Millisecond)
 		ns.Sh(script)
 		told(t, w, script)
 	}
 }
 
 func TestWatchIsQuietAboutTheRest(t *testing.T) {
+	t.Parallel()
 	ns, _ := host(t)
 	w := watched(t, ns)
 	quiet(t, ns, w, "a container's veth", `ip link add veth1 type veth peer name veth2
@@ -167,6 +170,7 @@ ip link del veth1`)
 // TestWatchSurvivesLostMessages checks that more messages than the buffer holds, while the watch
 // does not read, still give a signal, and the watch keeps working.
 func TestWatchSurvivesLostMessages(t *testing.T) {
+	t.Parallel()
 	ns, _ := host(t)
 	var w *kernel.Watch
 	ns.Do(func() {
@@ -191,7 +195,7 @@ func TestWatchSurvivesLostMessages(t *testing.T) {
 	defer wg.Wait()
 	defer cancel()
 	told(t, w, "lost messages")
-	drain(t, ns, w)
+	drain(t, w, 100*time.Millisecond)
 	ns.Sh("ip neigh add 10.5.2.0 lladdr 0a:58:00:00:00:02 dev leno-t")
 	told(t, w, "neighbour of ours after the loss")
 }
