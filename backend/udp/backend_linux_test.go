@@ -12,6 +12,7 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 func TestHostsReachEachOther(t *testing.T) {
@@ -96,6 +97,7 @@ func TestNextProcessAdopts(t *testing.T) {
 	if err := a.backend.Close(); err != nil {
 		t.Fatal(err)
 	}
+	nstest.AwaitForks()
 	a.apply()
 	ping(t, a.container, inner(b.n)[0])
 }
@@ -250,6 +252,7 @@ func TestPortInUse(t *testing.T) {
 	if err := squatter.Close(); err != nil {
 		t.Fatal(err)
 	}
+	nstest.AwaitForks()
 	if report := a.apply(); report.Writes != 1 || report.Peers != 1 {
 		t.Errorf("report %+v", report)
 	}
@@ -271,6 +274,7 @@ func TestSocketIsReopened(t *testing.T) {
 	}
 	a.backend.engine.wake.ring() // poll(2) still waits for the file that the descriptor was
 	eventually(t, "the reader ended", func() bool { return !a.backend.engine.binds.alive() })
+	nstest.AwaitForks()
 	if report := a.apply(); report.Writes != 1 || fmt.Sprint(report.Healed) != "[socket was closed]" || report.Peers != 1 {
 		t.Errorf("report %+v", report)
 	}
@@ -380,6 +384,7 @@ func TestSingleQueueDeviceInUse(t *testing.T) {
 	if err := unix.Close(holder); err != nil {
 		t.Fatal(err)
 	}
+	nstest.AwaitForks()
 	h.apply()
 	if h.ns.Index(testLink) == index {
 		t.Error("the device of one queue is still there")

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/internal/testkit/backendtest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // flannelProxy does what flanneld's proxy does: it sends each packet of its TUN device, flannel0,
@@ -102,6 +103,7 @@ func (p *flannelProxy) stop() {
 	_ = p.tun.Close()
 	_ = p.conn.Close()
 	_ = p.running.Wait() // the loops end with the error of a closed file
+	nstest.AwaitForks()
 }
 
 // TestFlannelHosts checks packets to and from a host that runs flannel.

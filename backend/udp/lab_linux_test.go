@@ -104,6 +104,7 @@ func (h *host) renew() {
 		if err := h.backend.Close(); err != nil {
 			h.t.Fatal(err)
 		}
+		nstest.AwaitForks()
 	}
 	h.backend = newTestBackend(h.t)
 }

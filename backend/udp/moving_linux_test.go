@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
 // crowd returns a state with its first peer and many others, of which some come, go or move each
@@ -170,6 +171,7 @@ func move(t *testing.T, h *host, to netip.AddrPort) {
 	if err := h.backend.Close(); err != nil {
 		t.Fatal(err)
 	}
+	nstest.AwaitForks()
 	made, err := Type().New(backend.Config{
 		Network: "test", Link: testLink, Pools: pools,
 		Options: json.RawMessage(fmt.Sprintf(`{"port":%d}`, to.Port())), Logger: hclog.NewNullLogger(),
@@ -194,6 +196,7 @@ func refused(t *testing.T, a, b *host, old netip.AddrPort) {
 	strangers := func() uint64 { return a.backend.Counters()[""].Drops["rx_unknown_peer"] }
 	before := strangers()
 	stranger := listenUDP(t, b.ns, old.String())
+	defer nstest.AwaitForks()
 	defer stranger.Close()
 	pkt := ipPacket{
 		src: netip.MustParseAddr(inner(2)[0]), dst: netip.MustParseAddr(inner(1)[0]), proto: protoUDP, ttl: 64,

@@ -30,6 +30,7 @@ func newPlainPeer(t *testing.T, outer int) (*host, *plainPeer) {
 	join(a, b)
 	asOnAWire(a.ns, "eth0") // no super packets for the plain socket, or its peer
 	a.apply()
+	ping(t, b.ns, underlayAddr(outer, 1)) // packets that wait for a neighbour's address may be overtaken
 	return a, &plainPeer{
 		conn: listenUDP(t, b.ns, net.JoinHostPort(underlayAddr(outer, 2), "8285")),
 		from: netip.AddrPortFrom(netip.MustParseAddr(underlayAddr(outer, 1)), 8285),

@@ -282,6 +282,7 @@ func TestBindContract(t *testing.T) {
 			if err := errors.Join(a.Close(), a.Close()); err != nil {
 				t.Errorf("close: %v", err)
 			}
+			nstest.AwaitForks()
 			again, err := open(tt.a)
 			if err != nil {
 				t.Fatalf("the port is not free after close: %v", err)
@@ -439,9 +440,11 @@ func TestTUNForgetsOffloads(t *testing.T) {
 		}
 		return err
 	})
+	nstest.AwaitForks()
 	mustContain(t, ns.Sh("ip -d -o link show leno-test"), "multi_queue", "vnet_hdr on", "persist on", "pi off")
 	for _, want := range []offloads{{}, {tso: true}} {
 		t.Run(fmt.Sprintf("%+v", want), func(t *testing.T) {
+			nstest.AwaitForks()
 			ends := attachReal(t, ns, want)
 			ends.inject(udpPacket([4]byte{10, 5, 1, 0}, [4]byte{10, 5, 2, 3}, "whole"))
 			buf, read := deviceMemory()

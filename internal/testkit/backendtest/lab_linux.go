@@ -156,6 +156,7 @@ func (h *host) restart() {
 	if err := h.b.Close(); err != nil {
 		h.t.Fatalf("close: %v", err)
 	}
+	nstest.AwaitForks()
 	h.b = h.open(h.node)
 }
 

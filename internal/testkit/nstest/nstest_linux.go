@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,8 +24,9 @@ import (
 
 // NS is a network namespace with its loopback device up.
 type NS struct {
-	t  testing.TB
-	fd int
+	t   testing.TB
+	fd  int
+	dir func() string // creates it
 }
 
 // New creates a namespace that lasts until the test ends. It skips the test unless it runs as root.
@@ -33,7 +37,7 @@ func New(t testing.TB) *NS {
 		t.Skip("needs root: network namespaces")
 	}
 	uncached.Declare()
-	ns := &NS{t: t}
+	ns := &NS{t: t, dir: sync.OnceValue(t.TempDir)}
 	inside(t, func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() {
 		fd, err := current()
 		if err != nil {
@@ -137,6 +141,10 @@ func (ns *NS) Try(script string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ns.t.Context(), "sh", "-ec", script)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if strings.Contains(script, "-legacy") {
+		// Otherwise iptables-legacy fails while it runs in another namespace.
+		cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(ns.dir(), "xtables.lock"))
+	}
 	var err error
 	ns.Do(func() { err = cmd.Run() })
 	if err != nil {

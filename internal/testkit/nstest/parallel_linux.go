@@ -4,6 +4,7 @@ import (
 	"flag"
 	"runtime"
 	"strconv"
+	"syscall"
 )
 
 // RunMoreAtOnce lets more tests of this process run at once than there are processors, because tests with namespaces
@@ -14,4 +15,12 @@ func RunMoreAtOnce() {
 	if lanes := flag.Lookup("test.parallel"); lanes.Value.String() == lanes.DefValue {
 		_ = lanes.Value.Set(strconv.Itoa(3 * runtime.GOMAXPROCS(0))) // a number is valid
 	}
+}
+
+// AwaitForks waits until no process that another test is just starting has copies of this process's descriptors, which it
+// has until it runs its program. What was closed before is closed then. Otherwise a port or a device may be in use for
+// another moment.
+func AwaitForks() {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 }
