@@ -47,8 +47,7 @@ func (h *host) start() (kill func()) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	_, kill = h.ns.Start(string(state))
-	return kill
+	return h.ns.Start(string(state))
 }
 
 // TestKilledProcess checks that after kill -9 everything in the kernel stays, and the next process

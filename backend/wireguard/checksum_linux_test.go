@@ -26,8 +26,10 @@ func zeroSum(from, to netip.AddrPort) []byte {
 
 // TestZeroChecksum checks that UDP packets over IPv6 arrive whose checksum is 0 by computation.
 func TestZeroChecksum(t *testing.T) {
+	t.Parallel()
 	for name, kind := range variants(t) {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			a, b := newHosts(t, kind, `{}`)
 			from := netip.AddrPortFrom(netip.MustParseAddr(inner(1)[1]), 7001)
 			to := netip.AddrPortFrom(netip.MustParseAddr(inner(2)[1]), 7002)

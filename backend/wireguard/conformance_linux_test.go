@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"testing"
 
 	"github.com/lenonet/leno/backend"
@@ -29,13 +30,31 @@ func variants(t *testing.T) map[string]backend.Type {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
+	sockets := t.TempDir()
 	for name, kind := range variants(t) {
 		for _, v6 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, IPv6 underlay %t", name, v6), func(t *testing.T) {
-				backendtest.Run(t, suite(kind, v6))
+				t.Parallel()
+				backendtest.Run(t, suite(apart(kind, sockets), v6))
 			})
 		}
 	}
+}
+
+// apart returns the type with a directory of its own for each backend's control socket, because the devices of all hosts
+// have the same name.
+func apart(kind backend.Type, sockets string) backend.Type {
+	made := kind.New
+	kind.New = func(c backend.Config) (backend.Backend, error) {
+		b, err := made(c)
+		if err != nil {
+			return nil, err
+		}
+		b.(*Backend).socketDir, err = os.MkdirTemp(sockets, "")
+		return b, err
+	}
+	return kind
 }
 
 func suite(kind backend.Type, v6 bool) backendtest.Suite {

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
@@ -18,7 +18,6 @@ import (
 )
 
 // host is a namespace with an underlay and the addresses 10.5.n.1 and fd00:5:0:n::1, which stand for its containers.
-// Each host has another link name, because the sockets of all namespaces are in one directory.
 type host struct {
 	t       *testing.T
 	kind    backend.Type
@@ -107,7 +106,9 @@ func (h *host) asPeer() backend.Peer {
 		Backend: Name, Attributes: h.mustAdvertise().Attributes}
 }
 
-func (h *host) link() string { return fmt.Sprint("leno-wg", h.n) }
+// link returns the name of the host's device. No other host has it at the same time, not even one of another process,
+// because the sockets of all namespaces are in one directory.
+func (h *host) link() string { return fmt.Sprintf("leno-%x-%x", os.Getpid(), h.ns.Fd()) }
 
 func (h *host) config() backend.Config {
 	return config(h.link(), h.dir, h.options)
@@ -125,6 +126,7 @@ func (h *host) renew() {
 		if err := h.backend.Close(); err != nil {
 			h.t.Fatal(err)
 		}
+		nstest.AwaitForks()
 	}
 	made, err := h.kind.New(h.config())
 	if err != nil {
@@ -161,9 +163,27 @@ func (h *host) apply() backend.Report {
 func (h *host) ping(to *host) {
 	h.t.Helper()
 	for i, dst := range inner(to.n) {
-		if out, err := h.ns.Try(fmt.Sprintf("ping -n -c 1 -i 0.1 -w 30 -I %s %s", inner(h.n)[i], dst)); err != nil {
+		if out, err := h.ns.Try(fmt.Sprintf("ping -n -c 1 -i 0.1 -w 60 -I %s %s", inner(h.n)[i], dst)); err != nil {
 			h.t.Fatalf("ping: %v\n%s", err, out)
 		}
+	}
+}
+
+// ping4 is ping for IPv4 alone.
+func (h *host) ping4(to *host) {
+	h.t.Helper()
+	if out, err := h.ns.Try(fmt.Sprintf("ping -n -c 1 -i 0.1 -w 60 -I %s %s", inner(h.n)[0], inner(to.n)[0])); err != nil {
+		h.t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// pingFirst sends echo requests from one host's containers to the other's until one is answered, and checks that this is
+// the first one.
+func (h *host) pingFirst(to *host) {
+	h.t.Helper()
+	out, err := h.ns.Try(fmt.Sprintf("ping -n -c 1 -i 0.1 -w 60 -I %s %s", inner(h.n)[0], inner(to.n)[0]))
+	if err != nil || !strings.Contains(out, "icmp_seq=1 ") {
+		h.t.Errorf("%v\n%s", err, out)
 	}
 }
 
@@ -199,6 +219,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	if !served {
+		nstest.RunMoreAtOnce()
 		goleak.VerifyTestMain(m)
 	}
 }
@@ -217,13 +238,15 @@ func applyState(encoded string) error {
 	return err
 }
 
-// start runs the host's backend in a separate process. It returns when the process began to run, and a function that
-// kills it.
-func (h *host) start() (began time.Time, kill func()) {
+// start runs the host's backend in a separate process, and returns a function that kills it. The process leaves its
+// socket.
+func (h *host) start() (kill func()) {
 	h.t.Helper()
+	h.t.Cleanup(func() { _ = os.Remove(filepath.Join(socketDir, h.link()+".sock")) })
 	encoded, err := json.Marshal(served{h.link(), h.dir, h.state})
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	nstest.AwaitForks() // the host's backend in this process was closed
 	return h.ns.Start(string(encoded))
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"time"
 )
 
 // stateVariable has the state for a process that Start has started.
@@ -19,7 +18,6 @@ func Serve(apply func(state string) error) (served bool, err error) {
 	if state == "" {
 		return false, nil
 	}
-	fmt.Println(time.Now().UnixNano())
 	if err := apply(state); err != nil {
 		return true, err
 	}
@@ -28,9 +26,9 @@ func Serve(apply func(state string) error) (served bool, err error) {
 	return true, err
 }
 
-// Start runs this test binary in the namespace, where Serve gets the state, which is not empty. It returns once the state
-// is applied: when the process began to run, and a function that kills it.
-func (ns *NS) Start(state string) (began time.Time, kill func()) {
+// Start runs this test binary in the namespace, where Serve gets the state, which is not empty. Once the state is applied,
+// it returns a function that kills the process.
+func (ns *NS) Start(state string) (kill func()) {
 	ns.t.Helper()
 	cmd := exec.CommandContext(ns.t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), stateVariable+"="+state)
@@ -57,13 +55,8 @@ func (ns *NS) Start(state string) (began time.Time, kill func()) {
 		_ = cmd.Wait() // reports that it was killed
 	}
 	ns.t.Cleanup(kill)
-	var nanoseconds int64
-	reader := bufio.NewReader(out)
-	if _, err := fmt.Fscanln(reader, &nanoseconds); err != nil {
-		ns.t.Fatal(err)
-	}
-	if line, err := reader.ReadString('\n'); err != nil || line != "ready\n" {
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
 		ns.t.Fatalf("the process said %q, %v", line, err)
 	}
-	return time.Unix(0, nanoseconds), kill
+	return kill
 }
