@@ -31,9 +31,11 @@ const docker = `
 // TestAmongDocker checks that, whether Docker or leno started first, overlay packets keep their source in both
 // directions, the world sees the host's address, and Docker's own ports keep working.
 func TestAmongDocker(t *testing.T) {
+	t.Parallel()
 	for _, variant := range []string{netfilter.VariantNFT, netfilter.VariantLegacy} {
 		for _, first := range []string{"Docker", "leno"} {
 			t.Run(variant+"/"+first+" first", func(t *testing.T) {
+				t.Parallel()
 				l, h := newLane(t), iptablesHarness(variant)
 				fw := h.only()
 				script := strings.ReplaceAll(docker, "V4", "iptables-"+variant)

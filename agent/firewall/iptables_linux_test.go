@@ -72,8 +72,10 @@ func iptablesHarness(variant string) harness {
 
 // After all rules of all programs were flushed, ours come back, without rules of others.
 func TestIPTablesAllFlushed(t *testing.T) {
+	t.Parallel()
 	for _, variant := range []string{netfilter.VariantNFT, netfilter.VariantLegacy} {
 		t.Run(variant, func(t *testing.T) {
+			t.Parallel()
 			ns, h := nstest.New(t), iptablesHarness(variant)
 			fw := h.only()
 			apply(t, ns, fw, two(), 4)
@@ -90,6 +92,7 @@ func TestIPTablesAllFlushed(t *testing.T) {
 
 // A missing program is an error only when it is needed, and does not stop other work.
 func TestNotInstalled(t *testing.T) {
+	t.Parallel()
 	ns := nstest.New(t)
 	i := forced(netfilter.VariantNFT)
 	i.families[1].command = "ip6tables-is-not-here"

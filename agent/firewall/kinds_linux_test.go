@@ -18,6 +18,11 @@ import (
 	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
+func TestMain(m *testing.M) {
+	nstest.RunMoreAtOnce()
+	m.Run()
+}
+
 // harness is one kind of firewall under test: the only one its Firewall knows.
 type harness struct {
 	kind string
@@ -48,10 +53,13 @@ func kinds() []harness {
 	return []harness{iptablesHarness(netfilter.VariantNFT), iptablesHarness(netfilter.VariantLegacy), nftablesHarness()}
 }
 
-// variants runs a test with every kind, whichever this host prefers.
+// variants runs a test with every kind, whichever this host prefers, beside each other.
 func variants(t *testing.T, f func(t *testing.T, ns *nstest.NS, h harness)) {
 	for _, h := range kinds() {
-		t.Run(h.kind, func(t *testing.T) { f(t, nstest.New(t), h) })
+		t.Run(h.kind, func(t *testing.T) {
+			t.Parallel()
+			f(t, nstest.New(t), h)
+		})
 	}
 }
 
@@ -79,6 +87,7 @@ func apply(t *testing.T, ns *nstest.NS, fw *Firewall, networks []Network, writes
 }
 
 func TestApply(t *testing.T) {
+	t.Parallel()
 	variants(t, func(t *testing.T, ns *nstest.NS, h harness) {
 		fw := h.only()
 		ns.Sh(h.foreign)
@@ -123,9 +132,11 @@ func TestApply(t *testing.T) {
 }
 
 func TestHeals(t *testing.T) {
+	t.Parallel()
 	for _, h := range kinds() {
 		for name, damage := range h.damage {
 			t.Run(h.kind+"/"+name, func(t *testing.T) {
+				t.Parallel()
 				ns, fw := nstest.New(t), h.only()
 				ns.Sh(h.foreign)
 				apply(t, ns, fw, two(), h.tables)
@@ -168,6 +179,7 @@ func newLane(t testing.TB) lane {
 
 // TestMasquerade makes real connections from a container: the overlay sees its own address, the world the host's.
 func TestMasquerade(t *testing.T) {
+	t.Parallel()
 	variants(t, func(t *testing.T, _ *nstest.NS, h harness) {
 		l := newLane(t)
 		l.host.Sh(h.drop)

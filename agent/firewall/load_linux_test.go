@@ -6,8 +6,10 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,14 +24,17 @@ import (
 type load struct {
 	to, from string // the address connected to, and the source it must see
 
-	made   int
+	made   atomic.Int64
 	failed error
 	wrong  []string // the source it saw instead
 }
 
+// enoughConnections is the number of connections of each family in which one with a wrong source would be seen.
+const enoughConnections = 400
+
 // underLoad makes connections of both families while during runs, and fails the test when one was refused, lost a
-// packet, or had a wrong source. It returns the number of connections.
-func underLoad(t *testing.T, l lane, during func()) int {
+// packet, or had a wrong source. during ends at the earliest when there were enough. It returns the number of connections.
+func underLoad(t *testing.T, l lane, during func(enough func() bool)) int64 {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	loads := []*load{{to: "192.0.2.1", from: "192.0.2.34"}, {to: "2001:db8::1", from: "2001:db8::34"}}
@@ -53,14 +58,18 @@ func underLoad(t *testing.T, l lane, during func()) int {
 			l.container.Do(func() { load.failed = load.run(ctx, streams, packets) })
 		})
 	}
-	during()
+	deadline := time.Now().Add(2 * time.Minute)
+	during(func() bool {
+		return time.Now().After(deadline) || !slices.ContainsFunc(loads, func(l *load) bool { return l.made.Load() < enoughConnections })
+	})
 	stop()
 	all.Wait()
-	made := 0
+	made := int64(0)
 	for _, load := range loads {
-		made += load.made
-		if load.failed != nil || len(load.wrong) > 0 || load.made < 50 {
-			t.Errorf("to %s: %d connections, %d of them with a wrong source %q, %v", load.to, load.made, len(load.wrong), load.wrong, load.failed)
+		n := load.made.Load()
+		made += n
+		if load.failed != nil || len(load.wrong) > 0 || n < enoughConnections {
+			t.Errorf("to %s: %d connections, %d of them with a wrong source %q, %v", load.to, n, len(load.wrong), load.wrong, load.failed)
 		}
 	}
 	if again := retransmitted(l.container); again != "0" {
@@ -88,7 +97,7 @@ func (l *load) run(ctx context.Context, streams net.Listener, packets net.Packet
 			return err
 		}
 		for protocol, from := range map[string]netip.AddrPort{"TCP": stream, "UDP": packet} {
-			if l.made++; from.Addr().Unmap().String() != l.from {
+			if l.made.Add(1); from.Addr().Unmap().String() != l.from {
 				l.wrong = append(l.wrong, protocol+" "+from.String())
 			}
 		}
@@ -159,11 +168,11 @@ func replaced() []State {
 	return states
 }
 
-// applyFor applies successive states for a second, and each of them at least twice.
-func applyFor(t *testing.T, ns *nstest.NS, fw *Firewall, states int, state func(i int) State) (times int) {
+// applyUntil applies successive states until there were enough connections, and each of them at least twice.
+func applyUntil(t *testing.T, enough func() bool, ns *nstest.NS, fw *Firewall, states int, state func(i int) State) (times int) {
 	t.Helper()
 	ns.Do(func() {
-		for end := time.Now().Add(time.Second); time.Now().Before(end) || times < 2*states; times++ {
+		for ; !enough() || times < 2*states; times++ {
 			report, err := fw.Apply(t.Context(), state(times%states))
 			if err = errors.Join(err, report.Leftover); err != nil || report.Writes == 0 {
 				t.Fatalf("state %d: %+v, %v", times%states, report, err)
@@ -175,12 +184,13 @@ func applyFor(t *testing.T, ns *nstest.NS, fw *Firewall, states int, state func(
 
 // Whatever state is replaced, no new connection has a wrong source and none fails.
 func TestReplacedUnderLoad(t *testing.T) {
+	t.Parallel()
 	variants(t, func(t *testing.T, _ *nstest.NS, h harness) {
 		l, fw, states, times := newLane(t), h.only(), replaced(), 0
 		l.host.Sh(h.drop)
 		apply(t, l.host, fw, two(), h.tables)
-		made := underLoad(t, l, func() {
-			times = applyFor(t, l.host, fw, len(states), func(i int) State { return states[(i+1)%len(states)] })
+		made := underLoad(t, l, func(enough func() bool) {
+			times = applyUntil(t, enough, l.host, fw, len(states), func(i int) State { return states[(i+1)%len(states)] })
 		})
 		t.Logf("%d connections, rules replaced %d times", made, times)
 	})
@@ -204,6 +214,8 @@ func TestKindChangedUnderLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	made := underLoad(t, l, func() { times = applyFor(t, l.host, fw, len(kinds), state) })
+	made := underLoad(t, l, func(enough func() bool) {
+		times = applyUntil(t, enough, l.host, fw, len(kinds), state)
+	})
 	t.Logf("%d connections, another kind %d times", made, times)
 }

@@ -19,6 +19,7 @@ import (
 
 // When the kernel's answers do not fit into the socket's buffer, the listing tells whether the write was done.
 func TestNFTAnswersLost(t *testing.T) {
+	t.Parallel()
 	ns := nstest.New(t)
 	fw := newNFTables(hclog.NewNullLogger())
 	opened := 0
@@ -44,6 +45,7 @@ func TestNFTAnswersLost(t *testing.T) {
 
 // A program that writes without a pause does not keep our rules from being healed, nor causes unnecessary writes.
 func TestNFTRestlessOther(t *testing.T) {
+	t.Parallel()
 	ns := nstest.New(t)
 	ctx, stop := context.WithCancel(t.Context())
 	var other sync.WaitGroup
@@ -83,6 +85,7 @@ func TestNFTRestlessOther(t *testing.T) {
 }
 
 func TestNFTCannot(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name  string
 		opens int // number of sockets that can be opened before the error
@@ -99,6 +102,7 @@ func TestNFTCannot(t *testing.T) {
 		{"busy", 1, unix.EBUSY, unix.EBUSY, "nftables: write table inet leno: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			ns, fw, opened := nstest.New(t), newNFTables(hclog.NewNullLogger()), 0
 			fw.open = func() (*netfilter.Conn, error) {
 				if opened++; opened > tt.opens {
@@ -121,6 +125,7 @@ func TestNFTCannot(t *testing.T) {
 
 // TestNFTNoRights checks the kernel's own answer to a thread without rights.
 func TestNFTNoRights(t *testing.T) {
+	t.Parallel()
 	ns, done := nstest.New(t), make(chan error)
 	go func() {
 		// The thread stays locked, because it has given up its rights.

@@ -56,6 +56,7 @@ func nftByName(ruleset string) string {
 // TestNFTAmongOthers checks that, whether others' masquerading and rewriting or our rules came first, overlay packets
 // keep their source, and an operator's rule goes before our masquerading.
 func TestNFTAmongOthers(t *testing.T) {
+	t.Parallel()
 	const masquerades = `table ip docker { chain p { type nat hook postrouting priority srcnat; ip saddr 10.5.0.0/16 ip daddr != 192.0.2.0/24 masquerade; }; }
 		table ip6 docker { chain p { type nat hook postrouting priority srcnat; ip6 saddr fd00:5::/48 ip6 daddr != 2001:db8::/64 masquerade; }; }
 		table ip operator { chain p { type nat hook postrouting priority srcnat; ip saddr 10.5.34.0/24 tcp dport 9 snat to 192.0.2.99; }; }`
@@ -71,6 +72,7 @@ func TestNFTAmongOthers(t *testing.T) {
 			iptables-legacy -t nat -A POSTROUTING -p tcp --dport 9 -s 10.5.34.0/24 -j SNAT --to-source 192.0.2.99`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			l := newLane(t)
 			l.host.Sh("ip addr add 192.0.2.99/24 dev eth0")
 			firewalltest.Load(t, l.host, tt.before)

@@ -13,6 +13,7 @@ import (
 	"github.com/lenonet/leno/agent/firewall/netfilter"
 	"github.com/lenonet/leno/internal/testkit/firewalltest"
 	"github.com/lenonet/leno/internal/testkit/nstest"
+	"github.com/lenonet/leno/internal/testkit/seed"
 )
 
 // nftApply applies rules as a newly started process does, and returns the number of transactions in this network
@@ -52,6 +53,7 @@ const nftForeign = `
 	table netdev n { }`
 
 func TestNFTApply(t *testing.T) {
+	t.Parallel()
 	ns := nstest.New(t)
 	firewalltest.Load(t, ns, nftForeign)
 	list := func() string { return ns.Sh("nft list ruleset") }
@@ -140,6 +142,7 @@ func TestNFTApply(t *testing.T) {
 }
 
 func TestNFTHeals(t *testing.T) {
+	t.Parallel()
 	const rule = "ip saddr 10.5.34.0/24 ip daddr 10.5.0.0/16 return comment \"leno default\""
 	replace := func(with string) string {
 		return `h=$(nft -a list chain inet leno postrouting | sed -n 's/.*10\.5\.0\.0\/16 return.*handle //p')
@@ -188,6 +191,7 @@ func TestNFTHeals(t *testing.T) {
 			add rule inet leno MASQ ip saddr 10.5.34.0/24 masquerade'`, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			ns := nstest.New(t)
 			sorted := func() string { return nftSorted(ns.Sh("nft list table inet leno")) }
 			nftApply(t, ns, random(two()))
@@ -231,6 +235,7 @@ func nftSorted(table string) string {
 // A chain stays when its rules are replaced, so that a packet sees all old rules
 // or all new ones.
 func TestNFTReplacesInPlace(t *testing.T) {
+	t.Parallel()
 	ns := nstest.New(t)
 	nftApply(t, ns, random(two()[:1]))
 	handles := func() string {
@@ -245,10 +250,11 @@ func TestNFTReplacesInPlace(t *testing.T) {
 
 // For random networks after random others, the kernel has the wanted rules, and a second Apply writes nothing.
 func TestNFTRandomNetworks(t *testing.T) {
+	t.Parallel()
 	ns := nstest.New(t)
 	firewalltest.Load(t, ns, nftForeign)
 	foreign := ns.Sh("nft list ruleset")
-	source := rand.New(rand.NewPCG(5, 7))
+	source := seed.Rand(t)
 	for i := range 40 {
 		networks := nftRandom(source)
 		want := random(networks)
@@ -303,6 +309,7 @@ func nftRandom(source *rand.Rand) []Network {
 
 // With two hundred networks there are more rules than the default socket buffers hold.
 func TestNFTManyNetworks(t *testing.T) {
+	t.Parallel()
 	ns := nstest.New(t)
 	var networks []Network
 	for i := range 200 {

@@ -23,6 +23,7 @@ func uninstalled(variant string) *iptables {
 
 // The rules that iptables-nft left are removed without it; rules of others stay.
 func TestUninstalledNFT(t *testing.T) {
+	t.Parallel()
 	ns, h := nstest.New(t), iptablesHarness(netfilter.VariantNFT)
 	ns.Sh(h.foreign)
 	before := h.saved(ns)
@@ -37,6 +38,7 @@ func TestUninstalledNFT(t *testing.T) {
 
 // The rules that iptables-legacy left stay until its program is installed again, and an error reports them.
 func TestUninstalledLegacy(t *testing.T) {
+	t.Parallel()
 	ns, h := nstest.New(t), iptablesHarness(netfilter.VariantLegacy)
 	fw := New(hclog.NewNullLogger())
 	fw.appliers = []applier{uninstalled(netfilter.VariantLegacy), newNFTables(hclog.NewNullLogger())}

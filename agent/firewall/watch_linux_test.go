@@ -16,6 +16,7 @@ import (
 
 // TestWatch checks that changes of nf_tables by any program are reported, and those in other namespaces are not.
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	ns, elsewhere := nstest.New(t), nstest.New(t)
 	var w *watch
 	ns.Do(func() {
@@ -76,6 +77,7 @@ func TestWatch(t *testing.T) {
 // TestTouched checks that changes of the legacy tables are noticed, whatever they contain, but not changed packet
 // counters. The check does not create tables that no program asked for.
 func TestTouched(t *testing.T) {
+	t.Parallel()
 	ns, h := nstest.New(t), iptablesHarness(netfilter.VariantLegacy)
 	fw := h.only()
 	touched := func() (is bool) {

@@ -10,9 +10,15 @@ import (
 	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
+func TestMain(m *testing.M) {
+	nstest.RunMoreAtOnce()
+	m.Run()
+}
+
 // TestEnsure checks that Ensure sets what was requested, and leaves IPv6 alone where that would cost the host a route
 // or an address from a router.
 func TestEnsure(t *testing.T) {
+	t.Parallel()
 	v4, v6 := netip.MustParseAddr("10.5.1.0"), netip.MustParseAddr("fd00:5::")
 	const (
 		switch4 = "net.ipv4.ip_forward"
@@ -59,6 +65,7 @@ func TestEnsure(t *testing.T) {
 			State{Off: []string{switch6}, Advertised: []string{"eth0", "eth1"}}, "0 0 0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			ns := nstest.New(t)
 			for _, link := range []string{"eth0", "eth1", "leno-n"} {
 				ns.Sh("ip link add " + link + " type bridge; ip link set " + link + " up")
@@ -85,6 +92,7 @@ func TestEnsure(t *testing.T) {
 // that it learnt. A process must notice that, even one that starts afterwards, until accept_ra is 2 and the route is
 // back.
 func TestRouterIsIgnored(t *testing.T) {
+	t.Parallel()
 	v6 := netip.MustParseAddr("fd00:5::")
 	host, router := nstest.New(t), nstest.New(t)
 	nstest.Join(nstest.Joint{NS: host, Link: "eth0"}, nstest.Joint{NS: router, Link: "eth0"})
@@ -146,6 +154,7 @@ func TestRouterIsIgnored(t *testing.T) {
 // TestForwardingOfTheUnderlay checks the case that packets also arrive by the underlay's device. Its switch then
 // counts as well as that of the network's own device, which may not exist.
 func TestForwardingOfTheUnderlay(t *testing.T) {
+	t.Parallel()
 	ns := nstest.New(t)
 	for _, link := range []string{"eth0", "leno-n"} {
 		ns.Sh("ip link add " + link + " type bridge; sysctl -w net.ipv4.ip_forward=1 net.ipv4.conf.eth0.forwarding=0")

@@ -3,10 +3,8 @@ package probe
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -22,16 +20,9 @@ import (
 	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
-// TestMain lets more tests run at once than there are processors, because they mostly wait for answers.
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if lanes := flag.Lookup("test.parallel"); lanes.Value.String() == lanes.DefValue {
-		if err := lanes.Value.Set("8"); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}
-	os.Exit(m.Run())
+	nstest.RunMoreAtOnce()
+	m.Run()
 }
 
 // host is a namespace with an underlay, and a real backend's datapath over it.
@@ -175,9 +166,9 @@ func (h *host) probe(peer *host, r api.ProbeRequest) (out api.PeerProbe) {
 }
 
 // brief keeps probes of dead paths short, calm gives those of others time.
-func brief() api.ProbeRequest { return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 500} }
+func brief() api.ProbeRequest { return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 1000} }
 
-func calm() api.ProbeRequest { return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 5000} }
+func calm() api.ProbeRequest { return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 10_000} }
 
 // dump formats a probe without its times: a line for each path, and one for the directions.
 func dump(o api.PeerProbe) string {

@@ -42,7 +42,8 @@ bridge fdb add 0a:00:00:00:00:0%[2]d dev leno-n dst 198.18.0.%[2]d`, i+1, 2-i))
 		Underlay: api.Underlay{Interface: "eth0", MTU: 1500, Addresses: []netip.Addr{addr("198.18.0.1")}}}, peers
 }
 
-// TestManyPeers probes a thousand hosts of which one in ten is gone. It needs the processors for itself.
+// TestManyPeers probes a thousand hosts of which one in ten is gone. It needs the processors for itself. That it does not
+// wait for one host after the other is what TestManyPackets counts.
 func TestManyPeers(t *testing.T) {
 	ns, h, peers := newCrowd(t)
 	for i := range peers {
@@ -50,7 +51,6 @@ func TestManyPeers(t *testing.T) {
 			peers[i].Subnets, peers[i].PublicIPs = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, byte(i / 10), 0}), 24)}, []netip.Addr{netip.AddrFrom4([4]byte{198, 19, 0, byte(1 + i/10)})}
 		}
 	}
-	started := time.Now()
 	ns.Do(func() {
 		got, err := Run(context.Background(), h, peers, api.ProbeRequest{Count: 1})
 		if err != nil || len(got.Peers) != len(peers) {
@@ -62,9 +62,6 @@ func TestManyPeers(t *testing.T) {
 			}
 		}
 	})
-	if took := time.Since(started); took > 3*time.Minute {
-		t.Errorf("took %s", took)
-	}
 }
 
 // TestManyPackets checks that the memory for pending packets is bounded, whatever the number of packets and the
@@ -86,6 +83,7 @@ func TestManyPackets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		r.TimeoutMS = 600_000 // longer than this test
 		here, done, err := look(h)
 		if err != nil {
 			t.Fatal(err)
@@ -98,7 +96,7 @@ func TestManyPackets(t *testing.T) {
 		before, goroutines := held(), runtime.NumGoroutine()
 		ended := make(chan []api.PeerProbe)
 		go func() { ended <- all(ctx, s, planner{h, here}, peers, r) }()
-		for until := time.Now().Add(8 * time.Second); s.sent() < mostUnderWay && time.Now().Before(until); {
+		for until := time.Now().Add(2 * time.Minute); s.sent() < mostUnderWay && time.Now().Before(until); {
 			time.Sleep(5 * time.Millisecond)
 		}
 		if n := s.sent(); n != mostUnderWay {

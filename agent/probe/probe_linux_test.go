@@ -39,6 +39,7 @@ func TestHealthy(t *testing.T) {
 				r := calm()
 				if kind == "host-gw" {
 					r = brief()
+					r.TimeoutMS = 500 // three of them, before the kernel sends the next error after two seconds
 				}
 				is(t, a.probe(b, r), true, want)
 			}
@@ -48,6 +49,7 @@ func TestHealthy(t *testing.T) {
 
 // TestNoRight checks that the error names the missing right.
 func TestNoRight(t *testing.T) {
+	t.Parallel()
 	ns := nstest.New(t)
 	failed := make(chan error)
 	go func() {

@@ -6,6 +6,7 @@ import (
 )
 
 func TestDefaultRoutes(t *testing.T) {
+	t.Parallel()
 	ns := plainHost(t)
 	ns.Sh(`ip route add default via 10.1.0.1 metric 50 mtu 1300
 		ip route add default table 70000 nexthop via 192.0.2.1 nexthop via 10.1.0.1

@@ -25,6 +25,7 @@ func text(c Choice) string {
 // TestKindsOfHosts tests the kinds of connections that hosts have. Every script changes a host with eth0 (192.0.2.34,
 // 2001:db8::34) and its default routes, and eth1 (10.1.0.34).
 func TestKindsOfHosts(t *testing.T) {
+	t.Parallel()
 	peers := func(list ...string) Need {
 		need := both
 		for _, p := range list {
@@ -104,6 +105,7 @@ func TestKindsOfHosts(t *testing.T) {
 			"vx1 [172.17.0.1], 1370 of vx1 (1490 of eth0 - 120) [eth0 vx0 vx1]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			ns := plainHost(t)
 			if tt.script != "" {
 				ns.Sh(tt.script)

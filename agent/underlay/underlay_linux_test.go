@@ -11,6 +11,11 @@ import (
 	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
+func TestMain(m *testing.M) {
+	nstest.RunMoreAtOnce()
+	m.Run()
+}
+
 // host returns a namespace with two veth interfaces, a bridge that carries the overlay, and one of leno's devices.
 func host(t *testing.T) *nstest.NS {
 	ns, other := nstest.New(t), nstest.New(t)
@@ -36,6 +41,7 @@ func host(t *testing.T) *nstest.NS {
 }
 
 func TestSelectOnAHost(t *testing.T) {
+	t.Parallel()
 	ns := host(t)
 	need := Need{IPv4: true, IPv6: true, Overlay: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}
 	for _, tt := range []struct {

@@ -97,6 +97,7 @@ const firewalldInput = `table inet firewalld {
 // TestBlockades checks that rules that block datagrams between hosts are reported for each direction, as the programs
 // list them, and that rules that may let them pass are not.
 func TestBlockades(t *testing.T) {
+	t.Parallel()
 	const nft, ipt = "nftables table inet x chain ", "iptables-nft table filter chain "
 	table := func(hook, policy, rules string) string {
 		return fmt.Sprintf("echo 'table inet x { set ours { type ipv4_addr; elements = { 192.0.2.12 } }\nchain c { type filter hook %s priority 0; policy %s;\n%s\n}\n}' | nft -f -", hook, policy, rules)
@@ -188,6 +189,7 @@ func TestBlockades(t *testing.T) {
 // TestBlockadesBehindNAT: datagrams to a host behind a NAT have the port that the NAT forwards to it. The NAT may
 // send from either port.
 func TestBlockadesBehindNAT(t *testing.T) {
+	t.Parallel()
 	path := underlayPaths(true)[0]
 	path.PeerPort = 30001
 	for _, tt := range []struct{ name, rules, want string }{

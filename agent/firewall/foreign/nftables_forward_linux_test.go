@@ -18,6 +18,7 @@ import (
 )
 
 func TestForwardDrops(t *testing.T) {
+	t.Parallel()
 	base := func(family, table string, policy string, rules ...string) string {
 		return fmt.Sprintf("table %s %s { chain f { type filter hook forward priority 5; policy %s; %s; }; }\n", family, table, policy, strings.Join(rules, "; "))
 	}
@@ -54,6 +55,7 @@ func TestForwardDrops(t *testing.T) {
 			table arp a { chain i { type filter hook input priority 0; policy drop; }; }`, "", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			ns := nstest.New(t)
 			firewalltest.Load(t, ns, tt.ruleset)
 			ns.Sh(tt.script)

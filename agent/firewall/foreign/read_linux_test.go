@@ -14,6 +14,11 @@ import (
 	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
+func TestMain(m *testing.M) {
+	nstest.RunMoreAtOnce()
+	m.Run()
+}
+
 // findIn returns the result of a new Reader in the namespace.
 func findIn(t *testing.T, ns *nstest.NS, c OverlayPath) []Obstacle {
 	t.Helper()
@@ -120,6 +125,7 @@ const firewalld = `table inet firewalld {
 `
 
 func TestObstaclesOfNFTables(t *testing.T) {
+	t.Parallel()
 	const (
 		direct   = `nftables table ip docker-bridges chain raw-PREROUTING: ip daddr 10.5.34.2 iifname != "docker0" drop comment "DROP DIRECT ACCESS"`
 		inbound  = `nftables table ip docker-bridges chain filter-forward-in__docker0: drop comment "UNPUBLISHED PORT DROP"`
@@ -186,6 +192,7 @@ func TestObstaclesOfNFTables(t *testing.T) {
 		{name: "an accept of ours does not count in their chain", rules: chain("") + "table inet leno { chain f { type filter hook forward priority -1; accept } }\n", want: []string{policy4}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			ns := nstest.New(t)
 			addDocker0(ns)
 			if tt.rules != "" {
@@ -205,8 +212,10 @@ func TestObstaclesOfNFTables(t *testing.T) {
 
 // The rules of each variant of iptables are found as they are in the kernel, and only once.
 func TestObstaclesInTheKernel(t *testing.T) {
+	t.Parallel()
 	for _, variant := range []string{"nft", "legacy"} {
 		t.Run(variant, func(t *testing.T) {
+			t.Parallel()
 			ns := nstest.New(t)
 			addDocker0(ns)
 			load := func(command, text string) {
@@ -238,8 +247,10 @@ func TestObstaclesInTheKernel(t *testing.T) {
 
 // A rule that drops a port before our jump is found in each variant of iptables.
 func TestPartialObstaclesInTheKernel(t *testing.T) {
+	t.Parallel()
 	for _, variant := range []string{"nft", "legacy"} {
 		t.Run(variant, func(t *testing.T) {
+			t.Parallel()
 			ns := nstest.New(t)
 			addDocker0(ns)
 			command := "iptables-" + variant
