@@ -140,13 +140,18 @@ func TestUnderlayMoves(t *testing.T) {
 		}
 		moves(func() { l.gone = errors.New("no device") })
 		l.check(health.Underlay, api.Warning, "keeping eth0: no device")
+		if s := last(); s.Underlay.Interface != "eth0" || s.MTU != 1350 || fmt.Sprint(s.Subnets) != "[10.5.1.0/24]" {
+			t.Errorf("applied %+v", s)
+		}
 		if l.r.Status().Placed || !l.r.UsesLink("wan7") {
 			t.Error("any device may become the underlay")
 		}
-		moves(func() { l.gone, l.choice.Down, l.choice.Addrs = nil, true, nil })
-		l.check(health.Underlay, api.Warning, "eth0 is down")
-		if s := last(); len(s.Underlay.Addrs) != 1 {
-			t.Errorf("applied %+v", s)
+		for _, addrs := range [][]netip.Addr{nil, {netip.MustParseAddr("2001:db8::1")}} { // what the kernel leaves of a device that is down
+			moves(func() { l.gone, l.choice.Down, l.choice.Addrs = nil, true, addrs })
+			l.check(health.Underlay, api.Warning, "keeping eth0", "eth0 is down")
+			if s := last(); fmt.Sprint(s.Underlay.Addrs) != "[192.0.2.9]" || s.Underlay.Interface != "eth0" || s.MTU != 1350 {
+				t.Errorf("applied %+v", s)
+			}
 		}
 		moves(func() { l.choice.Down, l.choice.Addrs = false, []netip.Addr{netip.MustParseAddr("192.0.2.9")} })
 		l.check(health.Underlay, api.Passing, "eth0")

@@ -234,6 +234,38 @@ func TestMovedAndExit(t *testing.T) {
 	})
 }
 
+// TestTakenInAnOutage: while a host cannot reach the store, its lease is revoked and another host takes the subnet. The
+// host takes another subnet, or ends, and leaves the other host's record alone.
+func TestTakenInAnOutage(t *testing.T) {
+	for _, onLost := range []string{config.OnLostRenumber, config.OnLostExit} {
+		t.Run(onLost, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newHost(t, memory.New(), "a").configure(func(o *Options) { o.Settings.OnLost = onLost }).start()
+				subnet := a.held().Subnet()
+				a.registry.Set(registry.ErrUnavailable)
+				must(t, a.store.Client().Revoke(t.Context(), "n", subnet))
+				b := a.rival("b", subnet)
+				if b.Subnet() != subnet {
+					t.Fatalf("b has %s, want %s", b.Subnet(), subnet)
+				}
+				a.registry.Set(nil)
+				if onLost == config.OnLostExit {
+					var lost *LostError
+					if err := <-a.exited; !errors.As(err, &lost) || lost.Old != subnet.String() || lost.New == lost.Old {
+						t.Errorf("ended with %v", err)
+					}
+				} else {
+					a.eventually("another subnet", func() bool { return a.subnet() != subnet })
+					a.held()
+				}
+				if _, session := a.record(subnet); session != b.Session {
+					t.Errorf("the subnet is held by %q, the other host's session is %q", session, b.Session)
+				}
+			})
+		})
+	}
+}
+
 func TestLostErrorNamesBothSubnets(t *testing.T) {
 	err := &LostError{Network: "n", Old: "10.5.1.0/24", New: "10.5.2.0/24"}
 	for _, word := range []string{"n", "10.5.1.0/24", "10.5.2.0/24", config.OnLostExit} {

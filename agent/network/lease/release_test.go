@@ -49,7 +49,8 @@ func TestRelease(t *testing.T) {
 	})
 }
 
-// TestReleaseIsRefused: a token without the right changes nothing.
+// TestReleaseIsRefused: a token without the right changes nothing, and the next request, from a caller with the right,
+// succeeds.
 func TestReleaseIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a").start()
@@ -60,9 +61,21 @@ func TestReleaseIsRefused(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		}
+		if c := a.checked(health.Lease); c.Status != api.Passing {
+			t.Errorf("%+v", c)
+		}
+		renewals := len(a.registry.At("Renew"))
 		time.Sleep(time.Hour)
+		if n := len(a.registry.At("Renew")) - renewals; n < 100 {
+			t.Errorf("%d renewals since", n)
+		}
 		if now := a.held(); now.Session != lease.Session || a.keeper.IsReleased() || len(a.changes()) != 1 {
 			t.Errorf("%+v, events %q", now, a.changes())
+		}
+		a.registry.SetOne("Release", nil)
+		must(t, a.keeper.Release(t.Context(), "t"))
+		if value, _ := a.record(lease.Subnet()); value != "" {
+			t.Errorf("record %s", value)
 		}
 	})
 }
