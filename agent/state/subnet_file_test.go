@@ -2,10 +2,15 @@ package state
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 )
 
 func TestParseSubnetFile(t *testing.T) {
@@ -58,5 +63,52 @@ func TestSubnetInFile(t *testing.T) {
 	}
 	if got := SubnetInFile(filepath.Join(t.TempDir(), "missing.env")); got.IsValid() {
 		t.Errorf("missing: %s", got)
+	}
+}
+
+func TestSubnetFile(t *testing.T) {
+	tests := []struct {
+		name  string
+		pools []string
+		want  []string
+	}{
+		{"IPv4", []string{"10.5.0.0/16"}, []string{
+			"NETWORK=10.5.0.0/16", "SUBNET=10.5.34.1/24", "MTU=1450", "IPMASQ=true"}},
+		{"dual stack", []string{"10.5.0.0/16", "fd00:5::/48"}, []string{
+			"NETWORK=10.5.0.0/16", "SUBNET=10.5.34.1/24", "IPV6_NETWORK=fd00:5::/48", "IPV6_SUBNET=fd00:5:0:22::1/64", "MTU=1450", "IPMASQ=true"}},
+		{"IPv6", []string{"fd00:5::/48"}, []string{
+			"IPV6_NETWORK=fd00:5::/48", "IPV6_SUBNET=fd00:5:0:22::1/64", "MTU=1450", "IPMASQ=true"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			plan := agenttest.Plan(t, tt.pools...)
+			var want string
+			for _, prefix := range []string{"LENO_", "FLANNEL_"} {
+				for _, line := range tt.want {
+					want += prefix + line + "\n"
+				}
+			}
+			data := FormatSubnetFile(plan, plan.Subnets(34), 1450, true)
+			if diff := cmp.Diff(want, string(data)); diff != "" {
+				t.Error(diff)
+			}
+			path := filepath.Join(t.TempDir(), "f.env")
+			if err := WriteFile(path, data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if got := SubnetInFile(path); got != plan.Subnets(34)[0] {
+				t.Errorf("read back %s", got)
+			}
+		})
+	}
+}
+
+func TestSubnetFileWithoutMTU(t *testing.T) {
+	plan, subnets := agenttest.Plan(t, "10.5.0.0/22"), []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}
+	file := func(mtu int, masq bool) string {
+		return string(WithoutMTU(FormatSubnetFile(plan, subnets, mtu, masq)))
+	}
+	if file(1450, true) != file(1400, true) || file(1450, true) == file(1450, false) || strings.Contains(file(1450, true), "MTU") {
+		t.Errorf("%q", file(1450, true))
 	}
 }
