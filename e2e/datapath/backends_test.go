@@ -17,6 +17,7 @@ import (
 // TestPackets checks for every backend that all containers reach each other over IPv4 and IPv6, at
 // every size up to the MTU, and over TCP.
 func TestPackets(t *testing.T) {
+	t.Parallel()
 	for _, backend := range world.Carrying {
 		t.Run(backend, func(t *testing.T) {
 			w := newWorld(t, lab.Options{})
@@ -148,6 +149,7 @@ func TestTwoNetworks(t *testing.T) {
 // TestAgentKilled kills agents under traffic and starts them again: the kernel keeps forwarding,
 // and the host comes back with the same subnet and the same MAC address.
 func TestAgentKilled(t *testing.T) {
+	t.Parallel()
 	for _, backend := range world.Carrying {
 		t.Run(backend, func(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2})
@@ -188,6 +190,7 @@ func TestAgentKilled(t *testing.T) {
 
 // TestDeviceDeleted checks that a deleted device is recreated with its whole configuration.
 func TestDeviceDeleted(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{"vxlan", "udp", "wireguard"} {
 		t.Run(backend, func(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2})

@@ -277,28 +277,32 @@ func TestFirewallNeverEmpty(t *testing.T) {
 	}
 }
 
+// A damage is done to leno's rules by a script, and the log says what it is.
+type damage struct{ script, says string }
+
 // TestFirewallHealed checks that leno repairs changes to its rules within 2 s, for every kind of
 // firewall, and logs what was wrong, also while Consul is unreachable.
 func TestFirewallHealed(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name, variant, firewall, kind string
-		damage                        map[string]string // and what is logged about it
+		damage                        []damage
 	}{
-		{"iptables-nft", "nft", "auto", "iptables-nft", map[string]string{
-			"iptables-nft -F":                                 "no jump in FORWARD to LENO-FORWARD",
-			"nft flush chain ip6 nat LENO-POSTROUTING":        "other rules in LENO-POSTROUTING",
-			"nft flush ruleset":                               "no chain LENO-OVERLAY",
-			"iptables-nft -N X; iptables-nft -I FORWARD -j X": "a jump in FORWARD to LENO-FORWARD out of place",
+		{"iptables-nft", "nft", "auto", "iptables-nft", []damage{
+			{"iptables-nft -F", "no jump in FORWARD to LENO-FORWARD"},
+			{"nft flush chain ip6 nat LENO-POSTROUTING", "other rules in LENO-POSTROUTING"},
+			{"nft flush ruleset", "no chain LENO-OVERLAY"},
+			{"iptables-nft -N X; iptables-nft -I FORWARD -j X", "a jump in FORWARD to LENO-FORWARD out of place"},
 		}},
-		{"iptables-legacy", "legacy", "auto", "iptables-legacy", map[string]string{
-			"iptables-legacy -F":                                    "no jump in FORWARD to LENO-FORWARD",
-			"ip6tables-legacy -t nat -F LENO-POSTROUTING":           "other rules in LENO-POSTROUTING",
-			"iptables-legacy -N X; iptables-legacy -I FORWARD -j X": "a jump in FORWARD to LENO-FORWARD out of place",
+		{"iptables-legacy", "legacy", "auto", "iptables-legacy", []damage{
+			{"iptables-legacy -F", "no jump in FORWARD to LENO-FORWARD"},
+			{"ip6tables-legacy -t nat -F LENO-POSTROUTING", "other rules in LENO-POSTROUTING"},
+			{"iptables-legacy -N X; iptables-legacy -I FORWARD -j X", "a jump in FORWARD to LENO-FORWARD out of place"},
 		}},
-		{"nftables", "nft", "nftables", "nftables", map[string]string{
-			"nft flush ruleset":                      "table inet leno",
-			"nft flush chain inet leno overlay":      "table inet leno",
-			"nft insert rule inet leno forward drop": "table inet leno",
+		{"nftables", "nft", "nftables", "nftables", []damage{
+			{"nft flush ruleset", "table inet leno"},
+			{"nft flush chain inet leno overlay", "table inet leno"},
+			{"nft insert rule inet leno forward drop", "table inet leno"},
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -316,7 +320,8 @@ func TestFirewallHealed(t *testing.T) {
 			w.Must(h.host.RestartAgent())
 			w.WaitHealth(h.host, 429)
 			h.stand(tt.kind, false)
-			for script, says := range tt.damage {
+			for _, d := range tt.damage {
+				script, says := d.script, d.says
 				told := len(h.host.Agent().Output())
 				_, err := h.host.Exec(w.Ctx, "sh", "-ec", script)
 				w.Must(err)

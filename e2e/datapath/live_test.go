@@ -84,6 +84,7 @@ func (w *testWorld) everywhere(what string, fits func(route string) bool, family
 // TestLiveChanges changes a network many times while containers ping each other: no ping is lost,
 // and no device is touched.
 func TestLiveChanges(t *testing.T) {
+	t.Parallel()
 	for _, backend := range world.Carrying {
 		t.Run(backend, func(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2})

@@ -13,6 +13,7 @@ import (
 // TestBehindNAT checks that hosts whose public addresses are translated by a router send from their
 // own addresses.
 func TestBehindNAT(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{"vxlan", "udp"} {
 		t.Run(backend, func(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2})
@@ -57,6 +58,7 @@ func TestBehindNAT(t *testing.T) {
 // TestMixedUnderlay configures IPv6 on two of three hosts that have both families. Those two reach
 // each other, and the unreachable hosts are reported on both sides.
 func TestMixedUnderlay(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{"vxlan", "udp"} {
 		t.Run(backend, func(t *testing.T) {
 			w := newWorld(t, lab.Options{})
@@ -86,6 +88,7 @@ func TestMixedUnderlay(t *testing.T) {
 // TestAddressOnLoopback uses hosts that are routers themselves, each with an address on loopback
 // that is reachable over two links. One of the links may fail.
 func TestAddressOnLoopback(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{"vxlan", "udp"} {
 		t.Run(backend, func(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2})
@@ -120,6 +123,7 @@ func TestAddressOnLoopback(t *testing.T) {
 // TestUnderlayIsATunnel reduces the MTU below a tunnel between hosts. The tunnel keeps its MTU;
 // leno adapts.
 func TestUnderlayIsATunnel(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{"vxlan", "udp"} {
 		t.Run(backend, func(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2})
@@ -164,10 +168,17 @@ func TestDirectRoutingFollowsRoutes(t *testing.T) {
 	through := func(want string) {
 		for _, h := range w.Hosts {
 			w.within(soon, h.Name+" sends through "+want, func(context.Context) error {
+				n := 0
 				for _, route := range w.Routes(h) {
-					if strings.Contains(route, " via ") && !strings.Contains(route, "dev "+want) {
+					if !strings.Contains(route, " via ") {
+						continue
+					}
+					if n++; !strings.Contains(route, "dev "+want) {
 						return fmt.Errorf("%s", route)
 					}
+				}
+				if n != 2 {
+					return fmt.Errorf("%d routes, not one of each family", n)
 				}
 				return nil
 			})

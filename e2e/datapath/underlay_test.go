@@ -127,6 +127,7 @@ func (w *testWorld) plugIn(h *lab.Host, link, addr string) {
 // TestUnderlayChanges changes a host's underlay interface in every way that occurs, while the host
 // reaches Consul over another interface.
 func TestUnderlayChanges(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{"vxlan", "udp", "wireguard"} {
 		t.Run(backend, func(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2})

@@ -16,6 +16,7 @@ func TestEchoes(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
+	t.Parallel()
 	ctx := within(t, 5*time.Minute)
 	l := newLab(t, ctx, Options{NoConsul: true, Hosts: 2})
 	a, b := l.Hosts[0], l.Hosts[1]

@@ -174,7 +174,7 @@ func New(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err := l.layOut(ctx); err != nil {
 		return nil, fmt.Errorf("lay out lab %s: %w", l.ID, err)
 	}
-	if err := StartAll(ctx, l.StoreServers); err != nil {
+	if err := awaitAll(ctx, l.StoreServers); err != nil {
 		return nil, err
 	}
 	if o.Detach {
@@ -234,6 +234,10 @@ func (l *Lab) layOut(ctx context.Context) (err error) {
 			}
 		}
 		l.Store = l.StoreServers[0]
+		// They elect a leader while the hosts are laid out.
+		if err := launchAll(l.StoreServers); err != nil {
+			return err
+		}
 	}
 	for i := range l.opts.Hosts {
 		name := hostName(i)

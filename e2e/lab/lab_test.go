@@ -129,6 +129,7 @@ func TestConsulKeepsItsData(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
+	t.Parallel()
 	ctx := within(t, 5*time.Minute)
 	l := newLab(t, ctx, Options{Hosts: 1})
 	kv := l.Consul.Client().KV()
@@ -175,6 +176,7 @@ func TestContainers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
+	t.Parallel()
 	ctx := within(t, 5*time.Minute)
 	l := newLab(t, ctx, Options{NoConsul: true, Hosts: 2})
 	containers := make([]*Container, 2)
@@ -254,9 +256,10 @@ func TestAgentProcess(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
+	t.Parallel()
 	ctx := within(t, 5*time.Minute)
 	program := t.TempDir() + "/leno"
-	if err := os.WriteFile(program, []byte("#!/bin/sh\necho \"args $*\"\ntrap 'exit 0' TERM\nwhile :; do sleep 0.05; done\n"), 0o755); err != nil {
+	if err := os.WriteFile(program, []byte("#!/bin/sh\ntrap 'exit 0' TERM\necho \"args $*\"\nwhile :; do sleep 0.05; done\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	l := newLab(t, ctx, Options{NoConsul: true, Hosts: 1, Leno: program})
@@ -305,6 +308,7 @@ func TestHTTPStartsInside(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
+	t.Parallel()
 	ctx := within(t, 5*time.Minute)
 	l := newLab(t, ctx, Options{NoConsul: true, Hosts: 2})
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -378,6 +382,7 @@ func TestServersAndCuts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
+	t.Parallel()
 	ctx := within(t, 5*time.Minute)
 	l := newLab(t, ctx, Options{Servers: 3, Hosts: 1})
 	h, third := l.Hosts[0], l.Servers[2]
@@ -439,6 +444,7 @@ func TestWire(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
+	t.Parallel()
 	ctx := within(t, 5*time.Minute)
 	l := newLab(t, ctx, Options{NoConsul: true, Hosts: 3, MTU: 1400})
 	a, b, c := l.Hosts[0], l.Hosts[1], l.Hosts[2]

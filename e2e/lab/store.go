@@ -82,11 +82,22 @@ func (o *Options) serverName(i int) string {
 // StartAll starts several servers, again or for the first time, and blocks until each has a leader.
 // Too few servers to elect a leader wait for each other, so they must be started together.
 func StartAll[S Store](ctx context.Context, all []S) error {
+	if err := launchAll(all); err != nil {
+		return err
+	}
+	return awaitAll(ctx, all)
+}
+
+func launchAll[S Store](all []S) error {
 	for _, s := range all {
 		if err := s.launch(); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+func awaitAll[S Store](ctx context.Context, all []S) error {
 	for _, s := range all {
 		if err := s.await(ctx); err != nil {
 			return err

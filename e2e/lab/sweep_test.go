@@ -38,6 +38,7 @@ func TestSweep(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
+	t.Parallel()
 	ctx := within(t, 10*time.Minute)
 	own := newLab(t, ctx, Options{NoConsul: true, Hosts: 1})
 	owner := exec.CommandContext(ctx, os.Args[0])

@@ -38,8 +38,8 @@ func Main(m *testing.M) int {
 	}
 	flag.Parse()
 	if lanes := flag.Lookup("test.parallel"); lanes.Value.String() == lanes.DefValue {
-		// These tests wait for other programs during more than half of their time.
-		if err := lanes.Value.Set(strconv.Itoa(runtime.GOMAXPROCS(0) * 3 / 2)); err != nil {
+		// These tests wait for other programs during three quarters of their time.
+		if err := lanes.Value.Set(strconv.Itoa(runtime.GOMAXPROCS(0) * 5 / 2)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -362,21 +362,26 @@ func (w *World) RouteEvents(h *lab.Host) func() []string {
 	w.T.Helper()
 	p, err := h.Start("ip", "monitor", "route")
 	w.Must(err)
-	// The monitor works once it reports a route that this function adds.
-	w.Eventually("ip monitor", func(ctx context.Context) error {
-		if _, err := h.Exec(ctx, "ip", "route", "replace", "blackhole", "203.0.113.0/24"); err != nil {
-			return err
-		}
-		if _, err := h.Exec(ctx, "ip", "route", "del", "blackhole", "203.0.113.0/24"); err != nil {
-			return err
-		}
-		if !strings.Contains(p.Output(), "203.0.113.0") {
-			return fmt.Errorf("nothing seen yet: %q", p.Output())
-		}
-		return nil
-	})
+	// The monitor has reported everything up to now once it reports a route that is added now.
+	upToNow := func(marker string) {
+		w.T.Helper()
+		w.Eventually("ip monitor", func(ctx context.Context) error {
+			if _, err := h.Exec(ctx, "ip", "route", "replace", "blackhole", marker+"/24"); err != nil {
+				return err
+			}
+			if _, err := h.Exec(ctx, "ip", "route", "del", "blackhole", marker+"/24"); err != nil {
+				return err
+			}
+			if !strings.Contains(p.Output(), marker) {
+				return fmt.Errorf("nothing seen yet: %q", p.Output())
+			}
+			return nil
+		})
+	}
+	upToNow("203.0.113.0")
 	return func() []string {
 		w.T.Helper()
+		upToNow("198.51.100.0")
 		w.Must(p.Stop(w.Ctx))
 		var deleted []string
 		for _, line := range strings.Split(p.Output(), "\n") {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/e2e/lab"
 )
 
@@ -89,7 +88,11 @@ func (d *demo) outage(ctx context.Context) error {
 // upgrade kills the agent of the second host and starts another build of it.
 func (d *demo) upgrade(ctx context.Context) error {
 	host := d.Hosts[1]
-	lossless := !agent.Backends()[d.backend].UsesTUN() // otherwise the agent itself forwards the packets
+	inProcess, err := host.CarriesPackets(ctx)
+	if err != nil {
+		return err
+	}
+	lossless := !inProcess // otherwise the agent itself forwards the packets
 	title := "The agent of %s is killed and upgraded"
 	if lossless {
 		title += ": packets flow"
