@@ -2,6 +2,7 @@ package wireguard
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,20 +28,36 @@ ip -o link show %[1]s | sed 's/ state .*//; s/<.*>//'`, a.link())
 			t.Fatalf("after kill -9\n%s\nbefore\n%s", got, before)
 		}
 		b.silent(a)
+		// The other side completes the handshake with a's first packet, and sends with the old keys until then.
+		last := b.latestHandshake()
+		await(t, "the next second", func() bool { return time.Now().Unix() > last })
 		kill = a.start()
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-			times := a.ns.Sh("wg show " + a.link() + " latest-handshakes") // the peer's key and the time, or 0
-			if !strings.HasSuffix(strings.TrimSpace(times), "\t0") {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("no handshake: %s", times)
-			}
-		}
+		await(t, "a handshake", func() bool { return a.latestHandshake() > 0 && b.latestHandshake() > last })
 		b.pingFirst(a)
 		a.pingFirst(b)
 		if got := dump(); got != before {
 			t.Fatalf("after adoption\n%s\nbefore\n%s", got, before)
+		}
+	}
+}
+
+// latestHandshake returns the time of the last handshake with the only peer, in seconds since 1970, or 0.
+func (h *host) latestHandshake() int64 {
+	h.t.Helper()
+	_, text, _ := strings.Cut(h.ns.Sh("wg show "+h.link()+" latest-handshakes"), "\t")
+	seconds, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return seconds
+}
+
+// await polls until condition holds.
+func await(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("no sign of %s", what)
 		}
 	}
 }
