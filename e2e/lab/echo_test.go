@@ -17,7 +17,7 @@ func TestEchoes(t *testing.T) {
 		t.Skip("needs root: network namespaces")
 	}
 	t.Parallel()
-	ctx := within(t, 5*time.Minute)
+	ctx := within(t, 15*time.Minute)
 	l := newLab(t, ctx, Options{NoConsul: true, Hosts: 2})
 	a, b := l.Hosts[0], l.Hosts[1]
 	for i, program := range []string{"iptables", "ip6tables"} {
@@ -64,7 +64,7 @@ func TestReach(t *testing.T) {
 		t.Skip("needs root: network namespaces")
 	}
 	defer goleak.VerifyNone(t)
-	ctx := within(t, 5*time.Minute)
+	ctx := within(t, 15*time.Minute)
 	l, err := New(ctx, Options{NoConsul: true, Hosts: 2})
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ func TestEtcd(t *testing.T) {
 		t.Skip("needs root: network namespaces")
 	}
 	defer goleak.VerifyNone(t)
-	ctx := within(t, 5*time.Minute)
+	ctx := within(t, 15*time.Minute)
 	l, err := New(ctx, Options{Hosts: 1, Servers: 3, Store: StoreEtcd})
 	if err != nil {
 		t.Fatal(err)

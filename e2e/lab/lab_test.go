@@ -19,7 +19,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// within returns a context that limits the time one test may take.
+// within returns a context that limits the time one test may take, including the wait for other labs to end.
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -46,7 +46,7 @@ func TestLayOutAndTeardown(t *testing.T) {
 		t.Skip("needs root: network namespaces")
 	}
 	defer goleak.VerifyNone(t)
-	ctx := within(t, 5*time.Minute)
+	ctx := within(t, 15*time.Minute)
 	links := rootLinks(t)
 	var log strings.Builder
 	l, err := New(ctx, Options{NoConsul: true, Hosts: 2, Log: &log})
@@ -115,7 +115,7 @@ func TestFailureTakesBack(t *testing.T) {
 	}
 	defer goleak.VerifyNone(t)
 	name := "tfail" + randomDigits()
-	l, err := New(within(t, 5*time.Minute), Options{Name: name, Hosts: 1, Consul: "false"})
+	l, err := New(within(t, 15*time.Minute), Options{Name: name, Hosts: 1, Consul: "false"})
 	if err == nil {
 		l.Close()
 		t.Fatal("no error")
@@ -130,7 +130,7 @@ func TestConsulKeepsItsData(t *testing.T) {
 		t.Skip("needs root: network namespaces")
 	}
 	t.Parallel()
-	ctx := within(t, 5*time.Minute)
+	ctx := within(t, 15*time.Minute)
 	l := newLab(t, ctx, Options{Hosts: 1})
 	kv := l.Consul.Client().KV()
 	write := (&api.WriteOptions{}).WithContext(ctx)
@@ -177,7 +177,7 @@ func TestContainers(t *testing.T) {
 		t.Skip("needs root: network namespaces")
 	}
 	t.Parallel()
-	ctx := within(t, 5*time.Minute)
+	ctx := within(t, 15*time.Minute)
 	l := newLab(t, ctx, Options{NoConsul: true, Hosts: 2})
 	containers := make([]*Container, 2)
 	for i, h := range l.Hosts {
@@ -257,7 +257,7 @@ func TestAgentProcess(t *testing.T) {
 		t.Skip("needs root: network namespaces")
 	}
 	t.Parallel()
-	ctx := within(t, 5*time.Minute)
+	ctx := within(t, 15*time.Minute)
 	program := t.TempDir() + "/leno"
 	if err := os.WriteFile(program, []byte("#!/bin/sh\ntrap 'exit 0' TERM\necho \"args $*\"\nwhile :; do sleep 0.05; done\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -309,7 +309,7 @@ func TestHTTPStartsInside(t *testing.T) {
 		t.Skip("needs root: network namespaces")
 	}
 	t.Parallel()
-	ctx := within(t, 5*time.Minute)
+	ctx := within(t, 15*time.Minute)
 	l := newLab(t, ctx, Options{NoConsul: true, Hosts: 2})
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, r.URL.Path)
@@ -383,7 +383,7 @@ func TestServersAndCuts(t *testing.T) {
 		t.Skip("needs root: network namespaces")
 	}
 	t.Parallel()
-	ctx := within(t, 5*time.Minute)
+	ctx := within(t, 15*time.Minute)
 	l := newLab(t, ctx, Options{Servers: 3, Hosts: 1})
 	h, third := l.Hosts[0], l.Servers[2]
 	if peers, err := l.Consul.Client().Status().Peers(); err != nil || len(peers) != 3 {
@@ -445,7 +445,7 @@ func TestWire(t *testing.T) {
 		t.Skip("needs root: network namespaces")
 	}
 	t.Parallel()
-	ctx := within(t, 5*time.Minute)
+	ctx := within(t, 15*time.Minute)
 	l := newLab(t, ctx, Options{NoConsul: true, Hosts: 3, MTU: 1400})
 	a, b, c := l.Hosts[0], l.Hosts[1], l.Hosts[2]
 	first, err := l.Wire(ctx, a, b)

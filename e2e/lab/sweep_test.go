@@ -39,7 +39,7 @@ func TestSweep(t *testing.T) {
 		t.Skip("needs root: network namespaces")
 	}
 	t.Parallel()
-	ctx := within(t, 10*time.Minute)
+	ctx := within(t, 15*time.Minute)
 	own := newLab(t, ctx, Options{NoConsul: true, Hosts: 1})
 	owner := exec.CommandContext(ctx, os.Args[0])
 	owner.Env = append(os.Environ(), labOwner+"=swept")

@@ -15,7 +15,7 @@ func TestTalk(t *testing.T) {
 		t.Skip("needs root: network namespaces")
 	}
 	defer goleak.VerifyNone(t)
-	ctx := within(t, 5*time.Minute)
+	ctx := within(t, 15*time.Minute)
 	l, err := New(ctx, Options{NoConsul: true, Hosts: 2})
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 // each lab runs a dozen programs.
 func turn(ctx context.Context) (io.Closer, error) {
 	most := 3 * max(2, runtime.GOMAXPROCS(0))
+	began := time.Now()
 	for {
 		for i := range most {
 			// The kernel removes a socket with an abstract name when its process ends.
@@ -27,10 +28,12 @@ func turn(ctx context.Context) (io.Closer, error) {
 				return nil, err
 			}
 		}
+		// A lab that looks more often gets a place sooner, so one that has waited for long looks most often.
+		pause := max(2*time.Millisecond, 50*time.Millisecond-time.Since(began)/400)
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("wait until fewer than %d labs of tests are up: %w", most, context.Cause(ctx))
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }
