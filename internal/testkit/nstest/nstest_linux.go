@@ -145,8 +145,10 @@ func (ns *NS) Try(script string) (string, error) {
 		// Otherwise iptables-legacy fails while it runs in another namespace.
 		cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(ns.dir(), "xtables.lock"))
 	}
-	var err error
-	ns.Do(func() { err = cmd.Run() })
+	err := ns.start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
 	if err != nil {
 		return stdout.String() + stderr.String(), err
 	}

@@ -2,9 +2,10 @@ package nstest
 
 import (
 	"flag"
+	"os/exec"
 	"runtime"
 	"strconv"
-	"syscall"
+	"sync"
 )
 
 // RunMoreAtOnce lets more tests of this process run at once than there are processors, because tests with namespaces
@@ -17,10 +18,23 @@ func RunMoreAtOnce() {
 	}
 }
 
+// starting is locked for reading while a process is being started.
+var starting sync.RWMutex
+
+// start starts a program in the namespace.
+func (ns *NS) start(cmd *exec.Cmd) (err error) {
+	ns.Do(func() {
+		starting.RLock()
+		defer starting.RUnlock()
+		err = cmd.Start()
+	})
+	return err
+}
+
 // AwaitForks waits until no process that another test is just starting has copies of this process's descriptors, which it
 // has until it runs its program. What was closed before is closed then. Otherwise a port or a device may be in use for
 // another moment.
 func AwaitForks() {
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
+	starting.Lock()
+	defer starting.Unlock()
 }

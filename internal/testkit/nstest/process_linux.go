@@ -39,8 +39,7 @@ func (ns *NS) Start(state string) (kill func()) {
 	if err != nil {
 		ns.t.Fatal(err)
 	}
-	ns.Do(func() { err = cmd.Start() })
-	if err != nil {
+	if err := ns.start(cmd); err != nil {
 		ns.t.Fatal(err)
 	}
 	killed := false
