@@ -128,8 +128,8 @@ func (w *kubeWorld) waitCheck(h *lab.Host, name, status string, words ...string)
 	})
 }
 
-// healthy blocks until all hosts report that nothing is wrong, at most for a minute. It usually takes a few seconds.
-func (w *kubeWorld) healthy(hosts []*lab.Host) {
+// healthy blocks until all hosts report that nothing is wrong, at most for the given time.
+func (w *kubeWorld) healthy(hosts []*lab.Host, limit time.Duration) {
 	w.T.Helper()
 	began := time.Now()
 	for _, h := range hosts {
@@ -138,7 +138,7 @@ func (w *kubeWorld) healthy(hosts []*lab.Host) {
 	}
 	took := time.Since(began).Round(10 * time.Millisecond)
 	w.T.Logf("in order after %s", took)
-	if took > time.Minute {
+	if took > limit {
 		w.T.Errorf("in order only after %s", took)
 	}
 }
@@ -167,13 +167,13 @@ func TestKubernetes(t *testing.T) {
 	for _, h := range hosts {
 		w.Must(h.StartAgent(h.Config(world.ShortLease, h.Network("default", ""))))
 	}
-	w.healthy(hosts[:2])
+	w.healthy(hosts[:2], time.Minute)
 	w.waitCheck(late, "lease", "critical", "node host-c has no podCIDR")
 
 	t.Log("the node without podCIDR gets one")
 	w.api.Do(t, "PATCH", "/api/v1/nodes/"+late.Name,
 		fmt.Sprintf(`{"spec":{"podCIDR":%q,"podCIDRs":[%q]}}`, kubeSubnet(2), kubeSubnet(2)))
-	w.healthy(hosts)
+	w.healthy(hosts, time.Minute)
 	for i, h := range hosts {
 		if got := w.Subnet(h, "default").String(); got != kubeSubnet(i) {
 			t.Errorf("%s has %s, its Node %s", h.Name, got, kubeSubnet(i))
@@ -311,7 +311,7 @@ func (w *kubeWorld) loseServer(hosts []*lab.Host) {
 		return nil
 	})
 	w.api.Restart()
-	w.healthy(hosts)
+	w.healthy(hosts, 20*time.Second)
 }
 
 // breakNode breaks the annotations of a further Node.
@@ -331,7 +331,7 @@ func (w *kubeWorld) breakNode(h *lab.Host, hosts []*lab.Host) {
 		w.T.Errorf("leno peers: %v\n%s", err, peers)
 	}
 	w.api.DeleteNode(w.T, "host-broken")
-	w.healthy(hosts)
+	w.healthy(hosts, 10*time.Second)
 }
 
 // loseRights takes the agents' rights away.
@@ -348,7 +348,7 @@ func (w *kubeWorld) loseRights(hosts []*lab.Host) {
 		}
 	}
 	w.api.Allow(w.T, "leno")
-	w.healthy(hosts)
+	w.healthy(hosts, 20*time.Second)
 }
 
 // cleansUp kills an agent and removes what it has left, also from its Node.
