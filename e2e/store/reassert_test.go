@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/consul/api"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/traffic"
@@ -265,6 +266,7 @@ func TestSlotSetBack(t *testing.T) {
 		lives, exit bool // the first host still runs and believes in its subnet; on_lost of the other one is "exit"
 		slot        netip.Prefix
 		stream      *lab.Echoes
+		result      lab.EchoResult
 	}
 	pairs := []*pair{
 		{what: "of a host that is no more", first: w.Hosts[0], then: w.Hosts[1], exit: true},
@@ -374,11 +376,18 @@ func TestSlotSetBack(t *testing.T) {
 			}
 			return nil
 		})
-		if !p.lives {
-			w.Must(p.stream.WaitAnswers(w.Ctx, 10))
-		}
-		result, err := p.stream.Stop()
-		w.Must(err)
+	}
+	w.Must(pairs[0].stream.WaitAnswers(w.Ctx, 10)) // to the host that keeps its subnet
+	var stops errgroup.Group
+	for _, p := range pairs {
+		stops.Go(func() (err error) {
+			p.result, err = p.stream.Stop()
+			return err
+		})
+	}
+	w.Must(stops.Wait())
+	for _, p := range pairs {
+		result := p.result
 		t.Logf("%s: %d pings to who had it last, %d lost", p.what, result.Sent, result.Lost())
 		now, log := w.Subnet(p.then, "default"), p.then.Agent().Output()
 		switch {
@@ -390,8 +399,11 @@ func TestSlotSetBack(t *testing.T) {
 			if code := p.then.Agent().ExitCode(); code != 1 || !strings.Contains(log, p.slot.String()+" was lost") || len(w.Routes(p.then)) == 0 {
 				t.Errorf("%s: exit code %d, routes %q", p.then.Name, code, w.Routes(p.then))
 			}
-		case now == p.slot || !strings.Contains(log, "[ERROR] leno: this host has another subnet now"):
-			t.Errorf("%s has %s, and had %s, or does not say so loudly", p.then.Name, now, p.slot)
+		default:
+			if now == p.slot {
+				t.Errorf("%s has %s still", p.then.Name, now)
+			}
+			w.waitLog(p.then, "[ERROR] leno: this host has another subnet now")
 		}
 	}
 }
