@@ -15,7 +15,7 @@ import (
 // among them until it is closed or its process ends. Several packages run at the same time, and
 // each lab runs a dozen programs.
 func turn(ctx context.Context) (io.Closer, error) {
-	most := 3 * max(2, runtime.GOMAXPROCS(0))
+	most := 5 * max(2, runtime.GOMAXPROCS(0))
 	began := time.Now()
 	for {
 		for i := range most {
