@@ -120,12 +120,18 @@ func (a *Agent) newDeps(c config.Config) *network.Deps {
 // Run blocks until ctx ends or there is a fault that does not end by waiting: the API's address cannot be used, another
 // agent holds the state directory, or a lease was lost under on_lost = "exit". The datapath stays behind, unless the
 // configuration says release_on_stop or this is a development agent. Run must be called only once.
-func (a *Agent) Run(ctx context.Context) (err error) {
-	defer close(a.reloader.ended)
+func (a *Agent) Run(ctx context.Context) error {
 	listener, err := a.listen(ctx, a.settings.get().HTTP)
 	if err != nil {
+		close(a.reloader.ended)
 		return err
 	}
+	return a.runOn(ctx, listener)
+}
+
+// runOn is Run with the listener of the API, which it closes.
+func (a *Agent) runOn(ctx context.Context, listener net.Listener) (err error) {
+	defer close(a.reloader.ended)
 	a.process.start()
 	defer func() { err = errors.Join(err, a.identity.unlock()) }()
 

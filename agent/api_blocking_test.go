@@ -86,83 +86,86 @@ func readings(a, b *host, x registry.Network) []reading {
 
 // TestBlockingReads: a blocking read of each list returns when the list changes, with another index, and not before.
 func TestBlockingReads(t *testing.T) {
-	t.Parallel()
-	store := memory.New()
-	x := foreignNetwork(t, store)
-	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
-	a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
-	a.ready()
-	for _, tt := range readings(a, b, x) {
-		t.Run(tt.name, func(t *testing.T) {
-			ctx := t.Context()
-			var before any
-			var index uint64
-			// What has not settled after the start may still change the index.
-			eventually(t, func() (err error) {
-				if before, index, err = tt.read(ctx, a.client, api.Read{}); err != nil {
+	simulated(t, func(t *testing.T) {
+		store := memory.New()
+		x := foreignNetwork(t, store)
+		a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+		a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
+		a.ready()
+		for _, tt := range readings(a, b, x) {
+			{
+				ctx := t.Context()
+				var before any
+				var index uint64
+				// What has not settled after the start may still change the index.
+				eventually(t, func() (err error) {
+					if before, index, err = tt.read(ctx, a.client, api.Read{}); err != nil {
+						return err
+					}
+					_, again, err := tt.read(ctx, a.client, api.Read{Index: index, Wait: 150 * time.Millisecond})
+					if err == nil && again != index {
+						err = fmt.Errorf("index %d became %d and nothing changed", index, again)
+					}
 					return err
+				})
+				if _, other, err := tt.read(ctx, a.client, api.Read{Index: index + 1, Wait: time.Minute}); err != nil || other != index {
+					t.Errorf("another index than the current one: %d, %v", other, err)
 				}
-				_, again, err := tt.read(ctx, a.client, api.Read{Index: index, Wait: 150 * time.Millisecond})
-				if err == nil && again != index {
-					err = fmt.Errorf("index %d became %d and nothing changed", index, again)
+				got := make(chan error, 1)
+				go func() {
+					after, next, err := tt.read(ctx, a.client, api.Read{Index: index, Wait: time.Minute})
+					if err == nil && next == index {
+						err = fmt.Errorf("answered under the same index %d", index)
+					}
+					if err == nil && fmt.Sprint(after) == fmt.Sprint(before) {
+						err = fmt.Errorf("index %d became %d, and the answer is the same: %v", index, next, after)
+					}
+					got <- err
+				}()
+				select {
+				case err := <-got:
+					t.Fatalf("answered before a change: %v", err)
+				case <-time.After(50 * time.Millisecond):
 				}
-				return err
-			})
-			if _, other, err := tt.read(ctx, a.client, api.Read{Index: index + 1, Wait: time.Minute}); err != nil || other != index {
-				t.Errorf("another index than the current one: %d, %v", other, err)
+				tt.change(t)
+				select {
+				case err := <-got:
+					if err != nil {
+						t.Error(err)
+					}
+				case <-time.After(2 * time.Minute):
+					t.Error("the reader got no answer after a change")
+				}
 			}
-			got := make(chan error, 1)
-			go func() {
-				after, next, err := tt.read(ctx, a.client, api.Read{Index: index, Wait: time.Minute})
-				if err == nil && next == index {
-					err = fmt.Errorf("answered under the same index %d", index)
-				}
-				if err == nil && fmt.Sprint(after) == fmt.Sprint(before) {
-					err = fmt.Errorf("index %d became %d, and the answer is the same: %v", index, next, after)
-				}
-				got <- err
-			}()
-			select {
-			case err := <-got:
-				t.Fatalf("answered before a change: %v", err)
-			case <-time.After(50 * time.Millisecond):
-			}
-			tt.change(t)
-			select {
-			case err := <-got:
-				if err != nil {
-					t.Error(err)
-				}
-			case <-time.After(2 * time.Minute):
-				t.Error("the reader got no answer after a change")
-			}
-		})
-	}
+		}
+	})
 }
 
 // TestBlockedReaderOfWhatGoes: a reader that waits for a change of a network is told when the network is deleted.
 func TestBlockedReaderOfWhatGoes(t *testing.T) {
-	store := memory.New()
-	foreignNetwork(t, store)
-	a := newHost(t, store, "a").start()
-	a.ready()
-	list, err := a.client.Reservations(t.Context(), "x")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := make(chan error, 1)
-	go func() {
-		_, err := a.client.Reservations(t.Context(), "x", api.Read{Index: list.Index, Wait: time.Minute})
-		got <- err
-	}()
-	eventually(t, func() error {
-		if n := a.agent.http.Waiting(); n != 1 {
-			return fmt.Errorf("%d requests wait", n)
+	simulated(t, func(t *testing.T) {
+		store := memory.New()
+		foreignNetwork(t, store)
+		a := newHost(t, store, "a").start()
+		a.ready()
+		list, err := a.client.Reservations(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
 		}
-		return nil
+		got := make(chan error, 1)
+		go func() {
+			_, err := a.client.Reservations(t.Context(), "x", api.Read{Index: list.Index, Wait: time.Minute})
+			got <- err
+		}()
+		eventually(t, func() error {
+			if n := a.agent.http.Waiting(); n != 1 {
+				return fmt.Errorf("%d requests wait", n)
+			}
+			return nil
+		})
+		if err := store.Client().DeleteNetwork(t.Context(), "x"); err != nil {
+			t.Fatal(err)
+		}
+		agenttest.WantCode(t, "a network that is gone", <-got, http.StatusNotFound, "it was deleted at")
 	})
-	if err := store.Client().DeleteNetwork(t.Context(), "x"); err != nil {
-		t.Fatal(err)
-	}
-	agenttest.WantCode(t, "a network that is gone", <-got, http.StatusNotFound, "it was deleted at")
 }

@@ -74,93 +74,86 @@ func (j *judged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // TestOpenAPIAnswers makes every described request to a running agent, and some requests that each endpoint refuses.
 func TestOpenAPIAnswers(t *testing.T) {
-	doc := agenttest.OpenAPI(t)
-	store := memory.New()
-	a, b := newHost(t, store, "a"), newHost(t, store, "b").start()
-	a.refresh = func() (c config.Config, err error) { return a.config, nil }
-	a.start()
-	a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
-	a.ready()
+	simulated(t, func(t *testing.T) {
+		doc := agenttest.OpenAPI(t)
+		store := memory.New()
+		a, b := newHost(t, store, "a"), newHost(t, store, "b").start()
+		a.refresh = func() (c config.Config, err error) { return a.config, nil }
+		a.start()
+		a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
+		a.ready()
 
-	doc.Servers = nil // the document names the default address
-	router, err := gorillamux.NewRouter(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	handler, err := a.agent.http.Handler()
-	must(t, err)
-	j := &judged{t: t, router: router, next: handler, seen: map[string]bool{}}
-	server := httptest.NewServer(j)
-	defer server.Close()
-	ask := func(method, path, body string) {
-		r, err := http.NewRequest(method, server.URL+path, strings.NewReader(body))
+		doc.Servers = nil // the document names the default address
+		router, err := gorillamux.NewRouter(doc)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if body != "" {
-			r.Header.Set("Content-Type", "application/json")
+		handler, err := a.agent.http.Handler()
+		must(t, err)
+		j := &judged{t: t, router: router, next: handler, seen: map[string]bool{}}
+		ask := func(method, path, body string) {
+			r := httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+path, strings.NewReader(body))
+			if body != "" {
+				r.Header.Set("Content-Type", "application/json")
+			}
+			j.ServeHTTP(httptest.NewRecorder(), r)
 		}
-		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
+		m := `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"}}`
+		// A network without hosts, whose switch does not end.
+		must(t, store.Client().PutNetwork(t.Context(), registry.Network{Name: "s", Plan: agenttest.Plan(t, "10.8.0.0/16"),
+			Backend: agenttest.Backend(t, "recorder", `{"next":{"type":"other","device":"b"}}`)}))
+		own, free := registry.SubnetKey(a.subnet()), registry.SubnetKey(free(a, b))
+		for _, request := range []string{
+			"GET /healthz", "GET /readyz", "GET /healthz?network=n", "GET /healthz?network=none", "GET /readyz?network=n&network=none", "GET /v1/agent/self", "GET /v1/agent/config", "PUT /v1/agent/reload", "PUT /v1/agent/reload?force=perhaps", "GET /v1/openapi.yaml",
+			"GET /v1/agent/events", "GET /v1/agent/events?network=n",
+			"GET /v1/agent/monitor?log_level=loud", "GET /v1/agent/metrics", "GET /v1/agent/metrics?format=prometheus", "GET /v1/agent/metrics?format=xml",
+			"PUT /v1/agent/doctor", "PUT /v1/agent/doctor?network=n&passive=true", "PUT /v1/agent/doctor?passive=perhaps", "PUT /v1/agent/doctor?network=none",
+			"GET /v1/networks", "GET /v1/network/n", "GET /v1/network/none",
+			"PUT /v1/network/m " + m, "PUT /v1/network/m " + m, "PUT /v1/network/x {}",
+			"POST /v1/network/m/plan " + m, "POST /v1/network/m/plan {}",
+			"GET /v1/network/n/switch", "GET /v1/network/none/switch", `PUT /v1/network/n/switch {"action":"rotate-keys"}`, `PUT /v1/network/none/switch {"action":"stop"}`,
+			`PUT /v1/network/s/switch {"action":"stop"}`, `PUT /v1/network/s/switch {"action":"turn"}`,
+			"GET /v1/network/n/leases", "GET /v1/network/n/leases?memory=true", "GET /v1/network/none/leases",
+			"GET /v1/network/n/lease/" + own, "GET /v1/network/n/lease/" + free, "GET /v1/network/n/lease/10.5.0.0-99",
+			"PUT /v1/network/n/reservation/" + free + ` {"node":"z"}`, "PUT /v1/network/n/reservation/" + free + ` {"node":"y"}`,
+			"PUT /v1/network/n/reservation/" + free + ` {"host":"z"}`, "PUT /v1/network/none/reservation/" + free + ` {"node":"z"}`,
+			"GET /v1/network/n/reservations", "GET /v1/network/none/reservations",
+			"DELETE /v1/network/n/reservation/" + free, "DELETE /v1/network/n/reservation/" + free,
+			"GET /v1/network/n/peers", "GET /v1/network/none/peers",
+			"POST /v1/network/n/probe {}", `POST /v1/network/n/probe {"count":1000}`, `POST /v1/network/n/probe {"peers":["z"]}`,
+			"DELETE /v1/network/n", "DELETE /v1/network/m", "DELETE /v1/network/m",
+			"DELETE /v1/network/n/lease/" + registry.SubnetKey(b.subnet()), "DELETE /v1/network/n/lease/10.5.0.0-24", "DELETE /v1/network/n/lease/x-1",
+			"PUT /v1/network/n/renew", "PUT /v1/network/none/renew",
+			"PUT /v1/network/n/release", "PUT /v1/network/n/release", "PUT /v1/network/none/release",
+		} {
+			part := strings.SplitN(request, " ", 3)
+			ask(part[0], part[1], strings.Join(part[2:], ""))
 		}
-		_ = answer.Body.Close()
-	}
-	m := `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"}}`
-	// A network without hosts, whose switch does not end.
-	must(t, store.Client().PutNetwork(t.Context(), registry.Network{Name: "s", Plan: agenttest.Plan(t, "10.8.0.0/16"),
-		Backend: agenttest.Backend(t, "recorder", `{"next":{"type":"other","device":"b"}}`)}))
-	own, free := registry.SubnetKey(a.subnet()), registry.SubnetKey(free(a, b))
-	for _, request := range []string{
-		"GET /healthz", "GET /readyz", "GET /healthz?network=n", "GET /healthz?network=none", "GET /readyz?network=n&network=none", "GET /v1/agent/self", "GET /v1/agent/config", "PUT /v1/agent/reload", "PUT /v1/agent/reload?force=perhaps", "GET /v1/openapi.yaml",
-		"GET /v1/agent/events", "GET /v1/agent/events?network=n",
-		"GET /v1/agent/monitor?log_level=loud", "GET /v1/agent/metrics", "GET /v1/agent/metrics?format=prometheus", "GET /v1/agent/metrics?format=xml",
-		"PUT /v1/agent/doctor", "PUT /v1/agent/doctor?network=n&passive=true", "PUT /v1/agent/doctor?passive=perhaps", "PUT /v1/agent/doctor?network=none",
-		"GET /v1/networks", "GET /v1/network/n", "GET /v1/network/none",
-		"PUT /v1/network/m " + m, "PUT /v1/network/m " + m, "PUT /v1/network/x {}",
-		"POST /v1/network/m/plan " + m, "POST /v1/network/m/plan {}",
-		"GET /v1/network/n/switch", "GET /v1/network/none/switch", `PUT /v1/network/n/switch {"action":"rotate-keys"}`, `PUT /v1/network/none/switch {"action":"stop"}`,
-		`PUT /v1/network/s/switch {"action":"stop"}`, `PUT /v1/network/s/switch {"action":"turn"}`,
-		"GET /v1/network/n/leases", "GET /v1/network/n/leases?memory=true", "GET /v1/network/none/leases",
-		"GET /v1/network/n/lease/" + own, "GET /v1/network/n/lease/" + free, "GET /v1/network/n/lease/10.5.0.0-99",
-		"PUT /v1/network/n/reservation/" + free + ` {"node":"z"}`, "PUT /v1/network/n/reservation/" + free + ` {"node":"y"}`,
-		"PUT /v1/network/n/reservation/" + free + ` {"host":"z"}`, "PUT /v1/network/none/reservation/" + free + ` {"node":"z"}`,
-		"GET /v1/network/n/reservations", "GET /v1/network/none/reservations",
-		"DELETE /v1/network/n/reservation/" + free, "DELETE /v1/network/n/reservation/" + free,
-		"GET /v1/network/n/peers", "GET /v1/network/none/peers",
-		"POST /v1/network/n/probe {}", `POST /v1/network/n/probe {"count":1000}`, `POST /v1/network/n/probe {"peers":["z"]}`,
-		"DELETE /v1/network/n", "DELETE /v1/network/m", "DELETE /v1/network/m",
-		"DELETE /v1/network/n/lease/" + registry.SubnetKey(b.subnet()), "DELETE /v1/network/n/lease/10.5.0.0-24", "DELETE /v1/network/n/lease/x-1",
-		"PUT /v1/network/n/renew", "PUT /v1/network/none/renew",
-		"PUT /v1/network/n/release", "PUT /v1/network/n/release", "PUT /v1/network/none/release",
-	} {
-		part := strings.SplitN(request, " ", 3)
-		ask(part[0], part[1], strings.Join(part[2:], ""))
-	}
-	// A store such as Kubernetes cannot do all of it.
-	for request, call := range map[string]string{
-		"PUT /v1/network/y " + strings.Replace(m, "10.7", "10.9", 1): "PutNetwork",
-		`PUT /v1/network/s/switch {"action":"reverse"}`:              "PutNetwork",
-		"DELETE /v1/network/n?force=true":                            "DeleteNetwork",
-		"DELETE /v1/network/n/lease/" + free:                         "Revoke",
-		"PUT /v1/network/n/reservation/" + free + ` {"node":"z"}`:    "AddReservation",
-		"DELETE /v1/network/n/reservation/" + free:                   "RemoveReservation",
-	} {
-		a.registry.SetOne(call, registry.ErrNotSupported)
-		part := strings.SplitN(request, " ", 3)
-		ask(part[0], part[1], strings.Join(part[2:], ""))
-		a.registry.SetOne(call, nil)
-	}
-	for path, item := range doc.Paths.Map() {
-		for method, operation := range item.Operations() {
-			for status := range operation.Responses.Map() {
-				answer := fmt.Sprintf("%s %s %s", method, path, status)
-				if status != "default" && !j.seen[answer] && !otherwise[answer] && !strings.HasSuffix(answer, " 403") {
-					t.Errorf("%s was not seen", answer)
+		// A store such as Kubernetes cannot do all of it.
+		for request, call := range map[string]string{
+			"PUT /v1/network/y " + strings.Replace(m, "10.7", "10.9", 1): "PutNetwork",
+			`PUT /v1/network/s/switch {"action":"reverse"}`:              "PutNetwork",
+			"DELETE /v1/network/n?force=true":                            "DeleteNetwork",
+			"DELETE /v1/network/n/lease/" + free:                         "Revoke",
+			"PUT /v1/network/n/reservation/" + free + ` {"node":"z"}`:    "AddReservation",
+			"DELETE /v1/network/n/reservation/" + free:                   "RemoveReservation",
+		} {
+			a.registry.SetOne(call, registry.ErrNotSupported)
+			part := strings.SplitN(request, " ", 3)
+			ask(part[0], part[1], strings.Join(part[2:], ""))
+			a.registry.SetOne(call, nil)
+		}
+		for path, item := range doc.Paths.Map() {
+			for method, operation := range item.Operations() {
+				for status := range operation.Responses.Map() {
+					answer := fmt.Sprintf("%s %s %s", method, path, status)
+					if status != "default" && !j.seen[answer] && !otherwise[answer] && !strings.HasSuffix(answer, " 403") {
+						t.Errorf("%s was not seen", answer)
+					}
 				}
 			}
 		}
-	}
+	})
 }
 
 // otherwise lists the answers that other tests cover: those of an agent that is not healthy, and those given while the

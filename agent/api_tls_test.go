@@ -89,6 +89,7 @@ func (a *authority) pool() *x509.CertPool {
 // TestTLS: the listener presents its certificate and asks the client for one. A reload replaces the certificate and the
 // authority, unless a file cannot be used.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {
 		t.Helper()
@@ -99,19 +100,20 @@ func TestTLS(t *testing.T) {
 		return path
 	}
 	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
-	h := newHost(t, memory.New(), "a")
-	h.config.HTTP.Address = freeAddress(t)
+	h := newHost(t, memory.New(), "a").real()
+	h.config.HTTP.Address = "127.0.0.1:0"
 	cert, key := ours.issue("first")
 	h.config.HTTP.TLS.CertFile, h.config.HTTP.TLS.KeyFile = write("cert.pem", cert), write("key.pem", key)
 	h.config.HTTP.TLS.CAFile = write("ca.pem", ours.pem())
 	h.start().ready()
+	address := h.listensOn()
 
 	ask := func(of *authority, shows ...tls.Certificate) (served string, err error) {
 		conf := &tls.Config{RootCAs: of.pool(), Certificates: shows, VerifyConnection: func(s tls.ConnectionState) error {
 			served = s.PeerCertificates[0].Subject.CommonName
 			return nil
 		}}
-		c, err := api.New(api.Config{Address: "https://" + h.config.HTTP.Address, TLS: conf})
+		c, err := api.New(api.Config{Address: "https://" + address, TLS: conf})
 		if err != nil {
 			return "", err
 		}
@@ -135,7 +137,7 @@ func TestTLS(t *testing.T) {
 			t.Errorf("a client %s: %v", name, err)
 		}
 	}
-	plain, err := http.Get("http://" + h.config.HTTP.Address + "/healthz")
+	plain, err := http.Get("http://" + address + "/healthz")
 	must(t, err)
 	if _ = plain.Body.Close(); plain.StatusCode != http.StatusBadRequest {
 		t.Errorf("plain HTTP: %d", plain.StatusCode)

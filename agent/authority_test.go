@@ -6,9 +6,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/internal/testkit/faulty"
@@ -43,7 +40,7 @@ func TestWritesAreMadeUnderTheCallersToken(t *testing.T) {
 		{"Release", func(_ *host, c *api.Client) error { return c.ReleaseLease(ctx, "n") }},
 		{"DeleteNetwork", func(_ *host, c *api.Client) error { return c.DeleteNetwork(ctx, "n", true) }},
 	} {
-		t.Run(tt.call, func(t *testing.T) {
+		subtest(t, tt.call, func(t *testing.T) {
 			for _, token := range []string{"", "operator", faulty.RefusedToken} {
 				a := newHost(t, memory.New(), "a").start()
 				a.ready()
@@ -58,12 +55,7 @@ func TestWritesAreMadeUnderTheCallersToken(t *testing.T) {
 					}
 				}
 				before := a.registry.Count("own " + tt.call)
-				client, err := api.New(api.Config{Address: a.config.HTTP.Address, Token: token})
-				if err != nil {
-					t.Fatal(err)
-				}
-				err = tt.write(a, client)
-				client.Close()
+				err := tt.write(a, a.clientWith(token))
 				if token == faulty.RefusedToken {
 					agenttest.WantCode(t, "a token without rights", err, http.StatusForbidden)
 				} else if err != nil {
@@ -80,58 +72,4 @@ func TestWritesAreMadeUnderTheCallersToken(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestDeleteLooksWithTheCallersRights: deleting a network reads its leases with the caller's token, so that only a
-// caller who may read them learns which hosts are in the way.
-func TestDeleteLooksWithTheCallersRights(t *testing.T) {
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	err := a.client.DeleteNetwork(context.Background(), "n", false)
-	agenttest.WantCode(t, "a network in use", err, http.StatusConflict, "a")
-	if a.registry.Count("token  WatchLeases") != 1 {
-		t.Error("the leases were not read under the caller's token")
-	}
-}
-
-func TestRefusedReleaseChangesNothing(t *testing.T) {
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	subnet := a.subnet()
-	statuses := func() map[string]string {
-		out := map[string]string{}
-		report, _ := a.agent.env.Reports.Health.Report()
-		for _, c := range append(report.Checks, report.Networks[0].Checks...) {
-			out[c.Name] = c.Status
-		}
-		return out
-	}
-	a.check(health.Snapshot, api.Passing)
-	before := statuses()
-	lease, _ := mustRunner(t, a).Lease()
-	client, err := api.New(api.Config{Address: a.config.HTTP.Address, Token: faulty.RefusedToken})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	agenttest.WantCode(t, "release", client.ReleaseLease(context.Background(), "n"), http.StatusForbidden)
-
-	if diff := cmp.Diff(before, statuses()); diff != "" {
-		t.Errorf("health changed: %s", diff)
-	}
-	if _, session, ok := a.store.Get(leaseKey(subnet)); !ok || session != lease.Session {
-		t.Errorf("record there: %t, session %q", ok, session)
-	}
-	renewals, tries := a.registry.Count("own Renew"), len(a.recorder.tries())
-	a.kick()
-	a.more("renewals", renewals, func() int { return a.registry.Count("own Renew") })
-	a.more("applies", tries, func() int { return len(a.recorder.tries()) })
-	if got := a.recorder.all(); len(got) != 1 {
-		t.Errorf("the datapath was disturbed: %q", got)
-	}
-	// The next request, from a caller with the right to make it, succeeds.
-	if err := a.client.ReleaseLease(context.Background(), "n"); err != nil {
-		t.Error(err)
-	}
-	a.applies("zero")
 }

@@ -25,8 +25,7 @@ func TestChangeOfStore(t *testing.T) {
 		{"higher indexes", 1000, false},
 		{"higher indexes, copies lapsed", 1000, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
+		subtest(t, tt.name, func(t *testing.T) {
 			first, second := memory.New(), memory.New()
 			for i := range tt.writes {
 				second.Put("other", fmt.Append(nil, i))
@@ -77,20 +76,21 @@ func TestChangeOfStore(t *testing.T) {
 // TestJoinDuringAMove: a host that joins in the new store gets none of the subnets of the hosts that have not changed
 // yet, and has routes to them.
 func TestJoinDuringAMove(t *testing.T) {
-	t.Parallel()
-	first, second := memory.New(), memory.New()
-	a, b := newHost(t, first, "a").start(), newHost(t, first, "b").start()
-	a.ready()
-	b.ready()
-	_, err := transfer.Copy(t.Context(), first.Client(), second.Client(), transfer.Options{Hold: a.config.Lease.Hold})
-	must(t, err)
-	endSessions(t, second, "")
-	c := newHost(t, second, "c").start()
-	peers := []string{"a@" + a.subnet().String(), "b@" + b.subnet().String()}
-	if a.subnet().Addr().Compare(b.subnet().Addr()) > 0 {
-		slices.Reverse(peers)
-	}
-	c.applies(fmt.Sprintf("%s <- %s", free(a, b), strings.Join(peers, ", ")))
+	simulated(t, func(t *testing.T) {
+		first, second := memory.New(), memory.New()
+		a, b := newHost(t, first, "a").start(), newHost(t, first, "b").start()
+		a.ready()
+		b.ready()
+		_, err := transfer.Copy(t.Context(), first.Client(), second.Client(), transfer.Options{Hold: a.config.Lease.Hold})
+		must(t, err)
+		endSessions(t, second, "")
+		c := newHost(t, second, "c").start()
+		peers := []string{"a@" + a.subnet().String(), "b@" + b.subnet().String()}
+		if a.subnet().Addr().Compare(b.subnet().Addr()) > 0 {
+			slices.Reverse(peers)
+		}
+		c.applies(fmt.Sprintf("%s <- %s", free(a, b), strings.Join(peers, ", ")))
+	})
 }
 
 // endSessions ends the session of a host's lease of network n, or of all leases without a name.

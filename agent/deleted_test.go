@@ -30,41 +30,43 @@ func (h *host) deletionInStore() *registry.Deletion {
 // TestDeletedNetworkStaysDeleted: a host that knows that a network was deleted does not define it again when the store
 // has lost the record of the deletion. It puts the record back.
 func TestDeletedNetworkStaysDeleted(t *testing.T) {
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	must(t, a.store.Client().DeleteNetwork(t.Context(), "n"))
-	a.check(health.Network, api.Critical, "was deleted at", "leno network apply")
-	first := a.deletionInStore()
-	putBack := func(when string) {
-		t.Helper()
-		eventually(t, func() error {
-			switch d := a.deletionInStore(); {
-			case d == nil:
-				return errors.New(when + ": the record of the deletion is not in the store")
-			case !d.Time.Equal(first.Time):
-				return errors.New(when + ": another deletion")
-			}
-			return nil
-		})
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a").start()
+		a.ready()
+		must(t, a.store.Client().DeleteNetwork(t.Context(), "n"))
 		a.check(health.Network, api.Critical, "was deleted at", "leno network apply")
-	}
-	empty(a.store)
-	putBack("while it runs")
-	must(t, a.stop())
-	empty(a.store)
-	a.start()
-	putBack("after a restart")
+		first := a.deletionInStore()
+		putBack := func(when string) {
+			t.Helper()
+			eventually(t, func() error {
+				switch d := a.deletionInStore(); {
+				case d == nil:
+					return errors.New(when + ": the record of the deletion is not in the store")
+				case !d.Time.Equal(first.Time):
+					return errors.New(when + ": another deletion")
+				}
+				return nil
+			})
+			a.check(health.Network, api.Critical, "was deleted at", "leno network apply")
+		}
+		empty(a.store)
+		putBack("while it runs")
+		must(t, a.stop())
+		empty(a.store)
+		a.start()
+		putBack("after a restart")
 
-	n, err := definition.FromBlock(a.config.Networks[0])
-	must(t, err)
-	must(t, errOf(a.client.PutNetwork(t.Context(), api.Network{Name: "n", Pools: []api.Pool{{Prefix: n.Plan[0].Prefix}}, Backend: n.Backend.Object}, false)))
-	a.ready()
-	if _, err := os.Stat(state.DeletionPath(a.config.DataDir, "n")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the deletion is still remembered: %v", err)
-	}
-	must(t, a.stop())
-	empty(a.store)
-	a.start().ready()
+		n, err := definition.FromBlock(a.config.Networks[0])
+		must(t, err)
+		must(t, errOf(a.client.PutNetwork(t.Context(), api.Network{Name: "n", Pools: []api.Pool{{Prefix: n.Plan[0].Prefix}}, Backend: n.Backend.Object}, false)))
+		a.ready()
+		if _, err := os.Stat(state.DeletionPath(a.config.DataDir, "n")); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the deletion is still remembered: %v", err)
+		}
+		must(t, a.stop())
+		empty(a.store)
+		a.start().ready()
+	})
 }
 
 // TestRememberedDeletion covers what an agent does about a configured network whose deletion an earlier process wrote
@@ -86,6 +88,10 @@ func TestRememberedDeletion(t *testing.T) {
 		logs    string // what a line of the log says
 		record  bool   // whether the store has the record of the deletion, if the network is not defined
 	}{
+		{"not remembered", "", func(h *host) {
+			apply(h)
+			must(h.t, h.store.Client().DeleteNetwork(context.Background(), "n"))
+		}, nil, false, "leno network apply", "", true},
 		{"lost by the store", `{"version":1,"network":"n","deleted":"DELETED"}`, nil, nil, false, "was deleted at", "", true},
 		{"lost, and the block has no pools", `{"version":1,"network":"n","deleted":"DELETED"}`, nil,
 			func(c *config.Network) { c.Pools, c.Backend = nil, nil }, false, "was deleted at", "", true},
@@ -106,9 +112,11 @@ func TestRememberedDeletion(t *testing.T) {
 		{"of another network", `{"version":1,"network":"m","deleted":"DELETED"}`, nil, nil, true, "", `network \"m\"`, false},
 		{"without a time", `{"version":1,"network":"n"}`, nil, nil, true, "", "/deleted/n.json", false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		subtest(t, tt.name, func(t *testing.T) {
 			h := newHost(t, memory.New(), "a")
-			must(t, state.WriteFile(state.DeletionPath(h.config.DataDir, "n"), []byte(strings.Replace(tt.file, "DELETED", hourAgo(), 1)), 0o600))
+			if tt.file != "" {
+				must(t, state.WriteFile(state.DeletionPath(h.config.DataDir, "n"), []byte(strings.Replace(tt.file, "DELETED", hourAgo(), 1)), 0o600))
+			}
 			if tt.local != nil {
 				tt.local(&h.config.Networks[0])
 			}
@@ -137,41 +145,44 @@ func TestRememberedDeletion(t *testing.T) {
 // TestSetBackBeforeDeletion: when a store is set back to a time before a network was deleted, the network is defined
 // again for all hosts.
 func TestSetBackBeforeDeletion(t *testing.T) {
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	subnet := a.subnet()
-	before := a.store.Backup()
-	must(t, a.store.Client().DeleteNetwork(t.Context(), "n"))
-	a.check(health.Network, api.Critical, "was deleted at")
-	a.store.Restore(before)
-	a.ready()
-	if got := a.subnet(); got != subnet {
-		t.Errorf("subnet %s, before %s", got, subnet)
-	}
-	if d := a.deletionInStore(); d != nil {
-		t.Errorf("the store has %+v", d)
-	}
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a").start()
+		a.ready()
+		subnet := a.subnet()
+		before := a.store.Backup()
+		must(t, a.store.Client().DeleteNetwork(t.Context(), "n"))
+		a.check(health.Network, api.Critical, "was deleted at")
+		a.store.Restore(before)
+		a.ready()
+		if got := a.subnet(); got != subnet {
+			t.Errorf("subnet %s, before %s", got, subnet)
+		}
+		if d := a.deletionInStore(); d != nil {
+			t.Errorf("the store has %+v", d)
+		}
+	})
 }
 
 // TestOlderDeletionRemembered: a deletion that one host remembers does not end a network that was defined after it,
 // when the store loses both.
 func TestOlderDeletionRemembered(t *testing.T) {
-	t.Parallel()
-	store := memory.New()
-	a, b := newHost(t, store, "a"), newHost(t, store, "b")
-	must(t, state.WriteFile(state.DeletionPath(b.config.DataDir, "n"), []byte(`{"version":1,"network":"n","deleted":"`+
-		time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)+`"}`), 0o600))
-	a.config.Networks[0].Backend = &config.Backend{Type: "other"} // distinguishes its definition from the one that b would make
-	a.start()
-	a.ready()
-	subnet := a.subnet()
-	b.registry.Set(registry.ErrUnavailable) // b does not hear of the network
-	b.start()
-	empty(store)
-	b.registry.Set(nil)
-	b.ready()
-	a.ready()
-	if n := a.inStore(); n.Backend.Type != "other" || a.subnet() != subnet {
-		t.Errorf("the store has %+v, a %s, before %s", n, a.subnet(), subnet)
-	}
+	simulated(t, func(t *testing.T) {
+		store := memory.New()
+		a, b := newHost(t, store, "a"), newHost(t, store, "b")
+		must(t, state.WriteFile(state.DeletionPath(b.config.DataDir, "n"), []byte(`{"version":1,"network":"n","deleted":"`+
+			time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)+`"}`), 0o600))
+		a.config.Networks[0].Backend = &config.Backend{Type: "other"} // distinguishes its definition from the one that b would make
+		a.start()
+		a.ready()
+		subnet := a.subnet()
+		b.registry.Set(registry.ErrUnavailable) // b does not hear of the network
+		b.start()
+		empty(store)
+		b.registry.Set(nil)
+		b.ready()
+		a.ready()
+		if n := a.inStore(); n.Backend.Type != "other" || a.subnet() != subnet {
+			t.Errorf("the store has %+v, a %s, before %s", n, a.subnet(), subnet)
+		}
+	})
 }

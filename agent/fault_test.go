@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,110 +30,125 @@ func (h *host) over(check string) int {
 // TestDataDirIsWaitedFor: an agent whose state directory cannot be used says so over its API and goes on as soon as it
 // can. It logs one line at the beginning and one at the end, however often it has tried.
 func TestDataDirIsWaitedFor(t *testing.T) {
-	t.Parallel()
-	a := newHost(t, memory.New(), "a")
-	dir := a.config.DataDir
-	must(t, os.WriteFile(dir, nil, 0o600))
-	a.start()
-	a.check(health.DataDir, api.Critical, "not a directory")
-	// The obstacle changes, so that another attempt can be seen.
-	must(t, os.Remove(dir))
-	must(t, os.MkdirAll(filepath.Join(dir, "lock"), 0o755))
-	a.check(health.DataDir, api.Critical, "is a directory")
-	must(t, os.Remove(filepath.Join(dir, "lock")))
-	// For a host without an id, the last step is to write one down.
-	must(t, os.MkdirAll(filepath.Join(dir, "node-id"), 0o755))
-	a.check(health.DataDir, api.Critical, filepath.Join(dir, "node-id"))
-	if report, _ := a.agent.env.Reports.Health.Report(); report.Checks[0].Name != health.DataDir {
-		t.Errorf("the first check is %+v: what waits for the state directory must come after it", report.Checks[0])
-	}
-	if a.agent.Ready() {
-		t.Error("ready without a node id")
-	}
-	must(t, os.Remove(filepath.Join(dir, "node-id")))
-	a.ready()
-	a.check(health.DataDir, api.Passing)
-	if begun, over := a.begun(health.DataDir), a.over(health.DataDir); begun != 1 || over != 1 {
-		t.Errorf("%d lines about the beginning, %d about the end", begun, over)
-	}
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		dir := a.config.DataDir
+		must(t, os.WriteFile(dir, nil, 0o600))
+		a.start()
+		a.check(health.DataDir, api.Critical, "not a directory")
+		// The obstacle changes, so that another attempt can be seen.
+		must(t, os.Remove(dir))
+		must(t, os.MkdirAll(filepath.Join(dir, "lock"), 0o755))
+		a.check(health.DataDir, api.Critical, "is a directory")
+		must(t, os.Remove(filepath.Join(dir, "lock")))
+		// For a host without an id, the last step is to write one down.
+		must(t, os.MkdirAll(filepath.Join(dir, "node-id"), 0o755))
+		a.check(health.DataDir, api.Critical, filepath.Join(dir, "node-id"))
+		if report, _ := a.agent.env.Reports.Health.Report(); report.Checks[0].Name != health.DataDir {
+			t.Errorf("the first check is %+v: what waits for the state directory must come after it", report.Checks[0])
+		}
+		if a.agent.Ready() {
+			t.Error("ready without a node id")
+		}
+		must(t, os.Remove(filepath.Join(dir, "node-id")))
+		a.ready()
+		a.check(health.DataDir, api.Passing)
+		if begun, over := a.begun(health.DataDir), a.over(health.DataDir); begun != 1 || over != 1 {
+			t.Errorf("%d lines about the beginning, %d about the end", begun, over)
+		}
+	})
 }
 
 // TestStateThatCannotBeWritten: when a host cannot write something down for its next process, it warns and tries again.
 // Containers and packets do not wait for it.
 func TestStateThatCannotBeWritten(t *testing.T) {
-	t.Parallel()
-	store := memory.New()
-	a, b := newHost(t, store, "a"), newHost(t, store, "b")
-	dir := a.config.DataDir
-	lease, peers := state.Path(dir, "n"), state.PeersPath(dir, "n")
-	must(t, os.MkdirAll(filepath.Join(lease, "x"), 0o755)) // a directory cannot be replaced by a file
-	must(t, os.MkdirAll(filepath.Join(peers, "x"), 0o755))
-	a.start()
-	a.ready()
-	b.start()
-	b.ready()
-	a.check(health.DataDir, api.Warning, lease, peers)
-	must(t, os.RemoveAll(lease))
-	a.check(health.DataDir, api.Warning, peers)
-	must(t, os.RemoveAll(peers))
-	a.check(health.DataDir, api.Passing)
-	for _, file := range []string{lease, peers} {
-		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
-			t.Errorf("%s: %v", file, err)
+	simulated(t, func(t *testing.T) {
+		store := memory.New()
+		a, b := newHost(t, store, "a"), newHost(t, store, "b")
+		dir := a.config.DataDir
+		lease, peers := state.Path(dir, "n"), state.PeersPath(dir, "n")
+		must(t, os.MkdirAll(filepath.Join(lease, "x"), 0o755)) // a directory cannot be replaced by a file
+		must(t, os.MkdirAll(filepath.Join(peers, "x"), 0o755))
+		a.start()
+		a.ready()
+		b.start()
+		b.ready()
+		a.check(health.DataDir, api.Warning, lease, peers)
+		must(t, os.RemoveAll(lease))
+		a.check(health.DataDir, api.Warning, peers)
+		must(t, os.RemoveAll(peers))
+		a.check(health.DataDir, api.Passing)
+		for _, file := range []string{lease, peers} {
+			if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
+				t.Errorf("%s: %v", file, err)
+			}
 		}
-	}
-	if begun, over := a.begun(health.DataDir), a.over(health.DataDir); begun != 1 || over != 1 {
-		t.Errorf("%d lines about the beginning, %d about the end", begun, over)
-	}
+		if begun, over := a.begun(health.DataDir), a.over(health.DataDir); begun != 1 || over != 1 {
+			t.Errorf("%d lines about the beginning, %d about the end", begun, over)
+		}
+	})
 }
 
 // TestFaultsOfAnApply: errors of the kernel and of the firewall come with advice, and are logged with two lines each.
 func TestFaultsOfAnApply(t *testing.T) {
-	t.Parallel()
-	a := newHost(t, memory.New(), "a")
-	a.recorder.setFail(fmt.Errorf("create link: %w", unix.EPERM))
-	a.start()
-	a.check(health.Device, api.Critical, "create link", "CAP_NET_ADMIN")
-	a.more("attempts", 2, func() int { return len(a.recorder.tries()) })
-	a.wall.setErr(fmt.Errorf("write rules: %w", unix.EPERM))
-	a.recorder.setFail(nil)
-	a.check(health.Firewall, api.Critical, "write rules", "CAP_NET_RAW")
-	a.check(health.Device, api.Passing)
-	a.more("attempts", len(a.wall.names())+1, func() int { return len(a.wall.names()) })
-	a.wall.setErr(nil)
-	a.ready()
-	a.check(health.Firewall, api.Passing)
-	for _, check := range []string{health.Device, health.Firewall} {
-		if begun, over := a.begun(check), a.over(check); begun != 1 || over != 1 {
-			t.Errorf("%s: %d lines about the beginning, %d about the end", check, begun, over)
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.recorder.setFail(fmt.Errorf("create link: %w", unix.EPERM))
+		a.start()
+		a.check(health.Device, api.Critical, "create link", "CAP_NET_ADMIN")
+		a.more("attempts", 2, func() int { return len(a.recorder.tries()) })
+		if exists(a.config.Networks[0].SubnetFile) {
+			t.Error("the subnet file was written before the datapath was in place")
 		}
-	}
+		a.wall.setErr(fmt.Errorf("write rules: %w", unix.EPERM))
+		a.recorder.setFail(nil)
+		a.check(health.Firewall, api.Critical, "write rules", "CAP_NET_RAW")
+		a.check(health.Device, api.Passing)
+		a.more("attempts", len(a.wall.names())+1, func() int { return len(a.wall.names()) })
+		if a.agent.Ready() {
+			t.Error("ready without its rules")
+		}
+		a.wall.setErr(nil)
+		a.ready()
+		a.check(health.Firewall, api.Passing)
+		for _, check := range []string{health.Device, health.Firewall} {
+			if begun, over := a.begun(check), a.over(check); begun != 1 || over != 1 {
+				t.Errorf("%s: %d lines about the beginning, %d about the end", check, begun, over)
+			}
+		}
+	})
 }
 
 // TestSecondAgentOfAHost: a second agent waits for the first one to end, then gives up, and has learnt and touched
 // nothing.
 func TestSecondAgentOfAHost(t *testing.T) {
-	a, locked := newHost(t, memory.New(), "a"), fmt.Errorf("this host is %w, pid 7", state.ErrLocked)
-	a.patience = 50 * time.Millisecond
-	a.lockHost = func() (func() error, error) { return nil, locked }
-	a.start()
-	<-a.exited
-	if !errors.Is(a.err, state.ErrLocked) || exists(state.NodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) > 0 || len(a.wall.names()) > 0 {
-		t.Errorf("ended with %v", a.err)
-	}
-	if len(a.said.With("another process holds", "pid 7")) != 1 {
-		t.Error("nothing was logged")
-	}
+	simulated(t, func(t *testing.T) {
+		a, locked := newHost(t, memory.New(), "a"), fmt.Errorf("this host is %w, pid 7", state.ErrLocked)
+		a.patience = patience
+		a.lockHost = func() (func() error, error) { return nil, locked }
+		began := time.Now()
+		a.start()
+		<-a.exited
+		if took := time.Since(began); took < patience || took > patience+10*time.Second {
+			t.Errorf("gave up after %s", took)
+		}
+		if !errors.Is(a.err, state.ErrLocked) || exists(state.NodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) > 0 || len(a.wall.names()) > 0 {
+			t.Errorf("ended with %v", a.err)
+		}
+		if len(a.said.With("another process holds", "pid 7")) != 1 {
+			t.Error("nothing was logged")
+		}
+	})
 }
 
 // TestStartWaitsForTheAgentBefore: it is no error that the former process still holds something while that process may
 // be about to end.
 func TestStartWaitsForTheAgentBefore(t *testing.T) {
-	a := newHost(t, memory.New(), "a")
+	t.Parallel()
+	a := newHost(t, memory.New(), "a").real()
 	a.patience = time.Minute
-	other, err := net.Listen("tcp", "127.0.0.1:0")
+	other, err := net.Listen("unix", strings.TrimPrefix(a.config.HTTP.Address, "unix://"))
 	must(t, err)
-	a.config.HTTP.Address = other.Addr().String()
 	unlock, err := state.LockDataDir(a.config.DataDir)
 	must(t, err)
 	a.start()

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -19,96 +18,29 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestFirewallRemembers: after a restart, the first network that is ready does not remove the rules of the other one.
-func TestFirewallRemembers(t *testing.T) {
-	a := newHost(t, memory.New(), "a")
-	a.config.Networks = append(a.config.Networks, a.second())
-	a.start().ready()
-	must(t, a.stop())
-	began := len(a.wall.names())
-	a.start().ready()
-	for _, names := range a.wall.names()[began:] {
-		if names != "m n" {
-			t.Errorf("firewall of %q alone", names)
-		}
-	}
-	a.wall.mu.Lock()
-	first := a.wall.wanted[began]
-	a.wall.mu.Unlock()
-	if len(first) != 2 || len(first[0].Subnets) != 1 || first[1].Pools[0] != netip.MustParsePrefix("10.5.0.0/22") {
-		t.Errorf("%+v", first)
-	}
-	// A network that is no longer configured is not remembered.
-	must(t, a.stop())
-	began = len(a.wall.names())
-	a.config.Networks = a.config.Networks[:1]
-	a.start().ready()
-	if got := a.wall.names()[began:]; got[len(got)-1] != "n" {
-		t.Errorf("firewall of %q", got)
-	}
-}
-
-func TestFirewallFails(t *testing.T) {
-	t.Parallel()
-	missing := fmt.Errorf("iptables: %w", firewall.ErrNotInstalled)
-	for _, tt := range []struct {
-		name   string
-		masq   bool
-		err    error
-		status string
-		ready  bool
-	}{
-		{"works", true, nil, api.Passing, true},
-		{"not installed, not needed", false, missing, api.Warning, true},
-		{"not installed and needed", true, missing, api.Critical, false},
-		{"broken", false, errors.New("no such table"), api.Critical, false},
-		{"not seen for a while", true, firewall.ErrUnseen, api.Warning, true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			a := newHost(t, memory.New(), "a")
-			a.config.Networks[0].IPMasq = tt.masq
-			a.wall.setErr(tt.err)
-			a.start()
-			reason := ""
-			if tt.err != nil {
-				reason = tt.err.Error()
-			}
-			a.check(health.Firewall, tt.status, reason)
-			if tt.ready {
-				a.ready()
-				return
-			}
-			if a.agent.Ready() {
-				t.Error("ready")
-			}
-			a.wall.setErr(nil)
-			a.ready()
-			a.check(health.Firewall, api.Passing)
-		})
-	}
-}
-
 // TestRememberAndAsk checks that remembering rules and a request to the agent, which take the same two locks, never
 // wait for each other.
 func TestRememberAndAsk(t *testing.T) {
-	h := newHost(t, memory.New(), "a").start()
-	h.ready()
-	a := h.agent
-	asked := make(chan struct{})
-	a.env.Rules.Keeper.Remember(a.settings.get().DataDir, func(name string) (config.Network, bool) {
-		go func() {
-			defer close(asked)
-			_ = a.self()
-		}()
-		select {
-		case <-asked:
-		case <-time.After(2 * time.Minute):
-			t.Error("a request to the agent waits for the rules to be remembered")
-			return config.Network{}, false
-		}
-		return a.settings.wanted(name)
+	simulated(t, func(t *testing.T) {
+		h := newHost(t, memory.New(), "a").start()
+		h.ready()
+		a := h.agent
+		asked := make(chan struct{})
+		a.env.Rules.Keeper.Remember(a.settings.get().DataDir, func(name string) (config.Network, bool) {
+			go func() {
+				defer close(asked)
+				_ = a.self()
+			}()
+			select {
+			case <-asked:
+			case <-time.After(2 * time.Minute):
+				t.Error("a request to the agent waits for the rules to be remembered")
+				return config.Network{}, false
+			}
+			return a.settings.wanted(name)
+		})
+		<-asked
 	})
-	<-asked
 }
 
 // disturbs tells the agent that a program changed rules, as soon as the agent watches.
@@ -128,101 +60,76 @@ func (h *host) disturbs() {
 // TestFirewallKeptWithoutStore: while the store is away after a start, the rules of remembered datapaths that exist are
 // kept.
 func TestFirewallKeptWithoutStore(t *testing.T) {
-	t.Parallel()
-	a := newHost(t, memory.New(), "a")
-	a.config.Networks[0].Forward = true
-	a.start().ready()
-	subnet := a.subnet()
-	must(t, a.stop())
-	a.registry.Set(registry.ErrUnavailable)
-	a.remains = datapath.KernelState{Device: true, Up: true, Carrier: true, Addrs: []netip.Addr{subnet.Addr()}}
-	looks := a.wall.looks()
-	a.start()
-	a.more("looks", looks, a.wall.looks)
-	a.wall.set(func(w *wall) {
-		for _, networks := range w.wanted[looks:] {
-			if len(networks) != 1 || len(networks[0].Subnets) != 1 || networks[0].Subnets[0] != subnet {
-				t.Errorf("wanted %+v", networks)
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.config.Networks[0].Forward = true
+		a.start().ready()
+		subnet := a.subnet()
+		must(t, a.stop())
+		a.registry.Set(registry.ErrUnavailable)
+		a.remains = datapath.KernelState{Device: true, Up: true, Carrier: true, Addrs: []netip.Addr{subnet.Addr()}}
+		looks := a.wall.looks()
+		a.start()
+		a.more("looks", looks, a.wall.looks)
+		a.wall.set(func(w *wall) {
+			for _, networks := range w.wanted[looks:] {
+				if len(networks) != 1 || len(networks[0].Subnets) != 1 || networks[0].Subnets[0] != subnet {
+					t.Errorf("wanted %+v", networks)
+				}
 			}
-		}
+		})
+		a.check(health.Firewall, api.Passing, "rules are in place")
+		looks = a.wall.looks()
+		a.disturbs()
+		a.more("looks", looks, a.wall.looks)
 	})
-	a.check(health.Firewall, api.Passing, "rules are in place")
-	looks = a.wall.looks()
-	a.disturbs()
-	a.more("looks", looks, a.wall.looks)
 }
 
 // TestFirewallUntouchedAfterReboot: after a reboot no datapath exists, so the rules of a subnet that the store has not
 // confirmed are not written.
 func TestFirewallUntouchedAfterReboot(t *testing.T) {
-	a := newHost(t, memory.New(), "a")
-	a.start().ready()
-	must(t, a.stop())
-	a.registry.Set(registry.ErrUnavailable)
-	looks := a.wall.looks()
-	a.start()
-	a.check(health.Network, api.Critical)
-	a.disturbs()
-	a.check(health.Consul, api.Warning)
-	if got := a.wall.looks(); got != looks {
-		t.Errorf("%d looks", got-looks)
-	}
-}
-
-func TestFirewallReloaded(t *testing.T) {
-	t.Parallel()
-	a := newHost(t, memory.New(), "a")
-	a.start().ready()
-	c := a.config
-	c.Firewall.Type, c.Firewall.RandomFully = "nftables", false
-	must(t, a.agent.Reload(t.Context(), c))
-	eventually(t, func() error {
-		var last firewall.State
-		a.wall.set(func(w *wall) { last = w.states[len(w.states)-1] })
-		if last.Type != firewall.TypeNFTables || last.RandomFully || len(last.Networks) != 1 {
-			return fmt.Errorf("applied %+v", last)
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.start().ready()
+		must(t, a.stop())
+		a.registry.Set(registry.ErrUnavailable)
+		looks := a.wall.looks()
+		a.start()
+		a.check(health.Network, api.Critical)
+		a.disturbs()
+		a.check(health.Consul, api.Warning)
+		if got := a.wall.looks(); got != looks {
+			t.Errorf("%d looks", got-looks)
 		}
-		return nil
 	})
-}
-
-// TestFirewallInSelf checks that the agent shows the kind of firewall that holds its rules.
-func TestFirewallInSelf(t *testing.T) {
-	a := newHost(t, memory.New(), "a")
-	a.config.Networks[0].Forward = true
-	a.wall.report = firewall.Report{Choice: firewall.Choice{Kind: "iptables-nft", Reason: "it works"}}
-	a.start().ready()
-	a.check(health.Firewall, api.Passing, "in place: iptables-nft, since it works")
-	self, err := a.client.Self(t.Context())
-	if err != nil || self.Firewall == nil || self.Firewall.Kind != "iptables-nft" {
-		t.Errorf("self says %+v, %v", self.Firewall, err)
-	}
 }
 
 // TestFirewallFlapping checks that rules that another program changes again and again are named in health and reported
 // as events.
 func TestFirewallFlapping(t *testing.T) {
-	a := newHost(t, memory.New(), "a")
-	a.config.Networks[0].Forward = true
-	a.config.Firewall.Resync = 20 * time.Millisecond
-	a.wall.report = firewall.Report{Healed: []string{"no jump in FORWARD"}}
-	a.start()
-	a.check(health.Firewall, api.Warning, "changed by another program again and again", "no jump in FORWARD (")
-	eventually(t, func() error {
-		list, err := a.client.Events(t.Context(), "")
-		if err != nil {
-			return err
-		}
-		messages := map[bool]bool{} // by whether they say that the rules are changed again and again
-		for _, e := range list.Events {
-			if e.Kind == api.EventDrift && e.Severity == api.Warning && strings.Contains(e.Message, "no jump in FORWARD") {
-				messages[strings.Contains(e.Message, "again and again")] = true
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.config.Networks[0].Forward = true
+		a.config.Firewall.Resync = 20 * time.Millisecond
+		a.wall.report = firewall.Report{Healed: []string{"no jump in FORWARD"}}
+		a.start()
+		a.check(health.Firewall, api.Warning, "changed by another program again and again", "no jump in FORWARD (")
+		eventually(t, func() error {
+			list, err := a.client.Events(t.Context(), "")
+			if err != nil {
+				return err
 			}
-		}
-		if len(messages) != 2 {
-			return fmt.Errorf("events %+v", list.Events)
-		}
-		return nil
+			messages := map[bool]bool{} // by whether they say that the rules are changed again and again
+			for _, e := range list.Events {
+				if e.Kind == api.EventDrift && e.Severity == api.Warning && strings.Contains(e.Message, "no jump in FORWARD") {
+					messages[strings.Contains(e.Message, "again and again")] = true
+				}
+			}
+			if len(messages) != 2 {
+				return fmt.Errorf("events %+v", list.Events)
+			}
+			return nil
+		})
 	})
 }
 
@@ -230,8 +137,7 @@ func TestFirewallFlapping(t *testing.T) {
 // rules of the other one. If the other one never becomes ready, the first does not wait for ever.
 func TestFirewallExpects(t *testing.T) {
 	for _, lost := range []string{"n", "both", "both, without blocks"} {
-		t.Run(lost, func(t *testing.T) {
-			t.Parallel()
+		subtest(t, lost, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a")
 			a.config.Networks = append(a.config.Networks, a.second())
 			a.start().ready()

@@ -44,14 +44,15 @@ func obstacle(network string, i int) foreign.Obstacle {
 // TestForeignRulesOfARunningNetwork: the agent looks for rules in the way of the network that it runs, and of no
 // network that it left.
 func TestForeignRulesOfARunningNetwork(t *testing.T) {
-	t.Parallel()
-	a := newHost(t, memory.New(), "a")
-	a.others.found = []foreign.Obstacle{obstacle("n", 2)}
-	a.start()
-	a.check(health.ForeignRules, api.Warning, "start dockerd otherwise")
-	a.others.set(func() {
-		if len(a.others.seen) != 1 || a.others.seen[0].Network.Name != "n" || len(a.others.seen[0].Network.Subnets) == 0 || !slices.Equal(a.others.seen[0].Links, []string{"leno-n"}) {
-			t.Errorf("looked for %+v", a.others.seen)
-		}
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.others.found = []foreign.Obstacle{obstacle("n", 2)}
+		a.start()
+		a.check(health.ForeignRules, api.Warning, "start dockerd otherwise")
+		a.others.set(func() {
+			if len(a.others.seen) != 1 || a.others.seen[0].Network.Name != "n" || len(a.others.seen[0].Network.Subnets) == 0 || !slices.Equal(a.others.seen[0].Links, []string{"leno-n"}) {
+				t.Errorf("looked for %+v", a.others.seen)
+			}
+		})
 	})
 }

@@ -51,8 +51,7 @@ func TestOneHostTooMany(t *testing.T) {
 				must(a.t, a.client.RemoveReservation(ctx, "n", list.Reservations[0].Subnet))
 			}, nil},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
+		subtest(t, tt.name, func(t *testing.T) {
 			store := memory.New()
 			hosts := map[string]*host{}
 			start := func(name string) *host {
@@ -104,39 +103,41 @@ func (h *host) with(others ...*host) string {
 // TestSilentWithinHold: a host that was silent for less than hold gets its subnet back although another host waits for
 // any subnet, and its peers have kept their routes to it.
 func TestSilentWithinHold(t *testing.T) {
-	store := memory.New()
-	a, b, c := newHost(t, store, "a").start(), newHost(t, store, "b").start(), newHost(t, store, "c").start()
-	for _, h := range []*host{a, b, c} {
-		h.ready()
-	}
-	d := newHost(t, store, "d").start()
-	d.check(health.Lease, api.Critical, "3 slots: 3 held")
-	subnet := c.subnet()
-	want := a.with(b, c)
-	a.applies(want)
-	lease, _ := mustRunner(t, c).Lease()
-	must(t, c.stop())
-	store.EndSession(lease.Session)
-	d.check(health.Lease, api.Critical, "2 held, 1 lapsed and kept for their hosts")
-	eventually(t, func() error {
-		got, err := a.client.Lease(context.Background(), "n", subnet)
-		if err == nil && got.Held {
-			err = errors.New("still held")
+	simulated(t, func(t *testing.T) {
+		store := memory.New()
+		a, b, c := newHost(t, store, "a").start(), newHost(t, store, "b").start(), newHost(t, store, "c").start()
+		for _, h := range []*host{a, b, c} {
+			h.ready()
 		}
-		return err
+		d := newHost(t, store, "d").start()
+		d.check(health.Lease, api.Critical, "3 slots: 3 held")
+		subnet := c.subnet()
+		want := a.with(b, c)
+		a.applies(want)
+		lease, _ := mustRunner(t, c).Lease()
+		must(t, c.stop())
+		store.EndSession(lease.Session)
+		d.check(health.Lease, api.Critical, "2 held, 1 lapsed and kept for their hosts")
+		eventually(t, func() error {
+			got, err := a.client.Lease(context.Background(), "n", subnet)
+			if err == nil && got.Held {
+				err = errors.New("still held")
+			}
+			return err
+		})
+		a.applies(want)
+		c.start().ready()
+		if got := c.subnet(); got != subnet {
+			t.Errorf("came back on %s, had %s", got, subnet)
+		}
+		d.check(health.Lease, api.Critical, "3 slots: 3 held")
+		if now, _, err := store.Client().WatchLease(context.Background(), mustRunner(t, a).Status().Definition, subnet, 0); err != nil ||
+			now.CreateIndex != lease.CreateIndex || !now.Held() {
+			t.Errorf("%+v, %v", now, err)
+		}
+		a.applies(want)
+		if n := len(a.recorder.all()); n > 3 {
+			t.Errorf("routes came and went: %q", a.recorder.all())
+		}
 	})
-	a.applies(want)
-	c.start().ready()
-	if got := c.subnet(); got != subnet {
-		t.Errorf("came back on %s, had %s", got, subnet)
-	}
-	d.check(health.Lease, api.Critical, "3 slots: 3 held")
-	if now, _, err := store.Client().WatchLease(context.Background(), mustRunner(t, a).Status().Definition, subnet, 0); err != nil ||
-		now.CreateIndex != lease.CreateIndex || !now.Held() {
-		t.Errorf("%+v, %v", now, err)
-	}
-	a.applies(want)
-	if n := len(a.recorder.all()); n > 3 {
-		t.Errorf("routes came and went: %q", a.recorder.all())
-	}
 }

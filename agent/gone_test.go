@@ -22,7 +22,6 @@ import (
 // TestDeletedWhileTheAgentWasAway: what an earlier process left of a network is removed if the network was deleted
 // while no agent ran, and stays if the store has lost the network.
 func TestDeletedWhileTheAgentWasAway(t *testing.T) {
-	t.Parallel()
 	watched := func(c *config.Config) { c.Networks, c.WatchNetworks, c.AllowedNetworks = nil, true, []string{"*"} }
 	withoutPools := func(c *config.Config) { c.Networks[0].Pools, c.Networks[0].Backend = nil, nil }
 	deleted := func(s *memory.Store) error { return s.Client().DeleteNetwork(context.Background(), "n") }
@@ -40,7 +39,7 @@ func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 		{"lost, watched", watched, lost, false},
 		{"lost, defined by the host", func(*config.Config) {}, lost, false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		subtest(t, tt.name, func(t *testing.T) {
 			store := memory.New()
 			a := newHost(t, store, "a")
 			n, err := definition.FromBlock(a.config.Networks[0])
@@ -93,7 +92,7 @@ func TestDepartureAndReload(t *testing.T) {
 		name  string
 		early bool // the reload comes before the network is left
 	}{{"before it is left", true}, {"while it is left", false}} {
-		t.Run(tt.name, func(t *testing.T) {
+		subtest(t, tt.name, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a")
 			second := a.second()
 			both := append(a.config.Networks[:1:1], second)
@@ -172,27 +171,29 @@ func (f *forgetful) Forget(network string) {
 
 // TestDeletedNetworkIsForgotten: the registry forgets a network when it is deleted, not when the store has lost it.
 func TestDeletedNetworkIsForgotten(t *testing.T) {
-	store := memory.New()
-	a := newHost(t, store, "a")
-	f := &forgetful{Registry: a.registry}
-	a.catalog = f
-	a.start().ready()
-	forgotten := func() []string {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return slices.Clone(f.all)
-	}
-	store.Delete(networkKey)
-	a.check(health.Network, api.Warning, "the store has lost")
-	a.check(health.Network, api.Passing)
-	if got := forgotten(); len(got) != 0 {
-		t.Errorf("forgotten after a loss: %q", got)
-	}
-	must(t, store.Client().DeleteNetwork(t.Context(), "n"))
-	eventually(t, func() error {
-		if got := forgotten(); !slices.Equal(got, []string{"n"}) {
-			return fmt.Errorf("forgotten: %q", got)
+	simulated(t, func(t *testing.T) {
+		store := memory.New()
+		a := newHost(t, store, "a")
+		f := &forgetful{Registry: a.registry}
+		a.catalog = f
+		a.start().ready()
+		forgotten := func() []string {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return slices.Clone(f.all)
 		}
-		return nil
+		store.Delete(networkKey)
+		a.check(health.Network, api.Warning, "the store has lost")
+		a.check(health.Network, api.Passing)
+		if got := forgotten(); len(got) != 0 {
+			t.Errorf("forgotten after a loss: %q", got)
+		}
+		must(t, store.Client().DeleteNetwork(t.Context(), "n"))
+		eventually(t, func() error {
+			if got := forgotten(); !slices.Equal(got, []string{"n"}) {
+				return fmt.Errorf("forgotten: %q", got)
+			}
+			return nil
+		})
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -35,7 +36,8 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// A host is one agent under test.
+// A host is one agent under test. Its API listens in memory and its files are polled, so that it can live in simulated
+// time, unless a test calls real.
 type host struct {
 	t        testing.TB
 	name     string
@@ -49,14 +51,15 @@ type host struct {
 	others   *others
 	pace     retry.Policy
 	quiet    bool   // whether to log nothing
-	polls    bool   // whether files are polled, not watched
+	isReal   bool   // whether the API listens on the configured address and files are watched
 	level    string // the level of the log, "" for TRACE
 	said     agenttest.Lines
 	patience time.Duration // the agent's patience
 	agent    *Agent
-	client   *api.Client
+	client   *api.Client // has no token
 
 	mu       sync.Mutex
+	socket   *pipes // of the API, nil before the first start and for a real host
 	place    underlay.Choice
 	placeErr error
 	looks    int                // how often the underlay was selected
@@ -104,12 +107,95 @@ func newHost(t testing.TB, store *memory.Store, name string) *host {
 		recorder: newRecorder(), wall: &wall{}, others: &others{}, pace: quick(),
 		place: underlay.Choice{Interface: "eth0", Index: 2, MTU: 1500, Reason: "test",
 			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, name[len(name)-1]})}}}
-	client, err := api.New(api.Config{Address: c.HTTP.Address, HTTPClient: &http.Client{Timeout: 2 * time.Minute}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.client = client
+	h.client = h.clientWith("")
 	return h
+}
+
+// simulated runs a test in simulated time, beside other tests. Hosts that are real cannot live there.
+func simulated(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, test)
+}
+
+// subtest runs a test in simulated time as a subtest.
+func subtest(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { simulated(t, test) })
+}
+
+// real makes the API listen on the configured address, and the kernel announce changes of files.
+func (h *host) real() *host {
+	h.isReal = true
+	return h
+}
+
+// clientWith returns a client of the host's API with a token.
+func (h *host) clientWith(token string) *api.Client {
+	h.t.Helper()
+	out, err := api.New(api.Config{Address: "http://localhost:5366", Token: token, HTTPClient: h.httpClient()})
+	must(h.t, err)
+	h.t.Cleanup(out.Close)
+	return out
+}
+
+// httpClient returns a client with a time limit that speaks to the host's API.
+func (h *host) httpClient() *http.Client {
+	return &http.Client{Timeout: 2 * time.Minute, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return h.dial(ctx) },
+	}}
+}
+
+// dial connects to the host's API.
+func (h *host) dial(ctx context.Context) (net.Conn, error) {
+	h.mu.Lock()
+	socket := h.socket
+	h.mu.Unlock()
+	if h.isReal {
+		return (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(h.config.HTTP.Address, "unix://"))
+	}
+	if socket == nil {
+		return nil, net.ErrClosed
+	}
+	return socket.dial(ctx)
+}
+
+// pipes is a listener in memory.
+type pipes struct {
+	accepted chan net.Conn
+	closed   chan struct{}
+	close    func()
+}
+
+func newPipes() *pipes {
+	p := &pipes{accepted: make(chan net.Conn), closed: make(chan struct{})}
+	p.close = sync.OnceFunc(func() { close(p.closed) })
+	return p
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.accepted:
+		return conn, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error { p.close(); return nil }
+
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "unix"} }
+
+func (p *pipes) dial(ctx context.Context) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	select {
+	case p.accepted <- theirs:
+		return ours, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // quick returns the default pace of an agent, ten times as fast.
@@ -184,7 +270,7 @@ func (h *host) build() *Agent {
 		},
 		Probe: h.probe, InTheWay: h.inTheWay,
 		WatchDirectory: func(dir string) (*fsnotify.Watcher, error) {
-			if h.polls {
+			if !h.isReal {
 				return nil, errors.New("files are polled")
 			}
 			return network.WatchDirectory(dir)
@@ -223,9 +309,17 @@ func (h *host) start() *host {
 	ctx, cancel := context.WithCancel(context.Background())
 	exited := make(chan struct{})
 	h.end, h.exited = cancel, exited
+	run := a.Run
+	if !h.isReal {
+		socket := newPipes()
+		h.mu.Lock()
+		h.socket = socket
+		h.mu.Unlock()
+		run = func(ctx context.Context) error { return a.runOn(ctx, socket) }
+	}
 	go func() {
 		defer close(exited)
-		h.err = a.Run(ctx)
+		h.err = run(ctx)
 	}()
 	h.t.Cleanup(func() {
 		cancel()
@@ -424,12 +518,9 @@ func mustRunner(t testing.TB, h *host) *network.Runner {
 // request calls the API on the agent's socket without the client.
 func (h *host) request(method, path, body string) (int, string) {
 	h.t.Helper()
-	socket := strings.TrimPrefix(h.config.HTTP.Address, "unix://")
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		}}}
-	request, err := http.NewRequest(method, "http://leno"+path, strings.NewReader(body))
+	client := h.httpClient()
+	defer client.CloseIdleConnections()
+	request, err := http.NewRequest(method, "http://localhost"+path, strings.NewReader(body))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -459,13 +550,17 @@ func (h *host) health() (int, api.Health) {
 // errOf returns the error of a call that returns something else, too.
 func errOf[T any](_ T, err error) error { return err }
 
-// freeAddress returns an unused address on loopback, such as "127.0.0.1:49152".
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+// listensOn returns the address on which the API of a real host listens, such as "127.0.0.1:49152".
+func (h *host) listensOn() (address string) {
+	h.t.Helper()
+	eventually(h.t, func() error {
+		lines := h.said.With("agent started")
+		if len(lines) == 0 {
+			return fmt.Errorf("%s has not started", h.name)
+		}
+		_, address, _ = strings.Cut(lines[0], "http=")
+		address, _, _ = strings.Cut(address, " ")
+		return nil
+	})
+	return address
 }

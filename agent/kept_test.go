@@ -1,164 +1,72 @@
 package agent
 
 import (
-	"context"
 	"fmt"
-	"net/http"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/internal/testkit/agenttest"
-	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
 // TestNetworkWithReservations defines a network that hosts wait for. Each host gets the subnet that is reserved for it,
 // although it claims one the moment the network exists.
 func TestNetworkWithReservations(t *testing.T) {
-	store := memory.New()
-	hosts := []*host{newHost(t, store, "a"), newHost(t, store, "b"), newHost(t, store, "c")}
-	var kept []api.Reservation
-	for i, h := range hosts {
-		h.config.Networks[0].Pools = nil
-		h.start()
-		// Slots are chosen in another order than this.
-		kept = append(kept, api.Reservation{Subnet: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", 3-i)), Node: h.name})
-	}
-	for _, h := range hosts {
-		h.check(health.Network, api.Critical, "leno network apply")
-	}
-	n := api.Network{Name: "n", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/22")}}, Backend: []byte(`{"type":"recorder"}`)}
-	if _, err := hosts[0].client.PutNetwork(t.Context(), n, false, kept...); err != nil {
-		t.Fatal(err)
-	}
-	for i, h := range hosts {
-		h.ready()
-		if got := h.subnet(); got != kept[i].Subnet {
-			t.Errorf("%s has %s, want %s", h.name, got, kept[i].Subnet)
+	simulated(t, func(t *testing.T) {
+		store := memory.New()
+		hosts := []*host{newHost(t, store, "a"), newHost(t, store, "b"), newHost(t, store, "c")}
+		var kept []api.Reservation
+		for i, h := range hosts {
+			h.config.Networks[0].Pools = nil
+			h.start()
+			// Slots are chosen in another order than this.
+			kept = append(kept, api.Reservation{Subnet: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", 3-i)), Node: h.name})
 		}
-	}
-}
-
-// TestRefusedNetworkKeepsNothing: a network that cannot be defined leaves no reservations behind.
-func TestRefusedNetworkKeepsNothing(t *testing.T) {
-	ctx := context.Background()
-	subnet := netip.MustParsePrefix
-	m := api.Network{Name: "m", Pools: []api.Pool{{Prefix: subnet("10.7.0.0/22")}}, Backend: []byte(`{"type":"recorder"}`)}
-	one := api.Reservation{Subnet: subnet("10.7.1.0/24"), Node: "x"}
-	for _, tt := range []struct {
-		name  string
-		put   func(*api.Network) []api.Reservation
-		code  int
-		words []string
-	}{
-		{name: "out of range", put: func(*api.Network) []api.Reservation {
-			return []api.Reservation{one, {Subnet: subnet("10.7.0.0/24"), Node: "y"}, {Subnet: subnet("10.8.0.0/24"), Node: "z"}}
-		}, code: http.StatusBadRequest, words: []string{"10.7.0.0/24", "10.8.0.0/24"}},
-		{name: "no host", put: func(*api.Network) []api.Reservation { return []api.Reservation{{Subnet: one.Subnet}} }, code: http.StatusBadRequest},
-		{name: "a subnet twice", put: func(*api.Network) []api.Reservation {
-			return []api.Reservation{one, {Subnet: one.Subnet, Node: "y"}}
-		}, code: http.StatusBadRequest, words: []string{"10.7.1.0/24 is there twice"}},
-		{name: "a host twice", put: func(*api.Network) []api.Reservation {
-			return []api.Reservation{one, {Subnet: subnet("10.7.2.0/24"), Node: "x"}}
-		}, code: http.StatusBadRequest, words: []string{`node "x" has two`}},
-		{name: "not new", put: func(n *api.Network) []api.Reservation { n.ModifyIndex = 7; return []api.Reservation{one} },
-			code: http.StatusBadRequest, words: []string{"modify_index 0"}},
-		{name: "exists", put: func(n *api.Network) []api.Reservation {
-			n.Name, n.Pools = "n", []api.Pool{{Prefix: subnet("10.5.0.0/22")}}
-			return []api.Reservation{{Subnet: subnet("10.5.3.0/24"), Node: "x"}}
-		}, code: http.StatusConflict, words: []string{"exists"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			h := newHost(t, memory.New(), "a").start()
+		for _, h := range hosts {
+			h.check(health.Network, api.Critical, "leno network apply")
+		}
+		n := api.Network{Name: "n", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/22")}}, Backend: []byte(`{"type":"recorder"}`)}
+		if _, err := hosts[0].client.PutNetwork(t.Context(), n, false, kept...); err != nil {
+			t.Fatal(err)
+		}
+		for i, h := range hosts {
 			h.ready()
-			n := m
-			kept := tt.put(&n)
-			_, err := h.client.PutNetwork(ctx, n, false, kept...)
-			agenttest.WantCode(t, tt.name, err, tt.code, tt.words...)
-			plan, err := registry.Plan{{Prefix: n.Pools[0].Prefix}}.Normalize()
-			must(t, err)
-			set, err := h.store.Client().Reservations(ctx, registry.Network{Name: n.Name, Plan: plan})
-			must(t, err)
-			if len(set.Reservations) != 0 {
-				t.Errorf("reservations %+v", set.Reservations)
+			if got := h.subnet(); got != kept[i].Subnet {
+				t.Errorf("%s has %s, want %s", h.name, got, kept[i].Subnet)
 			}
-		})
-	}
-}
-
-// TestReservationsLeft: reservations that an interrupted import has left of an undefined network are listed, named by a
-// plan, and can be removed.
-func TestReservationsLeft(t *testing.T) {
-	ctx := t.Context()
-	h := newHost(t, memory.New(), "a").start()
-	h.ready()
-	n := api.Network{Name: "m", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/22")}}, Backend: []byte(`{"type":"recorder"}`)}
-	left := []api.Reservation{{Subnet: netip.MustParsePrefix("10.7.1.0/24"), Node: "x"}, {Subnet: netip.MustParsePrefix("10.7.2.0/24"), NodeID: "6f1c9d1e-0000-4000-8000-00000000000b"}}
-	leave := func() {
-		for _, v := range left {
-			must(t, h.store.Client().AddReservation(ctx, registry.Network{Name: "m", Plan: registry.Plan{{Prefix: n.Pools[0].Prefix, SubnetLen: 24,
-				Min: netip.MustParseAddr("10.7.1.0"), Max: netip.MustParseAddr("10.7.3.0")}}}, registry.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID}, false))
 		}
-	}
-	_, err := h.client.Reservations(ctx, "m")
-	agenttest.WantCode(t, "list of none", err, http.StatusNotFound, "known are n")
-	agenttest.WantCode(t, "remove of none", h.client.RemoveReservation(ctx, "m", left[0].Subnet), http.StatusNotFound, "known are n")
-	agenttest.WantCode(t, "delete of none", h.client.DeleteNetwork(ctx, "m", true), http.StatusNotFound, "known are n")
-
-	leave()
-	list, err := h.client.Reservations(ctx, "m")
-	must(t, err)
-	if !slices.Equal(list.Reservations, left) {
-		t.Errorf("reservations %+v, want %+v", list.Reservations, left)
-	}
-	plan, err := h.client.PlanNetwork(ctx, n)
-	must(t, err)
-	if !slices.Equal(plan.Reservations, left) {
-		t.Errorf("plan with %+v, want %+v", plan.Reservations, left)
-	}
-	must(t, h.client.RemoveReservation(ctx, "m", left[0].Subnet))
-	agenttest.WantCode(t, "removed twice", h.client.RemoveReservation(ctx, "m", left[0].Subnet), http.StatusNotFound, "no such reservation", "10.7.2.0/24")
-	must(t, h.client.DeleteNetwork(ctx, "m", false))
-	agenttest.WantCode(t, "deleted twice", h.client.DeleteNetwork(ctx, "m", false), http.StatusNotFound)
-
-	// The operator repeats the interrupted import.
-	leave()
-	_, err = h.client.PutNetwork(ctx, n, false, left...)
-	must(t, err)
-	if list, err = h.client.Reservations(ctx, "m"); err != nil || !slices.Equal(list.Reservations, left) {
-		t.Errorf("reservations %+v, %v, want %+v", list.Reservations, err, left)
-	}
+	})
 }
 
 // TestTwoNetworksWithReservations: if two clients define the same network at the same time, one of them is told that
 // the network already exists, and no reservation is missing.
 func TestTwoNetworksWithReservations(t *testing.T) {
-	store := memory.New()
-	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
-	a.ready()
-	b.ready()
-	var kept []api.Reservation
-	for i := range 250 {
-		kept = append(kept, api.Reservation{Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i + 1), 0}), 24), Node: fmt.Sprintf("x-%d", i)})
-	}
-	for _, name := range []string{"m", "o", "p", "q"} {
-		n := api.Network{Name: name, Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/16")}}, Backend: []byte(`{"type":"recorder"}`)}
-		errs := make(chan error, 2)
-		for _, h := range []*host{a, b} {
-			go func() { _, err := h.client.PutNetwork(t.Context(), n, true, kept...); errs <- err }()
+	simulated(t, func(t *testing.T) {
+		store := memory.New()
+		a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+		a.ready()
+		b.ready()
+		var kept []api.Reservation
+		for i := range 250 {
+			kept = append(kept, api.Reservation{Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i + 1), 0}), 24), Node: fmt.Sprintf("x-%d", i)})
 		}
-		first, second := <-errs, <-errs
-		if (first == nil) == (second == nil) {
-			t.Errorf("errors %v, %v, want one", first, second)
+		for _, name := range []string{"m", "o", "p", "q"} {
+			n := api.Network{Name: name, Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/16")}}, Backend: []byte(`{"type":"recorder"}`)}
+			errs := make(chan error, 2)
+			for _, h := range []*host{a, b} {
+				go func() { _, err := h.client.PutNetwork(t.Context(), n, true, kept...); errs <- err }()
+			}
+			first, second := <-errs, <-errs
+			if (first == nil) == (second == nil) {
+				t.Errorf("errors %v, %v, want one", first, second)
+			}
+			list, err := a.client.Reservations(t.Context(), name)
+			must(t, err)
+			if len(list.Reservations) != len(kept) {
+				t.Errorf("network %s has %d reservations, want %d", name, len(list.Reservations), len(kept))
+			}
+			must(t, a.client.DeleteNetwork(t.Context(), name, false))
 		}
-		list, err := a.client.Reservations(t.Context(), name)
-		must(t, err)
-		if len(list.Reservations) != len(kept) {
-			t.Errorf("network %s has %d reservations, want %d", name, len(list.Reservations), len(kept))
-		}
-		must(t, a.client.DeleteNetwork(t.Context(), name, false))
-	}
+	})
 }

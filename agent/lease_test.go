@@ -31,51 +31,62 @@ func empty(store *memory.Store) {
 }
 
 func TestStoreEmptied(t *testing.T) {
-	store := memory.New()
-	a, b := newHost(t, store, "a"), newHost(t, store, "b")
-	a.start()
-	b.start()
-	subnet := a.subnet()
-	want := fmt.Sprintf("%s <- b@%s", subnet, b.subnet())
-	a.applies(want)
-	a.ready()
-	b.ready()
-	for _, h := range []*host{a, b} { // neither repairs the store before the checks below
-		h.registry.SetOne("PutNetwork", registry.ErrUnavailable)
-		h.registry.SetOne("Acquire", registry.ErrUnavailable)
-	}
-	empty(store)
-	a.check(health.Lease, api.Warning, subnet.String())
-	a.check(health.Snapshot, api.Warning, "peers keep their routes")
-	tries := len(a.recorder.tries())
-	a.kick()
-	a.more("applies", tries, func() int { return len(a.recorder.tries()) })
-	a.applies(want)
-	for _, h := range []*host{a, b} {
-		h.registry.SetOne("PutNetwork", nil)
-		h.registry.SetOne("Acquire", nil)
-	}
-	a.check(health.Lease, api.Passing, subnet.String())
-	b.check(health.Lease, api.Passing, b.subnet().String())
-	for _, key := range []string{leaseKey(subnet), leaseKey(b.subnet())} {
-		if _, session, ok := store.Get(key); !ok || session == "" {
-			t.Errorf("%s was not put back", key)
+	simulated(t, func(t *testing.T) {
+		store := memory.New()
+		a, b := newHost(t, store, "a"), newHost(t, store, "b")
+		a.start()
+		b.start()
+		subnet := a.subnet()
+		want := fmt.Sprintf("%s <- b@%s", subnet, b.subnet())
+		a.applies(want)
+		a.ready()
+		b.ready()
+		for _, h := range []*host{a, b} { // neither repairs the store before the checks below
+			h.registry.SetOne("PutNetwork", registry.ErrUnavailable)
+			h.registry.SetOne("Acquire", registry.ErrUnavailable)
 		}
-	}
-	// Both hosts fail once more until the first of them has put the network back.
-	eventually(t, func() error {
-		if _, err := store.Client().Network(context.Background(), "n"); err == nil {
+		empty(store)
+		a.check(health.Lease, api.Warning, subnet.String())
+		a.check(health.Snapshot, api.Warning, "peers keep their routes")
+		tries := len(a.recorder.tries())
+		a.kick()
+		a.more("applies", tries, func() int { return len(a.recorder.tries()) })
+		a.applies(want)
+		for _, h := range []*host{a, b} {
+			h.registry.SetOne("PutNetwork", nil)
+			h.registry.SetOne("Acquire", nil)
+		}
+		a.check(health.Lease, api.Passing, subnet.String())
+		b.check(health.Lease, api.Passing, b.subnet().String())
+		for _, key := range []string{leaseKey(subnet), leaseKey(b.subnet())} {
+			if _, session, ok := store.Get(key); !ok || session == "" {
+				t.Errorf("%s was not put back", key)
+			}
+		}
+		// Both hosts fail once more until the first of them has put the network back.
+		eventually(t, func() error {
+			if _, err := store.Client().Network(context.Background(), "n"); err == nil {
+				return nil
+			}
+			store.Delete(leaseKey(subnet))
+			return errors.New("the network was not put back")
+		})
+		a.applies(want)
+		// The next process knows the lease as it is now.
+		eventually(t, func() error {
+			saved, err := state.Load(a.config.DataDir, "n")
+			now, _ := mustRunner(t, a).Lease()
+			if err != nil || saved.Session == "" || saved.Session != now.Session || len(saved.Pools) != 1 || saved.Backend.Type != "recorder" {
+				return fmt.Errorf("saved %+v, %v", saved, err)
+			}
 			return nil
+		})
+		for _, state := range a.recorder.all() {
+			if !strings.HasPrefix(state, subnet.String()) {
+				t.Errorf("state %q was applied after the store was emptied", state)
+			}
 		}
-		store.Delete(leaseKey(subnet))
-		return errors.New("the network was not put back")
 	})
-	a.applies(want)
-	for _, state := range a.recorder.all() {
-		if !strings.HasPrefix(state, subnet.String()) {
-			t.Errorf("state %q was applied after the store was emptied", state)
-		}
-	}
 }
 
 func must(t testing.TB, err error) {
@@ -85,71 +96,9 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func TestSessionIsSaved(t *testing.T) {
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	lease, _ := mustRunner(t, a).Lease()
-	got, err := state.Load(a.config.DataDir, "n")
-	if err != nil || got.Session == "" || got.Session != lease.Session || len(got.Pools) != 1 || got.Backend.Type != "recorder" {
-		t.Errorf("%+v, %v", got, err)
-	}
-	a.store.EndSession(lease.Session) // the new session is saved, too
-	eventually(t, func() error {
-		got, err := state.Load(a.config.DataDir, "n")
-		if now, _ := mustRunner(t, a).Lease(); err != nil || got.Session == lease.Session || got.Session != now.Session {
-			return fmt.Errorf("%+v, %v", got, err)
-		}
-		return nil
-	})
-}
-
-// TestLossIsSeenByTheWatch: renewals are an hour apart, so only the watch can notice a loss.
-func TestLossIsSeenByTheWatch(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		lose func(store *memory.Store, l registry.Lease)
-	}{
-		{"deleted by hand", func(s *memory.Store, l registry.Lease) { s.Delete(leaseKey(l.Subnet())) }},
-		{"session ended", func(s *memory.Store, l registry.Lease) { s.EndSession(l.Session) }},
-		{"overwritten with nonsense", func(s *memory.Store, l registry.Lease) { s.Put(leaseKey(l.Subnet()), []byte("{")) }},
-		{"changed", func(s *memory.Store, l registry.Lease) {
-			l.MTU = 1300
-			value, err := registry.FormatLease(l)
-			must(t, err)
-			s.Put(leaseKey(l.Subnet()), value)
-		}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			a := newHost(t, memory.New(), "a").slow().start()
-			a.ready()
-			lease, _ := mustRunner(t, a).Lease()
-			value, _, _ := a.store.Get(leaseKey(lease.Subnet()))
-			tt.lose(a.store, lease)
-			eventually(t, func() error {
-				now, session, ok := a.store.Get(leaseKey(lease.Subnet()))
-				if !ok || session == "" || string(now) != string(value) {
-					return fmt.Errorf("there: %t, session %q: %s", ok, session, now)
-				}
-				return nil
-			})
-			if c := a.registry.Claimed(); c.Session != lease.Session || c.Prefer != lease.Subnet() || !c.Running {
-				t.Errorf("claimed %+v", c)
-			}
-			if a.registry.Count("own Renew") != 0 {
-				t.Error("it was renewed")
-			}
-			a.check(health.Lease, api.Passing)
-			if got := a.recorder.all(); len(got) != 1 {
-				t.Errorf("the datapath was disturbed: %q", got)
-			}
-		})
-	}
-}
-
 // TestRenewalGoesOn: a host renews its lease whatever its network waits for.
 func TestRenewalGoesOn(t *testing.T) {
-	t.Parallel()
-	t.Run("unknown backend", func(t *testing.T) {
+	subtest(t, "unknown backend", func(t *testing.T) {
 		a := newHost(t, memory.New(), "a").start()
 		a.ready()
 		subnet := a.subnet()
@@ -160,7 +109,7 @@ func TestRenewalGoesOn(t *testing.T) {
 		a.check(health.Network, api.Passing)
 		a.applies(subnet.String() + " <- ")
 	})
-	t.Run("claim refused", func(t *testing.T) {
+	subtest(t, "claim refused", func(t *testing.T) {
 		store := memory.New()
 		a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
 		a.ready()
@@ -180,35 +129,36 @@ func TestRenewalGoesOn(t *testing.T) {
 // TestStateAfterAnUnchangedLease: a host that waited for its lease, and got it back as it was, says at once that it
 // runs. Another claim than before need not lead to another record.
 func TestStateAfterAnUnchangedLease(t *testing.T) {
-	t.Parallel()
-	a := newHost(t, memory.New(), "a").start()
-	a.subnet()
-	a.ready()
-	state := func(want string) {
-		t.Helper()
-		eventually(t, func() error {
-			if got := mustRunner(t, a).Status().Local.State; !strings.Contains(got, want) {
-				return fmt.Errorf("state %q, want %q", got, want)
-			}
-			return nil
-		})
-	}
-	state("running")
-	passes := len(a.recorder.tries())
-	a.registry.SetOne("Acquire", registry.ErrUnavailable)
-	a.mu.Lock()
-	a.place.Index = 9 // the same addresses on a device that was created again
-	a.mu.Unlock()
-	a.kick()
-	a.more("passes", passes, func() int { return len(a.recorder.tries()) })
-	// The pass that follows the change of the kernel says that the network runs, and the next claim that it waits.
-	claims := a.registry.Count("own Acquire")
-	a.more("claims", claims+1, func() int { return a.registry.Count("own Acquire") })
-	state("waiting for a lease")
-	a.registry.SetOne("Acquire", nil)
-	began := time.Now()
-	state("running")
-	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("took %s: the next tick has said it", took)
-	}
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a").start()
+		a.subnet()
+		a.ready()
+		state := func(want string) {
+			t.Helper()
+			eventually(t, func() error {
+				if got := mustRunner(t, a).Status().Local.State; !strings.Contains(got, want) {
+					return fmt.Errorf("state %q, want %q", got, want)
+				}
+				return nil
+			})
+		}
+		state("running")
+		passes := len(a.recorder.tries())
+		a.registry.SetOne("Acquire", registry.ErrUnavailable)
+		a.mu.Lock()
+		a.place.Index = 9 // the same addresses on a device that was created again
+		a.mu.Unlock()
+		a.kick()
+		a.more("passes", passes, func() int { return len(a.recorder.tries()) })
+		// The pass that follows the change of the kernel says that the network runs, and the next claim that it waits.
+		claims := a.registry.Count("own Acquire")
+		a.more("claims", claims+1, func() int { return a.registry.Count("own Acquire") })
+		state("waiting for a lease")
+		a.registry.SetOne("Acquire", nil)
+		began := time.Now()
+		state("running")
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("took %s: the next tick has said it", took)
+		}
+	})
 }

@@ -42,8 +42,7 @@ func TestReloadOfWhatWasCutOff(t *testing.T) {
 			func(c *config.Config) { c.WatchNetworks = false }, []string{"would leave n"}, 0},
 		{"all blocks, and the networks are watched", nil, func(c *config.Config) { c.Networks, c.WatchNetworks, c.AllowedNetworks = nil, true, []string{"*"} }, nil, 2},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
+		subtest(t, tt.name, func(t *testing.T) {
 			store := memory.New()
 			a := newHost(t, store, "a")
 			n, err := definition.FromBlock(a.config.Networks[0])
@@ -113,8 +112,7 @@ func TestFormerSubnet(t *testing.T) {
 			must(a.t, os.WriteFile(state.FormerSubnetsPath(a.config.DataDir), []byte("{"), 0o600))
 		}, false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
+		subtest(t, tt.name, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a").wide()
 			with := a.config
 			a.start().ready()
@@ -164,7 +162,7 @@ func TestFormerSubnet(t *testing.T) {
 func TestStartWithoutNetworks(t *testing.T) {
 	ctx := context.Background()
 	for _, way := range []string{"put back", "confirmed"} {
-		t.Run(way, func(t *testing.T) {
+		subtest(t, way, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a").wide()
 			with := a.config
 			c := with
@@ -223,7 +221,7 @@ func TestStartWithoutNetworks(t *testing.T) {
 func TestStartWithAnEmptyFile(t *testing.T) {
 	ctx := context.Background()
 	for _, way := range []string{"put back", "confirmed", "removed", "restarted"} {
-		t.Run(way, func(t *testing.T) {
+		subtest(t, way, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a").wide()
 			a.config.Networks = append(a.config.Networks, a.second())
 			a.config.Files, a.config.Empty = []string{"leno.hcl", "n.hcl", "m.hcl"}, []string{"leno.hcl"}

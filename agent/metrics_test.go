@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -124,304 +123,239 @@ func under(most float64) func(float64) bool { return func(v float64) bool { retu
 
 // TestMetrics: an idle agent exposes every metric of the table, and each metric changes when what it measures happens.
 func TestMetrics(t *testing.T) {
-	store := memory.New()
-	a, b := newHost(t, store, "a"), newHost(t, store, "b")
-	c := &refusing{serviceStore: &serviceStore{Registry: a.registry, name: "here"}}
-	a.catalog, a.config.Consul.Service = c, "leno"
-	a.config.Networks[0].Backend = &config.Backend{Type: "metered"}
-	a.recorder.totals.Store(&backend.Counters{RxPackets: 5, RxBytes: 500, Drops: map[string]uint64{}})
-	a.wall.report.Choice = firewall.Choice{Kind: "nftables"}
-	a.start()
-	a.subnet()
-	b.start()
-	a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
-	a.ready()
-	a.check(health.Snapshot, api.Passing)
+	simulated(t, func(t *testing.T) {
+		store := memory.New()
+		a, b := newHost(t, store, "a"), newHost(t, store, "b")
+		c := &refusing{serviceStore: &serviceStore{Registry: a.registry, name: "here"}}
+		a.catalog, a.config.Consul.Service = c, "leno"
+		a.config.Networks[0].Backend = &config.Backend{Type: "metered"}
+		a.recorder.totals.Store(&backend.Counters{RxPackets: 5, RxBytes: 500, Drops: map[string]uint64{}})
+		a.wall.report.Choice = firewall.Choice{Kind: "nftables"}
+		a.start()
+		a.subnet()
+		b.start()
+		a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
+		a.ready()
+		a.check(health.Snapshot, api.Passing)
 
-	shown := map[string]bool{}
-	eventually(t, func() error {
-		families := a.exposed()
-		for _, m := range telemetry.Table() {
-			name := strings.NewReplacer("_duration_seconds_count", "_duration_seconds", "_duration_seconds_sum", "_duration_seconds").Replace(m.Exposed())
-			if f := families[name]; f == nil || m.Standard == "" && f.GetHelp() != m.Help {
-				return fmt.Errorf("%s is not exposed with its help: %v", name, f)
+		shown := map[string]bool{}
+		eventually(t, func() error {
+			families := a.exposed()
+			for _, m := range telemetry.Table() {
+				name := strings.NewReplacer("_duration_seconds_count", "_duration_seconds", "_duration_seconds_sum", "_duration_seconds").Replace(m.Exposed())
+				if f := families[name]; f == nil || m.Standard == "" && f.GetHelp() != m.Help {
+					return fmt.Errorf("%s is not exposed with its help: %v", name, f)
+				}
+				shown[name] = true
 			}
-			shown[name] = true
-		}
-		for name, f := range families {
-			standard := strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_")
-			if !shown[name] && !standard {
-				t.Errorf("%s is not in the table: %v", name, f)
+			for name, f := range families {
+				standard := strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_")
+				if !shown[name] && !standard {
+					t.Errorf("%s is not in the table: %v", name, f)
+				}
 			}
-		}
-		return nil
-	})
-	// One agent goes through all rows in this order.
-	rows := []struct {
-		name   string
-		labels []string
-		at     func(float64) bool // the value at rest
-		do     func()             // nil to do nothing
-		then   func(float64) bool // the value after do; nil for more than at rest
-		undo   func()
-	}{
-		{name: telemetry.BuildInfo, labels: []string{"test"}, at: is(1)},
-		{name: telemetry.AgentStart, at: over(float64(time.Now().Add(-time.Minute).Unix()))},
-		{name: telemetry.AgentReady, at: is(1)},
-		{name: telemetry.NetworkSlots, labels: []string{"n"}, at: is(3)},
-		{name: telemetry.NetworkLeases, labels: []string{"n", "held"}, at: is(2)},
-		{name: telemetry.LeaseHeld, labels: []string{"n"}, at: is(1)},
-		{name: telemetry.LeaseRenewMargin, labels: []string{"n"}, at: is(9.9)},
-		{name: telemetry.WatchReads, labels: []string{"n"}, at: over(0)},
-		{name: telemetry.LeaseRenewals, labels: []string{"n", "ok"}, at: over(0)},
-		{name: telemetry.LeaseRenewal, labels: []string{"n"}, at: over(0), do: func() {}},
-		{name: telemetry.PeersPlaced, labels: []string{"n"}, at: is(1)},
-		{name: telemetry.FirewallInfo, labels: []string{"nftables"}, at: is(1)},
-		{name: telemetry.TrafficDrops, labels: []string{"n", "tx_errors"}, at: is(0)},
-		{name: telemetry.TrafficPackets, labels: []string{"n", "rx"}, at: is(5), then: is(7),
-			do: func() {
-				a.recorder.totals.Store(&backend.Counters{RxPackets: 7, RxBytes: 900, Drops: map[string]uint64{"rx_dropped": 3}})
+			return nil
+		})
+		// One agent goes through all rows in this order.
+		rows := []struct {
+			name   string
+			labels []string
+			at     func(float64) bool // the value at rest
+			do     func()             // nil to do nothing
+			then   func(float64) bool // the value after do; nil for more than at rest
+			undo   func()
+		}{
+			{name: telemetry.BuildInfo, labels: []string{"test"}, at: is(1)},
+			{name: telemetry.AgentStart, at: over(float64(time.Now().Add(-time.Minute).Unix()))},
+			{name: telemetry.AgentReady, at: is(1)},
+			{name: telemetry.NetworkSlots, labels: []string{"n"}, at: is(3)},
+			{name: telemetry.NetworkLeases, labels: []string{"n", "held"}, at: is(2)},
+			{name: telemetry.LeaseHeld, labels: []string{"n"}, at: is(1)},
+			{name: telemetry.LeaseRenewMargin, labels: []string{"n"}, at: is(9.9)},
+			{name: telemetry.WatchReads, labels: []string{"n"}, at: over(0)},
+			{name: telemetry.LeaseRenewals, labels: []string{"n", "ok"}, at: over(0)},
+			{name: telemetry.LeaseRenewal, labels: []string{"n"}, at: over(0), do: func() {}},
+			{name: telemetry.PeersPlaced, labels: []string{"n"}, at: is(1)},
+			{name: telemetry.FirewallInfo, labels: []string{"nftables"}, at: is(1)},
+			{name: telemetry.TrafficDrops, labels: []string{"n", "tx_errors"}, at: is(0)},
+			{name: telemetry.TrafficPackets, labels: []string{"n", "rx"}, at: is(5), then: is(7),
+				do: func() {
+					a.recorder.totals.Store(&backend.Counters{RxPackets: 7, RxBytes: 900, Drops: map[string]uint64{"rx_dropped": 3}})
+				}},
+			{name: telemetry.TrafficBytes, labels: []string{"n", "rx"}, at: is(900)},
+			{name: telemetry.TrafficDrops, labels: []string{"n", "rx_dropped"}, at: is(3)},
+
+			{name: telemetry.WatchAge, labels: []string{"n"}, at: is(0), then: over(0.1), do: func() { a.registry.Set(registry.ErrUnavailable) }},
+			{name: telemetry.WatchFailures, labels: []string{"n"}, at: over(0)},
+			{name: telemetry.AgentHealth, at: is(1)},
+			{name: telemetry.HealthCheck, labels: []string{"n", health.Snapshot}, at: is(1)},
+			{name: telemetry.LeaseRenewals, labels: []string{"n", "failed"}, at: over(0)},
+			{name: telemetry.LeaseLapse, labels: []string{"n"}, at: under(9.9), then: under(9.7), do: func() {}},
+			{name: telemetry.WatchAge, labels: []string{"n"}, at: over(0), then: is(0), do: func() { a.registry.Set(nil) }},
+
+			{name: telemetry.LeaseClaims, labels: []string{"n", "failed"}, at: is(0), do: func() {
+				a.registry.SetOne("Acquire", registry.ErrUnavailable)
+				a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "metered", `{"x":1}`) })
+			}, undo: func() { a.registry.SetOne("Acquire", nil) }},
+			{name: telemetry.LeaseClaims, labels: []string{"n", "ok"}, at: over(1)},
+			{name: telemetry.LeaseLosses, labels: []string{"n"}, at: is(0), do: func() { store.Delete(leaseKey(a.subnet())) }},
+			{name: telemetry.LeaseRenewals, labels: []string{"n", lease.RenewalLost}, at: is(0), do: func() { a.registry.SetOne("Renew", registry.ErrLeaseLost) },
+				undo: func() { a.registry.SetOne("Renew", nil) }},
+
+			{name: telemetry.NetworkBadRecords, labels: []string{"n"}, at: is(0), then: is(1), do: func() { store.Put(leaseKey(free(a, b)), []byte("x")) }},
+			{name: telemetry.NetworkSlotsFree, labels: []string{"n"}, at: is(0), then: is(1), do: func() { store.Delete(leaseKey(free(a, b))) }},
+			{name: telemetry.NetworkLeases, labels: []string{"n", "lapsed"}, at: is(0), then: is(1), do: func() {
+				if err := b.stop(); err != nil {
+					t.Error(err)
+				}
+				lease, _ := mustRunner(t, b).Lease()
+				store.EndSession(lease.Session)
 			}},
-		{name: telemetry.TrafficBytes, labels: []string{"n", "rx"}, at: is(900)},
-		{name: telemetry.TrafficDrops, labels: []string{"n", "rx_dropped"}, at: is(3)},
 
-		{name: telemetry.WatchAge, labels: []string{"n"}, at: is(0), then: over(0.1), do: func() { a.registry.Set(registry.ErrUnavailable) }},
-		{name: telemetry.WatchFailures, labels: []string{"n"}, at: over(0)},
-		{name: telemetry.AgentHealth, at: is(1)},
-		{name: telemetry.HealthCheck, labels: []string{"n", health.Snapshot}, at: is(1)},
-		{name: telemetry.LeaseRenewals, labels: []string{"n", "failed"}, at: over(0)},
-		{name: telemetry.LeaseLapse, labels: []string{"n"}, at: under(9.9), then: under(9.7), do: func() {}},
-		{name: telemetry.WatchAge, labels: []string{"n"}, at: over(0), then: is(0), do: func() { a.registry.Set(nil) }},
+			{name: telemetry.ReconcileRuns, labels: []string{"n", "ok"}, at: over(0), do: a.kick},
+			{name: telemetry.ReconcileDuration, labels: []string{"n"}, at: over(0), do: a.kick},
+			{name: telemetry.ReconcileWrites, labels: []string{"n"}, at: is(0), do: func() { a.recorder.setReport(backend.Report{Writes: 3}); a.kick() }},
+			{name: telemetry.DriftHealed, labels: []string{"n", datapath.OtherFault}, at: is(0), then: is(1), do: func() {
+				a.recorder.setReport(backend.Report{Healed: []backend.Repair{{Fault: "nobody's words"}}})
+				a.recorder.hook(func(backend.State) { a.recorder.setReport(backend.Report{}) })
+				a.kick()
+			}},
+			{name: telemetry.PeersSkipped, labels: []string{"n"}, at: is(0), then: is(1), do: func() {
+				a.recorder.hook(nil)
+				a.recorder.setReport(backend.Report{Skipped: []backend.Skip{{Node: "b", Reason: "x"}}})
+				a.kick()
+			}},
+			{name: telemetry.PeersUnanswered, labels: []string{"n"}, at: is(0)},
+			{name: telemetry.ReconcileRuns, labels: []string{"n", "failed"}, at: is(0), do: func() { a.recorder.setFail(errors.New("no such device")); a.kick() }},
+			{name: telemetry.ReconcileAge, labels: []string{"n"}, at: over(0), then: under(0.2), do: func() { a.recorder.setFail(nil); a.kick() }},
+			{name: telemetry.DriftHealed, labels: []string{"n", "device was down"}, at: is(0), then: is(6), do: func() {
+				a.recorder.setReport(backend.Report{Healed: slices.Repeat([]backend.Repair{{Fault: "device was down"}}, 6)})
+				a.recorder.hook(func(backend.State) { a.recorder.setReport(backend.Report{}) })
+				a.kick()
+			}},
+			{name: telemetry.DriftQuarrels, labels: []string{"n"}, at: is(1)},
 
-		{name: telemetry.LeaseClaims, labels: []string{"n", "failed"}, at: is(0), do: func() {
-			a.registry.SetOne("Acquire", registry.ErrUnavailable)
-			a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "metered", `{"x":1}`) })
-		}, undo: func() { a.registry.SetOne("Acquire", nil) }},
-		{name: telemetry.LeaseClaims, labels: []string{"n", "ok"}, at: over(1)},
-		{name: telemetry.LeaseLosses, labels: []string{"n"}, at: is(0), do: func() { store.Delete(leaseKey(a.subnet())) }},
-		{name: telemetry.LeaseRenewals, labels: []string{"n", lease.RenewalLost}, at: is(0), do: func() { a.registry.SetOne("Renew", registry.ErrLeaseLost) },
-			undo: func() { a.registry.SetOne("Renew", nil) }},
+			{name: telemetry.FirewallLooks, labels: []string{"ok"}, at: over(0)},
+			{name: telemetry.FirewallLooks, labels: []string{"failed"}, at: is(0), do: func() {
+				a.wall.setErr(errors.New("no such table"))
+				a.agent.env.Rules.Keeper.Configure(config.Firewall{Resync: time.Minute})
+			}, undo: func() { a.wall.setErr(nil) }},
+			{name: telemetry.FirewallWrites, at: is(0), then: over(1), do: func() {
+				a.wall.set(func(w *wall) {
+					w.report = firewall.Report{Writes: 2, Choice: w.report.Choice, Healed: slices.Repeat([]string{"table x"}, 6)}
+				})
+				a.agent.env.Rules.Keeper.Configure(config.Firewall{Resync: time.Hour})
+			}},
+			{name: telemetry.FirewallHealed, at: over(5)},
+			{name: telemetry.FirewallQuarrels, at: is(1)},
+			{name: telemetry.FirewallDuration, at: over(0)},
 
-		{name: telemetry.NetworkBadRecords, labels: []string{"n"}, at: is(0), then: is(1), do: func() { store.Put(leaseKey(free(a, b)), []byte("x")) }},
-		{name: telemetry.NetworkSlotsFree, labels: []string{"n"}, at: is(0), then: is(1), do: func() { store.Delete(leaseKey(free(a, b))) }},
-		{name: telemetry.NetworkLeases, labels: []string{"n", "lapsed"}, at: is(0), then: is(1), do: func() {
-			if err := b.stop(); err != nil {
-				t.Error(err)
-			}
-			lease, _ := mustRunner(t, b).Lease()
-			store.EndSession(lease.Session)
-		}},
-
-		{name: telemetry.ReconcileRuns, labels: []string{"n", "ok"}, at: over(0), do: a.kick},
-		{name: telemetry.ReconcileDuration, labels: []string{"n"}, at: over(0), do: a.kick},
-		{name: telemetry.ReconcileWrites, labels: []string{"n"}, at: is(0), do: func() { a.recorder.setReport(backend.Report{Writes: 3}); a.kick() }},
-		{name: telemetry.DriftHealed, labels: []string{"n", datapath.OtherFault}, at: is(0), then: is(1), do: func() {
-			a.recorder.setReport(backend.Report{Healed: []backend.Repair{{Fault: "nobody's words"}}})
-			a.recorder.hook(func(backend.State) { a.recorder.setReport(backend.Report{}) })
-			a.kick()
-		}},
-		{name: telemetry.PeersSkipped, labels: []string{"n"}, at: is(0), then: is(1), do: func() {
-			a.recorder.hook(nil)
-			a.recorder.setReport(backend.Report{Skipped: []backend.Skip{{Node: "b", Reason: "x"}}})
-			a.kick()
-		}},
-		{name: telemetry.PeersUnanswered, labels: []string{"n"}, at: is(0)},
-		{name: telemetry.ReconcileRuns, labels: []string{"n", "failed"}, at: is(0), do: func() { a.recorder.setFail(errors.New("no such device")); a.kick() }},
-		{name: telemetry.ReconcileAge, labels: []string{"n"}, at: over(0), then: under(0.2), do: func() { a.recorder.setFail(nil); a.kick() }},
-		{name: telemetry.DriftHealed, labels: []string{"n", "device was down"}, at: is(0), then: is(6), do: func() {
-			a.recorder.setReport(backend.Report{Healed: slices.Repeat([]backend.Repair{{Fault: "device was down"}}, 6)})
-			a.recorder.hook(func(backend.State) { a.recorder.setReport(backend.Report{}) })
-			a.kick()
-		}},
-		{name: telemetry.DriftQuarrels, labels: []string{"n"}, at: is(1)},
-
-		{name: telemetry.FirewallLooks, labels: []string{"ok"}, at: over(0)},
-		{name: telemetry.FirewallLooks, labels: []string{"failed"}, at: is(0), do: func() {
-			a.wall.setErr(errors.New("no such table"))
-			a.agent.env.Rules.Keeper.Configure(config.Firewall{Resync: time.Minute})
-		}, undo: func() { a.wall.setErr(nil) }},
-		{name: telemetry.FirewallWrites, at: is(0), then: over(1), do: func() {
-			a.wall.set(func(w *wall) {
-				w.report = firewall.Report{Writes: 2, Choice: w.report.Choice, Healed: slices.Repeat([]string{"table x"}, 6)}
-			})
-			a.agent.env.Rules.Keeper.Configure(config.Firewall{Resync: time.Hour})
-		}},
-		{name: telemetry.FirewallHealed, at: over(5)},
-		{name: telemetry.FirewallQuarrels, at: is(1)},
-		{name: telemetry.FirewallDuration, at: over(0)},
-
-		{name: telemetry.ServiceRegistrations, labels: []string{"ok"}, at: over(0)},
-		{name: telemetry.ServiceRegistrations, labels: []string{"failed"}, at: is(0), do: func() {
-			c.refuse.Store(true)
-			a.agent.env.Reports.Health.Set("", health.Records, api.Warning, "x")
-		}},
-		{name: telemetry.Reloads, labels: []string{"ok"}, at: is(0), then: is(1), do: func() {
-			if err := a.agent.Reload(t.Context(), a.config); err != nil {
-				t.Error(err)
-			}
-		}},
-		{name: telemetry.Reloads, labels: []string{"failed"}, at: is(0), then: is(1), do: func() {
-			c := a.config
-			c.NodeName = "x"
-			if err := a.agent.Reload(t.Context(), c); err == nil {
-				t.Error("the reload was not refused")
-			}
-		}},
-		{name: telemetry.APIRequests, labels: []string{"GET /v1/networks", "200"}, at: is(0), then: is(1), do: func() { a.request("GET", "/v1/networks", "") }},
-		{name: telemetry.APIRequests, labels: []string{"GET /v1/network/{network}", "404"}, do: func() { a.request("GET", "/v1/network/none", "") }},
-		{name: telemetry.APIDuration, labels: []string{"GET /v1/networks"}, at: is(1)},
-		{name: telemetry.NetworkReservations, labels: []string{"n"}, at: is(0), then: is(1), do: func() {
-			n, err := store.Client().Network(t.Context(), "n")
-			if err != nil {
-				t.Fatal(err)
-			}
-			slot, err := n.Plan.Slot(free(a, b))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := store.Client().AddReservation(t.Context(), n, registry.Reservation{Slot: slot, Subnet: free(a, b), Node: "z"}, false); err != nil {
-				t.Fatal(err)
-			}
-			// Reservations are read each time a runner begins.
-			a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "metered", `{"x":2}`) })
-		}},
-	}
-	// TestMetricsOfRequests covers this metric.
-	tested := map[string]bool{telemetry.APIWaiting: true}
-	for _, row := range rows {
-		if row.at != nil {
-			a.measures(row.at, row.name, row.labels...)
+			{name: telemetry.ServiceRegistrations, labels: []string{"ok"}, at: over(0)},
+			{name: telemetry.ServiceRegistrations, labels: []string{"failed"}, at: is(0), do: func() {
+				c.refuse.Store(true)
+				a.agent.env.Reports.Health.Set("", health.Records, api.Warning, "x")
+			}},
+			{name: telemetry.Reloads, labels: []string{"ok"}, at: is(0), then: is(1), do: func() {
+				if err := a.agent.Reload(t.Context(), a.config); err != nil {
+					t.Error(err)
+				}
+			}},
+			{name: telemetry.Reloads, labels: []string{"failed"}, at: is(0), then: is(1), do: func() {
+				c := a.config
+				c.NodeName = "x"
+				if err := a.agent.Reload(t.Context(), c); err == nil {
+					t.Error("the reload was not refused")
+				}
+			}},
+			{name: telemetry.APIRequests, labels: []string{"GET /v1/networks", "200"}, at: is(0), then: is(1), do: func() { a.request("GET", "/v1/networks", "") }},
+			{name: telemetry.APIRequests, labels: []string{"GET /v1/network/{network}", "404"}, do: func() { a.request("GET", "/v1/network/none", "") }},
+			{name: telemetry.APIDuration, labels: []string{"GET /v1/networks"}, at: is(1)},
+			{name: telemetry.NetworkReservations, labels: []string{"n"}, at: is(0), then: is(1), do: func() {
+				n, err := store.Client().Network(t.Context(), "n")
+				if err != nil {
+					t.Fatal(err)
+				}
+				slot, err := n.Plan.Slot(free(a, b))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := store.Client().AddReservation(t.Context(), n, registry.Reservation{Slot: slot, Subnet: free(a, b), Node: "z"}, false); err != nil {
+					t.Fatal(err)
+				}
+				// Reservations are read each time a runner begins.
+				a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "metered", `{"x":2}`) })
+			}},
 		}
-		tested[row.name] = true
-		if row.do != nil {
-			before, _ := a.metric(row.name, row.labels...)
-			if row.then == nil {
-				row.then = over(before)
+		// TestMetricsOfRequests covers this metric.
+		tested := map[string]bool{telemetry.APIWaiting: true}
+		for _, row := range rows {
+			if row.at != nil {
+				a.measures(row.at, row.name, row.labels...)
 			}
-			row.do()
-			a.measures(row.then, row.name, row.labels...)
+			tested[row.name] = true
+			if row.do != nil {
+				before, _ := a.metric(row.name, row.labels...)
+				if row.then == nil {
+					row.then = over(before)
+				}
+				row.do()
+				a.measures(row.then, row.name, row.labels...)
+			}
+			if row.undo != nil {
+				row.undo()
+			}
 		}
-		if row.undo != nil {
-			row.undo()
+		for _, m := range telemetry.Table() {
+			if !tested[m.Name] && m.Standard == "" {
+				t.Errorf("no row moves %s", m.Name)
+			}
 		}
-	}
-	for _, m := range telemetry.Table() {
-		if !tested[m.Name] && m.Standard == "" {
-			t.Errorf("no row moves %s", m.Name)
-		}
-	}
+	})
 }
 
 // TestWatchAgeOfAnAgentThatHearsNothing: the age of the watch also shows a store that was away from the start.
 func TestWatchAgeOfAnAgentThatHearsNothing(t *testing.T) {
-	a := newHost(t, memory.New(), "a")
-	a.registry.Set(registry.ErrUnavailable)
-	a.start()
-	eventually(t, func() error {
-		_, err := a.client.Self(t.Context())
-		return err
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.registry.Set(registry.ErrUnavailable)
+		a.start()
+		eventually(t, func() error {
+			_, err := a.client.Self(t.Context())
+			return err
+		})
+		a.measures(over(0.02), telemetry.WatchAge, "n")
+		a.registry.Set(nil)
+		a.ready()
+		a.measures(is(0), telemetry.WatchAge, "n")
 	})
-	a.measures(over(0.02), telemetry.WatchAge, "n")
-	a.registry.Set(nil)
-	a.ready()
-	a.measures(is(0), telemetry.WatchAge, "n")
-}
-
-// TestMetricsOfALeftNetwork: the gauges of a network disappear as soon as the host has left it.
-func TestMetricsOfALeftNetwork(t *testing.T) {
-	a := newHost(t, memory.New(), "a")
-	a.config.Networks = append(a.config.Networks, a.second())
-	a.start()
-	a.ready()
-	a.measures(is(1), telemetry.LeaseHeld, "m")
-	c := a.config
-	c.Networks = c.Networks[:1]
-	if err := a.agent.Reload(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
-	if v, ok := a.metric(telemetry.LeaseHeld, "m"); ok {
-		t.Errorf("still shown, %v", v)
-	}
-	a.measures(is(1), telemetry.LeaseHeld, "n")
-}
-
-// TestMetricsAreSent: metrics are sent where the configuration says, also after a reload has changed that.
-func TestMetricsAreSent(t *testing.T) {
-	first, second := newDrain(t), newDrain(t)
-	a := newHost(t, memory.New(), "a")
-	a.config.Telemetry.StatsdAddress = first.address()
-	a.start()
-	a.ready()
-	first.gets("leno.a.agent.health:", "leno.lease.claims.n.ok:1.000000|c")
-	c := a.config
-	c.Telemetry.StatsdAddress, c.Telemetry.DisableHostname = second.address(), true
-	if err := a.agent.Reload(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
-	second.gets("leno.agent.reloads.ok:1.000000|c", "leno.lease.renewals.n.ok:1.000000|c")
-}
-
-// drain is a UDP socket that receives metrics.
-type drain struct {
-	t    *testing.T
-	conn net.PacketConn
-	text string
-}
-
-func newDrain(t *testing.T) *drain {
-	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return &drain{t, conn, ""}
-}
-
-func (d *drain) address() string { return d.conn.LocalAddr().String() }
-
-// gets reads until all words have come.
-func (d *drain) gets(words ...string) {
-	d.t.Helper()
-	buffer := make([]byte, 65536)
-	if err := d.conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-		d.t.Fatal(err)
-	}
-	for slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(d.text, w) }) {
-		n, _, err := d.conn.ReadFrom(buffer)
-		if err != nil {
-			d.t.Fatalf("%q did not all come: %v\n%s", words, err, d.text)
-		}
-		d.text += string(buffer[:n])
-	}
 }
 
 // TestMetricsFormats covers the format that each client gets, and the reason given to a client that gets none.
 func TestMetricsFormats(t *testing.T) {
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	off := newHost(t, memory.New(), "b")
-	off.config.Telemetry.PrometheusRetention = 0
-	off.start()
-	for _, tt := range []struct {
-		name, query, accept string
-		host                *host
-		status              int
-		says                string
-	}{
-		{"JSON", "", "*/*", a, 200, `{"timestamp":"`},
-		{"JSON by name", "?format=json", "text/plain;version=0.0.4", a, 200, `{"timestamp":"`},
-		{"a browser", "", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", a, 200, `{"timestamp":"`},
-		{"plain text", "", "text/plain", a, 200, `{"timestamp":"`},
-		{"Prometheus by name", "?format=prometheus", "", a, 200, "# HELP leno_lease_held "},
-		{"Prometheus 2", "", "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", a, 200, "# HELP leno_lease_held "},
-		{"Prometheus 1", "", "text/plain;version=0.0.4;q=1,*/*;q=0.1", a, 200, "# HELP leno_lease_held "},
-		{"unknown", "?format=xml", "", a, 400, `parameter format: \"xml\"`},
-		{"turned off", "?format=prometheus", "", off, 415, `telemetry.prometheus_retention is \"0s\"`},
-		{"turned off, by header", "", "text/plain;version=0.0.4", off, 415, "turned off"},
-		{"turned off, JSON", "", "", off, 200, `{"timestamp":"`},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a").start()
+		a.ready()
+		off := newHost(t, memory.New(), "b")
+		off.config.Telemetry.PrometheusRetention = 0
+		off.start()
+		for _, tt := range []struct {
+			name, query, accept string
+			host                *host
+			status              int
+			says                string
+		}{
+			{"JSON", "", "*/*", a, 200, `{"timestamp":"`},
+			{"JSON by name", "?format=json", "text/plain;version=0.0.4", a, 200, `{"timestamp":"`},
+			{"a browser", "", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", a, 200, `{"timestamp":"`},
+			{"plain text", "", "text/plain", a, 200, `{"timestamp":"`},
+			{"Prometheus by name", "?format=prometheus", "", a, 200, "# HELP leno_lease_held "},
+			{"Prometheus 2", "", "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", a, 200, "# HELP leno_lease_held "},
+			{"Prometheus 1", "", "text/plain;version=0.0.4;q=1,*/*;q=0.1", a, 200, "# HELP leno_lease_held "},
+			{"unknown", "?format=xml", "", a, 400, `parameter format: \"xml\"`},
+			{"turned off", "?format=prometheus", "", off, 415, `telemetry.prometheus_retention is \"0s\"`},
+			{"turned off, by header", "", "text/plain;version=0.0.4", off, 415, "turned off"},
+			{"turned off, JSON", "", "", off, 200, `{"timestamp":"`},
+		} {
 			r := httptest.NewRequest("GET", "/v1/agent/metrics"+tt.query, nil)
 			r.Header.Set("Accept", tt.accept)
 			w := httptest.NewRecorder()
@@ -429,51 +363,53 @@ func TestMetricsFormats(t *testing.T) {
 			must(t, err)
 			handler.ServeHTTP(w, r)
 			if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.says) {
-				t.Errorf("%d: %.300s", w.Code, w.Body)
+				t.Errorf("%s: %d: %.300s", tt.name, w.Code, w.Body)
 			}
-		})
-	}
-	out, err := a.client.Metrics(t.Context())
-	if err != nil || !slices.ContainsFunc(out.Gauges, func(g api.MetricGauge) bool {
-		return g.Name == "leno.agent.start_time_seconds" && g.Value > 1e9
-	}) {
-		t.Errorf("%+v, %v", out, err)
-	}
-	if text, err := a.client.PrometheusMetrics(t.Context()); err != nil || !strings.HasPrefix(string(text), "# HELP") {
-		t.Errorf("%.80s, %v", text, err)
-	}
-	var refused *api.Error
-	if _, err := off.client.PrometheusMetrics(t.Context()); !errors.As(err, &refused) || refused.Code != http.StatusUnsupportedMediaType {
-		t.Error(err)
-	}
+		}
+		out, err := a.client.Metrics(t.Context())
+		if err != nil || !slices.ContainsFunc(out.Gauges, func(g api.MetricGauge) bool {
+			return g.Name == "leno.agent.start_time_seconds" && g.Value > 9e8
+		}) {
+			t.Errorf("%+v, %v", out, err)
+		}
+		if text, err := a.client.PrometheusMetrics(t.Context()); err != nil || !strings.HasPrefix(string(text), "# HELP") {
+			t.Errorf("%.80s, %v", text, err)
+		}
+		var refused *api.Error
+		if _, err := off.client.PrometheusMetrics(t.Context()); !errors.As(err, &refused) || refused.Code != http.StatusUnsupportedMediaType {
+			t.Error(err)
+		}
+	})
 }
 
 // TestMetricsOfRequests: a request that waits for a change is counted as waiting, and its waiting is not timed.
 // Requests for unknown paths have no series of their own.
 func TestMetricsOfRequests(t *testing.T) {
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	const pattern = "GET /v1/network/{network}/reservations"
-	list, err := a.client.Reservations(t.Context(), "n")
-	must(t, err)
-	done := make(chan error, 1)
-	go func() {
-		_, err := a.client.Reservations(t.Context(), "n", api.Read{Index: list.Index, Wait: time.Minute})
-		done <- err
-	}()
-	a.measures(is(1), telemetry.APIWaiting)
-	a.measures(is(1), telemetry.APIDuration, pattern)
-	must(t, a.client.AddReservation(t.Context(), "n", api.Reservation{Subnet: free(a), Node: "z"}, false))
-	must(t, <-done)
-	a.measures(is(0), telemetry.APIWaiting)
-	a.measures(is(2), telemetry.APIRequests, pattern, "200")
-	a.measures(is(1), telemetry.APIDuration, pattern)
-	a.request("GET", "/v1/"+strings.Repeat("x", 100), "")
-	for _, series := range a.exposed()["leno_api_requests_total"].GetMetric() {
-		if strings.Contains(series.String(), "xxx") {
-			t.Error(series)
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a").start()
+		a.ready()
+		const pattern = "GET /v1/network/{network}/reservations"
+		list, err := a.client.Reservations(t.Context(), "n")
+		must(t, err)
+		done := make(chan error, 1)
+		go func() {
+			_, err := a.client.Reservations(t.Context(), "n", api.Read{Index: list.Index, Wait: time.Minute})
+			done <- err
+		}()
+		a.measures(is(1), telemetry.APIWaiting)
+		a.measures(is(1), telemetry.APIDuration, pattern)
+		must(t, a.client.AddReservation(t.Context(), "n", api.Reservation{Subnet: free(a), Node: "z"}, false))
+		must(t, <-done)
+		a.measures(is(0), telemetry.APIWaiting)
+		a.measures(is(2), telemetry.APIRequests, pattern, "200")
+		a.measures(is(1), telemetry.APIDuration, pattern)
+		a.request("GET", "/v1/"+strings.Repeat("x", 100), "")
+		for _, series := range a.exposed()["leno_api_requests_total"].GetMetric() {
+			if strings.Contains(series.String(), "xxx") {
+				t.Error(series)
+			}
 		}
-	}
+	})
 }
 
 // BenchmarkMetrics measures an answer to Prometheus by an agent that knows many hosts.

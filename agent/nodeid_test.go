@@ -47,8 +47,7 @@ func TestStateLost(t *testing.T) {
 		{"a device of another subnet", func(a *host, _ netip.Prefix) { a.remains = flowing(netip.MustParsePrefix("10.5.99.0/24")) }, false},
 		{"a device without an address", func(a *host, _ netip.Prefix) { a.remains = flowing() }, false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
+		subtest(t, tt.name, func(t *testing.T) {
 			a, b, subnet, applied := pair(t)
 			before := leaseOf(t, a, subnet)
 			must(t, os.RemoveAll(a.config.DataDir))
@@ -87,8 +86,7 @@ func TestAnotherHostIsNotTakenForThisOne(t *testing.T) {
 		{"another name", func(a *host) { a.config.NodeName = "c" }},
 		{"another address", func(a *host) { a.place.Addrs = []netip.Addr{netip.MustParseAddr("192.0.2.200")} }},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
+		subtest(t, tt.name, func(t *testing.T) {
 			a, _, subnet, _ := pair(t)
 			before := leaseOf(t, a, subnet)
 			must(t, os.RemoveAll(a.config.DataDir))
@@ -106,46 +104,50 @@ func TestAnotherHostIsNotTakenForThisOne(t *testing.T) {
 
 // TestStateLostWhileTheStoreIsAway: nothing is decided before the store can be asked, and packets flow on.
 func TestStateLostWhileTheStoreIsAway(t *testing.T) {
-	a, _, subnet, applied := pair(t)
-	before := leaseOf(t, a, subnet)
-	must(t, os.RemoveAll(a.config.DataDir))
-	a.remains = flowing(subnet)
-	a.registry.Set(registry.ErrUnavailable)
-	tries := len(a.recorder.tries())
-	a.start()
-	a.check(health.Node, api.Critical, "node id was lost", "packets flow")
-	if exists(state.NodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) != tries {
-		t.Error("an id was made, or the datapath touched")
-	}
-	a.registry.Set(nil)
-	a.ready()
-	a.applies(applied)
-	if now := leaseOf(t, a, subnet); now.NodeID != before.NodeID || now.Session != before.Session {
-		t.Errorf("%+v, before %+v", now, before)
-	}
+	simulated(t, func(t *testing.T) {
+		a, _, subnet, applied := pair(t)
+		before := leaseOf(t, a, subnet)
+		must(t, os.RemoveAll(a.config.DataDir))
+		a.remains = flowing(subnet)
+		a.registry.Set(registry.ErrUnavailable)
+		tries := len(a.recorder.tries())
+		a.start()
+		a.check(health.Node, api.Critical, "node id was lost", "packets flow")
+		if exists(state.NodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) != tries {
+			t.Error("an id was made, or the datapath touched")
+		}
+		a.registry.Set(nil)
+		a.ready()
+		a.applies(applied)
+		if now := leaseOf(t, a, subnet); now.NodeID != before.NodeID || now.Session != before.Session {
+			t.Errorf("%+v, before %+v", now, before)
+		}
+	})
 }
 
 // TestStateLostWhileTheRecordIsBroken: the datapath may belong to the network whose record is broken, so no id is made
 // before the record can be read.
 func TestStateLostWhileTheRecordIsBroken(t *testing.T) {
-	a, _, subnet, applied := pair(t)
-	before := leaseOf(t, a, subnet)
-	must(t, os.RemoveAll(a.config.DataDir))
-	a.remains = flowing(subnet)
-	key := memory.Prefix + "/networks/n"
-	good, _, _ := a.store.Get(key)
-	a.store.Put(key, []byte("{"))
-	a.start()
-	a.check(health.Node, api.Critical, "packets flow", key)
-	if exists(state.NodeIDPath(a.config.DataDir)) {
-		t.Error("an id was made")
-	}
-	a.store.Put(key, good)
-	a.ready()
-	a.applies(applied)
-	if now := leaseOf(t, a, subnet); now.NodeID != before.NodeID {
-		t.Errorf("%+v, before %+v", now, before)
-	}
+	simulated(t, func(t *testing.T) {
+		a, _, subnet, applied := pair(t)
+		before := leaseOf(t, a, subnet)
+		must(t, os.RemoveAll(a.config.DataDir))
+		a.remains = flowing(subnet)
+		key := memory.Prefix + "/networks/n"
+		good, _, _ := a.store.Get(key)
+		a.store.Put(key, []byte("{"))
+		a.start()
+		a.check(health.Node, api.Critical, "packets flow", key)
+		if exists(state.NodeIDPath(a.config.DataDir)) {
+			t.Error("an id was made")
+		}
+		a.store.Put(key, good)
+		a.ready()
+		a.applies(applied)
+		if now := leaseOf(t, a, subnet); now.NodeID != before.NodeID {
+			t.Errorf("%+v, before %+v", now, before)
+		}
+	})
 }
 
 // TestNewHostWhileTheStoreIsAway: a host without a datapath does not wait for an id, and says what it waits for, even
@@ -158,8 +160,7 @@ func TestNewHostWhileTheStoreIsAway(t *testing.T) {
 			a.config.Networks, a.config.WatchNetworks = nil, true
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		subtest(t, name, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a")
 			change(a)
 			a.registry.Set(registry.ErrUnavailable)

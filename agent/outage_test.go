@@ -20,7 +20,6 @@ import (
 // inBubble runs the agent's part in its network and everything that calls the store, but nothing that waits for
 // anything except time and memory.
 func (h *host) inBubble(ctx context.Context, wg *sync.WaitGroup) {
-	h.polls = true
 	r := h.part()
 	h.agent.networks.running["n"] = &running{runner: r, done: make(chan struct{})}
 	h.agent.env.Reports.Health.Clear("", health.Node)
@@ -69,9 +68,7 @@ func TestOutageOfManyAgents(t *testing.T) {
 		{"token revoked", registry.ErrDenied, time.Minute},
 		{"not certain", registry.ErrUncertain, 30 * time.Second},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { manyAgents(t, tt.err, tt.lasts) })
-		})
+		subtest(t, tt.name, func(t *testing.T) { manyAgents(t, tt.err, tt.lasts) })
 	}
 }
 
@@ -185,9 +182,8 @@ func TestRenewalInTime(t *testing.T) {
 		{TTL: 10 * time.Minute, RenewMargin: 5 * time.Minute},
 	} {
 		for _, hangs := range []bool{false, true} {
-			t.Run(fmt.Sprintf("ttl %s, margin %s, hangs %t", lease.TTL, lease.RenewMargin, hangs), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { renewalInTime(t, lease, hangs) })
-			})
+			name := fmt.Sprintf("ttl %s, margin %s, hangs %t", lease.TTL, lease.RenewMargin, hangs)
+			subtest(t, name, func(t *testing.T) { renewalInTime(t, lease, hangs) })
 		}
 	}
 }

@@ -42,73 +42,77 @@ func (h *host) probe(ctx context.Context, here probe.Host, peers []api.Peer, r a
 
 // TestProbe covers what a probe returns and what is refused.
 func TestProbe(t *testing.T) {
-	store := memory.New()
-	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
-	a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
-	ctx, c := context.Background(), a.client
+	simulated(t, func(t *testing.T) {
+		store := memory.New()
+		a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+		a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
+		ctx, c := context.Background(), a.client
 
-	got, err := c.ProbePeers(ctx, "n", api.ProbeRequest{})
-	if err != nil || len(got.Peers) != 1 || got.Peers[0].Node != "b" || !got.Peers[0].Held {
-		t.Fatalf("%+v, %v", got, err)
-	}
-	want := fmt.Sprintf("[{overlay %s %s 1450} {underlay 192.0.2.97 192.0.2.98 1500}]", a.subnet().Addr(), b.subnet().Addr())
-	var said []struct {
-		path, from, to string
-		mtu            int
-	}
-	for _, w := range got.Peers[0].Ways {
-		said = append(said, struct {
+		got, err := c.ProbePeers(ctx, "n", api.ProbeRequest{})
+		if err != nil || len(got.Peers) != 1 || got.Peers[0].Node != "b" || !got.Peers[0].Held {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		want := fmt.Sprintf("[{overlay %s %s 1450} {underlay 192.0.2.97 192.0.2.98 1500}]", a.subnet().Addr(), b.subnet().Addr())
+		var said []struct {
 			path, from, to string
 			mtu            int
-		}{w.Path, w.From.String(), w.To.String(), w.MTU})
-	}
-	if fmt.Sprint(said) != want {
-		t.Errorf("probed %v, want %s", said, want)
-	}
+		}
+		for _, w := range got.Peers[0].Ways {
+			said = append(said, struct {
+				path, from, to string
+				mtu            int
+			}{w.Path, w.From.String(), w.To.String(), w.MTU})
+		}
+		if fmt.Sprint(said) != want {
+			t.Errorf("probed %v, want %s", said, want)
+		}
 
-	_, err = c.ProbePeers(ctx, "n", api.ProbeRequest{Peers: []string{"b", "z"}})
-	agenttest.WantCode(t, "a node that is no peer", err, http.StatusNotFound, `"z"`, "b")
-	_, err = c.ProbePeers(ctx, "n", api.ProbeRequest{TimeoutMS: 20_000})
-	agenttest.WantCode(t, "a long time", err, http.StatusBadRequest, "timeout_ms", "20000", "10000")
-	_, err = c.ProbePeers(ctx, "m", api.ProbeRequest{})
-	agenttest.WantCode(t, "an unknown network", err, http.StatusNotFound, "m")
+		_, err = c.ProbePeers(ctx, "n", api.ProbeRequest{Peers: []string{"b", "z"}})
+		agenttest.WantCode(t, "a node that is no peer", err, http.StatusNotFound, `"z"`, "b")
+		_, err = c.ProbePeers(ctx, "n", api.ProbeRequest{TimeoutMS: 20_000})
+		agenttest.WantCode(t, "a long time", err, http.StatusBadRequest, "timeout_ms", "20000", "10000")
+		_, err = c.ProbePeers(ctx, "m", api.ProbeRequest{})
+		agenttest.WantCode(t, "an unknown network", err, http.StatusNotFound, "m")
 
-	a.beforeProbes(func(context.Context) error { return probe.ErrNoRight })
-	_, err = c.ProbePeers(ctx, "n", api.ProbeRequest{})
-	agenttest.WantCode(t, "no right", err, http.StatusNotImplemented, "CAP_NET_RAW")
+		a.beforeProbes(func(context.Context) error { return probe.ErrNoRight })
+		_, err = c.ProbePeers(ctx, "n", api.ProbeRequest{})
+		agenttest.WantCode(t, "no right", err, http.StatusNotImplemented, "CAP_NET_RAW")
+	})
 }
 
 // TestProbesTakeTurns: one probe of a network runs at a time, and it ends when its client disconnects.
 func TestProbesTakeTurns(t *testing.T) {
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	running, ended := make(chan struct{}), make(chan error, 1)
-	a.beforeProbes(func(ctx context.Context) error {
-		close(running)
-		<-ctx.Done()
-		ended <- ctx.Err()
-		return ctx.Err()
-	})
-	ctx, leave := context.WithCancel(context.Background())
-	gone := make(chan error, 1)
-	go func() {
-		_, err := a.client.ProbePeers(ctx, "n", api.ProbeRequest{})
-		gone <- err
-	}()
-	<-running
-	_, err := a.client.ProbePeers(context.Background(), "n", api.ProbeRequest{})
-	agenttest.WantCode(t, "a second probe", err, http.StatusConflict, "running since", "try again")
-	leave()
-	if err := <-gone; !errors.Is(err, context.Canceled) {
-		t.Errorf("the client got %v", err)
-	}
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("the probe ended by %v", err)
-	}
-	a.beforeProbes(nil)
-	eventually(t, func() error {
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a").start()
+		a.ready()
+		running, ended := make(chan struct{}), make(chan error, 1)
+		a.beforeProbes(func(ctx context.Context) error {
+			close(running)
+			<-ctx.Done()
+			ended <- ctx.Err()
+			return ctx.Err()
+		})
+		ctx, leave := context.WithCancel(context.Background())
+		gone := make(chan error, 1)
+		go func() {
+			_, err := a.client.ProbePeers(ctx, "n", api.ProbeRequest{})
+			gone <- err
+		}()
+		<-running
 		_, err := a.client.ProbePeers(context.Background(), "n", api.ProbeRequest{})
-		return err
+		agenttest.WantCode(t, "a second probe", err, http.StatusConflict, "running since", "try again")
+		leave()
+		if err := <-gone; !errors.Is(err, context.Canceled) {
+			t.Errorf("the client got %v", err)
+		}
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the probe ended by %v", err)
+		}
+		a.beforeProbes(nil)
+		eventually(t, func() error {
+			_, err := a.client.ProbePeers(context.Background(), "n", api.ProbeRequest{})
+			return err
+		})
 	})
 }
 
@@ -121,21 +125,23 @@ func (h *host) beforeProbes(f func(context.Context) error) {
 
 // TestProbesAreJudged: probes are judged as in an examination, except those of hosts that have gone since.
 func TestProbesAreJudged(t *testing.T) {
-	store := memory.New()
-	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
-	a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
-	run := mustRunner(t, a)
-	narrow := func(path string, mtu, largest int) api.ProbedWay {
-		return api.ProbedWay{Path: path, MTU: mtu, Answer: "echo reply", Largest: largest,
-			Small: api.ProbedSize{Bytes: 64, Sent: 3, Answered: 3}, Full: api.ProbedSize{Bytes: mtu, Sent: 3}}
-	}
-	answer := api.PeerProbe{Node: "b", Held: true, Reached: true, Ways: []api.ProbedWay{narrow(api.PathOverlay, 1450, 1350), narrow(api.PathUnderlay, 1500, 1400)}}
-	peers := run.PeerList().Peers
-	got := a.agent.diagnostics.judgePaths(t.Context(), run, append(peers, api.Peer{Node: "c"}), []api.PeerProbe{answer, {Node: "c"}})
-	if len(got) != 1 || got[0].Check != "path_mtu" || got[0].Status != api.FindingFault || got[0].Peer != "b" {
-		t.Errorf("%+v", got)
-	}
-	if got := a.agent.diagnostics.judgePaths(t.Context(), run, nil, nil); got == nil || len(got) != 0 {
-		t.Errorf("without peers: %+v", got)
-	}
+	simulated(t, func(t *testing.T) {
+		store := memory.New()
+		a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+		a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
+		run := mustRunner(t, a)
+		narrow := func(path string, mtu, largest int) api.ProbedWay {
+			return api.ProbedWay{Path: path, MTU: mtu, Answer: "echo reply", Largest: largest,
+				Small: api.ProbedSize{Bytes: 64, Sent: 3, Answered: 3}, Full: api.ProbedSize{Bytes: mtu, Sent: 3}}
+		}
+		answer := api.PeerProbe{Node: "b", Held: true, Reached: true, Ways: []api.ProbedWay{narrow(api.PathOverlay, 1450, 1350), narrow(api.PathUnderlay, 1500, 1400)}}
+		peers := run.PeerList().Peers
+		got := a.agent.diagnostics.judgePaths(t.Context(), run, append(peers, api.Peer{Node: "c"}), []api.PeerProbe{answer, {Node: "c"}})
+		if len(got) != 1 || got[0].Check != "path_mtu" || got[0].Status != api.FindingFault || got[0].Peer != "b" {
+			t.Errorf("%+v", got)
+		}
+		if got := a.agent.diagnostics.judgePaths(t.Context(), run, nil, nil); got == nil || len(got) != 0 {
+			t.Errorf("without peers: %+v", got)
+		}
+	})
 }

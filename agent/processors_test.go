@@ -3,6 +3,7 @@ package agent
 import (
 	"runtime"
 	"testing"
+	"testing/synctest"
 
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -11,17 +12,19 @@ import (
 // for these threads.
 func TestAgentGivesThreadsProcessors(t *testing.T) {
 	t.Setenv("GOMAXPROCS", "")
-	before := runtime.GOMAXPROCS(0)
-	h := newHost(t, memory.New(), "a")
-	h.recorder.threads = 3
-	h.start().ready()
-	if got := runtime.GOMAXPROCS(0); got != before+3 {
-		t.Errorf("%d processors, want %d", got, before+3)
-	}
-	if err := h.stop(); err != nil {
-		t.Fatal(err)
-	}
-	if got := runtime.GOMAXPROCS(0); got != before {
-		t.Errorf("%d processors after the end, want %d", got, before)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		before := runtime.GOMAXPROCS(0)
+		h := newHost(t, memory.New(), "a")
+		h.recorder.threads = 3
+		h.start().ready()
+		if got := runtime.GOMAXPROCS(0); got != before+3 {
+			t.Errorf("%d processors, want %d", got, before+3)
+		}
+		if err := h.stop(); err != nil {
+			t.Fatal(err)
+		}
+		if got := runtime.GOMAXPROCS(0); got != before {
+			t.Errorf("%d processors after the end, want %d", got, before)
+		}
+	})
 }

@@ -37,7 +37,7 @@ func TestRefusedReloadChangesNothing(t *testing.T) {
 			a.registry.SetReload(errors.New("no such file"))
 		}, "no such file"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		subtest(t, tt.name, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a").start()
 			a.ready()
 			c := a.config
@@ -58,32 +58,15 @@ func TestRefusedReloadChangesNothing(t *testing.T) {
 	}
 }
 
-func TestReloadTakesOver(t *testing.T) {
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	before := mustRunner(t, a)
-	c := a.config
-	c.Log.Level = "WARN"
-	must(t, a.agent.Reload(context.Background(), c))
-	a.agent.log.Info("not any more")
-	a.agent.log.Warn("still warned")
-	if len(a.said.With("not any more")) != 0 || len(a.said.With("still warned")) != 1 {
-		t.Error("the level was not taken over")
-	}
-	if mustRunner(t, a) != before {
-		t.Error("an unchanged network was started again")
-	}
-}
-
 // TestReloadKeepsTheDatapath: changed settings of leases or of a network start its runner again, but nothing is
-// removed.
+// removed, and the backend stays open, so that a forwarder in it does not stop.
 func TestReloadKeepsTheDatapath(t *testing.T) {
 	for name, change := range map[string]func(*config.Config){
 		"lease":    func(c *config.Config) { c.Lease.TTL += time.Second },
 		"underlay": func(c *config.Config) { c.Underlay.CanReach = netip.MustParseAddr("192.0.2.1") },
 		"network":  func(c *config.Config) { c.Networks[0].IPMasq = true },
 	} {
-		t.Run(name, func(t *testing.T) {
+		subtest(t, name, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a")
 			a.config.Lease.ReleaseOnStop = true
 			a.start().ready()
@@ -101,6 +84,9 @@ func TestReloadKeepsTheDatapath(t *testing.T) {
 			if got := a.recorder.all(); len(got) != 1 {
 				t.Errorf("the datapath was disturbed: %q", got)
 			}
+			if built, open := a.recorder.open(); built != 1 || open != 1 {
+				t.Errorf("%d backends built, %d open", built, open)
+			}
 			if a.registry.Count("own Release") != 0 {
 				t.Error("the lease was given up")
 			}
@@ -109,39 +95,43 @@ func TestReloadKeepsTheDatapath(t *testing.T) {
 }
 
 func TestReloadAfterTheEnd(t *testing.T) {
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	must(t, a.stop())
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := a.agent.Reload(ctx, a.config); !errors.Is(err, errEnded) {
-		t.Errorf("reload: %v", err)
-	}
-	idle := a.build() // never run, so that nothing answers
-	cancel()
-	if err := idle.Reload(ctx, a.config); !errors.Is(err, context.Canceled) {
-		t.Errorf("reload: %v", err)
-	}
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a").start()
+		a.ready()
+		must(t, a.stop())
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := a.agent.Reload(ctx, a.config); !errors.Is(err, errEnded) {
+			t.Errorf("reload: %v", err)
+		}
+		idle := a.build() // never run, so that nothing answers
+		cancel()
+		if err := idle.Reload(ctx, a.config); !errors.Is(err, context.Canceled) {
+			t.Errorf("reload: %v", err)
+		}
+	})
 }
 
 func TestReloadByRequest(t *testing.T) {
-	ctx := context.Background()
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	agenttest.WantCode(t, "no files to read", errOf(a.client.Reload(ctx, false)), http.StatusConflict)
-	must(t, a.stop())
+	simulated(t, func(t *testing.T) {
+		ctx := context.Background()
+		a := newHost(t, memory.New(), "a").start()
+		a.ready()
+		agenttest.WantCode(t, "no files to read", errOf(a.client.Reload(ctx, false)), http.StatusConflict)
+		must(t, a.stop())
 
-	c, broken := a.config, error(nil)
-	a.refresh = func() (config.Config, error) { return c, broken }
-	a.start().ready()
-	c.Networks = nil
-	must(t, errOf(a.client.Reload(ctx, true)))
-	if len(a.agent.self().Networks) != 0 {
-		t.Error("nothing was reloaded")
-	}
-	a.check(health.Network, api.Warning, "watch_networks")
-	broken = fmt.Errorf("agent.hcl:3: no such block")
-	agenttest.WantCode(t, "a broken file", errOf(a.client.Reload(ctx, false)), http.StatusConflict, "agent.hcl:3")
+		c, broken := a.config, error(nil)
+		a.refresh = func() (config.Config, error) { return c, broken }
+		a.start().ready()
+		c.Networks = nil
+		must(t, errOf(a.client.Reload(ctx, true)))
+		if len(a.agent.self().Networks) != 0 {
+			t.Error("nothing was reloaded")
+		}
+		a.check(health.Network, api.Warning, "watch_networks")
+		broken = fmt.Errorf("agent.hcl:3: no such block")
+		agenttest.WantCode(t, "a broken file", errOf(a.client.Reload(ctx, false)), http.StatusConflict, "agent.hcl:3")
+	})
 }
 
 // TestReloadWhileTheStoreIsAway: a reload goes on with the datapath that this process carried, confirmed by the store
@@ -158,8 +148,7 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 		{"confirmed", true, carrier},
 		{"confirmed, and its device was deleted", true, func(m *datapath.KernelState) { *m = datapath.KernelState{} }},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
+		subtest(t, tt.name, func(t *testing.T) {
 			a, _, subnet, applied := pair(t)
 			a.remains = waiting(subnet)
 			if tt.confirmed {
@@ -202,61 +191,65 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 // TestReloadWhileTheNameIsUnknown: an agent that cannot ask the store for its name takes over a configuration with
 // corrected access to the store.
 func TestReloadWhileTheNameIsUnknown(t *testing.T) {
-	a := newHost(t, memory.New(), "a")
-	a.catalog = &serviceStore{Registry: a.registry, name: "here"}
-	a.config.NodeName, a.config.Networks = "", nil
-	a.registry.SetOne("NodeName", registry.ErrDenied)
-	a.start()
-	a.check(health.Node, api.Critical, "waiting for this host's name")
-	c := a.config
-	c.Networks, c.Consul.Token = newHost(t, a.store, "b").config.Networks, "good"
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	must(t, a.agent.Reload(ctx, c))
-	if got := a.agent.self().Networks; len(got) != 0 {
-		t.Errorf("networks %v before there is a name", got)
-	}
-	a.registry.SetOne("NodeName", nil)
-	a.ready()
-	if got := a.agent.self(); got.NodeName != "here" || len(got.Networks) != 1 {
-		t.Errorf("%+v", got)
-	}
-	if code, body := a.request("GET", "/healthz", ""); strings.Contains(body, `"node"`) {
-		t.Errorf("the name is known: %d %s", code, body)
-	}
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.catalog = &serviceStore{Registry: a.registry, name: "here"}
+		a.config.NodeName, a.config.Networks = "", nil
+		a.registry.SetOne("NodeName", registry.ErrDenied)
+		a.start()
+		a.check(health.Node, api.Critical, "waiting for this host's name")
+		c := a.config
+		c.Networks, c.Consul.Token = newHost(t, a.store, "b").config.Networks, "good"
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		must(t, a.agent.Reload(ctx, c))
+		if got := a.agent.self().Networks; len(got) != 0 {
+			t.Errorf("networks %v before there is a name", got)
+		}
+		a.registry.SetOne("NodeName", nil)
+		a.ready()
+		if got := a.agent.self(); got.NodeName != "here" || len(got.Networks) != 1 {
+			t.Errorf("%+v", got)
+		}
+		if code, body := a.request("GET", "/healthz", ""); strings.Contains(body, `"node"`) {
+			t.Errorf("the name is known: %d %s", code, body)
+		}
+	})
 }
 
 // TestReloadsAtOnce: after any number of reloads at the same time, what the files said last is in force.
 func TestReloadsAtOnce(t *testing.T) {
-	var mu sync.Mutex
-	read := 0
-	a := newHost(t, memory.New(), "a")
-	a.refresh = func() (config.Config, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		read++
-		c := a.config
-		c.Lease.Hold = time.Duration(read) * time.Hour
-		return c, nil
-	}
-	a.start().ready()
-	var all sync.WaitGroup
-	for range 20 {
-		all.Go(func() {
-			out, err := a.agent.Refresh(context.Background(), false)
-			if err != nil || len(out.Changed) != 1 || out.Changed[0].Field != "lease.hold" {
-				t.Errorf("%+v, %v", out, err)
-			}
-		})
-	}
-	all.Wait()
-	if got := a.agent.settings.get().Lease.Hold; got != 20*time.Hour {
-		t.Errorf("hold is %s", got)
-	}
-	a.ready()
-	if got := a.recorder.all(); len(got) != 1 {
-		t.Errorf("the datapath was disturbed: %q", got)
-	}
+	simulated(t, func(t *testing.T) {
+		var mu sync.Mutex
+		read := 0
+		a := newHost(t, memory.New(), "a")
+		a.refresh = func() (config.Config, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			read++
+			c := a.config
+			c.Lease.Hold = time.Duration(read) * time.Hour
+			return c, nil
+		}
+		a.start().ready()
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				out, err := a.agent.Refresh(context.Background(), false)
+				if err != nil || len(out.Changed) != 1 || out.Changed[0].Field != "lease.hold" {
+					t.Errorf("%+v, %v", out, err)
+				}
+			})
+		}
+		all.Wait()
+		if got := a.agent.settings.get().Lease.Hold; got != 20*time.Hour {
+			t.Errorf("hold is %s", got)
+		}
+		a.ready()
+		if got := a.recorder.all(); len(got) != 1 {
+			t.Errorf("the datapath was disturbed: %q", got)
+		}
+	})
 }
 
 // TestReloadOnADeadFileSystem: a directory that does not answer fails a reload, but does not block all of them.
@@ -281,107 +274,111 @@ func TestReloadOnADeadFileSystem(t *testing.T) {
 // TestReloadThatBlocks: a file that cannot be read holds up neither a caller that gives up, nor later reloads, nor the
 // end of the agent.
 func TestReloadThatBlocks(t *testing.T) {
-	hang := make(chan struct{})
-	defer close(hang)
-	blocks, begun := make(chan bool, 1), make(chan struct{}, 1)
-	a := newHost(t, memory.New(), "a")
-	a.refresh = func() (config.Config, error) {
-		select {
-		case <-blocks:
-			begun <- struct{}{}
-			<-hang
-		default:
+	simulated(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		defer close(hang)
+		blocks, begun := make(chan bool, 1), make(chan struct{}, 1)
+		a := newHost(t, memory.New(), "a")
+		a.refresh = func() (config.Config, error) {
+			select {
+			case <-blocks:
+				begun <- struct{}{}
+				<-hang
+			default:
+			}
+			return a.config, nil
 		}
-		return a.config, nil
-	}
-	a.start().ready()
-	result := make(chan error, 1)
-	refresh := func(ctx context.Context) {
-		go func() { result <- errOf(a.agent.Refresh(ctx, false)) }()
-	}
-	answer := func() (err error) {
-		t.Helper()
-		select {
-		case err = <-result:
-		case <-time.After(time.Minute):
-			t.Fatal("the reload blocks")
+		a.start().ready()
+		result := make(chan error, 1)
+		refresh := func(ctx context.Context) {
+			go func() { result <- errOf(a.agent.Refresh(ctx, false)) }()
 		}
-		return err
-	}
+		answer := func() (err error) {
+			t.Helper()
+			select {
+			case err = <-result:
+			case <-time.After(time.Minute):
+				t.Fatal("the reload blocks")
+			}
+			return err
+		}
 
-	blocks <- true
-	ctx, cancel := context.WithCancel(context.Background())
-	refresh(ctx)
-	<-begun
-	cancel()
-	if err := answer(); !errors.Is(err, context.Canceled) {
-		t.Errorf("a caller that gave up: %v", err)
-	}
-	refresh(context.Background())
-	must(t, answer())
+		blocks <- true
+		ctx, cancel := context.WithCancel(context.Background())
+		refresh(ctx)
+		<-begun
+		cancel()
+		if err := answer(); !errors.Is(err, context.Canceled) {
+			t.Errorf("a caller that gave up: %v", err)
+		}
+		refresh(context.Background())
+		must(t, answer())
 
-	// The supervising goroutine reads the token.
-	limited, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
-	defer cancel()
-	a.registry.SetReading(hang)
-	c := a.config
-	c.Consul.TokenFile = "/mnt/token"
-	if _, err := a.agent.prepare(limited, c); err == nil || !strings.Contains(err.Error(), "/mnt/token: reading it takes too long") {
-		t.Errorf("a token file that blocks: %v", err)
-	}
-	refresh(context.Background())
-	must(t, a.stop())
-	if err := answer(); err == nil {
-		t.Error("a reload worked in an agent that ended")
-	}
+		// The supervising goroutine reads the token.
+		limited, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
+		defer cancel()
+		a.registry.SetReading(hang)
+		c := a.config
+		c.Consul.TokenFile = "/mnt/token"
+		if _, err := a.agent.prepare(limited, c); err == nil || !strings.Contains(err.Error(), "/mnt/token: reading it takes too long") {
+			t.Errorf("a token file that blocks: %v", err)
+		}
+		refresh(context.Background())
+		must(t, a.stop())
+		if err := answer(); err == nil {
+			t.Error("a reload worked in an agent that ended")
+		}
 
-	// The agent also ends while the files are read.
-	a.registry.SetReading(nil)
-	a.start().ready()
-	blocks <- true
-	refresh(context.Background())
-	<-begun
-	must(t, a.stop())
-	if err := answer(); !errors.Is(err, errEnded) {
-		t.Errorf("a reload of an agent that ended: %v", err)
-	}
+		// The agent also ends while the files are read.
+		a.registry.SetReading(nil)
+		a.start().ready()
+		blocks <- true
+		refresh(context.Background())
+		<-begun
+		must(t, a.stop())
+		if err := answer(); !errors.Is(err, errEnded) {
+			t.Errorf("a reload of an agent that ended: %v", err)
+		}
+	})
 }
 
 // TestReloadOfAnotherDefinition: a block that differs from the definition in the store has no effect. The answer and
 // the check say so, and name the command that has one.
 func TestReloadOfAnotherDefinition(t *testing.T) {
-	a := newHost(t, memory.New(), "a")
-	var c config.Config
-	a.refresh = func() (config.Config, error) { return c, nil }
-	a.start().ready()
-	a.check(health.Network, api.Passing, "defined")
-	c = a.config
-	c.Networks = slices.Clone(c.Networks)
-	c.Networks[0].Backend = &config.Backend{Type: "recorder", Options: []byte(`{"vni":2}`)}
-	for file, word := range map[string]string{"/etc/leno.d/n.hcl": "/etc/leno.d/n.hcl", "/etc/leno.d/my net's.hcl": `'/etc/leno.d/my net'\''s.hcl'`, "": "FILE"} {
-		c.NetworkFiles, c.Networks = map[string]string{"n": file}, slices.Clone(c.Networks)
-		c.Networks[0].IPMasq = !c.Networks[0].IPMasq // starts the runner again
-		out, err := a.client.Reload(context.Background(), false)
-		must(t, err)
-		want := []string{"stays in force", `{"type":"recorder","vni":2}`, "run: leno network apply " + word}
-		if len(out.Warnings) != 1 || !strings.HasPrefix(out.Warnings[0], "network n: ") ||
-			slices.ContainsFunc(want, func(words string) bool { return !strings.Contains(out.Warnings[0], words) }) {
-			t.Errorf("warnings %q, want %q", out.Warnings, want)
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		var c config.Config
+		a.refresh = func() (config.Config, error) { return c, nil }
+		a.start().ready()
+		a.check(health.Network, api.Passing, "defined")
+		c = a.config
+		c.Networks = slices.Clone(c.Networks)
+		c.Networks[0].Backend = &config.Backend{Type: "recorder", Options: []byte(`{"vni":2}`)}
+		for file, word := range map[string]string{"/etc/leno.d/n.hcl": "/etc/leno.d/n.hcl", "/etc/leno.d/my net's.hcl": `'/etc/leno.d/my net'\''s.hcl'`, "": "FILE"} {
+			c.NetworkFiles, c.Networks = map[string]string{"n": file}, slices.Clone(c.Networks)
+			c.Networks[0].IPMasq = !c.Networks[0].IPMasq // starts the runner again
+			out, err := a.client.Reload(context.Background(), false)
+			must(t, err)
+			want := []string{"stays in force", `{"type":"recorder","vni":2}`, "run: leno network apply " + word}
+			if len(out.Warnings) != 1 || !strings.HasPrefix(out.Warnings[0], "network n: ") ||
+				slices.ContainsFunc(want, func(words string) bool { return !strings.Contains(out.Warnings[0], words) }) {
+				t.Errorf("warnings %q, want %q", out.Warnings, want)
+			}
+			a.check(health.Network, api.Passing, append(want, "defined; ")...)
 		}
-		a.check(health.Network, api.Passing, append(want, "defined; ")...)
-	}
-	a.ready()
-	if n, err := a.store.Client().Network(context.Background(), "n"); err != nil || n.Backend.Type != "recorder" || strings.Contains(string(n.Backend.Object), "vni") {
-		t.Errorf("the store has %s, %v", n.Backend.Object, err)
-	}
-	c.Networks = a.config.Networks
-	if out, err := a.client.Reload(context.Background(), false); err != nil || len(out.Warnings) != 0 {
-		t.Errorf("%+v, %v", out, err)
-	}
-	eventually(t, func() error {
-		if got := reasonOf(a.agent, "n", health.Network); got != "defined" {
-			return errors.New(got)
+		a.ready()
+		if n, err := a.store.Client().Network(context.Background(), "n"); err != nil || n.Backend.Type != "recorder" || strings.Contains(string(n.Backend.Object), "vni") {
+			t.Errorf("the store has %s, %v", n.Backend.Object, err)
 		}
-		return nil
+		c.Networks = a.config.Networks
+		if out, err := a.client.Reload(context.Background(), false); err != nil || len(out.Warnings) != 0 {
+			t.Errorf("%+v, %v", out, err)
+		}
+		eventually(t, func() error {
+			if got := reasonOf(a.agent, "n", health.Network); got != "defined" {
+				return errors.New(got)
+			}
+			return nil
+		})
 	})
 }

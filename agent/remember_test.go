@@ -7,86 +7,47 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/state"
-	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
 // TestRestartWhileTheStoreIsFilled: an agent starts again before every host has written its lease into a store that was
 // emptied. The peers that the kernel knows stay until the store has settled.
 func TestRestartWhileTheStoreIsFilled(t *testing.T) {
-	t.Parallel()
-	store := memory.New()
-	a, b, c := newHost(t, store, "a"), newHost(t, store, "b").start(), newHost(t, store, "c").start()
-	a.config.Lease.TTL, a.config.Lease.RenewMargin = 2*time.Second, 1900*time.Millisecond
-	a.start()
-	b.ready()
-	c.ready()
-	peers := []*host{b, c}
-	slices.SortFunc(peers, func(a, b *host) int { return a.subnet().Addr().Compare(b.subnet().Addr()) })
-	subnet, lost := a.subnet(), c.subnet()
-	without := fmt.Sprintf("%s <- b@%s", subnet, b.subnet())
-	want := fmt.Sprintf("%s <- %s@%s, %s@%s", subnet, peers[0].name, peers[0].subnet(), peers[1].name, peers[1].subnet())
-	a.applies(want)
-	must(t, a.stop())
-	must(t, c.stop())
-	store.Delete(leaseKey(lost))
-	began := len(a.recorder.tries())
-	a.start().ready()
-	a.more("applies", began, func() int { return len(a.recorder.tries()) })
-	a.applies(want)
-	a.applies(without)
-	states := a.recorder.all()
-	if got := states[slices.Index(states, want):]; !slices.Equal(got, []string{want, without}) {
-		t.Errorf("applied %q", got)
-	}
+	simulated(t, func(t *testing.T) {
+		store := memory.New()
+		a, b, c := newHost(t, store, "a"), newHost(t, store, "b").start(), newHost(t, store, "c").start()
+		a.config.Lease.TTL, a.config.Lease.RenewMargin = 2*time.Second, 1900*time.Millisecond
+		a.start()
+		b.ready()
+		c.ready()
+		peers := []*host{b, c}
+		slices.SortFunc(peers, func(a, b *host) int { return a.subnet().Addr().Compare(b.subnet().Addr()) })
+		subnet, lost := a.subnet(), c.subnet()
+		without := fmt.Sprintf("%s <- b@%s", subnet, b.subnet())
+		want := fmt.Sprintf("%s <- %s@%s, %s@%s", subnet, peers[0].name, peers[0].subnet(), peers[1].name, peers[1].subnet())
+		a.applies(want)
+		must(t, a.stop())
+		must(t, c.stop())
+		store.Delete(leaseKey(lost))
+		began := len(a.recorder.tries())
+		a.start().ready()
+		a.more("applies", began, func() int { return len(a.recorder.tries()) })
+		a.applies(want)
+		a.applies(without)
+		states := a.recorder.all()
+		if got := states[slices.Index(states, want):]; !slices.Equal(got, []string{want, without}) {
+			t.Errorf("applied %q", got)
+		}
 
-	// After a release, nothing is remembered.
-	must(t, a.client.ReleaseLease(t.Context(), "n"))
-	a.applies("zero")
-	eventually(t, func() error {
-		if exists(state.PeersPath(a.config.DataDir, "n")) {
-			return errors.New("the peers are still remembered")
-		}
-		return nil
+		// After a release, nothing is remembered.
+		must(t, a.client.ReleaseLease(t.Context(), "n"))
+		a.applies("zero")
+		eventually(t, func() error {
+			if exists(state.PeersPath(a.config.DataDir, "n")) {
+				return errors.New("the peers are still remembered")
+			}
+			return nil
+		})
 	})
-}
-
-// TestRememberedPeersStayWhileTheStoreIsAway: the time for which remembered peers stay passes while the store does not
-// answer, or while the process is stopped. What the store said before is no reason to remove them: their hosts may have
-// written their leases since.
-func TestRememberedPeersStayWhileTheStoreIsAway(t *testing.T) {
-	t.Parallel()
-	store := memory.New()
-	a, c := newHost(t, store, "a"), newHost(t, store, "c").start()
-	a.config.Lease.TTL, a.config.Lease.RenewMargin = 2*time.Second, 1900*time.Millisecond
-	a.start().ready()
-	c.ready()
-	subnet, lost := a.subnet(), c.subnet()
-	want := fmt.Sprintf("%s <- c@%s", subnet, lost)
-	a.applies(want)
-	must(t, a.stop())
-	must(t, c.stop())
-	store.Delete(leaseKey(lost))
-	began := len(a.recorder.tries())
-	a.start().ready()
-	a.more("applies", began, func() int { return len(a.recorder.tries()) })
-	a.applies(want)
-	started := time.Now()
-	a.registry.Set(registry.ErrUnavailable)
-	eventually(t, func() error {
-		if got := a.recorder.last(); got != want {
-			return fmt.Errorf("applied %q", got)
-		}
-		if passed := time.Since(started); passed < peers.SettleTime(a.config.Lease)+peers.RefreshEvery {
-			return fmt.Errorf("%s have passed", passed)
-		}
-		return nil
-	})
-	if got := a.recorder.last(); got != want {
-		t.Errorf("while the store is away: %q, want %q", got, want)
-	}
-	a.registry.Set(nil)
-	a.applies(subnet.String() + " <- ")
 }

@@ -14,10 +14,9 @@ import (
 // TestReservation follows a host with a reservation, by name or by node id, through restarts of all kinds, to the end
 // of the reservation.
 func TestReservation(t *testing.T) {
-	t.Parallel()
 	ctx := context.Background()
 	for _, by := range []string{"name", "node id"} {
-		t.Run(by, func(t *testing.T) {
+		subtest(t, by, func(t *testing.T) {
 			store := memory.New()
 			b := newHost(t, store, "b").start()
 			b.ready()

@@ -68,8 +68,7 @@ func TestResumeWhileTheStoreIsAway(t *testing.T) {
 		{"away, and it names this host", registry.ErrUnavailable, false, true, false},
 		{"away, and the device was removed", registry.ErrUnavailable, false, false, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
+		subtest(t, tt.name, func(t *testing.T) {
 			a, _, subnet, applied := pair(t)
 			file := a.config.Networks[0].SubnetFile
 			must(t, os.Remove(file))
@@ -186,8 +185,7 @@ func TestNothingToResume(t *testing.T) {
 			must(a.t, os.WriteFile(state.PeersPath(a.config.DataDir, "n"), []byte("{"), 0o600))
 		}, api.Critical, false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
+		subtest(t, tt.name, func(t *testing.T) {
 			a, _, subnet, _ := pair(t)
 			a.remains = tt.remains(subnet)
 			if tt.before != nil {
@@ -266,8 +264,7 @@ func TestStoreCountsAfterResume(t *testing.T) {
 			return fmt.Sprintf("%s <- b@%s", subnet, b.subnet())
 		}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
+		subtest(t, tt.name, func(t *testing.T) {
 			a, b, subnet, applied := pair(t)
 			tt.away(a, b, subnet)
 			a.remains = waiting(subnet)
@@ -309,8 +306,7 @@ func TestRefusedAfterResume(t *testing.T) {
 		{"no rights", registry.ErrDenied, api.Warning, 429},
 		{"no leader", registry.ErrUnavailable, api.Warning, 429},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
+		subtest(t, tt.name, func(t *testing.T) {
 			a, _, subnet, applied := pair(t)
 			a.remains = waiting(subnet)
 			a.registry.SetOne("Acquire", tt.err)
@@ -337,102 +333,105 @@ func TestRefusedAfterResume(t *testing.T) {
 // TestResumeWatchedNetwork: a network without a block is resumed, too, although only the store says that it exists.
 // The host leaves it once the network is certain to be gone.
 func TestResumeWatchedNetwork(t *testing.T) {
-	t.Parallel()
-	a, b, subnet, applied := pair(t)
-	a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
-	a.remains = waiting(subnet)
-	a.registry.Set(registry.ErrUnavailable)
-	tries := len(a.recorder.tries())
-	a.start()
-	a.more("applies", tries, func() int { return len(a.recorder.tries()) })
-	a.applies(applied)
-	if report, _ := a.agent.env.Reports.Health.Report(); report.Ready {
-		t.Error("ready before the store has answered")
-	}
-	must(t, b.stop())
-	must(t, a.store.Client().DeleteNetwork(context.Background(), "n"))
-	a.registry.Set(nil)
-	a.applies("zero")
-	eventually(t, func() error {
-		if _, running := a.agent.networks.get("n"); running || exists(state.Path(a.config.DataDir, "n")) {
-			return errors.New("something was left behind")
+	simulated(t, func(t *testing.T) {
+		a, b, subnet, applied := pair(t)
+		a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
+		a.remains = waiting(subnet)
+		a.registry.Set(registry.ErrUnavailable)
+		tries := len(a.recorder.tries())
+		a.start()
+		a.more("applies", tries, func() int { return len(a.recorder.tries()) })
+		a.applies(applied)
+		if report, _ := a.agent.env.Reports.Health.Report(); report.Ready {
+			t.Error("ready before the store has answered")
 		}
-		return nil
+		must(t, b.stop())
+		must(t, a.store.Client().DeleteNetwork(context.Background(), "n"))
+		a.registry.Set(nil)
+		a.applies("zero")
+		eventually(t, func() error {
+			if _, running := a.agent.networks.get("n"); running || exists(state.Path(a.config.DataDir, "n")) {
+				return errors.New("something was left behind")
+			}
+			return nil
+		})
 	})
 }
 
 // TestResumeBesideAnother: a network that is resumed keeps its pools until the host has left it.
 func TestResumeBesideAnother(t *testing.T) {
-	t.Parallel()
-	a, b, subnet, _ := pair(t)
-	must(t, b.stop())
-	client := a.store.Client()
-	n, err := client.Network(context.Background(), "n")
-	must(t, err)
-	must(t, client.DeleteNetwork(context.Background(), "n"))
-	n.Name, n.CreateIndex, n.ModifyIndex = "m", 0, 0
-	must(t, client.PutNetwork(context.Background(), n))
-	a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
-	a.remains = waiting(subnet)
-	from := len(a.recorder.made())
-	a.registry.Set(registry.ErrUnavailable)
-	a.start()
-	a.more("applies", from, func() int { return len(a.recorder.made()) })
-	a.registry.Set(nil)
-	a.more("networks", 0, func() int {
-		return len(slices.DeleteFunc(a.recorder.made()[from:], func(m applied) bool { return m.config.Network != "m" }))
+	simulated(t, func(t *testing.T) {
+		a, b, subnet, _ := pair(t)
+		must(t, b.stop())
+		client := a.store.Client()
+		n, err := client.Network(context.Background(), "n")
+		must(t, err)
+		must(t, client.DeleteNetwork(context.Background(), "n"))
+		n.Name, n.CreateIndex, n.ModifyIndex = "m", 0, 0
+		must(t, client.PutNetwork(context.Background(), n))
+		a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
+		a.remains = waiting(subnet)
+		from := len(a.recorder.made())
+		a.registry.Set(registry.ErrUnavailable)
+		a.start()
+		a.more("applies", from, func() int { return len(a.recorder.made()) })
+		a.registry.Set(nil)
+		a.more("networks", 0, func() int {
+			return len(slices.DeleteFunc(a.recorder.made()[from:], func(m applied) bool { return m.config.Network != "m" }))
+		})
+		made := a.recorder.made()[from:]
+		first := slices.IndexFunc(made, func(m applied) bool { return m.config.Network == "m" })
+		if first < 2 || made[first-1].config.Network != "n" || !made[first-1].state.Zero() {
+			t.Errorf("m began before n had left: %+v", made[:first+1])
+		}
+		if slices.ContainsFunc(made[first:], func(m applied) bool { return m.config.Network == "n" }) {
+			t.Error("n went on")
+		}
 	})
-	made := a.recorder.made()[from:]
-	first := slices.IndexFunc(made, func(m applied) bool { return m.config.Network == "m" })
-	if first < 2 || made[first-1].config.Network != "n" || !made[first-1].state.Zero() {
-		t.Errorf("m began before n had left: %+v", made[:first+1])
-	}
-	if slices.ContainsFunc(made[first:], func(m applied) bool { return m.config.Network == "n" }) {
-		t.Error("n went on")
-	}
 }
 
 // TestResumeSwapped: two networks that swapped their pools while no agent ran do not wait for each other.
 func TestResumeSwapped(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	a := newHost(t, memory.New(), "a")
-	m := a.config.Networks[0]
-	m.Name, m.SubnetFile = "m", m.SubnetFile+".m"
-	m.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.6.0.0/22")}}
-	a.config.Networks = append(a.config.Networks, m)
-	a.start().ready()
-	was := map[string]netip.Prefix{}
-	for _, name := range []string{"n", "m"} {
-		r, _ := a.agent.networks.get(name)
-		lease, _ := r.Lease()
-		was[name] = lease.Subnet()
-	}
-	must(t, a.stop())
-	client := a.store.Client()
-	one, err := client.Network(ctx, "n")
-	must(t, err)
-	two, err := client.Network(ctx, "m")
-	must(t, err)
-	one.Plan, two.Plan = two.Plan, one.Plan
-	must(t, client.PutNetwork(ctx, one))
-	must(t, client.PutNetwork(ctx, two))
-	a.remains = waiting(was["n"], was["m"])
-	a.registry.Set(registry.ErrUnavailable)
-	from := len(a.recorder.made())
-	a.start()
-	a.more("applies", 1, func() int { return len(a.recorder.made()[from:]) })
-	a.registry.Set(nil)
-	a.ready()
-	for name, pool := range map[string]string{"n": "10.6.0.0/22", "m": "10.5.0.0/22"} {
-		r, _ := a.agent.networks.get(name)
-		if lease, _ := r.Lease(); !netip.MustParsePrefix(pool).Contains(lease.Subnet().Addr()) {
-			t.Errorf("%s has %s", name, lease.Subnet())
+	simulated(t, func(t *testing.T) {
+		ctx := context.Background()
+		a := newHost(t, memory.New(), "a")
+		m := a.config.Networks[0]
+		m.Name, m.SubnetFile = "m", m.SubnetFile+".m"
+		m.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.6.0.0/22")}}
+		a.config.Networks = append(a.config.Networks, m)
+		a.start().ready()
+		was := map[string]netip.Prefix{}
+		for _, name := range []string{"n", "m"} {
+			r, _ := a.agent.networks.get(name)
+			lease, _ := r.Lease()
+			was[name] = lease.Subnet()
 		}
-	}
-	if _, open := a.recorder.open(); open != 2 {
-		t.Errorf("%d backends are open", open)
-	}
+		must(t, a.stop())
+		client := a.store.Client()
+		one, err := client.Network(ctx, "n")
+		must(t, err)
+		two, err := client.Network(ctx, "m")
+		must(t, err)
+		one.Plan, two.Plan = two.Plan, one.Plan
+		must(t, client.PutNetwork(ctx, one))
+		must(t, client.PutNetwork(ctx, two))
+		a.remains = waiting(was["n"], was["m"])
+		a.registry.Set(registry.ErrUnavailable)
+		from := len(a.recorder.made())
+		a.start()
+		a.more("applies", 1, func() int { return len(a.recorder.made()[from:]) })
+		a.registry.Set(nil)
+		a.ready()
+		for name, pool := range map[string]string{"n": "10.6.0.0/22", "m": "10.5.0.0/22"} {
+			r, _ := a.agent.networks.get(name)
+			if lease, _ := r.Lease(); !netip.MustParsePrefix(pool).Contains(lease.Subnet().Addr()) {
+				t.Errorf("%s has %s", name, lease.Subnet())
+			}
+		}
+		if _, open := a.recorder.open(); open != 2 {
+			t.Errorf("%d backends are open", open)
+		}
+	})
 }
 
 // TestOlderStateFiles: the files of earlier versions say less. After an upgrade, the agent goes on with them as they
@@ -446,8 +445,7 @@ func TestOlderStateFiles(t *testing.T) {
 		{"before the time of renewal was", []string{"node_id", "renewed"}, []string{"definition"}},
 		{"before the versions of records were", []string{"node_id", "renewed", "lease_index", "network_index"}, []string{"definition"}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
+		subtest(t, tt.name, func(t *testing.T) {
 			a, b, subnet, applied := pair(t)
 			before := leaseOf(t, a, subnet)
 			without(t, state.Path(a.config.DataDir, "n"), tt.state)
@@ -495,7 +493,6 @@ func without(t *testing.T, path string, members []string) {
 // TestResumedIsShown: an agent that has not reached the store since its start answers from what its former process
 // wrote down.
 func TestResumedIsShown(t *testing.T) {
-	t.Parallel()
 	ctx := context.Background()
 	for _, tt := range []struct {
 		name    string
@@ -504,7 +501,7 @@ func TestResumedIsShown(t *testing.T) {
 		{"the datapath waits for a process", waitingFor},
 		{"the kernel carries packets", func(netip.Prefix) datapath.KernelState { return datapath.KernelState{Routes: 1} }},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		subtest(t, tt.name, func(t *testing.T) {
 			a, b, subnet, _ := pair(t)
 			a.remains = tt.remains(subnet)
 			a.registry.Set(registry.ErrUnavailable)

@@ -64,7 +64,7 @@ func (c *serviceStore) last() (registry.Service, registry.Verdict) {
 
 func TestAnnounce(t *testing.T) {
 	t.Parallel()
-	a := newHost(t, memory.New(), "a")
+	a := newHost(t, memory.New(), "a").real()
 	c := &serviceStore{Registry: a.registry, name: "here"}
 	a.catalog = c
 	a.config.Consul.Service = "leno"
@@ -110,31 +110,32 @@ func TestAnnounce(t *testing.T) {
 // TestAnnouncedAnew: the service is announced again after the store was set back, because its catalogue was set back,
 // too, even if the agent's own lease is unchanged.
 func TestAnnouncedAnew(t *testing.T) {
-	t.Parallel()
-	a := newHost(t, memory.New(), "a")
-	c := &serviceStore{Registry: a.registry, name: "here"}
-	a.catalog = c
-	a.config.Consul.Service = "leno"
-	a.start()
-	a.ready()
-	a.check(health.Snapshot, api.Passing)
-	lease, _ := mustRunner(t, a).Lease()
-	announced := func(again bool) {
-		t.Helper()
-		eventually(t, func() error {
-			if s, _ := c.last(); s.Name == "" || (s.Epoch != "") != again {
-				return fmt.Errorf("%+v", s)
-			}
-			return nil
-		})
-	}
-	announced(false)
-	a.store.Restore(a.store.Backup())
-	a.rival("b", netip.Prefix{}) // wakes the watches
-	announced(true)
-	if now, _ := mustRunner(t, a).Lease(); now.ModifyIndex != lease.ModifyIndex {
-		t.Errorf("the lease was written again: %+v", now)
-	}
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		c := &serviceStore{Registry: a.registry, name: "here"}
+		a.catalog = c
+		a.config.Consul.Service = "leno"
+		a.start()
+		a.ready()
+		a.check(health.Snapshot, api.Passing)
+		lease, _ := mustRunner(t, a).Lease()
+		announced := func(again bool) {
+			t.Helper()
+			eventually(t, func() error {
+				if s, _ := c.last(); s.Name == "" || (s.Epoch != "") != again {
+					return fmt.Errorf("%+v", s)
+				}
+				return nil
+			})
+		}
+		announced(false)
+		a.store.Restore(a.store.Backup())
+		a.rival("b", netip.Prefix{}) // wakes the watches
+		announced(true)
+		if now, _ := mustRunner(t, a).Lease(); now.ModifyIndex != lease.ModifyIndex {
+			t.Errorf("the lease was written again: %+v", now)
+		}
+	})
 }
 
 // TestWithdraw: an agent that is stopped on purpose withdraws its service. After a fault, the service stays.
@@ -147,8 +148,7 @@ func TestWithdraw(t *testing.T) {
 		{"asked to stop", nil, []string{"leno-a"}},
 		{"ended by a fault", &lease.LostError{Network: "n"}, nil},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
+		subtest(t, tt.name, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a")
 			c := &serviceStore{Registry: a.registry, name: "here"}
 			a.catalog = c

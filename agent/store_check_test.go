@@ -65,24 +65,25 @@ func TestStores(t *testing.T) {
 // TestEtcdCheck: with etcd as the store, health shows the check "etcd" and none about Consul, for the agent and for the
 // networks.
 func TestEtcdCheck(t *testing.T) {
-	t.Parallel()
-	a := newHost(t, memory.New(), "a")
-	a.config.Etcd.Endpoints = []string{"http://192.0.2.1:2379"}
-	a.start().ready()
-	a.registry.Set(fmt.Errorf("no luck: %w", registry.ErrUnavailable))
-	a.check(health.Etcd, api.Warning, "no luck")             // the agent's check
-	a.check(health.Etcd, api.Warning, string(report.Leases)) // the network's check
-	_, shown := a.health()
-	for _, c := range shown.Checks {
-		if c.Name == health.Consul {
-			t.Errorf("the agent has %+v", c)
-		}
-	}
-	for _, n := range shown.Networks {
-		for _, c := range n.Checks {
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.config.Etcd.Endpoints = []string{"http://192.0.2.1:2379"}
+		a.start().ready()
+		a.registry.Set(fmt.Errorf("no luck: %w", registry.ErrUnavailable))
+		a.check(health.Etcd, api.Warning, "no luck")             // the agent's check
+		a.check(health.Etcd, api.Warning, string(report.Leases)) // the network's check
+		_, shown := a.health()
+		for _, c := range shown.Checks {
 			if c.Name == health.Consul {
-				t.Errorf("network %s has %+v", n.Network, c)
+				t.Errorf("the agent has %+v", c)
 			}
 		}
-	}
+		for _, n := range shown.Networks {
+			for _, c := range n.Checks {
+				if c.Name == health.Consul {
+					t.Errorf("network %s has %+v", n.Network, c)
+				}
+			}
+		}
+	})
 }

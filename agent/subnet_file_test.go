@@ -53,7 +53,7 @@ func (h *host) has(path, network string) {
 // restart.
 func TestSubnetFileUnderAnotherName(t *testing.T) {
 	for _, way := range []string{"reload", "restart"} {
-		t.Run(way, func(t *testing.T) {
+		subtest(t, way, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a")
 			old := a.config.Networks[0].SubnetFile
 			link := filepath.Join(t.TempDir(), "link")
@@ -82,7 +82,7 @@ func TestSubnetFileUnderAnotherName(t *testing.T) {
 // TestSubnetFilesChangePlaces: when a host leaves a network, a file that has become another network's is not removed.
 func TestSubnetFilesChangePlaces(t *testing.T) {
 	for _, way := range []string{"reload", "restart"} {
-		t.Run(way, func(t *testing.T) {
+		subtest(t, way, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a")
 			a.config.Networks = append(a.config.Networks, a.second())
 			first, second := a.config.Networks[0].SubnetFile, a.config.Networks[1].SubnetFile
@@ -130,78 +130,92 @@ func TestSubnetFilesChangePlaces(t *testing.T) {
 // TestSubnetFileIsKept: a subnet file that another program removes or changes is put back. A host on which that fails
 // is not ready.
 func TestSubnetFileIsKept(t *testing.T) {
-	t.Parallel()
-	a := newHost(t, memory.New(), "a")
-	path := filepath.Join(t.TempDir(), "run", "n.env")
-	a.config.Networks[0].SubnetFile = path
-	a.start().ready()
-	for name, damage := range map[string]func() error{
-		"removed":        func() error { return os.Remove(path) },
-		"folder removed": func() error { return os.RemoveAll(filepath.Dir(path)) },
-		"changed":        func() error { return os.WriteFile(path, []byte("LENO_SUBNET=10.5.9.1/24\n"), 0o600) },
-		"replaced":       func() error { return state.WriteFile(path, []byte("nothing"), 0o600) },
-	} {
-		must(t, damage())
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		path := filepath.Join(t.TempDir(), "run", "n.env")
+		a.config.Networks[0].SubnetFile = path
+		must(t, os.MkdirAll(filepath.Join(path, "x"), 0o755))
+		a.start()
+		a.check(health.SubnetFile, api.Critical)
+		a.more("writes of the firewall", 0, func() int { return len(a.wall.names()) }) // it does not wait for the file
+		if a.agent.Ready() {
+			t.Error("ready without a subnet file")
+		}
+		must(t, os.RemoveAll(path))
+		a.ready()
+		a.check(health.SubnetFile, api.Passing, path)
+		for name, damage := range map[string]func() error{
+			"removed":        func() error { return os.Remove(path) },
+			"folder removed": func() error { return os.RemoveAll(filepath.Dir(path)) },
+			"changed":        func() error { return os.WriteFile(path, []byte("LENO_SUBNET=10.5.9.1/24\n"), 0o600) },
+			"replaced":       func() error { return state.WriteFile(path, []byte("nothing"), 0o600) },
+		} {
+			must(t, damage())
+			a.has(path, "n")
+			if t.Failed() {
+				t.Fatal(name)
+			}
+		}
+		must(t, os.Remove(path))
+		must(t, os.MkdirAll(filepath.Join(path, "x"), 0o755))
+		a.check(health.SubnetFile, api.Critical)
+		eventually(t, func() error {
+			if report, _ := a.agent.env.Reports.Health.Report(); report.Ready {
+				return errors.New("it is ready")
+			}
+			return nil
+		})
+		must(t, os.RemoveAll(path))
 		a.has(path, "n")
-		if t.Failed() {
-			t.Fatal(name)
-		}
-	}
-	must(t, os.Remove(path))
-	must(t, os.MkdirAll(filepath.Join(path, "x"), 0o755))
-	a.check(health.SubnetFile, api.Critical)
-	eventually(t, func() error {
-		if report, _ := a.agent.env.Reports.Health.Report(); report.Ready {
-			return errors.New("it is ready")
-		}
-		return nil
+		a.check(health.SubnetFile, api.Passing)
+		a.ready()
 	})
-	must(t, os.RemoveAll(path))
-	a.has(path, "n")
-	a.check(health.SubnetFile, api.Passing)
-	a.ready()
 }
 
 // TestSubnetFileOfAnotherNetwork: a network without a block does not overwrite the subnet file that the block of
 // another network names.
 func TestSubnetFileOfAnotherNetwork(t *testing.T) {
-	a := newHost(t, memory.New(), "a")
-	path := filepath.Join(filepath.Dir(a.config.DataDir), "watched.env")
-	a.config.Networks[0].SubnetFile, a.config.WatchNetworks, a.config.AllowedNetworks = path, true, []string{"*"}
-	a.start().ready()
-	_, err := a.client.PutNetwork(context.Background(), api.Network{Name: "watched", Backend: []byte(`{"type":"recorder"}`),
-		Pools: []api.Pool{{Prefix: a.second().Pools[0].Prefix}}}, false)
-	must(t, err)
-	a.check(health.SubnetFile, api.Critical, path, "is the subnet file of network n")
-	a.has(path, "n")
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		path := filepath.Join(filepath.Dir(a.config.DataDir), "watched.env")
+		a.config.Networks[0].SubnetFile, a.config.WatchNetworks, a.config.AllowedNetworks = path, true, []string{"*"}
+		a.start().ready()
+		_, err := a.client.PutNetwork(context.Background(), api.Network{Name: "watched", Backend: []byte(`{"type":"recorder"}`),
+			Pools: []api.Pool{{Prefix: a.second().Pools[0].Prefix}}}, false)
+		must(t, err)
+		a.check(health.SubnetFile, api.Critical, path, "is the subnet file of network n")
+		a.has(path, "n")
+	})
 }
 
 // TestSubnetFileIsNoFile: a named pipe in place of the subnet file would block its readers. It stays, and blocks
 // neither the work of the agent, nor a reload, nor the end of the agent.
 func TestSubnetFileIsNoFile(t *testing.T) {
-	a := newHost(t, memory.New(), "a")
-	path := a.config.Networks[0].SubnetFile
-	must(t, unix.Mkfifo(path, 0o600))
-	a.start()
-	a.check(health.SubnetFile, api.Critical, path, "is not a regular file")
-	c := a.config
-	c.Networks = slices.Clone(c.Networks)
-	c.Networks[0].IPMasq = !c.Networks[0].IPMasq
-	must(t, a.agent.Reload(context.Background(), c))
-	c.Networks = []config.Network{a.second()}
-	must(t, a.agent.Reload(context.Background(), c))
-	a.ready()
-	must(t, a.stop())
-	if info, err := os.Lstat(path); err != nil || info.Mode().IsRegular() {
-		t.Errorf("%v, %v", info, err)
-	}
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		path := a.config.Networks[0].SubnetFile
+		must(t, unix.Mkfifo(path, 0o600))
+		a.start()
+		a.check(health.SubnetFile, api.Critical, path, "is not a regular file")
+		c := a.config
+		c.Networks = slices.Clone(c.Networks)
+		c.Networks[0].IPMasq = !c.Networks[0].IPMasq
+		must(t, a.agent.Reload(context.Background(), c))
+		c.Networks = []config.Network{a.second()}
+		must(t, a.agent.Reload(context.Background(), c))
+		a.ready()
+		must(t, a.stop())
+		if info, err := os.Lstat(path); err != nil || info.Mode().IsRegular() {
+			t.Errorf("%v, %v", info, err)
+		}
+	})
 }
 
 // TestSubnetFileMovesWithoutTheStore: a reload that changes subnet_file moves the file at once, although the agent
 // cannot write another one before the store is back.
 func TestSubnetFileMovesWithoutTheStore(t *testing.T) {
 	for _, way := range []string{"running", "restarted", "in the way"} {
-		t.Run(way, func(t *testing.T) {
+		subtest(t, way, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a").start()
 			a.ready()
 			before := a.config.Networks[0].SubnetFile

@@ -61,47 +61,31 @@ func TestSystemd(t *testing.T) {
 	must(t, a.wait())
 }
 
-func TestReadyz(t *testing.T) {
-	a := newHost(t, memory.New(), "a")
-	a.placeErr = errors.New("no interface fits")
-	a.start()
-	a.check(health.Underlay, api.Critical)
-	if code, body := a.request("GET", "/readyz", ""); code != http.StatusServiceUnavailable || !strings.Contains(body, "no interface fits") {
-		t.Errorf("%d %s", code, body)
-	}
-	if code, _ := a.health(); code != http.StatusServiceUnavailable {
-		t.Errorf("healthz %d", code)
-	}
-	a.move(a.place.Addrs, nil)
-	a.ready()
-	if code, _ := a.request("GET", "/readyz", ""); code != http.StatusOK {
-		t.Errorf("%d", code)
-	}
-}
-
 func TestBadRecordsAreNamed(t *testing.T) {
-	store := memory.New()
-	a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
-	a.ready()
-	b.ready()
-	want := a.subnet().String() + " <- b@" + b.subnet().String()
-	a.applies(want)
-	a.check(health.Records, api.Passing)
-	key := memory.Prefix + "/leases/n/nonsense"
-	store.Put(key, []byte("{"))
-	a.check(health.Records, api.Warning, "1 record skipped", key)
-	a.applies(want)
-	list, err := a.client.Leases(context.Background(), "n")
-	if err != nil || len(list.Leases) != 2 || len(list.Skipped) != 1 || list.Skipped[0].Key != key {
-		t.Errorf("%+v, %v", list, err)
-	}
-	store.Delete(key)
-	a.check(health.Records, api.Passing)
+	simulated(t, func(t *testing.T) {
+		store := memory.New()
+		a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+		a.ready()
+		b.ready()
+		want := a.subnet().String() + " <- b@" + b.subnet().String()
+		a.applies(want)
+		a.check(health.Records, api.Passing)
+		key := memory.Prefix + "/leases/n/nonsense"
+		store.Put(key, []byte("{"))
+		a.check(health.Records, api.Warning, "1 record skipped", key)
+		a.applies(want)
+		list, err := a.client.Leases(context.Background(), "n")
+		if err != nil || len(list.Leases) != 2 || len(list.Skipped) != 1 || list.Skipped[0].Key != key {
+			t.Errorf("%+v, %v", list, err)
+		}
+		store.Delete(key)
+		a.check(health.Records, api.Passing)
 
-	store.Put(leaseKey(free(a, b)), []byte("{"))
-	a.check(health.Records, api.Warning, leaseKey(free(a, b)))
-	code, body := a.request("GET", "/v1/network/n/lease/"+registry.SubnetKey(free(a, b)), "")
-	if code != http.StatusConflict || !strings.Contains(body, "cannot be used: invalid: unexpected end of JSON input") {
-		t.Errorf("%d %s", code, body)
-	}
+		store.Put(leaseKey(free(a, b)), []byte("{"))
+		a.check(health.Records, api.Warning, leaseKey(free(a, b)))
+		code, body := a.request("GET", "/v1/network/n/lease/"+registry.SubnetKey(free(a, b)), "")
+		if code != http.StatusConflict || !strings.Contains(body, "cannot be used: invalid: unexpected end of JSON input") {
+			t.Errorf("%d %s", code, body)
+		}
+	})
 }

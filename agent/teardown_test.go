@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
@@ -41,7 +44,7 @@ func TestLeavingLeavesNothing(t *testing.T) {
 		{"stopped", func(a *host) { must(a.t, a.stop()) }},
 		{"development agent stopped", func(a *host) { must(a.t, a.stop()) }},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		subtest(t, tt.name, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a")
 			a.config.Lease.ReleaseOnStop, a.config.Dev = tt.name == "stopped", tt.name == "development agent stopped"
 			a.start()
@@ -79,90 +82,99 @@ func TestLeavingLeavesNothing(t *testing.T) {
 
 // TestLeaseGoesLast: the lease is released last, so that no other host gets the subnet while packets flow here.
 func TestLeaseGoesLast(t *testing.T) {
-	a := newHost(t, memory.New(), "a")
-	a.config.Lease.ReleaseOnStop = true
-	a.start().ready()
-	subnet := a.subnet()
-	var mu sync.Mutex
-	var order []string
-	note := func(what string, lease bool) {
-		mu.Lock()
-		defer mu.Unlock()
-		if _, _, held := a.store.Get(leaseKey(subnet)); held != lease {
-			t.Errorf("%s: record there: %t", what, held)
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.config.Lease.ReleaseOnStop = true
+		a.start().ready()
+		subnet := a.subnet()
+		var mu sync.Mutex
+		var order []string
+		note := func(what string, lease bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			if _, _, held := a.store.Get(leaseKey(subnet)); held != lease {
+				t.Errorf("%s: record there: %t", what, held)
+			}
+			order = append(order, what)
 		}
-		order = append(order, what)
-	}
-	a.recorder.hook(func(s backend.State) {
-		if s.Zero() {
-			note("datapath", true)
+		a.recorder.hook(func(s backend.State) {
+			if s.Zero() {
+				note("datapath", true)
+			}
+		})
+		a.registry.SetBefore(func(call string) {
+			if call == "Release" {
+				if exists(a.config.Networks[0].SubnetFile) || exists(state.Path(a.config.DataDir, "n")) {
+					t.Error("released while the files are there")
+				}
+				if names := a.wall.names(); names[len(names)-1] != "" {
+					t.Error("released while the rules are there")
+				}
+				note("lease", true)
+			}
+		})
+		must(t, a.stop())
+		note("end", false)
+		if diff := cmp.Diff([]string{"datapath", "lease", "end"}, order); diff != "" {
+			t.Error(diff)
 		}
 	})
-	a.registry.SetBefore(func(call string) {
-		if call == "Release" {
-			if exists(a.config.Networks[0].SubnetFile) || exists(state.Path(a.config.DataDir, "n")) {
-				t.Error("released while the files are there")
-			}
-			if names := a.wall.names(); names[len(names)-1] != "" {
-				t.Error("released while the rules are there")
-			}
-			note("lease", true)
-		}
-	})
-	must(t, a.stop())
-	note("end", false)
-	if diff := cmp.Diff([]string{"datapath", "lease", "end"}, order); diff != "" {
-		t.Error(diff)
-	}
 }
 
-// TestLeftPoolsAreFree: the pools of a network that was left are free for another network of this host.
+// TestLeftPoolsAreFree: a network whose pools overlap those of another one waits. The pools of a network that was left
+// are free for another network of this host.
 func TestLeftPoolsAreFree(t *testing.T) {
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	c := a.config
-	second := c.Networks[0]
-	second.Name = "m"
-	c.Networks = []config.Network{c.Networks[0], second}
-	second.SubnetFile += ".m"
-	c.Networks[1] = second
-	must(t, a.agent.Reload(context.Background(), c))
-	eventually(t, func() error {
-		if r, ok := a.agent.networks.get("m"); !ok || r.Status().Local.State == "starting" {
-			return errors.New("m does not wait")
-		}
-		return nil
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a").start()
+		a.ready()
+		c := a.config
+		second := a.second()
+		second.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.5.2.0/23"), SubnetLen: 26}}
+		c.Networks = []config.Network{c.Networks[0], second}
+		m, err := definition.FromBlock(second)
+		must(t, err)
+		must(t, a.store.Client().PutNetwork(t.Context(), m)) // as with leno network apply -force
+		must(t, a.agent.Reload(context.Background(), c))
+		eventually(t, func() error {
+			report, _ := a.agent.env.Reports.Health.Report()
+			if report.Status != api.Critical || !strings.Contains(fmt.Sprint(report), `overlaps 10.5.0.0/22 of network "n"`) {
+				return fmt.Errorf("%+v", report)
+			}
+			return nil
+		})
+		must(t, a.store.Client().DeleteNetwork(context.Background(), "n"))
+		eventually(t, func() error { _, err := os.Stat(second.SubnetFile); return err })
 	})
-	must(t, a.store.Client().DeleteNetwork(context.Background(), "n"))
-	eventually(t, func() error { _, err := os.Stat(second.SubnetFile); return err })
 }
 
 // TestLeftOverRestart: a network that was removed from the configuration while the agent was down is left at the next
 // start.
 func TestLeftOverRestart(t *testing.T) {
-	a := newHost(t, memory.New(), "a").start()
-	a.ready()
-	subnet, local, second := a.subnet(), a.config.Networks[0], a.second()
-	must(t, a.stop())
-	state := state.Path(a.config.DataDir, "n")
-	a.config.Networks, a.config.Dev = nil, true
-	a.start().check(health.Network, api.Warning, "no network is configured")
-	must(t, a.stop())
-	if !exists(state) || !exists(local.SubnetFile) || a.recorder.last() == "zero" {
-		t.Error("a development agent left a network that is another agent's")
-	}
-	a.config.Networks, a.config.Dev = []config.Network{second}, false
-	a.start()
-	eventually(t, func() error {
-		if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(state) || exists(local.SubnetFile) {
-			return errors.New("something was left behind")
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a").start()
+		a.ready()
+		subnet, local, second := a.subnet(), a.config.Networks[0], a.second()
+		must(t, a.stop())
+		state := state.Path(a.config.DataDir, "n")
+		a.config.Networks, a.config.Dev = nil, true
+		a.start().check(health.Network, api.Warning, "no network is configured")
+		must(t, a.stop())
+		if !exists(state) || !exists(local.SubnetFile) || a.recorder.last() == "zero" {
+			t.Error("a development agent left a network that is another agent's")
 		}
-		if !slices.Contains(a.recorder.all(), "zero") {
-			return errors.New("the datapath stays")
-		}
-		if report, _ := a.agent.env.Reports.Health.Report(); len(report.Networks) != 1 {
-			return fmt.Errorf("health of a network that was left: %+v", report.Networks)
-		}
-		return nil
+		a.config.Networks, a.config.Dev = []config.Network{second}, false
+		a.start()
+		eventually(t, func() error {
+			if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(state) || exists(local.SubnetFile) {
+				return errors.New("something was left behind")
+			}
+			if !slices.Contains(a.recorder.all(), "zero") {
+				return errors.New("the datapath stays")
+			}
+			if report, _ := a.agent.env.Reports.Health.Report(); len(report.Networks) != 1 {
+				return fmt.Errorf("health of a network that was left: %+v", report.Networks)
+			}
+			return nil
+		})
 	})
 }
