@@ -42,7 +42,7 @@ func TestFloorsOfACycle(t *testing.T) {
 
 // The picture of the guide shows the imports as they are.
 func TestPicture(t *testing.T) {
-	imports, err := readImports(t.Context(), "../../..")
+	imports, err := readImports("../../..")
 	if err != nil {
 		t.Fatal(err)
 	}

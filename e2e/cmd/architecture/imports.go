@@ -1,14 +1,14 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"go/build"
+	"go/parser"
+	"go/token"
 	"maps"
-	"os/exec"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -18,63 +18,62 @@ import (
 // The root package is "main".
 type graph map[string][]string
 
-// readImports returns the imports of the product's packages in the module at root,
-// on Linux. The tests' own packages ("e2e/lab", "internal/testkit/faulty") are left out.
-func readImports(ctx context.Context, root string) (graph, error) {
-	cmd := exec.CommandContext(ctx, "go", "list", "-json=ImportPath,Imports,Module", "./...")
-	cmd.Dir = root
-	cmd.Env = append(cmd.Environ(), "GOOS=linux")
-	var complaints bytes.Buffer
-	cmd.Stderr = &complaints
-	listed, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("go list in %s: %w: %s", root, err, strings.TrimSpace(complaints.String()))
-	}
-	type entry struct {
-		ImportPath string
-		Imports    []string
-		Module     struct{ Path string }
-	}
-	var entries []entry
-	for decoder := json.NewDecoder(bytes.NewReader(listed)); ; {
-		var e entry
-		err := decoder.Decode(&e)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("go list in %s: %w", root, err)
-		}
-		entries = append(entries, e)
-	}
+const module = "github.com/lenonet/leno"
+
+// product lists the directories with the packages of the program, besides main.go.
+var product = [...]string{"agent", "api", "backend", "command", "registry"}
+
+// readImports returns the imports of the product's packages in the module at root, on Linux. It reads the files itself,
+// because Go caches the result of a test by the files that the test's own process reads.
+func readImports(root string) (graph, error) {
 	out := graph{}
-	for _, e := range entries {
-		name := packageName(e.Module.Path, e.ImportPath)
-		if !isProduct(name) {
-			continue
-		}
-		out[name] = []string{}
-		for _, imported := range e.Imports {
-			if imported == e.Module.Path || strings.HasPrefix(imported, e.Module.Path+"/") {
-				out[name] = append(out[name], packageName(e.Module.Path, imported))
+	main, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, "main.go"), nil, parser.ImportsOnly)
+	if err != nil {
+		return nil, err
+	}
+	var imports []string
+	for _, i := range main.Imports {
+		imports = append(imports, strings.Trim(i.Path.Value, `"`))
+	}
+	out["main"] = own(imports)
+	linux := build.Default
+	linux.GOOS, linux.CgoEnabled = "linux", false
+	for _, top := range product {
+		err := filepath.WalkDir(filepath.Join(root, top), func(dir string, entry os.DirEntry, err error) error {
+			if err != nil || !entry.IsDir() {
+				return err
 			}
+			if entry.Name() == "testdata" {
+				return filepath.SkipDir
+			}
+			p, err := linux.ImportDir(dir, 0)
+			if no := (*build.NoGoError)(nil); errors.As(err, &no) {
+				return nil // a folder of packages
+			}
+			if err != nil {
+				return err
+			}
+			name, err := filepath.Rel(root, dir)
+			out[filepath.ToSlash(name)] = own(p.Imports)
+			return err
+		})
+		if err != nil {
+			return nil, err
 		}
-		slices.Sort(out[name])
 	}
 	return out, nil
 }
 
-func packageName(module, path string) string {
-	if path == module {
-		return "main"
+// own returns the module's packages among imports, by their path below the root, sorted.
+func own(imports []string) []string {
+	out := []string{}
+	for _, path := range imports {
+		if name, ok := strings.CutPrefix(path, module+"/"); ok {
+			out = append(out, name)
+		}
 	}
-	return strings.TrimPrefix(path, module+"/")
-}
-
-// isProduct reports whether a package is part of the program.
-func isProduct(name string) bool {
-	top, _, _ := strings.Cut(name, "/")
-	return top != "e2e" && top != "tools" && top != "internal"
+	slices.Sort(out)
+	return out
 }
 
 // floors returns the packages of each floor, sorted, the ground first: a package

@@ -15,7 +15,7 @@ import (
 
 func main() { os.Exit(program.Main("architecture", run)) }
 
-func run(ctx context.Context, args []string) error {
+func run(_ context.Context, args []string) error {
 	flags := flag.NewFlagSet("architecture", flag.ExitOnError)
 	out := flags.String("o", "", "the `file` to write")
 	root := flags.String("root", ".", "the module's `directory`")
@@ -23,7 +23,7 @@ func run(ctx context.Context, args []string) error {
 	if *out == "" || flags.NArg() > 0 {
 		return errors.New("usage: architecture -o FILE [-root DIRECTORY]")
 	}
-	imports, err := readImports(ctx, *root)
+	imports, err := readImports(*root)
 	if err != nil {
 		return err
 	}
