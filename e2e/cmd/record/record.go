@@ -76,7 +76,7 @@ func parse(printed []piece) ([]line, error) {
 	var out []line
 	var open, style string
 	for _, p := range printed {
-		open += strings.ReplaceAll(p.text, "\r\n", "\n")
+		open = strings.ReplaceAll(open+p.text, "\r\n", "\n") // a piece may end between the two
 		for {
 			text, rest, whole := strings.Cut(open, "\n")
 			if !whole {
