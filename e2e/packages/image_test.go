@@ -63,7 +63,7 @@ ip route add default via 192.0.2.254
 mkdir "$1/proc" "$1/dev"
 mount -t proc proc "$1/proc"
 chroot "$1" /usr/bin/leno agent -dev >"$2" 2>&1 &
-timeout 60 sh -c 'until chroot "$1" /usr/bin/leno status >/dev/null 2>&1; do sleep 0.1; done' sh "$1"
+timeout 300 sh -c 'until chroot "$1" /usr/bin/leno status >/dev/null 2>&1; do sleep 0.1; done' sh "$1"
 chroot "$1" /usr/bin/leno status
 nft list tables
 ip -brief link show type vxlan
