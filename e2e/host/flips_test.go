@@ -341,17 +341,3 @@ func checkIntervals(t *testing.T) map[string]time.Duration {
 	}
 	return out
 }
-
-// TestDocumentationChecks compares the table of checks with the checks that exist.
-func TestDocumentationChecks(t *testing.T) {
-	there := docpages.Found(t, "agent/health/board.go", `(?m)^\t[A-Z]\w+ += "(\w+)"`)
-	shown := slices.Sorted(maps.Keys(checkIntervals(t)))
-	if !slices.Equal(there, shown) {
-		t.Errorf("checks %q, on the page %q", there, shown)
-	}
-	for _, row := range docpages.Rows(t, docpages.Path("operations/health"), "") {
-		if len(row) != 6 || slices.Contains(row, "") || row[2] == "never" && row[3] == "never" {
-			t.Errorf("%s: %q", row[0], row)
-		}
-	}
-}

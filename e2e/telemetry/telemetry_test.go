@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	consul "github.com/hashicorp/consul/api"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -131,17 +130,6 @@ func TestTelemetryExamples(t *testing.T) {
 		if !slices.Contains([]string{"host", "network", "check"}, m[1]) {
 			t.Errorf("a summary with the label %s", m[1])
 		}
-	}
-
-	var alerts, documented []string
-	for _, m := range regexp.MustCompile(`(?s)- alert: (\w+).*?severity: (\w+)`).FindAllStringSubmatch(docpages.Source(t, "examples/prometheus/leno.rules.yml"), -1) {
-		alerts = append(alerts, m[1]+" "+m[2])
-	}
-	for _, row := range docpages.Rows(t, docpages.Path("operations/telemetry"), "Prometheus") {
-		documented = append(documented, docpages.Codes(row[0])[0]+" "+row[1])
-	}
-	if diff := cmp.Diff(alerts, documented); diff != "" {
-		t.Errorf("telemetry.mdx (-rules +page):\n%s", diff)
 	}
 
 	dir := prometheusFiles(t, nil)
