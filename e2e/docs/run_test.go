@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
@@ -148,13 +149,34 @@ func (r *reader) step(b docpages.Block, s step, everywhere bool) {
 		if b.Kind == "sh" { // the output is not checked
 			line = strings.ReplaceAll(line, "curl -s", "curl -s --fail-with-body")
 		}
-		got, err := m.run(line)
-		if err != nil {
-			r.w.T.Errorf("%s: $ %s\n%v\n%s", b, s.line, err, got)
-		} else if diff := compare(s.output, joined(got)); b.Kind == "console" && diff != "" {
-			r.w.T.Errorf("%s: $ %s (-page +is):\n%s\nwhole:\n%s", b, s.line, diff, got)
+		if err := r.outcome(m, b, line, s.output); err != nil {
+			r.w.T.Errorf("%s: $ %s\n%v", b, s.line, err)
 		}
 	}
+}
+
+// reads matches commands that change nothing. They may be repeated until they show what the page shows: what an earlier
+// command changed takes a moment.
+var reads = regexp.MustCompile(`^(sudo )?(leno (status|peers|events|(lease|network|reservation) (list|show))\b|curl -s(S?) (--fail-with-body )?'?http|cat |ip (-\S+ )*\S+ show\b)`)
+
+// outcome runs a line and returns an error if it fails, or if its output differs from that in a console block.
+func (r *reader) outcome(m *machine, b docpages.Block, line, output string) error {
+	once := func(context.Context) error {
+		got, err := m.run(line)
+		if err != nil {
+			return fmt.Errorf("%w\n%s", err, got)
+		}
+		if diff := compare(output, joined(got)); b.Kind == "console" && diff != "" {
+			return fmt.Errorf("(-page +is):\n%s\nwhole:\n%s", diff, got)
+		}
+		return nil
+	}
+	if !reads.MatchString(line) {
+		return once(r.w.Ctx)
+	}
+	ctx, cancel := context.WithTimeout(r.w.Ctx, time.Minute)
+	defer cancel()
+	return lab.WaitFor(ctx, "the page's output", once)
 }
 
 // mend blocks until all hosts are well again. If a command made host-a leave the network, host-a
@@ -252,7 +274,7 @@ func compare(want, got string) string {
 }
 
 // passing matches the values that differ in each run.
-var passing = regexp.MustCompile(`(\bpid |\bup |\bleno |\biptables v|Modify index +)\d[^\s,]*|\b\d+[dhms]\w* ago|\b\d+\.\d+ ms|\b[\d.]+ [KMG]?i?B\b|\b\d+ warnings|\btime \d+ms|\(\d\S*s\)`)
+var passing = regexp.MustCompile(`(\bpid |\bup |\bleno |\biptables v|Modify index +)\d[^\s,]*|\b\d+[dhms]\w* ago|\b\d+\.\d+ ms|\b[\d.]+ [KMG]?i?B\b|\b\d+ warnings?|\btime \d+ms|\(\d\S*s\)`)
 
 // kernel matches the kernel and the driver in the note about checksum offload.
 var kernel = regexp.MustCompile(`Linux \S+\s+with\s+the\s+driver\s+\S+`)
@@ -306,12 +328,15 @@ func TestDocumentationAnswers(t *testing.T) {
 		}
 		asked++
 		path = strings.NewReplacer(":network", "default", ":subnet", subnet).Replace(path)
-		status, body, err := h.Get(w.Ctx, path)
-		w.Must(err)
-		if status != http.StatusOK {
-			t.Errorf("%s: %d: %s", path, status, body)
-			continue
-		}
+		var body string
+		w.Eventually(path+" to answer with 200", func(ctx context.Context) error { // health warns for a moment after a start
+			status, text, err := h.Get(ctx, path)
+			if err == nil && status != http.StatusOK {
+				err = fmt.Errorf("%d: %s", status, text)
+			}
+			body = text
+			return err
+		})
 		named := docpages.Codes(row[1])
 		if len(named) == 0 || named[0] == "enable_debug" { // not JSON
 			if body == "" || json.Valid([]byte(body)) {
