@@ -139,7 +139,7 @@ func (ns *NS) Sh(script string) string {
 func (ns *NS) Try(script string) (string, error) {
 	ns.t.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ns.t.Context(), "sh", "-ec", script)
+	cmd := exec.CommandContext(ns.t.Context(), "sh", "-ec", "exec 3>&-\n"+script) // see start
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if strings.Contains(script, "-legacy") {
 		// Otherwise iptables-legacy fails while it runs in another namespace.

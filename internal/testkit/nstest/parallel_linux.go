@@ -1,7 +1,10 @@
 package nstest
 
 import (
+	"errors"
 	"flag"
+	"io"
+	"os"
 	"os/exec"
 	"runtime"
 	"strconv"
@@ -21,13 +24,21 @@ func RunMoreAtOnce() {
 // starting is locked for reading while a process is being started.
 var starting sync.RWMutex
 
-// start starts a program in the namespace.
+// start starts a program in the namespace, and returns when the program has closed descriptor 3 or ended.
 func (ns *NS) start(cmd *exec.Cmd) (err error) {
-	ns.Do(func() {
-		starting.RLock()
-		defer starting.RUnlock()
-		err = cmd.Start()
-	})
+	starting.RLock()
+	defer starting.RUnlock()
+	running, closes, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer running.Close()
+	cmd.ExtraFiles = []*os.File{closes}
+	ns.Do(func() { err = cmd.Start() })
+	err = errors.Join(err, closes.Close())
+	if err == nil {
+		_, err = io.Copy(io.Discard, running)
+	}
 	return err
 }
 
