@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -26,6 +27,29 @@ func TestSameNameAtOnce(t *testing.T) {
 		a.store.Put(leaseKey(lease.Subnet()), value)
 		a.check(health.Conflict, api.Critical, "same name", "192.0.2.97", "192.0.2.98")
 		a.applies(a.subnet().String() + " <- a@" + lease.Subnet().String())
+	})
+}
+
+// TestCopiedDataDir: while a copy of a running host asks whether the host is there, and while both report it, peers send to
+// the host only.
+func TestCopiedDataDir(t *testing.T) {
+	simulated(t, func(t *testing.T) {
+		store := memory.New()
+		a, c := newHost(t, store, "a").slow().start(), newHost(t, store, "c").start()
+		a.ready()
+		c.applies(c.subnet().String() + " <- a@" + a.subnet().String())
+		b := newHost(t, store, "b").slow()
+		must(t, os.CopyFS(b.config.DataDir, os.DirFS(a.config.DataDir)))
+		b.start()
+		b.check(health.Conflict, api.Critical, "copied")
+		a.check(health.Conflict, api.Critical, "copied")
+		for _, made := range c.recorder.made() {
+			for _, p := range made.state.Peers {
+				if p.PublicIPs[0] != a.place.Addrs[0] { // the copy's comes after it, as a question
+					t.Errorf("a peer sent to %s at %v", p.Node, p.PublicIPs)
+				}
+			}
+		}
 	})
 }
 
