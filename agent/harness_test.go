@@ -226,7 +226,9 @@ func (h *host) build() *Agent {
 	if h.quiet {
 		log = io.Discard
 	}
-	h.config.Log.Level = cmp.Or(h.level, "TRACE")
+	if level := cmp.Or(h.level, "TRACE"); h.config.Log.Level != level { // a reader of an earlier agent may still be there
+		h.config.Log.Level = level
+	}
 	logs, err := logging.New(log, false, h.config.Log)
 	if err != nil {
 		h.t.Fatal(err)

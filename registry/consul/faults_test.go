@@ -405,7 +405,7 @@ func TestLateWrite(t *testing.T) {
 		}
 		return r.URL.Path == "/v1/txn" && claims == 1
 	})
-	c.kv.conf.timeout = time.Second
+	c.kv.conf.timeout = 10 * time.Second // long enough for all other requests on a busy machine
 	claim := f.claim(5)
 	claim.Prefer = netip.Prefix{} // any slot: a different one each time
 	lease, err := c.Acquire(testContext(t), f.network, claim)
