@@ -53,7 +53,7 @@ func TestSecondChance(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			others := fakeTests(tt.gotestsum)
-			others["tools/again"] = "export XDG_CACHE_HOME=$PWD/cache TMPDIR=$PWD LENO_TEST_FLAKY=$PWD/named " + tt.env + "\nexec \"${0%again}test\" ./agent"
+			others["tools/again"] = "export XDG_CACHE_HOME=$PWD/cache TMPDIR=$PWD LENO_TEST_FLAKY=$PWD/named LENO_TEST_AGAIN= " + tt.env + "\nexec \"${0%again}test\" ./agent"
 			for name, text := range others {
 				write(t, filepath.Join(dir, name), "#!/bin/bash\n"+text+"\n")
 			}
