@@ -35,7 +35,7 @@ mount -t proc proc "$4/proc"
 	const script = `
 mkdir "$1/tmp"
 mount -t tmpfs -o nodev,nosuid,noexec tmpfs "$1/tmp"
-PATH=$1:$PATH TMPDIR=$1/tmp XDG_CACHE_HOME=$1/cache tools/get debian-root
+PATH=$1:$PATH TMPDIR=$1/tmp XDG_CACHE_HOME=$1/cache tools/get -pinned debian-root
 find "$1/tmp" -mindepth 1`
 	command := exec.Command("unshare", "--mount", "sh", "-euc", script, "sh", dir)
 	command.Dir = source
