@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/world"
@@ -41,9 +43,22 @@ func (w *testWorld) traffic(containers []*lab.Container, family int) *traffic {
 // flows blocks until answers have come on every path.
 func (t *traffic) flows() {
 	t.w.T.Helper()
-	for _, s := range t.streams {
-		t.w.Must(s.WaitAnswers(t.w.Ctx, 30))
+	t.w.Must(atOnce(t.streams, func(s *lab.Echoes) error { return s.WaitAnswers(t.w.Ctx, 30) }))
+}
+
+// echo blocks until each connection has carried a large echo.
+func (w *testWorld) echo(talks []*lab.Talk) {
+	w.T.Helper()
+	w.Must(atOnce(talks, func(t *lab.Talk) error { return t.WaitEchoes(w.Ctx, lab.LargeEcho) }))
+}
+
+// atOnce calls f for all, beside each other, and returns the first error.
+func atOnce[T any](all []T, f func(T) error) error {
+	var calls errgroup.Group
+	for _, one := range all {
+		calls.Go(func() error { return f(one) })
 	}
+	return calls.Wait()
 }
 
 // stop ends the pings and fails the test if one was lost.

@@ -129,9 +129,7 @@ func (w *testWorld) switches(targets ...target) {
 				now.Revision, now.Earlier, before.Revision)
 		}
 		pings.flows()
-		for _, talk := range talks {
-			w.Must(talk.WaitEchoes(w.Ctx, lab.LargeEcho))
-		}
+		w.echo(talks)
 		t.Logf("to %s %s in %s", to.kind, to.options, time.Since(began).Round(time.Millisecond))
 	}
 	pings.stop()
