@@ -6,73 +6,39 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 
 	"github.com/lenonet/leno/internal/testkit/owned"
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // FindConsul returns the path of a Consul binary: the one that LENO_TEST_CONSUL names (make test
 // sets it), the one on PATH, or the one that `tools/get consul` has built.
-func FindConsul() (string, error) { return find("LENO_TEST_CONSUL", "consul") }
+func FindConsul() (string, error) { return programs.Consul.Find() }
 
 // FindEtcd returns the path of an etcd binary: the one that LENO_TEST_ETCD names (make test sets
 // it), the one on PATH, or the one that `tools/get etcd` has built.
-func FindEtcd() (string, error) { return findEtcd("LENO_TEST_ETCD", "etcd") }
+func FindEtcd() (string, error) { return programs.Etcd.Find() }
 
 // FindEtcdutl returns the path of an etcdutl binary, found in the same way with LENO_TEST_ETCDUTL.
-func FindEtcdutl() (string, error) { return findEtcd("LENO_TEST_ETCDUTL", "etcdutl") }
-
-// findEtcd ignores Debian's etcd, which `tools/get etcd-server` unpacks: it is of an older version.
-func findEtcd(variable, name string) (string, error) {
-	return findIn(variable, name, "etcd-[0-9]*", "tools/get "+name)
-}
-
-// find returns the path of a program that an environment variable names, that is on PATH, or that
-// is in the cache of tools/get.
-func find(variable, name string) (string, error) {
-	return findIn(variable, name, "*", "tools/get "+name)
-}
-
-// findIn is like find, with the pattern of the program's directories in the cache and the command
-// that provides the program.
-func findIn(variable, name, dirs, command string) (string, error) {
-	if path := os.Getenv(variable); path != "" {
-		return path, nil
-	}
-	if path, err := exec.LookPath(name); err == nil {
-		return path, nil
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	built, err := filepath.Glob(filepath.Join(cache, "leno-tools", dirs, name))
-	if err != nil {
-		return "", err
-	}
-	if len(built) == 0 {
-		return "", fmt.Errorf("no %s in %s, on PATH or from `%s`", name, variable, command)
-	}
-	return built[len(built)-1], nil
-}
+func FindEtcdutl() (string, error) { return programs.Etcdutl.Find() }
 
 // FindPrometheus returns the path of a Prometheus server with promtool in the same directory: the
 // one that LENO_TEST_PROMETHEUS names (make test sets it), the one on PATH, or the one that
 // `tools/get prometheus` unpacked.
-func FindPrometheus() (string, error) { return find("LENO_TEST_PROMETHEUS", "prometheus") }
+func FindPrometheus() (string, error) { return programs.Prometheus.Find() }
 
 // FindNginx returns the path of an nginx binary, found in the same way with LENO_TEST_NGINX.
-func FindNginx() (string, error) { return find("LENO_TEST_NGINX", "nginx") }
+func FindNginx() (string, error) { return programs.Nginx.Find() }
 
 // FindNomad returns the path of a Nomad binary: the one that LENO_TEST_NOMAD names (make test sets
 // it), the one on PATH, or the one that `tools/get nomad` has built.
-func FindNomad() (string, error) { return find("LENO_TEST_NOMAD", "nomad") }
+func FindNomad() (string, error) { return programs.Nomad.Find() }
 
 // FindConsulTemplate returns the path of a consul-template binary, found in the same way with
 // LENO_TEST_CONSUL_TEMPLATE.
 func FindConsulTemplate() (string, error) {
-	return find("LENO_TEST_CONSUL_TEMPLATE", "consul-template")
+	return programs.ConsulTemplate.Find()
 }
 
 // FindCNI returns the directory of cnitool and the reference plugins bridge, ptp, host-local,
@@ -82,7 +48,7 @@ func FindCNI() (string, error) {
 	if path := os.Getenv("LENO_TEST_CNI"); path != "" {
 		return path, nil
 	}
-	tool, err := find("LENO_TEST_CNITOOL", "cnitool")
+	tool, err := programs.CNITool.Find()
 	if err != nil {
 		return "", err
 	}
