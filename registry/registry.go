@@ -25,6 +25,10 @@ type Registry interface {
 	// As returns the same store with every call made under the given token. The empty token is the store's anonymous
 	// token, never the agent's own.
 	As(token string) Registry
+
+	// Reconnect closes the connections from addresses that this host no longer has, of all tokens. Calls over them fail
+	// with ErrUnavailable, where they would otherwise wait for a time limit, and later calls connect again.
+	Reconnect()
 }
 
 // Networks provides access to the definitions that every host agrees on.

@@ -406,11 +406,8 @@ func attributesOf(p datapath.Place) lease.Attributes {
 
 // moveClaim makes the lease follow a host whose underlay has changed.
 func (r *Runner) moveClaim(n registry.Network, p datapath.Place, readdressed bool) {
-	if idle, ok := r.deps.Store.Registry.(interface{ Close() error }); ok && readdressed {
-		// The claim could not be sent over connections from an address that is gone.
-		if err := idle.Close(); err != nil {
-			r.report.Log().Debug("idle connections could not be closed", "error", err)
-		}
+	if readdressed {
+		r.deps.Store.Registry.Reconnect() // the claim could not be sent over connections from an address that is gone
 	}
 	r.lease.SetClaim(r.lease.Claim(n, attributesOf(p)))
 }

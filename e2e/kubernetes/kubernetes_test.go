@@ -194,6 +194,7 @@ func TestKubernetes(t *testing.T) {
 	w.breakNode(a, hosts)
 	w.loseRights(hosts)
 	whole()
+	w.FollowsAddress(a, w.Containers[:len(hosts)])
 	w.onlyKubernetes(hosts)
 	for i, h := range hosts {
 		if got := w.Subnet(h, "default").String(); got != kubeSubnet(i) {

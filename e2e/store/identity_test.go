@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -72,14 +73,9 @@ func TestIdentity(t *testing.T) {
 	w.StartNetwork("vxlan")
 	a, b := w.Hosts[0], w.Hosts[1]
 	subnet := w.Subnet(a, "default")
-	_, err := a.Exec(w.Ctx, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/conf/eth0/promote_secondaries")
-	w.Must(err)
 	move := func(from, to string) {
 		t.Helper()
-		_, err := a.Exec(w.Ctx, "ip", "addr", "add", to+"/24", "dev", "eth0")
-		w.Must(err)
-		_, err = a.Exec(w.Ctx, "ip", "addr", "del", from+"/24", "dev", "eth0")
-		w.Must(err)
+		w.MoveAddress(a, netip.MustParseAddr(from), netip.MustParseAddr(to))
 	}
 	restart := func(between func()) func() {
 		return func() {
@@ -140,5 +136,18 @@ func TestIdentity(t *testing.T) {
 		if got := w.Subnet(a, "default"); got != subnet {
 			t.Errorf("%s: host-a has %s, and had %s", step.name, got, subnet)
 		}
+	}
+}
+
+// TestAddressChanges changes the address from which a host reaches its store and its peers. TestLogin does so with
+// Consul and a login, TestKubernetes with Kubernetes.
+func TestAddressChanges(t *testing.T) {
+	t.Parallel()
+	for _, store := range []string{lab.StoreConsul, lab.StoreEtcd} {
+		t.Run(store, func(t *testing.T) {
+			w := newWorld(t, lab.Options{Hosts: 2, Store: store})
+			w.StartNetwork("vxlan")
+			w.FollowsAddress(w.Hosts[0], w.Containers)
+		})
 	}
 }

@@ -103,6 +103,7 @@ func TestLogin(t *testing.T) {
 		t.Errorf("sessions %v, before %v", now, sessions)
 	}
 	whole()
+	s.FollowsAddress(a, s.Containers)
 
 	s.follow(a)
 	for _, h := range s.Hosts {

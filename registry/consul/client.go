@@ -123,6 +123,13 @@ func (c *Client) As(secret string) registry.Registry {
 	return c.shared.client(c.kv.as(&token{value: secret}))
 }
 
+// Reconnect implements registry.Registry.
+func (c *Client) Reconnect() {
+	if n, err := c.shared.conn.open.CloseStale(); err != nil || n > 0 {
+		c.kv.logger.Debug("connections from addresses that this host lost were closed", "connections", n, "error", err)
+	}
+}
+
 // Probe implements registry.Prober with a consistent read of one small key, for which the token needs the right to read
 // the networks. The read is consistent because a newly elected leader answers other reads before it has applied its
 // log, with old records or none, so a returning host would not find its records and sessions. The read costs the leader

@@ -11,12 +11,15 @@ import (
 	"strings"
 
 	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry/conns"
 )
 
 // connection is the result of Config and the environment.
 type connection struct {
 	config api.Config
 	base   *http.Transport
+	open   *conns.Set // of base
 	token  *token
 	host   string // the address without scheme and path; "" for a unix socket
 }
@@ -56,7 +59,9 @@ func (c Config) connection() (connection, error) {
 			"consul: there is a user or password in the address (CONSUL_HTTP_ADDR?): set CONSUL_HTTP_AUTH instead")
 	}
 	base := conf.Transport
-	base.DialContext = c.Dial
+	open := &conns.Set{}
+	dial := open.Wrap(c.Dial)
+	base.DialContext = dial
 	host := ""
 	scheme, rest, found := strings.Cut(conf.Address, "://")
 	switch {
@@ -64,7 +69,7 @@ func (c Config) connection() (connection, error) {
 		host = conf.Address
 	case scheme == "unix":
 		base.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return c.Dial(ctx, "unix", rest)
+			return dial(ctx, "unix", rest)
 		}
 		conf.Address, conf.Scheme = "localhost", "http"
 	case scheme == "http" || scheme == "https":
@@ -91,7 +96,7 @@ func (c Config) connection() (connection, error) {
 		return connection{}, fmt.Errorf("consul: tls: %w", err)
 	}
 	base.TLSClientConfig = tlsConfig
-	return connection{config: *conf, base: base, token: tok, host: host}, nil
+	return connection{config: *conf, base: base, open: open, token: tok, host: host}, nil
 }
 
 // source returns the configured token or, without one, the token of the environment, in the order in which Consul's own

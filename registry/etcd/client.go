@@ -22,6 +22,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/conns"
 )
 
 // Config configures a client.
@@ -36,6 +37,8 @@ type Config struct {
 	Logger    hclog.Logger
 	// Dial opens a connection to an endpoint, host:port. The default is TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
+
+	open *conns.Set // the connections of all users
 }
 
 // Time limits.
@@ -66,6 +69,7 @@ func New(c Config) *Client {
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
+	c.open = &conns.Set{}
 	settle := &atomic.Int64{}
 	settle.Store(int64(c.Settle))
 	return &Client{conf: c, own: newConnection(c, settle), others: &otherUsers{evicted: map[*connection]*time.Timer{}}}
@@ -126,6 +130,13 @@ func (o *otherUsers) evictOldest() {
 		o.mu.Unlock()
 		_ = oldest.close()
 	})
+}
+
+// Reconnect implements registry.Registry.
+func (c *Client) Reconnect() {
+	if n, err := c.conf.open.CloseStale(); err != nil || n > 0 {
+		c.conf.Logger.Debug("connections from addresses that this host lost were closed", "connections", n, "error", err)
+	}
 }
 
 // As implements registry.Registry. A token is "USER:PASSWORD". A store without authentication ignores it. The result is

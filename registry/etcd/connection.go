@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/replica"
@@ -99,8 +100,11 @@ func (c *connection) client(ctx context.Context) (*clientv3.Client, error) {
 	if c.conf.Dial != nil {
 		conf.DialOptions = append(conf.DialOptions, grpc.WithContextDialer(c.conf.Dial))
 	}
-	if c.conf.secure() {
-		credentials := fileCredentials{c.conf.TLS, &c.tlsFailed}
+	if !c.conf.secure() {
+		remembered := rememberingCredentials{insecure.NewCredentials(), c.conf.open}
+		conf.DialOptions = append(conf.DialOptions, grpc.WithTransportCredentials(remembered))
+	} else {
+		credentials := rememberingCredentials{fileCredentials{c.conf.TLS, &c.tlsFailed}, c.conf.open}
 		if _, err := c.conf.TLS.load(); err != nil { // etcd's client would only say that there is no connection
 			return nil, fmt.Errorf("%w: tls: %w", registry.ErrUnavailable, err)
 		}

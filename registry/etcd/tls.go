@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+
+	"github.com/lenonet/leno/registry/conns"
 )
 
 // TLS are the files for connections to https endpoints. Every new connection reads them again, so a certificate that was
@@ -46,6 +48,22 @@ func (t TLS) load() (*tls.Config, error) {
 		c.Certificates = []tls.Certificate{cert}
 	}
 	return c, nil
+}
+
+// rememberingCredentials add each connection to a set. A dial function could do so as well, but gRPC connects through
+// the proxy of the environment only without one.
+type rememberingCredentials struct {
+	credentials.TransportCredentials
+	open *conns.Set
+}
+
+func (r rememberingCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	r.open.Add(conn)
+	return r.TransportCredentials.ClientHandshake(ctx, authority, conn)
+}
+
+func (r rememberingCredentials) Clone() credentials.TransportCredentials {
+	return rememberingCredentials{r.TransportCredentials.Clone(), r.open}
 }
 
 // fileCredentials are the credentials of connections, read for each one.

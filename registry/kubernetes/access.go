@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/conns"
 )
 
 // access is how to reach the API server: its address, and the credentials as they were in the files.
@@ -98,7 +99,7 @@ func (c *connection) newAccess() (*access, error) {
 	}
 	conf.UserAgent = "leno"
 	sources = append(sources, stateOf([]string{conf.BearerTokenFile, conf.CAFile, conf.CertFile, conf.KeyFile})...)
-	transport, wrapped, err := newTransport(conf)
+	transport, wrapped, err := newTransport(conf, c.conf.open)
 	if err != nil {
 		return failed(err)
 	}
@@ -111,7 +112,7 @@ func (c *connection) newAccess() (*access, error) {
 
 // newTransport returns a transport, and the same with the credentials. Rest's own transport would notice only after
 // 45 s that the API server does not answer any more.
-func newTransport(conf *rest.Config) (transport *http.Transport, wrapped http.RoundTripper, err error) {
+func newTransport(conf *rest.Config, open *conns.Set) (transport *http.Transport, wrapped http.RoundTripper, err error) {
 	secured, err := rest.TLSConfigFor(conf)
 	if err != nil {
 		return nil, nil, err
@@ -127,7 +128,7 @@ func newTransport(conf *rest.Config) (transport *http.Transport, wrapped http.Ro
 	}
 	transport = &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         dialer.DialContext,
+		DialContext:         open.Wrap(dialer.DialContext),
 		TLSClientConfig:     secured,
 		TLSHandshakeTimeout: requestTimeout,
 		ForceAttemptHTTP2:   true,

@@ -25,6 +25,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/conns"
 )
 
 // Defaults of Config.
@@ -50,6 +51,8 @@ type Config struct {
 	AnnotationPrefix string        // flannel's -kube-annotation-prefix, "" for DefaultAnnotationPrefix
 	Settle           time.Duration // how long a Node that vanished without having been deleted is kept
 	Logger           hclog.Logger
+
+	open *conns.Set // the connections of all users
 }
 
 // ConfigMap is one key of a ConfigMap, for example net-conf.json of kube-flannel/kube-flannel-cfg.
@@ -98,6 +101,7 @@ var (
 // New returns a client. It reads its files and connects when it is used first, so errors are those of the calls.
 func New(c Config) *Client {
 	c = c.withDefaults()
+	c.open = &conns.Set{}
 	settle := &atomic.Int64{}
 	settle.Store(int64(c.Settle))
 	return &Client{conf: c, own: newConnection(c, nil, settle), others: &otherUsers{}}
@@ -141,6 +145,13 @@ func (o *otherUsers) close() {
 		c.close()
 	}
 	o.open = nil
+}
+
+// Reconnect implements registry.Registry.
+func (c *Client) Reconnect() {
+	if n, err := c.conf.open.CloseStale(); err != nil || n > 0 {
+		c.conf.Logger.Debug("connections from addresses that this host lost were closed", "connections", n, "error", err)
+	}
 }
 
 // As implements registry.Registry. A token is a bearer token, such as that of a service account.

@@ -24,6 +24,9 @@ var _ registry.Registry = (*Client)(nil)
 // As returns the same client: a store in one process has no tokens.
 func (c *Client) As(string) registry.Registry { return c }
 
+// Reconnect implements registry.Registry. There are no connections.
+func (*Client) Reconnect() {}
+
 const (
 	networksDir     = Prefix + "/networks/"
 	leasesDir       = Prefix + "/leases/"

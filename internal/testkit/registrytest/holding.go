@@ -41,6 +41,18 @@ var holdingTests = []test{
 		s.ok(err)
 		s.equal("index", now, index)
 	}},
+	{"a client stays usable when it has reconnected", func(s *suite) {
+		r, n := s.open(), s.network("default", wide)
+		l := s.acquire(r, n, s.claim(0))
+		_, index, err := r.WatchLeases(s.ctx(), n, 0)
+		s.ok(err)
+		r.Reconnect()
+		s.ok(r.Renew(s.ctx(), l))
+		s.acquire(r.As(s.store.Token()), n, s.claim(1))
+		set, _, err := r.WatchLeases(s.ctx(), n, index)
+		s.ok(err)
+		s.equal("leases", len(set.Leases), 2)
+	}},
 	{"renew without a session", func(s *suite) {
 		r := s.open()
 		n := s.network("default", wide)
