@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -125,13 +126,18 @@ func (h walled) reload(firewall, blue string) {
 // dials counts new connections, one TCP and one UDP per millisecond, from a container to a server
 // outside that reports the source address it sees.
 type dials struct {
-	made  int
+	w      *testWorld
+	family int
+	cancel context.CancelFunc
+	made   atomic.Int64
+
+	done  chan struct{} // closed when no more are made; the fields below are set then
 	wrong []string
 	err   error
 }
 
-// dial makes connections until stop is called, which returns the counts.
-func (w *testWorld) dial(from *lab.Container, to *lab.Host, family int) (stop func() dials) {
+// dial makes connections until stop is called.
+func (w *testWorld) dial(from *lab.Container, to *lab.Host, family int) *dials {
 	w.T.Helper()
 	var streams *net.TCPListener
 	var packets *net.UDPConn
@@ -143,10 +149,9 @@ func (w *testWorld) dial(from *lab.Container, to *lab.Host, family int) (stop fu
 		return err
 	}))
 	ctx, cancel := context.WithCancel(w.Ctx)
-	var d dials
-	done := make(chan struct{})
+	d := &dials{w: w, family: family, cancel: cancel, done: make(chan struct{})}
 	go func() {
-		defer close(done)
+		defer close(d.done)
 		defer streams.Close()
 		defer packets.Close()
 		want := from.Host.Addrs[family]
@@ -163,7 +168,7 @@ func (w *testWorld) dial(from *lab.Container, to *lab.Host, family int) (stop fu
 					if err != nil {
 						return err
 					}
-					if d.made++; seen.Addr().Unmap() != want {
+					if d.made.Add(1); seen.Addr().Unmap() != want {
 						d.wrong = append(d.wrong, seen.String())
 					}
 				}
@@ -171,10 +176,34 @@ func (w *testWorld) dial(from *lab.Container, to *lab.Host, family int) (stop fu
 			return nil
 		})
 	}()
-	return func() dials {
-		cancel()
-		<-done
-		return d
+	return d
+}
+
+// more blocks until n more connections were made, or making them has failed.
+func (d *dials) more(n int64) {
+	d.w.T.Helper()
+	before := d.made.Load()
+	d.w.Eventually(fmt.Sprintf("%d more connections", n), func(context.Context) error {
+		if d.made.Load() < before+n {
+			select {
+			case <-d.done:
+				return nil
+			default:
+				return fmt.Errorf("%d before, %d now", before, d.made.Load())
+			}
+		}
+		return nil
+	})
+}
+
+// stop ends the connections and checks what the server saw.
+func (d *dials) stop() {
+	d.w.T.Helper()
+	d.cancel()
+	<-d.done
+	d.w.T.Logf("family %d: %d connections", d.family, d.made.Load())
+	if d.err != nil || len(d.wrong) > 0 {
+		d.w.T.Errorf("family %d: %d connections, wrong sources %q, %v", d.family, d.made.Load(), d.wrong, d.err)
 	}
 }
 
@@ -231,9 +260,9 @@ func TestFirewallNeverEmpty(t *testing.T) {
 		w.Must(err)
 	}
 	drop("DROP")
-	var stops []func() dials
+	var all []*dials
 	for family := range c.Addrs {
-		stops = append(stops, w.dial(c, w.Hosts[1], family))
+		all = append(all, w.dial(c, w.Hosts[1], family))
 	}
 
 	const asks = "  ip_masq = true\n  forward = true"
@@ -264,16 +293,15 @@ func TestFirewallNeverEmpty(t *testing.T) {
 		step.do()
 		w.Must(h.host.WaitReady(w.Ctx))
 		h.stand(step.kind, step.blue)
+		for _, d := range all {
+			d.more(20)
+		}
 		if t.Failed() {
 			t.Fatalf("at %q", step.name)
 		}
 	}
-	for family, stop := range stops {
-		d := stop()
-		t.Logf("family %d: %d connections", family, d.made)
-		if d.err != nil || len(d.wrong) > 0 || d.made < 500 {
-			t.Errorf("family %d: %d connections, wrong sources %q, %v", family, d.made, d.wrong, d.err)
-		}
+	for _, d := range all {
+		d.stop()
 	}
 }
 
