@@ -33,20 +33,20 @@ func TestSubnetFileFollowsALostSubnet(t *testing.T) {
 	})
 }
 
-// closing counts how often idle connections to the store were closed.
-type closing struct {
+// reconnecting counts how often the connections from lost addresses were closed.
+type reconnecting struct {
 	*faulty.Registry
 	times atomic.Int32
 }
 
-func (c *closing) Close() error { c.times.Add(1); return nil }
+func (c *reconnecting) Reconnect() { c.times.Add(1) }
 
 // TestMovedDialsAnew: a host whose address has changed closes its connections to the store, because those from the
 // former address are useless.
 func TestMovedDialsAnew(t *testing.T) {
 	simulated(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
-		c := &closing{Registry: a.registry}
+		c := &reconnecting{Registry: a.registry}
 		a.catalog = c
 		a.start().ready()
 		a.kick()
@@ -55,7 +55,7 @@ func TestMovedDialsAnew(t *testing.T) {
 		a.kick()
 		a.more("claims", acquired, func() int { return a.registry.Count("own Acquire") })
 		if n := c.times.Load(); n != 1 {
-			t.Errorf("dropped %d times", n)
+			t.Errorf("reconnected %d times", n)
 		}
 	})
 }
