@@ -190,7 +190,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 		Severity: api.Info,
 		Message:  "agent started, version " + a.process.version,
 	})
-	a.env.Rules.Keeper.Remember(a.settings.get().DataDir, a.settings.stands)
+	a.env.Rules.Keeper.Remember(a.env.Datapaths.Backends, a.settings.get().DataDir, a.settings.stands)
 	a.networks.expectRules(ctx)
 	if a.env.Identity.NodeID() != "" {
 		a.networks.begin(ctx)

@@ -26,7 +26,7 @@ func TestRememberAndAsk(t *testing.T) {
 		h.ready()
 		a := h.agent
 		asked := make(chan struct{})
-		a.env.Rules.Keeper.Remember(a.settings.get().DataDir, func(name string) (config.Network, bool) {
+		a.env.Rules.Keeper.Remember(a.env.Datapaths.Backends, a.settings.get().DataDir, func(name string) (config.Network, bool) {
 			go func() {
 				defer close(asked)
 				_ = a.self()

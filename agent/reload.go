@@ -311,7 +311,7 @@ func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded
 		a.env.Rules.Keeper.Configure(c.Firewall)
 	}
 	if !takesPart(old) && takesPart(c) {
-		a.env.Rules.Keeper.Remember(c.DataDir, a.settings.stands) // what an earlier process left may be resumed
+		a.env.Rules.Keeper.Remember(a.env.Datapaths.Backends, c.DataDir, a.settings.stands) // what an earlier process left may be resumed
 		a.networks.expectRules(ctx)
 	}
 	out := answerTo(changes)

@@ -38,6 +38,9 @@ type Report struct {
 	// the program that tells which kind is preferred. It is nil otherwise.
 	Instead error
 
+	// Unguarded is the error that kept the rules of the guard from being written; nil if they are in force.
+	Unguarded error
+
 	// Leftover is the error that kept our rules in a kind no longer used from being removed; nil when no rules remain
 	// there. The wanted rules are in force in either case.
 	Leftover error
@@ -58,6 +61,8 @@ type Firewall struct {
 
 	applied *rules // the rules that chosen last applied successfully
 	stamp   string // of chosen at that time
+
+	guarded *guard // that nftables last held successfully beside another kind
 }
 
 // New returns a Firewall. It changes nothing on the host.
@@ -96,7 +101,30 @@ func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 	for _, what := range written {
 		f.logger.Info("firewall rules of another kind removed", "what", what)
 	}
+	for _, a := range f.appliers {
+		if a.kind() == kindNFTables && a != f.chosen {
+			f.protect(ctx, a, want.guard, &report)
+		}
+	}
 	return report, nil
+}
+
+// protect makes nftables hold the guard, and nothing else, because another kind holds the other rules.
+func (f *Firewall) protect(ctx context.Context, nftables applier, g guard, report *Report) {
+	before := f.guarded
+	f.guarded = nil
+	written, err := nftables.apply(ctx, rules{guard: g})
+	report.Writes += len(written)
+	if report.Unguarded = err; err == nil {
+		f.guarded = &g
+	}
+	if before != nil && reflect.DeepEqual(*before, g) {
+		report.Healed = append(report.Healed, written...)
+		return
+	}
+	for _, what := range written {
+		f.logger.Info("firewall rules written", "what", what)
+	}
 }
 
 // Touched reports whether rules in tables whose changes are not announced differ from those of the last Apply. It
@@ -209,8 +237,8 @@ func isOnlyUnlisted(err error) bool {
 func (f *Firewall) removeOthers(ctx context.Context) (written []string, err error) {
 	var errs []error
 	for _, a := range f.appliers {
-		if a == f.chosen {
-			continue
+		if a == f.chosen || a.kind() == kindNFTables {
+			continue // nftables has the guard
 		}
 		w, err := a.apply(ctx, rules{})
 		written = append(written, w...)

@@ -81,6 +81,15 @@ func (r rule) arguments(chain string, randomFully bool) netfilter.Rule {
 	if r.dst.IsValid() {
 		out = append(out, "-d", r.dst.String())
 	}
+	if r.in != "" {
+		out = append(out, "-i", r.in)
+	}
+	switch r.of {
+	case known:
+		out = append(out, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED")
+	case published:
+		out = append(out, "-m", "conntrack", "--ctstate", "DNAT")
+	}
 	out = append(out, "-m", "comment", "--comment", Comment(r.network), "-j")
 	switch r.verdict {
 	case leave:

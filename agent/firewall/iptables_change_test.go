@@ -21,7 +21,7 @@ func prefixes(list ...string) []netip.Prefix {
 // two returns two networks, the first of both families.
 func two() []Network {
 	return []Network{
-		{Name: "default", Pools: prefixes("10.5.0.0/16", "fd00:5::/48"), Subnets: prefixes("10.5.34.0/24", "fd00:5:0:22::/64"), IPMasq: true, Forward: true},
+		{Name: "default", Pools: prefixes("10.5.0.0/16", "fd00:5::/48"), Subnets: prefixes("10.5.34.0/24", "fd00:5:0:22::/64"), IPMasq: true, Forward: true, Tunnels: []string{"leno-default", "leno-default~b"}},
 		{Name: "b-2.x", Pools: prefixes("10.6.0.0/16"), Subnets: prefixes("10.6.1.0/24"), IPMasq: true, Forward: true},
 	}
 }
@@ -65,9 +65,13 @@ func TestRender(t *testing.T) {
 -A LENO-POSTROUTING -s 10.6.1.0/24 -d 255.255.255.255/32 -m comment --comment "leno b-2.x" -j RETURN
 -A LENO-POSTROUTING -s 10.6.1.0/24 -m comment --comment "leno b-2.x" -j MASQUERADE --random-fully
 -A LENO-FORWARD -s 10.5.0.0/16 -m comment --comment "leno default" -j ACCEPT
--A LENO-FORWARD -d 10.5.0.0/16 -m comment --comment "leno default" -j ACCEPT
+-A LENO-FORWARD -d 10.5.0.0/16 -i leno-default -m comment --comment "leno default" -j ACCEPT
+-A LENO-FORWARD -d 10.5.0.0/16 -i leno-default~b -m comment --comment "leno default" -j ACCEPT
+-A LENO-FORWARD -d 10.5.0.0/16 -m conntrack --ctstate RELATED,ESTABLISHED -m comment --comment "leno default" -j ACCEPT
+-A LENO-FORWARD -d 10.5.0.0/16 -m conntrack --ctstate DNAT -m comment --comment "leno default" -j ACCEPT
 -A LENO-FORWARD -s 10.6.0.0/16 -m comment --comment "leno b-2.x" -j ACCEPT
--A LENO-FORWARD -d 10.6.0.0/16 -m comment --comment "leno b-2.x" -j ACCEPT
+-A LENO-FORWARD -d 10.6.0.0/16 -m conntrack --ctstate RELATED,ESTABLISHED -m comment --comment "leno b-2.x" -j ACCEPT
+-A LENO-FORWARD -d 10.6.0.0/16 -m conntrack --ctstate DNAT -m comment --comment "leno b-2.x" -j ACCEPT
 `},
 		{"IPv6, an old iptables", two(), v6, true, false, `
 -A LENO-OVERLAY -s fd00:5:0:22::/64 -d fd00:5:0:22::/64 -m comment --comment "leno default" -j RETURN
@@ -77,12 +81,16 @@ func TestRender(t *testing.T) {
 -A LENO-POSTROUTING -s fd00:5:0:22::/64 -d fe80::/10 -m comment --comment "leno default" -j RETURN
 -A LENO-POSTROUTING -s fd00:5:0:22::/64 -m comment --comment "leno default" -j MASQUERADE
 -A LENO-FORWARD -s fd00:5::/48 -m comment --comment "leno default" -j ACCEPT
--A LENO-FORWARD -d fd00:5::/48 -m comment --comment "leno default" -j ACCEPT
+-A LENO-FORWARD -d fd00:5::/48 -i leno-default -m comment --comment "leno default" -j ACCEPT
+-A LENO-FORWARD -d fd00:5::/48 -i leno-default~b -m comment --comment "leno default" -j ACCEPT
+-A LENO-FORWARD -d fd00:5::/48 -m conntrack --ctstate RELATED,ESTABLISHED -m comment --comment "leno default" -j ACCEPT
+-A LENO-FORWARD -d fd00:5::/48 -m conntrack --ctstate DNAT -m comment --comment "leno default" -j ACCEPT
 `},
 		{"nothing asked for", none, v4, true, true, "\n"},
 		{"no lease yet: no masquerading", unleased, v4, true, true, `
 -A LENO-FORWARD -s 10.6.0.0/16 -m comment --comment "leno b-2.x" -j ACCEPT
--A LENO-FORWARD -d 10.6.0.0/16 -m comment --comment "leno b-2.x" -j ACCEPT
+-A LENO-FORWARD -d 10.6.0.0/16 -m conntrack --ctstate RELATED,ESTABLISHED -m comment --comment "leno b-2.x" -j ACCEPT
+-A LENO-FORWARD -d 10.6.0.0/16 -m conntrack --ctstate DNAT -m comment --comment "leno b-2.x" -j ACCEPT
 `},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
@@ -21,6 +22,10 @@ type nft struct {
 	// clean means that this process saw no table of ours and wants none. No other program makes it, so there is
 	// nothing to look for.
 	clean bool
+
+	// The kernel's rules had this generation when they agreed with these; 0 if they may not agree.
+	agreed     uint32
+	agreedWith rules
 }
 
 var _ applier = (*nft)(nil)
@@ -45,10 +50,15 @@ func (n *nft) look(ctx context.Context, _ rules) finding {
 
 // apply writes one table, so there is no further part to continue with after an error.
 func (n *nft) apply(ctx context.Context, want rules) (written []string, err error) {
-	needed := !want.isEmpty()
+	needed := !want.isEmpty() || !want.guard.isEmpty()
 	if !needed && n.clean {
 		return nil, nil
 	}
+	generation, unknown := netfilter.Generation() // before the listing, so that later changes show
+	if needed && unknown == nil && generation != 0 && generation == n.agreed && reflect.DeepEqual(want, n.agreedWith) {
+		return nil, nil
+	}
+	n.agreed = 0
 	chains := nftChains(want)
 	change, err := n.compare(ctx, chains)
 	if err != nil && !needed && ctx.Err() == nil {
@@ -63,6 +73,8 @@ func (n *nft) apply(ctx context.Context, want rules) (written []string, err erro
 			return nil, fmt.Errorf("nftables: write table %s: %w", nftTableName, nftUnwritten(err))
 		}
 		written = []string{"nftables table " + nftTableName + ": " + strings.Join(change.wrong, ", ")}
+	} else if unknown == nil {
+		n.agreed, n.agreedWith = generation, want
 	}
 	n.clean = !needed
 	return written, nil

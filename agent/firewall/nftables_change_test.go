@@ -39,7 +39,7 @@ func TestNFTChange(t *testing.T) {
 	// The state is built again each time: only equal values may count.
 	right := func() nftState { return nftState{exists: true, chains: nftChains(random(two()))} }
 	expect := func(have nftState) string { return nftChangeOf(have, want).String() }
-	const all = "fill overlay with 6, fill postrouting with 12, fill forward with 6"
+	const all = "fill overlay with 6, fill postrouting with 12, fill forward with 13"
 
 	for _, tt := range []struct {
 		name   string
@@ -50,10 +50,10 @@ func TestNFTChange(t *testing.T) {
 		{"no table", func(s *nftState) { *s = nftState{} }, all},
 		{"an empty table", func(s *nftState) { s.chains = nil }, all},
 		{"chains in another order", func(s *nftState) { slices.Reverse(s.chains) }, ""},
-		{"a chain is missing", func(s *nftState) { s.chains = s.chains[:2] }, "fill forward with 6"},
-		{"rules in another order", func(s *nftState) { slices.Reverse(s.chains[2].rules) }, "fill forward with 6"},
+		{"a chain is missing", func(s *nftState) { s.chains = s.chains[:2] }, "fill forward with 13"},
+		{"rules in another order", func(s *nftState) { slices.Reverse(s.chains[2].rules) }, "fill forward with 13"},
 		{"the last rule is missing", func(s *nftState) { s.chains[1].rules = s.chains[1].rules[:11] }, "fill postrouting with 12"},
-		{"a rule twice", func(s *nftState) { s.chains[2].rules = append(s.chains[2].rules, s.chains[2].rules[5]) }, "fill forward with 6"},
+		{"a rule twice", func(s *nftState) { s.chains[2].rules = append(s.chains[2].rules, s.chains[2].rules[5]) }, "fill forward with 13"},
 		{"another comment", func(s *nftState) { s.chains[1].rules[0].UserData[3] = 'L' }, "fill postrouting with 12"},
 		{"another source is kept", func(s *nftState) {
 			s.chains[0].rules[1].Exprs[7].(*expr.NAT).RegAddrMin++
@@ -62,11 +62,11 @@ func TestNFTChange(t *testing.T) {
 		{"the opposite comparison", func(s *nftState) { s.chains[1].rules[0].Exprs[3].(*expr.Cmp).Op = expr.CmpOpNeq }, "fill postrouting with 12"},
 		{"another verdict", func(s *nftState) {
 			s.chains[2].rules[0].Exprs[4].(*expr.Verdict).Kind = expr.VerdictDrop
-		}, "fill forward with 6"},
+		}, "fill forward with 13"},
 		{"ports not random", func(s *nftState) { s.chains[1].rules[3].Exprs[4].(*expr.Masq).FullyRandom = false }, "fill postrouting with 12"},
 		{"one expression more", func(s *nftState) {
 			s.chains[2].rules[0].Exprs = append([]expr.Any{netfilter.Unknown{Name: "socket"}}, s.chains[2].rules[0].Exprs...)
-		}, "fill forward with 6"},
+		}, "fill forward with 13"},
 		{"another priority", func(s *nftState) { s.chains[1].base.Priority-- }, "drop, " + all},
 		{"another hook", func(s *nftState) { s.chains[1].base.Hook-- }, "drop, " + all},
 		{"another type", func(s *nftState) { s.chains[2].base.Type = nftables.ChainTypeRoute }, "drop, " + all},

@@ -103,11 +103,18 @@ func TestNFTApply(t *testing.T) {
 	chain forward {
 		type filter hook forward priority filter; policy accept;
 		ip saddr 10.5.0.0/16 accept comment "leno default"
-		ip daddr 10.5.0.0/16 accept comment "leno default"
+		ip daddr 10.5.0.0/16 iifname "leno-default" accept comment "leno default"
+		ip daddr 10.5.0.0/16 iifname "leno-default~b" accept comment "leno default"
+		ip daddr 10.5.0.0/16 ct state established,related accept comment "leno default"
+		ip daddr 10.5.0.0/16 ct status dnat accept comment "leno default"
 		ip6 saddr fd00:5::/48 accept comment "leno default"
-		ip6 daddr fd00:5::/48 accept comment "leno default"
+		ip6 daddr fd00:5::/48 iifname "leno-default" accept comment "leno default"
+		ip6 daddr fd00:5::/48 iifname "leno-default~b" accept comment "leno default"
+		ip6 daddr fd00:5::/48 ct state established,related accept comment "leno default"
+		ip6 daddr fd00:5::/48 ct status dnat accept comment "leno default"
 		ip saddr 10.6.0.0/16 accept comment "leno b-2.x"
-		ip daddr 10.6.0.0/16 accept comment "leno b-2.x"
+		ip daddr 10.6.0.0/16 ct state established,related accept comment "leno b-2.x"
+		ip daddr 10.6.0.0/16 ct status dnat accept comment "leno b-2.x"
 	}
 }
 `
@@ -328,7 +335,7 @@ func TestNFTManyNetworks(t *testing.T) {
 		}
 		networks = networks[1:]
 	}
-	if got := strings.Count(ns.Sh("nft list table inet leno"), "leno n"); got != 199*16 {
-		t.Errorf("%d rules, want %d", got, 199*16)
+	if got := strings.Count(ns.Sh("nft list table inet leno"), "leno n"); got != 199*22 {
+		t.Errorf("%d rules, want %d", got, 199*22)
 	}
 }

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"encoding/binary"
 	"net/netip"
 
 	"github.com/google/nftables"
@@ -22,6 +23,15 @@ func nftRuleOf(r rule, in nftPlace) netfilter.NFTRule {
 	}
 	exprs = append(exprs, nftPrefix(at.source, r.src)...)
 	exprs = append(exprs, nftPrefix(at.destination, r.dst)...)
+	if r.in != "" {
+		exprs = append(exprs, nftMeta(expr.MetaKeyIIFNAME, nftName(r.in))...)
+	}
+	switch r.of {
+	case known:
+		exprs = append(exprs, nftTracked(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)...)
+	case published:
+		exprs = append(exprs, nftTracked(expr.CtKeySTATUS, statusDNAT)...)
+	}
 	switch {
 	case r.verdict == masquerade:
 		// Every kernel that masquerades in the inet family supports random ports.
@@ -33,8 +43,46 @@ func nftRuleOf(r rule, in nftPlace) netfilter.NFTRule {
 	default:
 		exprs = append(exprs, &expr.Verdict{Kind: expr.VerdictAccept})
 	}
-	comment := userdata.AppendString(nil, userdata.TypeComment, Comment(r.network))
+	return nftRule(r.network, exprs...)
+}
+
+// nftRule returns a rule of one network.
+func nftRule(network string, exprs ...expr.Any) netfilter.NFTRule {
+	comment := userdata.AppendString(nil, userdata.TypeComment, Comment(network))
 	return netfilter.NFTRule{Exprs: exprs, UserData: comment}
+}
+
+// nftMeta matches a property of the packet.
+func nftMeta(key expr.MetaKey, value []byte) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: key, Register: unix.NFT_REG_1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: value},
+	}
+}
+
+// nftName returns a name as the kernel compares it.
+func nftName(name string) []byte {
+	out := make([]byte, unix.IFNAMSIZ)
+	copy(out, name)
+	return out
+}
+
+// statusDNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
+const statusDNAT = 1 << 5
+
+// nftTracked matches packets whose connection has one of the bits.
+func nftTracked(key expr.CtKey, bits uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: key, Register: unix.NFT_REG_1},
+		&expr.Bitwise{
+			SourceRegister: unix.NFT_REG_1,
+			DestRegister:   unix.NFT_REG_1,
+			Len:            4,
+			Mask:           binary.NativeEndian.AppendUint32(nil, bits),
+			Xor:            make([]byte, 4),
+		},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: unix.NFT_REG_1, Data: make([]byte, 4)},
+	}
 }
 
 // nftFields holds the offsets, in bytes, of the matched fields in a family's header.
@@ -175,5 +223,5 @@ func nftChains(want rules) []nftChain {
 		}
 		out = append(out, chain)
 	}
-	return out
+	return append(out, want.guard.chains()...)
 }

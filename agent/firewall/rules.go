@@ -31,6 +31,12 @@ type Network struct {
 	Subnets []netip.Prefix // this host's own; with none, nothing is masqueraded
 	IPMasq  bool           // masquerade packets from Subnets to outside Pools
 	Forward bool           // accept forwarded packets from and to Pools
+
+	Tunnels  []string // the names of leno's devices that may carry the network, whether they exist or not
+	Ports    []uint16 // the UDP ports of the tunnels, of this host and of peers, sorted
+	Underlay []string // the devices by which datagrams of the tunnels leave, nil if they are not known
+	// Sealed reports whether packets from other hosts arrive by the tunnels only.
+	Sealed bool
 }
 
 // verdict is what a rule does with the packets it matches.
@@ -42,10 +48,21 @@ const (
 	accept
 )
 
+// connections restricts a rule to packets of some connections.
+type connections int
+
+const (
+	anyConnection connections = iota
+	known                     // that have begun in the other direction, and what belongs to them
+	published                 // to a port of the host that leads to a container
+)
+
 // rule is one rule of ours. src or dst is set, and both are of one family when both are.
 type rule struct {
 	network  string
 	src, dst netip.Prefix // the zero Prefix is any address
+	in       string       // the device by which packets arrive, "" for any
+	of       connections
 	verdict  verdict
 
 	// randomFully makes a masquerading rule take random source ports. Without it two connections can be given the
@@ -71,9 +88,10 @@ type rules struct {
 	exempt     []rule // for packets that leave the host, before any rule changes their source: accepted packets keep it
 	masquerade []rule // for packets that leave the host, after others could choose the source
 	forward    []rule // for packets that pass through the host
+	guard      guard  // only nftables has its rules, beside those of any other kind
 }
 
-// isEmpty reports whether no rule is wanted.
+// isEmpty reports whether no rule is wanted, whatever the guard.
 func (r rules) isEmpty() bool { return len(r.exempt)+len(r.masquerade)+len(r.forward) == 0 }
 
 // randomFully reports whether any rule asks for it.
@@ -86,7 +104,7 @@ func (r rules) family(v6 bool) rules {
 	part := func(list []rule) []rule {
 		return slices.DeleteFunc(slices.Clone(list), func(r rule) bool { return r.is6() != v6 })
 	}
-	return rules{part(r.exempt), part(r.masquerade), part(r.forward)}
+	return rules{exempt: part(r.exempt), masquerade: part(r.masquerade), forward: part(r.forward)}
 }
 
 // onLink returns the destinations that no router forwards. They must not be masqueraded: where bridges pass frames
@@ -116,14 +134,25 @@ func desiredRules(s State) rules {
 			}
 		}
 		if n.Forward {
-			for _, pool := range n.Pools {
-				out.forward = append(out.forward,
-					rule{network: n.Name, src: pool, verdict: accept},
-					rule{network: n.Name, dst: pool, verdict: accept})
-			}
+			out.forwarding(n)
 		}
 	}
+	out.guard = guardOf(s.Networks)
 	return out
+}
+
+// forwarding adds rules that accept packets from a network's containers, and to them if they come from other hosts of the
+// network, belong to a known connection, or are for a published port. Others on the underlay do not reach containers.
+func (r *rules) forwarding(n Network) {
+	for _, pool := range n.Pools {
+		r.forward = append(r.forward, rule{network: n.Name, src: pool, verdict: accept})
+		for _, link := range n.Tunnels {
+			r.forward = append(r.forward, rule{network: n.Name, dst: pool, in: link, verdict: accept})
+		}
+		r.forward = append(r.forward,
+			rule{network: n.Name, dst: pool, of: known, verdict: accept},
+			rule{network: n.Name, dst: pool, of: published, verdict: accept})
+	}
 }
 
 // masquerading adds rules that masquerade packets from a subnet that leave the network, also to another network of

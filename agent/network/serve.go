@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lenonet/leno/agent/firewall"
@@ -26,7 +27,7 @@ func (r *Runner) serve(ctx context.Context, v *peers.View, s backend.State, appl
 	r.file.reportResult(fileErr)
 	saveErr := r.save(n, v.Own)
 	r.report.Written(report.LeaseFile, saveErr)
-	rulesErr := r.protect(ctx, n, s)
+	rulesErr := r.protect(ctx, n, v, s)
 	if applied && fileErr == nil && rulesErr == nil {
 		r.report.SetReady(true)
 		r.report.SetState("running")
@@ -36,14 +37,35 @@ func (r *Runner) serve(ctx context.Context, v *peers.View, s backend.State, appl
 }
 
 // protect puts the rules into force that this host's block asks for. Package rules updates their health check.
-func (r *Runner) protect(ctx context.Context, n registry.Network, s backend.State) error {
+func (r *Runner) protect(ctx context.Context, n registry.Network, v *peers.View, s backend.State) error {
 	if n.Backend.Type == "alloc" {
 		return nil // there is no datapath, and so nothing to forward
 	}
-	wishes := rules.Wishes(r.local, n.Plan.Prefixes(), s.Subnets)
+	wishes := rules.Wishes(r.deps.Datapaths.Backends, r.local, rules.Carried{
+		Pools:     n.Plan.Prefixes(),
+		Subnets:   s.Subnets,
+		Backend:   n.Backend,
+		Underlay:  s.Underlay,
+		PeerPorts: publicPorts(v.Leases),
+	})
 	err := r.deps.Rules.Keeper.Put(ctx, wishes)
 	r.deps.Rules.Foreign.Put(overlayPath(n, wishes, s))
 	return err
+}
+
+// publicPorts returns the UDP ports at which the hosts of leases are reached through NAT, if they differ from those on
+// which the hosts receive.
+func publicPorts(leases []registry.Lease) (out []uint16) {
+	for _, l := range leases {
+		if !l.SharesAddress() {
+			continue
+		}
+		for _, endpoint := range l.Endpoints() {
+			out = append(out, endpoint.Port())
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // overlayPath returns how a network's packets pass through this host.

@@ -33,11 +33,20 @@ func (d *desired) verdict(n firewall.Network, failure string) (status, reason st
 		return api.Warning, failure
 	case d.last.err != nil:
 		return api.Critical, failure
-	case !n.IPMasq && !n.Forward:
-		return api.Passing, "no rules are asked for"
 	}
 	report := d.last.report
 	status, reason = api.Passing, "rules are in place"
+	if !n.IPMasq && !n.Forward {
+		reason = "no rules are asked for"
+	}
+	if err := report.Unguarded; err != nil {
+		status = api.Warning
+		reason += "; containers can reach the ports of tunnels, and packets with a forged source are not dropped: " +
+			advice.Reason(advice.Firewall, err)
+	}
+	if !n.IPMasq && !n.Forward {
+		return status, reason
+	}
 	if c := report.Choice; c.Kind != "" {
 		reason += fmt.Sprintf(": %s, since %s", c.Kind, c.Reason)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +16,9 @@ import (
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/registry"
 )
 
 // Firewall holds the rules of this host, which are written as a whole.
@@ -85,20 +89,41 @@ func New(fw Firewall, c config.Firewall, log hclog.Logger, board *health.Board, 
 	}
 }
 
-// Wishes returns what a network wants from the firewall, given this host's block for it.
-func Wishes(local config.Network, pools, subnets []netip.Prefix) firewall.Network {
-	return firewall.Network{
-		Name:    local.Name,
-		Pools:   pools,
-		Subnets: subnets,
-		IPMasq:  local.IPMasq,
-		Forward: local.Forward,
+// Carried is a network as this host carries it.
+type Carried struct {
+	Pools, Subnets []netip.Prefix
+	Backend        registry.Backend
+	Underlay       backend.Underlay // the zero value if it is not known
+	PeerPorts      []uint16         // UDP ports of peers' tunnels that differ from this host's
+}
+
+// Wishes returns what a network wants from the firewall, given this host's block for it. kinds are the backends by type.
+func Wishes(kinds map[string]backend.Type, local config.Network, c Carried) firewall.Network {
+	out := firewall.Network{
+		Name:     local.Name,
+		Pools:    c.Pools,
+		Subnets:  c.Subnets,
+		IPMasq:   local.IPMasq,
+		Forward:  local.Forward,
+		Tunnels:  []string{backend.LinkName(local.Name), backend.SecondLinkName(local.Name), backend.OtherLinkName(local.Name)},
+		Ports:    slices.Clone(c.PeerPorts),
+		Underlay: c.Underlay.Devices,
 	}
+	for _, port := range transition.Ports(kinds, c.Backend.Type, c.Backend.Options()) {
+		if port.Number != 0 {
+			out.Ports = append(out.Ports, uint16(port.Number))
+		}
+	}
+	slices.Sort(out.Ports)
+	out.Ports = slices.Compact(out.Ports)
+	const underlay = "?" // a name that no device has
+	out.Sealed = !slices.Contains(backend.Arrivals(local.Name, c.Backend.Type, c.Backend.Object, underlay), underlay)
+	return out
 }
 
 // Remember starts from what an earlier process left in dataDir for the networks this host still wants, so that the
 // first network that is ready does not remove the rules of the others.
-func (k *Keeper) Remember(dataDir string, wanted func(name string) (config.Network, bool)) {
+func (k *Keeper) Remember(kinds map[string]backend.Type, dataDir string, wanted func(name string) (config.Network, bool)) {
 	// wanted takes a lock that others hold while they call the Keeper: no lock is held here.
 	var networks []firewall.Network
 	for _, name := range state.Networks(dataDir) {
@@ -106,7 +131,7 @@ func (k *Keeper) Remember(dataDir string, wanted func(name string) (config.Netwo
 		before, err := state.Load(dataDir, name)
 		local, ok := wanted(name)
 		if err == nil && ok && len(before.Subnets) > 0 && before.Backend.Type != "alloc" {
-			networks = append(networks, Wishes(local, before.Pools, before.Subnets))
+			networks = append(networks, Wishes(kinds, local, Carried{Pools: before.Pools, Subnets: before.Subnets, Backend: before.Backend}))
 		}
 	}
 	k.desired.want(networks...)

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -126,7 +128,8 @@ func TestRemember(t *testing.T) {
 	}
 	r := &recorder{}
 	k, _ := newKeeper(r)
-	k.Remember(dir, func(name string) (config.Network, bool) {
+	kinds := map[string]backend.Type{"udp": {Port: func(json.RawMessage) backend.Port { return backend.Port{Number: 8285} }}}
+	k.Remember(kinds, dir, func(name string) (config.Network, bool) {
 		return config.Network{Name: name, Forward: true}, name != "unwanted"
 	})
 	k.Resume("unwanted")
@@ -134,7 +137,8 @@ func TestRemember(t *testing.T) {
 	if got := r.names(); len(got) != 1 || got[0] != "m n" {
 		t.Fatalf("applied %q", got)
 	}
-	want := firewall.Network{Name: "m", Pools: pools, Subnets: subnets, Forward: true}
+	want := firewall.Network{Name: "m", Pools: pools, Subnets: subnets, Forward: true,
+		Tunnels: []string{"leno-m", "leno-m~2", "leno-m~b"}, Ports: []uint16{8285}, Sealed: true}
 	compare := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 	if diff := cmp.Diff(want, r.states[0].Networks[0], compare); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

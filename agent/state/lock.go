@@ -50,20 +50,53 @@ func lockHost() (unlock func() error, err error) {
 	}
 	owner, err := HostOwner()
 	switch {
-	case err != nil: // the owner has just ended, or does not say who it is
+	case err != nil: // the owner has just ended
 		return nil, fmt.Errorf("this host is %w: %w", ErrLocked, err)
-	case !MayRunAgents(owner.Uid, os.Geteuid()):
+	case !MayRunAgents(owner.UID, os.Geteuid()):
 		return none, nil
 	}
-	return nil, fmt.Errorf("this host is %w, pid %d: stop that one, or run this one in a network namespace of its own",
-		ErrLocked, owner.Pid)
+	return nil, fmt.Errorf("this host is %w%s: stop that one, or run this one in a network namespace of its own",
+		ErrLocked, owner.process())
 }
 
 // MayRunAgents reports whether the user uid may run an agent, if this process runs as own.
 func MayRunAgents(uid uint32, own int) bool { return uid == 0 || int(uid) == own }
 
-// HostOwner returns the credentials of the process that holds the lock of LockHost.
-func HostOwner() (*unix.Ucred, error) {
+// An Owner holds the lock of LockHost.
+type Owner struct {
+	UID uint32 // the user who made the socket
+	PID int    // 0 if it is not known
+}
+
+// process returns ", pid 42" or "".
+func (o Owner) process() string {
+	if o.PID == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", pid %d", o.PID)
+}
+
+// HostOwner returns who holds the lock of LockHost. The kernel tells whose socket it is: any user could bind it and not
+// answer. The error wraps fs.ErrNotExist if it is not held.
+func HostOwner() (Owner, error) {
+	uid, err := socketOwner(hostSocket)
+	answered, dialErr := dialHost()
+	switch {
+	case errors.Is(err, unix.ENOENT): // this kernel does not show sockets
+		if dialErr != nil {
+			return Owner{}, dialErr
+		}
+		return Owner{answered.Uid, int(answered.Pid)}, nil
+	case err != nil:
+		return Owner{}, err
+	case dialErr == nil && answered.Uid == uid:
+		return Owner{uid, int(answered.Pid)}, nil
+	}
+	return Owner{UID: uid}, nil
+}
+
+// dialHost returns the credentials of the process that listens.
+func dialHost() (*unix.Ucred, error) {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: hostSocket, Net: "unix"})
 	if err != nil {
 		return nil, err
@@ -90,7 +123,7 @@ func lockDataDir(dir string) (unlock func() error, err error) {
 		return nil, fmt.Errorf("data_dir: %w", err)
 	}
 	path := LockPath(dir)
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600) // a user who can open it can lock it
 	if errors.Is(err, unix.EROFS) {
 		// On a file system that became read-only, the host's identity can still be read.
 		if had, openErr := os.Open(path); openErr == nil {
@@ -99,6 +132,9 @@ func lockDataDir(dir string) (unlock func() error, err error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
+	}
+	if info, err := f.Stat(); err == nil && info.Mode().Perm() != 0o600 {
+		_ = f.Chmod(0o600) // an earlier version let everybody read it; a file system may refuse
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		err = errors.Join(fmt.Errorf("data_dir %s: %w: %w", dir, ErrLocked, err), f.Close())

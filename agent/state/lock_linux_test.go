@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
@@ -71,5 +73,63 @@ func TestMayRunAgents(t *testing.T) {
 		if got := MayRunAgents(tt.uid, tt.own); got != tt.want {
 			t.Errorf("uid %d, own %d: %v", tt.uid, tt.own, got)
 		}
+	}
+}
+
+// bindAs binds the name of the host's lock as a user does, and listens or not.
+func bindAs(t *testing.T, uid int, listens bool) (release func()) {
+	t.Helper()
+	must(t, unix.Setfsuid(uid)) // of this thread, which the namespace has locked
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(t, errors.Join(err, unix.Setfsuid(0)))
+	must(t, unix.Bind(fd, &unix.SockaddrUnix{Name: hostSocket}))
+	if listens {
+		must(t, unix.Listen(fd, 0))
+	}
+	return func() { must(t, unix.Close(fd)) }
+}
+
+// TestLockOfAStranger: a user who may not run an agent cannot keep others from it, whether he answers or not.
+func TestLockOfAStranger(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		uid     int
+		listens bool
+		locked  bool
+	}{
+		{"bound by a user", 65534, false, false},
+		{"listening user", 65534, true, false},
+		{"bound by root", 0, false, true},
+		{"listening root", 0, true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ns := nstest.New(t)
+			ns.Do(func() {
+				release := bindAs(t, tt.uid, tt.listens)
+				defer release()
+				unlock, err := LockHost()
+				if errors.Is(err, ErrLocked) != tt.locked {
+					t.Errorf("%v", err)
+				}
+				if err == nil {
+					must(t, unlock())
+				}
+			})
+		})
+	}
+}
+
+// TestLockFileIsPrivate: a user who can read a file can lock it.
+func TestLockFileIsPrivate(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.WriteFile(LockPath(dir), nil, 0o644))
+	must(t, os.Chmod(LockPath(dir), 0o644))
+	unlock, err := LockDataDir(dir)
+	must(t, err)
+	must(t, unlock())
+	info, err := os.Stat(LockPath(dir))
+	must(t, err)
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v", info.Mode())
 	}
 }

@@ -99,6 +99,8 @@ func parseExpression(family byte, element []byte) expr.Any {
 		e = &expr.Reject{}
 	case "ct":
 		e = &expr.Ct{}
+	case "fib":
+		e = &expr.Fib{}
 	case "match", "target":
 		return parseExtension(data, name == "target")
 	case "immediate":

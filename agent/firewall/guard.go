@@ -1,0 +1,153 @@
+package firewall
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
+)
+
+// A guard drops packets that only an attacker sends. Its rules are in nftables whichever kind has the others: a drop is
+// final there, whatever rules other programs have and in which order. They are:
+//
+//   - Only the host itself sends to the UDP ports of its tunnels. A container could otherwise inject packets into
+//     the tunnel of a peer, which cannot tell a masqueraded datagram from one of the host, or take the tunnel's port in
+//     the connection tracking of its host, and with it all that the peer sends.
+//   - A packet from an address of a sealed network arrives by a tunnel, or by the device by which packets to that
+//     address leave: the bridge of a container.
+type guard struct {
+	tunnels  []owned[string]       // packets that arrive by them are not looked at
+	pools    []owned[netip.Prefix] // packets to them may be for any port
+	ports    []owned[uint16]
+	underlay []owned[string]
+	sealed   []owned[netip.Prefix]
+}
+
+// owned is a value of a network.
+type owned[T comparable] struct {
+	network string
+	value   T
+}
+
+// guardOf returns the guard of all networks together.
+func guardOf(networks []Network) (out guard) {
+	known := true
+	for _, n := range networks {
+		out.tunnels = add(out.tunnels, n.Name, n.Tunnels)
+		out.pools = add(out.pools, n.Name, n.Pools)
+		out.ports = add(out.ports, n.Name, n.Ports)
+		out.underlay = add(out.underlay, n.Name, n.Underlay)
+		known = known && (len(n.Ports) == 0 || len(n.Underlay) > 0)
+		if n.Sealed {
+			out.sealed = add(out.sealed, n.Name, n.Pools)
+		}
+	}
+	if !known {
+		out.underlay = nil // it may be any device
+	}
+	return out
+}
+
+// add adds values of a network that are not there yet.
+func add[T comparable](to []owned[T], network string, values []T) []owned[T] {
+	for _, v := range values {
+		if !slices.ContainsFunc(to, func(o owned[T]) bool { return o.value == v }) {
+			to = append(to, owned[T]{network, v})
+		}
+	}
+	return to
+}
+
+// isEmpty reports whether the guard drops nothing.
+func (g guard) isEmpty() bool { return len(g.ports)+len(g.sealed) == 0 }
+
+// chains returns the chains of the guard. They come before the chains of filter, so that packets that are dropped are
+// neither logged nor counted there as accepted.
+func (g guard) chains() (out []nftChain) {
+	chain := func(name string, hook *nftables.ChainHook, rules []netfilter.NFTRule) {
+		if len(rules) > 0 {
+			base := netfilter.Base{Type: nftables.ChainTypeFilter, Hook: *hook, Priority: *nftables.ChainPriorityMangle, Policy: nftables.ChainPolicyAccept}
+			out = append(out, nftChain{name: name, base: base, rules: rules})
+		}
+	}
+	chain("tunnels", nftables.ChainHookForward, g.portRules())
+	chain("sources", nftables.ChainHookPrerouting, g.sourceRules())
+	return out
+}
+
+// portRules returns the rules against packets to the ports of the tunnels. Packets within a bridge, which pass through
+// here if bridges call the firewall, leave the host only if the bridge is the underlay.
+func (g guard) portRules() (out []netfilter.NFTRule) {
+	if len(g.ports) == 0 {
+		return nil
+	}
+	for _, pool := range g.pools {
+		out = append(out, nftRule(pool.network, append(nftAddress(false, pool.value), &expr.Verdict{Kind: expr.VerdictReturn})...))
+	}
+	if len(g.underlay) > 0 {
+		for _, port := range g.ports {
+			for _, link := range g.underlay {
+				leaves := append(nftPort(port.value), nftMeta(expr.MetaKeyOIFNAME, nftName(link.value))...)
+				out = append(out, nftRule(port.network, append(leaves, &expr.Verdict{Kind: expr.VerdictDrop})...))
+			}
+		}
+		bridged := nftMeta(metaOIFKind, nftName("bridge"))
+		out = append(out, nftRule(g.ports[0].network, append(bridged, &expr.Verdict{Kind: expr.VerdictReturn})...))
+	}
+	for _, port := range g.ports {
+		out = append(out, nftRule(port.network, append(nftPort(port.value), &expr.Verdict{Kind: expr.VerdictDrop})...))
+	}
+	return out
+}
+
+// sourceRules returns the rules against packets with a source in a sealed network that arrive elsewhere. ICMP for the
+// host itself passes: peers probe each direction of a tunnel alone with it.
+func (g guard) sourceRules() (out []netfilter.NFTRule) {
+	if len(g.sealed) == 0 {
+		return nil
+	}
+	for _, link := range g.tunnels {
+		arrives := nftMeta(expr.MetaKeyIIFNAME, nftName(link.value))
+		out = append(out, nftRule(link.network, append(arrives, &expr.Verdict{Kind: expr.VerdictReturn})...))
+	}
+	for _, proto := range []byte{unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6} {
+		toHost := append(nftMeta(expr.MetaKeyL4PROTO, []byte{proto}),
+			&expr.Fib{Register: unix.NFT_REG_1, FlagDADDR: true, ResultADDRTYPE: true},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL)},
+			&expr.Verdict{Kind: expr.VerdictReturn})
+		out = append(out, nftRule(g.sealed[0].network, toHost...))
+	}
+	for _, pool := range g.sealed {
+		exprs := append(nftAddress(true, pool.value),
+			&expr.Fib{Register: unix.NFT_REG_1, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: make([]byte, 4)},
+			&expr.Verdict{Kind: expr.VerdictDrop})
+		out = append(out, nftRule(pool.network, exprs...))
+	}
+	return out
+}
+
+// metaOIFKind is NFT_META_OIFKIND of linux/netfilter/nf_tables.h.
+const metaOIFKind expr.MetaKey = 27
+
+// nftAddress matches the source or destination.
+func nftAddress(source bool, p netip.Prefix) []expr.Any {
+	at := nftFieldsOf(p.Addr().Is6())
+	offset := at.destination
+	if source {
+		offset = at.source
+	}
+	return append(nftMeta(expr.MetaKeyNFPROTO, []byte{at.proto}), nftPrefix(offset, p)...)
+}
+
+// nftPort matches UDP packets to a port, of both families.
+func nftPort(port uint16) []expr.Any {
+	return append(nftMeta(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_UDP}),
+		&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2, DestRegister: unix.NFT_REG_1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: binary.BigEndian.AppendUint16(nil, port)})
+}

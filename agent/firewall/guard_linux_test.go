@@ -1,0 +1,128 @@
+package firewall
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/internal/testkit/firewalltest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
+)
+
+// guarded returns a sealed network and one with direct routes.
+func guarded() []Network {
+	all := two()
+	for i := range all {
+		all[i].IPMasq, all[i].Forward = false, false
+	}
+	all[0].Ports, all[0].Underlay, all[0].Sealed = []uint16{8472, 51820}, []string{"eth0", "br0"}, true
+	all[1].Tunnels, all[1].Ports, all[1].Underlay = []string{"leno-b-2.x"}, []uint16{8472}, []string{"eth0"}
+	return all
+}
+
+const guardTable = `table inet leno {
+	chain tunnels {
+		type filter hook forward priority mangle; policy accept;
+		ip daddr 10.5.0.0/16 return comment "leno default"
+		ip6 daddr fd00:5::/48 return comment "leno default"
+		ip daddr 10.6.0.0/16 return comment "leno b-2.x"
+		udp dport 8472 oifname "eth0" drop comment "leno default"
+		udp dport 8472 oifname "br0" drop comment "leno default"
+		udp dport 51820 oifname "eth0" drop comment "leno default"
+		udp dport 51820 oifname "br0" drop comment "leno default"
+		meta oifkind "bridge" return comment "leno default"
+		udp dport 8472 drop comment "leno default"
+		udp dport 51820 drop comment "leno default"
+	}
+
+	chain sources {
+		type filter hook prerouting priority mangle; policy accept;
+		iifname "leno-default" return comment "leno default"
+		iifname "leno-default~b" return comment "leno default"
+		iifname "leno-b-2.x" return comment "leno b-2.x"
+		meta l4proto icmp fib daddr type local return comment "leno default"
+		meta l4proto ipv6-icmp fib daddr type local return comment "leno default"
+		ip saddr 10.5.0.0/16 fib saddr . iif oif missing drop comment "leno default"
+		ip6 saddr fd00:5::/48 fib saddr . iif oif missing drop comment "leno default"
+	}
+}
+`
+
+// TestGuard checks the rules as the program nft shows them, and that they are right after nft has saved and loaded them.
+func TestGuard(t *testing.T) {
+	t.Parallel()
+	ns := nstest.New(t)
+	want := desiredRules(State{Networks: guarded()})
+	if got := nftApply(t, ns, want); got != 1 {
+		t.Errorf("%d transactions", got)
+	}
+	list := ns.Sh("nft list ruleset")
+	if diff := cmp.Diff(guardTable, list); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	firewalltest.Load(t, ns, "flush ruleset\n"+list)
+	if got := nftApply(t, ns, want); got != 0 {
+		t.Errorf("%d transactions after it was saved and loaded", got)
+	}
+
+	// While the underlay of a network is not known, no bridge is exempt.
+	unknown := guarded()
+	unknown[1].Underlay = nil
+	nftApply(t, ns, desiredRules(State{Networks: unknown}))
+	if list := ns.Sh("nft list chain inet leno tunnels"); strings.Contains(list, "oif") || !strings.Contains(list, "udp dport 8472 drop") {
+		t.Errorf("with an unknown underlay:\n%s", list)
+	}
+	nftApply(t, ns, rules{})
+	if list := ns.Sh("nft list ruleset"); list != "" {
+		t.Errorf("left behind:\n%s", list)
+	}
+}
+
+// TestGuardBesideOthers: nftables has the guard whichever kind has the other rules, another program's changes to it are
+// healed, and it stays when the others go.
+func TestGuardBesideOthers(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []Type{TypeIPTables, TypeNFTables} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			ns := nstest.New(t)
+			fw := New(hclog.NewNullLogger())
+			networks := guarded()
+			apply := func() (report Report) {
+				t.Helper()
+				ns.Do(func() {
+					var err error
+					if report, err = fw.Apply(t.Context(), State{Type: kind, Networks: networks}); err != nil || report.Unguarded != nil {
+						t.Fatal(err, report.Unguarded)
+					}
+				})
+				list := ns.Sh("nft list table inet leno")
+				for _, chain := range strings.Split(strings.TrimSuffix(strings.TrimPrefix(guardTable, "table inet leno {\n"), "}\n"), "\n\n") {
+					if !strings.Contains(list, strings.TrimSuffix(chain, "\n")) {
+						t.Fatalf("%s is missing in\n%s", chain, list)
+					}
+				}
+				return report
+			}
+			if r := apply(); r.Writes != 1 || len(r.Healed) != 0 {
+				t.Errorf("%+v", r)
+			}
+			networks[0].Forward, networks[0].IPMasq = true, true
+			apply()
+			if r := apply(); r.Writes != 0 {
+				t.Errorf("once more: %+v", r)
+			}
+			ns.Sh("nft flush ruleset")
+			if r := apply(); len(r.Healed) == 0 {
+				t.Errorf("after a flush: %+v", r)
+			}
+			networks[0].Forward, networks[0].IPMasq = false, false
+			apply()
+			if saved := ns.Sh("iptables-nft-save; nft list table inet leno"); strings.Contains(saved, "LENO-") || strings.Contains(saved, "srcnat") {
+				t.Errorf("left behind:\n%s", saved)
+			}
+		})
+	}
+}

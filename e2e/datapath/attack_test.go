@@ -1,0 +1,284 @@
+package datapath
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/e2e/world"
+)
+
+// servicePort is the UDP port of a service in a container.
+const servicePort = 7777
+
+// service counts the datagrams that a container receives, by their text.
+type service struct {
+	mu   sync.Mutex
+	seen map[string]int
+}
+
+// serve starts a service in a container.
+func (w *testWorld) serve(c *lab.Container) *service {
+	w.T.Helper()
+	s := &service{seen: map[string]int{}}
+	var conn *net.UDPConn
+	w.Must(c.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: servicePort})
+		return err
+	}))
+	w.T.Cleanup(func() { _ = conn.Close() })
+	go func() {
+		buffer := make([]byte, 2000)
+		for {
+			n, _, err := conn.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			s.mu.Lock()
+			s.seen[string(buffer[:n])]++
+			s.mu.Unlock()
+		}
+	}()
+	return s
+}
+
+// awaits blocks until the service has received a text.
+func (s *service) awaits(w *testWorld, from *lab.Namespace, to netip.AddrPort, text string) {
+	w.T.Helper()
+	w.Eventually(text+" to arrive", func(context.Context) error {
+		w.Must(send(from, netip.AddrPort{}, to, []byte(text), 1))
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.seen[text] == 0 {
+			return fmt.Errorf("received %v", s.seen)
+		}
+		return nil
+	})
+}
+
+// lacks fails the test if the service has received a text. It is called when a later packet has arrived.
+func (s *service) lacks(w *testWorld, text string) {
+	w.T.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen[text] != 0 {
+		w.T.Errorf("%d of %q arrived", s.seen[text], text)
+	}
+}
+
+// send sends a datagram several times. A host may refuse to send it.
+func send(from *lab.Namespace, source, to netip.AddrPort, data []byte, times int) error {
+	return from.Do(func() error {
+		var local *net.UDPAddr
+		if source.IsValid() {
+			local = net.UDPAddrFromAddrPort(source)
+		}
+		conn, err := net.DialUDP("udp", local, net.UDPAddrFromAddrPort(to))
+		if err != nil {
+			return err
+		}
+		for range times {
+			_, _ = conn.Write(data)
+		}
+		return conn.Close()
+	})
+}
+
+// innerPacket returns an IPv4 packet with a UDP datagram without a checksum.
+func innerPacket(source, to netip.AddrPort, text string) []byte {
+	out := []byte{0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0}
+	out = append(out, source.Addr().AsSlice()...)
+	out = append(out, to.Addr().AsSlice()...)
+	binary.BigEndian.PutUint16(out[2:], uint16(28+len(text)))
+	sum := uint32(0)
+	for i := 0; i < 20; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(out[i:]))
+	}
+	sum = sum>>16 + sum&0xffff
+	binary.BigEndian.PutUint16(out[10:], ^uint16(sum+sum>>16))
+	out = binary.BigEndian.AppendUint16(out, source.Port())
+	out = binary.BigEndian.AppendUint16(out, to.Port())
+	out = binary.BigEndian.AppendUint16(out, uint16(8+len(text)))
+	return append(append(out, 0, 0), text...)
+}
+
+// inTunnel returns a packet as the tunnel of a host carries it.
+func (w *testWorld) inTunnel(backend string, h *lab.Host, packet []byte) []byte {
+	w.T.Helper()
+	if backend != "vxlan" {
+		return packet // udp has no header of its own, and wireguard drops whatever is not encrypted
+	}
+	var mac net.HardwareAddr
+	w.Must(h.Do(func() error {
+		device, err := net.InterfaceByName("leno-default")
+		if err == nil {
+			mac = device.HardwareAddr
+		}
+		return err
+	}))
+	out := append([]byte{8, 0, 0, 0, 0, 0, 1, 0}, mac...)
+	return append(append(out, 2, 0, 0, 0, 0, 9, 8, 0), packet...)
+}
+
+// forgetConnections empties a host's connection tracking, as time does.
+func (w *testWorld) forgetConnections(h *lab.Host) {
+	w.T.Helper()
+	w.Must(h.Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }))
+}
+
+// TestAttackingContainer: a container without privileges sends to the port of its host's tunnel on a peer. It neither gets
+// what the peer sends to its host nor injects packets, whatever the backend, and whichever firewall has leno's rules.
+func TestAttackingContainer(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		backend, firewall string
+		port              uint16
+	}{{"vxlan", "auto", 8472}, {"udp", "nftables", 8285}, {"wireguard", "auto", 51820}} {
+		t.Run(tt.backend, func(t *testing.T) {
+			w := newWorld(t, lab.Options{Hosts: 2})
+			a, b := w.Hosts[0], w.Hosts[1]
+			for _, h := range w.Hosts {
+				w.Must(h.StartAgent(h.Config(world.ShortLease, fmt.Sprintf("firewall {\n  type = %q\n}", tt.firewall),
+					h.Network("default", world.Plan(tt.backend)+"\n  ip_masq = true"))))
+			}
+			for _, h := range w.Hosts {
+				w.WaitHealth(h, 200)
+			}
+			attacker, neighbour, target := w.Container(a, "default"), w.Container(a, "default"), w.Container(b, "default")
+			w.Linked(w.Containers)
+			// Docker keeps the port of a masqueraded datagram.
+			_, err := a.Exec(w.Ctx, "sh", "-euc", fmt.Sprintf(
+				"for x in iptables ip6tables; do $x -w -t nat -I POSTROUTING -p udp --dport %d -j MASQUERADE; done", tt.port))
+			w.Must(err)
+			received := w.serve(target)
+
+			stolen := 0
+			for family, addr := range b.Addrs {
+				var socket *net.UDPConn
+				w.Must(attacker.Do(func() (err error) {
+					socket, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(attacker.Addrs[family], tt.port)))
+					return err
+				}))
+				pings, err := neighbour.StartEchoes(target.Addrs[family], 5*time.Millisecond)
+				w.Must(err)
+				w.Must(pings.WaitAnswers(w.Ctx, 5))
+				for range 20 {
+					w.forgetConnections(a)
+					for range 5 {
+						_, err := socket.WriteToUDPAddrPort([]byte("mine"), netip.AddrPortFrom(addr, tt.port))
+						w.Must(err)
+					}
+					w.Must(pings.WaitAnswers(w.Ctx, 2))
+				}
+				result, err := pings.Stop()
+				w.Must(err)
+				if result.Lost() != 0 {
+					t.Errorf("family %d: %d of %d pings lost", family, result.Lost(), result.Sent)
+				}
+				w.Must(socket.SetReadDeadline(time.Now()))
+				for buffer := make([]byte, 2000); ; stolen++ {
+					if _, _, err := socket.ReadFrom(buffer); errors.Is(err, os.ErrDeadlineExceeded) {
+						break
+					} else if err != nil {
+						t.Fatal(err)
+					}
+				}
+				w.Must(socket.Close())
+			}
+			if stolen != 0 {
+				t.Errorf("the attacker received %d datagrams of its host's tunnel", stolen)
+			}
+
+			to := netip.AddrPortFrom(target.Addrs[0], servicePort)
+			inner := innerPacket(netip.AddrPortFrom(neighbour.Addrs[0], 9), to, "injected")
+			w.Must(send(attacker.Namespace, netip.AddrPort{}, netip.AddrPortFrom(b.Addrs[0], tt.port), w.inTunnel(tt.backend, b, inner), 20))
+			received.awaits(w, neighbour.Namespace, to, "wanted")
+			received.lacks(w, "injected")
+
+			// Another program removes all rules.
+			_, err = a.Exec(w.Ctx, "nft", "flush", "ruleset")
+			w.Must(err)
+			w.Eventually("the rules to be back", func(ctx context.Context) error {
+				_, err := a.Exec(ctx, "nft", "list", "chain", "inet", "leno", "tunnels")
+				return err
+			})
+			w.Must(send(attacker.Namespace, netip.AddrPort{}, netip.AddrPortFrom(b.Addrs[0], tt.port), w.inTunnel(tt.backend, b, inner), 20))
+			received.awaits(w, neighbour.Namespace, to, "wanted afterwards")
+			received.lacks(w, "injected")
+			// Containers of the network use the same port between each other.
+			w.Must(send(attacker.Namespace, netip.AddrPort{}, netip.AddrPortFrom(target.Addrs[0], tt.port), []byte("x"), 1))
+		})
+	}
+}
+
+// TestStrangerOnTheUnderlay: a host that is not of the network sends to containers, with an address of its own and with
+// those of containers. The forged ones are dropped. While the host drops what is not accepted, only published ports and
+// answers pass.
+func TestStrangerOnTheUnderlay(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []string{"wireguard", "vxlan"} {
+		t.Run(backend, func(t *testing.T) {
+			w := newWorld(t, lab.Options{Hosts: 3})
+			a, b, stranger := w.Hosts[0], w.Hosts[1], w.Hosts[2]
+			hosts := w.Hosts[:2]
+			for _, h := range hosts {
+				w.Must(h.StartAgent(h.Config(world.ShortLease, h.Network("default", world.Plan(backend)+"\n  ip_masq = true"))))
+			}
+			for _, h := range hosts {
+				w.WaitHealth(h, 200)
+			}
+			peer, target, local := w.Container(a, "default"), w.Container(b, "default"), w.Container(b, "default")
+			w.Linked(w.Containers)
+			received := w.serve(target)
+			for _, h := range hosts {
+				w.ip(h, "link set eth0 up")
+				_, err := h.Exec(w.Ctx, "sh", "-euc", "for f in all eth0; do echo 0 > /proc/sys/net/ipv4/conf/$f/rp_filter; done")
+				w.Must(err)
+			}
+			for family, addr := range target.Addrs {
+				w.ip(stranger, fmt.Sprintf("route add %s via %s", addr, b.Addrs[family]))
+				for _, source := range []netip.Addr{peer.Addrs[family], local.Addrs[family]} {
+					w.ip(stranger, fmt.Sprintf("addr add %s/%d dev lo", source, addr.BitLen()))
+				}
+			}
+			ports := func(addr netip.Addr) netip.AddrPort { return netip.AddrPortFrom(addr, servicePort) }
+			for family := range target.Addrs {
+				// Nothing is dropped that comes from the stranger's own address.
+				own := fmt.Sprint("own ", family)
+				received.awaits(w, stranger.Namespace, ports(target.Addrs[family]), own)
+				for _, source := range []netip.Addr{peer.Addrs[family], local.Addrs[family]} {
+					w.Must(send(stranger.Namespace, netip.AddrPortFrom(source, 9), ports(target.Addrs[family]), []byte("forged"), 20))
+				}
+				received.awaits(w, peer.Namespace, ports(target.Addrs[family]), fmt.Sprint("of a peer ", family))
+				received.awaits(w, local.Namespace, ports(target.Addrs[family]), fmt.Sprint("of a neighbour ", family))
+				received.lacks(w, "forged")
+			}
+
+			for family, program := range []string{"iptables", "ip6tables"} {
+				published := netip.AddrPortFrom(target.Addrs[family], servicePort)
+				_, err := b.Exec(w.Ctx, "sh", "-euc", fmt.Sprintf(
+					"%[1]s -w -P FORWARD DROP; %[1]s -w -t nat -A PREROUTING -p udp --dport 8888 -j DNAT --to-destination %[2]s", program, published))
+				w.Must(err)
+				w.forgetConnections(b)
+				w.Must(send(stranger.Namespace, netip.AddrPort{}, ports(target.Addrs[family]), []byte("not accepted"), 20))
+				received.awaits(w, stranger.Namespace, netip.AddrPortFrom(b.Addrs[family], 8888), fmt.Sprint("published ", family))
+				received.awaits(w, peer.Namespace, ports(target.Addrs[family]), fmt.Sprint("of a peer later ", family))
+				received.lacks(w, "not accepted")
+				w.Must(target.Reach(w.Ctx, stranger.Addrs[family]))
+			}
+			for _, h := range hosts {
+				w.WaitHealth(h, 200)
+			}
+		})
+	}
+}
