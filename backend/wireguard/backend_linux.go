@@ -187,6 +187,9 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, u backend.Unde
 	if !ipv6 {
 		addrs = maps.Clone(addrs)
 		maps.DeleteFunc(addrs, func(a netip.Prefix, _ kernel.Address) bool { return a.Addr().Is6() })
+		if _, err := kernel.Sysctl("ipv6", "conf", "all", "disable_ipv6"); err != nil { // the kernel has no IPv6
+			maps.DeleteFunc(routes, func(k kernel.RouteKey, _ kernel.Route) bool { return k.Dst.Addr().Is6() })
+		}
 	}
 	followErr := b.follow(p)
 	table := &peerTable{device: b.device, sources: p.sources, want: p.peers}

@@ -309,6 +309,19 @@ func TestBadKeys(t *testing.T) {
 			mustNil(t, os.WriteFile(private, text, 0o600))
 		})
 	}
+	t.Run("absolute key file", func(t *testing.T) {
+		path := filepath.Join(dir, "elsewhere", "key")
+		config := a.config()
+		config.Options = []byte(fmt.Sprintf(`{"key_file":%q}`, path))
+		other, err := a.kind.New(config)
+		mustNil(t, err)
+		if _, err := other.Advertise(a.state.Underlay); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "create it with `wg genkey`") {
+			t.Errorf("advertise: %v", err)
+		}
+		if _, err := os.Stat(filepath.Dir(path)); err == nil {
+			t.Error("a definition created a directory")
+		}
+	})
 	// Hosts with different preshared keys do not hear each other.
 	write(testKey(9).String(), 0o600)
 	a.mustAdvertise()
@@ -423,6 +436,11 @@ func TestIPv6Disabled(t *testing.T) {
 				}
 			}
 			a.ping4(b)
+			// Packets do not leave in the clear by a device that has IPv6.
+			a.ns.Sh("echo 0 > /proc/sys/net/ipv6/conf/eth0/disable_ipv6; ip addr add 2001:db8:9::1/64 dev eth0 nodad; ip -6 route add default via 2001:db8:9::9 dev eth0")
+			if out, err := a.ns.Try("ip -6 route get fd00:5:0:2::1"); err == nil {
+				t.Errorf("packets of the pool leave by %s", out)
+			}
 			a.ns.Sh("for f in all default eth0 br0 " + a.link() + "; do echo 0 > /proc/sys/net/ipv6/conf/$f/disable_ipv6; done; ip addr add fd00:5:0:1::1/64 dev br0 nodad")
 			a.apply()
 			a.ping(b)

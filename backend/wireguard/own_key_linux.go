@@ -10,11 +10,21 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// readKeys reads the private key, which it creates if there is none, and the preshared key. After an error the keys are
-// as before.
+// readKeys reads the private key, which it creates in the state directory if there is none, and the preshared key. After an
+// error the keys are as before. A key elsewhere must exist: otherwise, a definition could make hosts
+// create files anywhere.
 func (b *Backend) readKeys() error {
-	path := b.keyPath()
-	key, created, err := ensureKey(path, b.key)
+	path, created := b.keyPath(), false
+	var key wgtypes.Key
+	var err error
+	if filepath.IsAbs(b.options.KeyFile) {
+		if key, err = readKey(path); errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w: create it with `wg genkey`, as root and with mode 0600, or leave key_file out", err)
+		}
+		key = clamped(key)
+	} else {
+		key, created, err = ensureKey(path, b.key)
+	}
 	if err != nil {
 		return fmt.Errorf("key_file: %w", err)
 	}

@@ -310,7 +310,8 @@ func (s sources) has(e netip.AddrPort) bool {
 	})
 }
 
-// routes returns the network's routes over a device. Without IPv6, those of IPv6 are left out.
+// routes returns the network's routes over a device. Without IPv6 on the device, those of IPv6 that lead to it are left
+// out, and packets to the pool are refused: they must not leave in the clear by another route.
 func (p plan) routes(pools []netip.Prefix, link int, ipv6 bool) map[kernel.RouteKey]kernel.Route {
 	out := kernel.Unreachable(pools)
 	for _, subnets := range p.subnets {
@@ -320,7 +321,7 @@ func (p plan) routes(pools []netip.Prefix, link int, ipv6 bool) map[kernel.Route
 	}
 	kernel.RemoveRoutes(out, p.elsewhere)
 	if !ipv6 {
-		maps.DeleteFunc(out, func(k kernel.RouteKey, _ kernel.Route) bool { return k.Dst.Addr().Is6() })
+		maps.DeleteFunc(out, func(k kernel.RouteKey, r kernel.Route) bool { return k.Dst.Addr().Is6() && !r.Unreachable })
 	}
 	return out
 }
