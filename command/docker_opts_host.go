@@ -18,6 +18,7 @@ import (
 	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/dockeropts"
+	"github.com/lenonet/leno/command/trusted"
 )
 
 // askTimeout bounds the wait for an agent that may be absent.
@@ -74,6 +75,17 @@ type subnetSource struct {
 	name, path string
 	interfaces []string
 	state      string // state of the network, from the agent
+	named      bool   // by the operator
+}
+
+// read reads the file. Unless the operator named it, only users who may run an agent can have written it: root acts on its
+// content.
+func (s subnetSource) read() (string, error) {
+	if s.named {
+		text, err := os.ReadFile(s.path)
+		return string(text), err
+	}
+	return trusted.ReadFile(s.path, trusted.Users(filepath.Dir(config.DefaultSubnetFile("x")))...)
 }
 
 // read returns the networks that the flags name, in their order, or the only one.
@@ -84,19 +96,19 @@ func (h *dockerHost) read(ctx context.Context) ([]dockeropts.Network, error) {
 	}
 	var out []dockeropts.Network
 	for _, s := range sources {
-		for _, word := range append([]string{s.name}, h.interfaces...) {
+		for _, word := range slices.Concat([]string{s.name}, h.interfaces, s.interfaces) {
 			if !isPlain(word) {
 				return nil, cli.UsageErrorf("%q is not the name of a network or device", word)
 			}
 		}
-		text, err := os.ReadFile(s.path)
+		text, err := s.read()
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("network %s has no subnet file, %s: %s", s.name, s.path, whatToStart(s))
 		}
 		if err != nil {
 			return nil, err
 		}
-		n, err := dockeropts.ParseSubnetFile(s.name, string(text))
+		n, err := dockeropts.ParseSubnetFile(s.name, text)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.path, err)
 		}
@@ -125,7 +137,7 @@ func (h *dockerHost) sources(ctx context.Context) ([]subnetSource, error) {
 	var out []subnetSource
 	for _, path := range h.files {
 		name := strings.TrimSuffix(filepath.Base(path), ".env")
-		out = append(out, subnetSource{name: name, path: path, interfaces: []string{backend.LinkName(name)}})
+		out = append(out, subnetSource{name: name, path: path, interfaces: []string{backend.LinkName(name)}, named: true})
 	}
 	if len(out) > 0 {
 		return out, nil
@@ -166,8 +178,8 @@ func (h *dockerHost) knownNetworks(ctx context.Context) (out []subnetSource, err
 		list, err := c.Networks(ctx)
 		for _, n := range list.Networks {
 			if n.Local != nil {
-				out = append(out, subnetSource{n.Name, n.Local.SubnetFile,
-					kernel.Arrivals(n.Name, n.Local.Backend, n.Backend, n.Local.Underlay.Interface), n.Local.State})
+				out = append(out, subnetSource{name: n.Name, path: n.Local.SubnetFile, state: n.Local.State,
+					interfaces: kernel.Arrivals(n.Name, n.Local.Backend, n.Backend, n.Local.Underlay.Interface)})
 			}
 		}
 		return err

@@ -2,12 +2,16 @@ package command
 
 import (
 	"encoding/json"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/command/cli"
 )
@@ -101,6 +105,84 @@ func TestDockerOptsAsksTheAgent(t *testing.T) {
 	run(cli.ExitFailed, "-network=default -network=blue", "network blue has no subnet file", "waits for a lease: network is full")
 	f.networks = nil
 	run(cli.ExitFailed, "", "no network has a subnet file here")
+}
+
+// TestDockerOptsBelievesNoStranger: a program that listens at the agent's address while no agent runs names a file of its
+// own, or words for the shell.
+func TestDockerOptsBelievesNoStranger(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: files of another user")
+	}
+	t.Setenv("PATH", t.TempDir())
+	dir := subnetFiles(t)
+	f := newFakeAgent(t)
+	file := filepath.Join(dir, "default.env")
+	f.networks[1].Local.SubnetFile = file
+	w := world{env: map[string]string{"LENO_ADDRESS": f.url}}
+	if err := os.Chown(file, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	for format := range strings.FieldsSeq("table env json") {
+		if got := w.run("docker-opts", "-docker-version=28.3.2", "-format="+format); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "belongs to user 65534") {
+			t.Errorf("%s: %+v", format, got)
+		}
+	}
+	if got := w.run("docker-opts", "-docker-version=28.3.2", "-subnet-file="+file); got.code != cli.ExitDone {
+		t.Errorf("a file that the operator names: %+v", got)
+	}
+	if err := os.Chown(file, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	f.networks[1].Backend = json.RawMessage(`{"type":"vxlan","direct_routing":true}`)
+	f.networks[1].Local.Underlay.Interface = "eth0; reboot"
+	if got := w.run("docker-opts", "-docker-version=28.3.2", "-create"); got.code == cli.ExitDone || strings.Contains(got.stdout, "reboot") {
+		t.Errorf("a device for the shell: %+v", got)
+	}
+}
+
+// TestTokenIsNotSentToAStranger: a user who may not run an agent listens at its address.
+func TestTokenIsNotSentToAStranger(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: a socket of another user")
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Setfsuid(65534); err != nil { // the user of a new socket, for this thread
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if back := unix.Setfsuid(0); err != nil || back != nil {
+		t.Fatal(err, back)
+	}
+	asked := 0
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		if r.Header.Get("X-Leno-Token")+r.Header.Get("X-Consul-Token")+r.Header.Get("Authorization") != "" {
+			t.Errorf("it got %v", r.Header)
+		}
+		w.WriteHeader(http.StatusNotFound)
+	})}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close() })
+	address := "http://" + l.Addr().String()
+	for name, w := range map[string]world{
+		"environment": {env: map[string]string{"LENO_ADDRESS": address, "LENO_TOKEN": "secret"}},
+		"flag":        {env: map[string]string{"LENO_ADDRESS": address}},
+	} {
+		args := []string{"network", "list"}
+		if name == "flag" {
+			args = append(args, "-token=secret")
+		}
+		if got := w.run(args...); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "the token is not sent to "+l.Addr().String()+": user 65534 listens there") {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if asked != 0 {
+		t.Errorf("asked %d times", asked)
+	}
+	if got := (world{env: map[string]string{"LENO_ADDRESS": address}}).run("network", "list"); asked == 0 {
+		t.Errorf("without a token: %+v", got)
+	}
 }
 
 // An agent given by address must respond; otherwise the files are enough.

@@ -10,12 +10,16 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/trusted"
 	"github.com/lenonet/leno/registry/consul"
 )
 
@@ -99,11 +103,38 @@ func (f *AgentFlags) Open() (*api.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	if token != "" {
+		if err := f.checkListener(); err != nil {
+			return nil, err
+		}
+	}
 	client, err := api.New(api.Config{Address: f.Address(), Token: token, TLS: conf})
 	if err != nil {
 		return nil, UsageErrorWithFix(SetFlag("address", api.DefaultAddress), "%s", err)
 	}
 	return client, nil
+}
+
+// checkListener returns an error if the token would be sent to a user of this host who may not run an agent. Any user can
+// listen at the address while no agent runs.
+func (f *AgentFlags) checkListener() error {
+	address := strings.TrimPrefix(f.Address(), "http://")
+	_, portText, err := net.SplitHostPort(address)
+	if err != nil || !f.IsLocal() { // a server with TLS proves who it is
+		return nil
+	}
+	port, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil {
+		return nil // which api.New reports
+	}
+	users := trusted.Users(filepath.Dir(config.DefaultSubnetFile("x")))
+	for _, user := range trusted.Listeners(uint16(port)) {
+		if !slices.Contains(users, user) {
+			return fmt.Errorf("the token is not sent to %s: user %d listens there, and an agent runs as root or as the owner of %s; "+
+				"stop that program, or give the agent's address with -address", address, user, filepath.Dir(config.DefaultSubnetFile("x")))
+		}
+	}
+	return nil
 }
 
 // Address returns the agent's address. If certificates are given and the address has no scheme, it

@@ -26,7 +26,7 @@ func (p *plugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := lockPath(ctx, args.Netns)
+	unlock, err := lockContainer(ctx, c.DataDir, args.ContainerID, false)
 	if err != nil {
 		return internal(err)
 	}

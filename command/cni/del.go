@@ -2,6 +2,7 @@ package cni
 
 import (
 	"context"
+	"os"
 
 	"github.com/containernetworking/cni/pkg/skel"
 )
@@ -24,7 +25,9 @@ func (p *plugin) del(ctx context.Context, args *skel.CmdArgs) error {
 		if err := checkNamespace(args); err != nil {
 			return err
 		}
-		unlock, err := lockPath(ctx, args.Netns)
+	}
+	if _, err := os.Stat(c.DataDir); err == nil { // otherwise nothing was ever attached
+		unlock, err := lockContainer(ctx, c.DataDir, args.ContainerID, true)
 		if err != nil {
 			return internal(err)
 		}

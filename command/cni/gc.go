@@ -3,6 +3,7 @@ package cni
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -35,6 +36,9 @@ func (p *plugin) gc(ctx context.Context, args *skel.CmdArgs) error {
 		errs = append(errs, gc.collect(ctx, file))
 	}
 	errs = append(errs, releaseAddresses(c.DataDir, store.orphans(c.Valid)), store.removeTemporary())
+	errs = append(errs, removeLocks(c.DataDir, func(id string) bool {
+		return slices.ContainsFunc(c.Valid, func(v types.GCAttachment) bool { return v.ContainerID == id })
+	}))
 	if all, err = store.all(); err == nil {
 		err = gc.passOn(ctx, c, all)
 	}

@@ -1,12 +1,9 @@
 package cni
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -58,34 +55,6 @@ func isHostNamespace(path string) bool {
 // CNI_NETNS_OVERRIDE of the specification's library.
 func overridesNetns(args *skel.CmdArgs) bool {
 	return strings.EqualFold(args.NetnsOverride, "true") || args.NetnsOverride == "1"
-}
-
-// lockPause is the time between attempts to lock a container or bridge that another call holds.
-const lockPause = 20 * time.Millisecond
-
-// lockPath locks path against other calls until unlock. The kernel releases the lock when the
-// program is killed.
-func lockPath(ctx context.Context, path string) (unlock func(), err error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { file.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			file.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-		select {
-		case <-ctx.Done():
-			file.Close()
-			return nil, fmt.Errorf("lock %s, where another call is at work: %w", path, ctx.Err())
-		case <-time.After(lockPause):
-		}
-	}
 }
 
 // inContainer calls do with the container's interface, or with nil if it has none of that name.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
@@ -46,6 +47,14 @@ func TestLiar(t *testing.T) {
 	if !netip.MustParsePrefix("10.5.34.0/24").Contains(c.addrs()[0]) {
 		t.Errorf("has %v", c.addrs())
 	}
+	// What runs in a container can lock the file of its namespace.
+	namespace, err := os.Open(c.Path())
+	must(t, err)
+	defer namespace.Close()
+	must(t, unix.Flock(int(namespace.Fd()), unix.LOCK_EX))
+	must(t, c.del())
+	must(t, c.add())
+
 	for _, network := range []string{"evil", "link"} {
 		fails(t, s.container(t, r, conf("x-"+network, fmt.Sprintf(`,"network":%q`, network))).add(), types.ErrIOFailure, "/run/evil belongs to user 65534")
 	}

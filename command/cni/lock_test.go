@@ -1,0 +1,70 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+)
+
+// TestLockContainer: calls of one container wait for each other, also when one of them removes the lock file, and a call
+// that is given up says which file is locked.
+func TestLockContainer(t *testing.T) {
+	dir, ctx := t.TempDir(), t.Context()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, err := lockContainer(ctx, dir, "c1", true)
+	must(err)
+	other, err := lockContainer(ctx, dir, "c2", false)
+	must(err)
+	short, cancel := context.WithTimeout(ctx, 3*lockPause)
+	defer cancel()
+	if _, err := lockContainer(short, dir, "c1", false); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("locked twice: %v", err)
+	}
+	locked := make(chan func())
+	go func() {
+		unlock, err := lockContainer(ctx, dir, "c1", false)
+		if err != nil {
+			t.Error(err)
+			unlock = func() {}
+		}
+		locked <- unlock
+	}()
+	select {
+	case <-locked:
+		t.Fatal("locked twice")
+	case <-time.After(2 * lockPause):
+	}
+	first()
+	(<-locked)()
+	names := func() (out []string) {
+		files, err := os.ReadDir(lockDir(dir))
+		must(err)
+		for _, f := range files {
+			out = append(out, f.Name())
+		}
+		return out
+	}
+	if got := names(); len(got) != 2 {
+		t.Errorf("lock files %q", got)
+	}
+	must(removeLocks(dir, func(string) bool { return false }))
+	if got := names(); len(got) != 1 || got[0] != "c2" {
+		t.Errorf("while a call for c2 is at work: %q", got)
+	}
+	other()
+	must(removeLocks(dir, func(id string) bool { return id == "c2" }))
+	if got := names(); len(got) != 1 {
+		t.Errorf("of a container that is to be kept: %q", got)
+	}
+	must(removeLocks(dir, func(string) bool { return false }))
+	if got := names(); len(got) != 0 {
+		t.Errorf("left behind: %q", got)
+	}
+}
