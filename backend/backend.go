@@ -276,7 +276,11 @@ type Switch struct {
 	Moved    int    // peers to which packets go over the backend To
 	Waiting  []Skip // the other peers, and why
 	Stopped  bool   // by an operator
-	Fault    string // why this host cannot use the backend To, "" if it can
+
+	// Unassigned is the number of peers to which this process has made no route yet, because an earlier process may have
+	// made one over either backend.
+	Unassigned int
+	Fault      string // why this host cannot use the backend To, "" if it can
 }
 
 // Skip names a peer that was left out, and why.

@@ -42,6 +42,7 @@ const otherDeviceSuffix = " with another device"
 
 // applyOne applies a state with one instance.
 func (b *Backend) applyOne(ctx context.Context, s backend.State) (backend.Report, error) {
+	b.tester.close()
 	c, peers := b.current, slices.Clone(s.Peers)
 	for i, p := range peers {
 		if !c.Other && !mentions(p.Attributes) {
@@ -99,6 +100,7 @@ func (b *Backend) applyBoth(ctx context.Context, s backend.State) (backend.Repor
 		// A peer that leaves the target needs its route over the other instance first.
 		left, leftErr := b.applyTo(ctx, from, s, peers)
 		led, ledErr := b.applyTo(ctx, target, s, peers)
+		b.testPeers(target, s, peers)
 		if again := b.choose(peers, mayMove); round < rounds && !maps.Equal(again, b.assigned) {
 			out.Writes += left.Writes + led.Writes
 			out.Healed = slices.Concat(out.Healed, left.Healed, led.Healed)
@@ -209,6 +211,7 @@ func (b *Backend) applyTo(ctx context.Context, c *instance, s backend.State, pee
 	c.proven, c.reasons = known, map[string]string{}
 	if c.fault != nil {
 		c.proven = nil
+		clear(c.answered)
 	}
 	for _, skip := range report.Skipped {
 		delete(c.proven, skip.Node)
@@ -258,6 +261,9 @@ func (b *Backend) progress(peers []reading) *backend.Switch {
 		if b.assigned[p.Node] == target {
 			out.Moved++
 			continue
+		}
+		if b.assigned[p.Node] == nil {
+			out.Unassigned++
 		}
 		reason, offered := target.reasons[p.Node], p.offers[target]
 		switch {
@@ -318,5 +324,6 @@ func (b *Backend) remove(ctx context.Context, s backend.State) (backend.Report, 
 		errs = append(errs, err)
 	}
 	b.assigned = nil
+	b.tester.close()
 	return out, errors.Join(errs...)
 }

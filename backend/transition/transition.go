@@ -88,6 +88,7 @@ type Backend struct {
 	peerCount  int // in the last state that both instances got
 
 	hasLink func(name string) bool // reports whether the host has a device
+	tester  tester
 
 	counting atomic.Pointer[[]backend.Backend]
 }
@@ -106,13 +107,17 @@ type instance struct {
 	fault        error                 // why its device is not as it should be, nil if it is
 	ready        bool                  // packets can arrive over it
 	proven       map[string]string     // the attributes of each peer to which it can send, by node
+	answered     map[uint64]bool       // the ids of test packets that were answered
 	reasons      map[string]string     // why it cannot send to each of the others
 }
 
 func newBackend(types map[string]backend.Type, kind string, c backend.Config) (*Backend, error) {
-	b := &Backend{types: types, config: c, adoptUntil: time.Now().Add(adoptionTime), hasLink: hasLink}
+	b := &Backend{types: types, config: c, adoptUntil: time.Now().Add(adoptionTime), hasLink: hasLink, tester: newTester()}
 	if err := b.ChangeTo(kind, c); err != nil {
 		return nil, err
+	}
+	if !slices.ContainsFunc(b.instances(), func(i *instance) bool { return i.ready }) {
+		b.adoptUntil = time.Time{} // without a device, an earlier process has left no route
 	}
 	return b, nil
 }
@@ -133,7 +138,8 @@ func (b *Backend) open(c Spec) (*instance, error) {
 		return nil, fmt.Errorf("backend %q: %w", c.Type, err)
 	}
 	link, _ := c.Link(b.config.Network)
-	return &instance{Spec: c, backend: built, threads: kind.Threads, pools: b.config.Pools, ready: !kind.Device || b.hasLink(link)}, nil
+	return &instance{Spec: c, backend: built, threads: kind.Threads, pools: b.config.Pools,
+		ready: !kind.Device || b.hasLink(link), answered: map[uint64]bool{}}, nil
 }
 
 func (b *Backend) configOf(c Spec) backend.Config {
@@ -229,6 +235,7 @@ func (b *Backend) retune(c *instance, want Spec) error {
 	}
 	if b.interrupts(c.Spec, want) {
 		c.ready, c.proven = !b.types[want.Type].Device, nil
+		clear(c.answered)
 	}
 	if changer, ok := c.backend.(backend.Changer); ok {
 		err := changer.Change(b.configOf(want))
@@ -352,6 +359,7 @@ func (b *Backend) sends() string {
 
 // Close implements backend.Backend.
 func (b *Backend) Close() error {
+	b.tester.close()
 	var errs []error
 	for _, c := range slices.Concat(b.instances(), b.retiring) {
 		errs = append(errs, c.backend.Close())

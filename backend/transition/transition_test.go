@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -109,7 +110,23 @@ type host struct {
 	b *Backend
 
 	published json.RawMessage // by this host
+
+	silent []netip.Addr // of peers that answer no test packet
+	tested []string     // link and address of each test packet
 }
+
+// test implements tester.
+func (h *host) test(link string, packets []testPacket) (map[uint64]bool, error) {
+	answered := map[uint64]bool{}
+	for _, p := range packets {
+		h.tested = append(h.tested, fmt.Sprintf("%s %s > %s", strings.TrimPrefix(link, "leno-n"), p.from, p.to))
+		answered[p.id] = !slices.Contains(h.silent, p.to)
+	}
+	maps.DeleteFunc(answered, func(_ uint64, yes bool) bool { return !yes })
+	return answered, nil
+}
+
+func (h *host) close() {}
 
 func newHost(t *testing.T, kind, options string) *host {
 	t.Helper()
@@ -120,6 +137,7 @@ func newHost(t *testing.T, kind, options string) *host {
 	}
 	h.b = b.(*Backend)
 	h.b.adoptUntil = time.Time{} // as for a process that has made the routes itself
+	h.b.tester = h
 	return h
 }
 
@@ -258,8 +276,11 @@ func TestRestart(t *testing.T) {
 	h.says(prepared)
 	// The route of the earlier process stays until it is known whether the new backend works.
 	h.wait["new~b"] = []string{"c"}
-	h.does("old: (b) (c) d; new~b: (b) (c) (d)?; old: (b) (c) d; new~b: b (c) (d)?",
+	report := h.does("old: (b) (c) d; new~b: (b) (c) (d)?; old: (b) (c) d; new~b: b (c) (d)?",
 		peer(1, "old", prepared), peer(2, "old", prepared), peer(3, "old", `{}`))
+	if report.Switch.Unassigned != 1 {
+		t.Errorf("%d peers are unassigned", report.Switch.Unassigned)
+	}
 	h.says(prepared)
 	h.does("old: (b) (c); new~b: b (c)", peer(1, "old", prepared), peer(2, "old", prepared))
 	h.says(prepared)
@@ -270,6 +291,22 @@ func TestRestart(t *testing.T) {
 	h.says(strings.TrimSuffix(prepared, "}") + `,"sends":"b"}`)
 	h.does("old: ; new~b: ") // without peers, there is nothing to wait for
 	h.says(strings.TrimSuffix(prepared, "}") + `,"sends":"b"}`)
+}
+
+// TestFreshHost: a host without devices of an earlier process waits for no answer before it makes its routes.
+func TestFreshHost(t *testing.T) {
+	h := newHost(t, "old", switching)
+	kind := Wrap(h.types())["old"]
+	fresh, err := kind.New(h.config(`{"next":{"device":"b","type":"new"},"switch":"stopped"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.b = fresh.(*Backend)
+	h.b.tester = h
+	h.wait["new~b"] = []string{"b"}
+	if report := h.does("old: b; new~b: (b)", peer(1, "old", prepared)); report.Switch.Unassigned != 0 {
+		t.Errorf("%d peers are unassigned", report.Switch.Unassigned)
+	}
 }
 
 // TestLeftBehind checks that the backend does not use a peer that has not followed to the other device.
@@ -341,6 +378,30 @@ func TestSkippedPeer(t *testing.T) {
 	if s := report.Switch; s.Moved != 1 || s.Waiting[0].Reason != "skipped" || len(report.Skipped) != 0 {
 		t.Errorf("%+v", report)
 	}
+}
+
+// TestSilentPeer: a peer to which packets do not arrive over the new backend stays with the old one until they do, and is
+// not tested again then. A backend that encrypts tells by itself.
+func TestSilentPeer(t *testing.T) {
+	h := newHost(t, "old", switching)
+	h.silent = []netip.Addr{netip.MustParseAddr("10.5.1.0")}
+	report := h.does("old: b c; new~b: (b) (c); old: b (c); new~b: (b) c", peer(1, "old", prepared), peer(2, "old", prepared))
+	want := backend.Skip{Node: "b", Reason: "it has not answered a test packet over new so far"}
+	if s := report.Switch; s.Moved != 1 || s.Waiting[0] != want {
+		t.Errorf("%+v", report)
+	}
+	h.says(`{"key":"old","next":{"device":"b","key":"new~b","type":"new"}}`)
+	h.silent, h.tested = nil, nil
+	h.does("old: b (c); new~b: (b) c; old: (b) (c); new~b: b c", peer(1, "old", prepared), peer(2, "old", prepared))
+	h.says(`{"key":"old","next":{"device":"b","key":"new~b","type":"new"},"sends":"b"}`)
+	h.does("old: (b) (c); new~b: b c", peer(1, "old", prepared), peer(2, "old", prepared))
+	if got := fmt.Sprint(h.tested); got != "[~b 10.5.0.0 > 10.5.1.0]" {
+		t.Errorf("tested %s", got)
+	}
+
+	// With other attributes, the peer is reached in another way.
+	h.silent = []netip.Addr{netip.MustParseAddr("10.5.1.0")}
+	h.does("old: b (c); new~b: (b) c", peer(1, "old", strings.Replace(prepared, "new~b", "other", 1)), peer(2, "old", prepared))
 }
 
 // TestChangeToRefuses: what does not follow is not taken up.

@@ -379,3 +379,113 @@ func (w *testWorld) cleanedUpHalfway(h *lab.Host) {
 		w.T.Errorf("cleanup: %d, %s\nleft:\n%s", code, out, left)
 	}
 }
+
+// TestSwitchNeedsProof: packets move to another backend only when they arrive over it. While the underlay drops its
+// packets, they stay with the present one, and the switch does not end.
+func TestSwitchNeedsProof(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ from, to, rule string }{
+		{"wireguard", "vxlan", "udp dport 8472 drop"},
+		{"vxlan", "udp", "udp dport 8285 drop"},
+		{"vxlan", "host-gw", "ip daddr 10.5.0.0/16 drop"},
+	} {
+		t.Run(tt.to, func(t *testing.T) {
+			w := newWorld(t, lab.Options{Hosts: 3})
+			w.StartNetwork(tt.from)
+			pings, talks := w.between(w.Containers)
+			// A middlebox, which no host sees.
+			_, err := w.Switch.Exec(w.Ctx, "sh", "-euc", `nft add table bridge box
+				nft add chain bridge box c '{ type filter hook forward priority 0; }'
+				nft add rule bridge box c "$1"`, "sh", tt.rule)
+			w.Must(err)
+			w.apply(tt.to, "")
+			for _, h := range w.Hosts {
+				w.Eventually("no peer of "+h.Name+" to have moved", func(ctx context.Context) error {
+					var n api.Network
+					if err := world.GetJSON(ctx, h, "/v1/network/default", &n); err != nil {
+						return err
+					}
+					s := n.Local.Switch
+					if s == nil || s.Moved != 0 || len(s.Waiting) != 2 {
+						return fmt.Errorf("%+v", s)
+					}
+					for _, waiting := range s.Waiting {
+						if !strings.Contains(waiting.Reason, "has not answered a test packet over "+tt.to) {
+							return fmt.Errorf("%+v", s)
+						}
+					}
+					return nil
+				})
+			}
+			pings.flows()
+			_, err = w.Switch.Exec(w.Ctx, "nft", "delete", "table", "bridge", "box")
+			w.Must(err)
+			w.switched(tt.to, "")
+			w.echo(talks)
+			pings.stop()
+			for _, talk := range talks {
+				_, err := talk.Stop()
+				w.Must(err)
+			}
+		})
+	}
+}
+
+// TestSwitchWithFirewall: hosts that accept neither echo requests nor what belongs to no connection can be switched.
+func TestSwitchWithFirewall(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 3})
+	w.StartNetwork("vxlan")
+	for _, h := range w.Hosts {
+		_, err := h.Exec(w.Ctx, "sh", "-euc", `nft add table inet strict
+			nft add chain inet strict c '{ type filter hook input priority 0; policy drop; }'
+			nft add rule inet strict c iif lo accept
+			nft add rule inet strict c ct state established,related accept
+			nft add rule inet strict c udp dport '{ 8472, 8285, 51820 }' accept
+			nft add rule inet strict c icmpv6 type != echo-request accept
+			for f in all eth0; do echo 1 > /proc/sys/net/ipv4/conf/$f/rp_filter; done`)
+		w.Must(err)
+	}
+	pings, talks := w.between(w.Containers)
+	for _, to := range []string{"udp", "host-gw", "wireguard", "vxlan"} {
+		w.apply(to, "")
+		w.switched(to, "")
+		pings.flows()
+		w.echo(talks)
+	}
+	for _, talk := range talks {
+		_, err := talk.Stop()
+		w.Must(err)
+	}
+}
+
+// TestStartHalfway: a host that starts while a switch is stopped, or runs, is ready when it has routes to all peers.
+func TestStartHalfway(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 4})
+	for _, h := range w.Hosts[:2] {
+		w.Must(h.StartAgent(h.Config(world.ShortLease, h.Network("default", world.Plan("vxlan")))))
+		w.Must(h.WaitReady(w.Ctx))
+		w.Container(h, "default")
+	}
+	w.WaitPeers(w.Hosts[0], "default", 1)
+	starts := func(h *lab.Host, peers int) {
+		t.Helper()
+		w.Must(h.StartAgent(h.Config(world.ShortLease, h.Network("default", ""))))
+		w.Must(h.WaitReady(w.Ctx))
+		if routes := w.Routes(h); len(routes) < 2*peers {
+			t.Errorf("%s is ready with the routes %q", h.Name, routes)
+		}
+		c := w.Container(h, "default")
+		for _, other := range w.Containers {
+			if other != c {
+				w.Must(c.Reach(w.Ctx, other.Addrs[0]))
+			}
+		}
+	}
+	w.apply("udp", "")
+	w.turn("-stop")
+	starts(w.Hosts[2], 2)
+	w.turn("-continue")
+	starts(w.Hosts[3], 3)
+	w.switched("udp", "")
+	w.Matrix()
+}

@@ -146,7 +146,7 @@ func (r *Reconciler) followSwitch(t *target) <-chan time.Time {
 		return nil
 	}
 	r.move(t)
-	if s.Stopped {
+	if s.Stopped && s.Unassigned == 0 {
 		return nil
 	}
 	return time.After(switchTick)
@@ -238,7 +238,8 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err erro
 		r.o.Report.Log().Info("datapath applied",
 			"peers", report.Peers, "writes", report.Writes, "took", time.Since(started).Round(time.Microsecond))
 	}
-	if err := r.o.Serve(ctx, t.view, t.state, true); err != nil {
+	reachable := report.Switch == nil || report.Switch.Unassigned == 0
+	if err := r.o.Serve(ctx, t.view, t.state, reachable); err != nil {
 		return false, err
 	}
 	t.new = false

@@ -1,0 +1,279 @@
+package transition
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/net/bpf"
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// answerTime is how long test waits for answers. Later ones are seen by the next call.
+	answerTime = 50 * time.Millisecond
+	// testHops is the number of hops that a packet to the peer itself may make.
+	testHops = 64
+)
+
+// packetTester sends and receives test packets below the firewall, so that rules about this host do not apply to them. It
+// opens its socket in the network namespace of the thread that calls test first.
+type packetTester struct {
+	fd     int // of a packet socket (packet(7)), -1 while there is none
+	cookie [8]byte
+}
+
+func newTester() tester {
+	t := &packetTester{fd: -1}
+	rand.Read(t.cookie[:]) // never fails
+	return t
+}
+
+func (t *packetTester) close() {
+	if t.fd >= 0 {
+		_ = unix.Close(t.fd)
+		t.fd = -1
+	}
+}
+
+// open opens the socket. It receives ICMP of both families from all devices, except what this host sends.
+func (t *packetTester) open() error {
+	if t.fd >= 0 {
+		return nil
+	}
+	filter, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadExtension{Num: bpf.ExtType},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.PACKET_OUTGOING, SkipTrue: 8},
+		bpf.LoadExtension{Num: bpf.ExtProto},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.ETH_P_IPV6, SkipTrue: 3},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.ETH_P_IP, SkipTrue: 5},
+		bpf.LoadAbsolute{Off: 9, Size: 1}, // the protocol (RFC 791)
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.IPPROTO_ICMP, SkipTrue: 2, SkipFalse: 3},
+		bpf.LoadAbsolute{Off: 6, Size: 1}, // the next header (RFC 8200)
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.IPPROTO_ICMPV6, SkipTrue: 1},
+		bpf.RetConstant{Val: 1 << 16},
+		bpf.RetConstant{Val: 0},
+	})
+	if err != nil {
+		return err
+	}
+	program := make([]unix.SockFilter, len(filter))
+	for i, f := range filter {
+		program[i] = unix.SockFilter{Code: f.Op, Jt: f.Jt, Jf: f.Jf, K: f.K}
+	}
+	// With protocol 0, nothing is received before the filter is in place.
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("open a packet socket: %w", err)
+	}
+	err = errors.Join(
+		unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}),
+		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian(unix.ETH_P_ALL)}))
+	if err != nil {
+		return errors.Join(fmt.Errorf("set up a packet socket: %w", err), unix.Close(fd))
+	}
+	t.fd = fd
+	return nil
+}
+
+// bigEndian returns a number of two bytes in the order of the network.
+func bigEndian(n uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
+}
+
+// test implements tester.
+func (t *packetTester) test(link string, packets []testPacket) (map[uint64]bool, error) {
+	device, err := net.InterfaceByName(link)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.open(); err != nil {
+		return nil, err
+	}
+	answered := map[uint64]bool{}
+	t.receive(answered) // of earlier packets
+	var errs []error
+	waiting := map[uint64]bool{}
+	for _, p := range packets {
+		if answered[p.id] {
+			continue
+		}
+		waiting[p.id] = true
+		errs = append(errs, t.send(device, p))
+	}
+	for end := time.Now().Add(answerTime); len(waiting) > 0; {
+		left := time.Until(end)
+		if left <= 0 {
+			break
+		}
+		fds := []unix.PollFd{{Fd: int32(t.fd), Events: unix.POLLIN}}
+		if _, err := unix.Poll(fds, int(left.Milliseconds())+1); err != nil && !errors.Is(err, unix.EINTR) {
+			break
+		}
+		t.receive(answered)
+		for id := range answered {
+			delete(waiting, id)
+		}
+	}
+	return answered, errors.Join(errs...)
+}
+
+// send sends a test packet: an echo request to the peer, and one that may make no hop to the address behind it.
+func (t *packetTester) send(device *net.Interface, p testPacket) error {
+	to := &unix.SockaddrLinklayer{Protocol: bigEndian(unix.ETH_P_IP), Ifindex: device.Index}
+	if p.to.Is6() {
+		to.Protocol = bigEndian(unix.ETH_P_IPV6)
+	}
+	if len(device.HardwareAddr) > 0 {
+		mac, err := neighbour(device, p.via)
+		if err != nil || mac == nil {
+			return err // the kernel is asking for it
+		}
+		to.Halen = uint8(copy(to.Addr[:], mac))
+	}
+	for _, one := range []struct {
+		to   netip.Addr
+		hops int
+	}{{p.to, testHops}, {p.behind, 1}} {
+		packet, err := t.packet(p.id, p.from, one.to, one.hops)
+		if err != nil {
+			return err
+		}
+		if err := unix.Sendto(t.fd, packet, unix.MSG_DONTWAIT, to); err != nil {
+			return fmt.Errorf("send to %s by %s: %w", one.to, device.Name, err)
+		}
+	}
+	return nil
+}
+
+// neighbour returns the hardware address of a neighbour, nil if the kernel does not know it. Then it makes the kernel ask.
+func neighbour(device *net.Interface, addr netip.Addr) (net.HardwareAddr, error) {
+	family := netlink.FAMILY_V4
+	if addr.Is6() {
+		family = netlink.FAMILY_V6
+	}
+	all, err := netlink.NeighList(device.Index, family)
+	if err != nil {
+		return nil, fmt.Errorf("list neighbours: %w", err)
+	}
+	for _, n := range all {
+		if ip, _ := netip.AddrFromSlice(n.IP); ip.Unmap() == addr && len(n.HardwareAddr) > 0 && n.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE) == 0 {
+			return n.HardwareAddr, nil
+		}
+	}
+	const discard = 9
+	if conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, discard))); err == nil {
+		_, _ = conn.Write([]byte{0}) // only the question matters
+		_ = conn.Close()
+	}
+	return nil, nil
+}
+
+// packet returns an echo request with this tester's cookie and an id.
+func (t *packetTester) packet(id uint64, from, to netip.Addr, hops int) ([]byte, error) {
+	data := binary.BigEndian.AppendUint64(t.cookie[:len(t.cookie):len(t.cookie)], id)
+	m := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{ID: int(uint16(id)), Seq: 1, Data: data}}
+	if to.Is6() {
+		m.Type = ipv6.ICMPTypeEchoRequest
+		body, err := m.Marshal(icmp.IPv6PseudoHeader(from.AsSlice(), to.AsSlice()))
+		if err != nil {
+			return nil, err
+		}
+		header := []byte{0x60, 0, 0, 0, 0, byte(len(body)), unix.IPPROTO_ICMPV6, byte(hops)} // RFC 8200
+		header = append(append(header, from.AsSlice()...), to.AsSlice()...)
+		return append(header, body...), nil
+	}
+	body, err := m.Marshal(nil)
+	if err != nil {
+		return nil, err
+	}
+	header := []byte{0x45, 0, 0, 0, 0, 0, 0, 0, byte(hops), unix.IPPROTO_ICMP, 0, 0} // RFC 791
+	header = append(append(header, from.AsSlice()...), to.AsSlice()...)
+	binary.BigEndian.PutUint16(header[2:], uint16(len(header)+len(body)))
+	binary.BigEndian.PutUint16(header[10:], checksum(header))
+	return append(header, body...), nil
+}
+
+// checksum returns the checksum of a header (RFC 1071).
+func checksum(header []byte) uint16 {
+	sum := uint32(0)
+	for i := 0; i+1 < len(header); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(header[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// receive adds the ids of the packets that were answered, by an echo or by an error that quotes the packet.
+func (t *packetTester) receive(answered map[uint64]bool) {
+	var buffer [2048]byte
+	for {
+		n, _, err := unix.Recvfrom(t.fd, buffer[:], unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return
+		}
+		if id, ok := t.idIn(buffer[:n]); ok {
+			answered[id] = true
+		}
+	}
+}
+
+// idIn returns the id of the test packet that a packet answers.
+func (t *packetTester) idIn(packet []byte) (id uint64, ok bool) {
+	protocol, message, ok := icmpIn(packet)
+	if !ok {
+		return 0, false
+	}
+	parsed, err := icmp.ParseMessage(protocol, message)
+	if err != nil {
+		return 0, false
+	}
+	switch body := parsed.Body.(type) {
+	case *icmp.Echo:
+		if parsed.Type != ipv4.ICMPTypeEchoReply && parsed.Type != ipv6.ICMPTypeEchoReply {
+			return 0, false
+		}
+		return t.idOf(body.Data)
+	case *icmp.TimeExceeded:
+		_, quoted, ok := icmpIn(body.Data)
+		if !ok || len(quoted) < 8 {
+			return 0, false
+		}
+		return t.idOf(quoted[8:])
+	}
+	return 0, false
+}
+
+// icmpIn returns the ICMP message in a packet.
+func icmpIn(packet []byte) (protocol int, message []byte, ok bool) {
+	const v6Header = 40
+	switch {
+	case len(packet) < 20:
+	case packet[0]>>4 == 4 && packet[9] == unix.IPPROTO_ICMP && len(packet) > int(packet[0]&15)*4:
+		return unix.IPPROTO_ICMP, packet[packet[0]&15*4:], true
+	case packet[0]>>4 == 6 && packet[6] == unix.IPPROTO_ICMPV6 && len(packet) > v6Header:
+		return unix.IPPROTO_ICMPV6, packet[v6Header:], true
+	}
+	return 0, nil, false
+}
+
+// idOf returns the id in the data of an echo request of this tester.
+func (t *packetTester) idOf(data []byte) (id uint64, ok bool) {
+	if len(data) < 16 || [8]byte(data) != t.cookie {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(data[8:]), true
+}
