@@ -232,6 +232,7 @@ type Peer struct {
 	Node       string
 	Subnets    []netip.Prefix
 	PublicIPs  []netip.Addr // packets are sent to the first
+	MTU        int          // of the overlay on the peer's host, in bytes; 0 if it is not known
 	Backend    string       // the backend type that the peer's host runs
 	Attributes json.RawMessage
 	Precedence uint64 // of two peers that contradict each other, the one with the lower value is used
@@ -239,7 +240,7 @@ type Peer struct {
 
 // Equal reports whether two peers are equal in every field.
 func (p Peer) Equal(o Peer) bool {
-	return p.Node == o.Node && p.Backend == o.Backend && p.Precedence == o.Precedence && slices.Equal(p.Subnets, o.Subnets) &&
+	return p.Node == o.Node && p.MTU == o.MTU && p.Backend == o.Backend && p.Precedence == o.Precedence && slices.Equal(p.Subnets, o.Subnets) &&
 		slices.Equal(p.PublicIPs, o.PublicIPs) && bytes.Equal(p.Attributes, o.Attributes)
 }
 

@@ -58,6 +58,7 @@ func newPlan(pools []netip.Prefix, s backend.State, indirect map[netip.Addr]stri
 		}
 		p.peers++
 	}
+	kernel.LimitMTU(p.routes, s, 1)
 	kernel.RemoveRoutes(p.routes, backend.NewElsewhere(s.Elsewhere))
 	return p
 }

@@ -66,6 +66,7 @@ type Route struct {
 	Via         netip.Addr // zero: the destination is on the link itself
 	Onlink      bool       // Via is on the link even though no address of the link covers it
 	Src         netip.Addr // preferred source, may be zero
+	MTU         int        // of packets over the route, in bytes; 0: that of the link
 	Extra       string     // other properties the kernel reports; never wanted
 	Protocol    int        // of a route in the place of one of ours; 0 for our own
 }
@@ -84,6 +85,9 @@ func (r Route) String() string {
 	}
 	if r.Onlink {
 		b.WriteString(" onlink")
+	}
+	if r.MTU != 0 {
+		fmt.Fprintf(&b, " mtu %d", r.MTU)
 	}
 	if r.Extra != "" {
 		b.WriteString(" " + r.Extra)
@@ -150,6 +154,28 @@ func Unreachable(pools []netip.Prefix) map[RouteKey]Route {
 // RemoveRoutes removes the routes to destinations elsewhere from the wanted routes.
 func RemoveRoutes(routes map[RouteKey]Route, elsewhere backend.Elsewhere) {
 	maps.DeleteFunc(routes, func(k RouteKey, _ Route) bool { return elsewhere.Has(k.Dst) })
+}
+
+// minMTU6 is the smallest MTU of IPv6 (RFC 8200, 5).
+const minMTU6 = 1280
+
+// LimitMTU sets the MTU of the routes to peers whose MTU is smaller than this host's. What is larger would be lost on the
+// peer's network, without an error to its sender. Packets are padded to a multiple of padding bytes, unless that is more
+// than this host's MTU.
+func LimitMTU(routes map[RouteKey]Route, s backend.State, padding int) {
+	for _, p := range s.Peers {
+		if p.MTU <= 0 || p.MTU >= s.MTU {
+			continue
+		}
+		mtu := p.MTU - p.MTU%padding
+		for _, subnet := range p.Subnets {
+			key := RouteKey{Dst: subnet}
+			if r, ok := routes[key]; ok && !r.Unreachable && (subnet.Addr().Is4() || mtu >= minMTU6) {
+				r.MTU = mtu
+				routes[key] = r
+			}
+		}
+	}
 }
 
 // PreviousRoutes returns the routes to remember as wanted before: those wanted, and for each destination elsewhere a route

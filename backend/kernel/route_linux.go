@@ -91,6 +91,7 @@ func fromKernel(r netlink.Route) (RouteKey, Route, bool) {
 	route.Link = r.LinkIndex
 	route.Via = toAddr(r.Gw)
 	route.Src = toAddr(r.Src)
+	route.MTU = r.MTU
 	route.Onlink = r.Flags&int(netlink.FLAG_ONLINK) != 0
 	return key, route, true
 }
@@ -107,7 +108,7 @@ func extra(r netlink.Route) string {
 	add(r.Type != unix.RTN_UNICAST && r.Type != unix.RTN_UNREACHABLE, "type %d", r.Type)
 	add(len(r.MultiPath) > 0, "nexthops %d", len(r.MultiPath))
 	add(r.Tos != 0, "tos %d", r.Tos)
-	add(r.MTU != 0, "mtu %d", r.MTU)
+	add(r.MTULock, "locked mtu")
 	add(r.AdvMSS != 0, "advmss %d", r.AdvMSS)
 	add(r.Encap != nil, "encap")
 	add(r.Via != nil, "via another family")
@@ -201,6 +202,11 @@ func routeRequest(kind, flags int, key RouteKey, r Route) *nl.NetlinkRequest {
 	}
 	if r.Src.IsValid() {
 		attr(unix.RTA_PREFSRC, r.Src.AsSlice())
+	}
+	if r.MTU != 0 {
+		metrics := nl.NewRtAttr(unix.RTA_METRICS, nil)
+		metrics.AddRtAttr(unix.RTAX_MTU, nl.Uint32Attr(uint32(r.MTU)))
+		req.AddData(metrics)
 	}
 	if key.Metric != 0 {
 		attr(unix.RTA_PRIORITY, nl.Uint32Attr(key.Metric))

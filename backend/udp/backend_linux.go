@@ -227,6 +227,7 @@ func (b *Backend) program(ctx context.Context, p plan, s backend.State, bare boo
 			routes[kernel.RouteKey{Dst: subnet}] = kernel.PeerRoute(b.index, subnet)
 		}
 	}
+	kernel.LimitMTU(routes, s, 1)
 	elsewhere := backend.NewElsewhere(s.Elsewhere)
 	kernel.RemoveRoutes(routes, elsewhere)
 	owner := kernel.Owner{

@@ -278,6 +278,7 @@ func newPlan(pools []netip.Prefix, o options, tunnels [2]tunnel, s backend.State
 		}
 		p.peers++
 	}
+	kernel.LimitMTU(p.routes, s, 1)
 	kernel.RemoveRoutes(p.routes, elsewhere)
 	return p
 }

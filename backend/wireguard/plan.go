@@ -116,6 +116,7 @@ type plan struct {
 	skipped   []backend.Skip
 	elsewhere backend.Elsewhere
 	twin      string // a node that publishes this host's key, "" for none
+	state     backend.State
 }
 
 // planner holds what is needed to plan a peer.
@@ -140,6 +141,7 @@ func newPlan(pools []netip.Prefix, o options, public, psk wgtypes.Key, s backend
 		nodes:     make(map[wgtypes.Key]string, len(s.Peers)),
 		subnets:   make(map[wgtypes.Key][]netip.Prefix, len(s.Peers)),
 		elsewhere: backend.NewElsewhere(s.Elsewhere),
+		state:     s,
 	}
 	for _, subnet := range s.Subnets {
 		base := subnet.Masked().Addr()
@@ -310,6 +312,9 @@ func (s sources) has(e netip.AddrPort) bool {
 	})
 }
 
+// padding is the number of bytes to a multiple of which WireGuard pads packets (its white paper, 5.4.6).
+const padding = 16
+
 // routes returns the network's routes over a device. Without IPv6 on the device, those of IPv6 that lead to it are left
 // out, and packets to the pool are refused: they must not leave in the clear by another route.
 func (p plan) routes(pools []netip.Prefix, link int, ipv6 bool) map[kernel.RouteKey]kernel.Route {
@@ -319,6 +324,7 @@ func (p plan) routes(pools []netip.Prefix, link int, ipv6 bool) map[kernel.Route
 			out[kernel.RouteKey{Dst: subnet}] = kernel.PeerRoute(link, subnet)
 		}
 	}
+	kernel.LimitMTU(out, p.state, padding)
 	kernel.RemoveRoutes(out, p.elsewhere)
 	if !ipv6 {
 		maps.DeleteFunc(out, func(k kernel.RouteKey, r kernel.Route) bool { return k.Dst.Addr().Is6() && !r.Unreachable })

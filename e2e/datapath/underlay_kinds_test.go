@@ -201,3 +201,40 @@ func TestDirectRoutingFollowsRoutes(t *testing.T) {
 	}
 	through("eth0")
 }
+
+// TestDifferentMTUs: hosts of one network have underlays of different MTUs. What is larger than the smaller one arrives in
+// fragments or is refused with an error, and nothing is lost in silence.
+func TestDifferentMTUs(t *testing.T) {
+	t.Parallel()
+	for _, backend := range world.Carrying {
+		t.Run(backend, func(t *testing.T) {
+			w := newWorld(t, lab.Options{Hosts: 2})
+			a, b := w.Hosts[0], w.Hosts[1]
+			w.ip(b, "link set eth0 mtu 1380")
+			w.StartNetwork(backend)
+			large, small := w.Containers[0], w.Containers[1]
+			w.Linked(w.Containers)
+			if large.MTU <= small.MTU {
+				t.Fatalf("MTUs %d and %d", large.MTU, small.MTU)
+			}
+			for family, to := range small.Addrs {
+				headers := []int{28, 48}[family]
+				w.Eventually("a large packet to arrive in fragments", func(ctx context.Context) error {
+					_, err := large.Exec(ctx, "ping", "-n", "-c", "1", "-W", "1", "-M", "dont", "-s", fmt.Sprint(large.MTU-headers), to.String())
+					return err
+				})
+				out, err := large.Exec(w.Ctx, "ping", "-n", "-c", "2", "-i", "0.2", "-W", "1", "-M", "do", "-s", fmt.Sprint(large.MTU-headers), to.String())
+				fits := small.MTU
+				if backend == "wireguard" {
+					fits -= fits % 16
+				}
+				if want := fmt.Sprint(fits); err == nil || !strings.Contains(out+err.Error(), want) {
+					t.Errorf("a packet that may not be fragmented: no error names %s: %v\n%s", want, err, out)
+				}
+			}
+			for _, h := range []*lab.Host{a, b} {
+				w.WaitHealth(h, 200)
+			}
+		})
+	}
+}

@@ -24,6 +24,7 @@ func Of(leases []registry.Lease, own registry.Lease) []backend.Peer {
 			Node:       l.Node,
 			Subnets:    l.Subnets,
 			PublicIPs:  l.PublicIPs,
+			MTU:        l.MTU,
 			Backend:    l.Backend.Type,
 			Attributes: l.Backend.Options(),
 			Precedence: precedence(l),

@@ -55,6 +55,31 @@ func testApply(t *testing.T, s Suite) {
 	h.unchanged(state)
 }
 
+func testSmallerMTU(t *testing.T, s Suite) {
+	h := newHost(t, s)
+	state := h.state(h.peer(2, "node-2"), h.peer(3, "node-3"))
+	plain := func() string { h.apply(state); return h.dump() }()
+	smaller := (state.MTU - 100) / 16 * 16
+	state.Peers[0].MTU, state.Peers[1].MTU = smaller, state.MTU+100
+	h.apply(state)
+	for _, tt := range []struct {
+		to    string
+		limit bool
+	}{{"10.5.2.1", true}, {"fd00:5:0:2::1", true}, {"10.5.3.1", false}, {"fd00:5:0:3::1", false}} {
+		route := h.ns.Sh("ip route get " + tt.to)
+		if got := strings.Contains(route, fmt.Sprintf(" mtu %d ", smaller)); got != tt.limit {
+			t.Errorf("limited to %d: %t, %s", smaller, got, route)
+		}
+	}
+	h.unchanged(state)
+	h.restart()
+	h.apply(state)
+	h.unchanged(state)
+	state.Peers[0].MTU, state.Peers[1].MTU = 0, 0
+	h.apply(state)
+	h.wantDump(plain)
+}
+
 func testSkips(t *testing.T, s Suite) {
 	h := newHost(t, s)
 	good, other := h.peer(2, "node-2"), h.peer(3, "node-3")
