@@ -38,6 +38,10 @@ type Report struct {
 	// the program that tells which kind is preferred. It is nil otherwise.
 	Instead error
 
+	// Unreadable names tables that iptables cannot show, in the notation of nft: "ip filter, ip nat". They contain what
+	// another program wrote and only nft can write. Our rules in them were read from the kernel.
+	Unreadable string
+
 	// Unguarded is the error that kept the rules of the guard from being written; nil if they are in force.
 	Unguarded error
 
@@ -92,6 +96,9 @@ func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 	}
 	if f.chosen != nil {
 		report.Choice, report.Silent, report.Instead = f.choice, f.choice.Kind == kindLegacy, f.instead
+	}
+	if i, ok := f.chosen.(*iptables); ok {
+		report.Unreadable = i.unreadable()
 	}
 	if err != nil {
 		return report, err

@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/hashicorp/go-hclog"
-
-	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 // iptables applies rules with the programs of one variant, one program for each family.
@@ -53,7 +52,7 @@ func (i *iptables) look(ctx context.Context, want rules) finding {
 			if !known {
 				out.preferred, known = preferred, true // even if it does not work
 			}
-			_, err = netfilter.List(ctx, p.Path)
+			_, err = f.read(ctx, p)
 		}
 		switch {
 		case err != nil:
@@ -85,4 +84,15 @@ func (i *iptables) isTouched() bool {
 		touched = touched || f.isTouched()
 	}
 	return touched
+}
+
+// unreadable returns the tables that the programs cannot show, in the notation of nft: "ip filter, ip nat".
+func (i *iptables) unreadable() string {
+	var out []string
+	for _, f := range i.families {
+		if tables := f.describeUnreadable(); tables != "" {
+			out = append(out, tables)
+		}
+	}
+	return strings.Join(out, ", ")
 }

@@ -36,12 +36,24 @@ type iptablesFamily struct {
 	agreed     uint64
 	agreedWith rules
 
+	unreadable []string // tables of ours that the program could not show when they were last read
+
+	// wrote holds the rules that this process wrote last, by table and chain of ours.
+	wrote map[string]map[string][]netfilter.Rule
+
 	// unable is the stamp of a program that rejected --random-fully, or for which the kernel did.
 	unable string
 }
 
 func newIPTablesFamily(logger hclog.Logger, variant string, v6 bool) *iptablesFamily {
-	f := &iptablesFamily{logger: logger, v6: v6, variant: variant, command: "iptables", seed: maphash.MakeSeed()}
+	f := &iptablesFamily{
+		logger:  logger,
+		v6:      v6,
+		variant: variant,
+		command: "iptables",
+		seed:    maphash.MakeSeed(),
+		wrote:   map[string]map[string][]netfilter.Rule{},
+	}
 	if v6 {
 		f.command = "ip6tables"
 	}
@@ -98,21 +110,23 @@ func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []strin
 	var tables map[string]netfilter.Table
 	p, _, err := f.program(ctx)
 	if err == nil {
-		tables, err = netfilter.List(ctx, p.Path)
+		tables, err = f.read(ctx, p)
 	}
 	switch {
 	case err != nil && (needed || ctx.Err() != nil):
 		return nil, err
 	case err != nil:
-		tables, err := Uninstalled{f.variant, f.v6}.Remove(err)
-		for _, name := range tables {
-			written = append(written, f.named()+" table "+name)
-		}
+		written, err := f.removeWithout(err, "")
 		f.clean = err == nil
 		return written, err
 	}
 	var errs []error
 	for _, name := range tableNames() {
+		if !needed && slices.Contains(f.unreadable, name) {
+			removed, err := f.removeWithout(nil, name)
+			written, errs = append(written, removed...), append(errs, err)
+			continue
+		}
 		wrong, err := f.write(ctx, p, name, tables[name], want)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("write table %s: %w", name, err))
@@ -120,11 +134,22 @@ func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []strin
 			written = append(written, f.named()+" table "+name+": "+wrong)
 		}
 	}
-	f.clean = !needed && len(errs) == 0
-	if len(written)+len(errs) == 0 {
+	err = errors.Join(errs...)
+	f.clean = !needed && err == nil
+	if len(written) == 0 && err == nil {
 		f.agreed, f.agreedWith = number, want
 	}
-	return written, errors.Join(errs...)
+	return written, err
+}
+
+// removeWithout removes our rules without the program, which cannot be used because of why, from one table or, if it is
+// "", from all. It returns the tables written.
+func (f *iptablesFamily) removeWithout(why error, table string) (written []string, err error) {
+	tables, err := Uninstalled{Variant: f.variant, V6: f.v6, Table: table}.Remove(why)
+	for _, name := range tables {
+		written = append(written, f.named()+" table "+name)
+	}
+	return written, err
 }
 
 // isWithoutTables reports whether none of the tables exists that may have rules of ours.
@@ -137,11 +162,16 @@ func (f *iptablesFamily) write(
 	ctx context.Context, p netfilter.Program, name string, t netfilter.Table, want rules,
 ) (wrong string, err error) {
 	attempt := func(randomFully bool) (string, error) {
-		e := change(name, t, render(want, randomFully))
+		chains := render(want, randomFully)
+		e := change(name, t, chains)
 		if e.input == "" {
 			return "", nil
 		}
-		return strings.Join(e.wrong, "; "), netfilter.Restore(ctx, p.Path, e.input)
+		err := netfilter.Restore(ctx, p.Path, e.input)
+		if err == nil {
+			f.wrote[name] = chains
+		}
+		return strings.Join(e.wrong, "; "), err
 	}
 	able := p.Version.RandomFully && f.unable != p.Stamp
 	wrong, err = attempt(able)
@@ -149,7 +179,7 @@ func (f *iptablesFamily) write(
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && !locked && !errors.Is(err, unix.EPERM) && ctx.Err() == nil {
 		// Another program may have written the table at the same instant, or since it was listed, so that a position
 		// in it may now be another rule's.
-		if tables, unlisted := netfilter.List(ctx, p.Path); unlisted == nil {
+		if tables, unlisted := f.read(ctx, p); unlisted == nil {
 			t = tables[name]
 			wrong, err = attempt(able)
 		}

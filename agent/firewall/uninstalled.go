@@ -12,11 +12,12 @@ import (
 	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
-// Uninstalled is one family and variant of iptables whose program was uninstalled, or broke. It leaves its rules in the
-// kernel, where they must be found and removed even so.
+// Uninstalled is one family and variant of iptables whose program was uninstalled, broke, or cannot show a table. It
+// leaves its rules in the kernel, where they must be found and removed even so.
 type Uninstalled struct {
 	Variant string // netfilter.VariantNFT or netfilter.VariantLegacy
 	V6      bool
+	Table   string // the only table that is meant; "" for all
 }
 
 // Tables returns the tables that have chains of ours.
@@ -31,7 +32,7 @@ func (u Uninstalled) Tables() (tables []string, err error) {
 		return tables, err
 	}
 	err = netfilter.WithConn(func(c *netfilter.Conn) error {
-		_, own, err := ownOfPrograms(c, u.family())
+		_, own, err := u.ownOfPrograms(c)
 		tables = tablesOf(own)
 		return err
 	})
@@ -55,7 +56,7 @@ func (u Uninstalled) Remove(why error) (tables []string, err error) {
 		var jumps []*nftables.Rule
 		var own []*nftables.Chain
 		if err := c.Settled(func() (err error) {
-			jumps, own, err = ownOfPrograms(c, u.family())
+			jumps, own, err = u.ownOfPrograms(c)
 			return err
 		}); err != nil {
 			return err
@@ -78,13 +79,6 @@ func (u Uninstalled) Remove(why error) (tables []string, err error) {
 	return tables, nil
 }
 
-func (u Uninstalled) family() nftables.TableFamily {
-	if u.V6 {
-		return nftables.TableFamilyIPv6
-	}
-	return nftables.TableFamilyIPv4
-}
-
 // tablesOf returns the names of the chains' tables.
 func tablesOf(chains []*nftables.Chain) (tables []string) {
 	for _, chain := range chains {
@@ -100,16 +94,17 @@ func tablesOf(chains []*nftables.Chain) (tables []string) {
 func holdsOurs(entries []byte) bool { return bytes.Contains(entries, []byte("\x00"+ChainPrefix)) }
 
 // ownOfPrograms returns our chains in the tables of iptables-nft, and the rules that jump to them.
-func ownOfPrograms(c *netfilter.Conn, family nftables.TableFamily) (
+func (u Uninstalled) ownOfPrograms(c *netfilter.Conn) (
 	jumps []*nftables.Rule, own []*nftables.Chain, err error,
 ) {
-	chains, err := c.ListChainsOfTableFamily(family)
+	chains, err := c.ListChainsOfTableFamily(netfilter.FamilyOf(u.V6))
 	if err != nil {
 		return nil, nil, fmt.Errorf("list chains: %w", err)
 	}
 	has := map[string]bool{}
 	for _, chain := range chains {
-		if strings.HasPrefix(chain.Name, ChainPrefix) && isOurTable(chain.Table.Name) {
+		meant := u.Table == "" && isOurTable(chain.Table.Name) || u.Table == chain.Table.Name
+		if meant && strings.HasPrefix(chain.Name, ChainPrefix) {
 			own = append(own, chain)
 			has[chain.Table.Name] = true
 		}

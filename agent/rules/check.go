@@ -50,6 +50,10 @@ func (d *desired) verdict(n firewall.Network, failure string) (status, reason st
 	if c := report.Choice; c.Kind != "" {
 		reason += fmt.Sprintf(": %s, since %s", c.Kind, c.Reason)
 	}
+	if tables := report.Unreadable; tables != "" {
+		reason += fmt.Sprintf("; %s cannot show the tables %s, which have rules or chains that only nft can write: "+
+			"leno reads its rules there from the kernel", report.Choice.Kind, tables)
+	}
 	if err := report.Instead; err != nil {
 		status = api.Warning
 		reason += "; mend what does not work, rules of another kind cannot overrule what Docker and others drop: " +

@@ -153,7 +153,12 @@ func (l *line) nftStatement(name string, body json.RawMessage) {
 	case "counter", "log", "mangle", "notrack", "flow", "ct helper", "continue", "set", "map": // these decide nothing
 	case "queue", "dnat", "redirect", "tproxy", "fwd", "dup", "synproxy":
 		l.action = unknownAction
-	default: // a limit, a quota, an extension of iptables
+	case "xt": // an extension of iptables
+		var extension struct{ Type, Name string }
+		if json.Unmarshal(body, &extension) != nil || extension.Type != "match" || extension.Name != "comment" {
+			l.conditions = append(l.conditions, cannotTell)
+		}
+	default: // a limit, a quota
 		l.conditions = append(l.conditions, cannotTell)
 	}
 }

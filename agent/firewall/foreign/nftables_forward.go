@@ -167,9 +167,11 @@ func endOfRule(r netfilter.NFTRule) (verdict string, always bool) {
 			case e.Name != "comment":
 				always = false
 			}
+		case netfilter.VerdictMap:
+			always, verdict = false, "other"
 		case netfilter.Unknown:
 			always = false
-			if e.Name != "immediate" { // a verdict map, perhaps; an immediate is a value
+			if e.Name != "immediate" { // which is a value
 				verdict = "other"
 			}
 		default:

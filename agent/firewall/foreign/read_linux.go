@@ -17,13 +17,16 @@ import (
 
 // readBaseChains returns every base chain of this host that packets between hosts pass.
 func readBaseChains(ctx context.Context) (out []baseChain, silent bool, err error) {
-	var errs []error
+	var errs, incomplete []error
 	// nft also lists what iptables-nft wrote, as far as it understands it.
 	read := map[string]bool{}
 	for _, of := range []struct{ family, command string }{{"ip", "iptables"}, {"ip6", "ip6tables"}} {
 		for variant, path := range netfilter.Programs(ctx, of.command) {
 			tables, err := netfilter.List(ctx, path)
-			if err != nil && !netfilter.IsUnsupported(err) && !isForOthers(variant, err) {
+			switch {
+			case errors.As(err, new(*netfilter.UnreadableError)):
+				incomplete = append(incomplete, err) // nft shows the other tables
+			case err != nil && !netfilter.IsUnsupported(err) && !isForOthers(variant, err):
 				errs = append(errs, err)
 			}
 			bases := iptablesBases(filepath.Base(path), of.family == "ip6", tables)
@@ -39,7 +42,7 @@ func readBaseChains(ctx context.Context) (out []baseChain, silent bool, err erro
 	path, err := exec.LookPath("nft")
 	if err != nil {
 		bases, err := forwardBases(ctx, read)
-		return append(out, bases...), silent, errors.Join(append(errs, err)...)
+		return append(out, bases...), silent, errors.Join(append(append(errs, incomplete...), err)...)
 	}
 	text, err := netfilter.Run(ctx, "", path, "-j", "list", "ruleset")
 	if err == nil {

@@ -358,3 +358,32 @@ func TestReader(t *testing.T) {
 		}
 	}
 }
+
+// A table that iptables-nft cannot show is read with nft, and without nft it is an error that names the table: its rules
+// are unknown.
+func TestUnreadableTable(t *testing.T) {
+	ns := nstest.New(t)
+	addDocker0(ns)
+	ns.Sh(`iptables-nft -A FORWARD -m comment --comment theirs -j DROP
+		nft insert rule ip filter FORWARD ct state vmap { established : accept, related : accept }`)
+	if got := findIn(t, ns, overlayPath(true, true)); len(got) == 0 || !strings.Contains(got[0].Where, "ip filter") {
+		t.Errorf("it finds %v", got)
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"iptables-nft", "iptables-nft-save"} {
+		program, err := exec.LookPath(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(program, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir)
+	ns.Do(func() {
+		_, _, err := NewReader().Obstacles(t.Context(), []OverlayPath{overlayPath(true, true)})
+		if err == nil || !strings.Contains(err.Error(), "cannot show the table filter") {
+			t.Errorf("without nft: %v", err)
+		}
+	})
+}

@@ -51,7 +51,11 @@ func Find(ctx context.Context, network string) ([]Rules, error) {
 				continue
 			}
 			tables, err := netfilter.List(ctx, path)
-			if err != nil && !netfilter.IsUnsupported(err) {
+			switch {
+			case err == nil || errors.As(err, new(*netfilter.UnreadableError)):
+				found, err := inUnlisted(ctx, command, variant, path, network, tables)
+				out, errs = append(out, found...), append(errs, err)
+			case !netfilter.IsUnsupported(err):
 				errs = append(errs, err)
 			}
 			for _, name := range slices.Sorted(maps.Keys(tables)) {
@@ -93,6 +97,43 @@ func ofUninstalled(command, variant, network string) ([]Rules, error) {
 			return err
 		},
 	}}, nil
+}
+
+// inUnlisted returns what is ours in the tables of iptables-nft that are not listed because it cannot show them.
+func inUnlisted(
+	ctx context.Context, command, variant, path, network string, listed map[string]netfilter.Table,
+) (out []Rules, err error) {
+	if variant == netfilter.VariantLegacy {
+		return nil, nil // it shows everything
+	}
+	u := firewall.Uninstalled{Variant: variant, V6: command == "ip6tables"}
+	tables, err := u.Tables()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range tables {
+		if _, ok := listed[name]; ok {
+			continue
+		}
+		t, err := netfilter.ReadTable(ctx, path, u.V6, name, firewall.ChainPrefix)
+		if err != nil {
+			return out, err
+		}
+		input, parts := removal(name, t, network)
+		if input == "" {
+			continue
+		}
+		remove := func(ctx context.Context) error { return netfilter.Restore(ctx, path, input) }
+		if network == "" {
+			whole := firewall.Uninstalled{Variant: variant, V6: u.V6, Table: name}
+			remove = func(context.Context) error {
+				_, err := whole.Remove(nil)
+				return err
+			}
+		}
+		out = append(out, Rules{Program: filepath.Base(path), Table: name, Parts: parts, remove: remove})
+	}
+	return out, nil
 }
 
 // removal returns the input for iptables-restore --noflush that removes our parts, or those of the named network, from

@@ -216,6 +216,48 @@ func TestLeftoversOfANetwork(t *testing.T) {
 	}
 }
 
+// TestLeftoversUnreadable checks that our rules are found and removed in tables that iptables-nft cannot show.
+func TestLeftoversUnreadable(t *testing.T) {
+	ns := nstest.New(t)
+	strangers(ns)
+	restore(t, ns, iptablesOf(t, "nft", networks()[1:]))
+	ns.Sh(`nft -f - <<'X'
+		add rule ip nat POSTROUTING ip saddr { 10.1.0.0/16, 10.2.0.0/16 } counter masquerade
+		add rule ip filter FORWARD ct state vmap { established : accept, related : accept }
+X`)
+	one := ns.Sh("nft -s list ruleset 2>/dev/null")
+	if saved := ns.Sh("iptables-nft-save"); strings.Contains(saved, "LENO-") {
+		t.Fatalf("iptables-nft shows\n%s", saved)
+	}
+	ns.Sh(`iptables-nft-restore --noflush <<'X'
+*filter
+-A LENO-FORWARD -s 10.5.0.0/16 -m comment --comment "leno default" -j ACCEPT
+COMMIT
+X`)
+	got := removeAll(t, ns, "default")
+	want := []string{`iptables-nft filter: rule LENO-FORWARD -s 10.5.0.0/16 -m comment --comment "leno default" -j ACCEPT`}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("of one network (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(one, ns.Sh("nft -s list ruleset 2>/dev/null")); diff != "" {
+		t.Errorf("without one network (-want +got):\n%s", diff)
+	}
+	ns.Sh(`iptables-nft -A OUTPUT -m comment --comment "an older one" -j LENO-FORWARD`)
+	want = []string{
+		"iptables-nft filter: jump from FORWARD to LENO-FORWARD, chain LENO-FORWARD",
+		"iptables-nft nat: jump from POSTROUTING to LENO-OVERLAY, jump from POSTROUTING to LENO-POSTROUTING, chain LENO-OVERLAY, chain LENO-POSTROUTING",
+	}
+	if diff := cmp.Diff(want, removeAll(t, ns, "")); diff != "" {
+		t.Errorf("of all networks (-want +got):\n%s", diff)
+	}
+	if left := ns.Sh("nft -s list ruleset 2>/dev/null"); strings.Count(left, "LENO-") != strings.Count(left, "MINE-NOT-LENO-") || !strings.Contains(left, "vmap") {
+		t.Errorf("the removal left\n%s", left)
+	}
+	if got := removeAll(t, ns, ""); got != nil {
+		t.Errorf("found after it was removed: %q", got)
+	}
+}
+
 // TestLeftoversWithoutTheirPrograms checks that leftovers are removed where that is possible, and reported where it
 // is not.
 func TestLeftoversWithoutTheirPrograms(t *testing.T) {

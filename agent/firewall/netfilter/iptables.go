@@ -23,7 +23,8 @@ var ErrLocked = errors.New("another program holds the lock of iptables, /run/xta
 var ErrUnlisted = errors.New("list rules")
 
 // List reads all tables that exist, with the program at path, for example "/usr/sbin/iptables-nft". Asking for a table
-// by name would make the legacy variant load its kernel module.
+// by name would make the legacy variant load its kernel module. With an *UnreadableError it returns the tables that the
+// program can show.
 func List(ctx context.Context, path string) (map[string]Table, error) {
 	return defaultLimits().list(ctx, path)
 }

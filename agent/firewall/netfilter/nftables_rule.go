@@ -62,6 +62,12 @@ type Extension struct {
 	Target bool
 }
 
+// VerdictMap stands for a lookup whose result is the verdict.
+type VerdictMap struct {
+	expr.Any
+	Name string
+}
+
 // parseExpression parses one expression, of the kinds that occur in our rules or in rules that refuse everything.
 func parseExpression(family byte, element []byte) expr.Any {
 	var name string
@@ -105,6 +111,12 @@ func parseExpression(family byte, element []byte) expr.Any {
 		return parseExtension(data, name == "target")
 	case "immediate":
 		return parseVerdict(data)
+	case "lookup":
+		var lookup expr.Lookup
+		err := expr.Unmarshal(family, data, &lookup)
+		if err == nil && lookup.IsDestRegSet && lookup.DestRegister == unix.NFT_REG_VERDICT {
+			return VerdictMap{Name: lookup.SetName}
+		}
 	}
 	if e == nil || expr.Unmarshal(family, data, e) != nil {
 		return Unknown{Name: name}

@@ -2,6 +2,8 @@ package netfilter
 
 import (
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -60,15 +62,39 @@ func (r Rule) String() string {
 	return strings.Join(out, " ")
 }
 
+// UnreadableError reports tables that a program of iptables cannot show, or only in part, because another program put
+// something into them that iptables has no words for. What such a table contains is unknown.
+type UnreadableError struct {
+	Tables []string // sorted
+}
+
+func (e *UnreadableError) Error() string {
+	return fmt.Sprintf("iptables-save cannot show the table %s, which has rules or chains that only nft can write: "+
+		"move them to a table of their own", strings.Join(e.Tables, " and the table "))
+}
+
+// unreadableLine matches the comment that iptables-nft-save prints instead of a table, or before the part of it that it
+// can show. It exits with 0 even so.
+var unreadableLine = regexp.MustCompile("^# Table [`'\"]?([^`'\" ]+)['\"]? .*incompatible")
+
 // ParseSave parses iptables-save's output into tables by name. Versions differ in which arguments they quote, so
-// rules are compared as words. Truncated output is an error: nothing may be deleted or added because of it.
+// rules are compared as words. Truncated output is an error: nothing may be deleted or added because of it. With an
+// *UnreadableError it returns the other tables.
 func ParseSave(text string) (map[string]Table, error) {
 	tables, name, open := map[string]Table{}, "", false
+	unreadable := map[string]bool{}
 	for n, line := range strings.Split(text, "\n") {
-		fail := func(what string) error { return fmt.Errorf("line %d of iptables-save: %s: %q", n+1, what, line) }
+		fail := func(what string) error {
+			return fmt.Errorf("line %d of iptables-save (table %q): %s: %q", n+1, name, what, line)
+		}
 		t := tables[name]
 		switch {
-		case line == "" || line[0] == '#':
+		case line == "":
+			continue
+		case line[0] == '#':
+			if m := unreadableLine.FindStringSubmatch(line); m != nil {
+				unreadable[m[1]] = true
+			}
 			continue
 		case line[0] == '*':
 			if open {
@@ -102,6 +128,10 @@ func ParseSave(text string) (map[string]Table, error) {
 	}
 	if open {
 		return nil, fmt.Errorf("output of iptables-save ends inside table %s", name)
+	}
+	if len(unreadable) > 0 {
+		maps.DeleteFunc(tables, func(name string, _ Table) bool { return unreadable[name] })
+		return tables, &UnreadableError{Tables: slices.Sorted(maps.Keys(unreadable))}
 	}
 	return tables, nil
 }
