@@ -122,7 +122,7 @@ func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []strin
 	}
 	var errs []error
 	for _, name := range tableNames() {
-		if !needed && slices.Contains(f.unreadable, name) {
+		if !needed && f.mayHide(name, tables[name]) {
 			removed, err := f.removeWithout(nil, name)
 			written, errs = append(written, removed...), append(errs, err)
 			continue
@@ -172,6 +172,10 @@ func (f *iptablesFamily) write(
 			f.wrote[name] = chains
 		}
 		return strings.Join(e.wrong, "; "), err
+	}
+	t, err = f.withHidden(ctx, p, name, t, render(want, false))
+	if err != nil {
+		return "", err
 	}
 	able := p.Version.RandomFully && f.unable != p.Stamp
 	wrong, err = attempt(able)

@@ -38,6 +38,49 @@ func (f *iptablesFamily) read(ctx context.Context, p netfilter.Program) (map[str
 	return tables, nil
 }
 
+// withHidden returns a table as it was listed, or as it is in the kernel if the listing left out chains or jumps of ours:
+// they would be written again and again. It asks the kernel only if chains of ours or jumps to them are missing.
+func (f *iptablesFamily) withHidden(
+	ctx context.Context, p netfilter.Program, name string, listed netfilter.Table, want map[string][]netfilter.Rule,
+) (netfilter.Table, error) {
+	isMissing := func(h hook) bool {
+		return h.table == name && len(want[h.own]) > 0 && (!listed.HasChain(h.own) || h.count(listed) == 0)
+	}
+	if f.variant != netfilter.VariantNFT || slices.Contains(f.unreadable, name) || !slices.ContainsFunc(hooks(), isMissing) {
+		return listed, nil
+	}
+	t, err := netfilter.ReadTable(ctx, p.Path, f.v6, name, ChainPrefix)
+	if err != nil {
+		return listed, err
+	}
+	isHidden := func(h hook) bool {
+		return h.table == name && (h.count(t) > h.count(listed) || t.HasChain(h.own) && !listed.HasChain(h.own))
+	}
+	if !slices.ContainsFunc(hooks(), isHidden) {
+		return listed, nil
+	}
+	f.unreadable = append(f.unreadable, name)
+	return f.withWritten(name, t), nil
+}
+
+// mayHide reports whether the kernel may have chains of ours in a table that its listing does not show.
+func (f *iptablesFamily) mayHide(name string, listed netfilter.Table) bool {
+	isOurs := func(chain string) bool { return strings.HasPrefix(chain, ChainPrefix) }
+	return f.variant == netfilter.VariantNFT &&
+		(slices.Contains(f.unreadable, name) || !slices.ContainsFunc(listed.Chains, isOurs))
+}
+
+// count returns the number of jumps in a table.
+func (h hook) count(t netfilter.Table) int {
+	n := 0
+	for _, r := range t.Rules {
+		if slices.Equal(r, h.jump()) {
+			n++
+		}
+	}
+	return n
+}
+
 // withWritten returns a table in which chains of ours that the program cannot show have the rules that this process
 // wrote last, as long as their number is the same.
 func (f *iptablesFamily) withWritten(name string, t netfilter.Table) netfilter.Table {

@@ -188,3 +188,36 @@ func TestUnreadableChain(t *testing.T) {
 		}
 	}
 }
+
+// A program that leaves chains or jumps of ours out of its listing, and says nothing about that, does not have them
+// written again.
+func TestListingLeavesOut(t *testing.T) {
+	for _, left := range []string{"LENO-", "j LENO-", ":LENO-"} {
+		t.Run(left, func(t *testing.T) {
+			ns, s := nstest.New(t), firewalltest.NewPrograms(t)
+			s.Script("ipt-nft", `exec iptables-nft "$@"`)
+			s.Script("ipt-nft-restore", `exec iptables-nft-restore "$@"`)
+			s.Script("ipt-nft-save", "iptables-nft-save | sed '/"+left+"/d'")
+			i := forced(netfilter.VariantNFT)
+			i.families = i.families[:1]
+			i.families[0].command = "ipt"
+			fw := onlyOf(i)
+			apply(t, ns, fw, two(), 2)
+			for range 3 {
+				if report := apply(t, ns, fw, two(), 0); report.Unreadable != "ip nat, ip filter" {
+					t.Errorf("it reports %q", report.Unreadable)
+				}
+			}
+			if got := fmt.Sprint(jumpsOf(ns)); got != "map[ip filter LENO-FORWARD:1 ip nat LENO-OVERLAY:1 ip nat LENO-POSTROUTING:1]" {
+				t.Errorf("there is %s", got)
+			}
+			if left != "LENO-" {
+				return
+			}
+			apply(t, ns, fw, nil, 2)
+			if got := jumpsOf(ns); len(got) > 0 {
+				t.Errorf("the removal left %v", got)
+			}
+		})
+	}
+}
