@@ -374,3 +374,38 @@ func TestFirewallHealed(t *testing.T) {
 		})
 	}
 }
+
+// TestFirewallUnreadable checks that an agent whose tables iptables cannot show keeps one jump to each chain, says which
+// tables they are, and blames no other program; and that leno cleanup finds its rules.
+func TestFirewallUnreadable(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 1})
+	h := newWalled(w, "nft")
+	w.Must(h.host.StartAgent(h.config("auto", "")))
+	w.Must(h.host.WaitReady(w.Ctx))
+	h.stand("iptables-nft", false)
+	run := func(script string) string {
+		out, err := h.host.Exec(w.Ctx, "sh", "-ec", script)
+		w.Must(err)
+		return out
+	}
+	run(`nft add rule ip nat POSTROUTING 'ip saddr { 10.1.0.0/16, 10.2.0.0/16 } counter masquerade'
+		nft add rule ip filter FORWARD 'ct state vmap { established : accept, related : accept }'`)
+	w.WaitHealth(h.host, 200, "iptables-nft cannot show the tables ip nat, ip filter")
+	jumps := func() string { return run("nft list ruleset 2>/dev/null | grep 'jump LENO' | sed 's/.*jump//' | sort") }
+	want := jumps()
+	for range 5 { // each time, the agent looks at the rules at least once
+		run("iptables-nft -t filter -D FORWARD -j LENO-FORWARD")
+		w.Eventually("the jumps", func(context.Context) error {
+			if now := jumps(); now != want {
+				return fmt.Errorf("there are %q, not %q", now, want)
+			}
+			return nil
+		})
+	}
+	w.Must(h.host.StopAgent(w.Ctx))
+	_, err := h.host.Leno(w.Ctx, "cleanup", "-config-file="+h.host.ConfigFile())
+	w.Must(err)
+	if left := run("nft list ruleset 2>/dev/null"); strings.Contains(left, "LENO-") || !strings.Contains(left, "vmap") {
+		t.Errorf("leno cleanup left\n%s", left)
+	}
+}
