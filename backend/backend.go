@@ -63,6 +63,9 @@ type Type struct {
 	// Encrypts reports whether no packet between hosts can be read or forged on its way.
 	Encrypts bool
 
+	// Tunnels reports whether packets of other hosts arrive by the network's device only, whatever the options.
+	Tunnels bool
+
 	// SharedAddress reports whether hosts can have the same public address, with different ports. They publish the ports as
 	// the registry describes it.
 	SharedAddress bool

@@ -116,8 +116,7 @@ func Wishes(kinds map[string]backend.Type, local config.Network, c Carried) fire
 	}
 	slices.Sort(out.Ports)
 	out.Ports = slices.Compact(out.Ports)
-	const underlay = "?" // a name that no device has
-	out.Sealed = !slices.Contains(backend.Arrivals(local.Name, c.Backend.Type, c.Backend.Object, underlay), underlay)
+	out.Sealed = transition.Tunnels(kinds, c.Backend.Type, c.Backend.Options())
 	return out
 }
 

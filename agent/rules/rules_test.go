@@ -128,7 +128,7 @@ func TestRemember(t *testing.T) {
 	}
 	r := &recorder{}
 	k, _ := newKeeper(r)
-	kinds := map[string]backend.Type{"udp": {Port: func(json.RawMessage) backend.Port { return backend.Port{Number: 8285} }}}
+	kinds := map[string]backend.Type{"udp": {Tunnels: true, Port: func(json.RawMessage) backend.Port { return backend.Port{Number: 8285} }}}
 	k.Remember(kinds, dir, func(name string) (config.Network, bool) {
 		return config.Network{Name: name, Forward: true}, name != "unwanted"
 	})

@@ -48,6 +48,12 @@ func Ports(types map[string]backend.Type, kind string, options json.RawMessage) 
 	return out
 }
 
+// Tunnels reports whether packets of other hosts arrive by the network's devices only, with all backends in a definition.
+func Tunnels(types map[string]backend.Type, kind string, options json.RawMessage) bool {
+	definition, err := Parse(kind, options)
+	return err == nil && types[kind].Tunnels && (definition.Next == nil || types[definition.Next.Type].Tunnels)
+}
+
 // CanSwitch reports whether networks can be switched from and to a backend. This is not possible with a backend that
 // only leases subnets, because other programs carry its packets.
 func CanSwitch(kind string) bool { return kind != "alloc" }
@@ -127,7 +133,8 @@ func hasLink(name string) bool {
 	return err == nil
 }
 
-// open builds an instance. It changes nothing on the host. If its device exists, an earlier process left it.
+// open builds an instance. It changes nothing on the host. If its device exists, an earlier process left it. Without a
+// device, packets can arrive once the instance was applied: the firewall may have dropped them before.
 func (b *Backend) open(c Spec) (*instance, error) {
 	kind, ok := b.types[c.Type]
 	if !ok {
@@ -139,7 +146,7 @@ func (b *Backend) open(c Spec) (*instance, error) {
 	}
 	link, _ := c.Link(b.config.Network)
 	return &instance{Spec: c, backend: built, threads: kind.Threads, pools: b.config.Pools,
-		ready: !kind.Device || b.hasLink(link), answered: map[uint64]bool{}}, nil
+		ready: kind.Device && b.hasLink(link), answered: map[uint64]bool{}}, nil
 }
 
 func (b *Backend) configOf(c Spec) backend.Config {

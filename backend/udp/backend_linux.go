@@ -29,6 +29,7 @@ func Type() backend.Type {
 		Interrupts: map[string]string{"port": "peers send to the old port until they have read of the new one"},
 		Threads:    queues, // the lanes
 		Device:     true,
+		Tunnels:    true,
 		SamePort:   true,
 		Overhead:   overhead,
 		NeedsTUN:   func() bool { return true },

@@ -37,6 +37,7 @@ func newType(process bool) backend.Type {
 		Port:       port,
 		Interrupts: interrupts(),
 		Device:     true,
+		Tunnels:    true,
 		SamePort:   true,
 		Overhead:   overhead,
 		Rotate:     rotate,
