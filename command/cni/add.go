@@ -3,6 +3,7 @@ package cni
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -10,8 +11,40 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// add gives a container an interface: it reads the facts, writes a record, then calls the plugin.
+// add gives a container an interface. If it fails, the DEL that follows leaves other configurations' interfaces alone.
 func (p *plugin) add(ctx context.Context, args *skel.CmdArgs) error {
+	err := p.attach(ctx, args)
+	if err != nil {
+		keepOthers(ctx, args)
+	}
+	return err
+}
+
+// keepOthers writes the record that DEL needs to leave an interface of another configuration alone. Errors need no
+// report: ADD has failed with its own.
+func keepOthers(ctx context.Context, args *skel.CmdArgs) {
+	c, err := parseForDel(args.StdinData)
+	if err != nil || checkDataDir(c.DataDir) != nil {
+		return
+	}
+	if _, err := os.Stat(c.DataDir); err != nil { // nothing was ever attached
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	unlock, err := lockContainer(ctx, c.DataDir, args.ContainerID, true)
+	if err != nil {
+		return
+	}
+	defer unlock()
+	a := newAttachment(args, c)
+	if found, err := a.records.findAll(a.key()); err == nil {
+		_ = a.disown(found)
+	}
+}
+
+// attach reads the facts, writes a record, then calls the plugin.
+func (p *plugin) attach(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := parseConf(args.StdinData)
 	if err != nil {
 		return err

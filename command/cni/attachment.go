@@ -3,7 +3,7 @@ package cni
 import (
 	"context"
 	"errors"
-	"time"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
@@ -18,8 +18,9 @@ import (
 //	begun    -- the other plugin has given the interface -----> attached
 //	begun    -- it failed, and what it did is undone ---------> none
 //	begun    -- the next ADD undoes what a crash left --------> none
-//	attached -- an ADD by another configuration is rejected --> attached, and refused for the other
-//	refused  -- ADD or DEL ------------------------------------> none
+//	attached -- the interface went with its namespace; ADD ---> none, then begun
+//	attached -- an ADD by another configuration fails --------> attached, and refused for the other
+//	refused  -- DEL of the interface by the other, or ADD ----> none
 //	any      -- DEL, or GC, undoes it ------------------------> none
 //
 // GC, and an ADD that finds no free address, change the records of all attachments: see collector.
@@ -40,20 +41,28 @@ func (a attachment) key() types.GCAttachment {
 // find returns the attachment's records, more than one only after configurations were renamed.
 func (a attachment) find() ([]recordFile, error) { return a.records.find(a.key()) }
 
-// prepare undoes what a crash left unfinished, so that an ADD can begin. It refuses an interface
-// that the container already has, because undoing a failed ADD would remove it.
+// prepare undoes what a crash left unfinished and what was given in a namespace that is gone, so that an ADD can begin.
+// It refuses an interface that the container already has, because undoing a failed ADD would remove it.
 func (a attachment) prepare(ctx context.Context) error {
-	before, err := a.find()
+	before, err := a.records.findAll(a.key())
 	if err != nil {
 		return err
 	}
 	for _, file := range before {
-		switch file.phase {
-		case phaseAttached:
+		if file.phase != phaseAttached {
+			continue
+		}
+		if has, err := a.has(file.Record); err != nil {
+			return err
+		} else if has {
 			return a.refuse(file)
+		}
+	}
+	for _, file := range before {
+		switch file.phase {
 		case phaseUnreadable: // whether it gave something is seen in the container
 			continue
-		case phaseBegun:
+		case phaseBegun, phaseAttached:
 			err = a.undo(ctx, file.Record)
 		}
 		if err == nil {
@@ -77,18 +86,38 @@ func (a attachment) prepare(ctx context.Context) error {
 	return nil
 }
 
-// refuse returns the error for an interface that the container already has. If another
-// configuration gave it, a record keeps the DEL that follows from removing it.
+// has reports whether the recorded interface still exists.
+func (a attachment) has(r record) (bool, error) {
+	netns, err := namespaceOf(r, a.args.Netns)
+	if err != nil || netns == "" {
+		return false, err
+	}
+	return hasInterface(netns, r.IfName)
+}
+
+// refuse returns the error for an interface that the container already has.
 func (a attachment) refuse(file recordFile) error {
-	if file.Name != a.records.name {
-		r := newRecord(a.records.name, a.key(), a.args.Netns, file.Record.delegation())
-		r.Refused = true
-		if err := a.records.write(r); err != nil {
-			return err
+	if err := a.disown([]recordFile{file}); err != nil {
+		return err
+	}
+	return errorf(codeAttached, "container %s has interface %s in network %s already, by configuration %s in %s: DEL it first",
+		a.args.ContainerID, a.args.IfName, file.Record.Network, file.Name, file.Record.Netns)
+}
+
+// disown writes a record that keeps the DEL after a failed ADD from removing the interface of another configuration,
+// if one of the records is of such an interface and none is the configuration's own.
+func (a attachment) disown(found []recordFile) error {
+	if slices.ContainsFunc(found, func(f recordFile) bool { return f.Name == a.records.name }) {
+		return nil
+	}
+	for _, file := range found {
+		if file.phase == phaseAttached {
+			r := newRecord(a.records.name, a.key(), a.args.Netns, file.Record.delegation())
+			r.Refused = true
+			return a.records.write(r)
 		}
 	}
-	return errorf(codeAttached, "container %s has interface %s in network %s already, by configuration %s: DEL it first",
-		a.args.ContainerID, a.args.IfName, file.Record.Network, file.Name)
+	return nil
 }
 
 // give records the delegation, runs the plugin, and undoes it on failure.
@@ -164,14 +193,9 @@ func hostLink(r *current.Result, bridge string) (name, mac string) {
 	return "", ""
 }
 
-// undoTime bounds undoing, which also runs when the call's own time is over.
-const undoTime = 30 * time.Second
-
-// undo makes the plugin undo what it did, even when the call is being cancelled.
+// undo removes the recorded interface and its addresses.
 func (a attachment) undo(ctx context.Context, r record) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-	defer cancel()
-	return callPlugin(ctx, r.delegation(), r.Config, a.invocation("DEL"))
+	return collector{a.records, a.args.Path}.undo(ctx, r, a.args.Netns)
 }
 
 // undoAll undoes the attachment and removes its records.
@@ -183,10 +207,10 @@ func (a attachment) undoAll(ctx context.Context) error {
 	return err
 }
 
-// invocation returns the arguments of the other plugin for the same container and interface.
-func (a attachment) invocation(command string) *invoke.Args {
+// invocation returns the arguments of the other plugin for CHECK of the same container and interface.
+func (a attachment) invocation() *invoke.Args {
 	return &invoke.Args{
-		Command:       command,
+		Command:       "CHECK",
 		ContainerID:   a.args.ContainerID,
 		NetNS:         a.args.Netns,
 		IfName:        a.args.IfName,
@@ -195,24 +219,28 @@ func (a attachment) invocation(command string) *invoke.Args {
 	}
 }
 
-// end undoes the attachment and removes its records. inNamespace reports whether the container's
-// namespace still exists.
-func (a attachment) end(ctx context.Context, inNamespace bool) error {
-	found, err := a.find()
+// end undoes the attachment and removes its records, also those that disown wrote for it. Of a configuration whose ADD
+// was refused, it removes nothing as long as the interface exists.
+func (a attachment) end(ctx context.Context) error {
+	all, err := a.records.findAll(a.key())
 	if err != nil {
 		return err
 	}
+	found := findRecords(all, a.records.name, a.key())
+	refused := slices.DeleteFunc(slices.Clone(all), func(f recordFile) bool { return f.phase != phaseRefused })
+	switch {
+	case !slices.ContainsFunc(found, func(f recordFile) bool { return f.phase == phaseRefused }):
+	case len(refused) < len(all): // the runtime may repeat the DEL
+		return a.records.removeUnfinished(a.key())
+	default:
+		return a.remove(found)
+	}
 	for _, file := range found {
 		switch {
-		case file.phase == phaseRefused:
-			return a.records.remove(file)
-		case file.phase == phaseUnreadable && inNamespace:
-			err = removeInterface(a.args)
-		case file.phase == phaseUnreadable:
-		case inNamespace:
+		case file.phase != phaseUnreadable:
 			err = a.undo(ctx, file.Record)
-		default:
-			err = collector{a.records, a.args.Path}.detach(ctx, file.Record)
+		case namespaceExists(a.args.Netns):
+			err = removeInterface(a.args)
 		}
 		if err != nil {
 			return err
@@ -221,10 +249,14 @@ func (a attachment) end(ctx context.Context, inNamespace bool) error {
 	if err := releaseAddresses(a.records.dataDir, ownedBy(a.key())); err != nil {
 		return err
 	}
-	for _, file := range found {
-		if err := a.records.remove(file); err != nil {
-			return err
-		}
+	return a.remove(append(found, refused...))
+}
+
+// remove removes records of the attachment, and what killed calls left of writing them.
+func (a attachment) remove(files []recordFile) error {
+	errs := []error{a.records.removeUnfinished(a.key())}
+	for _, file := range files {
+		errs = append(errs, a.records.remove(file))
 	}
-	return nil
+	return errors.Join(errs...)
 }

@@ -17,6 +17,7 @@ import (
 // container is a namespace, and a plugin that notes its calls instead of making interfaces.
 type container struct {
 	t       *testing.T
+	ns      *nstest.NS
 	dataDir string
 	plugins string // directory of the plugin "fake"
 	netns   string
@@ -24,10 +25,12 @@ type container struct {
 
 func newContainer(t *testing.T) container {
 	t.Helper()
-	c := container{t: t, dataDir: ownDir(t), plugins: t.TempDir(), netns: fmt.Sprintf("/proc/self/fd/%d", nstest.New(t).Fd())}
+	ns := nstest.New(t)
+	c := container{t: t, ns: ns, dataDir: ownDir(t), plugins: t.TempDir(), netns: pathOf(ns)}
 	const script = `#!/bin/sh
 echo $CNI_COMMAND >> %[1]s/calls
-[ $CNI_COMMAND = ADD ] || exit 0
+echo $CNI_NETNS > %[1]s/netns
+[ $CNI_COMMAND = ADD ] || { [ -z "$CNI_ARGS" ]; exit; }
 [ -e %[1]s/broken ] && { echo '{"code": 7, "msg": "broken"}'; exit 1; }
 echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "veth1", "mac": "0a:58:00:00:00:01"}]}'
 `
@@ -37,6 +40,9 @@ echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "veth1", "mac": "0a:58:00:
 	return c
 }
 
+// pathOf returns the path of a namespace, also for the plugins that this process runs.
+func pathOf(ns *nstest.NS) string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.Fd()) }
+
 // attachment returns the container's attachment in a configuration of that name.
 func (c container) attachment(name string) (attachment, networkConf) {
 	c.t.Helper()
@@ -45,7 +51,7 @@ func (c container) attachment(name string) (attachment, networkConf) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return newAttachment(&skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Netns: c.netns, Path: c.plugins, StdinData: []byte(text)}, conf), conf
+	return newAttachment(&skel.CmdArgs{ContainerID: "c1", IfName: "eth0", Netns: c.netns, Path: c.plugins, Args: "K=V", StdinData: []byte(text)}, conf), conf
 }
 
 func (c container) add(name string) error {
@@ -63,7 +69,10 @@ func (c container) add(name string) error {
 func (c container) del(name string, inNamespace bool) error {
 	c.t.Helper()
 	a, _ := c.attachment(name)
-	return a.end(c.t.Context(), inNamespace)
+	if !inNamespace {
+		a.args.Netns = ""
+	}
+	return a.end(c.t.Context())
 }
 
 // write writes a record's file as a crash leaves it.
@@ -104,7 +113,32 @@ func (c container) state() string {
 // TestAttachment takes an attachment from each phase to the next.
 func TestAttachment(t *testing.T) {
 	begun := func(c container) { c.write("a", func(*record) {}) }
-	attached := func(c container) { c.write("a", func(r *record) { r.Done = true }) }
+	detached := func(c container) { c.write("a", func(r *record) { r.Done = true }) }
+	attached := func(c container) {
+		detached(c)
+		c.ns.Sh("ip link add eth0 type bridge")
+	}
+	// The path of the former namespace leads to another one.
+	moved := func(c container) {
+		c.write("a", func(r *record) { r.Done, r.Netns, r.NetnsID = true, pathOf(nstest.New(c.t)), "0:0" })
+	}
+	temporary := func(c container) {
+		begun(c)
+		a, _ := c.attachment("a")
+		for _, file := range []string{".c1:eth0.123", ".c2:eth0.123"} {
+			if err := os.WriteFile(a.records.path("a", file), nil, 0o600); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+	}
+	// refused makes the ADD of b fail.
+	refused := func(c container) error {
+		var e *types.Error
+		if err := c.add("b"); !errors.As(err, &e) || e.Code != codeAttached {
+			return fmt.Errorf("ADD by b: %w", err)
+		}
+		return nil
+	}
 	unreadable := func(c container) { c.write("a", func(r *record) { r.Version++ }) }
 	for _, tt := range []struct {
 		name   string
@@ -122,11 +156,36 @@ func TestAttachment(t *testing.T) {
 		{name: "ADD again", before: attached, do: func(c container) error { return c.add("a") }, code: codeAttached, want: "a:attached"},
 		{name: "ADD by another configuration", before: attached, do: func(c container) error { return c.add("b") }, code: codeAttached, want: "a:attached b:refused"},
 		{name: "and its DEL", before: attached, do: func(c container) error {
-			if err := c.add("b"); err == nil {
+			return errors.Join(refused(c), c.del("b", true), c.del("b", true))
+		}, want: "a:attached b:refused"},
+		{name: "and its DEL after another ADD", before: attached, do: func(c container) error {
+			return errors.Join(refused(c), refused(c), c.del("b", true))
+		}, want: "a:attached b:refused"},
+		{name: "and both DELs", before: attached, do: func(c container) error {
+			return errors.Join(refused(c), c.del("b", true), c.del("a", true), c.del("b", true))
+		}, want: "DEL"},
+		{name: "and both DELs, in the order of the ADDs", before: attached, do: func(c container) error {
+			return errors.Join(refused(c), c.del("a", true), c.del("b", true))
+		}, want: "DEL"},
+		{name: "ADD by another configuration that is wrong, and its DEL", before: attached, do: func(c container) error {
+			a, _ := c.attachment("b")
+			a.args.StdinData = []byte(strings.Replace(string(a.args.StdinData), "delegate", "delegat", 1))
+			if err := new(plugin).add(c.t.Context(), a.args); err == nil {
 				return errors.New("the second ADD succeeded")
 			}
 			return c.del("b", true)
-		}, want: "a:attached"},
+		}, want: "a:attached b:refused"},
+		{name: "ADD when the interface is gone", before: detached, do: func(c container) error { return c.add("a") }, want: "DEL ADD a:attached"},
+		{name: "ADD when the namespace is gone", before: moved, do: func(c container) error { return c.add("a") }, want: "DEL ADD a:attached"},
+		{name: "DEL of an unfinished record", before: temporary, do: func(c container) error {
+			a, _ := c.attachment("a")
+			err := c.del("a", true)
+			left, globErr := filepath.Glob(a.records.path("a", ".*"))
+			if len(left) != 1 || filepath.Base(left[0]) != ".c2:eth0.123" {
+				c.t.Errorf("left: %q", left)
+			}
+			return errors.Join(err, globErr)
+		}, want: "DEL"},
 		{name: "DEL", before: attached, do: func(c container) error { return c.del("a", true) }, want: "DEL"},
 		{name: "DEL without a namespace", before: attached, do: func(c container) error { return c.del("a", false) }, want: "DEL"},
 		{name: "DEL by a renamed configuration", before: attached, do: func(c container) error { return c.del("new", true) }, want: "DEL"},
@@ -161,6 +220,66 @@ func TestAttachment(t *testing.T) {
 			}
 			if got := c.state(); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestOtherNamespace: DEL and GC remove the interface where it is, whatever namespace DEL names, before its address is
+// released.
+func TestOtherNamespace(t *testing.T) {
+	host, other := nstest.New(t), nstest.New(t)
+	for _, tt := range []struct {
+		name   string
+		named  string // by DEL
+		change func(*record)
+		netns  bool // the plugin is told the namespace
+	}{
+		{name: "another namespace", named: pathOf(other), netns: true},
+		{name: "no namespace", netns: true},
+		{name: "after a crash", named: pathOf(other), change: func(r *record) { r.Done, r.Link, r.MAC = false, "", "" }, netns: true},
+		{name: "recorded by an earlier version", named: pathOf(other), change: func(r *record) { r.NetnsID = "" }, netns: true},
+		{name: "renamed in the namespace", named: pathOf(other), change: func(r *record) { r.IfName = "eth7" }, netns: true},
+		{name: "the namespace has no path any more", named: pathOf(other), change: func(r *record) { r.Netns = "/run/netns/gone" }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newContainer(t)
+			const mac = "0a:58:00:00:00:01"
+			host.Sh(fmt.Sprintf("ip link add leno0 address %s type veth peer name eth0 netns %s", mac, c.netns))
+			other.Sh("ip link add eth0 type bridge")
+			t.Cleanup(func() {
+				_, _ = host.Try("ip link del leno0")
+				other.Sh("ip link del eth0")
+			})
+			script := fmt.Sprintf(`#!/bin/sh
+echo "$CNI_NETNS" >%s/netns
+[ -z "$CNI_NETNS" ] || nsenter --net="$CNI_NETNS" ip link del eth0 2>/dev/null || true
+`, c.plugins)
+			if err := os.WriteFile(filepath.Join(c.plugins, "fake"), []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			c.write("a", func(r *record) {
+				r.Done, r.Link, r.MAC = true, "leno0", mac
+				if tt.change != nil {
+					tt.change(r)
+				}
+			})
+			a, _ := c.attachment("a")
+			all, err := a.records.all()
+			if err != nil {
+				t.Fatal(err)
+			}
+			host.Do(func() { err = collector{a.records, c.plugins}.undo(t.Context(), all[0].Record, tt.named) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out, err := host.Try("ip link show leno0"); err == nil {
+				t.Errorf("the interface is there: %s", out)
+			}
+			other.Sh("ip link show eth0")
+			told, err := os.ReadFile(filepath.Join(c.plugins, "netns"))
+			if got := strings.TrimSpace(string(told)); err != nil || (got != "") != tt.netns || tt.netns && got != c.netns {
+				t.Errorf("%v: the plugin was told %q", err, got)
 			}
 		})
 	}

@@ -55,21 +55,23 @@ func ensureHardwareAddr(link netlink.Link) error {
 	return nil
 }
 
-// removeHostLink removes the host's end of a container's interface, and the other end with it, if it is
-// still the recorded interface.
+// findHostLink returns the host's end of a container's interface, or nil if there is none or it is not the recorded
+// one any more.
+func findHostLink(r record) (netlink.Link, error) {
+	link, err := findDevice(r.Link)
+	if err != nil || link == nil || link.Type() != "veth" || !slices.Equal(link.Attrs().HardwareAddr, parseMAC(r.MAC)) {
+		return nil, err
+	}
+	return link, nil
+}
+
+// removeHostLink removes the host's end of a container's interface, and the other end with it.
 func removeHostLink(r record) error {
-	if r.Link == "" {
-		return nil
+	link, err := findHostLink(r)
+	if err != nil || link == nil {
+		return err
 	}
-	link, err := netlink.LinkByName(r.Link)
-	var missing netlink.LinkNotFoundError
-	if errors.As(err, &missing) || err == nil && (link.Type() != "veth" || !slices.Equal(link.Attrs().HardwareAddr, parseMAC(r.MAC))) {
-		return nil
-	}
-	if err == nil {
-		err = netlink.LinkDel(link)
-	}
-	if err != nil && !errors.Is(err, unix.ENODEV) {
+	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("remove %s: %w", r.Link, err)
 	}
 	return nil

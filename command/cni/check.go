@@ -51,7 +51,7 @@ func (p *plugin) check(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return internal(err)
 	}
-	return callPlugin(ctx, r.delegation(), conf, a.invocation("CHECK"))
+	return callPlugin(ctx, r.delegation(), conf, a.invocation())
 }
 
 // previousAddresses returns the container's addresses from the result of ADD that the runtime stored.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
@@ -19,20 +20,38 @@ type collector struct {
 // addresses are known, and they have no owner from then on.
 func (c collector) collect(ctx context.Context, file recordFile) error {
 	if file.phase == phaseBegun || file.phase == phaseAttached {
-		if err := c.detach(ctx, file.Record); err != nil {
+		if err := c.undo(ctx, file.Record, ""); err != nil {
 			return err
 		}
 	}
 	return c.records.remove(file)
 }
 
-// detach undoes an attachment without the container's namespace, which is gone or whose name may
-// now belong to another container.
-func (c collector) detach(ctx context.Context, r record) error {
-	if err := removeHostLink(r); err != nil {
+// undoTime bounds undoing, which also runs when the call's own time is over.
+const undoTime = 30 * time.Second
+
+// undo removes an interface and then its addresses, even when the call is being cancelled. netns is the namespace that
+// the runtime names, "" for none: if the interface is in another one, it is removed there. The plugin gets no CNI_ARGS:
+// it may reject them, and all that it needs is in the record.
+func (c collector) undo(ctx context.Context, r record, netns string) error {
+	netns, err := namespaceOf(r, netns)
+	if err != nil {
 		return err
 	}
-	args := &invoke.Args{Command: "DEL", ContainerID: r.ContainerID, IfName: r.IfName, Path: c.path}
+	inside := false
+	if netns != "" {
+		if inside, err = hasInterface(netns, r.IfName); err != nil {
+			return err
+		}
+	}
+	if !inside { // the plugin would not find it
+		if err := removeHostLink(r); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	args := &invoke.Args{Command: "DEL", ContainerID: r.ContainerID, NetNS: netns, IfName: r.IfName, Path: c.path}
 	return callPlugin(ctx, r.delegation(), r.Config, args)
 }
 

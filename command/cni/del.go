@@ -20,8 +20,7 @@ func (p *plugin) del(ctx context.Context, args *skel.CmdArgs) error {
 	if isHostNamespace(args.Netns) && !overridesNetns(args) {
 		args.Netns = "" // the container's namespace is gone; package skel would also reject this one
 	}
-	inNamespace := namespaceExists(args.Netns)
-	if inNamespace {
+	if namespaceExists(args.Netns) {
 		if err := checkNamespace(args); err != nil {
 			return err
 		}
@@ -33,5 +32,5 @@ func (p *plugin) del(ctx context.Context, args *skel.CmdArgs) error {
 		}
 		defer unlock()
 	}
-	return internal(newAttachment(args, c).end(ctx, inNamespace))
+	return internal(newAttachment(args, c).end(ctx))
 }

@@ -57,43 +57,104 @@ func overridesNetns(args *skel.CmdArgs) bool {
 	return strings.EqualFold(args.NetnsOverride, "true") || args.NetnsOverride == "1"
 }
 
-// inContainer calls do with the container's interface, or with nil if it has none of that name.
-func inContainer(args *skel.CmdArgs, do func(*netlink.Handle, netlink.Link) error) error {
-	ns, err := netns.GetFromPath(args.Netns)
+// namespaceID identifies a namespace as long as it exists: by the device and the inode of its file. It returns "" if
+// there is none.
+func namespaceID(path string) string {
+	var file unix.Stat_t
+	if !namespaceExists(path) || unix.Stat(path, &file) != nil {
+		return ""
+	}
+	return fmt.Sprintf("%d:%d", file.Dev, file.Ino)
+}
+
+// namespaceOf returns the path of the namespace that has the recorded interface: the one that the runtime names, or
+// else that of ADD. It returns "" if the interface is in neither, as when the container is gone.
+func namespaceOf(r record, named string) (string, error) {
+	link, err := findHostLink(r)
 	if err != nil {
-		return fmt.Errorf("open %s: %w", args.Netns, err)
+		return "", err
+	}
+	for _, path := range []string{named, r.Netns} {
+		if !namespaceExists(path) || path != named && isHostNamespace(path) {
+			continue
+		}
+		var found bool
+		switch {
+		case link != nil && link.Attrs().NetNsID >= 0:
+			if found, err = leadsTo(link, path); err != nil {
+				return "", err
+			}
+		case r.NetnsID != "":
+			found = namespaceID(path) == r.NetnsID
+		default:
+			found = path == named
+		}
+		if found {
+			return path, nil
+		}
+	}
+	return "", nil
+}
+
+// leadsTo reports whether the other end of the host's link is in the namespace.
+func leadsTo(link netlink.Link, path string) (bool, error) {
+	ns, err := netns.GetFromPath(path)
+	if err != nil {
+		return false, fmt.Errorf("open %s: %w", path, err)
+	}
+	defer ns.Close()
+	id, err := netlink.GetNetNsIdByFd(int(ns))
+	if err != nil {
+		return false, fmt.Errorf("look for the other end of %s in %s: %w", link.Attrs().Name, path, err)
+	}
+	return id == link.Attrs().NetNsID, nil
+}
+
+// inNamespace calls do with an interface of a namespace, or with nil if it has none of that name.
+func inNamespace(path, ifName string, do func(*netlink.Handle, netlink.Link) error) error {
+	ns, err := netns.GetFromPath(path)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
 	}
 	defer ns.Close()
 	inside, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
-		return fmt.Errorf("look into %s: %w", args.Netns, err)
+		return fmt.Errorf("look into %s: %w", path, err)
 	}
 	defer inside.Close()
-	link, err := inside.LinkByName(args.IfName)
+	link, err := inside.LinkByName(ifName)
 	var missing netlink.LinkNotFoundError
 	if errors.As(err, &missing) {
 		return do(inside, nil)
 	}
 	if err != nil {
-		return fmt.Errorf("look for %s in %s: %w", args.IfName, args.Netns, err)
+		return fmt.Errorf("look for %s in %s: %w", ifName, path, err)
 	}
 	return do(inside, link)
 }
 
+// hasInterface reports whether a namespace has an interface of that name.
+func hasInterface(path, ifName string) (has bool, err error) {
+	err = inNamespace(path, ifName, func(_ *netlink.Handle, link netlink.Link) error {
+		has = link != nil
+		return nil
+	})
+	return has, err
+}
+
 // checkInterface returns an error if the container already has an interface of that name.
 func checkInterface(args *skel.CmdArgs) error {
-	return inContainer(args, func(_ *netlink.Handle, link netlink.Link) error {
-		if link == nil {
-			return nil
-		}
-		return errorf(codeAttached, "container %s has an interface %s that is not known to be of leno-cni: "+
-			"DEL it where it came from, or ask for another name", args.ContainerID, args.IfName)
-	})
+	has, err := hasInterface(args.Netns, args.IfName)
+	if err != nil || !has {
+		return err
+	}
+	return errorf(codeAttached, "container %s has an interface %s that is not known to be of leno-cni: "+
+		"DEL it where it came from, or ask for another name", args.ContainerID, args.IfName)
 }
 
 // removeInterface removes an interface of which only the name is known.
 func removeInterface(args *skel.CmdArgs) error {
-	return inContainer(args, func(inside *netlink.Handle, link netlink.Link) error {
+	return inNamespace(args.Netns, args.IfName, func(inside *netlink.Handle, link netlink.Link) error {
 		if link == nil {
 			return nil
 		}

@@ -23,7 +23,8 @@ type record struct {
 	Name        string          `json:"name"` // of the configuration
 	ContainerID string          `json:"container_id"`
 	IfName      string          `json:"ifname"`
-	Netns       string          `json:"netns"` // path of the container's namespace
+	Netns       string          `json:"netns"`              // path of the container's namespace
+	NetnsID     string          `json:"netns_id,omitempty"` // of namespaceID; an earlier leno wrote none
 	Network     string          `json:"network"`
 	Plugin      string          `json:"plugin"`
 	Config      json.RawMessage `json:"config"`
@@ -47,7 +48,7 @@ func (r record) inFile() recordFile {
 // newRecord returns the record of a delegation for a container and its namespace.
 func newRecord(name string, a types.GCAttachment, netns string, d delegation) record {
 	return record{Version: recordVersion, Name: name, ContainerID: a.ContainerID, IfName: a.IfName, Netns: netns,
-		Network: d.Network, Plugin: d.Plugin, Config: d.Config}
+		NetnsID: namespaceID(netns), Network: d.Network, Plugin: d.Plugin, Config: d.Config}
 }
 
 // delegation returns the recorded delegation.
@@ -152,7 +153,7 @@ func (f recordFile) key() (types.GCAttachment, bool) {
 	return types.GCAttachment{ContainerID: id, IfName: ifName}, found && len(ifName) <= longest
 }
 
-// findRecords returns the records of an attachment: those of the named configuration, or else those of
+// findRecords returns the records of an attachment that the named configuration answers for: its own, or else those of
 // others that gave it something.
 func findRecords(all []recordFile, name string, a types.GCAttachment) []recordFile {
 	var own, others []recordFile

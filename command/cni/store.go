@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -66,11 +67,14 @@ func (s records) all() ([]recordFile, error) {
 // but a configuration may be renamed while containers run: without a record under the name, find
 // returns those of other configurations.
 func (s records) find(a types.GCAttachment) ([]recordFile, error) {
+	all, err := s.findAll(a)
+	return findRecords(all, s.name, a), err
+}
+
+// findAll returns the records of an attachment, of every configuration.
+func (s records) findAll(a types.GCAttachment) ([]recordFile, error) {
 	all, err := s.all()
-	if err != nil {
-		return nil, err
-	}
-	return findRecords(all, s.name, a), nil
+	return slices.DeleteFunc(all, func(file recordFile) bool { return !file.belongsTo(a) }), err
 }
 
 func (s records) read(name, file string) (recordFile, error) {
@@ -103,6 +107,18 @@ func (s records) remove(file recordFile) error {
 		return err
 	}
 	return nil
+}
+
+// removeUnfinished removes the temporary files of an attachment left by killed calls. The container must be locked.
+func (s records) removeUnfinished(a types.GCAttachment) error {
+	files, err := entries(s.path(s.name, ""))
+	errs := []error{err}
+	for _, file := range files {
+		if strings.HasPrefix(file.Name(), tempPrefix+recordFileName(a.ContainerID, a.IfName)+".") {
+			errs = append(errs, os.Remove(s.path(s.name, file.Name())))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // removeTemporary removes the configuration's temporary files left by killed calls.

@@ -90,7 +90,8 @@ func TestErrors(t *testing.T) {
 		{"GC of nothing", "CNI_COMMAND=GC", strings.Replace(fine, "{", `{"cni.dev/valid-attachments":[],`, 1), 0, ""},
 		{"an interface of another program", "CNI_IFNAME=lo", fine, 102, "lo that is not known to be of leno-cni"},
 		{"fine", "", fine, 0, `"10.5.34.`},
-		{"fine, afterwards", "CNI_COMMAND=DEL", fine, 0, ""},
+		{"DEL with arguments that bridge rejects", "CNI_COMMAND=DEL CNI_ARGS=K=V", fine, 0, ""},
+		{"ADD with arguments that bridge rejects", "CNI_ARGS=K=V", fine, types.ErrInternal, "K"},
 		// A bridge that never had an address and has no port any more.
 		{"failed before", "CNI_PATH=" + noIPAM, other, 100, "host-local"},
 		{"fine after that", "", other, 0, `"10.5.34.`},

@@ -41,6 +41,7 @@ func TestShared(t *testing.T) {
 			"of the agent":    s.notOurs,
 			"killed":          s.killed,
 			"moved":           s.moved,
+			"two namespaces":  s.twoNamespaces,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -267,6 +268,30 @@ func (s *site) hostNamespace(t *testing.T, r *runtime) {
 	must(t, err)
 	must(t, r.cni.GetStatusNetworkList(s.ctx, next.list))
 	must(t, next.add())
+}
+
+// twoNamespaces gives one container ID two namespaces. DEL removes the interface where it is, whatever namespace it
+// names, and an ADD in the second namespace works as soon as the first is gone.
+func (s *site) twoNamespaces(t *testing.T, r *runtime) {
+	c := s.added(t, r, named("two"))
+	second := s.container(t, r, named("two"))
+	second.id = c.id
+	fails(t, second.add(), 102, "by configuration two in "+c.Path())
+	third := second.as(t, conf("two-too", `,"nework":"default"`))
+	fails(t, third.add(), types.ErrUnsupportedField)
+	must(t, third.del())
+	must(t, third.del())
+	c.still(t)
+	must(t, second.del())
+	c.ended(t)
+
+	must(t, c.add())
+	must(t, s.RemoveNamespace(s.ctx, c.Namespace))
+	must(t, second.add())
+	second.still(t)
+	must(t, second.check())
+	must(t, second.del())
+	second.ended(t)
 }
 
 // notOurs checks that a directory that the agent's user, or any user but root, can change is not
