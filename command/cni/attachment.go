@@ -100,7 +100,8 @@ func (a attachment) refuse(file recordFile) error {
 	if err := a.disown([]recordFile{file}); err != nil {
 		return err
 	}
-	return errorf(codeAttached, "container %s has interface %s in network %s already, by configuration %s in %s: DEL it first",
+	return errorf(codeAttached,
+		"container %s has interface %s in network %s already, by configuration %s in %s: DEL it first",
 		a.args.ContainerID, a.args.IfName, file.Record.Network, file.Name, file.Record.Netns)
 }
 

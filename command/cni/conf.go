@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,6 +58,9 @@ func parseConf(data []byte) (networkConf, error) {
 	if err != nil {
 		return networkConf{}, err
 	}
+	if err := checkKeys(all); err != nil {
+		return networkConf{}, err
+	}
 	var wait, kind string
 	for _, key := range sorted(all) {
 		var into any
@@ -93,11 +97,8 @@ func parseConf(data []byte) (networkConf, error) {
 			into = &c.Valid
 		case "capabilities":
 			into = &map[string]bool{}
-		default:
-			if strings.HasPrefix(key, "cni.dev/") { // set by the runtime, which may add more of them
-				continue
-			}
-			return networkConf{}, unsupported(key, all[key], keys())
+		default: // checkKeys accepts it, and it has no effect here
+			continue
 		}
 		if err := json.Unmarshal(all[key], into); err != nil {
 			return networkConf{}, errorf(types.ErrDecodingFailure, "%s: %s is not what it takes: %s", key, short(all[key]), err)
@@ -107,6 +108,44 @@ func parseConf(data []byte) (networkConf, error) {
 		return networkConf{}, err
 	}
 	return c, c.check()
+}
+
+// checkKeys returns an error that names all keys that are not for the top of a configuration, with their values, and
+// where they belong.
+func checkKeys(all map[string]json.RawMessage) error {
+	var delegated, unknown, problems []string
+	for _, key := range sorted(all) {
+		switch pair := key + ": " + short(all[key]); {
+		case slices.Contains(keys(), key), isComment(key),
+			strings.HasPrefix(key, "cni.dev/"): // set by the runtime, which may add more of them
+		case slices.Contains(bridgeKeys(), key):
+			delegated = append(delegated, pair)
+		default:
+			unknown = append(unknown, pair+" is not supported here")
+		}
+	}
+	if len(delegated) > 0 {
+		problems = append(problems, strings.Join(delegated, ", ")+
+			": put them into `delegate`, where the plugin bridge has its settings")
+		var ipam map[string]json.RawMessage
+		if json.Unmarshal(all["ipam"], &ipam) == nil {
+			if err := checkIPAM(ipam, nil); err != nil {
+				problems = append(problems, err.Error())
+			}
+		}
+	}
+	if len(unknown) > 0 {
+		problems = append(problems, strings.Join(unknown, ", ")+"; known are "+strings.Join(keys(), ", "))
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	return errorf(types.ErrUnsupportedField, "%s", strings.Join(problems, "; "))
+}
+
+// isComment reports whether a key only explains the configuration to people.
+func isComment(key string) bool {
+	return strings.HasPrefix(key, "_") || strings.EqualFold(key, "documentation")
 }
 
 // parseForDel reads what DEL needs from a configuration. Errors in the rest must not prevent a

@@ -86,6 +86,8 @@ func TestDelegate(t *testing.T) {
 		{"the agent masquerades", `"delegate":{"ipMasq":true}`, dual, with(), "cni-default", true},
 		{"no other masquerading", `"delegate":{"ipMasq":true}`, noMasq, with("ipMasq", "true"), "cni-default", true},
 		{"no masquerading", ``, noMasq, with(), "cni-default", true},
+		{"explanations", `"_comment":"pool of dc1","Documentation":"/usr/share/doc/x.md","delegate":{"_comment":"x"},"ipam":{"_comment":"x"}`, noMasq,
+			with("_comment", `"x"`), "cni-default", true},
 		{"the runtime's", `"capabilities":{"mac":true},"runtimeConfig":{"mac":"00:11:22:33:44:55"},"args":{"cni":{"ips":["10.5.34.9"]}},"dns":{"nameservers":["192.0.2.53"]},"prevResult":{"ips":[]}`, dual,
 			with("runtimeConfig", `{"mac":"00:11:22:33:44:55"}`, "args", `{"cni":{"ips":["10.5.34.9"]}}`, "dns", `{"nameservers":["192.0.2.53"]}`), "cni-default", true},
 		{"another plugin", `"delegate":{"type":"ptp","ipMasq":true,"whatever":[1]}`, noMasq,
@@ -138,6 +140,11 @@ func TestRefused(t *testing.T) {
 		{`"nework":"default"`, types.ErrUnsupportedField, `nework: "default" is not supported here; known are address,`},
 		{`"ipMasq":true`, types.ErrUnsupportedField, "ipMasq: true"},
 		{`"bridge":"x"`, types.ErrUnsupportedField, `bridge: "x"`},
+		{`"bridge":"nomad","ipMasq":true,"isGateway":true,"forceAddress":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"172.26.64.0/20"}]]}`,
+			types.ErrUnsupportedField, "bridge: \"nomad\", forceAddress: true, ipMasq: true, isGateway: true: put them into `delegate`, " +
+				"where the plugin bridge has its settings; ipam.ranges: subnet and gateway are what this host leased; leave it out"},
+		{`"nework":"x","adress":"y","mtu":1400`, types.ErrUnsupportedField, "mtu: 1400: put them into `delegate`, where the plugin bridge has its settings; " +
+			`adress: "y" is not supported here, nework: "x" is not supported here; known are address,`},
 		{`"network":7`, types.ErrDecodingFailure, "network: 7"},
 		{`"network":"../x"`, types.ErrInvalidNetworkConfig, "network:"},
 		{`"network":".."`, types.ErrInvalidNetworkConfig, "network:"},

@@ -86,7 +86,7 @@ func checkDelegate(settings map[string]json.RawMessage) error {
 		return invalid("delegate.isDefaultGateway is true, so delegate.isGateway cannot be false")
 	}
 	for _, key := range sorted(settings) {
-		if !slices.Contains(bridgeKeys(), key) {
+		if !slices.Contains(bridgeKeys(), key) && !isComment(key) {
 			return unsupported("delegate."+key, settings[key], bridgeKeys())
 		}
 	}
@@ -120,6 +120,9 @@ func checkIPAM(settings map[string]json.RawMessage, runtimeConfig json.RawMessag
 		case "dataDir":
 			return errorf(types.ErrInvalidNetworkConfig, "ipam.dataDir: set dataDir at the top level instead")
 		default:
+			if isComment(key) {
+				continue
+			}
 			return unsupported("ipam."+key, value, []string{"resolvConf", "routes", "type"})
 		}
 		if err != nil {

@@ -31,6 +31,7 @@ func TestErrors(t *testing.T) {
 
 	const head = `"cniVersion":"1.1.0","name":"net","type":"leno-cni"`
 	const fine = `{` + head + `,"network":"default"}`
+	const versions = `plugin supports ["0.3.0" "0.3.1" "0.4.0" "1.0.0" "1.1.0"]`
 	const other = `{` + head + `,"network":"default","delegate":{"bridge":"other"}}`
 	for _, tt := range []struct {
 		name  string
@@ -61,8 +62,8 @@ func TestErrors(t *testing.T) {
 		{"no name", "", `{"cniVersion":"1.1.0","type":"leno-cni"}`, types.ErrInvalidNetworkConfig, "name"},
 		{"bad name", "", `{"cniVersion":"1.1.0","name":"a/b","type":"leno-cni"}`, types.ErrInvalidNetworkConfig, "name"},
 		{"newer version", "", strings.Replace(fine, "1.1.0", "2.0.0", 1), types.ErrIncompatibleCNIVersion, "incompatible"},
-		{"older version", "", strings.Replace(fine, "1.1.0", "0.2.0", 1), types.ErrIncompatibleCNIVersion, "incompatible"},
-		{"no version", "", strings.Replace(fine, `"cniVersion":"1.1.0",`, "", 1), types.ErrIncompatibleCNIVersion, "incompatible"},
+		{"older version", "", strings.Replace(fine, "1.1.0", "0.2.0", 1), types.ErrIncompatibleCNIVersion, versions},
+		{"no version", "", strings.Replace(fine, `"cniVersion":"1.1.0",`, "", 1), types.ErrIncompatibleCNIVersion, versions},
 		{"version 7", "", strings.Replace(fine, `"1.1.0"`, "7", 1), types.ErrDecodingFailure, "version"},
 		{"CHECK of a version without", "CNI_COMMAND=CHECK", strings.Replace(fine, "1.1.0", "0.3.1", 1), types.ErrIncompatibleCNIVersion, "CHECK"},
 		{"GC of a version without", "CNI_COMMAND=GC", strings.Replace(fine, "1.1.0", "1.0.0", 1), types.ErrIncompatibleCNIVersion, "GC"},
@@ -127,7 +128,7 @@ func TestErrors(t *testing.T) {
 			if err := dec.Decode(&got); err != nil || dec.More() {
 				t.Fatalf("%v on standard output: %s", err, out)
 			}
-			if err == nil || got.Code != tt.code || !strings.Contains(got.Msg, tt.want) || got.CNIVersion == "" {
+			if err == nil || got.Code != tt.code || !strings.Contains(got.Msg+"; "+got.Details, tt.want) || got.CNIVersion == "" {
 				t.Errorf("%v: %s", err, out)
 			}
 		})

@@ -113,7 +113,7 @@ func newRuntime(t *testing.T, ctx context.Context, h *lab.Host) *runtime {
 		must(t, os.MkdirAll(filepath.Join(r.dir, dir), 0o755))
 	}
 	must(t, os.Mkdir(r.path, 0o755))
-	for _, name := range []string{"bridge", "ptp", "host-local", "portmap", "loopback"} {
+	for _, name := range []string{"bridge", "ptp", "host-local", "portmap", "loopback", "firewall"} {
 		must(t, os.Symlink(filepath.Join(plugins, name), filepath.Join(r.path, name)))
 	}
 	must(t, os.Symlink(binary, filepath.Join(r.path, "leno-cni")))

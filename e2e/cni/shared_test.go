@@ -42,6 +42,7 @@ func TestShared(t *testing.T) {
 			"killed":          s.killed,
 			"moved":           s.moved,
 			"two namespaces":  s.twoNamespaces,
+			"lists":           s.lists,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -292,6 +293,36 @@ func (s *site) twoNamespaces(t *testing.T, r *runtime) {
 	must(t, second.check())
 	must(t, second.del())
 	second.ended(t)
+}
+
+// lists checks configuration lists as people have them for other plugins.
+func (s *site) lists(t *testing.T, r *runtime) {
+	const portmap = `{"type":"portmap","capabilities":{"portMappings":true},"snat":true}`
+	for name, text := range map[string]string{
+		"of Nomad": `{"cniVersion":"0.4.0","name":"list-1","plugins":[{"type":"loopback"},
+			{"type":"leno-cni","network":"default","subnetFile":"/run/leno/default.env"},
+			{"type":"firewall","backend":"iptables","iptablesAdminChainName":"NOMAD-ADMIN"},` + portmap + `]}`,
+		"of flannel": `{"name":"list-2","cniVersion":"0.3.1","plugins":[{"type":"leno-cni","subnetFile":"/run/leno/default.env",
+			"delegate":{"hairpinMode":true,"forceAddress":true,"isDefaultGateway":true}},` + portmap + `]}`,
+		"with explanations": `{"cniVersion":"1.0.0","name":"list-3","plugins":[{"type":"leno-cni","subnetFile":"/run/leno/default.env",
+			"_comment":"pool of dc1","Documentation":"/usr/share/doc/x.md"}]}`,
+		"ptp": `{"cniVersion":"0.3.1","name":"list-4","plugins":[{"type":"leno-cni","subnetFile":"/run/leno/default.env",
+			"delegate":{"type":"ptp"},"ipam":{"type":"host-local","routes":[{"dst":"0.0.0.0/0"}]}},` + portmap + `]}`,
+		"of 1.1.0": `{"cniVersion":"1.1.0","cniVersions":["0.4.0","1.0.0","1.1.0"],"name":"list-5","disableCheck":true,"disableGC":false,
+			"loadOnlyInlinedPlugins":true,"plugins":[{"type":"leno-cni","subnetFile":"/run/leno/default.env"},
+			{"type":"portmap","capabilities":{"portMappings":true},"backend":"nftables"}]}`,
+	} {
+		c := s.container(t, r, text)
+		if err := c.add(); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		c.still(t)
+		if err := c.del(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		c.ended(t)
+	}
 }
 
 // notOurs checks that a directory that the agent's user, or any user but root, can change is not
