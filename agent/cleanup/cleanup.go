@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -22,6 +23,9 @@ type Options struct {
 	DryRun    bool   // find, remove nothing
 	KeepLease bool   // keep the records in the store, and the node id that finds them again
 
+	// RunDir is the directory of the subnet files that are not configured otherwise; "" for the default.
+	RunDir string
+
 	Logger hclog.Logger // nil for no log
 
 	// Open opens the store. It is called at most once, when the store is needed.
@@ -29,6 +33,10 @@ type Options struct {
 
 	// SelectUnderlay returns the addresses by which other hosts know this one. nil looks at this host.
 	SelectUnderlay func(config.Underlay) (underlay.Choice, error)
+
+	// AgentElsewhere returns a process in whose network namespace another agent runs that has the directory. nil looks at
+	// this host.
+	AgentElsewhere func(dir string) (pid int, found bool)
 }
 
 // A Registry is the store. It may also implement RecordFinder, Withdrawer and registry.NodeNamer.
@@ -146,6 +154,12 @@ func newCleaner(c config.Config, o Options) *cleaner {
 	if o.Logger == nil {
 		o.Logger = hclog.NewNullLogger()
 	}
+	if o.RunDir == "" {
+		o.RunDir = filepath.Dir(config.WatchedNetwork("any").SubnetFile)
+	}
+	if o.AgentElsewhere == nil {
+		o.AgentElsewhere = state.AgentElsewhere
+	}
 	if o.SelectUnderlay == nil {
 		o.SelectUnderlay = func(c config.Underlay) (underlay.Choice, error) {
 			return underlay.Select(c, underlay.Need{IPv4: true, IPv6: true})
@@ -213,5 +227,5 @@ func (c *cleaner) findIdentity() {
 	if others := c.addDir(dir); !c.o.KeepLease {
 		c.addForeignDir(dir, "", others)
 	}
-	c.addDir(runDir())
+	c.addDir(c.o.RunDir)
 }

@@ -19,9 +19,6 @@ import (
 	"github.com/lenonet/leno/backend/transition"
 )
 
-// runDir returns the directory of the subnet files that are not configured otherwise.
-func runDir() string { return filepath.Dir(config.WatchedNetwork("any").SubnetFile) }
-
 // findFiles finds state files, peers files and subnet files, and the unfinished ones of a process that was killed.
 func (c *cleaner) findFiles() {
 	for _, t := range c.networks {
@@ -47,8 +44,7 @@ func (c *cleaner) findFiles() {
 			if c.o.Network != "" && c.isOfOtherNetwork(path) {
 				continue
 			}
-			c.addFile(path, t.name, "subnet file", state.IsSubnetFile)
-			c.addUnfinished(path, t.name)
+			c.addSubnetFile(path, t)
 		}
 	}
 	c.addDir(filepath.Dir(state.PeersPath(c.config.DataDir, "any")))
@@ -60,10 +56,10 @@ func (c *cleaner) findFiles() {
 	c.addFile(state.NodeIDPath(c.config.DataDir)+state.BadSuffix, "", "put aside", func([]byte) bool { return c.isOwn })
 	c.addUnfinished(state.NodeIDPath(c.config.DataDir), "")
 	// Networks that have no other trace may have subnet files.
-	lost, err := filepath.Glob(filepath.Join(runDir(), "*.env"))
+	lost, err := filepath.Glob(filepath.Join(c.o.RunDir, "*.env"))
 	if err == nil {
 		for _, path := range lost {
-			c.addFile(path, "", "subnet file", state.IsSubnetFile)
+			c.addSubnetFile(path, networkTraces{})
 		}
 	}
 	if path, ok := strings.CutPrefix(c.config.HTTP.Address, "unix://"); ok {
@@ -129,6 +125,33 @@ func (c *cleaner) addFile(path, network, what string, ours func(data []byte) boo
 	default:
 		c.add(l, func(context.Context) error { return os.Remove(path) })
 	}
+}
+
+// addSubnetFile adds a subnet file and the unfinished ones beside it. Agents of all network namespaces share the
+// directory RunDir: while another one runs, only a file that has the subnets of this host's state is this host's.
+func (c *cleaner) addSubnetFile(path string, t networkTraces) {
+	l := Leftover{Kind: File, Name: path, Network: t.name, Detail: "subnet file"}
+	if config.SamePath(filepath.Dir(path), c.o.RunDir) && !hasSubnets(path, t.saved) {
+		if pid, found := c.o.AgentElsewhere(c.o.RunDir); found {
+			isReported := slices.ContainsFunc(c.report.Foreign, func(f Leftover) bool { return f.Name == path })
+			if _, err := os.Lstat(path); err == nil && !isReported {
+				c.addForeign(l, "an agent in the network namespace of process %d may have written it: stop that agent first", pid)
+			}
+			return
+		}
+	}
+	c.addFile(path, t.name, l.Detail, state.IsSubnetFile)
+	c.addUnfinished(path, t.name)
+}
+
+// hasSubnets reports whether a subnet file has the subnets of a state.
+func hasSubnets(path string, saved state.Network) bool {
+	text, err := os.ReadFile(path)
+	if err != nil || len(saved.Subnets) == 0 {
+		return false
+	}
+	file, err := state.ParseSubnetFile(string(text))
+	return err == nil && slices.Equal(file.Subnets(), saved.Subnets)
 }
 
 // addUnfinished adds the files that state.WriteFile had not renamed to path yet.

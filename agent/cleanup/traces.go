@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
@@ -57,7 +56,7 @@ func (c *cleaner) readTraces() {
 // tracesOf reads the traces of one network. The pools of the datapath come first, then those of the remembered
 // definition, then those of the configuration.
 func (c *cleaner) tracesOf(name string) networkTraces {
-	t := networkTraces{name: name, files: []string{config.WatchedNetwork(name).SubnetFile}}
+	t := networkTraces{name: name, files: []string{filepath.Join(c.o.RunDir, name+".env")}}
 	if before, err := state.Load(c.config.DataDir, name); err == nil && before.Network != "" {
 		t.saved, t.pools = before, before.Pools
 		c.nodeID = cmp.Or(c.nodeID, before.NodeID)
