@@ -55,6 +55,7 @@ does not have to run; only its subnet file is needed.
 		Run:   func(ctx context.Context, _ []string) error { return o.run(ctx) },
 		Values: complete.Flags{
 			"-subnet-file":     complete.PredictFiles("*.env"),
+			"-daemon-json":     complete.PredictFiles("*.json"),
 			"-format":          complete.PredictSet(cli.FormatTable, formatEnv, cli.FormatJSON),
 			"-docker-firewall": complete.PredictSet("iptables", "nftables"),
 		},
@@ -96,8 +97,22 @@ func (o *dockerOpts) run(ctx context.Context) error {
 	case !isVariable(o.key):
 		return cli.UsageErrorWithFix(cli.DropFlags("key"), "-key: %q is not the name of a variable", o.key)
 	}
+	return o.output(ctx)
+}
+
+// output prints or writes the options in the format that is asked for.
+func (o *dockerOpts) output(ctx context.Context) error {
+	isTarget := o.format == cli.FormatJSON && o.to != ""
+	path := o.host.config
+	if isTarget {
+		path = o.to
+	}
+	old, config, unread := readConfig(path, isTarget)
+	if unread != nil && (isTarget || o.format == formatEnv) {
+		return unread
+	}
 	// An environment file is written before Docker starts, when Docker's socket accepts questions and nothing answers.
-	engine, err := o.host.engine(ctx, o.format != formatEnv)
+	engine, err := o.host.engine(ctx, config, o.format != formatEnv)
 	if err != nil {
 		return err
 	}
@@ -105,11 +120,30 @@ func (o *dockerOpts) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if o.format == cli.FormatTable {
-		o.print(o.meta.Stdout, engine, networks)
-		return nil
+	d := dockeropts.ForDocker0(engine, networks[0])
+	if isTarget {
+		if err := d.Merge(config).Check(networks[0]); err != nil {
+			return fmt.Errorf("%s %w; it is left as it is", path, err)
+		}
+		return o.writeJSON(ctx, d, old, config)
 	}
-	return o.file(dockeropts.ForDocker0(engine, networks[0]), networks[0].Name)
+	beside, err := d.Beside(config)
+	if err == nil {
+		err = config.Check(networks[0])
+	}
+	if err != nil {
+		err = fmt.Errorf("%s %w", path, err)
+	}
+	switch {
+	case o.format == cli.FormatJSON:
+		return o.writeJSON(ctx, d, nil, nil)
+	case o.format == formatEnv && err != nil:
+		return err
+	case o.format == formatEnv:
+		return o.writeEnv(beside, networks[0].Name)
+	}
+	o.print(o.meta.Stdout, engine, networks, errors.Join(unread, err))
+	return nil
 }
 
 // isVariable reports whether a shell accepts the name.
@@ -118,8 +152,9 @@ func isVariable(name string) bool {
 		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == "" && (name[0] < '0' || name[0] > '9')
 }
 
-// print prints the options for people, who can paste them into a shell.
-func (o *dockerOpts) print(w io.Writer, e dockeropts.Engine, networks []dockeropts.Network) {
+// print prints the options for people, who can paste them into a shell. conflict is why dockerd would not start with
+// those of docker0.
+func (o *dockerOpts) print(w io.Writer, e dockeropts.Engine, networks []dockeropts.Network, conflict error) {
 	var notes []string
 	for i, n := range networks {
 		if i > 0 {
@@ -131,6 +166,9 @@ func (o *dockerOpts) print(w io.Writer, e dockeropts.Engine, networks []dockerop
 			writeComment(w, fmt.Sprintf("docker0 in network %s, for %s: options of dockerd", n.Name, engineName(e)))
 			fmt.Fprint(w, dockeropts.Lines(strings.Join(append(d.Environment, "dockerd"), " "), d.Flags(), cli.Width))
 			more = d.Notes
+			if conflict != nil {
+				more = append(more, conflict.Error())
+			}
 		} else {
 			args, of := dockeropts.Create(e, n)
 			writeComment(w, fmt.Sprintf("A Docker network in network %s, for %s: to be made once", n.Name, engineName(e)))
@@ -163,8 +201,25 @@ func writeComment(w io.Writer, text string) {
 	}
 }
 
-// file prints or writes the machine-readable formats.
-func (o *dockerOpts) file(d dockeropts.Daemon, network string) error {
+// writeJSON prints or writes a daemon.json, whose content before is old.
+func (o *dockerOpts) writeJSON(ctx context.Context, d dockeropts.Daemon, old []byte, c dockeropts.Config) error {
+	var out strings.Builder
+	if err := cli.WriteJSON(&out, d.Merge(c)); err != nil {
+		return err
+	}
+	for _, note := range d.Notes {
+		writeComment(o.meta.Stderr, note) // JSON has no comments
+	}
+	if o.to != "" && string(old) != out.String() {
+		if err := dockeropts.Validate(ctx, o.to, []byte(out.String())); err != nil {
+			return fmt.Errorf("%s is left as it is: %w", o.to, err)
+		}
+	}
+	return o.write(old, out.String())
+}
+
+// writeEnv prints or writes an environment file.
+func (o *dockerOpts) writeEnv(d dockeropts.Daemon, network string) error {
 	var old []byte
 	if o.to != "" {
 		var err error
@@ -173,26 +228,14 @@ func (o *dockerOpts) file(d dockeropts.Daemon, network string) error {
 		}
 	}
 	var out strings.Builder
-	var err error
-	if o.format == formatEnv {
-		writeEnvironment(&out, d, network, o.key)
-	} else {
-		var content map[string]any
-		if content, err = d.Merge(old); err != nil {
-			return fmt.Errorf("%s: %w; it is left as it is", o.to, err)
-		}
-		if err := cli.WriteJSON(&out, content); err != nil {
-			return err
-		}
-	}
-	text := out.String()
-	for _, note := range d.Notes {
-		if o.format == cli.FormatJSON {
-			writeComment(o.meta.Stderr, note) // JSON has no comments
-		}
-	}
+	writeEnvironment(&out, d, network, o.key)
+	return o.write(old, out.String())
+}
+
+// write prints the text, or replaces the content of the file, which is old.
+func (o *dockerOpts) write(old []byte, text string) error {
 	if o.to == "" {
-		_, err = io.WriteString(o.meta.Stdout, text)
+		_, err := io.WriteString(o.meta.Stdout, text)
 		return err
 	}
 	if string(old) == text {

@@ -30,7 +30,7 @@ type dockerHost struct {
 	agent *cli.AgentFlags
 
 	networks, files, interfaces cli.ListFlag
-	version, firewall           string
+	version, firewall, config   string
 }
 
 func (h *dockerHost) flags(fs *flag.FlagSet) {
@@ -43,12 +43,31 @@ func (h *dockerHost) flags(fs *flag.FlagSet) {
 			"Default: as the agent reports, otherwise the network's own device")
 	fs.StringVar(&h.version, "docker-version", "", "`version` of Docker; default: as dockerd or docker reports it")
 	fs.StringVar(&h.firewall, "docker-firewall", "",
-		"the `kind` of rules that Docker writes, iptables or nftables; default: as docker reports it, otherwise iptables")
+		"the `kind` of rules that Docker writes, iptables or nftables; default: as daemon.json says or docker reports it, "+
+			"otherwise iptables")
+	fs.StringVar(&h.config, "daemon-json", dockeropts.DaemonJSON, "`file` that dockerd reads in addition to its options")
 }
 
-// engine returns the engine that the flags describe. Unset values come from the installed one, and if it is running,
-// also from the running one.
-func (h *dockerHost) engine(ctx context.Context, running bool) (e dockeropts.Engine, err error) {
+// readConfig returns the content of the daemon.json at path and, if replace is false, accepts what dockerd accepts. A
+// missing file is empty.
+func readConfig(path string, replace bool) (text []byte, c dockeropts.Config, err error) {
+	text, err = os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, err
+	}
+	parse := dockeropts.ReadConfig
+	if replace {
+		parse = dockeropts.ParseConfig
+	}
+	if c, err = parse(text); err != nil {
+		return nil, nil, fmt.Errorf("%s %w; it is left as it is", path, err)
+	}
+	return text, c, nil
+}
+
+// engine returns the engine that the flags describe. Unset values come from its daemon.json and the installed one, and
+// if it is running, also from the running one.
+func (h *dockerHost) engine(ctx context.Context, c dockeropts.Config, running bool) (e dockeropts.Engine, err error) {
 	switch h.firewall {
 	case "iptables", "":
 	case "nftables":
@@ -64,7 +83,11 @@ func (h *dockerHost) engine(ctx context.Context, running bool) (e dockeropts.Eng
 	} else {
 		e.Version = dockeropts.InstalledVersion(ctx)
 	}
-	if running && h.firewall == "" && h.version == "" {
+	switch {
+	case h.firewall != "":
+	case c.Firewall() != "":
+		e.NFTables = c.Firewall() == "nftables"
+	case running && h.version == "":
 		e.NFTables = dockeropts.HasNFTables(ctx)
 	}
 	return e, nil

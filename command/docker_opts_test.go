@@ -256,6 +256,114 @@ func TestDockerOptsBeforeDocker(t *testing.T) {
 	}
 }
 
+// TestDockerOptsRefuses: nothing is written with which dockerd would not start, and the error names the setting that is in
+// the way.
+func TestDockerOptsRefuses(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	dir := subnetFiles(t)
+	config, env := filepath.Join(dir, "daemon.json"), filepath.Join(dir, "docker.env")
+	for _, tt := range []struct{ text, json, env string }{ // the errors, "" for none
+		{text: `{ "bip": "172.26.0.1/16", "mtu": 1400 }`, env: "has bip 172.26.0.1/16"},
+		{text: `{ "bridge": "br0", "log-driver": "json-file" }`, json: `has bridge "br0"`, env: `has bridge "br0"`},
+		{text: `{ "bip": "192.168.100.1/24", "fixed-cidr": "192.168.100.128/25", "default-gateway": "192.168.100.254" }`,
+			json: "has fixed-cidr 192.168.100.128/25", env: "has bip 192.168.100.1/24"},
+		{text: "{\n\"ipv6\": true,\n\"fixed-cidr-v6\": \"fdd4:95c2:f557::/64\", // own ULA\n}", json: "line 3: invalid character '/'", env: "line 3: invalid character '/'"},
+		{text: `{ "bridge": "none", "iptables": false }`, json: `has bridge "none"`, env: `has bridge "none"`},
+		{text: `{ "default-address-pools": [ { "base": "10.5.0.0/16", "size": 24 } ], "bip": "10.5.34.1/24" }`,
+			json: "overlaps 10.5.0.0/16 of network default", env: "overlaps 10.5.0.0/16 of network default"},
+		{text: `{ "hosts": ["fd://", "tcp://0.0.0.0:2376"], "ip-masq": true }`, env: "has ip-masq true"},
+		{text: `{ "ipv6": true, "fixed-cidr-v6": "fdd4:95c2:f557::/64" }`, env: "has fixed-cidr-v6 fdd4:95c2:f557::/64"},
+		{text: "\ufeff{ \"debug\": true }", json: "begins with a byte order mark"},
+		{text: `{ "mtu": 1400, "debug": true, "mtu": 1300 }`, env: "has mtu 1300"},
+		{text: ``},
+		{text: `{ "mtu": 1450 }`},
+	} {
+		if err := os.WriteFile(config, []byte(tt.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for _, args := range [][2]string{{"-format=env", env}, {"-format=json", config}} {
+			want := map[string]string{env: tt.env, config: tt.json}[args[1]]
+			got := world{}.run("docker-opts", "-docker-version=28.3.2", "-subnet-file="+filepath.Join(dir, "default.env"),
+				"-daemon-json="+config, args[0], "-write="+args[1])
+			if (got.code == cli.ExitDone) != (want == "") || !strings.Contains(got.stderr, want) {
+				t.Errorf("%s %s: %+v, want %q", tt.text, args[0], got, want)
+			}
+			if text, err := os.ReadFile(config); tt.json != "" && (err != nil || string(text) != tt.text) {
+				t.Errorf("%s became %q, %v", tt.text, text, err)
+			}
+		}
+		err := os.Remove(env)
+		if (err == nil) != (tt.env == "") {
+			t.Errorf("%s: environment file: %v", tt.text, err)
+		}
+	}
+	if err := os.WriteFile(config, []byte(`{ "mtu": 1400 }`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got := world{}.run("docker-opts", "-docker-version=28.3.2", "-subnet-file="+filepath.Join(dir, "default.env"), "-daemon-json="+config)
+	if got.code != cli.ExitDone || !strings.Contains(strings.ReplaceAll(got.stdout, "\n# ", " "), "has mtu 1400") {
+		t.Errorf("the options for people: %+v", got)
+	}
+}
+
+// TestDockerOptsReadsDaemonJSON: the kind of rules is that of daemon.json, unless a flag says it.
+func TestDockerOptsReadsDaemonJSON(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	dir := subnetFiles(t)
+	config := filepath.Join(dir, "daemon.json")
+	for _, tt := range []struct {
+		text, flag string
+		nftables   bool
+	}{
+		{`{"firewall-backend":"nftables"}`, "", true},
+		{`{"firewall-backend":"nftables"}`, "iptables", false},
+		{`{"firewall-backend":"iptables"}`, "", false},
+		{`{}`, "nftables", true},
+		{`{}`, "", false},
+	} {
+		if err := os.WriteFile(config, []byte(tt.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		got := world{}.run("docker-opts", "-docker-version=29.0.1", "-subnet-file="+filepath.Join(dir, "default.env"), "-daemon-json="+config, "-docker-firewall="+tt.flag)
+		if got.code != cli.ExitDone || strings.Contains(got.stdout, "with nftables") != tt.nftables {
+			t.Errorf("%s %s: %+v", tt.text, tt.flag, got)
+		}
+	}
+}
+
+// TestDockerOptsValidates: dockerd is asked before daemon.json is replaced.
+func TestDockerOptsValidates(t *testing.T) {
+	bin, dir := t.TempDir(), subnetFiles(t)
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	config := filepath.Join(dir, "daemon.json")
+	const text = `{"graph":"/x"}`
+	const script = `#!/bin/sh
+[ "$1" = --version ] && { echo Docker version 28.3.2, build e77ff99; exit; }
+grep -q graph "${2#--config-file=}" && { echo "unable to configure the Docker daemon with file ${2#--config-file=}: graph" >&2; exit 1; }
+echo configuration OK >&2
+`
+	for name, content := range map[string]string{filepath.Join(bin, "dockerd"): script, config: text} {
+		if err := os.WriteFile(name, []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func() result {
+		return world{}.run("docker-opts", "-subnet-file="+filepath.Join(dir, "default.env"), "-format=json", "-write="+config)
+	}
+	if got := run(); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "is left as it is: dockerd --validate refuses it") {
+		t.Errorf("%+v", got)
+	}
+	if now, err := os.ReadFile(config); err != nil || string(now) != text {
+		t.Errorf("it became %q, %v", now, err)
+	}
+	if err := os.WriteFile(config, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(); got.code != cli.ExitDone || !strings.Contains(got.stdout, "Wrote") {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestDockerOptsWrites(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	dir := subnetFiles(t)

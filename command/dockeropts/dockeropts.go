@@ -1,7 +1,7 @@
 // Package dockeropts computes the options with which a Docker Engine puts its
 // containers into a leno network, from the engine's version and the content of the
-// subnet file. It also finds the installed version (installed.go) and changes
-// daemon.json (file.go). It does not know where the subnet file is or how the result
+// subnet file. It also finds the installed version (installed.go), finds what is in
+// the way in daemon.json and changes it (config.go, file.go). It does not know where the subnet file is or how the result
 // is printed.
 //
 // The options of each version are from the engine's source at its tags

@@ -158,15 +158,17 @@ func TestParseSubnetFile(t *testing.T) {
 	const flannel = "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.35.1/24\nFLANNEL_MTU=1400\nFLANNEL_IPMASQ=false\n"
 	const leno = "# ours\r\n\nLENO_SUBNET=10.5.34.1/24\r\nLENO_IPV6_SUBNET=fd00:5:0:22::1/64\nLENO_MTU=1450\nLENO_IPMASQ=true\nOTHER=x\nnonsense\n"
 	ours := Network{Name: "default", Gateways: gateways(both...), MTU: 1450, IPMasq: true}
+	ofRange := ours
+	ofRange.Pools = gateways("10.5.0.0/16")
 	for _, tt := range []struct {
 		name, text string
 		want       Network
 		err        string
 	}{
 		{name: "ours", text: leno, want: ours},
-		{name: "ours wins, before", text: leno + flannel, want: ours},
-		{name: "ours wins, behind", text: flannel + leno, want: ours},
-		{name: "flannel's", text: flannel, want: Network{Name: "default", Gateways: gateways("10.5.35.1/24"), MTU: 1400}},
+		{name: "ours wins, before", text: leno + flannel, want: ofRange},
+		{name: "ours wins, behind", text: flannel + leno, want: ofRange},
+		{name: "flannel's", text: flannel, want: Network{Name: "default", Gateways: gateways("10.5.35.1/24"), Pools: gateways("10.5.0.0/16"), MTU: 1400}},
 		{name: "without ip_masq", text: "LENO_SUBNET=10.5.34.1/24\nLENO_MTU=1450\n", want: Network{Name: "default", Gateways: gateways(both[0]), MTU: 1450}},
 		{name: "empty", err: "no LENO_SUBNET"},
 		{name: "not a subnet", text: "LENO_SUBNET=10.5.34.1\nLENO_MTU=1450", err: `LENO_SUBNET`},

@@ -1,11 +1,7 @@
 package dockeropts
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,32 +17,6 @@ func (d Daemon) Variables(all string) []string {
 		lines = append(lines, fmt.Sprintf("%s=%q", option.Variable, option.Flag()))
 	}
 	return append(lines, fmt.Sprintf("%s=%q", all, strings.Join(d.Flags(), " ")))
-}
-
-// Merge returns the content of a daemon.json, which may be empty, with the options set. Options that
-// leno may set but does not set now are removed; everything else stays.
-func (d Daemon) Merge(daemonJSON []byte) (map[string]any, error) {
-	all := map[string]any{}
-	if len(bytes.TrimSpace(daemonJSON)) > 0 {
-		dec := json.NewDecoder(bytes.NewReader(daemonJSON))
-		dec.UseNumber()
-		if err := dec.Decode(&all); err != nil {
-			return nil, fmt.Errorf("is not a JSON object: %w", err)
-		}
-		if all == nil {
-			return nil, errors.New("is not a JSON object, but null")
-		}
-		if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-			return nil, errors.New("has more after its JSON object")
-		}
-	}
-	for _, key := range keys() {
-		delete(all, key)
-	}
-	for _, option := range d.Options {
-		all[option.Name] = option.Value
-	}
-	return all, nil
 }
 
 // ReplaceFile replaces the content of a file atomically. It keeps the mode of an existing file, and

@@ -36,16 +36,20 @@ func TestMerge(t *testing.T) {
 		{name: "others", text: `{"max":12345678901234567890,"ipv6":true,"mtu":1}`, want: strings.Replace(`{`+own+`}`, `"mtu"`, `"max":12345678901234567890,"mtu"`, 1)},
 		{name: "no object", text: "[]", err: "is not a JSON object"},
 		{name: "null", text: "null", err: "is not a JSON object, but null"},
+		{name: "a trailing comma", text: "{\n\"ipv6\": true,\n}", err: "line 3: invalid character '}'"},
+		{name: "a comment", text: "{\n\"ipv6\": true // own\n}", err: "comments and trailing commas are not allowed"},
+		{name: "a byte order mark", text: "\ufeff{}", err: "begins with a byte order mark"},
+		{name: "twice", text: `{"mtu":1400,"debug":true,"mtu":1300}`, want: strings.Replace(`{`+own+`}`, `"ip-masq"`, `"debug":true,"ip-masq"`, 1)},
 		{name: "more", text: "{} {}", err: "has more after its JSON object"},
 	} {
-		got, err := options().Merge([]byte(tt.text))
+		before, err := ParseConfig([]byte(tt.text))
 		if tt.err != "" {
 			if err == nil || !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("%s: %v, want %q", tt.name, err, tt.err)
 			}
 			continue
 		}
-		text, marshalErr := json.Marshal(got)
+		text, marshalErr := json.Marshal(options().Merge(before))
 		if err != nil || marshalErr != nil || string(text) != tt.want {
 			t.Errorf("%s: %s, %v, want %s", tt.name, text, err, tt.want)
 		}

@@ -2,7 +2,11 @@ package dockeropts
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -40,6 +44,31 @@ func InstalledVersion(ctx context.Context) Version {
 func HasNFTables(ctx context.Context) bool {
 	driver := output(ctx, askTimeout, "docker", "info", "--format", "{{with .FirewallBackend}}{{.Driver}}{{end}}")
 	return strings.HasPrefix(driver, "nftables")
+}
+
+// Validate asks dockerd whether it would start with a new content of the daemon.json at path. It returns no error if
+// dockerd is not installed or cannot tell: before 23.0 it has no such option.
+func Validate(ctx context.Context, path string, daemonJSON []byte) error {
+	file, err := os.CreateTemp(filepath.Dir(path), ".leno-*.json") // some dockerd can read no other directory
+	if err != nil {
+		return err
+	}
+	defer os.Remove(file.Name())
+	_, err = file.Write(daemonJSON)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "dockerd", "--validate", "--config-file="+file.Name())
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	var failed *exec.ExitError
+	text := strings.TrimSpace(string(out))
+	if !errors.As(err, &failed) || ctx.Err() != nil || text == "" || strings.Contains(text, "unknown flag") {
+		return nil
+	}
+	return fmt.Errorf("dockerd --validate refuses it: %s", strings.ReplaceAll(text, file.Name(), "the file"))
 }
 
 // output returns what a program prints on standard output, whatever its exit code: without a

@@ -14,8 +14,10 @@ type Network struct {
 	// Gateways are this host's subnets with the bridge's address (10.5.34.1/24), IPv4 first, at
 	// most one per family.
 	Gateways []netip.Prefix
-	MTU      int  // bytes
-	IPMasq   bool // leno masquerades what leaves the overlay
+	// Pools are the ranges of all hosts' subnets.
+	Pools  []netip.Prefix
+	MTU    int  // bytes
+	IPMasq bool // leno masquerades what leaves the overlay
 	// Interfaces are the devices on which packets of other hosts arrive.
 	Interfaces []string
 }
@@ -36,7 +38,7 @@ func ParseSubnetFile(name, text string) (Network, error) {
 	if err != nil {
 		return Network{}, err
 	}
-	return Network{Name: name, Gateways: f.Gateways, MTU: f.MTU, IPMasq: f.IPMasq}, nil
+	return Network{Name: name, Gateways: f.Gateways, Pools: f.Pools, MTU: f.MTU, IPMasq: f.IPMasq}, nil
 }
 
 // maxInterface is IFNAMSIZ without the terminating zero.

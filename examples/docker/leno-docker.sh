@@ -74,7 +74,7 @@ missing() {
 
 docker0() {
 	case $network in *[!A-Za-z0-9_./-]*) die "'$network' is not a valid network name" ;; esac
-	options >/dev/null
+	options -format=env >/dev/null # it fails if daemon.json is in the way
 	command -v systemctl >/dev/null || die "systemctl is not installed: start dockerd with the options that \`leno docker-opts\` prints"
 	# systemd reads it after drop-ins such as override.conf.
 	file=$dir/docker.service.d/zz-leno.conf earlier=$dir/docker.service.d/leno.conf

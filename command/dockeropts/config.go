@@ -1,0 +1,150 @@
+package dockeropts
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+)
+
+// DaemonJSON is where dockerd looks for its configuration.
+const DaemonJSON = "/etc/docker/daemon.json"
+
+// Config is the content of a daemon.json.
+type Config map[string]any
+
+// byteOrderMark begins a text of some editors. dockerd ignores it.
+const byteOrderMark = "\ufeff"
+
+// ParseConfig parses a daemon.json to be replaced. An empty one has no settings.
+func ParseConfig(text []byte) (Config, error) {
+	all := Config{}
+	if len(bytes.TrimSpace(text)) == 0 {
+		return all, nil
+	}
+	if bytes.HasPrefix(text, []byte(byteOrderMark)) {
+		return nil, errors.New("begins with a byte order mark: save it without one")
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	if err := dec.Decode(&all); err != nil {
+		return nil, fmt.Errorf("is not a JSON object: %s%w; comments and trailing commas are not allowed", line(text, err), err)
+	}
+	if all == nil {
+		return nil, errors.New("is not a JSON object, but null")
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("has more after its JSON object")
+	}
+	return all, nil
+}
+
+// ReadConfig parses a daemon.json that stays as it is.
+func ReadConfig(text []byte) (Config, error) {
+	return ParseConfig(bytes.TrimPrefix(text, []byte(byteOrderMark)))
+}
+
+// line returns the line of a syntax error, as "line 3: ", or "" if it is not known.
+func line(text []byte, err error) string {
+	var syntax *json.SyntaxError
+	if !errors.As(err, &syntax) || syntax.Offset > int64(len(text)) {
+		return ""
+	}
+	return fmt.Sprintf("line %d: ", 1+bytes.Count(text[:syntax.Offset], []byte("\n")))
+}
+
+// Firewall returns the kind of rules that the configuration asks for, "" for none.
+func (c Config) Firewall() string { return c.text("firewall-backend") }
+
+// text returns a text of the configuration, "" if there is none.
+func (c Config) text(key string) string {
+	text, _ := c[key].(string)
+	return text
+}
+
+// Check returns an error that names the setting with which dockerd would not start, or would not use the network.
+func (c Config) Check(n Network) error {
+	if bridge := c.text("bridge"); bridge != "" {
+		return fmt.Errorf("has bridge %q, which excludes bip, and dockerd makes no docker0: remove bridge, or leave docker0 "+
+			"alone and make a Docker network (-create)", bridge)
+	}
+	for _, family := range []struct {
+		v6             bool
+		range_, router string
+	}{
+		{false, "fixed-cidr", "default-gateway"},
+		{true, "fixed-cidr-v6", "default-gateway-v6"},
+	} {
+		gateway := n.gateway(family.v6)
+		if !gateway.IsValid() {
+			continue
+		}
+		subnet := gateway.Masked()
+		if p, err := netip.ParsePrefix(c.text(family.range_)); err == nil && !contains(subnet, p) {
+			return fmt.Errorf("has %s %s, which is not in this host's subnet %s: remove it", family.range_, p, subnet)
+		}
+		if a, err := netip.ParseAddr(c.text(family.router)); err == nil && !subnet.Contains(a) {
+			return fmt.Errorf("has %s %s, which is not in this host's subnet %s: remove it", family.router, a, subnet)
+		}
+	}
+	for _, pool := range c.addressPools() {
+		if i := slices.IndexFunc(n.Pools, pool.Overlaps); i >= 0 {
+			return fmt.Errorf("has %s in default-address-pools, which overlaps %s of network %s: Docker would give other networks "+
+				"its addresses; take another range", pool, n.Pools[i], n.Name)
+		}
+	}
+	return nil
+}
+
+// addressPools returns the ranges from which Docker takes the subnets of further networks.
+func (c Config) addressPools() (out []netip.Prefix) {
+	list, _ := c["default-address-pools"].([]any)
+	for _, entry := range list {
+		pool, _ := entry.(map[string]any)
+		if p, err := netip.ParsePrefix(Config(pool).text("base")); err == nil {
+			out = append(out, p.Masked())
+		}
+	}
+	return out
+}
+
+// contains reports whether a prefix is part of a subnet.
+func contains(subnet, p netip.Prefix) bool {
+	return subnet.Contains(p.Addr()) && subnet.Bits() <= p.Bits()
+}
+
+// Merge returns the configuration with the options set. Options that leno may set but does not set now are removed;
+// everything else stays.
+func (d Daemon) Merge(c Config) Config {
+	all := Config{}
+	for key, value := range c {
+		if !slices.Contains(keys(), key) {
+			all[key] = value
+		}
+	}
+	for _, option := range d.Options {
+		all[option.Name] = option.Value
+	}
+	return all
+}
+
+// Beside returns the daemon for a dockerd that has the configuration, too. It does not start if an option is in both,
+// so those with the same value are left out. The error names one with another value.
+func (d Daemon) Beside(c Config) (Daemon, error) {
+	var options []Option
+	for _, option := range d.Options {
+		value, found := c[option.Name]
+		switch {
+		case !found:
+			options = append(options, option)
+		case fmt.Sprint(value) != fmt.Sprint(option.Value):
+			return d, fmt.Errorf("has %s %v, and dockerd does not start if it is a flag, too: remove it, or write the options "+
+				"into that file (-format=json)", option.Name, value)
+		}
+	}
+	d.Options = options
+	return d, nil
+}
