@@ -55,7 +55,6 @@ does not have to run; only its subnet file is needed.
 		Run:   func(ctx context.Context, _ []string) error { return o.run(ctx) },
 		Values: complete.Flags{
 			"-subnet-file":     complete.PredictFiles("*.env"),
-			"-daemon-json":     complete.PredictFiles("*.json"),
 			"-format":          complete.PredictSet(cli.FormatTable, formatEnv, cli.FormatJSON),
 			"-docker-firewall": complete.PredictSet("iptables", "nftables"),
 		},

@@ -135,7 +135,8 @@ func (c *cleaner) addSubnetFile(path string, t networkTraces) {
 		if pid, found := c.o.AgentElsewhere(c.o.RunDir); found {
 			isReported := slices.ContainsFunc(c.report.Foreign, func(f Leftover) bool { return f.Name == path })
 			if _, err := os.Lstat(path); err == nil && !isReported {
-				c.addForeign(l, "an agent in the network namespace of process %d may have written it: stop that agent first", pid)
+				c.addForeign(l, "an agent in the network namespace of process %d may have written it: stop that one first",
+					pid)
 			}
 			return
 		}

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// AgentElsewhere returns a process in whose network namespace an agent runs, if that is not the namespace of the calling
-// thread and the process has the same directory. Agents of several namespaces share such a directory.
+// AgentElsewhere returns a process in whose network namespace an agent runs, if that is not the namespace of the
+// calling thread and the process has the same directory. Agents of several namespaces share such a directory.
 func AgentElsewhere(dir string) (pid int, found bool) {
 	mine, err := os.Stat(dir)
 	if err != nil {
@@ -33,7 +33,8 @@ func AgentElsewhere(dir string) (pid int, found bool) {
 			continue
 		}
 		seen[namespace] = true
-		if sockets, err := os.ReadFile(filepath.Join(process, "net/unix")); err == nil && hasSocket(string(sockets), hostSocket) {
+		sockets, err := os.ReadFile(filepath.Join(process, "net/unix"))
+		if err == nil && hasSocket(string(sockets), hostSocket) {
 			pid, err := strconv.Atoi(filepath.Base(process))
 			return pid, err == nil
 		}

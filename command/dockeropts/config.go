@@ -31,7 +31,8 @@ func ParseConfig(text []byte) (Config, error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()
 	if err := dec.Decode(&all); err != nil {
-		return nil, fmt.Errorf("is not a JSON object: %s%w; comments and trailing commas are not allowed", line(text, err), err)
+		return nil, fmt.Errorf("is not a JSON object: %s%w; comments and trailing commas are not allowed",
+			line(text, err), err)
 	}
 	if all == nil {
 		return nil, errors.New("is not a JSON object, but null")
@@ -92,8 +93,8 @@ func (c Config) Check(n Network) error {
 	}
 	for _, pool := range c.addressPools() {
 		if i := slices.IndexFunc(n.Pools, pool.Overlaps); i >= 0 {
-			return fmt.Errorf("has %s in default-address-pools, which overlaps %s of network %s: Docker would give other networks "+
-				"its addresses; take another range", pool, n.Pools[i], n.Name)
+			return fmt.Errorf("has %s in default-address-pools, which overlaps %s of network %s: "+
+				"Docker would give other networks its addresses; take another range", pool, n.Pools[i], n.Name)
 		}
 	}
 	return nil
