@@ -122,16 +122,13 @@ func (o *dockerOpts) output(ctx context.Context) error {
 	d := dockeropts.ForDocker0(engine, networks[0])
 	if isTarget {
 		if err := d.Merge(config).Check(networks[0]); err != nil {
-			return fmt.Errorf("%s %w; it is left as it is", path, err)
+			return fmt.Errorf("%s is left as it is: %w", path, err)
 		}
 		return o.writeJSON(ctx, d, old, config)
 	}
-	beside, err := d.Beside(config)
-	if err == nil {
-		err = config.Check(networks[0])
-	}
+	beside, err := d.Beside(config, networks[0])
 	if err != nil {
-		err = fmt.Errorf("%s %w", path, err)
+		err = fmt.Errorf("%s: %w", path, err)
 	}
 	switch {
 	case o.format == cli.FormatJSON:

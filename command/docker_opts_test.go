@@ -263,18 +263,18 @@ func TestDockerOptsRefuses(t *testing.T) {
 	dir := subnetFiles(t)
 	config, env := filepath.Join(dir, "daemon.json"), filepath.Join(dir, "docker.env")
 	for _, tt := range []struct{ text, json, env string }{ // the errors, "" for none
-		{text: `{ "bip": "172.26.0.1/16", "mtu": 1400 }`, env: "has bip 172.26.0.1/16"},
-		{text: `{ "bridge": "br0", "log-driver": "json-file" }`, json: `has bridge "br0"`, env: `has bridge "br0"`},
+		{text: `{ "bip": "172.26.0.1/16", "mtu": 1400 }`, env: "bip is 172.26.0.1/16"},
+		{text: `{ "bridge": "br0", "log-driver": "json-file" }`, json: `bridge is "br0"`, env: `bridge is "br0"`},
 		{text: `{ "bip": "192.168.100.1/24", "fixed-cidr": "192.168.100.128/25", "default-gateway": "192.168.100.254" }`,
-			json: "has fixed-cidr 192.168.100.128/25", env: "has bip 192.168.100.1/24"},
+			json: "fixed-cidr is 192.168.100.128/25", env: "bip is 192.168.100.1/24"},
 		{text: "{\n\"ipv6\": true,\n\"fixed-cidr-v6\": \"fdd4:95c2:f557::/64\", // own ULA\n}", json: "line 3: invalid character '/'", env: "line 3: invalid character '/'"},
-		{text: `{ "bridge": "none", "iptables": false }`, json: `has bridge "none"`, env: `has bridge "none"`},
+		{text: `{ "bridge": "none", "iptables": false }`, json: `bridge is "none"`, env: `bridge is "none"`},
 		{text: `{ "default-address-pools": [ { "base": "10.5.0.0/16", "size": 24 } ], "bip": "10.5.34.1/24" }`,
 			json: "overlaps 10.5.0.0/16 of network default", env: "overlaps 10.5.0.0/16 of network default"},
-		{text: `{ "hosts": ["fd://", "tcp://0.0.0.0:2376"], "ip-masq": true }`, env: "has ip-masq true"},
-		{text: `{ "ipv6": true, "fixed-cidr-v6": "fdd4:95c2:f557::/64" }`, env: "has fixed-cidr-v6 fdd4:95c2:f557::/64"},
+		{text: `{ "hosts": ["fd://", "tcp://0.0.0.0:2376"], "ip-masq": true }`, env: "ip-masq is true"},
+		{text: `{ "ipv6": true, "fixed-cidr-v6": "fdd4:95c2:f557::/64" }`, env: "fixed-cidr-v6 is fdd4:95c2:f557::/64"},
 		{text: "\ufeff{ \"debug\": true }", json: "begins with a byte order mark"},
-		{text: `{ "mtu": 1400, "debug": true, "mtu": 1300 }`, env: "has mtu 1300"},
+		{text: `{ "mtu": 1400, "debug": true, "mtu": 1300 }`, env: "mtu is 1300"},
 		{text: ``},
 		{text: `{ "mtu": 1450 }`},
 	} {
@@ -301,7 +301,7 @@ func TestDockerOptsRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := world{}.run("docker-opts", "-docker-version=28.3.2", "-subnet-file="+filepath.Join(dir, "default.env"), "-daemon-json="+config)
-	if got.code != cli.ExitDone || !strings.Contains(strings.ReplaceAll(got.stdout, "\n# ", " "), "has mtu 1400") {
+	if got.code != cli.ExitDone || !strings.Contains(strings.ReplaceAll(got.stdout, "\n# ", " "), "mtu is 1400") {
 		t.Errorf("the options for people: %+v", got)
 	}
 }

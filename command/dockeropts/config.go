@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // DaemonJSON is where dockerd looks for its configuration.
@@ -66,38 +67,55 @@ func (c Config) text(key string) string {
 	return text
 }
 
-// Check returns an error that names the setting with which dockerd would not start, or would not use the network.
+// Check returns an error that names all settings with which dockerd would not start, or would not use the network.
 func (c Config) Check(n Network) error {
+	var errs []error
 	if bridge := c.text("bridge"); bridge != "" {
-		return fmt.Errorf("has bridge %q, which excludes bip, and dockerd makes no docker0: remove bridge, or leave docker0 "+
-			"alone and make a Docker network (-create)", bridge)
+		errs = append(errs, fmt.Errorf("bridge is %q, which excludes bip, and dockerd makes no docker0: remove bridge, or "+
+			"leave docker0 alone and make a Docker network (-create)", bridge))
 	}
-	for _, family := range []struct {
-		v6             bool
-		range_, router string
-	}{
-		{false, "fixed-cidr", "default-gateway"},
-		{true, "fixed-cidr-v6", "default-gateway-v6"},
-	} {
-		gateway := n.gateway(family.v6)
-		if !gateway.IsValid() {
-			continue
-		}
-		subnet := gateway.Masked()
-		if p, err := netip.ParsePrefix(c.text(family.range_)); err == nil && !contains(subnet, p) {
-			return fmt.Errorf("has %s %s, which is not in this host's subnet %s: remove it", family.range_, p, subnet)
-		}
-		if a, err := netip.ParseAddr(c.text(family.router)); err == nil && !subnet.Contains(a) {
-			return fmt.Errorf("has %s %s, which is not in this host's subnet %s: remove it", family.router, a, subnet)
-		}
-	}
+	errs = append(errs, c.checkSubnet(n.gateway(false), "fixed-cidr", "default-gateway"))
+	errs = append(errs, c.checkSubnet(n.gateway(true), "fixed-cidr-v6", "default-gateway-v6"))
 	for _, pool := range c.addressPools() {
 		if i := slices.IndexFunc(n.Pools, pool.Overlaps); i >= 0 {
-			return fmt.Errorf("has %s in default-address-pools, which overlaps %s of network %s: "+
-				"Docker would give other networks its addresses; take another range", pool, n.Pools[i], n.Name)
+			errs = append(errs, fmt.Errorf("default-address-pools has %s, which overlaps %s of network %s: "+
+				"Docker would give other networks its addresses; take another range", pool, n.Pools[i], n.Name))
 		}
 	}
-	return nil
+	return join(errs)
+}
+
+// checkSubnet returns an error if the range for containers or their gateway is not in the subnet of leno's gateway.
+func (c Config) checkSubnet(gateway netip.Prefix, rangeKey, gatewayKey string) error {
+	if !gateway.IsValid() {
+		return nil
+	}
+	var errs []error
+	outside := func(key string, value fmt.Stringer) {
+		errs = append(errs, fmt.Errorf("%s is %s, which is not in this host's subnet %s: remove it",
+			key, value, gateway.Masked()))
+	}
+	if p, err := netip.ParsePrefix(c.text(rangeKey)); err == nil && !contains(gateway, p) {
+		outside(rangeKey, p)
+	}
+	if a, err := netip.ParseAddr(c.text(gatewayKey)); err == nil && !gateway.Contains(a) {
+		outside(gatewayKey, a)
+	}
+	return join(errs)
+}
+
+// join returns one error on one line, nil if all are nil.
+func join(errs []error) error {
+	var all error
+	for _, err := range errs {
+		switch {
+		case all == nil:
+			all = err
+		case err != nil:
+			all = fmt.Errorf("%w; %w", all, err)
+		}
+	}
+	return all
 }
 
 // addressPools returns the ranges from which Docker takes the subnets of further networks.
@@ -133,19 +151,24 @@ func (d Daemon) Merge(c Config) Config {
 }
 
 // Beside returns the daemon for a dockerd that has the configuration, too. It does not start if an option is in both,
-// so those with the same value are left out. The error names one with another value.
-func (d Daemon) Beside(c Config) (Daemon, error) {
+// so those with the same value are left out. The error names those with another value, and what Check does not allow.
+func (d Daemon) Beside(c Config, n Network) (Daemon, error) {
 	var options []Option
+	var others []string
 	for _, option := range d.Options {
 		value, found := c[option.Name]
 		switch {
 		case !found:
 			options = append(options, option)
 		case fmt.Sprint(value) != fmt.Sprint(option.Value):
-			return d, fmt.Errorf("has %s %v, and dockerd does not start if it is a flag, too: remove it, or write the options "+
-				"into that file (-format=json)", option.Name, value)
+			others = append(others, fmt.Sprintf("%s is %v", option.Name, value))
 		}
 	}
 	d.Options = options
-	return d, nil
+	var err error
+	if len(others) > 0 {
+		err = fmt.Errorf("%s, and dockerd does not start with a flag for a setting of the file: remove it there, or write the "+
+			"options into the file (-format=json)", strings.Join(others, ", "))
+	}
+	return d, join([]error{err, c.Check(n)})
 }

@@ -25,16 +25,16 @@ func TestCheck(t *testing.T) {
 	n := Network{Name: "default", Gateways: gateways(both...), Pools: gateways("10.5.0.0/16", "fd00:5::/48")}
 	for text, want := range map[string]string{
 		``: "", `{}`: "", `{"bridge":""}`: "",
-		`{"bridge":"br0","log-driver":"json-file"}`:                                                        `has bridge "br0", which excludes bip`,
-		`{"bridge":"none","iptables":false}`:                                                               `has bridge "none"`,
-		`{"bip":"192.168.100.1/24","fixed-cidr":"192.168.100.128/25","default-gateway":"192.168.100.254"}`: "has fixed-cidr 192.168.100.128/25, which is not in this host's subnet 10.5.34.0/24",
-		`{"default-gateway":"192.168.100.254"}`:                                                            "has default-gateway 192.168.100.254",
-		`{"fixed-cidr":"10.5.0.0/16"}`:                                                                     "has fixed-cidr 10.5.0.0/16",
+		`{"bridge":"br0","log-driver":"json-file"}`:                                                        `bridge is "br0", which excludes bip`,
+		`{"bridge":"none","iptables":false}`:                                                               `bridge is "none"`,
+		`{"bip":"192.168.100.1/24","fixed-cidr":"192.168.100.128/25","default-gateway":"192.168.100.254"}`: "fixed-cidr is 192.168.100.128/25, which is not in this host's subnet 10.5.34.0/24: remove it; default-gateway is 192.168.100.254",
+		`{"default-gateway":"192.168.100.254"}`:                                                            "default-gateway is 192.168.100.254",
+		`{"fixed-cidr":"10.5.0.0/16"}`:                                                                     "fixed-cidr is 10.5.0.0/16",
 		`{"fixed-cidr":"10.5.34.128/25","default-gateway":"10.5.34.254"}`:                                  "",
-		`{"fixed-cidr-v6":"fdd4:95c2:f557::/64"}`:                                                          "has fixed-cidr-v6 fdd4:95c2:f557::/64",
-		`{"default-gateway-v6":"fd00:5:0:23::1"}`:                                                          "has default-gateway-v6 fd00:5:0:23::1",
-		`{"default-address-pools":[{"base":"10.5.0.0/16","size":24}]}`:                                     "has 10.5.0.0/16 in default-address-pools, which overlaps 10.5.0.0/16 of network default",
-		`{"default-address-pools":[{"base":"10.0.0.0/8","size":24}]}`:                                      "has 10.0.0.0/8 in default-address-pools",
+		`{"fixed-cidr-v6":"fdd4:95c2:f557::/64"}`:                                                          "fixed-cidr-v6 is fdd4:95c2:f557::/64",
+		`{"default-gateway-v6":"fd00:5:0:23::1"}`:                                                          "default-gateway-v6 is fd00:5:0:23::1",
+		`{"default-address-pools":[{"base":"10.5.0.0/16","size":24}]}`:                                     "default-address-pools has 10.5.0.0/16, which overlaps 10.5.0.0/16 of network default",
+		`{"default-address-pools":[{"base":"10.0.0.0/8","size":24}]}`:                                      "default-address-pools has 10.0.0.0/8",
 		`{"default-address-pools":[{"base":"10.6.0.0/16","size":24},{},7]}`:                                "",
 		`{"hosts":["fd://"],"ip-masq":true,"ip6tables":false,"bridge":null}`:                               "",
 	} {
@@ -54,11 +54,12 @@ func TestBeside(t *testing.T) {
 	for _, tt := range []struct{ text, want, err string }{
 		{text: `{"debug":true}`, want: "--bip=10.5.34.1/24 --ip-masq=false --mtu=1450"},
 		{text: "\ufeff" + `{"mtu":1450,"ip-masq":false}`, want: "--bip=10.5.34.1/24"},
-		{text: `{"bip":"172.26.0.1/16","mtu":1400}`, err: "has bip 172.26.0.1/16, and dockerd does not start if it is a flag, too"},
-		{text: `{"mtu":1400}`, err: "has mtu 1400"},
-		{text: `{"ip-masq":true}`, err: "has ip-masq true"},
+		{text: `{"bip":"172.26.0.1/16","mtu":1400}`, err: "bip is 172.26.0.1/16, mtu is 1400, and dockerd does not start with a flag for a setting of the file"},
+		{text: `{"mtu":1400,"fixed-cidr":"10.6.0.0/24"}`, err: "(-format=json); fixed-cidr is 10.6.0.0/24"},
+		{text: `{"mtu":1400}`, err: "mtu is 1400"},
+		{text: `{"ip-masq":true}`, err: "ip-masq is true"},
 	} {
-		got, err := options().Beside(config(t, tt.text))
+		got, err := options().Beside(config(t, tt.text), Network{Gateways: gateways(both...)})
 		if tt.err != "" {
 			if err == nil || !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("%s: %v, want %q", tt.text, err, tt.err)
