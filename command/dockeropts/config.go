@@ -167,8 +167,8 @@ func (d Daemon) Beside(c Config, n Network) (Daemon, error) {
 	d.Options = options
 	var err error
 	if len(others) > 0 {
-		err = fmt.Errorf("%s, and dockerd does not start with a flag for a setting of the file: remove it there, or write the "+
-			"options into the file (-format=json)", strings.Join(others, ", "))
+		err = fmt.Errorf("%s, and dockerd does not start with a flag for a setting of the file: remove it there, or write "+
+			"the options into the file (-format=json)", strings.Join(others, ", "))
 	}
 	return d, join([]error{err, c.Check(n)})
 }
