@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // subnetFiles writes the files of two networks.
@@ -217,7 +218,7 @@ func TestDockerOptsFindsTheVersion(t *testing.T) {
 			bin := t.TempDir()
 			for name, script := range map[string]string{"dockerd": tt.dockerd, "docker": tt.docker} {
 				if script != "" {
-					if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+					if err := programs.Write(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n")); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -239,7 +240,7 @@ func TestDockerOptsBeforeDocker(t *testing.T) {
 		"dockerd": "echo Docker version 29.1.0, build 360952c",
 		"docker":  "touch " + bin + "/asked",
 	} {
-		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+		if err := programs.Write(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -343,7 +344,7 @@ grep -q graph "${2#--config-file=}" && { echo "unable to configure the Docker da
 echo configuration OK >&2
 `
 	for name, content := range map[string]string{filepath.Join(bin, "dockerd"): script, config: text} {
-		if err := os.WriteFile(name, []byte(content), 0o755); err != nil {
+		if err := programs.Write(name, []byte(content)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/lenonet/leno/internal/testkit/nstest"
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // container is a namespace, and a plugin that notes its calls instead of making interfaces.
@@ -34,7 +35,7 @@ echo $CNI_NETNS > %[1]s/netns
 [ -e %[1]s/broken ] && { echo '{"code": 7, "msg": "broken"}'; exit 1; }
 echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "veth1", "mac": "0a:58:00:00:00:01"}]}'
 `
-	if err := os.WriteFile(filepath.Join(c.plugins, "fake"), fmt.Appendf(nil, script, c.plugins), 0o755); err != nil {
+	if err := programs.Write(filepath.Join(c.plugins, "fake"), fmt.Appendf(nil, script, c.plugins)); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -255,7 +256,7 @@ func TestOtherNamespace(t *testing.T) {
 echo "$CNI_NETNS" >%s/netns
 [ -z "$CNI_NETNS" ] || nsenter --net="$CNI_NETNS" ip link del eth0 2>/dev/null || true
 `, c.plugins)
-			if err := os.WriteFile(filepath.Join(c.plugins, "fake"), []byte(script), 0o755); err != nil {
+			if err := programs.Write(filepath.Join(c.plugins, "fake"), []byte(script)); err != nil {
 				t.Fatal(err)
 			}
 			c.write("a", func(r *record) {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // TestConflist: the plugin accepts the printed configuration, and it is the same as the example.
@@ -321,7 +322,7 @@ func TestCNISilentAgent(t *testing.T) {
 	writeUsual(t, p, "default", "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=10.5.34.1/24\nLENO_MTU=1450\n")
 	plugins := t.TempDir()
 	for _, name := range []string{"bridge", "host-local"} {
-		if err := os.WriteFile(filepath.Join(plugins, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		if err := programs.Write(filepath.Join(plugins, name), []byte("#!/bin/sh\n")); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // config parses a daemon.json.
@@ -93,7 +95,7 @@ func TestValidate(t *testing.T) {
 			}
 			if tt.script == "" {
 				t.Setenv("PATH", bin)
-			} else if err := os.WriteFile(filepath.Join(bin, "dockerd"), []byte("#!/bin/sh\n"+tt.script+"\n"), 0o755); err != nil {
+			} else if err := programs.Write(filepath.Join(bin, "dockerd"), []byte("#!/bin/sh\n"+tt.script+"\n")); err != nil {
 				t.Fatal(err)
 			}
 			err := Validate(t.Context(), filepath.Join(dir, "daemon.json"), []byte("{}"))

@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // crash kills leno-cni after bridge has done its work. The next ADD of the same container works
@@ -21,7 +22,7 @@ import (
 func (s *site) crash(t *testing.T, r *runtime) {
 	dir := filepath.Join(r.Dir, "cni-crash")
 	must(t, os.Mkdir(dir, 0o755))
-	must(t, os.WriteFile(filepath.Join(dir, "bridge"), fmt.Appendf(nil, "#!/bin/sh\n%s/bridge\nkill -9 $PPID\n", r.path), 0o755))
+	must(t, programs.Write(filepath.Join(dir, "bridge"), fmt.Appendf(nil, "#!/bin/sh\n%s/bridge\nkill -9 $PPID\n", r.path)))
 	deadly := r.withPath(dir, r.path)
 	text := conf("crash", `,"network":"default"`)
 	c, gone := s.container(t, r, text), s.container(t, r, text)

@@ -17,6 +17,7 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/world"
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // walled is a host whose agent finds the iptables variant that the test chooses.
@@ -35,7 +36,7 @@ func newWalled(w *testWorld, variant string) walled {
 	h.prefer(variant)
 	h.host.Program = filepath.Join(w.Dir, "leno-with-path")
 	script := fmt.Sprintf("#!/bin/sh\nPATH=%s:$PATH\nexec %s \"$@\"\n", h.bin, world.Leno())
-	w.Must(os.WriteFile(h.host.Program, []byte(script), 0o755))
+	w.Must(programs.Write(h.host.Program, []byte(script)))
 	return h
 }
 

@@ -17,6 +17,8 @@ import (
 
 	"github.com/hashicorp/consul/api"
 	"go.uber.org/goleak"
+
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // within returns a context that limits the time one test may take, including the wait for other labs to end.
@@ -259,7 +261,7 @@ func TestAgentProcess(t *testing.T) {
 	t.Parallel()
 	ctx := within(t, 15*time.Minute)
 	program := t.TempDir() + "/leno"
-	if err := os.WriteFile(program, []byte("#!/bin/sh\ntrap 'exit 0' TERM\necho \"args $*\"\nwhile :; do sleep 0.05; done\n"), 0o755); err != nil {
+	if err := programs.Write(program, []byte("#!/bin/sh\ntrap 'exit 0' TERM\necho \"args $*\"\nwhile :; do sleep 0.05; done\n")); err != nil {
 		t.Fatal(err)
 	}
 	l := newLab(t, ctx, Options{NoConsul: true, Hosts: 1, Leno: program})

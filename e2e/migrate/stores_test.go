@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 const etcdPrefix = "/coreos.com/network/"
@@ -150,7 +151,7 @@ func TestHandoverRefused(t *testing.T) {
 	sleep, err := os.ReadFile("/bin/sleep")
 	w.must(err)
 	program := filepath.Join(w.Dir, "flanneld")
-	w.must(os.WriteFile(program, sleep, 0o755))
+	w.must(programs.Write(program, sleep))
 	flanneld, err := h.Start(program, "600")
 	w.must(err)
 	refused(fmt.Sprintf("flanneld is running here (pid %d): stop it first", flanneld.Pid()))

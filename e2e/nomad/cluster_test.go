@@ -20,8 +20,8 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// programs are the paths of the real programs.
-type programs struct{ leno, nomad, cni string }
+// programPaths are the paths of the real programs.
+type programPaths struct{ leno, nomad, cni string }
 
 // A cluster is a Nomad server next to the lab's Consul server, with a Nomad client and a Consul
 // agent on each host.
@@ -31,7 +31,7 @@ type cluster struct {
 	ctx      context.Context
 	machines []*machine
 	server   *lab.Process
-	programs programs
+	programs programPaths
 	nodes    map[string]string // ids of Nomad's nodes by name
 	web      []alloc           // of the example job, one per machine
 }
@@ -94,7 +94,7 @@ func newCluster(t *testing.T, hosts int, change ...func(*lab.Options)) *cluster 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	t.Cleanup(cancel)
-	c := &cluster{t: t, ctx: ctx, programs: programs{leno: binary}}
+	c := &cluster{t: t, ctx: ctx, programs: programPaths{leno: binary}}
 	var err error
 	c.programs.nomad, err = lab.FindNomad()
 	c.must(err)

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // A machine is a host of the lab with its own file system, processes and host name, so that Nomad
@@ -30,7 +31,7 @@ var own = []string{"/opt", "/run", "/var/lib", "/usr/local/bin"}
 // configuration is the directory of Nomad's configuration. It is only read, so it is not mounted.
 const configuration = "/etc/nomad.d"
 
-func newMachine(ctx context.Context, h *lab.Host, c *programs) (*machine, error) {
+func newMachine(ctx context.Context, h *lab.Host, c *programPaths) (*machine, error) {
 	m := &machine{Host: h, dir: filepath.Join(h.Dir, "machine")}
 	m.script = "hostname " + h.Name + "\n"
 	for _, dir := range own {
@@ -88,7 +89,7 @@ func (m *machine) installPlugins(from string) error {
 	// Like the released plugin, bridge prints its version: since 1.3.0 Nomad has networks checked
 	// when it restarts.
 	bridge := fmt.Sprintf("#!/bin/sh\n[ -n \"$CNI_COMMAND\" ] || { echo CNI bridge plugin v1.9.0; exit; }\nexec %s/bridge\n", from)
-	return os.WriteFile(filepath.Join(dir, "bridge"), []byte(bridge), 0o755)
+	return programs.Write(filepath.Join(dir, "bridge"), []byte(bridge))
 }
 
 // path returns the path of a machine's file as seen from outside.

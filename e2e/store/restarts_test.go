@@ -12,6 +12,7 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/restarts"
 	"github.com/lenonet/leno/e2e/world"
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // TestRestartsLoseNothing stops and restarts an agent in every way, under 1,000 pings per second in
@@ -34,7 +35,7 @@ func TestRestartsLoseNothing(t *testing.T) {
 			program, err := os.ReadFile(world.Leno())
 			w.Must(err)
 			other := filepath.Join(w.Dir, "leno")
-			w.Must(os.WriteFile(other, program, 0o755))
+			w.Must(programs.Write(other, program))
 			steps = append(steps, restarts.Step{Way: restarts.Replacement(other), Rounds: 2})
 			report, err := site.Run(w.Ctx, steps...)
 			w.Must(err)
