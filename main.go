@@ -13,6 +13,8 @@ import (
 var version = "0.1.0-dev"
 
 func main() {
+	// Programs such as iptables are in directories that services and cron often do not search.
+	_ = os.Setenv("PATH", command.SearchPath(os.Getenv("PATH")))
 	build, _ := debug.ReadBuildInfo()
 	os.Exit(command.Main(os.Args, command.NewMeta(version, build)))
 }

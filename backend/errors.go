@@ -11,6 +11,9 @@ var (
 	// ErrForeignRoute: another program's route to one of our destinations is in the way, which the
 	// kernel reports as EEXIST. It is never changed or removed.
 	ErrForeignRoute = errors.New("a route to it that is not leno's is there")
+	// ErrPortOfDevice: a device of the kernel has the network's UDP port, so there is no program to end. It comes with
+	// EADDRINUSE.
+	ErrPortOfDevice = errors.New("is used by the device")
 	// ErrNoSuchKind: the kernel does not support devices of this kind, which it reports as
 	// EOPNOTSUPP.
 	ErrNoSuchKind = errors.New("the kernel has no such devices")

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,6 +64,17 @@ func Main(argv []string, m cli.Meta) int {
 		return cli.Run(nil, m, Commands)
 	}
 	return cli.Run(argv[1:], m, Commands)
+}
+
+// SearchPath returns PATH with the directories of the system's programs at its end, where they are missing.
+func SearchPath(path string) string {
+	dirs := filepath.SplitList(path)
+	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} {
+		if !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return strings.Join(dirs, string(filepath.ListSeparator))
 }
 
 // Commands returns every command by name, for example "lease show".

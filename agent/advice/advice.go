@@ -51,6 +51,8 @@ func table() []row {
 		{Datapath, "", []error{backend.ErrForeignDevice}, "remove or rename that device; leno does not touch it"},
 		{Datapath, "", []error{backend.ErrForeignRoute}, "end the program that made that route (ip route show tells its device) and remove it, or give it a larger metric"},
 		{Datapath, "", []error{backend.ErrNoSuchKind}, "load the kernel module (`modprobe vxlan`) or build it, or use another backend for the network"},
+		{Datapath, "", []error{backend.ErrPortOfDevice}, "use another port for the network, or remove that device if nothing needs it " +
+			"(ip -details link show); it is the kernel's, so there is no program to end"},
 		{Datapath, "", []error{unix.EADDRINUSE}, "end the program that has the UDP port (ss -ulpn), or use another port for the network"},
 		{Datapath, "", []error{unix.EEXIST}, "remove the device that has the VNI on that port (ip -details link show type vxlan), " +
 			"or hand it over with `leno flannel adopt` if flannel created it, or use another vni for the network"},

@@ -33,6 +33,7 @@ func TestTo(t *testing.T) {
 		{"no such kind", Datapath, fmt.Errorf("%w: %w", unix.EOPNOTSUPP, backend.ErrNoSuchKind), []string{"kernel module"}},
 		{"EOPNOTSUPP alone is of many things", Datapath, unix.EOPNOTSUPP, nil},
 		{"port", Datapath, unix.EADDRINUSE, []string{"ss -ulpn"}},
+		{"port of a device", Datapath, fmt.Errorf("%w x: %w", backend.ErrPortOfDevice, unix.EADDRINUSE), []string{"another port", "remove that device", "no program to end"}},
 		{"vni", Datapath, fmt.Errorf("create link: %w", unix.EEXIST), []string{"VNI"}},
 		{"route", Datapath, fmt.Errorf("put route: %w: %w", unix.EEXIST, backend.ErrForeignRoute), []string{"metric"}},
 		{"rules", Firewall, unix.EPERM, []string{"CAP_NET_RAW"}},

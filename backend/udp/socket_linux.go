@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/backend/udp/offload"
 )
 
@@ -77,7 +78,7 @@ func listen(at netip.AddrPort, vrf, sockets int, want offloads) (_ []*socket, er
 		}
 		switch {
 		case errors.Is(err, unix.EADDRINUSE):
-			return out, fmt.Errorf("udp port %d on %s is used by another program: %w", at.Port(), at.Addr(), unix.EADDRINUSE)
+			return out, kernel.PortInUse(int(at.Port()), "")
 		case err != nil:
 			return out, fmt.Errorf("listen on udp port %d of %s: %w", at.Port(), at.Addr(), err)
 		}

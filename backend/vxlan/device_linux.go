@@ -137,7 +137,11 @@ func (b *vxlan) fix(ctx context.Context, link netlink.Link, what string, want de
 	case fixAlias:
 		return b.kernel.SetAlias(link, want.alias)
 	}
-	return b.kernel.SetUp(link)
+	err := b.kernel.SetUp(link)
+	if errors.Is(err, unix.EADDRINUSE) {
+		return kernel.PortInUse(want.port, want.name)
+	}
+	return err
 }
 
 // own returns the device with one of our names, nil when there is none. A device of another kind

@@ -272,7 +272,7 @@ func (b *Backend) configure(keep, empty bool, report *backend.Report) error {
 // explain adds the meaning to an error of the sockets.
 func (b *Backend) explain(err error) error {
 	if errors.Is(err, unix.EADDRINUSE) {
-		return fmt.Errorf("udp port %d is used by another program: %w", b.options.Port, unix.EADDRINUSE)
+		return kernel.PortInUse(b.options.Port, b.config.Link)
 	}
 	return err
 }

@@ -48,6 +48,8 @@ func circumstances() map[string]circumstance {
 			check: "device", words: []string{"file exists", "vni 1 on port 8472", "remove the device"}, cure: "ip link del other"},
 		"the VXLAN port is taken by a program": {network: vxlan, hold: "8472",
 			check: "device", words: []string{"address already in use", "ss -ulpn"}, cure: "true"},
+		"a device has the VXLAN port": {network: vxlan, setup: "ip link add cilium_vxlan type vxlan external dstport 8472; ip link set cilium_vxlan up",
+			check: "device", words: []string{"udp port 8472 is used by the device cilium_vxlan", "another port"}, cure: "ip link del cilium_vxlan"},
 		"the UDP port is taken": {network: udp, hold: "8285",
 			check: "routes", words: []string{"8285", "address already in use", "ss -ulpn"}, cure: "true"},
 		"the WireGuard port is taken": {network: wireguard, hold: "51820",
@@ -65,9 +67,9 @@ func circumstances() map[string]circumstance {
 				`exec setpriv --reuid=64199 --regid=64199 --clear-groups --inh-caps=-all,+net_admin --ambient-caps=-all,+net_admin "$@"`,
 			check: "device", words: []string{"/dev/net/tun: permission denied", "read and write /dev/net/tun"}, cure: "chmod 666 /dev/net/tun"},
 		"iptables is asked for and not installed": {network: vxlan + "  ip_masq = true\n", blocks: "firewall {\n  type = \"iptables\"\n}\n",
-			script: "export PATH=/usr/local/bin\n" + `exec leno agent -config-dir=/etc/leno.d`,
+			script: "mount -t tmpfs x /usr/sbin\nexport PATH=/usr/local/bin\n" + `exec leno agent -config-dir=/etc/leno.d`,
 			check:  "firewall", words: []string{"not installed", "install the package iptables"},
-			cure: "for p in iptables ip6tables; do for s in '' -save -restore; do ln -s /usr/sbin/$p$s /usr/local/bin/$p$s; done; done"},
+			cure: "umount /usr/sbin"}, // which the agent searches although its PATH lacks it
 		"the lock of iptables-legacy is held": {network: vxlan + "  ip_masq = true\n", blocks: "firewall {\n  type = \"iptables\"\n}\n",
 			script: "(exec 9>/run/xtables.lock; flock 9; exec sleep 600) & echo $! >/run/holder\n" +
 				"while flock --nonblock /run/xtables.lock true; do sleep 0.01; done\n" +
