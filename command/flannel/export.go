@@ -29,9 +29,11 @@ func Read(file string, data []byte) ([]Record, error) {
 	case len(text) == 0:
 		return nil, fmt.Errorf("%s: is empty; was the prefix right? flannel's is /coreos.com/network unless -etcd-prefix says otherwise", file)
 	case text[0] == '{', text[0] == '[':
-		return readJSON(file, text)
+		return readJSON(file, data)
 	case isEnv(text):
 		return []Record{{File: file, Key: envKey, Value: string(text)}}, nil
+	case text[0] == '#', bytes.HasPrefix(text, []byte("//")), bytes.HasPrefix(text, []byte("/*")):
+		return nil, fmt.Errorf("%s: %w", file, format.FindComment(data))
 	case text[0] == '/':
 		return readPlain(file, text), nil
 	}
@@ -46,6 +48,9 @@ func readJSON(file string, text []byte) (out []Record, err error) {
 		err := dec.Decode(&doc)
 		if errors.Is(err, io.EOF) {
 			return out, nil
+		}
+		if comment := format.FindComment(text); err != nil && comment != nil {
+			return nil, fmt.Errorf("%s: %w", file, comment)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: not JSON near byte %d: %w", file, dec.InputOffset(), err)

@@ -135,6 +135,9 @@ func TestUnreadable(t *testing.T) {
 		"empty":        {"\n", "is empty"},
 		"no keys":      {`{"header":{"revision":4},"count":0}`, "no such keys"},
 		"half":         {`{"kvs":[`, "not JSON near byte"},
+		"comment":      {"\n// old\n" + plainConfig, ": line 2 has a comment, \"// old\", and JSON has no comments: remove it"},
+		"comment in":   {"{\n \"Network\": \"10.5.0.0/16\", /* pool */\n}", ": line 2 has a comment, \"/* pool */\""},
+		"hash":         {"# old\n" + plainConfig, ": line 1 has a comment, \"# old\""},
 		"a list":       {`[1]`, "a JSON object is wanted"},
 		"no base64":    {`{"kvs":[{"key":"*","value":"e30="}]}`, "not an answer of etcd"},
 		"bad node":     {`{"node":7}`, "version 2"},
@@ -191,6 +194,7 @@ func TestConfigurations(t *testing.T) {
 		{name: "no IPv6 network", config: `{"Network":"10.5.0.0/16","EnableIPv6":true}`, err: "no IPv6Network is set"},
 		{name: "nothing", config: `{"Network":"10.5.0.0/16","EnableIPv4":false}`, err: "there is no network"},
 		{name: "bad range", config: `{"Network":"10.5.0.0/16","SubnetMin":"10.6.0.0"}`, err: "min 10.6.0.0 is outside"},
+		{name: "comment in a value", config: `{"config":"{\"Network\":\"10.5.0.0/16\"} // ours"}`, err: `not a network configuration: line 1 has a comment, "// ours"`},
 		{name: "not an address", config: `{"Network":"10.5.0.0/16","SubnetMin":"10.6"}`, err: "not a network configuration"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -57,7 +57,7 @@ func IsConfig(members map[string]json.RawMessage) bool {
 // is there twice, in whatever case, is an error: which of them counts differs between readers.
 func ParseConfig(value []byte) (c Config, unknown []string, err error) {
 	if err := json.Unmarshal(value, &c); err != nil {
-		return c, nil, fmt.Errorf("not a network configuration: %w", err)
+		return c, nil, fmt.Errorf("not a network configuration: %w", explainSyntax(value, err))
 	}
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(value, &members); err != nil {

@@ -88,7 +88,11 @@ func FormatDeletion(d registry.Deletion) ([]byte, error) {
 func ParseNetwork(name string, value []byte) (registry.Network, error) {
 	all, ok := parseObject(value)
 	if !ok {
-		return registry.ParseNetwork(name, value)
+		n, err := registry.ParseNetwork(name, value)
+		if comment := FindComment(value); err != nil && comment != nil {
+			err = registry.InvalidRecord(comment.Error())
+		}
+		return n, err
 	}
 	if err := registry.CheckNetworkName(name); err != nil {
 		return registry.Network{}, err

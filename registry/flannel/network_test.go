@@ -176,6 +176,7 @@ func TestConfigured(t *testing.T) {
 		{name: "alloc", value: `{"Network":"10.5.0.0/16","Backend":{"Type":"alloc"}}`, backend: `{"type":"alloc"}`},
 		{name: "VNI 0", value: `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":0}}`,
 			err: "Backend.VNI 0 is not within 1..16777215"},
+		{name: "comment", value: "{\n  \"Network\": \"http://x\", // the pool\n}", err: `line 2 has a comment, "// the pool", and JSON`},
 		{name: "VNI too large", value: `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":16777216}}`,
 			err: "Backend.VNI 16777216 is not"},
 		{name: "port 0", value: `{"Network":"10.5.0.0/16","Backend":{"Type":"udp","Port":0}}`,
