@@ -111,7 +111,7 @@ func (f *formatter) path(path string) error {
 			errs = append(errs, f.fail(err))
 		case d.IsDir() && p != path && !f.recursive:
 			return filepath.SkipDir
-		case !d.IsDir() && filepath.Ext(p) == ".hcl":
+		case !d.IsDir() && config.IsRead(d.Name()) && filepath.Ext(p) == ".hcl":
 			errs = append(errs, f.file(p))
 		}
 		return nil

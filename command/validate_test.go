@@ -3,11 +3,14 @@ package command
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/lenonet/leno/agent"
+	"github.com/lenonet/leno/command/cli"
 )
 
 // TestValidateShowsOptions checks that validate shows each option of a backend with its default, except those that are
@@ -47,5 +50,23 @@ func TestValidateShowsOptions(t *testing.T) {
 				t.Errorf("%s has an option: %+v", name, got)
 			}
 		}
+	}
+}
+
+// TestValidateDirectories checks that validate and fmt ignore the lock of an editor, and that validate refuses a directory
+// without configuration files.
+func TestValidateDirectories(t *testing.T) {
+	dir := tree(t, map[string]string{"leno.hcl": "log_level = \"INFO\"\n"})
+	if err := os.Symlink("user@host.1234:5678", filepath.Join(dir, ".#leno.hcl")); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"validate", "fmt"} {
+		if got := (world{}).run(command, dir); got.code != cli.ExitDone || got.stderr != "" {
+			t.Errorf("%s: %+v", command, got)
+		}
+	}
+	got := world{}.run("validate", t.TempDir())
+	if got.code != cli.ExitFailed || got.stdout != "" || !strings.Contains(got.stderr, "No configuration") {
+		t.Errorf("an empty directory: %+v", got)
 	}
 }

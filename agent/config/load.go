@@ -58,8 +58,8 @@ type Options struct {
 const overridesName = "command line"
 
 // Load reads sources, files and directories, in order. From a directory it reads the files ending in .hcl and .json,
-// sorted by name, not those in directories below it. A file ending in .json is JSON, any other is in HCL's native
-// syntax.
+// sorted by name, not hidden ones and not those in directories below it. A file ending in .json is JSON, any other is in
+// HCL's native syntax. Sources that are directories without any such file are an error.
 //
 // Files are merged: the last value read of each attribute wins, also inside consul, etcd, kubernetes, lease, underlay,
 // firewall, http and telemetry blocks. The blocks of the three stores exclude each other. A network is defined in one place: a second
@@ -74,7 +74,13 @@ func Load(sources []string, o Options) (Config, error) {
 // load is Load, but gives up reading when ctx ends.
 func load(ctx context.Context, sources []string, o Options) (Config, error) {
 	l := newLoader(o)
-	for _, path := range l.expand(ctx, sources) {
+	files := l.expand(ctx, sources)
+	if len(files) == 0 && len(sources) > 0 && !l.diags.HasErrors() {
+		l.unplaced("No configuration", fmt.Sprintf("There is no file with a name that ends in .hcl or .json in %s. "+
+			"Create one, for example %s, or name another file or directory.",
+			strings.Join(sources, " and "), filepath.Join(sources[0], "leno.hcl")))
+	}
+	for _, path := range files {
 		src, err := ReadFile(ctx, path)
 		if err != nil {
 			l.unplaced("Cannot read the configuration", err.Error())
@@ -154,15 +160,24 @@ func filesOf(source string) (files []string, err error) {
 		return nil, err
 	}
 	for _, e := range entries {
-		ext := filepath.Ext(e.Name())
+		if !IsRead(e.Name()) {
+			continue
+		}
 		path := filepath.Join(source, e.Name())
 		// Stat follows links: configuration is often mounted as links to files.
-		if info, err := os.Stat(path); err == nil && info.IsDir() || ext != ".hcl" && ext != ".json" {
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
 			continue
 		}
 		files = append(files, path)
 	}
 	return files, nil
+}
+
+// IsRead reports whether a file of this name in a directory belongs to the configuration. Hidden files do not: editors
+// create them beside the file that is open, such as .#leno.hcl, a link to nowhere.
+func IsRead(name string) bool {
+	ext := filepath.Ext(name)
+	return !strings.HasPrefix(name, ".") && (ext == ".hcl" || ext == ".json")
 }
 
 // file reads one file into the configuration.

@@ -307,6 +307,43 @@ func TestEmptyFiles(t *testing.T) {
 	}
 }
 
+// TestHiddenFiles checks that the files that editors create beside an open file are not read from a directory, but that
+// one is that is named.
+func TestHiddenFiles(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"leno.hcl": `log_level = "INFO"`, ".leno.hcl": "!", ".leno.json": "!", ".leno.hcl.swp": "!",
+		"leno.hcl~": "!", "#leno.hcl#": "!", "leno.hcl.orig": "!", "leno.hcl.rpmnew": "!", "4913": "!"})
+	if err := os.Symlink("user@host.1234:5678", filepath.Join(dir, ".#leno.hcl")); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Load([]string{dir}, Options{})
+	if want := []string{filepath.Join(dir, "leno.hcl")}; err != nil || !slices.Equal(c.Files, want) {
+		t.Errorf("read %q, %v", c.Files, err)
+	}
+	if _, err := Load([]string{filepath.Join(dir, ".leno.hcl")}, Options{}); err == nil {
+		t.Error("a file that is named was not read")
+	}
+}
+
+// TestNoFiles checks that directories without configuration files are refused, unless another source has one.
+func TestNoFiles(t *testing.T) {
+	empty, other := t.TempDir(), t.TempDir()
+	write(t, empty, map[string]string{".leno.hcl": "", "leno.conf": "", "below/leno.hcl": ""})
+	_, err := Load([]string{empty}, Options{})
+	want := "No configuration: There is no file with a name that ends in .hcl or .json in " + empty +
+		". Create one, for example " + empty + "/leno.hcl, or name another file or directory."
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	if _, err := Load([]string{empty, other}, Options{}); err == nil || !strings.Contains(err.Error(), empty+" and "+other) {
+		t.Errorf("two directories: %v", err)
+	}
+	write(t, other, map[string]string{"a.hcl": ""})
+	if c, err := Load([]string{empty, other}, Options{}); err != nil || len(c.Files) != 1 {
+		t.Errorf("with a file: %q, %v", c.Files, err)
+	}
+}
+
 func TestLoadMissing(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"bad.hcl": `log_level = "LOUD"`})
