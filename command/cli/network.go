@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"strings"
 
 	"github.com/lenonet/leno/api"
@@ -73,8 +74,12 @@ func SubnetArgs(args []string) (network string, subnet netip.Prefix, err error) 
 		return UsageErrorWithFix(SetArgs(fixed...), "%q is not a subnet such as %s", text, exampleSubnet)
 	}
 	subnet, ok := parseSubnet(text)
+	meant, similar := meantSubnet(text)
 	switch {
 	case ok:
+	case similar:
+		return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(append(before[:len(before):len(before)], meant.String())...),
+			"%q is not a subnet, did you mean %s?", text, meant)
 	case len(args) == 2:
 		if _, swapped := parseSubnet(network); swapped {
 			return "", netip.Prefix{}, UsageErrorWithFix(SetArgs(text, network), "the network comes before the subnet")
@@ -116,6 +121,26 @@ func parseSubnet(text string) (netip.Prefix, bool) {
 		subnet, err = netip.ParsePrefix(text[:i] + "/" + text[i+1:])
 	}
 	return subnet, err == nil
+}
+
+// subnetWithin matches a subnet at the end of a key, or before flannel's second one.
+var subnetWithin = regexp.MustCompile(`([0-9a-f:.]+)[-_/]([0-9]+)(?:&|$)`)
+
+// meantSubnet returns the subnet in a key of flannel's or leno's, such as
+// /coreos.com/network/subnets/10.5.34.0-24&fd00:5:0:22::-64. It corrects a length that no prefix has.
+func meantSubnet(text string) (netip.Prefix, bool) {
+	for _, m := range subnetWithin.FindAllStringSubmatch(text, -1) {
+		a, err := netip.ParseAddr(m[1])
+		if err != nil || a.IsUnspecified() { // 0.0.0.0-0 stands for no IPv4
+			continue
+		}
+		subnet, err := netip.ParsePrefix(m[1] + "/" + m[2])
+		if err != nil {
+			subnet = netip.PrefixFrom(a, likelyLength(a))
+		}
+		return subnet.Masked(), true
+	}
+	return netip.Prefix{}, false
 }
 
 // FirstArg returns the optional first argument.
