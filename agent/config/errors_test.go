@@ -173,3 +173,34 @@ func TestErrorsShowNoSecrets(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorsShowPaths checks that source lines are shown with the paths of files that contain secrets, but without a
+// token in such a place.
+func TestErrorsShowPaths(t *testing.T) {
+	const path, secret = "/etc/leno.d/consul.token", "6d2f9ad8-31f5-4d4f-8b6c-4b1c6a2d7f11"
+	for src, want := range map[string]string{
+		"consul {\n  token_file = \"PATH\", x\n}\n":                          `token_file = "PATH"`,
+		"consul { token_file = \"PATH\", }\n":                                `token_file = "PATH"`,
+		"etcd {\n  password_file = \"PATH\", x\n}\n":                         `password_file = "PATH"`,
+		"consul {\n  login {\n    bearer_token_file = \"PATH\", x\n  }\n}\n": `bearer_token_file = "PATH"`,
+		"consul { token_file = \"" + secret + "\", }\n":                      `token_file = "***`,
+		"consul { token_file = \"/alloc/" + secret + "/consul.token\", }\n":  `token_file = "/alloc/***`,
+		"consul { token_file = \"s.Zm9vYmFy\", }\n":                          `token_file = "***`,
+		"consul {\n  token_file = \"PATH\"\n  token = \"hvs.1\", x\n}\n":     `token = "***`,
+		"consul { token_file = \"PATH\", token = \"hvs.1\" }\n":              `token_file = "PATH", ***`,
+		`{"consul": {"token_file": "PATH" "token": "hvs.1"}}` + "\n":         `"PATH"`,
+	} {
+		src, want = strings.ReplaceAll(src, "PATH", path), strings.ReplaceAll(want, "PATH", path)
+		name := map[bool]string{false: "a.hcl", true: "a.json"}[strings.HasPrefix(src, "{")]
+		_, err := Parse([]byte(src), name, Options{})
+		var all *Errors
+		if !errors.As(err, &all) {
+			t.Errorf("%s: %v", src, err)
+			continue
+		}
+		got := all.Render(0, false)
+		if !strings.Contains(got, want) || strings.Contains(got, secret) || strings.Contains(got, "hvs.1") {
+			t.Errorf("%s: want %s in\n%s", src, want, got)
+		}
+	}
+}

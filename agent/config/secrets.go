@@ -15,6 +15,8 @@ import (
 var (
 	// secretText matches a token by its name, quoted or not, and a password in an address.
 	secretText = regexp.MustCompile(`(?mi)(?:(?:token|secret|password)\w*"?[ \t]*[=:][ \t]*)([^\r\n#]+)|["/]([^/@\s"]*:[^/@\s"]*)@`)
+	// pathText matches the path in an option such as token_file, which is no secret.
+	pathText = regexp.MustCompile(`\w_file"?[ \t]*[=:][ \t]*"(\.{0,2}/[^"\r\n]*)"`)
 	// uuid matches the form of Consul's tokens.
 	uuid = regexp.MustCompile(`(?i)[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	// storeBegins and storeEnds match the lines around a possible block of a store of a file that cannot be parsed.
@@ -51,9 +53,6 @@ func masked(src []byte) []byte {
 			star(out, m[group], m[group+1])
 		}
 	}
-	for _, m := range uuid.FindAllIndex(src, -1) {
-		star(out, m[0], m[1])
-	}
 	within, at := false, 0
 	for line := range bytes.Lines(src) {
 		switch {
@@ -70,6 +69,12 @@ func masked(src []byte) []byte {
 			}
 		}
 		at += len(line)
+	}
+	for _, m := range pathText.FindAllSubmatchIndex(src, -1) {
+		copy(out[m[2]:m[3]], src[m[2]:m[3]])
+	}
+	for _, m := range uuid.FindAllIndex(src, -1) {
+		star(out, m[0], m[1])
 	}
 	return out
 }

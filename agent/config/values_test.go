@@ -15,7 +15,7 @@ func TestValuesInForce(t *testing.T) {
 	c.Etcd.Password = "5ecret-e"
 	c.Consul.Address = "https://user:5ecret-b@consul.test:8501"
 	c.Telemetry.StatsdAddress = "udp://h:8125/?api_key=5ecret-c&x=y"
-	c.Networks = []Network{{Name: "blue", Backend: &Backend{Type: "wireguard", Options: json.RawMessage(`{"psk": "5ecret-\"d", "port":51820}`)}, SubnetFile: "/run/x"}}
+	c.Networks = []Network{{Name: "blue", Backend: &Backend{Type: "wireguard", Options: json.RawMessage(`{"psk": "5ecret-\"d", "psk_file": "/etc/psk", "port":51820}`)}, SubnetFile: "/run/x"}}
 	var lines []string
 	for _, v := range Values(c) {
 		lines = append(lines, v.Name+" = "+v.Value)
@@ -26,7 +26,7 @@ func TestValuesInForce(t *testing.T) {
 	}
 	for _, want := range []string{"consul.token = set", "etcd.password = set",
 		`consul.address = "https://(secret)@consul.test:8501"`, `lease.ttl = "2m"`,
-		"api_key=(secret)&x=y", `"port":51820`, `network.blue.subnet_file = "/run/x"`, `"psk": "(secret)"`} {
+		"api_key=(secret)&x=y", `"port":51820`, `network.blue.subnet_file = "/run/x"`, `"psk": "(secret)"`, `"psk_file": "/etc/psk"`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s is missing in\n%s", want, text)
 		}
