@@ -20,8 +20,8 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// denying makes a Consul agent refuse every request without a token.
-const denying = `{"acl": {"enabled": true, "default_policy": "deny", "tokens": {%s"agent": "` + world.OperatorToken + `"}}}`
+// denying makes a Consul agent refuse every request without a token, and lists of keys without a right of their own.
+const denying = `{"acl": {"enabled": true, "default_policy": "deny", "enable_key_list_policy": true, "tokens": {%s"agent": "` + world.OperatorToken + `"}}}`
 
 // TestPolicy runs agents with a token of exactly examples/consul/policy.hcl: one defines the
 // network, becomes ready, is registered and renews its lease. Everything that the policy does not

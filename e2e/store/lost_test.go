@@ -155,7 +155,7 @@ func TestNetworkOnlyInConsulSetBack(t *testing.T) {
 // back.
 func TestNetworkLostWithoutTheRight(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2, ConsulConfig: fmt.Sprintf(denying, `"initial_management": "`+world.OperatorToken+`", `)})
-	const joining = hostRules + "\n" + `key_prefix "leno/networks/" { policy = "read" }`
+	const joining = hostRules + "\n" + `key_prefix "leno/networks/" { policy = "list" }`
 	under := &consul.WriteOptions{Token: world.OperatorToken}
 	kv := w.Consul.Client().KV()
 	for _, h := range w.Hosts {

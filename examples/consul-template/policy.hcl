@@ -6,5 +6,5 @@ key "leno/networks/default" {
 }
 
 key_prefix "leno/leases/default/" {
-  policy = "read"
+  policy = "list"
 }

@@ -11,9 +11,10 @@ key_prefix "leno/changes/" {
   policy = "write"
 }
 
-# Networks, reservations, and the leases of all hosts.
+# Networks, reservations, and the leases of all hosts. "list" includes "read"; Consul's
+# option acl.enable_key_list_policy asks for it.
 key_prefix "leno/" {
-  policy = "read"
+  policy = "list"
 }
 
 # To define the networks of the agent's configuration (blocks with ipv4 or ipv6), to

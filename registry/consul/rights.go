@@ -27,6 +27,7 @@ const maxQuestions = 64
 type entitlement struct {
 	rule, purpose string
 	ask           []authorization
+	list          []string // prefixes that must be listed to know: only Consul's servers know if that is a right of its own
 }
 
 // rightsChecker asks Consul's ACLs what the token allows.
@@ -70,9 +71,28 @@ func (r rightsChecker) Rights(ctx context.Context, w registry.RequiredRights) ([
 			right.Granted = right.Granted && answers[0].Allow
 			answers = answers[1:]
 		}
+		for _, prefix := range e.list {
+			if !right.Granted {
+				break
+			}
+			if right.Granted, err = r.canList(ctx, prefix); err != nil {
+				return nil, fmt.Errorf("rights: %w", err)
+			}
+		}
 		out = append(out, right)
 	}
 	return out, nil
+}
+
+// canList reports whether the token may list keys. With acl.enable_key_list_policy, a rule with "read" does not allow it.
+func (r rightsChecker) canList(ctx context.Context, prefix string) (bool, error) {
+	opts, cancel := r.kv.query(ctx, read{stale: true})
+	defer cancel()
+	_, _, err := r.kv.api.KV().Keys(prefix, "/", opts)
+	if err = classify(err); errors.Is(err, registry.ErrDenied) {
+		return false, nil
+	}
+	return true, err
 }
 
 // entitlements returns the rules that an agent needs.
@@ -85,7 +105,7 @@ func entitlements(keys layout, w registry.RequiredRights, node string) []entitle
 		return authorization{Resource: "key", Access: access, Segment: key}
 	}
 	readAll := entitlement{
-		rule:    rule("key_prefix", prefix+"/", "read"),
+		rule:    rule("key_prefix", prefix+"/", "list"),
 		purpose: "to read networks, reservations and the leases of all hosts",
 		ask:     []authorization{key("read", keys.networks()+markerName)},
 	}
@@ -103,6 +123,7 @@ func entitlements(keys layout, w registry.RequiredRights, node string) []entitle
 			key("read", keys.network(n)),
 			key("read", keys.leases(n)+markerName),
 			key("read", keys.reservations(n)+markerName))
+		readAll.list = append(readAll.list, keys.reservations(n))
 		leases.ask = append(leases.ask, key("write", keys.leases(n)+markerName))
 		changes.ask = append(changes.ask, key("write", keys.changes(n)+markerName))
 	}

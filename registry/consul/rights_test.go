@@ -98,3 +98,61 @@ func TestRightsOfExample(t *testing.T) {
 		t.Errorf("%+v, %v", holders, err)
 	}
 }
+
+// TestRightsOfLists: in a Consul that asks for the right to list keys, an agent gets a lease with the rules of the example,
+// and with "read" in place of "list" exactly that rule is missing. A Consul without this option grants the rule to tokens
+// that may read.
+func TestRightsOfLists(t *testing.T) {
+	t.Parallel()
+	example, err := os.ReadFile("../../examples/consul/policy.hcl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]*server{
+		"asked for": newServerWith(t, "acl { enable_key_list_policy = true }"), "not asked for": newServerWith(t, ""),
+	} {
+		node, err := s.client(t, "leno").NodeName(testContext(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules := strings.ReplaceAll(string(example), `"host-a"`, `"`+node+`"`)
+		denied := func(rules string) (out []string) {
+			t.Helper()
+			secret, _ := s.newToken(t, rules)
+			c := s.client(t, "leno", func(c *Config) { c.Token = secret })
+			rights, err := c.Rights(testContext(t), registry.RequiredRights{Node: node, Networks: []string{"default"}, Service: "leno"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range rights {
+				if !r.Granted {
+					out = append(out, r.Rule)
+				}
+			}
+			return out
+		}
+		if got := denied(rules); len(got) > 0 {
+			t.Errorf("%s: the example lacks %q", name, got)
+		}
+		var want []string
+		if name == "asked for" {
+			want = []string{`key_prefix "leno/" { policy = "list" }`}
+		}
+		if got := denied(strings.ReplaceAll(rules, `"list"`, `"read"`)); !slices.Equal(got, want) {
+			t.Errorf("%s: with read the token lacks %q, want %q", name, got, want)
+		}
+		secret, _ := s.newToken(t, rules)
+		c := s.client(t, "leno", func(c *Config) { c.Token = secret })
+		if err := c.PutNetwork(testContext(t), network("default", "10.5.0.0/16")); err != nil {
+			t.Fatal(err)
+		}
+		n, err := c.Network(testContext(t), "default")
+		if err != nil {
+			t.Fatal(err)
+		}
+		acquire(t, c, n, 1)
+		if _, err := c.Reservations(testContext(t), n); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

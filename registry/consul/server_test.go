@@ -98,6 +98,21 @@ func newServer(t *testing.T, extra string) *server {
 	return s
 }
 
+// newServerWith starts a server for one test, with options that may be in blocks that it has already.
+func newServerWith(t *testing.T, options string) *server {
+	t.Helper()
+	s, err := configureServer(t.TempDir(), "", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.kill)
+	s.args = append(s.args, "-hcl", options)
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 func startServer(dir, extra string) (*server, error) {
 	s, err := configureServer(dir, extra, true)
 	if err != nil {

@@ -10,7 +10,7 @@ key_prefix "leno/changes/" {
 }
 
 key_prefix "leno/" {
-  policy = "read"
+  policy = "list"
 }
 
 key_prefix "leno/networks/" {
