@@ -48,6 +48,10 @@ var (
 	// also ErrToken and ErrDenied.
 	ErrLogin = errors.New("the login failed")
 
+	// ErrRefused, always a *RefusedError, means that the store's configuration forbids the request to this host, whatever
+	// the token. Such an error is also ErrDenied, because it lasts until an operator changes something.
+	ErrRefused = errors.New("the store refuses this host")
+
 	// ErrNotSupported means that this kind of store cannot do what was asked, and never will. The text says what, and
 	// where one does it instead.
 	ErrNotSupported = errors.New("not supported by this store")
@@ -61,6 +65,15 @@ type LoginError struct {
 
 func (e *LoginError) Error() string   { return e.Err.Error() + "; " + e.Remedy }
 func (e *LoginError) Unwrap() []error { return []error{ErrLogin, ErrToken, ErrDenied, e.Err} }
+
+// RefusedError is the error type of ErrRefused. Its text is the error and, after a semicolon, the remedy.
+type RefusedError struct {
+	Err    error  // what the store answered
+	Remedy string // what to do about it, as an imperative
+}
+
+func (e *RefusedError) Error() string   { return e.Err.Error() + "; " + e.Remedy }
+func (e *RefusedError) Unwrap() []error { return []error{ErrRefused, ErrDenied, e.Err} }
 
 // RevokedError is the error type of ErrLeaseRevoked.
 type RevokedError struct {

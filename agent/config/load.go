@@ -58,8 +58,8 @@ type Options struct {
 const overridesName = "command line"
 
 // Load reads sources, files and directories, in order. From a directory it reads the files ending in .hcl and .json,
-// sorted by name, not hidden ones and not those in directories below it. A file ending in .json is JSON, any other is in
-// HCL's native syntax. Sources that are directories without any such file are an error.
+// sorted by name, not hidden ones and not those in directories below it. A file ending in .json is JSON, any other is
+// in HCL's native syntax. Sources that are directories without any such file are an error.
 //
 // Files are merged: the last value read of each attribute wins, also inside consul, etcd, kubernetes, lease, underlay,
 // firewall, http and telemetry blocks. The blocks of the three stores exclude each other. A network is defined in one place: a second

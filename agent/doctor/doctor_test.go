@@ -87,6 +87,9 @@ func TestJudge(t *testing.T) {
 		{"no such token", func(f *Facts, _ *Network) {
 			f.Store.Err, f.Store.RightsErr, f.Store.Rights = registry.ErrDenied, registry.ErrDenied, nil
 		}, "fault consul", "policy.hcl"},
+		{"refused by Consul's configuration", func(f *Facts, _ *Network) {
+			f.Store.Err = &registry.RefusedError{Err: errors.New("403"), Remedy: "unblock the endpoints"}
+		}, "fault consul", "unblock the endpoints"},
 		{"etcd away for long", func(f *Facts, n *Network) {
 			f.Store = Store{Kind: "etcd", Name: "etcd at 192.0.2.1:2379", Err: registry.ErrUnavailable}
 			n.Lease.Record, n.Lease.RecordErr = nil, registry.ErrUnavailable

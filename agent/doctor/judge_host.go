@@ -148,7 +148,10 @@ func (v *verdict) store() {
 	text := textOf(s.Kind)
 	const tried = "read a key and have a quorum confirm it"
 	var login *registry.LoginError
+	var refused *registry.RefusedError
 	switch {
+	case errors.As(s.Err, &refused):
+		v.add(fault(text.check, "", "", tried, s.Name+": "+refused.Err.Error(), refused.Remedy))
 	case errors.As(s.Err, &login):
 		v.add(fault(text.check, "", "", tried, s.Name+": "+login.Err.Error(), login.Remedy))
 	case errors.Is(s.Err, registry.ErrToken):

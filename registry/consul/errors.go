@@ -41,7 +41,7 @@ func isRefused(err error) bool {
 // classify wraps err with the matching sentinel:
 //
 //   - ErrDenied: 401 and 403, and texts with that meaning, which is all that a transaction and some forwarded errors
-//     contain;
+//     contain; a *registry.RefusedError where the text says that the token is not the reason;
 //   - ErrUnavailable: no connection, a timeout, 429 (reads over the rate limit, or more than 200 connections from one
 //     address), 503 (writes over the rate limit) and other 5xx (500 without a leader), an answer that is truncated or
 //     not from Consul.
@@ -76,6 +76,9 @@ func classify(err error) error {
 
 func classifyStatus(code int, body string, err error) error {
 	switch {
+	case code == http.StatusForbidden && refusalRemedy(body) != "":
+		err = fmt.Errorf("consul's configuration forbids it, whatever the token: %w", err)
+		return &registry.RefusedError{Err: err, Remedy: refusalRemedy(body)}
 	case code == http.StatusUnauthorized, code == http.StatusForbidden, denied(body):
 		return fmt.Errorf("%w: %w", registry.ErrDenied, err)
 	case code == http.StatusTooManyRequests, code >= 500:
@@ -83,6 +86,20 @@ func classifyStatus(code int, body string, err error) error {
 	default:
 		return err
 	}
+}
+
+// refusalRemedy returns what to do about a request that the configuration of the Consul agent forbids, given its
+// answer, and "" for any other answer.
+func refusalRemedy(text string) string {
+	switch {
+	case strings.Contains(text, "Access is restricted"), strings.HasPrefix(text, "Access denied: HTTP write"):
+		return "add this host's address to http_config.allow_write_http_from of the Consul agent, " +
+			"or use a Consul agent on this host"
+	case strings.Contains(text, "blocked by agent configuration"):
+		return "remove leno's endpoints (/v1/kv, /v1/txn, /v1/session, /v1/agent) from " +
+			"http_config.block_endpoints of the Consul agent"
+	}
+	return ""
 }
 
 // denied reports whether text is one of Consul's messages for a missing right or a token that does not exist.

@@ -33,6 +33,8 @@ func TestClassify(t *testing.T) {
 		{"forbidden", status(403, "Permission denied: token with AccessorID 'x' lacks permission 'key:write' on \"y\""), registry.ErrDenied},
 		{"token gone", status(403, "ACL not found"), registry.ErrDenied},
 		{"unauthorized by a proxy", status(401, ""), registry.ErrDenied},
+		{"write of another host", status(403, "Access is restricted"), registry.ErrRefused},
+		{"blocked endpoint", status(403, "Endpoint is blocked by agent configuration"), registry.ErrRefused},
 		{"forwarded denial", status(500, "rpc error making call: Permission denied"), registry.ErrDenied},
 		{"no leader", status(500, "No cluster leader"), registry.ErrUnavailable},
 		{"write rate limit", status(503, "rate limit exceeded"), registry.ErrUnavailable},
@@ -54,8 +56,8 @@ func TestClassify(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := classify(tt.err)
-			for _, sentinel := range []error{registry.ErrDenied, registry.ErrUnavailable, registry.ErrUncertain} {
-				want := sentinel == tt.want || errors.Is(tt.err, sentinel)
+			for _, sentinel := range []error{registry.ErrDenied, registry.ErrRefused, registry.ErrUnavailable, registry.ErrUncertain} {
+				want := sentinel == tt.want || errors.Is(tt.err, sentinel) || sentinel == registry.ErrDenied && tt.want == registry.ErrRefused
 				if errors.Is(got, sentinel) != want {
 					t.Errorf("%v is %q: %v, want %v", got, sentinel, !want, want)
 				}

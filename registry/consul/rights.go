@@ -27,7 +27,7 @@ const maxQuestions = 64
 type entitlement struct {
 	rule, purpose string
 	ask           []authorization
-	list          []string // prefixes that must be listed to know: only Consul's servers know if that is a right of its own
+	list          []string // prefixes to list, because only Consul's servers know if that is a right of its own
 }
 
 // rightsChecker asks Consul's ACLs what the token allows.
@@ -84,7 +84,8 @@ func (r rightsChecker) Rights(ctx context.Context, w registry.RequiredRights) ([
 	return out, nil
 }
 
-// canList reports whether the token may list keys. With acl.enable_key_list_policy, a rule with "read" does not allow it.
+// canList reports whether the token may list keys. With acl.enable_key_list_policy, a rule with "read" does not allow
+// it.
 func (r rightsChecker) canList(ctx context.Context, prefix string) (bool, error) {
 	opts, cancel := r.kv.query(ctx, read{stale: true})
 	defer cancel()

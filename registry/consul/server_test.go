@@ -35,6 +35,7 @@ const testPatience = 3 * time.Minute
 type server struct {
 	addr    string // of its HTTP API
 	serf    string // its address for other agents of Consul
+	wan     string // its address for servers of other datacenters
 	dir     string
 	args    []string
 	process *process.Process // nil before start
@@ -148,7 +149,7 @@ acl { enabled = true  default_policy = "deny"  tokens { initial_management = %q 
 		return nil, err
 	}
 	s := &server{
-		addr: fmt.Sprintf("127.0.0.1:%d", ports[0]), serf: fmt.Sprintf("127.0.0.1:%d", ports[2]), dir: dir,
+		addr: fmt.Sprintf("127.0.0.1:%d", ports[0]), serf: fmt.Sprintf("127.0.0.1:%d", ports[2]), wan: fmt.Sprintf("127.0.0.1:%d", ports[3]), dir: dir,
 		logFile: path + ".log", args: []string{"agent", "-config-file", path},
 	}
 	if isServer {

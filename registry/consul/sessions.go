@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -71,9 +72,44 @@ func (ss sessionStore) create(ctx context.Context, network string, claim registr
 		TTL:       claim.TTL.String(),
 	}, opts)
 	if err != nil {
-		return "", fmt.Errorf("create session: %w", classify(err))
+		return "", fmt.Errorf("create session: %w", ss.explain(ctx, claim, err))
 	}
 	return id, nil
+}
+
+// ttlRange matches the TTLs that Consul accepts, in its answer to a session with another one.
+var ttlRange = regexp.MustCompile(`Invalid Session TTL .*between \[(\S+)=(\S+)\]`)
+
+// explain returns the error for a session that cannot be created. Consul reports what only an operator can change as an
+// internal error.
+func (ss sessionStore) explain(ctx context.Context, claim registry.Claim, err error) error {
+	if m := ttlRange.FindStringSubmatch(err.Error()); m != nil {
+		return fmt.Errorf("%w: lease.ttl is %s, and Consul's servers accept %s to %s: set lease.ttl to at least %s on every "+
+			"host, or session_ttl_min of Consul's servers to at most %s",
+			registry.ErrNotSupported, claim.TTL, m[1], m[2], m[1], claim.TTL)
+	}
+	wanted := ss.kv.conf.Datacenter
+	if wanted == "" || !strings.Contains(err.Error(), "Missing node registration") {
+		return classify(err)
+	}
+	if own, asked := ss.datacenter(ctx); asked == nil && own != wanted {
+		return fmt.Errorf("%w: consul.datacenter is %q, and this Consul agent is of %q: a session needs an agent of its "+
+			"own datacenter: set consul.address to an agent of %[2]s, or remove consul.datacenter",
+			registry.ErrNotSupported, wanted, own)
+	}
+	return classify(err)
+}
+
+// datacenter returns the datacenter of the Consul agent.
+func (ss sessionStore) datacenter(ctx context.Context) (string, error) {
+	opts, cancel := ss.kv.query(ctx, read{})
+	defer cancel()
+	var self map[string]map[string]any
+	if _, err := ss.kv.api.Raw().Query("/v1/agent/self", &self, opts); err != nil {
+		return "", classify(err)
+	}
+	name, _ := self["Config"]["Datacenter"].(string)
+	return name, nil
 }
 
 // renew extends the session by another TTL. The entry is nil when the session has ended. Consul reports that with 404,

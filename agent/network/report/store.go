@@ -84,6 +84,7 @@ func verdictOnStore(kind string, failing map[Use]error) (status, reason string) 
 	}{
 		{registry.ErrLogin, "this agent cannot log in for "},
 		{registry.ErrToken, "this agent's " + file + " cannot be used for "},
+		{registry.ErrRefused, "the store's configuration forbids this host "},
 		{registry.ErrDenied, "this agent's " + user + " lacks a right for "},
 		{registry.ErrUncertain, "there is no certain answer to "},
 		{registry.ErrUnavailable, "there is no answer to "},
@@ -101,10 +102,12 @@ func verdictOnStore(kind string, failing map[Use]error) (status, reason string) 
 	return api.Warning, strings.Join(parts, "; ")
 }
 
-// failureOf returns the kind of an error. ErrLogin comes before ErrToken, which it is too, and both and ErrDenied come
-// before ErrUncertain, because without a right an answer is not certain either.
+// failureOf returns the kind of an error. ErrLogin comes before ErrToken, which it is too, and ErrRefused before
+// ErrDenied. They come before ErrUncertain, because without a right an answer is not certain either.
 func failureOf(err error) error {
-	for _, kind := range []error{registry.ErrLogin, registry.ErrToken, registry.ErrDenied, registry.ErrUncertain} {
+	for _, kind := range []error{
+		registry.ErrLogin, registry.ErrToken, registry.ErrRefused, registry.ErrDenied, registry.ErrUncertain,
+	} {
 		if errors.Is(err, kind) {
 			return kind
 		}

@@ -26,6 +26,8 @@ func TestVerdictOnStore(t *testing.T) {
 			"this agent's token file cannot be used for renewing the lease; this agent's token lacks a right for claiming a lease"},
 		{"no login", map[Use]error{Session: &registry.LoginError{Err: away}}, api.Warning,
 			"this agent cannot log in for renewing the lease"},
+		{"refused", map[Use]error{Claim: &registry.RefusedError{Err: away}, Leases: denied}, api.Warning,
+			"the store's configuration forbids this host claiming a lease; this agent's token lacks a right for reading the leases"},
 		{"several things", map[Use]error{Session: denied, Leases: registry.ErrUncertain, Claim: errors.New("time is up")}, api.Warning,
 			"this agent's token lacks a right for renewing the lease; there is no certain answer to reading the leases; there is no answer to claiming a lease"},
 	} {
