@@ -52,6 +52,9 @@ var (
 	// the token. Such an error is also ErrDenied, because it lasts until an operator changes something.
 	ErrRefused = errors.New("the store refuses this host")
 
+	// ErrNotPolled means that the catalogue shows a service, but cannot reach the URL of its health.
+	ErrNotPolled = errors.New("the health cannot be polled")
+
 	// ErrNotSupported means that this kind of store cannot do what was asked, and never will. The text says what, and
 	// where one does it instead.
 	ErrNotSupported = errors.New("not supported by this store")

@@ -4,6 +4,7 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -34,7 +35,8 @@ const (
 // A Catalog is the service catalogue of a store.
 type Catalog interface {
 	// Announce makes the catalogue show s with the verdict v. It reads first, and writes only if something differs, so
-	// it can be repeated often. Catalogues forget.
+	// it can be repeated often. Catalogues forget. The error is registry.ErrNotPolled if it shows s, but its last poll
+	// of s.HealthURL got no answer.
 	Announce(ctx context.Context, s registry.Service, v registry.Verdict) error
 	// Withdraw removes the service. If there is none, that is no error.
 	Withdraw(ctx context.Context, s registry.Service) error
@@ -72,6 +74,9 @@ type Registration struct {
 
 	name         string // of the entry, "" for none
 	deduplicated bool   // the entries under earlier names are gone
+
+	notPolled time.Time // when the first of the last polls failed, zero if the catalogue can poll the API
+	feeds     bool      // the catalogue cannot poll the API
 }
 
 // ServiceID returns the ID of the service of a host, which is unique where several hosts use one Consul agent.
@@ -160,7 +165,7 @@ func (r *Registration) register(ctx context.Context, v registry.Verdict, epoch s
 	s.Epoch = epoch
 	call, cancel := context.WithTimeout(ctx, retry.CallTimeout)
 	defer cancel()
-	if err = r.Catalog.Announce(call, s, v); err == nil {
+	if err = r.announce(call, s, v); err == nil {
 		r.name = s.Name
 	}
 	if err == nil && !r.deduplicated {
@@ -169,6 +174,31 @@ func (r *Registration) register(ctx context.Context, v registry.Verdict, epoch s
 	}
 	r.Count(err)
 	return err
+}
+
+// announce shows the service. If the catalogue cannot poll the API for some time, as where Consul runs in a container
+// with a network of its own, every registration reports the health from then on. A single failure may be from before
+// this process.
+func (r *Registration) announce(ctx context.Context, s registry.Service, v registry.Verdict) error {
+	if r.feeds {
+		s.HealthURL = ""
+	}
+	err := r.Catalog.Announce(ctx, s, v)
+	if !errors.Is(err, registry.ErrNotPolled) {
+		r.notPolled = time.Time{}
+		return err
+	}
+	if r.notPolled.IsZero() {
+		r.notPolled = time.Now()
+	}
+	if time.Since(r.notPolled) < refreshInterval {
+		return nil
+	}
+	r.Log.Warn("the store cannot poll the agent's health, so the agent reports it from now on; "+
+		"Consul may be in a container with a network of its own", "url", s.HealthURL, "error", err)
+	r.feeds = true
+	s.HealthURL = ""
+	return r.Catalog.Announce(ctx, s, v)
 }
 
 // withdrawDuplicates removes the entries of this agent from when its host or its service had another name.

@@ -32,6 +32,7 @@ type fake struct {
 	duplicates []registry.Service
 	hangs      bool // in Withdraw
 	err        error
+	unpolled   bool // HealthURL cannot be reached
 }
 
 func (f *fake) Announce(_ context.Context, s registry.Service, v registry.Verdict) error {
@@ -39,6 +40,9 @@ func (f *fake) Announce(_ context.Context, s registry.Service, v registry.Verdic
 	defer f.mu.Unlock()
 	f.service, f.verdict = s, v
 	f.writes++
+	if f.unpolled && s.HealthURL != "" {
+		return fmt.Errorf("%w: connection refused", registry.ErrNotPolled)
+	}
 	return f.err
 }
 
@@ -290,4 +294,42 @@ func TestService(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNotPolled checks that the agent reports its health itself once the store could not poll the API for a while, and
+// that one failure from before this process changes nothing.
+func TestNotPolled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost()
+		h.Listener = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 5366}
+		h.LocalNode = func(context.Context) (string, error) { return "node", nil }
+		h.catalog.unpolled = true
+		set := func(unpolled bool) {
+			h.catalog.mu.Lock()
+			defer h.catalog.mu.Unlock()
+			h.catalog.unpolled = unpolled
+		}
+		const url = "http://127.0.0.1:5366/healthz"
+		h.run(t, func(after func(time.Duration) (registry.Service, registry.Verdict)) {
+			after(0)
+			set(false)
+			after(refreshInterval)
+			set(true)
+			if s, _ := after(refreshInterval); s.HealthURL != url {
+				t.Errorf("after one failure before: %q", s.HealthURL)
+			}
+			if s, v := after(refreshInterval); s.HealthURL != "" || v.Status != api.Passing {
+				t.Errorf("after two failures: %q, %+v", s.HealthURL, v)
+			}
+			set(false)
+			if s, _ := after(2 * refreshInterval); s.HealthURL != "" {
+				t.Errorf("later: %q", s.HealthURL)
+			}
+		})
+		for _, err := range h.errs {
+			if err != nil {
+				t.Errorf("counted: %v", err)
+			}
+		}
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/hashicorp/consul/api"
 
@@ -27,14 +28,15 @@ const (
 // without a URL it is a TTL check that every call feeds with v. A `consul agent -dev` forgets services at a restart,
 // and any program may deregister them, so each call reads first. When a restore removes the service from the servers,
 // the local agent does not notice for up to two minutes, unless service and check differ from those it has: s.Epoch is
-// part of both.
+// part of both. The error wraps registry.ErrNotPolled if the service is registered and the last poll got no answer.
 func (a consulAgent) Announce(ctx context.Context, s registry.Service, v registry.Verdict) error {
 	wanted := registration(s, v)
 	tok, err := a.kv.token.current(ctx)
 	if err != nil {
 		return fmt.Errorf("announce service %s: %w", s.ID, classify(err))
 	}
-	same, err := a.announced(ctx, wanted)
+	check, err := a.announced(ctx, wanted)
+	same := check != nil
 	if err != nil {
 		return fmt.Errorf("announce service %s: %w", s.ID, err)
 	}
@@ -52,7 +54,7 @@ func (a consulAgent) Announce(ctx context.Context, s registry.Service, v registr
 		}
 	}
 	if wanted.Check.TTL == "" {
-		return nil
+		return pollError(check)
 	}
 	opts, cancel := a.kv.query(ctx, read{})
 	defer cancel()
@@ -144,28 +146,41 @@ func registration(s registry.Service, v registry.Verdict) *api.AgentServiceRegis
 	return r
 }
 
-// announced reports whether the service and its check are registered as wanted.
-func (a consulAgent) announced(ctx context.Context, wanted *api.AgentServiceRegistration) (bool, error) {
+// pollError returns an error that wraps registry.ErrNotPolled if the last poll of a check got no answer from the URL.
+// check may be nil.
+func pollError(check *api.AgentCheck) error {
+	// An answer of the URL begins with "HTTP GET", an error of Consul's client with its method.
+	if check == nil || check.Status != api.HealthCritical || !strings.HasPrefix(check.Output, "Get ") {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", registry.ErrNotPolled, check.Output)
+}
+
+// announced returns the check of the service if both are registered as wanted, nil otherwise.
+func (a consulAgent) announced(ctx context.Context, wanted *api.AgentServiceRegistration) (*api.AgentCheck, error) {
 	opts, cancel := a.kv.query(ctx, read{})
 	defer cancel()
 	found, _, err := a.kv.api.Agent().Service(wanted.ID, opts)
 	if isNotFound(err) {
-		return false, nil
+		return nil, nil
 	}
 	if err != nil {
-		return false, classify(err)
+		return nil, classify(err)
 	}
 	if found.Service != wanted.Name || found.Address != wanted.Address || found.Port != wanted.Port ||
 		!slices.Equal(found.Tags, wanted.Tags) || !maps.Equal(found.Meta, wanted.Meta) {
-		return false, nil
+		return nil, nil
 	}
 	filter := fmt.Sprintf("ServiceID == %q", wanted.ID)
 	checks, err := a.kv.api.Agent().ChecksWithFilterOpts(filter, opts)
 	if err != nil {
-		return false, classify(err)
+		return nil, classify(err)
 	}
 	check, ok := checks[wanted.Check.CheckID]
-	return ok && len(checks) == 1 && check.Name == wanted.Check.Name && check.Notes == wanted.Check.Notes, nil
+	if !ok || len(checks) != 1 || check.Name != wanted.Check.Name || check.Notes != wanted.Check.Notes {
+		return nil, nil
+	}
+	return check, nil
 }
 
 func isNotFound(err error) bool {

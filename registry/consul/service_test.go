@@ -1,9 +1,11 @@
 package consul
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -153,6 +155,37 @@ func TestAnnounceAgain(t *testing.T) {
 	// Unless the local agent compares itself with the catalogue at this moment, the service is missing now.
 	service.Epoch = "2026-01-02T03:04:05Z"
 	eventually(t, "the service is in the catalogue again", both)
+}
+
+// TestAnnounceNotPolled: Announce reports that Consul cannot reach the URL, but not that it answers with a fault. The
+// service then takes a TTL check.
+func TestAnnounceNotPolled(t *testing.T) {
+	t.Parallel()
+	s := common.get(t)
+	c, _ := announcer(t, s)
+	faulty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no lease", 503) }))
+	defer faulty.Close()
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
+	passing := registry.Verdict{Status: "passing"}
+	for id, url := range map[string]string{"leno-faulty": faulty.URL, "leno-closed": closed.URL} {
+		service := registry.Service{Name: "leno", ID: id, HealthURL: url + "/healthz"}
+		if err := c.Announce(testContext(t), service, passing); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, id+" to be polled", func() bool { return check(t, s, id).Status == "critical" })
+		err := c.Announce(testContext(t), service, passing)
+		if errors.Is(err, registry.ErrNotPolled) != (id == "leno-closed") || err != nil && !strings.Contains(err.Error(), "connection refused") {
+			t.Errorf("%s: %v", id, err)
+		}
+		service.HealthURL = ""
+		if err := c.Announce(testContext(t), service, passing); err != nil || check(t, s, id).Status != "passing" {
+			t.Errorf("%s with a TTL check: %v, %+v", id, err, check(t, s, id))
+		}
+		if err := c.Withdraw(testContext(t), service); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func TestAnnounceTTL(t *testing.T) {
