@@ -30,6 +30,7 @@ import (
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/internal/testkit/faulty"
 	"github.com/lenonet/leno/registry"
@@ -239,6 +240,7 @@ func (h *host) build() *Agent {
 		Backends:         map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other"), "metered": h.recorder.metered("metered")},
 		EnsureForwarding: func(netip.Addr, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
 		Guard:            h.guard,
+		FindDetours:      func(kernel.PathQuery) ([]kernel.Detour, error) { return nil, nil },
 		LockHost: func() (func() error, error) {
 			if h.lockHost != nil {
 				return h.lockHost()

@@ -47,6 +47,9 @@ type Options struct {
 	// Guard makes the kernel refuse packets to pools that no other route leads to, or ends that, as kernel.Guard does.
 	Guard func(ctx context.Context, pools []netip.Prefix, wanted bool) error
 
+	// FindDetours asks the kernel which routes packets to peers take, as kernel.FindDetours does.
+	FindDetours func(q kernel.PathQuery) ([]kernel.Detour, error)
+
 	// Obstacles finds the rules of other programs that block containers' packets. If silent is true, some of these
 	// rules may change without an event from the kernel.
 	Obstacles rules.Finder
@@ -114,6 +117,9 @@ func (o *Options) setDefaults(c config.Config) error {
 	}
 	if o.Guard == nil {
 		o.Guard = kernel.Guard
+	}
+	if o.FindDetours == nil {
+		o.FindDetours = kernel.FindDetours
 	}
 	if o.Obstacles == nil {
 		o.Obstacles = foreign.NewReader().Obstacles

@@ -14,6 +14,10 @@ var (
 	// ErrPortOfDevice: a device of the kernel has the network's UDP port, so there is no program to end. It comes with
 	// EADDRINUSE.
 	ErrPortOfDevice = errors.New("is used by the device")
+
+	// ErrDetour: a routing rule of another program decides about packets before the kernel uses leno's route or the main
+	// table. The error names a command that prevents that.
+	ErrDetour = errors.New("a routing rule that is not leno's takes precedence")
 	// ErrNoSuchKind: the kernel does not support devices of this kind, which it reports as
 	// EOPNOTSUPP.
 	ErrNoSuchKind = errors.New("the kernel has no such devices")

@@ -50,6 +50,7 @@ func table() []row {
 			"let the agent's user read and write " + tunDevice + ", and the unit or container use the device (DeviceAllow=" + tunDevice + " rw)"},
 		{Datapath, "", []error{backend.ErrForeignDevice}, "remove or rename that device; leno does not touch it"},
 		{Datapath, "", []error{backend.ErrForeignRoute}, "end the program that made that route (ip route show tells its device) and remove it, or give it a larger metric"},
+		{Datapath, "", []error{backend.ErrDetour}, "run that command and make it permanent, or let the program that made the rule leave these addresses out"},
 		{Datapath, "", []error{backend.ErrNoSuchKind}, "load the kernel module (`modprobe vxlan`) or build it, or use another backend for the network"},
 		{Datapath, "", []error{backend.ErrPortOfDevice}, "use another port for the network, or remove that device if nothing needs it " +
 			"(ip -details link show); it is the kernel's, so there is no program to end"},

@@ -31,6 +31,7 @@ import (
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/internal/testkit/faulty"
 	"github.com/lenonet/leno/registry"
@@ -105,6 +106,7 @@ func (h *host) connect(store *memory.Store) {
 			},
 			EnsureForwarding: func(netip.Addr, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
 			Guard:            func(context.Context, []netip.Prefix, bool) error { return nil },
+			FindDetours:      func(kernel.PathQuery) ([]kernel.Detour, error) { return nil, nil },
 		},
 		Claims: NewHostClaims(),
 		Former: state.NewFormerSubnets(h.config.DataDir),

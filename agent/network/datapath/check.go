@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -26,6 +27,7 @@ type checks struct {
 	handshakes handshakes
 	late       []lateHandshake  // that the last look found
 	again      <-chan time.Time // receives when another handshake can be late, nil if none is waited for
+	detours    detours
 }
 
 // afterPass sets the checks of the device, the routes and forwarding after an Apply, and adds the repairs of
@@ -84,17 +86,17 @@ func (c *checks) lookAtHandshakes(counter backend.Counter, report backend.Report
 }
 
 // setPeers sets the check of routes that could be written. Its reason names the peers that were skipped, those without
-// a handshake, and what another program keeps changing. Without a usable underlay, the skipped peers are not logged.
+// a handshake or with a detour, and what another program keeps changing. Without a usable underlay, the skipped peers are not logged.
 func (c *checks) setPeers(report backend.Report, placed bool) {
 	reason := fmt.Sprintf("%d peers in place", report.Peers)
-	late, fault := errLate(c.late), ""
+	wrong, fault := errors.Join(c.detours.err, errLate(c.late)), ""
 	if s := report.Switch; s != nil {
 		reason = fmt.Sprintf("%s, %d of them over %s, to which the network is being switched", reason, s.Moved, s.To)
 		if fault = s.Fault; fault != "" {
 			reason += "; this host cannot use it: " + fault
 		}
 	}
-	if len(report.Skipped) == 0 && late == nil && fault == "" {
+	if len(report.Skipped) == 0 && wrong == nil && fault == "" {
 		c.setUndisturbed(health.Routes, backend.Routes, reason)
 		return
 	}
@@ -105,10 +107,14 @@ func (c *checks) setPeers(report backend.Report, placed bool) {
 	if repeated := c.flappingIn(backend.Routes); repeated != "" {
 		reason += "; " + repeated
 	}
-	if late != nil {
-		reason += "; " + advice.Reason(advice.Datapath, late)
+	if wrong != nil {
+		reason += "; " + advice.Reason(advice.Datapath, wrong)
 	}
-	if c.report.Check(health.Routes, api.Warning, reason) && placed {
+	status := api.Warning
+	if c.detours.all {
+		status = api.Critical
+	}
+	if c.report.Check(health.Routes, status, reason) && placed {
 		for _, skip := range report.Skipped {
 			c.report.Log().Warn("peer skipped", "peer", skip.Node, "error", skip.Reason)
 		}

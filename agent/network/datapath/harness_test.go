@@ -26,6 +26,7 @@ import (
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -53,6 +54,9 @@ type lab struct {
 	closed     int
 	guarded    []string // such as "[10.5.0.0/16] true" for each call of Guard
 	onApply    func()
+
+	detours map[string]kernel.Detour // by node name
+	asked   []string                 // names of the peers of each call of FindDetours, such as "b c"
 }
 
 // A pass is a call of Apply.
@@ -88,6 +92,7 @@ func newLab(t *testing.T) *lab {
 			SelectUnderlay:   l.selectUnderlay,
 			EnsureForwarding: l.ensureForwarding,
 			Guard:            l.guard,
+			FindDetours:      l.findDetours,
 		},
 		Report: report.New(report.Options{
 			Network:   "n",
@@ -124,6 +129,20 @@ func (l *lab) guard(_ context.Context, pools []netip.Prefix, wanted bool) error 
 	defer l.mu.Unlock()
 	l.guarded = append(l.guarded, fmt.Sprint(pools, wanted))
 	return nil
+}
+
+func (l *lab) findDetours(q kernel.PathQuery) (out []kernel.Detour, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var names []string
+	for _, p := range q.Peers {
+		names = append(names, p.Node)
+		if d, ok := l.detours[p.Node]; ok {
+			out = append(out, d)
+		}
+	}
+	l.asked = append(l.asked, strings.Join(names, " "))
+	return out, nil
 }
 
 func (l *lab) ensureForwarding(_ netip.Addr, links []string, set bool) (forwarding.State, error) {

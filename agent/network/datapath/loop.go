@@ -219,6 +219,7 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err erro
 	}
 	r.countPass(started, report, err)
 	r.checks.lookAtHandshakes(r.instance.encrypted(r.o.Host.Backends), report, t.lapsed)
+	r.checks.lookAtDetours(t.network, t.state, report, err)
 	r.checks.afterPass(t.network, t.state, r.Status().Placed, &report, err)
 	r.update(func(s *Status) {
 		s.Report, s.Flapping, s.Unanswered = report, r.checks.flapping.Count(), len(r.checks.late)

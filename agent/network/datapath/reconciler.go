@@ -35,6 +35,7 @@ import (
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
@@ -55,6 +56,8 @@ type Host struct {
 	EnsureForwarding func(a netip.Addr, links []string, set bool) (forwarding.State, error)
 	// Guard makes the kernel refuse packets to pools that no other route leads to, or ends that, as kernel.Guard does.
 	Guard func(ctx context.Context, pools []netip.Prefix, wanted bool) error
+	// FindDetours asks the kernel which routes packets to peers take, as kernel.FindDetours does.
+	FindDetours func(q kernel.PathQuery) ([]kernel.Detour, error)
 }
 
 // Options are what New builds a Reconciler from.
