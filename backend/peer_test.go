@@ -96,7 +96,7 @@ func TestPublicIP(t *testing.T) {
 func TestEqual(t *testing.T) {
 	peer := func() Peer {
 		return Peer{Node: "b", Subnets: prefixes("10.5.2.0/24"), PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.2")},
-			Backend: "vxlan", Attributes: []byte(`{}`), Precedence: 7}
+			MTU: 1450, Backend: "vxlan", Attributes: []byte(`{}`), Precedence: 7}
 	}
 	state := func() State {
 		return State{Subnets: prefixes("10.5.1.0/24"), MTU: 1450, Peers: []Peer{peer()},
