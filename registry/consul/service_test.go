@@ -163,7 +163,7 @@ func TestAnnounceNotPolled(t *testing.T) {
 	t.Parallel()
 	s := common.get(t)
 	c, _ := announcer(t, s)
-	faulty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no lease", 503) }))
+	faulty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no lease", http.StatusServiceUnavailable) }))
 	defer faulty.Close()
 	closed := httptest.NewServer(http.NotFoundHandler())
 	closed.Close()
