@@ -74,6 +74,7 @@ type flow struct {
 	dst, src netip.Addr // src is zero if the kernel selects it
 	link     int        // ifindex of the device that they arrive by, 0 if this host sends them
 	name     string     // of that device, "lo" if this host sends them
+	out      int        // ifindex of the device that they must leave by, 0 for any
 }
 
 // containers returns what packets of containers have in common, for each of this host's subnets that a device of
@@ -158,7 +159,8 @@ func isOwn(route netlink.Route, p backend.Peer, subnet netip.Prefix) bool {
 }
 
 // outer returns the detour of packets to a peer's public address: a rule sends them into a tunnel that is not the
-// underlay. Another device may be intended, if the host has several uplinks.
+// underlay, or away from a longer route over the underlay. Another device may be intended, if the host has several
+// uplinks.
 func (f *detourFinder) outer(p backend.Peer) (*Detour, error) {
 	fl := flow{dst: p.PublicIPs[0], name: "lo"}
 	for _, own := range f.query.Underlay.Own {
@@ -175,7 +177,13 @@ func (f *detourFinder) outer(p backend.Peer) (*Detour, error) {
 		return nil, nil
 	}
 	link, err := f.nl.LinkByIndex(route.LinkIndex)
-	if err != nil || link.Attrs().Flags&net.FlagPointToPoint == 0 || link.Attrs().EncapType == "ppp" {
+	if err != nil {
+		return nil, nil // it was just removed
+	}
+	tunnel := link.Attrs().Flags&net.FlagPointToPoint != 0 && link.Attrs().EncapType != "ppp"
+	fl.out = f.query.Underlay.Index
+	over, err := f.route(fl)
+	if longer := err == nil && bits(over.Dst) > bits(route.Dst); !tunnel && !longer {
 		return nil, nil
 	}
 	d.Link = link.Attrs().Name
@@ -184,7 +192,7 @@ func (f *detourFinder) outer(p backend.Peer) (*Detour, error) {
 
 // route returns the entry of a routing table that decides about a flow.
 func (f *detourFinder) route(fl flow) (netlink.Route, error) {
-	o := &netlink.RouteGetOptions{FIBMatch: true, IifIndex: fl.link}
+	o := &netlink.RouteGetOptions{FIBMatch: true, IifIndex: fl.link, OifIndex: fl.out}
 	if fl.src.IsValid() {
 		o.SrcAddr = fl.src.AsSlice()
 	}
