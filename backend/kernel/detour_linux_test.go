@@ -50,7 +50,7 @@ func TestFindDetours(t *testing.T) {
 			"ip route add unreachable default table 51820", far, "b  51820 90: not from all fwmark 0xca6c lookup 51820"},
 
 		{"a default route that leaves the pool out", veth + "ip rule add pref 5270 lookup 52; ip route add default dev ts0 table 52;" +
-			"ip route add throw 10.5.0.0/16 table 52; ip route add 198.51.100.0/24 via 192.0.2.2", far, "b ts0 52 5270: from all lookup 52"},
+			"ip route add throw 10.5.0.0/16 table 52; ip route add 198.51.100.0/24 via 192.0.2.2 dev eth0", far, "b ts0 52 5270: from all lookup 52"},
 
 		{"a table with other destinations", veth + "ip rule add pref 5270 lookup 52; ip route add 10.6.0.0/16 dev ts0 table 52", "", ""},
 		{"a table that leaves the pool out", veth + "ip rule add pref 5270 lookup 52; ip route add default via 192.0.2.2 table 52; ip route add throw 10.5.0.0/16 table 52;" +
