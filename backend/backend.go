@@ -256,9 +256,21 @@ type Report struct {
 	// Unproven names the peers in place, sorted, from which no packet has arrived since they were set up, for a backend
 	// that can tell: one that encrypts, and needs a handshake before it carries anything.
 	Unproven []string
-	Switch   *Switch  // nil unless the network is being switched to another backend
-	Notes    []string // for users: what the backend chose by itself, and why
+	// Uncarried names the pools of which this host carries no packets because it lacks what their family needs. The
+	// network's other pool works.
+	Uncarried []Uncarried
+	Switch    *Switch  // nil unless the network is being switched to another backend
+	Notes     []string // for users: what the backend chose by itself, and why
 }
+
+// Uncarried is a pool of which a host carries no packets. It is an error for a network without another pool.
+type Uncarried struct {
+	Pool   netip.Prefix
+	Reason string
+}
+
+func (u Uncarried) Error() string { return fmt.Sprintf("pool %s is not carried: %s", u.Pool, u.Reason) }
+func (u Uncarried) Unwrap() error { return ErrUncarried }
 
 // Repair is one thing that another program had changed.
 type Repair struct {

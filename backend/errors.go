@@ -21,6 +21,8 @@ var (
 	// ErrNoSuchKind: the kernel does not support devices of this kind, which it reports as
 	// EOPNOTSUPP.
 	ErrNoSuchKind = errors.New("the kernel has no such devices")
+	// ErrUncarried: the host carries no packets of a pool because it lacks what the pool's family needs.
+	ErrUncarried = errors.New("pool is not carried")
 	// ErrNoHandshake: packets are sent to a peer that has not agreed on session keys with this host, so it cannot read
 	// them.
 	ErrNoHandshake = errors.New("no handshake")

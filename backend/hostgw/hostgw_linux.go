@@ -34,6 +34,7 @@ type hostgw struct {
 	planned  plan
 	state    backend.State
 	indirect map[netip.Addr]string
+	ipv6     kernel.IPv6
 }
 
 var _ backend.Backend = (*hostgw)(nil)
@@ -65,7 +66,11 @@ func (b *hostgw) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 		errs = append(errs, err)
 	}
 	self := backend.Peer{PublicIPs: u.Addrs}
+	ipv6 := kernel.FindIPv6(u.Interface)
 	for _, pool := range b.config.Pools {
+		if pool.Addr().Is6() && !ipv6.OnDevice() {
+			continue // Apply says so; IPv4 works
+		}
 		if _, ok := self.PublicIP(pool.Addr()); !ok {
 			errs = append(errs, fmt.Errorf("pool %s needs an %s public address on interface %s", pool, backend.Family(pool.Addr()), u.Interface))
 		}
@@ -86,7 +91,8 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 	if err != nil {
 		return backend.Report{}, backend.About(backend.Routes, err)
 	}
-	p := b.plan(s, indirect)
+	ipv6 := kernel.FindIPv6(s.Underlay.Interface)
+	p := b.plan(s, indirect, ipv6)
 	apply := reconcile.Apply
 	if s.Partial {
 		apply = reconcile.Fill
@@ -104,14 +110,17 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 	if b.last = kernel.PreviousRoutes(p.routes, elsewhere); err != nil {
 		b.last = nil // routes that could not be added were not removed by another program
 	}
-	return backend.Report{Writes: result.Writes(), Healed: result.Healed(), Skipped: p.skipped, Peers: p.peers}, err
+	return backend.Report{
+		Writes: result.Writes(), Healed: result.Healed(), Skipped: p.skipped, Peers: p.peers, Uncarried: ipv6.Uncarried(b.config.Pools),
+	}, err
 }
 
 // plan returns newPlan's result, computed again only when its input has changed.
-func (b *hostgw) plan(s backend.State, indirect map[netip.Addr]string) plan {
-	if b.planned.routes == nil || !b.state.Equal(s) || !maps.Equal(b.indirect, indirect) {
+func (b *hostgw) plan(s backend.State, indirect map[netip.Addr]string, ipv6 kernel.IPv6) plan {
+	if b.planned.routes == nil || b.ipv6 != ipv6 || !b.state.Equal(s) || !maps.Equal(b.indirect, indirect) {
 		s.Peers, s.Elsewhere = slices.Clone(s.Peers), slices.Clone(s.Elsewhere)
-		b.planned, b.state, b.indirect = newPlan(b.config.Pools, s, indirect), s, indirect
+		b.planned, b.state, b.indirect, b.ipv6 = newPlan(b.config.Pools, s, indirect, ipv6.OnDevice()), s, indirect, ipv6
+		b.planned.routes = ipv6.Routes(b.planned.routes)
 	}
 	return b.planned
 }

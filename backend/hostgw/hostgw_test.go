@@ -72,7 +72,7 @@ func TestPlan(t *testing.T) {
 		},
 	}
 	indirect := map[netip.Addr]string{netip.MustParseAddr("198.51.100.4"): "198.51.100.4 is behind a gateway"}
-	p := newPlan(prefixes("10.5.0.0/16", "fd00:5::/48"), s, indirect)
+	p := newPlan(prefixes("10.5.0.0/16", "fd00:5::/48"), s, indirect, true)
 	got := reconcile.Dump(p.routes, kernel.CompareRoutes)
 	for _, skip := range p.skipped {
 		got += skip.Node + ": " + skip.Reason + "\n"
@@ -91,7 +91,7 @@ host-5: runs backend "vxlan"
 	if got != want || p.peers != 1 {
 		t.Errorf("plan\n%swant\n%speers %d, want 1", got, want, p.peers)
 	}
-	if p := newPlan(s.Subnets, backend.State{}, nil); len(p.routes) != 0 {
+	if p := newPlan(s.Subnets, backend.State{}, nil, true); len(p.routes) != 0 {
 		t.Errorf("plan of the zero state: %v", p.routes)
 	}
 }

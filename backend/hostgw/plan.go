@@ -43,8 +43,9 @@ type plan struct {
 }
 
 // newPlan derives the routes from the state. indirect maps the public addresses that are not
-// neighbours on the underlay to the reason.
-func newPlan(pools []netip.Prefix, s backend.State, indirect map[netip.Addr]string) plan {
+// neighbours on the underlay to the reason. ipv6 says whether the underlay's interface has IPv6; without it, the IPv6
+// subnets of peers get no routes.
+func newPlan(pools []netip.Prefix, s backend.State, indirect map[netip.Addr]string, ipv6 bool) plan {
 	p := plan{routes: make(map[kernel.RouteKey]kernel.Route, len(pools)*(len(s.Peers)+1))}
 	if s.Zero() {
 		return p
@@ -52,7 +53,7 @@ func newPlan(pools []netip.Prefix, s backend.State, indirect map[netip.Addr]stri
 	maps.Copy(p.routes, kernel.Unreachable(pools))
 	claims := backend.NewClaims(pools, s.Subnets)
 	for _, peer := range backend.SortedPeers(s.Peers) {
-		if reason := p.add(peer, claims, s.Underlay.Index, indirect); reason != "" {
+		if reason := p.add(peer, claims, s.Underlay.Index, indirect, ipv6); reason != "" {
 			p.skipped = append(p.skipped, backend.Skip{Node: peer.Node, Reason: reason})
 			continue
 		}
@@ -65,7 +66,7 @@ func newPlan(pools []netip.Prefix, s backend.State, indirect map[netip.Addr]stri
 
 // add plans routes for those of the peer's subnets that can be routed, and returns why the others
 // cannot.
-func (p plan) add(peer backend.Peer, claims *backend.Claims, link int, indirect map[netip.Addr]string) string {
+func (p plan) add(peer backend.Peer, claims *backend.Claims, link int, indirect map[netip.Addr]string, ipv6 bool) string {
 	if peer.Backend != Name {
 		return fmt.Sprintf("runs backend %q", peer.Backend)
 	}
@@ -74,6 +75,9 @@ func (p plan) add(peer backend.Peer, claims *backend.Claims, link int, indirect 
 	}
 	var reasons []string
 	for _, subnet := range peer.Subnets {
+		if subnet.Addr().Is6() && !ipv6 {
+			continue
+		}
 		// The gateway of a route is of the route's own family.
 		via, ok := peer.PublicIP(subnet.Addr())
 		switch {

@@ -19,7 +19,7 @@ func Guard(ctx context.Context, pools []netip.Prefix, wanted bool) (err error) {
 	defer func() { err = errors.Join(err, handle.Close()) }()
 	want := map[RouteKey]Route{}
 	for _, p := range pools {
-		if wanted {
+		if wanted && (p.Addr().Is4() || kernelHasIPv6()) {
 			want[RouteKey{Dst: p, Metric: GuardMetric}] = Route{Unreachable: true}
 		}
 	}

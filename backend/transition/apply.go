@@ -229,6 +229,12 @@ func (b *Backend) merge(out *backend.Report, c *instance, report backend.Report)
 	isMine := func(node string) bool { return b.assigned[node] == c }
 	out.Writes += report.Writes
 	out.Healed = append(out.Healed, report.Healed...)
+	for _, u := range report.Uncarried {
+		isSamePool := func(o backend.Uncarried) bool { return o.Pool == u.Pool }
+		if !slices.ContainsFunc(out.Uncarried, isSamePool) {
+			out.Uncarried = append(out.Uncarried, u)
+		}
+	}
 	for _, by := range b.assigned {
 		if by == c {
 			out.Peers++

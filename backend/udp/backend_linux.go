@@ -218,6 +218,8 @@ func (b *Backend) program(ctx context.Context, p plan, s backend.State, bare boo
 	if s.Partial {
 		apply = reconcile.Fill
 	}
+	ipv6 := kernel.FindIPv6(b.config.Link)
+	report.Uncarried = ipv6.Uncarried(b.config.Pools)
 	addrs := map[netip.Prefix]kernel.Address{}
 	for _, addr := range p.addrs {
 		addrs[addr] = kernel.Address{}
@@ -231,6 +233,7 @@ func (b *Backend) program(ctx context.Context, p plan, s backend.State, bare boo
 	kernel.LimitMTU(routes, s, 1)
 	elsewhere := backend.NewElsewhere(s.Elsewhere)
 	kernel.RemoveRoutes(routes, elsewhere)
+	addrs, routes = ipv6.Addresses(addrs), ipv6.Routes(routes)
 	owner := kernel.Owner{
 		Link: b.index, Pools: b.config.Pools, Elsewhere: elsewhere,
 		Stood: b.routes, Wanted: routes,

@@ -134,7 +134,9 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, err
 	if tunnels[0].link == 0 {
 		return report, deviceErr // nothing is healed yet
 	}
-	p := b.plan(tunnels, s, direct)
+	ipv6 := kernel.FindIPv6(b.config.Link)
+	p := b.plan(tunnels, s, direct).accepted(ipv6)
+	report.Uncarried = ipv6.Uncarried(b.config.Pools)
 	report.Skipped, report.Peers = p.skipped, p.peers
 	elsewhere := backend.NewElsewhere(s.Elsewhere)
 	result, err := apply(ctx, b.steps(tunnels, p, elsewhere)...)
@@ -249,6 +251,16 @@ func (b *vxlan) plan(tunnels [2]tunnel, s backend.State, direct map[netip.Addr]b
 		b.planned = planned{tunnels, s, direct, newPlan(b.config.Pools, b.options, tunnels, s, direct)}
 	}
 	return b.planned.plan
+}
+
+// accepted returns the plan without the entries that the kernel refuses because the devices have no IPv6.
+func (p plan) accepted(ipv6 kernel.IPv6) plan {
+	p.routes = ipv6.Routes(p.routes)
+	for i := range p.devices {
+		p.devices[i].addresses = ipv6.Addresses(p.devices[i].addresses)
+		p.devices[i].neighbours = ipv6.Neighbours(p.devices[i].neighbours)
+	}
+	return p
 }
 
 // stepsOfDevice is the number of tables that steps lists for each device.

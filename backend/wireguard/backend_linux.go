@@ -172,7 +172,7 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 
 // refuse adds the routes that make the kernel refuse packets to the network, and changes nothing else.
 func (b *Backend) refuse(ctx context.Context, p plan, report *backend.Report) error {
-	routes := kernel.Unreachable(b.config.Pools)
+	routes := kernel.FindIPv6(b.config.Link).Routes(kernel.Unreachable(b.config.Pools))
 	kernel.RemoveRoutes(routes, p.elsewhere)
 	table := b.handle.Routes(kernel.Owner{Pools: b.config.Pools, Elsewhere: p.elsewhere})
 	result, err := reconcile.Fill(ctx, reconcile.Want("route", table, kernel.CompareRoutes, routes, nil))
@@ -183,15 +183,9 @@ func (b *Backend) refuse(ctx context.Context, p plan, report *backend.Report) er
 // program makes the device's addresses and peers and the network's routes agree with the plan. A peer is configured
 // before there are routes to it, and removed after them.
 func (b *Backend) program(ctx context.Context, p plan, e ensured, u backend.Underlay, report *backend.Report) error {
-	ipv6, unavailable := b.ipv6()
-	addrs, peers, routes := p.addrs, p.peers, p.routes(b.config.Pools, b.index, ipv6)
-	if !ipv6 {
-		addrs = maps.Clone(addrs)
-		maps.DeleteFunc(addrs, func(a netip.Prefix, _ kernel.Address) bool { return a.Addr().Is6() })
-		if _, err := kernel.Sysctl("ipv6", "conf", "all", "disable_ipv6"); err != nil { // the kernel has no IPv6
-			maps.DeleteFunc(routes, func(k kernel.RouteKey, _ kernel.Route) bool { return k.Dst.Addr().Is6() })
-		}
-	}
+	ipv6 := kernel.FindIPv6(b.config.Link)
+	addrs, peers, routes := ipv6.Addresses(p.addrs), p.peers, ipv6.Routes(p.routes(b.config.Pools, b.index))
+	report.Uncarried = ipv6.Uncarried(b.config.Pools)
 	followErr := b.follow(p)
 	table := &peerTable{device: b.device, sources: p.sources, want: p.peers}
 	apply := reconcile.Apply
@@ -233,7 +227,7 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, u backend.Unde
 	} else {
 		peers = b.idle(p, table, unproven)
 	}
-	return errors.Join(err, backend.About(backend.Device, followErr), backend.About(backend.Routes, greet(b.device, peers)), backend.About(backend.Device, unavailable))
+	return errors.Join(err, backend.About(backend.Device, followErr), backend.About(backend.Routes, greet(b.device, peers)))
 }
 
 // chooseSources makes a device in this process send from the addresses that the kernel chooses, after the underlay has
@@ -295,24 +289,6 @@ func (b *Backend) idle(p plan, table *peerTable, unproven map[wgtypes.Key]peer) 
 		b.retried = time.Now()
 	}
 	return due
-}
-
-// ipv6 reports whether the device can have IPv6, and returns an error if a pool needs it.
-func (b *Backend) ipv6() (bool, error) {
-	value, err := kernel.Sysctl("ipv6", "conf", b.config.Link, "disable_ipv6")
-	reason := "the kernel has no IPv6"
-	switch {
-	case err == nil && value == "0":
-		return true, nil
-	case err == nil:
-		reason = "IPv6 is disabled: sysctl net.ipv6.conf." + b.config.Link + ".disable_ipv6 is " + value
-	}
-	for _, pool := range b.config.Pools {
-		if pool.Addr().Is6() {
-			return false, fmt.Errorf("pool %s is not carried: %s", pool, reason)
-		}
-	}
-	return false, nil
 }
 
 // notes tells users what the backend chose.

@@ -417,37 +417,6 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
-// TestIPv6Disabled checks that a host without IPv6 says so, and carries IPv4.
-func TestIPv6Disabled(t *testing.T) {
-	t.Parallel()
-	for name, kind := range variants(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			a, b := newHosts(t, kind, "")
-			a.state = backend.State{}
-			a.apply()
-			a.ns.Sh("echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6")
-			a.state = a.newState(b.asPeer())
-			for range 2 {
-				_, err := a.tryApply()
-				want := "pool fd00:5::/48 is not carried: IPv6 is disabled: sysctl net.ipv6.conf." + a.link() + ".disable_ipv6 is 1"
-				if err == nil || err.Error() != want {
-					t.Errorf("apply: %v, want %s", err, want)
-				}
-			}
-			a.ping4(b)
-			// Packets do not leave in the clear by a device that has IPv6.
-			a.ns.Sh("echo 0 > /proc/sys/net/ipv6/conf/eth0/disable_ipv6; ip addr add 2001:db8:9::1/64 dev eth0 nodad; ip -6 route add default via 2001:db8:9::9 dev eth0")
-			if out, err := a.ns.Try("ip -6 route get fd00:5:0:2::1"); err == nil {
-				t.Errorf("packets of the pool leave by %s", out)
-			}
-			a.ns.Sh("for f in all default eth0 br0 " + a.link() + "; do echo 0 > /proc/sys/net/ipv6/conf/$f/disable_ipv6; done; ip addr add fd00:5:0:1::1/64 dev br0 nodad")
-			a.apply()
-			a.ping(b)
-		})
-	}
-}
-
 // TestChange checks that options that interrupt nothing lose no packet.
 func TestChange(t *testing.T) {
 	t.Parallel()

@@ -3,7 +3,6 @@ package wireguard
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -317,7 +316,7 @@ const padding = 16
 
 // routes returns the network's routes over a device. Without IPv6 on the device, those of IPv6 that lead to it are left
 // out, and packets to the pool are refused: they must not leave in the clear by another route.
-func (p plan) routes(pools []netip.Prefix, link int, ipv6 bool) map[kernel.RouteKey]kernel.Route {
+func (p plan) routes(pools []netip.Prefix, link int) map[kernel.RouteKey]kernel.Route {
 	out := kernel.Unreachable(pools)
 	for _, subnets := range p.subnets {
 		for _, subnet := range subnets {
@@ -326,9 +325,6 @@ func (p plan) routes(pools []netip.Prefix, link int, ipv6 bool) map[kernel.Route
 	}
 	kernel.LimitMTU(out, p.state, padding)
 	kernel.RemoveRoutes(out, p.elsewhere)
-	if !ipv6 {
-		maps.DeleteFunc(out, func(k kernel.RouteKey, r kernel.Route) bool { return k.Dst.Addr().Is6() && !r.Unreachable })
-	}
 	return out
 }
 

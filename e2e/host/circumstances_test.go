@@ -157,7 +157,7 @@ func (w *testWorld) meet(p *mounts.Host, c circumstance) error {
 // tested, and checks that every test that it names exists.
 func TestDocumentationCircumstances(t *testing.T) {
 	tests := map[string]bool{}
-	for _, path := range []string{"e2e/host/circumstances_test.go", "e2e/confined/rights_test.go", "backend/vxlan/unsupported_linux_test.go", "e2e/vm/kernels_test.go", "e2e/vm/underlay_test.go", "e2e/datapath/wireguard_test.go", "e2e/datapath/rules_test.go"} {
+	for _, path := range []string{"e2e/host/circumstances_test.go", "e2e/confined/rights_test.go", "backend/vxlan/unsupported_linux_test.go", "e2e/vm/kernels_test.go", "e2e/vm/underlay_test.go", "e2e/datapath/wireguard_test.go", "e2e/datapath/rules_test.go", "e2e/datapath/ipv6_test.go"} {
 		for _, name := range docpages.Found(t, path, `(?m)^func (Test\w+)\(`) {
 			tests[filepath.Base(filepath.Dir(path))+"."+name] = true
 		}

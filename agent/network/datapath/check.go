@@ -48,8 +48,7 @@ func (c *checks) afterPass(n registry.Network, s backend.State, placed bool, rep
 		c.report.Forget(health.Routes)
 		return
 	}
-	c.report.Mended(health.Device)
-	c.setDevice(n, s)
+	c.setDevice(n, s, report.Uncarried)
 	if wrong[backend.Routes] != nil {
 		c.report.Failing(health.Routes, api.Critical, advice.Datapath, err)
 		return
@@ -58,8 +57,14 @@ func (c *checks) afterPass(n registry.Network, s backend.State, placed bool, rep
 	c.setPeers(*report, placed)
 }
 
-// setDevice sets the check of a device that is as it should be. Some backends have no device and no such check.
-func (c *checks) setDevice(n registry.Network, s backend.State) {
+// setDevice sets the check of a device that is as it should be, or lacks only what some pools need. Some backends have no
+// device; they have the check in the second case alone.
+func (c *checks) setDevice(n registry.Network, s backend.State, uncarried []backend.Uncarried) {
+	if err := errUncarried(uncarried); err != nil {
+		c.report.Failing(health.Device, api.Warning, advice.Datapath, err)
+		return
+	}
+	c.report.Mended(health.Device)
 	if !c.host.Backends[n.Backend.Type].Device {
 		c.report.Clear(health.Device)
 		return

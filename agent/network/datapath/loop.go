@@ -3,6 +3,7 @@ package datapath
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"reflect"
 	"slices"
 	"time"
@@ -213,14 +214,15 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err erro
 		guardErr = backend.About(backend.Routes, r.Guard(ctx, t.network))
 	}
 	report, err := r.instance.apply(ctx, t.state)
-	err = errors.Join(guardErr, err)
+	carried, uncarriedErr := carriedPart(t.state, report.Uncarried)
+	err = errors.Join(guardErr, err, uncarriedErr)
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
 	r.countPass(started, report, err)
 	r.checks.lookAtHandshakes(r.instance.encrypted(r.o.Host.Backends), report, t.lapsed)
 	r.checks.lookAtDetours(t.network, t.state, report, err)
-	r.checks.afterPass(t.network, t.state, r.Status().Placed, &report, err)
+	r.checks.afterPass(t.network, carried, r.Status().Placed, &report, err)
 	r.update(func(s *Status) {
 		s.Report, s.Flapping, s.Unanswered = report, r.checks.flapping.Count(), len(r.checks.late)
 		if err == nil && t.confirmed {
@@ -231,7 +233,7 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err erro
 	case err != nil && t.confirmed && stood:
 		// The only obstacle may be the containers of a subnet that this host had before. They go away once the subnet
 		// file names the present one.
-		return false, errors.Join(err, r.o.Serve(ctx, t.view, t.state, false))
+		return false, errors.Join(err, r.o.Serve(ctx, t.view, carried, false))
 	case err != nil || !t.confirmed:
 		return len(report.Healed) > 0, err
 	}
@@ -240,11 +242,33 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err erro
 			"peers", report.Peers, "writes", report.Writes, "took", time.Since(started).Round(time.Microsecond))
 	}
 	reachable := report.Switch == nil || report.Switch.Unassigned == 0
-	if err := r.o.Serve(ctx, t.view, t.state, reachable); err != nil {
+	if err := r.o.Serve(ctx, t.view, carried, reachable); err != nil {
 		return false, err
 	}
 	t.new = false
 	return len(report.Healed) > 0, nil
+}
+
+// carriedPart returns a state without this host's subnets of the uncarried pools, because containers can use the others. If
+// no other is left, it returns the whole state and the error.
+func carriedPart(s backend.State, uncarried []backend.Uncarried) (backend.State, error) {
+	whole := s
+	s.Subnets = slices.DeleteFunc(slices.Clone(s.Subnets), func(subnet netip.Prefix) bool {
+		return slices.ContainsFunc(uncarried, func(u backend.Uncarried) bool { return u.Pool.Contains(subnet.Addr()) })
+	})
+	if len(uncarried) > 0 && len(s.Subnets) == 0 {
+		return whole, backend.About(backend.Device, errUncarried(uncarried))
+	}
+	return s, nil
+}
+
+// errUncarried returns the pools of which this host carries no packets as an error, nil if there are none.
+func errUncarried(uncarried []backend.Uncarried) error {
+	var errs []error
+	for _, u := range uncarried {
+		errs = append(errs, u)
+	}
+	return errors.Join(errs...)
 }
 
 // countPass counts a pass, with its duration and its writes.

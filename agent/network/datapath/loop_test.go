@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -111,6 +113,45 @@ func TestFailedPassIsRepeated(t *testing.T) {
 		l.applied()
 		if fmt.Sprint(l.served) != "[10.5.1.0/24 false]" {
 			t.Errorf("after a failed pass: served %v", l.served)
+		}
+	})
+}
+
+// TestUncarriedPool: containers are served without the pools that the host cannot carry, and health says why. A network
+// without another pool is not served.
+func TestUncarriedPool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t).built()
+		var served []string
+		l.r.o.Serve = func(_ context.Context, _ *peers.View, s backend.State, applied bool) error {
+			served = append(served, fmt.Sprint(s.Subnets, " ", applied))
+			return nil
+		}
+		stop := l.run()
+		defer stop()
+		v := l.view("b")
+		v.Own.Subnets = append(v.Own.Subnets, netip.MustParsePrefix("fd00:5:0:1::/64"))
+		lacking := backend.Uncarried{Pool: netip.MustParsePrefix("fd00:5::/48"), Reason: "IPv6 is disabled: sysctl x is 1"}
+		l.result.Uncarried = []backend.Uncarried{lacking}
+		l.views.Set(v)
+		l.applied()
+		l.check(health.Device, api.Warning, "pool fd00:5::/48 is not carried", "sysctl x is 1", "switch IPv6 on")
+		l.check(health.Routes, api.Passing, "1 peers in place")
+		l.edit(func() { l.result.Uncarried = nil })
+		time.Sleep(slowTick + time.Second)
+		l.applied()
+		l.check(health.Device, api.Passing, "leno-n is up")
+		if got := fmt.Sprint(served); got != "[[10.5.1.0/24] true [10.5.1.0/24 fd00:5:0:1::/64] true]" {
+			t.Errorf("served %s", got)
+		}
+		lacking.Pool = netip.MustParsePrefix("10.5.0.0/16")
+		v = l.view("b")
+		l.edit(func() { l.result.Uncarried = []backend.Uncarried{lacking} })
+		l.views.Set(v)
+		l.applied()
+		l.check(health.Device, api.Critical, "pool 10.5.0.0/16 is not carried")
+		if got := served[len(served)-1]; got != "[10.5.1.0/24] false" {
+			t.Errorf("served %s", got)
 		}
 	})
 }

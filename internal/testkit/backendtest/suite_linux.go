@@ -62,6 +62,7 @@ func Run(t *testing.T, s Suite) {
 		{"a partial state only adds", testPartial, !s.LeasesOnly},
 		{"packets", testPackets, !s.LeasesOnly},
 		{"packets to a host that came back as another", testPacketsAfterChange, !s.LeasesOnly},
+		{"a host without IPv6", testIPv6Disabled, !s.LeasesOnly && !s.IPv6Underlay},
 		{"many peers that lose everything", testCrowd, s.Crowd > 0},
 		{"two backends carry one network", testTwo, len(s.Partners) > 0},
 		{"routes that another backend left", testLeft, len(s.Partners) > 0},
