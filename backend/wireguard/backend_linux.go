@@ -81,7 +81,8 @@ type Backend struct {
 	retried  time.Time      // when idle last returned all unproven peers
 	silent   string         // which peers have not had a handshake
 
-	paths map[wgtypes.Key]*path // of peers with several ways, or behind NAT
+	paths   map[wgtypes.Key]*path // of peers with several ways, or behind NAT
+	roaming roaming
 
 	// What was wanted before, to tell repairs from changes; nil or zero if unknown.
 	partial  bool // whether the previous state was partial
@@ -187,7 +188,7 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, u backend.Unde
 	addrs, peers, routes := ipv6.Addresses(p.addrs), p.peers, ipv6.Routes(p.routes(b.config.Pools, b.index))
 	report.Uncarried = ipv6.Uncarried(b.config.Pools)
 	followErr := b.follow(p)
-	table := &peerTable{device: b.device, sources: p.sources, want: p.peers}
+	table := &peerTable{device: b.device, sources: p.sources, want: p.peers, roaming: b.roaming}
 	apply := reconcile.Apply
 	if b.partial {
 		apply = reconcile.Fill
@@ -203,6 +204,7 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, u backend.Unde
 		Link: b.index, Pools: b.config.Pools, Elsewhere: p.elsewhere,
 		Stood: b.routes, Wanted: routes,
 	}
+	lastPeers = b.roaming.withoutRoamed(lastPeers)
 	result, err := apply(ctx,
 		reconcile.OfDevice(reconcile.Want("address", b.handle.Addresses(b.index), kernel.CompareAddresses, addrs, b.addrs)),
 		reconcile.Want("peer", table, compareKeys, peers, lastPeers),
@@ -210,6 +212,7 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, u backend.Unde
 	if b.addrs, b.peers, b.routes = addrs, peers, kernel.PreviousRoutes(routes, p.elsewhere); err != nil {
 		b.addrs, b.peers, b.routes = nil, nil, nil // entries that could not be added were not removed by another program
 	}
+	b.roaming = table.roaming
 	report.Writes += result.Writes()
 	unproven := table.unproven(peers)
 	report.Unproven = b.name(unproven, p, table)
@@ -336,7 +339,7 @@ func (b *Backend) Close() error {
 func (b *Backend) detach() error {
 	b.shown.Store(nil)
 	b.index, b.mtu, b.port, b.private, b.used, b.noted = 0, 0, 0, wgtypes.Key{}, wgtypes.Key{}, use{}
-	b.addrs, b.peers, b.routes, b.paths = nil, nil, nil, nil
+	b.addrs, b.peers, b.routes, b.paths, b.roaming = nil, nil, nil, nil, nil
 	return b.release()
 }
 

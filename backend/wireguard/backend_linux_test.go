@@ -34,13 +34,14 @@ func TestDrift(t *testing.T) {
 				"10.5.2.0/24", "fd00:5:0:2::/64", "latest handshake: ")
 			want := dumpPeers(a.backend)
 			link, stranger := a.link(), testKey(77).String()
+			a.apply() // it sees the packets of the peer, which would prove an endpoint
 			for _, tt := range []struct{ script, fault string }{
+				{"wg set " + link + " peer " + theirs + " endpoint 192.0.2.2:4444", "[peers were changed: " + theirs + " endpoint 192.0.2.2:4444 allowed ips 10.5.2.0/24,fd00:5:0:2::/64]"},
 				{"wg set " + link + " peer " + stranger + " allowed-ips 10.5.9.0/24", "[foreign peers were there: " + stranger + " no endpoint allowed ips 10.5.9.0/24]"},
 				{"wg set " + link + " peer " + stranger + " allowed-ips 10.5.2.0/24", "[peers were changed: " + theirs +
 					" endpoint 192.0.2.2:51820 allowed ips fd00:5:0:2::/64 foreign peers were there: " + stranger + " no endpoint allowed ips 10.5.2.0/24]"},
 				{"wg set " + link + " peer " + theirs + " remove", "[peers were missing: " + theirs + "]"},
 				{"wg set " + link + " peer " + theirs + " allowed-ips 0.0.0.0/0", "[peers were changed: " + theirs + " endpoint 192.0.2.2:51820 allowed ips 0.0.0.0/0]"},
-				{"wg set " + link + " peer " + theirs + " endpoint 192.0.2.2:4444", "[peers were changed: " + theirs + " endpoint 192.0.2.2:4444 allowed ips 10.5.2.0/24,fd00:5:0:2::/64]"},
 				{"wg set " + link + " peer " + theirs + " persistent-keepalive 9", "[peers were changed: " + theirs +
 					" endpoint 192.0.2.2:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64 keepalive 9s]"},
 				{"wg set " + link + " listen-port 4444", "[device had another listen port: 4444 instead of 51820]"},
@@ -86,6 +87,38 @@ func TestEndpointOfAnyPublicAddress(t *testing.T) {
 				t.Errorf("report %+v", r)
 			}
 			a.ping(b)
+		})
+	}
+}
+
+// TestSecondCard checks hosts whose packets come from an address that they have not published, as with two cards in one
+// LAN: nothing is set back, and no repair is reported.
+func TestSecondCard(t *testing.T) {
+	t.Parallel()
+	for name, kind := range variants(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, b := newHosts(t, kind, "")
+			a.ping(b)
+			for _, h := range []*host{a, b} {
+				h.apply()
+				h.ns.Sh(fmt.Sprintf("ip addr add 192.0.2.1%[1]d/24 dev eth0; ip route replace 192.0.2.0/24 dev eth0 proto kernel src 192.0.2.1%[1]d", h.n))
+			}
+			// A device keeps its source address until an endpoint is set.
+			b.ns.Sh(fmt.Sprintf("wg set %s peer %s endpoint 192.0.2.1:51820", b.link(), a.backend.key.PublicKey()))
+			b.ping(a)
+			for range 3 {
+				for _, h := range []*host{a, b} {
+					if r := h.apply(); r.Writes != 0 || len(r.Healed) != 0 {
+						t.Errorf("host %d: report %+v", h.n, r)
+					}
+				}
+				a.ping(b)
+				b.ping(a)
+			}
+			if got := a.endpoint(b).String(); got != "192.0.2.12:51820" {
+				t.Errorf("endpoint %s", got)
+			}
 		})
 	}
 }

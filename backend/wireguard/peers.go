@@ -38,6 +38,7 @@ type peerTable struct {
 	// endpoint from which the peer's packets come.
 	sources map[wgtypes.Key]sources
 	want    map[wgtypes.Key]peer
+	roaming roaming // of the last List, maybe by another table of the device
 
 	// What the last List found; nil before it.
 	state *wgtypes.Device
@@ -53,15 +54,17 @@ func (t *peerTable) List(context.Context) (map[wgtypes.Key]peer, error) {
 		return nil, err
 	}
 	t.state = state
-	out := make(map[wgtypes.Key]peer, len(state.Peers))
+	out, visits := make(map[wgtypes.Key]peer, len(state.Peers)), make(roaming, len(state.Peers))
 	for i := range state.Peers {
 		key, p := fromDevice(&state.Peers[i])
-		if t.sources[key].has(p.endpoint) {
+		published := t.sources[key].has(p.endpoint)
+		visits[key] = t.roaming.look(&state.Peers[i], published)
+		if published || visits[key].roamed && t.sources[key].reaches(p.endpoint.Addr()) {
 			p.endpoint = t.want[key].endpoint
 		}
 		out[key] = p
 	}
-	t.have = out
+	t.have, t.roaming = out, visits
 	return out, nil
 }
 

@@ -303,7 +303,7 @@ func (pl planner) sourcesOf(from backend.Peer, a attributes, behind, near bool) 
 
 // has reports whether a packet of the peer may come from an endpoint, and this host can reply to it.
 func (s sources) has(e netip.AddrPort) bool {
-	if !(e.Addr().Is4() && s.ipv4 || e.Addr().Is6() && s.ipv6) {
+	if !s.reaches(e.Addr()) {
 		return false
 	}
 	return s.anywhere || slices.ContainsFunc(s.endpoints, func(o netip.AddrPort) bool {
@@ -311,11 +311,13 @@ func (s sources) has(e netip.AddrPort) bool {
 	})
 }
 
+// reaches reports whether this host can send to an address.
+func (s sources) reaches(a netip.Addr) bool { return a.Is4() && s.ipv4 || a.Is6() && s.ipv6 }
+
 // padding is the number of bytes to a multiple of which WireGuard pads packets (its white paper, 5.4.6).
 const padding = 16
 
-// routes returns the network's routes over a device. Without IPv6 on the device, those of IPv6 that lead to it are left
-// out, and packets to the pool are refused: they must not leave in the clear by another route.
+// routes returns the network's routes over a device.
 func (p plan) routes(pools []netip.Prefix, link int) map[kernel.RouteKey]kernel.Route {
 	out := kernel.Unreachable(pools)
 	for _, subnets := range p.subnets {
