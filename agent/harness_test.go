@@ -238,7 +238,7 @@ func (h *host) build() *Agent {
 		Logs: logs, Version: "test",
 		Registry: reg, RegistryName: "memory", Firewall: h.wall, Obstacles: h.others.find,
 		Backends:         map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other"), "metered": h.recorder.metered("metered")},
-		EnsureForwarding: func(netip.Addr, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
+		EnsureForwarding: func(netip.Prefix, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
 		Guard:            h.guard,
 		FindDetours:      func(kernel.PathQuery) ([]kernel.Detour, error) { return nil, nil },
 		LockHost: func() (func() error, error) {

@@ -40,9 +40,9 @@ type Options struct {
 	// WatchedNetwork returns this host's part in a network without a block.
 	WatchedNetwork func(name string) config.Network
 
-	// EnsureForwarding reports whether the kernel forwards packets of the family of a that arrive by those of the
+	// EnsureForwarding reports whether the kernel forwards packets of the family of subnet that arrive by those of the
 	// devices that exist, and switches forwarding on if set is true. It may be called concurrently.
-	EnsureForwarding func(a netip.Addr, links []string, set bool) (forwarding.State, error)
+	EnsureForwarding func(subnet netip.Prefix, links []string, set bool) (forwarding.State, error)
 
 	// Guard makes the kernel refuse packets to pools that no other route leads to, or ends that, as kernel.Guard does.
 	Guard func(ctx context.Context, pools []netip.Prefix, wanted bool) error

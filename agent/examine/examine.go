@@ -55,7 +55,7 @@ type Examiner struct {
 	Backends     map[string]backend.Type
 
 	// EnsureForwarding reports whether the kernel forwards packets, as forwarding.Switch.Ensure does.
-	EnsureForwarding func(a netip.Addr, links []string, set bool) (forwarding.State, error)
+	EnsureForwarding func(subnet netip.Prefix, links []string, set bool) (forwarding.State, error)
 
 	// ReadRules finds rules of this host that block packets, as foreign.Find does.
 	ReadRules RuleReader

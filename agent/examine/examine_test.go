@@ -123,7 +123,7 @@ func newExaminer(s *store) *Examiner {
 		Registry:     s,
 		RegistryName: "a fake",
 		Backends:     backends(),
-		EnsureForwarding: func(netip.Addr, []string, bool) (forwarding.State, error) {
+		EnsureForwarding: func(netip.Prefix, []string, bool) (forwarding.State, error) {
 			return forwarding.State{}, nil
 		},
 		ReadRules: func(context.Context, []foreign.OverlayPath, []foreign.UnderlayPath) (

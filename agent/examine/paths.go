@@ -28,7 +28,7 @@ type paths struct {
 // findPaths returns the paths of a network, and adds the kernel's forwarding switches to its facts.
 func findPaths(
 	definition registry.Network, local config.Network, n *doctor.Network,
-	ensure func(netip.Addr, []string, bool) (forwarding.State, error),
+	ensure func(netip.Prefix, []string, bool) (forwarding.State, error),
 ) *paths {
 	own := n.Underlay
 	p := &paths{overlay: foreign.OverlayPath{
@@ -43,7 +43,7 @@ func findPaths(
 	}}
 	n.Forward = local.Forward
 	for _, s := range n.Subnets {
-		found, err := ensure(s.Addr(), p.overlay.Links, false)
+		found, err := ensure(s, p.overlay.Links, false)
 		n.Forwarding, n.ForwardingErr = append(n.Forwarding, found), errors.Join(n.ForwardingErr, err)
 	}
 	if n.Port <= 0 || len(own.Own) == 0 || !own.Own[0].IsValid() {

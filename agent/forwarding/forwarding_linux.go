@@ -17,10 +17,11 @@ type Switch struct {
 	advertised []string
 }
 
-// Ensure checks the switches for the family of a, for packets that arrive by those of the devices that exist, in the
-// calling thread's network namespace. If set is true, it switches on those that are off, unless that costs the host
-// routes.
-func (w *Switch) Ensure(a netip.Addr, links []string, set bool) (s State, err error) {
+// Ensure checks the switches for the family of a subnet of this host, for packets that arrive by those of the devices that
+// exist, in the calling thread's network namespace. If set is true, it switches on those that are off, unless that costs
+// the host routes. It checks the bridges of the subnet's containers too, and leaves them to the programs that made them.
+func (w *Switch) Ensure(subnet netip.Prefix, links []string, set bool) (s State, err error) {
+	a := subnet.Addr()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	links = slices.DeleteFunc(slices.Clone(links), func(link string) bool {
@@ -50,7 +51,24 @@ func (w *Switch) Ensure(a netip.Addr, links []string, set bool) (s State, err er
 		}
 		s.Set = append(s.Set, name)
 	}
-	return s, nil
+	bridges, err := closedBridges(subnet)
+	s.Off = append(s.Off, bridges...)
+	return s, err
+}
+
+// closedBridges returns the switches of the devices that lead to the subnet's containers, if they are off. IPv6 has none
+// that counts.
+func closedBridges(subnet netip.Prefix) (off []string, err error) {
+	if subnet.Addr().Is6() {
+		return nil, nil
+	}
+	links, err := kernel.LinksInto(subnet)
+	for _, link := range links {
+		if value, err := kernel.Sysctl("ipv4", "conf", link, "forwarding"); err == nil && value == "0" {
+			off = append(off, "net.ipv4.conf."+link+".forwarding")
+		}
+	}
+	return off, err
 }
 
 // look returns the devices for State.Advertised. On a host that forwards, it includes those that had routes before,

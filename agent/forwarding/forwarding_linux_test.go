@@ -19,14 +19,14 @@ func TestMain(m *testing.M) {
 // or an address from a router.
 func TestEnsure(t *testing.T) {
 	t.Parallel()
-	v4, v6 := netip.MustParseAddr("10.5.1.0"), netip.MustParseAddr("fd00:5::")
+	v4, v6 := netip.MustParsePrefix("10.5.1.0/24"), netip.MustParsePrefix("fd00:5::/64")
 	const (
 		switch4 = "net.ipv4.ip_forward"
 		switch6 = "net.ipv6.conf.all.forwarding"
 	)
 	for _, tt := range []struct {
 		name, script string
-		addr         netip.Addr
+		addr         netip.Prefix
 		ask          bool
 		want         State
 		after        string // of all switches
@@ -93,7 +93,7 @@ func TestEnsure(t *testing.T) {
 // back.
 func TestRouterIsIgnored(t *testing.T) {
 	t.Parallel()
-	v6 := netip.MustParseAddr("fd00:5::")
+	v6 := netip.MustParsePrefix("fd00:5::/64")
 	host, router := nstest.New(t), nstest.New(t)
 	nstest.Join(nstest.Joint{NS: host, Link: "eth0"}, nstest.Joint{NS: router, Link: "eth0"})
 	host.Sh("sysctl -w net.ipv6.conf.all.forwarding=0 net.ipv6.conf.eth0.accept_ra=1")
@@ -151,6 +151,31 @@ func TestRouterIsIgnored(t *testing.T) {
 	}
 }
 
+// TestForwardingOfTheBridge checks that the switch of the bridge with an address in the subnet is reported and left to the
+// program that made the bridge, and that the network's own device and other bridges do not count.
+func TestForwardingOfTheBridge(t *testing.T) {
+	t.Parallel()
+	ns := nstest.New(t)
+	for _, link := range []string{"leno-n", "br0", "br1"} {
+		ns.Sh("ip link add " + link + " type bridge")
+	}
+	ns.Sh("ip addr add 10.5.1.0/32 dev leno-n; ip addr add 10.5.1.1/24 dev br0; ip addr add 10.6.1.1/24 dev br1; sysctl -w net.ipv4.ip_forward=1")
+	for _, tt := range []struct{ script, off, wrong string }{
+		{"true", "[]", ""},
+		{"sysctl -w net.ipv4.conf.br0.forwarding=0 net.ipv4.conf.br1.forwarding=0", "[net.ipv4.conf.br0.forwarding]",
+			"net.ipv4.conf.br0.forwarding is 0: containers cannot reach other hosts until it is 1"},
+		{"sysctl -w net.ipv4.conf.br0.forwarding=1", "[]", ""},
+	} {
+		ns.Sh(tt.script)
+		ns.Do(func() {
+			got, err := new(Switch).Ensure(netip.MustParsePrefix("10.5.1.0/24"), []string{"leno-n"}, true)
+			if err != nil || fmt.Sprint(got.Off) != tt.off || len(got.Set) != 0 || got.Reason(true) != tt.wrong {
+				t.Errorf("%s: %+v, %q, %v", tt.script, got, got.Reason(true), err)
+			}
+		})
+	}
+}
+
 // TestForwardingOfTheUnderlay checks the case that packets also arrive by the underlay's device. Its switch then
 // counts as well as that of the network's own device, which may not exist.
 func TestForwardingOfTheUnderlay(t *testing.T) {
@@ -159,7 +184,7 @@ func TestForwardingOfTheUnderlay(t *testing.T) {
 	for _, link := range []string{"eth0", "leno-n"} {
 		ns.Sh("ip link add " + link + " type bridge; sysctl -w net.ipv4.ip_forward=1 net.ipv4.conf.eth0.forwarding=0")
 		ns.Do(func() {
-			got, err := new(Switch).Ensure(netip.MustParseAddr("10.5.1.0"), []string{"leno-n", "eth0"}, false)
+			got, err := new(Switch).Ensure(netip.MustParsePrefix("10.5.1.0/24"), []string{"leno-n", "eth0"}, false)
 			if err != nil || fmt.Sprint(got.Off) != "[net.ipv4.conf.eth0.forwarding]" {
 				t.Errorf("%+v, %v", got, err)
 			}

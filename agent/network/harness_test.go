@@ -104,7 +104,7 @@ func (h *host) connect(store *memory.Store) {
 			SelectUnderlay: func(config.Underlay, []netip.Prefix, []netip.Addr) (underlay.Choice, error) {
 				return underlay.Choice{Interface: "eth0", Index: 2, MTU: 1500, Addrs: h.addrs, Devices: []string{"eth0"}}, nil
 			},
-			EnsureForwarding: func(netip.Addr, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
+			EnsureForwarding: func(netip.Prefix, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
 			Guard:            func(context.Context, []netip.Prefix, bool) error { return nil },
 			FindDetours:      func(kernel.PathQuery) ([]kernel.Detour, error) { return nil, nil },
 		},

@@ -19,7 +19,7 @@ func checkForwarding(d delegation, f facts, set bool) error {
 	if i < 0 || !d.Forwards {
 		return nil
 	}
-	found, err := new(forwarding.Switch).Ensure(f.Gateways[i].Addr(), nil, set)
+	found, err := new(forwarding.Switch).Ensure(f.Gateways[i], nil, set)
 	if err != nil {
 		return internal(err)
 	}

@@ -145,7 +145,7 @@ func (l *lab) findDetours(q kernel.PathQuery) (out []kernel.Detour, err error) {
 	return out, nil
 }
 
-func (l *lab) ensureForwarding(_ netip.Addr, links []string, set bool) (forwarding.State, error) {
+func (l *lab) ensureForwarding(_ netip.Prefix, links []string, set bool) (forwarding.State, error) {
 	if l.forward == nil {
 		return forwarding.State{}, nil
 	}

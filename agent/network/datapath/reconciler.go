@@ -51,9 +51,9 @@ type Host struct {
 	Kernel     *watch.Value[struct{}] // set at each change of the kernel's tables
 
 	SelectUnderlay func(c config.Underlay, pools []netip.Prefix, peers []netip.Addr) (underlay.Choice, error)
-	// EnsureForwarding reports whether the kernel forwards packets of the family of a that arrive by those of the
+	// EnsureForwarding reports whether the kernel forwards packets of the family of subnet that arrive by those of the
 	// devices that exist, and switches forwarding on if set is true. It may be called concurrently.
-	EnsureForwarding func(a netip.Addr, links []string, set bool) (forwarding.State, error)
+	EnsureForwarding func(subnet netip.Prefix, links []string, set bool) (forwarding.State, error)
 	// Guard makes the kernel refuse packets to pools that no other route leads to, or ends that, as kernel.Guard does.
 	Guard func(ctx context.Context, pools []netip.Prefix, wanted bool) error
 	// FindDetours asks the kernel which routes packets to peers take, as kernel.FindDetours does.

@@ -62,7 +62,7 @@ func (c *checks) ensureForwarding(n registry.Network, s backend.State) (wrong []
 	on := true
 	links := kernel.Arrivals(c.network, n.Backend.Type, n.Backend.Object, s.Underlay.Interface)
 	for _, subnet := range s.Subnets {
-		found, err := c.host.EnsureForwarding(subnet.Addr(), links, c.forward)
+		found, err := c.host.EnsureForwarding(subnet, links, c.forward)
 		if err != nil {
 			wrong, on = append(wrong, advice.Reason(advice.Forwarding, err)), false
 			continue
