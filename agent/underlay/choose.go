@@ -32,7 +32,7 @@ func choose(host Host, u config.Underlay, need Need, public Public) (Choice, err
 		return Choice{}, fmt.Errorf("%w: neither IPv4 nor IPv6 is wanted", ErrNone)
 	}
 	steps := []func() (Choice, bool, error){s.byInterfaces, s.byRegex, s.byReach}
-	if len(u.Interfaces) == 0 && len(u.InterfaceRegex) == 0 && !u.CanReach.IsValid() {
+	if FollowsDefaultRoute(u) {
 		steps = []func() (Choice, bool, error){s.byDefaultRoute}
 	}
 	for _, step := range steps {

@@ -20,6 +20,7 @@ type Link struct {
 	Index    int
 	MTU      int // bytes
 	Up       bool
+	Carrier  bool // packets can leave: a cable is plugged in, for example
 	Loopback bool
 	// Ends is true for devices that have addresses but carry nothing between hosts: loopback, dummy, and a VRF's own
 	// device.

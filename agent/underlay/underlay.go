@@ -39,6 +39,7 @@ type Choice struct {
 	Reason    string       // why this one, in words
 	Devices   []string     // devices that the MTU depends on, Interface included, sorted
 	Down      bool         // the interface is down, and was named
+	ToPeers   bool         // packets to most of the other hosts leave through the interface, as far as they are known
 
 	Ports map[uint16]uint16 // as config.Underlay.PublicPorts
 }
@@ -89,7 +90,26 @@ func Select(u config.Underlay, need Need) (Choice, error) {
 		return Choice{}, err
 	}
 	choice.Ports = u.PublicPorts
-	return measure(host, choice, k.paths(host, choice, destinations(choice, u, need.Peers))), nil
+	paths := k.paths(host, choice, destinations(choice, u, need.Peers))
+	link, _ := host.link(choice.Index)
+	choice.ToPeers = link.Carrier && leadsToMost(link.Index, paths)
+	return measure(host, choice, paths), nil
+}
+
+// leadsToMost reports whether most of the paths leave through an interface.
+func leadsToMost(link int, paths []Path) bool {
+	through := 0
+	for _, p := range paths {
+		if slices.Contains(p.Hops, link) {
+			through++
+		}
+	}
+	return 2*through > len(paths)
+}
+
+// FollowsDefaultRoute reports whether the settings select no interface, so that it is that of the default route.
+func FollowsDefaultRoute(u config.Underlay) bool {
+	return len(u.Interfaces) == 0 && len(u.InterfaceRegex) == 0 && !u.CanReach.IsValid()
 }
 
 // destinations returns the addresses whose paths count: those of other hosts in the family that carries the traffic,

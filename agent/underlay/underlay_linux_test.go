@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/internal/testkit/nstest"
@@ -94,4 +95,45 @@ func TestSelectOnAHost(t *testing.T) {
 			t.Errorf("template without a value: %v", err)
 		}
 	})
+}
+
+// TestToPeers checks whether most of the other hosts are reached through the chosen interface, which has no default route.
+func TestToPeers(t *testing.T) {
+	t.Parallel()
+	ns := host(t)
+	ns.Sh("ip route del default via 192.0.2.1")
+	toPeers := func(link string, peers ...string) bool {
+		t.Helper()
+		need := Need{IPv4: true}
+		for _, p := range peers {
+			need.Peers = append(need.Peers, netip.MustParseAddr(p))
+		}
+		var got Choice
+		var err error
+		ns.Do(func() { got, err = Select(config.Underlay{Interfaces: []string{link}}, need) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.ToPeers
+	}
+	for _, tt := range []struct {
+		link  string
+		peers []string
+		want  bool
+	}{
+		{"eth0", []string{"192.0.2.50", "192.0.2.51", "203.0.113.7"}, true},
+		{"eth0", []string{"192.0.2.34", "203.0.113.7"}, false}, // the first one is this host
+		{"eth0", nil, false},
+		{"eth1", []string{"192.0.2.50", "203.0.113.7", "198.51.100.7"}, true},
+	} {
+		if got := toPeers(tt.link, tt.peers...); got != tt.want {
+			t.Errorf("%s to %v: %t", tt.link, tt.peers, got)
+		}
+	}
+	ns.Sh("ip link add eth2 type veth; ip addr add 10.8.0.34/24 dev eth2; ip link set eth2 up") // the other end is down
+	for deadline := time.Now().Add(time.Minute); toPeers("eth2", "10.8.0.1"); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("an interface without a carrier counts")
+		}
+	}
 }

@@ -41,7 +41,8 @@ type lab struct {
 
 	mu      sync.Mutex
 	choice  underlay.Choice
-	gone    error // why there is no underlay
+	named   underlay.Choice // of an interface that is named
+	gone    error           // why there is no underlay
 	forward func(links []string, set bool) (forwarding.State, error)
 	fail    error          // of Apply
 	result  backend.Report // of Apply
@@ -118,9 +119,12 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-func (l *lab) selectUnderlay(_ config.Underlay, _ []netip.Prefix, _ []netip.Addr) (underlay.Choice, error) {
+func (l *lab) selectUnderlay(u config.Underlay, _ []netip.Prefix, _ []netip.Addr) (underlay.Choice, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(u.Interfaces) > 0 && u.Interfaces[0] == l.named.Interface {
+		return l.named, nil
+	}
 	return l.choice, l.gone
 }
 

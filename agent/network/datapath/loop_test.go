@@ -15,6 +15,7 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -198,6 +199,40 @@ func TestUnderlayMoves(t *testing.T) {
 		l.check(health.Underlay, api.Passing, "eth0")
 		if len(l.moved) != 2 || l.logged("underlay can be used again") != 1 || l.r.UsesLink("wan7") {
 			t.Errorf("moved %v, log:\n%s", l.moved, l.log.String())
+		}
+	})
+}
+
+// TestDefaultRouteMoves: a host without an underlay block stays where the other hosts are reached when the default route
+// alone moves or disappears, and follows it otherwise.
+func TestDefaultRouteMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t).built()
+		stop := l.run()
+		defer stop()
+		l.views.Set(l.view("b"))
+		l.applied()
+		at := func(name, link, status string, change func()) {
+			t.Helper()
+			l.edit(change)
+			l.kick()
+			time.Sleep(settle)
+			l.applied()
+			if got := l.passes[len(l.passes)-1].state.Underlay.Interface; got != link {
+				t.Errorf("%s: the underlay is %s, want %s", name, got, link)
+			}
+			l.check(health.Underlay, status, link)
+		}
+		lan := l.choice
+		backup := lan
+		backup.Interface, backup.Index, backup.Addrs = "wwan0", 3, []netip.Addr{netip.MustParseAddr("203.0.113.7")}
+		lan.ToPeers = true
+		at("it moves", "eth0", api.Passing, func() { l.choice, l.named = backup, lan })
+		at("it is gone", "eth0", api.Passing, func() { l.gone = underlay.ErrNone })
+		at("it is back", "eth0", api.Passing, func() { l.choice, l.gone = lan, nil })
+		at("the other hosts are reached elsewhere", "wwan0", api.Passing, func() { l.choice, l.named.ToPeers = backup, false })
+		if fmt.Sprint(l.moved) != "[203.0.113.7 true]" {
+			t.Errorf("moved %v", l.moved)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/underlay"
@@ -84,14 +85,32 @@ func (r *Reconciler) AwaitUnderlay(ctx context.Context, n registry.Network) (Pla
 
 // Locate selects the underlay and shows it. There must be a backend.
 func (r *Reconciler) Locate(n registry.Network) (Place, error) {
-	p, err := r.selectPlace(n)
+	p, err := r.selectPlace(n, r.o.Underlay)
 	if err == nil {
 		r.showPlace(n, p)
 	}
 	return p, err
 }
 
-func (r *Reconciler) selectPlace(n registry.Network) (Place, error) {
+// selectAgain selects the underlay of a host that may have one. The default route alone may move to another interface, such
+// as a backup, while the other hosts are still reached through the present one. The host then stays.
+func (r *Reconciler) selectAgain(n registry.Network, before *Place) (Place, error) {
+	now, err := r.selectPlace(n, r.o.Underlay)
+	if before == nil || !underlay.FollowsDefaultRoute(r.o.Underlay) || err == nil && now.Choice.Index == before.Choice.Index {
+		return now, err
+	}
+	present := r.o.Underlay
+	present.Interfaces = []string{before.Choice.Interface}
+	kept, keptErr := r.selectPlace(n, present)
+	had, has := before.Choice, kept.Choice
+	if keptErr != nil || has.Down || !has.ToPeers || has.Index != had.Index || !slices.Equal(has.Addrs, had.Addrs) {
+		return now, err
+	}
+	kept.Choice.Reason = "the other hosts are reached through it, although the default route does not leave through it"
+	return kept, nil
+}
+
+func (r *Reconciler) selectPlace(n registry.Network, settings config.Underlay) (Place, error) {
 	var remote []netip.Addr
 	if content := r.Content(); content != nil {
 		for _, lease := range content.Leases {
@@ -99,7 +118,7 @@ func (r *Reconciler) selectPlace(n registry.Network) (Place, error) {
 		}
 	}
 	r.update(func(s *Status) { s.remote = append(remote[:len(remote):len(remote)], r.o.Underlay.CanReach) })
-	choice, err := r.o.Host.SelectUnderlay(r.o.Underlay, n.Plan.Prefixes(), remote)
+	choice, err := r.o.Host.SelectUnderlay(settings, n.Plan.Prefixes(), remote)
 	if err != nil {
 		return Place{}, err
 	}
@@ -180,7 +199,7 @@ func (p Place) lost(before Place) []netip.Addr {
 // for a host that has not had a place yet, for which before is nil.
 func (r *Reconciler) relocate(n registry.Network, before *Place) (*Place, error) {
 	log := r.o.Report.Log()
-	now, err := r.selectPlace(n)
+	now, err := r.selectAgain(n, before)
 	switch {
 	case err != nil:
 		r.missing = missing{} // what comes back first may not be all of it
