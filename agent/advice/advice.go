@@ -58,8 +58,9 @@ func table() []row {
 		{Datapath, "", []error{unix.EEXIST}, "remove the device that has the VNI on that port (ip -details link show type vxlan), " +
 			"or hand it over with `leno flannel adopt` if flannel created it, or use another vni for the network"},
 		{Datapath, "", []error{unix.ENODEV}, "bring the underlay's interface back, or let underlay in the configuration select another one; the agent follows at once"},
-		{Datapath, "", []error{backend.ErrUncarried}, "switch IPv6 on for this host (sysctl net.ipv6.conf.all.disable_ipv6 and " +
-			"net.ipv6.conf.default.disable_ipv6 to 0), or remove ipv6 from the network; until then containers here have no IPv6"},
+		{Datapath, "", []error{backend.ErrUncarried}, "switch IPv6 on for this host " +
+			"(sysctl net.ipv6.conf.all.disable_ipv6 and net.ipv6.conf.default.disable_ipv6 to 0), " +
+			"or remove ipv6 from the network; until then containers here have no IPv6"},
 		{Datapath, "", []error{backend.ErrNoHandshake}, "accept the network's UDP port from and to that host, let both have the same preshared key " +
 			"(psk_file), and see that its lease has the public key of its device (`leno doctor` there)"},
 		{Datapath, "", noRight, "run the agent as root or with CAP_NET_ADMIN"},

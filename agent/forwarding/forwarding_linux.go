@@ -17,9 +17,10 @@ type Switch struct {
 	advertised []string
 }
 
-// Ensure checks the switches for the family of a subnet of this host, for packets that arrive by those of the devices that
-// exist, in the calling thread's network namespace. If set is true, it switches on those that are off, unless that costs
-// the host routes. It checks the bridges of the subnet's containers too, and leaves them to the programs that made them.
+// Ensure checks the switches for the family of a subnet of this host, for packets that arrive by those of the devices
+// that exist, in the calling thread's network namespace. If set is true, it switches on those that are off, unless that
+// costs the host routes. It checks the bridges of the subnet's containers too, and leaves them to the programs that made
+// them.
 func (w *Switch) Ensure(subnet netip.Prefix, links []string, set bool) (s State, err error) {
 	a := subnet.Addr()
 	w.mu.Lock()

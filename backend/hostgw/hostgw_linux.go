@@ -111,7 +111,8 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 		b.last = nil // routes that could not be added were not removed by another program
 	}
 	return backend.Report{
-		Writes: result.Writes(), Healed: result.Healed(), Skipped: p.skipped, Peers: p.peers, Uncarried: ipv6.Uncarried(b.config.Pools),
+		Writes: result.Writes(), Healed: result.Healed(), Skipped: p.skipped, Peers: p.peers,
+		Uncarried: ipv6.Uncarried(b.config.Pools),
 	}, err
 }
 

@@ -66,7 +66,9 @@ func newPlan(pools []netip.Prefix, s backend.State, indirect map[netip.Addr]stri
 
 // add plans routes for those of the peer's subnets that can be routed, and returns why the others
 // cannot.
-func (p plan) add(peer backend.Peer, claims *backend.Claims, link int, indirect map[netip.Addr]string, ipv6 bool) string {
+func (p plan) add(
+	peer backend.Peer, claims *backend.Claims, link int, indirect map[netip.Addr]string, ipv6 bool,
+) string {
 	if peer.Backend != Name {
 		return fmt.Sprintf("runs backend %q", peer.Backend)
 	}

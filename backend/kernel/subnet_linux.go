@@ -10,8 +10,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// LinksInto returns the sorted names of the devices that have an address in a subnet and lead to others in it, such as the
-// bridge of its containers, in the network namespace of the calling thread. A network's own device has a single address.
+// LinksInto returns the sorted names of the devices that have an address in a subnet and lead to others in it, such as
+// the bridge of its containers, in the network namespace of the calling thread. A network's own device has a single
+// address.
 func LinksInto(subnet netip.Prefix) (names []string, err error) {
 	h, err := newHandle()
 	if err != nil {

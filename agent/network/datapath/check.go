@@ -57,8 +57,8 @@ func (c *checks) afterPass(n registry.Network, s backend.State, placed bool, rep
 	c.setPeers(*report, placed)
 }
 
-// setDevice sets the check of a device that is as it should be, or lacks only what some pools need. Some backends have no
-// device; they have the check in the second case alone.
+// setDevice sets the check of a device that is as it should be, or lacks only what some pools need. Some backends have
+// no device; they have the check in the second case alone.
 func (c *checks) setDevice(n registry.Network, s backend.State, uncarried []backend.Uncarried) {
 	if err := errUncarried(uncarried); err != nil {
 		c.report.Failing(health.Device, api.Warning, advice.Datapath, err)

@@ -249,8 +249,8 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err erro
 	return len(report.Healed) > 0, nil
 }
 
-// carriedPart returns a state without this host's subnets of the uncarried pools, because containers can use the others. If
-// no other is left, it returns the whole state and the error.
+// carriedPart returns a state without this host's subnets of the uncarried pools, because containers can use the
+// others. If no other is left, it returns the whole state and the error.
 func carriedPart(s backend.State, uncarried []backend.Uncarried) (backend.State, error) {
 	whole := s
 	s.Subnets = slices.DeleteFunc(slices.Clone(s.Subnets), func(subnet netip.Prefix) bool {

@@ -92,12 +92,15 @@ func (r *Reconciler) Locate(n registry.Network) (Place, error) {
 	return p, err
 }
 
-// selectAgain selects the underlay of a host that may have one. The default route alone may move to another interface, such
-// as a backup, while the other hosts are still reached through the present one. The host then stays.
+// selectAgain selects the underlay of a host that may have one. The default route alone may move to another interface,
+// such as a backup, while the other hosts are still reached through the present one. The host then stays.
 func (r *Reconciler) selectAgain(n registry.Network, before *Place) (Place, error) {
 	now, err := r.selectPlace(n, r.o.Underlay)
-	if before == nil || !underlay.FollowsDefaultRoute(r.o.Underlay) || err == nil && now.Choice.Index == before.Choice.Index {
+	if before == nil || !underlay.FollowsDefaultRoute(r.o.Underlay) {
 		return now, err
+	}
+	if err == nil && now.Choice.Index == before.Choice.Index {
+		return now, nil
 	}
 	present := r.o.Underlay
 	present.Interfaces = []string{before.Choice.Interface}
