@@ -19,7 +19,9 @@ func TestIPv6Disabled(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2})
 			off, other := w.Hosts[0], w.Hosts[1]
 			w.setIPv6(off, "1")
-			w.Start(func(h *lab.Host) []string { return []string{world.ShortLease, h.Network("default", world.Plan(backend))} })
+			w.Start(func(h *lab.Host) []string {
+				return []string{world.ShortLease, h.Network("default", world.Plan(backend))}
+			})
 			from, to := w.Container(off, "default"), w.Container(other, "default")
 			if len(from.Addrs) != 1 || !from.Addrs[0].Is4() || len(to.Addrs) != 2 {
 				t.Fatalf("the containers have %v and %v", from.Addrs, to.Addrs)
