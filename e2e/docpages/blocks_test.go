@@ -126,7 +126,8 @@ func TestDocumentationBlocks(t *testing.T) {
 		"migrate/stores.mdx: systemctl disable --now leno":     1,
 		"migrate/stores.mdx: systemctl restart leno":           1,
 		// TestHealthFlips asks without dig.
-		"operations/health.mdx: dig @127.0.0.1 -p 8600 leno.service.consul": 1,
+		"operations/health.mdx: dig @127.0.0.1 -p 8600 leno.service.consul":                1,
+		"operations/host-faults.mdx: ip rule add to 10.5.0.0/16 lookup main priority 5269": 1,
 	}
 	// e2e/packages installs packages on machines of its own and makes releases.
 	for _, first := range []string{
