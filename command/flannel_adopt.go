@@ -18,7 +18,9 @@ import (
 )
 
 func flannelAdoptSpec(m cli.Meta) cli.Spec {
-	return newFlannelHandover(m, handover.Adopt).spec(cli.Spec{
+	h := newFlannelHandover(m, handover.Adopt)
+	h.canRenumber = true
+	return h.spec(cli.Spec{
 		Name: "flannel adopt", Synopsis: "Hand flannel's devices and routes on this host to leno",
 		Help: `
 Lets leno continue with the devices and routes that flannel has created on
@@ -34,6 +36,11 @@ there is nothing to hand over. Flannel's firewall rules stay.
 The command changes only marks, so packets keep flowing. To start flanneld
 again instead of the agent, run leno flannel return first.
 
+flannel chooses the IPv4 and the IPv6 subnet of a host independently, and leno
+needs the same position in both pools. If this host's differ, the command is
+refused: with -renumber-ipv6, the host gets another IPv6 subnet when the agent
+starts, and its containers have to be restarted.
+
   $ leno flannel adopt -dry-run -config-dir=/etc/leno.d
   $ leno flannel adopt -config-dir=/etc/leno.d
 
@@ -48,6 +55,8 @@ type flannelHandover struct {
 	format  *cli.FormatFlag
 	network string
 	dryRun  bool
+
+	canRenumber, renumberIPv6 bool
 
 	open openRegistry
 	run  func(context.Context, handover.Options) (handover.Report, error)
@@ -68,6 +77,9 @@ func (c *flannelHandover) spec(s cli.Spec) cli.Spec {
 func (c *flannelHandover) register(fs *flag.FlagSet) {
 	c.files.register(fs)
 	fs.BoolVar(&c.dryRun, "dry-run", false, "only show what would be changed")
+	if c.canRenumber {
+		fs.BoolVar(&c.renumberIPv6, "renumber-ipv6", false, "let this host get another IPv6 subnet if its subnets differ in their position")
+	}
 	fs.StringVar(&c.network, "network", "",
 		"`name` of the network (default: the one that the configuration shares with flannel)")
 	c.format.Register(fs)
@@ -123,7 +135,7 @@ func (c *flannelHandover) read(ctx context.Context, conf config.Config) (o hando
 	if err != nil {
 		return o, fmt.Errorf("%s: %w", where, err)
 	}
-	return handover.Options{Network: n, Leases: set.Leases, DryRun: c.dryRun}, nil
+	return handover.Options{Network: n, Leases: set.Leases, DryRun: c.dryRun, RenumberIPv6: c.renumberIPv6}, nil
 }
 
 func writeHandover(w io.Writer, r handover.Report) {

@@ -115,6 +115,9 @@ func (g guard) sourceRules() (out []netfilter.NFTRule) {
 		arrives := nftMeta(expr.MetaKeyIIFNAME, nftName(link.value))
 		out = append(out, nftRule(link.network, append(arrives, &expr.Verdict{Kind: expr.VerdictReturn})...))
 	}
+	// While a host moves from flannel, others still send to it by flannel's devices: flannel.1, flannel0, flannel-wg.
+	byFlannel := append(nftMeta(expr.MetaKeyIIFNAME, []byte("flannel")), &expr.Verdict{Kind: expr.VerdictReturn})
+	out = append(out, nftRule(g.sealed[0].network, byFlannel...))
 	for _, proto := range []byte{unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6} {
 		toHost := append(nftMeta(expr.MetaKeyL4PROTO, []byte{proto}),
 			&expr.Fib{Register: unix.NFT_REG_1, FlagDADDR: true, ResultADDRTYPE: true},

@@ -42,6 +42,7 @@ const guardTable = `table inet leno {
 		iifname "leno-default" return comment "leno default"
 		iifname "leno-default~b" return comment "leno default"
 		iifname "leno-b-2.x" return comment "leno b-2.x"
+		iifname "flannel*" return comment "leno default"
 		meta l4proto icmp fib daddr type local return comment "leno default"
 		meta l4proto ipv6-icmp fib daddr type local return comment "leno default"
 		ip saddr 10.5.0.0/16 fib saddr . iif oif missing drop comment "leno default"

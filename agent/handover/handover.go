@@ -9,8 +9,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,6 +25,9 @@ type Options struct {
 	Network registry.Network
 	Leases  []registry.Lease // of all hosts
 	DryRun  bool             // change nothing
+
+	// RenumberIPv6 accepts that this host gets another IPv6 subnet.
+	RenumberIPv6 bool
 }
 
 // The kinds of what is handed over.
@@ -79,6 +84,27 @@ func handOver(ctx context.Context, o Options, run func(*host, context.Context) e
 		defer func() { _ = unlock() }()
 	}
 	return h.report, run(h, ctx)
+}
+
+// checkPositions returns an error if flannel gave this host subnets at different positions of their pools. own are the
+// addresses of this host.
+func (o Options) checkPositions(own []netip.Addr) error {
+	for _, l := range o.Leases {
+		if len(l.Subnets) < 2 || !slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(own, a) }) {
+			continue
+		}
+		first, firstErr := o.Network.Plan.Slot(l.Subnets[0])
+		second, secondErr := o.Network.Plan.Slot(l.Subnets[1])
+		if err := errors.Join(firstErr, secondErr); err != nil {
+			return err
+		}
+		if first != second && !o.RenumberIPv6 {
+			return fmt.Errorf("this host has %s and %s, which flannel chose independently: leno gives a host the same position in "+
+				"both pools, so the containers here would lose their IPv6 subnet, and other hosts their routes to this one for some time; "+
+				"-renumber-ipv6 accepts that, and the containers of this host have to be restarted then", l.Subnets[0], l.Subnets[1])
+		}
+	}
+	return nil
 }
 
 // flanneld returns the process id of flanneld in this network namespace, 0 if it does not run. proc is the directory

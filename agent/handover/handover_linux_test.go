@@ -211,3 +211,37 @@ ip link add flannel.1 type bridge`)
 		t.Errorf("%s\nbefore:\n%s", after, before)
 	}
 }
+
+// TestDifferentPositions: a host to which flannel gave subnets at different positions is not taken over by accident.
+func TestDifferentPositions(t *testing.T) {
+	ns := nstest.New(t)
+	ns.Sh(underlay + flannelVXLAN)
+	own := lease(1)
+	own.Subnets[1] = netip.MustParsePrefix("fd00:5:0:7::/64")
+	o := Options{Network: networkOf(t, "vxlan", `{}`), Leases: []registry.Lease{own, lease(2)}}
+	adopt := func() (r Report, err error) {
+		ns.Do(func() { r, err = Adopt(t.Context(), o) })
+		return r, err
+	}
+	before := kernelState(ns)
+	_, err := adopt()
+	for _, word := range []string{"10.5.1.0/24", "fd00:5:0:7::/64", "-renumber-ipv6"} {
+		if err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%v does not say %s", err, word)
+		}
+	}
+	if now := kernelState(ns); now != before {
+		t.Errorf("changed: %s", cmp.Diff(before, now))
+	}
+	o.RenumberIPv6 = true
+	if r, err := adopt(); err != nil || len(r.Changes) == 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	// The subnets of other hosts do not matter.
+	other := lease(2)
+	other.Subnets[1] = netip.MustParsePrefix("fd00:5:0:9::/64")
+	o.RenumberIPv6, o.Leases = false, []registry.Lease{lease(1), other}
+	if _, err := adopt(); err != nil {
+		t.Error(err)
+	}
+}

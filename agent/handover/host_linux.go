@@ -65,6 +65,13 @@ func (h *host) tunnels(is func(*netlink.LinkAttrs) bool) (out []tunnel, err erro
 
 // adopt gives flannel's devices leno's aliases, by which leno's backend finds a device that was renamed.
 func (h *host) adopt(context.Context) error {
+	own, err := addresses()
+	if err == nil {
+		err = h.checkPositions(own)
+	}
+	if err != nil {
+		return err
+	}
 	aliases := []string{backend.LinkAlias(h.Network.Name), backend.SecondLinkAlias(h.Network.Name)}
 	devices, err := h.tunnels(func(a *netlink.LinkAttrs) bool {
 		return isFlannel(a.Name) || slices.Contains(aliases, a.Alias)
@@ -93,6 +100,20 @@ func (h *host) adopt(context.Context) error {
 		err = errors.Join(err, h.setProtocol(r, kernel.Protocol))
 	}
 	return err
+}
+
+// addresses returns the addresses of this host.
+func addresses() (out []netip.Addr, err error) {
+	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range all {
+		if addr, ok := netip.AddrFromSlice(a.IP); ok {
+			out = append(out, addr.Unmap())
+		}
+	}
+	return out, nil
 }
 
 // isToPeer reports whether a route goes to the subnet of another host through that host's public address, as those of
