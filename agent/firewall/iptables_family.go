@@ -94,6 +94,16 @@ func (f *iptablesFamily) program(ctx context.Context) (p netfilter.Program, pref
 		"or set ip_masq = false and forward = false in every network", ErrNotInstalled, f.command)
 }
 
+// underOwnName returns the program under the name of its variant, if there is one. While an operator changes the preferred
+// variant, the plain names lead to both: rules would be listed by one variant and written by the other.
+func (f *iptablesFamily) underOwnName(ctx context.Context, p netfilter.Program) netfilter.Program {
+	f.variantProgram.Refresh(ctx, f.named())
+	if v := f.variantProgram; v.Path != "" && v.Err == nil && v.Version.Variant == f.variant {
+		return v
+	}
+	return p
+}
+
 // apply returns the tables written. It lists nothing while the kernel shows that no rule changed. While no rule is
 // wanted, a program that is missing or cannot work here (a kernel without IPv6) is an error only if it left rules of ours
 // that cannot be removed without it.
@@ -110,6 +120,7 @@ func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []strin
 	var tables map[string]netfilter.Table
 	p, _, err := f.program(ctx)
 	if err == nil {
+		p = f.underOwnName(ctx, p)
 		tables, err = f.read(ctx, p)
 	}
 	switch {
