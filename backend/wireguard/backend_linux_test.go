@@ -199,15 +199,15 @@ func TestSourceAfterChangeOfUnderlay(t *testing.T) {
 	for name, kind := range variants(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a, b := newHosts(t, kind, "")
-			old := netip.MustParseAddr("192.0.2.11")
-			a.ns.Sh("ip addr add 192.0.2.11/24 dev eth0")
-			b.state.Peers[0].PublicIPs = []netip.Addr{old}
-			a.state.Underlay.Addrs = []netip.Addr{old}
-			a.apply()
-			b.apply()
+			a, b := newStrangers(t, kind, "")
+			// Host 1 has sent nothing from another address, which would move host 2's endpoint.
+			a.ns.Sh(`sysctl -q -w net.ipv4.conf.eth0.promote_secondaries=1
+ip addr del 192.0.2.1/24 dev eth0; ip addr add 192.0.2.11/24 dev eth0`)
+			a.at = &backend.Underlay{Interface: "eth0", MTU: 1500, Addrs: addrs("192.0.2.11")}
+			exchange(a, b)
 			b.ping(a)
-			a.ns.Sh("ip addr del 192.0.2.11/24 dev eth0")
+			a.ns.Sh("ip addr add 192.0.2.1/24 dev eth0; ip addr del 192.0.2.11/24 dev eth0")
+			a.at = nil
 			a.state.Underlay = a.underlay()
 			a.apply()
 			// Without a choice of another source, all packets of 15 seconds are lost.

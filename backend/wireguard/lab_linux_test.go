@@ -44,6 +44,14 @@ func inner(n int) []string {
 // newHosts returns hosts 1 and 2, joined by an underlay of both families, with each other as peers, and applied.
 func newHosts(t *testing.T, kind backend.Type, options string) (a, b *host) {
 	t.Helper()
+	a, b = newStrangers(t, kind, options)
+	exchange(a, b)
+	return a, b
+}
+
+// newStrangers returns hosts 1 and 2, joined by an underlay of both families. They have not sent each other a packet.
+func newStrangers(t *testing.T, kind backend.Type, options string) (a, b *host) {
+	t.Helper()
 	hosts := [2]*host{}
 	joints := [2]nstest.Joint{}
 	for i := range hosts {
@@ -59,7 +67,6 @@ ip addr add 10.5.%[1]d.1/24 dev br0; ip addr add fd00:5:0:%[1]d::1/64 dev br0`, 
 		h.ns.Settle()
 		h.renew()
 	}
-	exchange(hosts[0], hosts[1])
 	return hosts[0], hosts[1]
 }
 

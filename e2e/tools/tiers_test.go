@@ -70,6 +70,10 @@ func TestSecondChance(t *testing.T) {
 			named := read(t, filepath.Join(dir, "named"))
 			list := read(t, filepath.Join(dir, "cache/leno-tools/flaky"))
 			for _, name := range tt.flaky {
+				_, test, _ := strings.Cut(name, " ")
+				if output := read(t, filepath.Join(dir, "cache/leno-tools/flaky.output/1a2b3c4."+test+".json")); !strings.Contains(output, test) {
+					t.Errorf("the output of %s that was kept: %q", name, output)
+				}
 				if line := "FLAKY: " + name + "\n"; !strings.Contains(string(out), line) || !strings.Contains(named, line) || !strings.Contains(list, " 1a2b3c4 "+name+"\n") {
 					t.Errorf("%s is not named in the output, in %q or in %q:\n%s", name, named, list, out)
 				}
