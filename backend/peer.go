@@ -17,6 +17,16 @@ func (p Peer) PublicIP(a netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
+// AddrBehind returns an address of a peer's subnet that no host's device has: the last but one. It may be a container's.
+func AddrBehind(subnet netip.Prefix) netip.Addr {
+	raw := subnet.Masked().Addr().AsSlice()
+	for i := subnet.Bits(); i < len(raw)*8; i++ {
+		raw[i/8] |= 0x80 >> (i % 8)
+	}
+	last, _ := netip.AddrFromSlice(raw)
+	return last.Prev()
+}
+
 // PublicIPs returns the public addresses of all peers, sorted and without duplicates.
 func PublicIPs(peers []Peer) []netip.Addr {
 	out := make([]netip.Addr, 0, 2*len(peers))

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lenonet/leno/agent/probe"
+	"github.com/lenonet/leno/backend"
 )
 
 // datagramPatience is how long Datagrams waits for a peer's error. The peer has answered pings before.
@@ -31,7 +31,7 @@ const errorPause = 2200 * time.Millisecond
 // the path is at fault. A packet that this host's rules do not let out proves nothing. The kernel does not report
 // that for TCP, so UDP must have left. own is this host's address in the overlay, to the peer's subnet.
 func Datagrams(ctx context.Context, own netip.Addr, to netip.Prefix) Answer {
-	target := probe.Behind(to)
+	target := backend.AddrBehind(to)
 	// The rules of raw and mangle apply before those about containers, so ports of more than one kind are tried.
 	for _, try := range []struct {
 		protocol string

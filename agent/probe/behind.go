@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
 )
 
 // apart tests a silent peer further: each direction alone, and packets for addresses behind it. It adds to o what
@@ -35,7 +36,7 @@ func (p planner) silent(peer api.Peer, o api.PeerProbe) (out []echo) {
 	for _, w := range o.Ways {
 		i := slices.IndexFunc(peer.Subnets, func(s netip.Prefix) bool { return s.Contains(w.To) })
 		if w.Path == api.PathOverlay && w.NotProbed == "" && w.Largest == 0 && i >= 0 {
-			out = append(out, echo{from: w.From, to: Behind(peer.Subnets[i]), size: least, hops: 1})
+			out = append(out, echo{from: w.From, to: backend.AddrBehind(peer.Subnets[i]), size: least, hops: 1})
 		}
 	}
 	return out
@@ -57,14 +58,4 @@ func passesOn(ctx context.Context, l line, peer api.Peer, r api.ProbeRequest, al
 	}
 	wg.Wait()
 	return !slices.Contains(said, false)
-}
-
-// Behind returns an address of a peer's subnet that no host's device has: the last but one.
-func Behind(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	last, _ := netip.AddrFromSlice(b)
-	return last.Prev()
 }

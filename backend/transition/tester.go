@@ -26,14 +26,10 @@ type testPacket struct {
 	via      netip.Addr // the neighbour on the device to which it is sent
 }
 
-// needsTest reports whether an instance cannot tell by itself whether packets arrive at a peer. One that encrypts can: it
-// needs a handshake.
-func (b *Backend) needsTest(c *instance) bool { return !b.types[c.Type].Encrypts }
-
 // testPeers tests the target's peers to which packets do not go over it yet. It removes those from target.proven that have
-// not answered.
+// not answered. A target that encrypts needs no test: its handshakes prove that packets arrive.
 func (b *Backend) testPeers(target *instance, s backend.State, peers []reading) {
-	if !b.needsTest(target) || b.definition.Direction == Stopped {
+	if b.types[target.Type].Encrypts || b.definition.Direction == Stopped {
 		return
 	}
 	link, _ := target.Link(b.config.Network)
@@ -73,7 +69,7 @@ func (c *instance) isAnswered(p testPacket) bool { return c.answered[p.id] }
 func (b *Backend) packetsTo(target *instance, s backend.State, p backend.Peer, how string) (out []testPacket) {
 	for _, subnet := range p.Subnets {
 		is6 := subnet.Addr().Is6()
-		packet := testPacket{to: subnet.Masked().Addr(), behind: lastButOne(subnet)}
+		packet := testPacket{to: subnet.Masked().Addr(), behind: backend.AddrBehind(subnet)}
 		if b.types[target.Type].Device {
 			packet.id = testID(p.Node, how, "")
 			packet.via = packet.to
@@ -85,32 +81,14 @@ func (b *Backend) packetsTo(target *instance, s backend.State, p backend.Peer, h
 		} else {
 			packet.id = testID(p.Node, how, subnet.String())
 			// Without a tunnel, a strict reverse-path filter would drop packets from an address of the network.
-			packet.from, packet.via = ofFamily(s.Underlay.Addrs, is6), ofFamily(p.PublicIPs, is6)
+			packet.from, _, _ = s.Underlay.SourceOf(subnet.Addr())
+			packet.via, _ = p.PublicIP(subnet.Addr())
 		}
 		if packet.from.IsValid() && packet.via.IsValid() {
 			out = append(out, packet)
 		}
 	}
 	return out
-}
-
-func ofFamily(addrs []netip.Addr, is6 bool) netip.Addr {
-	for _, a := range addrs {
-		if a.Is6() == is6 {
-			return a
-		}
-	}
-	return netip.Addr{}
-}
-
-// lastButOne returns the last but one address of a subnet. It may be a container's.
-func lastButOne(subnet netip.Prefix) netip.Addr {
-	raw := subnet.Masked().Addr().AsSlice()
-	for i := subnet.Bits(); i < len(raw)*8-1; i++ {
-		raw[i/8] |= 0x80 >> (i % 8)
-	}
-	addr, _ := netip.AddrFromSlice(raw)
-	return addr
 }
 
 // testID returns a number that identifies the texts.
