@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/conns"
 )
 
 // lapses says what happens to a lease that could not be released.
@@ -192,14 +192,9 @@ func (c *cleaner) addresses() (out []netip.Addr) {
 	if choice, err := c.o.SelectUnderlay(c.config.Underlay); err == nil {
 		out = choice.Addrs // a public_ip may not be on any interface
 	}
-	found, err := net.InterfaceAddrs()
+	own, err := conns.HostAddrs()
 	if err != nil {
 		c.log.Warn("addresses of this host cannot be read", "error", errors.Unwrap(err))
 	}
-	for _, a := range found {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			out = append(out, p.Addr().Unmap())
-		}
-	}
-	return out
+	return append(out, own...)
 }

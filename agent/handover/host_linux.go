@@ -14,6 +14,7 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/registry/conns"
 )
 
 // host is what is handed over on this host.
@@ -65,7 +66,7 @@ func (h *host) tunnels(is func(*netlink.LinkAttrs) bool) (out []tunnel, err erro
 
 // adopt gives flannel's devices leno's aliases, by which leno's backend finds a device that was renamed.
 func (h *host) adopt(context.Context) error {
-	own, err := addresses()
+	own, err := conns.HostAddrs()
 	if err == nil {
 		err = h.checkPositions(own)
 	}
@@ -100,20 +101,6 @@ func (h *host) adopt(context.Context) error {
 		err = errors.Join(err, h.setProtocol(r, kernel.Protocol))
 	}
 	return err
-}
-
-// addresses returns the addresses of this host.
-func addresses() (out []netip.Addr, err error) {
-	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	for _, a := range all {
-		if addr, ok := netip.AddrFromSlice(a.IP); ok {
-			out = append(out, addr.Unmap())
-		}
-	}
-	return out, nil
 }
 
 // isToPeer reports whether a route goes to the subnet of another host through that host's public address, as those of

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/lenonet/leno/registry/conns"
 )
 
 // hostNames knows the names of this host. It is safe for concurrent use.
@@ -140,9 +142,6 @@ func isLocal(a netip.Addr) bool {
 	if a = a.Unmap(); a.IsLoopback() {
 		return true
 	}
-	own, err := net.InterfaceAddrs()
-	return err == nil && slices.ContainsFunc(own, func(o net.Addr) bool {
-		p, err := netip.ParsePrefix(o.String())
-		return err == nil && p.Addr() == a.WithZone("")
-	})
+	own, err := conns.HostAddrs()
+	return err == nil && slices.Contains(own, a.WithZone(""))
 }

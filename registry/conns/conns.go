@@ -45,22 +45,16 @@ func (s *Set) Add(conn net.Conn) {
 // CloseStale closes the connections from addresses that this host no longer has, and returns how many they were. Nothing
 // would ever arrive over them, which their users would notice only after a time limit.
 func (s *Set) CloseStale() (int, error) {
-	own, err := net.InterfaceAddrs()
+	own, err := HostAddrs()
 	if err != nil {
-		return 0, fmt.Errorf("read the addresses of this host: %w", err)
-	}
-	has := map[netip.Addr]bool{}
-	for _, a := range own {
-		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
-			has[prefix.Addr()] = true
-		}
+		return 0, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
 	s.open = slices.DeleteFunc(s.open, func(conn net.Conn) bool {
 		from := conn.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("")
-		if from.IsLoopback() || has[from] {
+		if from.IsLoopback() || slices.Contains(own, from) {
 			return isClosed(conn)
 		}
 		n++
@@ -68,6 +62,20 @@ func (s *Set) CloseStale() (int, error) {
 		return true
 	})
 	return n, nil
+}
+
+// HostAddrs returns the addresses of this host, without zones.
+func HostAddrs() (out []netip.Addr, err error) {
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("read the addresses of this host: %w", err)
+	}
+	for _, a := range own {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+			out = append(out, prefix.Addr().Unmap())
+		}
+	}
+	return out, nil
 }
 
 // isClosed reports whether a connection was closed on this side.

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
+
+	"github.com/lenonet/leno/registry/conns"
 )
 
 // consulAgent is the Consul agent to which the client sends its requests. It has a node's name, and services that are
@@ -54,9 +57,9 @@ func (a consulAgent) onThisHost(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("consul address %s: %w", host, classify(err))
 	}
-	own, err := net.InterfaceAddrs()
+	own, err := conns.HostAddrs()
 	if err != nil {
-		return false, fmt.Errorf("addresses of this host: %w", err)
+		return false, err
 	}
 	for _, addr := range addrs {
 		if isLocal(addr, own) {
@@ -66,16 +69,8 @@ func (a consulAgent) onThisHost(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-func isLocal(addr netip.Addr, own []net.Addr) bool {
+func isLocal(addr netip.Addr, own []netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
 	// Dialling the unspecified address reaches this host.
-	if addr.IsLoopback() || addr.IsUnspecified() {
-		return true
-	}
-	for _, o := range own {
-		if p, err := netip.ParsePrefix(o.String()); err == nil && p.Addr().Unmap().WithZone("") == addr {
-			return true
-		}
-	}
-	return false
+	return addr.IsLoopback() || addr.IsUnspecified() || slices.Contains(own, addr)
 }
