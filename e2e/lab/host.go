@@ -97,7 +97,7 @@ func (h *Host) RestartAgent() (err error) {
 	if program == "" {
 		return errors.New("the lab was given no leno binary")
 	}
-	if h.agent != nil && h.agent.Running() {
+	if h.agent != nil && h.agent.IsRunning() {
 		return fmt.Errorf("the agent on %s is running already", h.Name)
 	}
 	if h.agent, err = h.Start(program, "agent", "-config-file", h.ConfigFile()); err != nil {
@@ -117,7 +117,7 @@ func (h *Host) StopAgent(ctx context.Context) error {
 		return err
 	}
 	if code := h.agent.ExitCode(); code != 0 {
-		return fmt.Errorf("the agent on %s ended with exit code %d: %s", h.Name, code, h.agent.tail(5))
+		return fmt.Errorf("the agent on %s ended with exit code %d: %s", h.Name, code, h.agent.Tail(5))
 	}
 	return nil
 }
@@ -128,7 +128,8 @@ func (h *Host) KillAgent() error {
 		return nil
 	}
 	h.lab.step("%s: kill -9 %d, the agent", h.Name, h.agent.Pid())
-	return h.agent.Kill()
+	h.agent.Kill()
+	return nil
 }
 
 // Cut disconnects the host from the network without a carrier change: its link stays up, but no

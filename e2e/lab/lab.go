@@ -382,7 +382,7 @@ func (l *Lab) Close() error {
 		errs = append(errs, e.closeClient())
 	}
 	for _, p := range slices.Backward(processes) {
-		errs = append(errs, p.Kill())
+		p.Kill()
 	}
 	for _, ns := range namespaces {
 		ns.close()

@@ -171,25 +171,45 @@ const programNice = -10
 
 // start starts a command inside the namespace.
 func (n *Namespace) start(cmd *exec.Cmd) error {
+	n.prepare(cmd)
+	var started error
+	if err := n.onThread(func() { started = cmd.Start() }); err != nil || started != nil {
+		return errors.Join(err, started)
+	}
+	prioritize(cmd.Process.Pid)
+	return nil
+}
+
+// prepare sets how a command runs on the namespace's thread.
+func (n *Namespace) prepare(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal's ^C and hang-up are for this process only
 	if !n.lab.opts.Detach {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
 	n.lab.note(fmt.Sprintf("ip netns exec %s %s", n.Name, strings.Join(cmd.Args, " ")))
+}
+
+// onThread calls a function on the namespace's thread, and returns an error if the namespace is closed.
+func (n *Namespace) onThread(start func()) error {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	if n.closed {
 		return fmt.Errorf("start in namespace %s: %w", n.Name, os.ErrClosed)
 	}
-	result := make(chan error)
-	n.starts <- func() { result <- cmd.Start() }
-	if err := <-result; err != nil {
-		return err
+	done := make(chan struct{})
+	n.starts <- func() {
+		defer close(done)
+		start()
 	}
-	// The kernel may share processors between sessions first, and only then by the priorities of processes (sched(7),
-	// autogroup). This fails if it does not, or if the program has ended.
-	_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", cmd.Process.Pid), []byte(strconv.Itoa(programNice)), 0)
+	<-done
 	return nil
+}
+
+// prioritize gives a process the priority of hosts where the kernel shares processors between sessions first, and only
+// then by the priorities of processes (sched(7), autogroup).
+func prioritize(pid int) {
+	// This fails if the kernel does not, or if the program has ended.
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", pid), []byte(strconv.Itoa(programNice)), 0)
 }
 
 // Exec runs a program inside the namespace and returns its standard output, even with an error. The

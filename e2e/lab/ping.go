@@ -123,7 +123,7 @@ func (s *PingStream) Stop(ctx context.Context) (PingResult, error) {
 	}
 	result, err := parsePing(s.process.Output())
 	if err != nil {
-		return PingResult{}, fmt.Errorf("%w: %s", err, s.process.tail(5))
+		return PingResult{}, fmt.Errorf("%w: %s", err, s.process.Tail(5))
 	}
 	if last := len(result.Missing) - 1; last >= 0 && result.Missing[last] == result.Sent {
 		result.Missing, result.MissingAt = result.Missing[:last], result.MissingAt[:min(last, len(result.MissingAt))]

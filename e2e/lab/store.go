@@ -125,7 +125,8 @@ func (n *Node) Kill() error {
 		return nil
 	}
 	n.lab.step("%s on %s: kill -9", n.program, n.Name)
-	return n.process.Kill()
+	n.process.Kill()
+	return nil
 }
 
 // Cut disconnects the node from the network without a carrier change; Mend connects it again. A
@@ -140,7 +141,7 @@ func (n *Node) Process() *Process { return n.process }
 
 // checkEnded returns an error if the program is running.
 func (n *Node) checkEnded() error {
-	if n.process != nil && n.process.Running() {
+	if n.process != nil && n.process.IsRunning() {
 		return fmt.Errorf("%s on %s is running already", n.program, n.Name)
 	}
 	return nil

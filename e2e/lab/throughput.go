@@ -77,7 +77,7 @@ func (n *Namespace) iperf(ctx context.Context, server *Namespace, to netip.Addr,
 	}
 	defer s.Kill() // it ends by itself after one run, but not if the run failed
 	err = s.WaitFor(ctx, "iperf3 to listen", func(context.Context) error {
-		if !strings.Contains(s.tail(3), "Server listening") {
+		if !strings.Contains(s.Tail(3), "Server listening") {
 			return errors.New("not yet")
 		}
 		return nil

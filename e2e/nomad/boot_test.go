@@ -65,10 +65,10 @@ func (m *machine) boot(ctx context.Context) error {
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil { // takes all other processes of its namespace with it
 		return err
 	}
-	if err := m.init.Wait(ctx); m.init.Running() {
+	if err := m.init.Wait(ctx); m.init.IsRunning() {
 		return err
 	}
-	if err := m.nomad.Wait(ctx); m.nomad.Running() {
+	if err := m.nomad.Wait(ctx); m.nomad.IsRunning() {
 		return err
 	}
 	links, err := m.Exec(ctx, "ip", "-o", "link", "show")

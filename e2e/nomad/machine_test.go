@@ -142,7 +142,7 @@ func (m *machine) stopNomad(ctx context.Context, s syscall.Signal) error {
 		return err
 	}
 	err := m.nomad.Wait(ctx)
-	if m.nomad.Running() {
+	if m.nomad.IsRunning() {
 		return err
 	}
 	return nil // the exit code does not matter

@@ -373,7 +373,7 @@ func (h *host) stop() {
 // restart does what systemd was asked to do.
 func (h *host) restart(version string) {
 	h.t.Helper()
-	if !h.agent.Running() {
+	if !h.agent.IsRunning() {
 		h.t.Fatalf("the agent ended during the upgrade:\n%s", h.agent.Output())
 	}
 	h.stop()

@@ -170,7 +170,7 @@ func (r *run) mend(ctx context.Context, m *machine) error {
 	if err := r.setToken(ctx, m, 0); err != nil {
 		return err
 	}
-	if m.Agent().Running() {
+	if m.Agent().IsRunning() {
 		return m.Agent().Signal(syscall.SIGCONT)
 	}
 	return r.startAgent(ctx, m)

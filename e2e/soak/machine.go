@@ -187,7 +187,7 @@ func (r *run) startClient(ctx context.Context, m *machine) error {
 	const tries = 3
 	var err error
 	for range tries {
-		if c := m.Host.Consul; c == nil || c.Process() == nil || !c.Process().Running() {
+		if c := m.Host.Consul; c == nil || c.Process() == nil || !c.Process().IsRunning() {
 			err = m.StartConsul(ctx)
 		} else {
 			err = await(ctx, patience, "a leader that the Consul agent on "+m.Name+" knows", func(ctx context.Context) error {

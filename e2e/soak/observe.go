@@ -73,7 +73,7 @@ func (r *run) watchAgent(ctx context.Context, m *machine) {
 				return // a fault has ended it since
 			}
 			h.Claims = append(h.Claims, claims...)
-			if !p.Running() && ended != p {
+			if !p.IsRunning() && ended != p {
 				ended = p
 				h.Endings = append(h.Endings, Ending{node, r.now(), lastLines(p.Output(), 5)})
 			}
@@ -235,7 +235,7 @@ func (m *machine) waited(agent *lab.Process) time.Duration {
 	pids := []int{agent.Pid()}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if c := m.client; c != nil && c.Running() {
+	if c := m.client; c != nil && c.IsRunning() {
 		pids = append(pids, c.Pid())
 	}
 	return m.waits.add(pids, runQueueWait)

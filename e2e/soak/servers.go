@@ -102,7 +102,7 @@ func (r *run) healServers(ctx context.Context) error {
 			if mended := s.Mend(ctx); mended != nil {
 				r.trouble("%s: %v", s.About().Name, mended)
 			}
-			if !s.Process().Running() {
+			if !s.Process().IsRunning() {
 				ended = append(ended, s)
 			}
 		}
@@ -132,7 +132,7 @@ func (r *run) diagnose(ctx context.Context) string {
 	for i, s := range r.StoreServers {
 		p := s.Process()
 		out = append(out, fmt.Sprintf("%s: running %t, %s; the end of its log:\n%s",
-			s.About().Name, p.Running(), r.store.diagnose(ctx, i), lastLines(p.Output(), 12)))
+			s.About().Name, p.IsRunning(), r.store.diagnose(ctx, i), lastLines(p.Output(), 12)))
 	}
 	return strings.Join(out, "\n")
 }

@@ -354,7 +354,7 @@ func TestSlotSetBack(t *testing.T) {
 				return fmt.Errorf("%+v, %v", record, err)
 			}
 			if p.lives && p.exit {
-				if p.then.Agent().Running() {
+				if p.then.Agent().IsRunning() {
 					return fmt.Errorf("%s goes on", p.then.Name)
 				}
 				return nil

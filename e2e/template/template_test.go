@@ -74,7 +74,7 @@ func TestRender(t *testing.T) {
 	def.outage()
 	def.killed(reader, name, "LENO_IPMASQ=true")
 	for _, r := range []*rendering{def, four, six} {
-		if !r.Running() {
+		if !r.IsRunning() {
 			t.Errorf("consul-template of %s ended", r.network)
 		}
 	}

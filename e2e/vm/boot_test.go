@@ -157,7 +157,7 @@ func TestNoBoot(t *testing.T) {
 			if pids, err := l.Switch.Pids(ctx); err != nil || len(pids) != 0 {
 				t.Errorf("processes %d are left, %v", pids, err)
 			}
-			if m != nil && m.process.Running() {
+			if m != nil && m.process.IsRunning() {
 				t.Error("QEMU is running")
 			}
 		})

@@ -111,7 +111,7 @@ func Start(ctx context.Context, l *lab.Lab, o Options) (_ *Machine, err error) {
 
 // Boot starts a machine that is off, after Kill or PowerOff. It blocks like Start.
 func (m *Machine) Boot(ctx context.Context) error {
-	if m.process != nil && m.process.Running() {
+	if m.process != nil && m.process.IsRunning() {
 		return fmt.Errorf("%s is running already", m.Name)
 	}
 	m.agent.close()
@@ -120,7 +120,7 @@ func (m *Machine) Boot(ctx context.Context) error {
 		return err
 	}
 	err = m.process.WaitFor(ctx, m.Name+" to boot", m.agent.ping)
-	for again := 0; again < 2 && err != nil && ctx.Err() == nil && m.process.Running(); again++ {
+	for again := 0; again < 2 && err != nil && ctx.Err() == nil && m.process.IsRunning(); again++ {
 		// A machine beside many others may take longer than the limit of WaitFor.
 		err = m.process.WaitFor(ctx, m.Name+" to boot", m.agent.ping)
 	}
@@ -186,7 +186,7 @@ func (m *Machine) Reboot(ctx context.Context) error {
 // PowerOff shuts the machine down in an orderly way and waits until it is off.
 func (m *Machine) PowerOff(ctx context.Context) error {
 	// The answer may not arrive: the agent ends too.
-	if err := m.agent.start(ctx, "systemctl", "--no-block", "poweroff"); err != nil && m.process.Running() {
+	if err := m.agent.start(ctx, "systemctl", "--no-block", "poweroff"); err != nil && m.process.IsRunning() {
 		return m.withConsole(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
@@ -203,7 +203,8 @@ func (m *Machine) Kill() error {
 	if m.process == nil {
 		return nil
 	}
-	return m.process.Kill()
+	m.process.Kill()
+	return nil
 }
 
 // Pid returns the process id of QEMU.

@@ -174,7 +174,7 @@ func (c *contender) answers(ctx context.Context) error {
 // running returns nil while all processes of the contender are running.
 func (c *contender) running() error {
 	for i, p := range c.processes {
-		if !p.Running() {
+		if !p.IsRunning() {
 			return fmt.Errorf("it ended on host %d; its output:\n%s", i+1, p.Output())
 		}
 	}
