@@ -382,6 +382,9 @@ func (l *Lab) Close() error {
 		errs = append(errs, e.closeClient())
 	}
 	for _, p := range slices.Backward(processes) {
+		if os.Getenv("GOCOVERDIR") != "" { // programs write what they have run when they end
+			_ = p.StopWithin(20 * time.Second)
+		}
 		p.Kill()
 	}
 	for _, ns := range namespaces {
