@@ -12,4 +12,5 @@
 #     prefix = "10.5.0.0/16"
 #   }
 #   backend "vxlan" {}
+#   ip_masq = true
 # }
