@@ -122,6 +122,8 @@ func (n apiNetwork) HasLost(stored registry.Network, err error) bool {
 	return n.run.HasLost(stored, err)
 }
 
+func (n apiNetwork) Declines(stored registry.Network) bool { return n.run.Declines(stored) }
+
 func (n apiNetwork) Resumed() (httpapi.Resumed, bool) {
 	before, ok := n.run.Resumed()
 	return httpapi.Resumed{Definition: before.Network, Leases: before.Leases, Lease: before.Own}, ok

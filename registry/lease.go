@@ -44,6 +44,10 @@ type Network struct {
 	// its state, and the store may have lost a later definition.
 	FromBlock bool
 
+	// Foreign means that the store has flannel's configuration of the network, without a record of leno's: flannel's
+	// operator wrote it. Only the store sets it.
+	Foreign bool
+
 	// Restored is when a host last wrote the definition again because the store had lost it or its last change, by that
 	// host's clock. The zero time stands for never.
 	Restored time.Time

@@ -103,3 +103,14 @@ func Differences(want, have registry.Network) []string {
 	}
 	return out
 }
+
+// DescribeChanges describes what becomes of a network when to replaces from, each value by name.
+func DescribeChanges(from, to registry.Network, kinds map[string]backend.Type) (out []string) {
+	for _, d := range (Change{Old: from, New: to, Backends: kinds}).differences() {
+		out = append(out, fmt.Sprintf("%s: %s becomes %s", d.Field, cmp.Or(d.From, "none"), cmp.Or(d.To, "none")))
+	}
+	if len(out) == 0 {
+		return Differences(to, from)
+	}
+	return out
+}

@@ -34,6 +34,10 @@ type Change struct {
 	Lost   bool
 	Stored uint64
 
+	// Declined means that hosts do not follow the definition in the store, whose ModifyIndex is Stored: see
+	// registry.Network.Foreign. Old is the one that they have in force.
+	Declined bool
+
 	obstacle *api.Refusal // why the network cannot be switched to New, nil if it can
 }
 
@@ -61,7 +65,7 @@ func (c Change) Plan() api.NetworkPlan {
 			p.Changes = Change{New: c.New, Backends: c.Backends}.differences()
 		case c.redirects() && c.transition().Next != nil:
 			p.Action = api.ActionSwitch
-		case !c.IsNone():
+		case !c.IsNone(), c.Declined:
 			p.Action = api.ActionUpdate
 		default:
 			p.Action = api.ActionNone
@@ -91,7 +95,7 @@ func (c Change) IsNone() bool {
 
 // Version returns the ModifyIndex of the definition in the store, 0 if there is none or a deletion.
 func (c Change) Version() uint64 {
-	if c.Lost {
+	if c.Lost || c.Declined {
 		return c.Stored
 	}
 	return c.Old.ModifyIndex

@@ -99,10 +99,10 @@ func (d directory) all(known Networks) []registry.Network {
 			continue
 		}
 		now := part.Status()
-		_, found := all[name]
+		stored, found := all[name]
 		deletion, deleted := known.Deletion(name)
 		ended := deleted && deletion.Ends(now.Definition, now.Used)
-		if now.Defined && (!found && !ended || now.Definition.ModifyIndex > known.Index) {
+		if now.Defined && (!found && !ended || now.Definition.ModifyIndex > known.Index || part.Declines(stored)) {
 			all[name] = now.Definition
 		}
 	}

@@ -140,6 +140,7 @@ type fakeNetwork struct {
 	status  Status
 	resumed *Resumed
 	peers   api.PeerList
+	decline bool // what the store has
 }
 
 // set changes the network and wakes readers.
@@ -166,6 +167,12 @@ func (n *fakeNetwork) HasLost(stored registry.Network, err error) bool {
 		return s.Defined && errors.Is(err, registry.ErrNetworkNotFound)
 	}
 	return s.Defined && s.Definition.Replaced(stored)
+}
+
+func (n *fakeNetwork) Declines(registry.Network) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.decline
 }
 
 func (n *fakeNetwork) Resumed() (Resumed, bool) {

@@ -64,6 +64,8 @@ type Network interface {
 	// HasLost reports whether the store has lost the definition in force, or its last change. stored and err are the
 	// store's answer when it was asked for the definition.
 	HasLost(stored registry.Network, err error) bool
+	// Declines reports whether stored, the store's definition, stays without effect until an operator confirms it.
+	Declines(stored registry.Network) bool
 
 	// Resumed returns what the datapath of an earlier process was resumed from, and reports false once the store has
 	// confirmed or refused it.

@@ -178,7 +178,7 @@ func (h networkHandlers) changeTo(ctx context.Context, n registry.Network,
 	case err != nil:
 		return c, err
 	}
-	c.Old, c.Lost, c.Stored = old.Network, old.lost, old.version
+	c.Old, c.Lost, c.Declined, c.Stored = old.Network, old.lost, old.declined, old.version
 	if c.Lost {
 		leases = h.knownLeases
 	}
@@ -248,19 +248,23 @@ func (h networkHandlers) decide(ctx context.Context, n registry.Network, force b
 	if err := definition.CheckEncryption(c.New, h.backends); err != nil {
 		return n, err // hosts would refuse to carry the network
 	}
-	return base{c.Old, c.Lost, c.Stored}.replaced(c.New), nil
+	return base{c.Old, c.Lost, c.Declined, c.Stored}.replaced(c.New), nil
 }
 
 // A base is the definition from which a change starts.
 type base struct {
 	registry.Network
-	lost    bool   // the store has lost it, or its last change
-	version uint64 // the ModifyIndex of what the store has, 0 for none or a deletion
+	lost     bool   // the store has lost it, or its last change
+	declined bool   // the store has another one, which hosts do not follow
+	version  uint64 // the ModifyIndex of what the store has, 0 for none or a deletion
 }
 
 // replaced returns n as the revision to store after b.
 func (b base) replaced(n registry.Network) registry.Network {
 	n = n.Replacing(b.Network)
+	if b.declined {
+		n.ModifyIndex = b.version
+	}
 	if b.lost {
 		return restoring(n, b.version)
 	}
@@ -275,13 +279,17 @@ func restoring(n registry.Network, version uint64) registry.Network {
 }
 
 // inForce returns the network's definition as the store has it or, if the store has lost the one that this host has in
-// force, that one: hosts do not follow an older one.
+// force, or has one that is not confirmed, that one: hosts do not follow the store's.
 func (h networkHandlers) inForce(ctx context.Context, store registry.Registry, name string) (base, error) {
 	stored, err := store.Network(ctx, name)
-	if part, joined := h.agent.Network(name); joined && part.HasLost(stored, err) {
-		return base{part.Status().Definition, true, stored.ModifyIndex}, nil
+	part, joined := h.agent.Network(name)
+	switch {
+	case joined && part.HasLost(stored, err):
+		return base{Network: part.Status().Definition, lost: true, version: stored.ModifyIndex}, nil
+	case joined && err == nil && part.Declines(stored):
+		return base{Network: part.Status().Definition, declined: true, version: stored.ModifyIndex}, nil
 	}
-	return base{stored, false, stored.ModifyIndex}, err
+	return base{Network: stored, version: stored.ModifyIndex}, err
 }
 
 // put defines a network, or replaces the version that the body names.

@@ -59,6 +59,8 @@ type definitionStatus struct {
 	differs []string         // where this host's block differs from it
 	applied uint64           // the ModifyIndex of the version that the datapath was made from, 0 for none
 	known   *knownDefinition // immutable; nil if none is known
+
+	unconfirmed string // how the store's definition differs from the one in force, while it is declined; "" if it is not
 }
 
 // now returns what the API shows of the definition.
@@ -201,6 +203,9 @@ func (d *definitionKeeper) find(ctx context.Context) (registry.Network, error) {
 		}
 	case err == nil && d.known.supersedes(n):
 		n = d.known.network
+	case err == nil && d.known.declines(n):
+		d.decline(n)
+		n = d.known.network
 	case err == nil:
 		d.confirm(n, asked)
 	}
@@ -238,7 +243,7 @@ func (d *definitionKeeper) confirm(n registry.Network, asked time.Time) {
 		}
 	}
 	d.known = &knownDefinition{network: n, used: asked, confirmed: true, abandoned: abandoned}
-	d.update(func(s *definitionStatus) { s.used, s.known = asked, d.known })
+	d.update(func(s *definitionStatus) { s.used, s.known, s.unconfirmed = asked, d.known, "" })
 	d.forgetDeletion()
 }
 
@@ -361,7 +366,7 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 				d.report.Check(health.Network, api.Passing, d.definedReason())
 			}
 			restore, failing = time.Time{}, false
-		case verdict == definitionUnreadable:
+		case verdict == definitionUnreadable, verdict == definitionDeclined:
 			failing = true
 		case restore.IsZero():
 			restore, failing = time.Now().Add(d.known.restoreAfter(d.local, d.deps.Store.Outage.Policy, d.deps.Datapaths.Backends)), true
@@ -398,6 +403,7 @@ const (
 	definitionInForce    definitionVerdict = iota // the store has it
 	definitionLost                                // the store has none, an older one, or an older deletion
 	definitionUnreadable                          // the store has a record that cannot be used
+	definitionDeclined                            // the store has one that stays without effect until it is confirmed
 )
 
 // compare reads the definition from the store and compares it with n, the one in force. A version with the
@@ -424,6 +430,10 @@ func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (de
 		return definitionUnreadable, nil
 	case err != nil:
 		return 0, err
+	case d.known.declines(now):
+		d.decline(now)
+		d.report.Check(health.Network, api.Warning, d.now().unconfirmed)
+		return definitionDeclined, nil
 	case len(definition.Differences(now, *n)) > 0:
 		return 0, errDefinitionChanged
 	}

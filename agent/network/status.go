@@ -57,6 +57,9 @@ func (r *Runner) Status() Status {
 		Differs:     definition.differs,
 		Followed:    r.peers.Followed(),
 	}
+	if definition.unconfirmed != "" {
+		out.Local.Notes = append([]string{definition.unconfirmed}, out.Local.Notes...)
+	}
 	if s := out.Datapath.Report.Switch; s != nil {
 		out.Local.Switch = &api.Switch{From: s.From, To: s.To, Moved: s.Moved, Stopped: s.Stopped, Fault: s.Fault}
 		for _, waiting := range s.Waiting {
@@ -86,6 +89,9 @@ func (r *Runner) Lease() (registry.Lease, bool) {
 func (r *Runner) HasLost(stored registry.Network, err error) bool {
 	return r.definition.hasLost(stored, err)
 }
+
+// Declines reports whether stored, the definition in the store, stays without effect until an operator confirms it.
+func (r *Runner) Declines(stored registry.Network) bool { return r.definition.declines(stored) }
 
 // WasLeft reports whether this host has left the network because it was deleted.
 func (r *Runner) WasLeft() bool { return r.definition.wasLeft() }

@@ -77,7 +77,8 @@ func (a *acquisition) attempt(ctx context.Context) (registry.Lease, error) {
 		return registry.Lease{}, err
 	}
 	a.version = 0
-	if err := a.checkPlan(t); err != nil {
+	onlyOwn, err := a.checkPlan(t)
+	if err != nil {
 		return registry.Lease{}, err
 	}
 	s := a.conn.situation(t, a.network, a.claim)
@@ -90,6 +91,9 @@ func (a *acquisition) attempt(ctx context.Context) (registry.Lease, error) {
 	choice, err := registry.Choose(s.Situation, a.claim, rand.Uint64N)
 	if err != nil {
 		return registry.Lease{}, err
+	}
+	if onlyOwn && !choice.Own && !a.claim.TakesBack(a.network.Plan.Subnets(choice.Slot)[0]) {
+		return registry.Lease{}, errOtherPlan
 	}
 	if choice.TakesNew(a.network.Plan, a.claim) {
 		holders, err := a.holders(ctx)
@@ -139,18 +143,24 @@ func (a *acquisition) holders(ctx context.Context) ([]registry.Holder, error) {
 	return holders, err
 }
 
+// errOtherPlan means that a claim is for a plan that the network no longer has.
+var errOtherPlan = fmt.Errorf("%w: the network has another plan now", registry.ErrConflict)
+
 // checkPlan returns an ErrConflict if there is another plan now, and a *DeletedError if the network was deleted. If the
-// definition cannot be read, the one before stays in force.
-func (a *acquisition) checkPlan(t *tree) error {
+// definition cannot be read, the one before stays in force. So it does if flannel's operator wrote the other plan, until
+// that is confirmed: onlyOwn is true then, and the host may have the subnet that it uses and no other.
+func (a *acquisition) checkPlan(t *tree) (onlyOwn bool, err error) {
 	n, err := parseNetwork(a.network.Name, t.records[a.conn.keys.definition(a.network.Name)])
 	deleted := &registry.DeletedError{}
 	switch {
 	case errors.As(err, &deleted):
-		return err
-	case err == nil && !slices.Equal(n.Plan, a.network.Plan):
-		return fmt.Errorf("%w: the network has another plan now", registry.ErrConflict)
+		return false, err
+	case err != nil || slices.Equal(n.Plan, a.network.Plan):
+		return false, nil
+	case n.Foreign:
+		return true, nil
 	}
-	return nil
+	return false, errOtherPlan
 }
 
 // take carries out one choice.

@@ -368,3 +368,33 @@ func TestOfNoUseToFlannel(t *testing.T) {
 	n = s.flannelNetwork(t, c, bothFamilies)
 	refused(2)
 }
+
+// TestFlannelNetworkEdited: a host keeps its subnet in the plan that it has in force while flannel's operator has written
+// another one, which is not confirmed. No host gets a new one in a plan that is not that of the store.
+func TestFlannelNetworkEdited(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	c := s.open(t)
+	n := s.flannelNetwork(t, c, oneFamily)
+	claim := vxlanClaim(t, 1)
+	l := acquire(t, c, n, claim)
+	edited := s.flannelNetwork(t, c, strings.ReplaceAll(oneFamily, "10.5.", "10.6."))
+	if !n.Foreign || !edited.Foreign {
+		t.Errorf("flannel's: %t, %t", n.Foreign, edited.Foreign)
+	}
+	if got := acquire(t, c, n, again(claim, l)); got.Subnet() != l.Subnet() {
+		t.Errorf("got %s, had %s", got.Subnet(), l.Subnet())
+	}
+	_, err := c.Acquire(testContext(t), n, vxlanClaim(t, 2))
+	wantErr(t, err, registry.ErrConflict)
+
+	confirmed := edited.Replacing(n)
+	if err := c.PutNetwork(testContext(t), confirmed); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := c.Network(testContext(t), "default"); err != nil || now.Foreign {
+		t.Errorf("%+v, %v", now, err)
+	}
+	_, err = c.Acquire(testContext(t), n, again(claim, l))
+	wantErr(t, err, registry.ErrConflict)
+}

@@ -30,7 +30,7 @@ func parseNetwork(name string, r *record) (registry.Network, error) {
 	if deleted := (&registry.DeletedError{}); errors.As(err, &deleted) {
 		deleted.CreateIndex, deleted.ModifyIndex = r.created, r.modified
 	}
-	n.CreateIndex, n.ModifyIndex = r.created, r.modified
+	n.CreateIndex, n.ModifyIndex, n.Foreign = r.created, r.modified, err == nil && !flannel.HasRecord(r.value)
 	return n, err
 }
 
