@@ -150,6 +150,7 @@ type known struct {
 	foreign  bool // it belongs to a host that runs flannel
 	err      error
 	until    time.Time // the record is missing, and given up then; zero for a stored one
+	since    time.Time // when the record was found to be missing; zero for a stored one
 	lost     bool      // the record is missing because the store was set back or emptied
 	older    uint64    // the version, from the time of the snapshot, that is stored instead; 0 for none
 }
@@ -185,6 +186,9 @@ func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time
 		case k.missing():
 			if again.IsZero() || k.until.Before(again) {
 				again = k.until
+			}
+			if k.isLostFlannelHost() {
+				set.Bad = append(set.Bad, k.lostRecord())
 			}
 			since, elsewhere := written[k.lease.NodeID]
 			if other := last[k.lease.NodeID]; k.err == nil && (!elsewhere || since < k.lease.ModifyIndex) &&
@@ -281,24 +285,15 @@ func (v *leaseView) update(t *tree, keys layout, n registry.Network, settle time
 		case stored != nil && !older:
 			continue
 		case k.missing() && time.Now().After(k.until):
-			if !older {
+			if k = v.prolong(k, t, keys, n, settle, older); k == nil {
 				continue
 			}
-			lapsed := v.parse(t, keys, n, stored, false).lease
-			if lapsed.Held() {
-				continue
-			}
-			// The host is away, and is still reached as it was known. The older record says how long it has been away.
-			copied := *k
-			copied.until, copied.session = time.Now().Add(settle), ""
-			copied.lease.Session, copied.lease.CreateIndex, copied.lease.ModifyIndex = "", lapsed.CreateIndex, lapsed.ModifyIndex
-			k = &copied
 		case k.missing() && !hasVanished(t, key) && (!k.lost || k.older != 0 && stored == nil && !recreated && !restored):
 			continue // its deletion, or that of the older version, was seen later
 		case k.missing():
 		case recreated, restored, stored == nil && hasVanished(t, key):
 			copied := *k
-			copied.until, copied.lost = time.Now().Add(settle), recreated || restored
+			copied.since, copied.until, copied.lost = time.Now(), time.Now().Add(settle), recreated || restored
 			k = &copied
 		default:
 			continue // it was deleted
@@ -345,7 +340,7 @@ func (v *leaseView) parse(t *tree, keys layout, n registry.Network, r *record, s
 			return old // unchanged, as nearly all are
 		}
 		*k = *old
-		k.until, k.lost, k.older = time.Time{}, false, 0
+		k.until, k.since, k.lost, k.older = time.Time{}, time.Time{}, false, 0
 	} else {
 		k.lease, k.foreign, k.err = flannel.ParseLease(n, r.key[len(keys.leases(n.Name)):], r.value)
 	}
