@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
 )
 
 // TestDeclined: while hosts decline the definition in the store, an operator changes the one that they have in force. The
@@ -70,4 +72,36 @@ func TestDeclined(t *testing.T) {
 			t.Errorf("listed with pool %s", got)
 		}
 	})
+}
+
+// TestUnusableFlannelConfiguration: a configuration of flannel's that leno cannot use, such as one of its wireguard, may be
+// in use: nothing suggests to delete it, and leno does not. Records of leno's own can be deleted.
+func TestUnusableFlannelConfiguration(t *testing.T) {
+	for name, isFlannels := range map[string]bool{"default": true, "blue": false} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, nil)
+			h.options.Store, h.agent.config.Etcd.Network = config.StoreEtcd, "default"
+			key := memory.Prefix + "/networks/" + name
+			h.store.Put(key, []byte(`{"version":2}`))
+			h.serve("127.0.0.1:0")
+			_, err := h.client.Network(t.Context(), name)
+			want := "leno network delete -force"
+			if isFlannels {
+				want = "leave it as it is"
+			}
+			agenttest.WantCode(t, "show", err, http.StatusConflict, want, "etcdctl put")
+			if advised := strings.Contains(err.Error(), "delete"); advised == isFlannels {
+				t.Error(err)
+			}
+			err = h.client.DeleteNetwork(t.Context(), name, true)
+			if isFlannels {
+				agenttest.WantCode(t, "delete", err, http.StatusConflict, "flannel's configuration")
+			} else {
+				must(t, err)
+			}
+			if value, _, _ := h.store.Get(key); strings.Contains(string(value), "deleted") == isFlannels {
+				t.Errorf("the store has %s", value)
+			}
+		})
+	}
 }

@@ -72,8 +72,19 @@ func (d directory) unusableRecord(name string, reason any) error {
 	if d.kind == config.StoreEtcd {
 		tool = "etcdctl put"
 	}
+	if d.isFlannels(name) {
+		return statusError(http.StatusConflict, "network %q: its record in the store, which is flannel's configuration, cannot be used: %v; "+
+			"if hosts run flannel with it, leave it as it is and define a network of another name (etcd.network is that of flannel's); "+
+			"otherwise write a good one with `%s`", name, reason, tool)
+	}
 	return statusError(http.StatusConflict, "network %q: its record in the store cannot be used: %v; "+
 		"write a good one with `%s`, or delete it with `leno network delete -force`", name, reason, tool)
+}
+
+// isFlannels reports whether a network is stored as flannel's configuration, which hosts may run even if leno cannot use
+// it.
+func (d directory) isFlannels(network string) bool {
+	return d.kind == config.StoreEtcd && network == d.agent.Config().Etcd.Network
 }
 
 // joined returns this host's part in a network. The error says that it takes no part.

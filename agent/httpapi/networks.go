@@ -363,8 +363,10 @@ func (h networkHandlers) delete(r *http.Request) error {
 		return h.deleteReservations(r, err)
 	}
 	known, _ := h.agent.Networks()
-	if _, unusable := known.Unusable(r.PathValue("network")); unusable && force {
-		n.Name, err = r.PathValue("network"), nil
+	if name := r.PathValue("network"); force && !h.isFlannels(name) {
+		if _, unusable := known.Unusable(name); unusable {
+			n.Name, err = name, nil
+		}
 	}
 	if err != nil {
 		return err
