@@ -246,6 +246,7 @@ type Peer struct {
 	PublicIPs []netip.Addr   `json:"public_ips"`
 	Backend   string         `json:"backend"`
 	Held      bool           `json:"held"`
+	Flannel   bool           `json:"flannel,omitempty"`   // the host runs flannel
 	Skipped   string         `json:"skipped,omitempty"`   // why it is not in the datapath
 	Encrypted bool           `json:"encrypted,omitempty"` // packets to it and from it are encrypted
 	// LastHandshake is when this host and the peer last agreed on session keys. It is zero if they have not so far, or

@@ -86,6 +86,9 @@ func (v *verdict) sort() {
 type verdict struct {
 	facts Facts
 	list  []api.Finding
+	// misled means that the record of the network that is judged has another MAC address or key than the device: what
+	// the other hosts send is lost, whatever rules allow.
+	misled bool
 }
 
 func (v *verdict) add(f api.Finding) { v.list = append(v.list, f) }

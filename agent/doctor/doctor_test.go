@@ -214,6 +214,27 @@ func TestJudge(t *testing.T) {
 		{"routes that belong there", func(_ *Facts, n *Network) {
 			n.Routes = []Route{{Dst: netip.MustParsePrefix("10.5.1.0/24"), Link: "docker0", Serves: true, Connected: true}, {Dst: netip.MustParsePrefix("10.0.0.0/8"), Link: "eth0"}, {Dst: n.Pools[0], Link: "eth0"}}
 		}, "", ""},
+		{"flannel's routes on a host that moves to leno", func(_ *Facts, n *Network) {
+			n.Routes = []Route{{Dst: netip.MustParsePrefix("10.5.2.0/24"), Link: "flannel.1", Flannel: true}, {Dst: netip.MustParsePrefix("10.5.3.0/24"), Link: "flannel.1", Flannel: true}}
+		}, "warning overlap", "routes in the pool lead over flannel.1 as those of flannel do this is normal while flanneld runs here"},
+		{"routes of flannel's host-gw", func(_ *Facts, n *Network) {
+			n.Routes = []Route{{Dst: netip.MustParsePrefix("10.5.3.0/24"), Link: "eth0", Gateway: there}}
+		}, "warning overlap", "over eth0"},
+		{"a route over a gateway to something smaller", func(_ *Facts, n *Network) {
+			n.Routes = []Route{{Dst: netip.MustParsePrefix("10.5.3.0/28"), Link: "eth0", Gateway: there}}
+		}, "fault overlap", "10.5.3.0/28 over eth0 lies in the pool"},
+		{"a flannel host that the overlay does not reach", func(_ *Facts, n *Network) {
+			silence(n, true, "", "")
+			n.Peers[0].Flannel, n.Peers[0].Node = true, "flannel-192.0.2.12"
+		}, "fault peers", "restart it if the MAC address of its device (`ip link show flannel.1`) is not that in its record (`leno lease show n 10.5.2.0/24`)"},
+		{"a flannel host that does not answer", func(_ *Facts, n *Network) {
+			silence(n, false, "", "")
+			n.Peers[0].Flannel, n.Peers[0].Node = true, "flannel-192.0.2.12"
+		}, "warning peers", "whose record stays for a day after flanneld has ended"},
+		{"the record has another address, which explains the peers", func(_ *Facts, n *Network) {
+			n.Device.MAC = "0a:00:00:00:00:02"
+			silence(n, true, api.DirectionPasses, api.DirectionLost)
+		}, "fault record", "VTEP MAC"},
 		{"a peer that there was no time to ask", func(_ *Facts, n *Network) {
 			n.Peers[0].Probe.Ways = []api.ProbedWay{{Path: api.PathOverlay, NotProbed: "the probe ended before this was done"}, {Path: api.PathUnderlay, NotProbed: "the probe ended before this was done"}}
 		}, "unknown peers", "before this was done"},
@@ -409,6 +430,36 @@ func TestAloneSaysNothingOfPeers(t *testing.T) {
 	for _, f := range Judge(f) {
 		if f.Check == CheckPeers {
 			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// TestFlannel checks that no finding about a host that runs flannel sends anyone to `leno doctor` or an agent there, and
+// that flannel's chains are named.
+func TestFlannel(t *testing.T) {
+	for _, underlay := range []bool{true, false} {
+		f := three(2)
+		f.FlannelChains = []string{"the chain FLANNEL-FWD", "the chain FLANNEL-POSTRTG"}
+		for i := range f.Networks[0].Peers {
+			p := &f.Networks[0].Peers[i]
+			p.Flannel, p.Probe.Reached = i == 0, i > 0
+			if p.Flannel {
+				p.Probe.Ways = []api.ProbedWay{way(api.PathOverlay, false), way(api.PathUnderlay, underlay)}
+			}
+		}
+		found, named := false, false
+		for _, finding := range Judge(f) {
+			named = named || finding.Status == api.FindingOK && strings.Contains(finding.Saw, "the chain FLANNEL-FWD and the chain FLANNEL-POSTRTG")
+			if finding.Peer == "" {
+				continue
+			}
+			found = true
+			if strings.Contains(finding.Do, "leno doctor") || strings.Contains(finding.Do, "agent") || !strings.Contains(finding.Do, "flanneld") {
+				t.Errorf("%+v", finding)
+			}
+		}
+		if !found || !named {
+			t.Errorf("a finding about the peer: %t, flannel's chains named: %t", found, named)
 		}
 	}
 }

@@ -22,6 +22,8 @@ type Facts struct {
 	Health       []api.Check // of the whole agent, without those that Store covers
 	WithoutCNI   []string    // directories of a Nomad client in which no CNI configuration uses leno; nil if that is no fault
 	Networks     []Network
+	// FlannelChains are flannel's chains of firewall rules, such as "iptables chain FLANNEL-FWD".
+	FlannelChains []string
 	// Alone holds the facts of a host on which no agent answers; nil where one does.
 	Alone *Alone
 }
@@ -133,8 +135,10 @@ type Device struct {
 
 // Route is a route of another program.
 type Route struct {
-	Dst  netip.Prefix
-	Link string
+	Dst     netip.Prefix
+	Link    string
+	Gateway netip.Addr // zero for none
+	Flannel bool       // Link has a name that flannel gives
 	// Connected means that the host has an address in Dst.
 	Connected bool
 	// Serves means that it leads to containers of this host: the bridge of one of its own subnets.
@@ -145,6 +149,7 @@ type Route struct {
 type Peer struct {
 	Node     string
 	Held     bool
+	Flannel  bool // it runs flannel
 	Skipped  string
 	Subnets  []netip.Prefix
 	Public   netip.Addr

@@ -37,6 +37,9 @@ func (v *verdict) host() {
 		}
 		v.unwell("", c)
 	}
+	if chains := f.FlannelChains; len(chains) > 0 {
+		v.add(well(CheckRules, "", "look for firewall rules of flannel", "there are %s. They do no harm; when flanneld no longer runs here, delete them, or restart the host", and(chains)))
+	}
 	if dirs := f.WithoutCNI; len(dirs) > 0 {
 		v.add(warning(CheckCNI, "", "", "look for a CNI configuration with the plugin leno-cni in "+and(dirs),
 			"there is none: Nomad has no network of leno for its jobs",

@@ -72,10 +72,14 @@ func (v *verdict) routes(n Network) {
 		return
 	}
 	bad := false
+	var flannels []string // devices
 	for _, r := range n.Routes {
 		i := slices.IndexFunc(n.Pools, r.Dst.Overlaps)
 		switch {
 		case i < 0, r.Serves:
+			continue
+		case r.Flannel, n.isLikeHostGW(r):
+			flannels = append(flannels, r.Link)
 			continue
 		case r.Dst.Bits() < n.Pools[i].Bits(), r.Dst.Bits() == n.Pools[i].Bits() && !r.Connected:
 			continue // leno's longer routes win, and that route is wanted for the rest of the pool
@@ -90,9 +94,22 @@ func (v *verdict) routes(n Network) {
 		v.add(fault(CheckOverlap, n.Name, peer, tried, saw,
 			fmt.Sprintf("move what is there to other addresses (`ip route show %s`), or keep leno out of them: min and max in the network's plan, or another pool", r.Dst)))
 	}
+	if links := slices.Compact(slices.Sorted(slices.Values(flannels))); len(links) > 0 {
+		bad = true
+		v.add(warning(CheckOverlap, n.Name, "", tried, fmt.Sprintf("routes in the pool lead over %s as those of flannel do", and(links)),
+			"this is normal while flanneld runs here. When the host has moved to leno, stop flanneld and remove what it has left: "+
+				"its devices (`ip link del flannel.1`) or, with host-gw, its routes. On the same etcd, `leno flannel adopt` hands them to leno"))
+	}
 	if !bad && len(n.Pools) > 0 && !v.found(n.Name, CheckOverlap) {
 		v.add(well(CheckOverlap, n.Name, tried, "nothing else is in %s", joined(n.Pools)))
 	}
+}
+
+// isLikeHostGW reports whether a route leads to the whole subnet of a host over that host, as those of flannel's host-gw do.
+func (n Network) isLikeHostGW(r Route) bool {
+	return r.Gateway.IsValid() && r.Link == n.Underlay.Interface && slices.ContainsFunc(n.Subnets, func(own netip.Prefix) bool {
+		return own.Bits() == r.Dst.Bits() && own.Addr().Is4() == r.Dst.Addr().Is4()
+	})
 }
 
 // identity judges whether other hosts use this host's identity, and whether the address it publishes leads to it.
@@ -234,6 +251,7 @@ func (v *verdict) record(n Network) {
 		return
 	}
 	var wrong []string
+	v.misled = false
 	say := func(what string, record, here any) {
 		wrong = append(wrong, fmt.Sprintf("%s: the record says %v, here it is %v", what, record, here))
 	}
@@ -248,9 +266,11 @@ func (v *verdict) record(n Network) {
 		_ = json.Unmarshal(r.Backend.Object, &attributes) // what it lacks is not compared
 		if attributes.MAC != "" && d.MAC != "" && attributes.MAC != d.MAC {
 			say("address of "+n.Link+" (VTEP MAC)", attributes.MAC, d.MAC)
+			v.misled = true
 		}
 		if attributes.Key != "" && d.Key != "" && attributes.Key != d.Key {
 			say("public key of "+n.Link, attributes.Key, d.Key)
+			v.misled = true
 		}
 		if r.MTU != d.MTU {
 			say("MTU of "+n.Link, r.MTU, d.MTU)

@@ -15,12 +15,13 @@ const (
 	lostThere
 	lostBack
 	lostBothWays
+	lostByFlannel // whose host cannot tell more
 )
 
 // ports judges the peers whose hosts answer although their end of the overlay does not. Peers with the same fault
 // share a finding.
 func (w *ways) ports() {
-	if w.found(w.n.Name, CheckPublicIP) {
+	if w.misled || w.found(w.n.Name, CheckPublicIP) {
 		return // which explains these peers
 	}
 	var order []loss
@@ -43,6 +44,8 @@ func (w *ways) ports() {
 func (w *ways) loss(p Peer) loss {
 	lost := func(d *api.ProbedDirection) bool { return d != nil && d.State == api.DirectionLost }
 	switch {
+	case p.Flannel:
+		return lostByFlannel
 	case w.n.Port == 0:
 		return lostUnwrapped
 	case refused(p.Probe, w.n.Port) != "":
@@ -66,6 +69,10 @@ func (w *ways) port(kind loss, e extent) api.Finding {
 	check, saw, do := CheckPort, "", ""
 	where := e.where("this host's own side, its firewall or one before " + w.n.Underlay.Interface)
 	switch kind {
+	case lostByFlannel:
+		check = CheckPeers
+		saw = "its host answers, its address in the network does not. It runs flannel, so there is no `leno doctor` to ask"
+		do = "see that flanneld runs on " + e.names() + "; " + w.flannelsDevice(e) + "then see that rules there and between the hosts accept " + w.what()
 	case lostUnwrapped:
 		check = CheckPeers
 		saw = "its host answers, its address in the network does not"
@@ -95,4 +102,25 @@ func (w *ways) port(kind loss, e extent) api.Finding {
 		}
 	}
 	return fault(check, w.n.Name, e.peer(), tried, e.each()+saw+where, do)
+}
+
+// flannelsDevice says how to find out whether flannel hosts have the MAC addresses in their records, "" without any.
+func (w *ways) flannelsDevice(e extent) string {
+	if w.n.Backend != "vxlan" {
+		return ""
+	}
+	subnet := "SUBNET"
+	if len(e.peers[0].Subnets) > 0 {
+		subnet = e.peers[0].Subnets[0].String()
+	}
+	return fmt.Sprintf("restart it if the MAC address of its device (`ip link show flannel.1`) is not that in its record (`leno lease show %s %s`); ",
+		w.n.Name, subnet)
+}
+
+// what names the network's packets between hosts.
+func (w *ways) what() string {
+	if w.n.Port == 0 {
+		return "packets of " + joined(w.n.Pools)
+	}
+	return fmt.Sprintf("UDP port %d, both ways", w.n.Port)
 }

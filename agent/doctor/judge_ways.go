@@ -395,6 +395,11 @@ func (w *ways) silence(tried string) {
 		return
 	}
 	for _, p := range held {
+		if p.Flannel {
+			w.add(warning(CheckPeers, w.n.Name, p.Node, tried, fmt.Sprintf("%s answers neither at %s nor through the overlay: it is down or cut off. It runs flannel, whose record stays for a day after flanneld has ended", p.Node, p.Public),
+				"see that the host and flanneld there run; if it is gone for good, leave its record to end, or take it with "+revoke(w.n.Name, p)))
+			continue
+		}
 		w.add(warning(CheckPeers, w.n.Name, p.Node, tried, fmt.Sprintf("%s answers neither at %s nor through the overlay: it is down (its lease is held until its session ends), cut off, or publishes a wrong address", p.Node, p.Public),
 			fmt.Sprintf("if it runs, ask `leno doctor` there, and whether %s leads to it", p.Public)))
 	}

@@ -80,11 +80,19 @@ func LookRoutes(pools, own []netip.Prefix) ([]Route, error) {
 			if !ok || r.Protocol == kernel.Protocol || strings.HasPrefix(names[r.LinkIndex], backend.LinkPrefix) || !slices.ContainsFunc(pools, dst.Overlaps) {
 				continue
 			}
-			out = append(out, Route{Dst: dst, Link: names[r.LinkIndex], Connected: r.Protocol == unix.RTPROT_KERNEL,
+			gateway, _ := netip.AddrFromSlice(r.Gw)
+			link := names[r.LinkIndex]
+			out = append(out, Route{Dst: dst, Link: link, Gateway: gateway.Unmap(), Flannel: isFlannelLink(link), Connected: r.Protocol == unix.RTPROT_KERNEL,
 				Serves: slices.ContainsFunc(own, func(s netip.Prefix) bool { return s.Bits() <= dst.Bits() && s.Contains(dst.Addr()) })})
 		}
 	}
 	return out, nil
+}
+
+// isFlannelLink reports whether a device has a name that flannel gives: flannel.1 and flannel-v6.1 with vxlan, flannel0
+// with udp.
+func isFlannelLink(link string) bool {
+	return strings.HasPrefix(link, "flannel.") || strings.HasPrefix(link, "flannel-v6.") || link == "flannel0"
 }
 
 func linkNames() (map[int]string, error) {

@@ -74,6 +74,7 @@ func (e *Examiner) Examine(ctx context.Context, h Host, o api.DoctorOptions) api
 	began := time.Now()
 	facts := doctor.Facts{Node: h.Node, Active: !o.Passive}
 	facts.Capabilities, _ = doctor.LookCapabilities() // nil if the kernel does not tell
+	facts.FlannelChains, _ = foreign.FlannelChains()  // without the right to list them, less is known
 	facts.WithoutCNI = missingCNI(os.Getenv, cniDirs(), cniRecords)
 	for _, c := range h.Health.Checks {
 		if c.Name != health.StoreCheck(h.Config.Store()) {

@@ -62,7 +62,7 @@ func peerFacts(n doctor.Network, b registry.Backend, list []api.Peer, exact bool
 	var out []doctor.Peer
 	links := kernel.Arrivals(n.Name, b.Type, b.Object, n.Underlay.Interface)
 	for i, p := range list {
-		peer := doctor.Peer{Node: p.Node, Held: p.Held, Skipped: p.Skipped, Subnets: p.Subnets, Port: n.Port}
+		peer := doctor.Peer{Node: p.Node, Held: p.Held, Flannel: p.Flannel, Skipped: p.Skipped, Subnets: p.Subnets, Port: n.Port}
 		if p.Endpoint.IsValid() {
 			peer.Public = p.Endpoint.Addr().Unmap()
 			peer.Near = !slices.Contains(p.PublicIPs, peer.Public)

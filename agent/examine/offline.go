@@ -131,6 +131,7 @@ func (e *offlineExaminer) examine(ctx context.Context, facts *doctor.Facts, only
 	}
 	_ = work.Wait() // none of them fails as a whole
 	readRules(ctx, readRulesAsRoot, facts.Networks, networkPaths)
+	facts.FlannelChains, _ = foreign.FlannelChains() // without the right to list them, less is known
 }
 
 // readRulesAsRoot reads this host's rules if this process may.

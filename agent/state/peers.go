@@ -33,6 +33,7 @@ type PeerLease struct {
 	Key         string          `json:"key"` // last component of the record's key, for example "10.5.34.0-24"
 	Record      json.RawMessage `json:"record"`
 	Held        bool            `json:"held"`
+	Flannel     bool            `json:"flannel,omitempty"` // the host runs flannel
 	CreateIndex uint64          `json:"create_index"`
 	ModifyIndex uint64          `json:"modify_index"`
 }
@@ -73,7 +74,7 @@ func (p Peers) ParseLeases(n registry.Network) (out []registry.Lease) {
 		if r.Held {
 			l.Session = "of an earlier process"
 		}
-		l.CreateIndex, l.ModifyIndex = r.CreateIndex, r.ModifyIndex
+		l.CreateIndex, l.ModifyIndex, l.Foreign = r.CreateIndex, r.ModifyIndex, r.Flannel
 		out = append(out, l)
 	}
 	return out

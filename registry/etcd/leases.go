@@ -231,7 +231,7 @@ func (c *connection) situation(t *tree, n registry.Network, claim registry.Claim
 				s.Bad = append(s.Bad, registry.BadSlot{Prefix: l.Subnet()})
 				continue
 			}
-			l.Node, l.NodeID, l.Session = claim.Node, claim.NodeID, ""
+			l.Node, l.NodeID, l.Session, l.Foreign = claim.Node, claim.NodeID, "", false
 		}
 		s.Leases = append(s.Leases, l)
 	}

@@ -161,6 +161,7 @@ func ParseLease(n registry.Network, name string, value []byte) (l registry.Lease
 	record, own := all[lenoMember]
 	if !own {
 		l, err = parseForeign(n, subnets, value)
+		l.Foreign = err == nil
 		return l, true, err
 	}
 	if l, err = registry.ParseLease(n, key, record); err != nil {

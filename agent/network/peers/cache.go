@@ -125,6 +125,7 @@ func (c *peerCache) save(n registry.Network, leases []registry.Lease, own regist
 			Key:         registry.SubnetKey(l.Subnet()),
 			Record:      record,
 			Held:        l.Held(),
+			Flannel:     l.Foreign,
 			CreateIndex: l.CreateIndex,
 			ModifyIndex: l.ModifyIndex,
 		})

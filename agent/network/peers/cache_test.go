@@ -170,6 +170,7 @@ func TestLoadCache(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir, n := t.TempDir(), n
 			m := loadCache(dir, n, time.Minute)
+			b.Foreign = true
 			must(t, m.save(n, []registry.Lease{own, b}, own))
 			before, err := os.Stat(state.PeersPath(dir, "n"))
 			must(t, err)
@@ -179,7 +180,7 @@ func TestLoadCache(t *testing.T) {
 				t.Errorf("written again: %v", err)
 			}
 			tt.change(t, state.PeersPath(dir, "n"), &n)
-			if got := loadCache(dir, n, time.Minute).leases; len(got) != tt.want {
+			if got := loadCache(dir, n, time.Minute).leases; len(got) != tt.want || tt.want > 0 && !got[0].Foreign {
 				t.Errorf("%+v", got)
 			}
 		})

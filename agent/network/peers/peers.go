@@ -81,9 +81,9 @@ func fresher(a, b registry.Lease) bool {
 // List returns the peers of the host that holds own, sorted by name, for the API. skipped are those that the backend
 // left out. The traffic counters are missing: the caller adds them.
 func List(leases []registry.Lease, own registry.Lease, skipped []backend.Skip) api.PeerList {
-	held := map[netip.Prefix]bool{} // by subnet, since two records of the same name may differ
+	bySubnet := map[netip.Prefix]registry.Lease{} // since two records of the same name may differ
 	for _, l := range leases {
-		held[l.Subnet()] = l.Held()
+		bySubnet[l.Subnet()] = l
 	}
 	reasons := map[string]string{}
 	for _, s := range skipped {
@@ -96,7 +96,8 @@ func List(leases []registry.Lease, own registry.Lease, skipped []backend.Skip) a
 			Subnets:   p.Subnets,
 			PublicIPs: p.PublicIPs,
 			Backend:   p.Backend,
-			Held:      held[p.Subnets[0]],
+			Held:      bySubnet[p.Subnets[0]].Held(),
+			Flannel:   bySubnet[p.Subnets[0]].Foreign,
 			Skipped:   reasons[p.Node],
 		})
 	}

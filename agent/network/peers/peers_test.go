@@ -62,16 +62,17 @@ func TestList(t *testing.T) {
 	own, lapsed := agenttest.Lease("a", 1, "sa", 1), agenttest.Lease("b", 3, "", 1)
 	lapsed.NodeID = "id-of-before"
 	b, c, d := agenttest.Lease("b", 2, "sb", 1), agenttest.Lease("c", 4, "sc", 1), agenttest.Lease("d", 5, "sd", 1)
+	c.Foreign = true
 	leases := []registry.Lease{own, d, c, b, lapsed}
 	var got []string
 	for _, p := range List(leases, own, []backend.Skip{{Node: "d", Reason: "another backend"}}).Peers {
-		got = append(got, fmt.Sprint(p.Node, " ", p.Subnets[0], " ", p.Held, " ", p.Skipped))
+		got = append(got, fmt.Sprint(p.Node, " ", p.Subnets[0], " ", p.Held, " ", p.Flannel, " ", p.Skipped))
 	}
 	want := []string{
-		"b 10.5.2.0/24 true ",
-		"b 10.5.3.0/24 false ",
-		"c 10.5.4.0/24 true ",
-		"d 10.5.5.0/24 true another backend",
+		"b 10.5.2.0/24 true false ",
+		"b 10.5.3.0/24 false false ",
+		"c 10.5.4.0/24 true true ",
+		"d 10.5.5.0/24 true false another backend",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
