@@ -51,6 +51,7 @@ func configOptions(backends map[string]backend.Type) config.Options {
 		}
 	}
 	if backends != nil {
+		o.CheckMTU = backend.CheckMTUOption
 		o.CheckEncrypts = func(kind string) error {
 			return definition.CheckEncryption(registry.Network{
 				Encryption: registry.EncryptionRequired,

@@ -2,6 +2,7 @@ package command
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -216,6 +217,29 @@ func TestValidateAsksTheBackends(t *testing.T) {
 	}
 	if got := w.run("validate", filepath.Join(dir, "unknown.hcl")); got.code != cli.ExitFailed || !strings.Contains(got.stderr, `no backend "vxlam"`) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestValidateMTU: the option mtu of a backend must leave room for the families of the network, at its line.
+func TestValidateMTU(t *testing.T) {
+	network := func(mtu int, pools string) string {
+		return fmt.Sprintf("network \"a\" {\n  backend \"host-gw\" {\n    mtu = %d\n  }\n%s}\n", mtu, pools)
+	}
+	const v4, v6 = "  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n", "  ipv6 {\n    prefix = \"fd00:5::/48\"\n  }\n"
+	w := world{backends: map[string]backend.Type{"host-gw": {Normalize: func(options json.RawMessage) (json.RawMessage, error) {
+		return options, backend.CheckMTU(backend.MTUOption(options))
+	}}}}
+	for text, want := range map[string]string{
+		network(1000, v4):    "",
+		network(1280, v4+v6): "",
+		network(1279, v4+v6): "is 1279, and pool fd00:5::/48 needs at least 1280",
+		network(67, v4):      "must be 0 or 68 to 65535, is 67",
+	} {
+		dir := tree(t, map[string]string{"a.hcl": text})
+		got := w.run("validate", filepath.Join(dir, "a.hcl"))
+		if want == "" && got.code != cli.ExitDone || want != "" && (!strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, "line 3")) {
+			t.Errorf("%s%+v", text, got)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -41,6 +42,10 @@ type Options struct {
 
 	// CheckEncrypts returns an error if a type of backend does not encrypt. nil checks nothing.
 	CheckEncrypts func(backend string) error
+
+	// CheckMTU returns an error if a backend's effective options have an MTU that is too small for one of the pools. nil
+	// checks nothing.
+	CheckMTU func(options json.RawMessage, pools []netip.Prefix) error
 
 	// CheckNetworkName, CheckPool and CheckPlan apply the registry's limits. A
 	// pool is checked first, alone, and zero fields in it take defaults; a

@@ -58,12 +58,12 @@ func registryOptions() Options {
 	}
 }
 
-const vxlanDefaults = `{"checksum_offload":"auto","direct_routing":false,"gbp":false,"port":8472,"vni":1}`
+const vxlanDefaults = `{"checksum_offload":"auto","direct_routing":false,"gbp":false,"mtu":0,"port":8472,"vni":1}`
 
 // normalizeVXLAN behaves as a backend's Normalize does: defaults, and joined
 // errors that name their options.
 func normalizeVXLAN(options json.RawMessage) (json.RawMessage, error) {
-	o := map[string]any{"vni": 1.0, "port": 8472.0, "direct_routing": false, "gbp": false, "checksum_offload": "auto"}
+	o := map[string]any{"vni": 1.0, "port": 8472.0, "direct_routing": false, "gbp": false, "checksum_offload": "auto", "mtu": 0.0}
 	given := map[string]any{}
 	if err := json.Unmarshal(options, &given); err != nil {
 		return nil, err

@@ -77,6 +77,13 @@ func (l *loader) readEncryption(n *networkDraft) {
 	}
 }
 
+func (n *networkDraft) prefixes() (out []netip.Prefix) {
+	for _, p := range n.pools {
+		out = append(out, p.Prefix)
+	}
+	return out
+}
+
 func (n *networkDraft) plan() []Pool {
 	var out []Pool
 	for _, p := range n.pools {
@@ -194,6 +201,9 @@ func (l *loader) readBackend(n *networkDraft) {
 			return
 		}
 		effective, err := normalize(options)
+		if err == nil && l.o.CheckMTU != nil {
+			err = l.o.CheckMTU(effective, n.prefixes())
+		}
 		if err != nil {
 			l.reportOptions(s, attrs, err)
 			return

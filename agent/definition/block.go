@@ -47,12 +47,30 @@ func Intended(n registry.Network) registry.Network {
 }
 
 // DifferencesOfBlock describes where the network that a configuration block defines differs from what its definition in
-// the store intends. Which of its two ports a network uses depends on how often its keys were rotated, and is no
+// the store intends. An option that the store lacks has its default there, for example in a definition that flannel or an
+// older leno wrote. Which of its two ports a network uses depends on how often its keys were rotated, and is no
 // difference.
 func DifferencesOfBlock(block, stored registry.Network, kinds map[string]backend.Type) []string {
 	intended := Intended(stored)
-	intended.Backend = unrotated(kinds, intended.Backend, block.Backend)
+	intended.Backend = unrotated(kinds, withDefaults(kinds, intended.Backend), block.Backend)
 	return Differences(block, intended)
+}
+
+// withDefaults returns a backend with its effective options, or unchanged if this leno does not have it.
+func withDefaults(kinds map[string]backend.Type, b registry.Backend) registry.Backend {
+	kind, ok := kinds[b.Type]
+	if !ok {
+		return b
+	}
+	options, err := kind.Normalize(b.Options())
+	if err != nil {
+		return b
+	}
+	out, err := registry.NewBackend(b.Type, options)
+	if err != nil {
+		return b
+	}
+	return out
 }
 
 // CheckEncryption returns an error if n requires encryption, and its backend, or that to which it is being switched, does

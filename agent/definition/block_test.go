@@ -49,6 +49,20 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
+// TestDifferencesOfDefaults: an option that the store lacks has its default there.
+func TestDifferencesOfDefaults(t *testing.T) {
+	block := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "udp", `{"port":8285,"mtu":0}`)}
+	stored := block
+	stored.Backend = agenttest.Backend(t, "udp", `{"port":8285}`)
+	if differs := DifferencesOfBlock(block, stored, backends()); len(differs) > 0 {
+		t.Errorf("%q", differs)
+	}
+	block.Backend = agenttest.Backend(t, "udp", `{"port":8285,"mtu":1400}`)
+	if differs := DifferencesOfBlock(block, stored, backends()); len(differs) != 1 {
+		t.Errorf("with another MTU: %q", differs)
+	}
+}
+
 func TestCheckEncryption(t *testing.T) {
 	kinds := backends()
 	kinds["wireguard"] = wireguard.Type()

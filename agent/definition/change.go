@@ -433,7 +433,10 @@ func kindsOf(n registry.Network) []string {
 // the given type. A backend that the network has already is judged by the subnets that the host gains, so that nothing
 // that works today is refused.
 func (c Change) refusedFamilies(l registry.Lease, kind string, gained []netip.Prefix) (out []refusal) {
-	prefixes, mtu := gained, l.MTU
+	prefixes, mtu, way := gained, l.MTU, "raise the MTU between hosts"
+	if mtu == backend.MTUOption(c.Old.Backend.Options()) {
+		way = "change the option mtu of the backend before"
+	}
 	little := fmt.Sprintf("IPv6 needs an MTU of %d, and on %%s it is less", minMTU6)
 	if !slices.Contains(kindsOf(c.Old), kind) {
 		prefixes, mtu = c.New.Plan.Prefixes(), c.mtuOver(l, kind)
@@ -446,7 +449,7 @@ func (c Change) refusedFamilies(l registry.Lease, kind string, gained []netip.Pr
 				"give the host one, or use a backend that wraps packets", false})
 		}
 		if p.Addr().Is6() && mtu < minMTU6 {
-			out = append(out, refusal{little, "raise the MTU between hosts", false})
+			out = append(out, refusal{little, way, false})
 		}
 	}
 	return out

@@ -96,7 +96,7 @@ func TestChange(t *testing.T) {
 		{name: "nothing", old: base, new: base, want: []string{"none"}},
 		{name: "a default spelled out", old: base, new: network("vxlan", `{"vni":1}`, v4), want: []string{"none"}},
 		{name: "created", new: network("udp", "", pool("10.7.0.0/24", "..........................")),
-			want: []string{"create", "c backend.port  -> 8285", "c backend.type  -> udp", "c ipv4.max  -> 10.7.0.192", "c ipv4.min  -> 10.7.0.64",
+			want: []string{"create", "c backend.mtu  -> 0", "c backend.port  -> 8285", "c backend.type  -> udp", "c ipv4.max  -> 10.7.0.192", "c ipv4.min  -> 10.7.0.64",
 				"c ipv4.prefix  -> 10.7.0.0/24", "c ipv4.subnet_len  -> 26"}},
 
 		// What changes live.
@@ -174,7 +174,7 @@ func TestChange(t *testing.T) {
 			want: []string{"update", "c backend.vni 1 -> 2", kept + "; " + stop(vxlan.Type(), "vni"),
 				"r backend.vni changes: packets stop, since " + vxlan.Type().Interrupts["vni"]}},
 		{name: "backend", old: base, new: network("alloc", "", v4),
-			want: []string{"update", "c backend.checksum_offload auto -> ", "c backend.direct_routing false -> ", "c backend.gbp false -> ", "c backend.port 8472 -> ",
+			want: []string{"update", "c backend.checksum_offload auto -> ", "c backend.direct_routing false -> ", "c backend.gbp false -> ", "c backend.mtu 0 -> ", "c backend.port 8472 -> ",
 				"c backend.type vxlan -> alloc", "c backend.vni 1 -> ",
 				kept + "; changes from backend vxlan to alloc: packets stop until its peers have too",
 				"r backend vxlan becomes alloc: packets stop between hosts that have changed and those that have not"}},
@@ -208,7 +208,7 @@ func TestChange(t *testing.T) {
 			want:   []string{"update", "c backend.direct_routing false -> true", kept}},
 		{name: "created beside", new: network("vxlan", "", pool("10.7.0.0/16")),
 			others: []registry.Network{{Name: "m", Plan: agenttest.Plan(t, "10.8.0.0/16"), Backend: agenttest.Backend(t, "vxlan", "")}},
-			want: []string{"create", "c backend.checksum_offload  -> auto", "c backend.direct_routing  -> false", "c backend.gbp  -> false", "c backend.port  -> 8472",
+			want: []string{"create", "c backend.checksum_offload  -> auto", "c backend.direct_routing  -> false", "c backend.gbp  -> false", "c backend.mtu  -> 0", "c backend.port  -> 8472",
 				"c backend.type  -> vxlan", "c backend.vni  -> 1", "c ipv4.max  -> 10.7.255.0", "c ipv4.min  -> 10.7.1.0", "c ipv4.prefix  -> 10.7.0.0/16", "c ipv4.subnet_len  -> 24",
 				"r it needs vxlan vni 1 on port 8472, which network m uses: a host can take part in one of them only"}},
 	} {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
@@ -277,11 +278,15 @@ func (c Change) name(spec transition.Spec) string {
 
 // mtuAfter returns the overlay's MTU on a host during the switch, which is the smaller MTU of the two backends.
 func (c Change) mtuAfter(l registry.Lease, def transition.Definition) int {
-	return min(l.MTU, c.mtuOver(l, def.Next.Type))
+	mtu := min(l.MTU, c.mtuOver(l, def.Next.Type))
+	if option := backend.MTUOption(def.Next.Options); option != 0 {
+		mtu = min(mtu, option)
+	}
+	return mtu
 }
 
 // mtuOver returns the overlay's MTU on a host over a backend that the network does not have yet, derived from the size
-// of the backends' headers alone. Of a network that is being switched, the lease has the smaller MTU of two backends.
+// of the backends' headers alone, regardless of its option mtu. Of a network that is being switched, the lease has the smaller MTU of two backends.
 func (c Change) mtuOver(l registry.Lease, kind string) int {
 	if len(l.PublicIPs) == 0 {
 		return l.MTU

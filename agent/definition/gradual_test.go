@@ -188,6 +188,8 @@ func TestFamiliesOfTarget(t *testing.T) {
 		{name: "IPv6 is added, from wireguard", kind: "wireguard", to: "vxlan", mtu: 1275, refused: narrow},
 		{name: "within a backend", kind: "vxlan", dual: true, to: "vxlan", wanted: `{"direct_routing":true}`, mtu: 1270},
 		{name: "another port", kind: "udp", dual: true, to: "udp", wanted: `{"port":9000}`, mtu: 1270},
+		{name: "too small because of the option mtu", kind: "vxlan", options: `{"mtu":1200}`, to: "vxlan", mtu: 1200,
+			refused: narrow, forced: narrow},
 		{name: "a third backend", kind: "vxlan", options: `{"next":{"device":"b","type":"udp"}}`, dual: true, to: "wireguard", mtu: 1289,
 			refused: less, forced: less},
 	} {

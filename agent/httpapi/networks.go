@@ -138,6 +138,9 @@ func (h networkHandlers) normalize(r *http.Request, body api.Network) (registry.
 	if n.Backend, err = h.normalizeBackend(body.Backend); err != nil {
 		return n, err
 	}
+	if err := backend.CheckMTUOption(n.Backend.Options(), n.Plan.Prefixes()); err != nil {
+		return n, badRequest("backend %q: %v", n.Backend.Type, err)
+	}
 	if err := registry.CheckEncryption(body.Encryption); err != nil {
 		return n, err
 	}

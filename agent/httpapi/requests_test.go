@@ -33,6 +33,7 @@ func TestRawRequests(t *testing.T) {
 		{"a backend that is no object", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":"vxlan"}`, 400, `"backend: not a JSON object"`},
 		{"an unknown encryption", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"},"encryption":"optional"}`, 400, `is neither`},
 		{"a backend that does not encrypt", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"},"encryption":"required"}`, 400, `backend recorder does not encrypt`},
+		{"an MTU too small for IPv6", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"},{"prefix":"fd00:7::/48"}],"backend":{"type":"recorder","mtu":1000}}`, 400, `mtu: is 1000, and pool fd00:7::/48 needs at least 1280`},
 		{"such a backend to plan", "POST", "/v1/network/m/plan", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"},"encryption":"required"}`, 400, `backend recorder does not encrypt`},
 		{"bad name", "PUT", "/v1/network/-m", `{}`, 400, "name"},
 		{"huge", "PUT", "/v1/network/m", `{"name":"` + strings.Repeat("m", 1<<20) + `"}`, 413, "larger than 1048576 bytes"},

@@ -15,18 +15,20 @@ import (
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
-// Type describes the backend. It has no options, and the overlay's MTU is the underlay's.
+// Type describes the backend. The overlay's MTU is the underlay's, or the option mtu if that is less.
 func Type() backend.Type {
 	return backend.Type{Name: Name, Normalize: normalize, OwnFamily: true, New: func(c backend.Config) (backend.Backend, error) {
-		return &hostgw{config: c}, nil
+		o, err := decode(c.Options)
+		return &hostgw{config: c, options: o}, err
 	}}
 }
 
 type hostgw struct {
-	config backend.Config
-	kernel *kernel.Handle                   // nil before the first call
-	last   map[kernel.RouteKey]kernel.Route // the routes wanted before; used only to name repairs
-	stood  backend.Underlay                 // the underlay before; routes lost to a move are not repairs
+	config  backend.Config
+	options options
+	kernel  *kernel.Handle                   // nil before the first call
+	last    map[kernel.RouteKey]kernel.Route // the routes wanted before; used only to name repairs
+	stood   backend.Underlay                 // the underlay before; routes lost to a move are not repairs
 
 	partial bool // whether the previous state was partial
 
@@ -78,7 +80,8 @@ func (b *hostgw) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 	if err := errors.Join(errs...); err != nil {
 		return backend.Advertisement{}, err
 	}
-	return backend.Advertisement{MTU: u.MTU, Attributes: json.RawMessage(`{}`)}, nil
+	mtu, because, err := backend.Encapsulation{}.MTU(u, b.config.Pools, b.options.MTU)
+	return backend.Advertisement{MTU: mtu, Overhead: because, Attributes: json.RawMessage(`{}`)}, err
 }
 
 // Apply makes the host's routes agree with the state.
@@ -120,7 +123,7 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 func (b *hostgw) plan(s backend.State, indirect map[netip.Addr]string, ipv6 kernel.IPv6) plan {
 	if b.planned.routes == nil || b.ipv6 != ipv6 || !b.state.Equal(s) || !maps.Equal(b.indirect, indirect) {
 		s.Peers, s.Elsewhere = slices.Clone(s.Peers), slices.Clone(s.Elsewhere)
-		b.planned, b.state, b.indirect, b.ipv6 = newPlan(b.config.Pools, s, indirect, ipv6.OnDevice()), s, indirect, ipv6
+		b.planned, b.state, b.indirect, b.ipv6 = newPlan(b.config.Pools, b.options, s, indirect, ipv6.OnDevice()), s, indirect, ipv6
 		b.planned.routes = ipv6.Routes(b.planned.routes)
 	}
 	return b.planned

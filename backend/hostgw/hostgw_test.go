@@ -72,7 +72,7 @@ func TestPlan(t *testing.T) {
 		},
 	}
 	indirect := map[netip.Addr]string{netip.MustParseAddr("198.51.100.4"): "198.51.100.4 is behind a gateway"}
-	p := newPlan(prefixes("10.5.0.0/16", "fd00:5::/48"), s, indirect, true)
+	p := newPlan(prefixes("10.5.0.0/16", "fd00:5::/48"), options{}, s, indirect, true)
 	got := reconcile.Dump(p.routes, kernel.CompareRoutes)
 	for _, skip := range p.skipped {
 		got += skip.Node + ": " + skip.Reason + "\n"
@@ -91,7 +91,7 @@ host-5: runs backend "vxlan"
 	if got != want || p.peers != 1 {
 		t.Errorf("plan\n%swant\n%speers %d, want 1", got, want, p.peers)
 	}
-	if p := newPlan(s.Subnets, backend.State{}, nil, true); len(p.routes) != 0 {
+	if p := newPlan(s.Subnets, options{}, backend.State{}, nil, true); len(p.routes) != 0 {
 		t.Errorf("plan of the zero state: %v", p.routes)
 	}
 }
@@ -137,7 +137,7 @@ func TestAdvertiseRefuses(t *testing.T) {
 
 func TestNormalize(t *testing.T) {
 	for _, options := range []string{"", "{}"} {
-		if got, err := normalize(json.RawMessage(options)); err != nil || string(got) != "{}" {
+		if got, err := normalize(json.RawMessage(options)); err != nil || string(got) != `{"mtu":0}` {
 			t.Errorf("normalize(%q) = %s, %v", options, got, err)
 		}
 	}

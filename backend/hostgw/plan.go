@@ -18,21 +18,22 @@ import (
 // Name is the type's name in a network's record.
 const Name = "host-gw"
 
-func normalize(options json.RawMessage) (json.RawMessage, error) {
-	members := map[string]json.RawMessage{}
-	if len(options) > 0 {
-		if err := json.Unmarshal(options, &members); err != nil {
-			return nil, fmt.Errorf("options of backend %q: %w", Name, err)
-		}
+// options holds the network's options, which are the same on every host.
+type options struct {
+	MTU int `json:"mtu"` // largest MTU of the overlay in bytes; 0: the underlay's
+}
+
+func normalize(raw json.RawMessage) (json.RawMessage, error) {
+	o, err := decode(raw)
+	if err != nil {
+		return nil, err
 	}
-	var errs []error
-	for option := range members {
-		errs = append(errs, &backend.OptionError{Option: option, Reason: "unknown option; host-gw has none"})
-	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
-	return json.RawMessage(`{}`), nil
+	return json.Marshal(o)
+}
+
+func decode(raw json.RawMessage) (o options, err error) {
+	errs := backend.DecodeOptions(Name, raw, map[string]backend.OptionTarget{backend.OptionMTU: backend.MTUTarget(&o.MTU)})
+	return o, errors.Join(append(errs, backend.CheckMTU(o.MTU))...)
 }
 
 // plan holds what the kernel should contain.
@@ -45,7 +46,7 @@ type plan struct {
 // newPlan derives the routes from the state. indirect maps the public addresses that are not
 // neighbours on the underlay to the reason. ipv6 says whether the underlay's interface has IPv6; without it, the IPv6
 // subnets of peers get no routes.
-func newPlan(pools []netip.Prefix, s backend.State, indirect map[netip.Addr]string, ipv6 bool) plan {
+func newPlan(pools []netip.Prefix, o options, s backend.State, indirect map[netip.Addr]string, ipv6 bool) plan {
 	p := plan{routes: make(map[kernel.RouteKey]kernel.Route, len(pools)*(len(s.Peers)+1))}
 	if s.Zero() {
 		return p
@@ -59,6 +60,7 @@ func newPlan(pools []netip.Prefix, s backend.State, indirect map[netip.Addr]stri
 		}
 		p.peers++
 	}
+	kernel.LimitDirect(p.routes, s.Underlay, o.MTU)
 	kernel.LimitMTU(p.routes, s, 1)
 	kernel.RemoveRoutes(p.routes, backend.NewElsewhere(s.Elsewhere))
 	return p

@@ -156,8 +156,19 @@ func RemoveRoutes(routes map[RouteKey]Route, elsewhere backend.Elsewhere) {
 	maps.DeleteFunc(routes, func(k RouteKey, _ Route) bool { return elsewhere.Has(k.Dst) })
 }
 
-// minMTU6 is the smallest MTU of IPv6 (RFC 8200, 5).
-const minMTU6 = 1280
+// LimitDirect sets the MTU of the routes that leave by the underlay itself, in a network whose option mtu is less than the
+// underlay's MTU. A device of the network has the MTU of the overlay.
+func LimitDirect(routes map[RouteKey]Route, u backend.Underlay, mtu int) {
+	if mtu == 0 || mtu >= u.MTU {
+		return
+	}
+	for key, r := range routes {
+		if !r.Unreachable && r.Link == u.Index {
+			r.MTU = mtu
+			routes[key] = r
+		}
+	}
+}
 
 // LimitMTU sets the MTU of the routes to peers whose MTU is smaller than this host's. What is larger would be lost on the
 // peer's network, without an error to its sender. Packets are padded to a multiple of padding bytes, unless that is more
@@ -170,7 +181,7 @@ func LimitMTU(routes map[RouteKey]Route, s backend.State, padding int) {
 		mtu := p.MTU - p.MTU%padding
 		for _, subnet := range p.Subnets {
 			key := RouteKey{Dst: subnet}
-			if r, ok := routes[key]; ok && !r.Unreachable && (subnet.Addr().Is4() || mtu >= minMTU6) {
+			if r, ok := routes[key]; ok && !r.Unreachable && mtu >= backend.MinMTU(subnet.Addr()) {
 				r.MTU = mtu
 				routes[key] = r
 			}

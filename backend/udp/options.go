@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/lenonet/leno/backend"
 )
@@ -16,6 +14,7 @@ const DefaultPort = 8285
 // options holds the effective options of a network for this backend.
 type options struct {
 	Port uint16 `json:"port"` // UDP port of this host's socket, 1..65535
+	MTU  int    `json:"mtu"`  // largest MTU of the overlay in bytes; 0: what the underlay carries
 }
 
 // normalize decodes a network's options and fills in the defaults. A wrong or unknown option is a
@@ -43,30 +42,14 @@ func port(raw json.RawMessage) backend.Port {
 
 func decodeOptions(raw json.RawMessage) (options, error) {
 	opts := options{Port: DefaultPort}
-	if len(raw) == 0 {
-		return opts, nil
+	errs := backend.DecodeOptions(Name, raw, map[string]backend.OptionTarget{
+		"port":            {Value: &opts.Port, Is: "a whole number from 1 to 65535"},
+		backend.OptionMTU: backend.MTUTarget(&opts.MTU),
+	})
+	if opts.Port == 0 {
+		errs = append(errs, &backend.OptionError{Option: "port", Reason: "must be a whole number from 1 to 65535, is 0"})
 	}
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &fields); err != nil {
-		return options{}, fmt.Errorf("udp options are not a JSON object: %w", err)
-	}
-	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		if name != "port" {
-			errs = append(errs, &backend.OptionError{Option: name, Reason: "unknown option of backend udp"})
-			continue
-		}
-		port, ok := decodePort(fields[name])
-		if !ok {
-			errs = append(errs, &backend.OptionError{Option: name, Reason: "must be a whole number from 1 to 65535"})
-			continue
-		}
-		opts.Port = port
-	}
-	if len(errs) > 0 {
-		return options{}, errors.Join(errs...)
-	}
-	return opts, nil
+	return opts, errors.Join(append(errs, backend.CheckMTU(opts.MTU))...)
 }
 
 // decodePort decodes a JSON number. It rejects null, which encoding/json would silently accept as
@@ -84,6 +67,9 @@ func decodePort(raw json.RawMessage) (uint16, bool) {
 type attributes struct {
 	Port json.RawMessage `json:"port"`
 }
+
+// published returns the attributes of a host with a port.
+func published(port uint16) json.RawMessage { return fmt.Appendf(nil, `{"port":%d}`, port) }
 
 // peerPort returns the port in another host's attributes.
 func peerPort(raw json.RawMessage) (uint16, error) {

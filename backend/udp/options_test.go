@@ -13,11 +13,14 @@ func TestNormalize(t *testing.T) {
 		name, in, want string
 		wrong          []string // options named in errors
 	}{
-		{name: "nothing", in: "", want: `{"port":8285}`},
-		{name: "empty object", in: "{}", want: `{"port":8285}`},
-		{name: "null", in: "null", want: `{"port":8285}`},
-		{name: "a port", in: `{"port":1}`, want: `{"port":1}`},
-		{name: "the last port", in: `{"port":65535}`, want: `{"port":65535}`},
+		{name: "nothing", in: "", want: `{"port":8285,"mtu":0}`},
+		{name: "empty object", in: "{}", want: `{"port":8285,"mtu":0}`},
+		{name: "null", in: "null", want: `{"port":8285,"mtu":0}`},
+		{name: "a port", in: `{"port":1}`, want: `{"port":1,"mtu":0}`},
+		{name: "the last port", in: `{"port":65535}`, want: `{"port":65535,"mtu":0}`},
+		{name: "an MTU", in: `{"mtu":1400}`, want: `{"port":8285,"mtu":1400}`},
+		{name: "MTU too small", in: `{"mtu":67}`, wrong: []string{"mtu"}},
+		{name: "MTU too large", in: `{"mtu":65536}`, wrong: []string{"mtu"}},
 		{name: "port 0", in: `{"port":0}`, wrong: []string{"port"}},
 		{name: "port too large", in: `{"port":65536}`, wrong: []string{"port"}},
 		{name: "negative port", in: `{"port":-1}`, wrong: []string{"port"}},
@@ -25,7 +28,7 @@ func TestNormalize(t *testing.T) {
 		{name: "port in quotes", in: `{"port":"8285"}`, wrong: []string{"port"}},
 		{name: "null port", in: `{"port":null}`, wrong: []string{"port"}},
 		{name: "unknown option", in: `{"vni":1}`, wrong: []string{"vni"}},
-		{name: "all at once", in: `{"vni":1,"port":0,"gbp":true}`, wrong: []string{"gbp", "port", "vni"}},
+		{name: "all at once", in: `{"vni":1,"port":0,"gbp":true}`, wrong: []string{"gbp", "vni", "port"}},
 		{name: "options are case sensitive", in: `{"Port":1}`, wrong: []string{"Port"}},
 	}
 	for _, tt := range tests {

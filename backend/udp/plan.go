@@ -1,7 +1,6 @@
 package udp
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -9,11 +8,6 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/udp/offload"
-)
-
-const (
-	minMTU4 = 68   // RFC 791; below it the kernel removes IPv4 from a device
-	minMTU6 = 1280 // RFC 8200; below it the kernel removes IPv6 from a device
 )
 
 // plan is what one State requires, in this backend's terms. It shares no memory with the State,
@@ -45,27 +39,12 @@ func advertise(pools []netip.Prefix, opts options, u backend.Underlay) (backend.
 	if err != nil {
 		return backend.Advertisement{}, err
 	}
-	// No datagram is longer, however large the underlay's MTU is, such as on the loopback.
-	mtu := min(u.MTU-overhead(outer), offload.MaxPayload)
-	for _, pool := range pools {
-		least := minMTU4
-		if pool.Addr().Is6() {
-			least = minMTU6
-		}
-		if mtu < least {
-			return backend.Advertisement{}, fmt.Errorf("underlay %s has an MTU of %d: network %s needs at least %d",
-				u.Interface, u.MTU, pool, least+overhead(outer))
-		}
-	}
-	attrs, err := json.Marshal(opts)
+	capsule := backend.Encapsulation{Overhead: overhead(outer), Name: "UDP over " + backend.Family(outer), Most: offload.MaxPayload}
+	mtu, because, err := capsule.MTU(u, pools, opts.MTU)
 	if err != nil {
-		return backend.Advertisement{}, fmt.Errorf("encode attributes: %w", err)
+		return backend.Advertisement{}, err
 	}
-	taken := fmt.Sprintf("%d for UDP over %s", u.MTU-mtu, backend.Family(outer))
-	if u.MTU-mtu > overhead(outer) {
-		taken = fmt.Sprintf("%d since no datagram is longer", u.MTU-mtu)
-	}
-	return backend.Advertisement{MTU: mtu, Overhead: taken, Attributes: attrs}, nil
+	return backend.Advertisement{MTU: mtu, Overhead: because, Attributes: published(opts.Port)}, nil
 }
 
 // newPlan turns a State that is not zero into a plan. Peers that cannot be used are skipped and
@@ -76,8 +55,8 @@ func newPlan(pools []netip.Prefix, opts options, s backend.State) (plan, error) 
 	if err != nil {
 		return plan{}, err
 	}
-	if s.MTU < minMTU4 {
-		return plan{}, fmt.Errorf("overlay MTU of %d is below %d", s.MTU, minMTU4)
+	if least := backend.MinMTU(netip.IPv4Unspecified()); s.MTU < least {
+		return plan{}, fmt.Errorf("overlay MTU of %d is below %d", s.MTU, least)
 	}
 	p := plan{listen: netip.AddrPortFrom(outer, opts.Port), vrf: s.Underlay.VRF, mtu: s.MTU, own: slices.Clone(s.Subnets)}
 	for _, subnet := range s.Subnets {
@@ -88,7 +67,7 @@ func newPlan(pools []netip.Prefix, opts options, s backend.State) (plan, error) 
 	claims, elsewhere := backend.NewClaims(pools, s.Subnets), backend.NewElsewhere(s.Elsewhere)
 	for _, from := range backend.SortedPeers(s.Peers) {
 		if elsewhere.Awaits(from) {
-			from.Attributes = fmt.Appendf(nil, `{"port":%d}`, opts.Port) // what it will publish, so it is heard from the start
+			from.Attributes = published(opts.Port) // what it will publish, so it is heard from the start
 		}
 		peer, err := newPeerPlan(outer, s.Underlay.Addrs[0], claims, from)
 		if err != nil {

@@ -222,7 +222,7 @@ func TestAdvertiseRefusesANarrowUnderlay(t *testing.T) {
 		t.Fatal(err)
 	}
 	u := backend.Underlay{Interface: "ppp0", MTU: 1320, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
-	if _, err := b.Advertise(u); err == nil || err.Error() != "underlay ppp0 has an MTU of 1320: pool fd00:5::/48 needs at least 1330" {
+	if _, err := b.Advertise(u); err == nil || err.Error() != "underlay ppp0 has an MTU of 1320, which leaves 1270: pool fd00:5::/48 needs at least 1280" {
 		t.Errorf("error %v", err)
 	}
 	u.MTU = 1330

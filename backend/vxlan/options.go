@@ -38,6 +38,7 @@ type options struct {
 	GBP           bool   `json:"gbp"`            // group based policy extension
 	DirectRouting bool   `json:"direct_routing"` // plain routes to peers on the same layer 2
 	Checksum      string `json:"checksum_offload"`
+	MTU           int    `json:"mtu"` // largest MTU of the overlay in bytes; 0: what the underlay carries
 }
 
 func defaults() options {
@@ -85,6 +86,7 @@ func decode(raw json.RawMessage) (options, error) {
 		"gbp":              {Value: &o.GBP, Is: "true or false"},
 		"direct_routing":   {Value: &o.DirectRouting, Is: "true or false"},
 		"checksum_offload": {Value: &o.Checksum, Is: `"auto", "on" or "off"`},
+		backend.OptionMTU:  backend.MTUTarget(&o.MTU),
 	})
 	// An option of the wrong type has kept its default, which is valid.
 	return o, errors.Join(append(errs, o.check()...)...)
@@ -100,6 +102,7 @@ func (o options) check() (errs []error) {
 	if !slices.Contains([]string{checksumAuto, checksumOn, checksumOff}, o.Checksum) {
 		errs = append(errs, &backend.OptionError{Option: "checksum_offload", Reason: fmt.Sprintf(`must be "auto", "on" or "off", is %q`, o.Checksum)})
 	}
+	errs = append(errs, backend.CheckMTU(o.MTU))
 	return errs
 }
 

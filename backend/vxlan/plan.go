@@ -80,7 +80,7 @@ func wantSecond(c backend.Config, first device, mac kernel.MAC, s backend.State)
 	}
 	d = second(c, first, local)
 	d.mac, d.mtu = mac, min(d.mtu, s.Underlay.MTU-overhead(local))
-	return d, d.mtu >= leastMTU(local)
+	return d, d.mtu >= backend.MinMTU(local)
 }
 
 // second returns the first device with what distinguishes the second one by its name.
@@ -99,14 +99,6 @@ func receivesOver(p backend.Peer, a netip.Addr) bool {
 	has := slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool { return s.Addr().Is4() == a.Is4() })
 	var published attributes
 	return reachable && has && json.Unmarshal(p.Attributes, &published) == nil && published.OwnFamily
-}
-
-// leastMTU returns the smallest MTU that a device may have for a's family (RFC 791, RFC 8200).
-func leastMTU(a netip.Addr) int {
-	if a.Is6() {
-		return 1280
-	}
-	return 68
 }
 
 // needsNew returns why the device cannot be changed into the wanted one, or "" if it can.
@@ -278,6 +270,7 @@ func newPlan(pools []netip.Prefix, o options, tunnels [2]tunnel, s backend.State
 		}
 		p.peers++
 	}
+	kernel.LimitDirect(p.routes, s.Underlay, o.MTU)
 	kernel.LimitMTU(p.routes, s, 1)
 	kernel.RemoveRoutes(p.routes, elsewhere)
 	return p

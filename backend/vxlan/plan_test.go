@@ -388,9 +388,9 @@ func TestInterrupts(t *testing.T) {
 
 func TestNormalize(t *testing.T) {
 	for in, want := range map[string]string{
-		``:   `{"vni":1,"port":8472,"gbp":false,"direct_routing":false,"checksum_offload":"auto"}`,
-		`{}`: `{"vni":1,"port":8472,"gbp":false,"direct_routing":false,"checksum_offload":"auto"}`,
-		`{"vni":16777215,"port":4789,"gbp":true,"direct_routing":true,"checksum_offload":"off"}`: `{"vni":16777215,"port":4789,"gbp":true,"direct_routing":true,"checksum_offload":"off"}`,
+		``:   `{"vni":1,"port":8472,"gbp":false,"direct_routing":false,"checksum_offload":"auto","mtu":0}`,
+		`{}`: `{"vni":1,"port":8472,"gbp":false,"direct_routing":false,"checksum_offload":"auto","mtu":0}`,
+		`{"vni":16777215,"port":4789,"gbp":true,"direct_routing":true,"checksum_offload":"off","mtu":1400}`: `{"vni":16777215,"port":4789,"gbp":true,"direct_routing":true,"checksum_offload":"off","mtu":1400}`,
 	} {
 		got, err := normalize(json.RawMessage(in))
 		if err != nil || string(got) != want {
@@ -409,6 +409,7 @@ func TestNormalize(t *testing.T) {
 		`{"gbp":"yes","direct_routing":1}`: "direct_routing: must be true or false, is 1\ngbp: must be true or false, is \"yes\"",
 		`{"gbp":"yes","port":0,"vni":"x"}`: "gbp: must be true or false, is \"yes\"\nvni: must be a whole number, is \"x\"\nport: must be 1 to 65535, is 0",
 		`{"checksum_offload":"maybe"}`:     "checksum_offload: must be \"auto\", \"on\" or \"off\", is \"maybe\"",
+		`{"mtu":70000}`:                    "mtu: must be 0 or 68 to 65535, is 70000",
 		`{"VNI":1,"type":"vxlan"}`:         "VNI: unknown option of backend vxlan\ntype: unknown option of backend vxlan",
 	} {
 		_, err := normalize(json.RawMessage(in))

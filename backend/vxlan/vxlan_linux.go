@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -16,8 +15,8 @@ import (
 
 // Type describes the backend. Options, all with defaults: vni (1), port (8472), gbp (false),
 // direct_routing (false), checksum_offload ("auto": on, except where a fault is known, see
-// chooseChecksum; Apply restores the choice when it was changed). The overlay's MTU is the
-// underlay's less 50, or less 70 over IPv6. A host publishes
+// chooseChecksum; Apply restores the choice when it was changed), mtu (0: no limit). The overlay's MTU is the
+// underlay's less 50, or less 70 over IPv6, and at most mtu. A host publishes
 // {"vni":1,"port":8472,"vtep_mac":"0a:…"}. The record of a host that runs flannel has
 // {"own_family":true} as well. "vtep_mac_v6" is there if hosts that run flannel send IPv6 packets to
 // another address.
@@ -85,21 +84,17 @@ func (b *vxlan) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 	if err != nil {
 		return backend.Advertisement{}, err
 	}
-	for _, pool := range b.config.Pools {
-		if least := leastMTU(pool.Addr()); want.mtu < least {
-			return backend.Advertisement{}, fmt.Errorf("underlay %s has an MTU of %d: pool %s needs at least %d",
-				u.Interface, u.MTU, pool, least+overhead(want.local))
-		}
+	capsule := backend.Encapsulation{Overhead: overhead(want.local), Name: "VXLAN over " + backend.Family(want.local)}
+	mtu, because, err := capsule.MTU(u, b.config.Pools, b.options.MTU)
+	if err != nil {
+		return backend.Advertisement{}, err
 	}
 	public := attributes{VNI: b.options.VNI, Port: b.options.Port, MAC: want.mac.String()}
 	if b.macs[1] != want.mac {
 		public.MACv6 = b.macs[1].String()
 	}
 	published, err := json.Marshal(public)
-	return backend.Advertisement{
-		MTU: want.mtu, Attributes: published,
-		Overhead: fmt.Sprintf("%d for VXLAN over %s", overhead(want.local), backend.Family(want.local)),
-	}, err
+	return backend.Advertisement{MTU: mtu, Overhead: because, Attributes: published}, err
 }
 
 // Apply makes the devices, forwarding entries, neighbours and routes agree with the state.

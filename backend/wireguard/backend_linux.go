@@ -143,8 +143,8 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 			return backend.Report{}, err
 		}
 	}
-	if s.MTU < minMTU4 {
-		return backend.Report{}, fmt.Errorf("overlay MTU of %d is below %d", s.MTU, minMTU4)
+	if least := backend.MinMTU(netip.IPv4Unspecified()); s.MTU < least {
+		return backend.Report{}, fmt.Errorf("overlay MTU of %d is below %d", s.MTU, least)
 	}
 	own := use{b.key.PublicKey(), s.Precedence}
 	p := newPlan(b.config.Pools, b.options, own.public, b.psk, s)

@@ -18,12 +18,6 @@ import (
 // DefaultPort is WireGuard's usual port.
 const DefaultPort = 51820
 
-const (
-	minMTU4 = 68   // RFC 791; below it the kernel removes IPv4 from a device
-	minMTU6 = 1280 // RFC 8200; below it the kernel removes IPv6 from a device
-	maxMTU  = 1<<16 - 1
-)
-
 // leastRotation is the shortest time between two key rotations: all hosts must have followed one before the next one.
 const leastRotation = time.Hour
 
@@ -78,7 +72,7 @@ func decode(raw json.RawMessage) (options, error) {
 		"rotation_port":        {Value: &o.Spare, Is: "a whole number"},
 		"persistent_keepalive": {Value: &o.Keepalive, Is: "a whole number of seconds"},
 		"rotate_keys":          {Value: &o.Rotate, Is: "a duration such as \"720h\""},
-		"mtu":                  {Value: &o.MTU, Is: "a whole number"},
+		backend.OptionMTU:      backend.MTUTarget(&o.MTU),
 		"key_file":             {Value: &o.KeyFile, Is: "a path"},
 		"psk_file":             {Value: &o.PSKFile, Is: "a path"},
 	})
@@ -142,9 +136,7 @@ func (o options) check() (errs []error) {
 	} else if o.Rotate != "" && filepath.IsAbs(o.KeyFile) {
 		wrong("rotate_keys", "leno replaces only keys that it has made, and key_file is %s", o.KeyFile)
 	}
-	if o.MTU != 0 && (o.MTU < minMTU4 || o.MTU > maxMTU) {
-		wrong("mtu", "must be 0 or %d to %d, is %d", minMTU4, maxMTU, o.MTU)
-	}
+	errs = append(errs, backend.CheckMTU(o.MTU))
 	if o.KeyFile == "" {
 		wrong("key_file", "must not be empty")
 	} else if !filepath.IsAbs(o.KeyFile) && !filepath.IsLocal(o.KeyFile) {

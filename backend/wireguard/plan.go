@@ -35,15 +35,10 @@ func advertise(pools []netip.Prefix, o options, public wgtypes.Key, u backend.Un
 			"take the interface out of the VRF, or use the backend vxlan or udp", u.Interface)
 	}
 	taken := overhead(outer)
-	mtu, because := min(u.MTU, maxMTU)-taken, fmt.Sprintf("%d for WireGuard over %s", taken, backend.Family(outer))
-	if o.MTU != 0 && o.MTU < mtu {
-		mtu, because = o.MTU, fmt.Sprintf("%d since option mtu is %d", u.MTU-o.MTU, o.MTU)
-	}
-	for _, pool := range pools {
-		if least := leastMTU(pool.Addr()); mtu < least {
-			return backend.Advertisement{}, fmt.Errorf("underlay %s has an MTU of %d, which leaves %d: pool %s needs at least %d",
-				u.Interface, u.MTU, mtu, pool, least)
-		}
+	capsule := backend.Encapsulation{Overhead: taken, Name: "WireGuard over " + backend.Family(outer), Most: 1<<16 - 1 - taken}
+	mtu, because, err := capsule.MTU(u, pools, o.MTU)
+	if err != nil {
+		return backend.Advertisement{}, err
 	}
 	published := attributes{PublicKey: public.String(), Port: o.Port, LocalIPs: u.Behind()}
 	if len(u.Ports) > 0 {
@@ -55,13 +50,6 @@ func advertise(pools []netip.Prefix, o options, public wgtypes.Key, u backend.Un
 	}
 	attrs, err := json.Marshal(published)
 	return backend.Advertisement{MTU: mtu, Overhead: because, Attributes: attrs}, err
-}
-
-func leastMTU(a netip.Addr) int {
-	if a.Is4() {
-		return minMTU4
-	}
-	return minMTU6
 }
 
 // peer is a peer's configuration on the device. It is comparable.

@@ -298,7 +298,7 @@ func TestAdvertise(t *testing.T) {
 		"IPv4":               {backend.Underlay{MTU: 1500, Addrs: v4}, 0, "1440 (60 for WireGuard over IPv4)"},
 		"IPv6":               {backend.Underlay{MTU: 1500, Addrs: v6}, 0, "1420 (80 for WireGuard over IPv6)"},
 		"option":             {backend.Underlay{MTU: 1500, Addrs: v4}, 1400, "1400 (100 since option mtu is 1400)"},
-		"large option":       {backend.Underlay{MTU: 1500, Addrs: v4}, 9000, "1440 (60 for WireGuard over IPv4)"},
+		"large option":       {backend.Underlay{MTU: 1500, Addrs: v4}, 9000, "1440 (60 for WireGuard over IPv4, although option mtu is 9000)"},
 		"loopback":           {backend.Underlay{MTU: 65536, Addrs: v4}, 0, "65475 ("},
 		"small":              {backend.Underlay{Interface: "eth0", MTU: 1300, Addrs: v4}, 0, "underlay eth0 has an MTU of 1300, which leaves 1240: pool fd00:5::/48 needs at least 1280"},
 		"no address":         {backend.Underlay{Interface: "eth0", MTU: 1500}, 0, "underlay eth0 has no public address"},

@@ -51,6 +51,7 @@ func Run(t *testing.T, s Suite) {
 		{"apply, and again without a write", testApply, true},
 		{"peers that cannot be used are skipped by name", testSkips, true},
 		{"packets to a peer with a smaller MTU fit", testSmallerMTU, !s.LeasesOnly},
+		{"the option mtu", testMTU, !s.LeasesOnly},
 		{"foreign routes are untouched", testForeign, true},
 		{"the zero state leaves nothing", testZero, true},
 		{"states in any order", testAnyOrder, true},
