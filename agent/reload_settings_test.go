@@ -196,6 +196,8 @@ func settingCases() map[string]settingCase {
 		"lease.on_lost":         lease(func(l *config.Lease) { l.OnLost = config.OnLostExit }),
 		"lease.release_on_stop": lease(func(l *config.Lease) { l.ReleaseOnStop = true }),
 
+		"lease.start_from_saved": lease(func(l *config.Lease) { l.StartFromSaved = true }),
+
 		"underlay.interfaces":      underlay(func(u *config.Underlay) { u.Interfaces = []string{"eth1"} }),
 		"underlay.interface_regex": underlay(func(u *config.Underlay) { u.InterfaceRegex = []string{"^eth"} }),
 		"underlay.can_reach":       underlay(func(u *config.Underlay) { u.CanReach = netip.MustParseAddr("192.0.2.1") }),

@@ -551,3 +551,67 @@ func TestResumedIsShown(t *testing.T) {
 		})
 	}
 }
+
+// TestStartFromSaved: after a boot without the store, containers can be started with the saved subnet, also without an
+// underlay, but only if no other host can have it.
+func TestStartFromSaved(t *testing.T) {
+	change := func(change func(s *state.Network)) func(a *host) {
+		return func(a *host) {
+			s, err := state.Load(a.config.DataDir, "n")
+			must(a.t, err)
+			change(&s)
+			must(a.t, state.Save(a.config.DataDir, s))
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		before func(a *host)
+		starts bool
+		passes bool // over the datapath
+	}{
+		{"with an underlay", func(*host) {}, true, true},
+		{"without an underlay", func(a *host) { a.move(nil, errors.New("no device")) }, true, false},
+		{"not configured", func(a *host) { a.config.Lease.StartFromSaved = false }, false, false},
+		{"it was revoked", change(func(s *state.Network) { s.Revoked = s.Subnets[0] }), false, false},
+		{"not renewed within hold", change(func(s *state.Network) { s.Renewed = time.Now().Add(-25 * time.Hour) }), false, false},
+		{"the clock was set back", change(func(s *state.Network) { s.Renewed = time.Now().Add(time.Hour) }), false, false},
+	} {
+		subtest(t, tt.name, func(t *testing.T) {
+			a, _, subnet, applied := pair(t)
+			file := a.config.Networks[0].SubnetFile
+			was, err := os.ReadFile(file)
+			must(t, err)
+			must(t, os.Remove(file)) // it is in /run
+			a.config.Lease.StartFromSaved = true
+			tt.before(a)
+			saved, err := state.Load(a.config.DataDir, "n")
+			must(t, err)
+			a.registry.Set(registry.ErrUnavailable)
+			tries := len(a.recorder.tries())
+			a.start()
+			a.check(health.Network, map[bool]string{true: api.Warning, false: api.Critical}[tt.starts], "waiting for")
+			if _, report := a.health(); report.Ready != tt.starts {
+				t.Errorf("ready: %+v", report)
+			}
+			if got, err := os.ReadFile(file); (err == nil) != tt.starts || tt.starts && string(got) != string(was) {
+				t.Errorf("subnet file %q, %v", got, err)
+			}
+			if n := len(a.recorder.tries()) - tries; (n > 0) != tt.passes {
+				t.Errorf("%d passes", n)
+			}
+			if tt.starts {
+				a.check(health.Lease, api.Warning, subnet.String()+" stays in use as this host has saved it")
+			}
+			if now, err := state.Load(a.config.DataDir, "n"); err != nil || !now.Renewed.Equal(saved.Renewed) {
+				t.Errorf("renewed %s, was %s, %v", now.Renewed, saved.Renewed, err)
+			}
+			a.move([]netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil)
+			a.registry.Set(nil)
+			a.ready()
+			a.check(health.Lease, api.Passing)
+			if a.subnet() == subnet && tt.starts {
+				a.applies(applied)
+			}
+		})
+	}
+}

@@ -121,6 +121,10 @@ type Lease struct {
 	Hold          time.Duration `option:"hold"`         // how long a lapsed lease is kept for its host
 	OnLost        string        `option:"on_lost"`      // OnLostRenumber or OnLostExit
 	ReleaseOnStop bool          `option:"release_on_stop"`
+
+	// StartFromSaved lets containers start with the saved lease before the store has confirmed it, within Hold of its last
+	// renewal.
+	StartFromSaved bool `option:"start_from_saved"`
 }
 
 // What a runner does when another host took its subnet.

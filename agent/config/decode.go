@@ -128,6 +128,7 @@ func (l *loader) readLease(s *leaseShape) {
 	l.duration(s.Hold, &c.Hold)
 	l.text(s.OnLost, &c.OnLost, oneOf(choices()["lease.on_lost"]...))
 	l.flag(s.ReleaseOnStop, &c.ReleaseOnStop)
+	l.flag(s.StartFromSaved, &c.StartFromSaved)
 }
 
 func (l *loader) readUnderlay(s *underlayShape) {

@@ -99,6 +99,8 @@ type leaseShape struct {
 	Hold          *hcl.Attribute `hcl:"hold,optional"`
 	OnLost        *hcl.Attribute `hcl:"on_lost,optional"`
 	ReleaseOnStop *hcl.Attribute `hcl:"release_on_stop,optional"`
+
+	StartFromSaved *hcl.Attribute `hcl:"start_from_saved,optional"`
 }
 
 type underlayShape struct {

@@ -22,7 +22,7 @@ import (
 )
 
 // resumed is the part in a network that an earlier process left during this boot, or this process before a reload,
-// until the store has confirmed or refused it.
+// until the store has confirmed or refused it. With lease.start_from_saved, it may be from before the boot.
 type resumed struct {
 	subnets []netip.Prefix
 	as      string                     // ends "10.5.1.0/24 stays in use as", such as "before the reload"
@@ -112,21 +112,29 @@ func (r *Runner) findResumable(ctx context.Context) (found *resumed, waits bool)
 		left = append(left, state)
 	}
 	stands := datapath.StandingOf(before.Subnets, left...)
-	if stands == datapath.NothingStands {
+	if stands == datapath.NothingStands && !r.config.Lease.StartFromSaved {
 		return nil, false
 	}
 	r.previous = before.Subnets[0]
 	switch {
 	case slices.Contains(before.Subnets, before.Revoked):
 		return nil, false
+	case stands == datapath.NothingStands && before.Renewed.After(time.Now()):
+		r.report.Log().Warn("the saved subnet waits for the store: it was renewed at a time that is to come by this host's clock",
+			"subnet", before.Subnets[0], "renewed", before.Renewed)
+		return nil, false
 	case time.Since(before.Renewed) > r.config.Lease.Hold:
 		r.report.Log().Warn("the previous subnet may belong to another host by now; its datapath waits for the store",
 			"subnet", before.Subnets[0])
 		return nil, false
 	}
-	return &resumed{before.Subnets, "the previous process left it", sync.OnceValues(func() (peers.View, error) {
+	as, waits := "the previous process left it", stands == datapath.PacketsWait
+	if stands == datapath.NothingStands {
+		as, waits = "this host has saved it", true
+	}
+	return &resumed{before.Subnets, as, sync.OnceValues(func() (peers.View, error) {
 		return peers.Load(r.config.DataDir, before, r.deps.Identity.NodeID())
-	})}, stands == datapath.PacketsWait
+	})}, waits
 }
 
 // startResumed builds the backend and keeps the remembered datapath right until the store decides. If packets wait for this

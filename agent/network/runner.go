@@ -164,6 +164,8 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		Report:   r.report,
 		Serve:    r.serve,
 		Moved:    r.moveClaim,
+
+		ServeSaved: r.serveSaved,
 	}, before.instance)
 	r.switcher = &switcher{deps: deps, report: r.report, inForce: r.definition.inForce, keys: before.keys}
 	r.file = &subnetFile{

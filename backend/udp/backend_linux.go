@@ -16,7 +16,7 @@ import (
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
-// Type describes the backend. Its only option is "port", the UDP port of this host, 1..65535,
+// Type describes the backend. Options: "mtu" (0: no limit), and "port", the UDP port of this host, 1..65535,
 // default 8285. A host advertises {"port":8285}. The MTU it advertises is 28 bytes below the
 // underlay's when the underlay's first address is IPv4, and 48 below when it is IPv6.
 func Type() backend.Type {

@@ -170,6 +170,8 @@ func limits() map[string]limit {
 		"lease.on_lost":         {takes: []string{`"renumber"`, `"exit"`}, refuses: []string{`"ignore"`}, says: "`renumber` takes another one, `exit` ends the agent"},
 		"lease.release_on_stop": flag,
 
+		"lease.start_from_saved": flag,
+
 		"underlay.interfaces":      {takes: []string{`["eth0", "192.0.2.1"]`}, refuses: []string{`["sixteen-letters-"]`, `["a/b"]`}, says: "names or addresses"},
 		"underlay.interface_regex": {takes: []string{`["^eth"]`}, refuses: []string{`["("]`, `[""]`}, says: "regular expressions"},
 		"underlay.can_reach":       {takes: []string{`"192.0.2.1"`}, refuses: []string{`"gateway"`}, says: "address"},

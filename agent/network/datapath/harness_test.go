@@ -57,6 +57,7 @@ type lab struct {
 	onApply    func()
 
 	detours map[string]kernel.Detour // by node name
+	saved   []string                 // what ServeSaved was called with: the subnet and the MTU
 	asked   []string                 // names of the peers of each call of FindDetours, such as "b c"
 }
 
@@ -107,6 +108,12 @@ func newLab(t *testing.T) *lab {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.served = append(l.served, fmt.Sprint(v.Own.Subnet(), " ", applied))
+			return nil
+		},
+		ServeSaved: func(_ context.Context, v *peers.View, s backend.State) error {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.saved = append(l.saved, fmt.Sprint(v.Own.Subnet(), " ", s.MTU))
 			return nil
 		},
 		Moved: func(_ registry.Network, p Place, readdressed bool) {

@@ -68,7 +68,7 @@ func (r *Reconciler) Resume(ctx context.Context, v *peers.View, packetsWait bool
 			return
 		}
 		began := time.Now()
-		resumed := &target{network: v.Network, state: backend.State{Partial: !packetsWait}}
+		resumed := &target{network: v.Network, state: backend.State{Partial: !packetsWait, MTU: v.Own.MTU}}
 		_ = r.loop(ctx, views, resumed, func(passes int, err error) { // ends with ctx
 			if passes == 1 {
 				close(first)
@@ -206,7 +206,7 @@ func (r *Reconciler) move(t *target) {
 // whether it repaired something.
 func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err error) {
 	if t.place == nil {
-		return false, errors.New("no underlay is known yet")
+		return false, errors.Join(errors.New("no underlay is known yet"), r.serveSaved(ctx, t, t.state))
 	}
 	started, stood := time.Now(), !r.Status().Applied.IsZero()
 	var guardErr error
@@ -234,7 +234,9 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err erro
 		// The only obstacle may be the containers of a subnet that this host had before. They go away once the subnet
 		// file names the present one.
 		return false, errors.Join(err, r.o.Serve(ctx, t.view, carried, false))
-	case err != nil || !t.confirmed:
+	case !t.confirmed:
+		return len(report.Healed) > 0, errors.Join(err, r.serveSaved(ctx, t, carried))
+	case err != nil:
 		return len(report.Healed) > 0, err
 	}
 	if report.Writes > 0 && t.new {
@@ -247,6 +249,14 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err erro
 	}
 	t.new = false
 	return len(report.Healed) > 0, nil
+}
+
+// serveSaved serves containers with a lease that the store has not confirmed.
+func (r *Reconciler) serveSaved(ctx context.Context, t *target, s backend.State) error {
+	if t.confirmed {
+		return nil
+	}
+	return r.o.ServeSaved(ctx, t.view, s)
 }
 
 // carriedPart returns a state without this host's subnets of the uncarried pools, because containers can use the

@@ -377,10 +377,12 @@ func TestResumeWithoutAnUnderlay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t).built()
 		l.gone = errors.New("no device")
-		l.r.Resume(t.Context(), l.view("b"), true)
+		view := *l.view("b")
+		view.Own.MTU = 1400 // saved
+		l.r.Resume(t.Context(), &view, true)
 		l.check(health.Underlay, api.Critical, "waiting for the underlay: no device")
-		if n, _ := l.applied(); n != 0 {
-			t.Errorf("%d passes without an underlay", n)
+		if n, _ := l.applied(); n != 0 || fmt.Sprint(l.saved) != "[10.5.1.0/24 1400]" {
+			t.Errorf("%d passes without an underlay, served %v", n, l.saved)
 		}
 		l.edit(func() { l.gone = nil })
 		l.kick()

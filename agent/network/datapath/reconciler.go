@@ -72,6 +72,9 @@ type Options struct {
 	// Serve does what containers need besides the datapath. It is called after each pass that Run makes. applied is
 	// false after a failed pass over a datapath that was in place before.
 	Serve func(ctx context.Context, v *peers.View, s backend.State, applied bool) error
+	// ServeSaved does what containers need before the store has confirmed the lease. It is called after each pass that
+	// Resume makes, also a failed one.
+	ServeSaved func(ctx context.Context, v *peers.View, s backend.State) error
 	// Moved is called when Run has found another underlay than before. readdressed is true if the host's addresses have
 	// changed.
 	Moved func(n registry.Network, p Place, readdressed bool)

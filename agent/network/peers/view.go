@@ -13,7 +13,7 @@ import (
 // is immutable: neither its fields nor what they refer to may be changed.
 type View struct {
 	Network registry.Network
-	Own     registry.Lease   // this host's; Load knows only its network, slot, subnets, node id and CreateIndex
+	Own     registry.Lease   // this host's; Load knows only its network, slot, subnets, MTU, node id and CreateIndex
 	Leases  []registry.Lease // at least those of the other hosts
 }
 
@@ -30,7 +30,7 @@ func Load(dataDir string, before state.Network, nodeID string) (View, error) {
 		return View{}, fmt.Errorf("remembered definition: %w", err)
 	}
 	n.CreateIndex = file.Created
-	own := registry.Lease{Network: n.Name, NodeID: nodeID, Subnets: before.Subnets, CreateIndex: before.LeaseCreated}
+	own := registry.Lease{Network: n.Name, NodeID: nodeID, Subnets: before.Subnets, MTU: before.MTU, CreateIndex: before.LeaseCreated}
 	if own.Slot, err = n.Plan.Slot(before.Subnets[0]); err != nil {
 		return View{}, fmt.Errorf("remembered subnet: %w", err)
 	}
