@@ -258,6 +258,7 @@ func (c Change) effects(l registry.Lease, room capacity) []string {
 		}
 		if len(gained) > 0 {
 			out = append(out, "gains "+join(gained))
+			out = append(out, c.doubts(l, gained)...)
 		}
 	}
 	if what := c.switching(l); what != nil {
@@ -321,6 +322,22 @@ func (c Change) compareSubnets(l registry.Lease) (kept, lost, gained []netip.Pre
 		}
 	}
 	return kept, lost, gained
+}
+
+// uncertainIPv6 is what a plan says of a host that may have IPv6 switched off. Whether it has is not in its lease.
+const uncertainIPv6 = "has no IPv6 address between hosts: if IPv6 is switched off on it, its containers get IPv4 alone"
+
+// doubts returns why a host may not carry the subnets that it gains. A backend that does not wrap packets refuses the
+// change instead.
+func (c Change) doubts(l registry.Lease, gained []netip.Prefix) []string {
+	kind := c.Backends[c.New.Backend.Type]
+	self := backend.Peer{PublicIPs: l.PublicIPs}
+	_, has := self.PublicIP(netip.IPv6Unspecified())
+	gainsIPv6 := slices.ContainsFunc(gained, func(p netip.Prefix) bool { return p.Addr().Is6() })
+	if !gainsIPv6 || has || !kind.Device || kind.OwnFamily {
+		return nil
+	}
+	return []string{uncertainIPv6}
 }
 
 func ofFamily(subnets []netip.Prefix, a netip.Addr) (netip.Prefix, bool) {

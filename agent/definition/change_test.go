@@ -111,10 +111,12 @@ func TestChange(t *testing.T) {
 		{name: "range shrinks where no host is", old: base, new: network("vxlan", "", pool("10.5.0.0/16", "10.5.10.0", "10.5.10.0")),
 			want: []string{"update", "c ipv4.max 10.5.99.0 -> 10.5.10.0", "c ipv4.min 10.5.1.0 -> 10.5.10.0", kept}},
 		{name: "IPv6 added", old: base, new: dual,
+			want: append(append([]string{"update"}, added...), kept+"; gains fd00:5:0:a::/64; "+uncertainIPv6)},
+		{name: "IPv6 added to a host that has it", old: base, new: dual, leases: []registry.Lease{withIPv6(changed(base, "a", 10, true))},
 			want: append(append([]string{"update"}, added...), kept+"; gains fd00:5:0:a::/64")},
 		{name: "IPv6 added where one host has followed", old: dual, new: network("vxlan", `{"direct_routing":true}`, v4, v6),
 			leases: []registry.Lease{changed(base, "a", 10, true), changed(dual, "b", 11, true)},
-			want: []string{"update", "c backend.direct_routing false -> true", kept + "; gains fd00:5:0:a::/64",
+			want: []string{"update", "c backend.direct_routing false -> true", kept + "; gains fd00:5:0:a::/64; " + uncertainIPv6,
 				"h b 10.5.11.0/24 true: keeps 10.5.11.0/24, fd00:5:0:b::/64"}},
 		{name: "lapsed leases stand against nothing", old: base, new: network("vxlan", `{"vni":2}`, pool("10.5.0.0/16", "10.5.20.0")),
 			leases: []registry.Lease{changed(base, "a", 10, false), changed(base, "b", 30, false)},
@@ -150,7 +152,7 @@ func TestChange(t *testing.T) {
 		{name: "a small IPv6 range shrinks the whole", old: base, new: network("vxlan", "", v4, pool("fd00:5::/60")),
 			leases: []registry.Lease{changed(base, "a", 10, true), changed(base, "b", 30, true)},
 			want: []string{"update", "c ipv6.max  -> fd00:5:0:f::", "c ipv6.min  -> fd00:5:0:1::", "c ipv6.prefix  -> fd00:5::/60", "c ipv6.subnet_len  -> 64",
-				kept + "; gains fd00:5:0:a::/64", "h b 10.5.30.0/24 true: takes another subnet: 10.5.30.0/24 is outside the new range",
+				kept + "; gains fd00:5:0:a::/64; " + uncertainIPv6, "h b 10.5.30.0/24 true: takes another subnet: 10.5.30.0/24 is outside the new range",
 				"r b (10.5.30.0/24) would lose the subnet, and containers their addresses: it is outside the new range"}},
 		{name: "other subnet length", old: base, new: network("vxlan", "", pool("10.5.0.0/16", "10.5.1.0", "10.5.99.0", ".........................")),
 			want: []string{"update", "c ipv4.subnet_len 24 -> 25", "h a 10.5.10.0/24 true: takes another subnet: 10.5.10.0/24 is no subnet of the new pools",
@@ -195,7 +197,7 @@ func TestChange(t *testing.T) {
 			want: append(append([]string{"update"}, added...), kept+"; gains fd00:5:0:a::/64",
 				"R backend host-gw needs an IPv6 address between hosts, which a (10.5.10.0/24) has not")},
 		{name: "IPv6 on a narrow underlay", old: base, new: dual, leases: []registry.Lease{narrow(changed(base, "a", 10, true))},
-			want: append(append([]string{"update"}, added...), kept+"; gains fd00:5:0:a::/64",
+			want: append(append([]string{"update"}, added...), kept+"; gains fd00:5:0:a::/64; "+uncertainIPv6,
 				"R IPv6 needs an MTU of 1280, and on a (10.5.10.0/24) it is less")},
 
 		// Beside other networks.
@@ -232,6 +234,11 @@ func TestChange(t *testing.T) {
 
 func stop(kind backend.Type, option string) string {
 	return "packets stop for a moment: " + kind.Interrupts[option]
+}
+
+func withIPv6(l registry.Lease) registry.Lease {
+	l.PublicIPs = append(l.PublicIPs, netip.MustParseAddr("2001:db8::11"))
+	return l
 }
 
 func narrow(l registry.Lease) registry.Lease {
