@@ -323,7 +323,7 @@ func (r *rendering) outage() {
 // killed kills consul-template: the next one finds the files and brings them up to date.
 func (r *rendering) killed(environment ...string) {
 	r.w.t.Helper()
-	r.w.must(r.Kill())
+	r.Kill()
 	r.w.put(map[string]string{stranger(9).key(): ""})
 	again := r.w.render(r.network, "default", environment...)
 	r.Process = again.Process
