@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,19 +70,23 @@ func New(t testing.TB) *NS {
 	return ns
 }
 
-// KeepOrder makes each flow's packets stay in order on the devices that are added to the namespace from now on: one
-// processor receives all of them. Otherwise a packet is received on the processor of the thread that sends it, and when
-// the thread changes processors on a busy machine, the next packet may overtake it. Linux before 6.4 cannot do that.
+// KeepOrder makes packets stay in order on the devices that are added to the namespace from now on: one processor
+// receives all of them. Otherwise a packet is received on the processor of the thread that sends it, and when the thread
+// changes processors on a busy machine, the next packet may overtake it. Linux before 6.4 cannot do that.
 func (ns *NS) KeepOrder() {
 	ns.t.Helper()
-	all := strconv.FormatUint(1<<min(runtime.NumCPU(), 32)-1, 16)
+	// One for all flows: a TCP connection that sends again after a timeout counts as another flow.
+	processor := strconv.FormatUint(1<<(orderly.Add(1)%uint64(min(runtime.NumCPU(), 32))), 16)
 	ns.Do(func() {
-		err := os.WriteFile("/proc/sys/net/core/rps_default_mask", []byte(all), 0)
+		err := os.WriteFile("/proc/sys/net/core/rps_default_mask", []byte(processor), 0)
 		if err != nil && !os.IsNotExist(err) {
 			ns.t.Fatalf("keep the order of packets: %v", err)
 		}
 	})
 }
+
+// orderly counts the namespaces that keep the order of packets, so that their processors take turns.
+var orderly atomic.Uint64
 
 // Fd returns the namespace's descriptor, which the NS continues to own.
 func (ns *NS) Fd() int { return ns.fd }
