@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -550,6 +551,32 @@ func TestSwitchWaits(t *testing.T) {
 	defer later.Stop()
 	if got := w.run(append(rotate, "-wait=2m")...); got.code != cli.ExitDone {
 		t.Errorf("%+v", got)
+	}
+}
+
+// switch -wait prints each change of the state, and the end. With JSON, it prints one document.
+func TestSwitchWaitPrints(t *testing.T) {
+	t.Parallel() // it waits
+	for _, format := range []string{"table", "json"} {
+		f := newFakeAgent(t)
+		hosts := []api.HostChange{{Node: "a"}, {Node: "b"}}
+		state := func(direction string, moved int) api.NetworkSwitch {
+			return api.NetworkSwitch{From: "vxlan", To: "udp", Direction: direction, Moved: moved, Hosts: hosts, ModifyIndex: 9}
+		}
+		f.switchStates = []api.NetworkSwitch{
+			state(api.SwitchForward, 0), state(api.SwitchForward, 0), state(api.SwitchForward, 1), state(api.SwitchStopped, 1),
+		}
+		f.switching = api.NetworkSwitch{From: "udp", Hosts: []api.HostChange{}, ModifyIndex: 10}
+		w := world{env: map[string]string{"LENO_ADDRESS": f.url}}
+		got := w.run("network", "switch", "default", "-wait=2m", "-format="+format)
+		said := regexp.MustCompile(`\S+: \d of 2 hosts|has the backend \S+,`).FindAllString(strings.Join(strings.Fields(got.stdout), " "), -1)
+		want := []string{"udp: 0 of 2 hosts", "udp: 1 of 2 hosts", "udp: 1 of 2 hosts", "has the backend udp,"}
+		if format == "json" {
+			want = nil
+		}
+		if got.code != cli.ExitDone || !slices.Equal(said, want) || format == "json" && strings.Count(got.stdout, `"direction"`) != 1 {
+			t.Errorf("%s: said %q of %+v", format, said, got)
+		}
 	}
 }
 

@@ -41,6 +41,7 @@ type fakeAgent struct {
 	probed       api.ProbeRequest // the last one
 	refuseProbe  *api.Error
 	switching    api.NetworkSwitch
+	switchStates []api.NetworkSwitch        // what readings return first, one after the other
 	begun        *api.NetworkSwitch         // what a change of the switch returns; nil for switching
 	plans        map[string]api.NetworkPlan // of networks that would change
 	findings     []api.Finding
@@ -197,9 +198,16 @@ func (f *fakeAgent) routes() http.Handler {
 		"GET /v1/networks": func(*http.Request) (any, *api.Error) {
 			return api.NetworkList{Networks: f.networks, Skipped: f.skipped}, nil
 		},
-		"GET /v1/network/{network}":        func(r *http.Request) (any, *api.Error) { return f.network(r) },
-		"PUT /v1/network/{network}":        f.putNetwork,
-		"GET /v1/network/{network}/switch": func(*http.Request) (any, *api.Error) { return f.switching, nil },
+		"GET /v1/network/{network}": func(r *http.Request) (any, *api.Error) { return f.network(r) },
+		"PUT /v1/network/{network}": f.putNetwork,
+		"GET /v1/network/{network}/switch": func(*http.Request) (any, *api.Error) {
+			if len(f.switchStates) == 0 {
+				return f.switching, nil
+			}
+			now := f.switchStates[0]
+			f.switchStates = f.switchStates[1:]
+			return now, nil
+		},
 		"PUT /v1/network/{network}/switch": func(*http.Request) (any, *api.Error) {
 			if f.begun != nil {
 				return *f.begun, nil

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
@@ -36,8 +37,8 @@ other over the new backend, the old one is removed.
 
 -stop, -continue, -reverse and -end change the switch. -rotate-keys begins to
 switch a network with the backend wireguard to new keys. With -wait, the
-command returns when the switch has ended, and exits with 1 if that takes
-longer.
+command prints how far the switch is whenever that changes, and returns when it
+has ended. It exits with 1 if that takes longer.
 
   $ leno network switch
   $ leno network switch blue -reverse -wait=5m
@@ -78,34 +79,51 @@ longer.
 				return err
 			}
 			return s.Agent.CallWithin(ctx, wait.Limit+cli.CallTimeout, func(ctx context.Context, c *api.Client) error {
-				changed := now.ModifyIndex
-				return cli.Await(ctx, wait.Limit, func(ctx context.Context) error {
-					now, err := c.NetworkSwitch(ctx, network)
-					switch {
-					case err != nil:
-					case now.ModifyIndex < changed:
-						err = fmt.Errorf("network %s: the agent has not seen the change yet", network)
-					case now.To != "":
-						err = fmt.Errorf("network %s: %d of %d hosts send to all others over %s", network, now.Moved, len(now.Hosts), now.To)
-					}
-					return err
-				})
+				return awaitSwitch(ctx, s, c, network, now, wait.Limit)
 			})
 		},
 	}
 }
 
+// awaitSwitch blocks until a switch has ended, and prints each change of the state that was shown last.
+func awaitSwitch(ctx context.Context, s *cli.Session, c *api.Client, network string, shown api.NetworkSwitch, limit time.Duration) error {
+	changed := shown.ModifyIndex
+	return cli.Await(ctx, limit, func(ctx context.Context) error {
+		now, err := c.NetworkSwitch(ctx, network)
+		switch {
+		case err != nil:
+			return err
+		case now.ModifyIndex < changed:
+			return fmt.Errorf("network %s: the agent has not seen the change yet", network)
+		}
+		if asJSON, _ := s.Format.JSON(); !asJSON && describeSwitch(network, now) != describeSwitch(network, shown) {
+			cli.Printf(s.Meta.Stdout, "%s", describeSwitch(network, now))
+		}
+		if shown = now; now.To != "" {
+			return fmt.Errorf("network %s: %d of %d hosts send to all others over %s", network, now.Moved, len(now.Hosts), now.To)
+		}
+		return nil
+	})
+}
+
 // writeSwitch prints how far a network has been switched.
 func writeSwitch(w io.Writer, network string, s api.NetworkSwitch) {
+	cli.Printf(w, "%s", describeSwitch(network, s))
+	if s.To != "" {
+		writeHosts(w, s.Hosts)
+	}
+}
+
+// describeSwitch says in one sentence how far a network has been switched.
+func describeSwitch(network string, s api.NetworkSwitch) string {
 	if s.To == "" {
-		cli.Printf(w, "Network %s has the backend %s, and is not being switched to another.", network, s.From)
-		return
+		return fmt.Sprintf("Network %s has the backend %s, and is not being switched to another.", network, s.From)
 	}
 	verb := map[string]string{
 		api.SwitchForward: "is being switched",
 		api.SwitchStopped: "stopped on the way",
 		api.SwitchBack:    "is being switched back",
 	}[s.Direction]
-	cli.Printf(w, "Network %s %s from %s to %s: %d of %d hosts send to all others over %[4]s.", network, verb, s.From, s.To, s.Moved, len(s.Hosts))
-	writeHosts(w, s.Hosts)
+	return fmt.Sprintf("Network %s %s from %s to %s: %d of %d hosts send to all others over %[4]s.",
+		network, verb, s.From, s.To, s.Moved, len(s.Hosts))
 }
