@@ -398,3 +398,38 @@ func TestFlannelNetworkEdited(t *testing.T) {
 	_, err = c.Acquire(testContext(t), n, again(claim, l))
 	wantErr(t, err, registry.ErrConflict)
 }
+
+// TestFlannelReservation: a reservation in flannel, which no host has used, is shown as a reservation and not as a held
+// host. No other host gets its subnet, and the host with its address takes it over.
+func TestFlannelReservation(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	c := s.open(t)
+	n := s.flannelNetwork(t, c, oneFamily)
+	acquire(t, c, n, vxlanClaim(t, 2))
+	_, index, err := c.WatchReservations(testContext(t), n, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.admin.Put(testContext(t), s.keys.prefix+"/subnets/10.5.3.0-24", `{"PublicIP":"192.0.2.1"}`); err != nil {
+		t.Fatal(err)
+	}
+	set, _, err := c.WatchReservations(testContext(t), n, index)
+	if err != nil || len(set.Reservations) != 1 || set.Reservations[0].Slot != 3 || set.Reservations[0].Node != "flannel-192.0.2.1" {
+		t.Fatalf("%+v, %v", set, err)
+	}
+	leases, _, err := c.WatchLeases(testContext(t), n, 0)
+	if err != nil || len(leases.Leases) != 1 || len(leases.Bad) > 0 {
+		t.Errorf("%+v, %v", leases, err)
+	}
+	if got := fill(t, c, n); slices.Contains(got, 3) {
+		t.Errorf("others got %v", got)
+	}
+	l, err := c.Acquire(testContext(t), n, vxlanClaim(t, 1))
+	if err != nil || l.Slot != 3 {
+		t.Fatalf("its host got %+v, %v", l, err)
+	}
+	if set, err := c.Reservations(testContext(t), n); err != nil || len(set.Reservations) != 1 || set.Reservations[0].Node != "host-1" {
+		t.Errorf("%+v, %v", set, err)
+	}
+}

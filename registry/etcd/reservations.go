@@ -183,11 +183,14 @@ func (c *Client) WatchReservations(ctx context.Context, n registry.Network, afte
 	var index uint64
 	prefix := c.own.keys.reservations(n.Name)
 	err := c.own.mirror.Await(ctx, after == 0, func(t *tree) (bool, time.Time) {
-		index = c.own.views.index(t, prefix, t.below(prefix)...)
+		flannels, records := c.own.flannelReservations(t, n)
+		index = c.own.views.index(t, prefix, append(records, t.below(prefix)...)...)
 		if index == after {
 			return false, time.Time{}
 		}
 		set, _ = c.own.reservations(t, n)
+		set.Reservations = append(set.Reservations, flannels...)
+		slices.SortFunc(set.Reservations, registry.Reservation.Compare)
 		return true, time.Time{}
 	})
 	if err != nil {
@@ -214,6 +217,29 @@ func (c *connection) reservations(t *tree, n registry.Network) (set registry.Res
 	}
 	slices.SortFunc(set.Reservations, registry.Reservation.Compare)
 	return set, bad
+}
+
+// isReservation reports whether k is a reservation in flannel: a record that never ends, in which no host has written what
+// the network's backend publishes.
+func (k *known) isReservation(n registry.Network) bool {
+	return k.foreign && k.err == nil && k.record.lease == 0 && k.lease.Backend.Type != n.Backend.Type
+}
+
+// flannelReservations returns the reservations of n in flannel, and their records. They are only shown: a claim treats them
+// as records of flannel hosts.
+func (c *connection) flannelReservations(t *tree, n registry.Network) (out []registry.Reservation, records []*record) {
+	if len(n.Plan) == 0 {
+		return nil, nil
+	}
+	leases, _ := c.readLeases(t, n)
+	for _, k := range leases {
+		if k.isReservation(n) {
+			out = append(out, registry.Reservation{Network: n.Name, Slot: k.lease.Slot, Subnet: k.lease.Subnet(),
+				Node: k.lease.Node, ModifyIndex: k.record.modified})
+			records = append(records, k.record)
+		}
+	}
+	return out, records
 }
 
 // readLeases returns the stored leases of n, and the slots that unusable records cover.

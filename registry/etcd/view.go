@@ -197,7 +197,7 @@ func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time
 			}
 		case k.err != nil:
 			set.Bad = append(set.Bad, registry.BadRecord{Key: k.record.key, Reason: k.err.Error()})
-		default:
+		case !k.isReservation(n):
 			shown = append(shown, k)
 		}
 	}
