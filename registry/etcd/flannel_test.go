@@ -406,7 +406,9 @@ func TestFlannelReservation(t *testing.T) {
 	s := newStore(t, common.Get(t))
 	c := s.open(t)
 	n := s.flannelNetwork(t, c, oneFamily)
-	acquire(t, c, n, vxlanClaim(t, 2))
+	other := vxlanClaim(t, 2)
+	other.Prefer = n.Plan.Subnets(1)[0]
+	acquire(t, c, n, other)
 	_, index, err := c.WatchReservations(testContext(t), n, 0)
 	if err != nil {
 		t.Fatal(err)
