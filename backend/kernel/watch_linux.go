@@ -28,8 +28,8 @@ type WatchFilter struct {
 
 // Watch signals that something a backend or the choice of the underlay depends on may have changed.
 // In addition to the filter's devices and destinations, it watches routes with our protocol,
-// default routes, the rules that choose among tables, every address of more than link scope, and
-// whether the host forwards packets. The link state is included because a link that goes down, or
+// default routes, the rules that choose among tables, every IPv4 address, every IPv6 address of more
+// than link scope, and whether the host forwards packets. The link state is included because a link that goes down, or
 // loses its last address, loses its IPv4 routes without an announcement.
 //
 // Our own writes are signalled like any others: an Apply that wrote is followed by one that writes
@@ -220,10 +220,10 @@ func linkName(attrs []byte) string {
 	return ""
 }
 
-// addressMatters ignores link-local addresses, which come and go with every container's veth.
+// addressMatters ignores IPv6 addresses of link scope, which come and go with every container's veth.
 func addressMatters(data []byte) bool {
-	const scope = 3 // in struct ifaddrmsg
-	return len(data) >= unix.SizeofIfAddrmsg && data[scope] < unix.RT_SCOPE_LINK
+	const family, scope = 0, 3 // in struct ifaddrmsg
+	return len(data) >= unix.SizeofIfAddrmsg && (data[family] == unix.AF_INET || data[scope] < unix.RT_SCOPE_LINK)
 }
 
 // routeMatters ignores the local table, whose routes come and go with addresses. When one route
