@@ -104,6 +104,7 @@ var faults = []fault{
 	{"learning switched on", "ip link set LINK type vxlan learning", "device had another underlay: learning was on", "vxlan", false},
 	{"addresses removed", "ip addr flush dev LINK scope global", "addresses were missing", "vxlan udp wireguard", true},
 	{"address added", "ip addr add POOL.77.7/32 dev LINK", "foreign addresses were there: POOL.77.7/32", "vxlan udp wireguard", false},
+	{"link-scope address added", "ip addr add POOL.77.8/32 dev LINK scope link", "foreign addresses were there: POOL.77.8/32", "vxlan udp wireguard", false},
 	{"routes flushed", "ip route flush proto 108 root POOL.0.0/16; ip -6 route flush proto 108 root fd00:NUMBER::/48", "routes were missing", "vxlan host-gw udp wireguard", true},
 	{"route removed", "ip route del PEER.0/24 proto 108", "routes were missing: PEER.0/24", "vxlan host-gw udp wireguard", false},
 	{"route for the whole network removed", "ip route del unreachable POOL.0.0/16", "routes were missing: POOL.0.0/16", "vxlan host-gw udp wireguard", false},
