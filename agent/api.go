@@ -17,6 +17,7 @@ import (
 func (a *Agent) newServer() (*httpapi.Server, error) {
 	return httpapi.New(httpapi.Options{
 		Agent:      apiAgent{a},
+		Socket:     a.settings.get().HTTP.Socket,
 		Logs:       a.o.Logs,
 		Registry:   a.env.Store.Registry,
 		Store:      a.env.Store.Kind,

@@ -49,6 +49,7 @@ func CheckFiles(ctx context.Context, c config.Config) map[string]error {
 	if socket, ok := strings.CutPrefix(c.HTTP.Address, "unix://"); ok {
 		check("http.address", socket, wantType(fs.ModeSocket, "a socket"))
 	}
+	check("http.socket", c.HTTP.Socket, wantType(fs.ModeSocket, "a socket"))
 	for _, n := range c.Networks {
 		check("network."+n.Name+".subnet_file", n.SubnetFile, wantType(0, "a regular file"))
 	}

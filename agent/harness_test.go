@@ -97,7 +97,7 @@ func newHost(t testing.TB, store *memory.Store, name string) *host {
 	c := config.Defaults()
 	c.NodeName = name
 	c.DataDir = filepath.Join(dir, "data")
-	c.HTTP.Address = "unix://" + filepath.Join(dir, "leno.sock")
+	c.HTTP.Address, c.HTTP.Socket = "unix://"+filepath.Join(dir, "leno.sock"), ""
 	c.Lease.TTL, c.Lease.RenewMargin = 10*time.Second, 9900*time.Millisecond // the lease is renewed every 100 ms
 	c.Consul.Service = ""
 	c.Networks = []config.Network{{

@@ -114,6 +114,7 @@ func settingCases() map[string]settingCase {
 		"consul.tls.server_name": restart(func(c *config.Config) { c.Consul.TLS.ServerName = "x" }),
 
 		"http.address": restart(func(c *config.Config) { c.HTTP.Address = "127.0.0.1:1" }),
+		"http.socket":  restart(func(c *config.Config) { c.HTTP.Socket = "/x" }),
 		"http.allowed_hosts": {func(_ *host, c *config.Config) { c.HTTP.AllowedHosts = []string{"leno.example.com"} }, func(a *host, _ config.Config) error {
 			handler, err := a.agent.http.Handler()
 			if err != nil {

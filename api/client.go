@@ -14,10 +14,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // DefaultAddress is where an agent listens by default.
 const DefaultAddress = "127.0.0.1:5366"
+
+// ConnectTimeout is how long a client waits for a connection to the agent.
+const ConnectTimeout = 5 * time.Second
 
 const (
 	tokenHeader = "X-Consul-Token"
@@ -45,8 +49,8 @@ type Config struct {
 	// HTTPClient has a transport.
 	TLS *tls.Config
 
-	// HTTPClient sends the requests. If nil, a client without a time limit is used, so bound the
-	// calls with their contexts. New copies it. Its transport is not used for unix addresses, and
+	// HTTPClient sends the requests. If nil, a client is used that waits for a connection no longer than
+	// ConnectTimeout, and for an answer without a limit, so bound the calls with their contexts. New copies it. Its transport is not used for unix addresses, and
 	// redirects are never followed because they would carry the token elsewhere.
 	HTTPClient *http.Client
 }
@@ -121,11 +125,17 @@ func parseAddress(address string) (*url.URL, string, error) {
 }
 
 func newTransport(socket string, conf *tls.Config) http.RoundTripper {
-	t := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: conf, ForceAttemptHTTP2: true}
+	d := net.Dialer{Timeout: ConnectTimeout}
+	t := &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         d.DialContext,
+		TLSClientConfig:     conf,
+		TLSHandshakeTimeout: ConnectTimeout,
+		ForceAttemptHTTP2:   true,
+	}
 	if socket != "" {
 		t.Proxy = nil
 		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
 			return d.DialContext(ctx, "unix", socket)
 		}
 	}

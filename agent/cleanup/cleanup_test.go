@@ -77,7 +77,7 @@ func cleanedIn(t *testing.T, ns *nstest.NS, dir string, store *swept, o Options)
 	t.Helper()
 	c := config.Defaults()
 	c.DataDir = filepath.Join(dir, "data")
-	c.HTTP.Address = "unix://" + filepath.Join(dir, "leno.sock")
+	c.HTTP.Address, c.HTTP.Socket = "unix://"+filepath.Join(dir, "leno.sock"), ""
 	c.Networks = []config.Network{{Name: "blue", SubnetFile: filepath.Join(dir, "blue.env")}}
 	o.Open = func(config.Config, hclog.Logger) (Registry, error) { return store, nil }
 	o.SelectUnderlay = func(config.Underlay) (underlay.Choice, error) {

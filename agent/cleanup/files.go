@@ -65,6 +65,9 @@ func (c *cleaner) findFiles() {
 	if path, ok := strings.CutPrefix(c.config.HTTP.Address, "unix://"); ok {
 		c.addSocket(path)
 	}
+	if path := c.config.HTTP.Socket; path != "" {
+		c.addSocket(path)
+	}
 }
 
 // addFormerSubnets adds the file of former subnets, or the entry of the network that is cleaned up, and the list of

@@ -166,6 +166,7 @@ const (
 // HTTP is the agent's API listener.
 type HTTP struct {
 	Address      string   `option:"address,restart"` // host:port or unix:///path
+	Socket       string   `option:"socket,restart"`  // path of one more listener, for commands on this host; "" for none
 	AllowedHosts []string `option:"allowed_hosts"`   // more names that requests may be for; "*.example.com" is any name below
 	TLS          TLS      `option:"tls,restart"`
 }

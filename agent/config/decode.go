@@ -160,6 +160,7 @@ func (l *loader) readHTTP(s *httpShape) {
 	}
 	c := &l.cfg.HTTP
 	l.text(s.Address, &c.Address, checkListenAddress)
+	l.text(s.Socket, &c.Socket, optional(checkSocket))
 	l.texts(s.AllowedHosts, &c.AllowedHosts, checkHostPattern)
 	if t := s.TLS; t != nil {
 		l.text(t.CAFile, &c.TLS.CAFile)

@@ -12,8 +12,11 @@ const DefaultBackend = "vxlan"
 // DefaultRotateBytes is the size that a log file does not exceed when log_rotate_bytes is 0.
 const DefaultRotateBytes = 100 << 20
 
-// runDir is the default directory of the subnet files.
+// runDir is the default directory of the subnet files and of the socket.
 const runDir = "/run/leno"
+
+// DefaultSocket is where an agent listens for commands on its host by default.
+const DefaultSocket = runDir + "/leno.sock"
 
 // Defaults returns the configuration of an agent without any file: it takes part in no network.
 func Defaults() Config {
@@ -28,7 +31,7 @@ func Defaults() Config {
 			OnLost:      OnLostRenumber,
 		},
 		Firewall:        Firewall{Type: FirewallAuto, Resync: 20 * time.Second, RandomFully: true},
-		HTTP:            HTTP{Address: "127.0.0.1:5366"},
+		HTTP:            HTTP{Address: "127.0.0.1:5366", Socket: DefaultSocket},
 		Telemetry:       Telemetry{PrometheusRetention: time.Hour},
 		AllowedNetworks: []string{"*"},
 	}

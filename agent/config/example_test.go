@@ -34,7 +34,7 @@ func TestExampleLoads(t *testing.T) {
 		Lease: Lease{TTL: 2 * time.Minute, RenewMargin: 80 * time.Second, Hold: 24 * time.Hour,
 			OnLost: OnLostRenumber},
 		Firewall:        Firewall{Type: FirewallAuto, Resync: 20 * time.Second, RandomFully: true},
-		HTTP:            HTTP{Address: "127.0.0.1:5366"},
+		HTTP:            HTTP{Address: "127.0.0.1:5366", Socket: "/run/leno/leno.sock"},
 		Telemetry:       Telemetry{PrometheusRetention: time.Hour},
 		AllowedNetworks: []string{"*"},
 		Networks: []Network{{

@@ -120,6 +120,7 @@ type firewallShape struct {
 
 type httpShape struct {
 	Address      *hcl.Attribute    `hcl:"address,optional"`
+	Socket       *hcl.Attribute    `hcl:"socket,optional"`
 	AllowedHosts *hcl.Attribute    `hcl:"allowed_hosts,optional"`
 	TLS          *listenerTLSShape `hcl:"tls,block"`
 }

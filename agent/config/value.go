@@ -147,15 +147,20 @@ func checkHostPort(s string) error {
 // (unix(7)).
 const maxSocketPath = 107
 
+// checkSocket accepts a path that a socket can have.
+func checkSocket(path string) error {
+	if len(path) > maxSocketPath {
+		return fmt.Errorf("the path of the socket has %d bytes, and the kernel takes %d", len(path), maxSocketPath)
+	}
+	return checkAbsolute(path)
+}
+
 func checkListenAddress(s string) error {
 	if socket, ok := strings.CutPrefix(s, "unix://"); ok {
 		if !filepath.IsAbs(socket) {
 			return fmt.Errorf("%q wants an absolute path after unix://", s)
 		}
-		if len(socket) > maxSocketPath {
-			return fmt.Errorf("the path of the socket has %d bytes, and the kernel takes %d", len(socket), maxSocketPath)
-		}
-		return nil
+		return checkSocket(socket)
 	}
 	if err := checkHostPort(s); err != nil {
 		return fmt.Errorf("%w; write host:port, such as \"127.0.0.1:5366\", or unix:///path", err)

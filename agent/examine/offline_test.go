@@ -34,7 +34,7 @@ func offline(t *testing.T, s *store) Offline {
 	dir := t.TempDir()
 	c.NodeName = "a"
 	c.DataDir = filepath.Join(dir, "data")
-	c.HTTP.Address = "unix://" + filepath.Join(dir, "leno.sock")
+	c.HTTP.Address, c.HTTP.Socket = "unix://"+filepath.Join(dir, "leno.sock"), ""
 	c.Files = []string{filepath.Join(dir, "leno.hcl")}
 	c.Networks = []config.Network{{
 		Name:    "n",

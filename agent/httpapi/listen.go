@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/retry"
 )
 
 // ShutdownTimeout is how long running requests may take when the server stops.
@@ -25,8 +28,13 @@ const ShutdownTimeout = 5 * time.Second
 // socketMode lets the socket's owner and its group speak to the agent.
 const socketMode = 0o660
 
-// listen opens an address such as "127.0.0.1:5366" or "unix:///run/leno.sock". The socket file of a dead agent is
-// replaced. One that answers is not.
+// socketGroup is the group of the socket for commands on this host, if it exists and the agent is root.
+const socketGroup = "leno"
+
+// socketPause is the time between two attempts to open the socket for commands on this host.
+const socketPause = 5 * time.Second
+
+// listen opens an address such as "127.0.0.1:5366" or "unix:///run/leno.sock".
 func listen(address string) (net.Listener, error) {
 	path, isUnix := strings.CutPrefix(address, "unix://")
 	if !isUnix {
@@ -36,28 +44,78 @@ func listen(address string) (net.Listener, error) {
 		}
 		return l, nil
 	}
-	if conn, err := net.Dial("unix", path); err == nil {
-		return nil, errors.Join(fmt.Errorf("http.address: %s: %w", path, unix.EADDRINUSE), conn.Close())
-	}
-	if info, err := os.Lstat(path); err == nil {
-		if info.Mode().Type() != fs.ModeSocket {
-			return nil, fmt.Errorf("http.address: %s is there and no socket", path)
-		}
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("http.address: %w", err)
-		}
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("http.address: %w", err)
-	}
-	l, err := net.Listen("unix", path)
+	l, err := listenSocket(path)
 	if err != nil {
 		return nil, fmt.Errorf("http.address: %w", err)
 	}
+	return l, nil
+}
+
+// listenSocket opens a socket. The file of a dead agent is replaced, that of one that answers or is busy is not.
+func listenSocket(path string) (net.Listener, error) {
+	info, err := os.Lstat(path)
+	switch {
+	case err != nil:
+	case info.Mode().Type() != fs.ModeSocket:
+		return nil, fmt.Errorf("%s is there and no socket", path)
+	default:
+		if conn, err := net.Dial("unix", path); err == nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", path, unix.EADDRINUSE), conn.Close())
+		} else if !errors.Is(err, unix.ECONNREFUSED) {
+			return nil, fmt.Errorf("%s: %w: %w", path, unix.EADDRINUSE, err)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
 	if err := os.Chmod(path, socketMode); err != nil {
-		return nil, fmt.Errorf("http.address: %w", errors.Join(err, l.Close()))
+		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
+}
+
+// serveSocket serves the API at the socket for commands on this host until the server stops. Commands use the API's
+// address while this is not possible.
+func (s *Server) serveSocket(ctx context.Context, server *http.Server) {
+	log := s.log.With("path", s.o.Socket)
+	for warned := false; ; warned = true {
+		l, err := listenSocket(s.o.Socket)
+		if err == nil {
+			giveToGroup(s.o.Socket)
+			if err = server.Serve(l); errors.Is(err, http.ErrServerClosed) {
+				return
+			}
+		}
+		switch {
+		case warned:
+		case errors.Is(err, unix.EADDRINUSE):
+			log.Info("another agent serves http.socket: commands use http.address")
+		default:
+			log.Warn("http.socket cannot be used: commands use http.address", "error", err)
+		}
+		if retry.Sleep(ctx, socketPause) != nil {
+			return
+		}
+	}
+}
+
+// giveToGroup lets the members of the group leno use the socket of an agent that runs as root. Without that group, only
+// root can.
+func giveToGroup(path string) {
+	group, err := user.LookupGroup(socketGroup)
+	if err != nil || os.Geteuid() != 0 {
+		return
+	}
+	if id, err := strconv.Atoi(group.Gid); err == nil {
+		_ = os.Chown(path, -1, id) // it stays root's
+	}
 }
 
 // Listen opens the API's address with its certificates.
@@ -121,6 +179,12 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		}
 		return nil
 	})
+	if s.o.Socket != "" && s.o.Socket != l.Addr().String() {
+		g.Go(func() error {
+			s.serveSocket(ctx, server)
+			return nil
+		})
+	}
 	g.Go(func() error {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("http server: %w", err)

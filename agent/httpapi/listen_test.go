@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -321,6 +322,42 @@ func TestSocket(t *testing.T) {
 	}
 	if _, err := listen("unix://" + file); err == nil || !strings.Contains(err.Error(), "no socket") {
 		t.Errorf("over a file: %v", err)
+	}
+}
+
+// TestSocketBesideAddress: the API is served at both, a socket that another agent serves is left to it until it ends, and the
+// server removes its own.
+func TestSocketBesideAddress(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "leno.sock")
+	local, err := api.New(api.Config{Address: "unix://" + path})
+	must(t, err)
+	first, second := newHost(t, nil), newHost(t, nil)
+	for name, h := range map[string]*host{"first": first, "second": second} {
+		h.options.Socket, h.agent.self.NodeName = path, name
+	}
+	answers := func(want string) {
+		t.Helper()
+		agenttest.Eventually(t, func() error {
+			defer local.Close() // the next request connects again
+			if self, err := local.Self(t.Context()); err != nil || self.NodeName != want {
+				return fmt.Errorf("%q, %v; want %s", self.NodeName, err, want)
+			}
+			return nil
+		})
+	}
+	first.serve("127.0.0.1:0")
+	answers("first")
+	second.serve("127.0.0.1:0")
+	second.well()
+	answers("first")
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != socketMode {
+		t.Errorf("%v, %v", info, err)
+	}
+	must(t, first.stop())
+	answers("second")
+	must(t, second.stop())
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after the end: %v", err)
 	}
 }
 

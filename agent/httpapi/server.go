@@ -23,6 +23,7 @@ import (
 // Options are what a Server needs. Agent, Registry, Health, Telemetry and NewLoop are required.
 type Options struct {
 	Agent     Agent
+	Socket    string // path of a socket where the API is served besides its address, "" for none
 	Logs      *logging.Log
 	Registry  registry.Registry // under the agent's own token
 	Store     string            // the kind of the store, such as config.StoreEtcd; "" for Consul

@@ -32,6 +32,7 @@ type AgentFlags struct {
 	Meta Meta
 	set  *flag.FlagSet
 
+	local                                     string // the address of the agent on this host, "" before it is known
 	address, token, tokenFile                 string
 	caCert, clientCert, clientKey, serverName string
 }
@@ -43,7 +44,7 @@ func (f *AgentFlags) Register(fs *flag.FlagSet) {
 	f.set = fs
 	fs.StringVar(&f.address, "address", "",
 		"`address` of the agent: host:port, http(s)://host:port or unix:///path; https if certificates are given; "+
-			"LENO_ADDRESS, default "+api.DefaultAddress)
+			"LENO_ADDRESS, default unix://"+config.DefaultSocket+", or "+api.DefaultAddress+" if no agent listens there")
 	fs.StringVar(&f.token, "token", "", "Consul ACL `token` to use for writes; LENO_TOKEN, CONSUL_HTTP_TOKEN")
 	fs.StringVar(&f.tokenFile, "token-file", "", "`file` to read the token from; LENO_TOKEN_FILE, CONSUL_HTTP_TOKEN_FILE")
 	fs.StringVar(&f.caCert, "ca-cert", "", "PEM `file` of the authority that signed the agent's certificate; LENO_CA_CERT")
@@ -127,7 +128,7 @@ func (f *AgentFlags) checkListener() error {
 	if err != nil {
 		return nil // which api.New reports
 	}
-	users := trusted.Users(filepath.Dir(config.DefaultSubnetFile("x")))
+	users := trustedUsers()
 	for _, user := range trusted.Listeners(uint16(port)) {
 		if !slices.Contains(users, user) {
 			return fmt.Errorf("the token is not sent to %s: user %d listens there, and an agent runs as root or as the owner of %s; "+
@@ -142,13 +143,31 @@ func (f *AgentFlags) checkListener() error {
 func (f *AgentFlags) Address() string {
 	address := f.value("address", f.address, "LENO_ADDRESS")
 	if address == "" {
-		address = api.DefaultAddress
+		return f.localAddress()
 	}
 	if _, _, err := net.SplitHostPort(address); err == nil && !strings.Contains(address, "://") && f.certificates() != (certificates{}) {
 		return "https://" + address
 	}
 	return address
 }
+
+// localAddress returns the address of the agent on this host: its socket, which works without the host's firewall and table
+// of connections. If no trusted agent listens there, or certificates are given, it is the default address.
+func (f *AgentFlags) localAddress() string {
+	switch {
+	case f.local != "":
+	case f.certificates() != (certificates{}):
+		f.local = "https://" + api.DefaultAddress
+	case trusted.CheckSocket(config.DefaultSocket, trustedUsers()...) == nil:
+		f.local = "unix://" + config.DefaultSocket
+	default:
+		f.local = api.DefaultAddress
+	}
+	return f.local
+}
+
+// trustedUsers returns the users who may run an agent on this host.
+func trustedUsers() []int { return trusted.Users(filepath.Dir(config.DefaultSocket)) }
 
 // IsLocal reports whether the agent's address is on this host.
 func (f *AgentFlags) IsLocal() bool {
@@ -275,7 +294,7 @@ func (f *AgentFlags) CallWithin(ctx context.Context, limit time.Duration, fn Cal
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err = fn(ctx, client)
-	if errors.Is(err, context.DeadlineExceeded) {
+	if ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("the agent at %s did not answer within %s: %w", f.Address(), limit, err)
 	}
 	return f.Explain(err)
@@ -289,7 +308,11 @@ const plainToTLS = "HTTP request to an HTTPS server"
 func (f *AgentFlags) Explain(err error) error {
 	var unknown x509.UnknownAuthorityError
 	var otherName x509.HostnameError
+	var connecting *net.OpError
 	switch {
+	case errors.As(err, &connecting) && connecting.Op == "dial" && connecting.Timeout():
+		return fmt.Errorf("connecting to the agent at %s took longer than %s: %w (packets to it are lost: look for a firewall "+
+			"and, if it is on this host, for \"nf_conntrack: table full\" in dmesg)", f.Address(), api.ConnectTimeout, err)
 	case errors.As(err, &unknown):
 		return fmt.Errorf("%w (-ca-cert and LENO_CA_CERT name the authority that signed the certificate of the agent at %s)",
 			err, f.Address())

@@ -38,20 +38,8 @@ func ReadFile(path string, users ...int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for dir := "/"; ; {
-		info, err := os.Lstat(dir)
-		if err == nil {
-			err = checkOwner(dir, ownerOf(info), users)
-		}
-		if err != nil {
-			return "", err
-		}
-		rest, inside := strings.CutPrefix(real, strings.TrimSuffix(dir, "/")+"/")
-		name, _, deeper := strings.Cut(rest, "/")
-		if !inside || !deeper {
-			break
-		}
-		dir = filepath.Join(dir, name)
+	if err := checkDirectories(real, users); err != nil {
+		return "", err
 	}
 	// O_NONBLOCK: opening a pipe without a writer would block forever.
 	file, err := os.OpenFile(real, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -71,6 +59,25 @@ func ReadFile(path string, users ...int) (string, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(file, maxBytes))
 	return string(text), err
+}
+
+// checkDirectories returns an error unless only trusted users can replace what is at a path without links.
+func checkDirectories(path string, users []int) error {
+	for dir := "/"; ; {
+		info, err := os.Lstat(dir)
+		if err == nil {
+			err = checkOwner(dir, ownerOf(info), users)
+		}
+		if err != nil {
+			return err
+		}
+		rest, inside := strings.CutPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+		name, _, deeper := strings.Cut(rest, "/")
+		if !inside || !deeper {
+			return nil
+		}
+		dir = filepath.Join(dir, name)
+	}
 }
 
 // fileOwner describes who can change a file or directory: its owner and its mode.

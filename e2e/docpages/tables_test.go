@@ -189,6 +189,7 @@ func limits() map[string]limit {
 		"firewall.random_fully": flag,
 
 		"http.address":       {takes: []string{`"0.0.0.0:5366"`, `"unix:///run/leno/leno.sock"`}, refuses: append(host, `"unix://leno.sock"`, `"unix:///`+strings.Repeat("x", 107)+`"`), says: "`host:port`, or a socket: `unix:///run/leno/leno.sock`"},
+		"http.socket":        {takes: []string{`""`, `"/run/leno/2.sock"`}, refuses: []string{`"leno.sock"`, `"unix:///run/leno/leno.sock"`, `"/` + strings.Repeat("x", 107) + `"`}, says: "At most 107 bytes"},
 		"http.allowed_hosts": {takes: []string{`["leno.example.com", "*.internal", "web1"]`}, refuses: []string{`["*"]`, `["leno.example.com:5366"]`, `["a.*.b"]`, `[""]`, `"x"`}, says: "A name has no port"},
 		"http.tls.cert_file": {refuses: []string{`"/etc/leno.d/cert.pem"`}, says: "with both"},
 		"http.tls.key_file":  {refuses: []string{`"/etc/leno.d/key.pem"`}, says: "with both"},
