@@ -109,7 +109,7 @@ func (s *shared) client(kv *kv) *Client {
 		lost:         &s.lost,
 		followers:    &s.followers,
 	}
-	c.consulAgent = consulAgent{kv: kv, host: s.conn.host, tokens: &s.registered}
+	c.consulAgent = consulAgent{kv: kv, conn: s.conn, host: s.conn.host, tokens: &s.registered}
 	c.rightsChecker = rightsChecker{kv: kv, agent: c.consulAgent, conn: s.conn}
 	c.recordFinder = recordFinder{kv: kv, sessions: c.sessionStore}
 	return c

@@ -15,6 +15,7 @@ import (
 // registered with it.
 type consulAgent struct {
 	kv     *kv
+	conn   connection
 	host   string    // as in connection
 	tokens *sync.Map // by service ID: the token under which this process registered it last
 }
@@ -43,6 +44,27 @@ func (a consulAgent) nodeName(ctx context.Context) (string, error) {
 	}
 	name, _ := self["Config"]["NodeName"].(string)
 	return name, nil
+}
+
+// attempts is how many new connections are tried to find the Consul agent that has a service. Behind a balancer, each of
+// them may lead to another Consul agent.
+const attempts = 5
+
+// onNewConnection calls f with an agent that makes its requests one after another over one connection of their own, so
+// that they reach the same Consul agent.
+func (a consulAgent) onNewConnection(f func(consulAgent) error) error {
+	conn := a.conn
+	conn.base = conn.base.Clone()
+	conn.base.MaxConnsPerHost = 1
+	defer conn.base.CloseIdleConnections()
+	client, err := conn.client()
+	if err != nil {
+		return err
+	}
+	kv := *a.kv
+	kv.api = client
+	a.kv, a.conn = &kv, conn
+	return f(a)
 }
 
 func (a consulAgent) onThisHost(ctx context.Context) (bool, error) {

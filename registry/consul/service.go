@@ -29,28 +29,47 @@ const (
 // and any program may deregister them, so each call reads first. When a restore removes the service from the servers,
 // the local agent does not notice for up to two minutes, unless service and check differ from those it has: s.Epoch is
 // part of both. The error wraps registry.ErrNotPolled if the service is registered and the last poll got no answer.
+//
+// Behind a balancer, the service stays at the Consul agent that has it already.
 func (a consulAgent) Announce(ctx context.Context, s registry.Service, v registry.Verdict) error {
 	wanted := registration(s, v)
 	tok, err := a.kv.token.current(ctx)
 	if err != nil {
 		return fmt.Errorf("announce service %s: %w", s.ID, classify(err))
 	}
-	check, err := a.announced(ctx, wanted)
-	same := check != nil
-	if err != nil {
-		return fmt.Errorf("announce service %s: %w", s.ID, err)
+	for attempt := 1; ; attempt++ {
+		missing := false
+		err := a.onNewConnection(func(a consulAgent) (err error) {
+			exists, check, err := a.announced(ctx, wanted)
+			if err != nil {
+				return fmt.Errorf("announce service %s: %w", s.ID, err)
+			}
+			if missing = !exists && attempt < attempts; missing {
+				return nil
+			}
+			return a.announceHere(ctx, wanted, check, v, tok)
+		})
+		if !missing {
+			return err
+		}
 	}
-	if !same || a.isStale(s.ID, tok) {
+}
+
+// announceHere makes the Consul agent show the service. check is nil if the agent does not show it as wanted.
+func (a consulAgent) announceHere(ctx context.Context, wanted *api.AgentServiceRegistration, check *api.AgentCheck,
+	v registry.Verdict, tok string) error {
+	id := wanted.ID
+	if check == nil || a.isStale(id, tok) {
 		opts, cancel := a.kv.query(ctx, read{})
 		defer cancel()
 		replace := api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(opts.Context())
 		err := a.kv.api.Agent().ServiceRegisterOpts(wanted, replace)
 		if err != nil {
-			return fmt.Errorf("register service %s: %w", s.ID, classify(err))
+			return fmt.Errorf("register service %s: %w", id, classify(err))
 		}
-		a.tokens.Store(s.ID, tok)
-		if !same {
-			a.kv.logger.Info("service registered", "service", s.Name, "id", s.ID)
+		a.tokens.Store(id, tok)
+		if check == nil {
+			a.kv.logger.Info("service registered", "service", wanted.Name, "id", id)
 		}
 	}
 	if wanted.Check.TTL == "" {
@@ -59,7 +78,7 @@ func (a consulAgent) Announce(ctx context.Context, s registry.Service, v registr
 	opts, cancel := a.kv.query(ctx, read{})
 	defer cancel()
 	if err := a.kv.api.Agent().UpdateTTLOpts(wanted.Check.CheckID, v.Output, v.Status, opts); err != nil {
-		return fmt.Errorf("feed check of service %s: %w", s.ID, classify(err))
+		return fmt.Errorf("feed check of service %s: %w", id, classify(err))
 	}
 	return nil
 }
@@ -72,13 +91,20 @@ func (a consulAgent) isStale(id, tok string) bool {
 	return known && before != tok || !known && a.kv.token.hasLogin()
 }
 
-// Withdraw removes the service; if it is absent, that is no error.
+// Withdraw removes the service from the Consul agent that has it; if it is absent, that is no error.
 func (a consulAgent) Withdraw(ctx context.Context, s registry.Service) error {
-	opts, cancel := a.kv.query(ctx, read{})
-	defer cancel()
-	err := a.kv.api.Agent().ServiceDeregisterOpts(s.ID, opts)
-	if err != nil && !isNotFound(err) {
-		return fmt.Errorf("deregister service %s: %w", s.ID, classify(err))
+	for range attempts {
+		err := a.onNewConnection(func(a consulAgent) error {
+			opts, cancel := a.kv.query(ctx, read{})
+			defer cancel()
+			return a.kv.api.Agent().ServiceDeregisterOpts(s.ID, opts)
+		})
+		if err == nil {
+			return nil
+		}
+		if !isNotFound(err) {
+			return fmt.Errorf("deregister service %s: %w", s.ID, classify(err))
+		}
 	}
 	return nil
 }
@@ -100,18 +126,25 @@ func (a consulAgent) Duplicates(ctx context.Context, s registry.Service, meta st
 	return out, nil
 }
 
-// RegisteredService returns the service with the given ID as the local Consul agent has it, and false when it has none.
+// RegisteredService returns the service with the given ID as a Consul agent that the client reaches has it, and false when
+// none has it.
 func (a consulAgent) RegisteredService(ctx context.Context, id string) (registry.Service, bool, error) {
-	opts, cancel := a.kv.query(ctx, read{})
-	defer cancel()
-	found, _, err := a.kv.api.Agent().Service(id, opts)
-	if isNotFound(err) {
-		return registry.Service{}, false, nil
+	var found *api.AgentService
+	for range attempts {
+		err := a.onNewConnection(func(a consulAgent) (err error) {
+			opts, cancel := a.kv.query(ctx, read{})
+			defer cancel()
+			found, _, err = a.kv.api.Agent().Service(id, opts)
+			return err
+		})
+		if err == nil {
+			return serviceOf(found), true, nil
+		}
+		if !isNotFound(err) {
+			return registry.Service{}, false, fmt.Errorf("look up service %s: %w", id, classify(err))
+		}
 	}
-	if err != nil {
-		return registry.Service{}, false, fmt.Errorf("look up service %s: %w", id, classify(err))
-	}
-	return serviceOf(found), true, nil
+	return registry.Service{}, false, nil
 }
 
 // serviceOf returns a service as the local Consul agent has it.
@@ -156,31 +189,32 @@ func pollError(check *api.AgentCheck) error {
 	return fmt.Errorf("%w: %s", registry.ErrNotPolled, check.Output)
 }
 
-// announced returns the check of the service if both are registered as wanted, nil otherwise.
-func (a consulAgent) announced(ctx context.Context, wanted *api.AgentServiceRegistration) (*api.AgentCheck, error) {
+// announced reports whether the Consul agent has the service, and returns its check if both are registered as wanted.
+func (a consulAgent) announced(ctx context.Context, wanted *api.AgentServiceRegistration) (
+	exists bool, check *api.AgentCheck, err error) {
 	opts, cancel := a.kv.query(ctx, read{})
 	defer cancel()
 	found, _, err := a.kv.api.Agent().Service(wanted.ID, opts)
 	if isNotFound(err) {
-		return nil, nil
+		return false, nil, nil
 	}
 	if err != nil {
-		return nil, classify(err)
+		return false, nil, classify(err)
 	}
 	if found.Service != wanted.Name || found.Address != wanted.Address || found.Port != wanted.Port ||
 		!slices.Equal(found.Tags, wanted.Tags) || !maps.Equal(found.Meta, wanted.Meta) {
-		return nil, nil
+		return true, nil, nil
 	}
 	filter := fmt.Sprintf("ServiceID == %q", wanted.ID)
 	checks, err := a.kv.api.Agent().ChecksWithFilterOpts(filter, opts)
 	if err != nil {
-		return nil, classify(err)
+		return true, nil, classify(err)
 	}
 	check, ok := checks[wanted.Check.CheckID]
 	if !ok || len(checks) != 1 || check.Name != wanted.Check.Name || check.Notes != wanted.Check.Notes {
-		return nil, nil
+		return true, nil, nil
 	}
-	return check, nil
+	return true, check, nil
 }
 
 func isNotFound(err error) bool {

@@ -2,10 +2,13 @@ package consul
 
 import (
 	"errors"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -117,6 +120,103 @@ func TestAnnounce(t *testing.T) {
 	if _, _, err := s.admin.Agent().Service(service.ID, nil); !isNotFound(err) {
 		t.Errorf("withdrawn: %v", err)
 	}
+}
+
+// TestAnnounceBehindBalancer: each connection leads to the next Consul agent, and is cut after a while. The service is at
+// one of them only, and nowhere in the end.
+func TestAnnounceBehindBalancer(t *testing.T) {
+	t.Parallel()
+	servers := []*server{newServer(t, ""), newServer(t, "")}
+	balancer := newBalancer(t, servers[0].addr, servers[1].addr)
+	service := registry.Service{Name: "leno", ID: "leno-balanced"}
+	entries := func() (n int) {
+		t.Helper()
+		for _, s := range servers {
+			if _, _, err := s.admin.Agent().Service(service.ID, nil); err == nil {
+				n++
+			} else if !isNotFound(err) {
+				t.Fatal(err)
+			}
+		}
+		return n
+	}
+	ctx := testContext(t)
+	var c *Client
+	for i := range 6 {
+		if i%3 == 0 { // the agent starts again
+			c = servers[0].client(t, "leno", func(c *Config) { c.Address = balancer.addr() })
+		}
+		if err := c.Announce(ctx, service, registry.Verdict{Status: "passing"}); err != nil {
+			t.Fatal(err)
+		}
+		if n := entries(); n != 1 {
+			t.Fatalf("round %d: %d entries", i, n)
+		}
+		balancer.cut()
+	}
+	if err := c.Withdraw(ctx, service); err != nil {
+		t.Fatal(err)
+	}
+	if n := entries(); n != 0 {
+		t.Errorf("%d entries in the end", n)
+	}
+}
+
+// A balancer passes connections to servers in turn.
+type balancer struct {
+	net.Listener
+	mu   sync.Mutex
+	open []net.Conn
+}
+
+func newBalancer(t *testing.T, servers ...string) *balancer {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &balancer{Listener: l}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for i := 0; ; i++ {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", servers[i%len(servers)])
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			b.mu.Lock()
+			b.open = append(b.open, client, server)
+			b.mu.Unlock()
+			for _, pair := range [][2]net.Conn{{client, server}, {server, client}} {
+				all.Go(func() {
+					_, _ = io.Copy(pair[0], pair[1])
+					_ = pair[0].Close()
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		b.cut()
+		all.Wait()
+	})
+	return b
+}
+
+func (b *balancer) addr() string { return b.Addr().String() }
+
+// cut ends all connections.
+func (b *balancer) cut() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, conn := range b.open {
+		_ = conn.Close()
+	}
+	b.open = nil
 }
 
 // TestAnnounceAgain: a restore removes the service from the catalogue, and the local agent, which still has it, does
