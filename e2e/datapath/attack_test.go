@@ -2,7 +2,6 @@ package datapath
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -94,24 +93,6 @@ func send(from *lab.Namespace, source, to netip.AddrPort, data []byte, times int
 	})
 }
 
-// innerPacket returns an IPv4 packet with a UDP datagram without a checksum.
-func innerPacket(source, to netip.AddrPort, text string) []byte {
-	out := []byte{0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0}
-	out = append(out, source.Addr().AsSlice()...)
-	out = append(out, to.Addr().AsSlice()...)
-	binary.BigEndian.PutUint16(out[2:], uint16(28+len(text)))
-	sum := uint32(0)
-	for i := 0; i < 20; i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(out[i:]))
-	}
-	sum = sum>>16 + sum&0xffff
-	binary.BigEndian.PutUint16(out[10:], ^uint16(sum+sum>>16))
-	out = binary.BigEndian.AppendUint16(out, source.Port())
-	out = binary.BigEndian.AppendUint16(out, to.Port())
-	out = binary.BigEndian.AppendUint16(out, uint16(8+len(text)))
-	return append(append(out, 0, 0), text...)
-}
-
 // inTunnel returns a packet as the tunnel of a host carries it.
 func (w *testWorld) inTunnel(backend string, h *lab.Host, packet []byte) []byte {
 	w.T.Helper()
@@ -126,8 +107,7 @@ func (w *testWorld) inTunnel(backend string, h *lab.Host, packet []byte) []byte 
 		}
 		return err
 	}))
-	out := append([]byte{8, 0, 0, 0, 0, 0, 1, 0}, mac...)
-	return append(append(out, 2, 0, 0, 0, 0, 9, 8, 0), packet...)
+	return lab.InVXLAN(1, mac, packet)
 }
 
 // forgetConnections empties a host's connection tracking, as time does.
@@ -200,7 +180,7 @@ func TestAttackingContainer(t *testing.T) {
 			}
 
 			to := netip.AddrPortFrom(target.Addrs[0], servicePort)
-			inner := innerPacket(netip.AddrPortFrom(neighbour.Addrs[0], 9), to, "injected")
+			inner := lab.UDPPacket(netip.AddrPortFrom(neighbour.Addrs[0], 9), to, "injected")
 			w.Must(send(attacker.Namespace, netip.AddrPort{}, netip.AddrPortFrom(b.Addrs[0], tt.port), w.inTunnel(tt.backend, b, inner), 20))
 			received.awaits(w, neighbour.Namespace, to, "wanted")
 			received.lacks(w, "injected")

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -55,6 +54,11 @@ const (
 	SwitchStays    Rule = "switch to another backend does not end"
 	BackendStays   Rule = "something of another backend left"
 	AgentEnded     Rule = "agent ended by itself"
+	ForgedArrived  Rule = "packet of an attacker arrived"
+	JumpsDiffer    Rule = "firewall rules not as they must be"
+	DetourUnnamed  Rule = "routing rule that takes packets not named"
+	MTUStays       Rule = "MTU does not follow the underlay"
+	ReadyEarly     Rule = "ready without a route to a live peer"
 )
 
 // Check returns everything in a history that breaks a rule. It is a pure function.
@@ -69,6 +73,7 @@ func (c *checker) check() []Violation {
 	c.kernels()
 	c.switches()
 	c.pings()
+	c.disturbances()
 	for _, e := range c.Endings {
 		c.report(AgentEnded, member{node: e.Node}, Span{e.At, e.At}, "%s", e.Text)
 	}
@@ -278,7 +283,8 @@ func (c *checker) quiet(m member, s Span) bool {
 const seen = time.Minute
 
 func (c *checker) disturbed(node string, s Span) bool {
-	return slices.ContainsFunc(c.silent[node], func(x Silence) bool { return c.lasts(node, x.Span, s) }) ||
+	return c.unsettled(node, s) ||
+		slices.ContainsFunc(c.silent[node], func(x Silence) bool { return c.lasts(node, x.Span, s) }) ||
 		slices.ContainsFunc(c.rivals[node], func(x Span) bool { return c.lasts(node, Span{x.From, x.To + seen}, s) })
 }
 
@@ -395,106 +401,4 @@ func (s Silence) blind() bool { return s.Why != ReplaceHost }
 
 func overlapping(a, b []netip.Prefix) bool {
 	return slices.ContainsFunc(a, func(p netip.Prefix) bool { return slices.ContainsFunc(b, p.Overlaps) })
-}
-
-// holders looks for two live holders of one slot.
-func (c *checker) holders() {
-	for i, a := range c.Nodes {
-		for _, b := range c.Nodes[i+1:] {
-			if a.Network != b.Network {
-				continue
-			}
-			one, other := member{a.Name, a.Network}, member{b.Name, b.Network}
-			for _, x := range c.tenures[one] {
-				for _, y := range c.tenures[other] {
-					both := Span{max(x.From, y.From), min(x.To, y.To)}
-					if both.From > both.To || !overlapping(x.subnets, y.subnets) ||
-						c.mayNotKnow(a.Name, y, both) || c.mayNotKnow(b.Name, x, both) ||
-						c.asksForAnother(one, both) || c.asksForAnother(other, both) {
-						continue
-					}
-					c.report(TwoHolders, one, both, "it holds %v and %s holds %v", x.subnets, b.Name, y.subnets)
-				}
-			}
-		}
-	}
-}
-
-// asksForAnother reports whether the member says all the time that it waits for a lease. It knows then that it does not
-// hold its former subnet any more, and keeps its datapath until it has another.
-func (c *checker) asksForAnother(m member, s Span) bool {
-	asks := false
-	for _, l := range c.claimsOf[m] {
-		if !l.overlaps(s) {
-			continue
-		}
-		if !strings.Contains(l.Trouble, "waiting for a lease") {
-			return false
-		}
-		asks = true
-	}
-	return asks
-}
-
-// mayNotKnow reports whether a node may overlap with another's tenure until the settling time has
-// passed. There are three reasons: the node came back from a silence in which the other got the
-// subnet; after a silence in which it was given up, it claimed its subnet too late; or the store
-// was set back across these events.
-func (c *checker) mayNotKnow(node string, other tenure, both Span) bool {
-	end := Span{both.To, both.To}
-	for _, s := range c.silent[node] {
-		if s.blind() && s.To != forever && c.lasts(node, s.Span, end) &&
-			(s.overlaps(other.since) || s.To < other.since.From && c.out(node, other.since.From)) {
-			return true
-		}
-	}
-	return slices.ContainsFunc(c.wiped, func(r Rewind) bool {
-		return r.setBack() && r.From <= both.From && c.lasts(node, r.Span, end)
-	})
-}
-
-// moves checks every change of a node's subnet.
-func (c *checker) moves() {
-	for _, n := range c.Nodes {
-		m := member{n.Name, n.Network}
-		var before *tenure
-		for i, t := range c.tenures[m] {
-			if before != nil && !slices.Equal(before.subnets, t.subnets) && c.defined(m.network, Span{before.To, t.From}) {
-				if !c.cause(m, *before, t) {
-					c.report(Moved, m, t.since, "from %v to %v", before.subnets, t.subnets)
-				}
-				said := slices.ContainsFunc(c.Notices, func(x Notice) bool {
-					return x.Node == n.Name && x.Network == n.Network && x.Process == t.process && x.Subnet == t.subnets[0]
-				})
-				if before.process == t.process && !said {
-					c.report(MovedSilently, m, t.since, "from %v to %v, not a word in the log", before.subnets, t.subnets)
-				}
-			}
-			before = &c.tenures[m][i]
-		}
-	}
-}
-
-// cause reports whether a node had to move: it had been given up, or the store was set back and has
-// another node on its subnet, or lost all records and has the one from which the node got it.
-func (c *checker) cause(m member, from, to tenure) bool {
-	if c.out(m.node, to.since.To) || c.out(m.node, to.since.From) {
-		return true
-	}
-	for _, r := range c.wiped {
-		if to.since.To < r.From || !c.lasts(m.node, c.untilRivalsEnd(m.node, r), to.since) {
-			continue
-		}
-		for _, read := range c.reads[m.network] {
-			if read.To < r.From || read.From > to.since.To {
-				continue
-			}
-			if slices.ContainsFunc(read.Records, func(x Record) bool {
-				return x.Node != m.node && overlapping(x.Subnets, from.subnets) && (r.setBack() || c.comesBack(member{x.Node, m.network}, from.subnets, from.since, r))
-			}) {
-				return true
-			}
-		}
-	}
-	return false
 }

@@ -45,6 +45,9 @@ func (c *checker) kernels() {
 	for _, d := range devices {
 		network := strings.TrimSuffix(d.Network, otherDevice)
 		m := member{d.Node, network}
+		if c.boots(m, d.At) {
+			continue
+		}
 		backends, same := c.backendsFor(m, d.At)
 		needed := slices.ContainsFunc(backends, func(x Backend) bool { return x.device(network) == d.Network })
 		// The kernel is checked several times a second, and a loss is seen only at the next check.
@@ -125,8 +128,12 @@ func (c *checker) aroundOf(m member, at time.Duration) (before, after Claim, ok 
 
 // removed judges the removal of one route.
 func (c *checker) removed(r Removal) {
+	at := Span{r.At, r.At}
 	for _, m := range c.membersOf(r.Node) {
 		for _, p := range c.peers(m) {
+			if c.boots(m, r.At) || r.To.Addr().Is6() && (c.lacksIPv6(m.node, at) || c.lacksIPv6(p.node, at)) {
+				continue
+			}
 			before, after, ok := c.aroundOf(p, r.At)
 			if !ok || !slices.Contains(before.Subnets, r.To) || !c.defined(m.network, Span{before.From, r.At}) {
 				continue
@@ -178,12 +185,16 @@ func (c *checker) recovery(s Silence, other, network string) time.Duration {
 
 // excused reports whether a packet may be lost: one end was cut off, was given up, or had another
 // subnet by then, so that its container had to be replaced; or it was silent, and does not know yet
-// that the other one, which had been given up, is back. Where agents forward packets themselves,
-// the agent of one end may also have been down.
+// that the other one, which had been given up, is back; or the fault of a host's network takes the packet. Where agents
+// forward packets themselves, the agent of one end may also have been down.
 func (c *checker) excused(l Loss) bool {
 	for _, ends := range [][2]string{{l.From, l.To}, {l.To, l.From}} {
 		node, other := ends[0], ends[1]
 		if c.out(node, l.At) {
+			return true
+		}
+		if slices.ContainsFunc(c.Disturbances, func(d Disturbance) bool { return d.Node == node && c.disturbs(d, l) }) ||
+			c.boots(member{node, l.Network}, l.At) {
 			return true
 		}
 		for _, s := range c.silent[node] {

@@ -42,8 +42,8 @@ func quiet() *story {
 		s.claim("b", float64(t)+0.5, two)
 		s.read(float64(t)+0.25, held(one, "a"), held(two, "b"))
 		s.Routes = append(s.Routes,
-			RouteList{"a", sec(float64(t) + 0.1), []netip.Prefix{two}, []string{"n"}, nil, nil},
-			RouteList{"b", sec(float64(t) + 0.6), []netip.Prefix{one}, []string{"n"}, nil, nil})
+			RouteList{"a", sec(float64(t) + 0.1), []netip.Prefix{two}, []string{"n"}, nil, nil, nil, nil, 1500},
+			RouteList{"b", sec(float64(t) + 0.6), []netip.Prefix{one}, []string{"n"}, nil, nil, nil, nil, 1500})
 	}
 	return s
 }
@@ -231,10 +231,7 @@ func cameBack(s *story) {
 
 func TestCheck(t *testing.T) {
 	none := func(*story) {}
-	for name, c := range map[string]struct {
-		change func(*story)
-		want   []Rule
-	}{
+	for name, c := range map[string]tale{
 		"nothing happens": {none, nil},
 
 		"two hosts on one slot": {func(s *story) {
@@ -717,88 +714,96 @@ func TestCheck(t *testing.T) {
 				s.devices(node, 31, 99, "n"+otherDevice)
 			}
 			s.Removals = []Removal{{"a", sec(31), two}}
-			s.Losses = []Loss{{"n", "a", "b", sec(31)}}
+			s.Losses = []Loss{{"n", "a", "b", sec(31), false}}
 		}, []Rule{RouteRemoved, PingLost}},
 		"a ping is lost while an agent that forwards is dead": {func(s *story) {
 			s.InProcess = []string{meaning}
 			s.silence("b", 25, 35, KillAgent)
 			s.mute("b", 25, 35)
-			s.Losses = []Loss{{"n", "a", "b", sec(30)}}
+			s.Losses = []Loss{{"n", "a", "b", sec(30), false}}
 		}, nil},
 		"a ping is lost that had no answer yet when an agent that forwards was killed": {func(s *story) {
 			s.InProcess = []string{meaning}
 			s.silence("b", 25, 35, KillAgent)
 			s.mute("b", 25, 35)
-			s.Losses = []Loss{{"n", "a", "b", sec(24.9)}}
+			s.Losses = []Loss{{"n", "a", "b", sec(24.9), false}}
 		}, nil},
 		"a ping is lost before an agent that forwards is killed": {func(s *story) {
 			s.InProcess = []string{meaning}
 			s.silence("b", 25, 35, KillAgent)
 			s.mute("b", 25, 35)
-			s.Losses = []Loss{{"n", "a", "b", sec(24.7)}}
+			s.Losses = []Loss{{"n", "a", "b", sec(24.7), false}}
 		}, []Rule{PingLost}},
 		"a ping is lost where agents forward": {func(s *story) {
 			s.InProcess = []string{meaning}
-			s.Losses = []Loss{{"n", "a", "b", sec(30)}}
+			s.Losses = []Loss{{"n", "a", "b", sec(30), false}}
 		}, []Rule{PingLost}},
 		"a ping is lost until the next handshake with a host whose agent was replaced": {func(s *story) {
 			s.suspendWireGuard("b", 25, 35)
 			s.silence("a", 30, 31, KillAgent)
 			s.mute("a", 30, 31)
-			s.Losses = []Loss{{"n", "a", "b", sec(40)}}
+			s.Losses = []Loss{{"n", "a", "b", sec(40), false}}
 		}, nil},
 		"a ping is lost after the next handshake with a host whose agent was replaced": {func(s *story) {
 			s.suspendWireGuard("b", 25, 35)
 			s.silence("a", 30, 31, KillAgent)
 			s.mute("a", 30, 31)
-			s.Losses = []Loss{{"n", "a", "b", sec(42)}}
+			s.Losses = []Loss{{"n", "a", "b", sec(42), false}}
 		}, []Rule{PingLost}},
 		"a ping is lost after a time in which no peer's agent was replaced": {func(s *story) {
 			s.suspendWireGuard("b", 25, 35)
 			s.silence("a", 20, 21, KillAgent)
 			s.mute("a", 20, 21)
-			s.Losses = []Loss{{"n", "a", "b", sec(40)}}
+			s.Losses = []Loss{{"n", "a", "b", sec(40), false}}
 		}, []Rule{PingLost}},
-		"a ping is lost": {func(s *story) { s.Losses = []Loss{{"n", "a", "b", sec(30)}} }, []Rule{PingLost}},
+		"a ping is lost": {func(s *story) { s.Losses = []Loss{{"n", "a", "b", sec(30), false}} }, []Rule{PingLost}},
 		"a ping is lost to a host whose agent is stopped": {func(s *story) {
 			s.silence("b", 25, 35, StopPastTTL)
 			s.mute("b", 25, 35)
-			s.Losses = []Loss{{"n", "a", "b", sec(30)}}
+			s.Losses = []Loss{{"n", "a", "b", sec(30), false}}
 		}, []Rule{PingLost}},
 		"a ping is lost to a host that came back while the other one's agent was stopped": {func(s *story) {
 			givenUp(s)
 			s.silence("a", 25, 45, StopPastTTL)
 			s.mute("a", 25, 45)
-			s.Losses = []Loss{{"n", "a", "b", sec(40)}}
+			s.Losses = []Loss{{"n", "a", "b", sec(40), false}}
 		}, nil},
 		"a ping is lost to a host that came back": {func(s *story) {
 			givenUp(s)
-			s.Losses = []Loss{{"n", "a", "b", sec(40)}}
+			s.Losses = []Loss{{"n", "a", "b", sec(40), false}}
 		}, []Rule{PingLost}},
 		"a ping is lost to a host that is cut off": {func(s *story) {
 			s.silence("b", 25, 35, CutHost)
-			s.Losses = []Loss{{"n", "a", "b", sec(30)}}
+			s.Losses = []Loss{{"n", "a", "b", sec(30), false}}
 		}, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := quiet()
-			c.change(s)
-			var got []Rule
-			found := Check(s.History)
-			for _, v := range found {
-				if !slices.Contains(got, v.Rule) {
-					got = append(got, v.Rule)
-				}
-				if v.Node+v.Network == "" || v.Text == "" || v.Count == 0 || !strings.Contains(v.String(), string(v.Rule)) {
-					t.Errorf("violation says too little: %+v", v)
-				}
-			}
-			slices.Sort(got)
-			want := slices.Sorted(slices.Values(c.want))
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("rules broken (-want +got):\n%s%v", diff, found)
-			}
-		})
+		t.Run(name, c.test)
+	}
+}
+
+// A tale is a change of a quiet minute and the rules that are broken then.
+type tale struct {
+	change func(*story)
+	want   []Rule
+}
+
+func (c tale) test(t *testing.T) {
+	s := quiet()
+	c.change(s)
+	var got []Rule
+	found := Check(s.History)
+	for _, v := range found {
+		if !slices.Contains(got, v.Rule) {
+			got = append(got, v.Rule)
+		}
+		if v.Node+v.Network == "" || v.Text == "" || v.Count == 0 || !strings.Contains(v.String(), string(v.Rule)) {
+			t.Errorf("violation says too little: %+v", v)
+		}
+	}
+	slices.Sort(got)
+	want := slices.Sorted(slices.Values(c.want))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rules broken (-want +got):\n%s%v", diff, found)
 	}
 }
 

@@ -101,6 +101,25 @@
 // store lost its records just before, the definition may name them later, until the hosts have settled: a
 // host may have read what the suite had no time to read.
 //
+// A host may boot during a switch: its agent ends, and its devices and routes are gone. Packets to and from it are lost until
+// its agent says that the network is ready, and a few seconds more, until its peers have found it. An agent that says so has
+// a route to every peer that was there all the time, in a stopped switch as well.
+//
+// # Faults of a host's own network
+//
+// Other programs and operators disturb the network of a host that carries packets, while its agent goes on. Such a
+// disturbance is no silence, and excuses only what it causes by itself. Rules of another program that iptables cannot show
+// excuse nothing: each jump to a chain of leno's is there once, and the other program's rules stay. A routing rule before
+// main takes packets of one network, or those to the address of one host. They may be lost, and from the settling time on,
+// the check of the routes names the rule in each network whose packets it takes. While IPv6 is switched off on a host, IPv6
+// to and from it may be lost, and its agent shows and writes no IPv6 subnet; its slot and its IPv4 stay. A changed MTU
+// of the underlay excuses no loss of the small packets that are pinged; the devices and the routes of peers follow within the
+// settling time. Where packets flow with a handshake, they flow a few seconds after the end of a disturbance.
+//
+// An attacker is a container that sends to the tunnels of other hosts: from the port of the tunnel, so that answers would come
+// to it, and packets that claim to be another container's. Nothing of that may arrive, and nothing else may be lost, even
+// while networks are switched, agents are dead and the host forgets its connections.
+//
 // # Etcd
 //
 // With etcd, the suite has no tokens and no Consul agents on hosts. A session is a pair of etcd leases:

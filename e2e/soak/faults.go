@@ -27,6 +27,8 @@ func (r *run) onHost(ctx context.Context, s Step) {
 		err = guarded(func() error { return r.changeOptions(ctx, s, m) })
 	case ReplaceHost:
 		err = guarded(func() error { return r.replace(ctx, m) })
+	case ForeignRules, RoutingRule, DisableIPv6, ChangeMTU, AttackPeers:
+		err = guarded(func() error { return r.disturbNetwork(ctx, s, m) })
 	default:
 		err = r.silenced(ctx, s, m, func(ctx context.Context) error { return r.disturb(ctx, s, m) })
 	}
@@ -72,16 +74,20 @@ func (r *run) withAgentsDown(ctx context.Context, s Step, do func(context.Contex
 	return r.silencing(ctx, s, stop, start, do)
 }
 
-// silencing calls begin for up to three hosts without a fault, then do, and then end for the hosts. If
+// silencing calls begin for up to three hosts without a fault, with StartInSwitch for one, then do, and then end for the hosts. If
 // the step has a network, the hosts take part in it.
 func (r *run) silencing(
 	ctx context.Context, s Step, begin, end func(*machine, context.Context) error, do func(context.Context) error,
 ) error {
+	most := 3
+	if s.Kind == StartInSwitch {
+		most = 1
+	}
 	var hosts []*machine
 	for i := range r.machines {
 		m := r.machines[(s.Pick+i)%len(r.machines)]
 		takesPart := s.Network == "" || slices.ContainsFunc(m.takesPart(), func(p part) bool { return p.name == s.Network })
-		if len(hosts) == 3 || !takesPart || !m.faults.TryLock() {
+		if len(hosts) == most || !takesPart || !m.faults.TryLock() {
 			continue
 		}
 		defer m.faults.Unlock()

@@ -129,6 +129,8 @@ func (r *run) onNetwork(ctx context.Context, s Step) error {
 		return r.rewriteNetwork(ctx, s.Network)
 	case SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys:
 		return r.switchNetwork(ctx, s)
+	case StartInSwitch:
+		return r.startInSwitch(ctx, s)
 	case LoseNetwork:
 		r.operator.one.Lock()
 		defer r.operator.one.Unlock()

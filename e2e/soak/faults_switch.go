@@ -68,6 +68,43 @@ func (r *run) switchNetwork(ctx context.Context, s Step) error {
 	return nil
 }
 
+// startInSwitch begins a switch of a network while the agent of one of its hosts is down and the host has lost its
+// devices and routes, as after a boot. The agent starts in the switch, which is stopped until then if pick is odd.
+func (r *run) startInSwitch(ctx context.Context, s Step) error {
+	r.operator.one.Lock()
+	defer r.operator.one.Unlock()
+	stop := func(m *machine, ctx context.Context) error {
+		r.say("%s boots", m.Name)
+		m.setProcess(nil)
+		r.stopAgent(ctx, m)
+		return m.script(`ip route flush proto 108; ip -6 route flush proto 108
+			for device in $(ip -o link show | sed -n 's/^[0-9]*: \(leno-[^:@]*\)[:@].*/\1/p'); do ip link del $device; done`)(ctx)
+	}
+	start := func(m *machine, ctx context.Context) error { return r.startAgent(ctx, m) }
+	stopped := false
+	err := r.silencing(ctx, s, stop, start, func(ctx context.Context) error { // the host is down
+		c, err := r.readBackends(ctx, s.Network)
+		if err != nil || c.current.Type == "" {
+			return err
+		}
+		if !c.switching() {
+			others := slices.DeleteFunc(slices.Clone(datapaths), func(kind string) bool { return kind == c.current.Type })
+			err = r.switchTo(ctx, s, others[s.Pick/2%len(others)])
+		}
+		if stopped = s.Pick%2 == 1; err == nil && stopped {
+			err = r.turn(ctx, s, "-stop")
+		}
+		return err
+	})
+	if err == nil {
+		err = sleep(ctx, s.For)
+	}
+	if stopped && ctx.Err() == nil {
+		err = errors.Join(err, r.turn(ctx, s, "-continue"))
+	}
+	return err
+}
+
 // readBackends reads what a network's definition says about its backends, the zero value if the network is not defined. A
 // definition that the store has lost is awaited.
 func (r *run) readBackends(ctx context.Context, name string) (out definedBackends, err error) {

@@ -18,13 +18,17 @@ type History struct {
 	Claims   []Claim
 	Reads    []Read
 	Silences []Silence
-	Storms   []Storm
-	Rewinds  []Rewind
-	Changes  []Change
+	// Disturbances are the faults of hosts' own networks.
+	Disturbances []Disturbance
+	Storms       []Storm
+	Rewinds      []Rewind
+	Changes      []Change
 	// Compactions are the times by which the store had discarded the history of its records.
 	Compactions []time.Duration
 	Options     []OptionChange
 	Routes      []RouteList
+	Firewalls   []Jumps
+	Attacks     []Attack
 	Removals    []Removal
 	Devices     []DeviceLoss
 	Losses      []Loss
@@ -78,6 +82,7 @@ type Claim struct {
 	Span
 	Process  int // process id
 	Answered bool
+	Ready    bool // the agent says that the network is ready
 	// Subnets are the subnets that it holds according to its agent. The first one determines the
 	// slot.
 	Subnets []netip.Prefix
@@ -153,6 +158,15 @@ type Silence struct {
 	Why Kind
 }
 
+// A Disturbance is a time in which another program or an operator disturbs the network of a node, whose agent goes on.
+type Disturbance struct {
+	Node string
+	Span
+	Why Kind
+	// Network is the network whose packets a routing rule takes, or "" if it takes those to another host's address.
+	Network string
+}
+
 // A Storm is a time in which no agent could rely on the store, because of a fault on the servers,
 // on all agents' rights or on the records.
 type Storm struct {
@@ -205,6 +219,30 @@ type RouteList struct {
 	// Direct are those of the destinations to which packets go without a device of leno's.
 	Direct []netip.Prefix
 	Keys   []string // the devices, as in Devices, for which there is a key of WireGuard in the agent's directory
+	// MTUs are those of the routes to the destinations in To, or of their devices, DeviceMTUs those of Devices.
+	MTUs        map[netip.Prefix]int
+	DeviceMTUs  map[string]int
+	UnderlayMTU int
+}
+
+// Jumps are the numbers of jumps to leno's chains in the kernel's rules of a node, each by the table, the chain that has
+// the jump and the chain to which it leads.
+type Jumps struct {
+	Node  string
+	At    time.Duration
+	Count map[string]int
+	// Foreign is the number of rules that the suite added as another program.
+	Foreign int
+}
+
+// An Attack is what a container without privileges achieved that sent packets to the tunnels of other hosts.
+type Attack struct {
+	Node    string
+	Network string
+	Span
+	Sent     int
+	Injected int // forged packets that arrived at other hosts' containers
+	Stolen   int // packets of its host's tunnel that arrived at the container
 }
 
 // A Removal is a route that disappeared from a node's kernel.
@@ -230,6 +268,7 @@ type Loss struct {
 	Network  string
 	From, To string // nodes
 	At       time.Duration
+	IPv6     bool
 }
 
 // A Notice is an agent's log line about its new subnet.

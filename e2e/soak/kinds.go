@@ -23,6 +23,15 @@ const (
 	ChangeOptions Kind = "change-options" // subnet_file or another option, and a reload
 )
 
+// Faults on one host that carries packets. Its agent and the store are not disturbed.
+const (
+	ForeignRules Kind = "foreign-rules" // another program adds a set and a verdict map to iptables' tables
+	RoutingRule  Kind = "routing-rule"  // a VPN adds a routing rule and a table that take packets to peers
+	DisableIPv6  Kind = "disable-ipv6"  // for all devices or for one of leno's
+	ChangeMTU    Kind = "change-mtu"    // of the underlay's device
+	AttackPeers  Kind = "attack-peers"  // containers send forged packets to the tunnels of other hosts
+)
+
 // Faults on the store.
 const (
 	KillLeader      Kind = "kill-leader"
@@ -53,6 +62,7 @@ const (
 	StopSwitch      Kind = "stop-switch"       // the same, and the switch is stopped for some seconds
 	ReverseSwitch   Kind = "reverse-switch"    // the same, and the switch is reversed halfway
 	RotateKeys      Kind = "rotate-keys"       // a network with the backend wireguard is switched to new keys
+	StartInSwitch   Kind = "start-in-switch"   // a host boots during a switch, which may be stopped
 )
 
 // Kinds returns the kinds of faults with a store, StoreConsul or StoreEtcd of package lab: those on
@@ -75,19 +85,24 @@ func redefines(k Kind) bool {
 
 // switches reports whether a fault is on the backend of a network.
 func switches(k Kind) bool {
-	return k == SwitchBackend || k == StopSwitch || k == ReverseSwitch || k == RotateKeys
+	return k == SwitchBackend || k == StopSwitch || k == ReverseSwitch || k == RotateKeys || k == StartInSwitch
+}
+
+// onCarrier reports whether a fault is on a host that carries packets and disturbs neither its agent nor the store.
+func onCarrier(k Kind) bool {
+	return k == ForeignRules || k == RoutingRule || k == DisableIPv6 || k == ChangeMTU || k == AttackPeers
 }
 
 func consulKinds() (hosts, store, network []Kind) {
 	return []Kind{
 			KillAgent, StopPastHold, CutHost, LeaveClient, RestartAgent, StopPastTTL, RevokeToken, ReplaceHost, StopShort,
-			ChangeOptions,
+			ChangeOptions, ForeignRules, RoutingRule, DisableIPv6, ChangeMTU, AttackPeers,
 		}, []Kind{
 			KillLeader, EmptyStore, LoseQuorum, RestoreStore, CutServer, RevokeTokens, EmptyAndDefine, EmptyAndDelete,
 			EmptyAndRestart,
 			RestoreBad, RestoreOldest,
 		}, []Kind{
 			LoseNetwork, DefineNetwork, DeleteNetwork, DeleteWhileAway, ChangeNetwork, RewriteNetwork,
-			SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys,
+			SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys, StartInSwitch,
 		}
 }

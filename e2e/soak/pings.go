@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/lenonet/leno/e2e/lab"
@@ -24,6 +26,7 @@ type place struct {
 // do.
 type pings struct {
 	run        *run
+	mu         sync.Mutex // held while containers is changed or read by others
 	containers map[place]*lab.Container
 	streams    []*stream
 	sent       int // by the streams that have ended
@@ -80,9 +83,20 @@ func (p *pings) house(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		p.mu.Lock()
 		p.containers[at] = c
+		p.mu.Unlock()
 	}
 	return nil
+}
+
+// containersOf returns the containers of a network.
+func (p *pings) containersOf(network string) map[place]*lab.Container {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := maps.Clone(p.containers)
+	maps.DeleteFunc(out, func(at place, _ *lab.Container) bool { return at.network != network })
+	return out
 }
 
 // connect starts the missing pings, each after a first answer, because routes to a new container
@@ -127,10 +141,9 @@ func (p *pings) watch(ctx context.Context) {
 // follow removes the containers whose host has another subnet, and adds the missing ones.
 func (p *pings) follow(ctx context.Context) error {
 	for at, c := range p.containers {
-		subnets := fileSubnets(at.part().file)
-		if len(subnets) == 0 || !slices.ContainsFunc(c.Addrs, func(a netip.Addr) bool {
-			return !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Contains(a) })
-		}) {
+		// A host without IPv6 has no such subnet, and its containers keep their addresses.
+		subnets := slices.DeleteFunc(fileSubnets(at.part().file), func(s netip.Prefix) bool { return s.Addr().Is6() })
+		if len(subnets) == 0 || slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Contains(c.Addrs[0]) }) {
 			continue
 		}
 		ctx := context.WithoutCancel(ctx) // complete what has begun
@@ -138,7 +151,9 @@ func (p *pings) follow(ctx context.Context) error {
 		if err := p.end(ctx, func(s *stream) bool { return s.from == at || s.to == at }); err != nil {
 			p.run.trouble("pings: %v", err)
 		}
+		p.mu.Lock()
 		delete(p.containers, at)
+		p.mu.Unlock()
 		if err := c.Remove(ctx); err != nil {
 			return err
 		}
@@ -176,7 +191,7 @@ func (p *pings) end(ctx context.Context, which func(*stream) bool) error {
 		for _, at := range result.MissingAt {
 			if stopped.Sub(at) > late {
 				p.run.record(func(h *History) {
-					h.Losses = append(h.Losses, Loss{s.from.network, s.nodes[0], s.nodes[1], at.Sub(p.run.start)})
+					h.Losses = append(h.Losses, Loss{s.from.network, s.nodes[0], s.nodes[1], at.Sub(p.run.start), s.addr.Is6()})
 				})
 			}
 		}

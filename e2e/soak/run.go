@@ -157,6 +157,7 @@ func (r *run) observed(ctx context.Context, f func(context.Context) error) error
 		watch(func(ctx context.Context) { r.watchAgent(ctx, m) })
 		if m.carries {
 			watch(func(ctx context.Context) { r.watchKernel(ctx, m) })
+			watch(func(ctx context.Context) { r.watchFirewall(ctx, m) })
 		}
 	}
 	watch(r.watchStore)

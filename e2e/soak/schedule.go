@@ -162,7 +162,7 @@ func (s *scheduler) network(k Kind) string {
 		name := choose(defined)
 		s.defined = slices.DeleteFunc(s.defined, func(n string) bool { return n == name })
 		return name
-	case SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys:
+	case SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys, StartInSwitch:
 		return choose(slices.DeleteFunc(slices.Clone(s.defined), func(n string) bool { return !findNetwork(n).carries }))
 	case LoseNetwork, ChangeNetwork, RewriteNetwork, RestoreBad:
 		return choose(s.defined)
@@ -178,7 +178,7 @@ func (s *scheduler) onHost(round int, begin, within time.Duration) {
 	at := begin + s.between(0, within/2)
 	var free []int
 	for host, busy := range s.busy {
-		if busy <= at && (kind != ReplaceHost || !s.Carries(host)) {
+		if busy <= at && (kind != ReplaceHost || !s.Carries(host)) && (!onCarrier(kind) || s.Carries(host)) {
 			free = append(free, host)
 		}
 	}
@@ -223,7 +223,11 @@ func (s *scheduler) length(k Kind) time.Duration {
 		return s.between(6*time.Second, 15*time.Second)
 	case Compact:
 		return s.between(4*time.Second, 20*time.Second)
-	case RestoreBad, EmptyAndDefine, StopSwitch:
+	case RoutingRule: // longer than the settling time, in which the agent has to find it
+		return pace + s.between(10*time.Second, 20*time.Second)
+	case ForeignRules, DisableIPv6, ChangeMTU, AttackPeers:
+		return pace + s.between(4*time.Second, 15*time.Second)
+	case RestoreBad, EmptyAndDefine, StopSwitch, StartInSwitch:
 		return s.between(3*time.Second, 8*time.Second)
 	case ReverseSwitch:
 		return s.between(0, 4*time.Second) // until it is reversed

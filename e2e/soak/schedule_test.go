@@ -59,6 +59,9 @@ func checkSchedules(t *testing.T, kind string) {
 				if s.At < busy[s.Host] {
 					t.Errorf("seed %d: %+v begins while another is on the host", seed, s)
 				}
+				if onCarrier(s.Kind) && !p.Carries(s.Host) {
+					t.Errorf("seed %d: %+v is on a host without packets", seed, s)
+				}
 				if s.Kind == ReplaceHost && p.Carries(s.Host) {
 					t.Errorf("seed %d: %+v takes a host with containers away", seed, s)
 				}
@@ -76,7 +79,7 @@ func checkSchedules(t *testing.T, kind string) {
 					t.Errorf("seed %d: %+v deletes what has to stay", seed, s)
 				}
 				defined[s.Network] = false
-			case LoseNetwork, ChangeNetwork, RewriteNetwork, RestoreBad, SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys:
+			case LoseNetwork, ChangeNetwork, RewriteNetwork, RestoreBad, SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys, StartInSwitch:
 				if !defined[s.Network] {
 					t.Errorf("seed %d: %+v is on a network that is not defined", seed, s)
 				}

@@ -22,7 +22,7 @@ import (
 // machine, so the settling time is a little longer.
 func short() Options {
 	o := Defaults()
-	o.Name, o.Seed = "t", 226589
+	o.Name, o.Seed = "t", 79168
 	o.For, o.Agents, o.Carriers = 38*time.Second, 8, 3
 	o.Rules.Hold, o.Rules.Settle, o.Every = 20*time.Second, 13*time.Second, 500*time.Millisecond
 	return o
@@ -58,7 +58,7 @@ func TestReport(t *testing.T) {
 	s.Silences = []Silence{{"a", Span{sec(10), sec(20)}, CutHost}}
 	s.claims("a", 10, 23, func(c *Claim) { c.Status = "warning" })
 	s.moves("b", 40, 99, six)
-	s.Losses = []Loss{{"n", "a", "b", sec(15)}, {"n", "a", "b", sec(30)}}
+	s.Losses = []Loss{{"n", "a", "b", sec(15), false}, {"n", "a", "b", sec(30), false}}
 	r := &run{Options: Options{Seed: 7, Rules: s.Rules}, pings: &pings{sent: 100}, Lab: new(lab.Lab), recorder: &recorder{
 		h: s.History, planned: 5, begun: []Step{{Kind: CutHost, Round: 1}, {Kind: KillLeader, Round: 2}},
 		incidents: []Incident{{sec(3), "no leader"}},

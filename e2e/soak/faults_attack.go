@@ -1,0 +1,188 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// attackEvery is the time between two packets of an attacker to the same port.
+const attackEvery = 100 * time.Millisecond
+
+// servicePort is the UDP port of a container on which nothing may arrive.
+const servicePort = 7777
+
+// An attacker is a container without privileges that sends to the tunnels of other hosts.
+type attacker struct {
+	*machine
+	network  network
+	self     *lab.Container
+	targets  []*lab.Container
+	sockets  []*net.UDPConn // of the attacker, each on the port of a tunnel
+	services []*net.UDPConn // of the targets
+	sent     int
+}
+
+// attackPeers makes the host's containers attack the other hosts of their networks.
+func (r *run) attackPeers(ctx context.Context, s Step, m *machine) error {
+	node, _ := m.now()
+	var attackers []*attacker
+	defer func() {
+		for _, a := range attackers {
+			a.close()
+		}
+	}()
+	begun := r.now()
+	var rules strings.Builder
+	for _, p := range m.takesPart() {
+		a := &attacker{machine: m, network: p.network}
+		for at, c := range r.pings.containersOf(p.name) {
+			if at.machine == m {
+				a.self = c
+			} else {
+				a.targets = append(a.targets, c)
+			}
+		}
+		if a.self == nil || len(a.targets) == 0 {
+			continue
+		}
+		attackers = append(attackers, a)
+		if err := a.open(); err != nil {
+			return err
+		}
+		// As Docker's rule, which keeps the port of a datagram.
+		fmt.Fprintf(&rules, "add rule ip soak post ip saddr %s meta l4proto udp masquerade\n", a.self.Addrs[0])
+	}
+	masquerade := m.script("nft -f - <<'END'\nadd table ip soak\n" +
+		"add chain ip soak post { type nat hook postrouting priority 90; }\n" + rules.String() + "END")
+	err := errors.Join(masquerade(ctx), attack(ctx, attackers, s.For))
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	err = errors.Join(err, m.script("nft delete table ip soak")(ctx), sleep(ctx, attackEvery))
+	for _, a := range attackers {
+		x := Attack{Node: node, Network: a.network.name, Span: Span{begun, r.now()}, Sent: a.sent}
+		x.Injected, x.Stolen = drain(a.services), drain(a.sockets)
+		r.record(func(h *History) { h.Attacks = append(h.Attacks, x) })
+		r.say("%s: %d packets of an attacker in %s, %d injected, %d stolen", node, x.Sent, x.Network, x.Injected, x.Stolen)
+	}
+	return err
+}
+
+// attack sends for a time. The host forgets its connections every second, as it does after minutes without packets.
+func attack(ctx context.Context, attackers []*attacker, d time.Duration) error {
+	for i, end := 0, time.Now().Add(d); time.Now().Before(end); i++ {
+		for _, a := range attackers {
+			if i%10 == 0 {
+				if err := a.Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }); err != nil {
+					return err
+				}
+			}
+			a.send()
+		}
+		if err := sleep(ctx, attackEvery); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ports returns the UDP ports that the network's tunnels may have.
+func (n network) ports() (vxlan, udp uint16, wireGuard []uint16) {
+	return uint16(8467 + n.number), uint16(8267 + n.number), []uint16{uint16(51800 + 2*n.number), uint16(51801 + 2*n.number)}
+}
+
+// open opens the sockets.
+func (a *attacker) open() error {
+	listen := func(ns *lab.Namespace, port uint16) (conn *net.UDPConn, err error) {
+		err = ns.Do(func() error {
+			conn, err = net.ListenUDP("udp4", &net.UDPAddr{Port: int(port)})
+			return err
+		})
+		return conn, err
+	}
+	for _, c := range a.targets {
+		conn, err := listen(c.Namespace, servicePort)
+		if err != nil {
+			return err
+		}
+		a.services = append(a.services, conn)
+	}
+	vxlan, udp, wireGuard := a.network.ports()
+	for _, port := range append([]uint16{vxlan, udp}, wireGuard...) {
+		conn, err := listen(a.self.Namespace, port)
+		if err != nil {
+			return err
+		}
+		a.sockets = append(a.sockets, conn)
+	}
+	return nil
+}
+
+// send sends one packet from each tunnel's port to the same one of each other host, so that the peer's packets for the
+// attacker's host may come to the attacker. For VXLAN and udp, it is a forged one of a third container.
+func (a *attacker) send() {
+	vxlan, udp, _ := a.network.ports()
+	for i, c := range a.targets {
+		source := a.targets[(i+1)%len(a.targets)]
+		forged := lab.UDPPacket(netip.AddrPortFrom(source.Addrs[0], 9), netip.AddrPortFrom(c.Addrs[0], servicePort), "forged")
+		for _, socket := range a.sockets {
+			to := netip.AddrPortFrom(c.Host.Addrs[0], uint16(socket.LocalAddr().(*net.UDPAddr).Port))
+			packets := [][]byte{[]byte("mine")}
+			switch to.Port() {
+			case vxlan:
+				for _, mac := range hardwareAddrs(c.Host, a.network.name) {
+					packets = append(packets, lab.InVXLAN(byte(a.network.number), mac, forged))
+				}
+			case udp:
+				packets = append(packets, forged)
+			}
+			for _, packet := range packets {
+				if _, err := socket.WriteToUDPAddrPort(packet, to); err == nil {
+					a.sent++
+				}
+			}
+		}
+	}
+}
+
+// hardwareAddrs returns those of a host's devices of a network.
+func hardwareAddrs(h *lab.Host, network string) (out []net.HardwareAddr) {
+	_ = h.Do(func() error {
+		for _, name := range []string{network, network + otherDevice} {
+			if device, err := net.InterfaceByName(devicePrefix + name); err == nil && len(device.HardwareAddr) > 0 {
+				out = append(out, device.HardwareAddr)
+			}
+		}
+		return nil
+	})
+	return out
+}
+
+func (a *attacker) close() {
+	for _, conn := range slices.Concat(a.sockets, a.services) {
+		_ = conn.Close()
+	}
+}
+
+// drain counts the datagrams that sockets have received.
+func drain(all []*net.UDPConn) (n int) {
+	for _, conn := range all {
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+		for buffer := make([]byte, 2000); ; n++ {
+			if _, _, err := conn.ReadFrom(buffer); err != nil {
+				break
+			}
+		}
+	}
+	return n
+}
