@@ -113,7 +113,7 @@ func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 			f.protect(ctx, a, want.guard, &report)
 		}
 	}
-	return report, nil
+	return report, ctx.Err() // what is missing because the caller gave up is no result
 }
 
 // protect makes nftables hold the guard, and nothing else, because another kind holds the other rules.

@@ -1,6 +1,8 @@
 package firewall
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -125,5 +127,39 @@ func TestGuardBesideOthers(t *testing.T) {
 				t.Errorf("left behind:\n%s", saved)
 			}
 		})
+	}
+}
+
+// A quitter is an applier whose caller gives up when it has written its rules.
+type quitter struct {
+	applier
+	quit func()
+}
+
+func (q *quitter) apply(ctx context.Context, want rules) ([]string, error) {
+	defer q.quit()
+	return q.applier.apply(ctx, want)
+}
+
+// TestGuardInterrupted: a caller that gives up before the guard is written does not get the result that the host is
+// without a guard, but an error, and the next call writes it.
+func TestGuardInterrupted(t *testing.T) {
+	t.Parallel()
+	ns := nstest.New(t)
+	fw, networks := New(hclog.NewNullLogger()), guarded()
+	networks[0].Forward = true
+	state := State{Type: TypeIPTables, Networks: networks}
+	ctx, cancel := context.WithCancel(t.Context())
+	fw.appliers[0] = &quitter{fw.appliers[0], cancel}
+	ns.Do(func() {
+		if report, err := fw.Apply(ctx, state); !errors.Is(err, context.Canceled) {
+			t.Errorf("%+v %v", report, err)
+		}
+		if report, err := fw.Apply(t.Context(), state); err != nil || report.Unguarded != nil {
+			t.Errorf("%+v %v", report, err)
+		}
+	})
+	if list := ns.Sh("nft list table inet leno"); !strings.Contains(list, "udp dport 51820 drop") {
+		t.Error(list)
 	}
 }

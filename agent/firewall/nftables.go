@@ -73,6 +73,9 @@ func (n *nft) apply(ctx context.Context, want rules) (written []string, err erro
 			return nil, fmt.Errorf("nftables: write table %s: %w", nftTableName, nftUnwritten(err))
 		}
 		written = []string{"nftables table " + nftTableName + ": " + strings.Join(change.wrong, ", ")}
+		if err := want.guard.releasePorts(); err != nil {
+			n.logger.Debug("a container may have taken the port of a tunnel before", "error", err)
+		}
 	} else if unknown == nil {
 		n.agreed, n.agreedWith = generation, want
 	}
