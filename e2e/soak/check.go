@@ -221,12 +221,12 @@ func (c *checker) calm(m member, s Span) bool {
 
 // waitsForLost reports whether the member may have to claim like a new host. That is so if it was
 // silent when the store lost the leases: it waits until other hosts that were silent at that time
-// cannot come back with their sessions.
+// cannot come back with their sessions. It does not know which of them are dead for good.
 func (c *checker) waitsForLost(m member, s Span) bool {
 	return slices.ContainsFunc(c.wiped, func(r Rewind) bool {
-		return r.From <= s.To && c.forgotten(m.node, r) && slices.ContainsFunc(c.members(m.network, r.From), func(other member) bool {
-			return other != m && slices.ContainsFunc(c.silent[other.node], func(x Silence) bool {
-				return x.blind() && c.mute(x, r) && c.lasts(m.node, Span{r.From, min(x.To, c.sessionEnd(x))}, s)
+		return r.From <= s.To && c.forgotten(m.node, r) && slices.ContainsFunc(c.Nodes, func(other Node) bool {
+			return other.Network == m.network && other.Name != m.node && slices.ContainsFunc(c.silent[other.Name], func(x Silence) bool {
+				return (x.blind() || x.To == forever) && c.mute(x, r) && c.lasts(m.node, Span{r.From, min(x.To, c.sessionEnd(x))}, s)
 			})
 		})
 	})

@@ -194,7 +194,7 @@ func (c *checker) excused(l Loss) bool {
 			return true
 		}
 		if slices.ContainsFunc(c.Disturbances, func(d Disturbance) bool { return d.Node == node && c.disturbs(d, l) }) ||
-			c.boots(member{node, l.Network}, l.At) {
+			c.boots(member{node, l.Network}, l.At) || c.forgets(node, l.At) {
 			return true
 		}
 		for _, s := range c.silent[node] {

@@ -55,6 +55,14 @@ func (c *checker) disturbs(d Disturbance, l Loss) bool {
 	return false
 }
 
+// forgets reports whether the suite emptied the connection tracking of a node when a ping was sent. Of two packets of a
+// tunnel that cross then, the kernel drops one: both would be the first of their connection.
+func (c *checker) forgets(node string, at time.Duration) bool {
+	return slices.ContainsFunc(c.Attacks, func(a Attack) bool {
+		return a.Node == node && slices.ContainsFunc(a.Forgotten, func(f time.Duration) bool { return f-inFlight <= at && at <= f+inFlight })
+	})
+}
+
 // reconnects returns how long packets between two nodes may be lost after both can send again.
 func (c *checker) reconnects(network string, s Span) time.Duration {
 	if c.mayHave(network, s, "wireguard") {

@@ -67,14 +67,27 @@ func (s *story) reboot(routes float64) {
 func TestCheckDisturbances(t *testing.T) {
 	for name, c := range map[string]tale{
 		"an attacker achieves nothing": {func(s *story) {
-			s.Attacks = []Attack{{"a", "n", Span{sec(20), sec(30)}, 100, 0, 0}}
+			s.Attacks = []Attack{{"a", "n", Span{sec(20), sec(30)}, 100, []time.Duration{sec(25)}, 0, 0}}
 			s.disturb("a", 20, 30, AttackPeers, "")
 		}, nil},
-		"a forged packet arrives":             {func(s *story) { s.Attacks = []Attack{{"a", "n", Span{sec(20), sec(30)}, 100, 1, 0}} }, []Rule{ForgedArrived}},
-		"an attacker receives tunnel packets": {func(s *story) { s.Attacks = []Attack{{"a", "n", Span{sec(20), sec(30)}, 100, 0, 1}} }, []Rule{ForgedArrived}},
+		"a forged packet arrives": {func(s *story) {
+			s.Attacks = []Attack{{"a", "n", Span{sec(20), sec(30)}, 100, []time.Duration{sec(25)}, 1, 0}}
+		}, []Rule{ForgedArrived}},
+		"an attacker receives tunnel packets": {func(s *story) {
+			s.Attacks = []Attack{{"a", "n", Span{sec(20), sec(30)}, 100, []time.Duration{sec(25)}, 0, 1}}
+		}, []Rule{ForgedArrived}},
 		"a ping is lost beside an attacker": {func(s *story) {
 			s.disturb("a", 20, 40, AttackPeers, "")
 			s.Losses = []Loss{{"n", "a", "b", sec(30), false}}
+		}, []Rule{PingLost}},
+
+		"a ping is lost when the connection tracking of its host is emptied": {func(s *story) {
+			s.Attacks = []Attack{{"a", "n", Span{sec(20), sec(30)}, 100, []time.Duration{sec(25)}, 0, 0}}
+			s.Losses = []Loss{{"n", "b", "a", sec(25.1), false}}
+		}, nil},
+		"a ping is lost after the connection tracking of its host was emptied": {func(s *story) {
+			s.Attacks = []Attack{{"a", "n", Span{sec(20), sec(30)}, 100, []time.Duration{sec(25)}, 0, 0}}
+			s.Losses = []Loss{{"n", "b", "a", sec(25.3), false}}
 		}, []Rule{PingLost}},
 
 		"another program adds rules": {func(s *story) {

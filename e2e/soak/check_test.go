@@ -183,6 +183,15 @@ func lostInSilence(s *story, again float64) {
 	s.claims("a", 32, 99, func(c *Claim) { c.View = []Entry{{one, "a"}} })
 }
 
+// deadInSilence is lostInSilence, but b is replaced by a new host, which comes later.
+func deadInSilence(s *story, again float64) {
+	lostInSilence(s, again)
+	s.Silences[1] = Silence{"b", Span{sec(20), forever}, ReplaceHost}
+	s.mute("b", 20, 99)
+	s.Nodes = append(s.Nodes, Node{"c", "n", false, []string{"b"}})
+	s.silence("c", 20, 90, ReplaceHost)
+}
+
 // taken makes a silent from 5 to 45. After the hold time, b takes a's slot, because another host
 // wanted b's.
 func taken(s *story) {
@@ -346,7 +355,13 @@ func TestCheck(t *testing.T) {
 			s.reads(30.1, 33)
 		}, nil},
 		"a host that was silent when the store was emptied waits for another's session to end": {func(s *story) { lostInSilence(s, 44) }, nil},
-		"a host that was silent when the store was emptied waits for longer":                   {func(s *story) { lostInSilence(s, 47) }, []Rule{NotRecovered}},
+		"a host that was silent when the store was emptied waits for the session of a dead host to end": {
+			func(s *story) { deadInSilence(s, 44) }, nil,
+		},
+		"a host that was silent when the store was emptied waits for a dead host for longer": {
+			func(s *story) { deadInSilence(s, 47) }, []Rule{NotRecovered},
+		},
+		"a host that was silent when the store was emptied waits for longer": {func(s *story) { lostInSilence(s, 47) }, []Rule{NotRecovered}},
 		"a host takes a claim back that it made while the definition was lost": {func(s *story) {
 			s.Rewinds = []Rewind{{Span: at(30), Why: EmptyStore}}
 			s.reads(30.1, 31)

@@ -62,15 +62,18 @@ func (r *run) attackPeers(ctx context.Context, s Step, m *machine) error {
 		// As Docker's rule, which keeps the port of a datagram.
 		fmt.Fprintf(&rules, "add rule ip soak post ip saddr %s meta l4proto udp masquerade\n", a.self.Addrs[0])
 	}
-	masquerade := m.script("nft -f - <<'END'\nadd table ip soak\n" +
-		"add chain ip soak post { type nat hook postrouting priority 90; }\n" + rules.String() + "END")
-	err := errors.Join(masquerade(ctx), attack(ctx, attackers, s.For))
+	err := m.script("nft -f - <<'END'\nadd table ip soak\n" +
+		"add chain ip soak post { type nat hook postrouting priority 90; }\n" + rules.String() + "END")(ctx)
+	if err != nil {
+		return err
+	}
+	forgotten, err := r.attack(ctx, m, attackers, s.For)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	err = errors.Join(err, m.script("nft delete table ip soak")(ctx), sleep(ctx, attackEvery))
 	for _, a := range attackers {
-		x := Attack{Node: node, Network: a.network.name, Span: Span{begun, r.now()}, Sent: a.sent}
+		x := Attack{Node: node, Network: a.network.name, Span: Span{begun, r.now()}, Sent: a.sent, Forgotten: forgotten}
 		x.Injected, x.Stolen = drain(a.services), drain(a.sockets)
 		r.record(func(h *History) { h.Attacks = append(h.Attacks, x) })
 		r.say("%s: %d packets of an attacker in %s, %d injected, %d stolen", node, x.Sent, x.Network, x.Injected, x.Stolen)
@@ -78,22 +81,23 @@ func (r *run) attackPeers(ctx context.Context, s Step, m *machine) error {
 	return err
 }
 
-// attack sends for a time. The host forgets its connections every second, as it does after minutes without packets.
-func attack(ctx context.Context, attackers []*attacker, d time.Duration) error {
+// attack sends for a time. The host forgets its connections every five seconds, as it does after minutes without packets.
+func (r *run) attack(ctx context.Context, m *machine, attackers []*attacker, d time.Duration) (forgotten []time.Duration, err error) {
 	for i, end := 0, time.Now().Add(d); time.Now().Before(end); i++ {
-		for _, a := range attackers {
-			if i%10 == 0 {
-				if err := a.Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }); err != nil {
-					return err
-				}
+		if i%50 == 0 {
+			forgotten = append(forgotten, r.now())
+			if err := m.Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }); err != nil {
+				return forgotten, err
 			}
+		}
+		for _, a := range attackers {
 			a.send()
 		}
 		if err := sleep(ctx, attackEvery); err != nil {
-			return err
+			return forgotten, err
 		}
 	}
-	return nil
+	return forgotten, nil
 }
 
 // ports returns the UDP ports that the network's tunnels may have.

@@ -240,9 +240,11 @@ type Attack struct {
 	Node    string
 	Network string
 	Span
-	Sent     int
-	Injected int // forged packets that arrived at other hosts' containers
-	Stolen   int // packets of its host's tunnel that arrived at the container
+	Sent int
+	// Forgotten are the times at which the suite emptied the connection tracking of the node.
+	Forgotten []time.Duration
+	Injected  int // forged packets that arrived at other hosts' containers
+	Stolen    int // packets of its host's tunnel that arrived at the container
 }
 
 // A Removal is a route that disappeared from a node's kernel.
