@@ -106,15 +106,20 @@ func (h *host) metric(name string, labels ...string) (value float64, ok bool) {
 	return 0, false
 }
 
-// measures waits until the value of a metric satisfies want.
+// measures waits until the value of a metric satisfies want. The pauses grow, because each look parses all metrics.
 func (h *host) measures(want func(float64) bool, name string, labels ...string) {
 	h.t.Helper()
-	eventually(h.t, func() error {
-		if v, ok := h.metric(name, labels...); !ok || !want(v) {
-			return fmt.Errorf("%s: %s %q is %v, there %t", h.name, name, labels, v, ok)
+	deadline := time.Now().Add(2 * time.Minute)
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 80*time.Millisecond) {
+		v, ok := h.metric(name, labels...)
+		switch {
+		case ok && want(v):
+			return
+		case time.Now().After(deadline):
+			h.t.Fatalf("%s: %s %q is %v, there %t", h.name, name, labels, v, ok)
 		}
-		return nil
-	})
+		time.Sleep(pause)
+	}
 }
 
 func is(want float64) func(float64) bool    { return func(v float64) bool { return v == want } }
