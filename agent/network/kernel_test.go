@@ -1,0 +1,106 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/lenonet/leno/backend"
+)
+
+// A fakeKernel makes backends that record the states applied to them. It outlives processes.
+type fakeKernel struct {
+	mu    sync.Mutex
+	lines []string // one for each Apply, without repetitions, such as "recorder {} [10.5.0.0/22]: 10.5.1.0/24 <- "
+	built int
+	open  int
+}
+
+// A kernelBackend is one backend of a fakeKernel.
+type kernelBackend struct {
+	*fakeKernel
+	name   string
+	config backend.Config
+	close  func()
+}
+
+func (k *fakeKernel) kind(name string) backend.Type {
+	return backend.Type{
+		Name:      name,
+		Device:    true,
+		Normalize: func(o json.RawMessage) (json.RawMessage, error) { return o, nil },
+		New: func(c backend.Config) (backend.Backend, error) {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.built++
+			k.open++
+			return kernelBackend{k, name, c, sync.OnceFunc(func() { k.open-- })}, nil
+		},
+	}
+}
+
+func (b kernelBackend) Advertise(u backend.Underlay) (backend.Advertisement, error) {
+	return backend.Advertisement{MTU: u.MTU - 50, Attributes: json.RawMessage(`{}`)}, nil
+}
+
+func (b kernelBackend) Apply(_ context.Context, s backend.State) (backend.Report, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	line := fmt.Sprintf("%s %s %v: %s", b.name, b.config.Options, b.config.Pools, stateText(s))
+	if len(b.lines) == 0 || b.lines[len(b.lines)-1] != line {
+		b.lines = append(b.lines, line)
+	}
+	return backend.Report{Peers: len(s.Peers)}, nil
+}
+
+func (b kernelBackend) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.close()
+	return nil
+}
+
+// story returns the successful applies in order, with repetitions merged.
+func (k *fakeKernel) story() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return append([]string{}, k.lines...)
+}
+
+// states returns the applied states in order, without the backends that applied them.
+func (k *fakeKernel) states() (out []string) {
+	for _, line := range k.story() {
+		if _, state, _ := strings.Cut(line, ": "); len(out) == 0 || out[len(out)-1] != state {
+			out = append(out, state)
+		}
+	}
+	return out
+}
+
+// last returns the state applied last, such as "10.5.1.0/24 <- b@10.5.2.0/24".
+func (k *fakeKernel) last() string {
+	if all := k.states(); len(all) > 0 {
+		return all[len(all)-1]
+	}
+	return "nothing"
+}
+
+// backends returns how many backends were built, and how many of them are open.
+func (k *fakeKernel) backends() (built, open int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.built, k.open
+}
+
+func stateText(s backend.State) string {
+	if s.Zero() {
+		return "zero"
+	}
+	var peers []string
+	for _, p := range s.Peers {
+		peers = append(peers, fmt.Sprintf("%s@%s", p.Node, p.Subnets[0]))
+	}
+	return fmt.Sprintf("%s <- %s", s.Subnets[0], strings.Join(peers, ", "))
+}

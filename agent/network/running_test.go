@@ -1,0 +1,161 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/underlay"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// A member is a host whose runner can be started and stopped, as an agent does. It lives in simulated time.
+type member struct {
+	*host
+	kernel *fakeKernel
+	run    *Runner
+	stop   func() // ends the runner and keeps the datapath, as the end of a process does
+
+	mu       sync.Mutex
+	place    []netip.Addr
+	placeErr error
+}
+
+// newMember returns a member of network n that is not started yet.
+func newMember(t testing.TB, store *memory.Store, name string) *member {
+	t.Helper()
+	m := &member{host: newHost(t, store, name), kernel: &fakeKernel{}}
+	m.config.Lease.TTL, m.config.Lease.RenewMargin = 10*time.Second, 9900*time.Millisecond // renewed every 100 ms
+	m.place = m.addrs
+	m.prepare()
+	return m
+}
+
+// prepare gives the host the fakes of a member.
+func (m *member) prepare() {
+	m.deps.Datapaths.Backends = map[string]backend.Type{"recorder": m.kernel.kind("recorder"), "other": m.kernel.kind("other")}
+	m.deps.Datapaths.SelectUnderlay = func(config.Underlay, []netip.Prefix, []netip.Addr) (underlay.Choice, error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return underlay.Choice{Interface: "eth0", Index: 2, MTU: 1500, Addrs: m.place, Devices: []string{"eth0"}}, m.placeErr
+	}
+}
+
+// start runs the host's runner until stop is called or the test ends. After a stop, nothing is known but what the former
+// process left in files, the store and the kernel.
+func (m *member) start() *member {
+	m.t.Helper()
+	if m.run != nil {
+		m.connect(m.store)
+		m.prepare()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	run := m.runner()
+	m.run = run
+	var all sync.WaitGroup
+	all.Go(func() { m.follow(ctx) })
+	all.Go(func() { _ = m.deps.Store.Outage.Run(ctx) })
+	all.Go(func() {
+		if err := run.Run(ctx); err != nil {
+			m.t.Error(err)
+		}
+	})
+	m.stop = sync.OnceFunc(func() {
+		cancel()
+		all.Wait()
+	})
+	m.t.Cleanup(m.stop)
+	return m
+}
+
+// move gives the host other addresses on the underlay, or makes selecting the underlay fail with err.
+func (m *member) move(addrs []netip.Addr, err error) {
+	m.mu.Lock()
+	m.place, m.placeErr = addrs, err
+	m.mu.Unlock()
+	m.deps.Datapaths.Kernel.Set(struct{}{})
+}
+
+// ready waits until the network is ready.
+func (m *member) ready() {
+	m.t.Helper()
+	agenttest.Eventually(m.t, func() error {
+		if report, _ := m.deps.Reports.Health.Report(); len(report.Networks) != 1 || !report.Networks[0].Ready {
+			return fmt.Errorf("%s is not ready: %+v", m.name, report)
+		}
+		return nil
+	})
+}
+
+// subnet waits until the host has a lease, and returns its subnet.
+func (m *member) subnet() (out netip.Prefix) {
+	m.t.Helper()
+	agenttest.Eventually(m.t, func() error {
+		lease, held := m.run.Lease()
+		if !held {
+			return fmt.Errorf("%s: no lease: %s", m.name, m.run.Status().Local.State)
+		}
+		out = lease.Subnet()
+		return nil
+	})
+	return out
+}
+
+// applies waits until the state applied last is want, such as "10.5.1.0/24 <- b@10.5.2.0/24".
+func (m *member) applies(want string) {
+	m.t.Helper()
+	agenttest.Eventually(m.t, func() error {
+		if got := m.kernel.last(); got != want {
+			return fmt.Errorf("%s applied %q, want %q", m.name, got, want)
+		}
+		return nil
+	})
+}
+
+// check waits until a check of network n has the status, and a reason with all words.
+func (m *member) check(name, status string, words ...string) {
+	m.t.Helper()
+	agenttest.Eventually(m.t, func() error {
+		report, _ := m.deps.Reports.Health.Report()
+		for _, n := range report.Networks {
+			for _, c := range n.Checks {
+				if c.Name == name && c.Status == status && containsAll(c.Reason, words) {
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("%s: no check %s is %s and says %q: %+v", m.name, name, status, words, report)
+	})
+}
+
+func containsAll(text string, words []string) bool {
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			return false
+		}
+	}
+	return true
+}
+
+// simulated runs a test in simulated time, beside other tests.
+func simulated(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, test)
+	})
+}
+
+// leaseKey returns the key of a lease of network n in the store.
+func leaseKey(subnet netip.Prefix) string {
+	return memory.Prefix + "/leases/n/" + registry.SubnetKey(subnet)
+}
