@@ -3,15 +3,11 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network"
-	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -126,53 +122,6 @@ func TestJoin(t *testing.T) {
 		a.networks.join(t.Context())
 		if len(a.self().Networks) != 0 {
 			t.Error("a network that was deleted was not left")
-		}
-	})
-}
-
-// TestNotDefinedBesideAnother: a block does not define a network that hosts could not carry next to an existing one. It
-// defines the network once the other one is gone.
-func TestNotDefinedBesideAnother(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		store := memory.New()
-		overlapping := registry.Network{Name: "m", Plan: agenttest.Plan(t, "10.5.2.0/23"), Backend: agenttest.Backend(t, "recorder", "")}
-		must(t, store.Client().PutNetwork(t.Context(), overlapping))
-		a := newHost(t, store, "a").start()
-		a.check(health.Network, api.Critical, "overlaps 10.5.2.0/23 of network m", "leno network apply -force")
-		if _, err := store.Client().Network(t.Context(), "n"); !errors.Is(err, registry.ErrNetworkNotFound) {
-			t.Errorf("it was defined: %v", err)
-		}
-		must(t, store.Client().DeleteNetwork(t.Context(), "m"))
-		a.ready()
-	})
-}
-
-// TestNotDefinedWhileOthersTakePart: a host that remembers nothing of a network leaves it to the hosts that take part
-// in the network to put its definition back, and does not claim a lease until they have claimed theirs again.
-func TestNotDefinedWhileOthersTakePart(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		store := memory.New()
-		a := newHost(t, store, "a").start()
-		a.ready()
-		definition, err := store.Client().Network(t.Context(), "n")
-		must(t, err)
-		subnet := a.subnet()
-		must(t, a.stop())
-		empty(store)
-		b := newHost(t, store, "b")
-		b.config.Networks[0].Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/22")}}
-		b.start()
-		b.check(health.Network, api.Critical, "waiting for a to put it back")
-		if _, err := store.Client().Network(t.Context(), "n"); !errors.Is(err, registry.ErrNetworkNotFound) {
-			t.Fatalf("it was defined: %v", err)
-		}
-		definition.CreateIndex, definition.ModifyIndex = 0, 0
-		must(t, store.Client().PutNetwork(t.Context(), definition))
-		b.check(health.Lease, api.Critical, "waiting for a to claim again")
-		a.start()
-		b.ready()
-		if got := a.subnet(); got != subnet || b.subnet() == subnet {
-			t.Errorf("a has %s, before %s, and b %s", got, subnet, b.subnet())
 		}
 	})
 }

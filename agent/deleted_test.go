@@ -142,27 +142,6 @@ func TestRememberedDeletion(t *testing.T) {
 	}
 }
 
-// TestSetBackBeforeDeletion: when a store is set back to a time before a network was deleted, the network is defined
-// again for all hosts.
-func TestSetBackBeforeDeletion(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a").start()
-		a.ready()
-		subnet := a.subnet()
-		before := a.store.Backup()
-		must(t, a.store.Client().DeleteNetwork(t.Context(), "n"))
-		a.check(health.Network, api.Critical, "was deleted at")
-		a.store.Restore(before)
-		a.ready()
-		if got := a.subnet(); got != subnet {
-			t.Errorf("subnet %s, before %s", got, subnet)
-		}
-		if d := a.deletionInStore(); d != nil {
-			t.Errorf("the store has %+v", d)
-		}
-	})
-}
-
 // TestOlderDeletionRemembered: a deletion that one host remembers does not end a network that was defined after it,
 // when the store loses both.
 func TestOlderDeletionRemembered(t *testing.T) {

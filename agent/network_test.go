@@ -256,20 +256,6 @@ func TestBusyAddressIsAnErrorAtStart(t *testing.T) {
 	}
 }
 
-func TestNetworkDeletedWhileItsHostWaits(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		store := memory.New()
-		a := newHost(t, store, "a")
-		a.placeErr = errors.New("no interface fits")
-		a.start()
-		a.check(health.Underlay, api.Critical, "no interface fits")
-		if err := store.Client().DeleteNetwork(context.Background(), "n"); err != nil {
-			t.Fatal(err)
-		}
-		a.check(health.Network, api.Critical, "leno network apply")
-	})
-}
-
 func TestClaimIsMendedWhileWaiting(t *testing.T) {
 	simulated(t, func(t *testing.T) {
 		store := memory.New()

@@ -200,9 +200,11 @@ func (h *host) acquire() registry.Lease {
 // reason returns the reason of a check of network n, "" if there is no such check.
 func (h *host) reason(check string) string {
 	report, _ := h.deps.Reports.Health.Report()
-	for _, c := range report.Networks[0].Checks {
-		if c.Name == check {
-			return c.Reason
+	for _, n := range report.Networks {
+		for _, c := range n.Checks {
+			if c.Name == check {
+				return c.Reason
+			}
 		}
 	}
 	return ""

@@ -1,0 +1,137 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
+)
+
+// TestNotDefinedBesideAnother: a block does not define a network that hosts could not carry next to an existing one. It
+// defines the network once the other one is gone.
+func TestNotDefinedBesideAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		overlapping := registry.Network{Name: "m", Plan: agenttest.Plan(t, "10.5.2.0/23"), Backend: agenttest.Backend(t, "recorder", "")}
+		must(t, store.Client().PutNetwork(t.Context(), overlapping))
+		a := newMember(t, store, "a").start()
+		a.check(health.Network, api.Critical, "overlaps 10.5.2.0/23 of network m", "leno network apply -force")
+		if _, err := store.Client().Network(t.Context(), "n"); !errors.Is(err, registry.ErrNetworkNotFound) {
+			t.Errorf("it was defined: %v", err)
+		}
+		must(t, store.Client().DeleteNetwork(t.Context(), "m"))
+		a.ready()
+	})
+}
+
+// TestNotDefinedWhileOthersTakePart: a host that remembers nothing of a network leaves it to the hosts that take part
+// in the network to put its definition back, and does not claim a lease until they have claimed theirs again.
+func TestNotDefinedWhileOthersTakePart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		a := newMember(t, store, "a").start()
+		a.ready()
+		definition, err := store.Client().Network(t.Context(), "n")
+		must(t, err)
+		subnet := a.subnet()
+		a.stop()
+		empty(store)
+		b := newMember(t, store, "b")
+		b.config.Networks[0].Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/22")}}
+		b.start()
+		b.check(health.Network, api.Critical, "waiting for a to put it back")
+		if _, err := store.Client().Network(t.Context(), "n"); !errors.Is(err, registry.ErrNetworkNotFound) {
+			t.Fatalf("it was defined: %v", err)
+		}
+		definition.CreateIndex, definition.ModifyIndex = 0, 0
+		must(t, store.Client().PutNetwork(t.Context(), definition))
+		b.check(health.Lease, api.Critical, "waiting for a to claim again")
+		a.start()
+		b.ready()
+		if got := a.subnet(); got != subnet || b.subnet() == subnet {
+			t.Errorf("a has %s, before %s, and b %s", got, subnet, b.subnet())
+		}
+	})
+}
+
+// TestSetBackBeforeDeletion: when a store is set back to a time before a network was deleted, the network is defined
+// again for all hosts.
+func TestSetBackBeforeDeletion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newMember(t, memory.New(), "a").start()
+		a.ready()
+		subnet := a.subnet()
+		before := a.store.Backup()
+		must(t, a.store.Client().DeleteNetwork(t.Context(), "n"))
+		a.check(health.Network, api.Critical, "was deleted at")
+		a.store.Restore(before)
+		a.ready()
+		if got := a.subnet(); got != subnet {
+			t.Errorf("subnet %s, before %s", got, subnet)
+		}
+		if n, err := a.store.Client().Network(t.Context(), "n"); err != nil {
+			t.Errorf("the store has %+v, %v", n, err)
+		}
+	})
+}
+
+// TestNewcomerAfterALoss: a host starts for the first time when the store was set back to a time before the network, and
+// another host has restored the definition. It has not seen the loss, and the sessions that would show it are gone. It
+// waits until the hosts whose leases were lost have had time to claim their subnets again.
+func TestNewcomerAfterALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		before := store.Backup()
+		a, b := newMember(t, store, "a"), newMember(t, store, "b")
+		a.start().ready()
+		subnet, n := a.subnet(), a.inStore()
+		a.stop()
+		store.Restore(before)
+		n.ModifyIndex, n.Restored = 0, time.Now()
+		must(t, store.Client().PutNetwork(context.Background(), n))
+
+		b.start()
+		agenttest.Eventually(t, func() error {
+			if reason := b.reason(health.Lease); !strings.Contains(reason, "waiting for the other hosts to claim again") {
+				return fmt.Errorf("the lease's check says %q", reason)
+			}
+			return nil
+		})
+		a.start().ready()
+		if again := a.subnet(); again != subnet {
+			t.Errorf("the host has %s, before %s", again, subnet)
+		}
+		b.ready()
+		if now := time.Since(n.Restored); now < b.config.Lease.TTL {
+			t.Errorf("the newcomer waited for %s", now)
+		}
+		if now := a.inStore(); now.Revision != n.Revision || now.Revision == "" {
+			t.Errorf("revision %q, want %q", now.Revision, n.Revision)
+		}
+	})
+}
+
+func TestNetworkDeletedWhileItsHostWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		a := newMember(t, store, "a")
+		a.placeErr = errors.New("no interface fits")
+		a.start()
+		a.check(health.Underlay, api.Critical, "no interface fits")
+		if err := store.Client().DeleteNetwork(context.Background(), "n"); err != nil {
+			t.Fatal(err)
+		}
+		a.check(health.Network, api.Critical, "leno network apply")
+	})
+}
