@@ -256,29 +256,6 @@ func TestBusyAddressIsAnErrorAtStart(t *testing.T) {
 	}
 }
 
-func TestClaimIsMendedWhileWaiting(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		store := memory.New()
-		a := newHost(t, store, "a").start()
-		a.ready()
-		b := newHost(t, store, "b")
-		own := b.place.Addrs
-		b.place.Addrs = a.place.Addrs
-		b.start()
-		b.check(health.Conflict, api.Critical, `"a"`, `"b"`, "192.0.2.97")
-		b.mu.Lock()
-		b.place.Addrs = own
-		b.mu.Unlock()
-		b.ready()
-		b.check(health.Conflict, api.Passing)
-
-		c := newHost(t, store, "c")
-		c.config.NodeName = "a"
-		c.start()
-		c.check(health.Conflict, api.Critical, `"a"`, "192.0.2.97", "192.0.2.99")
-	})
-}
-
 // TestContradictoryDefinition: a host that carries a network stops when the definition requires encryption and has a backend
 // that does not encrypt. Packets are refused from then on, also by the next process, until the definition is right.
 func TestContradictoryDefinition(t *testing.T) {
