@@ -3,11 +3,12 @@ package foreign
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
 // Obstacle is a rule of another program that harms packets between containers of two hosts: it drops them, or
-// replaces their source with the host's address.
+// replaces their source with the host's address; or it drops the packets of containers for this host itself.
 type Obstacle struct {
 	Network string
 	Where   string // "iptables table raw chain PREROUTING"
@@ -39,7 +40,11 @@ func obstacles(bases []baseChain, paths []OverlayPath, bridges map[netip.Prefix]
 		reported := map[rule]bool{} // packets of both directions meet most rules
 		for _, subnet := range p.Network.Subnets {
 			for _, f := range p.flows(subnet, bridges[subnet]) {
-				for _, found := range trace(bases, f) {
+				found := trace(bases, f)
+				if f.inbound {
+					found = append(found, inputDrops(bases, f)...)
+				}
+				for _, found := range found {
 					o := p.obstacle(found)
 					if key := (rule{o.Where, o.Rule, o.Partial}); found.isReportable() && !reported[key] {
 						reported[key] = true
@@ -87,6 +92,21 @@ func (p OverlayPath) flows(subnet netip.Prefix, bridge string) []flow {
 		}
 	}
 	return out
+}
+
+// inputDrops returns the rules that drop an inbound flow's packets for this host itself because of their source. A rule
+// that also drops those of a public address, such as the policy DROP, is a general one, which operators intend.
+func inputDrops(bases []baseChain, f flow) []finding {
+	f.host, f.out = &hostTraffic{}, ""
+	public := f
+	public.src = netip.MustParsePrefix("1.1.1.1/32")
+	if f.is6() {
+		public.src = netip.MustParsePrefix("2000::1/128")
+	}
+	general := trace(bases, public)
+	return slices.DeleteFunc(trace(bases, f), func(found finding) bool {
+		return found.base.hook != hookInput || found.isPartial() || slices.ContainsFunc(general, found.isSameRule)
+	})
 }
 
 // dockerTable is where Docker keeps its rules with nftables.
@@ -145,6 +165,11 @@ func (f finding) isUFW() bool {
 // isFirewalld reports whether the rule is in firewalld's own table of nftables.
 func (f finding) isFirewalld() bool { return strings.HasSuffix(f.base.table(), " firewalld") }
 
+// isSameRule reports whether both findings are of the same rule.
+func (f finding) isSameRule(o finding) bool {
+	return f.base.where == o.base.where && f.chain == o.chain && f.rule == o.rule
+}
+
 // place returns where a rule is and its text.
 func (f finding) place() (where, rule string) {
 	where, rule = f.base.table()+" chain "+f.chain, f.rule
@@ -192,6 +217,8 @@ func (f finding) effect() string {
 			what = ": " + what
 		}
 		return fmt.Sprintf("drops some packets between containers, those from %s to %s%s", f.flow.src, f.flow.dst, what)
+	case f.base.hook == hookInput:
+		return fmt.Sprintf("drops packets from %s for this host itself", f.flow.src)
 	case f.flow.inbound && f.flow.dst.IsSingleIP():
 		return fmt.Sprintf("drops packets of other hosts for the container %s", f.flow.dst.Addr())
 	case !f.whole && f.flow.inbound:
@@ -235,9 +262,14 @@ func (p OverlayPath) advice(f finding) string {
 		return "only published ports can be reached: make the Docker network with " +
 			"--opt com.docker.network.bridge.gateway_mode_ipv4=nat-unprotected " +
 			"(`leno docker-opts -create` prints the command), or start dockerd with --firewall-backend=iptables"
+	case f.base.hook == hookInput && strings.HasPrefix(f.chain, "ts-"):
+		return fmt.Sprintf("use a pool outside 100.64.0.0/10, or run `tailscale set --netfilter-mode=nodivert`: then "+
+			"Tailscale's chains are not used, and %s is not filtered", pool)
 	case f.isFirewalld():
 		return fmt.Sprintf("`firewall-cmd --permanent --zone=trusted --add-source=%s && firewall-cmd --reload`",
 			strings.Join(pools, " --add-source="))
+	case f.base.hook == hookInput:
+		return fmt.Sprintf("accept packets from %s there, before that rule", pool)
 	case f.isUFW():
 		return fmt.Sprintf("`ufw route allow from %s to %s`", pool, pool)
 	case f.base.hook == hookForward && strings.HasPrefix(table, "ip") && !p.Network.Forward:

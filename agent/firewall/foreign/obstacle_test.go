@@ -244,6 +244,47 @@ func TestObstaclesOfIPTables(t *testing.T) {
 	}
 }
 
+// TestObstaclesOfInput checks that rules that drop packets of the overlay for this host itself are reported if they are
+// against addresses of the pool, and that rules against all addresses or some ports are not.
+func TestObstaclesOfInput(t *testing.T) {
+	input := func(policy, rules string) string {
+		return "*filter\n:INPUT " + policy + " [0:0]\n:ts-input - [0:0]\n" + rules + "COMMIT\n"
+	}
+	const (
+		tailscale = "-A INPUT -j ts-input\n-A ts-input -s 10.5.99.1/32 -i lo -j ACCEPT\n" +
+			"-A ts-input -s 10.115.92.0/23 ! -i tailscale0 -j RETURN\n-A ts-input -s 10.0.0.0/8 ! -i tailscale0 -j DROP\n" +
+			"-A ts-input -i tailscale0 -j ACCEPT\n"
+		dropped = "filter chain ts-input: -s 10.0.0.0/8 ! -i tailscale0 -j DROP"
+	)
+	for _, tt := range []struct {
+		name, saved string
+		want        []string
+	}{
+		{"another tunnel's range", input("ACCEPT", tailscale), []string{dropped}},
+		{"the same on a host that lets little in", input("DROP", tailscale+"-A INPUT -s 10.5.0.0/16 -j ACCEPT\n"), []string{dropped}},
+		{"another tunnel's range, accepted before", input("ACCEPT", "-A INPUT -s 10.5.0.0/16 -j ACCEPT\n"+tailscale), nil},
+		{"another range", input("ACCEPT", "-A INPUT -s 100.64.0.0/10 ! -i tailscale0 -j DROP\n"), nil},
+		{"a peer's subnet", input("ACCEPT", "-A INPUT -s 10.5.77.0/24 -j REJECT\n"), []string{"filter chain INPUT: -s 10.5.77.0/24 -j REJECT"}},
+		{"mangle", "*mangle\n:INPUT ACCEPT [0:0]\n-A INPUT -s 10.5.0.0/16 -j DROP\nCOMMIT\n", []string{"mangle chain INPUT: -s 10.5.0.0/16 -j DROP"}},
+		{"a host that lets little in", input("DROP", "-A INPUT -i lo -j ACCEPT\n-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT\n"), nil},
+		{"a host that lets in its own LAN", input("ACCEPT", "-A INPUT ! -s 192.168.0.0/16 -j DROP\n"), nil},
+		{"a port", input("ACCEPT", "-A INPUT -s 10.5.0.0/16 -p tcp -m tcp --dport 22 -j DROP\n"), nil},
+		{"one container", input("ACCEPT", "-A INPUT -s 10.5.77.9/32 -j DROP\n"), nil},
+		{"perhaps accepted", input("ACCEPT", "-A INPUT -m set --match-set ours src -j ACCEPT\n"+tailscale), nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tables, err := netfilter.ParseSave(tt.saved)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := obstacles(iptablesBases("iptables", false, tables), []OverlayPath{overlayPath(true, true)}, bridges("docker0"))
+			if diff := cmp.Diff(tt.want, places(got)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestObstaclesOfBothFamilies(t *testing.T) {
 	tables, err := netfilter.ParseSave(strings.NewReplacer("10.5.34.2/32", "fd00:5:0:22::2/128", "10.5.34.0/24", "fd00:5:0:22::/64").Replace(docker28))
 	if err != nil {
@@ -279,6 +320,9 @@ func TestObstacleAdvice(t *testing.T) {
 		{"all but a peer", filter("ACCEPT", "-A FORWARD ! -s 10.5.77.0/24 -p icmp -m icmp --icmp-type 8 -j DROP\n"), true, true, []string{"ICMP, type 8, not from 10.5.77.0/24"}},
 		{"a peer's subnet", filter("ACCEPT", "-A FORWARD -s 10.5.77.0/24 -j DROP\n"), true, true, []string{"drops packets from 10.5.77.0/24 for containers in 10.5.34.0/24"}},
 		{"for a peer's subnet", filter("ACCEPT", "-A FORWARD -d 10.5.77.0/24 -j DROP\n"), true, true, []string{"drops packets of containers in 10.5.34.0/24 for 10.5.77.0/24"}},
+		{"Tailscale's range", "*filter\n:INPUT ACCEPT [0:0]\n:ts-input - [0:0]\n-A INPUT -j ts-input\n-A ts-input -s 10.0.0.0/8 ! -i tailscale0 -j DROP\nCOMMIT\n", true, true,
+			[]string{"drops packets from 10.5.0.0/16 for this host itself; use a pool outside 100.64.0.0/10", "--netfilter-mode=nodivert"}},
+		{"this host", "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -s 10.0.0.0/8 -j DROP\nCOMMIT\n", true, true, []string{"accept packets from 10.5.0.0/16 there, before that rule"}},
 		{"the other way", filter("ACCEPT", "-A FORWARD -o leno-default -j DROP\n"), true, true, []string{"drops packets of containers in 10.5.34.0/24 for other hosts"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

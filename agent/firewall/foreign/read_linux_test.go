@@ -186,6 +186,8 @@ func TestObstaclesOfNFTables(t *testing.T) {
 		{name: "fail2ban", rules: "table inet f2b-table {\nset addr-set-sshd { type ipv4_addr; elements = { 203.0.113.5 } }\nchain f2b-chain { type filter hook input priority filter - 1; policy accept;\ntcp dport 22 ip saddr @addr-set-sshd reject\n} }\n"},
 		{name: "other families and hooks", rules: "table bridge x { chain f { type filter hook forward priority 0; policy drop; } }\n" +
 			"table inet y { chain f { type filter hook input priority 0; policy drop; } chain o { type filter hook output priority 0; policy drop; } }\n"},
+		{name: "another tunnel's range, for the host itself", rules: "table inet x {\nchain i { type filter hook input priority 0; policy drop;\nip saddr 10.0.0.0/8 iifname != \"wt0\" drop\nudp dport 53 accept\n} }\n",
+			want: []string{`nftables table inet x chain i: ip saddr 10.0.0.0/8 iifname != "wt0" drop`}, advice: "accept packets from 10.5.0.0/16 and fd00:5::/48 there, before that rule"},
 		{name: "our own exemption", rules: docker29(false, `, "leno-default"`) + "table inet leno { chain exempt { type nat hook postrouting priority srcnat - 1; ip saddr 10.5.34.0/24 ip daddr 10.5.0.0/16 snat ip to ip saddr } }\n",
 			want: []string{inbound}},
 		{name: "our own masquerading", rules: "table inet leno { chain m { type nat hook postrouting priority srcnat; ip saddr 10.5.34.0/24 masquerade } }\n"},
