@@ -112,6 +112,7 @@ func (a *Agent) newDeps(c config.Config) *network.Deps {
 		SelectUnderlay:   a.o.SelectUnderlay,
 		EnsureForwarding: a.o.EnsureForwarding,
 		Guard:            a.o.Guard,
+		PreferMain:       a.o.PreferMain,
 		FindDetours:      a.o.FindDetours,
 	}
 	deps.Rules = newRules(a.o, c.Firewall, deps)

@@ -80,6 +80,7 @@ type host struct {
 	exited  chan struct{} // closed when Run has returned err
 	err     error
 	guarded []string // such as "[10.5.0.0/22] true" for each call of Guard
+	rules   []string // such as "[10.5.0.0/22] 100" for each call of PreferMain
 }
 
 // guard records calls of Guard.
@@ -87,6 +88,14 @@ func (h *host) guard(_ context.Context, pools []netip.Prefix, wanted bool) error
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.guarded = append(h.guarded, fmt.Sprint(pools, " ", wanted))
+	return nil
+}
+
+// preferMain records calls of PreferMain.
+func (h *host) preferMain(_ context.Context, pools []netip.Prefix, priority int) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.rules = append(h.rules, fmt.Sprint(pools, " ", priority))
 	return nil
 }
 
@@ -240,6 +249,7 @@ func (h *host) build() *Agent {
 		Backends:         map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other"), "metered": h.recorder.metered("metered")},
 		EnsureForwarding: func(netip.Prefix, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
 		Guard:            h.guard,
+		PreferMain:       h.preferMain,
 		FindDetours:      func(kernel.PathQuery) ([]kernel.Detour, error) { return nil, nil },
 		LockHost: func() (func() error, error) {
 			if h.lockHost != nil {

@@ -47,6 +47,9 @@ type Options struct {
 	// Guard makes the kernel refuse packets to pools that no other route leads to, or ends that, as kernel.Guard does.
 	Guard func(ctx context.Context, pools []netip.Prefix, wanted bool) error
 
+	// PreferMain makes or removes routing rules for pools, as kernel.PreferMain does.
+	PreferMain func(ctx context.Context, pools []netip.Prefix, priority int) error
+
 	// FindDetours asks the kernel which routes packets to peers take, as kernel.FindDetours does.
 	FindDetours func(q kernel.PathQuery) ([]kernel.Detour, error)
 
@@ -117,6 +120,9 @@ func (o *Options) setDefaults(c config.Config) error {
 	}
 	if o.Guard == nil {
 		o.Guard = kernel.Guard
+	}
+	if o.PreferMain == nil {
+		o.PreferMain = kernel.PreferMain
 	}
 	if o.FindDetours == nil {
 		o.FindDetours = kernel.FindDetours

@@ -235,6 +235,12 @@ func settingCases() map[string]settingCase {
 			return expect(len(last) > 0 && last[0].Forward, "the firewall has %+v", last)
 		}},
 
+		"network.*.routing_rule_priority": {func(_ *host, c *config.Config) { c.Networks[0].RulePriority = 99 }, func(a *host, _ config.Config) error {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return expect(slices.ContainsFunc(a.rules, func(r string) bool { return strings.HasSuffix(r, " 99") }), "rules %q", a.rules)
+		}},
+
 		"enable_debug": {func(_ *host, c *config.Config) { c.EnableDebug = true }, func(a *host, _ config.Config) error {
 			code, _ := a.request("GET", "/debug/pprof/cmdline", "")
 			return expect(code == http.StatusOK, "profiles answer %d", code)

@@ -22,10 +22,10 @@ func cleanupSpec(m cli.Meta) cli.Spec {
 	return cli.Spec{
 		Name: "cleanup", Synopsis: "Remove everything that leno created on this host",
 		Help: `
-Removes every device, route, neighbour, firewall rule and file that leno
-created on this host, and this host's leases, sessions and service from the
-store. This includes what a killed agent or an earlier version left behind.
-Objects that only look like leno's are listed and kept.
+Removes every device, route, neighbour, routing rule, firewall rule and file
+that leno created on this host, and this host's leases, sessions and service
+from the store. This includes what a killed agent or an earlier version left
+behind. Objects that only look like leno's are listed and kept.
 
 Use it on a host that no longer runs leno, and stop the agent first. To make a
 running agent leave one network, use leno lease release.

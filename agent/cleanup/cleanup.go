@@ -66,6 +66,7 @@ type Withdrawer interface {
 const (
 	Device   = "device"
 	Route    = "route"
+	Rule     = "rule"     // that chooses a routing table
 	Firewall = "firewall" // chains and jumps, or a table
 	File     = "file"
 	Lease    = "lease"

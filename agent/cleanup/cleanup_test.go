@@ -398,7 +398,7 @@ func TestJudgeDevice(t *testing.T) {
 	}
 }
 
-// TestRoutesOfANetwork: the routes of one network are removed, by the best source of its pools, and no others.
+// TestRoutesOfANetwork: the routes and routing rules of one network are removed, by the best source of its pools, and no others.
 func TestRoutesOfANetwork(t *testing.T) {
 	both := func(pool string) string { // with the guard
 		return fmt.Sprintf("unreachable %s metric 16777216 \nunreachable %s metric 16777217 \n", pool, pool)
@@ -422,6 +422,7 @@ func TestRoutesOfANetwork(t *testing.T) {
 			for _, pool := range []string{"10.5.0.0/16", "10.6.0.0/16"} {
 				ns.Sh("ip route add unreachable " + pool + " proto 108 metric 16777216")
 				ns.Sh("ip route add unreachable " + pool + " proto 108 metric 16777217") // a guard
+				ns.Sh("ip rule add to " + pool + " lookup main pref 5200 protocol 108; ip rule add to " + pool + " lookup main pref 5199")
 			}
 			ns.Sh(tt.routes)
 			ns.Sh("ip route add unreachable 10.6.9.0/24 proto static")
@@ -440,6 +441,12 @@ func TestRoutesOfANetwork(t *testing.T) {
 			}
 			if diff := cmp.Diff(tt.after, ns.Sh("ip route show proto 108; ip -6 route show proto 108")); diff != "" {
 				t.Errorf("routes (-want +got):\n%s", diff)
+			}
+			for _, pool := range []string{"10.5.0.0/16", "10.6.0.0/16"} {
+				rules := ns.Sh("ip rule show to " + pool)
+				if kept := strings.Contains(rules, "proto 108"); kept != strings.Contains(tt.after, pool) || !strings.Contains(rules, "5199:") {
+					t.Errorf("rules %s", rules)
+				}
 			}
 			if got := ns.Sh("ip route show proto static"); !strings.Contains(got, "10.6.9.0/24") {
 				t.Errorf("a route of others went: %q", got)

@@ -39,6 +39,7 @@ func (c *cleaner) findKernel(ctx context.Context) {
 	}}
 	if c.o.Network == "" {
 		c.findRoutes(ctx, handle, append(owners, everywhere))
+		c.findRoutingRules(ctx, handle, everywhere.Pools)
 		return
 	}
 	t := c.tracesIn(c.o.Network)
@@ -52,6 +53,7 @@ func (c *cleaner) findKernel(ctx context.Context) {
 			cmp.Or(err, registry.ErrNetworkNotFound)))
 	}
 	c.findRoutes(ctx, handle, append(owners, kernel.Owner{Pools: t.pools}))
+	c.findRoutingRules(ctx, handle, t.pools)
 }
 
 // tracesIn returns the traces of a network.
@@ -234,6 +236,22 @@ func (c *cleaner) findRoutes(ctx context.Context, handle *kernel.Handle, owners 
 		c.add(r, func(ctx context.Context) error {
 			errs := table.Write(ctx, []reconcile.Change[kernel.RouteKey, kernel.Route]{{Key: f.key, Old: &f.route}})
 			return errors.Join(errs...)
+		})
+	}
+}
+
+// findRoutingRules adds the routing rules of leno's protocol for packets to the pools.
+func (c *cleaner) findRoutingRules(ctx context.Context, handle *kernel.Handle, pools []netip.Prefix) {
+	table := handle.Rules(pools)
+	rules, err := table.List(ctx)
+	if err != nil {
+		c.addLeft(Leftover{Kind: Rule, Name: "any"}, err)
+	}
+	for _, rule := range slices.SortedFunc(maps.Keys(rules), kernel.ComparePoolRules) {
+		name := fmt.Sprintf("%d: %s", rule.Priority, rule.Text)
+		c.add(Leftover{Kind: Rule, Name: name, Network: c.networkOf(rule.Dst)}, func(ctx context.Context) error {
+			change := reconcile.Change[kernel.PoolRule, struct{}]{Key: rule, Old: &struct{}{}}
+			return errors.Join(table.Write(ctx, []reconcile.Change[kernel.PoolRule, struct{}]{change})...)
 		})
 	}
 }

@@ -188,8 +188,11 @@ type Network struct {
 
 	Encryption string `option:"encryption"` // EncryptionRequired or "", of the plan
 
-	IPMasq     bool   `option:"ip_masq"`
-	Forward    bool   `option:"forward"`
+	IPMasq  bool `option:"ip_masq"`
+	Forward bool `option:"forward"`
+	// RulePriority is that of the routing rules that lead packets to the pools to the main table, 0 for none.
+	RulePriority int `option:"routing_rule_priority"`
+
 	SubnetFile string `option:"subnet_file"` // default /run/leno/<name>.env
 }
 

@@ -46,6 +46,7 @@ func (l *loader) readNetwork(s *networkShape) {
 	}
 	l.flag(s.IPMasq, &n.IPMasq)
 	l.flag(s.Forward, &n.Forward)
+	l.rulePriority(s.RulePriority, &n.RulePriority)
 	l.text(s.SubnetFile, &n.SubnetFile, checkAbsolute)
 
 	l.readPool(n, s.IPv4, "IPv4", netip.Addr.Is4)
@@ -59,6 +60,17 @@ func (l *loader) readNetwork(s *networkShape) {
 	}
 	l.readBackend(n)
 	l.readEncryption(n)
+}
+
+// rulePriority reads the priority of a routing rule between the kernel's own ones, or 0.
+func (l *loader) rulePriority(a *hcl.Attribute, dst *int) {
+	const mainTable = 32766
+	set(l, a, dst, cty.Number, func(n int) (int, error) {
+		if n < 0 || n >= mainTable {
+			return 0, fmt.Errorf("%d is not a priority from 1 to %d, or 0 for no rules", n, mainTable-1)
+		}
+		return n, nil
+	})
 }
 
 // readEncryption reads whether encryption is required, which the backend must then be able to do.

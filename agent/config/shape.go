@@ -141,10 +141,11 @@ type networkShape struct {
 	IPv6    *poolShape    `hcl:"ipv6,block"`
 	Backend *backendShape `hcl:"backend,block"`
 
-	Encryption *hcl.Attribute `hcl:"encryption,optional"`
-	IPMasq     *hcl.Attribute `hcl:"ip_masq,optional"`
-	Forward    *hcl.Attribute `hcl:"forward,optional"`
-	SubnetFile *hcl.Attribute `hcl:"subnet_file,optional"`
+	Encryption   *hcl.Attribute `hcl:"encryption,optional"`
+	IPMasq       *hcl.Attribute `hcl:"ip_masq,optional"`
+	Forward      *hcl.Attribute `hcl:"forward,optional"`
+	RulePriority *hcl.Attribute `hcl:"routing_rule_priority,optional"`
+	SubnetFile   *hcl.Attribute `hcl:"subnet_file,optional"`
 }
 
 type poolShape struct {

@@ -156,14 +156,15 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		InForce:    r.definition.inForce,
 	})
 	r.datapath = datapath.New(datapath.Options{
-		Network:  local.Name,
-		DataDir:  c.DataDir,
-		Forward:  local.Forward,
-		Underlay: c.Underlay,
-		Host:     deps.Datapaths,
-		Report:   r.report,
-		Serve:    r.serve,
-		Moved:    r.moveClaim,
+		Network:      local.Name,
+		DataDir:      c.DataDir,
+		Forward:      local.Forward,
+		RulePriority: local.RulePriority,
+		Underlay:     c.Underlay,
+		Host:         deps.Datapaths,
+		Report:       r.report,
+		Serve:        r.serve,
+		Moved:        r.moveClaim,
 
 		ServeSaved: r.serveSaved,
 	}, before.instance)

@@ -200,6 +200,8 @@ func limits() map[string]limit {
 		"telemetry.dogstatsd_address":    addr,
 		"telemetry.disable_hostname":     flag,
 
+		"network.routing_rule_priority": {takes: []string{"0", "1", "32765"}, refuses: []string{"-1", "32766", `"high"`}, says: "1 to 32765"},
+
 		"network.ipv4.prefix":     {takes: []string{`"10.5.0.0/16"`, `"10.0.0.0/8"`}, refuses: []string{`"10.5.1.0/16"`, `"fd00::/48"`, `"169.254.0.0/16"`}, says: "without host bits"},
 		"network.ipv4.subnet_len": {takes: []string{"18", "30"}, refuses: []string{"17", "31"}, says: "at least four subnets, at most 30"},
 		"network.ipv4.min":        {takes: []string{`"10.5.0.0"`}, refuses: []string{`"10.5.1.1"`, `"10.6.0.0"`}, says: "by their first addresses"},

@@ -94,15 +94,19 @@ func errDetours(found []kernel.Detour, asked int, pools []netip.Prefix) error {
 	return fmt.Errorf("%s: %w, %d: %s; %s", scope, backend.ErrDetour, d.Rule.Priority, d.Rule.Text, remedy(d, pools))
 }
 
-// remedy returns the command that makes the kernel use the main table before the rule of a detour.
+// remedy returns the command that makes the kernel use the main table before the rule of a detour, and the option with the
+// same effect if there is one.
 func remedy(d kernel.Detour, pools []netip.Prefix) string {
-	to := d.Dst.String()
+	to, option, priority := d.Dst.String(), "", max(d.Rule.Priority-1, 0)
 	if i := slices.IndexFunc(pools, func(p netip.Prefix) bool { return p.Contains(d.Dst) }); i >= 0 && !d.Outer {
 		to = pools[i].String()
+		if priority > 0 {
+			option = fmt.Sprintf(" or routing_rule_priority = %d in the network's block", priority)
+		}
 	}
 	command := "ip rule"
 	if d.Dst.Is6() {
 		command = "ip -6 rule"
 	}
-	return fmt.Sprintf("`%s add to %s lookup main priority %d` prevents that", command, to, max(d.Rule.Priority-1, 0))
+	return fmt.Sprintf("`%s add to %s lookup main priority %d`%s prevents that", command, to, priority, option)
 }

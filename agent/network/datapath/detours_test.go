@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
@@ -113,7 +114,7 @@ func TestDetoursInWords(t *testing.T) {
 	}{
 		{kernel.Detour{Node: "b", Dst: netip.MustParseAddr("fd00:5:0:2::"), Link: "ts0", Table: 7, Rule: rule},
 			"packets to fd00:5:0:2:: of b leave by ts0: a routing rule that is not leno's takes precedence, 100: from all lookup 7; " +
-				"`ip -6 rule add to fd00:5::/48 lookup main priority 99` prevents that"},
+				"`ip -6 rule add to fd00:5::/48 lookup main priority 99` or routing_rule_priority = 99 in the network's block prevents that"},
 		{kernel.Detour{Node: "b", Dst: netip.MustParseAddr("198.51.100.2"), Outer: true, Table: 7, Rule: rule},
 			"packets to 198.51.100.2 of b are refused: a routing rule that is not leno's takes precedence, 100: from all lookup 7; " +
 				"`ip rule add to 198.51.100.2 lookup main priority 99` prevents that"},
@@ -123,6 +124,41 @@ func TestDetoursInWords(t *testing.T) {
 		if got := fmt.Sprint(errDetours([]kernel.Detour{tt.d}, 1, pools)); got != tt.want {
 			t.Errorf("%s\nwant %s", got, tt.want)
 		}
+	}
+}
+
+// TestRoutingRules: each pass makes the routing rules that this host is configured to have. They are removed with the
+// network, with pools that it has no more, and with the setting.
+func TestRoutingRules(t *testing.T) {
+	kind, c := newLab(t).kind("recorder"), backend.Config{Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}
+	other := state.Network{Pools: []netip.Prefix{netip.MustParsePrefix("10.6.0.0/16")}}
+	for _, tt := range []struct {
+		name     string
+		priority int
+		do       func(l *lab) error
+		want     []string
+	}{
+		{"a pass", 99, func(l *lab) error {
+			return l.built().r.keepRules(t.Context(), l.network())
+		}, []string{"[10.5.0.0/16] 99"}},
+		{"a pass without the setting", 0, func(l *lab) error {
+			return l.built().r.keepRules(t.Context(), l.network())
+		}, nil},
+		{"the same pools", 99, func(l *lab) error {
+			return l.r.Retire(t.Context(), kind, c, state.Network{Pools: c.Pools})
+		}, nil},
+		{"other pools", 99, func(l *lab) error { return l.r.Retire(t.Context(), kind, c, other) }, []string{"[10.6.0.0/16] 0"}},
+		{"no setting any more", 0, func(l *lab) error { return l.r.Retire(t.Context(), kind, c, other) },
+			[]string{"[10.6.0.0/16 10.5.0.0/16] 0"}},
+		{"removed", 99, func(l *lab) error { return l.r.Remove(t.Context(), other) }, []string{"[10.6.0.0/16] 0"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t)
+			l.r.o.RulePriority = tt.priority
+			if err := tt.do(l); err != nil || !slices.Equal(l.rules, tt.want) {
+				t.Errorf("rules %q, want %q, %v", l.rules, tt.want, err)
+			}
+		})
 	}
 }
 
@@ -164,6 +200,12 @@ ip rule add pref 5270 lookup 52; ip route add 10.5.0.0/16 dev ts0 table 52`)
 	_, rest, _ := strings.Cut(string(reason), "; `")
 	command, _, _ := strings.Cut(rest, "`")
 	ns.Sh(command)
+	pass()
+	l.check(health.Routes, api.Passing, "1 peers in place")
+
+	// The option has the same effect.
+	ns.Sh(strings.Replace(command, " add ", " del ", 1))
+	l.options.Host.PreferMain, l.r.o.RulePriority = kernel.PreferMain, 5269
 	pass()
 	l.check(health.Routes, api.Passing, "1 peers in place")
 }

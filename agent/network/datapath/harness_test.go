@@ -54,6 +54,7 @@ type lab struct {
 	moved      []string // such as "192.0.2.9 true" for each call of Moved
 	closed     int
 	guarded    []string // such as "[10.5.0.0/16] true" for each call of Guard
+	rules      []string // such as "[10.5.0.0/16] 100" for each call of PreferMain
 	onApply    func()
 
 	detours map[string]kernel.Detour // by node name
@@ -94,6 +95,7 @@ func newLab(t *testing.T) *lab {
 			SelectUnderlay:   l.selectUnderlay,
 			EnsureForwarding: l.ensureForwarding,
 			Guard:            l.guard,
+			PreferMain:       l.preferMain,
 			FindDetours:      l.findDetours,
 		},
 		Report: report.New(report.Options{
@@ -139,6 +141,13 @@ func (l *lab) guard(_ context.Context, pools []netip.Prefix, wanted bool) error 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.guarded = append(l.guarded, fmt.Sprint(pools, wanted))
+	return nil
+}
+
+func (l *lab) preferMain(_ context.Context, pools []netip.Prefix, priority int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rules = append(l.rules, fmt.Sprint(pools, priority))
 	return nil
 }
 

@@ -213,9 +213,10 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err erro
 	if t.network.Encryption != "" {
 		guardErr = backend.About(backend.Routes, r.Guard(ctx, t.network))
 	}
+	rulesErr := backend.About(backend.Routes, r.keepRules(ctx, t.network))
 	report, err := r.instance.apply(ctx, t.state)
 	carried, uncarriedErr := carriedPart(t.state, report.Uncarried)
-	err = errors.Join(guardErr, err, uncarriedErr)
+	err = errors.Join(guardErr, rulesErr, err, uncarriedErr)
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}

@@ -56,18 +56,21 @@ type Host struct {
 	EnsureForwarding func(subnet netip.Prefix, links []string, set bool) (forwarding.State, error)
 	// Guard makes the kernel refuse packets to pools that no other route leads to, or ends that, as kernel.Guard does.
 	Guard func(ctx context.Context, pools []netip.Prefix, wanted bool) error
+	// PreferMain makes or removes routing rules for pools, as kernel.PreferMain does.
+	PreferMain func(ctx context.Context, pools []netip.Prefix, priority int) error
 	// FindDetours asks the kernel which routes packets to peers take, as kernel.FindDetours does.
 	FindDetours func(q kernel.PathQuery) ([]kernel.Detour, error)
 }
 
 // Options are what New builds a Reconciler from.
 type Options struct {
-	Network  string
-	DataDir  string // the backend's files are in a directory below it that has the network's name
-	Forward  bool   // whether to switch forwarding on
-	Underlay config.Underlay
-	Host     *Host
-	Report   *report.Reporter
+	Network      string
+	DataDir      string // the backend's files are in a directory below it that has the network's name
+	Forward      bool   // whether to switch forwarding on
+	RulePriority int    // of the routing rules for the pools, 0 for none
+	Underlay     config.Underlay
+	Host         *Host
+	Report       *report.Reporter
 
 	// Serve does what containers need besides the datapath. It is called after each pass that Run makes. applied is
 	// false after a failed pass over a datapath that was in place before.
@@ -155,6 +158,38 @@ func (r *Reconciler) Guard(ctx context.Context, n registry.Network) error {
 		return fmt.Errorf("guard of network %s: %w", n.Name, err)
 	}
 	return nil
+}
+
+// keepRules makes the routing rules for the pools of a network, if this host is configured to have some.
+func (r *Reconciler) keepRules(ctx context.Context, n registry.Network) error {
+	if r.o.RulePriority == 0 || n.Backend.Type == "alloc" {
+		return nil
+	}
+	if err := r.o.Host.PreferMain(ctx, n.Plan.Prefixes(), r.o.RulePriority); err != nil {
+		return fmt.Errorf("routing rules for the pools of network %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// retireRules removes the routing rules for pools that the network had before, and for its present pools if this host is
+// configured to have none.
+func (r *Reconciler) retireRules(ctx context.Context, before, now []netip.Prefix) {
+	if r.o.RulePriority == 0 {
+		before = slices.Concat(before, now)
+	} else if covers(now, before) {
+		return
+	}
+	if err := r.o.Host.PreferMain(ctx, before, 0); err != nil {
+		r.o.Report.Log().Warn("routing rules of an earlier configuration could not be removed", "error", err)
+	}
+}
+
+// poolsBefore returns the pools of the instance or, if there is none, of an earlier process whose state file is before.
+func (r *Reconciler) poolsBefore(before state.Network) []netip.Prefix {
+	if r.instance != nil {
+		return r.instance.config.Pools
+	}
+	return before.Pools
 }
 
 // KeepGuarded removes the datapath of a network that must not be carried, and keeps packets to its pools refused until
@@ -276,6 +311,7 @@ func (r *Reconciler) HandOver() *Instance {
 // Retire removes the datapath of another backend or plan than c: that of the instance or, if there is none, of an
 // earlier process whose state file is before.
 func (r *Reconciler) Retire(ctx context.Context, kind backend.Type, c backend.Config, before state.Network) error {
+	r.retireRules(ctx, r.poolsBefore(before), c.Pools)
 	if old := r.instance; old != nil {
 		if follows(old.kind, old.config.Options, kind, c) && covers(c.Pools, old.config.Pools) {
 			return nil
@@ -315,6 +351,7 @@ func follows(before string, options json.RawMessage, kind backend.Type, c backen
 // that the state file of an earlier process describes.
 func (r *Reconciler) Remove(ctx context.Context, before state.Network) error {
 	r.StopResumed()
+	rulesErr := r.o.Host.PreferMain(ctx, r.poolsBefore(before), 0)
 	var err error
 	if r.instance != nil {
 		_, err = r.instance.apply(ctx, backend.State{})
@@ -323,7 +360,7 @@ func (r *Reconciler) Remove(ctx context.Context, before state.Network) error {
 		err = r.removeSaved(ctx, before)
 	}
 	r.update(func(s *Status) { s.Report, s.Counter, s.Meter = backend.Report{}, nil, nil })
-	return err
+	return errors.Join(err, rulesErr)
 }
 
 // covers reports whether each of the old pools lies within one of the new ones. If so, the backend recognizes the whole
