@@ -143,25 +143,8 @@ func Link(n registry.Network) string {
 	return transition.Link(n.Name, n.Backend.Type, n.Backend.Options())
 }
 
-// showMove warns for moveShown that the host has left an interface, unless it has come back.
-func (r *Reconciler) showMove(n registry.Network, before, now Place) {
-	switch {
-	case now.Choice.Index != before.Choice.Index && now.Choice.Interface != r.left.from:
-		r.left = departure{before.Choice.Interface, before.Choice.Addrs, time.Now()}
-	case now.Choice.Interface == r.left.from:
-		r.left = departure{}
-	}
-	r.showPlace(n, now)
-}
-
 func (r *Reconciler) showPlace(n registry.Network, p Place) {
-	status, text := api.Passing, fmt.Sprintf("%s (%s)", p.Choice.Interface, p.Choice.Reason)
-	if !r.left.at.IsZero() && time.Since(r.left.at) < moveShown {
-		status = api.Warning
-		text += fmt.Sprintf("; it was %s with %s until %s. To keep an interface, set underlay.interfaces", r.left.from,
-			strings.Trim(fmt.Sprint(r.left.addrs), "[]"), r.left.at.UTC().Format(time.RFC3339))
-	}
-	r.o.Report.Check(health.Underlay, status, text)
+	r.o.Report.Check(health.Underlay, api.Passing, fmt.Sprintf("%s (%s)", p.Choice.Interface, p.Choice.Reason))
 	r.update(func(s *Status) {
 		s.Link = Link(n)
 		s.Backend, s.MTU, s.MTUReason = n.Backend.Type, p.MTU, p.arithmetic()
@@ -238,11 +221,10 @@ func (r *Reconciler) relocate(n registry.Network, before *Place) (*Place, error)
 		return before, nil
 	}
 	back := !r.Status().Placed
+	r.showPlace(n, now)
 	if before == nil {
-		r.showPlace(n, now)
 		return &now, nil
 	}
-	r.showMove(n, *before, now)
 	r.logChange(*before, now, back)
 	return &now, nil
 }

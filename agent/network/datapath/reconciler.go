@@ -91,23 +91,12 @@ type Reconciler struct {
 	status   *watch.Value[Status]
 	resumed  func() // stops the loop that Resume has started, nil if there is none
 	missing  missing
-	left     departure
 }
 
 // missing is an address that the underlay has lost and may get back; zero if there is none. One goroutine uses it.
 type missing struct {
 	since time.Time
 	over  <-chan time.Time // receives after addressPatience
-}
-
-// moveShown is how long the check of the underlay warns of an interface that was left.
-const moveShown = 10 * time.Minute
-
-// A departure is the interface that the underlay has left most recently, zero if there is none. One goroutine uses it.
-type departure struct {
-	from  string
-	addrs []netip.Addr
-	at    time.Time
 }
 
 // New returns a reconciler that takes over the instance of another one, or has none if before is nil.
