@@ -188,6 +188,22 @@ func (r *Runner) Resumed() (peers.View, bool) {
 	return known, err == nil
 }
 
+// previousUnderlay returns the underlay of an earlier process, with the addresses of the other hosts as far as the files
+// have them.
+func (r *Runner) previousUnderlay() datapath.Previous {
+	before, err := r.state.Load()
+	if err != nil || before.Underlay == "" {
+		return datapath.Previous{}
+	}
+	out := datapath.Previous{Interface: before.Underlay, Addrs: before.Addresses}
+	if known, err := peers.Load(r.config.DataDir, before, r.deps.Identity.NodeID()); err == nil {
+		for _, l := range known.Leases {
+			out.Peers = append(out.Peers, l.PublicIPs...)
+		}
+	}
+	return out
+}
+
 // rememberedLeases returns the leases that a resumed datapath is made from, including this host's own as far as it is
 // known. It returns false if no datapath was resumed.
 func (r *Runner) rememberedLeases() (peers.Snapshot, bool) {

@@ -161,6 +161,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		Forward:      local.Forward,
 		RulePriority: local.RulePriority,
 		Underlay:     c.Underlay,
+		Previous:     sync.OnceValue(r.previousUnderlay),
 		Host:         deps.Datapaths,
 		Report:       r.report,
 		Serve:        r.serve,

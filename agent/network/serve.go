@@ -105,7 +105,7 @@ func (r *Runner) save(n registry.Network, lease registry.Lease) error {
 		if held, ok, _ := r.lease.Lease().Get(); ok {
 			lease = held
 		}
-		status := r.lease.Status()
+		status, place := r.lease.Status(), r.datapath.Status().Underlay
 		before, now = was, state.Network{
 			Version:      registry.Version,
 			Network:      n.Name,
@@ -123,6 +123,8 @@ func (r *Runner) save(n registry.Network, lease registry.Lease) error {
 			SubnetFile:   r.local.SubnetFile,
 			Pools:        n.Plan.Prefixes(),
 			Backend:      n.Backend,
+			Underlay:     place.Interface,
+			Addresses:    place.Addresses,
 		}
 		if now.Renewed.IsZero() {
 			now.Renewed = time.Now() // the lease has just been acquired

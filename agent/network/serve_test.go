@@ -1,6 +1,8 @@
 package network
 
 import (
+	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -61,5 +63,20 @@ func TestSavedIsNewest(t *testing.T) {
 	must(t, r.save(n, before))
 	if got, err := state.Load(h.config.DataDir, "n"); err != nil || !slices.Equal(got.Subnets, now.Subnets) {
 		t.Errorf("saved %v, held %v, %v", got.Subnets, now.Subnets, err)
+	}
+}
+
+// TestPreviousUnderlay: the next process learns from the state file on which underlay this one was.
+func TestPreviousUnderlay(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	must(t, state.Save(h.config.DataDir, state.Network{
+		Network:   "n",
+		Subnets:   leaseOf(1, "sa", 1).Subnets,
+		Underlay:  "eth0",
+		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+	}))
+	got := h.runner().previousUnderlay()
+	if got.Interface != "eth0" || fmt.Sprint(got.Addrs) != "[192.0.2.1]" || got.Peers != nil {
+		t.Errorf("%+v", got)
 	}
 }

@@ -46,6 +46,9 @@ type Network struct {
 	SubnetFile string           `json:"subnet_file"`
 	Pools      []netip.Prefix   `json:"pools"`   // of the datapath, which is removed when they change
 	Backend    registry.Backend `json:"backend"` // of the datapath, likewise
+	// Underlay is the device between hosts, and Addresses are this host's public ones.
+	Underlay  string       `json:"underlay,omitempty"`
+	Addresses []netip.Addr `json:"addresses,omitempty"`
 }
 
 // LeaseOf returns the remembered lease of the host id, with the fields that a release needs.

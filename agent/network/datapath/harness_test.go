@@ -35,6 +35,7 @@ type lab struct {
 	t       *testing.T
 	options Options
 	board   *health.Board
+	events  *events.Log
 	log     bytes.Buffer
 	views   *watch.Value[*peers.View]
 	r       *Reconciler
@@ -82,7 +83,7 @@ func newLab(t *testing.T) *lab {
 		Devices:   []string{"eth0"},
 	}
 	log := hclog.New(&hclog.LoggerOptions{Output: &l.log, Level: hclog.Trace})
-	l.board = health.New(time.Now, nil)
+	l.board, l.events = health.New(time.Now, nil), events.New(time.Now)
 	l.options = Options{
 		Network: "n",
 		DataDir: t.TempDir(),
@@ -102,7 +103,7 @@ func newLab(t *testing.T) *lab {
 			Network:   "n",
 			Log:       log,
 			Health:    l.board,
-			Events:    events.New(time.Now),
+			Events:    l.events,
 			Telemetry: telemetry.New(telemetry.Config{}, log, func(*telemetry.Reading) {}),
 			Changed:   watch.New[struct{}](),
 		}),
@@ -324,3 +325,14 @@ func (l *lab) check(name, status string, words ...string) {
 }
 
 func (l *lab) logged(text string) int { return strings.Count(l.log.String(), text) }
+
+// recorded returns the messages of the events about the network.
+func (l *lab) recorded() (out []string) {
+	all, _, _ := l.events.After(0, "n")
+	for _, e := range all {
+		if e.Kind == api.EventNetwork {
+			out = append(out, e.Message)
+		}
+	}
+	return out
+}

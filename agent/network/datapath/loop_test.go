@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/state"
@@ -230,8 +232,21 @@ func TestDefaultRouteMoves(t *testing.T) {
 		at("it moves", "eth0", api.Passing, func() { l.choice, l.named = backup, lan })
 		at("it is gone", "eth0", api.Passing, func() { l.gone = underlay.ErrNone })
 		at("it is back", "eth0", api.Passing, func() { l.choice, l.gone = lan, nil })
-		at("the other hosts are reached elsewhere", "wwan0", api.Passing, func() { l.choice, l.named.ToPeers = backup, false })
-		if fmt.Sprint(l.moved) != "[203.0.113.7 true]" {
+		at("the other hosts are reached elsewhere", "wwan0", api.Warning, func() { l.choice, l.named.ToPeers = backup, false })
+		l.check(health.Underlay, api.Warning, "the host has left eth0 [192.0.2.1]")
+		at("it stays there", "wwan0", api.Warning, func() {})
+		time.Sleep(departureShown + slowTick)
+		at("it stays there for long", "wwan0", api.Passing, func() {})
+		at("it is back on the LAN", "eth0", api.Warning, func() { l.choice, l.named = lan, underlay.Choice{} })
+		at("it leaves and comes back", "wwan0", api.Passing, func() { l.choice = backup })
+		if diff := cmp.Diff([]string{
+			"underlay moved from eth0 [192.0.2.1] to wwan0 [203.0.113.7]",
+			"underlay moved from wwan0 [203.0.113.7] to eth0 [192.0.2.1]",
+			"underlay moved from eth0 [192.0.2.1] to wwan0 [203.0.113.7]",
+		}, l.recorded()); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+		if fmt.Sprint(l.moved) != "[203.0.113.7 true 192.0.2.1 true 203.0.113.7 true]" {
 			t.Errorf("moved %v", l.moved)
 		}
 	})

@@ -85,28 +85,33 @@ func (r *Reconciler) AwaitUnderlay(ctx context.Context, n registry.Network) (Pla
 
 // Locate selects the underlay and shows it. There must be a backend.
 func (r *Reconciler) Locate(n registry.Network) (Place, error) {
-	p, err := r.selectPlace(n, r.o.Underlay)
+	p, err := r.selectAgain(n, nil)
 	if err == nil {
 		r.showPlace(n, p)
 	}
 	return p, err
 }
 
-// selectAgain selects the underlay of a host that may have one. The default route alone may move to another interface,
-// such as a backup, while the other hosts are still reached through the present one. The host then stays.
+// selectAgain selects the underlay of a host that may have one, in this process or an earlier one. The default route
+// alone may move to another interface, such as a backup, while the other hosts are still reached through the present one.
+// The host then stays.
 func (r *Reconciler) selectAgain(n registry.Network, before *Place) (Place, error) {
 	now, err := r.selectPlace(n, r.o.Underlay)
-	if before == nil || !underlay.FollowsDefaultRoute(r.o.Underlay) {
+	if !underlay.FollowsDefaultRoute(r.o.Underlay) {
 		return now, err
 	}
-	if err == nil && now.Choice.Index == before.Choice.Index {
-		return now, nil
+	had := r.previous()
+	if before != nil {
+		had = Previous{Interface: before.Choice.Interface, Index: before.Choice.Index, Addrs: before.Choice.Addrs}
+	}
+	if had.Interface == "" || err == nil && had.isOn(now.Choice) {
+		return now, err
 	}
 	present := r.o.Underlay
-	present.Interfaces = []string{before.Choice.Interface}
+	present.Interfaces = []string{had.Interface}
 	kept, keptErr := r.selectPlace(n, present)
-	had, has := before.Choice, kept.Choice
-	if keptErr != nil || has.Down || !has.ToPeers || has.Index != had.Index || !slices.Equal(has.Addrs, had.Addrs) {
+	has := kept.Choice
+	if keptErr != nil || has.Down || !has.ToPeers || !had.isOn(has) || !slices.Equal(has.Addrs, had.Addrs) {
 		return now, err
 	}
 	kept.Choice.Reason = "the other hosts are reached through it, although the default route does not leave through it"
@@ -115,7 +120,9 @@ func (r *Reconciler) selectAgain(n registry.Network, before *Place) (Place, erro
 
 func (r *Reconciler) selectPlace(n registry.Network, settings config.Underlay) (Place, error) {
 	var remote []netip.Addr
-	if content := r.Content(); content != nil {
+	if content := r.Content(); content == nil {
+		remote = r.previous().Peers
+	} else {
 		for _, lease := range content.Leases {
 			remote = append(remote, lease.PublicIPs...)
 		}
@@ -144,7 +151,11 @@ func Link(n registry.Network) string {
 }
 
 func (r *Reconciler) showPlace(n registry.Network, p Place) {
-	r.o.Report.Check(health.Underlay, api.Passing, fmt.Sprintf("%s (%s)", p.Choice.Interface, p.Choice.Reason))
+	status, reason := api.Passing, fmt.Sprintf("%s (%s)", p.Choice.Interface, p.Choice.Reason)
+	if left := r.noteDeparture(p); left != nil {
+		status, reason = api.Warning, fmt.Sprintf("%s; the host has left %s", reason, left)
+	}
+	r.o.Report.Check(health.Underlay, status, reason)
 	r.update(func(s *Status) {
 		s.Link = Link(n)
 		s.Backend, s.MTU, s.MTUReason = n.Backend.Type, p.MTU, p.arithmetic()

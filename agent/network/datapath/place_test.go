@@ -9,7 +9,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/underlay"
+	"github.com/lenonet/leno/api"
 )
 
 func TestArithmetic(t *testing.T) {
@@ -83,6 +88,70 @@ func TestChangesOfThePlaceAreLogged(t *testing.T) {
 				}
 				if fmt.Sprint(l.moved) != tt.moved {
 					t.Errorf("moved %v, want %s", l.moved, tt.moved)
+				}
+			})
+		})
+	}
+}
+
+// TestUnderlayAtStart: a host without an underlay block that starts while the default route has moved stays where an
+// earlier process was and the other hosts are reached. If it does not, an event and a warning name both underlays.
+func TestUnderlayAtStart(t *testing.T) {
+	previous := Previous{
+		Interface: "eth0",
+		Addrs:     []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+		Peers:     []netip.Addr{netip.MustParseAddr("192.0.2.2")},
+	}
+	const moved = "underlay moved from eth0 [192.0.2.1] to wwan0 [203.0.113.7]"
+	for _, tt := range []struct {
+		name     string
+		previous Previous
+		change   func(l *lab, was *underlay.Choice)
+		settings config.Underlay
+		link     string
+		events   []string
+	}{
+		{name: "the peers are reached", previous: previous, link: "eth0"},
+		{name: "they are not reached", previous: previous, change: func(_ *lab, was *underlay.Choice) { was.ToPeers = false },
+			link: "wwan0", events: []string{moved}},
+		{name: "another address", previous: previous, link: "wwan0", events: []string{moved},
+			change: func(_ *lab, was *underlay.Choice) { was.Addrs = []netip.Addr{netip.MustParseAddr("198.51.100.7")} }},
+		{name: "the device is down", previous: previous, link: "wwan0", events: []string{moved},
+			change: func(_ *lab, was *underlay.Choice) { was.Down = true }},
+		{name: "no default route", previous: previous, link: "eth0",
+			change: func(l *lab, _ *underlay.Choice) { l.gone = underlay.ErrNone }},
+		{name: "a bridge took the address over", previous: previous, link: "br0", change: func(l *lab, was *underlay.Choice) {
+			l.choice, *was = *was, underlay.Choice{}
+			l.choice.Interface, l.choice.Index = "br0", 4
+		}},
+		{name: "settings", previous: previous, settings: config.Underlay{InterfaceRegex: []string{"wwan"}}, link: "wwan0"},
+		{name: "the first start", link: "wwan0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLab(t)
+				l.named = l.choice
+				l.named.ToPeers = true
+				l.choice.Interface, l.choice.Index, l.choice.Addrs = "wwan0", 3, []netip.Addr{netip.MustParseAddr("203.0.113.7")}
+				if tt.change != nil {
+					tt.change(l, &l.named)
+				}
+				l.options.Underlay, l.options.Previous = tt.settings, func() Previous { return tt.previous }
+				l.r = New(l.options, nil)
+				p, err := l.built().r.AwaitUnderlay(t.Context(), l.network())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if p.Choice.Interface != tt.link {
+					t.Errorf("the underlay is %s, want %s", p.Choice.Interface, tt.link)
+				}
+				if diff := cmp.Diff(tt.events, l.recorded()); diff != "" {
+					t.Errorf("events (-want +got):\n%s", diff)
+				}
+				if tt.events == nil {
+					l.check(health.Underlay, api.Passing, tt.link)
+				} else {
+					l.check(health.Underlay, api.Warning, "the host has left eth0 [192.0.2.1]")
 				}
 			})
 		})

@@ -69,6 +69,7 @@ type Options struct {
 	Forward      bool   // whether to switch forwarding on
 	RulePriority int    // of the routing rules for the pools, 0 for none
 	Underlay     config.Underlay
+	Previous     func() Previous // where an earlier process left this host; nil if that is not known
 	Host         *Host
 	Report       *report.Reporter
 

@@ -31,6 +31,7 @@ type Status struct {
 
 	devices []string     // that the underlay depends on
 	remote  []netip.Addr // addresses of the peers and of the underlay's can_reach
+	left    *departure   // from the underlay before, for some time; nil if there was none
 }
 
 // Status returns what the API shows of the datapath.
