@@ -18,7 +18,6 @@ import (
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/flannel"
 	"github.com/lenonet/leno/registry/transfer"
 )
 
@@ -144,7 +143,6 @@ func (c *storeCopy) run(ctx context.Context) error {
 		Networks:       c.networks,
 		Hold:           destination.Lease.Hold,
 		DryRun:         c.dryRun,
-		IsForeign:      flannel.IsForeign,
 		WithoutForeign: c.leave,
 		Normalize:      func(b registry.Backend) registry.Backend { return normalizeBackend(c.meta.Backends, b) },
 	})

@@ -2,10 +2,12 @@ package command
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +86,18 @@ func (w *copyWorld) claim(s *memory.Store, node string, i int) {
 	w.must(err)
 }
 
+// flannelHosts is a registry in which the hosts with a name like flannel-192.0.2.99 run flannel.
+type flannelHosts struct{ registry.Registry }
+
+func (r flannelHosts) WatchLeases(ctx context.Context, n registry.Network, after uint64) (registry.LeaseSet, uint64, error) {
+	set, index, err := r.Registry.WatchLeases(ctx, n, after)
+	set.Leases = slices.Clone(set.Leases)
+	for i, l := range set.Leases {
+		set.Leases[i].Foreign = strings.HasPrefix(l.Node, "flannel-")
+	}
+	return set, index, err
+}
+
 // run runs the command with the two stores, and returns its transcript.
 func (w *copyWorld) run(args ...string) string {
 	w.Helper()
@@ -93,7 +107,7 @@ func (w *copyWorld) run(args ...string) string {
 	}
 	open := func(conf config.Config, _ hclog.Logger, _ func(string)) (registry.Registry, string, error) {
 		if conf.Store() == config.StoreEtcd {
-			return w.etcd.Client(), "etcd at 10.0.0.1:2379", nil
+			return flannelHosts{w.etcd.Client()}, "etcd at 10.0.0.1:2379", nil
 		}
 		return w.consul.Client(), "consul at 127.0.0.1:8500", nil
 	}

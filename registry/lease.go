@@ -199,6 +199,7 @@ type Lease struct {
 	PublicIPs []netip.Addr // at least one, the first is public_ip
 	MTU       int
 	Backend   Backend
+	Foreign   bool // the host runs flannel, which wrote the lease
 
 	// Set from the store's metadata, not part of the value.
 	Session     string        // "" once lapsed, UnknownSession where a set does not contain the session

@@ -424,6 +424,10 @@ func (c Change) refusals(l registry.Lease) (out []refusal) {
 	case len(lost) > 0:
 		out = append(out, refusal{"containers on %s would lose their addresses of one family", secondNetwork, true})
 	}
+	if c.cutsOff(l) {
+		out = append(out, refusal{"%s would be cut off: each " + cannotFollow,
+			"move these hosts to leno first, or force it when packets to and from them may stop", true})
+	}
 	for _, p := range c.New.Plan.Prefixes() {
 		if slices.ContainsFunc(l.PublicIPs, p.Contains) {
 			out = append(out, refusal{fmt.Sprintf("pool %s contains the address between hosts of %%s", p),

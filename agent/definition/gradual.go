@@ -239,6 +239,9 @@ func (c Change) switching(l registry.Lease) []string {
 		return nil
 	}
 	target := def.Target()
+	if l.Foreign && !def.IsMoved(l.Backend.Options()) {
+		return []string{fmt.Sprintf("stays with %s: it %s", l.Backend.Type, cannotFollow)}
+	}
 	before, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
 	if err != nil || before.Next == nil {
 		out := []string{fmt.Sprintf("switches from %s to %s: it has both until all hosts send over %[2]s", c.name(def.Current), c.name(target))}

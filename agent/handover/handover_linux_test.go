@@ -192,6 +192,28 @@ ip route add fd00:5:0:2::/64 via fd00:5:0:2:: dev leno-default onlink proto 108`
 	}
 }
 
+// TestHandoverAfterSwitch: after a switch to the network's other device, leno finds flannel's device as that one, and
+// flannel gets it back.
+func TestHandoverAfterSwitch(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	h := handedOver{nstest.New(t), Options{Network: networkOf(t, "vxlan", `{"vni":1,"port":8472,"device":"b","switches":1}`)}}
+	h.ns.Sh(underlay + `
+ip link add flannel.1 address c6:00:00:00:00:04 type vxlan id 1 local 192.0.2.1 dev eth0 dstport 8472 nolearning
+ip link set flannel.1 up; ip route add 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink`)
+	flannels := kernelState(h.ns)
+	h.run(t, false)
+	if got, want := kernelState(h.ns), "flannel.1 alias "+backend.OtherLinkAlias("default"); !strings.Contains(got, want) {
+		t.Errorf("adopted: %s\nnot %s", got, want)
+	}
+	h.ns.Sh("ip link set flannel.1 name leno-default~b")
+	h.run(t, true)
+	if diff := cmp.Diff(flannels, kernelState(h.ns)); diff != "" {
+		t.Errorf("after Return (-want +got):\n%s", diff)
+	}
+}
+
 // TestNameInUse checks that a device whose name flannel needs is left alone, with an error that names it.
 func TestNameInUse(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry/conns"
 )
 
@@ -73,7 +74,12 @@ func (h *host) adopt(context.Context) error {
 	if err != nil {
 		return err
 	}
-	aliases := []string{backend.LinkAlias(h.Network.Name), backend.SecondLinkAlias(h.Network.Name)}
+	definition, err := transition.Parse(h.Network.Backend.Type, h.Network.Backend.Options())
+	if err != nil {
+		return err
+	}
+	_, first := definition.Current.Link(h.Network.Name)
+	aliases := []string{first, backend.SecondLinkAlias(h.Network.Name)}
 	devices, err := h.tunnels(func(a *netlink.LinkAttrs) bool {
 		return isFlannel(a.Name) || slices.Contains(aliases, a.Alias)
 	})
@@ -118,8 +124,8 @@ func (h *host) isToPeer(r netlink.Route) bool {
 // giveBack gives leno's devices flannel's names.
 func (h *host) giveBack(context.Context) error {
 	name := h.Network.Name
-	names := []string{backend.LinkName(name), backend.SecondLinkName(name)}
-	aliases := []string{backend.LinkAlias(name), backend.SecondLinkAlias(name)}
+	names := []string{backend.LinkName(name), backend.OtherLinkName(name), backend.SecondLinkName(name)}
+	aliases := []string{backend.LinkAlias(name), backend.OtherLinkAlias(name), backend.SecondLinkAlias(name)}
 	devices, err := h.tunnels(func(a *netlink.LinkAttrs) bool {
 		return slices.Contains(names, a.Name) || slices.Contains(aliases, a.Alias)
 	})

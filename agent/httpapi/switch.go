@@ -40,6 +40,9 @@ func (h networkHandlers) changeSwitch(r *http.Request) (out api.NetworkSwitch, e
 	}
 	known, _ := h.agent.Networks()
 	changed, err := definition.ChangeSwitch(from.Network, body.Action, time.Now(), known.Networks, h.backends)
+	if err == nil && (body.Action == api.EndSwitch || body.Action == api.RotateKeys) {
+		err = h.checkFollowers(r.Context(), from.Network, changed)
+	}
 	if errors.Is(err, definition.ErrSwitch) {
 		err = statusError(http.StatusConflict, "%v", err)
 	}
@@ -50,6 +53,15 @@ func (h networkHandlers) changeSwitch(r *http.Request) (out api.NetworkSwitch, e
 		return out, err
 	}
 	return h.switchOf(r.Context(), store, name)
+}
+
+// checkFollowers returns an error if hosts cannot follow a changed switch.
+func (h networkHandlers) checkFollowers(ctx context.Context, from, changed registry.Network) error {
+	set, err := h.readLeases(ctx, from)
+	if err != nil {
+		return err
+	}
+	return definition.CheckFollowers(from, changed, set.Leases, h.backends)
 }
 
 // switchOf returns how far a network has been switched, as the store has it now.

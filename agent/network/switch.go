@@ -169,6 +169,9 @@ func (s *switcher) rotateKeys(ctx context.Context, n registry.Network, v *peers.
 	}
 	others, _, _ := s.deps.Store.Networks.Get()
 	changed, refused := definition.ChangeSwitch(n, api.RotateKeys, time.Now(), others.Set.Networks, kinds)
+	if refused == nil {
+		refused = definition.CheckFollowers(n, changed, v.Leases, kinds)
+	}
 	switch {
 	case refused != nil:
 		s.reportNoRotation(often, refused)

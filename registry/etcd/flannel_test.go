@@ -168,6 +168,14 @@ func TestFlannelHost(t *testing.T) {
 			if l := set.Leases[i]; l.Node != "flannel-192.0.2.99" || l.NodeID != l.Node || !l.Held() || l.Lapsed != 0 {
 				t.Errorf("%+v", l)
 			}
+			switched := n // the same records, after a switch
+			if switched.Backend, err = registry.NewBackend("vxlan", []byte(`{"device":"b","port":8472,"vni":1}`)); err != nil {
+				t.Fatal(err)
+			}
+			again, _, err := c.WatchLeases(testContext(t), switched, 0)
+			if err != nil || !again.Leases[i].Foreign || !strings.Contains(string(again.Leases[i].Backend.Object), `"device":"b"`) {
+				t.Errorf("%+v, %v", again, err)
+			}
 			if got := fill(t, c, n); slices.Contains(got, 2) || len(got) != 1 {
 				t.Errorf("others got %v", got)
 			}

@@ -112,10 +112,10 @@ type leaseView struct {
 	answers replica.Answers // of WatchLeases
 
 	mu       sync.Mutex
-	plan     registry.Plan
-	marker   uint64 // the revision at which the marker was created, 0 for none
-	restored uint64 // the tree's setBack
-	setBack  uint64 // how often the network was lost or set back
+	defined  registry.Network // as of the last comparison
+	marker   uint64           // the revision at which the marker was created, 0 for none
+	restored uint64           // the tree's setBack
+	setBack  uint64           // how often the network was lost or set back
 	known    map[string]*known
 	version  version
 
@@ -163,7 +163,7 @@ func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time
 	set registry.LeaseSet, index uint64, again time.Time, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if t == v.tree && v.again.IsZero() && slices.Equal(v.plan, n.Plan) {
+	if t == v.tree && v.again.IsZero() && v.isOf(n) {
 		set = v.set
 		set.Leases = slices.Clone(set.Leases) // callers may change them
 		return set, v.version.index, again, nil
@@ -271,7 +271,7 @@ func (v *leaseView) update(t *tree, keys layout, n registry.Network, settle time
 		return !recreated || earlier && !bytes.Equal(stored.value, k.record.value) &&
 			k.lease.Outranks(v.parse(t, keys, n, stored, false).lease, n.Backend.Type)
 	}
-	samePlan := slices.Equal(v.plan, n.Plan)
+	isSame := v.isOf(n)
 	next := make(map[string]*known, len(now))
 	for key, k := range v.known {
 		stored := now[key]
@@ -314,9 +314,9 @@ func (v *leaseView) update(t *tree, keys layout, n registry.Network, settle time
 		if next[key] != nil {
 			continue // an older version, from the time of the snapshot
 		}
-		next[key] = v.parse(t, keys, n, r, samePlan)
+		next[key] = v.parse(t, keys, n, r, isSame)
 	}
-	v.known, v.marker, v.restored, v.plan = next, marker, t.setBack, n.Plan
+	v.known, v.marker, v.restored, v.defined = next, marker, t.setBack, n
 	return nil
 }
 
@@ -332,10 +332,15 @@ func hasVanished(t *tree, key string) bool {
 	return ok
 }
 
-// parse returns a stored record, parsed once.
-func (v *leaseView) parse(t *tree, keys layout, n registry.Network, r *record, samePlan bool) *known {
+// isOf reports whether the last comparison was with n's plan and backend, from which records are parsed.
+func (v *leaseView) isOf(n registry.Network) bool {
+	return slices.Equal(v.defined.Plan, n.Plan) && v.defined.Backend.Equal(n.Backend)
+}
+
+// parse returns a stored record, parsed once unless isSame is false: n is not the definition of the last time.
+func (v *leaseView) parse(t *tree, keys layout, n registry.Network, r *record, isSame bool) *known {
 	k := &known{record: r}
-	if old := v.known[r.key]; old != nil && old.record == r && samePlan {
+	if old := v.known[r.key]; old != nil && old.record == r && isSame {
 		if r.lease != 0 && t.records[old.aliveKey] == old.alive && !old.missing() {
 			return old // unchanged, as nearly all are
 		}

@@ -141,7 +141,7 @@ func canonicalMAC(text string) string {
 // With a member "leno", that record is the lease, and flannel's members must have the same addresses, backend type and
 // VTEP MAC address. The name's subnets must be those of one slot.
 //
-// Without it, foreign is true: flannel wrote the lease. Its Slot is that of the first subnet, and the IPv6 subnet may
+// Without it, foreign and the lease's Foreign are true: flannel wrote the lease. Its Slot is that of the first subnet, and the IPv6 subnet may
 // be of another slot. Node and NodeID are "flannel-192.0.2.9", after the host's first public address. MTU is the
 // overlay's over an underlay of 1500 bytes, because flannel does not publish it. Backend has the attributes that leno's
 // backend of that type publishes: for vxlan vni, port and vtep_mac, and vtep_mac_v6 if the host has another MAC address
@@ -307,7 +307,7 @@ func parseForeign(n registry.Network, subnets []netip.Prefix, value []byte) (reg
 	if l, err = registry.ParseLease(n, registry.SubnetKey(subnets[0]), record); err != nil {
 		return registry.Lease{}, err
 	}
-	l.Subnets = subnets
+	l.Subnets, l.Foreign = subnets, true
 	return l, nil
 }
 
@@ -330,6 +330,13 @@ func foreignBackend(n registry.Network, a Attributes, subnets []netip.Prefix) (r
 	if kind == n.Backend.Type {
 		for _, s := range numbers(kind) { // flannel hosts have them from the configuration
 			options[s.option] = number(n.Backend, s.option)
+		}
+		// After a switch, leno's hosts name the device of the network's present backend. A flannel host has no other.
+		defined := members(n.Backend)
+		for _, member := range []string{"device", "switches"} {
+			if value, ok := defined[member]; ok {
+				options[member] = value
+			}
 		}
 	}
 	if kind == vxlan {

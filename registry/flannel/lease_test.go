@@ -203,6 +203,13 @@ func TestFlannelLeases(t *testing.T) {
 		{title: "udp", family: "IPv4", kind: "udp", options: `{"port":7890}`, name: name4,
 			value: `{"PublicIP":"192.0.2.9","PublicIPv6":null}`,
 			want:  `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1472 {"type":"udp","port":7890}`},
+		{title: "host-gw after two switches", family: "IPv4", kind: "host-gw", name: name4,
+			options: `{"device":"b","since":"2026-11-22T21:40:00Z","switches":2}`,
+			value:   `{"PublicIP":"192.0.2.9","BackendType":"host-gw"}`,
+			want:    `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1500 {"type":"host-gw","device":"b","switches":2}`},
+		{title: "another backend after two switches", family: "IPv4", kind: "host-gw", name: name4,
+			options: `{"device":"b","switches":2}`, value: `{"PublicIP":"192.0.2.9"}`,
+			want: `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1472 {"type":"udp"}`},
 		{title: "alloc", family: "IPv4", kind: "alloc", name: name4, value: `{"PublicIP":"192.0.2.9","PublicIPv6":null}`,
 			want: `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1500 {"type":"alloc"}`},
 		{title: "another backend", family: "IPv4", kind: "vxlan", name: name4,
@@ -267,7 +274,7 @@ func TestFlannelLeases(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
 				t.Errorf("%v\n%s", err, diff)
 			}
-			if !foreign || l.Network != "default" || l.NodeID != l.Node {
+			if !foreign || !l.Foreign || l.Network != "default" || l.NodeID != l.Node {
 				t.Errorf("foreign %t, %+v", foreign, l)
 			}
 		})

@@ -23,8 +23,3 @@ func NodeIDOf(value []byte) string {
 	}
 	return hostPrefix + a.PublicIPs()[0].String()
 }
-
-// IsForeign reports whether a lease belongs to a host that runs flannel.
-func IsForeign(l registry.Lease) bool {
-	return len(l.PublicIPs) > 0 && l.NodeID == hostPrefix+l.PublicIPs[0].String()
-}

@@ -143,7 +143,7 @@ func (l *Lease) skip(reason string) {
 func (c *copier) planLease(l registry.Lease, all []registry.Lease) Lease {
 	out := Lease{Subnet: l.Subnet().String(), Node: l.Node, NodeID: l.NodeID, Result: ToCopy, source: l}
 	switch {
-	case c.o.IsForeign != nil && c.o.IsForeign(l):
+	case l.Foreign:
 		out.foreign = true
 		out.skip("its host does not run leno")
 		return out

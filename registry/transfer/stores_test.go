@@ -24,7 +24,6 @@ import (
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul"
 	"github.com/lenonet/leno/registry/etcd"
-	"github.com/lenonet/leno/registry/flannel"
 	"github.com/lenonet/leno/registry/transfer"
 )
 
@@ -175,7 +174,7 @@ func TestStores(t *testing.T) {
 	reservation := registry.Reservation{Network: n.Name, Subnet: held[2].Subnet(), Node: "host-2"}
 	must(t, from.AddReservation(t.Context(), n, reservation, false))
 
-	options := transfer.Options{Hold: time.Hour, IsForeign: flannel.IsForeign}
+	options := transfer.Options{Hold: time.Hour}
 	copyAll := func(from, to registry.Registry, want transfer.Result) {
 		t.Helper()
 		report, err := transfer.Copy(t.Context(), from, to, options)

@@ -27,9 +27,7 @@ type Options struct {
 	Hold     time.Duration // how long the copy of a lease is kept for its host
 	DryRun   bool          // only read
 
-	// IsForeign reports whether a lease belongs to a host that does not run leno and so cannot move. nil means never.
-	IsForeign      func(registry.Lease) bool
-	WithoutForeign bool // copy the rest if there are such leases
+	WithoutForeign bool // copy the rest if there are leases of hosts that do not run leno and so cannot move
 
 	// Normalize returns a backend with its defaults, so that definitions that mean the same are equal. It may be nil.
 	Normalize func(registry.Backend) registry.Backend

@@ -52,6 +52,7 @@ type world struct {
 	*testing.T
 	from, to *memory.Store
 	network  registry.Network
+	foreign  []string               // nodes in from that run flannel
 	leases   map[int]registry.Lease // in the source, by host
 }
 
@@ -109,7 +110,22 @@ func (w *world) try(to registry.Registry, change ...func(*Options)) (Report, err
 	for _, f := range change {
 		f(&o)
 	}
-	return Copy(w.Context(), w.from.Client(), to, o)
+	return Copy(w.Context(), foreignHosts{w.from.Client(), w.foreign}, to, o)
+}
+
+// foreignHosts is a registry in which some hosts run flannel.
+type foreignHosts struct {
+	registry.Registry
+	nodes []string
+}
+
+func (r foreignHosts) WatchLeases(ctx context.Context, n registry.Network, after uint64) (registry.LeaseSet, uint64, error) {
+	set, index, err := r.Registry.WatchLeases(ctx, n, after)
+	set.Leases = slices.Clone(set.Leases)
+	for i, l := range set.Leases {
+		set.Leases[i].Foreign = slices.Contains(r.nodes, l.Node)
+	}
+	return set, index, err
 }
 
 // lapse ends the sessions of all leases in a store.
@@ -392,9 +408,8 @@ func TestSituations(t *testing.T) {
 		}, fails: 1, want: []string{"default present",
 			`10.5.9.0/24 node "host-9" failed reserved for another host: 10.5.9.0/24 is kept for node "host-8"`,
 			one, two, three}},
-		{name: "foreign hosts are left out", options: func(o *Options) {
-			o.WithoutForeign, o.IsForeign = true, func(l registry.Lease) bool { return l.Node == "host-2" }
-		}, want: []string{"default copied", one, "10.5.2.0/24 host-2 skipped its host does not run leno", three}},
+		{name: "foreign hosts are left out", set: func(w *world) { w.foreign = []string{"host-2"} },
+			options: func(o *Options) { o.WithoutForeign = true }, want: []string{"default copied", one, "10.5.2.0/24 host-2 skipped its host does not run leno", three}},
 		{name: "leases of a deleted network", set: func(w *world) {
 			w.define(w.to, network(w.T, "default", "10.5.0.0/20"))
 			w.acquire(w.to, claim(w.network, 1))
@@ -437,9 +452,8 @@ func TestSituations(t *testing.T) {
 // TestRefused: nothing is written.
 func TestRefused(t *testing.T) {
 	w := newWorld(t)
-	report, err := w.try(w.to.Client(), func(o *Options) {
-		o.IsForeign = func(l registry.Lease) bool { return l.Slot > 1 }
-	})
+	w.foreign = []string{"host-2", "host-3"}
+	report, err := w.try(w.to.Client())
 	foreign := &ForeignError{}
 	if !errors.As(err, &foreign) || !slices.Equal(foreign.Subnets, []string{"10.5.2.0/24", "10.5.3.0/24"}) {
 		t.Errorf("error %v", err)

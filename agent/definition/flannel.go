@@ -1,0 +1,50 @@
+package definition
+
+import (
+	"fmt"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/registry"
+)
+
+// cannotFollow is why a host that runs flannel stays with the backend that it has.
+const cannotFollow = "runs flannel, which reads the network's definition only when it starts"
+
+// CheckFollowers returns an ErrSwitch that names the hosts which run flannel and would be cut off by a change of the
+// switch of a network from old to changed.
+func CheckFollowers(old, changed registry.Network, leases []registry.Lease, kinds map[string]backend.Type) error {
+	c := Change{Old: old, New: changed, Leases: leases, Backends: kinds}
+	var hosts []string
+	for _, l := range c.heldLeases() {
+		if c.cutsOff(l) {
+			hosts = append(hosts, l.Node)
+		}
+	}
+	if len(hosts) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s would be cut off, since each %s: move the hosts to leno first, or reverse the switch; "+
+		"`leno network apply -force` with the new definition does not wait for them", ErrSwitch, FirstFew(hosts), cannotFollow)
+}
+
+// cutsOff reports whether the change takes the network from a host that runs flannel: it begins a switch to another
+// backend than the present one, which flannel hosts run, or leaves another one alone. Any change of an option that
+// needs another device, or on which both ends of a path must agree, makes another backend.
+func (c Change) cutsOff(l registry.Lease) bool {
+	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
+	if err != nil || !l.Foreign || l.Backend.Type != old.Current.Type {
+		return false
+	}
+	now := c.transition()
+	if c.isSame(old.Current, now.Target()) {
+		return false
+	}
+	return now.Next == nil || !c.isSame(old.Target(), now.Target())
+}
+
+// isSame reports whether two backends use the same device and differ at most in options that change live.
+func (c Change) isSame(a, b transition.Spec) bool {
+	_, ok := c.retuned(a, transition.Spec{Type: b.Type, Options: c.normal(b)})
+	return ok && a.Other == b.Other
+}
