@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/posener/complete"
@@ -38,8 +39,9 @@ again instead of the agent, run leno flannel return first.
 
 flannel chooses the IPv4 and the IPv6 subnet of a host independently, and leno
 needs the same position in both pools. If this host's differ, the command is
-refused: with -renumber-ipv6, the host gets another IPv6 subnet when the agent
-starts, and its containers have to be restarted.
+refused, and an agent that you start without it takes no lease. With
+-renumber-ipv6, it reserves the IPv4 subnet for this host, which gets another
+IPv6 subnet when the agent starts. Its containers have to be restarted then.
 
   $ leno flannel adopt -dry-run -config-dir=/etc/leno.d
   $ leno flannel adopt -config-dir=/etc/leno.d
@@ -99,9 +101,23 @@ func (c *flannelHandover) handOver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	options, err := c.read(ctx, conf)
+	name := c.networkName(conf)
+	if name == "" {
+		return fmt.Errorf("the configuration has neither an etcd nor a kubernetes block: " +
+			"only with these stores does leno share a network with flannel")
+	}
+	log := hclog.New(&hclog.LoggerOptions{Name: "leno", Level: hclog.Error, Output: c.meta.Stderr})
+	reg, where, err := c.open(conf, log, nil)
 	if err != nil {
 		return err
+	}
+	defer closeStore(reg)
+	options, err := c.read(ctx, reg, name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", where, err)
+	}
+	options.Reserve = func(ctx context.Context, l registry.Lease) error {
+		return reserveFor(ctx, reg, conf, options.Network, l)
 	}
 	report, err := c.run(ctx, options)
 	if len(report.Changes) == 0 && err != nil {
@@ -114,28 +130,30 @@ func (c *flannelHandover) handOver(ctx context.Context) error {
 	return err
 }
 
+func (c *flannelHandover) networkName(conf config.Config) string {
+	return cmp.Or(c.network, conf.Etcd.Network, conf.Kubernetes.Network)
+}
+
 // read reads the network and its leases from the store.
-func (c *flannelHandover) read(ctx context.Context, conf config.Config) (o handover.Options, err error) {
-	name := cmp.Or(c.network, conf.Etcd.Network, conf.Kubernetes.Network)
-	if name == "" {
-		return o, fmt.Errorf("the configuration has neither an etcd nor a kubernetes block: " +
-			"only with these stores does leno share a network with flannel")
-	}
-	log := hclog.New(&hclog.LoggerOptions{Name: "leno", Level: hclog.Error, Output: c.meta.Stderr})
-	reg, where, err := c.open(conf, log, nil)
+func (c *flannelHandover) read(ctx context.Context, reg registry.Registry, name string) (o handover.Options, err error) {
+	n, err := reg.Network(ctx, name)
 	if err != nil {
 		return o, err
 	}
-	defer closeStore(reg)
-	n, err := reg.Network(ctx, name)
-	if err != nil {
-		return o, fmt.Errorf("%s: %w", where, err)
-	}
 	set, _, err := reg.WatchLeases(ctx, n, 0)
-	if err != nil {
-		return o, fmt.Errorf("%s: %w", where, err)
+	return handover.Options{Network: n, Leases: set.Leases, DryRun: c.dryRun, RenumberIPv6: c.renumberIPv6}, err
+}
+
+// reserveFor reserves the first subnet of a lease for this host, under the name that its agent has.
+func reserveFor(ctx context.Context, reg registry.Registry, conf config.Config, n registry.Network, l registry.Lease) error {
+	node := conf.NodeName
+	if node == "" {
+		var err error
+		if node, err = os.Hostname(); err != nil {
+			return err
+		}
 	}
-	return handover.Options{Network: n, Leases: set.Leases, DryRun: c.dryRun, RenumberIPv6: c.renumberIPv6}, nil
+	return reg.AddReservation(ctx, n, registry.Reservation{Network: n.Name, Slot: l.Slot, Subnet: l.Subnet(), Node: node}, true)
 }
 
 func writeHandover(w io.Writer, r handover.Report) {

@@ -210,8 +210,6 @@ type Lease struct {
 	// it again; whether that host is alive is not known. A set has at most one missing lease per host, which is later
 	// than all stored ones of that host.
 	Missing bool
-	// Foreign means that the host runs flannel, which wrote the record.
-	Foreign bool
 }
 
 // Subnet returns the lease's first subnet, from which its key is made.

@@ -26,8 +26,10 @@ type Options struct {
 	Leases  []registry.Lease // of all hosts
 	DryRun  bool             // change nothing
 
-	// RenumberIPv6 accepts that this host gets another IPv6 subnet.
+	// RenumberIPv6 accepts that this host gets another IPv6 subnet. Reserve then reserves the host's other subnet for it,
+	// without which an agent does not take the lease over; it is not called in a dry run.
 	RenumberIPv6 bool
+	Reserve      func(context.Context, registry.Lease) error
 }
 
 // The kinds of what is handed over.
@@ -86,9 +88,9 @@ func handOver(ctx context.Context, o Options, run func(*host, context.Context) e
 	return h.report, run(h, ctx)
 }
 
-// checkPositions returns an error if flannel gave this host subnets at different positions of their pools. own are the
-// addresses of this host.
-func (o Options) checkPositions(own []netip.Addr) error {
+// checkPositions returns an error if flannel gave this host subnets at different positions of their pools, or reserves
+// its first subnet if that is accepted. own are the addresses of this host.
+func (o Options) checkPositions(ctx context.Context, own []netip.Addr) error {
 	for _, l := range o.Leases {
 		if len(l.Subnets) < 2 || !slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(own, a) }) {
 			continue
@@ -98,7 +100,12 @@ func (o Options) checkPositions(own []netip.Addr) error {
 		if err := errors.Join(firstErr, secondErr); err != nil {
 			return err
 		}
-		if first != second && !o.RenumberIPv6 {
+		switch {
+		case first == second:
+		case o.RenumberIPv6 && o.DryRun:
+		case o.RenumberIPv6:
+			return o.Reserve(ctx, l)
+		default:
 			return fmt.Errorf("this host has %s and %s, which flannel chose independently: leno gives a host the same position in "+
 				"both pools, so the containers here would lose their IPv6 subnet, and other hosts their routes to this one for some time; "+
 				"-renumber-ipv6 accepts that, and the containers of this host have to be restarted then", l.Subnets[0], l.Subnets[1])

@@ -1,9 +1,11 @@
 package handover
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -255,9 +257,14 @@ func TestDifferentPositions(t *testing.T) {
 	if now := kernelState(ns); now != before {
 		t.Errorf("changed: %s", cmp.Diff(before, now))
 	}
+	var reserved []netip.Prefix
 	o.RenumberIPv6 = true
-	if r, err := adopt(); err != nil || len(r.Changes) == 0 {
-		t.Errorf("%+v, %v", r, err)
+	o.Reserve = func(_ context.Context, l registry.Lease) error {
+		reserved = append(reserved, l.Subnet())
+		return nil
+	}
+	if r, err := adopt(); err != nil || len(r.Changes) == 0 || !slices.Equal(reserved, own.Subnets[:1]) {
+		t.Errorf("%+v, %v, reserved %v", r, err, reserved)
 	}
 	// The subnets of other hosts do not matter.
 	other := lease(2)

@@ -66,10 +66,10 @@ func (h *host) tunnels(is func(*netlink.LinkAttrs) bool) (out []tunnel, err erro
 }
 
 // adopt gives flannel's devices leno's aliases, by which leno's backend finds a device that was renamed.
-func (h *host) adopt(context.Context) error {
+func (h *host) adopt(ctx context.Context) error {
 	own, err := conns.HostAddrs()
 	if err == nil {
-		err = h.checkPositions(own)
+		err = h.checkPositions(ctx, own)
 	}
 	if err != nil {
 		return err

@@ -95,6 +95,9 @@ func (a *acquisition) attempt(ctx context.Context) (registry.Lease, error) {
 	if onlyOwn && !choice.Own && !a.claim.TakesBack(a.network.Plan.Subnets(choice.Slot)[0]) {
 		return registry.Lease{}, errOtherPlan
 	}
+	if err := a.checkPositions(s); err != nil {
+		return registry.Lease{}, err
+	}
 	if choice.TakesNew(a.network.Plan, a.claim) {
 		holders, err := a.holders(ctx)
 		if err != nil {
@@ -260,6 +263,18 @@ func (a *acquisition) checkUsable(wanted registry.Lease, choice registry.Choice)
 		return nil
 	}
 	return err
+}
+
+// checkPositions returns an error if flannel gave this host subnets at different positions of their pools, one of which
+// the host would lose. A reservation for the host says that its operator accepts that.
+func (a *acquisition) checkPositions(s situation) error {
+	isFor := func(r registry.Reservation) bool { return r.For(a.claim) }
+	if s.former == nil || a.claim.TakesBack(s.former.Subnet()) || slices.ContainsFunc(s.Reservations, isFor) {
+		return nil
+	}
+	return fmt.Errorf("%w: flannel gave this host %s and %s, and leno gives a host the same position in both pools: "+
+		"the containers here would lose their IPv6 subnet; `leno flannel adopt -renumber-ipv6` accepts that",
+		registry.ErrInvalid, s.former.Subnets[0], s.former.Subnets[1])
 }
 
 // flannelReservation returns the record of a reservation for this host if it takes over a subnet that was reserved for

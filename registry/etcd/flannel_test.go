@@ -308,8 +308,8 @@ func TestFlannelSubnetsOfTwoSlots(t *testing.T) {
 	}
 }
 
-// TestTakenOverInTwoSlots: leno's subnets are of one slot. A host whose flannel lease has subnets of two slots keeps the
-// first, unless another host uses the other subnet of that slot.
+// TestTakenOverInTwoSlots: leno's subnets are of one slot. A host whose flannel lease has subnets of two slots gets none
+// before one is reserved for it. Then it keeps the first, unless another host uses the other subnet of that slot.
 func TestTakenOverInTwoSlots(t *testing.T) {
 	t.Parallel()
 	for name, other := range map[string]string{"free": "", "used": "10.5.2.0-24&fd00:5:0:1::-64"} {
@@ -323,7 +323,19 @@ func TestTakenOverInTwoSlots(t *testing.T) {
 				key := s.flannelLease(t, other, "192.0.2.99", false)
 				defer s.Delete(t, key)
 			}
-			l, err := c.Acquire(testContext(t), n, vxlanClaim(t, 1))
+			claim := vxlanClaim(t, 1)
+			_, err := c.Acquire(testContext(t), n, claim)
+			wantErr(t, err, registry.ErrInvalid)
+			for _, word := range []string{"10.5.1.0/24", "fd00:5:0:3::/64", "leno flannel adopt -renumber-ipv6"} {
+				if !strings.Contains(err.Error(), word) {
+					t.Errorf("%v does not say %s", err, word)
+				}
+			}
+			accepted := registry.Reservation{Network: n.Name, Subnet: netip.MustParsePrefix("10.5.1.0/24"), Node: claim.Node}
+			if err := c.AddReservation(testContext(t), n, accepted, true); err != nil {
+				t.Fatal(err)
+			}
+			l, err := c.Acquire(testContext(t), n, claim)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -199,6 +199,8 @@ type situation struct {
 	registry.Situation
 	made    uint64 // the revision at which the network's marker was created, 0 for none
 	flannel bool   // some hosts run flannel
+
+	former *registry.Lease // flannel's for this host, if its subnets are at different positions; nil otherwise
 }
 
 func (c *connection) situation(t *tree, n registry.Network, claim registry.Claim) (s situation) {
@@ -227,6 +229,9 @@ func (c *connection) situation(t *tree, n registry.Network, claim registry.Claim
 		}
 		if slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(claim.PublicIPs, a) }) {
 			// This host ran flannel before, which identifies hosts by their address.
+			if !slices.Equal(l.Subnets, n.Plan.Subnets(l.Slot)[:len(l.Subnets)]) {
+				s.former = &k.lease
+			}
 			if !isFree {
 				s.Bad = append(s.Bad, registry.BadSlot{Prefix: l.Subnet()})
 				continue
