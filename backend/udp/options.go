@@ -65,18 +65,22 @@ func decodePort(raw json.RawMessage) (uint16, bool) {
 // attributes holds what a host publishes in its lease. Fields added by a later version are ignored,
 // so that hosts of two versions can still communicate.
 type attributes struct {
-	Port json.RawMessage `json:"port"`
+	Port     json.RawMessage `json:"port"`
+	IPv4Only bool            `json:"ipv4_only"` // the host runs flannel, whose udp carries no IPv6
+}
+
+func parseAttributes(raw json.RawMessage) (attrs attributes, err error) {
+	if err = json.Unmarshal(raw, &attrs); err != nil {
+		err = fmt.Errorf("attributes: %w", err)
+	}
+	return attrs, err
 }
 
 // published returns the attributes of a host with a port.
 func published(port uint16) json.RawMessage { return fmt.Appendf(nil, `{"port":%d}`, port) }
 
 // peerPort returns the port in another host's attributes.
-func peerPort(raw json.RawMessage) (uint16, error) {
-	var attrs attributes
-	if err := json.Unmarshal(raw, &attrs); err != nil {
-		return 0, fmt.Errorf("attributes: %w", err)
-	}
+func (attrs attributes) peerPort() (uint16, error) {
 	port, ok := decodePort(attrs.Port)
 	if !ok {
 		return 0, errors.New("attributes: port is not a whole number from 1 to 65535")

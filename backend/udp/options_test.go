@@ -83,7 +83,11 @@ func TestPeerPort(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := peerPort(json.RawMessage(tt.in))
+			attrs, err := parseAttributes(json.RawMessage(tt.in))
+			var got uint16
+			if err == nil {
+				got, err = attrs.peerPort()
+			}
 			if got != tt.want || (err == nil) != (tt.want != 0) {
 				t.Errorf("got %d, %v", got, err)
 			}

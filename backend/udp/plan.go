@@ -75,6 +75,9 @@ func newPlan(pools []netip.Prefix, opts options, s backend.State) (plan, error) 
 			continue
 		}
 		p.peers = append(p.peers, peer)
+		if len(peer.subnets) < len(from.Subnets) {
+			p.skipped = append(p.skipped, backend.Skip{Node: from.Node, Reason: "receives no IPv6 packets: it runs flannel, whose udp carries IPv4 only"})
+		}
 	}
 	return p, nil
 }
@@ -85,11 +88,18 @@ func newPeerPlan(outer, public netip.Addr, claims *backend.Claims, from backend.
 	if from.Backend != Name {
 		return peerPlan{}, fmt.Errorf("runs backend %q, not %q", from.Backend, Name)
 	}
-	port, err := peerPort(from.Attributes)
+	attrs, err := parseAttributes(from.Attributes)
+	if err != nil {
+		return peerPlan{}, err
+	}
+	port, err := attrs.peerPort()
 	if err != nil {
 		return peerPlan{}, err
 	}
 	p := peerPlan{node: from.Node, subnets: slices.Clone(from.Subnets)}
+	if attrs.IPv4Only {
+		p.subnets = slices.DeleteFunc(p.subnets, func(s netip.Prefix) bool { return s.Addr().Is6() })
+	}
 	for _, addr := range from.PublicIPs {
 		if addr = addr.Unmap(); addr.IsValid() && addr.Is4() == outer.Is4() {
 			p.sources = append(p.sources, netip.AddrPortFrom(addr, port))

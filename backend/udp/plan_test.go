@@ -77,6 +77,10 @@ func TestPlan(t *testing.T) {
 		{"one peer", []backend.Peer{b}, "peer host-b [10.5.2.0/24] from [192.0.2.2:8285]\n"},
 		{"both families inside", []backend.Peer{with(b, func(p *backend.Peer) { p.Subnets = prefixes("10.5.2.0/24", "fd00:5:0:2::/64") })},
 			"peer host-b [10.5.2.0/24 fd00:5:0:2::/64] from [192.0.2.2:8285]\n"},
+		{"flannel with both families", []backend.Peer{with(b, func(p *backend.Peer) {
+			p.Subnets, p.Attributes = prefixes("10.5.2.0/24", "fd00:5:0:7::/64"), json.RawMessage(`{"port":8285,"ipv4_only":true}`)
+		})}, "peer host-b [10.5.2.0/24] from [192.0.2.2:8285]\n" +
+			"skip host-b: receives no IPv6 packets: it runs flannel, whose udp carries IPv4 only\n"},
 		{"its own port", []backend.Peer{with(b, func(p *backend.Peer) { p.Attributes = json.RawMessage(`{"port":9}`) })},
 			"peer host-b [10.5.2.0/24] from [192.0.2.2:9]\n"},
 		{"several public addresses, one of the other family", []backend.Peer{udpPeer("host-b", "10.5.2.0/24", "192.0.2.2", "2001:db8::2", "192.0.2.3")},

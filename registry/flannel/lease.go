@@ -146,7 +146,8 @@ func canonicalMAC(text string) string {
 // overlay's over an underlay of 1500 bytes, because flannel does not publish it. Backend has the attributes that leno's
 // backend of that type publishes: for vxlan vni, port and vtep_mac, and vtep_mac_v6 if the host has another MAC address
 // for IPv6. With own_family: true, vxlan's tell that the host has a device for each family, and receives IPv4 packets
-// over IPv4 and IPv6 packets over IPv6; a leno host receives both over the family of its first public address.
+// over IPv4 and IPv6 packets over IPv6; a leno host receives both over the family of its first public address. With
+// ipv4_only: true, udp's tell that the host has an IPv6 subnet and carries no packets of it.
 func ParseLease(n registry.Network, name string, value []byte) (l registry.Lease, foreign bool, err error) {
 	subnets, err := parseLeaseName(n, name)
 	if err != nil {
@@ -338,6 +339,9 @@ func foreignBackend(n registry.Network, a Attributes, subnets []netip.Prefix) (r
 				options[member] = value
 			}
 		}
+	}
+	if hasIPv6 := slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }); kind == udp && hasIPv6 {
+		options["ipv4_only"] = true
 	}
 	if kind == vxlan {
 		macs, err := foreignMACs(n, a, subnets)

@@ -210,6 +210,8 @@ func TestFlannelLeases(t *testing.T) {
 		{title: "another backend after two switches", family: "IPv4", kind: "host-gw", name: name4,
 			options: `{"device":"b","switches":2}`, value: `{"PublicIP":"192.0.2.9"}`,
 			want: `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1472 {"type":"udp"}`},
+		{title: "udp, both", family: "both", kind: "udp", name: name2, value: `{"PublicIP":"192.0.2.9","PublicIPv6":null}`,
+			want: `34 [10.5.34.0/24 fd00:5:0:77::/64] flannel-192.0.2.9 [192.0.2.9] 1472 {"type":"udp","ipv4_only":true,"port":8285}`},
 		{title: "alloc", family: "IPv4", kind: "alloc", name: name4, value: `{"PublicIP":"192.0.2.9","PublicIPv6":null}`,
 			want: `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1500 {"type":"alloc"}`},
 		{title: "another backend", family: "IPv4", kind: "vxlan", name: name4,
