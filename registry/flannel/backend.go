@@ -30,6 +30,10 @@ type setting struct {
 	// zeroIsPreset means that flannel takes an explicit 0 for the default.
 	zeroIsPreset bool
 
+	// overhead, if not 0, makes the option one that each host may lack: flannel's value is the underlay's MTU, leno's is
+	// that of the overlay, which is less by this number of bytes, and 0 stands for none.
+	overhead int64
+
 	reason string // without option: why leno has none
 }
 
@@ -38,7 +42,6 @@ func settings(kind string) (list []setting, ok bool) {
 	const (
 		highestVNI  = 1<<24 - 1
 		highestPort = 1<<16 - 1
-		ownMTU      = "each agent works the MTU out of the device that sends, see `leno network show`"
 		neverLearns = "leno's devices never learn, every peer has an entry of its own"
 		windows     = "it is for Windows"
 	)
@@ -50,7 +53,7 @@ func settings(kind string) (list []setting, ok bool) {
 			{name: "GBP", option: "gbp", preset: false},
 			{name: "DirectRouting", option: "direct_routing", preset: false},
 			{name: "Learning", reason: neverLearns},
-			{name: "MTU", reason: ownMTU},
+			{name: "MTU", option: "mtu", most: highestPort, zeroIsPreset: true, overhead: 50},
 			{name: "MacPrefix", reason: windows},
 			{name: "Name", reason: windows},
 		}, true
@@ -78,7 +81,10 @@ func (s setting) parse(raw json.RawMessage) (value any, set bool, err error) {
 	if json.Unmarshal(raw, &n) != nil {
 		return nil, false, fmt.Errorf("is %s, not a number", raw)
 	}
-	return n, n != 0 || !s.zeroIsPreset, nil
+	if n == 0 && s.zeroIsPreset {
+		return n, false, nil
+	}
+	return n - s.overhead, true, nil
 }
 
 // Translation is a configuration's Backend in leno's terms.
@@ -143,7 +149,7 @@ func (c Config) TranslateBackend() (Translation, error) {
 	}
 	t := Translation{Type: kind, Named: named, Options: map[string]any{}, Defaults: map[string]any{}}
 	for _, s := range known {
-		if s.option != "" {
+		if s.option != "" && s.preset != nil {
 			t.Defaults[s.option] = s.preset
 		}
 	}
@@ -179,7 +185,7 @@ func (t Translation) backend() (registry.Backend, error) {
 	known, _ := settings(t.Type)
 	for _, s := range known {
 		if n, isNumber := options[s.option].(int64); isNumber && (n < 1 || n > s.most) {
-			return registry.Backend{}, fmt.Errorf("%s %d is not within 1..%d", "Backend."+s.name, n, s.most)
+			return registry.Backend{}, fmt.Errorf("%s %d is not within %d..%d", "Backend."+s.name, n+s.overhead, 1+s.overhead, s.most+s.overhead)
 		}
 	}
 	encoded, err := json.Marshal(options)
@@ -202,6 +208,16 @@ func formatBackend(b registry.Backend) (map[string]json.RawMessage, error) {
 	for _, s := range known {
 		raw, given := options[s.option]
 		if s.option == "" || !given {
+			continue
+		}
+		if s.overhead != 0 {
+			var n int64
+			if json.Unmarshal(raw, &n) != nil {
+				return nil, fmt.Errorf("option %s of backend %q is %s", s.option, b.Type, raw)
+			}
+			if n != 0 {
+				out[s.name] = strconv.AppendInt(nil, n+s.overhead, 10)
+			}
 			continue
 		}
 		if _, set, err := s.parse(raw); err != nil || !set {

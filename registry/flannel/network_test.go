@@ -88,6 +88,7 @@ func TestNetworkRoundTrip(t *testing.T) {
 		for _, b := range []registry.Backend{
 			backendOf(t, "vxlan", `{"vni":16777215,"port":4789,"gbp":true,"direct_routing":true,"checksum_offload":"off"}`),
 			backendOf(t, "vxlan", `{"vni":1,"port":8472}`),
+			backendOf(t, "vxlan", `{"mtu":1350}`),
 			backendOf(t, "vxlan", ``),
 			backendOf(t, "host-gw", ``),
 			backendOf(t, "udp", `{"port":7890}`),
@@ -169,7 +170,11 @@ func TestConfigured(t *testing.T) {
 			value: `{"network":"10.5.0.0/16","EnableNFTables":true,"Extra":1,"Backend":{"type":"VXLAN",` +
 				`"vni":16777215,"Port":4789,"GBP":true,"DirectRouting":true,"Learning":true,"MTU":1400,"MacPrefix":"0E-2A",` +
 				`"Name":"x"}}`,
-			backend: `{"type":"vxlan","direct_routing":true,"gbp":true,"port":4789,"vni":16777215}`},
+			backend: `{"type":"vxlan","direct_routing":true,"gbp":true,"mtu":1350,"port":4789,"vni":16777215}`},
+		{name: "MTU 0", value: `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","MTU":0}}`,
+			backend: `{"type":"vxlan","direct_routing":false,"gbp":false,"port":8472,"vni":1}`},
+		{name: "MTU of the headers", value: `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","MTU":50}}`,
+			err: "Backend.MTU 50 is not within 51..65585"},
 		{name: "defaults", value: `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":null,"Port":0,"GBP":null}}`,
 			backend: `{"type":"vxlan","direct_routing":false,"gbp":false,"port":8472,"vni":1}`},
 		{name: "host-gw", value: `{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}`, backend: `{"type":"host-gw"}`},
@@ -288,6 +293,17 @@ func TestNetworkContradictions(t *testing.T) {
 		value := strings.Replace(string(sound), `"VNI":7`, other, 1)
 		if back, err := ParseNetwork("default", []byte(value)); err != nil || !back.Backend.Equal(n.Backend) {
 			t.Errorf("%s: %s, %v", other, back.Backend.Object, err)
+		}
+	}
+}
+
+// TestMTU: flannel's MTU is that of the underlay, and leno's that of the overlay.
+func TestMTU(t *testing.T) {
+	for options, want := range map[string]string{`{"mtu":0}`: `{"Type":"vxlan"}`, `{"mtu":1350}`: `{"MTU":1400,"Type":"vxlan"}`} {
+		n := registry.Network{Name: "default", Plan: planOf(t, families["IPv4"]...), Backend: backendOf(t, "vxlan", options)}
+		value, err := FormatNetwork(n)
+		if err != nil || !strings.Contains(string(value), `"Backend":`+want) {
+			t.Errorf("%s: %s, %v", options, value, err)
 		}
 	}
 }
