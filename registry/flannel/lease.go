@@ -141,8 +141,8 @@ func canonicalMAC(text string) string {
 // With a member "leno", that record is the lease, and flannel's members must have the same addresses, backend type and
 // VTEP MAC address. The name's subnets must be those of one slot.
 //
-// Without it, foreign and the lease's Foreign are true: flannel wrote the lease. Its Slot is that of the first subnet, and the IPv6 subnet may
-// be of another slot. Node and NodeID are "flannel-192.0.2.9", after the host's first public address. MTU is the
+// Without it, foreign and the lease's Foreign are true: flannel wrote the lease. Its Slot is that of the first subnet,
+// and the IPv6 subnet may be of another slot. Node and NodeID are "flannel-192.0.2.9", after the host's first public address. MTU is the
 // overlay's over an underlay of 1500 bytes, because flannel does not publish it. Backend has the attributes that leno's
 // backend of that type publishes: for vxlan vni, port and vtep_mac, and vtep_mac_v6 if the host has another MAC address
 // for IPv6. With own_family: true, vxlan's tell that the host has a device for each family, and receives IPv4 packets
@@ -162,7 +162,6 @@ func ParseLease(n registry.Network, name string, value []byte) (l registry.Lease
 	record, own := all[lenoMember]
 	if !own {
 		l, err = parseForeign(n, subnets, value)
-		l.Foreign = err == nil
 		return l, true, err
 	}
 	if l, err = registry.ParseLease(n, key, record); err != nil {
