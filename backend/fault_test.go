@@ -31,6 +31,9 @@ func TestFaults(t *testing.T) {
 			}
 			for _, m := range table.FindAllSubmatch(text, -1) {
 				name := plural.Replace(string(m[1]))
+				if name == "rule" {
+					continue // kernel.PreferMain does not remember its rules, so it tells no repair from a first write
+				}
 				found[name+" were missing"], found[name+" were changed"], found["foreign "+name+" were there"] = true, true, true
 			}
 			return err

@@ -20,6 +20,7 @@ import (
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/flannel"
 )
 
 // These functions only read, in the network namespace of the calling thread, and need no rights.
@@ -82,17 +83,12 @@ func LookRoutes(pools, own []netip.Prefix) ([]Route, error) {
 			}
 			gateway, _ := netip.AddrFromSlice(r.Gw)
 			link := names[r.LinkIndex]
-			out = append(out, Route{Dst: dst, Link: link, Gateway: gateway.Unmap(), Flannel: isFlannelLink(link), Connected: r.Protocol == unix.RTPROT_KERNEL,
-				Serves: slices.ContainsFunc(own, func(s netip.Prefix) bool { return s.Bits() <= dst.Bits() && s.Contains(dst.Addr()) })})
+			out = append(out, Route{Dst: dst, Link: link, Gateway: gateway.Unmap(), Flannel: flannel.IsLink(link),
+				Connected: r.Protocol == unix.RTPROT_KERNEL,
+				Serves:    slices.ContainsFunc(own, func(s netip.Prefix) bool { return s.Bits() <= dst.Bits() && s.Contains(dst.Addr()) })})
 		}
 	}
 	return out, nil
-}
-
-// isFlannelLink reports whether a device has a name that flannel gives: flannel.1 and flannel-v6.1 with vxlan, flannel0
-// with udp.
-func isFlannelLink(link string) bool {
-	return strings.HasPrefix(link, "flannel.") || strings.HasPrefix(link, "flannel-v6.") || link == "flannel0"
 }
 
 func linkNames() (map[int]string, error) {

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -16,17 +15,13 @@ import (
 	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry/conns"
+	"github.com/lenonet/leno/registry/flannel"
 )
 
 // host is what is handed over on this host.
 type host struct {
 	Options
 	report Report
-}
-
-// isFlannel reports whether a device has a name that flannel gives: flannel.1, or flannel-v6.1 for IPv6.
-func isFlannel(name string) bool {
-	return strings.HasPrefix(name, "flannel.") || strings.HasPrefix(name, "flannel-v6.")
 }
 
 // flannelName returns flannel's name of a device that sends to and receives from an address.
@@ -81,7 +76,7 @@ func (h *host) adopt(ctx context.Context) error {
 	_, first := definition.Current.Link(h.Network.Name)
 	aliases := []string{first, backend.SecondLinkAlias(h.Network.Name)}
 	devices, err := h.tunnels(func(a *netlink.LinkAttrs) bool {
-		return isFlannel(a.Name) || slices.Contains(aliases, a.Alias)
+		return flannel.IsLink(a.Name) || slices.Contains(aliases, a.Alias)
 	})
 	if err != nil {
 		return err

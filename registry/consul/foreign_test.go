@@ -107,9 +107,14 @@ func TestForeignEntries(t *testing.T) {
 	}
 	c := claim(7)
 	c.Prefer = n.Plan.Subnets(99)[0]
-	if _, err := s.open(t).Acquire(testContext(t), n, c); err != nil {
-		t.Fatal(err)
-	}
+	claimer := s.open(t)
+	eventually(t, "a lease", func() bool { // hosts also try again if the entries take too long to read
+		_, err := claimer.Acquire(testContext(t), n, c)
+		if err != nil && !errors.Is(err, registry.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	_, index = follow(t, watcher, n, index, []uint64{10, 20, 30, 99}, []uint64{10, 20, 30})
 	watched := keeping(ctx, t, watcher, n, index, 10, 20, 30, 99)
 	eventually(t, "the directory to be trimmed", func() bool { return len(s.Keys(t, folder)) == 1 })

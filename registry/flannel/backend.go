@@ -271,3 +271,8 @@ func (t Translation) effective(option string) string {
 	}
 	return fmt.Sprint(t.Defaults[option])
 }
+
+// IsLink reports whether a device has a name that flannel gives: flannel.1 and flannel-v6.1 with vxlan, flannel0 with udp.
+func IsLink(name string) bool {
+	return strings.HasPrefix(name, "flannel.") || strings.HasPrefix(name, "flannel-v6.") || name == "flannel0"
+}

@@ -136,7 +136,7 @@ func (s *source) parts(help string) (text, shown string) {
 	return strings.TrimRight(prose.String(), "\n") + "\n", sh.String()
 }
 
-var codeWords = regexp.MustCompile(`(^|[\s(])(-[a-z][a-z-]*(?:=[A-Za-z0-9]+)?|(?:LENO|NO)_[A-Z_]+|TERM=dumb|/[a-z][a-z./_-]*[a-z])`)
+var codeWords = regexp.MustCompile(`(^|[\s(])(-[a-z][a-z0-9-]*(?:=[A-Za-z0-9]+)?|(?:LENO|NO)_[A-Z_]+|TERM=dumb|/[a-z][a-z./_-]*[a-z])`)
 
 // commandProse converts the plain text of a help for a page: commands, flags, variables and paths become code, and MDX
 // syntax is escaped.
