@@ -15,8 +15,6 @@ const (
 	// pathWindow is the minimum time between two looks at a path: within this time, a device that has packets to send
 	// and gets no answer has tried a handshake.
 	pathWindow = 6 * time.Second
-	// pathPatience is how long a path may be without an answer. WireGuard answers data within 10 seconds.
-	pathPatience = 15 * time.Second
 	// sessionTime is how long a session is valid. A peer with a handshake in that time has been reached.
 	sessionTime = 3 * time.Minute
 )

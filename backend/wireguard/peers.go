@@ -54,11 +54,12 @@ func (t *peerTable) List(context.Context) (map[wgtypes.Key]peer, error) {
 		return nil, err
 	}
 	t.state = state
+	now := time.Now()
 	out, visits := make(map[wgtypes.Key]peer, len(state.Peers)), make(roaming, len(state.Peers))
 	for i := range state.Peers {
 		key, p := fromDevice(&state.Peers[i])
 		published := t.sources[key].has(p.endpoint)
-		visits[key] = t.roaming.look(&state.Peers[i], published)
+		visits[key] = t.roaming.look(&state.Peers[i], published, now)
 		if published || visits[key].roamed && t.sources[key].reaches(p.endpoint.Addr()) {
 			p.endpoint = t.want[key].endpoint
 		}

@@ -353,7 +353,7 @@ func TestWatchersConverge(t *testing.T) {
 	const watchers = 5
 	var views [watchers]atomic.Pointer[registry.LeaseSet]
 	for i := range watchers {
-		watcher := s.open(t, recent(time.Duration(30+100*i)*time.Millisecond))
+		watcher := s.open(t, recent(time.Duration(30+100*i)*time.Millisecond), settle(2*time.Second))
 		wait.Go(func() {
 			var index uint64
 			for ctx.Err() == nil {
