@@ -30,8 +30,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lenonet/leno/internal/testkit/machine"
 	"github.com/lenonet/leno/internal/testkit/owned"
-	"github.com/lenonet/leno/internal/testkit/uncached"
 )
 
 // Options describe what to lay out. The zero value is three hosts and a Consul server.
@@ -116,7 +116,7 @@ const testName = "t"
 // New lays out the lab and returns when the store has a leader. It needs root. If it fails, it removes
 // what it has created.
 func New(ctx context.Context, o Options) (_ *Lab, err error) {
-	uncached.Declare() // no result of a test with a lab is one of the next run
+	machine.Declare() // no result of a test with a lab is one of the next run
 	if o.Name == "" {
 		o.Name = testName
 	}

@@ -13,14 +13,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lenonet/leno/internal/testkit/uncached"
+	"github.com/lenonet/leno/internal/testkit/machine"
 )
 
 // run runs a copy of a script in a directory, next to other scripts provided by the test and with
 // the test's programs in bin/ first on the PATH. It returns the script's output.
 func run(t *testing.T, dir, script string, others map[string]string, args ...string) (said string, err error) {
 	t.Helper()
-	uncached.Declare()
+	machine.Declare()
 	content, err := os.ReadFile("../../tools/" + script)
 	if err != nil {
 		t.Fatal(err)

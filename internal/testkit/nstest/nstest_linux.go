@@ -20,7 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/lenonet/leno/internal/testkit/uncached"
+	"github.com/lenonet/leno/internal/testkit/machine"
 )
 
 // NS is a network namespace with its loopback device up.
@@ -33,11 +33,11 @@ type NS struct {
 // New creates a namespace that lasts until the test ends. It skips the test unless it runs as root.
 func New(t testing.TB) *NS {
 	t.Helper()
-	uncached.Declare()
+	machine.Declare()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
-	uncached.Declare()
+	machine.Declare()
 	ns := &NS{t: t, dir: sync.OnceValue(t.TempDir)}
 	inside(t, func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() {
 		fd, err := current()

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lenonet/leno/internal/testkit/uncached"
+	"github.com/lenonet/leno/internal/testkit/machine"
 )
 
 const (
@@ -56,7 +56,7 @@ func Start(cmd *exec.Cmd, log string) (*Process, error) {
 // StartOn is like Start and starts the command on a thread of the caller's choice, for example in another network
 // namespace. If cmd.SysProcAttr is set, its Pdeathsig says what the kernel does when this process ends.
 func StartOn(cmd *exec.Cmd, log string, thread Thread) (*Process, error) {
-	uncached.Declare()
+	machine.Declare()
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
