@@ -16,23 +16,25 @@ import (
 	"github.com/lenonet/leno/internal/testkit/machine"
 )
 
-// run runs a copy of a script in a directory, next to other scripts provided by the test and with
+// run runs a copy of a script in a directory, next to one of tools/needs and other scripts provided by the test, and with
 // the test's programs in bin/ first on the PATH. It returns the script's output.
 func run(t *testing.T, dir, script string, others map[string]string, args ...string) (said string, err error) {
 	t.Helper()
 	machine.Declare()
-	content, err := os.ReadFile("../../tools/" + script)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, text := range others {
 		path := filepath.Join(dir, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("#!/bin/bash\n"+text+"\n"), 0o755)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "tools", script), content, 0o755); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{script, "needs"} {
+		content, err := os.ReadFile("../../tools/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "tools", name), content, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	cmd := exec.Command("bash", append([]string{filepath.Join(dir, "tools", script)}, args...)...)
 	path := dir + "/bin"
