@@ -306,6 +306,50 @@ func TestSetBackBeforeItWasEmptied(t *testing.T) {
 	}
 }
 
+// TestEmptiedAfterItWasSetBack: the store has an older version of a lease, from a snapshot, when all keys are deleted. The
+// lease is kept until its host writes it again.
+func TestEmptiedAfterItWasSetBack(t *testing.T) {
+	t.Parallel()
+	for name, args := range restores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, server := ownStore(t, etcdtest.Options{})
+			n := s.define(t, "10.5.0.0/16")
+			watcher, host := s.open(t), s.open(t)
+			changed, unchanged := claimOn(n, 1, 10), claimOn(n, 2, 20)
+			lease := acquire(t, host, n, changed)
+			other := acquire(t, host, n, unchanged)
+			snapshot := server.SaveSnapshot(t)
+			changed = again(changed, lease)
+			changed.MTU = 1300
+			lease = acquire(t, host, n, changed)
+			follow(t, watcher, n, 0, []string{"10", "20"})
+			server.RestoreSnapshot(t, snapshot, args...)
+			reach(t, watcher, n, []string{"10?", "20"}, 10, 20)
+			s.empty(t)
+			n.ModifyIndex = 0
+			if err := host.PutNetwork(testContext(t), n); err != nil {
+				t.Fatal(err)
+			}
+			retry(t, func(ctx context.Context) error {
+				_, _, err := watcher.WatchLeases(ctx, n, registry.Known)
+				if errors.Is(err, registry.ErrUncertain) {
+					return registry.ErrUnavailable // the network is not read yet
+				}
+				return err
+			})
+			_, index := follow(t, watcher, n, registry.Known, []string{"10?", "20?"}, 10, 20)
+			acquire(t, host, n, again(unchanged, other))
+			_, index = follow(t, watcher, n, index, []string{"10?", "20"}, 10, 20)
+			acquire(t, host, n, again(changed, lease))
+			set, _ := follow(t, watcher, n, index, []string{"10", "20"}, 10, 20)
+			if got := set.Leases[0].MTU; got != changed.MTU {
+				t.Errorf("an MTU of %d", got)
+			}
+		})
+	}
+}
+
 // empty deletes all keys of the store.
 func (s *store) empty(t *testing.T) {
 	t.Helper()

@@ -298,9 +298,13 @@ func (v *leaseView) update(t *tree, keys layout, n registry.Network, settle time
 		default:
 			continue // it was deleted
 		}
-		if older && k.older != stored.modified {
+		instead := uint64(0)
+		if older {
+			instead = stored.modified
+		}
+		if k.older != instead { // the store may have lost that version as well
 			copied := *k
-			copied.older = stored.modified
+			copied.older = instead
 			k = &copied
 		}
 		if recreated { // indexes of the lost tree cannot be compared with those of this one
