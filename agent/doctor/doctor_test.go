@@ -244,11 +244,11 @@ func TestJudge(t *testing.T) {
 		}, "unknown peers", "before this was done"},
 		{"packets that rules of this host keep", func(_ *Facts, n *Network) {
 			silence(n, true, "", "")
-			n.Peers[0].Probe.Ways[0].Errors = []api.ProbeError{{Reason: "a firewall of this host lets it not out", Count: 3}}
-		}, "unknown peers", "lets it not out"},
+			n.Peers[0].Probe.Ways[0].Errors = []api.ProbeError{{Reason: "a firewall of this host does not let it out", Count: 3}}
+		}, "unknown peers", "does not let it out"},
 		{"a port that is refused, of which no packet of ours shows anything", func(_ *Facts, n *Network) {
 			silence(n, true, "", "")
-			n.Peers[0].Probe.Ways[0].Errors = []api.ProbeError{{Reason: "a firewall of this host lets it not out", Count: 3}}
+			n.Peers[0].Probe.Ways[0].Errors = []api.ProbeError{{Reason: "a firewall of this host does not let it out", Count: 3}}
 			n.Peers[0].Probe.Ways[1].Errors = []api.ProbeError{{Reason: "port unreachable", From: there, About: "udp port 8472", Count: 1}}
 		}, "fault port", "port unreachable"},
 		{"a peer whose rules take no echo requests", func(_ *Facts, n *Network) {

@@ -62,7 +62,7 @@ func TestFaults(t *testing.T) {
 			return b.drop("input icmp type echo-request drop", "input icmpv6 type echo-request drop")
 		}, true, map[string]string{"vxlan": silent + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500\nthere passes, back passes"}},
 		{"own firewall", func(a, _ *host) func() { return a.drop("output ip daddr 192.0.2.2 icmp type echo-request drop") }, true, map[string]string{
-			"vxlan": well + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500; a firewall of this host lets it not out"}},
+			"vxlan": well + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500; a firewall of this host does not let it out"}},
 		// A veth lets 4 more bytes pass, for the tag of a VLAN.
 		{"black hole", func(_, b *host) func() { return b.sh("ip link set eth0 mtu 1400", "ip link set eth0 mtu 1500") }, true, map[string]string{
 			"vxlan": strings.ReplaceAll(well, "2/2 2/2 largest @MTU", "2/2 0/2 largest 1354") + "underlay 192.0.2.2 2/2 0/2 largest 1404 of 1500, echo reply"}},

@@ -413,7 +413,7 @@ func saidOfSending(err error) string {
 	case errors.Is(err, unix.EMSGSIZE):
 		return tooLong
 	case errors.Is(err, unix.EPERM):
-		return "a firewall of this host lets it not out"
+		return "a firewall of this host does not let it out"
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EADDRNOTAVAIL):
 		return "this host does not have the address to send it from"
 	}

@@ -2,10 +2,14 @@ package probe
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestDeliver checks that a message that does not answer a pending packet is dropped.
@@ -90,5 +94,24 @@ func TestRefusalsOfStrangers(t *testing.T) {
 	said := s.refusals(peer, 8472)
 	if len(s.refused) != 1 || len(said) > 100 || said[len(said)-1].from != peer {
 		t.Errorf("%d are kept of %d, the last of %s", len(said), len(s.refused), said[len(said)-1].from)
+	}
+}
+
+// TestSaidOfSending checks the reasons given for packets that the kernel did not send.
+func TestSaidOfSending(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want string
+	}{
+		{unix.EMSGSIZE, tooLong},
+		{unix.EPERM, "a firewall of this host does not let it out"},
+		{unix.EINVAL, "this host does not have the address to send it from"},
+		{unix.EADDRNOTAVAIL, "this host does not have the address to send it from"},
+		{unix.ENETUNREACH, "network is unreachable"},
+	} {
+		err := fmt.Errorf("write: %w", os.NewSyscallError("sendmsg", tt.err))
+		if got := saidOfSending(err); got != tt.want {
+			t.Errorf("%v: %q, want %q", tt.err, got, tt.want)
+		}
 	}
 }

@@ -48,6 +48,52 @@ func TestCache(t *testing.T) {
 	}
 }
 
+// TestManyQueries: a cache keeps a limited number of queries, and always those for which readers wait.
+func TestManyQueries(t *testing.T) {
+	c := New(nil, 1)
+	defer c.Close()
+	value := watch.New[string]()
+	value.Set("one")
+	query := func(name string) Query {
+		return Query{Name: name,
+			Read:    func() (Content, error) { v, _, _ := value.Get(); return Content{Body: v}, nil },
+			Changes: func() []<-chan struct{} { _, _, changed := value.Get(); return []<-chan struct{}{changed} }}
+	}
+	waited := query("waited for")
+	first, err := c.Now(t.Context(), waited, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan error, 1)
+	go func() {
+		out, _, err := c.Next(t.Context(), waited, first.Index, time.Minute)
+		if err == nil && out.Index == first.Index {
+			err = errors.New("the reader got the same answer again")
+		}
+		answered <- err
+	}()
+	for following := false; !following; {
+		c.mu.Lock()
+		following = c.entries[waited.Name].follower != nil
+		c.mu.Unlock()
+	}
+	for i := range maxEntries + 1 {
+		if _, err := c.Now(t.Context(), query(fmt.Sprint(i)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.mu.Lock()
+	n, kept := len(c.entries), c.entries[waited.Name] != nil
+	c.mu.Unlock()
+	if n > maxEntries || !kept {
+		t.Errorf("%d queries; the one that is waited for is kept: %t", n, kept)
+	}
+	value.Set("two")
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestFollowersFollowAgain: a query is followed while readers wait, and a little longer, and followed again for a new
 // reader, from the same index on.
 func TestFollowersFollowAgain(t *testing.T) {

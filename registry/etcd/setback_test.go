@@ -470,3 +470,21 @@ func TestLostFlannelHost(t *testing.T) {
 		})
 	}
 }
+
+// TestLaterRecord: of two missing records of a host, the one that was held counts, else the one that was written later.
+func TestLaterRecord(t *testing.T) {
+	record := func(session string, modified uint64) *known {
+		return &known{lease: registry.Lease{Session: session}, record: &record{modified: modified}}
+	}
+	for _, tt := range []struct {
+		later, earlier *known
+	}{
+		{record("a", 5), record("", 9)},
+		{record("a", 9), record("b", 5)},
+		{record("", 9), record("", 5)},
+	} {
+		if !isLater(tt.later, tt.earlier) || isLater(tt.earlier, tt.later) {
+			t.Errorf("%+v is not later than %+v", tt.later, tt.earlier)
+		}
+	}
+}
