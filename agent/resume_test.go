@@ -9,9 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -22,8 +20,6 @@ import (
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/internal/testkit/faulty"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -54,90 +50,60 @@ func pair(t *testing.T) (a, b *host, subnet netip.Prefix, applied string) {
 	return a, b, subnet, applied
 }
 
-// TestResumeWhileTheStoreIsAway: a host whose packets wait for a process resumes what it remembers, and says
-// that the store has not confirmed it.
-func TestResumeWhileTheStoreIsAway(t *testing.T) {
-	for _, tt := range []struct {
-		name     string
-		err      error
-		hangs    bool
-		nameless bool // only the store knows the node's name
-		removed  bool // another program removed the device
-	}{
-		{"away", registry.ErrUnavailable, false, false, false},
-		{"hangs", fmt.Errorf("no answer: %w", registry.ErrUnavailable), true, false, false},
-		{"token revoked", registry.ErrDenied, false, false, false},
-		{"away, and it names this host", registry.ErrUnavailable, false, true, false},
-		{"away, and the device was removed", registry.ErrUnavailable, false, false, true},
-	} {
-		subtest(t, tt.name, func(t *testing.T) {
-			a, _, subnet, applied := pair(t)
-			file := a.config.Networks[0].SubnetFile
-			must(t, os.Remove(file))
-			a.remains = waiting(subnet)
-			if tt.removed {
-				a.remains = datapath.KernelState{Refuses: true}
-			}
-			a.registry.SetHanging(tt.hangs)
-			a.registry.Set(tt.err)
-			if tt.nameless {
-				a.config.NodeName, a.catalog = "", &namelessStore{a.registry, "a"}
-			}
-			tries, walls := len(a.recorder.tries()), len(a.wall.names())
-			a.start()
-			a.more("applies", tries, func() int { return len(a.recorder.tries()) })
-			a.applies(applied)
-			a.check(health.Lease, api.Warning, subnet.String(), "stays in use as")
-			a.check(health.Routes, api.Passing, "1 peers in place")
-			a.check(health.Forwarding, api.Passing)
-			if !tt.hangs && !tt.nameless {
-				a.check(health.Network, api.Warning, "waiting for")
-				if code, report := a.health(); code != 429 || report.Ready {
-					t.Errorf("healthz %d, %+v", code, report)
+// TestResumeWithoutAName: a host whose packets wait for a process resumes what it remembers, although only the store
+// knows its name, and says that the store has not confirmed it.
+func TestResumeWithoutAName(t *testing.T) {
+	simulated(t, func(t *testing.T) {
+		a, _, subnet, applied := pair(t)
+		file := a.config.Networks[0].SubnetFile
+		must(t, os.Remove(file))
+		a.remains = waiting(subnet)
+		a.registry.Set(registry.ErrUnavailable)
+		a.config.NodeName, a.catalog = "", &namelessStore{a.registry, "a"}
+		tries, walls := len(a.recorder.tries()), len(a.wall.names())
+		a.start()
+		a.more("applies", tries, func() int { return len(a.recorder.tries()) })
+		a.applies(applied)
+		a.check(health.Lease, api.Warning, subnet.String(), "stays in use as")
+		a.check(health.Routes, api.Passing, "1 peers in place")
+		a.check(health.Forwarding, api.Passing)
+		peers, err := a.client.Peers(context.Background(), "n")
+		if err != nil || len(peers.Peers) != 1 || peers.Peers[0].Node != "b" || !peers.Peers[0].Held {
+			t.Errorf("%+v, %v", peers, err)
+		}
+		// The datapath is maintained, with the address that the host has now.
+		a.move([]netip.Addr{netip.MustParseAddr("192.0.2.7")}, nil)
+		tries = len(a.recorder.tries())
+		a.kick()
+		a.more("applies", tries, func() int { return len(a.recorder.tries()) })
+		if exists(file) {
+			t.Error("a subnet file was written")
+		}
+		// Rules stay as the former process had them, except that no device is exempt while the underlay is not known.
+		a.wall.set(func(w *wall) {
+			for _, networks := range w.wanted[walls:] {
+				if diff := cmp.Diff(w.wanted[walls-1], networks, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+					cmpopts.IgnoreFields(firewall.Network{}, "Underlay")); diff != "" {
+					t.Errorf("other rules (-before +now):\n%s", diff)
 				}
-			}
-			peers, err := a.client.Peers(context.Background(), "n")
-			if err != nil || len(peers.Peers) != 1 || peers.Peers[0].Node != "b" || !peers.Peers[0].Held {
-				t.Errorf("%+v, %v", peers, err)
-			}
-			// The datapath is maintained, with the address that the host has now.
-			a.move([]netip.Addr{netip.MustParseAddr("192.0.2.7")}, nil)
-			tries = len(a.recorder.tries())
-			a.kick()
-			a.more("applies", tries, func() int { return len(a.recorder.tries()) })
-			if exists(file) {
-				t.Error("a subnet file was written")
-			}
-			// Rules stay as the former process had them, except that no device is exempt while the underlay is not known.
-			a.wall.set(func(w *wall) {
-				for _, networks := range w.wanted[walls:] {
-					if diff := cmp.Diff(w.wanted[walls-1], networks, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
-						cmpopts.IgnoreFields(firewall.Network{}, "Underlay")); diff != "" {
-						t.Errorf("other rules (-before +now):\n%s", diff)
-					}
-				}
-			})
-			built, open := a.recorder.open()
-
-			a.registry.SetHanging(false)
-			a.registry.Set(nil)
-			if tt.hangs {
-				return // the calls that hang would have to time out first
-			}
-			a.ready()
-			a.check(health.Lease, api.Passing)
-			a.check(health.Network, api.Passing)
-			if !exists(file) {
-				t.Error("no subnet file")
-			}
-			if after, still := a.recorder.open(); after != built || still != open || open != 1 {
-				t.Errorf("%d backends built, %d open; before %d, %d", after, still, built, open)
-			}
-			if got := a.recorder.all(); slices.Contains(got, "zero") || got[len(got)-1] != applied {
-				t.Errorf("applied %q", got)
 			}
 		})
-	}
+		built, open := a.recorder.open()
+
+		a.registry.Set(nil)
+		a.ready()
+		a.check(health.Lease, api.Passing)
+		a.check(health.Network, api.Passing)
+		if !exists(file) {
+			t.Error("no subnet file")
+		}
+		if after, still := a.recorder.open(); after != built || still != open || open != 1 {
+			t.Errorf("%d backends built, %d open; before %d, %d", after, still, built, open)
+		}
+		if got := a.recorder.all(); slices.Contains(got, "zero") || got[len(got)-1] != applied {
+			t.Errorf("applied %q", got)
+		}
+	})
 }
 
 // namelessStore is a store that tells the host its name when it can be asked.
@@ -151,187 +117,7 @@ func (s *namelessStore) NodeName(ctx context.Context) (name string, err error) {
 	return s.name, err
 }
 
-// TestNothingToResume: if the kernel has nothing of this host, nothing is touched before the store was read. If the
-// kernel carries packets by itself, nothing that exists is touched.
-func TestNothingToResume(t *testing.T) {
-	carrier := func(subnet netip.Prefix) datapath.KernelState {
-		m := waiting(subnet)
-		m.Carrier = true
-		return m
-	}
-	for _, tt := range []struct {
-		name    string
-		remains func(subnet netip.Prefix) datapath.KernelState
-		before  func(a *host)
-		status  string // the status of check network
-		peers   bool
-	}{
-		{"the kernel carries them", carrier, nil, api.Warning, true},
-		{"routes alone", func(netip.Prefix) datapath.KernelState { return datapath.KernelState{Routes: 1} }, nil, api.Warning, true},
-		{"after a boot", func(netip.Prefix) datapath.KernelState { return datapath.KernelState{} }, nil, api.Critical, false},
-		{"another subnet's device", func(netip.Prefix) datapath.KernelState { return waiting(netip.MustParsePrefix("10.99.0.0/24")) }, nil, api.Critical, false},
-		{"no state file", waitingFor, func(a *host) { must(a.t, os.Remove(state.Path(a.config.DataDir, "n"))) }, api.Critical, false},
-		{"it was revoked", waitingFor, func(a *host) {
-			s, err := state.Load(a.config.DataDir, "n")
-			must(a.t, err)
-			s.Revoked = s.Subnets[0]
-			must(a.t, state.Save(a.config.DataDir, s))
-		}, api.Critical, false},
-		{"not renewed for longer than a lapsed lease is kept", waitingFor, func(a *host) {
-			s, err := state.Load(a.config.DataDir, "n")
-			must(a.t, err)
-			s.Renewed = time.Now().Add(-a.config.Lease.Hold - time.Minute)
-			must(a.t, state.Save(a.config.DataDir, s))
-		}, api.Critical, false},
-		{"no peers file", waitingFor, func(a *host) { must(a.t, os.Remove(state.PeersPath(a.config.DataDir, "n"))) }, api.Critical, false},
-		{"a peers file that is broken", waitingFor, func(a *host) {
-			must(a.t, os.WriteFile(state.PeersPath(a.config.DataDir, "n"), []byte("{"), 0o600))
-		}, api.Critical, false},
-	} {
-		subtest(t, tt.name, func(t *testing.T) {
-			a, _, subnet, _ := pair(t)
-			a.remains = tt.remains(subnet)
-			if tt.before != nil {
-				tt.before(a)
-			}
-			a.registry.Set(registry.ErrUnavailable)
-			tries := len(a.recorder.tries())
-			a.start()
-			a.check(health.Network, tt.status, "waiting for the store")
-			peers, err := a.client.Peers(context.Background(), "n")
-			if (err == nil && len(peers.Peers) == 1) != tt.peers {
-				t.Errorf("%+v, %v", peers, err)
-			}
-			if n := len(a.recorder.tries()); n != tries {
-				t.Errorf("%d passes over the datapath", n-tries)
-			}
-			if tt.peers {
-				a.more("passes", tries, func() int { return len(a.recorder.tries()) })
-				a.recorder.setReport(backend.Report{Writes: 1, Healed: []backend.Repair{{Fault: "device was deleted"}}})
-				a.kick()
-				a.more("passes", tries+1, func() int { return len(a.recorder.tries()) })
-				a.recorder.setReport(backend.Report{})
-				for _, pass := range a.recorder.made()[tries:] {
-					if !pass.state.Partial || text(pass.state) != fmt.Sprintf("%s <- %s@%s", subnet, peers.Peers[0].Node, peers.Peers[0].Subnets[0]) {
-						t.Errorf("applied %+v", pass.state)
-					}
-				}
-			}
-			a.registry.Set(nil)
-			a.ready()
-			a.check(health.Lease, api.Passing)
-			if made := a.recorder.made(); made[len(made)-1].state.Partial {
-				t.Error("the state is partial after the store was read")
-			}
-		})
-	}
-}
-
 func waitingFor(subnet netip.Prefix) datapath.KernelState { return waiting(subnet) }
-
-// TestStoreCountsAfterResume: whatever datapath was resumed, what the store says is applied once it answers.
-func TestStoreCountsAfterResume(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		away func(a, b *host, subnet netip.Prefix) // called while the agent is away
-		want func(a, b *host, subnet netip.Prefix) string
-	}{
-		{"another peer", func(a, b *host, _ netip.Prefix) {
-			c := newHost(a.t, a.store, "c").start()
-			c.ready()
-		}, func(a, b *host, subnet netip.Prefix) string {
-			both := []string{"b@" + b.subnet().String(), "c@" + free(a, b).String()}
-			slices.SortFunc(both, func(x, y string) int { return strings.Compare(x[2:], y[2:]) })
-			return fmt.Sprintf("%s <- %s", subnet, strings.Join(both, ", "))
-		}},
-		{"a revocation", func(a, b *host, subnet netip.Prefix) {
-			must(a.t, a.store.Client().Revoke(context.Background(), "n", subnet))
-		}, func(a, b *host, subnet netip.Prefix) string {
-			if now := a.subnet(); now == subnet {
-				a.t.Errorf("still on %s", now)
-			}
-			a.check(health.Lease, api.Passing, "it was "+subnet.String(), "must be restarted")
-			return fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet())
-		}},
-		{"another backend", func(a, b *host, _ netip.Prefix) {
-			a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(a.t, "other", "") })
-		}, func(a, b *host, subnet netip.Prefix) string {
-			eventually(a.t, func() error {
-				if story := a.recorder.story(); !slices.ContainsFunc(story, func(s string) bool {
-					return strings.HasPrefix(s, "recorder ") && strings.HasSuffix(s, ": zero")
-				}) {
-					return fmt.Errorf("the former datapath stays: %q", story)
-				}
-				return nil
-			})
-			return fmt.Sprintf("%s <- b@%s", subnet, b.subnet())
-		}},
-	} {
-		subtest(t, tt.name, func(t *testing.T) {
-			a, b, subnet, applied := pair(t)
-			tt.away(a, b, subnet)
-			a.remains = waiting(subnet)
-			a.registry.Set(registry.ErrUnavailable)
-			tries := len(a.recorder.tries())
-			a.start()
-			a.more("applies", tries, func() int { return len(a.recorder.tries()) })
-			a.applies(applied)
-			a.registry.Set(nil)
-			a.ready()
-			want := tt.want(a, b, subnet)
-			a.applies(want)
-			before := a.recorder.all()
-			for range 3 { // nothing of the datapath that was resumed comes back
-				tries := len(a.recorder.tries())
-				a.kick()
-				a.more("applies", tries, func() int { return len(a.recorder.tries()) })
-			}
-			if got := a.recorder.all(); !slices.Equal(got, before) {
-				t.Errorf("applied %q, want %q to be the last", got, want)
-			}
-			if _, open := a.recorder.open(); open != 1 {
-				t.Errorf("%d backends are open", open)
-			}
-		})
-	}
-}
-
-// TestRefusedAfterResume: a store that answers but gives no lease is not an outage. As with any lost lease, the
-// datapath is maintained until there is another lease.
-func TestRefusedAfterResume(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		err    error
-		status string
-		code   int
-	}{
-		{"the network is full", registry.ErrNetworkFull, api.Critical, 503},
-		{"no rights", registry.ErrDenied, api.Warning, 429},
-		{"no leader", registry.ErrUnavailable, api.Warning, 429},
-	} {
-		subtest(t, tt.name, func(t *testing.T) {
-			a, _, subnet, applied := pair(t)
-			a.remains = waiting(subnet)
-			a.registry.SetOne("Acquire", tt.err)
-			a.recorder.setFail(errors.New("no such device"))
-			asked := a.registry.Count("own Acquire")
-			a.start()
-			a.more("claims", asked, func() int { return a.registry.Count("own Acquire") })
-			a.check(health.Lease, tt.status, "waiting for a lease")
-			a.check(health.Device, api.Critical, "no such device")
-			a.recorder.setFail(nil)
-			a.check(health.Device, api.Passing)
-			a.applies(applied)
-			a.follows("192.0.2.7")
-			if code, _ := a.health(); code != tt.code {
-				t.Errorf("healthz %d", code)
-			}
-			a.registry.SetOne("Acquire", nil)
-			a.ready()
-			a.follows("192.0.2.8")
-		})
-	}
-}
 
 // TestResumeWatchedNetwork: a network without a block is resumed, too, although only the store says that it exists.
 // The host leaves it once the network is certain to be gone.
@@ -522,6 +308,10 @@ func TestResumedIsShown(t *testing.T) {
 			if n, err := a.client.Network(ctx, "n"); err != nil || len(n.Pools) != 1 {
 				t.Errorf("network: %+v, %v", n, err)
 			}
+			a.check(health.Network, api.Warning, "waiting for")
+			if code, report := a.health(); code != http.StatusTooManyRequests || report.Ready {
+				t.Errorf("healthz %d, %+v", code, report)
+			}
 			for _, memory := range []string{"", "?memory=true"} {
 				var list api.LeaseList
 				code, body := a.request("GET", "/v1/network/n/leases"+memory, "")
@@ -547,70 +337,6 @@ func TestResumedIsShown(t *testing.T) {
 			a.ready()
 			if list, err := a.client.Leases(ctx, "n"); err != nil || len(list.Leases) != 2 || !list.Leases[0].Held || !list.Leases[1].Held {
 				t.Errorf("leases: %+v, %v", list, err)
-			}
-		})
-	}
-}
-
-// TestStartFromSaved: after a boot without the store, containers can be started with the saved subnet, also without an
-// underlay, but only if no other host can have it.
-func TestStartFromSaved(t *testing.T) {
-	change := func(change func(s *state.Network)) func(a *host) {
-		return func(a *host) {
-			s, err := state.Load(a.config.DataDir, "n")
-			must(a.t, err)
-			change(&s)
-			must(a.t, state.Save(a.config.DataDir, s))
-		}
-	}
-	for _, tt := range []struct {
-		name   string
-		before func(a *host)
-		starts bool
-		passes bool // over the datapath
-	}{
-		{"with an underlay", func(*host) {}, true, true},
-		{"without an underlay", func(a *host) { a.move(nil, errors.New("no device")) }, true, false},
-		{"not configured", func(a *host) { a.config.Lease.StartFromSaved = false }, false, false},
-		{"it was revoked", change(func(s *state.Network) { s.Revoked = s.Subnets[0] }), false, false},
-		{"not renewed within hold", change(func(s *state.Network) { s.Renewed = time.Now().Add(-25 * time.Hour) }), false, false},
-		{"the clock was set back", change(func(s *state.Network) { s.Renewed = time.Now().Add(time.Hour) }), false, false},
-	} {
-		subtest(t, tt.name, func(t *testing.T) {
-			a, _, subnet, applied := pair(t)
-			file := a.config.Networks[0].SubnetFile
-			was, err := os.ReadFile(file)
-			must(t, err)
-			must(t, os.Remove(file)) // it is in /run
-			a.config.Lease.StartFromSaved = true
-			tt.before(a)
-			saved, err := state.Load(a.config.DataDir, "n")
-			must(t, err)
-			a.registry.Set(registry.ErrUnavailable)
-			tries := len(a.recorder.tries())
-			a.start()
-			a.check(health.Network, map[bool]string{true: api.Warning, false: api.Critical}[tt.starts], "waiting for")
-			if _, report := a.health(); report.Ready != tt.starts {
-				t.Errorf("ready: %+v", report)
-			}
-			if got, err := os.ReadFile(file); (err == nil) != tt.starts || tt.starts && string(got) != string(was) {
-				t.Errorf("subnet file %q, %v", got, err)
-			}
-			if n := len(a.recorder.tries()) - tries; (n > 0) != tt.passes {
-				t.Errorf("%d passes", n)
-			}
-			if tt.starts {
-				a.check(health.Lease, api.Warning, subnet.String()+" stays in use as this host has saved it")
-			}
-			if now, err := state.Load(a.config.DataDir, "n"); err != nil || !now.Renewed.Equal(saved.Renewed) {
-				t.Errorf("renewed %s, was %s, %v", now.Renewed, saved.Renewed, err)
-			}
-			a.move([]netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil)
-			a.registry.Set(nil)
-			a.ready()
-			a.check(health.Lease, api.Passing)
-			if a.subnet() == subnet && tt.starts {
-				a.applies(applied)
 			}
 		})
 	}

@@ -80,6 +80,11 @@ func newHost(t testing.TB, store *memory.Store, name string) *host {
 // connect makes the host use a store.
 func (h *host) connect(store *memory.Store) {
 	h.store, h.registry = store, faulty.New(store.Client())
+	h.renew()
+}
+
+// renew makes what all networks of the host share, as a process does when it starts.
+func (h *host) renew() {
 	log := hclog.New(&hclog.LoggerOptions{Output: testWriter{h.t}, Level: hclog.Trace})
 	to := events.New(time.Now)
 	h.deps = &Deps{
@@ -261,18 +266,27 @@ func (r recording) Close() error {
 
 // wall is a firewall without rules.
 type wall struct {
-	mu  sync.Mutex
-	err error
+	mu     sync.Mutex
+	err    error
+	wanted [][]firewall.Network // of each Apply
 }
 
-func (w *wall) Apply(context.Context, firewall.State) (firewall.Report, error) {
+func (w *wall) Apply(_ context.Context, s firewall.State) (firewall.Report, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.wanted = append(w.wanted, slices.Clone(s.Networks))
 	return firewall.Report{}, w.err
 }
 
 func (w *wall) Touched() bool                             { return false }
 func (w *wall) Watch(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
+
+// asked returns the networks of each Apply.
+func (w *wall) asked() [][]firewall.Network {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.wanted)
+}
 
 type testWriter struct{ t testing.TB }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -16,6 +17,11 @@ type fakeKernel struct {
 	lines []string // one for each Apply, without repetitions, such as "recorder {} [10.5.0.0/22]: 10.5.1.0/24 <- "
 	built int
 	open  int
+
+	tried  int             // how often Apply was called, including when it failed
+	passes []backend.State // of each Apply that succeeded
+	fail   error
+	report backend.Report
 }
 
 // A kernelBackend is one backend of a fakeKernel.
@@ -48,11 +54,18 @@ func (b kernelBackend) Advertise(u backend.Underlay) (backend.Advertisement, err
 func (b kernelBackend) Apply(_ context.Context, s backend.State) (backend.Report, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.tried++
+	if b.fail != nil {
+		return backend.Report{}, b.fail
+	}
+	b.passes = append(b.passes, s)
 	line := fmt.Sprintf("%s %s %v: %s", b.name, b.config.Options, b.config.Pools, stateText(s))
 	if len(b.lines) == 0 || b.lines[len(b.lines)-1] != line {
 		b.lines = append(b.lines, line)
 	}
-	return backend.Report{Peers: len(s.Peers)}, nil
+	report := b.report
+	report.Peers = len(s.Peers)
+	return report, nil
 }
 
 func (b kernelBackend) Close() error {
@@ -92,6 +105,34 @@ func (k *fakeKernel) backends() (built, open int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.built, k.open
+}
+
+// tries returns how often Apply was called.
+func (k *fakeKernel) tries() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.tried
+}
+
+// applied returns the state of every Apply that succeeded.
+func (k *fakeKernel) applied() []backend.State {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.passes)
+}
+
+// setFail makes Apply fail, or succeed again with nil.
+func (k *fakeKernel) setFail(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.fail = err
+}
+
+// setReport makes Apply report this.
+func (k *fakeKernel) setReport(report backend.Report) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.report = report
 }
 
 func stateText(s backend.State) string {

@@ -1,9 +1,11 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
@@ -24,16 +27,21 @@ type member struct {
 	kernel *fakeKernel
 	run    *Runner
 	stop   func() // ends the runner and keeps the datapath, as the end of a process does
+	ended  <-chan error
 
 	mu       sync.Mutex
 	place    []netip.Addr
 	placeErr error
+	device   int                  // the index of the underlay's interface
+	looks    int                  // how often the underlay was selected
+	narrow   map[netip.Addr]int   // the MTU of the path, by address of the peer
+	remains  datapath.KernelState // what the next process finds of the datapath
 }
 
 // newMember returns a member of network n that is not started yet.
 func newMember(t testing.TB, store *memory.Store, name string) *member {
 	t.Helper()
-	m := &member{host: newHost(t, store, name), kernel: &fakeKernel{}}
+	m := &member{host: newHost(t, store, name), kernel: &fakeKernel{}, device: 2}
 	m.config.Lease.TTL, m.config.Lease.RenewMargin = 10*time.Second, 9900*time.Millisecond // renewed every 100 ms
 	m.place = m.addrs
 	m.prepare()
@@ -43,10 +51,22 @@ func newMember(t testing.TB, store *memory.Store, name string) *member {
 // prepare gives the host the fakes of a member.
 func (m *member) prepare() {
 	m.deps.Datapaths.Backends = map[string]backend.Type{"recorder": m.kernel.kind("recorder"), "other": m.kernel.kind("other")}
-	m.deps.Datapaths.SelectUnderlay = func(config.Underlay, []netip.Prefix, []netip.Addr) (underlay.Choice, error) {
+	m.deps.Datapaths.SelectUnderlay = func(_ config.Underlay, _ []netip.Prefix, peers []netip.Addr) (underlay.Choice, error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		return underlay.Choice{Interface: "eth0", Index: 2, MTU: 1500, Addrs: m.place, Devices: []string{"eth0"}}, m.placeErr
+		m.looks++
+		mtu := 1500
+		for _, peer := range peers {
+			mtu = min(mtu, cmp.Or(m.narrow[peer], mtu))
+		}
+		return underlay.Choice{
+			Interface: "eth0", Index: m.device, MTU: mtu, Addrs: m.place, Devices: []string{"eth0"},
+		}, m.placeErr
+	}
+	m.deps.ReadKernelState = func(context.Context, string, []netip.Prefix) (datapath.KernelState, error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.remains, nil
 	}
 }
 
@@ -55,17 +75,23 @@ func (m *member) prepare() {
 func (m *member) start() *member {
 	m.t.Helper()
 	if m.run != nil {
-		m.connect(m.store)
+		m.renew()
 		m.prepare()
 	}
+	keeper := m.deps.Rules.Keeper
+	keeper.Remember(m.deps.Datapaths.Backends, m.config.DataDir, func(string) (config.Network, bool) { return m.config.Networks[0], true })
 	ctx, cancel := context.WithCancel(context.Background())
 	run := m.runner()
 	m.run = run
+	ended := make(chan error, 1)
+	m.ended = ended
 	var all sync.WaitGroup
+	all.Go(func() { _ = keeper.Run(ctx) })
 	all.Go(func() { m.follow(ctx) })
 	all.Go(func() { _ = m.deps.Store.Outage.Run(ctx) })
 	all.Go(func() {
-		if err := run.Run(ctx); err != nil {
+		err := run.Run(ctx)
+		if ended <- err; err != nil && m.config.Lease.OnLost != config.OnLostExit {
 			m.t.Error(err)
 		}
 	})
@@ -83,6 +109,61 @@ func (m *member) move(addrs []netip.Addr, err error) {
 	m.place, m.placeErr = addrs, err
 	m.mu.Unlock()
 	m.deps.Datapaths.Kernel.Set(struct{}{})
+}
+
+// kick tells the host that the kernel changed.
+func (m *member) kick() { m.deps.Datapaths.Kernel.Set(struct{}{}) }
+
+// follows gives the host another address and waits until its datapath has it.
+func (m *member) follows(addr string) {
+	m.t.Helper()
+	want := []netip.Addr{netip.MustParseAddr(addr)}
+	m.move(want, nil)
+	agenttest.Eventually(m.t, func() error {
+		passes := m.kernel.applied()
+		if got := passes[len(passes)-1].Underlay.Addrs; !slices.Equal(got, want) {
+			return fmt.Errorf("the datapath stands on %v", got)
+		}
+		return nil
+	})
+}
+
+// more waits until a count is greater than before.
+func (m *member) more(what string, than int, count func() int) {
+	m.t.Helper()
+	agenttest.Eventually(m.t, func() error {
+		if n := count(); n <= than {
+			return fmt.Errorf("%s: no more %s than %d", m.name, what, n)
+		}
+		return nil
+	})
+}
+
+// with returns the state that m applies with the others as its peers, such as "10.5.1.0/24 <- b@10.5.2.0/24".
+func (m *member) with(others ...*member) string {
+	slices.SortFunc(others, func(a, b *member) int { return a.subnet().Addr().Compare(b.subnet().Addr()) })
+	var peers []string
+	for _, o := range others {
+		peers = append(peers, fmt.Sprintf("%s@%s", o.name, o.subnet()))
+	}
+	return fmt.Sprintf("%s <- %s", m.subnet(), strings.Join(peers, ", "))
+}
+
+// free returns a subnet of network n that none of the members has.
+func free(members ...*member) netip.Prefix {
+	for _, p := range []string{"10.5.1.0/24", "10.5.2.0/24", "10.5.3.0/24"} {
+		p := netip.MustParsePrefix(p)
+		if !slices.ContainsFunc(members, func(m *member) bool { return m.subnet() == p }) {
+			return p
+		}
+	}
+	return netip.Prefix{}
+}
+
+// status returns the status of the host's health report.
+func (m *member) status() string {
+	report, _ := m.deps.Reports.Health.Report()
+	return report.Status
 }
 
 // ready waits until the network is ready.
