@@ -1,13 +1,11 @@
-package agent
+package network
 
 import (
-	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
+	"testing/synctest"
 
-	"github.com/lenonet/leno/internal/testkit/faulty"
 	"github.com/lenonet/leno/registry/memory"
 	"github.com/lenonet/leno/registry/transfer"
 )
@@ -25,18 +23,20 @@ func TestChangeOfStore(t *testing.T) {
 		{"higher indexes", 1000, false},
 		{"higher indexes, copies lapsed", 1000, true},
 	} {
-		subtest(t, tt.name, func(t *testing.T) {
+		simulated(t, tt.name, func(t *testing.T) {
 			first, second := memory.New(), memory.New()
 			for i := range tt.writes {
 				second.Put("other", fmt.Append(nil, i))
 			}
-			a, b := newHost(t, first, "a").start(), newHost(t, first, "b").start()
+			a, b := newMember(t, first, "a").start(), newMember(t, first, "b").start()
 			a.ready()
 			b.ready()
-			ofA, ofB := fmt.Sprintf("%s <- b@%s", a.subnet(), b.subnet()), fmt.Sprintf("%s <- a@%s", b.subnet(), a.subnet())
-			a.applies(ofA)
-			b.applies(ofB)
-			before := map[*host]int{a: len(a.recorder.all()), b: len(b.recorder.all())}
+			want := map[*member]string{a: a.with(b), b: b.with(a)}
+			before := map[*member]int{}
+			for m := range want {
+				m.applies(want[m])
+				before[m] = len(m.kernel.states())
+			}
 			for _, stores := range [][2]*memory.Store{{first, second}, {second, first}} {
 				from, to := stores[0], stores[1]
 				report, err := transfer.Copy(t.Context(), from.Client(), to.Client(), transfer.Options{Hold: a.config.Lease.Hold})
@@ -46,27 +46,26 @@ func TestChangeOfStore(t *testing.T) {
 				if tt.lapsed {
 					endSessions(t, to, "")
 				}
-				for _, h := range []*host{a, b} {
-					subnet := h.subnet()
-					must(t, h.stop())
-					endSessions(t, from, h.name)
-					h.store, h.registry, h.remains = to, faulty.New(to.Client()), waiting(subnet)
-					h.start()
-					h.ready()
-					if got := h.subnet(); got != subnet {
-						t.Errorf("%s had %s, has %s", h.name, subnet, got)
+				for _, m := range []*member{a, b} {
+					subnet := m.subnet()
+					m.stop()
+					endSessions(t, from, m.name)
+					m.connect(to)
+					m.remains = waiting(subnet)
+					m.start().ready()
+					if got := m.subnet(); got != subnet {
+						t.Errorf("%s had %s, has %s", m.name, subnet, got)
 					}
 				}
-				a.applies(ofA)
-				b.applies(ofB)
+				a.applies(want[a])
+				b.applies(want[b])
 			}
-			for h, want := range map[*host]string{a: ofA, b: ofB} {
-				passes := func() int { return len(h.recorder.tries()) }
-				n := passes()
-				h.kick()
-				h.more("passes", n, passes)
-				if all := h.recorder.all(); slices.ContainsFunc(all[before[h]-1:], func(s string) bool { return s != want }) {
-					t.Errorf("%s applied %q, want only %q", h.name, all[before[h]-1:], want)
+			for m := range want {
+				tries := m.kernel.tries()
+				m.kick()
+				m.more("passes", tries, m.kernel.tries)
+				if all := m.kernel.states(); slices.ContainsFunc(all[before[m]-1:], func(s string) bool { return s != want[m] }) {
+					t.Errorf("%s applied %q, want only %q", m.name, all[before[m]-1:], want[m])
 				}
 			}
 		})
@@ -76,30 +75,28 @@ func TestChangeOfStore(t *testing.T) {
 // TestJoinDuringAMove: a host that joins in the new store gets none of the subnets of the hosts that have not changed
 // yet, and has routes to them.
 func TestJoinDuringAMove(t *testing.T) {
-	simulated(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		first, second := memory.New(), memory.New()
-		a, b := newHost(t, first, "a").start(), newHost(t, first, "b").start()
+		a, b := newMember(t, first, "a").start(), newMember(t, first, "b").start()
 		a.ready()
 		b.ready()
 		_, err := transfer.Copy(t.Context(), first.Client(), second.Client(), transfer.Options{Hold: a.config.Lease.Hold})
 		must(t, err)
 		endSessions(t, second, "")
-		c := newHost(t, second, "c").start()
-		peers := []string{"a@" + a.subnet().String(), "b@" + b.subnet().String()}
-		if a.subnet().Addr().Compare(b.subnet().Addr()) > 0 {
-			slices.Reverse(peers)
+		c := newMember(t, second, "c").start()
+		if got, want := c.subnet(), free(a, b); got != want {
+			t.Errorf("got %s, want %s", got, want)
 		}
-		c.applies(fmt.Sprintf("%s <- %s", free(a, b), strings.Join(peers, ", ")))
+		c.applies(c.with(a, b))
 	})
 }
 
 // endSessions ends the session of a host's lease of network n, or of all leases without a name.
 func endSessions(t *testing.T, s *memory.Store, node string) {
 	t.Helper()
-	ctx := context.Background()
-	n, err := s.Client().Network(ctx, "n")
+	n, err := s.Client().Network(t.Context(), "n")
 	must(t, err)
-	set, _, err := s.Client().WatchLeases(ctx, n, 0)
+	set, _, err := s.Client().WatchLeases(t.Context(), n, 0)
 	must(t, err)
 	for _, l := range set.Leases {
 		if l.Session != "" && (node == "" || l.Node == node) {
