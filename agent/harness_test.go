@@ -578,3 +578,23 @@ func (h *host) listensOn() (address string) {
 	})
 	return address
 }
+
+// slow sets renewals so far apart that only the watch can notice a loss.
+func (h *host) slow() *host {
+	h.config.Lease.TTL, h.config.Lease.RenewMargin = 2*time.Hour, time.Hour
+	return h
+}
+
+// empty deletes everything from the store, as restoring a backup may.
+func empty(store *memory.Store) {
+	for _, key := range store.Keys("") {
+		store.Delete(key)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
