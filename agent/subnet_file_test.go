@@ -127,51 +127,6 @@ func TestSubnetFilesChangePlaces(t *testing.T) {
 	}
 }
 
-// TestSubnetFileIsKept: a subnet file that another program removes or changes is put back. A host on which that fails
-// is not ready.
-func TestSubnetFileIsKept(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a")
-		path := filepath.Join(t.TempDir(), "run", "n.env")
-		a.config.Networks[0].SubnetFile = path
-		must(t, os.MkdirAll(filepath.Join(path, "x"), 0o755))
-		a.start()
-		a.check(health.SubnetFile, api.Critical)
-		a.more("writes of the firewall", 0, func() int { return len(a.wall.names()) }) // it does not wait for the file
-		if a.agent.Ready() {
-			t.Error("ready without a subnet file")
-		}
-		must(t, os.RemoveAll(path))
-		a.ready()
-		a.check(health.SubnetFile, api.Passing, path)
-		for name, damage := range map[string]func() error{
-			"removed":        func() error { return os.Remove(path) },
-			"folder removed": func() error { return os.RemoveAll(filepath.Dir(path)) },
-			"changed":        func() error { return os.WriteFile(path, []byte("LENO_SUBNET=10.5.9.1/24\n"), 0o600) },
-			"replaced":       func() error { return state.WriteFile(path, []byte("nothing"), 0o600) },
-		} {
-			must(t, damage())
-			a.has(path, "n")
-			if t.Failed() {
-				t.Fatal(name)
-			}
-		}
-		must(t, os.Remove(path))
-		must(t, os.MkdirAll(filepath.Join(path, "x"), 0o755))
-		a.check(health.SubnetFile, api.Critical)
-		eventually(t, func() error {
-			if report, _ := a.agent.env.Reports.Health.Report(); report.Ready {
-				return errors.New("it is ready")
-			}
-			return nil
-		})
-		must(t, os.RemoveAll(path))
-		a.has(path, "n")
-		a.check(health.SubnetFile, api.Passing)
-		a.ready()
-	})
-}
-
 // TestSubnetFileOfAnotherNetwork: a network without a block does not overwrite the subnet file that the block of
 // another network names.
 func TestSubnetFileOfAnotherNetwork(t *testing.T) {

@@ -34,8 +34,12 @@ func TestHealthOfANetwork(t *testing.T) {
 	} {
 		agenttest.Eventually(t, func() error {
 			health, body := a.request("GET", "/healthz"+tt.query, "")
-			if well, _ := a.request("GET", "/readyz"+tt.query, ""); health != tt.health || well != tt.well {
+			well, reasons := a.request("GET", "/readyz"+tt.query, "")
+			if health != tt.health || well != tt.well {
 				return fmt.Errorf("%q: %d and %d: %s", tt.query, health, well, body)
+			}
+			if named := strings.Contains(reasons, "waiting for the network to be defined"); named != (well != http.StatusOK) {
+				return fmt.Errorf("%q: the reasons are %s", tt.query, reasons)
 			}
 			return nil
 		})

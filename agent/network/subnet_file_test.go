@@ -2,14 +2,18 @@ package network
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -218,4 +222,64 @@ func TestOldSubnetFileRemoved(t *testing.T) {
 			t.Fatalf("%q removed the file in use", path)
 		}
 	}
+}
+
+// has waits until the file at path names the subnet of the host.
+func (m *member) has(path string) {
+	m.t.Helper()
+	agenttest.Eventually(m.t, func() error {
+		if got := state.SubnetInFile(path); got != m.subnet() {
+			return fmt.Errorf("%s has %s, the host has %s", path, got, m.subnet())
+		}
+		return nil
+	})
+}
+
+// TestSubnetFileIsKept: a subnet file that another program removes or changes is put back. A host on which that fails
+// is not ready.
+func TestSubnetFileIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newMember(t, memory.New(), "a")
+		path := filepath.Join(t.TempDir(), "run", "n.env")
+		a.config.Networks[0].SubnetFile = path
+		must(t, os.MkdirAll(filepath.Join(path, "x"), 0o755))
+		a.start()
+		isReady := func() bool {
+			report, _ := a.deps.Reports.Health.Report()
+			return report.Ready
+		}
+		a.check(health.SubnetFile, api.Critical)
+		a.more("writes of the firewall", 0, func() int { return len(a.wall.asked()) }) // it does not wait for the file
+		if isReady() {
+			t.Error("ready without a subnet file")
+		}
+		must(t, os.RemoveAll(path))
+		a.ready()
+		a.check(health.SubnetFile, api.Passing, path)
+		for name, damage := range map[string]func() error{
+			"removed":        func() error { return os.Remove(path) },
+			"folder removed": func() error { return os.RemoveAll(filepath.Dir(path)) },
+			"changed":        func() error { return os.WriteFile(path, []byte("LENO_SUBNET=10.5.9.1/24\n"), 0o600) },
+			"replaced":       func() error { return state.WriteFile(path, []byte("nothing"), 0o600) },
+		} {
+			must(t, damage())
+			a.has(path)
+			if t.Failed() {
+				t.Fatal(name)
+			}
+		}
+		must(t, os.Remove(path))
+		must(t, os.MkdirAll(filepath.Join(path, "x"), 0o755))
+		a.check(health.SubnetFile, api.Critical)
+		agenttest.Eventually(t, func() error {
+			if isReady() {
+				return errors.New("it is ready")
+			}
+			return nil
+		})
+		must(t, os.RemoveAll(path))
+		a.has(path)
+		a.check(health.SubnetFile, api.Passing)
+		a.ready()
+	})
 }
