@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
@@ -55,66 +53,6 @@ func TestDataDirIsWaitedFor(t *testing.T) {
 		a.check(health.DataDir, api.Passing)
 		if begun, over := a.begun(health.DataDir), a.over(health.DataDir); begun != 1 || over != 1 {
 			t.Errorf("%d lines about the beginning, %d about the end", begun, over)
-		}
-	})
-}
-
-// TestStateThatCannotBeWritten: when a host cannot write something down for its next process, it warns and tries again.
-// Containers and packets do not wait for it.
-func TestStateThatCannotBeWritten(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		store := memory.New()
-		a, b := newHost(t, store, "a"), newHost(t, store, "b")
-		dir := a.config.DataDir
-		lease, peers := state.Path(dir, "n"), state.PeersPath(dir, "n")
-		must(t, os.MkdirAll(filepath.Join(lease, "x"), 0o755)) // a directory cannot be replaced by a file
-		must(t, os.MkdirAll(filepath.Join(peers, "x"), 0o755))
-		a.start()
-		a.ready()
-		b.start()
-		b.ready()
-		a.check(health.DataDir, api.Warning, lease, peers)
-		must(t, os.RemoveAll(lease))
-		a.check(health.DataDir, api.Warning, peers)
-		must(t, os.RemoveAll(peers))
-		a.check(health.DataDir, api.Passing)
-		for _, file := range []string{lease, peers} {
-			if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
-				t.Errorf("%s: %v", file, err)
-			}
-		}
-		if begun, over := a.begun(health.DataDir), a.over(health.DataDir); begun != 1 || over != 1 {
-			t.Errorf("%d lines about the beginning, %d about the end", begun, over)
-		}
-	})
-}
-
-// TestFaultsOfAnApply: errors of the kernel and of the firewall come with advice, and are logged with two lines each.
-func TestFaultsOfAnApply(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a")
-		a.recorder.setFail(fmt.Errorf("create link: %w", unix.EPERM))
-		a.start()
-		a.check(health.Device, api.Critical, "create link", "CAP_NET_ADMIN")
-		a.more("attempts", 2, func() int { return len(a.recorder.tries()) })
-		if exists(a.config.Networks[0].SubnetFile) {
-			t.Error("the subnet file was written before the datapath was in place")
-		}
-		a.wall.setErr(fmt.Errorf("write rules: %w", unix.EPERM))
-		a.recorder.setFail(nil)
-		a.check(health.Firewall, api.Critical, "write rules", "CAP_NET_RAW")
-		a.check(health.Device, api.Passing)
-		a.more("attempts", len(a.wall.names())+1, func() int { return len(a.wall.names()) })
-		if a.agent.Ready() {
-			t.Error("ready without its rules")
-		}
-		a.wall.setErr(nil)
-		a.ready()
-		a.check(health.Firewall, api.Passing)
-		for _, check := range []string{health.Device, health.Firewall} {
-			if begun, over := a.begun(check), a.over(check); begun != 1 || over != 1 {
-				t.Errorf("%s: %d lines about the beginning, %d about the end", check, begun, over)
-			}
 		}
 	})
 }

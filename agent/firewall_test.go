@@ -2,7 +2,6 @@ package agent
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -40,67 +38,6 @@ func TestRememberAndAsk(t *testing.T) {
 			return a.settings.wanted(name)
 		})
 		<-asked
-	})
-}
-
-// disturbs tells the agent that a program changed rules, as soon as the agent watches.
-func (h *host) disturbs() {
-	h.t.Helper()
-	var changed func()
-	eventually(h.t, func() error {
-		h.wall.set(func(w *wall) { changed = w.changed })
-		if changed == nil {
-			return fmt.Errorf("%s does not watch the firewall", h.name)
-		}
-		return nil
-	})
-	changed()
-}
-
-// TestFirewallKeptWithoutStore: while the store is away after a start, the rules of remembered datapaths that exist are
-// kept.
-func TestFirewallKeptWithoutStore(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a")
-		a.config.Networks[0].Forward = true
-		a.start().ready()
-		subnet := a.subnet()
-		must(t, a.stop())
-		a.registry.Set(registry.ErrUnavailable)
-		a.remains = datapath.KernelState{Device: true, Up: true, Carrier: true, Addrs: []netip.Addr{subnet.Addr()}}
-		looks := a.wall.looks()
-		a.start()
-		a.more("looks", looks, a.wall.looks)
-		a.wall.set(func(w *wall) {
-			for _, networks := range w.wanted[looks:] {
-				if len(networks) != 1 || len(networks[0].Subnets) != 1 || networks[0].Subnets[0] != subnet {
-					t.Errorf("wanted %+v", networks)
-				}
-			}
-		})
-		a.check(health.Firewall, api.Passing, "rules are in place")
-		looks = a.wall.looks()
-		a.disturbs()
-		a.more("looks", looks, a.wall.looks)
-	})
-}
-
-// TestFirewallUntouchedAfterReboot: after a reboot no datapath exists, so the rules of a subnet that the store has not
-// confirmed are not written.
-func TestFirewallUntouchedAfterReboot(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a")
-		a.start().ready()
-		must(t, a.stop())
-		a.registry.Set(registry.ErrUnavailable)
-		looks := a.wall.looks()
-		a.start()
-		a.check(health.Network, api.Critical)
-		a.disturbs()
-		a.check(health.Consul, api.Warning)
-		if got := a.wall.looks(); got != looks {
-			t.Errorf("%d looks", got-looks)
-		}
 	})
 }
 

@@ -3,12 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
@@ -16,7 +11,6 @@ import (
 	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -153,53 +147,4 @@ func mustPart(t *testing.T, h *host, name string) *network.Runner {
 		t.Fatalf("no part in network %s", name)
 	}
 	return r
-}
-
-// forgetful records which networks the registry was told to forget.
-type forgetful struct {
-	registry.Registry
-	mu  sync.Mutex
-	all []string
-}
-
-func (f *forgetful) Followed(string) time.Time { return time.Now() }
-
-func (f *forgetful) Forget(network string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.all = append(f.all, network)
-}
-
-// TestDeletedNetworkIsForgotten: the registry forgets a network when it is deleted, not when the store has lost it.
-func TestDeletedNetworkIsForgotten(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		store := memory.New()
-		a := newHost(t, store, "a")
-		f := &forgetful{Registry: a.registry}
-		a.catalog = f
-		a.start().ready()
-		forgotten := func() []string {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			return slices.Clone(f.all)
-		}
-		store.Delete(networkKey)
-		eventually(t, func() error {
-			list, err := a.client.Events(t.Context(), "n")
-			if err == nil && !slices.ContainsFunc(list.Events, func(e api.Event) bool { return strings.Contains(e.Message, "restored it") }) {
-				err = fmt.Errorf("not restored: %+v", list.Events)
-			}
-			return err
-		})
-		if got := forgotten(); len(got) != 0 {
-			t.Errorf("forgotten after a loss: %q", got)
-		}
-		must(t, store.Client().DeleteNetwork(t.Context(), "n"))
-		eventually(t, func() error {
-			if got := forgotten(); !slices.Equal(got, []string{"n"}) {
-				return fmt.Errorf("forgotten: %q", got)
-			}
-			return nil
-		})
-	})
 }

@@ -8,12 +8,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/internal/testkit/faulty"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -167,4 +169,16 @@ func TestWithdraw(t *testing.T) {
 			}
 		})
 	}
+}
+
+// rival acquires a lease of network n for another host, which has no agent.
+func (h *host) rival(name string, prefer netip.Prefix) registry.Lease {
+	h.t.Helper()
+	client, like := h.store.Client(), agenttest.Lease(name, 0, "", 0)
+	n, err := client.Network(context.Background(), "n")
+	must(h.t, err)
+	lease, err := client.Acquire(context.Background(), n, registry.Claim{Node: name, NodeID: like.NodeID, PublicIPs: like.PublicIPs,
+		MTU: 1450, Backend: like.Backend, Prefer: prefer, TTL: time.Hour, Hold: time.Hour})
+	must(h.t, err)
+	return lease
 }

@@ -8,17 +8,13 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -78,47 +74,6 @@ func TestLeavingLeavesNothing(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestLeaseGoesLast: the lease is released last, so that no other host gets the subnet while packets flow here.
-func TestLeaseGoesLast(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a")
-		a.config.Lease.ReleaseOnStop = true
-		a.start().ready()
-		subnet := a.subnet()
-		var mu sync.Mutex
-		var order []string
-		note := func(what string, lease bool) {
-			mu.Lock()
-			defer mu.Unlock()
-			if _, _, held := a.store.Get(leaseKey(subnet)); held != lease {
-				t.Errorf("%s: record there: %t", what, held)
-			}
-			order = append(order, what)
-		}
-		a.recorder.hook(func(s backend.State) {
-			if s.Zero() {
-				note("datapath", true)
-			}
-		})
-		a.registry.SetBefore(func(call string) {
-			if call == "Release" {
-				if exists(a.config.Networks[0].SubnetFile) || exists(state.Path(a.config.DataDir, "n")) {
-					t.Error("released while the files are there")
-				}
-				if names := a.wall.names(); names[len(names)-1] != "" {
-					t.Error("released while the rules are there")
-				}
-				note("lease", true)
-			}
-		})
-		must(t, a.stop())
-		note("end", false)
-		if diff := cmp.Diff([]string{"datapath", "lease", "end"}, order); diff != "" {
-			t.Error(diff)
-		}
-	})
 }
 
 // TestLeftPoolsAreFree: a network whose pools overlap those of another one waits. The pools of a network that was left

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -51,6 +52,7 @@ type host struct {
 	deps     *Deps
 	datapath *recorder
 	wall     *wall
+	said     agenttest.Lines // the log of all processes
 }
 
 // newHost returns a host whose name and id are known.
@@ -85,7 +87,7 @@ func (h *host) connect(store *memory.Store) {
 
 // renew makes what all networks of the host share, as a process does when it starts.
 func (h *host) renew() {
-	log := hclog.New(&hclog.LoggerOptions{Output: testWriter{h.t}, Level: hclog.Trace})
+	log := hclog.New(&hclog.LoggerOptions{Output: io.MultiWriter(testWriter{h.t}, &h.said), Level: hclog.Trace})
 	to := events.New(time.Now)
 	h.deps = &Deps{
 		Log:      log,
@@ -266,9 +268,10 @@ func (r recording) Close() error {
 
 // wall is a firewall without rules.
 type wall struct {
-	mu     sync.Mutex
-	err    error
-	wanted [][]firewall.Network // of each Apply
+	mu      sync.Mutex
+	err     error
+	wanted  [][]firewall.Network // of each Apply
+	changed func()               // tells the host that rules changed; nil until the host watches
 }
 
 func (w *wall) Apply(_ context.Context, s firewall.State) (firewall.Report, error) {
@@ -278,8 +281,22 @@ func (w *wall) Apply(_ context.Context, s firewall.State) (firewall.Report, erro
 	return firewall.Report{}, w.err
 }
 
-func (w *wall) Touched() bool                             { return false }
-func (w *wall) Watch(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
+func (w *wall) Touched() bool { return false }
+
+func (w *wall) Watch(ctx context.Context, changed func()) error {
+	w.mu.Lock()
+	w.changed = changed
+	w.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+// setErr makes Apply fail, or succeed again with nil.
+func (w *wall) setErr(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.err = err
+}
 
 // asked returns the networks of each Apply.
 func (w *wall) asked() [][]firewall.Network {

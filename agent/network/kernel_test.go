@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/lenonet/leno/backend"
 )
@@ -18,8 +19,9 @@ type fakeKernel struct {
 	built int
 	open  int
 
-	tried  int             // how often Apply was called, including when it failed
-	passes []backend.State // of each Apply that succeeded
+	tried  []time.Time         // when Apply was called, including when it failed
+	hook   func(backend.State) // called after each Apply, if not nil
+	passes []backend.State     // of each Apply that succeeded
 	fail   error
 	report backend.Report
 }
@@ -53,8 +55,18 @@ func (b kernelBackend) Advertise(u backend.Underlay) (backend.Advertisement, err
 
 func (b kernelBackend) Apply(_ context.Context, s backend.State) (backend.Report, error) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.tried++
+	hook := b.hook
+	report, err := b.record(s)
+	b.mu.Unlock()
+	if hook != nil {
+		hook(s)
+	}
+	return report, err
+}
+
+// record returns the result of applying a state. The caller holds mu.
+func (b kernelBackend) record(s backend.State) (backend.Report, error) {
+	b.tried = append(b.tried, time.Now())
 	if b.fail != nil {
 		return backend.Report{}, b.fail
 	}
@@ -111,7 +123,14 @@ func (k *fakeKernel) backends() (built, open int) {
 func (k *fakeKernel) tries() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.tried
+	return len(k.tried)
+}
+
+// setHook makes the backends call f after each Apply.
+func (k *fakeKernel) setHook(f func(backend.State)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.hook = f
 }
 
 // applied returns the state of every Apply that succeeded.

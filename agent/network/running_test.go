@@ -111,6 +111,11 @@ func (m *member) move(addrs []netip.Addr, err error) {
 	m.deps.Datapaths.Kernel.Set(struct{}{})
 }
 
+// logs returns how many lines say that a fault of a check has begun, and how many say that it has ended.
+func (m *member) logs(check string) (begun, ended int) {
+	return len(m.said.With("operation failed on this host", "check="+check)), len(m.said.With("operation works again", "check="+check))
+}
+
 // kick tells the host that the kernel changed.
 func (m *member) kick() { m.deps.Datapaths.Kernel.Set(struct{}{}) }
 
