@@ -23,19 +23,6 @@ func (h *host) inStore() registry.Network {
 	return n
 }
 
-// reasonOf returns the reason of a network's check, "" if there is no such check.
-func reasonOf(a *Agent, network, check string) string {
-	report, _ := a.env.Reports.Health.Report()
-	for _, n := range report.Networks {
-		for _, c := range n.Checks {
-			if n.Network == network && c.Name == check {
-				return c.Reason
-			}
-		}
-	}
-	return ""
-}
-
 // TestDefinitionInForce: a host shows the version of the definition that its datapath was made from. It becomes the
 // version in the store once the datapath could be changed.
 func TestDefinitionInForce(t *testing.T) {

@@ -598,3 +598,16 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// reasonOf returns the reason of a network's check, "" if there is no such check.
+func reasonOf(a *Agent, network, check string) string {
+	report, _ := a.env.Reports.Health.Report()
+	for _, n := range report.Networks {
+		for _, c := range n.Checks {
+			if n.Network == network && c.Name == check {
+				return c.Reason
+			}
+		}
+	}
+	return ""
+}

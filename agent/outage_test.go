@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
@@ -170,59 +169,4 @@ func manyAgents(t *testing.T, failure error, lasts time.Duration) {
 	}
 	t.Logf("at most %.0f%% of %d first attempts within 100 ms, %.0f%% of %d after the return within 500 ms",
 		100*crowd(firsts, 100*time.Millisecond), len(firsts), 100*crowd(returns, 500*time.Millisecond), len(returns))
-}
-
-// TestRenewalInTime: a session is renewed before it ends once the store can be used, however long pauses have grown,
-// and even if a call hangs.
-func TestRenewalInTime(t *testing.T) {
-	for _, lease := range []config.Lease{
-		{TTL: 10 * time.Second, RenewMargin: 20 * time.Second / 3},
-		{TTL: 10 * time.Second, RenewMargin: 9 * time.Second},
-		{TTL: 2 * time.Minute, RenewMargin: 80 * time.Second},
-		{TTL: 10 * time.Minute, RenewMargin: 5 * time.Minute},
-	} {
-		for _, hangs := range []bool{false, true} {
-			name := fmt.Sprintf("ttl %s, margin %s, hangs %t", lease.TTL, lease.RenewMargin, hangs)
-			subtest(t, name, func(t *testing.T) { renewalInTime(t, lease, hangs) })
-		}
-	}
-}
-
-func renewalInTime(t *testing.T, lease config.Lease, hangs bool) {
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	h := newHost(t, memory.New(), "a")
-	h.pace, h.config.Lease, h.quiet = retry.DefaultPolicy(), lease, true
-	h.config.Lease.Hold = 100 * lease.TTL
-	h.inBubble(ctx, &wg)
-	session := func() string { l, _ := mustRunner(t, h).Lease(); return l.Session }
-	h.subnet()
-	synctest.Wait() // until the first renewal is under way
-	first := session()
-	for range 20 {
-		// Only renewals fail, so that nothing else wakes the loop. What is left of the margin must then suffice for a
-		// pause, and for a call that hangs.
-		left := lease.RenewMargin / 4
-		if hangs {
-			left += lease.RenewMargin / 2
-		}
-		renewed := func() time.Time { return mustRunner(t, h).Status().Local.Renewed }
-		last := renewed()
-		h.registry.SetHanging(hangs)
-		h.registry.SetOne("Renew", registry.ErrUnavailable)
-		time.Sleep(time.Until(last.Add(lease.TTL - left)))
-		h.registry.SetHanging(false)
-		h.registry.SetOne("Renew", nil)
-		for renewed() == last {
-			if time.Since(last) > lease.TTL+lease.TTL/1000 {
-				t.Fatal("not renewed within its ttl")
-			}
-			time.Sleep(lease.TTL / 1000)
-		}
-	}
-	if session() != first {
-		t.Error("the session was lost")
-	}
 }

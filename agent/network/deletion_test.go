@@ -1,4 +1,4 @@
-package agent
+package network
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
@@ -14,13 +15,14 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
 // deletionInStore returns the store's record of the deletion of network n, nil if there is none.
-func (h *host) deletionInStore() *registry.Deletion {
-	_, err := h.store.Client().Network(context.Background(), "n")
+func (m *member) deletionInStore() *registry.Deletion {
+	_, err := m.store.Client().Network(context.Background(), "n")
 	if deleted := (*registry.DeletedError)(nil); errors.As(err, &deleted) {
 		return &deleted.Deletion
 	}
@@ -30,15 +32,15 @@ func (h *host) deletionInStore() *registry.Deletion {
 // TestDeletedNetworkStaysDeleted: a host that knows that a network was deleted does not define it again when the store
 // has lost the record of the deletion. It puts the record back.
 func TestDeletedNetworkStaysDeleted(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a").start()
+	synctest.Test(t, func(t *testing.T) {
+		a := newMember(t, memory.New(), "a").start()
 		a.ready()
 		must(t, a.store.Client().DeleteNetwork(t.Context(), "n"))
 		a.check(health.Network, api.Critical, "was deleted at", "leno network apply")
 		first := a.deletionInStore()
 		putBack := func(when string) {
 			t.Helper()
-			eventually(t, func() error {
+			agenttest.Eventually(t, func() error {
 				switch d := a.deletionInStore(); {
 				case d == nil:
 					return errors.New(when + ": the record of the deletion is not in the store")
@@ -51,19 +53,19 @@ func TestDeletedNetworkStaysDeleted(t *testing.T) {
 		}
 		empty(a.store)
 		putBack("while it runs")
-		must(t, a.stop())
+		a.stop()
 		empty(a.store)
 		a.start()
 		putBack("after a restart")
 
 		n, err := definition.FromBlock(a.config.Networks[0])
 		must(t, err)
-		must(t, errOf(a.client.PutNetwork(t.Context(), api.Network{Name: "n", Pools: []api.Pool{{Prefix: n.Plan[0].Prefix}}, Backend: n.Backend.Object}, false)))
+		must(t, a.store.Client().PutNetwork(t.Context(), n))
 		a.ready()
 		if _, err := os.Stat(state.DeletionPath(a.config.DataDir, "n")); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the deletion is still remembered: %v", err)
 		}
-		must(t, a.stop())
+		a.stop()
 		empty(a.store)
 		a.start().ready()
 	})
@@ -72,7 +74,7 @@ func TestDeletedNetworkStaysDeleted(t *testing.T) {
 // TestRememberedDeletion covers what an agent does about a configured network whose deletion an earlier process wrote
 // down.
 func TestRememberedDeletion(t *testing.T) {
-	apply := func(h *host) {
+	apply := func(h *member) {
 		n, err := definition.FromBlock(h.config.Networks[0])
 		must(h.t, err)
 		must(h.t, h.store.Client().PutNetwork(context.Background(), n))
@@ -81,14 +83,14 @@ func TestRememberedDeletion(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		file    string // DELETED stands for an hour ago
-		prepare func(h *host)
+		prepare func(h *member)
 		local   func(c *config.Network)
 		defined bool   // whether the network is defined and the host takes part
 		says    string // what the check says otherwise
 		logs    string // what a line of the log says
 		record  bool   // whether the store has the record of the deletion, if the network is not defined
 	}{
-		{"not remembered", "", func(h *host) {
+		{"not remembered", "", func(h *member) {
 			apply(h)
 			must(h.t, h.store.Client().DeleteNetwork(context.Background(), "n"))
 		}, nil, false, "leno network apply", "", true},
@@ -96,9 +98,9 @@ func TestRememberedDeletion(t *testing.T) {
 		{"lost, and the block has no pools", `{"version":1,"network":"n","deleted":"DELETED"}`, nil,
 			func(c *config.Network) { c.Pools, c.Backend = nil, nil }, false, "was deleted at", "", true},
 		{"lost, without the right to put it back", `{"version":1,"network":"n","deleted":"DELETED"}`,
-			func(h *host) { h.registry.SetOne("PutDeletion", registry.ErrDenied) }, nil, false, "cannot put it back", "", false},
+			func(h *member) { h.registry.SetOne("PutDeletion", registry.ErrDenied) }, nil, false, "cannot put it back", "", false},
 		{"defined again", `{"version":1,"network":"n","deleted":"DELETED"}`, apply, nil, true, "", "", false},
-		{"defined just before the record is put back", `{"version":1,"network":"n","deleted":"DELETED"}`, func(h *host) {
+		{"defined just before the record is put back", `{"version":1,"network":"n","deleted":"DELETED"}`, func(h *member) {
 			once := sync.OnceFunc(func() { apply(h) })
 			h.registry.SetBefore(func(call string) {
 				if call == "PutDeletion" {
@@ -112,8 +114,8 @@ func TestRememberedDeletion(t *testing.T) {
 		{"of another network", `{"version":1,"network":"m","deleted":"DELETED"}`, nil, nil, true, "", `network \"m\"`, false},
 		{"without a time", `{"version":1,"network":"n"}`, nil, nil, true, "", "/deleted/n.json", false},
 	} {
-		subtest(t, tt.name, func(t *testing.T) {
-			h := newHost(t, memory.New(), "a")
+		simulated(t, tt.name, func(t *testing.T) {
+			h := newMember(t, memory.New(), "a")
 			if tt.file != "" {
 				must(t, state.WriteFile(state.DeletionPath(h.config.DataDir, "n"), []byte(strings.Replace(tt.file, "DELETED", hourAgo(), 1)), 0o600))
 			}
@@ -145,9 +147,9 @@ func TestRememberedDeletion(t *testing.T) {
 // TestOlderDeletionRemembered: a deletion that one host remembers does not end a network that was defined after it,
 // when the store loses both.
 func TestOlderDeletionRemembered(t *testing.T) {
-	simulated(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
-		a, b := newHost(t, store, "a"), newHost(t, store, "b")
+		a, b := newMember(t, store, "a"), newMember(t, store, "b")
 		must(t, state.WriteFile(state.DeletionPath(b.config.DataDir, "n"), []byte(`{"version":1,"network":"n","deleted":"`+
 			time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)+`"}`), 0o600))
 		a.config.Networks[0].Backend = &config.Backend{Type: "other"} // distinguishes its definition from the one that b would make
