@@ -5,7 +5,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network"
@@ -14,25 +13,16 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestDeletedWhileTheAgentWasAway: what an earlier process left of a network is removed if the network was deleted
-// while no agent ran, and stays if the store has lost the network.
+// TestDeletedWhileTheAgentWasAway: what an earlier process left of a network that the agent watches is removed if the
+// network was deleted while no agent ran, and stays if the store has lost the network.
 func TestDeletedWhileTheAgentWasAway(t *testing.T) {
-	watched := func(c *config.Config) { c.Networks, c.WatchNetworks, c.AllowedNetworks = nil, true, []string{"*"} }
-	withoutPools := func(c *config.Config) { c.Networks[0].Pools, c.Networks[0].Backend = nil, nil }
-	deleted := func(s *memory.Store) error { return s.Client().DeleteNetwork(context.Background(), "n") }
-	lost := func(s *memory.Store) error { empty(s); return nil }
 	for _, tt := range []struct {
 		name   string
-		local  func(c *config.Config)
 		away   func(s *memory.Store) error
 		leaves bool
 	}{
-		{"deleted, with a block that defines nothing", withoutPools, deleted, true},
-		{"deleted, watched", watched, deleted, true},
-		{"deleted, defined by the host", func(*config.Config) {}, deleted, true},
-		{"lost, with a block that defines nothing", withoutPools, lost, false},
-		{"lost, watched", watched, lost, false},
-		{"lost, defined by the host", func(*config.Config) {}, lost, false},
+		{"deleted", func(s *memory.Store) error { return s.Client().DeleteNetwork(context.Background(), "n") }, true},
+		{"lost", func(s *memory.Store) error { empty(s); return nil }, false},
 	} {
 		subtest(t, tt.name, func(t *testing.T) {
 			store := memory.New()
@@ -40,7 +30,7 @@ func TestDeletedWhileTheAgentWasAway(t *testing.T) {
 			n, err := definition.FromBlock(a.config.Networks[0])
 			must(t, err)
 			must(t, store.Client().PutNetwork(context.Background(), n))
-			tt.local(&a.config)
+			a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
 			started := a.start()
 			a.subnet() // a host that watches networks is ready before it has found this one
 			a.ready()

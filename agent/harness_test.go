@@ -79,16 +79,7 @@ type host struct {
 	end     func()
 	exited  chan struct{} // closed when Run has returned err
 	err     error
-	guarded []string // such as "[10.5.0.0/22] true" for each call of Guard
 	rules   []string // such as "[10.5.0.0/22] 100" for each call of PreferMain
-}
-
-// guard records calls of Guard.
-func (h *host) guard(_ context.Context, pools []netip.Prefix, wanted bool) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.guarded = append(h.guarded, fmt.Sprint(pools, " ", wanted))
-	return nil
 }
 
 // preferMain records calls of PreferMain.
@@ -248,7 +239,7 @@ func (h *host) build() *Agent {
 		Registry: reg, RegistryName: "memory", Firewall: h.wall, Obstacles: h.others.find,
 		Backends:         map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other"), "metered": h.recorder.metered("metered")},
 		EnsureForwarding: func(netip.Prefix, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
-		Guard:            h.guard,
+		Guard:            func(context.Context, []netip.Prefix, bool) error { return nil },
 		PreferMain:       h.preferMain,
 		FindDetours:      func(kernel.PathQuery) ([]kernel.Detour, error) { return nil, nil },
 		LockHost: func() (func() error, error) {

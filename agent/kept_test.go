@@ -5,39 +5,9 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
 )
-
-// TestNetworkWithReservations defines a network that hosts wait for. Each host gets the subnet that is reserved for it,
-// although it claims one the moment the network exists.
-func TestNetworkWithReservations(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		store := memory.New()
-		hosts := []*host{newHost(t, store, "a"), newHost(t, store, "b"), newHost(t, store, "c")}
-		var kept []api.Reservation
-		for i, h := range hosts {
-			h.config.Networks[0].Pools = nil
-			h.start()
-			// Slots are chosen in another order than this.
-			kept = append(kept, api.Reservation{Subnet: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", 3-i)), Node: h.name})
-		}
-		for _, h := range hosts {
-			h.check(health.Network, api.Critical, "leno network apply")
-		}
-		n := api.Network{Name: "n", Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/22")}}, Backend: []byte(`{"type":"recorder"}`)}
-		if _, err := hosts[0].client.PutNetwork(t.Context(), n, false, kept...); err != nil {
-			t.Fatal(err)
-		}
-		for i, h := range hosts {
-			h.ready()
-			if got := h.subnet(); got != kept[i].Subnet {
-				t.Errorf("%s has %s, want %s", h.name, got, kept[i].Subnet)
-			}
-		}
-	})
-}
 
 // TestTwoNetworksWithReservations: if two clients define the same network at the same time, one of them is told that
 // the network already exists, and no reservation is missing.

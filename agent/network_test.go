@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -19,31 +18,6 @@ import (
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
-
-func TestAgentFollowsTheUnderlay(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		store := memory.New()
-		a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
-		a.ready()
-		subnet := a.subnet()
-		b.applies(fmt.Sprintf("%s <- a@%s", b.subnet(), subnet))
-		moved := netip.MustParseAddr("192.0.2.200")
-		a.mu.Lock()
-		a.place.Addrs = []netip.Addr{moved}
-		changed := a.kernel
-		a.mu.Unlock()
-		changed()
-		eventually(t, func() error {
-			b.recorder.mu.Lock()
-			defer b.recorder.mu.Unlock()
-			last := b.recorder.states[len(b.recorder.states)-1]
-			if len(last.Peers) != 1 || last.Peers[0].PublicIPs[0] != moved || last.Peers[0].Subnets[0] != subnet {
-				return fmt.Errorf("b applied %+v", last)
-			}
-			return nil
-		})
-	})
-}
 
 func TestNetworkDeletedAndDefinedAgain(t *testing.T) {
 	simulated(t, func(t *testing.T) {
@@ -254,50 +228,4 @@ func TestBusyAddressIsAnErrorAtStart(t *testing.T) {
 	if err := c.wait(); err == nil || !strings.Contains(err.Error(), a.config.DataDir) {
 		t.Errorf("two agents on one data_dir: %v", err)
 	}
-}
-
-// TestContradictoryDefinition: a host that carries a network stops when the definition requires encryption and has a backend
-// that does not encrypt. Packets are refused from then on, also by the next process, until the definition is right.
-func TestContradictoryDefinition(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		store := memory.New()
-		a := newHost(t, store, "a").start()
-		a.ready()
-		change := func(encryption string) { a.define(func(n *registry.Network) { n.Encryption = encryption }) }
-		refused := func(h *host) {
-			t.Helper()
-			h.check(health.Network, api.Critical, "not carried", "encryption is required, and backend recorder does not encrypt")
-			eventually(t, func() error {
-				h.mu.Lock()
-				defer h.mu.Unlock()
-				if len(h.guarded) == 0 || h.guarded[len(h.guarded)-1] != "[10.5.0.0/22] true" {
-					return fmt.Errorf("guards %q", h.guarded)
-				}
-				return nil
-			})
-			eventually(t, func() error {
-				h.recorder.mu.Lock()
-				defer h.recorder.mu.Unlock()
-				if last := h.recorder.states[len(h.recorder.states)-1]; !last.Zero() {
-					return fmt.Errorf("applied %+v", last)
-				}
-				return nil
-			})
-		}
-		change(registry.EncryptionRequired)
-		refused(a)
-		if err := a.stop(); err != nil {
-			t.Error(err)
-		}
-		a.start()
-		refused(a)
-		change("")
-		a.ready()
-		a.check(health.Network, api.Passing)
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if last := a.guarded[len(a.guarded)-1]; last != "[10.5.0.0/22] false" {
-			t.Errorf("guards %q", a.guarded)
-		}
-	})
 }

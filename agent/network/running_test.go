@@ -30,6 +30,7 @@ type member struct {
 	ended  <-chan error
 
 	mu       sync.Mutex
+	guarded  string // the last call of Guard, such as "[10.5.0.0/22] true"
 	place    []netip.Addr
 	placeErr error
 	device   int                  // the index of the underlay's interface
@@ -62,6 +63,12 @@ func (m *member) prepare() {
 		return underlay.Choice{
 			Interface: "eth0", Index: m.device, MTU: mtu, Addrs: m.place, Devices: []string{"eth0"},
 		}, m.placeErr
+	}
+	m.deps.Datapaths.Guard = func(_ context.Context, pools []netip.Prefix, wanted bool) error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.guarded = fmt.Sprint(pools, " ", wanted)
+		return nil
 	}
 	m.deps.ReadKernelState = func(context.Context, string, []netip.Prefix) (datapath.KernelState, error) {
 		m.mu.Lock()
@@ -202,6 +209,19 @@ func (m *member) applies(want string) {
 	agenttest.Eventually(m.t, func() error {
 		if got := m.kernel.last(); got != want {
 			return fmt.Errorf("%s applied %q, want %q", m.name, got, want)
+		}
+		return nil
+	})
+}
+
+// guards waits until the last call of Guard is want, such as "[10.5.0.0/22] true".
+func (m *member) guards(want string) {
+	m.t.Helper()
+	agenttest.Eventually(m.t, func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.guarded != want {
+			return fmt.Errorf("%s guards %q, want %q", m.name, m.guarded, want)
 		}
 		return nil
 	})
