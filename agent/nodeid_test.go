@@ -102,52 +102,45 @@ func TestAnotherHostIsNotTakenForThisOne(t *testing.T) {
 	}
 }
 
-// TestStateLostWhileTheStoreIsAway: nothing is decided before the store can be asked, and packets flow on.
-func TestStateLostWhileTheStoreIsAway(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a, _, subnet, applied := pair(t)
-		before := leaseOf(t, a, subnet)
-		must(t, os.RemoveAll(a.config.DataDir))
-		a.remains = flowing(subnet)
-		a.registry.Set(registry.ErrUnavailable)
-		tries := len(a.recorder.tries())
-		a.start()
-		a.check(health.Node, api.Critical, "node id was lost", "packets flow")
-		if exists(state.NodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) != tries {
-			t.Error("an id was made, or the datapath touched")
-		}
-		a.registry.Set(nil)
-		a.ready()
-		a.applies(applied)
-		if now := leaseOf(t, a, subnet); now.NodeID != before.NodeID || now.Session != before.Session {
-			t.Errorf("%+v, before %+v", now, before)
-		}
-	})
-}
-
-// TestStateLostWhileTheRecordIsBroken: the datapath may belong to the network whose record is broken, so no id is made
-// before the record can be read.
-func TestStateLostWhileTheRecordIsBroken(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a, _, subnet, applied := pair(t)
-		before := leaseOf(t, a, subnet)
-		must(t, os.RemoveAll(a.config.DataDir))
-		a.remains = flowing(subnet)
-		key := memory.Prefix + "/networks/n"
-		good, _, _ := a.store.Get(key)
-		a.store.Put(key, []byte("{"))
-		a.start()
-		a.check(health.Node, api.Critical, "packets flow", key)
-		if exists(state.NodeIDPath(a.config.DataDir)) {
-			t.Error("an id was made")
-		}
-		a.store.Put(key, good)
-		a.ready()
-		a.applies(applied)
-		if now := leaseOf(t, a, subnet); now.NodeID != before.NodeID {
-			t.Errorf("%+v, before %+v", now, before)
-		}
-	})
+// TestStateLostWithoutAnAnswer: nothing is decided before the store can be asked and every record can be read, because the
+// datapath may belong to the network whose record is broken. Packets flow on.
+func TestStateLostWithoutAnAnswer(t *testing.T) {
+	const key = memory.Prefix + "/networks/n"
+	for _, tt := range []struct {
+		name string
+		fail func(a *host) (repair func())
+		says []string
+	}{
+		{"the store is away", func(a *host) func() {
+			a.registry.Set(registry.ErrUnavailable)
+			return func() { a.registry.Set(nil) }
+		}, []string{"node id was lost", "packets flow"}},
+		{"the record is broken", func(a *host) func() {
+			good, _, _ := a.store.Get(key)
+			a.store.Put(key, []byte("{"))
+			return func() { a.store.Put(key, good) }
+		}, []string{"packets flow", key}},
+	} {
+		subtest(t, tt.name, func(t *testing.T) {
+			a, _, subnet, applied := pair(t)
+			before := leaseOf(t, a, subnet)
+			must(t, os.RemoveAll(a.config.DataDir))
+			a.remains = flowing(subnet)
+			repair := tt.fail(a)
+			tries := len(a.recorder.tries())
+			a.start()
+			a.check(health.Node, api.Critical, tt.says...)
+			if exists(state.NodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) != tries {
+				t.Error("an id was made, or the datapath touched")
+			}
+			repair()
+			a.ready()
+			a.applies(applied)
+			if now := leaseOf(t, a, subnet); now.NodeID != before.NodeID || now.Session != before.Session {
+				t.Errorf("%+v, before %+v", now, before)
+			}
+		})
+	}
 }
 
 // TestNewHostWhileTheStoreIsAway: a host without a datapath does not wait for an id, and says what it waits for, even

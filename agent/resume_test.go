@@ -223,62 +223,6 @@ func TestResumeSwapped(t *testing.T) {
 	})
 }
 
-// TestOlderStateFiles: the files of earlier versions say less. After an upgrade, the agent goes on with them as they
-// are: with the same id, subnet, session and record.
-func TestOlderStateFiles(t *testing.T) {
-	for _, tt := range []struct {
-		name        string
-		state, file []string // members that earlier versions did not write, of the state file and of the peers' file
-	}{
-		{"before the node id was in it", []string{"node_id"}, nil},
-		{"before the time of renewal was", []string{"node_id", "renewed"}, []string{"definition"}},
-		{"before the versions of records were", []string{"node_id", "renewed", "lease_index", "network_index"}, []string{"definition"}},
-	} {
-		subtest(t, tt.name, func(t *testing.T) {
-			a, b, subnet, applied := pair(t)
-			before := leaseOf(t, a, subnet)
-			without(t, state.Path(a.config.DataDir, "n"), tt.state)
-			without(t, state.PeersPath(a.config.DataDir, "n"), tt.file)
-			a.remains = flowing(subnet)
-			wakes, written := len(b.recorder.tries()), len(a.recorder.made())
-			a.start()
-			a.ready()
-			a.applies(applied)
-			if now := leaseOf(t, a, subnet); now.ModifyIndex != before.ModifyIndex || now.Session != before.Session || len(b.recorder.tries()) != wakes {
-				t.Errorf("the record was written: %+v, before %+v", now, before)
-			}
-			for _, made := range a.recorder.made()[written:] {
-				if got := text(made.state); got != applied {
-					t.Errorf("applied %q after the restart", got)
-				}
-			}
-			s, err := state.Load(a.config.DataDir, "n")
-			must(t, err)
-			if s.NodeID != before.NodeID || s.Renewed.IsZero() || s.Lease == 0 || s.Definition == 0 {
-				t.Errorf("the state file is as old as it was: %+v", s)
-			}
-		})
-	}
-}
-
-// without removes members from a file.
-func without(t *testing.T, path string, members []string) {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	must(t, err)
-	var file map[string]json.RawMessage
-	must(t, json.Unmarshal(data, &file))
-	for _, name := range members {
-		if _, ok := file[name]; !ok {
-			t.Errorf("%s has no %s", path, name)
-		}
-		delete(file, name)
-	}
-	data, err = json.Marshal(file)
-	must(t, err)
-	must(t, os.WriteFile(path, data, 0o600))
-}
-
 // TestResumedIsShown: an agent that has not reached the store since its start answers from what its former process
 // wrote down.
 func TestResumedIsShown(t *testing.T) {
