@@ -118,21 +118,6 @@ func (r *recorder) tries() []time.Time {
 	return slices.Clone(r.tried)
 }
 
-// story returns the successful applies in order, with repetitions merged, such as
-// "recorder {"colour":"red"} [10.5.0.0/22]: 10.5.1.0/24 <- ".
-func (r *recorder) story() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var out []string
-	for _, a := range r.applies {
-		line := fmt.Sprintf("%s %s %v: %s", a.kind, a.config.Options, a.config.Pools, text(a.state))
-		if len(out) == 0 || out[len(out)-1] != line {
-			out = append(out, line)
-		}
-	}
-	return out
-}
-
 // made returns every Apply that succeeded.
 func (r *recorder) made() []applied {
 	r.mu.Lock()

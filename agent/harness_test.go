@@ -63,10 +63,8 @@ type host struct {
 	socket   *pipes // of the API, nil before the first start and for a real host
 	place    underlay.Choice
 	placeErr error
-	looks    int                // how often the underlay was selected
-	selected config.Underlay    // the settings of the last selection
-	metrics  net.PacketConn     // receives metrics
-	narrow   map[netip.Addr]int // the MTU of the path, by address of the peer
+	selected config.Underlay // the settings of the last selection
+	metrics  net.PacketConn  // receives metrics
 	remains  datapath.KernelState
 	// lockHost takes the lock of the host. If it is nil, no other agent has the lock.
 	lockHost func() (func() error, error)
@@ -253,16 +251,12 @@ func (h *host) build() *Agent {
 			local.SubnetFile = filepath.Join(filepath.Dir(h.config.DataDir), name+".env")
 			return local
 		},
-		SelectUnderlay: func(by config.Underlay, _ []netip.Prefix, peers []netip.Addr) (underlay.Choice, error) {
+		SelectUnderlay: func(by config.Underlay, _ []netip.Prefix, _ []netip.Addr) (underlay.Choice, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.looks++
 			h.selected = by
 			choice := h.place
 			choice.Devices = []string{choice.Interface}
-			for _, peer := range peers {
-				choice.MTU = min(choice.MTU, cmp.Or(h.narrow[peer], choice.MTU))
-			}
 			return choice, h.placeErr
 		},
 		ReadKernelState: func(context.Context, string, []netip.Prefix) (datapath.KernelState, error) {

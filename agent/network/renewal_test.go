@@ -36,7 +36,7 @@ func renewalInTime(t *testing.T, lease config.Lease, hangs bool) {
 	a.start().subnet()
 	synctest.Wait() // until the first renewal is under way
 	session := func() string { l, _ := a.run.Lease(); return l.Session }
-	renewed := func() time.Time { return a.run.Status().Local.Renewed }
+	renewed := func() time.Time { return a.run.lease.Status().Renewed }
 	first := session()
 	for range 20 {
 		// Only renewals fail, so that nothing else wakes the loop. What is left of the margin must then suffice for a
