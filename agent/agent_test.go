@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -22,20 +24,34 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(client+".watch"), goleak.IgnoreTopFunction(client+".telemetry"))
 }
 
-// TestAgentKeepsItsSubnetOverRestarts: a host keeps its subnet and its session, with its state directory or without it.
+// TestAgentKeepsItsSubnetOverRestarts: a host keeps its id, its subnet and its session, with its state directory, without
+// it, and with a state file of an earlier version, which lacks the id.
 func TestAgentKeepsItsSubnetOverRestarts(t *testing.T) {
-	for _, lost := range []bool{false, true} {
-		subtest(t, fmt.Sprintf("directory lost %t", lost), func(t *testing.T) {
+	for name, change := range map[string]func(a *host) error{
+		"state kept":           func(*host) error { return nil },
+		"state directory lost": func(a *host) error { return os.RemoveAll(a.config.DataDir) },
+		"an older state file": func(a *host) error {
+			s, err := state.Load(a.config.DataDir, "n")
+			s.NodeID, s.Renewed, s.Lease, s.Definition = "", time.Time{}, 0, 0
+			return errors.Join(err, state.Save(a.config.DataDir, s))
+		},
+	} {
+		subtest(t, name, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a").start()
 			a.ready()
 			before, _ := mustRunner(t, a).Lease()
 			must(t, a.stop())
-			if lost {
-				must(t, os.RemoveAll(a.config.DataDir))
+			must(t, change(a))
+			if name == "an older state file" {
+				a.remains = flowing(before.Subnet())
 			}
 			a.start().ready()
-			if now, _ := mustRunner(t, a).Lease(); now.Subnet() != before.Subnet() || now.Session != before.Session {
+			now, _ := mustRunner(t, a).Lease()
+			if now.Subnet() != before.Subnet() || now.Session != before.Session {
 				t.Errorf("%+v, before %+v", now, before)
+			}
+			if name != "state directory lost" && now.NodeID != before.NodeID {
+				t.Errorf("id %s, before %s", now.NodeID, before.NodeID)
 			}
 			if states := a.recorder.all(); len(states) != 1 {
 				t.Errorf("the datapath was disturbed: %q", states)
