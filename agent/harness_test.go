@@ -81,11 +81,11 @@ type host struct {
 }
 
 // preferMain records calls of PreferMain.
-func (h *host) preferMain(_ context.Context, pools []netip.Prefix, priority int) error {
+func (h *host) preferMain(_ context.Context, pools []netip.Prefix, priority int, _ bool) ([]backend.Repair, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.rules = append(h.rules, fmt.Sprint(pools, " ", priority))
-	return nil
+	return nil, nil
 }
 
 // newHost returns a host that uses a store and is not started yet.

@@ -48,7 +48,7 @@ type Options struct {
 	Guard func(ctx context.Context, pools []netip.Prefix, wanted bool) error
 
 	// PreferMain makes or removes routing rules for pools, as kernel.PreferMain does.
-	PreferMain func(ctx context.Context, pools []netip.Prefix, priority int) error
+	PreferMain func(ctx context.Context, pools []netip.Prefix, priority int, stood bool) ([]backend.Repair, error)
 
 	// FindDetours asks the kernel which routes packets to peers take, as kernel.FindDetours does.
 	FindDetours func(q kernel.PathQuery) ([]kernel.Detour, error)

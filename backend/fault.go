@@ -10,7 +10,7 @@ func Faults() []string {
 		"device had another private key", "device had another listen port",
 		"socket was closed", "forwarding was off",
 	}
-	for _, table := range []string{"addresses", "FDB entries", "neighbours", "peers", "routes"} {
+	for _, table := range []string{"addresses", "FDB entries", "neighbours", "peers", "routes", "rules"} {
 		out = append(out, table+" were missing", table+" were changed", "foreign "+table+" were there")
 	}
 	return out

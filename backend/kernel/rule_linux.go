@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
@@ -21,12 +22,12 @@ type PoolRule struct {
 }
 
 // PreferMain makes routing rules with a priority, by which the kernel uses the main table for packets to pools, or removes
-// them if the priority is 0. It leaves rules of other programs alone. It acts in the network namespace of the calling
-// thread.
-func PreferMain(ctx context.Context, pools []netip.Prefix, priority int) (err error) {
+// them if the priority is 0. It leaves rules of other programs alone. If the rules stood, which this process has made
+// before, it returns what another program had changed. It acts in the network namespace of the calling thread.
+func PreferMain(ctx context.Context, pools []netip.Prefix, priority int, stood bool) (healed []backend.Repair, err error) {
 	handle, err := Open()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, handle.Close()) }()
 	want := map[PoolRule]struct{}{}
@@ -35,8 +36,12 @@ func PreferMain(ctx context.Context, pools []netip.Prefix, priority int) (err er
 			want[PoolRule{p, Rule{priority, ruleText(*mainRule(p, priority))}}] = struct{}{}
 		}
 	}
-	_, err = reconcile.Apply(ctx, reconcile.Want("rule", handle.Rules(pools), ComparePoolRules, want, nil))
-	return err
+	var last map[PoolRule]struct{}
+	if stood {
+		last = want
+	}
+	result, err := reconcile.Apply(ctx, reconcile.Want("rule", handle.Rules(pools), ComparePoolRules, want, last))
+	return result.Healed(), err
 }
 
 // ComparePoolRules orders rules by priority.

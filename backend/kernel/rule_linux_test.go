@@ -20,9 +20,9 @@ func TestPreferMain(t *testing.T) {
 	prefer := func(pools []netip.Prefix, priority int) {
 		t.Helper()
 		ns.Do(func() {
-			for range 2 {
-				if err := kernel.PreferMain(t.Context(), pools, priority); err != nil {
-					t.Fatal(err)
+			for _, stood := range []bool{false, true} {
+				if healed, err := kernel.PreferMain(t.Context(), pools, priority, stood); err != nil || len(healed) > 0 {
+					t.Fatal(healed, err)
 				}
 			}
 		})
@@ -49,7 +49,12 @@ func TestPreferMain(t *testing.T) {
 
 	// One is removed, and one replaced.
 	ns.Sh("ip rule del pref 5200; ip -6 rule del pref 5200; ip -6 rule add to fd00:5::/48 pref 5200 lookup 77 protocol 108")
-	prefer(pools, 5200)
+	ns.Do(func() {
+		healed, err := kernel.PreferMain(t.Context(), pools, 5200, true)
+		if err != nil || len(healed) != 2 || healed[0].Fault != "rules were missing" || healed[1].Fault != "foreign rules were there" {
+			t.Errorf("healed %+v, %v", healed, err)
+		}
+	})
 	ruled(foreign, other, "5200: from all to 10.5.0.0/16 lookup main proto 108", "5200: from all to fd00:5::/48 lookup main proto 108")
 
 	prefer(pools, 5150)

@@ -139,10 +139,12 @@ func TestRoutingRules(t *testing.T) {
 		want     []string
 	}{
 		{"a pass", 99, func(l *lab) error {
-			return l.built().r.keepRules(t.Context(), l.network())
+			_, err := l.built().r.keepRules(t.Context(), l.network())
+			return err
 		}, []string{"[10.5.0.0/16] 99"}},
 		{"a pass without the setting", 0, func(l *lab) error {
-			return l.built().r.keepRules(t.Context(), l.network())
+			_, err := l.built().r.keepRules(t.Context(), l.network())
+			return err
 		}, nil},
 		{"the same pools", 99, func(l *lab) error {
 			return l.r.Retire(t.Context(), kind, c, state.Network{Pools: c.Pools})
@@ -206,6 +208,23 @@ ip rule add pref 5270 lookup 52; ip route add 10.5.0.0/16 dev ts0 table 52`)
 	// The option has the same effect.
 	ns.Sh(strings.Replace(command, " add ", " del ", 1))
 	l.options.Host.PreferMain, l.r.o.RulePriority = kernel.PreferMain, 5269
+	healed := func() (faults []string) {
+		for _, repair := range l.r.Status().Report.Healed {
+			faults = append(faults, repair.Fault+": "+repair.Detail)
+		}
+		return faults
+	}
+	for range 2 {
+		pass()
+		l.check(health.Routes, api.Passing, "1 peers in place")
+		if got := healed(); len(got) > 0 {
+			t.Errorf("healed %q", got)
+		}
+	}
+	ns.Sh("ip rule del pref 5269")
 	pass()
-	l.check(health.Routes, api.Passing, "1 peers in place")
+	if got := healed(); len(got) != 1 || !strings.HasPrefix(got[0], "rules were missing: ") {
+		t.Errorf("healed %q after another program removed the rule", got)
+	}
+	ns.Sh("ip rule show pref 5269 | grep -q 10.5.0.0/16")
 }

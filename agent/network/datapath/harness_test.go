@@ -145,11 +145,11 @@ func (l *lab) guard(_ context.Context, pools []netip.Prefix, wanted bool) error 
 	return nil
 }
 
-func (l *lab) preferMain(_ context.Context, pools []netip.Prefix, priority int) error {
+func (l *lab) preferMain(_ context.Context, pools []netip.Prefix, priority int, _ bool) ([]backend.Repair, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.rules = append(l.rules, fmt.Sprint(pools, priority))
-	return nil
+	return nil, nil
 }
 
 func (l *lab) findDetours(q kernel.PathQuery) (out []kernel.Detour, err error) {

@@ -202,9 +202,9 @@ func (r *Reconciler) move(t *target) {
 	}
 }
 
-// pass makes one pass over the datapath and, if the lease is held, over what containers need besides it. healed reports
+// pass makes one pass over the datapath and, if the lease is held, over what containers need besides it. repaired reports
 // whether it repaired something.
-func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err error) {
+func (r *Reconciler) pass(ctx context.Context, t *target) (repaired bool, err error) {
 	if t.place == nil {
 		return false, errors.Join(errors.New("no underlay is known yet"), r.serveSaved(ctx, t, t.state))
 	}
@@ -213,10 +213,11 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (healed bool, err erro
 	if t.network.Encryption != "" {
 		guardErr = backend.About(backend.Routes, r.Guard(ctx, t.network))
 	}
-	rulesErr := backend.About(backend.Routes, r.keepRules(ctx, t.network))
+	healed, rulesErr := r.keepRules(ctx, t.network)
 	report, err := r.instance.apply(ctx, t.state)
+	report.Healed = append(report.Healed, healed...)
 	carried, uncarriedErr := carriedPart(t.state, report.Uncarried)
-	err = errors.Join(guardErr, rulesErr, err, uncarriedErr)
+	err = errors.Join(guardErr, backend.About(backend.Routes, rulesErr), err, uncarriedErr)
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}

@@ -57,7 +57,7 @@ type Host struct {
 	// Guard makes the kernel refuse packets to pools that no other route leads to, or ends that, as kernel.Guard does.
 	Guard func(ctx context.Context, pools []netip.Prefix, wanted bool) error
 	// PreferMain makes or removes routing rules for pools, as kernel.PreferMain does.
-	PreferMain func(ctx context.Context, pools []netip.Prefix, priority int) error
+	PreferMain func(ctx context.Context, pools []netip.Prefix, priority int, stood bool) ([]backend.Repair, error)
 	// FindDetours asks the kernel which routes packets to peers take, as kernel.FindDetours does.
 	FindDetours func(q kernel.PathQuery) ([]kernel.Detour, error)
 }
@@ -92,6 +92,7 @@ type Reconciler struct {
 	status   *watch.Value[Status]
 	resumed  func() // stops the loop that Resume has started, nil if there is none
 	missing  missing
+	ruled    []netip.Prefix // the pools for which there were routing rules after the last pass
 }
 
 // missing is an address that the underlay has lost and may get back; zero if there is none. One goroutine uses it.
@@ -151,14 +152,17 @@ func (r *Reconciler) Guard(ctx context.Context, n registry.Network) error {
 }
 
 // keepRules makes the routing rules for the pools of a network, if this host is configured to have some.
-func (r *Reconciler) keepRules(ctx context.Context, n registry.Network) error {
+func (r *Reconciler) keepRules(ctx context.Context, n registry.Network) (healed []backend.Repair, err error) {
 	if r.o.RulePriority == 0 || n.Backend.Type == "alloc" {
-		return nil
+		return nil, nil
 	}
-	if err := r.o.Host.PreferMain(ctx, n.Plan.Prefixes(), r.o.RulePriority); err != nil {
-		return fmt.Errorf("routing rules for the pools of network %s: %w", n.Name, err)
+	pools := n.Plan.Prefixes()
+	healed, err = r.o.Host.PreferMain(ctx, pools, r.o.RulePriority, slices.Equal(r.ruled, pools))
+	if r.ruled = pools; err != nil {
+		r.ruled = nil // rules that could not be made were not removed by another program
+		return healed, fmt.Errorf("routing rules for the pools of network %s: %w", n.Name, err)
 	}
-	return nil
+	return healed, nil
 }
 
 // retireRules removes the routing rules for pools that the network had before, and for its present pools if this host is
@@ -169,7 +173,7 @@ func (r *Reconciler) retireRules(ctx context.Context, before, now []netip.Prefix
 	} else if covers(now, before) {
 		return
 	}
-	if err := r.o.Host.PreferMain(ctx, before, 0); err != nil {
+	if _, err := r.o.Host.PreferMain(ctx, before, 0, false); err != nil {
 		r.o.Report.Log().Warn("routing rules of an earlier configuration could not be removed", "error", err)
 	}
 }
@@ -341,7 +345,7 @@ func follows(before string, options json.RawMessage, kind backend.Type, c backen
 // that the state file of an earlier process describes.
 func (r *Reconciler) Remove(ctx context.Context, before state.Network) error {
 	r.StopResumed()
-	rulesErr := r.o.Host.PreferMain(ctx, r.poolsBefore(before), 0)
+	_, rulesErr := r.o.Host.PreferMain(ctx, r.poolsBefore(before), 0, false)
 	var err error
 	if r.instance != nil {
 		_, err = r.instance.apply(ctx, backend.State{})
