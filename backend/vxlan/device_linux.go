@@ -173,11 +173,15 @@ func (b *vxlan) make(ctx context.Context, want device) (netlink.Link, error) {
 		VtepDevIndex: want.parent, SrcAddr: want.local.AsSlice(),
 	})
 	if errors.Is(err, unix.EEXIST) {
-		// Without a list of the devices, none is named.
-		others, _ := b.kernel.Links(ctx, func(l netlink.Link) bool { return shown(l).excludes(want) })
+		others, _ := b.excluding(ctx, want) // without a list of the devices, none is named
 		return nil, explain(err, want, others)
 	}
 	return link, explain(err, want, nil)
+}
+
+// excluding returns the devices beside which the wanted one cannot exist.
+func (b *vxlan) excluding(ctx context.Context, want device) ([]netlink.Link, error) {
+	return b.kernel.Links(ctx, func(l netlink.Link) bool { return shown(l).excludes(want) })
 }
 
 // explain adds to the kernel's error for a new device what it means. others are the devices that

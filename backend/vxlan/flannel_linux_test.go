@@ -66,6 +66,41 @@ func TestFlannelHosts(t *testing.T) {
 	backendtest.RunFlannel(t, backendtest.Suite{Type: Type()}, flannel)
 }
 
+// TestMACOfFlannelsDevice: while flannel's device is in the way, other hosts send to its MAC address. The lease says so,
+// and leno's device takes the address over.
+func TestMACOfFlannelsDevice(t *testing.T) {
+	t.Parallel()
+	h := newSite(t, `{}`).hosts[0]
+	startFlannel(backendtest.FlannelHost{
+		T: t, NS: h.ns, Underlay: "eth0", Subnets: subnetsOf(1)[:1], PublicIPs: h.addrs[:1],
+		Peer: backend.Peer{
+			Subnets: subnetsOf(2)[:1], PublicIPs: []netip.Addr{netip.MustParseAddr("192.0.2.2")},
+			Attributes: json.RawMessage(`{"vtep_mac":"0a:58:00:00:00:02"}`),
+		},
+	})
+	var public attributes
+	h.ns.Do(func() {
+		ad, err := h.b.Advertise(h.state().Underlay)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(ad.Attributes, &public); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.b.Apply(t.Context(), h.state()); err == nil {
+			t.Error("flannel's device was not in the way")
+		}
+	})
+	if want := flannelMAC(0, 0); public.MAC != want || public.MACv6 != "" {
+		t.Errorf("advertised %+v, want %s", public, want)
+	}
+	h.ns.Sh("ip link del flannel.1")
+	host{t, h.ns}.apply(h.b, h.state())
+	if out := h.ns.Sh("ip -o link show leno-test"); !strings.Contains(out, public.MAC) {
+		t.Errorf("leno's device has another MAC address than %s: %s", public.MAC, out)
+	}
+}
+
 // TestFlannelHostAmongLenoHosts checks that leno hosts reach each other through one device, and a
 // host that runs flannel through a device for each family, whichever family the leno hosts prefer.
 func TestFlannelHostAmongLenoHosts(t *testing.T) {

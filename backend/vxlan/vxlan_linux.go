@@ -179,12 +179,16 @@ func (b *vxlan) wantDevice(s backend.State) (device, error) {
 	return want, nil
 }
 
-// existing returns the MAC address of a wanted device that exists, maybe under another name.
+// existing returns the MAC address of a wanted device that exists, maybe under another name. While another program's device
+// excludes the wanted one, as flannel's does, other hosts send to that device's address, and the wanted one takes it over
+// when the other is gone.
 func (b *vxlan) existing(want device) (mac kernel.MAC, ok bool) {
 	link, err := b.own(want.name)
 	if link == nil && err == nil {
 		if renamed, _ := b.kernel.Renamed(want.name, want.alias, want.isMade); len(renamed) > 0 {
 			link = renamed[0]
+		} else if others, _ := b.excluding(context.Background(), want); len(others) > 0 {
+			link = others[0]
 		}
 	}
 	if link != nil {
