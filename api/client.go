@@ -50,8 +50,9 @@ type Config struct {
 	TLS *tls.Config
 
 	// HTTPClient sends the requests. If nil, a client is used that waits for a connection no longer than
-	// ConnectTimeout, and for an answer without a limit, so bound the calls with their contexts. New copies it. Its transport is not used for unix addresses, and
-	// redirects are never followed because they would carry the token elsewhere.
+	// ConnectTimeout, and for an answer without a limit, so bound the calls with their contexts. New copies
+	// it. Its transport is not used for unix addresses, and redirects are never followed because they would
+	// carry the token elsewhere.
 	HTTPClient *http.Client
 }
 

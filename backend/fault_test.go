@@ -17,7 +17,8 @@ import (
 func TestFaults(t *testing.T) {
 	spelled := regexp.MustCompile(`"((?:device|socket|forwarding) (?:was|had) [^"]+)"`)
 	table := regexp.MustCompile(`reconcile\.Want\("([^"]+)"`)
-	plural := strings.NewReplacer("address", "addresses", "entry", "entries", "neighbour", "neighbours", "peer", "peers", "route", "routes", "rule", "rules")
+	plural := strings.NewReplacer("address", "addresses", "entry", "entries", "neighbour", "neighbours", "peer", "peers",
+		"route", "routes", "rule", "rules")
 	found := map[string]bool{}
 	for _, dir := range []string{".", "../agent"} {
 		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/posener/complete"
@@ -14,6 +13,7 @@ import (
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/handover"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/registry"
 )
@@ -146,12 +146,9 @@ func (c *flannelHandover) read(ctx context.Context, reg registry.Registry, name 
 
 // reserveFor reserves the first subnet of a lease for this host, under the name that its agent has.
 func reserveFor(ctx context.Context, reg registry.Registry, conf config.Config, n registry.Network, l registry.Lease) error {
-	node := conf.NodeName
-	if node == "" {
-		var err error
-		if node, err = os.Hostname(); err != nil {
-			return err
-		}
+	node, err := state.NodeName(ctx, conf.NodeName, reg)
+	if err != nil {
+		return err
 	}
 	return reg.AddReservation(ctx, n, registry.Reservation{Network: n.Name, Slot: l.Slot, Subnet: l.Subnet(), Node: node}, true)
 }

@@ -68,7 +68,7 @@ func TestOneHostTooMany(t *testing.T) {
 				c = start("c")
 				c.ready()
 			} else {
-				kept, err := registry.CheckReservation(a.inStore(), registry.Reservation{Subnet: third, Node: "somebody"})
+				kept, err := registry.CheckReservation(a.inStore(), registry.Reservation{Subnet: third, Node: "host-z"})
 				must(t, err)
 				must(t, store.Client().AddReservation(t.Context(), a.inStore(), kept, false))
 			}

@@ -72,11 +72,14 @@ func TestManyQueries(t *testing.T) {
 		}
 		answered <- err
 	}()
-	for following := false; !following; {
+	agenttest.Eventually(t, func() error {
 		c.mu.Lock()
-		following = c.entries[waited.Name].follower != nil
-		c.mu.Unlock()
-	}
+		defer c.mu.Unlock()
+		if c.entries[waited.Name].follower == nil {
+			return errors.New("the reader does not wait yet")
+		}
+		return nil
+	})
 	for i := range maxEntries + 1 {
 		if _, err := c.Now(t.Context(), query(fmt.Sprint(i)), 0); err != nil {
 			t.Fatal(err)

@@ -135,9 +135,12 @@ func (o Owner) Owns(k RouteKey, r Route) bool {
 	if r.Link != 0 && (r.Link == o.Link || r.Link == o.Second) {
 		return true
 	}
-	return slices.ContainsFunc(o.Pools, func(p netip.Prefix) bool {
-		return p.Bits() <= k.Dst.Bits() && p.Contains(k.Dst.Addr())
-	})
+	return isWithin(k.Dst, o.Pools)
+}
+
+// isWithin reports whether a prefix is part of one of the pools.
+func isWithin(dst netip.Prefix, pools []netip.Prefix) bool {
+	return slices.ContainsFunc(pools, func(p netip.Prefix) bool { return p.Bits() <= dst.Bits() && p.Contains(dst.Addr()) })
 }
 
 // Unreachable returns one unreachable route for each whole pool; longer routes hide it where a

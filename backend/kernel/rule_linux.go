@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -80,7 +79,7 @@ func (t *rules) list() (map[PoolRule]struct{}, error) {
 				continue
 			}
 			dst := netip.PrefixFrom(toAddr(r.Dst.IP), bits(r.Dst))
-			if slices.ContainsFunc(t.pools, func(p netip.Prefix) bool { return p.Bits() <= dst.Bits() && p.Contains(dst.Addr()) }) {
+			if isWithin(dst, t.pools) {
 				entries[PoolRule{dst, Rule{r.Priority, ruleText(r)}}] = struct{}{}
 			}
 		}

@@ -76,7 +76,8 @@ func newPlan(pools []netip.Prefix, opts options, s backend.State) (plan, error) 
 		}
 		p.peers = append(p.peers, peer)
 		if len(peer.subnets) < len(from.Subnets) {
-			p.skipped = append(p.skipped, backend.Skip{Node: from.Node, Reason: "receives no IPv6 packets: it runs flannel, whose udp carries IPv4 only"})
+			const reason = "receives no IPv6 packets: it runs flannel, whose udp carries IPv4 only"
+			p.skipped = append(p.skipped, backend.Skip{Node: from.Node, Reason: reason})
 		}
 	}
 	return p, nil

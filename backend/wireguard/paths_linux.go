@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	wg "golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
@@ -44,7 +43,7 @@ func (p *path) look(now time.Time, rx, tx int64, keepalive time.Duration) (faile
 	}
 	quiet := int64(0) // bytes that need no answer
 	if keepalive > 0 {
-		quiet = wg.MessageKeepaliveSize * (1 + int64(passed/keepalive))
+		quiet = keepalives(passed, keepalive)
 	}
 	sent, heard := tx-p.tx > quiet, rx != p.rx
 	p.looked, p.rx, p.tx = now, rx, tx

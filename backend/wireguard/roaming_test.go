@@ -27,7 +27,8 @@ func TestRoaming(t *testing.T) {
 		{"nothing was sent since", 200, second, 300, 300, true},
 		{"more packets came", 201, second, 400, 500, true},
 		{"a keepalive needs no answer", 210, second, 400, 532, true},
-		{"nor later", 260, second, 400, 532, true},
+		{"nor do those that are sent at an interval", 260, second, 400, 596, true},
+		{"nor later", 261, second, 400, 596, true},
 		{"packets are not answered yet", 300, second, 400, 700, true},
 		{"more of them", 314, second, 400, 800, true},
 		{"they go unanswered", 315, second, 400, 800, false},
@@ -38,7 +39,7 @@ func TestRoaming(t *testing.T) {
 		{"the device counts from zero again", 320, second, 10, 10, false},
 	} {
 		peer := &wgtypes.Peer{PublicKey: testKey(2), Endpoint: net.UDPAddrFromAddrPort(netip.MustParseAddrPort(tt.endpoint)),
-			ReceiveBytes: tt.rx, TransmitBytes: tt.tx}
+			ReceiveBytes: tt.rx, TransmitBytes: tt.tx, PersistentKeepaliveInterval: 25 * time.Second}
 		now := r.look(peer, tt.endpoint == own, start.Add(time.Duration(tt.at)*time.Second))
 		if now.roamed != tt.roamed {
 			t.Errorf("%s: roamed %t", tt.name, now.roamed)

@@ -116,7 +116,7 @@ const testName = "t"
 // New lays out the lab and returns when the store has a leader. It needs root. If it fails, it removes
 // what it has created.
 func New(ctx context.Context, o Options) (_ *Lab, err error) {
-	machine.Declare() // no result of a test with a lab is one of the next run
+	machine.Declare()
 	if o.Name == "" {
 		o.Name = testName
 	}

@@ -231,12 +231,15 @@ func (c *connection) flannelReservations(t *tree, n registry.Network) (out []reg
 	if len(n.Plan) == 0 {
 		return nil, nil
 	}
-	leases, _ := c.readLeases(t, n)
-	for _, k := range leases {
-		if k.isReservation(n) {
+	view := &leaseView{network: n.Name}
+	for _, r := range t.below(c.keys.leases(n.Name)) {
+		if r.lease != 0 {
+			continue // it ends with its host, and is not parsed here for each change of any lease
+		}
+		if k := view.parse(t, c.keys, n, r, true); k.isReservation(n) {
 			out = append(out, registry.Reservation{Network: n.Name, Slot: k.lease.Slot, Subnet: k.lease.Subnet(),
-				Node: k.lease.Node, ModifyIndex: k.record.modified})
-			records = append(records, k.record)
+				Node: k.lease.Node, ModifyIndex: r.modified})
+			records = append(records, r)
 		}
 	}
 	return out, records

@@ -142,9 +142,9 @@ func canonicalMAC(text string) string {
 // VTEP MAC address. The name's subnets must be those of one slot.
 //
 // Without it, foreign and the lease's Foreign are true: flannel wrote the lease. Its Slot is that of the first subnet,
-// and the IPv6 subnet may be of another slot. Node and NodeID are "flannel-192.0.2.9", after the host's first public address. MTU is the
-// overlay's over an underlay of 1500 bytes, because flannel does not publish it. Backend has the attributes that leno's
-// backend of that type publishes: for vxlan vni, port and vtep_mac, and vtep_mac_v6 if the host has another MAC address
+// and the IPv6 subnet may be of another slot. Node and NodeID are "flannel-192.0.2.9", after the host's first public
+// address. MTU is the overlay's over an underlay of 1500 bytes, because flannel does not publish it. Backend has the
+// attributes that leno's backend of that type publishes: for vxlan vni, port and vtep_mac, and vtep_mac_v6 if the host has another MAC address
 // for IPv6. With own_family: true, vxlan's tell that the host has a device for each family, and receives IPv4 packets
 // over IPv4 and IPv6 packets over IPv6; a leno host receives both over the family of its first public address. With
 // ipv4_only: true, udp's tell that the host has an IPv6 subnet and carries no packets of it.

@@ -40,11 +40,11 @@ func obstacles(bases []baseChain, paths []OverlayPath, bridges map[netip.Prefix]
 		reported := map[rule]bool{} // packets of both directions meet most rules
 		for _, subnet := range p.Network.Subnets {
 			for _, f := range p.flows(subnet, bridges[subnet]) {
-				found := trace(bases, f)
+				findings := trace(bases, f)
 				if f.inbound {
-					found = append(found, inputDrops(bases, f)...)
+					findings = append(findings, inputDrops(bases, f)...)
 				}
-				for _, found := range found {
+				for _, found := range findings {
 					o := p.obstacle(found)
 					if key := (rule{o.Where, o.Rule, o.Partial}); found.isReportable() && !reported[key] {
 						reported[key] = true

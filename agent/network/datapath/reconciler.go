@@ -158,10 +158,11 @@ func (r *Reconciler) keepRules(ctx context.Context, n registry.Network) (healed 
 	}
 	pools := n.Plan.Prefixes()
 	healed, err = r.o.Host.PreferMain(ctx, pools, r.o.RulePriority, slices.Equal(r.ruled, pools))
-	if r.ruled = pools; err != nil {
+	if err != nil {
 		r.ruled = nil // rules that could not be made were not removed by another program
 		return healed, fmt.Errorf("routing rules for the pools of network %s: %w", n.Name, err)
 	}
+	r.ruled = pools
 	return healed, nil
 }
 

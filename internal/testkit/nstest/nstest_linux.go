@@ -37,7 +37,6 @@ func New(t testing.TB) *NS {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
-	machine.Declare()
 	ns := &NS{t: t, dir: sync.OnceValue(t.TempDir)}
 	inside(t, func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() {
 		fd, err := current()
