@@ -52,16 +52,16 @@ func (f *follower) audit(ctx context.Context, kv *kv) error {
 		f.belief.evidence.suspectLoss = true
 		return f.readAll(ctx, kv)
 	}
-	changes, reason, err := f.changesAtLeader(ctx, kv)
+	news, reason, err := f.changesAtLeader(ctx, kv)
 	switch {
 	case err != nil:
 		return err
 	case reason != "":
 		return f.readAll(ctx, kv)
 	}
-	edits := f.belief.unexplained(l, changes)
+	edits := f.belief.unexplained(l, news.changes)
 	f.belief.accept(l, f.keepLostUntil(now))
-	f.belief.apply(changes)
+	f.belief.apply(news.changes, news.records)
 	f.publishManualEdits(ctx, kv, edits)
 	return f.trim(ctx, kv)
 }

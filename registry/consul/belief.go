@@ -128,6 +128,27 @@ func (b *belief) mayBeSetBack(l list) bool {
 	return l.marker != b.marker || l.index < b.index || b.evidence.setBack || b.evidence.suspectLoss
 }
 
+// isOlder reports whether a list is of an earlier state of the tree than the known one: records that a list or a read has
+// shown are missing or have a lower index, or records have appeared at an earlier index. The directory of changes alone
+// proves nothing, because its entries can be deleted by hand.
+func (b *belief) isOlder(l list) bool {
+	for key, old := range b.known {
+		if _, kept := b.kept[key]; kept || old.Session == registry.UnknownSession {
+			continue
+		}
+		now := l.pairs[key]
+		if now != nil && now.ModifyIndex < old.ModifyIndex || now == nil && b.isLost(l, key) {
+			return true
+		}
+	}
+	for key, now := range l.pairs {
+		if b.known[key] == nil && now.ModifyIndex <= b.listed {
+			return true
+		}
+	}
+	return false
+}
+
 // isDoubtful reports whether a list must be confirmed by a second, consistent read and by a read of the marker alone.
 func (b *belief) isDoubtful(l list) bool {
 	if l.marker == 0 {
@@ -147,7 +168,7 @@ func (b *belief) accept(l list, until time.Time) {
 	differs := b.version == 0
 	var lost map[string]bool // now
 	if !differs && b.mayBeSetBack(l) {
-		if l.marker != b.marker || b.evidence.setBack {
+		if l.marker != b.marker || b.evidence.setBack && b.isOlder(l) {
 			b.setBack++
 			differs = true
 		}
@@ -228,8 +249,9 @@ func (b *belief) keepLost(l list, until time.Time) (lost map[string]bool) {
 	return lost
 }
 
-// apply applies entries of the directory to the known state.
-func (b *belief) apply(changes []changelog.Change) {
+// apply applies entries of the directory to the known state, and then what Consul said of the records that were read to
+// verify them, by key: they say which session holds a record, which entries do not.
+func (b *belief) apply(changes []changelog.Change, verified map[string]*api.KVPair) {
 	differs := false
 	for _, ch := range changes {
 		key := b.prefix + ch.Subnet
@@ -255,14 +277,28 @@ func (b *belief) apply(changes []changelog.Change) {
 			}
 			continue
 		}
-		pair := recordOf(key, ch, old)
-		_, visible := compare(old, pair)
-		differs = differs || visible
-		b.known[key], b.touched[key] = pair, true
+		differs = b.learn(recordOf(key, ch, old)) || differs
+	}
+	for key, pair := range verified {
+		if _, kept := b.kept[key]; kept || b.known[key] == nil || !bytes.Equal(pair.Value, b.known[key].Value) {
+			continue
+		}
+		shareMemory(b.known[key], pair, true)
+		differs = b.learn(pair) || differs
 	}
 	if differs {
 		b.raiseVersion()
 	}
+}
+
+// learn makes a record a known one, and reports whether callers see a difference.
+func (b *belief) learn(pair *api.KVPair) (visible bool) {
+	touched, visible := compare(b.known[pair.Key], pair)
+	if touched {
+		b.touched[pair.Key] = true
+	}
+	b.known[pair.Key] = pair
+	return visible
 }
 
 // recordOf returns the record that a change has written in place of old.
@@ -363,9 +399,10 @@ func (b *belief) unexplained(l list, changes []changelog.Change) []*api.KVPair {
 	return out
 }
 
-// unproven returns, by the key of its record, the position of every change that the record must confirm: a removal, or
-// a record that was written earlier than its entry. An entry that was restored from a backup, or forged, must not cost
-// a live host its routes. Only the last change of each record counts.
+// unproven returns, by the key of its record, the position of every change that the record must confirm: a removal, a
+// record that was written earlier than its entry, and another value of a known record. An entry only says where to look:
+// one that was restored from a backup, or forged, must not cost a live host its routes. Only the last change of each
+// record counts.
 func (b *belief) unproven(changes []changelog.Change) map[string]int {
 	last := map[string]int{} // by subnet
 	for i, ch := range changes {
@@ -374,11 +411,11 @@ func (b *belief) unproven(changes []changelog.Change) map[string]int {
 	out := map[string]int{}
 	for i, ch := range changes {
 		key := b.prefix + ch.Subnet
+		old := b.known[key]
 		switch {
 		case last[ch.Subnet] != i, ch.Index <= b.listed:
-		case !ch.IsRemoval() && !ch.Has(changelog.FlagManual):
-		case ch.IsRemoval() && b.known[key] == nil:
-		default:
+		case ch.IsRemoval() && old == nil:
+		case ch.IsRemoval(), ch.Has(changelog.FlagManual), old != nil && !bytes.Equal(ch.Value, old.Value):
 			out[key] = i
 		}
 	}

@@ -51,7 +51,7 @@ func TestKeptUntilExplained(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f, key := keptLease(t, tt.marker, tt.restored)
-			f.belief.apply([]changelog.Change{tt.change})
+			f.belief.apply([]changelog.Change{tt.change}, nil)
 			got := ""
 			if pair := f.belief.known[key]; pair != nil {
 				got = string(pair.Value)
@@ -161,9 +161,9 @@ func TestKeptWhileAway(t *testing.T) {
 		{"locked by its host", func(f *follower) { read(f, "old", "s2", 90) }, "old"},
 		{"written by its host", func(f *follower) { read(f, "later", "s2", 90) }, "later"},
 		{"written, as an entry says", func(f *follower) {
-			f.belief.apply([]changelog.Change{{Subnet: subnet, Index: 95, Value: value("later")}})
+			f.belief.apply([]changelog.Change{{Subnet: subnet, Index: 95, Value: value("later")}}, nil)
 		}, "later"},
-		{"removed", func(f *follower) { f.belief.apply([]changelog.Change{{Subnet: subnet, Index: 95}}) }, ""},
+		{"removed", func(f *follower) { f.belief.apply([]changelog.Change{{Subnet: subnet, Index: 95}}, nil) }, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newTestFollower()
@@ -247,7 +247,7 @@ func TestKeptOrNot(t *testing.T) {
 			}
 			if tt.entry != nil {
 				tt.entry.Subnet = "10.5.1.0-24"
-				f.belief.apply([]changelog.Change{*tt.entry})
+				f.belief.apply([]changelog.Change{*tt.entry}, nil)
 			}
 			if got := string(f.belief.known[key].Value); got != tt.want {
 				t.Errorf("got %s, want %s", got, tt.want)
@@ -324,18 +324,22 @@ func TestTheLatestOfAHostIsKept(t *testing.T) {
 	})
 }
 
-// TestSetBackIsCounted: only a certain set-back is counted; the index of a prefix falls by itself 15 minutes after a
-// deletion.
+// TestSetBackIsCounted: only a certain set-back is counted. The index of a prefix falls by itself 15 minutes after a
+// deletion, and entries of the directory can be deleted by hand.
 func TestSetBackIsCounted(t *testing.T) {
 	t.Parallel()
 	f := newTestFollower()
 	for _, step := range []struct {
 		marker, index uint64
+		record        uint64 // index of the only record
 		restored      bool
 		want          uint64
-	}{{2, 10, false, 0}, {2, 12, false, 0}, {2, 11, false, 0}, {2, 13, true, 1}, {20, 30, false, 2}} {
+	}{
+		{2, 10, 9, false, 0}, {2, 12, 9, false, 0}, {2, 11, 9, false, 0}, {2, 13, 9, true, 0}, {2, 14, 8, true, 1}, {20, 30, 25, false, 2},
+	} {
 		f.belief.evidence.setBack = step.restored
-		f.belief.accept(list{pairs: map[string]*api.KVPair{}, marker: step.marker, index: step.index}, time.Time{})
+		l := listAt(step.marker, step.index, map[string]uint64{"a": step.record})
+		f.belief.accept(l, time.Time{})
 		if f.belief.setBack != step.want {
 			t.Errorf("%+v: counted %d", step, f.belief.setBack)
 		}
@@ -414,12 +418,14 @@ func TestUnprovenChanges(t *testing.T) {
 		want    map[string]int
 	}{
 		{"nothing", nil, nil},
-		{"a write", []changelog.Change{written("a", 30, 0)}, nil},
+		{"a write of an unknown record", []changelog.Change{written("c", 30, 0)}, nil},
+		{"another value of a known record", []changelog.Change{written("a", 30, 0)}, map[string]int{"a": 0}},
+		{"the same value", []changelog.Change{{Subnet: "a", Index: 30, Value: []byte("a")}}, nil},
 		{"a write found later", []changelog.Change{written("a", 30, changelog.FlagManual)}, map[string]int{"a": 0}},
-		{"a removal", []changelog.Change{written("b", 29, 0), removed("a", 30)}, map[string]int{"a": 1}},
+		{"a removal", []changelog.Change{written("c", 29, 0), removed("a", 30)}, map[string]int{"a": 1}},
 		{"a removal of an unknown record", []changelog.Change{removed("c", 30)}, nil},
 		{"a removal before the last list", []changelog.Change{removed("a", 20)}, nil},
-		{"a removal and a write", []changelog.Change{removed("a", 30), written("a", 31, 0)}, nil},
+		{"a removal and a write", []changelog.Change{removed("a", 30), written("a", 31, 0)}, map[string]int{"a": 1}},
 		{"a write and a removal", []changelog.Change{written("a", 30, 0), removed("a", 31)}, map[string]int{"a": 1}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -69,8 +69,8 @@ type Config struct {
 	// changes and lapsed leases. Each host takes its turn after about Audit times the number of hosts, and after 2
 	// hours at most. Default 10s.
 	Audit time.Duration
-	// Recent is how long an entry stays in the directory of changes. A host that was away for longer reads all leases.
-	// Default 1m.
+	// Recent is how long an entry stays in the directory of changes, the same on all hosts. A host that was away for
+	// longer reads all leases. Default 1m.
 	Recent time.Duration
 
 	// Dial opens the connections to Consul; network is "tcp" or "unix". It may be called concurrently and must honour

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
+
+	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul/changelog"
@@ -14,13 +17,23 @@ import (
 const fewEntries = 12
 
 // readDirectory reads a directory of changes, or only its keys.
-func (k *kv) readDirectory(ctx context.Context, prefix string, r read, keysOnly bool) (changelog.Reading, error) {
+func (k *kv) readDirectory(
+	ctx context.Context, prefix string, r read, keysOnly bool,
+) (reading changelog.Reading, err error) {
+	asked := time.Now()
 	if keysOnly {
-		keys, index, err := k.entryKeys(ctx, prefix, r)
-		return changelog.NewKeysReading(prefix, keys, index), err
+		var keys []string
+		var index uint64
+		keys, index, err = k.entryKeys(ctx, prefix, r)
+		reading = changelog.NewKeysReading(prefix, keys, index)
+	} else {
+		var pairs api.KVPairs
+		var index uint64
+		pairs, index, err = k.list(ctx, prefix, r)
+		reading = changelog.NewReading(prefix, pairs, index)
 	}
-	pairs, index, err := k.list(ctx, prefix, r)
-	return changelog.NewReading(prefix, pairs, index), err
+	reading.Asked, reading.Answered, reading.Kept = asked, time.Now(), k.conf.Recent
+	return reading, err
 }
 
 // entryKeys returns all keys of the directory, including the watermark's.
@@ -63,17 +76,15 @@ func (k *kv) readBeforeLeases(ctx context.Context, cursor *changelog.Cursor) (ch
 	if err != nil {
 		return changelog.Reading{}, err
 	}
-	keys, index, err := k.entryKeys(ctx, prefix, read{})
+	r, err := k.readDirectory(ctx, prefix, read{}, true)
 	if err != nil {
 		return changelog.Reading{}, err
 	}
-	few := len(keys) <= fewEntries
-	r := changelog.NewKeysReading(prefix, keys, index)
 	if cursor.Index() != 0 {
 		err = k.completeReading(ctx, cursor, &r)
 		return r, err
 	}
-	if few {
+	if r.Len() <= fewEntries {
 		if r, err = k.readDirectory(ctx, prefix, read{}, false); err != nil {
 			return changelog.Reading{}, err
 		}

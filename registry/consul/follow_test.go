@@ -170,7 +170,7 @@ func TestEditsByHand(t *testing.T) {
 func TestTrimmed(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	sleeper, n, _, index := watched(t, s, never)
+	sleeper, n, _, index := watched(t, s, never, recent(50*time.Millisecond))
 	watcher := s.open(t, recent(50*time.Millisecond))
 	_, windex := follow(t, watcher, n, 0, []uint64{10, 20, 30}, nil)
 	c := s.open(t, never)

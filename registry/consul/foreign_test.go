@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -199,6 +200,86 @@ func TestForgedEntries(t *testing.T) {
 	}
 }
 
+func formatLease(t *testing.T, l registry.Lease) string {
+	t.Helper()
+	value, err := registry.FormatLease(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(value)
+}
+
+// TestForgedEntriesAboutHosts: entries that move a live host, name a live host on another subnet, or hide what happened
+// change nothing. The store is never taken for one that was set back.
+func TestForgedEntriesAboutHosts(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	q, through := counted(t, s)
+	watcher, n, leases, index := watched(t, s, through, never)
+	folder := s.prefix + "/changes/default/"
+	entry := func(slot uint64) string {
+		return fmt.Sprintf("%s%024x_%s", folder, slot, registry.SubnetKey(n.Plan.Subnets(slot)[0]))
+	}
+	moved := leases[1]
+	moved.PublicIPs = []netip.Addr{netip.MustParseAddr("203.0.113.66")}
+	copied := leases[2]
+	copied.Slot, copied.Subnets = 40, n.Plan.Subnets(40)
+	for i, forge := range []func(){
+		func() { putRaw(t, s, map[string]string{entry(20): formatLease(t, moved)}, 0) },
+		func() { putRaw(t, s, map[string]string{entry(20): formatLease(t, moved)}, changelog.FlagUnheld) },
+		func() { putRaw(t, s, map[string]string{entry(40): formatLease(t, copied)}, 0) },
+		func() { s.Put(t, folder+changelog.WatermarkName, []byte("18446744073709551615")) },
+		func() { s.Put(t, folder+changelog.WatermarkName, []byte("0")) },
+		func() { s.Delete(t, s.Keys(t, folder)[1]) }, // [0] is the oldest entry, "_" sorts last
+	} {
+		forge()
+		c := claim(50 + i)
+		c.Prefer = n.Plan.Subnets(uint64(50 + i))[0]
+		if _, err := s.open(t, never).Acquire(testContext(t), n, c); err != nil {
+			t.Fatal(err)
+		}
+		for seen := false; !seen; {
+			set, next, err := watcher.WatchLeases(testContext(t), n, index)
+			if err != nil {
+				t.Fatal(err)
+			}
+			index = next
+			if set.SetBack != 0 || len(set.Bad) > 0 {
+				t.Fatalf("after forgery %d: set back %d times, skipped %v", i, set.SetBack, set.Bad)
+			}
+			for _, l := range set.Leases {
+				seen = seen || l.Slot == uint64(50+i)
+				if j := slices.IndexFunc(leases, func(o registry.Lease) bool { return o.Slot == l.Slot }); j >= 0 && !l.SameValue(leases[j]) {
+					t.Fatalf("after forgery %d: %+v", i, l)
+				}
+				if l.Slot == 40 {
+					t.Fatalf("after forgery %d: %+v has no record", i, l)
+				}
+			}
+		}
+	}
+	if got := q.of("list"); got != 2 { // a watermark that went back may be the only sign of a restore
+		t.Errorf("%d lists of leases, want the first and another one", got)
+	}
+}
+
+// TestMoveIsVerified: a new record of a host whose session has ended says by itself that the old one is not held.
+func TestMoveIsVerified(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	watcher, n, leases, index := watched(t, s, never)
+	s.EndSession(t, leases[0].Session)
+	c := claim(0)
+	c.Prefer, c.Avoid = n.Plan.Subnets(60)[0], leases[0].Subnet()
+	if l, err := s.open(t, never).Acquire(testContext(t), n, c); err != nil || l.Slot != 60 {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	set, _ := follow(t, watcher, n, index, []uint64{10, 20, 30, 60}, []uint64{10, 20, 30})
+	if old, moved := set.Leases[0], set.Leases[3]; old.Held() || moved.Session == registry.UnknownSession {
+		t.Errorf("held: %t under %q; the new one under %q", old.Held(), old.Session, moved.Session)
+	}
+}
+
 // TestBackupImported: the entries of a backup come back as new ones, for subnets that have other hosts by now.
 func TestBackupImported(t *testing.T) {
 	t.Parallel()
@@ -323,7 +404,7 @@ func FuzzDirectory(f *testing.F) {
 				}
 				f.cursor.Adopt(a, time.Now())
 			}
-			f.belief.apply(changes)
+			f.belief.apply(changes, nil)
 			if m := changelog.Watermark(pairsMark(pairs, mark)); m > max(mark.CreateIndex, index) {
 				t.Fatalf("watermark %d at index %d", m, index)
 			}

@@ -51,6 +51,22 @@ func (v *view) usable() int {
 	return len(v.order)
 }
 
+// holdersOf returns the keys of the usable records of hosts with the given node ids, each with its host's.
+func (v *view) holdersOf(ids map[string]int) map[string]string {
+	if len(ids) == 0 {
+		return nil
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	out := map[string]string{}
+	for _, r := range v.order {
+		if _, wanted := ids[r.lease.NodeID]; wanted {
+			out[r.key] = r.lease.NodeID
+		}
+	}
+	return out
+}
+
 // parse parses a pair, or reuses the earlier result.
 func (v *view) parse(prefix string, pair *api.KVPair) *record {
 	r := &record{key: pair.Key}

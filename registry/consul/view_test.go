@@ -112,7 +112,7 @@ func TestViewKeepsUp(t *testing.T) {
 				if rnd.IntN(10) == 0 || f.belief.version == 0 {
 					f.belief.accept(f.belief.newList(pairsOf(store), index), time.Now())
 				} else {
-					f.belief.apply([]changelog.Change{{Subnet: name, Index: index, Value: value}})
+					f.belief.apply([]changelog.Change{{Subnet: name, Index: index, Value: value}}, nil)
 				}
 				if rnd.IntN(4) != 0 {
 					continue

@@ -18,6 +18,8 @@ type Cursor struct {
 	cas     uint64           // ModifyIndex of the watermark's key, for the next trim
 	entries map[string]entry // by key
 
+	answered time.Time // when the reading at that index arrived
+
 	// Entries of which only the keys were known have vanished, perhaps not because of a trim.
 	vanishedUnread bool
 }
@@ -51,7 +53,7 @@ func (c *Cursor) Reset() { c.index = 0 }
 // Reason tells why the directory could not be followed; it is "" when it could.
 type Reason string
 
-// Reasons. The first three mean that the store was set back, or that entries were deleted by hand.
+// Reasons. The first three mean that the store was probably set back, or that the latest entries were deleted by hand.
 const (
 	WentBack         Reason = "the directory of changes went back"
 	EntryInPast      Reason = "an entry appeared in the past"
@@ -61,7 +63,8 @@ const (
 	NeverRead        Reason = "the directory of changes was not read before"
 )
 
-// IsSetBack reports whether the reason means that the store was set back, or that entries were deleted by hand.
+// IsSetBack reports whether the reason means that the store was probably set back, or that the latest entries were deleted
+// by hand.
 func (r Reason) IsSetBack() bool { return r == WentBack || r == EntryInPast || r == EntryVanished }
 
 // Unread returns the keys that must be read and passed to Reading.Complete before the cursor can advance to a reading:
@@ -86,10 +89,7 @@ func (c *Cursor) Advance(r Reading, now time.Time) ([]Change, Reason) {
 		return nil, WentBack
 	}
 	mark := Watermark(r.Mark)
-	switch {
-	case mark < c.mark:
-		return nil, WentBack
-	case mark > c.index:
+	if mark > c.index && (r.Mark.CreateIndex > c.index || !r.Follows(c.answered)) {
 		return nil, EntriesMissed
 	}
 	added, reason := c.newEntries(r)
@@ -99,6 +99,9 @@ func (c *Cursor) Advance(r Reading, now time.Time) ([]Change, Reason) {
 	gone, unread, reason := c.goneEntries(r, mark)
 	if reason != "" {
 		return nil, reason
+	}
+	if mark < c.mark {
+		return nil, EntriesMissed
 	}
 	for _, key := range gone {
 		delete(c.entries, key)
@@ -111,6 +114,7 @@ func (c *Cursor) Advance(r Reading, now time.Time) ([]Change, Reason) {
 		}
 	}
 	c.index, c.mark, c.cas, c.vanishedUnread = r.Index, mark, r.Mark.ModifyIndex, c.vanishedUnread || unread
+	c.answered = r.Answered
 	slices.SortStableFunc(changes, func(x, y Change) int { return cmp.Compare(x.Index, y.Index) })
 	return changes, ""
 }
@@ -138,16 +142,21 @@ func (c *Cursor) newEntries(r Reading) ([]*api.KVPair, Reason) {
 }
 
 // goneEntries returns the known entries that a reading lacks, and whether some of them were never read and are not below
-// its watermark.
+// its watermark. An entry that is followed by one that is still there was deleted by hand. The store was not set back
+// then, and the entry has been read.
 func (c *Cursor) goneEntries(r Reading, mark uint64) (keys []string, unread bool, reason Reason) {
 	present := make(map[string]bool, len(r.keys))
+	last := uint64(0)
 	for _, key := range r.keys {
 		present[key] = true
+		if e := c.entries[key]; e.exact {
+			last = max(last, e.index)
+		}
 	}
 	for key, e := range c.entries {
 		switch {
 		case present[key]:
-		case e.exact && e.index > mark:
+		case e.exact && e.index > mark && e.index > last:
 			return nil, false, EntryVanished
 		default:
 			unread = unread || e.index > mark
@@ -157,8 +166,7 @@ func (c *Cursor) goneEntries(r Reading, mark uint64) (keys []string, unread bool
 	return keys, unread, ""
 }
 
-// ShowsSetBack reports whether a reading that cannot be followed shows that the store was set back, or that entries
-// were deleted by hand.
+// ShowsSetBack reports whether a reading that cannot be followed shows that the store was probably set back.
 func (c *Cursor) ShowsSetBack(r Reading) bool {
 	probe := *c
 	probe.entries = maps.Clone(c.entries)
@@ -174,7 +182,7 @@ func (c *Cursor) Adopt(r Reading, now time.Time) {
 	if r.Mark == nil {
 		return
 	}
-	c.index, c.mark, c.cas = r.Index, Watermark(r.Mark), r.Mark.ModifyIndex
+	c.index, c.mark, c.cas, c.answered = r.Index, Watermark(r.Mark), r.Mark.ModifyIndex, r.Answered
 	for _, key := range r.keys {
 		switch e, known := before[key]; {
 		case known && e.index <= r.Index:

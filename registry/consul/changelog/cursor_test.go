@@ -76,9 +76,10 @@ func TestCursorAdvances(t *testing.T) {
 		{"no watermark", 12, listOf(entryAt(7), entryAt(9)), nil, WatermarkMissing},
 		{"nothing at all", 1, nil, nil, WatermarkMissing},
 		{"unknown entries trimmed", 30, listOf(markAt(2, 30, 20)), nil, EntriesMissed},
-		{"an older watermark", 11, listOf(markAt(2, 4, 3), entryAt(7), entryAt(9)), nil, WentBack},
+		{"an older watermark", 11, listOf(markAt(2, 4, 3), entryAt(7), entryAt(9)), nil, EntriesMissed},
 		{"a watermark created again", 20, listOf(markAt(20, 20, 0), entryAt(7), entryAt(9)), nil, EntriesMissed},
-		{"an entry deleted by hand", 12, listOf(markAt(2, 6, 5), entryAt(7)), nil, EntryVanished},
+		{"the last entry deleted", 12, listOf(markAt(2, 6, 5), entryAt(7)), nil, EntryVanished},
+		{"an earlier entry deleted by hand", 12, listOf(markAt(2, 6, 5), entryAt(9), entryAt(12)), []uint64{12}, ""},
 		{"an entry restored", 12, listOf(markAt(2, 6, 5), entryAt(7), entryAt(8), entryAt(9)), nil, EntryInPast},
 		{"a watermark from the future", 12, listOf(markAt(2, 11, 1<<62), entryAt(7), entryAt(9)), nil, EntriesMissed},
 	} {
@@ -99,6 +100,35 @@ func TestCursorAdvances(t *testing.T) {
 			}
 			if reason == "" && c.index != tt.index {
 				t.Errorf("index %d, want %d", c.index, tt.index)
+			}
+		})
+	}
+}
+
+// TestForgedWatermark: a watermark above the index is not believed when the directory was read less than half a minute
+// ago, as entries stay for a minute. One that was created again may hide entries that were deleted by hand.
+func TestForgedWatermark(t *testing.T) {
+	start := time.Now()
+	for _, tt := range []struct {
+		name  string
+		mark  *api.KVPair
+		pause time.Duration
+		want  Reason
+	}{
+		{"forged", markAt(2, 30, 29), time.Second, ""},
+		{"after a long pause", markAt(2, 30, 29), 30 * time.Second, EntriesMissed},
+		{"created again", markAt(30, 30, 0), time.Second, EntriesMissed},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newCursor()
+			first := NewReading(dirPrefix, listOf(markAt(2, 6, 5), entryAt(7)), 10)
+			first.Asked, first.Answered, first.Kept = start.Add(-time.Hour), start, time.Minute // a blocking query
+			c.Adopt(first, start)
+			next := NewReading(dirPrefix, listOf(tt.mark, entryAt(7), entryAt(31)), 31)
+			next.Asked, next.Answered, next.Kept = start.Add(tt.pause), start.Add(tt.pause), time.Minute
+			changes, reason := c.Advance(next, start)
+			if reason != tt.want || reason == "" && (len(changes) != 1 || changes[0].Index != 31) {
+				t.Errorf("got %v and %q, want %q", changes, reason, tt.want)
 			}
 		})
 	}

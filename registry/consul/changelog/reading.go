@@ -2,6 +2,7 @@ package changelog
 
 import (
 	"slices"
+	"time"
 
 	"github.com/hashicorp/consul/api"
 )
@@ -11,6 +12,11 @@ import (
 type Reading struct {
 	Index uint64
 	Mark  *api.KVPair // the watermark, nil when it is missing
+
+	// Asked is when the request began, and Answered when its answer arrived; zero where that is not known.
+	Asked, Answered time.Time
+	// Kept is how long every entry stays in the directory, zero where that is not known.
+	Kept time.Duration
 
 	prefix   string
 	keys     []string // of all entries
@@ -38,6 +44,9 @@ func NewKeysReading(prefix string, keys []string, index uint64) Reading {
 	return Reading{Index: index, prefix: prefix, keys: keys, entries: map[string]*api.KVPair{}, keysOnly: true}
 }
 
+// Len returns the number of entries.
+func (r Reading) Len() int { return len(r.keys) }
+
 // Complete adds the records that Cursor.Unread named to a reading. Those that do not exist any more have ModifyIndex 0.
 func (r *Reading) Complete(pairs []*api.KVPair) {
 	for _, pair := range pairs {
@@ -50,6 +59,12 @@ func (r *Reading) Complete(pairs []*api.KVPair) {
 		}
 	}
 	r.keysOnly = false
+}
+
+// Follows reports whether the reading was requested so soon after the last one had arrived that no entry in between can
+// have been trimmed, whatever the watermark says. Half of the time allows for servers that lag.
+func (r Reading) Follows(answered time.Time) bool {
+	return !answered.IsZero() && !r.Asked.IsZero() && r.Asked.Sub(answered) < r.Kept/2
 }
 
 // LastChanges returns the index of the last change of each subnet in the reading. Manual edits do not count: their
