@@ -57,6 +57,34 @@ func Duplicate(l Lease, c Claim) error {
 		kind, l.Node, l.whereabouts(), l.NodeID, l.Subnet(), c.Node, c.host().whereabouts(), c.NodeID)}
 }
 
+// IsLater reports whether a lease said later than own, which this host holds, what both say of their hosts. This host
+// keeps its name and addresses then: otherwise any host could stop another one with a record that names it.
+func IsLater(l, own Lease) bool {
+	return l.CreateIndex > own.CreateIndex || l.ModifyIndex > own.ModifyIndex
+}
+
+// heldBy returns the lease that the claim's host holds under the claim's session, nil for none.
+func heldBy(leases []Lease, c Claim) *Lease {
+	i := slices.IndexFunc(leases, func(l Lease) bool { return l.Held() && l.Session == c.Session && l.NodeID == c.NodeID })
+	if i < 0 {
+		return nil
+	}
+	return &leases[i]
+}
+
+// Contradicts returns Duplicate's error for a lease and a claim of the host that holds own, nil for none. It returns nil
+// for a lease that came later than own, if own already has all that the claim has in common with it.
+func Contradicts(l Lease, c Claim, own *Lease) error {
+	err := Duplicate(l, c)
+	if err == nil || own == nil || l.NodeID == c.NodeID || !IsLater(l, *own) {
+		return err
+	}
+	if l.Node == c.Node && l.Node != own.Node || SameEndpoint(l, c.host()) && !SameEndpoint(l, *own) {
+		return err
+	}
+	return nil
+}
+
 // duplicates returns the first conflict of all leases, preferring one with another node id: a lease with our own node
 // id may turn out to be ours.
 //
@@ -66,8 +94,9 @@ func Duplicate(l Lease, c Claim) error {
 func duplicates(leases []Lease, c Claim) (first error) {
 	isCurrent := func(l Lease) bool { return l.NodeID == c.NodeID && l.ModifyIndex >= c.Since }
 	lost := c.Running && !slices.ContainsFunc(leases, isCurrent)
+	own := heldBy(leases, c)
 	for _, l := range leases {
-		err := Duplicate(l, c)
+		err := Contradicts(l, c, own)
 		if err != nil && l.NodeID != c.NodeID {
 			if lost && l.ModifyIndex < c.Since {
 				continue

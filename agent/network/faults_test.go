@@ -232,7 +232,7 @@ func TestSameNameAtOnce(t *testing.T) {
 		value, err := registry.FormatLease(rival)
 		must(t, err)
 		a.store.Put(leaseKey(rival.Subnet()), value)
-		a.check(health.Conflict, api.Critical, "same name", "192.0.2.97", "192.0.2.98")
+		a.check(health.Conflict, api.Warning, "same name", "192.0.2.97", "192.0.2.98")
 		a.applies(a.subnet().String() + " <- a@" + rival.Subnet().String())
 	})
 }

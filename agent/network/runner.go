@@ -150,7 +150,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		Outage:     deps.Store.Outage,
 		SetBack:    deps.Store.SetBack,
 		Report:     r.report,
-		Suspect:    func(reason string) { r.lease.Suspect("leases", reason) },
+		Suspect:    func(c peers.Conflict) { r.lease.Suspect("leases", lease.Suspicion(c)) },
 		Answered:   r.resumed.settle,
 		Remembered: r.rememberedLeases,
 		InForce:    r.definition.inForce,

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -36,6 +37,7 @@ type PeerLease struct {
 	Flannel     bool            `json:"flannel,omitempty"` // the host runs flannel
 	CreateIndex uint64          `json:"create_index"`
 	ModifyIndex uint64          `json:"modify_index"`
+	Seniority   uint64          `json:"seniority,omitempty"` // of two leases that contradict each other, the lower one counts
 }
 
 // PeersPath returns the path of a network's peers file.
@@ -76,6 +78,17 @@ func (p Peers) ParseLeases(n registry.Network) (out []registry.Lease) {
 		}
 		l.CreateIndex, l.ModifyIndex, l.Foreign = r.CreateIndex, r.ModifyIndex, r.Flannel
 		out = append(out, l)
+	}
+	return out
+}
+
+// Seniority returns the ranks of the leases that have one, by the first subnet.
+func (p Peers) Seniority() map[netip.Prefix]uint64 {
+	out := map[netip.Prefix]uint64{}
+	for _, r := range p.Leases {
+		if subnet, err := registry.ParseSubnetKey(r.Key); err == nil && r.Seniority != 0 {
+			out[subnet] = r.Seniority
+		}
 	}
 	return out
 }

@@ -80,6 +80,48 @@ func TestOnLostExit(t *testing.T) {
 	})
 }
 
+// TestStrangerWithASession writes a lease record that names a live host by its node id, is newer than that host's and is
+// held by another session. No route to the live host changes, and that host reports the record.
+func TestStrangerWithASession(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	w.StartNetwork("vxlan")
+	a, b := w.Hosts[0], w.Hosts[1]
+	client := w.Consul.Client()
+	pair, _, err := client.KV().Get(world.LeaseKey("default", w.Subnet(b, "default")), nil)
+	w.Must(err)
+	session, _, err := client.Session().CreateNoChecks(&api.SessionEntry{TTL: "10m"}, nil)
+	w.Must(err)
+	t.Cleanup(func() { _, _ = client.Session().Destroy(session, nil) })
+	slot := w.freeSlots(1)[0]
+	old := strings.TrimSuffix(w.Subnet(b, "default").String(), ".0/24")
+	value := strings.ReplaceAll(string(pair.Value), old+".0/24", fmt.Sprintf("10.5.%d.0/24", slot))
+	value = v6Subnet.ReplaceAllString(value, fmt.Sprintf(`"fd00:5:0:%x::/64"`, slot))
+	key := world.LeaseKey("default", netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", slot)))
+	deleted := w.RouteEvents(a)
+	ok, _, err := client.KV().Acquire(&api.KVPair{Key: key, Value: []byte(value), Session: session}, nil)
+	w.Must(err)
+	if !ok {
+		t.Fatal("the record was not locked")
+	}
+	w.Eventually("the record to be seen", func(context.Context) error {
+		if n := len(w.Leases(a, "default").Leases); n != 4 {
+			return fmt.Errorf("%d leases: %+v", n, w.Leases(a, "default").Skipped)
+		}
+		return nil
+	})
+	w.WaitHealth(b, 429, fmt.Sprintf("leno lease revoke default 10.5.%d.0/24", slot))
+	w.Matrix()
+	if gone := deleted(); len(gone) != 0 {
+		t.Errorf("routes were deleted: %q", gone)
+	}
+	_, err = b.Leno(w.Ctx, "lease", "revoke", "default", fmt.Sprintf("10.5.%d.0/24", slot))
+	w.Must(err)
+	w.WaitHealth(b, 200)
+}
+
+// v6Subnet matches an IPv6 subnet of the test's pool in a record.
+var v6Subnet = regexp.MustCompile(`"fd00:5:0:[0-9a-f]+::/64"`)
+
 // TestStranger writes well-formed lease records without a session that claim a live host's MAC
 // address, IP address or name. No route to a live host changes.
 func TestStranger(t *testing.T) {
@@ -101,11 +143,7 @@ func TestStranger(t *testing.T) {
 		v6 := fmt.Sprintf("fd00:5:0:%x::/64", free[i])
 		value := string(pair.Value)
 		value = strings.ReplaceAll(value, own+".0/24", slot+".0/24")
-		before, after, ok := strings.Cut(value, `"fd00:5:0:`)
-		if !ok {
-			t.Fatalf("no IPv6 subnet in %s", value)
-		}
-		value = before + `"` + v6 + after[strings.Index(after, `"`):]
+		value = v6Subnet.ReplaceAllString(value, `"`+v6+`"`)
 		id, rest, _ := strings.Cut(value[strings.Index(value, `"node_id":"`)+len(`"node_id":"`):], `"`)
 		_ = rest
 		value = change.Replace(strings.ReplaceAll(value, id, fmt.Sprintf("00000000-0000-0000-0000-00000000000%d", i)))

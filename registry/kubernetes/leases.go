@@ -200,11 +200,16 @@ func (c *connection) checkDuplicates(ctx context.Context, n registry.Network, cl
 		}
 	}
 	var first error
+	var held *registry.Lease
+	l, foreign, err := own.lease(n, c.names())
+	if err == nil && !foreign && l.Session == claim.Session && l.NodeID == claim.NodeID {
+		held = &l
+	}
 	for nd, k := range c.views.parse(t, n, c.names()) {
 		if k.err != nil || nd.name == own.name || t.nodes[nd.name] != nd {
 			continue
 		}
-		err := registry.Duplicate(k.lease, claim)
+		err := registry.Contradicts(k.lease, claim, held)
 		if err != nil && (first == nil || k.lease.NodeID != claim.NodeID) {
 			first = err
 		}

@@ -178,7 +178,7 @@ func (r *Reconciler) pauseAfterFailure(retryIn time.Duration) time.Duration {
 // take changes the target to another view.
 func (r *Reconciler) take(t *target, v *peers.View) {
 	t.network, t.view, t.new = v.Network, v, true
-	t.state.Subnets, t.state.Peers = v.Own.Subnets, peers.Of(v.Leases, v.Own)
+	t.state.Subnets, t.state.Peers = v.Own.Subnets, v.Peers()
 	t.state.Precedence = v.Own.CreateIndex
 	t.state.Published = nil
 	if v.Own.Backend.Type != "" { // otherwise the lease is from a file of this host, which lacks that

@@ -47,7 +47,7 @@ func (k *Keeper) Acquire(ctx context.Context, n registry.Network, claim func() r
 		case again:
 			continue
 		case err == nil:
-			k.conflicts.suspect("claim", "")
+			k.conflicts.suspect("claim", Suspicion{})
 			k.condition.setProblem("")
 			reportTaken(k.report, before, lease)
 			k.report.Changed()

@@ -20,9 +20,9 @@ const (
 	challengeAgain = 20 * time.Second
 )
 
-// Suspect records for one source, such as "leases", that another host is mistaken for this one; "" clears the suspicion
-// of that source. The Keeper itself uses the sources "claim" and "record".
-func (k *Keeper) Suspect(source, reason string) { k.conflicts.suspect(source, reason) }
+// Suspect records for one source, such as "leases", that another host is mistaken for this one; the zero Suspicion clears
+// that of the source. The Keeper itself uses the sources "claim" and "record".
+func (k *Keeper) Suspect(source string, s Suspicion) { k.conflicts.suspect(source, s) }
 
 // A conflictResolver holds what one Acquire has learned about the records of other hosts that stand in its way.
 type conflictResolver struct {
@@ -62,7 +62,7 @@ func (r *conflictResolver) resolve(ctx context.Context, c registry.Claim, err er
 		}
 		r.lastAnswer = time.Now()
 	}
-	r.keeper.conflicts.suspect("claim", err.Error())
+	r.keeper.conflicts.suspect("claim", Suspicion{Reason: err.Error()})
 	return false, err
 }
 

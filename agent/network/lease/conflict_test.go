@@ -340,21 +340,25 @@ func TestStoreSetBackWhileStopped(t *testing.T) {
 
 func TestSuspicionsEndOnTheirOwn(t *testing.T) {
 	a := newHost(t, memory.New(), "a")
-	for _, tt := range []struct{ source, reason, status, want string }{
-		{"claim", "one", api.Critical, "one"},
-		{"leases", "two", api.Critical, "one; two"},
-		{"leases", "three", api.Critical, "one; three"},
-		{"claim", "", api.Critical, "three"},
-		{"leases", "", api.Passing, "no other host uses this host's name or addresses"},
+	for _, tt := range []struct {
+		source       string
+		suspicion    Suspicion
+		status, want string
+	}{
+		{"claim", Suspicion{Reason: "one"}, api.Critical, "one"},
+		{"leases", Suspicion{Reason: "two", Older: true}, api.Critical, "one; two"},
+		{"claim", Suspicion{}, api.Warning, "two"},
+		{"leases", Suspicion{Reason: "three"}, api.Critical, "three"},
+		{"leases", Suspicion{}, api.Passing, "no other host uses this host's name or addresses"},
 	} {
-		a.keeper.Suspect(tt.source, tt.reason)
+		a.keeper.Suspect(tt.source, tt.suspicion)
 		if c := a.checked(health.Conflict); c.Status != tt.status || c.Reason != tt.want {
-			t.Errorf("%s %q: %+v", tt.source, tt.reason, c)
+			t.Errorf("%s %+v: %+v", tt.source, tt.suspicion, c)
 		}
 	}
-	a.keeper.Suspect("leases", "four")
+	a.keeper.Suspect("leases", Suspicion{Reason: "four"})
 	a.keeper.Reset()
-	a.keeper.Suspect("claim", "")
+	a.keeper.Suspect("claim", Suspicion{})
 	if c := a.checked(health.Conflict); c.Status != api.Passing {
 		t.Errorf("after a reset: %+v", c)
 	}

@@ -88,7 +88,7 @@ func (k *Keeper) hold(
 				return over
 			case <-ended:
 			case <-trusted.C:
-				k.conflicts.suspect("record", "")
+				k.conflicts.suspect("record", Suspicion{})
 			}
 		}
 	})
@@ -144,7 +144,7 @@ func (k *Keeper) watchRecord(ctx context.Context, n registry.Network, lease regi
 		}
 		v := judge(now, lease)
 		if v.conflict != "" {
-			k.conflicts.suspect("record", v.conflict)
+			k.conflicts.suspect("record", Suspicion{Reason: v.conflict})
 		}
 		if v.over {
 			return v.reason, nil

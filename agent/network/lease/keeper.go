@@ -82,7 +82,7 @@ func New(o Options) *Keeper {
 		claim:     watch.New[registry.Claim](),
 		ended:     watch.New[string](),
 		storeLoss: watch.New[time.Time](),
-		conflicts: conflicts{report: o.Report, reasons: map[string]string{}},
+		conflicts: conflicts{report: o.Report, suspicions: map[string]Suspicion{}},
 		releases:  newReleases(),
 		revocation: revocation{
 			report:   o.Report,

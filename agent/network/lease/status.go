@@ -3,7 +3,6 @@ package lease
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -116,30 +115,46 @@ func (c *condition) checkLocked() {
 type conflicts struct {
 	report *report.Reporter
 
-	mu      sync.Mutex // also held while the check is set, so that the check shows the last change
-	reasons map[string]string
+	mu         sync.Mutex // also held while the check is set, so that the check shows the last change
+	suspicions map[string]Suspicion
+}
+
+// A Suspicion says that another host is mistaken for this one.
+type Suspicion struct {
+	Reason string
+	// Older means that this host's lease was first to say what both say, so the other host is the one that is refused.
+	Older bool
 }
 
 func (c *conflicts) reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	clear(c.reasons)
+	clear(c.suspicions)
 }
 
-// suspect replaces the suspicion of a source; "" clears it.
-func (c *conflicts) suspect(source, reason string) {
+// suspect replaces the suspicion of a source; one without a reason clears it.
+func (c *conflicts) suspect(source string, now Suspicion) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before := c.reasons[source]
-	if c.reasons[source] = reason; reason == "" {
-		delete(c.reasons, source)
+	before := c.suspicions[source]
+	if c.suspicions[source] = now; now.Reason == "" {
+		delete(c.suspicions, source)
 	}
-	if reason != "" && before == "" {
-		c.report.Log().Error("another host uses this host's name or addresses", "conflict", reason)
+	if now.Reason != "" && before.Reason == "" {
+		c.report.Log().Error("another host uses this host's name or addresses", "conflict", now.Reason)
 	}
-	if len(c.reasons) == 0 {
+	if len(c.suspicions) == 0 {
 		c.report.Check(health.Conflict, api.Passing, "no other host uses this host's name or addresses")
 		return
 	}
-	c.report.Check(health.Conflict, api.Critical, strings.Join(slices.Sorted(maps.Values(c.reasons)), "; "))
+	status := api.Warning
+	var reasons []string
+	for _, s := range c.suspicions {
+		reasons = append(reasons, s.Reason)
+		if !s.Older {
+			status = api.Critical
+		}
+	}
+	slices.Sort(reasons)
+	c.report.Check(health.Conflict, status, strings.Join(reasons, "; "))
 }

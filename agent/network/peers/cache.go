@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -20,8 +21,9 @@ type peerCache struct {
 	written [sha256.Size]byte // of the content of the file
 	created uint64            // the CreateIndex of the definition in the file
 	leases  []registry.Lease
-	until   time.Time     // zero before the first read of the store
-	stays   time.Duration // how long leases that the store lacks stay
+	ranks   map[netip.Prefix]uint64 // of the leases in the file, see seniority
+	until   time.Time               // zero before the first read of the store
+	stays   time.Duration           // how long leases that the store lacks stay
 }
 
 // SettleTime returns how long leases stay that are missing from a store that was emptied or set back. That is longer
@@ -33,7 +35,7 @@ func SettleTime(l config.Lease) time.Duration { return 3 * l.TTL }
 func loadCache(dataDir string, n registry.Network, stays time.Duration) *peerCache {
 	c := &peerCache{path: state.PeersPath(dataDir, n.Name), stays: stays}
 	if file, err := state.LoadPeers(dataDir, n.Name); err == nil {
-		c.written, c.created, c.leases = file.Sum, file.Created, file.ParseLeases(n)
+		c.written, c.created, c.leases, c.ranks = file.Sum, file.Created, file.ParseLeases(n), file.Seniority()
 	}
 	return c
 }
@@ -101,7 +103,7 @@ func subjects(l registry.Lease) []any {
 }
 
 // save writes the leases to the file if they differ from its content.
-func (c *peerCache) save(n registry.Network, leases []registry.Lease, own registry.Lease) error {
+func (c *peerCache) save(n registry.Network, v *View) error {
 	definition, err := registry.FormatNetwork(n)
 	if err != nil {
 		return fmt.Errorf("remember the network: %w", err)
@@ -113,8 +115,8 @@ func (c *peerCache) save(n registry.Network, leases []registry.Lease, own regist
 		Definition: definition,
 		Leases:     []state.PeerLease{},
 	}
-	for _, l := range leases {
-		if l.NodeID == own.NodeID || l.Slot == own.Slot {
+	for _, l := range v.Leases {
+		if l.NodeID == v.Own.NodeID || l.Slot == v.Own.Slot {
 			continue
 		}
 		record, err := registry.FormatLease(l)
@@ -128,6 +130,7 @@ func (c *peerCache) save(n registry.Network, leases []registry.Lease, own regist
 			Flannel:     l.Foreign,
 			CreateIndex: l.CreateIndex,
 			ModifyIndex: l.ModifyIndex,
+			Seniority:   v.Seniority[l.Subnet()],
 		})
 	}
 	data, err := json.Marshal(now)

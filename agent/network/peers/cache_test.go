@@ -57,7 +57,7 @@ func TestMerge(t *testing.T) {
 			if all, until := first.merge(n, leases{own, b, c}, start); len(all) != 3 || !until.IsZero() {
 				t.Fatalf("merged %+v of nothing", all)
 			}
-			must(t, first.save(n, leases{own, b, c}, own))
+			must(t, first.save(n, &View{Own: own, Leases: leases{own, b, c}}))
 			now := n
 			if tt.again {
 				now.CreateIndex = 1
@@ -116,11 +116,11 @@ func TestMergeTwoOfAHost(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
-			must(t, loadCache(dir, n, time.Minute).save(n, append(tt.before, own), own))
+			must(t, loadCache(dir, n, time.Minute).save(n, &View{Own: own, Leases: append(tt.before, own)}))
 			m, at := loadCache(dir, n, time.Minute), time.Now()
 			m.merge(n, []registry.Lease{own}, at)
 			all, _ := m.merge(n, append(tt.store, own), at)
-			peers := Of(all, own)
+			peers := Of(all, own, nil)
 			if len(peers) != 1 || peers[0].Subnets[0].String() != tt.want {
 				t.Errorf("peers %+v of %+v, want %s", peers, all, tt.want)
 			}
@@ -171,11 +171,11 @@ func TestLoadCache(t *testing.T) {
 			dir, n := t.TempDir(), n
 			m := loadCache(dir, n, time.Minute)
 			b.Foreign = true
-			must(t, m.save(n, []registry.Lease{own, b}, own))
+			must(t, m.save(n, &View{Own: own, Leases: []registry.Lease{own, b}}))
 			before, err := os.Stat(state.PeersPath(dir, "n"))
 			must(t, err)
-			must(t, m.save(n, []registry.Lease{own, b}, own))
-			must(t, loadCache(dir, n, time.Minute).save(n, []registry.Lease{own, b}, own))
+			must(t, m.save(n, &View{Own: own, Leases: []registry.Lease{own, b}}))
+			must(t, loadCache(dir, n, time.Minute).save(n, &View{Own: own, Leases: []registry.Lease{own, b}}))
 			if again, err := os.Stat(state.PeersPath(dir, "n")); err != nil || !os.SameFile(before, again) {
 				t.Errorf("written again: %v", err)
 			}

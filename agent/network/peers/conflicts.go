@@ -7,10 +7,16 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// conflicts describes the held leases of other hosts that have this host's name, id or address. It names the first
-// three and counts the others, and returns "" if there are none. Such leases exist if two hosts claimed at the same
-// moment and did not see each other.
-func conflicts(leases []registry.Lease, own registry.Lease) string {
+// A Conflict says which other hosts are mistaken for this one.
+type Conflict struct {
+	Reason string // names the first three hosts and counts the others, "" for none
+	// Older means that this host said all that it has in common with them before they did.
+	Older bool
+}
+
+// conflicts describes the held leases of other hosts that have this host's name, id or address. Such leases exist if two
+// hosts claimed at the same moment and did not see each other, or if someone wrote them.
+func conflicts(leases []registry.Lease, own registry.Lease) Conflict {
 	const most = 3
 	self := registry.Claim{
 		Node:      own.Node,
@@ -20,7 +26,8 @@ func conflicts(leases []registry.Lease, own registry.Lease) string {
 		Session:   own.Session,
 		Since:     own.ModifyIndex,
 	}
-	var out []string
+	var found []string
+	isOlder := true
 	for _, l := range leases {
 		if l.NodeID == own.NodeID && l.Slot == own.Slot {
 			continue // our own record, which may be newer than own; the keeper of the lease watches it
@@ -28,12 +35,27 @@ func conflicts(leases []registry.Lease, own registry.Lease) string {
 		if l.Missing {
 			continue // it does not show whether its host is alive
 		}
+		reason := ""
 		if err := registry.Duplicate(l, self); err != nil {
-			out = append(out, err.Error())
+			reason = err.Error()
+		} else if isForged(l, own) {
+			reason = fmt.Sprintf("the record of %s names this host (%s, node id %s), and another host holds it: remove it with "+
+				"`leno lease revoke %s %s`", l.Subnet(), l.Node, l.NodeID, own.Network, l.Subnet())
+		}
+		if reason != "" {
+			found = append(found, reason)
+			isOlder = isOlder && registry.IsLater(l, own)
 		}
 	}
-	if len(out) > most {
-		out = append(out[:most], fmt.Sprintf("and %d more", len(out)-most))
+	if len(found) > most {
+		found = append(found[:most], fmt.Sprintf("and %d more", len(found)-most))
 	}
-	return strings.Join(out, "; ")
+	return Conflict{strings.Join(found, "; "), isOlder && len(found) > 0}
+}
+
+// isForged reports whether a lease with this host's id was written by another host, since this one wrote its own: another
+// session holds it. A lease that was written earlier may have come back when the store was set back.
+func isForged(l, own registry.Lease) bool {
+	return l.NodeID == own.NodeID && l.Held() && l.Session != registry.UnknownSession && l.Session != own.Session &&
+		l.ModifyIndex > own.ModifyIndex
 }

@@ -27,11 +27,20 @@ func TestConflicts(t *testing.T) {
 	before.ModifyIndex = 0
 	moved := own // our own, seen before the claim was answered
 	moved.ModifyIndex, moved.Session, moved.PublicIPs = 2, registry.UnknownSession, sameName.PublicIPs
+	forged := own // under another session, at our own address
+	forged.Slot, forged.Subnets = 7, agenttest.Lease("a", 7, "", 0).Subnets
+	forged.Session, forged.ModifyIndex = "sx", 9
+	unverified, surplus, former := forged, forged, forged
+	unverified.Session, surplus.Session, former.ModifyIndex = registry.UnknownSession, own.Session, 1
 	tests := []struct {
 		name  string
 		lease registry.Lease
 		want  []string // words of the text; none if there is no conflict
 	}{
+		{"names this host and is another's", forged, []string{"10.5.7.0/24", "(a,", "id-a", "leno lease revoke"}},
+		{"names this host, by an unknown author", unverified, nil},
+		{"this host's second record", surplus, nil},
+		{"this host's record of before", former, nil},
 		{"our own at another address", moved, nil},
 		{"our own", own, nil},
 		{"another host", agenttest.Lease("b", 2, "sb", 1), nil},
@@ -45,7 +54,7 @@ func TestConflicts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := conflicts([]registry.Lease{tt.lease}, own)
+			got := conflicts([]registry.Lease{tt.lease}, own).Reason
 			if (got != "") != (tt.want != nil) {
 				t.Fatalf("got %q", got)
 			}
@@ -67,8 +76,34 @@ func TestManyConflicts(t *testing.T) {
 		l.PublicIPs = own.PublicIPs
 		rivals = append(rivals, l)
 	}
-	got := conflicts(rivals, own)
+	got := conflicts(rivals, own).Reason
 	if strings.Count(got, "; ") < 3 || !strings.HasSuffix(got, "; and 7 more") || strings.Contains(got, "10.5.5.0/24") {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestOlderInAConflict: a host that said first what another one says too is not the one that must go.
+func TestOlderInAConflict(t *testing.T) {
+	own := agenttest.Lease("a", 1, "sa", 10)
+	own.CreateIndex = 10
+	rival := func(created, modified uint64) registry.Lease {
+		l := agenttest.Lease("b", 2, "sb", modified)
+		l.Node, l.CreateIndex = own.Node, created
+		return l
+	}
+	for _, tt := range []struct {
+		name   string
+		leases []registry.Lease
+		want   bool
+	}{
+		{"no conflict", nil, false},
+		{"with a newer record", []registry.Lease{rival(20, 20)}, true},
+		{"with an older record that was changed later", []registry.Lease{rival(5, 20)}, true},
+		{"with an older record", []registry.Lease{rival(5, 5)}, false},
+		{"with both", []registry.Lease{rival(20, 20), rival(5, 5)}, false},
+	} {
+		if got := conflicts(tt.leases, own); got.Older != tt.want || (got.Reason == "") != (tt.leases == nil) {
+			t.Errorf("%s: %+v", tt.name, got)
+		}
 	}
 }

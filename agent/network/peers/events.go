@@ -60,9 +60,15 @@ func peerEvents(before, now []registry.Lease, ownID string) []api.Event {
 	return out
 }
 
-// peerLeases returns the current lease of each other host, by node id.
+// peerLeases returns the current lease of each other host, by node id: the later one of several.
 func peerLeases(leases []registry.Lease, ownID string) map[string]registry.Lease {
-	return leasesOfHosts(leases, func(l registry.Lease) bool { return l.NodeID != ownID })
+	out := map[string]registry.Lease{}
+	for _, l := range leases {
+		if before, ok := out[l.NodeID]; l.NodeID != ownID && (!ok || isLater(l, before)) {
+			out[l.NodeID] = l
+		}
+	}
+	return out
 }
 
 // changesOf returns what a host did between its old lease and its current one, l.

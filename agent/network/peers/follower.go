@@ -32,9 +32,9 @@ type Options struct {
 	SetBack  *watch.Value[struct{}] // set when the store was emptied or set back to an older state
 	Report   *report.Reporter
 
-	// Suspect takes over the conflicts between this host's lease and those of other hosts, "" for none. It is called
+	// Suspect takes over the conflicts between this host's lease and those of other hosts. It is called
 	// after each change and while a conflict lasts.
-	Suspect func(reason string)
+	Suspect func(Conflict)
 
 	// Answered is called after each reading of the leases by the watch. A resumed datapath is confirmed then.
 	Answered func()

@@ -200,10 +200,10 @@ func (h *host) newFollower(reg registry.Registry, dataDir string) *Follower {
 			Telemetry: telemetry.New(telemetry.Config{}, log, func(*telemetry.Reading) {}),
 			Changed:   watch.New[struct{}](),
 		}),
-		Suspect: func(reason string) {
+		Suspect: func(c Conflict) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.suspicions = append(h.suspicions, reason)
+			h.suspicions = append(h.suspicions, c.Reason)
 		},
 		Answered: func() {
 			h.mu.Lock()
@@ -284,7 +284,7 @@ func (h *host) view() string {
 		return "none"
 	}
 	var peers []string
-	for _, p := range Of(v.Leases, v.Own) {
+	for _, p := range v.Peers() {
 		peers = append(peers, fmt.Sprint(p.Node, "@", p.Subnets[0]))
 	}
 	return fmt.Sprint(v.Own.Subnet(), " <- ", strings.Join(peers, ", "))

@@ -2,7 +2,6 @@ package peers
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,11 +12,11 @@ import (
 )
 
 // Of returns the peers of the host that holds own, from the leases of a network. This host's own lease is never a
-// peer, whatever its record says. If a host has several leases, only the one it uses counts: the missing one, otherwise
-// the held one, otherwise the newest. The others only wait for their hold to end. Lapsed leases stay peers until their
-// record is removed, because their host may well be alive.
-func Of(leases []registry.Lease, own registry.Lease) []backend.Peer {
-	current := leasesOfHosts(leases, func(l registry.Lease) bool { return l.NodeID != own.NodeID && l.Slot != own.Slot })
+// peer, whatever its record says. Lapsed leases stay peers until their record is removed, because their host may well
+// be alive. seniority ranks the leases; without it, CreateIndex does.
+func Of(leases []registry.Lease, own registry.Lease, seniority map[netip.Prefix]uint64) []backend.Peer {
+	isOwn := func(l registry.Lease) bool { return l.NodeID == own.NodeID || l.Slot == own.Slot }
+	current := Current(slices.DeleteFunc(slices.Clone(leases), isOwn))
 	out := make([]backend.Peer, 0, len(current))
 	for _, l := range current {
 		out = append(out, backend.Peer{
@@ -27,55 +26,71 @@ func Of(leases []registry.Lease, own registry.Lease) []backend.Peer {
 			MTU:        l.MTU,
 			Backend:    l.Backend.Type,
 			Attributes: l.Backend.Options(),
-			Precedence: precedence(l),
+			Precedence: precedence(l, seniority),
 		})
 	}
-	slices.SortFunc(out, func(a, b backend.Peer) int {
-		return a.Subnets[0].Addr().Compare(b.Subnets[0].Addr())
-	})
 	return out
 }
 
-// Current returns the lease of each host that counts; see Of. They are sorted by slot.
+// Current returns the leases without the former ones of their hosts, sorted by slot.
 func Current(leases []registry.Lease) []registry.Lease {
-	of := leasesOfHosts(leases, func(registry.Lease) bool { return true })
-	return slices.SortedFunc(maps.Values(of), func(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) })
-}
-
-// leasesOfHosts returns the current lease of each host, by node id, among the leases that wanted accepts.
-func leasesOfHosts(leases []registry.Lease, wanted func(registry.Lease) bool) map[string]registry.Lease {
-	out := map[string]registry.Lease{}
+	byHost := map[string][]registry.Lease{}
 	for _, l := range leases {
-		if !wanted(l) {
-			continue
-		}
-		if before, ok := out[l.NodeID]; !ok || fresher(l, before) {
-			out[l.NodeID] = l
+		byHost[l.NodeID] = append(byHost[l.NodeID], l)
+	}
+	out := make([]registry.Lease, 0, len(leases))
+	for _, all := range byHost {
+		for _, l := range all {
+			isFormer := func(m registry.Lease) bool { return m.Slot != l.Slot && replaces(m, l) }
+			if len(all) == 1 || !slices.ContainsFunc(all, isFormer) {
+				out = append(out, l)
+			}
 		}
 	}
+	slices.SortFunc(out, func(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) })
 	return out
 }
 
-// precedence returns the rank of a lease, where the lowest wins: held leases come before lapsed ones, and older records
-// before newer ones. A record that contradicts an older one of a live host therefore takes nothing from that host.
-func precedence(l registry.Lease) uint64 {
-	const unheld = 1 << 63
-	if l.Held() {
-		return l.CreateIndex
+// replaces reports whether l is a former lease of the host that has m, of two leases with one node id.
+//
+// A record speaks for the host that holds its session, not for the host that it names. So a held lease replaces another
+// one that is held only if both are held by one session. Otherwise both count, and of what they contradict each other in,
+// the senior one has it. A lapsed lease, and one that the store shows since it lost a later one, are former ones when a
+// backend could not carry both, because they are of one machine.
+func replaces(m, l registry.Lease) bool {
+	if m.Session == l.Session && m.Held() && m.Session != registry.UnknownSession {
+		return isLater(m, l)
 	}
-	return unheld | l.CreateIndex
+	if l.Held() && !m.Missing {
+		return false
+	}
+	return registry.SameEndpoint(m, l) && isLater(m, l)
 }
 
-// fresher reports whether lease a is a better source than lease b of the same host for where the host is. A missing
-// lease comes first, because a store that was set back shows an earlier lease of the host as held.
-func fresher(a, b registry.Lease) bool {
+// isLater reports whether lease a is a later one of its host than lease b. A missing lease is, because a store that was
+// set back shows earlier ones.
+func isLater(a, b registry.Lease) bool {
 	if a.Missing != b.Missing {
 		return a.Missing
 	}
 	if a.Held() != b.Held() {
 		return a.Held()
 	}
-	return cmp.Compare(a.ModifyIndex, b.ModifyIndex) > 0
+	return cmp.Or(cmp.Compare(a.ModifyIndex, b.ModifyIndex), cmp.Compare(a.Slot, b.Slot)) > 0
+}
+
+// precedence returns the rank of a lease, where the lowest wins: held leases come before lapsed ones, and senior ones
+// before others. A record that contradicts what a live host has said before takes nothing from that host.
+func precedence(l registry.Lease, seniority map[netip.Prefix]uint64) uint64 {
+	const unheld = 1 << 63
+	rank, ok := seniority[l.Subnet()]
+	if !ok {
+		rank = l.CreateIndex
+	}
+	if l.Held() {
+		return rank
+	}
+	return unheld | rank
 }
 
 // List returns the peers of the host that holds own, sorted by name, for the API. skipped are those that the backend
@@ -90,7 +105,7 @@ func List(leases []registry.Lease, own registry.Lease, skipped []backend.Skip) a
 		reasons[s.Node] = s.Reason
 	}
 	out := api.PeerList{Peers: []api.Peer{}}
-	for _, p := range Of(leases, own) {
+	for _, p := range Of(leases, own, nil) {
 		out.Peers = append(out.Peers, api.Peer{
 			Node:      p.Node,
 			Subnets:   p.Subnets,

@@ -2,6 +2,7 @@ package peers
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,6 +18,11 @@ func TestOf(t *testing.T) {
 	stranger := agenttest.Lease("x", 1, "sx", 9)
 	missing := agenttest.Lease("b", 4, "", 7) // lost by a store that was set back to a time when b was elsewhere
 	missing.Missing = true
+	forged := agenttest.Lease("b", 5, "sx", 9) // by another host, which can only guess b's session
+	forged.PublicIPs = agenttest.Lease("x", 5, "sx", 9).PublicIPs
+	unknown, copied := forged, forged
+	unknown.Session = registry.UnknownSession
+	copied.PublicIPs = agenttest.Lease("b", 2, "sb", 1).PublicIPs
 	tests := []struct {
 		name   string
 		leases []registry.Lease
@@ -30,6 +36,16 @@ func TestOf(t *testing.T) {
 		{"a lapsed lease stays", []registry.Lease{agenttest.Lease("b", 2, "", 1)}, []string{"b 10.5.2.0/24"}},
 		{"the held one of a host's leases counts",
 			[]registry.Lease{agenttest.Lease("b", 2, "", 9), agenttest.Lease("b", 4, "s", 1)}, []string{"b 10.5.4.0/24"}},
+		{"and of two under one session the newest", []registry.Lease{agenttest.Lease("b", 2, "s", 1), agenttest.Lease("b", 4, "s", 2)},
+			[]string{"b 10.5.4.0/24"}},
+		{"a held one of another session takes nothing away", []registry.Lease{agenttest.Lease("b", 2, "sb", 1), forged},
+			[]string{"b 10.5.2.0/24", "b 10.5.5.0/24"}},
+		{"nor one with the same address", []registry.Lease{agenttest.Lease("b", 2, "sb", 1), copied},
+			[]string{"b 10.5.2.0/24", "b 10.5.5.0/24"}},
+		{"nor one whose session is not known", []registry.Lease{agenttest.Lease("b", 2, registry.UnknownSession, 1), unknown},
+			[]string{"b 10.5.2.0/24", "b 10.5.5.0/24"}},
+		{"a lapsed one stays beside one at another address", []registry.Lease{agenttest.Lease("b", 2, "", 1), forged},
+			[]string{"b 10.5.2.0/24", "b 10.5.5.0/24"}},
 		{"the missing one counts before a held one", []registry.Lease{agenttest.Lease("b", 2, "s", 3), missing},
 			[]string{"b 10.5.4.0/24"}},
 		{"and before one that lapsed later", []registry.Lease{agenttest.Lease("b", 2, "", 9), missing}, []string{"b 10.5.4.0/24"}},
@@ -38,7 +54,7 @@ func TestOf(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var got []string
-			for _, p := range Of(tt.leases, own) {
+			for _, p := range Of(tt.leases, own, nil) {
 				got = append(got, fmt.Sprintf("%s %s", p.Node, p.Subnets[0]))
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -51,8 +67,12 @@ func TestOf(t *testing.T) {
 func TestPrecedence(t *testing.T) {
 	held, older, lapsed := agenttest.Lease("b", 2, "s", 1), agenttest.Lease("c", 3, "s", 1), agenttest.Lease("d", 4, "", 1)
 	held.CreateIndex, older.CreateIndex, lapsed.CreateIndex = 20, 10, 5
-	if !(precedence(older) < precedence(held) && precedence(held) < precedence(lapsed)) {
-		t.Errorf("held %d, older %d, lapsed %d", precedence(held), precedence(older), precedence(lapsed))
+	if !(precedence(older, nil) < precedence(held, nil) && precedence(held, nil) < precedence(lapsed, nil)) {
+		t.Errorf("held %d, older %d, lapsed %d", precedence(held, nil), precedence(older, nil), precedence(lapsed, nil))
+	}
+	ranks := map[netip.Prefix]uint64{older.Subnet(): 30, lapsed.Subnet(): 1}
+	if !(precedence(held, ranks) < precedence(older, ranks) && precedence(older, ranks) < precedence(lapsed, ranks)) {
+		t.Errorf("with ranks: held %d, older %d, lapsed %d", precedence(held, ranks), precedence(older, ranks), precedence(lapsed, ranks))
 	}
 }
 

@@ -22,6 +22,7 @@ type publisher struct {
 	own      *watch.Value[registry.Lease]
 	cache    *peerCache
 	saver    *saver
+	ranked   *seniority
 
 	view     *View           // as published last, nil for none
 	snapshot Snapshot        // that view is made from
@@ -36,6 +37,7 @@ type publisher struct {
 
 func newPublisher(f *Follower, n registry.Network, own *watch.Value[registry.Lease]) *publisher {
 	cache := loadCache(f.o.DataDir, n, SettleTime(f.o.Settings))
+	ranked := newSeniority(cache.leases, cache.ranks)
 	if f.hasLoaded.Swap(true) {
 		cache.leases = nil
 	}
@@ -45,6 +47,7 @@ func newPublisher(f *Follower, n registry.Network, own *watch.Value[registry.Lea
 		own:      own,
 		cache:    cache,
 		saver:    newSaver(cache, f.o.Report),
+		ranked:   ranked,
 		rereads:  make(chan Snapshot),
 		rechecks: make(chan Snapshot),
 	}
@@ -122,7 +125,8 @@ func (p *publisher) update(own registry.Lease, snap Snapshot) bool {
 		return false
 	}
 	p.snapshot = snap
-	p.view = &View{Network: p.network, Own: own, Leases: p.merge()}
+	leases := p.merge()
+	p.view = &View{Network: p.network, Own: own, Leases: leases, Seniority: p.ranked.update(leases)}
 	p.follower.views.Set(p.view)
 	p.judge(snap.Set.Leases)
 	return true
@@ -148,10 +152,10 @@ func (p *publisher) merge() []registry.Lease {
 // judge reports the conflicts among leases. If there are any, it sets the time at which the leases should be read
 // again: no host writes a record when another one falls silent.
 func (p *publisher) judge(leases []registry.Lease) {
-	reason := conflicts(leases, p.view.Own)
-	p.follower.o.Suspect(reason)
+	found := conflicts(leases, p.view.Own)
+	p.follower.o.Suspect(found)
 	p.doubted = nil
-	if reason != "" {
+	if found.Reason != "" {
 		p.doubted = time.After(RefreshEvery)
 	}
 }

@@ -268,7 +268,7 @@ func TestConflictIsJudgedAgain(t *testing.T) {
 			t.Errorf("suspected %q", got)
 		}
 		v, _, changed := h.Views().Get()
-		if len(Of(v.Leases, v.Own)) != 1 {
+		if len(Of(v.Leases, v.Own, nil)) != 1 {
 			t.Error("it is no peer")
 		}
 		h.flaky.set(func(s *flakyStore) { s.isBlind = true })

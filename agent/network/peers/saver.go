@@ -56,7 +56,7 @@ func (s *saver) finish() {
 }
 
 func (s *saver) write() error {
-	err := s.cache.save(s.network, s.view.Leases, s.view.Own)
+	err := s.cache.save(s.network, s.view)
 	s.report.Written(report.PeersFile, err)
 	s.unsaved = err != nil
 	return err

@@ -3,9 +3,11 @@ package peers
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -15,7 +17,13 @@ type View struct {
 	Network registry.Network
 	Own     registry.Lease   // this host's; Load knows only its network, slot, subnets, MTU, node id and CreateIndex
 	Leases  []registry.Lease // at least those of the other hosts
+
+	// Seniority ranks Leases by their first subnets, see Of. It may lack some.
+	Seniority map[netip.Prefix]uint64
 }
+
+// Peers returns the peers of this host.
+func (v *View) Peers() []backend.Peer { return Of(v.Leases, v.Own, v.Seniority) }
 
 // Load returns the view of an earlier process that its files describe: before is what the state file has, and nodeID is
 // this host's. It returns an error if they are incomplete or contradict each other. Load checks them as strictly as
@@ -41,5 +49,5 @@ func Load(dataDir string, before state.Network, nodeID string) (View, error) {
 	case !slices.Equal(before.Subnets, n.Plan.Subnets(own.Slot)):
 		return View{}, fmt.Errorf("the remembered subnets %v are not those of slot %d", before.Subnets, own.Slot)
 	}
-	return View{Network: n, Own: own, Leases: file.ParseLeases(n)}, nil
+	return View{Network: n, Own: own, Leases: file.ParseLeases(n), Seniority: file.Seniority()}, nil
 }

@@ -1,0 +1,64 @@
+package peers
+
+import (
+	"bytes"
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// A seniority ranks leases by when this host first saw what they say. Of two leases that claim the same address, name or
+// key, the one that said so first keeps it, so no host can take it from another by writing its own record again.
+type seniority struct {
+	seen    map[netip.Prefix]registry.Lease // as they were when they were ranked
+	rank    map[netip.Prefix]uint64         // is published, so it is never changed
+	highest uint64
+}
+
+// newSeniority returns the seniority of leases that an earlier process ranked.
+func newSeniority(leases []registry.Lease, rank map[netip.Prefix]uint64) *seniority {
+	s := &seniority{seen: map[netip.Prefix]registry.Lease{}, rank: rank}
+	for _, l := range leases {
+		if r, ok := rank[l.Subnet()]; ok {
+			s.seen[l.Subnet()], s.highest = l, max(s.highest, r)
+		}
+	}
+	return s
+}
+
+// update returns the ranks of the leases, by subnet. A lease that is new, or says something new about its host, ranks
+// behind all that were known before. Leases that are seen together for the first time rank by CreateIndex.
+func (s *seniority) update(leases []registry.Lease) map[netip.Prefix]uint64 {
+	next := &seniority{
+		seen:    make(map[netip.Prefix]registry.Lease, len(leases)),
+		rank:    make(map[netip.Prefix]uint64, len(leases)),
+		highest: s.highest,
+	}
+	var added []registry.Lease
+	for _, l := range leases {
+		subnet := l.Subnet()
+		next.seen[subnet] = l
+		if before, ok := s.seen[subnet]; ok && saysTheSame(before, l) {
+			next.rank[subnet] = s.rank[subnet]
+		} else {
+			added = append(added, l)
+		}
+	}
+	slices.SortFunc(added, func(a, b registry.Lease) int {
+		return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), a.Subnet().Addr().Compare(b.Subnet().Addr()))
+	})
+	for _, l := range added {
+		next.highest = max(l.CreateIndex, next.highest+1)
+		next.rank[l.Subnet()] = next.highest
+	}
+	*s = *next
+	return s.rank
+}
+
+// saysTheSame reports whether two leases on one slot claim the same for the same host.
+func saysTheSame(a, b registry.Lease) bool {
+	return a.NodeID == b.NodeID && a.Node == b.Node && slices.Equal(a.PublicIPs, b.PublicIPs) &&
+		bytes.Equal(a.Backend.Object, b.Backend.Object)
+}

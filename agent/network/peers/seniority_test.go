@@ -1,0 +1,59 @@
+package peers
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lenonet/leno/internal/testkit/agenttest"
+	"github.com/lenonet/leno/registry"
+)
+
+// TestSeniority: of records that claim the same, the one that did so first keeps it, whichever record is older.
+func TestSeniority(t *testing.T) {
+	lease := func(node string, slot, created uint64) registry.Lease {
+		l := agenttest.Lease(node, slot, "s"+node, created)
+		l.CreateIndex = created
+		return l
+	}
+	oldest, victim, newer := lease("a", 1, 10), lease("b", 2, 20), lease("c", 3, 30)
+	thief := oldest // says something else now, in the oldest record
+	thief.PublicIPs, thief.ModifyIndex = victim.PublicIPs, 40
+	renewed := victim // written again, with the same content
+	renewed.Session, renewed.ModifyIndex = "other", 50
+	recreated := lease("d", 4, 1) // in a store that was created again, with indexes from the start
+	for _, tt := range []struct {
+		name  string
+		steps [][]registry.Lease
+		want  string
+	}{
+		{"at first by CreateIndex", [][]registry.Lease{{newer, victim, oldest}}, "a b c"},
+		{"in the order of appearance", [][]registry.Lease{{victim}, {newer, victim, oldest}}, "b a c"},
+		{"what is said anew ranks last", [][]registry.Lease{{oldest, victim, newer}, {thief, victim, newer}}, "b c a"},
+		{"for good", [][]registry.Lease{{oldest, victim, newer}, {thief, victim, newer}, {thief, renewed, newer}}, "b c a"},
+		{"what is written again keeps its rank", [][]registry.Lease{{oldest, victim, newer}, {oldest, renewed, newer}}, "a b c"},
+		{"what came back does not", [][]registry.Lease{{oldest, victim}, {victim}, {oldest, victim}}, "b a"},
+		{"lower indexes do not help", [][]registry.Lease{{oldest, victim, newer}, {oldest, victim, newer, recreated}}, "a b c d"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newSeniority(nil, nil)
+			var ranks map[netip.Prefix]uint64
+			for _, leases := range tt.steps {
+				ranks = s.update(leases)
+				s = newSeniority(leases, ranks) // a restart changes nothing
+			}
+			last := slices.SortedFunc(slices.Values(tt.steps[len(tt.steps)-1]), func(a, b registry.Lease) int {
+				return cmp.Compare(ranks[a.Subnet()], ranks[b.Subnet()])
+			})
+			var names []string
+			for _, l := range last {
+				names = append(names, l.Node)
+			}
+			if got := strings.Join(names, " "); got != tt.want {
+				t.Errorf("got %s, want %s: %v", got, tt.want, ranks)
+			}
+		})
+	}
+}
