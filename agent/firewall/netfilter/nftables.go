@@ -13,7 +13,7 @@ import (
 const (
 	// listTries is how often a listing is started again because another program wrote during it.
 	listTries = 10
-	// answerTimeout bounds one answer of the kernel. Other programs' transactions can delay it.
+	// answerTimeout bounds one answer of the kernel: see Conn.await. Other programs' transactions can delay it.
 	answerTimeout = 10 * time.Second
 	// bufferSize is enough for the messages of more than a thousand rules and their answers; the default is enough for
 	// a hundred.
@@ -35,7 +35,7 @@ func Open() (*Conn, error) {
 	conn, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(socket *netlink.Conn) error {
 		c.Socket = socket
 		return errors.Join(
-			socket.SetDeadline(time.Now().Add(answerTimeout)),
+			c.await(),
 			socket.SetReadBuffer(bufferSize),
 			socket.SetWriteBuffer(bufferSize),
 		)
@@ -45,6 +45,26 @@ func Open() (*Conn, error) {
 	}
 	c.Conn = conn
 	return c, nil
+}
+
+// await gives the kernel the full time for its next answer. The methods of Conn call it; a listing of the library's follows
+// one of Generation.
+func (c *Conn) await() error { return c.Socket.SetDeadline(time.Now().Add(answerTimeout)) }
+
+// Flush sends the queued messages as one transaction.
+func (c *Conn) Flush() error {
+	if err := c.await(); err != nil {
+		return err
+	}
+	return c.Conn.Flush()
+}
+
+// execute sends a message and returns the kernel's answer.
+func (c *Conn) execute(message netlink.Message) ([]netlink.Message, error) {
+	if err := c.await(); err != nil {
+		return nil, err
+	}
+	return c.Socket.Execute(message)
 }
 
 // request returns a message with the given attributes.
@@ -79,7 +99,7 @@ func (c *Conn) Generation() (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	answer, err := c.Socket.Execute(message)
+	answer, err := c.execute(message)
 	if err != nil {
 		return 0, err
 	}
@@ -150,7 +170,7 @@ func (c *Conn) Rules(family nftables.TableFamily, table, chain string) (map[stri
 	if err != nil {
 		return nil, err
 	}
-	answer, err := c.Socket.Execute(message)
+	answer, err := c.execute(message)
 	if err != nil {
 		return nil, err
 	}

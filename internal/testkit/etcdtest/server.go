@@ -15,6 +15,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/lenonet/leno/internal/testkit/programs"
 )
@@ -24,6 +26,9 @@ const (
 	RootUser     = "root"
 	RootPassword = "root-password"
 )
+
+// reconnect is how a client connects again to a member that was away.
+var reconnect = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 
 // patience limits every wait of this package; only a failure takes that long.
 const patience = 3 * time.Minute
@@ -206,6 +211,8 @@ func (s *Server) newClient(asRoot bool, change ...func(*clientv3.Config)) (*clie
 		Endpoints:   s.Endpoints(),
 		DialTimeout: 10 * time.Second,
 		TLS:         s.tls,
+		// By default, gRPC waits up to two minutes before it connects again to a member that was away.
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 3 * time.Second})},
 	}
 	if asRoot {
 		conf.Username, conf.Password = RootUser, RootPassword
