@@ -115,7 +115,11 @@ func TestSuperPacketsAreCut(t *testing.T) {
 			}
 			pieces := cut(c)
 			if len(pieces) > 1 {
-				supers[pieces[0][map[int]int{0: 9, 1: 6}[family]]]++
+				p, err := readPacket(pieces[0])
+				if err != nil {
+					t.Fatal(err)
+				}
+				supers[p.proto]++
 			}
 			want = append(want, pieces...)
 		}

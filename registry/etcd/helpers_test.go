@@ -99,7 +99,12 @@ func again(c registry.Claim, l registry.Lease) registry.Claim {
 // acquire acquires a lease, on the slot that the claim prefers if it does.
 func acquire(t *testing.T, r registry.Registry, n registry.Network, c registry.Claim) registry.Lease {
 	t.Helper()
-	l, err := r.Acquire(testContext(t), n, c)
+	ctx := testContext(t)
+	l, err := r.Acquire(ctx, n, c)
+	for errors.Is(err, registry.ErrUnavailable) && ctx.Err() == nil { // of a server that was just restarted, as hosts do
+		time.Sleep(20 * time.Millisecond)
+		l, err = r.Acquire(ctx, n, c)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
