@@ -210,6 +210,9 @@ type Lease struct {
 	// it again; whether that host is alive is not known. A set has at most one missing lease per host, which is later
 	// than all stored ones of that host.
 	Missing bool
+	// Lost means, of a Missing lease, that the store was certainly emptied or set back to an older state, and that there
+	// is nothing in place of the record: it may be restored.
+	Lost bool
 }
 
 // Subnet returns the lease's first subnet, from which its key is made.

@@ -104,6 +104,11 @@ type Leases interface {
 	// been taken, changed or removed since.
 	Expire(ctx context.Context, l Lease) error
 
+	// Restore writes the record of a lease that the store has lost (Lease.Lost), on behalf of its host. No session holds
+	// it, so it is lapsed: it keeps the slot for its host, and can expire after hold. It returns ErrConflict when there
+	// is a record on the slot, and ErrUncertain when the network has no marker.
+	Restore(ctx context.Context, n Network, l Lease, hold time.Duration) error
+
 	// WatchLease blocks until the index of one lease differs from after. Errors: ErrLeaseNotFound, with a valid index,
 	// when there is no such lease; ErrLeaseRevoked instead when Revoke removed it, for as long as the store remembers
 	// that, at least a minute: RevokedFrom reports whose lease it was; ErrInvalid, with a valid index, when the record

@@ -146,6 +146,48 @@ func TestConsulEmptied(t *testing.T) {
 	}
 }
 
+// TestConsulEmptiedWhileAnAgentIsAway removes leno's records while the agent of a host does not run: the other hosts restore
+// its lease, without a session, so no packet of its containers is lost and it has the same subnet when it returns.
+func TestConsulEmptiedWhileAnAgentIsAway(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	w.StartNetwork("vxlan")
+	a, away := w.Hosts[0], w.Hosts[2]
+	subnet := w.Subnet(away, "default")
+	key := world.LeaseKey("default", subnet)
+	record, _, err := w.Consul.Client().KV().Get(key, nil)
+	w.Must(err)
+	w.Must(away.KillAgent())
+	lapsed := func(what string) {
+		w.T.Helper()
+		w.Eventually("the lease to be "+what, func(context.Context) error {
+			now, _, err := w.Consul.Client().KV().Get(key, nil)
+			if err == nil && (now == nil || now.Session != "" || !bytes.Equal(now.Value, record.Value)) {
+				err = fmt.Errorf("%+v", now)
+			}
+			return err
+		})
+	}
+	lapsed("lapsed")
+	whole := traffic.Watch(w.World)
+	_, err = w.Consul.Client().KV().DeleteTree("leno/", nil)
+	w.Must(err)
+	lapsed("restored")
+	w.Eventually("no lease to be missing any more", func(context.Context) error {
+		for _, l := range w.Leases(a, "default").Leases {
+			if l.Subnets[0] == subnet && !l.Held {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v", w.Leases(a, "default"))
+	})
+	w.Must(away.RestartAgent())
+	w.Must(away.WaitReady(w.Ctx))
+	if now := w.Subnet(away, "default"); now != subnet {
+		t.Errorf("it had %s, it has %s", subnet, now)
+	}
+	whole()
+}
+
 // save saves Consul's state; restore sets Consul back to it.
 func (w *testWorld) save() (restore func()) {
 	w.T.Helper()

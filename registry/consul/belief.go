@@ -46,6 +46,7 @@ type keptRecord struct {
 	// older is what is there instead since the store was set back, nil for nothing. Its memory is its own.
 	older    *api.KVPair
 	replaced bool // its host has written another one since
+	certain  bool // the store has lost it; otherwise it is only missing
 }
 
 func newBelief(prefix string) belief {
@@ -219,6 +220,7 @@ func (b *belief) accept(l list, until time.Time) {
 // hosts wrote them again. It returns the keys of the records that it keeps from now on.
 func (b *belief) keepLost(l list, until time.Time) (lost map[string]bool) {
 	lost = map[string]bool{}
+	certain := l.marker != b.marker || b.isOlder(l)
 	again := l.marker != b.marker || b.evidence.setBack
 	for key, known := range b.known {
 		kept, isKept := b.kept[key]
@@ -235,6 +237,7 @@ func (b *belief) keepLost(l list, until time.Time) (lost map[string]bool) {
 		if now != nil && l.marker <= b.marker && now.ModifyIndex < kept.index && b.outranks(known, now) {
 			kept.older = &api.KVPair{Value: bytes.Clone(now.Value), Session: now.Session}
 		}
+		kept.certain = kept.certain || certain
 		b.kept[key] = kept
 	}
 	if l.marker == b.marker {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/hashicorp/consul/api"
 
@@ -135,6 +136,32 @@ func (ls leaseStore) Expire(ctx context.Context, l registry.Lease) error {
 	}
 	if err != nil {
 		return fmt.Errorf("expire lease %s: %w", l.Subnet(), err)
+	}
+	return nil
+}
+
+// Restore implements registry.Leases.
+func (ls leaseStore) Restore(ctx context.Context, n registry.Network, l registry.Lease, _ time.Duration) error {
+	value, err := registry.FormatLease(l)
+	if err != nil {
+		return fmt.Errorf("restore lease %s: %w", l.Subnet(), err)
+	}
+	key, marker := ls.kv.keys.lease(n.Name, l.Subnet()), ls.kv.keys.leases(n.Name)+markerName
+	found, _, err := ls.kv.get(ctx, marker, read{})
+	if err == nil && found == nil {
+		err = uncertain("%s is missing", marker)
+	}
+	if err == nil {
+		_, err = ls.kv.commit(ctx, n.Name, key, value, changelog.FlagUnheld,
+			&api.KVTxnOp{Verb: api.KVCheckIndex, Key: marker, Index: found.ModifyIndex},
+			&api.KVTxnOp{Verb: api.KVCheckNotExists, Key: key},
+			&api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value})
+	}
+	if isRefused(err) {
+		return fmt.Errorf("restore lease %s: %w: %w", l.Subnet(), registry.ErrConflict, err)
+	}
+	if err != nil {
+		return fmt.Errorf("restore lease %s: %w", l.Subnet(), err)
 	}
 	return nil
 }

@@ -314,7 +314,7 @@ func TestMissingIsMarked(t *testing.T) {
 		}
 	}
 	back := claimAgain(t, s, n, 0, leases[0])
-	set, _, err := watcher.WatchLeases(testContext(t), n, index)
+	set, index, err := watcher.WatchLeases(testContext(t), n, index)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,8 +322,19 @@ func TestMissingIsMarked(t *testing.T) {
 		t.Errorf("the set has slots %v", slots(set))
 	}
 	for _, l := range set.Leases {
-		if l.Missing != (l.Slot != back.Slot) {
-			t.Errorf("slot %d: missing %t", l.Slot, l.Missing)
+		if isBack := l.Slot == back.Slot; l.Missing == isBack || l.Lost == isBack {
+			t.Errorf("slot %d: missing %t, lost %t", l.Slot, l.Missing, l.Lost)
+		}
+	}
+	if err := watcher.Restore(testContext(t), n, leases[1], time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if set, _, err = watcher.WatchLeases(testContext(t), n, index); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range set.Leases {
+		if isLost := l.Slot == leases[2].Slot; l.Lost != isLost || l.Slot == leases[1].Slot && l.Held() {
+			t.Errorf("after a restoration, slot %d: lost %t, held %t", l.Slot, l.Lost, l.Held())
 		}
 	}
 }

@@ -121,7 +121,8 @@ func (v *view) leases(n registry.Network, b *belief) registry.LeaseSet {
 	}
 	for i, r := range v.order {
 		set.Leases[i] = r.lease
-		_, set.Leases[i].Missing = b.kept[r.key]
+		kept, isKept := b.kept[r.key]
+		set.Leases[i].Missing, set.Leases[i].Lost = isKept, isKept && kept.certain && kept.older == nil
 	}
 	if v.bad > 0 {
 		for _, r := range v.records {

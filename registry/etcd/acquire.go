@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -222,12 +221,7 @@ func (a *acquisition) take(ctx context.Context, t *tree, s situation, choice reg
 	}
 	switch {
 	case before == nil:
-		// Under the IPv4 subnet, a host that runs flannel may write any key, with any IPv6 subnet.
-		v4, _, _ := strings.Cut(key, "&")
-		if len(a.network.Plan) == 1 {
-			v4 = key
-		}
-		conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(v4), "=", 0).WithRange(v4+"'"))
+		conditions = append(conditions, isFree(a.network, key))
 	case before.key != key:
 		conditions = append(conditions, unchanged(key, 0))
 		ops = append(ops, clientv3.OpDelete(before.key))

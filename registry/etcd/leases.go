@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -109,6 +110,53 @@ func (c *connection) expire(ctx context.Context, l registry.Lease) error {
 		err = fmt.Errorf("%w: %w", registry.ErrConflict, err)
 	}
 	return err
+}
+
+// Restore implements registry.Leases.
+func (c *Client) Restore(ctx context.Context, n registry.Network, l registry.Lease, hold time.Duration) error {
+	return wrap(c.own.restore(ctx, n, l, hold), "restore lease %s", l.Subnet())
+}
+
+func (c *connection) restore(ctx context.Context, n registry.Network, l registry.Lease, hold time.Duration) error {
+	value, err := flannel.FormatLease(n, l)
+	if err != nil {
+		return err
+	}
+	marker, err := c.get(ctx, c.keys.marker(n.Name))
+	if err != nil {
+		return err
+	}
+	if marker == nil {
+		return fmt.Errorf("%w: %s is missing", registry.ErrUncertain, c.keys.marker(n.Name))
+	}
+	var grant *clientv3.LeaseGrantResponse
+	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) (err error) {
+		grant, err = api.Grant(ctx, seconds(hold))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	key := c.keys.lease(n.Name, l.Subnets)
+	_, err = c.transact(ctx, []clientv3.Cmp{unchanged(marker.key, marker.modified), isFree(n, key)},
+		clientv3.OpPut(key, string(value), clientv3.WithLease(grant.ID)))
+	if errors.Is(err, errRefused) {
+		err = fmt.Errorf("%w: %w", registry.ErrConflict, err)
+	}
+	if err != nil && !errors.Is(err, registry.ErrUnavailable) { // otherwise the record may exist
+		_ = c.revoke(ctx, grant.ID)
+	}
+	return err
+}
+
+// isFree is the condition that no record has the first subnet of a lease's key: a host that runs flannel may write any
+// key under the IPv4 subnet, with any IPv6 subnet.
+func isFree(n registry.Network, key string) clientv3.Cmp {
+	v4, _, _ := strings.Cut(key, "&")
+	if len(n.Plan) == 1 {
+		v4 = key
+	}
+	return clientv3.Compare(clientv3.CreateRevision(v4), "=", 0).WithRange(v4 + "'")
 }
 
 // WatchLease implements registry.Leases.

@@ -208,7 +208,7 @@ func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time
 	set.Leases = make([]registry.Lease, 0, len(shown))
 	for _, k := range shown {
 		l := k.lease
-		l.Missing = k.missing()
+		l.Missing, l.Lost = k.missing(), k.missing() && k.lost && k.older == 0
 		set.Leases = append(set.Leases, l)
 	}
 	slices.SortFunc(set.Bad, func(a, b registry.BadRecord) int { return cmp.Compare(a.Key, b.Key) })

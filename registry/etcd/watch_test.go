@@ -76,8 +76,8 @@ func TestCompactedWhileDisconnected(t *testing.T) {
 	awaitNotFollowing(t, watcher)
 	link.mend()
 	set, index := reach(t, watcher, n, []string{"10", "20?", "30"})
-	if set.SetBack != 0 {
-		t.Errorf("the store was not set back: %d", set.SetBack)
+	if set.SetBack != 0 || set.Leases[1].Lost {
+		t.Errorf("the store was not set back: %d, lost %t", set.SetBack, set.Leases[1].Lost)
 	}
 	start := time.Now()
 	_, index = follow(t, watcher, n, index, []string{"10", "30"})

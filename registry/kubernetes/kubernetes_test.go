@@ -372,6 +372,7 @@ func testUnsupported(t *testing.T, c *cluster) {
 		"PutDeletion":       a.PutDeletion(ctx, registry.Deletion{Network: n.Name}),
 		"Revoke":            a.Revoke(ctx, n.Name, subnet),
 		"Expire":            a.Expire(ctx, registry.Lease{Subnets: []netip.Prefix{subnet}}),
+		"Restore":           a.Restore(ctx, n, registry.Lease{Subnets: []netip.Prefix{subnet}}, time.Hour),
 		"AddReservation":    a.AddReservation(ctx, n, registry.Reservation{Subnet: subnet, Node: "b"}, false),
 		"RemoveReservation": a.RemoveReservation(ctx, n.Name, subnet),
 	} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -43,6 +44,11 @@ func (c *Client) Revoke(_ context.Context, _ string, subnet netip.Prefix) error 
 // Expire returns registry.ErrNotSupported: leases do not lapse.
 func (c *Client) Expire(_ context.Context, l registry.Lease) error {
 	return assigned("expire lease", l.Subnet())
+}
+
+// Restore returns registry.ErrNotSupported: a lease is lost with its Node.
+func (c *Client) Restore(_ context.Context, _ registry.Network, l registry.Lease, _ time.Duration) error {
+	return assigned("restore lease", l.Subnet())
 }
 
 // AddReservation returns registry.ErrNotSupported.

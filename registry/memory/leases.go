@@ -157,6 +157,25 @@ func (c *Client) Expire(ctx context.Context, l registry.Lease) error {
 	}), "expire lease %s", l.Subnet())
 }
 
+// Restore implements registry.Leases.
+func (c *Client) Restore(ctx context.Context, n registry.Network, l registry.Lease, _ time.Duration) error {
+	s := c.store
+	return wrap(s.do(ctx, func() error {
+		if _, marked := s.records[leasesDir+n.Name+"/"+marker]; !marked {
+			return registry.ErrUncertain
+		}
+		key := leaseKey(n.Name, l.Subnet())
+		if _, exists := s.records[key]; exists {
+			return registry.ErrConflict
+		}
+		value, err := registry.FormatLease(l)
+		if err == nil {
+			s.putLocked(key, value, "")
+		}
+		return err
+	}), "restore lease %s", l.Subnet())
+}
+
 // WatchLease implements registry.Leases.
 func (c *Client) WatchLease(
 	ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64,

@@ -4,29 +4,73 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net/netip"
 	"time"
 
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/registry"
 )
 
-// expireEvery is how often each host tries to remove records, on average.
+// expireEvery is how often each host tries to remove and to restore records, on average. It is shorter where sessions
+// are short.
 const expireEvery = 20 * time.Second
 
 // expireEach bounds how many records one host removes at a time: each attempt is a write in the store, and every host
-// makes them.
-const expireEach = 8
+// makes them. restoreEach bounds how many it restores, which is urgent.
+const (
+	expireEach  = 8
+	restoreEach = 64
+)
 
-// expireLapsed removes, until ctx ends, records that have been lapsed for longer than hold, counted from when this
+// expireLapsed restores lost records, and removes, until ctx ends, records that have been lapsed for longer than hold, counted from when this
 // agent first saw them lapsed. Every host tries. The first one succeeds, and the others fail because of the record's
 // index.
 func (f *Follower) expireLapsed(ctx context.Context, n registry.Network) error {
+	every := min(expireEvery, f.o.Settings.TTL/2)
+	var lost map[netip.Prefix]bool
 	for {
-		if err := retry.Sleep(ctx, expireEvery/2+rand.N(expireEvery)); err != nil {
+		if err := retry.Sleep(ctx, every/2+rand.N(every)); err != nil {
 			return err
 		}
+		lost = f.restoreLost(ctx, n, lost)
 		f.expireOnce(ctx, n)
 	}
+}
+
+// restoreLost restores the leases of other hosts that the store has lost, so that their subnets stay theirs for hold, as
+// those of any host that is away. A host that held its lease gets until the next pass to write it again itself: before are
+// the subnets that the last pass found lost, and restoreLost returns those that this one found.
+func (f *Follower) restoreLost(
+	ctx context.Context, n registry.Network, before map[netip.Prefix]bool,
+) (found map[netip.Prefix]bool) {
+	found = map[netip.Prefix]bool{}
+	snap, _ := f.Snapshot()
+	var lost []registry.Lease
+	for _, l := range snap.Set.Leases {
+		if !l.Lost || l.Foreign || l.NodeID == f.o.Identity().NodeID {
+			continue
+		}
+		found[l.Subnet()] = true
+		if !l.Held() || before[l.Subnet()] {
+			lost = append(lost, l)
+		}
+	}
+	rand.Shuffle(len(lost), func(i, j int) { lost[i], lost[j] = lost[j], lost[i] })
+	for _, l := range lost[:min(len(lost), restoreEach)] {
+		call, cancel := context.WithTimeout(ctx, retry.CallTimeout)
+		err := f.o.Registry.Restore(call, n, l, f.o.Settings.Hold)
+		cancel()
+		switch {
+		case err == nil:
+			f.o.Report.Log().Warn("lease that the store had lost restored for a host that is away",
+				"subnet", l.Subnet(), "host", l.Node)
+		case !errors.Is(err, registry.ErrConflict):
+			f.o.Report.Log().Debug("lost lease could not be restored",
+				"subnet", l.Subnet(), "host", l.Node, "error", err)
+			return found
+		}
+	}
+	return found
 }
 
 // expireOnce makes one pass. The snapshot may be late to show hosts that have come back, so it only decides whether the

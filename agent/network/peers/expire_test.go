@@ -3,6 +3,8 @@ package peers
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +21,14 @@ type expiring struct {
 	reads   int
 	err     error
 	expired []string
+
+	restored []string
+	held     time.Duration // for how long a restored lease is kept
+}
+
+func (e *expiring) Restore(_ context.Context, _ registry.Network, l registry.Lease, hold time.Duration) error {
+	e.restored, e.held = append(e.restored, l.Node), hold
+	return e.err
 }
 
 func (e *expiring) WatchLeases(context.Context, registry.Network, uint64) (registry.LeaseSet, uint64, error) {
@@ -84,6 +94,51 @@ func TestExpireOnce(t *testing.T) {
 				t.Errorf("%d reads, %d were tried: %v", store.reads, len(store.expired), store.expired)
 			}
 		})
+	}
+}
+
+// TestRestoreLost: leases that the store has lost are restored at once if they had lapsed, and in the next pass if their
+// hosts have not written them again.
+func TestRestoreLost(t *testing.T) {
+	lost := func(node string, slot uint64, session string) registry.Lease {
+		l := agenttest.Lease(node, slot, session, 1)
+		l.Missing, l.Lost = true, true
+		return l
+	}
+	missing, foreign := lost("missing", 5, ""), lost("flannel", 6, "")
+	missing.Lost, foreign.Foreign = false, true
+	set := []registry.Lease{lost("a", 1, "sa"), agenttest.Lease("held", 2, "s", 1), lost("running", 3, "s"), lost("away", 4, ""), missing, foreign}
+	for _, tt := range []struct {
+		name string
+		err  error
+		want [3][]string // of three passes
+	}{
+		{"by all", nil, [3][]string{{"away"}, {"away", "running"}, {"away", "running"}}},
+		{"others were faster", fmt.Errorf("restore: %w", registry.ErrConflict), [3][]string{{"away"}, {"away", "running"}, {"away", "running"}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHost(t) // which is a
+			store := &expiring{Registry: h.flaky, err: tt.err}
+			f := h.newFollower(store, t.TempDir())
+			f.snapshot.Set(Snapshot{Set: registry.LeaseSet{Leases: set}, Index: 1, Read: time.Now()})
+			var found map[netip.Prefix]bool
+			for i, want := range tt.want {
+				store.restored = nil
+				found = f.restoreLost(t.Context(), registry.Network{Name: "n"}, found)
+				slices.Sort(store.restored)
+				if !slices.Equal(store.restored, want) || store.held != f.o.Settings.Hold {
+					t.Errorf("pass %d restored %v for %v, want %v", i, store.restored, store.held, want)
+				}
+			}
+		})
+	}
+	h := newHost(t)
+	store := &expiring{Registry: h.flaky, err: registry.ErrUnavailable}
+	f := h.newFollower(store, t.TempDir())
+	f.snapshot.Set(Snapshot{Set: registry.LeaseSet{Leases: []registry.Lease{lost("b", 2, ""), lost("c", 3, "")}}, Index: 1, Read: time.Now()})
+	f.restoreLost(t.Context(), registry.Network{Name: "n"}, nil)
+	if len(store.restored) != 1 {
+		t.Errorf("a store that is away was asked %d times", len(store.restored))
 	}
 }
 

@@ -246,6 +246,10 @@ func (o *Registry) Expire(ctx context.Context, l registry.Lease) error {
 	return o.write(ctx, "Expire", func(ctx context.Context) error { return o.Registry.Expire(ctx, l) })
 }
 
+func (o *Registry) Restore(ctx context.Context, n registry.Network, l registry.Lease, hold time.Duration) error {
+	return o.write(ctx, "Restore", func(ctx context.Context) error { return o.Registry.Restore(ctx, n, l, hold) })
+}
+
 func (o *Registry) AddReservation(ctx context.Context, n registry.Network, v registry.Reservation, force bool) error {
 	return o.write(ctx, "AddReservation", func(ctx context.Context) error { return o.Registry.AddReservation(ctx, n, v, force) })
 }

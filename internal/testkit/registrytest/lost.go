@@ -6,7 +6,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// lostTests cover a store that has lost the leases of live hosts.
+// lostTests cover a store that has lost the leases of hosts.
 var lostTests = []test{
 	{"a newcomer waits for hosts whose leases were lost", func(s *suite) {
 		r, newcomer := s.open(), s.open()
@@ -125,6 +125,48 @@ var lostTests = []test{
 		if len(holders) > 2 {
 			s.Errorf("%+v", holders)
 		}
+	}},
+	{"a lost lease is restored for its host", func(s *suite) {
+		r, other := s.open(), s.open()
+		n := s.network("default", small) // three slots
+		c := s.claim(0)
+		l := s.acquire(r, n, c)
+		second := s.claim(1)
+		kept := s.acquire(other, n, second)
+		s.store.EndSession(s.T, l.Session)
+		s.emptied(n)
+		s.store.Delete(s.T, s.key("leases", n.Name, "_"))
+		s.wantErr(other.Restore(s.ctx(), n, l, c.Hold), registry.ErrUncertain)
+		second.Session, second.Prefer, second.Running = kept.Session, kept.Subnet(), true
+		s.acquire(other, n, second)
+		s.ok(other.Restore(s.ctx(), n, l, c.Hold))
+		s.wantErr(other.Restore(s.ctx(), n, l, c.Hold), registry.ErrConflict)
+		s.wantErr(other.Restore(s.ctx(), n, kept, c.Hold), registry.ErrConflict)
+		restored := s.lapsed(s.open(), n, l.Slot)
+		if !restored.SameValue(l) || restored.NodeID != l.NodeID {
+			s.Errorf("restored %+v, not %+v", restored, l)
+		}
+		third, fourth := s.claim(2), s.claim(3)
+		third.Prefer, fourth.Prefer = l.Subnet(), l.Subnet()
+		if got := s.acquire(s.open(), n, third); got.Slot == l.Slot {
+			s.Errorf("%+v", got)
+		}
+		_, err := s.open().Acquire(s.ctx(), n, fourth)
+		s.wantErr(err, registry.ErrNetworkFull)
+		if back := s.acquire(r, n, c); back.Slot != l.Slot || back.NodeID != l.NodeID {
+			s.Errorf("had %+v, has %+v", l, back)
+		}
+	}},
+	{"a restored lease expires", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		l := s.acquire(r, n, s.claim(0))
+		s.acquire(s.open(), n, s.claim(1))
+		s.ok(r.Release(s.ctx(), l))
+		s.ok(r.Restore(s.ctx(), n, l, time.Hour))
+		lapsed := s.lapsed(r, n, l.Slot)
+		s.ok(r.Expire(s.ctx(), lapsed))
+		s.gone(s.leaseKey(n, l.Slot))
 	}},
 }
 
