@@ -11,11 +11,8 @@ package etcd
 
 import (
 	"context"
-	"errors"
 	"net"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,7 +35,7 @@ type Config struct {
 	// Dial opens a connection to an endpoint, host:port. The default is TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 
-	open *conns.Set // the connections of all users
+	open *conns.Set
 }
 
 // Time limits.
@@ -53,9 +50,8 @@ const (
 
 // Client implements registry.Registry, registry.Prober and registry.Follower.
 type Client struct {
-	conf   Config
-	own    *connection
-	others *otherUsers
+	conf Config
+	own  *connection
 }
 
 var (
@@ -72,11 +68,11 @@ func New(c Config) *Client {
 	c.open = &conns.Set{}
 	settle := &atomic.Int64{}
 	settle.Store(int64(c.Settle))
-	return &Client{conf: c, own: newConnection(c, settle), others: &otherUsers{evicted: map[*connection]*time.Timer{}}}
+	return &Client{conf: c, own: newConnection(c, settle)}
 }
 
 // Close ends the client's connections. Calls in progress fail.
-func (c *Client) Close() error { return errors.Join(c.own.close(), c.others.close()) }
+func (c *Client) Close() error { return c.own.close() }
 
 // SetSettle changes Config.Settle.
 func (c *Client) SetSettle(d time.Duration) { c.own.settle.Store(int64(d)) }
@@ -92,46 +88,6 @@ func (c *Client) PrepareUser(_ context.Context, name, password string) (take fun
 	return func() { c.own.login.setUser(newUser(name, password)) }, nil
 }
 
-// maxUsers limits how many users other than the agent's own have a connection at a time.
-const maxUsers = 8
-
-// otherUsers are the connections of the users of API callers.
-type otherUsers struct {
-	mu   sync.Mutex
-	open []*connection // the one used last comes last
-	// evicted are not in open any more, and are closed by the timers.
-	evicted map[*connection]*time.Timer
-	closed  bool
-}
-
-func (o *otherUsers) close() error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	var errs []error
-	for c, timer := range o.evicted {
-		timer.Stop()
-		errs = append(errs, c.close())
-	}
-	for _, c := range o.open {
-		errs = append(errs, c.close())
-	}
-	o.open, o.evicted, o.closed = nil, nil, true
-	return errors.Join(errs...)
-}
-
-// evictOldest closes the connection that was used least recently, as soon as its calls in progress have ended. The
-// caller has locked mu.
-func (o *otherUsers) evictOldest() {
-	oldest := o.open[0]
-	o.open = slices.Delete(o.open, 0, 1)
-	o.evicted[oldest] = time.AfterFunc(2*idleTime, func() {
-		o.mu.Lock()
-		delete(o.evicted, oldest)
-		o.mu.Unlock()
-		_ = oldest.close()
-	})
-}
-
 // Reconnect implements registry.Registry.
 func (c *Client) Reconnect() {
 	if n, err := c.conf.open.CloseStale(); err != nil || n > 0 {
@@ -139,30 +95,15 @@ func (c *Client) Reconnect() {
 	}
 }
 
-// As implements registry.Registry. A token is "USER:PASSWORD". A store without authentication ignores it. The result is
-// for one request of an API caller: if the user is the agent's own, it shares the agent's connection, and PrepareUser
-// changes the user of both.
+// As implements registry.Registry. A token is "USER:PASSWORD". A store without authentication ignores it. If the user is
+// the agent's own, the result is the client itself. Any other user is a guest on the agent's connections: it logs in
+// once and reads what it needs. Nothing is left of it when the result is given up, so callers may invent any number of
+// users.
 func (c *Client) As(token string) registry.Registry {
-	conf := c.conf
-	conf.Username, conf.Password, _ = strings.Cut(token, ":")
-	as := newUser(conf.Username, conf.Password)
+	name, password, _ := strings.Cut(token, ":")
+	as := newUser(name, password)
 	if c.own.login.wanted() == as {
 		return c
 	}
-	o := c.others
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for i, open := range o.open {
-		if open.login.wanted() == as {
-			o.open = append(slices.Delete(o.open, i, i+1), open)
-			return &Client{conf: c.conf, own: open, others: o}
-		}
-	}
-	own := newConnection(conf, c.own.settle)
-	if o.closed {
-		own.closed = true
-	} else if o.open = append(o.open, own); len(o.open) > maxUsers {
-		o.evictOldest()
-	}
-	return &Client{conf: c.conf, own: own, others: o}
+	return &Client{conf: c.conf, own: c.own.guest(as)}
 }

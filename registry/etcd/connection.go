@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,7 @@ var connectBackoff = backoff.Config{
 
 // connection is what the calls under one user share.
 type connection struct {
+	host    *connection // of a guest: the agent's own, whose connections to the servers it uses; nil otherwise
 	conf    Config
 	keys    layout
 	logger  hclog.Logger
@@ -48,6 +50,8 @@ type connection struct {
 	opening chan struct{}    // holds a value while the client is being opened
 	opened  *clientv3.Client // nil before the first use; guarded by opening
 	closed  bool             // guarded by opening
+
+	guestReads chan struct{} // holds a value for each guest that is reading everything
 
 	claims atomic.Int32 // calls of Acquire in progress
 
@@ -67,13 +71,46 @@ func newConnection(c Config, settle *atomic.Int64) *connection {
 		settle:  settle,
 		timeout: requestTimeout,
 		opening: make(chan struct{}, 1),
+
+		guestReads: make(chan struct{}, maxGuestReads),
 	}
 	conn.mirror = newMirror(conn)
 	return conn
 }
 
+// maxGuestReads limits how many guests read everything at a time, which takes as much memory as the store has records.
+const maxGuestReads = 4
+
+// guest returns a connection for the calls of another user. It has nothing that must be closed: its requests use the
+// agent's connections to the servers, and changes are followed only while one of its calls waits for them.
+func (c *connection) guest(as user) *connection {
+	g := newConnection(c.conf, c.settle)
+	g.host = c
+	if c.host != nil {
+		g.host = c.host
+	}
+	g.login, g.timeout, g.mirror.Idle = newLogin(as), c.timeout, 0
+	return g
+}
+
+// startRead waits until everything may be read. done ends what it began.
+func (c *connection) startRead(ctx context.Context) (done func(), err error) {
+	if c.host == nil {
+		return func() {}, nil
+	}
+	select {
+	case c.host.guestReads <- struct{}{}:
+		return func() { <-c.host.guestReads }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // client returns etcd's client. Opening it takes no request.
 func (c *connection) client(ctx context.Context) (*clientv3.Client, error) {
+	if c.host != nil {
+		return c.host.client(ctx)
+	}
 	select {
 	case c.opening <- struct{}{}:
 	case <-ctx.Done():
@@ -148,7 +185,7 @@ func (c *connection) call(ctx context.Context, request func(ctx context.Context,
 	if err != nil {
 		return err
 	}
-	limited, cancel := context.WithTimeout(ctx, c.timeout)
+	limited, cancel := context.WithTimeout(c.login.in(ctx), c.timeout)
 	defer cancel()
 	connected, fail := context.WithCancelCause(limited)
 	defer fail(nil)
@@ -160,7 +197,7 @@ func (c *connection) call(ctx context.Context, request func(ctx context.Context,
 	err = request(connected, api)
 	if err != nil && context.Cause(connected) == errNotConnected {
 		err = fmt.Errorf("%w: %w to %s", registry.ErrUnavailable, errNotConnected, strings.Join(c.conf.Endpoints, ", "))
-		if reason := c.tlsFailed.Load(); reason != nil {
+		if reason := cmp.Or(c.host, c).tlsFailed.Load(); reason != nil {
 			err = fmt.Errorf("%w: tls: %w", err, *reason)
 		}
 		return err

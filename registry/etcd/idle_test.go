@@ -2,10 +2,18 @@ package etcd
 
 import (
 	"context"
+	"fmt"
+	"net"
+	"runtime"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
+	"weak"
 
 	"go.uber.org/goleak"
+
+	"github.com/lenonet/leno/registry"
 )
 
 func isFollowing(c *Client) bool {
@@ -96,7 +104,7 @@ func TestClose(t *testing.T) {
 	c := New(Config{Endpoints: s.endpoints, Prefix: s.keys.prefix, Network: s.keys.network, Settle: time.Hour})
 	acquire(t, c, n, claimOn(n, 1, 10))
 	_, index := follow(t, c, n, 0, []string{"10"})
-	for i := range 2 * maxUsers { // more than there are connections for
+	for i := range 16 {
 		user := string(rune('a' + i))
 		if _, _, err := c.As(user+":x").WatchLeases(testContext(t), n, 0); err != nil {
 			t.Fatal(err)
@@ -131,5 +139,51 @@ func TestClose(t *testing.T) {
 	}
 	if left != nil {
 		t.Error(left)
+	}
+}
+
+// TestInventedUsers: a caller's user costs no connection, and nothing of it is left after its request, whether or not the
+// store has authentication.
+func TestInventedUsers(t *testing.T) {
+	t.Parallel()
+	t.Run("no authentication", func(t *testing.T) {
+		t.Parallel()
+		s := newStore(t, common.Get(t))
+		n := s.define(t, "10.5.0.0/16")
+		testInventedUsers(t, s, n, nil)
+	})
+	t.Run("wrong passwords", func(t *testing.T) {
+		t.Parallel()
+		s := newStore(t, withAuth.Get(t))
+		testInventedUsers(t, s, network(t, "10.5.0.0/16"), registry.ErrDenied)
+	})
+}
+
+func testInventedUsers(t *testing.T, s *store, n registry.Network, want error) {
+	var dialed atomic.Int32
+	c := s.open(t, func(c *Config) {
+		c.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+			dialed.Add(1)
+			return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		}
+	})
+	var left []weak.Pointer[connection]
+	for i := range 20 {
+		guest := c.As(fmt.Sprintf("invented-%d:x", i)).(*Client)
+		_, err := guest.Network(testContext(t), n.Name)
+		wantErr(t, err, want)
+		_, _, err = guest.WatchLeases(testContext(t), n, 0)
+		wantErr(t, err, want)
+		left = append(left, weak.Make(guest.own))
+	}
+	if got := dialed.Load(); got != 1 {
+		t.Errorf("%d connections", got)
+	}
+	isFree := func(p weak.Pointer[connection]) bool { return p.Value() == nil }
+	for deadline := time.Now().Add(patience); len(left) > 0; time.Sleep(10 * time.Millisecond) {
+		runtime.GC()
+		if left = slices.DeleteFunc(left, isFree); time.Now().After(deadline) {
+			t.Fatalf("%d users are remembered", len(left))
+		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// login adds the token of a user to the requests of one connection. It replaces what etcd's client does: that one logs
+// login adds the token of a user to requests. It replaces what etcd's client does: that one logs
 // in for each stream, so for each renewal of a lease, which costs the server a password hash; and it sends the token
 // that has expired along when it logs in again, which etcd 3.4 refuses, so it would try for ever.
 type login struct {
@@ -52,9 +52,22 @@ func (l *login) wanted() user {
 	return l.user
 }
 
-// options returns what makes a connection use the login.
+// options returns what makes requests log in: as l, or as the login that their context has.
 func (l *login) options() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(l.unary), grpc.WithChainStreamInterceptor(l.stream)}
+}
+
+type loginKey struct{}
+
+// in returns a context whose requests log in as l.
+func (l *login) in(ctx context.Context) context.Context { return context.WithValue(ctx, loginKey{}, l) }
+
+// of returns the login for requests with a context.
+func (l *login) of(ctx context.Context) *login {
+	if other, ok := ctx.Value(loginKey{}).(*login); ok {
+		return other
+	}
+	return l
 }
 
 const (
@@ -67,6 +80,7 @@ func (l *login) unary(ctx context.Context, method string, request, reply any, co
 	if method == authenticateMethod {
 		return invoke(ctx, method, request, reply, conn, options...)
 	}
+	l = l.of(ctx)
 	token, err := l.current(ctx, conn)
 	if err != nil {
 		return err
@@ -83,6 +97,7 @@ func (l *login) unary(ctx context.Context, method string, request, reply any, co
 
 func (l *login) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
 	open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	l = l.of(ctx)
 	token, err := l.current(ctx, conn)
 	if err == nil && method == watchMethod { // its token is checked long after the stream was opened
 		token, err = l.replace(ctx, conn, token)

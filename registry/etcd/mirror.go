@@ -54,8 +54,13 @@ func (m *mirror) refresh(ctx context.Context) (*tree, error) {
 
 // readAll is refresh for a caller that has locked reading.
 func (m *mirror) readAll(ctx context.Context) (*tree, error) {
+	done, err := m.conn.startRead(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	now := &tree{records: map[string]*record{}}
-	err := m.conn.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+	err = m.conn.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
 		resp, err := api.Get(ctx, m.conn.keys.root(), clientv3.WithPrefix())
 		if err != nil {
 			return err
@@ -129,13 +134,15 @@ func (m *mirror) run(ctx context.Context) (err error) {
 		}
 	}()
 	checking.Go(func() { cancel(awaitDisconnect(ctx, api)) })
+	watcher := clientv3.NewWatcher(api) // in api's own, a watch may share the stream of another user, and so its rights
+	defer watcher.Close()
 	for skipped := uint64(0); ; {
 		from, next, err := m.position(ctx, skipped)
 		if err != nil {
 			return err
 		}
-		watching, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
-		changes := api.Watch(watching, m.conn.keys.root(), clientv3.WithPrefix(), clientv3.WithRev(int64(next)))
+		watching, stop := context.WithCancel(clientv3.WithRequireLeader(m.conn.login.in(ctx)))
+		changes := watcher.Watch(watching, m.conn.keys.root(), clientv3.WithPrefix(), clientv3.WithRev(int64(next)))
 		err = m.apply(ctx, from.setBack, changes)
 		stop()
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"sync"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -55,35 +56,53 @@ func (f fileState) hasChanged() bool {
 	return !os.SameFile(now, f.info) || now.Size() != f.info.Size() || !now.ModTime().Equal(f.info.ModTime())
 }
 
-// currentAccess returns the access with the credentials as they are in the files now. Credentials are rotated while
+// accessCache is the access to the API server, read again when its files change.
+type accessCache struct {
+	conf      Config
+	anonymous bool // without the credentials in the files
+
+	mu       sync.Mutex
+	access   *access // nil before the first use
+	unusable string  // the last error of changed credentials, "" if they can be used
+}
+
+func (c *accessCache) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.access != nil {
+		c.access.transport.CloseIdleConnections()
+	}
+}
+
+// current returns the access with the credentials as they are in the files now. Credentials are rotated while
 // the agent runs. While changed files cannot be used, the access from before stays in force.
-func (c *connection) currentAccess() (*access, error) {
+func (c *accessCache) current() (*access, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.access
 	if before != nil && !slices.ContainsFunc(before.files, fileState.hasChanged) {
 		return before, nil
 	}
-	now, err := c.newAccess()
+	now, err := c.read()
 	switch {
 	case err != nil && before == nil:
 		return nil, err
 	case err != nil: // the next call tries again
 		if text := err.Error(); text != c.unusable {
 			c.unusable = text
-			c.logger.Warn("changed credentials cannot be used, those from before stay in force", "error", err)
+			c.conf.Logger.Warn("changed credentials cannot be used, those from before stay in force", "error", err)
 		}
 		return before, nil
 	case before != nil:
 		before.transport.CloseIdleConnections()
-		c.logger.Info("changed credentials were read")
+		c.conf.Logger.Info("changed credentials were read")
 	}
 	c.access, c.unusable = now, ""
 	return now, nil
 }
 
-// newAccess reads the credentials.
-func (c *connection) newAccess() (*access, error) {
+// read reads the credentials.
+func (c *accessCache) read() (*access, error) {
 	failed := func(err error) (*access, error) {
 		return nil, fmt.Errorf("%w: credentials for Kubernetes: %w", registry.ErrUnavailable, err)
 	}
@@ -93,9 +112,8 @@ func (c *connection) newAccess() (*access, error) {
 	if err != nil {
 		return failed(err)
 	}
-	if c.token != nil {
+	if c.anonymous {
 		conf = rest.AnonymousClientConfig(conf)
-		conf.BearerToken = *c.token
 	}
 	conf.UserAgent = "leno"
 	sources = append(sources, stateOf([]string{conf.BearerTokenFile, conf.CAFile, conf.CertFile, conf.KeyFile})...)

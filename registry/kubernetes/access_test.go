@@ -12,9 +12,12 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -135,5 +138,33 @@ func testRotation(t *testing.T, c *cluster) {
 	}
 	if n := strings.Count(log.String(), "cannot be used"); n < 4 || n > 6 {
 		t.Errorf("%d lines about credentials that cannot be used:\n%s", n, log.String())
+	}
+}
+
+// testInventedTokens: nothing is left of a caller's token after its request, and all of them share connections.
+func testInventedTokens(t *testing.T, c *cluster) {
+	a := c.open(t, "host-a", vxlanConf)
+	n := network(t, a)
+	var left []weak.Pointer[connection]
+	for i := range 20 {
+		token, want := fmt.Sprint("invented-", i), registry.ErrDenied
+		if i%5 == 0 {
+			token, want = kubetest.AdminToken, nil
+		}
+		guest := a.As(token).(*Client)
+		if _, _, err := guest.WatchLeases(t.Context(), n, 0); !errors.Is(err, want) {
+			t.Errorf("token %d: %v, want %v", i, err, want)
+		}
+		if guest.own.access != a.shared {
+			t.Error("the token has connections of its own")
+		}
+		left = append(left, weak.Make(guest.own))
+	}
+	isFree := func(p weak.Pointer[connection]) bool { return p.Value() == nil }
+	for deadline := time.Now().Add(patience); len(left) > 0; time.Sleep(10 * time.Millisecond) {
+		runtime.GC()
+		if left = slices.DeleteFunc(left, isFree); time.Now().After(deadline) {
+			t.Fatalf("%d tokens are remembered", len(left))
+		}
 	}
 }

@@ -17,8 +17,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -52,7 +50,7 @@ type Config struct {
 	Settle           time.Duration // how long a Node that vanished without having been deleted is kept
 	Logger           hclog.Logger
 
-	open *conns.Set // the connections of all users
+	open *conns.Set
 }
 
 // ConfigMap is one key of a ConfigMap, for example net-conf.json of kube-flannel/kube-flannel-cfg.
@@ -86,9 +84,10 @@ const (
 
 // Client implements registry.Registry, registry.Prober, registry.Follower and registry.NodeNamer.
 type Client struct {
-	conf   Config
-	own    *connection
-	others *otherUsers
+	conf Config
+	own  *connection
+	// shared is the access of all API callers, who add their tokens to the requests.
+	shared *accessCache
 }
 
 var (
@@ -104,13 +103,15 @@ func New(c Config) *Client {
 	c.open = &conns.Set{}
 	settle := &atomic.Int64{}
 	settle.Store(int64(c.Settle))
-	return &Client{conf: c, own: newConnection(c, nil, settle), others: &otherUsers{}}
+	own := newConnection(c, &accessCache{conf: c}, settle)
+	return &Client{conf: c, own: own, shared: &accessCache{conf: c, anonymous: true}}
 }
 
-// Close ends the client's connections. Calls that wait for changes fail.
+// Close ends the client's connections. Calls that wait for changes fail; those of other tokens end with their contexts.
 func (c *Client) Close() error {
-	c.own.close()
-	c.others.close()
+	c.own.mirror.Stop()
+	c.own.access.close()
+	c.shared.close()
 	return nil
 }
 
@@ -129,24 +130,6 @@ func (c *Client) Probe(ctx context.Context) error {
 // NodeName implements registry.NodeNamer: it returns the name of this host's Node, "" when it is not known.
 func (c *Client) NodeName(context.Context) (string, error) { return c.conf.NodeName, nil }
 
-// maxUsers limits how many users other than the agent's own have a connection at a time.
-const maxUsers = 8
-
-// otherUsers are the connections under the tokens of API callers.
-type otherUsers struct {
-	mu   sync.Mutex
-	open []*connection // the one used last comes last
-}
-
-func (o *otherUsers) close() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, c := range o.open {
-		c.close()
-	}
-	o.open = nil
-}
-
 // Reconnect implements registry.Registry.
 func (c *Client) Reconnect() {
 	if n, err := c.conf.open.CloseStale(); err != nil || n > 0 {
@@ -154,22 +137,9 @@ func (c *Client) Reconnect() {
 	}
 }
 
-// As implements registry.Registry. A token is a bearer token, such as that of a service account.
+// As implements registry.Registry. A token is a bearer token, such as that of a service account. The result has nothing
+// that must be closed: all tokens share connections, and Nodes are followed only while one of its calls waits for them.
+// So callers may invent any number of tokens.
 func (c *Client) As(token string) registry.Registry {
-	o := c.others
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for i, open := range o.open {
-		if *open.token == token {
-			o.open = append(slices.Delete(o.open, i, i+1), open)
-			return &Client{conf: c.conf, own: open, others: o}
-		}
-	}
-	own := newConnection(c.conf, &token, c.own.settle)
-	if o.open = append(o.open, own); len(o.open) > maxUsers {
-		oldest := o.open[0]
-		o.open = slices.Delete(o.open, 0, 1)
-		time.AfterFunc(2*idleTime, oldest.close) // its calls in progress have ended by then
-	}
-	return &Client{conf: c.conf, own: own, others: o}
+	return &Client{conf: c.conf, own: c.own.guest(token, c.shared), shared: c.shared}
 }

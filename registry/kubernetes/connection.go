@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,32 +21,27 @@ import (
 // connection is what the calls under one user share.
 type connection struct {
 	conf       Config
-	token      *string // of an API caller, nil for the client's own credentials
+	access     *accessCache
+	token      string // of an API caller, added to the requests; "" for the client's own credentials and for none
 	logger     hclog.Logger
 	mirror     *mirror
 	views      *views
 	definition *definition
 	settle     *atomic.Int64 // Config.Settle, a time.Duration
-
-	mu       sync.Mutex
-	access   *access // nil before the first use
-	unusable string  // the last error of changed credentials, "" if they can be used
 }
 
-func newConnection(c Config, token *string, settle *atomic.Int64) *connection {
-	conn := &connection{conf: c, token: token, logger: c.Logger, views: &views{}, settle: settle}
+func newConnection(c Config, access *accessCache, settle *atomic.Int64) *connection {
+	conn := &connection{conf: c, access: access, logger: c.Logger, views: &views{}, settle: settle}
 	conn.mirror = newMirror(conn)
 	conn.definition = &definition{conn: conn}
 	return conn
 }
 
-func (c *connection) close() {
-	c.mirror.Stop()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.access != nil {
-		c.access.transport.CloseIdleConnections()
-	}
+// guest returns a connection for the calls of an API caller.
+func (c *connection) guest(token string, shared *accessCache) *connection {
+	g := newConnection(c.conf, shared, c.settle)
+	g.token, g.mirror.Idle = token, 0
+	return g
 }
 
 // request is one request to the API server.
@@ -61,7 +55,7 @@ type request struct {
 // open sends a request and returns the body of a successful answer. The time limit holds until the answer begins. The
 // caller must call end in any case.
 func (c *connection) open(ctx context.Context, r request) (body io.Reader, limit *time.Timer, end func(), err error) {
-	access, err := c.currentAccess()
+	access, err := c.access.current()
 	if err != nil {
 		return nil, nil, func() {}, err
 	}
@@ -79,6 +73,9 @@ func (c *connection) open(ctx context.Context, r request) (body io.Reader, limit
 		return nil, limit, end, err
 	}
 	req.Header.Set("Accept", "application/json")
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
 	if r.patch != nil {
 		req.Header.Set("Content-Type", "application/merge-patch+json")
 	}

@@ -53,6 +53,7 @@ func TestContract(t *testing.T) {
 		{"both families", testDualStack},
 		{"unsupported operations", testUnsupported},
 		{"rights", testRights},
+		{"invented tokens", testInventedTokens},
 		{"rotated credentials", testRotation},
 		{"outage", testOutage},
 		{"compaction", testCompaction},

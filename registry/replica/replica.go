@@ -43,7 +43,7 @@ type Options struct {
 	Refresh func(ctx context.Context) error
 	// Follow applies changes until the store fails or ctx ends.
 	Follow func(ctx context.Context) error
-	// Idle is how long changes are followed while no call waits for them.
+	// Idle is how long changes are followed while no call waits for them. With 0, following ends with the last call.
 	Idle time.Duration
 	// Undetected is how long a connection may have been dead when its loss is noticed.
 	Undetected time.Duration
@@ -150,15 +150,21 @@ func (r *Replica[T]) Use() (release func(), err error) {
 func (r *Replica[T]) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.waiting--; r.waiting == 0 {
-		r.idleSince = time.Now()
+	if r.waiting--; r.waiting > 0 {
+		return
+	}
+	r.idleSince = time.Now()
+	if r.Idle == 0 && r.cancel != nil {
+		r.cancel(errIdle)
 	}
 }
 
 func (r *Replica[T]) startLocked() {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	r.cancel, r.err = cancel, nil
-	r.running.Go(func() { r.cancelIdle(ctx, cancel) })
+	if r.Idle > 0 {
+		r.running.Go(func() { r.cancelIdle(ctx, cancel) })
+	}
 	r.running.Go(func() {
 		err := r.Follow(ctx)
 		if reason := context.Cause(ctx); reason != nil {
