@@ -27,6 +27,24 @@ const (
 	maxMTU        = 65535
 )
 
+// tooLarge is what Bounded returns parts of. Nothing writes to it, so the kernel gives it no memory.
+var tooLarge [16 << 20]byte
+
+// Bounded returns value, or zero bytes instead of a value that is too large for a record. They are as many as it had, up
+// to 16 MiB, so a reason names its size, and they take no memory.
+func Bounded(value []byte) []byte {
+	if len(value) > MaxRecordSize {
+		return TooLarge(len(value))
+	}
+	return value
+}
+
+// TooLarge returns what Bounded does for a value of so many bytes.
+func TooLarge(size int) []byte {
+	size = min(size, len(tooLarge))
+	return tooLarge[:size:size]
+}
+
 // decode parses one record into v within the limits above.
 func decode(value []byte, v any, version *int) error {
 	switch {

@@ -235,7 +235,7 @@ func (b *belief) keepLost(l list, until time.Time) (lost map[string]bool) {
 			b.touched[key], lost[key] = true, true
 		}
 		if now != nil && l.marker <= b.marker && now.ModifyIndex < kept.index && b.outranks(known, now) {
-			kept.older = &api.KVPair{Value: bytes.Clone(now.Value), Session: now.Session}
+			kept.older = &api.KVPair{Value: cloneValue(now.Value), Session: now.Session}
 		}
 		kept.certain = kept.certain || certain
 		b.kept[key] = kept
@@ -308,7 +308,7 @@ func (b *belief) learn(pair *api.KVPair) (visible bool) {
 func recordOf(key string, ch changelog.Change, old *api.KVPair) *api.KVPair {
 	pair := &api.KVPair{
 		Key:         key,
-		Value:       bytes.Clone(ch.Value),
+		Value:       cloneValue(ch.Value),
 		Session:     registry.UnknownSession,
 		CreateIndex: ch.Index,
 		ModifyIndex: ch.Index,
@@ -332,7 +332,7 @@ func shareMemory(old, now *api.KVPair, again bool) {
 	case old != nil && bytes.Equal(now.Value, old.Value):
 		now.Value = old.Value
 	case again:
-		now.Value = bytes.Clone(now.Value)
+		now.Value = cloneValue(now.Value)
 	}
 	if old != nil && now.Session == old.Session {
 		now.Session = old.Session

@@ -10,6 +10,8 @@ import (
 	"strconv"
 
 	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
 )
 
 // pairs parses the records of an answer in place of the API client, and several times as fast: in a large network,
@@ -40,6 +42,9 @@ func (p *pairs) read(body io.ReadCloser) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader([]byte("[]"))), nil
 }
 
+// usualValue is how many bytes a record has at most on average, unless other programs wrote some.
+const usualValue = 1 << 10
+
 var errPairs = errors.New("not as consul writes it")
 
 // parsePairs parses a JSON list of key-value pairs. It skips members that it does not know; the error of a truncated
@@ -52,7 +57,8 @@ func parsePairs(data []byte) (api.KVPairs, error) {
 	// A list is replaced as a whole, so its parts may share allocations.
 	count := bytes.Count(data, []byte(`"ModifyIndex"`))
 	all := make([]api.KVPair, 0, count)
-	values := make([]byte, 0, base64.StdEncoding.DecodedLen(len(data)-min(len(data), 150*count)))
+	size := base64.StdEncoding.DecodedLen(len(data) - min(len(data), 150*count))
+	values := make([]byte, 0, min(size, count*usualValue))
 	for c := s.next(); c != ']'; {
 		if c != '{' {
 			return nil, s.wrong()
@@ -222,7 +228,16 @@ func plain(value []byte) (string, error) {
 	return string(inside), nil
 }
 
-// decoded returns the content of a base64 string, or nil for null.
+// cloneValue returns a copy of a value that a record can have, and value itself otherwise.
+func cloneValue(value []byte) []byte {
+	if len(value) > registry.MaxRecordSize {
+		return registry.TooLarge(len(value))
+	}
+	return bytes.Clone(value)
+}
+
+// decoded returns the content of a base64 string, or nil for null. Of one that is too large for a record, it returns
+// what registry.Bounded does.
 func decoded(value []byte, values *[]byte) ([]byte, error) {
 	if string(value) == "null" {
 		return nil, nil
@@ -230,8 +245,12 @@ func decoded(value []byte, values *[]byte) ([]byte, error) {
 	if len(value) < 2 || value[0] != '"' {
 		return nil, errPairs
 	}
+	value = value[1 : len(value)-1]
+	if size := base64.StdEncoding.DecodedLen(len(value)) - bytes.Count(value, []byte("=")); size > registry.MaxRecordSize {
+		return registry.TooLarge(size), nil
+	}
 	start := len(*values)
-	out, err := base64.StdEncoding.AppendDecode(*values, value[1:len(value)-1])
+	out, err := base64.StdEncoding.AppendDecode(*values, value)
 	if err != nil {
 		return nil, err
 	}

@@ -2,12 +2,16 @@ package consul
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
 )
 
 func TestParsePairs(t *testing.T) {
@@ -55,12 +59,33 @@ func TestParsePairs(t *testing.T) {
 	}
 }
 
+// TestParseLargeValues: what other programs wrote is not kept if it is too large for a record.
+func TestParseLargeValues(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{registry.MaxRecordSize, registry.MaxRecordSize + 1, 500_000, 500_001} {
+		value := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("x"), size))
+		text := fmt.Sprintf(`[{"Key":"a","Value":%q},{"Key":"b","Value":"YQ=="}]`, value)
+		got, err := parsePairs([]byte(text))
+		if err != nil || len(got) != 2 || len(got[0].Value) != size || string(got[1].Value) != "a" {
+			t.Fatalf("%d bytes: %d pairs, %v", size, len(got), err)
+		}
+		isKept := &got[0].Value[0] != &registry.TooLarge(1)[0]
+		if want := size <= registry.MaxRecordSize; isKept != want {
+			t.Errorf("%d bytes are kept: %t", size, isKept)
+		}
+		if clone := cloneValue(got[0].Value); len(clone) != size || !isKept && &clone[0] != &got[0].Value[0] {
+			t.Errorf("the copy of %d bytes has %d", size, len(clone))
+		}
+	}
+}
+
 // FuzzParsePairs: no input makes it panic, and it returns the same as the API client, whatever the records contain.
 func FuzzParsePairs(f *testing.F) {
 	f.Add([]byte(`[{"Key":"a","Value":"YQ==","Flags":1}]`), "leno/a", "session", []byte("value"), uint64(7))
 	f.Add([]byte(`[{"A":[{"B":"\\"}]}`), "\x00\xff\u2028<", "\"", []byte(nil), uint64(1)<<63)
 	f.Fuzz(func(t *testing.T, text []byte, key, session string, value []byte, index uint64) {
 		_, _ = parsePairs(text)
+		value = value[:min(len(value), registry.MaxRecordSize)]
 		written, err := json.Marshal(api.KVPairs{
 			{Key: key, Session: session, Value: value, CreateIndex: index, ModifyIndex: index / 2, LockIndex: index % 3, Flags: index},
 			{Key: "b", Value: value},

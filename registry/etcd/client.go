@@ -44,7 +44,6 @@ const (
 	dialTimeout    = 5 * time.Second
 	// A connection that carries nothing is checked this often, and given up if the server does not answer in time.
 	keepAliveTime, keepAliveTimeout = 10 * time.Second, 5 * time.Second
-	maxAnswer                       = 64 << 20 // bytes of all records below a prefix
 	idleTime                        = time.Minute
 )
 

@@ -52,6 +52,7 @@ type connection struct {
 	closed  bool             // guarded by opening
 
 	guestReads chan struct{} // holds a value for each guest that is reading everything
+	page       atomic.Int64  // how many keys the next page of a list has, 0 for maxPage
 
 	claims atomic.Int32 // calls of Acquire in progress
 
@@ -127,7 +128,7 @@ func (c *connection) client(ctx context.Context) (*clientv3.Client, error) {
 		Endpoints:            c.conf.Endpoints,
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
-		MaxCallRecvMsgSize:   maxAnswer,
+		MaxCallRecvMsgSize:   maxPageSize,
 		Logger:               zap.NewNop(),
 		DialOptions: append(c.login.options(), grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           connectBackoff,

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -105,7 +106,8 @@ func (l *login) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.Cl
 	if err != nil {
 		return nil, err
 	}
-	return open(withToken(ctx, token), desc, conn, method, options...)
+	// Etcd's client would try for ever to get an answer that is too large; what is watched arrives in fragments.
+	return open(withToken(ctx, token), desc, conn, method, append(options, grpc.MaxCallRecvMsgSize(math.MaxInt32))...)
 }
 
 func withToken(ctx context.Context, token string) context.Context {

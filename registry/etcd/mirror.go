@@ -59,20 +59,13 @@ func (m *mirror) readAll(ctx context.Context) (*tree, error) {
 		return nil, err
 	}
 	defer done()
-	now := &tree{records: map[string]*record{}}
-	err = m.conn.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
-		resp, err := api.Get(ctx, m.conn.keys.root(), clientv3.WithPrefix())
-		if err != nil {
-			return err
-		}
-		now.cluster, now.revision = resp.Header.ClusterId, uint64(resp.Header.Revision)
-		for _, kv := range resp.Kvs {
-			now.records[string(kv.Key)] = newRecord(kv)
-		}
-		return nil
-	})
+	l, err := m.conn.list(ctx, m.conn.keys.root())
 	if err != nil {
 		return nil, wrap(err, "read %s", m.conn.keys.root())
+	}
+	now := &tree{cluster: l.cluster, revision: l.revision, records: make(map[string]*record, len(l.records))}
+	for _, r := range l.records {
+		now.records[r.key] = r
 	}
 	before, _ := m.Current()
 	now.continueFrom(before)
@@ -142,7 +135,8 @@ func (m *mirror) run(ctx context.Context) (err error) {
 			return err
 		}
 		watching, stop := context.WithCancel(clientv3.WithRequireLeader(m.conn.login.in(ctx)))
-		changes := watcher.Watch(watching, m.conn.keys.root(), clientv3.WithPrefix(), clientv3.WithRev(int64(next)))
+		changes := watcher.Watch(watching, m.conn.keys.root(), clientv3.WithPrefix(), clientv3.WithRev(int64(next)),
+			clientv3.WithFragment())
 		err = m.apply(ctx, from.setBack, changes)
 		stop()
 		if err != nil {

@@ -230,29 +230,24 @@ func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder
 const keyless = 1
 
 func (c *connection) holders(ctx context.Context, network string) ([]registry.Holder, error) {
-	var records []*record
 	var ids []clientv3.LeaseStatus
 	err := c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
 		leases, err := api.Leases(ctx) // first, so that a session that is created now is not taken for a lost one
-		if err != nil {
-			return err
+		if err == nil {
+			ids = leases.Leases
 		}
-		ids = leases.Leases
-		resp, err := api.Get(ctx, c.keys.sessions(network), clientv3.WithPrefix())
-		if err != nil {
-			return err
-		}
-		for _, kv := range resp.Kvs {
-			records = append(records, newRecord(kv))
-		}
-		return nil
+		return err
 	})
+	if err != nil {
+		return nil, err
+	}
+	sessions, err := c.list(ctx, c.keys.sessions(network))
 	if err != nil {
 		return nil, err
 	}
 	var out []registry.Holder
 	named := map[clientv3.LeaseID]bool{}
-	for _, r := range records {
+	for _, r := range sessions.records {
 		kept, ok := parseLeaseID(lastComponent(r.key))
 		if !ok || r.lease == 0 {
 			continue

@@ -9,6 +9,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lenonet/leno/registry"
 )
 
 // record is one key as of the revision of its tree.
@@ -20,10 +22,17 @@ type record struct {
 	modified uint64
 }
 
+// maxKey is the length of the longest key that is kept as it is. Leno's keys are far shorter.
+const maxKey = 4 << 10
+
+// keyOf returns the key under which a record is kept.
+func keyOf(kv *mvccpb.KeyValue) string { return registry.Shorten(string(kv.Key), maxKey) }
+
+// newRecord returns a record whose size is bounded, whatever another program wrote.
 func newRecord(kv *mvccpb.KeyValue) *record {
 	return &record{
-		key:      string(kv.Key),
-		value:    kv.Value,
+		key:      keyOf(kv),
+		value:    registry.Bounded(kv.Value),
 		lease:    clientv3.LeaseID(kv.Lease),
 		created:  uint64(kv.CreateRevision),
 		modified: uint64(kv.ModRevision),
@@ -141,7 +150,7 @@ func (t *tree) continueFrom(before *tree) {
 func (t *tree) apply(events []*clientv3.Event) *tree {
 	next := t
 	for _, e := range events {
-		revision, key := uint64(e.Kv.ModRevision), string(e.Kv.Key)
+		revision, key := uint64(e.Kv.ModRevision), keyOf(e.Kv)
 		_, missing := t.vanished[key]
 		explains := missing && e.Type == mvccpb.DELETE
 		if revision <= t.revision && !explains {

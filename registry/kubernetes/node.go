@@ -67,6 +67,7 @@ type node struct {
 	version     string            // the resource version
 	annotations map[string]string // flannel's and leno's
 	podCIDRs    []string
+	tooLarge    string // why an annotation was left out, "" if none was
 }
 
 func newNode(o nodeObject, a names) (*node, error) {
@@ -87,7 +88,12 @@ func newNode(o nodeObject, a names) (*node, error) {
 		n.podCIDRs = []string{o.Spec.PodCIDR}
 	}
 	for _, name := range append(a.written(), a.overwrite, a.overwriteV6) {
-		if value, ok := o.Metadata.Annotations[name]; ok {
+		value, ok := o.Metadata.Annotations[name]
+		if len(value) > registry.MaxRecordSize {
+			n.tooLarge = fmt.Sprintf("annotation %s has %d bytes, at most %d are read", name, len(value), registry.MaxRecordSize)
+			value = ""
+		}
+		if ok {
 			n.annotations[name] = value
 		}
 	}
@@ -97,7 +103,7 @@ func newNode(o nodeObject, a names) (*node, error) {
 // same reports whether both are the same Node with the same lease. Kubelets change the other parts of their Node all
 // the time.
 func (n *node) same(o *node) bool {
-	return n.name == o.name && n.uid == o.uid && slices.Equal(n.podCIDRs, o.podCIDRs) &&
+	return n.name == o.name && n.uid == o.uid && n.tooLarge == o.tooLarge && slices.Equal(n.podCIDRs, o.podCIDRs) &&
 		maps.Equal(n.annotations, o.annotations)
 }
 
@@ -180,6 +186,9 @@ func (n *node) parse(network registry.Network, a names) (l registry.Lease, forei
 	}
 	if n.annotations[a.managed] != "true" {
 		return l, false, registry.InvalidRecord("annotation " + a.managed + ` is not "true", so hosts with flannel ignore it`)
+	}
+	if n.tooLarge != "" {
+		return l, false, registry.InvalidRecord(n.tooLarge)
 	}
 	value, err := n.value(a)
 	if err != nil {

@@ -58,6 +58,7 @@ func testBroken(t *testing.T, c *cluster) {
 		{"a subnet of another size", nil, "10.244.128.0/25", "/24"},
 		{"a subnet that another node has", nil, "10.244.1.0/24", "host-a"},
 		{"leno's record is no JSON", map[string]string{lenoAnnotation: "leno"}, "", "not JSON"},
+		{"leno's record is too large", map[string]string{lenoAnnotation: strings.Repeat("x", 17000)}, "", "17000 bytes, at most 16384"},
 		{"leno's record of another subnet", map[string]string{lenoAnnotation: leno[lenoAnnotation]}, "", "10.244.1.0/24"},
 		{"leno's record has no members", map[string]string{lenoAnnotation: "{}"}, "", "version"},
 		{"leno's record alone", map[string]string{lenoAnnotation: "{}", "kube-subnet-manager": ""}, "", "subnet-manager"},

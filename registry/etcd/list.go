@@ -1,0 +1,110 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// Limits of one page of a list.
+const (
+	maxPage     = 1000     // keys
+	maxPageSize = 16 << 20 // bytes, also of the answer to any other request
+)
+
+// listing is all records below a prefix as of one revision of one cluster.
+type listing struct {
+	cluster  uint64
+	revision uint64
+	records  []*record
+}
+
+// list reads all records below a prefix, in pages, so that no answer is too large to be received whatever other programs
+// have written there. Each page has a time limit of its own.
+func (c *connection) list(ctx context.Context, prefix string) (*listing, error) {
+	for {
+		l, err := c.listOnce(ctx, prefix)
+		if !errors.Is(err, errOtherState) || ctx.Err() != nil {
+			return l, err
+		}
+		if err := pause(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// errOtherState means that the revision of a list's first page is not known any more: it was compacted away, or the store
+// was set back.
+var errOtherState = errors.New("the store has another state now")
+
+func (c *connection) listOnce(ctx context.Context, prefix string) (*listing, error) {
+	size := &cmp.Or(c.host, c).page
+	out := &listing{}
+	for from := prefix; ; {
+		limit := cmp.Or(size.Load(), maxPage)
+		resp, err := c.readPage(ctx, from, prefix, limit, out.revision)
+		switch {
+		case isTooLarge(err) && limit > 1:
+			size.Store(limit / 2)
+			continue
+		case isTooLarge(err): // a single value
+			resp, err = c.readPage(ctx, from, prefix, 0, out.revision)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if out.revision == 0 {
+			out.cluster, out.revision = resp.Header.ClusterId, uint64(resp.Header.Revision)
+		} else if out.cluster != resp.Header.ClusterId {
+			return nil, errOtherState
+		}
+		for _, kv := range resp.Kvs {
+			out.records = append(out.records, newRecord(kv))
+		}
+		if !resp.More || len(resp.Kvs) == 0 {
+			return out, nil
+		}
+		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+		size.Store(min(limit+limit/4+1, maxPage))
+	}
+}
+
+// readPage reads the first keys below prefix that are not before from, at most limit of them, as of a revision, 0 for the
+// present one. With limit 0 it reads one key without its value, as if that was as large as a page.
+func (c *connection) readPage(ctx context.Context, from, prefix string, limit int64, revision uint64) (
+	resp *clientv3.GetResponse, err error) {
+	options := []clientv3.OpOption{
+		clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)),
+		clientv3.WithLimit(max(limit, 1)),
+		clientv3.WithRev(int64(revision)),
+	}
+	if limit == 0 {
+		options = append(options, clientv3.WithKeysOnly())
+	}
+	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+		resp, err = api.Get(ctx, from, options...)
+		if err == rpctypes.ErrCompacted || err == rpctypes.ErrFutureRev {
+			return errOtherState
+		}
+		return err
+	})
+	if err == nil && limit == 0 {
+		for _, kv := range resp.Kvs {
+			kv.Value = registry.TooLarge(maxPageSize)
+		}
+	}
+	return resp, err
+}
+
+// isTooLarge reports whether an answer was too large to be received.
+func isTooLarge(err error) bool {
+	var etcds rpctypes.EtcdError // such as that the server has too many requests
+	return status.Code(err) == codes.ResourceExhausted && !errors.As(err, &etcds)
+}
