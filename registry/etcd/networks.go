@@ -163,7 +163,17 @@ func (c *connection) deleteNetwork(ctx context.Context, name string) error {
 	case len(t.below(reservations)) == 0:
 		return defined
 	}
-	for _, r := range t.records { // of old deletions whose networks have no leases any more
+	if _, err = c.transact(ctx, conditions, ops...); err == nil {
+		c.purgeDeletions(ctx, t, name)
+	}
+	return err
+}
+
+// purgeDeletions removes the records of old deletions whose networks have no leases any more, except that of the network
+// name. Those that it cannot remove stay until the next deletion.
+func (c *connection) purgeDeletions(ctx context.Context, t *tree, name string) {
+	var old []*record
+	for _, r := range t.records {
 		other, ok := c.keys.definedIn(r.key)
 		if !ok || other == name {
 			continue
@@ -172,12 +182,20 @@ func (c *connection) deleteNetwork(ctx context.Context, name string) error {
 		deleted := &registry.DeletedError{}
 		if errors.As(err, &deleted) && time.Since(deleted.Time) >= registry.DeletionKept &&
 			len(t.below(c.keys.leases(other))) == 0 {
+			old = append(old, r)
+		}
+	}
+	for part := range slices.Chunk(old, partOps) {
+		var conditions []clientv3.Cmp
+		var ops []clientv3.Op
+		for _, r := range part {
 			conditions = append(conditions, unchanged(r.key, r.modified))
 			ops = append(ops, clientv3.OpDelete(r.key))
 		}
+		if _, err := c.transact(ctx, conditions, ops...); err != nil {
+			c.logger.Debug("records of old deletions stay", "records", len(part), "error", err)
+		}
 	}
-	_, err = c.transact(ctx, conditions, ops...)
-	return err
 }
 
 // PutDeletion implements registry.Networks.

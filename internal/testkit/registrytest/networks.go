@@ -315,6 +315,20 @@ var networkTests = []test{
 		s.ok(r.Release(s.ctx(), l))
 		s.equal("deletions without leases", deletions(), []string{"recent", "trigger"})
 	}},
+	{"many old deletions", func(s *suite) { // more than fit into one transaction
+		r := s.open()
+		s.network("default", wide)
+		old := time.Now().Add(-registry.DeletionKept - time.Hour)
+		for i := range 130 {
+			s.ok(r.PutDeletion(s.ctx(), registry.Deletion{Network: fmt.Sprint("old-", i), Time: old}))
+		}
+		s.ok(r.DeleteNetwork(s.ctx(), "default"))
+		set, _, err := r.WatchNetworks(s.ctx(), 0)
+		s.ok(err)
+		if len(set.Deleted) != 1 || set.Deleted[0].Network != "default" {
+			s.Errorf("%d deletions are left: %+v", len(set.Deleted), set.Deleted)
+		}
+	}},
 	{"a deletion that no host wrote", func(s *suite) {
 		r := s.open()
 		s.network("default", wide)
