@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"time"
 
+	"github.com/lenonet/leno/agent/clock"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/datapath"
@@ -119,13 +119,9 @@ func (r *Runner) findResumable(ctx context.Context) (found *resumed, waits bool)
 	switch {
 	case slices.Contains(before.Subnets, before.Revoked):
 		return nil, false
-	case stands == datapath.NothingStands && before.Renewed.After(time.Now()):
-		r.report.Log().Warn("the saved subnet waits for the store: it was renewed at a time that is to come by this host's clock",
-			"subnet", before.Subnets[0], "renewed", before.Renewed)
-		return nil, false
-	case time.Since(before.Renewed) > r.config.Lease.Hold:
-		r.report.Log().Warn("the previous subnet may belong to another host by now; its datapath waits for the store",
-			"subnet", before.Subnets[0])
+	case !clock.IsWithin(before.Renewed, r.config.Lease.Hold):
+		r.report.Log().Warn("the previous subnet may belong to another host by now, or the clock was set back; "+
+			"its datapath waits for the store", "subnet", before.Subnets[0], "renewed", before.Renewed)
 		return nil, false
 	}
 	as, waits := "the previous process left it", stands == datapath.PacketsWait

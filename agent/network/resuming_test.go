@@ -180,6 +180,9 @@ func TestNothingToResume(t *testing.T) {
 		{"not renewed for longer than a lapsed lease is kept", waits, func(a *member) {
 			a.changeState(func(s *state.Network) { s.Renewed = time.Now().Add(-a.config.Lease.Hold - time.Minute) })
 		}, api.Critical, false},
+		{"the clock was set back", waits, func(a *member) {
+			a.changeState(func(s *state.Network) { s.Renewed = time.Now().Add(time.Hour) })
+		}, api.Critical, false},
 		{"no peers file", waits, func(a *member) { must(a.t, os.Remove(state.PeersPath(a.config.DataDir, "n"))) }, api.Critical, false},
 		{"a peers file that is broken", waits, func(a *member) {
 			must(a.t, os.WriteFile(state.PeersPath(a.config.DataDir, "n"), []byte("{"), 0o600))

@@ -133,7 +133,8 @@ func (r *Runner) save(n registry.Network, lease registry.Lease) error {
 		if loadErr != nil {
 			return now
 		}
-		if before.Session == now.Session && now.Renewed.Sub(before.Renewed) < r.config.Lease.Hold/10 {
+		since := now.Renewed.Sub(before.Renewed) // negative after the clock was set back
+		if before.Session == now.Session && since >= 0 && since < r.config.Lease.Hold/10 {
 			now.Renewed = before.Renewed // too little has changed for a write
 		}
 		if before.SubnetFile != "" && !r.file.isWritten() {

@@ -47,6 +47,14 @@ func TestSavedRenewal(t *testing.T) {
 				t.Errorf("%s: %s, want %s, %v", tt.name, got.Renewed, began.Add(tt.want), err)
 			}
 		}
+		saved, err := state.Load(h.config.DataDir, "n")
+		must(t, err)
+		saved.Renewed = time.Now().Add(time.Hour) // before the clock was set back
+		must(t, state.Save(h.config.DataDir, saved))
+		must(t, r.save(n, later))
+		if got, err := state.Load(h.config.DataDir, "n"); err != nil || got.Renewed.After(time.Now()) {
+			t.Errorf("after the clock was set back: %s, %v", got.Renewed, err)
+		}
 	})
 }
 

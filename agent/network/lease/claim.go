@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lenonet/leno/agent/clock"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/registry"
 )
@@ -33,7 +34,7 @@ func (k *Keeper) Claim(n registry.Network, a Attributes) registry.Claim {
 	}
 	if lease, held, _ := k.lease.Get(); held {
 		c.Session, c.Prefer, c.Since = lease.Session, lease.Subnet(), lease.ModifyIndex
-		c.Lately = isRecent(k.Status().Renewed, c.Hold)
+		c.Lately = clock.IsWithin(k.Status().Renewed, c.Hold)
 	} else {
 		k.addPrevious(n, &c)
 	}
@@ -62,14 +63,11 @@ func (k *Keeper) addPrevious(n registry.Network, c *registry.Claim) {
 		}
 		return
 	}
-	c.Prefer, c.Lately = before.Subnets[0], isRecent(before.Renewed, c.Hold)
+	c.Prefer, c.Lately = before.Subnets[0], clock.IsWithin(before.Renewed, c.Hold)
 	if before.Definition == n.CreateIndex {
 		c.Since = before.Lease
 	}
 }
-
-// isRecent reports whether a lease renewed at that time cannot have been given to another host yet.
-func isRecent(renewed time.Time, hold time.Duration) bool { return time.Since(renewed) < hold }
 
 // outgrown returns the subnet if it is in the plan but outside the range for leases, otherwise the zero prefix. A host
 // must not keep such a subnet unless it is reserved for it.

@@ -46,6 +46,9 @@ func TestClaimTellsWhatWasHeld(t *testing.T) {
 			{"state file", func() {
 				saved(state.Network{Definition: 7, Renewed: time.Now().Add(-a.options.Settings.Hold)})
 			}, "s", subnet, 5, false, netip.Prefix{}},
+			{"state file from before the clock was set back", func() {
+				saved(state.Network{Definition: 7, Renewed: time.Now().Add(10 * time.Minute)})
+			}, "s", subnet, 5, false, netip.Prefix{}},
 			{"state file with a revocation", func() {
 				saved(state.Network{Definition: 7, Renewed: time.Now(), Revoked: subnet})
 			}, "s", subnet, 5, true, subnet},

@@ -36,6 +36,7 @@ type Options struct {
 	State      *state.File
 	Former     *state.FormerSubnets
 	Report     *report.Reporter
+	Wall       func() time.Time // reads the wall clock; nil for time.Now
 
 	// Networks returns a channel that is closed when the networks in the store have changed. A claim that waits is then
 	// tried again.

@@ -6,17 +6,22 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/lenonet/leno/agent/clock"
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
 
+// clockCheck is how often the wall clock is compared with the monotonic one.
+const clockCheck = 5 * time.Second
+
 // RenewalLost is the result label of a renewal that found that the session had ended.
 const RenewalLost = "lost"
 
 // RenewSession keeps the session of the current lease alive until ctx ends, also while its caller waits for something
-// else.
+// else. It renews at once when the wall clock has jumped ahead: the host was suspended, and the timer of the next renewal
+// stood still.
 func (k *Keeper) RenewSession(ctx context.Context) {
 	margin := k.o.Settings.RenewMargin
 	period := k.o.Settings.TTL - margin
@@ -25,6 +30,10 @@ func (k *Keeper) RenewSession(ctx context.Context) {
 	backoff := k.o.Outage.NewLoop().Within(margin / 4)
 	var session string
 	var last, next time.Time
+	jumps := clock.Jumps{Wall: k.o.Wall}
+	jumps.Next()
+	tick := time.NewTicker(clockCheck)
+	defer tick.Stop()
 	for {
 		lease, held, changed := k.lease.Get()
 		if held && lease.Session != session {
@@ -40,6 +49,11 @@ func (k *Keeper) RenewSession(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-changed:
+		case <-tick.C:
+			if jump := jumps.Next(); jump > 0 && held {
+				k.report.Log().Info("the clock jumped ahead, as after a suspension: renewing the lease at once", "by", jump)
+				next = time.Now()
+			}
 		case <-due:
 			call, cancel := context.WithTimeout(ctx, timeout)
 			started := time.Now()

@@ -7,10 +7,13 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/clock"
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -47,6 +50,34 @@ func TestRenewals(t *testing.T) {
 		}
 		if a.keeper.Status().Renewed.IsZero() {
 			t.Error("the last renewal is forgotten")
+		}
+	})
+}
+
+// TestRenewedAfterSuspension: the timers of a host that was suspended stood still, so its session may be about to end.
+func TestRenewedAfterSuspension(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		var suspended atomic.Int64
+		a.options.Settings = config.Lease{TTL: 10 * time.Minute, RenewMargin: time.Minute, Hold: time.Hour}
+		a.options.Wall = func() time.Time { return time.Now().Add(time.Duration(suspended.Load())) }
+		a.build()
+		_, err := a.keeper.acquireOnce(t.Context(), a.network(), a.own())
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go a.keeper.RenewSession(ctx)
+		for _, step := range []time.Duration{0, clock.Tolerance - 1, -time.Hour} {
+			suspended.Add(int64(step))
+			time.Sleep(time.Minute)
+			if n := len(a.registry.At("Renew")); n > 0 {
+				t.Fatalf("%d renewals after a step of %s", n, step)
+			}
+		}
+		suspended.Add(int64(8 * time.Minute))
+		time.Sleep(clockCheck + time.Second)
+		if n := len(a.registry.At("Renew")); n != 1 {
+			t.Errorf("%d renewals after the suspension", n)
 		}
 	})
 }
