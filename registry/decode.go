@@ -30,8 +30,8 @@ const (
 // tooLarge is what Bounded returns parts of. Nothing writes to it, so the kernel gives it no memory.
 var tooLarge [16 << 20]byte
 
-// Bounded returns value, or zero bytes instead of a value that is too large for a record. They are as many as it had, up
-// to 16 MiB, so a reason names its size, and they take no memory.
+// Bounded returns value, or zero bytes instead of a value that is too large for a record. They are as many as it had,
+// up to 16 MiB, so a reason names its size, and they take no memory.
 func Bounded(value []byte) []byte {
 	if len(value) > MaxRecordSize {
 		return TooLarge(len(value))

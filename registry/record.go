@@ -134,7 +134,10 @@ func ParseNetwork(name string, value []byte) (Network, error) {
 		if len(r.Pools) > 0 || r.Backend.Type != "" {
 			return Network{}, fmt.Errorf("%w: a network with a definition and \"deleted\"", ErrInvalid)
 		}
-		return Network{}, &DeletedError{Deletion{Network: name, Time: r.Deleted}}
+		if err := checkRevisions(r); err != nil {
+			return Network{}, err
+		}
+		return Network{}, &DeletedError{Deletion{Network: name, Time: r.Deleted, Revision: r.Revision, Earlier: r.Earlier}}
 	}
 	if err := checkName("backend type", r.Backend.Type); err != nil {
 		return Network{}, err

@@ -1,7 +1,7 @@
 // Package clock deals with what a host's clocks do not tell.
 //
-// Go compares two times by the monotonic clock if both have been read in this process. That clock stands still while the
-// host is suspended, and does not survive the process. The wall clock can be set to any time.
+// Go compares two times by the monotonic clock if both have been read in this process. That clock stands still while
+// the host is suspended, and does not survive the process. The wall clock can be set to any time.
 package clock
 
 import "time"
@@ -18,8 +18,8 @@ func IsWithin(since time.Time, d time.Duration) bool {
 	return wall >= -Tolerance && wall < d && now.Sub(since) < d
 }
 
-// Jumps notices that the wall clock jumped ahead, as it does when a suspended host resumes and its clock is set. Its zero
-// value is ready to use.
+// Jumps notices that the wall clock jumped ahead, as it does when a suspended host resumes and its clock is set. Its
+// zero value is ready to use.
 type Jumps struct {
 	Wall func() time.Time // reads the wall clock; nil for time.Now
 

@@ -356,7 +356,7 @@ func TestRestoredAmongHosts(t *testing.T) {
 func TestHasLost(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
 	h.put("10.5.0.0/22", "recorder")
-	older := h.inStore()
+	older := h.define(func(*registry.Network) {}) // which gives it a revision
 	now := h.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "other", "") })
 	r := h.runner()
 	if r.HasLost(older, nil) || r.HasLost(registry.Network{}, registry.ErrNetworkNotFound) {
@@ -380,6 +380,9 @@ func TestHasLost(t *testing.T) {
 		{"it has none", registry.Network{}, registry.ErrNetworkNotFound, true},
 		{"it was deleted later", registry.Network{}, deleted(time.Hour), false},
 		{"it was deleted before", registry.Network{}, deleted(-time.Hour), true},
+		{"an older one was deleted, by a clock that is ahead", registry.Network{}, &registry.DeletedError{Deletion: registry.Deletion{
+			Network: "n", Time: time.Now().Add(2 * time.Hour), Revision: older.Revision, CreateIndex: now.CreateIndex,
+			ModifyIndex: older.ModifyIndex}}, true},
 		{"it does not answer", registry.Network{}, registry.ErrUnavailable, false},
 		{"its record cannot be used", registry.Network{}, registry.ErrInvalid, false},
 	} {

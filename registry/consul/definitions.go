@@ -146,7 +146,7 @@ func (ns networkStore) deleteOnce(ctx context.Context, name string) error {
 	}
 	removal := &api.KVTxnOp{Verb: api.KVDeleteTree, Key: prefix}
 
-	_, defined := parseNetworkPair(name, pair)
+	old, defined := parseNetworkPair(name, pair)
 	if errors.Is(defined, registry.ErrNetworkNotFound) {
 		leases := 0
 		if pair == nil {
@@ -165,7 +165,7 @@ func (ns networkStore) deleteOnce(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	value, err := registry.FormatDeletion(registry.Deletion{Network: name, Time: time.Now()})
+	value, err := registry.FormatDeletion(registry.NewDeletion(name, old))
 	if err != nil {
 		return err
 	}

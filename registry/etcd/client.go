@@ -94,10 +94,10 @@ func (c *Client) Reconnect() {
 	}
 }
 
-// As implements registry.Registry. A token is "USER:PASSWORD". A store without authentication ignores it. If the user is
-// the agent's own, the result is the client itself. Any other user is a guest on the agent's connections: it logs in
-// once and reads what it needs. Nothing is left of it when the result is given up, so callers may invent any number of
-// users.
+// As implements registry.Registry. A token is "USER:PASSWORD". A store without authentication ignores it. If the user
+// is the agent's own, the result is the client itself. Any other user is a guest on the agent's connections: it logs
+// in once and reads what it needs. Nothing is left of it when the result is given up, so callers may invent any number
+// of users.
 func (c *Client) As(token string) registry.Registry {
 	name, password, _ := strings.Cut(token, ":")
 	as := newUser(name, password)

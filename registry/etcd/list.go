@@ -26,8 +26,8 @@ type listing struct {
 	records  []*record
 }
 
-// list reads all records below a prefix, in pages, so that no answer is too large to be received whatever other programs
-// have written there. Each page has a time limit of its own.
+// list reads all records below a prefix, in pages, so that no answer is too large to be received whatever other
+// programs have written there. Each page has a time limit of its own.
 func (c *connection) list(ctx context.Context, prefix string) (*listing, error) {
 	for {
 		l, err := c.listOnce(ctx, prefix)
@@ -40,8 +40,8 @@ func (c *connection) list(ctx context.Context, prefix string) (*listing, error) 
 	}
 }
 
-// errOtherState means that the revision of a list's first page is not known any more: it was compacted away, or the store
-// was set back.
+// errOtherState means that the revision of a list's first page is not known any more: it was compacted away, or the
+// store was set back.
 var errOtherState = errors.New("the store has another state now")
 
 func (c *connection) listOnce(ctx context.Context, prefix string) (*listing, error) {
@@ -76,8 +76,8 @@ func (c *connection) listOnce(ctx context.Context, prefix string) (*listing, err
 	}
 }
 
-// readPage reads the first keys below prefix that are not before from, at most limit of them, as of a revision, 0 for the
-// present one. With limit 0 it reads one key without its value, as if that was as large as a page.
+// readPage reads the first keys below prefix that are not before from, at most limit of them, as of a revision, 0 for
+// the present one. With limit 0 it reads one key without its value, as if that was as large as a page.
 func (c *connection) readPage(ctx context.Context, from, prefix string, limit int64, revision uint64) (
 	resp *clientv3.GetResponse, err error) {
 	options := []clientv3.OpOption{

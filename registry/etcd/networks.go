@@ -78,8 +78,8 @@ func (c *connection) putNetwork(ctx context.Context, n registry.Network, kept []
 // errUnanswered means that a transaction was sent and its outcome is not known.
 var errUnanswered = errors.New("the answer was lost")
 
-// putNetworkOnce makes one attempt. If an earlier one may have taken place, the definition may be there already; if not,
-// at most one of the two takes place.
+// putNetworkOnce makes one attempt. If an earlier one may have taken place, the definition may be there already; if
+// not, at most one of the two takes place.
 func (c *connection) putNetworkOnce(
 	ctx context.Context, n registry.Network, value []byte, kept []registry.Reservation, unanswered bool,
 ) error {
@@ -152,10 +152,10 @@ func (c *connection) deleteNetwork(ctx context.Context, name string) error {
 	key, reservations := c.keys.definition(name), c.keys.reservations(name)
 	conditions := []clientv3.Cmp{unchanged(key, t.modified(key))}
 	ops := []clientv3.Op{clientv3.OpDelete(reservations, clientv3.WithPrefix())}
-	_, defined := parseNetwork(name, t.records[key])
+	old, defined := parseNetwork(name, t.records[key])
 	switch {
 	case !errors.Is(defined, registry.ErrNetworkNotFound), t.records[key] == nil && len(t.below(c.keys.leases(name))) > 0:
-		value, err := flannel.FormatDeletion(registry.Deletion{Network: name, Time: time.Now()})
+		value, err := flannel.FormatDeletion(registry.NewDeletion(name, old))
 		if err != nil {
 			return err
 		}
@@ -169,8 +169,8 @@ func (c *connection) deleteNetwork(ctx context.Context, name string) error {
 	return err
 }
 
-// purgeDeletions removes the records of old deletions whose networks have no leases any more, except that of the network
-// name. Those that it cannot remove stay until the next deletion.
+// purgeDeletions removes the records of old deletions whose networks have no leases any more, except that of the
+// network name. Those that it cannot remove stay until the next deletion.
 func (c *connection) purgeDeletions(ctx context.Context, t *tree, name string) {
 	var old []*record
 	for _, r := range t.records {

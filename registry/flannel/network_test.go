@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -317,7 +318,7 @@ func TestDeletion(t *testing.T) {
 	}
 	_, err = ParseNetwork("blue", value)
 	var deleted *registry.DeletedError
-	if !errors.As(err, &deleted) || deleted.Deletion != d {
+	if !errors.As(err, &deleted) || !reflect.DeepEqual(deleted.Deletion, d) {
 		t.Errorf("got %v", err)
 	}
 	_, err = ParseNetwork("blue", []byte(strings.Replace(string(value), "{", `{"Network":"10.5.0.0/16",`, 1)))

@@ -124,11 +124,11 @@ func (c *Client) DeleteNetwork(ctx context.Context, name string) error {
 	s := c.store
 	return wrap(s.do(ctx, func() error {
 		reservations := s.keysLocked(reservationsDir + name + "/")
-		_, err := s.networkLocked(name)
+		old, err := s.networkLocked(name)
 		deleted := &registry.DeletedError{}
 		switch {
 		case !errors.Is(err, registry.ErrNetworkNotFound), !errors.As(err, &deleted) && s.leftLocked(name):
-			value, err := registry.FormatDeletion(registry.Deletion{Network: name, Time: time.Now()})
+			value, err := registry.FormatDeletion(registry.NewDeletion(name, old))
 			if err != nil {
 				return err
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -153,6 +154,29 @@ var networkTests = []test{
 		// Another client can still revoke the lease to clean up.
 		s.ok(r.Revoke(s.ctx(), n.Name, l.Subnet()))
 		s.gone(s.leaseKey(n, l.Slot))
+	}},
+	{"a deletion names what it ended", func(s *suite) {
+		r := s.open()
+		n := s.network("default", wide)
+		next := n.Replacing(n)
+		s.ok(r.PutNetwork(s.ctx(), next))
+		n, err := r.Network(s.ctx(), "default")
+		s.ok(err)
+		s.equal("revisions", append(n.Earlier, n.Revision), append(next.Earlier, next.Revision))
+		before := time.Now()
+		s.ok(r.DeleteNetwork(s.ctx(), "default"))
+		s.deleted(r, n, before)
+		var d *registry.DeletedError
+		if _, err := r.Network(s.ctx(), "default"); !errors.As(err, &d) {
+			s.Fatalf("got %v", err)
+		}
+		s.store.Delete(s.T, s.key("networks", "default"))
+		s.ok(r.PutDeletion(s.ctx(), d.Deletion))
+		var again *registry.DeletedError
+		if _, err := r.Network(s.ctx(), "default"); !errors.As(err, &again) {
+			s.Fatalf("got %v", err)
+		}
+		s.equal("revisions put back", append(again.Earlier, again.Revision), append(d.Earlier, d.Revision))
 	}},
 	{"delete and define again", func(s *suite) {
 		r := s.open()
@@ -445,7 +469,7 @@ func (s *suite) deleted(r registry.Registry, n registry.Network, before time.Tim
 	s.ok(watchErr)
 	i := slices.IndexFunc(set.Deleted, func(d registry.Deletion) bool { return d.Network == n.Name })
 	var of *registry.DeletedError
-	if !errors.As(err, &of) || i < 0 || set.Deleted[i] != of.Deletion {
+	if !errors.As(err, &of) || i < 0 || !reflect.DeepEqual(set.Deleted[i], of.Deletion) {
 		s.Fatalf("got %v and %+v", err, set)
 	}
 	switch d := of.Deletion; {
@@ -453,6 +477,8 @@ func (s *suite) deleted(r registry.Registry, n registry.Network, before time.Tim
 		s.Errorf("deleted at %s, it was at %s", d.Time, before)
 	case n.CreateIndex != 0 && d.CreateIndex != n.CreateIndex, d.ModifyIndex <= n.ModifyIndex:
 		s.Errorf("deletion %+v of %+v", d, n)
+	case d.Revision != n.Revision || !slices.Equal(d.Earlier, n.Earlier):
+		s.Errorf("deletion %+v does not name %+v", d, n)
 	case !d.Ends(n, before.Add(-time.Minute)):
 		s.Errorf("deletion %+v does not end %+v", d, n)
 	}
