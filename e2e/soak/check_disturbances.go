@@ -16,7 +16,7 @@ func (d Disturbance) unsettles() []Span {
 	case RoutingRule, DisableIPv6:
 		return []Span{d.Span}
 	case ChangeMTU:
-		return []Span{{d.From, d.From}, {d.To, d.To}}
+		return []Span{{d.From, d.From}, {d.To - around, d.To}} // it ends before the suite notes that
 	}
 	return nil
 }
