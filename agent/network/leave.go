@@ -9,6 +9,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/registry"
 )
 
 // leaveTimeout bounds the cleanup of a host that leaves a network.
@@ -33,6 +34,14 @@ func (r *Runner) tearDown(ctx context.Context, release bool) {
 		before = state.Network{} // says too little
 	}
 	errs := []error{r.datapath.Remove(here, before)}
+	if before.Superseded {
+		r.refused = before.Pools
+	}
+	var n registry.Network
+	if known := rememberedDefinition(r.config.DataDir, r.local.Name); known != nil {
+		n = known.network
+	}
+	errs = append(errs, r.endRefusal(here, n))
 	r.deps.Rules.Foreign.Drop(r.local.Name)
 	errs = append(errs, r.deps.Rules.Keeper.Drop(here, r.local.Name), r.removeFiles(before))
 	if release {

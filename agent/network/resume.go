@@ -8,11 +8,13 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/lenonet/leno/agent/clock"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/datapath"
+	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/watch"
@@ -25,6 +27,7 @@ import (
 // until the store has confirmed or refused it. With lease.start_from_saved, it may be from before the boot.
 type resumed struct {
 	subnets []netip.Prefix
+	renewed time.Time                  // when its lease was last renewed, zero if that is not known
 	as      string                     // ends "10.5.1.0/24 stays in use as", such as "before the reload"
 	load    func() (peers.View, error) // the first call may read the files, which are large in a large network
 }
@@ -32,6 +35,7 @@ type resumed struct {
 // A resumption holds the resumed datapath until the store has confirmed or refused it. It is safe for concurrent use.
 type resumption struct {
 	report *report.Reporter
+	hold   time.Duration
 	found  *watch.Value[*resumed]
 }
 
@@ -62,7 +66,16 @@ func (p *resumption) inUseAs() (subnet netip.Prefix, as string, ok bool) {
 	if found == nil {
 		return netip.Prefix{}, "", false
 	}
+	if p.isOverdue() {
+		return found.subnets[0], found.as + "; not renewed for longer than lease.hold, another host may have it by now", true
+	}
 	return found.subnets[0], found.as, true
+}
+
+// isOverdue reports whether the resumed subnet may be another host's by now.
+func (p *resumption) isOverdue() bool {
+	found := p.get()
+	return found != nil && lease.IsOverdue(found.renewed, p.hold)
 }
 
 // resume finds the datapath that an earlier process left and resumes it. It is no error if there is none, or not enough
@@ -93,14 +106,18 @@ func (r *Runner) resume(ctx context.Context) {
 // findResumable returns the part in the network whose datapath exists, or nil, and whether packets wait for this process.
 // After a reload the datapath is this process's own, whatever another program may have done to it.
 func (r *Runner) findResumable(ctx context.Context) (found *resumed, waits bool) {
+	before, err := r.state.Load()
 	if content := r.datapath.Content(); content != nil {
 		known := *content
 		r.previous = known.Own.Subnet()
-		return &resumed{known.Own.Subnets, "before the reload", func() (peers.View, error) { return known, nil }}, true
+		return &resumed{known.Own.Subnets, before.Renewed, "before the reload", func() (peers.View, error) { return known, nil }}, true
 	}
-	before, err := r.state.Load()
 	if err != nil || len(before.Subnets) == 0 {
 		return nil, false // the runner reports an error when it needs a lease
+	}
+	if before.Superseded {
+		r.previous = before.Subnets[0]
+		return nil, false
 	}
 	var left []datapath.KernelState // of each device
 	for _, link := range transition.Links(r.local.Name, before.Backend.Type, before.Backend.Options()) {
@@ -128,7 +145,7 @@ func (r *Runner) findResumable(ctx context.Context) (found *resumed, waits bool)
 	if stands == datapath.NothingStands {
 		as, waits = "this host has saved it", true
 	}
-	return &resumed{before.Subnets, as, sync.OnceValues(func() (peers.View, error) {
+	return &resumed{before.Subnets, before.Renewed, as, sync.OnceValues(func() (peers.View, error) {
 		return peers.Load(r.config.DataDir, before, r.deps.Identity.NodeID())
 	})}, waits
 }

@@ -88,7 +88,9 @@ type Runner struct {
 
 	plan     registry.Plan // by which the peers' leases were read
 	previous netip.Prefix  // the subnet its containers use, until a lease is held
-	ending   atomic.Int32  // an Ending
+	// refused are the pools to which the kernel refuses packets because this host's subnet is withdrawn; nil while it is not.
+	refused []netip.Prefix
+	ending  atomic.Int32 // an Ending
 }
 
 // New returns a runner that takes over what before left, or starts with what is on disk if before is nil.
@@ -113,7 +115,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		Changed:   deps.Reports.Changed,
 		Flows:     r.flows,
 	})
-	r.resumed = &resumption{report: r.report, found: watch.New[*resumed]()}
+	r.resumed = &resumption{report: r.report, hold: c.Lease.Hold, found: watch.New[*resumed]()}
 	r.lease = lease.New(lease.Options{
 		Network:    local.Name,
 		SubnetFile: local.SubnetFile,
@@ -202,6 +204,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	}()
 	r.definition.recall()
 	r.guardRemembered(ctx)
+	r.recallWithdrawal(ctx)
 	r.resume(ctx)
 	select {
 	case <-r.deps.Identity.Settled():
@@ -230,6 +233,7 @@ func (r *Runner) rounds(ctx context.Context) error {
 	for {
 		err := r.round(ctx)
 		var lost *lease.LostError
+		var superseded *lease.SupersededError
 		switch {
 		case errors.Is(err, lease.ErrReleased):
 			log.Warn("lease was released by request, the network stays down until a restart or reload")
@@ -246,6 +250,9 @@ func (r *Runner) rounds(ctx context.Context) error {
 			return nil
 		case errors.As(err, &lost):
 			return err
+		case errors.As(err, &superseded):
+			r.withdraw(ctx, superseded)
+			continue
 		case errors.Is(err, errNetworkGone):
 			log.Warn("network was deleted, leaving it")
 			r.report.Event(api.EventNetwork, api.Warning, "the network was deleted, leaving it",
@@ -316,7 +323,7 @@ func (r *Runner) runUnencrypted(ctx context.Context, n registry.Network, contrad
 	for _, check := range []string{health.Device, health.Routes, health.Forwarding} {
 		r.report.Forget(check)
 	}
-	return r.datapath.KeepGuarded(ctx, n, before)
+	return r.datapath.KeepRefused(ctx, n.Plan.Prefixes(), func(ctx context.Context) error { return r.datapath.Remove(ctx, before) })
 }
 
 // runDefined takes a lease, and keeps it and the datapath right until ctx ends. If the definition cannot be used, it
@@ -329,12 +336,14 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	if err := definition.CheckEncryption(n, r.deps.Datapaths.Backends); err != nil {
 		return r.runUnencrypted(ctx, n, err)
 	}
-	switch err := r.datapath.Guard(ctx, n); {
-	case err != nil && n.Encryption != "":
+	switch err := r.guard(ctx, n); {
+	case err != nil && (n.Encryption != "" || r.refused != nil):
 		return err
 	case err != nil:
 		r.report.Log().Debug("there may be a guard of an earlier definition", "error", err)
 	}
+	stopRefusing := r.keepRefused(ctx)
+	defer stopRefusing()
 	kind, c, err := r.datapath.Configure(n)
 	if err != nil {
 		r.report.Wait(health.Network, err.Error())
@@ -384,6 +393,7 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	if err != nil {
 		return err
 	}
+	stopRefusing()
 	r.datapath.StopResumed()
 	previous := r.previous
 	r.previous = netip.Prefix{}

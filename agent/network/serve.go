@@ -9,10 +9,12 @@ import (
 
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/firewall/foreign"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/rules"
 	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/registry"
@@ -28,6 +30,9 @@ func (r *Runner) serve(ctx context.Context, v *peers.View, s backend.State, appl
 	saveErr := r.save(n, v.Own)
 	r.report.Written(report.LeaseFile, saveErr)
 	rulesErr := r.protect(ctx, n, v, s)
+	if applied {
+		rulesErr = errors.Join(rulesErr, r.endRefusal(ctx, n))
+	}
 	if applied && fileErr == nil && rulesErr == nil {
 		r.report.SetReady(true)
 		r.report.SetState("running")
@@ -50,7 +55,10 @@ func (r *Runner) serveSaved(ctx context.Context, v *peers.View, s backend.State)
 	r.file.reportResult(fileErr)
 	rulesErr := r.protect(ctx, v.Network, v, s)
 	if fileErr == nil && rulesErr == nil {
-		r.report.SetReady(true)
+		r.report.SetReady(!r.resumed.isOverdue())
+	}
+	if subnet, as, ok := r.resumed.inUseAs(); ok && r.resumed.isOverdue() {
+		r.report.Check(health.Lease, api.Warning, fmt.Sprintf("%s stays in use as %s", subnet, as))
 	}
 	return errors.Join(fileErr, rulesErr)
 }

@@ -40,6 +40,8 @@ type Network struct {
 	// Revoked is the subnet that was revoked from this host, which must not claim it again. It is cleared when the host
 	// has another subnet.
 	Revoked netip.Prefix `json:"revoked,omitzero"`
+	// Superseded means that another host has Subnets, which this host has withdrawn: packets to Pools are refused.
+	Superseded bool `json:"superseded,omitzero"`
 	// MTU is that of the overlay, in bytes, for a host that starts without an underlay; 0 if it is not known.
 	MTU int `json:"mtu,omitzero"`
 	// SubnetFile is where the subnet file was written. It is removed there when the network's block is gone.

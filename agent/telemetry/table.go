@@ -113,7 +113,7 @@ func Table() []Metric {
 		{Name: LeaseRenewals, Kind: Counter, Labels: and("result"), Help: "Renewals of this host's lease that worked (ok), could not be made (failed), or found the session dead (lost)."},
 		{Name: LeaseRenewal, Kind: Timer, Labels: network, Help: "How long a renewal took, whatever came of it."},
 		{Name: LeaseClaims, Kind: Counter, Labels: and("result"), Help: "Claims of a lease, at the start, after a change and after a loss, that worked (ok) or did not (failed)."},
-		{Name: LeaseLosses, Kind: Counter, Labels: network, Help: "How often the lease was found to be this host's no more, and claimed again."},
+		{Name: LeaseLosses, Kind: Counter, Labels: network, Help: "How often the lease was found to be this host's no more, and claimed again or withdrawn."},
 
 		{Name: NetworkLeases, Kind: Gauge, Labels: and("state"), Help: "Leases of all hosts in the snapshot: held, or lapsed and kept for their hosts."},
 		{Name: NetworkSlots, Kind: Gauge, Labels: network, Help: "Subnets that hosts can be given."},

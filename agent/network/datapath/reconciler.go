@@ -187,17 +187,31 @@ func (r *Reconciler) poolsBefore(before state.Network) []netip.Prefix {
 	return before.Pools
 }
 
-// KeepGuarded removes the datapath of a network that must not be carried, and keeps packets to its pools refused until
-// ctx ends. before is the state file of an earlier process.
-func (r *Reconciler) KeepGuarded(ctx context.Context, n registry.Network, before state.Network) error {
+// Refuse makes the kernel refuse packets to pools that no other route leads to, whatever the network requires, or ends
+// that.
+func (r *Reconciler) Refuse(ctx context.Context, pools []netip.Prefix, wanted bool) error {
+	err := r.o.Host.Guard(ctx, pools, wanted)
+	if wanted && r.o.RulePriority != 0 { // so that no other program's rules take the packets elsewhere
+		_, rulesErr := r.o.Host.PreferMain(ctx, pools, r.o.RulePriority, false)
+		err = errors.Join(err, rulesErr)
+	}
+	if err != nil {
+		return fmt.Errorf("guard of network %s: %w", r.o.Network, err)
+	}
+	return nil
+}
+
+// KeepRefused keeps packets to pools refused until ctx ends. It first calls remove until that succeeds, unless it is nil.
+func (r *Reconciler) KeepRefused(ctx context.Context, pools []netip.Prefix, remove func(context.Context) error) error {
 	backoff := retry.NewBackoff()
-	removed := false
 	for {
 		_, _, changed := r.o.Host.Kernel.Get()
-		err := r.Guard(ctx, n)
-		if !removed {
-			removeErr := r.Remove(ctx, before)
-			removed = removeErr == nil
+		err := r.Refuse(ctx, pools, true)
+		if remove != nil {
+			removeErr := remove(ctx)
+			if removeErr == nil {
+				remove = nil
+			}
 			err = errors.Join(err, removeErr)
 		}
 		wait := slowTick

@@ -26,8 +26,8 @@ func (e *LostError) Error() string {
 	return fmt.Sprintf(`network %s: subnet %s was lost, %s taken instead, and on_lost is "exit"`, e.Network, e.Old, e.New)
 }
 
-// Acquire blocks until this host holds a lease of n. It calls claim again for each attempt. The error is ErrReleased or
-// ctx's.
+// Acquire blocks until this host holds a lease of n. It calls claim again for each attempt. The error is ErrReleased, a
+// *SupersededError or ctx's.
 func (k *Keeper) Acquire(ctx context.Context, n registry.Network, claim func() registry.Claim) (registry.Lease, error) {
 	backoff := k.o.Outage.NewLoop()
 	resolver := &conflictResolver{keeper: k, network: n}
@@ -37,7 +37,7 @@ func (k *Keeper) Acquire(ctx context.Context, n registry.Network, claim func() r
 		c := resolver.complete(claim())
 		lease, err := k.acquireOnce(ctx, n, c)
 		again := false
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !errors.As(err, new(*SupersededError)) {
 			k.report.Used(report.Claim, err)
 		}
 		if err != nil && ctx.Err() == nil {
@@ -48,11 +48,11 @@ func (k *Keeper) Acquire(ctx context.Context, n registry.Network, claim func() r
 			continue
 		case err == nil:
 			k.conflicts.suspect("claim", Suspicion{})
-			k.condition.setProblem("")
+			k.condition.setHeld()
 			reportTaken(k.report, before, lease)
 			k.report.Changed()
 			return lease, nil
-		case errors.Is(err, ErrReleased):
+		case errors.Is(err, ErrReleased), errors.As(err, new(*SupersededError)):
 			return registry.Lease{}, err
 		case ctx.Err() != nil:
 			return registry.Lease{}, ctx.Err()
@@ -64,7 +64,7 @@ func (k *Keeper) Acquire(ctx context.Context, n registry.Network, claim func() r
 		if revoked := k.revocation.revoked(); revoked.IsValid() {
 			reason = fmt.Sprintf("%s was revoked, waiting for another lease: %v", revoked, err)
 		}
-		k.report.Waiting(health.Lease, reason)
+		k.report.Waiting(health.Lease, join(k.condition.superseded(), reason))
 		k.condition.setProblem(reason)
 		// Once a network that the store had lost is defined again, hosts that do not know of this one may take its
 		// subnet.
@@ -74,17 +74,28 @@ func (k *Keeper) Acquire(ctx context.Context, n registry.Network, claim func() r
 	}
 }
 
-// acquireOnce makes one attempt to get a lease, and publishes the lease.
+// acquireOnce makes one attempt to get a lease, and publishes the lease. If this host uses the claim's subnet and that
+// belongs to another live host, the error is a *SupersededError, whether there is another subnet for this host or not.
 func (k *Keeper) acquireOnce(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
 	return k.releases.claim(func() (registry.Lease, error) {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
-		k.revocation.lookFor(ctx, n, claim.Prefer)
+		record, looked := k.revocation.lookFor(ctx, n, claim.Prefer)
+		if isAnothers(record, claim) {
+			return registry.Lease{}, k.supersede(claim.Prefer, record)
+		}
 		claim.Avoid = cmp.Or(k.revocation.revoked(), outgrown(n.Plan, claim.Prefer))
 		claim.Lost = k.lastLoss()
 		lease, err := k.o.Registry.Acquire(ctx, n, claim)
 		k.report.Count(telemetry.LeaseClaims, 1, telemetry.Result(err))
 		if err != nil {
+			refused := errors.Is(err, registry.ErrNetworkFull) || errors.Is(err, registry.ErrDenied)
+			if refused && !looked && isRemembered(claim) { // another host may have taken the subnet by now
+				record, _, _ = k.o.Registry.WatchLease(ctx, n, claim.Prefer, 0)
+			}
+			if isAnothers(record, claim) {
+				err = k.supersede(claim.Prefer, record)
+			}
 			return lease, err
 		}
 		k.revocation.forget(lease)

@@ -30,14 +30,18 @@ type conflictResolver struct {
 	network    registry.Network
 	lastAnswer time.Time // when the other host with this host's node id last showed that it is alive
 	oldBelow   uint64    // records on our slot with a version below this are from before the store was set back
-	gaveUpSlot bool      // our slot belongs to another host now
+	gaveUpSlot bool      // a record on our slot counts whatever its version
 }
 
-// complete returns a claim completed with what was learned.
+// complete returns a claim completed with what was learned. A host whose subnet was withdrawn claims like one that never
+// had it.
 func (r *conflictResolver) complete(c registry.Claim) registry.Claim {
 	c.Since = max(c.Since, r.oldBelow)
 	if r.gaveUpSlot {
-		c.Running, c.Lately, c.Since, c.Prefer = false, false, 0, netip.Prefix{}
+		c.Since = min(c.Since, 1)
+	}
+	if r.keeper.condition.superseded() != "" {
+		c.Running, c.Lately, c.Since = false, false, 0
 	}
 	return c
 }

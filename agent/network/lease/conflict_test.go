@@ -306,7 +306,7 @@ func TestStoreMadeAgain(t *testing.T) {
 			Lately:  true,
 			Since:   9,
 		})
-		if c.Running || c.Lately || c.Since != 0 || c.Prefer.IsValid() {
+		if c.Since != 1 || !c.Running || !c.Lately || !c.Prefer.IsValid() {
 			t.Errorf("%+v", c)
 		}
 	})

@@ -152,7 +152,10 @@ func (h *host) start() *host {
 			stop()
 			serving <- err
 		}()
-		err := h.round(round, k, n)
+		err := h.round(round, k, n, netip.Prefix{})
+		for superseded := (*SupersededError)(nil); errors.As(err, &superseded); {
+			err = h.round(round, k, n, superseded.Subnet)
+		}
 		stop()
 		if <-serving; !k.IsReleased() {
 			exited <- err
@@ -174,7 +177,8 @@ func (h *host) start() *host {
 	return h
 }
 
-func (h *host) round(ctx context.Context, k *Keeper, n registry.Network) error {
+// round runs until the lease is lost. previous is the subnet that was withdrawn, if any.
+func (h *host) round(ctx context.Context, k *Keeper, n registry.Network, previous netip.Prefix) error {
 	var claim registry.Claim
 	lease, err := k.Acquire(ctx, n, func() registry.Claim {
 		claim = k.Claim(n, h.attributes())
@@ -182,6 +186,11 @@ func (h *host) round(ctx context.Context, k *Keeper, n registry.Network) error {
 	})
 	if err != nil {
 		return err
+	}
+	if previous.IsValid() && previous != lease.Subnet() {
+		if err := k.Moved(n, previous, lease); err != nil {
+			return err
+		}
 	}
 	k.SetClaim(claim)
 	return k.Keep(ctx, n, lease, claim)

@@ -20,8 +20,8 @@ import (
 const trustedAfter = time.Minute
 
 // Keep holds the lease that Acquire returned for claim: it watches the record, rewrites it after SetClaim, and takes
-// the lease back whenever it is lost. It blocks until ctx ends, the lease is released by request (ErrReleased), or
-// another subnet ends the process (*LostError).
+// the lease back whenever it is lost. It blocks until ctx ends, the lease is released by request (ErrReleased), another
+// live host has the subnet (*SupersededError), or another subnet ends the process (*LostError).
 func (k *Keeper) Keep(ctx context.Context, n registry.Network, lease registry.Lease, claim registry.Claim) error {
 	backoff := k.o.Outage.NewLoop()
 	for {
@@ -42,10 +42,7 @@ func (k *Keeper) Keep(ctx context.Context, n registry.Network, lease registry.Le
 		}
 		next, err := k.Acquire(ctx, n, func() registry.Claim {
 			claim, _, _ = k.claim.Get()
-			mine := claim
-			mine.Session, mine.Prefer, mine.Since = lease.Session, lease.Subnet(), lease.ModifyIndex
-			mine.Running = true
-			return mine
+			return takeBack(claim, lease)
 		})
 		if err != nil {
 			return err
@@ -57,6 +54,12 @@ func (k *Keeper) Keep(ctx context.Context, n registry.Network, lease registry.Le
 		}
 		lease = next
 	}
+}
+
+// takeBack returns a claim for the lease that this host is using.
+func takeBack(c registry.Claim, lease registry.Lease) registry.Claim {
+	c.Session, c.Prefer, c.Since, c.Running = lease.Session, lease.Subnet(), lease.ModifyIndex, true
+	return c
 }
 
 // hold blocks while this host holds the lease. It returns the reason for the loss, or "" if the claim has changed or
@@ -141,6 +144,9 @@ func (k *Keeper) watchRecord(ctx context.Context, n registry.Network, lease regi
 				return "", err
 			}
 			continue
+		}
+		if claim, _, _ := k.claim.Get(); isAnothers(now, takeBack(claim, lease)) {
+			return "", k.supersede(lease.Subnet(), now)
 		}
 		v := judge(now, lease)
 		if v.conflict != "" {

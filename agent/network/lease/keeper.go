@@ -2,8 +2,9 @@
 // takes the lease back when it is lost, and releases it on request. It resolves conflicts with other hosts about the
 // record.
 //
-// It knows nothing of the datapath, which stays whatever happens to the lease, and nothing of the leases of other
-// hosts.
+// It knows nothing of the leases of other hosts, and nothing of the datapath. That stays whatever happens to the lease,
+// with one exception: if the store shows that another live host has the subnet, Acquire and Keep return a
+// *SupersededError, and their caller withdraws the subnet.
 package lease
 
 import (
@@ -91,12 +92,13 @@ func New(o Options) *Keeper {
 			state:    o.State,
 			identity: o.Identity,
 		},
-		condition: condition{report: o.Report, lease: lease, resumed: o.Resumed},
+		condition: condition{report: o.Report, lease: lease, hold: o.Settings.Hold, resumed: o.Resumed},
 	}
 }
 
 // Lease returns the lease that this host holds, as it was last written. A lease that was lost counts as held until
-// Reset or Retire, because the containers still use its subnet. Only the Keeper sets the value.
+// Reset or Retire, because the containers still use its subnet, or until another live host holds it. Only the Keeper sets
+// the value.
 func (k *Keeper) Lease() *watch.Value[registry.Lease] { return k.lease }
 
 // Status returns how the lease is. It does not block.
@@ -105,6 +107,7 @@ func (k *Keeper) Status() Status {
 	k.condition.mu.Lock()
 	defer k.condition.mu.Unlock()
 	return Status{
+		State:   k.condition.stateLocked(),
 		Lease:   lease,
 		Renewed: k.condition.renewed,
 		Problem: k.condition.problem,

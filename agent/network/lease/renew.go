@@ -50,6 +50,7 @@ func (k *Keeper) RenewSession(ctx context.Context) {
 		case <-ctx.Done():
 		case <-changed:
 		case <-tick.C:
+			k.condition.update(func() {}) // the lease may be overdue
 			if jump := jumps.Next(); jump > 0 && held {
 				k.report.Log().Info("the clock jumped ahead, as after a suspension: renewing the lease at once", "by", jump)
 				next = time.Now()

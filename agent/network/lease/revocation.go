@@ -30,18 +30,23 @@ type revocation struct {
 // lookFor finds out whether the subnet to be claimed again was revoked while this host was not watching it: between two
 // processes, during an outage, or after its session had ended. It ignores other errors, because a store that does not
 // answer will not grant a claim either. A subnet without a record cannot be revoked, and finding out why a record is
-// gone costs more than reading one, so the store is asked only once about such a subnet.
-func (r *revocation) lookFor(ctx context.Context, n registry.Network, subnet netip.Prefix) {
+// gone costs more than reading one, so the store is asked only once about such a subnet. lookFor returns the record if
+// there is one, and whether it has read it.
+func (r *revocation) lookFor(
+	ctx context.Context, n registry.Network, subnet netip.Prefix,
+) (record registry.Lease, looked bool) {
 	if r.isKnown(subnet) || !subnet.IsValid() {
-		return
+		return registry.Lease{}, false
 	}
-	switch _, _, err := r.registry.WatchLease(ctx, n, subnet, 0); {
+	record, _, err := r.registry.WatchLease(ctx, n, subnet, 0)
+	switch {
 	case registry.RevokedFrom(err, r.identity().NodeID):
 		r.report.Log().Error("lease was revoked, taking another subnet", "subnet", subnet)
 		r.revoke(subnet)
 	case errors.Is(err, registry.ErrLeaseNotFound), errors.Is(err, registry.ErrLeaseRevoked):
 		r.setAbsent(subnet)
 	}
+	return record, true
 }
 
 // isKnown reports whether there is nothing to find out about the subnet.

@@ -16,8 +16,21 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
+// A State says whether this host may use its subnet.
+type State int
+
+// The states.
+const (
+	None       State = iota // this host has no lease: it wants none yet, or waits for one
+	Held                    // the lease is held, as far as the store was last read
+	Lost                    // the store does not show the lease as this host's, which goes on using it and takes it back
+	Overdue                 // not renewed for longer than hold: another host may have the subnet, which stays in use
+	Superseded              // another live host holds the subnet, so this host has withdrawn it
+)
+
 // A Status says how a Keeper's lease is.
 type Status struct {
+	State   State
 	Lease   registry.Lease // the value of Keeper.Lease, empty if there is none
 	Renewed time.Time      // the last successful renewal, zero for never; it stays after the end of a lease
 	Problem string         // why the lease is not held, or is being taken back; "" if it is held or not wanted yet
@@ -25,19 +38,41 @@ type Status struct {
 }
 
 // IsHeld reports whether the host holds a lease and has not just lost it.
-func (s Status) IsHeld() bool { return s.Lease.Subnet().IsValid() && s.Problem == "" }
+func (s Status) IsHeld() bool { return s.State == Held }
 
 // A condition holds how well the lease is held, and sets the lease's health check accordingly.
 type condition struct {
 	report  *report.Reporter
 	lease   *watch.Value[registry.Lease]
+	hold    time.Duration
 	resumed func() (subnet netip.Prefix, as string, ok bool)
 
 	mu        sync.Mutex // also held while the check is set, so that the check shows the last change
+	taken     string     // which host has this host's subnet, "" for none; it stays until this host has a lease again
 	problem   string     // why the lease is not held as it should be; "" if it is
 	unrenewed string     // why the session could not be renewed; "" if it was
 	formerly  string     // what this host had before, if its subnet has changed
 	renewed   time.Time  // the last successful renewal
+}
+
+// setHeld records that this host has a lease.
+func (c *condition) setHeld() {
+	c.mu.Lock()
+	c.taken = ""
+	c.mu.Unlock()
+	c.setProblem("")
+}
+
+// setSuperseded records which host has this host's subnet.
+func (c *condition) setSuperseded(reason string) {
+	c.update(func() { c.taken, c.problem, c.unrenewed = reason, "", "" })
+}
+
+// superseded returns which host has this host's subnet, "" for none.
+func (c *condition) superseded() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.taken
 }
 
 // setProblem records why the lease is not held as it should be; "" clears the problem.
@@ -89,15 +124,45 @@ func (c *condition) update(change func()) {
 func (c *condition) reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.problem, c.unrenewed, c.formerly = "", "", ""
+	c.taken, c.problem, c.unrenewed, c.formerly = "", "", "", ""
 }
 
-// checkLocked sets the lease's health check. It does nothing while this host does not want a lease yet.
-func (c *condition) checkLocked() {
-	lease, held, _ := c.lease.Get()
+// stateLocked returns the state.
+func (c *condition) stateLocked() State {
+	_, held, _ := c.lease.Get()
 	switch {
-	case !held && c.problem == "":
+	case c.taken != "":
+		return Superseded
 	case !held:
+		return None
+	case IsOverdue(c.renewed, c.hold):
+		return Overdue
+	case c.problem != "":
+		return Lost
+	}
+	return Held
+}
+
+// IsOverdue reports whether a lease that was last renewed at that time may be another host's by now. Of the clocks, the
+// one that says so counts: the monotonic one stands still while a machine is suspended. The zero time is not known.
+func IsOverdue(renewed time.Time, hold time.Duration) bool {
+	return !renewed.IsZero() && max(time.Since(renewed), time.Now().Round(0).Sub(renewed.Round(0))) > hold
+}
+
+// checkLocked sets the lease's health check, and withholds the network's readiness while another host has the subnet or
+// may have it. It does nothing to the check while this host does not want a lease yet.
+func (c *condition) checkLocked() {
+	lease, _, _ := c.lease.Get()
+	state := c.stateLocked()
+	c.report.Withhold(state == Superseded || state == Overdue)
+	switch {
+	case state == Superseded:
+		c.report.Check(health.Lease, api.Critical, join(c.taken, c.problem))
+	case state == Overdue:
+		c.report.Check(health.Lease, api.Critical, join(fmt.Sprintf("%s was not renewed since %s, for longer than "+
+			"lease.hold: another host may have it by now", lease.Subnet(), c.renewed.UTC().Format(time.RFC3339)), c.problem))
+	case state == None && c.problem == "":
+	case state == None:
 		status, reason := api.Critical, c.problem
 		if subnet, as, ok := c.resumed(); ok {
 			status, reason = api.Warning, fmt.Sprintf("%s stays in use as %s: %s", subnet, as, c.problem)
@@ -109,6 +174,11 @@ func (c *condition) checkLocked() {
 	default:
 		c.report.Check(health.Lease, api.Passing, fmt.Sprintf("%s is held%s", lease.Subnet(), c.formerly))
 	}
+}
+
+// join returns two reasons as one; either may be "".
+func join(reasons ...string) string {
+	return strings.Join(slices.DeleteFunc(reasons, func(r string) bool { return r == "" }), "; ")
 }
 
 // conflicts holds why another host is believed to be mistaken for this one, by source such as "claim".

@@ -38,6 +38,10 @@ type Reporter struct {
 	store  storeUses
 	files  fileWrites
 
+	readiness sync.Mutex // also held while the board is set
+	ready     bool       // as SetReady was told
+	withheld  bool       // as Withhold was told
+
 	mu    sync.Mutex
 	state string // what the network does or waits for, for example "running"
 	check string // the check of the last log line about waiting
@@ -64,11 +68,31 @@ func (r *Reporter) Check(name, status, reason string) (changed bool) {
 func (r *Reporter) Clear(name string) { r.o.Health.Clear(r.o.Network, name) }
 
 // Reset removes all health checks of the network, which is not ready then.
-func (r *Reporter) Reset() { r.o.Health.Reset(r.o.Network) }
+func (r *Reporter) Reset() {
+	r.readiness.Lock()
+	defer r.readiness.Unlock()
+	r.ready, r.withheld = false, false
+	r.o.Health.Reset(r.o.Network)
+}
 
-// SetReady records whether containers can be started in the network. It reports whether that changed.
+// SetReady records whether containers can be started in the network, as far as the lease permits. It reports whether that
+// changed.
 func (r *Reporter) SetReady(ready bool) (changed bool) {
-	return r.o.Health.SetReady(r.o.Network, ready)
+	r.readiness.Lock()
+	defer r.readiness.Unlock()
+	changed = r.ready != ready
+	r.ready = ready
+	r.o.Health.SetReady(r.o.Network, r.ready && !r.withheld)
+	return changed
+}
+
+// Withhold records whether the lease forbids that containers are started. The network is then not ready, whatever SetReady
+// was told.
+func (r *Reporter) Withhold(withheld bool) {
+	r.readiness.Lock()
+	defer r.readiness.Unlock()
+	r.withheld = withheld
+	r.o.Health.SetReady(r.o.Network, r.ready && !r.withheld)
 }
 
 // Event adds an event. fields are such as {"change": "taken", "subnet": "10.5.1.0/24"}, or nil.
