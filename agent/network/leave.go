@@ -35,7 +35,7 @@ func (r *Runner) tearDown(ctx context.Context, release bool) {
 	}
 	errs := []error{r.datapath.Remove(here, before)}
 	if before.Superseded {
-		r.refused = before.Pools
+		r.setRefused(refusable(before.Backend, before.Pools))
 	}
 	var n registry.Network
 	if known := rememberedDefinition(r.config.DataDir, r.local.Name); known != nil {

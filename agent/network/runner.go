@@ -89,8 +89,9 @@ type Runner struct {
 	plan     registry.Plan // by which the peers' leases were read
 	previous netip.Prefix  // the subnet its containers use, until a lease is held
 	// refused are the pools to which the kernel refuses packets because this host's subnet is withdrawn; nil while it is not.
-	refused []netip.Prefix
-	ending  atomic.Int32 // an Ending
+	refused   []netip.Prefix
+	withdrawn atomic.Bool  // whether refused is not nil, for any goroutine
+	ending    atomic.Int32 // an Ending
 }
 
 // New returns a runner that takes over what before left, or starts with what is on disk if before is nil.

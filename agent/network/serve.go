@@ -27,12 +27,13 @@ func (r *Runner) serve(ctx context.Context, v *peers.View, s backend.State, appl
 	n := r.definition.inForce(v.Network)
 	fileErr := r.file.write(state.FormatSubnetFile(n.Plan, s.Subnets, s.MTU, r.local.IPMasq), v.Own.Subnet(), s.MTU)
 	r.file.reportResult(fileErr)
+	var refusalErr error
+	if applied {
+		refusalErr = r.endRefusal(ctx, n)
+	}
 	saveErr := r.save(n, v.Own)
 	r.report.Written(report.LeaseFile, saveErr)
-	rulesErr := r.protect(ctx, n, v, s)
-	if applied {
-		rulesErr = errors.Join(rulesErr, r.endRefusal(ctx, n))
-	}
+	rulesErr := errors.Join(refusalErr, r.protect(ctx, n, v, s))
 	if applied && fileErr == nil && rulesErr == nil {
 		r.report.SetReady(true)
 		r.report.SetState("running")
@@ -127,6 +128,7 @@ func (r *Runner) save(n registry.Network, lease registry.Lease) error {
 			RecordIndex:  n.ModifyIndex,
 			Renewed:      status.Renewed,
 			Revoked:      status.Revoked,
+			Superseded:   r.withdrawn.Load(),
 			MTU:          lease.MTU,
 			SubnetFile:   r.local.SubnetFile,
 			Pools:        n.Plan.Prefixes(),

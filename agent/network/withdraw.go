@@ -29,11 +29,8 @@ func (r *Runner) withdraw(ctx context.Context, lost *lease.SupersededError) {
 	if err != nil {
 		before = state.Network{} // says too little
 	}
-	pools := r.plan.Prefixes()
-	if r.definition.now().network.Backend.Type == "alloc" {
-		pools = []netip.Prefix{} // the routes are another program's
-	}
-	r.refused = pools
+	pools := refusable(r.definition.now().network.Backend, r.plan.Prefixes())
+	r.setRefused(pools)
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	_ = r.datapath.KeepRefused(ctx, pools, func(ctx context.Context) error { // ends with ctx
@@ -62,7 +59,7 @@ func (r *Runner) recallWithdrawal(ctx context.Context) {
 	if err != nil || !before.Superseded {
 		return
 	}
-	r.refused = before.Pools
+	r.setRefused(refusable(before.Backend, before.Pools))
 	if err := r.datapath.Refuse(ctx, r.refused, true); err != nil {
 		r.report.Log().Error("packets with the addresses of another host may leave until this host has a subnet", "error", err)
 	}
@@ -74,8 +71,8 @@ func (r *Runner) guard(ctx context.Context, n registry.Network) error {
 	if r.refused == nil {
 		return r.datapath.Guard(ctx, n)
 	}
-	for _, pool := range n.Plan.Prefixes() {
-		if n.Backend.Type != "alloc" && !slices.Contains(r.refused, pool) {
+	for _, pool := range refusable(n.Backend, n.Plan.Prefixes()) {
+		if !slices.Contains(r.refused, pool) {
 			r.refused = append(slices.Clone(r.refused), pool)
 		}
 	}
@@ -105,6 +102,21 @@ func (r *Runner) endRefusal(ctx context.Context, n registry.Network) error {
 			return err
 		}
 	}
-	r.refused = nil
+	r.setRefused(nil)
 	return nil
+}
+
+// refusable returns the pools of a network to which the kernel can refuse packets. There are none with the backend alloc,
+// where the routes are another program's.
+func refusable(b registry.Backend, pools []netip.Prefix) []netip.Prefix {
+	if b.Type == "alloc" {
+		return []netip.Prefix{}
+	}
+	return pools
+}
+
+// setRefused sets the pools to which packets are refused; nil for none.
+func (r *Runner) setRefused(pools []netip.Prefix) {
+	r.refused = pools
+	r.withdrawn.Store(pools != nil)
 }
