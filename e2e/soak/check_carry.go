@@ -45,7 +45,7 @@ func (c *checker) kernels() {
 	for _, d := range devices {
 		network := strings.TrimSuffix(d.Network, otherDevice)
 		m := member{d.Node, network}
-		if c.boots(m, d.At) {
+		if c.boots(m, d.At) || c.withdraws(m, d.At) {
 			continue
 		}
 		backends, same := c.backendsFor(m, d.At)
@@ -130,6 +130,9 @@ func (c *checker) aroundOf(m member, at time.Duration) (before, after Claim, ok 
 func (c *checker) removed(r Removal) {
 	at := Span{r.At, r.At}
 	for _, m := range c.membersOf(r.Node) {
+		if c.withdraws(m, r.At) {
+			continue
+		}
 		for _, p := range c.peers(m) {
 			if c.boots(m, r.At) || r.To.Addr().Is6() && (c.lacksIPv6(m.node, at) || c.lacksIPv6(p.node, at)) {
 				continue

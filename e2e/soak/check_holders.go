@@ -1,8 +1,10 @@
 package soak
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
+	"time"
 )
 
 // holders looks for two live holders of one slot.
@@ -58,6 +60,23 @@ func (c *checker) mayNotKnow(node string, other tenure, both Span) bool {
 	}
 	return slices.ContainsFunc(c.wiped, func(r Rewind) bool {
 		return r.setBack() && r.From <= both.From && c.lasts(node, r.Span, end)
+	})
+}
+
+// withdraws reports whether a member withdraws the subnets that it had last before a moment: the store has a live lease of
+// another node on them.
+func (c *checker) withdraws(m member, at time.Duration) bool {
+	var subnets []netip.Prefix
+	for _, l := range c.claimsOf[m] {
+		if l.subnet().IsValid() && l.From <= at {
+			subnets = l.Subnets
+		}
+	}
+	return slices.ContainsFunc(c.reads[m.network], func(read Read) bool {
+		near := read.overlaps(Span{at - 2*time.Second, at + 2*time.Second})
+		return near && slices.ContainsFunc(read.Records, func(x Record) bool {
+			return x.Node != m.node && x.Session != "" && overlapping(x.Subnets, subnets)
+		})
 	})
 }
 

@@ -206,12 +206,12 @@ func (c *checker) reloaded(m member, s Span) bool {
 }
 
 // subnets compares each agent's successive reports and subnet files, whether the member is calm or
-// not: a host loses its part in a network only when the network is deleted.
+// not: a host loses its part in a network only when the network is deleted, or when its subnet is another node's.
 func (c *checker) subnets() {
 	said, file := map[member]Claim{}, map[member]Claim{}
 	for _, l := range c.Claims {
 		m := l.member()
-		if before, ok := file[m]; ok && before.File != nil && l.File == nil && c.defined(m.network, Span{before.From, l.To}) {
+		if before, ok := file[m]; ok && before.File != nil && l.File == nil && c.defined(m.network, Span{before.From, l.To}) && !c.withdraws(m, l.From) {
 			c.report(SubnetGone, m, l.Span, "its subnet file is gone, which said %v", before.File)
 		}
 		file[m] = l
@@ -220,7 +220,7 @@ func (c *checker) subnets() {
 		}
 		before, ok := said[m]
 		if ok && before.Process == l.Process && before.subnet().IsValid() && !l.subnet().IsValid() &&
-			!c.reloaded(m, l.Span) && c.defined(m.network, Span{before.From, l.To}) {
+			!c.reloaded(m, l.Span) && c.defined(m.network, Span{before.From, l.To}) && !c.withdraws(m, l.From) {
 			c.report(SubnetGone, m, l.Span, "its agent does not show %s any more", before.subnet())
 		}
 		said[m] = l

@@ -256,6 +256,13 @@ func TestCheck(t *testing.T) {
 			s.moves("a", 48, 99, six)
 			s.reads(48, 99, held(one, "b"), held(six, "a"))
 		}, nil},
+		"a host that was stopped finds its slot taken, and withdraws it before it has another": {func(s *story) {
+			taken(s)
+			s.claims("a", 46, 48, func(c *Claim) { c.Subnets, c.File = nil, nil })
+			s.Removals = []Removal{{"a", sec(46.2), two}}
+			s.moves("a", 48, 99, six)
+			s.reads(48, 99, held(one, "b"), held(six, "a"))
+		}, nil},
 		"a host that was stopped stays on a slot that was taken": {func(s *story) {
 			taken(s)
 		}, []Rule{TwoHolders, LostUnnoticed}},
