@@ -67,7 +67,8 @@ func (p *resumption) inUseAs() (subnet netip.Prefix, as string, ok bool) {
 		return netip.Prefix{}, "", false
 	}
 	if p.isOverdue() {
-		return found.subnets[0], found.as + "; not renewed for longer than lease.hold, another host may have it by now", true
+		as = found.as + "; not renewed for longer than lease.hold, another host may have it by now"
+		return found.subnets[0], as, true
 	}
 	return found.subnets[0], found.as, true
 }
@@ -110,7 +111,8 @@ func (r *Runner) findResumable(ctx context.Context) (found *resumed, waits bool)
 	if content := r.datapath.Content(); content != nil {
 		known := *content
 		r.previous = known.Own.Subnet()
-		return &resumed{known.Own.Subnets, before.Renewed, "before the reload", func() (peers.View, error) { return known, nil }}, true
+		load := func() (peers.View, error) { return known, nil }
+		return &resumed{known.Own.Subnets, before.Renewed, "before the reload", load}, true
 	}
 	if err != nil || len(before.Subnets) == 0 {
 		return nil, false // the runner reports an error when it needs a lease

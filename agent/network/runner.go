@@ -88,7 +88,8 @@ type Runner struct {
 
 	plan     registry.Plan // by which the peers' leases were read
 	previous netip.Prefix  // the subnet its containers use, until a lease is held
-	// refused are the pools to which the kernel refuses packets because this host's subnet is withdrawn; nil while it is not.
+	// refused are the pools to which the kernel refuses packets because this host's subnet is withdrawn; nil while it
+	// is not.
 	refused   []netip.Prefix
 	withdrawn atomic.Bool  // whether refused is not nil, for any goroutine
 	ending    atomic.Int32 // an Ending
@@ -324,7 +325,8 @@ func (r *Runner) runUnencrypted(ctx context.Context, n registry.Network, contrad
 	for _, check := range []string{health.Device, health.Routes, health.Forwarding} {
 		r.report.Forget(check)
 	}
-	return r.datapath.KeepRefused(ctx, n.Plan.Prefixes(), func(ctx context.Context) error { return r.datapath.Remove(ctx, before) })
+	remove := func(ctx context.Context) error { return r.datapath.Remove(ctx, before) }
+	return r.datapath.KeepRefused(ctx, n.Plan.Prefixes(), remove)
 }
 
 // runDefined takes a lease, and keeps it and the datapath right until ctx ends. If the definition cannot be used, it
@@ -382,15 +384,7 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	if err != nil {
 		return err
 	}
-	var claim registry.Claim
-	taken, err := r.lease.Acquire(ctx, n, func() registry.Claim {
-		// The address in the last claim may have been the problem.
-		if now, err := r.datapath.Locate(n); err == nil {
-			place = now
-		}
-		claim = r.lease.Claim(n, attributesOf(place))
-		return claim
-	})
+	taken, claim, err := r.acquire(ctx, n, &place)
 	if err != nil {
 		return err
 	}
@@ -412,6 +406,21 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	g.Go(func() error { return r.switcher.run(ctx, r.peers.Views()) })
 	g.Go(func() error { return r.file.keep(ctx) })
 	return g.Wait()
+}
+
+// acquire blocks until this host holds a lease, and returns it with the claim for it. It keeps place up to date.
+func (r *Runner) acquire(
+	ctx context.Context, n registry.Network, place *datapath.Place,
+) (taken registry.Lease, claim registry.Claim, err error) {
+	taken, err = r.lease.Acquire(ctx, n, func() registry.Claim {
+		// The address in the last claim may have been the problem.
+		if now, err := r.datapath.Locate(n); err == nil {
+			*place = now
+		}
+		claim = r.lease.Claim(n, attributesOf(*place))
+		return claim
+	})
+	return taken, claim, err
 }
 
 // attributesOf returns what other hosts need to know of a host at p.

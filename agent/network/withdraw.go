@@ -61,12 +61,12 @@ func (r *Runner) recallWithdrawal(ctx context.Context) {
 	}
 	r.setRefused(refusable(before.Backend, before.Pools))
 	if err := r.datapath.Refuse(ctx, r.refused, true); err != nil {
-		r.report.Log().Error("packets with the addresses of another host may leave until this host has a subnet", "error", err)
+		r.report.Log().Error("packets with another host's addresses may leave until this host has a subnet", "error", err)
 	}
 }
 
-// guard makes the kernel refuse packets to the network as long as this host must not send any: for want of encryption, or
-// because its subnet is withdrawn.
+// guard makes the kernel refuse packets to the network as long as this host must not send any: for want of encryption,
+// or because its subnet is withdrawn.
 func (r *Runner) guard(ctx context.Context, n registry.Network) error {
 	if r.refused == nil {
 		return r.datapath.Guard(ctx, n)
@@ -94,8 +94,8 @@ func (r *Runner) keepRefused(ctx context.Context) (stop func()) {
 	}
 }
 
-// endRefusal ends the refusal of packets to n, because this host has another subnet or leaves the network. It stays for a
-// network that requires encryption.
+// endRefusal ends the refusal of packets to n, because this host has another subnet or leaves the network. It stays for
+// a network that requires encryption.
 func (r *Runner) endRefusal(ctx context.Context, n registry.Network) error {
 	if len(r.refused) > 0 && n.Encryption == "" {
 		if err := r.datapath.Refuse(ctx, r.refused, false); err != nil {
@@ -106,8 +106,8 @@ func (r *Runner) endRefusal(ctx context.Context, n registry.Network) error {
 	return nil
 }
 
-// refusable returns the pools of a network to which the kernel can refuse packets. There are none with the backend alloc,
-// where the routes are another program's.
+// refusable returns the pools of a network to which the kernel can refuse packets. There are none with the backend
+// alloc, where the routes are another program's.
 func refusable(b registry.Backend, pools []netip.Prefix) []netip.Prefix {
 	if b.Type == "alloc" {
 		return []netip.Prefix{}

@@ -81,8 +81,8 @@ func (m *member) isBack(subnet netip.Prefix, peers string) {
 	}
 }
 
-// TestSuperseded: a host whose subnet belongs to another live host withdraws it at once, although no other subnet is free
-// or the store grants none. It recovers by itself when it gets a subnet, another one or its former one.
+// TestSuperseded: a host whose subnet belongs to another live host withdraws it at once, although no other subnet is
+// free or the store grants none. It recovers by itself when it gets a subnet, another one or its former one.
 func TestSuperseded(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -158,8 +158,8 @@ func inOrder(one string, ones netip.Prefix, other string, others netip.Prefix) s
 	return first + ", " + second
 }
 
-// TestSupersededWhileStopped: an agent starts when another live host has its subnet. It withdraws what an earlier process
-// left, and neither a restart nor lease.start_from_saved brings the subnet back.
+// TestSupersededWhileStopped: an agent starts when another live host has its subnet. It withdraws what an earlier
+// process left, and neither a restart nor lease.start_from_saved brings the subnet back.
 func TestSupersededWhileStopped(t *testing.T) {
 	for _, resumed := range []bool{true, false} {
 		simulated(t, fmt.Sprintf("resumed %t", resumed), func(t *testing.T) {
@@ -234,7 +234,8 @@ func TestLeaveWithdrawn(t *testing.T) {
 		if exists(state.Path(a.config.DataDir, "n")) {
 			t.Error("the state file stays")
 		}
-		if now, _, err := a.store.Client().WatchLease(t.Context(), a.inStore(), subnet, 0); err != nil || now.Session != d.Session {
+		now, _, err := a.store.Client().WatchLease(t.Context(), a.inStore(), subnet, 0)
+		if err != nil || now.Session != d.Session {
 			t.Errorf("the other host's lease is %+v, %v", now, err)
 		}
 	})

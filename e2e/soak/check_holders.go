@@ -63,8 +63,8 @@ func (c *checker) mayNotKnow(node string, other tenure, both Span) bool {
 	})
 }
 
-// withdraws reports whether a member withdraws the subnets that it had last before a moment: the store has a live lease of
-// another node on them.
+// withdraws reports whether a member withdraws the subnets that it had last before a moment: the store has a live lease
+// of another node on them.
 func (c *checker) withdraws(m member, at time.Duration) bool {
 	var subnets []netip.Prefix
 	for _, l := range c.claimsOf[m] {

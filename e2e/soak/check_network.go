@@ -211,7 +211,8 @@ func (c *checker) subnets() {
 	said, file := map[member]Claim{}, map[member]Claim{}
 	for _, l := range c.Claims {
 		m := l.member()
-		if before, ok := file[m]; ok && before.File != nil && l.File == nil && c.defined(m.network, Span{before.From, l.To}) && !c.withdraws(m, l.From) {
+		if before, ok := file[m]; ok && before.File != nil && l.File == nil &&
+			c.defined(m.network, Span{before.From, l.To}) && !c.withdraws(m, l.From) {
 			c.report(SubnetGone, m, l.Span, "its subnet file is gone, which said %v", before.File)
 		}
 		file[m] = l

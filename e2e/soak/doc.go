@@ -55,10 +55,10 @@
 // While a network is defined, none of its devices and subnet files disappears, and no running agent
 // stops reporting its subnet, whatever happens to the store, the host or the agent. There is one
 // exception: an agent whose subnet another live node holds withdraws it, with device and routes,
-// until it has a subnet again. An agent that loads other options restarts the network, and need not report it until it is done. After a
-// deletion, every calm node releases its lease and removes its subnet file, device and routes. A
-// node that was away does so once it is back. The store keeps the record of the deletion, and the
-// network does not come back.
+// until it has a subnet again. An agent that loads other options restarts the network, and need not
+// report it until it is done. After a deletion, every calm node releases its lease and removes its
+// subnet file, device and routes. A node that was away does so once it is back. The store keeps the
+// record of the deletion, and the network does not come back.
 //
 // # What else must be true of a calm node
 //

@@ -14,8 +14,8 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// TestSuperseded gives the subnet of a suspended host to another host while no other subnet is free. When the first host
-// wakes up, the kernel refuses packets of its containers, and the other host's containers are reached instead.
+// TestSuperseded gives the subnet of a suspended host to another host while no other subnet is free. When the first
+// host wakes up, the kernel refuses packets of its containers, and the other host's containers are reached instead.
 func TestSuperseded(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 3})
 	a, b, c := w.Hosts[0], w.Hosts[1], w.Hosts[2]

@@ -201,7 +201,8 @@ func (r *Reconciler) Refuse(ctx context.Context, pools []netip.Prefix, wanted bo
 	return nil
 }
 
-// KeepRefused keeps packets to pools refused until ctx ends. It first calls remove until that succeeds, unless it is nil.
+// KeepRefused keeps packets to pools refused until ctx ends. It first calls remove until that succeeds, unless it is
+// nil.
 func (r *Reconciler) KeepRefused(ctx context.Context, pools []netip.Prefix, remove func(context.Context) error) error {
 	backoff := retry.NewBackoff()
 	for {

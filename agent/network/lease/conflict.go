@@ -33,8 +33,8 @@ type conflictResolver struct {
 	gaveUpSlot bool      // a record on our slot counts whatever its version
 }
 
-// complete returns a claim completed with what was learned. A host whose subnet was withdrawn claims like one that never
-// had it.
+// complete returns a claim completed with what was learned. A host whose subnet was withdrawn claims like one that
+// never had it.
 func (r *conflictResolver) complete(c registry.Claim) registry.Claim {
 	c.Since = max(c.Since, r.oldBelow)
 	if r.gaveUpSlot {

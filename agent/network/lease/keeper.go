@@ -97,8 +97,8 @@ func New(o Options) *Keeper {
 }
 
 // Lease returns the lease that this host holds, as it was last written. A lease that was lost counts as held until
-// Reset or Retire, because the containers still use its subnet, or until another live host holds it. Only the Keeper sets
-// the value.
+// Reset or Retire, because the containers still use its subnet, or until another live host holds it. Only the Keeper
+// sets the value.
 func (k *Keeper) Lease() *watch.Value[registry.Lease] { return k.lease }
 
 // Status returns how the lease is. It does not block.

@@ -23,7 +23,7 @@ type State int
 const (
 	None       State = iota // this host has no lease: it wants none yet, or waits for one
 	Held                    // the lease is held, as far as the store was last read
-	Lost                    // the store does not show the lease as this host's, which goes on using it and takes it back
+	Lost                    // the store does not show the lease as this host's, which goes on using it
 	Overdue                 // not renewed for longer than hold: another host may have the subnet, which stays in use
 	Superseded              // another live host holds the subnet, so this host has withdrawn it
 )
@@ -159,8 +159,9 @@ func (c *condition) checkLocked() {
 	case state == Superseded:
 		c.report.Check(health.Lease, api.Critical, join(c.taken, c.problem))
 	case state == Overdue:
-		c.report.Check(health.Lease, api.Critical, join(fmt.Sprintf("%s was not renewed since %s, for longer than "+
-			"lease.hold: another host may have it by now", lease.Subnet(), c.renewed.UTC().Format(time.RFC3339)), c.problem))
+		overdue := fmt.Sprintf("%s was not renewed since %s, for longer than lease.hold: another host may have it by now",
+			lease.Subnet(), c.renewed.UTC().Format(time.RFC3339))
+		c.report.Check(health.Lease, api.Critical, join(overdue, c.problem))
 	case state == None && c.problem == "":
 	case state == None:
 		status, reason := api.Critical, c.problem

@@ -19,11 +19,13 @@ type SupersededError struct {
 }
 
 func (e *SupersededError) Error() string {
-	return fmt.Sprintf("%s is held by another host, %q (%v, node id %s)", e.Subnet, e.Holder.Node, e.Holder.PublicIPs, e.Holder.NodeID)
+	return fmt.Sprintf("%s is held by another host, %q (%v, node id %s)",
+		e.Subnet, e.Holder.Node, e.Holder.PublicIPs, e.Holder.NodeID)
 }
 
-// isAnothers reports whether record, as read from the store, shows that the subnet which a claim is to take back belongs to
-// another live host. A record that is older than the claim's does not: it came back when the store was set back.
+// isAnothers reports whether record, as read from the store, shows that the subnet which a claim is to take back
+// belongs to another live host. A record that is older than the claim's does not: it came back when the store was set
+// back.
 func isAnothers(record registry.Lease, c registry.Claim) bool {
 	own := registry.Lease{PublicIPs: c.PublicIPs, Backend: c.Backend}
 	return isRemembered(c) && record.Held() && record.Session != c.Session && record.NodeID != c.NodeID &&

@@ -21,7 +21,9 @@ func TestIsAnothers(t *testing.T) {
 		want   bool
 	}{
 		{"held by another host", func(*registry.Lease, *registry.Claim) {}, true},
-		{"remembered only", func(_ *registry.Lease, c *registry.Claim) { c.Running, c.Since = false, 0; c.Lately = true }, true},
+		{"remembered only", func(_ *registry.Lease, c *registry.Claim) {
+			c.Running, c.Lately, c.Since = false, true, 0
+		}, true},
 		{"in a network that was created again", func(_ *registry.Lease, c *registry.Claim) { c.Since = 0 }, true},
 		{"lapsed", func(l *registry.Lease, _ *registry.Claim) { l.Session = "" }, false},
 		{"under this host's session", func(l *registry.Lease, _ *registry.Claim) { l.Session = "sa" }, false},
@@ -31,8 +33,12 @@ func TestIsAnothers(t *testing.T) {
 		{"wanted, never had", func(_ *registry.Lease, c *registry.Claim) { c.Running, c.Since = false, 0 }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			record := registry.Lease{Node: "b", NodeID: "id-b", PublicIPs: there, Session: "sb", ModifyIndex: 8, Backend: vxlan()}
-			claim := registry.Claim{Node: "a", NodeID: "id-a", PublicIPs: here, Session: "sa", Since: 7, Running: true, Backend: vxlan()}
+			record := registry.Lease{
+				Node: "b", NodeID: "id-b", PublicIPs: there, Session: "sb", ModifyIndex: 8, Backend: vxlan(),
+			}
+			claim := registry.Claim{
+				Node: "a", NodeID: "id-a", PublicIPs: here, Session: "sa", Since: 7, Running: true, Backend: vxlan(),
+			}
 			tt.change(&record, &claim)
 			if got := isAnothers(record, claim); got != tt.want {
 				t.Errorf("got %t", got)
@@ -41,8 +47,8 @@ func TestIsAnothers(t *testing.T) {
 	}
 }
 
-// TestSupersededAfterARestore: a record that came back with the store does not supersede a running host until its host had
-// the time to give it up. Then it does, although no other subnet is free.
+// TestSupersededAfterARestore: a record that came back with the store does not supersede a running host until its host
+// had the time to give it up. Then it does, although no other subnet is free.
 func TestSupersededAfterARestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")

@@ -75,8 +75,8 @@ func (r *Reporter) Reset() {
 	r.o.Health.Reset(r.o.Network)
 }
 
-// SetReady records whether containers can be started in the network, as far as the lease permits. It reports whether that
-// changed.
+// SetReady records whether containers can be started in the network, as far as the lease permits. It reports whether
+// that changed.
 func (r *Reporter) SetReady(ready bool) (changed bool) {
 	r.readiness.Lock()
 	defer r.readiness.Unlock()
@@ -86,8 +86,8 @@ func (r *Reporter) SetReady(ready bool) (changed bool) {
 	return changed
 }
 
-// Withhold records whether the lease forbids that containers are started. The network is then not ready, whatever SetReady
-// was told.
+// Withhold records whether the lease forbids that containers are started. The network is then not ready, whatever
+// SetReady was told.
 func (r *Reporter) Withhold(withheld bool) {
 	r.readiness.Lock()
 	defer r.readiness.Unlock()
