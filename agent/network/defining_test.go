@@ -90,6 +90,12 @@ func TestSetBackBeforeDeletion(t *testing.T) {
 // another host has restored the definition. It has not seen the loss, and the sessions that would show it are gone. It
 // waits until the hosts whose leases were lost have had time to claim their subnets again.
 func TestNewcomerAfterALoss(t *testing.T) {
+	for _, clock := range []time.Duration{0, -5 * time.Hour, 5 * time.Hour} { // of the host that restored it
+		t.Run(clock.String(), func(t *testing.T) { testNewcomerAfterALoss(t, clock) })
+	}
+}
+
+func testNewcomerAfterALoss(t *testing.T, clock time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
 		before := store.Backup()
@@ -98,7 +104,8 @@ func TestNewcomerAfterALoss(t *testing.T) {
 		subnet, n := a.subnet(), a.inStore()
 		a.stop()
 		store.Restore(before)
-		n.ModifyIndex, n.Restored = 0, time.Now()
+		restored := time.Now()
+		n.ModifyIndex, n.Restored = 0, restored.Add(clock)
 		must(t, store.Client().PutNetwork(context.Background(), n))
 
 		b.start()
@@ -113,7 +120,7 @@ func TestNewcomerAfterALoss(t *testing.T) {
 			t.Errorf("the host has %s, before %s", again, subnet)
 		}
 		b.ready()
-		if now := time.Since(n.Restored); now < b.config.Lease.TTL {
+		if now := time.Since(restored); now < b.config.Lease.TTL {
 			t.Errorf("the newcomer waited for %s", now)
 		}
 		if now := a.inStore(); now.Revision != n.Revision || now.Revision == "" {

@@ -228,13 +228,19 @@ func (d *definitionKeeper) abandon() {
 	d.deps.Left.Set(struct{}{})
 }
 
+// restoredFor is how long ago a definition, by its own account, may have been restored for this host to take it for
+// restored just now: it is another host's clock that says so, and it may be wrong by hours.
+const restoredFor = 24 * time.Hour
+
 // confirm records that the store has the definition. asked is when the store was asked for it: since then, this process
 // may have been suspended and the network deleted. A definition that was restored shows a loss that this host may not have
 // seen.
 func (d *definitionKeeper) confirm(n registry.Network, asked time.Time) {
 	if !n.Restored.Equal(d.restored) {
 		d.restored = n.Restored
-		d.noteLoss(n.Restored)
+		if time.Since(n.Restored) < restoredFor {
+			d.noteLoss(time.Now())
+		}
 	}
 	var abandoned []string
 	if before := d.known; before != nil {
