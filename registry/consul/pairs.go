@@ -29,7 +29,7 @@ type pairsKey struct{}
 func (p *pairs) read(body io.ReadCloser) (io.ReadCloser, error) {
 	p.begun()
 	var data bytes.Buffer
-	data.Grow(p.size + p.size/8 + bytes.MinRead)
+	data.Grow(min(p.size+p.size/8, maxEstimate) + bytes.MinRead)
 	_, err := data.ReadFrom(body)
 	_ = body.Close()
 	if err != nil {
@@ -41,6 +41,10 @@ func (p *pairs) read(body io.ReadCloser) (io.ReadCloser, error) {
 	}
 	return io.NopCloser(bytes.NewReader([]byte("[]"))), nil
 }
+
+// maxEstimate limits the memory that is reserved for an answer before it is read. The estimate is the size of the last
+// list, into which other programs may have written.
+const maxEstimate = 16 << 20
 
 // usualValue is how many bytes a record has at most on average, unless other programs wrote some.
 const usualValue = 1 << 10
