@@ -38,20 +38,25 @@ func (f *Follower) expireLapsed(ctx context.Context, n registry.Network) error {
 }
 
 // restoreLost restores the leases of other hosts that the store has lost, so that their subnets stay theirs for hold, as
-// those of any host that is away. A host that held its lease gets until the next pass to write it again itself: before are
+// those of any host that is away. They stay alone while the store shows an earlier lease of the host as held, which would
+// count before one that has lapsed. A host that held its lease gets until the next pass to write it again itself: before are
 // the subnets that the last pass found lost, and restoreLost returns those that this one found.
 func (f *Follower) restoreLost(
 	ctx context.Context, n registry.Network, before map[netip.Prefix]bool,
 ) (found map[netip.Prefix]bool) {
 	found = map[netip.Prefix]bool{}
 	snap, _ := f.Snapshot()
+	held := map[string]bool{} // by node id
+	for _, l := range snap.Set.Leases {
+		held[l.NodeID] = held[l.NodeID] || l.Held() && !l.Missing
+	}
 	var lost []registry.Lease
 	for _, l := range snap.Set.Leases {
 		if !l.Lost || l.Foreign || l.NodeID == f.o.Identity().NodeID {
 			continue
 		}
 		found[l.Subnet()] = true
-		if !l.Held() || before[l.Subnet()] {
+		if !held[l.NodeID] && (!l.Held() || before[l.Subnet()]) {
 			lost = append(lost, l)
 		}
 	}

@@ -107,7 +107,8 @@ func TestRestoreLost(t *testing.T) {
 	}
 	missing, foreign := lost("missing", 5, ""), lost("flannel", 6, "")
 	missing.Lost, foreign.Foreign = false, true
-	set := []registry.Lease{lost("a", 1, "sa"), agenttest.Lease("held", 2, "s", 1), lost("running", 3, "s"), lost("away", 4, ""), missing, foreign}
+	set := []registry.Lease{lost("a", 1, "sa"), agenttest.Lease("held", 2, "s", 1), lost("running", 3, "s"), lost("away", 4, ""), missing, foreign,
+		lost("earlier", 7, ""), agenttest.Lease("earlier", 8, "s", 1)}
 	for _, tt := range []struct {
 		name string
 		err  error
