@@ -119,6 +119,87 @@ func TestStrangerWithASession(t *testing.T) {
 	w.WaitHealth(b, 200)
 }
 
+// TestStrangerTakesMAC writes a lease record, older than a live host's and held by a session, which takes that host's MAC
+// address later. Packets to the address still go to the live host, also from a host whose agent restarts then.
+func TestStrangerTakesMAC(t *testing.T) {
+	w := newWorld(t, lab.Options{})
+	w.StartNetwork("vxlan")
+	a, b, victim := w.Hosts[0], w.Hosts[1], w.Hosts[2]
+	client := w.Consul.Client()
+	session, _, err := client.Session().CreateNoChecks(&api.SessionEntry{TTL: "10m"}, nil)
+	w.Must(err)
+	t.Cleanup(func() { _, _ = client.Session().Destroy(session, nil) })
+	recordOf := func(h *lab.Host) string {
+		pair, _, err := client.KV().Get(world.LeaseKey("default", w.Subnet(h, "default")), nil)
+		w.Must(err)
+		if pair == nil {
+			return ""
+		}
+		return string(pair.Value)
+	}
+	slot, subnet, before := w.freeSlots(1)[0], w.Subnet(victim, "default"), recordOf(victim)
+	write := func(mac string) {
+		value := v6Subnet.ReplaceAllString(before, fmt.Sprintf(`"fd00:5:0:%x::/64"`, slot))
+		value = vtepMAC.ReplaceAllString(value, fmt.Sprintf(`"vtep_mac":%q`, mac))
+		value = nodeID.ReplaceAllString(value, `"node_id":"00000000-0000-0000-0000-000000000009"`)
+		value = strings.NewReplacer(subnet.String(), fmt.Sprintf("10.5.%d.0/24", slot),
+			victim.Addrs[0].String(), "192.0.2.99", victim.Addrs[1].String(), "fd00:c0:2::99", `"host-c"`, `"stranger"`).Replace(value)
+		key := world.LeaseKey("default", netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", slot)))
+		ok, _, err := client.KV().Acquire(&api.KVPair{Key: key, Value: []byte(value), Session: session}, nil)
+		w.Must(err)
+		if !ok {
+			t.Fatal("the record was not locked")
+		}
+	}
+	write("02:00:00:00:00:99")
+	w.WaitPeers(a, "default", 3)
+	w.moveAway(victim, "default") // its record is newer than the stranger's then
+	mac := ""
+	w.Eventually("the next subnet", func(context.Context) error {
+		found := vtepMAC.FindStringSubmatch(recordOf(victim))
+		if found == nil {
+			return errors.New("no record yet")
+		}
+		mac = found[1]
+		return nil
+	})
+	w.WaitPeers(a, "default", 3)
+	w.WaitPeers(b, "default", 3)
+	ignored := func(h *lab.Host) {
+		t.Helper()
+		w.Eventually("the stranger to be left out on "+h.Name, func(ctx context.Context) error {
+			fdb, err := h.Exec(ctx, "bridge", "fdb", "show", "dev", "leno-default")
+			if err != nil || !strings.Contains(fdb, mac+" dst "+victim.Addrs[0].String()) {
+				return fmt.Errorf("%v: %s", err, fdb)
+			}
+			_, body, err := h.Get(ctx, "/v1/network/default/peers")
+			if err == nil && !strings.Contains(body, "vtep_mac") {
+				err = fmt.Errorf("no peer is refused: %s", body)
+			}
+			return err
+		})
+	}
+	deleted := w.RouteEvents(a)
+	write(mac)
+	ignored(a)
+	ignored(b)
+	w.Must(b.StopAgent(w.Ctx))
+	w.Must(b.RestartAgent())
+	w.Must(b.WaitReady(w.Ctx))
+	ignored(b)
+	for _, gone := range deleted() {
+		if !strings.Contains(gone, fmt.Sprintf("10.5.%d.", slot)) && !strings.Contains(gone, fmt.Sprintf("fd00:5:0:%x:", slot)) {
+			t.Errorf("a route was deleted: %q", gone)
+		}
+	}
+}
+
+// nodeID matches a host's id in its record.
+var nodeID = regexp.MustCompile(`"node_id":"[^"]*"`)
+
+// vtepMAC matches the MAC address of a host's VXLAN device in its record.
+var vtepMAC = regexp.MustCompile(`"vtep_mac":"([0-9a-f:]+)"`)
+
 // v6Subnet matches an IPv6 subnet of the test's pool in a record.
 var v6Subnet = regexp.MustCompile(`"fd00:5:0:[0-9a-f]+::/64"`)
 

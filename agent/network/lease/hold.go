@@ -199,10 +199,12 @@ func judge(now, own registry.Lease) verdict {
 }
 
 // challengers returns the addresses that follow our own in our record. They belong to another host with our node id
-// that asks whether this host is alive: see conflictResolver.challenge.
+// that asks whether this host is alive: see conflictResolver.challenge. An older version of the record may have more
+// addresses because this host had them; it comes back when the store is set back.
 func challengers(now, own registry.Lease) []netip.Addr {
 	n := len(own.PublicIPs)
-	if now.NodeID != own.NodeID || len(now.PublicIPs) <= n || !slices.Equal(now.PublicIPs[:n], own.PublicIPs) {
+	if now.NodeID != own.NodeID || len(now.PublicIPs) <= n || !slices.Equal(now.PublicIPs[:n], own.PublicIPs) ||
+		now.ModifyIndex < own.ModifyIndex {
 		return nil
 	}
 	return now.PublicIPs[n:]

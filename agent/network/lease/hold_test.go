@@ -97,6 +97,8 @@ func TestJudge(t *testing.T) {
 		MTU:       1450,
 		Backend:   vxlan(),
 		Session:   "sa",
+
+		ModifyIndex: 10,
 	}
 	other := []netip.Addr{netip.MustParseAddr("192.0.2.9")}
 	for _, tt := range []struct {
@@ -125,6 +127,9 @@ func TestJudge(t *testing.T) {
 		{"challenged by a copy", func(l *registry.Lease) {
 			l.PublicIPs = slices.Concat(l.PublicIPs, other)
 		}, "", true, true},
+		{"with an address of before, in a store that was set back", func(l *registry.Lease) {
+			l.PublicIPs, l.ModifyIndex = slices.Concat(l.PublicIPs, other), 9
+		}, "its record was changed by another program", false, true},
 		{"another value", func(l *registry.Lease) { l.MTU = 9 }, "its record was changed by another program", false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
