@@ -19,8 +19,9 @@ type Attributes struct {
 	Backend   registry.Backend
 }
 
-// Claim returns this host's claim, which is complete from the first write. It names what this host holds or, before the
-// first lease of this process, what the state file says. A state file that cannot be used is set aside.
+// Claim returns this host's claim, which is complete from the first write. It names what this host holds, which it is
+// using, or, before the first lease of this process, what the state file says. A state file that cannot be used is set
+// aside.
 func (k *Keeper) Claim(n registry.Network, a Attributes) registry.Claim {
 	id := k.o.Identity()
 	c := registry.Claim{
@@ -33,8 +34,7 @@ func (k *Keeper) Claim(n registry.Network, a Attributes) registry.Claim {
 		Hold:      k.o.Settings.Hold,
 	}
 	if lease, held, _ := k.lease.Get(); held {
-		c.Session, c.Prefer, c.Since = lease.Session, lease.Subnet(), lease.ModifyIndex
-		c.Lately = clock.IsWithin(k.Status().Renewed, c.Hold)
+		c = takeBack(c, lease)
 	} else {
 		k.addPrevious(n, &c)
 	}

@@ -31,7 +31,7 @@ func TestClaimTellsWhatWasHeld(t *testing.T) {
 			session string
 			prefer  netip.Prefix
 			since   uint64
-			lately  bool
+			lately  bool // or running
 			revoked netip.Prefix
 		}{
 			{"nothing", func() {}, "", netip.Prefix{}, 0, false, netip.Prefix{}},
@@ -56,15 +56,17 @@ func TestClaimTellsWhatWasHeld(t *testing.T) {
 				k.condition.setRenewed(time.Now(), nil)
 				k.lease.Set(registry.Lease{Subnets: []netip.Prefix{former}, Session: "now", ModifyIndex: 9})
 			}, "now", former, 9, true, subnet},
-			{"lease that was not renewed", func() { time.Sleep(a.options.Settings.Hold) }, "now", former, 9, false, subnet},
+			{"lease that was not renewed", func() { time.Sleep(a.options.Settings.Hold) }, "now", former, 9, true, subnet},
 		} {
 			tt.prepare()
 			c := k.Claim(n, a.attributes())
-			if c.Session != tt.session || c.Prefer != tt.prefer || c.Since != tt.since || c.Lately != tt.lately {
-				t.Errorf("%s: session %q, prefers %s since %d, held lately %t", tt.name, c.Session, c.Prefer, c.Since, c.Lately)
+			if c.Session != tt.session || c.Prefer != tt.prefer || c.Since != tt.since ||
+				(c.Lately || c.Running) != tt.lately || c.Running != (c.Session == "now") {
+				t.Errorf("%s: session %q, prefers %s since %d, held lately %t, running %t",
+					tt.name, c.Session, c.Prefer, c.Since, c.Lately, c.Running)
 			}
 			if c.Node != "a" || c.NodeID != "id-a" || c.MTU != 1450 || c.TTL != a.options.Settings.TTL ||
-				c.Hold != a.options.Settings.Hold || c.Running || !c.Backend.Equal(vxlan()) ||
+				c.Hold != a.options.Settings.Hold || !c.Backend.Equal(vxlan()) ||
 				!slices.Equal(c.PublicIPs, []netip.Addr{a.address}) {
 				t.Errorf("%s: %+v", tt.name, c)
 			}
