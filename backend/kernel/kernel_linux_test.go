@@ -233,6 +233,20 @@ ip route add prohibit 198.51.101.0/24`)
 	for text := range wants {
 		asked = append(asked, addr(text))
 	}
+	// A VPN's rule takes packets to these elsewhere.
+	ns.Sh(`ip rule add pref 5270 lookup 520
+ip -6 rule add pref 5270 lookup 520
+ip route add 192.0.2.128/25 dev leno-t table 520
+ip route add 198.51.100.128/25 dev leno-t table 520
+ip route add 203.0.114.0/24 dev leno-t table 520
+ip -6 route add 2001:db8::f000/116 dev leno-t table 520
+ip -6 route add fd98::/64 dev leno-t table 520`)
+	for text, want := range map[string]string{
+		"192.0.2.130": "", "198.51.100.130": "198.51.100.130 is behind a gateway", "203.0.114.1": "no route to 203.0.114.1",
+		"2001:db8::f001": "", "fd98::1": "no route to fd98::1",
+	} {
+		asked, wants[text] = append(asked, addr(text)), want
+	}
 	// More than fit into one exchange.
 	for i := range 1000 {
 		a := netip.AddrFrom4([4]byte{192, 0, 2, byte(2 + i%250)})
