@@ -149,7 +149,8 @@ type Reservations interface {
 	Reservations(ctx context.Context, n Network) (ReservationSet, error)
 
 	// WatchReservations blocks until the index of n's reservations differs from after and returns what Reservations
-	// returns. With after 0 it returns at once. When there are no reservations, it may return although nothing changed.
+	// returns. With after 0 it reads them again and returns at once. With Known it returns at once what this client already
+	// knows, if it follows the store. When there are no reservations, it may return although nothing changed.
 	WatchReservations(ctx context.Context, n Network, after uint64) (ReservationSet, uint64, error)
 }
 

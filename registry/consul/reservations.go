@@ -45,6 +45,9 @@ func (rs reservationStore) WatchReservations(
 	}
 	var notified uint64
 	var err error
+	if after == registry.Known { // reservations are not followed
+		after = 0
+	}
 	if after > 0 {
 		notified, err = rs.kv.awaitChange(ctx, rs.kv.keys.reservations(n.Name), after)
 	}

@@ -194,6 +194,9 @@ func TestReservations(t *testing.T) {
 		time.Sleep(reservationsTick)
 		h.wantCheck(health.Consul, api.Passing)
 		h.wantCheck(health.Records, api.Passing)
+		if n := h.flaky.requests(); n != 0 {
+			t.Errorf("everything was read again %d times", n)
+		}
 	})
 }
 

@@ -124,14 +124,18 @@ func (s *flakyStore) WatchLeases(
 	return registry.LeaseSet{}, 0, ctx.Err()
 }
 
-func (s *flakyStore) Reservations(ctx context.Context, n registry.Network) (registry.ReservationSet, error) {
+func (s *flakyStore) WatchReservations(ctx context.Context, n registry.Network, after uint64) (
+	registry.ReservationSet, uint64, error) {
 	s.mu.Lock()
 	denied := s.denied
+	if after == 0 {
+		s.reads++
+	}
 	s.mu.Unlock()
 	if denied {
-		return registry.ReservationSet{}, registry.ErrDenied
+		return registry.ReservationSet{}, 0, registry.ErrDenied
 	}
-	return s.Registry.Reservations(ctx, n)
+	return s.Registry.WatchReservations(ctx, n, after)
 }
 
 // A host is a Follower under test with all that it needs, in a network 10.5.0.0/20 named n. This host is a, on slot 1.

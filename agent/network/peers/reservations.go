@@ -10,8 +10,8 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// reservationsTick is about how often the reservations are read to check them. Each claim reads them anyway; this check
-// shows mistakes to people who watch the health report.
+// reservationsTick is about how often the reservations are checked. Each claim reads them anyway; this check shows
+// mistakes to people who watch the health report. A client that follows the store knows them, and reads nothing.
 const reservationsTick = time.Minute
 
 // reservationList is the command that lists the reservations, for the check of records that cannot be used.
@@ -22,7 +22,7 @@ func (f *Follower) checkReservations(ctx context.Context, n registry.Network) er
 	backoff := f.o.Outage.NewLoop()
 	for {
 		call, cancel := context.WithTimeout(ctx, retry.CallTimeout)
-		set, err := f.o.Registry.Reservations(call, n)
+		set, _, err := f.o.Registry.WatchReservations(call, n, registry.Known)
 		cancel()
 		if ctx.Err() != nil {
 			return ctx.Err()

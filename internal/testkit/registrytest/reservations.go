@@ -59,6 +59,9 @@ var reservationTests = []test{
 		})
 		see(r.AddReservation(s.ctx(), n, registry.Reservation{Subnet: netip.MustParsePrefix("10.5.30.0/24"), Node: "host-x"}, false), 20, 30)
 		see(r.RemoveReservation(s.ctx(), n.Name, kept.Subnet), 30)
+		set, _, err := other.WatchReservations(s.ctx(), n, registry.Known) // which does not wait
+		s.ok(err)
+		s.equal("known slots", reservedSlots(set), []uint64{30})
 	}},
 	{"refused", func(s *suite) {
 		n := s.network("default", wide)
