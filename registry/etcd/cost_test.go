@@ -8,6 +8,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/lenonet/leno/registry"
 )
 
@@ -73,5 +76,45 @@ func TestCostIdle(t *testing.T) {
 	}
 	if n := m.received.Load() - before; n > size/10 {
 		t.Errorf("%d bytes", n)
+	}
+}
+
+// BenchmarkChange measures what one change of a lease costs a host in a network with 5,000 hosts.
+func BenchmarkChange(b *testing.B) {
+	const hosts = 5000
+	keys := layout{"/coreos.com/network", "default"}
+	n := network(b, "10.0.0.0/8")
+	t := &tree{revision: 10, records: map[string]*record{}}
+	put := func(key, value string, lease clientv3.LeaseID) {
+		t.records[key] = &record{key: key, value: []byte(value), lease: lease, created: 5, modified: 5}
+	}
+	put(keys.definition(n.Name), "{}", 0)
+	put(keys.marker(n.Name), markerValue, 0)
+	conn := newConnection(Config{Prefix: keys.prefix, Network: keys.network}, &atomic.Int64{})
+	for i := range hosts {
+		a := &acquisition{conn: conn, network: n, claim: claim(i)}
+		l, value, err := a.record(uint64(i + 10))
+		if err != nil {
+			b.Fatal(err)
+		}
+		put(keys.lease(n.Name, l.Subnets), string(value), clientv3.LeaseID(i+1))
+		put(keys.session(n.Name, clientv3.LeaseID(i+1)), `{"node":"x"}`, clientv3.LeaseID(hosts+i+1))
+	}
+	t.sort()
+	changed := keys.lease(n.Name, n.Plan.Subnets(20))
+	first := n.Plan.Subnets(hosts / 2)[0]
+	view := conn.views.leases(n.Name)
+	if _, _, _, err := view.leases(t, keys, n, 0); err != nil { // which parses all
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		r := t.records[changed]
+		t = t.apply([]*clientv3.Event{{Type: mvccpb.PUT, Kv: &mvccpb.KeyValue{Key: []byte(r.key), Value: r.value,
+			Lease: int64(r.lease), CreateRevision: int64(r.created), ModRevision: int64(t.revision) + 1}}})
+		conn.recordOn(t, n.Name, first)
+		conn.definitions(t)
+		if _, _, _, err := view.leases(t, keys, n, 0); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

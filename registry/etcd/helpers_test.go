@@ -29,7 +29,7 @@ func testContext(t *testing.T) context.Context {
 func settle(d time.Duration) func(*Config) { return func(c *Config) { c.Settle = d } }
 
 // network returns a definition of the network "default" with subnets /24 or /64 and the backend alloc.
-func network(t *testing.T, prefixes ...string) registry.Network {
+func network(t testing.TB, prefixes ...string) registry.Network {
 	t.Helper()
 	n := registry.Network{Name: "default"}
 	for _, p := range prefixes {

@@ -78,8 +78,11 @@ func (c *connection) revokeRecord(ctx context.Context, network string, subnet ne
 
 // recordOn returns the record whose key has first as the first subnet, nil for none.
 func (c *connection) recordOn(t *tree, network string, first netip.Prefix) *record {
-	prefix := c.keys.leases(network)
-	for _, r := range t.below(prefix) {
+	prefix, near := c.keys.leases(network), ""
+	if first.Addr().Is4() { // the key begins with it
+		near = flannel.SubnetKey([]netip.Prefix{first})
+	}
+	for _, r := range t.below(prefix + near) {
 		if subnets, err := flannel.ParseSubnetKey(r.key[len(prefix):]); err == nil && subnets[0] == first {
 			return r
 		}

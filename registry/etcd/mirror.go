@@ -69,6 +69,7 @@ func (m *mirror) readAll(ctx context.Context) (*tree, error) {
 	}
 	before, _ := m.Current()
 	now.continueFrom(before)
+	now.sort()
 	if before != nil && now.setBack != before.setBack {
 		m.conn.logger.Warn("the store was set back to an earlier state", "revision", now.revision, "before", before.revision)
 	}

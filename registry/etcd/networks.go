@@ -220,12 +220,7 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.Netw
 	var set registry.NetworkSet
 	var index uint64
 	err := c.own.mirror.Await(ctx, after == 0, func(t *tree) (bool, time.Time) {
-		var records []*record
-		for _, r := range t.below(c.own.keys.prefix) {
-			if _, ok := c.own.keys.definedIn(r.key); ok {
-				records = append(records, r)
-			}
-		}
+		records := c.own.definitions(t)
 		index = c.own.views.index(t, "networks", records...)
 		if index == after {
 			return false, time.Time{}
@@ -237,6 +232,16 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.Netw
 		return registry.NetworkSet{}, 0, wrap(err, "watch networks")
 	}
 	return set, index, nil
+}
+
+// definitions returns the records that define networks.
+func (c *connection) definitions(t *tree) (records []*record) {
+	for _, r := range t.below(c.keys.prefix) {
+		if _, ok := c.keys.definedIn(r.key); ok {
+			records = append(records, r)
+		}
+	}
+	return records
 }
 
 func (c *connection) networks(records []*record) (set registry.NetworkSet) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -58,6 +59,7 @@ type tree struct {
 	cluster  uint64
 	revision uint64
 	records  map[string]*record
+	sorted   []*record // the same ones, by key
 	setBack  uint64 // how often the store was found to be set back, including this time
 	// vanished are the records that were there when the records were read before, and whose deletion was not seen (yet).
 	vanished map[string]vanished
@@ -78,16 +80,41 @@ func (t *tree) hasJustLost() bool {
 	return false
 }
 
-// below returns the records whose keys begin with prefix, sorted by key.
+// below returns the records whose keys begin with prefix, sorted by key. The caller must not change them.
 func (t *tree) below(prefix string) []*record {
-	var out []*record
-	for key, r := range t.records {
-		if strings.HasPrefix(key, prefix) {
-			out = append(out, r)
-		}
+	first, _ := t.find(prefix)
+	all := t.sorted[first:]
+	end := sort.Search(len(all), func(i int) bool { return !strings.HasPrefix(all[i].key, prefix) })
+	return all[:end:end]
+}
+
+// find returns the position of a key in t.sorted, and whether it is there.
+func (t *tree) find(key string) (i int, found bool) {
+	return slices.BinarySearchFunc(t.sorted, key, func(r *record, key string) int { return strings.Compare(r.key, key) })
+}
+
+// sort sets t.sorted from t.records.
+func (t *tree) sort() {
+	t.sorted = slices.SortedFunc(maps.Values(t.records), func(a, b *record) int { return strings.Compare(a.key, b.key) })
+}
+
+// put adds a record, or replaces the one with the same key.
+func (t *tree) put(r *record) {
+	i, found := t.find(r.key)
+	if found {
+		t.sorted[i] = r
+	} else {
+		t.sorted = slices.Insert(t.sorted, i, r)
 	}
-	slices.SortFunc(out, func(a, b *record) int { return strings.Compare(a.key, b.key) })
-	return out
+	t.records[r.key] = r
+}
+
+// remove removes the record with a key, if there is one.
+func (t *tree) remove(key string) {
+	if i, found := t.find(key); found {
+		t.sorted = slices.Delete(t.sorted, i, i+1)
+	}
+	delete(t.records, key)
 }
 
 // modified returns the version of a key, 0 if it does not exist.
@@ -159,6 +186,7 @@ func (t *tree) apply(events []*clientv3.Event) *tree {
 		if next == t {
 			clone := *t
 			clone.records, clone.vanished = maps.Clone(t.records), maps.Clone(t.vanished)
+			clone.sorted = slices.Clone(t.sorted)
 			next = &clone
 		}
 		delete(next.vanished, key)
@@ -167,9 +195,9 @@ func (t *tree) apply(events []*clientv3.Event) *tree {
 		}
 		next.revision = max(next.revision, revision)
 		if e.Type == mvccpb.DELETE {
-			delete(next.records, key)
+			next.remove(key)
 		} else {
-			next.records[key] = newRecord(e.Kv)
+			next.put(newRecord(e.Kv))
 		}
 	}
 	return next

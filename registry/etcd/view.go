@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -95,7 +96,21 @@ func newSignature(setBack uint64) *signature {
 
 func (s *signature) add(key string, modified uint64, state string) {
 	s.latest = max(s.latest, modified)
-	fmt.Fprintf(&s.hash, "%q %d %s\n", key, modified, state)
+	for _, text := range []string{key, state} {
+		maphash.WriteComparable(&s.hash, len(text)) // so that no two contents look the same
+		s.hash.WriteString(text)
+	}
+	maphash.WriteComparable(&s.hash, modified)
+}
+
+// addLease adds what can change about a lease in a view.
+func (s *signature) addLease(l registry.Lease) {
+	s.latest = max(s.latest, l.ModifyIndex)
+	maphash.WriteComparable(&s.hash, struct {
+		subnet        netip.Prefix
+		modified      uint64
+		held, missing bool
+	}{l.Subnet(), l.ModifyIndex, l.Held(), l.Missing})
 }
 
 func (s *signature) sum() uint64 {
@@ -215,7 +230,7 @@ func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time
 	s := newSignature(v.setBack)
 	s.add(keys.marker(v.network), t.modified(keys.marker(v.network)), "")
 	for _, l := range set.Leases {
-		s.add(l.Subnet().String(), l.ModifyIndex, fmt.Sprint(l.Held(), l.Missing))
+		s.addLease(l)
 	}
 	for _, b := range set.Bad {
 		s.add(b.Key, t.modified(b.Key), b.Reason)
