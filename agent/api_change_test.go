@@ -72,8 +72,8 @@ func TestChangesAreRefused(t *testing.T) {
 		forced.ModifyIndex = n.ModifyIndex
 		_, err = c.PutNetwork(ctx, forced, true)
 		must(t, err)
-		if now := a.inStore(); first.Revision == "" || !now.Replaced(first) || len(now.Earlier) != 2 {
-			t.Errorf("revision %q after %q: not the second change of %q", now.Revision, now.Earlier, first.Revision)
+		if now := a.inStore(); first.Revision == "" || !now.Replaced(first) || now.Generation != first.Generation+2 {
+			t.Errorf("%+v: not the second change of %+v", now.Lineage, first.Lineage)
 		}
 		r := mustRunner(t, a)
 		eventually(t, func() error {

@@ -96,7 +96,7 @@ func explain(err error) string {
 	}
 	want := "a string"
 	switch wrong.Type.Kind() {
-	case reflect.Int:
+	case reflect.Int, reflect.Uint64:
 		want = "a whole number"
 	case reflect.Slice:
 		want = "a list"

@@ -3,7 +3,6 @@ package registry
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -13,10 +12,7 @@ type Deletion struct {
 	Network string
 	Time    time.Time // by the clock of the host that deleted it, to the second
 
-	// Revision and Earlier are those of the definition that was deleted. They are empty if there was none, or it could not
-	// be used.
-	Revision string
-	Earlier  []string
+	Lineage // of the definition that was deleted; zero if there was none, or it could not be used
 
 	CreateIndex uint64 // of the key, the same as that of the definition before it
 	ModifyIndex uint64
@@ -29,21 +25,20 @@ const DeletionKept = 30 * 24 * time.Hour
 // NewDeletion returns the deletion now of the network called name. old is its definition, zero if there is none that
 // can be used.
 func NewDeletion(name string, old Network) Deletion {
-	return Deletion{Network: name, Time: time.Now(), Revision: old.Revision, Earlier: old.Earlier}
+	return Deletion{Network: name, Time: time.Now(), Lineage: old.Lineage}
 }
 
 // Ends reports whether the deletion is the end of n as a host knows it. It is not when n is the later definition and
 // the deletion came back with an older state of the store.
 //
-// A deletion ends the definition that it names and those that were earlier. It may also end one that it does not name,
+// A deletion ends the definition that it names and those that this one has replaced. It may also end one that it does not name,
 // if the indexes of one key prove that it was written later. Only if one of the two has no revision, the time decides
 // where the indexes prove nothing: when the records have different keys, or when the deletion was written in a new
 // cluster, in which the same key was restored and indexes begin lower. used is when the host last knew n to be in
 // force.
 func (d Deletion) Ends(n Network, used time.Time) bool {
 	if d.Revision != "" && n.Revision != "" {
-		isNamed := d.Revision == n.Revision || slices.Contains(d.Earlier, n.Revision)
-		return isNamed || d.CreateIndex == n.CreateIndex && d.ModifyIndex > n.ModifyIndex
+		return d.Revision == n.Revision || d.replaced(n) || d.CreateIndex == n.CreateIndex && d.ModifyIndex > n.ModifyIndex
 	}
 	if d.CreateIndex == n.CreateIndex {
 		return d.ModifyIndex > n.ModifyIndex || d.Time.After(used)
@@ -64,13 +59,12 @@ type deletionRecord struct {
 	Version int       `json:"version"`
 	Name    string    `json:"name"`
 	Deleted time.Time `json:"deleted"`
-
-	Revision string   `json:"revision,omitempty"`
-	Earlier  []string `json:"earlier,omitempty"`
+	Lineage
 }
 
 // FormatDeletion returns the value under which d is stored, for example
-// {"version":1,"name":"blue","deleted":"2026-11-22T21:40:00Z","revision":"PZ3UGO7KQRLX"}.
+// {"version":1,"name":"blue","deleted":"2026-11-22T21:40:00Z","revision":"PZ3UGO7KQRLX",
+// "generation":1}.
 func FormatDeletion(d Deletion) ([]byte, error) {
-	return json.Marshal(deletionRecord{Version, d.Network, d.Time.UTC().Truncate(time.Second), d.Revision, d.Earlier})
+	return json.Marshal(deletionRecord{Version, d.Network, d.Time.UTC().Truncate(time.Second), d.Lineage})
 }

@@ -33,12 +33,7 @@ type Network struct {
 
 	Encryption string // EncryptionRequired, or "" for none required
 
-	// Revision is a random name of this version of the definition, and Earlier are the revisions that it has replaced,
-	// oldest first, at most MaxEarlier: see Replacing. They are the same in every store into which the definition is
-	// written, and tell which of two versions is the later one where indexes cannot. A definition that was written by hand
-	// has none.
-	Revision string
-	Earlier  []string
+	Lineage
 
 	// FromBlock means that a host that found no definition has stored the one in its configuration. It may have lost
 	// its state, and the store may have lost a later definition.

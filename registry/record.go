@@ -68,12 +68,11 @@ type networkRecord struct {
 	Pools   []poolRecord `json:"pools"`
 	Backend Backend      `json:"backend"`
 
-	Encryption string    `json:"encryption,omitempty"`
-	Revision   string    `json:"revision,omitempty"`
-	Earlier    []string  `json:"earlier,omitempty"`
-	FromBlock  bool      `json:"from_block,omitempty"`
-	Restored   time.Time `json:"restored,omitzero"`
-	Deleted    time.Time `json:"deleted,omitzero"` // of a Deletion, which has neither pools nor backend
+	Encryption string `json:"encryption,omitempty"`
+	Lineage
+	FromBlock bool      `json:"from_block,omitempty"`
+	Restored  time.Time `json:"restored,omitzero"`
+	Deleted   time.Time `json:"deleted,omitzero"` // of a Deletion, which has neither pools nor backend
 }
 
 type leaseRecord struct {
@@ -103,7 +102,7 @@ func FormatNetwork(n Network) ([]byte, error) {
 		return nil, err
 	}
 	r := networkRecord{Version: Version, Name: n.Name, Backend: n.Backend, Encryption: n.Encryption,
-		Revision: n.Revision, Earlier: n.Earlier, FromBlock: n.FromBlock, Restored: n.Restored}
+		Lineage: n.Lineage, FromBlock: n.FromBlock, Restored: n.Restored}
 	for _, p := range plan {
 		r.Pools = append(r.Pools, poolRecord(p))
 	}
@@ -134,10 +133,10 @@ func ParseNetwork(name string, value []byte) (Network, error) {
 		if len(r.Pools) > 0 || r.Backend.Type != "" {
 			return Network{}, fmt.Errorf("%w: a network with a definition and \"deleted\"", ErrInvalid)
 		}
-		if err := checkRevisions(r); err != nil {
+		if err := r.Lineage.check(); err != nil {
 			return Network{}, err
 		}
-		return Network{}, &DeletedError{Deletion{Network: name, Time: r.Deleted, Revision: r.Revision, Earlier: r.Earlier}}
+		return Network{}, &DeletedError{Deletion{Network: name, Time: r.Deleted, Lineage: r.Lineage}}
 	}
 	if err := checkName("backend type", r.Backend.Type); err != nil {
 		return Network{}, err
@@ -156,30 +155,11 @@ func ParseNetwork(name string, value []byte) (Network, error) {
 	if err := CheckEncryption(r.Encryption); err != nil {
 		return Network{}, err
 	}
-	if err := checkRevisions(r); err != nil {
+	if err := r.Lineage.check(); err != nil {
 		return Network{}, err
 	}
 	return Network{Name: name, Plan: plan, Backend: r.Backend, Encryption: r.Encryption,
-		Revision: r.Revision, Earlier: r.Earlier, FromBlock: r.FromBlock, Restored: r.Restored}, nil
-}
-
-// checkRevisions checks the revisions that a definition names.
-func checkRevisions(r networkRecord) error {
-	if len(r.Earlier) > MaxEarlier {
-		return fmt.Errorf("%w: %d revisions in \"earlier\", at most %d", ErrInvalid, len(r.Earlier), MaxEarlier)
-	}
-	if r.Revision == "" && len(r.Earlier) == 0 {
-		return nil
-	}
-	if err := checkName("revision", r.Revision); err != nil {
-		return err
-	}
-	for _, revision := range r.Earlier {
-		if err := checkName("earlier revision", revision); err != nil {
-			return err
-		}
-	}
-	return nil
+		Lineage: r.Lineage, FromBlock: r.FromBlock, Restored: r.Restored}, nil
 }
 
 // FormatLease returns the value under which a lease is stored.

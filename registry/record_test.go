@@ -214,6 +214,10 @@ func TestParseNetworkInvalid(t *testing.T) {
 		invalid{"no revision after others", `"pools"`, `"earlier":["a"],"pools"`, "revision is missing"},
 		invalid{"an empty earlier revision", `"pools"`, `"revision":"b","earlier":["a",""],"pools"`, "earlier revision is missing"},
 		invalid{"too many earlier revisions", `"pools"`, `"revision":"b","earlier":["a"` + strings.Repeat(`,"a"`, registry.MaxEarlier) + `],"pools"`, "33 revisions"},
+		invalid{"generation without a revision", `"pools"`, `"generation":1,"pools"`, "revision is missing"},
+		invalid{"generation as text", `"pools"`, `"revision":"b","generation":"1","pools"`, "generation is not a whole number but: string"},
+		invalid{"generation below 0", `"pools"`, `"revision":"b","generation":-1,"pools"`, "generation is not a whole number but: number -1"},
+		invalid{"generation above the highest", `"pools"`, `"revision":"b","generation":9007199254740993,"pools"`, "generation 9007199254740993, at most 9007199254740992"},
 		invalid{"revision as number", `"pools"`, `"revision":1,"pools"`, "revision is not a string but: number"},
 		invalid{"restored at no time", `"pools"`, `"restored":"yesterday","pools"`, "yesterday"},
 	), func(value []byte) error {

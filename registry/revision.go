@@ -7,21 +7,44 @@ import (
 	"time"
 )
 
-// MaxEarlier bounds the revisions in Network.Earlier.
-const MaxEarlier = 32
+// Lineage tells which of two versions of a network's definition is the later one where the indexes of a store cannot. It
+// is the same in every store into which the definition is written. A definition that was written by hand has none.
+type Lineage struct {
+	// Revision is a random name of this version.
+	Revision string `json:"revision,omitempty"`
+
+	// Earlier are revisions that this version has replaced, oldest first, at most MaxEarlier: the first one of all, and the
+	// latest.
+	Earlier []string `json:"earlier,omitempty"`
+
+	// Generation is the number of changes since the network was defined, this one included. 0 stands for unknown.
+	Generation uint64 `json:"generation,omitempty"`
+}
+
+const (
+	// MaxEarlier bounds the revisions in Lineage.Earlier.
+	MaxEarlier = 32
+
+	// MaxGeneration bounds Lineage.Generation: every JSON parser reads numbers up to this one exactly. A definition that
+	// has reached it is only later than those that it names.
+	MaxGeneration = 1 << 53
+)
 
 // revisionLength is the number of random characters in a revision, with five bits each.
 const revisionLength = 12
 
 // Replacing returns n as the revision that follows old. old is the zero Network if n is a new network.
 func (n Network) Replacing(old Network) Network {
-	n.Revision, n.Earlier, n.FromBlock, n.Restored = rand.Text()[:revisionLength], nil, false, old.Restored
+	n.Lineage = Lineage{Revision: rand.Text()[:revisionLength], Generation: min(old.Generation+1, MaxGeneration)}
+	n.FromBlock, n.Restored = false, old.Restored
 	if n.Restored.After(time.Now()) {
 		n.Restored = time.Time{} // by a clock that is ahead; hosts would wait at each start
 	}
 	if replaced := old.RevisionOrVersion(); replaced != "" {
 		n.Earlier = append(slices.Clone(old.Earlier), replaced)
-		n.Earlier = n.Earlier[max(0, len(n.Earlier)-MaxEarlier):]
+		if len(n.Earlier) > MaxEarlier {
+			n.Earlier = slices.Delete(n.Earlier, 1, len(n.Earlier)-MaxEarlier+1) // the first one shows what is related
+		}
 	}
 	return n
 }
@@ -43,17 +66,47 @@ func (n Network) RevisionOrVersion() string {
 	return fmt.Sprintf("@%d.%d", n.CreateIndex, n.ModifyIndex)
 }
 
-// Replaced reports whether n has replaced old, directly or through others, and is therefore the later one in any store.
-// It is false if old is so much older that n does not name it any more.
-func (n Network) Replaced(old Network) bool {
-	return slices.Contains(n.Earlier, old.RevisionOrVersion())
+// Replaced reports whether n has replaced old, directly or through others, or both are changes of the same definition and
+// n is of a higher generation. It is therefore the later one in any store.
+func (n Network) Replaced(old Network) bool { return n.replaced(old) }
+
+// replaced reports the same of a lineage.
+func (l Lineage) replaced(old Network) bool {
+	if slices.Contains(l.Earlier, old.RevisionOrVersion()) {
+		return true
+	}
+	return old.Generation > 0 && l.Generation > old.Generation && l.isRelated(old.Lineage)
 }
 
-// Diverged reports whether n is a change that was made without knowing other, as in a store that was set back: both have
-// replaced the same revision, and neither has replaced the other.
+// isRelated reports whether both lineages name a common revision before them.
+func (l Lineage) isRelated(other Lineage) bool {
+	return slices.ContainsFunc(l.Earlier, func(r string) bool { return slices.Contains(other.Earlier, r) })
+}
+
+// Diverged reports whether n is a change that was made without knowing other, as in a store that was set back, and neither
+// is the later one: they are of the same generation, or the generation of one is unknown.
 func (n Network) Diverged(other Network) bool {
-	if n.Revision == other.Revision || n.Replaced(other) || other.Replaced(n) {
-		return false
+	return n.Revision != other.Revision && !n.Replaced(other) && !other.Replaced(n) && n.isRelated(other.Lineage)
+}
+
+// check checks the limits of a lineage.
+func (l Lineage) check() error {
+	if len(l.Earlier) > MaxEarlier {
+		return fmt.Errorf("%w: %d revisions in \"earlier\", at most %d", ErrInvalid, len(l.Earlier), MaxEarlier)
 	}
-	return slices.ContainsFunc(n.Earlier, func(r string) bool { return slices.Contains(other.Earlier, r) })
+	if l.Generation > MaxGeneration {
+		return fmt.Errorf("%w: generation %d, at most %d", ErrInvalid, l.Generation, uint64(MaxGeneration))
+	}
+	if l.Revision == "" && len(l.Earlier) == 0 && l.Generation == 0 {
+		return nil
+	}
+	if err := checkName("revision", l.Revision); err != nil {
+		return err
+	}
+	for _, revision := range l.Earlier {
+		if err := checkName("earlier revision", revision); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -21,6 +22,15 @@ func TestRevisions(t *testing.T) {
 	byHand, other := dualNetwork(t), dualNetwork(t).Replacing(none)
 	stored := byHand
 	stored.CreateIndex, stored.ModifyIndex = 10, 20
+	changed := func(n registry.Network, times int) registry.Network {
+		for range times {
+			n = n.Replacing(n)
+		}
+		return n
+	}
+	without := func(n registry.Network) registry.Network { n.Generation = 0; return n }
+	highest := third
+	highest.Generation = registry.MaxGeneration
 	for _, tt := range []struct {
 		name     string
 		n, old   registry.Network
@@ -33,6 +43,14 @@ func TestRevisions(t *testing.T) {
 		{"itself", second, second, false, false},
 		{"two changes of one revision", second, branch, false, true},
 		{"two changes, and one more", third, later, false, true},
+		{"a higher generation", third, branch, true, false},
+		{"a lower generation", branch, third, false, false},
+		{"100 changes after the other one", changed(branch, 100), second, true, false},
+		{"100 changes each", changed(branch, 100), changed(second, 100), false, true},
+		{"one of them without a generation", third, without(branch), false, true},
+		{"the other one without a generation", without(third), branch, false, true},
+		{"the highest generation, and one more", highest.Replacing(highest), highest, true, false},
+		{"a change of another network of this name", changed(other, 100), third, false, false},
 		{"another network of this name", third, other, false, false},
 		{"written by hand", byHand, second, false, false},
 		{"written by hand before", second, byHand, false, false},
@@ -65,10 +83,17 @@ func TestReplacing(t *testing.T) {
 		if slices.Contains(seen, next.Revision) || !slices.Equal(n.Earlier, before) {
 			t.Fatalf("revision %q after %q", next.Revision, seen)
 		}
-		if want := seen[max(0, len(seen)-registry.MaxEarlier):]; !slices.Equal(next.Earlier, want) {
+		want := seen
+		if len(seen) > registry.MaxEarlier { // the first one, and the latest
+			want = append(seen[:1:1], seen[len(seen)-registry.MaxEarlier+1:]...)
+		}
+		if !slices.Equal(next.Earlier, want) {
 			t.Fatalf("earlier %q, want %q", next.Earlier, want)
 		}
 		n, seen = next, append(seen, next.Revision)
+		if n.Generation != uint64(len(seen)) {
+			t.Fatalf("generation %d after %d changes", n.Generation, len(seen))
+		}
 	}
 	value, err := registry.FormatNetwork(n)
 	if err != nil {
@@ -87,6 +112,36 @@ func TestReplacingKeepsTheLoss(t *testing.T) {
 		old.Restored = restored
 		if got := dualNetwork(t).Replacing(old); !got.Restored.Equal(want) || got.FromBlock {
 			t.Errorf("restored at %s: the change says %s, from a block %t", restored, got.Restored, got.FromBlock)
+		}
+	}
+}
+
+// TestHistories: in any history of changes, losses and restorations, all hosts agree on the later one of two definitions
+// unless both have been changed as often since one that they share, and then no host takes either for the later one.
+func TestHistories(t *testing.T) {
+	for seed := range uint64(30) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		versions := []registry.Network{dualNetwork(t).Replacing(registry.Network{})}
+		changes := map[string]int{versions[0].Revision: 0}
+		for range 150 {
+			n := versions[max(0, len(versions)-1-random.IntN(60))] // of a store that was set back to it, or in a later one
+			if random.IntN(4) == 0 {
+				n = versions[len(versions)-1].Restoring()
+			}
+			next := n.Replacing(n)
+			changes[next.Revision] = changes[n.Revision] + 1
+			versions = append(versions, next)
+		}
+		for _, a := range versions {
+			for _, b := range versions {
+				ca, cb := changes[a.Revision], changes[b.Revision]
+				if got := a.Replaced(b); got != (ca > cb) {
+					t.Fatalf("seed %d: change %d replaced change %d: %t", seed, ca, cb, got)
+				}
+				if got := a.Diverged(b); got != (ca == cb && a.Revision != b.Revision) {
+					t.Fatalf("seed %d: change %d diverged from change %d: %t", seed, ca, cb, got)
+				}
+			}
 		}
 	}
 }

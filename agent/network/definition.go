@@ -246,6 +246,8 @@ func (d *definitionKeeper) confirm(n registry.Network, asked time.Time) {
 	if before := d.known; before != nil {
 		if abandoned = before.abandoned; n.Diverged(before.network) {
 			abandoned = append(slices.Clone(abandoned), before.network.Revision)
+			d.report.Log().Warn("the definition in the store is a change that was made without knowing the one in force before; "+
+				"it is in force now", "generation", n.Generation, "revision", n.Revision, "before", before.network.Revision)
 		}
 	}
 	d.known = &knownDefinition{network: n, used: asked, confirmed: true, abandoned: abandoned}

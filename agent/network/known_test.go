@@ -196,6 +196,10 @@ func TestSupersedes(t *testing.T) {
 		n.CreateIndex, n.ModifyIndex = created, modified
 		return n
 	}
+	restored := branch
+	for range 100 {
+		restored = restored.Replacing(restored)
+	}
 	block := other
 	block.FromBlock = true
 	restoredBlock := block
@@ -216,6 +220,9 @@ func TestSupersedes(t *testing.T) {
 		{"the one after", first, second, false, false},
 		{"the one after, with a lower index", elsewhere(first, 10, 90), second, false, false},
 		{"a change in a store that was set back", second, branch, false, false},
+		{"one of a lower generation", restored, second, true, true},
+		{"one of a higher generation, with a lower index", elsewhere(second, 10, 90), restored, false, false},
+		{"one that is 100 changes older", restored, elsewhere(first.Replacing(first), 50, 50), true, true},
 		{"an unrelated one in a new record", second, other, false, false},
 		{"an unrelated one in the same record", elsewhere(other, 10, 90), second, true, false},
 		{"one without a revision, before", elsewhere(other, 10, 90), byHand, true, false},
@@ -270,6 +277,9 @@ func TestSetForward(t *testing.T) {
 	h.store.Restore(first)
 	h.define(coloured(t, "last"))
 	inForce("last")
+	if got := h.said.With("made without knowing the one in force before"); len(got) != 1 {
+		t.Errorf("two changes of the same generation were reported %d times", len(got))
+	}
 	h.store.Restore(second)
 	inForce("last")
 
@@ -385,7 +395,7 @@ func TestHasLost(t *testing.T) {
 		{"it was deleted later", registry.Network{}, deleted(time.Hour), false},
 		{"it was deleted before", registry.Network{}, deleted(-time.Hour), true},
 		{"an older one was deleted, by a clock that is ahead", registry.Network{}, &registry.DeletedError{Deletion: registry.Deletion{
-			Network: "n", Time: time.Now().Add(2 * time.Hour), Revision: older.Revision, CreateIndex: now.CreateIndex,
+			Network: "n", Time: time.Now().Add(2 * time.Hour), Lineage: registry.Lineage{Revision: older.Revision}, CreateIndex: now.CreateIndex,
 			ModifyIndex: older.ModifyIndex}}, true},
 		{"it does not answer", registry.Network{}, registry.ErrUnavailable, false},
 		{"its record cannot be used", registry.Network{}, registry.ErrInvalid, false},

@@ -17,9 +17,7 @@ type deletionFile struct {
 	Version int       `json:"version"`
 	Network string    `json:"network"`
 	Deleted time.Time `json:"deleted"`
-
-	Revision string   `json:"revision,omitempty"`
-	Earlier  []string `json:"earlier,omitempty"`
+	registry.Lineage
 }
 
 // DeletionPath returns the path of the file that records the deletion of a network.
@@ -47,12 +45,12 @@ func LoadDeletion(dataDir, network string) (*registry.Deletion, error) {
 	case file.Deleted.IsZero():
 		return nil, fmt.Errorf("%s is broken: it has no time", path)
 	}
-	return &registry.Deletion{Network: network, Time: file.Deleted, Revision: file.Revision, Earlier: file.Earlier}, nil
+	return &registry.Deletion{Network: network, Time: file.Deleted, Lineage: file.Lineage}, nil
 }
 
 // SaveDeletion writes the deletion of a network, and removes the files of deletions that are too old to matter.
 func SaveDeletion(dataDir string, d registry.Deletion) error {
-	file := deletionFile{registry.Version, d.Network, d.Time.UTC(), d.Revision, d.Earlier}
+	file := deletionFile{registry.Version, d.Network, d.Time.UTC(), d.Lineage}
 	if err := writeJSON(DeletionPath(dataDir, d.Network), file); err != nil {
 		return err
 	}

@@ -162,7 +162,7 @@ var networkTests = []test{
 		s.ok(r.PutNetwork(s.ctx(), next))
 		n, err := r.Network(s.ctx(), "default")
 		s.ok(err)
-		s.equal("revisions", append(n.Earlier, n.Revision), append(next.Earlier, next.Revision))
+		s.equal("lineage", n.Lineage, next.Lineage)
 		before := time.Now()
 		s.ok(r.DeleteNetwork(s.ctx(), "default"))
 		s.deleted(r, n, before)
@@ -176,7 +176,7 @@ var networkTests = []test{
 		if _, err := r.Network(s.ctx(), "default"); !errors.As(err, &again) {
 			s.Fatalf("got %v", err)
 		}
-		s.equal("revisions put back", append(again.Earlier, again.Revision), append(d.Earlier, d.Revision))
+		s.equal("lineage put back", again.Lineage, d.Lineage)
 	}},
 	{"delete and define again", func(s *suite) {
 		r := s.open()
@@ -477,7 +477,7 @@ func (s *suite) deleted(r registry.Registry, n registry.Network, before time.Tim
 		s.Errorf("deleted at %s, it was at %s", d.Time, before)
 	case n.CreateIndex != 0 && d.CreateIndex != n.CreateIndex, d.ModifyIndex <= n.ModifyIndex:
 		s.Errorf("deletion %+v of %+v", d, n)
-	case d.Revision != n.Revision || !slices.Equal(d.Earlier, n.Earlier):
+	case !reflect.DeepEqual(d.Lineage, n.Lineage):
 		s.Errorf("deletion %+v does not name %+v", d, n)
 	case !d.Ends(n, before.Add(-time.Minute)):
 		s.Errorf("deletion %+v does not end %+v", d, n)
