@@ -40,6 +40,17 @@ func loadCache(dataDir string, n registry.Network, stays time.Duration) *peerCac
 	return c
 }
 
+// resume continues with what before, the cache of an earlier Run, has not yet left to the store. The definition may
+// be another one since, so the leases are those in the file that fit it.
+func (c *peerCache) resume(before *peerCache) {
+	stays := map[netip.Prefix]bool{}
+	for _, l := range before.leases {
+		stays[l.Subnet()] = true
+	}
+	c.created, c.until = before.created, before.until
+	c.leases = slices.DeleteFunc(c.leases, func(l registry.Lease) bool { return !stays[l.Subnet()] })
+}
+
 // merge returns leases, which the store had at read, completed with the remembered leases that the store lacks or has
 // in an older version, and the time until which those stay, zero if there are none. A record in the store about the
 // same host, slot, name or address replaces a remembered lease unless the record is older. The remembered leases are

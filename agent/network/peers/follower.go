@@ -7,7 +7,6 @@ package peers
 
 import (
 	"context"
-	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -57,7 +56,7 @@ type Follower struct {
 	freshness    freshness
 	records      *records.Board
 	reservations *watch.Value[[]registry.Reservation]
-	hasLoaded    atomic.Bool // what an earlier process knew was loaded
+	cache        *peerCache // of the latest Run, nil before the first
 }
 
 // New returns a Follower that knows nothing yet.
@@ -77,8 +76,8 @@ func New(o Options) *Follower {
 }
 
 // Run follows the leases of n until ctx ends, and publishes a View for each change. own is this host's lease; if it is
-// set to the same lease again, Run publishes the same View again. What an earlier process knew counts only in the first
-// Run of a Follower.
+// set to the same lease again, Run publishes the same View again. What an earlier process knew counts until the
+// store has settled, also in later Runs.
 func (f *Follower) Run(ctx context.Context, n registry.Network, own *watch.Value[registry.Lease]) error {
 	defer f.views.Clear()
 	g, ctx := errgroup.WithContext(ctx)
@@ -165,5 +164,6 @@ func (f *Follower) Clear() {
 // running.
 func (f *Follower) Reset() {
 	f.Clear()
+	f.cache = &peerCache{}
 	f.records.Clear()
 }

@@ -38,9 +38,10 @@ type publisher struct {
 func newPublisher(f *Follower, n registry.Network, own *watch.Value[registry.Lease]) *publisher {
 	cache := loadCache(f.o.DataDir, n, SettleTime(f.o.Settings))
 	ranked := newSeniority(cache.leases, cache.ranks)
-	if f.hasLoaded.Swap(true) {
-		cache.leases = nil
+	if f.cache != nil {
+		cache.resume(f.cache)
 	}
+	f.cache = cache
 	return &publisher{
 		follower: f,
 		network:  n,

@@ -11,6 +11,7 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -106,16 +107,54 @@ func TestRememberedPeerComesBack(t *testing.T) {
 	})
 }
 
-// TestRememberedOnce: what an earlier process knew counts only in the first Run.
+// TestRememberedInAnotherRun: another Run, as with a later definition, keeps what an earlier process knew for as long as
+// the first one would have. The definition may have been put back in the meantime, and another pool may have been added.
+func TestRememberedInAnotherRun(t *testing.T) {
+	for _, plan := range []string{"10.5.0.0/20", "fd00:5::/52"} {
+		synctest.Test(t, func(t *testing.T) {
+			h := remembering(t)
+			settle := SettleTime(h.o.Settings)
+			stop := h.start()
+			h.wantView(withB)
+			time.Sleep(settle / 2)
+			stop()
+			h.network.CreateIndex++
+			if !strings.HasPrefix(plan, "10.") {
+				h.network.Plan = append(h.network.Plan, agenttest.Plan(t, plan)...)
+				h.Clear()
+			}
+			h.start()
+			h.wantView(withB)
+			time.Sleep(settle/2 - time.Second)
+			h.wantView(withB)
+			time.Sleep(2 * time.Second)
+			h.wantView(alone)
+		})
+	}
+}
+
+// TestRememberedOnce: what an earlier process knew counts in no later Run once the store has decided about it, or the
+// host has left the network.
 func TestRememberedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := remembering(t)
-		stop := h.start()
-		h.wantView(withB)
-		stop()
-		h.start()
-		h.wantView(alone)
-	})
+	for _, left := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			h := remembering(t)
+			stop := h.start()
+			h.wantView(withB)
+			if left {
+				stop()
+				h.Reset()
+			} else {
+				b := h.join("b", 2)
+				h.wantView(withB)
+				h.store.Delete(key(b))
+				h.wantView(alone)
+				stop()
+			}
+			h.start()
+			h.wantView(alone)
+		})
+	}
 }
 
 // fileContent returns the slots that are in the peers file, and its CreateIndex.
