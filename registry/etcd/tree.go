@@ -60,7 +60,7 @@ type tree struct {
 	revision uint64
 	records  map[string]*record
 	sorted   []*record // the same ones, by key
-	setBack  uint64 // how often the store was found to be set back, including this time
+	setBack  uint64    // how often the store was found to be set back, including this time
 	// vanished are the records that were there when the records were read before, and whose deletion was not seen (yet).
 	vanished map[string]vanished
 }

@@ -107,10 +107,10 @@ func (s *signature) add(key string, modified uint64, state string) {
 func (s *signature) addLease(l registry.Lease) {
 	s.latest = max(s.latest, l.ModifyIndex)
 	maphash.WriteComparable(&s.hash, struct {
-		subnet        netip.Prefix
-		modified      uint64
-		held, missing bool
-	}{l.Subnet(), l.ModifyIndex, l.Held(), l.Missing})
+		subnet              netip.Prefix
+		modified            uint64
+		held, missing, lost bool
+	}{l.Subnet(), l.ModifyIndex, l.Held(), l.Missing, l.Lost})
 }
 
 func (s *signature) sum() uint64 {
