@@ -129,6 +129,49 @@ func testNewcomerAfterALoss(t *testing.T, clock time.Duration) {
 	})
 }
 
+// TestNewcomerAfterARestore: a store is set back to a time before a host took its lease, when the network was as it is
+// now, and the host is away. Another host writes once for all that leases may be missing, so a host that starts for the
+// first time waits.
+func TestNewcomerAfterARestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		a, other, b := newMember(t, store, "a"), newMember(t, store, "other"), newMember(t, store, "b")
+		a.config.Networks[0].Pools[0].Prefix = netip.MustParsePrefix("10.5.0.0/21")
+		a.start().ready()
+		other.start().ready()
+		before := store.Backup()
+		b.start().ready()
+		subnet := b.subnet()
+		b.stop()
+		store.Restore(before)
+		restored := time.Now()
+		time.Sleep(2 * time.Second)
+		n := a.inStore()
+		if n.Restored.IsZero() || n.Revision == "" {
+			t.Errorf("the store has %+v", n)
+		}
+		c := newMember(t, store, "c").start()
+		agenttest.Eventually(t, func() error {
+			if reason := c.reason(health.Lease); !strings.Contains(reason, "waiting for the other hosts to claim again") {
+				return fmt.Errorf("the lease's check says %q", reason)
+			}
+			return nil
+		})
+		b.start().ready()
+		c.ready()
+		if now := time.Since(restored); now < c.config.Lease.TTL {
+			t.Errorf("the newcomer waited for %s", now)
+		}
+		if b.subnet() != subnet || c.subnet() == subnet {
+			t.Errorf("b has %s, before %s; c has %s", b.subnet(), subnet, c.subnet())
+		}
+		wrote := len(a.said.With("the store was set back: new hosts")) + len(other.said.With("the store was set back: new hosts"))
+		if now := a.inStore(); wrote != 1 || now.Restored != n.Restored {
+			t.Errorf("%d hosts wrote the definition, %+v after %+v", wrote, now, n)
+		}
+	})
+}
+
 func TestNetworkDeletedWhileItsHostWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -45,6 +46,7 @@ type definitionKeeper struct {
 	known    *knownDefinition   // nil if this host does not know one
 	restored time.Time          // when the definition that was last read had been restored, zero for never
 	deletion *registry.Deletion // of the network, as far as this host knows; nil for none
+	lossSeen time.Time          // when the definition that was last read was seen to have been restored, zero for never
 	missing  time.Time          // since when other hosts have been seen in a network without a definition
 
 	left   atomic.Bool // this host has left the network because it was deleted
@@ -237,7 +239,7 @@ const restoredFor = 24 * time.Hour
 // seen.
 func (d *definitionKeeper) confirm(n registry.Network, asked time.Time) {
 	if !n.Restored.Equal(d.restored) {
-		d.restored = n.Restored
+		d.restored, d.lossSeen = n.Restored, time.Now()
 		if time.Since(n.Restored) < restoredFor {
 			d.noteLoss(time.Now())
 		}
@@ -344,6 +346,8 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 	backoff := d.deps.Store.Outage.NewLoop()
 	var restore time.Time // when to restore a lost definition, zero while it is not lost
 	failing := false      // the check reports a problem
+	_, _, setBack := d.deps.Store.SetBack.Get()
+	var mark <-chan time.Time // when to write that the store was set back
 	for {
 		known, read, changed := d.deps.Store.Networks.Get()
 		verdict := definitionInForce
@@ -400,6 +404,14 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 			return ctx.Err()
 		case <-changed:
 		case <-due:
+		case <-setBack:
+			_, _, setBack = d.deps.Store.SetBack.Get()
+			mark = time.After(rand.N(d.deps.Store.Outage.Policy.RestoreInUse))
+		case <-mark:
+			mark = nil
+			if verdict == definitionInForce {
+				d.markSetBack(ctx, n)
+			}
 		}
 	}
 }
@@ -455,38 +467,6 @@ func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (de
 		s.network, s.differs = now, differs
 	})
 	return definitionInForce, nil
-}
-
-// restore writes n to a store that has lost it, or its last change.
-func (d *definitionKeeper) restore(ctx context.Context, n registry.Network) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	have, err := d.deps.Store.Registry.Network(ctx, n.Name)
-	deleted := &registry.DeletedError{}
-	version := have.ModifyIndex
-	switch {
-	case errors.As(err, &deleted) && deleted.Ends(n, d.known.used):
-		return nil // it was deleted in the meantime
-	case errors.As(err, &deleted):
-		version = deleted.ModifyIndex
-	case errors.Is(err, registry.ErrNetworkNotFound):
-		version = registry.Absent // a record that is written from now on may be a deletion
-	case err != nil:
-		return err
-	case !d.known.supersedes(have):
-		return nil // another host has restored it, or it was defined differently
-	}
-	n = n.Restoring()
-	n.ModifyIndex = version
-	switch err := d.deps.Store.Registry.PutNetwork(ctx, n); {
-	case errors.Is(err, registry.ErrConflict): // another host was first, or an operator has deleted the network
-		return nil
-	case err != nil:
-		return err
-	}
-	d.report.Log().Warn("the store had lost the network or its last change, restored it")
-	d.report.Event(api.EventStore, api.Warning, "the store had lost the network's definition, restored it", nil)
-	return nil
 }
 
 // inForce returns n with the indexes that it has in the store now.
