@@ -19,7 +19,7 @@ import (
 
 // Acquire implements registry.Leases.
 func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
-	a := &acquisition{c: c, conn: c.own, network: n, claim: claim}
+	a := &acquisition{conn: c.own, network: n, claim: claim}
 	c.own.claims.Add(1)
 	defer c.own.claims.Add(-1)
 	lease, err := a.run(ctx)
@@ -39,7 +39,6 @@ func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry
 
 // acquisition is one call of Acquire.
 type acquisition struct {
-	c       *Client
 	conn    *connection
 	network registry.Network
 	claim   registry.Claim
@@ -58,23 +57,30 @@ func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 	if _, _, err := a.record(first); err != nil {
 		return registry.Lease{}, err
 	}
+	// What the client knows may be old, but the transaction succeeds only if the slot, the reservation on it, the
+	// definition and the marker are as known.
+	if t := a.conn.mirror.known(ctx); t != nil && !a.conn.hasUnwanted() {
+		lease, err := a.attempt(ctx, t)
+		if err == nil || errors.Is(err, registry.ErrUnavailable) || ctx.Err() != nil {
+			return lease, err
+		}
+	}
 	var lease registry.Lease
-	err := retryRefused(ctx, func() (err error) {
-		lease, err = a.attempt(ctx)
+	err := retryRefused(ctx, func() error {
+		t, err := a.conn.mirror.refreshSurely(ctx)
+		if err == nil {
+			err = a.conn.endUnwanted(ctx, t)
+		}
+		if err == nil {
+			lease, err = a.attempt(ctx, t)
+		}
 		return err
 	})
 	return lease, err
 }
 
-// attempt claims a slot of the network as it is now. The error is errRefused when another host was faster.
-func (a *acquisition) attempt(ctx context.Context) (registry.Lease, error) {
-	t, err := a.conn.mirror.refreshSurely(ctx)
-	if err == nil {
-		err = a.conn.endUnwanted(ctx, t)
-	}
-	if err != nil {
-		return registry.Lease{}, err
-	}
+// attempt claims a slot of the network as it is in t. The error is errRefused when t is not current any more.
+func (a *acquisition) attempt(ctx context.Context, t *tree) (registry.Lease, error) {
 	a.version = 0
 	onlyOwn, err := a.checkPlan(t)
 	if err != nil {
@@ -98,7 +104,7 @@ func (a *acquisition) attempt(ctx context.Context) (registry.Lease, error) {
 		return registry.Lease{}, err
 	}
 	if choice.TakesNew(a.network.Plan, a.claim) {
-		holders, err := a.holders(ctx)
+		holders, err := a.holders(ctx, t, s.made)
 		if err != nil {
 			return registry.Lease{}, err
 		}
@@ -110,7 +116,7 @@ func (a *acquisition) attempt(ctx context.Context) (registry.Lease, error) {
 		}
 	}
 	lease, err := a.take(ctx, t, s, choice)
-	if err != nil {
+	if err != nil { // and the lease is not this host's
 		return registry.Lease{}, err
 	}
 	lost.Forget(a.network.Name)
@@ -133,16 +139,23 @@ func (a *acquisition) mark(ctx context.Context) error {
 	return err
 }
 
-// holders returns the hosts that have sessions, this one under the session of its claim.
-func (a *acquisition) holders(ctx context.Context) ([]registry.Holder, error) {
-	holders, err := a.c.Holders(ctx, a.network.Name)
+// holders returns the hosts that have sessions as of t, this one under the session of its claim. A session without a key
+// was lost by the store, unless it is as new as the marker that was created at made: then its key was never written.
+func (a *acquisition) holders(ctx context.Context, t *tree, made uint64) ([]registry.Holder, error) {
+	ids, err := a.conn.sessionIDs(ctx, a.network.Name)
+	if err != nil {
+		return nil, wrap(err, "list sessions of network %s", a.network.Name)
+	}
+	generation := generationOf(made)
+	ids = slices.DeleteFunc(ids, func(id clientv3.LeaseID) bool { return made != 0 && id&generationMask == generation })
+	holders := a.conn.holdersOf(t.below(a.conn.keys.sessions(a.network.Name)), ids)
 	own, ok := parseSession(a.claim.Session)
 	for i, h := range holders {
 		if ok && h.Session == formatLeaseID(own.alive) { // its key is lost
 			holders[i].Session, holders[i].Node = a.claim.Session, a.claim.Node
 		}
 	}
-	return holders, err
+	return holders, nil
 }
 
 // errOtherPlan means that a claim is for a plan that the network no longer has.
@@ -185,11 +198,11 @@ func (a *acquisition) take(ctx context.Context, t *tree, s situation, choice reg
 				return registry.Lease{}, err
 			}
 			if fits && before.key == key && old.SameValue(wanted) {
-				return *old, nil
+				return *old, a.confirm(ctx, before)
 			}
 		}
 	}
-	if err := a.ensureSession(ctx); err != nil {
+	if err := a.ensureSession(ctx, s.made); err != nil {
 		return registry.Lease{}, err
 	}
 	sessionKey := keys.session(a.network.Name, a.session.kept)
@@ -245,6 +258,15 @@ func (a *acquisition) take(ctx context.Context, t *tree, s situation, choice reg
 		return registry.Lease{}, err
 	}
 	return a.resolve(ctx, wanted, key, value, err)
+}
+
+// confirm returns errRefused if a record has changed since it was read.
+func (a *acquisition) confirm(ctx context.Context, before *record) error {
+	now, err := a.conn.get(ctx, before.key)
+	if err == nil && (now == nil || !now.equal(before)) {
+		err = errRefused
+	}
+	return err
 }
 
 // checkUsable returns an error if this host would be the first to use a subnet that hosts with flannel cannot reach. A
@@ -330,8 +352,9 @@ func (a *acquisition) adopt(ctx context.Context, s session) (fits bool, err erro
 	return true, nil
 }
 
-// ensureSession provides a session for a new record: the one of an earlier process if it is alive, or a new one.
-func (a *acquisition) ensureSession(ctx context.Context) error {
+// ensureSession provides a session for a new record: the one of an earlier process if it is alive, or a new one. made is
+// the revision at which the network's marker was created.
+func (a *acquisition) ensureSession(ctx context.Context, made uint64) error {
 	if a.session != (session{}) {
 		return nil
 	}
@@ -340,7 +363,7 @@ func (a *acquisition) ensureSession(ctx context.Context) error {
 			return err
 		}
 	}
-	s, version, err := a.conn.createSession(ctx, a.network.Name, a.claim)
+	s, version, err := a.conn.createSession(ctx, a.network.Name, a.claim, made)
 	if err != nil {
 		return err
 	}

@@ -167,7 +167,7 @@ func (c Config) secure() bool {
 }
 
 func (c *connection) close() error {
-	c.mirror.Stop()
+	c.mirror.end()
 	c.opening <- struct{}{}
 	defer func() { <-c.opening }()
 	c.closed = true
@@ -248,6 +248,12 @@ func (c *connection) transact(ctx context.Context, conditions []clientv3.Cmp, op
 		revision = uint64(resp.Header.Revision)
 		return nil
 	})
+	switch {
+	case err == nil:
+		c.mirror.noteWritten(revision)
+	case err != errRefused:
+		c.mirror.noteWritten(unknown)
+	}
 	return revision, err
 }
 

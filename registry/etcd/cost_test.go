@@ -79,6 +79,70 @@ func TestCostIdle(t *testing.T) {
 	}
 }
 
+// TestCostClaim: a host that follows the changes claims without reading everything, and a reading goes on when its caller
+// gives up.
+func TestCostClaim(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	n := s.define(t, "10.5.0.0/16")
+	acquire(t, s.open(t), n, claimOn(n, 1, 10)) // which creates the marker
+	const size = 2 << 20
+	s.fill(t, size)
+	var m meter
+	c := s.open(t, m.count)
+	follow(t, c, n, 0, []string{"10"})
+	awaitFollowing(t, c)
+	before := m.received.Load()
+	for i := 2; i < 6; i++ {
+		acquire(t, c, n, claim(i))
+	}
+	if n := m.received.Load() - before; n > size/10 {
+		t.Errorf("%d bytes for claims", n)
+	}
+
+	hasty, cancel := context.WithCancel(testContext(t))
+	late := s.open(t)
+	if err := late.own.mirror.Lock(hasty); err != nil { // no reading can begin
+		t.Fatal(err)
+	}
+	cancel()
+	_, err := late.Acquire(hasty, n, claim(7))
+	wantErr(t, err, context.Canceled)
+	late.own.mirror.Unlock()
+	awaitFollowing(t, late)
+}
+
+// TestAbandonedSession: a host whose session never got its key does not delay others while the store is whole, and does
+// once the store was emptied.
+func TestAbandonedSession(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	n := s.define(t, "10.5.0.0/16")
+	c := s.open(t)
+	acquire(t, c, n, claimOn(n, 1, 10))
+	tree, err := c.own.mirror.refresh(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := tree.records[s.keys.marker(n.Name)].created
+	left, _, err := c.own.createSession(testContext(t), n.Name, claim(2), made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.admin.Delete(testContext(t), s.keys.session(n.Name, left.kept)); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, s.open(t), n, claimOn(n, 3, 30))
+
+	s.empty(t)
+	n.ModifyIndex = 0
+	if err := c.PutNetwork(testContext(t), n); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.open(t).Acquire(testContext(t), n, claim(4))
+	wantErr(t, err, registry.ErrLeasesLost)
+}
+
 // BenchmarkChange measures what one change of a lease costs a host in a network with 5,000 hosts.
 func BenchmarkChange(b *testing.B) {
 	const hosts = 5000

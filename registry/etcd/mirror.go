@@ -3,7 +3,9 @@ package etcd
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -17,12 +19,34 @@ import (
 type mirror struct {
 	*replica.Replica[tree]
 	conn    *connection
-	watched uint64  // the revision up to which changes have been followed; guarded by Lock
-	read    attempt // of reading everything; guarded by Lock
+	watched uint64        // the revision up to which changes have been followed; guarded by Lock
+	wrote   atomic.Uint64 // the revision of the client's last transaction since everything was read
+
+	ctx  context.Context // of readings
+	stop context.CancelFunc
+
+	mu      sync.Mutex
+	next    *reading // that has not begun
+	current *reading // in progress
+	running sync.WaitGroup
 }
+
+// A reading is one time that everything is read, for all callers that ask for it before it begins. It goes on when they
+// give up: their next call then finds what it has read.
+type reading struct {
+	cancel  context.CancelFunc
+	done    chan struct{} // closed at the end
+	waiting int           // callers, guarded by mirror.mu
+	tree    *tree
+	err     error
+}
+
+// unknown is the revision of a transaction whose outcome is not known.
+const unknown = math.MaxUint64
 
 func newMirror(conn *connection) *mirror {
 	m := &mirror{conn: conn}
+	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.Replica = replica.New[tree](replica.Options{
 		Refresh: func(ctx context.Context) error {
 			_, err := m.refresh(ctx)
@@ -37,23 +61,127 @@ func newMirror(conn *connection) *mirror {
 
 // refresh reads everything from the leader and returns it.
 func (m *mirror) refresh(ctx context.Context) (*tree, error) {
-	since := time.Now()
-	if err := m.Lock(ctx); err != nil {
-		return nil, err
+	m.mu.Lock()
+	if m.next == nil {
+		m.next = m.startLocked()
 	}
-	defer m.Unlock()
-	if m.read.isFor(since) {
-		t, _ := m.Current()
-		return t, m.read.err
+	r := m.next
+	m.mu.Unlock()
+	return m.await(ctx, r)
+}
+
+// known returns what the client knows anyway, nil if that cannot be what a claim chooses from: the client neither follows
+// the changes nor is reading everything, or the copy lacks what the client itself has written, for which known waits a
+// moment.
+func (m *mirror) known(ctx context.Context) *tree {
+	m.mu.Lock()
+	r := m.current
+	m.mu.Unlock()
+	if m.Followed() == nil && r != nil {
+		_, _ = m.await(ctx, r)
 	}
-	began := time.Now()
-	t, err := m.readAll(ctx)
-	m.read = attempt{began, err, err != nil && ctx.Err() != nil}
-	return t, err
+	late := time.NewTimer(explainTime)
+	defer late.Stop()
+	for {
+		t, changed := m.Current()
+		wrote := m.wrote.Load()
+		switch {
+		case m.Followed() == nil, t == nil, len(t.vanished) > 0, wrote == unknown:
+			return nil
+		case t.revision >= wrote:
+			return t
+		}
+		select {
+		case <-changed:
+		case <-late.C:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// await returns the result of a reading. That of a guest ends when no caller waits for it any more.
+func (m *mirror) await(ctx context.Context, r *reading) (*tree, error) {
+	m.mu.Lock()
+	r.waiting++
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if r.waiting--; r.waiting == 0 && m.conn.host != nil {
+			r.cancel()
+			if m.next == r {
+				m.next = nil
+			}
+		}
+	}()
+	select {
+	case <-r.done:
+		return r.tree, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// startLocked starts a reading, which begins when the one in progress has ended. The caller holds m.mu.
+func (m *mirror) startLocked() *reading {
+	r := &reading{done: make(chan struct{})}
+	ctx, cancel := context.WithCancel(m.ctx)
+	r.cancel = cancel
+	m.running.Go(func() {
+		defer cancel()
+		defer close(r.done)
+		defer m.followOn(r)
+		if r.err = m.Lock(ctx); r.err != nil {
+			r.err = replica.ErrClosed
+			return
+		}
+		m.mu.Lock()
+		m.current = r
+		if m.next == r {
+			m.next = nil
+		}
+		m.mu.Unlock()
+		r.tree, r.err = m.readAll(ctx)
+		m.mu.Lock()
+		m.current = nil
+		m.mu.Unlock()
+		m.Unlock()
+	})
+	return r
+}
+
+// followOn follows the changes after a reading, so that the next call need not read everything again. A guest does not.
+func (m *mirror) followOn(r *reading) {
+	if r.err != nil || m.Idle == 0 {
+		return
+	}
+	if release, err := m.Use(); err == nil {
+		release()
+	}
+}
+
+// noteWritten makes known return only what contains the client's transaction at a revision.
+func (m *mirror) noteWritten(revision uint64) {
+	for {
+		before := m.wrote.Load()
+		if before >= revision || m.wrote.CompareAndSwap(before, revision) {
+			return
+		}
+	}
+}
+
+// end ends readings and the following of changes for good.
+func (m *mirror) end() {
+	m.stop()
+	m.Stop()
+	m.running.Wait()
 }
 
 // readAll is refresh for a caller that has locked reading.
 func (m *mirror) readAll(ctx context.Context) (*tree, error) {
+	wrote := m.wrote.Load()
 	done, err := m.conn.startRead(ctx)
 	if err != nil {
 		return nil, err
@@ -77,6 +205,7 @@ func (m *mirror) readAll(ctx context.Context) (*tree, error) {
 		m.watched = now.revision
 	}
 	m.Set(now)
+	m.wrote.CompareAndSwap(wrote, 0) // now contains it
 	return now, nil
 }
 

@@ -58,8 +58,22 @@ func (c *connection) tag(network string) clientv3.LeaseID {
 
 const tagMask = ^clientv3.LeaseID(1<<32 - 1)
 
-// createSession creates a session: its etcd leases, and its key with the version that it returns.
-func (c *connection) createSession(ctx context.Context, network string, claim registry.Claim) (
+// The last bits of the id tell with which marker of the network the session was created.
+const (
+	generationBits = 14
+	generationMask = clientv3.LeaseID(1<<generationBits - 1)
+)
+
+// generationOf returns these bits for a marker that was created at revision made, 0 for none.
+func generationOf(made uint64) clientv3.LeaseID {
+	h := fnv.New32a()
+	fmt.Fprintln(h, made)
+	return clientv3.LeaseID(h.Sum32()) & generationMask
+}
+
+// createSession creates a session: its etcd leases, and its key with the version that it returns. made is the revision at
+// which the network's marker was created, 0 for none.
+func (c *connection) createSession(ctx context.Context, network string, claim registry.Claim, made uint64) (
 	s session, version uint64, err error) {
 	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
 		kept, err := api.Grant(ctx, keptTTL(claim))
@@ -70,7 +84,7 @@ func (c *connection) createSession(ctx context.Context, network string, claim re
 		// Etcd's client does not let its callers choose an id.
 		leases := etcdserverpb.NewLeaseClient(api.ActiveConnection())
 		for {
-			s.alive = c.tag(network) | clientv3.LeaseID(rand.Uint32())
+			s.alive = c.tag(network) | clientv3.LeaseID(rand.Uint32())&^generationMask | generationOf(made)
 			_, err := leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{TTL: seconds(claim.TTL), ID: int64(s.alive)})
 			if err = rpctypes.Error(err); err != rpctypes.ErrLeaseExist {
 				return err
@@ -184,6 +198,12 @@ func (c *connection) addUnwanted(s session) {
 	c.unwanted = append(c.unwanted, s)
 }
 
+func (c *connection) hasUnwanted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.unwanted) > 0
+}
+
 // endUnwanted ends the sessions of earlier claims whose outcome is not known, so that these claims can have no effect
 // any more. A claim that has a record in t has taken place.
 func (c *connection) endUnwanted(ctx context.Context, t *tree) error {
@@ -230,14 +250,7 @@ func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder
 const keyless = 1
 
 func (c *connection) holders(ctx context.Context, network string) ([]registry.Holder, error) {
-	var ids []clientv3.LeaseStatus
-	err := c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
-		leases, err := api.Leases(ctx) // first, so that a session that is created now is not taken for a lost one
-		if err == nil {
-			ids = leases.Leases
-		}
-		return err
-	})
+	ids, err := c.sessionIDs(ctx, network) // first, so that a session that is created now is not taken for a lost one
 	if err != nil {
 		return nil, err
 	}
@@ -245,9 +258,30 @@ func (c *connection) holders(ctx context.Context, network string) ([]registry.Ho
 	if err != nil {
 		return nil, err
 	}
-	var out []registry.Holder
+	return c.holdersOf(sessions.records, ids), nil
+}
+
+// sessionIDs returns the ids of the etcd leases that keep sessions of a network alive.
+func (c *connection) sessionIDs(ctx context.Context, network string) (ids []clientv3.LeaseID, err error) {
+	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+		leases, err := api.Leases(ctx)
+		if err != nil {
+			return err
+		}
+		for _, l := range leases.Leases {
+			if l.ID&tagMask == c.tag(network) {
+				ids = append(ids, l.ID)
+			}
+		}
+		return nil
+	})
+	return ids, err
+}
+
+// holdersOf returns the holders of the sessions with the given records, and of those that have an id and no record.
+func (c *connection) holdersOf(sessions []*record, ids []clientv3.LeaseID) (out []registry.Holder) {
 	named := map[clientv3.LeaseID]bool{}
-	for _, r := range sessions.records {
+	for _, r := range sessions {
 		kept, ok := parseLeaseID(lastComponent(r.key))
 		if !ok || r.lease == 0 {
 			continue
@@ -256,15 +290,15 @@ func (c *connection) holders(ctx context.Context, network string) ([]registry.Ho
 		out = append(out, registry.Holder{Node: nodeOfSession(r), Session: session{r.lease, kept}.String(), CreateIndex: r.created})
 	}
 	for _, id := range ids {
-		if id.ID&tagMask == c.tag(network) && !named[id.ID] {
-			name := formatLeaseID(id.ID)
+		if !named[id] {
+			name := formatLeaseID(id)
 			out = append(out, registry.Holder{Node: "the host of etcd lease " + name, Session: name, CreateIndex: keyless})
 		}
 	}
 	slices.SortFunc(out, func(a, b registry.Holder) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Session, b.Session))
 	})
-	return out, nil
+	return out
 }
 
 // sleep waits for a time, or for the end of ctx.
