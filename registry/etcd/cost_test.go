@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -79,7 +80,7 @@ func TestCostIdle(t *testing.T) {
 	}
 }
 
-// TestCostClaim: a host that follows the changes claims without reading everything, and a reading goes on when its caller
+// TestCostClaim: a host that follows the changes claims and reads its lease without reading everything, and a reading goes on when its caller
 // gives up.
 func TestCostClaim(t *testing.T) {
 	t.Parallel()
@@ -95,6 +96,12 @@ func TestCostClaim(t *testing.T) {
 	before := m.received.Load()
 	for i := 2; i < 6; i++ {
 		acquire(t, c, n, claim(i))
+	}
+	for _, slot := range []uint64{10, 200} {
+		_, _, err := c.WatchLease(testContext(t), n, n.Plan.Subnets(slot)[0], 0)
+		if err != nil && !errors.Is(err, registry.ErrLeaseNotFound) {
+			t.Fatal(err)
+		}
 	}
 	if n := m.received.Load() - before; n > size/10 {
 		t.Errorf("%d bytes for claims", n)

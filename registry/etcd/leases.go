@@ -174,7 +174,8 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 	var lease registry.Lease
 	var index uint64
 	var reason error
-	err = conn.mirror.Await(ctx, after == 0, func(t *tree) (bool, time.Time) {
+	fresh := after == 0 && !conn.isCurrent(ctx, n, first)
+	err = conn.mirror.Await(ctx, fresh, func(t *tree) (bool, time.Time) {
 		r := conn.recordOn(t, n.Name, first)
 		revoked := t.records[conn.keys.revoked(n.Name, first)]
 		var records []*record
@@ -201,6 +202,34 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 		return registry.Lease{}, index, wrap(reason, "lease %s of network %s", subnet, n.Name)
 	}
 	return lease, index, nil
+}
+
+// isCurrent reports whether what the client knows of the lease on a subnet is what the store has now. It reads only what
+// concerns this lease.
+func (c *connection) isCurrent(ctx context.Context, n registry.Network, first netip.Prefix) bool {
+	t := c.mirror.known(ctx)
+	if t == nil {
+		return false
+	}
+	r, key := c.recordOn(t, n.Name, first), c.keys.revoked(n.Name, first)
+	conditions := []clientv3.Cmp{unchanged(key, t.modified(key))}
+	if r == nil {
+		slot, err := n.Plan.Slot(first)
+		if err != nil {
+			return false
+		}
+		conditions = append(conditions, isFree(n, c.keys.lease(n.Name, n.Plan.Subnets(slot))))
+	} else {
+		session := c.keys.session(n.Name, r.lease)
+		conditions = append(conditions, unchanged(r.key, r.modified), unchanged(session, t.modified(session)))
+	}
+	same := false
+	err := c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+		resp, err := api.Txn(ctx).If(conditions...).Commit()
+		same = err == nil && resp.Succeeded && resp.Header.ClusterId == t.cluster
+		return err
+	})
+	return err == nil && same
 }
 
 // WatchLeases implements registry.Leases.
