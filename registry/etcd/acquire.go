@@ -54,19 +54,29 @@ func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 		return registry.Lease{}, fmt.Errorf("%w: ttl %s is not within %s..%s", registry.ErrInvalid, a.claim.TTL, minTTL, maxTTL)
 	}
 	first, _ := a.network.Plan.Range()
-	if _, _, err := a.record(first); err != nil {
+	example, _, err := a.record(first)
+	if err != nil {
 		return registry.Lease{}, err
 	}
 	// What the client knows may be old, but the transaction succeeds only if the slot, the reservation on it, the
-	// definition and the marker are as known.
-	if t := a.conn.mirror.known(ctx); t != nil && !a.conn.hasUnwanted() {
+	// definition and the marker are as known. That is not enough where a new host with flannel matters: it may take the
+	// subnet of one family under another key, or may be unable to reach this host.
+	simple := len(example.Subnets) == 1 && flannel.CheckUsable(example) == nil && !a.conn.hasUnwanted()
+	if !simple {
+		return a.claimCurrent(ctx)
+	}
+	if t := a.conn.mirror.known(ctx); t != nil {
 		lease, err := a.attempt(ctx, t)
 		if err == nil || errors.Is(err, registry.ErrUnavailable) || ctx.Err() != nil {
 			return lease, err
 		}
 	}
-	var lease registry.Lease
-	err := retryRefused(ctx, func() error {
+	return a.claimCurrent(ctx)
+}
+
+// claimCurrent claims a slot of the network as the store has it now.
+func (a *acquisition) claimCurrent(ctx context.Context) (lease registry.Lease, err error) {
+	err = retryRefused(ctx, func() error {
 		t, err := a.conn.mirror.refreshSurely(ctx)
 		if err == nil {
 			err = a.conn.endUnwanted(ctx, t)

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -187,5 +190,56 @@ func BenchmarkChange(b *testing.B) {
 		if _, _, _, err := view.leases(t, keys, n, 0); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkMassStart measures a start of 80 hosts at once in a network with 800 leases. Each host reads as an agent does:
+// its last lease, a claim, its lease again.
+func BenchmarkMassStart(b *testing.B) {
+	const hosts = 80
+	for b.Loop() {
+		s := newStore(b, common.Get(b))
+		n := network(b, "10.0.0.0/8")
+		if err := s.open(b).PutNetwork(b.Context(), n); err != nil {
+			b.Fatal(err)
+		}
+		for i := range 800 {
+			a := &acquisition{network: n, claim: claim(i + 1000)}
+			l, value, err := a.record(uint64(i + 1000))
+			if err != nil {
+				b.Fatal(err)
+			}
+			if _, err := s.admin.Put(b.Context(), s.keys.lease(n.Name, l.Subnets), string(value)); err != nil {
+				b.Fatal(err)
+			}
+		}
+		var m meter
+		var failed atomic.Int64
+		var running sync.WaitGroup
+		for i := range hosts {
+			c := s.open(b, m.count)
+			running.Go(func() {
+				mine := claim(i)
+				mine.PublicIPs = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})}
+				for {
+					ctx, cancel := context.WithTimeout(b.Context(), 15*time.Second)
+					_, _, _ = c.WatchLease(ctx, n, n.Plan.Subnets(uint64(i + 10))[0], 0)
+					l, err := c.Acquire(ctx, n, mine)
+					if err == nil {
+						_, _, err = c.WatchLease(ctx, n, l.Subnet(), 0)
+					}
+					cancel()
+					if err == nil {
+						return
+					}
+					if failed.Add(1)%40 == 1 {
+						b.Log(err)
+					}
+				}
+			})
+		}
+		running.Wait()
+		b.ReportMetric(float64(m.received.Load())/1e6, "MB")
+		b.ReportMetric(float64(failed.Load()), "failed")
 	}
 }
