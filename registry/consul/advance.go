@@ -8,9 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hashicorp/consul/api"
-
-	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
@@ -18,21 +16,21 @@ import (
 // reason. The caller holds f.mu.
 func (f *follower) advance(ctx context.Context, kv *kv, r changelog.Reading) (changelog.Reason, error) {
 	news, reason, err := f.changesSince(ctx, kv, r)
-	f.belief.apply(news.changes, news.records)
+	f.belief.Apply(news.changes, news.records)
 	return reason, err
 }
 
 // readFromLeader follows the directory to the leader's current state and applies its changes.
 func (f *follower) readFromLeader(ctx context.Context, kv *kv) (changelog.Reason, error) {
 	news, reason, err := f.changesAtLeader(ctx, kv)
-	f.belief.apply(news.changes, news.records)
+	f.belief.Apply(news.changes, news.records)
 	return reason, err
 }
 
 // news is what happened since the last reading of the directory.
 type news struct {
-	changes []changelog.Change     // that no record contradicts
-	records map[string]*api.KVPair // by key, those that were read to find that out
+	changes []belief.Change  // that no record contradicts
+	records []*belief.Record // that were read to find that out
 }
 
 // changesAtLeader returns the changes up to the leader's current state. If the answer shows that the store was set
@@ -44,7 +42,7 @@ func (f *follower) changesAtLeader(ctx context.Context, kv *kv) (news, changelog
 		return news{}, "", err
 	}
 	found, reason, err := f.changesSince(ctx, kv, r)
-	f.belief.evidence.setBack = f.belief.evidence.setBack || reason.IsSetBack()
+	f.evidence.setBack = f.evidence.setBack || reason.IsSetBack()
 	return found, reason, err
 }
 
@@ -54,11 +52,11 @@ func (f *follower) changesSince(ctx context.Context, kv *kv, r changelog.Reading
 	if err := kv.completeReading(ctx, &f.cursor, &r); err != nil {
 		return news{}, "", err
 	}
-	changes, reason := f.cursor.Advance(r, time.Now())
+	entries, reason := f.cursor.Advance(r, time.Now())
 	if reason != "" {
 		return news{}, reason, nil
 	}
-	found, err := f.verify(ctx, kv, changes)
+	found, err := f.verify(ctx, kv, f.changesOf(entries))
 	if err != nil {
 		f.cursor.Reset() // these changes are lost: the leases are read again
 		return news{}, "", err
@@ -70,32 +68,34 @@ func (f *follower) changesSince(ctx context.Context, kv *kv, r changelog.Reading
 // verify reads the records of the few changes that need confirmation, and leaves out the changes that they contradict.
 // Where a new record names a host that has another one, it reads both, because their sessions tell whether the host
 // has moved.
-func (f *follower) verify(ctx context.Context, kv *kv, changes []changelog.Change) (news, error) {
-	unproven := f.belief.unproven(changes)
+func (f *follower) verify(ctx context.Context, kv *kv, changes []belief.Change) (news, error) {
+	unproven := f.belief.Unproven(changes)
 	named := map[string]int{} // by node id, the position of a new record
 	for i, ch := range changes {
-		key := f.leases + ch.Subnet
-		if id := registry.NodeIDOf(ch.Value); id != "" && f.belief.known[key] == nil && ch.Index > f.belief.listed {
+		if ch.Record == nil || f.belief.Record(ch.Key) != nil || ch.Index <= f.belief.Listed() {
+			continue
+		}
+		if id := ch.Record.Lease.NodeID; id != "" {
 			named[id] = i
 		}
 	}
 	keys := maps.Clone(unproven)
-	for key, id := range f.view.holdersOf(named) {
-		keys[key], keys[f.leases+changes[named[id]].Subnet] = -1, named[id]
+	for key, id := range f.belief.Of(named) {
+		keys[key], keys[changes[named[id]].Key] = -1, named[id]
 	}
 	if len(keys) == 0 {
 		return news{changes: changes}, nil
 	}
-	records, err := kv.getEach(ctx, slices.Sorted(maps.Keys(keys)))
+	pairs, err := kv.getEach(ctx, slices.Sorted(maps.Keys(keys)))
 	if err != nil {
 		return news{}, fmt.Errorf("verify changes of %s: %w", f.leases, err)
 	}
-	contradicted := map[string]bool{} // by subnet
-	verified := map[string]*api.KVPair{}
-	for _, pair := range records {
+	contradicted := map[string]bool{}
+	var verified []*belief.Record
+	for _, pair := range pairs {
 		exists := pair.ModifyIndex != 0
 		if exists {
-			verified[pair.Key] = pair
+			verified = append(verified, f.record(pair))
 		}
 		i := keys[pair.Key]
 		if i < 0 {
@@ -103,11 +103,12 @@ func (f *follower) verify(ctx context.Context, kv *kv, changes []changelog.Chang
 		}
 		ch := changes[i]
 		// Any later change of the record has an entry of its own, or is found by an audit.
-		contradicted[ch.Subnet] = exists == ch.IsRemoval() || exists && !bytes.Equal(pair.Value, ch.Value)
-		if contradicted[ch.Subnet] && exists && pair.ModifyIndex < ch.Index && !ch.Has(changelog.FlagManual) {
+		isRemoval := ch.Record == nil
+		contradicted[ch.Key] = exists == isRemoval || exists && !bytes.Equal(pair.Value, ch.Record.Value)
+		if contradicted[ch.Key] && exists && pair.ModifyIndex < ch.Index && !ch.Later {
 			kv.logger.Warn("entry says something about a lease that its record does not say", "key", pair.Key)
 		}
 	}
-	isContradicted := func(ch changelog.Change) bool { return contradicted[ch.Subnet] }
+	isContradicted := func(ch belief.Change) bool { return contradicted[ch.Key] }
 	return news{slices.DeleteFunc(slices.Clone(changes), isContradicted), verified}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
@@ -27,14 +28,14 @@ func (f *follower) audit(ctx context.Context, kv *kv) error {
 	now := time.Now()
 	period := f.auditPeriod(kv)
 	f.schedule.audit = now.Add(period/2 + rand.N(period))
-	until := f.belief.keptUntil()
+	until := f.belief.Due()
 	if until.IsZero() || now.Before(until) {
 		index, exists, err := kv.prefixIndex(ctx, f.leases, read{})
 		if err != nil {
 			return err
 		}
 		// Later entries may have hidden an edit that has no entry.
-		if index == f.belief.listed && index == f.belief.index && (exists || f.belief.marker == 0) {
+		if index == f.belief.Listed() && index == f.belief.Index() && (exists || f.belief.Marker() == 0) {
 			return f.trim(ctx, kv)
 		}
 	}
@@ -42,14 +43,14 @@ func (f *follower) audit(ctx context.Context, kv *kv) error {
 	if err != nil {
 		return err
 	}
-	if !f.belief.mayBeSetBack(l) && f.belief.isDoubtful(l) {
+	if !f.mayBeSetBack(l) && f.isDoubtful(l) {
 		if l, err = f.confirmList(ctx, kv); err != nil {
 			return err
 		}
 	}
-	if f.belief.mayBeSetBack(l) || f.cursor.HasVanishedUnread() {
+	if f.mayBeSetBack(l) || f.cursor.HasVanishedUnread() {
 		// Another host's write may hide the loss from the next list.
-		f.belief.evidence.suspectLoss = true
+		f.evidence.suspectLoss = true
 		return f.readAll(ctx, kv)
 	}
 	news, reason, err := f.changesAtLeader(ctx, kv)
@@ -59,38 +60,38 @@ func (f *follower) audit(ctx context.Context, kv *kv) error {
 	case reason != "":
 		return f.readAll(ctx, kv)
 	}
-	edits := f.belief.unexplained(l, news.changes)
-	f.belief.accept(l, f.keepLostUntil(now))
-	f.belief.apply(news.changes, news.records)
+	edits := f.belief.Unexplained(l, news.changes)
+	f.accept(l)
+	f.belief.Apply(news.changes, news.records)
 	f.publishManualEdits(ctx, kv, edits)
 	return f.trim(ctx, kv)
 }
 
 // publishManualEdits adds the change entries missing for records that were edited by hand; those without a value were
 // deleted. Entries that it fails to write are left to other hosts, which do not know of the edits yet.
-func (f *follower) publishManualEdits(ctx context.Context, kv *kv, edits []*api.KVPair) {
+func (f *follower) publishManualEdits(ctx context.Context, kv *kv, edits []*belief.Record) {
 	ctx, cancel := context.WithTimeout(ctx, longestPublishing)
 	defer cancel()
-	for _, pair := range edits[:min(len(edits), mostPublished)] {
-		name := strings.TrimPrefix(pair.Key, f.leases)
-		if !changelog.CanDescribe(name, pair) {
+	for _, r := range edits[:min(len(edits), mostPublished)] {
+		name := strings.TrimPrefix(r.Key, f.leases)
+		if !changelog.CanDescribe(name, r.Value, r.Lease.ModifyIndex != 0) {
 			continue
 		}
 		flags := uint64(changelog.FlagManual)
-		check := &api.KVTxnOp{Verb: api.KVCheckIndex, Key: pair.Key, Index: pair.ModifyIndex}
-		if pair.ModifyIndex == 0 {
-			check = &api.KVTxnOp{Verb: api.KVCheckNotExists, Key: pair.Key}
-		} else if pair.Session == "" {
+		check := &api.KVTxnOp{Verb: api.KVCheckIndex, Key: r.Key, Index: r.Lease.ModifyIndex}
+		if r.Lease.ModifyIndex == 0 {
+			check = &api.KVTxnOp{Verb: api.KVCheckNotExists, Key: r.Key}
+		} else if !r.Lease.Held() {
 			flags |= changelog.FlagUnheld
 		}
-		_, err := kv.transact(ctx, check, changelog.WriteOp(f.changes, name, pair.Value, flags))
+		_, err := kv.transact(ctx, check, changelog.WriteOp(f.changes, name, r.Value, flags))
 		switch {
 		case isRefused(err): // changed again
 		case err != nil:
-			kv.logger.Warn("record was changed by hand, the other hosts cannot be told", "key", pair.Key, "error", err)
+			kv.logger.Warn("record was changed by hand, the other hosts cannot be told", "key", r.Key, "error", err)
 			return
 		default:
-			kv.logger.Info("record was changed by hand, other hosts are told", "key", pair.Key)
+			kv.logger.Info("record was changed by hand, other hosts are told", "key", r.Key)
 		}
 	}
 }

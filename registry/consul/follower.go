@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
@@ -25,8 +26,7 @@ import (
 //	directory.go    the requests that read the directory
 //	changelog/      the directory's format, and the rules for following it
 //	follower.go     what is known of the network, and its lock
-//	belief.go       what to believe of lists and changes
-//	view.go         the parsed and sorted leases that the caller gets
+//	judge.go        turns answers into observations for the belief, which decides: package belief
 type follower struct {
 	leases  string        // prefix of the leases' keys, with a trailing slash
 	changes string        // prefix of the directory of changes
@@ -35,13 +35,14 @@ type follower struct {
 	failed    atomic.Bool  // the last call returned an error
 	confirmed atomic.Int64 // when Consul last confirmed the known state, Unix nanoseconds
 
-	view   view                // has its own lock
 	lapses registry.LapseClock // has its own lock
 
 	// mu guards the fields below. It is held while a list is read, so an index lower than the last one is caused by the
 	// store.
 	mu       contextMutex
-	belief   belief
+	network  registry.Network // whose plan the records are parsed with
+	belief   belief.Belief
+	evidence evidence
 	cursor   changelog.Cursor
 	schedule schedule
 }
@@ -59,15 +60,12 @@ func newFollower(l layout, network string, settle *atomic.Int64) *follower {
 		changes: l.changes(network),
 		settle:  settle,
 		mu:      make(contextMutex, 1),
-		belief:  newBelief(l.leases(network)),
 		cursor:  changelog.NewCursor(l.changes(network)),
 	}
 }
 
-// keepLostUntil returns when records that are missing now count as deleted.
-func (f *follower) keepLostUntil(now time.Time) time.Time {
-	return now.Add(time.Duration(f.settle.Load()))
-}
+// settleTime returns how long records that are missing now are kept.
+func (f *follower) settleTime() time.Duration { return time.Duration(f.settle.Load()) }
 
 // contextMutex is a lock for which a caller waits no longer than its context.
 type contextMutex chan struct{}
@@ -96,14 +94,14 @@ const longestAudit = 2 * time.Hour
 
 // auditPeriod returns the average time between two audits of this host, so that all hosts of the network take turns.
 func (f *follower) auditPeriod(kv *kv) time.Duration {
-	return min(kv.conf.Audit*time.Duration(max(f.view.usable(), 1)), longestAudit)
+	return min(kv.conf.Audit*time.Duration(max(f.belief.Len(), 1)), longestAudit)
 }
 
 // unconfirmed returns the known records that are not in pairs, although they are not known to have been deleted.
-func (f *follower) unconfirmed(ctx context.Context, pairs api.KVPairs) ([]*api.KVPair, error) {
+func (f *follower) unconfirmed(ctx context.Context, pairs api.KVPairs) ([]*belief.Record, error) {
 	if err := f.mu.lock(ctx); err != nil {
 		return nil, err
 	}
 	defer f.mu.unlock()
-	return f.belief.unconfirmed(pairs), nil
+	return f.belief.Unconfirmed(f.newList(pairs, f.belief.Index())), nil
 }

@@ -374,7 +374,8 @@ func FuzzDirectory(f *testing.F) {
 		const folder = "leno/changes/default/"
 		f := newTestFollower()
 		good := &api.KVPair{Key: viewPrefix + "10.5.7.0-24", Value: leaseRecordOf(n, 7, 1), Session: "s", CreateIndex: 5, ModifyIndex: 5}
-		f.belief.accept(f.belief.newList(api.KVPairs{{Key: viewPrefix + markerName, CreateIndex: 1, ModifyIndex: 1}, good}, 5), time.Now())
+		f.use(n)
+		f.accept(f.newList(api.KVPairs{{Key: viewPrefix + markerName, CreateIndex: 1, ModifyIndex: 1}, good}, 5))
 		mark := &api.KVPair{Key: folder + changelog.WatermarkName, Value: []byte("0"), CreateIndex: 2, ModifyIndex: 2}
 		f.cursor.Adopt(changelog.NewReading(folder, api.KVPairs{mark}, 5), time.Now())
 
@@ -404,18 +405,18 @@ func FuzzDirectory(f *testing.F) {
 				}
 				f.cursor.Adopt(a, time.Now())
 			}
-			f.belief.apply(changes, nil)
+			f.belief.Apply(f.changesOf(changes), nil)
 			if m := changelog.Watermark(pairsMark(pairs, mark)); m > max(mark.CreateIndex, index) {
 				t.Fatalf("watermark %d at index %d", m, index)
 			}
-			set := f.view.leases(n, &f.belief)
+			set := f.belief.Leases()
 			for _, l := range set.Leases {
 				if slot, err := n.Plan.Slot(l.Subnet()); err != nil || slot != l.Slot || l.Network != n.Name {
 					t.Fatalf("%+v, %v", l, err)
 				}
 			}
-			if len(set.Leases)+len(set.Bad) != len(f.belief.known) {
-				t.Fatalf("%d leases, %d bad, %d records", len(set.Leases), len(set.Bad), len(f.belief.known))
+			if len(set.Leases)+len(set.Bad) != f.belief.Len() {
+				t.Fatalf("%d leases, %d bad, %d records", len(set.Leases), len(set.Bad), f.belief.Len())
 			}
 			for _, b := range set.Bad {
 				if !strings.HasPrefix(b.Key, viewPrefix) || len(b.Reason) > maxReason+3 {

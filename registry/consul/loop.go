@@ -21,22 +21,22 @@ const (
 
 // watch blocks until the version of the leases differs from after, and calls use with f.mu held. With after 0 it reads
 // all leases again. A call after one that failed returns after its first round, even when nothing has changed.
-func (f *follower) watch(ctx context.Context, kv *kv, backend string, after uint64, use func()) error {
+func (f *follower) watch(ctx context.Context, kv *kv, n registry.Network, after uint64, use func()) error {
 	recovering := false
 	for first := true; ; first = false {
 		if err := f.mu.lock(ctx); err != nil {
 			return err
 		}
-		f.belief.backend = backend
+		f.use(n)
 		if first {
 			recovering = f.failed.Load()
 		}
 		var err error
-		all := after == 0 || f.belief.version == 0
+		all := after == 0 || f.belief.Empty()
 		if all {
 			err = f.readAll(ctx, kv)
 		}
-		if err == nil && (all || f.belief.version != after || !first && recovering) {
+		if err == nil && (all || f.belief.Version() != after || !first && recovering) {
 			if after > 0 {
 				f.failed.Store(false) // a read for another caller tells the watcher nothing
 			}
@@ -84,7 +84,7 @@ func (f *follower) nextRound(kv *kv) round {
 		due:       f.schedule.audit,
 		failures:  f.schedule.failures,
 	}
-	if until := f.belief.keptUntil(); !until.IsZero() && until.Before(r.due) {
+	if until := f.belief.Due(); !until.IsZero() && until.Before(r.due) {
 		r.due = until
 	}
 	return r
@@ -172,7 +172,7 @@ func (f *follower) readAllSpread(ctx context.Context, kv *kv, index uint64, reas
 	if err := f.mu.lock(ctx); err != nil {
 		return err
 	}
-	spread := min(perLease*time.Duration(len(f.belief.known)), longestSpread)
+	spread := min(perLease*time.Duration(f.belief.Len()), longestSpread)
 	f.mu.unlock()
 	kv.logger.Debug("reading all leases", "prefix", f.leases, "reason", string(reason))
 	if err := pause(ctx, rand.N(spread+time.Millisecond)); err != nil {

@@ -3,11 +3,13 @@ package consul
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
@@ -30,8 +32,12 @@ func TestNextRound(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newTestFollower()
 			f.schedule = schedule{audit: tt.audit, notBefore: now, failures: 3}
-			for i, until := range tt.kept {
-				f.belief.kept[string(rune('a'+i))] = keptRecord{until: until}
+			for i, until := range tt.kept { // the second list lacks a record each time
+				index := uint64(i + 1)
+				pair := &api.KVPair{Key: fmt.Sprint(viewPrefix, i), ModifyIndex: index}
+				f.belief.Accept(f.newList(api.KVPairs{pair}, index), now, belief.Options{})
+				f.evidence.suspectLoss = true
+				f.belief.Accept(f.newList(nil, index), now, belief.Options{Settle: until.Sub(now)})
 			}
 			want := round{notBefore: now, due: tt.due, failures: 3}
 			if got := f.nextRound(kv); got != want {

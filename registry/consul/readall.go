@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 )
 
 // readAll reads all leases and decides which state is true. The caller holds f.mu.
@@ -18,16 +19,16 @@ func (f *follower) readAll(ctx context.Context, kv *kv) error {
 	if err != nil {
 		return err
 	}
-	f.belief.evidence.setBack = f.belief.evidence.setBack || f.cursor.ShowsSetBack(changes)
-	f.belief.evidence.changes = changes.LastChanges()
+	f.evidence.setBack = f.evidence.setBack || f.cursor.ShowsSetBack(changes)
+	f.evidence.changes = changes.LastChanges()
 	l, err := f.readList(ctx, kv, false)
-	if err == nil && f.belief.isDoubtful(l) {
+	if err == nil && f.isDoubtful(l) {
 		l, err = f.confirmList(ctx, kv)
 	}
 	if err != nil {
 		return err
 	}
-	f.belief.accept(l, f.keepLostUntil(time.Now()))
+	f.accept(l)
 	f.confirmed.Store(time.Now().UnixNano())
 	f.cursor.Adopt(changes, time.Now())
 	return nil
@@ -40,7 +41,7 @@ func (f *follower) readFirst(ctx context.Context, kv *kv) (api.KVPairs, error) {
 		return nil, err
 	}
 	defer f.mu.unlock()
-	if f.belief.version != 0 {
+	if !f.belief.Empty() {
 		return nil, nil
 	}
 	changes, err := kv.readBeforeLeases(ctx, &f.cursor)
@@ -54,33 +55,33 @@ func (f *follower) readFirst(ctx context.Context, kv *kv) (api.KVPairs, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l := f.belief.newList(pairs, index); !f.belief.isDoubtful(l) {
-		f.belief.accept(l, time.Time{})
+	if l := f.newList(pairs, index); !f.isDoubtful(l) {
+		f.accept(l)
 		f.cursor.Adopt(changes, time.Now())
 	}
 	return pairs, nil
 }
 
-func (f *follower) readList(ctx context.Context, kv *kv, consistent bool) (list, error) {
+func (f *follower) readList(ctx context.Context, kv *kv, consistent bool) (belief.List, error) {
 	pairs, index, err := kv.list(ctx, f.leases, read{consistent: consistent})
 	if err != nil {
-		return list{}, err
+		return belief.List{}, err
 	}
-	return f.belief.newList(pairs, index), nil
+	return f.newList(pairs, index), nil
 }
 
 // confirmList reads all leases again in ways that cannot show an empty tree when the right to read it was lost.
-func (f *follower) confirmList(ctx context.Context, kv *kv) (list, error) {
+func (f *follower) confirmList(ctx context.Context, kv *kv) (belief.List, error) {
 	key := f.leases + markerName
 	marker, _, err := kv.get(ctx, key, read{consistent: true})
 	if err != nil {
-		return list{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
+		return belief.List{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
 	}
 	l, err := f.readList(ctx, kv, true)
 	if err != nil {
-		return list{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
+		return belief.List{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
 	}
-	if marker == nil && l.marker == 0 && len(l.pairs) > 0 {
+	if marker == nil && l.Marker == 0 && len(l.Records) > 0 {
 		// The marker was deleted by hand. Without it no later answer could be judged; a token without the right to
 		// write leaves it to other hosts.
 		if created, err := kv.ensureMarker(ctx, f.leases); created || err != nil {
@@ -88,15 +89,15 @@ func (f *follower) confirmList(ctx context.Context, kv *kv) (list, error) {
 		}
 	}
 	switch {
-	case marker != nil && l.marker == 0:
-		return list{}, hidden(f.leases)
-	case marker != nil && l.marker != marker.CreateIndex:
-		return list{}, uncertain("%s was created again between two reads", key)
-	case marker != nil || l.marker != 0:
+	case marker != nil && l.Marker == 0:
+		return belief.List{}, hidden(f.leases)
+	case marker != nil && l.Marker != marker.CreateIndex:
+		return belief.List{}, uncertain("%s was created again between two reads", key)
+	case marker != nil || l.Marker != 0:
 		return l, nil
-	case len(l.pairs) > 0 && f.belief.missing(l) == 0:
-		return l, nil
-	default:
-		return list{}, uncertain("%s is missing: the store was emptied or restored", key)
 	}
+	if lacking, _ := f.belief.Lacks(l.Records); len(l.Records) > 0 && lacking == 0 {
+		return l, nil
+	}
+	return belief.List{}, uncertain("%s is missing: the store was emptied or restored", key)
 }

@@ -35,10 +35,9 @@ func (ls leaseStore) situation(
 		made = p.CreateIndex
 		return true
 	})
-	for i, read := range f.view.read(n, prefix, records) {
-		pair := records[i]
-		if read.err == nil {
-			set.Leases = append(set.Leases, read.lease)
+	for _, pair := range records {
+		if l, err := parseLease(n, prefix, pair); err == nil {
+			set.Leases = append(set.Leases, l)
 		} else if p, err := registry.ParseSubnetKey(pair.Key[len(prefix):]); err == nil {
 			view.Bad = append(view.Bad, registry.BadSlot{
 				Prefix:      p,
@@ -53,9 +52,9 @@ func (ls leaseStore) situation(
 	if err != nil {
 		return view, 0, err
 	}
-	for _, pair := range unconfirmed {
-		if l, err := parseLease(n, prefix, pair); err == nil && l.NodeID != claim.NodeID {
-			view.Bad = append(view.Bad, registry.BadSlot{Prefix: l.Subnet()})
+	for _, r := range unconfirmed {
+		if r.Err == nil && r.Lease.NodeID != claim.NodeID {
+			view.Bad = append(view.Bad, registry.BadSlot{Prefix: r.Lease.Subnet()})
 		}
 	}
 

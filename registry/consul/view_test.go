@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -56,8 +55,9 @@ func TestViewFollowsValuesAndPlan(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.pair.Key = key
-			f.belief.accept(f.belief.newList(api.KVPairs{&tt.pair}, tt.pair.ModifyIndex), time.Now())
-			set := f.view.leases(tt.network, &f.belief)
+			f.use(tt.network)
+			f.accept(f.newList(api.KVPairs{&tt.pair}, tt.pair.ModifyIndex))
+			set := f.belief.Leases()
 			if tt.node == "" {
 				if len(set.Leases) != 0 || len(set.Bad) != 1 || set.Bad[0].Key != key {
 					t.Fatalf("%+v", set)
@@ -72,9 +72,9 @@ func TestViewFollowsValuesAndPlan(t *testing.T) {
 			}
 		})
 	}
-	f.belief.accept(f.belief.newList(nil, 9), time.Now())
-	if set := f.view.leases(n, &f.belief); len(set.Leases)+len(set.Bad)+len(f.view.records) != 0 {
-		t.Errorf("%+v and %d records are remembered that are gone", set, len(f.view.records))
+	f.accept(f.newList(nil, 9))
+	if set := f.belief.Leases(); len(set.Leases)+len(set.Bad)+f.belief.Len() != 0 {
+		t.Errorf("%+v and %d records are remembered that are gone", set, f.belief.Len())
 	}
 }
 
@@ -86,6 +86,7 @@ func TestViewKeepsUp(t *testing.T) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			rnd := seed.Rand(t) // another sequence for each name
 			f := newTestFollower()
+			f.use(n)
 			store := map[string]*api.KVPair{}
 			version, index := uint64(0), uint64(0)
 			for range 200 {
@@ -109,24 +110,25 @@ func TestViewKeepsUp(t *testing.T) {
 					}
 					store[pair.Key] = pair
 				}
-				if rnd.IntN(10) == 0 || f.belief.version == 0 {
-					f.belief.accept(f.belief.newList(pairsOf(store), index), time.Now())
+				if rnd.IntN(10) == 0 || f.belief.Empty() {
+					f.accept(f.newList(pairsOf(store), index))
 				} else {
-					f.belief.apply([]changelog.Change{{Subnet: name, Index: index, Value: value}}, nil)
+					f.belief.Apply(f.changesOf([]changelog.Change{{Subnet: name, Index: index, Value: value}}), nil)
 				}
 				if rnd.IntN(4) != 0 {
 					continue
 				}
 				fresh := newTestFollower()
-				fresh.belief.accept(fresh.belief.newList(pairsOf(store), index), time.Now())
-				got, want := f.view.leases(n, &f.belief), fresh.view.leases(n, &fresh.belief)
+				fresh.use(n)
+				fresh.accept(fresh.newList(pairsOf(store), index))
+				got, want := f.belief.Leases(), fresh.belief.Leases()
 				if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{}), cmpopts.IgnoreFields(registry.Lease{}, "Session")); diff != "" {
 					t.Fatalf("at %d (-want +got):\n%s", index, diff)
 				}
-				if f.belief.version < version || f.belief.version > index {
-					t.Fatalf("index %d after %d, Consul's is %d", f.belief.version, version, index)
+				if f.belief.Version() < version || f.belief.Version() > index {
+					t.Fatalf("index %d after %d, Consul's is %d", f.belief.Version(), version, index)
 				}
-				version = f.belief.version
+				version = f.belief.Version()
 			}
 		})
 	}
@@ -159,19 +161,21 @@ func TestViewHoldsItsOwn(t *testing.T) {
 		return m.HeapAlloc
 	}
 	f := newTestFollower()
+	f.use(n)
 	size := len(bytes.Join(values, nil))
 	modified := make([]uint64, leases)
 	var before uint64
 	for round := range lists {
 		modified[round] = uint64(1000 + round) // one is locked again
 		together := make([]byte, 0, size)
-		l := list{pairs: map[string]*api.KVPair{}, marker: 1, index: uint64(1000 + round)}
+		pairs := api.KVPairs{{Key: viewPrefix + markerName, CreateIndex: 1}}
 		for i, value := range values {
 			together = append(together, value...)
-			l.pairs[keys[i]] = &api.KVPair{Key: keys[i], Value: together[len(together)-len(value):], CreateIndex: 1, ModifyIndex: max(1, modified[i]), Session: "x"}
+			pairs = append(pairs, &api.KVPair{
+				Key: keys[i], Value: together[len(together)-len(value):], CreateIndex: 1, ModifyIndex: max(1, modified[i]), Session: "x"})
 		}
-		f.belief.accept(l, time.Time{})
-		f.view.leases(n, &f.belief)
+		f.accept(f.newList(pairs, uint64(1000+round)))
+		f.belief.Leases()
 		if round == 0 {
 			before = heap()
 		}

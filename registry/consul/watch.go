@@ -28,7 +28,7 @@ func (ls leaseStore) WatchLeases(
 	defer done()
 	var set registry.LeaseSet
 	var index uint64
-	err := f.watch(ctx, ls.kv, n.Backend.Type, after, func() { set, index = f.view.leases(n, &f.belief), f.belief.version })
+	err := f.watch(ctx, ls.kv, n, after, func() { set, index = f.belief.Leases(), f.belief.Version() })
 	if err != nil {
 		return registry.LeaseSet{}, 0, fmt.Errorf("watch leases of network %s: %w", n.Name, err)
 	}

@@ -80,14 +80,15 @@ func WriteOp(prefix, subnet string, value []byte, flags uint64) *api.KVTxnOp {
 
 // CanDescribe reports whether an entry about a record, named by the last component of its key, can be written and is
 // read correctly. An unusable record needs no entry: hosts to which it matters find it by themselves.
-func CanDescribe(name string, pair *api.KVPair) bool {
+// exists is false for a record that was removed.
+func CanDescribe(name string, value []byte, exists bool) bool {
 	switch {
 	case !entryName.MatchString("000000000000000000000000_" + name):
 		return false
-	case pair.ModifyIndex != 0 && len(pair.Value) == 0: // would say that the record was removed
+	case exists && len(value) == 0: // would say that the record was removed
 		return false
 	}
-	return len(pair.Value) <= registry.MaxRecordSize
+	return len(value) <= registry.MaxRecordSize
 }
 
 // Watermark returns the highest index of any entry that may have been deleted. A watermark that was created again may

@@ -60,7 +60,7 @@ func TestCanDescribe(t *testing.T) {
 		{"a/10.5.201.0-24", api.KVPair{ModifyIndex: 1, Value: []byte("{}")}, false},
 		{"_", api.KVPair{ModifyIndex: 1, Value: []byte("{}")}, false},
 	} {
-		if got := CanDescribe(tt.name, &tt.pair); got != tt.want {
+		if got := CanDescribe(tt.name, tt.pair.Value, tt.pair.ModifyIndex != 0); got != tt.want {
 			t.Errorf("%s with %d bytes at %d: %t", tt.name, len(tt.pair.Value), tt.pair.ModifyIndex, got)
 		}
 	}

@@ -1,0 +1,305 @@
+// Package belief decides what a client believes of the leases of one network, whatever the store says of itself. It is
+// pure: its input is what was observed, and it makes no requests. All stores use it, and these are its rules.
+//
+// What is believed:
+//
+//  1. A record that a list contains is as the list says, unless rule 5 applies.
+//  2. A record that a list lacks was removed only if that is known: the store is the same one, it has continued from
+//     its last known state, and the store shows the removal or cannot hide one. Otherwise the record is missing, and its
+//     lease stays.
+//  3. The store was re-created if the network's marker was, and set back if an index, a record or the store itself is of
+//     an earlier state than one that a list has shown. What was missed of such a store is lost for certain (Lost), and
+//     may be restored. A hint alone, such as a directory of changes that anyone can edit, proves neither.
+//  4. A missing record is given up when its host has had time to write it again (settle). Each further loss starts that
+//     time again. A host that runs flannel writes its record once a day and has a day.
+//  5. A record that a snapshot has brought back does not replace a later one that was known, until its host writes or
+//     locks it: whoever can do that runs. It does if both say the same, if the later host had gone and another one holds
+//     the subnet, or if only the earlier one has the type of the network's backend. If its session ends meanwhile, the
+//     host is away, and stays known as it was, lapsed, until the earlier record is removed.
+//  6. In a re-created tree every writer is running now, so any record there replaces a missing one: the indexes of two
+//     trees are not compared.
+//  7. Of the missing records of one host only the latest is shown: of a later tree, else held when it was lost, else written
+//     later. None is shown once the host has written another record since, or another record has the same subnet.
+//  8. An announced change says where to look. It is applied at once only if it adds a record or repeats a known one; a
+//     removal, another value, and one that was found later must be confirmed by a read of the record (Unproven).
+//
+// A Belief is not safe for concurrent use.
+package belief
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// Record is one record about a lease. It is immutable.
+type Record struct {
+	Key   string
+	Value []byte // as stored
+	// Lease is what the value says, with the session and the indexes of the store. Of an unusable record it has at least
+	// these, and the node id and the type of the backend if they can be read.
+	Lease registry.Lease
+	Err   error // why the record is unusable, nil otherwise
+}
+
+// List is all records of a network at one moment, and what is known of how they came about.
+type List struct {
+	Records map[string]*Record // by key. The belief keeps the map
+	Index   uint64             // the store's index of the list
+	Marker  uint64             // the index at which the network's marker was created, 0 for none
+	SetBack bool               // the store is certain to have been set back since the last list
+	// Removed reports whether it is known that a record that the list lacks was removed.
+	Removed func(*Record) bool
+}
+
+// Options are how long a missing record is kept.
+type Options struct {
+	Settle  time.Duration
+	Foreign time.Duration // if its host runs flannel and the store has lost it for certain; 0 for Settle
+}
+
+// Belief is what a client believes of the leases of one network. The zero value knows nothing and is ready.
+type Belief struct {
+	backend string // the type in the network's definition, "" while it is not known
+	tree    tree
+	known   map[string]*Record // including missing ones
+	missing map[string]missing // records that the store does not have as they are known
+	shown   shown
+}
+
+// tree is the state of the store that is known.
+type tree struct {
+	marker    uint64
+	index     uint64
+	listed    uint64 // the index of the last list
+	recreated uint64 // how often the store was re-created
+	setBack   uint64 // how often the store was re-created or set back
+}
+
+// missing is the state of a known record that the store does not have as it is known.
+type missing struct {
+	since, until time.Time
+	recreated    uint64  // the tree's recreated when the record was stored
+	index        uint64  // its ModifyIndex then; that of the known record is 0 once the tree was re-created
+	older        *Record // what a snapshot has brought back instead, nil for nothing
+	replaced     bool    // its host has written another record since
+	lost         bool    // for certain
+}
+
+// isOlder reports whether a record is the older one, held as it was or lapsed.
+func (m missing) isOlder(stored *Record) bool {
+	return m.older != nil && bytes.Equal(stored.Value, m.older.Value) &&
+		(!stored.Lease.Held() || stored.Lease.Session == m.older.Lease.Session)
+}
+
+// isLost reports whether the store has certainly lost a record and has nothing in its place.
+func (m missing) isLost() bool { return m.lost && m.older == nil }
+
+// SetBackend sets the type of the network's backend.
+func (b *Belief) SetBackend(kind string) { b.backend = kind }
+
+// Empty reports whether no list was accepted yet.
+func (b *Belief) Empty() bool { return b.shown.index == 0 }
+
+// Marker returns the marker of the last list.
+func (b *Belief) Marker() uint64 { return b.tree.marker }
+
+// Index returns the store's index of the known state.
+func (b *Belief) Index() uint64 { return b.tree.index }
+
+// Listed returns the store's index of the last list.
+func (b *Belief) Listed() uint64 { return b.tree.listed }
+
+// Len returns the number of known records.
+func (b *Belief) Len() int { return len(b.known) }
+
+// Record returns the known record with a key, nil for none.
+func (b *Belief) Record(key string) *Record { return b.known[key] }
+
+// IsMissing reports whether a known record is missing, and whether the store has certainly lost it and has nothing in its
+// place.
+func (b *Belief) IsMissing(key string) (isMissing, lost bool) {
+	m, ok := b.missing[key]
+	return ok, m.isLost()
+}
+
+// Due returns when the first missing record may be given up, or the zero time if there is none.
+func (b *Belief) Due() time.Time {
+	var first time.Time
+	for _, m := range b.missing {
+		if first.IsZero() || m.until.Before(first) {
+			first = m.until
+		}
+	}
+	return first
+}
+
+// Accept makes a list that was read at a time the known state.
+func (b *Belief) Accept(l List, now time.Time, o Options) {
+	recreated := b.tree.marker != 0 && l.Marker != b.tree.marker
+	lost := !b.Empty() && (recreated || l.SetBack)
+	differs := b.Empty() || lost
+	if lost {
+		b.tree.setBack++
+	}
+	before, after := b.missing, map[string]missing{}
+	for key, r := range b.known {
+		m, wasMissing := before[key]
+		stored := l.Records[key]
+		if !wasMissing {
+			m = missing{since: now, recreated: b.tree.recreated, index: r.Lease.ModifyIndex}
+		}
+		if !wasMissing || lost { // this process may have been suspended since
+			m.until = now.Add(o.Settle)
+		}
+		switch isOlder := stored != nil && b.isOlder(r, m, stored, l.Marker, lost); {
+		case stored != nil && !isOlder, stored == nil && l.Removed(r):
+			continue
+		case isOlder:
+			m.older = stored
+		case lost:
+			m.older = nil
+		}
+		m.lost = m.lost || lost
+		if !now.Before(m.until) && !b.prolong(&m, &r, l, now, o) {
+			continue
+		}
+		if recreated && r.Lease.ModifyIndex != 0 {
+			copied := *r
+			copied.Lease.ModifyIndex = 0
+			r = &copied
+		}
+		l.Records[key], after[key] = r, m
+	}
+	b.missing = after
+	if recreated {
+		b.tree.recreated++
+	}
+	b.tree.marker, b.tree.index, b.tree.listed = l.Marker, l.Index, l.Index
+	b.markReplaced(l.Records)
+	differs = b.replaceAll(l.Records, before) || differs
+	if differs {
+		b.raise()
+	}
+}
+
+// isOlder reports whether a record is an older one than the known one in its place, which stays. marker is that of the
+// list, and lost means that the list shows another loss.
+func (b *Belief) isOlder(r *Record, m missing, stored *Record, marker uint64, lost bool) bool {
+	index := r.Lease.ModifyIndex
+	if lost {
+		index = m.index
+	}
+	if !m.isOlder(stored) && (marker > b.tree.marker || stored.Lease.ModifyIndex >= index) {
+		return false
+	}
+	return !bytes.Equal(stored.Value, r.Value) && r.Lease.Outranks(stored.Lease, b.backend)
+}
+
+// prolong gives a missing record whose time has passed more time, or reports that it is given up.
+func (b *Belief) prolong(m *missing, r **Record, l List, now time.Time, o Options) bool {
+	switch stored := m.older; {
+	case stored != nil && !stored.Lease.Held() && !m.replaced:
+		copied := **r // the older record says how long the host has been away
+		lease := &copied.Lease
+		lease.Session, lease.CreateIndex, lease.ModifyIndex = "", stored.Lease.CreateIndex, stored.Lease.ModifyIndex
+		*r = &copied
+	case stored == nil && (*r).Lease.Foreign && now.Sub(m.since) < o.Foreign && !isReplaced((*r).Lease, l):
+		m.lost = true
+	default:
+		return false
+	}
+	m.until = now.Add(o.Settle + rand.N(o.Settle/4+1)) // not on all hosts at the same time
+	return true
+}
+
+// isReplaced reports whether a list has another record about the host or the subnets of a lease.
+func isReplaced(l registry.Lease, list List) bool {
+	hasAddress := func(a netip.Addr) bool { return slices.Contains(l.PublicIPs, a) }
+	hasSubnet := func(p netip.Prefix) bool { return slices.Contains(l.Subnets, p) }
+	for _, r := range list.Records {
+		if slices.ContainsFunc(r.Lease.PublicIPs, hasAddress) || slices.ContainsFunc(r.Lease.Subnets, hasSubnet) {
+			return true
+		}
+	}
+	return false
+}
+
+// markReplaced finds the missing records whose hosts have written others since. A stored record that was brought back in
+// place of such a one counts again.
+func (b *Belief) markReplaced(records map[string]*Record) {
+	if len(b.missing) == 0 {
+		return
+	}
+	written := map[string]uint64{} // by node id, a lower bound of the index at which the host last wrote a stored record
+	for key, r := range records {
+		if _, isMissing := b.missing[key]; isMissing || r.Err != nil {
+			continue
+		}
+		index := r.Lease.ModifyIndex
+		if !r.Lease.Held() {
+			index = r.Lease.CreateIndex // the last write was by the store, when the lease lapsed
+		}
+		written[r.Lease.NodeID] = max(written[r.Lease.NodeID], index)
+	}
+	for key, m := range b.missing {
+		r := records[key]
+		if since, elsewhere := written[r.Lease.NodeID]; r.Err != nil || !elsewhere || since < r.Lease.ModifyIndex {
+			continue
+		}
+		m.replaced = true
+		b.missing[key] = m
+		if m.older != nil {
+			records[key] = m.older
+			delete(b.missing, key)
+		}
+	}
+}
+
+// Lacks returns how many known records a list lacks, except those that are missing already, of how many.
+func (b *Belief) Lacks(records map[string]*Record) (lacking, of int) {
+	for key := range b.known {
+		if _, isMissing := b.missing[key]; records[key] == nil && !isMissing {
+			lacking++
+		}
+	}
+	return lacking, len(b.known) - len(b.missing)
+}
+
+// IsSetBack reports whether a list is of an earlier state of the tree than the known one: records that a list or a read
+// has shown have a lower index, or records have appeared at an earlier index. suspected means that there is another
+// sign, of which missing records are the proof.
+func (b *Belief) IsSetBack(l List, suspected bool) bool {
+	for key, r := range b.known {
+		if _, isMissing := b.missing[key]; isMissing || r.Lease.Session == registry.UnknownSession {
+			continue
+		}
+		stored := l.Records[key]
+		if stored != nil && stored.Lease.ModifyIndex < r.Lease.ModifyIndex || stored == nil && suspected && !l.Removed(r) {
+			return true
+		}
+	}
+	for key, r := range l.Records {
+		if b.known[key] == nil && r.Lease.ModifyIndex <= b.tree.listed {
+			return true
+		}
+	}
+	return false
+}
+
+// Unconfirmed returns the known records that a list lacks, although they are not known to have been removed: their hosts
+// may be about to write them again.
+func (b *Belief) Unconfirmed(l List) []*Record {
+	var out []*Record
+	for key, r := range b.known {
+		_, isMissing := b.missing[key]
+		if l.Records[key] == nil && (isMissing || l.SetBack || l.Marker != b.tree.marker || !l.Removed(r)) {
+			out = append(out, r)
+		}
+	}
+	return out
+}

@@ -1,0 +1,184 @@
+package belief
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// shown is what callers see: usable records sorted by slot, and how many are unusable. It is updated by the keys that
+// were touched since the last time.
+type shown struct {
+	index   uint64 // that callers get, 0 before the first list
+	order   []*Record
+	bad     int
+	touched map[string]*Record // by key, the record in order that may be another one by now, nil for none
+	all     bool               // everything must be rebuilt
+}
+
+// touch notes that the record with a key, as it was shown, may be another one by now.
+func (s *shown) touch(key string, old *Record) {
+	if s.touched == nil {
+		s.touched = map[string]*Record{}
+	}
+	if _, ok := s.touched[key]; !ok {
+		s.touched[key] = old
+	}
+}
+
+// Version returns the index of what callers see, 0 before the first list. It is never reused for other content, whatever
+// a restore does to the store's index.
+func (b *Belief) Version() uint64 { return b.shown.index }
+
+func (b *Belief) raise() { b.shown.index = max(b.tree.index, b.shown.index+1) }
+
+// compare reports whether a record was touched, and whether callers see a difference. They see none when only the
+// session changes, or when the record is written again with the same value.
+func compare(old, now *Record) (touched, visible bool) {
+	switch {
+	case old == now:
+		return false, false
+	case old == nil || old.Lease.CreateIndex != now.Lease.CreateIndex || !bytes.Equal(old.Value, now.Value) ||
+		old.Lease.Held() != now.Lease.Held():
+		return true, true
+	}
+	return old.Lease.ModifyIndex != now.Lease.ModifyIndex || old.Lease.Session != now.Lease.Session, false
+}
+
+// replaceAll makes records the known ones, and reports whether callers see a difference. before are the records that were
+// missing until now.
+func (b *Belief) replaceAll(records map[string]*Record, before map[string]missing) (differs bool) {
+	for key := range b.known {
+		if records[key] == nil {
+			b.shown.touch(key, b.known[key])
+			differs = true
+		}
+	}
+	for key, r := range records {
+		touched, visible := compare(b.known[key], r)
+		was, wasMissing := before[key]
+		is, isMissing := b.missing[key]
+		if touched || wasMissing || isMissing {
+			b.shown.touch(key, b.known[key])
+		}
+		differs = differs || visible || wasMissing != isMissing || was.isLost() != is.isLost()
+	}
+	b.known = records
+	b.shown.all = b.shown.all || len(before)+len(b.missing) > 0
+	return differs
+}
+
+// Reparse replaces every known record by what parse makes of it: the network has another plan or backend.
+func (b *Belief) Reparse(parse func(*Record) *Record) {
+	for key, r := range b.known {
+		b.known[key] = parse(r)
+	}
+	b.shown.all = true
+}
+
+// Leases returns the leases, sorted by slot, and the records that were skipped, sorted by key.
+func (b *Belief) Leases() registry.LeaseSet {
+	if b.shown.all || 4*len(b.shown.touched) > len(b.known) {
+		b.rebuild()
+	} else {
+		for key, old := range b.shown.touched {
+			b.update(key, old)
+		}
+	}
+	clear(b.shown.touched)
+	set := registry.LeaseSet{SetBack: b.tree.setBack}
+	if len(b.shown.order) > 0 {
+		set.Leases = make([]registry.Lease, len(b.shown.order))
+	}
+	for i, r := range b.shown.order {
+		set.Leases[i] = r.Lease
+		if m, ok := b.missing[r.Key]; ok {
+			set.Leases[i].Missing, set.Leases[i].Lost = true, m.isLost()
+		}
+	}
+	if b.shown.bad == 0 {
+		return set
+	}
+	for key, r := range b.known {
+		if _, isMissing := b.missing[key]; r.Err != nil && !isMissing {
+			set.Bad = append(set.Bad, registry.BadRecord{Key: key, Reason: registry.Shorten(r.Err.Error(), maxReason)})
+		}
+	}
+	slices.SortFunc(set.Bad, func(x, y registry.BadRecord) int { return cmp.Compare(x.Key, y.Key) })
+	return set
+}
+
+// maxReason limits the reason why a record was skipped, in bytes: the text may quote the record.
+const maxReason = 300
+
+// rebuild determines anew what callers see.
+func (b *Belief) rebuild() {
+	s := &b.shown
+	s.order, s.bad, s.all = make([]*Record, 0, len(b.known)), 0, len(b.missing) > 0
+	taken := map[uint64]bool{}
+	latest := map[string]*Record{} // by node id, of the missing records
+	for key, r := range b.known {
+		m, isMissing := b.missing[key]
+		switch {
+		case isMissing && (r.Err != nil || m.replaced):
+		case isMissing:
+			if other := latest[r.Lease.NodeID]; other == nil || b.isLater(r, other) {
+				latest[r.Lease.NodeID] = r
+			}
+		case r.Err != nil:
+			s.bad++
+		default:
+			s.order = append(s.order, r)
+			if len(b.missing) > 0 {
+				taken[r.Lease.Slot] = true
+			}
+		}
+	}
+	for _, r := range latest {
+		if !taken[r.Lease.Slot] {
+			s.order = append(s.order, r)
+		}
+	}
+	slices.SortFunc(s.order, bySlot)
+}
+
+// update determines anew what callers see of one record, in place of old, nil for none.
+func (b *Belief) update(key string, old *Record) {
+	s := &b.shown
+	switch {
+	case old == nil:
+	case old.Err != nil:
+		s.bad--
+	default:
+		if i, ok := slices.BinarySearchFunc(s.order, old, bySlot); ok {
+			s.order = slices.Delete(s.order, i, i+1)
+		}
+	}
+	now := b.known[key]
+	switch {
+	case now == nil:
+	case now.Err != nil:
+		s.bad++
+	default:
+		i, _ := slices.BinarySearchFunc(s.order, now, bySlot)
+		s.order = slices.Insert(s.order, i, now)
+	}
+}
+
+// isLater reports whether r, of two missing records of one host, is the later one.
+func (b *Belief) isLater(r, other *Record) bool {
+	x, y := b.missing[r.Key], b.missing[other.Key]
+	if x.recreated != y.recreated {
+		return x.recreated > y.recreated
+	}
+	if r.Lease.Held() != other.Lease.Held() {
+		return r.Lease.Held()
+	}
+	return x.index > y.index
+}
+
+func bySlot(a, b *Record) int {
+	return cmp.Or(cmp.Compare(a.Lease.Slot, b.Lease.Slot), cmp.Compare(a.Key, b.Key))
+}

@@ -1,0 +1,122 @@
+package consul
+
+import (
+	"bytes"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
+	"github.com/lenonet/leno/registry/consul/changelog"
+)
+
+// evidence is what is known about the next list before it is read.
+type evidence struct {
+	setBack     bool              // the directory of changes shows that the store was set back
+	suspectLoss bool              // records missing from the list may have been lost, without any other sign
+	changes     map[string]uint64 // by subnet, the last change in the directory when all leases were read last
+}
+
+// use makes n the network whose records are parsed. The caller holds f.mu.
+func (f *follower) use(n registry.Network) {
+	same := f.network.Name == n.Name && slices.Equal(f.network.Plan, n.Plan)
+	f.network = n
+	f.belief.SetBackend(n.Backend.Type)
+	if !same {
+		f.belief.Reparse(func(r *belief.Record) *belief.Record {
+			now := f.parse(r.Key, r.Value)
+			now.Lease.Session, now.Lease.CreateIndex, now.Lease.ModifyIndex = r.Lease.Session, r.Lease.CreateIndex, r.Lease.ModifyIndex
+			return now
+		})
+	}
+}
+
+// parse parses the value of a record below the prefix of the leases.
+func (f *follower) parse(key string, value []byte) *belief.Record {
+	r := &belief.Record{Key: key, Value: value}
+	if r.Lease, r.Err = registry.ParseLease(f.network, key[len(f.leases):], value); r.Err != nil {
+		r.Lease = registry.Lease{NodeID: registry.NodeIDOf(value), Backend: registry.Backend{Type: registry.BackendTypeOf(value)}}
+	}
+	return r
+}
+
+// record returns the record in a pair, parsed once for each value. The values of a list share one allocation, and a value
+// that is still in use would keep all of that list, so the record has a copy.
+func (f *follower) record(pair *api.KVPair) *belief.Record {
+	r := f.belief.Record(pair.Key)
+	if r == nil || !bytes.Equal(r.Value, pair.Value) {
+		r = f.parse(pair.Key, cloneValue(pair.Value))
+		r.Lease = stored(r.Lease, pair)
+		return r
+	}
+	l := stored(r.Lease, pair)
+	if l.Session == r.Lease.Session && l.CreateIndex == r.Lease.CreateIndex && l.ModifyIndex == r.Lease.ModifyIndex {
+		return r
+	}
+	copied := *r
+	copied.Lease = l
+	return &copied
+}
+
+// changeOf returns what an entry of the directory announces.
+func (f *follower) changeOf(ch changelog.Change) belief.Change {
+	out := belief.Change{Key: f.leases + ch.Subnet, Index: ch.Index, Later: ch.Has(changelog.FlagManual)}
+	if !ch.IsRemoval() {
+		out.Record = f.parse(out.Key, cloneValue(ch.Value))
+		out.Record.Lease = belief.Announced(out.Record.Lease, ch.Index, !ch.Has(changelog.FlagUnheld))
+	}
+	return out
+}
+
+func (f *follower) changesOf(entries []changelog.Change) []belief.Change {
+	out := make([]belief.Change, len(entries))
+	for i, ch := range entries {
+		out[i] = f.changeOf(ch)
+	}
+	return out
+}
+
+// newList returns Consul's answer to one read of the whole tree.
+func (f *follower) newList(pairs api.KVPairs, index uint64) belief.List {
+	l := belief.List{Records: make(map[string]*belief.Record, len(pairs)), Index: index}
+	for _, p := range pairs {
+		if p.Key == f.leases+markerName {
+			l.Marker = p.CreateIndex
+		} else {
+			l.Records[p.Key] = f.record(p)
+		}
+	}
+	suspect := f.mayBeSetBack(l)
+	l.Removed = func(r *belief.Record) bool {
+		if f.evidence.changes[lastComponent(r.Key)] > r.Lease.ModifyIndex {
+			return true
+		}
+		isMissing, _ := f.belief.IsMissing(r.Key)
+		return !isMissing && !suspect
+	}
+	l.SetBack = suspect && f.belief.IsSetBack(l, f.evidence.setBack)
+	return l
+}
+
+// mayBeSetBack reports whether the list may be of a tree that was emptied and written again, or set back to an earlier
+// state. The index alone does not prove that: a deletion raises it, and 15 minutes later it falls again.
+func (f *follower) mayBeSetBack(l belief.List) bool {
+	return l.Marker != f.belief.Marker() || l.Index < f.belief.Index() || f.evidence.setBack || f.evidence.suspectLoss
+}
+
+// isDoubtful reports whether a list must be confirmed by a second, consistent read and by a read of the marker alone.
+func (f *follower) isDoubtful(l belief.List) bool {
+	if l.Marker == 0 {
+		return true
+	}
+	lacking, of := f.belief.Lacks(l.Records)
+	return lacking > 0 && (f.mayBeSetBack(l) || 2*(of-lacking) < of)
+}
+
+// accept makes a confirmed list the known state.
+func (f *follower) accept(l belief.List) {
+	f.belief.Accept(l, time.Now(), belief.Options{Settle: f.settleTime()})
+	f.evidence.setBack, f.evidence.suspectLoss = false, false
+}
