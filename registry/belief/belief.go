@@ -49,7 +49,7 @@ type Record struct {
 // List is all records of a network at one moment, and what is known of how they came about.
 type List struct {
 	Records map[string]*Record // by key. The belief keeps the map
-	Index   uint64             // the store's index of the list
+	Index   uint64             // the store's index of the list, or of the last change in it
 	Marker  uint64             // the index at which the network's marker was created, 0 for none
 	SetBack bool               // the store is certain to have been set back since the last list
 	// Removed reports whether it is known that a record that the list lacks was removed.
@@ -67,7 +67,7 @@ type Belief struct {
 	backend string // the type in the network's definition, "" while it is not known
 	tree    tree
 	known   map[string]*Record // including missing ones
-	missing map[string]missing // records that the store does not have as they are known
+	missing map[string]Missing // records that the store does not have as they are known
 	shown   shown
 }
 
@@ -80,24 +80,25 @@ type tree struct {
 	setBack   uint64 // how often the store was re-created or set back
 }
 
-// missing is the state of a known record that the store does not have as it is known.
-type missing struct {
-	since, until time.Time
-	recreated    uint64  // the tree's recreated when the record was stored
-	index        uint64  // its ModifyIndex then; that of the known record is 0 once the tree was re-created
-	older        *Record // what a snapshot has brought back instead, nil for nothing
-	replaced     bool    // its host has written another record since
-	lost         bool    // for certain
+// Missing is the state of a known record that the store does not have as it is known.
+type Missing struct {
+	Since, Until time.Time // when it was found to be missing, and when it is given up
+
+	recreated uint64  // the tree's recreated when the record was stored
+	index     uint64  // its ModifyIndex then; that of the known record is 0 once the tree was re-created
+	older     *Record // what a snapshot has brought back instead, nil for nothing
+	replaced  bool    // its host has written another record since
+	lost      bool    // for certain
 }
 
 // isOlder reports whether a record is the older one, held as it was or lapsed.
-func (m missing) isOlder(stored *Record) bool {
+func (m Missing) isOlder(stored *Record) bool {
 	return m.older != nil && bytes.Equal(stored.Value, m.older.Value) &&
 		(!stored.Lease.Held() || stored.Lease.Session == m.older.Lease.Session)
 }
 
-// isLost reports whether the store has certainly lost a record and has nothing in its place.
-func (m missing) isLost() bool { return m.lost && m.older == nil }
+// IsLost reports whether the store has certainly lost the record and has nothing in its place.
+func (m Missing) IsLost() bool { return m.lost && m.older == nil }
 
 // SetBackend sets the type of the network's backend.
 func (b *Belief) SetBackend(kind string) { b.backend = kind }
@@ -120,19 +121,15 @@ func (b *Belief) Len() int { return len(b.known) }
 // Record returns the known record with a key, nil for none.
 func (b *Belief) Record(key string) *Record { return b.known[key] }
 
-// IsMissing reports whether a known record is missing, and whether the store has certainly lost it and has nothing in its
-// place.
-func (b *Belief) IsMissing(key string) (isMissing, lost bool) {
-	m, ok := b.missing[key]
-	return ok, m.isLost()
-}
+// Missing returns the missing records by key. The caller must not change the map.
+func (b *Belief) Missing() map[string]Missing { return b.missing }
 
 // Due returns when the first missing record may be given up, or the zero time if there is none.
 func (b *Belief) Due() time.Time {
 	var first time.Time
 	for _, m := range b.missing {
-		if first.IsZero() || m.until.Before(first) {
-			first = m.until
+		if first.IsZero() || m.Until.Before(first) {
+			first = m.Until
 		}
 	}
 	return first
@@ -142,19 +139,19 @@ func (b *Belief) Due() time.Time {
 func (b *Belief) Accept(l List, now time.Time, o Options) {
 	recreated := b.tree.marker != 0 && l.Marker != b.tree.marker
 	lost := !b.Empty() && (recreated || l.SetBack)
-	differs := b.Empty() || lost
+	visible := b.Empty() || lost
 	if lost {
 		b.tree.setBack++
 	}
-	before, after := b.missing, map[string]missing{}
+	before, after := b.missing, map[string]Missing{}
 	for key, r := range b.known {
 		m, wasMissing := before[key]
 		stored := l.Records[key]
 		if !wasMissing {
-			m = missing{since: now, recreated: b.tree.recreated, index: r.Lease.ModifyIndex}
+			m = Missing{Since: now, recreated: b.tree.recreated, index: r.Lease.ModifyIndex}
 		}
 		if !wasMissing || lost { // this process may have been suspended since
-			m.until = now.Add(o.Settle)
+			m.Until = now.Add(o.Settle)
 		}
 		switch isOlder := stored != nil && b.isOlder(r, m, stored, l.Marker, lost); {
 		case stored != nil && !isOlder, stored == nil && l.Removed(r):
@@ -165,7 +162,7 @@ func (b *Belief) Accept(l List, now time.Time, o Options) {
 			m.older = nil
 		}
 		m.lost = m.lost || lost
-		if !now.Before(m.until) && !b.prolong(&m, &r, l, now, o) {
+		if !now.Before(m.Until) && !b.prolong(&m, &r, l, now, o) {
 			continue
 		}
 		if recreated && r.Lease.ModifyIndex != 0 {
@@ -181,15 +178,15 @@ func (b *Belief) Accept(l List, now time.Time, o Options) {
 	}
 	b.tree.marker, b.tree.index, b.tree.listed = l.Marker, l.Index, l.Index
 	b.markReplaced(l.Records)
-	differs = b.replaceAll(l.Records, before) || differs
-	if differs {
+	visible = b.replaceAll(l.Records, before) || visible
+	if visible {
 		b.raise()
 	}
 }
 
 // isOlder reports whether a record is an older one than the known one in its place, which stays. marker is that of the
 // list, and lost means that the list shows another loss.
-func (b *Belief) isOlder(r *Record, m missing, stored *Record, marker uint64, lost bool) bool {
+func (b *Belief) isOlder(r *Record, m Missing, stored *Record, marker uint64, lost bool) bool {
 	index := r.Lease.ModifyIndex
 	if lost {
 		index = m.index
@@ -201,19 +198,19 @@ func (b *Belief) isOlder(r *Record, m missing, stored *Record, marker uint64, lo
 }
 
 // prolong gives a missing record whose time has passed more time, or reports that it is given up.
-func (b *Belief) prolong(m *missing, r **Record, l List, now time.Time, o Options) bool {
+func (b *Belief) prolong(m *Missing, r **Record, l List, now time.Time, o Options) bool {
 	switch stored := m.older; {
 	case stored != nil && !stored.Lease.Held() && !m.replaced:
 		copied := **r // the older record says how long the host has been away
 		lease := &copied.Lease
 		lease.Session, lease.CreateIndex, lease.ModifyIndex = "", stored.Lease.CreateIndex, stored.Lease.ModifyIndex
 		*r = &copied
-	case stored == nil && (*r).Lease.Foreign && now.Sub(m.since) < o.Foreign && !isReplaced((*r).Lease, l):
+	case stored == nil && (*r).Lease.Foreign && now.Sub(m.Since) < o.Foreign && !isReplaced((*r).Lease, l):
 		m.lost = true
 	default:
 		return false
 	}
-	m.until = now.Add(o.Settle + rand.N(o.Settle/4+1)) // not on all hosts at the same time
+	m.Until = now.Add(o.Settle + rand.N(o.Settle/4+1)) // not on all hosts at the same time
 	return true
 }
 
@@ -296,8 +293,7 @@ func (b *Belief) IsSetBack(l List, suspected bool) bool {
 func (b *Belief) Unconfirmed(l List) []*Record {
 	var out []*Record
 	for key, r := range b.known {
-		_, isMissing := b.missing[key]
-		if l.Records[key] == nil && (isMissing || l.SetBack || l.Marker != b.tree.marker || !l.Removed(r)) {
+		if l.Records[key] == nil && (l.SetBack || l.Marker != b.tree.marker || !l.Removed(r)) {
 			out = append(out, r)
 		}
 	}

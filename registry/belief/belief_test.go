@@ -34,7 +34,7 @@ func (s *store) list(marker, index uint64, records ...*Record) List {
 	}
 	suspect := marker != s.Marker() || index < s.Index() || s.suspect
 	l.Removed = func(r *Record) bool {
-		isMissing, _ := s.IsMissing(r.Key)
+		_, isMissing := s.Missing()[r.Key]
 		return !isMissing && !suspect
 	}
 	l.SetBack = suspect && s.IsSetBack(l, s.suspect)
@@ -400,7 +400,7 @@ func TestForeignRecord(t *testing.T) {
 	for _, after := range []time.Duration{2 * settle, 20 * time.Hour} {
 		s.now = s.now.Add(after)
 		s.read(20, 30)
-		if _, lost := s.IsMissing(key); s.Record(key) == nil || !lost {
+		if s.Record(key) == nil || !s.Missing()[key].IsLost() {
 			t.Fatalf("given up after %s", after)
 		}
 	}
@@ -483,7 +483,7 @@ func TestUnprovenChanges(t *testing.T) {
 func TestUnexplainedRecords(t *testing.T) {
 	t.Parallel()
 	s := storeWith(map[string]uint64{"a": 10, "b": 11, "c": 12, "d": 13})
-	s.missing["d"] = missing{}
+	s.missing["d"] = Missing{}
 	l := s.list(2, 40, recordsOf(map[string]uint64{"a": 10, "e": 31, "f": 32})...)
 	l.Records["b"] = record("b", "edited", "s", 30)
 	var got []string
@@ -515,7 +515,7 @@ func TestUnconfirmedRecords(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := storeWith(map[string]uint64{"a": 10, "b": 11})
 			if tt.missing {
-				s.missing["b"] = missing{}
+				s.missing["b"] = Missing{}
 			}
 			if got := s.Unconfirmed(s.list(tt.marker, 30, recordsOf(tt.records)...)); len(got) != tt.want {
 				t.Errorf("got %d records, want %d", len(got), tt.want)

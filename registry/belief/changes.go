@@ -37,7 +37,7 @@ func (b *Belief) Unproven(changes []Change) map[string]int {
 
 // Apply applies changes to the known state, and then what the store said of the records that were read to confirm them.
 func (b *Belief) Apply(changes []Change, verified []*Record) {
-	differs := false
+	visible := false
 	for _, ch := range changes {
 		known := b.known[ch.Key]
 		m, isMissing := b.missing[ch.Key]
@@ -56,25 +56,25 @@ func (b *Belief) Apply(changes []Change, verified []*Record) {
 			delete(b.missing, ch.Key)
 			b.shown.all = true
 			b.shown.touch(ch.Key, known)
-			differs = true
+			visible = true
 		}
 		if ch.Record == nil {
 			if known != nil {
 				delete(b.known, ch.Key)
 				b.shown.touch(ch.Key, known)
-				differs = true
+				visible = true
 			}
 			continue
 		}
-		differs = b.learn(ch.Record.continuing(known)) || differs
+		visible = b.learn(ch.Record.continuing(known)) || visible
 	}
 	for _, r := range verified {
 		_, isMissing := b.missing[r.Key]
 		if known := b.known[r.Key]; known != nil && !isMissing && bytes.Equal(r.Value, known.Value) {
-			differs = b.learn(r) || differs
+			visible = b.learn(r) || visible
 		}
 	}
-	if differs {
+	if visible {
 		b.raise()
 	}
 }
@@ -91,15 +91,15 @@ func (r *Record) continuing(known *Record) *Record {
 
 // learn makes a record a known one, and reports whether callers see a difference.
 func (b *Belief) learn(r *Record) (visible bool) {
-	touched, visible := compare(b.known[r.Key], r)
-	if touched {
-		b.shown.touch(r.Key, b.known[r.Key])
+	old := b.known[r.Key]
+	if old != r {
+		b.shown.touch(r.Key, old)
 	}
 	if b.known == nil {
 		b.known = map[string]*Record{}
 	}
 	b.known[r.Key] = r
-	return visible
+	return differs(old, r)
 }
 
 // Unexplained returns the records of a list that differ from the known ones although no change tells why; those without

@@ -34,40 +34,37 @@ func (b *Belief) Version() uint64 { return b.shown.index }
 
 func (b *Belief) raise() { b.shown.index = max(b.tree.index, b.shown.index+1) }
 
-// compare reports whether a record was touched, and whether callers see a difference. They see none when only the
-// session changes, or when the record is written again with the same value.
-func compare(old, now *Record) (touched, visible bool) {
-	switch {
-	case old == now:
-		return false, false
-	case old == nil || old.Lease.CreateIndex != now.Lease.CreateIndex || !bytes.Equal(old.Value, now.Value) ||
-		old.Lease.Held() != now.Lease.Held():
-		return true, true
+// differs reports whether callers see a difference between two versions of a record. They see none when only the session
+// changes, or when the record is written again with the same value.
+func differs(old, now *Record) bool {
+	if old == now {
+		return false
 	}
-	return old.Lease.ModifyIndex != now.Lease.ModifyIndex || old.Lease.Session != now.Lease.Session, false
+	return old == nil || old.Lease.CreateIndex != now.Lease.CreateIndex || !bytes.Equal(old.Value, now.Value) ||
+		old.Lease.Held() != now.Lease.Held()
 }
 
 // replaceAll makes records the known ones, and reports whether callers see a difference. before are the records that were
 // missing until now.
-func (b *Belief) replaceAll(records map[string]*Record, before map[string]missing) (differs bool) {
+func (b *Belief) replaceAll(records map[string]*Record, before map[string]Missing) (visible bool) {
 	for key := range b.known {
 		if records[key] == nil {
 			b.shown.touch(key, b.known[key])
-			differs = true
+			visible = true
 		}
 	}
 	for key, r := range records {
-		touched, visible := compare(b.known[key], r)
+		old := b.known[key]
 		was, wasMissing := before[key]
 		is, isMissing := b.missing[key]
-		if touched || wasMissing || isMissing {
-			b.shown.touch(key, b.known[key])
+		if old != r {
+			b.shown.touch(key, old)
 		}
-		differs = differs || visible || wasMissing != isMissing || was.isLost() != is.isLost()
+		visible = visible || differs(old, r) || wasMissing != isMissing || was.IsLost() != is.IsLost()
 	}
 	b.known = records
 	b.shown.all = b.shown.all || len(before)+len(b.missing) > 0
-	return differs
+	return visible
 }
 
 // Reparse replaces every known record by what parse makes of it: the network has another plan or backend.
@@ -95,7 +92,7 @@ func (b *Belief) Leases() registry.LeaseSet {
 	for i, r := range b.shown.order {
 		set.Leases[i] = r.Lease
 		if m, ok := b.missing[r.Key]; ok {
-			set.Leases[i].Missing, set.Leases[i].Lost = true, m.isLost()
+			set.Leases[i].Missing, set.Leases[i].Lost = true, m.IsLost()
 		}
 	}
 	if b.shown.bad == 0 {

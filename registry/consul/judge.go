@@ -93,7 +93,7 @@ func (f *follower) newList(pairs api.KVPairs, index uint64) belief.List {
 		if f.evidence.changes[lastComponent(r.Key)] > r.Lease.ModifyIndex {
 			return true
 		}
-		isMissing, _ := f.belief.IsMissing(r.Key)
+		_, isMissing := f.belief.Missing()[r.Key]
 		return !isMissing && !suspect
 	}
 	l.SetBack = suspect && f.belief.IsSetBack(l, f.evidence.setBack)

@@ -170,7 +170,6 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 		return registry.Lease{}, 0, wrap(err, "watch lease")
 	}
 	conn, first := c.own, n.Plan.Subnets(slot)[0]
-	view := &leaseView{network: n.Name}
 	var lease registry.Lease
 	var index uint64
 	var reason error
@@ -181,8 +180,8 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 		var records []*record
 		switch {
 		case r != nil:
-			k := view.parse(t, conn.keys, n, r, true)
-			lease, reason = k.lease, k.err
+			p := parse(t, conn.keys, n, r).record
+			lease, reason = p.Lease, p.Err
 			if records = append(records, r); r.lease != 0 && t.records[conn.keys.session(n.Name, r.lease)] != nil {
 				records = append(records, t.records[conn.keys.session(n.Name, r.lease)])
 			}
@@ -285,17 +284,16 @@ type situation struct {
 
 func (c *connection) situation(t *tree, n registry.Network, claim registry.Claim) (s situation) {
 	s.Network = n
-	var leases []*known
+	var leases []registry.Lease
 	leases, s.Bad = c.readLeases(t, n)
 	users := map[netip.Prefix]int{} // how many leases have a subnet
-	for _, k := range leases {
-		for _, p := range k.lease.Subnets {
+	for _, l := range leases {
+		for _, p := range l.Subnets {
 			users[p]++
 		}
 	}
-	for _, k := range leases {
-		l := k.lease
-		if !k.foreign {
+	for i, l := range leases {
+		if !l.Foreign {
 			s.Leases = append(s.Leases, l)
 			continue
 		}
@@ -310,7 +308,7 @@ func (c *connection) situation(t *tree, n registry.Network, claim registry.Claim
 		if slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(claim.PublicIPs, a) }) {
 			// This host ran flannel before, which identifies hosts by their address.
 			if !slices.Equal(l.Subnets, n.Plan.Subnets(l.Slot)[:len(l.Subnets)]) {
-				s.former = &k.lease
+				s.former = &leases[i]
 			}
 			if !isFree {
 				s.Bad = append(s.Bad, registry.BadSlot{Prefix: l.Subnet()})

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/flannel"
 )
 
@@ -46,10 +47,10 @@ func (c *connection) reserve(t *tree, n registry.Network, all []registry.Reserva
 	set, _ := c.reservations(t, n)
 	leases, _ := c.readLeases(t, n)
 	bySlot := map[uint64]registry.Lease{}
-	for _, k := range leases {
-		for _, p := range k.lease.Subnets { // those of a host that runs flannel may be of two slots
+	for _, l := range leases {
+		for _, p := range l.Subnets { // those of a host that runs flannel may be of two slots
 			if slot, err := n.Plan.Slot(p); err == nil {
-				bySlot[slot] = k.lease
+				bySlot[slot] = l
 			}
 		}
 	}
@@ -219,10 +220,10 @@ func (c *connection) reservations(t *tree, n registry.Network) (set registry.Res
 	return set, bad
 }
 
-// isReservation reports whether k is a reservation in flannel: a record that never ends, in which no host has written what
-// the network's backend publishes.
-func (k *known) isReservation(n registry.Network) bool {
-	return k.foreign && k.err == nil && k.record.lease == 0 && k.lease.Backend.Type != n.Backend.Type
+// isReservation reports whether a record is a reservation in flannel: a record that never ends, in which no host has
+// written what the network's backend publishes.
+func isReservation(p *belief.Record, r *record, n registry.Network) bool {
+	return p.Lease.Foreign && r.lease == 0 && p.Lease.Backend.Type != n.Backend.Type
 }
 
 // flannelReservations returns the reservations of n in flannel, and their records. They are only shown: a claim treats them
@@ -231,14 +232,13 @@ func (c *connection) flannelReservations(t *tree, n registry.Network) (out []reg
 	if len(n.Plan) == 0 {
 		return nil, nil
 	}
-	view := &leaseView{network: n.Name}
 	for _, r := range t.below(c.keys.leases(n.Name)) {
 		if r.lease != 0 {
 			continue // it ends with its host, and is not parsed here for each change of any lease
 		}
-		if k := view.parse(t, c.keys, n, r, true); k.isReservation(n) {
-			out = append(out, registry.Reservation{Network: n.Name, Slot: k.lease.Slot, Subnet: k.lease.Subnet(),
-				Node: k.lease.Node, ModifyIndex: r.modified})
+		if p := parse(t, c.keys, n, r).record; isReservation(p, r, n) {
+			out = append(out, registry.Reservation{Network: n.Name, Slot: p.Lease.Slot, Subnet: p.Lease.Subnet(),
+				Node: p.Lease.Node, ModifyIndex: r.modified})
 			records = append(records, r)
 		}
 	}
@@ -246,13 +246,12 @@ func (c *connection) flannelReservations(t *tree, n registry.Network) (out []reg
 }
 
 // readLeases returns the stored leases of n, and the slots that unusable records cover.
-func (c *connection) readLeases(t *tree, n registry.Network) (leases []*known, bad []registry.BadSlot) {
-	view := &leaseView{network: n.Name}
+func (c *connection) readLeases(t *tree, n registry.Network) (leases []registry.Lease, bad []registry.BadSlot) {
 	prefix := c.keys.leases(n.Name)
 	for _, r := range t.below(prefix) {
-		k := view.parse(t, c.keys, n, r, true)
-		if k.err == nil {
-			leases = append(leases, k)
+		l := parse(t, c.keys, n, r).record
+		if l.Err == nil {
+			leases = append(leases, l.Lease)
 			continue
 		}
 		subnets, err := flannel.ParseSubnetKey(r.key[len(prefix):])
@@ -260,7 +259,7 @@ func (c *connection) readLeases(t *tree, n registry.Network) (leases []*known, b
 			continue
 		}
 		for _, p := range subnets {
-			bad = append(bad, registry.BadSlot{Prefix: p, Session: k.session, ModifyIndex: r.modified})
+			bad = append(bad, registry.BadSlot{Prefix: p, Session: l.Lease.Session, ModifyIndex: r.modified})
 		}
 	}
 	return leases, bad

@@ -421,8 +421,8 @@ func TestKeptWhileAway(t *testing.T) {
 func (v *leaseView) isProlonged(key string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	k := v.known[key]
-	return k != nil && k.until.Sub(k.since) > time.Second+time.Millisecond
+	m := v.belief.Missing()[key]
+	return m.Until.Sub(m.Since) > time.Second+time.Millisecond
 }
 
 // TestLostFlannelHost: a store that was set back to before a flannel host joined does not take its routes, since flanneld
@@ -472,23 +472,5 @@ func TestLostFlannelHost(t *testing.T) {
 				t.Errorf("%+v", set.Bad)
 			}
 		})
-	}
-}
-
-// TestLaterRecord: of two missing records of a host, the one that was held counts, else the one that was written later.
-func TestLaterRecord(t *testing.T) {
-	record := func(session string, modified uint64) *known {
-		return &known{lease: registry.Lease{Session: session}, record: &record{modified: modified}}
-	}
-	for _, tt := range []struct {
-		later, earlier *known
-	}{
-		{record("a", 5), record("", 9)},
-		{record("a", 9), record("b", 5)},
-		{record("", 9), record("", 5)},
-	} {
-		if !isLater(tt.later, tt.earlier) || isLater(tt.earlier, tt.later) {
-			t.Errorf("%+v is not later than %+v", tt.later, tt.earlier)
-		}
 	}
 }

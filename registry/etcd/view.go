@@ -1,18 +1,16 @@
 package etcd
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"hash/maphash"
-	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/flannel"
 	"github.com/lenonet/leno/registry/replica"
 )
@@ -103,16 +101,6 @@ func (s *signature) add(key string, modified uint64, state string) {
 	maphash.WriteComparable(&s.hash, modified)
 }
 
-// addLease adds what can change about a lease in a view.
-func (s *signature) addLease(l registry.Lease) {
-	s.latest = max(s.latest, l.ModifyIndex)
-	maphash.WriteComparable(&s.hash, struct {
-		subnet              netip.Prefix
-		modified            uint64
-		held, missing, lost bool
-	}{l.Subnet(), l.ModifyIndex, l.Held(), l.Missing, l.Lost})
-}
-
 func (s *signature) sum() uint64 {
 	if s.latest == 0 {
 		return 0
@@ -120,24 +108,27 @@ func (s *signature) sum() uint64 {
 	return s.hash.Sum64()
 }
 
-// leaseView is what a client believes the leases of one network to be. A record that is missing is given up only when
-// the store has neither been set back nor emptied since it was seen.
+// leaseView is what a client believes the leases of one network to be.
 type leaseView struct {
 	network string
 	answers replica.Answers // of WatchLeases
 
-	mu       sync.Mutex
-	defined  registry.Network // as of the last comparison
-	marker   uint64           // the revision at which the marker was created, 0 for none
-	restored uint64           // the tree's setBack
-	setBack  uint64           // how often the network was lost or set back
-	known    map[string]*known
-	version  version
+	mu      sync.Mutex
+	defined registry.Network // with whose plan and backend the records were parsed
+	setBack uint64           // the tree's
+	parsed  map[string]parsed
+	belief  belief.Belief
 
-	tree  *tree // the one that was compared last, nil for none
-	at    time.Time
-	set   registry.LeaseSet // of tree
-	again time.Time
+	tree *tree // the one that was compared last, nil for none
+	at   time.Time
+	set  registry.LeaseSet // of tree
+}
+
+// parsed is what a record was parsed to. The session's own record, alive, belongs to that.
+type parsed struct {
+	stored, alive *record
+	aliveKey      string
+	record        *belief.Record
 }
 
 // comparePause is the shortest time between two comparisons of all leases for callers that wait for changes, so that
@@ -154,189 +145,59 @@ func (v *leaseView) pauseBefore(t *tree) (end time.Time) {
 	return end
 }
 
-// known is a record as it is, or as it was when the store lost it.
-type known struct {
-	record  *record
-	session string // "" for none
-	// aliveKey is the key of the session's record, and alive that record, nil for none.
-	aliveKey string
-	alive    *record
-	lease    registry.Lease
-	foreign  bool // it belongs to a host that runs flannel
-	err      error
-	until    time.Time // the record is missing, and given up then; zero for a stored one
-	since    time.Time // when the record was found to be missing; zero for a stored one
-	lost     bool      // the record is missing because the store was set back or emptied
-	older    uint64    // the version, from the time of the snapshot, that is stored instead; 0 for none
-}
-
-func (k *known) missing() bool { return !k.until.IsZero() }
-
 // leases returns what to believe of the network's leases when t is what the store says, the index of that, and when the
 // first missing record will be given up. The error is an ErrUncertain if the store does not say what became of them.
 func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time.Duration) (
 	set registry.LeaseSet, index uint64, again time.Time, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if t == v.tree && v.again.IsZero() && v.isOf(n) {
-		set = v.set
-		set.Leases = slices.Clone(set.Leases) // callers may change them
-		return set, v.version.index, again, nil
-	}
-	v.tree = nil
-	if err := v.update(t, keys, n, settle); err != nil {
-		return set, 0, again, err
-	}
-	set.SetBack = v.setBack
-	written := map[string]uint64{} // by node id, when the host last wrote a stored record
-	for _, k := range v.known {
-		if k.err == nil && !k.missing() {
-			written[k.lease.NodeID] = max(written[k.lease.NodeID], k.lease.ModifyIndex)
+	if t != v.tree || !v.belief.Due().IsZero() || !v.isOf(n) {
+		v.tree = nil
+		l := v.list(t, keys, n)
+		lacking, _ := v.belief.Lacks(l.Records)
+		if l.Marker == 0 && (lacking > 0 || (len(l.Records) == 0 || v.belief.Empty()) && !definedByFlannel(t, keys, v.network)) {
+			return set, 0, again, fmt.Errorf("%w: %s is missing: the store was emptied or restored",
+				registry.ErrUncertain, keys.marker(v.network))
 		}
+		v.belief.SetBackend(n.Backend.Type)
+		v.belief.Accept(l, time.Now(), belief.Options{Settle: settle, Foreign: flannelLeaseTime})
+		v.defined, v.setBack = n, t.setBack
+		v.tree, v.at, v.set = t, time.Now(), v.belief.Leases()
+		v.set.Bad = append(v.set.Bad, v.lostFlannelHosts()...)
 	}
-	shown := make([]*known, 0, len(v.known))
-	last := map[string]*known{} // by node id, the latest missing record of each host that has written no other since
-	for _, k := range v.known {
-		switch {
-		case k.missing():
-			if again.IsZero() || k.until.Before(again) {
-				again = k.until
-			}
-			if k.isLostFlannelHost() {
-				set.Bad = append(set.Bad, k.lostRecord())
-			}
-			since, elsewhere := written[k.lease.NodeID]
-			if other := last[k.lease.NodeID]; k.err == nil && (!elsewhere || since < k.lease.ModifyIndex) &&
-				(other == nil || isLater(k, other)) {
-				last[k.lease.NodeID] = k
-			}
-		case k.err != nil:
-			set.Bad = append(set.Bad, registry.BadRecord{Key: k.record.key, Reason: k.err.Error()})
-		case !k.isReservation(n):
-			shown = append(shown, k)
-		}
-	}
-	shown = slices.AppendSeq(shown, maps.Values(last))
-	slices.SortFunc(shown, func(a, b *known) int {
-		return cmp.Or(cmp.Compare(a.lease.Slot, b.lease.Slot), cmp.Compare(a.lease.ModifyIndex, b.lease.ModifyIndex))
-	})
-	set.Leases = make([]registry.Lease, 0, len(shown))
-	for _, k := range shown {
-		l := k.lease
-		l.Missing, l.Lost = k.missing(), k.missing() && k.lost && k.older == 0
-		set.Leases = append(set.Leases, l)
-	}
-	slices.SortFunc(set.Bad, func(a, b registry.BadRecord) int { return cmp.Compare(a.Key, b.Key) })
-	s := newSignature(v.setBack)
-	s.add(keys.marker(v.network), t.modified(keys.marker(v.network)), "")
-	for _, l := range set.Leases {
-		s.addLease(l)
-	}
-	for _, b := range set.Bad {
-		s.add(b.Key, t.modified(b.Key), b.Reason)
-	}
-	v.tree, v.at, v.set, v.again = t, time.Now(), set, again
-	set.Leases = slices.Clone(set.Leases)
-	return set, v.version.update(s), again, nil
+	set = v.set
+	set.Leases = slices.Clone(set.Leases) // callers may change them
+	return set, v.belief.Version(), v.belief.Due(), nil
 }
 
-// isLater reports whether a, of two missing records of one host, is the later one.
-func isLater(a, b *known) bool {
-	if a.lease.Held() != b.lease.Held() {
-		return a.lease.Held()
+// list returns what t says of the network's leases.
+func (v *leaseView) list(t *tree, keys layout, n registry.Network) belief.List {
+	records := t.below(keys.leases(v.network))
+	l := belief.List{
+		Records: make(map[string]*belief.Record, len(records)),
+		SetBack: !v.belief.Empty() && t.setBack != v.setBack,
 	}
-	return a.record.modified > b.record.modified
-}
-
-// update makes t the last known state.
-func (v *leaseView) update(t *tree, keys layout, n registry.Network, settle time.Duration) error {
-	prefix := keys.leases(v.network)
-	now := map[string]*record{}
-	for _, r := range t.below(prefix) {
-		now[r.key] = r
-	}
-	lost := 0 // known records that are neither stored nor known to be missing
-	for key, k := range v.known {
-		if now[key] == nil && !k.missing() {
-			lost++
-		}
-	}
-	marker := uint64(0)
 	if r := t.records[keys.marker(v.network)]; r != nil {
-		marker = r.created
-	} else if lost > 0 || (len(now) == 0 || v.known == nil) && !definedByFlannel(t, keys, v.network) {
-		return fmt.Errorf("%w: %s is missing: the store was emptied or restored",
-			registry.ErrUncertain, keys.marker(v.network))
+		l.Marker, l.Index = r.created, r.modified
 	}
-	recreated := v.known != nil && v.marker != 0 && marker != v.marker
-	restored := v.known != nil && t.setBack != v.restored
-	if recreated || restored {
-		v.setBack++
+	isSame, next := v.isOf(n), make(map[string]parsed, len(records))
+	for _, r := range records {
+		p := v.parsed[r.key]
+		if !isSame || p.stored != r || r.lease == 0 || t.records[p.aliveKey] != p.alive {
+			p = parse(t, keys, n, r)
+		}
+		next[r.key] = p
+		if !isReservation(p.record, r, n) {
+			l.Records[r.key], l.Index = p.record, max(l.Index, r.modified)
+		}
 	}
-	// An earlier tree has come back with a snapshot, unless it is that of a new cluster: a record that differs there is lost
-	// until it is written again.
-	earlier := recreated && restored && marker < v.marker
-	isOlder := func(k *known, stored *record) bool {
-		switch {
-		case k.missing() && stored.modified == k.older:
-			return true
-		case !restored || stored.modified >= k.record.modified:
-			return false
-		}
-		return !recreated || earlier && !bytes.Equal(stored.value, k.record.value) &&
-			k.lease.Outranks(v.parse(t, keys, n, stored, false).lease, n.Backend.Type)
+	v.parsed = next
+	lost := l.SetBack || v.belief.Marker() != 0 && l.Marker != v.belief.Marker()
+	l.Removed = func(r *belief.Record) bool {
+		// Where the store was lost, a deletion that was seen is that of what it had lost, or of an older version.
+		return !lost && !hasVanished(t, r.Key) && !v.belief.Missing()[r.Key].IsLost()
 	}
-	isSame := v.isOf(n)
-	next := make(map[string]*known, len(now))
-	for key, k := range v.known {
-		stored := now[key]
-		older := stored != nil && isOlder(k, stored)
-		if k.lost && (recreated || restored) { // this process may have been suspended until then
-			copied := *k
-			copied.until = time.Now().Add(settle)
-			k = &copied
-		}
-		switch {
-		case stored != nil && !older:
-			continue
-		case k.missing() && time.Now().After(k.until):
-			if k = v.prolong(k, t, keys, n, settle, older); k == nil {
-				continue
-			}
-		case k.missing() && !hasVanished(t, key) && (!k.lost || k.older != 0 && stored == nil && !recreated && !restored):
-			continue // its deletion, or that of the older version, was seen later
-		case k.missing():
-		case recreated, restored, stored == nil && hasVanished(t, key):
-			copied := *k
-			copied.since, copied.until, copied.lost = time.Now(), time.Now().Add(settle), recreated || restored
-			k = &copied
-		default:
-			continue // it was deleted
-		}
-		instead := uint64(0)
-		if older {
-			instead = stored.modified
-		}
-		if k.older != instead { // the store may have lost that version as well
-			copied := *k
-			copied.older = instead
-			k = &copied
-		}
-		if recreated { // indexes of the lost tree cannot be compared with those of this one
-			copied := *k
-			copied.lease.ModifyIndex = 0
-			k = &copied
-		}
-		next[key] = k
-	}
-	for key, r := range now {
-		if next[key] != nil {
-			continue // an older version, from the time of the snapshot
-		}
-		next[key] = v.parse(t, keys, n, r, isSame)
-	}
-	v.known, v.marker, v.restored, v.defined = next, marker, t.setBack, n
-	return nil
+	return l
 }
 
 // definedByFlannel reports whether a network has the configuration that flannel's operator wrote. Such a network has no
@@ -351,31 +212,25 @@ func hasVanished(t *tree, key string) bool {
 	return ok
 }
 
-// isOf reports whether the last comparison was with n's plan and backend, from which records are parsed.
+// isOf reports whether the records were parsed with n's plan and backend.
 func (v *leaseView) isOf(n registry.Network) bool {
 	return slices.Equal(v.defined.Plan, n.Plan) && v.defined.Backend.Equal(n.Backend)
 }
 
-// parse returns a stored record, parsed once unless isSame is false: n is not the definition of the last time.
-func (v *leaseView) parse(t *tree, keys layout, n registry.Network, r *record, isSame bool) *known {
-	k := &known{record: r}
-	if old := v.known[r.key]; old != nil && old.record == r && isSame {
-		if r.lease != 0 && t.records[old.aliveKey] == old.alive && !old.missing() {
-			return old // unchanged, as nearly all are
-		}
-		*k = *old
-		k.until, k.since, k.lost, k.older = time.Time{}, time.Time{}, false, 0
-	} else {
-		k.lease, k.foreign, k.err = flannel.ParseLease(n, r.key[len(keys.leases(n.Name)):], r.value)
+// parse parses a record of a lease.
+func parse(t *tree, keys layout, n registry.Network, r *record) parsed {
+	l, foreign, err := flannel.ParseLease(n, r.key[len(keys.leases(n.Name)):], r.value)
+	if err != nil {
+		l = registry.Lease{NodeID: flannel.NodeIDOf(r.value)}
 	}
-	k.aliveKey = keys.session(n.Name, r.lease)
-	k.alive = t.records[k.aliveKey]
-	k.session = sessionWith(r, k.alive)
-	if k.foreign && k.err == nil { // another program may have written an unusable one over the record of a leno host
-		k.session = flannelSession(r)
+	p := parsed{stored: r, aliveKey: keys.session(n.Name, r.lease)}
+	p.alive = t.records[p.aliveKey]
+	session := sessionWith(r, p.alive)
+	if foreign && err == nil { // another program may have written an unusable one over the record of a leno host
+		session = flannelSession(r)
 	}
-	k.lease = stored(k.lease, r, k.session)
-	return k
+	p.record = &belief.Record{Key: r.key, Value: r.value, Lease: stored(l, r, session), Err: err}
+	return p
 }
 
 // stored returns a lease with what the store says about its record.
@@ -401,22 +256,40 @@ func sessionWith(r, alive *record) string {
 // which the store removes when the host has not renewed it for a day.
 func flannelSession(r *record) string { return fmt.Sprintf("flannel-%x", int64(r.lease)) }
 
+// flannelLeaseTime is how long flannel's leases last. flanneld writes a record when it starts and an hour before the end,
+// so the store cannot tell sooner whether a host is alive whose record it has lost.
+const flannelLeaseTime = 24 * time.Hour
+
+// lostFlannelHosts returns the lost records of hosts that run flannel, and says what an operator can do about them.
+func (v *leaseView) lostFlannelHosts() (out []registry.BadRecord) {
+	for key, m := range v.belief.Missing() {
+		r := v.belief.Record(key)
+		if !m.IsLost() || !r.Lease.Foreign {
+			continue
+		}
+		out = append(out, registry.BadRecord{Key: key, Reason: fmt.Sprintf(
+			"the store has lost it, and flanneld on %s may not write it again for a day: restart flanneld there; its routes stay until %s",
+			r.Lease.PublicIPs[0], m.Since.Add(flannelLeaseTime).UTC().Format(time.RFC3339))})
+	}
+	slices.SortFunc(out, func(a, b registry.BadRecord) int { return cmp.Compare(a.Key, b.Key) })
+	return out
+}
+
 // unconfirmed returns the known leases that t does not have, although they are not known to have been deleted: their
 // hosts may be about to write them again.
 func (v *leaseView) unconfirmed(t *tree, keys layout, n registry.Network, settle time.Duration) (out []registry.Lease) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	marker := t.records[keys.marker(v.network)]
-	changed := marker == nil || marker.created != v.marker || t.setBack != v.restored
-	for key, k := range v.known {
-		// A record that was only missing, and whose deletion was seen since, keeps no subnet.
-		if t.records[key] == nil && k.err == nil && (k.lost || changed || hasVanished(t, key)) {
-			out = append(out, k.lease)
+	if !v.belief.Empty() {
+		for _, r := range v.belief.Unconfirmed(v.list(t, keys, n)) {
+			if r.Err == nil {
+				out = append(out, r.Lease)
+			}
 		}
 	}
 	prefix := keys.leases(v.network)
 	for key, gone := range t.vanished { // also those that were read before this network's leases were watched
-		if v.known[key] != nil || !strings.HasPrefix(key, prefix) || time.Since(gone.at) > settle {
+		if v.belief.Record(key) != nil || !strings.HasPrefix(key, prefix) || time.Since(gone.at) > settle {
 			continue
 		}
 		if l, _, err := flannel.ParseLease(n, key[len(prefix):], gone.record.value); err == nil {
