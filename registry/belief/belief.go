@@ -150,7 +150,8 @@ func (b *Belief) Accept(l List, now time.Time, o Options) {
 		if !wasMissing {
 			m = Missing{Since: now, recreated: b.tree.recreated, index: r.Lease.ModifyIndex}
 		}
-		if !wasMissing || lost { // this process may have been suspended since
+		latest := now.Add(o.Settle + o.Settle/4)
+		if !wasMissing || lost || m.Until.After(latest) { // this process may have been suspended; settle may be shorter now
 			m.Until = now.Add(o.Settle)
 		}
 		switch isOlder := stored != nil && b.isOlder(r, m, stored, l.Marker, lost); {

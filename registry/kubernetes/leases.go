@@ -205,12 +205,12 @@ func (c *connection) checkDuplicates(ctx context.Context, n registry.Network, cl
 	if err == nil && !foreign && l.Session == claim.Session && l.NodeID == claim.NodeID {
 		held = &l
 	}
-	for nd, k := range c.views.parse(t, n, c.names()) {
-		if k.err != nil || nd.name == own.name || t.nodes[nd.name] != nd {
+	for key, r := range c.records(t, n) {
+		if r.Err != nil || key == keyOf(own.name) {
 			continue
 		}
-		err := registry.Contradicts(k.lease, claim, held)
-		if err != nil && (first == nil || k.lease.NodeID != claim.NodeID) {
+		err := registry.Contradicts(r.Lease, claim, held)
+		if err != nil && (first == nil || r.Lease.NodeID != claim.NodeID) {
 			first = err
 		}
 	}
@@ -333,8 +333,8 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 	var reason error
 	err = conn.mirror.Await(ctx, after == 0, func(t *tree) (bool, time.Time) {
 		var found *node // of several, the oldest one
-		for nd := range conn.views.parse(t, n, conn.names()) {
-			if nd.covers(n.Plan, slot) && t.nodes[nd.name] == nd && (found == nil || nd.created < found.created) {
+		for _, nd := range t.nodes {
+			if nd.hasLease(conn.names()) && nd.covers(n.Plan, slot) && (found == nil || nd.created < found.created) {
 				found = nd
 			}
 		}

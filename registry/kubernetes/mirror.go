@@ -19,7 +19,7 @@ import (
 type tree struct {
 	revision uint64
 	nodes    map[string]*node    // by name
-	vanished map[string]vanished // by name: Nodes that are not listed or set back, although no change was seen
+	vanished map[string]vanished // by name: Nodes that are not listed, although no deletion was seen
 	setBack  uint64              // how often the store was found to have been set back to an earlier state
 }
 
@@ -115,8 +115,7 @@ func (t *tree) continueFrom(before *tree, now time.Time, settle time.Duration) {
 		t.setBack++
 	}
 	for name, old := range before.vanished {
-		n := t.nodes[name]
-		if (n == nil || n.modified < old.node.modified) && now.Sub(old.since) < settle {
+		if t.nodes[name] == nil && now.Sub(old.since) < settle {
 			t.vanished[name] = old
 		}
 	}
@@ -126,8 +125,6 @@ func (t *tree) continueFrom(before *tree, now time.Time, settle time.Duration) {
 			t.vanished[name] = vanished{old, now}
 		case n.same(old):
 			t.nodes[name] = old
-		case t.setBack != before.setBack && n.modified < old.modified: // its lease may be missing now
-			t.vanished[name] = vanished{old, now}
 		}
 	}
 }

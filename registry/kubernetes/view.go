@@ -4,12 +4,15 @@ import (
 	"cmp"
 	"fmt"
 	"hash/maphash"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/replica"
 )
 
@@ -18,16 +21,16 @@ type views struct {
 	answers replica.Answers // of WatchLeases
 
 	mu       sync.Mutex
-	network  registry.Network // of known
-	known    map[*node]known
 	versions map[string]*version // by what is watched
+	leases   leaseView
 }
 
-// known is the lease of a Node, or why it cannot be used.
-type known struct {
-	lease   registry.Lease
-	foreign bool // flannel wrote it
-	err     error
+// leaseView is what a client believes the leases to be.
+type leaseView struct {
+	network registry.Network // with whose plan and backend the records were parsed
+	parsed  map[*node]*belief.Record
+	belief  belief.Belief
+	tree    *tree // the one that was compared last, nil for none
 }
 
 // version is the index that callers get for something, never reused for other content, whatever a restore does to the
@@ -54,119 +57,102 @@ func (v *views) index(what, content string, latest uint64) uint64 {
 	return now.index
 }
 
-// parse returns the leases of all Nodes that have one. It parses each once.
-func (v *views) parse(t *tree, n registry.Network, a names) map[*node]known {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	reuse := slices.Equal(v.network.Plan, n.Plan) && v.network.Backend.Equal(n.Backend)
-	now := map[*node]known{}
-	add := func(nd *node) {
-		if !nd.hasLease(a) {
-			return
-		}
-		k, ok := v.known[nd]
-		if !ok || !reuse {
-			k.lease, k.foreign, k.err = nd.lease(n, a)
-		}
-		now[nd] = k
-	}
-	for _, nd := range t.nodes {
-		add(nd)
-	}
-	for _, gone := range t.vanished {
-		add(gone.node)
-	}
-	v.network, v.known = n, now
-	return now
-}
-
-func badRecord(nd *node, reason string) registry.BadRecord {
-	return registry.BadRecord{Key: "nodes/" + nd.name, Reason: reason}
-}
+// keyOf returns the key of the record in a Node.
+func keyOf(name string) string { return "nodes/" + name }
 
 // leases returns all leases when t is what the API server says, their index, and when the first missing one will be
 // given up.
 func (c *connection) leases(t *tree, n registry.Network) (set registry.LeaseSet, index uint64, again time.Time) {
-	all := c.views.parse(t, n, c.names())
-	set.SetBack = t.setBack
-	stored := map[*node]registry.Lease{}
-	for _, nd := range t.nodes {
-		switch k, ok := all[nd]; {
-		case !ok:
-		case k.err != nil:
-			set.Bad = append(set.Bad, badRecord(nd, k.err.Error()))
-		default:
-			stored[nd] = k.lease
+	c.views.mu.Lock()
+	defer c.views.mu.Unlock()
+	v := &c.views.leases
+	if v.tree != nil && t.setBack == v.tree.setBack && t.revision < v.tree.revision {
+		t = v.tree // another call has compared a later one meanwhile
+	}
+	if t != v.tree || !v.isOf(n) || !v.belief.Due().IsZero() {
+		if !v.isOf(n) {
+			v.network, v.parsed = n, nil
 		}
+		v.belief.SetBackend(n.Backend.Type)
+		v.belief.Accept(v.list(t, n, c.names()), time.Now(), belief.Options{Settle: time.Duration(c.settle.Load())})
+		v.tree = t
 	}
-	set.Bad = append(set.Bad, dropRepeated(stored)...)
-	for _, l := range stored {
-		set.Leases = append(set.Leases, l)
-	}
-	missing := map[string]registry.Lease{} // by node id
-	for _, gone := range t.vanished {
-		until := gone.since.Add(time.Duration(c.settle.Load()))
-		k, ok := all[gone.node]
-		if !ok || k.err != nil || !time.Now().Before(until) {
-			continue
-		}
-		if again.IsZero() || until.Before(again) {
-			again = until
-		}
-		k.lease.Missing = true
-		replaces := func(l registry.Lease) bool {
-			return l.Slot == k.lease.Slot || l.NodeID == k.lease.NodeID && l.ModifyIndex > k.lease.ModifyIndex
-		}
-		other, ok := missing[k.lease.NodeID]
-		if !slices.ContainsFunc(set.Leases, replaces) && (!ok || other.ModifyIndex < k.lease.ModifyIndex) {
-			missing[k.lease.NodeID] = k.lease
-		}
-	}
-	for _, l := range missing {
-		set.Leases = append(set.Leases, l)
-	}
-	slices.SortFunc(set.Leases, func(a, b registry.Lease) int {
-		return cmp.Or(cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.Node, b.Node))
-	})
-	slices.SortFunc(set.Bad, func(a, b registry.BadRecord) int { return cmp.Compare(a.Key, b.Key) })
-	var content strings.Builder
-	latest := uint64(1)
-	for _, l := range set.Leases {
-		latest = max(latest, l.ModifyIndex)
-		fmt.Fprintf(&content, "%s %q %d %t\n", l.Session, l.Node, l.ModifyIndex, l.Missing)
-	}
-	for _, b := range set.Bad {
-		fmt.Fprintf(&content, "%q %q\n", b.Key, b.Reason)
-	}
-	fmt.Fprint(&content, set.SetBack)
-	return set, c.views.index("leases", content.String(), latest), again
+	return v.belief.Leases(), v.belief.Version(), v.belief.Due()
 }
 
-// dropRepeated removes the leases whose subnets an older Node has, too, and returns them as unusable.
-func dropRepeated(leases map[*node]registry.Lease) (bad []registry.BadRecord) {
-	var nodes []*node
-	for nd := range leases {
-		nodes = append(nodes, nd)
-	}
-	slices.SortFunc(nodes, func(a, b *node) int {
-		return cmp.Or(cmp.Compare(a.created, b.created), cmp.Compare(a.name, b.name))
-	})
-	owner := map[string]*node{} // by subnet
-	for _, nd := range nodes {
-		var other *node
-		for _, subnet := range leases[nd].Subnets {
-			if o := owner[subnet.String()]; o != nil {
-				other = o
-			}
-		}
-		if other != nil {
-			bad = append(bad, badRecord(nd, fmt.Sprintf("its podCIDRs %s are those of node %s, too", nd.podCIDRs, other.name)))
-			delete(leases, nd)
+func (v *leaseView) isOf(n registry.Network) bool {
+	return slices.Equal(v.network.Plan, n.Plan) && v.network.Backend.Equal(n.Backend)
+}
+
+// records returns what t says of all Nodes that have leases.
+func (c *connection) records(t *tree, n registry.Network) map[string]*belief.Record {
+	c.views.mu.Lock()
+	defer c.views.mu.Unlock()
+	return c.views.leases.records(t, n, c.names())
+}
+
+// records parses each Node once.
+func (v *leaseView) records(t *tree, n registry.Network, a names) map[string]*belief.Record {
+	out := map[string]*belief.Record{}
+	isSame, next := v.isOf(n), map[*node]*belief.Record{}
+	for _, nd := range t.nodes {
+		if !nd.hasLease(a) {
 			continue
 		}
-		for _, subnet := range leases[nd].Subnets {
-			owner[subnet.String()] = nd
+		r := v.parsed[nd]
+		if r == nil || !isSame {
+			r = nd.record(n, a)
+		}
+		next[nd], out[r.Key] = r, r
+	}
+	if isSame {
+		v.parsed = next
+	}
+	return out
+}
+
+// list returns what t says of the leases of all Nodes.
+func (v *leaseView) list(t *tree, n registry.Network, a names) belief.List {
+	l := belief.List{
+		Records: v.records(t, n, a),
+		SetBack: v.tree != nil && t.setBack != v.tree.setBack,
+		Removed: func(r *belief.Record) bool {
+			_, missing := t.vanished[strings.TrimPrefix(r.Key, keyOf(""))]
+			return !missing
+		},
+	}
+	for _, r := range l.Records {
+		l.Index = max(l.Index, r.Lease.ModifyIndex)
+	}
+	refuseRepeated(l.Records)
+	return l
+}
+
+// record returns what the annotations of a Node with a lease say.
+func (n *node) record(network registry.Network, a names) *belief.Record {
+	r := &belief.Record{Key: keyOf(n.name), Value: fmt.Appendf(nil, "%q %q", n.podCIDRs, n.annotations)}
+	r.Lease, _, r.Err = n.lease(network, a)
+	r.Lease.Session, r.Lease.CreateIndex, r.Lease.ModifyIndex = n.uid, n.created, n.modified
+	return r
+}
+
+// refuseRepeated makes those records unusable whose subnets an older Node has, too.
+func refuseRepeated(records map[string]*belief.Record) {
+	usable := slices.DeleteFunc(slices.Collect(maps.Values(records)), func(r *belief.Record) bool { return r.Err != nil })
+	slices.SortFunc(usable, func(a, b *belief.Record) int {
+		return cmp.Or(cmp.Compare(a.Lease.CreateIndex, b.Lease.CreateIndex), cmp.Compare(a.Key, b.Key))
+	})
+	owner := map[netip.Prefix]*belief.Record{}
+	for _, r := range usable {
+		i := slices.IndexFunc(r.Lease.Subnets, func(p netip.Prefix) bool { return owner[p] != nil })
+		if i >= 0 {
+			copied, p := *r, r.Lease.Subnets[i]
+			copied.Err = registry.InvalidRecord(fmt.Sprintf("its subnet %s is that of %s, too", p, owner[p].Key))
+			records[r.Key] = &copied
+			continue
+		}
+		for _, p := range r.Lease.Subnets {
+			owner[p] = r
 		}
 	}
-	return bad
 }
