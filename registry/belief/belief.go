@@ -16,10 +16,11 @@
 //     locks it: whoever can do that runs. It does if both say the same, if the later host had gone and another one holds
 //     the subnet, or if only the earlier one has the type of the network's backend. If its session ends meanwhile, the
 //     host is away, and stays known as it was, lapsed, until the earlier record is removed.
-//  6. In a re-created tree every writer is running now, so any record there replaces a missing one: the indexes of two
-//     trees are not compared.
-//  7. Of the missing records of one host only the latest is shown: of a later tree, else held when it was lost, else written
-//     later. None is shown once the host has written another record since, or another record has the same subnet.
+//  6. In a new tree every writer is running now, so any record there replaces a missing one: the indexes of two trees are
+//     not compared.
+//  7. Of the missing records of one host only the latest is shown. None is shown once the host has written another record
+//     since, or another record has the same subnet. A record that a snapshot has brought back was not written since; so
+//     of two that went missing one after the other, the first is the later one.
 //  8. An announced change says where to look. It is applied at once only if it adds a record or repeats a known one; a
 //     removal, another value, and one that was found later must be confirmed by a read of the record (Unproven).
 //
@@ -52,6 +53,7 @@ type List struct {
 	Index   uint64             // the store's index of the list, or of the last change in it
 	Marker  uint64             // the index at which the network's marker was created, 0 for none
 	SetBack bool               // the store is certain to have been set back since the last list
+	Hint    bool               // something that anyone can edit says so
 	// Removed reports whether it is known that a record that the list lacks was removed.
 	Removed func(*Record) bool
 }
@@ -73,22 +75,21 @@ type Belief struct {
 
 // tree is the state of the store that is known.
 type tree struct {
-	marker    uint64
-	index     uint64
-	listed    uint64 // the index of the last list
-	recreated uint64 // how often the store was re-created
-	setBack   uint64 // how often the store was re-created or set back
+	marker  uint64
+	index   uint64
+	listed  uint64 // the index of the last list
+	setBack uint64 // how often the store was re-created or set back
 }
 
 // Missing is the state of a known record that the store does not have as it is known.
 type Missing struct {
 	Since, Until time.Time // when it was found to be missing, and when it is given up
 
-	recreated uint64  // the tree's recreated when the record was stored
-	index     uint64  // its ModifyIndex then; that of the known record is 0 once the tree was re-created
-	older     *Record // what a snapshot has brought back instead, nil for nothing
-	replaced  bool    // its host has written another record since
-	lost      bool    // for certain
+	marker   uint64  // of the tree in which the record was stored
+	index    uint64  // its ModifyIndex there; that of the known record is 0 once the tree was re-created
+	older    *Record // what a snapshot has brought back instead, nil for nothing
+	replaced bool    // its host has written another record since, or had written another one before
+	lost     bool    // for certain
 }
 
 // isOlder reports whether a record is the older one, held as it was or lapsed.
@@ -148,13 +149,13 @@ func (b *Belief) Accept(l List, now time.Time, o Options) {
 		m, wasMissing := before[key]
 		stored := l.Records[key]
 		if !wasMissing {
-			m = Missing{Since: now, recreated: b.tree.recreated, index: r.Lease.ModifyIndex}
+			m = Missing{Since: now, marker: b.tree.marker, index: r.Lease.ModifyIndex}
 		}
 		latest := now.Add(o.Settle + o.Settle/4)
-		if !wasMissing || lost || m.Until.After(latest) { // this process may have been suspended; settle may be shorter now
+		if !wasMissing || lost || l.Hint || m.Until.After(latest) { // this process may have been suspended; settle may be shorter now
 			m.Until = now.Add(o.Settle)
 		}
-		switch isOlder := stored != nil && b.isOlder(r, m, stored, l.Marker, lost); {
+		switch isOlder := stored != nil && b.isOlder(r, m, stored, lost && l.Marker <= m.marker); {
 		case stored != nil && !isOlder, stored == nil && l.Removed(r):
 			continue
 		case isOlder:
@@ -163,7 +164,7 @@ func (b *Belief) Accept(l List, now time.Time, o Options) {
 			m.older = nil
 		}
 		m.lost = m.lost || lost
-		if !now.Before(m.Until) && !b.prolong(&m, &r, l, now, o) {
+		if !now.Before(m.Until) && !prolong(&m, &r, l, now, o) {
 			continue
 		}
 		if recreated && r.Lease.ModifyIndex != 0 {
@@ -174,33 +175,26 @@ func (b *Belief) Accept(l List, now time.Time, o Options) {
 		l.Records[key], after[key] = r, m
 	}
 	b.missing = after
-	if recreated {
-		b.tree.recreated++
-	}
+	b.markReplaced(l, before, lost)
 	b.tree.marker, b.tree.index, b.tree.listed = l.Marker, l.Index, l.Index
-	b.markReplaced(l.Records)
 	visible = b.replaceAll(l.Records, before) || visible
 	if visible {
 		b.raise()
 	}
 }
 
-// isOlder reports whether a record is an older one than the known one in its place, which stays. marker is that of the
-// list, and lost means that the list shows another loss.
-func (b *Belief) isOlder(r *Record, m Missing, stored *Record, marker uint64, lost bool) bool {
-	index := r.Lease.ModifyIndex
-	if lost {
-		index = m.index
-	}
-	if !m.isOlder(stored) && (marker > b.tree.marker || stored.Lease.ModifyIndex >= index) {
-		return false
+// isOlder reports whether a record is an older one than the known one in its place, which stays. isBack means that the list
+// is of a store that was set back, not of a new tree.
+func (b *Belief) isOlder(r *Record, m Missing, stored *Record, isBack bool) bool {
+	if !m.isOlder(stored) && (!isBack || stored.Lease.ModifyIndex >= m.index) {
+		return false // written since
 	}
 	return !bytes.Equal(stored.Value, r.Value) && r.Lease.Outranks(stored.Lease, b.backend)
 }
 
 // prolong gives a missing record whose time has passed more time, or reports that it is given up.
-func (b *Belief) prolong(m *Missing, r **Record, l List, now time.Time, o Options) bool {
-	switch stored := m.older; {
+func prolong(m *Missing, r **Record, l List, now time.Time, o Options) bool {
+	switch stored := l.Records[(*r).Key]; {
 	case stored != nil && !stored.Lease.Held() && !m.replaced:
 		copied := **r // the older record says how long the host has been away
 		lease := &copied.Lease
@@ -227,35 +221,67 @@ func isReplaced(l registry.Lease, list List) bool {
 	return false
 }
 
-// markReplaced finds the missing records whose hosts have written others since. A stored record that was brought back in
-// place of such a one counts again.
-func (b *Belief) markReplaced(records map[string]*Record) {
+// markReplaced finds the missing records whose hosts have written others since they were lost. before are the records that
+// were missing until now, and lost means that the list shows a loss.
+func (b *Belief) markReplaced(l List, before map[string]Missing, lost bool) {
 	if len(b.missing) == 0 {
 		return
 	}
-	written := map[string]uint64{} // by node id, a lower bound of the index at which the host last wrote a stored record
-	for key, r := range records {
-		if _, isMissing := b.missing[key]; isMissing || r.Err != nil {
-			continue
-		}
-		index := r.Lease.ModifyIndex
-		if !r.Lease.Held() {
-			index = r.Lease.CreateIndex // the last write was by the store, when the lease lapsed
-		}
-		written[r.Lease.NodeID] = max(written[r.Lease.NodeID], index)
+	byHost := map[string][]string{}
+	for key := range b.missing {
+		id := l.Records[key].Lease.NodeID
+		byHost[id] = append(byHost[id], key)
 	}
-	for key, m := range b.missing {
-		r := records[key]
-		if since, elsewhere := written[r.Lease.NodeID]; r.Err != nil || !elsewhere || since < r.Lease.ModifyIndex {
+	for key, r := range l.Records {
+		of := byHost[r.Lease.NodeID]
+		if m, isMissing := b.missing[key]; isMissing || r.Err != nil || len(of) == 0 {
+			// What goes missing later was brought back, and is not the latest.
+			b.replace(l.Records, r, of, func(o Missing) bool { return isMissing && !m.replaced && m.Since.Before(o.Since) })
 			continue
 		}
-		m.replaced = true
+		old, bound := b.known[key], writtenAfter(r.Lease, r.Lease.ModifyIndex)
+		was, isBack := before[key]
+		isWritten := r.Lease.Held() && (old == nil || old.Lease.ModifyIndex != r.Lease.ModifyIndex)
+		b.replace(l.Records, r, of, func(m Missing) bool {
+			switch {
+			case !lost:
+				return isWritten
+			case l.Marker > m.marker: // a new tree
+				return true
+			case isBack && !was.replaced:
+				return isWritten
+			}
+			return l.Marker == m.marker && bound > m.index
+		})
+	}
+}
+
+// replace marks missing records of r's host as replaced by r, where that is so, and reports whether there were any. A
+// record that was brought back in place of such a one counts again.
+func (b *Belief) replace(records map[string]*Record, r *Record, keys []string, isSo func(Missing) bool) (visible bool) {
+	for _, key := range keys {
+		m, isMissing := b.missing[key]
+		if !isMissing || key == r.Key || m.replaced || !isSo(m) {
+			continue
+		}
+		m.replaced, visible = true, true
 		b.missing[key] = m
 		if m.older != nil {
+			b.shown.touch(key, b.known[key])
 			records[key] = m.older
 			delete(b.missing, key)
 		}
 	}
+	return visible
+}
+
+// writtenAfter returns a lower bound of the index at which a host last wrote its record, which was modified at an index:
+// the last write of a lapsed one was by the store.
+func writtenAfter(l registry.Lease, modified uint64) uint64 {
+	if l.Held() {
+		return modified
+	}
+	return min(l.CreateIndex, modified)
 }
 
 // Lacks returns how many known records a list lacks, except those that are missing already, of how many.
@@ -273,10 +299,14 @@ func (b *Belief) Lacks(records map[string]*Record) (lacking, of int) {
 // sign, of which missing records are the proof.
 func (b *Belief) IsSetBack(l List, suspected bool) bool {
 	for key, r := range b.known {
-		if _, isMissing := b.missing[key]; isMissing || r.Lease.Session == registry.UnknownSession {
+		stored := l.Records[key]
+		m, isMissing := b.missing[key]
+		switch {
+		case isMissing && m.older != nil && stored != nil && stored.Lease.ModifyIndex < m.older.Lease.ModifyIndex:
+			return true
+		case isMissing, r.Lease.Session == registry.UnknownSession:
 			continue
 		}
-		stored := l.Records[key]
 		if stored != nil && stored.Lease.ModifyIndex < r.Lease.ModifyIndex || stored == nil && suspected && !l.Removed(r) {
 			return true
 		}

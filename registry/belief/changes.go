@@ -99,7 +99,17 @@ func (b *Belief) learn(r *Record) (visible bool) {
 		b.known = map[string]*Record{}
 	}
 	b.known[r.Key] = r
-	return differs(old, r)
+	visible = differs(old, r)
+	var of []string
+	for key := range b.missing {
+		if r.Err == nil && r.Lease.Held() && b.known[key].Lease.NodeID == r.Lease.NodeID {
+			of = append(of, key)
+		}
+	}
+	if b.replace(b.known, r, of, func(Missing) bool { return true }) {
+		visible, b.shown.all = true, true
+	}
+	return visible
 }
 
 // Unexplained returns the records of a list that differ from the known ones although no change tells why; those without

@@ -60,7 +60,7 @@ func (b *Belief) replaceAll(records map[string]*Record, before map[string]Missin
 		if old != r {
 			b.shown.touch(key, old)
 		}
-		visible = visible || differs(old, r) || wasMissing != isMissing || was.IsLost() != is.IsLost()
+		visible = visible || differs(old, r) || wasMissing != isMissing || was.IsLost() != is.IsLost() || was.replaced != is.replaced
 	}
 	b.known = records
 	b.shown.all = b.shown.all || len(before)+len(b.missing) > 0
@@ -167,13 +167,7 @@ func (b *Belief) update(key string, old *Record) {
 // isLater reports whether r, of two missing records of one host, is the later one.
 func (b *Belief) isLater(r, other *Record) bool {
 	x, y := b.missing[r.Key], b.missing[other.Key]
-	if x.recreated != y.recreated {
-		return x.recreated > y.recreated
-	}
-	if r.Lease.Held() != other.Lease.Held() {
-		return r.Lease.Held()
-	}
-	return x.index > y.index
+	return writtenAfter(r.Lease, x.index) > writtenAfter(other.Lease, y.index)
 }
 
 func bySlot(a, b *Record) int {

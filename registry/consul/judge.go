@@ -80,7 +80,7 @@ func (f *follower) changesOf(entries []changelog.Change) []belief.Change {
 
 // newList returns Consul's answer to one read of the whole tree.
 func (f *follower) newList(pairs api.KVPairs, index uint64) belief.List {
-	l := belief.List{Records: make(map[string]*belief.Record, len(pairs)), Index: index}
+	l := belief.List{Records: make(map[string]*belief.Record, len(pairs)), Index: index, Hint: f.evidence.setBack}
 	for _, p := range pairs {
 		if p.Key == f.leases+markerName {
 			l.Marker = p.CreateIndex

@@ -151,6 +151,9 @@ func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time
 	set registry.LeaseSet, index uint64, again time.Time, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if v.tree != nil && t.setBack == v.tree.setBack && t.revision < v.tree.revision {
+		t = v.tree // another call has compared a later one meanwhile
+	}
 	if t != v.tree || !v.belief.Due().IsZero() || !v.isOf(n) {
 		v.tree = nil
 		l := v.list(t, keys, n)
