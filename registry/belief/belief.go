@@ -13,8 +13,8 @@
 //  4. A missing record is given up when its host has had time to write it again (settle). Each further loss starts that
 //     time again. A host that runs flannel writes its record once a day and has a day.
 //  5. A record that a snapshot has brought back does not replace a later one that was known, until its host writes or
-//     locks it: whoever can do that runs. It does if both say the same, if the later host had gone and another one holds
-//     the subnet, or if only the earlier one has the type of the network's backend. If its session ends meanwhile, the
+//     locks it, which shows that the host runs. It does if both say the same, if the later host had gone and another one holds
+//     the subnet, or if only the earlier one has the type of the network's backend. If its session ends before that, the
 //     host is away, and stays known as it was, lapsed, until the earlier record is removed.
 //  6. In a new tree every writer is running now, so any record there replaces a missing one: the indexes of two trees are
 //     not compared.

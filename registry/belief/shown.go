@@ -110,7 +110,7 @@ func (b *Belief) Leases() registry.LeaseSet {
 // maxReason limits the reason why a record was skipped, in bytes: the text may quote the record.
 const maxReason = 300
 
-// rebuild determines anew what callers see.
+// rebuild determines what callers see from all known records.
 func (b *Belief) rebuild() {
 	s := &b.shown
 	s.order, s.bad, s.all = make([]*Record, 0, len(b.known)), 0, len(b.missing) > 0
@@ -141,7 +141,7 @@ func (b *Belief) rebuild() {
 	slices.SortFunc(s.order, bySlot)
 }
 
-// update determines anew what callers see of one record, in place of old, nil for none.
+// update replaces old, nil for none, by the record that is known now.
 func (b *Belief) update(key string, old *Record) {
 	s := &b.shown
 	switch {

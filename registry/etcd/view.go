@@ -152,7 +152,7 @@ func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.tree != nil && t.setBack == v.tree.setBack && t.revision < v.tree.revision {
-		t = v.tree // another call has compared a later one meanwhile
+		t = v.tree // another call has compared a later one
 	}
 	if t != v.tree || !v.belief.Due().IsZero() || !v.isOf(n) {
 		v.tree = nil

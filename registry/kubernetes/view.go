@@ -67,7 +67,7 @@ func (c *connection) leases(t *tree, n registry.Network) (set registry.LeaseSet,
 	defer c.views.mu.Unlock()
 	v := &c.views.leases
 	if v.tree != nil && t.setBack == v.tree.setBack && t.revision < v.tree.revision {
-		t = v.tree // another call has compared a later one meanwhile
+		t = v.tree // another call has compared a later one
 	}
 	if t != v.tree || !v.isOf(n) || !v.belief.Due().IsZero() {
 		if !v.isOf(n) {
