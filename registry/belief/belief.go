@@ -5,22 +5,22 @@
 //
 //  1. A record that a list contains is as the list says, unless rule 5 applies.
 //  2. A record that a list lacks was removed only if that is known: the store is the same one, it has continued from
-//     its last known state, and the store shows the removal or cannot hide one. Otherwise the record is missing, and its
-//     lease stays.
-//  3. The store was re-created if the network's marker was, and set back if an index, a record or the store itself is of
-//     an earlier state than one that a list has shown. What was missed of such a store is lost for certain (Lost), and
-//     may be restored. A hint alone, such as a directory of changes that anyone can edit, proves neither.
+//     its last known state, and the store shows the removal or cannot hide one. Otherwise the record is missing, and
+//     its lease stays.
+//  3. The store was re-created if the network's marker was, and set back if an index, a record or the store itself is
+//     of an earlier state than one that a list has shown. What was missed of such a store is lost for certain (Lost),
+//     and may be restored. A hint alone, such as a directory of changes that anyone can edit, proves neither.
 //  4. A missing record is given up when its host has had time to write it again (settle). Each further loss starts that
 //     time again. A host that runs flannel writes its record once a day and has a day.
 //  5. A record that a snapshot has brought back does not replace a later one that was known, until its host writes or
-//     locks it, which shows that the host runs. It does if both say the same, if the later host had gone and another one holds
-//     the subnet, or if only the earlier one has the type of the network's backend. If its session ends before that, the
-//     host is away, and stays known as it was, lapsed, until the earlier record is removed.
-//  6. In a new tree every writer is running now, so any record there replaces a missing one: the indexes of two trees are
-//     not compared.
-//  7. Of the missing records of one host only the latest is shown. None is shown once the host has written another record
-//     since, or another record has the same subnet. A record that a snapshot has brought back was not written since; so
-//     of two that went missing one after the other, the first is the later one.
+//     locks it, which shows that the host runs. It does if both say the same, if the later host had gone and another
+//     one holds the subnet, or if only the earlier one has the type of the network's backend. If its session ends
+//     before that, the host is away, and stays known as it was, lapsed, until the earlier record is removed.
+//  6. In a new tree every writer is running now, so any record there replaces a missing one: the indexes of two trees
+//     are not compared.
+//  7. Of the missing records of one host only the latest is shown. None is shown once the host has written another
+//     record since, or another record has the same subnet. A record that a snapshot has brought back was not written
+//     since; so of two that went missing one after the other, the first is the later one.
 //  8. An announced change says where to look. It is applied at once only if it adds a record or repeats a known one; a
 //     removal, another value, and one that was found later must be confirmed by a read of the record (Unproven).
 //
@@ -41,8 +41,8 @@ import (
 type Record struct {
 	Key   string
 	Value []byte // as stored
-	// Lease is what the value says, with the session and the indexes of the store. Of an unusable record it has at least
-	// these, and the node id and the type of the backend if they can be read.
+	// Lease is what the value says, with the session and the indexes of the store. Of an unusable record it has at
+	// least these, and the node id and the type of the backend if they can be read.
 	Lease registry.Lease
 	Err   error // why the record is unusable, nil otherwise
 }
@@ -152,7 +152,8 @@ func (b *Belief) Accept(l List, now time.Time, o Options) {
 			m = Missing{Since: now, marker: b.tree.marker, index: r.Lease.ModifyIndex}
 		}
 		latest := now.Add(o.Settle + o.Settle/4)
-		if !wasMissing || lost || l.Hint || m.Until.After(latest) { // this process may have been suspended; settle may be shorter now
+		// Another loss starts the time again, even a finished one: this process may have been suspended.
+		if !wasMissing || lost || l.Hint || m.Until.After(latest) {
 			m.Until = now.Add(o.Settle)
 		}
 		switch isOlder := stored != nil && b.isOlder(r, m, stored, lost && l.Marker <= m.marker); {
@@ -183,8 +184,8 @@ func (b *Belief) Accept(l List, now time.Time, o Options) {
 	}
 }
 
-// isOlder reports whether a record is an older one than the known one in its place, which stays. isBack means that the list
-// is of a store that was set back, not of a new tree.
+// isOlder reports whether a record is an older one than the known one in its place, which stays. isBack means that
+// the list is of a store that was set back, not of a new tree.
 func (b *Belief) isOlder(r *Record, m Missing, stored *Record, isBack bool) bool {
 	if !m.isOlder(stored) && (!isBack || stored.Lease.ModifyIndex >= m.index) {
 		return false // written since
@@ -221,8 +222,8 @@ func isReplaced(l registry.Lease, list List) bool {
 	return false
 }
 
-// markReplaced finds the missing records whose hosts have written others since they were lost. before are the records that
-// were missing until now, and lost means that the list shows a loss.
+// markReplaced finds the missing records whose hosts have written others since they were lost. before are the records
+// that were missing until now, and lost means that the list shows a loss.
 func (b *Belief) markReplaced(l List, before map[string]Missing, lost bool) {
 	if len(b.missing) == 0 {
 		return
@@ -275,8 +276,8 @@ func (b *Belief) replace(records map[string]*Record, r *Record, keys []string, i
 	return visible
 }
 
-// writtenAfter returns a lower bound of the index at which a host last wrote its record, which was modified at an index:
-// the last write of a lapsed one was by the store.
+// writtenAfter returns a lower bound of the index at which a host last wrote its record, which was modified at an
+// index: the last write of a lapsed one was by the store.
 func writtenAfter(l registry.Lease, modified uint64) uint64 {
 	if l.Held() {
 		return modified
@@ -319,8 +320,8 @@ func (b *Belief) IsSetBack(l List, suspected bool) bool {
 	return false
 }
 
-// Unconfirmed returns the known records that a list lacks, although they are not known to have been removed: their hosts
-// may be about to write them again.
+// Unconfirmed returns the known records that a list lacks, although they are not known to have been removed: their
+// hosts may be about to write them again.
 func (b *Belief) Unconfirmed(l List) []*Record {
 	var out []*Record
 	for key, r := range b.known {

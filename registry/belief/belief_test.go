@@ -72,7 +72,8 @@ func record(key, value, session string, modified uint64) *Record {
 
 const key = "10.5.1.0-24"
 
-// lostRecord returns a store whose belief knows one record, written at 10 in a tree of marker 2, which a list at 30 lacks.
+// lostRecord returns a store whose belief knows one record, written at 10 in a tree of marker 2, which a list at 30
+// lacks.
 func lostRecord(t *testing.T, marker uint64, restored bool) *store {
 	t.Helper()
 	s := newStore()
@@ -143,8 +144,8 @@ func TestMissingUntilExplained(t *testing.T) {
 	})
 }
 
-// TestMissingAfterAnotherLoss: a process was suspended for longer than it keeps what the store has lost, and the store has
-// lost it again in the meantime.
+// TestMissingAfterAnotherLoss: a process was suspended for longer than it keeps what the store has lost, and the
+// store has lost it again in the meantime.
 func TestMissingAfterAnotherLoss(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -179,8 +180,8 @@ func TestMissingAfterAnotherLoss(t *testing.T) {
 	})
 }
 
-// TestOlderRecord: an older record that a snapshot has put in the place of a known one does not replace it, also when its
-// session ends, until its host writes it again.
+// TestOlderRecord: an older record that a snapshot has put in the place of a known one does not replace it, also when
+// its session ends, until its host writes it again.
 func TestOlderRecord(t *testing.T) {
 	t.Parallel()
 	const known = 20
@@ -215,9 +216,9 @@ func TestOlderRecord(t *testing.T) {
 	}
 }
 
-// TestOlderRecordWhileAway: a host is away while a snapshot brings back an older record of it. When the time to write it
-// again has passed, the host is still known as it was before, and lapsed, until the older record is removed or its host
-// locks it.
+// TestOlderRecordWhileAway: a host is away while a snapshot brings back an older record of it. When the time to write
+// it again has passed, the host is still known as it was before, and lapsed, until the older record is removed or its
+// host locks it.
 func TestOlderRecordWhileAway(t *testing.T) {
 	t.Parallel()
 	read := func(s *store, mark, session string, index uint64) {
@@ -327,8 +328,8 @@ func TestOlderRecordOrNot(t *testing.T) {
 	}
 }
 
-// TestLatestOfAHost: when the store has lost several records of one host, in whatever way, the latest one is shown, until
-// the host has written another. The host was on slot 2 before and is on slot 5 now.
+// TestLatestOfAHost: when the store has lost several records of one host, in whatever way, the latest one is shown,
+// until the host has written another. The host was on slot 2 before and is on slot 5 now.
 func TestLatestOfAHost(t *testing.T) {
 	t.Parallel()
 	type state struct {
@@ -410,8 +411,8 @@ func TestForeignRecord(t *testing.T) {
 	}
 }
 
-// TestSetBackIsCounted: only a certain set-back is counted. The index of a prefix falls by itself, and a hint can be made
-// by hand.
+// TestSetBackIsCounted: only a certain set-back is counted. The index of a prefix falls by itself, and a hint can be
+// made by hand.
 func TestSetBackIsCounted(t *testing.T) {
 	t.Parallel()
 	s := newStore()
@@ -446,8 +447,8 @@ func recordsOf(records map[string]uint64) (out []*Record) {
 	return out
 }
 
-// TestUnprovenChanges: removals and late announcements must be confirmed by their records, unless a list or a later change
-// has superseded them.
+// TestUnprovenChanges: removals and late announcements must be confirmed by their records, unless a list or a later
+// change has superseded them.
 func TestUnprovenChanges(t *testing.T) {
 	t.Parallel()
 	s := storeWith(map[string]uint64{"a": 10, "b": 11})
@@ -496,8 +497,8 @@ func TestUnexplainedRecords(t *testing.T) {
 	}
 }
 
-// TestUnconfirmedRecords: in an intact tree a missing record was removed; in one that may have been set back its host may
-// be about to write it again.
+// TestUnconfirmedRecords: in an intact tree a missing record was removed; in one that may have been set back its host
+// may be about to write it again.
 func TestUnconfirmedRecords(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -28,14 +28,14 @@ func (s *shown) touch(key string, old *Record) {
 	}
 }
 
-// Version returns the index of what callers see, 0 before the first list. It is never reused for other content, whatever
-// a restore does to the store's index.
+// Version returns the index of what callers see, 0 before the first list. It is never reused for other content,
+// whatever a restore does to the store's index.
 func (b *Belief) Version() uint64 { return b.shown.index }
 
 func (b *Belief) raise() { b.shown.index = max(b.tree.index, b.shown.index+1) }
 
-// differs reports whether callers see a difference between two versions of a record. They see none when only the session
-// changes, or when the record is written again with the same value.
+// differs reports whether callers see a difference between two versions of a record. They see none when only the
+// session changes, or when the record is written again with the same value.
 func differs(old, now *Record) bool {
 	if old == now {
 		return false
@@ -44,8 +44,8 @@ func differs(old, now *Record) bool {
 		old.Lease.Held() != now.Lease.Held()
 }
 
-// replaceAll makes records the known ones, and reports whether callers see a difference. before are the records that were
-// missing until now.
+// replaceAll makes records the known ones, and reports whether callers see a difference. before are the records that
+// were missing until now.
 func (b *Belief) replaceAll(records map[string]*Record, before map[string]Missing) (visible bool) {
 	for key := range b.known {
 		if records[key] == nil {
@@ -60,7 +60,8 @@ func (b *Belief) replaceAll(records map[string]*Record, before map[string]Missin
 		if old != r {
 			b.shown.touch(key, old)
 		}
-		visible = visible || differs(old, r) || wasMissing != isMissing || was.IsLost() != is.IsLost() || was.replaced != is.replaced
+		visible = visible || differs(old, r) ||
+			wasMissing != isMissing || was.IsLost() != is.IsLost() || was.replaced != is.replaced
 	}
 	b.known = records
 	b.shown.all = b.shown.all || len(before)+len(b.missing) > 0

@@ -27,7 +27,8 @@ func (f *follower) use(n registry.Network) {
 	if !same {
 		f.belief.Reparse(func(r *belief.Record) *belief.Record {
 			now := f.parse(r.Key, r.Value)
-			now.Lease.Session, now.Lease.CreateIndex, now.Lease.ModifyIndex = r.Lease.Session, r.Lease.CreateIndex, r.Lease.ModifyIndex
+			l := r.Lease
+			now.Lease.Session, now.Lease.CreateIndex, now.Lease.ModifyIndex = l.Session, l.CreateIndex, l.ModifyIndex
 			return now
 		})
 	}
@@ -37,13 +38,16 @@ func (f *follower) use(n registry.Network) {
 func (f *follower) parse(key string, value []byte) *belief.Record {
 	r := &belief.Record{Key: key, Value: value}
 	if r.Lease, r.Err = registry.ParseLease(f.network, key[len(f.leases):], value); r.Err != nil {
-		r.Lease = registry.Lease{NodeID: registry.NodeIDOf(value), Backend: registry.Backend{Type: registry.BackendTypeOf(value)}}
+		r.Lease = registry.Lease{
+			NodeID:  registry.NodeIDOf(value),
+			Backend: registry.Backend{Type: registry.BackendTypeOf(value)},
+		}
 	}
 	return r
 }
 
-// record returns the record in a pair, parsed once for each value. The values of a list share one allocation, and a value
-// that is still in use would keep all of that list, so the record has a copy.
+// record returns the record in a pair, parsed once for each value. The values of a list share one allocation, and a
+// value that is still in use would keep all of that list, so the record has a copy.
 func (f *follower) record(pair *api.KVPair) *belief.Record {
 	r := f.belief.Record(pair.Key)
 	if r == nil || !bytes.Equal(r.Value, pair.Value) {

@@ -158,7 +158,8 @@ func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time
 		v.tree = nil
 		l := v.list(t, keys, n)
 		lacking, _ := v.belief.Lacks(l.Records)
-		if l.Marker == 0 && (lacking > 0 || (len(l.Records) == 0 || v.belief.Empty()) && !definedByFlannel(t, keys, v.network)) {
+		isFlannels := definedByFlannel(t, keys, v.network)
+		if l.Marker == 0 && (lacking > 0 || (len(l.Records) == 0 || v.belief.Empty()) && !isFlannels) {
 			return set, 0, again, fmt.Errorf("%w: %s is missing: the store was emptied or restored",
 				registry.ErrUncertain, keys.marker(v.network))
 		}
@@ -271,7 +272,8 @@ func (v *leaseView) lostFlannelHosts() (out []registry.BadRecord) {
 			continue
 		}
 		out = append(out, registry.BadRecord{Key: key, Reason: fmt.Sprintf(
-			"the store has lost it, and flanneld on %s may not write it again for a day: restart flanneld there; its routes stay until %s",
+			"the store has lost it, and flanneld on %s may not write it again for a day: "+
+				"restart flanneld there; its routes stay until %s",
 			r.Lease.PublicIPs[0], m.Since.Add(flannelLeaseTime).UTC().Format(time.RFC3339))})
 	}
 	slices.SortFunc(out, func(a, b registry.BadRecord) int { return cmp.Compare(a.Key, b.Key) })
