@@ -17,7 +17,7 @@ type Choice struct {
 }
 
 // TakesNew reports whether the claim gets a slot that has no record and that the host was not using until lately. Such
-// a claim may have to wait: see LostLeases.
+// a claim may have to wait: see claim.LostLeases.
 func (c Choice) TakesNew(plan Plan, claim Claim) bool {
 	return c.Existing == nil && !claim.TakesBack(plan.Subnets(c.Slot)[0])
 }
@@ -170,14 +170,6 @@ func (s Situation) overwritten(c Claim) *Lease {
 		}
 	}
 	return nil
-}
-
-// Surplus returns the other held records with the node id of a lease just taken, which must be removed. They were left
-// by a claim whose outcome was never known, or by a store that was set back.
-func Surplus(leases []Lease, taken Lease) []Lease {
-	return slices.DeleteFunc(slices.Clone(leases), func(l Lease) bool {
-		return l.NodeID != taken.NodeID || l.Slot == taken.Slot || !l.Held()
-	})
 }
 
 func joinAddrs(addrs []netip.Addr) string {

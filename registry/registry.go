@@ -83,7 +83,7 @@ type Leases interface {
 	// it. n.ModifyIndex is 0 when the version is not known.
 	//
 	// Errors: ErrNetworkFull; a *RivalError of ErrDuplicateNode, ErrDuplicateAddress or ErrSetBack; ErrLeasesLost for a
-	// slot that the host is not using, see LostLeases; ErrInvalid for a claim that no host could read; ErrConflict when
+	// slot that the host is not using, see claim.LostLeases; ErrInvalid for a claim that no host could read; ErrConflict when
 	// the plan has changed, or when other hosts were faster again and again; ErrNetworkNotFound, as a *DeletedError,
 	// when the network was deleted; ErrHeld or ErrReserved for a claim with Exactly; ErrUnavailable, ErrDenied.
 	Acquire(ctx context.Context, n Network, c Claim) (Lease, error)
@@ -177,6 +177,13 @@ type Claim struct {
 // TakesBack reports whether the host is using subnet, or held it lately.
 func (c Claim) TakesBack(subnet netip.Prefix) bool {
 	return (c.Running || c.Lately) && c.Prefer == subnet
+}
+
+// Holder is a host that has a session for a network; the session holds the host's lease there.
+type Holder struct {
+	Node        string
+	Session     string
+	CreateIndex uint64 // of the session
 }
 
 // Prober is the optional ability to check cheaply whether the store can be used.

@@ -119,6 +119,9 @@ func (b *Belief) Listed() uint64 { return b.tree.listed }
 // Len returns the number of known records.
 func (b *Belief) Len() int { return len(b.known) }
 
+// Records returns the known records by key, including missing ones. The caller must not change the map.
+func (b *Belief) Records() map[string]*Record { return b.known }
+
 // Record returns the known record with a key, nil for none.
 func (b *Belief) Record(key string) *Record { return b.known[key] }
 

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -14,15 +12,10 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
+	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/consul/changelog"
 )
-
-// maxRaces limits how often one Acquire chooses again after another host was faster. After each lost race another host
-// has got a slot.
-const maxRaces = 64
-
-// racePause is the longest pause before choosing again.
-const racePause = 20 * time.Millisecond
 
 // Acquire implements registry.Leases.
 func (ls leaseStore) Acquire(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
@@ -30,13 +23,15 @@ func (ls leaseStore) Acquire(ctx context.Context, n registry.Network, claim regi
 		return registry.Lease{}, fmt.Errorf("acquire lease in network %s: %w: ttl %s is not within %s..%s",
 			n.Name, registry.ErrInvalid, claim.TTL, minTTL, maxTTL)
 	}
-	a := &acquisition{ls: ls, network: n, claim: claim}
+	ls.kept.Delete(n.Name)
+	a := &acquisition{ls: ls, network: n, claim: claim, version: n.ModifyIndex}
 	first, _ := n.Plan.Range()
-	if _, _, err := a.record(first); err != nil {
-		return registry.Lease{}, fmt.Errorf("acquire lease in network %s: %w", n.Name, err)
+	_, _, err := a.record(first)
+	var lease registry.Lease
+	if err == nil {
+		lease, err = claims.Run(ctx, a, ls.lost, n, claim)
+		a.cleanUp(ctx, lease)
 	}
-	lease, err := a.run(ctx)
-	a.cleanUp(ctx, lease)
 	if err != nil {
 		return registry.Lease{}, fmt.Errorf("acquire lease in network %s: %w", n.Name, err)
 	}
@@ -49,80 +44,107 @@ type acquisition struct {
 	network registry.Network
 	claim   registry.Claim
 
-	version uint64   // of the definition that has the plan; 0 when the store has lost it
-	session string   // locks a new record, "" until one is needed
-	created []string // sessions created here; all except the lease's are destroyed at the end
-	surplus []registry.Lease
+	version  uint64      // of the definition that has the plan; 0 when the store has lost it
+	session  string      // locks a new record, "" until one is needed
+	created  []string    // sessions created here; all except the lease's are destroyed at the end
+	view     claims.View // the last one
+	unmarked int         // how many views lacked a marker that exists
 }
 
-func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
-	var lost error
-	unmarked := 0
-	a.version = a.network.ModifyIndex
-	for range maxRaces {
-		if lost != nil {
-			if err := pause(ctx, jitter(racePause)); err != nil {
-				return registry.Lease{}, err
-			}
-		}
-		if lost != nil || a.network.ModifyIndex == 0 {
-			if err := a.confirmPlan(ctx); err != nil {
-				return registry.Lease{}, err
-			}
-		}
-		view, made, err := a.ls.situation(ctx, a.network, a.claim)
-		if err != nil {
-			return registry.Lease{}, err
-		}
-		if made == 0 {
-			created, err := a.ls.kv.ensureMarker(ctx, a.ls.kv.keys.leases(a.network.Name))
-			if err != nil {
-				return registry.Lease{}, err
-			}
-			if err := a.ls.kv.ensureWatermark(ctx, a.ls.kv.keys.changes(a.network.Name)); err != nil {
-				return registry.Lease{}, err
-			}
-			if !created {
-				// Either the marker was created after the list, or the list hid it.
-				if unmarked++; unmarked > 2 {
-					return registry.Lease{}, hidden(a.ls.kv.keys.leases(a.network.Name))
-				}
-				continue
-			}
-			made = math.MaxUint64
-		}
-		a.ls.lost.Attempt(a.network.Name, made, a.claim, time.Now())
-		choice, err := registry.Choose(view, a.claim, rand.Uint64N)
-		if err != nil {
-			return registry.Lease{}, err
-		}
-		if choice.TakesNew(a.network.Plan, a.claim) {
-			holders, err := a.ls.sessions.Holders(ctx, a.network.Name)
-			if err != nil {
-				return registry.Lease{}, err
-			}
-			if err := a.ls.lost.Check(a.network.Name, holders, view.Leases, made, a.claim, time.Now()); err != nil {
-				return registry.Lease{}, err
-			}
-		}
-		lease, err := a.take(ctx, choice)
-		switch {
-		case err == nil:
-			a.surplus = registry.Surplus(view.Leases, lease)
-			a.ls.lost.Forget(a.network.Name)
-			return lease, nil
-		case !isRefused(err):
-			return registry.Lease{}, err
-		}
-		lost = err
+var _ claims.Steps = (*acquisition)(nil)
+
+// Keep implements claim.Steps.
+func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, err error) {
+	slot, err := a.network.Plan.Slot(a.claim.Prefer)
+	if err != nil || a.version == 0 {
+		return lease, false, nil
 	}
-	return registry.Lease{}, fmt.Errorf("%w: other hosts were faster %d times: %w",
-		registry.ErrConflict, maxRaces, lost)
+	key, value, err := a.record(slot)
+	if err != nil {
+		return lease, false, err
+	}
+	results, err := a.ls.kv.transactWith(ctx, read{consistent: true},
+		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: a.ls.kv.keys.network(a.network.Name), Index: a.version},
+		&api.KVTxnOp{Verb: api.KVCheckSession, Key: key, Session: a.claim.Session},
+		&api.KVTxnOp{Verb: api.KVGet, Key: key})
+	if err != nil {
+		if isRefused(err) {
+			err = nil
+		}
+		return lease, false, err
+	}
+	prefix := a.ls.kv.keys.leases(a.network.Name)
+	if lease, err = parseLease(a.network, prefix, results[len(results)-1]); err != nil {
+		return lease, false, nil
+	}
+	wanted, err := registry.ParseLease(a.network, lastComponent(key), value)
+	if err != nil || !lease.SameValue(wanted) {
+		return lease, false, err
+	}
+	entry, err := a.ls.sessions.renew(ctx, a.claim.Session)
+	if ok = entry != nil && fits(entry, a.claim); ok {
+		a.ls.kept.Store(a.network.Name, lease)
+	}
+	return lease, ok, err
+}
+
+// Known implements claim.Steps. It reads only the changes since the client last read leases, and the record on the
+// preferred subnet, because the changes do not tell that a lease has lapsed.
+func (a *acquisition) Known(ctx context.Context) (claims.View, bool, error) {
+	if a.version == 0 {
+		if err := a.confirmPlan(ctx); err != nil {
+			return claims.View{}, false, err
+		}
+	}
+	f, done := a.ls.followers.use(a.network.Name)
+	defer done()
+	records, made, err := f.learnRecords(ctx, a.ls.kv, a.network)
+	if err != nil || made == 0 {
+		return claims.View{}, false, err
+	}
+	if slot, err := a.network.Plan.Slot(a.claim.Prefer); err == nil {
+		key := a.ls.kv.keys.lease(a.network.Name, a.network.Plan.Subnets(slot)[0])
+		own, _, err := a.ls.kv.get(ctx, key, read{consistent: true})
+		if err != nil {
+			return claims.View{}, false, err
+		}
+		records = slices.DeleteFunc(records, func(r *belief.Record) bool { return r.Key == key })
+		if own != nil {
+			records = append(records, parseRecord(a.network, a.ls.kv.keys.leases(a.network.Name), own))
+		}
+	}
+	a.view, err = a.ls.situation(ctx, f, a.network, a.claim, records, made)
+	isUnclear := func(l registry.Lease) bool { return l.Session == registry.UnknownSession && a.claim.Same(l) }
+	return a.view, !slices.ContainsFunc(a.view.Leases, isUnclear), err
+}
+
+// Current implements claim.Steps. If the definition cannot be read, the previous one stays in force.
+func (a *acquisition) Current(ctx context.Context) (claims.View, error) {
+	if err := a.confirmPlan(ctx); err != nil {
+		return claims.View{}, err
+	}
+	f, done := a.ls.followers.use(a.network.Name)
+	defer done()
+	prefix, made := a.ls.kv.keys.leases(a.network.Name), uint64(0)
+	pairs, _, err := a.ls.kv.list(ctx, prefix, read{consistent: true})
+	if err != nil {
+		return a.view, err
+	}
+	records := make([]*belief.Record, 0, len(pairs))
+	for _, p := range pairs {
+		if p.Key == prefix+markerName {
+			made = p.CreateIndex
+		} else {
+			records = append(records, parseRecord(a.network, prefix, p))
+		}
+	}
+	a.view, err = a.ls.situation(ctx, f, a.network, a.claim, records, made)
+	f.lapses.Observe(a.network.Name, a.view.Leases, time.Now())
+	return a.view, err
 }
 
 // confirmPlan reads the version of the definition that has the claim's plan. The error is ErrConflict when there is
-// another plan now, and a *DeletedError when the network was deleted. If the definition cannot be read, the previous
-// one stays in force.
+// another plan now, and a *DeletedError when the network was deleted.
 func (a *acquisition) confirmPlan(ctx context.Context) error {
 	key := a.ls.kv.keys.network(a.network.Name)
 	pair, _, err := a.ls.kv.get(ctx, key, read{consistent: true})
@@ -150,8 +172,60 @@ func (a *acquisition) otherPlan(pair *api.KVPair) bool {
 	return pair.ModifyIndex != 0 && err == nil && !slices.Equal(n.Plan, a.network.Plan)
 }
 
-// take carries out one choice. After a *refusedError the caller must read and choose again.
-func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registry.Lease, error) {
+// Mark implements claim.Steps.
+func (a *acquisition) Mark(ctx context.Context) error {
+	created, err := a.ls.kv.ensureMarker(ctx, a.ls.kv.keys.leases(a.network.Name))
+	if err == nil {
+		err = a.ls.kv.ensureWatermark(ctx, a.ls.kv.keys.changes(a.network.Name))
+	}
+	if err != nil || created {
+		return err
+	}
+	// Either the marker was created after the list, or the list hid it.
+	if a.unmarked++; a.unmarked > 2 {
+		return hidden(a.ls.kv.keys.leases(a.network.Name))
+	}
+	return claims.ErrOutdated
+}
+
+// settled are the flags of the marker once no session is older than the marker, except those that hold leases. This
+// stays so, because a session that is created later is younger.
+const settled = 1
+
+// Holders implements claim.Steps. It lists the sessions only until the marker says that none of them matters.
+func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
+	key := a.ls.kv.keys.leases(a.network.Name) + markerName
+	marker, _, err := a.ls.kv.get(ctx, key, read{consistent: true})
+	switch {
+	case err != nil:
+		return nil, err
+	case marker == nil || a.view.Made != 0 && marker.CreateIndex != a.view.Made:
+		return nil, claims.ErrOutdated
+	case marker.Flags == settled:
+		return nil, nil
+	}
+	holders, err := a.ls.sessions.Holders(ctx, a.network.Name)
+	if err != nil {
+		return nil, err
+	}
+	isLost := func(h registry.Holder) bool {
+		holds := func(l registry.Lease) bool { return l.Session == h.Session }
+		return h.CreateIndex < marker.CreateIndex && !slices.ContainsFunc(a.view.Leases, holds)
+	}
+	if slices.ContainsFunc(holders, isLost) {
+		return holders, nil
+	}
+	marker.Flags = settled
+	opts, cancel := a.ls.kv.write(ctx)
+	defer cancel()
+	if _, _, err := a.ls.kv.api.KV().CAS(marker, opts); err != nil {
+		a.ls.kv.logger.Debug("marker not marked as settled", "key", key, "error", err)
+	}
+	return holders, nil
+}
+
+// Take implements claim.Steps.
+func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registry.Lease, error) {
 	key, value, err := a.record(choice.Slot)
 	if err != nil {
 		return registry.Lease{}, err
@@ -186,7 +260,7 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 			a.created = append(a.created, old.Session)
 		case old.SameValue(wanted):
 			a.session = old.Session
-			return *old, nil
+			return *old, a.confirm(ctx, key, old)
 		default:
 			session = old.Session
 			checks = append(checks, &api.KVTxnOp{Verb: api.KVCheckSession, Key: key, Session: session})
@@ -207,6 +281,8 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 	} else { // KVCheckNotExists would need the right to write there
 		checks = append(checks, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: definition})
 	}
+	marker := a.ls.kv.keys.leases(a.network.Name) + markerName
+	checks = append(checks, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: marker})
 	checks = append(checks, &api.KVTxnOp{Verb: api.KVLock, Key: key, Value: value, Session: session})
 	results, err := a.ls.kv.transact(ctx, checks...)
 	if err != nil {
@@ -217,6 +293,8 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 	switch {
 	case choice.Existing == nil && a.reserved(results[0]):
 		reason = key + " was reserved at the same time"
+	case choice.Existing == nil && a.view.Made != 0 && findPair(results, marker).CreateIndex != a.view.Made:
+		reason = marker + " was created again at the same time"
 	case a.version == 0 && a.otherPlan(findPair(results, definition)):
 		reason = definition + " was defined at the same time"
 		if choice.Existing != nil { // the slot is in use, and may also be one of the other plan
@@ -229,6 +307,15 @@ func (a *acquisition) take(ctx context.Context, choice registry.Choice) (registr
 		return registry.Lease{}, err
 	}
 	return registry.Lease{}, &refusedError{reasons: []string{reason}}
+}
+
+// confirm returns ErrOutdated unless the record at key still is that of a lease.
+func (a *acquisition) confirm(ctx context.Context, key string, l *registry.Lease) error {
+	pair, _, err := a.ls.kv.get(ctx, key, read{consistent: true})
+	if err == nil && (pair == nil || pair.ModifyIndex != l.ModifyIndex || pair.Session != l.Session) {
+		err = claims.ErrOutdated
+	}
+	return err
 }
 
 // findPair returns the result for key, which must be among the results.
@@ -313,12 +400,15 @@ func (a *acquisition) cleanUp(ctx context.Context, lease registry.Lease) {
 			a.ls.sessions.discard(ctx, id)
 		}
 	}
-	for _, other := range a.surplus {
-		a.ls.dropSurplus(ctx, other, lease)
-	}
 }
 
-func (ls leaseStore) dropSurplus(ctx context.Context, other, lease registry.Lease) {
+// Drop implements claim.Steps.
+func (a *acquisition) Drop(ctx context.Context, other, lease registry.Lease) {
+	a.ls.drop(ctx, other, lease)
+}
+
+// drop removes another lease of this host, which has lease.
+func (ls leaseStore) drop(ctx context.Context, other, lease registry.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	err := ls.deleteOwn(ctx, ls.kv.keys.lease(other.Network, other.Subnet()), other)
@@ -331,16 +421,7 @@ func (ls leaseStore) dropSurplus(ctx context.Context, other, lease registry.Leas
 
 // record returns the key and value of the claim's lease on slot.
 func (a *acquisition) record(slot uint64) (key string, value []byte, err error) {
-	l := registry.Lease{
-		Network:   a.network.Name,
-		Slot:      slot,
-		Subnets:   a.network.Plan.Subnets(slot),
-		Node:      a.claim.Node,
-		NodeID:    a.claim.NodeID,
-		PublicIPs: a.claim.PublicIPs,
-		MTU:       a.claim.MTU,
-		Backend:   a.claim.Backend,
-	}
+	l := claims.Lease(a.network, a.claim, slot)
 	value, err = registry.FormatLease(l)
 	if err != nil {
 		return "", nil, err

@@ -28,6 +28,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	claims "github.com/lenonet/leno/registry/claim"
 )
 
 // closeTimeout limits how long Close takes.
@@ -53,7 +54,8 @@ type Client struct {
 type shared struct {
 	conn      connection
 	networks  networkList
-	lost      registry.LostLeases
+	lost      claims.LostLeases
+	kept      sync.Map // see leaseStore
 	followers followers
 
 	registered sync.Map // see consulAgent
@@ -107,6 +109,7 @@ func (s *shared) client(kv *kv) *Client {
 		networks:     c.networkStore,
 		reservations: c.reservationStore,
 		lost:         &s.lost,
+		kept:         &s.kept,
 		followers:    &s.followers,
 	}
 	c.consulAgent = consulAgent{kv: kv, conn: s.conn, host: s.conn.host, tokens: &s.registered}

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	claims "github.com/lenonet/leno/registry/claim"
 )
 
 const maxErrorBody = 4 << 10
@@ -31,6 +32,8 @@ type refusedError struct{ reasons []string }
 func (e *refusedError) Error() string {
 	return "consul rolled the transaction back: " + strings.Join(e.reasons, "; ")
 }
+
+func (e *refusedError) Unwrap() error { return claims.ErrOutdated }
 
 // isRefused reports whether err is a *refusedError.
 func isRefused(err error) bool {

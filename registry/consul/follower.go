@@ -5,8 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/consul/api"
-
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/consul/changelog"
@@ -95,13 +93,4 @@ const longestAudit = 2 * time.Hour
 // auditPeriod returns the average time between two audits of this host, so that all hosts of the network take turns.
 func (f *follower) auditPeriod(kv *kv) time.Duration {
 	return min(kv.conf.Audit*time.Duration(max(f.belief.Len(), 1)), longestAudit)
-}
-
-// unconfirmed returns the known records that are not in pairs, although they are not known to have been deleted.
-func (f *follower) unconfirmed(ctx context.Context, pairs api.KVPairs) ([]*belief.Record, error) {
-	if err := f.mu.lock(ctx); err != nil {
-		return nil, err
-	}
-	defer f.mu.unlock()
-	return f.belief.Unconfirmed(f.newList(pairs, f.belief.Index())), nil
 }

@@ -36,13 +36,19 @@ func (f *follower) use(n registry.Network) {
 
 // parse parses the value of a record below the prefix of the leases.
 func (f *follower) parse(key string, value []byte) *belief.Record {
-	r := &belief.Record{Key: key, Value: value}
-	if r.Lease, r.Err = registry.ParseLease(f.network, key[len(f.leases):], value); r.Err != nil {
+	return parseRecord(f.network, f.leases, &api.KVPair{Key: key, Value: value})
+}
+
+// parseRecord parses a pair below prefix.
+func parseRecord(n registry.Network, prefix string, pair *api.KVPair) *belief.Record {
+	r := &belief.Record{Key: pair.Key, Value: pair.Value}
+	if r.Lease, r.Err = registry.ParseLease(n, pair.Key[len(prefix):], pair.Value); r.Err != nil {
 		r.Lease = registry.Lease{
-			NodeID:  registry.NodeIDOf(value),
-			Backend: registry.Backend{Type: registry.BackendTypeOf(value)},
+			NodeID:  registry.NodeIDOf(pair.Value),
+			Backend: registry.Backend{Type: registry.BackendTypeOf(pair.Value)},
 		}
 	}
+	r.Lease = stored(r.Lease, pair)
 	return r
 }
 
@@ -84,7 +90,7 @@ func (f *follower) changesOf(entries []changelog.Change) []belief.Change {
 
 // newList returns Consul's answer to one read of the whole tree.
 func (f *follower) newList(pairs api.KVPairs, index uint64) belief.List {
-	l := belief.List{Records: make(map[string]*belief.Record, len(pairs)), Index: index, Hint: f.evidence.setBack}
+	l := belief.List{Records: make(map[string]*belief.Record, len(pairs)), Index: index}
 	for _, p := range pairs {
 		if p.Key == f.leases+markerName {
 			l.Marker = p.CreateIndex
@@ -92,6 +98,12 @@ func (f *follower) newList(pairs api.KVPairs, index uint64) belief.List {
 			l.Records[p.Key] = f.record(p)
 		}
 	}
+	return f.judge(l)
+}
+
+// judge adds to a list what the store shows of itself.
+func (f *follower) judge(l belief.List) belief.List {
+	l.Hint = f.evidence.setBack
 	suspect := f.mayBeSetBack(l)
 	l.Removed = func(r *belief.Record) bool {
 		if f.evidence.changes[lastComponent(r.Key)] > r.Lease.ModifyIndex {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
@@ -18,7 +20,8 @@ type leaseStore struct {
 	sessions     sessionStore
 	networks     networkStore
 	reservations reservationStore
-	lost         *registry.LostLeases
+	lost         *claims.LostLeases
+	kept         *sync.Map // by network, the lease that the last claim has kept, until leases are read
 	followers    *followers
 }
 

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/hashicorp/consul/api"
-
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
 )
@@ -35,31 +33,25 @@ func (f *follower) readAll(ctx context.Context, kv *kv) error {
 }
 
 // readFirst reads the leases for the claim of a host that has not read them before, so that its watch can continue from
-// there. It returns nil when the leases are known already or their changes may not be read.
-func (f *follower) readFirst(ctx context.Context, kv *kv) (api.KVPairs, error) {
-	if err := f.mu.lock(ctx); err != nil {
-		return nil, err
-	}
-	defer f.mu.unlock()
-	if !f.belief.Empty() {
-		return nil, nil
-	}
+// there. It leaves doubtful ones, and those whose changes may not be read, to the watch, which reports the reason. The
+// caller holds f.mu.
+func (f *follower) readFirst(ctx context.Context, kv *kv) error {
 	changes, err := kv.readBeforeLeases(ctx, &f.cursor)
 	if errors.Is(err, registry.ErrDenied) {
-		return nil, nil // the watch reports it
+		return nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	pairs, index, err := kv.list(ctx, f.leases, read{consistent: true})
+	l, err := f.readList(ctx, kv, false)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if l := f.newList(pairs, index); !f.isDoubtful(l) {
+	if !f.isDoubtful(l) {
 		f.accept(l)
 		f.cursor.Adopt(changes, time.Now())
 	}
-	return pairs, nil
+	return nil
 }
 
 func (f *follower) readList(ctx context.Context, kv *kv, consistent bool) (belief.List, error) {

@@ -228,7 +228,7 @@ func (discard) Header() http.Header         { return http.Header{} }
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 func (discard) WriteHeader(int)             {}
 
-// TestSecondRecord: whatever left a second record, the next claim removes it.
+// TestSecondRecord: whatever left a second record, the next claim removes it, or the reading of leases that follows it.
 func TestSecondRecord(t *testing.T) {
 	t.Parallel()
 	for _, sameSession := range []bool{true, false} {
@@ -257,9 +257,13 @@ func TestSecondRecord(t *testing.T) {
 			t.Fatal(ok, err)
 		}
 		c.Session = l.Session
-		again, err := s.open(t).Acquire(testContext(t), n, c)
+		host := s.open(t)
+		again, err := host.Acquire(testContext(t), n, c)
 		if err != nil || again.Slot != l.Slot {
 			t.Fatalf("got %+v, %v", again, err)
+		}
+		if _, _, err := host.WatchLeases(testContext(t), n, registry.Known); err != nil {
+			t.Fatal(err)
 		}
 		only(t, s, n, l)
 	}

@@ -2,55 +2,36 @@ package consul
 
 import (
 	"context"
+	"maps"
 	"slices"
-	"time"
-
-	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
+	claims "github.com/lenonet/leno/registry/claim"
+	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
-// situation returns a consistent view of a network's leases and reservations, and the CreateIndex of the marker of the
-// leases, 0 when it is missing. In a store that was emptied, the slots of hosts that have not returned yet count as
-// taken.
+// situation returns the view of a network with the given records of its leases, whose marker was created at made. In a
+// store that was emptied, the slots of hosts that have not returned yet count as taken.
 func (ls leaseStore) situation(
-	ctx context.Context, n registry.Network, claim registry.Claim,
-) (view registry.Situation, made uint64, err error) {
+	ctx context.Context, f *follower, n registry.Network, claim registry.Claim, records []*belief.Record, made uint64,
+) (view claims.View, err error) {
+	view.Network, view.Made = n, made
 	prefix := ls.kv.keys.leases(n.Name)
-	f, done := ls.followers.use(n.Name)
-	defer done()
-	pairs, err := f.readFirst(ctx, ls.kv)
-	if err == nil && pairs == nil {
-		pairs, _, err = ls.kv.list(ctx, prefix, read{consistent: true})
-	}
-	if err != nil {
-		return view, 0, err
-	}
-	view.Network = n
-	var set registry.LeaseSet
-	records := slices.DeleteFunc(slices.Clone(pairs), func(p *api.KVPair) bool {
-		if p.Key != prefix+markerName {
-			return false
-		}
-		made = p.CreateIndex
-		return true
-	})
-	for _, pair := range records {
-		if l, err := parseLease(n, prefix, pair); err == nil {
-			set.Leases = append(set.Leases, l)
-		} else if p, err := registry.ParseSubnetKey(pair.Key[len(prefix):]); err == nil {
+	for _, r := range records {
+		if r.Err == nil {
+			view.Leases = append(view.Leases, r.Lease)
+		} else if p, err := registry.ParseSubnetKey(r.Key[len(prefix):]); err == nil {
 			view.Bad = append(view.Bad, registry.BadSlot{
 				Prefix:      p,
-				Session:     pair.Session,
-				ModifyIndex: pair.ModifyIndex,
+				Session:     r.Lease.Session,
+				ModifyIndex: r.Lease.ModifyIndex,
 			})
 		}
 	}
-	f.lapses.Observe(n.Name, set.Leases, time.Now())
-	view.Leases = set.Leases
-	unconfirmed, err := f.unconfirmed(ctx, pairs)
+	unconfirmed, err := f.unconfirmed(ctx, records, made)
 	if err != nil {
-		return view, 0, err
+		return view, err
 	}
 	for _, r := range unconfirmed {
 		if r.Err == nil && r.Lease.NodeID != claim.NodeID {
@@ -61,7 +42,7 @@ func (ls leaseStore) situation(
 	prefix = ls.kv.keys.reservations(n.Name)
 	reserved, _, err := ls.reservations.list(ctx, n)
 	if err != nil {
-		return view, 0, err
+		return view, err
 	}
 	view.Reservations = reserved.Reservations
 	for _, b := range reserved.Bad {
@@ -70,5 +51,51 @@ func (ls leaseStore) situation(
 			view.Bad = append(view.Bad, registry.BadSlot{Prefix: p})
 		}
 	}
-	return view, made, nil
+	return view, nil
+}
+
+// unconfirmed returns the known records that are not among the given ones, although they are not known to have been
+// deleted.
+func (f *follower) unconfirmed(ctx context.Context, records []*belief.Record, made uint64) ([]*belief.Record, error) {
+	if err := f.mu.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer f.mu.unlock()
+	l := belief.List{Records: make(map[string]*belief.Record, len(records)), Index: f.belief.Index(), Marker: made}
+	for _, r := range records {
+		l.Records[r.Key] = r
+	}
+	return f.belief.Unconfirmed(f.judge(l)), nil
+}
+
+// learnRecords returns the records of the leases as this client believes them to be after it has followed the directory
+// of changes up to now, or has read them if it knew none, and the marker. It returns none if the client is in doubt. Only
+// lapses and what bypassed the directory may be missing.
+func (f *follower) learnRecords(
+	ctx context.Context, kv *kv, n registry.Network,
+) (records []*belief.Record, made uint64, err error) {
+	if err := f.mu.lock(ctx); err != nil {
+		return nil, 0, err
+	}
+	defer f.mu.unlock()
+	f.use(n)
+	if f.belief.Empty() {
+		err = f.readFirst(ctx, kv)
+	} else if !f.isInDoubt() {
+		var reason changelog.Reason
+		if reason, err = f.readFromLeader(ctx, kv); reason != "" {
+			return nil, 0, err
+		}
+	}
+	if err != nil || f.isInDoubt() {
+		return nil, 0, err
+	}
+	return slices.Collect(maps.Values(f.belief.Records())), f.belief.Marker(), nil
+}
+
+// isInDoubt reports whether the client does not know what became of some leases, or cannot follow their changes. The
+// caller holds f.mu.
+func (f *follower) isInDoubt() bool {
+	return f.belief.Empty() || f.cursor.Index() == 0 || len(f.belief.Missing()) > 0 ||
+		f.evidence.setBack || f.evidence.suspectLoss
 }

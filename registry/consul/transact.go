@@ -56,8 +56,13 @@ func (k *kv) getEach(ctx context.Context, keys []string) ([]*api.KVPair, error) 
 // transact runs one transaction. If a check or lock does not hold, it returns a *refusedError. After any other error
 // except ErrDenied the transaction may have taken place.
 func (k *kv) transact(ctx context.Context, ops ...*api.KVTxnOp) ([]*api.KVPair, error) {
+	return k.transactWith(ctx, read{}, ops...)
+}
+
+// transactWith is transact with options that matter if all operations only read.
+func (k *kv) transactWith(ctx context.Context, r read, ops ...*api.KVTxnOp) ([]*api.KVPair, error) {
 	for again := false; ; again = true {
-		opts, cancel := k.query(ctx, read{})
+		opts, cancel := k.query(ctx, r)
 		tok, _ := k.token.current(opts.Context())
 		ok, resp, _, err := k.api.KV().Txn(ops, opts)
 		cancel()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/registry"
+	claims "github.com/lenonet/leno/registry/claim"
 )
 
 // WatchLeases implements registry.Leases. It follows the network's directory of recent changes, and reads all leases
@@ -33,7 +34,22 @@ func (ls leaseStore) WatchLeases(
 		return registry.LeaseSet{}, 0, fmt.Errorf("watch leases of network %s: %w", n.Name, err)
 	}
 	f.lapses.Observe(n.Name, set.Leases, time.Now())
+	ls.dropSeconds(ctx, n.Name, set.Leases)
 	return set, index, nil
+}
+
+// dropSeconds removes other leases of this host after a claim that has kept a lease without reading others.
+func (ls leaseStore) dropSeconds(ctx context.Context, network string, leases []registry.Lease) {
+	kept, ok := ls.kept.LoadAndDelete(network)
+	if !ok {
+		return
+	}
+	own := kept.(registry.Lease)
+	for _, other := range claims.Surplus(leases, own) {
+		if other.Session != registry.UnknownSession && !other.Missing && registry.SameMachine(other, own) {
+			ls.drop(ctx, other, own)
+		}
+	}
 }
 
 // Followed implements registry.Follower.

@@ -5,15 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"slices"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lenonet/leno/registry"
+	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/flannel"
 )
 
@@ -43,122 +41,121 @@ type acquisition struct {
 	network registry.Network
 	claim   registry.Claim
 
+	tree    *tree     // that the last view is of
+	view    situation // the last view
+	onlyOwn bool      // the host may have no subnet but the one that it uses: see checkPlan
+	marked  uint64    // the revision at which this attempt created the marker, 0 for none
+
 	session  session   // for a new record, zero until one is needed
 	version  uint64    // of its key, if it was created in this attempt
 	created  []session // end with the call unless the lease has them
 	replaced []session // held the lease before, and end once it has been acquired
 }
 
+var _ claims.Steps = (*acquisition)(nil)
+
 func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 	if a.claim.TTL < minTTL || a.claim.TTL > maxTTL {
 		return registry.Lease{}, fmt.Errorf("%w: ttl %s is not within %s..%s", registry.ErrInvalid, a.claim.TTL, minTTL, maxTTL)
 	}
 	first, _ := a.network.Plan.Range()
-	example, _, err := a.record(first)
-	if err != nil {
+	if _, _, err := a.record(first); err != nil {
 		return registry.Lease{}, err
 	}
-	// What the client knows may be old, but the transaction succeeds only if the slot, the reservation on it, the
-	// definition and the marker are as known. That is not enough where a new host with flannel matters: it may take the
-	// subnet of one family under another key, or may be unable to reach this host.
-	simple := len(example.Subnets) == 1 && flannel.CheckUsable(example) == nil && !a.conn.hasUnwanted()
-	if !simple {
-		return a.claimCurrent(ctx)
-	}
-	if t := a.conn.mirror.known(ctx); t != nil {
-		lease, err := a.attempt(ctx, t)
-		if err == nil || errors.Is(err, registry.ErrUnavailable) || ctx.Err() != nil {
-			return lease, err
-		}
-	}
-	return a.claimCurrent(ctx)
+	return claims.Run(ctx, a, a.conn.lost, a.network, a.claim)
 }
 
-// claimCurrent claims a slot of the network as the store has it now.
-func (a *acquisition) claimCurrent(ctx context.Context) (lease registry.Lease, err error) {
-	err = retryRefused(ctx, func() error {
-		t, err := a.conn.mirror.refreshSurely(ctx)
-		if err == nil {
-			err = a.conn.endUnwanted(ctx, t)
-		}
-		if err == nil {
-			lease, err = a.attempt(ctx, t)
-		}
+// Keep implements claim.Steps.
+func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, err error) {
+	held, ok := parseSession(a.claim.Session)
+	slot, err := a.network.Plan.Slot(a.claim.Prefer)
+	if !ok || err != nil || a.network.ModifyIndex == 0 || a.conn.hasUnwanted() {
+		return lease, false, nil
+	}
+	wanted, _, err := a.record(slot)
+	if err != nil {
+		return lease, false, err
+	}
+	keys, name := a.conn.keys, a.network.Name
+	var read *clientv3.TxnResponse
+	err = a.conn.call(ctx, func(ctx context.Context, api *clientv3.Client) (err error) {
+		read, err = api.Txn(ctx).If(
+			unchanged(keys.definition(name), a.network.ModifyIndex),
+			clientv3.Compare(clientv3.LeaseValue(keys.lease(name, wanted.Subnets)), "=", held.kept),
+			clientv3.Compare(clientv3.LeaseValue(keys.session(name, held.kept)), "=", held.alive),
+		).Then(clientv3.OpGet(keys.lease(name, wanted.Subnets))).Commit()
 		return err
 	})
-	return lease, err
+	if err != nil || !read.Succeeded {
+		return lease, false, err
+	}
+	r := newRecord(read.Responses[0].GetResponseRange().Kvs[0])
+	own, foreign, err := flannel.ParseLease(a.network, lastComponent(r.key), r.value)
+	if err != nil || foreign || !own.SameValue(wanted) {
+		return lease, false, nil
+	}
+	if fits, err := a.adopt(ctx, held); !fits || err != nil {
+		return lease, false, err
+	}
+	return stored(own, r, held.String()), true, nil
 }
 
-// attempt claims a slot of the network as it is in t. The error is errRefused when t is not current any more.
-func (a *acquisition) attempt(ctx context.Context, t *tree) (registry.Lease, error) {
-	a.version = 0
-	onlyOwn, err := a.checkPlan(t)
-	if err != nil {
-		return registry.Lease{}, err
+// Known implements claim.Steps with the tree that the client follows. That is not enough where a new host with flannel
+// matters: it may take the subnet of one family under another key, or may be unable to reach this host.
+func (a *acquisition) Known(ctx context.Context) (claims.View, bool, error) {
+	first, _ := a.network.Plan.Range()
+	example, _, err := a.record(first)
+	if err != nil || len(example.Subnets) > 1 || flannel.CheckUsable(example) != nil || a.conn.hasUnwanted() {
+		return claims.View{}, false, err
 	}
-	s := a.conn.situation(t, a.network, a.claim)
-	made := s.made
-	if made == 0 {
-		made = math.MaxUint64 // this claim creates the marker
+	t := a.conn.mirror.known(ctx)
+	if t == nil {
+		return claims.View{}, false, nil
 	}
-	lost, now := a.conn.lost, time.Now()
-	lost.Attempt(a.network.Name, made, a.claim, now)
-	choice, err := registry.Choose(s.Situation, a.claim, rand.Uint64N)
-	if err != nil {
-		return registry.Lease{}, err
-	}
-	if onlyOwn && !choice.Own && !a.claim.TakesBack(a.network.Plan.Subnets(choice.Slot)[0]) {
-		return registry.Lease{}, errOtherPlan
-	}
-	if err := a.checkPositions(s); err != nil {
-		return registry.Lease{}, err
-	}
-	if choice.TakesNew(a.network.Plan, a.claim) {
-		holders, err := a.holders(ctx, t, s.made)
-		if err != nil {
-			return registry.Lease{}, err
-		}
-		if err := lost.Check(a.network.Name, holders, s.Leases, made, a.claim, time.Now()); err != nil {
-			if made == math.MaxUint64 { // so that the next attempt knows a store that is lost once more
-				err = errors.Join(err, a.mark(ctx))
-			}
-			return registry.Lease{}, err
-		}
-	}
-	lease, err := a.take(ctx, t, s, choice)
-	if err != nil { // and the lease is not this host's
-		return registry.Lease{}, err
-	}
-	lost.Forget(a.network.Name)
-	for _, other := range registry.Surplus(s.Leases, lease) {
-		a.conn.dropSurplus(ctx, other)
-		if s, ok := parseSession(other.Session); ok && s != a.session {
-			a.conn.end(ctx, s)
-		}
-	}
-	return lease, nil
+	view, err := a.see(t)
+	return view, err == nil, err
 }
 
-// mark creates the network's marker.
-func (a *acquisition) mark(ctx context.Context) error {
+// Current implements claim.Steps.
+func (a *acquisition) Current(ctx context.Context) (claims.View, error) {
+	t, err := a.conn.mirror.refreshSurely(ctx)
+	if err == nil {
+		err = a.conn.endUnwanted(ctx, t)
+	}
+	if err != nil {
+		return claims.View{}, err
+	}
+	return a.see(t)
+}
+
+// see returns the view of t, and keeps it for the following steps.
+func (a *acquisition) see(t *tree) (_ claims.View, err error) {
+	a.version, a.marked, a.tree = 0, 0, t
+	if a.onlyOwn, err = a.checkPlan(t); err != nil {
+		return claims.View{}, err
+	}
+	a.view = a.conn.situation(t, a.network, a.claim)
+	return claims.View{Situation: a.view.Situation, Made: a.view.made}, nil
+}
+
+// Mark implements claim.Steps.
+func (a *acquisition) Mark(ctx context.Context) (err error) {
 	key := a.conn.keys.marker(a.network.Name)
-	_, err := a.conn.transact(ctx, []clientv3.Cmp{unchanged(key, 0)}, clientv3.OpPut(key, markerValue))
-	if errors.Is(err, errRefused) {
-		return nil
-	}
+	a.marked, err = a.conn.transact(ctx, []clientv3.Cmp{unchanged(key, 0)}, clientv3.OpPut(key, markerValue))
 	return err
 }
 
-// holders returns the hosts that have sessions as of t, this one under the session of its claim. A session without a key
-// was lost by the store, unless it is as new as the marker that was created at made: then its key was never written.
-func (a *acquisition) holders(ctx context.Context, t *tree, made uint64) ([]registry.Holder, error) {
+// Holders implements claim.Steps. This host has the session of its claim. A session without a key was lost by the store,
+// unless it is as new as the marker: then its key was never written.
+func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
 	ids, err := a.conn.sessionIDs(ctx, a.network.Name)
 	if err != nil {
 		return nil, wrap(err, "list sessions of network %s", a.network.Name)
 	}
+	made := a.view.made
 	generation := generationOf(made)
 	ids = slices.DeleteFunc(ids, func(id clientv3.LeaseID) bool { return made != 0 && id&generationMask == generation })
-	holders := a.conn.holdersOf(t.below(a.conn.keys.sessions(a.network.Name)), ids)
+	holders := a.conn.holdersOf(a.tree.below(a.conn.keys.sessions(a.network.Name)), ids)
 	own, ok := parseSession(a.claim.Session)
 	for i, h := range holders {
 		if ok && h.Session == formatLeaseID(own.alive) { // its key is lost
@@ -188,8 +185,15 @@ func (a *acquisition) checkPlan(t *tree) (onlyOwn bool, err error) {
 	return false, errOtherPlan
 }
 
-// take carries out one choice.
-func (a *acquisition) take(ctx context.Context, t *tree, s situation, choice registry.Choice) (registry.Lease, error) {
+// Take implements claim.Steps.
+func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registry.Lease, error) {
+	t, s := a.tree, a.view
+	if a.onlyOwn && !choice.Own && !a.claim.TakesBack(a.network.Plan.Subnets(choice.Slot)[0]) {
+		return registry.Lease{}, errOtherPlan
+	}
+	if err := a.checkPositions(s); err != nil {
+		return registry.Lease{}, err
+	}
 	wanted, value, err := a.record(choice.Slot)
 	if err != nil {
 		return registry.Lease{}, err
@@ -212,7 +216,7 @@ func (a *acquisition) take(ctx context.Context, t *tree, s situation, choice reg
 			}
 		}
 	}
-	if err := a.ensureSession(ctx, s.made); err != nil {
+	if err := a.ensureSession(ctx, max(s.made, a.marked)); err != nil {
 		return registry.Lease{}, err
 	}
 	sessionKey := keys.session(a.network.Name, a.session.kept)
@@ -220,7 +224,7 @@ func (a *acquisition) take(ctx context.Context, t *tree, s situation, choice reg
 	reservation := keys.reservation(a.network.Name, wanted.Subnet())
 	conditions := []clientv3.Cmp{
 		unchanged(definition, t.modified(definition)),
-		unchanged(marker, t.modified(marker)),
+		unchanged(marker, max(a.marked, t.modified(marker))),
 		unchanged(reservation, t.modified(reservation)),
 		// Of several transactions with this session whose outcome is not known, only one can take place.
 		unchanged(sessionKey, max(a.version, t.modified(sessionKey))),
@@ -229,9 +233,6 @@ func (a *acquisition) take(ctx context.Context, t *tree, s situation, choice reg
 		clientv3.OpPut(key, string(value), clientv3.WithLease(a.session.kept)),
 		a.conn.putSession(a.network.Name, a.session, a.claim.Node),
 		clientv3.OpDelete(keys.revoked(a.network.Name, wanted.Subnet())),
-	}
-	if t.records[marker] == nil {
-		ops = append(ops, clientv3.OpPut(marker, markerValue))
 	}
 	if keep := a.flannelReservation(before, s, choice); keep != nil {
 		ops = append(ops, clientv3.OpPut(reservation, string(keep)))
@@ -381,6 +382,14 @@ func (a *acquisition) ensureSession(ctx context.Context, made uint64) error {
 	return nil
 }
 
+// Drop implements claim.Steps.
+func (a *acquisition) Drop(ctx context.Context, other, _ registry.Lease) {
+	a.conn.dropSurplus(ctx, other)
+	if s, ok := parseSession(other.Session); ok && s != a.session {
+		a.conn.end(ctx, s)
+	}
+}
+
 // dropSurplus removes another lease of this host, if the conditions hold.
 func (c *connection) dropSurplus(ctx context.Context, other registry.Lease, conditions ...clientv3.Cmp) {
 	key := c.keys.lease(other.Network, other.Subnets)
@@ -414,16 +423,7 @@ func (c *connection) dropSecond(ctx context.Context, l registry.Lease, s session
 
 // record returns the claim's lease on slot and the value of its record.
 func (a *acquisition) record(slot uint64) (registry.Lease, []byte, error) {
-	l := registry.Lease{
-		Network:   a.network.Name,
-		Slot:      slot,
-		Subnets:   a.network.Plan.Subnets(slot),
-		Node:      a.claim.Node,
-		NodeID:    a.claim.NodeID,
-		PublicIPs: a.claim.PublicIPs,
-		MTU:       a.claim.MTU,
-		Backend:   a.claim.Backend,
-	}
+	l := claims.Lease(a.network, a.claim, slot)
 	value, err := flannel.FormatLease(a.network, l)
 	if err != nil {
 		return l, nil, err

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/lenonet/leno/registry"
+	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/replica"
 )
 
@@ -39,7 +40,7 @@ type connection struct {
 	logger  hclog.Logger
 	mirror  *mirror
 	login   *login
-	lost    *registry.LostLeases
+	lost    *claims.LostLeases
 	lapses  *registry.LapseClock
 	views   *views
 	settle  *atomic.Int64 // Config.Settle, a time.Duration
@@ -66,7 +67,7 @@ func newConnection(c Config, settle *atomic.Int64) *connection {
 		keys:    layout{c.Prefix, c.Network},
 		logger:  c.Logger,
 		login:   newLogin(newUser(c.Username, c.Password)),
-		lost:    &registry.LostLeases{},
+		lost:    &claims.LostLeases{},
 		lapses:  &registry.LapseClock{},
 		views:   &views{},
 		settle:  settle,

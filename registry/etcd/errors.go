@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lenonet/leno/registry"
+	claims "github.com/lenonet/leno/registry/claim"
 )
 
 // classify wraps an error of etcd's client in the sentinel that fits. ctx is the caller's context: its end is never an
@@ -63,4 +64,4 @@ func wrap(err error, format string, args ...any) error {
 }
 
 // errRefused means that a transaction was refused because a record had changed since it was read.
-var errRefused = errors.New("changed at the same time")
+var errRefused = claims.ErrOutdated

@@ -3,10 +3,6 @@ package memory
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"math"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,73 +13,6 @@ import (
 
 func leaseKey(network string, first netip.Prefix) string {
 	return leasesDir + network + "/" + registry.SubnetKey(first)
-}
-
-// Acquire implements registry.Leases.
-func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry.Claim) (l registry.Lease, err error) {
-	err = c.store.do(ctx, func() error {
-		l, err = c.acquireLocked(n, claim)
-		return err
-	})
-	return l, wrap(err, "acquire lease in network %s", n.Name)
-}
-
-func (c *Client) acquireLocked(n registry.Network, claim registry.Claim) (registry.Lease, error) {
-	s := c.store
-	deleted := &registry.DeletedError{}
-	switch now, err := s.networkLocked(n.Name); {
-	case errors.As(err, &deleted):
-		return registry.Lease{}, err
-	case err == nil && !slices.Equal(now.Plan, n.Plan):
-		return registry.Lease{}, fmt.Errorf("%w: the network has another plan now", registry.ErrConflict)
-	}
-	set, blocked := s.leasesLocked(n)
-	c.clock.Observe(n.Name, set.Leases, time.Now())
-	reservations, more := s.reservationsLocked(n)
-	made := s.records[leasesDir+n.Name+"/"+marker].createIndex
-	if made == 0 {
-		made = math.MaxUint64 // this claim creates it
-	}
-	c.lost.Attempt(n.Name, made, claim, time.Now())
-	choice, err := registry.Choose(registry.Situation{Network: n, Leases: set.Leases, Bad: append(blocked, more...),
-		Reservations: reservations.Reservations}, claim, rand.Uint64N)
-	if err != nil {
-		return registry.Lease{}, err
-	}
-	want := registry.Lease{Network: n.Name, Slot: choice.Slot, Subnets: n.Plan.Subnets(choice.Slot), Node: claim.Node,
-		NodeID: claim.NodeID, PublicIPs: claim.PublicIPs, MTU: claim.MTU, Backend: claim.Backend}
-	value, err := registry.FormatLease(want)
-	if err != nil {
-		return registry.Lease{}, err
-	}
-	// Other hosts parse the record with the same function, so a record that they would skip is refused.
-	if want, err = registry.ParseLease(n, registry.SubnetKey(want.Subnet()), value); err != nil {
-		return registry.Lease{}, err
-	}
-	s.markLocked(n.Name)
-	if choice.TakesNew(n.Plan, claim) {
-		if err := c.lost.Check(n.Name, s.holdersLocked(n.Name), set.Leases, made, claim, time.Now()); err != nil {
-			return registry.Lease{}, err
-		}
-	}
-	candidates := []string{claim.Session}
-	if choice.Own && choice.Existing.Held() {
-		candidates = []string{choice.Existing.Session}
-	}
-	session, err := s.openLocked(n.Name, claim, candidates...)
-	if err != nil {
-		return registry.Lease{}, err
-	}
-	c.lost.Forget(n.Name)
-	if own := choice.Existing; choice.Own && own.Session == session && own.SameValue(want) {
-		return *own, nil
-	}
-	key := leaseKey(n.Name, want.Subnet())
-	s.putLocked(key, value, session)
-	for _, other := range registry.Surplus(set.Leases, want) {
-		s.deleteLocked(leaseKey(n.Name, other.Subnet()))
-	}
-	return s.stamp(want, key), nil
 }
 
 // stamp fills in the store's metadata of a lease.

@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/claim"
 )
 
 // Client is a host's own view of a store: it has watched lapsed leases for as long as it has existed.
 type Client struct {
 	store *Store
 	clock *registry.LapseClock
-	lost  *registry.LostLeases
+	lost  *claim.LostLeases
 }
 
 var _ registry.Registry = (*Client)(nil)

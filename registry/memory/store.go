@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-uuid"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/claim"
 )
 
 // Prefix is the first component of every key.
@@ -61,7 +62,7 @@ func New() *Store {
 
 // Client returns a client with a host's own view of the store.
 func (s *Store) Client() *Client {
-	return &Client{store: s, clock: &registry.LapseClock{}, lost: &registry.LostLeases{}}
+	return &Client{store: s, clock: &registry.LapseClock{}, lost: &claim.LostLeases{}}
 }
 
 // Put writes a value under a whole key and keeps an existing lock, as a plain PUT in Consul does.

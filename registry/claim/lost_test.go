@@ -1,17 +1,19 @@
-package registry
+package claim
 
 import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/lenonet/leno/registry"
 )
 
 // TestLostLeasesWait checks how long a claim waits for hosts whose leases the store has lost: for lostLeasesWait TTLs
 // from the last loss, because after each loss all hosts must claim again.
 func TestLostLeasesWait(t *testing.T) {
 	const ttl = 10 * time.Second
-	claim := Claim{Node: "new", TTL: ttl}
-	holders := []Holder{{Node: "old", Session: "s", CreateIndex: 5}}
+	claim := registry.Claim{Node: "new", TTL: ttl}
+	holders := []registry.Holder{{Node: "old", Session: "s", CreateIndex: 5}}
 	for _, tt := range []struct {
 		name   string
 		losses []time.Duration // after the first attempt
@@ -33,8 +35,8 @@ func TestLostLeasesWait(t *testing.T) {
 				}
 				now := start.Add(at)
 				lost.Attempt("n", made, claim, now)
-				err := lost.Check("n", holders, nil, made, claim, now)
-				if err != nil && !errors.Is(err, ErrLeasesLost) {
+				err := lost.check("n", holders, nil, made, claim, now)
+				if err != nil && !errors.Is(err, registry.ErrLeasesLost) {
 					t.Fatal(err)
 				}
 				if err == nil {

@@ -1,4 +1,4 @@
-package registry
+package claim
 
 import (
 	"fmt"
@@ -7,14 +7,9 @@ import (
 	"strings"
 	"sync"
 	"time"
-)
 
-// Holder is a host that has a session for a network; the session holds the host's lease there.
-type Holder struct {
-	Node        string
-	Session     string
-	CreateIndex uint64 // of the session
-}
+	"github.com/lenonet/leno/registry"
+)
 
 // LostLeases finds the hosts whose leases the store has lost, and makes the claims of other hosts wait until these
 // hosts have claimed again. Otherwise a host that remembers no lease would take a subnet that is in use. LostLeases is
@@ -41,7 +36,7 @@ const givenUp = 30 * time.Second
 
 // Attempt notes an attempt to claim a lease, before it is decided whether it can succeed. made is the index at which
 // the network's tree of leases was created, or math.MaxUint64 if the attempt itself has just created it.
-func (w *LostLeases) Attempt(network string, made uint64, claim Claim, now time.Time) {
+func (w *LostLeases) Attempt(network string, made uint64, claim registry.Claim, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c, open := w.claims[network]
@@ -58,7 +53,7 @@ func (w *LostLeases) Attempt(network string, made uint64, claim Claim, now time.
 	w.claims[network] = c
 }
 
-// Check decides on the attempt noted last. It returns an ErrLeasesLost when there are holders whose sessions are older
+// check decides on the attempt noted last. It returns an ErrLeasesLost when there are holders whose sessions are older
 // than the network's tree of leases, created at index made, and hold none of leases. The claimer itself is not one of
 // them, and does not wait when its session is older.
 //
@@ -66,13 +61,13 @@ func (w *LostLeases) Attempt(network string, made uint64, claim Claim, now time.
 // long other hosts may take to notice. The claimer has seen the loss when claim.Lost is set, or when the tree was
 // created again between two attempts of its claim: see Attempt.
 //
-// A claim that does not take a new subnet is not checked: see Choice.TakesNew.
-func (w *LostLeases) Check(
-	network string, holders []Holder, leases []Lease, made uint64, claim Claim, now time.Time,
+// A claim that does not take a new subnet is not checked: see registry.Choice.TakesNew.
+func (w *LostLeases) check(
+	network string, holders []registry.Holder, leases []registry.Lease, made uint64, claim registry.Claim, now time.Time,
 ) error {
 	var nodes []string
 	for _, h := range holders {
-		holds := func(l Lease) bool { return l.Session == h.Session }
+		holds := func(l registry.Lease) bool { return l.Session == h.Session }
 		switch {
 		case h.CreateIndex >= made || slices.ContainsFunc(leases, holds):
 		case h.Session == claim.Session:
@@ -86,7 +81,7 @@ func (w *LostLeases) Check(
 	c := w.claims[network]
 	if len(nodes) == 0 {
 		if now.Before(claim.Lost.Add(claim.TTL)) || now.Before(c.lost.Add(claim.TTL)) {
-			return fmt.Errorf("%w: waiting for the other hosts to claim again", ErrLeasesLost)
+			return fmt.Errorf("%w: waiting for the other hosts to claim again", registry.ErrLeasesLost)
 		}
 		return nil
 	}
@@ -100,7 +95,8 @@ func (w *LostLeases) Check(
 		return nil
 	}
 	slices.Sort(nodes)
-	return fmt.Errorf("%w: waiting for %s to claim again", ErrLeasesLost, strings.Join(slices.Compact(nodes), ", "))
+	names := strings.Join(slices.Compact(nodes), ", ")
+	return fmt.Errorf("%w: waiting for %s to claim again", registry.ErrLeasesLost, names)
 }
 
 // Forget ends the open claim in a network: it has succeeded, or the network was deleted.

@@ -1,0 +1,194 @@
+package consul
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry"
+)
+
+// meter counts what clients ask of a server, and how many bytes they receive.
+type meter struct {
+	mu    sync.Mutex
+	bytes int
+	seen  []string // such as "GET /v1/kv/leno/leases/default/?recurse="
+}
+
+// take returns what was counted since the last call.
+func (r *meter) take() (bytes int, seen []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	bytes, seen, r.bytes, r.seen = r.bytes, r.seen, 0, nil
+	return bytes, seen
+}
+
+// count returns a client whose requests are counted.
+func (r *meter) count(t *testing.T, s *store) *Client {
+	addr := proxy(t, s.server, func(w http.ResponseWriter, req *http.Request, pass http.Handler) {
+		r.mu.Lock()
+		r.seen = append(r.seen, req.Method+" "+req.URL.RequestURI())
+		r.mu.Unlock()
+		pass.ServeHTTP(countingWriter{w, r}, req)
+	})
+	return s.open(t, func(c *Config) { c.Address = addr })
+}
+
+type countingWriter struct {
+	http.ResponseWriter
+	*meter
+}
+
+func (w countingWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	w.bytes += len(b)
+	w.mu.Unlock()
+	return w.ResponseWriter.Write(b)
+}
+
+// fill writes the records of hosts that are away.
+func fill(t *testing.T, s *store, n registry.Network, hosts int) {
+	t.Helper()
+	ls := s.open(t).leaseStore
+	var ops []*api.KVTxnOp
+	for i := range hosts {
+		c := claim(i)
+		c.Node, c.NodeID = fmt.Sprintf("away-%d", i), fmt.Sprintf("id-away-%d", i)
+		key, value, err := (&acquisition{ls: ls, network: n, claim: c}).record(uint64(i + 1000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops = append(ops, &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value})
+	}
+	for part := range slices.Chunk(ops, txnWrites/2) {
+		if _, err := ls.kv.transact(testContext(t), part...); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestCostStart: a host that starts costs Consul the same in a small and in a large network. With a lease, it reads its
+// own record; with knowledge of the network, only what has changed since. Without, it lists the leases once, and neither
+// consistently nor the sessions.
+func TestCostStart(t *testing.T) {
+	t.Parallel()
+	cost := func(hosts int) (restart, claimed int) {
+		s := newStore(t)
+		n := putNetwork(t, s, "default", "10.0.0.0/8")
+		fill(t, s, n, hosts)
+		acquire(t, s.open(t), n, 0)
+		mine := claim(1)
+		l := acquire(t, s.open(t), n, 1)
+		mine.Session, mine.Prefer = l.Session, l.Subnet()
+		var r meter
+
+		again, err := r.count(t, s).Acquire(testContext(t), n, mine)
+		if err != nil || again.Subnet() != l.Subnet() || again.Session != l.Session || again.ModifyIndex != l.ModifyIndex {
+			t.Fatalf("had %+v, has %+v, %v", l, again, err)
+		}
+		restart, seen := r.take()
+		if len(seen) > 2 {
+			t.Errorf("a host with a lease: %q", seen)
+		}
+
+		fresh := r.count(t, s)
+		acquire(t, fresh, n, 2)
+		_, seen = r.take()
+		lists := 0
+		for _, request := range seen {
+			if strings.Contains(request, "/leases/default/?") {
+				lists++
+			}
+			if strings.Contains(request, "session/list") || lists > 0 && strings.Contains(request, "leases/default/?consistent") {
+				t.Errorf("a host without knowledge: %q", request)
+			}
+		}
+		if lists != 1 {
+			t.Errorf("a host without knowledge: %d lists of %q", lists, seen)
+		}
+
+		next := claim(3)
+		next.Prefer = n.Plan.Subnets(40)[0]
+		if _, err := fresh.Acquire(testContext(t), n, next); err != nil {
+			t.Fatal(err)
+		}
+		claimed, _ = r.take()
+		return restart, claimed
+	}
+	restart, claimed := cost(10)
+	restartLarge, claimedLarge := cost(2000)
+	if restartLarge > restart*3/2 || claimedLarge > claimed*3/2 {
+		t.Errorf("with 10 leases %d and %d bytes, with 2000 %d and %d", restart, claimed, restartLarge, claimedLarge)
+	}
+}
+
+// TestOldView: what a client knows may be old when it claims, and it still takes no slot that another host has, that is
+// reserved, or that its own lease was revoked from, and finds its own lapsed record.
+func TestOldView(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	n := putNetwork(t, s, "default", "10.5.0.0/16")
+	c, other := s.open(t), s.open(t)
+	own := acquire(t, c, n, 0)
+	mine := claim(0)
+	mine.Session, mine.Prefer, mine.Since = own.Session, own.Subnet(), own.ModifyIndex
+
+	s.EndSession(t, own.Session) // the directory of changes does not tell
+	back, err := c.Acquire(testContext(t), n, mine)
+	if err != nil || back.Subnet() != own.Subnet() || back.Session == own.Session {
+		t.Fatalf("had %+v, has %+v, %v", own, back, err)
+	}
+	mine.Session, mine.Since = back.Session, back.ModifyIndex
+	if err := other.Revoke(testContext(t), n.Name, back.Subnet()); err != nil {
+		t.Fatal(err)
+	}
+	mine.Avoid = back.Subnet()
+	moved, err := c.Acquire(testContext(t), n, mine)
+	if err != nil || moved.Subnet() == back.Subnet() {
+		t.Fatalf("had %+v, has %+v, %v", back, moved, err)
+	}
+
+	// Neither of these writes is in the directory of changes.
+	taken, reserved := n.Plan.Subnets(50)[0], n.Plan.Subnets(60)[0]
+	fillSlot(t, s, n, 50)
+	r := registry.Reservation{Network: n.Name, Subnet: reserved, Node: "other"}
+	if err := other.AddReservation(testContext(t), n, r, false); err != nil {
+		t.Fatal(err)
+	}
+	for i, wanted := range []netip.Prefix{taken, reserved} {
+		next := claim(10 + i)
+		next.Prefer = wanted
+		if l, err := c.Acquire(testContext(t), n, next); err != nil || l.Subnet() == wanted {
+			t.Errorf("%+v, %v", l, err)
+		}
+	}
+	full := putNetwork(t, s, "full", "10.6.0.0/22") // three slots
+	for i := range 3 {
+		l := acquire(t, c, full, i)
+		defer func() { _ = other.Release(testContext(t), l) }()
+	}
+	set, _, err := other.WatchLeases(testContext(t), full, 0)
+	if err != nil || len(set.Leases) != 3 {
+		t.Fatal(set, err)
+	}
+	s.Delete(t, s.prefix+"/leases/full/"+registry.SubnetKey(set.Leases[1].Subnet())) // c does not know
+	if l := acquire(t, c, full, 5); l.Slot != set.Leases[1].Slot {
+		t.Errorf("%+v", l)
+	}
+}
+
+// fillSlot writes the record of a host that is away on a slot.
+func fillSlot(t *testing.T, s *store, n registry.Network, slot uint64) {
+	t.Helper()
+	key, value, err := (&acquisition{ls: s.open(t).leaseStore, network: n, claim: claim(200)}).record(slot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Put(t, key, value)
+}
