@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -100,12 +101,12 @@ func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, 
 	return stored(own, r, held.String()), true, nil
 }
 
-// Known implements claim.Steps with the tree that the client follows. That is not enough where a new host with flannel
-// matters: it may take the subnet of one family under another key, or may be unable to reach this host.
+// Known implements claim.Steps with the tree that the client follows. That is not enough if a new host with flannel would be
+// unable to reach this host.
 func (a *acquisition) Known(ctx context.Context) (claims.View, bool, error) {
 	first, _ := a.network.Plan.Range()
 	example, _, err := a.record(first)
-	if err != nil || len(example.Subnets) > 1 || flannel.CheckUsable(example) != nil || a.conn.hasUnwanted() {
+	if err != nil || flannel.CheckUsable(example) != nil || a.conn.hasUnwanted() {
 		return claims.View{}, false, err
 	}
 	t := a.conn.mirror.known(ctx)
@@ -250,16 +251,14 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 		conditions = append(conditions, unchanged(key, 0))
 		ops = append(ops, clientv3.OpDelete(before.key))
 	}
-	if len(wanted.Subnets) > 1 && s.flannel {
-		// A host that runs flannel may take the subnet of either family under another key.
-		conditions = append(conditions, notWrittenSince(keys.leases(a.network.Name), t.revision))
-	}
 	revision, err := a.conn.transact(ctx, conditions, ops...)
 	switch {
 	case err == nil:
 		created := revision
 		if before != nil && before.key == key {
 			created = before.created
+		} else if err := a.giveWay(ctx, wanted, revision); err != nil {
+			return registry.Lease{}, err
 		}
 		return stored(wanted, &record{created: created, modified: revision}, a.session.String()), nil
 	case errors.Is(err, rpctypes.ErrLeaseNotFound): // the session has just ended
@@ -269,6 +268,40 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 		return registry.Lease{}, err
 	}
 	return a.resolve(ctx, wanted, key, value, err)
+}
+
+// giveWay removes the record that was just written at a revision, and returns errRefused, if another host has one of its
+// subnets under another key: a host that runs flannel chooses the subnets of the families independently, and may have
+// written its record since the view. That host does not look again, so this one does.
+func (a *acquisition) giveWay(ctx context.Context, wanted registry.Lease, revision uint64) error {
+	if len(wanted.Subnets) == 1 {
+		return nil
+	}
+	prefix, key := a.conn.keys.leases(a.network.Name), a.conn.keys.lease(a.network.Name, wanted.Subnets)
+	var since *clientv3.GetResponse
+	err := a.conn.call(ctx, func(ctx context.Context, api *clientv3.Client) (err error) {
+		since, err = api.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithMinModRev(int64(a.tree.revision)+1),
+			clientv3.WithKeysOnly())
+		return err
+	})
+	if err != nil {
+		return wrap(err, "read %s", prefix)
+	}
+	isWanted := func(p netip.Prefix) bool { return slices.Contains(wanted.Subnets, p) }
+	for _, kv := range since.Kvs {
+		subnets, err := flannel.ParseSubnetKey(string(kv.Key)[len(prefix):])
+		if err != nil || string(kv.Key) == key || !slices.ContainsFunc(subnets, isWanted) {
+			continue
+		}
+		a.conn.logger.Info("slot given up, another host has taken a subnet of it", "network", wanted.Network,
+			"subnets", wanted.Subnets, "key", string(kv.Key))
+		_, err = a.conn.transact(ctx, []clientv3.Cmp{unchanged(key, revision)}, clientv3.OpDelete(key))
+		if err != nil {
+			return err
+		}
+		return errRefused
+	}
+	return nil
 }
 
 // confirm returns errRefused if a record has changed since it was read.
