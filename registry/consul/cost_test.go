@@ -1,13 +1,18 @@
 package consul
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/consul/api"
 
@@ -180,6 +185,45 @@ func TestOldView(t *testing.T) {
 	s.Delete(t, s.prefix+"/leases/full/"+registry.SubnetKey(set.Leases[1].Subnet())) // c does not know
 	if l := acquire(t, c, full, 5); l.Slot != set.Leases[1].Slot {
 		t.Errorf("%+v", l)
+	}
+}
+
+// TestLongList: a list may take longer than a request, as long as it makes progress, and ends soon if it makes none.
+func TestLongList(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	n := putNetwork(t, s, "default", "10.0.0.0/8")
+	fill(t, s, n, 500)
+	const timeout = 400 * time.Millisecond
+	stalls := false
+	addr := proxy(t, s.server, func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if !strings.Contains(r.URL.RequestURI(), "/leases/default/?") {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		answer := httptest.NewRecorder()
+		pass.ServeHTTP(answer, r)
+		maps.Copy(w.Header(), answer.Header())
+		body := answer.Body.Bytes()
+		for part := range slices.Chunk(body, len(body)/8+1) {
+			_, _ = w.Write(part)
+			_ = http.NewResponseController(w).Flush()
+			if stalls {
+				<-r.Context().Done()
+				return
+			}
+			time.Sleep(timeout / 4) // in all, twice the limit
+		}
+	})
+	c := s.open(t, func(c *Config) { c.Address, c.timeout = addr, timeout })
+	if set, _, err := c.WatchLeases(testContext(t), n, 0); err != nil || len(set.Leases) != 500 {
+		t.Fatalf("%d leases, %v", len(set.Leases), err)
+	}
+	stalls = true
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, _, err := c.WatchLeases(ctx, n, 0); !errors.Is(err, registry.ErrUnavailable) || ctx.Err() != nil {
+		t.Error(err)
 	}
 }
 

@@ -15,9 +15,6 @@ import (
 	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
-// longestBody limits the time between the first and the last byte of the answer to a list.
-const longestBody = time.Minute
-
 // kv makes requests to Consul's KV store under one token. It is safe for concurrent use. Clients of one New share
 // everything but the token.
 type kv struct {
@@ -110,12 +107,13 @@ func (k *kv) getSurely(ctx context.Context, key string, r read) (*api.KVPair, ui
 // list reads everything below a prefix. Records hidden from the token are an error. The caller must find out whether to
 // believe an empty list.
 func (k *kv) list(ctx context.Context, prefix string, r read) (api.KVPairs, uint64, error) {
-	// Once a long answer has begun, it may take its time: an answer that is given up must be sent again as a whole.
+	// Once a long answer has begun, it may take as long as it makes progress: an answer that is given up must be sent again
+	// as a whole.
 	whole, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	limit := time.AfterFunc(k.patience(r), giveUp)
 	defer limit.Stop()
-	found := &pairs{size: int(k.listed.Load()), begun: func() { limit.Reset(longestBody) }}
+	found := &pairs{size: int(k.listed.Load()), progress: func() { limit.Reset(k.conf.timeout) }}
 	_, meta, err := k.api.KV().List(prefix, k.options(context.WithValue(whole, pairsKey{}, found), r))
 	switch {
 	case err != nil && whole.Err() != nil && !errors.Is(ctx.Err(), context.Canceled): // both limits may be over at once

@@ -17,9 +17,9 @@ import (
 // pairs parses the records of an answer in place of the API client, and several times as fast: in a large network,
 // reading lists is most of a host's computation. The transport fills it when it finds one in the context.
 type pairs struct {
-	begun func() // called when the answer begins
-	list  api.KVPairs
-	size  int // of the answer, in bytes; before the answer, an estimate
+	progress func() // called when the answer begins, and for each part of it
+	list     api.KVPairs
+	size     int // of the answer, in bytes; before the answer, an estimate
 }
 
 // pairsKey is the context key of a *pairs.
@@ -27,10 +27,9 @@ type pairsKey struct{}
 
 // read parses the records of a whole answer and returns a body without any.
 func (p *pairs) read(body io.ReadCloser) (io.ReadCloser, error) {
-	p.begun()
 	var data bytes.Buffer
 	data.Grow(min(p.size+p.size/8, maxEstimate) + bytes.MinRead)
-	_, err := data.ReadFrom(body)
+	_, err := data.ReadFrom(progressReader{body, p.progress})
 	_ = body.Close()
 	if err != nil {
 		return nil, err
@@ -40,6 +39,17 @@ func (p *pairs) read(body io.ReadCloser) (io.ReadCloser, error) {
 		return nil, fmt.Errorf("consul's list of records: %w", err)
 	}
 	return io.NopCloser(bytes.NewReader([]byte("[]"))), nil
+}
+
+// progressReader calls progress before each read.
+type progressReader struct {
+	io.Reader
+	progress func()
+}
+
+func (r progressReader) Read(b []byte) (int, error) {
+	r.progress()
+	return r.Reader.Read(b)
 }
 
 // maxEstimate limits the memory that is reserved for an answer before it is read. The estimate is the size of the last

@@ -78,7 +78,7 @@ func (k *Keeper) Acquire(ctx context.Context, n registry.Network, claim func() r
 // belongs to another live host, the error is a *SupersededError, whether there is another subnet for this host or not.
 func (k *Keeper) acquireOnce(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
 	return k.releases.claim(func() (registry.Lease, error) {
-		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 		defer cancel()
 		record, looked := k.revocation.lookFor(ctx, n, claim.Prefer)
 		if isAnothers(record, claim) {

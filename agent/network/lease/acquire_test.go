@@ -100,6 +100,23 @@ func TestAcquireWaits(t *testing.T) {
 	}
 }
 
+// TestLongClaim: a claim that takes a minute is not given up, because it would have to begin again.
+func TestLongClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.registry.SetHanging(true)
+		a.registry.SetOne("Acquire", registry.ErrUnavailable)
+		a.start()
+		time.Sleep(time.Minute)
+		if s := a.keeper.Status(); s.Problem != "" {
+			t.Error(s.Problem)
+		}
+		a.registry.SetHanging(false)
+		a.registry.SetOne("Acquire", nil)
+		a.held()
+	})
+}
+
 // TestClaimFollowsTheDefinition: a claim that waits for the network to be defined again is made as soon as it is,
 // before a host that knows nothing of the lease can take the subnet.
 func TestClaimFollowsTheDefinition(t *testing.T) {
