@@ -3,7 +3,6 @@ package etcd
 import (
 	"cmp"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
@@ -17,9 +16,10 @@ import (
 
 // views are the views of all networks under one user.
 type views struct {
+	versions replica.Versions // of networks, reservations and single leases
+
 	mu        sync.Mutex
 	byNetwork map[string]*leaseView
-	lists     map[string]*version // of networks and reservations, by what is listed
 }
 
 func (v *views) leases(network string) *leaseView {
@@ -42,70 +42,17 @@ func (v *views) forget(network string) {
 	delete(v.byNetwork, network)
 }
 
-// index returns the index of a list of records of t.
+// index returns the index of a list of records of t. Versions of records can be compared only while the store is not set
+// back.
 func (v *views) index(t *tree, list string, records ...*record) uint64 {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	now, ok := v.lists[list]
-	if !ok {
-		now = &version{}
-		if v.lists == nil {
-			v.lists = map[string]*version{}
-		}
-		v.lists[list] = now
-	}
-	s := newSignature(t.setBack)
+	var content strings.Builder
+	latest := uint64(0)
+	fmt.Fprintln(&content, t.setBack)
 	for _, r := range records {
-		s.add(r.key, r.modified, "")
+		latest = max(latest, r.modified)
+		fmt.Fprintf(&content, "%q %d\n", r.key, r.modified)
 	}
-	return now.update(s)
-}
-
-// version is the index that callers get for something, never reused for other content, whatever a restore does to the
-// store's revision.
-type version struct {
-	index   uint64
-	content uint64
-}
-
-func (v *version) update(s *signature) uint64 {
-	if content := s.sum(); v.index == 0 || content != v.content {
-		v.index, v.content = max(s.latest, v.index+1), content
-	}
-	return v.index
-}
-
-// signature tells two contents apart.
-type signature struct {
-	hash   maphash.Hash
-	latest uint64 // the revision of the last change
-}
-
-var seed = maphash.MakeSeed()
-
-// newSignature returns the signature of nothing. Versions of records can be compared only among contents with the same
-// setBack.
-func newSignature(setBack uint64) *signature {
-	s := &signature{}
-	s.hash.SetSeed(seed)
-	fmt.Fprintln(&s.hash, setBack)
-	return s
-}
-
-func (s *signature) add(key string, modified uint64, state string) {
-	s.latest = max(s.latest, modified)
-	for _, text := range []string{key, state} {
-		maphash.WriteComparable(&s.hash, len(text)) // so that no two contents look the same
-		s.hash.WriteString(text)
-	}
-	maphash.WriteComparable(&s.hash, modified)
-}
-
-func (s *signature) sum() uint64 {
-	if s.latest == 0 {
-		return 0
-	}
-	return s.hash.Sum64()
+	return v.versions.Index(list, content.String(), latest)
 }
 
 // leaseView is what a client believes the leases of one network to be.

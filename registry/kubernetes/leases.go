@@ -344,7 +344,7 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 			content, latest = fmt.Sprintf("%s %d", found.uid, found.modified), found.modified
 			lease, _, reason = found.lease(n, conn.names())
 		}
-		index = conn.views.index(fmt.Sprint("lease ", slot), content, latest)
+		index = conn.views.versions.Index(fmt.Sprint("lease ", slot), content, latest)
 		return index != after, time.Time{}
 	})
 	if err != nil {

@@ -156,7 +156,7 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.Netw
 				set.Networks = []registry.Network{n}
 			}
 		}
-		index := c.own.views.index("networks", fmt.Sprintf("%t %d %s", err == nil, modified, value), max(1, modified))
+		index := c.own.views.versions.Index("networks", fmt.Sprintf("%t %d %s", err == nil, modified, value), max(1, modified))
 		if index != after {
 			return set, index, nil
 		}

@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"cmp"
 	"fmt"
-	"hash/maphash"
 	"maps"
 	"net/netip"
 	"slices"
@@ -18,11 +17,11 @@ import (
 
 // views are what calls under one user have been told.
 type views struct {
-	answers replica.Answers // of WatchLeases
+	answers  replica.Answers  // of WatchLeases
+	versions replica.Versions // of the network and of single leases
 
-	mu       sync.Mutex
-	versions map[string]*version // by what is watched
-	leases   leaseView
+	mu     sync.Mutex
+	leases leaseView
 }
 
 // leaseView is what a client believes the leases to be.
@@ -31,30 +30,6 @@ type leaseView struct {
 	parsed  map[*node]*belief.Record
 	belief  belief.Belief
 	tree    *tree // the one that was compared last, nil for none
-}
-
-// version is the index that callers get for something, never reused for other content, whatever a restore does to the
-// store's revision.
-type version struct{ index, content uint64 }
-
-var seed = maphash.MakeSeed()
-
-// index returns the index of something with the given content. latest is the index of its last change.
-func (v *views) index(what, content string, latest uint64) uint64 {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	now, ok := v.versions[what]
-	if !ok {
-		now = &version{}
-		if v.versions == nil {
-			v.versions = map[string]*version{}
-		}
-		v.versions[what] = now
-	}
-	if sum := maphash.String(seed, content); now.index == 0 || sum != now.content {
-		now.index, now.content = max(latest, now.index+1), sum
-	}
-	return now.index
 }
 
 // keyOf returns the key of the record in a Node.

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"hash/maphash"
 	"sync"
 	"time"
 )
@@ -46,4 +47,30 @@ func (a *Answers) LastCertain(confirmed time.Time) time.Time {
 		return a.certain
 	}
 	return confirmed
+}
+
+var seed = maphash.MakeSeed()
+
+// Versions gives indexes to what calls watch. An index is never reused for other content, whatever a restore does to the
+// revision of the store. The zero value is ready to use. Versions is safe for concurrent use.
+type Versions struct {
+	mu     sync.Mutex
+	byName map[string]version
+}
+
+type version struct{ index, content uint64 }
+
+// Index returns the index of what has a name and now the given content. latest is the index of its last change.
+func (v *Versions) Index(name, content string, latest uint64) uint64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := v.byName[name]
+	if sum := maphash.String(seed, content); now.index == 0 || sum != now.content {
+		now = version{max(latest, now.index+1), sum}
+		if v.byName == nil {
+			v.byName = map[string]version{}
+		}
+		v.byName[name] = now
+	}
+	return now.index
 }

@@ -239,3 +239,25 @@ func TestAnswers(t *testing.T) {
 		})
 	}
 }
+
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	var v Versions
+	for i, tt := range []struct {
+		name, content string
+		latest, want  uint64
+	}{
+		{"a", "", 0, 1},   // nothing is something that a call can wait for
+		{"a", "x", 7, 7},  // the store's index
+		{"a", "x", 9, 7},  // nothing has changed
+		{"a", "y", 3, 8},  // the store was set back
+		{"b", "y", 3, 3},  // something else
+		{"a", "x", 7, 9},  // the content of before, under another index
+		{"a", "z", 9, 10}, // an index that was given already
+		{"a", "x", 1 << 40, 1 << 40},
+	} {
+		if got := v.Index(tt.name, tt.content, tt.latest); got != tt.want {
+			t.Errorf("%d: index %d, want %d", i, got, tt.want)
+		}
+	}
+}
