@@ -91,7 +91,7 @@ func Run(
 		if !errors.Is(err, ErrOutdated) {
 			return lease, err
 		}
-		if err := sleep(ctx, rand.N(longest)); err != nil {
+		if err := registry.Sleep(ctx, rand.N(longest)); err != nil {
 			return registry.Lease{}, err
 		}
 		longest = min(2*longest, lastPause)
@@ -187,17 +187,5 @@ func Lease(n registry.Network, c registry.Claim, slot uint64) registry.Lease {
 		PublicIPs: c.PublicIPs,
 		MTU:       c.MTU,
 		Backend:   c.Backend,
-	}
-}
-
-// sleep waits for a time, or for the end of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

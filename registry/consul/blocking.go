@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/registry"
 )
 
 // awaitIndex repeats a read of a key or prefix until its index differs from after, and returns that index. The read
@@ -63,7 +65,7 @@ func (k *kv) pauseUnchanged(ctx context.Context, key string, r read, start time.
 	}
 	k.doubts.add(key)
 	if time.Since(start) < k.conf.Coalesce {
-		return pause(ctx, jitter(k.conf.Coalesce))
+		return registry.Sleep(ctx, jitter(k.conf.Coalesce))
 	}
 	return nil
 }
@@ -79,7 +81,7 @@ func (k *kv) awaitChange(ctx context.Context, prefix string, after uint64) (uint
 	if err != nil {
 		return 0, err
 	}
-	return index, pause(ctx, jitter(k.conf.Coalesce))
+	return index, registry.Sleep(ctx, jitter(k.conf.Coalesce))
 }
 
 // prefixIndex returns the index of the keys below a prefix, and whether there are any.
@@ -99,15 +101,4 @@ func (k *kv) prefixIndex(ctx context.Context, prefix string, r read) (index uint
 // jitter returns a random time between half of d and d.
 func jitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d/2+1)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -365,7 +365,7 @@ func TestWatchersConverge(t *testing.T) {
 						t.Errorf("watcher %d: %v", i, err)
 						return
 					}
-					_ = pause(ctx, 10*time.Millisecond)
+					_ = registry.Sleep(ctx, 10*time.Millisecond)
 				default:
 					index = next
 					for _, slot := range untouched {
@@ -529,7 +529,7 @@ func TestFollowed(t *testing.T) {
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		for ctx.Err() == nil {
-			_ = pause(ctx, 5*time.Millisecond)
+			_ = registry.Sleep(ctx, 5*time.Millisecond)
 			_, _, _ = watcher.WatchLeases(ctx, n, index)
 		}
 	})

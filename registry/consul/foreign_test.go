@@ -50,7 +50,7 @@ func keeping(ctx context.Context, t *testing.T, c *Client, n registry.Network, i
 			case ctx.Err() != nil:
 				return
 			case errors.Is(err, registry.ErrUnavailable), errors.Is(err, registry.ErrUncertain):
-				_ = pause(ctx, 20*time.Millisecond)
+				_ = registry.Sleep(ctx, 20*time.Millisecond)
 				continue
 			case err != nil:
 				t.Errorf("watching: %v", err)

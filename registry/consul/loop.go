@@ -95,7 +95,7 @@ func (f *follower) run(ctx context.Context, kv *kv, next round) error {
 	if next.index == 0 {
 		return f.pollWithoutChangelog(ctx, kv, next.failures)
 	}
-	if err := pause(ctx, time.Until(next.notBefore)); err != nil {
+	if err := registry.Sleep(ctx, time.Until(next.notBefore)); err != nil {
 		return err
 	}
 	r := read{index: next.index, wait: min(kv.conf.Wait, max(time.Until(next.due), time.Millisecond)), stale: true}
@@ -175,7 +175,7 @@ func (f *follower) readAllSpread(ctx context.Context, kv *kv, index uint64, reas
 	spread := min(perLease*time.Duration(f.belief.Len()), longestSpread)
 	f.mu.unlock()
 	kv.logger.Debug("reading all leases", "prefix", f.leases, "reason", string(reason))
-	if err := pause(ctx, rand.N(spread+time.Millisecond)); err != nil {
+	if err := registry.Sleep(ctx, rand.N(spread+time.Millisecond)); err != nil {
 		return err
 	}
 	if err := f.mu.lock(ctx); err != nil {
@@ -197,7 +197,7 @@ func (f *follower) readAllSpread(ctx context.Context, kv *kv, index uint64, reas
 // one.
 func (f *follower) pollWithoutChangelog(ctx context.Context, kv *kv, failures int) error {
 	d := min(kv.conf.Coalesce<<min(failures, 16), longestPollPause)
-	if err := pause(ctx, jitter(d)); err != nil {
+	if err := registry.Sleep(ctx, jitter(d)); err != nil {
 		return err
 	}
 	if err := f.mu.lock(ctx); err != nil {

@@ -58,7 +58,7 @@ func (rs reservationStore) WatchReservations(
 	}
 	if err == nil && after > 0 && len(set.Reservations) == 0 {
 		// Every write elsewhere wakes a watch of a prefix without keys.
-		err = pause(ctx, jitter(emptyPause*rs.kv.conf.Coalesce))
+		err = registry.Sleep(ctx, jitter(emptyPause*rs.kv.conf.Coalesce))
 	}
 	if err != nil {
 		return registry.ReservationSet{}, 0, fmt.Errorf("watch reservations of network %s: %w", n.Name, err)

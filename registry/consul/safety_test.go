@@ -27,7 +27,7 @@ func follow(t *testing.T, c *Client, n registry.Network, after uint64, want, lea
 			if !errors.Is(err, registry.ErrUncertain) && !errors.Is(err, registry.ErrUnavailable) || ctx.Err() != nil {
 				t.Fatalf("waiting for %v: %v", want, err)
 			}
-			if err := pause(ctx, 20*time.Millisecond); err != nil {
+			if err := registry.Sleep(ctx, 20*time.Millisecond); err != nil {
 				t.Fatalf("waiting for %v: %v", want, err)
 			}
 			continue

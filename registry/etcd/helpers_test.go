@@ -174,7 +174,7 @@ func retry(t *testing.T, call func(ctx context.Context) error) {
 		if !errors.Is(err, registry.ErrUnavailable) {
 			t.Fatal(err)
 		}
-		if sleep(ctx, 50*time.Millisecond) != nil {
+		if registry.Sleep(ctx, 50*time.Millisecond) != nil {
 			t.Fatal(err)
 		}
 	}

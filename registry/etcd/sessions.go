@@ -236,7 +236,7 @@ func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder
 	isKeyless := func(h registry.Holder) bool { return h.CreateIndex == keyless }
 	for end := time.Now().Add(keyPause); err == nil && slices.ContainsFunc(holders, isKeyless) && time.Now().Before(end); {
 		before := holders
-		if err = sleep(ctx, keyPause/10); err == nil {
+		if err = registry.Sleep(ctx, keyPause/10); err == nil {
 			holders, err = c.own.holders(ctx, network)
 			holders = slices.DeleteFunc(holders, func(h registry.Holder) bool {
 				return isKeyless(h) && !slices.Contains(before, h) // it was created since
@@ -301,19 +301,7 @@ func (c *connection) holdersOf(sessions []*record, ids []clientv3.LeaseID) (out 
 	return out
 }
 
-// sleep waits for a time, or for the end of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // racePause is the longest pause before a change is tried again.
 const racePause = 20 * time.Millisecond
 
-func pause(ctx context.Context) error { return sleep(ctx, rand.N(racePause)) }
+func pause(ctx context.Context) error { return registry.Sleep(ctx, rand.N(racePause)) }
