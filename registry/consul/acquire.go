@@ -204,7 +204,7 @@ func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
 	case marker.Flags == settled:
 		return nil, nil
 	}
-	holders, err := a.ls.sessions.Holders(ctx, a.network.Name)
+	holders, all, err := a.ls.sessions.holders(ctx, a.network.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +212,7 @@ func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
 		holds := func(l registry.Lease) bool { return l.Session == h.Session }
 		return h.CreateIndex < marker.CreateIndex && !slices.ContainsFunc(a.view.Leases, holds)
 	}
-	if slices.ContainsFunc(holders, isLost) {
+	if !all || slices.ContainsFunc(holders, isLost) {
 		return holders, nil
 	}
 	marker.Flags = settled

@@ -236,3 +236,49 @@ func fillSlot(t *testing.T, s *store, n registry.Network, slot uint64) {
 	}
 	s.Put(t, key, value)
 }
+
+// TestSettled: the sessions are not listed again once a claim has seen that none is older than the marker without a
+// lease. A token that may not see all sessions does not decide that.
+func TestSettled(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	n := putNetwork(t, s, "default", "10.5.0.0/16")
+	flags := func() uint64 {
+		pair, _, err := s.admin.KV().Get(s.prefix+"/leases/default/"+markerName, nil)
+		if err != nil || pair == nil {
+			t.Fatal(pair, err)
+		}
+		return pair.Flags
+	}
+	acquire(t, s.open(t), n, 0)
+	if got := flags(); got != settled {
+		t.Errorf("after a claim: %d", got)
+	}
+
+	self, err := s.admin.Agent().NodeName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	away := "away" + strings.ReplaceAll(s.prefix, "/", "-")
+	if _, err := s.admin.Catalog().Register(&api.CatalogRegistration{Node: away, Address: "192.0.2.200"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	lost := &api.SessionEntry{Name: s.prefix + "/default/host-9", Node: away, TTL: "10m"}
+	if _, _, err := s.admin.Session().CreateNoChecks(lost, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range s.sessions(t, n.Name) {
+		if entry, _, err := s.admin.Session().Info(id, nil); err == nil && entry.Node == self {
+			s.EndSession(t, id)
+		}
+	}
+	s.empty(t)
+	n = putNetwork(t, s, "default", "10.5.0.0/16")
+	secret, _ := s.newToken(t, fmt.Sprintf(`key_prefix "%s/" { policy = "write" }
+		session %q { policy = "write" }`, s.prefix, self))
+	acquire(t, s.open(t, func(c *Config) { c.Token = secret }), n, 1)
+	if got := flags(); got != 0 {
+		t.Errorf("without the right to see all sessions: %d", got)
+	}
+	wantIs(t, errOf2(s.open(t).Acquire(testContext(t), n, claim(2))), registry.ErrLeasesLost)
+}

@@ -43,7 +43,7 @@ func (f recordFinder) HostRecords(ctx context.Context, network string, h registr
 			out.Leases = append(out.Leases, l)
 		}
 	}
-	entries, err := f.sessions.list(ctx)
+	entries, _, err := f.sessions.list(ctx)
 	if err != nil {
 		return registry.HostRecords{}, err
 	}

@@ -30,25 +30,30 @@ const cleanupTimeout = 3 * time.Second
 // sessionStore makes requests about the sessions of hosts.
 type sessionStore struct{ kv *kv }
 
-// list returns all sessions that the token may see.
-func (ss sessionStore) list(ctx context.Context) ([]*api.SessionEntry, error) {
+// list returns all sessions that the token may see, and whether these are all sessions.
+func (ss sessionStore) list(ctx context.Context) (entries []*api.SessionEntry, all bool, err error) {
 	opts, cancel := ss.kv.query(ctx, read{consistent: true})
 	defer cancel()
-	entries, _, err := ss.kv.api.Session().List(opts)
+	entries, meta, err := ss.kv.api.Session().List(opts)
 	if err != nil {
-		return nil, fmt.Errorf("list sessions: %w", classify(err))
+		return nil, false, fmt.Errorf("list sessions: %w", classify(err))
 	}
-	return entries, nil
+	return entries, !meta.ResultsFilteredByACLs, nil
 }
 
 // Holders implements registry.Networks.
 func (ss sessionStore) Holders(ctx context.Context, network string) ([]registry.Holder, error) {
-	entries, err := ss.list(ctx)
+	out, _, err := ss.holders(ctx, network)
+	return out, err
+}
+
+// holders is Holders, and reports whether the token may see all sessions.
+func (ss sessionStore) holders(ctx context.Context, network string) (out []registry.Holder, all bool, err error) {
+	entries, all, err := ss.list(ctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	prefix := ss.kv.keys.session(network, "")
-	var out []registry.Holder
 	for _, s := range entries {
 		if node, ok := strings.CutPrefix(s.Name, prefix); ok && node != "" {
 			out = append(out, registry.Holder{Node: node, Session: s.ID, CreateIndex: s.CreateIndex})
@@ -57,7 +62,7 @@ func (ss sessionStore) Holders(ctx context.Context, network string) ([]registry.
 	slices.SortFunc(out, func(a, b registry.Holder) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Session, b.Session))
 	})
-	return out, nil
+	return out, all, nil
 }
 
 // create creates a session for one agent in one network. The session has no checks: with the default check, a failure
