@@ -148,6 +148,9 @@ func all(ctx context.Context, o options, r *result) (err error) {
 // all measures everything with one store.
 func (m *measurement) all(ctx context.Context, o options, dir string) (err error) {
 	m.log("three servers of %s", m.kind)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
 	if m.kind == lab.StoreEtcd {
 		m.store, err = startEtcd(ctx, o.programs[m.kind], dir)
 		m.layouts, m.result.prefix = []layout{leno}, "etcd: "
