@@ -76,7 +76,7 @@ func Run(
 	ctx context.Context, steps Steps, lost *LostLeases, n registry.Network, c registry.Claim,
 ) (registry.Lease, error) {
 	if !c.Exactly {
-		lease, ok, err := cheap(ctx, steps, lost, n, c)
+		lease, ok, err := claimCheaply(ctx, steps, lost, n, c)
 		if ok || err != nil && (errors.Is(err, registry.ErrUnavailable) || ctx.Err() != nil) {
 			return lease, err
 		}
@@ -99,9 +99,9 @@ func Run(
 	return registry.Lease{}, fmt.Errorf("%w: %w %d times", registry.ErrConflict, ErrOutdated, maxTries)
 }
 
-// cheap claims without reading the current state of the network. ok is false if that was not enough, with or without an
-// error.
-func cheap(
+// claimCheaply claims without reading the current state of the network. ok is false if that was not enough, with or
+// without an error.
+func claimCheaply(
 	ctx context.Context, steps Steps, lost *LostLeases, n registry.Network, c registry.Claim,
 ) (lease registry.Lease, ok bool, err error) {
 	if c.Session != "" && c.Prefer != c.Avoid {
@@ -128,7 +128,7 @@ func attempt(
 	if made == 0 {
 		made = math.MaxUint64 // this claim creates the marker
 	}
-	lost.Attempt(n.Name, made, c, time.Now())
+	lost.note(n.Name, made, c, time.Now())
 	choice, err := registry.Choose(view.Situation, c, rand.Uint64N)
 	if err == nil && old && needsCurrent(choice, n.Plan, c) {
 		err = ErrOutdated

@@ -34,9 +34,9 @@ const lostLeasesWait = 3
 // givenUp is how long after its last attempt a claim counts as given up, in addition to two TTLs.
 const givenUp = 30 * time.Second
 
-// Attempt notes an attempt to claim a lease, before it is decided whether it can succeed. made is the index at which
+// note notes an attempt to claim a lease, before it is decided whether it can succeed. made is the index at which
 // the network's tree of leases was created, or math.MaxUint64 if the attempt itself has just created it.
-func (w *LostLeases) Attempt(network string, made uint64, claim registry.Claim, now time.Time) {
+func (w *LostLeases) note(network string, made uint64, claim registry.Claim, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c, open := w.claims[network]
@@ -59,7 +59,7 @@ func (w *LostLeases) Attempt(network string, made uint64, claim registry.Claim, 
 //
 // A store that was set back also has no sessions of hosts, so a claimer that saw the loss waits for a TTL: that is how
 // long other hosts may take to notice. The claimer has seen the loss when claim.Lost is set, or when the tree was
-// created again between two attempts of its claim: see Attempt.
+// created again between two attempts of its claim: see note.
 //
 // A claim that does not take a new subnet is not checked: see registry.Choice.TakesNew.
 func (w *LostLeases) check(

@@ -34,7 +34,7 @@ func TestLostLeasesWait(t *testing.T) {
 					}
 				}
 				now := start.Add(at)
-				lost.Attempt("n", made, claim, now)
+				lost.note("n", made, claim, now)
 				err := lost.check("n", holders, nil, made, claim, now)
 				if err != nil && !errors.Is(err, registry.ErrLeasesLost) {
 					t.Fatal(err)

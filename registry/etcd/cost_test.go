@@ -122,6 +122,27 @@ func TestCostClaim(t *testing.T) {
 	awaitFollowing(t, late)
 }
 
+// TestCostRestart: a host that still holds its lease reads only its own record when it starts, and its next claim writes
+// nothing.
+func TestCostRestart(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	n := s.define(t, "10.5.0.0/16")
+	l := acquire(t, s.open(t), n, claimOn(n, 1, 10))
+	const size = 2 << 20
+	s.fill(t, size)
+	var m meter
+	c := s.open(t, m.count)
+	for range 2 {
+		if got := acquire(t, c, n, again(claim(1), l)); got.ModifyIndex != l.ModifyIndex || got.Session != l.Session {
+			t.Errorf("had %+v, has %+v", l, got)
+		}
+	}
+	if n := m.received.Load(); n > size/10 {
+		t.Errorf("%d bytes", n)
+	}
+}
+
 // TestAbandonedSession: a host whose session never got its key does not delay others while the store is whole, and does
 // once the store was emptied.
 func TestAbandonedSession(t *testing.T) {
