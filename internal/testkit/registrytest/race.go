@@ -15,11 +15,16 @@ type result struct {
 
 // together makes all claims at the same time, each from its own host.
 func (s *suite) together(n registry.Network, claims ...registry.Claim) []result {
-	out := make([]result, len(claims))
 	clients := make([]registry.Registry, len(claims))
 	for i := range claims {
 		clients[i] = s.open()
 	}
+	return s.race(n, clients, claims)
+}
+
+// race makes all claims at the same time, each with its client.
+func (s *suite) race(n registry.Network, clients []registry.Registry, claims []registry.Claim) []result {
+	out := make([]result, len(claims))
 	ctx := s.ctx()
 	start := make(chan struct{})
 	var wg sync.WaitGroup
@@ -70,6 +75,29 @@ var raceTests = []test{
 		set, _, err := s.open().WatchLeases(s.ctx(), n, 0)
 		s.ok(err)
 		s.equal("slots in the store", slots(set.Leases), []uint64{1, 2, 3, 4, 5, 6, 7})
+	}},
+	{"hosts that know the network", func(s *suite) {
+		n := s.network("default", "10.7.0.0/20") // fifteen
+		var clients []registry.Registry
+		var claims []registry.Claim
+		for i := range 16 {
+			r := s.open()
+			_, _, err := r.WatchLeases(s.ctx(), n, 0)
+			s.ok(err)
+			clients, claims = append(clients, r), append(claims, s.claim(i))
+		}
+		won, full := s.sort(n, claims[:10], s.race(n, clients[:10], claims[:10]))
+		if len(won) != 10 || full != 0 {
+			s.Fatalf("%d got a slot, %d were told it is full", len(won), full)
+		}
+		s.ok(clients[0].Release(s.ctx(), won[0]))
+		// These do not know of the others yet.
+		if won, full = s.sort(n, claims[10:], s.race(n, clients[10:], claims[10:])); len(won) != 6 || full != 0 {
+			s.Fatalf("%d got a slot, %d were told it is full", len(won), full)
+		}
+		set, _, err := s.open().WatchLeases(s.ctx(), n, 0)
+		s.ok(err)
+		s.equal("number of leases", len(set.Leases), 15)
 	}},
 	{"two hosts, the last slot", func(s *suite) {
 		n := s.network("default", small)
