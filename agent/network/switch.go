@@ -17,6 +17,7 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 )
 
 const (
@@ -121,7 +122,7 @@ func (s *switcher) endSwitch(ctx context.Context, n registry.Network, v *peers.V
 
 // haveMoved reports whether all hosts send to each other over the switch's target only.
 func (s *switcher) haveMoved(def transition.Definition, v *peers.View) bool {
-	for _, lease := range peers.Current(v.Leases) {
+	for _, lease := range belief.Current(v.Leases) {
 		if !def.IsMoved(lease.Backend.Options()) {
 			return false
 		}
@@ -143,7 +144,7 @@ func describeSwitch(network string, def transition.Definition) string {
 
 // writeDelay returns how long this host waits for the hosts with lower slots to change the definition.
 func writeDelay(v *peers.View) (wait time.Duration) {
-	for _, lease := range peers.Current(v.Leases) {
+	for _, lease := range belief.Current(v.Leases) {
 		if lease.Held() && lease.Slot < v.Own.Slot {
 			wait += writeInterval
 		}

@@ -16,7 +16,7 @@ func showing(t *testing.T) map[string]bool {
 	t.Helper()
 	tests := map[string]bool{}
 	for _, pattern := range []string{"e2e/*/*_test.go", "agent/*_test.go", "agent/*/*_test.go", "agent/*/*/*_test.go",
-		"registry/*_test.go", "registry/consul/*_test.go", "registry/etcd/*_test.go", "registry/kubernetes/*_test.go"} {
+		"registry/*_test.go", "registry/belief/*_test.go", "registry/consul/*_test.go", "registry/etcd/*_test.go", "registry/kubernetes/*_test.go"} {
 		files, err := filepath.Glob(Root + pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -67,7 +67,7 @@ func TestDocumentationFailures(t *testing.T) {
 			}
 			for _, name := range shown {
 				named[name] = true
-				for _, unit := range []string{"agent.", "network.", "lease.", "peers.", "report.", "consul.", "etcd.", "kubernetes.TestContract"} {
+				for _, unit := range []string{"agent.", "network.", "lease.", "peers.", "report.", "belief.", "consul.", "etcd.", "kubernetes.TestContract"} {
 					if strings.HasPrefix(name, unit) && !strings.Contains(explained, "`"+unit+"`") {
 						t.Errorf("the page does not say what %s lacks", name)
 					}

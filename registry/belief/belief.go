@@ -1,7 +1,7 @@
-// Package belief decides what a client believes of the leases of one network, whatever the store says of itself. It is
-// pure: its input is what was observed, and it makes no requests. All stores use it, and these are its rules.
+// Package belief decides what is believed of the leases of one network, whatever the store says of itself. It is pure:
+// its input is what was observed, and it makes no requests. All stores and hosts use it, and these are its rules.
 //
-// What is believed:
+// What a client believes of the store (Belief):
 //
 //  1. A record that a list contains is as the list says, unless rule 5 applies.
 //  2. A record that a list lacks was removed only if that is known: the store is the same one, it has continued from
@@ -23,6 +23,17 @@
 //     since; so of two that went missing one after the other, the first is the later one.
 //  8. An announced change says where to look. It is applied at once only if it adds a record or repeats a known one; a
 //     removal, another value, and one that was found later must be confirmed by a read of the record (Unproven).
+//
+// What a host believes of the others:
+//
+//  9. A record speaks for the host that holds its session, not for the host that it names. A held lease replaces
+//     another held one only if one session holds both (Current). A lapsed or missing one is a former one of a host
+//     that has a later one at the same place.
+//  10. Of two records that claim the same, the one that said so first counts (Seniority), whichever is written again.
+//  11. A lease that the store has lost for certain is restored for its host, as lapsed, unless the host does it itself,
+//     or the store shows an earlier one of it as held (Restorable).
+//
+// Rules about definitions are in registry.Lineage, and those about claims in registry.Choose and in registry/claim.
 //
 // A Belief is not safe for concurrent use.
 package belief

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 )
 
 // bulkThreshold is the number of hosts up to which each host has an event of its own when several do the same at once.
@@ -64,7 +65,7 @@ func peerEvents(before, now []registry.Lease, ownID string) []api.Event {
 func peerLeases(leases []registry.Lease, ownID string) map[string]registry.Lease {
 	out := map[string]registry.Lease{}
 	for _, l := range leases {
-		if before, ok := out[l.NodeID]; l.NodeID != ownID && (!ok || isLater(l, before)) {
+		if before, ok := out[l.NodeID]; l.NodeID != ownID && (!ok || belief.IsLater(l, before)) {
 			out[l.NodeID] = l
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 )
 
 // expireEvery is how often each host tries to remove and to restore records, on average. It is shorter where sessions
@@ -22,9 +23,9 @@ const (
 	restoreEach = 64
 )
 
-// expireLapsed restores lost records, and removes, until ctx ends, records that have been lapsed for longer than hold, counted from when this
-// agent first saw them lapsed. Every host tries. The first one succeeds, and the others fail because of the record's
-// index.
+// expireLapsed restores lost records, and removes, until ctx ends, records that have been lapsed for longer than hold,
+// counted from when this agent first saw them lapsed. Every host tries. The first one succeeds, and the others fail
+// because of the record's index.
 func (f *Follower) expireLapsed(ctx context.Context, n registry.Network) error {
 	every := min(expireEvery, f.o.Settings.TTL/2)
 	var lost map[netip.Prefix]bool
@@ -37,29 +38,13 @@ func (f *Follower) expireLapsed(ctx context.Context, n registry.Network) error {
 	}
 }
 
-// restoreLost restores the leases of other hosts that the store has lost, so that their subnets stay theirs for hold, as
-// those of any host that is away. They stay alone while the store shows an earlier lease of the host as held, which would
-// count before one that has lapsed. A host that held its lease gets until the next pass to write it again itself: before are
-// the subnets that the last pass found lost, and restoreLost returns those that this one found.
+// restoreLost restores leases that the store has lost: see belief.Restorable. before are the subnets that the last pass
+// found lost, and restoreLost returns those that this one found.
 func (f *Follower) restoreLost(
 	ctx context.Context, n registry.Network, before map[netip.Prefix]bool,
 ) (found map[netip.Prefix]bool) {
-	found = map[netip.Prefix]bool{}
 	snap, _ := f.Snapshot()
-	held := map[string]bool{} // by node id
-	for _, l := range snap.Set.Leases {
-		held[l.NodeID] = held[l.NodeID] || l.Held() && !l.Missing
-	}
-	var lost []registry.Lease
-	for _, l := range snap.Set.Leases {
-		if !l.Lost || l.Foreign || l.NodeID == f.o.Identity().NodeID {
-			continue
-		}
-		found[l.Subnet()] = true
-		if !held[l.NodeID] && (!l.Held() || before[l.Subnet()]) {
-			lost = append(lost, l)
-		}
-	}
+	lost, found := belief.Restorable(snap.Set.Leases, f.o.Identity().NodeID, before)
 	rand.Shuffle(len(lost), func(i, j int) { lost[i], lost[j] = lost[j], lost[i] })
 	for _, l := range lost[:min(len(lost), restoreEach)] {
 		call, cancel := context.WithTimeout(ctx, retry.CallTimeout)

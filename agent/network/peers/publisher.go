@@ -8,6 +8,7 @@ import (
 
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 )
 
 // checkEvery is how often the age of the snapshot is checked. It bounds how late the loop notices that the store has a
@@ -22,7 +23,7 @@ type publisher struct {
 	own      *watch.Value[registry.Lease]
 	cache    *peerCache
 	saver    *saver
-	ranked   *seniority
+	ranked   *belief.Seniority
 
 	view     *View           // as published last, nil for none
 	snapshot Snapshot        // that view is made from
@@ -37,7 +38,7 @@ type publisher struct {
 
 func newPublisher(f *Follower, n registry.Network, own *watch.Value[registry.Lease]) *publisher {
 	cache := loadCache(f.o.DataDir, n, SettleTime(f.o.Settings))
-	ranked := newSeniority(cache.leases, cache.ranks)
+	ranked := belief.NewSeniority(cache.leases, cache.ranks)
 	if f.cache != nil {
 		cache.resume(f.cache)
 	}
@@ -127,7 +128,7 @@ func (p *publisher) update(own registry.Lease, snap Snapshot) bool {
 	}
 	p.snapshot = snap
 	leases := p.merge()
-	p.view = &View{Network: p.network, Own: own, Leases: leases, Seniority: p.ranked.update(leases)}
+	p.view = &View{Network: p.network, Own: own, Leases: leases, Seniority: p.ranked.Update(leases)}
 	p.follower.views.Set(p.view)
 	p.judge(snap.Set.Leases)
 	return true

@@ -1,4 +1,4 @@
-package peers
+package belief
 
 import (
 	"cmp"
@@ -7,16 +7,22 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 )
 
 // TestSeniority: of records that claim the same, the one that did so first keeps it, whichever record is older.
 func TestSeniority(t *testing.T) {
 	lease := func(node string, slot, created uint64) registry.Lease {
-		l := agenttest.Lease(node, slot, "s"+node, created)
-		l.CreateIndex = created
-		return l
+		return registry.Lease{
+			Slot:        slot,
+			Subnets:     []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(slot), 0}), 24)},
+			Node:        node,
+			NodeID:      "id-" + node,
+			PublicIPs:   []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(slot)})},
+			Session:     "s" + node,
+			CreateIndex: created,
+			ModifyIndex: created,
+		}
 	}
 	oldest, victim, newer := lease("a", 1, 10), lease("b", 2, 20), lease("c", 3, 30)
 	thief := oldest // says something else now, in the oldest record
@@ -38,11 +44,11 @@ func TestSeniority(t *testing.T) {
 		{"lower indexes do not help", [][]registry.Lease{{oldest, victim, newer}, {oldest, victim, newer, recreated}}, "a b c d"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := newSeniority(nil, nil)
+			s := NewSeniority(nil, nil)
 			var ranks map[netip.Prefix]uint64
 			for _, leases := range tt.steps {
-				ranks = s.update(leases)
-				s = newSeniority(leases, ranks) // a restart changes nothing
+				ranks = s.Update(leases)
+				s = NewSeniority(leases, ranks) // a restart changes nothing
 			}
 			last := slices.SortedFunc(slices.Values(tt.steps[len(tt.steps)-1]), func(a, b registry.Lease) int {
 				return cmp.Compare(ranks[a.Subnet()], ranks[b.Subnet()])

@@ -1,4 +1,4 @@
-package peers
+package belief
 
 import (
 	"bytes"
@@ -9,17 +9,17 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// A seniority ranks leases by when this host first saw what they say. Of two leases that claim the same address, name or
+// Seniority ranks leases by when this host first saw what they say. Of two leases that claim the same address, name or
 // key, the one that said so first keeps it, so no host can take it from another by writing its own record again.
-type seniority struct {
+type Seniority struct {
 	seen    map[netip.Prefix]registry.Lease // as they were when they were ranked
 	rank    map[netip.Prefix]uint64         // is published, so it is never changed
 	highest uint64
 }
 
-// newSeniority returns the seniority of leases that an earlier process ranked.
-func newSeniority(leases []registry.Lease, rank map[netip.Prefix]uint64) *seniority {
-	s := &seniority{seen: map[netip.Prefix]registry.Lease{}, rank: rank}
+// NewSeniority returns the seniority of leases that an earlier process ranked.
+func NewSeniority(leases []registry.Lease, rank map[netip.Prefix]uint64) *Seniority {
+	s := &Seniority{seen: map[netip.Prefix]registry.Lease{}, rank: rank}
 	for _, l := range leases {
 		if r, ok := rank[l.Subnet()]; ok {
 			s.seen[l.Subnet()], s.highest = l, max(s.highest, r)
@@ -28,10 +28,10 @@ func newSeniority(leases []registry.Lease, rank map[netip.Prefix]uint64) *senior
 	return s
 }
 
-// update returns the ranks of the leases, by subnet. A lease that is new, or says something new about its host, ranks
+// Update returns the ranks of the leases, by subnet. A lease that is new, or says something new about its host, ranks
 // behind all that were known before. Leases that are seen together for the first time rank by CreateIndex.
-func (s *seniority) update(leases []registry.Lease) map[netip.Prefix]uint64 {
-	next := &seniority{
+func (s *Seniority) Update(leases []registry.Lease) map[netip.Prefix]uint64 {
+	next := &Seniority{
 		seen:    make(map[netip.Prefix]registry.Lease, len(leases)),
 		rank:    make(map[netip.Prefix]uint64, len(leases)),
 		highest: s.highest,
