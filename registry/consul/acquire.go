@@ -126,7 +126,7 @@ func (a *acquisition) Current(ctx context.Context) (claims.View, error) {
 	f, done := a.ls.followers.use(a.network.Name)
 	defer done()
 	prefix, made := a.ls.kv.keys.leases(a.network.Name), uint64(0)
-	pairs, _, err := a.ls.kv.list(ctx, prefix, read{consistent: true})
+	pairs, _, err := a.ls.kv.list(ctx, prefix, read{consistent: true, large: true})
 	if err != nil {
 		return a.view, err
 	}

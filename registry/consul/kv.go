@@ -48,6 +48,7 @@ type read struct {
 	wait       time.Duration // for at most this long
 	consistent bool          // the leader first confirms with a quorum that it still leads
 	stale      bool          // any server may answer
+	large      bool          // the answer is long, and a busy server may be late to begin it
 }
 
 // query returns the options of a request that reads, under the token.
@@ -60,6 +61,9 @@ func (k *kv) query(ctx context.Context, r read) (*api.QueryOptions, context.Canc
 func (k *kv) patience(r read) time.Duration {
 	if r.index > 0 {
 		return k.conf.timeout + r.wait + r.wait/16
+	}
+	if r.large { // what is given up must be sent again
+		return 3 * k.conf.timeout
 	}
 	return k.conf.timeout
 }
@@ -107,8 +111,8 @@ func (k *kv) getSurely(ctx context.Context, key string, r read) (*api.KVPair, ui
 // list reads everything below a prefix. Records hidden from the token are an error. The caller must find out whether to
 // believe an empty list.
 func (k *kv) list(ctx context.Context, prefix string, r read) (api.KVPairs, uint64, error) {
-	// Once a long answer has begun, it may take as long as it makes progress: an answer that is given up must be sent again
-	// as a whole.
+	// Once a long answer has begun, it may take as long as it makes progress: an answer that is given up must be sent
+	// again as a whole.
 	whole, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	limit := time.AfterFunc(k.patience(r), giveUp)

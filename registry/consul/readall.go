@@ -55,7 +55,7 @@ func (f *follower) readFirst(ctx context.Context, kv *kv) error {
 }
 
 func (f *follower) readList(ctx context.Context, kv *kv, consistent bool) (belief.List, error) {
-	pairs, index, err := kv.list(ctx, f.leases, read{consistent: consistent})
+	pairs, index, err := kv.list(ctx, f.leases, read{consistent: consistent, large: true})
 	if err != nil {
 		return belief.List{}, err
 	}
