@@ -100,8 +100,8 @@ func TestOpenAPIAnswers(t *testing.T) {
 		}
 		m := `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"}}`
 		// A network without hosts, whose switch does not end.
-		must(t, store.Client().PutNetwork(t.Context(), registry.Network{Name: "s", Plan: agenttest.Plan(t, "10.8.0.0/16"),
-			Backend: agenttest.Backend(t, "recorder", `{"next":{"type":"other","device":"b"}}`)}))
+		must(t, store.Client().PutNetwork(t.Context(), registry.Network{Name: "s", Plan: agenttest.Plan(t, "10.8.0.0/16")}.WithCarriage(
+			agenttest.Carriage(t, "recorder", `{"switch":{"to":{"type":"other"}}}`))))
 		own, free := registry.SubnetKey(a.subnet()), registry.SubnetKey(free(a, b))
 		for _, request := range []string{
 			"GET /healthz", "GET /readyz", "GET /healthz?network=n", "GET /healthz?network=none", "GET /readyz?network=n&network=none", "GET /v1/agent/self", "GET /v1/agent/config", "PUT /v1/agent/reload", "PUT /v1/agent/reload?force=perhaps", "GET /v1/openapi.yaml",

@@ -22,7 +22,6 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
-	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -102,7 +101,6 @@ func (o *Options) setDefaults(c config.Config) error {
 	if o.Backends == nil {
 		o.Backends = Backends()
 	}
-	o.Backends = transition.Wrap(o.Backends)
 	if o.Registry == nil {
 		var err error
 		if o.Registry, o.RegistryName, err = OpenRegistry(c, log, o.Logs.Hide); err != nil {

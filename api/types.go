@@ -90,7 +90,8 @@ type Pool struct {
 type Network struct {
 	Name        string          `json:"name"`
 	Pools       []Pool          `json:"pools"`
-	Backend     json.RawMessage `json:"backend"`              // object with "type"
+	Backend     json.RawMessage `json:"backend"`              // object with "type"; during a switch, the backend from which it started
+	SwitchTo    json.RawMessage `json:"switch_to,omitempty"`  // object with "type", during a switch: the other backend; see Client.Switch
 	Encryption  string          `json:"encryption,omitempty"` // "required": no packet may leave a host unencrypted
 	ModifyIndex uint64          `json:"modify_index"`
 	Local       *Local          `json:"local,omitempty"` // nil when this agent takes no part

@@ -42,9 +42,13 @@ type Type struct {
 	// nil for a backend that adds none. Pure.
 	Overhead func(outer netip.Addr) int
 
-	// Rotate returns the options with which a network gets new keys: they do not collide with the present ones on a host
-	// that has both. It is nil for a backend without keys. The error says why the keys are not leno's to rotate. Pure.
+	// Rotate returns the options with which the backend runs after an odd number of key rotations. They do not collide with
+	// the given ones on a host that has both. It is nil for a backend without keys. The error says why the keys are not
+	// leno's to rotate. Pure.
 	Rotate func(options json.RawMessage) (json.RawMessage, error)
+
+	// SparePort names the option with the UDP port of the next keys, "" if there is none.
+	SparePort string
 
 	// RotateEvery returns how often a network with these effective options is to get new keys, 0 for never. It is nil for a
 	// backend without keys. Pure.

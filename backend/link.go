@@ -76,27 +76,24 @@ func linkHash(network string) string {
 	return strings.ToLower(base32.HexEncoding.EncodeToString(sum[:]))[:5]
 }
 
-// Arrivals returns the devices on which packets from other hosts to this host's containers arrive,
-// for a backend of the given type and options: the network's own device, and the underlay device
-// where the backend routes packets directly. underlay is that device's name, "" if unknown. Pure.
-func Arrivals(network, kind string, options json.RawMessage, underlay string) []string {
-	type carrier struct {
-		Type          string `json:"type"`
-		DirectRouting bool   `json:"direct_routing"`
+// Arrivals returns the devices on which packets from other hosts to this host's containers arrive: the network's own
+// device, and the underlay device where a backend routes packets directly. backends are the network's backend as an object
+// with "type" and, during a switch, the other one. underlay is that device's name, "" if unknown. Pure.
+func Arrivals(network, underlay string, backends ...json.RawMessage) []string {
+	own, direct := LinkName(network), false
+	for i, object := range backends {
+		var o struct {
+			Type          string `json:"type"`
+			DirectRouting bool   `json:"direct_routing"`
+		}
+		_ = json.Unmarshal(object, &o) // broken options are reported where they are used
+		if i == 0 && o.Type == "host-gw" && underlay != "" {
+			return []string{underlay} // package kernel adds the network's devices, which exist during a switch
+		}
+		direct = direct || o.Type == "host-gw" || o.DirectRouting
 	}
-	var o struct {
-		carrier
-		Next carrier `json:"next"` // that the network is being switched to
-	}
-	_ = json.Unmarshal(options, &o) // broken options are reported where they are used
-	isDirect := func(c carrier) bool { return underlay != "" && (c.Type == "host-gw" || c.DirectRouting) }
-	o.Type = kind
-	switch own := LinkName(network); {
-	case kind == "host-gw" && isDirect(o.carrier):
-		return []string{underlay} // package kernel adds the network's devices, which exist during a switch
-	case isDirect(o.carrier) || isDirect(o.Next):
+	if direct && underlay != "" {
 		return []string{own, underlay}
-	default:
-		return []string{own}
 	}
+	return []string{own}
 }

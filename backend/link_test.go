@@ -71,15 +71,15 @@ func TestSecondLinkName(t *testing.T) {
 }
 
 func TestArrivals(t *testing.T) {
-	for _, tt := range []struct{ kind, options, underlay, want string }{
-		{"vxlan", `{"type":"vxlan","vni":1}`, "eth0", "leno-default"},
-		{"vxlan", `{"direct_routing":true}`, "eth0", "leno-default eth0"},
-		{"vxlan", `{"direct_routing":true}`, "", "leno-default"},
-		{"udp", ``, "eth0", "leno-default"},
-		{"host-gw", `{}`, "eth0", "eth0"},
-		{"host-gw", `{}`, "", "leno-default"},
+	for _, tt := range []struct{ object, underlay, want string }{
+		{`{"type":"vxlan","vni":1}`, "eth0", "leno-default"},
+		{`{"type":"vxlan","direct_routing":true}`, "eth0", "leno-default eth0"},
+		{`{"type":"vxlan","direct_routing":true}`, "", "leno-default"},
+		{`{"type":"udp"}`, "eth0", "leno-default"},
+		{`{"type":"host-gw"}`, "eth0", "eth0"},
+		{`{"type":"host-gw"}`, "", "leno-default"},
 	} {
-		if got := strings.Join(Arrivals("default", tt.kind, json.RawMessage(tt.options), tt.underlay), " "); got != tt.want {
+		if got := strings.Join(Arrivals("default", tt.underlay, json.RawMessage(tt.object)), " "); got != tt.want {
 			t.Errorf("%+v: %s", tt, got)
 		}
 	}

@@ -202,7 +202,7 @@ func (h *dockerHost) knownNetworks(ctx context.Context) (out []subnetSource, err
 		for _, n := range list.Networks {
 			if n.Local != nil {
 				out = append(out, subnetSource{name: n.Name, path: n.Local.SubnetFile, state: n.Local.State,
-					interfaces: kernel.Arrivals(n.Name, n.Local.Backend, n.Backend, n.Local.Underlay.Interface)})
+					interfaces: kernel.Arrivals(n.Name, n.Local.Underlay.Interface, n.Backend, n.SwitchTo)})
 			}
 		}
 		return err

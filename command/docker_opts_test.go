@@ -95,7 +95,7 @@ func TestDockerOptsAsksTheAgent(t *testing.T) {
 	run(cli.ExitFailed, "-network=green", "network green is not on this host: known are default")
 	run(cli.ExitFailed, "-network=blue", "known are default") // this host takes no part in it
 
-	f.networks[1].Local.Backend = "host-gw"
+	f.networks[1].Backend = json.RawMessage(`{"type":"host-gw"}`)
 	run(cli.ExitDone, "-create", "trusted_host_interfaces=eth0")
 
 	local := *f.networks[1].Local

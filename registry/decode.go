@@ -100,6 +100,8 @@ func explain(err error) string {
 		want = "a whole number"
 	case reflect.Slice:
 		want = "a list"
+	case reflect.Bool:
+		want = "true or false"
 	case reflect.Struct:
 		if !reflect.PointerTo(wrong.Type).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
 			want = "an object"

@@ -68,6 +68,8 @@ func FuzzParseLease(f *testing.F) {
 
 func FuzzParseNetwork(f *testing.F) {
 	f.Add("default", []byte(networkValue))
+	f.Add("default", []byte(`{"version":1,"name":"default","pools":[{"prefix":"10.5.0.0/16"}],"backend":{"type":"vxlan"},`+
+		`"switch":{"to":{"type":"udp"},"direction":"back","rotated":true},"epoch":{"number":1,"rotated":true,"since":"2026-01-02T03:04:05Z"}}`))
 	f.Add("six", []byte(`{"version":1,"name":"six","pools":[{"prefix":"fd00:5::/48"},{"prefix":"10.0.0.0/8","min":"10.0.0.0"}],"backend":{"type":"udp"}}`))
 	f.Add("default", []byte(`{"version":1,"name":"default","pools":[{"prefix":"10.5.0.0/28"}],"backend":{"type":"udp","TYPE":"x"}}`))
 	f.Fuzz(func(t *testing.T, name string, value []byte) {

@@ -29,7 +29,9 @@ func CheckEncryption(text string) error {
 type Network struct {
 	Name    string
 	Plan    Plan
-	Backend Backend
+	Backend Backend // of the network; during a switch, the one from which it started
+	Switch  *Switch // nil unless the network is being switched
+	Epoch   Epoch
 
 	Encryption string // EncryptionRequired, or "" for none required
 

@@ -66,7 +66,7 @@ type networkRecord struct {
 	Version int          `json:"version"`
 	Name    string       `json:"name"`
 	Pools   []poolRecord `json:"pools"`
-	Backend Backend      `json:"backend"`
+	Carriage
 
 	Encryption string `json:"encryption,omitempty"`
 	Lineage
@@ -101,7 +101,7 @@ func FormatNetwork(n Network) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := networkRecord{Version: Version, Name: n.Name, Backend: n.Backend, Encryption: n.Encryption,
+	r := networkRecord{Version: Version, Name: n.Name, Carriage: n.Carriage(), Encryption: n.Encryption,
 		Lineage: n.Lineage, FromBlock: n.FromBlock, Restored: n.Restored}
 	for _, p := range plan {
 		r.Pools = append(r.Pools, poolRecord(p))
@@ -138,7 +138,7 @@ func ParseNetwork(name string, value []byte) (Network, error) {
 		}
 		return Network{}, &DeletedError{Deletion{Network: name, Time: r.Deleted, Lineage: r.Lineage}}
 	}
-	if err := checkName("backend type", r.Backend.Type); err != nil {
+	if err := r.Carriage.check(); err != nil {
 		return Network{}, err
 	}
 	if len(r.Pools) > maxPools {
@@ -158,8 +158,8 @@ func ParseNetwork(name string, value []byte) (Network, error) {
 	if err := r.Lineage.check(); err != nil {
 		return Network{}, err
 	}
-	return Network{Name: name, Plan: plan, Backend: r.Backend, Encryption: r.Encryption,
-		Lineage: r.Lineage, FromBlock: r.FromBlock, Restored: r.Restored}, nil
+	return Network{Name: name, Plan: plan, Encryption: r.Encryption,
+		Lineage: r.Lineage, FromBlock: r.FromBlock, Restored: r.Restored}.WithCarriage(r.Carriage), nil
 }
 
 // FormatLease returns the value under which a lease is stored.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -56,6 +57,47 @@ func TestNetworkGolden(t *testing.T) {
 	short := `{"version":1,"name":"default","pools":[{"prefix":"10.5.0.0/16"}],"backend":{"type":"vxlan"}}`
 	if got, err := registry.ParseNetwork("default", []byte(short)); err != nil || got.Plan[0] != n.Plan[0] && got.Plan[0].SubnetLen != 24 {
 		t.Errorf("a record with defaults left out: %+v, %v", got, err)
+	}
+}
+
+// TestSwitchGolden: a definition in a switch is read as it was written, and differs from one in another state of a switch.
+func TestSwitchGolden(t *testing.T) {
+	const (
+		epoch = `"epoch":{"number":3,"rotated":true,"since":"2026-01-02T03:04:05Z"}`
+		to    = `"switch":{"to":{"type":"wireguard","listen_port":7},"rotated":true,"direction":"back","encryption":"required","encryption_back":"required"}`
+	)
+	one := registry.Carriage{Backend: backend(t, "vxlan", `{"vni":1}`), Epoch: registry.Epoch{Number: 3, Rotated: true,
+		Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}}
+	both := one
+	both.Switch = &registry.Switch{To: backend(t, "wireguard", `{"listen_port":7}`), Rotated: true, Direction: "back",
+		Encryption: registry.EncryptionRequired, EncryptionBack: registry.EncryptionRequired}
+	for members, c := range map[string]registry.Carriage{epoch: one, to + "," + epoch: both} {
+		value, err := registry.FormatNetwork(dualNetwork(t).WithCarriage(c))
+		if err != nil || !strings.Contains(string(value), `"backend":{"type":"vxlan","vni":1},`+members+`}`) {
+			t.Errorf("%s, %v, want %s", value, err, members)
+		}
+		got, err := registry.ParseNetwork("default", value)
+		if err != nil || !got.Carriage().Equal(c) {
+			t.Errorf("%+v, %v, want %+v", got.Carriage(), err, c)
+		}
+	}
+	for i, change := range []func(c *registry.Carriage){
+		func(c *registry.Carriage) { c.Backend = backend(t, "vxlan", `{"vni":2}`) },
+		func(c *registry.Carriage) { c.Epoch.Number++ },
+		func(c *registry.Carriage) { c.Epoch.Rotated = false },
+		func(c *registry.Carriage) { c.Epoch.Since = time.Time{} },
+		func(c *registry.Carriage) { c.Switch = nil },
+		func(c *registry.Carriage) { c.Switch.To = backend(t, "udp", "") },
+		func(c *registry.Carriage) { c.Switch.Rotated = false },
+		func(c *registry.Carriage) { c.Switch.Direction = "" },
+		func(c *registry.Carriage) { c.Switch.Encryption = "" },
+		func(c *registry.Carriage) { c.Switch.EncryptionBack = "" },
+	} {
+		changed, own := both, *both.Switch
+		changed.Switch = &own
+		if change(&changed); changed.Equal(both) || both.Equal(changed) {
+			t.Errorf("change %d makes no difference: %+v", i, changed)
+		}
 	}
 }
 
@@ -219,6 +261,14 @@ func TestParseNetworkInvalid(t *testing.T) {
 		invalid{"generation below 0", `"pools"`, `"revision":"b","generation":-1,"pools"`, "generation is not a whole number but: number -1"},
 		invalid{"generation above the highest", `"pools"`, `"revision":"b","generation":9007199254740993,"pools"`, "generation 9007199254740993, at most 9007199254740992"},
 		invalid{"revision as number", `"pools"`, `"revision":1,"pools"`, "revision is not a string but: number"},
+		invalid{"epoch below 0", `"pools"`, `"epoch":{"number":-1},"pools"`, "epoch -1, want 0 to 9007199254740992"},
+		invalid{"epoch as number", `"pools"`, `"epoch":1,"pools"`, "epoch is not an object but: number"},
+		invalid{"rotated as text", `"pools"`, `"epoch":{"rotated":"yes"},"pools"`, "rotated is not true or false but: string"},
+		invalid{"a switch to nothing", `"pools"`, `"switch":{},"pools"`, "type of the switch's backend is missing"},
+		invalid{"a switch to no backend", `"pools"`, `"switch":{"to":7},"pools"`, "not a JSON object"},
+		invalid{"a switch in no direction", `"pools"`, `"switch":{"to":{"type":"udp"},"direction":"up"},"pools"`, `direction of the switch is "up"`},
+		invalid{"a switch to unknown encryption", `"pools"`, `"switch":{"to":{"type":"udp"},"encryption":"some"},"pools"`, "encryption"},
+		invalid{"a switch back to unknown encryption", `"pools"`, `"switch":{"to":{"type":"udp"},"encryption_back":"some"},"pools"`, "encryption"},
 		invalid{"restored at no time", `"pools"`, `"restored":"yesterday","pools"`, "yesterday"},
 	), func(value []byte) error {
 		_, err := registry.ParseNetwork("default", value)

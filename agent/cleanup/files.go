@@ -16,7 +16,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/state"
-	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/backend/switchover"
 )
 
 // findFiles finds state files, peers files and subnet files, and the unfinished ones of a process that was killed.
@@ -35,7 +35,7 @@ func (c *cleaner) findFiles() {
 			c.addUnfinished(f.path, t.name)
 		}
 		dir := filepath.Join(c.config.DataDir, t.name)
-		other := transition.Spec{Other: true}.DataDir(dir)
+		other := switchover.OtherDataDir(dir)
 		c.addKeys(dir, t.name)
 		c.addKeys(other, t.name)
 		c.addForeignDir(other, t.name, c.addDir(other))

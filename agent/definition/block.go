@@ -10,7 +10,6 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -32,27 +31,28 @@ func FromBlock(local config.Network) (registry.Network, error) {
 	return n, err
 }
 
-// Intended returns the network as its definition intends it: at the end of a switch to another backend. Which device
-// the backend uses is not part of it.
+// Intended returns the network as its definition intends it: at the end of a switch to another backend. The epoch of the
+// backend is not part of it.
 func Intended(n registry.Network) registry.Network {
-	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
-	if err != nil {
-		return n
+	target := registry.Carriage{Backend: n.Backend}
+	if s := n.Switch; s != nil {
+		encryption := s.Encryption
+		if s.Direction == "back" {
+			encryption = s.EncryptionBack
+		} else {
+			target.Backend = s.To
+		}
+		n.Encryption = cmp.Or(encryption, n.Encryption)
 	}
-	if b, err := registry.NewBackend(def.Target().Type, def.Target().Options); err == nil {
-		n.Backend = b
-	}
-	n.Encryption = cmp.Or(def.Target().Encryption, n.Encryption)
-	return n
+	return n.WithCarriage(target)
 }
 
 // DifferencesOfBlock describes where the network that a configuration block defines differs from what its definition in
 // the store intends. An option that the store lacks has its default there, for example in a definition that flannel or an
-// older leno wrote. Which of its two ports a network uses depends on how often its keys were rotated, and is no
-// difference.
+// older leno wrote.
 func DifferencesOfBlock(block, stored registry.Network, kinds map[string]backend.Type) []string {
 	intended := Intended(stored)
-	intended.Backend = unrotated(kinds, withDefaults(kinds, intended.Backend), block.Backend)
+	intended.Backend = withDefaults(kinds, intended.Backend)
 	return Differences(block, intended)
 }
 
@@ -81,11 +81,10 @@ func CheckEncryption(n registry.Network, kinds map[string]backend.Type) error {
 	}
 	plain := n.Backend.Type
 	if kinds[plain].Encrypts {
-		def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
-		if err != nil || def.Next == nil || kinds[def.Next.Type].Encrypts {
+		if n.Switch == nil || kinds[n.Switch.To.Type].Encrypts {
 			return nil
 		}
-		plain = def.Next.Type
+		plain = n.Switch.To.Type
 	}
 	var encrypting []string
 	for name, kind := range kinds {
@@ -116,8 +115,11 @@ func Differences(want, have registry.Network) []string {
 	if want.Encryption != have.Encryption {
 		out = append(out, fmt.Sprintf("encryption %q is %q in the store", want.Encryption, have.Encryption))
 	}
-	if !want.Backend.Equal(have.Backend) {
-		out = append(out, fmt.Sprintf("backend %s is %s in the store", want.Backend.Object, have.Backend.Object))
+	switch w, h := want.Carriage(), have.Carriage(); {
+	case !w.Backend.Equal(h.Backend):
+		out = append(out, fmt.Sprintf("backend %s is %s in the store", w.Backend.Object, h.Backend.Object))
+	case !w.Equal(h):
+		out = append(out, "its switch to another backend or to new keys is in another state in the store")
 	}
 	return out
 }

@@ -11,9 +11,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -63,13 +63,13 @@ func (c Change) Plan() api.NetworkPlan {
 		switch {
 		case c.Lost:
 			p.Changes = Change{New: c.New, Backends: c.Backends}.differences()
-		case c.redirects() && c.transition().Next != nil:
+		case c.redirects() && c.New.Switch != nil:
 			p.Action = api.ActionSwitch
 		case !c.IsNone(), c.Declined:
 			p.Action = api.ActionUpdate
 		default:
 			p.Action = api.ActionNone
-			if c.transition().Next == nil {
+			if c.New.Switch == nil {
 				return p
 			}
 		}
@@ -156,7 +156,7 @@ func (c Change) interruptions() map[string]string {
 	if c.Old.Backend.Type != c.New.Backend.Type {
 		return out
 	}
-	from, to := c.options(c.Old), c.options(c.New)
+	from, to := c.running(carriage.Of(c.Old.Carriage()).Current), c.running(carriage.Of(c.New.Carriage()).Current)
 	for option, why := range c.Backends[c.New.Backend.Type].Interrupts {
 		if string(from[option]) != string(to[option]) {
 			out[option] = why
@@ -382,7 +382,7 @@ func (c Change) refusedHosts() []api.Refusal {
 
 // refusedAddresses returns a refusal if hosts share a public address, and the new backend cannot tell them apart.
 func (c Change) refusedAddresses() []api.Refusal {
-	target := c.transition().Target().Type
+	target := Intended(c.New).Backend.Type
 	if !c.Backends[c.Old.Backend.Type].SharedAddress || c.Backends[target].SharedAddress {
 		return nil
 	}
@@ -443,9 +443,8 @@ func (c Change) refusals(l registry.Lease) (out []refusal) {
 // kindsOf returns the types of the network's backends, two during a switch to a backend of another type.
 func kindsOf(n registry.Network) []string {
 	out := []string{n.Backend.Type}
-	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
-	if err == nil && def.Next != nil && def.Next.Type != def.Current.Type {
-		out = append(out, def.Next.Type)
+	if n.Switch != nil && n.Switch.To.Type != n.Backend.Type {
+		out = append(out, n.Switch.To.Type)
 	}
 	return out
 }
@@ -478,7 +477,7 @@ func (c Change) refusedFamilies(l registry.Lease, kind string, gained []netip.Pr
 
 // refusedBackend returns the refusals of backend changes that interrupt traffic on every host.
 func (c Change) refusedBackend() []api.Refusal {
-	if len(c.heldLeases()) == 0 || !c.isCarried() || c.obstacle != nil || c.transition().Next != nil {
+	if len(c.heldLeases()) == 0 || !c.isCarried() || c.obstacle != nil || c.New.Switch != nil {
 		return nil
 	}
 	if c.Old.Backend.Type != c.New.Backend.Type {
@@ -561,14 +560,13 @@ func CheckBlock(n registry.Network, others []registry.Network, kinds map[string]
 // ports returns the ports that the network's backends need, and the one that its next keys will need if they are rotated
 // periodically.
 func (c Change) ports(n registry.Network) []backend.Port {
-	out := transition.Ports(c.Backends, n.Backend.Type, n.Backend.Options())
-	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
-	kind := c.Backends[n.Backend.Type]
-	if err != nil || kind.Rotates(def.Current.Options) == 0 {
+	def := carriage.Of(n.Carriage())
+	out := def.Ports(c.Backends)
+	if c.Backends[n.Backend.Type].Rotates(def.Current.Options) == 0 {
 		return out
 	}
 	if next, err := rotated(def, c.Backends); err == nil {
-		out = append(out, kind.Uses(next.Next.Options))
+		out = append(out, next.Next.Port(c.Backends))
 	}
 	return out
 }

@@ -1,16 +1,16 @@
 package definition
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/backend/switchover"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -23,28 +23,26 @@ var ErrSwitch = errors.New("nothing was changed")
 // networks in the store, which may include n.
 func ChangeSwitch(n registry.Network, action string, now time.Time, others []registry.Network,
 	kinds map[string]backend.Type) (registry.Network, error) {
-	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
-	if err != nil {
-		return n, fmt.Errorf("network %s: %w: %w", n.Name, registry.ErrInvalid, err)
-	}
+	def := carriage.Of(n.Carriage())
 	if def.Next == nil && action != api.RotateKeys {
 		return n, fmt.Errorf("%w: network %s is not being switched", ErrSwitch, n.Name)
 	}
 	switch action {
 	case api.StopSwitch:
-		def.Direction = transition.Stopped
+		def.Direction = switchover.Stopped
 	case api.ContinueSwitch:
-		def.Direction = transition.Forward
+		def.Direction = switchover.Forward
 	case api.ReverseSwitch:
-		def.Direction = transition.Back
+		def.Direction = switchover.Back
 	case api.EndSwitch:
-		if def.Direction == transition.Stopped {
+		if def.Direction == switchover.Stopped {
 			return n, fmt.Errorf("%w: it is stopped: continue or reverse it first", ErrSwitch)
 		}
 		def = def.Ended(now)
 	case api.RotateKeys:
+		var err error
 		if def, err = rotated(def, kinds); err == nil {
-			err = checkNewPort(n.Name, kinds[def.Next.Type].Uses(def.Next.Options), others, kinds)
+			err = checkNewPort(n.Name, def.Next.Port(kinds), others, kinds)
 		}
 		if err != nil {
 			return n, err
@@ -53,25 +51,12 @@ func ChangeSwitch(n registry.Network, action string, now time.Time, others []reg
 		return n, fmt.Errorf("action %q: %w: want %s", action, registry.ErrInvalid,
 			strings.Join([]string{api.StopSwitch, api.ContinueSwitch, api.ReverseSwitch, api.EndSwitch, api.RotateKeys}, ", "))
 	}
-	return WithTransition(n, def)
-}
-
-// WithTransition returns network n with the backends of def. At the end of a switch, the network requires the
-// encryption that was postponed until then because one of the backends did not encrypt.
-func WithTransition(n registry.Network, def transition.Definition) (registry.Network, error) {
-	options, err := def.Options()
-	if err == nil {
-		n.Backend, err = registry.NewBackend(def.Current.Type, options)
-	}
-	if def.Next == nil {
-		n.Encryption = cmp.Or(def.Current.Encryption, n.Encryption)
-	}
-	return n, err
+	return carriage.Set(n, def)
 }
 
 // rotated returns the definition that begins a switch to new keys. Each device has its own key and needs its own port,
 // so two ports alternate.
-func rotated(def transition.Definition, kinds map[string]backend.Type) (transition.Definition, error) {
+func rotated(def switchover.Definition, kinds map[string]backend.Type) (switchover.Definition, error) {
 	kind := kinds[def.Current.Type]
 	switch {
 	case def.Next != nil:
@@ -79,17 +64,16 @@ func rotated(def transition.Definition, kinds map[string]backend.Type) (transiti
 	case kind.Rotate == nil:
 		return def, fmt.Errorf("%w: backend %q has no keys", ErrSwitch, def.Current.Type)
 	}
-	options, err := kind.Rotate(def.Current.Options)
-	if err != nil {
+	if _, err := kind.Rotate(def.Current.Options); err != nil {
 		return def, fmt.Errorf("%w: %w", ErrSwitch, err)
 	}
-	return def.To(def.Current.Type, options), nil
+	return def.ToNewKeys(), nil
 }
 
 // checkNewPort returns an ErrSwitch if a network other than the named one needs the port.
 func checkNewPort(name string, port backend.Port, others []registry.Network, kinds map[string]backend.Type) error {
 	for _, o := range others {
-		theirs := transition.Ports(kinds, o.Backend.Type, o.Backend.Options())
+		theirs := carriage.Of(o.Carriage()).Ports(kinds)
 		if i := slices.IndexFunc(theirs, port.Collides); i >= 0 && o.Name != name {
 			return fmt.Errorf("%w: new keys need %s: choose another in the backend's options", ErrSwitch, port.Against(theirs[i], o.Name))
 		}
@@ -100,20 +84,20 @@ func checkNewPort(name string, port backend.Port, others []registry.Network, kin
 // Progress returns how far the hosts with a lease have switched network n to another backend.
 func Progress(n registry.Network, leases []registry.Lease, kinds map[string]backend.Type) api.NetworkSwitch {
 	out := api.NetworkSwitch{From: n.Backend.Type, Hosts: []api.HostChange{}, ModifyIndex: n.ModifyIndex}
-	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
-	if err != nil || def.Next == nil {
+	def := carriage.Of(n.Carriage())
+	if def.Next == nil {
 		return out
 	}
 	out.To, out.Direction = def.Target().Type, api.SwitchForward
 	switch def.Direction {
-	case transition.Stopped:
+	case switchover.Stopped:
 		out.Direction = api.SwitchStopped
-	case transition.Back:
+	case switchover.Back:
 		out.From, out.Direction = def.Next.Type, api.SwitchBack
 	}
 	forward := def
-	if def.Direction == transition.Stopped {
-		forward.Direction = transition.Forward
+	if def.Direction == switchover.Stopped {
+		forward.Direction = switchover.Forward
 	}
 	c := Change{Old: n, New: n, Backends: kinds}
 	for _, l := range leases {

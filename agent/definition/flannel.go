@@ -3,8 +3,9 @@ package definition
 import (
 	"fmt"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/backend/switchover"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -32,11 +33,11 @@ func CheckFollowers(old, changed registry.Network, leases []registry.Lease, kind
 // backend than the present one, which flannel hosts run, or leaves another one alone. Any change of an option that
 // needs another device, or on which both ends of a path must agree, makes another backend.
 func (c Change) cutsOff(l registry.Lease) bool {
-	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
-	if err != nil || !l.Foreign || l.Backend.Type != old.Current.Type {
+	old := carriage.Of(c.Old.Carriage())
+	if !l.Foreign || l.Backend.Type != old.Current.Type {
 		return false
 	}
-	now := c.transition()
+	now := carriage.Of(c.New.Carriage())
 	if c.isSame(old.Current, now.Target()) {
 		return false
 	}
@@ -44,7 +45,7 @@ func (c Change) cutsOff(l registry.Lease) bool {
 }
 
 // isSame reports whether two backends use the same device and differ at most in options that change live.
-func (c Change) isSame(a, b transition.Spec) bool {
-	_, ok := c.retuned(a, transition.Spec{Type: b.Type, Options: c.normal(b)})
-	return ok && a.Other == b.Other
+func (c Change) isSame(a, b switchover.Spec) bool {
+	_, ok := c.retuned(a, switchover.Spec{Type: b.Type, Options: c.normal(b)})
+	return ok && a.IsOther() == b.IsOther()
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/flannel"
@@ -28,8 +28,8 @@ func flannelLease(t *testing.T, n registry.Network, kind string) registry.Lease 
 
 // TestFlannelHosts: a change that cuts off hosts with flannel is refused unless it is forced.
 func TestFlannelHosts(t *testing.T) {
-	kinds := transition.Wrap(backends())
-	const toUDP = `{"next":{"device":"b","type":"udp"}}`
+	kinds := backends()
+	const toUDP = `{"switch":{"to":{"type":"udp"}}}`
 	for _, tt := range []struct {
 		name, old, options string // of vxlan
 		kind, wanted       string
@@ -37,12 +37,12 @@ func TestFlannelHosts(t *testing.T) {
 		refused            bool
 	}{
 		{name: "another backend", kind: "udp", refused: true},
-		{name: "another backend after a switch", options: `{"device":"b","switches":1}`, kind: "udp", refused: true},
+		{name: "another backend after a switch", options: `{"epoch":{"number":1}}`, kind: "udp", refused: true},
 		{name: "another port", kind: "vxlan", wanted: `{"port":4789}`, refused: true},
 		{name: "an option that changes in place", kind: "vxlan", wanted: `{"direct_routing":true}`},
 		{name: "the same during a switch", options: toUDP, kind: "udp"},
 		{name: "back", options: toUDP, kind: "vxlan"},
-		{name: "forward again", options: `{"next":{"device":"b","type":"udp"},"switch":"back"}`, kind: "udp", refused: true},
+		{name: "forward again", options: `{"switch":{"to":{"type":"udp"},"direction":"back"}}`, kind: "udp", refused: true},
 		{name: "a third backend", options: toUDP, kind: "host-gw", refused: true},
 		{name: "a host that was cut off before", kind: "udp", runs: "host-gw"},
 	} {
@@ -74,21 +74,20 @@ func orEmpty(options string) string {
 // TestEndWithFlannel: a switch that flannel hosts cannot follow is neither ended nor complete, and one back to what
 // they run is.
 func TestEndWithFlannel(t *testing.T) {
-	kinds := transition.Wrap(backends())
+	kinds := backends()
 	for _, tt := range []struct {
 		name, options  string
 		moved, refused bool
 	}{
-		{name: "forward", options: `{"next":{"device":"b","type":"udp"}}`, refused: true},
-		{name: "back", options: `{"next":{"device":"b","type":"udp"},"switch":"back"}`, moved: true},
-		{name: "the second switch", options: `{"device":"b","switches":1,"next":{"type":"udp"}}`, refused: true},
-		{name: "back in the second switch", options: `{"device":"b","switches":1,"next":{"type":"udp"},"switch":"back"}`, moved: true},
+		{name: "forward", options: `{"switch":{"to":{"type":"udp"}}}`, refused: true},
+		{name: "back", options: `{"switch":{"to":{"type":"udp"},"direction":"back"}}`, moved: true},
+		{name: "the second switch", options: `{"epoch":{"number":1},"switch":{"to":{"type":"udp"}}}`, refused: true},
+		{name: "back in the second switch", options: `{"epoch":{"number":1},"switch":{"to":{"type":"udp"},"direction":"back"}}`, moved: true},
 	} {
 		n := switchable(t, "vxlan", tt.options)
 		leases := []registry.Lease{changed(n, "a", 10, true), flannelLease(t, n, "vxlan")}
 		leases[0].Backend = agenttest.Backend(t, "vxlan", `{}`)
-		def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
-		must(t, err)
+		def := carriage.Of(n.Carriage())
 		if moved := def.IsMoved(leases[1].Backend.Options()); moved != tt.moved {
 			t.Errorf("%s: moved %t", tt.name, moved)
 		}

@@ -1,20 +1,23 @@
 package definition
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/backend/switchover"
 	"github.com/lenonet/leno/registry"
 )
 
 // Gradual returns the change with which a new backend, or new options on which both ends of a path must agree, replace
-// the old ones without packet loss: the network is switched peer by peer; see package transition. New is the definition
+// the old ones without packet loss: the network is switched peer by peer; see package switchover. New is the definition
 // that an operator wants in the end. During a switch, it must describe one of the two backends, apart from options that
 // change live: the next one, or the current one, which reverses the switch. During a rotation of keys it describes both,
 // and the direction stays. Both backends get such options if they have the same type. Hosts whose lease has lapsed are
@@ -24,9 +27,9 @@ import (
 // NeedsForce. A network that no host carries, because its definition contradicts itself, changes at once as with
 // Forced, also during a switch.
 func (c Change) Gradual() Change {
-	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
-	wanted := transition.Spec{Type: c.New.Backend.Type, Options: c.effective(c.New.Backend)}
-	if !c.exists() || err != nil || !transition.CanSwitch(old.Current.Type) || !transition.CanSwitch(wanted.Type) {
+	old := carriage.Of(c.Old.Carriage())
+	wanted := switchover.Spec{Type: c.New.Backend.Type, Options: c.effective(c.New.Backend)}
+	if !c.exists() || !switchover.CanSwitch(old.Current.Type) || !switchover.CanSwitch(wanted.Type) {
 		return c
 	}
 	current, isCurrent := c.retuned(old.Current, wanted)
@@ -34,9 +37,9 @@ func (c Change) Gradual() Change {
 	switch {
 	case !c.isCarried():
 		return c.Forced(time.Time{})
-	case old.Next != nil && c.changesRotation(old, wanted):
+	case c.changesRotation(old, wanted):
 		return c.refuse(fmt.Sprintf("keys are being rotated between two ports, and another backend.%s changes one of them",
-			strings.Join(c.spareOptions(wanted.Type), " or backend.")),
+			strings.Join(c.changedPorts(old.Current, wanted), " or backend.")),
 			"leave it as it is until the rotation has ended, which `leno network switch` shows")
 	case old.Next != nil:
 		var ok bool
@@ -48,10 +51,10 @@ func (c Change) Gradual() Change {
 	case isCurrent:
 		next.Current = current
 	case len(c.Leases) == 0 && len(c.BadRecords) == 0 && !c.Lost:
-		next.Current.Type, next.Current.Options = wanted.Type, wanted.Options
+		next.Current.Type, next.Current.Options, next.Current.Rotated = wanted.Type, wanted.Options, false
 	default:
 		next = old.To(wanted.Type, wanted.Options)
-		if port := c.Backends[wanted.Type].Uses(wanted.Options); port.Collides(c.Backends[old.Current.Type].Uses(old.Current.Options)) {
+		if port := next.Next.Port(c.Backends); port.Collides(old.Current.Port(c.Backends)) {
 			return c.refuse(fmt.Sprintf("hosts have both backends during the switch, and both need %s", port),
 				"choose another port in the new backend's options")
 		}
@@ -61,20 +64,19 @@ func (c Change) Gradual() Change {
 
 // redirected returns the definition old of a network that is being switched, with the direction to the backend that
 // wanted describes, and with its options that change live. It returns false if wanted describes neither backend.
-func (c Change) redirected(old transition.Definition, wanted transition.Spec) (transition.Definition, bool) {
+func (c Change) redirected(old switchover.Definition, wanted switchover.Spec) (switchover.Definition, bool) {
 	current, isCurrent := c.retuned(old.Current, wanted)
 	next, isNext := c.retuned(*old.Next, wanted)
 	switch {
-	case isNext && isCurrent, c.isRotation(old) && c.hasPorts(old, wanted) && (isNext || isCurrent):
-		next = c.withLive(*old.Next, wanted)
-		old.Current, old.Next = c.withLive(old.Current, wanted), &next // both keep their ports, and the direction stays
+	case isNext && isCurrent:
+		old.Current, old.Next = current, &next // the direction stays
 	case isNext:
-		old.Direction = transition.Forward
+		old.Direction = switchover.Forward
 		if !next.Equal(*old.Next) {
 			old.Current, old.Next = c.withLive(old.Current, wanted), &next
 		}
 	case isCurrent:
-		old.Direction = transition.Back
+		old.Direction = switchover.Back
 		if !current.Equal(old.Current) {
 			next = c.withLive(*old.Next, wanted)
 			old.Current, old.Next = current, &next
@@ -83,37 +85,23 @@ func (c Change) redirected(old transition.Definition, wanted transition.Spec) (t
 	return old, isNext || isCurrent
 }
 
-// isRotation reports whether the network is being switched to new keys only: one of its two backends is the other one
-// with the ports swapped, apart from options that change live.
-func (c Change) isRotation(def transition.Definition) bool {
-	next := transition.Spec{Type: def.Next.Type, Options: c.normal(*def.Next)}
-	_, isBefore := c.retuned(def.Current, next)
-	_, isAfter := c.retuned(next, transition.Spec{Type: def.Current.Type, Options: c.normal(def.Current)})
-	return c.Backends[next.Type].Rotate != nil && (isBefore || isAfter)
-}
-
-// hasPorts reports whether wanted has both ports of one of the two backends of a rotation, in any order.
-func (c Change) hasPorts(def transition.Definition, wanted transition.Spec) bool {
-	kind := c.Backends[wanted.Type]
-	_, ofCurrent := rotatedAs(kind, wanted.Options, c.normal(def.Current))
-	_, ofNext := rotatedAs(kind, wanted.Options, c.normal(*def.Next))
-	return ofCurrent || ofNext
-}
-
 // changesRotation reports whether keys are being rotated, and wanted has another port for the keys after the present
 // ones. One of the two backends needs that port until the rotation has ended, and wanted does not say which.
-func (c Change) changesRotation(def transition.Definition, wanted transition.Spec) bool {
+func (c Change) changesRotation(def switchover.Definition, wanted switchover.Spec) bool {
+	if !def.IsRotation() {
+		return false
+	}
 	_, isCurrent := c.retuned(def.Current, wanted)
 	_, isNext := c.retuned(*def.Next, wanted)
-	return (isCurrent || isNext) && c.isRotation(def) && !c.hasPorts(def, wanted)
+	return isCurrent != isNext
 }
 
-// spareOptions returns the options that a rotation of keys changes and that change live, for example rotation_port.
-func (c Change) spareOptions(kind string) []string {
-	return slices.DeleteFunc(rotatedOptions(c.Backends[kind]), func(name string) bool {
-		_, stops := c.Backends[kind].Interrupts[name]
-		return stops
-	})
+// changedPorts returns the options that differ between the two and that a backend uses as its port, before or after a
+// rotation of its keys.
+func (c Change) changedPorts(spec, wanted switchover.Spec) []string {
+	kind, from, to := c.Backends[spec.Type], parseOptions(c.normal(spec)), parseOptions(wanted.Options)
+	names := append(slices.Sorted(maps.Keys(kind.Interrupts)), kind.SparePort)
+	return slices.DeleteFunc(names, func(name string) bool { return bytes.Equal(from[name], to[name]) })
 }
 
 // NeedsForce reports whether a change that Gradual has returned cannot be made gradually, but only as Forced makes it.
@@ -131,7 +119,7 @@ func (c Change) isCarried() bool { return CheckEncryption(c.Old, c.Backends) == 
 
 // requireLater postpones the encryption that New requires to the end of the switch if one of the two backends does not
 // encrypt, because packets go over both until then. begins is true if the switch begins with this change.
-func (c Change) requireLater(def *transition.Definition, begins bool) Change {
+func (c Change) requireLater(def *switchover.Definition, begins bool) Change {
 	if def.Next == nil {
 		return c
 	}
@@ -139,7 +127,7 @@ func (c Change) requireLater(def *transition.Definition, begins bool) Change {
 		def.Current.Encryption = c.Old.Encryption // for a reversal
 	}
 	target := def.Next
-	if def.Direction == transition.Back {
+	if def.Direction == switchover.Back {
 		target = &def.Current
 	}
 	target.Encryption = ""
@@ -153,40 +141,43 @@ func (c Change) requireLater(def *transition.Definition, begins bool) Change {
 // keeps the device, and with it the keys, of the backend that New describes if it has that backend already. A switch
 // ends in any case.
 func (c Change) Forced(now time.Time) Change {
-	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
-	wanted := transition.Spec{Type: c.New.Backend.Type, Options: c.effective(c.New.Backend)}
-	if !c.exists() || err != nil || !transition.CanSwitch(old.Current.Type) || !transition.CanSwitch(wanted.Type) {
+	old := carriage.Of(c.Old.Carriage())
+	wanted := switchover.Spec{Type: c.New.Backend.Type, Options: c.effective(c.New.Backend)}
+	if !c.exists() || !switchover.CanSwitch(old.Current.Type) || !switchover.CanSwitch(wanted.Type) {
 		return c
 	}
-	both := []transition.Spec{old.Target()}
+	both := []switchover.Spec{old.Target()}
 	switch {
-	case old.Next != nil && old.Direction == transition.Back:
+	case old.Next != nil && old.Direction == switchover.Back:
 		both = append(both, *old.Next)
 	case old.Next != nil:
 		both = append(both, old.Current)
 	}
-	i := slices.IndexFunc(both, func(spec transition.Spec) bool {
+	i := slices.IndexFunc(both, func(spec switchover.Spec) bool {
 		_, ok := c.retuned(spec, wanted)
 		return ok
 	})
 	if i < 0 {
-		i = slices.IndexFunc(both, func(spec transition.Spec) bool { return spec.Type == wanted.Type })
+		i = slices.IndexFunc(both, func(spec switchover.Spec) bool { return spec.Type == wanted.Type })
 	}
-	next := transition.Definition{Current: both[max(i, 0)], Since: now.UTC().Truncate(time.Second), Switches: old.Switches + 1}
-	if i >= 0 && next.Current.Other == old.Current.Other {
-		next.Since, next.Switches = old.Since, old.Switches
+	next := switchover.Definition{Current: both[max(i, 0)], Since: now.UTC().Truncate(time.Second)}
+	switch {
+	case i < 0:
+		next.Current.Epoch += 2 // with the same device
+	case next.Current.Epoch == old.Current.Epoch:
+		next.Since = old.Since
 	}
 	if retuned, ok := c.retuned(next.Current, wanted); ok {
 		next.Current = retuned
 	} else {
-		next.Current.Type, next.Current.Options = wanted.Type, wanted.Options
+		next.Current.Type, next.Current.Options, next.Current.Rotated = wanted.Type, wanted.Options, false
 	}
 	next.Current.Encryption = ""
 	return c.with(next)
 }
 
-func (c Change) with(def transition.Definition) Change {
-	if n, err := WithTransition(c.New, def); err == nil {
+func (c Change) with(def switchover.Definition) Change {
+	if n, err := carriage.Set(c.New, def); err == nil {
 		c.New = n
 	}
 	return c
@@ -194,12 +185,12 @@ func (c Change) with(def transition.Definition) Change {
 
 // effective returns the options of a definition without a switch, with all defaults.
 func (c Change) effective(b registry.Backend) json.RawMessage {
-	return c.normal(transition.Spec{Type: b.Type, Options: b.Options()})
+	return c.normal(switchover.Spec{Type: b.Type, Options: b.Options()})
 }
 
 // normal returns a backend's effective options, or its options unchanged if this version of leno does not know the
 // backend.
-func (c Change) normal(spec transition.Spec) json.RawMessage {
+func (c Change) normal(spec switchover.Spec) json.RawMessage {
 	if kind, ok := c.Backends[spec.Type]; ok {
 		if effective, err := kind.Normalize(spec.Options); err == nil {
 			return effective
@@ -208,20 +199,10 @@ func (c Change) normal(spec transition.Spec) json.RawMessage {
 	return spec.Options
 }
 
-// transition returns the backends of the new definition, or the zero Definition if they cannot be parsed.
-func (c Change) transition() transition.Definition {
-	def, err := transition.Parse(c.New.Backend.Type, c.New.Backend.Options())
-	if err != nil {
-		return transition.Definition{}
-	}
-	return def
-}
-
 // redirects reports whether a switch begins, ends or changes its direction.
 func (c Change) redirects() bool {
-	old, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
-	now := c.transition()
-	return err == nil && ((old.Next == nil) != (now.Next == nil) || old.Direction != now.Direction)
+	old, now := c.Old.Switch, c.New.Switch
+	return (old == nil) != (now == nil) || now != nil && old.Direction != now.Direction
 }
 
 // refusedSwitch returns the reason why the network cannot be switched to New, if there is one.
@@ -234,7 +215,7 @@ func (c Change) refusedSwitch() []api.Refusal {
 
 // switching describes what a switch does to a host, and how far the host has moved.
 func (c Change) switching(l registry.Lease) []string {
-	def := c.transition()
+	def := carriage.Of(c.New.Carriage())
 	if def.Next == nil {
 		return nil
 	}
@@ -242,8 +223,7 @@ func (c Change) switching(l registry.Lease) []string {
 	if l.Foreign && !def.IsMoved(l.Backend.Options()) {
 		return []string{fmt.Sprintf("stays with %s: it %s", l.Backend.Type, cannotFollow)}
 	}
-	before, err := transition.Parse(c.Old.Backend.Type, c.Old.Backend.Options())
-	if err != nil || before.Next == nil {
+	if c.Old.Switch == nil {
 		out := []string{fmt.Sprintf("switches from %s to %s: it has both until all hosts send over %[2]s", c.name(def.Current), c.name(target))}
 		if !l.Held() {
 			out = append(out, "is away: the switch waits until it is back, or until its lease expires")
@@ -268,19 +248,19 @@ func (c Change) switching(l registry.Lease) []string {
 }
 
 // name returns the type of a backend, with its port where both backends of the switch have the same type.
-func (c Change) name(spec transition.Spec) string {
-	def := c.transition()
+func (c Change) name(spec switchover.Spec) string {
+	def := carriage.Of(c.New.Carriage())
 	if def.Next == nil || def.Current.Type != def.Next.Type {
 		return spec.Type
 	}
-	if port := c.Backends[spec.Type].Uses(spec.Options); port.Number != 0 {
+	if port := spec.Port(c.Backends); port.Number != 0 {
 		return fmt.Sprintf("%s (%s)", spec.Type, port)
 	}
 	return spec.Type
 }
 
 // mtuAfter returns the overlay's MTU on a host during the switch, which is the smaller MTU of the two backends.
-func (c Change) mtuAfter(l registry.Lease, def transition.Definition) int {
+func (c Change) mtuAfter(l registry.Lease, def switchover.Definition) int {
 	mtu := min(l.MTU, c.mtuOver(l, def.Next.Type))
 	if option := backend.MTUOption(def.Next.Options); option != 0 {
 		mtu = min(mtu, option)

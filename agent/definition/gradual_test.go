@@ -12,26 +12,29 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/backend/switchover"
 	"github.com/lenonet/leno/backend/wireguard"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 )
 
-// switchable returns network n with a backend object, whose options have their defaults.
+// switchable returns network n with backends as for agenttest.Carriage, whose options have their defaults.
 func switchable(t *testing.T, kind, options string) registry.Network {
 	t.Helper()
-	effective, err := transition.Wrap(backends())[kind].Normalize(json.RawMessage(options))
+	d, err := carriage.Of(agenttest.Carriage(t, kind, options)).Normalize(backends())
 	must(t, err)
 	plan, err := registry.Plan{{Prefix: netip.MustParsePrefix("10.5.0.0/16")}}.Normalize()
 	must(t, err)
-	return registry.Network{Name: "n", Plan: plan, Backend: agenttest.Backend(t, kind, string(effective)), ModifyIndex: 7}
+	n, err := carriage.Set(registry.Network{Name: "n", Plan: plan, ModifyIndex: 7}, d)
+	must(t, err)
+	return n
 }
 
 // TestGradual checks which changes become a switch, and what becomes of one that is under way.
 func TestGradual(t *testing.T) {
-	const toUDP = `{"next":{"device":"b","type":"udp"}}`
+	const toUDP = `{"switch":{"to":{"type":"udp"}}}`
 	for _, tt := range []struct {
 		name      string
 		old       registry.Network
@@ -43,15 +46,15 @@ func TestGradual(t *testing.T) {
 		described []string
 	}{
 		{name: "the same", old: switchable(t, "vxlan", `{}`), kind: "vxlan", options: `{}`, want: "a vxlan", described: []string{"none"}},
-		{name: "the same with the other device", old: switchable(t, "vxlan", `{"device":"b"}`), kind: "vxlan", options: `{}`, want: "b vxlan",
+		{name: "the same with the other device", old: switchable(t, "vxlan", `{"epoch":{"number":1}}`), kind: "vxlan", options: `{}`, want: "b vxlan",
 			described: []string{"none"}},
-		{name: "an option that changes in place", old: switchable(t, "vxlan", `{"device":"b"}`), kind: "vxlan", options: `{"direct_routing":true}`, want: "b vxlan",
+		{name: "an option that changes in place", old: switchable(t, "vxlan", `{"epoch":{"number":1}}`), kind: "vxlan", options: `{"direct_routing":true}`, want: "b vxlan",
 			described: []string{"update", "c backend.direct_routing false -> true", "h a 10.5.10.0/24 true: keeps 10.5.10.0/24"}},
 		{name: "another backend", old: switchable(t, "vxlan", `{}`), kind: "udp", options: `{}`, want: "a vxlan > udp",
 			described: []string{"switch", "c backend.checksum_offload auto -> ", "c backend.direct_routing false -> ", "c backend.gbp false -> ",
 				"c backend.port 8472 -> 8285", "c backend.type vxlan -> udp", "c backend.vni 1 -> ",
 				"h a 10.5.10.0/24 true: keeps 10.5.10.0/24; switches from vxlan to udp: it has both until all hosts send over udp"}},
-		{name: "a smaller MTU", old: switchable(t, "host-gw", `{"device":"b"}`), kind: "udp", options: `{}`, want: "b host-gw > udp",
+		{name: "a smaller MTU", old: switchable(t, "host-gw", `{"epoch":{"number":1}}`), kind: "udp", options: `{}`, want: "b host-gw > udp",
 			described: []string{"switch", "c backend.port  -> 8285", "c backend.type host-gw -> udp",
 				"h a 10.5.10.0/24 true: keeps 10.5.10.0/24; switches from host-gw to udp: it has both until all hosts send over udp; " +
 					"its containers' MTU becomes 1422 instead of 1450: those that run keep theirs, and the host tells them what fits"}},
@@ -76,7 +79,7 @@ func TestGradual(t *testing.T) {
 			described: []string{"switch", "c backend.checksum_offload  -> auto", "c backend.direct_routing  -> false", "c backend.gbp  -> false",
 				"c backend.port 8285 -> 8472", "c backend.type udp -> vxlan", "c backend.vni  -> 1",
 				"h a 10.5.10.0/24 true: keeps 10.5.10.0/24; sends to all hosts over vxlan"}},
-		{name: "continued", old: switchable(t, "vxlan", `{"next":{"device":"b","type":"udp"},"switch":"stopped"}`), kind: "udp", options: `{}`, want: "a vxlan > udp",
+		{name: "continued", old: switchable(t, "vxlan", `{"switch":{"to":{"type":"udp"},"direction":"stopped"}}`), kind: "udp", options: `{}`, want: "a vxlan > udp",
 			described: []string{"switch", "h a 10.5.10.0/24 true: keeps 10.5.10.0/24; has not prepared udp yet; an agent older than this one cannot"}},
 		{name: "a third backend", old: switchable(t, "vxlan", toUDP), kind: "host-gw", options: `{}`, want: "b host-gw",
 			described: []string{"update", "c backend.port 8285 -> ", "c backend.type udp -> host-gw",
@@ -84,7 +87,7 @@ func TestGradual(t *testing.T) {
 				"r the network is being switched from vxlan to udp, and backend.type or an option is that of neither"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := Change{Old: tt.old, New: switchable(t, tt.kind, tt.options), Backends: transition.Wrap(backends()),
+			c := Change{Old: tt.old, New: switchable(t, tt.kind, tt.options), Backends: backends(),
 				Leases: []registry.Lease{changed(tt.old, "a", 10, !tt.lapsed)}}
 			c.Leases[0].Backend = agenttest.Backend(t, tt.old.Backend.Type, `{}`)
 			if tt.deserted {
@@ -105,7 +108,7 @@ func TestGradual(t *testing.T) {
 // read, because their hosts may be sending.
 func TestUnreadableLeases(t *testing.T) {
 	old := switchable(t, "vxlan", `{}`)
-	c := Change{Old: old, New: switchable(t, "udp", `{}`), Backends: transition.Wrap(backends()),
+	c := Change{Old: old, New: switchable(t, "udp", `{}`), Backends: backends(),
 		BadRecords: []registry.BadRecord{{Key: "leno/leases/n/10.5.1.0-24"}}}.Gradual()
 	if got := definitionText(t, c.New); got != "a vxlan > udp" {
 		t.Errorf("becomes %s", got)
@@ -131,7 +134,7 @@ func TestSharedAddress(t *testing.T) {
 		{"wireguard", `{"listen_port":4500}`, "203.0.113.1", 1, false, ""},
 	} {
 		old := switchable(t, "wireguard", `{}`)
-		c := Change{Old: old, New: switchable(t, tt.kind, tt.options), Backends: transition.Wrap(backends())}
+		c := Change{Old: old, New: switchable(t, tt.kind, tt.options), Backends: backends()}
 		for i, addr := range []string{"203.0.113.1", tt.other} {
 			l := changed(old, string(rune('a'+i)), uint64(10+i), true)
 			l.PublicIPs = []netip.Addr{netip.MustParseAddr(addr)}
@@ -154,7 +157,7 @@ func TestFamiliesOfTarget(t *testing.T) {
 		noIPv6   = "R backend host-gw needs an IPv6 address between hosts, which a (10.5.10.0/24) has not"
 		less     = "R IPv6 needs an MTU of 1280, and backend wireguard leaves less on a (10.5.10.0/24)"
 		narrow   = "R IPv6 needs an MTU of 1280, and on a (10.5.10.0/24) it is less"
-		toHostGW = `{"next":{"device":"b","type":"host-gw"}}`
+		toHostGW = `{"switch":{"to":{"type":"host-gw"}}}`
 	)
 	for _, tt := range []struct {
 		name          string
@@ -190,7 +193,7 @@ func TestFamiliesOfTarget(t *testing.T) {
 		{name: "another port", kind: "udp", dual: true, to: "udp", wanted: `{"port":9000}`, mtu: 1270},
 		{name: "too small because of the option mtu", kind: "vxlan", options: `{"mtu":1200}`, to: "vxlan", mtu: 1200,
 			refused: narrow, forced: narrow},
-		{name: "a third backend", kind: "vxlan", options: `{"next":{"device":"b","type":"udp"}}`, dual: true, to: "wireguard", mtu: 1289,
+		{name: "a third backend", kind: "vxlan", options: `{"switch":{"to":{"type":"udp"}}}`, dual: true, to: "wireguard", mtu: 1289,
 			refused: less, forced: less},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -211,7 +214,7 @@ func TestFamiliesOfTarget(t *testing.T) {
 					l.PublicIPs = append(l.PublicIPs, netip.MustParseAddr(a))
 				}
 			}
-			c := Change{Old: old, New: wanted, Backends: transition.Wrap(backends()), Leases: []registry.Lease{l}}
+			c := Change{Old: old, New: wanted, Backends: backends(), Leases: []registry.Lease{l}}
 			final := func(c Change) string {
 				lines := slices.DeleteFunc(describe(c.Plan()), func(line string) bool { return !strings.HasPrefix(line, "R ") })
 				return strings.Join(lines, "\n")
@@ -234,7 +237,7 @@ func TestGradualEncryption(t *testing.T) {
 	wanted := old
 	wanted.Backend = agenttest.Backend(t, "wireguard", `{}`)
 	wanted.Encryption = registry.EncryptionRequired
-	c := Change{Old: old, New: wanted, Backends: transition.Wrap(kinds), Leases: []registry.Lease{changed(old, "a", 10, true)}}.Gradual()
+	c := Change{Old: old, New: wanted, Backends: kinds, Leases: []registry.Lease{changed(old, "a", 10, true)}}.Gradual()
 	if c.New.Encryption != "" || Intended(c.New).Encryption != registry.EncryptionRequired {
 		t.Errorf("%+v", c.New)
 	}
@@ -242,13 +245,12 @@ func TestGradualEncryption(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	must(t, CheckEncryption(c.New, kinds))
-	ended, err := ChangeSwitch(c.New, api.EndSwitch, time.Now(), nil, transition.Wrap(kinds))
+	ended, err := ChangeSwitch(c.New, api.EndSwitch, time.Now(), nil, kinds)
 	if err != nil || ended.Encryption != registry.EncryptionRequired || ended.Backend.Type != "wireguard" {
 		t.Errorf("%+v, %v", ended, err)
 	}
 	must(t, CheckEncryption(ended, kinds))
-	back := ended
-	back.Backend = agenttest.Backend(t, "wireguard", `{"device":"b","next":{"type":"vxlan"}}`)
+	back := ended.WithCarriage(agenttest.Carriage(t, "wireguard", `{"epoch":{"number":1},"switch":{"to":{"type":"vxlan"}}}`))
 	if err := CheckEncryption(back, kinds); err == nil || !strings.Contains(err.Error(), "backend vxlan does not encrypt") {
 		t.Errorf("%v", err)
 	}
@@ -260,7 +262,6 @@ func TestGradualEncryption(t *testing.T) {
 func TestEncryptionDuringSwitch(t *testing.T) {
 	kinds := backends()
 	kinds["wireguard"] = wireguard.Type()
-	kinds = transition.Wrap(kinds)
 	type step struct {
 		action     string // of the switch, or "" to apply the rest
 		backend    string
@@ -331,7 +332,6 @@ func TestEncryptionDuringSwitch(t *testing.T) {
 func TestRotated(t *testing.T) {
 	kinds := backends()
 	kinds["wireguard"] = wireguard.Type()
-	kinds = transition.Wrap(kinds)
 	block := registry.Network{Name: "n", Plan: switchable(t, "vxlan", `{}`).Plan, ModifyIndex: 7}
 	options, err := kinds["wireguard"].Normalize(nil)
 	must(t, err)
@@ -346,7 +346,7 @@ func TestRotated(t *testing.T) {
 			t.Errorf("after %d rotations: %q", round+1, differs)
 		}
 		c := Change{Old: stored, New: block, Backends: kinds, Leases: []registry.Lease{changed(stored, "a", 10, true)}}.Gradual()
-		if p := c.Plan(); p.Action != api.ActionNone || !c.New.Backend.Equal(stored.Backend) {
+		if p := c.Plan(); p.Action != api.ActionNone || !c.New.Carriage().Equal(stored.Carriage()) {
 			t.Errorf("after %d rotations: %+v", round+1, p)
 		}
 	}
@@ -360,7 +360,7 @@ func TestRotated(t *testing.T) {
 // TestRotatedAndChanged changes options of a network whose keys were rotated, from a file that has the options with which
 // the network was defined. An option that changes live starts no switch, and the network keeps its ports.
 func TestRotatedAndChanged(t *testing.T) {
-	kinds := transition.Wrap(backends())
+	kinds := backends()
 	for _, tt := range []struct {
 		first, wanted string
 		rotations     int
@@ -371,24 +371,24 @@ func TestRotatedAndChanged(t *testing.T) {
 		{`{}`, `{}`, 1, "51821, then 51820", nil, ""},
 		{`{}`, `{"mtu":1380}`, 0, "51820, then 0", []string{"mtu"}, `"mtu":1380`},
 		{`{}`, `{"mtu":1380}`, 1, "51821, then 51820", []string{"mtu"}, `"mtu":1380`},
-		{`{}`, `{"mtu":1380}`, 2, "51820, then 51821", []string{"mtu"}, `"mtu":1380`},
+		{`{}`, `{"mtu":1380}`, 2, "51820, then 0", []string{"mtu"}, `"mtu":1380`},
 		{`{}`, `{"mtu":1380}`, 3, "51821, then 51820", []string{"mtu"}, `"mtu":1380`},
 		{`{}`, `{"rotate_keys":"720h","persistent_keepalive":25}`, 1, "51821, then 51820", []string{"persistent_keepalive", "rotate_keys"},
 			`"rotate_keys":"720h"`},
-		{`{}`, `{"rotation_port":51821,"mtu":1380}`, 1, "51821, then 51820", []string{"mtu"}, `"mtu":1380`},
+		{`{}`, `{"rotation_port":51821,"mtu":1380}`, 1, "51821, then 51820", []string{"mtu", "rotation_port"}, `"mtu":1380`},
 		{`{"listen_port":7,"rotation_port":9}`, `{"listen_port":7,"rotation_port":9,"mtu":1380}`, 1, "9, then 7", []string{"mtu"}, `"mtu":1380`},
 		{`{"key_file":"/k"}`, `{"key_file":"/k","mtu":1380}`, 0, "51820, then 0", []string{"mtu"}, `"mtu":1380`},
 
 		// Other ports. The one that the network uses after an odd number of rotations is not among them.
 		{`{}`, `{"rotation_port":9}`, 0, "51820, then 9", []string{"rotation_port"}, `"rotation_port":9`},
 		{`{}`, `{"rotation_port":9}`, 2, "51820, then 9", []string{"rotation_port"}, `"rotation_port":9`},
-		{`{}`, `{"rotation_port":9}`, 1, "51821 > 51820, then 9", []string{"listen_port", "rotation_port"}, `"rotation_port":9`},
-		{`{}`, `{"listen_port":7,"mtu":1380}`, 1, "51821 > 7, then 0", []string{"listen_port", "mtu", "rotation_port"}, `"listen_port":7`},
+		{`{}`, `{"rotation_port":9}`, 1, "51821 > 51820, then 9", []string{"rotation_port"}, `"rotation_port":9`},
+		{`{}`, `{"listen_port":7,"mtu":1380}`, 1, "51821 > 7, then 0", []string{"listen_port", "mtu"}, `"listen_port":7`},
 		{`{}`, `{"listen_port":51821}`, 0, "51820 > 51821, then 0", []string{"listen_port"}, `"listen_port":51821`},
 
 		// Options on which both ends of a path must agree.
-		{`{}`, `{"psk_file":"/p"}`, 1, "51821 > 51820, then 0", []string{"listen_port", "psk_file", "rotation_port"}, `"psk_file":"/p"`},
-		{`{}`, `{"key_file":"/k"}`, 1, "51821 > 51820, then 0", []string{"key_file", "listen_port", "rotation_port"}, `"key_file":"/k"`},
+		{`{}`, `{"psk_file":"/p"}`, 1, "51821 > 51820, then 0", []string{"psk_file"}, `"psk_file":"/p"`},
+		{`{}`, `{"key_file":"/k"}`, 1, "51821 > 51820, then 0", []string{"key_file"}, `"key_file":"/k"`},
 	} {
 		t.Run(fmt.Sprintf("%s %d %s", tt.first, tt.rotations, tt.wanted), func(t *testing.T) {
 			stored, wanted := switchable(t, "wireguard", tt.first), switchable(t, "wireguard", tt.wanted)
@@ -416,7 +416,7 @@ func TestRotatedAndChanged(t *testing.T) {
 				t.Errorf("action %s", p.Action)
 			}
 			if p.Action != api.ActionSwitch {
-				if forced := change.Forced(time.Now()); !forced.New.Backend.Equal(c.New.Backend) {
+				if forced := change.Forced(time.Now()); !forced.New.Carriage().Equal(c.New.Carriage()) {
 					t.Errorf("forced: %s, else %s", forced.New.Backend.Object, c.New.Backend.Object)
 				}
 			}
@@ -441,7 +441,7 @@ func TestRotatedAndChanged(t *testing.T) {
 
 // TestLiveDuringSwitch changes options that change live while the network is being switched, and others.
 func TestLiveDuringSwitch(t *testing.T) {
-	const rotates = `{"rotate_keys":"1h","next":{"device":"b","type":"wireguard","listen_port":51821,"rotation_port":51820,"rotate_keys":"1h"}}`
+	const rotates = `{"rotate_keys":"1h","switch":{"to":{"type":"wireguard","rotate_keys":"1h"},"rotated":true}}`
 	for _, tt := range []struct {
 		name, kind    string
 		old           string // the definition in the store, of the backend kind
@@ -451,62 +451,60 @@ func TestLiveDuringSwitch(t *testing.T) {
 		changed, says string // in the plan: the options, and the reason why it is refused
 	}{
 		{"keys are no longer rotated", "wireguard", rotates, "wireguard", `{}`,
-			`{"next":{"device":"b","type":"wireguard","listen_port":51821,"rotation_port":51820}}`,
+			`{"switch":{"to":{"type":"wireguard"},"rotated":true}}`,
 			api.ActionUpdate, "rotate_keys", ""},
-		{"in the second rotation", "wireguard", `{"device":"b","listen_port":51821,"rotation_port":51820,"switches":1,
-			"next":{"type":"wireguard","listen_port":51820,"rotation_port":51821}}`, "wireguard", `{"mtu":1380,"persistent_keepalive":25}`,
-			`{"device":"b","listen_port":51821,"rotation_port":51820,"mtu":1380,"persistent_keepalive":25,"switches":1,
-			"next":{"type":"wireguard","listen_port":51820,"rotation_port":51821,"mtu":1380,"persistent_keepalive":25}}`,
+		{"in the second rotation", "wireguard", `{"epoch":{"number":1,"rotated":true},"switch":{"to":{"type":"wireguard"}}}`, "wireguard", `{"mtu":1380,"persistent_keepalive":25}`,
+			`{"mtu":1380,"persistent_keepalive":25,"epoch":{"number":1,"rotated":true},"switch":{"to":{"type":"wireguard","mtu":1380,"persistent_keepalive":25}}}`,
 			api.ActionUpdate, "mtu persistent_keepalive", ""},
-		{"in a rotation that was reversed", "wireguard", `{"switch":"back","next":{"device":"b","type":"wireguard","listen_port":51821,"rotation_port":51820}}`,
+		{"in a rotation that was reversed", "wireguard", `{"switch":{"to":{"type":"wireguard"},"rotated":true,"direction":"back"}}`,
 			"wireguard", `{"mtu":1380}`,
-			`{"mtu":1380,"switch":"back","next":{"device":"b","type":"wireguard","listen_port":51821,"rotation_port":51820,"mtu":1380}}`,
+			`{"mtu":1380,"switch":{"to":{"type":"wireguard","mtu":1380},"rotated":true,"direction":"back"}}`,
 			api.ActionUpdate, "mtu", ""},
 		{"nothing, in a rotation that was reversed", "wireguard",
-			`{"switch":"back","next":{"device":"b","type":"wireguard","listen_port":51821,"rotation_port":51820}}`,
-			"wireguard", `{"listen_port":51820,"rotation_port":51821}`,
-			`{"switch":"back","next":{"device":"b","type":"wireguard","listen_port":51821,"rotation_port":51820}}`,
+			`{"switch":{"to":{"type":"wireguard"},"rotated":true,"direction":"back"}}`,
+			"wireguard", `{"listen_port":51820}`,
+			`{"switch":{"to":{"type":"wireguard"},"rotated":true,"direction":"back"}}`,
 			api.ActionNone, "", ""},
-		{"of the next backend", "vxlan", `{"next":{"device":"b","type":"wireguard"}}`, "wireguard", `{"rotation_port":9}`,
-			`{"next":{"device":"b","type":"wireguard","rotation_port":9}}`, api.ActionUpdate, "rotation_port", ""},
-		{"of the next backend of a switch that was stopped", "vxlan", `{"switch":"stopped","next":{"device":"b","type":"wireguard"}}`,
-			"wireguard", `{"mtu":1380}`, `{"next":{"device":"b","type":"wireguard","mtu":1380}}`, api.ActionSwitch, "mtu", ""},
-		{"of the next backend of a switch that goes back", "vxlan", `{"switch":"back","next":{"device":"b","type":"vxlan","vni":2,"port":8473}}`,
+		{"of the next backend", "vxlan", `{"switch":{"to":{"type":"wireguard"}}}`, "wireguard", `{"rotation_port":9}`,
+			`{"switch":{"to":{"type":"wireguard","rotation_port":9}}}`, api.ActionUpdate, "rotation_port", ""},
+		{"of the next backend of a switch that was stopped", "vxlan", `{"switch":{"to":{"type":"wireguard"},"direction":"stopped"}}`,
+			"wireguard", `{"mtu":1380}`, `{"switch":{"to":{"type":"wireguard","mtu":1380}}}`, api.ActionSwitch, "mtu", ""},
+		{"of the next backend of a switch that goes back", "vxlan", `{"switch":{"to":{"type":"vxlan","vni":2,"port":8473},"direction":"back"}}`,
 			"vxlan", `{"vni":2,"port":8473,"direct_routing":true}`,
-			`{"direct_routing":true,"next":{"device":"b","type":"vxlan","vni":2,"port":8473,"direct_routing":true}}`,
+			`{"direct_routing":true,"switch":{"to":{"type":"vxlan","vni":2,"port":8473,"direct_routing":true}}}`,
 			api.ActionSwitch, "direct_routing port vni", ""},
-		{"of the current backend", "wireguard", `{"since":"2026-01-01T00:00:00Z","switches":2,"next":{"device":"b","type":"vxlan"}}`,
-			"wireguard", `{"mtu":1380}`, `{"since":"2026-01-01T00:00:00Z","switches":2,"mtu":1380,"switch":"back","next":{"device":"b","type":"vxlan"}}`,
+		{"of the current backend", "wireguard", `{"epoch":{"number":2,"since":"2026-01-01T00:00:00Z"},"switch":{"to":{"type":"vxlan"}}}`,
+			"wireguard", `{"mtu":1380}`, `{"mtu":1380,"epoch":{"number":2,"since":"2026-01-01T00:00:00Z"},"switch":{"to":{"type":"vxlan"},"direction":"back"}}`,
 			api.ActionSwitch, "checksum_offload direct_routing gbp key_file listen_port mtu persistent_keepalive port rotation_port type vni", ""},
-		{"of the next options", "vxlan", `{"next":{"device":"b","type":"vxlan","vni":2,"port":8473}}`, "vxlan",
+		{"of the next options", "vxlan", `{"switch":{"to":{"type":"vxlan","vni":2,"port":8473}}}`, "vxlan",
 			`{"vni":2,"port":8473,"direct_routing":true}`,
-			`{"direct_routing":true,"next":{"device":"b","type":"vxlan","vni":2,"port":8473,"direct_routing":true}}`,
+			`{"direct_routing":true,"switch":{"to":{"type":"vxlan","vni":2,"port":8473,"direct_routing":true}}}`,
 			api.ActionUpdate, "direct_routing", ""},
-		{"of the current options", "vxlan", `{"next":{"device":"b","type":"vxlan","vni":2,"port":8473}}`, "vxlan", `{"direct_routing":true}`,
-			`{"direct_routing":true,"switch":"back","next":{"device":"b","type":"vxlan","vni":2,"port":8473,"direct_routing":true}}`,
+		{"of the current options", "vxlan", `{"switch":{"to":{"type":"vxlan","vni":2,"port":8473}}}`, "vxlan", `{"direct_routing":true}`,
+			`{"direct_routing":true,"switch":{"to":{"type":"vxlan","vni":2,"port":8473,"direct_routing":true},"direction":"back"}}`,
 			api.ActionSwitch, "direct_routing port vni", ""},
-		{"the next options, which differ in a live one", "vxlan", `{"next":{"device":"b","type":"vxlan","vni":2,"port":8473,"direct_routing":true}}`,
+		{"the next options, which differ in a live one", "vxlan", `{"switch":{"to":{"type":"vxlan","vni":2,"port":8473,"direct_routing":true}}}`,
 			"vxlan", `{"vni":2,"port":8473,"direct_routing":true}`,
-			`{"next":{"device":"b","type":"vxlan","vni":2,"port":8473,"direct_routing":true}}`, api.ActionNone, "", ""},
-		{"the port of the next rotation", "wireguard", `{"next":{"device":"b","type":"wireguard","listen_port":7}}`, "wireguard",
+			`{"switch":{"to":{"type":"vxlan","vni":2,"port":8473,"direct_routing":true}}}`, api.ActionNone, "", ""},
+		{"the port of the next rotation", "wireguard", `{"switch":{"to":{"type":"wireguard","listen_port":7}}}`, "wireguard",
 			`{"listen_port":7,"rotation_port":51820,"mtu":1380}`,
-			`{"mtu":1380,"next":{"device":"b","type":"wireguard","listen_port":7,"rotation_port":51820,"mtu":1380}}`,
+			`{"mtu":1380,"switch":{"to":{"type":"wireguard","listen_port":7,"rotation_port":51820,"mtu":1380}}}`,
 			api.ActionUpdate, "mtu rotation_port", ""},
-		{"an option that the other backend cannot have", "wireguard", `{"key_file":"/k","next":{"device":"b","type":"wireguard","listen_port":7}}`,
+		{"an option that the other backend cannot have", "wireguard", `{"key_file":"/k","switch":{"to":{"type":"wireguard","listen_port":7}}}`,
 			"wireguard", `{"listen_port":7,"mtu":1380,"persistent_keepalive":25,"rotate_keys":"720h"}`,
-			`{"key_file":"/k","mtu":1380,"persistent_keepalive":25,"next":{"device":"b","type":"wireguard","listen_port":7,"mtu":1380,"persistent_keepalive":25,"rotate_keys":"720h"}}`,
+			`{"key_file":"/k","mtu":1380,"persistent_keepalive":25,"switch":{"to":{"type":"wireguard","listen_port":7,"mtu":1380,"persistent_keepalive":25,"rotate_keys":"720h"}}}`,
 			api.ActionUpdate, "mtu persistent_keepalive rotate_keys", ""},
-		{"other options", "vxlan", `{"next":{"device":"b","type":"vxlan","vni":2,"port":8473}}`, "vxlan", `{"vni":3,"direct_routing":true}`,
+		{"other options", "vxlan", `{"switch":{"to":{"type":"vxlan","vni":2,"port":8473}}}`, "vxlan", `{"vni":3,"direct_routing":true}`,
 			"", api.ActionUpdate, "direct_routing port vni", "that of neither"},
-		{"other ports", "wireguard", rotates, "wireguard", `{"listen_port":7}`, "", api.ActionUpdate, "listen_port rotate_keys rotation_port", "that of neither"},
+		{"other ports", "wireguard", rotates, "wireguard", `{"listen_port":7}`, "", api.ActionUpdate, "listen_port rotate_keys", "that of neither"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			old := switchable(t, tt.kind, tt.old)
-			c := Change{Old: old, New: switchable(t, tt.to, tt.wanted), Backends: transition.Wrap(backends()),
+			c := Change{Old: old, New: switchable(t, tt.to, tt.wanted), Backends: backends(),
 				Leases: []registry.Lease{changed(old, "a", 10, true)}}.Gradual()
 			if tt.want != "" {
-				if want := switchable(t, tt.kind, tt.want); !c.New.Backend.Equal(want.Backend) {
-					t.Errorf("becomes %s, want %s", c.New.Backend.Object, want.Backend.Object)
+				if want := switchable(t, tt.kind, tt.want); !c.New.Carriage().Equal(want.Carriage()) {
+					t.Errorf("becomes %+v, want %+v", c.New.Carriage(), want.Carriage())
 				}
 			}
 			p := c.Plan()
@@ -534,10 +532,10 @@ func TestLiveDuringSwitch(t *testing.T) {
 // with another rotation_port has to wait.
 func TestRotationPortDuringRotation(t *testing.T) {
 	const (
-		first  = `{%s"next":{"device":"b","type":"wireguard","listen_port":51821,"rotation_port":51820%s}}`
-		second = `{"device":"b","listen_port":51821,"rotation_port":51820,%s"next":{"type":"wireguard","listen_port":51820,"rotation_port":51821%s}}`
+		first  = `{%s"switch":{"to":{"type":"wireguard"%s},"rotated":true%s}}`
+		second = `{"epoch":{"number":1,"rotated":true},%s"switch":{"to":{"type":"wireguard"%s}%s}}`
 		mtu    = `"mtu":1380`
-		wait   = "keys are being rotated between two ports, and another backend.rotation_port changes one of them"
+		wait   = "keys are being rotated between two ports, and another backend."
 	)
 	for _, tt := range []struct {
 		definition string
@@ -546,34 +544,28 @@ func TestRotationPortDuringRotation(t *testing.T) {
 		forced     string // the definition if the change is forced, "" if it is not refused
 	}{
 		{first, `{}`, "", ""},
-		{first, `{"rotation_port":51821}`, "", ""},
-		{first, `{"listen_port":51821,"rotation_port":51820}`, "", ""},
 		{first, `{"mtu":1380}`, mtu, ""},
-		{first, `{"rotation_port":51821,"mtu":1380}`, mtu, ""},
-		{first, `{"listen_port":51821,"rotation_port":51820,"mtu":1380}`, mtu, ""},
 		{first, `{"rotation_port":9}`, "", "a wireguard 51820 9"},
 		{first, `{"rotation_port":9,"mtu":1380}`, "", "a wireguard 51820 9"},
-		{first, `{"listen_port":51821,"rotation_port":9}`, "", "b wireguard 51821 9"},
+		{first, `{"listen_port":7,"rotation_port":51821}`, "", "b wireguard 7 51821"},
 		{second, `{}`, "", ""},
 		{second, `{"mtu":1380}`, mtu, ""},
-		{second, `{"listen_port":51821,"rotation_port":51820,"mtu":1380}`, mtu, ""},
 		{second, `{"rotation_port":9}`, "", "a wireguard 51820 9"},
-		{second, `{"listen_port":51821}`, "", "b wireguard 51821 0"},
 	} {
-		for _, direction := range []transition.Direction{transition.Forward, transition.Stopped, transition.Back} {
+		for _, direction := range []switchover.Direction{switchover.Forward, switchover.Stopped, switchover.Back} {
 			t.Run(fmt.Sprintf("%s %s %s", tt.definition, direction, tt.wanted), func(t *testing.T) {
 				with := func(option string) registry.Network {
-					before, after := "", ""
+					before, after, turned := "", "", ""
 					if option != "" {
 						before, after = option+",", ","+option
 					}
-					if direction != transition.Forward {
-						before += fmt.Sprintf(`"switch":%q,`, direction)
+					if direction != switchover.Forward {
+						turned = fmt.Sprintf(`,"direction":%q`, direction)
 					}
-					return switchable(t, "wireguard", fmt.Sprintf(tt.definition, before, after))
+					return switchable(t, "wireguard", fmt.Sprintf(tt.definition, before, after, turned))
 				}
 				old := with("")
-				c := Change{Old: old, New: switchable(t, "wireguard", tt.wanted), Backends: transition.Wrap(backends()),
+				c := Change{Old: old, New: switchable(t, "wireguard", tt.wanted), Backends: backends(),
 					Leases: []registry.Lease{changed(old, "a", 10, true)}}.Gradual()
 				p := c.Plan()
 				if tt.forced != "" {
@@ -582,13 +574,13 @@ func TestRotationPortDuringRotation(t *testing.T) {
 					if got != tt.forced || !c.NeedsForce() || p.Action == api.ActionSwitch {
 						t.Errorf("forced: %s, want %s; needs force %t: %+v", got, tt.forced, c.NeedsForce(), p)
 					}
-					if len(p.Refused) != 1 || p.Refused[0].Reason != wait || !p.Refused[0].Force {
+					if len(p.Refused) != 1 || !strings.HasPrefix(p.Refused[0].Reason, wait) || !p.Refused[0].Force {
 						t.Errorf("refused: %+v", p.Refused)
 					}
 					return
 				}
-				if want := with(tt.live); !c.New.Backend.Equal(want.Backend) || len(p.Refused) > 0 {
-					t.Errorf("becomes %s, want %s: %+v", c.New.Backend.Object, want.Backend.Object, p.Refused)
+				if want := with(tt.live); !c.New.Carriage().Equal(want.Carriage()) || len(p.Refused) > 0 {
+					t.Errorf("becomes %+v, want %+v: %+v", c.New.Carriage(), want.Carriage(), p.Refused)
 				}
 				action := api.ActionNone
 				if tt.live != "" {
@@ -605,15 +597,19 @@ func TestRotationPortDuringRotation(t *testing.T) {
 // portsText describes the ports of a network with the backend wireguard like "51820 > 51821, then 51820".
 func portsText(t *testing.T, n registry.Network) string {
 	t.Helper()
-	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
-	must(t, err)
+	def := carriage.Of(n.Carriage())
 	type ports struct {
 		Listen int `json:"listen_port"`
 		Next   int `json:"rotation_port"`
 	}
 	var now, target ports
-	must(t, json.Unmarshal(def.Current.Options, &now))
-	must(t, json.Unmarshal(def.Target().Options, &target))
+	read := func(spec switchover.Spec, to *ports) {
+		options, err := spec.Running(backends())
+		must(t, err)
+		must(t, json.Unmarshal(options, to))
+	}
+	read(def.Current, &now)
+	read(def.Target(), &target)
 	out := fmt.Sprint(now.Listen)
 	if def.Next != nil {
 		out += fmt.Sprintf(" > %d", target.Listen)
@@ -633,13 +629,12 @@ func optionsIn(t *testing.T, text string) string {
 // not forward.
 func definitionText(t *testing.T, n registry.Network) string {
 	t.Helper()
-	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
-	must(t, err)
+	def := carriage.Of(n.Carriage())
 	words := []string{"a"}
-	if def.Current.Other {
+	if def.Current.IsOther() {
 		words[0] = "b"
 	}
-	if def.Direction != transition.Forward {
+	if def.Direction != switchover.Forward {
 		words = append(words, string(def.Direction))
 	}
 	words = append(words, def.Current.Type)
@@ -653,48 +648,51 @@ func definitionText(t *testing.T, n registry.Network) string {
 // has already, and gets new ones otherwise. It ends a switch.
 func TestForced(t *testing.T) {
 	const (
-		before = `"since":"2026-01-01T00:00:00Z","switches":4`
-		now    = "since 2026-03-01 switches 5"
+		earlier = "since 2026-01-01 epoch"
+		now     = "since 2026-03-01 epoch"
 	)
-	options := func(members ...string) string { return "{" + strings.Join(append(members, before), ",") + "}" }
-	vxlan := func(members ...string) registry.Network { return switchable(t, "vxlan", options(members...)) }
-	const toUDP, toVNI2, back, stopped = `"next":{"device":"b","type":"udp"}`, `"next":{"device":"b","type":"vxlan","vni":2,"port":8473}`,
-		`"switch":"back"`, `"switch":"stopped"`
+	vxlan := func(epoch int, to, direction string) registry.Network {
+		n := switchable(t, "vxlan", fmt.Sprintf(`{"epoch":{"number":%d,"since":"2026-01-01T00:00:00Z"}%s}`, epoch, to))
+		if n.Switch != nil {
+			n.Switch.Direction = direction
+		}
+		return n
+	}
+	const toUDP, toVNI2 = `,"switch":{"to":{"type":"udp"}}`, `,"switch":{"to":{"type":"vxlan","vni":2,"port":8473}}`
 	for _, tt := range []struct {
 		name          string
 		old           registry.Network
 		kind, options string // of the wanted definition
 		want          string
 	}{
-		{"an option", vxlan(`"device":"b"`), "vxlan", `{"vni":3}`, "b vxlan 3 since 2026-01-01 switches 4"},
-		{"another backend", vxlan(`"device":"b"`), "udp", `{}`, "b udp " + now},
-		{"the same", vxlan(`"device":"b"`), "vxlan", `{}`, "b vxlan 1 since 2026-01-01 switches 4"},
-		{"the next backend", vxlan(toUDP), "udp", `{}`, "b udp " + now},
-		{"the next backend of a switch that was stopped", vxlan(toUDP, stopped), "udp", `{}`, "b udp " + now},
-		{"the next backend of a switch that goes back", vxlan(toUDP, back), "udp", `{}`, "b udp " + now},
-		{"the next backend with another option", vxlan(toUDP), "udp", `{"port":9000}`, "b udp " + now},
-		{"the current backend", vxlan(toUDP), "vxlan", `{}`, "a vxlan 1 since 2026-01-01 switches 4"},
-		{"the current backend of a switch that goes back", vxlan(toUDP, back), "vxlan", `{}`, "a vxlan 1 since 2026-01-01 switches 4"},
-		{"the current backend with another option", vxlan(toUDP), "vxlan", `{"vni":3}`, "a vxlan 3 since 2026-01-01 switches 4"},
-		{"a third backend", vxlan(toUDP), "host-gw", `{}`, "b host-gw " + now},
-		{"a third backend of a switch that goes back", vxlan(toUDP, back), "host-gw", `{}`, "a host-gw " + now},
-		{"the next options", vxlan(toVNI2), "vxlan", `{"vni":2,"port":8473}`, "b vxlan 2 " + now},
-		{"the next options of a switch that goes back", vxlan(toVNI2, back), "vxlan", `{"vni":2,"port":8473}`, "b vxlan 2 " + now},
-		{"the current options", vxlan(toVNI2), "vxlan", `{}`, "a vxlan 1 since 2026-01-01 switches 4"},
-		{"other options", vxlan(toVNI2), "vxlan", `{"vni":3}`, "b vxlan 3 " + now},
-		{"other options of a switch that goes back", vxlan(toVNI2, back), "vxlan", `{"vni":3}`, "a vxlan 3 since 2026-01-01 switches 4"},
-		{"a backend of others", vxlan(toUDP), "alloc", `{}`, "a alloc since 0001-01-01 switches 0"},
+		{"an option", vxlan(5, "", ""), "vxlan", `{"vni":3}`, "b vxlan 3 " + earlier + " 5"},
+		{"another backend", vxlan(5, "", ""), "udp", `{}`, "b udp " + now + " 7"},
+		{"the same", vxlan(5, "", ""), "vxlan", `{}`, "b vxlan 1 " + earlier + " 5"},
+		{"the next backend", vxlan(4, toUDP, ""), "udp", `{}`, "b udp " + now + " 5"},
+		{"the next backend of a switch that was stopped", vxlan(4, toUDP, "stopped"), "udp", `{}`, "b udp " + now + " 5"},
+		{"the next backend of a switch that goes back", vxlan(4, toUDP, "back"), "udp", `{}`, "b udp " + now + " 5"},
+		{"the next backend with another option", vxlan(4, toUDP, ""), "udp", `{"port":9000}`, "b udp " + now + " 5"},
+		{"the current backend", vxlan(4, toUDP, ""), "vxlan", `{}`, "a vxlan 1 " + earlier + " 4"},
+		{"the current backend of a switch that goes back", vxlan(4, toUDP, "back"), "vxlan", `{}`, "a vxlan 1 " + earlier + " 4"},
+		{"the current backend with another option", vxlan(4, toUDP, ""), "vxlan", `{"vni":3}`, "a vxlan 3 " + earlier + " 4"},
+		{"a third backend", vxlan(4, toUDP, ""), "host-gw", `{}`, "b host-gw " + now + " 7"},
+		{"a third backend of a switch that goes back", vxlan(4, toUDP, "back"), "host-gw", `{}`, "a host-gw " + now + " 6"},
+		{"the next options", vxlan(4, toVNI2, ""), "vxlan", `{"vni":2,"port":8473}`, "b vxlan 2 " + now + " 5"},
+		{"the next options of a switch that goes back", vxlan(4, toVNI2, "back"), "vxlan", `{"vni":2,"port":8473}`, "b vxlan 2 " + now + " 5"},
+		{"the current options", vxlan(4, toVNI2, ""), "vxlan", `{}`, "a vxlan 1 " + earlier + " 4"},
+		{"other options", vxlan(4, toVNI2, ""), "vxlan", `{"vni":3}`, "b vxlan 3 " + now + " 5"},
+		{"other options of a switch that goes back", vxlan(4, toVNI2, "back"), "vxlan", `{"vni":3}`, "a vxlan 3 " + earlier + " 4"},
+		{"a backend of others", vxlan(4, toUDP, ""), "alloc", `{}`, "a alloc since 0001-01-01 epoch 0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := Change{Old: tt.old, New: switchable(t, tt.kind, tt.options), Backends: transition.Wrap(backends())}
+			c := Change{Old: tt.old, New: switchable(t, tt.kind, tt.options), Backends: backends()}
 			c = c.Forced(time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC))
-			def, err := transition.Parse(c.New.Backend.Type, c.New.Backend.Options())
-			must(t, err)
+			def := carriage.Of(c.New.Carriage())
 			var vni string
 			if def.Current.Type == "vxlan" {
 				vni = " " + c.fields(c.New)["backend.vni"]
 			}
-			if got := fmt.Sprintf("%s%s since %s switches %d", definitionText(t, c.New), vni, def.Since.Format(time.DateOnly), def.Switches); got != tt.want {
+			if got := fmt.Sprintf("%s%s since %s epoch %d", definitionText(t, c.New), vni, def.Since.Format(time.DateOnly), def.Current.Epoch); got != tt.want {
 				t.Errorf("becomes %s, want %s", got, tt.want)
 			}
 			if p := c.Plan(); p.Action == api.ActionSwitch {
@@ -709,8 +707,8 @@ func TestForced(t *testing.T) {
 func TestNotCarried(t *testing.T) {
 	const (
 		required    = registry.EncryptionRequired
-		toWireguard = `{"switches":4,"since":"2026-01-01T00:00:00Z","next":{"device":"b","type":"wireguard"}}`
-		back        = `{"switches":4,"switch":"back","next":{"device":"b","type":"vxlan"}}`
+		toWireguard = `{"epoch":{"number":4,"since":"2026-01-01T00:00:00Z"},"switch":{"to":{"type":"wireguard"}}}`
+		back        = `{"epoch":{"number":4},"switch":{"to":{"type":"vxlan"},"direction":"back"}}`
 	)
 	for _, tt := range []struct {
 		name          string
@@ -718,28 +716,27 @@ func TestNotCarried(t *testing.T) {
 		to            string // the backend that the operator wants
 		encryption    string // likewise
 		want          string
-		switches      int
+		epoch         int
 	}{
-		{"another backend", "vxlan", `{}`, "wireguard", required, "a wireguard", 1},
+		{"another backend", "vxlan", `{}`, "wireguard", required, "a wireguard", 2},
 		{"no encryption", "vxlan", `{}`, "vxlan", "", "a vxlan", 0},
 		{"the next backend of a switch", "vxlan", toWireguard, "wireguard", required, "b wireguard", 5},
 		{"the next backend of a switch, without encryption", "vxlan", toWireguard, "wireguard", "", "b wireguard", 5},
 		{"the current backend of a switch, without encryption", "vxlan", toWireguard, "vxlan", "", "a vxlan", 4},
 		{"the current backend of a switch that goes back", "wireguard", back, "wireguard", required, "a wireguard", 4},
-		{"a third backend", "vxlan", `{"next":{"device":"b","type":"udp"}}`, "wireguard", required, "b wireguard", 1},
+		{"a third backend", "vxlan", `{"switch":{"to":{"type":"udp"}}}`, "wireguard", required, "b wireguard", 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			old, wanted := switchable(t, tt.kind, tt.options), switchable(t, tt.to, `{}`)
 			old.Encryption, wanted.Encryption = required, tt.encryption
-			c := Change{Old: old, New: wanted, Backends: transition.Wrap(backends()), Leases: []registry.Lease{changed(old, "a", 10, true)}}
+			c := Change{Old: old, New: wanted, Backends: backends(), Leases: []registry.Lease{changed(old, "a", 10, true)}}
 			if c.isCarried() {
 				t.Fatal("carried")
 			}
 			c = c.Gradual()
-			def, err := transition.Parse(c.New.Backend.Type, c.New.Backend.Options())
-			must(t, err)
-			if got := definitionText(t, c.New); got != tt.want || def.Switches != tt.switches {
-				t.Errorf("becomes %s after %d switches", got, def.Switches)
+			def := carriage.Of(c.New.Carriage())
+			if got := definitionText(t, c.New); got != tt.want || def.Current.Epoch != tt.epoch {
+				t.Errorf("becomes %s in epoch %d", got, def.Current.Epoch)
 			}
 			if c.New.Encryption != tt.encryption || Intended(c.New).Encryption != tt.encryption {
 				t.Errorf("encryption %q, in the end %q", c.New.Encryption, Intended(c.New).Encryption)
@@ -754,10 +751,10 @@ func TestNotCarried(t *testing.T) {
 
 // TestRequiredLater: that encryption is required now, and not only when the switch ends, is a difference.
 func TestRequiredLater(t *testing.T) {
-	old := switchable(t, "wireguard", `{"next":{"device":"b","type":"wireguard","listen_port":7,"encryption":"required"}}`)
+	old := switchable(t, "wireguard", `{"switch":{"to":{"type":"wireguard","listen_port":7},"encryption":"required"}}`)
 	wanted := switchable(t, "wireguard", `{"listen_port":7}`)
 	wanted.Encryption = registry.EncryptionRequired
-	c := Change{Old: old, New: wanted, Backends: transition.Wrap(backends()), Leases: []registry.Lease{changed(old, "a", 10, true)}}.Gradual()
+	c := Change{Old: old, New: wanted, Backends: backends(), Leases: []registry.Lease{changed(old, "a", 10, true)}}.Gradual()
 	if p := c.Plan(); c.New.Encryption != registry.EncryptionRequired || c.IsNone() || p.Action != api.ActionUpdate {
 		t.Errorf("encryption %q: %+v", c.New.Encryption, p)
 	}
@@ -769,9 +766,9 @@ func TestRequiredLater(t *testing.T) {
 
 // TestTurn checks the actions on a switch, and that each is refused where it makes no sense.
 func TestTurn(t *testing.T) {
-	kinds := transition.Wrap(backends())
-	one, both := switchable(t, "vxlan", `{}`), switchable(t, "vxlan", `{"next":{"device":"b","type":"udp"}}`)
-	stopped := switchable(t, "vxlan", `{"next":{"device":"b","type":"udp"},"switch":"stopped"}`)
+	kinds := backends()
+	one, both := switchable(t, "vxlan", `{}`), switchable(t, "vxlan", `{"switch":{"to":{"type":"udp"}}}`)
+	stopped := switchable(t, "vxlan", `{"switch":{"to":{"type":"udp"},"direction":"stopped"}}`)
 	for _, tt := range []struct {
 		action string
 		on     registry.Network
@@ -801,13 +798,13 @@ func TestTurn(t *testing.T) {
 
 // TestProgress counts the hosts that have moved.
 func TestProgress(t *testing.T) {
-	n := switchable(t, "vxlan", `{"next":{"device":"b","type":"udp"}}`)
+	n := switchable(t, "vxlan", `{"switch":{"to":{"type":"udp"}}}`)
 	leases := []registry.Lease{changed(n, "a", 10, true), changed(n, "b", 11, true), changed(n, "c", 12, false), changed(n, "d", 13, true)}
-	for i, attributes := range []string{`{"next":{"device":"b","type":"udp"},"sends":"b"}`, `{"next":{"device":"b","type":"udp"}}`, `{}`,
-		`{"next":{"device":"b","error":"no TUN","type":"udp"}}`} {
+	for i, attributes := range []string{`{"next":{"type":"udp"},"sends":"b"}`, `{"next":{"type":"udp"}}`, `{}`,
+		`{"next":{"error":"no TUN","type":"udp"}}`} {
 		leases[i].Backend = agenttest.Backend(t, "vxlan", attributes)
 	}
-	got := Progress(n, leases, transition.Wrap(backends()))
+	got := Progress(n, leases, backends())
 	var hosts []string
 	for _, h := range got.Hosts {
 		hosts = append(hosts, fmt.Sprint(h.Node, " ", h.What))

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -48,8 +49,8 @@ func (e *Examiner) networkFacts(n Network) (doctor.Network, *paths) {
 	}
 	driver := e.Backends[kind.Type]
 	facts.See(driver.Device, driver.UsesTUN(), n.Definition.Plan)
-	facts.Port, facts.Same = driver.Uses(kind.Options()).Number, driver.SamePort
-	facts.Peers = peerFacts(facts, kind, n.Peers, driver.SamePort && n.Shown.Switch == nil)
+	facts.Port, facts.Same = carriage.Of(n.Definition.Carriage()).Current.Port(e.Backends).Number, driver.SamePort
+	facts.Peers = peerFacts(facts, n.Definition.Carriage(), n.Peers, driver.SamePort && n.Shown.Switch == nil)
 	if len(facts.Subnets) == 0 || kind.Type == "alloc" {
 		return facts, nil
 	}
@@ -58,9 +59,9 @@ func (e *Examiner) networkFacts(n Network) (doctor.Network, *paths) {
 
 // peerFacts returns the peers, and which of their packets the kernel would refuse. exact says that the endpoints of peers
 // are those of the network's only backend.
-func peerFacts(n doctor.Network, b registry.Backend, list []api.Peer, exact bool) []doctor.Peer {
+func peerFacts(n doctor.Network, c registry.Carriage, list []api.Peer, exact bool) []doctor.Peer {
 	var out []doctor.Peer
-	links := kernel.Arrivals(n.Name, b.Type, b.Object, n.Underlay.Interface)
+	links := kernel.Arrivals(n.Name, n.Underlay.Interface, c.Objects()...)
 	for i, p := range list {
 		peer := doctor.Peer{Node: p.Node, Held: p.Held, Flannel: p.Flannel, Skipped: p.Skipped, Subnets: p.Subnets, Port: n.Port}
 		if p.Endpoint.IsValid() {

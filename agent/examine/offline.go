@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/doctor"
@@ -26,7 +27,6 @@ import (
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -164,7 +164,7 @@ func (e *offlineExaminer) networkFacts(ctx context.Context, name string) (doctor
 		Backend: definition.Backend.Type,
 		Pools:   definition.Plan.Prefixes(),
 		Subnets: before.Subnets,
-		Link:    transition.Link(name, definition.Backend.Type, definition.Backend.Options()),
+		Link:    carriage.Of(definition.Carriage()).Links(name)[0],
 	}
 	if err != nil {
 		n.Checks.Network = api.Check{Name: health.Network, Status: api.Warning, Reason: err.Error()}
@@ -188,7 +188,7 @@ func (e *offlineExaminer) networkFacts(ctx context.Context, name string) (doctor
 	if driver.Device && !n.Device.Exists && n.Device.TUN == nil && definition.Backend.Type == "vxlan" {
 		n.Device.Module = doctor.LookModule("vxlan")
 	}
-	n.Port, n.Same = driver.Uses(definition.Backend.Options()).Number, driver.SamePort
+	n.Port, n.Same = carriage.Of(definition.Carriage()).Current.Port(e.o.Backends).Number, driver.SamePort
 	if len(before.Subnets) > 0 && e.canAsk() {
 		call, cancel := context.WithTimeout(ctx, retry.CallTimeout)
 		record, _, err := e.registry.WatchLease(call, definition, before.Subnets[0], 0)

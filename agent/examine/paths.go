@@ -39,7 +39,7 @@ func findPaths(
 			IPMasq:  local.IPMasq,
 			Forward: local.Forward,
 		},
-		Links: kernel.Arrivals(n.Name, definition.Backend.Type, definition.Backend.Object, own.Interface),
+		Links: kernel.Arrivals(n.Name, own.Interface, definition.Carriage().Objects()...),
 	}}
 	n.Forward = local.Forward
 	for _, s := range n.Subnets {

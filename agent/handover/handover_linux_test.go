@@ -200,7 +200,8 @@ func TestHandoverAfterSwitch(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
-	h := handedOver{nstest.New(t), Options{Network: networkOf(t, "vxlan", `{"vni":1,"port":8472,"device":"b","switches":1}`)}}
+	h := handedOver{nstest.New(t), Options{Network: networkOf(t, "vxlan", `{"vni":1,"port":8472}`)}}
+	h.options.Network.Epoch.Number = 1
 	h.ns.Sh(underlay + `
 ip link add flannel.1 address c6:00:00:00:00:04 type vxlan id 1 local 192.0.2.1 dev eth0 dstport 8472 nolearning
 ip link set flannel.1 up; ip route add 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink`)

@@ -11,9 +11,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
-	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry/conns"
 	"github.com/lenonet/leno/registry/flannel"
 )
@@ -69,11 +69,7 @@ func (h *host) adopt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	definition, err := transition.Parse(h.Network.Backend.Type, h.Network.Backend.Options())
-	if err != nil {
-		return err
-	}
-	_, first := definition.Current.Link(h.Network.Name)
+	_, first := carriage.Of(h.Network.Carriage()).Current.Link(h.Network.Name)
 	aliases := []string{first, backend.SecondLinkAlias(h.Network.Name)}
 	devices, err := h.tunnels(func(a *netlink.LinkAttrs) bool {
 		return flannel.IsLink(a.Name) || slices.Contains(aliases, a.Alias)

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -9,10 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/hostgw"
-	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/backend/switchover"
 	"github.com/lenonet/leno/backend/udp"
 	"github.com/lenonet/leno/backend/vxlan"
 	"github.com/lenonet/leno/backend/wireguard"
@@ -28,14 +28,13 @@ func newSwitchable(t *testing.T, kind, options string) (*host, *faulty.Registry)
 	h := newHost(t, nil)
 	store := faulty.New(h.registry)
 	h.registry, h.options.Registry = store, store
-	h.options.Backends = transition.Wrap(map[string]backend.Type{
-		"host-gw": hostgw.Type(), "udp": udp.Type(), "vxlan": vxlan.Type(), "wireguard": wireguard.Type()})
+	h.options.Backends = map[string]backend.Type{
+		"host-gw": hostgw.Type(), "udp": udp.Type(), "vxlan": vxlan.Type(), "wireguard": wireguard.Type()}
 	n, err := h.registry.Network(t.Context(), "n")
 	must(t, err)
-	effective, err := h.options.Backends[kind].Normalize(json.RawMessage(options))
+	d, err := carriage.Of(agenttest.Carriage(t, kind, options)).Normalize(h.options.Backends)
 	must(t, err)
-	changed := n.Replacing(n)
-	changed.Backend, err = registry.NewBackend(kind, effective)
+	changed, err := carriage.Set(n.Replacing(n), d)
 	must(t, err)
 	must(t, h.registry.PutNetwork(t.Context(), changed))
 	_, err = h.registry.Acquire(t.Context(), changed, registry.Claim{Node: "b", NodeID: "id-b", MTU: 1400, Backend: changed.Backend,
@@ -44,30 +43,29 @@ func newSwitchable(t *testing.T, kind, options string) (*host, *faulty.Registry)
 	return h, store
 }
 
-// carriers describes the backends of a network's definition like "b back vxlan > udp switches 4": the device of the
+// carriers describes the backends of a network's definition like "b back vxlan > udp epoch 5": the device of the
 // current backend, and the direction if it is not forward.
 func carriers(t *testing.T, n registry.Network) string {
 	t.Helper()
-	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
-	must(t, err)
+	def := carriage.Of(n.Carriage())
 	words := []string{"a"}
-	if def.Current.Other {
+	if def.Current.IsOther() {
 		words[0] = "b"
 	}
-	if def.Direction != transition.Forward {
+	if def.Direction != switchover.Forward {
 		words = append(words, string(def.Direction))
 	}
 	words = append(words, def.Current.Type)
 	if def.Next != nil {
 		words = append(words, ">", def.Next.Type)
 	}
-	return fmt.Sprintf("%s switches %d", strings.Join(words, " "), def.Switches)
+	return fmt.Sprintf("%s epoch %d", strings.Join(words, " "), def.Current.Epoch)
 }
 
 // TestForce: force makes a change that is refused otherwise, and makes gradually what can be made gradually. What it
 // stores is what the plan shows.
 func TestForce(t *testing.T) {
-	const toUDP = `{"device":"b","next":{"type":"udp"},"switches":4}`
+	const toUDP = `{"epoch":{"number":5},"switch":{"to":{"type":"udp"}}}`
 	for _, tt := range []struct {
 		name    string
 		options string // of the definition in the store, whose backend is vxlan
@@ -77,18 +75,18 @@ func TestForce(t *testing.T) {
 		want    string
 		action  string // of the plan
 	}{
-		{"another backend", `{"device":"b","switches":4}`, `{"type":"udp"}`, false, "", "b vxlan > udp switches 4", api.ActionSwitch},
-		{"another VNI and port", `{"device":"b","switches":4}`, `{"type":"vxlan","vni":2,"port":8473}`, false, "",
-			"b vxlan > vxlan switches 4", api.ActionSwitch},
-		{"an option that needs the same port", `{"device":"b","switches":4}`, `{"type":"vxlan","gbp":true}`, false,
-			"both need vxlan with gbp vni 1 on port 8472", "b vxlan switches 4", api.ActionUpdate},
-		{"a third backend", toUDP, `{"type":"host-gw"}`, false, "is that of neither", "a host-gw switches 5", api.ActionUpdate},
-		{"the definition of a switch", toUDP, `{"type":"udp"}`, false, "", "b vxlan > udp switches 4", api.ActionNone},
-		{"the one before a switch", toUDP, `{"type":"vxlan"}`, false, "", "b back vxlan > udp switches 4", api.ActionSwitch},
-		{"without the leases", `{"device":"b","switches":4}`, `{"type":"vxlan","vni":2}`, true, "permission denied",
-			"b vxlan switches 4", ""},
+		{"another backend", `{"epoch":{"number":5}}`, `{"type":"udp"}`, false, "", "b vxlan > udp epoch 5", api.ActionSwitch},
+		{"another VNI and port", `{"epoch":{"number":5}}`, `{"type":"vxlan","vni":2,"port":8473}`, false, "",
+			"b vxlan > vxlan epoch 5", api.ActionSwitch},
+		{"an option that needs the same port", `{"epoch":{"number":5}}`, `{"type":"vxlan","gbp":true}`, false,
+			"both need vxlan with gbp vni 1 on port 8472", "b vxlan epoch 5", api.ActionUpdate},
+		{"a third backend", toUDP, `{"type":"host-gw"}`, false, "is that of neither", "a host-gw epoch 8", api.ActionUpdate},
+		{"the definition of a switch", toUDP, `{"type":"udp"}`, false, "", "b vxlan > udp epoch 5", api.ActionNone},
+		{"the one before a switch", toUDP, `{"type":"vxlan"}`, false, "", "b back vxlan > udp epoch 5", api.ActionSwitch},
+		{"without the leases", `{"epoch":{"number":5}}`, `{"type":"vxlan","vni":2}`, true, "permission denied",
+			"b vxlan epoch 5", ""},
 		{"the one before a switch, without the leases", toUDP, `{"type":"vxlan"}`, true, "permission denied",
-			"b vxlan switches 4", ""},
+			"b vxlan epoch 5", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h, store := newSwitchable(t, "vxlan", tt.options)

@@ -16,7 +16,6 @@ import (
 	"github.com/lenonet/leno/agent/query"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -74,6 +73,9 @@ func (h networkHandlers) network(n registry.Network) api.Network {
 		ModifyIndex: n.ModifyIndex,
 		Backend:     json.RawMessage(n.Backend.Object),
 		Encryption:  n.Encryption,
+	}
+	if n.Switch != nil {
+		out.SwitchTo = n.Switch.To.Object
 	}
 	for _, p := range n.Plan {
 		out.Pools = append(out.Pools, api.Pool(p))
@@ -134,6 +136,9 @@ func (h networkHandlers) normalize(r *http.Request, body api.Network) (registry.
 	var err error
 	if n.Plan, err = n.Plan.Normalize(); err != nil {
 		return n, err
+	}
+	if len(body.SwitchTo) > 0 {
+		return n, badRequest("switch_to: leno sets it: name the backend that is to carry the network in the end")
 	}
 	if n.Backend, err = h.normalizeBackend(body.Backend); err != nil {
 		return n, err
@@ -340,15 +345,7 @@ func (h networkHandlers) normalizeBackend(object json.RawMessage) (registry.Back
 	if !ok {
 		return given, badRequest("backend: this leno has no %q, the type is one of %s", given.Type, types)
 	}
-	options := given.Options()
-	if transition.CanSwitch(given.Type) {
-		def, err := transition.Parse(given.Type, options)
-		if err != nil || def.Next != nil {
-			return given, badRequest("backend %q: it has members of a switch, which leno adds itself: name the backend that is to carry the network in the end", given.Type)
-		}
-		options = def.Current.Options
-	}
-	options, err := kind.Normalize(options)
+	options, err := kind.Normalize(given.Options())
 	if err != nil {
 		return given, badRequest("backend %q: %v", given.Type, err)
 	}

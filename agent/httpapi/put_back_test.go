@@ -67,8 +67,8 @@ func TestPutBack(t *testing.T) {
 // The hosts that exist count, also if the store has lost their leases.
 func TestPutBackChanged(t *testing.T) {
 	const (
-		one  = `{"device":"b","switches":4}`
-		both = `{"device":"b","next":{"type":"udp"},"switches":4}`
+		one  = `{"epoch":{"number":5}}`
+		both = `{"epoch":{"number":5},"switch":{"to":{"type":"udp"}}}`
 	)
 	for _, tt := range []struct {
 		name    string
@@ -80,20 +80,20 @@ func TestPutBackChanged(t *testing.T) {
 		says    string
 		want    string
 	}{
-		{"another backend", one, `{"type":"udp"}`, "", "", 0, "", "b vxlan > udp switches 4"},
-		{"another backend, and no lease is known", one, `{"type":"udp"}`, "", "none", 0, "", "b vxlan > udp switches 4"},
-		{"another option", one, `{"type":"vxlan","direct_routing":true}`, "", "", 0, "", "b vxlan switches 4"},
-		{"another range during a switch", both, `{"type":"udp"}`, "10.5.2.0", "", 0, "", "b vxlan > udp switches 4"},
-		{"the one before a switch", both, `{"type":"vxlan"}`, "", "", 0, "", "b back vxlan > udp switches 4"},
-		{"a third backend", both, `{"type":"host-gw"}`, "", "", http.StatusConflict, "is that of neither", "a host-gw switches 5"},
+		{"another backend", one, `{"type":"udp"}`, "", "", 0, "", "b vxlan > udp epoch 5"},
+		{"another backend, and no lease is known", one, `{"type":"udp"}`, "", "none", 0, "", "b vxlan > udp epoch 5"},
+		{"another option", one, `{"type":"vxlan","direct_routing":true}`, "", "", 0, "", "b vxlan epoch 5"},
+		{"another range during a switch", both, `{"type":"udp"}`, "10.5.2.0", "", 0, "", "b vxlan > udp epoch 5"},
+		{"the one before a switch", both, `{"type":"vxlan"}`, "", "", 0, "", "b back vxlan > udp epoch 5"},
+		{"a third backend", both, `{"type":"host-gw"}`, "", "", http.StatusConflict, "is that of neither", "a host-gw epoch 8"},
 		{"a range without another host", one, `{"type":"vxlan"}`, "10.5.1.0", "", http.StatusConflict,
-			"b (10.5.2.0/24) would lose the subnet", "b vxlan switches 4"},
+			"b (10.5.2.0/24) would lose the subnet", "b vxlan epoch 5"},
 		{"a range without this host", one, `{"type":"vxlan"}`, "10.5.0.0", "own", http.StatusConflict,
-			"a (10.5.1.0/24) would lose the subnet", "b vxlan switches 4"},
+			"a (10.5.1.0/24) would lose the subnet", "b vxlan epoch 5"},
 		{"another backend, and the leases were not read", one, `{"type":"udp"}`, "", "unread", http.StatusServiceUnavailable,
-			"not read yet", "b udp switches 5"},
-		{"the same, and the leases were not read", both, `{"type":"udp"}`, "", "unread", 0, "", "b vxlan > udp switches 4"},
-		{"deleted", both, `{"type":"udp"}`, "", "", 0, "", "a udp switches 0"},
+			"not read yet", "b udp epoch 7"},
+		{"the same, and the leases were not read", both, `{"type":"udp"}`, "", "unread", 0, "", "b vxlan > udp epoch 5"},
+		{"deleted", both, `{"type":"udp"}`, "", "", 0, "", "a udp epoch 0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h, _ := newSwitchable(t, "vxlan", tt.options)
@@ -189,16 +189,16 @@ func TestSetBack(t *testing.T) {
 		same       bool // it is the revision that was in force
 	}{
 		{"an older version, and the one in force", nil, wanted(`{"type":"wireguard"}`, "required"),
-			"b wireguard switches 1", "required", true},
-		{"an older version, and another backend", nil, wanted(`{"type":"udp"}`, ""), "b wireguard > udp switches 1", "", false},
+			"b wireguard epoch 1", "required", true},
+		{"an older version, and another backend", nil, wanted(`{"type":"udp"}`, ""), "b wireguard > udp epoch 1", "", false},
 		{"an older version, and new keys", nil, func(ctx context.Context, h *host) error {
 			_, err := h.client.ChangeSwitch(ctx, "n", api.RotateKeys)
 			return err
-		}, "b wireguard > wireguard switches 1", "required", false},
+		}, "b wireguard > wireguard epoch 1", "required", false},
 		{"an older deletion", func(h *host) {
 			h.store.Delete(memory.Prefix + "/networks/n")
 			must(t, h.registry.PutDeletion(t.Context(), registry.Deletion{Network: "n", Time: time.Now().Add(-48 * time.Hour)}))
-		}, wanted(`{"type":"udp"}`, ""), "b wireguard > udp switches 1", "", false},
+		}, wanted(`{"type":"udp"}`, ""), "b wireguard > udp epoch 1", "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h, _ := newSwitchable(t, "vxlan", `{}`)
@@ -207,8 +207,8 @@ func TestSetBack(t *testing.T) {
 			before, err := h.registry.Network(t.Context(), "n")
 			must(t, err)
 			known := before.Replacing(before)
-			known.Encryption = registry.EncryptionRequired
-			options, err := h.options.Backends["wireguard"].Normalize([]byte(`{"device":"b","switches":1}`))
+			known.Encryption, known.Epoch.Number = registry.EncryptionRequired, 1
+			options, err := h.options.Backends["wireguard"].Normalize([]byte(`{}`))
 			must(t, err)
 			known.Backend, err = registry.NewBackend("wireguard", options)
 			must(t, err)

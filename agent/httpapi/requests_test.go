@@ -28,6 +28,8 @@ func TestRawRequests(t *testing.T) {
 		{"no pools", "PUT", "/v1/network/m", `{}`, 400, "pool"},
 		{"no backend", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}]}`, 400, `backend: it is missing, want an object with a type, which is one of metered, other, recorder`},
 		{"no backend to plan", "POST", "/v1/network/m/plan", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":null}`, 400, "backend: it is missing"},
+		{"a definition as it is shown during a switch", "PUT", "/v1/network/m",
+			`{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"},"switch_to":{"type":"other"}}`, 400, "switch_to: leno sets it"},
 		{"a backend without a type", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"vni":2}}`, 400, "backend: its type is missing, which is one of metered, other, recorder"},
 		{"an unknown backend", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"pigeon"}}`, 400, `backend: this leno has no \"pigeon\", the type is one of metered, other, recorder`},
 		{"a backend that is no object", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":"vxlan"}`, 400, `"backend: not a JSON object"`},

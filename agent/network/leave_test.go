@@ -39,7 +39,7 @@ func TestTearDown(t *testing.T) {
 			l := h.acquire()
 			r.lease.Lease().Set(l)
 			must(t, state.Save(h.config.DataDir, state.Network{Network: "n", Subnets: l.Subnets, Session: l.Session,
-				Pools: n.Plan.Prefixes(), Backend: agenttest.Backend(t, "recorder", `{"colour":"red"}`)}))
+				Pools: n.Plan.Prefixes(), Carriage: agenttest.Carriage(t, "recorder", `{"colour":"red"}`)}))
 			must(t, state.WriteFile(r.local.SubnetFile, []byte("LENO_SUBNET=10.5.1.1/24\nLENO_MTU=1450\n"), 0o644))
 			for _, path := range []string{r.local.SubnetFile, state.Path(h.config.DataDir, "n"), state.PeersPath(h.config.DataDir, "n")} {
 				must(t, state.WriteFile(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".31415"), nil, 0o600))
@@ -89,7 +89,7 @@ func TestLeaveAtOnce(t *testing.T) {
 				h.deps.Identity = NewIdentity()
 			}
 			must(t, state.Save(h.config.DataDir, state.Network{Network: "n", Subnets: lease.Subnets, Session: lease.Session,
-				Pools: h.inStore().Plan.Prefixes(), Backend: agenttest.Backend(t, "recorder", "")}))
+				Pools: h.inStore().Plan.Prefixes(), Carriage: agenttest.Carriage(t, "recorder", "")}))
 			r := h.runner()
 			r.SetEnding(Leave)
 			ctx, cancel := context.WithCancel(t.Context())

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/agent/clock"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
@@ -19,7 +20,6 @@ import (
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -122,7 +122,7 @@ func (r *Runner) findResumable(ctx context.Context) (found *resumed, waits bool)
 		return nil, false
 	}
 	var left []datapath.KernelState // of each device
-	for _, link := range transition.Links(r.local.Name, before.Backend.Type, before.Backend.Options()) {
+	for _, link := range carriage.Of(before.Carriage).Links(r.local.Name) {
 		state, err := r.deps.ReadKernelState(ctx, link, before.Pools)
 		if err != nil {
 			r.report.Log().Warn("the datapath of the previous process cannot be read", "error", err)
@@ -158,15 +158,15 @@ func (r *Runner) startResumed(ctx context.Context, found peers.View, packetsWait
 	if err := definition.CheckEncryption(found.Network, r.deps.Datapaths.Backends); err != nil {
 		return err
 	}
-	kind, config, err := r.datapath.Configure(found.Network)
+	backends, config, err := r.datapath.Configure(found.Network)
 	if err != nil {
 		return err
 	}
-	mine := hostClaim{found.Network.Plan.Prefixes(), transition.Ports(r.deps.Datapaths.Backends, kind.Name, config.Options)}
+	mine := hostClaim{found.Network.Plan.Prefixes(), backends.Ports(r.deps.Datapaths.Backends)}
 	if reason := r.deps.Claims.take(r.local.Name, mine); reason != "" {
 		return errors.New(reason)
 	}
-	if err := r.datapath.Build(kind, config); err != nil {
+	if err := r.datapath.Build(backends, config); err != nil {
 		r.deps.Claims.give(r.local.Name)
 		return err
 	}

@@ -25,17 +25,17 @@ func TestResumableDuringSwitch(t *testing.T) {
 		kernel          map[string]datapath.KernelState // by device
 		resumable, wait bool
 	}{
-		{"packets flow over both", `{"next":{"type":"other","device":"b"}}`,
+		{"packets flow over both", `{"switch":{"to":{"type":"other"}}}`,
 			map[string]datapath.KernelState{"leno-n": flows, "leno-n~b": flows}, true, false},
-		{"packets wait for the current one", `{"next":{"type":"other","device":"b"}}`,
+		{"packets wait for the current one", `{"switch":{"to":{"type":"other"}}}`,
 			map[string]datapath.KernelState{"leno-n": waits, "leno-n~b": flows}, true, true},
-		{"packets wait for the next one", `{"next":{"type":"other","device":"b"}}`,
+		{"packets wait for the next one", `{"switch":{"to":{"type":"other"}}}`,
 			map[string]datapath.KernelState{"leno-n": flows, "leno-n~b": waits}, true, true},
-		{"packets wait for the next one, with the first device", `{"device":"b","next":{"type":"other"}}`,
+		{"packets wait for the next one, with the first device", `{"epoch":{"number":1},"switch":{"to":{"type":"other"}}}`,
 			map[string]datapath.KernelState{"leno-n": waits, "leno-n~b": flows}, true, true},
-		{"only the next one stands", `{"next":{"type":"other","device":"b"}}`,
+		{"only the next one stands", `{"switch":{"to":{"type":"other"}}}`,
 			map[string]datapath.KernelState{"leno-n": down, "leno-n~b": flows}, true, false},
-		{"nothing stands", `{"next":{"type":"other","device":"b"}}`,
+		{"nothing stands", `{"switch":{"to":{"type":"other"}}}`,
 			map[string]datapath.KernelState{"leno-n": down, "leno-n~b": down}, false, false},
 		{"without a switch, the other device is none of the network's", `{}`,
 			map[string]datapath.KernelState{"leno-n": flows, "leno-n~b": waits}, true, false},
@@ -46,12 +46,12 @@ func TestResumableDuringSwitch(t *testing.T) {
 				return tt.kernel[link], nil
 			}
 			must(t, state.Save(h.config.DataDir, state.Network{
-				Version: registry.Version,
-				Network: "n",
-				Subnets: []netip.Prefix{subnet},
-				Pools:   []netip.Prefix{pool},
-				Backend: agenttest.Backend(t, "recorder", tt.options),
-				Renewed: time.Now(),
+				Version:  registry.Version,
+				Network:  "n",
+				Subnets:  []netip.Prefix{subnet},
+				Pools:    []netip.Prefix{pool},
+				Carriage: agenttest.Carriage(t, "recorder", tt.options),
+				Renewed:  time.Now(),
 			}))
 			found, wait := h.runner().findResumable(t.Context())
 			if (found != nil) != tt.resumable || wait != tt.wait {

@@ -25,7 +25,6 @@ import (
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -347,13 +346,13 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	}
 	stopRefusing := r.keepRefused(ctx)
 	defer stopRefusing()
-	kind, c, err := r.datapath.Configure(n)
+	backends, c, err := r.datapath.Configure(n)
 	if err != nil {
 		r.report.Wait(health.Network, err.Error())
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	if err := r.awaitClaims(ctx, n, hostClaim{n.Plan.Prefixes(), transition.Ports(r.deps.Datapaths.Backends, kind.Name, c.Options)}); err != nil {
+	if err := r.awaitClaims(ctx, n, hostClaim{n.Plan.Prefixes(), backends.Ports(r.deps.Datapaths.Backends)}); err != nil {
 		return err
 	}
 	if before := r.datapath.Content(); before != nil && len(definition.Differences(before.Network, n)) > 0 {
@@ -369,10 +368,10 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	if err := r.lease.Retire(ctx, n, before); err != nil {
 		return err
 	}
-	if err := r.datapath.Retire(ctx, kind, c, before); err != nil {
+	if err := r.datapath.Retire(ctx, backends, c, before); err != nil {
 		return err
 	}
-	if err := r.datapath.Build(kind, c); err != nil {
+	if err := r.datapath.Build(backends, c); err != nil {
 		return err
 	}
 	if !r.flows() {

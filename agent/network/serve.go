@@ -72,7 +72,7 @@ func (r *Runner) protect(ctx context.Context, n registry.Network, v *peers.View,
 	wishes := rules.Wishes(r.deps.Datapaths.Backends, r.local, rules.Carried{
 		Pools:     n.Plan.Prefixes(),
 		Subnets:   s.Subnets,
-		Backend:   n.Backend,
+		Carriage:  n.Carriage(),
 		Underlay:  s.Underlay,
 		PeerPorts: publicPorts(v.Leases),
 	})
@@ -98,7 +98,7 @@ func publicPorts(leases []registry.Lease) (out []uint16) {
 
 // overlayPath returns how a network's packets pass through this host.
 func overlayPath(n registry.Network, wishes firewall.Network, s backend.State) foreign.OverlayPath {
-	links := kernel.Arrivals(n.Name, n.Backend.Type, n.Backend.Object, s.Underlay.Interface)
+	links := kernel.Arrivals(n.Name, s.Underlay.Interface, n.Carriage().Objects()...)
 	return foreign.OverlayPath{Network: wishes, Links: links}
 }
 
@@ -132,7 +132,7 @@ func (r *Runner) save(n registry.Network, lease registry.Lease) error {
 			MTU:          lease.MTU,
 			SubnetFile:   r.local.SubnetFile,
 			Pools:        n.Plan.Prefixes(),
-			Backend:      n.Backend,
+			Carriage:     n.Carriage(),
 			Underlay:     place.Interface,
 			Addresses:    place.Addresses,
 		}

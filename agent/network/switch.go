@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
@@ -15,7 +16,7 @@ import (
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/backend/switchover"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
 )
@@ -87,8 +88,8 @@ func (s *switcher) run(ctx context.Context, views *watch.Value[*peers.View]) err
 // slot does so, or the next host if it does not. endSwitch reports whether the network is being switched. The error is
 // that of the store.
 func (s *switcher) endSwitch(ctx context.Context, n registry.Network, v *peers.View) (switching bool, err error) {
-	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
-	if err != nil || def.Next == nil {
+	def := carriage.Of(n.Carriage())
+	if def.Next == nil {
 		s.moved = time.Time{}
 		s.report.Clear(health.Switch)
 		return false, nil
@@ -121,7 +122,7 @@ func (s *switcher) endSwitch(ctx context.Context, n registry.Network, v *peers.V
 }
 
 // haveMoved reports whether all hosts send to each other over the switch's target only.
-func (s *switcher) haveMoved(def transition.Definition, v *peers.View) bool {
+func (s *switcher) haveMoved(def switchover.Definition, v *peers.View) bool {
 	for _, lease := range belief.Current(v.Leases) {
 		if !def.IsMoved(lease.Backend.Options()) {
 			return false
@@ -131,12 +132,12 @@ func (s *switcher) haveMoved(def transition.Definition, v *peers.View) bool {
 }
 
 // describeSwitch describes a switch in progress.
-func describeSwitch(network string, def transition.Definition) string {
+func describeSwitch(network string, def switchover.Definition) string {
 	from, what := def.Current.Type, "the network is being switched"
 	switch def.Direction {
-	case transition.Stopped:
+	case switchover.Stopped:
 		what = "the switch of the network was stopped on the way"
-	case transition.Back:
+	case switchover.Back:
 		from = def.Next.Type
 	}
 	return fmt.Sprintf("%s from %s to %s; `leno network switch %s` shows which hosts have moved", what, from, def.Target().Type, network)
@@ -157,9 +158,9 @@ func writeDelay(v *peers.View) (wait time.Duration) {
 // rotateKeys reports that before the rotation is due. The error is that of the store.
 func (s *switcher) rotateKeys(ctx context.Context, n registry.Network, v *peers.View) error {
 	kinds := s.deps.Datapaths.Backends
-	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
+	def := carriage.Of(n.Carriage())
 	every := kinds[n.Backend.Type].Rotates(def.Current.Options)
-	if err != nil || every == 0 {
+	if every == 0 {
 		s.report.Clear(health.Keys)
 		return nil
 	}
@@ -173,6 +174,7 @@ func (s *switcher) rotateKeys(ctx context.Context, n registry.Network, v *peers.
 	if refused == nil {
 		refused = definition.CheckFollowers(n, changed, v.Leases, kinds)
 	}
+	var err error
 	switch {
 	case refused != nil:
 		s.reportNoRotation(often, refused)
@@ -180,7 +182,7 @@ func (s *switcher) rotateKeys(ctx context.Context, n registry.Network, v *peers.
 	case def.Since.IsZero(): // no host has found yet that keys are to be rotated
 		def.Since = time.Now().UTC().Truncate(time.Second)
 		since = def.Since
-		if changed, err = definition.WithTransition(n, def); err == nil {
+		if changed, err = carriage.Set(n, def); err == nil {
 			err = s.replace(ctx, n, changed)
 		}
 	case time.Since(since) >= every+writeDelay(v):
@@ -251,8 +253,8 @@ func (s *switcher) replace(ctx context.Context, old, changed registry.Network) e
 }
 
 // putEnded stores the definition after a switch.
-func (s *switcher) putEnded(ctx context.Context, n registry.Network, def transition.Definition) error {
-	changed, err := definition.WithTransition(n, def)
+func (s *switcher) putEnded(ctx context.Context, n registry.Network, def switchover.Definition) error {
+	changed, err := carriage.Set(n, def)
 	if err != nil {
 		return err
 	}

@@ -13,13 +13,13 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -52,7 +52,7 @@ func newKeyedHost(t *testing.T, name string, store *memory.Store) *host {
 		return json.RawMessage(k.json()), nil
 	}
 	kind.RotateEvery = func(o json.RawMessage) time.Duration { return time.Duration(parseKeyed(o).Hours) * time.Hour }
-	h.deps.Datapaths.Backends = transition.Wrap(map[string]backend.Type{"recorder": h.datapath.kind("recorder"), "keyed": kind})
+	h.deps.Datapaths.Backends = map[string]backend.Type{"recorder": h.datapath.kind("recorder"), "keyed": kind}
 	return h
 }
 
@@ -78,20 +78,11 @@ func (h *host) see(own registry.Lease) *peers.View {
 // portsInStore returns the ports of the backends of network n: "6", or "6 > 7" during a switch.
 func (h *host) portsInStore() string {
 	h.t.Helper()
-	def := h.transitionInStore()
-	out := fmt.Sprint(parseKeyed(def.Current.Options).Port)
-	if def.Next != nil {
-		out += fmt.Sprint(" > ", parseKeyed(def.Next.Options).Port)
+	var out []string
+	for _, port := range carriage.Of(h.inStore().Carriage()).Ports(h.deps.Datapaths.Backends) {
+		out = append(out, fmt.Sprint(port.Number))
 	}
-	return out
-}
-
-func (h *host) transitionInStore() transition.Definition {
-	h.t.Helper()
-	n := h.inStore()
-	def, err := transition.Parse(n.Backend.Type, n.Backend.Options())
-	must(h.t, err)
-	return def
+	return strings.Join(out, " > ")
 }
 
 // TestRotateKeys follows periodic rotations of a network: they begin when they are due, not while another network has the
@@ -110,7 +101,7 @@ func TestRotateKeys(t *testing.T) {
 		}
 		began := time.Now().UTC()
 		pass()
-		if since := h.transitionInStore().Since; !since.Equal(began.Truncate(time.Second)) {
+		if since := h.inStore().Epoch.Since; !since.Equal(began.Truncate(time.Second)) {
 			t.Errorf("the time counts from %s, want %s", since, began)
 		}
 		pass()
@@ -147,10 +138,8 @@ func TestRotateKeys(t *testing.T) {
 
 		// A switch that another host ended at the wrong time, by its clock, changes nothing about the next one.
 		for _, ahead := range []time.Duration{30 * 24 * time.Hour, -30 * 24 * time.Hour} {
-			def := h.transitionInStore()
-			def.Since = time.Now().Add(ahead).UTC().Truncate(time.Second)
-			n, err := definition.WithTransition(h.inStore(), def)
-			must(t, err)
+			n := h.inStore()
+			n.Epoch.Since = time.Now().Add(ahead).UTC().Truncate(time.Second)
 			must(t, h.store.Client().PutNetwork(t.Context(), n.Replacing(h.inStore())))
 			began, when := time.Now().UTC(), fmt.Sprintf("with a clock that differs by %s", ahead)
 			pass()
@@ -289,7 +278,7 @@ func TestEndSwitch(t *testing.T) {
 		first.registry.SetOne("PutNetwork", nil)
 		both()
 		want("ended", "7")
-		if got := first.transitionInStore().Since; time.Since(got) > 2*time.Second {
+		if got := first.inStore().Epoch.Since; time.Since(got) > 2*time.Second {
 			t.Errorf("since %s", got)
 		}
 	})
@@ -304,7 +293,7 @@ func newMovedHost(t *testing.T, options keyed) (*host, registry.Lease, *watch.Va
 	must(t, err)
 	must(t, h.store.Client().PutNetwork(t.Context(), begun.Replacing(n)))
 	own := leaseOf(0, "s", 1)
-	own.Backend = agenttest.Backend(t, "keyed", `{"next":{"type":"keyed","device":"b"},"sends":"b"}`)
+	own.Backend = agenttest.Backend(t, "keyed", `{"next":{"type":"keyed"},"sends":"b"}`)
 	views := watch.New[*peers.View]()
 	views.Set(h.see(own))
 	return h, own, views

@@ -12,12 +12,12 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -92,7 +92,7 @@ func New(fw Firewall, c config.Firewall, log hclog.Logger, board *health.Board, 
 // Carried is a network as this host carries it.
 type Carried struct {
 	Pools, Subnets []netip.Prefix
-	Backend        registry.Backend
+	Carriage       registry.Carriage
 	Underlay       backend.Underlay // the zero value if it is not known
 	PeerPorts      []uint16         // UDP ports of peers' tunnels that differ from this host's
 }
@@ -109,14 +109,15 @@ func Wishes(kinds map[string]backend.Type, local config.Network, c Carried) fire
 		Ports:    slices.Clone(c.PeerPorts),
 		Underlay: c.Underlay.Devices,
 	}
-	for _, port := range transition.Ports(kinds, c.Backend.Type, c.Backend.Options()) {
+	backends := carriage.Of(c.Carriage)
+	for _, port := range backends.Ports(kinds) {
 		if port.Number != 0 {
 			out.Ports = append(out.Ports, uint16(port.Number))
 		}
 	}
 	slices.Sort(out.Ports)
 	out.Ports = slices.Compact(out.Ports)
-	out.Sealed = transition.Tunnels(kinds, c.Backend.Type, c.Backend.Options())
+	out.Sealed = backends.Tunnels(kinds)
 	return out
 }
 
@@ -130,7 +131,7 @@ func (k *Keeper) Remember(kinds map[string]backend.Type, dataDir string, wanted 
 		before, err := state.Load(dataDir, name)
 		local, ok := wanted(name)
 		if err == nil && ok && len(before.Subnets) > 0 && before.Backend.Type != "alloc" {
-			networks = append(networks, Wishes(kinds, local, Carried{Pools: before.Pools, Subnets: before.Subnets, Backend: before.Backend}))
+			networks = append(networks, Wishes(kinds, local, Carried{Pools: before.Pools, Subnets: before.Subnets, Carriage: before.Carriage}))
 		}
 	}
 	k.desired.want(networks...)

@@ -124,7 +124,7 @@ func TestRemember(t *testing.T) {
 		subnets       []netip.Prefix
 	}{{"m", "udp", subnets}, {"unwanted", "udp", subnets}, {"without", "udp", nil}, {"bare", "alloc", subnets}} {
 		must(t, state.Save(dir, state.Network{Version: registry.Version, Network: saved.name, Subnets: saved.subnets, Pools: pools,
-			Backend: registry.Backend{Type: saved.backend}}))
+			Carriage: registry.Carriage{Backend: registry.Backend{Type: saved.backend}}}))
 	}
 	r := &recorder{}
 	k, _ := newKeeper(r)

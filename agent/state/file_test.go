@@ -51,11 +51,11 @@ func TestFileIsWrittenOnlyIfItDiffers(t *testing.T) {
 		}
 		if err := f.Update(func(Network, error) Network {
 			return Network{
-				Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")},
-				Session: session,
-				Record:  []byte(`{"a":1}`),
-				Renewed: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
-				Backend: registry.Backend{Type: "vxlan", Object: []byte(`{"type":"vxlan"}`)},
+				Subnets:  []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")},
+				Session:  session,
+				Record:   []byte(`{"a":1}`),
+				Renewed:  time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+				Carriage: registry.Carriage{Backend: registry.Backend{Type: "vxlan", Object: []byte(`{"type":"vxlan"}`)}},
 			}
 		}); err != nil {
 			t.Fatal(err)

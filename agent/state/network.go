@@ -46,9 +46,9 @@ type Network struct {
 	// MTU is that of the overlay, in bytes, for a host that starts without an underlay; 0 if it is not known.
 	MTU int `json:"mtu,omitzero"`
 	// SubnetFile is where the subnet file was written. It is removed there when the network's block is gone.
-	SubnetFile string           `json:"subnet_file"`
-	Pools      []netip.Prefix   `json:"pools"`   // of the datapath, which is removed when they change
-	Backend    registry.Backend `json:"backend"` // of the datapath, likewise
+	SubnetFile        string         `json:"subnet_file"`
+	Pools             []netip.Prefix `json:"pools"` // of the datapath, which is removed when they change
+	registry.Carriage                // of the datapath, likewise
 	// Underlay is the device between hosts, and Addresses are this host's public ones.
 	Underlay  string       `json:"underlay,omitempty"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`

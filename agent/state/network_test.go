@@ -23,7 +23,7 @@ func TestSavedState(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Network{Version: 1, Network: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}, Session: "s",
-		Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}, Backend: backend}
+		Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}, Carriage: registry.Carriage{Backend: backend}}
 	if err := Save(dir, want); err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 
 // Arrivals returns backend.Arrivals, and each of the network's devices that exists in the network namespace of the
 // calling thread; see backend.LinkName, backend.SecondLinkName and backend.OtherLinkName.
-func Arrivals(network, kind string, options json.RawMessage, underlay string) []string {
-	links := backend.Arrivals(network, kind, options, underlay)
+func Arrivals(network, underlay string, backends ...json.RawMessage) []string {
+	links := backend.Arrivals(network, underlay, backends...)
 	for _, link := range []string{backend.LinkName(network), backend.SecondLinkName(network), backend.OtherLinkName(network)} {
 		if slices.Contains(links, link) {
 			continue

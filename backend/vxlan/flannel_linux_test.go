@@ -173,7 +173,7 @@ func TestFlannelHostAmongLenoHosts(t *testing.T) {
 
 	h := s.hosts[0]
 	h.ns.Do(func() {
-		if links := kernel.Arrivals("test", Name, nil, "eth0"); !slices.Equal(links, []string{"leno-test", "leno-test~2"}) {
+		if links := kernel.Arrivals("test", "eth0"); !slices.Equal(links, []string{"leno-test", "leno-test~2"}) {
 			t.Errorf("packets arrive by %s", links)
 		}
 	})

@@ -41,6 +41,7 @@ func newType(process bool) backend.Type {
 		SamePort:   true,
 		Overhead:   overhead,
 		Rotate:     rotate,
+		SparePort:  "rotation_port",
 
 		RotateEvery:   rotateEvery,
 		Encrypts:      true,

@@ -101,8 +101,8 @@ func rotateEvery(raw json.RawMessage) time.Duration {
 	return every
 }
 
-// rotate returns the options with which the network gets new keys: the two ports are swapped. Hosts create new keys
-// because the other device has none.
+// rotate returns the options with which the backend runs after an odd number of rotations: the two ports are swapped.
+// Hosts create new keys because the other device has none.
 func rotate(raw json.RawMessage) (json.RawMessage, error) {
 	o, err := decode(raw)
 	if err != nil {

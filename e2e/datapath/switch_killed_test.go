@@ -2,7 +2,6 @@ package datapath
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -46,8 +45,8 @@ func allMoved(w *testWorld, _ *lab.Host) error {
 }
 
 func begun(w *testWorld, _ *lab.Host) error {
-	if b, _ := w.backendOf(); !strings.Contains(b, `"next"`) {
-		return errors.New(b)
+	if c, text := w.carriage(); c.Switch == nil {
+		return errors.New(text)
 	}
 	return nil
 }
@@ -75,16 +74,14 @@ var killings = []killing{
 // killedAt switches the network to a backend, and kills agents at a step.
 func (w *testWorld) killedAt(k killing, to target, victim *lab.Host) {
 	w.T.Helper()
-	from, _ := w.backendOf()
+	from, _ := w.carriage()
 	w.apply(to.kind, to.options)
 	kind, option := to.kind, strings.Replace(to.options, " = ", `":`, 1)
 	switch k.flag {
 	case "":
 	case "-reverse":
 		w.Eventually("all hosts to have moved", func(context.Context) error { return allMoved(w, victim) })
-		var before struct{ Type string }
-		w.Must(json.Unmarshal([]byte(from), &before))
-		kind, option = before.Type, ""
+		kind, option = from.Backend.Type, ""
 		fallthrough
 	default:
 		w.turn(k.flag)

@@ -14,6 +14,7 @@ import (
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/world"
+	"github.com/lenonet/leno/registry"
 )
 
 // pingEvery is the time between pings of one container to another one. All of them pass through agents with the race
@@ -53,13 +54,13 @@ func (w *testWorld) talks(containers []*lab.Container) (out []*lab.Talk) {
 	return out
 }
 
-// backendOf returns the network's backend object in the store.
-func (w *testWorld) backendOf() (object string, device string) {
+// carriage returns the network's backends in the store, also as JSON.
+func (w *testWorld) carriage() (registry.Carriage, string) {
 	w.T.Helper()
-	b := w.Stored("default", nil).Backend
-	var own struct{ Device string }
-	w.Must(json.Unmarshal(b.Object, &own))
-	return string(b.Object), own.Device
+	c := w.Stored("default", nil).Carriage()
+	text, err := json.Marshal(c)
+	w.Must(err)
+	return c, string(text)
 }
 
 // switched blocks until the switch to a backend with an option has ended on all hosts: nothing of the other one is left.
@@ -72,8 +73,8 @@ func (w *testWorld) switched(kind, option string) {
 func (w *testWorld) switchedOn(hosts []*lab.Host, kind, option string) {
 	w.T.Helper()
 	w.Eventually("the network to be switched to "+kind, func(context.Context) error {
-		b, _ := w.backendOf()
-		if !strings.Contains(b, fmt.Sprintf(`"type":%q`, kind)) || !strings.Contains(b, option) || strings.Contains(b, `"next"`) {
+		c, b := w.carriage()
+		if c.Backend.Type != kind || !strings.Contains(b, option) || c.Switch != nil {
 			var all []string
 			for _, h := range w.Hosts {
 				var n api.Network
@@ -85,9 +86,9 @@ func (w *testWorld) switchedOn(hosts []*lab.Host, kind, option string) {
 		}
 		return nil
 	})
-	_, device := w.backendOf()
+	c, _ := w.carriage()
 	stays, goes := backend.LinkName("default"), backend.OtherLinkName("default")
-	if device == "b" {
+	if c.Epoch.Number%2 != 0 {
 		stays, goes = goes, stays
 	}
 	for _, h := range hosts {
@@ -162,14 +163,9 @@ func (w *testWorld) setBack(by time.Duration) {
 	kv := w.Consul.Client().KV()
 	pair, _, err := kv.Get("leno/networks/default", nil)
 	w.Must(err)
-	var n, b map[string]json.RawMessage
-	w.Must(json.Unmarshal(pair.Value, &n))
-	w.Must(json.Unmarshal(n["backend"], &b))
-	b["since"], err = json.Marshal(time.Now().Add(-by).UTC().Truncate(time.Second))
-	w.Must(err)
-	n["backend"], err = json.Marshal(b)
-	w.Must(err)
-	pair.Value, err = json.Marshal(n)
+	n := w.Stored("default", nil)
+	n.Epoch.Since = time.Now().Add(-by).UTC().Truncate(time.Second)
+	pair.Value, err = registry.FormatNetwork(n)
 	w.Must(err)
 	_, err = kv.Put(pair, nil)
 	w.Must(err)
@@ -196,9 +192,9 @@ func (w *testWorld) rotatesKeys() {
 		return out
 	}
 	before := keys()
-	for _, port := range []string{`"listen_port":51821`, `"listen_port":51820`} {
+	for _, epoch := range []string{`"epoch":{"number":1,"rotated":true`, `"epoch":{"number":2,"since"`} {
 		w.turn("-rotate-keys")
-		w.switched("wireguard", port)
+		w.switched("wireguard", epoch)
 		w.Eventually("new keys in all leases", func(context.Context) error {
 			now := keys()
 			for key := range now {
@@ -217,7 +213,7 @@ func (w *testWorld) rotatesKeys() {
 	// The same happens when they are due.
 	w.setBack(2 * time.Hour)
 	w.apply("wireguard", "rotate_keys = \"1h\"")
-	w.switched("wireguard", `"listen_port":51821`)
+	w.switched("wireguard", `"epoch":{"number":3,"rotated":true`)
 
 	pings.stop()
 	for _, talk := range talks {

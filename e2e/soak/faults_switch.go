@@ -197,25 +197,41 @@ type definedBackend struct {
 
 // backendsOf returns what a network's record says about its backends, the zero value if there is none.
 func backendsOf(p *pair) (out definedBackends) {
-	var value struct{ Backend map[string]any }
+	var value struct {
+		Backend map[string]any
+		Epoch   struct {
+			Number  int
+			Rotated bool
+		}
+		Switch struct {
+			To        map[string]any
+			Direction string
+			Rotated   bool
+		}
+	}
 	if p == nil || json.Unmarshal(p.record, &value) != nil {
 		return out
 	}
-	next, _ := value.Backend["next"].(map[string]any)
-	out.back = value.Backend["switch"] == "back"
-	delete(value.Backend, "next")
-	delete(value.Backend, "switch")
-	delete(value.Backend, "since")
-	delete(value.Backend, "switches")
-	out.current, out.next = definedIn(value.Backend), definedIn(next)
+	out.back = value.Switch.Direction == "back"
+	out.current = definedIn(value.Backend, value.Epoch.Number, value.Epoch.Rotated)
+	out.next = definedIn(value.Switch.To, value.Epoch.Number+1, value.Switch.Rotated)
 	return out
 }
 
-func definedIn(object map[string]any) (out definedBackend) {
+// definedIn returns a backend in an epoch of the network. Its device and whether its ports are swapped count as options.
+func definedIn(object map[string]any, epoch int, rotated bool) (out definedBackend) {
+	if object == nil {
+		return out
+	}
 	out.Type, _ = object["type"].(string)
-	out.Other = object["device"] == "b"
 	delete(object, "type")
 	out.options = object
+	if out.Other = epoch%2 != 0; out.Other {
+		object["device"] = "b"
+	}
+	if rotated {
+		object["rotated"] = true
+	}
 	return out
 }
 

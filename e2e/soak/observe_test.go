@@ -67,25 +67,25 @@ func TestReadOf(t *testing.T) {
 
 // TestSwitchedState checks that the meaning of a definition is the same during a switch and after it.
 func TestSwitchedState(t *testing.T) {
-	record := func(backend string) pair {
-		return pairWith("leno/networks/carry", []byte(`{"version":1,"pools":[{"prefix":"10.5.0.0/16"}],"backend":`+backend+`}`), "")
+	record := func(backends string) pair {
+		return pairWith("leno/networks/carry", []byte(`{"version":1,"pools":[{"prefix":"10.5.0.0/16"}],`+backends+`}`), "")
 	}
 	both := []Backend{{"vxlan", false}, {"udp", true}}
 	udp, vxlan := `[{"prefix":"10.5.0.0/16"}] udp {"device":"b","port":9}`, `[{"prefix":"10.5.0.0/16"}] vxlan {"vni":1}`
 	for _, c := range []struct {
-		backend  string
+		carriage string // members of the record
 		means    string
 		backends []Backend
 	}{
-		{`{"type":"vxlan","vni":1,"next":{"type":"udp","port":9,"device":"b"}}`, udp, both},
-		{`{"type":"vxlan","vni":1,"switch":"stopped","next":{"port":9,"device":"b","type":"udp"}}`, udp, both},
-		{`{"type":"vxlan","vni":1,"switch":"back","next":{"type":"udp","port":9,"device":"b"}}`, vxlan, both},
-		{`{"type":"udp","port":9,"device":"b"}`, udp, both[1:]},
-		{`{"type":"vxlan","vni":1}`, vxlan, both[:1]},
+		{`"backend":{"type":"vxlan","vni":1},"switch":{"to":{"type":"udp","port":9}}`, udp, both},
+		{`"backend":{"type":"vxlan","vni":1},"switch":{"direction":"stopped","to":{"port":9,"type":"udp"}}`, udp, both},
+		{`"backend":{"type":"vxlan","vni":1},"switch":{"to":{"type":"udp","port":9},"direction":"back"}`, vxlan, both},
+		{`"backend":{"type":"udp","port":9},"epoch":{"number":1}`, udp, both[1:]},
+		{`"backend":{"type":"vxlan","vni":1}`, vxlan, both[:1]},
 	} {
-		for _, read := range readOf([]pair{record(c.backend)}, at(1)) {
+		for _, read := range readOf([]pair{record(c.carriage)}, at(1)) {
 			if read.Network == "carry" && (read.State != stateDefined || read.Definition != c.means || !slices.Equal(read.Backends, c.backends)) {
-				t.Errorf("%s: %+v", c.backend, read)
+				t.Errorf("%s: %+v", c.carriage, read)
 			}
 		}
 	}

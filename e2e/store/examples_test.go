@@ -114,7 +114,7 @@ func (w *testWorld) operators(a, b *lab.Host) {
 	// No host is in this network, so its switch goes on.
 	_, err := w.Consul.Client().KV().Put(&consul.KVPair{Key: "leno/networks/blue", Value: []byte(`{"version":1,"name":"blue",
 		"pools":[{"prefix":"10.8.0.0/16","subnet_len":24,"min":"10.8.1.0","max":"10.8.255.0"}],
-		"backend":{"type":"vxlan","vni":8,"next":{"type":"udp","device":"b"}}}`)}, &consul.WriteOptions{Token: world.OperatorToken})
+		"backend":{"type":"vxlan","vni":8},"switch":{"to":{"type":"udp"}}}`)}, &consul.WriteOptions{Token: world.OperatorToken})
 	w.Must(err)
 	rules := map[string]string{}
 	for _, row := range docpages.Rows(w.T, docpages.Path("operations/access-control"), "People") {

@@ -165,7 +165,7 @@ func hasVanished(t *tree, key string) bool {
 
 // isOf reports whether the records were parsed with n's plan and backend.
 func (v *leaseView) isOf(n registry.Network) bool {
-	return slices.Equal(v.defined.Plan, n.Plan) && v.defined.Backend.Equal(n.Backend)
+	return slices.Equal(v.defined.Plan, n.Plan) && v.defined.Carriage().Equal(n.Carriage())
 }
 
 // parse parses a record of a lease.

@@ -331,12 +331,9 @@ func foreignBackend(n registry.Network, a Attributes, subnets []netip.Prefix) (r
 		for _, s := range numbers(kind) { // flannel hosts have them from the configuration
 			options[s.option] = number(n.Backend, s.option)
 		}
-		// After a switch, leno's hosts name the device of the network's present backend. A flannel host has no other.
-		defined := members(n.Backend)
-		for _, member := range []string{"device", "switches"} {
-			if value, ok := defined[member]; ok {
-				options[member] = value
-			}
+		// After a switch, leno's hosts name the epoch of the network's present backend. A flannel host has no other.
+		if n.Epoch.Number != 0 {
+			options["epoch"] = n.Epoch.Number
 		}
 	}
 	if hasIPv6 := slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }); kind == udp && hasIPv6 {

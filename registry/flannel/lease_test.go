@@ -174,6 +174,7 @@ func TestFlannelLeases(t *testing.T) {
 	)
 	for _, tt := range []struct {
 		title, family, kind, options, name, value string
+		epoch                                     int
 		want                                      string // slot, subnets, node, addresses, MTU, backend
 		err                                       string
 	}{
@@ -204,11 +205,11 @@ func TestFlannelLeases(t *testing.T) {
 			value: `{"PublicIP":"192.0.2.9","PublicIPv6":null}`,
 			want:  `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1472 {"type":"udp","port":7890}`},
 		{title: "host-gw after two switches", family: "IPv4", kind: "host-gw", name: name4,
-			options: `{"device":"b","since":"2026-11-22T21:40:00Z","switches":2}`,
-			value:   `{"PublicIP":"192.0.2.9","BackendType":"host-gw"}`,
-			want:    `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1500 {"type":"host-gw","device":"b","switches":2}`},
+			epoch: 2,
+			value: `{"PublicIP":"192.0.2.9","BackendType":"host-gw"}`,
+			want:  `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1500 {"type":"host-gw","epoch":2}`},
 		{title: "another backend after two switches", family: "IPv4", kind: "host-gw", name: name4,
-			options: `{"device":"b","switches":2}`, value: `{"PublicIP":"192.0.2.9"}`,
+			epoch: 2, value: `{"PublicIP":"192.0.2.9"}`,
 			want: `34 [10.5.34.0/24] flannel-192.0.2.9 [192.0.2.9] 1472 {"type":"udp"}`},
 		{title: "udp, both", family: "both", kind: "udp", name: name2, value: `{"PublicIP":"192.0.2.9","PublicIPv6":null}`,
 			want: `34 [10.5.34.0/24 fd00:5:0:77::/64] flannel-192.0.2.9 [192.0.2.9] 1472 {"type":"udp","ipv4_only":true,"port":8285}`},
@@ -267,6 +268,7 @@ func TestFlannelLeases(t *testing.T) {
 	} {
 		t.Run(tt.title, func(t *testing.T) {
 			n := networkOf(t, tt.family, tt.kind, tt.options)
+			n.Epoch.Number = tt.epoch
 			l, foreign, err := ParseLease(n, tt.name, []byte(tt.value))
 			if tt.err != "" {
 				refusal(t, err, tt.err)

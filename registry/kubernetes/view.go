@@ -56,7 +56,7 @@ func (c *connection) leases(t *tree, n registry.Network) (set registry.LeaseSet,
 }
 
 func (v *leaseView) isOf(n registry.Network) bool {
-	return slices.Equal(v.network.Plan, n.Plan) && v.network.Backend.Equal(n.Backend)
+	return slices.Equal(v.network.Plan, n.Plan) && v.network.Carriage().Equal(n.Carriage())
 }
 
 // records returns what t says of all Nodes that have leases.

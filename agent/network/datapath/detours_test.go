@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
@@ -130,7 +131,7 @@ func TestDetoursInWords(t *testing.T) {
 // TestRoutingRules: each pass makes the routing rules that this host is configured to have. They are removed with the
 // network, with pools that it has no more, and with the setting.
 func TestRoutingRules(t *testing.T) {
-	kind, c := newLab(t).kind("recorder"), backend.Config{Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}
+	d, c := carriage.Of(newLab(t).network().Carriage()), backend.Config{Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}
 	other := state.Network{Pools: []netip.Prefix{netip.MustParsePrefix("10.6.0.0/16")}}
 	for _, tt := range []struct {
 		name     string
@@ -147,10 +148,10 @@ func TestRoutingRules(t *testing.T) {
 			return err
 		}, nil},
 		{"the same pools", 99, func(l *lab) error {
-			return l.r.Retire(t.Context(), kind, c, state.Network{Pools: c.Pools})
+			return l.r.Retire(t.Context(), d, c, state.Network{Pools: c.Pools})
 		}, nil},
-		{"other pools", 99, func(l *lab) error { return l.r.Retire(t.Context(), kind, c, other) }, []string{"[10.6.0.0/16] 0"}},
-		{"no setting any more", 0, func(l *lab) error { return l.r.Retire(t.Context(), kind, c, other) },
+		{"other pools", 99, func(l *lab) error { return l.r.Retire(t.Context(), d, c, other) }, []string{"[10.6.0.0/16] 0"}},
+		{"no setting any more", 0, func(l *lab) error { return l.r.Retire(t.Context(), d, c, other) },
 			[]string{"[10.6.0.0/16 10.5.0.0/16] 0"}},
 		{"removed", 99, func(l *lab) error { return l.r.Remove(t.Context(), other) }, []string{"[10.6.0.0/16] 0"}},
 	} {

@@ -254,9 +254,9 @@ func leaseOf(host string, slot uint64) registry.Lease {
 // built makes the backend.
 func (l *lab) built() *lab {
 	l.t.Helper()
-	kind, c, err := l.r.Configure(l.network())
+	d, c, err := l.r.Configure(l.network())
 	if err == nil {
-		err = l.r.Build(kind, c)
+		err = l.r.Build(d, c)
 	}
 	if err != nil {
 		l.t.Fatal(err)

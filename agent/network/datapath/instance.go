@@ -3,33 +3,37 @@ package datapath
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/backend/switchover"
 )
 
-// An Instance is a backend, the configuration it was built from, and the datapath that it was given. It can outlive its
-// Reconciler: the next one takes it over, so that packets keep flowing through the process.
+// An Instance is a network's backends, what they were built from, and the datapath that they were given. It can outlive
+// its Reconciler: the next one takes it over, so that packets keep flowing through the process.
 type Instance struct {
-	backend backend.Backend
-	kind    string
-	config  backend.Config
-	lent    *lent
+	backend    *switchover.Backend
+	definition switchover.Definition
+	config     backend.Config
+	lent       *lent
 
-	content atomic.Pointer[peers.View] // what the backend was given last, nil for nothing
+	content atomic.Pointer[peers.View] // what the backends were given last, nil for nothing
 
 	one sync.Mutex // held during calls of the backend's methods: one goroutine at a time
 }
+
+// kind returns the type of the network's backend.
+func (i *Instance) kind() string { return i.definition.Current.Type }
 
 // Close closes the backend; its datapath in the kernel stays.
 func (i *Instance) Close() error {
 	defer i.lent.set(0)
 	if err := i.backend.Close(); err != nil {
-		return fmt.Errorf("close backend %s of network %s: %w", i.kind, i.config.Network, err)
+		return fmt.Errorf("close backend %s of network %s: %w", i.kind(), i.config.Network, err)
 	}
 	return nil
 }
@@ -46,61 +50,18 @@ func (i *Instance) apply(ctx context.Context, s backend.State) (backend.Report, 
 	return i.backend.Apply(ctx, s)
 }
 
-// takes reports whether the backend has the given configuration, after changing it if necessary. err is why a backend
-// that can change could not; nil if it cannot.
-func (i *Instance) takes(kind backend.Type, c backend.Config) (taken bool, err error) {
+// takes makes the backends those of a definition and a configuration with the same effective options, if that is possible
+// without an interruption. If not, the error says why.
+func (i *Instance) takes(d switchover.Definition, c backend.Config) error {
 	i.one.Lock()
 	defer i.one.Unlock()
-	if i.kind == kind.Name && string(i.config.Options) == string(c.Options) && slices.Equal(i.config.Pools, c.Pools) {
-		return true, nil
-	}
-	switch b := i.backend.(type) {
-	case *transition.Backend:
-		if err := b.ChangeTo(kind.Name, c); err != nil {
-			return false, err
-		}
-		i.lent.set(i.threads(kind))
-	case backend.Changer:
-		if i.kind != kind.Name {
-			return false, nil
-		}
-		if err := b.Change(c); err != nil {
-			return false, err
-		}
-	default:
-		return false, nil
-	}
-	i.kind, i.config = kind.Name, c
-	return true, nil
-}
-
-// threads returns how many threads the backend has; see backend.Type.
-func (i *Instance) threads(kind backend.Type) int {
-	if b, ok := i.backend.(*transition.Backend); ok {
-		return b.Threads()
-	}
-	return kind.Threads
-}
-
-// counting returns what counts the traffic by peer and in total; nil for what the backend does not count.
-func (i *Instance) counting() (backend.Counter, backend.Meter) {
-	if b, ok := i.backend.(*transition.Backend); ok {
-		return b.Counting()
-	}
-	counter, _ := i.backend.(backend.Counter)
-	meter, _ := i.backend.(backend.Meter)
-	return counter, meter
-}
-
-// encrypted returns a counter of the traffic with the peers that are reached over a backend that encrypts, or nil if there is
-// no such backend.
-func (i *Instance) encrypted(types map[string]backend.Type) backend.Counter {
-	if b, ok := i.backend.(*transition.Backend); ok {
-		return b.Encrypted()
-	}
-	if !types[i.kind].Encrypts {
+	if reflect.DeepEqual(i.definition, d) && slices.Equal(i.config.Pools, c.Pools) {
 		return nil
 	}
-	counter, _ := i.backend.(backend.Counter)
-	return counter
+	if err := i.backend.ChangeTo(d, c); err != nil {
+		return err
+	}
+	i.lent.set(i.backend.Threads())
+	i.definition, i.config = d, c
+	return nil
 }

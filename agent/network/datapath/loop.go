@@ -222,7 +222,7 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (repaired bool, err er
 		return false, ctx.Err()
 	}
 	r.countPass(started, report, err)
-	r.checks.lookAtHandshakes(r.instance.encrypted(r.o.Host.Backends), report, t.lapsed)
+	r.checks.lookAtHandshakes(r.instance.backend.Encrypted(), report, t.lapsed)
 	r.checks.lookAtDetours(t.network, t.state, report, err)
 	r.checks.afterPass(t.network, carried, r.Status().Placed, &report, err)
 	r.update(func(s *Status) {

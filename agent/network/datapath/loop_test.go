@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/state"
@@ -431,14 +432,14 @@ func TestHandOver(t *testing.T) {
 
 // TestRetire: the datapath of another plan or backend is removed, one of a narrower plan is kept.
 func TestRetire(t *testing.T) {
-	kind, c := newLab(t).kind("recorder"), backend.Config{Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}
+	d, c := carriage.Of(newLab(t).network().Carriage()), backend.Config{Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}
 	other := []netip.Prefix{netip.MustParsePrefix("10.6.0.0/16")}
 	saved := func(kind string, pools []netip.Prefix) state.Network {
 		b, err := registry.NewBackend(kind, json.RawMessage(`{}`))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return state.Network{Backend: b, Pools: pools}
+		return state.Network{Carriage: registry.Carriage{Backend: b}, Pools: pools}
 	}
 	for _, tt := range []struct {
 		name    string
@@ -454,7 +455,7 @@ func TestRetire(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t)
-			if err := l.r.Retire(t.Context(), kind, c, tt.before); err != nil {
+			if err := l.r.Retire(t.Context(), d, c, tt.before); err != nil {
 				t.Fatal(err)
 			}
 			if len(l.passes) != tt.removed || l.closed != tt.removed {
@@ -464,7 +465,7 @@ func TestRetire(t *testing.T) {
 	}
 	t.Run("an instance", func(t *testing.T) {
 		l := newLab(t).built()
-		if err := l.r.Retire(t.Context(), kind, backend.Config{Pools: other}, saved("recorder", other)); err != nil {
+		if err := l.r.Retire(t.Context(), d, backend.Config{Pools: other}, saved("recorder", other)); err != nil {
 			t.Fatal(err)
 		}
 		if len(l.passes) != 1 || l.closed != 0 {

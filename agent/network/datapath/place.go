@@ -9,13 +9,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/transition"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -135,10 +135,10 @@ func (r *Reconciler) selectPlace(n registry.Network, settings config.Underlay) (
 	p := Place{Choice: choice}
 	advert, err := r.instance.advertise(p.underlay())
 	if err != nil {
-		return Place{}, fmt.Errorf("backend %s on %s: %w", r.instance.kind, choice.Interface, err)
+		return Place{}, fmt.Errorf("backend %s on %s: %w", r.instance.kind(), choice.Interface, err)
 	}
 	p.MTU, p.overhead = advert.MTU, advert.Overhead
-	p.Attributes, err = registry.NewBackend(r.instance.kind, advert.Attributes)
+	p.Attributes, err = registry.NewBackend(r.instance.kind(), advert.Attributes)
 	return p, err
 }
 
@@ -146,9 +146,7 @@ func (r *Reconciler) selectPlace(n registry.Network, settings config.Underlay) (
 func (r *Reconciler) markUnderlayLost() { r.update(func(s *Status) { s.Placed = false }) }
 
 // Link returns the name of the device of the network's backend, or of the current one during a switch.
-func Link(n registry.Network) string {
-	return transition.Link(n.Name, n.Backend.Type, n.Backend.Options())
-}
+func Link(n registry.Network) string { return carriage.Of(n.Carriage()).Links(n.Name)[0] }
 
 func (r *Reconciler) showPlace(n registry.Network, p Place) {
 	status, reason := api.Passing, fmt.Sprintf("%s (%s)", p.Choice.Interface, p.Choice.Reason)

@@ -35,7 +35,7 @@ func TestArithmetic(t *testing.T) {
 // TestChangesOfThePlaceAreLogged: the log tells a change of the underlay from one that only concerns the lease, as each
 // step of a switch makes. The lease follows both.
 func TestChangesOfThePlaceAreLogged(t *testing.T) {
-	attributes := func(l *lab) { l.attributes = `{"next":{"device":"b","type":"other"}}` }
+	attributes := func(l *lab) { l.attributes = `{"next":{"type":"other"}}` }
 	lose := func(l *lab) { l.gone = errors.New("eth0 has no address") }
 	for _, tt := range []struct {
 		name   string

@@ -15,15 +15,16 @@ package datapath
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"time"
 
 	"github.com/lenonet/leno/agent/advice"
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/health"
@@ -36,7 +37,7 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
-	"github.com/lenonet/leno/backend/transition"
+	"github.com/lenonet/leno/backend/switchover"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -111,31 +112,23 @@ func New(o Options, before *Instance) *Reconciler {
 	}
 }
 
-// Configure returns the network's backend and the configuration for it, with its effective options.
-func (r *Reconciler) Configure(n registry.Network) (kind backend.Type, c backend.Config, err error) {
-	return r.configure(n.Backend, n.Plan.Prefixes())
+// Configure returns the network's backends with their effective options, and the configuration for them.
+func (r *Reconciler) Configure(n registry.Network) (switchover.Definition, backend.Config, error) {
+	return r.configure(n.Carriage(), n.Plan.Prefixes())
 }
 
-func (r *Reconciler) configure(b registry.Backend, pools []netip.Prefix) (kind backend.Type, c backend.Config, err error) {
-	kind, ok := r.o.Host.Backends[b.Type]
-	if !ok {
-		return kind, c, fmt.Errorf("this leno has no backend %q", b.Type)
-	}
-	options, err := kind.Normalize(b.Options())
-	if err != nil {
-		return kind, c, fmt.Errorf("backend %q: %w", kind.Name, err)
-	}
-	return kind, r.config(pools, options), nil
+func (r *Reconciler) configure(c registry.Carriage, pools []netip.Prefix) (switchover.Definition, backend.Config, error) {
+	d, err := carriage.Of(c).Normalize(r.o.Host.Backends)
+	return d, r.config(pools), err
 }
 
-func (r *Reconciler) config(pools []netip.Prefix, options json.RawMessage) backend.Config {
+func (r *Reconciler) config(pools []netip.Prefix) backend.Config {
 	return backend.Config{
 		Network: r.o.Network,
 		Link:    backend.LinkName(r.o.Network),
 		NodeID:  r.o.Host.NodeID(),
 		DataDir: filepath.Join(r.o.DataDir, r.o.Network),
 		Pools:   pools,
-		Options: options,
 		Logger:  r.o.Report.Log(),
 	}
 }
@@ -235,40 +228,38 @@ func (r *Reconciler) KeepRefused(ctx context.Context, pools []netip.Prefix, remo
 	}
 }
 
-// Build makes the backend, unless there is one that has the same configuration or can change to it.
-func (r *Reconciler) Build(kind backend.Type, c backend.Config) error {
-	if !r.reuses(kind, c) {
+// Build makes the backends, unless there are some that have the same configuration or can change to it.
+func (r *Reconciler) Build(d switchover.Definition, c backend.Config) error {
+	if !r.reuses(d, c) {
 		r.Close()
-		b, err := kind.New(c)
+		b, err := switchover.New(r.o.Host.Backends, d, c)
 		if err != nil {
-			return fmt.Errorf("backend %q: %w", kind.Name, err)
+			return err
 		}
-		r.instance = &Instance{backend: b, kind: kind.Name, config: c, lent: &lent{from: r.o.Host.Processors}}
-		r.instance.lent.set(r.instance.threads(kind))
+		r.instance = &Instance{backend: b, definition: d, config: c, lent: &lent{from: r.o.Host.Processors}}
+		r.instance.lent.set(b.Threads())
 	}
-	counter, meter := r.instance.counting()
+	counter, meter := r.instance.backend.Counting()
 	r.update(func(s *Status) { s.Counter, s.Meter = counter, meter })
 	return nil
 }
 
-// reuses reports whether there is a backend that has a configuration, after changing it if necessary. If not, the backend
+// reuses reports whether there are backends that have a configuration, after changing them if necessary. If not, they
 // must be built again, which interrupts packets that pass through this process.
-func (r *Reconciler) reuses(kind backend.Type, c backend.Config) bool {
+func (r *Reconciler) reuses(d switchover.Definition, c backend.Config) bool {
 	if r.instance == nil {
 		return false
 	}
-	log := r.o.Report.Log().With("backend", r.instance.kind, "next", kind.Name)
-	taken, err := r.instance.takes(kind, c)
+	log := r.o.Report.Log().With("backend", r.instance.kind(), "next", d.Current.Type)
+	err := r.instance.takes(d, c)
 	switch {
-	case taken:
 	case err == nil:
-		log.Debug("backend is built again for another configuration")
-	case errors.Is(err, transition.ErrDoesNotFollow):
+	case errors.Is(err, switchover.ErrDoesNotFollow):
 		log.Debug("backend is built again for another configuration", "reason", err)
 	default:
 		log.Warn("backend could not be changed and is built again; packets may be lost in the meantime", "error", err)
 	}
-	return taken
+	return err == nil
 }
 
 // Content returns what the datapath was made from last, or nil if there is none.
@@ -320,41 +311,29 @@ func (r *Reconciler) HandOver() *Instance {
 
 // Retire removes the datapath of another backend or plan than c: that of the instance or, if there is none, of an
 // earlier process whose state file is before.
-func (r *Reconciler) Retire(ctx context.Context, kind backend.Type, c backend.Config, before state.Network) error {
+func (r *Reconciler) Retire(ctx context.Context, d switchover.Definition, c backend.Config, before state.Network) error {
 	r.retireRules(ctx, r.poolsBefore(before), c.Pools)
 	if old := r.instance; old != nil {
-		if follows(old.kind, old.config.Options, kind, c) && covers(c.Pools, old.config.Pools) {
+		if old.definition.Follows(d) && covers(c.Pools, old.config.Pools) {
 			return nil
 		}
 		r.StopResumed()
 		_, err := old.apply(ctx, backend.State{})
 		return err
 	}
-	if !follows(before.Backend.Type, before.Backend.Options(), kind, c) || !covers(c.Pools, before.Pools) {
+	left := carriage.Of(before.Carriage)
+	if !left.Follows(d) || !covers(c.Pools, before.Pools) {
 		return r.removeSaved(ctx, before)
 	}
-	if before.Backend.Type == kind.Name && string(before.Backend.Options()) == string(c.Options) {
+	if reflect.DeepEqual(left, d) {
 		return nil
 	}
 	// What the earlier process carried the network with, and c does not have, is removed once c is in place.
-	earlier, config, err := r.configure(before.Backend, before.Pools)
+	earlier, config, err := r.configure(before.Carriage, before.Pools)
 	if err != nil {
 		return nil // what this version does not know stays
 	}
 	return r.Build(earlier, config)
-}
-
-// follows reports whether a datapath of backend type before can become that of c without a removal.
-func follows(before string, options json.RawMessage, kind backend.Type, c backend.Config) bool {
-	if !transition.CanSwitch(kind.Name) || !transition.CanSwitch(before) {
-		return before == kind.Name
-	}
-	from, err := transition.Parse(before, options)
-	if err != nil {
-		return before == kind.Name
-	}
-	to, err := transition.Parse(kind.Name, c.Options)
-	return err == nil && from.Follows(to)
 }
 
 // Remove removes the datapath from the kernel and closes the backend. If there is no instance, it removes the datapath
@@ -384,12 +363,12 @@ func covers(pools, old []netip.Prefix) bool {
 // removeSaved removes the datapath that a state file describes. It does nothing if this version does not know the
 // backend or its options.
 func (r *Reconciler) removeSaved(ctx context.Context, before state.Network) error {
-	kind, c, err := r.configure(before.Backend, before.Pools)
+	d, c, err := r.configure(before.Carriage, before.Pools)
 	if err != nil {
 		return nil
 	}
-	r.o.Report.Log().Info("removing the datapath of an earlier definition", "backend", kind.Name)
-	b, err := kind.New(c)
+	r.o.Report.Log().Info("removing the datapath of an earlier definition", "backend", d.Current.Type)
+	b, err := switchover.New(r.o.Host.Backends, d, c)
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ func (c *checks) flappingIn(part backend.Part) string {
 func (c *checks) ensureForwarding(n registry.Network, s backend.State) (wrong []string, healed []backend.Repair) {
 	var set []string
 	on := true
-	links := kernel.Arrivals(c.network, n.Backend.Type, n.Backend.Object, s.Underlay.Interface)
+	links := kernel.Arrivals(c.network, s.Underlay.Interface, n.Carriage().Objects()...)
 	for _, subnet := range s.Subnets {
 		found, err := c.host.EnsureForwarding(subnet, links, c.forward)
 		if err != nil {

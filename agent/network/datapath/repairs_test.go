@@ -13,6 +13,7 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -59,7 +60,7 @@ func TestPauseAfterPass(t *testing.T) {
 func TestForwardingInHealth(t *testing.T) {
 	l := newLab(t)
 	s := backend.State{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}, Underlay: backend.Underlay{Interface: "eth0"}}
-	n := registry.Network{Backend: registry.Backend{Type: "vxlan", Object: json.RawMessage(`{"direct_routing":true}`)}}
+	n := registry.Network{Backend: registry.Backend{Type: "vxlan", Object: json.RawMessage(`{"type":"vxlan","direct_routing":true}`)}}
 	var found forwarding.State
 	var fails error
 	l.forward = func(links []string, set bool) (forwarding.State, error) {
@@ -112,7 +113,7 @@ func TestForwardingOfDevices(t *testing.T) {
 			asked = links
 			return forwarding.State{}, nil
 		}
-		l.r.checks.ensureForwarding(registry.Network{Backend: registry.Backend{Type: kind, Object: json.RawMessage(`{}`)}}, s)
+		l.r.checks.ensureForwarding(registry.Network{Backend: agenttest.Backend(t, kind, "")}, s)
 		if fmt.Sprint(asked) != want {
 			t.Errorf("%s: %v, want %s", kind, asked, want)
 		}

@@ -232,7 +232,7 @@ func (h *host) save(n registry.Network, lease registry.Lease) error {
 			Definition: n.CreateIndex,
 			Renewed:    time.Now(),
 			Revoked:    h.keeper.Status().Revoked,
-			Backend:    n.Backend,
+			Carriage:   n.Carriage(),
 		}
 	})
 }

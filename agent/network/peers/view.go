@@ -43,7 +43,7 @@ func Load(dataDir string, before state.Network, nodeID string) (View, error) {
 		return View{}, fmt.Errorf("remembered subnet: %w", err)
 	}
 	switch {
-	case before.Definition != file.Created || !before.Backend.Equal(n.Backend) ||
+	case before.Definition != file.Created || !before.Carriage.Equal(n.Carriage()) ||
 		!slices.Equal(before.Pools, n.Plan.Prefixes()):
 		return View{}, errors.New("the remembered lease is of another definition than the peers")
 	case !slices.Equal(before.Subnets, n.Plan.Subnets(own.Slot)):

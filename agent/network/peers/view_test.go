@@ -25,7 +25,7 @@ func TestLoad(t *testing.T) {
 		Subnets:    own.Subnets,
 		Definition: 7,
 		Pools:      n.Plan.Prefixes(),
-		Backend:    n.Backend,
+		Carriage:   n.Carriage(),
 	}
 	for _, tt := range []struct {
 		name   string

@@ -1,6 +1,7 @@
 package agenttest
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -47,4 +48,36 @@ func Lease(host string, slot uint64, session string, index uint64) registry.Leas
 		Session:     session,
 		ModifyIndex: index,
 	}
+}
+
+// Carriage returns the backends of a definition. options is JSON with the options of the backend, such as `{"vni":7}`, and
+// with the members "epoch" and "switch" of a definition's record.
+func Carriage(t testing.TB, kind, options string) (c registry.Carriage) {
+	t.Helper()
+	all := map[string]json.RawMessage{}
+	if options != "" {
+		if err := json.Unmarshal([]byte(options), &all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	record := map[string]any{}
+	for _, name := range []string{"epoch", "switch"} {
+		if value, ok := all[name]; ok {
+			record[name] = value
+			delete(all, name)
+		}
+	}
+	own, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record["backend"] = Backend(t, kind, string(own))
+	whole, err := json.Marshal(record)
+	if err == nil {
+		err = json.Unmarshal(whole, &c)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }

@@ -1,4 +1,4 @@
-package transition
+package switchover
 
 import (
 	"context"
@@ -45,7 +45,7 @@ func (b *Backend) applyOne(ctx context.Context, s backend.State) (backend.Report
 	b.tester.close()
 	c, peers := b.current, slices.Clone(s.Peers)
 	for i, p := range peers {
-		if !c.Other && !mentions(p.Attributes) {
+		if !c.IsOther() && !mentions(p.Attributes) {
 			continue // as in networks that were never switched
 		}
 		if own, _, ok := c.entry(p.Backend, p.Attributes); ok {
@@ -316,7 +316,7 @@ func (b *Backend) clear(ctx context.Context, s backend.State, before bool) (back
 
 // isInTheWay reports whether an instance of the definition needs the same device.
 func (b *Backend) isInTheWay(c *instance) bool {
-	return slices.ContainsFunc(b.instances(), func(o *instance) bool { return o.Other == c.Other })
+	return slices.ContainsFunc(b.instances(), func(o *instance) bool { return o.IsOther() == c.IsOther() })
 }
 
 // remove applies the zero State.

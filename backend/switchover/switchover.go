@@ -1,4 +1,4 @@
-package transition
+package switchover
 
 import (
 	"bytes"
@@ -14,69 +14,6 @@ import (
 
 	"github.com/lenonet/leno/backend"
 )
-
-// Wrap returns backends that can be switched: each accepts the options of a Definition in addition to its own, and
-// carries the network as that definition says. Backends without a datapath of their own stay as they are.
-func Wrap(types map[string]backend.Type) map[string]backend.Type {
-	out := maps.Clone(types)
-	for name, kind := range types {
-		if !CanSwitch(name) {
-			continue
-		}
-		kind.Normalize = func(options json.RawMessage) (json.RawMessage, error) { return normalize(types, name, options) }
-		if port := kind.Port; port != nil {
-			kind.Port = func(options json.RawMessage) backend.Port {
-				definition, err := Parse(name, options)
-				if err != nil {
-					return backend.Port{}
-				}
-				return port(definition.Current.Options)
-			}
-		}
-		kind.New = func(c backend.Config) (backend.Backend, error) { return newBackend(types, name, c) }
-		out[name] = kind
-	}
-	return out
-}
-
-// Ports returns the UDP ports of all backends in a definition with these effective options.
-func Ports(types map[string]backend.Type, kind string, options json.RawMessage) []backend.Port {
-	out := []backend.Port{types[kind].Uses(options)}
-	if definition, err := Parse(kind, options); err == nil && definition.Next != nil {
-		out = append(out, types[definition.Next.Type].Uses(definition.Next.Options))
-	}
-	return out
-}
-
-// Tunnels reports whether packets of other hosts arrive by the network's devices only, with all backends in a definition.
-func Tunnels(types map[string]backend.Type, kind string, options json.RawMessage) bool {
-	definition, err := Parse(kind, options)
-	return err == nil && types[kind].Tunnels && (definition.Next == nil || types[definition.Next.Type].Tunnels)
-}
-
-// CanSwitch reports whether networks can be switched from and to a backend. This is not possible with a backend that
-// only leases subnets, because other programs carry its packets.
-func CanSwitch(kind string) bool { return kind != "alloc" }
-
-func normalize(types map[string]backend.Type, kind string, options json.RawMessage) (json.RawMessage, error) {
-	definition, err := Parse(kind, options)
-	if err != nil {
-		return nil, err
-	}
-	if definition.Current.Options, err = types[kind].Normalize(definition.Current.Options); err != nil {
-		return nil, err
-	}
-	if next := definition.Next; next != nil {
-		to, ok := types[next.Type]
-		if !ok || !CanSwitch(next.Type) {
-			return nil, &backend.OptionError{Option: "next", Reason: fmt.Sprintf("this leno cannot switch to backend %q", next.Type)}
-		}
-		if next.Options, err = to.Normalize(next.Options); err != nil {
-			return nil, &backend.OptionError{Option: "next", Reason: err.Error()}
-		}
-	}
-	return definition.Options()
-}
 
 // A Backend carries a network as a Definition says.
 type Backend struct {
@@ -117,9 +54,11 @@ type instance struct {
 	reasons      map[string]string     // why it cannot send to each of the others
 }
 
-func newBackend(types map[string]backend.Type, kind string, c backend.Config) (*Backend, error) {
-	b := &Backend{types: types, config: c, adoptUntil: time.Now().Add(adoptionTime), hasLink: hasLink, tester: newTester()}
-	if err := b.ChangeTo(kind, c); err != nil {
+// New returns a backend that carries a network as the definition says, whose options have all defaults. It changes
+// nothing on the host.
+func New(types map[string]backend.Type, d Definition, c backend.Config) (*Backend, error) {
+	b := &Backend{types: types, adoptUntil: time.Now().Add(adoptionTime), hasLink: hasLink, tester: newTester()}
+	if err := b.ChangeTo(d, c); err != nil {
 		return nil, err
 	}
 	if !slices.ContainsFunc(b.instances(), func(i *instance) bool { return i.ready }) {
@@ -140,7 +79,11 @@ func (b *Backend) open(c Spec) (*instance, error) {
 	if !ok {
 		return nil, fmt.Errorf("this leno has no backend %q", c.Type)
 	}
-	built, err := kind.New(b.configOf(c))
+	config, err := b.configOf(c)
+	if err != nil {
+		return nil, fmt.Errorf("backend %q: %w", c.Type, err)
+	}
+	built, err := kind.New(config)
 	if err != nil {
 		return nil, fmt.Errorf("backend %q: %w", c.Type, err)
 	}
@@ -149,15 +92,17 @@ func (b *Backend) open(c Spec) (*instance, error) {
 		ready: kind.Device && b.hasLink(link), answered: map[uint64]bool{}}, nil
 }
 
-func (b *Backend) configOf(c Spec) backend.Config {
-	config := b.config
+func (b *Backend) configOf(c Spec) (config backend.Config, err error) {
+	config = b.config
+	if config.Options, err = c.Running(b.types); err != nil {
+		return config, err
+	}
 	config.Link, config.Alias = c.Link(b.config.Network)
-	config.Options = c.Options
 	config.DataDir = c.DataDir(config.DataDir)
 	if log := config.Logger; log != nil {
 		config.Logger = log.Named(c.Type)
 	}
-	return config
+	return config, nil
 }
 
 // Threads returns the sum of the instances' backend.Type.Threads.
@@ -172,16 +117,11 @@ func (b *Backend) Threads() int {
 // ErrDoesNotFollow: a definition has none of the present backends as its current one, so there is an interruption.
 var ErrDoesNotFollow = errors.New("cannot follow without an interruption")
 
-// ChangeTo adopts the definition of another configuration, whose backend has the type kind. Backends of the present
-// definition keep running. A key that is outdated under the new definition is deleted; nothing else on the host
+// ChangeTo adopts another definition and configuration. Backends of the present definition keep running. A key that is outdated under the new definition is deleted; nothing else on the host
 // changes. It returns ErrDoesNotFollow if the definition does not follow the present one.
-func (b *Backend) ChangeTo(kind string, c backend.Config) error {
-	definition, err := Parse(kind, c.Options)
-	if err != nil {
-		return err
-	}
+func (b *Backend) ChangeTo(definition Definition, c backend.Config) error {
 	if b.current != nil && !b.definition.Follows(definition) {
-		return fmt.Errorf("backend %q after %q: %w", kind, b.definition.Current.Type, ErrDoesNotFollow)
+		return fmt.Errorf("backend %q after %q: %w", definition.Current.Type, b.definition.Current.Type, ErrDoesNotFollow)
 	}
 	if b.current != nil {
 		b.adoptUntil = time.Time{} // the present routes are of this process
@@ -193,7 +133,7 @@ func (b *Backend) ChangeTo(kind string, c backend.Config) error {
 		i := slices.IndexFunc(running, func(r *instance) bool { return r.is(want) })
 		if i < 0 {
 			opened, err := b.open(want)
-			if err == nil && b.types[want.Type].Device && slices.ContainsFunc(running, func(r *instance) bool { return r.Other == want.Other }) {
+			if err == nil && b.types[want.Type].Device && slices.ContainsFunc(running, func(r *instance) bool { return r.IsOther() == want.IsOther() }) {
 				opened.ready = false // the device is that of another backend, which is still to be removed
 			}
 			return opened, err
@@ -238,6 +178,7 @@ func (b *Backend) ChangeTo(kind string, c backend.Config) error {
 // agree, the instance can receive, and send to its peers, only once it was applied.
 func (b *Backend) retune(c *instance, want Spec) error {
 	if c.Equal(want) && slices.Equal(c.pools, b.config.Pools) {
+		c.Spec = want
 		return nil
 	}
 	if b.interrupts(c.Spec, want) {
@@ -245,9 +186,12 @@ func (b *Backend) retune(c *instance, want Spec) error {
 		clear(c.answered)
 	}
 	if changer, ok := c.backend.(backend.Changer); ok {
-		err := changer.Change(b.configOf(want))
+		config, err := b.configOf(want)
 		if err == nil {
-			c.Options, c.pools = want.Options, b.config.Pools
+			err = changer.Change(config)
+		}
+		if err == nil {
+			c.Spec, c.pools = want, b.config.Pools
 		}
 		return err
 	}
@@ -256,14 +200,16 @@ func (b *Backend) retune(c *instance, want Spec) error {
 		return err
 	}
 	err = c.backend.Close()
-	c.backend, c.Options, c.pools = rebuilt.backend, want.Options, b.config.Pools
+	c.backend, c.Spec, c.pools = rebuilt.backend, want, b.config.Pools
 	return err
 }
 
 // interrupts reports whether an option differs on which both ends of a path must agree.
 func (b *Backend) interrupts(now, want Spec) bool {
 	var before, after map[string]json.RawMessage
-	if json.Unmarshal(now.Options, &before) != nil || json.Unmarshal(want.Options, &after) != nil {
+	had, hadErr := now.Running(b.types)
+	has, hasErr := want.Running(b.types)
+	if hadErr != nil || hasErr != nil || json.Unmarshal(had, &before) != nil || json.Unmarshal(has, &after) != nil {
 		return true
 	}
 	for option := range b.types[want.Type].Interrupts {
@@ -300,7 +246,7 @@ func (b *Backend) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 		return out, err
 	}
 	b.current.advert = out
-	m := members{Device: b.current.device(), Switches: b.definition.Switches}
+	m := members{Epoch: b.definition.Current.Epoch}
 	if next := b.next; next != nil {
 		next.advert, next.advertiseErr = b.advertise(next, u)
 		if next.advertiseErr == nil && next.advert.MTU < out.MTU {
@@ -328,7 +274,7 @@ func (b *Backend) advertise(c *instance, u backend.Underlay) (backend.Advertisem
 // offer returns what the lease says about the next backend: how peers reach this host over it, or why they cannot. It
 // returns nil before that is known.
 func (c *instance) offer() (json.RawMessage, error) {
-	m := members{Type: c.Type, Device: c.device()}
+	m := members{Type: c.Type}
 	switch err := c.broken(); {
 	case err != nil:
 		m.Error = err.Error()

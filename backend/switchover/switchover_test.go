@@ -1,4 +1,4 @@
-package transition
+package switchover
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -131,18 +132,17 @@ func (h *host) close() {}
 func newHost(t *testing.T, kind, options string) *host {
 	t.Helper()
 	h := &host{recorder: newRecorder(), t: t}
-	b, err := Wrap(h.types())[kind].New(h.config(options))
-	if err != nil {
+	var err error
+	if h.b, err = New(h.types(), definition(t, kind, options), h.config()); err != nil {
 		t.Fatal(err)
 	}
-	h.b = b.(*Backend)
 	h.b.adoptUntil = time.Time{} // as for a process that has made the routes itself
 	h.b.tester = h
 	return h
 }
 
-func (h *host) config(options string) backend.Config {
-	return backend.Config{Network: "n", Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}, Options: json.RawMessage(options)}
+func (h *host) config() backend.Config {
+	return backend.Config{Network: "n", Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}
 }
 
 // peer returns a peer whose lease has the attributes.
@@ -185,7 +185,7 @@ func (h *host) does(want string, peers ...backend.Peer) backend.Report {
 
 func (h *host) follow(kind, options string) {
 	h.t.Helper()
-	if err := h.b.ChangeTo(kind, h.config(options)); err != nil {
+	if err := h.b.ChangeTo(definition(h.t, kind, options), h.config()); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -199,8 +199,8 @@ func (h *host) says(want string) {
 }
 
 const (
-	switching = `{"next":{"device":"b","type":"new"}}`
-	prepared  = `{"key":"old","next":{"device":"b","key":"new~b","type":"new"}}`
+	switching = `{"next":{"type":"new"}}`
+	prepared  = `{"key":"old","next":{"key":"new~b","type":"new"}}`
 )
 
 // TestSwitch follows one host through a switch: each peer moves when its lease says that it can receive, no step leaves
@@ -216,7 +216,7 @@ func TestSwitch(t *testing.T) {
 	if s := report.Switch; s == nil || s.Moved != 0 || len(s.Waiting) != 2 || s.Waiting[0].Reason != "it has not prepared new yet" {
 		t.Errorf("%+v", s)
 	}
-	h.says(`{"key":"old","next":{"device":"b","key":"new~b","type":"new"}}`)
+	h.says(`{"key":"old","next":{"key":"new~b","type":"new"}}`)
 
 	// c can receive, is set up without a route, and moves once that has worked.
 	report = h.does("old: b c; new~b: (b)? (c); old: b (c); new~b: (b)? c", peer(1, "old", `{}`), peer(2, "old", prepared))
@@ -229,18 +229,18 @@ func TestSwitch(t *testing.T) {
 	if want := (backend.Skip{Node: "b", Reason: "no packet from it has arrived so far"}); report.Switch.Waiting[0] != want || len(report.Unproven) != 0 {
 		t.Errorf("%+v", report)
 	}
-	h.says(`{"key":"old","next":{"device":"b","key":"new~b","type":"new"}}`)
+	h.says(`{"key":"old","next":{"key":"new~b","type":"new"}}`)
 	h.wait = map[string][]string{}
 	h.does("old: b (c); new~b: (b) c; old: (b) (c); new~b: b c", peer(1, "old", prepared), peer(2, "old", prepared))
-	h.says(`{"key":"old","next":{"device":"b","key":"new~b","type":"new"},"sends":"b"}`)
+	h.says(`{"key":"old","next":{"key":"new~b","type":"new"},"sends":"b"}`)
 
 	// c is ahead: its lease has only the new backend.
-	h.does("old: (b) (c)?; new~b: b c", peer(1, "old", prepared), peer(2, "new", `{"device":"b","key":"new~b"}`))
-	h.follow("new", `{"device":"b"}`)
-	h.says(`{"device":"b","key":"new~b"}`)
+	h.does("old: (b) (c)?; new~b: b c", peer(1, "old", prepared), peer(2, "new", `{"epoch":1,"key":"new~b"}`))
+	h.follow("new", `{"epoch":1}`)
+	h.says(`{"epoch":1,"key":"new~b"}`)
 	h.does("new~b: b c; old: remove but [10.5.0.0/16 10.5.1.0/24 10.5.2.0/24]; old: close",
-		peer(1, "old", prepared), peer(2, "new", `{"device":"b","key":"new~b"}`))
-	h.does("new~b: b", peer(1, "new", `{"device":"b","key":"new~b"}`))
+		peer(1, "old", prepared), peer(2, "new", `{"epoch":1,"key":"new~b"}`))
+	h.does("new~b: b", peer(1, "new", `{"epoch":1,"key":"new~b"}`))
 	if err := h.b.Close(); err != nil || h.did() != "new~b: close" {
 		t.Errorf("%v", err)
 	}
@@ -263,7 +263,7 @@ func TestUnpublished(t *testing.T) {
 	h.does("old: (b); new~b: b", peer(1, "old", prepared))
 	h.published = json.RawMessage(`{"key":"old"}`) // a peer that has moved stays
 	h.does("old: (b); new~b: b", peer(1, "old", prepared))
-	h.follow("old", `{"next":{"device":"b","type":"new"},"switch":"back"}`)
+	h.follow("old", `{"next":{"type":"new"},"direction":"back"}`)
 	h.does("new~b: (b); old: b", peer(1, "old", prepared))
 }
 
@@ -296,12 +296,11 @@ func TestRestart(t *testing.T) {
 // TestFreshHost: a host without devices of an earlier process waits for no answer before it makes its routes.
 func TestFreshHost(t *testing.T) {
 	h := newHost(t, "old", switching)
-	kind := Wrap(h.types())["old"]
-	fresh, err := kind.New(h.config(`{"next":{"device":"b","type":"new"},"switch":"stopped"}`))
+	var err error
+	h.b, err = New(h.types(), definition(t, "old", `{"next":{"type":"new"},"direction":"stopped"}`), h.config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.b = fresh.(*Backend)
 	h.b.tester = h
 	h.wait["new~b"] = []string{"b"}
 	if report := h.does("old: b; new~b: (b)", peer(1, "old", prepared)); report.Switch.Unassigned != 0 {
@@ -311,9 +310,9 @@ func TestFreshHost(t *testing.T) {
 
 // TestLeftBehind checks that the backend does not use a peer that has not followed to the other device.
 func TestLeftBehind(t *testing.T) {
-	h := newHost(t, "old", `{"device":"b"}`)
+	h := newHost(t, "old", `{"epoch":1}`)
 	h.does("old~b: b runs old with another device c d runs new", peer(1, "old", `{"key":"old"}`),
-		peer(2, "old", `{"key":"old","next":{"device":"b","key":"k","type":"old"}}`), peer(3, "new", `{}`))
+		peer(2, "old", `{"key":"old","next":{"key":"k","type":"old"}}`), peer(3, "new", `{}`))
 }
 
 // TestSwitchTurns: a switch can be stopped and reversed.
@@ -323,18 +322,18 @@ func TestSwitchTurns(t *testing.T) {
 	h.wait["new~b"] = []string{"c"}
 	h.does("old: b c; new~b: (b) (c); old: (b) c; new~b: b (c)", both...)
 	h.wait = map[string][]string{}
-	h.follow("old", `{"next":{"device":"b","type":"new"},"switch":"stopped"}`)
+	h.follow("old", `{"next":{"type":"new"},"direction":"stopped"}`)
 	report := h.does("old: (b) c; new~b: b (c)", both...)
 	if s := report.Switch; !s.Stopped || s.Waiting[0].Reason != "the switch is stopped" {
 		t.Errorf("%+v", s)
 	}
-	h.follow("old", `{"next":{"device":"b","type":"new"},"switch":"back"}`)
+	h.follow("old", `{"next":{"type":"new"},"direction":"back"}`)
 	// The new backend leaves the route alone before the old one takes it.
 	report = h.does("new~b: (b) (c); old: b c", both...)
 	if s := report.Switch; s.From != "new" || s.To != "old" || s.Moved != 2 {
 		t.Errorf("%+v", s)
 	}
-	h.says(`{"key":"old","next":{"device":"b","key":"new~b","type":"new"},"sends":"a"}`)
+	h.says(`{"key":"old","next":{"key":"new~b","type":"new"},"sends":"a"}`)
 	h.follow("old", `{}`)
 	h.does("old: b c; new~b: remove but [10.5.0.0/16 10.5.1.0/24 10.5.2.0/24]; new~b: close", both...)
 }
@@ -347,7 +346,7 @@ func TestSwitchFails(t *testing.T) {
 	if s := report.Switch; s.Fault != "device: port in use" && s.Fault != "port in use" || s.Waiting[0].Reason != "this host cannot use new" {
 		t.Errorf("%+v", s)
 	}
-	h.says(`{"key":"old","next":{"device":"b","error":"port in use","type":"new"}}`)
+	h.says(`{"key":"old","next":{"error":"port in use","type":"new"}}`)
 	h.fail = map[string]error{}
 	h.does("old: b; new~b: (b); old: (b); new~b: b", peer(1, "old", prepared))
 
@@ -362,8 +361,8 @@ func TestSwitchFails(t *testing.T) {
 	h.fail = map[string]error{}
 	h.advertiseErr["new~b"] = errors.New("in a VRF")
 	h.does("old: b", peer(1, "old", prepared))
-	h.says(`{"key":"old","next":{"device":"b","error":"in a VRF","type":"new"}}`)
-	report = h.does("old: b", peer(1, "old", `{"next":{"device":"b","error":"no TUN","type":"new"}}`))
+	h.says(`{"key":"old","next":{"error":"in a VRF","type":"new"}}`)
+	report = h.does("old: b", peer(1, "old", `{"next":{"error":"no TUN","type":"new"}}`))
 	if s := report.Switch; s.Waiting[0].Reason != "it cannot use new: no TUN" {
 		t.Errorf("%+v", s)
 	}
@@ -390,10 +389,10 @@ func TestSilentPeer(t *testing.T) {
 	if s := report.Switch; s.Moved != 1 || s.Waiting[0] != want {
 		t.Errorf("%+v", report)
 	}
-	h.says(`{"key":"old","next":{"device":"b","key":"new~b","type":"new"}}`)
+	h.says(`{"key":"old","next":{"key":"new~b","type":"new"}}`)
 	h.silent, h.tested = nil, nil
 	h.does("old: b (c); new~b: (b) c; old: (b) (c); new~b: b c", peer(1, "old", prepared), peer(2, "old", prepared))
-	h.says(`{"key":"old","next":{"device":"b","key":"new~b","type":"new"},"sends":"b"}`)
+	h.says(`{"key":"old","next":{"key":"new~b","type":"new"},"sends":"b"}`)
 	h.does("old: (b) (c); new~b: b c", peer(1, "old", prepared), peer(2, "old", prepared))
 	if got := fmt.Sprint(h.tested); got != "[~b 10.5.0.0 > 10.5.1.0]" {
 		t.Errorf("tested %s", got)
@@ -407,12 +406,12 @@ func TestSilentPeer(t *testing.T) {
 // TestChangeToRefuses: what does not follow is not taken up.
 func TestChangeToRefuses(t *testing.T) {
 	h := newHost(t, "old", `{}`)
-	for kind, options := range map[string]string{"new": `{}`, "third": `{"device":"b"}`, "old": `{"device":"b"}`} {
-		if err := h.b.ChangeTo(kind, h.config(options)); err == nil {
+	for kind, options := range map[string]string{"new": `{}`, "third": `{"epoch":1}`, "old": `{"epoch":1}`} {
+		if err := h.b.ChangeTo(definition(h.t, kind, options), h.config()); err == nil {
 			t.Errorf("%s %s was taken up", kind, options)
 		}
 	}
-	if err := h.b.ChangeTo("old", h.config(`{"next":{"device":"b","type":"none"}}`)); err == nil {
+	if err := h.b.ChangeTo(definition(t, "old", `{"next":{"type":"none"}}`), h.config()); err == nil {
 		t.Error("an unknown backend was taken up")
 	}
 	h.does("old: b", peer(1, "old", `{}`))
@@ -430,7 +429,7 @@ func (k keyed) Rekey() error {
 // replaces its key, which is from before both.
 func TestMissedSwitches(t *testing.T) {
 	types := newRecorder().types()
-	h := newHost(t, "old", `{"switches":1}`)
+	h := newHost(t, "old", `{}`)
 	for name := range types {
 		plain := h.b.types[name]
 		plain.New = func(c backend.Config) (backend.Backend, error) {
@@ -440,17 +439,17 @@ func TestMissedSwitches(t *testing.T) {
 	}
 	h.b.current.backend = keyed{h.b.current.backend.(*recording)}
 	h.does("old: b", peer(1, "old", `{}`))
-	h.follow("old", `{"switches":1,"since":"2026-01-03T00:00:00Z"}`)
+	h.follow("old", `{"since":"2026-01-03T00:00:00Z"}`)
 	h.does("old: b", peer(1, "old", `{}`))
-	h.follow("old", `{"switches":3}`)
+	h.follow("old", `{"epoch":2}`)
 	h.does("old: new key; old: b", peer(1, "old", `{}`))
-	h.follow("old", `{"next":{"device":"b","type":"new"},"switches":3}`)
+	h.follow("old", `{"epoch":2,"next":{"type":"new"}}`)
 	h.does("old: b; new~b: (b)?", peer(1, "old", `{}`))
 
 	// A backend that a switch has left, and that the next switch takes up again before it was removed, gets a new key, too.
-	h.follow("new", `{"device":"b","switches":4}`)
-	h.follow("new", `{"device":"b","next":{"type":"old"},"switches":4}`)
-	h.does("old: new key; new~b: b; old: (b)?", peer(1, "new", `{"device":"b"}`))
+	h.follow("new", `{"epoch":3}`)
+	h.follow("new", `{"epoch":3,"next":{"type":"old"}}`)
+	h.does("old: new key; new~b: b; old: (b)?", peer(1, "new", `{"epoch":1}`))
 }
 
 // counts is a backend that counts the same for each peer.
@@ -512,10 +511,10 @@ func TestThirdBackend(t *testing.T) {
 	h.mtu["third"] = 1440
 	h.does("old: ; new~b: ")
 	h.says(strings.TrimSuffix(prepared, "}") + `,"sends":"b"}`)
-	h.follow("old", `{"next":{"device":"b","type":"third"}}`)
+	h.follow("old", `{"next":{"type":"third"}}`)
 	h.says(`{"key":"old"}`)
 	h.does("new~b: remove but [10.5.0.0/16]; new~b: close; old: ; third~b: ")
-	h.says(`{"key":"old","next":{"device":"b","key":"third~b","type":"third"},"sends":"b"}`)
+	h.says(`{"key":"old","next":{"key":"third~b","type":"third"},"sends":"b"}`)
 }
 
 // TestChangedOptions: if an option changes on which both ends of a path must agree, the lease does not say that the host
@@ -524,10 +523,10 @@ func TestChangedOptions(t *testing.T) {
 	h := newHost(t, "old", switching)
 	h.does("old: b; new~b: (b); old: (b); new~b: b", peer(1, "old", prepared))
 	h.says(strings.TrimSuffix(prepared, "}") + `,"sends":"b"}`)
-	h.follow("old", `{"next":{"device":"b","mtu":1400,"type":"new"}}`)
+	h.follow("old", `{"next":{"mtu":1400,"type":"new"}}`)
 	h.says(strings.TrimSuffix(prepared, "}") + `,"sends":"b"}`)
 	h.does("new~b: close; old: (b); new~b: b", peer(1, "old", prepared))
-	h.follow("old", `{"next":{"device":"b","mtu":1400,"port":1,"type":"new"}}`)
+	h.follow("old", `{"next":{"mtu":1400,"port":1,"type":"new"}}`)
 	h.says(`{"key":"old"}`)
 	h.does("new~b: close; old: b; new~b: (b); old: (b); new~b: b", peer(1, "old", prepared))
 	h.says(strings.TrimSuffix(prepared, "}") + `,"sends":"b"}`)
@@ -543,18 +542,15 @@ func TestRemove(t *testing.T) {
 }
 
 func TestNormalize(t *testing.T) {
-	types := Wrap(newRecorder().types())
-	got, err := types["old"].Normalize(json.RawMessage(switching))
-	if err != nil || string(got) != switching {
-		t.Errorf("%s, %v", got, err)
+	types := newRecorder().types()
+	d := definition(t, "old", switching)
+	if got, err := d.Normalize(types); err != nil || !reflect.DeepEqual(got, d) {
+		t.Errorf("%+v, %v", got, err)
 	}
-	for _, options := range []string{`{"next":{"device":"b","type":"alloc"}}`, `{"next":{"device":"b","type":"none"}}`} {
-		if _, err := types["old"].Normalize(json.RawMessage(options)); err == nil || !strings.Contains(err.Error(), "cannot switch to backend") {
+	for _, options := range []string{`{"next":{"type":"alloc"}}`, `{"next":{"type":"none"}}`} {
+		if _, err := definition(t, "old", options).Normalize(types); err == nil || !strings.Contains(err.Error(), "cannot switch to backend") {
 			t.Errorf("%s: %v", options, err)
 		}
-	}
-	if _, isSwitched := types["alloc"].New(backend.Config{Network: "n"}); isSwitched != nil {
-		t.Error(isSwitched)
 	}
 }
 
@@ -570,7 +566,7 @@ func TestSharedAddress(t *testing.T) {
 	if _, err := h.b.Advertise(backend.Underlay{Addrs: u.Addrs}); err != nil {
 		t.Errorf("with an address of its own: %v", err)
 	}
-	h = newHost(t, "third", `{"next":{"type":"old","device":"b"}}`)
+	h = newHost(t, "third", `{"next":{"type":"old"}}`)
 	if advert, err := h.b.Advertise(u); err != nil || !strings.Contains(string(advert.Attributes), reason) {
 		t.Errorf("during a switch: %s, %v", advert.Attributes, err)
 	}

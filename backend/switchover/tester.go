@@ -1,4 +1,4 @@
-package transition
+package switchover
 
 import (
 	"hash/fnv"

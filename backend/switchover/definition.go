@@ -1,4 +1,4 @@
-// Package transition carries a network with one backend, or with two while the network is switched from one to the
+// Package switchover carries a network with one backend, or with two while the network is switched from one to the
 // other. To the agent, both are one backend.
 //
 // During a switch, every host runs both backends, each with its own device. A host first prepares the next backend, and
@@ -9,8 +9,8 @@
 // so. When all leases say so, no host sends over the current backend any more, and the definition can name the next one
 // alone.
 //
-// Definitions and leases store this in their backend objects, in members of this package next to the backend's own.
-package transition
+// Leases store this in their backend objects, in members of this package next to the backend's own.
+package switchover
 
 import (
 	"bytes"
@@ -33,11 +33,17 @@ const (
 	Back    Direction = "back"    // to the current backend
 )
 
-// A Spec is a backend with its options, and the device that it uses.
+// A Spec is a backend with its options, in one epoch of the network.
 type Spec struct {
 	Type    string
-	Options json.RawMessage // an object with only the backend's own members
-	Other   bool            // it uses the network's other device; see backend.OtherLinkName
+	Options json.RawMessage // an object, as the network's definition has them
+
+	// Epoch is the number of the epoch in which the backend carries the network. Odd epochs have the network's other
+	// device; see backend.OtherLinkName. A host makes a new key for each epoch.
+	Epoch int
+
+	// Rotated means that the backend runs with the options that backend.Type.Rotate returns.
+	Rotated bool
 
 	// Encryption is what the network requires once this backend alone carries it; "" for what it requires now. It is used
 	// only during a switch.
@@ -47,40 +53,31 @@ type Spec struct {
 // A Definition is the part of a network's definition that says which backends carry it.
 type Definition struct {
 	Current   Spec
-	Next      *Spec     // nil unless the network is being switched
+	Next      *Spec     // nil unless the network is being switched; its epoch is the one after that of Current
 	Direction Direction // of the switch
 
 	// Since is when the last switch ended, or the time from which the age of the keys counts; zero if that is not known. It
 	// is by the clock of the host that wrote it.
 	Since time.Time
-
-	// Switches is the number of switches that have moved the network to its other device. A host that has missed any of
-	// them replaces its key.
-	Switches int
 }
 
-// The device that a backend uses, as definitions and leases name it.
+// The devices of a network, as leases name them.
 const (
-	firstDevice = "a" // left out of definitions and leases, as networks that were never switched have no other
+	firstDevice = "a"
 	otherDevice = "b"
 )
 
-// members are what this package adds to the backend object of a definition or a lease.
+// members are what this package adds to the backend object of a lease.
 type members struct {
-	Type   string          `json:"type,omitempty"`   // of next
-	Device string          `json:"device,omitempty"` // firstDevice or otherDevice
-	Next   json.RawMessage `json:"next,omitempty"`   // a backend object
-	Switch Direction       `json:"switch,omitempty"` // of a definition
-	Since  time.Time       `json:"since,omitzero"`   // of a definition
-	Sends  string          `json:"sends,omitempty"`  // of a lease: the device over which the host sends to all its peers
-	Error  string          `json:"error,omitempty"`  // of next in a lease: why the host cannot use that backend
-
-	Encryption string `json:"encryption,omitempty"` // of either backend of a switch, in a definition
-	Switches   int    `json:"switches,omitempty"`   // of a definition, and of the one that a lease's host follows
+	Epoch int             `json:"epoch,omitempty"` // of the backend
+	Next  json.RawMessage `json:"next,omitempty"`  // the backend object of the next epoch, during a switch
+	Type  string          `json:"type,omitempty"`  // of next
+	Error string          `json:"error,omitempty"` // of next: why the host cannot use that backend
+	Sends string          `json:"sends,omitempty"` // the device over which the host sends to all its peers
 }
 
 // names lists the JSON names of members.
-var names = []string{"type", "device", "next", "switch", "sends", "error", "encryption", "since", "switches"}
+var names = []string{"type", "next", "sends", "error", "epoch"}
 
 // split takes a backend object apart into the backend's own members and those of this package.
 func split(object json.RawMessage) (own json.RawMessage, m members, err error) {
@@ -115,9 +112,6 @@ func mentions(object json.RawMessage) bool {
 
 // join adds members to a backend object.
 func (m members) join(own json.RawMessage) (json.RawMessage, error) {
-	if m.Device == firstDevice {
-		m.Device = ""
-	}
 	added, err := json.Marshal(m)
 	if err != nil || string(added) == "{}" {
 		return own, err
@@ -135,9 +129,12 @@ func (m members) join(own json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(all)
 }
 
-// device returns the name of the backend's device in definitions and leases.
+// IsOther reports whether the backend uses the network's other device.
+func (c Spec) IsOther() bool { return c.Epoch%2 != 0 }
+
+// device returns the name of the backend's device in leases.
 func (c Spec) device() string {
-	if c.Other {
+	if c.IsOther() {
 		return otherDevice
 	}
 	return firstDevice
@@ -145,7 +142,7 @@ func (c Spec) device() string {
 
 // Link returns the name and the alias of the backend's device.
 func (c Spec) Link(network string) (name, alias string) {
-	if c.Other {
+	if c.IsOther() {
 		return backend.OtherLinkName(network), backend.OtherLinkAlias(network)
 	}
 	return backend.LinkName(network), backend.LinkAlias(network)
@@ -153,99 +150,70 @@ func (c Spec) Link(network string) (name, alias string) {
 
 // DataDir returns the directory of the backend's files, for a network whose files are in dir.
 func (c Spec) DataDir(dir string) string {
-	if c.Other {
-		return filepath.Join(dir, otherDevice)
+	if c.IsOther() {
+		return OtherDataDir(dir)
 	}
 	return dir
 }
 
-// is reports whether both are the same backend with the same device, regardless of their options.
-func (c Spec) is(o Spec) bool { return c.Type == o.Type && c.Other == o.Other }
+// OtherDataDir returns the directory of the files of backends with the other device, for a network whose files are in dir.
+func OtherDataDir(dir string) string { return filepath.Join(dir, otherDevice) }
 
-// Link returns the name of the device of a network's current backend. kind and options are those of the network's
-// definition, or empty if the definition is not known.
-func Link(network, kind string, options json.RawMessage) string {
-	return Links(network, kind, options)[0]
+// Running returns the options with which the backend runs. They are those of the definition, or an error, for a backend
+// whose keys cannot be rotated.
+func (c Spec) Running(types map[string]backend.Type) (json.RawMessage, error) {
+	if rotate := types[c.Type].Rotate; c.Rotated && rotate != nil {
+		return rotate(c.Options)
+	}
+	return c.Options, nil
 }
+
+// Port returns the UDP port on which the backend receives.
+func (c Spec) Port(types map[string]backend.Type) backend.Port {
+	options, err := c.Running(types)
+	if err != nil {
+		options = c.Options
+	}
+	return types[c.Type].Uses(options)
+}
+
+// is reports whether both are the same backend with the same device, regardless of their options.
+func (c Spec) is(o Spec) bool { return c.Type == o.Type && c.IsOther() == o.IsOther() }
 
 // Equal reports whether both are the same backend with the same device and options, in the same spelling.
-func (c Spec) Equal(o Spec) bool { return c.is(o) && bytes.Equal(c.Options, o.Options) }
-
-// Parse parses the backend object of a network's definition, of which kind is the type and options are the other
-// members. An error about a member of this package is a *backend.OptionError.
-func Parse(kind string, options json.RawMessage) (Definition, error) {
-	own, m, err := split(options)
-	if err != nil {
-		return Definition{}, fmt.Errorf("backend %q: %w", kind, err)
-	}
-	wrong := func(option, format string, args ...any) (Definition, error) {
-		return Definition{}, &backend.OptionError{Option: option, Reason: fmt.Sprintf(format, args...)}
-	}
-	c := Definition{
-		Current:   Spec{Type: kind, Options: own, Other: m.Device == otherDevice},
-		Direction: m.Switch,
-		Since:     m.Since,
-		Switches:  m.Switches,
-	}
-	switch m.Device {
-	case "", firstDevice, otherDevice:
-	default:
-		return wrong("device", "is %q, and must be %q or %q", m.Device, firstDevice, otherDevice)
-	}
-	switch m.Switch {
-	case Forward, Stopped, Back:
-	default:
-		return wrong("switch", "is %q, and must be %q or %q", m.Switch, Stopped, Back)
-	}
-	switch {
-	case m.Sends != "":
-		return wrong("sends", "is no option of a definition")
-	case m.Error != "":
-		return wrong("error", "is no option of a definition")
-	case m.Switches < 0:
-		return wrong("switches", "is %d", m.Switches)
-	}
-	if len(m.Next) == 0 {
-		if m.Switch != Forward {
-			return wrong("switch", "is %q without a next backend", m.Switch)
-		}
-		if m.Encryption != "" {
-			return wrong("encryption", "is %q without a next backend", m.Encryption)
-		}
-		return c, nil
-	}
-	c.Current.Encryption = m.Encryption
-	if m.Next[0] != '{' {
-		return wrong("next", "is not a backend: %.64s", m.Next)
-	}
-	own, m, err = split(m.Next)
-	switch {
-	case err != nil:
-		return wrong("next", "is not a backend: %v", err)
-	case m.Type == "":
-		return wrong("next", "has no type")
-	case len(m.Next) > 0 || m.Switch != Forward || !m.Since.IsZero() || m.Sends != "" || m.Error != "" || m.Switches != 0:
-		return wrong("next", "has a next backend of its own")
-	}
-	c.Next = &Spec{Type: m.Type, Options: own, Other: m.Device == otherDevice, Encryption: m.Encryption}
-	if c.Next.Other == c.Current.Other {
-		return wrong("next", "must use the other device")
-	}
-	return c, nil
+func (c Spec) Equal(o Spec) bool {
+	return c.is(o) && c.Rotated == o.Rotated && bytes.Equal(c.Options, o.Options)
 }
 
-// Options returns the members of the backend object except its type: the reverse of Parse.
-func (c Definition) Options() (json.RawMessage, error) {
-	m := members{Device: c.Current.device(), Switch: c.Direction, Since: c.Since, Switches: c.Switches}
-	if c.Next != nil {
-		m.Encryption = c.Current.Encryption
-		next := members{Type: c.Next.Type, Device: c.Next.device(), Encryption: c.Next.Encryption}
-		var err error
-		if m.Next, err = next.join(c.Next.Options); err != nil {
-			return nil, err
-		}
+// IsRotation reports whether the network is being switched to new keys, without another change.
+func (c Definition) IsRotation() bool {
+	return c.Next != nil && c.Current.Type == c.Next.Type && c.Current.Rotated != c.Next.Rotated &&
+		bytes.Equal(c.Current.Options, c.Next.Options)
+}
+
+// Normalize returns the definition with all defaults of its backends' options.
+func (c Definition) Normalize(types map[string]backend.Type) (Definition, error) {
+	kind, ok := types[c.Current.Type]
+	if !ok {
+		return c, fmt.Errorf("this leno has no backend %q", c.Current.Type)
 	}
-	return m.join(c.Current.Options)
+	var err error
+	if c.Current.Options, err = kind.Normalize(c.Current.Options); err != nil {
+		return c, fmt.Errorf("backend %q: %w", c.Current.Type, err)
+	}
+	if c.Next == nil {
+		return c, nil
+	}
+	next := *c.Next
+	kind, ok = types[next.Type]
+	if !ok || !CanSwitch(next.Type) {
+		return c, fmt.Errorf("this leno cannot switch to backend %q", next.Type)
+	}
+	if next.Options, err = kind.Normalize(next.Options); err != nil {
+		return c, fmt.Errorf("backend %q: %w", next.Type, err)
+	}
+	c.Next = &next
+	return c, nil
 }
 
 // Target returns the backend that is to carry the network in the end.
@@ -260,20 +228,22 @@ func (c Definition) Target() Spec {
 // options.
 func (c Definition) To(kind string, options json.RawMessage) Definition {
 	return Definition{
-		Current:  c.Current,
-		Next:     &Spec{Type: kind, Options: options, Other: !c.Current.Other},
-		Since:    c.Since,
-		Switches: c.Switches,
+		Current: c.Current,
+		Next:    &Spec{Type: kind, Options: options, Epoch: c.Current.Epoch + 1},
+		Since:   c.Since,
 	}
+}
+
+// ToNewKeys returns a definition that begins to switch the network to new keys.
+func (c Definition) ToNewKeys() Definition {
+	c = c.To(c.Current.Type, c.Current.Options)
+	c.Next.Rotated = !c.Current.Rotated
+	return c
 }
 
 // Ended returns the definition after a switch that ended at the given time: the target alone.
 func (c Definition) Ended(at time.Time) Definition {
-	switches := c.Switches + 1
-	if c.Direction == Back {
-		switches = c.Switches
-	}
-	return Definition{Current: c.Target(), Since: at.UTC().Truncate(time.Second), Switches: switches}
+	return Definition{Current: c.Target(), Since: at.UTC().Truncate(time.Second)}
 }
 
 // Follows reports whether a host with definition c can change to definition o without an interruption: the current
@@ -282,15 +252,14 @@ func (c Definition) Follows(o Definition) bool {
 	return c.Current.is(o.Current) || c.Next != nil && c.Next.is(o.Current)
 }
 
-// generation returns the value that Switches has when a backend of the definition carries the network alone: the
-// present value for the current backend, and one more for the next backend. It returns false for a backend that the
-// definition does not have. A host makes a new key for each generation of a device.
-func (c Definition) generation(of Spec) (n int, ok bool) {
+// find returns the epoch of a backend of the definition. It returns false for a backend that the definition does not
+// have.
+func (c Definition) find(of Spec) (epoch int, ok bool) {
 	switch {
 	case c.Current.is(of):
-		return c.Switches, true
+		return c.Current.Epoch, true
 	case c.Next != nil && c.Next.is(of):
-		return c.Switches + 1, true
+		return c.Next.Epoch, true
 	}
 	return 0, false
 }
@@ -298,8 +267,8 @@ func (c Definition) generation(of Spec) (n int, ok bool) {
 // isOutdated reports whether the key that a host made for a backend under definition c is outdated under definition o:
 // the host has missed switches that have ended in o since it made the key, or c no longer has the backend.
 func (c Definition) isOutdated(o Definition, of Spec) bool {
-	had, ok := c.generation(of)
-	now, _ := o.generation(of)
+	had, ok := c.find(of)
+	now, _ := o.find(of)
 	return !ok || now > had
 }
 
@@ -311,23 +280,15 @@ func (c Definition) IsMoved(attributes json.RawMessage) bool {
 		return false
 	}
 	// The lease of a host that has missed a switch says the same as in an earlier switch to the same device, but not with
-	// the same count or, after a switch that was reversed, with another type.
+	// the same epoch or, after a switch that was reversed, with another type.
 	target := c.Target()
-	if m.Sends == target.device() && m.Switches == c.Switches {
+	if m.Sends == target.device() && m.Epoch == c.Current.Epoch {
 		_, next, err := split(m.Next)
 		return c.Direction == Back || err == nil && next.Type == target.Type
 	}
 	// A lease that names only one backend belongs to a host that is ahead, or that has not followed yet and sends over
 	// that backend alone: a host moves no peer before its lease names both.
-	switches, _ := c.generation(target)
-	return m.Next == nil && deviceOf(m) == target.device() && m.Switches == switches
-}
-
-func deviceOf(m members) string {
-	if m.Device == "" {
-		return firstDevice
-	}
-	return m.Device
+	return m.Next == nil && m.Epoch == target.Epoch
 }
 
 // Ready reports whether a lease says that its host can receive over the backend. If not, fault is the reason that the
@@ -344,14 +305,15 @@ func (c Spec) entry(kind string, attributes json.RawMessage) (own json.RawMessag
 	if err != nil {
 		return attributes, "", false
 	}
-	if kind == c.Type && deviceOf(m) == c.device() {
+	first := Spec{Type: kind, Epoch: m.Epoch}
+	if first.is(c) {
 		return own, "", true
 	}
 	if len(m.Next) == 0 {
 		return nil, "", false
 	}
 	own, m, err = split(m.Next)
-	if err != nil || m.Type != c.Type || deviceOf(m) != c.device() {
+	if next := (Spec{Type: m.Type, Epoch: first.Epoch + 1}); err != nil || !next.is(c) {
 		return nil, "", false
 	}
 	return own, m.Error, m.Error == ""

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package transition
+package switchover
 
 import "errors"
 
