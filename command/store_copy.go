@@ -15,7 +15,7 @@ import (
 
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/transfer"
@@ -144,7 +144,7 @@ func (c *storeCopy) run(ctx context.Context) error {
 		Hold:           destination.Lease.Hold,
 		DryRun:         c.dryRun,
 		WithoutForeign: c.leave,
-		Normalize:      func(b registry.Backend) registry.Backend { return normalizeBackend(c.meta.Backends, b) },
+		Normalize:      func(b registry.Backend) registry.Backend { return definition.WithDefaults(b, c.meta.Backends) },
 	})
 	foreign := &transfer.ForeignError{}
 	switch {
@@ -193,22 +193,6 @@ func closeStore(r registry.Registry) {
 	if closer, ok := r.(io.Closer); ok {
 		_ = closer.Close() // everything has been written
 	}
-}
-
-// normalizeBackend returns a network's backend with the defaults of its options. An unknown backend stays as it is.
-func normalizeBackend(backends map[string]backend.Type, b registry.Backend) registry.Backend {
-	kind, ok := backends[b.Type]
-	if !ok {
-		return b
-	}
-	options, err := kind.Normalize(b.Options())
-	if err != nil {
-		return b
-	}
-	if full, err := registry.NewBackend(b.Type, options); err == nil {
-		return full
-	}
-	return b
 }
 
 func writeStoreCopy(w io.Writer, o storeCopyOutput) {

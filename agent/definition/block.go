@@ -52,21 +52,13 @@ func Intended(n registry.Network) registry.Network {
 // older leno wrote.
 func DifferencesOfBlock(block, stored registry.Network, kinds map[string]backend.Type) []string {
 	intended := Intended(stored)
-	intended.Backend = withDefaults(kinds, intended.Backend)
+	intended.Backend = WithDefaults(intended.Backend, kinds)
 	return Differences(block, intended)
 }
 
-// withDefaults returns a backend with its effective options, or unchanged if this leno does not have it.
-func withDefaults(kinds map[string]backend.Type, b registry.Backend) registry.Backend {
-	kind, ok := kinds[b.Type]
-	if !ok {
-		return b
-	}
-	options, err := kind.Normalize(b.Options())
-	if err != nil {
-		return b
-	}
-	out, err := registry.NewBackend(b.Type, options)
+// WithDefaults returns a backend with its effective options, or unchanged if this leno does not have it.
+func WithDefaults(b registry.Backend, kinds map[string]backend.Type) registry.Backend {
+	out, err := registry.NewBackend(b.Type, typeSet(kinds).spec(b).Options)
 	if err != nil {
 		return b
 	}

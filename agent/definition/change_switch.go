@@ -99,9 +99,8 @@ func Progress(n registry.Network, leases []registry.Lease, kinds map[string]back
 	if def.Direction == switchover.Stopped {
 		forward.Direction = switchover.Forward
 	}
-	c := Change{Old: n, New: n, Backends: kinds}
 	for _, l := range leases {
-		out.Hosts = append(out.Hosts, api.HostChange{Node: l.Node, Subnet: l.Subnet(), Held: l.Held(), What: c.switching(l)})
+		out.Hosts = append(out.Hosts, api.HostChange{Node: l.Node, Subnet: l.Subnet(), Held: l.Held(), What: switching(l, n, n, kinds)})
 		if forward.IsMoved(l.Backend.Options()) {
 			out.Moved++
 		}

@@ -249,7 +249,7 @@ func narrow(l registry.Lease) registry.Lease {
 // TestInterruptingOptions are options there are.
 func TestInterruptingOptions(t *testing.T) {
 	for name, kind := range backends() {
-		options := Change{Backends: backends()}.options(registry.Network{Backend: agenttest.Backend(t, name, "")})
+		options := parseOptions(typeSet(backends()).spec(agenttest.Backend(t, name, "")).Options)
 		for option := range kind.Interrupts {
 			if _, ok := options[option]; !ok {
 				t.Errorf("%s has no option %s, but %v", name, option, slices.Sorted(maps.Keys(options)))

@@ -5,7 +5,6 @@ import (
 
 	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/backend/switchover"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -15,10 +14,9 @@ const cannotFollow = "runs flannel, which reads the network's definition only wh
 // CheckFollowers returns an ErrSwitch that names the hosts which run flannel and would be cut off by a change of the
 // switch of a network from old to changed.
 func CheckFollowers(old, changed registry.Network, leases []registry.Lease, kinds map[string]backend.Type) error {
-	c := Change{Old: old, New: changed, Leases: leases, Backends: kinds}
 	var hosts []string
-	for _, l := range c.heldLeases() {
-		if c.cutsOff(l) {
+	for _, l := range held(leases) {
+		if cutsOff(l, old, changed, kinds) {
 			hosts = append(hosts, l.Node)
 		}
 	}
@@ -32,20 +30,10 @@ func CheckFollowers(old, changed registry.Network, leases []registry.Lease, kind
 // cutsOff reports whether the change takes the network from a host that runs flannel: it begins a switch to another
 // backend than the present one, which flannel hosts run, or leaves another one alone. Any change of an option that
 // needs another device, or on which both ends of a path must agree, makes another backend.
-func (c Change) cutsOff(l registry.Lease) bool {
-	old := carriage.Of(c.Old.Carriage())
-	if !l.Foreign || l.Backend.Type != old.Current.Type {
+func cutsOff(l registry.Lease, from, to registry.Network, types typeSet) bool {
+	old, now := carriage.Of(from.Carriage()), carriage.Of(to.Carriage())
+	if !l.Foreign || l.Backend.Type != old.Current.Type || types.isSame(old.Current, now.Target()) {
 		return false
 	}
-	now := carriage.Of(c.New.Carriage())
-	if c.isSame(old.Current, now.Target()) {
-		return false
-	}
-	return now.Next == nil || !c.isSame(old.Target(), now.Target())
-}
-
-// isSame reports whether two backends use the same device and differ at most in options that change live.
-func (c Change) isSame(a, b switchover.Spec) bool {
-	_, ok := c.retuned(a, switchover.Spec{Type: b.Type, Options: c.normal(b)})
-	return ok && a.IsOther() == b.IsOther()
+	return now.Next == nil || !types.isSame(old.Target(), now.Target())
 }

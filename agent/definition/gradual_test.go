@@ -569,7 +569,7 @@ func TestRotationPortDuringRotation(t *testing.T) {
 					Leases: []registry.Lease{changed(old, "a", 10, true)}}.Gradual()
 				p := c.Plan()
 				if tt.forced != "" {
-					options := c.fields(c.New)
+					options := typeSet(c.Backends).fields(c.New)
 					got := fmt.Sprintf("%s %s %s", definitionText(t, c.New), options["backend.listen_port"], options["backend.rotation_port"])
 					if got != tt.forced || !c.NeedsForce() || p.Action == api.ActionSwitch {
 						t.Errorf("forced: %s, want %s; needs force %t: %+v", got, tt.forced, c.NeedsForce(), p)
@@ -690,7 +690,7 @@ func TestForced(t *testing.T) {
 			def := carriage.Of(c.New.Carriage())
 			var vni string
 			if def.Current.Type == "vxlan" {
-				vni = " " + c.fields(c.New)["backend.vni"]
+				vni = " " + typeSet(c.Backends).fields(c.New)["backend.vni"]
 			}
 			if got := fmt.Sprintf("%s%s since %s epoch %d", definitionText(t, c.New), vni, def.Since.Format(time.DateOnly), def.Current.Epoch); got != tt.want {
 				t.Errorf("becomes %s, want %s", got, tt.want)

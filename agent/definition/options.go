@@ -5,9 +5,16 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strconv"
 
+	"github.com/lenonet/leno/agent/carriage"
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/switchover"
+	"github.com/lenonet/leno/registry"
 )
+
+// A typeSet holds the backends that this leno has, by type.
+type typeSet map[string]backend.Type
 
 // An optionSet holds a backend's options by name.
 type optionSet map[string]json.RawMessage
@@ -19,51 +26,74 @@ func parseOptions(options json.RawMessage) (out optionSet) {
 	return out
 }
 
-// agrees reports whether both sets have the same values of the named options.
-func (o optionSet) agrees(other optionSet, names []string) bool {
-	return !slices.ContainsFunc(names, func(name string) bool { return !bytes.Equal(o[name], other[name]) })
+// differing returns those of the named options whose values differ between the sets.
+func (o optionSet) differing(other optionSet, names []string) []string {
+	return slices.DeleteFunc(names, func(name string) bool { return bytes.Equal(o[name], other[name]) })
+}
+
+// interrupting returns the options of a backend whose change interrupts traffic, sorted.
+func (t typeSet) interrupting(kind string) []string {
+	return slices.Sorted(maps.Keys(t[kind].Interrupts))
+}
+
+// spec returns the backend with its effective options as hosts run it in a network that was never switched.
+func (t typeSet) spec(b registry.Backend) switchover.Spec {
+	return t.effective(switchover.Spec{Type: b.Type, Options: b.Options()})
+}
+
+// effective returns a backend with its effective options, or unchanged if this version of leno does not know it.
+func (t typeSet) effective(spec switchover.Spec) switchover.Spec {
+	if kind, ok := t[spec.Type]; ok {
+		if options, err := kind.Normalize(spec.Options); err == nil {
+			spec.Options = options
+		}
+	}
+	return spec
 }
 
 // running returns the options with which a backend runs, with all defaults, or those of the definition if its keys cannot
 // be rotated.
-func (c Change) running(spec switchover.Spec) optionSet {
-	spec.Options = c.normal(spec)
-	options, err := spec.Running(c.Backends)
+func (t typeSet) running(spec switchover.Spec) optionSet {
+	spec = t.effective(spec)
+	options, err := spec.Running(t)
 	if err != nil {
-		return parseOptions(spec.Options)
+		options = spec.Options
 	}
 	return parseOptions(options)
 }
 
 // retuned returns spec with the options of wanted, and reports whether they differ only in some that change live. Which of
 // its ports spec uses depends on how often its keys were rotated.
-func (c Change) retuned(spec, wanted switchover.Spec) (switchover.Spec, bool) {
-	if spec.Type != wanted.Type {
-		return spec, false
-	}
+func (t typeSet) retuned(spec, wanted switchover.Spec) (switchover.Spec, bool) {
 	changed := spec
 	changed.Options = wanted.Options
-	if !c.running(spec).agrees(c.running(changed), slices.Collect(maps.Keys(c.Backends[spec.Type].Interrupts))) {
+	if spec.Type != wanted.Type || len(t.running(spec).differing(t.running(changed), t.interrupting(spec.Type))) > 0 {
 		return spec, false
 	}
-	from, to := parseOptions(c.normal(spec)), parseOptions(wanted.Options)
+	from, to := parseOptions(t.effective(spec).Options), parseOptions(wanted.Options)
 	if maps.EqualFunc(from, to, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) }) {
 		return spec, true
 	}
 	return changed, true
 }
 
+// isSame reports whether two backends use the same device and differ at most in options that change live.
+func (t typeSet) isSame(a, b switchover.Spec) bool {
+	_, ok := t.retuned(a, t.effective(b))
+	return ok && a.IsOther() == b.IsOther()
+}
+
 // withLive returns spec with the options of wanted that change live, except its spare port, if both have the same type. An
 // option that is invalid together with the others of spec stays as it is, such as rotate_keys with an absolute
 // key_file.
-func (c Change) withLive(spec, wanted switchover.Spec) switchover.Spec {
+func (t typeSet) withLive(spec, wanted switchover.Spec) switchover.Spec {
 	if spec.Type != wanted.Type {
 		return spec
 	}
-	kind := c.Backends[spec.Type]
-	options, to := parseOptions(c.normal(spec)), parseOptions(wanted.Options)
-	for _, name := range slices.Sorted(maps.Keys(to)) {
-		if _, stops := kind.Interrupts[name]; stops || name == kind.SparePort || bytes.Equal(options[name], to[name]) {
+	kind := t[spec.Type]
+	options, to := parseOptions(t.effective(spec).Options), parseOptions(wanted.Options)
+	for _, name := range options.differing(to, slices.Sorted(maps.Keys(to))) {
+		if _, stops := kind.Interrupts[name]; stops || name == kind.SparePort {
 			continue
 		}
 		changed := maps.Clone(options)
@@ -77,4 +107,45 @@ func (c Change) withLive(spec, wanted switchover.Spec) switchover.Spec {
 		}
 	}
 	return spec
+}
+
+// fields returns the values of a definition by name, for example "ipv4.prefix". Options of a backend that this version of
+// leno does not know are those that are stored.
+func (t typeSet) fields(n registry.Network) map[string]string {
+	out := map[string]string{"backend.type": n.Backend.Type}
+	if n.Encryption != "" {
+		out["encryption"] = n.Encryption
+	}
+	for name, value := range parseOptions(t.spec(n.Backend).Options) {
+		text := string(value)
+		if json.Unmarshal(value, &text) != nil || string(value) == "null" {
+			text = string(value)
+		}
+		out["backend."+name] = text
+	}
+	for _, p := range n.Plan {
+		family := "ipv4."
+		if p.Prefix.Addr().Is6() {
+			family = "ipv6."
+		}
+		out[family+"prefix"] = p.Prefix.String()
+		out[family+"subnet_len"] = strconv.Itoa(p.SubnetLen)
+		out[family+"min"] = p.Min.String()
+		out[family+"max"] = p.Max.String()
+	}
+	return out
+}
+
+// ports returns the ports that the network's backends need, and the one that its next keys will need if they are rotated
+// periodically.
+func (t typeSet) ports(n registry.Network) []backend.Port {
+	def := carriage.Of(n.Carriage())
+	out := def.Ports(t)
+	if t[n.Backend.Type].Rotates(def.Current.Options) == 0 {
+		return out
+	}
+	if next, err := rotated(def, t); err == nil {
+		out = append(out, next.Next.Port(t))
+	}
+	return out
 }

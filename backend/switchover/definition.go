@@ -216,13 +216,19 @@ func (c Definition) Normalize(types map[string]backend.Type) (Definition, error)
 	return c, nil
 }
 
-// Target returns the backend that is to carry the network in the end.
-func (c Definition) Target() Spec {
-	if c.Next == nil || c.Direction == Back {
-		return c.Current
+// Backends returns the backends of the definition, that which is to carry the network in the end first.
+func (c Definition) Backends() []Spec {
+	switch {
+	case c.Next == nil:
+		return []Spec{c.Current}
+	case c.Direction == Back:
+		return []Spec{c.Current, *c.Next}
 	}
-	return *c.Next
+	return []Spec{*c.Next, c.Current}
 }
+
+// Target returns the backend that is to carry the network in the end.
+func (c Definition) Target() Spec { return c.Backends()[0] }
 
 // To returns a definition that begins to switch the network to another backend, or to the same backend with other
 // options.

@@ -233,7 +233,12 @@ func (c *copier) differences(source, there registry.Network) (out []string) {
 	if c.o.Normalize != nil {
 		ours, theirs = c.o.Normalize(ours), c.o.Normalize(theirs)
 	}
-	return append(out, backendDifferences(ours, theirs)...)
+	out = append(out, backendDifferences(ours, theirs)...)
+	a, b := source.Carriage(), there.Carriage()
+	if a.Backend, b.Backend = ours, ours; !a.Equal(b) {
+		out = append(out, "the switch to another backend or to new keys is in another state in the source than there")
+	}
+	return out
 }
 
 // backendDifferences names the options in which two backends differ.
