@@ -604,9 +604,7 @@ func portsText(t *testing.T, n registry.Network) string {
 	}
 	var now, target ports
 	read := func(spec switchover.Spec, to *ports) {
-		options, err := spec.Running(backends())
-		must(t, err)
-		must(t, json.Unmarshal(options, to))
+		must(t, json.Unmarshal(spec.Running(backends()), to))
 	}
 	read(def.Current, &now)
 	read(def.Target(), &target)

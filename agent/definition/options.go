@@ -51,15 +51,9 @@ func (t typeSet) effective(spec switchover.Spec) switchover.Spec {
 	return spec
 }
 
-// running returns the options with which a backend runs, with all defaults, or those of the definition if its keys cannot
-// be rotated.
+// running returns the options with which a backend runs, with all defaults.
 func (t typeSet) running(spec switchover.Spec) optionSet {
-	spec = t.effective(spec)
-	options, err := spec.Running(t)
-	if err != nil {
-		options = spec.Options
-	}
-	return parseOptions(options)
+	return parseOptions(t.effective(spec).Running(t))
 }
 
 // retuned returns spec with the options of wanted, and reports whether they differ only in some that change live. Which of

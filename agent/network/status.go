@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/network/lease"
@@ -201,7 +202,7 @@ func (r *Runner) Probed() (probe.Host, error) {
 	return probe.Host{
 		Network:    r.local.Name,
 		Backend:    definition.Backend.Type,
-		Options:    definition.Backend.Options(),
+		Options:    carriage.Of(definition.Carriage()).Current.Running(r.deps.Datapaths.Backends),
 		Link:       s.Local.Link,
 		Subnets:    lease.Subnets,
 		MTU:        s.Local.MTU,

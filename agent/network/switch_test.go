@@ -396,3 +396,21 @@ func TestKeyAge(t *testing.T) {
 		}
 	}
 }
+
+// TestProbedPort: a probe uses the port that the backend has after a rotation of its keys.
+func TestProbedPort(t *testing.T) {
+	h := newKeyedHost(t, "a", memory.New())
+	n := h.keyedNetwork("n", "10.5.0.0/22", keyed{Port: 6})
+	n.Epoch = registry.Epoch{Number: 1, Rotated: true}
+	r := h.runner()
+	backends, config, err := r.datapath.Configure(n)
+	must(t, err)
+	must(t, r.datapath.Build(backends, config))
+	_, err = r.datapath.Locate(n)
+	must(t, err)
+	r.lease.Lease().Set(leaseOf(0, "s", 1))
+	r.definition.update(func(s *definitionStatus) { s.network = n })
+	if got, err := r.Probed(); err != nil || parseKeyed(got.Options).Port != 7 {
+		t.Errorf("%s, %v", got.Options, err)
+	}
+}

@@ -159,22 +159,20 @@ func (c Spec) DataDir(dir string) string {
 // OtherDataDir returns the directory of the files of backends with the other device, for a network whose files are in dir.
 func OtherDataDir(dir string) string { return filepath.Join(dir, otherDevice) }
 
-// Running returns the options with which the backend runs. They are those of the definition, or an error, for a backend
-// whose keys cannot be rotated.
-func (c Spec) Running(types map[string]backend.Type) (json.RawMessage, error) {
+// Running returns the options with which the backend runs: those of the definition, unless its keys were rotated, which is
+// not possible with all options.
+func (c Spec) Running(types map[string]backend.Type) json.RawMessage {
 	if rotate := types[c.Type].Rotate; c.Rotated && rotate != nil {
-		return rotate(c.Options)
+		if options, err := rotate(c.Options); err == nil {
+			return options
+		}
 	}
-	return c.Options, nil
+	return c.Options
 }
 
 // Port returns the UDP port on which the backend receives.
 func (c Spec) Port(types map[string]backend.Type) backend.Port {
-	options, err := c.Running(types)
-	if err != nil {
-		options = c.Options
-	}
-	return types[c.Type].Uses(options)
+	return types[c.Type].Uses(c.Running(types))
 }
 
 // is reports whether both are the same backend with the same device, regardless of their options.

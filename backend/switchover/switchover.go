@@ -79,11 +79,7 @@ func (b *Backend) open(c Spec) (*instance, error) {
 	if !ok {
 		return nil, fmt.Errorf("this leno has no backend %q", c.Type)
 	}
-	config, err := b.configOf(c)
-	if err != nil {
-		return nil, fmt.Errorf("backend %q: %w", c.Type, err)
-	}
-	built, err := kind.New(config)
+	built, err := kind.New(b.configOf(c))
 	if err != nil {
 		return nil, fmt.Errorf("backend %q: %w", c.Type, err)
 	}
@@ -92,17 +88,15 @@ func (b *Backend) open(c Spec) (*instance, error) {
 		ready: kind.Device && b.hasLink(link), answered: map[uint64]bool{}}, nil
 }
 
-func (b *Backend) configOf(c Spec) (config backend.Config, err error) {
-	config = b.config
-	if config.Options, err = c.Running(b.types); err != nil {
-		return config, err
-	}
+func (b *Backend) configOf(c Spec) backend.Config {
+	config := b.config
+	config.Options = c.Running(b.types)
 	config.Link, config.Alias = c.Link(b.config.Network)
 	config.DataDir = c.DataDir(config.DataDir)
 	if log := config.Logger; log != nil {
 		config.Logger = log.Named(c.Type)
 	}
-	return config, nil
+	return config
 }
 
 // Threads returns the sum of the instances' backend.Type.Threads.
@@ -186,10 +180,7 @@ func (b *Backend) retune(c *instance, want Spec) error {
 		clear(c.answered)
 	}
 	if changer, ok := c.backend.(backend.Changer); ok {
-		config, err := b.configOf(want)
-		if err == nil {
-			err = changer.Change(config)
-		}
+		err := changer.Change(b.configOf(want))
 		if err == nil {
 			c.Spec, c.pools = want, b.config.Pools
 		}
@@ -207,9 +198,7 @@ func (b *Backend) retune(c *instance, want Spec) error {
 // interrupts reports whether an option differs on which both ends of a path must agree.
 func (b *Backend) interrupts(now, want Spec) bool {
 	var before, after map[string]json.RawMessage
-	had, hadErr := now.Running(b.types)
-	has, hasErr := want.Running(b.types)
-	if hadErr != nil || hasErr != nil || json.Unmarshal(had, &before) != nil || json.Unmarshal(has, &after) != nil {
+	if json.Unmarshal(now.Running(b.types), &before) != nil || json.Unmarshal(want.Running(b.types), &after) != nil {
 		return true
 	}
 	for option := range b.types[want.Type].Interrupts {
