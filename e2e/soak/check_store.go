@@ -170,7 +170,7 @@ func (c *checker) claims() {
 		case !l.Answered:
 			c.report(NotRecovered, m, l.Span, "its agent does not answer")
 			continue
-		case l.Status != passing && (c.momentary(m, l) || c.recordsUnread(l) || c.peerAway(l)):
+		case l.Status != passing && (c.momentary(m, l) || c.recordsUnread(l) || c.forgeryNamed(l) || c.peerAway(l)):
 		case l.Status != passing:
 			c.report(NotRecovered, m, l.Span, "health is %s: %s", l.Status, l.Trouble)
 		case !l.subnet().IsValid():
@@ -207,10 +207,23 @@ const auditTime = 15 * time.Second
 // Agents read the reservations once a minute, and all leases even less often: nothing tells them of a
 // record that was removed by hand.
 func (c *checker) recordsUnread(l Claim) bool {
-	unread := max(time.Minute, auditTime*time.Duration(len(c.members(l.Network, l.From))))
 	return l.Status == api.Warning && strings.HasPrefix(l.Trouble, "records ") &&
 		slices.ContainsFunc(c.Storms, func(x Storm) bool {
-			return x.Why == RestoreBad && x.From <= l.From && c.lasts(l.Node, Span{x.From, x.To + unread}, l.Span)
+			return x.Why == RestoreBad && x.From <= l.From && c.lasts(l.Node, Span{x.From, x.To + c.unread(l)}, l.Span)
+		})
+}
+
+// unread returns how long an agent may know records that were removed by hand.
+func (c *checker) unread(l Claim) time.Duration {
+	return max(time.Minute, auditTime*time.Duration(len(c.members(l.Network, l.From))))
+}
+
+// forgeryNamed reports whether a claim warns only of records or of its lease, while a stranger's records about hosts of the
+// network are there, or were until lately.
+func (c *checker) forgeryNamed(l Claim) bool {
+	return l.Status == api.Warning && (strings.HasPrefix(l.Trouble, "records ") || strings.HasPrefix(l.Trouble, "lease ")) &&
+		slices.ContainsFunc(c.Forgeries, func(x Forgery) bool {
+			return x.Network == l.Network && x.From <= l.To && c.lasts(l.Node, Span{x.From, x.To + c.unread(l)}, l.Span)
 		})
 }
 

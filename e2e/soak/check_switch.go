@@ -150,7 +150,8 @@ func (c *checker) mayHave(network string, s Span, kind string) bool {
 // stopsAgent reports whether an agent's process does not run for a time.
 func stopsAgent(k Kind) bool {
 	switch k {
-	case KillAgent, RestartAgent, StopShort, StopPastTTL, StopPastHold, ReplaceHost, EmptyAndRestart, DeleteWhileAway, StartInSwitch:
+	case KillAgent, RestartAgent, StopShort, StopPastTTL, StopPastHold, ReplaceHost, EmptyAndRestart, DeleteWhileAway, StartInSwitch,
+		RestartAll:
 		return true
 	}
 	return false

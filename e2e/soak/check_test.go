@@ -608,6 +608,22 @@ func TestCheck(t *testing.T) {
 				c.Status, c.Trouble = "warning", "routes warning: 1 peer in place; no handshake with b so far, c since 20s; accept the port"
 			})
 		}, []Rule{NotRecovered}},
+		"a warning names forged records": {func(s *story) {
+			s.Forgeries = []Forgery{{Span{sec(10), sec(20)}, "n"}}
+			s.claims("a", 12, 34, func(c *Claim) { c.Status, c.Trouble = "warning", "records warning: 1 record is ignored" })
+		}, nil},
+		"a warning names records of a network without forged ones": {func(s *story) {
+			s.Forgeries = []Forgery{{Span{sec(10), sec(20)}, "other"}}
+			s.claims("a", 12, 34, func(c *Claim) { c.Status, c.Trouble = "warning", "records warning: 1 record is ignored" })
+		}, []Rule{NotRecovered}},
+		"forged records make a host critical": {func(s *story) {
+			s.Forgeries = []Forgery{{Span{sec(10), sec(20)}, "n"}}
+			s.claims("a", 12, 34, func(c *Claim) { c.Status, c.Trouble = "critical", "lease critical: another host has it" })
+		}, []Rule{NotRecovered}},
+		"forged records make a host lose its route": {func(s *story) {
+			s.Forgeries = []Forgery{{Span{sec(10), sec(20)}, "n"}}
+			s.list("a", 12, 14)
+		}, []Rule{RouteMissing, RouteRemoved}},
 		"Consul fails for a moment": {func(s *story) {
 			s.claims("a", 30, 31, func(c *Claim) { c.Status, c.Trouble = "warning", "lease warning: the store is unavailable" })
 		}, nil},

@@ -117,6 +117,14 @@
 // of the underlay excuses no loss of the small packets that are pinged; the devices and the routes of peers follow within the
 // settling time. Where packets flow with a handshake, they flow a few seconds after the end of a disturbance.
 //
+// # A stranger's records
+//
+// Someone who may write to the store, and is no host, writes records about running hosts and removes them again. No host is
+// excused by that: agents may only warn of the records, and of those that were removed for as long as the documentation
+// says. A view shows or lacks such a record within the settling time.
+//
+// # Attackers
+//
 // An attacker is a container that sends to the tunnels of other hosts: from the port of the tunnel, so that answers would come
 // to it, and packets that claim to be another container's. Nothing of that may arrive, and nothing else may be lost, even
 // while networks are switched, agents are dead and the host forgets its connections.

@@ -74,14 +74,17 @@ func (r *run) withAgentsDown(ctx context.Context, s Step, do func(context.Contex
 	return r.silencing(ctx, s, stop, start, do)
 }
 
-// silencing calls begin for up to three hosts without a fault, with StartInSwitch for one, then do, and then end for the hosts. If
-// the step has a network, the hosts take part in it.
+// silencing calls begin for up to three hosts without a fault, with StartInSwitch for one and with RestartAll for all, then
+// do, and then end for the hosts. If the step has a network, the hosts take part in it.
 func (r *run) silencing(
 	ctx context.Context, s Step, begin, end func(*machine, context.Context) error, do func(context.Context) error,
 ) error {
 	most := 3
-	if s.Kind == StartInSwitch {
+	switch s.Kind {
+	case StartInSwitch:
 		most = 1
+	case RestartAll:
+		most = len(r.machines)
 	}
 	var hosts []*machine
 	for i := range r.machines {

@@ -131,6 +131,8 @@ func (r *run) onNetwork(ctx context.Context, s Step) error {
 		return r.switchNetwork(ctx, s)
 	case StartInSwitch:
 		return r.startInSwitch(ctx, s)
+	case ForgeRecords:
+		return r.forgeRecords(ctx, s)
 	case LoseNetwork:
 		r.operator.one.Lock()
 		defer r.operator.one.Unlock()

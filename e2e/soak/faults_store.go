@@ -66,6 +66,10 @@ func (r *run) disturbStore(ctx context.Context, s Step) error {
 			return err
 		}
 		return r.withAgentsDown(ctx, s, func(context.Context) error { return nil })
+	case StartInLoss:
+		return r.startInLoss(ctx, s)
+	case RestartAll:
+		return r.restartAll(ctx, s)
 	}
 	return r.onNetwork(ctx, s)
 }

@@ -22,6 +22,7 @@ type History struct {
 	Disturbances []Disturbance
 	Storms       []Storm
 	Rewinds      []Rewind
+	Forgeries    []Forgery
 	Changes      []Change
 	// Compactions are the times by which the store had discarded the history of its records.
 	Compactions []time.Duration
@@ -172,6 +173,12 @@ type Disturbance struct {
 type Storm struct {
 	Span
 	Why Kind
+}
+
+// A Forgery is a time in which the store has records that a stranger wrote about running hosts of a network.
+type Forgery struct {
+	Span
+	Network string
 }
 
 // A Rewind is a time within which the store was emptied or set back, or lost the definition of one

@@ -44,6 +44,8 @@ const (
 	EmptyAndDefine  Kind = "empty-and-define"  // the same, and another network is defined immediately
 	EmptyAndDelete  Kind = "empty-and-delete"  // the same, and another network is deleted immediately
 	EmptyAndRestart Kind = "empty-and-restart" // the same, and some agents are restarted immediately
+	StartInLoss     Kind = "start-in-loss"     // the records are lost, and a host that has never run starts soon after
+	RestartAll      Kind = "restart-all"       // all agents are killed, and started together
 	SaveStore       Kind = "save-snapshot"     // not a fault: the snapshot for RestoreStore
 	RestoreStore    Kind = "restore-snapshot"
 	RestoreBad      Kind = "restore-bad-records" // the snapshot contains invalid records
@@ -52,6 +54,7 @@ const (
 
 // Faults on one network.
 const (
+	ForgeRecords    Kind = "forge-records"     // a stranger writes records about running hosts
 	LoseNetwork     Kind = "lose-network"      // the key of its definition is deleted
 	DefineNetwork   Kind = "define-network"    // with network apply or network import
 	DeleteNetwork   Kind = "delete-network"    // with network delete
@@ -99,10 +102,9 @@ func consulKinds() (hosts, store, network []Kind) {
 			ChangeOptions, ForeignRules, RoutingRule, DisableIPv6, ChangeMTU, AttackPeers,
 		}, []Kind{
 			KillLeader, EmptyStore, LoseQuorum, RestoreStore, CutServer, RevokeTokens, EmptyAndDefine, EmptyAndDelete,
-			EmptyAndRestart,
-			RestoreBad, RestoreOldest,
+			EmptyAndRestart, RestoreBad, RestoreOldest, StartInLoss, RestartAll,
 		}, []Kind{
 			LoseNetwork, DefineNetwork, DeleteNetwork, DeleteWhileAway, ChangeNetwork, RewriteNetwork,
-			SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys, StartInSwitch,
+			SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys, StartInSwitch, ForgeRecords,
 		}
 }

@@ -164,7 +164,7 @@ func (s *scheduler) network(k Kind) string {
 		return name
 	case SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys, StartInSwitch:
 		return choose(slices.DeleteFunc(slices.Clone(s.defined), func(n string) bool { return !findNetwork(n).carries }))
-	case LoseNetwork, ChangeNetwork, RewriteNetwork, RestoreBad:
+	case LoseNetwork, ChangeNetwork, RewriteNetwork, RestoreBad, ForgeRecords:
 		return choose(s.defined)
 	}
 	return ""
@@ -227,7 +227,11 @@ func (s *scheduler) length(k Kind) time.Duration {
 		return pace + s.between(10*time.Second, 20*time.Second)
 	case ForeignRules, DisableIPv6, ChangeMTU, AttackPeers:
 		return pace + s.between(4*time.Second, 15*time.Second)
-	case RestoreBad, EmptyAndDefine, StopSwitch, StartInSwitch:
+	case ForgeRecords: // shorter than the settling time, for which views may lack a record
+		return s.between(4*time.Second, 9*time.Second)
+	case StartInLoss:
+		return s.between(0, lapse)
+	case RestoreBad, EmptyAndDefine, StopSwitch, StartInSwitch, RestartAll:
 		return s.between(3*time.Second, 8*time.Second)
 	case ReverseSwitch:
 		return s.between(0, 4*time.Second) // until it is reversed

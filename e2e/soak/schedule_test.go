@@ -79,7 +79,7 @@ func checkSchedules(t *testing.T, kind string) {
 					t.Errorf("seed %d: %+v deletes what has to stay", seed, s)
 				}
 				defined[s.Network] = false
-			case LoseNetwork, ChangeNetwork, RewriteNetwork, RestoreBad, SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys, StartInSwitch:
+			case LoseNetwork, ChangeNetwork, RewriteNetwork, RestoreBad, ForgeRecords, SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys, StartInSwitch:
 				if !defined[s.Network] {
 					t.Errorf("seed %d: %+v is on a network that is not defined", seed, s)
 				}
@@ -92,7 +92,7 @@ func checkSchedules(t *testing.T, kind string) {
 				t.Errorf("seed %d: %+v begins before the last has ended", seed, s)
 			}
 			store = s.End()
-			if s.Kind == RestoreStore && !saved {
+			if (s.Kind == RestoreStore || s.Kind == StartInLoss) && !saved {
 				t.Errorf("seed %d: nothing to restore", seed)
 			}
 			saved = saved || s.Kind == SaveStore

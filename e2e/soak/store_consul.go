@@ -180,6 +180,10 @@ func (c *consulStore) write(ctx context.Context, key string, value []byte) error
 	return err
 }
 
+func (c *consulStore) forge(ctx context.Context, key string, value []byte) error {
+	return c.write(ctx, key, value)
+}
+
 func (c *consulStore) replace(ctx context.Context, p pair, value []byte) (done bool, err error) {
 	client, err := c.leading(ctx)
 	if err != nil {

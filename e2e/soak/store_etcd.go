@@ -238,6 +238,18 @@ func (e *etcdStore) write(ctx context.Context, key string, value []byte) error {
 	return err
 }
 
+func (e *etcdStore) forge(ctx context.Context, key string, value []byte) error {
+	client, err := e.leading(ctx)
+	if err != nil {
+		return err
+	}
+	session, err := client.Grant(ctx, 60) // the record is removed earlier
+	if err == nil {
+		_, err = client.Put(ctx, e.stored(key), string(value), clientv3.WithLease(session.ID))
+	}
+	return err
+}
+
 func (e *etcdStore) replace(ctx context.Context, p pair, value []byte) (done bool, err error) {
 	client, err := e.leading(ctx)
 	if err != nil {
