@@ -18,7 +18,8 @@
 //     before that, the host is away, and stays known as it was, lapsed, until the earlier record is removed.
 //  6. In a new tree every writer is running now, so any record there replaces a missing one: the indexes of two trees
 //     are not compared.
-//  7. Of the missing records of one host only the latest is shown. None is shown once the host has written another
+//  7. Of the missing records of one host only the latest is shown; of two that went missing together, a held one before
+//     one that is not, which anyone may have written. None is shown once the host has written another
 //     record since, or another record has the same subnet. A record that a snapshot has brought back was not written
 //     since; so of two that went missing one after the other, the first is the later one.
 //  8. An announced change says where to look. It is applied at once only if it adds a record or repeats a known one; a

@@ -353,6 +353,8 @@ func TestLatestOfAHost(t *testing.T) {
 		{"both lost at once", []state{{marker: 1, records: records{2: {10, 10}, 5: {30, 30}}}, {marker: 60}}, []uint64{5}},
 		{"both lost at once, one lapsed later",
 			[]state{{marker: 1, records: records{2: {10, 35}, 5: {30, 30}}, lapsed: 2}, {marker: 60}}, []uint64{5}},
+		{"both lost at once, the later one never held",
+			[]state{{marker: 1, records: records{2: {10, 10}, 5: {30, 30}}, lapsed: 5}, {marker: 60}}, []uint64{2}},
 		{"set back to where it was before", []state{{marker: 1, records: records{5: {30, 30}}},
 			{marker: 1, restored: true, records: records{2: {10, 10}}}}, []uint64{2, 5}},
 		{"set back to where it was before, and lapsed there", []state{{marker: 1, records: records{5: {30, 30}}},

@@ -165,9 +165,13 @@ func (b *Belief) update(key string, old *Record) {
 	}
 }
 
-// isLater reports whether r, of two missing records of one host, is the later one.
+// isLater reports whether r, of two missing records of one host, is the later one. Of two that went missing together, a
+// held one is: anyone may have written the other.
 func (b *Belief) isLater(r, other *Record) bool {
 	x, y := b.missing[r.Key], b.missing[other.Key]
+	if held := r.Lease.Held(); held != other.Lease.Held() && x.Since.Equal(y.Since) {
+		return held
+	}
 	return writtenAfter(r.Lease, x.index) > writtenAfter(other.Lease, y.index)
 }
 
