@@ -152,7 +152,7 @@ func TestNAT(t *testing.T) {
 
 	pings, talks := w.between(containers)
 	w.turn("-rotate-keys")
-	w.switchedOn(hosts, "wireguard", `"listen_port":51821`)
+	w.switchedOn(hosts, "wireguard", `"rotated":true`)
 	pings.flows()
 	pings.stop()
 	for _, talk := range talks {

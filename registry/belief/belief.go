@@ -41,6 +41,7 @@ package belief
 
 import (
 	"bytes"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -65,7 +66,7 @@ type List struct {
 	Index   uint64             // the store's index of the list, or of the last change in it
 	Marker  uint64             // the index at which the network's marker was created, 0 for none
 	SetBack bool               // the store is certain to have been set back since the last list
-	Hint    bool               // something that anyone can edit says so
+	Hint    bool               // it may have been, as something says that is no proof
 	// Removed reports whether it is known that a record that the list lacks was removed.
 	Removed func(*Record) bool
 }
@@ -73,7 +74,7 @@ type List struct {
 // Options are how long a missing record is kept.
 type Options struct {
 	Settle  time.Duration
-	Foreign time.Duration // if its host runs flannel and the store has lost it for certain; 0 for Settle
+	Foreign time.Duration // if its host runs flannel; 0 for Settle
 }
 
 // Belief is what a client believes of the leases of one network. The zero value knows nothing and is ready.
@@ -160,6 +161,7 @@ func (b *Belief) Accept(l List, now time.Time, o Options) {
 		b.tree.setBack++
 	}
 	before, after := b.missing, map[string]Missing{}
+	kept := map[string]*Record{} // in place of what the list has
 	for key, r := range b.known {
 		m, wasMissing := before[key]
 		stored := l.Records[key]
@@ -171,12 +173,12 @@ func (b *Belief) Accept(l List, now time.Time, o Options) {
 		if !wasMissing || lost || l.Hint || m.Until.After(latest) {
 			m.Until = now.Add(o.Settle)
 		}
-		switch isOlder := stored != nil && b.isOlder(r, m, stored, lost && l.Marker <= m.marker); {
+		switch isOlder := stored != nil && b.isOlder(r, m, stored, (lost || l.Hint) && l.Marker <= m.marker); {
 		case stored != nil && !isOlder, stored == nil && l.Removed(r):
 			continue
 		case isOlder:
 			m.older = stored
-		case lost:
+		default:
 			m.older = nil
 		}
 		m.lost = m.lost || lost
@@ -188,10 +190,11 @@ func (b *Belief) Accept(l List, now time.Time, o Options) {
 			copied.Lease.ModifyIndex = 0
 			r = &copied
 		}
-		l.Records[key], after[key] = r, m
+		kept[key], after[key] = r, m
 	}
+	maps.Copy(l.Records, kept)
 	b.missing = after
-	b.markReplaced(l, before, lost)
+	b.markReplaced(l, before, lost || l.Hint)
 	b.tree.marker, b.tree.index, b.tree.listed = l.Marker, l.Index, l.Index
 	visible = b.replaceAll(l.Records, before) || visible
 	if visible {
@@ -238,7 +241,7 @@ func isReplaced(l registry.Lease, list List) bool {
 }
 
 // markReplaced finds the missing records whose hosts have written others since they were lost. before are the records
-// that were missing until now, and lost means that the list shows a loss.
+// that were missing until now, and lost means that the list may show a loss.
 func (b *Belief) markReplaced(l List, before map[string]Missing, lost bool) {
 	if len(b.missing) == 0 {
 		return

@@ -3,6 +3,7 @@ package belief
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -410,6 +411,52 @@ func TestForeignRecord(t *testing.T) {
 	s.now = s.now.Add(4 * time.Hour)
 	if s.read(20, 30); s.Record(key) != nil {
 		t.Error("kept for longer than a day")
+	}
+}
+
+// TestForeignRecords: a host that runs flannel and has changed its subnet has two records for a day. Neither ends the
+// time of the other.
+func TestForeignRecords(t *testing.T) {
+	t.Parallel()
+	for range 20 { // in any order
+		s := newStore()
+		var records []*Record
+		for slot := range uint64(2) {
+			r := record(fmt.Sprint(slot), leaseOf("a", "vxlan", fmt.Sprint(slot)), "s", 10+slot)
+			r.Lease.Foreign, r.Lease.Slot, r.Lease.PublicIPs = true, slot, []netip.Addr{netip.MustParseAddr("192.0.2.9")}
+			records = append(records, r)
+		}
+		s.read(2, 12, records...)
+		s.read(20, 30)
+		s.now = s.now.Add(2 * settle)
+		s.read(20, 30)
+		if set := s.Leases(); len(s.Missing()) != 2 || len(set.Leases) != 1 || set.Leases[0].Slot != 1 {
+			t.Fatalf("%+v, missing %+v", set, s.Missing())
+		}
+	}
+}
+
+// TestHintedLoss: a list that may be of a store that was set back does not replace a later record of a host by an
+// earlier one that is back, even if nothing proves the set-back: all that is known was only announced.
+func TestHintedLoss(t *testing.T) {
+	t.Parallel()
+	s := newStore()
+	s.read(2, 5)
+	later := record("b", leaseOf("a", "vxlan", "later"), registry.UnknownSession, 34)
+	later.Lease.Slot = 5
+	s.Apply([]Change{{Key: later.Key, Index: 34, Record: later}}, nil)
+	earlier := record("a", leaseOf("a", "vxlan", "earlier"), "s", 31)
+	earlier.Lease.Slot = 2
+	s.suspect = true
+	l := s.list(2, 31, earlier)
+	l.Hint = true
+	s.Accept(l, s.now, Options{Settle: settle})
+	var got []uint64
+	for _, l := range s.Leases().Leases {
+		got = append(got, l.Slot)
+	}
+	if !slices.Equal(got, []uint64{2, 5}) {
+		t.Errorf("slots %v", got)
 	}
 }
 

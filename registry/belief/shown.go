@@ -41,7 +41,7 @@ func differs(old, now *Record) bool {
 		return false
 	}
 	return old == nil || old.Lease.CreateIndex != now.Lease.CreateIndex || !bytes.Equal(old.Value, now.Value) ||
-		old.Lease.Held() != now.Lease.Held()
+		old.Lease.Held() != now.Lease.Held() || old.Lease.Slot != now.Lease.Slot || (old.Err == nil) != (now.Err == nil)
 }
 
 // replaceAll makes records the known ones, and reports whether callers see a difference. before are the records that
@@ -70,10 +70,15 @@ func (b *Belief) replaceAll(records map[string]*Record, before map[string]Missin
 
 // Reparse replaces every known record by what parse makes of it: the network has another plan or backend.
 func (b *Belief) Reparse(parse func(*Record) *Record) {
+	visible := false
 	for key, r := range b.known {
 		b.known[key] = parse(r)
+		visible = visible || differs(r, b.known[key])
 	}
 	b.shown.all = true
+	if visible {
+		b.raise()
+	}
 }
 
 // Leases returns the leases, sorted by slot, and the records that were skipped, sorted by key.

@@ -128,7 +128,7 @@ func attempt(
 	if made == 0 {
 		made = math.MaxUint64 // this claim creates the marker
 	}
-	lost.note(n.Name, made, c, time.Now())
+	lost.note(n.Name, made, c, time.Now(), old)
 	choice, err := registry.Choose(view.Situation, c, rand.Uint64N)
 	if err == nil && old && needsCurrent(choice, n.Plan, c) {
 		err = ErrOutdated

@@ -23,6 +23,7 @@ type LostLeases struct {
 type openClaim struct {
 	last    time.Time // of its attempts
 	made    uint64    // the index at which the tree of leases was created, as of the last attempt
+	before  uint64    // that of the tree before, as the claim has seen it; 0 for none
 	lost    time.Time // when the tree was found to have been created again, zero for never
 	waiting time.Time // when it first had to wait for hosts since then, zero for never
 }
@@ -34,17 +35,21 @@ const lostLeasesWait = 3
 // givenUp is how long after its last attempt a claim counts as given up, in addition to two TTLs.
 const givenUp = 30 * time.Second
 
-// note notes an attempt to claim a lease, before it is decided whether it can succeed. made is the index at which
-// the network's tree of leases was created, or math.MaxUint64 if the attempt itself has just created it.
-func (w *LostLeases) note(network string, made uint64, claim registry.Claim, now time.Time) {
+// note notes an attempt to claim a lease, before it is decided whether it can succeed. made is the index at which the
+// network's tree of leases was created, or math.MaxUint64 if the attempt itself has just created it. A view that may be
+// old, and that shows again the tree which another one has replaced, tells nothing.
+func (w *LostLeases) note(network string, made uint64, claim registry.Claim, now time.Time, old bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c, open := w.claims[network]
 	switch {
 	case !open || now.Sub(c.last) > 2*claim.TTL+givenUp:
 		c = openClaim{}
+	case old && made == c.before:
+		made = c.made
 	case made != c.made && c.made != math.MaxUint64: // otherwise this claimer created it
 		c.lost, c.waiting = now, time.Time{} // all hosts must claim once more, and have as long for it
+		c.before = c.made
 	}
 	c.made, c.last = made, now
 	if w.claims == nil {

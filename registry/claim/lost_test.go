@@ -26,15 +26,18 @@ func TestLostLeasesWait(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var lost LostLeases
 			start := time.Unix(1e9, 0)
-			made := uint64(10)
+			made, stale := uint64(10), uint64(10)
 			for at := time.Duration(0); ; at += time.Second {
 				for _, loss := range tt.losses {
 					if loss == at {
-						made += 10
+						stale, made = made, made+10
 					}
 				}
 				now := start.Add(at)
-				lost.note("n", made, claim, now)
+				if at > 0 { // an old view still shows the tree of before
+					lost.note("n", stale, claim, now, true)
+				}
+				lost.note("n", made, claim, now, false)
 				err := lost.check("n", holders, nil, made, claim, now)
 				if err != nil && !errors.Is(err, registry.ErrLeasesLost) {
 					t.Fatal(err)

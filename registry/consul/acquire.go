@@ -83,7 +83,7 @@ func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, 
 	}
 	entry, err := a.ls.sessions.renew(ctx, a.claim.Session)
 	if ok = entry != nil && fits(entry, a.claim); ok {
-		a.ls.kept.Store(a.network.Name, lease)
+		a.ls.kept.Store(a.network.Name, keptLease{lease, a.ls.kv})
 	}
 	return lease, ok, err
 }
@@ -138,6 +138,9 @@ func (a *acquisition) Current(ctx context.Context) (claims.View, error) {
 			records = append(records, parseRecord(a.network, prefix, p))
 		}
 	}
+	if err := f.readAgain(ctx, a.ls.kv, made); err != nil {
+		return a.view, err
+	}
 	a.view, err = a.ls.situation(ctx, f, a.network, a.claim, records, made)
 	f.lapses.Observe(a.network.Name, a.view.Leases, time.Now())
 	return a.view, err
@@ -188,9 +191,10 @@ func (a *acquisition) Mark(ctx context.Context) error {
 	return claims.ErrOutdated
 }
 
-// settled are the flags of the marker once no session is older than the marker, except those that hold leases. This
-// stays so, because a session that is created later is younger.
-const settled = 1
+// isSettled reports whether no session is older than the marker, except those that held leases when the marker was
+// flagged. A session that is created later is younger. The flags are the marker's own index, so those of a marker that
+// was copied count for nothing.
+func isSettled(marker *api.KVPair) bool { return marker.Flags == marker.CreateIndex }
 
 // Holders implements claim.Steps. It lists the sessions only until the marker says that none of them matters.
 func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
@@ -201,7 +205,7 @@ func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
 		return nil, err
 	case marker == nil || a.view.Made != 0 && marker.CreateIndex != a.view.Made:
 		return nil, claims.ErrOutdated
-	case marker.Flags == settled:
+	case isSettled(marker):
 		return nil, nil
 	}
 	holders, all, err := a.ls.sessions.holders(ctx, a.network.Name)
@@ -215,7 +219,7 @@ func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
 	if !all || slices.ContainsFunc(holders, isLost) {
 		return holders, nil
 	}
-	marker.Flags = settled
+	marker.Flags = marker.CreateIndex
 	opts, cancel := a.ls.kv.write(ctx)
 	defer cancel()
 	if _, _, err := a.ls.kv.api.KV().CAS(marker, opts); err != nil {
@@ -412,8 +416,12 @@ func (ls leaseStore) drop(ctx context.Context, other, lease registry.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	err := ls.deleteOwn(ctx, ls.kv.keys.lease(other.Network, other.Subnet()), other)
-	ls.kv.logger.Warn("second lease of this host removed",
-		"network", other.Network, "subnet", other.Subnet(), "error", err)
+	if err != nil {
+		ls.kv.logger.Warn("second lease of this host could not be removed",
+			"network", other.Network, "subnet", other.Subnet(), "error", err)
+		return
+	}
+	ls.kv.logger.Warn("second lease of this host removed", "network", other.Network, "subnet", other.Subnet())
 	if other.Session != lease.Session {
 		ls.sessions.discard(ctx, other.Session)
 	}

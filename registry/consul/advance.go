@@ -81,7 +81,10 @@ func (f *follower) verify(ctx context.Context, kv *kv, changes []belief.Change) 
 	}
 	keys := maps.Clone(unproven)
 	for key, id := range f.belief.Of(named) {
-		keys[key], keys[changes[named[id]].Key] = -1, named[id]
+		if _, ok := keys[key]; !ok {
+			keys[key] = -1
+		}
+		keys[changes[named[id]].Key] = named[id]
 	}
 	if len(keys) == 0 {
 		return news{changes: changes}, nil

@@ -224,10 +224,13 @@ func TestForgedEntriesAboutHosts(t *testing.T) {
 	moved.PublicIPs = []netip.Addr{netip.MustParseAddr("203.0.113.66")}
 	copied := leases[2]
 	copied.Slot, copied.Subnets = 40, n.Plan.Subnets(40)
+	victim := leases[0]
+	victim.Slot, victim.Subnets = 40, n.Plan.Subnets(40)
 	for i, forge := range []func(){
 		func() { putRaw(t, s, map[string]string{entry(20): formatLease(t, moved)}, 0) },
 		func() { putRaw(t, s, map[string]string{entry(20): formatLease(t, moved)}, changelog.FlagUnheld) },
 		func() { putRaw(t, s, map[string]string{entry(40): formatLease(t, copied)}, 0) },
+		func() { putRaw(t, s, map[string]string{entry(10): "", entry(40): formatLease(t, victim)}, 0) },
 		func() { s.Put(t, folder+changelog.WatermarkName, []byte("18446744073709551615")) },
 		func() { s.Put(t, folder+changelog.WatermarkName, []byte("0")) },
 		func() { s.Delete(t, s.Keys(t, folder)[1]) }, // [0] is the oldest entry, "_" sorts last
@@ -247,7 +250,9 @@ func TestForgedEntriesAboutHosts(t *testing.T) {
 			if set.SetBack != 0 || len(set.Bad) > 0 {
 				t.Fatalf("after forgery %d: set back %d times, skipped %v", i, set.SetBack, set.Bad)
 			}
+			found := 0
 			for _, l := range set.Leases {
+				found += len(slices.DeleteFunc(slices.Clone(leases), func(o registry.Lease) bool { return o.Slot != l.Slot }))
 				seen = seen || l.Slot == uint64(50+i)
 				if j := slices.IndexFunc(leases, func(o registry.Lease) bool { return o.Slot == l.Slot }); j >= 0 && !l.SameValue(leases[j]) {
 					t.Fatalf("after forgery %d: %+v", i, l)
@@ -255,6 +260,9 @@ func TestForgedEntriesAboutHosts(t *testing.T) {
 				if l.Slot == 40 {
 					t.Fatalf("after forgery %d: %+v has no record", i, l)
 				}
+			}
+			if found != len(leases) {
+				t.Fatalf("after forgery %d: %v", i, slots(set))
 			}
 		}
 	}

@@ -103,8 +103,8 @@ func (f *follower) newList(pairs api.KVPairs, index uint64) belief.List {
 
 // judge adds to a list what the store shows of itself.
 func (f *follower) judge(l belief.List) belief.List {
-	l.Hint = f.evidence.setBack
 	suspect := f.mayBeSetBack(l)
+	l.Hint = suspect
 	l.Removed = func(r *belief.Record) bool {
 		if f.evidence.changes[lastComponent(r.Key)] > r.Lease.ModifyIndex {
 			return true

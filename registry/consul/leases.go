@@ -21,8 +21,14 @@ type leaseStore struct {
 	networks     networkStore
 	reservations reservationStore
 	lost         *claims.LostLeases
-	kept         *sync.Map // by network, the lease that the last claim has kept, until leases are read
+	kept         *sync.Map // by network, the keptLease of the last claim, until leases are read
 	followers    *followers
+}
+
+// keptLease is a lease that a claim has kept without a look at others, and the client that did so.
+type keptLease struct {
+	lease registry.Lease
+	kv    *kv
 }
 
 // Renew implements registry.Leases. It is not a Raft write, so no index changes.

@@ -93,6 +93,19 @@ func (f *follower) learnRecords(
 	return slices.Collect(maps.Values(f.belief.Records())), f.belief.Marker(), nil
 }
 
+// readAgain reads all leases if the tree was created again since they were read last: nothing else may do that while a
+// host without a lease claims one.
+func (f *follower) readAgain(ctx context.Context, kv *kv, made uint64) error {
+	if err := f.mu.lock(ctx); err != nil {
+		return err
+	}
+	defer f.mu.unlock()
+	if f.belief.Empty() || made == 0 || made == f.belief.Marker() {
+		return nil
+	}
+	return f.readAll(ctx, kv)
+}
+
 // isInDoubt reports whether the client does not know what became of some leases, or cannot follow their changes. The
 // caller holds f.mu.
 func (f *follower) isInDoubt() bool {

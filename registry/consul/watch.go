@@ -40,11 +40,12 @@ func (ls leaseStore) WatchLeases(
 
 // dropSeconds removes other leases of this host after a claim that has kept a lease without reading others.
 func (ls leaseStore) dropSeconds(ctx context.Context, network string, leases []registry.Lease) {
-	kept, ok := ls.kept.LoadAndDelete(network)
-	if !ok {
+	value, ok := ls.kept.Load(network)
+	if !ok || value.(keptLease).kv != ls.kv { // another client may lack the rights
 		return
 	}
-	own := kept.(registry.Lease)
+	ls.kept.Delete(network)
+	own := value.(keptLease).lease
 	for _, other := range claims.Surplus(leases, own) {
 		if other.Session != registry.UnknownSession && !other.Missing && registry.SameMachine(other, own) {
 			ls.drop(ctx, other, own)

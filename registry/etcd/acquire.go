@@ -250,6 +250,9 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 	case before.key != key:
 		conditions = append(conditions, unchanged(key, 0))
 		ops = append(ops, clientv3.OpDelete(before.key))
+		if len(wanted.Subnets) > 1 { // giveWay would leave the host without the record that this deletes
+			conditions = append(conditions, notWrittenSince(keys.leases(a.network.Name), a.tree.revision))
+		}
 	}
 	revision, err := a.conn.transact(ctx, conditions, ops...)
 	switch {
@@ -257,7 +260,11 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 		created := revision
 		if before != nil && before.key == key {
 			created = before.created
-		} else if err := a.giveWay(ctx, wanted, revision); err != nil {
+		}
+		if before == nil {
+			err = a.giveWay(ctx, wanted, revision)
+		}
+		if err != nil {
 			return registry.Lease{}, err
 		}
 		return stored(wanted, &record{created: created, modified: revision}, a.session.String()), nil
@@ -373,6 +380,12 @@ func (a *acquisition) resolve(ctx context.Context, wanted registry.Lease, key st
 	case err != nil:
 		return registry.Lease{}, fmt.Errorf("write %s: %w", key, failure)
 	case r != nil && r.lease == a.session.kept && bytes.Equal(r.value, value):
+		if r.created == r.modified {
+			err = a.giveWay(ctx, wanted, r.modified)
+		}
+		if err != nil {
+			return registry.Lease{}, err
+		}
 		return stored(wanted, r, a.session.String()), nil
 	}
 	return registry.Lease{}, errRefused

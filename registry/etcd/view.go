@@ -103,6 +103,9 @@ func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time
 	}
 	if t != v.tree || !v.belief.Due().IsZero() || !v.isOf(n) {
 		v.tree = nil
+		if !v.isOf(n) {
+			v.defined, v.parsed = n, nil
+		}
 		l := v.list(t, keys, n)
 		lacking, _ := v.belief.Lacks(l.Records)
 		isFlannels := definedByFlannel(t, keys, v.network)
@@ -112,7 +115,7 @@ func (v *leaseView) leases(t *tree, keys layout, n registry.Network, settle time
 		}
 		v.belief.SetBackend(n.Backend.Type)
 		v.belief.Accept(l, time.Now(), belief.Options{Settle: settle, Foreign: flannelLeaseTime})
-		v.defined, v.setBack = n, t.setBack
+		v.setBack = t.setBack
 		v.tree, v.at, v.set = t, time.Now(), v.belief.Leases()
 		v.set.Bad = append(v.set.Bad, v.lostFlannelHosts()...)
 	}
@@ -142,7 +145,9 @@ func (v *leaseView) list(t *tree, keys layout, n registry.Network) belief.List {
 			l.Records[r.key], l.Index = p.record, max(l.Index, r.modified)
 		}
 	}
-	v.parsed = next
+	if isSame {
+		v.parsed = next
+	}
 	lost := l.SetBack || v.belief.Marker() != 0 && l.Marker != v.belief.Marker()
 	l.Removed = func(r *belief.Record) bool {
 		// Where the store was lost, a deletion that was seen is that of what it had lost, or of an older version.
