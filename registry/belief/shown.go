@@ -32,6 +32,9 @@ func (s *shown) touch(key string, old *Record) {
 // whatever a restore does to the store's index.
 func (b *Belief) Version() uint64 { return b.shown.index }
 
+// Usable returns the number of leases that callers were shown last.
+func (b *Belief) Usable() int { return len(b.shown.order) }
+
 func (b *Belief) raise() { b.shown.index = max(b.tree.index, b.shown.index+1) }
 
 // differs reports whether callers see a difference between two versions of a record. They see none when only the

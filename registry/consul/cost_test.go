@@ -218,7 +218,11 @@ func TestLongList(t *testing.T) {
 		}
 	})
 	c := s.open(t, func(c *Config) { c.Address, c.timeout = addr, timeout })
-	if set, _, err := c.WatchLeases(testContext(t), n, 0); err != nil || len(set.Leases) != 500 {
+	set, _, err := c.WatchLeases(testContext(t), n, 0)
+	for deadline := time.Now().Add(2 * time.Minute); errors.Is(err, registry.ErrUnavailable) && time.Now().Before(deadline); {
+		set, _, err = c.WatchLeases(testContext(t), n, 0) // a busy machine is late with other answers
+	}
+	if err != nil || len(set.Leases) != 500 {
 		t.Fatalf("%d leases, %v", len(set.Leases), err)
 	}
 	stalls = true

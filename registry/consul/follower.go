@@ -92,5 +92,5 @@ const longestAudit = 2 * time.Hour
 
 // auditPeriod returns the average time between two audits of this host, so that all hosts of the network take turns.
 func (f *follower) auditPeriod(kv *kv) time.Duration {
-	return min(kv.conf.Audit*time.Duration(max(f.belief.Len(), 1)), longestAudit)
+	return min(kv.conf.Audit*time.Duration(max(f.belief.Usable(), 1)), longestAudit)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/consul/changelog"
 )
@@ -87,5 +88,26 @@ func TestContextMutex(t *testing.T) {
 	m.unlock()
 	if err := m.lock(t.Context()); err != nil {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestAuditPeriod: hosts take turns, and records that no host has written do not make the turns rarer.
+func TestAuditPeriod(t *testing.T) {
+	t.Parallel()
+	n := network("default", "10.5.0.0/16")
+	f := newTestFollower()
+	f.use(n)
+	pairs := api.KVPairs{}
+	for i := range uint64(3) {
+		key := viewPrefix + registry.SubnetKey(n.Plan.Subnets(i + 1)[0])
+		pairs = append(pairs, &api.KVPair{Key: key, Value: leaseRecord(t, n, i+1, int(i)), Session: "s", ModifyIndex: 1})
+	}
+	for i := range 100 {
+		pairs = append(pairs, &api.KVPair{Key: fmt.Sprint(viewPrefix, "bad-", i), Value: []byte("{"), ModifyIndex: 1})
+	}
+	f.accept(f.newList(pairs, 1))
+	f.belief.Leases()
+	if got, want := f.auditPeriod(&kv{conf: &Config{Audit: time.Second}}), 3*time.Second; got != want {
+		t.Errorf("every %s, want %s", got, want)
 	}
 }
