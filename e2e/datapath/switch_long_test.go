@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -65,16 +66,18 @@ func TestAllSwitchesKilledInProcess(t *testing.T) {
 func TestAllSwitchesToEncrypted(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 3})
 	w.switchesToEncrypted(func(tap *wiretap) {
+		c, _ := w.carriage()
+		epoch := func(n int) string { return fmt.Sprintf(`"number":%d,`, c.Epoch.Number+n) }
 		tap.during("new keys", func() {
 			w.turn("-rotate-keys")
-			w.switched("wireguard", `"listen_port":51821`)
+			w.switched("wireguard", epoch(1))
 		})
 		tap.during("killed with new keys on the way", func() {
 			w.turn("-rotate-keys")
 			w.Must(w.Hosts[1].KillAgent())
 			w.Must(w.Hosts[1].RestartAgent())
 			w.Must(w.Hosts[1].WaitReady(w.Ctx))
-			w.switched("wireguard", `"listen_port":51820`)
+			w.switched("wireguard", epoch(2))
 			flows(w, w.Containers...)
 		})
 		tap.during("stopped and reversed", func() {
@@ -83,7 +86,7 @@ func TestAllSwitchesToEncrypted(t *testing.T) {
 			flows(w, w.Containers...)
 			w.turn("-continue")
 			w.turn("-reverse")
-			w.switched("wireguard", `"listen_port":51820`)
+			w.switched("wireguard", epoch(2))
 			flows(w, w.Containers...)
 		})
 	})
