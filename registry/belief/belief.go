@@ -182,8 +182,11 @@ func (b *Belief) Accept(l List, now time.Time, o Options) {
 			m.older = nil
 		}
 		m.lost = m.lost || lost
-		if !now.Before(m.Until) && !prolong(&m, &r, l, now, o) {
-			continue
+		if !now.Before(m.Until) {
+			var ok bool
+			if m, r, ok = prolong(m, r, l, now, o); !ok {
+				continue
+			}
 		}
 		if recreated && r.Lease.ModifyIndex != 0 {
 			copied := *r
@@ -211,21 +214,21 @@ func (b *Belief) isOlder(r *Record, m Missing, stored *Record, isBack bool) bool
 	return !bytes.Equal(stored.Value, r.Value) && r.Lease.Outranks(stored.Lease, b.backend)
 }
 
-// prolong gives a missing record whose time has passed more time, or reports that it is given up.
-func prolong(m *Missing, r **Record, l List, now time.Time, o Options) bool {
-	switch stored := l.Records[(*r).Key]; {
+// prolong returns a missing record whose time has passed with more time, or false if it is given up.
+func prolong(m Missing, r *Record, l List, now time.Time, o Options) (Missing, *Record, bool) {
+	switch stored := l.Records[r.Key]; {
 	case stored != nil && !stored.Lease.Held() && !m.replaced:
-		copied := **r // the older record says how long the host has been away
+		copied := *r // the older record says how long the host has been away
 		lease := &copied.Lease
 		lease.Session, lease.CreateIndex, lease.ModifyIndex = "", stored.Lease.CreateIndex, stored.Lease.ModifyIndex
-		*r = &copied
-	case stored == nil && (*r).Lease.Foreign && now.Sub(m.Since) < o.Foreign && !isReplaced((*r).Lease, l):
+		r = &copied
+	case stored == nil && r.Lease.Foreign && now.Sub(m.Since) < o.Foreign && !isReplaced(r.Lease, l):
 		m.lost = true
 	default:
-		return false
+		return m, r, false
 	}
 	m.Until = now.Add(o.Settle + rand.N(o.Settle/4+1)) // not on all hosts at the same time
-	return true
+	return m, r, true
 }
 
 // isReplaced reports whether a list has another record about the host or the subnets of a lease.

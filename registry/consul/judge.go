@@ -57,9 +57,9 @@ func parseRecord(n registry.Network, prefix string, pair *api.KVPair) *belief.Re
 func (f *follower) record(pair *api.KVPair) *belief.Record {
 	r := f.belief.Record(pair.Key)
 	if r == nil || !bytes.Equal(r.Value, pair.Value) {
-		r = f.parse(pair.Key, cloneValue(pair.Value))
-		r.Lease = stored(r.Lease, pair)
-		return r
+		copied := *pair
+		copied.Value = cloneValue(pair.Value)
+		return parseRecord(f.network, f.leases, &copied)
 	}
 	l := stored(r.Lease, pair)
 	if l.Session == r.Lease.Session && l.CreateIndex == r.Lease.CreateIndex && l.ModifyIndex == r.Lease.ModifyIndex {
