@@ -79,7 +79,8 @@ type Options struct {
 
 // Belief is what a client believes of the leases of one network. The zero value knows nothing and is ready.
 type Belief struct {
-	backend string // the type in the network's definition, "" while it is not known
+	backend string        // the type in the network's definition, "" while it is not known
+	foreign time.Duration // Options.Foreign of the last list
 	tree    tree
 	known   map[string]*Record // including missing ones
 	missing map[string]Missing // records that the store does not have as they are known
@@ -157,6 +158,7 @@ func (b *Belief) Accept(l List, now time.Time, o Options) {
 	recreated := b.tree.marker != 0 && l.Marker != b.tree.marker
 	lost := !b.Empty() && (recreated || l.SetBack)
 	visible := b.Empty() || lost
+	b.foreign = o.Foreign
 	if lost {
 		b.tree.setBack++
 	}

@@ -3,7 +3,9 @@ package belief
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -104,20 +106,24 @@ func (b *Belief) Leases() registry.LeaseSet {
 			set.Leases[i].Missing, set.Leases[i].Lost = true, m.IsLost()
 		}
 	}
-	if b.shown.bad == 0 {
-		return set
+	if b.shown.bad > 0 {
+		for key, r := range b.known {
+			if _, isMissing := b.missing[key]; r.Err != nil && !isMissing {
+				set.Bad = append(set.Bad, registry.BadRecord{Key: key, Reason: registry.Shorten(r.Err.Error(), registry.MaxShownReason)})
+			}
+		}
 	}
-	for key, r := range b.known {
-		if _, isMissing := b.missing[key]; r.Err != nil && !isMissing {
-			set.Bad = append(set.Bad, registry.BadRecord{Key: key, Reason: registry.Shorten(r.Err.Error(), maxReason)})
+	for key, m := range b.missing {
+		if l := b.known[key].Lease; m.IsLost() && l.Foreign && b.foreign > 0 {
+			set.Bad = append(set.Bad, registry.BadRecord{Key: key, Reason: fmt.Sprintf(
+				"the store has lost it, and flanneld on %s may not write it again for a day: "+
+					"restart flanneld there; its routes stay until %s",
+				l.PublicIPs[0], m.Since.Add(b.foreign).UTC().Format(time.RFC3339))})
 		}
 	}
 	slices.SortFunc(set.Bad, func(x, y registry.BadRecord) int { return cmp.Compare(x.Key, y.Key) })
 	return set
 }
-
-// maxReason limits the reason why a record was skipped, in bytes: the text may quote the record.
-const maxReason = 300
 
 // rebuild determines what callers see from all known records.
 func (b *Belief) rebuild() {

@@ -109,7 +109,7 @@ func (a *acquisition) Known(ctx context.Context) (claims.View, bool, error) {
 	if err != nil || flannel.CheckUsable(example) != nil || a.conn.hasUnwanted() {
 		return claims.View{}, false, err
 	}
-	t := a.conn.mirror.known(ctx)
+	t := a.conn.known(ctx)
 	if t == nil {
 		return claims.View{}, false, nil
 	}
@@ -119,7 +119,7 @@ func (a *acquisition) Known(ctx context.Context) (claims.View, bool, error) {
 
 // Current implements claim.Steps.
 func (a *acquisition) Current(ctx context.Context) (claims.View, error) {
-	t, err := a.conn.mirror.refreshSurely(ctx)
+	t, err := a.conn.refreshSurely(ctx)
 	if err == nil {
 		err = a.conn.endUnwanted(ctx, t)
 	}
@@ -156,7 +156,7 @@ func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
 	made := a.view.made
 	generation := generationOf(made)
 	ids = slices.DeleteFunc(ids, func(id clientv3.LeaseID) bool { return made != 0 && id&generationMask == generation })
-	holders := a.conn.holdersOf(a.tree.below(a.conn.keys.sessions(a.network.Name)), ids)
+	holders := a.conn.holdersOf(a.tree.Below(a.conn.keys.sessions(a.network.Name)), ids)
 	own, ok := parseSession(a.claim.Session)
 	for i, h := range holders {
 		if ok && h.Session == formatLeaseID(own.alive) { // its key is lost
@@ -173,7 +173,7 @@ var errOtherPlan = fmt.Errorf("%w: the network has another plan now", registry.E
 // definition cannot be read, the one before stays in force. So it does if flannel's operator wrote the other plan, until
 // that is confirmed: onlyOwn is true then, and the host may have the subnet that it uses and no other.
 func (a *acquisition) checkPlan(t *tree) (onlyOwn bool, err error) {
-	n, err := parseNetwork(a.network.Name, t.records[a.conn.keys.definition(a.network.Name)])
+	n, err := parseNetwork(a.network.Name, t.Get(a.conn.keys.definition(a.network.Name)))
 	deleted := &registry.DeletedError{}
 	switch {
 	case errors.As(err, &deleted):
@@ -199,7 +199,7 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 	if err != nil {
 		return registry.Lease{}, err
 	}
-	if s.flannel || definedByFlannel(t, a.conn.keys, a.network.Name) {
+	if s.flannel || (reader{a.conn.keys, a.network}).isDefinedByFlannel(t) {
 		if err := a.checkUsable(wanted, choice); err != nil {
 			return registry.Lease{}, err
 		}
@@ -224,11 +224,11 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 	definition, marker := keys.definition(a.network.Name), keys.marker(a.network.Name)
 	reservation := keys.reservation(a.network.Name, wanted.Subnet())
 	conditions := []clientv3.Cmp{
-		unchanged(definition, t.modified(definition)),
-		unchanged(marker, max(a.marked, t.modified(marker))),
-		unchanged(reservation, t.modified(reservation)),
+		unchanged(definition, t.Modified(definition)),
+		unchanged(marker, max(a.marked, t.Modified(marker))),
+		unchanged(reservation, t.Modified(reservation)),
 		// Of several transactions with this session whose outcome is not known, only one can take place.
-		unchanged(sessionKey, max(a.version, t.modified(sessionKey))),
+		unchanged(sessionKey, max(a.version, t.Modified(sessionKey))),
 	}
 	ops := []clientv3.Op{
 		clientv3.OpPut(key, string(value), clientv3.WithLease(a.session.kept)),
@@ -251,7 +251,7 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 		conditions = append(conditions, unchanged(key, 0))
 		ops = append(ops, clientv3.OpDelete(before.key))
 		if len(wanted.Subnets) > 1 { // giveWay would leave the host without the record that this deletes
-			conditions = append(conditions, notWrittenSince(keys.leases(a.network.Name), a.tree.revision))
+			conditions = append(conditions, notWrittenSince(keys.leases(a.network.Name), a.tree.Revision))
 		}
 	}
 	revision, err := a.conn.transact(ctx, conditions, ops...)
@@ -287,7 +287,7 @@ func (a *acquisition) giveWay(ctx context.Context, wanted registry.Lease, revisi
 	prefix, key := a.conn.keys.leases(a.network.Name), a.conn.keys.lease(a.network.Name, wanted.Subnets)
 	var since *clientv3.GetResponse
 	err := a.conn.call(ctx, func(ctx context.Context, api *clientv3.Client) (err error) {
-		since, err = api.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithMinModRev(int64(a.tree.revision)+1),
+		since, err = api.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithMinModRev(int64(a.tree.Revision)+1),
 			clientv3.WithKeysOnly())
 		return err
 	})
@@ -314,7 +314,7 @@ func (a *acquisition) giveWay(ctx context.Context, wanted registry.Lease, revisi
 // confirm returns errRefused if a record has changed since it was read.
 func (a *acquisition) confirm(ctx context.Context, before *record) error {
 	now, err := a.conn.get(ctx, before.key)
-	if err == nil && (now == nil || !now.equal(before)) {
+	if err == nil && (now == nil || !now.Same(before)) {
 		err = errRefused
 	}
 	return err
@@ -453,11 +453,11 @@ func (c *connection) dropSecond(ctx context.Context, l registry.Lease, s session
 	if t == nil || c.claims.Load() > 0 { // a claim in progress may be about to replace the lease by the other one
 		return
 	}
-	own := t.records[c.keys.lease(l.Network, l.Subnets)]
+	own := t.Get(c.keys.lease(l.Network, l.Subnets))
 	if own == nil || own.modified != l.ModifyIndex {
 		return
 	}
-	for _, r := range t.records {
+	for _, r := range t.Records {
 		if r.lease != s.kept || r == own {
 			continue
 		}

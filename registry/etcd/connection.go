@@ -38,7 +38,7 @@ type connection struct {
 	conf    Config
 	keys    layout
 	logger  hclog.Logger
-	mirror  *mirror
+	mirror  *replica.Mirror[*record]
 	login   *login
 	lost    *claims.LostLeases
 	lapses  *registry.LapseClock
@@ -55,7 +55,8 @@ type connection struct {
 	guestReads chan struct{} // holds a value for each guest that is reading everything
 	page       atomic.Int64  // how many keys the next page of a list has, 0 for maxPage
 
-	claims atomic.Int32 // calls of Acquire in progress
+	claims atomic.Int32  // calls of Acquire in progress
+	wrote  atomic.Uint64 // a revision that known must contain: that of the last transaction
 
 	mu       sync.Mutex
 	unwanted []session // that could not be ended: a claim with one of them may still take effect
@@ -76,7 +77,7 @@ func newConnection(c Config, settle *atomic.Int64) *connection {
 
 		guestReads: make(chan struct{}, maxGuestReads),
 	}
-	conn.mirror = newMirror(conn)
+	conn.mirror = replica.NewMirror(conn, idleTime, keepAliveTime+keepAliveTimeout, c.Logger)
 	return conn
 }
 
@@ -93,19 +94,6 @@ func (c *connection) guest(as user) *connection {
 	}
 	g.login, g.timeout, g.mirror.Idle = newLogin(as), c.timeout, 0
 	return g
-}
-
-// startRead waits until everything may be read. done ends what it began.
-func (c *connection) startRead(ctx context.Context) (done func(), err error) {
-	if c.host == nil {
-		return func() {}, nil
-	}
-	select {
-	case c.host.guestReads <- struct{}{}:
-		return func() { <-c.host.guestReads }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }
 
 // client returns etcd's client. Opening it takes no request.
@@ -168,7 +156,7 @@ func (c Config) secure() bool {
 }
 
 func (c *connection) close() error {
-	c.mirror.end()
+	c.mirror.Close()
 	c.opening <- struct{}{}
 	defer func() { <-c.opening }()
 	c.closed = true
@@ -251,9 +239,9 @@ func (c *connection) transact(ctx context.Context, conditions []clientv3.Cmp, op
 	})
 	switch {
 	case err == nil:
-		c.mirror.noteWritten(revision)
+		c.noteWritten(revision)
 	case err != errRefused:
-		c.mirror.noteWritten(unknown)
+		c.noteWritten(unknown)
 	}
 	return revision, err
 }

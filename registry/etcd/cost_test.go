@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/replica"
 )
 
 // meter counts the bytes that a client receives.
@@ -151,11 +151,11 @@ func TestAbandonedSession(t *testing.T) {
 	n := s.define(t, "10.5.0.0/16")
 	c := s.open(t)
 	acquire(t, c, n, claimOn(n, 1, 10))
-	tree, err := c.own.mirror.refresh(testContext(t))
+	tree, err := c.own.mirror.Refresh(testContext(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	made := tree.records[s.keys.marker(n.Name)].created
+	made := tree.Get(s.keys.marker(n.Name)).created
 	left, _, err := c.own.createSession(testContext(t), n.Name, claim(2), made)
 	if err != nil {
 		t.Fatal(err)
@@ -179,9 +179,9 @@ func BenchmarkChange(b *testing.B) {
 	const hosts = 5000
 	keys := layout{"/coreos.com/network", "default"}
 	n := network(b, "10.0.0.0/8")
-	t := &tree{revision: 10, records: map[string]*record{}}
+	var records []*record
 	put := func(key, value string, lease clientv3.LeaseID) {
-		t.records[key] = &record{key: key, value: []byte(value), lease: lease, created: 5, modified: 5}
+		records = append(records, &record{key: key, value: []byte(value), lease: lease, created: 5, modified: 5})
 	}
 	put(keys.definition(n.Name), "{}", 0)
 	put(keys.marker(n.Name), markerValue, 0)
@@ -195,20 +195,21 @@ func BenchmarkChange(b *testing.B) {
 		put(keys.lease(n.Name, l.Subnets), string(value), clientv3.LeaseID(i+1))
 		put(keys.session(n.Name, clientv3.LeaseID(i+1)), `{"node":"x"}`, clientv3.LeaseID(hosts+i+1))
 	}
-	t.sort()
+	t := replica.NewTree(0, 10, records)
 	changed := keys.lease(n.Name, n.Plan.Subnets(20))
 	first := n.Plan.Subnets(hosts / 2)[0]
 	view := conn.views.leases(n.Name)
-	if _, _, _, err := view.leases(t, keys, n, 0); err != nil { // which parses all
+	read, kept := conn.reader(n)
+	if _, _, _, err := view.Compare(t, n, read, kept); err != nil { // which parses all
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		r := t.records[changed]
-		t = t.apply([]*clientv3.Event{{Type: mvccpb.PUT, Kv: &mvccpb.KeyValue{Key: []byte(r.key), Value: r.value,
-			Lease: int64(r.lease), CreateRevision: int64(r.created), ModRevision: int64(t.revision) + 1}}})
+		r := *t.Get(changed)
+		r.modified = t.Revision + 1
+		t = t.Apply(replica.Change[*record]{Key: r.key, Revision: r.modified, Record: &r})
 		conn.recordOn(t, n.Name, first)
 		conn.definitions(t)
-		if _, _, _, err := view.leases(t, keys, n, 0); err != nil {
+		if _, _, _, err := view.Compare(t, n, read, kept); err != nil {
 			b.Fatal(err)
 		}
 	}

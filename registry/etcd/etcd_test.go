@@ -221,9 +221,7 @@ func (s *store) Get(tb testing.TB, key string) (value []byte, session string, ok
 			tb.Fatal(err)
 		}
 		if len(alive.Kvs) > 0 {
-			t := &tree{records: map[string]*record{}}
-			t.records[s.keys.session(network, r.lease)] = newRecord(alive.Kvs[0])
-			session = sessionOf(t, s.keys, network, r)
+			session = held{r, newRecord(alive.Kvs[0])}.id()
 		}
 	}
 	return value, session, true

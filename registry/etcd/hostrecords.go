@@ -14,13 +14,13 @@ import (
 // HostRecords returns the records that name a host in one network, or in all networks if network is "", including
 // networks that no longer exist.
 func (c *Client) HostRecords(ctx context.Context, network string, h registry.Host) (registry.HostRecords, error) {
-	t, err := c.own.mirror.refresh(ctx)
+	t, err := c.own.mirror.Refresh(ctx)
 	if err != nil {
 		return registry.HostRecords{}, err
 	}
 	var out registry.HostRecords
 	holding := map[string]bool{} // sessions that hold a lease
-	for _, r := range t.below(c.own.keys.root()) {
+	for _, r := range t.Below(c.own.keys.root()) {
 		l, ok := c.own.anyLease(t, r)
 		if !ok || network != "" && l.Network != network {
 			continue
@@ -35,7 +35,7 @@ func (c *Client) HostRecords(ctx context.Context, network string, h registry.Hos
 	if network == "" {
 		prefix = strings.TrimSuffix(prefix, "/")
 	}
-	for _, r := range t.below(prefix) {
+	for _, r := range t.Below(prefix) {
 		kept, ok := parseLeaseID(lastComponent(r.key))
 		if !ok || r.lease == 0 {
 			continue
@@ -74,7 +74,7 @@ func (c *connection) anyLease(t *tree, r *record) (registry.Lease, bool) {
 	_ = json.Unmarshal(r.value, &v) // a partial result is enough
 	l.Subnets, l.Node, l.NodeID, l.PublicIPs = subnets, v.Leno.Node, v.Leno.NodeID, v.Leno.PublicIPs
 	l.Backend = v.Leno.Backend
-	return stored(l, r, sessionOf(t, c.keys, l.Network, r)), true
+	return stored(l, r, held{r, t.Get(c.keys.session(l.Network, r.lease))}.id()), true
 }
 
 // EndSession ends a session that holds no lease. If it has already ended, that is no error.

@@ -53,11 +53,11 @@ func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix
 }
 
 func (c *connection) revokeRecord(ctx context.Context, network string, subnet netip.Prefix) error {
-	t, err := c.mirror.refresh(ctx)
+	t, err := c.mirror.Refresh(ctx)
 	if err != nil {
 		return err
 	}
-	subnets := c.subnetsOf(network, t.records[c.keys.definition(network)], subnet)
+	subnets := c.subnetsOf(network, t.Get(c.keys.definition(network)), subnet)
 	r := c.recordOn(t, network, subnets[0])
 	if r == nil {
 		return registry.ErrLeaseNotFound
@@ -82,7 +82,7 @@ func (c *connection) recordOn(t *tree, network string, first netip.Prefix) *reco
 	if first.Addr().Is4() { // the key begins with it
 		near = flannel.SubnetKey([]netip.Prefix{first})
 	}
-	for _, r := range t.below(prefix + near) {
+	for _, r := range t.Below(prefix + near) {
 		if subnets, err := flannel.ParseSubnetKey(r.key[len(prefix):]); err == nil && subnets[0] == first {
 			return r
 		}
@@ -170,20 +170,22 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 		return registry.Lease{}, 0, wrap(err, "watch lease")
 	}
 	conn, first := c.own, n.Plan.Subnets(slot)[0]
+	read, _ := conn.reader(n)
 	var lease registry.Lease
 	var index uint64
 	var reason error
 	fresh := after == 0 && !conn.isCurrent(ctx, n, first)
 	err = conn.mirror.Await(ctx, fresh, func(t *tree) (bool, time.Time) {
 		r := conn.recordOn(t, n.Name, first)
-		revoked := t.records[conn.keys.revoked(n.Name, first)]
+		revoked := t.Get(conn.keys.revoked(n.Name, first))
 		var records []*record
 		switch {
 		case r != nil:
-			p := parse(t, conn.keys, n, r).record
+			source := read.source(t, r)
+			p := read.Parse(source)
 			lease, reason = p.Lease, p.Err
-			if records = append(records, r); r.lease != 0 && t.records[conn.keys.session(n.Name, r.lease)] != nil {
-				records = append(records, t.records[conn.keys.session(n.Name, r.lease)])
+			if records = append(records, r); source.session != nil {
+				records = append(records, source.session)
 			}
 		case revoked != nil:
 			reason = &registry.RevokedError{NodeID: string(revoked.value)}
@@ -206,12 +208,12 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 // isCurrent reports whether what the client knows of the lease on a subnet is what the store has now. It reads only what
 // concerns this lease.
 func (c *connection) isCurrent(ctx context.Context, n registry.Network, first netip.Prefix) bool {
-	t := c.mirror.known(ctx)
+	t := c.known(ctx)
 	if t == nil {
 		return false
 	}
 	r, key := c.recordOn(t, n.Name, first), c.keys.revoked(n.Name, first)
-	conditions := []clientv3.Cmp{unchanged(key, t.modified(key))}
+	conditions := []clientv3.Cmp{unchanged(key, t.Modified(key))}
 	if r == nil {
 		slot, err := n.Plan.Slot(first)
 		if err != nil {
@@ -220,12 +222,12 @@ func (c *connection) isCurrent(ctx context.Context, n registry.Network, first ne
 		conditions = append(conditions, isFree(n, c.keys.lease(n.Name, n.Plan.Subnets(slot))))
 	} else {
 		session := c.keys.session(n.Name, r.lease)
-		conditions = append(conditions, unchanged(r.key, r.modified), unchanged(session, t.modified(session)))
+		conditions = append(conditions, unchanged(r.key, r.modified), unchanged(session, t.Modified(session)))
 	}
 	same := false
 	err := c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
 		resp, err := api.Txn(ctx).If(conditions...).Commit()
-		same = err == nil && resp.Succeeded && resp.Header.ClusterId == t.cluster
+		same = err == nil && resp.Succeeded && resp.Header.ClusterId == t.Cluster
 		return err
 	})
 	return err == nil && same
@@ -233,38 +235,18 @@ func (c *connection) isCurrent(ctx context.Context, n registry.Network, first ne
 
 // WatchLeases implements registry.Leases.
 func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint64) (registry.LeaseSet, uint64, error) {
-	conn, view := c.own, c.own.views.leases(n.Name)
-	from := after
-	if view.answers.Owed() {
-		from = 0
-	}
-	var set registry.LeaseSet
-	var index uint64
-	var uncertain error
-	err := conn.mirror.Await(ctx, from == 0, func(t *tree) (bool, time.Time) {
-		due := view.pauseBefore(t)
-		if !due.IsZero() && from != 0 && from != registry.Known {
-			return false, due
-		}
-		set, index, due, uncertain = view.leases(t, conn.keys, n, time.Duration(conn.settle.Load()))
-		return uncertain != nil || index != from, due
-	})
-	if err == nil {
-		err = uncertain
-	}
-	if ctx.Err() == nil || err == nil {
-		view.answers.Ended(after, err, conn.mirror.LastConfirmed())
-	}
+	read, kept := c.own.reader(n)
+	set, index, err := c.own.views.leases(n.Name).Watch(ctx, c.own.mirror, n, after, read, kept)
 	if err != nil {
 		return registry.LeaseSet{}, 0, wrap(err, "watch leases of network %s", n.Name)
 	}
-	conn.lapses.Observe(n.Name, set.Leases, time.Now())
+	c.own.lapses.Observe(n.Name, set.Leases, time.Now())
 	return set, index, nil
 }
 
 // Followed implements registry.Follower.
 func (c *Client) Followed(network string) time.Time {
-	return c.own.views.leases(network).answers.LastCertain(c.own.mirror.LastConfirmed())
+	return c.own.views.leases(network).LastCertain(c.own.mirror.LastConfirmed())
 }
 
 // Forget implements registry.Follower.
@@ -322,16 +304,21 @@ func (c *connection) situation(t *tree, n registry.Network, claim registry.Claim
 	reservations, more := c.reservations(t, n)
 	s.Reservations = reservations.Reservations
 	s.Bad = append(s.Bad, more...)
-	settle := time.Duration(c.settle.Load())
-	for _, l := range c.views.leases(n.Name).unconfirmed(t, c.keys, n, settle) {
-		if l.NodeID == claim.NodeID {
-			continue
-		}
-		for _, p := range l.Subnets {
-			s.Bad = append(s.Bad, registry.BadSlot{Prefix: p})
+	read, kept := c.reader(n)
+	lost := c.views.leases(n.Name).Unconfirmed(t, n, read)
+	for key, gone := range t.Vanished { // also those that were read before this network's leases were watched
+		if strings.HasPrefix(key, c.keys.leases(n.Name)) && time.Since(gone.At) <= kept.Settle {
+			lost = append(lost, read.Parse(held{lease: gone.Record}))
 		}
 	}
-	if marker := t.records[c.keys.marker(n.Name)]; marker != nil {
+	for _, r := range lost {
+		for _, p := range r.Lease.Subnets {
+			if r.Err == nil && r.Lease.NodeID != claim.NodeID {
+				s.Bad = append(s.Bad, registry.BadSlot{Prefix: p})
+			}
+		}
+	}
+	if marker := t.Get(c.keys.marker(n.Name)); marker != nil {
 		s.made = marker.created
 	}
 	return s

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/replica"
 )
 
 // Limits of one page of a list.
@@ -19,16 +20,9 @@ const (
 	maxPageSize = 16 << 20 // bytes, also of the answer to any other request
 )
 
-// listing is all records below a prefix as of one revision of one cluster.
-type listing struct {
-	cluster  uint64
-	revision uint64
-	records  []*record
-}
-
 // list reads all records below a prefix, in pages, so that no answer is too large to be received whatever other
 // programs have written there. Each page has a time limit of its own.
-func (c *connection) list(ctx context.Context, prefix string) (*listing, error) {
+func (c *connection) list(ctx context.Context, prefix string) (*tree, error) {
 	for {
 		l, err := c.listOnce(ctx, prefix)
 		if !errors.Is(err, errOtherState) || ctx.Err() != nil {
@@ -44,32 +38,33 @@ func (c *connection) list(ctx context.Context, prefix string) (*listing, error) 
 // store was set back.
 var errOtherState = errors.New("the store has another state now")
 
-func (c *connection) listOnce(ctx context.Context, prefix string) (*listing, error) {
+func (c *connection) listOnce(ctx context.Context, prefix string) (*tree, error) {
 	size := &cmp.Or(c.host, c).page
-	out := &listing{}
+	var cluster, revision uint64
+	var records []*record
 	for from := prefix; ; {
 		limit := cmp.Or(size.Load(), maxPage)
-		resp, err := c.readPage(ctx, from, prefix, limit, out.revision)
+		resp, err := c.readPage(ctx, from, prefix, limit, revision)
 		switch {
 		case isTooLarge(err) && limit > 1:
 			size.Store(limit / 2)
 			continue
 		case isTooLarge(err): // a single value
-			resp, err = c.readPage(ctx, from, prefix, 0, out.revision)
+			resp, err = c.readPage(ctx, from, prefix, 0, revision)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if out.revision == 0 {
-			out.cluster, out.revision = resp.Header.ClusterId, uint64(resp.Header.Revision)
-		} else if out.cluster != resp.Header.ClusterId {
+		if revision == 0 {
+			cluster, revision = resp.Header.ClusterId, uint64(resp.Header.Revision)
+		} else if cluster != resp.Header.ClusterId {
 			return nil, errOtherState
 		}
 		for _, kv := range resp.Kvs {
-			out.records = append(out.records, newRecord(kv))
+			records = append(records, newRecord(kv))
 		}
 		if !resp.More || len(resp.Kvs) == 0 {
-			return out, nil
+			return replica.NewTree(cluster, revision, records), nil
 		}
 		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 		size.Store(min(limit+limit/4+1, maxPage))

@@ -51,7 +51,7 @@ func TestLargeValues(t *testing.T) {
 			t.Errorf("%s: holders %+v, %v", name, holders, err)
 		}
 		all, _ := c.own.mirror.Current()
-		for _, r := range all.records {
+		for _, r := range all.Records {
 			isKept := len(r.value) > registry.MaxRecordSize && &r.value[0] != &registry.TooLarge(1)[0]
 			if isKept || len(r.key) > 2*maxKey {
 				t.Fatalf("%s: %.80s is kept with %d bytes, its key has %d", name, r.key, len(r.value), len(r.key))
@@ -78,11 +78,11 @@ func TestPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.EqualFunc(once.records, paged.records, func(a, b *record) bool { return a.key == b.key && a.equal(b) }) {
-		t.Errorf("%d records at once, other %d in pages", len(once.records), len(paged.records))
+	if !slices.EqualFunc(once.Records, paged.Records, func(a, b *record) bool { return a.key == b.key && a.Same(b) }) {
+		t.Errorf("%d records at once, other %d in pages", len(once.Records), len(paged.Records))
 	}
-	if size := c.own.page.Load(); size <= 1 || len(once.records) < 30 {
-		t.Errorf("%d records, and the next page has %d", len(once.records), size)
+	if size := c.own.page.Load(); size <= 1 || len(once.Records) < 30 {
+		t.Errorf("%d records, and the next page has %d", len(once.Records), size)
 	}
 }
 
@@ -101,7 +101,7 @@ func TestPageOfCompacted(t *testing.T) {
 	if _, err := s.admin.Compact(testContext(t), int64(now), clientv3.WithCompactPhysical()); err != nil {
 		t.Fatal(err)
 	}
-	for name, revision := range map[string]uint64{"compacted": before.revision, "future": uint64(now) + uint64(time.Hour)} {
+	for name, revision := range map[string]uint64{"compacted": before.Revision, "future": uint64(now) + uint64(time.Hour)} {
 		if _, err := c.own.readPage(testContext(t), s.keys.root(), s.keys.root(), 10, revision); !errors.Is(err, errOtherState) {
 			t.Errorf("a page of a %s revision: %v", name, err)
 		}

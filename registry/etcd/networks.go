@@ -84,15 +84,15 @@ func (c *connection) putNetworkOnce(
 	ctx context.Context, n registry.Network, value []byte, kept []registry.Reservation, unanswered bool,
 ) error {
 	key := c.keys.definition(n.Name)
-	t, err := c.mirror.refresh(ctx)
+	t, err := c.mirror.Refresh(ctx)
 	if err != nil {
 		return err
 	}
-	if r := t.records[key]; unanswered && r != nil && bytes.Equal(r.value, value) {
+	if r := t.Get(key); unanswered && r != nil && bytes.Equal(r.value, value) {
 		return nil
 	}
-	before := t.modified(key)
-	_, defined := parseNetwork(n.Name, t.records[key])
+	before := t.Modified(key)
+	_, defined := parseNetwork(n.Name, t.Get(key))
 	switch {
 	case n.ModifyIndex == 0 && !errors.Is(defined, registry.ErrNetworkNotFound):
 		return registry.ErrNetworkExists
@@ -107,7 +107,7 @@ func (c *connection) putNetworkOnce(
 	conditions = append(conditions, unchanged(key, before))
 	ops = append(ops, clientv3.OpPut(key, string(value)))
 	marker := c.keys.marker(n.Name)
-	if t.records[marker] == nil {
+	if t.Get(marker) == nil {
 		conditions = append(conditions, unchanged(marker, 0))
 		ops = append(ops, clientv3.OpPut(marker, markerValue))
 	}
@@ -145,22 +145,22 @@ func retryRefused(ctx context.Context, change func() error) error {
 }
 
 func (c *connection) deleteNetwork(ctx context.Context, name string) error {
-	t, err := c.mirror.refresh(ctx)
+	t, err := c.mirror.Refresh(ctx)
 	if err != nil {
 		return err
 	}
 	key, reservations := c.keys.definition(name), c.keys.reservations(name)
-	conditions := []clientv3.Cmp{unchanged(key, t.modified(key))}
+	conditions := []clientv3.Cmp{unchanged(key, t.Modified(key))}
 	ops := []clientv3.Op{clientv3.OpDelete(reservations, clientv3.WithPrefix())}
-	old, defined := parseNetwork(name, t.records[key])
+	old, defined := parseNetwork(name, t.Get(key))
 	switch {
-	case !errors.Is(defined, registry.ErrNetworkNotFound), t.records[key] == nil && len(t.below(c.keys.leases(name))) > 0:
+	case !errors.Is(defined, registry.ErrNetworkNotFound), t.Get(key) == nil && len(t.Below(c.keys.leases(name))) > 0:
 		value, err := flannel.FormatDeletion(registry.NewDeletion(name, old))
 		if err != nil {
 			return err
 		}
 		ops = append(ops, clientv3.OpPut(key, string(value)))
-	case len(t.below(reservations)) == 0:
+	case len(t.Below(reservations)) == 0:
 		return defined
 	}
 	if _, err = c.transact(ctx, conditions, ops...); err == nil {
@@ -173,7 +173,7 @@ func (c *connection) deleteNetwork(ctx context.Context, name string) error {
 // network name. Those that it cannot remove stay until the next deletion.
 func (c *connection) purgeDeletions(ctx context.Context, t *tree, name string) {
 	var old []*record
-	for _, r := range t.records {
+	for _, r := range t.Records {
 		other, ok := c.keys.definedIn(r.key)
 		if !ok || other == name {
 			continue
@@ -181,7 +181,7 @@ func (c *connection) purgeDeletions(ctx context.Context, t *tree, name string) {
 		_, err := parseNetwork(other, r)
 		deleted := &registry.DeletedError{}
 		if errors.As(err, &deleted) && time.Since(deleted.Time) >= registry.DeletionKept &&
-			len(t.below(c.keys.leases(other))) == 0 {
+			len(t.Below(c.keys.leases(other))) == 0 {
 			old = append(old, r)
 		}
 	}
@@ -236,7 +236,7 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.Netw
 
 // definitions returns the records that define networks.
 func (c *connection) definitions(t *tree) (records []*record) {
-	for _, r := range t.below(c.keys.prefix) {
+	for _, r := range t.Below(c.keys.prefix) {
 		if _, ok := c.keys.definedIn(r.key); ok {
 			records = append(records, r)
 		}

@@ -67,7 +67,7 @@ func (c *connection) reserve(t *tree, n registry.Network, all []registry.Reserva
 			continue
 		}
 		key := c.keys.reservation(n.Name, r.Subnet)
-		if t.records[key] != nil {
+		if t.Get(key) != nil {
 			return nil, nil, fmt.Errorf("%w: an unusable record stands at %s", registry.ErrReserved, key)
 		}
 		if !force {
@@ -81,15 +81,15 @@ func (c *connection) reserve(t *tree, n registry.Network, all []registry.Reserva
 		}
 		ops = append(ops, clientv3.OpPut(key, string(value)))
 	}
-	conditions = append(conditions, notWrittenSince(prefix, t.revision))
+	conditions = append(conditions, notWrittenSince(prefix, t.Revision))
 	if !force {
 		for _, r := range all { // the lease on the slot, or none, is still the same
 			if len(all) > partOps {
-				conditions = append(conditions, notWrittenSince(c.keys.leases(n.Name), t.revision))
+				conditions = append(conditions, notWrittenSince(c.keys.leases(n.Name), t.Revision))
 				break
 			}
 			key := c.keys.lease(n.Name, n.Plan.Subnets(r.Slot))
-			conditions = append(conditions, unchanged(key, t.modified(key)))
+			conditions = append(conditions, unchanged(key, t.Modified(key)))
 		}
 	}
 	return conditions, ops, nil
@@ -102,8 +102,8 @@ func (c *connection) hindered(
 	if l, ok := leases[r.Slot]; ok {
 		return r.Hindered(l)
 	}
-	if bad := t.records[c.keys.lease(n.Name, n.Plan.Subnets(r.Slot))]; bad != nil {
-		return registry.HinderedUnread(bad.key, sessionOf(t, c.keys, n.Name, bad))
+	if bad := t.Get(c.keys.lease(n.Name, n.Plan.Subnets(r.Slot))); bad != nil {
+		return registry.HinderedUnread(bad.key, reader{c.keys, n}.source(t, bad).id())
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ func (c *Client) AddReservation(ctx context.Context, n registry.Network, r regis
 		return wrap(err, "reserve in network %s", n.Name)
 	}
 	err = retryRefused(ctx, func() error {
-		t, err := c.own.mirror.refresh(ctx)
+		t, err := c.own.mirror.Refresh(ctx)
 		if err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func (c *Client) WatchReservations(ctx context.Context, n registry.Network, afte
 	prefix := c.own.keys.reservations(n.Name)
 	err := c.own.mirror.Await(ctx, after == 0, func(t *tree) (bool, time.Time) {
 		flannels, records := c.own.flannelReservations(t, n)
-		index = c.own.views.index(t, prefix, append(records, t.below(prefix)...)...)
+		index = c.own.views.index(t, prefix, append(records, t.Below(prefix)...)...)
 		if index == after {
 			return false, time.Time{}
 		}
@@ -203,7 +203,7 @@ func (c *Client) WatchReservations(ctx context.Context, n registry.Network, afte
 // reservations returns the reservations of n, and the slots of unusable records.
 func (c *connection) reservations(t *tree, n registry.Network) (set registry.ReservationSet, bad []registry.BadSlot) {
 	prefix := c.keys.reservations(n.Name)
-	for _, record := range t.below(prefix) {
+	for _, record := range t.Below(prefix) {
 		name := record.key[len(prefix):]
 		r, err := registry.ParseReservation(n, name, record.value)
 		if err != nil {
@@ -222,8 +222,8 @@ func (c *connection) reservations(t *tree, n registry.Network) (set registry.Res
 
 // isReservation reports whether a record is a reservation in flannel: a record that never ends, in which no host has
 // written what the network's backend publishes.
-func isReservation(p *belief.Record, r *record, n registry.Network) bool {
-	return p.Lease.Foreign && r.lease == 0 && p.Lease.Backend.Type != n.Backend.Type
+func isReservation(p *belief.Record, t *tree, n registry.Network) bool {
+	return p.Lease.Foreign && p.Lease.Backend.Type != n.Backend.Type && t.Get(p.Key).lease == 0
 }
 
 // flannelReservations returns the reservations of n in flannel, and their records. They are only shown: a claim treats them
@@ -232,11 +232,11 @@ func (c *connection) flannelReservations(t *tree, n registry.Network) (out []reg
 	if len(n.Plan) == 0 {
 		return nil, nil
 	}
-	for _, r := range t.below(c.keys.leases(n.Name)) {
+	for _, r := range t.Below(c.keys.leases(n.Name)) {
 		if r.lease != 0 {
 			continue // it ends with its host, and is not parsed here for each change of any lease
 		}
-		if p := parse(t, c.keys, n, r).record; isReservation(p, r, n) {
+		if p := (reader{c.keys, n}).Parse(held{lease: r}); isReservation(p, t, n) {
 			out = append(out, registry.Reservation{Network: n.Name, Slot: p.Lease.Slot, Subnet: p.Lease.Subnet(),
 				Node: p.Lease.Node, ModifyIndex: r.modified})
 			records = append(records, r)
@@ -248,18 +248,15 @@ func (c *connection) flannelReservations(t *tree, n registry.Network) (out []reg
 // readLeases returns the stored leases of n, and the slots that unusable records cover.
 func (c *connection) readLeases(t *tree, n registry.Network) (leases []registry.Lease, bad []registry.BadSlot) {
 	prefix := c.keys.leases(n.Name)
-	for _, r := range t.below(prefix) {
-		l := parse(t, c.keys, n, r).record
-		if l.Err == nil {
-			leases = append(leases, l.Lease)
+	read, _ := c.reader(n)
+	for _, r := range c.views.leases(n.Name).Stored(t, n, read) {
+		if r.Err == nil {
+			leases = append(leases, r.Lease)
 			continue
 		}
-		subnets, err := flannel.ParseSubnetKey(r.key[len(prefix):])
-		if err != nil {
-			continue
-		}
+		subnets, _ := flannel.ParseSubnetKey(r.Key[len(prefix):])
 		for _, p := range subnets {
-			bad = append(bad, registry.BadSlot{Prefix: p, Session: l.Lease.Session, ModifyIndex: r.modified})
+			bad = append(bad, registry.BadSlot{Prefix: p, Session: r.Lease.Session, ModifyIndex: r.Lease.ModifyIndex})
 		}
 	}
 	return leases, bad

@@ -211,7 +211,7 @@ func (c *connection) endUnwanted(ctx context.Context, t *tree) error {
 	all := slices.Clone(c.unwanted)
 	c.mu.Unlock()
 	for _, s := range all {
-		if !t.hasAttached(s.kept) {
+		if !hasAttached(t, s.kept) {
 			for _, id := range []clientv3.LeaseID{s.kept, s.alive} {
 				if err := c.revoke(ctx, id); err != nil {
 					return fmt.Errorf("end the session of an earlier claim: %w", err)
@@ -258,7 +258,7 @@ func (c *connection) holders(ctx context.Context, network string) ([]registry.Ho
 	if err != nil {
 		return nil, err
 	}
-	return c.holdersOf(sessions.records, ids), nil
+	return c.holdersOf(sessions.Records, ids), nil
 }
 
 // sessionIDs returns the ids of the etcd leases that keep sessions of a network alive.

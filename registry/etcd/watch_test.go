@@ -13,6 +13,7 @@ import (
 
 	"github.com/lenonet/leno/internal/testkit/etcdtest"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/replica"
 )
 
 // TestDeletedBetweenReadings: a lease whose deletion is learned only after the records were read again is not shown as
@@ -290,7 +291,7 @@ func TestManyChangesAtOnce(t *testing.T) {
 	first := claimOn(n, 1, 10)
 	l := acquire(t, host, n, first)
 	_, index := follow(t, c, n, 0, []string{"10"})
-	time.Sleep(2 * comparePause)
+	time.Sleep(2 * replica.ComparePause)
 	key := s.LeaseKey(n, l.Slot)
 	value, _, _ := s.Get(t, key)
 	const changes = 100
@@ -315,7 +316,7 @@ func TestManyChangesAtOnce(t *testing.T) {
 		if index = next; set.Leases[0].MTU != 1300+changes-1 {
 			continue
 		}
-		if most := int(time.Since(start)/comparePause) + 2; answers > most {
+		if most := int(time.Since(start)/replica.ComparePause) + 2; answers > most {
 			t.Errorf("%d answers, at most %d are due", answers, most)
 		}
 		break

@@ -109,7 +109,7 @@ func New(c Config) *Client {
 
 // Close ends the client's connections. Calls that wait for changes fail; those of other tokens end with their contexts.
 func (c *Client) Close() error {
-	c.own.mirror.Stop()
+	c.own.mirror.Close()
 	c.own.access.close()
 	c.shared.close()
 	return nil

@@ -13,9 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/replica"
 )
 
 // connection is what the calls under one user share.
@@ -23,16 +22,18 @@ type connection struct {
 	conf       Config
 	access     *accessCache
 	token      string // of an API caller, added to the requests; "" for the client's own credentials and for none
-	logger     hclog.Logger
-	mirror     *mirror
-	views      *views
+	mirror     *replica.Mirror[*node]
+	leases     *replica.Leases[*node, *node]
+	versions   *replica.Versions // of the network and of single leases
 	definition *definition
 	settle     *atomic.Int64 // Config.Settle, a time.Duration
 }
 
 func newConnection(c Config, access *accessCache, settle *atomic.Int64) *connection {
-	conn := &connection{conf: c, access: access, logger: c.Logger, views: &views{}, settle: settle}
-	conn.mirror = newMirror(conn)
+	conn := &connection{conf: c, access: access, settle: settle,
+		leases: &replica.Leases[*node, *node]{}, versions: &replica.Versions{}}
+	// A dead connection is noticed after a ping is sent, and counts as lost.
+	conn.mirror = replica.NewMirror(conn, idleTime, 2*keepAliveTime, c.Logger)
 	conn.definition = &definition{conn: conn}
 	return conn
 }
@@ -117,7 +118,6 @@ func (c *connection) call(ctx context.Context, r request, answer any) error {
 var (
 	errNotFound = errors.New("not found")
 	errRefused  = errors.New("changed at the same time")
-	errExpired  = errors.New("the resource version is too old")
 )
 
 // statusError returns the error for an answer that is none of success.
@@ -138,7 +138,7 @@ func statusError(code int, body []byte) error {
 	case code == http.StatusConflict:
 		kind = errRefused
 	case code == http.StatusGone:
-		kind = errExpired
+		kind = replica.ErrOutdated
 	case code == http.StatusTooManyRequests, code >= 500:
 		kind = registry.ErrUnavailable
 	default:

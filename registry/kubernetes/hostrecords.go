@@ -16,12 +16,12 @@ func (c *Client) HostRecords(ctx context.Context, network string, h registry.Hos
 	if network != "" && network != c.conf.Network {
 		return registry.HostRecords{}, nil
 	}
-	t, err := c.own.mirror.refresh(ctx)
+	t, err := c.own.mirror.Refresh(ctx)
 	if err != nil {
 		return registry.HostRecords{}, wrap(err, "leases of this host")
 	}
 	var out registry.HostRecords
-	for _, nd := range t.nodes {
+	for _, nd := range t.Records {
 		l, ok := nd.anyLease(c.conf.Network, c.own.names())
 		if !ok {
 			continue

@@ -91,8 +91,10 @@ func (c *connection) acquire(ctx context.Context, n registry.Network, claim regi
 		if nd, err = c.annotate(ctx, nd, changes); err != nil {
 			return registry.Lease{}, err
 		}
-	} else if t := c.mirror.current(); t != nil && t.nodes[nd.name] != nil && t.nodes[nd.name].same(nd) {
-		nd = t.nodes[nd.name] // knows when that was
+	} else if t, _ := c.mirror.Current(); t != nil {
+		if known := t.Get(nd.Key()); known != nil && known.Same(nd) {
+			nd = known // knows when that was
+		}
 	}
 	l, _, err = nd.lease(n, c.names())
 	return l, err
@@ -195,7 +197,7 @@ func (c *connection) checkDuplicates(ctx context.Context, n registry.Network, cl
 	t := c.mirror.Followed()
 	if t == nil {
 		var err error
-		if t, err = c.mirror.refresh(ctx); err != nil {
+		if t, err = c.mirror.Refresh(ctx); err != nil {
 			return err
 		}
 	}
@@ -205,8 +207,9 @@ func (c *connection) checkDuplicates(ctx context.Context, n registry.Network, cl
 	if err == nil && !foreign && l.Session == claim.Session && l.NodeID == claim.NodeID {
 		held = &l
 	}
-	for key, r := range c.records(t, n) {
-		if r.Err != nil || key == keyOf(own.name) {
+	read, _ := c.reader(n)
+	for _, r := range c.leases.Stored(t, n, read) {
+		if r.Err != nil || r.Key == own.Key() {
 			continue
 		}
 		err := registry.Contradicts(r.Lease, claim, held)
@@ -288,11 +291,11 @@ func (c *connection) nodeOf(ctx context.Context, l registry.Lease) (*node, error
 			return nd, nil
 		}
 	}
-	t, err := c.mirror.refresh(ctx)
+	t, err := c.mirror.Refresh(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, nd := range t.nodes {
+	for _, nd := range t.Records {
 		if !nd.isOf(l) {
 			continue
 		}
@@ -333,7 +336,7 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 	var reason error
 	err = conn.mirror.Await(ctx, after == 0, func(t *tree) (bool, time.Time) {
 		var found *node // of several, the oldest one
-		for _, nd := range t.nodes {
+		for _, nd := range t.Records {
 			if nd.hasLease(conn.names()) && nd.covers(n.Plan, slot) && (found == nil || nd.created < found.created) {
 				found = nd
 			}
@@ -344,7 +347,7 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 			content, latest = fmt.Sprintf("%s %d", found.uid, found.modified), found.modified
 			lease, _, reason = found.lease(n, conn.names())
 		}
-		index = conn.views.versions.Index(fmt.Sprint("lease ", slot), content, latest)
+		index = conn.versions.Index(fmt.Sprint("lease ", slot), content, latest)
 		return index != after, time.Time{}
 	})
 	if err != nil {
@@ -371,30 +374,14 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 	if err := c.check(n.Name); err != nil {
 		return registry.LeaseSet{}, 0, wrap(err, "watch leases")
 	}
-	conn := c.own
-	from := after
-	if conn.views.answers.Owed() {
-		from = 0
-	}
-	var set registry.LeaseSet
-	var index uint64
-	err := conn.mirror.Await(ctx, from == 0, func(t *tree) (bool, time.Time) {
-		var due time.Time
-		set, index, due = conn.leases(t, n)
-		return index != from, due
-	})
-	if ctx.Err() == nil || err == nil {
-		conn.views.answers.Ended(after, err, conn.mirror.LastConfirmed())
-	}
-	if err != nil {
-		return registry.LeaseSet{}, 0, wrap(err, "watch leases of network %s", n.Name)
-	}
-	return set, index, nil
+	read, kept := c.own.reader(n)
+	set, index, err := c.own.leases.Watch(ctx, c.own.mirror, n, after, read, kept)
+	return set, index, wrap(err, "watch leases of network %s", n.Name)
 }
 
 // Followed implements registry.Follower.
 func (c *Client) Followed(string) time.Time {
-	return c.own.views.answers.LastCertain(c.own.mirror.LastConfirmed())
+	return c.own.leases.LastCertain(c.own.mirror.LastConfirmed())
 }
 
 // Forget implements registry.Follower. There is nothing to forget: networks are not deleted.

@@ -156,7 +156,7 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.Netw
 				set.Networks = []registry.Network{n}
 			}
 		}
-		index := c.own.views.versions.Index("networks", fmt.Sprintf("%t %d %s", err == nil, modified, value), max(1, modified))
+		index := c.own.versions.Index("networks", fmt.Sprintf("%t %d %s", err == nil, modified, value), max(1, modified))
 		if index != after {
 			return set, index, nil
 		}
@@ -177,11 +177,12 @@ func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder
 	if err != nil {
 		return nil, err
 	}
-	t, err := c.own.mirror.refresh(ctx)
+	t, err := c.own.mirror.Refresh(ctx)
 	if err != nil {
 		return nil, wrap(err, "holders of network %s", network)
 	}
-	set, _, _ := c.own.leases(t, n)
+	read, kept := c.own.reader(n)
+	set, _, _, _ := c.own.leases.Compare(t, n, read, kept) // without an error
 	var out []registry.Holder
 	for _, l := range set.Leases {
 		if !l.Missing {

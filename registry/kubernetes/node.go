@@ -100,9 +100,18 @@ func newNode(o nodeObject, a names) (*node, error) {
 	return n, nil
 }
 
-// same reports whether both are the same Node with the same lease. Kubelets change the other parts of their Node all
-// the time.
-func (n *node) same(o *node) bool {
+// Key implements replica.Record.
+func (n *node) Key() string { return keyOf(n.name) }
+
+// Modified implements replica.Record.
+func (n *node) Modified() uint64 { return n.modified }
+
+// Follows implements replica.Record.
+func (n *node) Follows(o *node) bool { return n.modified > o.modified }
+
+// Same implements replica.Record: both are the same Node with the same lease. Kubelets change the other parts of their
+// Node all the time.
+func (n *node) Same(o *node) bool {
 	return n.name == o.name && n.uid == o.uid && n.tooLarge == o.tooLarge && slices.Equal(n.podCIDRs, o.podCIDRs) &&
 		maps.Equal(n.annotations, o.annotations)
 }
