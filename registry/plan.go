@@ -208,6 +208,15 @@ func (p Plan) Slot(subnet netip.Prefix) (uint64, error) {
 	return 0, fmt.Errorf("subnet %s: %w: outside the network", subnet, ErrInvalid)
 }
 
+// First returns the first subnet of the slot that has subnet as one of its subnets, or subnet itself if there is none.
+func (p Plan) First(subnet netip.Prefix) netip.Prefix {
+	slot, err := p.Slot(subnet)
+	if err != nil {
+		return subnet
+	}
+	return p.Subnets(slot)[0]
+}
+
 // Overlapping returns the first and last slot (inclusive) whose subnets share addresses with prefix; ok is false when
 // there are none. With it, a record of another plan blocks the slots that it may be using.
 func (p Plan) Overlapping(prefix netip.Prefix) (first, last uint64, ok bool) {

@@ -276,26 +276,23 @@ func ParseLease(n Network, key string, value []byte) (Lease, error) {
 	}, nil
 }
 
-// NodeIDOf returns the node id in the value of a lease, whatever else is wrong with the record, or "" if it has none.
-func NodeIDOf(value []byte) string {
-	var r struct {
-		NodeID string `json:"node_id"`
+// ReadableLease returns what can be read of the value of a lease, whatever else is wrong with the record.
+func ReadableLease(value []byte) (l Lease) {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(value, &members)
+	for name, field := range map[string]any{
+		"subnets": &l.Subnets, "node": &l.Node, "node_id": &l.NodeID, "public_ips": &l.PublicIPs, "backend": &l.Backend,
+	} {
+		_ = json.Unmarshal(members[name], field)
 	}
-	_ = json.Unmarshal(value, &r)
-	return r.NodeID
+	return l
 }
 
-// BackendTypeOf returns the type of the backend in the value of a lease, whatever else is wrong with the record, or "" if
-// it has none.
-func BackendTypeOf(value []byte) string {
-	var r struct {
-		Backend struct {
-			Type string `json:"type"`
-		} `json:"backend"`
-	}
-	_ = json.Unmarshal(value, &r)
-	return r.Backend.Type
-}
+// NodeIDOf returns the node id in the value of a lease, or "" if it cannot be read.
+func NodeIDOf(value []byte) string { return ReadableLease(value).NodeID }
+
+// BackendTypeOf returns the type of the backend in the value of a lease, or "" if it cannot be read.
+func BackendTypeOf(value []byte) string { return ReadableLease(value).Backend.Type }
 
 // FormatReservation returns the value under which a reservation is stored.
 func FormatReservation(r Reservation) ([]byte, error) {

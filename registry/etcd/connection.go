@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/lenonet/leno/registry"
 	claims "github.com/lenonet/leno/registry/claim"
@@ -46,7 +45,7 @@ type connection struct {
 	settle  *atomic.Int64 // Config.Settle, a time.Duration
 	timeout time.Duration // of one request
 
-	tlsFailed atomic.Pointer[error] // see fileCredentials
+	tlsFailed atomic.Pointer[error] // see connectionCredentials
 
 	opening chan struct{}    // holds a value while the client is being opened
 	opened  *clientv3.Client // nil before the first use; guarded by opening
@@ -127,15 +126,11 @@ func (c *connection) client(ctx context.Context) (*clientv3.Client, error) {
 	if c.conf.Dial != nil {
 		conf.DialOptions = append(conf.DialOptions, grpc.WithContextDialer(c.conf.Dial))
 	}
-	if !c.conf.secure() {
-		remembered := rememberingCredentials{insecure.NewCredentials(), c.conf.open}
-		conf.DialOptions = append(conf.DialOptions, grpc.WithTransportCredentials(remembered))
-	} else {
-		credentials := rememberingCredentials{fileCredentials{c.conf.TLS, &c.tlsFailed}, c.conf.open}
+	conf.DialOptions = append(conf.DialOptions, grpc.WithTransportCredentials(c.credentials()))
+	if c.conf.secure() {
 		if _, err := c.conf.TLS.load(); err != nil { // etcd's client would only say that there is no connection
 			return nil, fmt.Errorf("%w: tls: %w", registry.ErrUnavailable, err)
 		}
-		conf.DialOptions = append(conf.DialOptions, grpc.WithTransportCredentials(credentials))
 		if name := c.conf.TLS.ServerName; name != "" {
 			conf.DialOptions = append(conf.DialOptions, grpc.WithAuthority(name))
 		}

@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"encoding/json"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -63,17 +62,12 @@ func (c *connection) anyLease(t *tree, r *record) (registry.Lease, bool) {
 		return l, false
 	}
 	var v struct {
-		Leno struct {
-			Node      string       `json:"node"`
-			NodeID    string       `json:"node_id"`
-			PublicIPs []netip.Addr `json:"public_ips"`
-
-			Backend registry.Backend `json:"backend"`
-		} `json:"leno"`
+		Leno json.RawMessage `json:"leno"`
 	}
-	_ = json.Unmarshal(r.value, &v) // a partial result is enough
-	l.Subnets, l.Node, l.NodeID, l.PublicIPs = subnets, v.Leno.Node, v.Leno.NodeID, v.Leno.PublicIPs
-	l.Backend = v.Leno.Backend
+	_ = json.Unmarshal(r.value, &v)
+	network := l.Network
+	l = registry.ReadableLease(v.Leno)
+	l.Network, l.Subnets = network, subnets
 	return stored(l, r, held{r, t.Get(c.keys.session(l.Network, r.lease))}.id()), true
 }
 

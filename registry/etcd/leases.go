@@ -57,22 +57,19 @@ func (c *connection) revokeRecord(ctx context.Context, network string, subnet ne
 	if err != nil {
 		return err
 	}
-	subnets := c.subnetsOf(network, t.Get(c.keys.definition(network)), subnet)
-	r := c.recordOn(t, network, subnets[0])
+	n, _ := parseNetwork(network, t.Get(c.keys.definition(network)))
+	first := n.Plan.First(subnet)
+	r := c.recordOn(t, network, first)
 	if r == nil {
 		return registry.ErrLeaseNotFound
 	}
-	var grant *clientv3.LeaseGrantResponse
-	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) (err error) {
-		grant, err = api.Grant(ctx, seconds(revokedFor))
-		return err
-	})
+	limited, err := c.grant(ctx, seconds(revokedFor))
 	if err != nil {
 		return err
 	}
 	_, err = c.transact(ctx, []clientv3.Cmp{unchanged(r.key, r.modified)},
 		clientv3.OpDelete(r.key),
-		clientv3.OpPut(c.keys.revoked(network, subnets[0]), flannel.NodeIDOf(r.value), clientv3.WithLease(grant.ID)))
+		clientv3.OpPut(c.keys.revoked(network, first), flannel.NodeIDOf(r.value), clientv3.WithLease(limited)))
 	return err
 }
 
@@ -132,22 +129,18 @@ func (c *connection) restore(ctx context.Context, n registry.Network, l registry
 	if marker == nil {
 		return fmt.Errorf("%w: %s is missing", registry.ErrUncertain, c.keys.marker(n.Name))
 	}
-	var grant *clientv3.LeaseGrantResponse
-	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) (err error) {
-		grant, err = api.Grant(ctx, seconds(hold))
-		return err
-	})
+	kept, err := c.grant(ctx, seconds(hold))
 	if err != nil {
 		return err
 	}
 	key := c.keys.lease(n.Name, l.Subnets)
 	_, err = c.transact(ctx, []clientv3.Cmp{unchanged(marker.key, marker.modified), isFree(n, key)},
-		clientv3.OpPut(key, string(value), clientv3.WithLease(grant.ID)))
+		clientv3.OpPut(key, string(value), clientv3.WithLease(kept)))
 	if errors.Is(err, errRefused) {
 		err = fmt.Errorf("%w: %w", registry.ErrConflict, err)
 	}
 	if err != nil && !errors.Is(err, registry.ErrUnavailable) { // otherwise the record may exist
-		_ = c.revoke(ctx, grant.ID)
+		_ = c.revoke(ctx, kept)
 	}
 	return err
 }
@@ -169,40 +162,32 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 	if err != nil {
 		return registry.Lease{}, 0, wrap(err, "watch lease")
 	}
-	conn, first := c.own, n.Plan.Subnets(slot)[0]
+	conn, subnets := c.own, n.Plan.Subnets(slot)
 	read, _ := conn.reader(n)
-	var lease registry.Lease
-	var index uint64
-	var reason error
-	fresh := after == 0 && !conn.isCurrent(ctx, n, first)
-	err = conn.mirror.Await(ctx, fresh, func(t *tree) (bool, time.Time) {
-		r := conn.recordOn(t, n.Name, first)
-		revoked := t.Get(conn.keys.revoked(n.Name, first))
-		var records []*record
-		switch {
-		case r != nil:
-			source := read.source(t, r)
-			p := read.Parse(source)
-			lease, reason = p.Lease, p.Err
-			if records = append(records, r); source.session != nil {
-				records = append(records, source.session)
-			}
-		case revoked != nil:
-			reason = &registry.RevokedError{NodeID: string(revoked.value)}
-			records = append(records, revoked)
-		default:
-			reason = registry.ErrLeaseNotFound
+	fresh := after == 0 && !conn.isCurrent(ctx, n, subnets[0])
+	var r, session, revoked *record
+	_, index, err := conn.watch(ctx, conn.keys.lease(n.Name, subnets), after, fresh, func(t *tree) []*record {
+		r, session, revoked = conn.recordOn(t, n.Name, subnets[0]), nil, t.Get(conn.keys.revoked(n.Name, subnets[0]))
+		if r != nil {
+			session, revoked = read.source(t, r).session, nil
 		}
-		index = conn.views.index(t, conn.keys.lease(n.Name, n.Plan.Subnets(slot)), records...)
-		return index != after, time.Time{}
+		return []*record{r, session, revoked}
 	})
 	if err != nil {
 		return registry.Lease{}, 0, wrap(err, "watch lease %s in network %s", subnet, n.Name)
 	}
-	if reason != nil {
-		return registry.Lease{}, index, wrap(reason, "lease %s of network %s", subnet, n.Name)
+	err = registry.ErrLeaseNotFound
+	switch {
+	case r != nil:
+		p := read.Parse(held{r, session})
+		if p.Err == nil {
+			return p.Lease, index, nil
+		}
+		err = p.Err
+	case revoked != nil:
+		err = &registry.RevokedError{NodeID: string(revoked.value)}
 	}
-	return lease, index, nil
+	return registry.Lease{}, index, wrap(err, "lease %s of network %s", subnet, n.Name)
 }
 
 // isCurrent reports whether what the client knows of the lease on a subnet is what the store has now. It reads only what

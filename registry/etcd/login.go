@@ -3,11 +3,11 @@ package etcd
 import (
 	"context"
 	"math"
-	"sync"
-	"time"
+	"sync/atomic"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -17,17 +17,22 @@ import (
 // in for each stream, so for each renewal of a lease, which costs the server a password hash; and it sends the token
 // that has expired along when it logs in again, which etcd 3.4 refuses, so it would try for ever.
 type login struct {
-	mu   sync.Mutex
-	user user // of the next login
-
-	asking chan struct{} // holds a value while the fields below are used
-	as     user          // of token
-	token  string        // "" before the first login, and while the server has no authentication
-	known  bool          // token is valid as far as is known
-	last   attempt       // to log in
+	user     atomic.Pointer[user]    // of the next login
+	last     atomic.Pointer[granted] // what is valid as far as is known, nil for nothing
+	attempts singleflight.Group
 }
 
-func newLogin(u user) *login { return &login{user: u, asking: make(chan struct{}, 1)} }
+// granted is the token of a user, "" while the server has no authentication.
+type granted struct {
+	as    user
+	token string
+}
+
+func newLogin(u user) *login {
+	l := &login{}
+	l.setUser(u)
+	return l
+}
 
 // user is a user of etcd, zero for requests without authentication.
 type user struct{ name, password string }
@@ -41,17 +46,9 @@ func newUser(name, password string) user {
 }
 
 // setUser changes the user. A watch goes on under the one before until its connection is lost.
-func (l *login) setUser(u user) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.user = u
-}
+func (l *login) setUser(u user) { l.user.Store(&u) }
 
-func (l *login) wanted() user {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.user
-}
+func (l *login) wanted() user { return *l.user.Load() }
 
 // options returns what makes requests log in: as l, or as the login that their context has.
 func (l *login) options() []grpc.DialOption {
@@ -128,44 +125,40 @@ func needsLogin(err error) bool {
 
 // current returns the token, and logs in if there is none. Errors are those of gRPC.
 func (l *login) current(ctx context.Context, conn *grpc.ClientConn) (string, error) {
-	return l.use(ctx, conn, func() bool { return true })
+	return l.use(ctx, conn, func(string) bool { return true })
 }
 
 // replace logs in again, unless another caller has done so since the token was used.
 func (l *login) replace(ctx context.Context, conn *grpc.ClientConn, used string) (string, error) {
-	return l.use(ctx, conn, func() bool { return l.token != used })
+	return l.use(ctx, conn, func(token string) bool { return token != used })
 }
 
-// use returns the token if isUsable returns true for it, and logs in otherwise.
-func (l *login) use(ctx context.Context, conn *grpc.ClientConn, isUsable func() bool) (string, error) {
-	since := time.Now()
+// use returns the token if isUsable returns true for it, and logs in otherwise. Callers share an attempt to log in: else
+// each of them would wait for a server that does not answer.
+func (l *login) use(ctx context.Context, conn *grpc.ClientConn, isUsable func(token string) bool) (string, error) {
 	as := l.wanted()
 	if as == (user{}) {
 		return "", nil
 	}
+	if last := l.last.Load(); last != nil && last.as == as && isUsable(last.token) {
+		return last.token, nil
+	}
+	attempt := l.attempts.DoChan(as.name+"\x00"+as.password, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout) // its caller may give up
+		defer cancel()
+		request := &etcdserverpb.AuthenticateRequest{Name: as.name, Password: as.password}
+		reply, err := etcdserverpb.NewAuthClient(conn).Authenticate(ctx, request)
+		if err != nil && rpctypes.Error(err) != rpctypes.ErrAuthNotEnabled {
+			l.last.Store(nil)
+			return "", err
+		}
+		l.last.Store(&granted{as, reply.GetToken()})
+		return reply.GetToken(), nil
+	})
 	select {
-	case l.asking <- struct{}{}:
+	case r := <-attempt:
+		return r.Val.(string), r.Err
 	case <-ctx.Done():
 		return "", status.FromContextError(ctx.Err()).Err()
 	}
-	defer func() { <-l.asking }()
-	switch {
-	case l.as != as:
-	case l.known && isUsable():
-		return l.token, nil
-	case l.last.isFor(since):
-		return l.token, l.last.err
-	}
-	began := time.Now()
-	l.as, l.token, l.known = as, "", false
-	request := &etcdserverpb.AuthenticateRequest{Name: as.name, Password: as.password}
-	reply, err := etcdserverpb.NewAuthClient(conn).Authenticate(ctx, request)
-	switch {
-	case rpctypes.Error(err) == rpctypes.ErrAuthNotEnabled:
-		l.known, err = true, nil
-	case err == nil:
-		l.token, l.known = reply.Token, true
-	}
-	l.last = attempt{began, err, err != nil && ctx.Err() != nil}
-	return l.token, err
 }

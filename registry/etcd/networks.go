@@ -217,21 +217,11 @@ func (c *Client) PutDeletion(ctx context.Context, d registry.Deletion) error {
 
 // WatchNetworks implements registry.Networks.
 func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.NetworkSet, uint64, error) {
-	var set registry.NetworkSet
-	var index uint64
-	err := c.own.mirror.Await(ctx, after == 0, func(t *tree) (bool, time.Time) {
-		records := c.own.definitions(t)
-		index = c.own.views.index(t, "networks", records...)
-		if index == after {
-			return false, time.Time{}
-		}
-		set = c.own.networks(records)
-		return true, time.Time{}
-	})
+	t, index, err := c.own.watch(ctx, "networks", after, after == 0, c.own.definitions)
 	if err != nil {
 		return registry.NetworkSet{}, 0, wrap(err, "watch networks")
 	}
-	return set, index, nil
+	return c.own.networks(c.own.definitions(t)), index, nil
 }
 
 // definitions returns the records that define networks.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -131,9 +130,10 @@ func (c *Client) AddReservation(ctx context.Context, n registry.Network, r regis
 
 // RemoveReservation implements registry.Reservations.
 func (c *Client) RemoveReservation(ctx context.Context, network string, subnet netip.Prefix) error {
-	first, err := c.own.firstSubnet(ctx, network, subnet)
+	r, err := c.own.get(ctx, c.own.keys.definition(network))
 	if err == nil {
-		key := c.own.keys.reservation(network, first)
+		n, _ := parseNetwork(network, r)
+		key := c.own.keys.reservation(network, n.Plan.First(subnet))
 		err = c.own.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
 			resp, err := api.Delete(ctx, key)
 			if err == nil && resp.Deleted == 0 {
@@ -143,29 +143,6 @@ func (c *Client) RemoveReservation(ctx context.Context, network string, subnet n
 		})
 	}
 	return wrap(err, "remove reservation %s in network %s", subnet, network)
-}
-
-// firstSubnet returns the first subnet of the slot that covers subnet, or subnet itself if the network does not tell.
-func (c *connection) firstSubnet(ctx context.Context, network string, subnet netip.Prefix) (netip.Prefix, error) {
-	r, err := c.get(ctx, c.keys.definition(network))
-	if err != nil {
-		return subnet, err
-	}
-	return c.subnetsOf(network, r, subnet)[0], nil
-}
-
-// subnetsOf returns the subnets of the slot that covers subnet in the network that r defines, or subnet itself if r does
-// not tell.
-func (c *connection) subnetsOf(network string, r *record, subnet netip.Prefix) []netip.Prefix {
-	n, err := parseNetwork(network, r)
-	if err != nil {
-		return []netip.Prefix{subnet}
-	}
-	slot, err := n.Plan.Slot(subnet)
-	if err != nil {
-		return []netip.Prefix{subnet}
-	}
-	return n.Plan.Subnets(slot)
 }
 
 // Reservations implements registry.Reservations.
@@ -180,23 +157,18 @@ func (c *Client) Reservations(ctx context.Context, n registry.Network) (registry
 // WatchReservations implements registry.Reservations.
 func (c *Client) WatchReservations(ctx context.Context, n registry.Network, after uint64) (
 	registry.ReservationSet, uint64, error) {
-	var set registry.ReservationSet
-	var index uint64
 	prefix := c.own.keys.reservations(n.Name)
-	err := c.own.mirror.Await(ctx, after == 0, func(t *tree) (bool, time.Time) {
-		flannels, records := c.own.flannelReservations(t, n)
-		index = c.own.views.index(t, prefix, append(records, t.Below(prefix)...)...)
-		if index == after {
-			return false, time.Time{}
-		}
-		set, _ = c.own.reservations(t, n)
-		set.Reservations = append(set.Reservations, flannels...)
-		slices.SortFunc(set.Reservations, registry.Reservation.Compare)
-		return true, time.Time{}
+	var flannels []registry.Reservation
+	t, index, err := c.own.watch(ctx, prefix, after, after == 0, func(t *tree) (records []*record) {
+		flannels, records = c.own.flannelReservations(t, n)
+		return append(records, t.Below(prefix)...)
 	})
 	if err != nil {
 		return registry.ReservationSet{}, 0, wrap(err, "watch reservations of network %s", n.Name)
 	}
+	set, _ := c.own.reservations(t, n)
+	set.Reservations = append(set.Reservations, flannels...)
+	slices.SortFunc(set.Reservations, registry.Reservation.Compare)
 	return set, index, nil
 }
 

@@ -75,12 +75,10 @@ func generationOf(made uint64) clientv3.LeaseID {
 // which the network's marker was created, 0 for none.
 func (c *connection) createSession(ctx context.Context, network string, claim registry.Claim, made uint64) (
 	s session, version uint64, err error) {
+	if s.kept, err = c.grant(ctx, keptTTL(claim)); err != nil {
+		return s, 0, wrap(err, "create session")
+	}
 	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
-		kept, err := api.Grant(ctx, keptTTL(claim))
-		if err != nil {
-			return err
-		}
-		s.kept = kept.ID
 		// Etcd's client does not let its callers choose an id.
 		leases := etcdserverpb.NewLeaseClient(api.ActiveConnection())
 		for {
@@ -98,6 +96,18 @@ func (c *connection) createSession(ctx context.Context, network string, claim re
 		c.end(ctx, s) // other hosts would wait for a session without a record
 	}
 	return s, version, wrap(err, "create session")
+}
+
+// grant creates an etcd lease with an id that the server chooses.
+func (c *connection) grant(ctx context.Context, ttl int64) (id clientv3.LeaseID, err error) {
+	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+		granted, err := api.Grant(ctx, ttl)
+		if err == nil {
+			id = granted.ID
+		}
+		return err
+	})
+	return id, err
 }
 
 // putSession writes the key of a session.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/lenonet/leno/registry/conns"
 )
@@ -50,50 +50,40 @@ func (t TLS) load() (*tls.Config, error) {
 	return c, nil
 }
 
-// rememberingCredentials add each connection to a set. A dial function could do so as well, but gRPC connects through
-// the proxy of the environment only without one.
-type rememberingCredentials struct {
-	credentials.TransportCredentials
-	open *conns.Set
+// connectionCredentials note each connection, and read the files of TLS for it. A dial function could note connections as
+// well, but gRPC connects through the proxy of the environment only without one.
+type connectionCredentials struct {
+	credentials.TransportCredentials // for connections without TLS, and what gRPC asks of those with TLS
+
+	open   *conns.Set
+	files  *TLS                   // nil without TLS
+	failed *atomic.Pointer[error] // why the last connection with TLS failed, nil if it did not
 }
 
-func (r rememberingCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	r.open.Add(conn)
-	return r.TransportCredentials.ClientHandshake(ctx, authority, conn)
-}
-
-func (r rememberingCredentials) Clone() credentials.TransportCredentials {
-	return rememberingCredentials{r.TransportCredentials.Clone(), r.open}
-}
-
-// fileCredentials are the credentials of connections, read for each one.
-type fileCredentials struct {
-	files  TLS
-	failed *atomic.Pointer[error] // why the last connection failed, nil if it did not
-}
-
-func (f fileCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (
-	secured net.Conn, info credentials.AuthInfo, err error) {
-	c, err := f.files.load()
-	if err == nil {
-		secured, info, err = credentials.NewTLS(c).ClientHandshake(ctx, authority, conn)
+// credentials returns the credentials for connections.
+func (c *connection) credentials() credentials.TransportCredentials {
+	out := connectionCredentials{insecure.NewCredentials(), c.conf.open, nil, &c.tlsFailed}
+	if c.conf.secure() {
+		out.TransportCredentials, out.files = credentials.NewTLS(nil), &c.conf.TLS
 	}
+	return out
+}
+
+func (c connectionCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (
+	secured net.Conn, info credentials.AuthInfo, err error) {
+	c.open.Add(conn)
+	if c.files == nil {
+		return c.TransportCredentials.ClientHandshake(ctx, authority, conn)
+	}
+	conf, err := c.files.load()
+	if err == nil {
+		secured, info, err = credentials.NewTLS(conf).ClientHandshake(ctx, authority, conn)
+	}
+	c.failed.Store(nil)
 	if err != nil {
-		f.failed.Store(&err)
-	} else {
-		f.failed.Store(nil)
+		c.failed.Store(&err)
 	}
 	return secured, info, err
 }
 
-func (f fileCredentials) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.ErrUnsupported
-}
-
-func (f fileCredentials) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
-}
-
-func (f fileCredentials) Clone() credentials.TransportCredentials { return f }
-
-func (f fileCredentials) OverrideServerName(string) error { return errors.ErrUnsupported }
+func (c connectionCredentials) Clone() credentials.TransportCredentials { return c }

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"strings"
@@ -45,17 +46,25 @@ func (v *views) forget(network string) {
 	delete(v.byNetwork, network)
 }
 
-// index returns the index of a list of records of t. Versions of records can be compared only while the store is not set
+// watch blocks until the index of records differs from after, and returns that and the tree. Of records, nil ones do not
+// count. If fresh is true, everything is read first. Versions of records can be compared only while the store is not set
 // back.
-func (v *views) index(t *tree, list string, records ...*record) uint64 {
-	var content strings.Builder
-	latest := uint64(0)
-	fmt.Fprintln(&content, t.SetBack)
-	for _, r := range records {
-		latest = max(latest, r.modified)
-		fmt.Fprintf(&content, "%q %d\n", r.key, r.modified)
-	}
-	return v.versions.Index(list, content.String(), latest)
+func (c *connection) watch(ctx context.Context, list string, after uint64, fresh bool, records func(*tree) []*record) (
+	found *tree, index uint64, err error) {
+	err = c.mirror.Await(ctx, fresh, func(t *tree) (bool, time.Time) {
+		var content strings.Builder
+		latest := uint64(0)
+		fmt.Fprintln(&content, t.SetBack)
+		for _, r := range records(t) {
+			if r != nil {
+				latest = max(latest, r.modified)
+				fmt.Fprintf(&content, "%q %d\n", r.key, r.modified)
+			}
+		}
+		found, index = t, c.views.versions.Index(list, content.String(), latest)
+		return index != after, time.Time{}
+	})
+	return found, index, err
 }
 
 // held is the record of a lease, and that of the session that holds it, nil for none.

@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"net/netip"
 	"slices"
 
@@ -46,26 +45,8 @@ func (n *node) anyLease(network string, a names) (registry.Lease, bool) {
 	if !ok {
 		return registry.Lease{}, false
 	}
-	var v struct {
-		Subnets   []netip.Prefix `json:"subnets"`
-		Node      string         `json:"node"`
-		NodeID    string         `json:"node_id"`
-		PublicIPs []netip.Addr   `json:"public_ips"`
-
-		Backend registry.Backend `json:"backend"`
-	}
-	_ = json.Unmarshal([]byte(record), &v) // a partial result is enough
-	l := registry.Lease{
-		Network:     network,
-		Subnets:     v.Subnets,
-		Node:        v.Node,
-		NodeID:      v.NodeID,
-		PublicIPs:   v.PublicIPs,
-		Backend:     v.Backend,
-		Session:     n.uid,
-		CreateIndex: n.created,
-		ModifyIndex: n.modified,
-	}
+	l := registry.ReadableLease([]byte(record))
+	l.Network, l.Session, l.CreateIndex, l.ModifyIndex = network, n.uid, n.created, n.modified
 	if implied := n.impliedPlan(); len(implied) > 0 {
 		l.Subnets = implied.Prefixes()
 	}

@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,10 +11,6 @@ import (
 
 	"github.com/lenonet/leno/registry"
 )
-
-func sortHolders(all []registry.Holder) {
-	slices.SortFunc(all, func(a, b registry.Holder) int { return cmp.Compare(a.Node, b.Node) })
-}
 
 // maxAttempts limits how often a change is tried again because the Node changed at the same time.
 const maxAttempts = 10
@@ -30,10 +25,8 @@ func retryRefused(ctx context.Context, attempt func() error) error {
 		if try == maxAttempts {
 			return fmt.Errorf("%w: %w", registry.ErrConflict, err)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Duration(try) * 10 * time.Millisecond):
+		if err := registry.Sleep(ctx, time.Duration(try)*10*time.Millisecond); err != nil {
+			return err
 		}
 	}
 }
@@ -103,11 +96,7 @@ func (c *connection) acquire(ctx context.Context, n registry.Network, claim regi
 // checkPlan returns an ErrConflict if the network has another plan now. If the configuration cannot be read, the one
 // before stays in force.
 func (c *connection) checkPlan(ctx context.Context, n registry.Network) error {
-	value, index, err := c.definition.read(ctx)
-	if err != nil {
-		return nil
-	}
-	now, err := c.parse(value, index)
+	now, err := c.network(ctx)
 	if err == nil && !slices.Equal(now.Plan, n.Plan) {
 		return fmt.Errorf("%w: the network has another plan now", registry.ErrConflict)
 	}
@@ -312,10 +301,8 @@ func (c *connection) nodeOf(ctx context.Context, l registry.Lease) (*node, error
 // definitionOr returns the network, or the one that a Node's subnets imply if its configuration cannot be read any
 // more.
 func (c *connection) definitionOr(ctx context.Context, nd *node) registry.Network {
-	if value, index, err := c.definition.read(ctx); err == nil {
-		if n, err := c.parse(value, index); err == nil {
-			return n
-		}
+	if n, err := c.network(ctx); err == nil {
+		return n
 	}
 	return registry.Network{Name: c.conf.Network, Plan: nd.impliedPlan()}
 }
@@ -331,21 +318,18 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 		return registry.Lease{}, 0, wrap(err, "watch lease")
 	}
 	conn := c.own
-	var lease registry.Lease
+	var found *node // of several, the oldest one
 	var index uint64
-	var reason error
 	err = conn.mirror.Await(ctx, after == 0, func(t *tree) (bool, time.Time) {
-		var found *node // of several, the oldest one
+		found = nil
 		for _, nd := range t.Records {
 			if nd.hasLease(conn.names()) && nd.covers(n.Plan, slot) && (found == nil || nd.created < found.created) {
 				found = nd
 			}
 		}
 		content, latest := "", uint64(1)
-		lease, reason = registry.Lease{}, registry.ErrLeaseNotFound
 		if found != nil {
 			content, latest = fmt.Sprintf("%s %d", found.uid, found.modified), found.modified
-			lease, _, reason = found.lease(n, conn.names())
 		}
 		index = conn.versions.Index(fmt.Sprint("lease ", slot), content, latest)
 		return index != after, time.Time{}
@@ -353,10 +337,11 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 	if err != nil {
 		return registry.Lease{}, 0, wrap(err, "watch lease %s in network %s", subnet, n.Name)
 	}
-	if reason != nil {
-		return registry.Lease{}, index, wrap(reason, "lease %s of network %s", subnet, n.Name)
+	if found == nil {
+		return registry.Lease{}, index, wrap(registry.ErrLeaseNotFound, "lease %s of network %s", subnet, n.Name)
 	}
-	return lease, index, nil
+	lease, _, err := found.lease(n, conn.names())
+	return lease, index, wrap(err, "lease %s of network %s", subnet, n.Name)
 }
 
 // covers reports whether the Node's first subnet is that of a slot.

@@ -1,12 +1,14 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -115,17 +117,23 @@ func (c *connection) parse(value []byte, index uint64) (registry.Network, error)
 	return n, nil
 }
 
+// network returns the network as its configuration is now.
+func (c *connection) network(ctx context.Context) (registry.Network, error) {
+	value, index, err := c.definition.read(ctx)
+	if err != nil {
+		return registry.Network{}, err
+	}
+	n, err := c.parse(value, index)
+	return n, wrap(err, "%s", c.conf.source())
+}
+
 // Network implements registry.Networks.
 func (c *Client) Network(ctx context.Context, name string) (registry.Network, error) {
 	if err := c.check(name); err != nil {
 		return registry.Network{}, err
 	}
-	value, index, err := c.own.definition.read(ctx)
-	if err != nil {
-		return registry.Network{}, wrap(err, "network %s", name)
-	}
-	n, err := c.own.parse(value, index)
-	return n, wrap(err, "network %s in %s", name, c.conf.source())
+	n, err := c.own.network(ctx)
+	return n, wrap(err, "network %s", name)
 }
 
 // check returns an ErrNetworkNotFound for any other network than the one that there is.
@@ -160,10 +168,8 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.Netw
 		if index != after {
 			return set, index, nil
 		}
-		select {
-		case <-ctx.Done():
-			return registry.NetworkSet{}, 0, ctx.Err()
-		case <-time.After(interval):
+		if err := registry.Sleep(ctx, interval); err != nil {
+			return registry.NetworkSet{}, 0, err
 		}
 	}
 }
@@ -189,6 +195,6 @@ func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder
 			out = append(out, registry.Holder{Node: l.Node, Session: l.Session, CreateIndex: l.CreateIndex})
 		}
 	}
-	sortHolders(out)
+	slices.SortFunc(out, func(a, b registry.Holder) int { return cmp.Compare(a.Node, b.Node) })
 	return out, nil
 }

@@ -62,15 +62,8 @@ func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix
 // firstLocked returns the first subnet of the slot that contains subnet, or subnet itself when the network does not
 // tell, for example after its definition was deleted.
 func (s *Store) firstLocked(network string, subnet netip.Prefix) netip.Prefix {
-	n, err := s.networkLocked(network)
-	if err != nil {
-		return subnet
-	}
-	slot, err := n.Plan.Slot(subnet)
-	if err != nil {
-		return subnet
-	}
-	return n.Plan.Subnets(slot)[0]
+	n, _ := s.networkLocked(network)
+	return n.Plan.First(subnet)
 }
 
 // Expire implements registry.Leases.

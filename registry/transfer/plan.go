@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 )
 
 // plan reads both stores and fills in what there is to do. It writes nothing.
@@ -152,7 +153,7 @@ func (c *copier) planLease(l registry.Lease, all []registry.Lease) Lease {
 		return out
 	}
 	for _, other := range all {
-		if other.Slot != l.Slot && isSameHost(l, other) && isNewer(other, l) {
+		if other.Slot != l.Slot && isSameHost(l, other) && belief.IsLater(other, l) {
 			out.skip(fmt.Sprintf("its host has %s now", other.Subnet()))
 		}
 	}
@@ -163,14 +164,6 @@ func (c *copier) planLease(l registry.Lease, all []registry.Lease) Lease {
 // can be held.
 func isSameHost(a, b registry.Lease) bool {
 	return a.NodeID == b.NodeID || a.Node == b.Node || registry.SameEndpoint(a, b)
-}
-
-// isNewer reports whether a, of two leases of one host, is the one that the host has.
-func isNewer(a, b registry.Lease) bool {
-	if a.Held() != b.Held() {
-		return a.Held()
-	}
-	return cmp.Or(cmp.Compare(a.ModifyIndex, b.ModifyIndex), cmp.Compare(a.Slot, b.Slot)) > 0
 }
 
 // compare reads the destination's view of a network and sets the result for the definition.
