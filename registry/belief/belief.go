@@ -291,7 +291,6 @@ func (b *Belief) replace(records map[string]*Record, r *Record, keys []string, i
 		m.replaced, visible = true, true
 		b.missing[key] = m
 		if m.older != nil {
-			b.shown.touch(key, b.known[key])
 			records[key] = m.older
 			delete(b.missing, key)
 		}

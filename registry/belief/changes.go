@@ -38,6 +38,7 @@ func (b *Belief) Unproven(changes []Change) map[string]int {
 // Apply applies changes to the known state, and then what the store said of the records that were read to confirm them.
 func (b *Belief) Apply(changes []Change, verified []*Record) {
 	visible := false
+	b.shown.isStale = true
 	for _, ch := range changes {
 		known := b.known[ch.Key]
 		m, isMissing := b.missing[ch.Key]
@@ -54,14 +55,11 @@ func (b *Belief) Apply(changes []Change, verified []*Record) {
 		}
 		if isMissing {
 			delete(b.missing, ch.Key)
-			b.shown.all = true
-			b.shown.touch(ch.Key, known)
 			visible = true
 		}
 		if ch.Record == nil {
 			if known != nil {
 				delete(b.known, ch.Key)
-				b.shown.touch(ch.Key, known)
 				visible = true
 			}
 			continue
@@ -92,9 +90,6 @@ func (r *Record) continuing(known *Record) *Record {
 // learn makes a record a known one, and reports whether callers see a difference.
 func (b *Belief) learn(r *Record) (visible bool) {
 	old := b.known[r.Key]
-	if old != r {
-		b.shown.touch(r.Key, old)
-	}
 	if b.known == nil {
 		b.known = map[string]*Record{}
 	}
@@ -106,10 +101,7 @@ func (b *Belief) learn(r *Record) (visible bool) {
 			of = append(of, key)
 		}
 	}
-	if b.replace(b.known, r, of, func(Missing) bool { return true }) {
-		visible, b.shown.all = true, true
-	}
-	return visible
+	return b.replace(b.known, r, of, func(Missing) bool { return true }) || visible
 }
 
 // Unexplained returns the records of a list that differ from the known ones although no change tells why; those without

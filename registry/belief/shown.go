@@ -10,24 +10,12 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// shown is what callers see: usable records sorted by slot, and how many are unusable. It is updated by the keys that
-// were touched since the last time.
+// shown is what callers see: usable records sorted by slot, and how many are unusable.
 type shown struct {
 	index   uint64 // that callers get, 0 before the first list
 	order   []*Record
 	bad     int
-	touched map[string]*Record // by key, the record in order that may be another one by now, nil for none
-	all     bool               // everything must be rebuilt
-}
-
-// touch notes that the record with a key, as it was shown, may be another one by now.
-func (s *shown) touch(key string, old *Record) {
-	if s.touched == nil {
-		s.touched = map[string]*Record{}
-	}
-	if _, ok := s.touched[key]; !ok {
-		s.touched[key] = old
-	}
+	isStale bool // records may be other ones by now
 }
 
 // Version returns the index of what callers see, 0 before the first list. It is never reused for other content,
@@ -53,23 +41,16 @@ func differs(old, now *Record) bool {
 // were missing until now.
 func (b *Belief) replaceAll(records map[string]*Record, before map[string]Missing) (visible bool) {
 	for key := range b.known {
-		if records[key] == nil {
-			b.shown.touch(key, b.known[key])
-			visible = true
-		}
+		visible = visible || records[key] == nil
 	}
 	for key, r := range records {
 		old := b.known[key]
 		was, wasMissing := before[key]
 		is, isMissing := b.missing[key]
-		if old != r {
-			b.shown.touch(key, old)
-		}
 		visible = visible || differs(old, r) ||
 			wasMissing != isMissing || was.IsLost() != is.IsLost() || was.replaced != is.replaced
 	}
-	b.known = records
-	b.shown.all = b.shown.all || len(before)+len(b.missing) > 0
+	b.known, b.shown.isStale = records, true
 	return visible
 }
 
@@ -80,7 +61,7 @@ func (b *Belief) Reparse(parse func(*Record) *Record) {
 		b.known[key] = parse(r)
 		visible = visible || differs(r, b.known[key])
 	}
-	b.shown.all = true
+	b.shown.isStale = true
 	if visible {
 		b.raise()
 	}
@@ -88,14 +69,9 @@ func (b *Belief) Reparse(parse func(*Record) *Record) {
 
 // Leases returns the leases, sorted by slot, and the records that were skipped, sorted by key.
 func (b *Belief) Leases() registry.LeaseSet {
-	if b.shown.all || 4*len(b.shown.touched) > len(b.known) {
+	if b.shown.isStale {
 		b.rebuild()
-	} else {
-		for key, old := range b.shown.touched {
-			b.update(key, old)
-		}
 	}
-	clear(b.shown.touched)
 	set := registry.LeaseSet{SetBack: b.tree.setBack}
 	if len(b.shown.order) > 0 {
 		set.Leases = make([]registry.Lease, len(b.shown.order))
@@ -128,7 +104,7 @@ func (b *Belief) Leases() registry.LeaseSet {
 // rebuild determines what callers see from all known records.
 func (b *Belief) rebuild() {
 	s := &b.shown
-	s.order, s.bad, s.all = make([]*Record, 0, len(b.known)), 0, len(b.missing) > 0
+	s.order, s.bad, s.isStale = make([]*Record, 0, len(b.known)), 0, false
 	taken := map[uint64]bool{}
 	latest := map[string]*Record{} // by node id, of the missing records
 	for key, r := range b.known {
@@ -153,30 +129,9 @@ func (b *Belief) rebuild() {
 			s.order = append(s.order, r)
 		}
 	}
-	slices.SortFunc(s.order, bySlot)
-}
-
-// update replaces old, nil for none, by the record that is known now.
-func (b *Belief) update(key string, old *Record) {
-	s := &b.shown
-	switch {
-	case old == nil:
-	case old.Err != nil:
-		s.bad--
-	default:
-		if i, ok := slices.BinarySearchFunc(s.order, old, bySlot); ok {
-			s.order = slices.Delete(s.order, i, i+1)
-		}
-	}
-	now := b.known[key]
-	switch {
-	case now == nil:
-	case now.Err != nil:
-		s.bad++
-	default:
-		i, _ := slices.BinarySearchFunc(s.order, now, bySlot)
-		s.order = slices.Insert(s.order, i, now)
-	}
+	slices.SortFunc(s.order, func(a, b *Record) int {
+		return cmp.Or(cmp.Compare(a.Lease.Slot, b.Lease.Slot), cmp.Compare(a.Key, b.Key))
+	})
 }
 
 // isLater reports whether r, of two missing records of one host, is the later one. Of two that went missing together, a
@@ -187,8 +142,4 @@ func (b *Belief) isLater(r, other *Record) bool {
 		return held
 	}
 	return writtenAfter(r.Lease, x.index) > writtenAfter(other.Lease, y.index)
-}
-
-func bySlot(a, b *Record) int {
-	return cmp.Or(cmp.Compare(a.Lease.Slot, b.Lease.Slot), cmp.Compare(a.Key, b.Key))
 }

@@ -47,10 +47,6 @@ type connection struct {
 
 	tlsFailed atomic.Pointer[error] // see connectionCredentials
 
-	opening chan struct{}    // holds a value while the client is being opened
-	opened  *clientv3.Client // nil before the first use; guarded by opening
-	closed  bool             // guarded by opening
-
 	guestReads chan struct{} // holds a value for each guest that is reading everything
 	page       atomic.Int64  // how many keys the next page of a list has, 0 for maxPage
 
@@ -58,6 +54,8 @@ type connection struct {
 	wrote  atomic.Uint64 // a revision that known must contain: that of the last transaction
 
 	mu       sync.Mutex
+	opened   *clientv3.Client // nil before the first use
+	closed   bool
 	unwanted []session // that could not be ended: a claim with one of them may still take effect
 }
 
@@ -72,7 +70,6 @@ func newConnection(c Config, settle *atomic.Int64) *connection {
 		views:   &views{},
 		settle:  settle,
 		timeout: requestTimeout,
-		opening: make(chan struct{}, 1),
 
 		guestReads: make(chan struct{}, maxGuestReads),
 	}
@@ -100,12 +97,8 @@ func (c *connection) client(ctx context.Context) (*clientv3.Client, error) {
 	if c.host != nil {
 		return c.host.client(ctx)
 	}
-	select {
-	case c.opening <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	defer func() { <-c.opening }()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.closed {
 		return nil, replica.ErrClosed
 	}
@@ -152,8 +145,8 @@ func (c Config) secure() bool {
 
 func (c *connection) close() error {
 	c.mirror.Close()
-	c.opening <- struct{}{}
-	defer func() { <-c.opening }()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.closed = true
 	if c.opened == nil {
 		return nil

@@ -19,32 +19,17 @@ import (
 // views are the views of all networks under one user.
 type views struct {
 	versions replica.Versions // of networks, reservations and single leases
-
-	mu        sync.Mutex
-	byNetwork map[string]*leaseView
+	networks sync.Map         // of *leaseView, by name
 }
 
 type leaseView = replica.Leases[*record, held]
 
 func (v *views) leases(network string) *leaseView {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	view, ok := v.byNetwork[network]
-	if !ok {
-		view = &leaseView{}
-		if v.byNetwork == nil {
-			v.byNetwork = map[string]*leaseView{}
-		}
-		v.byNetwork[network] = view
-	}
-	return view
+	view, _ := v.networks.LoadOrStore(network, &leaseView{})
+	return view.(*leaseView)
 }
 
-func (v *views) forget(network string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	delete(v.byNetwork, network)
-}
+func (v *views) forget(network string) { v.networks.Delete(network) }
 
 // watch blocks until the index of records differs from after, and returns that and the tree. Of records, nil ones do not
 // count. If fresh is true, everything is read first. Versions of records can be compared only while the store is not set

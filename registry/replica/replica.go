@@ -32,7 +32,7 @@ type Replica[T any] struct {
 	err       error         // why following ended last, nil while it goes on
 	cancel    context.CancelCauseFunc
 	waiting   int
-	idleSince time.Time
+	idle      *time.Timer // ends following, nil before the first time
 	closed    bool
 	running   sync.WaitGroup // the goroutine that follows the changes
 }
@@ -141,6 +141,9 @@ func (r *Replica[T]) Use() (release func(), err error) {
 		return nil, ErrClosed
 	}
 	r.waiting++
+	if r.idle != nil {
+		r.idle.Stop() // if it is too late for that, Await starts again
+	}
 	if r.cancel == nil {
 		r.startLocked()
 	}
@@ -150,21 +153,19 @@ func (r *Replica[T]) Use() (release func(), err error) {
 func (r *Replica[T]) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.waiting--; r.waiting > 0 {
-		return
-	}
-	r.idleSince = time.Now()
-	if r.Idle == 0 && r.cancel != nil {
-		r.cancel(errIdle)
+	r.waiting--
+	switch cancel := r.cancel; {
+	case r.waiting > 0 || cancel == nil:
+	case r.Idle == 0:
+		cancel(errIdle)
+	default:
+		r.idle = time.AfterFunc(r.Idle, func() { cancel(errIdle) })
 	}
 }
 
 func (r *Replica[T]) startLocked() {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	r.cancel, r.err = cancel, nil
-	if r.Idle > 0 {
-		r.running.Go(func() { r.cancelIdle(ctx, cancel) })
-	}
 	r.running.Go(func() {
 		err := r.Follow(ctx)
 		if reason := context.Cause(ctx); reason != nil {
@@ -179,28 +180,6 @@ func (r *Replica[T]) startLocked() {
 		}
 		r.wakeLocked()
 	})
-}
-
-// cancelIdle ends the following of changes when no call has waited for the idle time.
-func (r *Replica[T]) cancelIdle(ctx context.Context, cancel context.CancelCauseFunc) {
-	tick := time.NewTicker(r.Idle)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if r.isIdle() {
-				cancel(errIdle)
-			}
-		}
-	}
-}
-
-func (r *Replica[T]) isIdle() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.waiting == 0 && time.Since(r.idleSince) > r.Idle
 }
 
 // Followed returns the copy if it is kept up to date, nil otherwise.
