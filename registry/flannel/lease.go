@@ -41,7 +41,11 @@ func FormatLease(n registry.Network, l registry.Lease) ([]byte, error) {
 	if s := unreachable(l); s.IsValid() && l.Backend.Type == hostGW {
 		return nil, registry.InvalidRecord(fmt.Sprintf("host-gw needs a public address of the family of %s", s))
 	}
-	attributes, err := json.Marshal(attributesOf(n, l))
+	a, err := attributesOf(n, l)
+	if err != nil {
+		return nil, err
+	}
+	attributes, err := json.Marshal(a)
 	if err != nil {
 		return nil, err
 	}
@@ -75,37 +79,41 @@ func unreachable(l registry.Lease) netip.Prefix {
 }
 
 // attributesOf returns the attributes of a leno host's lease.
-func attributesOf(n registry.Network, l registry.Lease) Attributes {
-	unspecified := netip.IPv4Unspecified() // flannel cannot read a null
-	a := Attributes{PublicIP: &unspecified, BackendType: l.Backend.Type}
-	v4, v6 := firstOf(l.PublicIPs, netip.Addr.Is4), firstOf(l.PublicIPs, netip.Addr.Is6)
-	if v4.IsValid() {
-		a.PublicIP = &v4
-	}
-	if v6.IsValid() {
-		a.PublicIPv6 = &v6
-	}
-	mac := lenoMAC(l, "vtep_mac")
-	if mac == "" {
-		return a
+func attributesOf(n registry.Network, l registry.Lease) (Attributes, error) {
+	a := addressesOf(l)
+	mac, macV6 := macsOf(n, l)
+	if mac == "" && macV6 == "" {
+		return a, nil
 	}
 	vni := number(n.Backend, "vni")
 	if n.Backend.Type != vxlan { // the host has not followed the network yet
 		vni = number(l.Backend, "vni")
 	}
 	vni = wireVNI(vni)
-	data, err := json.Marshal(vtep{VNI: &vni, VtepMAC: mac})
-	dataV6, errV6 := json.Marshal(vtep{VNI: &vni, VtepMAC: cmp.Or(lenoMAC(l, "vtep_mac_v6"), mac)})
-	if err != nil || errV6 != nil {
-		return a
-	}
-	for _, p := range n.Plan {
-		switch isIPv4 := p.Prefix.Addr().Is4(); {
-		case isIPv4 && v4.IsValid():
-			a.BackendData = data
-		case !isIPv4 && v6.IsValid(): // flannel panics on data without PublicIPv6
-			a.BackendV6Data = dataV6
+	for _, data := range []struct {
+		mac string
+		to  *json.RawMessage
+	}{{mac, &a.BackendData}, {macV6, &a.BackendV6Data}} {
+		if data.mac == "" {
+			continue
 		}
+		var err error
+		if *data.to, err = json.Marshal(vtep{VNI: &vni, VtepMAC: data.mac}); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+// addressesOf returns the attributes of a leno host's lease without the backend's data.
+func addressesOf(l registry.Lease) Attributes {
+	unspecified := netip.IPv4Unspecified() // flannel cannot read a null
+	a := Attributes{PublicIP: &unspecified, BackendType: l.Backend.Type}
+	if v4 := firstOf(l.PublicIPs, netip.Addr.Is4); v4.IsValid() {
+		a.PublicIP = &v4
+	}
+	if v6 := firstOf(l.PublicIPs, netip.Addr.Is6); v6.IsValid() {
+		a.PublicIPv6 = &v6
 	}
 	return a
 }
@@ -117,10 +125,32 @@ func firstOf(addrs []netip.Addr, is func(netip.Addr) bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// lenoMAC returns a MAC address that a leno host's vxlan lease has, "" if there is none that flannel could read.
-func lenoMAC(l registry.Lease, option string) string {
+// macsOf returns the VTEP MAC addresses of a leno host for each family of which the network has a pool and the host an
+// address, "" for the others and for backends other than vxlan.
+func macsOf(n registry.Network, l registry.Lease) (v4, v6 string) {
+	if l.Backend.Type != vxlan {
+		return "", ""
+	}
+	all := members(l.Backend)
+	mac := macOf(all["vtep_mac"])
+	if mac == "" {
+		return "", ""
+	}
+	for _, p := range n.Plan {
+		switch isIPv4 := p.Prefix.Addr().Is4(); {
+		case isIPv4 && firstOf(l.PublicIPs, netip.Addr.Is4).IsValid():
+			v4 = mac
+		case !isIPv4 && firstOf(l.PublicIPs, netip.Addr.Is6).IsValid(): // flannel panics on data without PublicIPv6
+			v6 = cmp.Or(macOf(all["vtep_mac_v6"]), mac)
+		}
+	}
+	return v4, v6
+}
+
+// macOf returns the MAC address in an attribute of a lease, "" if there is none that flannel could read.
+func macOf(attribute json.RawMessage) string {
 	var text string
-	if l.Backend.Type != vxlan || json.Unmarshal(members(l.Backend)[option], &text) != nil {
+	if json.Unmarshal(attribute, &text) != nil {
 		return ""
 	}
 	return canonicalMAC(text)
@@ -207,29 +237,24 @@ func checkAttributes(n registry.Network, l registry.Lease, subnets []netip.Prefi
 	if err != nil {
 		return err
 	}
-	want := attributesOf(n, l)
+	want := addressesOf(l)
 	all := []comparison{
 		{"PublicIP", addrText(have.PublicIP), addrText(want.PublicIP)},
 		{"PublicIPv6", addrText(have.PublicIPv6), addrText(want.PublicIPv6)},
 		{"BackendType", have.kind(n), want.BackendType},
 	}
 	if l.Backend.Type == vxlan {
+		mac, macV6 := macsOf(n, l)
 		for _, data := range []struct {
-			member     string
-			have, want json.RawMessage
-		}{
-			{"BackendData", have.BackendData, want.BackendData},
-			{"BackendV6Data", have.BackendV6Data, want.BackendV6Data},
-		} {
-			theirs, err := parseVTEP(data.have)
+			member string
+			have   json.RawMessage
+			want   string
+		}{{"BackendData", have.BackendData, mac}, {"BackendV6Data", have.BackendV6Data, macV6}} {
+			v, err := parseVTEP(data.have)
 			if err != nil {
 				return fmt.Errorf("%s: %w", data.member, err)
 			}
-			mine, err := parseVTEP(data.want)
-			if err != nil {
-				return err
-			}
-			all = append(all, comparison{data.member + ".VtepMAC", theirs.VtepMAC, mine.VtepMAC})
+			all = append(all, comparison{data.member + ".VtepMAC", v.VtepMAC, data.want})
 		}
 	}
 	for _, each := range all {
