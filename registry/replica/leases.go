@@ -30,14 +30,18 @@ type Leases[R Record[R], S comparable] struct {
 	belief  belief.Belief
 	setBack uint64 // that of the last tree
 
-	tree *Tree[R] // the one that was compared last, nil for none
-	at   time.Time
-	set  registry.LeaseSet // of tree
+	tree      *Tree[R]          // the one that was compared last, nil for none
+	set       registry.LeaseSet // of tree
+	notBefore time.Time         // when callers that wait for changes compare another one
 }
 
-// ComparePause is the shortest time between two comparisons of all leases for callers that wait for changes, so that
-// many changes at once cost few of them. The first change after a quiet time does not wait.
-const ComparePause = 100 * time.Millisecond
+// Between two comparisons of all leases for callers that wait for changes there is a pause, so that many changes at once
+// cost few of them, and at most a tenth of the time. The first change after a quiet time does not wait.
+const (
+	ComparePause = 100 * time.Millisecond // at least
+	perComparing = 9                      // times the duration of the comparison
+	longestPause = 2 * time.Second
+)
 
 // Watch blocks until the index of the leases of network n differs from after: see registry.Leases.
 func (v *Leases[R, S]) Watch(
@@ -72,8 +76,8 @@ func (v *Leases[R, S]) Watch(
 func (v *Leases[R, S]) pauseBefore(t *Tree[R]) (end time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if t != v.tree && time.Since(v.at) < ComparePause {
-		end = v.at.Add(ComparePause)
+	if t != v.tree && time.Now().Before(v.notBefore) {
+		end = v.notBefore
 	}
 	return end
 }
@@ -91,13 +95,16 @@ func (v *Leases[R, S]) Compare(t *Tree[R], n registry.Network, reader LeaseReade
 		v.network, v.parsed, v.tree = n, nil, nil
 	}
 	if t != v.tree || !v.belief.Due().IsZero() {
+		start := time.Now()
 		l, err := v.list(t, n, reader)
 		if err != nil {
 			return set, 0, again, err
 		}
 		v.belief.SetBackend(n.Backend.Type)
 		v.belief.Accept(l, time.Now(), o)
-		v.tree, v.setBack, v.at, v.set = t, t.SetBack, time.Now(), v.belief.Leases()
+		v.tree, v.setBack, v.set = t, t.SetBack, v.belief.Leases()
+		pause := min(max(perComparing*time.Since(start), ComparePause), longestPause)
+		v.notBefore = time.Now().Add(pause)
 	}
 	set = v.set
 	set.Leases = slices.Clone(set.Leases) // callers may change them
