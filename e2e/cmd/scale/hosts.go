@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,16 +38,15 @@ const (
 type host struct {
 	meter
 	client client
+	claim  registry.Claim
 	lease  registry.Lease
 	tries  int // calls of Acquire
 	held   time.Time
-	bytes  int64
 	known  atomic.Int64 // leases seen so far
 }
 
-// starts makes n hosts start at random moments within a time.
-func (m *measurement) starts(ctx context.Context, n int, within time.Duration) error {
-	m.log("%d hosts start within %s", n, within)
+// starts makes n hosts start at random moments within a time. Then all of them restart at once.
+func (m *measurement) starts(ctx context.Context, n int, within time.Duration) (err error) {
 	network, err := newNetwork(fmt.Sprintf("starts-%d", n))
 	if err != nil {
 		return err
@@ -56,12 +56,57 @@ func (m *measurement) starts(ctx context.Context, n int, within time.Duration) e
 	}
 	hosts := make([]*host, n)
 	for i := range hosts {
-		hosts[i] = &host{}
-		hosts[i].client, err = m.store.open(i, network.Name, &hosts[i].meter)
+		backend, err := attributes(i)
 		if err != nil {
 			return err
 		}
-		defer hosts[i].client.Close()
+		hosts[i] = &host{claim: registry.Claim{Node: hostName(i), NodeID: nodeID(i), PublicIPs: []netip.Addr{publicIP(i)}, MTU: 1450,
+			Backend: backend, TTL: leaseTTL, Hold: 24 * time.Hour}}
+	}
+	defer func() {
+		for _, h := range hosts {
+			if h.client != nil {
+				err = errors.Join(err, h.client.Close())
+			}
+		}
+	}()
+	if err := m.start(ctx, network, hosts, within, "start"); err != nil {
+		return err
+	}
+	for _, h := range hosts {
+		h.claim.Session, h.claim.Prefer, h.claim.Since = h.lease.Session, h.lease.Subnet(), h.lease.ModifyIndex
+	}
+	if err := m.start(ctx, network, hosts, 0, "restart"); err != nil {
+		return err
+	}
+	for _, h := range hosts {
+		if h.lease.Subnet() != h.claim.Prefer || h.lease.Session != h.claim.Session {
+			return fmt.Errorf("%s restarts: it had %s, and has %s", h.claim.Node, h.claim.Prefer, h.lease.Subnet())
+		}
+	}
+	return m.renewals(ctx, hosts)
+}
+
+// start makes hosts start at random moments within a time, each with a new client.
+func (m *measurement) start(ctx context.Context, network registry.Network, hosts []*host, within time.Duration, verb string) error {
+	n := len(hosts)
+	what := fmt.Sprintf("%d hosts %s within %s: ", n, verb, within)
+	if within == 0 {
+		what = fmt.Sprintf("%d hosts %s at once: ", n, verb)
+	}
+	m.log("%s", strings.TrimSuffix(what, ": "))
+	for i, h := range hosts {
+		if h.client != nil {
+			if err := h.client.Close(); err != nil {
+				return err
+			}
+		}
+		var err error
+		if h.client, err = m.store.open(i, network.Name, &h.meter); err != nil {
+			return err
+		}
+		h.tries = 0
+		h.received.Store(0)
 	}
 	servers, err := m.store.cpu()
 	if err != nil {
@@ -77,13 +122,13 @@ func (m *measurement) starts(ctx context.Context, n int, within time.Duration) e
 	var group errgroup.Group
 	var mu sync.Mutex
 	var lastStart, lastSeen time.Time
-	for i, h := range hosts {
+	for _, h := range hosts {
 		group.Go(func() error {
-			if err := sleep(limited, rand.N(within)); err != nil {
+			if err := sleep(limited, rand.N(within+1)); err != nil {
 				return err
 			}
 			begin := time.Now()
-			err := h.start(limited, network, i, n)
+			err := h.start(limited, network, n)
 			mu.Lock()
 			defer mu.Unlock()
 			lastStart, lastSeen = later(lastStart, begin), later(lastSeen, time.Now())
@@ -92,7 +137,7 @@ func (m *measurement) starts(ctx context.Context, n int, within time.Duration) e
 	}
 	if err := group.Wait(); err != nil {
 		least := slices.MinFunc(hosts, func(a, b *host) int { return int(a.known.Load() - b.known.Load()) })
-		return fmt.Errorf("%d hosts start; one has seen %d leases: %w", n, least.known.Load(), err)
+		return fmt.Errorf("%d hosts %s; one has seen %d leases: %w", n, verb, least.known.Load(), err)
 	}
 	serversAfter, err := m.store.cpu()
 	if err != nil {
@@ -107,31 +152,24 @@ func (m *measurement) starts(ctx context.Context, n int, within time.Duration) e
 	tries := 0
 	var lastHeld time.Time
 	for _, h := range hosts {
-		bytes = append(bytes, h.bytes)
+		bytes = append(bytes, h.received.Load())
 		tries += h.tries
 		lastHeld = later(lastHeld, h.held)
 	}
 	slices.Sort(bytes)
-	what := fmt.Sprintf("%d hosts start within %s: ", n, within)
-	m.result.seconds(what+"last start until all hold a lease", 2, lastHeld.Sub(lastStart))
-	m.result.seconds(what+"last start until all have seen all", 2, lastSeen.Sub(lastStart))
+	m.result.seconds(what+"last start until all hold a lease", 5, lastHeld.Sub(lastStart))
+	m.result.seconds(what+"last start until all have seen all", 0, lastSeen.Sub(lastStart))
 	m.result.add(what+"received by a host, median", "B", 1e6, float64(bytes[n/2]))
 	m.result.add(what+"received by a host, most", "B", 0, float64(bytes[n-1]))
-	m.result.add(what+"attempts to take a lease", "", 0, float64(tries))
+	m.result.add(what+"attempts to take a lease", "", 1.01*float64(n), float64(tries))
 	m.result.seconds(what+"server CPU", 0, serversAfter-servers)
 	m.result.seconds(what+"client CPU", 0, clientsAfter-clients)
-	return m.renewals(ctx, hosts)
+	return nil
 }
 
 // start takes a lease and watches until n leases are known, with the time limit of an agent. It retries
 // after 1 to 2 s where an agent's pauses grow.
-func (h *host) start(ctx context.Context, network registry.Network, i, n int) (err error) {
-	backend, err := attributes(i)
-	if err != nil {
-		return err
-	}
-	claim := registry.Claim{Node: hostName(i), NodeID: nodeID(i), PublicIPs: []netip.Addr{publicIP(i)}, MTU: 1450, Backend: backend,
-		TTL: leaseTTL, Hold: 24 * time.Hour}
+func (h *host) start(ctx context.Context, network registry.Network, n int) (err error) {
 	again := func(err error) error {
 		if errors.Is(err, registry.ErrDuplicateNode) || errors.Is(err, registry.ErrNetworkFull) || ctx.Err() != nil {
 			return err
@@ -141,7 +179,7 @@ func (h *host) start(ctx context.Context, network registry.Network, i, n int) (e
 	for {
 		h.tries++
 		limited, cancel := context.WithTimeout(ctx, claimTimeout)
-		h.lease, err = h.client.Acquire(limited, network, claim)
+		h.lease, err = h.client.Acquire(limited, network, h.claim)
 		cancel()
 		if err == nil {
 			h.held = time.Now()
@@ -151,8 +189,7 @@ func (h *host) start(ctx context.Context, network registry.Network, i, n int) (e
 			return err
 		}
 	}
-	var index uint64
-	for {
+	for index := registry.Known; ; {
 		set, next, err := h.client.WatchLeases(ctx, network, index)
 		if err != nil {
 			if err := again(err); err != nil {
@@ -163,7 +200,6 @@ func (h *host) start(ctx context.Context, network registry.Network, i, n int) (e
 		index = next
 		h.known.Store(int64(len(set.Leases)))
 		if len(set.Leases) == n {
-			h.bytes = h.received.Load()
 			return nil
 		}
 	}
