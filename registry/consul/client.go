@@ -22,7 +22,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -92,7 +91,6 @@ func New(conf Config) (*Client, error) {
 		conf:   &conf,
 		logger: conf.Logger,
 		doubts: &doubts{},
-		listed: &atomic.Int64{},
 		token:  conn.token,
 	}), nil
 }

@@ -41,7 +41,7 @@ func (f *follower) parse(key string, value []byte) *belief.Record {
 
 // parseRecord parses a pair below prefix.
 func parseRecord(n registry.Network, prefix string, pair *api.KVPair) *belief.Record {
-	r := &belief.Record{Key: pair.Key, Value: pair.Value}
+	r := &belief.Record{Key: pair.Key, Value: registry.Bounded(pair.Value)}
 	if r.Lease, r.Err = registry.ParseLease(n, pair.Key[len(prefix):], pair.Value); r.Err != nil {
 		r.Lease = registry.Lease{
 			NodeID:  registry.NodeIDOf(pair.Value),
@@ -52,14 +52,11 @@ func parseRecord(n registry.Network, prefix string, pair *api.KVPair) *belief.Re
 	return r
 }
 
-// record returns the record in a pair, parsed once for each value. The values of a list share one allocation, and a
-// value that is still in use would keep all of that list, so the record has a copy.
+// record returns the record in a pair, parsed once for each value.
 func (f *follower) record(pair *api.KVPair) *belief.Record {
 	r := f.belief.Record(pair.Key)
 	if r == nil || !bytes.Equal(r.Value, pair.Value) {
-		copied := *pair
-		copied.Value = cloneValue(pair.Value)
-		return parseRecord(f.network, f.leases, &copied)
+		return parseRecord(f.network, f.leases, pair)
 	}
 	l := stored(r.Lease, pair)
 	if l.Session == r.Lease.Session && l.CreateIndex == r.Lease.CreateIndex && l.ModifyIndex == r.Lease.ModifyIndex {
@@ -74,7 +71,7 @@ func (f *follower) record(pair *api.KVPair) *belief.Record {
 func (f *follower) changeOf(ch changelog.Change) belief.Change {
 	out := belief.Change{Key: f.leases + ch.Subnet, Index: ch.Index, Later: ch.Has(changelog.FlagManual)}
 	if !ch.IsRemoval() {
-		out.Record = f.parse(out.Key, cloneValue(ch.Value))
+		out.Record = f.parse(out.Key, ch.Value)
 		out.Record.Lease = belief.Announced(out.Record.Lease, ch.Index, !ch.Has(changelog.FlagUnheld))
 	}
 	return out

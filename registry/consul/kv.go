@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -23,7 +22,6 @@ type kv struct {
 	conf   *Config
 	logger hclog.Logger
 	doubts *doubts
-	listed *atomic.Int64 // size of the last list, bytes
 	token  *token
 }
 
@@ -117,7 +115,7 @@ func (k *kv) list(ctx context.Context, prefix string, r read) (api.KVPairs, uint
 	defer giveUp()
 	limit := time.AfterFunc(k.patience(r), giveUp)
 	defer limit.Stop()
-	found := &pairs{size: int(k.listed.Load()), progress: func() { limit.Reset(k.conf.timeout) }}
+	found := &pairs{progress: func() { limit.Reset(k.conf.timeout) }}
 	_, meta, err := k.api.KV().List(prefix, k.options(context.WithValue(whole, pairsKey{}, found), r))
 	switch {
 	case err != nil && whole.Err() != nil && !errors.Is(ctx.Err(), context.Canceled): // both limits may be over at once
@@ -129,7 +127,6 @@ func (k *kv) list(ctx context.Context, prefix string, r read) (api.KVPairs, uint
 	if err := checkList(prefix, meta); err != nil {
 		return nil, 0, fmt.Errorf("list %s: %w", prefix, err)
 	}
-	k.listed.Store(int64(found.size))
 	return found.list, meta.LastIndex, nil
 }
 
