@@ -107,10 +107,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 	logConfig(logger, c)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	ctx, stop := context.WithCancel(ctx)
-	var memory sync.WaitGroup
-	defer memory.Wait()
 	defer stop()
-	memory.Go(func() { returnMemory(ctx) })
 	done := make(chan error, 1)
 	go func() { done <- daemonAgent.Run(ctx) }()
 	// All signals that arrive during a reload cause one more reload, because the files may have

@@ -17,7 +17,7 @@ import (
 const (
 	targetStart  = 0.1   // s, until the subnet file is written
 	targetRoute  = 0.010 // s
-	targetMemory = 25    // MiB, with few peers
+	targetMemory = 50    // MiB, with few peers, of which some 33 are pages of the program file
 )
 
 // targetPeers is the target in s from the start until all of so many peers are in place.
