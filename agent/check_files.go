@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/registry/consul"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // CheckFiles checks the files of this host that a configuration names. It returns an error for each setting, such as
@@ -78,7 +78,7 @@ func checkTokenFile(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := consul.ParseToken(data); err != nil {
+	if _, err := transport.ParseToken(data); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil

@@ -26,6 +26,7 @@ import (
 	"github.com/lenonet/leno/backend/wireguard"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul"
+	"github.com/lenonet/leno/registry/consul/transport"
 	"github.com/lenonet/leno/registry/etcd"
 	"github.com/lenonet/leno/registry/kubernetes"
 	"github.com/lenonet/leno/registry/memory"
@@ -111,12 +112,17 @@ func openConsul(c config.Config, log hclog.Logger, hide func(secret string)) (re
 		return nil, err
 	}
 	reg, err := consul.New(consul.Config{
-		Address: c.Consul.Address, Token: c.Consul.Token, TokenFile: c.Consul.TokenFile,
-		Login: registry.Login(c.Consul.Login), KVPrefix: c.Consul.KVPrefix,
-		Datacenter: c.Consul.Datacenter, Namespace: c.Consul.Namespace, Partition: c.Consul.Partition,
-		TLS:    consul.TLS(c.Consul.TLS),
-		Settle: peers.SettleTime(c.Lease),
-		Logger: log.Named("consul"), Hide: hide,
+		Config: transport.Config{
+			Address: c.Consul.Address,
+			Credentials: registry.Credentials{
+				Token: c.Consul.Token, TokenFile: c.Consul.TokenFile, Login: registry.Login(c.Consul.Login),
+			},
+			Datacenter: c.Consul.Datacenter, Namespace: c.Consul.Namespace, Partition: c.Consul.Partition,
+			TLS:    transport.TLS(c.Consul.TLS),
+			Logger: log.Named("consul"), Hide: hide,
+		},
+		KVPrefix: c.Consul.KVPrefix,
+		Settle:   peers.SettleTime(c.Lease),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("consul: %w", err)

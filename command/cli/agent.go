@@ -20,7 +20,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/trusted"
-	"github.com/lenonet/leno/registry/consul"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // CallTimeout bounds all calls of one command to the agent. It is longer than Consul takes to
@@ -229,7 +229,7 @@ func readToken(file setting) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	token, err := consul.ParseToken(data)
+	token, err := transport.ParseToken(data)
 	if err != nil {
 		return "", fmt.Errorf("%s: %s: %w", file.source, file.value, err)
 	}

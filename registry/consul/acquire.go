@@ -220,9 +220,9 @@ func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
 		return holders, nil
 	}
 	marker.Flags = marker.CreateIndex
-	opts, cancel := a.ls.kv.write(ctx)
+	opts, cancel := a.ls.kv.Write(ctx)
 	defer cancel()
-	if _, _, err := a.ls.kv.api.KV().CAS(marker, opts); err != nil {
+	if _, _, err := a.ls.kv.API.KV().CAS(marker, opts); err != nil {
 		a.ls.kv.logger.Debug("marker not marked as settled", "key", key, "error", err)
 	}
 	return holders, nil

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // awaitIndex repeats a read of a key or prefix until its index differs from after, and returns that index. The read
@@ -88,9 +89,9 @@ func (k *kv) awaitChange(ctx context.Context, prefix string, after uint64) (uint
 func (k *kv) prefixIndex(ctx context.Context, prefix string, r read) (index uint64, exists bool, err error) {
 	opts, cancel := k.query(ctx, r)
 	defer cancel()
-	keys, meta, err := k.api.KV().Keys(strings.TrimSuffix(prefix, "/"), "/", opts)
+	keys, meta, err := k.API.KV().Keys(strings.TrimSuffix(prefix, "/"), "/", opts)
 	if err != nil {
-		return 0, false, fmt.Errorf("watch %s: %w", prefix, classify(err))
+		return 0, false, fmt.Errorf("watch %s: %w", prefix, transport.Classify(err))
 	}
 	if !meta.KnownLeader {
 		return 0, false, fmt.Errorf("watch %s: %w", prefix, uncertain("consul knows no leader"))

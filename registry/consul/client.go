@@ -24,10 +24,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/consul/api"
-
 	"github.com/lenonet/leno/registry"
 	claims "github.com/lenonet/leno/registry/claim"
+	"github.com/lenonet/leno/registry/consul/catalog"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // closeTimeout limits how long Close takes.
@@ -41,7 +41,7 @@ type Client struct {
 	sessionStore     // Holders
 	reservationStore // registry.Reservations
 	leaseStore       // registry.Leases and registry.Follower
-	consulAgent      // the catalogue, and the name of this host
+	catalog.Agent    // the services, and the name of this host
 	rightsChecker    // what the token allows
 	recordFinder     // the records of one host, for a clean-up
 
@@ -51,13 +51,11 @@ type Client struct {
 
 // shared is what a client and the clients made from it by As know in common.
 type shared struct {
-	conn      connection
 	networks  networkList
 	lost      claims.LostLeases
 	kept      sync.Map // see leaseStore
 	followers followers
-
-	registered sync.Map // see consulAgent
+	services  catalog.Tokens
 }
 
 var (
@@ -70,37 +68,23 @@ var (
 // New returns a client. It reads the TLS files but does not connect to Consul; the first call reads the token file.
 func New(conf Config) (*Client, error) {
 	conf = conf.withDefaults()
-	conn, err := conf.connection()
+	requests, err := transport.New(conf.Config)
 	if err != nil {
 		return nil, err
 	}
-	client, err := conn.client()
-	if err != nil {
-		return nil, err
-	}
-	conn.token.login = newLogin(conf, client)
 	keys := layout{conf.KVPrefix}
-	s := &shared{
-		conn:      conn,
-		followers: followers{layout: keys, idle: conf.idle, byNetwork: map[string]*usedFollower{}},
-	}
+	s := &shared{followers: followers{layout: keys, idle: conf.Idle, byNetwork: map[string]*usedFollower{}}}
 	s.followers.settle.Store(int64(conf.Settle))
-	return s.client(&kv{
-		api:    client,
-		keys:   keys,
-		conf:   &conf,
-		logger: conf.Logger,
-		doubts: &doubts{},
-		token:  conn.token,
-	}), nil
+	return s.client(&kv{Client: requests, keys: keys, conf: &conf, logger: conf.Logger, doubts: &doubts{}}), nil
 }
 
 // client returns a client that makes its requests with kv.
 func (s *shared) client(kv *kv) *Client {
 	c := &Client{kv: kv, shared: s}
+	c.Agent = catalog.New(kv.Client, kv.logger, &s.services)
 	c.networkStore = networkStore{kv: kv, last: &s.networks}
 	c.reservationStore = reservationStore{kv: kv, networks: c.networkStore}
-	c.sessionStore = sessionStore{kv: kv}
+	c.sessionStore = sessionStore{kv: kv, agent: c.Agent}
 	c.leaseStore = leaseStore{
 		kv:           kv,
 		sessions:     c.sessionStore,
@@ -110,23 +94,21 @@ func (s *shared) client(kv *kv) *Client {
 		kept:         &s.kept,
 		followers:    &s.followers,
 	}
-	c.consulAgent = consulAgent{kv: kv, conn: s.conn, host: s.conn.host, tokens: &s.registered}
-	c.rightsChecker = rightsChecker{kv: kv, agent: c.consulAgent, conn: s.conn}
+	c.rightsChecker = rightsChecker{kv: kv, agent: c.Agent}
 	c.recordFinder = recordFinder{kv: kv, sessions: c.sessionStore}
 	return c
 }
 
 // As implements registry.Registry. Both clients share connections and what they know about the watched trees.
 func (c *Client) As(secret string) registry.Registry {
-	if secret == "" {
-		secret = anonymousToken
-	}
-	return c.shared.client(c.kv.as(&token{value: secret}))
+	kv := *c.kv
+	kv.Client = kv.As(secret)
+	return c.shared.client(&kv)
 }
 
 // Reconnect implements registry.Registry.
 func (c *Client) Reconnect() {
-	if n, err := c.shared.conn.open.CloseStale(); err != nil || n > 0 {
+	if n, err := c.kv.CloseStale(); err != nil || n > 0 {
 		c.kv.logger.Debug("connections from addresses that this host lost were closed", "connections", n, "error", err)
 	}
 }
@@ -142,59 +124,30 @@ func (c *Client) Probe(ctx context.Context) error {
 	return nil
 }
 
-// PrepareToken prepares the use of another token, of the current content of its file, or of another login. take
-// switches all later calls to it, and drop gives it up. On an error the client keeps its token. With another login than
-// before, PrepareToken logs in; a Consul that cannot be reached is no error then.
+// PrepareToken prepares the use of another token: see transport.Token.Prepare.
 func (c *Client) PrepareToken(ctx context.Context, to registry.Credentials) (take, drop func(), err error) {
-	conf := Config{Token: to.Token, TokenFile: to.TokenFile, Login: to.Login}
-	value, file := conf.source(api.DefaultConfigWithLogger(c.kv.logger))
-	if file != "" {
-		if value, err = readToken(file); err != nil {
-			return nil, nil, err
-		}
-	}
-	takeLogin, drop, err := c.kv.token.login.prepare(ctx, to.Login)
-	if err != nil {
-		return nil, nil, err
-	}
-	return func() {
-		changed := c.kv.token.set(value, file)
-		takeLogin()
-		if changed && !to.Login.IsSet() {
-			c.kv.logger.Info("consul token changed")
-		}
-	}, drop, nil
+	return c.kv.Token.Prepare(ctx, to)
 }
 
-// RenewLogin logs in if that is due, and logs out tokens that have been replaced. It returns when it has to be called
-// again, which is the zero time for never. On an error the client keeps its token, as long as that is valid, and
-// RenewLogin has to be called again soon. Without a login in the configuration it does nothing.
+// RenewLogin logs in if that is due: see transport.Token.Renew. Without a login in the configuration it does nothing.
 func (c *Client) RenewLogin(ctx context.Context) (next time.Time, err error) {
-	return c.kv.token.login.renew(ctx)
+	return c.kv.Token.Renew(ctx)
 }
 
 // AuthMethod returns the auth method with which the client logs in, "" if it has a token of another kind.
-func (c *Client) AuthMethod() string { return c.kv.token.login.authMethod() }
+func (c *Client) AuthMethod() string { return c.kv.Token.AuthMethod() }
 
 // LoginChanged returns a channel that is closed when RenewLogin has to be called earlier than it said.
-func (c *Client) LoginChanged() <-chan struct{} {
-	l := c.kv.token.login
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.changed
-}
+func (c *Client) LoginChanged() <-chan struct{} { return c.kv.Token.Changed() }
 
 // Logout deletes the tokens that this client got by logging in, and ends its use. It returns when ctx ends at the
 // latest.
-func (c *Client) Logout(ctx context.Context) error { return c.kv.token.login.logoutAll(ctx) }
+func (c *Client) Logout(ctx context.Context) error { return c.kv.Token.End(ctx) }
 
 // Close logs out as far as that is possible within two seconds, and closes idle connections. It does not end calls in
 // progress; their contexts do. A client that uses no login stays usable.
 func (c *Client) Close() error {
-	defer c.shared.conn.base.CloseIdleConnections()
-	if !c.kv.token.hasLogin() {
-		return nil
-	}
+	defer c.kv.CloseIdle()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	return c.Logout(ctx)

@@ -1,14 +1,11 @@
 package consul
 
 import (
-	"context"
-	"net"
+	"cmp"
 	"strings"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
-	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // Defaults of Config.
@@ -19,41 +16,14 @@ const (
 	DefaultWait     = time.Minute
 	DefaultAudit    = 10 * time.Second
 	DefaultRecent   = time.Minute
+	DefaultIdle     = 10 * time.Minute
 )
 
-// callTimeout limits a request that does not block. Without a quorum Consul answers 500 after 9 to 12 s, which is too
-// long for a call that was in progress when the quorum came back.
-const callTimeout = 6 * time.Second
-
-// idleFollower is how long the knowledge of a network's leases is kept after the last call about them. It is longer
-// than the time between two calls of an agent.
-const idleFollower = 10 * time.Minute
-
-// Config contains Consul's address and the settings of the client. Empty fields are set from the CONSUL_HTTP_* and
-// CONSUL_* environment variables, then from Consul's own defaults.
+// Config contains Consul's address and the settings of the client. Empty fields have the defaults.
 type Config struct {
-	// Address is host:port, http://host:port, https://host:port or unix:///path. Without a scheme, HTTPS is used when
-	// TLS is set or CONSUL_HTTP_SSL is true, and HTTP otherwise.
-	Address string
+	transport.Config
 
-	// Token is the ACL token itself. TokenFile is a file that contains it; it is read on the first call, by
-	// PrepareToken, and when Consul answers 403. Login gets a token with a JWT; the first call logs in. At most one of
-	// the three is set.
-	Token     string
-	TokenFile string
-	Login     registry.Login
-
-	KVPrefix   string // prefix of every key, without slashes at its ends; default "leno"
-	Datacenter string
-	Namespace  string
-	Partition  string
-	TLS        TLS
-
-	Logger hclog.Logger // default: none
-
-	// Hide is called with every token and JWT that this client uses as its own, before the first use, so that it can be
-	// removed from logs. It may be called concurrently. Default: none.
-	Hide func(secret string)
+	KVPrefix string // prefix of every key, without slashes at its ends; default "leno"
 
 	// Coalesce is the longest pause between two reads of a watched tree that changes, so that a burst of changes causes
 	// few reads. Each pause is a random time between half of Coalesce and all of it, and longer while the directory of
@@ -73,62 +43,19 @@ type Config struct {
 	// longer reads all leases. Default 1m.
 	Recent time.Duration
 
-	// Dial opens the connections to Consul; network is "tcp" or "unix". It may be called concurrently and must honour
-	// ctx. Default: a net.Dialer that gives up after 5s, and whose connections detect within 10s that the other end has
-	// gone. Set it to inspect the traffic or to reach Consul in another way.
-	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-
-	// For tests.
-	timeout time.Duration // of a request that does not block; default callTimeout
-	idle    time.Duration // time after which unused followers are dropped; default idleFollower
-	linger  time.Duration // how long a replaced token is kept; default linger
-}
-
-// TLS names PEM files and the server's expected name.
-type TLS struct {
-	CAFile     string
-	CertFile   string
-	KeyFile    string
-	ServerName string
+	// Idle is how long the knowledge of a network's leases is kept after the last call about them. Default 10m, which is
+	// longer than the time between two calls of an agent.
+	Idle time.Duration
 }
 
 func (c Config) withDefaults() Config {
-	c.KVPrefix = strings.Trim(c.KVPrefix, "/")
-	if c.KVPrefix == "" {
-		c.KVPrefix = DefaultKVPrefix
-	}
-	if c.Logger == nil {
-		c.Logger = hclog.NewNullLogger()
-	}
-	if c.Hide == nil {
-		c.Hide = func(string) {}
-	}
-	if c.Coalesce <= 0 {
-		c.Coalesce = DefaultCoalesce
-	}
-	if c.Settle <= 0 {
-		c.Settle = DefaultSettle
-	}
-	if c.Wait <= 0 {
-		c.Wait = DefaultWait
-	}
-	if c.Audit <= 0 {
-		c.Audit = DefaultAudit
-	}
-	if c.Recent <= 0 {
-		c.Recent = DefaultRecent
-	}
-	if c.Dial == nil {
-		c.Dial = newDialer().DialContext
-	}
-	if c.idle <= 0 {
-		c.idle = idleFollower
-	}
-	if c.timeout <= 0 {
-		c.timeout = callTimeout
-	}
-	if c.linger <= 0 {
-		c.linger = linger
-	}
+	c.Config = c.Config.WithDefaults()
+	c.KVPrefix = cmp.Or(strings.Trim(c.KVPrefix, "/"), DefaultKVPrefix)
+	c.Coalesce = cmp.Or(c.Coalesce, DefaultCoalesce)
+	c.Settle = cmp.Or(c.Settle, DefaultSettle)
+	c.Wait = cmp.Or(c.Wait, DefaultWait)
+	c.Audit = cmp.Or(c.Audit, DefaultAudit)
+	c.Recent = cmp.Or(c.Recent, DefaultRecent)
+	c.Idle = cmp.Or(c.Idle, DefaultIdle)
 	return c
 }

@@ -1,107 +1,12 @@
 package consul
 
 import (
-	"context"
-	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/lenonet/leno/registry"
 )
-
-func clearEnv(t *testing.T) {
-	t.Helper()
-	for _, pair := range os.Environ() {
-		if name, _, _ := strings.Cut(pair, "="); strings.HasPrefix(name, "CONSUL_") {
-			t.Setenv(name, "")
-		}
-	}
-}
-
-func TestConnection(t *testing.T) {
-	clearEnv(t)
-	type want struct{ scheme, address, path, host, token, file string }
-	for _, tt := range []struct {
-		name string
-		conf Config
-		env  map[string]string
-		want want
-		fail string
-	}{
-		{name: "defaults", want: want{"http", "127.0.0.1:8500", "", "127.0.0.1:8500", "", ""}},
-		{name: "host and port", conf: Config{Address: "[2001:db8::1]:8501"}, want: want{"http", "[2001:db8::1]:8501", "", "[2001:db8::1]:8501", "", ""}},
-		{name: "http", conf: Config{Address: "http://c:8500"}, want: want{"http", "c:8500", "", "c:8500", "", ""}},
-		{name: "https with a path", conf: Config{Address: "https://c/consul/"}, want: want{"https", "c", "/consul", "c", "", ""}},
-		{name: "unix", conf: Config{Address: "unix:///run/consul.sock"}, want: want{"http", "localhost", "", "", "", ""}},
-		{name: "unknown scheme", conf: Config{Address: "ftp://c"}, fail: `unknown scheme "ftp"`},
-		{name: "tls means https", conf: Config{Address: "c:8501", TLS: TLS{ServerName: "server.dc1.consul"}}, want: want{"https", "c:8501", "", "c:8501", "", ""}},
-		{name: "key pair that is none", conf: Config{TLS: TLS{CertFile: "config_test.go", KeyFile: "config.go"}}, fail: "certificate config_test.go with key config.go"},
-		{name: "tls file missing", conf: Config{TLS: TLS{CAFile: "/nowhere/ca.pem"}}, fail: "/nowhere/ca.pem"},
-		{name: "certificate without key", conf: Config{TLS: TLS{CertFile: "c.pem"}}, fail: "client key"},
-		{name: "environment", env: map[string]string{"CONSUL_HTTP_ADDR": "https://e:1", "CONSUL_HTTP_TOKEN": "et"}, want: want{"https", "e:1", "", "e:1", "et", ""}},
-		{name: "environment asks for tls", env: map[string]string{"CONSUL_HTTP_SSL": "true"}, want: want{"https", "127.0.0.1:8500", "", "127.0.0.1:8500", "", ""}},
-		{name: "configuration wins", conf: Config{Address: "c:2", Token: "ct"},
-			env:  map[string]string{"CONSUL_HTTP_ADDR": "https://e:1", "CONSUL_HTTP_TOKEN": "et", "CONSUL_HTTP_TOKEN_FILE": "/ef"},
-			want: want{"http", "c:2", "", "c:2", "ct", ""}},
-		{name: "token file wins over the environment", conf: Config{TokenFile: "/cf"},
-			env:  map[string]string{"CONSUL_HTTP_TOKEN": "et", "CONSUL_HTTP_TOKEN_FILE": "/ef"},
-			want: want{"http", "127.0.0.1:8500", "", "127.0.0.1:8500", "", "/cf"}},
-		{name: "token file of the environment", env: map[string]string{"CONSUL_HTTP_TOKEN": "et", "CONSUL_HTTP_TOKEN_FILE": "/ef"},
-			want: want{"http", "127.0.0.1:8500", "", "127.0.0.1:8500", "", "/ef"}},
-		{name: "token and token file", conf: Config{Token: "a", TokenFile: "/b"}, fail: "both set"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			for name, value := range tt.env {
-				t.Setenv(name, value)
-			}
-			if _, err := New(tt.conf); (err != nil) != (tt.fail != "") || err != nil && !strings.Contains(err.Error(), tt.fail) {
-				t.Fatalf("New: %v, want %q", err, tt.fail)
-			}
-			if tt.fail != "" {
-				return
-			}
-			c, err := tt.conf.withDefaults().connection()
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := want{c.config.Scheme, c.config.Address, c.config.PathPrefix, c.host, c.token.value, c.token.file}
-			if got != tt.want {
-				t.Errorf("got %+v, want %+v", got, tt.want)
-			}
-			if c.config.Token != tokenPlaceholder || c.config.TokenFile != "" {
-				t.Errorf("the api client was given token %q and file %q", c.config.Token, c.config.TokenFile)
-			}
-		})
-	}
-}
-
-func TestDial(t *testing.T) {
-	clearEnv(t)
-	refused := errors.New("not today")
-	for give, want := range map[string]string{
-		"192.0.2.1:8500":    "tcp 192.0.2.1:8500",
-		"http://192.0.2.1":  "tcp 192.0.2.1:80",
-		"unix:///no/socket": "unix /no/socket",
-	} {
-		got := ""
-		c, err := New(Config{Address: give, Dial: func(_ context.Context, network, address string) (net.Conn, error) {
-			got = network + " " + address
-			return nil, refused
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = c.Network(testContext(t), "default")
-		wantIs(t, err, registry.ErrUnavailable)
-		if !strings.Contains(err.Error(), refused.Error()) || got != want {
-			t.Errorf("%s: dialled %q, want %q; error %v", give, got, want, err)
-		}
-	}
-}
 
 func TestKVPrefix(t *testing.T) {
 	t.Parallel()
@@ -133,12 +38,6 @@ func TestNodeName(t *testing.T) {
 		got, err := s.client(t, "leno", func(c *Config) { c.Address = address }).NodeName(testContext(t))
 		if err != nil || got != want {
 			t.Errorf("%s: %q, %v, want %q", address, got, err, want)
-		}
-	}
-	own := []netip.Addr{netip.MustParseAddr("198.51.100.7")}
-	for addr, want := range map[string]bool{"198.51.100.7": true, "::ffff:198.51.100.7": true, "198.51.100.8": false, "127.8.0.1": true, "::1": true, "0.0.0.0": true} {
-		if got := isLocal(netip.MustParseAddr(addr), own); got != want {
-			t.Errorf("%s is on this host: %v, want %v", addr, got, want)
 		}
 	}
 }

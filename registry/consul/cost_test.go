@@ -217,7 +217,7 @@ func TestLongList(t *testing.T) {
 			time.Sleep(timeout / 4) // in all, twice the limit
 		}
 	})
-	c := s.open(t, func(c *Config) { c.Address, c.timeout = addr, timeout })
+	c := s.open(t, func(c *Config) { c.Address, c.Timeout = addr, timeout })
 	set, _, err := c.WatchLeases(testContext(t), n, 0)
 	for deadline := time.Now().Add(2 * time.Minute); errors.Is(err, registry.ErrUnavailable) && time.Now().Before(deadline); {
 		set, _, err = c.WatchLeases(testContext(t), n, 0) // a busy machine is late with other answers

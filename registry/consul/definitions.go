@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // PutNetwork implements registry.Networks. The token needs the right to write below networks/. Without the right to
@@ -83,12 +84,12 @@ func (ns networkStore) write(ctx context.Context, n registry.Network, value []by
 			version = deleted.ModifyIndex
 		}
 	}
-	opts, cancel := ns.kv.write(ctx)
+	opts, cancel := ns.kv.Write(ctx)
 	defer cancel()
-	ok, _, err := ns.kv.api.KV().CAS(&api.KVPair{Key: key, Value: value, ModifyIndex: version}, opts)
+	ok, _, err := ns.kv.API.KV().CAS(&api.KVPair{Key: key, Value: value, ModifyIndex: version}, opts)
 	switch {
 	case err != nil:
-		err = classify(err)
+		err = transport.Classify(err)
 		// The write may have taken place nevertheless, and a caller that tries again must not fail because of its own
 		// write.
 		if errors.Is(err, registry.ErrUnavailable) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul/changelog"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // fewEntries is the largest number of entries that are read with their values. When there are more, the keys are read
@@ -40,12 +41,12 @@ func (k *kv) readDirectory(
 func (k *kv) entryKeys(ctx context.Context, prefix string, r read) ([]string, uint64, error) {
 	opts, cancel := k.query(ctx, r)
 	defer cancel()
-	keys, meta, err := k.api.KV().Keys(prefix, "", opts)
+	keys, meta, err := k.API.KV().Keys(prefix, "", opts)
 	if err == nil {
 		err = checkList(prefix, meta)
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("list keys of %s: %w", prefix, classify(err))
+		return nil, 0, fmt.Errorf("list keys of %s: %w", prefix, transport.Classify(err))
 	}
 	return keys, meta.LastIndex, nil
 }

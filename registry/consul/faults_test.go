@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // moment is how long a client waits for an answer that does not arrive.
@@ -186,7 +187,7 @@ func TestFaults(t *testing.T) {
 				proxy.gate.set(tt.gate)
 				before, _ := proxy.count()
 				if tt.silent {
-					c.kv.conf.timeout = moment
+					c.kv.Timeout = moment
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), testPatience)
 				err := call.do(ctx, c, f)
@@ -202,7 +203,7 @@ func TestFaults(t *testing.T) {
 				}
 				proxy.gate.set(gateOpen)
 				proxy.harm(nil, nil)
-				c.kv.conf.timeout = callTimeout
+				c.kv.Timeout = transport.DefaultTimeout
 				if call.blocks {
 					continue
 				}
@@ -223,7 +224,7 @@ func TestConnectionLostWhileWaiting(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			proxy := newFaulty(t, common.get(t))
-			c := common.get(t).client(t, testPrefix(), through(proxy), func(c *Config) { c.Wait, c.timeout = 2*time.Second, 3*time.Second })
+			c := common.get(t).client(t, testPrefix(), through(proxy), func(c *Config) { c.Wait, c.Timeout = 2*time.Second, 3*time.Second })
 			f := newFixture(t, c)
 			ended := make(chan error, 3)
 			before, _ := proxy.count()
@@ -356,13 +357,13 @@ func TestAnswerLost(t *testing.T) {
 						putNetwork(t, f.store, "new", "10.9.0.0/16")
 					}
 					if name == "time-out" {
-						c.kv.conf.timeout = moment
+						c.kv.Timeout = moment
 					}
 					proxy.harm(after(instead), nth(n))
 					err := call.do(testContext(t), c, f)
 					_, met = proxy.count()
 					proxy.harm(nil, nil)
-					c.kv.conf.timeout = callTimeout
+					c.kv.Timeout = transport.DefaultTimeout
 					if met == 0 && name == "time-out" && errors.Is(err, registry.ErrUnavailable) {
 						n, met = n-1, 1 // the call was given up earlier, because something else took long
 						continue
@@ -405,7 +406,7 @@ func TestLateWrite(t *testing.T) {
 		}
 		return r.URL.Path == "/v1/txn" && claims == 1
 	})
-	c.kv.conf.timeout = 10 * time.Second // long enough for all other requests on a busy machine
+	c.kv.Timeout = 10 * time.Second // long enough for all other requests on a busy machine
 	claim := f.claim(5)
 	claim.Prefer = netip.Prefix{} // any slot: a different one each time
 	lease, err := c.Acquire(testContext(t), f.network, claim)
@@ -416,7 +417,7 @@ func TestLateWrite(t *testing.T) {
 	if got := <-answers; got.Code != http.StatusConflict || !strings.Contains(got.Body.String(), "invalid session") {
 		t.Errorf("the late claim: %d %s", got.Code, got.Body)
 	}
-	c.kv.conf.timeout = callTimeout
+	c.kv.Timeout = transport.DefaultTimeout
 	f.consistent(t, "late write", "Acquire")
 	if err := c.Renew(testContext(t), lease); err != nil {
 		t.Error(err)

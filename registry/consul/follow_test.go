@@ -460,7 +460,7 @@ func TestHungQuery(t *testing.T) {
 	t.Cleanup(func() { once.Do(func() { close(released) }) })
 	hang.Store(true)
 	watcher, n, leases, index := watched(t, s, func(c *Config) {
-		c.Address, c.Wait, c.timeout, c.Audit = addr, 300*time.Millisecond, 5*time.Second, time.Hour
+		c.Address, c.Wait, c.Timeout, c.Audit = addr, 300*time.Millisecond, 5*time.Second, time.Hour
 	})
 	networks, nindex, err := watcher.WatchNetworks(testContext(t), 0)
 	if err != nil || len(networks.Networks) != 1 {

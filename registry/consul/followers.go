@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,7 +15,6 @@ type followers struct {
 
 	mu        sync.Mutex
 	byNetwork map[string]*usedFollower
-	expiry    *time.Timer // runs expire; nil when no follower waits for it
 }
 
 type usedFollower struct {
@@ -27,6 +27,7 @@ type usedFollower struct {
 func (s *followers) use(network string) (f *follower, done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.dropIdleLocked()
 	u, ok := s.byNetwork[network]
 	if !ok {
 		u = &usedFollower{follower: newFollower(s.layout, network, &s.settle)}
@@ -38,10 +39,14 @@ func (s *followers) use(network string) (f *follower, done func()) {
 		defer s.mu.Unlock()
 		u.users--
 		u.lastUse = time.Now()
-		if s.expiry == nil {
-			s.expiry = time.AfterFunc(s.idle, s.expire)
-		}
 	}
+}
+
+// dropIdleLocked drops the followers that have not been used for the idle time.
+func (s *followers) dropIdleLocked() {
+	maps.DeleteFunc(s.byNetwork, func(_ string, u *usedFollower) bool {
+		return u.users == 0 && time.Since(u.lastUse) >= s.idle
+	})
 }
 
 // find returns the follower of a network, or nil when there is none.
@@ -59,26 +64,4 @@ func (s *followers) drop(network string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byNetwork, network)
-}
-
-// expire drops the followers that have not been used for the idle time. It runs again as long as there are followers
-// that are not in use.
-func (s *followers) expire() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	unused := 0
-	for network, u := range s.byNetwork {
-		switch {
-		case u.users > 0:
-		case time.Since(u.lastUse) < s.idle:
-			unused++
-		default:
-			delete(s.byNetwork, network)
-		}
-	}
-	if unused == 0 {
-		s.expiry = nil // the next end of a use sets it
-		return
-	}
-	s.expiry.Reset(s.idle)
 }

@@ -14,7 +14,7 @@ import (
 func TestUnusedNetworksAreForgotten(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	c := s.open(t, func(c *Config) { c.idle = 100 * time.Millisecond })
+	c := s.open(t, func(c *Config) { c.Idle = 100 * time.Millisecond })
 	watched := putNetwork(t, s, "watched", "10.5.0.0/16")
 	acquire(t, c, watched, 0)
 	_, index, err := c.WatchLeases(testContext(t), watched, 0)
@@ -89,10 +89,11 @@ func TestDeletedNetworkIsForgotten(t *testing.T) {
 	}
 }
 
-// known returns the number of networks that the client knows leases of.
+// known returns the number of networks of which the client would know leases in the next call.
 func known(c *Client) int {
 	c.shared.followers.mu.Lock()
 	defer c.shared.followers.mu.Unlock()
+	c.shared.followers.dropIdleLocked()
 	return len(c.shared.followers.byNetwork)
 }
 
@@ -101,7 +102,7 @@ func known(c *Client) int {
 func TestForgottenNetworkIsReadAgain(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	c := s.open(t, func(c *Config) { c.idle = time.Second })
+	c := s.open(t, func(c *Config) { c.Idle = time.Second })
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	l := acquire(t, c, n, 0)
 	s.EndSession(t, l.Session)

@@ -12,17 +12,17 @@ import (
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul/changelog"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // kv makes requests to Consul's KV store under one token. It is safe for concurrent use. Clients of one New share
 // everything but the token.
 type kv struct {
-	api    *api.Client
+	*transport.Client
 	keys   layout
 	conf   *Config
 	logger hclog.Logger
 	doubts *doubts
-	token  *token
 }
 
 // doubts contains the keys and prefixes whose next read must not block. After an error or an unchanged answer the store
@@ -33,13 +33,6 @@ func (d *doubts) has(key string) bool { _, ok := d.set.Load(key); return ok }
 func (d *doubts) add(key string)      { d.set.Store(key, true) }
 func (d *doubts) clear(key string)    { d.set.Delete(key) }
 
-// as returns the same store under another token.
-func (k *kv) as(t *token) *kv {
-	other := *k
-	other.token = t
-	return &other
-}
-
 // read contains the options of one read; the zero value is a plain read from the leader.
 type read struct {
 	index      uint64        // block until the index is beyond this
@@ -49,7 +42,7 @@ type read struct {
 	large      bool          // the answer is long, and a busy server may be late to begin it
 }
 
-// query returns the options of a request that reads, under the token.
+// query returns the options of a request that reads.
 func (k *kv) query(ctx context.Context, r read) (*api.QueryOptions, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, k.patience(r))
 	return k.options(ctx, r), cancel
@@ -58,12 +51,12 @@ func (k *kv) query(ctx context.Context, r read) (*api.QueryOptions, context.Canc
 // patience returns how long Consul may take to begin an answer.
 func (k *kv) patience(r read) time.Duration {
 	if r.index > 0 {
-		return k.conf.timeout + r.wait + r.wait/16
+		return k.Timeout + r.wait + r.wait/16
 	}
 	if r.large { // what is given up must be sent again
-		return 3 * k.conf.timeout
+		return 3 * k.Timeout
 	}
-	return k.conf.timeout
+	return k.Timeout
 }
 
 func (k *kv) options(ctx context.Context, r read) *api.QueryOptions {
@@ -71,13 +64,7 @@ func (k *kv) options(ctx context.Context, r read) *api.QueryOptions {
 	if r.index > 0 {
 		opts.WaitTime = r.wait
 	}
-	return opts.WithContext(context.WithValue(ctx, tokenKey{}, k.token))
-}
-
-// write returns the options of a request that writes, under the token.
-func (k *kv) write(ctx context.Context) (*api.WriteOptions, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(context.WithValue(ctx, tokenKey{}, k.token), k.conf.timeout)
-	return (&api.WriteOptions{}).WithContext(ctx), cancel
+	return opts.WithContext(k.Token.Context(ctx))
 }
 
 // get reads one key; the pair is nil when there is none. Unlike a list, it fails with 403 when the token lacks the
@@ -85,9 +72,9 @@ func (k *kv) write(ctx context.Context) (*api.WriteOptions, context.CancelFunc) 
 func (k *kv) get(ctx context.Context, key string, r read) (*api.KVPair, uint64, error) {
 	opts, cancel := k.query(ctx, r)
 	defer cancel()
-	pair, meta, err := k.api.KV().Get(key, opts)
+	pair, meta, err := k.API.KV().Get(key, opts)
 	if err != nil {
-		return nil, 0, fmt.Errorf("read %s: %w", key, classify(err))
+		return nil, 0, fmt.Errorf("read %s: %w", key, transport.Classify(err))
 	}
 	if !meta.KnownLeader {
 		return nil, 0, fmt.Errorf("read %s: %w", key, uncertain("consul knows no leader"))
@@ -115,19 +102,18 @@ func (k *kv) list(ctx context.Context, prefix string, r read) (api.KVPairs, uint
 	defer giveUp()
 	limit := time.AfterFunc(k.patience(r), giveUp)
 	defer limit.Stop()
-	found := &pairs{progress: func() { limit.Reset(k.conf.timeout) }}
-	_, meta, err := k.api.KV().List(prefix, k.options(context.WithValue(whole, pairsKey{}, found), r))
+	pairs, meta, err := k.List(prefix, k.options(whole, r), func() { limit.Reset(k.Timeout) })
 	switch {
 	case err != nil && whole.Err() != nil && !errors.Is(ctx.Err(), context.Canceled): // both limits may be over at once
 		late := context.DeadlineExceeded
 		return nil, 0, fmt.Errorf("list %s: %w: no answer in time: %w", prefix, registry.ErrUnavailable, late)
 	case err != nil:
-		return nil, 0, fmt.Errorf("list %s: %w", prefix, classify(err))
+		return nil, 0, fmt.Errorf("list %s: %w", prefix, transport.Classify(err))
 	}
 	if err := checkList(prefix, meta); err != nil {
 		return nil, 0, fmt.Errorf("list %s: %w", prefix, err)
 	}
-	return found.list, meta.LastIndex, nil
+	return pairs, meta.LastIndex, nil
 }
 
 // checkList returns an error for a list that may be incomplete.
@@ -158,11 +144,11 @@ func (k *kv) ensureMarker(ctx context.Context, prefix string) (created bool, err
 
 // ensureKey creates a key if it is missing.
 func (k *kv) ensureKey(ctx context.Context, key, value string) (created bool, err error) {
-	opts, cancel := k.write(ctx)
+	opts, cancel := k.Write(ctx)
 	defer cancel()
-	created, _, err = k.api.KV().CAS(&api.KVPair{Key: key, Value: []byte(value)}, opts)
+	created, _, err = k.API.KV().CAS(&api.KVPair{Key: key, Value: []byte(value)}, opts)
 	if err != nil {
-		return false, fmt.Errorf("create %s: %w", key, classify(err))
+		return false, fmt.Errorf("create %s: %w", key, transport.Classify(err))
 	}
 	return created, nil
 }

@@ -2,6 +2,7 @@ package consul
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -26,6 +27,7 @@ type loginTest struct {
 	issuer jwt.Issuer
 	method string
 	file   string
+	serial int // of the last JWT
 
 	mu      sync.Mutex
 	secrets []string // that the client hides
@@ -79,6 +81,18 @@ func (l *loginTest) tokens() (accessors []string) {
 	return accessors
 }
 
+// makeDue makes another login due, as if the time had passed.
+func (l *loginTest) makeDue(c *Client) {
+	l.t.Helper()
+	l.serial++
+	l.write(l.issuer.Sign(l.t, time.Hour, map[string]any{"jti": fmt.Sprint(l.serial)}))
+	take, _, err := c.PrepareToken(testContext(l.t), registry.Credentials{Login: l.login()})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	take()
+}
+
 func (l *loginTest) wantTokens(n int) {
 	l.t.Helper()
 	if got := l.tokens(); len(got) != n {
@@ -110,11 +124,12 @@ func TestLogin(t *testing.T) {
 		t.Error(err)
 	}
 	wantIs(t, errOf2(c.As("").Network(ctx, n.Name)), registry.ErrDenied) // a caller does not get the token
-	bearer, err := readSecret(l.file)
+	bearer, err := os.ReadFile(l.file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if secret := c.kv.token.login.have.secret; strings.Join(l.secrets, " ") != bearer+" "+secret {
+	secret, err := c.kv.Token.Current(ctx)
+	if err != nil || strings.Join(l.secrets, " ") != strings.TrimSpace(string(bearer))+" "+secret {
 		t.Errorf("hides %d secrets, want the JWT and the token", len(l.secrets))
 	}
 	if err := c.Logout(ctx); err != nil {
@@ -134,7 +149,7 @@ func TestLoginRenewal(t *testing.T) {
 	s := &store{server: newServer(t, ""), prefix: "leno"}
 	l := newLoginTest(t, s, time.Minute)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
-	c := l.client(func(conf *Config) { conf.linger = time.Second; conf.Wait = 30 * time.Second })
+	c := l.client(func(conf *Config) { conf.Linger = time.Second; conf.Wait = 30 * time.Second })
 	before := time.Now()
 	lease := acquire(t, c, n, 0)
 	due, err := c.RenewLogin(testContext(t))
@@ -183,7 +198,7 @@ func TestLoginRenewal(t *testing.T) {
 	if now := l.tokens(); !slices.Equal(now, first) {
 		t.Errorf("tokens %q before it is due, want %q", now, first)
 	}
-	c.kv.token.login.makeDue() // as if half a minute had passed
+	l.makeDue(c) // as if half a minute had passed
 	eventually(t, "the first token to be replaced and logged out", func() bool {
 		renew()
 		now := l.tokens()
@@ -217,30 +232,25 @@ func TestLoginAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		c.kv.token.login.have.since = time.Now().Add(-freshLogin)
 	}
+	// A token that Consul does not know counts as new for some seconds.
 	revoke()
-	if err := c.Renew(ctx, lease); err != nil {
-		t.Errorf("after the token was deleted: %v", err)
-	}
+	eventually(t, "a login after the token was deleted", func() bool { return c.Renew(ctx, lease) == nil })
 	l.wantTokens(1)
 
 	revoke()
 	second := claim(1) // in a transaction
 	second.NodeID = "another"
-	if _, err := c.Acquire(ctx, n, second); err != nil {
-		t.Errorf("after the token was deleted: %v", err)
-	}
+	eventually(t, "a login after the token was deleted", func() bool { return errOf2(c.Acquire(ctx, n, second)) == nil })
 	l.wantTokens(1)
 
 	// Without a valid JWT, the error says why. With one, the next call logs in.
 	revoke()
 	changed := c.LoginChanged()
 	l.write("")
-	err := c.Renew(ctx, lease)
-	wantIs(t, err, registry.ErrLogin)
+	eventually(t, "the reason", func() bool { return errors.Is(c.Renew(ctx, lease), registry.ErrLogin) })
 	<-changed
-	_, err = c.RenewLogin(ctx)
+	_, err := c.RenewLogin(ctx)
 	wantIs(t, err, registry.ErrLogin)
 	l.write(l.issuer.Sign(t, time.Hour, map[string]any{"jti": "next"}))
 	if err := c.Renew(ctx, lease); err != nil {
@@ -393,7 +403,7 @@ func TestLoginInAnOutage(t *testing.T) {
 	}
 	before := l.tokens()
 	away.Store(true)
-	c.kv.token.login.makeDue()
+	l.makeDue(c)
 	next, err = c.RenewLogin(ctx)
 	wantIs(t, err, registry.ErrUnavailable)
 	if !next.Before(time.Now()) {
@@ -420,7 +430,7 @@ func TestTokenAndLogin(t *testing.T) {
 	t.Parallel()
 	l := newLoginTest(t, newStore(t), 0)
 	n := putNetwork(t, l.store, "default", "10.5.0.0/16")
-	c := l.open(t, func(conf *Config) { conf.linger = time.Millisecond })
+	c := l.open(t, func(conf *Config) { conf.Linger = time.Millisecond })
 	ctx := testContext(t)
 	change := func(to registry.Credentials, tokens int) {
 		t.Helper()
@@ -462,7 +472,7 @@ func TestTokenAndLogin(t *testing.T) {
 func TestServiceAfterLogin(t *testing.T) {
 	t.Parallel()
 	l := newLoginTest(t, newStore(t), time.Hour)
-	c, ctx := l.client(func(conf *Config) { conf.linger = time.Nanosecond }), testContext(t)
+	c, ctx := l.client(func(conf *Config) { conf.Linger = time.Nanosecond }), testContext(t)
 	service := registry.Service{Name: "leno", ID: "leno-" + l.method}
 	announce := func(status string) {
 		t.Helper()
@@ -481,7 +491,7 @@ func TestServiceAfterLogin(t *testing.T) {
 	}
 	announce("passing")
 	first := l.tokens()
-	c.kv.token.login.makeDue()
+	l.makeDue(c)
 	for range 2 { // the second call logs out
 		if _, err := c.RenewLogin(ctx); err != nil {
 			t.Fatal(err)
@@ -494,19 +504,5 @@ func TestServiceAfterLogin(t *testing.T) {
 	announce("passing")
 	if err := c.Withdraw(ctx, service); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestRenewalTime(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	for _, tt := range []struct {
-		jitter   float64
-		from, to time.Duration
-	}{{0, 30 * time.Minute, 30 * time.Minute}, {1 - 1e-9, 40*time.Minute - time.Second, 40 * time.Minute}} {
-		due, expires := renewal(now, time.Hour, tt.jitter)
-		if d := due.Sub(now); d < tt.from || d > tt.to || expires.Sub(now) != time.Hour {
-			t.Errorf("jitter %f: due after %s, expires after %s", tt.jitter, d, expires.Sub(now))
-		}
 	}
 }

@@ -1,16 +1,17 @@
 package consul
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
+	"slices"
+	"strings"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/catalog"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // authorization is one question to Consul's ACLs and its answer, in the format of /v1/internal/acl/authorize. Consul's
@@ -33,55 +34,59 @@ type entitlement struct {
 // rightsChecker asks Consul's ACLs what the token allows.
 type rightsChecker struct {
 	kv    *kv
-	agent consulAgent
-	conn  connection
+	agent catalog.Agent
 }
 
 // Rights returns each rule that an agent needs, by examples/consul/policy.hcl, and whether this client's token grants
 // it, without using the right. It is empty in a Consul without ACLs, where no right can be missing. ErrDenied means
 // that Consul does not know the token.
-func (r rightsChecker) Rights(ctx context.Context, w registry.RequiredRights) ([]registry.Right, error) {
+func (r rightsChecker) Rights(ctx context.Context, w registry.RequiredRights) (out []registry.Right, err error) {
+	defer func() { wrap(&err, "rights") }()
 	// A session belongs to the node of the Consul agent that creates it. Where the name of that node may not be read,
 	// sessions are left out.
-	node, err := r.agent.nodeName(ctx)
+	self, err := r.agent.Self(ctx)
 	if err != nil && !errors.Is(err, registry.ErrDenied) {
-		return nil, fmt.Errorf("rights: %w", err)
+		return nil, err
 	}
-	wanted := entitlements(r.kv.keys, w, node)
-	var questions []authorization
-	for _, e := range wanted {
-		questions = append(questions, e.ask...)
-	}
-	var answers []authorization
-	for rest := questions; len(rest) > 0; {
-		n := min(len(rest), maxQuestions)
-		got, err := r.authorize(ctx, rest[:n])
-		if err != nil {
-			return nil, fmt.Errorf("rights: %w", err)
-		}
-		if got == nil {
+	for _, e := range entitlements(r.kv.keys, w, self.NodeName) {
+		granted, err := r.isGranted(ctx, e)
+		if isDisabled(err) {
 			return nil, nil
 		}
-		answers, rest = append(answers, got...), rest[n:]
-	}
-	out := make([]registry.Right, 0, len(wanted))
-	for _, e := range wanted {
-		right := registry.Right{Rule: e.rule, For: e.purpose, Granted: true}
-		for range e.ask {
-			right.Granted = right.Granted && answers[0].Allow
-			answers = answers[1:]
+		if err != nil {
+			return nil, err
 		}
-		for _, prefix := range e.list {
-			if !right.Granted {
-				break
-			}
-			if right.Granted, err = r.canList(ctx, prefix); err != nil {
-				return nil, fmt.Errorf("rights: %w", err)
-			}
-		}
-		out = append(out, right)
+		out = append(out, registry.Right{Rule: e.rule, For: e.purpose, Granted: granted})
 	}
 	return out, nil
+}
+
+// isDisabled reports whether an error says that Consul has no ACLs.
+func isDisabled(err error) bool {
+	var status *transport.StatusError
+	return errors.As(err, &status) && status.Code == http.StatusUnauthorized
+}
+
+func (r rightsChecker) isGranted(ctx context.Context, e entitlement) (bool, error) {
+	for questions := range slices.Chunk(e.ask, maxQuestions) {
+		var answers []authorization
+		err := r.kv.Post(ctx, "/v1/internal/acl/authorize", questions, &answers)
+		if err == nil && len(answers) != len(questions) {
+			err = fmt.Errorf("consul gave %d answers to %d questions about rights", len(answers), len(questions))
+		}
+		if err != nil {
+			return false, transport.Classify(err)
+		}
+		if slices.ContainsFunc(answers, func(a authorization) bool { return !a.Allow }) {
+			return false, nil
+		}
+	}
+	for _, prefix := range e.list {
+		if ok, err := r.canList(ctx, prefix); !ok || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // canList reports whether the token may list keys. With acl.enable_key_list_policy, a rule with "read" does not allow
@@ -89,117 +94,54 @@ func (r rightsChecker) Rights(ctx context.Context, w registry.RequiredRights) ([
 func (r rightsChecker) canList(ctx context.Context, prefix string) (bool, error) {
 	opts, cancel := r.kv.query(ctx, read{stale: true})
 	defer cancel()
-	_, _, err := r.kv.api.KV().Keys(prefix, "/", opts)
-	if err = classify(err); errors.Is(err, registry.ErrDenied) {
+	_, _, err := r.kv.API.KV().Keys(prefix, "/", opts)
+	if err = transport.Classify(err); errors.Is(err, registry.ErrDenied) {
 		return false, nil
 	}
 	return true, err
 }
 
 // entitlements returns the rules that an agent needs.
-func entitlements(keys layout, w registry.RequiredRights, node string) []entitlement {
-	prefix := keys.prefix
-	rule := func(kind, segment, access string) string {
-		return fmt.Sprintf("%s %q { policy = %q }", kind, segment, access)
-	}
-	key := func(access, key string) authorization {
-		return authorization{Resource: "key", Access: access, Segment: key}
-	}
-	readAll := entitlement{
-		rule:    rule("key_prefix", prefix+"/", "list"),
-		purpose: "to read networks, reservations and the leases of all hosts",
-		ask:     []authorization{key("read", keys.networks()+markerName)},
-	}
-	leases := entitlement{rule: rule("key_prefix", prefix+"/leases/", "write"), purpose: "to write this host's lease"}
-	changes := entitlement{
-		rule:    rule("key_prefix", prefix+"/changes/", "write"),
-		purpose: "to tell the other hosts of it",
-	}
-	defines := entitlement{
-		rule:    rule("key_prefix", keys.networks(), "write"),
-		purpose: "to define the networks of its configuration",
-	}
+func entitlements(keys layout, w registry.RequiredRights, node string) (out []entitlement) {
+	reads := []string{keys.networks() + markerName}
+	var lists, leases, changes, definitions []string
 	for _, n := range w.Networks {
-		readAll.ask = append(readAll.ask,
-			key("read", keys.network(n)),
-			key("read", keys.leases(n)+markerName),
-			key("read", keys.reservations(n)+markerName))
-		readAll.list = append(readAll.list, keys.reservations(n))
-		leases.ask = append(leases.ask, key("write", keys.leases(n)+markerName))
-		changes.ask = append(changes.ask, key("write", keys.changes(n)+markerName))
+		reads = append(reads, keys.network(n), keys.leases(n)+markerName, keys.reservations(n)+markerName)
+		lists = append(lists, keys.reservations(n))
+		leases = append(leases, keys.leases(n)+markerName)
+		changes = append(changes, keys.changes(n)+markerName)
 	}
 	for _, n := range w.Defines {
-		defines.ask = append(defines.ask, key("write", keys.network(n)))
+		definitions = append(definitions, keys.network(n))
 	}
-	session := entitlement{rule: rule("session", node, "write"), purpose: "for the session that holds the lease"}
-	if node != "" {
-		session.ask = []authorization{{Resource: "session", Access: "write", Segment: node}}
-	}
-	sessions := entitlement{
-		rule:    rule("session_prefix", "", "read"),
-		purpose: "to see which hosts have leases that Consul has lost",
-		ask:     []authorization{{Resource: "session", Access: "read"}},
-	}
-	name := entitlement{
-		rule:    rule("agent", cmp.Or(node, w.Node), "read"),
-		purpose: "for this host's name in Consul, or set node_name",
-	}
-	if !w.Named {
-		name.ask = []authorization{{Resource: "agent", Access: "read", Segment: cmp.Or(node, w.Node)}}
-	}
-	service := entitlement{rule: rule("service", w.Service, "write"), purpose: "for the agent's entry in the catalogue"}
-	if w.Service != "" {
-		service.ask = []authorization{{Resource: "service", Access: "write", Segment: w.Service}}
-	}
-	var out []entitlement
-	for _, e := range []entitlement{readAll, leases, changes, defines, session, sessions, service, name} {
+	add := func(kind, segment, policy, purpose string, segments ...string) {
+		e := entitlement{rule: fmt.Sprintf("%s %q { policy = %q }", kind, segment, policy), purpose: purpose}
+		access := policy
+		if policy == "list" {
+			access, e.list = "read", lists
+		}
+		for _, s := range segments {
+			resource := strings.TrimSuffix(kind, "_prefix")
+			e.ask = append(e.ask, authorization{Resource: resource, Access: access, Segment: s})
+		}
 		if len(e.ask) > 0 {
 			out = append(out, e)
 		}
 	}
+	prefix := keys.prefix
+	add("key_prefix", prefix+"/", "list", "to read networks, reservations and the leases of all hosts", reads...)
+	add("key_prefix", prefix+"/leases/", "write", "to write this host's lease", leases...)
+	add("key_prefix", prefix+"/changes/", "write", "to tell the other hosts of it", changes...)
+	add("key_prefix", keys.networks(), "write", "to define the networks of its configuration", definitions...)
+	if node != "" {
+		add("session", node, "write", "for the session that holds the lease", node)
+	}
+	add("session_prefix", "", "read", "to see which hosts have leases that Consul has lost", "")
+	if w.Service != "" {
+		add("service", w.Service, "write", "for the agent's entry in the catalogue", w.Service)
+	}
+	if name := cmp.Or(node, w.Node); !w.Named {
+		add("agent", name, "read", "for this host's name in Consul, or set node_name", name)
+	}
 	return out
-}
-
-// authorize returns the answers to questions; nil means that this Consul has no ACLs.
-func (r rightsChecker) authorize(ctx context.Context, questions []authorization) ([]authorization, error) {
-	body, err := json.Marshal(questions)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(context.WithValue(ctx, tokenKey{}, r.kv.token), r.kv.conf.timeout)
-	defer cancel()
-	conf := r.conn.config
-	where := url.URL{
-		Scheme: cmp.Or(conf.Scheme, "http"),
-		Host:   conf.Address,
-		Path:   conf.PathPrefix + "/v1/internal/acl/authorize",
-	}
-	query := url.Values{}
-	scope := map[string]string{"dc": conf.Datacenter, "ns": conf.Namespace, "partition": conf.Partition}
-	for name, value := range scope {
-		if value != "" {
-			query.Set(name, value)
-		}
-	}
-	where.RawQuery = query.Encode()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, where.String(), bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	response, err := (&http.Client{Transport: &transport{base: r.conn.base}}).Do(request)
-	var status *statusError
-	switch {
-	case errors.As(err, &status) && status.Code == http.StatusUnauthorized: // "ACL support disabled"
-		return nil, nil
-	case err != nil:
-		return nil, classify(err)
-	}
-	defer response.Body.Close()
-	var out []authorization
-	if err := json.NewDecoder(response.Body).Decode(&out); err != nil || len(out) != len(questions) {
-		err = cmp.Or(err, errors.New("some are missing"))
-		return nil, fmt.Errorf("consul's answer about rights cannot be read: %d of %d, %w",
-			len(out), len(questions), err)
-	}
-	return out, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // follow watches until the slots are as wanted. It fails if a set before that lacks any of least, and retries after
@@ -371,7 +372,7 @@ func TestConsulStartsAnew(t *testing.T) {
 
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
-	c, err := New(Config{Address: "127.0.0.1:1"})
+	c, err := New(Config{Config: transport.Config{Address: "127.0.0.1:1"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -204,7 +204,8 @@ func testPrefix() string {
 // client returns a client of the server as another host would have it.
 func (s *server) client(tb testing.TB, prefix string, change ...func(*Config)) *Client {
 	tb.Helper()
-	conf := Config{Address: s.addr, Token: rootToken, KVPrefix: prefix, Coalesce: 10 * time.Millisecond, Audit: 100 * time.Millisecond}
+	conf := Config{KVPrefix: prefix, Coalesce: 10 * time.Millisecond, Audit: 100 * time.Millisecond}
+	conf.Address, conf.Token = s.addr, rootToken
 	for _, f := range change {
 		f(&conf)
 	}

@@ -117,7 +117,7 @@ func TestAnnounce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := s.admin.Agent().Service(service.ID, nil); !isNotFound(err) {
+	if _, _, err := s.admin.Agent().Service(service.ID, nil); !errors.As(err, new(api.StatusError)) {
 		t.Errorf("withdrawn: %v", err)
 	}
 }
@@ -134,7 +134,7 @@ func TestAnnounceBehindBalancer(t *testing.T) {
 		for _, s := range servers {
 			if _, _, err := s.admin.Agent().Service(service.ID, nil); err == nil {
 				n++
-			} else if !isNotFound(err) {
+			} else if !errors.As(err, new(api.StatusError)) {
 				t.Fatal(err)
 			}
 		}

@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/catalog"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // The range of session TTLs that Consul accepts.
@@ -28,15 +30,18 @@ const lockDelay = time.Millisecond
 const cleanupTimeout = 3 * time.Second
 
 // sessionStore makes requests about the sessions of hosts.
-type sessionStore struct{ kv *kv }
+type sessionStore struct {
+	kv    *kv
+	agent catalog.Agent
+}
 
 // list returns all sessions that the token may see, and whether these are all sessions.
 func (ss sessionStore) list(ctx context.Context) (entries []*api.SessionEntry, all bool, err error) {
 	opts, cancel := ss.kv.query(ctx, read{consistent: true})
 	defer cancel()
-	entries, meta, err := ss.kv.api.Session().List(opts)
+	entries, meta, err := ss.kv.API.Session().List(opts)
 	if err != nil {
-		return nil, false, fmt.Errorf("list sessions: %w", classify(err))
+		return nil, false, fmt.Errorf("list sessions: %w", transport.Classify(err))
 	}
 	return entries, !meta.ResultsFilteredByACLs, nil
 }
@@ -68,9 +73,9 @@ func (ss sessionStore) holders(ctx context.Context, network string) (out []regis
 // create creates a session for one agent in one network. The session has no checks: with the default check, a failure
 // of the node for five seconds would end it.
 func (ss sessionStore) create(ctx context.Context, network string, claim registry.Claim) (string, error) {
-	opts, cancel := ss.kv.write(ctx)
+	opts, cancel := ss.kv.Write(ctx)
 	defer cancel()
-	id, _, err := ss.kv.api.Session().CreateNoChecks(&api.SessionEntry{
+	id, _, err := ss.kv.API.Session().CreateNoChecks(&api.SessionEntry{
 		Name:      ss.kv.keys.session(network, claim.Node),
 		Behavior:  api.SessionBehaviorRelease,
 		LockDelay: lockDelay,
@@ -95,36 +100,24 @@ func (ss sessionStore) explain(ctx context.Context, claim registry.Claim, err er
 	}
 	wanted := ss.kv.conf.Datacenter
 	if wanted == "" || !strings.Contains(err.Error(), "Missing node registration") {
-		return classify(err)
+		return transport.Classify(err)
 	}
-	if own, asked := ss.datacenter(ctx); asked == nil && own != wanted {
+	if self, asked := ss.agent.Self(ctx); asked == nil && self.Datacenter != wanted {
 		return fmt.Errorf("%w: consul.datacenter is %q, and this Consul agent is of %q: a session needs an agent of its "+
 			"own datacenter: set consul.address to an agent of %[2]s, or remove consul.datacenter",
-			registry.ErrNotSupported, wanted, own)
+			registry.ErrNotSupported, wanted, self.Datacenter)
 	}
-	return classify(err)
-}
-
-// datacenter returns the datacenter of the Consul agent.
-func (ss sessionStore) datacenter(ctx context.Context) (string, error) {
-	opts, cancel := ss.kv.query(ctx, read{})
-	defer cancel()
-	var self map[string]map[string]any
-	if _, err := ss.kv.api.Raw().Query("/v1/agent/self", &self, opts); err != nil {
-		return "", classify(err)
-	}
-	name, _ := self["Config"]["Datacenter"].(string)
-	return name, nil
+	return transport.Classify(err)
 }
 
 // renew extends the session by another TTL. The entry is nil when the session has ended. Consul reports that with 404,
 // but so does a newly elected leader that has not applied its log yet, so renew confirms a 404 with a consistent read.
 func (ss sessionStore) renew(ctx context.Context, id string) (*api.SessionEntry, error) {
-	opts, cancel := ss.kv.write(ctx)
+	opts, cancel := ss.kv.Write(ctx)
 	defer cancel()
-	entry, _, err := ss.kv.api.Session().Renew(id, opts)
+	entry, _, err := ss.kv.API.Session().Renew(id, opts)
 	if err != nil {
-		return nil, fmt.Errorf("renew session %s: %w", id, classify(err))
+		return nil, fmt.Errorf("renew session %s: %w", id, transport.Classify(err))
 	}
 	if entry == nil {
 		if there, err := ss.find(ctx, id); err != nil || there != nil {
@@ -139,16 +132,16 @@ func (ss sessionStore) renew(ctx context.Context, id string) (*api.SessionEntry,
 func (ss sessionStore) find(ctx context.Context, id string) (*api.SessionEntry, error) {
 	opts, cancel := ss.kv.query(ctx, read{consistent: true})
 	defer cancel()
-	entry, _, err := ss.kv.api.Session().Info(id, opts)
-	return entry, classify(err)
+	entry, _, err := ss.kv.API.Session().Info(id, opts)
+	return entry, transport.Classify(err)
 }
 
 // destroy ends a session. If the session has already ended, that is no error.
 func (ss sessionStore) destroy(ctx context.Context, id string) error {
-	opts, cancel := ss.kv.write(ctx)
+	opts, cancel := ss.kv.Write(ctx)
 	defer cancel()
-	if _, err := ss.kv.api.Session().Destroy(id, opts); err != nil {
-		return fmt.Errorf("destroy session %s: %w", id, classify(err))
+	if _, err := ss.kv.API.Session().Destroy(id, opts); err != nil {
+		return fmt.Errorf("destroy session %s: %w", id, transport.Classify(err))
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package consul
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -215,41 +214,6 @@ func TestTokenFile(t *testing.T) {
 	take()
 	if err := errOf2(c.Acquire(ctx, n, claim(1))); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestUnusableTokenFile: the error names the file and what is wrong with it. The agent's loops treat it as a missing
-// right, but it does not claim that Consul denied anything.
-func TestUnusableTokenFile(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	for _, tt := range []struct{ name, content, want string }{
-		{"empty", "", "it is empty"},
-		{"blank", " \n", "it is empty"},
-		{"words", "two words\n", "there is more in it than a token"},
-		{"missing", "-", "no such file or directory"},
-		{"directory", "/", "it is no regular file"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			file := filepath.Join(dir, tt.name)
-			var err error
-			switch tt.content {
-			case "-":
-			case "/":
-				err = os.Mkdir(file, 0o755)
-			default:
-				err = os.WriteFile(file, []byte(tt.content), 0o600)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = readToken(file)
-			wantIs(t, err, registry.ErrDenied, registry.ErrToken)
-			text := classify(err).Error()
-			if !strings.Contains(text, file) || !strings.Contains(text, tt.want) || strings.Contains(text, "denied") {
-				t.Errorf("%q does not name %s and %q alone", text, file, tt.want)
-			}
-		})
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // txnGets is the number of keys that one transaction reads; Consul accepts 128 operations.
@@ -61,29 +62,21 @@ func (k *kv) transact(ctx context.Context, ops ...*api.KVTxnOp) ([]*api.KVPair, 
 
 // transactWith is transact with options that matter if all operations only read.
 func (k *kv) transactWith(ctx context.Context, r read, ops ...*api.KVTxnOp) ([]*api.KVPair, error) {
-	for again := false; ; again = true {
-		opts, cancel := k.query(ctx, r)
-		tok, _ := k.token.current(opts.Context())
-		ok, resp, _, err := k.api.KV().Txn(ops, opts)
-		cancel()
-		if err != nil {
-			return nil, classify(err)
-		}
-		if ok {
-			return resp.Results, nil
-		}
-		refused := &refusedError{}
-		rights := false
-		for _, e := range resp.Errors {
-			refused.reasons = append(refused.reasons, e.What)
-			rights = rights || denied(e.What)
-		}
-		if !rights {
-			return nil, refused
-		}
-		// A missing right is reported with 409 here, which the transport does not handle.
-		if now, err := k.token.afterDenial(ctx, tok, refused.Error()); again || err != nil || now == tok {
-			return nil, fmt.Errorf("%w: %s", registry.ErrDenied, refused) // not a *refusedError: nothing was decided
-		}
+	opts, cancel := k.query(ctx, r)
+	defer cancel()
+	ok, resp, _, err := k.API.KV().Txn(ops, opts)
+	if err != nil {
+		return nil, transport.Classify(err)
 	}
+	if ok {
+		return resp.Results, nil
+	}
+	refused := &refusedError{}
+	for _, e := range resp.Errors {
+		refused.reasons = append(refused.reasons, e.What)
+	}
+	if transport.IsDenied(refused.Error()) {
+		return nil, fmt.Errorf("%w: %s", registry.ErrDenied, refused) // not a *refusedError: nothing was decided
+	}
+	return nil, refused
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/lenonet/leno/internal/testkit/programs"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul"
+	"github.com/lenonet/leno/registry/consul/transport"
 	"github.com/lenonet/leno/registry/etcd"
 	"github.com/lenonet/leno/registry/transfer"
 )
@@ -120,7 +121,7 @@ func TestStores(t *testing.T) {
 		return c
 	}
 	openConsul := func() registry.Registry {
-		c, err := consul.New(consul.Config{Address: address, KVPrefix: "leno"})
+		c, err := consul.New(consul.Config{Config: transport.Config{Address: address}, KVPrefix: "leno"})
 		must(t, err)
 		return c
 	}

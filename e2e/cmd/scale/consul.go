@@ -12,6 +12,7 @@ import (
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // A consulStore is a cluster of Consul.
@@ -29,7 +30,7 @@ func (c *consulStore) open(i int, network string, m *meter) (client, error) {
 }
 
 func openConsul(address, _ string, m *meter) (client, error) {
-	return consul.New(consul.Config{Address: address, Dial: m.dial})
+	return consul.New(consul.Config{Config: transport.Config{Address: address, Dial: m.dial}})
 }
 
 func (c *consulStore) block(string) string {

@@ -1,7 +1,8 @@
-package consul
+package transport
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,10 +12,18 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
+// List reads everything below a prefix. It calls progress for each part of the answer. Of values that are too large for a
+// record, it returns what registry.Bounded does.
+func (c *Client) List(prefix string, q *api.QueryOptions, progress func()) (api.KVPairs, *api.QueryMeta, error) {
+	found := &pairs{progress: progress}
+	_, meta, err := c.API.KV().List(prefix, q.WithContext(context.WithValue(q.Context(), pairsKey{}, found)))
+	return found.list, meta, err
+}
+
 // pairs parses the records of a list in place of the API client, which would keep the whole answer in memory and all
 // values in it, however large. The transport fills it when it finds one in the context.
 type pairs struct {
-	progress func() // called for each part of the answer
+	progress func()
 	list     api.KVPairs
 }
 
@@ -30,7 +39,7 @@ func (p *pairs) read(body io.ReadCloser) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader([]byte("[]"))), nil
 }
 
-// parse parses a JSON list of records. Of values that are too large for a record, it keeps what registry.Bounded does.
+// parse parses a JSON list of records.
 func (p *pairs) parse(text io.Reader) error {
 	list := json.NewDecoder(text)
 	if first, err := list.Token(); err != nil {

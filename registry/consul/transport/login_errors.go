@@ -1,4 +1,4 @@
-package consul
+package transport
 
 import (
 	"errors"
@@ -10,26 +10,17 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// bearerError is the error of a JWT file that cannot be used.
-func bearerError(err error) error {
-	return &registry.LoginError{
-		Err: fmt.Errorf("consul login: bearer token file %w", err),
-		Remedy: "see that the file contains a JWT and that the agent may read it " +
-			"(consul.login.bearer_token_file): a running agent reads it again by itself",
-	}
-}
-
 // loginError is the error of a login that Consul did not grant. Refusals are *registry.LoginError. Other errors say
 // that Consul cannot be used.
 func loginError(method registry.Login, bearer string, err error) error {
-	var status *statusError
+	var status *StatusError
 	if !errors.As(err, &status) {
-		return fmt.Errorf("consul login: %w", classify(err))
+		return fmt.Errorf("consul login: %w", Classify(err))
 	}
-	said := &statusError{Code: status.Code, Body: strings.ReplaceAll(status.Body, bearer, "(JWT)")}
+	said := &StatusError{Code: status.Code, Body: strings.ReplaceAll(status.Body, bearer, "(JWT)")}
 	remedy := loginRemedy(method, said)
 	if remedy == "" {
-		return fmt.Errorf("consul login: %w", classify(said))
+		return fmt.Errorf("consul login: %w", Classify(said))
 	}
 	return &registry.LoginError{
 		Err:    fmt.Errorf("consul login with auth method %q: %w", method.AuthMethod, said),
@@ -46,7 +37,7 @@ func jwtRefusals() []string {
 }
 
 // loginRemedy returns what to do about Consul's answer to a login, or "" if it is no refusal.
-func loginRemedy(method registry.Login, said *statusError) string {
+func loginRemedy(method registry.Login, said *StatusError) string {
 	has := func(part string) bool { return strings.Contains(said.Body, part) }
 	switch {
 	case said.Code == http.StatusUnauthorized: // ACL support disabled

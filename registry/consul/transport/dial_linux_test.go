@@ -1,4 +1,4 @@
-package consul
+package transport
 
 import (
 	"net"
@@ -17,11 +17,7 @@ func TestDeadPeersAreNoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c, err := New(Config{Address: l.Addr().String()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := c.kv.conf.Dial(testContext(t), "tcp", l.Addr().String())
+	conn, err := newDialer().DialContext(t.Context(), "tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +42,7 @@ func TestDeadPeersAreNoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer u.Close()
-	other, err := c.kv.conf.Dial(testContext(t), "unix", path)
+	other, err := newDialer().DialContext(t.Context(), "unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package consul
+package transport
 
 import (
 	"syscall"

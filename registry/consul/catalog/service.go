@@ -1,4 +1,4 @@
-package consul
+package catalog
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // The service's check. The TTL is twice the 30 s after which agents announce themselves again.
@@ -24,6 +25,25 @@ const (
 	epochMeta     = "registered_again"
 )
 
+// attempts is how many new connections are tried to find the Consul agent that has a service. Behind a balancer, each of
+// them may lead to another Consul agent.
+const attempts = 5
+
+// find calls f with clients that each reach one Consul agent, until it reports that this agent has the service.
+func (a Agent) find(f func(c *transport.Client, isLast bool) (found bool, err error)) error {
+	for attempt := 1; attempt <= attempts; attempt++ {
+		found := false
+		err := a.client.OverOneConnection(func(c *transport.Client) (err error) {
+			found, err = f(c, attempt == attempts)
+			return err
+		})
+		if found || err != nil {
+			return transport.Classify(err)
+		}
+	}
+	return nil
+}
+
 // Announce makes the services of the local Consul agent show s with the verdict v. The check polls s.HealthURL;
 // without a URL it is a TTL check that every call feeds with v. A `consul agent -dev` forgets services at a restart,
 // and any program may deregister them, so each call reads first. When a restore removes the service from the servers,
@@ -31,93 +51,86 @@ const (
 // part of both. The error wraps registry.ErrNotPolled if the service is registered and the last poll got no answer.
 //
 // Behind a balancer, the service stays at the Consul agent that has it already.
-func (a consulAgent) Announce(ctx context.Context, s registry.Service, v registry.Verdict) error {
+func (a Agent) Announce(ctx context.Context, s registry.Service, v registry.Verdict) error {
 	wanted := registration(s, v)
-	tok, err := a.kv.token.current(ctx)
-	if err != nil {
-		return fmt.Errorf("announce service %s: %w", s.ID, classify(err))
-	}
-	for attempt := 1; ; attempt++ {
-		missing := false
-		err := a.onNewConnection(func(a consulAgent) (err error) {
-			exists, check, err := a.announced(ctx, wanted)
-			if err != nil {
-				return fmt.Errorf("announce service %s: %w", s.ID, err)
+	tok, err := a.client.Token.Current(ctx)
+	var check *api.AgentCheck
+	if err == nil {
+		err = a.find(func(c *transport.Client, isLast bool) (bool, error) {
+			exists, shown, err := announced(ctx, c, wanted)
+			if err != nil || !exists && !isLast {
+				return false, err
 			}
-			if missing = !exists && attempt < attempts; missing {
-				return nil
-			}
-			return a.announceHere(ctx, wanted, check, v, tok)
+			check = shown
+			return true, a.announceHere(ctx, c, wanted, check, v, tok)
 		})
-		if !missing {
-			return err
-		}
 	}
+	if err != nil {
+		return fmt.Errorf("announce service %s: %w", s.ID, transport.Classify(err))
+	}
+	if s.HealthURL == "" {
+		return nil
+	}
+	return pollError(check)
 }
 
 // announceHere makes the Consul agent show the service. check is nil if the agent does not show it as wanted.
-func (a consulAgent) announceHere(ctx context.Context, wanted *api.AgentServiceRegistration, check *api.AgentCheck,
-	v registry.Verdict, tok string) error {
-	id := wanted.ID
-	if check == nil || a.isStale(id, tok) {
-		opts, cancel := a.kv.query(ctx, read{})
-		defer cancel()
+func (a Agent) announceHere(
+	ctx context.Context, c *transport.Client, wanted *api.AgentServiceRegistration, check *api.AgentCheck,
+	v registry.Verdict, tok string,
+) error {
+	opts, cancel := c.Query(ctx)
+	defer cancel()
+	if check == nil || a.isStale(wanted.ID, tok) {
 		replace := api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(opts.Context())
-		err := a.kv.api.Agent().ServiceRegisterOpts(wanted, replace)
-		if err != nil {
-			return fmt.Errorf("register service %s: %w", id, classify(err))
+		if err := c.API.Agent().ServiceRegisterOpts(wanted, replace); err != nil {
+			return err
 		}
-		a.tokens.Store(id, tok)
+		a.tokens.byID.Store(wanted.ID, tok)
 		if check == nil {
-			a.kv.logger.Info("service registered", "service", wanted.Name, "id", id)
+			a.logger.Info("service registered", "service", wanted.Name, "id", wanted.ID)
 		}
 	}
 	if wanted.Check.TTL == "" {
-		return pollError(check)
+		return nil
 	}
-	opts, cancel := a.kv.query(ctx, read{})
-	defer cancel()
-	if err := a.kv.api.Agent().UpdateTTLOpts(wanted.Check.CheckID, v.Output, v.Status, opts); err != nil {
-		return fmt.Errorf("feed check of service %s: %w", id, classify(err))
-	}
-	return nil
+	return c.API.Agent().UpdateTTLOpts(wanted.Check.CheckID, v.Output, v.Status, opts)
 }
 
 // isStale reports whether the local Consul agent has a service under a token that was replaced since: it uses the token
 // of the registration to tell the servers about the service, and that token may be deleted. The tokens of earlier
 // processes are not known. If they came from a login, they have been logged out.
-func (a consulAgent) isStale(id, tok string) bool {
-	before, known := a.tokens.Load(id)
-	return known && before != tok || !known && a.kv.token.hasLogin()
+func (a Agent) isStale(id, tok string) bool {
+	before, known := a.tokens.byID.Load(id)
+	return known && before != tok || !known && a.client.Token.HasLogin()
 }
 
 // Withdraw removes the service from the Consul agent that has it; if it is absent, that is no error.
-func (a consulAgent) Withdraw(ctx context.Context, s registry.Service) error {
-	for range attempts {
-		err := a.onNewConnection(func(a consulAgent) error {
-			opts, cancel := a.kv.query(ctx, read{})
-			defer cancel()
-			return a.kv.api.Agent().ServiceDeregisterOpts(s.ID, opts)
-		})
-		if err == nil {
-			return nil
+func (a Agent) Withdraw(ctx context.Context, s registry.Service) error {
+	err := a.find(func(c *transport.Client, _ bool) (bool, error) {
+		opts, cancel := c.Query(ctx)
+		defer cancel()
+		err := c.API.Agent().ServiceDeregisterOpts(s.ID, opts)
+		if isNotFound(err) {
+			return false, nil
 		}
-		if !isNotFound(err) {
-			return fmt.Errorf("deregister service %s: %w", s.ID, classify(err))
-		}
+		return true, err
+	})
+	if err != nil {
+		return fmt.Errorf("deregister service %s: %w", s.ID, err)
 	}
 	return nil
 }
 
 // Duplicates returns the services of the local Consul agent that have the same value of one Meta entry as s under
 // another ID.
-func (a consulAgent) Duplicates(ctx context.Context, s registry.Service, meta string) ([]registry.Service, error) {
-	opts, cancel := a.kv.query(ctx, read{})
+func (a Agent) Duplicates(ctx context.Context, s registry.Service, meta string) ([]registry.Service, error) {
+	opts, cancel := a.client.Query(ctx)
 	defer cancel()
 	filter := fmt.Sprintf("Meta[%q] == %q and ID != %q", meta, s.Meta[meta], s.ID)
-	found, err := a.kv.api.Agent().ServicesWithFilterOpts(filter, opts)
+	found, err := a.client.API.Agent().ServicesWithFilterOpts(filter, opts)
 	if err != nil {
-		return nil, fmt.Errorf("list services: %w", classify(err))
+		return nil, fmt.Errorf("list services: %w", transport.Classify(err))
 	}
 	var out []registry.Service
 	for _, id := range slices.Sorted(maps.Keys(found)) {
@@ -128,23 +141,29 @@ func (a consulAgent) Duplicates(ctx context.Context, s registry.Service, meta st
 
 // RegisteredService returns the service with the given ID as a Consul agent that the client reaches has it, and false when
 // none has it.
-func (a consulAgent) RegisteredService(ctx context.Context, id string) (registry.Service, bool, error) {
-	var found *api.AgentService
-	for range attempts {
-		err := a.onNewConnection(func(a consulAgent) (err error) {
-			opts, cancel := a.kv.query(ctx, read{})
-			defer cancel()
-			found, _, err = a.kv.api.Agent().Service(id, opts)
-			return err
-		})
-		if err == nil {
-			return serviceOf(found), true, nil
+func (a Agent) RegisteredService(ctx context.Context, id string) (s registry.Service, ok bool, err error) {
+	err = a.find(func(c *transport.Client, _ bool) (bool, error) {
+		found, err := service(ctx, c, id)
+		if ok = found != nil; ok {
+			s = serviceOf(found)
 		}
-		if !isNotFound(err) {
-			return registry.Service{}, false, fmt.Errorf("look up service %s: %w", id, classify(err))
-		}
+		return ok, err
+	})
+	if err != nil {
+		return registry.Service{}, false, fmt.Errorf("look up service %s: %w", id, err)
 	}
-	return registry.Service{}, false, nil
+	return s, ok, nil
+}
+
+// service returns a service of a Consul agent, nil for none.
+func service(ctx context.Context, c *transport.Client, id string) (*api.AgentService, error) {
+	opts, cancel := c.Query(ctx)
+	defer cancel()
+	found, _, err := c.API.Agent().Service(id, opts)
+	if isNotFound(err) {
+		return nil, nil
+	}
+	return found, err
 }
 
 // serviceOf returns a service as the local Consul agent has it.
@@ -189,32 +208,26 @@ func pollError(check *api.AgentCheck) error {
 	return fmt.Errorf("%w: %s", registry.ErrNotPolled, check.Output)
 }
 
-// announced reports whether the Consul agent has the service, and returns its check if both are registered as wanted.
-func (a consulAgent) announced(ctx context.Context, wanted *api.AgentServiceRegistration) (
-	exists bool, check *api.AgentCheck, err error) {
-	opts, cancel := a.kv.query(ctx, read{})
-	defer cancel()
-	found, _, err := a.kv.api.Agent().Service(wanted.ID, opts)
-	if isNotFound(err) {
-		return false, nil, nil
-	}
-	if err != nil {
-		return false, nil, classify(err)
+// announced reports whether a Consul agent has the service, and returns its check if both are registered as wanted.
+func announced(ctx context.Context, c *transport.Client, wanted *api.AgentServiceRegistration) (
+	exists bool, check *api.AgentCheck, err error,
+) {
+	found, err := service(ctx, c, wanted.ID)
+	if found == nil || err != nil {
+		return false, nil, err
 	}
 	if found.Service != wanted.Name || found.Address != wanted.Address || found.Port != wanted.Port ||
 		!slices.Equal(found.Tags, wanted.Tags) || !maps.Equal(found.Meta, wanted.Meta) {
 		return true, nil, nil
 	}
-	filter := fmt.Sprintf("ServiceID == %q", wanted.ID)
-	checks, err := a.kv.api.Agent().ChecksWithFilterOpts(filter, opts)
-	if err != nil {
-		return true, nil, classify(err)
+	opts, cancel := c.Query(ctx)
+	defer cancel()
+	checks, err := c.API.Agent().ChecksWithFilterOpts(fmt.Sprintf("ServiceID == %q", wanted.ID), opts)
+	check = checks[wanted.Check.CheckID]
+	if len(checks) != 1 || check == nil || check.Name != wanted.Check.Name || check.Notes != wanted.Check.Notes {
+		return true, nil, err
 	}
-	check, ok := checks[wanted.Check.CheckID]
-	if !ok || len(checks) != 1 || check.Name != wanted.Check.Name || check.Notes != wanted.Check.Notes {
-		return true, nil, nil
-	}
-	return true, check, nil
+	return true, check, err
 }
 
 func isNotFound(err error) bool {
