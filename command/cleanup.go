@@ -95,7 +95,7 @@ func (c *cleanupCommand) run(ctx context.Context) error {
 	}
 	// An empty name, for example from an unset variable, must not mean everything.
 	if err := registry.CheckNetworkName(c.options.Network); err != nil && cli.IsGiven(c.set, "network") {
-		return cli.UsageErrorWithFix(cli.DropFlags("network"), "-network: %s", err)
+		return cli.UsageErrorf("-network: %s", err)
 	}
 	conf, err := c.load()
 	if err != nil {

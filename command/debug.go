@@ -93,12 +93,12 @@ const (
 func (d *debugCommand) run(ctx context.Context) error {
 	switch {
 	case d.duration <= 0 || d.duration > maxDebugDuration:
-		return cli.UsageErrorWithFix(cli.DropFlags("duration"), "-duration: %s is not more than 0s and at most %s",
+		return cli.UsageErrorf("-duration: %s is not more than 0s and at most %s",
 			d.duration, maxDebugDuration)
 	case d.interval < minDebugInterval:
-		return cli.UsageErrorWithFix(cli.DropFlags("interval"), "-interval: %s is less than %s", d.interval, minDebugInterval)
+		return cli.UsageErrorf("-interval: %s is less than %s", d.interval, minDebugInterval)
 	case d.output == "-" && d.meta.Terminal:
-		return cli.UsageErrorWithFix(cli.DropFlags("output"), "-output=- writes an archive, which a terminal cannot show")
+		return cli.UsageErrorf("-output=- writes an archive, which a terminal cannot show")
 	}
 	token, err := d.agent.Token()
 	if err != nil {

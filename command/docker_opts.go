@@ -79,22 +79,18 @@ func (o *dockerOpts) run(ctx context.Context) error {
 		o.format = cli.FormatTable
 	case cli.FormatTable, formatEnv, cli.FormatJSON:
 	default:
-		return cli.WrongValue("format", o.format,
-			fmt.Sprintf("-format: %q is none of %s, %s and %s", o.format, cli.FormatTable, formatEnv, cli.FormatJSON),
-			cli.FormatTable, formatEnv, cli.FormatJSON)
+		return cli.UsageErrorf("-format: %q is none of %s, %s and %s", o.format, cli.FormatTable, formatEnv, cli.FormatJSON)
 	}
 	switch {
 	case len(o.host.networks) > 0 && len(o.host.files) > 0:
-		return cli.UsageErrorWithFix(cli.DropFlags("subnet-file"), "-network and -subnet-file exclude each other")
+		return cli.UsageErrorf("-network and -subnet-file exclude each other")
 	case o.format != cli.FormatTable && (o.create || len(o.host.networks)+len(o.host.files) > 1):
-		return cli.UsageErrorWithFix(cli.DropFlags("format", "write"),
-			"-format=%s is about docker0, hence about one network; leave it out for the commands that make Docker networks",
-			o.format)
+		return cli.UsageErrorf("-format=%s is about docker0, hence about one network; "+
+			"leave it out for the commands that make Docker networks", o.format)
 	case o.format == cli.FormatTable && o.to != "":
-		return cli.UsageErrorWithFix(cli.SetFlag("format", formatEnv), "-write takes -format=%s or -format=%s", formatEnv,
-			cli.FormatJSON)
+		return cli.UsageErrorf("-write takes -format=%s or -format=%s", formatEnv, cli.FormatJSON)
 	case !isVariable(o.key):
-		return cli.UsageErrorWithFix(cli.DropFlags("key"), "-key: %q is not the name of a variable", o.key)
+		return cli.UsageErrorf("-key: %q is not the name of a variable", o.key)
 	}
 	return o.output(ctx)
 }

@@ -73,12 +73,11 @@ func (h *dockerHost) engine(ctx context.Context, c dockeropts.Config, running bo
 	case "nftables":
 		e.NFTables = true
 	default:
-		return e, cli.WrongValue("docker-firewall", h.firewall,
-			fmt.Sprintf("-docker-firewall: %q is neither iptables nor nftables", h.firewall), "iptables", "nftables")
+		return e, cli.UsageErrorf("-docker-firewall: %q is neither iptables nor nftables", h.firewall)
 	}
 	if h.version != "" {
 		if e.Version, err = dockeropts.ParseVersion(h.version); err != nil {
-			return e, cli.UsageErrorWithFix(cli.DropFlags("docker-version"), "-docker-version: %s", err)
+			return e, cli.UsageErrorf("-docker-version: %s", err)
 		}
 	} else {
 		e.Version = dockeropts.InstalledVersion(ctx)
@@ -179,8 +178,8 @@ func (h *dockerHost) sources(ctx context.Context) ([]subnetSource, error) {
 	case len(h.networks) == 0 && len(known) == 1:
 		return known, nil
 	case len(h.networks) == 0:
-		return nil, cli.UsageErrorWithFix(cli.SetFlag("network", names[0]),
-			"there are several networks, name them with -network, docker0's first: %s", strings.Join(names, ", "))
+		return nil, cli.UsageErrorf("there are several networks, name them with -network, docker0's first: %s",
+			strings.Join(names, ", "))
 	}
 	for _, name := range h.networks {
 		i := slices.Index(names, name)

@@ -94,7 +94,7 @@ func (c *flannelHandover) handOver(ctx context.Context) error {
 	}
 	if c.network != "" {
 		if err := registry.CheckNetworkName(c.network); err != nil {
-			return cli.UsageErrorWithFix(cli.DropFlags("network"), "-network: %s", err)
+			return cli.UsageErrorf("-network: %s", err)
 		}
 	}
 	conf, err := config.Load(c.files.sources, configOptions(c.meta.Backends))

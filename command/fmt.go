@@ -59,7 +59,7 @@ func (f *formatter) run(args []string) error {
 		case path != "-":
 			err = f.path(path)
 		case len(args) > 1:
-			return cli.UsageErrorWithFix(cli.SetArgs("-"), "- cannot be combined with other paths")
+			return cli.UsageErrorf("- cannot be combined with other paths")
 		default:
 			err = f.stdin()
 		}

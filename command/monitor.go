@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"os/signal"
 	"slices"
@@ -36,8 +35,7 @@ own log does not change.
 		},
 		Run: func(ctx context.Context, _ []string) error {
 			if !slices.Contains(api.LogLevels(), strings.ToLower(level)) {
-				return cli.WrongValue("log-level", level,
-					fmt.Sprintf("-log-level: %q is not one of %s", level, strings.Join(api.LogLevels(), ", ")), api.LogLevels()...)
+				return cli.UsageErrorf("-log-level: %q is not one of %s", level, strings.Join(api.LogLevels(), ", "))
 			}
 			ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 			defer stop()

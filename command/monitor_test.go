@@ -22,7 +22,7 @@ func TestMonitor(t *testing.T) {
 	}{
 		{"monitor", cli.ExitFailed, "asked for /v1/agent/monitor?log_json=false&log_level=info\n", "the agent has ended the stream"},
 		{"monitor -log-level=DEBUG -log-json", cli.ExitFailed, "asked for /v1/agent/monitor?log_json=true&log_level=DEBUG\n", "ended the stream"},
-		{"monitor -log-level=debgu", cli.ExitUsage, "", "leno monitor -log-level=debug"},
+		{"monitor -log-level=debgu", cli.ExitUsage, "", `"debgu" is not one of trace, debug, info, warn, error`},
 		{"monitor -log-level=loud", cli.ExitUsage, "", `"loud" is not one of trace, debug, info, warn, error`},
 		{"monitor -log-level=", cli.ExitUsage, "", "-log-level"},
 		{"monitor blue", cli.ExitUsage, "", "blue"},

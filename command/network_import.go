@@ -81,10 +81,10 @@ func (i *networkImport) flags(fs *flag.FlagSet) {
 
 func (i *networkImport) run(ctx context.Context, files []string) error {
 	if i.nodesFile == "-" && slices.Contains(files, "-") {
-		return cli.UsageErrorWithFix(cli.SetArgs("flannel.json"), "standard input can be FILE or -nodes, not both")
+		return cli.UsageErrorf("standard input can be FILE or -nodes, not both")
 	}
 	if err := registry.CheckNetworkName(i.network); err != nil {
-		return cli.UsageErrorWithFix(cli.DropFlags("network"), "-network: %s", err)
+		return cli.UsageErrorf("-network: %s", err)
 	}
 	nodes, err := i.readNodes()
 	if err != nil {
@@ -161,7 +161,7 @@ func (i *networkImport) readNodes() (flannel.Nodes, error) {
 	}
 	for _, text := range i.nodes {
 		if err := out.Name(text); err != nil {
-			return nil, cli.UsageErrorWithFix(cli.SetFlag("node", "192.0.2.11=host-a"), "-node: %s", err)
+			return nil, cli.UsageErrorf("-node: %s", err)
 		}
 	}
 	return out, nil
@@ -185,7 +185,7 @@ func (i *networkImport) readStore(files []string) (flannel.Store, error) {
 	store, err := flannel.Collect(records, i.prefix)
 	var several *flannel.PrefixError
 	if errors.As(err, &several) {
-		return store, cli.UsageErrorWithFix(cli.SetFlag("prefix", several.Prefixes[0]), "%s", err)
+		return store, cli.UsageErrorf("%s", err)
 	}
 	return store, err
 }

@@ -38,11 +38,11 @@ func (f *probeFlags) register(fs *flag.FlagSet) {
 func (f *probeFlags) check(given func(name string) bool) error {
 	switch {
 	case f.probe && given("watch"):
-		return cli.UsageErrorWithFix(cli.DropFlags("watch"), "-probe and -watch exclude each other")
+		return cli.UsageErrorf("-probe and -watch exclude each other")
 	case given("count") && (f.count < 1 || f.count > 100):
-		return cli.UsageErrorWithFix(cli.SetFlag("count", "3"), "-count is %d, not 1 to 100", f.count)
+		return cli.UsageErrorf("-count is %d, not 1 to 100", f.count)
 	case !f.probe && (given("peer") || given("count")):
-		return cli.UsageErrorWithFix(cli.AddFlag("probe"), "-peer and -count are for -probe")
+		return cli.UsageErrorf("-peer and -count are for -probe")
 	}
 	return nil
 }

@@ -39,12 +39,8 @@ host keeps it until its lease is released or revoked.
 			if err != nil {
 				return err
 			}
-			const oneOf = "exactly one of -node and -node-id is needed"
-			switch {
-			case r.Node == "" && r.NodeID == "":
-				return cli.UsageErrorWithFix(cli.SetFlag("node", "host-b"), oneOf)
-			case r.Node != "" && r.NodeID != "":
-				return cli.UsageErrorWithFix(cli.DropFlags("node-id"), oneOf)
+			if (r.Node == "") == (r.NodeID == "") {
+				return cli.UsageErrorf("exactly one of -node and -node-id is needed")
 			}
 			r.Subnet = subnet
 			return f.Call(ctx, cli.OnNetwork(given, func(ctx context.Context, c *api.Client, name string) error {

@@ -56,7 +56,7 @@ and passing, and exits 1 if the time is up before.
 			}
 			switch {
 			case watch.On && wait.Limit > 0:
-				return cli.UsageErrorWithFix(cli.DropFlags("watch"), "-watch and -wait exclude each other")
+				return cli.UsageErrorf("-watch and -wait exclude each other")
 			case watch.On:
 				return cli.Show(ctx, s, watch, read, writeStatus)
 			}

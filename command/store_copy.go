@@ -108,13 +108,13 @@ func (c *storeCopy) run(ctx context.Context) error {
 	}
 	switch {
 	case c.from == "":
-		return cli.UsageErrorWithFix(cli.SetFlag("from", "etcd.hcl"), "-from is missing")
+		return cli.UsageErrorf("-from is missing")
 	case c.to == "":
-		return cli.UsageErrorWithFix(cli.SetFlag("to", "consul.hcl"), "-to is missing")
+		return cli.UsageErrorf("-to is missing")
 	}
 	for _, name := range c.networks {
 		if err := registry.CheckNetworkName(name); err != nil {
-			return cli.UsageErrorWithFix(cli.DropFlags("network"), "-network: %s", err)
+			return cli.UsageErrorf("-network: %s", err)
 		}
 	}
 	source, err := c.load("-from", c.from)

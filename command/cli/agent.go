@@ -111,7 +111,7 @@ func (f *AgentFlags) Open() (*api.Client, error) {
 	}
 	client, err := api.New(api.Config{Address: f.Address(), Token: token, TLS: conf})
 	if err != nil {
-		return nil, UsageErrorWithFix(SetFlag("address", api.DefaultAddress), "%s", err)
+		return nil, UsageErrorf("%s", err)
 	}
 	return client, nil
 }
@@ -206,7 +206,7 @@ func (f *AgentFlags) certificates() certificates {
 func (f *AgentFlags) Token() (string, error) {
 	if f.Given("token") {
 		if f.Given("token-file") {
-			return "", UsageErrorWithFix(DropFlags("token"), "-token and -token-file exclude each other")
+			return "", UsageErrorf("-token and -token-file exclude each other")
 		}
 		return f.token, nil
 	}
@@ -254,7 +254,7 @@ func (f *AgentFlags) tls() (*tls.Config, error) {
 		}
 	}
 	if (given.cert.value == "") != (given.key.value == "") {
-		return nil, UsageErrorWithFix(DropFlags("client-cert", "client-key"), "-client-cert and -client-key belong together")
+		return nil, UsageErrorf("-client-cert and -client-key belong together")
 	}
 	if given.cert.value != "" {
 		cert, err := given.cert.read()

@@ -12,53 +12,10 @@ import (
 // command is used once.
 type Commands map[string]hashicorp.CommandFactory
 
-// Resolve returns the command that words begin with, or the most similar one, and the remaining
-// words; "" if none is similar.
-func (all Commands) Resolve(words []string) (name string, rest []string) {
-	// Move flags behind the command.
-	var early []string
-	for len(words) > 0 && strings.HasPrefix(words[0], "-") {
-		early, words = append(early, words[0]), words[1:]
-	}
-	words = append(slices.Clone(words), early...)
-	if len(words) == 0 {
-		return "", nil
-	}
-	first := words[0]
-	if all[first] == nil {
-		first = nearestName(first, all.topLevel())
-	}
-	if first == "" {
-		// The words of a subcommand may be in the wrong order: list lease.
-		if len(words) > 1 {
-			if group := exactOrNearestName(words[1], all.topLevel()); all.isGroup(group) {
-				if sub := exactOrNearestName(words[0], all.Subcommands(group)); sub != "" {
-					return group + " " + sub, words[2:]
-				}
-			}
-		}
-		return "", nil
-	}
-	if !all.isGroup(first) {
-		return first, words[1:]
-	}
-	if len(words) == 1 {
-		return first, nil
-	}
-	if sub := exactOrNearestName(words[1], all.Subcommands(first)); sub != "" {
-		return first + " " + sub, words[2:]
-	}
-	return first, words[1:]
-}
-
 // topLevel returns the names of the commands that are not subcommands, sorted.
 func (all Commands) topLevel() []string {
 	names := slices.Sorted(maps.Keys(all))
 	return slices.DeleteFunc(names, func(n string) bool { return strings.Contains(n, " ") })
-}
-
-func (all Commands) isGroup(name string) bool {
-	return name != "" && len(all.Subcommands(name)) > 0
 }
 
 // Subcommands returns the names of a group's subcommands, sorted.

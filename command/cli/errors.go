@@ -16,41 +16,19 @@ import (
 var ErrReported = errors.New("reported")
 
 // usageError is a mistake on the command line; its exit code is 2.
-type usageError struct {
-	text string
-	fix  Fix // nil if the nearest valid command line is unknown
-}
+type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
 
-// UsageErrorf returns the error for a mistake on the command line whose fix is not known. The user
-// is shown an example of the command.
+// UsageErrorf returns the error for a mistake on the command line.
 func UsageErrorf(format string, args ...any) error {
-	return &usageError{text: fmt.Sprintf(format, args...)}
-}
-
-// UsageErrorWithFix returns the error for a mistake on the command line. The user is shown the
-// corrected command line.
-func UsageErrorWithFix(f Fix, format string, args ...any) error {
-	return &usageError{text: fmt.Sprintf(format, args...), fix: f}
+	return &usageError{fmt.Sprintf(format, args...)}
 }
 
 // IsUsageError reports whether an error is a mistake on the command line.
 func IsUsageError(err error) bool {
 	var usage *usageError
 	return errors.As(err, &usage)
-}
-
-// WrongValue returns the error for a flag value that is not allowed. Its fix uses the most similar
-// allowed value, or the first one.
-func WrongValue(name, value, text string, allowed ...string) error {
-	near := nearestName(strings.ToLower(value), allowed)
-	if near == "" {
-		near = allowed[0]
-	} else {
-		text += didYouMean(strings.ToLower(value), allowed)
-	}
-	return UsageErrorWithFix(SetFlag(name, near), "%s", text)
 }
 
 // unusableConfig is an error in a configuration that an agent cannot start with.

@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"flag"
-	"fmt"
 	"strings"
 
 	"github.com/lenonet/leno/api"
@@ -43,8 +42,7 @@ func (f *FormatFlag) JSON() (bool, error) {
 	case FormatJSON:
 		return true, nil
 	}
-	return false, WrongValue("format", value,
-		fmt.Sprintf("%s: %q is neither %s nor %s", name, value, FormatTable, FormatJSON), FormatTable, FormatJSON)
+	return false, UsageErrorf("%s: %q is neither %s nor %s", name, value, FormatTable, FormatJSON)
 }
 
 // ListFlag is a flag that can be given several times.
@@ -78,4 +76,14 @@ func LogLevelUsage() string {
 	levels := api.LogLevels()
 	last := len(levels) - 1
 	return "`level`: " + strings.Join(levels[:last], ", ") + " or " + levels[last]
+}
+
+// flagName returns the name and value in "-name", "--name" and "-name=value"; "" if the word is
+// not a flag.
+func flagName(word string) (name, value string, hasValue bool) {
+	trimmed := strings.TrimPrefix(strings.TrimPrefix(word, "-"), "-")
+	if trimmed == word || trimmed == "" {
+		return "", "", false
+	}
+	return strings.Cut(trimmed, "=")
 }

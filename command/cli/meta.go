@@ -1,11 +1,11 @@
 // Package cli is the framework of leno's commands: how they declare flags and arguments, reach the
-// agent, print tables, texts and JSON, and answer a wrong command line with the nearest valid one.
+// agent, print tables, texts and JSON, and say what is wrong with a command line.
 // It does not know any command.
 //
 // From the bottom up: text on a screen (colour.go, output.go), command lines and what is wrong with
-// them (line.go, nearest.go, errors.go), what commands use (flags.go, agent.go, session.go,
-// watch.go, network.go, predict.go), and one command (command.go), which is parsed (parse.go),
-// corrected (correct.go) and run (run.go).
+// them (nearest.go, errors.go), what commands use (flags.go, agent.go, session.go,
+// watch.go, network.go, predict.go), and one command (command.go), which is parsed (parse.go)
+// and run (run.go).
 package cli
 
 import (

@@ -3,41 +3,26 @@ package cli
 import (
 	"fmt"
 	"slices"
-	"strings"
-
-	"github.com/agext/levenshtein"
 )
 
-// didYouMean returns "; did you mean X?" for the most similar name, or "" if none is similar.
+// didYouMean returns "; did you mean X?" for the first name that differs from word by one typing mistake, or "". A name
+// that differs by more, such as apply from history, may do what the user does not want.
 func didYouMean(word string, names []string) string {
-	if near := nearestName(word, names); near != "" {
-		return fmt.Sprintf("; did you mean %s?", Escape(near))
+	i := slices.IndexFunc(names, func(name string) bool { return isTypo([]rune(word), []rune(name)) })
+	if i < 0 {
+		return ""
 	}
-	return ""
+	return fmt.Sprintf("; did you mean %s?", names[i])
 }
 
-// nearestName returns the name most similar to word: at most two typing mistakes away, or the only one
-// that word is a prefix of. It returns "" for none.
-func nearestName(word string, names []string) string {
-	best, near := 3, ""
-	var begun []string
-	for _, n := range names {
-		if d := levenshtein.Distance(word, n, nil); d < best && d < len(n) {
-			best, near = d, n
-		}
-		if len(word) > 1 && strings.HasPrefix(n, word) {
-			begun = append(begun, n)
-		}
+// isTypo reports whether word is name with one mistake: a letter is missing, surplus or wrong, or two are swapped.
+func isTypo(word, name []rune) bool {
+	for len(word) > 0 && len(name) > 0 && word[0] == name[0] {
+		word, name = word[1:], name[1:]
 	}
-	if len(begun) == 1 {
-		return begun[0]
+	for len(word) > 0 && len(name) > 0 && word[len(word)-1] == name[len(name)-1] {
+		word, name = word[:len(word)-1], name[:len(name)-1]
 	}
-	return near
-}
-
-func exactOrNearestName(word string, names []string) string {
-	if slices.Contains(names, word) {
-		return word
-	}
-	return nearestName(word, names)
+	isSwapped := len(word) == 2 && len(name) == 2 && word[0] == name[1] && word[1] == name[0]
+	return isSwapped || len(word) <= 1 && len(name) <= 1
 }

@@ -62,17 +62,17 @@ func (all Commands) run(args []string, m Meta) int {
 	switch unknown := c.Subcommand() != "" && all[c.Subcommand()] == nil; {
 	case completing:
 	case c.IsHelp() && unknown:
-		return all.wrongCommand(m, args, fmt.Sprintf("unknown command %q%s", c.Subcommand(),
+		return wrongCommand(m, fmt.Sprintf("unknown command %q%s", c.Subcommand(),
 			didYouMean(c.Subcommand(), all.topLevel())))
 	case c.IsHelp() || c.IsVersion() || isAutocompletion(args):
 	case len(args) == 0:
 		fmt.Fprintln(m.Stderr, all.help(m))
 		return ExitUsage
 	case strings.HasPrefix(args[0], "-"):
-		first := strings.TrimPrefix(shellSyntax(args[:1]), "leno ") // leaves out the value if it is a secret
-		return all.wrongCommand(m, args, first+" is before the command; flags go after it")
+		name, _, _ := strings.Cut(args[0], "=") // the value may be a secret
+		return wrongCommand(m, name+" is before the command; flags go after it")
 	case all[c.Subcommand()] == nil:
-		return all.wrongCommand(m, args, fmt.Sprintf("unknown command %q%s", args[0], didYouMean(args[0], all.topLevel())))
+		return wrongCommand(m, fmt.Sprintf("unknown command %q%s", args[0], didYouMean(args[0], all.topLevel())))
 	}
 	code, err := c.Run()
 	if text.Len() > 0 {
@@ -95,8 +95,8 @@ func helpLast(args []string) []string {
 }
 
 // wrongCommand prints the error for a command line that names no command.
-func (all Commands) wrongCommand(m Meta, args []string, text string) int {
-	fmt.Fprintf(m.Stderr, "%s\nTry:   %s\n%s\n", m.errorText(text), shellSyntax(all.correct(args)), usageLine)
+func wrongCommand(m Meta, text string) int {
+	fmt.Fprintf(m.Stderr, "%s\n%s\n", m.errorText(text), usageLine)
 	return ExitUsage
 }
 
@@ -118,9 +118,6 @@ func (c *Command) Run(words []string) int {
 	if err == nil {
 		err = c.Spec.Run(context.Background(), args)
 	}
-	if similar := suggestion(err, args); similar != "" {
-		err = fmt.Errorf("%w; did you mean %s?", err, similar)
-	}
 	var usage *usageError
 	var unusable *unusableConfig
 	switch {
@@ -129,8 +126,8 @@ func (c *Command) Run(words []string) int {
 	case errors.Is(err, ErrReported):
 		return ExitFailed
 	case errors.As(err, &usage):
-		fmt.Fprintf(c.meta.Stderr, "%s\nTry:   %s\n%s\nFor more, leno %s -help\n", c.meta.errorText(usage.text),
-			shellSyntax(c.correction(usage, words)), c.UsageLine(), c.Spec.Name)
+		fmt.Fprintf(c.meta.Stderr, "%s\n%s\nFor more, leno %s -help\n", c.meta.errorText(usage.text), c.UsageLine(),
+			c.Spec.Name)
 		return ExitUsage
 	case errors.As(err, &unusable):
 		c.meta.WriteError(err)
@@ -195,7 +192,7 @@ func (g *commandGroup) Help() string {
 	var b strings.Builder
 	b.WriteString(g.usageLine() + "\n")
 	for _, sub := range g.all.Subcommands(g.name) {
-		b.WriteString("\n  $ " + shellSyntax(g.all.firstExample(g.name+" "+sub)))
+		b.WriteString("\n  $ leno " + strings.Join(g.all.firstExample(g.name+" "+sub), " "))
 	}
 	return b.String()
 }
@@ -214,7 +211,7 @@ func (g *commandGroup) Run(args []string) int {
 	if len(args) > 0 {
 		text = fmt.Sprintf("unknown subcommand %q%s", args[0], didYouMean(args[0], names))
 	}
-	fmt.Fprintf(g.meta.Stderr, "%s\nTry:   %s\n%s\nSubcommands: %s\n", g.meta.errorText(text),
-		shellSyntax(g.all.correct(append([]string{g.name}, args...))), g.usageLine(), strings.Join(names, ", "))
+	fmt.Fprintf(g.meta.Stderr, "%s\n%s\nSubcommands: %s\n", g.meta.errorText(text), g.usageLine(),
+		strings.Join(names, ", "))
 	return ExitUsage
 }

@@ -46,8 +46,7 @@ func (p *plugin) run(ctx context.Context) error {
 	case p.conflist:
 		return p.printConflist()
 	case p.network != "":
-		return cli.UsageErrorWithFix(cli.SetFlag("conflist", "true"),
-			"-network is for -conflist; for a container it is in the network configuration")
+		return cli.UsageErrorf("-network is for -conflist; for a container it is in the network configuration")
 	case p.meta.Getenv("CNI_COMMAND") == "":
 		return cli.UsageErrorf("CNI_COMMAND is not in the environment: container runtimes run this command")
 	}
