@@ -21,9 +21,10 @@ type outcome struct {
 
 // model implements the order of choice as directly as possible, walking every slot of a small network.
 func model(s registry.Situation, c registry.Claim) outcome {
-	shares := func(l registry.Lease) bool {
-		return slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(c.PublicIPs, a) })
+	share := func(a, b []netip.Addr) bool {
+		return slices.ContainsFunc(a, func(ip netip.Addr) bool { return slices.Contains(b, ip) })
 	}
+	shares := func(l registry.Lease) bool { return share(l.PublicIPs, c.PublicIPs) }
 	keptFor := func(r registry.Reservation) bool {
 		return r.Node == c.Node && r.NodeID == "" || r.NodeID == c.NodeID && r.Node == ""
 	}
@@ -34,6 +35,18 @@ func model(s registry.Situation, c registry.Claim) outcome {
 	lost := c.Running
 	for _, l := range s.Leases {
 		lost = lost && (l.NodeID != c.NodeID || l.ModifyIndex < c.Since)
+	}
+	// A lease that came after the one that the host holds does not keep it from what that one says already.
+	mine := slices.IndexFunc(s.Leases, func(l registry.Lease) bool {
+		return l.Held() && l.Session == c.Session && l.NodeID == c.NodeID
+	})
+	isLater := func(l registry.Lease) bool {
+		if mine < 0 {
+			return false
+		}
+		own := s.Leases[mine]
+		return (l.CreateIndex > own.CreateIndex || l.ModifyIndex > own.ModifyIndex) &&
+			(l.Node != c.Node || own.Node == c.Node) && (!shares(l) || share(l.PublicIPs, own.PublicIPs))
 	}
 	var out outcome
 	byRank := map[int][]uint64{}
@@ -47,7 +60,7 @@ func model(s registry.Situation, c registry.Claim) outcome {
 			own = id || name
 		case id, name && shares(l):
 			own = true
-		case lost && l.ModifyIndex < c.Since:
+		case lost && l.ModifyIndex < c.Since, isLater(l):
 		case name:
 			out.errs = append(out.errs, registry.ErrDuplicateNode)
 		case shares(l):
