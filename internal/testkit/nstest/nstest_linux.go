@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -126,16 +128,22 @@ func current() (int, error) {
 	return unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }
 
-// Sh runs shell commands inside the namespace and returns their output. The test ends when one
-// fails.
+// Sh runs shell commands inside the namespace and returns their output when the addresses that they add are usable. The
+// test ends when one fails.
 func (ns *NS) Sh(script string) string {
 	ns.t.Helper()
 	out, err := ns.Try(script)
 	if err != nil {
 		ns.t.Fatalf("%s: %v\n%s", script, err, out)
 	}
+	if addsAddress.MatchString(script) {
+		ns.Settle()
+	}
 	return out
 }
+
+// addsAddress matches scripts that add an IPv6 address or bring up a device that has one.
+var addsAddress = regexp.MustCompile(`\baddr(ess)? (add|replace|change)\b[^;\n]*:|\blink set\b.*\bup\b`)
 
 // Try is like Sh, for commands that may fail. For a command that fails it also returns standard
 // error. Otherwise standard error is omitted, because ip complains there about named namespaces
@@ -210,33 +218,62 @@ func (j Joint) setUp() error {
 	return netlink.LinkSetUp(link)
 }
 
-// Settle waits until all IPv6 addresses are usable. The kernel makes them usable in the background
-// when a device that is up gets its carrier, even without duplicate address detection. Before that
-// they cannot be bound, and a neighbour that asks for them asks again only after a second.
+// Settle waits until all IPv6 addresses are usable. The kernel makes them usable in the background, even without duplicate
+// address detection and with nodad: first the address, then its local route. Before that they cannot be bound or
+// reached, and a neighbour that asks for them asks again only after a second. Sh calls it for scripts that add
+// addresses. Addresses of devices without a carrier, and those that are being checked for duplicates, do not count.
 func (ns *NS) Settle() {
 	ns.t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for ; ; time.Sleep(time.Millisecond) {
-		waiting := ""
-		ns.Do(func() {
-			addrs, err := netlink.AddrList(nil, netlink.FAMILY_V6)
-			if err != nil {
-				ns.t.Fatalf("list addresses: %v", err)
-			}
-			for _, addr := range addrs {
-				link, err := netlink.LinkByIndex(addr.LinkIndex)
-				if err == nil && link.Attrs().OperState != netlink.OperDown && addr.Flags&unix.IFA_F_TENTATIVE != 0 {
-					waiting = addr.String()
-				}
-			}
-		})
-		if waiting == "" {
+		var waiting string
+		var err error
+		ns.Do(func() { waiting, err = unsettled() })
+		if err == nil && waiting == "" {
 			return
 		}
 		if time.Now().After(deadline) {
-			ns.t.Fatalf("the kernel does not take %s into use", waiting)
+			ns.t.Fatalf("the kernel does not take %s into use: %v", waiting, err)
 		}
 	}
+}
+
+// unsettled returns an IPv6 address of the current namespace that is not usable yet, "" for none.
+func unsettled() (string, error) {
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_V6)
+	if err != nil {
+		return "", err
+	}
+	local := netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V6, &local, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+	if err != nil {
+		return "", err
+	}
+	for _, addr := range addrs {
+		link, err := netlink.LinkByIndex(addr.LinkIndex)
+		const ready = unix.IFF_UP | unix.IFF_LOWER_UP
+		switch {
+		case err != nil || link.Attrs().RawFlags&ready != ready: // the device may be gone by now
+		case addr.Flags&unix.IFA_F_TENTATIVE != 0:
+			if addr.Flags&unix.IFA_F_DADFAILED == 0 && !detectsDuplicates(link.Attrs().Name) {
+				return addr.String(), nil
+			}
+		case !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Dst != nil && r.Dst.IP.Equal(addr.IP) }):
+			return addr.String(), nil
+		}
+	}
+	return "", nil
+}
+
+// detectsDuplicates reports whether a device detects duplicate addresses, in which case addresses wait for a second.
+func detectsDuplicates(link string) bool {
+	for _, name := range []string{"all", link} {
+		text, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + name + "/accept_dad")
+		if err == nil && strings.TrimSpace(string(text)) != "0" {
+			return true
+		}
+	}
+	return false
 }
 
 // Index returns a device's ifindex.
