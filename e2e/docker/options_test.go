@@ -31,14 +31,21 @@ var subnetFiles = map[string]string{
 // leno runs docker-opts in this process.
 func leno(t *testing.T, args ...string) string {
 	t.Helper()
+	out, errs, code := tryLeno(args...)
+	if code != 0 {
+		t.Fatalf("%q: exit %d: %s", args, code, errs)
+	}
+	return out
+}
+
+// tryLeno runs docker-opts in this process and returns what it prints, and its exit code.
+func tryLeno(args ...string) (stdout, stderr string, code int) {
 	var out, errs bytes.Buffer
 	m := command.NewMeta("test", &debug.BuildInfo{})
 	m.Stdin, m.Stdout, m.Stderr = strings.NewReader(""), &out, &errs
 	m.Getenv = func(string) string { return "" }
-	if code := cli.Run(append([]string{"docker-opts"}, args...), m, command.Commands); code != 0 {
-		t.Fatalf("%q: exit %d: %s", args, code, errs.String())
-	}
-	return out.String()
+	code = cli.Run(append([]string{"docker-opts"}, args...), m, command.Commands)
+	return out.String(), errs.String(), code
 }
 
 // words returns the arguments of the only command that docker-opts prints for people, and the
