@@ -37,6 +37,8 @@ var (
 	// Prometheus has promtool in the same directory.
 	Prometheus = Program{Name: "prometheus", Variable: "LENO_TEST_PROMETHEUS"}
 	Nginx      = Program{Name: "nginx", Variable: "LENO_TEST_NGINX"}
+	// Flannel is flanneld, which go build names after its module.
+	Flannel = Program{Name: "flannel", Variable: "LENO_TEST_FLANNEL", CacheOnly: true}
 	// CNITool has the reference plugins in the same directory.
 	CNITool = Program{Name: "cnitool", Variable: "LENO_TEST_CNITOOL", Package: "cni", Directories: "cni-*"}
 )

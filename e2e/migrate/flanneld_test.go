@@ -1,0 +1,205 @@
+package migrate
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/internal/testkit/programs"
+)
+
+// flanneld is a real flanneld on a host.
+type flanneld struct {
+	w       *world
+	host    *lab.Host
+	program string // a link with the name by which leno finds it
+	process *lab.Process
+	subnet  netip.Prefix
+}
+
+// newFlanneld starts flanneld and waits for its subnet.
+func (w *world) newFlanneld(h *lab.Host) *flanneld {
+	w.t.Helper()
+	found, err := programs.Flannel.Find()
+	w.must(err)
+	f := &flanneld{w: w, host: h, program: filepath.Join(h.Dir, "flanneld")}
+	w.must(os.Symlink(found, f.program))
+	_, err = h.Exec(w.ctx, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+	w.must(err)
+	f.start()
+	return f
+}
+
+func (f *flanneld) subnetFile() string { return filepath.Join(f.host.Dir, "subnet.env") }
+
+// start starts flanneld, again or for the first time, and waits until it is ready.
+func (f *flanneld) start() {
+	f.w.t.Helper()
+	var err error
+	f.process, err = f.host.Start(f.program, "--etcd-endpoints=http://"+f.w.Etcd.Address(), "--iface=eth0",
+		"--subnet-file="+f.subnetFile())
+	f.w.must(err)
+	f.w.must(f.process.WaitFor(f.w.ctx, "flanneld to be ready", func(context.Context) error {
+		if !strings.Contains(f.process.Output(), "flannel is ready") {
+			return fmt.Errorf("it is not")
+		}
+		return nil
+	}))
+	text, err := os.ReadFile(f.subnetFile())
+	f.w.must(err)
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "FLANNEL_SUBNET="); ok {
+			gateway, err := netip.ParsePrefix(value)
+			f.w.must(err)
+			if before := f.subnet; before.IsValid() && before != gateway.Masked() {
+				f.w.t.Errorf("flanneld of %s had %s and has %s now", f.host.Name, before, gateway.Masked())
+			}
+			f.subnet = gateway.Masked()
+		}
+	}
+	if !f.subnet.IsValid() {
+		f.w.t.Fatalf("flanneld of %s has no subnet:\n%s", f.host.Name, text)
+	}
+}
+
+// stop ends flanneld, which leaves its device and routes.
+func (f *flanneld) stop() {
+	f.w.t.Helper()
+	f.w.must(f.process.Stop(f.w.ctx))
+}
+
+// container adds a container in flanneld's subnet.
+func (f *flanneld) container() *lab.Container {
+	f.w.t.Helper()
+	// The lab's containers read variables with leno's names.
+	env := fmt.Sprintf("LENO_SUBNET=%s/24\nLENO_MTU=1450\n", f.subnet.Addr().Next())
+	f.w.must(os.WriteFile(f.host.SubnetFile("flannel"), []byte(env), 0o644))
+	c, err := f.host.AddContainer(f.w.ctx, "flannel")
+	f.w.must(err)
+	return c
+}
+
+// routesOver blocks until a host has routes to subnets over a device, and no others.
+func (w *world) routesOver(h *lab.Host, device string, subnets ...netip.Prefix) {
+	w.t.Helper()
+	w.must(lab.WaitFor(w.ctx, h.Name+" to have its routes over "+device, func(ctx context.Context) error {
+		for _, subnet := range subnets {
+			got, err := routesTo(ctx, h, flannel{subnet: subnet})
+			if err != nil {
+				return err
+			}
+			if got != device {
+				return fmt.Errorf("to %s over %q", subnet, got)
+			}
+		}
+		return nil
+	}))
+}
+
+// TestFlanneld runs leno beside real flannelds on one etcd: a new host with leno joins, one host moves from flannel to leno
+// and back, and the flannelds and agents of the others restart. No packet between containers is lost, in either direction,
+// and every host keeps its subnet.
+func TestFlanneld(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	t.Parallel()
+	w := newLab(t, lab.Options{Hosts: 4, Store: lab.StoreEtcd})
+	// With iptables, flanneld needs the kernel's module br_netfilter.
+	_, err := w.etcd().Put(w.ctx, etcdPrefix+"config", `{"Network":"10.5.0.0/16","EnableNFTables":true,"Backend":{"Type":"vxlan"}}`)
+	w.must(err)
+	var flannelds []*flanneld
+	var containers []*lab.Container
+	for _, h := range w.Hosts[:3] {
+		f := w.newFlanneld(h)
+		flannelds, containers = append(flannelds, f), append(containers, f.container())
+	}
+	config := func(h *lab.Host) string { return h.Config(w.lease(), h.Network("default", "")) }
+
+	// A host joins that never ran flannel.
+	joined := w.Hosts[3]
+	w.must(joined.StartAgent(config(joined)))
+	w.must(joined.WaitReady(w.ctx))
+	c, err := joined.AddContainer(w.ctx, "default")
+	w.must(err)
+	containers = append(containers, c)
+	subnets := []netip.Prefix{flannelds[0].subnet, flannelds[1].subnet, flannelds[2].subnet, netip.PrefixFrom(c.Addrs[0], 24).Masked()}
+	for _, f := range flannelds {
+		w.routesOver(f.host, "flannel.1", subnets[3])
+	}
+	w.routesOver(joined, "leno-default", subnets[:3]...)
+	w.healthy(joined)
+
+	var streams []*lab.Echoes
+	for i, from := range containers {
+		for _, j := range []int{(i + 1) % 4, (i + 2) % 4} {
+			w.answers(from, containers[j].Addrs[0])
+			s, err := from.StartEchoes(containers[j].Addrs[0], 20*time.Millisecond)
+			w.must(err)
+			streams = append(streams, s)
+		}
+	}
+	answered := func() {
+		t.Helper()
+		for _, s := range streams {
+			w.must(s.WaitAnswers(w.ctx, 25))
+		}
+	}
+	answered()
+
+	// Each program restarts beside the other one.
+	flannelds[0].stop()
+	flannelds[0].start()
+	w.must(joined.StopAgent(w.ctx))
+	w.must(joined.RestartAgent())
+	w.must(joined.WaitReady(w.ctx))
+	answered()
+
+	// One host moves to leno. The others notice nothing.
+	moved := flannelds[2]
+	index, before := w.deviceIndex(moved.host, "flannel.1"), w.leases()
+	w.configure(moved.host, config(moved.host))
+	moved.stop()
+	w.handOver(moved.host, "adopt", "device flannel.1: gets the alias leno network default", 3)
+	w.must(moved.host.StartAgent(config(moved.host)))
+	w.must(moved.host.WaitReady(w.ctx))
+	w.healthy(moved.host)
+	w.routesOver(moved.host, "leno-default", subnets[0], subnets[1], subnets[3])
+	if got := w.deviceIndex(moved.host, "leno-default"); got != index {
+		t.Errorf("the device has index %s, flannel's had %s", got, index)
+	}
+	for key, flannels := range before {
+		if now := w.leases()[key]; now.PublicIP != flannels.PublicIP || now.BackendData != flannels.BackendData {
+			t.Errorf("%s: the lease was %+v, it is %+v", key, flannels, now)
+		}
+	}
+	answered()
+
+	// And back.
+	w.must(moved.host.StopAgent(w.ctx))
+	w.handOver(moved.host, "return", "device leno-default: gets the name flannel.1", 4)
+	moved.start()
+	_, err = moved.host.Leno(w.ctx, "cleanup", "-keep-lease", "-config-file="+moved.host.ConfigFile())
+	w.must(err)
+	w.routesOver(moved.host, "flannel.1", subnets[0], subnets[1], subnets[3])
+	if got := w.deviceIndex(moved.host, "flannel.1"); got != index {
+		t.Errorf("the device has index %s, it had %s", got, index)
+	}
+	w.noTrace(moved.host, "leno")
+	w.routesOver(joined, "leno-default", subnets[:3]...)
+	w.healthy(joined)
+	answered()
+	for _, s := range streams {
+		result, err := s.Stop()
+		w.must(err)
+		if result.Lost() != 0 {
+			t.Errorf("%d of %d packets were lost, the longest gap was %s", result.Lost(), result.Sent, result.Gap)
+		}
+	}
+}
