@@ -27,7 +27,7 @@ const (
 const lockDelay = time.Millisecond
 
 // cleanupTimeout limits the cleanup after an error, which runs on its own context.
-const cleanupTimeout = 3 * time.Second
+const cleanupTimeout = 10 * time.Second
 
 // sessionStore makes requests about the sessions of hosts.
 type sessionStore struct {
