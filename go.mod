@@ -12,7 +12,6 @@ require (
 	github.com/coreos/go-systemd/v22 v22.7.0
 	github.com/creack/pty v1.1.24
 	github.com/fatih/color v1.16.0
-	github.com/fsnotify/fsnotify v1.10.1
 	github.com/gaissmai/bart v0.20.4
 	github.com/getkin/kin-openapi v0.152.0
 	github.com/google/go-cmp v0.7.0

@@ -101,7 +101,6 @@ func (a *Agent) newDeps(c config.Config) *network.Deps {
 		Former:          state.NewFormerSubnets(c.DataDir),
 		Left:            watch.New[struct{}](),
 		ReadKernelState: a.o.ReadKernelState,
-		WatchDirectory:  a.o.WatchDirectory,
 		SubnetFileOf:    func(path, except string) string { return a.networks.subnetFileOf(path, except) },
 	}
 	deps.Datapaths = &datapath.Host{

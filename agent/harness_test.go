@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,8 +16,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/fsnotify/fsnotify"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall/foreign"
@@ -37,7 +34,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// A host is one agent under test. Its API listens in memory and its files are polled, so that it can live in simulated
+// A host is one agent under test. Its API listens in memory, so that it can live in simulated
 // time, unless a test calls real.
 type host struct {
 	t        testing.TB
@@ -52,7 +49,7 @@ type host struct {
 	others   *others
 	pace     retry.Policy
 	quiet    bool   // whether to log nothing
-	isReal   bool   // whether the API listens on the configured address and files are watched
+	isReal   bool   // whether the API listens on the configured address
 	level    string // the level of the log, "" for TRACE
 	said     agenttest.Lines
 	patience time.Duration // the agent's patience
@@ -268,12 +265,6 @@ func (h *host) build() *Agent {
 			return "", nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
 		},
 		Probe: h.probe, InTheWay: h.inTheWay,
-		WatchDirectory: func(dir string) (*fsnotify.Watcher, error) {
-			if !h.isReal {
-				return nil, errors.New("files are polled")
-			}
-			return network.WatchDirectory(dir)
-		},
 		WatchKernel: func(ctx context.Context, _ func(string) bool, _ func(netip.Prefix) bool, changed func()) error {
 			h.mu.Lock()
 			h.kernel = changed

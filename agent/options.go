@@ -5,15 +5,12 @@ import (
 	"io"
 	"net/netip"
 
-	"github.com/fsnotify/fsnotify"
-
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/logging"
-	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/rules"
@@ -77,9 +74,6 @@ type Options struct {
 	// ReadKernelState returns what the kernel has of a network's datapath: its device link, and its routes in pools.
 	ReadKernelState func(ctx context.Context, link string, pools []netip.Prefix) (datapath.KernelState, error)
 
-	// WatchDirectory returns a watcher of one directory. An error means that files there are polled.
-	WatchDirectory func(dir string) (*fsnotify.Watcher, error)
-
 	// WatchKernel calls changed when the kernel's tables have changed. It blocks until ctx ends or it cannot watch any
 	// longer. used reports whether the underlay depends on a device, and reaches whether a prefix contains addresses
 	// that packets to other hosts are sent to.
@@ -127,9 +121,6 @@ func (o *Options) setDefaults(c config.Config) error {
 	}
 	if o.Obstacles == nil {
 		o.Obstacles = foreign.NewReader().Obstacles
-	}
-	if o.WatchDirectory == nil {
-		o.WatchDirectory = network.WatchDirectory
 	}
 	if o.WatchedNetwork == nil {
 		o.WatchedNetwork = config.WatchedNetwork

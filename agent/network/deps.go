@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/events"
@@ -36,8 +35,6 @@ type Deps struct {
 	// SubnetFileOf returns the network of this host, other than except, whose subnet file is at path, or "" if there is
 	// none.
 	SubnetFileOf func(path, except string) string
-	// WatchDirectory returns a watcher of one directory. An error means that files there are polled.
-	WatchDirectory func(dir string) (*fsnotify.Watcher, error)
 }
 
 // A Store is where networks, leases and reservations are kept.

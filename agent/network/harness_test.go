@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/config"
@@ -122,8 +121,7 @@ func (h *host) renew() {
 		ReadKernelState: func(context.Context, string, []netip.Prefix) (datapath.KernelState, error) {
 			return datapath.KernelState{}, nil
 		},
-		SubnetFileOf:   func(string, string) string { return "" },
-		WatchDirectory: func(string) (*fsnotify.Watcher, error) { return nil, errors.New("files are polled") },
+		SubnetFileOf: func(string, string) string { return "" },
 	}
 	h.deps.Datapaths.NodeID = h.deps.Identity.NodeID
 	h.deps.Rules = Rules{

@@ -68,7 +68,7 @@ func (h *HandOver) Close() error {
 //     the peers file, one checks the reservations, and one removes lapsed records.
 //   - datapath.Run owns the datapath.
 //   - switcher.run changes the definition when a switch ends, and when new keys are due.
-//   - subnetFile.keep repairs the subnet file. While it can watch the directory, the library reads its events in one more.
+//   - subnetFile.keep repairs the subnet file.
 type Runner struct {
 	deps   *Deps
 	config config.Config // the agent's, as it was when the runner was created
@@ -180,7 +180,6 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		state:        r.state,
 		report:       r.report,
 		subnetFileOf: deps.SubnetFileOf,
-		watch:        deps.WatchDirectory,
 	}
 	return r
 }

@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/advice"
@@ -25,12 +23,11 @@ import (
 )
 
 const (
-	// subnetFileSettle is the time between a change of the subnet file and its repair. A program that removes the whole
-	// directory, as rm -r does, would fail if the file came back at once.
+	// subnetFileSettle is the time between the discovery that the subnet file has changed and its repair. A program that
+	// removes the whole directory, as rm -r does, would fail if the file came back at once.
 	subnetFileSettle = 200 * time.Millisecond
-	// subnetFilePause is the time between two repairs. leno does not race a program that removes the file again and
-	// again.
-	subnetFilePause = time.Second
+	// subnetFileCheck is how often the file is examined. A missing one is back within a second.
+	subnetFileCheck = time.Second - subnetFileSettle
 )
 
 // A subnetFile keeps the subnet file of one network, which container runtimes read. It is safe for concurrent use.
@@ -43,7 +40,6 @@ type subnetFile struct {
 	// subnetFileOf returns the network of this host, other than except, whose subnet file is at path, or "" if there is
 	// none.
 	subnetFileOf func(path, except string) string
-	watch        func(dir string) (*fsnotify.Watcher, error)
 
 	mu    sync.Mutex  // held during every write of the file
 	want  []byte      // nil until the content is known
@@ -120,23 +116,15 @@ func (f *subnetFile) reportResult(err error) {
 // keep writes the subnet file again when it is removed or changed, until ctx ends. Containers cannot be started without
 // the file.
 func (f *subnetFile) keep(ctx context.Context) error {
-	watch := fileWatch{path: filepath.Clean(f.path), open: f.watch}
-	defer watch.close()
-	var repaired time.Time
 	for {
-		for !f.stands() {
-			if err := retry.Sleep(ctx, max(subnetFileSettle, time.Until(repaired.Add(subnetFilePause)))); err != nil {
+		if !f.stands() {
+			if err := retry.Sleep(ctx, subnetFileSettle); err != nil {
 				return err
 			}
 			f.repair()
-			repaired = time.Now()
 		}
-		announced, err := watch.wait(ctx)
-		if err != nil {
+		if err := retry.Sleep(ctx, subnetFileCheck); err != nil {
 			return err
-		}
-		if !announced && !f.stands() {
-			watch.close() // it watches another directory than the one that is there now
 		}
 	}
 }
