@@ -109,21 +109,21 @@ func (b *Backend) applyBoth(ctx context.Context, s backend.State) (backend.Repor
 		b.merge(&out, from, left)
 		b.merge(&out, target, led)
 		out.Switch = b.progress(peers)
-		if target == b.next && !b.carries(target) {
+		if target == b.next && b.count(target) == 0 {
 			ledErr = nil // packets flow without the target, and the progress shows its fault
 		}
 		return out, errors.Join(leftErr, ledErr)
 	}
 }
 
-// carries reports whether packets go to a peer over the instance.
-func (b *Backend) carries(c *instance) bool {
+// count returns the number of peers to which packets go over the instance.
+func (b *Backend) count(c *instance) (n int) {
 	for _, by := range b.assigned {
 		if by == c {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 // adoptionTime is how long a process keeps the routes of an earlier process to peers that have not answered yet.
@@ -235,11 +235,7 @@ func (b *Backend) merge(out *backend.Report, c *instance, report backend.Report)
 			out.Uncarried = append(out.Uncarried, u)
 		}
 	}
-	for _, by := range b.assigned {
-		if by == c {
-			out.Peers++
-		}
-	}
+	out.Peers += b.count(c)
 	for _, skip := range report.Skipped {
 		if isMine(skip.Node) {
 			out.Skipped = append(out.Skipped, skip)

@@ -7,56 +7,36 @@ import (
 )
 
 // Counting returns a counter and a meter of the traffic over all instances, by peer and in total. Each is nil if no
-// instance has one.
-func (b *Backend) Counting() (backend.Counter, backend.Meter) {
-	var counter backend.Counter
-	var meter backend.Meter
-	for _, c := range *b.counting.Load() {
-		if _, ok := c.(backend.Counter); ok {
-			counter = counting{b}
+// instance has one. Both are valid until ChangeTo is called.
+func (b *Backend) Counting() (counter backend.Counter, meter backend.Meter) {
+	var all counters
+	var totals meters
+	for _, c := range b.instances() {
+		if one, ok := c.backend.(backend.Counter); ok {
+			all = append(all, one)
+			counter = all
 		}
-		if _, ok := c.(backend.Meter); ok {
-			meter = counting{b}
+		if one, ok := c.backend.(backend.Meter); ok {
+			totals = append(totals, one)
+			meter = totals
 		}
 	}
 	return counter, meter
 }
 
-// Encrypted returns a counter of the traffic with the peers that are reached over a backend that encrypts, or nil if there is
-// no such backend. It must be called between two passes.
-func (b *Backend) Encrypted() backend.Counter {
-	out := encrypted{}
+// Encrypted returns what was exchanged with the peers that are reached over a backend that encrypts, nil if there is no
+// such backend. It must be called between two passes.
+func (b *Backend) Encrypted() (out map[string]backend.Counters) {
 	for _, c := range b.instances() {
 		counter, ok := c.backend.(backend.Counter)
-		switch {
-		case !ok || !b.types[c.Type].Encrypts:
-		case b.next == nil:
-			return counter
-		default:
-			out = append(out, share{counter, func(node string) bool { return b.assigned[node] == c }})
+		if !ok || !b.types[c.Type].Encrypts {
+			continue
 		}
-	}
-	if len(out) == 0 {
-		return nil
-	}
-	return out
-}
-
-// encrypted counts with the instances that encrypt.
-type encrypted []share
-
-// A share is what one instance counts for its peers.
-type share struct {
-	backend.Counter
-	has func(node string) bool
-}
-
-// Counters implements backend.Counter.
-func (e encrypted) Counters() map[string]backend.Counters {
-	out := map[string]backend.Counters{}
-	for _, s := range e {
-		for node, n := range s.Counters() {
-			if s.has(node) {
+		if out == nil {
+			out = map[string]backend.Counters{}
+		}
+		for node, n := range counter.Counters() {
+			if b.next == nil || b.assigned[node] == c {
 				out[node] = n
 			}
 		}
@@ -64,31 +44,28 @@ func (e encrypted) Counters() map[string]backend.Counters {
 	return out
 }
 
-// counting adds up what the instances count.
-type counting struct{ of *Backend }
+// counters adds up what instances count.
+type counters []backend.Counter
 
 // Counters implements backend.Counter.
-func (c counting) Counters() map[string]backend.Counters {
+func (c counters) Counters() map[string]backend.Counters {
 	out := map[string]backend.Counters{}
-	for _, each := range *c.of.counting.Load() {
-		if counter, ok := each.(backend.Counter); ok {
-			for node, n := range counter.Counters() {
-				out[node] = out[node].Plus(n)
-			}
+	for _, each := range c {
+		for node, n := range each.Counters() {
+			out[node] = out[node].Plus(n)
 		}
 	}
 	return out
 }
 
+// meters adds up what instances measure.
+type meters []backend.Meter
+
 // Totals implements backend.Meter.
-func (c counting) Totals() (backend.Counters, error) {
-	var out backend.Counters
-	var errs []error
-	for _, each := range *c.of.counting.Load() {
-		if meter, ok := each.(backend.Meter); ok {
-			n, err := meter.Totals()
-			out, errs = out.Plus(n), append(errs, err)
-		}
+func (m meters) Totals() (out backend.Counters, err error) {
+	for _, each := range m {
+		n, failed := each.Totals()
+		out, err = out.Plus(n), errors.Join(err, failed)
 	}
-	return out, errors.Join(errs...)
+	return out, err
 }

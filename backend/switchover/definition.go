@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/lenonet/leno/backend"
@@ -191,39 +192,70 @@ func (c Definition) IsRotation() bool {
 
 // Normalize returns the definition with all defaults of its backends' options.
 func (c Definition) Normalize(types map[string]backend.Type) (Definition, error) {
-	kind, ok := types[c.Current.Type]
-	if !ok {
-		return c, fmt.Errorf("this leno has no backend %q", c.Current.Type)
+	all := c.specs()
+	for i, s := range all {
+		kind, ok := types[s.Type]
+		switch {
+		case i > 0 && (!ok || !CanSwitch(s.Type)):
+			return c, fmt.Errorf("this leno cannot switch to backend %q", s.Type)
+		case !ok:
+			return c, fmt.Errorf("this leno has no backend %q", s.Type)
+		}
+		var err error
+		if all[i].Options, err = kind.Normalize(s.Options); err != nil {
+			return c, fmt.Errorf("backend %q: %w", s.Type, err)
+		}
 	}
-	var err error
-	if c.Current.Options, err = kind.Normalize(c.Current.Options); err != nil {
-		return c, fmt.Errorf("backend %q: %w", c.Current.Type, err)
+	c.Current = all[0]
+	if c.Next != nil {
+		c.Next = &all[1]
 	}
-	if c.Next == nil {
-		return c, nil
-	}
-	next := *c.Next
-	kind, ok = types[next.Type]
-	if !ok || !CanSwitch(next.Type) {
-		return c, fmt.Errorf("this leno cannot switch to backend %q", next.Type)
-	}
-	if next.Options, err = kind.Normalize(next.Options); err != nil {
-		return c, fmt.Errorf("backend %q: %w", next.Type, err)
-	}
-	c.Next = &next
 	return c, nil
+}
+
+// specs returns the current backend and, during a switch, the next one.
+func (c Definition) specs() []Spec {
+	if c.Next == nil {
+		return []Spec{c.Current}
+	}
+	return []Spec{c.Current, *c.Next}
 }
 
 // Backends returns the backends of the definition, that which is to carry the network in the end first.
 func (c Definition) Backends() []Spec {
-	switch {
-	case c.Next == nil:
-		return []Spec{c.Current}
-	case c.Direction == Back:
-		return []Spec{c.Current, *c.Next}
+	all := c.specs()
+	if c.Direction != Back {
+		slices.Reverse(all)
 	}
-	return []Spec{*c.Next, c.Current}
+	return all
 }
+
+// Links returns the names of the devices of a network's backends: that of the current one and, during a switch, that of
+// the next one. A backend need not have created its device, and host-gw never does.
+func (c Definition) Links(network string) (out []string) {
+	for _, s := range c.specs() {
+		name, _ := s.Link(network)
+		out = append(out, name)
+	}
+	return out
+}
+
+// Ports returns the UDP ports of all backends of a definition with effective options.
+func (c Definition) Ports(types map[string]backend.Type) (out []backend.Port) {
+	for _, s := range c.specs() {
+		out = append(out, s.Port(types))
+	}
+	return out
+}
+
+// Tunnels reports whether packets of other hosts arrive by the network's devices only, with all backends of a definition.
+func (c Definition) Tunnels(types map[string]backend.Type) bool {
+	return !slices.ContainsFunc(c.specs(), func(s Spec) bool { return !types[s.Type].Tunnels })
+}
+
+// CanSwitch reports whether networks can be switched from and to a backend. This is not possible with a backend that
+// only leases subnets, because other programs carry its packets.
+func CanSwitch(kind string) bool { return kind != "alloc" }
 
 // Target returns the backend that is to carry the network in the end.
 func (c Definition) Target() Spec { return c.Backends()[0] }
@@ -253,27 +285,15 @@ func (c Definition) Ended(at time.Time) Definition {
 // Follows reports whether a host with definition c can change to definition o without an interruption: the current
 // backend of o is one of the backends of c.
 func (c Definition) Follows(o Definition) bool {
-	return c.Current.is(o.Current) || c.Next != nil && c.Next.is(o.Current)
-}
-
-// find returns the epoch of a backend of the definition. It returns false for a backend that the definition does not
-// have.
-func (c Definition) find(of Spec) (epoch int, ok bool) {
-	switch {
-	case c.Current.is(of):
-		return c.Current.Epoch, true
-	case c.Next != nil && c.Next.is(of):
-		return c.Next.Epoch, true
-	}
-	return 0, false
+	return slices.ContainsFunc(c.specs(), o.Current.is)
 }
 
 // isOutdated reports whether the key that a host made for a backend under definition c is outdated under definition o:
 // the host has missed switches that have ended in o since it made the key, or c no longer has the backend.
 func (c Definition) isOutdated(o Definition, of Spec) bool {
-	had, ok := c.find(of)
-	now, _ := o.find(of)
-	return !ok || now > had
+	had := slices.IndexFunc(c.specs(), of.is)
+	now := slices.IndexFunc(o.specs(), of.is)
+	return had < 0 || now >= 0 && o.specs()[now].Epoch > c.specs()[had].Epoch
 }
 
 // IsMoved reports whether a lease says that its host sends to all its peers over the definition's target. attributes

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/lenonet/leno/backend"
@@ -32,8 +30,6 @@ type Backend struct {
 
 	hasLink func(name string) bool // reports whether the host has a device
 	tester  tester
-
-	counting atomic.Pointer[[]backend.Backend]
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -42,9 +38,7 @@ var _ backend.Backend = (*Backend)(nil)
 type instance struct {
 	Spec
 	backend backend.Backend
-	threads int
 
-	pools        []netip.Prefix
 	advert       backend.Advertisement // the last one, with an MTU of 0 if there is none
 	advertiseErr error                 // why it cannot be used on this underlay, nil if it can
 	fault        error                 // why its device is not as it should be, nil if it is
@@ -84,8 +78,7 @@ func (b *Backend) open(c Spec) (*instance, error) {
 		return nil, fmt.Errorf("backend %q: %w", c.Type, err)
 	}
 	link, _ := c.Link(b.config.Network)
-	return &instance{Spec: c, backend: built, threads: kind.Threads, pools: b.config.Pools,
-		ready: kind.Device && b.hasLink(link), answered: map[uint64]bool{}}, nil
+	return &instance{Spec: c, backend: built, ready: kind.Device && b.hasLink(link), answered: map[uint64]bool{}}, nil
 }
 
 func (b *Backend) configOf(c Spec) backend.Config {
@@ -100,10 +93,9 @@ func (b *Backend) configOf(c Spec) backend.Config {
 }
 
 // Threads returns the sum of the instances' backend.Type.Threads.
-func (b *Backend) Threads() int {
-	n := b.current.threads
-	if b.next != nil {
-		n += b.next.threads
+func (b *Backend) Threads() (n int) {
+	for _, c := range b.instances() {
+		n += b.types[c.Type].Threads
 	}
 	return n
 }
@@ -111,8 +103,8 @@ func (b *Backend) Threads() int {
 // ErrDoesNotFollow: a definition has none of the present backends as its current one, so there is an interruption.
 var ErrDoesNotFollow = errors.New("cannot follow without an interruption")
 
-// ChangeTo adopts another definition and configuration. Backends of the present definition keep running. A key that is outdated under the new definition is deleted; nothing else on the host
-// changes. It returns ErrDoesNotFollow if the definition does not follow the present one.
+// ChangeTo adopts another definition and configuration. Backends of the present definition keep running. A key that is
+// outdated under the new definition is deleted; nothing else on the host changes. It returns ErrDoesNotFollow if the definition does not follow the present one.
 func (b *Backend) ChangeTo(definition Definition, c backend.Config) error {
 	if b.current != nil && !b.definition.Follows(definition) {
 		return fmt.Errorf("backend %q after %q: %w", definition.Current.Type, b.definition.Current.Type, ErrDoesNotFollow)
@@ -120,6 +112,7 @@ func (b *Backend) ChangeTo(definition Definition, c backend.Config) error {
 	if b.current != nil {
 		b.adoptUntil = time.Time{} // the present routes are of this process
 	}
+	samePools := slices.Equal(b.config.Pools, c.Pools)
 	b.config = c
 	running := slices.Concat(b.instances(), b.retiring)
 	var kept []*instance
@@ -138,7 +131,7 @@ func (b *Backend) ChangeTo(definition Definition, c backend.Config) error {
 				return nil, err
 			}
 		}
-		if err := b.retune(now, want); err != nil {
+		if err := b.retune(now, want, samePools); err != nil {
 			return nil, err
 		}
 		kept = append(kept, now)
@@ -160,18 +153,13 @@ func (b *Backend) ChangeTo(definition Definition, c backend.Config) error {
 	if len(b.assigned) == 0 {
 		b.assigned = nil
 	}
-	var all []backend.Backend
-	for _, c := range b.instances() {
-		all = append(all, c.backend)
-	}
-	b.counting.Store(&all)
 	return nil
 }
 
 // retune changes the options or pools of a running instance. After a change of an option on which both ends of a path must
 // agree, the instance can receive, and send to its peers, only once it was applied.
-func (b *Backend) retune(c *instance, want Spec) error {
-	if c.Equal(want) && slices.Equal(c.pools, b.config.Pools) {
+func (b *Backend) retune(c *instance, want Spec, samePools bool) error {
+	if c.Equal(want) && samePools {
 		c.Spec = want
 		return nil
 	}
@@ -182,7 +170,7 @@ func (b *Backend) retune(c *instance, want Spec) error {
 	if changer, ok := c.backend.(backend.Changer); ok {
 		err := changer.Change(b.configOf(want))
 		if err == nil {
-			c.Spec, c.pools = want, b.config.Pools
+			c.Spec = want
 		}
 		return err
 	}
@@ -191,7 +179,7 @@ func (b *Backend) retune(c *instance, want Spec) error {
 		return err
 	}
 	err = c.backend.Close()
-	c.backend, c.Spec, c.pools = rebuilt.backend, want, b.config.Pools
+	c.backend, c.Spec = rebuilt.backend, want
 	return err
 }
 
@@ -288,12 +276,7 @@ func (b *Backend) sends() string {
 	if b.assigned == nil || !target.ready {
 		return "" // an earlier process may have left routes over the other one
 	}
-	for _, c := range b.assigned {
-		if c != target {
-			return ""
-		}
-	}
-	if len(b.assigned) < b.peerCount {
+	if n := b.count(target); n < len(b.assigned) || n < b.peerCount {
 		return ""
 	}
 	return target.device()

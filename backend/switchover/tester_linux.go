@@ -1,6 +1,7 @@
 package switchover
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -231,49 +232,15 @@ func (t *packetTester) receive(answered map[uint64]bool) {
 	}
 }
 
-// idIn returns the id of the test packet that a packet answers.
+// idIn returns the id of the test packet that a packet of ICMP answers.
 func (t *packetTester) idIn(packet []byte) (id uint64, ok bool) {
-	protocol, message, ok := icmpIn(packet)
-	if !ok {
+	kind, reply, exceeded := 40, byte(ipv6.ICMPTypeEchoReply), byte(ipv6.ICMPTypeTimeExceeded) // RFC 8200
+	if len(packet) > 0 && packet[0]>>4 == 4 {
+		kind, reply, exceeded = int(packet[0]&15)*4, byte(ipv4.ICMPTypeEchoReply), byte(ipv4.ICMPTypeTimeExceeded)
+	}
+	at := bytes.Index(packet, t.cookie[:]) // of the packet itself, or of one that an error quotes
+	if at <= kind || packet[kind] != reply && packet[kind] != exceeded || len(packet) < at+16 {
 		return 0, false
 	}
-	parsed, err := icmp.ParseMessage(protocol, message)
-	if err != nil {
-		return 0, false
-	}
-	switch body := parsed.Body.(type) {
-	case *icmp.Echo:
-		if parsed.Type != ipv4.ICMPTypeEchoReply && parsed.Type != ipv6.ICMPTypeEchoReply {
-			return 0, false
-		}
-		return t.idOf(body.Data)
-	case *icmp.TimeExceeded:
-		_, quoted, ok := icmpIn(body.Data)
-		if !ok || len(quoted) < 8 {
-			return 0, false
-		}
-		return t.idOf(quoted[8:])
-	}
-	return 0, false
-}
-
-// icmpIn returns the ICMP message in a packet.
-func icmpIn(packet []byte) (protocol int, message []byte, ok bool) {
-	const v6Header = 40
-	switch {
-	case len(packet) < 20:
-	case packet[0]>>4 == 4 && packet[9] == unix.IPPROTO_ICMP && len(packet) > int(packet[0]&15)*4:
-		return unix.IPPROTO_ICMP, packet[packet[0]&15*4:], true
-	case packet[0]>>4 == 6 && packet[6] == unix.IPPROTO_ICMPV6 && len(packet) > v6Header:
-		return unix.IPPROTO_ICMPV6, packet[v6Header:], true
-	}
-	return 0, nil, false
-}
-
-// idOf returns the id in the data of an echo request of this tester.
-func (t *packetTester) idOf(data []byte) (id uint64, ok bool) {
-	if len(data) < 16 || [8]byte(data) != t.cookie {
-		return 0, false
-	}
-	return binary.BigEndian.Uint64(data[8:]), true
+	return binary.BigEndian.Uint64(packet[at+8:]), true
 }

@@ -72,14 +72,16 @@ func (c *checks) setDevice(n registry.Network, s backend.State, uncarried []back
 	c.setUndisturbed(health.Device, backend.Device, fmt.Sprintf("%s is up with an MTU of %d", Link(n), s.MTU))
 }
 
-// lookAtHandshakes finds late handshakes and logs new ones. counter is nil for a backend that does not encrypt.
-func (c *checks) lookAtHandshakes(counter backend.Counter, report backend.Report, away func(node string) bool) {
+// lookAtHandshakes finds late handshakes and logs new ones. encrypted is nil for a backend that does not encrypt.
+func (c *checks) lookAtHandshakes(
+	encrypted map[string]backend.Counters, report backend.Report, away func(node string) bool,
+) {
 	c.late, c.again = nil, nil
-	if counter == nil {
+	if encrypted == nil {
 		return
 	}
 	var next time.Duration
-	c.late, next = c.handshakes.look(time.Now(), counter.Counters(), report.Unproven, away)
+	c.late, next = c.handshakes.look(time.Now(), encrypted, report.Unproven, away)
 	if next > 0 {
 		c.again = time.After(next)
 	}
