@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"bytes"
 	"encoding"
 	"encoding/json"
 	"errors"
@@ -57,7 +56,7 @@ func decode(value []byte, v any, version *int) error {
 	}
 	err := json.Unmarshal(value, v)
 	if err == nil {
-		err = checkStructure(bytes.TrimLeft(value, jsonSpace), maxDepth)
+		err = CheckStructure(value)
 	} else if other, ok := versionOf(value); ok {
 		// In a later version, members may have other types.
 		*version, err = other, nil

@@ -87,6 +87,11 @@ func unquote(quoted []byte) (s string, err error) {
 	return s, err
 }
 
+// CheckStructure limits the nesting of valid JSON, and refuses members that are there twice: see checkStructure.
+func CheckStructure(value []byte) error {
+	return checkStructure(bytes.TrimLeft(value, jsonSpace), maxDepth)
+}
+
 // checkStructure limits the nesting of one value. It refuses members of one object whose names are equal or differ only
 // in case: readers differ in which of them counts (encoding/json takes the last, whatever its case), and all readers
 // must see the same record.

@@ -33,11 +33,3 @@ func FindComment(text []byte) error {
 	}
 	return nil
 }
-
-// explainSyntax returns the error about a comment in text, or err if there is none.
-func explainSyntax(text []byte, err error) error {
-	if comment := FindComment(text); comment != nil {
-		return comment
-	}
-	return err
-}

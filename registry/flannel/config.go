@@ -4,7 +4,7 @@
 package flannel
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -57,22 +57,14 @@ func IsConfig(members map[string]json.RawMessage) bool {
 // is there twice, in whatever case, is an error: which of them counts differs between readers.
 func ParseConfig(value []byte) (c Config, unknown []string, err error) {
 	if err := json.Unmarshal(value, &c); err != nil {
-		return c, nil, fmt.Errorf("not a network configuration: %w", explainSyntax(value, err))
+		return c, nil, fmt.Errorf("not a network configuration: %w", cmp.Or(FindComment(value), err))
 	}
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(value, &members); err != nil {
 		return c, nil, fmt.Errorf("not a network configuration: %w", err)
 	}
-	objects := []json.RawMessage{value}
-	for name, object := range members {
-		if strings.EqualFold(name, "Backend") {
-			objects = append(objects, object)
-		}
-	}
-	for _, object := range objects {
-		if name, repeated := repeatedMember(object); repeated {
-			return c, nil, fmt.Errorf("not a network configuration: member %q is there twice", name)
-		}
+	if err := registry.CheckStructure(value); err != nil {
+		return c, nil, fmt.Errorf("not a network configuration: %w", err)
 	}
 	known := []string{"EnableIPv4", "EnableIPv6", "EnableNFTables", "Network", "IPv6Network", "SubnetLen", "SubnetMin",
 		"SubnetMax", "IPv6SubnetLen", "IPv6SubnetMin", "IPv6SubnetMax", "Backend", lenoMember}
@@ -82,30 +74,6 @@ func ParseConfig(value []byte) (c Config, unknown []string, err error) {
 		}
 	}
 	return c, unknown, nil
-}
-
-// repeatedMember returns a member that a JSON object has twice. Names that differ only in case are one member, as for
-// encoding/json.
-func repeatedMember(object []byte) (name string, repeated bool) {
-	dec := json.NewDecoder(bytes.NewReader(object))
-	if start, err := dec.Token(); err != nil || start != json.Delim('{') {
-		return "", false
-	}
-	seen := map[string]bool{}
-	for dec.More() {
-		token, err := dec.Token()
-		name, isName := token.(string)
-		var value json.RawMessage
-		if err != nil || !isName || dec.Decode(&value) != nil {
-			return "", false
-		}
-		folded := strings.ToLower(strings.ToUpper(name))
-		if seen[folded] {
-			return name, true
-		}
-		seen[folded] = true
-	}
-	return "", false
 }
 
 // Plan returns the address plan, with the defaults that flannel and leno share.

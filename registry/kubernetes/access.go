@@ -149,8 +149,11 @@ func newTransport(conf *rest.Config, open *conns.Set) (transport *http.Transport
 		DialContext:         open.Wrap(dialer.DialContext),
 		TLSClientConfig:     secured,
 		TLSHandshakeTimeout: requestTimeout,
-		ForceAttemptHTTP2:   true,
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: keepAliveTime, PingTimeout: keepAliveTime},
+
+		ResponseHeaderTimeout: requestTimeout,
+
+		ForceAttemptHTTP2: true,
+		HTTP2:             &http.HTTP2Config{SendPingTimeout: keepAliveTime, PingTimeout: keepAliveTime},
 	}
 	if conf.Proxy != nil {
 		transport.Proxy = conf.Proxy

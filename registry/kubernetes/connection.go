@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/replica"
@@ -53,25 +52,18 @@ type request struct {
 	patch  []byte // the body of a PATCH
 }
 
-// open sends a request and returns the body of a successful answer. The time limit holds until the answer begins. The
-// caller must call end in any case.
-func (c *connection) open(ctx context.Context, r request) (body io.Reader, limit *time.Timer, end func(), err error) {
+// open sends a request and returns the body of a successful answer, which the caller must close.
+func (c *connection) open(ctx context.Context, r request) (io.ReadCloser, error) {
 	access, err := c.access.current()
 	if err != nil {
-		return nil, nil, func() {}, err
-	}
-	limited, cancel := context.WithCancel(ctx)
-	limit = time.AfterFunc(requestTimeout, cancel)
-	end = func() {
-		limit.Stop()
-		cancel()
+		return nil, err
 	}
 	target := *access.base
 	target.Path = strings.TrimSuffix(access.base.Path, "/") + r.path
 	target.RawQuery = r.query.Encode()
-	req, err := http.NewRequestWithContext(limited, r.method, target.String(), bytes.NewReader(r.patch))
+	req, err := http.NewRequestWithContext(ctx, r.method, target.String(), bytes.NewReader(r.patch))
 	if err != nil {
-		return nil, limit, end, err
+		return nil, err
 	}
 	req.Header.Set("Accept", "application/json")
 	if c.token != "" {
@@ -82,32 +74,28 @@ func (c *connection) open(ctx context.Context, r request) (body io.Reader, limit
 	}
 	resp, err := access.http.Do(req)
 	if err != nil {
-		return nil, limit, end, classify(ctx, err)
+		return nil, classify(ctx, err)
 	}
-	stop := end
-	end = func() {
-		stop()
-		_ = resp.Body.Close()
+	if resp.StatusCode >= 200 && resp.StatusCode <= 299 {
+		return resp.Body, nil
 	}
-	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		limit.Reset(requestTimeout)
-		text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
-		if err != nil {
-			return nil, limit, end, classify(ctx, err)
-		}
-		return nil, limit, end, statusError(resp.StatusCode, text)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
+	if err != nil {
+		return nil, classify(ctx, err)
 	}
-	return resp.Body, limit, end, nil
+	return nil, statusError(resp.StatusCode, text)
 }
 
 // call makes one request and decodes the answer.
 func (c *connection) call(ctx context.Context, r request, answer any) error {
-	body, limit, end, err := c.open(ctx, r)
-	defer end()
+	ctx, cancel := context.WithTimeoutCause(ctx, requestTimeout+transferTimeout, errNoAnswer)
+	defer cancel()
+	body, err := c.open(ctx, r)
 	if err != nil {
 		return err
 	}
-	limit.Reset(transferTimeout)
+	defer body.Close()
 	if err := json.NewDecoder(body).Decode(answer); err != nil {
 		return classify(ctx, fmt.Errorf("read the answer: %w", err))
 	}
@@ -116,6 +104,7 @@ func (c *connection) call(ctx context.Context, r request, answer any) error {
 
 // Errors of single requests.
 var (
+	errNoAnswer = fmt.Errorf("%w: no answer in time", registry.ErrUnavailable)
 	errNotFound = errors.New("not found")
 	errRefused  = errors.New("changed at the same time")
 )
@@ -147,14 +136,10 @@ func statusError(code int, body []byte) error {
 	return fmt.Errorf("%w: %s", kind, message)
 }
 
-// classify returns the error of a request that got no whole answer. ctx is the caller's context: its end is never an
-// error of the store.
+// classify returns the error of a request that got no whole answer: why its context has ended, or an error of the store.
 func classify(ctx context.Context, err error) error {
-	if ended := ctx.Err(); ended != nil {
+	if ended := context.Cause(ctx); ended != nil {
 		return ended
-	}
-	if errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("no answer in time: %w", err)
 	}
 	return fmt.Errorf("%w: %w", registry.ErrUnavailable, err)
 }

@@ -49,16 +49,15 @@ func (c *connection) List(ctx context.Context) (*tree, error) {
 func (c *connection) Watch(
 	ctx context.Context, after uint64, apply func(cluster uint64, changes ...replica.Change[*node]) error,
 ) error {
-	body, limit, end, err := c.open(ctx, request{method: "GET", path: nodesPath, query: url.Values{
+	body, err := c.open(ctx, request{method: "GET", path: nodesPath, query: url.Values{
 		"watch":               {"true"},
 		"resourceVersion":     {strconv.FormatUint(after, 10)},
 		"allowWatchBookmarks": {"true"},
 	}})
-	defer end()
 	if err != nil {
 		return wrap(err, "watch nodes")
 	}
-	limit.Stop()
+	defer body.Close()
 	dec := json.NewDecoder(body)
 	for {
 		var e struct {
