@@ -42,7 +42,7 @@ const otherDeviceSuffix = " with another device"
 
 // applyOne applies a state with one instance.
 func (b *Backend) applyOne(ctx context.Context, s backend.State) (backend.Report, error) {
-	b.tester.close()
+	b.tester.Close()
 	c, peers := b.current, slices.Clone(s.Peers)
 	for i, p := range peers {
 		if !c.IsOther() && !mentions(p.Attributes) {
@@ -326,6 +326,6 @@ func (b *Backend) remove(ctx context.Context, s backend.State) (backend.Report, 
 		errs = append(errs, err)
 	}
 	b.assigned = nil
-	b.tester.close()
+	b.tester.Close()
 	return out, errors.Join(errs...)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/pathtest"
 )
 
 // A Backend carries a network as a Definition says.
@@ -51,7 +52,7 @@ type instance struct {
 // New returns a backend that carries a network as the definition says, whose options have all defaults. It changes
 // nothing on the host.
 func New(types map[string]backend.Type, d Definition, c backend.Config) (*Backend, error) {
-	b := &Backend{types: types, adoptUntil: time.Now().Add(adoptionTime), hasLink: hasLink, tester: newTester()}
+	b := &Backend{types: types, adoptUntil: time.Now().Add(adoptionTime), hasLink: hasLink, tester: pathtest.New()}
 	if err := b.ChangeTo(d, c); err != nil {
 		return nil, err
 	}
@@ -284,7 +285,7 @@ func (b *Backend) sends() string {
 
 // Close implements backend.Backend.
 func (b *Backend) Close() error {
-	b.tester.close()
+	b.tester.Close()
 	var errs []error
 	for _, c := range slices.Concat(b.instances(), b.retiring) {
 		errs = append(errs, c.backend.Close())

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/pathtest"
 )
 
 // A recorder makes backends that record the calls to them.
@@ -116,18 +117,18 @@ type host struct {
 	tested []string     // link and address of each test packet
 }
 
-// test implements tester.
-func (h *host) test(link string, packets []testPacket) (map[uint64]bool, error) {
+// Test implements tester.
+func (h *host) Test(link string, packets []pathtest.Packet) (map[uint64]bool, error) {
 	answered := map[uint64]bool{}
 	for _, p := range packets {
-		h.tested = append(h.tested, fmt.Sprintf("%s %s > %s", strings.TrimPrefix(link, "leno-n"), p.from, p.to))
-		answered[p.id] = !slices.Contains(h.silent, p.to)
+		h.tested = append(h.tested, fmt.Sprintf("%s %s > %s", strings.TrimPrefix(link, "leno-n"), p.From, p.To))
+		answered[p.ID] = !slices.Contains(h.silent, p.To)
 	}
 	maps.DeleteFunc(answered, func(_ uint64, yes bool) bool { return !yes })
 	return answered, nil
 }
 
-func (h *host) close() {}
+func (h *host) Close() {}
 
 func newHost(t *testing.T, kind, options string) *host {
 	t.Helper()

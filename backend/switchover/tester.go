@@ -3,27 +3,16 @@ package switchover
 import (
 	"hash/fnv"
 	"maps"
-	"net/netip"
 	"slices"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/pathtest"
 )
 
-// A tester finds out whether packets over a device arrive: it sends test packets to peers and recognizes the answers.
+// A tester finds out whether packets over a device arrive, as a pathtest.Tester does.
 type tester interface {
-	// test sends test packets over a device, and waits a moment for answers. It returns the ids of those packets, and of
-	// earlier ones, that were answered since the last call.
-	test(link string, packets []testPacket) (answered map[uint64]bool, err error)
-	close()
-}
-
-// A testPacket is sent to an address of a peer, and to one behind the peer, which answers that the packet may make no more
-// hops: its firewall may drop what is for the host itself.
-type testPacket struct {
-	id       uint64
-	from, to netip.Addr
-	behind   netip.Addr
-	via      netip.Addr // the neighbour on the device to which it is sent
+	Test(link string, packets []pathtest.Packet) (answered map[uint64]bool, err error)
+	Close()
 }
 
 // testPeers tests the target's peers to which packets do not go over it yet. It removes those from target.proven that have
@@ -36,8 +25,8 @@ func (b *Backend) testPeers(target *instance, s backend.State, peers []reading) 
 	if !b.types[target.Type].Device {
 		link = s.Underlay.Interface
 	}
-	tests := map[string][]testPacket{}
-	var packets []testPacket
+	tests := map[string][]pathtest.Packet{}
+	var packets []pathtest.Packet
 	for _, p := range peers {
 		if attributes, proven := target.proven[p.Node]; proven && b.assigned[p.Node] != target {
 			tests[p.Node] = slices.DeleteFunc(b.packetsTo(target, s, p.Peer, link+" "+attributes), target.isAnswered)
@@ -45,10 +34,10 @@ func (b *Backend) testPeers(target *instance, s backend.State, peers []reading) 
 		}
 	}
 	if len(packets) == 0 {
-		b.tester.close()
+		b.tester.Close()
 		return
 	}
-	answered, err := b.tester.test(link, packets)
+	answered, err := b.tester.Test(link, packets)
 	maps.Copy(target.answered, answered)
 	for node, sent := range tests {
 		if len(slices.DeleteFunc(sent, target.isAnswered)) == 0 {
@@ -62,29 +51,29 @@ func (b *Backend) testPeers(target *instance, s backend.State, peers []reading) 
 	}
 }
 
-func (c *instance) isAnswered(p testPacket) bool { return c.answered[p.id] }
+func (c *instance) isAnswered(p pathtest.Packet) bool { return c.answered[p.ID] }
 
 // packetsTo returns a test packet for each address family that this host and the peer have in common. With a tunnel, the
 // packets of all families have one id: they arrive in the same way. how identifies the way.
-func (b *Backend) packetsTo(target *instance, s backend.State, p backend.Peer, how string) (out []testPacket) {
+func (b *Backend) packetsTo(target *instance, s backend.State, p backend.Peer, how string) (out []pathtest.Packet) {
 	for _, subnet := range p.Subnets {
 		is6 := subnet.Addr().Is6()
-		packet := testPacket{to: subnet.Masked().Addr(), behind: backend.AddrBehind(subnet)}
+		packet := pathtest.Packet{To: subnet.Masked().Addr(), Behind: backend.AddrBehind(subnet)}
 		if b.types[target.Type].Device {
-			packet.id = testID(p.Node, how, "")
-			packet.via = packet.to
+			packet.ID = testID(p.Node, how, "")
+			packet.Via = packet.To
 			for _, own := range s.Subnets {
 				if own.Addr().Is6() == is6 {
-					packet.from = own.Masked().Addr()
+					packet.From = own.Masked().Addr()
 				}
 			}
 		} else {
-			packet.id = testID(p.Node, how, subnet.String())
+			packet.ID = testID(p.Node, how, subnet.String())
 			// Without a tunnel, a strict reverse-path filter would drop packets from an address of the network.
-			packet.from, _, _ = s.Underlay.SourceOf(subnet.Addr())
-			packet.via, _ = p.PublicIP(subnet.Addr())
+			packet.From, _, _ = s.Underlay.SourceOf(subnet.Addr())
+			packet.Via, _ = p.PublicIP(subnet.Addr())
 		}
-		if packet.from.IsValid() && packet.via.IsValid() {
+		if packet.From.IsValid() && packet.Via.IsValid() {
 			out = append(out, packet)
 		}
 	}

@@ -1,4 +1,4 @@
-package switchover
+package pathtest
 
 import (
 	"bytes"
@@ -19,26 +19,27 @@ import (
 )
 
 const (
-	// answerTime is how long test waits for answers. Later ones are seen by the next call.
+	// answerTime is how long Test waits for answers. Later ones are seen by the next call.
 	answerTime = 50 * time.Millisecond
 	// testHops is the number of hops that a packet to the peer itself may make.
 	testHops = 64
 )
 
-// packetTester sends and receives test packets below the firewall, so that rules about this host do not apply to them. It
-// opens its socket in the network namespace of the thread that calls test first.
-type packetTester struct {
+// Tester sends and receives test packets below the firewall, so that rules about this host do not apply to them. It
+// opens its socket in the network namespace of the thread that calls Test first.
+type Tester struct {
 	fd     int // of a packet socket (packet(7)), -1 while there is none
 	cookie [8]byte
 }
 
-func newTester() tester {
-	t := &packetTester{fd: -1}
+// New returns a tester that has no socket yet.
+func New() *Tester {
+	t := &Tester{fd: -1}
 	rand.Read(t.cookie[:]) // never fails
 	return t
 }
 
-func (t *packetTester) close() {
+func (t *Tester) Close() {
 	if t.fd >= 0 {
 		_ = unix.Close(t.fd)
 		t.fd = -1
@@ -46,7 +47,7 @@ func (t *packetTester) close() {
 }
 
 // open opens the socket. It receives ICMP of both families from all devices, except what this host sends.
-func (t *packetTester) open() error {
+func (t *Tester) open() error {
 	if t.fd >= 0 {
 		return nil
 	}
@@ -90,8 +91,9 @@ func bigEndian(n uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
 }
 
-// test implements tester.
-func (t *packetTester) test(link string, packets []testPacket) (map[uint64]bool, error) {
+// Test sends test packets over a device, and waits a moment for answers. It returns the ids of those packets, and of
+// earlier ones, that were answered since the last call.
+func (t *Tester) Test(link string, packets []Packet) (map[uint64]bool, error) {
 	device, err := net.InterfaceByName(link)
 	if err != nil {
 		return nil, err
@@ -104,10 +106,10 @@ func (t *packetTester) test(link string, packets []testPacket) (map[uint64]bool,
 	var errs []error
 	waiting := map[uint64]bool{}
 	for _, p := range packets {
-		if answered[p.id] {
+		if answered[p.ID] {
 			continue
 		}
-		waiting[p.id] = true
+		waiting[p.ID] = true
 		errs = append(errs, t.send(device, p))
 	}
 	for end := time.Now().Add(answerTime); len(waiting) > 0; {
@@ -128,13 +130,13 @@ func (t *packetTester) test(link string, packets []testPacket) (map[uint64]bool,
 }
 
 // send sends a test packet: an echo request to the peer, and one that may make no hop to the address behind it.
-func (t *packetTester) send(device *net.Interface, p testPacket) error {
+func (t *Tester) send(device *net.Interface, p Packet) error {
 	to := &unix.SockaddrLinklayer{Protocol: bigEndian(unix.ETH_P_IP), Ifindex: device.Index}
-	if p.to.Is6() {
+	if p.To.Is6() {
 		to.Protocol = bigEndian(unix.ETH_P_IPV6)
 	}
 	if len(device.HardwareAddr) > 0 {
-		mac, err := neighbour(device, p.via)
+		mac, err := neighbour(device, p.Via)
 		if err != nil || mac == nil {
 			return err // the kernel is asking for it
 		}
@@ -143,8 +145,8 @@ func (t *packetTester) send(device *net.Interface, p testPacket) error {
 	for _, one := range []struct {
 		to   netip.Addr
 		hops int
-	}{{p.to, testHops}, {p.behind, 1}} {
-		packet, err := t.packet(p.id, p.from, one.to, one.hops)
+	}{{p.To, testHops}, {p.Behind, 1}} {
+		packet, err := t.packet(p.ID, p.From, one.to, one.hops)
 		if err != nil {
 			return err
 		}
@@ -179,7 +181,7 @@ func neighbour(device *net.Interface, addr netip.Addr) (net.HardwareAddr, error)
 }
 
 // packet returns an echo request with this tester's cookie and an id.
-func (t *packetTester) packet(id uint64, from, to netip.Addr, hops int) ([]byte, error) {
+func (t *Tester) packet(id uint64, from, to netip.Addr, hops int) ([]byte, error) {
 	data := binary.BigEndian.AppendUint64(t.cookie[:len(t.cookie):len(t.cookie)], id)
 	m := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{ID: int(uint16(id)), Seq: 1, Data: data}}
 	if to.Is6() {
@@ -216,7 +218,7 @@ func checksum(header []byte) uint16 {
 }
 
 // receive adds the ids of the packets that were answered, by an echo or by an error that quotes the packet.
-func (t *packetTester) receive(answered map[uint64]bool) {
+func (t *Tester) receive(answered map[uint64]bool) {
 	var buffer [2048]byte
 	for {
 		n, _, err := unix.Recvfrom(t.fd, buffer[:], unix.MSG_DONTWAIT)
@@ -233,7 +235,7 @@ func (t *packetTester) receive(answered map[uint64]bool) {
 }
 
 // idIn returns the id of the test packet that a packet of ICMP answers.
-func (t *packetTester) idIn(packet []byte) (id uint64, ok bool) {
+func (t *Tester) idIn(packet []byte) (id uint64, ok bool) {
 	kind, reply, exceeded := 40, byte(ipv6.ICMPTypeEchoReply), byte(ipv6.ICMPTypeTimeExceeded) // RFC 8200
 	if len(packet) > 0 && packet[0]>>4 == 4 {
 		kind, reply, exceeded = int(packet[0]&15)*4, byte(ipv4.ICMPTypeEchoReply), byte(ipv4.ICMPTypeTimeExceeded)
