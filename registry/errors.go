@@ -1,6 +1,10 @@
 package registry
 
-import "errors"
+import (
+	"context"
+	"errors"
+	"fmt"
+)
 
 // Implementations wrap the sentinels with what was being done and, where there is one, the record's name.
 var (
@@ -91,4 +95,12 @@ func (e *RevokedError) Unwrap() error { return ErrLeaseRevoked }
 func RevokedFrom(err error, nodeID string) bool {
 	var revoked *RevokedError
 	return errors.As(err, &revoked) && (revoked.NodeID == "" || revoked.NodeID == nodeID)
+}
+
+// Wrap says what was being done when err happened. The end of the caller's context is returned as it is.
+func Wrap(err error, format string, args ...any) error {
+	if err == nil || err == context.Canceled || err == context.DeadlineExceeded {
+		return err
+	}
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }

@@ -23,15 +23,17 @@ func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry
 	defer c.own.claims.Add(-1)
 	lease, err := a.run(ctx)
 	for _, s := range a.created {
-		if s.String() != lease.Session && !c.own.end(ctx, s) {
-			c.own.addUnwanted(s)
+		if s.String() != lease.Session && !c.own.discard(ctx, s) {
+			c.own.mu.Lock()
+			c.own.unwanted = append(c.own.unwanted, s)
+			c.own.mu.Unlock()
 		}
 	}
 	if err != nil {
-		return registry.Lease{}, wrap(err, "acquire lease in network %s", n.Name)
+		return registry.Lease{}, registry.Wrap(err, "acquire lease in network %s", n.Name)
 	}
 	for _, s := range a.replaced {
-		c.own.end(ctx, s)
+		c.own.discard(ctx, s)
 	}
 	return lease, nil
 }
@@ -151,7 +153,7 @@ func (a *acquisition) Mark(ctx context.Context) (err error) {
 func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
 	ids, err := a.conn.sessionIDs(ctx, a.network.Name)
 	if err != nil {
-		return nil, wrap(err, "list sessions of network %s", a.network.Name)
+		return nil, registry.Wrap(err, "list sessions of network %s", a.network.Name)
 	}
 	made := a.view.made
 	generation := generationOf(made)
@@ -292,7 +294,7 @@ func (a *acquisition) giveWay(ctx context.Context, wanted registry.Lease, revisi
 		return err
 	})
 	if err != nil {
-		return wrap(err, "read %s", prefix)
+		return registry.Wrap(err, "read %s", prefix)
 	}
 	isWanted := func(p netip.Prefix) bool { return slices.Contains(wanted.Subnets, p) }
 	for _, kv := range since.Kvs {
@@ -432,7 +434,7 @@ func (a *acquisition) ensureSession(ctx context.Context, made uint64) error {
 func (a *acquisition) Drop(ctx context.Context, other, _ registry.Lease) {
 	a.conn.dropSurplus(ctx, other)
 	if s, ok := parseSession(other.Session); ok && s != a.session {
-		a.conn.end(ctx, s)
+		a.conn.discard(ctx, s)
 	}
 }
 

@@ -79,7 +79,7 @@ func (c *Client) SetSettle(d time.Duration) { c.own.settle.Store(int64(d)) }
 // Probe implements registry.Prober.
 func (c *Client) Probe(ctx context.Context) error {
 	_, err := c.own.get(ctx, c.own.keys.definition(c.own.keys.network))
-	return wrap(err, "probe")
+	return registry.Wrap(err, "probe")
 }
 
 // PrepareUser returns a function that makes later requests use another user. Without a name, they do not authenticate.

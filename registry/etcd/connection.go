@@ -130,7 +130,7 @@ func (c *connection) client(ctx context.Context) (*clientv3.Client, error) {
 	}
 	api, err := clientv3.New(conf)
 	if err != nil {
-		return nil, wrap(classify(ctx, err), "connect to etcd")
+		return nil, registry.Wrap(classify(ctx, err), "connect to etcd")
 	}
 	c.opened = api
 	return api, nil
@@ -208,7 +208,7 @@ func (c *connection) get(ctx context.Context, key string) (*record, error) {
 		}
 		return err
 	})
-	return r, wrap(err, "read %s", key)
+	return r, registry.Wrap(err, "read %s", key)
 }
 
 // transact carries out the operations if all conditions hold, and returns the revision. The error is errRefused when

@@ -55,13 +55,5 @@ func classifyWatch(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", registry.ErrUnavailable, err)
 }
 
-// wrap says what was being done when err happened. The end of the caller's context is returned as it is.
-func wrap(err error, format string, args ...any) error {
-	if err == nil || err == context.Canceled || err == context.DeadlineExceeded {
-		return err
-	}
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
-}
-
 // errRefused means that a transaction was refused because a record had changed since it was read.
 var errRefused = claims.ErrOutdated

@@ -77,10 +77,7 @@ func (c *Client) EndSession(ctx context.Context, id string) error {
 	if !ok {
 		return nil
 	}
-	if err := c.own.revoke(ctx, s.kept); err != nil {
-		return err
-	}
-	return c.own.revoke(ctx, s.alive)
+	return c.own.end(ctx, s)
 }
 
 // RegisteredService returns false: etcd has no catalogue of services.

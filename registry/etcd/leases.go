@@ -25,7 +25,7 @@ func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
 	if err == nil {
 		c.own.dropSecond(ctx, l, s)
 	}
-	return wrap(err, "renew lease %s", l.Subnet())
+	return registry.Wrap(err, "renew lease %s", l.Subnet())
 }
 
 // Release implements registry.Leases.
@@ -35,12 +35,7 @@ func (c *Client) Release(ctx context.Context, l registry.Lease) error {
 		return nil // it is not held
 	}
 	// The record is attached to one of the session's etcd leases, unless another host has it by now.
-	for _, id := range []clientv3.LeaseID{s.kept, s.alive} {
-		if err := c.own.revoke(ctx, id); err != nil {
-			return wrap(err, "release lease %s", l.Subnet())
-		}
-	}
-	return nil
+	return registry.Wrap(c.own.end(ctx, s), "release lease %s", l.Subnet())
 }
 
 // revokedFor is how long the record of a revocation is kept.
@@ -49,7 +44,7 @@ const revokedFor = time.Hour
 // Revoke implements registry.Leases.
 func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix) error {
 	err := retryRefused(ctx, func() error { return c.own.revokeRecord(ctx, network, subnet) })
-	return wrap(err, "revoke lease %s in network %s", subnet, network)
+	return registry.Wrap(err, "revoke lease %s in network %s", subnet, network)
 }
 
 func (c *connection) revokeRecord(ctx context.Context, network string, subnet netip.Prefix) error {
@@ -89,7 +84,7 @@ func (c *connection) recordOn(t *tree, network string, first netip.Prefix) *reco
 
 // Expire implements registry.Leases.
 func (c *Client) Expire(ctx context.Context, l registry.Lease) error {
-	return wrap(c.own.expire(ctx, l), "expire lease %s", l.Subnet())
+	return registry.Wrap(c.own.expire(ctx, l), "expire lease %s", l.Subnet())
 }
 
 func (c *connection) expire(ctx context.Context, l registry.Lease) error {
@@ -114,7 +109,7 @@ func (c *connection) expire(ctx context.Context, l registry.Lease) error {
 
 // Restore implements registry.Leases.
 func (c *Client) Restore(ctx context.Context, n registry.Network, l registry.Lease, hold time.Duration) error {
-	return wrap(c.own.restore(ctx, n, l, hold), "restore lease %s", l.Subnet())
+	return registry.Wrap(c.own.restore(ctx, n, l, hold), "restore lease %s", l.Subnet())
 }
 
 func (c *connection) restore(ctx context.Context, n registry.Network, l registry.Lease, hold time.Duration) error {
@@ -160,7 +155,7 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 	registry.Lease, uint64, error) {
 	slot, err := n.Plan.Slot(subnet)
 	if err != nil {
-		return registry.Lease{}, 0, wrap(err, "watch lease")
+		return registry.Lease{}, 0, registry.Wrap(err, "watch lease")
 	}
 	conn, subnets := c.own, n.Plan.Subnets(slot)
 	read, _ := conn.reader(n)
@@ -174,7 +169,7 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 		return []*record{r, session, revoked}
 	})
 	if err != nil {
-		return registry.Lease{}, 0, wrap(err, "watch lease %s in network %s", subnet, n.Name)
+		return registry.Lease{}, 0, registry.Wrap(err, "watch lease %s in network %s", subnet, n.Name)
 	}
 	err = registry.ErrLeaseNotFound
 	switch {
@@ -187,7 +182,7 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 	case revoked != nil:
 		err = &registry.RevokedError{NodeID: string(revoked.value)}
 	}
-	return registry.Lease{}, index, wrap(err, "lease %s of network %s", subnet, n.Name)
+	return registry.Lease{}, index, registry.Wrap(err, "lease %s of network %s", subnet, n.Name)
 }
 
 // isCurrent reports whether what the client knows of the lease on a subnet is what the store has now. It reads only what
@@ -223,7 +218,7 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 	read, kept := c.own.reader(n)
 	set, index, err := c.own.views.leases(n.Name).Watch(ctx, c.own.mirror, n, after, read, kept)
 	if err != nil {
-		return registry.LeaseSet{}, 0, wrap(err, "watch leases of network %s", n.Name)
+		return registry.LeaseSet{}, 0, registry.Wrap(err, "watch leases of network %s", n.Name)
 	}
 	c.own.lapses.Observe(n.Name, set.Leases, time.Now())
 	return set, index, nil

@@ -43,7 +43,7 @@ func (c *connection) List(ctx context.Context) (*tree, error) {
 	if err == nil {
 		c.wrote.CompareAndSwap(wrote, t.Revision) // t contains it
 	}
-	return t, wrap(err, "read %s", c.keys.root())
+	return t, registry.Wrap(err, "read %s", c.keys.root())
 }
 
 // ownWriteTime is how long to wait for the client's own transaction to be seen as a change. On a busy host that costs less
@@ -147,7 +147,7 @@ func (c *connection) Watch(
 		case resp.CompactRevision != 0:
 			return replica.ErrOutdated
 		case resp.Err() != nil:
-			return wrap(classifyWatch(ctx, resp.Err()), "watch %s", c.keys.root())
+			return registry.Wrap(classifyWatch(ctx, resp.Err()), "watch %s", c.keys.root())
 		}
 		changes := make([]replica.Change[*record], len(resp.Events))
 		for i, e := range resp.Events {

@@ -38,18 +38,18 @@ func parseNetwork(name string, r *record) (registry.Network, error) {
 func (c *Client) Network(ctx context.Context, name string) (registry.Network, error) {
 	r, err := c.own.get(ctx, c.own.keys.definition(name))
 	if err != nil {
-		return registry.Network{}, wrap(err, "network %s", name)
+		return registry.Network{}, registry.Wrap(err, "network %s", name)
 	}
 	n, err := parseNetwork(name, r)
 	if err == registry.ErrNetworkNotFound { // and no DeletedError, whose record exists
 		err = fmt.Errorf("%w: there is no key %s", err, c.own.keys.definition(name))
 	}
-	return n, wrap(err, "network %s", name)
+	return n, registry.Wrap(err, "network %s", name)
 }
 
 // PutNetwork implements registry.Networks. A network can be given at most maxKept reservations.
 func (c *Client) PutNetwork(ctx context.Context, n registry.Network, kept ...registry.Reservation) error {
-	return wrap(c.own.putNetwork(ctx, n, kept), "put network %s", n.Name)
+	return registry.Wrap(c.own.putNetwork(ctx, n, kept), "put network %s", n.Name)
 }
 
 func (c *connection) putNetwork(ctx context.Context, n registry.Network, kept []registry.Reservation) error {
@@ -127,7 +127,7 @@ func (c *Client) DeleteNetwork(ctx context.Context, name string) error {
 	if err == nil {
 		err = retryRefused(ctx, func() error { return c.own.deleteNetwork(ctx, name) })
 	}
-	return wrap(err, "delete network %s", name)
+	return registry.Wrap(err, "delete network %s", name)
 }
 
 // retryRefused repeats a change while others change the same records at the same time.
@@ -212,14 +212,14 @@ func (c *Client) PutDeletion(ctx context.Context, d registry.Deletion) error {
 	if errors.Is(err, errRefused) {
 		err = registry.ErrConflict
 	}
-	return wrap(err, "put back the deletion of network %s", d.Network)
+	return registry.Wrap(err, "put back the deletion of network %s", d.Network)
 }
 
 // WatchNetworks implements registry.Networks.
 func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.NetworkSet, uint64, error) {
 	t, index, err := c.own.watch(ctx, "networks", after, after == 0, c.own.definitions)
 	if err != nil {
-		return registry.NetworkSet{}, 0, wrap(err, "watch networks")
+		return registry.NetworkSet{}, 0, registry.Wrap(err, "watch networks")
 	}
 	return c.own.networks(c.own.definitions(t)), index, nil
 }

@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"bytes"
-	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -54,9 +53,4 @@ func (r *record) Same(o *record) bool {
 // Follows implements replica.Record.
 func (r *record) Follows(o *record) bool {
 	return r.modified > o.modified && (r.created == o.created || r.created > o.modified)
-}
-
-// hasAttached reports whether a record is attached to an etcd lease.
-func hasAttached(t *tree, id clientv3.LeaseID) bool {
-	return slices.ContainsFunc(t.Records, func(r *record) bool { return r.lease == id })
 }

@@ -111,7 +111,7 @@ func (c *connection) hindered(
 func (c *Client) AddReservation(ctx context.Context, n registry.Network, r registry.Reservation, force bool) error {
 	r, err := registry.CheckNewReservation(n, r)
 	if err != nil {
-		return wrap(err, "reserve in network %s", n.Name)
+		return registry.Wrap(err, "reserve in network %s", n.Name)
 	}
 	err = retryRefused(ctx, func() error {
 		t, err := c.own.mirror.Refresh(ctx)
@@ -125,7 +125,7 @@ func (c *Client) AddReservation(ctx context.Context, n registry.Network, r regis
 		_, err = c.own.transact(ctx, conditions, ops...)
 		return err
 	})
-	return wrap(err, "reserve %s in network %s", r.Subnet, n.Name)
+	return registry.Wrap(err, "reserve %s in network %s", r.Subnet, n.Name)
 }
 
 // RemoveReservation implements registry.Reservations.
@@ -142,14 +142,14 @@ func (c *Client) RemoveReservation(ctx context.Context, network string, subnet n
 			return err
 		})
 	}
-	return wrap(err, "remove reservation %s in network %s", subnet, network)
+	return registry.Wrap(err, "remove reservation %s in network %s", subnet, network)
 }
 
 // Reservations implements registry.Reservations.
 func (c *Client) Reservations(ctx context.Context, n registry.Network) (registry.ReservationSet, error) {
 	set, _, err := c.WatchReservations(ctx, n, 0)
 	if err != nil {
-		return registry.ReservationSet{}, wrap(errors.Unwrap(err), "reservations of network %s", n.Name)
+		return registry.ReservationSet{}, registry.Wrap(errors.Unwrap(err), "reservations of network %s", n.Name)
 	}
 	return set, nil
 }
@@ -164,7 +164,7 @@ func (c *Client) WatchReservations(ctx context.Context, n registry.Network, afte
 		return append(records, t.Below(prefix)...)
 	})
 	if err != nil {
-		return registry.ReservationSet{}, 0, wrap(err, "watch reservations of network %s", n.Name)
+		return registry.ReservationSet{}, 0, registry.Wrap(err, "watch reservations of network %s", n.Name)
 	}
 	set, _ := c.own.reservations(t, n)
 	set.Reservations = append(set.Reservations, flannels...)

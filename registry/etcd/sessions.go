@@ -76,7 +76,7 @@ func generationOf(made uint64) clientv3.LeaseID {
 func (c *connection) createSession(ctx context.Context, network string, claim registry.Claim, made uint64) (
 	s session, version uint64, err error) {
 	if s.kept, err = c.grant(ctx, keptTTL(claim)); err != nil {
-		return s, 0, wrap(err, "create session")
+		return s, 0, registry.Wrap(err, "create session")
 	}
 	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
 		// Etcd's client does not let its callers choose an id.
@@ -93,9 +93,9 @@ func (c *connection) createSession(ctx context.Context, network string, claim re
 		version, err = c.transact(ctx, nil, c.putSession(network, s, claim.Node))
 	}
 	if err != nil {
-		c.end(ctx, s) // other hosts would wait for a session without a record
+		c.discard(ctx, s) // other hosts would wait for a session without a record
 	}
-	return s, version, wrap(err, "create session")
+	return s, version, registry.Wrap(err, "create session")
 }
 
 // grant creates an etcd lease with an id that the server chooses.
@@ -158,15 +158,14 @@ func keepAlive(ctx context.Context, api *clientv3.Client, s session) error {
 // fits reports whether a live session can be used unchanged for the claim.
 func (c *connection) fits(ctx context.Context, s session, claim registry.Claim) (fits bool, err error) {
 	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
-		alive, err := api.TimeToLive(ctx, s.alive)
-		if err != nil {
-			return err
+		fits = true
+		for id, ttl := range map[clientv3.LeaseID]int64{s.alive: seconds(claim.TTL), s.kept: keptTTL(claim)} {
+			lease, err := api.TimeToLive(ctx, id)
+			if err != nil {
+				return err
+			}
+			fits = fits && lease.GrantedTTL == ttl
 		}
-		kept, err := api.TimeToLive(ctx, s.kept)
-		if err != nil {
-			return err
-		}
-		fits = alive.GrantedTTL == seconds(claim.TTL) && kept.GrantedTTL == keptTTL(claim)
 		return nil
 	})
 	return fits, err
@@ -187,25 +186,24 @@ func (c *connection) revoke(ctx context.Context, id clientv3.LeaseID) error {
 	return err
 }
 
-// end ends a session that is not needed, even if ctx has ended, and reports whether it has ended. Otherwise it ends by
-// itself.
-func (c *connection) end(ctx context.Context, s session) (ended bool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-	defer cancel()
-	ended = true
-	for _, id := range []clientv3.LeaseID{s.alive, s.kept} {
-		if err := c.revoke(ctx, id); err != nil {
-			ended = false
-			c.logger.Warn("unused etcd lease not revoked, it ends by itself", "id", fmt.Sprintf("%x", int64(id)), "error", err)
-		}
+// end ends a session.
+func (c *connection) end(ctx context.Context, s session) error {
+	if err := c.revoke(ctx, s.kept); err != nil {
+		return err
 	}
-	return ended
+	return c.revoke(ctx, s.alive)
 }
 
-func (c *connection) addUnwanted(s session) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.unwanted = append(c.unwanted, s)
+// discard ends a session that is not needed, even if ctx has ended, and reports whether it has ended. Otherwise it ends
+// by itself.
+func (c *connection) discard(ctx context.Context, s session) (ended bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	err := c.end(ctx, s)
+	if err != nil {
+		c.logger.Warn("unused session not ended, it ends by itself", "session", s.String(), "error", err)
+	}
+	return err == nil
 }
 
 func (c *connection) hasUnwanted() bool {
@@ -221,11 +219,10 @@ func (c *connection) endUnwanted(ctx context.Context, t *tree) error {
 	all := slices.Clone(c.unwanted)
 	c.mu.Unlock()
 	for _, s := range all {
-		if !hasAttached(t, s.kept) {
-			for _, id := range []clientv3.LeaseID{s.kept, s.alive} {
-				if err := c.revoke(ctx, id); err != nil {
-					return fmt.Errorf("end the session of an earlier claim: %w", err)
-				}
+		isAttached := func(r *record) bool { return r.lease == s.kept }
+		if !slices.ContainsFunc(t.Records, isAttached) {
+			if err := c.end(ctx, s); err != nil {
+				return fmt.Errorf("end the session of an earlier claim: %w", err)
 			}
 		}
 		c.mu.Lock()
@@ -253,7 +250,7 @@ func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder
 			})
 		}
 	}
-	return holders, wrap(err, "list sessions of network %s", network)
+	return holders, registry.Wrap(err, "list sessions of network %s", network)
 }
 
 // keyless is the CreateIndex of a session whose key is lost: it is older than anything in the store.

@@ -124,7 +124,7 @@ func (c *Client) Probe(ctx context.Context) error {
 	if errors.Is(err, errNotFound) {
 		return nil
 	}
-	return wrap(err, "probe")
+	return registry.Wrap(err, "probe")
 }
 
 // NodeName implements registry.NodeNamer: it returns the name of this host's Node, "" when it is not known.

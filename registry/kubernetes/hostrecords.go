@@ -17,7 +17,7 @@ func (c *Client) HostRecords(ctx context.Context, network string, h registry.Hos
 	}
 	t, err := c.own.mirror.Refresh(ctx)
 	if err != nil {
-		return registry.HostRecords{}, wrap(err, "leases of this host")
+		return registry.HostRecords{}, registry.Wrap(err, "leases of this host")
 	}
 	var out registry.HostRecords
 	for _, nd := range t.Records {

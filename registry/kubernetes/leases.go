@@ -46,7 +46,7 @@ func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry
 		})
 	}
 	if err != nil {
-		return registry.Lease{}, wrap(err, "acquire lease in network %s", n.Name)
+		return registry.Lease{}, registry.Wrap(err, "acquire lease in network %s", n.Name)
 	}
 	return lease, nil
 }
@@ -240,14 +240,14 @@ func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
 	case err == nil && !nd.isOf(l):
 		err = fmt.Errorf("%w: node %s has the lease of another host or none", registry.ErrLeaseLost, nd.name)
 	}
-	return wrap(err, "renew lease %s", l.Subnet())
+	return registry.Wrap(err, "renew lease %s", l.Subnet())
 }
 
 // Release implements registry.Leases. It removes the annotations that leno has written, also from a Node that had this
 // host's lease under another name. If flannel has written its own since, these stay.
 func (c *Client) Release(ctx context.Context, l registry.Lease) error {
 	err := retryRefused(ctx, func() error { return c.own.release(ctx, l) })
-	return wrap(err, "release lease %s", l.Subnet())
+	return registry.Wrap(err, "release lease %s", l.Subnet())
 }
 
 func (c *connection) release(ctx context.Context, l registry.Lease) error {
@@ -315,7 +315,7 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 		err = c.check(n.Name)
 	}
 	if err != nil {
-		return registry.Lease{}, 0, wrap(err, "watch lease")
+		return registry.Lease{}, 0, registry.Wrap(err, "watch lease")
 	}
 	conn := c.own
 	var found *node // of several, the oldest one
@@ -335,13 +335,13 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 		return index != after, time.Time{}
 	})
 	if err != nil {
-		return registry.Lease{}, 0, wrap(err, "watch lease %s in network %s", subnet, n.Name)
+		return registry.Lease{}, 0, registry.Wrap(err, "watch lease %s in network %s", subnet, n.Name)
 	}
 	if found == nil {
-		return registry.Lease{}, index, wrap(registry.ErrLeaseNotFound, "lease %s of network %s", subnet, n.Name)
+		return registry.Lease{}, index, registry.Wrap(registry.ErrLeaseNotFound, "lease %s of network %s", subnet, n.Name)
 	}
 	lease, _, err := found.lease(n, conn.names())
-	return lease, index, wrap(err, "lease %s of network %s", subnet, n.Name)
+	return lease, index, registry.Wrap(err, "lease %s of network %s", subnet, n.Name)
 }
 
 // covers reports whether the Node's first subnet is that of a slot.
@@ -357,11 +357,11 @@ func (n *node) covers(plan registry.Plan, slot uint64) bool {
 // WatchLeases implements registry.Leases.
 func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint64) (registry.LeaseSet, uint64, error) {
 	if err := c.check(n.Name); err != nil {
-		return registry.LeaseSet{}, 0, wrap(err, "watch leases")
+		return registry.LeaseSet{}, 0, registry.Wrap(err, "watch leases")
 	}
 	read, kept := c.own.reader(n)
 	set, index, err := c.own.leases.Watch(ctx, c.own.mirror, n, after, read, kept)
-	return set, index, wrap(err, "watch leases of network %s", n.Name)
+	return set, index, registry.Wrap(err, "watch leases of network %s", n.Name)
 }
 
 // Followed implements registry.Follower.

@@ -28,7 +28,7 @@ func (c *connection) List(ctx context.Context) (*tree, error) {
 		Items []nodeObject `json:"items"`
 	}
 	if err := c.call(ctx, request{method: "GET", path: nodesPath}, &list); err != nil {
-		return nil, wrap(err, "list nodes")
+		return nil, registry.Wrap(err, "list nodes")
 	}
 	revision, err := strconv.ParseUint(list.Metadata.ResourceVersion, 10, 64)
 	if err != nil || list.Metadata.Continue != "" {
@@ -55,7 +55,7 @@ func (c *connection) Watch(
 		"allowWatchBookmarks": {"true"},
 	}})
 	if err != nil {
-		return wrap(err, "watch nodes")
+		return registry.Wrap(err, "watch nodes")
 	}
 	defer body.Close()
 	dec := json.NewDecoder(body)
@@ -75,7 +75,7 @@ func (c *connection) Watch(
 			err = apply(0, change)
 		}
 		if err != nil {
-			return wrap(err, "watch nodes")
+			return registry.Wrap(err, "watch nodes")
 		}
 	}
 }

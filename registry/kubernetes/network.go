@@ -40,7 +40,7 @@ func (d *definition) read(ctx context.Context) (value []byte, index uint64, err 
 	} else {
 		value, index, err = d.readFile(d.conn.conf.NetConf)
 	}
-	return value, index, wrap(err, "read %s", d.conn.conf.source())
+	return value, index, registry.Wrap(err, "read %s", d.conn.conf.source())
 }
 
 // source names where the configuration is.
@@ -124,7 +124,7 @@ func (c *connection) network(ctx context.Context) (registry.Network, error) {
 		return registry.Network{}, err
 	}
 	n, err := c.parse(value, index)
-	return n, wrap(err, "%s", c.conf.source())
+	return n, registry.Wrap(err, "%s", c.conf.source())
 }
 
 // Network implements registry.Networks.
@@ -133,7 +133,7 @@ func (c *Client) Network(ctx context.Context, name string) (registry.Network, er
 		return registry.Network{}, err
 	}
 	n, err := c.own.network(ctx)
-	return n, wrap(err, "network %s", name)
+	return n, registry.Wrap(err, "network %s", name)
 }
 
 // check returns an ErrNetworkNotFound for any other network than the one that there is.
@@ -185,7 +185,7 @@ func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder
 	}
 	t, err := c.own.mirror.Refresh(ctx)
 	if err != nil {
-		return nil, wrap(err, "holders of network %s", network)
+		return nil, registry.Wrap(err, "holders of network %s", network)
 	}
 	read, kept := c.own.reader(n)
 	set, _, _, _ := c.own.leases.Compare(t, n, read, kept) // without an error

@@ -123,7 +123,7 @@ func nodePath(name string) string { return "/api/v1/nodes/" + url.PathEscape(nam
 func (c *connection) node(ctx context.Context, name string) (*node, error) {
 	var o nodeObject
 	if err := c.call(ctx, request{method: "GET", path: nodePath(name)}, &o); err != nil {
-		return nil, wrap(err, "read node %s", name)
+		return nil, registry.Wrap(err, "read node %s", name)
 	}
 	return newNode(o, c.names())
 }
@@ -143,7 +143,7 @@ func (c *connection) annotate(ctx context.Context, n *node, changes map[string]*
 	var o nodeObject
 	err = c.call(ctx, request{method: "PATCH", path: nodePath(n.name) + "/status", patch: patch}, &o)
 	if err != nil {
-		return nil, wrap(err, "annotate node %s", n.name)
+		return nil, registry.Wrap(err, "annotate node %s", n.name)
 	}
 	return newNode(o, c.names())
 }

@@ -17,7 +17,7 @@ func (c *Client) Acquire(ctx context.Context, n registry.Network, wanted registr
 		l, err = claim.Run(ctx, acquisition{c, n, wanted}, c.lost, n, wanted)
 		return err
 	})
-	return l, wrap(err, "acquire lease in network %s", n.Name)
+	return l, registry.Wrap(err, "acquire lease in network %s", n.Name)
 }
 
 // acquisition is one call of Acquire. The store is locked during all of it, so it always sees the current state.

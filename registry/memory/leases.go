@@ -24,7 +24,7 @@ func (s *Store) stamp(l registry.Lease, key string) registry.Lease {
 
 // Renew implements registry.Leases.
 func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
-	return wrap(c.store.do(ctx, func() error {
+	return registry.Wrap(c.store.do(ctx, func() error {
 		if !c.store.renewLocked(l.Session) {
 			return registry.ErrLeaseLost
 		}
@@ -35,7 +35,7 @@ func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
 // Release implements registry.Leases.
 func (c *Client) Release(ctx context.Context, l registry.Lease) error {
 	s := c.store
-	return wrap(s.do(ctx, func() error {
+	return registry.Wrap(s.do(ctx, func() error {
 		if key := leaseKey(l.Network, l.Subnet()); l.Held() && s.records[key].session == l.Session {
 			s.deleteLocked(key)
 		}
@@ -47,7 +47,7 @@ func (c *Client) Release(ctx context.Context, l registry.Lease) error {
 // Revoke implements registry.Leases.
 func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix) error {
 	s := c.store
-	return wrap(s.do(ctx, func() error {
+	return registry.Wrap(s.do(ctx, func() error {
 		key := leaseKey(network, s.firstLocked(network, subnet))
 		r, ok := s.records[key]
 		if !ok {
@@ -69,7 +69,7 @@ func (s *Store) firstLocked(network string, subnet netip.Prefix) netip.Prefix {
 // Expire implements registry.Leases.
 func (c *Client) Expire(ctx context.Context, l registry.Lease) error {
 	s := c.store
-	return wrap(s.do(ctx, func() error {
+	return registry.Wrap(s.do(ctx, func() error {
 		key := leaseKey(l.Network, l.Subnet())
 		if r, ok := s.records[key]; !ok || r.session != "" || r.modifyIndex != l.ModifyIndex {
 			return registry.ErrConflict
@@ -82,7 +82,7 @@ func (c *Client) Expire(ctx context.Context, l registry.Lease) error {
 // Restore implements registry.Leases.
 func (c *Client) Restore(ctx context.Context, n registry.Network, l registry.Lease, _ time.Duration) error {
 	s := c.store
-	return wrap(s.do(ctx, func() error {
+	return registry.Wrap(s.do(ctx, func() error {
 		if _, marked := s.records[leasesDir+n.Name+"/"+marker]; !marked {
 			return registry.ErrUncertain
 		}
@@ -104,7 +104,7 @@ func (c *Client) WatchLease(
 ) (l registry.Lease, index uint64, err error) {
 	slot, err := n.Plan.Slot(subnet)
 	if err != nil {
-		return registry.Lease{}, 0, wrap(err, "watch lease")
+		return registry.Lease{}, 0, registry.Wrap(err, "watch lease")
 	}
 	s := c.store
 	first := n.Plan.Subnets(slot)[0]
@@ -126,7 +126,7 @@ func (c *Client) WatchLease(
 		return r.modifyIndex, nil
 	})
 	if err != nil {
-		return registry.Lease{}, index, wrap(err, "watch lease %s in network %s", subnet, n.Name)
+		return registry.Lease{}, index, registry.Wrap(err, "watch lease %s in network %s", subnet, n.Name)
 	}
 	return l, index, nil
 }
@@ -147,7 +147,7 @@ func (c *Client) WatchLeases(
 		return s.dirLocked(dir), nil
 	})
 	if err != nil {
-		return registry.LeaseSet{}, index, wrap(err, "watch leases of network %s", n.Name)
+		return registry.LeaseSet{}, index, registry.Wrap(err, "watch leases of network %s", n.Name)
 	}
 	return set, index, nil
 }

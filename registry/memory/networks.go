@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -41,7 +40,7 @@ func (c *Client) Network(ctx context.Context, name string) (n registry.Network, 
 		n, err = c.store.networkLocked(name)
 		return err
 	})
-	return n, wrap(err, "network %s", name)
+	return n, registry.Wrap(err, "network %s", name)
 }
 
 func (s *Store) networkLocked(name string) (registry.Network, error) {
@@ -68,10 +67,10 @@ func (c *Client) PutNetwork(ctx context.Context, n registry.Network, kept ...reg
 		kept, err = registry.CheckKept(n, kept)
 	}
 	if err != nil {
-		return wrap(err, "put network %s", n.Name)
+		return registry.Wrap(err, "put network %s", n.Name)
 	}
 	s := c.store
-	return wrap(s.do(ctx, func() error {
+	return registry.Wrap(s.do(ctx, func() error {
 		r := s.records[networksDir+n.Name]
 		_, err := s.networkLocked(n.Name)
 		switch {
@@ -105,7 +104,7 @@ func (c *Client) Holders(ctx context.Context, network string) (out []registry.Ho
 		out = s.holdersLocked(network)
 		return nil
 	})
-	return out, wrap(err, "list sessions")
+	return out, registry.Wrap(err, "list sessions")
 }
 
 func (s *Store) holdersLocked(network string) (out []registry.Holder) {
@@ -123,7 +122,7 @@ func (s *Store) holdersLocked(network string) (out []registry.Holder) {
 // DeleteNetwork implements registry.Networks.
 func (c *Client) DeleteNetwork(ctx context.Context, name string) error {
 	s := c.store
-	return wrap(s.do(ctx, func() error {
+	return registry.Wrap(s.do(ctx, func() error {
 		reservations := s.keysLocked(reservationsDir + name + "/")
 		old, err := s.networkLocked(name)
 		deleted := &registry.DeletedError{}
@@ -152,10 +151,10 @@ func (c *Client) PutDeletion(ctx context.Context, d registry.Deletion) error {
 		err = registry.CheckNetworkName(d.Network)
 	}
 	if err != nil {
-		return wrap(err, "put back the deletion of network %s", d.Network)
+		return registry.Wrap(err, "put back the deletion of network %s", d.Network)
 	}
 	s := c.store
-	return wrap(s.do(ctx, func() error {
+	return registry.Wrap(s.do(ctx, func() error {
 		if s.records[networksDir+d.Network].modifyIndex != 0 {
 			return registry.ErrConflict
 		}
@@ -202,15 +201,7 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (set registry.
 		return s.dirLocked(networksDir), nil
 	})
 	if err != nil {
-		return registry.NetworkSet{}, index, wrap(err, "watch networks")
+		return registry.NetworkSet{}, index, registry.Wrap(err, "watch networks")
 	}
 	return set, index, nil
-}
-
-// wrap adds what was being done to err; a context's own error stays as it is.
-func wrap(err error, format string, args ...any) error {
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }

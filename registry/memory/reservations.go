@@ -14,11 +14,11 @@ import (
 func (c *Client) AddReservation(ctx context.Context, n registry.Network, r registry.Reservation, force bool) error {
 	r, err := registry.CheckNewReservation(n, r)
 	if err != nil {
-		return wrap(err, "reserve in network %s", n.Name)
+		return registry.Wrap(err, "reserve in network %s", n.Name)
 	}
 	s := c.store
 	err = s.do(ctx, func() error { return s.reserveLocked(n, force, r) })
-	return wrap(err, "reserve %s in network %s", r.Subnet, n.Name)
+	return registry.Wrap(err, "reserve %s in network %s", r.Subnet, n.Name)
 }
 
 // reserveLocked adds all reservations or, if it returns an error, none.
@@ -73,7 +73,7 @@ func (s *Store) hinderedLocked(n registry.Network, r registry.Reservation) error
 // RemoveReservation implements registry.Reservations.
 func (c *Client) RemoveReservation(ctx context.Context, network string, subnet netip.Prefix) error {
 	s := c.store
-	return wrap(s.do(ctx, func() error {
+	return registry.Wrap(s.do(ctx, func() error {
 		key := reservationsDir + network + "/" + registry.SubnetKey(s.firstLocked(network, subnet))
 		if _, ok := s.records[key]; !ok {
 			return registry.ErrReservationNotFound
@@ -89,7 +89,7 @@ func (c *Client) Reservations(ctx context.Context, n registry.Network) (set regi
 		set, _ = c.store.reservationsLocked(n)
 		return nil
 	})
-	return set, wrap(err, "reservations of network %s", n.Name)
+	return set, registry.Wrap(err, "reservations of network %s", n.Name)
 }
 
 // WatchReservations implements registry.Reservations.
@@ -102,7 +102,7 @@ func (c *Client) WatchReservations(
 		return s.dirLocked(reservationsDir + n.Name + "/"), nil
 	})
 	if err != nil {
-		return registry.ReservationSet{}, index, wrap(err, "watch reservations of network %s", n.Name)
+		return registry.ReservationSet{}, index, registry.Wrap(err, "watch reservations of network %s", n.Name)
 	}
 	return set, index, nil
 }

@@ -84,8 +84,11 @@ func (m *Mirror[R]) read(ctx context.Context) (*Tree[R], error) {
 	if before != nil {
 		now.continueFrom(before, time.Now())
 	}
-	if before == nil || now.SetBack != before.SetBack {
-		m.watched = now.Revision // otherwise earlier changes may tell why records vanished
+	switch {
+	case before == nil, now.SetBack != before.SetBack:
+		m.watched = now.Revision
+	case len(now.Vanished) == 0: // otherwise earlier changes may tell that a record was deleted
+		m.watched = max(m.watched, now.Revision)
 	}
 	if before != nil && now.SetBack != before.SetBack {
 		m.logger.Warn("the store was set back to an earlier state", "revision", now.Revision, "before", before.Revision)
