@@ -89,7 +89,7 @@ func (f *follower) verify(ctx context.Context, kv *kv, changes []belief.Change) 
 	if len(keys) == 0 {
 		return news{changes: changes}, nil
 	}
-	pairs, err := kv.getEach(ctx, slices.Sorted(maps.Keys(keys)))
+	pairs, err := kv.getEach(ctx, read{}, slices.Sorted(maps.Keys(keys)))
 	if err != nil {
 		return news{}, fmt.Errorf("verify changes of %s: %w", f.leases, err)
 	}

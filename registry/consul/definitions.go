@@ -16,19 +16,11 @@ import (
 
 // PutNetwork implements registry.Networks. The token needs the right to write below networks/. Without the right to
 // write below leases/ and changes/, the first host that acquires a lease creates the marker and the watermark there.
-func (ns networkStore) PutNetwork(ctx context.Context, n registry.Network, kept ...registry.Reservation) error {
-	if err := ns.put(ctx, n, kept); err != nil {
-		return fmt.Errorf("put network %s: %w", n.Name, err)
-	}
-	return nil
-}
-
-func (ns networkStore) put(ctx context.Context, n registry.Network, kept []registry.Reservation) error {
-	plan, err := n.Plan.Normalize()
-	if err != nil {
+func (ns networkStore) PutNetwork(ctx context.Context, n registry.Network, kept ...registry.Reservation) (err error) {
+	defer func() { wrap(&err, "put network %s", n.Name) }()
+	if n.Plan, err = n.Plan.Normalize(); err != nil {
 		return err
 	}
-	n.Plan = plan
 	value, err := registry.FormatNetwork(n)
 	if err != nil {
 		return err
@@ -46,15 +38,14 @@ func (ns networkStore) put(ctx context.Context, n registry.Network, kept []regis
 		return err
 	}
 	k := newReserving(ns.kv, n, kept)
-	mayBeWritten := false // whether the definition was written is not known
-	if err = k.write(ctx); err == nil {
-		err = ns.write(ctx, n, value)
-		mayBeWritten = errors.Is(err, registry.ErrUnavailable) || errors.Is(err, context.Canceled)
+	if err := k.write(ctx); err != nil {
+		return err
 	}
-	if err != nil && !mayBeWritten {
-		err = errors.Join(err, k.undo(ctx))
+	err = ns.write(ctx, n, value)
+	if err == nil || errors.Is(err, registry.ErrUnavailable) || errors.Is(err, context.Canceled) {
+		return err // it may have been written nevertheless
 	}
-	return err
+	return errors.Join(err, k.undo(ctx))
 }
 
 // write stores value, the definition n.
@@ -64,10 +55,11 @@ func (ns networkStore) write(ctx context.Context, n registry.Network, value []by
 	if _, err := ns.kv.ensureMarker(ctx, keys.networks()); err != nil {
 		return err
 	}
-	if _, err := ns.kv.ensureMarker(ctx, keys.leases(n.Name)); err != nil && !errors.Is(err, registry.ErrDenied) {
-		return err
+	_, err := ns.kv.ensureMarker(ctx, keys.leases(n.Name))
+	if err == nil {
+		err = ns.kv.ensureWatermark(ctx, keys.changes(n.Name))
 	}
-	if err := ns.kv.ensureWatermark(ctx, keys.changes(n.Name)); err != nil && !errors.Is(err, registry.ErrDenied) {
+	if err != nil && !errors.Is(err, registry.ErrDenied) {
 		return err
 	}
 	key, version := keys.network(n.Name), n.ModifyIndex
@@ -107,25 +99,15 @@ func (ns networkStore) write(ctx context.Context, n registry.Network, value []by
 	return nil
 }
 
-// deleteTries is the number of times a deletion is tried when the record is changed at the same time.
-const deleteTries = 5
-
 // DeleteNetwork implements registry.Networks. It needs the right to write below
 // networks/ and reservations/, and to read leases/.
-func (ns networkStore) DeleteNetwork(ctx context.Context, name string) error {
-	err := registry.CheckNetworkName(name)
-	if err == nil {
-		for range deleteTries {
-			if err = ns.deleteOnce(ctx, name); !isRefused(err) {
-				break
-			}
-		}
+func (ns networkStore) DeleteNetwork(ctx context.Context, name string) (err error) {
+	defer func() { wrap(&err, "delete network %s", name) }()
+	if err := registry.CheckNetworkName(name); err != nil {
+		return err
 	}
-	if isRefused(err) {
-		err = fmt.Errorf("%w: %w", registry.ErrConflict, err)
-	}
-	if err != nil {
-		return fmt.Errorf("delete network %s: %w", name, err)
+	if err := tryAgain(func() error { return ns.deleteOnce(ctx, name) }); err != nil {
+		return err
 	}
 	ns.purgeDeletions(ctx)
 	return nil
@@ -176,14 +158,8 @@ func (ns networkStore) deleteOnce(ctx context.Context, name string) error {
 
 // PutDeletion implements registry.Networks. It needs the right to write below
 // networks/.
-func (ns networkStore) PutDeletion(ctx context.Context, d registry.Deletion) error {
-	if err := ns.putDeletion(ctx, d); err != nil {
-		return fmt.Errorf("put back the deletion of network %s: %w", d.Network, err)
-	}
-	return nil
-}
-
-func (ns networkStore) putDeletion(ctx context.Context, d registry.Deletion) error {
+func (ns networkStore) PutDeletion(ctx context.Context, d registry.Deletion) (err error) {
+	defer func() { wrap(&err, "put back the deletion of network %s", d.Network) }()
 	if err := registry.CheckNetworkName(d.Network); err != nil {
 		return err
 	}

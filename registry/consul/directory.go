@@ -57,7 +57,7 @@ func (k *kv) completeReading(ctx context.Context, cursor *changelog.Cursor, r *c
 	if len(keys) == 0 {
 		return nil
 	}
-	records, err := k.getEach(ctx, keys)
+	records, err := k.getEach(ctx, read{}, keys)
 	if err != nil {
 		return fmt.Errorf("read entries of %s: %w", cursor.Prefix(), err)
 	}

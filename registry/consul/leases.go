@@ -32,31 +32,27 @@ type keptLease struct {
 }
 
 // Renew implements registry.Leases. It is not a Raft write, so no index changes.
-func (ls leaseStore) Renew(ctx context.Context, l registry.Lease) error {
+func (ls leaseStore) Renew(ctx context.Context, l registry.Lease) (err error) {
+	defer func() { wrap(&err, "renew lease %s", l.Subnet()) }()
 	if l.Session == "" {
-		return fmt.Errorf("renew lease %s: %w", l.Subnet(), registry.ErrLeaseLost)
+		return registry.ErrLeaseLost
 	}
 	entry, err := ls.sessions.renew(ctx, l.Session)
-	if err != nil {
-		return fmt.Errorf("renew lease %s: %w", l.Subnet(), err)
+	if err == nil && entry == nil {
+		err = fmt.Errorf("%w: session %s has ended", registry.ErrLeaseLost, l.Session)
 	}
-	if entry == nil {
-		return fmt.Errorf("renew lease %s: %w: session %s has ended", l.Subnet(), registry.ErrLeaseLost, l.Session)
-	}
-	return nil
+	return err
 }
 
 // Release implements registry.Leases. The lease is released once the record is deleted; a session that cannot be
 // destroyed ends by itself without renewals.
 func (ls leaseStore) Release(ctx context.Context, l registry.Lease) error {
-	key := ls.kv.keys.lease(l.Network, l.Subnet())
-	if err := ls.deleteOwn(ctx, key, l); err != nil {
+	if err := ls.deleteOwn(ctx, ls.kv.keys.lease(l.Network, l.Subnet()), l); err != nil {
 		return fmt.Errorf("release lease %s: %w", l.Subnet(), err)
 	}
-	if l.Session == "" {
-		return nil
+	if l.Session != "" {
+		ls.sessions.discard(ctx, l.Session)
 	}
-	ls.sessions.discard(ctx, l.Session)
 	return nil
 }
 
@@ -77,40 +73,35 @@ func (ls leaseStore) deleteOwn(ctx context.Context, key string, l registry.Lease
 	if pair == nil || pair.Session != "" || registry.NodeIDOf(pair.Value) != l.NodeID {
 		return nil
 	}
-	_, err = ls.kv.commit(ctx, l.Network, key, nil, 0,
-		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: pair.ModifyIndex},
-		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
+	err = ls.deleteRecord(ctx, l.Network, key, pair.ModifyIndex, nil, 0)
 	if isRefused(err) {
 		return nil // another host's by now
 	}
 	return err
 }
 
-// Revoke implements registry.Leases.
-func (ls leaseStore) Revoke(ctx context.Context, network string, subnet netip.Prefix) error {
-	first, err := ls.networks.firstSubnet(ctx, network, subnet)
-	if isRefused(err) {
-		err = registry.ErrLeaseNotFound
-	}
-	if err == nil {
-		key := ls.kv.keys.lease(network, first)
-		for range revokeTries {
-			if err = ls.revokeOnce(ctx, network, key); !isRefused(err) {
-				break
-			}
-		}
-	}
-	if isRefused(err) {
-		err = fmt.Errorf("%w: %w", registry.ErrConflict, err)
-	}
-	if err != nil {
-		return fmt.Errorf("revoke lease %s of network %s: %w", subnet, network, err)
-	}
-	return nil
+// deleteRecord deletes a record if it exists and has not been modified since an index. It is refused otherwise.
+func (ls leaseStore) deleteRecord(
+	ctx context.Context, network, key string, index uint64, value []byte, flags uint64,
+) error {
+	_, err := ls.kv.commit(ctx, network, key, value, flags,
+		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: index},
+		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
+	return err
 }
 
-// revokeTries is the number of times a revocation is tried when the host writes its record at the same time.
-const revokeTries = 5
+// Revoke implements registry.Leases.
+func (ls leaseStore) Revoke(ctx context.Context, network string, subnet netip.Prefix) (err error) {
+	defer func() { wrap(&err, "revoke lease %s of network %s", subnet, network) }()
+	first, err := ls.networks.firstSubnet(ctx, network, subnet)
+	if isRefused(err) {
+		return registry.ErrLeaseNotFound
+	}
+	if err != nil {
+		return err
+	}
+	return tryAgain(func() error { return ls.revokeOnce(ctx, network, ls.kv.keys.lease(network, first)) })
+}
 
 // revokeOnce removes the current record at key.
 func (ls leaseStore) revokeOnce(ctx context.Context, network, key string) error {
@@ -125,85 +116,68 @@ func (ls leaseStore) revokeOnce(ctx context.Context, network, key string) error 
 	if len(value) > registry.MaxRecordSize {
 		value = nil
 	}
-	_, err = ls.kv.commit(ctx, network, key, value, changelog.FlagRevoked,
-		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: pair.ModifyIndex},
-		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
-	return err
+	return ls.deleteRecord(ctx, network, key, pair.ModifyIndex, value, changelog.FlagRevoked)
 }
 
 // Expire implements registry.Leases.
-func (ls leaseStore) Expire(ctx context.Context, l registry.Lease) error {
+func (ls leaseStore) Expire(ctx context.Context, l registry.Lease) (err error) {
+	defer func() { wrap(&err, "expire lease %s", l.Subnet()) }()
 	if l.Held() {
-		return fmt.Errorf("expire lease %s: %w: it is held", l.Subnet(), registry.ErrConflict)
+		return fmt.Errorf("%w: it is held", registry.ErrConflict)
 	}
 	key := ls.kv.keys.lease(l.Network, l.Subnet())
-	_, err := ls.kv.commit(ctx, l.Network, key, nil, 0,
-		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: l.ModifyIndex},
-		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
-	if isRefused(err) {
-		return fmt.Errorf("expire lease %s: %w: %w", l.Subnet(), registry.ErrConflict, err)
-	}
-	if err != nil {
-		return fmt.Errorf("expire lease %s: %w", l.Subnet(), err)
-	}
-	return nil
+	return conflict(ls.deleteRecord(ctx, l.Network, key, l.ModifyIndex, nil, 0))
 }
 
 // Restore implements registry.Leases.
-func (ls leaseStore) Restore(ctx context.Context, n registry.Network, l registry.Lease, _ time.Duration) error {
+func (ls leaseStore) Restore(ctx context.Context, n registry.Network, l registry.Lease, _ time.Duration) (err error) {
+	defer func() { wrap(&err, "restore lease %s", l.Subnet()) }()
 	value, err := registry.FormatLease(l)
 	if err != nil {
-		return fmt.Errorf("restore lease %s: %w", l.Subnet(), err)
+		return err
 	}
 	key, marker := ls.kv.keys.lease(n.Name, l.Subnet()), ls.kv.keys.leases(n.Name)+markerName
 	found, _, err := ls.kv.get(ctx, marker, read{})
 	if err == nil && found == nil {
 		err = uncertain("%s is missing", marker)
 	}
-	if err == nil {
-		_, err = ls.kv.commit(ctx, n.Name, key, value, changelog.FlagUnheld,
-			&api.KVTxnOp{Verb: api.KVCheckIndex, Key: marker, Index: found.ModifyIndex},
-			&api.KVTxnOp{Verb: api.KVCheckNotExists, Key: key},
-			&api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value})
-	}
-	if isRefused(err) {
-		return fmt.Errorf("restore lease %s: %w: %w", l.Subnet(), registry.ErrConflict, err)
-	}
 	if err != nil {
-		return fmt.Errorf("restore lease %s: %w", l.Subnet(), err)
+		return err
 	}
-	return nil
+	_, err = ls.kv.commit(ctx, n.Name, key, value, changelog.FlagUnheld,
+		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: marker, Index: found.ModifyIndex},
+		&api.KVTxnOp{Verb: api.KVCheckNotExists, Key: key},
+		&api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value})
+	return conflict(err)
 }
 
 // WatchLease implements registry.Leases. Unlike a list, a read of one key fails when the right is missing, so "no such
 // lease" is certain.
 func (ls leaseStore) WatchLease(
 	ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64,
-) (registry.Lease, uint64, error) {
+) (l registry.Lease, index uint64, err error) {
+	defer func() { wrap(&err, "lease %s of network %s", subnet, n.Name) }()
 	slot, err := n.Plan.Slot(subnet)
 	if err != nil {
-		return registry.Lease{}, 0, fmt.Errorf("watch lease: %w", err)
+		return l, 0, err
 	}
 	key := ls.kv.keys.lease(n.Name, n.Plan.Subnets(slot)[0])
 	var pair *api.KVPair
-	index, err := ls.kv.awaitIndex(ctx, key, after, func(r read) (index uint64, err error) {
+	index, err = ls.kv.awaitIndex(ctx, key, after, func(r read) (index uint64, err error) {
 		pair, index, err = ls.kv.getSurely(ctx, key, r)
 		return index, err
 	})
 	if err != nil {
-		return registry.Lease{}, 0, fmt.Errorf("watch lease %s: %w", subnet, err)
+		return l, 0, err
 	}
 	if pair == nil {
 		reason, err := ls.kv.reasonGone(ctx, n.Name, key)
 		if err != nil {
 			ls.kv.doubts.add(key)
-			return registry.Lease{}, 0, fmt.Errorf("watch lease %s: %w", subnet, err)
+			return l, 0, err
 		}
-		return registry.Lease{}, index, fmt.Errorf("lease %s of network %s: %w", subnet, n.Name, reason)
+		return l, index, reason
 	}
-	l, err := parseLease(n, ls.kv.keys.leases(n.Name), pair)
-	if err != nil {
-		return registry.Lease{}, index, fmt.Errorf("lease %s: %w", key, err)
-	}
-	return l, index, nil
+	l, err = parseLease(n, ls.kv.keys.leases(n.Name), pair)
+	return l, index, err
 }

@@ -2,6 +2,7 @@ package consul
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -23,20 +24,15 @@ const (
 	undoTime = 15 * time.Second
 )
 
-// undoing returns a context for undoing writes for a caller whose own context may have ended, which may be the reason
-// for undoing them.
-func undoing(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-}
-
-// reserving writes the reservations of a network that is not defined yet, and deletes them if the network cannot be
-// defined. They do not fit into one transaction, and other callers may write the same ones at the same time. So each
+// reserving writes reservations, and deletes them if there is a conflict, or if their network is new and cannot be
+// defined. They may not fit into one transaction, and other callers may write the same ones at the same time. So each
 // record has the mark of the caller that requested it last, and only that caller deletes it, unless the record existed
 // before. A caller therefore also marks records that already exist: otherwise the caller that wrote them could delete
 // them again.
 type reserving struct {
 	kv      *kv
 	network registry.Network
+	force   bool                            // also where another live host holds the slot
 	kept    map[string]registry.Reservation // by key
 	mark    uint64                          // the records' flags, unique to this caller
 	hosts   map[string]string               // keys by registry.Reservation.Host
@@ -62,38 +58,49 @@ func newReserving(kv *kv, n registry.Network, kept []registry.Reservation) *rese
 	return k
 }
 
-// write returns when all reservations have been written and, in a read after that, no other record conflicted with
-// them.
-func (k *reserving) write(ctx context.Context) error {
+// write returns when all reservations have been written and, in a read after that, nothing conflicted with them. On an
+// error it undoes what it has written.
+func (k *reserving) write(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, k.undo(ctx))
+		}
+	}()
 	for range reserveTries {
 		ops, err := k.missing(ctx)
 		if err != nil || len(ops) == 0 {
 			return err
 		}
-		for part := range slices.Chunk(ops, txnWrites) {
-			k.began = true
-			results, err := k.kv.transact(ctx, part...)
-			if isRefused(err) {
-				break // another caller wrote at the same time
-			}
-			if err != nil {
-				return err
-			}
-			for _, pair := range results {
-				k.asked[pair.Key] = pair.CreateIndex
-			}
+		if err := k.transact(ctx, ops); err != nil {
+			return err
 		}
 	}
 	return fmt.Errorf("%w: reservations are written by others again and again", registry.ErrConflict)
+}
+
+// transact runs operations in as many transactions as they need, until one is refused because another caller wrote at the
+// same time.
+func (k *reserving) transact(ctx context.Context, ops []*api.KVTxnOp) error {
+	for part := range slices.Chunk(ops, txnWrites) {
+		k.began = true
+		results, err := k.kv.transact(ctx, part...)
+		if isRefused(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, pair := range results {
+			k.asked[pair.Key] = pair.CreateIndex
+		}
+	}
+	return nil
 }
 
 // missing returns the writes that are still needed. It returns ErrReserved or ErrHeld when there is a conflict.
 func (k *reserving) missing(ctx context.Context) ([]*api.KVTxnOp, error) {
 	there, err := k.beside(ctx)
 	if err != nil {
-		return nil, err
-	}
-	if err := k.held(ctx); err != nil {
 		return nil, err
 	}
 	var ops []*api.KVTxnOp
@@ -111,7 +118,7 @@ func (k *reserving) missing(ctx context.Context) ([]*api.KVTxnOp, error) {
 		}
 		ops = append(ops, op)
 	}
-	return ops, nil
+	return ops, k.held(ctx)
 }
 
 // beside returns the network's reservations by key, if none of them conflicts with a wanted one.
@@ -145,49 +152,51 @@ func (k *reserving) beside(ctx context.Context) (map[string]*api.KVPair, error) 
 	return there, nil
 }
 
-// held returns ErrHeld when a live host holds a slot reserved for another host. Such a host had the slot in an earlier
-// network of the same name.
-func (k *reserving) held(ctx context.Context) error {
+// held returns ErrHeld when a live host holds a slot that is now reserved for another host. A network that is not defined
+// yet may have such a host from an earlier one of the same name.
+func (k *reserving) held(ctx context.Context) (err error) {
 	prefix := k.kv.keys.leases(k.network.Name)
-	pairs, _, err := k.kv.listSurely(ctx, prefix)
+	byLease := map[string]registry.Reservation{}
+	for key, r := range k.kept {
+		if !k.before[key] && !k.force {
+			byLease[prefix+lastComponent(key)] = r
+		}
+	}
+	var pairs api.KVPairs
+	if len(byLease) > txnGets {
+		pairs, _, err = k.kv.listSurely(ctx, prefix)
+	} else {
+		pairs, err = k.kv.getEach(ctx, read{consistent: true}, slices.Collect(maps.Keys(byLease)))
+	}
 	if err != nil {
 		return err
 	}
 	for _, pair := range pairs {
-		if r, wanted := k.kept[k.kv.keys.reservations(k.network.Name)+pair.Key[len(prefix):]]; wanted {
-			if err := hinderedBy(k.network, r, prefix, pair); err != nil {
-				return err
-			}
+		r, wanted := byLease[pair.Key]
+		if !wanted || pair.ModifyIndex == 0 {
+			continue
+		}
+		l, err := parseLease(k.network, prefix, pair)
+		if err == nil {
+			err = r.Hindered(l)
+		} else {
+			err = registry.HinderedUnread(pair.Key, pair.Session)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// hinderedBy returns ErrHeld when the lease in pair, a record below prefix, is that of another live host than the
-// reservation's.
-func hinderedBy(n registry.Network, r registry.Reservation, prefix string, pair *api.KVPair) error {
-	l, err := parseLease(n, prefix, pair)
-	if err != nil {
-		return registry.HinderedUnread(pair.Key, pair.Session)
-	}
-	return r.Hindered(l)
-}
-
-// undo deletes the records that only this call has requested.
-func (k *reserving) undo(ctx context.Context) error {
+// undo deletes the records that only this call has requested, even if ctx has ended, which may be the reason.
+func (k *reserving) undo(ctx context.Context) (err error) {
 	if !k.began {
 		return nil
 	}
-	ctx, cancel := undoing(ctx)
+	defer func() { wrap(&err, "what was reserved before that stays") }()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	err := k.takeBack(ctx)
-	if err != nil {
-		err = fmt.Errorf("what was reserved before that stays: %w", err)
-	}
-	return err
-}
-
-func (k *reserving) takeBack(ctx context.Context) error {
 	for range reserveTries {
 		pairs, _, err := k.kv.listSurely(ctx, k.kv.keys.reservations(k.network.Name))
 		if err != nil {
@@ -202,12 +211,8 @@ func (k *reserving) takeBack(ctx context.Context) error {
 		if len(ops) == 0 {
 			return nil
 		}
-		for part := range slices.Chunk(ops, txnWrites) {
-			if _, err := k.kv.transact(ctx, part...); isRefused(err) {
-				break // another caller has requested one since
-			} else if err != nil {
-				return err
-			}
+		if err := k.transact(ctx, ops); err != nil {
+			return err
 		}
 	}
 	return registry.ErrConflict

@@ -38,14 +38,14 @@ func batches(keys []string) iter.Seq[[]string] {
 }
 
 // getEach reads keys, which may have any name. Keys that do not exist have ModifyIndex 0 in the result.
-func (k *kv) getEach(ctx context.Context, keys []string) ([]*api.KVPair, error) {
+func (k *kv) getEach(ctx context.Context, r read, keys []string) ([]*api.KVPair, error) {
 	var out []*api.KVPair
 	for part := range batches(keys) {
 		var ops []*api.KVTxnOp
 		for _, key := range part {
 			ops = append(ops, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: key})
 		}
-		records, err := k.transact(ctx, ops...)
+		records, err := k.transactWith(ctx, r, ops...)
 		if err != nil {
 			return nil, err
 		}
@@ -79,4 +79,25 @@ func (k *kv) transactWith(ctx context.Context, r read, ops ...*api.KVTxnOp) ([]*
 		return nil, fmt.Errorf("%w: %s", registry.ErrDenied, refused) // not a *refusedError: nothing was decided
 	}
 	return nil, refused
+}
+
+// tries is the number of times that a change is tried when another client changes the same record at the same time.
+const tries = 5
+
+// tryAgain repeats a change while it is refused, a few times. The error is ErrConflict then.
+func tryAgain(change func() error) (err error) {
+	for range tries {
+		if err = change(); !isRefused(err) {
+			return err
+		}
+	}
+	return conflict(err)
+}
+
+// conflict returns err as an ErrConflict if it is a *refusedError.
+func conflict(err error) error {
+	if isRefused(err) {
+		return fmt.Errorf("%w: %w", registry.ErrConflict, err)
+	}
+	return err
 }
