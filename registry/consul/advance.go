@@ -12,21 +12,6 @@ import (
 	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
-// advance follows the directory to a reading and applies its changes. When it cannot tell what happened, it returns the
-// reason. The caller holds f.mu.
-func (f *follower) advance(ctx context.Context, kv *kv, r changelog.Reading) (changelog.Reason, error) {
-	news, reason, err := f.changesSince(ctx, kv, r)
-	f.belief.Apply(news.changes, news.records)
-	return reason, err
-}
-
-// readFromLeader follows the directory to the leader's current state and applies its changes.
-func (f *follower) readFromLeader(ctx context.Context, kv *kv) (changelog.Reason, error) {
-	news, reason, err := f.changesAtLeader(ctx, kv)
-	f.belief.Apply(news.changes, news.records)
-	return reason, err
-}
-
 // news is what happened since the last reading of the directory.
 type news struct {
 	changes []belief.Change  // that no record contradicts

@@ -51,14 +51,14 @@ func (f *follower) audit(ctx context.Context, kv *kv) error {
 	if f.mayBeSetBack(l) || f.cursor.HasVanishedUnread() {
 		// Another host's write may hide the loss from the next list.
 		f.evidence.suspectLoss = true
-		return f.readAll(ctx, kv)
+		return f.readAll(ctx, kv, false)
 	}
 	news, reason, err := f.changesAtLeader(ctx, kv)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case reason != "":
-		return f.readAll(ctx, kv)
+	}
+	if reason != "" {
+		return f.readAll(ctx, kv, false)
 	}
 	edits := f.belief.Unexplained(l, news.changes)
 	f.accept(l)

@@ -38,12 +38,12 @@ const closeTimeout = 2 * time.Second
 // It consists of parts that each implement the methods of one subject. The parts make their requests with the same kv.
 type Client struct {
 	networkStore     // registry.Networks, except Holders
-	sessionStore     // Holders
+	sessionStore     // Holders, and the records of one host for a clean-up
 	reservationStore // registry.Reservations
 	leaseStore       // registry.Leases and registry.Follower
 	catalog.Agent    // the services, and the name of this host
 	rightsChecker    // what the token allows
-	recordFinder     // the records of one host, for a clean-up
+	*transport.Token // its replacement, and the login that it is from
 
 	kv     *kv // requests under this client's token
 	shared *shared
@@ -80,7 +80,7 @@ func New(conf Config) (*Client, error) {
 
 // client returns a client that makes its requests with kv.
 func (s *shared) client(kv *kv) *Client {
-	c := &Client{kv: kv, shared: s}
+	c := &Client{kv: kv, shared: s, Token: kv.Token}
 	c.Agent = catalog.New(kv.Client, kv.logger, &s.services)
 	c.networkStore = networkStore{kv: kv, last: &s.networks}
 	c.reservationStore = reservationStore{kv: kv, networks: c.networkStore}
@@ -95,7 +95,6 @@ func (s *shared) client(kv *kv) *Client {
 		followers:    &s.followers,
 	}
 	c.rightsChecker = rightsChecker{kv: kv, agent: c.Agent}
-	c.recordFinder = recordFinder{kv: kv, sessions: c.sessionStore}
 	return c
 }
 
@@ -123,26 +122,6 @@ func (c *Client) Probe(ctx context.Context) error {
 	}
 	return nil
 }
-
-// PrepareToken prepares the use of another token: see transport.Token.Prepare.
-func (c *Client) PrepareToken(ctx context.Context, to registry.Credentials) (take, drop func(), err error) {
-	return c.kv.Token.Prepare(ctx, to)
-}
-
-// RenewLogin logs in if that is due: see transport.Token.Renew. Without a login in the configuration it does nothing.
-func (c *Client) RenewLogin(ctx context.Context) (next time.Time, err error) {
-	return c.kv.Token.Renew(ctx)
-}
-
-// AuthMethod returns the auth method with which the client logs in, "" if it has a token of another kind.
-func (c *Client) AuthMethod() string { return c.kv.Token.AuthMethod() }
-
-// LoginChanged returns a channel that is closed when RenewLogin has to be called earlier than it said.
-func (c *Client) LoginChanged() <-chan struct{} { return c.kv.Token.Changed() }
-
-// Logout deletes the tokens that this client got by logging in, and ends its use. It returns when ctx ends at the
-// latest.
-func (c *Client) Logout(ctx context.Context) error { return c.kv.Token.End(ctx) }
 
 // Close logs out as far as that is possible within two seconds, and closes idle connections. It does not end calls in
 // progress; their contexts do. A client that uses no login stays usable.

@@ -12,28 +12,23 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// recordFinder finds the records of one host, for a clean-up.
-type recordFinder struct {
-	kv       *kv
-	sessions sessionStore
-}
-
 // HostRecords returns the records that name a host in one network, or in all networks if network is "", including
 // networks that no longer exist. It returns only sessions that the token may see. The error is ErrUncertain when the
 // answer may be incomplete.
-func (f recordFinder) HostRecords(ctx context.Context, network string, h registry.Host) (registry.HostRecords, error) {
-	prefix := f.kv.keys.prefix + "/leases/"
+func (ss sessionStore) HostRecords(
+	ctx context.Context, network string, h registry.Host,
+) (out registry.HostRecords, err error) {
+	prefix := ss.kv.keys.prefix + "/leases/"
 	if network != "" {
-		prefix = f.kv.keys.leases(network)
+		prefix = ss.kv.keys.leases(network)
 	}
-	found, _, err := f.kv.list(ctx, prefix, read{consistent: true})
+	found, _, err := ss.kv.list(ctx, prefix, read{consistent: true})
 	if err != nil {
-		return registry.HostRecords{}, err
+		return out, err
 	}
-	var out registry.HostRecords
 	locks := map[string]bool{} // sessions that hold a lease
 	for _, pair := range found {
-		l, ok := f.anyLease(pair)
+		l, ok := ss.anyLease(pair)
 		if !ok {
 			continue
 		}
@@ -43,13 +38,13 @@ func (f recordFinder) HostRecords(ctx context.Context, network string, h registr
 			out.Leases = append(out.Leases, l)
 		}
 	}
-	entries, _, err := f.sessions.list(ctx)
+	entries, _, err := ss.list(ctx)
 	if err != nil {
-		return registry.HostRecords{}, err
+		return out, err
 	}
 	for _, s := range entries {
-		in, node, ok := strings.Cut(strings.TrimPrefix(s.Name, f.kv.keys.prefix+"/"), "/")
-		named := ok && h.Node != "" && node == h.Node && s.Name == f.kv.keys.session(in, node) &&
+		in, node, ok := strings.Cut(strings.TrimPrefix(s.Name, ss.kv.keys.prefix+"/"), "/")
+		named := ok && h.Node != "" && node == h.Node && s.Name == ss.kv.keys.session(in, node) &&
 			(network == "" || network == in)
 		if (named || slices.Contains(h.Sessions, s.ID)) && !locks[s.ID] {
 			out.Sessions = append(out.Sessions, s.ID)
@@ -60,8 +55,8 @@ func (f recordFinder) HostRecords(ctx context.Context, network string, h registr
 
 // anyLease returns the record of a lease as far as it can be read without the definition of its network. It returns
 // false if the key is not that of a lease.
-func (f recordFinder) anyLease(pair *api.KVPair) (registry.Lease, bool) {
-	network, key, ok := strings.Cut(strings.TrimPrefix(pair.Key, f.kv.keys.prefix+"/leases/"), "/")
+func (ss sessionStore) anyLease(pair *api.KVPair) (registry.Lease, bool) {
+	network, key, ok := strings.Cut(strings.TrimPrefix(pair.Key, ss.kv.keys.prefix+"/leases/"), "/")
 	if !ok {
 		return registry.Lease{}, false
 	}
@@ -89,6 +84,6 @@ func (f recordFinder) anyLease(pair *api.KVPair) (registry.Lease, bool) {
 }
 
 // EndSession ends a session that holds no lease. If the session has already ended, that is no error.
-func (f recordFinder) EndSession(ctx context.Context, id string) error {
-	return f.sessions.destroy(ctx, id)
+func (ss sessionStore) EndSession(ctx context.Context, id string) error {
+	return ss.destroy(ctx, id)
 }

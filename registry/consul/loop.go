@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// perLease spreads hosts that must all read all leases at the same time, in proportion to the number of leases;
-	// longestSpread limits it.
+	// perLease and longestSpread tell how long hosts spread that must all read all leases at the same time.
 	perLease      = time.Millisecond
 	longestSpread = 8 * time.Second
 	// longestPollPause limits the pause between full reads while the directory cannot be followed.
@@ -34,7 +33,7 @@ func (f *follower) watch(ctx context.Context, kv *kv, n registry.Network, after 
 		var err error
 		all := after == 0 || f.belief.Empty()
 		if all {
-			err = f.readAll(ctx, kv)
+			err = f.readAll(ctx, kv, false)
 		}
 		if err == nil && (all || f.belief.Version() != after || !first && recovering) {
 			if after > 0 {
@@ -52,12 +51,11 @@ func (f *follower) watch(ctx context.Context, kv *kv, n registry.Network, after 
 		if err == nil {
 			err = f.run(ctx, kv, next)
 		}
-		if err != nil && ctx.Err() == nil {
-			// The next call does not block, and returns even if nothing changed.
-			kv.doubts.add(f.leases)
-			f.failed.Store(true)
-		}
 		if err != nil {
+			// The next call must not wait for another change: after a restore, there may be none for long. It returns even
+			// if nothing has changed, unless this call was only cancelled.
+			kv.doubts.add(f.leases)
+			f.failed.Store(f.failed.Load() || ctx.Err() == nil)
 			return err
 		}
 	}
@@ -65,11 +63,12 @@ func (f *follower) watch(ctx context.Context, kv *kv, n registry.Network, after 
 
 // round is one pass of the loop, as planned with f.mu held.
 type round struct {
-	index     uint64    // of the cursor; with 0 there is no directory to follow yet
-	keysOnly  bool      // the directory is large
-	notBefore time.Time // when to ask for changes
-	due       time.Time // when to audit; also when a lost record need not be kept any longer
-	failures  int       // as in schedule
+	index     uint64        // of the cursor; with 0 there is no directory to follow yet
+	keysOnly  bool          // the directory is large
+	notBefore time.Time     // when to ask for changes
+	due       time.Time     // when to audit; also when a lost record need not be kept any longer
+	failures  int           // as in schedule
+	spread    time.Duration // over which hosts spread that must all read all leases
 }
 
 // nextRound plans the next round. The caller holds f.mu.
@@ -83,6 +82,7 @@ func (f *follower) nextRound(kv *kv) round {
 		notBefore: f.schedule.notBefore,
 		due:       f.schedule.audit,
 		failures:  f.schedule.failures,
+		spread:    min(perLease*time.Duration(f.belief.Len()), longestSpread),
 	}
 	if until := f.belief.Due(); !until.IsZero() && until.Before(r.due) {
 		r.due = until
@@ -93,7 +93,8 @@ func (f *follower) nextRound(kv *kv) round {
 // run blocks until the directory of changes has news or something is due, and applies what it has read.
 func (f *follower) run(ctx context.Context, kv *kv, next round) error {
 	if next.index == 0 {
-		return f.pollWithoutChangelog(ctx, kv, next.failures)
+		longest := min(kv.conf.Coalesce<<min(next.failures, 16), longestPollPause)
+		return f.readAllAfter(ctx, kv, jitter(longest), next, changelog.WatermarkMissing)
 	}
 	if err := registry.Sleep(ctx, time.Until(next.notBefore)); err != nil {
 		return err
@@ -114,12 +115,11 @@ func (f *follower) run(ctx context.Context, kv *kv, next round) error {
 
 	reason, err := f.applyReading(ctx, kv, next, reading)
 	if err == nil && reason != "" {
-		err = f.readAllSpread(ctx, kv, next.index, reason)
+		// The cause usually affects all hosts at once, so they spread their reads.
+		kv.logger.Debug("reading all leases", "prefix", f.leases, "reason", string(reason))
+		err = f.readAllAfter(ctx, kv, rand.N(next.spread+time.Millisecond), next, reason)
 	}
 	if err != nil {
-		// The next call must not wait for another change, also if this one was only cancelled: after a restore, there may
-		// be none for long.
-		kv.doubts.add(f.leases)
 		return err
 	}
 	kv.doubts.clear(f.leases)
@@ -138,7 +138,7 @@ func (f *follower) run(ctx context.Context, kv *kv, next round) error {
 // planned.
 func (f *follower) applyReading(
 	ctx context.Context, kv *kv, next round, r changelog.Reading,
-) (reason changelog.Reason, err error) {
+) (changelog.Reason, error) {
 	if err := f.mu.lock(ctx); err != nil {
 		return "", err
 	}
@@ -146,15 +146,15 @@ func (f *follower) applyReading(
 	if f.cursor.Index() != next.index {
 		return "", nil
 	}
-	if reason, err = f.advance(ctx, kv, r); err != nil {
-		return "", err
-	}
+	found, reason, err := f.changesSince(ctx, kv, r)
 	if reason != "" {
 		// A server that lags shows an older state: the leader's answer decides.
-		if reason, err = f.readFromLeader(ctx, kv); reason != "" || err != nil {
-			return reason, err
-		}
+		found, reason, err = f.changesAtLeader(ctx, kv)
 	}
+	if reason != "" || err != nil {
+		return reason, err
+	}
+	f.belief.Apply(found.changes, found.records)
 	if f.cursor.Index() != next.index {
 		// The larger the directory, the more a read costs.
 		longest := kv.conf.Coalesce * time.Duration(1+min(f.cursor.Len(), 1024)/128)
@@ -166,58 +166,33 @@ func (f *follower) applyReading(
 	return "", f.audit(ctx, kv)
 }
 
-// readAllSpread reads all leases after the directory could not be followed from index. The cause usually affects all
-// hosts at once, so they spread their reads.
-func (f *follower) readAllSpread(ctx context.Context, kv *kv, index uint64, reason changelog.Reason) error {
-	if err := f.mu.lock(ctx); err != nil {
-		return err
-	}
-	spread := min(perLease*time.Duration(f.belief.Len()), longestSpread)
-	f.mu.unlock()
-	kv.logger.Debug("reading all leases", "prefix", f.leases, "reason", string(reason))
-	if err := registry.Sleep(ctx, rand.N(spread+time.Millisecond)); err != nil {
+// readAllAfter reads all leases after a pause, if the directory could not be followed for a reason in a round. When its
+// watermark is missing, it tries to create one.
+func (f *follower) readAllAfter(
+	ctx context.Context, kv *kv, pause time.Duration, r round, reason changelog.Reason,
+) error {
+	if err := registry.Sleep(ctx, pause); err != nil {
 		return err
 	}
 	if err := f.mu.lock(ctx); err != nil {
 		return err
 	}
 	defer f.mu.unlock()
-	if f.cursor.Index() != index {
+	if f.cursor.Index() != r.index {
 		return nil
 	}
+	var denied error
 	if reason == changelog.WatermarkMissing {
-		if err := kv.ensureWatermark(ctx, f.changes); err != nil && !errors.Is(err, registry.ErrDenied) {
-			return err
+		denied = kv.ensureWatermark(ctx, f.changes)
+		if denied != nil && !errors.Is(denied, registry.ErrDenied) {
+			return denied
 		}
 	}
-	return f.readAll(ctx, kv)
-}
-
-// pollWithoutChangelog reads all leases from time to time while there is no directory to follow, and tries to create
-// one.
-func (f *follower) pollWithoutChangelog(ctx context.Context, kv *kv, failures int) error {
-	d := min(kv.conf.Coalesce<<min(failures, 16), longestPollPause)
-	if err := registry.Sleep(ctx, jitter(d)); err != nil {
+	if err := f.readAll(ctx, kv, false); err != nil || denied == nil {
 		return err
 	}
-	if err := f.mu.lock(ctx); err != nil {
-		return err
-	}
-	defer f.mu.unlock()
-	if f.cursor.Index() != 0 {
-		return nil
-	}
-	markErr := kv.ensureWatermark(ctx, f.changes)
-	if markErr != nil && !errors.Is(markErr, registry.ErrDenied) {
-		return markErr
-	}
-	// If this fails as well, the caller chooses the pause until the next attempt.
-	if err := f.readAll(ctx, kv); err != nil || markErr == nil {
-		return err
-	}
-	f.schedule.failures++
-	if f.schedule.failures == 1 {
-		kv.logger.Warn("changes cannot be followed, reading all leases now and then", "prefix", f.changes, "error", markErr)
+	if f.schedule.failures++; f.schedule.failures == 1 {
+		kv.logger.Warn("changes cannot be followed, reading all leases now and then", "prefix", f.changes, "error", denied)
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func TestNextRound(t *testing.T) {
 				f.evidence.suspectLoss = true
 				f.belief.Accept(f.newList(nil, index), now, belief.Options{Settle: until.Sub(now)})
 			}
-			want := round{notBefore: now, due: tt.due, failures: 3}
+			want := round{notBefore: now, due: tt.due, failures: 3, spread: perLease * time.Duration(f.belief.Len())}
 			if got := f.nextRound(kv); got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}

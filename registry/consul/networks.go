@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/hashicorp/consul/api"
+
 	"github.com/lenonet/leno/registry"
 )
 
@@ -21,28 +23,26 @@ type networkStore struct {
 }
 
 // Network implements registry.Networks.
-func (ns networkStore) Network(ctx context.Context, name string) (registry.Network, error) {
+func (ns networkStore) Network(ctx context.Context, name string) (n registry.Network, err error) {
 	if err := registry.CheckNetworkName(name); err != nil {
-		return registry.Network{}, err
+		return n, err
 	}
-	pair, _, err := ns.kv.getSurely(ctx, ns.kv.keys.network(name), read{})
-	if err != nil {
-		return registry.Network{}, fmt.Errorf("network %s: %w", name, err)
-	}
-	n, err := parseNetworkPair(name, pair)
-	if deleted := (*registry.DeletedError)(nil); errors.As(err, &deleted) {
-		// A newly elected leader may not have applied a later definition yet.
-		if pair, _, err = ns.kv.get(ctx, ns.kv.keys.network(name), read{consistent: true}); err == nil {
-			n, err = parseNetworkPair(name, pair)
+	defer func() { wrap(&err, "network %s", name) }()
+	key := ns.kv.keys.network(name)
+	// A newly elected leader may not have applied a later definition yet.
+	for _, r := range []read{{}, {consistent: true}} {
+		var pair *api.KVPair
+		if pair, _, err = ns.kv.get(ctx, key, r); err != nil {
+			return n, err
+		}
+		if n, err = parseNetworkPair(name, pair); pair == nil {
+			err = fmt.Errorf("%w: there is no key %s", err, key)
+		}
+		if !errors.Is(err, registry.ErrNetworkNotFound) {
+			break
 		}
 	}
-	switch {
-	case err == registry.ErrNetworkNotFound: // and no DeletedError, whose record exists
-		return registry.Network{}, fmt.Errorf("network %s: %w: there is no key %s", name, err, ns.kv.keys.network(name))
-	case err != nil:
-		return registry.Network{}, fmt.Errorf("network %s: %w", name, err)
-	}
-	return n, nil
+	return n, err
 }
 
 // firstSubnet returns the first subnet of the slot that has subnet as one of its subnets. A subnet that is not in the

@@ -2,7 +2,6 @@ package consul
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -10,8 +9,9 @@ import (
 	"github.com/lenonet/leno/registry/belief"
 )
 
-// readAll reads all leases and decides which state is true. The caller holds f.mu.
-func (f *follower) readAll(ctx context.Context, kv *kv) error {
+// readAll reads all leases and decides which state is true. The caller holds f.mu. If that needs more reads and leaveDoubt
+// is set, it changes nothing: the watch will find out.
+func (f *follower) readAll(ctx context.Context, kv *kv, leaveDoubt bool) error {
 	// Read the changes before the list, so that the list includes all of them.
 	changes, err := kv.readBeforeLeases(ctx, &f.cursor)
 	if err != nil {
@@ -21,6 +21,9 @@ func (f *follower) readAll(ctx context.Context, kv *kv) error {
 	f.evidence.changes = changes.LastChanges()
 	l, err := f.readList(ctx, kv, false)
 	if err == nil && f.isDoubtful(l) {
+		if leaveDoubt {
+			return nil
+		}
 		l, err = f.confirmList(ctx, kv)
 	}
 	if err != nil {
@@ -29,28 +32,6 @@ func (f *follower) readAll(ctx context.Context, kv *kv) error {
 	f.accept(l)
 	f.confirmed.Store(time.Now().UnixNano())
 	f.cursor.Adopt(changes, time.Now())
-	return nil
-}
-
-// readFirst reads the leases for the claim of a host that has not read them before, so that its watch can continue from
-// there. It leaves doubtful ones, and those whose changes may not be read, to the watch, which reports the reason. The
-// caller holds f.mu.
-func (f *follower) readFirst(ctx context.Context, kv *kv) error {
-	changes, err := kv.readBeforeLeases(ctx, &f.cursor)
-	if errors.Is(err, registry.ErrDenied) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	l, err := f.readList(ctx, kv, false)
-	if err != nil {
-		return err
-	}
-	if !f.isDoubtful(l) {
-		f.accept(l)
-		f.cursor.Adopt(changes, time.Now())
-	}
 	return nil
 }
 

@@ -122,7 +122,7 @@ func TestRestoreOvertakenForAnyReader(t *testing.T) {
 			t.Fatalf("got %q, %v", reason, err)
 		}
 		follow(t, watcher, n, 0, []uint64{10, 20, 30, 40}, []uint64{30})
-		if err := f.readAllSpread(ctx, watcher.kv, next.index, reason); err != nil {
+		if err := f.readAllAfter(ctx, watcher.kv, 0, next, reason); err != nil {
 			t.Fatal(err)
 		}
 		set, _, err := watcher.WatchLeases(ctx, n, registry.Known)

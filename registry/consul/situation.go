@@ -2,13 +2,13 @@ package consul
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
 	claims "github.com/lenonet/leno/registry/claim"
-	"github.com/lenonet/leno/registry/consul/changelog"
 )
 
 // situation returns the view of a network with the given records of its leases, whose marker was created at made. In a
@@ -80,15 +80,19 @@ func (f *follower) learnRecords(
 	defer f.mu.unlock()
 	f.use(n)
 	if f.belief.Empty() {
-		err = f.readFirst(ctx, kv)
-	} else if !f.isInDoubt() {
-		var reason changelog.Reason
-		if reason, err = f.readFromLeader(ctx, kv); reason != "" {
+		// Where the changes may not be read, the watch reports that.
+		if err := f.readAll(ctx, kv, true); err != nil && !errors.Is(err, registry.ErrDenied) {
 			return nil, 0, err
 		}
+	} else if !f.isInDoubt() {
+		found, reason, err := f.changesAtLeader(ctx, kv)
+		if reason != "" || err != nil {
+			return nil, 0, err
+		}
+		f.belief.Apply(found.changes, found.records)
 	}
-	if err != nil || f.isInDoubt() {
-		return nil, 0, err
+	if f.isInDoubt() {
+		return nil, 0, nil
 	}
 	return slices.Collect(maps.Values(f.belief.Records())), f.belief.Marker(), nil
 }
@@ -103,7 +107,7 @@ func (f *follower) readAgain(ctx context.Context, kv *kv, made uint64) error {
 	if f.belief.Empty() || made == 0 || made == f.belief.Marker() {
 		return nil
 	}
-	return f.readAll(ctx, kv)
+	return f.readAll(ctx, kv, false)
 }
 
 // isInDoubt reports whether the client does not know what became of some leases, or cannot follow their changes. The

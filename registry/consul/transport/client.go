@@ -41,7 +41,7 @@ type Config struct {
 	// TLS is set or CONSUL_HTTP_SSL is true, and HTTP otherwise.
 	Address string
 
-	// Credentials tell the ACL token. A token file is read on the first call, by Token.Prepare, and when Consul answers
+	// Credentials tell the ACL token. A token file is read on the first call, by Token.PrepareToken, and when Consul answers
 	// 403. With a login, the first call logs in.
 	registry.Credentials
 

@@ -31,17 +31,17 @@ func (t *Token) AuthMethod() string {
 	return t.from.Login.AuthMethod
 }
 
-// Changed returns a channel that is closed when Renew has to be called earlier than it said.
-func (t *Token) Changed() <-chan struct{} {
+// LoginChanged returns a channel that is closed when RenewLogin has to be called earlier than it said.
+func (t *Token) LoginChanged() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.changed
 }
 
-// Renew logs in if that is due, and logs out tokens that have been replaced. It returns when it has to be called again,
-// which is the zero time for never. On an error the token in use stays, as long as it is valid, and Renew has to be called
+// RenewLogin logs in if that is due, and logs out tokens that have been replaced. It returns when it has to be called again,
+// which is the zero time for never. On an error the token in use stays, as long as it is valid, and RenewLogin has to be called
 // again soon.
-func (t *Token) Renew(ctx context.Context) (next time.Time, err error) {
+func (t *Token) RenewLogin(ctx context.Context) (next time.Time, err error) {
 	t.logOutRetired(ctx)
 	t.mu.Lock()
 	from, have := t.from, t.have
@@ -85,8 +85,8 @@ func (t *Token) logOutRetired(ctx context.Context) {
 	t.retired = append(rest, t.retired...)
 }
 
-// End ends the use of a login and logs out all its tokens. It returns when ctx ends at the latest.
-func (t *Token) End(ctx context.Context) error {
+// Logout ends the use of a login and logs out all its tokens. It returns when ctx ends at the latest.
+func (t *Token) Logout(ctx context.Context) error {
 	t.mu.Lock()
 	t.ended = true
 	t.mu.Unlock()

@@ -191,11 +191,11 @@ func (t *Token) notifyLocked() {
 	t.changed = make(chan struct{})
 }
 
-// Prepare prepares the use of another token, of the current content of its file, or of another login. take switches all
-// later requests to it, and drop gives it up. On an error the token stays. With another login than before, Prepare logs
+// PrepareToken prepares the use of another token, of the current content of its file, or of another login. take switches all
+// later requests to it, and drop gives it up. On an error the token stays. With another login than before, PrepareToken logs
 // in; a Consul that cannot be used does not prevent the change: the login follows later. If the login is the one in use
 // and the JWT has changed, another login is due at once.
-func (t *Token) Prepare(ctx context.Context, to registry.Credentials) (take, drop func(), err error) {
+func (t *Token) PrepareToken(ctx context.Context, to registry.Credentials) (take, drop func(), err error) {
 	to = withEnvironment(to, api.DefaultConfigWithLogger(t.conf.Logger))
 	t.mu.Lock()
 	isSame, used := isEqual(t.from, to), t.have.bearer
