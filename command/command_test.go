@@ -35,7 +35,7 @@ func TestUsage(t *testing.T) {
 		{args: "-address=h:1 status", want: "-address is before the command; flags go after it"},
 		{args: "lease", want: "a subcommand is missing"},
 		{args: "lease lsit", want: `unknown subcommand "lsit"; did you mean list?`},
-		{args: "network", want: "Subcommands: apply, delete, import, list, plan, show"},
+		{args: "network", want: "Subcommands: apply, delete, list, plan, show"},
 		{args: "lease list -adress=h:1", want: "unknown flag -adress; did you mean -address?"},
 		{args: "lease list -q", want: "unknown flag -q\n"},
 		{args: "lease list -address", want: "flag needs an argument: -address"},
@@ -225,11 +225,10 @@ func TestHelpIsOfTheCommand(t *testing.T) {
 		})
 	}
 	for args, wants := range map[string][]string{
-		"debug":          {"are captured; default 10s", "health and metrics; default 2s"},
-		"monitor":        {"default info"},
-		"network import": {"network in leno; default default"},
-		"peers":          {"1 to 100; default 3\n"},
-		"status":         {"\nCommon options, explained by leno -help:\n\n  -address=ADDRESS -ca-cert=FILE "},
+		"debug":   {"are captured; default 10s", "health and metrics; default 2s"},
+		"monitor": {"default info"},
+		"peers":   {"1 to 100; default 3\n"},
+		"status":  {"\nCommon options, explained by leno -help:\n\n  -address=ADDRESS -ca-cert=FILE "},
 	} {
 		got := world{}.run(append(strings.Fields(args), "-help")...)
 		text := strings.ReplaceAll(got.stdout, "\n      ", " ")

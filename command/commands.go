@@ -82,7 +82,7 @@ func Commands(m cli.Meta) cli.Commands {
 	groups := map[string]string{
 		"flannel":     "Hand devices and routes from flannel to leno and back",
 		"lease":       "List, show, renew, revoke and release leases",
-		"network":     "List, show, plan, apply, switch, import and delete networks",
+		"network":     "List, show, plan, apply, switch and delete networks",
 		"reservation": "Reserve subnets for hosts",
 		"store":       "Copy networks and leases to another store",
 	}
@@ -105,7 +105,6 @@ func Commands(m cli.Meta) cli.Commands {
 		monitorSpec,
 		networkApplySpec,
 		networkDeleteSpec,
-		networkImportSpec,
 		networkListSpec,
 		networkPlanSpec,
 		networkShowSpec,

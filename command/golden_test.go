@@ -86,6 +86,9 @@ func planLeft(f *fakeAgent) api.NetworkPlan {
 	return api.NetworkPlan{Name: "green", Action: api.ActionCreate, Changes: []api.Change{}, Hosts: []api.HostChange{}, Refused: []api.Refusal{}, Reservations: f.reservations}
 }
 
+// netConf is flannel's configuration of a network.
+const netConf = `{"Network":"10.9.0.0/16","SubnetLen":25,"Backend":{"Type":"vxlan","DirectRouting":true}}`
+
 // allowed returns the plan without the reasons against it.
 func allowed(f *fakeAgent) api.NetworkPlan {
 	p := f.plans["default"]
@@ -216,43 +219,10 @@ func TestTranscripts(t *testing.T) {
 		{name: "network apply race", args: "network apply testdata/change.hcl", set: func(f *fakeAgent) { f.raced, f.plans["default"] = true, allowed(f) },
 			writes: []string{"PUT /v1/network/default ", "PUT /v1/network/green "}},
 		{name: "network apply bad format", args: "network apply testdata/change.hcl -format=xml"},
-		{name: "network import", args: "network import testdata/flannel/plain.json -nodes=testdata/flannel/nodes.txt -network=flannel -token=t",
-			writes: []string{"PUT /v1/network/flannel t"}},
-		{name: "network import json", args: "network import testdata/flannel/plain.json -nodes=- -network=flannel -format=json",
-			stdin: "192.0.2.34 host-a\n192.0.2.77 host-b\n", writes: []string{"PUT /v1/network/flannel "}},
-		{name: "network import dry run", args: "network import - -node=192.0.2.34=host-a -dry-run -network=flannel",
-			stdin: `{"config":{"Network":"10.7.0.0/16","Backend":{"Type":"host-gw"}},"10.7.52.0-24":{"PublicIP":"192.0.2.34"}}`},
-		{name: "network import bad", args: "network import testdata/flannel/bad.json -nodes=testdata/flannel/nodes.txt -network=flannel"},
-		{name: "network import bad dry run", args: "network import testdata/flannel/bad.json -nodes=testdata/flannel/nodes.txt -network=flannel -dry-run"},
-		{name: "network import bad force", args: "network import testdata/flannel/bad.json -nodes=testdata/flannel/nodes.txt -network=flannel -force",
-			writes: []string{"PUT /v1/network/flannel "}},
-		{name: "network import exists", args: "network import testdata/flannel/default.json -nodes=testdata/flannel/nodes.txt",
-			writes: []string{"PUT /v1/network/default/reservation/10.5.34.0-24 ", "PUT /v1/network/default/reservation/10.5.78.0-24 "}},
-		{name: "network import taken", args: "network import testdata/flannel/default.json -node=192.0.2.34=host-c -node=192.0.2.103=host-d -node=192.0.2.77=host-e"},
-		{name: "network import denied", args: "network import testdata/flannel/plain.json -nodes=testdata/flannel/nodes.txt -network=flannel",
-			set: func(f *fakeAgent) {
-				f.refuse = &api.Error{Code: 403, Message: "reserve 10.7.52.0/24 in network flannel: permission denied"}
-			},
-			writes: []string{"PUT /v1/network/flannel "}},
-		{name: "network import again", args: "network import testdata/flannel/plain.json -nodes=testdata/flannel/nodes.txt -network=flannel -force",
-			set: func(f *fakeAgent) {
-				f.left = []api.Reservation{{Subnet: prefix("10.7.9.0/24"), Node: "host-x"}, {Subnet: prefix("10.7.52.0/24"), Node: "host-a"},
-					{Subnet: prefix("10.7.53.0/24"), Node: "host-y"}}
-			},
-			writes: []string{"PUT /v1/network/flannel "}},
-		{name: "network import overlapping", args: "network import testdata/flannel/plain.json -nodes=testdata/flannel/nodes.txt -network=flannel -dry-run",
-			set: func(f *fakeAgent) {
-				f.plans["flannel"] = api.NetworkPlan{Name: "flannel", Action: api.ActionCreate, Changes: []api.Change{}, Hosts: []api.HostChange{},
-					Refused: []api.Refusal{{Reason: "pool 10.7.0.0/16 overlaps 10.7.0.0/16 of network green", Way: "choose a pool that is free"}}}
-			}},
-		{name: "network import no leases", args: "network import -", stdin: `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`},
-		{name: "network import wireguard", args: "network import testdata/flannel/default.json -network=green"},
-		{name: "network import no file", args: "network import testdata/flannel/none.json testdata/change.hcl"},
-		{name: "network import several", args: "network import -", stdin: `{"/a/config":"{}","/b/config":"{}"}`},
-		{name: "network import bad node", args: "network import testdata/flannel/plain.json -node=host-a"},
-		{name: "network import bad nodes", args: "network import testdata/flannel/plain.json -nodes=testdata/change.hcl"},
-		{name: "network import one input twice", args: "network import - -nodes=-"},
-		{name: "network import nothing", args: "network import"},
+		{name: "network plan from flannel", args: "network plan - -from-flannel=green", stdin: netConf},
+		{name: "network plan from flannels comment", args: "network plan - -from-flannel=blue", stdin: "// flannel\n{}"},
+		{name: "network apply from flannel", args: "network apply - -from-flannel=green", stdin: netConf,
+			writes: []string{"PUT /v1/network/green "}},
 		{name: "network show switched", args: "network show", set: func(f *fakeAgent) {
 			f.networks[1].Local.Switch = &api.Switch{From: "vxlan", To: "wireguard", Moved: 1, Fault: "udp port 51820 is used by another program",
 				Waiting: []api.WaitingPeer{{Node: "host-b", Reason: "it has not prepared wireguard yet"}}}

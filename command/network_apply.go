@@ -17,6 +17,7 @@ import (
 
 func networkApplySpec(m cli.Meta) cli.Spec {
 	s := cli.NewSession(m)
+	source := &networkSource{meta: m}
 	force := false
 	var wait cli.WaitFlag
 	return cli.Spec{
@@ -45,12 +46,14 @@ The token must be allowed to write the networks' keys in Consul.
   $ leno network apply networks.hcl -force -token-file=admin.token`,
 		Flags: func(fs *flag.FlagSet) {
 			s.Register(fs)
+			source.register(fs)
 			fs.BoolVar(&force, "force", false, "apply the change even if hosts lose subnets or packets")
 			wait.Register(fs, "what was applied is in force on this host")
 		},
-		Predict: complete.PredictFiles("*.hcl"),
+		Predict: complete.PredictFiles("*"),
+		Values:  complete.Flags{"-from-flannel": complete.PredictAnything},
 		Run: func(ctx context.Context, args []string) error {
-			networks, err := readNetworks(m, args[0])
+			networks, err := source.read(args[0])
 			if err != nil {
 				return err
 			}

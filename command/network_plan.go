@@ -13,6 +13,7 @@ import (
 
 func networkPlanSpec(m cli.Meta) cli.Spec {
 	s := cli.NewSession(m)
+	source := &networkSource{meta: m}
 	return cli.Spec{
 		Name: "network plan", Args: "FILE|-", Min: 1, Max: 1,
 		Synopsis: "Show what apply would change",
@@ -24,10 +25,12 @@ FILE can be the agent's own configuration. Changes nothing, and exits 0
 whether or not there are differences.
 
   $ leno network plan networks.hcl
-  $ leno network plan - < networks.hcl`,
-		Flags: s.Register, Predict: complete.PredictFiles("*.hcl"),
+  $ leno network plan - < networks.hcl
+  $ leno network plan net-conf.json -from-flannel=default`,
+		Flags: cli.CombineFlags(s.Register, source.register), Predict: complete.PredictFiles("*"),
+		Values: complete.Flags{"-from-flannel": complete.PredictAnything},
 		Run: func(ctx context.Context, args []string) error {
-			networks, err := readNetworks(m, args[0])
+			networks, err := source.read(args[0])
 			if err != nil {
 				return err
 			}

@@ -4,7 +4,6 @@ import (
 	"github.com/lenonet/leno/agent/cleanup"
 	"github.com/lenonet/leno/agent/handover"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/command/flannel"
 )
 
 // Output is what a command prints with -format=json.
@@ -23,7 +22,6 @@ func Outputs() []Output {
 		{"network plan", planOutput{}},
 		{"network apply", planOutput{}},
 		{"network switch", api.NetworkSwitch{}},
-		{"network import", flannel.Plan{}},
 		{"lease list", api.LeaseList{}},
 		{"lease show", api.Lease{}},
 		{"lease renew", api.Renewal{}},

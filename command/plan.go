@@ -2,14 +2,18 @@ package command
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/flannel"
 )
 
 // planOutput is the output of `leno network plan -format=json` and of apply.
@@ -31,32 +35,57 @@ func newPlanOutput(plans []networkPlan) planOutput {
 	return out
 }
 
-// networkOfBlock returns a file's network as the API represents it, with all defaults.
-func networkOfBlock(n config.Network) (api.Network, error) {
-	defined, err := definition.FromBlock(n)
-	if err != nil {
-		return api.Network{}, fmt.Errorf("network %q: %w", n.Name, err)
-	}
-	out := api.Network{Name: n.Name, Backend: defined.Backend.Object, Encryption: defined.Encryption}
-	for _, p := range defined.Plan {
+// networkOf returns a definition as the API represents it.
+func networkOf(n registry.Network) api.Network {
+	out := api.Network{Name: n.Name, Backend: n.Backend.Object, Encryption: n.Encryption}
+	for _, p := range n.Plan {
 		out.Pools = append(out.Pools, api.Pool(p))
 	}
-	return out, nil
+	return out
 }
 
-// readNetworks reads the definitions from a file, a directory or standard input. Blocks without
-// pools define nothing and are skipped.
-func readNetworks(m cli.Meta, source string) ([]api.Network, error) {
-	var cfg config.Config
-	var err error
+// networkSource is the file that network plan and network apply read.
+type networkSource struct {
+	meta    cli.Meta
+	flannel string // the name of the network if the file is flannel's net-conf.json
+}
+
+// register declares the flag for flannel's file.
+func (s *networkSource) register(fs *flag.FlagSet) {
+	fs.StringVar(&s.flannel, "from-flannel", "",
+		"FILE is flannel's net-conf.json, or the value of its key config, which defines the network of this `name`")
+}
+
+// read returns the definitions in a file, a directory or standard input. Blocks without pools define nothing and are
+// skipped.
+func (s *networkSource) read(source string) ([]api.Network, error) {
+	name := source
 	if source == "-" {
-		var src []byte
-		if src, err = io.ReadAll(m.Stdin); err != nil {
-			return nil, fmt.Errorf("%s: %w", stdinName, err)
+		name = stdinName
+	}
+	var src []byte
+	var err error
+	switch {
+	case source == "-":
+		src, err = io.ReadAll(s.meta.Stdin)
+	case s.flannel != "":
+		src, err = os.ReadFile(source)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if s.flannel != "" {
+		n, err := flannel.ParseNetwork(s.flannel, src)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		cfg, err = config.Parse(src, stdinName, configOptions(m.Backends))
+		return []api.Network{networkOf(n)}, nil
+	}
+	var cfg config.Config
+	if source == "-" {
+		cfg, err = config.Parse(src, stdinName, configOptions(s.meta.Backends))
 	} else {
-		cfg, err = config.Load([]string{source}, configOptions(m.Backends))
+		cfg, err = config.Load([]string{source}, configOptions(s.meta.Backends))
 	}
 	if err != nil {
 		return nil, err
@@ -66,17 +95,14 @@ func readNetworks(m cli.Meta, source string) ([]api.Network, error) {
 		if len(n.Pools) == 0 {
 			continue
 		}
-		defined, err := networkOfBlock(n)
+		defined, err := definition.FromBlock(n)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("network %q: %w", n.Name, err)
 		}
-		out = append(out, defined)
+		out = append(out, networkOf(defined))
 	}
 	if len(out) == 0 {
-		if source == "-" {
-			source = stdinName
-		}
-		return nil, fmt.Errorf("%s defines no network: no network block with an ipv4 or ipv6 pool", source)
+		return nil, fmt.Errorf("%s defines no network: no network block with an ipv4 or ipv6 pool", name)
 	}
 	return out, nil
 }

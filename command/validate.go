@@ -14,6 +14,7 @@ import (
 
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/command/cli"
 )
 
@@ -85,7 +86,8 @@ func writeValid(w io.Writer, cfg config.Config) {
 		list := []cli.Pair{{"Network", n.Name}}
 		if len(n.Pools) == 0 {
 			list = append(list, cli.Pair{"Pools", "as " + cfg.StoreName() + " has them"})
-		} else if defined, err := networkOfBlock(n); err == nil {
+		} else if of, err := definition.FromBlock(n); err == nil {
+			defined := networkOf(of)
 			list = append(append(list, poolPairs(defined.Pools)...), backendPairs(defined.Backend)...)
 			list = append(list, encryptionPairs(defined.Encryption)...)
 		}

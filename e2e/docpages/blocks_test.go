@@ -111,12 +111,8 @@ func TestDocumentationBlocks(t *testing.T) {
 		"integrations/nomad.mdx: nomad job run -var=auth_method=leno examples/nomad/leno.nomad.hcl":            1,
 		// The output on a host with a fault: TestDoctor.
 		"operations/doctor.mdx: $ leno doctor": 1,
-		// TestMigration and TestRollback in e2e/migrate run them and check that they are on the
-		// page.
-		"migrate/flannel.mdx: etcdctl get --prefix /coreos.com/network -w json > flannel.json": 1,
-		"migrate/flannel.mdx: systemctl disable --now flanneld":                                1,
-		"migrate/flannel.mdx: ip link del flannel.1":                                           1,
-		"migrate/flannel.mdx: systemctl disable --now leno":                                    1,
+		// TestFromFlannel in command reads such a file.
+		"migrate/flannel.mdx: leno network plan net-conf.json -from-flannel=default": 1,
 		// There is no etcd beside the hosts of this test. TestStores in registry/transfer copies between real stores.
 		"migrate/stores.mdx: leno store copy -from=etcd.hcl -to=consul.hcl -dry-run": 1,
 		"migrate/stores.mdx: leno store copy -from=etcd.hcl -to=consul.hcl":          1,

@@ -66,8 +66,8 @@ func (r *run) commandOf(noun, verb string, args ...string) []string {
 	return slices.Concat([]string{noun, verb}, r.store.operator(), args)
 }
 
-// setUpNetworks defines the networks that exist only in Consul, half of them with network apply and
-// half with network import, and records the definitions of all networks.
+// setUpNetworks defines the networks that exist only in Consul, half of them from a
+// configuration of flannel, and records the definitions of all networks.
 func (r *run) setUpNetworks(ctx context.Context) error {
 	for i, n := range allNetworks() {
 		if n.origin == fromFiles || n.name == "lease-t" && len(r.definers(n.name)) > 0 {
@@ -174,7 +174,7 @@ func (r *run) change(why Kind, network string) (done func(definition string, rec
 	}
 }
 
-// defineNetwork defines a network with network apply or, if pick is odd, network import.
+// defineNetwork defines a network with network apply, if pick is odd from a configuration of flannel.
 func (r *run) defineNetwork(ctx context.Context, name string, pick int) error {
 	r.operator.one.Lock()
 	defer r.operator.one.Unlock()
@@ -185,7 +185,7 @@ func (r *run) defineNetwork(ctx context.Context, name string, pick int) error {
 	command := r.commandOf("network", "apply", file)
 	if pick%2 == 1 {
 		file, text = filepath.Join(r.Dir, name+".json"), n.flannel(r.Options)
-		command = r.commandOf("network", "import", "-network="+name, "-force", file)
+		command = r.commandOf("network", "apply", "-from-flannel="+name, file)
 	}
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return err
@@ -207,7 +207,7 @@ func (r *run) defineNetwork(ctx context.Context, name string, pick int) error {
 	r.operator.mu.Lock()
 	r.operator.variant[name] = 0
 	r.operator.mu.Unlock()
-	r.say("network %s is defined by network %s", name, command[1])
+	r.say("network %s is defined by network apply", name)
 	return err
 }
 

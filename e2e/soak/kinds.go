@@ -56,7 +56,7 @@ const (
 const (
 	ForgeRecords    Kind = "forge-records"     // a stranger writes records about running hosts
 	LoseNetwork     Kind = "lose-network"      // the key of its definition is deleted
-	DefineNetwork   Kind = "define-network"    // with network apply or network import
+	DefineNetwork   Kind = "define-network"    // with network apply
 	DeleteNetwork   Kind = "delete-network"    // with network delete
 	DeleteWhileAway Kind = "delete-while-away" // the same, while the agents of some of its hosts are down
 	ChangeNetwork   Kind = "change-network"    // another definition that hosts can apply live

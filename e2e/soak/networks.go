@@ -11,7 +11,7 @@ type origin int
 
 const (
 	fromFiles    origin = iota // blocks in agents' configurations
-	onlyInConsul               // an operator, with network apply or network import
+	onlyInConsul               // an operator, with network apply
 	temporary                  // an operator, who defines and deletes it again and again
 )
 
