@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -89,7 +90,8 @@ func (s *Server) serveSocket(ctx context.Context, server *http.Server) {
 		l, err := listenSocket(s.o.Socket)
 		if err == nil {
 			giveToGroup(s.o.Socket)
-			if err = server.Serve(l); errors.Is(err, http.ErrServerClosed) {
+			// A client that occupies all connections of the address leaves those of the socket to commands on this host.
+			if err = server.Serve(netutil.LimitListener(l, s.o.Limits.Connections)); errors.Is(err, http.ErrServerClosed) {
 				return
 			}
 		}
@@ -127,7 +129,7 @@ func (s *Server) Listen(ctx context.Context, c config.HTTP) (net.Listener, error
 	if err != nil {
 		return nil, err
 	}
-	return s.certificates.secure(l), nil
+	return s.certificates.secure(netutil.LimitListener(l, s.o.Limits.Connections)), nil
 }
 
 // PrepareTLS reads the certificates' files again and returns a function that puts them in force. A reload may change
@@ -150,11 +152,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	connections := newConnections(s.o.Limits.Connections, s.log)
 	server := &http.Server{
 		Handler:           handler,
-		ConnState:         connections.changed,
-		ConnContext:       connections.context,
 		MaxHeaderBytes:    s.o.Limits.Header,
 		ReadHeaderTimeout: s.o.Limits.HeaderTime,
 		ReadTimeout:       s.o.Limits.RequestTime,
@@ -171,7 +170,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		<-ctx.Done()
 		s.cache.Close()
 		s.o.Logs.Dismiss()
-		connections.close()
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), ShutdownTimeout)
 		defer cancel()
 		if server.Shutdown(closing) != nil {

@@ -130,9 +130,6 @@ func (s *Server) withLimits(next http.Handler) http.Handler {
 			s.respond.refuse(w, http.StatusServiceUnavailable, "%d requests are being answered already, no more can be", n-1)
 			return
 		}
-		if !health { // requests beyond the limit must leave connections that can be closed
-			defer acquire(r)()
-		}
 		if (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.ContentLength != 0 {
 			w.Header().Set("Connection", "close")
 			s.respond.refuse(w, http.StatusBadRequest, "a %s request has no body, and this one does", r.Method)

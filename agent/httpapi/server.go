@@ -49,7 +49,7 @@ type Limits struct {
 	RequestTime time.Duration // for a request, and as long again for its answer; not for reads that wait
 	BodyDrain   time.Duration // for the rest of a request that was answered before it was read
 	Idle        time.Duration // that a connection stays open without a request
-	Connections int           // at once; one more closes the oldest of those without a request being answered
+	Connections int           // at once, of each listener; others wait until one is closed
 	Requests    int           // being answered at once; fewer than Connections
 	Readers     int           // waiting at once; they count as requests, too
 }
@@ -62,7 +62,7 @@ func DefaultLimits() Limits {
 		HeaderTime:  10 * time.Second,
 		RequestTime: 30 * time.Second,
 		BodyDrain:   time.Second,
-		Idle:        2 * time.Minute,
+		Idle:        30 * time.Second,
 		Connections: 2000,
 		Requests:    1500,
 		Readers:     1000,
