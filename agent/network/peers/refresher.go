@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/registry"
 )
@@ -24,12 +26,13 @@ type Refresher struct {
 	timeout  time.Duration
 	known    func() []registry.Lease
 
-	mu     sync.Mutex
-	begun  time.Time     // when the last reading began
-	flight chan struct{} // closed when the reading in progress has ended, nil if there is none
-	last   Snapshot
-	err    error                  // of the last reading
-	news   *watch.Value[struct{}] // set after each reading
+	reading singleflight.Group
+	news    *watch.Value[struct{}] // set after each reading
+
+	mu    sync.Mutex
+	begun time.Time // when the last reading began
+	last  Snapshot
+	err   error // of the last reading
 }
 
 // NewRefresher returns a Refresher of a network's leases. timeout bounds one reading. known returns the leases that the
@@ -49,33 +52,33 @@ func NewRefresher(
 // Refresh reads the leases, unless the last reading began less than RefreshEvery ago. It blocks until they are read or
 // ctx ends. Callers share a reading, so it goes on when one of them gives up.
 func (r *Refresher) Refresh(ctx context.Context, n registry.Network) {
-	r.mu.Lock()
-	if r.flight == nil {
-		if time.Since(r.begun) < RefreshEvery {
-			r.mu.Unlock()
-			return
-		}
-		r.flight, r.begun = make(chan struct{}), time.Now()
-		go r.read(n, r.flight, r.begun)
-	}
-	ended := r.flight
-	r.mu.Unlock()
+	ended := r.reading.DoChan("", func() (any, error) {
+		r.read(n)
+		return nil, nil
+	})
 	select {
 	case <-ended:
 	case <-ctx.Done():
 	}
 }
 
-// read makes one reading, which began at began, and closes ended.
-func (r *Refresher) read(n registry.Network, ended chan struct{}, began time.Time) {
+// read makes one reading if it is due.
+func (r *Refresher) read(n registry.Network) {
+	r.mu.Lock()
+	began := time.Now()
+	if began.Sub(r.begun) < RefreshEvery {
+		r.mu.Unlock()
+		return
+	}
+	r.begun = began
+	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()
 	set, index, err := r.registry.WatchLeases(ctx, n, 0)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	defer close(ended)
 	defer r.news.Set(struct{}{})
-	r.flight, r.err = nil, err
+	r.err = err
 	if err == nil && !r.last.Read.After(began) {
 		r.last = Snapshot{Set: keepKnown(n.Name, set, r.known()), Index: index, Read: time.Now()}
 	}
@@ -113,11 +116,11 @@ func (r *Refresher) Invalidate() {
 	r.begun = time.Time{}
 }
 
-// Idle reports whether no reading is in progress and none began within d.
+// Idle reports whether no reading began within d, which is longer than one may take.
 func (r *Refresher) Idle(d time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.flight == nil && time.Since(r.begun) > d
+	return time.Since(r.begun) > d
 }
 
 // Changed returns a channel that is closed when the next reading has ended.

@@ -129,21 +129,3 @@ func TestReadingIsShared(t *testing.T) {
 		}
 	})
 }
-
-// TestIdle: a Refresher is idle when its last reading began long enough ago and has ended.
-func TestIdle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := registry.Network{Name: "n"}
-		store := &slowReads{takes: 3 * time.Second}
-		r := NewRefresher(store, "n", retry.CallTimeout, func() []registry.Lease { return nil })
-		go r.Refresh(t.Context(), n)
-		time.Sleep(2 * time.Second)
-		if r.Idle(time.Second) {
-			t.Error("idle during a reading")
-		}
-		time.Sleep(2 * time.Second)
-		if !r.Idle(3*time.Second) || r.Idle(4*time.Second) {
-			t.Error("not idle 4 s after it began")
-		}
-	})
-}
