@@ -93,7 +93,7 @@ func TestPicture(t *testing.T) {
 		"#s{transform:translateY(-40px)}\n@media (prefers-reduced-motion:no-preference){",
 		"@keyframes s{0%{transform:none}50%{transform:translateY(-20px)}75%{transform:translateY(-40px)}}",
 		"#l2{animation-name:l2}@keyframes l2{0%{opacity:0}50%{opacity:1}}",
-		"#s,text{animation:s 4.0s step-end infinite}",
+		"#s,text{animation:s 4.0s step-end infinite;animation-delay:-3.0s}",
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %s in\n%s", want, text)

@@ -86,7 +86,8 @@ func (p *picture) rules(b *bytes.Buffer) {
 	seconds := p.length().Seconds()
 	fmt.Fprintf(b, "#s{%s}\n", up(max(0, len(p.lines)-p.rows)))
 	b.WriteString("@media (prefers-reduced-motion:no-preference){\n")
-	fmt.Fprintf(b, "#s,text{animation:s %.1fs step-end infinite}\n", seconds)
+	// The animation begins with its end, so that readers see a full terminal before the first line is typed.
+	fmt.Fprintf(b, "#s,text{animation:s %.1fs step-end infinite;animation-delay:-%.1fs}\n", seconds, seconds-p.hold.Seconds())
 	b.WriteString("@keyframes s{0%{transform:none}")
 	for i, l := range p.lines[min(p.rows, len(p.lines)):] {
 		fmt.Fprintf(b, "%s{%s}", p.percent(l.at), up(i+1))
