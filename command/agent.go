@@ -63,8 +63,8 @@ func (a *agentCommand) register(fs *flag.FlagSet) {
 	fs.Func("config-file", "configuration `file`; may be repeated, later files take precedence", add)
 	fs.Func("config-dir", "`directory` whose .hcl and .json files are read; may be repeated", add)
 	fs.BoolVar(&a.dev, "dev", false, "run without Consul: one host, network dev; everything is removed when it stops")
-	for _, o := range agentOverrides {
-		a.overrides[o.setting] = fs.String(o.flag, "", o.help)
+	for _, s := range agentOverrides() {
+		a.overrides[s.Name] = fs.String(s.FlagName(), "", s.Flag)
 	}
 }
 

@@ -71,9 +71,9 @@ func (c *cleanupCommand) register(fs *flag.FlagSet) {
 		"keep the records in the store and the node id: an agent that is started later takes the subnet back")
 	fs.StringVar(&c.token, "token", "", "`token` for the store, instead of the agent's: a Consul ACL token, USER:PASSWORD of etcd, "+
 		"or a bearer token of Kubernetes; LENO_TOKEN")
-	for _, o := range agentOverrides {
-		if slices.Contains(cleanupOverrides(), o.setting) {
-			c.overrides[o.setting] = fs.String(o.flag, "", o.help)
+	for _, s := range agentOverrides() {
+		if slices.Contains(cleanupOverrides(), s.Name) {
+			c.overrides[s.Name] = fs.String(s.FlagName(), "", s.Flag)
 		}
 	}
 	c.format.Register(fs)

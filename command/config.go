@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
@@ -91,39 +92,25 @@ func (c *configFlags) register(fs *flag.FlagSet) {
 		"`directory` with configuration files, read in the order of their names; may be given several times", add)
 }
 
-// agentOverrides are the settings that can also be given as a flag or in the environment. Flags
+// agentOverrides returns the settings that can also be given as a flag or in the environment. Flags
 // take precedence over the environment, and the environment over files.
-var agentOverrides = []struct{ flag, setting, help string }{
-	{"node-name", "node_name", "`name` of this host, unique in every network"},
-	{"data-dir", "data_dir", "`directory` for the node id and leases"},
-	{"log-level", "log_level", cli.LogLevelUsage()},
-	{"consul-address", "consul.address", "`address` of Consul: host:port, http(s)://host:port or unix:///path"},
-	{"consul-token-file", "consul.token_file", "`file` to read Consul's ACL token from"},
-	{"http-address", "http.address", "`address` for the agent's API: host:port or unix:///path"},
-}
-
-// AgentFlags returns the setting that each such flag of `leno agent` replaces: "consul.address" for "consul-address".
-func AgentFlags() map[string]string {
-	out := map[string]string{}
-	for _, o := range agentOverrides {
-		out[o.flag] = o.setting
-	}
-	return out
+func agentOverrides() []config.Setting {
+	return slices.DeleteFunc(config.Settings(), func(s config.Setting) bool { return s.Flag == "" })
 }
 
 // overrides returns the values of agentOverrides by setting, for those that the command has as
 // flags.
 func overrides(m cli.Meta, set *flag.FlagSet, flags map[string]*string) map[string]string {
 	out := map[string]string{}
-	for _, o := range agentOverrides {
-		value, ok := flags[o.setting]
+	for _, s := range agentOverrides() {
+		value, ok := flags[s.Name]
 		if !ok {
 			continue
 		}
-		if cli.IsGiven(set, o.flag) {
-			out[o.setting] = *value
-		} else if v := m.Getenv("LENO_" + strings.ToUpper(strings.ReplaceAll(o.flag, "-", "_"))); v != "" {
-			out[o.setting] = v
+		if cli.IsGiven(set, s.FlagName()) {
+			out[s.Name] = *value
+		} else if v := m.Getenv(s.Variable()); v != "" {
+			out[s.Name] = v
 		}
 	}
 	return out

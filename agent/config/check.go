@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -33,7 +32,7 @@ func (l *loader) check() {
 
 func (l *loader) checkLease() {
 	c := &l.cfg.Lease
-	ttl, margin, hold := l.by[&c.TTL], l.by[&c.RenewMargin], l.by[&c.Hold]
+	ttl, margin, hold := l.by["lease.ttl"], l.by["lease.renew_margin"], l.by["lease.hold"]
 	if ttl != nil && (c.TTL < minTTL || c.TTL > maxTTL) {
 		if l.cfg.Store() != StoreConsul {
 			l.at(ttl, "%s is outside 10s to 24h", FormatDuration(c.TTL))
@@ -76,23 +75,23 @@ const (
 
 func (l *loader) checkFirewall() {
 	c := &l.cfg.Firewall
-	if resync := l.by[&c.Resync]; resync != nil && (c.Resync < minResync || c.Resync > maxResync) {
+	if resync := l.by["firewall.resync"]; resync != nil && (c.Resync < minResync || c.Resync > maxResync) {
 		l.at(resync, "%s is outside 1s to 1h", FormatDuration(c.Resync))
 	}
 }
 
 func (l *loader) checkUnderlay() {
 	c := &l.cfg.Underlay
-	if ports := l.by[&c.PublicPorts]; len(c.PublicPorts) > 0 && c.PublicIP == "" && c.PublicIPv6 == "" {
+	if ports := l.by["underlay.public_ports"]; len(c.PublicPorts) > 0 && c.PublicIP == "" && c.PublicIPv6 == "" {
 		l.at(ports, "the ports are those of public_ip or public_ipv6, and neither is set")
 	}
 }
 
 func (l *loader) checkTokens() {
 	c := &l.cfg.Consul
-	token, file := l.by[&c.Token], l.by[&c.TokenFile]
-	if l.login != nil {
-		l.checkLogin(token, file)
+	token, file := l.by["consul.token"], l.by["consul.token_file"]
+	if login := l.blocks["consul.login"]; login != nil {
+		l.checkLogin(*login, token, file)
 		return
 	}
 	if token == nil || file == nil || c.Token == "" || c.TokenFile == "" {
@@ -102,18 +101,18 @@ func (l *loader) checkTokens() {
 }
 
 // checkLogin requires that a login block is complete and that there is no other source of a token.
-func (l *loader) checkLogin(token, file *hcl.Attribute) {
+func (l *loader) checkLogin(login hcl.Range, token, file *hcl.Attribute) {
 	c := &l.cfg.Consul
 	const summary = "Invalid login block"
 	switch {
 	case c.Token != "":
-		l.report(*l.login, summary, "token is set too, at %s: remove one of them", place(token.Range))
+		l.report(login, summary, "token is set too, at %s: remove one of them", place(token.Range))
 	case c.TokenFile != "":
-		l.report(*l.login, summary, "token_file is set too, at %s: remove one of them", place(file.Range))
+		l.report(login, summary, "token_file is set too, at %s: remove one of them", place(file.Range))
 	case c.Login.AuthMethod == "":
-		l.report(*l.login, summary, "It needs auth_method, the name of an auth method of Consul")
+		l.report(login, summary, "It needs auth_method, the name of an auth method of Consul")
 	case c.Login.BearerTokenFile == "":
-		l.report(*l.login, summary, "It needs bearer_token_file, the path of a file that contains a JWT")
+		l.report(login, summary, "It needs bearer_token_file, the path of a file that contains a JWT")
 	}
 }
 
@@ -123,7 +122,7 @@ func (l *loader) checkStore() {
 		kind  string
 		place *hcl.Range // nil for none
 	}
-	blocks := []block{{StoreConsul, l.consul}, {StoreEtcd, l.etcd}, {StoreKubernetes, l.kubernetes}}
+	blocks := []block{{StoreConsul, l.blocks[StoreConsul]}, {StoreEtcd, l.blocks[StoreEtcd]}, {StoreKubernetes, l.blocks[StoreKubernetes]}}
 	blocks = slices.DeleteFunc(blocks, func(b block) bool { return b.place == nil })
 	if len(blocks) < 2 {
 		return
@@ -138,13 +137,13 @@ func (l *loader) checkStore() {
 }
 
 func (l *loader) checkEtcd() {
-	if l.etcd == nil {
+	if l.blocks[StoreEtcd] == nil {
 		return
 	}
 	c := &l.cfg.Etcd
 	l.checkTLS("etcd", &c.TLS, false)
 	l.checkEndpoints(c)
-	user, password, file := l.by[&c.Username], l.by[&c.Password], l.by[&c.PasswordFile]
+	user, password, file := l.by["etcd.username"], l.by["etcd.password"], l.by["etcd.password_file"]
 	switch {
 	case c.Password != "" && c.PasswordFile != "":
 		l.at(file, "password is set too, at %s: give one of them", place(password.Range))
@@ -164,8 +163,8 @@ func (l *loader) checkKubernetes() {
 	if c.ConfigMap == "" {
 		return
 	}
-	if file := l.by[&c.NetConf]; file != nil {
-		l.at(l.by[&c.ConfigMap], "net_conf is set too, at %s: give one of them", place(file.Range))
+	if file := l.by["kubernetes.net_conf"]; file != nil {
+		l.at(l.by["kubernetes.config_map"], "net_conf is set too, at %s: give one of them", place(file.Range))
 	}
 	c.NetConf = ""
 }
@@ -173,10 +172,10 @@ func (l *loader) checkKubernetes() {
 // checkEndpoints requires that all endpoints use TLS or none, because a client has one kind of connection, and that a
 // tls block is used.
 func (l *loader) checkEndpoints(c *Etcd) {
-	if l.endpointsRefused {
+	if l.refused["etcd.endpoints"] {
 		return
 	}
-	a := l.by[&c.Endpoints]
+	a := l.by["etcd.endpoints"]
 	hasTLS := c.TLS != TLS{}
 	first := ""
 	for _, endpoint := range c.Endpoints {
@@ -189,7 +188,7 @@ func (l *loader) checkEndpoints(c *Etcd) {
 		}
 		switch {
 		case scheme == "http" && hasTLS && a == nil:
-			l.report(*l.etcd, "Invalid etcd block", "It has a tls block, but the default of endpoints is %s, "+
+			l.report(*l.blocks[StoreEtcd], "Invalid etcd block", "It has a tls block, but the default of endpoints is %s, "+
 				"which uses no TLS: set endpoints", endpoint)
 			return
 		case scheme == "http" && hasTLS:
@@ -206,7 +205,7 @@ func (l *loader) checkEndpoints(c *Etcd) {
 
 // checkTLS requires certificate and key together, and requires both for a listener with a ca_file.
 func (l *loader) checkTLS(block string, t *TLS, listener bool) {
-	cert, key, ca := l.by[&t.CertFile], l.by[&t.KeyFile], l.by[&t.CAFile]
+	cert, key, ca := l.by[block+".tls.cert_file"], l.by[block+".tls.key_file"], l.by[block+".tls.ca_file"]
 	lone := func(a *hcl.Attribute, missing string) {
 		l.at(a, "the %s block's tls needs %s too", block, missing)
 	}
@@ -224,31 +223,10 @@ func (l *loader) checkTLS(block string, t *TLS, listener bool) {
 func (l *loader) checkFiles() {
 	wrong := l.o.CheckFiles(l.cfg)
 	for _, setting := range slices.Sorted(maps.Keys(wrong)) {
-		if a := l.attribute(setting); a != nil {
+		if a := l.by[setting]; a != nil {
 			l.at(a, "%s", wrong[setting])
 		} else {
 			l.unplaced(fmt.Sprintf("Invalid value for %q", setting), wrong[setting].Error())
 		}
 	}
-}
-
-// attribute returns where a setting was set last, nil if it was not set.
-func (l *loader) attribute(setting string) *hcl.Attribute {
-	find := func(all []Setting, network string, of reflect.Value) *hcl.Attribute {
-		for _, s := range all {
-			if strings.Replace(s.Name, "*", network, 1) == setting {
-				return l.by[of.FieldByIndex(s.index).Addr().Interface()]
-			}
-		}
-		return nil
-	}
-	if a := find(settings(reflect.TypeFor[Config](), Setting{}), "", reflect.ValueOf(&l.cfg).Elem()); a != nil {
-		return a
-	}
-	for _, n := range l.networks {
-		if a := find(settings(reflect.TypeFor[Network](), Setting{Name: "network.*"}), n.Name, reflect.ValueOf(&n.Network).Elem()); a != nil {
-			return a
-		}
-	}
-	return nil
 }

@@ -3,58 +3,11 @@ package config
 import (
 	"encoding/json"
 	"net/netip"
-	"reflect"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
-
-// TestSettingsAreTheOptions checks that every attribute that the loader reads is a setting, and every setting such an
-// attribute.
-func TestSettingsAreTheOptions(t *testing.T) {
-	var read []string
-	var walk func(path string, shape reflect.Type)
-	walk = func(path string, shape reflect.Type) {
-		for i := range shape.NumField() {
-			field := shape.Field(i)
-			name, kind, _ := strings.Cut(field.Tag.Get("hcl"), ",")
-			below := field.Type
-			for below.Kind() == reflect.Slice || below.Kind() == reflect.Pointer {
-				below = below.Elem()
-			}
-			switch {
-			case kind == "optional":
-				read = append(read, path+name)
-			case name == "network":
-				walk("network.*.", below)
-			case below == reflect.TypeFor[poolShape]() || below == reflect.TypeFor[backendShape]():
-				read = append(read, path+name)
-			case kind == "block":
-				walk(path+name+".", below)
-			}
-		}
-	}
-	walk("", reflect.TypeFor[fileShape]())
-
-	var known []string
-	for _, s := range Settings() {
-		switch s.Name {
-		case "network.*.ipv4/ipv6": // two blocks, one list
-			known = append(known, "network.*.ipv4", "network.*.ipv6")
-		case "http.tls.server_name": // a listener verifies no server's name
-		default:
-			known = append(known, s.Name)
-		}
-	}
-	slices.Sort(read)
-	slices.Sort(known)
-	if diff := cmp.Diff(read, known); diff != "" {
-		t.Errorf("tags \"option\" of Config (-files +tags):\n%s", diff)
-	}
-}
 
 func TestCompare(t *testing.T) {
 	blue := Network{Name: "blue", SubnetFile: "/run/leno/blue.env"}

@@ -10,66 +10,64 @@ import (
 )
 
 // Config is one agent's configuration, complete: defaults filled in, every limit checked.
-//
-// The tags tell Compare about each field: the option's name in the files, "restart" where a running agent cannot
-// apply another value, and "secret" where the value is never shown. "-" marks a field that is no option.
+// The table in table.go has a row for each option.
 type Config struct {
-	NodeName    string     `option:"node_name,restart"` // "" until the agent has asked Consul or the host
-	DataDir     string     `option:"data_dir,restart"`
-	Log         Log        `option:""`
-	Consul      Consul     `option:"consul"` // zero if the store is another one, as those below
-	Etcd        Etcd       `option:"etcd"`
-	Kubernetes  Kubernetes `option:"kubernetes"`
-	Lease       Lease      `option:"lease"`
-	Underlay    Underlay   `option:"underlay"`
-	Firewall    Firewall   `option:"firewall"`
-	HTTP        HTTP       `option:"http"`
-	EnableDebug bool       `option:"enable_debug"` // serve profiles of the process below /debug/pprof
-	Telemetry   Telemetry  `option:"telemetry"`
+	NodeName    string // "" until the agent has asked Consul or the host
+	DataDir     string
+	Log         Log
+	Consul      Consul // zero if the store is another one, as those below
+	Etcd        Etcd
+	Kubernetes  Kubernetes
+	Lease       Lease
+	Underlay    Underlay
+	Firewall    Firewall
+	HTTP        HTTP
+	EnableDebug bool // serve profiles of the process below /debug/pprof
+	Telemetry   Telemetry
 
-	WatchNetworks   bool     `option:"watch_networks"`   // also join every network that appears in Consul
-	AllowedNetworks []string `option:"allowed_networks"` // patterns (path.Match) a name must match for that
+	WatchNetworks   bool     // also join every network that appears in Consul
+	AllowedNetworks []string // patterns (path.Match) a name must match for that
 
-	Networks []Network `option:"network"` // in the order of the files, names unique
+	Networks []Network // in the order of the files, names unique
 
-	Dev   bool     `option:"-"` // registry in memory, network "dev"
-	Files []string `option:"-"` // the files read, in order
+	Dev   bool     // registry in memory, network "dev"
+	Files []string // the files read, in order
 
-	Empty []string `option:"-"` // those of Files that set nothing: at most white space and comments
+	Empty []string // those of Files that set nothing: at most white space and comments
 
-	NetworkFiles map[string]string `option:"-"` // by network, the file that contains its block
+	NetworkFiles map[string]string // by network, the file that contains its block
 }
 
 // Log configures where and how much the agent logs.
 type Log struct {
-	Level          string        `option:"log_level"` // TRACE, DEBUG, INFO, WARN or ERROR
-	JSON           bool          `option:"log_json"`
-	File           string        `option:"log_file"`             // "" for standard error only
-	RotateBytes    int           `option:"log_rotate_bytes"`     // a file is rotated before it would grow past this; 0 for 100 MiB
-	RotateDuration time.Duration `option:"log_rotate_duration"`  // a file older than this is rotated; 0 for any age
-	RotateMaxFiles int           `option:"log_rotate_max_files"` // rotated files kept; 0 keeps all
+	Level          string // TRACE, DEBUG, INFO, WARN or ERROR
+	JSON           bool
+	File           string        // "" for standard error only
+	RotateBytes    int           // a file is rotated before it would grow past this; 0 for 100 MiB
+	RotateDuration time.Duration // a file older than this is rotated; 0 for any age
+	RotateMaxFiles int           // rotated files kept; 0 keeps all
 }
 
 // Consul configures how to reach Consul. Empty fields leave CONSUL_HTTP_* and Consul's own defaults in force.
 type Consul struct {
-	Address    string `option:"address,restart"` // host:port, http(s)://host:port or unix:///path
-	Token      string `option:"token,secret"`
-	TokenFile  string `option:"token_file"`
-	Login      Login  `option:"login"`             // gets a token; at most one of Token, TokenFile and Login is set
-	KVPrefix   string `option:"kv_prefix,restart"` // without leading or trailing slashes
-	Service    string `option:"service"`           // name in the catalogue, "" turns registration off
-	Datacenter string `option:"datacenter,restart"`
-	Namespace  string `option:"namespace,restart"`
-	Partition  string `option:"partition,restart"`
-	TLS        TLS    `option:"tls,restart"`
+	Address    string // host:port, http(s)://host:port or unix:///path
+	Token      string
+	TokenFile  string
+	Login      Login  // gets a token; at most one of Token, TokenFile and Login is set
+	KVPrefix   string // without leading or trailing slashes
+	Service    string // name in the catalogue, "" turns registration off
+	Datacenter string
+	Namespace  string
+	Partition  string
+	TLS        TLS
 }
 
 // Login configures how the agent gets a token from Consul with a JWT. Either both or none of AuthMethod and
 // BearerTokenFile are set.
 type Login struct {
-	AuthMethod      string            `option:"auth_method"`
-	BearerTokenFile string            `option:"bearer_token_file"` // contains the JWT
-	Meta            map[string]string `option:"meta"`              // appears in the token's description
+	AuthMethod      string
+	BearerTokenFile string            // contains the JWT
+	Meta            map[string]string // appears in the token's description
 }
 
 // IsSet reports whether there is a login block.
@@ -82,49 +80,49 @@ func (c *Consul) UseToken(token string) { c.Token, c.TokenFile, c.Login = token,
 type Etcd struct {
 	// Endpoints are the servers, each as host:port, http://host:port or https://host:port. The default is
 	// http://127.0.0.1:2379. An endpoint without a scheme uses TLS if TLS is set. Either all of them use TLS or none.
-	Endpoints []string `option:"endpoints,restart"`
+	Endpoints []string
 
-	Prefix  string `option:"prefix,restart"`  // of flannel's keys; begins with a slash and does not end with one
-	Network string `option:"network,restart"` // the network that is stored in flannel's own keys below Prefix
+	Prefix  string // of flannel's keys; begins with a slash and does not end with one
+	Network string // the network that is stored in flannel's own keys below Prefix
 
-	Username     string `option:"username"` // "" for no authentication; comes with Password or PasswordFile
-	Password     string `option:"password,secret"`
-	PasswordFile string `option:"password_file"`
-	TLS          TLS    `option:"tls,restart"`
+	Username     string // "" for no authentication; comes with Password or PasswordFile
+	Password     string
+	PasswordFile string
+	TLS          TLS
 }
 
 // Kubernetes configures how to reach the API server, and the network that flannel uses there.
 type Kubernetes struct {
 	// Kubeconfig is the path of the file with the address and the credentials; "" for the service account of a pod, or
 	// for what kubectl uses outside one.
-	Kubeconfig string `option:"kubeconfig,restart"`
+	Kubeconfig string
 
-	NodeName         string `option:"node_name,restart"`         // of this host's Node; "" for $NODE_NAME
-	Network          string `option:"network,restart"`           // leno's name of the network
-	NetConf          string `option:"net_conf,restart"`          // path of flannel's configuration; "" with ConfigMap
-	ConfigMap        string `option:"config_map,restart"`        // "namespace/name" or "namespace/name/key", instead
-	AnnotationPrefix string `option:"annotation_prefix,restart"` // of flannel's annotations
+	NodeName         string // of this host's Node; "" for $NODE_NAME
+	Network          string // leno's name of the network
+	NetConf          string // path of flannel's configuration; "" with ConfigMap
+	ConfigMap        string // "namespace/name" or "namespace/name/key", instead
+	AnnotationPrefix string // of flannel's annotations
 }
 
 // TLS is a client's or listener's certificate set; empty fields are unset.
 type TLS struct {
-	CAFile     string `option:"ca_file"`
-	CertFile   string `option:"cert_file"`
-	KeyFile    string `option:"key_file"`
-	ServerName string `option:"server_name"`
+	CAFile     string
+	CertFile   string
+	KeyFile    string
+	ServerName string
 }
 
 // Lease configures how leases are kept.
 type Lease struct {
-	TTL           time.Duration `option:"ttl"`          // 10s..24h, Consul's limits; a session lives TTL to 2*TTL past its last renewal
-	RenewMargin   time.Duration `option:"renew_margin"` // >0; renewed TTL-RenewMargin after the last success, at least TTL/10
-	Hold          time.Duration `option:"hold"`         // how long a lapsed lease is kept for its host
-	OnLost        string        `option:"on_lost"`      // OnLostRenumber or OnLostExit
-	ReleaseOnStop bool          `option:"release_on_stop"`
+	TTL           time.Duration // 10s..24h, Consul's limits; a session lives TTL to 2*TTL past its last renewal
+	RenewMargin   time.Duration // >0; renewed TTL-RenewMargin after the last success, at least TTL/10
+	Hold          time.Duration // how long a lapsed lease is kept for its host
+	OnLost        string        // OnLostRenumber or OnLostExit
+	ReleaseOnStop bool
 
 	// StartFromSaved lets containers start with the saved lease before the store has confirmed it, within Hold of its last
 	// renewal.
-	StartFromSaved bool `option:"start_from_saved"`
+	StartFromSaved bool
 }
 
 // What a runner does when another host took its subnet.
@@ -138,22 +136,22 @@ const (
 // that matches a name or an address, then the device that reaches CanReach,
 // then the default route's.
 type Underlay struct {
-	Interfaces     []string   `option:"interfaces"` // names or addresses
-	InterfaceRegex []string   `option:"interface_regex"`
-	CanReach       netip.Addr `option:"can_reach"`
-	PublicIP       string     `option:"public_ip"` // address or go-sockaddr template; "" for the device's own
-	PublicIPv6     string     `option:"public_ipv6"`
+	Interfaces     []string // names or addresses
+	InterfaceRegex []string
+	CanReach       netip.Addr
+	PublicIP       string // address or go-sockaddr template; "" for the device's own
+	PublicIPv6     string
 
 	// PublicPorts are the UDP ports of the public addresses that a NAT, which other hosts share, passes on to this host, by
 	// the port of this host.
-	PublicPorts map[uint16]uint16 `option:"public_ports"`
+	PublicPorts map[uint16]uint16
 }
 
 // Firewall configures how the rules for the networks are kept.
 type Firewall struct {
-	Type        string        `option:"type"`         // FirewallAuto, FirewallIPTables or FirewallNFTables
-	Resync      time.Duration `option:"resync"`       // 1s..1h; time after which the rules are checked even though no change was reported
-	RandomFully bool          `option:"random_fully"` // masquerading takes random source ports
+	Type        string        // FirewallAuto, FirewallIPTables or FirewallNFTables
+	Resync      time.Duration // 1s..1h; time after which the rules are checked even though no change was reported
+	RandomFully bool          // masquerading takes random source ports
 }
 
 // The kinds of firewall that hold the rules.
@@ -165,35 +163,35 @@ const (
 
 // HTTP is the agent's API listener.
 type HTTP struct {
-	Address      string   `option:"address,restart"` // host:port or unix:///path
-	Socket       string   `option:"socket,restart"`  // path of one more listener, for commands on this host; "" for none
-	AllowedHosts []string `option:"allowed_hosts"`   // more names that requests may be for; "*.example.com" is any name below
-	TLS          TLS      `option:"tls,restart"`
+	Address      string   // host:port or unix:///path
+	Socket       string   // path of one more listener, for commands on this host; "" for none
+	AllowedHosts []string // more names that requests may be for; "*.example.com" is any name below
+	TLS          TLS
 }
 
 // Telemetry configures where metrics go.
 type Telemetry struct {
-	PrometheusRetention time.Duration `option:"prometheus_retention"` // 0 turns the format off
-	StatsdAddress       string        `option:"statsd_address"`
-	DogstatsdAddress    string        `option:"dogstatsd_address"`
-	DisableHostname     bool          `option:"disable_hostname"` // leave it out of the names of gauges sent to statsd
+	PrometheusRetention time.Duration // 0 turns the format off
+	StatsdAddress       string
+	DogstatsdAddress    string
+	DisableHostname     bool // leave it out of the names of gauges sent to statsd
 }
 
 // Network is one network block: the plan and backend to put into Consul when the network does not exist there, and
 // the settings of this host only.
 type Network struct {
-	Name    string   `option:"-"`
-	Pools   []Pool   `option:"ipv4/ipv6"` // empty: join the network as Consul has it
-	Backend *Backend `option:"backend"`   // nil with no Pools; else the default backend when the block names none
+	Name    string
+	Pools   []Pool   // empty: join the network as Consul has it
+	Backend *Backend // nil with no Pools; else the default backend when the block names none
 
-	Encryption string `option:"encryption"` // EncryptionRequired or "", of the plan
+	Encryption string // EncryptionRequired or "", of the plan
 
-	IPMasq  bool `option:"ip_masq"`
-	Forward bool `option:"forward"`
+	IPMasq  bool
+	Forward bool
 	// RulePriority is that of the routing rules that lead packets to the pools to the main table, 0 for none.
-	RulePriority int `option:"routing_rule_priority"`
+	RulePriority int
 
-	SubnetFile string `option:"subnet_file"` // default /run/leno/<name>.env
+	SubnetFile string // default /run/leno/<name>.env
 }
 
 // EncryptionRequired as Network.Encryption means that no host may send a packet of the network unencrypted.

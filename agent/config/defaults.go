@@ -18,23 +18,13 @@ const runDir = "/run/leno"
 // DefaultSocket is where an agent listens for commands on its host by default.
 const DefaultSocket = runDir + "/leno.sock"
 
+const defaultTTL = 2 * time.Minute
+
 // Defaults returns the configuration of an agent without any file: it takes part in no network.
 func Defaults() Config {
-	return Config{
-		DataDir: "/var/lib/leno",
-		Log:     Log{Level: "INFO"},
-		Consul:  Consul{KVPrefix: "leno", Service: "leno"},
-		Lease: Lease{
-			TTL:         2 * time.Minute,
-			RenewMargin: defaultRenewMargin(2 * time.Minute),
-			Hold:        24 * time.Hour,
-			OnLost:      OnLostRenumber,
-		},
-		Firewall:        Firewall{Type: FirewallAuto, Resync: 20 * time.Second, RandomFully: true},
-		HTTP:            HTTP{Address: "127.0.0.1:5366", Socket: DefaultSocket},
-		Telemetry:       Telemetry{PrometheusRetention: time.Hour},
-		AllowedNetworks: []string{"*"},
-	}
+	var c Config
+	resetAll(c.settings(nil), func(s Setting) bool { return !isBelow(s.Name, StoreEtcd) && !isBelow(s.Name, StoreKubernetes) })
+	return c
 }
 
 // Dev returns the configuration of `leno agent -dev`: one network "dev" in a registry in memory, no service in
@@ -43,32 +33,11 @@ func Dev() Config {
 	c := Defaults()
 	c.Dev = true
 	c.Consul.Service = ""
-	c.Networks = []Network{{
-		Name:       "dev",
-		Pools:      []Pool{{Prefix: netip.MustParsePrefix("10.98.0.0/16")}},
-		Backend:    &Backend{Type: DefaultBackend, Options: json.RawMessage(`{}`)},
-		Forward:    true,
-		SubnetFile: DefaultSubnetFile("dev"),
-	}}
+	dev := WatchedNetwork("dev")
+	dev.Pools = []Pool{{Prefix: netip.MustParsePrefix("10.98.0.0/16")}}
+	dev.Backend = &Backend{Type: DefaultBackend, Options: json.RawMessage(`{}`)}
+	c.Networks = []Network{dev}
 	return c
-}
-
-// defaultEtcd returns the defaults of an etcd block.
-func defaultEtcd() Etcd {
-	return Etcd{
-		Endpoints: []string{"http://127.0.0.1:2379"},
-		Prefix:    "/coreos.com/network",
-		Network:   "default",
-	}
-}
-
-// defaultKubernetes returns the defaults of a kubernetes block.
-func defaultKubernetes() Kubernetes {
-	return Kubernetes{
-		Network:          "default",
-		NetConf:          "/etc/kube-flannel/net-conf.json",
-		AnnotationPrefix: "flannel.alpha.coreos.com",
-	}
 }
 
 // defaultRenewMargin returns two thirds of the TTL: the first third is quiet, the rest is for retries.
@@ -80,5 +49,7 @@ func DefaultSubnetFile(network string) string { return runDir + "/" + network + 
 
 // WatchedNetwork returns this host's settings of a network that it joins without a block, because of watch_networks.
 func WatchedNetwork(name string) Network {
-	return Network{Name: name, Forward: true, SubnetFile: DefaultSubnetFile(name)}
+	n := Network{Name: name}
+	resetAll(n.settings(name), func(Setting) bool { return true })
+	return n
 }

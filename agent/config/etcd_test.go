@@ -10,6 +10,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// defaultEtcd returns the etcd block with its documented defaults.
+func defaultEtcd() Etcd {
+	return Etcd{Endpoints: []string{"http://127.0.0.1:2379"}, Prefix: "/coreos.com/network", Network: "default"}
+}
+
 // TestEtcd reads etcd blocks of several files.
 func TestEtcd(t *testing.T) {
 	for _, tt := range []struct {

@@ -12,9 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/hashicorp/hcl/v2"
-	"github.com/hashicorp/hcl/v2/gohcl"
-	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
 const examplePath = "../../config.hcl.example"
@@ -110,53 +107,6 @@ func TestExampleStores(t *testing.T) {
 	}
 	if !reflect.DeepEqual(got.Consul, Consul{}) || got.Store() != StoreKubernetes {
 		t.Errorf("with the kubernetes block alone, the store is %s, %+v", got.Store(), got.Consul)
-	}
-}
-
-// TestExampleIsComplete checks that the example sets every attribute and block the loader knows.
-func TestExampleIsComplete(t *testing.T) {
-	src, err := os.ReadFile(examplePath)
-	if err != nil {
-		t.Fatal(err)
-	}
-	commented := regexp.MustCompile(`(?m)^  # (ipv6 \{|login \{|  .*= .*|\})$`)
-	full := commented.ReplaceAll(src, []byte("  $1"))
-	if string(full) == string(src) {
-		t.Fatal("the commented ipv6 block was not found")
-	}
-	if c, err := Parse(full, "example.hcl", registryOptions()); err != nil {
-		t.Errorf("with the commented block:\n%v", err)
-	} else if !c.Consul.Login.IsSet() {
-		t.Error("with the commented block there is no login")
-	} else if len(c.Networks[0].Pools) != 2 {
-		t.Errorf("with the commented block the network has pools %v", c.Networks[0].Pools)
-	}
-
-	file, diags := hclsyntax.ParseConfig(withCommentedStores(full), "example.hcl", hcl.InitialPos)
-	if diags.HasErrors() {
-		t.Fatal(diags)
-	}
-	var shape fileShape
-	if diags := gohcl.DecodeBody(file.Body, nil, &shape); diags.HasErrors() {
-		t.Fatal(diags)
-	}
-	missing(t, "", reflect.ValueOf(shape))
-}
-
-func missing(t *testing.T, path string, v reflect.Value) {
-	for i := range v.NumField() {
-		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("hcl"), ",")
-		field := v.Field(i)
-		if field.Kind() == reflect.Slice {
-			field = field.Index(0)
-		}
-		switch {
-		case field.Kind() != reflect.Pointer:
-		case field.IsNil():
-			t.Errorf("%s%s does not stand in the example", path, name)
-		case field.Type() != reflect.TypeFor[*hcl.Attribute]():
-			missing(t, path+name+".", field.Elem())
-		}
 	}
 }
 

@@ -7,6 +7,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// defaultKubernetes returns the kubernetes block with its documented defaults.
+func defaultKubernetes() Kubernetes {
+	return Kubernetes{
+		Network:          "default",
+		NetConf:          "/etc/kube-flannel/net-conf.json",
+		AnnotationPrefix: "flannel.alpha.coreos.com",
+	}
+}
+
 // TestKubernetes reads kubernetes blocks of several files.
 func TestKubernetes(t *testing.T) {
 	for _, tt := range []struct {

@@ -8,12 +8,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
-	"github.com/hashicorp/hcl/v2/gohcl"
 	"github.com/hashicorp/hcl/v2/hclparse"
 	"github.com/hashicorp/hcl/v2/hclwrite"
 	"github.com/zclconf/go-cty/cty"
@@ -108,31 +106,26 @@ func Parse(src []byte, filename string, o Options) (Config, error) {
 
 // loader collects the configuration and its errors.
 type loader struct {
-	o      Options
-	parser *hclparse.Parser
-	cfg    Config
-	diags  hcl.Diagnostics
-
-	// by maps a value's address, such as &l.cfg.Lease.TTL, to the attribute that set the value last. A value without
-	// an entry is a default.
-	by map[any]*hcl.Attribute
-
+	o        Options
+	parser   *hclparse.Parser
+	cfg      Config
+	settings []Setting // of cfg
 	networks []*networkDraft
+	diags    hcl.Diagnostics
 
-	// The places of the first block of each store, nil if there is none.
-	consul, etcd, kubernetes *hcl.Range
-
-	login *hcl.Range // the first login block, nil if there is none
-
-	endpointsRefused bool // there is an error about endpoints of etcd already
+	by      map[string]*hcl.Attribute // by the name of a setting, what set it last; a setting without an entry has its default
+	refused map[string]bool           // by the name of a setting, whether one of its values was refused
+	blocks  map[string]*hcl.Range     // by the name of a block, such as "consul.login", where the first one is
 }
 
 func newLoader(o Options) *loader {
-	l := &loader{o: o, parser: hclparse.NewParser(), cfg: Defaults(), by: map[any]*hcl.Attribute{}}
+	l := &loader{o: o, parser: hclparse.NewParser(), cfg: Defaults(),
+		by: map[string]*hcl.Attribute{}, refused: map[string]bool{}, blocks: map[string]*hcl.Range{}}
 	if o.Dev {
 		l.cfg = Dev()
 	}
 	l.cfg.NetworkFiles = map[string]string{}
+	l.settings = l.cfg.settings(l.checkNetworkName)
 	return l
 }
 
@@ -206,13 +199,21 @@ func (l *loader) decode(name string, src []byte) {
 	if file == nil || file.Body == nil || diags.HasErrors() {
 		return
 	}
-	var shape fileShape
-	diags = gohcl.DecodeBody(file.Body, nil, &shape)
-	l.diags = append(l.diags, diags...)
-	if reflect.ValueOf(shape).IsZero() && !diags.HasErrors() {
+	before := len(l.diags)
+	blocks, found := l.options(file.Body, "", l.settings)
+	if !found && len(l.diags) == before {
 		l.cfg.Empty = append(l.cfg.Empty, name)
 	}
-	l.read(&shape)
+	for _, b := range blocks {
+		if b.Type != "network" {
+			l.block(b, b.Type)
+		}
+	}
+	for _, b := range blocks { // a network's errors name the store, which other blocks determine
+		if b.Type == "network" {
+			l.readNetwork(b)
+		}
+	}
 }
 
 // finish reads the overrides, makes the checks that need all files, and returns the result.
@@ -222,7 +223,8 @@ func (l *loader) finish() (Config, error) {
 		order = append(order, overridesName)
 		l.decode(overridesName, overrides(l.o.Overrides))
 		if l.o.Overrides["consul.token_file"] != "" { // precedes every source of a token in files
-			l.cfg.Consul.Token, l.cfg.Consul.Login, l.login = "", Login{}, nil
+			l.cfg.Consul.Token, l.cfg.Consul.Login = "", Login{}
+			delete(l.blocks, "consul.login")
 		}
 	}
 	l.finishNetworks()
@@ -230,7 +232,7 @@ func (l *loader) finish() (Config, error) {
 	if l.o.CheckFiles != nil {
 		l.checkFiles()
 	}
-	if l.etcd != nil || l.kubernetes != nil {
+	if l.blocks[StoreEtcd] != nil || l.blocks[StoreKubernetes] != nil {
 		l.cfg.Consul = Consul{}
 	}
 	if err := asErrors(l.diags, l.parser.Files(), order); err != nil {

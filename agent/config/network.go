@@ -11,72 +11,69 @@ import (
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
-	"github.com/zclconf/go-cty/cty"
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 )
 
-// networkDraft is a network while it is read. It does not move in memory, so that loader.by can use the addresses of
-// its values as keys.
+// networkDraft is a network while it is read.
 type networkDraft struct {
 	Network
-	shape *networkShape
-	pools []*poolDraft
+	block   *hcl.Block
+	backend *hcl.Block // nil if there is none
+	pools   []*poolDraft
 }
 
 type poolDraft struct {
 	Pool
-	shape *poolShape
+	path  string // "network.blue.ipv4"
 	valid bool
 }
 
-func (l *loader) readNetwork(s *networkShape) {
+func (n *networkDraft) path() string { return "network." + n.Name }
+
+// named returns the place of the network's name.
+func (n *networkDraft) named() hcl.Range { return n.block.LabelRanges[0] }
+
+func (l *loader) readNetwork(b *hcl.Block) {
+	name := b.Labels[0]
 	for _, other := range l.networks {
-		if other.Name == s.Name {
-			l.report(s.Place, "Duplicate network", "The network %q is already defined at %s. A network is defined in one place only",
-				s.Name, place(other.shape.Named))
+		if other.Name == name {
+			l.report(b.DefRange, "Duplicate network", "The network %q is already defined at %s. A network is defined in one place only",
+				name, place(other.named()))
 			return
 		}
 	}
-	n := &networkDraft{shape: s}
-	n.Name, n.Forward, n.SubnetFile = s.Name, true, DefaultSubnetFile(s.Name)
+	n := &networkDraft{block: b, Network: WatchedNetwork(name)}
 	l.networks = append(l.networks, n)
-
-	if err := l.checkNetworkName(s.Name); err != nil {
-		l.report(s.Named, "Invalid network name", "%s", err)
+	if err := l.checkNetworkName(name); err != nil {
+		l.report(n.named(), "Invalid network name", "%s", err)
 	}
-	l.flag(s.IPMasq, &n.IPMasq)
-	l.flag(s.Forward, &n.Forward)
-	l.rulePriority(s.RulePriority, &n.RulePriority)
-	l.text(s.SubnetFile, &n.SubnetFile, checkAbsolute)
-
-	l.readPool(n, s.IPv4, "IPv4", netip.Addr.Is4)
-	l.readPool(n, s.IPv6, "IPv6", netip.Addr.Is6)
+	four, six := &poolDraft{path: n.path() + ".ipv4"}, &poolDraft{path: n.path() + ".ipv6"}
+	settings := slices.Concat(n.settings(name), four.settings(name, ipv4), six.settings(name, ipv6))
+	blocks, _ := l.options(b.Body, n.path(), settings)
+	byType := blocks.ByType()
+	for _, b := range byType["ipv4"] {
+		l.readPool(n, four, b, settings, ipv4)
+	}
+	for _, b := range byType["ipv6"] {
+		l.readPool(n, six, b, settings, ipv6)
+	}
 	if l.o.CheckPlan != nil && len(n.pools) > 0 && !slices.ContainsFunc(n.pools, func(p *poolDraft) bool { return !p.valid }) {
 		if err := l.o.CheckPlan(n.plan()); err != nil {
 			for _, err := range flatten(err) {
-				l.report(s.Place, "Invalid address plan", "%s", err)
+				l.report(b.DefRange, "Invalid address plan", "%s", err)
 			}
 		}
 	}
+	for _, b := range byType["backend"] {
+		n.backend = b
+	}
 	l.readBackend(n)
-	l.readEncryption(n)
+	l.checkEncryption(n)
 }
 
-// rulePriority reads the priority of a routing rule between the kernel's own ones, or 0.
-func (l *loader) rulePriority(a *hcl.Attribute, dst *int) {
-	const mainTable = 32766
-	set(l, a, dst, cty.Number, func(n int) (int, error) {
-		if n < 0 || n >= mainTable {
-			return 0, fmt.Errorf("%d is not a priority from 1 to %d, or 0 for no rules", n, mainTable-1)
-		}
-		return n, nil
-	})
-}
-
-// readEncryption reads whether encryption is required, which the backend must then be able to do.
-func (l *loader) readEncryption(n *networkDraft) {
-	a := n.shape.Encryption
-	l.text(a, &n.Encryption, oneOf(choices()["network.*.encryption"]...))
+// checkEncryption checks that a backend that must encrypt is able to.
+func (l *loader) checkEncryption(n *networkDraft) {
+	a := l.by[n.path()+".encryption"]
 	switch {
 	case n.Encryption == "":
 	case len(n.pools) == 0:
@@ -116,29 +113,12 @@ func (l *loader) checkNetworkName(name string) error {
 	return nil
 }
 
-func (l *loader) readPool(n *networkDraft, s *poolShape, family string, is func(netip.Addr) bool) {
-	if s == nil {
-		return
-	}
-	p := &poolDraft{shape: s}
+func (l *loader) readPool(n *networkDraft, p *poolDraft, b *hcl.Block, settings []Setting, f family) {
 	n.pools = append(n.pools, p)
 	before := len(l.diags)
-
-	set(l, s.Prefix, &p.Prefix, cty.String, func(text string) (netip.Prefix, error) {
-		prefix, err := netip.ParsePrefix(text)
-		switch {
-		case err != nil:
-			return prefix, fmt.Errorf("%q is not a prefix, such as \"10.5.0.0/16\" or \"fd00:5::/48\"", text)
-		case !is(prefix.Addr()):
-			return prefix, fmt.Errorf("%s is not %s, which is what the block is for", prefix, family)
-		}
-		return prefix, nil
-	})
-	l.count(s.SubnetLen, &p.SubnetLen)
-	l.addr(s.Min, &p.Min)
-	l.addr(s.Max, &p.Max)
+	l.options(b.Body, p.path, settings)
 	if !p.Prefix.IsValid() && len(l.diags) == before {
-		l.report(s.Place, "Missing prefix", "The address pool needs a prefix, such as prefix = %q", map[string]string{"IPv4": "10.5.0.0/16", "IPv6": "fd00:5::/48"}[family])
+		l.report(b.DefRange, "Missing prefix", "The address pool needs a prefix, such as prefix = %s", f.prefix)
 	}
 	if len(l.diags) == before {
 		l.checkPool(p)
@@ -164,51 +144,52 @@ func (l *loader) checkPool(p *poolDraft) {
 		}
 		return err == nil
 	}
-	s, part := p.shape, Pool{Prefix: p.Prefix}
-	if s.SubnetLen != nil {
+	subnetLen, first, last := l.by[p.path+".subnet_len"], l.by[p.path+".min"], l.by[p.path+".max"]
+	part := Pool{Prefix: p.Prefix}
+	if subnetLen != nil {
 		part.SubnetLen = p.Prefix.Bits() + 2 // every valid prefix has room for this one, unlike the default
 	}
-	if !blame(s.Prefix, part) {
+	if !blame(l.by[p.path+".prefix"], part) {
 		return
 	}
 	part.SubnetLen = p.SubnetLen
-	if !blame(s.SubnetLen, part) {
+	if !blame(subnetLen, part) {
 		return
 	}
 	withMin, withMax := part, part
 	withMin.Min, withMax.Max = p.Min, p.Max
-	okMin, okMax := blame(s.Min, withMin), blame(s.Max, withMax)
-	if okMin && okMax && s.Min != nil {
-		blame(s.Max, p.Pool)
+	okMin, okMax := blame(first, withMin), blame(last, withMax)
+	if okMin && okMax && first != nil {
+		blame(last, p.Pool)
 	}
 }
 
 // readBackend converts the block to a type and a JSON object. A network with pools and no backend gets the default
 // one.
 func (l *loader) readBackend(n *networkDraft) {
-	s := n.shape.Backend
+	b := n.backend
 	switch {
-	case s == nil && len(n.pools) == 0:
+	case b == nil && len(n.pools) == 0:
 		return // joined as the store has it
-	case s == nil:
+	case b == nil:
 		options := json.RawMessage(`{}`)
 		if normalize := l.o.Backends[DefaultBackend]; normalize != nil {
 			var err error
 			if options, err = normalize(options); err != nil {
-				l.report(n.shape.Place, "Invalid default backend", "%s", err)
+				l.report(n.block.DefRange, "Invalid default backend", "%s", err)
 			}
 		}
 		n.Backend = &Backend{Type: DefaultBackend, Options: options}
 		return
 	}
-
-	attrs, diags := s.Body.JustAttributes()
+	kind := b.Labels[0]
+	attrs, diags := b.Body.JustAttributes()
 	l.diags = append(l.diags, diags...)
 	options := l.object(attrs)
 	if l.o.Backends != nil {
-		normalize := l.o.Backends[s.Type]
+		normalize := l.o.Backends[kind]
 		if normalize == nil {
-			l.report(s.Named, "Unknown backend", "There is no backend %q. The backends are %s", s.Type,
+			l.report(b.LabelRanges[0], "Unknown backend", "There is no backend %q. The backends are %s", kind,
 				quoted(slices.Sorted(maps.Keys(l.o.Backends))))
 			return
 		}
@@ -217,12 +198,12 @@ func (l *loader) readBackend(n *networkDraft) {
 			err = l.o.CheckMTU(effective, n.prefixes())
 		}
 		if err != nil {
-			l.reportOptions(s, attrs, err)
+			l.reportOptions(b, attrs, err)
 			return
 		}
 		options = effective
 	}
-	n.Backend = &Backend{Type: s.Type, Options: options}
+	n.Backend = &Backend{Type: kind, Options: options}
 }
 
 // object returns the attributes as one JSON object. It leaves out null attributes, and those without a value, which
@@ -250,7 +231,7 @@ func (l *loader) object(attrs hcl.Attributes) json.RawMessage {
 }
 
 // reportOptions reports each of the backend's errors at the line of the option it names, else at the block.
-func (l *loader) reportOptions(s *backendShape, attrs hcl.Attributes, err error) {
+func (l *loader) reportOptions(b *hcl.Block, attrs hcl.Attributes, err error) {
 	for _, err := range flatten(err) {
 		var named interface{ OptionName() string }
 		if errors.As(err, &named) {
@@ -259,7 +240,7 @@ func (l *loader) reportOptions(s *backendShape, attrs hcl.Attributes, err error)
 				continue
 			}
 		}
-		l.report(s.Place, "Invalid backend", "Backend %q: %s", s.Type, err)
+		l.report(b.DefRange, "Invalid backend", "Backend %q: %s", b.Labels[0], err)
 	}
 }
 
@@ -271,15 +252,15 @@ func (l *loader) finishNetworks() {
 			l.checkPair(other, n)
 		}
 		l.checkBackends(n, l.networks[:i])
-		if backend := n.shape.Backend; backend != nil && len(n.pools) == 0 {
-			l.report(backend.Place, "Backend without addresses", "The network %q has a backend but neither an ipv4 nor an "+
+		if n.backend != nil && len(n.pools) == 0 {
+			l.report(n.backend.DefRange, "Backend without addresses", "The network %q has a backend but neither an ipv4 nor an "+
 				"ipv6 block. Give both to define the network, or none of them to join it as %s has it",
 				n.Name, l.cfg.StoreName())
 		}
 		n.Pools = n.plan()
 		l.cfg.Networks = slices.DeleteFunc(l.cfg.Networks, func(o Network) bool { return o.Name == n.Name })
 		l.cfg.Networks = append(l.cfg.Networks, n.Network)
-		l.cfg.NetworkFiles[n.Name] = n.shape.Place.Filename
+		l.cfg.NetworkFiles[n.Name] = n.block.DefRange.Filename
 	}
 }
 
@@ -302,10 +283,10 @@ func (l *loader) checkBackends(n *networkDraft, others []*networkDraft) {
 
 // backendPlace returns the place of the network's backend block, else that of the network.
 func (n *networkDraft) backendPlace() hcl.Range {
-	if n.shape.Backend != nil {
-		return n.shape.Backend.Place
+	if n.backend != nil {
+		return n.backend.DefRange
 	}
-	return n.shape.Place
+	return n.block.DefRange
 }
 
 // checkPair reports what two networks on one host cannot share.
@@ -313,17 +294,18 @@ func (l *loader) checkPair(first, second *networkDraft) {
 	for _, p := range second.pools {
 		for _, q := range first.pools {
 			if p.Prefix.IsValid() && q.Prefix.IsValid() && p.Prefix.Overlaps(q.Prefix) {
-				l.at(p.shape.Prefix, "%s overlaps %s of network %q at %s", p.Prefix, q.Prefix, first.Name, place(q.shape.Prefix.Range))
+				l.at(l.by[p.path+".prefix"], "%s overlaps %s of network %q at %s", p.Prefix, q.Prefix, first.Name,
+					place(l.by[q.path+".prefix"].Range))
 			}
 		}
 	}
 	if SamePath(first.SubnetFile, second.SubnetFile) {
-		where := second.shape.Place
-		if a := l.by[&second.SubnetFile]; a != nil {
+		where := second.block.DefRange
+		if a := l.by[second.path()+".subnet_file"]; a != nil {
 			where = a.Expr.Range()
 		}
 		l.report(where, "Subnet file used twice", "%s is already the subnet file of network %q at %s",
-			second.SubnetFile, first.Name, place(first.shape.Named))
+			second.SubnetFile, first.Name, place(first.named()))
 	}
 }
 

@@ -3,162 +3,92 @@ package config
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"net/netip"
-	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/hcl/v2"
-	"github.com/zclconf/go-cty/cty"
-	"github.com/zclconf/go-cty/cty/convert"
-	"github.com/zclconf/go-cty/cty/gocty"
 )
 
-// evaluate returns an attribute's value as a T. It returns false for a missing or null attribute, which sets nothing,
-// and for one that it reports.
-func evaluate[T any](l *loader, a *hcl.Attribute, want cty.Type) (T, bool) {
-	var out T
-	if a == nil {
-		return out, false
+// labels are those of the blocks that have one.
+var labels = map[string][]string{"network": {"name"}, "backend": {"type"}}
+
+// options reads the options that are directly in a block, or in a file, into their settings. It returns the blocks
+// there, and whether there was anything. The path of the block is "" for a file.
+func (l *loader) options(body hcl.Body, path string, settings []Setting) (blocks hcl.Blocks, found bool) {
+	var schema hcl.BodySchema
+	direct := map[string]Setting{}
+	for _, s := range settings {
+		name, ok := strings.CutPrefix(s.Name, strings.TrimPrefix(path+".", "."))
+		switch {
+		case !ok || strings.ContainsAny(name, "./"): // in another block, or the two pools as one value
+		case s.IsBlock():
+			schema.Blocks = append(schema.Blocks, hcl.BlockHeaderSchema{Type: name, LabelNames: labels[name]})
+		default:
+			schema.Attributes = append(schema.Attributes, hcl.AttributeSchema{Name: name})
+			direct[name] = s
+		}
 	}
+	if path == "" {
+		schema.Blocks = append(schema.Blocks, hcl.BlockHeaderSchema{Type: "network", LabelNames: labels["network"]})
+	}
+	content, diags := body.Content(&schema)
+	l.diags = append(l.diags, diags...)
+	for _, a := range schema.Attributes {
+		if given := content.Attributes[a.Name]; given != nil {
+			l.option(direct[a.Name], given)
+		}
+	}
+	byType := content.Blocks.ByType()
+	for _, b := range content.Blocks {
+		of := byType[b.Type]
+		if len(of) == 1 || b.Type == "network" {
+			blocks = append(blocks, b)
+		} else if b == of[1] {
+			l.report(b.DefRange, fmt.Sprintf("Duplicate %s block", b.Type),
+				"Only one %s block is allowed. Another was defined at %s", b.Type, of[0].DefRange)
+		}
+	}
+	return blocks, len(content.Attributes)+len(content.Blocks) > 0
+}
+
+// block reads a block that is not that of a network, and those in it. A block of another store than Consul makes that
+// the store, even if it is empty, with its defaults.
+func (l *loader) block(b *hcl.Block, path string) {
+	if l.blocks[path] == nil {
+		l.blocks[path] = &b.DefRange
+		if path == StoreEtcd || path == StoreKubernetes {
+			resetAll(l.settings, func(s Setting) bool { return isBelow(s.Name, path) })
+		}
+	}
+	inner, _ := l.options(b.Body, path, l.settings)
+	for _, b := range inner {
+		l.block(b, path+"."+b.Type)
+	}
+}
+
+// isBelow reports whether a setting is in a block or in a block in it.
+func isBelow(name, block string) bool { return strings.HasPrefix(name, block+".") }
+
+// option reads an option into its setting. A null sets nothing, and an invalid value is reported.
+func (l *loader) option(s Setting, a *hcl.Attribute) {
 	v, diags := a.Expr.Value(nil)
 	l.diags = append(l.diags, diags...)
 	if diags.HasErrors() || v.IsNull() {
-		return out, false
+		return
 	}
-	v, err := convert.Convert(v, want)
+	err := s.set(v)
 	if err == nil {
-		err = gocty.FromCtyValue(v, &out)
-	}
-	if err != nil {
-		l.at(a, "%s", err)
-		return out, false
-	}
-	return out, true
-}
-
-// set reads an attribute into dst: it evaluates it as an R, then parses that. A missing attribute changes nothing, an
-// invalid one is reported.
-func set[T, R any](l *loader, a *hcl.Attribute, dst *T, want cty.Type, parse func(R) (T, error)) {
-	raw, ok := evaluate[R](l, a, want)
-	if !ok {
+		l.by[s.Name] = a
 		return
 	}
-	v, err := parse(raw)
-	if err != nil {
-		l.at(a, "%s", err)
-		return
-	}
-	*dst = v
-	l.by[dst] = a
-}
-
-// text reads a string that must pass every check.
-func (l *loader) text(a *hcl.Attribute, dst *string, checks ...func(string) error) {
-	set(l, a, dst, cty.String, func(s string) (string, error) {
-		for _, check := range checks {
-			if err := check(s); err != nil {
-				return "", err
-			}
-		}
-		return s, nil
-	})
-}
-
-// texts reads a list of strings, each of which must pass the check. It reports every element that does not, at its
-// place.
-func (l *loader) texts(a *hcl.Attribute, dst *[]string, check func(string) error) {
-	list, ok := evaluate[[]string](l, a, cty.List(cty.String))
-	if !ok {
-		return
-	}
-	elements, diags := hcl.ExprList(a.Expr)
-	for i, s := range list {
-		err := check(s)
-		if err == nil {
-			continue
-		}
+	l.refused[s.Name] = true
+	for _, err := range flatten(err) {
 		where := a.Expr.Range()
-		if !diags.HasErrors() && len(elements) == len(list) {
-			where = elements[i].Range()
+		var element elementError
+		if elements, diags := hcl.ExprList(a.Expr); errors.As(err, &element) && !diags.HasErrors() {
+			where = elements[element.index].Range()
 		}
 		l.report(where, invalidValue(a), "%s", err)
-		ok = false
 	}
-	if ok {
-		*dst = list
-		l.by[dst] = a
-	}
-}
-
-// textMap reads a map of strings.
-func (l *loader) textMap(a *hcl.Attribute, dst *map[string]string) {
-	set(l, a, dst, cty.Map(cty.String), func(m map[string]string) (map[string]string, error) { return m, nil })
-}
-
-// ports reads a map from ports to ports. No two may lead to the same one.
-func (l *loader) ports(a *hcl.Attribute, dst *map[uint16]uint16) {
-	set(l, a, dst, cty.Map(cty.Number), func(m map[string]int) (map[uint16]uint16, error) {
-		ports, taken := make(map[uint16]uint16, len(m)), map[int]string{}
-		for _, from := range slices.Sorted(maps.Keys(m)) {
-			port, err := strconv.ParseUint(from, 10, 16)
-			switch to := m[from]; {
-			case err != nil || port == 0:
-				return nil, fmt.Errorf("%q is not a port from 1 to 65535", from)
-			case to < 1 || to > 1<<16-1:
-				return nil, fmt.Errorf("%d is not a port from 1 to 65535", to)
-			case taken[to] != "":
-				return nil, fmt.Errorf("%d cannot lead to both %s and %s", to, taken[to], from)
-			default:
-				ports[uint16(port)], taken[to] = uint16(to), from
-			}
-		}
-		return ports, nil
-	})
-}
-
-func (l *loader) flag(a *hcl.Attribute, dst *bool) {
-	set(l, a, dst, cty.Bool, func(b bool) (bool, error) { return b, nil })
-}
-
-// count reads a whole number that is not negative.
-func (l *loader) count(a *hcl.Attribute, dst *int) {
-	set(l, a, dst, cty.Number, func(n int) (int, error) {
-		if n < 0 {
-			return 0, fmt.Errorf("%d is negative", n)
-		}
-		return n, nil
-	})
-}
-
-// duration reads a number with a unit. The unit is required, because without it seconds and nanoseconds could be
-// confused.
-func (l *loader) duration(a *hcl.Attribute, dst *time.Duration) {
-	set(l, a, dst, cty.String, func(s string) (time.Duration, error) {
-		d, err := time.ParseDuration(s)
-		switch {
-		case err != nil:
-			return 0, fmt.Errorf("%q is not a duration: write a number and a unit, such as \"90s\", \"2m\" or \"1h30m\"", s)
-		case d < 0:
-			return 0, fmt.Errorf("%s is negative", s)
-		}
-		return d, nil
-	})
-}
-
-func (l *loader) addr(a *hcl.Attribute, dst *netip.Addr) {
-	set(l, a, dst, cty.String, func(s string) (netip.Addr, error) {
-		if s == "" {
-			return netip.Addr{}, nil
-		}
-		addr, err := netip.ParseAddr(s)
-		if err != nil || addr.Zone() != "" {
-			return addr, fmt.Errorf("%q is not an IP address", s)
-		}
-		return addr.Unmap(), nil
-	})
 }
 
 // at reports that an attribute's value is wrong.

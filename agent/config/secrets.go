@@ -101,3 +101,23 @@ func quiet(diags hcl.Diagnostics) hcl.Diagnostics {
 	}
 	return out
 }
+
+// Possible secrets in settings that are not secret: the user of a URL, a parameter of one, a member of a backend's
+// options.
+var (
+	urlUser      = regexp.MustCompile(`://[^/@\s"]*@`)
+	urlParameter = regexp.MustCompile(`(?i)([?&;][^=&\s"]*(?:token|secret|password|key)[^=&\s"]*=)[^&\s"]+`)
+	member       = regexp.MustCompile(`(?i)("[^"]*(?:token|secret|password|private|psk)[^"]*"\s*:\s*)"(?:[^"\\]|\\.)*"`)
+	memberPath   = regexp.MustCompile(`^"\w+_file"\s*:\s*"/`) // the path of a file that contains a secret
+)
+
+func withoutSecrets(text string) string {
+	text = urlUser.ReplaceAllString(text, "://(secret)@")
+	text = urlParameter.ReplaceAllString(text, "${1}(secret)")
+	return member.ReplaceAllStringFunc(text, func(found string) string {
+		if memberPath.MatchString(found) {
+			return found
+		}
+		return member.ReplaceAllString(found, `${1}"(secret)"`)
+	})
+}

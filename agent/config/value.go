@@ -40,11 +40,6 @@ func oneOf(allowed ...string) func(string) error {
 	}
 }
 
-// checkLevel accepts either case, as hclog does.
-func checkLevel(s string) error {
-	return oneOf(choices()["log_level"]...)(strings.ToUpper(s))
-}
-
 func quoted(list []string) string {
 	out := make([]string, len(list))
 	for i, s := range list {

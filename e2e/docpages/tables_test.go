@@ -193,7 +193,7 @@ func limits() map[string]limit {
 		"http.allowed_hosts": {takes: []string{`["leno.example.com", "*.internal", "web1"]`}, refuses: []string{`["*"]`, `["leno.example.com:5366"]`, `["a.*.b"]`, `[""]`, `"x"`}, says: "A name has no port"},
 		"http.tls.cert_file": {refuses: []string{`"/etc/leno.d/cert.pem"`}, says: "with both"},
 		"http.tls.key_file":  {refuses: []string{`"/etc/leno.d/key.pem"`}, says: "with both"},
-		"http.tls.ca_file":   {refuses: []string{`"/etc/leno.d/ca.pem"`}, says: "needs those two"},
+		"http.tls.ca_file":   {refuses: []string{`"/etc/leno.d/ca.pem"`}, says: "needs `cert_file` and `key_file`"},
 
 		"telemetry.prometheus_retention": {takes: []string{`"0s"`, `"90s"`}, refuses: []string{`"-1s"`, `"long"`}, says: "`\"0s\"` turns the format off"},
 		"telemetry.statsd_address":       addr,
@@ -235,7 +235,7 @@ func TestDocumentationOptions(t *testing.T) {
 					t.Errorf("%s: no limits are tested", path)
 				}
 				delete(bounds, path)
-				if !strings.Contains(row[2], l.says) {
+				if !strings.Contains(row[3], l.says) {
 					t.Errorf("%s: the page does not say %q", path, l.says)
 				}
 				for want, values := range map[bool][]string{true: l.takes, false: l.refuses} {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/command"
 	"github.com/lenonet/leno/command/cli"
 )
@@ -172,9 +173,11 @@ func (s *source) newOption(c *cli.Command, f *flag.Flag) option {
 		o.standard = "`" + o.standard + "`"
 	}
 	o.means = s.commandProse(text)
-	if setting, ok := command.AgentFlags()[f.Name]; ok && slices.Contains([]string{"agent", "cleanup"}, c.Spec.Name) {
-		o.env = "LENO_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		o.means += "; in place of the option [`" + setting + "`](../configuration.mdx)"
+	for _, setting := range config.Settings() {
+		if setting.FlagName() == f.Name && setting.Flag != "" && slices.Contains([]string{"agent", "cleanup"}, c.Spec.Name) {
+			o.env = setting.Variable()
+			o.means += "; in place of the option [`" + setting.Name + "`](../configuration.mdx)"
+		}
 	}
 	return o
 }

@@ -19,11 +19,13 @@ const (
 // that people have to write comes with the content without them.
 func (s *source) generated() (map[string]string, error) {
 	out := map[string]string{}
-	schema, err := configSchema(s.options)
-	if err != nil {
+	var err error
+	if out[schemaFile], err = s.schema(); err != nil {
 		return nil, err
 	}
-	out[schemaFile] = string(schema)
+	if out[exampleFile], err = s.exampleConfig(); err != nil {
+		return nil, err
+	}
 	if out[pages+"commands/json.mdx"], err = s.jsonPage(); err != nil {
 		return nil, err
 	}

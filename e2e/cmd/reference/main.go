@@ -5,16 +5,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/lenonet/leno/agent"
-	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/e2e/program"
 )
 
@@ -57,17 +53,4 @@ func run(_ context.Context, args []string) error {
 		}
 	}
 	return nil
-}
-
-// configSchema returns the JSON Schema of the configuration with this build's backends.
-func configSchema(options []config.Reference) ([]byte, error) {
-	backends := map[string]json.RawMessage{}
-	for name, t := range agent.Backends() {
-		defaults, err := t.Normalize(json.RawMessage(`{}`))
-		if err != nil {
-			return nil, fmt.Errorf("the defaults of backend %s: %w", name, err)
-		}
-		backends[name] = defaults
-	}
-	return config.Schema(options, backends)
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 
-	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/command"
 	"github.com/lenonet/leno/command/cli"
 )
@@ -24,19 +23,19 @@ type source struct {
 	version  string
 	date     time.Time
 	commands cli.Commands
-	options  []config.Reference
+	options  []setting
 	api      *openapi3.T
 	intro    string // packaging/leno.1
+
+	backendTexts map[string]map[string]string // by backend and option, what the page of the backends says, without Markdown
 }
 
 func (s *source) read() error {
 	s.commands = command.Commands(cli.Meta{Getenv: func(string) string { return "" }})
-	example, err := s.file("config.hcl.example")
-	if err != nil {
+	s.options = settings()
+	var err error
+	if s.backendTexts, err = s.readBackendTexts(); err != nil {
 		return err
-	}
-	if s.options, err = config.ReadReference(example); err != nil {
-		return fmt.Errorf("config.hcl.example: %w", err)
 	}
 	if s.api, err = readAPI(); err != nil {
 		return fmt.Errorf("api/openapi.yaml: %w", err)

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/command"
 	"github.com/lenonet/leno/command/cli"
 )
@@ -95,18 +94,13 @@ func TestManualPagesAreComplete(t *testing.T) {
 			contains(page, " "+cli.OptionName(f)+" ")
 		}
 	}
-	for _, option := range newSource(t).options {
-		if option.Block {
-			contains("leno.hcl.5", blockTitle(option.Name))
+	for _, o := range newSource(t).options {
+		if o.IsBlock() {
+			contains("leno.hcl.5", blockTitle(o.Name))
 		} else {
-			name := option.Name[strings.LastIndex(option.Name, ".")+1:]
-			contains("leno.hcl.5", name+" = "+option.Value)
+			contains("leno.hcl.5", o.last()+" = "+o.exampleValue())
 		}
-		contains("leno.hcl.5", option.Text)
+		contains("leno.hcl.5", o.withRestart())
 	}
-	for _, setting := range config.Settings() {
-		if setting.Restart && setting.Name == "data_dir" {
-			contains("leno.hcl.5", "the node's name stays the same. To change it, restart the agent.")
-		}
-	}
+	contains("leno.hcl.5", "the node name stays the same. To change it, restart the agent.")
 }

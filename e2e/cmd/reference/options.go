@@ -1,121 +1,120 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
-	"net/netip"
-	"reflect"
+	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/lenonet/leno/agent/config"
 )
 
-// notForListeners is the only setting that no file can set: a listener verifies no server's name.
-const notForListeners = "http.tls.server_name"
-
-// allOptions returns the table of all options, with type, default and whether a reload applies them.
-func allOptions() (string, error) {
-	c, err := config.Parse([]byte("network \"NETWORK\" {}\n"), "leno.hcl", config.Options{})
-	if err != nil {
-		return "", err
-	}
-	defaults := map[string]string{}
-	for _, v := range config.Values(c) {
-		defaults[v.Name] = v.Value
-	}
-	var b strings.Builder
-	b.WriteString("| option | type | default | changes with a reload |\n|---|---|---|---|\n")
-	for _, s := range config.Settings() {
-		if s.Name == notForListeners {
-			continue
-		}
-		name := strings.Replace(s.Name, "*", "NETWORK", 1)
-		value, ok := defaults[name]
-		if !ok {
-			return "", fmt.Errorf("%s has no default", name)
-		}
-		kind, err := optionKind(s.Type())
-		if err != nil {
-			return "", fmt.Errorf("%s: %w", name, err)
-		}
-		if kind == "block" || kind == "list of block" || value == `""` {
-			value = "" // Consul has blocks
-		}
-		if value != "" {
-			value = "`" + value + "`"
-		}
-		reload := "yes"
-		if s.Restart {
-			reload = "no"
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kind, value, reload)
-	}
-	return b.String(), nil
+// A setting is an option or a block of the configuration.
+type setting struct {
+	config.Setting
+	text string // what it does, without Markdown; for an option without a text of its own, that of the one before it
 }
 
-// optionKind returns the kind of text after the = of an option.
-func optionKind(of reflect.Type) (string, error) {
-	switch of {
-	case reflect.TypeFor[time.Duration]():
-		return "duration", nil
-	case reflect.TypeFor[netip.Addr]():
-		return "address", nil
-	case reflect.TypeFor[[]config.Pool](), reflect.TypeFor[*config.Backend]():
-		return "block", nil
-	}
-	switch of.Kind() {
-	case reflect.String, reflect.Struct:
-		return "text", nil
-	case reflect.Bool:
-		return "true or false", nil
-	case reflect.Int, reflect.Int64:
-		return "number", nil
-	case reflect.Map:
-		if of.Elem().Kind() == reflect.Uint16 {
-			return "map of ports", nil
+// options returns the table of the configuration.
+func settings() (out []setting) {
+	for _, s := range config.Reference() {
+		o := setting{s, withoutMarkdown(s.Text)}
+		if s.Text == "" && !s.IsBlock() {
+			o.text = out[len(out)-1].text
 		}
-		return "map of text", nil
-	case reflect.Slice:
-		inner, err := optionKind(of.Elem())
-		return "list of " + inner, err
+		out = append(out, o)
 	}
-	return "", fmt.Errorf("a type of no kind: %s", of)
+	return out
 }
 
-// blockOptions returns the table of the options of one block. Its columns are the option, the default and a sentence.
-// A default that begins with a word instead of code is a sentence, too.
-func (s *source) blockOptions(block string, old rows) (rows, error) {
-	values := map[string]string{}
-	var names []string
-	for _, o := range s.options {
-		name := strings.Replace(o.Name, "network.*.", "network.", 1)
-		below, ok := strings.CutPrefix(name, block+".")
-		if block == "" {
-			below, ok = name, !strings.Contains(name, ".")
-		}
-		if ok && !o.Block && !strings.HasPrefix(below, "backend.") {
-			names, values[below] = append(names, below), o.Value
-		}
+// block returns the name of the block that contains the option, "" for none. A network is "network.*".
+func (o setting) block() string {
+	name := strings.TrimSuffix(o.Name, ".*")
+	return name[:max(strings.LastIndexByte(name, '.'), 0)]
+}
+
+// last returns the option's own name.
+func (o setting) last() string {
+	name := strings.TrimSuffix(o.Name, ".*")
+	return name[strings.LastIndexByte(name, '.')+1:]
+}
+
+// exampleValue returns the value that the example has.
+func (o setting) exampleValue() string {
+	return strings.Replace(cmp.Or(o.Example, o.Default), "*.", "default.", 1)
+}
+
+// isContinued reports whether the option is described together with the one before it.
+func (o setting) isContinued() bool { return o.Setting.Text == "" && !o.IsBlock() }
+
+// withRestart returns the text with what a change needs.
+func (o setting) withRestart() string {
+	if o.Restart == "" {
+		return o.text
 	}
-	byBackend := func(row []string) bool { return strings.HasPrefix(row[0], "`backend ") } // which is on another page
-	return old.update(names, 3, byBackend, func(name string, row []string) {
-		value := strings.ReplaceAll(values[name], "/default.", "/<network>.")
-		empty := value == `""` || strings.HasPrefix(name, "ipv") || strings.HasPrefix(name, "login.") // described in words
-		if strings.HasPrefix(row[1], "`") || !empty && row[1] == "" {
-			row[1] = withCode(row[1], value)
+	return strings.TrimSpace(o.text + " To change it, restart the agent.")
+}
+
+var (
+	markdownLink = regexp.MustCompile(`\[([^\[\]` + "`" + `]+)\]\([^()]+\)`)
+	punctuation  = regexp.MustCompile("`([^`a-zA-Z0-9\"]+)`")
+)
+
+// withoutMarkdown returns a text without links and marks of code. Punctuation is quoted instead.
+func withoutMarkdown(text string) string {
+	text = punctuation.ReplaceAllString(markdownLink.ReplaceAllString(text, "$1"), `"$1"`)
+	return strings.ReplaceAll(text, "`", "")
+}
+
+// blockOptions returns the table of the options of one block.
+func (s *source) blockOptions(block string) func() (string, error) {
+	return func() (string, error) {
+		var out rows
+		for _, o := range s.options {
+			name := strings.Replace(o.Name, "network.*.", "network.", 1)
+			below, ok := strings.CutPrefix(name, block+".")
+			if block == "" {
+				below, ok = name, !strings.Contains(name, ".")
+			}
+			switch {
+			case !ok || o.IsBlock() && below != "backend":
+			case o.isContinued():
+				out[len(out)-1][0] += ", `" + below + "`"
+			case below == "backend":
+				out = append(out, []string{"`backend \"TYPE\" { }`", "block", "`" + config.DefaultBackend + "`", cell(strings.TrimSuffix(o.Setting.Text, "."))})
+			default:
+				out = append(out, []string{"`" + below + "`", o.Kind, o.standard(), cell(strings.TrimSuffix(o.Setting.Text, "."))})
+			}
 		}
-	})
+		return "| option | type | default | meaning |\n|---|---|---|---|\n" + out.String(), nil
+	}
+}
+
+// standard returns the default as a cell of a table, "" for none.
+func (o setting) standard() string {
+	if o.Default == `""` || o.Example != "" {
+		return ""
+	}
+	return "`" + strings.ReplaceAll(o.Default, "/*.", "/<network>.") + "`"
 }
 
 // restarts returns the table of the options that a reload cannot change, and why.
-func restarts(old rows) (rows, error) {
-	var names []string
+func restarts() (string, error) {
+	var out rows
 	for _, s := range config.Settings() {
-		if s.Restart && s.Name != notForListeners {
-			names = append(names, s.Name)
+		if s.Restart == "" {
+			continue
+		}
+		block, _, _ := strings.Cut(s.Name, ".")
+		i := slices.IndexFunc(out, func(row []string) bool {
+			return row[1] == s.Restart && (strings.HasPrefix(row[0], "`"+block+".") || !strings.Contains(s.Name, "."))
+		})
+		if i < 0 {
+			out = append(out, []string{"`" + s.Name + "`", s.Restart})
+		} else {
+			out[i][0] += ", `" + s.Name + "`"
 		}
 	}
-	slices.Sort(names)
-	return old.update(names, 2, nil, nil)
+	return fmt.Sprintf("| needs a restart | because |\n|---|---|\n%s", out), nil
 }

@@ -34,8 +34,7 @@ type table struct {
 // tables returns all tables in pages.
 func (s *source) tables() []table {
 	out := []table{
-		{"all options", "configuration", allOptions, nil},
-		{"options that need a restart", "configuration", nil, restarts},
+		{"options that need a restart", "configuration", restarts, nil},
 		{"metrics", "operations/telemetry", metrics, nil},
 		{"alerts", "operations/telemetry", nil, s.alerts},
 		{"health checks", "operations/health", nil, healthChecks},
@@ -46,7 +45,7 @@ func (s *source) tables() []table {
 	}
 	for _, block := range []string{"", "consul", "etcd", "kubernetes", "lease", "underlay", "firewall", "http", "telemetry", "network"} {
 		name := strings.TrimSpace("options " + block)
-		out = append(out, table{name, "configuration", nil, func(old rows) (rows, error) { return s.blockOptions(block, old) }})
+		out = append(out, table{name, "configuration", s.blockOptions(block), nil})
 	}
 	for name, kind := range agent.Backends() {
 		if options := backendOptions(kind.Normalize); len(options) > 0 {
@@ -156,6 +155,24 @@ func keepOptions(options []backendOption, old rows) (rows, error) {
 		names, standard[o.name] = append(names, o.name), o.standard
 	}
 	return old.update(names, 3, nil, func(name string, row []string) { row[1] = withCode(row[1], standard[name]) })
+}
+
+// readBackendTexts reads what the page of the backends says about each option.
+func (s *source) readBackendTexts() (map[string]map[string]string, error) {
+	page, err := s.file(pages + "backends.mdx")
+	out := map[string]map[string]string{}
+	for name := range agent.Backends() {
+		out[name] = map[string]string{}
+		_, rest, _ := strings.Cut(page, "{/* make docs: options of "+name+" */}\n\n")
+		text, _, _ := strings.Cut(rest, "\n{/* end */}")
+		_, found := readTable(text)
+		for _, row := range found {
+			for _, m := range codeSpan.FindAllStringSubmatch(row[0], -1) {
+				out[name][m[1]] = withoutMarkdown(strings.TrimSuffix(row[len(row)-1], ".")) + "."
+			}
+		}
+	}
+	return out, err
 }
 
 // conformance returns the table of the groups of the stores' test suite, all of whose tests pass with each store. The
