@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/zclconf/go-cty/cty/convert"
+	"github.com/zclconf/go-cty/cty/gocty"
+	ctyjson "github.com/zclconf/go-cty/cty/json"
 )
 
 // An OptionTarget is where DecodeOptions puts the value of an option.
@@ -13,9 +17,9 @@ type OptionTarget struct {
 	Is    string // what the option must be, for users: "a whole number"
 }
 
-// DecodeOptions decodes a network's options for a backend, a JSON object or nothing, into their targets by name. Each
-// unknown option and each value of the wrong type is an *OptionError, and its target keeps the default. The errors are
-// returned in the order of the names.
+// DecodeOptions decodes a network's options for a backend, a JSON object or nothing, into their targets by name. Values
+// are converted as HCL converts those of other options: "1" is a number, too. Each unknown option and each value of the
+// wrong type is an *OptionError, and its target keeps the default. The errors are returned in the order of the names.
 func DecodeOptions(backend string, raw json.RawMessage, targets map[string]OptionTarget) (errs []error) {
 	members := map[string]json.RawMessage{}
 	if len(raw) > 0 {
@@ -27,9 +31,31 @@ func DecodeOptions(backend string, raw json.RawMessage, targets map[string]Optio
 		target, known := targets[name]
 		if !known {
 			errs = append(errs, &OptionError{Option: name, Reason: "unknown option of backend " + backend})
-		} else if string(members[name]) == "null" || json.Unmarshal(members[name], target.Value) != nil {
+		} else if string(members[name]) == "null" || decodeOption(members[name], target.Value) != nil {
 			errs = append(errs, &OptionError{Option: name, Reason: fmt.Sprintf("must be %s, is %s", target.Is, members[name])})
 		}
 	}
 	return errs
+}
+
+// decodeOption decodes a JSON value into the variable at target, which stays as it is if there is an error.
+func decodeOption(raw json.RawMessage, target any) error {
+	kind, err := ctyjson.ImpliedType(raw)
+	if err != nil {
+		return err
+	}
+	value, err := ctyjson.Unmarshal(raw, kind)
+	if err != nil {
+		return err
+	}
+	if kind, err = gocty.ImpliedType(target); err != nil {
+		return err
+	}
+	if value, err = convert.Convert(value, kind); err != nil {
+		return err
+	}
+	if raw, err = ctyjson.Marshal(value, kind); err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, target)
 }

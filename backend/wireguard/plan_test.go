@@ -333,7 +333,7 @@ func TestNormalize(t *testing.T) {
 		`{"listen_port":7,"persistent_keepalive":25,"mtu":1380,"key_file":"/k","psk_file":"/p"}`: `{"listen_port":7,"rotation_port":0,"persistent_keepalive":25,"rotate_keys":"","mtu":1380,"key_file":"/k","psk_file":"/p"}`,
 		`{"listen_port":0}`:                      "listen_port: must be 1 to 65535, is 0",
 		`{"listen_port":65536}`:                  "listen_port: must be 1 to 65535, is 65536",
-		`{"listen_port":"7"}`:                    `listen_port: must be a whole number, is "7"`,
+		`{"listen_port":"x"}`:                    `listen_port: must be a whole number, is "x"`,
 		`{"listen_port":null}`:                   "listen_port: must be a whole number, is null",
 		`{"rotation_port":70000}`:                "rotation_port: must be 0 to 65535, is 70000",
 		`{"rotation_port":51820}`:                "rotation_port: must differ from listen_port",
