@@ -40,6 +40,15 @@ func (w *world) must(err error) {
 // a container behind it.
 func newWorld(t *testing.T, o lab.Options) (*world, []*lab.Container) {
 	t.Helper()
+	w := newLab(t, o)
+	containers, err := layFlannel(w.ctx, w.Hosts)
+	w.must(err)
+	return w, containers
+}
+
+// newLab lays out hosts and a server of the store.
+func newLab(t *testing.T, o lab.Options) *world {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	t.Cleanup(cancel)
 	o.Leno = binary
@@ -58,11 +67,7 @@ func newWorld(t *testing.T, o lab.Options) (*world, []*lab.Container) {
 			t.Errorf("close the lab: %v", err)
 		}
 	})
-	containers, err := layFlannel(ctx, l.Hosts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &world{Lab: l, t: t, ctx: ctx}, containers
+	return &world{Lab: l, t: t, ctx: ctx}
 }
 
 // startEchoes starts pings from each of three containers to the next one, once that has answered.
