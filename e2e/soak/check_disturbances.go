@@ -141,7 +141,8 @@ func (c *checker) jumps(j Jumps) {
 // mustName reports whether an agent must say that a routing rule takes packets to its peers.
 func (c *checker) mustName(d Disturbance, m member, l Claim) bool {
 	begun := Span{d.From, d.From}
-	if l.From < d.From || l.To > d.To || c.lasts(m.node, begun, l.Span) || d.Network != "" && d.Network != m.network {
+	isTaken := func(p member) bool { return d.Network == m.network || d.Peer == p.node }
+	if l.From < d.From || l.To > d.To || c.lasts(m.node, begun, l.Span) || !slices.ContainsFunc(c.peers(m), isTaken) {
 		return false
 	}
 	if slices.ContainsFunc(c.silent[m.node], func(x Silence) bool { return c.lasts(m.node, x.Span, l.Span) }) || !c.quiet(m, l.Span) ||

@@ -10,7 +10,7 @@ import (
 var inner6 = netip.MustParsePrefix("fd00:5:0:1::/64") // the IPv6 subnet of a
 
 func (s *story) disturb(node string, from, to float64, why Kind, network string) {
-	s.Disturbances = append(s.Disturbances, Disturbance{node, Span{sec(from), sec(to)}, why, network})
+	s.Disturbances = append(s.Disturbances, Disturbance{Node: node, Span: Span{sec(from), sec(to)}, Why: why, Network: network})
 }
 
 // firewalls adds looks at the rules of a, with a number of jumps and of foreign rules.
@@ -37,6 +37,9 @@ func (s *story) mtus(from, to float64, underlay, device, route int) {
 // detour makes a routing rule take packets of a from 20 to 50. Its agent names the rule in a time.
 func (s *story) detour(network string, from, to float64) {
 	s.disturb("a", 20, 50, RoutingRule, network)
+	if network == "" {
+		s.Disturbances[len(s.Disturbances)-1].Peer = "b"
+	}
 	s.claims("a", from, to, func(c *Claim) {
 		c.Status = "critical"
 		c.Trouble = "routes critical: a routing rule that is not leno's takes precedence, 5270: from all lookup 52"
@@ -112,6 +115,10 @@ func TestCheckDisturbances(t *testing.T) {
 		"a routing rule is not named until its end": {func(s *story) { s.detour("", 24, 40) }, []Rule{DetourUnnamed}},
 		"a routing rule is named after its end":     {func(s *story) { s.detour("n", 24, 99) }, []Rule{NotRecovered}},
 		"a routing rule of another network":         {func(s *story) { s.detour("other", 20, 20) }, nil},
+		"a routing rule for a host that is not in the network": {func(s *story) {
+			s.detour("", 20, 20)
+			s.Disturbances[0].Peer = "elsewhere"
+		}, nil},
 		"a routing rule for the address of a neighbour with host-gw": {func(s *story) {
 			s.detour("", 20, 20)
 			for i := range s.Reads {

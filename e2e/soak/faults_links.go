@@ -22,7 +22,7 @@ func (r *run) disturbNetwork(ctx context.Context, s Step, m *machine) error {
 		do, undo = r.changeMTU(m, []int{1400, 1600}[s.Pick%2])
 	case RoutingRule:
 		prefix := ""
-		d.Network, prefix = r.routeTaken(s, m)
+		d.Network, d.Peer, prefix = r.routeTaken(s, m)
 		do = m.script("ip tuntap add dev soak0 mode tun; ip link set soak0 up; ip route add $1 dev soak0 table 52; "+
 			fmt.Sprintf("ip rule add pref %d lookup 52", detourPriority), prefix)
 		undo = m.script(fmt.Sprintf("ip rule del pref %d; ip link del soak0", detourPriority))
@@ -74,8 +74,8 @@ done`
 const detourPriority = 5270
 
 // routeTaken chooses the packets that a routing rule takes: those of one of the host's networks, or those to the address
-// of another host; then network is "".
-func (r *run) routeTaken(s Step, m *machine) (network, prefix string) {
+// of another host.
+func (r *run) routeTaken(s Step, m *machine) (network, peer, prefix string) {
 	if s.Pick%2 == 0 {
 		var of []part
 		for _, p := range m.takesPart() {
@@ -84,10 +84,12 @@ func (r *run) routeTaken(s Step, m *machine) (network, prefix string) {
 			}
 		}
 		p := of[s.Pick/2%len(of)]
-		return p.name, fmt.Sprintf("10.%d.0.0/16", p.number)
+		return p.name, "", fmt.Sprintf("10.%d.0.0/16", p.number)
 	}
 	others := slices.DeleteFunc(slices.Clone(r.machines), func(o *machine) bool { return !o.carries || o == m })
-	return "", others[s.Pick/2%len(others)].Addrs[0].String() + "/32"
+	other := others[s.Pick/2%len(others)]
+	peer, _ = other.now()
+	return "", peer, other.Addrs[0].String() + "/32"
 }
 
 // changeMTU returns functions that change the MTU of the host's underlay and restore it. The servers know the path to the

@@ -164,8 +164,8 @@ type Disturbance struct {
 	Node string
 	Span
 	Why Kind
-	// Network is the network whose packets a routing rule takes, or "" if it takes those to another host's address.
-	Network string
+	// A routing rule takes the packets of Network, or those to the address of the host Peer.
+	Network, Peer string
 }
 
 // A Storm is a time in which no agent could rely on the store, because of a fault on the servers,
