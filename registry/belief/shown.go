@@ -34,7 +34,8 @@ func differs(old, now *Record) bool {
 		return false
 	}
 	return old == nil || old.Lease.CreateIndex != now.Lease.CreateIndex || !bytes.Equal(old.Value, now.Value) ||
-		old.Lease.Held() != now.Lease.Held() || old.Lease.Slot != now.Lease.Slot || (old.Err == nil) != (now.Err == nil)
+		old.Lease.Held() != now.Lease.Held() || old.Lease.Slot != now.Lease.Slot || (old.Err == nil) != (now.Err == nil) ||
+		!bytes.Equal(old.Lease.Backend.Object, now.Lease.Backend.Object) // of a host with flannel, it depends on the network
 }
 
 // replaceAll makes records the known ones, and reports whether callers see a difference. before are the records that
