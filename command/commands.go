@@ -92,6 +92,7 @@ func Commands(m cli.Meta) cli.Commands {
 		dockerOptsSpec,
 		doctorSpec,
 		cleanupSpec,
+		completionSpec,
 		debugSpec,
 		eventsSpec,
 		flannelAdoptSpec,

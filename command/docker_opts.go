@@ -23,7 +23,7 @@ type dockerOpts struct {
 	host dockerHost
 
 	format, key, to string
-	create          bool
+	create, json    bool
 }
 
 func dockerOptsSpec(m cli.Meta) cli.Spec {
@@ -66,11 +66,18 @@ func (o *dockerOpts) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.create, "create", false, "leave docker0 unchanged: create a Docker network for the first network, too")
 	fs.StringVar(&o.format, "format", "",
 		"output `format`: table, env (an environment file) or json (daemon.json); LENO_FORMAT, default table")
+	fs.BoolVar(&o.json, "json", false, "the same as -format=json")
 	fs.StringVar(&o.key, "key", "DOCKER_OPTS", "`name` of the variable with all options, for -format=env")
 	fs.StringVar(&o.to, "write", "", "`file` to replace atomically, instead of printing; for -format=env and json")
 }
 
 func (o *dockerOpts) run(ctx context.Context) error {
+	if o.json {
+		if o.format != "" && o.format != cli.FormatJSON {
+			return cli.UsageErrorf("-json and -format=%s exclude each other", o.format)
+		}
+		o.format = cli.FormatJSON
+	}
 	if o.format == "" {
 		o.format = o.meta.Getenv("LENO_FORMAT")
 	}

@@ -62,6 +62,8 @@ func TestCompletionLines(t *testing.T) {
 		{"leno lease list -address 127.0.0.1:1 ", ""},
 		{"leno lease list -wa", "-watch"},
 		{"leno lease list -format ", "json table"},
+		{"leno completion ", "bash fish zsh"},
+		{"leno reservation add 10.5.3", "10.5.34.0/24"},
 		{"leno lease list -format=j", "json"},
 		{"leno docker-opts -format=", "env json table"},
 		{"leno docker-opts -network=d", "default"},

@@ -33,7 +33,7 @@ host keeps it until its lease is released or revoked.
 			fs.BoolVar(&force, "force", false, "reserve it even if another host holds its lease")
 			fs.StringVar(&r.NodeID, "node-id", "", "`id` of the host, as `leno status` shows it there")
 		},
-		Predict: cli.PredictNetworks(m),
+		Predict: cli.PredictLeases(m),
 		Run: func(ctx context.Context, args []string) error {
 			given, subnet, err := cli.SubnetArgs(args)
 			if err != nil {

@@ -49,7 +49,7 @@ func Examples(help string) [][]string {
 		if !ok {
 			continue
 		}
-		for _, end := range []string{"  ", " | ", " > ", " < ", " && "} {
+		for _, end := range []string{"  ", " | ", " > ", " >> ", " < ", " && "} {
 			text, _, _ = strings.Cut(text, end)
 		}
 		out = append(out, strings.Fields(text))

@@ -18,6 +18,7 @@ const (
 type FormatFlag struct {
 	meta    Meta
 	value   string
+	json    bool
 	noColor bool
 }
 
@@ -28,11 +29,18 @@ func (f *FormatFlag) Register(fs *flag.FlagSet) {
 	fs.BoolVar(&f.noColor, "no-color", false,
 		"print no colours; they are used on a terminal only, and never with NO_COLOR or TERM=dumb")
 	fs.StringVar(&f.value, "format", "", "output `format`, table or json; LENO_FORMAT, default table")
+	fs.BoolVar(&f.json, "json", false, "the same as -format=json")
 }
 
 // JSON reports whether JSON is wanted.
 func (f *FormatFlag) JSON() (bool, error) {
 	name, value := "-format", f.value
+	if f.json {
+		if value != "" && value != FormatJSON {
+			return false, UsageErrorf("-json and -format=%s exclude each other", value)
+		}
+		return true, nil
+	}
 	if value == "" {
 		name, value = "LENO_FORMAT", f.meta.Getenv("LENO_FORMAT")
 	}

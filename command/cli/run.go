@@ -59,12 +59,13 @@ func (all Commands) run(args []string, m Meta) int {
 	c.HelpWriter, c.ErrorWriter = &text, m.Stderr
 
 	completing := m.Getenv("COMP_LINE") != ""
+	c.Autocomplete = completing // otherwise, it adds flags that change the files of shells
 	switch unknown := c.Subcommand() != "" && all[c.Subcommand()] == nil; {
 	case completing:
 	case c.IsHelp() && unknown:
 		return wrongCommand(m, fmt.Sprintf("unknown command %q%s", c.Subcommand(),
 			didYouMean(c.Subcommand(), all.topLevel())))
-	case c.IsHelp() || c.IsVersion() || isAutocompletion(args):
+	case c.IsHelp() || c.IsVersion():
 	case len(args) == 0:
 		fmt.Fprintln(m.Stderr, all.help(m))
 		return ExitUsage
@@ -98,14 +99,6 @@ func helpLast(args []string) []string {
 func wrongCommand(m Meta, text string) int {
 	fmt.Fprintf(m.Stderr, "%s\n%s\n", m.errorText(text), usageLine)
 	return ExitUsage
-}
-
-// isAutocompletion reports whether the arguments ask to set up shell completion.
-func isAutocompletion(args []string) bool {
-	return slices.ContainsFunc(args, func(a string) bool {
-		name := strings.TrimLeft(a, "-")
-		return a != name && (name == "autocomplete-install" || name == "autocomplete-uninstall")
-	})
 }
 
 // Run parses the words, runs the command, and turns its error into text and an exit code.
@@ -173,7 +166,7 @@ over the environment:
 	})
 	b.WriteString(`
 Exit codes: 0 done, 1 failed, 2 wrong usage. leno COMMAND -help explains one
-command; leno -autocomplete-install sets up completion in your shell.`)
+command; leno completion sets up completion in your shell.`)
 	return b.String()
 }
 
