@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"testing"
 	"time"
@@ -138,34 +137,5 @@ func TestBlockingReads(t *testing.T) {
 				}
 			}
 		}
-	})
-}
-
-// TestBlockedReaderOfWhatGoes: a reader that waits for a change of a network is told when the network is deleted.
-func TestBlockedReaderOfWhatGoes(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		store := memory.New()
-		foreignNetwork(t, store)
-		a := newHost(t, store, "a").start()
-		a.ready()
-		list, err := a.client.Reservations(t.Context(), "x")
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := make(chan error, 1)
-		go func() {
-			_, err := a.client.Reservations(t.Context(), "x", api.Read{Index: list.Index, Wait: time.Minute})
-			got <- err
-		}()
-		eventually(t, func() error {
-			if n := a.agent.http.Waiting(); n != 1 {
-				return fmt.Errorf("%d requests wait", n)
-			}
-			return nil
-		})
-		if err := store.Client().DeleteNetwork(t.Context(), "x"); err != nil {
-			t.Fatal(err)
-		}
-		agenttest.WantCode(t, "a network that is gone", <-got, http.StatusNotFound, "it was deleted at")
 	})
 }

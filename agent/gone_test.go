@@ -1,74 +1,13 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"testing"
 
-	"github.com/lenonet/leno/agent/definition"
-	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/state"
-	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry/memory"
 )
-
-// TestDeletedWhileTheAgentWasAway: what an earlier process left of a network that the agent watches is removed if the
-// network was deleted while no agent ran, and stays if the store has lost the network.
-func TestDeletedWhileTheAgentWasAway(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		away   func(s *memory.Store) error
-		leaves bool
-	}{
-		{"deleted", func(s *memory.Store) error { return s.Client().DeleteNetwork(context.Background(), "n") }, true},
-		{"lost", func(s *memory.Store) error { empty(s); return nil }, false},
-	} {
-		subtest(t, tt.name, func(t *testing.T) {
-			store := memory.New()
-			a := newHost(t, store, "a")
-			n, err := definition.FromBlock(a.config.Networks[0])
-			must(t, err)
-			must(t, store.Client().PutNetwork(context.Background(), n))
-			a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
-			started := a.start()
-			a.subnet() // a host that watches networks is ready before it has found this one
-			a.ready()
-			lease, _ := mustRunner(t, a).Lease()
-			file := mustRunner(t, a).Local().SubnetFile
-			must(t, started.stop())
-			must(t, tt.away(store))
-			a.start()
-			if !tt.leaves {
-				a.ready()
-				if now, err := store.Client().Network(context.Background(), "n"); err == nil && len(definition.Differences(now, n)) > 0 {
-					t.Errorf("the store has %+v", now)
-				}
-				eventually(t, func() error { return errOf(store.Client().Network(context.Background(), "n")) })
-				if got := a.subnet(); got != lease.Subnet() || !exists(file) {
-					t.Errorf("%s, before %s; the subnet file exists %t", got, lease.Subnet(), exists(file))
-				}
-				for _, state := range a.recorder.all() {
-					if state == "zero" {
-						t.Error("the network was left")
-					}
-				}
-				return
-			}
-			a.applies("zero")
-			eventually(t, func() error {
-				if _, _, there := store.Get(leaseKey(lease.Subnet())); there || exists(file) || exists(state.Path(a.config.DataDir, "n")) {
-					return errors.New("something was left behind")
-				}
-				return nil
-			})
-			// When the network is defined again, the host takes part again.
-			must(t, store.Client().PutNetwork(context.Background(), n))
-			a.ready()
-			a.check(health.Network, api.Passing)
-		})
-	}
-}
 
 // TestDepartureAndReload: if a reload adds a network that the agent is leaving at its start, the network begins when
 // the agent has left it. If the reload comes before that, the network is not left at all.

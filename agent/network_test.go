@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
@@ -18,65 +16,6 @@ import (
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
-
-func TestNetworkDeletedAndDefinedAgain(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		store := memory.New()
-		a := newHost(t, store, "a").start()
-		a.ready()
-		ctx := context.Background()
-		if _, err := a.client.Network(ctx, "n"); err != nil {
-			t.Fatal(err)
-		}
-		err := a.client.DeleteNetwork(ctx, "n", false)
-		var refused *api.Error
-		if !errors.As(err, &refused) || refused.Code != http.StatusConflict || !strings.Contains(refused.Message, "a") {
-			t.Fatalf("a network in use was deleted: %v", err)
-		}
-		// Only a caller who may read the leases learns which hosts are in the way.
-		if n := a.registry.Count("token  WatchLeases"); n != 1 {
-			t.Errorf("the leases were read %d times under the caller's token", n)
-		}
-		if err := a.client.DeleteNetwork(ctx, "n", true); err != nil {
-			t.Fatal(err)
-		}
-		a.applies("zero")
-		a.check(health.Network, api.Critical, "leno network apply")
-		eventually(t, func() error {
-			if _, err := os.Stat(a.config.Networks[0].SubnetFile); !errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("the subnet file is still there: %v", err)
-			}
-			return nil
-		})
-		if keys := store.Keys(memory.Prefix + "/leases/n/1"); len(keys) != 0 {
-			t.Errorf("leases stay: %v", keys)
-		}
-		if report, _ := a.agent.env.Reports.Health.Report(); report.Ready || len(report.Networks[0].Checks) != 1 {
-			t.Errorf("checks of the network that is gone: %+v", report)
-		}
-		n, err := definition.FromBlock(a.config.Networks[0])
-		must(t, err)
-		must(t, store.Client().PutNetwork(ctx, n))
-		a.ready()
-
-		// A network that an operator has defined again, and that is deleted again, is left each time.
-		subnet := a.subnet()
-		must(t, store.Client().DeleteNetwork(ctx, "n"))
-		a.check(health.Network, api.Critical, "leno network apply")
-		if _, _, there := store.Get(leaseKey(subnet)); there {
-			t.Error("the lease stays")
-		}
-		time.Sleep(time.Minute)
-		if _, err := store.Client().Network(ctx, "n"); !errors.Is(err, registry.ErrNetworkNotFound) {
-			t.Errorf("put back: %v", err)
-		}
-		must(t, store.Client().PutNetwork(ctx, n))
-		a.ready()
-		if mustRunner(t, a).Local().Name != "n" {
-			t.Error("another runner")
-		}
-	})
-}
 
 func TestReleaseGivesTheSubnetUp(t *testing.T) {
 	simulated(t, func(t *testing.T) {

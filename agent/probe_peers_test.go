@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"testing"
@@ -74,45 +73,19 @@ func TestProbe(t *testing.T) {
 		_, err = c.ProbePeers(ctx, "m", api.ProbeRequest{})
 		agenttest.WantCode(t, "an unknown network", err, http.StatusNotFound, "m")
 
+		// One probe of a network runs at a time.
+		a.beforeProbes(func(context.Context) error {
+			_, err := c.ProbePeers(ctx, "n", api.ProbeRequest{})
+			agenttest.WantCode(t, "a second probe", err, http.StatusConflict, "running since", "try again")
+			return nil
+		})
+		if _, err = c.ProbePeers(ctx, "n", api.ProbeRequest{}); err != nil {
+			t.Error(err)
+		}
+
 		a.beforeProbes(func(context.Context) error { return probe.ErrNoRight })
 		_, err = c.ProbePeers(ctx, "n", api.ProbeRequest{})
 		agenttest.WantCode(t, "no right", err, http.StatusNotImplemented, "CAP_NET_RAW")
-	})
-}
-
-// TestProbesTakeTurns: one probe of a network runs at a time, and it ends when its client disconnects.
-func TestProbesTakeTurns(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a").start()
-		a.ready()
-		running, ended := make(chan struct{}), make(chan error, 1)
-		a.beforeProbes(func(ctx context.Context) error {
-			close(running)
-			<-ctx.Done()
-			ended <- ctx.Err()
-			return ctx.Err()
-		})
-		ctx, leave := context.WithCancel(context.Background())
-		gone := make(chan error, 1)
-		go func() {
-			_, err := a.client.ProbePeers(ctx, "n", api.ProbeRequest{})
-			gone <- err
-		}()
-		<-running
-		_, err := a.client.ProbePeers(context.Background(), "n", api.ProbeRequest{})
-		agenttest.WantCode(t, "a second probe", err, http.StatusConflict, "running since", "try again")
-		leave()
-		if err := <-gone; !errors.Is(err, context.Canceled) {
-			t.Errorf("the client got %v", err)
-		}
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("the probe ended by %v", err)
-		}
-		a.beforeProbes(nil)
-		eventually(t, func() error {
-			_, err := a.client.ProbePeers(context.Background(), "n", api.ProbeRequest{})
-			return err
-		})
 	})
 }
 

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -63,7 +64,7 @@ func TestStores(t *testing.T) {
 }
 
 // TestEtcdCheck: with etcd as the store, health shows the check "etcd" and none about Consul, for the agent and for the
-// networks.
+// networks. Both say that the store is away, and the host stays ready.
 func TestEtcdCheck(t *testing.T) {
 	simulated(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
@@ -72,7 +73,10 @@ func TestEtcdCheck(t *testing.T) {
 		a.registry.Set(fmt.Errorf("no luck: %w", registry.ErrUnavailable))
 		a.check(health.Etcd, api.Warning, "no luck")             // the agent's check
 		a.check(health.Etcd, api.Warning, string(report.Leases)) // the network's check
-		_, shown := a.health()
+		code, shown := a.health()
+		if code != http.StatusTooManyRequests || !shown.Ready {
+			t.Errorf("healthz %d, ready %t", code, shown.Ready)
+		}
 		for _, c := range shown.Checks {
 			if c.Name == health.Consul {
 				t.Errorf("the agent has %+v", c)

@@ -10,8 +10,6 @@ import (
 	"slices"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
@@ -46,27 +44,6 @@ func (h *host) has(path, network string) {
 			return fmt.Errorf("%s has %s, network %s has %s", path, got, network, lease.Subnet())
 		}
 		return nil
-	})
-}
-
-// TestSubnetFileUnderAnotherName: another spelling of the subnet file's path moves nothing in a reload.
-func TestSubnetFileUnderAnotherName(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a")
-		old := a.config.Networks[0].SubnetFile
-		link := filepath.Join(t.TempDir(), "link")
-		must(t, os.Symlink(filepath.Dir(old), link))
-		a.start().ready()
-		a.writtenAt("n", old)
-		c := a.config
-		c.Networks = slices.Clone(c.Networks)
-		c.Networks[0].SubnetFile = filepath.Join(link, filepath.Base(old))
-		must(t, a.agent.Reload(context.Background(), c))
-		a.ready()
-		a.writtenAt("n", c.Networks[0].SubnetFile)
-		if lines := a.said.With("written again"); !exists(old) || len(lines) > 0 {
-			t.Errorf("there %t; %q", exists(old), lines)
-		}
 	})
 }
 
@@ -116,45 +93,6 @@ func TestSubnetFilesChangePlaces(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestSubnetFileOfAnotherNetwork: a network without a block does not overwrite the subnet file that the block of
-// another network names.
-func TestSubnetFileOfAnotherNetwork(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a")
-		path := filepath.Join(filepath.Dir(a.config.DataDir), "watched.env")
-		a.config.Networks[0].SubnetFile, a.config.WatchNetworks, a.config.AllowedNetworks = path, true, []string{"*"}
-		a.start().ready()
-		_, err := a.client.PutNetwork(context.Background(), api.Network{Name: "watched", Backend: []byte(`{"type":"recorder"}`),
-			Pools: []api.Pool{{Prefix: a.second().Pools[0].Prefix}}}, false)
-		must(t, err)
-		a.check(health.SubnetFile, api.Critical, path, "is the subnet file of network n")
-		a.has(path, "n")
-	})
-}
-
-// TestSubnetFileIsNoFile: a named pipe in place of the subnet file would block its readers. It stays, and blocks
-// neither the work of the agent, nor a reload, nor the end of the agent.
-func TestSubnetFileIsNoFile(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a")
-		path := a.config.Networks[0].SubnetFile
-		must(t, unix.Mkfifo(path, 0o600))
-		a.start()
-		a.check(health.SubnetFile, api.Critical, path, "is not a regular file")
-		c := a.config
-		c.Networks = slices.Clone(c.Networks)
-		c.Networks[0].IPMasq = !c.Networks[0].IPMasq
-		must(t, a.agent.Reload(context.Background(), c))
-		c.Networks = []config.Network{a.second()}
-		must(t, a.agent.Reload(context.Background(), c))
-		a.ready()
-		must(t, a.stop())
-		if info, err := os.Lstat(path); err != nil || info.Mode().IsRegular() {
-			t.Errorf("%v, %v", info, err)
-		}
-	})
 }
 
 // TestSubnetFileMovesWithoutTheStore: a reload that changes subnet_file moves the file at once, although the agent

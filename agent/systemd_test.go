@@ -1,10 +1,8 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"net"
-	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,7 +10,6 @@ import (
 
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -59,33 +56,4 @@ func TestSystemd(t *testing.T) {
 		t.Errorf("ready %d times: %q", ready(), said)
 	}
 	must(t, a.wait())
-}
-
-func TestBadRecordsAreNamed(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		store := memory.New()
-		a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
-		a.ready()
-		b.ready()
-		want := a.subnet().String() + " <- b@" + b.subnet().String()
-		a.applies(want)
-		a.check(health.Records, api.Passing)
-		key := memory.Prefix + "/leases/n/nonsense"
-		store.Put(key, []byte("{"))
-		a.check(health.Records, api.Warning, "1 record skipped", key)
-		a.applies(want)
-		list, err := a.client.Leases(context.Background(), "n")
-		if err != nil || len(list.Leases) != 2 || len(list.Skipped) != 1 || list.Skipped[0].Key != key {
-			t.Errorf("%+v, %v", list, err)
-		}
-		store.Delete(key)
-		a.check(health.Records, api.Passing)
-
-		store.Put(leaseKey(free(a, b)), []byte("{"))
-		a.check(health.Records, api.Warning, leaseKey(free(a, b)))
-		code, body := a.request("GET", "/v1/network/n/lease/"+registry.SubnetKey(free(a, b)), "")
-		if code != http.StatusConflict || !strings.Contains(body, "cannot be used: invalid: unexpected end of JSON input") {
-			t.Errorf("%d %s", code, body)
-		}
-	})
 }

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
@@ -74,32 +71,6 @@ func TestLeavingLeavesNothing(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestLeftPoolsAreFree: a network whose pools overlap those of another one waits. The pools of a network that was left
-// are free for another network of this host.
-func TestLeftPoolsAreFree(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a").start()
-		a.ready()
-		c := a.config
-		second := a.second()
-		second.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.5.2.0/23"), SubnetLen: 26}}
-		c.Networks = []config.Network{c.Networks[0], second}
-		m, err := definition.FromBlock(second)
-		must(t, err)
-		must(t, a.store.Client().PutNetwork(t.Context(), m)) // as with leno network apply -force
-		must(t, a.agent.Reload(context.Background(), c))
-		eventually(t, func() error {
-			report, _ := a.agent.env.Reports.Health.Report()
-			if report.Status != api.Critical || !strings.Contains(fmt.Sprint(report), `overlaps 10.5.0.0/22 of network "n"`) {
-				return fmt.Errorf("%+v", report)
-			}
-			return nil
-		})
-		must(t, a.store.Client().DeleteNetwork(context.Background(), "n"))
-		eventually(t, func() error { _, err := os.Stat(second.SubnetFile); return err })
-	})
 }
 
 // TestLeftOverRestart: a network that was removed from the configuration while the agent was down is left at the next

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/agent/query"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -95,6 +96,23 @@ func TestReadsFindTheirNetworkAgain(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestReaderOfADeletedNetwork: a reader that waits for a change of a network is told when the network is deleted.
+func TestReaderOfADeletedNetwork(t *testing.T) {
+	h := newHost(t, nil)
+	h.define("x", "10.8.0.0/16")
+	h.serve("127.0.0.1:0")
+	list, err := h.client.Reservations(t.Context(), "x")
+	must(t, err)
+	got := make(chan error, 1)
+	go func() {
+		_, err := h.client.Reservations(t.Context(), "x", api.Read{Index: list.Index, Wait: time.Minute})
+		got <- err
+	}()
+	h.readers(1)
+	must(t, h.store.Client().DeleteNetwork(t.Context(), "x"))
+	agenttest.WantCode(t, "a network that is gone", <-got, http.StatusNotFound, "it was deleted at")
 }
 
 // TestBlockedReadersEnd: readers end with the server, which does not wait for them, and with their clients.

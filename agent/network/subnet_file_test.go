@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
@@ -123,7 +125,7 @@ func TestSubnetFileReady(t *testing.T) {
 }
 
 // TestSubnetFileOfAnother checks that a network without a block leaves the path to the network that is configured with it,
-// and that a file that is not a regular one is left alone.
+// and that a file that is not a regular one is left alone and does not block the host.
 func TestSubnetFileOfAnother(t *testing.T) {
 	c := newFileCase(t)
 	c.file.subnetFileOf = func(path, except string) string {
@@ -150,6 +152,20 @@ func TestSubnetFileOfAnother(t *testing.T) {
 	}
 	if target, err := os.Readlink(c.file.path); err != nil || target != os.DevNull {
 		t.Errorf("%q, %v", target, err)
+	}
+
+	// A named pipe would block its readers.
+	c = newFileCase(t)
+	must(t, unix.Mkfifo(c.file.path, 0o600))
+	err := c.file.write([]byte(ownFile), netip.MustParsePrefix("10.5.1.0/24"), 1450)
+	if err == nil || !strings.Contains(err.Error(), "is not a regular file") {
+		t.Errorf("a named pipe: %v", err)
+	}
+	c.file.repair()
+	_ = c.file.copyTo(c.beside("next.env")) // it may fail, and does not block
+	must(t, c.file.remove(""))
+	if info, err := os.Lstat(c.file.path); err != nil || info.Mode().IsRegular() {
+		t.Errorf("%v, %v", info, err)
 	}
 }
 
