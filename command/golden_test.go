@@ -336,7 +336,7 @@ func TestTranscripts(t *testing.T) {
 				Reason: "consul at 127.0.0.1:8500 does not answer: connect: connection refused; packets flow, nothing changes until it is back"}
 		}},
 		{name: "status differs", args: "status", set: func(f *fakeAgent) {
-			f.networks[1].Local.Differs = []string{`backend {"type":"vxlan","vni":2} is {"type":"vxlan","vni":1} in the store`}
+			f.networks[1].Local.Differs = []string{"backend.vni is 2, and 1 in the store"}
 			f.health.Networks[0].Checks = append(f.health.Networks[0].Checks, api.Check{Name: "network", Status: api.Passing,
 				Reason: "defined; the definition in Consul stays in force, and the block differs from it: " + f.networks[1].Local.Differs[0] +
 					"; to change the network on all hosts, run: leno network apply /etc/leno.d/a-name-that-is-rather-long.hcl"})

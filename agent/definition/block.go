@@ -90,27 +90,12 @@ func CheckEncryption(n registry.Network, kinds map[string]backend.Type) error {
 }
 
 // Differences describes where want differs from have, the definition in the store.
-func Differences(want, have registry.Network) []string {
-	var out []string
-	for i := range max(len(want.Plan), len(have.Plan)) {
-		switch {
-		case i >= len(have.Plan):
-			out = append(out, fmt.Sprintf("pool %s is not in the store", want.Plan[i].Prefix))
-		case i >= len(want.Plan):
-			out = append(out, fmt.Sprintf("pool %s is only in the store", have.Plan[i].Prefix))
-		case want.Plan[i] != have.Plan[i]:
-			w, h := want.Plan[i], have.Plan[i]
-			out = append(out, fmt.Sprintf("pool %s/%d %s-%s is %s/%d %s-%s in the store",
-				w.Prefix, w.SubnetLen, w.Min, w.Max, h.Prefix, h.SubnetLen, h.Min, h.Max))
-		}
+func Differences(want, have registry.Network) (out []string) {
+	for _, d := range registry.Differences(want, have) {
+		out = append(out, fmt.Sprintf("%s is %s, and %s in the store", d.Field, cmp.Or(d.A, "not set"), cmp.Or(d.B, "not set")))
 	}
-	if want.Encryption != have.Encryption {
-		out = append(out, fmt.Sprintf("encryption %q is %q in the store", want.Encryption, have.Encryption))
-	}
-	switch w, h := want.Carriage(), have.Carriage(); {
-	case !w.Backend.Equal(h.Backend):
-		out = append(out, fmt.Sprintf("backend %s is %s in the store", w.Backend.Object, h.Backend.Object))
-	case !w.Equal(h):
+	w, h := want.Carriage(), have.Carriage()
+	if w.Backend = h.Backend; !w.Equal(h) {
 		out = append(out, "its switch to another backend or to new keys is in another state in the store")
 	}
 	return out

@@ -27,10 +27,10 @@ func TestDifferences(t *testing.T) {
 		says       []string
 	}{
 		{"none", v4, v4, nil},
-		{"a family more", dual, v4, []string{"fd00:5::/48 is not in the store"}},
-		{"a family less", v4, dual, []string{"fd00:5::/48 is only in the store"}},
-		{"encryption", secret, v4, []string{`encryption "required" is "" in the store`}},
-		{"range and backend", narrow, v4, []string{"10.5.2.0", `"other"`}},
+		{"a family more", dual, v4, []string{"ipv6.max", "ipv6.min", "ipv6.prefix is fd00:5::/48, and not set in the store", "ipv6.subnet_len"}},
+		{"a family less", v4, dual, []string{"ipv6.max", "ipv6.min", "ipv6.prefix is not set, and fd00:5::/48 in the store", "ipv6.subnet_len"}},
+		{"encryption", secret, v4, []string{"encryption is required, and not set in the store"}},
+		{"range and backend", narrow, v4, []string{"backend.type is other", "ipv4.max is 10.5.2.0"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := Differences(tt.want, tt.have)

@@ -2,7 +2,6 @@ package definition
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -92,17 +91,14 @@ func (c Change) Version() uint64 {
 
 // differences compares the effective values of the definitions.
 func (c Change) differences() []api.Change {
-	out, types := []api.Change{}, typeSet(c.Backends)
-	from, to := map[string]string{}, types.fields(Intended(c.New))
+	from, to := Intended(c.Old), Intended(c.New)
+	to.Backend = WithDefaults(to.Backend, c.Backends)
 	if c.exists() {
-		from = types.fields(Intended(c.Old))
+		from.Backend = WithDefaults(from.Backend, c.Backends)
 	}
-	all := maps.Clone(from)
-	maps.Copy(all, to)
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if from[name] != to[name] {
-			out = append(out, api.Change{Field: name, From: from[name], To: to[name]})
-		}
+	out := []api.Change{}
+	for _, d := range registry.Differences(from, to) {
+		out = append(out, api.Change{Field: d.Field, From: d.A, To: d.B})
 	}
 	return out
 }

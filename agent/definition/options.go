@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
-	"strconv"
 
 	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/backend"
@@ -101,33 +100,6 @@ func (t typeSet) withLive(spec, wanted switchover.Spec) switchover.Spec {
 		}
 	}
 	return spec
-}
-
-// fields returns the values of a definition by name, for example "ipv4.prefix". Options of a backend that this version of
-// leno does not know are those that are stored.
-func (t typeSet) fields(n registry.Network) map[string]string {
-	out := map[string]string{"backend.type": n.Backend.Type}
-	if n.Encryption != "" {
-		out["encryption"] = n.Encryption
-	}
-	for name, value := range parseOptions(t.spec(n.Backend).Options) {
-		text := string(value)
-		if json.Unmarshal(value, &text) != nil || string(value) == "null" {
-			text = string(value)
-		}
-		out["backend."+name] = text
-	}
-	for _, p := range n.Plan {
-		family := "ipv4."
-		if p.Prefix.Addr().Is6() {
-			family = "ipv6."
-		}
-		out[family+"prefix"] = p.Prefix.String()
-		out[family+"subnet_len"] = strconv.Itoa(p.SubnetLen)
-		out[family+"min"] = p.Min.String()
-		out[family+"max"] = p.Max.String()
-	}
-	return out
 }
 
 // ports returns the ports that the network's backends need, and the one that its next keys will need if they are rotated

@@ -1,13 +1,10 @@
 package transfer
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -207,50 +204,16 @@ func (c *copier) compare(ctx context.Context, n *Network) (registry.Situation, e
 
 // differences names what two definitions of a network differ in.
 func (c *copier) differences(source, there registry.Network) (out []string) {
-	describe := func(p registry.Pool) string {
-		return fmt.Sprintf("%s, subnets of /%d from %s to %s", p.Prefix, p.SubnetLen, p.Min, p.Max)
-	}
-	for i := range max(len(source.Plan), len(there.Plan)) {
-		ours, theirs := "no second pool", "no second pool"
-		if i < len(source.Plan) {
-			ours = describe(source.Plan[i])
-		}
-		if i < len(there.Plan) {
-			theirs = describe(there.Plan[i])
-		}
-		if ours != theirs {
-			out = append(out, fmt.Sprintf("the pool is %s in the source and %s there", ours, theirs))
-		}
-	}
-	ours, theirs := source.Backend, there.Backend
 	if c.o.Normalize != nil {
-		ours, theirs = c.o.Normalize(ours), c.o.Normalize(theirs)
+		source.Backend, there.Backend = c.o.Normalize(source.Backend), c.o.Normalize(there.Backend)
 	}
-	out = append(out, backendDifferences(ours, theirs)...)
+	for _, d := range registry.Differences(source, there) {
+		out = append(out, fmt.Sprintf("%s is %s in the source and %s there",
+			d.Field, cmp.Or(d.A, "not set"), cmp.Or(d.B, "not set")))
+	}
 	a, b := source.Carriage(), there.Carriage()
-	if a.Backend, b.Backend = ours, ours; !a.Equal(b) {
+	if a.Backend = b.Backend; !a.Equal(b) {
 		out = append(out, "the switch to another backend or to new keys is in another state in the source than there")
-	}
-	return out
-}
-
-// backendDifferences names the options in which two backends differ.
-func backendDifferences(ours, theirs registry.Backend) (out []string) {
-	var source, there map[string]json.RawMessage
-	switch {
-	case ours.Equal(theirs):
-		return nil
-	case ours.Type != theirs.Type, json.Unmarshal(ours.Object, &source) != nil,
-		json.Unmarshal(theirs.Object, &there) != nil:
-		return []string{fmt.Sprintf("the backend is %s in the source and %s there", ours.Type, theirs.Type)}
-	}
-	options := maps.Clone(source)
-	maps.Copy(options, there)
-	for _, name := range slices.Sorted(maps.Keys(options)) {
-		if a, b := source[name], there[name]; !bytes.Equal(a, b) {
-			out = append(out, fmt.Sprintf("%s of the backend is %s in the source and %s there",
-				name, cmp.Or(string(a), "not set"), cmp.Or(string(b), "not set")))
-		}
 	}
 	return out
 }

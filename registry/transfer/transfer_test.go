@@ -311,10 +311,10 @@ func TestSituations(t *testing.T) {
 			n.Epoch.Number = 1
 			w.reserve(w.from, 9, "host-9")
 			w.define(w.to, n)
-		}, fails: 1, want: []string{"default failed the destination has another definition: the pool is " +
-			"10.5.0.0/20, subnets of /24 from 10.5.1.0 to 10.5.15.0 in the source and " +
-			"10.6.0.0/20, subnets of /24 from 10.6.1.0 to 10.6.15.0 there; " +
-			"vni of the backend is 1 in the source and 2 there; " +
+		}, fails: 1, want: []string{"default failed the destination has another definition: " +
+			"backend.vni is 1 in the source and 2 there; ipv4.max is 10.5.15.0 in the source and 10.6.15.0 there; " +
+			"ipv4.min is 10.5.1.0 in the source and 10.6.1.0 there; " +
+			"ipv4.prefix is 10.5.0.0/20 in the source and 10.6.0.0/20 there; " +
 			"the switch to another backend or to new keys is in another state in the source than there",
 			`10.5.9.0/24 node "host-9" skipped the network is not copied`,
 			"10.5.1.0/24 host-1 skipped the network is not copied", "10.5.2.0/24 host-2 skipped the network is not copied",
