@@ -15,13 +15,15 @@ import (
 	"github.com/lenonet/leno/registry/belief"
 	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/consul/changelog"
+	"github.com/lenonet/leno/registry/consul/sessions"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // Acquire implements registry.Leases.
 func (ls leaseStore) Acquire(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
-	if claim.TTL < minTTL || claim.TTL > maxTTL {
+	if claim.TTL < sessions.MinTTL || claim.TTL > sessions.MaxTTL {
 		return registry.Lease{}, fmt.Errorf("acquire lease in network %s: %w: ttl %s is not within %s..%s",
-			n.Name, registry.ErrInvalid, claim.TTL, minTTL, maxTTL)
+			n.Name, registry.ErrInvalid, claim.TTL, sessions.MinTTL, sessions.MaxTTL)
 	}
 	ls.kept.Delete(n.Name)
 	a := &acquisition{ls: ls, network: n, claim: claim, version: n.ModifyIndex}
@@ -63,12 +65,12 @@ func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, 
 	if err != nil {
 		return lease, false, err
 	}
-	results, err := a.ls.kv.transactWith(ctx, read{consistent: true},
+	results, err := a.ls.kv.TransactWith(ctx, transport.Read{Consistent: true},
 		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: a.ls.kv.keys.network(a.network.Name), Index: a.version},
 		&api.KVTxnOp{Verb: api.KVCheckSession, Key: key, Session: a.claim.Session},
 		&api.KVTxnOp{Verb: api.KVGet, Key: key})
 	if err != nil {
-		if isRefused(err) {
+		if transport.IsRefused(err) {
 			err = nil
 		}
 		return lease, false, err
@@ -81,8 +83,8 @@ func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, 
 	if err != nil || !lease.SameValue(wanted) {
 		return lease, false, err
 	}
-	entry, err := a.ls.sessions.renew(ctx, a.claim.Session)
-	if ok = entry != nil && fits(entry, a.claim); ok {
+	entry, err := a.ls.sessions.Renew(ctx, a.claim.Session)
+	if ok = entry != nil && sessions.Fits(entry, a.claim); ok {
 		a.ls.kept.Store(a.network.Name, keptLease{lease, a.ls.kv})
 	}
 	return lease, ok, err
@@ -104,7 +106,7 @@ func (a *acquisition) Known(ctx context.Context) (claims.View, bool, error) {
 	}
 	if slot, err := a.network.Plan.Slot(a.claim.Prefer); err == nil {
 		key := a.ls.kv.keys.lease(a.network.Name, a.network.Plan.Subnets(slot)[0])
-		own, _, err := a.ls.kv.get(ctx, key, read{consistent: true})
+		own, _, err := a.ls.kv.Get(ctx, key, transport.Read{Consistent: true})
 		if err != nil {
 			return claims.View{}, false, err
 		}
@@ -126,7 +128,7 @@ func (a *acquisition) Current(ctx context.Context) (claims.View, error) {
 	f, done := a.ls.followers.use(a.network.Name)
 	defer done()
 	prefix, made := a.ls.kv.keys.leases(a.network.Name), uint64(0)
-	pairs, _, err := a.ls.kv.list(ctx, prefix, read{consistent: true, large: true})
+	pairs, _, err := a.ls.kv.List(ctx, prefix, transport.Read{Consistent: true, Large: true})
 	if err != nil {
 		return a.view, err
 	}
@@ -150,7 +152,7 @@ func (a *acquisition) Current(ctx context.Context) (claims.View, error) {
 // another plan now, and a *DeletedError when the network was deleted.
 func (a *acquisition) confirmPlan(ctx context.Context) error {
 	key := a.ls.kv.keys.network(a.network.Name)
-	pair, _, err := a.ls.kv.get(ctx, key, read{consistent: true})
+	pair, _, err := a.ls.kv.Get(ctx, key, transport.Read{Consistent: true})
 	if err != nil {
 		return err
 	}
@@ -186,7 +188,7 @@ func (a *acquisition) Mark(ctx context.Context) error {
 	}
 	// Either the marker was created after the list, or the list hid it.
 	if a.unmarked++; a.unmarked > 2 {
-		return hidden(a.ls.kv.keys.leases(a.network.Name))
+		return transport.Hidden(a.ls.kv.keys.leases(a.network.Name))
 	}
 	return claims.ErrOutdated
 }
@@ -199,7 +201,7 @@ func isSettled(marker *api.KVPair) bool { return marker.Flags == marker.CreateIn
 // Holders implements claim.Steps. It lists the sessions only until the marker says that none of them matters.
 func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
 	key := a.ls.kv.keys.leases(a.network.Name) + markerName
-	marker, _, err := a.ls.kv.get(ctx, key, read{consistent: true})
+	marker, _, err := a.ls.kv.Get(ctx, key, transport.Read{Consistent: true})
 	switch {
 	case err != nil:
 		return nil, err
@@ -208,7 +210,7 @@ func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
 	case isSettled(marker):
 		return nil, nil
 	}
-	holders, all, err := a.ls.sessions.holders(ctx, a.network.Name)
+	holders, all, err := a.ls.sessions.Holders(ctx, a.network.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -251,14 +253,14 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 	case !old.Held():
 		checks = append(checks, &api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: old.ModifyIndex})
 	default:
-		entry, err := a.ls.sessions.renew(ctx, old.Session)
+		entry, err := a.ls.sessions.Renew(ctx, old.Session)
 		if err != nil {
 			return registry.Lease{}, err
 		}
 		switch {
 		case entry == nil:
-			return registry.Lease{}, &refusedError{reasons: []string{"the session of " + key + " has just ended"}}
-		case !fits(entry, a.claim):
+			return registry.Lease{}, &transport.RefusedError{Reasons: []string{"the session of " + key + " has just ended"}}
+		case !sessions.Fits(entry, a.claim):
 			// The TTL was changed: transfer the lock without releasing it.
 			checks = append(checks, &api.KVTxnOp{Verb: api.KVUnlock, Key: key, Value: value, Session: old.Session})
 			a.created = append(a.created, old.Session)
@@ -288,7 +290,7 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 	marker := a.ls.kv.keys.leases(a.network.Name) + markerName
 	checks = append(checks, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: marker})
 	checks = append(checks, &api.KVTxnOp{Verb: api.KVLock, Key: key, Value: value, Session: session})
-	results, err := a.ls.kv.transact(ctx, checks...)
+	results, err := a.ls.kv.Transact(ctx, checks...)
 	if err != nil {
 		return a.resolveFailure(ctx, key, value, session, err)
 	}
@@ -302,7 +304,7 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 	case a.version == 0 && a.otherPlan(findPair(results, definition)):
 		reason = definition + " was defined at the same time"
 		if choice.Existing != nil { // the slot is in use, and may also be one of the other plan
-			return registry.Lease{}, &refusedError{reasons: []string{reason}}
+			return registry.Lease{}, &transport.RefusedError{Reasons: []string{reason}}
 		}
 	default:
 		return lease, nil
@@ -310,12 +312,12 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 	if err := a.ls.deleteOwn(ctx, key, lease); err != nil {
 		return registry.Lease{}, err
 	}
-	return registry.Lease{}, &refusedError{reasons: []string{reason}}
+	return registry.Lease{}, &transport.RefusedError{Reasons: []string{reason}}
 }
 
 // confirm returns ErrOutdated unless the record at key still is that of a lease.
 func (a *acquisition) confirm(ctx context.Context, key string, l *registry.Lease) error {
-	pair, _, err := a.ls.kv.get(ctx, key, read{consistent: true})
+	pair, _, err := a.ls.kv.Get(ctx, key, transport.Read{Consistent: true})
 	if err == nil && (pair == nil || pair.ModifyIndex != l.ModifyIndex || pair.Session != l.Session) {
 		err = claims.ErrOutdated
 	}
@@ -343,7 +345,7 @@ func (a *acquisition) reserved(pair *api.KVPair) bool {
 func (a *acquisition) resolveFailure(
 	ctx context.Context, key string, value []byte, session string, failure error,
 ) (registry.Lease, error) {
-	if isRefused(failure) {
+	if transport.IsRefused(failure) {
 		if strings.Contains(failure.Error(), "invalid session") {
 			a.session, a.claim.Session = "", ""
 		}
@@ -352,7 +354,7 @@ func (a *acquisition) resolveFailure(
 	if !errors.Is(failure, registry.ErrUnavailable) {
 		return registry.Lease{}, fmt.Errorf("write %s: %w", key, failure)
 	}
-	pair, _, err := a.ls.kv.get(ctx, key, read{consistent: true})
+	pair, _, err := a.ls.kv.Get(ctx, key, transport.Read{Consistent: true})
 	switch {
 	case err != nil:
 		return registry.Lease{}, fmt.Errorf("write %s: %w", key, failure)
@@ -362,12 +364,12 @@ func (a *acquisition) resolveFailure(
 	case pair == nil || pair.Session != session:
 		// The transaction may still be in progress, and the next choice may be another slot. Without its session the
 		// transaction cannot take effect.
-		if err := a.ls.sessions.destroy(ctx, session); err != nil {
+		if err := a.ls.sessions.Destroy(ctx, session); err != nil {
 			return registry.Lease{}, err
 		}
 		a.session, a.claim.Session = "", ""
 	}
-	return registry.Lease{}, &refusedError{reasons: []string{failure.Error()}}
+	return registry.Lease{}, &transport.RefusedError{Reasons: []string{failure.Error()}}
 }
 
 // ensureSession provides a session to lock a record that we have not locked yet: the session of an earlier process if
@@ -377,16 +379,16 @@ func (a *acquisition) ensureSession(ctx context.Context) error {
 		return nil
 	}
 	if a.claim.Session != "" {
-		entry, err := a.ls.sessions.renew(ctx, a.claim.Session)
+		entry, err := a.ls.sessions.Renew(ctx, a.claim.Session)
 		if err != nil {
 			return err
 		}
-		if entry != nil && fits(entry, a.claim) {
+		if entry != nil && sessions.Fits(entry, a.claim) {
 			a.session = a.claim.Session
 			return nil
 		}
 	}
-	id, err := a.ls.sessions.create(ctx, a.network.Name, a.claim)
+	id, err := a.ls.sessions.Create(ctx, a.network.Name, a.claim)
 	if err != nil {
 		return err
 	}
@@ -401,7 +403,7 @@ func (a *acquisition) cleanUp(ctx context.Context, lease registry.Lease) {
 	for _, id := range a.created {
 		// A session whose lock could not be transferred still holds the lease.
 		if id != lease.Session && (lease.Session != "" || id == a.session) {
-			a.ls.sessions.discard(ctx, id)
+			a.ls.sessions.Discard(ctx, id)
 		}
 	}
 }
@@ -413,7 +415,7 @@ func (a *acquisition) Drop(ctx context.Context, other, lease registry.Lease) {
 
 // drop removes another lease of this host, which has lease.
 func (ls leaseStore) drop(ctx context.Context, other, lease registry.Lease) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sessions.CleanupTimeout)
 	defer cancel()
 	err := ls.deleteOwn(ctx, ls.kv.keys.lease(other.Network, other.Subnet()), other)
 	if err != nil {
@@ -423,7 +425,7 @@ func (ls leaseStore) drop(ctx context.Context, other, lease registry.Lease) {
 	}
 	ls.kv.logger.Warn("second lease of this host removed", "network", other.Network, "subnet", other.Subnet())
 	if other.Session != lease.Session {
-		ls.sessions.discard(ctx, other.Session)
+		ls.sessions.Discard(ctx, other.Session)
 	}
 }
 

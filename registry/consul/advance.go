@@ -10,6 +10,7 @@ import (
 
 	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/consul/changelog"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // news is what happened since the last reading of the directory.
@@ -22,7 +23,7 @@ type news struct {
 // back, it records that for the next read of the leases. The read is consistent, because a default read from a newly
 // elected leader looks like a set-back.
 func (f *follower) changesAtLeader(ctx context.Context, kv *kv) (news, changelog.Reason, error) {
-	r, err := kv.readDirectory(ctx, f.changes, read{consistent: true}, f.cursor.Len() > fewEntries)
+	r, err := kv.readDirectory(ctx, f.changes, transport.Read{Consistent: true}, f.cursor.Len() > fewEntries)
 	if err != nil {
 		return news{}, "", err
 	}
@@ -74,7 +75,7 @@ func (f *follower) verify(ctx context.Context, kv *kv, changes []belief.Change) 
 	if len(keys) == 0 {
 		return news{changes: changes}, nil
 	}
-	pairs, err := kv.getEach(ctx, read{}, slices.Sorted(maps.Keys(keys)))
+	pairs, err := kv.GetEach(ctx, transport.Read{}, slices.Sorted(maps.Keys(keys)))
 	if err != nil {
 		return news{}, fmt.Errorf("verify changes of %s: %w", f.leases, err)
 	}

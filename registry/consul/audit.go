@@ -13,6 +13,7 @@ import (
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/consul/changelog"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 const (
@@ -30,7 +31,7 @@ func (f *follower) audit(ctx context.Context, kv *kv) error {
 	f.schedule.audit = now.Add(period/2 + rand.N(period))
 	until := f.belief.Due()
 	if until.IsZero() || now.Before(until) {
-		index, exists, err := kv.prefixIndex(ctx, f.leases, read{})
+		index, exists, err := kv.PrefixIndex(ctx, f.leases, transport.Read{})
 		if err != nil {
 			return err
 		}
@@ -84,9 +85,9 @@ func (f *follower) publishManualEdits(ctx context.Context, kv *kv, edits []*beli
 		} else if !r.Lease.Held() {
 			flags |= changelog.FlagUnheld
 		}
-		_, err := kv.transact(ctx, check, changelog.WriteOp(f.changes, name, r.Value, flags))
+		_, err := kv.Transact(ctx, check, changelog.WriteOp(f.changes, name, r.Value, flags))
 		switch {
-		case isRefused(err): // changed again
+		case transport.IsRefused(err): // changed again
 		case err != nil:
 			kv.logger.Warn("record was changed by hand, the other hosts cannot be told", "key", r.Key, "error", err)
 			return
@@ -101,11 +102,11 @@ func (f *follower) trim(ctx context.Context, kv *kv) error {
 	if f.cursor.Index() == 0 {
 		return nil
 	}
-	for keys := range batches(f.cursor.Trimmable(time.Now(), kv.conf.Recent)) {
+	for keys := range transport.Batches(f.cursor.Trimmable(time.Now(), kv.conf.Recent)) {
 		ops, mark := f.cursor.TrimOps(keys)
-		results, err := kv.transact(ctx, ops...)
+		results, err := kv.Transact(ctx, ops...)
 		switch {
-		case isRefused(err), errors.Is(err, registry.ErrDenied):
+		case transport.IsRefused(err), errors.Is(err, registry.ErrDenied):
 			return nil
 		case err != nil:
 			return fmt.Errorf("trim %s: %w", f.changes, err)

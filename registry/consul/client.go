@@ -27,6 +27,7 @@ import (
 	"github.com/lenonet/leno/registry"
 	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/consul/catalog"
+	"github.com/lenonet/leno/registry/consul/sessions"
 	"github.com/lenonet/leno/registry/consul/transport"
 )
 
@@ -38,7 +39,6 @@ const closeTimeout = 2 * time.Second
 // It consists of parts that each implement the methods of one subject. The parts make their requests with the same kv.
 type Client struct {
 	networkStore     // registry.Networks, except Holders
-	sessionStore     // Holders, and the records of one host for a clean-up
 	reservationStore // registry.Reservations
 	leaseStore       // registry.Leases and registry.Follower
 	catalog.Agent    // the services, and the name of this host
@@ -75,7 +75,7 @@ func New(conf Config) (*Client, error) {
 	keys := layout{conf.KVPrefix}
 	s := &shared{followers: followers{layout: keys, idle: conf.Idle, byNetwork: map[string]*usedFollower{}}}
 	s.followers.settle.Store(int64(conf.Settle))
-	return s.client(&kv{Client: requests, keys: keys, conf: &conf, logger: conf.Logger, doubts: &doubts{}}), nil
+	return s.client(&kv{Client: requests, keys: keys, conf: &conf, logger: conf.Logger}), nil
 }
 
 // client returns a client that makes its requests with kv.
@@ -84,10 +84,9 @@ func (s *shared) client(kv *kv) *Client {
 	c.Agent = catalog.New(kv.Client, kv.logger, &s.services)
 	c.networkStore = networkStore{kv: kv, last: &s.networks}
 	c.reservationStore = reservationStore{kv: kv, networks: c.networkStore}
-	c.sessionStore = sessionStore{kv: kv, agent: c.Agent}
 	c.leaseStore = leaseStore{
 		kv:           kv,
-		sessions:     c.sessionStore,
+		sessions:     sessions.New(kv.Client, c.Agent, kv.keys.prefix, kv.conf.Datacenter, kv.logger),
 		networks:     c.networkStore,
 		reservations: c.reservationStore,
 		lost:         &s.lost,
@@ -96,6 +95,12 @@ func (s *shared) client(kv *kv) *Client {
 	}
 	c.rightsChecker = rightsChecker{kv: kv, agent: c.Agent}
 	return c
+}
+
+// Holders implements registry.Networks.
+func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder, error) {
+	holders, _, err := c.sessions.Holders(ctx, network)
+	return holders, err
 }
 
 // As implements registry.Registry. Both clients share connections and what they know about the watched trees.
@@ -117,7 +122,7 @@ func (c *Client) Reconnect() {
 // log, with old records or none, so a returning host would not find its records and sessions. The read costs the leader
 // one heartbeat to the other servers and no disk access, and changes no index.
 func (c *Client) Probe(ctx context.Context) error {
-	if _, _, err := c.kv.get(ctx, c.kv.keys.networks()+markerName, read{consistent: true}); err != nil {
+	if _, _, err := c.kv.Get(ctx, c.kv.keys.networks()+markerName, transport.Read{Consistent: true}); err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
 	return nil

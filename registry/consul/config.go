@@ -11,9 +11,7 @@ import (
 // Defaults of Config.
 const (
 	DefaultKVPrefix = "leno"
-	DefaultCoalesce = 250 * time.Millisecond
 	DefaultSettle   = 4 * time.Minute
-	DefaultWait     = time.Minute
 	DefaultAudit    = 10 * time.Second
 	DefaultRecent   = time.Minute
 	DefaultIdle     = 10 * time.Minute
@@ -25,16 +23,9 @@ type Config struct {
 
 	KVPrefix string // prefix of every key, without slashes at its ends; default "leno"
 
-	// Coalesce is the longest pause between two reads of a watched tree that changes, so that a burst of changes causes
-	// few reads. Each pause is a random time between half of Coalesce and all of it, and longer while the directory of
-	// changes is large. Default 250ms.
-	Coalesce time.Duration
 	// Settle is how long records that are missing from a re-created or restored tree are kept, so that their hosts can
 	// write them again. It must be at least twice the lease's TTL; default 4m.
 	Settle time.Duration
-	// Wait is the longest time that a query blocks. Default 1m; Consul adds up to a sixteenth at random. A Consul whose
-	// process hangs is noticed 7s later.
-	Wait time.Duration
 	// Audit is how often one of a network's hosts compares the leases with the directory of changes, to find manual
 	// changes and lapsed leases. Each host takes its turn after about Audit times the number of hosts, and after 2
 	// hours at most. Default 10s.
@@ -51,9 +42,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.Config = c.Config.WithDefaults()
 	c.KVPrefix = cmp.Or(strings.Trim(c.KVPrefix, "/"), DefaultKVPrefix)
-	c.Coalesce = cmp.Or(c.Coalesce, DefaultCoalesce)
 	c.Settle = cmp.Or(c.Settle, DefaultSettle)
-	c.Wait = cmp.Or(c.Wait, DefaultWait)
 	c.Audit = cmp.Or(c.Audit, DefaultAudit)
 	c.Recent = cmp.Or(c.Recent, DefaultRecent)
 	c.Idle = cmp.Or(c.Idle, DefaultIdle)

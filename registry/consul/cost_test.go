@@ -72,7 +72,7 @@ func fill(t *testing.T, s *store, n registry.Network, hosts int) {
 		ops = append(ops, &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value})
 	}
 	for part := range slices.Chunk(ops, txnWrites/2) {
-		if _, err := ls.kv.transact(testContext(t), part...); err != nil {
+		if _, err := ls.kv.Transact(testContext(t), part...); err != nil {
 			t.Fatal(err)
 		}
 	}

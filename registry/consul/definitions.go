@@ -67,7 +67,7 @@ func (ns networkStore) write(ctx context.Context, n registry.Network, value []by
 	case registry.Absent:
 		version = 0 // Consul's value for the same
 	case 0:
-		pair, _, err := ns.kv.get(ctx, key, read{})
+		pair, _, err := ns.kv.Get(ctx, key, transport.Read{})
 		if err != nil {
 			return err
 		}
@@ -85,7 +85,7 @@ func (ns networkStore) write(ctx context.Context, n registry.Network, value []by
 		// The write may have taken place nevertheless, and a caller that tries again must not fail because of its own
 		// write.
 		if errors.Is(err, registry.ErrUnavailable) {
-			pair, _, readErr := ns.kv.get(ctx, key, read{consistent: true})
+			pair, _, readErr := ns.kv.Get(ctx, key, transport.Read{Consistent: true})
 			if readErr == nil && pair != nil && bytes.Equal(pair.Value, value) {
 				return nil
 			}
@@ -113,13 +113,13 @@ func (ns networkStore) DeleteNetwork(ctx context.Context, name string) (err erro
 	return nil
 }
 
-// deleteOnce makes one attempt to delete a network. A *refusedError means that the record was changed at the same time.
+// deleteOnce makes one attempt to delete a network. A *transport.RefusedError means that the record was changed at the same time.
 func (ns networkStore) deleteOnce(ctx context.Context, name string) error {
 	if _, err := ns.kv.ensureMarker(ctx, ns.kv.keys.networks()); err != nil {
 		return err
 	}
 	key, prefix := ns.kv.keys.network(name), ns.kv.keys.reservations(name)
-	pair, _, err := ns.kv.get(ctx, key, read{consistent: true})
+	pair, _, err := ns.kv.Get(ctx, key, transport.Read{Consistent: true})
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (ns networkStore) deleteOnce(ctx context.Context, name string) error {
 			case kept == 0:
 				return defined
 			}
-			_, err = ns.kv.transact(ctx, check, removal)
+			_, err = ns.kv.Transact(ctx, check, removal)
 			return err
 		}
 	}
@@ -152,7 +152,7 @@ func (ns networkStore) deleteOnce(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	_, err = ns.kv.transact(ctx, check, &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value}, removal)
+	_, err = ns.kv.Transact(ctx, check, &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value}, removal)
 	return err
 }
 
@@ -170,7 +170,7 @@ func (ns networkStore) PutDeletion(ctx context.Context, d registry.Deletion) (er
 	if _, err := ns.kv.ensureMarker(ctx, ns.kv.keys.networks()); err != nil {
 		return err
 	}
-	created, err := ns.kv.ensureKey(ctx, ns.kv.keys.network(d.Network), string(value))
+	created, err := ns.kv.EnsureKey(ctx, ns.kv.keys.network(d.Network), string(value))
 	if err == nil && !created {
 		err = registry.ErrConflict
 	}
@@ -186,7 +186,7 @@ func (ns networkStore) countRecords(ctx context.Context, prefix string) (int, er
 // purgeDeletions removes the records of old deletions whose networks have no leases any more. A record that it cannot
 // remove stays until the next deletion.
 func (ns networkStore) purgeDeletions(ctx context.Context) {
-	set, _, err := ns.list(ctx, read{})
+	set, _, err := ns.list(ctx, transport.Read{})
 	if err != nil {
 		ns.kv.logger.Debug("records of old deletions stay", "error", err)
 		return
@@ -198,7 +198,7 @@ func (ns networkStore) purgeDeletions(ctx context.Context) {
 		leases, err := ns.countRecords(ctx, ns.kv.keys.leases(d.Network))
 		if err == nil && leases == 0 {
 			key := ns.kv.keys.network(d.Network)
-			_, err = ns.kv.transact(ctx,
+			_, err = ns.kv.Transact(ctx,
 				&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: d.ModifyIndex},
 				&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 		}

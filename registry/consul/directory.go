@@ -19,36 +19,22 @@ const fewEntries = 12
 
 // readDirectory reads a directory of changes, or only its keys.
 func (k *kv) readDirectory(
-	ctx context.Context, prefix string, r read, keysOnly bool,
+	ctx context.Context, prefix string, r transport.Read, keysOnly bool,
 ) (reading changelog.Reading, err error) {
 	asked := time.Now()
 	if keysOnly {
 		var keys []string
 		var index uint64
-		keys, index, err = k.entryKeys(ctx, prefix, r)
+		keys, index, err = k.Keys(ctx, prefix, r)
 		reading = changelog.NewKeysReading(prefix, keys, index)
 	} else {
 		var pairs api.KVPairs
 		var index uint64
-		pairs, index, err = k.list(ctx, prefix, r)
+		pairs, index, err = k.List(ctx, prefix, r)
 		reading = changelog.NewReading(prefix, pairs, index)
 	}
 	reading.Asked, reading.Answered, reading.Kept = asked, time.Now(), k.conf.Recent
 	return reading, err
-}
-
-// entryKeys returns all keys of the directory, including the watermark's.
-func (k *kv) entryKeys(ctx context.Context, prefix string, r read) ([]string, uint64, error) {
-	opts, cancel := k.query(ctx, r)
-	defer cancel()
-	keys, meta, err := k.API.KV().Keys(prefix, "", opts)
-	if err == nil {
-		err = checkList(prefix, meta)
-	}
-	if err != nil {
-		return nil, 0, fmt.Errorf("list keys of %s: %w", prefix, transport.Classify(err))
-	}
-	return keys, meta.LastIndex, nil
 }
 
 // completeReading adds the new entries and the watermark to a reading of keys.
@@ -57,7 +43,7 @@ func (k *kv) completeReading(ctx context.Context, cursor *changelog.Cursor, r *c
 	if len(keys) == 0 {
 		return nil
 	}
-	records, err := k.getEach(ctx, read{}, keys)
+	records, err := k.GetEach(ctx, transport.Read{}, keys)
 	if err != nil {
 		return fmt.Errorf("read entries of %s: %w", cursor.Prefix(), err)
 	}
@@ -70,14 +56,14 @@ func (k *kv) completeReading(ctx context.Context, cursor *changelog.Cursor, r *c
 // when there are many entries.
 func (k *kv) readBeforeLeases(ctx context.Context, cursor *changelog.Cursor) (changelog.Reading, error) {
 	prefix := cursor.Prefix()
-	mark, _, err := k.get(ctx, prefix+changelog.WatermarkName, read{})
+	mark, _, err := k.Get(ctx, prefix+changelog.WatermarkName, transport.Read{})
 	if errors.Is(err, registry.ErrDenied) {
 		return changelog.Reading{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
 	}
 	if err != nil {
 		return changelog.Reading{}, err
 	}
-	r, err := k.readDirectory(ctx, prefix, read{}, true)
+	r, err := k.readDirectory(ctx, prefix, transport.Read{}, true)
 	if err != nil {
 		return changelog.Reading{}, err
 	}
@@ -86,7 +72,7 @@ func (k *kv) readBeforeLeases(ctx context.Context, cursor *changelog.Cursor) (ch
 		return r, err
 	}
 	if r.Len() <= fewEntries {
-		if r, err = k.readDirectory(ctx, prefix, read{}, false); err != nil {
+		if r, err = k.readDirectory(ctx, prefix, transport.Read{}, false); err != nil {
 			return changelog.Reading{}, err
 		}
 	}

@@ -495,7 +495,7 @@ func TestHungQuery(t *testing.T) {
 			return
 		}
 	})
-	eventually(t, "queries hang", func() bool { return watcher.kv.doubts.has(watcher.kv.keys.networks()) })
+	eventually(t, "queries hang", func() bool { return watcher.kv.Doubts.Has(watcher.kv.keys.networks()) })
 	putNetwork(t, s, "other", "10.6.0.0/16")
 	c := claim(0)
 	c.Session, c.Prefer, c.MTU = leases[0].Session, leases[0].Subnet(), 1400

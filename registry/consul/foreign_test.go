@@ -325,30 +325,6 @@ func TestBackupImported(t *testing.T) {
 	follow(t, watcher, n, index, []uint64{10, 20, 30, 99}, []uint64{10, 20, 30})
 }
 
-func TestBatches(t *testing.T) {
-	t.Parallel()
-	long := strings.Repeat("k", maxNames)
-	for _, tt := range []struct {
-		keys []string
-		want []int
-	}{
-		{nil, nil},
-		{[]string{"a"}, []int{1}},
-		{slices.Repeat([]string{"a"}, txnGets), []int{txnGets}},
-		{slices.Repeat([]string{"a"}, txnGets+1), []int{txnGets, 1}},
-		{[]string{long + long, "a", long, "b", "c"}, []int{1, 1, 1, 2}},
-	} {
-		var got []int
-		var all []string
-		for part := range batches(tt.keys) {
-			got, all = append(got, len(part)), append(all, part...)
-		}
-		if !slices.Equal(got, tt.want) || !slices.Equal(all, tt.keys) {
-			t.Errorf("%d keys: %v, want %v", len(tt.keys), got, tt.want)
-		}
-	}
-}
-
 // TestEditBehindAChange: a manual edit is found even if a host's own change came after it and before any audit.
 func TestEditBehindAChange(t *testing.T) {
 	t.Parallel()

@@ -10,25 +10,26 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // HostRecords returns the records that name a host in one network, or in all networks if network is "", including
 // networks that no longer exist. It returns only sessions that the token may see. The error is ErrUncertain when the
 // answer may be incomplete.
-func (ss sessionStore) HostRecords(
+func (c *Client) HostRecords(
 	ctx context.Context, network string, h registry.Host,
 ) (out registry.HostRecords, err error) {
-	prefix := ss.kv.keys.prefix + "/leases/"
+	prefix := c.kv.keys.prefix + "/leases/"
 	if network != "" {
-		prefix = ss.kv.keys.leases(network)
+		prefix = c.kv.keys.leases(network)
 	}
-	found, _, err := ss.kv.list(ctx, prefix, read{consistent: true})
+	found, _, err := c.kv.List(ctx, prefix, transport.Read{Consistent: true})
 	if err != nil {
 		return out, err
 	}
 	locks := map[string]bool{} // sessions that hold a lease
 	for _, pair := range found {
-		l, ok := ss.anyLease(pair)
+		l, ok := c.anyLease(pair)
 		if !ok {
 			continue
 		}
@@ -38,14 +39,13 @@ func (ss sessionStore) HostRecords(
 			out.Leases = append(out.Leases, l)
 		}
 	}
-	entries, _, err := ss.list(ctx)
+	entries, _, err := c.sessions.List(ctx)
 	if err != nil {
 		return out, err
 	}
 	for _, s := range entries {
-		in, node, ok := strings.Cut(strings.TrimPrefix(s.Name, ss.kv.keys.prefix+"/"), "/")
-		named := ok && h.Node != "" && node == h.Node && s.Name == ss.kv.keys.session(in, node) &&
-			(network == "" || network == in)
+		in, node, ok := c.sessions.Of(s)
+		named := ok && h.Node != "" && node == h.Node && (network == "" || network == in)
 		if (named || slices.Contains(h.Sessions, s.ID)) && !locks[s.ID] {
 			out.Sessions = append(out.Sessions, s.ID)
 		}
@@ -55,8 +55,8 @@ func (ss sessionStore) HostRecords(
 
 // anyLease returns the record of a lease as far as it can be read without the definition of its network. It returns
 // false if the key is not that of a lease.
-func (ss sessionStore) anyLease(pair *api.KVPair) (registry.Lease, bool) {
-	network, key, ok := strings.Cut(strings.TrimPrefix(pair.Key, ss.kv.keys.prefix+"/leases/"), "/")
+func (c *Client) anyLease(pair *api.KVPair) (registry.Lease, bool) {
+	network, key, ok := strings.Cut(strings.TrimPrefix(pair.Key, c.kv.keys.prefix+"/leases/"), "/")
 	if !ok {
 		return registry.Lease{}, false
 	}
@@ -84,6 +84,4 @@ func (ss sessionStore) anyLease(pair *api.KVPair) (registry.Lease, bool) {
 }
 
 // EndSession ends a session that holds no lease. If the session has already ended, that is no error.
-func (ss sessionStore) EndSession(ctx context.Context, id string) error {
-	return ss.destroy(ctx, id)
-}
+func (c *Client) EndSession(ctx context.Context, id string) error { return c.sessions.Destroy(ctx, id) }

@@ -43,7 +43,7 @@ func TestHostRecords(t *testing.T) {
 	held := acquire(t, c, one, 1)
 	gone := acquire(t, c, two, 1)
 	acquire(t, c, one, 0)
-	stray, err := c.sessionStore.create(ctx, "one", claim(1))
+	stray, err := c.sessions.Create(ctx, "one", claim(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestHostRecords(t *testing.T) {
 	twin := claim(1)
 	twin.NodeID, twin.PublicIPs = "id-twin", []netip.Addr{netip.MustParseAddr("192.0.2.99")}
 	s.Put(t, s.prefix+"/leases/one/10.7.99.0-24", []byte(`{"node":"host-1","node_id":"id-twin","public_ips":["192.0.2.99"]}`))
-	locked, err := c.sessionStore.create(ctx, "one", twin)
+	locked, err := c.sessions.Create(ctx, "one", twin)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestLeftUnderTheAgentsRights(t *testing.T) {
 	secret, _ := s.newToken(t, rules)
 	c := s.open(t).As(secret).(*Client)
 	acquire(t, c, n, 1)
-	if _, err := c.sessionStore.create(ctx, "one", claim(1)); err != nil {
+	if _, err := c.sessions.Create(ctx, "one", claim(1)); err != nil {
 		t.Fatal(err)
 	}
 	service := registry.Service{Name: "leno", ID: "leno-rights"}

@@ -13,7 +13,7 @@ const markerName = "_"
 // markerValue explains the key to people who find it.
 const markerValue = "leno keeps this key so that an empty tree can be told from a lost one"
 
-// layout builds keys and the names of sessions.
+// layout builds keys.
 type layout struct{ prefix string }
 
 func (l layout) networks() string             { return l.prefix + "/networks/" }
@@ -33,10 +33,6 @@ func (l layout) lease(network string, subnet netip.Prefix) string {
 func (l layout) reservation(network string, subnet netip.Prefix) string {
 	return l.reservations(network) + registry.SubnetKey(subnet)
 }
-
-// session returns the name of a session, which tells people, and a host that forgot its session, which host and network
-// the session belongs to: "leno/default/host-1".
-func (l layout) session(network, node string) string { return l.prefix + "/" + network + "/" + node }
 
 // lastComponent returns the part of a key after its last slash.
 func lastComponent(key string) string { return key[strings.LastIndexByte(key, '/')+1:] }

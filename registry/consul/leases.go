@@ -12,12 +12,14 @@ import (
 	"github.com/lenonet/leno/registry"
 	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/consul/changelog"
+	"github.com/lenonet/leno/registry/consul/sessions"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // leaseStore claims, keeps and watches the leases of networks.
 type leaseStore struct {
 	kv           *kv
-	sessions     sessionStore
+	sessions     sessions.Store
 	networks     networkStore
 	reservations reservationStore
 	lost         *claims.LostLeases
@@ -37,7 +39,7 @@ func (ls leaseStore) Renew(ctx context.Context, l registry.Lease) (err error) {
 	if l.Session == "" {
 		return registry.ErrLeaseLost
 	}
-	entry, err := ls.sessions.renew(ctx, l.Session)
+	entry, err := ls.sessions.Renew(ctx, l.Session)
 	if err == nil && entry == nil {
 		err = fmt.Errorf("%w: session %s has ended", registry.ErrLeaseLost, l.Session)
 	}
@@ -51,7 +53,7 @@ func (ls leaseStore) Release(ctx context.Context, l registry.Lease) error {
 		return fmt.Errorf("release lease %s: %w", l.Subnet(), err)
 	}
 	if l.Session != "" {
-		ls.sessions.discard(ctx, l.Session)
+		ls.sessions.Discard(ctx, l.Session)
 	}
 	return nil
 }
@@ -62,11 +64,11 @@ func (ls leaseStore) deleteOwn(ctx context.Context, key string, l registry.Lease
 		_, err := ls.kv.commit(ctx, l.Network, key, nil, 0,
 			&api.KVTxnOp{Verb: api.KVCheckSession, Key: key, Session: l.Session},
 			&api.KVTxnOp{Verb: api.KVDelete, Key: key})
-		if !isRefused(err) {
+		if !transport.IsRefused(err) {
 			return err
 		}
 	}
-	pair, _, err := ls.kv.get(ctx, key, read{consistent: true})
+	pair, _, err := ls.kv.Get(ctx, key, transport.Read{Consistent: true})
 	if err != nil {
 		return err
 	}
@@ -74,7 +76,7 @@ func (ls leaseStore) deleteOwn(ctx context.Context, key string, l registry.Lease
 		return nil
 	}
 	err = ls.deleteRecord(ctx, l.Network, key, pair.ModifyIndex, nil, 0)
-	if isRefused(err) {
+	if transport.IsRefused(err) {
 		return nil // another host's by now
 	}
 	return err
@@ -94,7 +96,7 @@ func (ls leaseStore) deleteRecord(
 func (ls leaseStore) Revoke(ctx context.Context, network string, subnet netip.Prefix) (err error) {
 	defer func() { wrap(&err, "revoke lease %s of network %s", subnet, network) }()
 	first, err := ls.networks.firstSubnet(ctx, network, subnet)
-	if isRefused(err) {
+	if transport.IsRefused(err) {
 		return registry.ErrLeaseNotFound
 	}
 	if err != nil {
@@ -105,7 +107,7 @@ func (ls leaseStore) Revoke(ctx context.Context, network string, subnet netip.Pr
 
 // revokeOnce removes the current record at key.
 func (ls leaseStore) revokeOnce(ctx context.Context, network, key string) error {
-	pair, _, err := ls.kv.get(ctx, key, read{consistent: true})
+	pair, _, err := ls.kv.Get(ctx, key, transport.Read{Consistent: true})
 	if err != nil {
 		return err
 	}
@@ -137,9 +139,9 @@ func (ls leaseStore) Restore(ctx context.Context, n registry.Network, l registry
 		return err
 	}
 	key, marker := ls.kv.keys.lease(n.Name, l.Subnet()), ls.kv.keys.leases(n.Name)+markerName
-	found, _, err := ls.kv.get(ctx, marker, read{})
+	found, _, err := ls.kv.Get(ctx, marker, transport.Read{})
 	if err == nil && found == nil {
-		err = uncertain("%s is missing", marker)
+		err = transport.Uncertain("%s is missing", marker)
 	}
 	if err != nil {
 		return err
@@ -163,8 +165,11 @@ func (ls leaseStore) WatchLease(
 	}
 	key := ls.kv.keys.lease(n.Name, n.Plan.Subnets(slot)[0])
 	var pair *api.KVPair
-	index, err = ls.kv.awaitIndex(ctx, key, after, func(r read) (index uint64, err error) {
-		pair, index, err = ls.kv.getSurely(ctx, key, r)
+	index, err = ls.kv.AwaitIndex(ctx, key, after, func(r transport.Read) (index uint64, err error) {
+		if pair, index, err = ls.kv.Get(ctx, key, r); err == nil && pair == nil {
+			// A newly elected leader has no records before it has applied its log.
+			pair, index, err = ls.kv.Get(ctx, key, transport.Read{Consistent: true})
+		}
 		return index, err
 	})
 	if err != nil {
@@ -173,7 +178,7 @@ func (ls leaseStore) WatchLease(
 	if pair == nil {
 		reason, err := ls.kv.reasonGone(ctx, n.Name, key)
 		if err != nil {
-			ls.kv.doubts.add(key)
+			ls.kv.Doubts.Add(key)
 			return l, 0, err
 		}
 		return l, index, reason

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul/changelog"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 const (
@@ -54,7 +55,7 @@ func (f *follower) watch(ctx context.Context, kv *kv, n registry.Network, after 
 		if err != nil {
 			// The next call must not wait for another change: after a restore, there may be none for long. It returns even
 			// if nothing has changed, unless this call was only cancelled.
-			kv.doubts.add(f.leases)
+			kv.Doubts.Add(f.leases)
 			f.failed.Store(f.failed.Load() || ctx.Err() == nil)
 			return err
 		}
@@ -93,20 +94,20 @@ func (f *follower) nextRound(kv *kv) round {
 // run blocks until the directory of changes has news or something is due, and applies what it has read.
 func (f *follower) run(ctx context.Context, kv *kv, next round) error {
 	if next.index == 0 {
-		longest := min(kv.conf.Coalesce<<min(next.failures, 16), longestPollPause)
-		return f.readAllAfter(ctx, kv, jitter(longest), next, changelog.WatermarkMissing)
+		longest := min(kv.Coalesce<<min(next.failures, 16), longestPollPause)
+		return f.readAllAfter(ctx, kv, transport.Jitter(longest), next, changelog.WatermarkMissing)
 	}
 	if err := registry.Sleep(ctx, time.Until(next.notBefore)); err != nil {
 		return err
 	}
-	r := read{index: next.index, wait: min(kv.conf.Wait, max(time.Until(next.due), time.Millisecond)), stale: true}
-	if kv.doubts.has(f.leases) {
-		r = read{stale: true}
+	r := transport.Read{Index: next.index, Wait: min(kv.Wait, max(time.Until(next.due), time.Millisecond)), Stale: true}
+	if kv.Doubts.Has(f.leases) {
+		r = transport.Read{Stale: true}
 	}
 	start := time.Now()
 	reading, err := kv.readDirectory(ctx, f.changes, r, next.keysOnly)
-	if kv.hasEnded(ctx, r, start, err) {
-		kv.doubts.add(f.leases)
+	if kv.HasEnded(ctx, r, start, err) {
+		kv.Doubts.Add(f.leases)
 		return nil
 	}
 	if err != nil {
@@ -122,13 +123,13 @@ func (f *follower) run(ctx context.Context, kv *kv, next round) error {
 	if err != nil {
 		return err
 	}
-	kv.doubts.clear(f.leases)
+	kv.Doubts.Clear(f.leases)
 	if reason != "" {
 		return nil
 	}
 	f.confirmed.Store(time.Now().UnixNano())
 	if reading.Index == next.index && time.Now().Before(next.due) {
-		return kv.pauseUnchanged(ctx, f.leases, r, start)
+		return kv.PauseUnchanged(ctx, f.leases, r, start)
 	}
 	return nil
 }
@@ -157,8 +158,8 @@ func (f *follower) applyReading(
 	f.belief.Apply(found.changes, found.records)
 	if f.cursor.Index() != next.index {
 		// The larger the directory, the more a read costs.
-		longest := kv.conf.Coalesce * time.Duration(1+min(f.cursor.Len(), 1024)/128)
-		f.schedule.notBefore = time.Now().Add(jitter(longest))
+		longest := kv.Coalesce * time.Duration(1+min(f.cursor.Len(), 1024)/128)
+		f.schedule.notBefore = time.Now().Add(transport.Jitter(longest))
 	}
 	if time.Now().Before(next.due) {
 		return "", nil

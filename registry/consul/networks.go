@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // networkStore reads and writes the definitions of networks.
@@ -30,9 +31,9 @@ func (ns networkStore) Network(ctx context.Context, name string) (n registry.Net
 	defer func() { wrap(&err, "network %s", name) }()
 	key := ns.kv.keys.network(name)
 	// A newly elected leader may not have applied a later definition yet.
-	for _, r := range []read{{}, {consistent: true}} {
+	for _, r := range []transport.Read{{}, {Consistent: true}} {
 		var pair *api.KVPair
-		if pair, _, err = ns.kv.get(ctx, key, r); err != nil {
+		if pair, _, err = ns.kv.Get(ctx, key, r); err != nil {
 			return n, err
 		}
 		if n, err = parseNetworkPair(name, pair); pair == nil {
@@ -52,7 +53,7 @@ func (ns networkStore) firstSubnet(ctx context.Context, network string, subnet n
 		return netip.Prefix{}, err
 	}
 	if !subnet.IsValid() {
-		return netip.Prefix{}, &refusedError{reasons: []string{"not a subnet"}} // which no record can have
+		return netip.Prefix{}, &transport.RefusedError{Reasons: []string{"not a subnet"}} // which no record can have
 	}
 	n, err := ns.Network(ctx, network)
 	switch {
@@ -101,7 +102,7 @@ func (ns networkStore) WatchNetworks(ctx context.Context, after uint64) (registr
 	for {
 		set, version, err := ns.watch(ctx, after)
 		if err != nil {
-			ns.kv.doubts.add(ns.kv.keys.networks()) // the next call does not block
+			ns.kv.Doubts.Add(ns.kv.keys.networks()) // the next call does not block
 			return registry.NetworkSet{}, 0, fmt.Errorf("watch networks: %w", err)
 		}
 		if version != after {
@@ -115,11 +116,11 @@ func (ns networkStore) watch(ctx context.Context, after uint64) (registry.Networ
 	var notified uint64
 	if last := ns.last.behind(after); after > 0 && last > 0 {
 		var err error
-		if notified, err = ns.kv.awaitChange(ctx, ns.kv.keys.networks(), last); err != nil {
+		if notified, err = ns.kv.AwaitChange(ctx, ns.kv.keys.networks(), last); err != nil {
 			return registry.NetworkSet{}, 0, err
 		}
 	}
-	set, index, err := ns.list(ctx, read{})
+	set, index, err := ns.list(ctx, transport.Read{})
 	if err != nil {
 		return set, 0, err
 	}
@@ -128,13 +129,13 @@ func (ns networkStore) watch(ctx context.Context, after uint64) (registry.Networ
 
 // list reads all networks. When a list lacks the marker and a read of the marker alone does not find it either, the
 // store is new or was emptied.
-func (ns networkStore) list(ctx context.Context, r read) (registry.NetworkSet, uint64, error) {
+func (ns networkStore) list(ctx context.Context, r transport.Read) (registry.NetworkSet, uint64, error) {
 	set, index, marked, err := ns.read(ctx, r)
 	if err != nil || marked {
 		return set, index, err
 	}
 	prefix := ns.kv.keys.networks()
-	marker, _, err := ns.kv.get(ctx, prefix+markerName, read{consistent: true})
+	marker, _, err := ns.kv.Get(ctx, prefix+markerName, transport.Read{Consistent: true})
 	if err != nil {
 		return registry.NetworkSet{}, 0, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
 	}
@@ -142,19 +143,19 @@ func (ns networkStore) list(ctx context.Context, r read) (registry.NetworkSet, u
 		return set, index, nil
 	}
 	// Either the marker was created after the list, or the list hid it.
-	set, index, marked, err = ns.read(ctx, read{consistent: true})
+	set, index, marked, err = ns.read(ctx, transport.Read{Consistent: true})
 	if err == nil && !marked {
-		err = hidden(prefix)
+		err = transport.Hidden(prefix)
 	}
 	return set, index, err
 }
 
 // read returns one list of the networks, and whether it contains the marker.
-func (ns networkStore) read(ctx context.Context, r read) (
+func (ns networkStore) read(ctx context.Context, r transport.Read) (
 	set registry.NetworkSet, index uint64, marked bool, err error,
 ) {
 	prefix := ns.kv.keys.networks()
-	pairs, index, err := ns.kv.list(ctx, prefix, r)
+	pairs, index, err := ns.kv.List(ctx, prefix, r)
 	if err != nil {
 		return set, 0, false, err
 	}

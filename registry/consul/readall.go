@@ -7,6 +7,7 @@ import (
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // readAll reads all leases and decides which state is true. The caller holds f.mu. If that needs more reads and leaveDoubt
@@ -36,7 +37,7 @@ func (f *follower) readAll(ctx context.Context, kv *kv, leaveDoubt bool) error {
 }
 
 func (f *follower) readList(ctx context.Context, kv *kv, consistent bool) (belief.List, error) {
-	pairs, index, err := kv.list(ctx, f.leases, read{consistent: consistent, large: true})
+	pairs, index, err := kv.List(ctx, f.leases, transport.Read{Consistent: consistent, Large: true})
 	if err != nil {
 		return belief.List{}, err
 	}
@@ -46,7 +47,7 @@ func (f *follower) readList(ctx context.Context, kv *kv, consistent bool) (belie
 // confirmList reads all leases again in ways that cannot show an empty tree when the right to read it was lost.
 func (f *follower) confirmList(ctx context.Context, kv *kv) (belief.List, error) {
 	key := f.leases + markerName
-	marker, _, err := kv.get(ctx, key, read{consistent: true})
+	marker, _, err := kv.Get(ctx, key, transport.Read{Consistent: true})
 	if err != nil {
 		return belief.List{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
 	}
@@ -63,14 +64,14 @@ func (f *follower) confirmList(ctx context.Context, kv *kv) (belief.List, error)
 	}
 	switch {
 	case marker != nil && l.Marker == 0:
-		return belief.List{}, hidden(f.leases)
+		return belief.List{}, transport.Hidden(f.leases)
 	case marker != nil && l.Marker != marker.CreateIndex:
-		return belief.List{}, uncertain("%s was created again between two reads", key)
+		return belief.List{}, transport.Uncertain("%s was created again between two reads", key)
 	case marker != nil || l.Marker != 0:
 		return l, nil
 	}
 	if lacking, _ := f.belief.Lacks(l.Records); len(l.Records) > 0 && lacking == 0 {
 		return l, nil
 	}
-	return belief.List{}, uncertain("%s is missing: the store was emptied or restored", key)
+	return belief.List{}, transport.Uncertain("%s is missing: the store was emptied or restored", key)
 }

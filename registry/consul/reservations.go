@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // reservationStore reads and writes the reservations of networks.
@@ -38,14 +39,14 @@ func (rs reservationStore) WatchReservations(
 	defer func() { wrap(&err, "watch reservations of network %s", n.Name) }()
 	var notified uint64
 	if after > 0 && after != registry.Known { // reservations are not followed
-		if notified, err = rs.kv.awaitChange(ctx, rs.kv.keys.reservations(n.Name), after); err != nil {
+		if notified, err = rs.kv.AwaitChange(ctx, rs.kv.keys.reservations(n.Name), after); err != nil {
 			return set, 0, err
 		}
 	}
 	set, index, err = rs.list(ctx, n)
 	if err == nil && notified > 0 && len(set.Reservations) == 0 {
 		// Every write elsewhere wakes a watch of a prefix without keys.
-		err = registry.Sleep(ctx, jitter(emptyPause*rs.kv.conf.Coalesce))
+		err = registry.Sleep(ctx, transport.Jitter(emptyPause*rs.kv.Coalesce))
 	}
 	return set, max(index, notified, 1), err
 }
@@ -99,11 +100,11 @@ func (rs reservationStore) RemoveReservation(
 	if err == nil {
 		key := rs.kv.keys.reservation(network, first)
 		// The get fails if the key does not exist.
-		_, err = rs.kv.transact(ctx,
+		_, err = rs.kv.Transact(ctx,
 			&api.KVTxnOp{Verb: api.KVGet, Key: key},
 			&api.KVTxnOp{Verb: api.KVDelete, Key: key})
 	}
-	if isRefused(err) {
+	if transport.IsRefused(err) {
 		return registry.ErrReservationNotFound
 	}
 	return err

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 const (
@@ -83,8 +84,8 @@ func (k *reserving) write(ctx context.Context) (err error) {
 func (k *reserving) transact(ctx context.Context, ops []*api.KVTxnOp) error {
 	for part := range slices.Chunk(ops, txnWrites) {
 		k.began = true
-		results, err := k.kv.transact(ctx, part...)
-		if isRefused(err) {
+		results, err := k.kv.Transact(ctx, part...)
+		if transport.IsRefused(err) {
 			return nil
 		}
 		if err != nil {
@@ -163,10 +164,10 @@ func (k *reserving) held(ctx context.Context) (err error) {
 		}
 	}
 	var pairs api.KVPairs
-	if len(byLease) > txnGets {
+	if len(byLease) > transport.MaxGets {
 		pairs, _, err = k.kv.listSurely(ctx, prefix)
 	} else {
-		pairs, err = k.kv.getEach(ctx, read{consistent: true}, slices.Collect(maps.Keys(byLease)))
+		pairs, err = k.kv.GetEach(ctx, transport.Read{Consistent: true}, slices.Collect(maps.Keys(byLease)))
 	}
 	if err != nil {
 		return err

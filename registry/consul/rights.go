@@ -92,7 +92,7 @@ func (r rightsChecker) isGranted(ctx context.Context, e entitlement) (bool, erro
 // canList reports whether the token may list keys. With acl.enable_key_list_policy, a rule with "read" does not allow
 // it.
 func (r rightsChecker) canList(ctx context.Context, prefix string) (bool, error) {
-	opts, cancel := r.kv.query(ctx, read{stale: true})
+	opts, cancel := r.kv.Query(ctx, transport.Read{Stale: true})
 	defer cancel()
 	_, _, err := r.kv.API.KV().Keys(prefix, "/", opts)
 	if err = transport.Classify(err); errors.Is(err, registry.ErrDenied) {

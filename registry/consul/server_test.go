@@ -204,8 +204,8 @@ func testPrefix() string {
 // client returns a client of the server as another host would have it.
 func (s *server) client(tb testing.TB, prefix string, change ...func(*Config)) *Client {
 	tb.Helper()
-	conf := Config{KVPrefix: prefix, Coalesce: 10 * time.Millisecond, Audit: 100 * time.Millisecond}
-	conf.Address, conf.Token = s.addr, rootToken
+	conf := Config{KVPrefix: prefix, Audit: 100 * time.Millisecond}
+	conf.Address, conf.Token, conf.Coalesce = s.addr, rootToken, 10*time.Millisecond
 	for _, f := range change {
 		f(&conf)
 	}

@@ -248,7 +248,7 @@ func TestSecondRecord(t *testing.T) {
 		}
 		session := l.Session
 		if !sameSession {
-			if session, err = s.open(t).sessionStore.create(testContext(t), n.Name, c); err != nil {
+			if session, err = s.open(t).sessions.Create(testContext(t), n.Name, c); err != nil {
 				t.Fatal(err)
 			}
 		}

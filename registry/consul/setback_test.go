@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // leaseAt acquires a lease for host i on a free slot.
@@ -113,7 +114,7 @@ func TestRestoreOvertakenForAnyReader(t *testing.T) {
 		overtaken()
 		ctx, f := testContext(t), followerOf(watcher, n.Name)
 		next := round{index: f.cursor.Index(), due: time.Now().Add(time.Hour)}
-		r, err := watcher.kv.readDirectory(ctx, f.cursor.Prefix(), read{}, false)
+		r, err := watcher.kv.readDirectory(ctx, f.cursor.Prefix(), transport.Read{}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -371,7 +372,7 @@ func TestTrimMovesTheIndex(t *testing.T) {
 	acquire(t, s.open(t), n, 1)
 	w := s.open(t, recent(100*time.Millisecond))
 	prefix := w.kv.keys.changes(n.Name)
-	for i := range txnGets + 30 {
+	for i := range transport.MaxGets + 30 {
 		s.Put(t, fmt.Sprintf("%s%024x_10.5.%d.0-24", prefix, i, i+1), []byte("v"))
 	}
 	_, index, err := w.WatchLeases(testContext(t), n, 0)

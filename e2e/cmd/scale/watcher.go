@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/consul"
+	requests "github.com/lenonet/leno/registry/consul/transport"
 )
 
 // A meter counts what a simulated host receives over all its connections: HTTP including headers,
@@ -87,7 +87,7 @@ func openPlain(address string, n registry.Network, m *meter, gzip bool) (followe
 		return nil, err
 	}
 	return func(ctx context.Context, after uint64) ([]registry.Lease, uint64, error) {
-		options := (&api.QueryOptions{AllowStale: true, WaitIndex: after, WaitTime: consul.DefaultWait}).WithContext(ctx)
+		options := (&api.QueryOptions{AllowStale: true, WaitIndex: after, WaitTime: requests.DefaultWait}).WithContext(ctx)
 		pairs, meta, err := client.KV().List("leno/leases/"+n.Name+"/", options)
 		if ctx.Err() != nil {
 			transport.CloseIdleConnections()

@@ -36,7 +36,7 @@ type Self struct{ NodeName, Datacenter string }
 
 // Self returns what the agent says of itself.
 func (a Agent) Self(ctx context.Context) (Self, error) {
-	opts, cancel := a.client.Query(ctx)
+	opts, cancel := a.client.Query(ctx, transport.Read{})
 	defer cancel()
 	var self struct{ Config Self }
 	_, err := a.client.API.Raw().Query("/v1/agent/self", &self, opts)

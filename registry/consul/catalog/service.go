@@ -79,7 +79,7 @@ func (a Agent) announceHere(
 	ctx context.Context, c *transport.Client, wanted *api.AgentServiceRegistration, check *api.AgentCheck,
 	v registry.Verdict, tok string,
 ) error {
-	opts, cancel := c.Query(ctx)
+	opts, cancel := c.Query(ctx, transport.Read{})
 	defer cancel()
 	if check == nil || a.isStale(wanted.ID, tok) {
 		replace := api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(opts.Context())
@@ -108,7 +108,7 @@ func (a Agent) isStale(id, tok string) bool {
 // Withdraw removes the service from the Consul agent that has it; if it is absent, that is no error.
 func (a Agent) Withdraw(ctx context.Context, s registry.Service) error {
 	err := a.find(func(c *transport.Client, _ bool) (bool, error) {
-		opts, cancel := c.Query(ctx)
+		opts, cancel := c.Query(ctx, transport.Read{})
 		defer cancel()
 		err := c.API.Agent().ServiceDeregisterOpts(s.ID, opts)
 		if isNotFound(err) {
@@ -125,7 +125,7 @@ func (a Agent) Withdraw(ctx context.Context, s registry.Service) error {
 // Duplicates returns the services of the local Consul agent that have the same value of one Meta entry as s under
 // another ID.
 func (a Agent) Duplicates(ctx context.Context, s registry.Service, meta string) ([]registry.Service, error) {
-	opts, cancel := a.client.Query(ctx)
+	opts, cancel := a.client.Query(ctx, transport.Read{})
 	defer cancel()
 	filter := fmt.Sprintf("Meta[%q] == %q and ID != %q", meta, s.Meta[meta], s.ID)
 	found, err := a.client.API.Agent().ServicesWithFilterOpts(filter, opts)
@@ -157,7 +157,7 @@ func (a Agent) RegisteredService(ctx context.Context, id string) (s registry.Ser
 
 // service returns a service of a Consul agent, nil for none.
 func service(ctx context.Context, c *transport.Client, id string) (*api.AgentService, error) {
-	opts, cancel := c.Query(ctx)
+	opts, cancel := c.Query(ctx, transport.Read{})
 	defer cancel()
 	found, _, err := c.API.Agent().Service(id, opts)
 	if isNotFound(err) {
@@ -220,7 +220,7 @@ func announced(ctx context.Context, c *transport.Client, wanted *api.AgentServic
 		!slices.Equal(found.Tags, wanted.Tags) || !maps.Equal(found.Meta, wanted.Meta) {
 		return true, nil, nil
 	}
-	opts, cancel := c.Query(ctx)
+	opts, cancel := c.Query(ctx, transport.Read{})
 	defer cancel()
 	checks, err := c.API.Agent().ChecksWithFilterOpts(fmt.Sprintf("ServiceID == %q", wanted.ID), opts)
 	check = checks[wanted.Check.CheckID]

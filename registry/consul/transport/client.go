@@ -24,7 +24,11 @@ import (
 	"github.com/lenonet/leno/registry/conns"
 )
 
+// Defaults of Config.
 const (
+	DefaultCoalesce = 250 * time.Millisecond
+	DefaultWait     = time.Minute
+
 	// DefaultTimeout limits a request that does not block. Without a quorum Consul answers 500 after 9 to 12 s, which is
 	// too long for a call that was in progress when the quorum came back.
 	DefaultTimeout = 6 * time.Second
@@ -61,6 +65,14 @@ type Config struct {
 	// gone. Set it to inspect the traffic or to reach Consul in another way.
 	Dial conns.Dial
 
+	// Coalesce is the longest pause between two reads of a watched tree that changes, so that a burst of changes causes
+	// few reads. Each pause is a random time between half of Coalesce and all of it, and longer while the directory of
+	// changes is large. Default 250ms.
+	Coalesce time.Duration
+	// Wait is the longest time that a query blocks. Default 1m; Consul adds up to a sixteenth at random. A Consul whose
+	// process hangs is noticed 7s later.
+	Wait time.Duration
+
 	Timeout time.Duration // of a request that does not block; default DefaultTimeout
 	Linger  time.Duration // how long a replaced token is kept; default DefaultLinger
 }
@@ -84,16 +96,20 @@ func (c Config) WithDefaults() Config {
 	if c.Dial == nil {
 		c.Dial = newDialer().DialContext
 	}
+	c.Coalesce, c.Wait = cmp.Or(c.Coalesce, DefaultCoalesce), cmp.Or(c.Wait, DefaultWait)
 	c.Timeout, c.Linger = cmp.Or(c.Timeout, DefaultTimeout), cmp.Or(c.Linger, DefaultLinger)
 	return c
 }
 
 // Client makes requests to Consul under one token. It is safe for concurrent use.
 type Client struct {
-	API     *api.Client
-	Token   *Token
-	Host    string        // the address of Consul without scheme and path, "" for a unix socket
-	Timeout time.Duration // of a request that does not block
+	API    *api.Client
+	Token  *Token
+	Host   string // the address of Consul without scheme and path, "" for a unix socket
+	Doubts *Doubts
+
+	// As in Config.
+	Timeout, Wait, Coalesce time.Duration
 
 	config api.Config
 	base   *http.Transport
@@ -120,11 +136,14 @@ func New(c Config) (*Client, error) {
 		conf.Scheme = "https"
 	}
 	client := &Client{
-		Token:   token,
-		Host:    conf.Address,
-		Timeout: c.Timeout,
-		base:    conf.Transport,
-		open:    &conns.Set{},
+		Token:    token,
+		Host:     conf.Address,
+		Doubts:   &Doubts{},
+		Timeout:  c.Timeout,
+		Wait:     c.Wait,
+		Coalesce: c.Coalesce,
+		base:     conf.Transport,
+		open:     &conns.Set{},
 	}
 	if err := client.setAddress(conf, client.open.Wrap(c.Dial)); err != nil {
 		return nil, err
@@ -223,12 +242,6 @@ func (c *Client) CloseStale() (int, error) { return c.open.CloseStale() }
 
 // CloseIdle closes the connections that are not in use.
 func (c *Client) CloseIdle() { c.base.CloseIdleConnections() }
-
-// Query returns the options of a request that reads and does not block.
-func (c *Client) Query(ctx context.Context) (*api.QueryOptions, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(c.Token.Context(ctx), c.Timeout)
-	return (&api.QueryOptions{}).WithContext(ctx), cancel
-}
 
 // Write returns the options of a request that writes.
 func (c *Client) Write(ctx context.Context) (*api.WriteOptions, context.CancelFunc) {

@@ -91,7 +91,7 @@ func TestDial(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		opts, cancel := c.Query(t.Context())
+		opts, cancel := c.Query(t.Context(), Read{})
 		defer cancel()
 		_, _, err = c.API.KV().Get("key", opts)
 		if err = Classify(err); !errors.Is(err, registry.ErrUnavailable) || !strings.Contains(err.Error(), refused.Error()) || got != want {

@@ -88,3 +88,13 @@ func IsDenied(text string) bool {
 
 // isUnknownToken reports whether text is Consul's message for a token that does not exist.
 func isUnknownToken(text string) bool { return strings.Contains(text, "ACL not found") }
+
+// Uncertain returns an error that wraps ErrUncertain with a reason.
+func Uncertain(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", registry.ErrUncertain, fmt.Sprintf(format, args...))
+}
+
+// Hidden returns the error for an answer that may lack records because the token may not see them.
+func Hidden(prefix string) error {
+	return fmt.Errorf("%w: %w: the token may not read all of %s", registry.ErrUncertain, registry.ErrDenied, prefix)
+}

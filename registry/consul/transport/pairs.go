@@ -12,9 +12,9 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// List reads everything below a prefix. It calls progress for each part of the answer. Of values that are too large for a
+// listPairs reads everything below a prefix. It calls progress for each part of the answer. Of values that are too large for a
 // record, it returns what registry.Bounded does.
-func (c *Client) List(prefix string, q *api.QueryOptions, progress func()) (api.KVPairs, *api.QueryMeta, error) {
+func (c *Client) listPairs(prefix string, q *api.QueryOptions, progress func()) (api.KVPairs, *api.QueryMeta, error) {
 	found := &pairs{progress: progress}
 	_, meta, err := c.API.KV().List(prefix, q.WithContext(context.WithValue(q.Context(), pairsKey{}, found)))
 	return found.list, meta, err
