@@ -63,7 +63,11 @@ func layFlannel(ctx context.Context, hosts []*lab.Host) (containers []*lab.Conta
 // routesTo returns the devices over which a host has routes to the other hosts' subnets, the
 // preferred one first: "flannel.1", "leno-default flannel.1".
 func routesTo(ctx context.Context, h *lab.Host, peer flannel) (string, error) {
-	out, err := h.Exec(ctx, "ip", "route", "show", "exact", peer.subnet.String())
+	family := "-4"
+	if peer.subnet.Addr().Is6() {
+		family = "-6"
+	}
+	out, err := h.Exec(ctx, "ip", family, "route", "show", "exact", peer.subnet.String())
 	var devices []string
 	for line := range strings.Lines(out) {
 		_, rest, _ := strings.Cut(line, " dev ")

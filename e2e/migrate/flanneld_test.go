@@ -2,10 +2,13 @@ package migrate
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,20 +23,36 @@ type flanneld struct {
 	host    *lab.Host
 	program string // a link with the name by which leno finds it
 	process *lab.Process
-	subnet  netip.Prefix
+	subnets []netip.Prefix // IPv4, then IPv6
 }
 
-// newFlanneld starts flanneld and waits for its subnet.
-func (w *world) newFlanneld(h *lab.Host) *flanneld {
+// newFlanneld starts flanneld and waits for its subnets. If it had subnets before, it takes them again.
+func (w *world) newFlanneld(h *lab.Host, had ...string) *flanneld {
 	w.t.Helper()
 	found, err := programs.Flannel.Find()
 	w.must(err)
 	f := &flanneld{w: w, host: h, program: filepath.Join(h.Dir, "flanneld")}
 	w.must(os.Symlink(found, f.program))
-	_, err = h.Exec(w.ctx, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+	_, err = h.Exec(w.ctx, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
 	w.must(err)
+	for i, name := range subnetVariables[:len(had)] {
+		f.subnets = append(f.subnets, netip.MustParsePrefix(had[i]))
+		w.must(appendLine(f.subnetFile(), name+"="+had[i]))
+	}
 	f.start()
 	return f
+}
+
+// subnetVariables are the names of the subnets in flannel's subnet file.
+var subnetVariables = []string{"FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET"}
+
+func appendLine(path, line string) error {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(f, line)
+	return errors.Join(err, f.Close())
 }
 
 func (f *flanneld) subnetFile() string { return filepath.Join(f.host.Dir, "subnet.env") }
@@ -53,19 +72,22 @@ func (f *flanneld) start() {
 	}))
 	text, err := os.ReadFile(f.subnetFile())
 	f.w.must(err)
-	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "FLANNEL_SUBNET="); ok {
+	var subnets []netip.Prefix
+	for _, name := range subnetVariables {
+		if _, rest, ok := strings.Cut("\n"+string(text), "\n"+name+"="); ok {
+			value, _, _ := strings.Cut(rest, "\n")
 			gateway, err := netip.ParsePrefix(value)
 			f.w.must(err)
-			if before := f.subnet; before.IsValid() && before != gateway.Masked() {
-				f.w.t.Errorf("flanneld of %s had %s and has %s now", f.host.Name, before, gateway.Masked())
-			}
-			f.subnet = gateway.Masked()
+			subnets = append(subnets, gateway.Masked())
 		}
 	}
-	if !f.subnet.IsValid() {
+	if len(subnets) == 0 {
 		f.w.t.Fatalf("flanneld of %s has no subnet:\n%s", f.host.Name, text)
 	}
+	if f.subnets != nil && !slices.Equal(f.subnets, subnets) {
+		f.w.t.Errorf("flanneld of %s had %s and has %s now", f.host.Name, f.subnets, subnets)
+	}
+	f.subnets = subnets
 }
 
 // stop ends flanneld, which leaves its device and routes.
@@ -74,11 +96,14 @@ func (f *flanneld) stop() {
 	f.w.must(f.process.Stop(f.w.ctx))
 }
 
-// container adds a container in flanneld's subnet.
+// container adds a container in flanneld's subnets.
 func (f *flanneld) container() *lab.Container {
 	f.w.t.Helper()
 	// The lab's containers read variables with leno's names.
-	env := fmt.Sprintf("LENO_SUBNET=%s/24\nLENO_MTU=1450\n", f.subnet.Addr().Next())
+	env := "LENO_MTU=1430\n"
+	for i, p := range f.subnets {
+		env += fmt.Sprintf("%s=%s\n", []string{"LENO_SUBNET", "LENO_IPV6_SUBNET"}[i], netip.PrefixFrom(p.Addr().Next(), p.Bits()))
+	}
 	f.w.must(os.WriteFile(f.host.SubnetFile("flannel"), []byte(env), 0o644))
 	c, err := f.host.AddContainer(f.w.ctx, "flannel")
 	f.w.must(err)
@@ -129,7 +154,7 @@ func TestFlanneld(t *testing.T) {
 	c, err := joined.AddContainer(w.ctx, "default")
 	w.must(err)
 	containers = append(containers, c)
-	subnets := []netip.Prefix{flannelds[0].subnet, flannelds[1].subnet, flannelds[2].subnet, netip.PrefixFrom(c.Addrs[0], 24).Masked()}
+	subnets := []netip.Prefix{flannelds[0].subnets[0], flannelds[1].subnets[0], flannelds[2].subnets[0], netip.PrefixFrom(c.Addrs[0], 24).Masked()}
 	for _, f := range flannelds {
 		w.routesOver(f.host, "flannel.1", subnets[3])
 	}
@@ -202,4 +227,69 @@ func TestFlanneld(t *testing.T) {
 			t.Errorf("%d of %d packets were lost, the longest gap was %s", result.Lost(), result.Sent, result.Gap)
 		}
 	}
+}
+
+// TestFlanneldDualStack: flannel chooses the subnets of the families independently, and leno gives a host the same position
+// in both pools. A host that would lose its IPv6 subnet is not moved without -renumber-ipv6, and loses no packet.
+func TestFlanneldDualStack(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	t.Parallel()
+	w := newLab(t, lab.Options{Hosts: 2, Store: lab.StoreEtcd})
+	_, err := w.etcd().Put(w.ctx, etcdPrefix+"config", `{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48",`+
+		`"EnableNFTables":true,"Backend":{"Type":"vxlan"}}`)
+	w.must(err)
+	moved := w.newFlanneld(w.Hosts[0], "10.5.9.0/24", "fd00:5:0:77::/64")
+	other := w.newFlanneld(w.Hosts[1], "10.5.20.0/24", "fd00:5:0:3::/64")
+	from, to := moved.container(), other.container()
+	var streams []*lab.Echoes
+	for _, pair := range [][2]*lab.Container{{from, to}, {to, from}} {
+		for _, addr := range pair[1].Addrs {
+			w.answers(pair[0], addr)
+			s, err := pair[0].StartEchoes(addr, 20*time.Millisecond)
+			w.must(err)
+			streams = append(streams, s)
+		}
+	}
+	before := w.leases()
+	moved.stop()
+	config := moved.host.Config(w.lease(), moved.host.Network("default", ""))
+	w.configure(moved.host, config)
+	out, err := moved.host.Leno(w.ctx, "flannel", "adopt", "-config-file="+moved.host.ConfigFile())
+	if err == nil || !strings.Contains(err.Error(), "this host has 10.5.9.0/24 and fd00:5:0:77::/64, which flannel chose independently") {
+		t.Errorf("adopt: %s %v", out, err)
+	}
+	w.must(moved.host.StartAgent(config))
+	w.must(lab.WaitFor(w.ctx, "the agent to say what is wrong", func(ctx context.Context) error {
+		_, body, err := moved.host.Get(ctx, "/healthz")
+		if err == nil && !strings.Contains(body, "flannel gave this host 10.5.9.0/24 and fd00:5:0:77::/64") {
+			err = errors.New(body)
+		}
+		return err
+	}))
+	if after := w.leases(); !maps.Equal(before, after) {
+		t.Errorf("the leases were %v, they are %v", before, after)
+	}
+	w.must(moved.host.StopAgent(w.ctx))
+	moved.start()
+	for _, s := range streams {
+		w.must(s.WaitAnswers(w.ctx, 25))
+		result, err := s.Stop()
+		w.must(err)
+		if result.Lost() != 0 {
+			t.Errorf("%d of %d packets were lost, the longest gap was %s", result.Lost(), result.Sent, result.Gap)
+		}
+	}
+
+	// The operator accepts another IPv6 subnet. The host with flannel follows in both families.
+	moved.stop()
+	_, err = moved.host.Leno(w.ctx, "flannel", "adopt", "-renumber-ipv6", "-config-file="+moved.host.ConfigFile())
+	w.must(err)
+	w.must(moved.host.StartAgent(config))
+	w.must(moved.host.WaitReady(w.ctx))
+	w.routesOver(other.host, "flannel.1", moved.subnets[0])
+	w.routesOver(other.host, "flannel-v6.1", netip.MustParsePrefix("fd00:5:0:9::/64"))
+	w.answers(to, from.Addrs[0])
+	w.healthy(moved.host)
 }

@@ -251,7 +251,8 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 		conditions = append(conditions, isFree(a.network, key))
 	case before.key != key:
 		conditions = append(conditions, unchanged(key, 0))
-		ops = append(ops, clientv3.OpDelete(before.key))
+		// First, because flanneld removes the routes to both subnets of a deleted record, also if a later one has one of them.
+		ops = slices.Insert(ops, 0, clientv3.OpDelete(before.key))
 		if len(wanted.Subnets) > 1 { // giveWay would leave the host without the record that this deletes
 			conditions = append(conditions, notWrittenSince(keys.leases(a.network.Name), a.tree.Revision))
 		}
