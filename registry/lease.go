@@ -186,6 +186,10 @@ func canonical(data []byte) json.RawMessage {
 	return out
 }
 
+// FlannelTTL is how long the lease of a host that runs flannel lasts. flanneld writes a record when it starts and an hour
+// before the end, so the store cannot tell sooner whether a host is alive whose record it has lost.
+const FlannelTTL = 24 * time.Hour
+
 // Lease is one host's claim on one slot.
 type Lease struct {
 	Network   string

@@ -117,7 +117,7 @@ func (r reader) isDefinedByFlannel(t *tree) bool {
 
 // reader returns what finds the leases of a network, and how long missing ones are kept.
 func (c *connection) reader(n registry.Network) (reader, belief.Options) {
-	return reader{c.keys, n}, belief.Options{Settle: time.Duration(c.settle.Load()), Foreign: flannelLeaseTime}
+	return reader{c.keys, n}, belief.Options{Settle: time.Duration(c.settle.Load()), Foreign: registry.FlannelTTL}
 }
 
 // stored returns a lease with what the store says about its record.
@@ -137,7 +137,3 @@ func (h held) id() string {
 // flannelSession returns the session of a host that runs flannel. Its lease is held for as long as there is a record,
 // which the store removes when the host has not renewed it for a day.
 func flannelSession(r *record) string { return fmt.Sprintf("flannel-%x", int64(r.lease)) }
-
-// flannelLeaseTime is how long flannel's leases last. flanneld writes a record when it starts and an hour before the end,
-// so the store cannot tell sooner whether a host is alive whose record it has lost.
-const flannelLeaseTime = 24 * time.Hour

@@ -22,7 +22,7 @@ type peerCache struct {
 	created uint64            // the CreateIndex of the definition in the file
 	leases  []registry.Lease
 	ranks   map[netip.Prefix]uint64 // of the leases in the file, see seniority
-	until   time.Time               // zero before the first read of the store
+	since   time.Time               // of the first read of the store, zero before it
 	stays   time.Duration           // how long leases that the store lacks stay
 }
 
@@ -47,27 +47,24 @@ func (c *peerCache) resume(before *peerCache) {
 	for _, l := range before.leases {
 		stays[l.Subnet()] = true
 	}
-	c.created, c.until = before.created, before.until
+	c.created, c.since = before.created, before.since
 	c.leases = slices.DeleteFunc(c.leases, func(l registry.Lease) bool { return !stays[l.Subnet()] })
 }
 
 // merge returns leases, which the store had at read, completed with the remembered leases that the store lacks or has
-// in an older version, and the time until which those stay, zero if there are none. A record in the store about the
-// same host, slot, name or address replaces a remembered lease unless the record is older. The remembered leases are
-// dropped when the store has been read after that time, because by then the other hosts have written theirs again.
+// in an older version, and the time until which the first of those stays, zero if there are none. A record in the store
+// about the same host, slot, name or address replaces a remembered lease unless the record is older. A remembered lease
+// is dropped when the store has been read after its time, because by then its host has written it again.
 func (c *peerCache) merge(
 	n registry.Network, leases []registry.Lease, read time.Time,
 ) (all []registry.Lease, until time.Time) {
 	if len(c.leases) == 0 {
 		return leases, time.Time{}
 	}
-	if c.until.IsZero() {
-		c.until = read.Add(c.stays)
+	if c.since.IsZero() {
+		c.since = read
 	}
-	if !read.Before(c.until) {
-		c.leases = nil
-		return leases, time.Time{}
-	}
+	c.leases = slices.DeleteFunc(c.leases, func(l registry.Lease) bool { return !read.Before(c.end(l)) })
 	newest := map[any]uint64{} // of the latest record in the store by slot, host, name or address
 	for _, l := range leases {
 		for _, about := range subjects(l) {
@@ -87,7 +84,10 @@ func (c *peerCache) merge(
 		}) {
 			continue
 		}
-		lacking, until = append(lacking, l), c.until
+		lacking = append(lacking, l)
+		if end := c.end(l); until.IsZero() || end.Before(until) {
+			until = end
+		}
 		for _, about := range subjects(l) {
 			replaced[about] = true
 		}
@@ -99,6 +99,15 @@ func (c *peerCache) merge(
 		}
 	}
 	return append(all, lacking...), until
+}
+
+// end returns until when a lease stays that the store lacks. A host that runs flannel may write its record only when its
+// lease is about to end.
+func (c *peerCache) end(l registry.Lease) time.Time {
+	if l.Foreign {
+		return c.since.Add(max(c.stays, registry.FlannelTTL))
+	}
+	return c.since.Add(c.stays)
 }
 
 // subjects returns what a lease is about and no lease of another live host can share: its slot, node id, name and

@@ -149,6 +149,46 @@ func TestMergeEnds(t *testing.T) {
 	}
 }
 
+// TestMergeFlannel: a remembered host that runs flannel stays for as long as its lease lasts, also in the next process, since
+// it may not write its record again sooner. Another record about it, or of its subnet, ends that.
+func TestMergeFlannel(t *testing.T) {
+	n := testNetwork(t)
+	own, b, f := agenttest.Lease("a", 1, "sa", 1), agenttest.Lease("b", 2, "sb", 20), agenttest.Lease("f", 3, "flannel-1", 30)
+	f.Foreign = true
+	dir, start := t.TempDir(), time.Now()
+	must(t, loadCache(dir, n, time.Minute).save(n, &View{Own: own, Leases: []registry.Lease{own, b, f}}))
+	for _, tt := range []struct {
+		name  string
+		later time.Duration
+		store []registry.Lease
+		want  []registry.Lease
+		until time.Duration // since start, 0 for never
+	}{
+		{"at first", 0, nil, []registry.Lease{b, f}, time.Minute},
+		{"settled", time.Minute, nil, []registry.Lease{f}, registry.FlannelTTL},
+		{"its lease has ended", registry.FlannelTTL, nil, nil, 0},
+		{"taken by another host", time.Minute, []registry.Lease{agenttest.Lease("c", 3, "sc", 40)}, []registry.Lease{agenttest.Lease("c", 3, "sc", 40)}, 0},
+		{"taken over by leno", time.Minute, []registry.Lease{agenttest.Lease("f", 4, "sf", 40)}, []registry.Lease{agenttest.Lease("f", 4, "sf", 40)}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := loadCache(dir, n, time.Minute)
+			m.merge(n, nil, start)
+			all, until := m.merge(n, tt.store, start.Add(tt.later))
+			node := func(l registry.Lease) string { return fmt.Sprint(l.Node, l.Slot, l.Foreign) }
+			if !slices.EqualFunc(all, tt.want, func(a, b registry.Lease) bool { return node(a) == node(b) }) {
+				t.Errorf("got %+v, want %+v", all, tt.want)
+			}
+			want := time.Time{}
+			if tt.until > 0 {
+				want = start.Add(tt.until)
+			}
+			if !until.Equal(want) {
+				t.Errorf("until %s, want %s", until, want)
+			}
+		})
+	}
+}
+
 func TestLoadCache(t *testing.T) {
 	n := testNetwork(t)
 	own, b := agenttest.Lease("a", 1, "sa", 1), agenttest.Lease("b", 2, "sb", 20)

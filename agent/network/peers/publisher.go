@@ -137,7 +137,7 @@ func (p *publisher) update(own registry.Lease, snap Snapshot) bool {
 // merge returns the leases of the snapshot and those that are only remembered. If there are any of these, it sets the
 // time at which the leases must be read again because the remembered ones may then be dropped.
 func (p *publisher) merge() []registry.Lease {
-	first := p.cache.until.IsZero()
+	first := p.cache.since.IsZero()
 	all, until := p.cache.merge(p.network, p.snapshot.Set.Leases, p.snapshot.Read)
 	if until.IsZero() {
 		p.settled = nil
