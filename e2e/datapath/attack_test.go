@@ -56,13 +56,18 @@ func (s *service) awaits(w *testWorld, from *lab.Namespace, to netip.AddrPort, t
 	w.T.Helper()
 	w.Eventually(text+" to arrive", func(context.Context) error {
 		w.Must(send(from, netip.AddrPort{}, to, []byte(text), 1))
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.seen[text] == 0 {
-			return fmt.Errorf("received %v", s.seen)
-		}
-		return nil
+		return s.has(text)
 	})
+}
+
+// has returns an error if the service has not received a text.
+func (s *service) has(text string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen[text] == 0 {
+		return fmt.Errorf("received %v", s.seen)
+	}
+	return nil
 }
 
 // lacks fails the test if the service has received a text. It is called when a later packet has arrived.
@@ -202,17 +207,21 @@ func TestAttackingContainer(t *testing.T) {
 }
 
 // TestStrangerOnTheUnderlay: a host that is not of the network sends to containers, with an address of its own and with
-// those of containers. The forged ones are dropped. While the host drops what is not accepted, only published ports and
-// answers pass.
+// those of containers, plainly and to the port of the tunnel. wireguard and udp drop the forged ones, vxlan and host-gw do
+// not while rp_filter is off. While the host drops what is not accepted, only published ports and answers pass.
 func TestStrangerOnTheUnderlay(t *testing.T) {
 	t.Parallel()
-	for _, backend := range []string{"wireguard", "udp"} {
-		t.Run(backend, func(t *testing.T) {
+	for _, tt := range []struct {
+		backend string
+		isOpen  bool   // for forged packets
+		port    uint16 // of the tunnel
+	}{{"wireguard", false, 51820}, {"udp", false, 8285}, {"vxlan", true, 8472}, {"host-gw", true, 0}} {
+		t.Run(tt.backend, func(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 3})
 			a, b, stranger := w.Hosts[0], w.Hosts[1], w.Hosts[2]
 			hosts := w.Hosts[:2]
 			for _, h := range hosts {
-				w.Must(h.StartAgent(h.Config(world.ShortLease, h.Network("default", world.Plan(backend)+"\n  ip_masq = true"))))
+				w.Must(h.StartAgent(h.Config(world.ShortLease, h.Network("default", world.Plan(tt.backend)+"\n  ip_masq = true"))))
 			}
 			for _, h := range hosts {
 				w.WaitHealth(h, 200)
@@ -236,12 +245,27 @@ func TestStrangerOnTheUnderlay(t *testing.T) {
 				// Nothing is dropped that comes from the stranger's own address.
 				own := fmt.Sprint("own ", family)
 				received.awaits(w, stranger.Namespace, ports(target.Addrs[family]), own)
-				for _, source := range []netip.Addr{peer.Addrs[family], local.Addrs[family]} {
-					w.Must(send(stranger.Namespace, netip.AddrPortFrom(source, 9), ports(target.Addrs[family]), []byte("forged"), 20))
+				var forged []string
+				for i, source := range []netip.Addr{peer.Addrs[family], local.Addrs[family]} {
+					forged = append(forged, fmt.Sprint("forged ", family, i))
+					w.Must(send(stranger.Namespace, netip.AddrPortFrom(source, 9), ports(target.Addrs[family]), []byte(forged[i]), 20))
+				}
+				if tt.port != 0 && family == 0 {
+					forged = append(forged, fmt.Sprint("in the tunnel ", family))
+					inner := lab.UDPPacket(netip.AddrPortFrom(peer.Addrs[family], 9), ports(target.Addrs[family]), forged[2])
+					w.Must(send(stranger.Namespace, netip.AddrPort{}, netip.AddrPortFrom(b.Addrs[0], tt.port), w.inTunnel(tt.backend, b, inner), 20))
 				}
 				received.awaits(w, peer.Namespace, ports(target.Addrs[family]), fmt.Sprint("of a peer ", family))
 				received.awaits(w, local.Namespace, ports(target.Addrs[family]), fmt.Sprint("of a neighbour ", family))
-				received.lacks(w, "forged")
+				for _, text := range forged {
+					if !tt.isOpen {
+						received.lacks(w, text)
+						continue
+					}
+					w.Eventually(text+" to arrive, as the page about security says", func(context.Context) error {
+						return received.has(text)
+					})
+				}
 			}
 
 			for family, program := range []string{"iptables", "ip6tables"} {

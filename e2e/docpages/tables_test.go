@@ -16,6 +16,7 @@ func showing(t *testing.T) map[string]bool {
 	t.Helper()
 	tests := map[string]bool{}
 	for _, pattern := range []string{"e2e/*/*_test.go", "agent/*_test.go", "agent/*/*_test.go", "agent/*/*/*_test.go",
+		"backend/*/*_test.go", "command/*_test.go", "command/*/*_test.go",
 		"registry/*_test.go", "registry/belief/*_test.go", "registry/consul/*_test.go", "registry/etcd/*_test.go", "registry/kubernetes/*_test.go"} {
 		files, err := filepath.Glob(Root + pattern)
 		if err != nil {
@@ -84,6 +85,31 @@ func TestDocumentationFailures(t *testing.T) {
 		"kubernetes.TestKubernetes", "kubernetes.TestContract", "etcd.TestRoleRevoked", "etcd.TestCertificateExpired", "etcd.TestCompactedWhileDisconnected"} {
 		if !named[name] {
 			t.Errorf("no row names %s", name)
+		}
+	}
+}
+
+// TestDocumentationSecurity checks that every row of the security model, and its text about tokens, names tests that exist.
+func TestDocumentationSecurity(t *testing.T) {
+	const path = "operations/security"
+	tests, rows := showing(t), [][]string{}
+	for _, heading := range []string{"A container", "A stranger on the underlay", "A local user"} {
+		rows = append(rows, Rows(t, Path(path), heading)...)
+	}
+	_, tokens, _ := strings.Cut(Source(t, Path(path)), "\n## The holder of a token\n")
+	rows = append(rows, []string{"tokens", tokens})
+	for _, row := range rows {
+		shown := 0
+		for _, name := range Codes(row[len(row)-1]) {
+			switch {
+			case tests[name]:
+				shown++
+			case strings.Contains(name, ".Test"):
+				t.Errorf("%s: there is no %s", row[0], name)
+			}
+		}
+		if shown == 0 {
+			t.Errorf("%s: no test shows that", row[0])
 		}
 	}
 }
