@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
@@ -82,9 +83,20 @@ func (d *processDevice) Configure(c wgtypes.Config) error {
 		d.port = *c.ListenPort
 		return nil
 	}
-	// The sockets were closed for the new port.
-	back := d.engine.IpcSet(encodeConfig(wgtypes.Config{ListenPort: &d.port}))
-	return errors.Join(fmt.Errorf("listen on udp port %d: %w", *c.ListenPort, err), back)
+	return errors.Join(fmt.Errorf("listen on udp port %d: %w", *c.ListenPort, err), d.listenAgain())
+}
+
+// listenAgain opens the sockets on the device's port, which were closed for another port. A program that this process is
+// just starting has copies of them until it runs, so the port may be in use for a moment.
+func (d *processDevice) listenAgain() error {
+	const tries, pause = 100, 10 * time.Millisecond
+	for try := 1; ; try++ {
+		err := d.engine.IpcSet(encodeConfig(wgtypes.Config{ListenPort: &d.port}))
+		if !errors.Is(err, unix.EADDRINUSE) || try == tries {
+			return err
+		}
+		time.Sleep(pause)
+	}
 }
 
 // Close implements device.
