@@ -21,24 +21,36 @@ const (
 func (l *loader) check() {
 	l.checkStore()
 	l.checkLease()
-	l.checkFirewall()
-	l.checkUnderlay()
-	l.checkTokens()
-	l.checkTLS("consul", &l.cfg.Consul.TLS, false)
+	c := &l.cfg
+	if u := c.Underlay; len(u.PublicPorts) > 0 && u.PublicIP == "" && u.PublicIPv6 == "" {
+		l.at(l.by["underlay.public_ports"], "the ports are those of public_ip or public_ipv6, and neither is set")
+	}
+	if login := l.blocks["consul.login"]; login != nil {
+		l.checkLogin(*login)
+	} else if c.Consul.Token != "" && c.Consul.TokenFile != "" {
+		l.exclude("consul.token", "consul.token_file")
+	}
+	l.checkTLS("consul", &c.Consul.TLS)
 	l.checkEtcd()
-	l.checkKubernetes()
-	l.checkTLS("http", &l.cfg.HTTP.TLS, true)
+	if k := &c.Kubernetes; k.ConfigMap != "" { // the default of net_conf does not apply
+		l.exclude("kubernetes.net_conf", "kubernetes.config_map")
+		k.NetConf = ""
+	}
+	l.checkTLS("http", &c.HTTP.TLS)
+	if t := &c.HTTP.TLS; t.CAFile != "" && t.CertFile == "" && t.KeyFile == "" {
+		l.at(l.by["http.tls.ca_file"], "the http block's tls needs cert_file and key_file too")
+	}
 }
 
 func (l *loader) checkLease() {
 	c := &l.cfg.Lease
 	ttl, margin, hold := l.by["lease.ttl"], l.by["lease.renew_margin"], l.by["lease.hold"]
 	if ttl != nil && (c.TTL < minTTL || c.TTL > maxTTL) {
-		if l.cfg.Store() != StoreConsul {
-			l.at(ttl, "%s is outside 10s to 24h", FormatDuration(c.TTL))
-		} else {
-			l.at(ttl, "%s is outside 10s to 24h, the range Consul takes for a session", FormatDuration(c.TTL))
+		reason := ""
+		if l.cfg.Store() == StoreConsul {
+			reason = ", the range Consul takes for a session"
 		}
+		l.at(ttl, "%s is outside 10s to 24h%s", FormatDuration(c.TTL), reason)
 		return
 	}
 	switch {
@@ -47,10 +59,12 @@ func (l *loader) checkLease() {
 	case c.RenewMargin == 0:
 		l.at(margin, "must be more than 0: a session renewed only when its time is up may already be gone")
 	case c.RenewMargin >= c.TTL:
-		l.at(margin, "%s must be less than the ttl of %s: the session is renewed when ttl - renew_margin has passed", FormatDuration(c.RenewMargin), FormatDuration(c.TTL))
+		l.at(margin, "%s must be less than the ttl of %s: the session is renewed when ttl - renew_margin has passed",
+			FormatDuration(c.RenewMargin), FormatDuration(c.TTL))
 	case c.TTL-c.RenewMargin < minRenewPeriod(c.TTL):
-		l.at(margin, "%s renews the session every %s, which is ttl - renew_margin: with a ttl of %s that must be at least %s, so renew_margin can be at most %s",
-			FormatDuration(c.RenewMargin), FormatDuration(c.TTL-c.RenewMargin), FormatDuration(c.TTL), FormatDuration(minRenewPeriod(c.TTL)), FormatDuration(c.TTL-minRenewPeriod(c.TTL)))
+		l.at(margin, "%s renews the session every %s, which is ttl - renew_margin: with a ttl of %s that must be at "+
+			"least %s, so renew_margin can be at most %s", FormatDuration(c.RenewMargin), FormatDuration(c.TTL-c.RenewMargin),
+			FormatDuration(c.TTL), FormatDuration(minRenewPeriod(c.TTL)), FormatDuration(c.TTL-minRenewPeriod(c.TTL)))
 	}
 	switch {
 	case hold == nil:
@@ -66,49 +80,22 @@ func (l *loader) checkLease() {
 // renewals make no lease safer, and each of them is a request to Consul's leader.
 func minRenewPeriod(ttl time.Duration) time.Duration { return max(time.Second, ttl/10) }
 
-// The resync finds changes that no event reported. More often than once a second it would cost more than it can find,
-// and less often than once an hour it would be useless.
-const (
-	minResync = time.Second
-	maxResync = time.Hour
-)
-
-func (l *loader) checkFirewall() {
-	c := &l.cfg.Firewall
-	if resync := l.by["firewall.resync"]; resync != nil && (c.Resync < minResync || c.Resync > maxResync) {
-		l.at(resync, "%s is outside 1s to 1h", FormatDuration(c.Resync))
+// exclude reports that an option and the one that replaces it are both set.
+func (l *loader) exclude(first, second string) {
+	if a, b := l.by[first], l.by[second]; a != nil && b != nil {
+		l.at(b, "%s is set too, at %s: give one of them", a.Name, place(a.Range))
 	}
-}
-
-func (l *loader) checkUnderlay() {
-	c := &l.cfg.Underlay
-	if ports := l.by["underlay.public_ports"]; len(c.PublicPorts) > 0 && c.PublicIP == "" && c.PublicIPv6 == "" {
-		l.at(ports, "the ports are those of public_ip or public_ipv6, and neither is set")
-	}
-}
-
-func (l *loader) checkTokens() {
-	c := &l.cfg.Consul
-	token, file := l.by["consul.token"], l.by["consul.token_file"]
-	if login := l.blocks["consul.login"]; login != nil {
-		l.checkLogin(*login, token, file)
-		return
-	}
-	if token == nil || file == nil || c.Token == "" || c.TokenFile == "" {
-		return
-	}
-	l.at(file, "token is set too, at %s: give one of them", place(token.Range))
 }
 
 // checkLogin requires that a login block is complete and that there is no other source of a token.
-func (l *loader) checkLogin(login hcl.Range, token, file *hcl.Attribute) {
+func (l *loader) checkLogin(login hcl.Range) {
 	c := &l.cfg.Consul
 	const summary = "Invalid login block"
 	switch {
 	case c.Token != "":
-		l.report(login, summary, "token is set too, at %s: remove one of them", place(token.Range))
+		l.report(login, summary, "token is set too, at %s: remove one of them", place(l.by["consul.token"].Range))
 	case c.TokenFile != "":
-		l.report(login, summary, "token_file is set too, at %s: remove one of them", place(file.Range))
+		l.report(login, summary, "token_file is set too, at %s: remove one of them", place(l.by["consul.token_file"].Range))
 	case c.Login.AuthMethod == "":
 		l.report(login, summary, "It needs auth_method, the name of an auth method of Consul")
 	case c.Login.BearerTokenFile == "":
@@ -118,22 +105,18 @@ func (l *loader) checkLogin(login hcl.Range, token, file *hcl.Attribute) {
 
 // checkStore reports blocks of two stores: the agent uses one.
 func (l *loader) checkStore() {
-	type block struct {
-		kind  string
-		place *hcl.Range // nil for none
-	}
-	blocks := []block{{StoreConsul, l.blocks[StoreConsul]}, {StoreEtcd, l.blocks[StoreEtcd]}, {StoreKubernetes, l.blocks[StoreKubernetes]}}
-	blocks = slices.DeleteFunc(blocks, func(b block) bool { return b.place == nil })
-	if len(blocks) < 2 {
+	stores := []string{StoreConsul, StoreEtcd, StoreKubernetes}
+	stores = slices.DeleteFunc(stores, func(kind string) bool { return l.blocks[kind] == nil })
+	if len(stores) < 2 {
 		return
 	}
-	first, second := blocks[0], blocks[1]
-	other := fmt.Sprintf("The %s block at %s", first.kind, place(*first.place))
-	if first.place.Filename == overridesName {
+	first, second := *l.blocks[stores[0]], *l.blocks[stores[1]]
+	other := fmt.Sprintf("The %s block at %s", stores[0], place(first))
+	if first.Filename == overridesName {
 		other = "A flag or an environment variable"
 	}
-	l.report(*second.place, "Two stores", "%s makes %s the store, the %s block at %s makes it %s: remove one of them",
-		other, StoreName(first.kind), second.kind, place(*second.place), StoreName(second.kind))
+	l.report(second, "Two stores", "%s makes %s the store, the %s block at %s makes it %s: remove one of them",
+		other, StoreName(stores[0]), stores[1], place(second), StoreName(stores[1]))
 }
 
 func (l *loader) checkEtcd() {
@@ -141,32 +124,18 @@ func (l *loader) checkEtcd() {
 		return
 	}
 	c := &l.cfg.Etcd
-	l.checkTLS("etcd", &c.TLS, false)
+	l.checkTLS("etcd", &c.TLS)
 	l.checkEndpoints(c)
-	user, password, file := l.by["etcd.username"], l.by["etcd.password"], l.by["etcd.password_file"]
 	switch {
 	case c.Password != "" && c.PasswordFile != "":
-		l.at(file, "password is set too, at %s: give one of them", place(password.Range))
+		l.exclude("etcd.password", "etcd.password_file")
 	case c.Username != "" && c.Password == "" && c.PasswordFile == "":
-		l.at(user, "the etcd block needs password_file or password too")
+		l.at(l.by["etcd.username"], "the etcd block needs password_file or password too")
 	case c.Username == "" && c.Password != "":
-		l.at(password, "the etcd block needs username too")
+		l.at(l.by["etcd.password"], "the etcd block needs username too")
 	case c.Username == "" && c.PasswordFile != "":
-		l.at(file, "the etcd block needs username too")
+		l.at(l.by["etcd.password_file"], "the etcd block needs username too")
 	}
-}
-
-// checkKubernetes requires one source of the network's configuration. With a ConfigMap, the default of the other does
-// not apply.
-func (l *loader) checkKubernetes() {
-	c := &l.cfg.Kubernetes
-	if c.ConfigMap == "" {
-		return
-	}
-	if file := l.by["kubernetes.net_conf"]; file != nil {
-		l.at(l.by["kubernetes.config_map"], "net_conf is set too, at %s: give one of them", place(file.Range))
-	}
-	c.NetConf = ""
 }
 
 // checkEndpoints requires that all endpoints use TLS or none, because a client has one kind of connection, and that a
@@ -203,19 +172,13 @@ func (l *loader) checkEndpoints(c *Etcd) {
 	}
 }
 
-// checkTLS requires certificate and key together, and requires both for a listener with a ca_file.
-func (l *loader) checkTLS(block string, t *TLS, listener bool) {
-	cert, key, ca := l.by[block+".tls.cert_file"], l.by[block+".tls.key_file"], l.by[block+".tls.ca_file"]
-	lone := func(a *hcl.Attribute, missing string) {
-		l.at(a, "the %s block's tls needs %s too", block, missing)
-	}
+// checkTLS requires certificate and key together.
+func (l *loader) checkTLS(block string, t *TLS) {
 	switch {
 	case t.CertFile != "" && t.KeyFile == "":
-		lone(cert, "key_file")
+		l.at(l.by[block+".tls.cert_file"], "the %s block's tls needs key_file too", block)
 	case t.KeyFile != "" && t.CertFile == "":
-		lone(key, "cert_file")
-	case listener && t.CAFile != "" && t.CertFile == "":
-		lone(ca, "cert_file and key_file")
+		l.at(l.by[block+".tls.key_file"], "the %s block's tls needs cert_file too", block)
 	}
 }
 

@@ -23,7 +23,9 @@ const defaultTTL = 2 * time.Minute
 // Defaults returns the configuration of an agent without any file: it takes part in no network.
 func Defaults() Config {
 	var c Config
-	resetAll(c.settings(nil), func(s Setting) bool { return !isBelow(s.Name, StoreEtcd) && !isBelow(s.Name, StoreKubernetes) })
+	resetAll(c.settings(nil), func(s Setting) bool {
+		return !isBelow(s.Name, StoreEtcd) && !isBelow(s.Name, StoreKubernetes)
+	})
 	return c
 }
 

@@ -54,19 +54,6 @@ func TestExampleLoads(t *testing.T) {
 	}
 }
 
-// TestExampleShowsDefaults checks that the example's statements about defaults are true: without its network block it
-// is the default configuration.
-func TestExampleShowsDefaults(t *testing.T) {
-	got, err := Load([]string{examplePath}, registryOptions())
-	if err != nil {
-		t.Fatal(err)
-	}
-	got.Networks, got.Files, got.NetworkFiles = nil, nil, nil
-	if diff := cmp.Diff(Defaults(), got, compare()); diff != "" {
-		t.Errorf("the example differs from the defaults (-default +example):\n%s", diff)
-	}
-}
-
 // withCommentedStores returns the example with the etcd and kubernetes blocks that it has as comments.
 func withCommentedStores(src []byte) []byte {
 	commented := regexp.MustCompile(`(?m)^# (etcd \{|kubernetes \{|  .*= .*|  tls \{|  \}|\})$`)
@@ -107,19 +94,5 @@ func TestExampleStores(t *testing.T) {
 	}
 	if !reflect.DeepEqual(got.Consul, Consul{}) || got.Store() != StoreKubernetes {
 		t.Errorf("with the kubernetes block alone, the store is %s, %+v", got.Store(), got.Consul)
-	}
-}
-
-func TestExampleIsFormatted(t *testing.T) {
-	src, err := os.ReadFile(examplePath)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := Format(src, "config.hcl.example")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(out), string(src)); diff != "" {
-		t.Errorf("the example is not formatted (-formatted +is):\n%s", diff)
 	}
 }

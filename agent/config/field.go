@@ -26,7 +26,11 @@ type Field struct {
 	value func() string         // as written in a file; nil for a block that has no value of its own
 }
 
-const kindBlock = "block"
+// Kinds that have a meaning in the code.
+const (
+	kindBlock = "block"
+	kindMap   = "map of text"
+)
 
 // newField returns the field for a variable. HCL converts what is written to want, and parse checks it.
 func newField[T, R any](kind string, to *T, standard T, want cty.Type, parse func(R) (T, error)) *Field {
@@ -77,28 +81,30 @@ func choice(to *string, standard string, choices ...string) *Field {
 	return f
 }
 
-// inUpperCase changes a field so that it accepts either case.
-func inUpperCase(f *Field) *Field {
-	set := f.set
-	f.set = func(v cty.Value) error {
-		if v.Type() == cty.String {
-			v = cty.StringVal(strings.ToUpper(v.AsString()))
-		}
-		return set(v)
-	}
+// level is one of the levels of a log, in either case.
+func level(to *string, standard string, levels ...string) *Field {
+	f := newField("text", to, standard, cty.String, func(s string) (string, error) {
+		s = strings.ToUpper(s)
+		return s, oneOf(levels...)(s)
+	})
+	f.Choices = levels
 	return f
 }
 
 // texts is a list of strings, each of which passes the check.
 func texts(to *[]string, standard []string, check func(string) error) *Field {
 	return newField("list of text", to, standard, cty.List(cty.String), func(list []string) ([]string, error) {
-		var errs []error
-		for i, s := range list {
-			if err := check(s); err != nil {
-				errs = append(errs, elementError{i, err})
-			}
+		return list, checkAll(list, check)
+	})
+}
+
+// endpoints is a list of at least one server.
+func endpoints(to *[]string, standard ...string) *Field {
+	return newField("list of text", to, standard, cty.List(cty.String), func(list []string) ([]string, error) {
+		if len(list) == 0 {
+			return nil, errors.New(`the list is empty: name at least one server, such as "https://10.0.0.1:2379"`)
 		}
-		return list, errors.Join(errs...)
+		return list, checkAll(list, checkEndpoint)
 	})
 }
 
@@ -108,20 +114,19 @@ type elementError struct {
 	error
 }
 
-// notEmpty changes a field so that it refuses an empty list.
-func notEmpty(f *Field, advice string) *Field {
-	set := f.set
-	f.set = func(v cty.Value) error {
-		if v.CanIterateElements() && v.LengthInt() == 0 {
-			return errors.New("the list is empty: " + advice)
+// checkAll returns an elementError for each element that the check refuses, joined.
+func checkAll(list []string, check func(string) error) error {
+	var errs []error
+	for i, s := range list {
+		if err := check(s); err != nil {
+			errs = append(errs, elementError{i, err})
 		}
-		return set(v)
 	}
-	return f
+	return errors.Join(errs...)
 }
 
 func textMap(to *map[string]string) *Field {
-	return newField("map of text", to, nil, cty.Map(cty.String), func(m map[string]string) (map[string]string, error) { return m, nil })
+	return newField(kindMap, to, nil, cty.Map(cty.String), accept[map[string]string])
 }
 
 // ports is a map from ports to ports. No two may lead to the same one.
@@ -146,8 +151,10 @@ func ports(to *map[uint16]uint16) *Field {
 }
 
 func flag(to *bool, standard bool) *Field {
-	return newField("true or false", to, standard, cty.Bool, func(b bool) (bool, error) { return b, nil })
+	return newField("true or false", to, standard, cty.Bool, accept[bool])
 }
+
+func accept[T any](v T) (T, error) { return v, nil }
 
 // count is a whole number that is not negative, 0 by default.
 func count(to *int) *Field {
@@ -171,7 +178,7 @@ func priority(to *int) *Field {
 }
 
 // duration is a number with a unit. The unit is required, because without it seconds and nanoseconds could be confused.
-func duration(to *time.Duration, standard time.Duration) *Field {
+func duration(to *time.Duration, standard time.Duration, checks ...func(time.Duration) error) *Field {
 	return newField("duration", to, standard, cty.String, func(s string) (time.Duration, error) {
 		d, err := time.ParseDuration(s)
 		switch {
@@ -179,6 +186,11 @@ func duration(to *time.Duration, standard time.Duration) *Field {
 			return 0, fmt.Errorf("%q is not a duration: write a number and a unit, such as \"90s\", \"2m\" or \"1h30m\"", s)
 		case d < 0:
 			return 0, fmt.Errorf("%s is negative", s)
+		}
+		for _, check := range checks {
+			if err := check(d); err != nil {
+				return 0, err
+			}
 		}
 		return d, nil
 	})

@@ -37,7 +37,8 @@ var ErrNotRegular = errors.New("is not a regular file")
 // isHandedOver reports whether the path is a file descriptor of this process, or
 // the empty device.
 func isHandedOver(path string) bool {
-	return path == os.DevNull || path == "/dev/stdin" || strings.HasPrefix(path, "/dev/fd/") || strings.HasPrefix(path, "/proc/self/fd/")
+	return path == os.DevNull || path == "/dev/stdin" || strings.HasPrefix(path, "/dev/fd/") ||
+		strings.HasPrefix(path, "/proc/self/fd/")
 }
 
 // Within returns the result of read, or an error that names path when ctx ends before that. read then continues in

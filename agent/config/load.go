@@ -65,9 +65,9 @@ const overridesName = "command line"
 // in HCL's native syntax. Sources that are directories without any such file are an error.
 //
 // Files are merged: the last value read of each attribute wins, also inside consul, etcd, kubernetes, lease, underlay,
-// firewall, http and telemetry blocks. The blocks of the three stores exclude each other. A network is defined in one place: a second
-// block of the same name is an error. Without sources Load returns Defaults (or Dev). The error is an *Errors with all
-// errors of all files. A file that blocks is an error after ReadTimeout.
+// firewall, http and telemetry blocks. The blocks of the three stores exclude each other. A network is defined in one
+// place: a second block of the same name is an error. Without sources Load returns Defaults (or Dev). The error is an
+// *Errors with all errors of all files. A file that blocks is an error after ReadTimeout.
 func Load(sources []string, o Options) (Config, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), ReadTimeout)
 	defer cancel()
@@ -113,7 +113,7 @@ type loader struct {
 	networks []*networkDraft
 	diags    hcl.Diagnostics
 
-	by      map[string]*hcl.Attribute // by the name of a setting, what set it last; a setting without an entry has its default
+	by      map[string]*hcl.Attribute // by the name of a setting, what set it last; one without an entry has its default
 	refused map[string]bool           // by the name of a setting, whether one of its values was refused
 	blocks  map[string]*hcl.Range     // by the name of a block, such as "consul.login", where the first one is
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
+	"github.com/zclconf/go-cty/cty"
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 )
 
@@ -19,13 +20,6 @@ type networkDraft struct {
 	Network
 	block   *hcl.Block
 	backend *hcl.Block // nil if there is none
-	pools   []*poolDraft
-}
-
-type poolDraft struct {
-	Pool
-	path  string // "network.blue.ipv4"
-	valid bool
 }
 
 func (n *networkDraft) path() string { return "network." + n.Name }
@@ -35,36 +29,30 @@ func (n *networkDraft) named() hcl.Range { return n.block.LabelRanges[0] }
 
 func (l *loader) readNetwork(b *hcl.Block) {
 	name := b.Labels[0]
-	for _, other := range l.networks {
-		if other.Name == name {
-			l.report(b.DefRange, "Duplicate network", "The network %q is already defined at %s. A network is defined in one place only",
-				name, place(other.named()))
-			return
-		}
+	if i := slices.IndexFunc(l.networks, func(n *networkDraft) bool { return n.Name == name }); i >= 0 {
+		l.report(b.DefRange, "Duplicate network", "The network %q is already defined at %s. "+
+			"A network is defined in one place only", name, place(l.networks[i].named()))
+		return
 	}
 	n := &networkDraft{block: b, Network: WatchedNetwork(name)}
 	l.networks = append(l.networks, n)
 	if err := l.checkNetworkName(name); err != nil {
 		l.report(n.named(), "Invalid network name", "%s", err)
 	}
-	four, six := &poolDraft{path: n.path() + ".ipv4"}, &poolDraft{path: n.path() + ".ipv6"}
-	settings := slices.Concat(n.settings(name), four.settings(name, ipv4), six.settings(name, ipv6))
-	blocks, _ := l.options(b.Body, n.path(), settings)
-	byType := blocks.ByType()
-	for _, b := range byType["ipv4"] {
-		l.readPool(n, four, b, settings, ipv4)
-	}
-	for _, b := range byType["ipv6"] {
-		l.readPool(n, six, b, settings, ipv6)
-	}
-	if l.o.CheckPlan != nil && len(n.pools) > 0 && !slices.ContainsFunc(n.pools, func(p *poolDraft) bool { return !p.valid }) {
-		if err := l.o.CheckPlan(n.plan()); err != nil {
-			for _, err := range flatten(err) {
-				l.report(b.DefRange, "Invalid address plan", "%s", err)
-			}
+	pools := slices.Concat(new(Pool).settings(name, ipv4), new(Pool).settings(name, ipv6))
+	blocks, _ := l.options(b.Body, n.path(), append(n.settings(name), pools...))
+	before := len(l.diags)
+	for _, f := range []family{ipv4, ipv6} {
+		for _, b := range blocks.ByType()[f.block] {
+			n.Pools = append(n.Pools, l.readPool(name, b, f))
 		}
 	}
-	for _, b := range byType["backend"] {
+	if l.o.CheckPlan != nil && len(n.Pools) > 0 && len(l.diags) == before {
+		for _, err := range flatten(l.o.CheckPlan(n.Pools)) {
+			l.report(b.DefRange, "Invalid address plan", "%s", err)
+		}
+	}
+	for _, b := range blocks.ByType()["backend"] {
 		n.backend = b
 	}
 	l.readBackend(n)
@@ -76,7 +64,7 @@ func (l *loader) checkEncryption(n *networkDraft) {
 	a := l.by[n.path()+".encryption"]
 	switch {
 	case n.Encryption == "":
-	case len(n.pools) == 0:
+	case len(n.Pools) == 0:
 		l.at(a, "The network %q has neither an ipv4 nor an ipv6 block. Whether encryption is required is a part of its "+
 			"definition, which %s has", n.Name, l.cfg.StoreName())
 	case n.Backend != nil && l.o.CheckEncrypts != nil:
@@ -84,21 +72,6 @@ func (l *loader) checkEncryption(n *networkDraft) {
 			l.at(a, "%s", err)
 		}
 	}
-}
-
-func (n *networkDraft) prefixes() (out []netip.Prefix) {
-	for _, p := range n.pools {
-		out = append(out, p.Prefix)
-	}
-	return out
-}
-
-func (n *networkDraft) plan() []Pool {
-	var out []Pool
-	for _, p := range n.pools {
-		out = append(out, p.Pool)
-	}
-	return out
 }
 
 // checkNetworkName checks a network's name. Without the registry's rule, the name must at least be valid as a file
@@ -113,43 +86,37 @@ func (l *loader) checkNetworkName(name string) error {
 	return nil
 }
 
-func (l *loader) readPool(n *networkDraft, p *poolDraft, b *hcl.Block, settings []Setting, f family) {
-	n.pools = append(n.pools, p)
+func (l *loader) readPool(network string, b *hcl.Block, f family) (p Pool) {
 	before := len(l.diags)
-	l.options(b.Body, p.path, settings)
+	l.options(b.Body, poolPath(network, f), p.settings(network, f))
 	if !p.Prefix.IsValid() && len(l.diags) == before {
 		l.report(b.DefRange, "Missing prefix", "The address pool needs a prefix, such as prefix = %s", f.prefix)
 	}
-	if len(l.diags) == before {
-		l.checkPool(p)
+	if l.o.CheckPool != nil && len(l.diags) == before {
+		l.checkPool(p, poolPath(network, f))
 	}
-	p.valid = len(l.diags) == before
+	return p
 }
+
+func poolPath(network string, f family) string { return "network." + network + "." + f.block }
 
 // checkPool applies the registry's limits. They concern the pool as a whole. To report one line, checkPool adds the
 // attributes one after the other and blames the first one that makes the pool invalid.
-func (l *loader) checkPool(p *poolDraft) {
-	if l.o.CheckPool == nil {
-		return
-	}
+func (l *loader) checkPool(p Pool, path string) {
+	subnetLen, first, last := l.by[path+".subnet_len"], l.by[path+".min"], l.by[path+".max"]
 	blame := func(a *hcl.Attribute, pool Pool) bool {
 		if a == nil {
 			return true
 		}
 		err := l.o.CheckPool(pool)
-		for _, e := range flatten(err) {
-			if e != nil {
-				l.at(a, "%s", e)
-			}
-		}
+		l.refuse(a, err)
 		return err == nil
 	}
-	subnetLen, first, last := l.by[p.path+".subnet_len"], l.by[p.path+".min"], l.by[p.path+".max"]
 	part := Pool{Prefix: p.Prefix}
 	if subnetLen != nil {
 		part.SubnetLen = p.Prefix.Bits() + 2 // every valid prefix has room for this one, unlike the default
 	}
-	if !blame(l.by[p.path+".prefix"], part) {
+	if !blame(l.by[path+".prefix"], part) {
 		return
 	}
 	part.SubnetLen = p.SubnetLen
@@ -160,7 +127,7 @@ func (l *loader) checkPool(p *poolDraft) {
 	withMin.Min, withMax.Max = p.Min, p.Max
 	okMin, okMax := blame(first, withMin), blame(last, withMax)
 	if okMin && okMax && first != nil {
-		blame(last, p.Pool)
+		blame(last, p)
 	}
 }
 
@@ -169,7 +136,7 @@ func (l *loader) checkPool(p *poolDraft) {
 func (l *loader) readBackend(n *networkDraft) {
 	b := n.backend
 	switch {
-	case b == nil && len(n.pools) == 0:
+	case b == nil && len(n.Pools) == 0:
 		return // joined as the store has it
 	case b == nil:
 		options := json.RawMessage(`{}`)
@@ -195,7 +162,11 @@ func (l *loader) readBackend(n *networkDraft) {
 		}
 		effective, err := normalize(options)
 		if err == nil && l.o.CheckMTU != nil {
-			err = l.o.CheckMTU(effective, n.prefixes())
+			var prefixes []netip.Prefix
+			for _, p := range n.Pools {
+				prefixes = append(prefixes, p.Prefix)
+			}
+			err = l.o.CheckMTU(effective, prefixes)
 		}
 		if err != nil {
 			l.reportOptions(b, attrs, err)
@@ -209,22 +180,17 @@ func (l *loader) readBackend(n *networkDraft) {
 // object returns the attributes as one JSON object. It leaves out null attributes, and those without a value, which
 // it reports.
 func (l *loader) object(attrs hcl.Attributes) json.RawMessage {
-	members := map[string]json.RawMessage{}
+	values := map[string]cty.Value{}
 	for _, name := range slices.Sorted(maps.Keys(attrs)) {
 		v, diags := attrs[name].Expr.Value(nil)
 		l.diags = append(l.diags, diags...)
-		if diags.HasErrors() || v.IsNull() {
-			continue
+		if !diags.HasErrors() && !v.IsNull() {
+			values[name] = v
 		}
-		text, err := ctyjson.Marshal(v, v.Type())
-		if err != nil {
-			l.at(attrs[name], "%s", err)
-			continue
-		}
-		members[name] = text
 	}
-	out, err := json.Marshal(members)
-	if err != nil { // never: each is JSON already
+	all := cty.ObjectVal(values)
+	out, err := ctyjson.Marshal(all, all.Type())
+	if err != nil { // never: expressions without variables have known values
 		return nil
 	}
 	return out
@@ -252,12 +218,11 @@ func (l *loader) finishNetworks() {
 			l.checkPair(other, n)
 		}
 		l.checkBackends(n, l.networks[:i])
-		if n.backend != nil && len(n.pools) == 0 {
+		if n.backend != nil && len(n.Pools) == 0 {
 			l.report(n.backend.DefRange, "Backend without addresses", "The network %q has a backend but neither an ipv4 nor an "+
 				"ipv6 block. Give both to define the network, or none of them to join it as %s has it",
 				n.Name, l.cfg.StoreName())
 		}
-		n.Pools = n.plan()
 		l.cfg.Networks = slices.DeleteFunc(l.cfg.Networks, func(o Network) bool { return o.Name == n.Name })
 		l.cfg.Networks = append(l.cfg.Networks, n.Network)
 		l.cfg.NetworkFiles[n.Name] = n.block.DefRange.Filename
@@ -273,7 +238,8 @@ func (l *loader) checkBackends(n *networkDraft, others []*networkDraft) {
 		if other.Backend == nil {
 			continue
 		}
-		if taken := l.o.Collision(*n.Backend, *other.Backend, fmt.Sprintf("%q at %s", other.Name, place(other.backendPlace()))); taken != "" {
+		name := fmt.Sprintf("%q at %s", other.Name, place(other.backendPlace()))
+		if taken := l.o.Collision(*n.Backend, *other.Backend, name); taken != "" {
 			l.report(n.backendPlace(), "Backends collide", "The network %q needs %s: "+
 				"a host can carry only one of them. Choose another in the backend's options", n.Name, taken)
 			return
@@ -291,11 +257,11 @@ func (n *networkDraft) backendPlace() hcl.Range {
 
 // checkPair reports what two networks on one host cannot share.
 func (l *loader) checkPair(first, second *networkDraft) {
-	for _, p := range second.pools {
-		for _, q := range first.pools {
+	for _, p := range second.Pools {
+		for _, q := range first.Pools {
 			if p.Prefix.IsValid() && q.Prefix.IsValid() && p.Prefix.Overlaps(q.Prefix) {
-				l.at(l.by[p.path+".prefix"], "%s overlaps %s of network %q at %s", p.Prefix, q.Prefix, first.Name,
-					place(l.by[q.path+".prefix"].Range))
+				l.at(l.prefix(second, p), "%s overlaps %s of network %q at %s", p.Prefix, q.Prefix, first.Name,
+					place(l.prefix(first, q).Range))
 			}
 		}
 	}
@@ -307,6 +273,15 @@ func (l *loader) checkPair(first, second *networkDraft) {
 		l.report(where, "Subnet file used twice", "%s is already the subnet file of network %q at %s",
 			second.SubnetFile, first.Name, place(first.named()))
 	}
+}
+
+// prefix returns where the prefix of a pool is set.
+func (l *loader) prefix(n *networkDraft, p Pool) *hcl.Attribute {
+	f := ipv4
+	if !f.has(p.Prefix.Addr()) {
+		f = ipv6
+	}
+	return l.by[poolPath(n.Name, f)+".prefix"]
 }
 
 // place returns the start of a range, for use inside a sentence.

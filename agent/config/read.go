@@ -81,6 +81,11 @@ func (l *loader) option(s Setting, a *hcl.Attribute) {
 		return
 	}
 	l.refused[s.Name] = true
+	l.refuse(a, err)
+}
+
+// refuse reports the errors that are joined in err at an attribute, or at the elements of the list.
+func (l *loader) refuse(a *hcl.Attribute, err error) {
 	for _, err := range flatten(err) {
 		where := a.Expr.Range()
 		var element elementError
@@ -120,6 +125,9 @@ func (l *loader) unplaced(summary, detail string) {
 // flatten returns a joined error's parts, in order. It splits only errors whose text reads like a join: fmt.Errorf
 // with two %w is one sentence.
 func flatten(err error) []error {
+	if err == nil {
+		return nil
+	}
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok || err.Error() != errors.Join(joined.Unwrap()...).Error() {
 		return []error{err}

@@ -14,7 +14,8 @@ import (
 
 var (
 	// secretText matches a token by its name, quoted or not, and a password in an address.
-	secretText = regexp.MustCompile(`(?mi)(?:(?:token|secret|password)\w*"?[ \t]*[=:][ \t]*)([^\r\n#]+)|["/]([^/@\s"]*:[^/@\s"]*)@`)
+	secretText = regexp.MustCompile(`(?mi)(?:(?:token|secret|password)\w*"?[ \t]*[=:][ \t]*)([^\r\n#]+)` +
+		`|["/]([^/@\s"]*:[^/@\s"]*)@`)
 	// pathText matches the path in an option such as token_file, which is no secret.
 	pathText = regexp.MustCompile(`\w_file"?[ \t]*[=:][ \t]*"(\.{0,2}/[^"\r\n]*)"`)
 	// uuid matches the form of Consul's tokens.
@@ -22,27 +23,39 @@ var (
 	// storeBegins and storeEnds match the lines around a possible block of a store of a file that cannot be parsed.
 	// The option network of an etcd block does not end it.
 	storeBegins = regexp.MustCompile(`^[ \t{]*"?(?:consul|etcd|kubernetes)\b`)
-	storeEnds   = regexp.MustCompile(`^[ \t]*(?:"?(?:node_name|data_dir|log_\w+|lease|underlay|firewall|http|telemetry|` +
-		`watch_networks|allowed_networks|enable_debug)\b|network[ \t]+"?\w|"network"[ \t]*:[ \t]*[\[{])`)
+	storeEnds   = regexp.MustCompile(`^[ \t]*(?:"?(?:` + namesOf(func(s Setting) bool {
+		return !isOfStore(s) && !strings.Contains(s.Name, ".")
+	}) + `)\b|network[ \t]+"?\w|"network"[ \t]*:[ \t]*[\[{])`)
 	// storeLabel matches how a rendered error names a store's block with labels, which it must not have.
 	storeLabel = regexp.MustCompile(`(?m)(, in (?:consul|etcd|kubernetes) )".*"`)
-	// harmless matches a line of that block that sets an option which is no secret.
-	harmless = regexp.MustCompile(`^[ \t]*"?(?:address|kv_prefix|service|datacenter|namespace|partition|token_file|` +
-		`auth_method|bearer_token_file|endpoints|prefix|network|kubeconfig|net_conf|config_map|annotation_prefix|username|` +
-		`password_file|ca_file|cert_file|key_file|server_name)"?[ \t]*[=:]`)
+	// harmless matches a line of that block that sets an option which is no secret. The keys of a map may be secrets.
+	harmless = regexp.MustCompile(`^[ \t]*"?(?:` + namesOf(func(s Setting) bool {
+		return isOfStore(s) && !s.IsBlock() && !s.Secret && s.Kind != kindMap
+	}) + `)"?[ \t]*[=:]`)
 	// word matches a string or unquoted text.
 	word = regexp.MustCompile(`"[^"\r\n]*|[^\s"{}=:,\[\]()]+`)
 	// keyword matches HCL's messages about unquoted JSON and about a %{ in a string, with the text.
 	keyword = regexp.MustCompile(`"[^"]*" is not a valid (JSON|template control) keyword`)
 )
 
-// shownWords are the words of a store's block that are not values.
-var shownWords = []string{
-	"consul", "address", "token", "token_file", "kv_prefix", "service", "datacenter", "namespace", "partition",
-	"login", "auth_method", "bearer_token_file", "meta",
-	"kubernetes", "kubeconfig", "node_name", "net_conf", "config_map", "annotation_prefix",
-	"etcd", "endpoints", "prefix", "network", "username", "password", "password_file",
-	"tls", "ca_file", "cert_file", "key_file", "server_name", "#", "//",
+// shown matches the words of a store's block that are not values.
+var shown = regexp.MustCompile(`^(?:` + namesOf(isOfStore) + `|#|//)$`)
+
+// isOfStore reports whether the setting is the block of a store, or in one.
+func isOfStore(s Setting) bool {
+	block, _, _ := strings.Cut(s.Name, ".")
+	return slices.Contains([]string{StoreConsul, StoreEtcd, StoreKubernetes}, block)
+}
+
+// namesOf returns a pattern that matches the own names of the selected settings.
+func namesOf(selects func(Setting) bool) string {
+	var names []string
+	for _, s := range new(Config).settings(nil) {
+		if selects(s) {
+			names = append(names, s.Name[strings.LastIndexByte(s.Name, '.')+1:])
+		}
+	}
+	return strings.Join(names, "|")
 }
 
 // masked returns the source with stars in place of possible secrets. Every byte keeps its position.
@@ -63,7 +76,7 @@ func masked(src []byte) []byte {
 		}
 		if within && !harmless.Match(line) {
 			for _, m := range word.FindAllIndex(line, -1) {
-				if text := strings.Trim(string(line[m[0]:m[1]]), `"`); !slices.Contains(shownWords, text) {
+				if text := strings.Trim(string(line[m[0]:m[1]]), `"`); !shown.MatchString(text) {
 					star(out, at+m[0], at+m[1])
 				}
 			}

@@ -17,9 +17,9 @@ const (
 )
 
 // networkText describes the block of a network.
-const networkText = "A network that this host joins. You can add any number of blocks. The agent writes the plan and the " +
-	"backend to the store if the network does not exist there yet. After that, the definition in the store is authoritative, " +
-	"and the agent reports differences. To join an existing network, omit `ipv4`, `ipv6` and `backend`."
+const networkText = "A network that this host joins. You can add any number of blocks. The agent writes the plan and " +
+	"the backend to the store if the network does not exist there yet. After that, the definition in the store is " +
+	"authoritative, and the agent reports differences. To join an existing network, omit `ipv4`, `ipv6` and `backend`."
 
 // settings returns the settings of c, without those of networks. checkNetwork checks the name of a network.
 func (c *Config) settings(checkNetwork func(string) error) []Setting {
@@ -48,8 +48,8 @@ func (c *Config) settings(checkNetwork func(string) error) []Setting {
 		optionalBlock("etcd", "Stores networks, leases and reservations in etcd instead of Consul, in flannel's own keys: "+
 			"hosts with leno and hosts with flanneld then share a network. An agent has only one of the blocks `consul`, "+
 			"`etcd` and `kubernetes`.", c.Etcd.settings(checkNetwork)),
-		optionalBlock("kubernetes", "Stores leases in the Node objects of Kubernetes instead of Consul, as flannel does with "+
-			"`-kube-subnet-mgr`: hosts with leno and hosts with flanneld then share the network. Kubernetes assigns the "+
+		optionalBlock("kubernetes", "Stores leases in the Node objects of Kubernetes instead of Consul, as flannel does "+
+			"with `-kube-subnet-mgr`: hosts with leno and hosts with flanneld then share the network. Kubernetes assigns the "+
 			"subnets.", c.Kubernetes.settings(checkNetwork)),
 		block("lease", "How this host keeps its subnets.", c.Lease.settings()),
 		block("underlay", "The interface that carries traffic between hosts. The first match wins, in the order of the "+
@@ -63,14 +63,14 @@ func (c *Config) settings(checkNetwork func(string) error) []Setting {
 }
 
 func (l *Log) settings() []Setting {
-	level := choice(&l.Level, "INFO", "TRACE", "DEBUG", "INFO", "WARN", "ERROR")
 	return []Setting{
-		{Name: "log_level", Field: inUpperCase(level), Flag: "`level`: trace, debug, info, warn or error",
+		{Name: "log_level", Field: level(&l.Level, "INFO", "TRACE", "DEBUG", "INFO", "WARN", "ERROR"),
+			Flag: "`level`: trace, debug, info, warn or error",
 			Text: "`TRACE`, `DEBUG`, `INFO`, `WARN` or `ERROR`, in upper or lower case."},
 		{Name: "log_json", Field: flag(&l.JSON, false), Text: "Logs one JSON object per line."},
 		{Name: "log_file", Field: text(&l.File, "", optional(checkAbsolute)),
-			Text: "A [file](operations/log.mdx) to log to in addition to standard error, as an absolute path. The agent creates " +
-				"the file with mode 0640 and its directories with mode 0750, and reopens it on reload."},
+			Text: "A [file](operations/log.mdx) to log to in addition to standard error, as an absolute path. The agent " +
+				"creates the file with mode 0640 and its directories with mode 0750, and reopens it on reload."},
 		{Name: "log_rotate_bytes", Field: count(&l.RotateBytes),
 			Text: "Rotates the file before it becomes larger than this. 0 means 100 MiB."},
 		{Name: "log_rotate_duration", Field: duration(&l.RotateDuration, 0),
@@ -108,8 +108,8 @@ func (c *Consul) settings() []Setting {
 			"replaces the token before it expires, and logs out when it stops.", []Setting{
 			{Name: "auth_method", Field: text(&login.AuthMethod, ""), Example: `"nomad-workloads"`,
 				Text: "The name of an auth method of the type `jwt`, and the file that contains the JWT, for a " +
-					"[login](operations/access-control.mdx#without-a-token-on-the-host). Set both options together. The agent reads " +
-					"the file at each login."},
+					"[login](operations/access-control.mdx#without-a-token-on-the-host). Set both options together. The agent " +
+					"reads the file at each login."},
 			{Name: "bearer_token_file", Field: text(&login.BearerTokenFile, "", checkBearerTokenFile),
 				Example: `"/secrets/nomad_consul.jwt"`},
 			{Name: "meta", Field: textMap(&login.Meta), Example: `{ host = "host-a" }`,
@@ -135,8 +135,7 @@ func (t *TLS) settings(server string) []Setting {
 func (e *Etcd) settings(checkNetwork func(string) error) []Setting {
 	return slices.Concat(
 		[]Setting{
-			{Name: "endpoints", Field: notEmpty(texts(&e.Endpoints, []string{"http://127.0.0.1:2379"}, checkEndpoint),
-				`name at least one server, such as "https://10.0.0.1:2379"`), Restart: anotherStore,
+			{Name: "endpoints", Field: endpoints(&e.Endpoints, "http://127.0.0.1:2379"), Restart: anotherStore,
 				Text: "The etcd servers, each as `host:port` or `http(s)://host:port`. Without a scheme, the agent uses TLS if " +
 					"there is a `tls` block. All servers use TLS, or none of them."},
 			{Name: "prefix", Field: text(&e.Prefix, "/coreos.com/network", checkEtcdPrefix), Restart: anotherStore,
@@ -159,8 +158,8 @@ func (e *Etcd) settings(checkNetwork func(string) error) []Setting {
 func (k *Kubernetes) settings(checkNetwork func(string) error) []Setting {
 	return []Setting{
 		{Name: "kubeconfig", Field: text(&k.Kubeconfig, ""), Restart: anotherStore,
-			Text: "The file with the API server's address and credentials. `\"\"`: the service account of the agent's pod, or " +
-				"outside a pod what `kubectl` uses."},
+			Text: "The file with the API server's address and credentials. `\"\"`: the service account of the agent's pod, " +
+				"or outside a pod what `kubectl` uses."},
 		{Name: "node_name", Field: text(&k.NodeName, "", optional(checkKubernetesName)), Restart: anotherStore,
 			Text: "The name of this host's Node. `\"\"`: the environment variable `NODE_NAME`. The name is also this host's " +
 				"name in leno, unless the general option `node_name` is set."},
@@ -170,8 +169,9 @@ func (k *Kubernetes) settings(checkNetwork func(string) error) []Setting {
 			Text: "Flannel's configuration of the network. The agent follows changes of the file."},
 		{Name: "config_map", Field: text(&k.ConfigMap, "", optional(checkConfigMap)), Restart: anotherStore,
 			Text: "The ConfigMap with this configuration, instead of `net_conf`: `namespace/name` such as " +
-				"`kube-flannel/kube-flannel-cfg`, or `namespace/name/key` if the key is not `net-conf.json`. The agent reads it " +
-				"every 30 s and needs the [right to get it](integrations/kubernetes.mdx#rights). Set only one of the two options."},
+				"`kube-flannel/kube-flannel-cfg`, or `namespace/name/key` if the key is not `net-conf.json`. The agent reads " +
+				"it every 30 s and needs the [right to get it](integrations/kubernetes.mdx#rights). Set only one of the two " +
+				"options."},
 		{Name: "annotation_prefix", Restart: anotherStore,
 			Field: text(&k.AnnotationPrefix, "flannel.alpha.coreos.com", checkKubernetesName),
 			Text:  "The prefix of flannel's annotations, the same as `-kube-annotation-prefix` of flanneld."},
@@ -185,21 +185,22 @@ func (l *Lease) settings() []Setting {
 				"servers. Consul ends a session when twice this time has passed since the last renewal."},
 		{Name: "renew_margin", Field: duration(&l.RenewMargin, defaultRenewMargin(defaultTTL)),
 			Text: "The agent renews the session when `ttl` - `renew_margin` has passed, and uses the remaining time for " +
-				"retries. More than 0, at most nine tenths of `ttl`: more frequent renewals only add load. Default: two " +
-				"thirds of `ttl`."},
+				"retries. More than 0, at most nine tenths of `ttl`: more frequent renewals only add load. Default: two thirds " +
+				"of `ttl`."},
 		{Name: "hold", Field: duration(&l.Hold, 24*time.Hour),
-			Text: "How long a lapsed lease is kept for its host before another host may take the subnet; at least twice `ttl`. " +
-				"Default: 24h, or twice `ttl` if that is more."},
+			Text: "How long a lapsed lease is kept for its host before another host may take the subnet; at least twice " +
+				"`ttl`. Default: 24h, or twice `ttl` if that is more."},
 		{Name: "on_lost", Field: choice(&l.OnLost, OnLostRenumber, OnLostRenumber, OnLostExit),
-			Text: "What to do when this host's lease was revoked or another host has the subnet: `renumber` takes another one, " +
-				"`exit` ends the agent after it has taken another one, so that a supervisor can act. In both cases, you need to " +
-				"restart the containers."},
+			Text: "What to do when this host's lease was revoked or another host has the subnet: `renumber` takes another " +
+				"one, `exit` ends the agent after it has taken another one, so that a supervisor can act. In both cases, you " +
+				"need to restart the containers."},
 		{Name: "release_on_stop", Field: flag(&l.ReleaseOnStop, false),
-			Text: "Leaves the networks when the agent stops: releases the subnets and removes devices, routes, rules, files, " +
-				"and the service from Consul. For hosts that do not return."},
+			Text: "Leaves the networks when the agent stops: releases the subnets and removes devices, routes, rules, " +
+				"files, and the service from Consul. For hosts that do not return."},
 		{Name: "start_from_saved", Field: flag(&l.StartFromSaved, false),
 			Text: "Lets containers start with the saved subnet before the store has confirmed it, if the lease was renewed " +
-				"less than `hold` ago. For hosts that must boot [without network](concepts/how-it-works.mdx#boot-without-the-store)."},
+				"less than `hold` ago. For hosts that must boot [without " +
+				"network](concepts/how-it-works.mdx#boot-without-the-store)."},
 	}
 }
 
@@ -217,22 +218,22 @@ func (u *Underlay) settings() []Setting {
 				"`\"\"`: the interface's own address."},
 		{Name: "public_ipv6", Field: text(&u.PublicIPv6, "", checkPublicIP(true))},
 		{Name: "public_ports", Field: ports(&u.PublicPorts),
-			Text: "For hosts that share a public address behind a NAT: maps each port on which this host receives to the UDP " +
-				"port of `public_ip` that the NAT forwards to it, such as `{ 51820 = 51830 }`. If set, it needs an entry for " +
-				"every port on which this host receives."},
+			Text: "For hosts that share a public address behind a NAT: maps each port on which this host receives to the " +
+				"UDP port of `public_ip` that the NAT forwards to it, such as `{ 51820 = 51830 }`. If set, it needs an entry " +
+				"for every port on which this host receives."},
 	}
 }
 
 func (f *Firewall) settings() []Setting {
 	return []Setting{
 		{Name: "type", Field: choice(&f.Type, FirewallAuto, FirewallAuto, FirewallIPTables, FirewallNFTables),
-			Text: "`auto` takes `iptables`, in the variant that this host prefers, if it is installed and works, so that the " +
-				"rules are in the same tables as Docker's. Otherwise it uses `nftables`, which needs no program."},
-		{Name: "resync", Field: duration(&f.Resync, 20*time.Second),
+			Text: "`auto` takes `iptables`, in the variant that this host prefers, if it is installed and works, so that " +
+				"the rules are in the same tables as Docker's. Otherwise it uses `nftables`, which needs no program."},
+		{Name: "resync", Field: duration(&f.Resync, 20*time.Second, checkResync),
 			Text: "The interval at which the agent checks the rules even without a notification of a change; 1s to 1h."},
 		{Name: "random_fully", Field: flag(&f.RandomFully, true),
-			Text: "Masquerades with random source ports if the program and the kernel support it. With sequential ports, two " +
-				"simultaneous connections can get the same port, and one of them loses its first packet."},
+			Text: "Masquerades with random source ports if the program and the kernel support it. With sequential ports, " +
+				"two simultaneous connections can get the same port, and one of them loses its first packet."},
 	}
 }
 
@@ -241,20 +242,20 @@ func (h *HTTP) settings() []Setting {
 		[]Setting{
 			{Name: "address", Field: text(&h.Address, "127.0.0.1:5366", checkListenAddress), Restart: openListener,
 				Flag: "`address` for the agent's API: host:port or unix:///path",
-				Text: "`host:port`, or a socket: `unix:///run/leno/leno.sock`, for its owner and group (mode 0660). The path of a " +
-					"socket has at most 107 bytes."},
+				Text: "`host:port`, or a socket: `unix:///run/leno/leno.sock`, for its owner and group (mode 0660). The path " +
+					"of a socket has at most 107 bytes."},
 			{Name: "socket", Field: text(&h.Socket, DefaultSocket, optional(checkSocket)), Restart: openListener,
-				Text: "The path of one more socket for the API, which " +
-					"[commands on this host](commands/index.mdx#the-address-of-the-agent) use. Its owner and its group can use it " +
-					"(mode 0660), without a certificate. `\"\"` turns it off. At most 107 bytes."},
+				Text: "The path of one more socket for the API, which [commands on this " +
+					"host](commands/index.mdx#the-address-of-the-agent) use. Its owner and its group can use it (mode 0660), " +
+					"without a certificate. `\"\"` turns it off. At most 107 bytes."},
 			{Name: "allowed_hosts", Field: texts(&h.AllowedHosts, nil, checkHostPattern),
 				Text: "Names that requests may use in addition to IP addresses, `localhost` and this host's own names, such as " +
 					"`[\"leno.example.com\", \"*.internal\"]`. `*.` matches one or more labels. A name has no port."},
 		},
 		block("tls", "", []Setting{
 			{Name: "ca_file", Field: text(&h.TLS.CAFile, ""), Restart: openListener,
-				Text: "Accepts only clients with a certificate from this authority; needs `cert_file` and `key_file`. The agent " +
-					"reads the file again on reload."},
+				Text: "Accepts only clients with a certificate from this authority; needs `cert_file` and `key_file`. The " +
+					"agent reads the file again on reload."},
 			{Name: "cert_file", Field: text(&h.TLS.CertFile, ""), Restart: openListener,
 				Text: "The API uses HTTPS with both, with TLS 1.2 or newer. The agent reads the files again on reload."},
 			{Name: "key_file", Field: text(&h.TLS.KeyFile, ""), Restart: openListener},
@@ -279,25 +280,25 @@ func (n *Network) settings(name string) []Setting {
 	return below("network."+name, []Setting{
 		{Name: "ipv4/ipv6", Field: whole(&n.Pools)},
 		{Name: "backend", Field: whole(&n.Backend),
-			Text: "How packets travel between hosts: `vxlan`, `host-gw`, `udp`, `wireguard` or `alloc` (leases only), with the " +
-				"options of that [backend](backends.mdx)."},
+			Text: "How packets travel between hosts: `vxlan`, `host-gw`, `udp`, `wireguard` or `alloc` (leases only), with " +
+				"the options of that [backend](backends.mdx)."},
 		{Name: "encryption", Field: choice(&n.Encryption, "", "", EncryptionRequired),
-			Text: "`\"required\"`: no host sends a packet of the network [unencrypted](backends.mdx#require-encryption). The " +
-				"backend must be `wireguard`."},
+			Text: "`\"required\"`: no host sends a packet of the network [unencrypted](backends.mdx#require-encryption). " +
+				"The backend must be `wireguard`."},
 		{Name: "ip_masq", Field: flag(&n.IPMasq, false),
 			Text: "Masquerades packets from this host's subnet that leave the network."},
 		{Name: "forward", Field: flag(&n.Forward, true),
 			Text: "Accepts forwarded packets from and to the network (Docker sets the policy to DROP) and keeps forwarding " +
 				"in the kernel enabled."},
 		{Name: "routing_rule_priority", Field: priority(&n.RulePriority),
-			Text: "The priority of a routing rule for each pool of the network, `to POOL lookup main`, from 1 to 32765. It must " +
-				"be smaller than the priority of a rule of " +
-				"[another program, such as a VPN client](operations/host-faults.mdx#routing-rules-of-other-programs), that takes " +
-				"packets from leno's routes. 0: no rules. It has no effect with the `alloc` backend."},
+			Text: "The priority of a routing rule for each pool of the network, `to POOL lookup main`, from 1 to 32765. It " +
+				"must be smaller than the priority of a rule of [another program, such as a VPN " +
+				"client](operations/host-faults.mdx#routing-rules-of-other-programs), that takes packets from leno's routes. " +
+				"0: no rules. It has no effect with the `alloc` backend."},
 		{Name: "subnet_file", Field: text(&n.SubnetFile, DefaultSubnetFile(name), checkAbsolute),
 			Text: "The file for container runtimes, as an absolute path. It must be a different file for each network, " +
-				"regardless of spelling. The agent writes it after the first successful setup and on every change, and restores " +
-				"it within a second if it is removed or changed."},
+				"regardless of spelling. The agent writes it after the first successful setup and on every change, and " +
+				"restores it within a second if it is removed or changed."},
 	})
 }
 
@@ -327,8 +328,8 @@ func (p *Pool) settings(network string, f family) []Setting {
 		{Name: "subnet_len", Field: count(&p.SubnetLen), Example: f.length,
 			Text: "The length of each host's subnet: " + f.lengths},
 		{Name: "min", Field: address(&p.Min), Example: f.first,
-			Text: "The first and the last subnet for hosts, by their first addresses. Default: all but the first subnet. With " +
-				"both families, hosts use the subnets that both ranges have in common, counted in subnets."},
+			Text: "The first and the last subnet for hosts, by their first addresses. Default: all but the first subnet. " +
+				"With both families, hosts use the subnets that both ranges have in common, counted in subnets."},
 		{Name: "max", Field: address(&p.Max), Example: f.last},
 	}
 	pool := block(f.block, f.text, settings)

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"net/url"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"text/template"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -40,6 +42,30 @@ func oneOf(allowed ...string) func(string) error {
 	}
 }
 
+// matches returns a check that accepts at most max bytes that match a pattern as a whole. The format of its error has
+// the value.
+func matches(max int, pattern, format string) func(string) error {
+	expression := regexp.MustCompile(`^(?:` + pattern + `)$`)
+	return func(s string) error {
+		if len(s) > max || !expression.MatchString(s) {
+			return fmt.Errorf(format, s)
+		}
+		return nil
+	}
+}
+
+// isSpaceOrHidden reports whether a character is white space or cannot be printed.
+func isSpaceOrHidden(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }
+
+// checkResync accepts an interval that can find something: more often than once a second costs more than it finds, and
+// less often than once an hour is useless.
+func checkResync(d time.Duration) error {
+	if d < time.Second || d > time.Hour {
+		return fmt.Errorf("%s is outside 1s to 1h", FormatDuration(d))
+	}
+	return nil
+}
+
 func quoted(list []string) string {
 	out := make([]string, len(list))
 	for i, s := range list {
@@ -58,7 +84,7 @@ func checkAbsolute(s string) error {
 // CheckNodeName returns why s cannot be a host's node_name, or nil. Names must fit into one line of a log and of a
 // table.
 func CheckNodeName(s string) error {
-	if len(s) > 255 || strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
+	if len(s) > 255 || strings.ContainsFunc(s, isSpaceOrHidden) {
 		return fmt.Errorf("%q is not a node name: at most 255 bytes without white space", s)
 	}
 	return nil
@@ -163,24 +189,23 @@ func checkListenAddress(s string) error {
 	return nil
 }
 
-var hostPattern = regexp.MustCompile(`^(\*\.)?[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*$`)
-
 // checkHostPattern accepts a name as it appears in a URL, or "*." and a name for all names below that. A pattern for
 // all names would let in what the list must keep out.
 func checkHostPattern(s string) error {
-	switch {
-	case s == "*":
+	if s == "*" {
 		return fmt.Errorf("%q would be every name: list the names under which this host is asked", s)
-	case len(s) > 253 || !hostPattern.MatchString(s):
-		return fmt.Errorf("%q is not a host name, such as \"leno.example.com\", nor \"*.\" and one; it has no port", s)
 	}
-	return nil
+	return checkHostName(s)
 }
+
+var checkHostName = matches(253, `(\*\.)?[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*`,
+	`%q is not a host name, such as "leno.example.com", nor "*." and one; it has no port`)
 
 // checkConsulAddress accepts the forms that consul/api accepts in CONSUL_HTTP_ADDR.
 func checkConsulAddress(s string) error {
 	if shown := withoutPassword(s); shown != s {
-		return fmt.Errorf("%q: a user and password have no place in the address, set CONSUL_HTTP_AUTH in the agent's environment", shown)
+		return fmt.Errorf("%q: a user and password have no place in the address, set CONSUL_HTTP_AUTH in the agent's "+
+			"environment", shown)
 	}
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
@@ -240,7 +265,7 @@ func checkEndpoint(s string) error {
 // checkEtcdPrefix accepts keys only in the one form that flannel uses, without an empty component.
 func checkEtcdPrefix(s string) error {
 	if !strings.HasPrefix(s, "/") || strings.HasSuffix(s, "/") || strings.Contains(s, "//") ||
-		strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
+		strings.ContainsFunc(s, isSpaceOrHidden) {
 		return fmt.Errorf("%q is not a prefix of keys, such as \"/coreos.com/network\": it begins with a slash, "+
 			"with single slashes between names, none at the end and no white space", s)
 	}
@@ -248,14 +273,10 @@ func checkEtcdPrefix(s string) error {
 }
 
 // checkKubernetesName accepts the name of a Node or the prefix of annotations: a DNS name in lower case.
-func checkKubernetesName(s string) error {
-	if !kubernetesName.MatchString(s) || len(s) > 253 {
-		return fmt.Errorf("%q is not a name in Kubernetes, which has lower-case letters, digits, '-' and '.'", s)
-	}
-	return nil
-}
+var checkKubernetesName = matches(253, kubernetesName,
+	"%q is not a name in Kubernetes, which has lower-case letters, digits, '-' and '.'")
 
-var kubernetesName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+const kubernetesName = `[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*`
 
 func checkNetConf(s string) error {
 	if s == "" {
@@ -265,18 +286,8 @@ func checkNetConf(s string) error {
 }
 
 // checkConfigMap accepts "namespace/name" and "namespace/name/key".
-func checkConfigMap(s string) error {
-	namespace, rest, _ := strings.Cut(s, "/")
-	name, key, hasKey := strings.Cut(rest, "/")
-	if checkKubernetesName(namespace) != nil || checkKubernetesName(name) != nil || hasKey && !configMapKey.MatchString(key) {
-		return fmt.Errorf("%q is not namespace/name or namespace/name/key of a ConfigMap, such as "+
-			"\"kube-flannel/kube-flannel-cfg\"", s)
-	}
-	return nil
-}
-
-// configMapKey matches a key in a ConfigMap, such as "net-conf.json".
-var configMapKey = regexp.MustCompile(`^[-._a-zA-Z0-9]{1,253}$`)
+var checkConfigMap = matches(3*253+2, kubernetesName+"/"+kubernetesName+"(/[-._a-zA-Z0-9]{1,253})?",
+	`%q is not namespace/name or namespace/name/key of a ConfigMap, such as "kube-flannel/kube-flannel-cfg"`)
 
 func checkUsername(s string) error {
 	if strings.ContainsFunc(s, unicode.IsControl) {
@@ -295,37 +306,28 @@ func checkPassword(s string) error {
 
 // checkToken accepts the characters that an HTTP header can carry. Its error does not show the token.
 func checkToken(s string) error {
-	if strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII || unicode.IsSpace(r) || unicode.IsControl(r) }) {
+	if strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII || isSpaceOrHidden(r) }) {
 		return fmt.Errorf("not a token: there is white space or a character beyond ASCII in it")
 	}
 	return nil
 }
 
-var kvPrefix = regexp.MustCompile(`^[a-z0-9._-]+(/[a-z0-9._-]+)*$`)
-
 // checkKVPrefix accepts keys only in the one form that watches and ACL rules of Consul compare, without an empty
 // component, and only with characters that every release of Consul accepts in a path (hashicorp/consul#22822). Consul
 // 1.22 resolves "." in the paths of requests and refuses "..".
 func checkKVPrefix(s string) error {
-	if !kvPrefix.MatchString(s) {
-		return fmt.Errorf("%q is not a key prefix: one or more names of lower-case letters, digits, '.', '_' and '-', with single slashes between them and none at the ends", s)
-	}
 	for name := range strings.SplitSeq(s, "/") {
 		if name == "." || name == ".." {
 			return fmt.Errorf("%q is not a key prefix: Consul takes a key for a path, in which %q is not a name", s, name)
 		}
 	}
-	return nil
+	return checkKeys(s)
 }
+
+var checkKeys = matches(math.MaxInt, `[a-z0-9._-]+(/[a-z0-9._-]+)*`, "%q is not a key prefix: one or more names of "+
+	"lower-case letters, digits, '.', '_' and '-', with single slashes between them and none at the ends")
 
 // checkService accepts what DNS can carry, since Consul drops other services from its DNS; "" is valid and turns the
 // registration off.
-func checkService(s string) error {
-	ok := s == "" || !strings.ContainsFunc(s, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-')
-	})
-	if !ok || len(s) > 63 || strings.HasPrefix(s, "-") || strings.HasSuffix(s, "-") {
-		return fmt.Errorf("%q is not a service name: at most 63 letters, digits and '-', beginning and ending with a letter or digit; \"\" turns the registration off", s)
-	}
-	return nil
-}
+var checkService = matches(63, `|[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?`, "%q is not a service name: at most 63 "+
+	`letters, digits and '-', beginning and ending with a letter or digit; "" turns the registration off`)

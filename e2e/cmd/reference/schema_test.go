@@ -3,10 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
 	"os"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/hashicorp/hcl/v2"
@@ -188,39 +185,6 @@ func TestSchemaAgreesWithLoader(t *testing.T) {
 	} {
 		if err := validate(t, schema, []byte(text)); err == nil {
 			t.Errorf("the schema accepts %s", text)
-		}
-	}
-}
-
-// TestSchemaHasEverySetting checks that every option has a place in the schema, with its description, and that
-// secrets are marked.
-func TestSchemaHasEverySetting(t *testing.T) {
-	text, err := os.ReadFile(schemaPath)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var schema map[string]any
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
-	for _, setting := range config.Settings() {
-		if strings.HasPrefix(setting.Name, "network.") {
-			continue
-		}
-		at := schema
-		for part := range strings.SplitSeq(setting.Name, ".") {
-			properties, _ := at["properties"].(map[string]any)
-			next, ok := properties[part].(map[string]any)
-			if !ok {
-				t.Fatalf("%s is not in the schema, there are %q", setting.Name, slices.Sorted(maps.Keys(properties)))
-			}
-			at = next
-		}
-		if at["writeOnly"] != nil != setting.Secret {
-			t.Errorf("%s: writeOnly is %v", setting.Name, at["writeOnly"])
-		}
-		if at["type"] == nil {
-			t.Errorf("%s has no type", setting.Name)
 		}
 	}
 }
