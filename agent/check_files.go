@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/registry/consul/transport"
 )
 
@@ -31,7 +32,7 @@ func CheckFiles(ctx context.Context, c config.Config) map[string]error {
 		if path == "" {
 			return
 		}
-		_, err := config.Within(ctx, path, func() (struct{}, error) { return struct{}{}, usable(path) })
+		_, err := files.Within(ctx, path, func() (struct{}, error) { return struct{}{}, usable(path) })
 		if err != nil {
 			wrong[setting] = err
 		}
@@ -74,7 +75,7 @@ func wantType(mode fs.FileMode, what string) func(path string) error {
 
 // checkTokenFile checks that the Consul client can use the token in a file.
 func checkTokenFile(ctx context.Context, path string) error {
-	data, err := config.ReadFile(ctx, path)
+	data, err := files.Read(ctx, path)
 	if err != nil {
 		return err
 	}

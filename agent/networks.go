@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
@@ -228,7 +229,7 @@ func (ns *networks) subnetFileOf(path, except string) string {
 	}
 	for _, name := range append(names, ns.names()...) {
 		local, wanted := ns.settings.wanted(name)
-		if name != except && wanted && config.SamePath(local.SubnetFile, path) {
+		if name != except && wanted && files.IsSame(local.SubnetFile, path) {
 			return name
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/lenonet/leno/agent/cleanup"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/examine"
+	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/underlay"
@@ -134,7 +135,7 @@ func openEtcd(c config.Config, log hclog.Logger, hide func(secret string)) (regi
 	if err := readable("etcd", c.Etcd.TLS); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), config.ReadTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), files.ReadTimeout)
 	defer cancel()
 	password, err := c.Etcd.ReadPassword(ctx)
 	if err != nil {
@@ -172,7 +173,7 @@ func openKubernetes(c config.Config, log hclog.Logger, _ func(secret string)) (r
 // readable returns an error if one of the files cannot be read in time. A store's client reads them without a time
 // limit and could block on them. block is the name of the block that contains the options.
 func readable(block string, t config.TLS) error {
-	ctx, cancel := context.WithTimeout(context.Background(), config.ReadTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), files.ReadTimeout)
 	defer cancel()
 	var errs []error
 	for _, file := range []struct{ option, path string }{
@@ -181,7 +182,7 @@ func readable(block string, t config.TLS) error {
 		if file.path == "" {
 			continue
 		}
-		if _, err := config.ReadFile(ctx, file.path); err != nil {
+		if _, err := files.Read(ctx, file.path); err != nil {
 			errs = append(errs, fmt.Errorf("%s%s: %w", block, file.option, err))
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/network/peers"
@@ -70,8 +71,8 @@ func (r *reloader) Refresh(ctx context.Context, confirmed bool) (api.Reloaded, e
 		return api.Reloaded{}, ctx.Err()
 	}
 	defer func() { <-r.busy }()
-	opening, cancel := context.WithTimeout(ctx, config.ReadTimeout)
-	_, err := config.Within(opening, "log file", func() (struct{}, error) { return struct{}{}, r.logs.Reopen() })
+	opening, cancel := context.WithTimeout(ctx, files.ReadTimeout)
+	_, err := files.Within(opening, "log file", func() (struct{}, error) { return struct{}{}, r.logs.Reopen() })
 	cancel()
 	if err != nil {
 		r.log.Warn("log file cannot be reopened, writing to the old one", "error", err)
@@ -104,7 +105,7 @@ func (r *reloader) report(err error) error {
 // readAgain reads the configuration's files and checks the paths in it. It gives up if a file system does not answer,
 // or if the caller or the agent ends.
 func (r *reloader) readAgain(ctx context.Context) (config.Config, error) {
-	ctx, stop := context.WithTimeout(ctx, 2*config.ReadTimeout) // reading the files takes at most half of it
+	ctx, stop := context.WithTimeout(ctx, 2*files.ReadTimeout) // reading the files takes at most half of it
 	defer stop()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -115,7 +116,7 @@ func (r *reloader) readAgain(ctx context.Context) (config.Config, error) {
 		case <-ctx.Done():
 		}
 	}()
-	return config.Within(ctx, "configuration", r.read)
+	return files.Within(ctx, "configuration", r.read)
 }
 
 // takeOver hands a configuration to the supervising goroutine and waits for its answer.
@@ -190,7 +191,7 @@ func (a *Agent) preparations() []preparation {
 
 // prepare runs all preparations and returns the function that applies them. If one of them fails, nothing is changed.
 func (a *Agent) prepare(ctx context.Context, now config.Config) (take func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, config.ReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, files.ReadTimeout)
 	defer cancel()
 	var ready []prepared
 	var errs []error
@@ -217,7 +218,7 @@ func (a *Agent) prepare(ctx context.Context, now config.Config) (take func(), er
 
 // prepareLog opens the log file if the configuration names another one.
 func (a *Agent) prepareLog(ctx context.Context, now config.Config) (prepared, error) {
-	return config.Within(ctx, now.Log.File, func() (prepared, error) {
+	return files.Within(ctx, now.Log.File, func() (prepared, error) {
 		take, drop, err := a.o.Logs.Prepare(now.Log)
 		return prepared{take, drop}, err
 	})
@@ -241,7 +242,7 @@ func (a *Agent) prepareToken(ctx context.Context, now config.Config) (prepared, 
 	}
 	c := now.Consul
 	file := cmp.Or(c.TokenFile, c.Login.BearerTokenFile, "consul token file")
-	return config.Within(ctx, file, func() (prepared, error) {
+	return files.Within(ctx, file, func() (prepared, error) {
 		to := registry.Credentials{Token: c.Token, TokenFile: c.TokenFile, Login: registry.Login(c.Login)}
 		take, drop, err := store.PrepareToken(ctx, to)
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/posener/complete"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/command/cli"
 )
 
@@ -124,9 +125,9 @@ func (f *formatter) file(path string) error {
 	if err != nil {
 		return f.fail(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), config.ReadTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), files.ReadTimeout)
 	defer cancel()
-	src, err := config.ReadFile(ctx, path)
+	src, err := files.Read(ctx, path)
 	if err != nil {
 		return f.fail(err)
 	}

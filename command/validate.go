@@ -15,6 +15,7 @@ import (
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/command/cli"
 )
 
@@ -66,7 +67,7 @@ user may be.
 // checkFiles returns the errors of the files that a configuration names. It prints a warning for
 // files that this user has no right to check.
 func checkFiles(ctx context.Context, w io.Writer, c config.Config) map[string]error {
-	ctx, cancel := context.WithTimeout(ctx, config.ReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, files.ReadTimeout)
 	defer cancel()
 	wrong := agent.CheckFiles(ctx, c)
 	for _, setting := range slices.Sorted(maps.Keys(wrong)) {

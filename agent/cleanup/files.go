@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/backend/switchover"
 )
@@ -92,7 +92,7 @@ func (c *cleaner) addFormerSubnets() {
 // isOfOtherNetwork reports whether a subnet file belongs to a network that is not cleaned up.
 func (c *cleaner) isOfOtherNetwork(path string) bool {
 	isOther := func(network, file string) bool {
-		return !c.isWanted(network) && file != "" && config.SamePath(path, file)
+		return !c.isWanted(network) && file != "" && files.IsSame(path, file)
 	}
 	for _, n := range c.config.Networks {
 		if isOther(n.Name, n.SubnetFile) {
@@ -134,7 +134,7 @@ func (c *cleaner) addFile(path, network, what string, ours func(data []byte) boo
 // directory RunDir: while another one runs, only a file that has the subnets of this host's state is this host's.
 func (c *cleaner) addSubnetFile(path string, t networkTraces) {
 	l := Leftover{Kind: File, Name: path, Network: t.name, Detail: "subnet file"}
-	if config.SamePath(filepath.Dir(path), c.o.RunDir) && !hasSubnets(path, t.saved) {
+	if files.IsSame(filepath.Dir(path), c.o.RunDir) && !hasSubnets(path, t.saved) {
 		if pid, found := c.o.AgentElsewhere(c.o.RunDir); found {
 			isReported := slices.ContainsFunc(c.report.Foreign, func(f Leftover) bool { return f.Name == path })
 			if _, err := os.Lstat(path); err == nil && !isReported {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/files"
 )
 
 // TestBlockingFiles checks that a file that would block, waiting for another process or for a file system that does
@@ -41,7 +43,7 @@ func TestBlockingFiles(t *testing.T) {
 	defer cancel()
 	hang := make(chan struct{})
 	defer close(hang)
-	_, err := Within(ended, "/mnt/leno.hcl", func() (int, error) { <-hang; return 0, nil })
+	_, err := files.Within(ended, "/mnt/leno.hcl", func() (int, error) { <-hang; return 0, nil })
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "/mnt/leno.hcl: reading it takes too long") {
 		t.Errorf("a file that blocks: %v", err)
 	}
@@ -69,5 +71,24 @@ func TestHandedOverFiles(t *testing.T) {
 	c, err := Load([]string{"/proc/self/fd/" + strconv.Itoa(int(r.Fd()))}, Options{})
 	if err != nil || c.Log.Level != "WARN" {
 		t.Errorf("%+v, %v", c.Log, err)
+	}
+}
+
+// TestSubnetFileTwice gives one subnet file to two networks, under two spellings.
+func TestSubnetFileTwice(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"run/leno/README": "", "other/README": ""})
+	if err := os.Symlink("run", filepath.Join(dir, "var-run")); err != nil {
+		t.Fatal(err)
+	}
+	src := func(first, second string) string {
+		return "network \"a\" {\n  subnet_file = \"" + dir + first + "\"\n}\nnetwork \"b\" {\n  subnet_file = \"" + dir + second + "\"\n}\n"
+	}
+	_, err := Parse([]byte(src("/run/leno/x.env", "/var-run/leno/x.env")), "a.hcl", Options{})
+	if err == nil || !strings.Contains(err.Error(), "a.hcl:5: Subnet file used twice") {
+		t.Errorf("one file under two spellings: %v", err)
+	}
+	if _, err := Parse([]byte(src("/run/leno/x.env", "/other/x.env")), "a.hcl", Options{}); err != nil {
+		t.Error(err)
 	}
 }

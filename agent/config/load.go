@@ -15,6 +15,8 @@ import (
 	"github.com/hashicorp/hcl/v2/hclparse"
 	"github.com/hashicorp/hcl/v2/hclwrite"
 	"github.com/zclconf/go-cty/cty"
+
+	"github.com/lenonet/leno/agent/files"
 )
 
 // Options holds what the loader needs from the rest of the agent. With the zero value it checks only what config
@@ -69,7 +71,7 @@ const overridesName = "command line"
 // place: a second block of the same name is an error. Without sources Load returns Defaults (or Dev). The error is an
 // *Errors with all errors of all files. A file that blocks is an error after ReadTimeout.
 func Load(sources []string, o Options) (Config, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), ReadTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), files.ReadTimeout)
 	defer cancel()
 	return load(ctx, sources, o)
 }
@@ -77,14 +79,14 @@ func Load(sources []string, o Options) (Config, error) {
 // load is Load, but gives up reading when ctx ends.
 func load(ctx context.Context, sources []string, o Options) (Config, error) {
 	l := newLoader(o)
-	files := l.expand(ctx, sources)
-	if len(files) == 0 && len(sources) > 0 && !l.diags.HasErrors() {
+	paths := l.expand(ctx, sources)
+	if len(paths) == 0 && len(sources) > 0 && !l.diags.HasErrors() {
 		l.unplaced("No configuration", fmt.Sprintf("There is no file with a name that ends in .hcl or .json in %s. "+
 			"Create one, for example %s, or name another file or directory.",
 			strings.Join(sources, " and "), filepath.Join(sources[0], "leno.hcl")))
 	}
-	for _, path := range files {
-		src, err := ReadFile(ctx, path)
+	for _, path := range paths {
+		src, err := files.Read(ctx, path)
 		if err != nil {
 			l.unplaced("Cannot read the configuration", err.Error())
 		} else {
@@ -130,18 +132,18 @@ func newLoader(o Options) *loader {
 }
 
 // expand replaces directories by the files in them.
-func (l *loader) expand(ctx context.Context, sources []string) (files []string) {
+func (l *loader) expand(ctx context.Context, sources []string) (paths []string) {
 	for _, source := range sources {
-		found, err := Within(ctx, source, func() ([]string, error) { return filesOf(source) })
+		found, err := files.Within(ctx, source, func() ([]string, error) { return filesOf(source) })
 		if err != nil {
 			l.unplaced("Cannot read the configuration", err.Error())
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
-		files = append(files, found...)
+		paths = append(paths, found...)
 	}
-	return files
+	return paths
 }
 
 // filesOf returns a file itself, or the configuration files of a directory.

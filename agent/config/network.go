@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/zclconf/go-cty/cty"
 	ctyjson "github.com/zclconf/go-cty/cty/json"
+
+	"github.com/lenonet/leno/agent/files"
 )
 
 // networkDraft is a network while it is read.
@@ -265,7 +267,7 @@ func (l *loader) checkPair(first, second *networkDraft) {
 			}
 		}
 	}
-	if SamePath(first.SubnetFile, second.SubnetFile) {
+	if files.IsSame(first.SubnetFile, second.SubnetFile) {
 		where := second.block.DefRange
 		if a := l.by[second.path()+".subnet_file"]; a != nil {
 			where = a.Expr.Range()

@@ -38,8 +38,8 @@ var (
 	keyword = regexp.MustCompile(`"[^"]*" is not a valid (JSON|template control) keyword`)
 )
 
-// shown matches the words of a store's block that are not values.
-var shown = regexp.MustCompile(`^(?:` + namesOf(isOfStore) + `|#|//)$`)
+// storeWords matches the words of a store's block that are not values.
+var storeWords = regexp.MustCompile(`^(?:` + namesOf(isOfStore) + `|#|//)$`)
 
 // isOfStore reports whether the setting is the block of a store, or in one.
 func isOfStore(s Setting) bool {
@@ -76,7 +76,7 @@ func masked(src []byte) []byte {
 		}
 		if within && !harmless.Match(line) {
 			for _, m := range word.FindAllIndex(line, -1) {
-				if text := strings.Trim(string(line[m[0]:m[1]]), `"`); !shown.MatchString(text) {
+				if text := strings.Trim(string(line[m[0]:m[1]]), `"`); !storeWords.MatchString(text) {
 					star(out, at+m[0], at+m[1])
 				}
 			}

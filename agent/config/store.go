@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/lenonet/leno/agent/files"
 )
 
 // The kinds of stores.
@@ -74,7 +76,7 @@ func (e Etcd) ReadPassword(ctx context.Context) (string, error) {
 	if e.PasswordFile == "" {
 		return e.Password, nil
 	}
-	data, err := ReadFile(ctx, e.PasswordFile)
+	data, err := files.Read(ctx, e.PasswordFile)
 	if err != nil {
 		return "", err
 	}

@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+
+	"github.com/lenonet/leno/agent/files"
 )
 
 // Read reads the files of a tls block, as far as they are set. wrong has an error for each option, such as "key_file",
@@ -15,7 +17,7 @@ func (t TLS) Read(ctx context.Context) (pair tls.Certificate, authorities *x509.
 		if path == "" {
 			return nil
 		}
-		data, err := ReadFile(ctx, path)
+		data, err := files.Read(ctx, path)
 		if err != nil {
 			wrong[option] = err
 		}

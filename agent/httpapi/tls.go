@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/files"
 )
 
 // certificates are what the listener shows and what it asks of clients. They may be replaced while it listens: each
@@ -21,7 +22,7 @@ type certificates struct {
 
 // load reads the files and puts them in force.
 func (c *certificates) load(ctx context.Context, t config.TLS) error {
-	ctx, cancel := context.WithTimeout(ctx, config.ReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, files.ReadTimeout)
 	defer cancel()
 	read, err := readCertificates(ctx, t)
 	if err == nil {

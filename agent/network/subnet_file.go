@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/advice"
-	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/retry"
@@ -73,7 +73,7 @@ func (f *subnetFile) put() (have []byte, wrote bool, err error) {
 		return nil, false, fmt.Errorf("%s is the subnet file of network %s: set another subnet_file there", f.path, other)
 	}
 	have, err = state.ReadSubnetFile(f.path)
-	if errors.Is(err, config.ErrNotRegular) {
+	if errors.Is(err, files.ErrNotRegular) {
 		return nil, false, err
 	}
 	if wrote = err != nil || !bytes.Equal(have, f.want); wrote {
@@ -161,7 +161,7 @@ func (f *subnetFile) stands() bool {
 // this network.
 func (f *subnetFile) copyTo(to string) error {
 	from := f.path
-	if config.SamePath(from, to) {
+	if files.IsSame(from, to) {
 		return nil
 	}
 	f.mu.Lock()
@@ -182,7 +182,7 @@ func (f *subnetFile) copyTo(to string) error {
 // removeAt removes the subnet file that an earlier process wrote to another path. Programs that still read it
 // would use outdated values.
 func (f *subnetFile) removeAt(path string) {
-	if path == "" || config.SamePath(path, f.path) || f.subnetFileOf(path, "") != "" {
+	if path == "" || files.IsSame(path, f.path) || f.subnetFileOf(path, "") != "" {
 		return
 	}
 	if data, err := state.ReadSubnetFile(path); err != nil || !state.IsSubnetFile(data) {
@@ -208,7 +208,7 @@ func (f *subnetFile) remove(before string) error {
 			continue
 		}
 		data, err := state.ReadSubnetFile(path)
-		if err == nil && !state.IsSubnetFile(data) || errors.Is(err, config.ErrNotRegular) {
+		if err == nil && !state.IsSubnetFile(data) || errors.Is(err, files.ErrNotRegular) {
 			f.report.Log().Warn("file at the subnet file's path is not leno's, not removing it", "path", path)
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -73,9 +73,9 @@ func Gateway(subnet netip.Prefix) netip.Prefix {
 // ReadSubnetFile reads the file at the path of a subnet file. A FIFO there is an error, because reading it would wait
 // for another process.
 func ReadSubnetFile(path string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), config.ReadTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), files.ReadTimeout)
 	defer cancel()
-	return config.ReadFile(ctx, path)
+	return files.Read(ctx, path)
 }
 
 // SubnetInFile returns the first subnet in a subnet file, or the zero value if there is none. It accepts files that

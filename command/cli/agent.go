@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/trusted"
 	"github.com/lenonet/leno/registry/consul/transport"
@@ -82,9 +83,9 @@ func (f *AgentFlags) setting(name, value string, env ...string) setting {
 // read returns the content of the file that the setting names, which must be a regular file, as
 // configuration files must be.
 func (s setting) read() ([]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), config.ReadTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), files.ReadTimeout)
 	defer cancel()
-	data, err := config.ReadFile(ctx, s.value)
+	data, err := files.Read(ctx, s.value)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.source, err)
 	}

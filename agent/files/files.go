@@ -1,4 +1,6 @@
-package config
+// Package files reads files whose paths an operator chose, which may be no files, or on a file system that does not
+// answer.
+package files
 
 import (
 	"context"
@@ -14,11 +16,11 @@ import (
 // system whose server does not answer blocks forever, and so does everything that waits for it.
 const ReadTimeout = 10 * time.Second
 
-// ReadFile reads a file whose path an operator chose, such as a configuration file or a key. It refuses a file that
+// Read reads a file whose path an operator chose, such as a configuration file or a key. It refuses a file that
 // is not regular, because reading a FIFO or a terminal waits for another process, and gives up when ctx ends. The
 // only exceptions are the empty device (/dev/null) and files that were handed to this process (/dev/stdin,
 // /dev/fd/63). Errors name the path.
-func ReadFile(ctx context.Context, path string) ([]byte, error) {
+func Read(ctx context.Context, path string) ([]byte, error) {
 	return Within(ctx, path, func() ([]byte, error) {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -31,7 +33,7 @@ func ReadFile(ctx context.Context, path string) ([]byte, error) {
 	})
 }
 
-// ErrNotRegular is the error of ReadFile for a FIFO, a device, a socket or a directory.
+// ErrNotRegular is the error of Read for a FIFO, a device, a socket or a directory.
 var ErrNotRegular = errors.New("is not a regular file")
 
 // isHandedOver reports whether the path is a file descriptor of this process, or

@@ -1,4 +1,4 @@
-package config
+package files
 
 import (
 	"os"
@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// SamePath reports whether two absolute paths name the same file: the same name in the same directory, however that
+// IsSame reports whether two absolute paths name the same file: the same name in the same directory, however that
 // is spelled (/var/run/leno/a.env and /run/leno/a.env). The files need not exist. A link at the end of a path counts
 // as a file, because replacing the file replaces the link.
-func SamePath(a, b string) bool {
+func IsSame(a, b string) bool {
 	dirA, nameA := filepath.Split(a)
 	dirB, nameB := filepath.Split(b)
 	return nameA == nameB && sameDirectory(dirA, dirB)
