@@ -72,7 +72,11 @@ func isBelow(name, block string) bool { return strings.HasPrefix(name, block+"."
 func (l *loader) option(s Setting, a *hcl.Attribute) {
 	v, diags := a.Expr.Value(nil)
 	l.diags = append(l.diags, diags...)
-	if diags.HasErrors() || v.IsNull() {
+	if diags.HasErrors() {
+		l.refused[s.Name] = true
+		return
+	}
+	if v.IsNull() {
 		return
 	}
 	err := s.set(v)

@@ -1,0 +1,6 @@
+etcd {
+  endpoints = a
+  tls {
+    ca_file = "/ca"
+  }
+}
