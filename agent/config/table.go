@@ -108,8 +108,8 @@ func (c *Consul) settings() []Setting {
 			"replaces the token before it expires, and logs out when it stops.", []Setting{
 			{Name: "auth_method", Field: text(&login.AuthMethod, ""), Example: `"nomad-workloads"`,
 				Text: "The name of an auth method of the type `jwt`, and the file that contains the JWT, for a " +
-					"[login](operations/access-control.mdx#without-a-token-on-the-host). Set both options together. The agent " +
-					"reads the file at each login."},
+					"[login](operations/access-control.mdx#without-a-token-on-the-host) instead of `token` and `token_file`. Set " +
+					"both options together. The agent reads the file at each login."},
 			{Name: "bearer_token_file", Field: text(&login.BearerTokenFile, "", checkBearerTokenFile),
 				Example: `"/secrets/nomad_consul.jwt"`},
 			{Name: "meta", Field: textMap(&login.Meta), Example: `{ host = "host-a" }`,

@@ -16,7 +16,7 @@ type setting struct {
 	text string // what it does, without Markdown; for an option without a text of its own, that of the one before it
 }
 
-// options returns the table of the configuration.
+// settings returns the table of the configuration.
 func settings() (out []setting) {
 	for _, s := range config.Reference() {
 		o := setting{s, withoutMarkdown(s.Text)}
@@ -46,7 +46,7 @@ func (o setting) exampleValue() string {
 }
 
 // isContinued reports whether the option is described together with the one before it.
-func (o setting) isContinued() bool { return o.Setting.Text == "" && !o.IsBlock() }
+func (o setting) isContinued() bool { return o.Text == "" && !o.IsBlock() }
 
 // withRestart returns the text with what a change needs.
 func (o setting) withRestart() string {
@@ -82,14 +82,17 @@ func (s *source) blockOptions(block string) func() (string, error) {
 			case o.isContinued():
 				out[len(out)-1][0] += ", `" + below + "`"
 			case below == "backend":
-				out = append(out, []string{"`backend \"TYPE\" { }`", "block", "`" + config.DefaultBackend + "`", cell(strings.TrimSuffix(o.Setting.Text, "."))})
+				out = append(out, []string{"`backend \"TYPE\" { }`", o.Kind, "`" + config.DefaultBackend + "`", o.meaning()})
 			default:
-				out = append(out, []string{"`" + below + "`", o.Kind, o.standard(), cell(strings.TrimSuffix(o.Setting.Text, "."))})
+				out = append(out, []string{"`" + below + "`", o.Kind, o.standard(), o.meaning()})
 			}
 		}
 		return "| option | type | default | meaning |\n|---|---|---|---|\n" + out.String(), nil
 	}
 }
+
+// meaning returns the text as a cell of a table.
+func (o setting) meaning() string { return cell(strings.TrimSuffix(o.Text, ".")) }
 
 // standard returns the default as a cell of a table, "" for none.
 func (o setting) standard() string {
