@@ -15,6 +15,7 @@ import (
 	"github.com/lenonet/leno/registry/belief"
 	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/consul/changelog"
+	"github.com/lenonet/leno/registry/consul/keys"
 	"github.com/lenonet/leno/registry/consul/sessions"
 	"github.com/lenonet/leno/registry/consul/transport"
 )
@@ -66,7 +67,7 @@ func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, 
 		return lease, false, err
 	}
 	results, err := a.ls.kv.TransactWith(ctx, transport.Read{Consistent: true},
-		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: a.ls.kv.keys.network(a.network.Name), Index: a.version},
+		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: a.ls.kv.keys.Network(a.network.Name), Index: a.version},
 		&api.KVTxnOp{Verb: api.KVCheckSession, Key: key, Session: a.claim.Session},
 		&api.KVTxnOp{Verb: api.KVGet, Key: key})
 	if err != nil {
@@ -75,11 +76,11 @@ func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, 
 		}
 		return lease, false, err
 	}
-	prefix := a.ls.kv.keys.leases(a.network.Name)
+	prefix := a.ls.kv.keys.Leases(a.network.Name)
 	if lease, err = parseLease(a.network, prefix, results[len(results)-1]); err != nil {
 		return lease, false, nil
 	}
-	wanted, err := registry.ParseLease(a.network, lastComponent(key), value)
+	wanted, err := registry.ParseLease(a.network, keys.Last(key), value)
 	if err != nil || !lease.SameValue(wanted) {
 		return lease, false, err
 	}
@@ -105,14 +106,14 @@ func (a *acquisition) Known(ctx context.Context) (claims.View, bool, error) {
 		return claims.View{}, false, err
 	}
 	if slot, err := a.network.Plan.Slot(a.claim.Prefer); err == nil {
-		key := a.ls.kv.keys.lease(a.network.Name, a.network.Plan.Subnets(slot)[0])
+		key := a.ls.kv.keys.Lease(a.network.Name, a.network.Plan.Subnets(slot)[0])
 		own, _, err := a.ls.kv.Get(ctx, key, transport.Read{Consistent: true})
 		if err != nil {
 			return claims.View{}, false, err
 		}
 		records = slices.DeleteFunc(records, func(r *belief.Record) bool { return r.Key == key })
 		if own != nil {
-			records = append(records, parseRecord(a.network, a.ls.kv.keys.leases(a.network.Name), own))
+			records = append(records, parseRecord(a.network, a.ls.kv.keys.Leases(a.network.Name), own))
 		}
 	}
 	a.view, err = a.ls.situation(ctx, f, a.network, a.claim, records, made)
@@ -127,14 +128,14 @@ func (a *acquisition) Current(ctx context.Context) (claims.View, error) {
 	}
 	f, done := a.ls.followers.use(a.network.Name)
 	defer done()
-	prefix, made := a.ls.kv.keys.leases(a.network.Name), uint64(0)
+	prefix, made := a.ls.kv.keys.Leases(a.network.Name), uint64(0)
 	pairs, _, err := a.ls.kv.List(ctx, prefix, transport.Read{Consistent: true, Large: true})
 	if err != nil {
 		return a.view, err
 	}
 	records := make([]*belief.Record, 0, len(pairs))
 	for _, p := range pairs {
-		if p.Key == prefix+markerName {
+		if p.Key == prefix+keys.Marker {
 			made = p.CreateIndex
 		} else {
 			records = append(records, parseRecord(a.network, prefix, p))
@@ -151,7 +152,7 @@ func (a *acquisition) Current(ctx context.Context) (claims.View, error) {
 // confirmPlan reads the version of the definition that has the claim's plan. The error is ErrConflict when there is
 // another plan now, and a *DeletedError when the network was deleted.
 func (a *acquisition) confirmPlan(ctx context.Context) error {
-	key := a.ls.kv.keys.network(a.network.Name)
+	key := a.ls.kv.keys.Network(a.network.Name)
 	pair, _, err := a.ls.kv.Get(ctx, key, transport.Read{Consistent: true})
 	if err != nil {
 		return err
@@ -179,16 +180,16 @@ func (a *acquisition) otherPlan(pair *api.KVPair) bool {
 
 // Mark implements claim.Steps.
 func (a *acquisition) Mark(ctx context.Context) error {
-	created, err := a.ls.kv.ensureMarker(ctx, a.ls.kv.keys.leases(a.network.Name))
+	created, err := a.ls.kv.ensureMarker(ctx, a.ls.kv.keys.Leases(a.network.Name))
 	if err == nil {
-		err = a.ls.kv.ensureWatermark(ctx, a.ls.kv.keys.changes(a.network.Name))
+		err = a.ls.kv.ensureWatermark(ctx, a.ls.kv.keys.Changes(a.network.Name))
 	}
 	if err != nil || created {
 		return err
 	}
 	// Either the marker was created after the list, or the list hid it.
 	if a.unmarked++; a.unmarked > 2 {
-		return transport.Hidden(a.ls.kv.keys.leases(a.network.Name))
+		return transport.Hidden(a.ls.kv.keys.Leases(a.network.Name))
 	}
 	return claims.ErrOutdated
 }
@@ -200,7 +201,7 @@ func isSettled(marker *api.KVPair) bool { return marker.Flags == marker.CreateIn
 
 // Holders implements claim.Steps. It lists the sessions only until the marker says that none of them matters.
 func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
-	key := a.ls.kv.keys.leases(a.network.Name) + markerName
+	key := a.ls.kv.keys.Leases(a.network.Name) + keys.Marker
 	marker, _, err := a.ls.kv.Get(ctx, key, transport.Read{Consistent: true})
 	switch {
 	case err != nil:
@@ -236,7 +237,7 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 	if err != nil {
 		return registry.Lease{}, err
 	}
-	wanted, err := registry.ParseLease(a.network, lastComponent(key), value)
+	wanted, err := registry.ParseLease(a.network, keys.Last(key), value)
 	if err != nil {
 		return registry.Lease{}, err
 	}
@@ -248,7 +249,7 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 	switch old := choice.Existing; {
 	case old == nil:
 		checks = append(checks,
-			&api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: a.ls.kv.keys.reservations(a.network.Name) + lastComponent(key)},
+			&api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: a.ls.kv.keys.Reservations(a.network.Name) + keys.Last(key)},
 			&api.KVTxnOp{Verb: api.KVCheckNotExists, Key: key})
 	case !old.Held():
 		checks = append(checks, &api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: old.ModifyIndex})
@@ -259,7 +260,8 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 		}
 		switch {
 		case entry == nil:
-			return registry.Lease{}, &transport.RefusedError{Reasons: []string{"the session of " + key + " has just ended"}}
+			reason := "the session of " + key + " has just ended"
+			return registry.Lease{}, &transport.RefusedError{Reasons: []string{reason}}
 		case !sessions.Fits(entry, a.claim):
 			// The TTL was changed: transfer the lock without releasing it.
 			checks = append(checks, &api.KVTxnOp{Verb: api.KVUnlock, Key: key, Value: value, Session: old.Session})
@@ -279,15 +281,15 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 		session = a.session
 	}
 	if tell {
-		checks = append(checks, changelog.WriteOp(a.ls.kv.keys.changes(a.network.Name), lastComponent(key), value, 0))
+		checks = append(checks, changelog.WriteOp(a.ls.kv.keys.Changes(a.network.Name), keys.Last(key), value, 0))
 	}
-	definition := a.ls.kv.keys.network(a.network.Name)
+	definition := a.ls.kv.keys.Network(a.network.Name)
 	if a.version > 0 {
 		checks = append(checks, &api.KVTxnOp{Verb: api.KVCheckIndex, Key: definition, Index: a.version})
 	} else { // KVCheckNotExists would need the right to write there
 		checks = append(checks, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: definition})
 	}
-	marker := a.ls.kv.keys.leases(a.network.Name) + markerName
+	marker := a.ls.kv.keys.Leases(a.network.Name) + keys.Marker
 	checks = append(checks, &api.KVTxnOp{Verb: api.KVGetOrEmpty, Key: marker})
 	checks = append(checks, &api.KVTxnOp{Verb: api.KVLock, Key: key, Value: value, Session: session})
 	results, err := a.ls.kv.Transact(ctx, checks...)
@@ -336,7 +338,7 @@ func (a *acquisition) reserved(pair *api.KVPair) bool {
 	if pair.ModifyIndex == 0 {
 		return false
 	}
-	r, err := registry.ParseReservation(a.network, lastComponent(pair.Key), pair.Value)
+	r, err := registry.ParseReservation(a.network, keys.Last(pair.Key), pair.Value)
 	return err != nil || !r.For(a.claim)
 }
 
@@ -359,7 +361,7 @@ func (a *acquisition) resolveFailure(
 	case err != nil:
 		return registry.Lease{}, fmt.Errorf("write %s: %w", key, failure)
 	case pair != nil && pair.Session == session && bytes.Equal(pair.Value, value):
-		lease, err := registry.ParseLease(a.network, lastComponent(key), pair.Value)
+		lease, err := registry.ParseLease(a.network, keys.Last(key), pair.Value)
 		return stored(lease, pair), err
 	case pair == nil || pair.Session != session:
 		// The transaction may still be in progress, and the next choice may be another slot. Without its session the
@@ -417,7 +419,7 @@ func (a *acquisition) Drop(ctx context.Context, other, lease registry.Lease) {
 func (ls leaseStore) drop(ctx context.Context, other, lease registry.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sessions.CleanupTimeout)
 	defer cancel()
-	err := ls.deleteOwn(ctx, ls.kv.keys.lease(other.Network, other.Subnet()), other)
+	err := ls.deleteOwn(ctx, ls.kv.keys.Lease(other.Network, other.Subnet()), other)
 	if err != nil {
 		ls.kv.logger.Warn("second lease of this host could not be removed",
 			"network", other.Network, "subnet", other.Subnet(), "error", err)
@@ -440,5 +442,5 @@ func (a *acquisition) record(slot uint64) (key string, value []byte, err error) 
 	if _, err := registry.ParseLease(a.network, registry.SubnetKey(l.Subnet()), value); err != nil {
 		return "", nil, err
 	}
-	return a.ls.kv.keys.lease(a.network.Name, l.Subnet()), value, nil
+	return a.ls.kv.keys.Lease(a.network.Name, l.Subnet()), value, nil
 }

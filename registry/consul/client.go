@@ -27,6 +27,8 @@ import (
 	"github.com/lenonet/leno/registry"
 	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/consul/catalog"
+	"github.com/lenonet/leno/registry/consul/keys"
+	"github.com/lenonet/leno/registry/consul/rights"
 	"github.com/lenonet/leno/registry/consul/sessions"
 	"github.com/lenonet/leno/registry/consul/transport"
 )
@@ -42,7 +44,7 @@ type Client struct {
 	reservationStore // registry.Reservations
 	leaseStore       // registry.Leases and registry.Follower
 	catalog.Agent    // the services, and the name of this host
-	rightsChecker    // what the token allows
+	rights.Checker   // what the token allows
 	*transport.Token // its replacement, and the login that it is from
 
 	kv     *kv // requests under this client's token
@@ -51,9 +53,9 @@ type Client struct {
 
 // shared is what a client and the clients made from it by As know in common.
 type shared struct {
-	networks  networkList
-	lost      claims.LostLeases
-	kept      sync.Map // see leaseStore
+	last      networkList
+	lost      *claims.LostLeases
+	kept      sync.Map // by network, the keptLease of the last claim, until leases are read
 	followers followers
 	services  catalog.Tokens
 }
@@ -72,28 +74,29 @@ func New(conf Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	keys := layout{conf.KVPrefix}
-	s := &shared{followers: followers{layout: keys, idle: conf.Idle, byNetwork: map[string]*usedFollower{}}}
+	layout := keys.Layout{Prefix: conf.KVPrefix}
+	s := &shared{
+		lost:      &claims.LostLeases{},
+		followers: followers{layout: layout, idle: conf.Idle, byNetwork: map[string]*usedFollower{}},
+	}
 	s.followers.settle.Store(int64(conf.Settle))
-	return s.client(&kv{Client: requests, keys: keys, conf: &conf, logger: conf.Logger}), nil
+	return s.client(&kv{Client: requests, keys: layout, conf: &conf, logger: conf.Logger}), nil
 }
 
 // client returns a client that makes its requests with kv.
 func (s *shared) client(kv *kv) *Client {
 	c := &Client{kv: kv, shared: s, Token: kv.Token}
 	c.Agent = catalog.New(kv.Client, kv.logger, &s.services)
-	c.networkStore = networkStore{kv: kv, last: &s.networks}
+	c.networkStore = networkStore{kv: kv, last: &s.last}
 	c.reservationStore = reservationStore{kv: kv, networks: c.networkStore}
 	c.leaseStore = leaseStore{
 		kv:           kv,
-		sessions:     sessions.New(kv.Client, c.Agent, kv.keys.prefix, kv.conf.Datacenter, kv.logger),
+		sessions:     sessions.New(kv.Client, c.Agent, kv.keys.Prefix, kv.conf.Datacenter, kv.logger),
 		networks:     c.networkStore,
 		reservations: c.reservationStore,
-		lost:         &s.lost,
-		kept:         &s.kept,
-		followers:    &s.followers,
+		shared:       s,
 	}
-	c.rightsChecker = rightsChecker{kv: kv, agent: c.Agent}
+	c.Checker = rights.Checker{Client: kv.Client, Agent: c.Agent, Keys: kv.keys}
 	return c
 }
 
@@ -122,7 +125,7 @@ func (c *Client) Reconnect() {
 // log, with old records or none, so a returning host would not find its records and sessions. The read costs the leader
 // one heartbeat to the other servers and no disk access, and changes no index.
 func (c *Client) Probe(ctx context.Context) error {
-	if _, _, err := c.kv.Get(ctx, c.kv.keys.networks()+markerName, transport.Read{Consistent: true}); err != nil {
+	if _, _, err := c.kv.Get(ctx, c.kv.keys.Networks()+keys.Marker, transport.Read{Consistent: true}); err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
 	return nil

@@ -8,15 +8,6 @@ import (
 	"github.com/lenonet/leno/registry/consul/transport"
 )
 
-// Defaults of Config.
-const (
-	DefaultKVPrefix = "leno"
-	DefaultSettle   = 4 * time.Minute
-	DefaultAudit    = 10 * time.Second
-	DefaultRecent   = time.Minute
-	DefaultIdle     = 10 * time.Minute
-)
-
 // Config contains Consul's address and the settings of the client. Empty fields have the defaults.
 type Config struct {
 	transport.Config
@@ -34,17 +25,17 @@ type Config struct {
 	// longer reads all leases. Default 1m.
 	Recent time.Duration
 
-	// Idle is how long the knowledge of a network's leases is kept after the last call about them. Default 10m, which is
-	// longer than the time between two calls of an agent.
+	// Idle is how long the knowledge of a network's leases is kept after the last call about them. Default 10m, which
+	// is longer than the time between two calls of an agent.
 	Idle time.Duration
 }
 
 func (c Config) withDefaults() Config {
 	c.Config = c.Config.WithDefaults()
-	c.KVPrefix = cmp.Or(strings.Trim(c.KVPrefix, "/"), DefaultKVPrefix)
-	c.Settle = cmp.Or(c.Settle, DefaultSettle)
-	c.Audit = cmp.Or(c.Audit, DefaultAudit)
-	c.Recent = cmp.Or(c.Recent, DefaultRecent)
-	c.Idle = cmp.Or(c.Idle, DefaultIdle)
+	c.KVPrefix = cmp.Or(strings.Trim(c.KVPrefix, "/"), "leno")
+	c.Settle = cmp.Or(c.Settle, 4*time.Minute)
+	c.Audit = cmp.Or(c.Audit, 10*time.Second)
+	c.Recent = cmp.Or(c.Recent, time.Minute)
+	c.Idle = cmp.Or(c.Idle, 10*time.Minute)
 	return c
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/keys"
 )
 
 // meter counts what clients ask of a server, and how many bytes they receive.
@@ -250,7 +251,7 @@ func TestSettled(t *testing.T) {
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	flags := func() uint64 {
-		pair, _, err := s.admin.KV().Get(s.prefix+"/leases/default/"+markerName, nil)
+		pair, _, err := s.admin.KV().Get(s.prefix+"/leases/default/"+keys.Marker, nil)
 		if err != nil || pair == nil {
 			t.Fatal(pair, err)
 		}

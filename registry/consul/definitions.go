@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/keys"
 	"github.com/lenonet/leno/registry/consul/transport"
 )
 
@@ -52,17 +53,17 @@ func (ns networkStore) PutNetwork(ctx context.Context, n registry.Network, kept 
 func (ns networkStore) write(ctx context.Context, n registry.Network, value []byte) error {
 	keys := ns.kv.keys
 	// Markers come first, so a reader that sees the network can trust its trees.
-	if _, err := ns.kv.ensureMarker(ctx, keys.networks()); err != nil {
+	if _, err := ns.kv.ensureMarker(ctx, keys.Networks()); err != nil {
 		return err
 	}
-	_, err := ns.kv.ensureMarker(ctx, keys.leases(n.Name))
+	_, err := ns.kv.ensureMarker(ctx, keys.Leases(n.Name))
 	if err == nil {
-		err = ns.kv.ensureWatermark(ctx, keys.changes(n.Name))
+		err = ns.kv.ensureWatermark(ctx, keys.Changes(n.Name))
 	}
 	if err != nil && !errors.Is(err, registry.ErrDenied) {
 		return err
 	}
-	key, version := keys.network(n.Name), n.ModifyIndex
+	key, version := keys.Network(n.Name), n.ModifyIndex
 	switch version {
 	case registry.Absent:
 		version = 0 // Consul's value for the same
@@ -113,12 +114,13 @@ func (ns networkStore) DeleteNetwork(ctx context.Context, name string) (err erro
 	return nil
 }
 
-// deleteOnce makes one attempt to delete a network. A *transport.RefusedError means that the record was changed at the same time.
+// deleteOnce makes one attempt to delete a network. A *transport.RefusedError means that the record was changed at the
+// same time.
 func (ns networkStore) deleteOnce(ctx context.Context, name string) error {
-	if _, err := ns.kv.ensureMarker(ctx, ns.kv.keys.networks()); err != nil {
+	if _, err := ns.kv.ensureMarker(ctx, ns.kv.keys.Networks()); err != nil {
 		return err
 	}
-	key, prefix := ns.kv.keys.network(name), ns.kv.keys.reservations(name)
+	key, prefix := ns.kv.keys.Network(name), ns.kv.keys.Reservations(name)
 	pair, _, err := ns.kv.Get(ctx, key, transport.Read{Consistent: true})
 	if err != nil {
 		return err
@@ -133,7 +135,7 @@ func (ns networkStore) deleteOnce(ctx context.Context, name string) error {
 	if errors.Is(defined, registry.ErrNetworkNotFound) {
 		leases := 0
 		if pair == nil {
-			if leases, err = ns.countRecords(ctx, ns.kv.keys.leases(name)); err != nil {
+			if leases, err = ns.countRecords(ctx, ns.kv.keys.Leases(name)); err != nil {
 				return err
 			}
 		}
@@ -167,10 +169,10 @@ func (ns networkStore) PutDeletion(ctx context.Context, d registry.Deletion) (er
 	if err != nil {
 		return err
 	}
-	if _, err := ns.kv.ensureMarker(ctx, ns.kv.keys.networks()); err != nil {
+	if _, err := ns.kv.ensureMarker(ctx, ns.kv.keys.Networks()); err != nil {
 		return err
 	}
-	created, err := ns.kv.EnsureKey(ctx, ns.kv.keys.network(d.Network), string(value))
+	created, err := ns.kv.EnsureKey(ctx, ns.kv.keys.Network(d.Network), string(value))
 	if err == nil && !created {
 		err = registry.ErrConflict
 	}
@@ -180,13 +182,13 @@ func (ns networkStore) PutDeletion(ctx context.Context, d registry.Deletion) (er
 // countRecords returns how many records there are below a prefix, usable or not.
 func (ns networkStore) countRecords(ctx context.Context, prefix string) (int, error) {
 	pairs, _, err := ns.kv.listSurely(ctx, prefix)
-	return len(slices.DeleteFunc(pairs, func(p *api.KVPair) bool { return p.Key == prefix+markerName })), err
+	return len(slices.DeleteFunc(pairs, func(p *api.KVPair) bool { return p.Key == prefix+keys.Marker })), err
 }
 
 // purgeDeletions removes the records of old deletions whose networks have no leases any more. A record that it cannot
 // remove stays until the next deletion.
 func (ns networkStore) purgeDeletions(ctx context.Context) {
-	set, _, err := ns.list(ctx, transport.Read{})
+	set, _, err := ns.list(ctx)
 	if err != nil {
 		ns.kv.logger.Debug("records of old deletions stay", "error", err)
 		return
@@ -195,9 +197,9 @@ func (ns networkStore) purgeDeletions(ctx context.Context) {
 		if time.Since(d.Time) < registry.DeletionKept {
 			continue
 		}
-		leases, err := ns.countRecords(ctx, ns.kv.keys.leases(d.Network))
+		leases, err := ns.countRecords(ctx, ns.kv.keys.Leases(d.Network))
 		if err == nil && leases == 0 {
-			key := ns.kv.keys.network(d.Network)
+			key := ns.kv.keys.Network(d.Network)
 			_, err = ns.kv.Transact(ctx,
 				&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: d.ModifyIndex},
 				&api.KVTxnOp{Verb: api.KVDelete, Key: key})

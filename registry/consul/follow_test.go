@@ -149,17 +149,17 @@ func TestEditsByHand(t *testing.T) {
 	defer wait.Wait()
 	defer stop()
 
-	s.Delete(t, watcher.kv.keys.lease(n.Name, leases[1].Subnet()))
+	s.Delete(t, watcher.kv.keys.Lease(n.Name, leases[1].Subnet()))
 	_, index = follow(t, watcher, n, index, []uint64{10, 30}, []uint64{10, 30})
-	value, _, _ := s.Get(t, watcher.kv.keys.lease(n.Name, leases[0].Subnet()))
+	value, _, _ := s.Get(t, watcher.kv.keys.Lease(n.Name, leases[0].Subnet()))
 	moved := strings.NewReplacer("10.5.10.0/24", "10.5.40.0/24", "host-0", "by-hand", "id-0", "id-9", "192.0.2.1", "192.0.2.99")
-	s.Put(t, watcher.kv.keys.leases(n.Name)+"10.5.40.0-24", []byte(moved.Replace(string(value))))
+	s.Put(t, watcher.kv.keys.Leases(n.Name)+"10.5.40.0-24", []byte(moved.Replace(string(value))))
 	set, index := follow(t, watcher, n, index, []uint64{10, 30, 40}, []uint64{10, 30})
 	if l := set.Leases[2]; l.Held() || l.Node != "by-hand" {
 		t.Errorf("got %+v: a record put by hand is not held", l)
 	}
 	// A record that becomes unusable is named.
-	s.Put(t, watcher.kv.keys.leases(n.Name)+"10.5.40.0-24", []byte(`{"version":1}`))
+	s.Put(t, watcher.kv.keys.Leases(n.Name)+"10.5.40.0-24", []byte(`{"version":1}`))
 	set, _ = follow(t, watcher, n, index, []uint64{10, 30}, []uint64{10, 30})
 	if len(set.Bad) != 1 || !strings.HasSuffix(set.Bad[0].Key, "10.5.40.0-24") {
 		t.Errorf("got %+v", set.Bad)
@@ -190,7 +190,7 @@ func TestTrimmed(t *testing.T) {
 			_, index, _ = watcher.WatchLeases(ctx, n, index)
 		}
 	}()
-	eventually(t, "the entries are deleted", func() bool { return len(s.Keys(t, watcher.kv.keys.changes(n.Name))) == 1 })
+	eventually(t, "the entries are deleted", func() bool { return len(s.Keys(t, watcher.kv.keys.Changes(n.Name))) == 1 })
 	cancel()
 	<-done
 	follow(t, sleeper, n, index, want, []uint64{10, 20, 30})
@@ -225,7 +225,7 @@ func TestDirectoryHarmed(t *testing.T) {
 			want := []uint64{10, 20, 30, l.Slot}
 			slices.Sort(want)
 			_, index = follow(t, watcher, n, index, want, []uint64{10, 20, 30})
-			harm(t, s, watcher.kv.keys.changes(n.Name))
+			harm(t, s, watcher.kv.keys.Changes(n.Name))
 			if err := s.open(t).Release(testContext(t), l); err != nil {
 				t.Fatal(err)
 			}
@@ -236,7 +236,7 @@ func TestDirectoryHarmed(t *testing.T) {
 			slices.Sort(want)
 			follow(t, watcher, n, index, want, least)
 			eventually(t, "the watermark is there", func() bool {
-				_, _, ok := s.Get(t, watcher.kv.keys.changes(n.Name)+changelog.WatermarkName)
+				_, _, ok := s.Get(t, watcher.kv.keys.Changes(n.Name)+changelog.WatermarkName)
 				return ok
 			})
 		})
@@ -255,14 +255,14 @@ func TestDirectoryDenied(t *testing.T) {
 		session "`+node+`" { policy = "write" }`)
 	watcher, n, _, index := watched(t, s, func(c *Config) { c.Token = secret; c.Audit = 20 * time.Millisecond })
 	wantIs(t, errOf2(watcher.Acquire(testContext(t), n, claim(7))), registry.ErrDenied)
-	if _, err := s.admin.KV().DeleteTree(watcher.kv.keys.changes(n.Name), nil); err != nil {
+	if _, err := s.admin.KV().DeleteTree(watcher.kv.keys.Changes(n.Name), nil); err != nil {
 		t.Fatal(err)
 	}
 	c := s.open(t, never)
-	value, _, _ := s.Get(t, watcher.kv.keys.lease(n.Name, n.Plan.Subnets(10)[0]))
-	s.Delete(t, watcher.kv.keys.lease(n.Name, n.Plan.Subnets(10)[0]))
+	value, _, _ := s.Get(t, watcher.kv.keys.Lease(n.Name, n.Plan.Subnets(10)[0]))
+	s.Delete(t, watcher.kv.keys.Lease(n.Name, n.Plan.Subnets(10)[0]))
 	_, index = follow(t, watcher, n, index, []uint64{20, 30}, []uint64{20, 30})
-	s.Put(t, watcher.kv.keys.lease(n.Name, n.Plan.Subnets(10)[0]), value)
+	s.Put(t, watcher.kv.keys.Lease(n.Name, n.Plan.Subnets(10)[0]), value)
 	_, index = follow(t, watcher, n, index, []uint64{10, 20, 30}, []uint64{20, 30})
 	l := acquire(t, c, n, 8)
 	want := []uint64{10, 20, 30, l.Slot}
@@ -319,7 +319,7 @@ func TestRestoreOvertaken(t *testing.T) {
 	}
 	// Its host writes it again, over the restored record.
 	s.EndSession(t, old.Session)
-	s.Delete(t, watcher.kv.keys.lease(n.Name, old.Subnet()))
+	s.Delete(t, watcher.kv.keys.Lease(n.Name, old.Subnet()))
 	c := claim(2)
 	c.Prefer, c.Session, c.MTU = now.Subnet(), now.Session, 1400
 	if _, err := s.open(t).Acquire(testContext(t), n, c); err != nil {
@@ -495,7 +495,7 @@ func TestHungQuery(t *testing.T) {
 			return
 		}
 	})
-	eventually(t, "queries hang", func() bool { return watcher.kv.Doubts.Has(watcher.kv.keys.networks()) })
+	eventually(t, "queries hang", func() bool { return watcher.kv.Doubts.Has(watcher.kv.keys.Networks()) })
 	putNetwork(t, s, "other", "10.6.0.0/16")
 	c := claim(0)
 	c.Session, c.Prefer, c.MTU = leases[0].Session, leases[0].Subnet(), 1400

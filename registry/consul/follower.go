@@ -1,13 +1,15 @@
 package consul
 
 import (
-	"context"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/consul/changelog"
+	"github.com/lenonet/leno/registry/consul/keys"
 )
 
 // follower follows the leases of one network. It has no goroutine: every call of WatchLeases runs the loop (watch) and
@@ -37,8 +39,8 @@ type follower struct {
 
 	// mu guards the fields below. It is held while a list is read, so an index lower than the last one is caused by the
 	// store.
-	mu       contextMutex
-	network  registry.Network // whose plan the records are parsed with
+	mu       *semaphore.Weighted // of 1: a caller waits for it no longer than its context
+	network  registry.Network    // whose plan the records are parsed with
 	belief   belief.Belief
 	evidence evidence
 	cursor   changelog.Cursor
@@ -52,32 +54,18 @@ type schedule struct {
 	failures  int       // how often in a row the directory could not be followed at all
 }
 
-func newFollower(l layout, network string, settle *atomic.Int64) *follower {
+func newFollower(l keys.Layout, network string, settle *atomic.Int64) *follower {
 	return &follower{
-		leases:  l.leases(network),
-		changes: l.changes(network),
+		leases:  l.Leases(network),
+		changes: l.Changes(network),
 		settle:  settle,
-		mu:      make(contextMutex, 1),
-		cursor:  changelog.NewCursor(l.changes(network)),
+		mu:      semaphore.NewWeighted(1),
+		cursor:  changelog.NewCursor(l.Changes(network)),
 	}
 }
 
 // settleTime returns how long records that are missing now are kept.
 func (f *follower) settleTime() time.Duration { return time.Duration(f.settle.Load()) }
-
-// contextMutex is a lock for which a caller waits no longer than its context.
-type contextMutex chan struct{}
-
-func (m contextMutex) lock(ctx context.Context) error {
-	select {
-	case m <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (m contextMutex) unlock() { <-m }
 
 // lastConfirmed returns when Consul last confirmed the known state, or the zero time.
 func (f *follower) lastConfirmed() time.Time {

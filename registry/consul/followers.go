@@ -5,11 +5,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lenonet/leno/registry/consul/keys"
 )
 
 // followers contains a follower for every network whose leases are known. All clients of one New share them.
 type followers struct {
-	layout layout
+	layout keys.Layout
 	idle   time.Duration // a follower that is not used for this long is dropped
 	settle atomic.Int64  // Config.Settle, a time.Duration
 

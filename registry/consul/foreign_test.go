@@ -16,6 +16,7 @@ import (
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul/changelog"
+	"github.com/lenonet/leno/registry/consul/keys"
 )
 
 // The directory of changes is foreign input too: any program with the right to write there may write nonsense.
@@ -359,7 +360,7 @@ func FuzzDirectory(f *testing.F) {
 		f := newTestFollower()
 		good := &api.KVPair{Key: viewPrefix + "10.5.7.0-24", Value: leaseRecordOf(n, 7, 1), Session: "s", CreateIndex: 5, ModifyIndex: 5}
 		f.use(n)
-		f.accept(f.newList(api.KVPairs{{Key: viewPrefix + markerName, CreateIndex: 1, ModifyIndex: 1}, good}, 5))
+		f.accept(f.newList(api.KVPairs{{Key: viewPrefix + keys.Marker, CreateIndex: 1, ModifyIndex: 1}, good}, 5))
 		mark := &api.KVPair{Key: folder + changelog.WatermarkName, Value: []byte("0"), CreateIndex: 2, ModifyIndex: 2}
 		f.cursor.Adopt(changelog.NewReading(folder, api.KVPairs{mark}, 5), time.Now())
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/keys"
 )
 
 func network(name string, prefix string) registry.Network {
@@ -58,7 +59,9 @@ func acquire(t *testing.T, r registry.Registry, n registry.Network, i int) regis
 }
 
 // newTestFollower returns a follower that knows nothing, for tests without Consul.
-func newTestFollower() *follower { return newFollower(layout{"leno"}, "default", &atomic.Int64{}) }
+func newTestFollower() *follower {
+	return newFollower(keys.Layout{Prefix: "leno"}, "default", &atomic.Int64{})
+}
 
 // followerOf returns a client's follower of a network.
 func followerOf(c *Client, network string) *follower {

@@ -19,9 +19,9 @@ import (
 func (c *Client) HostRecords(
 	ctx context.Context, network string, h registry.Host,
 ) (out registry.HostRecords, err error) {
-	prefix := c.kv.keys.prefix + "/leases/"
+	prefix := c.kv.keys.Prefix + "/leases/"
 	if network != "" {
-		prefix = c.kv.keys.leases(network)
+		prefix = c.kv.keys.Leases(network)
 	}
 	found, _, err := c.kv.List(ctx, prefix, transport.Read{Consistent: true})
 	if err != nil {
@@ -56,7 +56,7 @@ func (c *Client) HostRecords(
 // anyLease returns the record of a lease as far as it can be read without the definition of its network. It returns
 // false if the key is not that of a lease.
 func (c *Client) anyLease(pair *api.KVPair) (registry.Lease, bool) {
-	network, key, ok := strings.Cut(strings.TrimPrefix(pair.Key, c.kv.keys.prefix+"/leases/"), "/")
+	network, key, ok := strings.Cut(strings.TrimPrefix(pair.Key, c.kv.keys.Prefix+"/leases/"), "/")
 	if !ok {
 		return registry.Lease{}, false
 	}

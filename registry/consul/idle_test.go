@@ -69,7 +69,7 @@ func TestDeletedNetworkIsForgotten(t *testing.T) {
 		if err := c.DeleteNetwork(testContext(t), "default"); err != nil {
 			t.Fatal(err)
 		}
-		for _, prefix := range []string{c.kv.keys.leases("default"), c.kv.keys.changes("default")} {
+		for _, prefix := range []string{c.kv.keys.Leases("default"), c.kv.keys.Changes("default")} {
 			if _, err := s.admin.KV().DeleteTree(prefix, nil); err != nil {
 				t.Fatal(err)
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/consul/changelog"
+	"github.com/lenonet/leno/registry/consul/keys"
 )
 
 // evidence is what is known about the next list before it is read.
@@ -89,7 +90,7 @@ func (f *follower) changesOf(entries []changelog.Change) []belief.Change {
 func (f *follower) newList(pairs api.KVPairs, index uint64) belief.List {
 	l := belief.List{Records: make(map[string]*belief.Record, len(pairs)), Index: index}
 	for _, p := range pairs {
-		if p.Key == f.leases+markerName {
+		if p.Key == f.leases+keys.Marker {
 			l.Marker = p.CreateIndex
 		} else {
 			l.Records[p.Key] = f.record(p)
@@ -103,7 +104,7 @@ func (f *follower) judge(l belief.List) belief.List {
 	suspect := f.mayBeSetBack(l)
 	l.Hint = suspect
 	l.Removed = func(r *belief.Record) bool {
-		if f.evidence.changes[lastComponent(r.Key)] > r.Lease.ModifyIndex {
+		if f.evidence.changes[keys.Last(r.Key)] > r.Lease.ModifyIndex {
 			return true
 		}
 		_, isMissing := f.belief.Missing()[r.Key]

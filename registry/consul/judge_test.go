@@ -4,13 +4,15 @@ import (
 	"testing"
 
 	"github.com/hashicorp/consul/api"
+
+	"github.com/lenonet/leno/registry/consul/keys"
 )
 
 // pairsAt returns records, given as modify indexes by subnet key, and a marker that was created at the given index, 0 for
 // none.
 func pairsAt(marker uint64, records map[string]uint64) (pairs api.KVPairs) {
 	if marker > 0 {
-		pairs = append(pairs, &api.KVPair{Key: viewPrefix + markerName, CreateIndex: marker, ModifyIndex: marker})
+		pairs = append(pairs, &api.KVPair{Key: viewPrefix + keys.Marker, CreateIndex: marker, ModifyIndex: marker})
 	}
 	for name, modified := range records {
 		pairs = append(pairs, &api.KVPair{Key: viewPrefix + name, Value: []byte(name), CreateIndex: 3, ModifyIndex: modified})

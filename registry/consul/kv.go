@@ -9,6 +9,7 @@ import (
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul/changelog"
+	"github.com/lenonet/leno/registry/consul/keys"
 	"github.com/lenonet/leno/registry/consul/transport"
 )
 
@@ -16,7 +17,7 @@ import (
 // everything but the token.
 type kv struct {
 	*transport.Client
-	keys   layout
+	keys   keys.Layout
 	conf   *Config
 	logger hclog.Logger
 }
@@ -26,14 +27,14 @@ type kv struct {
 func (k *kv) listSurely(ctx context.Context, prefix string) (api.KVPairs, uint64, error) {
 	pairs, index, err := k.List(ctx, prefix, transport.Read{Consistent: true})
 	if err == nil && len(pairs) == 0 {
-		_, _, err = k.Get(ctx, prefix+markerName, transport.Read{})
+		_, _, err = k.Get(ctx, prefix+keys.Marker, transport.Read{})
 	}
 	return pairs, index, err
 }
 
 // ensureMarker creates the marker of a tree if it is missing.
 func (k *kv) ensureMarker(ctx context.Context, prefix string) (created bool, err error) {
-	return k.EnsureKey(ctx, prefix+markerName, markerValue)
+	return k.EnsureKey(ctx, prefix+keys.Marker, keys.MarkerValue)
 }
 
 // ensureWatermark creates the watermark of the directory of changes at prefix if it is missing. All entries that may

@@ -4,14 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
-	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/consul/changelog"
+	"github.com/lenonet/leno/registry/consul/keys"
 	"github.com/lenonet/leno/registry/consul/sessions"
 	"github.com/lenonet/leno/registry/consul/transport"
 )
@@ -22,9 +22,7 @@ type leaseStore struct {
 	sessions     sessions.Store
 	networks     networkStore
 	reservations reservationStore
-	lost         *claims.LostLeases
-	kept         *sync.Map // by network, the keptLease of the last claim, until leases are read
-	followers    *followers
+	*shared
 }
 
 // keptLease is a lease that a claim has kept without a look at others, and the client that did so.
@@ -49,7 +47,7 @@ func (ls leaseStore) Renew(ctx context.Context, l registry.Lease) (err error) {
 // Release implements registry.Leases. The lease is released once the record is deleted; a session that cannot be
 // destroyed ends by itself without renewals.
 func (ls leaseStore) Release(ctx context.Context, l registry.Lease) error {
-	if err := ls.deleteOwn(ctx, ls.kv.keys.lease(l.Network, l.Subnet()), l); err != nil {
+	if err := ls.deleteOwn(ctx, ls.kv.keys.Lease(l.Network, l.Subnet()), l); err != nil {
 		return fmt.Errorf("release lease %s: %w", l.Subnet(), err)
 	}
 	if l.Session != "" {
@@ -102,7 +100,7 @@ func (ls leaseStore) Revoke(ctx context.Context, network string, subnet netip.Pr
 	if err != nil {
 		return err
 	}
-	return tryAgain(func() error { return ls.revokeOnce(ctx, network, ls.kv.keys.lease(network, first)) })
+	return tryAgain(func() error { return ls.revokeOnce(ctx, network, ls.kv.keys.Lease(network, first)) })
 }
 
 // revokeOnce removes the current record at key.
@@ -127,7 +125,7 @@ func (ls leaseStore) Expire(ctx context.Context, l registry.Lease) (err error) {
 	if l.Held() {
 		return fmt.Errorf("%w: it is held", registry.ErrConflict)
 	}
-	key := ls.kv.keys.lease(l.Network, l.Subnet())
+	key := ls.kv.keys.Lease(l.Network, l.Subnet())
 	return conflict(ls.deleteRecord(ctx, l.Network, key, l.ModifyIndex, nil, 0))
 }
 
@@ -138,7 +136,7 @@ func (ls leaseStore) Restore(ctx context.Context, n registry.Network, l registry
 	if err != nil {
 		return err
 	}
-	key, marker := ls.kv.keys.lease(n.Name, l.Subnet()), ls.kv.keys.leases(n.Name)+markerName
+	key, marker := ls.kv.keys.Lease(n.Name, l.Subnet()), ls.kv.keys.Leases(n.Name)+keys.Marker
 	found, _, err := ls.kv.Get(ctx, marker, transport.Read{})
 	if err == nil && found == nil {
 		err = transport.Uncertain("%s is missing", marker)
@@ -163,7 +161,7 @@ func (ls leaseStore) WatchLease(
 	if err != nil {
 		return l, 0, err
 	}
-	key := ls.kv.keys.lease(n.Name, n.Plan.Subnets(slot)[0])
+	key := ls.kv.keys.Lease(n.Name, n.Plan.Subnets(slot)[0])
 	var pair *api.KVPair
 	index, err = ls.kv.AwaitIndex(ctx, key, after, func(r transport.Read) (index uint64, err error) {
 		if pair, index, err = ls.kv.Get(ctx, key, r); err == nil && pair == nil {
@@ -183,6 +181,36 @@ func (ls leaseStore) WatchLease(
 		}
 		return l, index, reason
 	}
-	l, err = parseLease(n, ls.kv.keys.leases(n.Name), pair)
+	l, err = parseLease(n, ls.kv.keys.Leases(n.Name), pair)
 	return l, index, err
+}
+
+// commit runs the operations that write the lease at key or, with an empty value or FlagRevoked, remove it. It adds an
+// entry for the watchers in the same transaction. The errors are those of transact.
+func (k *kv) commit(
+	ctx context.Context, network, key string, value []byte, flags uint64, ops ...*api.KVTxnOp,
+) ([]*api.KVPair, error) {
+	entry := changelog.WriteOp(k.keys.Changes(network), keys.Last(key), value, flags)
+	return k.Transact(ctx, append(slices.Clone(ops), entry)...)
+}
+
+// reasonGone returns the reason why a lease has no record: a *RevokedError when Revoke removed it, as far as the
+// directory reaches back, and ErrLeaseNotFound otherwise. err is set when the directory cannot be read.
+func (k *kv) reasonGone(ctx context.Context, network, key string) (reason, err error) {
+	prefix := k.keys.Changes(network)
+	pairs, _, err := k.List(ctx, prefix, transport.Read{Consistent: true})
+	if err != nil {
+		return nil, err
+	}
+	var last changelog.Change
+	for _, pair := range pairs {
+		ch, ok := changelog.Parse(prefix, pair)
+		if ok && ch.Subnet == keys.Last(key) && ch.Index >= last.Index {
+			last = ch
+		}
+	}
+	if last.Has(changelog.FlagRevoked) {
+		return &registry.RevokedError{NodeID: last.NodeID}, nil
+	}
+	return registry.ErrLeaseNotFound, nil
 }

@@ -137,7 +137,7 @@ func TestLogin(t *testing.T) {
 	}
 	l.wantTokens(0)
 	wantIs(t, errOf2(c.Network(ctx, n.Name)), registry.ErrToken) // it does not log in again
-	if _, session, ok := l.Get(t, c.kv.keys.lease(n.Name, lease.Subnet())); !ok || session != lease.Session {
+	if _, session, ok := l.Get(t, c.kv.keys.Lease(n.Name, lease.Subnet())); !ok || session != lease.Session {
 		t.Errorf("after the logout the record is there %v, held by %q", ok, session)
 	}
 }
@@ -207,7 +207,7 @@ func TestLoginRenewal(t *testing.T) {
 	if err := c.Renew(ctx, lease); err != nil {
 		t.Error(err)
 	}
-	if _, session, _ := s.Get(t, c.kv.keys.lease(n.Name, lease.Subnet())); session != lease.Session {
+	if _, session, _ := s.Get(t, c.kv.keys.Lease(n.Name, lease.Subnet())); session != lease.Session {
 		t.Errorf("held by %q, before %q", session, lease.Session)
 	}
 	cancel()

@@ -24,7 +24,7 @@ const (
 func (f *follower) watch(ctx context.Context, kv *kv, n registry.Network, after uint64, use func()) error {
 	recovering := false
 	for first := true; ; first = false {
-		if err := f.mu.lock(ctx); err != nil {
+		if err := f.mu.Acquire(ctx, 1); err != nil {
 			return err
 		}
 		f.use(n)
@@ -41,20 +41,20 @@ func (f *follower) watch(ctx context.Context, kv *kv, n registry.Network, after 
 				f.failed.Store(false) // a read for another caller tells the watcher nothing
 			}
 			use()
-			f.mu.unlock()
+			f.mu.Release(1)
 			return nil
 		}
 		var next round
 		if err == nil {
 			next = f.nextRound(kv)
 		}
-		f.mu.unlock()
+		f.mu.Release(1)
 		if err == nil {
 			err = f.run(ctx, kv, next)
 		}
 		if err != nil {
-			// The next call must not wait for another change: after a restore, there may be none for long. It returns even
-			// if nothing has changed, unless this call was only cancelled.
+			// The next call must not wait for another change: after a restore, there may be none for long. It returns
+			// even if nothing has changed, unless this call was only cancelled.
 			kv.Doubts.Add(f.leases)
 			f.failed.Store(f.failed.Load() || ctx.Err() == nil)
 			return err
@@ -140,10 +140,10 @@ func (f *follower) run(ctx context.Context, kv *kv, next round) error {
 func (f *follower) applyReading(
 	ctx context.Context, kv *kv, next round, r changelog.Reading,
 ) (changelog.Reason, error) {
-	if err := f.mu.lock(ctx); err != nil {
+	if err := f.mu.Acquire(ctx, 1); err != nil {
 		return "", err
 	}
-	defer f.mu.unlock()
+	defer f.mu.Release(1)
 	if f.cursor.Index() != next.index {
 		return "", nil
 	}
@@ -175,10 +175,10 @@ func (f *follower) readAllAfter(
 	if err := registry.Sleep(ctx, pause); err != nil {
 		return err
 	}
-	if err := f.mu.lock(ctx); err != nil {
+	if err := f.mu.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer f.mu.unlock()
+	defer f.mu.Release(1)
 	if f.cursor.Index() != r.index {
 		return nil
 	}
@@ -193,7 +193,8 @@ func (f *follower) readAllAfter(
 		return err
 	}
 	if f.schedule.failures++; f.schedule.failures == 1 {
-		kv.logger.Warn("changes cannot be followed, reading all leases now and then", "prefix", f.changes, "error", denied)
+		kv.logger.Warn("changes cannot be followed, reading all leases now and then",
+			"prefix", f.changes, "error", denied)
 	}
 	return nil
 }

@@ -1,8 +1,6 @@
 package consul
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -71,24 +69,6 @@ func TestNextRound(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestContextMutex: a caller waits for the lock no longer than its context.
-func TestContextMutex(t *testing.T) {
-	t.Parallel()
-	m := make(contextMutex, 1)
-	if err := m.lock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := m.lock(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	m.unlock()
-	if err := m.lock(t.Context()); err != nil {
-		t.Errorf("got %v", err)
-	}
 }
 
 // TestAuditPeriod: hosts take turns, and records that no host has written do not make the turns rarer.

@@ -1,7 +1,6 @@
 package consul
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/keys"
 	"github.com/lenonet/leno/registry/consul/transport"
 )
 
@@ -29,7 +29,7 @@ func (ns networkStore) Network(ctx context.Context, name string) (n registry.Net
 		return n, err
 	}
 	defer func() { wrap(&err, "network %s", name) }()
-	key := ns.kv.keys.network(name)
+	key := ns.kv.keys.Network(name)
 	// A newly elected leader may not have applied a later definition yet.
 	for _, r := range []transport.Read{{}, {Consistent: true}} {
 		var pair *api.KVPair
@@ -102,7 +102,7 @@ func (ns networkStore) WatchNetworks(ctx context.Context, after uint64) (registr
 	for {
 		set, version, err := ns.watch(ctx, after)
 		if err != nil {
-			ns.kv.Doubts.Add(ns.kv.keys.networks()) // the next call does not block
+			ns.kv.Doubts.Add(ns.kv.keys.Networks()) // the next call does not block
 			return registry.NetworkSet{}, 0, fmt.Errorf("watch networks: %w", err)
 		}
 		if version != after {
@@ -112,57 +112,30 @@ func (ns networkStore) WatchNetworks(ctx context.Context, after uint64) (registr
 }
 
 // watch reads all networks. When after is the index of the last answer, it first waits for a change below their prefix.
-func (ns networkStore) watch(ctx context.Context, after uint64) (registry.NetworkSet, uint64, error) {
+func (ns networkStore) watch(ctx context.Context, after uint64) (set registry.NetworkSet, version uint64, err error) {
 	var notified uint64
 	if last := ns.last.behind(after); after > 0 && last > 0 {
-		var err error
-		if notified, err = ns.kv.AwaitChange(ctx, ns.kv.keys.networks(), last); err != nil {
-			return registry.NetworkSet{}, 0, err
+		if notified, err = ns.kv.AwaitChange(ctx, ns.kv.keys.Networks(), last); err != nil {
+			return set, 0, err
 		}
 	}
-	set, index, err := ns.list(ctx, transport.Read{})
+	set, index, err := ns.list(ctx)
 	if err != nil {
 		return set, 0, err
 	}
 	return set, ns.last.update(set, max(index, notified)), nil
 }
 
-// list reads all networks. When a list lacks the marker and a read of the marker alone does not find it either, the
-// store is new or was emptied.
-func (ns networkStore) list(ctx context.Context, r transport.Read) (registry.NetworkSet, uint64, error) {
-	set, index, marked, err := ns.read(ctx, r)
-	if err != nil || marked {
-		return set, index, err
-	}
-	prefix := ns.kv.keys.networks()
-	marker, _, err := ns.kv.Get(ctx, prefix+markerName, transport.Read{Consistent: true})
+// list reads all networks.
+func (ns networkStore) list(ctx context.Context) (set registry.NetworkSet, index uint64, err error) {
+	prefix := ns.kv.keys.Networks()
+	pairs, index, err := ns.listMarked(ctx, prefix)
 	if err != nil {
-		return registry.NetworkSet{}, 0, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
-	}
-	if marker == nil {
-		return set, index, nil
-	}
-	// Either the marker was created after the list, or the list hid it.
-	set, index, marked, err = ns.read(ctx, transport.Read{Consistent: true})
-	if err == nil && !marked {
-		err = transport.Hidden(prefix)
-	}
-	return set, index, err
-}
-
-// read returns one list of the networks, and whether it contains the marker.
-func (ns networkStore) read(ctx context.Context, r transport.Read) (
-	set registry.NetworkSet, index uint64, marked bool, err error,
-) {
-	prefix := ns.kv.keys.networks()
-	pairs, index, err := ns.kv.List(ctx, prefix, r)
-	if err != nil {
-		return set, 0, false, err
+		return set, 0, err
 	}
 	for _, pair := range pairs {
 		name := strings.TrimPrefix(pair.Key, prefix)
-		if name == markerName {
-			marked = true
+		if name == keys.Marker {
 			continue
 		}
 		n, err := parseNetworkPair(name, pair)
@@ -178,7 +151,29 @@ func (ns networkStore) read(ctx context.Context, r transport.Read) (
 			set.Bad = append(set.Bad, bad)
 		}
 	}
-	slices.SortFunc(set.Networks, func(a, b registry.Network) int { return cmp.Compare(a.Name, b.Name) })
-	slices.SortFunc(set.Deleted, func(a, b registry.Deletion) int { return cmp.Compare(a.Network, b.Network) })
-	return set, index, marked, nil
+	return set, index, nil
+}
+
+// listMarked reads everything below a prefix. When the list lacks the marker and a read of the marker alone does not
+// find it either, the store is new or was emptied.
+func (ns networkStore) listMarked(ctx context.Context, prefix string) (api.KVPairs, uint64, error) {
+	key := prefix + keys.Marker
+	isMarker := func(p *api.KVPair) bool { return p.Key == key }
+	pairs, index, err := ns.kv.List(ctx, prefix, transport.Read{})
+	if err != nil || slices.ContainsFunc(pairs, isMarker) {
+		return pairs, index, err
+	}
+	marker, _, err := ns.kv.Get(ctx, key, transport.Read{Consistent: true})
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
+	}
+	if marker == nil {
+		return pairs, index, nil
+	}
+	// Either the marker was created after the list, or the list hid it.
+	pairs, index, err = ns.kv.List(ctx, prefix, transport.Read{Consistent: true})
+	if err == nil && !slices.ContainsFunc(pairs, isMarker) {
+		err = transport.Hidden(prefix)
+	}
+	return pairs, index, err
 }

@@ -7,11 +7,12 @@ import (
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
+	"github.com/lenonet/leno/registry/consul/keys"
 	"github.com/lenonet/leno/registry/consul/transport"
 )
 
-// readAll reads all leases and decides which state is true. The caller holds f.mu. If that needs more reads and leaveDoubt
-// is set, it changes nothing: the watch will find out.
+// readAll reads all leases and decides which state is true. The caller holds f.mu. If that needs more reads and
+// leaveDoubt is set, it changes nothing: the watch will find out.
 func (f *follower) readAll(ctx context.Context, kv *kv, leaveDoubt bool) error {
 	// Read the changes before the list, so that the list includes all of them.
 	changes, err := kv.readBeforeLeases(ctx, &f.cursor)
@@ -46,7 +47,7 @@ func (f *follower) readList(ctx context.Context, kv *kv, consistent bool) (belie
 
 // confirmList reads all leases again in ways that cannot show an empty tree when the right to read it was lost.
 func (f *follower) confirmList(ctx context.Context, kv *kv) (belief.List, error) {
-	key := f.leases + markerName
+	key := f.leases + keys.Marker
 	marker, _, err := kv.Get(ctx, key, transport.Read{Consistent: true})
 	if err != nil {
 		return belief.List{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)

@@ -39,7 +39,7 @@ func (rs reservationStore) WatchReservations(
 	defer func() { wrap(&err, "watch reservations of network %s", n.Name) }()
 	var notified uint64
 	if after > 0 && after != registry.Known { // reservations are not followed
-		if notified, err = rs.kv.AwaitChange(ctx, rs.kv.keys.reservations(n.Name), after); err != nil {
+		if notified, err = rs.kv.AwaitChange(ctx, rs.kv.keys.Reservations(n.Name), after); err != nil {
 			return set, 0, err
 		}
 	}
@@ -56,7 +56,7 @@ func (rs reservationStore) list(ctx context.Context, n registry.Network) (regist
 	if err := registry.CheckNetworkName(n.Name); err != nil {
 		return set, 0, err
 	}
-	prefix := rs.kv.keys.reservations(n.Name)
+	prefix := rs.kv.keys.Reservations(n.Name)
 	pairs, index, err := rs.kv.listSurely(ctx, prefix)
 	if err != nil {
 		return set, 0, err
@@ -98,7 +98,7 @@ func (rs reservationStore) RemoveReservation(
 	defer func() { wrap(&err, "remove reservation %s of network %s", subnet, network) }()
 	first, err := rs.networks.firstSubnet(ctx, network, subnet)
 	if err == nil {
-		key := rs.kv.keys.reservation(network, first)
+		key := rs.kv.keys.Reservation(network, first)
 		// The get fails if the key does not exist.
 		_, err = rs.kv.Transact(ctx,
 			&api.KVTxnOp{Verb: api.KVGet, Key: key},

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/consul/keys"
 	"github.com/lenonet/leno/registry/consul/transport"
 )
 
@@ -53,7 +54,7 @@ func newReserving(kv *kv, n registry.Network, kept []registry.Reservation) *rese
 		before:  map[string]bool{},
 	}
 	for _, r := range kept {
-		key := kv.keys.reservation(n.Name, r.Subnet)
+		key := kv.keys.Reservation(n.Name, r.Subnet)
 		k.kept[key], k.hosts[r.Host()] = r, key
 	}
 	return k
@@ -79,8 +80,8 @@ func (k *reserving) write(ctx context.Context) (err error) {
 	return fmt.Errorf("%w: reservations are written by others again and again", registry.ErrConflict)
 }
 
-// transact runs operations in as many transactions as they need, until one is refused because another caller wrote at the
-// same time.
+// transact runs operations in as many transactions as they need, until one is refused because another caller wrote at
+// the same time.
 func (k *reserving) transact(ctx context.Context, ops []*api.KVTxnOp) error {
 	for part := range slices.Chunk(ops, txnWrites) {
 		k.began = true
@@ -124,7 +125,7 @@ func (k *reserving) missing(ctx context.Context) ([]*api.KVTxnOp, error) {
 
 // beside returns the network's reservations by key, if none of them conflicts with a wanted one.
 func (k *reserving) beside(ctx context.Context) (map[string]*api.KVPair, error) {
-	prefix := k.kv.keys.reservations(k.network.Name)
+	prefix := k.kv.keys.Reservations(k.network.Name)
 	pairs, _, err := k.kv.listSurely(ctx, prefix)
 	if err != nil {
 		return nil, err
@@ -153,14 +154,14 @@ func (k *reserving) beside(ctx context.Context) (map[string]*api.KVPair, error) 
 	return there, nil
 }
 
-// held returns ErrHeld when a live host holds a slot that is now reserved for another host. A network that is not defined
-// yet may have such a host from an earlier one of the same name.
+// held returns ErrHeld when a live host holds a slot that is now reserved for another host. A network that is not
+// defined yet may have such a host from an earlier one of the same name.
 func (k *reserving) held(ctx context.Context) (err error) {
-	prefix := k.kv.keys.leases(k.network.Name)
+	prefix := k.kv.keys.Leases(k.network.Name)
 	byLease := map[string]registry.Reservation{}
 	for key, r := range k.kept {
 		if !k.before[key] && !k.force {
-			byLease[prefix+lastComponent(key)] = r
+			byLease[prefix+keys.Last(key)] = r
 		}
 	}
 	var pairs api.KVPairs
@@ -199,7 +200,7 @@ func (k *reserving) undo(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	for range reserveTries {
-		pairs, _, err := k.kv.listSurely(ctx, k.kv.keys.reservations(k.network.Name))
+		pairs, _, err := k.kv.listSurely(ctx, k.kv.keys.Reservations(k.network.Name))
 		if err != nil {
 			return err
 		}

@@ -129,7 +129,7 @@ func TestKeptRivals(t *testing.T) {
 							t.Errorf("lease %v, %v, want %s", l.Subnets, err, r.Subnet)
 						}
 					} else {
-						s.Put(t, c.kv.keys.reservation(n.Name, n.Plan.Subnets(200)[0]), value)
+						s.Put(t, c.kv.keys.Reservation(n.Name, n.Plan.Subnets(200)[0]), value)
 					}
 				}
 				pass.ServeHTTP(w, req)
@@ -145,7 +145,7 @@ func TestKeptRivals(t *testing.T) {
 			if tt.lease {
 				want--
 			}
-			if keys := s.Keys(t, c.kv.keys.reservations(n.Name)); len(keys) != want {
+			if keys := s.Keys(t, c.kv.keys.Reservations(n.Name)); len(keys) != want {
 				t.Errorf("%d records, want %d", len(keys), want)
 			}
 		})

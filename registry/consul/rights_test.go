@@ -89,7 +89,7 @@ func TestRightsOfExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = s.admin.Catalog().Deregister(&api.CatalogDeregistration{Node: other}, nil) })
-	session, _, err := s.admin.Session().CreateNoChecks(&api.SessionEntry{Node: other, Name: c.kv.keys.prefix + "/default/host-9", TTL: "10s"}, nil)
+	session, _, err := s.admin.Session().CreateNoChecks(&api.SessionEntry{Node: other, Name: c.kv.keys.Prefix + "/default/host-9", TTL: "10s"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func TestDeletionsAreSeen(t *testing.T) {
 	}
 	var ops api.KVTxnOps
 	for _, l := range set.Leases {
-		ops = append(ops, &api.KVTxnOp{Verb: api.KVDelete, Key: watcher.kv.keys.lease(n.Name, l.Subnet())})
+		ops = append(ops, &api.KVTxnOp{Verb: api.KVDelete, Key: watcher.kv.keys.Lease(n.Name, l.Subnet())})
 	}
 	if ok, _, _, err := s.admin.KV().Txn(ops, nil); !ok || err != nil {
 		t.Fatal(ok, err)
@@ -315,7 +315,7 @@ func TestSnapshotRestored(t *testing.T) {
 	if err := server.admin.Snapshot().Restore(nil, strings.NewReader(string(data))); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, ok := s.Get(t, patient.kv.keys.lease(n.Name, second.Subnet())); ok {
+	if _, _, ok := s.Get(t, patient.kv.keys.Lease(n.Name, second.Subnet())); ok {
 		t.Fatal("the second lease survived the restore")
 	}
 	follow(t, patient, n, 0, want, want)

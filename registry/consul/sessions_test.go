@@ -275,7 +275,7 @@ func TestReleaseLapsed(t *testing.T) {
 	s := newStore(t)
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	c := s.open(t)
-	key := func(l registry.Lease) string { return c.kv.keys.lease(n.Name, l.Subnet()) }
+	key := func(l registry.Lease) string { return c.kv.keys.Lease(n.Name, l.Subnet()) }
 	l := acquire(t, c, n, 0)
 	s.EndSession(t, l.Session)
 	if err := c.Release(testContext(t), l); err != nil {

@@ -258,10 +258,10 @@ func TestRestoreUnderManyEntries(t *testing.T) {
 	})
 	eventually(t, "the auditor has looked", func() bool {
 		f := followerOf(auditor, n.Name)
-		if f.mu.lock(ctx) != nil {
+		if f.mu.Acquire(ctx, 1) != nil {
 			return false
 		}
-		defer f.mu.unlock()
+		defer f.mu.Release(1)
 		return !f.belief.Due().IsZero() && !f.cursor.HasVanishedUnread()
 	})
 	for i := range 3 { // a few reads later
@@ -346,7 +346,7 @@ func TestCopiesElsewhere(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	watcher, n, _, index := watched(t, s, func(c *Config) { c.Audit = 20 * time.Millisecond })
-	key := watcher.kv.keys.leases(n.Name) + "backup/10.5.20.0-24"
+	key := watcher.kv.keys.Leases(n.Name) + "backup/10.5.20.0-24"
 	for _, change := range []func(){func() { s.Put(t, key, []byte(`{"version":1}`)) }, func() { s.Delete(t, key) }} {
 		change()
 		set, next, err := watcher.WatchLeases(testContext(t), n, index)
@@ -356,7 +356,7 @@ func TestCopiesElsewhere(t *testing.T) {
 		index = next
 		wantSlot(t, set, 20)
 	}
-	for _, key := range s.Keys(t, watcher.kv.keys.changes(n.Name)) {
+	for _, key := range s.Keys(t, watcher.kv.keys.Changes(n.Name)) {
 		if value, _, _ := s.Get(t, key); strings.HasSuffix(key, "_10.5.20.0-24") && string(value) == `{"version":1}` {
 			t.Errorf("%s tells of the copy", key)
 		}
@@ -371,7 +371,7 @@ func TestTrimMovesTheIndex(t *testing.T) {
 	n := putNetwork(t, s, "default", "10.5.0.0/16")
 	acquire(t, s.open(t), n, 1)
 	w := s.open(t, recent(100*time.Millisecond))
-	prefix := w.kv.keys.changes(n.Name)
+	prefix := w.kv.keys.Changes(n.Name)
 	for i := range transport.MaxGets + 30 {
 		s.Put(t, fmt.Sprintf("%s%024x_10.5.%d.0-24", prefix, i, i+1), []byte("v"))
 	}

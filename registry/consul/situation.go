@@ -17,7 +17,7 @@ func (ls leaseStore) situation(
 	ctx context.Context, f *follower, n registry.Network, claim registry.Claim, records []*belief.Record, made uint64,
 ) (view claims.View, err error) {
 	view.Network, view.Made = n, made
-	prefix := ls.kv.keys.leases(n.Name)
+	prefix := ls.kv.keys.Leases(n.Name)
 	for _, r := range records {
 		if r.Err == nil {
 			view.Leases = append(view.Leases, r.Lease)
@@ -39,7 +39,7 @@ func (ls leaseStore) situation(
 		}
 	}
 
-	prefix = ls.kv.keys.reservations(n.Name)
+	prefix = ls.kv.keys.Reservations(n.Name)
 	reserved, _, err := ls.reservations.list(ctx, n)
 	if err != nil {
 		return view, err
@@ -57,10 +57,10 @@ func (ls leaseStore) situation(
 // unconfirmed returns the known records that are not among the given ones, although they are not known to have been
 // deleted.
 func (f *follower) unconfirmed(ctx context.Context, records []*belief.Record, made uint64) ([]*belief.Record, error) {
-	if err := f.mu.lock(ctx); err != nil {
+	if err := f.mu.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
-	defer f.mu.unlock()
+	defer f.mu.Release(1)
 	l := belief.List{Records: make(map[string]*belief.Record, len(records)), Index: f.belief.Index(), Marker: made}
 	for _, r := range records {
 		l.Records[r.Key] = r
@@ -69,15 +69,15 @@ func (f *follower) unconfirmed(ctx context.Context, records []*belief.Record, ma
 }
 
 // learnRecords returns the records of the leases as this client believes them to be after it has followed the directory
-// of changes up to now, or has read them if it knew none, and the marker. It returns none if the client is in doubt. Only
-// lapses and what bypassed the directory may be missing.
+// of changes up to now, or has read them if it knew none, and the marker. It returns none if the client is in doubt.
+// Only lapses and what bypassed the directory may be missing.
 func (f *follower) learnRecords(
 	ctx context.Context, kv *kv, n registry.Network,
 ) (records []*belief.Record, made uint64, err error) {
-	if err := f.mu.lock(ctx); err != nil {
+	if err := f.mu.Acquire(ctx, 1); err != nil {
 		return nil, 0, err
 	}
-	defer f.mu.unlock()
+	defer f.mu.Release(1)
 	f.use(n)
 	if f.belief.Empty() {
 		// Where the changes may not be read, the watch reports that.
@@ -100,10 +100,10 @@ func (f *follower) learnRecords(
 // readAgain reads all leases if the tree was created again since they were read last: nothing else may do that while a
 // host without a lease claims one.
 func (f *follower) readAgain(ctx context.Context, kv *kv, made uint64) error {
-	if err := f.mu.lock(ctx); err != nil {
+	if err := f.mu.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer f.mu.unlock()
+	defer f.mu.Release(1)
 	if f.belief.Empty() || made == 0 || made == f.belief.Marker() {
 		return nil
 	}

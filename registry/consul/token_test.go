@@ -116,7 +116,7 @@ func TestDeniedEverywhere(t *testing.T) {
 			}
 		})
 	}
-	if _, session, ok := s.Get(t, s.open(t).kv.keys.lease(n.Name, l.Subnet())); !ok || session != l.Session {
+	if _, session, ok := s.Get(t, s.open(t).kv.keys.Lease(n.Name, l.Subnet())); !ok || session != l.Session {
 		t.Errorf("record there %v, held by %q", ok, session)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/lenonet/leno/internal/testkit/seed"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul/changelog"
+	"github.com/lenonet/leno/registry/consul/keys"
 )
 
 const viewPrefix = "leno/leases/default/"
@@ -148,10 +149,10 @@ func pairsOf(store map[string]*api.KVPair) api.KVPairs {
 func TestViewHoldsItsOwn(t *testing.T) {
 	const leases, lists = 500, 100
 	n := network("default", "10.0.0.0/8")
-	values, keys := make([][]byte, leases), make([]string, leases)
+	values, names := make([][]byte, leases), make([]string, leases)
 	for i := range leases {
 		slot := uint64(i + 10)
-		values[i], keys[i] = leaseRecord(t, n, slot, i%200), viewPrefix+registry.SubnetKey(n.Plan.Subnets(slot)[0])
+		values[i], names[i] = leaseRecord(t, n, slot, i%200), viewPrefix+registry.SubnetKey(n.Plan.Subnets(slot)[0])
 	}
 	heap := func() uint64 {
 		runtime.GC()
@@ -168,11 +169,11 @@ func TestViewHoldsItsOwn(t *testing.T) {
 	for round := range lists {
 		modified[round] = uint64(1000 + round) // one is locked again
 		together := make([]byte, 0, size)
-		pairs := api.KVPairs{{Key: viewPrefix + markerName, CreateIndex: 1}}
+		pairs := api.KVPairs{{Key: viewPrefix + keys.Marker, CreateIndex: 1}}
 		for i, value := range values {
 			together = append(together, value...)
 			pairs = append(pairs, &api.KVPair{
-				Key: keys[i], Value: together[len(together)-len(value):], CreateIndex: 1, ModifyIndex: max(1, modified[i]), Session: "x"})
+				Key: names[i], Value: together[len(together)-len(value):], CreateIndex: 1, ModifyIndex: max(1, modified[i]), Session: "x"})
 		}
 		f.accept(f.newList(pairs, uint64(1000+round)))
 		f.belief.Leases()

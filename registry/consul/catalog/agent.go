@@ -1,4 +1,5 @@
-// Package catalog is about the Consul agent that gets a client's requests: its node, and the services registered with it.
+// Package catalog is about the Consul agent that gets a client's requests: its node, and the services registered with
+// it.
 package catalog
 
 import (
@@ -22,8 +23,8 @@ type Agent struct {
 	tokens *Tokens
 }
 
-// Tokens are the tokens under which this process has registered services, by service ID. All clients of one process have
-// them in common. The zero value is ready.
+// Tokens are the tokens under which this process has registered services, by service ID. All clients of one process
+// have them in common. The zero value is ready.
 type Tokens struct{ byID sync.Map }
 
 // New returns the agent that gets the requests of a client.

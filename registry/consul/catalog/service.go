@@ -25,8 +25,8 @@ const (
 	epochMeta     = "registered_again"
 )
 
-// attempts is how many new connections are tried to find the Consul agent that has a service. Behind a balancer, each of
-// them may lead to another Consul agent.
+// attempts is how many new connections are tried to find the Consul agent that has a service. Behind a balancer, each
+// of them may lead to another Consul agent.
 const attempts = 5
 
 // find calls f with clients that each reach one Consul agent, until it reports that this agent has the service.
@@ -139,8 +139,8 @@ func (a Agent) Duplicates(ctx context.Context, s registry.Service, meta string) 
 	return out, nil
 }
 
-// RegisteredService returns the service with the given ID as a Consul agent that the client reaches has it, and false when
-// none has it.
+// RegisteredService returns the service with the given ID as a Consul agent that the client reaches has it, and false
+// when none has it.
 func (a Agent) RegisteredService(ctx context.Context, id string) (s registry.Service, ok bool, err error) {
 	err = a.find(func(c *transport.Client, _ bool) (bool, error) {
 		found, err := service(ctx, c, id)

@@ -63,8 +63,8 @@ const (
 	NeverRead        Reason = "the directory of changes was not read before"
 )
 
-// IsSetBack reports whether the reason means that the store was probably set back, or that the latest entries were deleted
-// by hand.
+// IsSetBack reports whether the reason means that the store was probably set back, or that the latest entries were
+// deleted by hand.
 func (r Reason) IsSetBack() bool { return r == WentBack || r == EntryInPast || r == EntryVanished }
 
 // Unread returns the keys that must be read and passed to Reading.Complete before the cursor can advance to a reading:
@@ -141,9 +141,9 @@ func (c *Cursor) newEntries(r Reading) ([]*api.KVPair, Reason) {
 	return out, ""
 }
 
-// goneEntries returns the known entries that a reading lacks, and whether some of them were never read and are not below
-// its watermark. An entry that is followed by one that is still there was deleted by hand. The store was not set back
-// then, and the entry has been read.
+// goneEntries returns the known entries that a reading lacks, and whether some of them were never read and are not
+// below its watermark. An entry that is followed by one that is still there was deleted by hand. The store was not set
+// back then, and the entry has been read.
 func (c *Cursor) goneEntries(r Reading, mark uint64) (keys []string, unread bool, reason Reason) {
 	present := make(map[string]bool, len(r.keys))
 	last := uint64(0)

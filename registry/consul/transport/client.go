@@ -1,5 +1,5 @@
-// Package transport carries requests to Consul. It sends each one under a token, which is fixed, read from a file or got
-// by logging in, and tells what an error means for the caller.
+// Package transport carries requests to Consul. It sends each one under a token, which is fixed, read from a file or
+// got by logging in, and tells what an error means for the caller.
 package transport
 
 import (
@@ -29,8 +29,8 @@ const (
 	DefaultCoalesce = 250 * time.Millisecond
 	DefaultWait     = time.Minute
 
-	// DefaultTimeout limits a request that does not block. Without a quorum Consul answers 500 after 9 to 12 s, which is
-	// too long for a call that was in progress when the quorum came back.
+	// DefaultTimeout limits a request that does not block. Without a quorum Consul answers 500 after 9 to 12 s, which
+	// is too long for a call that was in progress when the quorum came back.
 	DefaultTimeout = 6 * time.Second
 
 	// DefaultLinger is how long a token is kept after another one has replaced it. Requests in progress use it, and the
@@ -45,8 +45,8 @@ type Config struct {
 	// TLS is set or CONSUL_HTTP_SSL is true, and HTTP otherwise.
 	Address string
 
-	// Credentials tell the ACL token. A token file is read on the first call, by Token.PrepareToken, and when Consul answers
-	// 403. With a login, the first call logs in.
+	// Credentials tell the ACL token. A token file is read on the first call, by Token.PrepareToken, and when Consul
+	// answers 403. With a login, the first call logs in.
 	registry.Credentials
 
 	Datacenter string
@@ -168,7 +168,9 @@ func (c *Client) setAddress(conf *api.Config, dial conns.Dial) error {
 	if scheme, rest, found := strings.Cut(conf.Address, "://"); found {
 		switch scheme {
 		case "unix":
-			c.base.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, "unix", rest) }
+			c.base.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return dial(ctx, "unix", rest)
+			}
 			c.Host, conf.Address, conf.Scheme = "", "localhost", "http"
 		case "http", "https":
 			host, path, _ := strings.Cut(rest, "/")
@@ -224,8 +226,8 @@ func (c *Client) As(secret string) *Client {
 	return &other
 }
 
-// OverOneConnection calls f with a client that makes its requests one after another over one new connection, so that they
-// reach the same Consul agent behind a balancer.
+// OverOneConnection calls f with a client that makes its requests one after another over one new connection, so that
+// they reach the same Consul agent behind a balancer.
 func (c *Client) OverOneConnection(f func(*Client) error) (err error) {
 	one := *c
 	one.base = c.base.Clone()

@@ -38,9 +38,9 @@ func (t *Token) LoginChanged() <-chan struct{} {
 	return t.changed
 }
 
-// RenewLogin logs in if that is due, and logs out tokens that have been replaced. It returns when it has to be called again,
-// which is the zero time for never. On an error the token in use stays, as long as it is valid, and RenewLogin has to be called
-// again soon.
+// RenewLogin logs in if that is due, and logs out tokens that have been replaced. It returns when it has to be called
+// again, which is the zero time for never. On an error the token in use stays, as long as it is valid, and RenewLogin
+// has to be called again soon.
 func (t *Token) RenewLogin(ctx context.Context) (next time.Time, err error) {
 	t.logOutRetired(ctx)
 	t.mu.Lock()
@@ -148,8 +148,8 @@ func (t *Token) logIn(ctx context.Context, method registry.Login) (grant, error)
 	return g, nil
 }
 
-// renewAfter returns when to replace a token that lives for a time: after half to two thirds of it, so that the hosts of
-// a fleet that started together do not log in together. jitter is in [0,1).
+// renewAfter returns when to replace a token that lives for a time: after half to two thirds of it, so that the hosts
+// of a fleet that started together do not log in together. jitter is in [0,1).
 func renewAfter(life time.Duration, jitter float64) time.Duration {
 	return life/2 + time.Duration(jitter*float64(life)/6)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// listPairs reads everything below a prefix. It calls progress for each part of the answer. Of values that are too large for a
-// record, it returns what registry.Bounded does.
+// listPairs reads everything below a prefix. It calls progress for each part of the answer. Of values that are too
+// large for a record, it returns what registry.Bounded does.
 func (c *Client) listPairs(prefix string, q *api.QueryOptions, progress func()) (api.KVPairs, *api.QueryMeta, error) {
 	found := &pairs{progress: progress}
 	_, meta, err := c.API.KV().List(prefix, q.WithContext(context.WithValue(q.Context(), pairsKey{}, found)))

@@ -78,10 +78,10 @@ func (t *Token) Current(ctx context.Context) (string, error) {
 	return t.replace(ctx, "")
 }
 
-// afterDenial returns the token to use after Consul gave an answer that denies the token used: another one if it has been
-// replaced by now, and the content of the file. It logs in again if Consul does not know the token any more, or if the
-// JWT has been replaced, since its claims decide which rights the token gets. The result is the token used if there is no
-// other one. On an error the token stays.
+// afterDenial returns the token to use after Consul gave an answer that denies the token used: another one if it has
+// been replaced by now, and the content of the file. It logs in again if Consul does not know the token any more, or if
+// the JWT has been replaced, since its claims decide which rights the token gets. The result is the token used if there
+// is no other one. On an error the token stays.
 func (t *Token) afterDenial(ctx context.Context, used, answer string) (string, error) {
 	t.mu.Lock()
 	from, have := t.from, t.have
@@ -191,10 +191,10 @@ func (t *Token) notifyLocked() {
 	t.changed = make(chan struct{})
 }
 
-// PrepareToken prepares the use of another token, of the current content of its file, or of another login. take switches all
-// later requests to it, and drop gives it up. On an error the token stays. With another login than before, PrepareToken logs
-// in; a Consul that cannot be used does not prevent the change: the login follows later. If the login is the one in use
-// and the JWT has changed, another login is due at once.
+// PrepareToken prepares the use of another token, of the current content of its file, or of another login. take
+// switches all later requests to it, and drop gives it up. On an error the token stays. With another login than before,
+// PrepareToken logs in; a Consul that cannot be used does not prevent the change: the login follows later. If the login
+// is the one in use and the JWT has changed, another login is due at once.
 func (t *Token) PrepareToken(ctx context.Context, to registry.Credentials) (take, drop func(), err error) {
 	to = withEnvironment(to, api.DefaultConfigWithLogger(t.conf.Logger))
 	t.mu.Lock()

@@ -11,8 +11,8 @@ import (
 
 const (
 	tokenHeader = "X-Consul-Token"
-	// anonymousToken is the secret of Consul's anonymous token. Sending it differs from sending no token: without one, the
-	// local Consul agent uses its own default token for the request.
+	// anonymousToken is the secret of Consul's anonymous token. Sending it differs from sending no token: without one,
+	// the local Consul agent uses its own default token for the request.
 	anonymousToken = "anonymous"
 )
 
@@ -26,8 +26,8 @@ func (t *Token) Context(ctx context.Context) context.Context {
 
 // roundTripper sets the token of every request. When Consul denies a request, it tries once more if the token has
 // changed, or if reading the token file again or another login returns another one. It turns error statuses into
-// *StatusError, because the API client keeps them only as text in several spellings, and drops the code for transactions
-// and renewals. An answer that does not come from Consul also becomes a *StatusError.
+// *StatusError, because the API client keeps them only as text in several spellings, and drops the code for
+// transactions and renewals. An answer that does not come from Consul also becomes a *StatusError.
 type roundTripper struct{ base http.RoundTripper }
 
 func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {

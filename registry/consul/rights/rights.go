@@ -1,4 +1,5 @@
-package consul
+// Package rights asks Consul what a token allows.
+package rights
 
 import (
 	"cmp"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul/catalog"
+	"github.com/lenonet/leno/registry/consul/keys"
 	"github.com/lenonet/leno/registry/consul/transport"
 )
 
@@ -31,24 +33,29 @@ type entitlement struct {
 	list          []string // prefixes to list, because only Consul's servers know if that is a right of its own
 }
 
-// rightsChecker asks Consul's ACLs what the token allows.
-type rightsChecker struct {
-	kv    *kv
-	agent catalog.Agent
+// Checker asks Consul's ACLs what the token of a client allows.
+type Checker struct {
+	Client *transport.Client
+	Agent  catalog.Agent
+	Keys   keys.Layout
 }
 
 // Rights returns each rule that an agent needs, by examples/consul/policy.hcl, and whether this client's token grants
 // it, without using the right. It is empty in a Consul without ACLs, where no right can be missing. ErrDenied means
 // that Consul does not know the token.
-func (r rightsChecker) Rights(ctx context.Context, w registry.RequiredRights) (out []registry.Right, err error) {
-	defer func() { wrap(&err, "rights") }()
+func (r Checker) Rights(ctx context.Context, w registry.RequiredRights) (out []registry.Right, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("rights: %w", err)
+		}
+	}()
 	// A session belongs to the node of the Consul agent that creates it. Where the name of that node may not be read,
 	// sessions are left out.
-	self, err := r.agent.Self(ctx)
+	self, err := r.Agent.Self(ctx)
 	if err != nil && !errors.Is(err, registry.ErrDenied) {
 		return nil, err
 	}
-	for _, e := range entitlements(r.kv.keys, w, self.NodeName) {
+	for _, e := range entitlements(r.Keys, w, self.NodeName) {
 		granted, err := r.isGranted(ctx, e)
 		if isDisabled(err) {
 			return nil, nil
@@ -67,10 +74,10 @@ func isDisabled(err error) bool {
 	return errors.As(err, &status) && status.Code == http.StatusUnauthorized
 }
 
-func (r rightsChecker) isGranted(ctx context.Context, e entitlement) (bool, error) {
+func (r Checker) isGranted(ctx context.Context, e entitlement) (bool, error) {
 	for questions := range slices.Chunk(e.ask, maxQuestions) {
 		var answers []authorization
-		err := r.kv.Post(ctx, "/v1/internal/acl/authorize", questions, &answers)
+		err := r.Client.Post(ctx, "/v1/internal/acl/authorize", questions, &answers)
 		if err == nil && len(answers) != len(questions) {
 			err = fmt.Errorf("consul gave %d answers to %d questions about rights", len(answers), len(questions))
 		}
@@ -91,10 +98,10 @@ func (r rightsChecker) isGranted(ctx context.Context, e entitlement) (bool, erro
 
 // canList reports whether the token may list keys. With acl.enable_key_list_policy, a rule with "read" does not allow
 // it.
-func (r rightsChecker) canList(ctx context.Context, prefix string) (bool, error) {
-	opts, cancel := r.kv.Query(ctx, transport.Read{Stale: true})
+func (r Checker) canList(ctx context.Context, prefix string) (bool, error) {
+	opts, cancel := r.Client.Query(ctx, transport.Read{Stale: true})
 	defer cancel()
-	_, _, err := r.kv.API.KV().Keys(prefix, "/", opts)
+	_, _, err := r.Client.API.KV().Keys(prefix, "/", opts)
 	if err = transport.Classify(err); errors.Is(err, registry.ErrDenied) {
 		return false, nil
 	}
@@ -102,17 +109,17 @@ func (r rightsChecker) canList(ctx context.Context, prefix string) (bool, error)
 }
 
 // entitlements returns the rules that an agent needs.
-func entitlements(keys layout, w registry.RequiredRights, node string) (out []entitlement) {
-	reads := []string{keys.networks() + markerName}
+func entitlements(layout keys.Layout, w registry.RequiredRights, node string) (out []entitlement) {
+	reads := []string{layout.Networks() + keys.Marker}
 	var lists, leases, changes, definitions []string
 	for _, n := range w.Networks {
-		reads = append(reads, keys.network(n), keys.leases(n)+markerName, keys.reservations(n)+markerName)
-		lists = append(lists, keys.reservations(n))
-		leases = append(leases, keys.leases(n)+markerName)
-		changes = append(changes, keys.changes(n)+markerName)
+		reads = append(reads, layout.Network(n), layout.Leases(n)+keys.Marker, layout.Reservations(n)+keys.Marker)
+		lists = append(lists, layout.Reservations(n))
+		leases = append(leases, layout.Leases(n)+keys.Marker)
+		changes = append(changes, layout.Changes(n)+keys.Marker)
 	}
 	for _, n := range w.Defines {
-		definitions = append(definitions, keys.network(n))
+		definitions = append(definitions, layout.Network(n))
 	}
 	add := func(kind, segment, policy, purpose string, segments ...string) {
 		e := entitlement{rule: fmt.Sprintf("%s %q { policy = %q }", kind, segment, policy), purpose: purpose}
@@ -128,11 +135,11 @@ func entitlements(keys layout, w registry.RequiredRights, node string) (out []en
 			out = append(out, e)
 		}
 	}
-	prefix := keys.prefix
+	prefix := layout.Prefix
 	add("key_prefix", prefix+"/", "list", "to read networks, reservations and the leases of all hosts", reads...)
 	add("key_prefix", prefix+"/leases/", "write", "to write this host's lease", leases...)
 	add("key_prefix", prefix+"/changes/", "write", "to tell the other hosts of it", changes...)
-	add("key_prefix", keys.networks(), "write", "to define the networks of its configuration", definitions...)
+	add("key_prefix", layout.Networks(), "write", "to define the networks of its configuration", definitions...)
 	if node != "" {
 		add("session", node, "write", "for the session that holds the lease", node)
 	}
