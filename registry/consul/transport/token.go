@@ -141,7 +141,9 @@ func (t *Token) obtain(used string) (string, error) {
 		t.retireLocked(got)
 		return "", fmt.Errorf("%w: the login was replaced while it was in progress", registry.ErrUnavailable)
 	}
-	t.takeLocked(got)
+	if got.secret != used { // the file may contain the same one
+		t.takeLocked(got)
+	}
 	return got.secret, nil
 }
 
