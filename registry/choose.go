@@ -66,8 +66,7 @@ func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
 	own := taken.own(s.Leases, c)
 	if choice, ok := taken.stillOurs(c, own); ok {
 		if l := choice.Existing; l != nil && !choice.Own && l.Held() {
-			err := fmt.Errorf("%w: %s, where this host is, is held again by %q (%s, node id %s)",
-				ErrSetBack, l.Subnet(), l.Node, joinAddrs(l.PublicIPs), l.NodeID)
+			err := fmt.Errorf("%w: %s, where this host is, is held again by %s", ErrSetBack, l.Subnet(), l.host())
 			return Choice{}, &RivalError{Lease: *l, Err: err}
 		}
 		return choice, nil
@@ -115,11 +114,9 @@ func (o *occupancy) exact(leases []Lease, c Claim) (Choice, error) {
 		case l.Held() && c.Same(l):
 			return Choice{}, fmt.Errorf("%w: the host itself holds %s", ErrHeld, l.Subnet())
 		case l.Slot == slot && l.Held():
-			return Choice{}, fmt.Errorf("%w: %q (%s, node id %s) holds %s",
-				ErrHeld, l.Node, joinAddrs(l.PublicIPs), l.NodeID, l.Subnet())
+			return Choice{}, fmt.Errorf("%w: %s holds %s", ErrHeld, l.host(), l.Subnet())
 		case l.Slot == slot && !c.Same(l):
-			return Choice{}, fmt.Errorf("%w: the lapsed lease of %q (%s, node id %s) is on %s",
-				ErrHeld, l.Node, joinAddrs(l.PublicIPs), l.NodeID, l.Subnet())
+			return Choice{}, fmt.Errorf("%w: the lapsed lease of %s is on %s", ErrHeld, l.host(), l.Subnet())
 		}
 	}
 	switch {

@@ -53,8 +53,7 @@ func Duplicate(l Lease, c Claim) error {
 	default:
 		return nil
 	}
-	return &RivalError{Lease: l, Err: fmt.Errorf("%w: host %q (%s, node id %s) holds %s; this host is %q (%s, node id %s)",
-		kind, l.Node, l.whereabouts(), l.NodeID, l.Subnet(), c.Node, c.host().whereabouts(), c.NodeID)}
+	return &RivalError{l, fmt.Errorf("%w: host %s holds %s; this host is %s", kind, l.host(), l.Subnet(), c.host().host())}
 }
 
 // IsLater reports whether a lease said later than own, which this host holds, what both say of their hosts. This host

@@ -3,6 +3,7 @@ package registry
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
 )
@@ -75,14 +76,17 @@ func SameMachine(a, b Lease) bool {
 }
 
 // host returns a lease of the claim's host, for SameEndpoint and SameMachine.
-func (c Claim) host() Lease { return Lease{PublicIPs: c.PublicIPs, Backend: c.Backend} }
+func (c Claim) host() Lease {
+	return Lease{Node: c.Node, NodeID: c.NodeID, PublicIPs: c.PublicIPs, Backend: c.Backend}
+}
 
-// whereabouts returns the addresses of a lease's host, for messages.
-func (l Lease) whereabouts() string {
+// host describes a lease's host, for messages.
+func (l Lease) host() string {
+	where := joinAddrs(l.PublicIPs)
 	if local := l.LocalIPs(); len(local) > 0 {
-		return joinAddrs(l.PublicIPs) + ", behind NAT " + joinAddrs(local)
+		where += ", behind NAT " + joinAddrs(local)
 	}
-	return joinAddrs(l.PublicIPs)
+	return fmt.Sprintf("%q (%s, node id %s)", l.Node, where, l.NodeID)
 }
 
 func shareAny[T comparable](a, b []T) bool {

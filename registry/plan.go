@@ -1,10 +1,9 @@
 package registry
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/bits"
+	"math/big"
 	"net/netip"
 	"slices"
 )
@@ -110,12 +109,18 @@ func (p Pool) size() uint64 { return 1 << (p.SubnetLen - p.Prefix.Bits()) }
 
 // subnet returns the k-th subnet counted from the start of the prefix.
 func (p Pool) subnet(k uint64) netip.Prefix {
-	return netip.PrefixFrom(addShifted(p.Prefix.Addr(), k, p.Prefix.Addr().BitLen()-p.SubnetLen), p.SubnetLen)
+	base := p.Prefix.Addr()
+	sum := new(big.Int).SetUint64(k)
+	sum.Lsh(sum, uint(base.BitLen()-p.SubnetLen)).Add(sum, new(big.Int).SetBytes(base.AsSlice()))
+	addr, _ := netip.AddrFromSlice(sum.FillBytes(make([]byte, base.BitLen()/8))) // inside the prefix
+	return netip.PrefixFrom(addr, p.SubnetLen)
 }
 
 // index returns the number of the subnet that begins at or contains a. The prefix must contain a.
 func (p Pool) index(a netip.Addr) uint64 {
-	return shiftRight(a, a.BitLen()-p.SubnetLen) & (p.size() - 1)
+	offset := new(big.Int).SetBytes(a.AsSlice())
+	offset.Sub(offset, new(big.Int).SetBytes(p.Prefix.Addr().AsSlice()))
+	return offset.Rsh(offset, uint(a.BitLen()-p.SubnetLen)).Uint64()
 }
 
 // Normalize sorts the pools IPv4 first, normalizes each, and checks that they fit together: at least one pool, at most
@@ -243,40 +248,4 @@ func (p Plan) Prefixes() []netip.Prefix {
 		out[i] = pool.Prefix
 	}
 	return out
-}
-
-// addShifted returns a + k<<shift, 0 <= shift <= 128. The caller keeps the result inside the family's address space.
-func addShifted(a netip.Addr, k uint64, shift int) netip.Addr {
-	// The two families differ only in width; IPv4 fits the low word.
-	if a.Is4() {
-		b := a.As4()
-		binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+uint32(k<<shift))
-		return netip.AddrFrom4(b)
-	}
-	b := a.As16()
-	var khi, klo uint64
-	if shift >= 64 {
-		khi = k << (shift - 64)
-	} else {
-		khi, klo = k>>(64-shift), k<<shift
-	}
-	lo, carry := bits.Add64(binary.BigEndian.Uint64(b[8:]), klo, 0)
-	hi, _ := bits.Add64(binary.BigEndian.Uint64(b[:8]), khi, carry)
-	binary.BigEndian.PutUint64(b[:8], hi)
-	binary.BigEndian.PutUint64(b[8:], lo)
-	return netip.AddrFrom16(b)
-}
-
-// shiftRight returns the low 64 bits of a>>shift.
-func shiftRight(a netip.Addr, shift int) uint64 {
-	if a.Is4() {
-		b := a.As4()
-		return uint64(binary.BigEndian.Uint32(b[:]) >> shift)
-	}
-	b := a.As16()
-	hi, lo := binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
-	if shift >= 64 {
-		return hi >> (shift - 64)
-	}
-	return hi<<(64-shift) | lo>>shift
 }

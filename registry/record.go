@@ -32,10 +32,11 @@ func SubnetKey(p netip.Prefix) string {
 
 // ParseSubnetKey is the inverse of SubnetKey. It accepts no other spelling.
 func ParseSubnetKey(key string) (netip.Prefix, error) {
-	addr, length, ok := cutLast(key, "-")
-	if !ok {
+	dash := strings.LastIndexByte(key, '-')
+	if dash < 0 {
 		return netip.Prefix{}, fmt.Errorf("key %.64q: %w: not ADDRESS-LENGTH", key, ErrInvalid)
 	}
+	addr, length := key[:dash], key[dash+1:]
 	// An IPv4 address has three dots, never two in a row. An IPv6 address has seven, or two in a row.
 	if strings.Count(addr, ".") != 3 || strings.Contains(addr, "..") {
 		addr = strings.ReplaceAll(addr, ".", ":")
@@ -45,14 +46,6 @@ func ParseSubnetKey(key string) (netip.Prefix, error) {
 		return netip.Prefix{}, fmt.Errorf("key %.64q: %w: not the first address and length of a subnet", key, ErrInvalid)
 	}
 	return p, nil
-}
-
-func cutLast(s, sep string) (before, after string, ok bool) {
-	i := strings.LastIndex(s, sep)
-	if i < 0 {
-		return "", "", false
-	}
-	return s[:i], s[i+len(sep):], true
 }
 
 type poolRecord struct {

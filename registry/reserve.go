@@ -87,8 +87,8 @@ func (r Reservation) Hindered(l Lease) error {
 	if !l.Held() || r.For(Claim{Node: l.Node, NodeID: l.NodeID}) {
 		return nil
 	}
-	return fmt.Errorf("%w: %q (%s, node id %s) holds %s and keeps it for as long as it lives; "+
-		"force reserves it all the same", ErrHeld, l.Node, joinAddrs(l.PublicIPs), l.NodeID, l.Subnet())
+	return fmt.Errorf("%w: %s holds %s and keeps it for as long as it lives; force reserves it all the same",
+		ErrHeld, l.host(), l.Subnet())
 }
 
 // HinderedUnread returns ErrHeld for a record on the slot that cannot be read and is locked by a session. It belongs to

@@ -125,10 +125,7 @@ func (c *Client) WatchLease(
 		l = s.stamp(l, key)
 		return r.modifyIndex, nil
 	})
-	if err != nil {
-		return registry.Lease{}, index, registry.Wrap(err, "watch lease %s in network %s", subnet, n.Name)
-	}
-	return l, index, nil
+	return l, index, registry.Wrap(err, "watch lease %s in network %s", subnet, n.Name)
 }
 
 // WatchLeases implements registry.Leases.
@@ -146,10 +143,7 @@ func (c *Client) WatchLeases(
 		c.clock.Observe(n.Name, set.Leases, time.Now())
 		return s.dirLocked(dir), nil
 	})
-	if err != nil {
-		return registry.LeaseSet{}, index, registry.Wrap(err, "watch leases of network %s", n.Name)
-	}
-	return set, index, nil
+	return set, index, registry.Wrap(err, "watch leases of network %s", n.Name)
 }
 
 // leasesLocked returns all leases of a network, sorted by slot, and the slots under the records it had to skip.

@@ -200,8 +200,5 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (set registry.
 		}
 		return s.dirLocked(networksDir), nil
 	})
-	if err != nil {
-		return registry.NetworkSet{}, index, registry.Wrap(err, "watch networks")
-	}
-	return set, index, nil
+	return set, index, registry.Wrap(err, "watch networks")
 }

@@ -101,10 +101,7 @@ func (c *Client) WatchReservations(
 		set, _ = s.reservationsLocked(n)
 		return s.dirLocked(reservationsDir + n.Name + "/"), nil
 	})
-	if err != nil {
-		return registry.ReservationSet{}, index, registry.Wrap(err, "watch reservations of network %s", n.Name)
-	}
-	return set, index, nil
+	return set, index, registry.Wrap(err, "watch reservations of network %s", n.Name)
 }
 
 // reservationsLocked returns all reservations of a network, sorted by slot, and the slots under the records it had to
