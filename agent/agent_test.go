@@ -12,11 +12,7 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-func TestMain(m *testing.M) {
-	// A dogstatsd client has two goroutines, of which Close ends only one.
-	const client = "github.com/DataDog/datadog-go/statsd.(*Client)"
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(client+".watch"), goleak.IgnoreTopFunction(client+".telemetry"))
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestPacketsPassToTheEnd: an agent that stops closes its backends last, so that packets wait only for the next
 // process.

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"runtime"
-
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/telemetry"
@@ -43,7 +41,6 @@ func (a *Agent) measure(to *telemetry.Reading) {
 	for _, run := range a.networks.all() {
 		run.Measure(to)
 	}
-	measureRuntime(to)
 }
 
 func measureHealth(to *telemetry.Reading, board *health.Board) {
@@ -58,15 +55,4 @@ func measureHealth(to *telemetry.Reading, board *health.Board) {
 			to.Gauge(telemetry.HealthCheck, float64(health.Severity(c.Status)), n.Network, c.Name)
 		}
 	}
-}
-
-func measureRuntime(to *telemetry.Reading) {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	to.Gauge(telemetry.RuntimeGoroutines, float64(runtime.NumGoroutine()))
-	to.Gauge(telemetry.RuntimeAlloc, float64(m.Alloc))
-	to.Gauge(telemetry.RuntimeSys, float64(m.Sys))
-	to.Gauge(telemetry.RuntimeHeapObjects, float64(m.HeapObjects))
-	to.Gauge(telemetry.RuntimeGCRuns, float64(m.NumGC))
-	to.Gauge(telemetry.RuntimeGCPause, float64(m.PauseTotalNs))
 }

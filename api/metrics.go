@@ -6,34 +6,30 @@ import (
 	"time"
 )
 
-// Metrics is the response of GET /v1/agent/metrics: what the agent measured in ten seconds.
+// Metrics is the response of GET /v1/agent/metrics: what the agent counts and measures.
 type Metrics struct {
-	Timestamp time.Time      `json:"timestamp"` // start of the ten seconds
-	Gauges    []MetricGauge  `json:"gauges"`    // last values
-	Counters  []MetricSample `json:"counters"`  // events; sum is their number
-	Times     []MetricSample `json:"times"`     // durations in milliseconds
+	Timestamp time.Time     `json:"timestamp"`
+	Gauges    []MetricValue `json:"gauges"`   // current values
+	Counters  []MetricValue `json:"counters"` // since the start of the agent
+	Times     []MetricTime  `json:"times"`    // durations
 }
 
-// MetricGauge is the value of one gauge.
-type MetricGauge struct {
-	Name   string            `json:"name"` // "leno.lease.held"
+// MetricValue is the value of one gauge or counter.
+type MetricValue struct {
+	Name   string            `json:"name"` // "leno_lease_held"
 	Labels map[string]string `json:"labels"`
 	Value  float64           `json:"value"`
 }
 
-// MetricSample aggregates the values recorded under one name.
-type MetricSample struct {
-	Name   string            `json:"name"`
+// MetricTime sums up how long something took, each time since the start of the agent.
+type MetricTime struct {
+	Name   string            `json:"name"` // "leno_lease_renewal_seconds"
 	Labels map[string]string `json:"labels"`
-	Count  int               `json:"count"` // number of values
-	Sum    float64           `json:"sum"`
-	Min    float64           `json:"min"`
-	Max    float64           `json:"max"`
-	Mean   float64           `json:"mean"`
+	Count  uint64            `json:"count"`
+	Sum    float64           `json:"sum"` // seconds
 }
 
-// Metrics returns what the agent measured in the last completed ten seconds (GET
-// /v1/agent/metrics).
+// Metrics returns what the agent counts and measures (GET /v1/agent/metrics).
 func (c *Client) Metrics(ctx context.Context) (Metrics, error) {
 	var out Metrics
 	_, err := c.do(ctx, http.MethodGet, "/v1/agent/metrics", nil, &out)

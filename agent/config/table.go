@@ -266,7 +266,7 @@ func (h *HTTP) settings() []Setting {
 func (t *Telemetry) settings() []Setting {
 	return []Setting{
 		{Name: "prometheus_retention", Field: duration(&t.PrometheusRetention, time.Hour),
-			Text: "How long a metric without events is kept. `\"0s\"` turns the format off."},
+			Text: "How long the metrics of a network that this host has left are kept. `\"0s\"` turns the format off."},
 		{Name: "statsd_address", Field: text(&t.StatsdAddress, "", optional(checkHostPort)),
 			Text: "The `host:port` to send metrics to, or `\"\"` for none."},
 		{Name: "dogstatsd_address", Field: text(&t.DogstatsdAddress, "", optional(checkHostPort))},

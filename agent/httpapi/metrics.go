@@ -21,7 +21,12 @@ func (h agentHandlers) sendMetrics(w http.ResponseWriter, r *http.Request) {
 	case format != "" && format != "json":
 		h.refuse(w, http.StatusBadRequest, `parameter format: %q is neither "json" nor "prometheus"`, format)
 	default:
-		h.write(w, http.StatusOK, h.telemetry.Recent())
+		all, err := h.telemetry.Now()
+		if err != nil {
+			h.fail(w, err)
+			return
+		}
+		h.write(w, http.StatusOK, all)
 	}
 }
 

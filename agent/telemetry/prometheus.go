@@ -1,103 +1,181 @@
 package telemetry
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"net"
 	"net/http"
 	"time"
 
-	metricsprometheus "github.com/hashicorp/go-metrics/prometheus"
+	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/net/netutil"
+
+	"github.com/lenonet/leno/api"
 )
 
 // ErrOff reports that the Prometheus format is turned off.
 var ErrOff = errors.New(`the Prometheus format is turned off: telemetry.prometheus_retention is "0s"`)
 
-// exposition is the Prometheus format. It keeps counters and times. Gauges are read again for each answer, so that
-// none outlives its subject.
-type exposition struct {
-	registry *prometheus.Registry
-	events   *outlet
+// MetricsPath is the only path of the listener for metrics.
+const MetricsPath = "/metrics"
+
+const (
+	// listenPause is the time between two attempts to open the listener for metrics.
+	listenPause = 10 * time.Second
+	// requestTime bounds a request to it.
+	requestTime = 30 * time.Second
+	// maxConnections is how many connections it has at once.
+	maxConnections = 100
+)
+
+// newMetric registers what keeps the values of a row of the table.
+func newMetric(row Metric, events *prometheus.Registry) *metric {
+	m := &metric{Metric: row}
+	switch row.Kind {
+	case Counter:
+		m.count = prometheus.NewCounterVec(prometheus.CounterOpts{Name: row.Exposed(), Help: row.Help}, row.Labels)
+		events.MustRegister(m.count)
+	case Timer:
+		// Prometheus takes the native histogram if it is configured to, and the buckets otherwise.
+		m.time = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: row.Exposed(), Help: row.Help, Buckets: []float64{0.001, 0.01, 0.1, 1, 10},
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
+			NativeHistogramMinResetDuration: time.Hour,
+		}, row.Labels)
+		events.MustRegister(m.time)
+	case Gauge:
+		m.desc = prometheus.NewDesc(row.Exposed(), row.Help, row.Labels, nil)
+	}
+	return m
 }
 
-// newExposition returns nil without a retention.
-func newExposition(retention time.Duration) *exposition {
-	if retention <= 0 {
-		return nil
-	}
-	opts := metricsprometheus.PrometheusOpts{Expiration: retention, Name: "leno_events"}
-	for _, m := range Table() {
-		switch {
-		case len(m.Labels) > 0:
-		case m.Kind == Counter:
-			opts.CounterDefinitions = append(opts.CounterDefinitions, metricsprometheus.CounterDefinition{Name: []string{m.Exposed()}})
-		case m.Kind == Timer:
-			opts.SummaryDefinitions = append(opts.SummaryDefinitions, metricsprometheus.SummaryDefinition{Name: []string{m.Exposed()}})
+// registerStandard adds the metrics of every Go program.
+func registerStandard(events *prometheus.Registry) {
+	events.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+}
+
+// gauges shows the gauges of one Reading.
+type gauges []gauge
+
+// Describe makes it an unchecked collector.
+func (gauges) Describe(chan<- *prometheus.Desc) {}
+
+// Collect sends all gauges.
+func (g gauges) Collect(to chan<- prometheus.Metric) {
+	for _, v := range g {
+		m, err := prometheus.NewConstMetric(v.metric.desc, prometheus.GaugeValue, v.value, v.values...)
+		if err != nil {
+			m = prometheus.NewInvalidMetric(v.metric.desc, err)
 		}
+		to <- m
 	}
-	registry := prometheus.NewRegistry()
-	for _, standard := range []prometheus.Collector{collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
-		_ = registry.Register(standard) // it fails only for collectors that are registered twice
-	}
-	return &exposition{registry, newExposed(registry, opts)}
 }
 
-// newExposed adds a sink of its own to the registry.
-func newExposed(registry *prometheus.Registry, opts metricsprometheus.PrometheusOpts) *outlet {
-	opts.Registerer = registry
-	sink, _ := metricsprometheus.NewPrometheusSinkFrom(opts) // as above
-	o := newOutlet(sink, "", time.Second)
-	o.to.ServiceName, o.standard = "", true
-	o.name = func(m Metric) []string { return []string{m.Exposed()} }
-	return o
+// gatherer returns all metrics as they are now.
+func (t *Telemetry) gatherer() prometheus.Gatherer {
+	now := prometheus.NewRegistry()
+	now.MustRegister(gauges(t.read()))
+	return prometheus.Gatherers{now, t.events}
 }
 
-// Expose answers a request with all metrics in the Prometheus text format, or with
-// ErrOff.
+// Expose answers a request with all metrics in a format of Prometheus, or returns ErrOff.
 func (t *Telemetry) Expose(w http.ResponseWriter, r *http.Request) error {
-	if t == nil {
+	if t == nil || t.currentConfig().Retention <= 0 {
 		return ErrOff
 	}
-	gatherer, err := t.gather()
-	if err != nil {
-		return err
-	}
-	promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{DisableCompression: true}).ServeHTTP(w, r)
+	promhttp.HandlerFor(t.gatherer(), promhttp.HandlerOpts{DisableCompression: true}).ServeHTTP(w, r)
 	return nil
 }
 
-// gather returns all metrics as they are now.
-func (t *Telemetry) gather() (prometheus.Gatherer, error) {
-	t.reading.Lock()
-	defer t.reading.Unlock()
-	t.mu.RLock()
-	exposed := t.exposed
-	t.mu.RUnlock()
-	if exposed == nil {
-		return nil, ErrOff
-	}
-	registry := prometheus.NewRegistry()
-	now := newExposed(registry, metricsprometheus.PrometheusOpts{Name: "leno_gauges"})
-	t.ask(true, func(give func(*outlet)) { give(now) })
-	return explained{prometheus.Gatherers{exposed.registry, registry}}, nil
-}
-
-// explained gives each metric the help text of the table: the sink takes one only
-// for metrics without labels.
-type explained struct{ prometheus.Gatherer }
-
-func (e explained) Gather() ([]*dto.MetricFamily, error) {
-	families, err := e.Gatherer.Gather()
-	help := map[string]string{}
-	for _, m := range Table() {
-		help[m.Exposed()] = m.Help
-	}
-	for _, f := range families {
-		if text, ok := help[f.GetName()]; ok {
-			f.Help = &text
+// serve serves metrics at the configured address until ctx ends.
+func (t *Telemetry) serve(ctx context.Context) error {
+	for failed := false; ctx.Err() == nil; {
+		c, _, changed := t.config.Get()
+		var err error
+		var again <-chan time.Time
+		if c.Address != "" {
+			if err = t.listen(ctx, c.Address); err != nil {
+				again = time.After(listenPause)
+			}
+		}
+		if err != nil && !failed {
+			t.log.Warn("telemetry.address cannot be used, trying again", "address", c.Address, "error", err)
+		}
+		failed = err != nil
+		if c.Address != "" && err == nil {
+			continue // the address has changed
+		}
+		select {
+		case <-again:
+		case <-changed:
+		case <-ctx.Done():
 		}
 	}
-	return families, err
+	return ctx.Err()
+}
+
+// listen serves metrics at an address until ctx ends or the configuration has another address.
+func (t *Telemetry) listen(ctx context.Context, address string) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+MetricsPath, func(w http.ResponseWriter, r *http.Request) {
+		if err := t.Expose(w, r); err != nil {
+			http.Error(w, err.Error(), http.StatusUnsupportedMediaType)
+		}
+	})
+	server := &http.Server{Handler: mux, ReadTimeout: requestTime, WriteTimeout: requestTime, IdleTimeout: 2 * requestTime,
+		ErrorLog: t.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug})}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(netutil.LimitListener(l, maxConnections)) }()
+	t.log.Info("serving metrics", "address", l.Addr(), "path", MetricsPath)
+	for {
+		c, _, changed := t.config.Get()
+		if c.Address != address || ctx.Err() != nil {
+			_ = server.Close()
+			<-done
+			return nil
+		}
+		select {
+		case err := <-done:
+			return fmt.Errorf("http server: %w", err)
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Now returns all metrics as they are now, for JSON.
+func (t *Telemetry) Now() (api.Metrics, error) {
+	out := api.Metrics{Timestamp: time.Now().UTC(), Gauges: []api.MetricValue{}, Counters: []api.MetricValue{}, Times: []api.MetricTime{}}
+	if t == nil {
+		return out, nil
+	}
+	families, err := t.gatherer().Gather()
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			labels := map[string]string{}
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			switch f.GetType() {
+			case dto.MetricType_GAUGE:
+				out.Gauges = append(out.Gauges, api.MetricValue{Name: f.GetName(), Labels: labels, Value: m.GetGauge().GetValue()})
+			case dto.MetricType_COUNTER:
+				out.Counters = append(out.Counters, api.MetricValue{Name: f.GetName(), Labels: labels, Value: m.GetCounter().GetValue()})
+			case dto.MetricType_HISTOGRAM:
+				h := m.GetHistogram()
+				out.Times = append(out.Times, api.MetricTime{Name: f.GetName(), Labels: labels,
+					Count: h.GetSampleCount(), Sum: h.GetSampleSum()})
+			}
+		}
+	}
+	return out, err
 }

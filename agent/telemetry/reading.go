@@ -1,26 +1,77 @@
 package telemetry
 
-import "maps"
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Reading is one round of gauges and totals: values of current state, and counts kept elsewhere.
 type Reading struct {
-	t       *Telemetry
-	give    func(func(*outlet)) // calls its argument with each outlet the gauges are for
-	exposed bool                // for Prometheus
+	t        *Telemetry
+	gauges   []gauge
+	networks map[string]bool
 }
 
-// ask lets the source fill a reading; the caller holds reading.
-func (t *Telemetry) ask(exposed bool, give func(func(*outlet))) {
-	t.forget()
+// gauge is the current value of a gauge.
+type gauge struct {
+	metric *metric
+	values []string
+	value  float64
+}
+
+// read lets the source fill a Reading.
+func (t *Telemetry) read() []gauge {
+	t.reading.Lock()
+	defer t.reading.Unlock()
+	r := &Reading{t: t, networks: map[string]bool{}}
+	t.rounds++
 	if t.source != nil {
-		t.source(&Reading{t, give, exposed})
+		t.source(r)
+	}
+	if t.rounds%oblivion == 0 {
+		maps.DeleteFunc(t.totals, func(_ string, last total) bool { return t.rounds-last.round > oblivion })
+	}
+	t.forgetNetworks(r.networks)
+	return r.gauges
+}
+
+// forgetNetworks drops the counters and times of networks that were not in a Reading for the retention.
+func (t *Telemetry) forgetNetworks(present map[string]bool) {
+	now := time.Now()
+	for n := range present {
+		t.left[n] = now
+	}
+	for n, last := range t.left {
+		if now.Sub(last) <= t.currentConfig().Retention {
+			continue
+		}
+		delete(t.left, n)
+		for _, m := range t.table {
+			switch labels := (prometheus.Labels{"network": n}); {
+			case m.count != nil:
+				m.count.DeletePartialMatch(labels)
+			case m.time != nil:
+				m.time.DeletePartialMatch(labels)
+			}
+		}
+	}
+}
+
+// saw notes the network of a series.
+func (r *Reading) saw(m *metric, values []string) {
+	if i := slices.Index(m.Labels, "network"); i >= 0 && i < len(values) && values[i] != "" {
+		r.networks[values[i]] = true
 	}
 }
 
 // Gauge sets a gauge. A gauge that a round does not set disappears.
 func (r *Reading) Gauge(name string, v float64, values ...string) {
 	m := r.t.table[name]
-	r.give(func(o *outlet) { o.gauge(m, v, values) })
+	r.saw(m, values)
+	r.gauges = append(r.gauges, gauge{m, m.identifiers(values), v})
 }
 
 // Flag sets a gauge to 1 or 0.
@@ -32,17 +83,15 @@ func (r *Reading) Flag(name string, set bool, values ...string) {
 	r.Gauge(name, v, values...)
 }
 
-// Exists makes a counter appear in the Prometheus format before its first event, and keeps it. The other formats
-// leave out counters without events.
+// Exists makes a counter appear before its first event.
 func (r *Reading) Exists(name string, values ...string) {
-	if r.exposed {
-		r.t.add(name, 0, values, false)
-	}
+	r.saw(r.t.table[name], values)
+	r.t.add(name, 0, values, false)
 }
 
 // Total raises a counter to a total that another component has counted, starting from 0 again when that total became
-// less. Parts are counted separately and shown as one. The count before the first round appears only in the
-// Prometheus format, which has totals: for the other formats it did not happen now.
+// less. Parts are counted separately and shown as one. The count before the first round is not sent to statsd, for which
+// it did not happen now.
 func (r *Reading) Total(name, part string, n uint64, values ...string) {
 	key := name + "\x00" + part
 	for _, v := range values {
@@ -53,6 +102,7 @@ func (r *Reading) Total(name, part string, n uint64, values ...string) {
 	if n < last.n {
 		last.n = 0
 	}
+	r.saw(r.t.table[name], values)
 	r.t.add(name, n-last.n, values, known && n > last.n)
 }
 
@@ -64,11 +114,3 @@ type total struct {
 
 // oblivion is the number of rounds without it after which a total is forgotten.
 const oblivion = 100
-
-// forget drops totals that are no longer counted.
-func (t *Telemetry) forget() {
-	t.rounds++
-	if t.rounds%oblivion == 0 {
-		maps.DeleteFunc(t.totals, func(_ string, last total) bool { return t.rounds-last.round > oblivion })
-	}
-}

@@ -21,10 +21,6 @@ type Metric struct {
 	Kind   Kind
 	Labels []string
 	Help   string // one sentence, with the unit where there is one
-
-	// Standard is the name that Prometheus' own libraries use for it: in that format it is exposed under this name
-	// alone.
-	Standard string
 }
 
 // Names of metrics, as Count, Time and the readings take them.
@@ -80,19 +76,6 @@ const (
 	APIRequests = "api.requests"
 	APIDuration = "api.duration"
 	APIWaiting  = "api.waiting"
-
-	RuntimeGoroutines  = "runtime.num_goroutines"
-	RuntimeAlloc       = "runtime.alloc_bytes"
-	RuntimeSys         = "runtime.sys_bytes"
-	RuntimeHeapObjects = "runtime.heap_objects"
-	RuntimeGCRuns      = "runtime.total_gc_runs"
-	RuntimeGCPause     = "runtime.total_gc_pause_ns"
-)
-
-// Results that counters distinguish.
-const (
-	OK     = "ok"
-	Failed = "failed"
 )
 
 // Table returns every metric, in the order of the documentation.
@@ -153,27 +136,17 @@ func Table() []Metric {
 		{Name: APIRequests, Kind: Counter, Labels: []string{"route", "code"}, Help: "Requests answered, by what was asked and HTTP status."},
 		{Name: APIDuration, Kind: Timer, Labels: []string{"route"}, Help: "How long an answer took; reads that wait for a change and streams are left out."},
 		{Name: APIWaiting, Kind: Gauge, Help: "Requests that wait for a change right now."},
-
-		{Name: RuntimeGoroutines, Kind: Gauge, Help: "Goroutines.", Standard: "go_goroutines"},
-		{Name: RuntimeAlloc, Kind: Gauge, Help: "Bytes of live objects.", Standard: "go_memstats_alloc_bytes"},
-		{Name: RuntimeSys, Kind: Gauge, Help: "Bytes taken from the system.", Standard: "go_memstats_sys_bytes"},
-		{Name: RuntimeHeapObjects, Kind: Gauge, Help: "Live objects.", Standard: "go_memstats_heap_objects"},
-		{Name: RuntimeGCRuns, Kind: Gauge, Help: "Garbage collections since the start.", Standard: "go_gc_duration_seconds_count"},
-		{Name: RuntimeGCPause, Kind: Gauge, Help: "Nanoseconds they stopped the agent for, in all.", Standard: "go_gc_duration_seconds_sum"},
 	}
 }
 
 // Prefix begins the name of every metric, in every format.
 const Prefix = "leno"
 
-// Dotted returns the metric's name for statsd, dogstatsd and JSON.
+// Dotted returns the metric's name for statsd and dogstatsd.
 func (m Metric) Dotted() string { return Prefix + "." + m.Name }
 
 // Exposed returns the metric's name in the Prometheus format, in which counters end in _total and times in _seconds.
 func (m Metric) Exposed() string {
-	if m.Standard != "" {
-		return m.Standard
-	}
 	name := Prefix + "_" + strings.ReplaceAll(m.Name, ".", "_")
 	switch m.Kind {
 	case Counter:
@@ -182,13 +155,4 @@ func (m Metric) Exposed() string {
 		name += "_seconds"
 	}
 	return name
-}
-
-// byName returns the table by name.
-func byName() map[string]Metric {
-	out := map[string]Metric{}
-	for _, m := range Table() {
-		out[m.Name] = m
-	}
-	return out
 }

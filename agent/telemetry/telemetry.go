@@ -1,8 +1,8 @@
-// Package telemetry keeps what an agent counts and measures, and exposes it: as JSON of the last ten seconds, in the
-// Prometheus format, and to statsd and dogstatsd.
+// Package telemetry keeps what an agent counts and measures, and exposes it to Prometheus, as JSON, and to statsd and
+// dogstatsd.
 //
-// It owns the table of all metrics and their sinks. The sinks are those of go-metrics, without any global state of
-// the process. It does not know where a value comes from.
+// It owns the table of all metrics. Counters and histograms are those of Prometheus' client library; gauges are read
+// from the agent whenever they are shown or sent. It does not know where a value comes from.
 package telemetry
 
 import (
@@ -12,18 +12,19 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/go-metrics"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lenonet/leno/agent/watch"
 )
 
-// Interval is the period that the JSON sums up, and how often gauges are sent.
+// Interval is how often gauges are sent.
 const Interval = 10 * time.Second
 
-// kept is how long the JSON's intervals stay in memory: the one that is shown and the current one.
-const kept = 3 * Interval
-
-// Config configures where metrics go, besides memory.
+// Config configures where metrics go.
 type Config struct {
-	Retention time.Duration // of a metric without events, in the Prometheus format; 0 turns that off
+	Retention time.Duration // of the metrics of a network that this host has left; 0 turns the Prometheus format off
+	Address   string        // host:port of a listener for /metrics alone, "" for none
 	Statsd    string        // host:port, "" for none
 	Dogstatsd string        // host:port, "" for none
 	Host      string        // in the names of the gauges sent to statsd, "" to leave it out
@@ -34,87 +35,66 @@ type Config struct {
 type Telemetry struct {
 	log    hclog.Logger
 	source func(*Reading)
-	table  map[string]Metric
-	memory *metrics.InmemSink
-	recent *outlet // memory
+	config *watch.Value[Config]
+	events *prometheus.Registry // counters and times
+	table  map[string]*metric   // by name
 
-	reading sync.Mutex       // held while the source fills a reading
-	totals  map[string]total // by metric, part and labels
+	reading sync.Mutex           // held while the source fills a Reading
+	totals  map[string]total     // by metric, part and labels
+	left    map[string]time.Time // when a network was last in a Reading
 	rounds  int
 
-	mu      sync.RWMutex // held, for reading, while values go to the outlets below
-	config  Config
-	exposed *exposition // nil without the Prometheus format
-	senders []*outlet
-	unsent  bool // a sender could not be made; tried again
+	mu      sync.RWMutex
+	senders []*sender
+}
+
+// metric is a metric of the table with what keeps its values: desc for a gauge, count for a counter, time for a timer.
+type metric struct {
+	Metric
+	desc  *prometheus.Desc
+	count *prometheus.CounterVec
+	time  *prometheus.HistogramVec
 }
 
 // New returns a Telemetry that asks source for gauges and totals whenever they are shown or sent. It touches nothing
 // outside the process before Run.
 func New(c Config, log hclog.Logger, source func(*Reading)) *Telemetry {
-	memory := metrics.NewInmemSink(Interval, kept)
-	t := &Telemetry{log: log, source: source, table: byName(), memory: memory, totals: map[string]total{},
-		config: c, exposed: newExposition(c.Retention), recent: newOutlet(memory, "", time.Millisecond)}
+	t := &Telemetry{
+		log:    log,
+		source: source,
+		config: watch.New[Config](),
+		events: prometheus.NewRegistry(),
+		table:  map[string]*metric{},
+		totals: map[string]total{},
+		left:   map[string]time.Time{},
+	}
+	t.config.Set(c)
+	for _, row := range Table() {
+		t.table[row.Name] = newMetric(row, t.events)
+	}
+	registerStandard(t.events)
 	return t
 }
 
-// Run sends metrics until ctx ends, and returns its error.
+// Run serves and sends metrics until ctx ends, and returns its error.
 func (t *Telemetry) Run(ctx context.Context) error {
-	defer t.send(Config{})
-	for {
-		t.mu.RLock()
-		c, unsent := t.config, t.unsent
-		t.mu.RUnlock()
-		if unsent || t.silent(c) {
-			t.send(c)
-		}
-		t.push()
-		// One second into each of the JSON's intervals, so that every interval has gauges.
-		timer := time.NewTimer(time.Until(time.Now().Truncate(Interval).Add(Interval + time.Second)))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		}
-	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return t.serve(ctx) })
+	g.Go(func() error { return t.send(ctx) })
+	return g.Wait()
 }
 
-// push gives the current gauges to memory and the senders.
-func (t *Telemetry) push() {
-	t.reading.Lock()
-	defer t.reading.Unlock()
-	t.mu.RLock()
-	to := append([]*outlet{t.recent}, t.senders...)
-	t.mu.RUnlock()
-	t.ask(false, func(give func(*outlet)) {
-		t.mu.RLock()
-		defer t.mu.RUnlock()
-		for _, o := range to {
-			if !o.closed {
-				give(o)
-			}
-		}
-	})
-}
-
-// Reconfigure changes where metrics go. Counts stay, except that the Prometheus format starts again when its
-// retention changes.
+// Reconfigure changes where metrics go. Counts stay.
 func (t *Telemetry) Reconfigure(c Config) {
 	if t == nil {
 		return
 	}
-	t.mu.Lock()
-	before := t.config
-	t.config = c
-	if before.Retention != c.Retention {
-		t.exposed = newExposition(c.Retention)
-	}
-	t.mu.Unlock()
-	before.Retention = c.Retention
-	if before != c {
-		t.send(c)
-	}
+	t.config.Set(c)
+}
+
+func (t *Telemetry) currentConfig() Config {
+	c, _, _ := t.config.Get()
+	return c
 }
 
 // Count adds to a counter. values are those of its labels, in their order.
@@ -125,20 +105,15 @@ func (t *Telemetry) Count(name string, n int, values ...string) {
 	t.add(name, uint64(n), values, true)
 }
 
-// add adds to a counter in the Prometheus format and, if happened is set, everywhere.
+// add adds to a counter and, if happened is set, sends that.
 func (t *Telemetry) add(name string, n uint64, values []string, happened bool) {
 	m := t.table[name]
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	if t.exposed != nil {
-		t.exposed.events.count(m, n, values)
+	values = m.identifiers(values)
+	if counter, err := m.count.GetMetricWithLabelValues(values...); err == nil {
+		counter.Add(float64(n))
 	}
-	if !happened {
-		return
-	}
-	t.recent.count(m, n, values)
-	for _, o := range t.senders {
-		o.count(m, n, values)
+	if happened {
+		t.emit(func(s *sender) string { return s.line(m, values, float64(n), "c") })
 	}
 }
 
@@ -148,16 +123,31 @@ func (t *Telemetry) Time(name string, took time.Duration, values ...string) {
 		return
 	}
 	m := t.table[name]
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	if t.exposed != nil {
-		t.exposed.events.time(m, took, values)
+	values = m.identifiers(values)
+	if histogram, err := m.time.GetMetricWithLabelValues(values...); err == nil {
+		histogram.Observe(took.Seconds())
 	}
-	t.recent.time(m, took, values)
-	for _, o := range t.senders {
-		o.time(m, took, values)
-	}
+	t.emit(func(s *sender) string { return s.line(m, values, float64(took)/float64(time.Millisecond), "ms") })
 }
+
+// identifiers returns one value for each label. A label of which the agent has a sentence, such as a fault, gets an
+// identifier instead: "device was down" becomes device_was_down.
+func (m *metric) identifiers(values []string) []string {
+	out := make([]string, len(m.Labels))
+	copy(out, values)
+	for i := range out {
+		if m.Labels[i] == "fault" {
+			out[i] = strings.ReplaceAll(plain(out[i]), "-", "_")
+		}
+	}
+	return out
+}
+
+// Results that counters distinguish.
+const (
+	OK     = "ok"
+	Failed = "failed"
+)
 
 // Result returns OK, or Failed for an error.
 func Result(err error) string {
@@ -165,62 +155,4 @@ func Result(err error) string {
 		return Failed
 	}
 	return OK
-}
-
-// outlet is one sink with its naming.
-type outlet struct {
-	to       *metrics.Metrics
-	unit     time.Duration // of times
-	name     func(Metric) []string
-	value    func(string) string // changes a label's value; nil leaves it as it is
-	standard bool                // metrics that have a standard name are exposed elsewhere
-	shutdown func()              // nil if there is nothing to shut down
-	closed   bool                // after shutdown
-}
-
-// newOutlet returns an outlet that names metrics with dots, and gauges with the host unless that is "".
-func newOutlet(sink metrics.MetricSink, host string, unit time.Duration) *outlet {
-	to, err := metrics.New(&metrics.Config{ServiceName: Prefix, HostName: host, EnableHostname: host != "", FilterDefault: true}, sink)
-	if err != nil {
-		to = &metrics.Metrics{} // New returns no error here
-	}
-	return &outlet{to: to, unit: unit, name: func(m Metric) []string { return strings.Split(m.Name, ".") }}
-}
-
-func (o *outlet) labels(m Metric, values []string) []metrics.Label {
-	out := make([]metrics.Label, 0, len(m.Labels)+1) // some sinks append
-	for i, name := range m.Labels {
-		value := ""
-		if i < len(values) {
-			value = values[i]
-		}
-		if o.value != nil {
-			value = o.value(value)
-		}
-		out = append(out, metrics.Label{Name: name, Value: value})
-	}
-	return out
-}
-
-// count adds n in two parts, because a sink keeps only 24 bits of a number.
-func (o *outlet) count(m Metric, n uint64, values []string) {
-	key, labels := o.name(m), o.labels(m, values)
-	const low = 1<<24 - 1
-	if high := n &^ low; high > 0 {
-		o.to.IncrCounterWithLabels(key, float32(high), labels)
-	}
-	if n&low > 0 || n == 0 {
-		o.to.IncrCounterWithLabels(key, float32(n&low), labels)
-	}
-}
-
-func (o *outlet) time(m Metric, took time.Duration, values []string) {
-	o.to.AddSampleWithLabels(o.name(m), float32(float64(took)/float64(o.unit)), o.labels(m, values))
-}
-
-func (o *outlet) gauge(m Metric, v float64, values []string) {
-	if o.standard && m.Standard != "" {
-		return
-	}
-	o.to.SetPrecisionGaugeWithLabels(o.name(m), v, o.labels(m, values))
 }

@@ -3,27 +3,29 @@ package telemetry
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"go.uber.org/goleak"
+
+	"github.com/lenonet/leno/internal/testkit/agenttest"
+	"github.com/lenonet/leno/internal/testkit/ports"
 )
 
-// TestMain checks for leaked goroutines, except those of dogstatsd clients: a client has two, and
-// its Close ends only one.
-func TestMain(m *testing.M) {
-	const client = "github.com/DataDog/datadog-go/statsd.(*Client)"
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(client+".watch"), goleak.IgnoreTopFunction(client+".telemetry"))
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestTable checks that every row is valid for every format.
 func TestTable(t *testing.T) {
@@ -47,7 +49,6 @@ func TestTable(t *testing.T) {
 		"leno_lease_renewals_total":       {Name: LeaseRenewals, Kind: Counter},
 		"leno_lease_lapse_seconds":        {Name: LeaseLapse, Kind: Gauge},
 		"leno_reconcile_duration_seconds": {Name: ReconcileDuration, Kind: Timer},
-		"go_goroutines":                   {Name: RuntimeGoroutines, Kind: Gauge, Standard: "go_goroutines"},
 	} {
 		if m.Exposed() != want {
 			t.Errorf("%s, want %s", m.Exposed(), want)
@@ -78,8 +79,8 @@ func TestNothing(t *testing.T) {
 	none.Count(LeaseRenewals, 1, "n", OK)
 	none.Time(LeaseRenewal, time.Second, "n")
 	none.Reconfigure(Config{})
-	if got := none.Recent(); got.Gauges == nil || len(got.Gauges) > 0 {
-		t.Errorf("%+v", got)
+	if got, err := none.Now(); err != nil || got.Gauges == nil || len(got.Gauges) > 0 {
+		t.Errorf("%+v, %v", got, err)
 	}
 	if err := none.Expose(httptest.NewRecorder(), nil); err != ErrOff {
 		t.Error(err)
@@ -114,15 +115,6 @@ func TestTotals(t *testing.T) {
 			t.Errorf("%s: no %s in\n%s", step.name, want, text)
 		}
 	}
-	sum := 0.0
-	for _, interval := range m.memory.Data() { // two, if one ended during the test
-		for _, c := range sampled(interval.Counters) {
-			sum += c.Sum
-		}
-	}
-	if want := float64(50 + 10 + 10 + 5 + large); sum != want { // the time of each part's first reading is unknown
-		t.Errorf("JSON has %v, want %v", sum, want)
-	}
 }
 
 // TestForgetting checks that a total that is no longer counted is forgotten.
@@ -133,7 +125,7 @@ func TestForgetting(t *testing.T) {
 		n++
 	})
 	for range 5 * oblivion {
-		m.push()
+		m.read()
 	}
 	if len(m.totals) > 2*oblivion {
 		t.Errorf("%d totals", len(m.totals))
@@ -200,20 +192,21 @@ func TestSenders(t *testing.T) {
 	running.Go(func() { _ = m.Run(ctx) })
 	defer running.Wait()
 	defer cancel()
-	arrives(t, toStatsd, "leno.host_a.lease.lapse_seconds.de_v:90.500000|g", "leno.host_a.health.check._.registry:1.000000|g")
-	arrives(t, toDogstatsd, "leno.lease.lapse_seconds:90.5|g|#network:de.v", "leno.health.check:1|g|#network,check:registry")
+	arrives(t, toStatsd, "leno.host_a.lease.lapse_seconds.de_v:90.5|g", "leno.host_a.health.check._.registry:1|g")
+	arrives(t, toDogstatsd, "leno.lease.lapse_seconds:90.5|g|#network:de.v", "leno.health.check:1|g|#network:,check:registry")
 	m.Count(DriftHealed, 2, "de.v", "device was down")
 	m.Time(LeaseRenewal, 1500*time.Microsecond, "de.v")
-	arrives(t, toStatsd, "leno.drift.healed.de_v.device_was_down:2.000000|c", "leno.lease.renewal.de_v:1.500000|ms")
-	arrives(t, toDogstatsd, "leno.drift.healed:2|c|#network:de.v,fault:device_was_down", "leno.lease.renewal:1.500000|ms|#network:de.v")
+	arrives(t, toStatsd, "leno.drift.healed.de_v.device_was_down:2|c", "leno.lease.renewal.de_v:1.5|ms")
+	arrives(t, toDogstatsd, "leno.drift.healed:2|c|#network:de.v,fault:device_was_down", "leno.lease.renewal:1.5|ms|#network:de.v")
 	if i := slices.IndexFunc(toStatsd(), func(l string) bool { return strings.Contains(l, "watch.failures") }); i >= 0 {
 		t.Errorf("sent %s", toStatsd()[i])
 	}
 
 	other, toOther := receiver(t)
 	m.Reconfigure(Config{Statsd: other})
+	arrives(t, toOther, "leno.lease.lapse_seconds.de_v:90.5|g") // the senders are replaced
 	m.Count(DriftHealed, 3, "de.v", "device was down")
-	arrives(t, toOther, "leno.drift.healed.de_v.device_was_down:3.000000|c")
+	arrives(t, toOther, "leno.drift.healed.de_v.device_was_down:3|c")
 	for name, lines := range map[string]func() []string{"statsd": toStatsd, "dogstatsd": toDogstatsd} {
 		if slices.ContainsFunc(lines(), func(l string) bool { return strings.Contains(l, ":3") }) {
 			t.Errorf("%s still gets what happens", name)
@@ -235,28 +228,106 @@ func TestUnresolved(t *testing.T) {
 	<-done
 }
 
-// TestRetention checks that a counter without events disappears, unless it still exists.
+// TestRetention: the metrics of a network that the host left disappear, and those of the others and of the agent stay.
 func TestRetention(t *testing.T) {
-	const retention = 300 * time.Millisecond
-	m := quiet(Config{Retention: retention}, func(to *Reading) { to.Exists(DriftHealed, "here", "device was down") })
-	m.Count(DriftHealed, 1, "here", "device was down")
-	m.Count(DriftHealed, 1, "left", "device was down")
-	deadline := time.Now().Add(time.Minute)
-	for strings.Contains(exposed(t, m), `network="left"`) {
-		if time.Now().After(deadline) {
-			t.Fatal("it stays")
+	synctest.Test(t, func(t *testing.T) {
+		joined := []string{"here", "left"}
+		m := quiet(Config{Retention: time.Minute}, func(to *Reading) {
+			for _, n := range joined {
+				to.Exists(DriftHealed, n, "device was down")
+			}
+		})
+		m.Count(DriftHealed, 1, "here", "device was down")
+		m.Count(Reloads, 1, OK)
+		m.Time(LeaseRenewal, time.Second, "left")
+		exposed(t, m)
+		joined = joined[:1]
+		time.Sleep(time.Minute)
+		if text := exposed(t, m); !strings.Contains(text, `network="left"`) {
+			t.Errorf("it is gone at once:\n%s", text)
 		}
-		<-time.After(10 * time.Millisecond)
+		time.Sleep(time.Second)
+		text := exposed(t, m)
+		if strings.Contains(text, `network="left"`) {
+			t.Errorf("it stays:\n%s", text)
+		}
+		for _, want := range []string{`leno_drift_healed_total{fault="device_was_down",network="here"} 1`, `leno_agent_reloads_total{result="ok"} 1`} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s is not in\n%s", want, text)
+			}
+		}
+		m.Reconfigure(Config{})
+		if err := m.Expose(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)); err != ErrOff {
+			t.Error(err)
+		}
+	})
+}
+
+// TestHistograms: times are histograms, with buckets for those who do not take native ones.
+func TestHistograms(t *testing.T) {
+	m := quiet(Config{Retention: time.Hour}, nil)
+	m.Time(LeaseRenewal, 50*time.Millisecond, "n")
+	text := exposed(t, m)
+	for _, want := range []string{`_bucket{network="n",le="0.01"} 0`, `_bucket{network="n",le="0.1"} 1`, `_count{network="n"} 1`, `_sum{network="n"} 0.05`} {
+		if !strings.Contains(text, "leno_lease_renewal_seconds"+want) {
+			t.Errorf("%s is not in\n%s", want, text)
+		}
 	}
-	if text := exposed(t, m); !strings.Contains(text, `leno_drift_healed_total{fault="device was down",network="here"} 1`) {
-		t.Error(text)
+	families, err := m.gatherer().Gather()
+	i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "leno_lease_renewal_seconds" })
+	if err != nil || i < 0 || families[i].GetMetric()[0].GetHistogram().GetSchema() == 0 {
+		t.Errorf("no native histogram: %v, %v", families, err)
 	}
-	m.Reconfigure(Config{})
-	if err := m.Expose(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)); err != ErrOff {
-		t.Error(err)
+	got, err := m.Now()
+	if err != nil || len(got.Times) != 1 || got.Times[0].Count != 1 || got.Times[0].Sum != 0.05 || got.Times[0].Labels["network"] != "n" {
+		t.Errorf("%+v, %v", got.Times, err)
 	}
+}
+
+// TestListener: the listener serves /metrics and nothing else, moves to another address, and waits for one in use.
+func TestListener(t *testing.T) {
+	all, err := ports.Free(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(i int) string { return fmt.Sprint("127.0.0.1:", all[i]) }
+	get := func(address, path string) (int, string, error) {
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+		r, err := client.Get("http://" + address + path)
+		if err != nil {
+			return 0, "", err
+		}
+		defer r.Body.Close()
+		body, err := io.ReadAll(r.Body)
+		return r.StatusCode, string(body), err
+	}
+	serves := func(address string, want bool) {
+		t.Helper()
+		agenttest.Eventually(t, func() error {
+			code, text, err := get(address, MetricsPath)
+			if (err == nil && code == http.StatusOK && strings.Contains(text, "go_goroutines ")) != want {
+				return fmt.Errorf("%s: %d %.200s, %v; want it served: %t", address, code, text, err, want)
+			}
+			return nil
+		})
+	}
+	m := quiet(Config{Retention: time.Hour, Address: at(0)}, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = m.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	serves(at(0), true)
+	for _, path := range []string{"/", "/v1/agent/self", "/debug/pprof/"} {
+		if code, text, err := get(at(0), path); code != http.StatusNotFound {
+			t.Errorf("%s: %d %s, %v", path, code, text, err)
+		}
+	}
+	m.Reconfigure(Config{Retention: time.Hour, Address: at(1)})
+	serves(at(1), true)
+	serves(at(0), false)
 	m.Reconfigure(Config{Retention: time.Hour})
-	exposed(t, m)
+	serves(at(1), false)
 }
 
 // TestAtOnce runs everything concurrently, for the race detector.
@@ -276,7 +347,7 @@ func TestAtOnce(t *testing.T) {
 					m.Reconfigure(Config{Retention: time.Hour})
 				}
 				exposed(t, m)
-				m.Recent()
+				_, _ = m.Now()
 			}
 		})
 	}
