@@ -35,7 +35,7 @@ func openProcess(link string, mtu int, log hclog.Logger) (*processDevice, error)
 		return nil, err
 	}
 	// Errors are about single packets, or are returned as well.
-	engine := wg.NewDevice(t, newCollisionBind(conn.NewStdNetBind()), &wg.Logger{
+	engine := wg.NewDevice(t, newCollisionBind(&boundedBind{conn.NewStdNetBind(), t.in, t.out}), &wg.Logger{
 		Verbosef: wg.DiscardLogf,
 		Errorf:   func(format string, args ...any) { log.Debug("wireguard", "message", fmt.Sprintf(format, args...)) },
 	})
@@ -106,13 +106,15 @@ func (d *processDevice) Close() error {
 	return nil
 }
 
-// tunDevice is a TUN device whose MTU is set by its user, because the library would query the MTU in the network
-// namespace of an arbitrary thread.
+// tunDevice is a TUN device with a limit of the packets that are on their way. Its MTU is set by its user, because the
+// library would query the MTU in the network namespace of an arbitrary thread.
 type tunDevice struct {
 	tun.Device
-	mtu    atomic.Int64
-	events chan tun.Event
-	close  func() error
+	mtu     atomic.Int64
+	events  chan tun.Event
+	close   func() error
+	in, out *backlog
+	last    int // number of packets that the last Read returned
 }
 
 // MTU implements tun.Device.
@@ -120,11 +122,20 @@ func (t *tunDevice) MTU() (int, error) { return int(t.mtu.Load()), nil }
 
 // Read implements tun.Device.
 func (t *tunDevice) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
+	t.out.wait(bufs[:t.last])
 	n, err := t.Device.Read(bufs, sizes, offset)
+	t.out.read(bufs[:n])
+	t.last = n
 	for i := range n {
 		completeChecksum(bufs[i][offset:][:sizes[i]])
 	}
 	return n, err
+}
+
+// Write implements tun.Device.
+func (t *tunDevice) Write(bufs [][]byte, offset int) (int, error) {
+	defer t.in.wrote(bufs)
+	return t.Device.Write(bufs, offset)
 }
 
 // completeChecksum changes the UDP checksum of an IPv6 packet from 0 to 0xffff if the computed checksum is 0 (RFC 8200,
@@ -178,7 +189,7 @@ func openTUN(name string, mtu int) (*tunDevice, error) {
 	if err != nil {
 		return nil, fmt.Errorf("attach to tun device %s: %w", name, err)
 	}
-	t := &tunDevice{Device: inner, events: make(chan tun.Event, 1)}
+	t := &tunDevice{Device: inner, events: make(chan tun.Event, 1), in: newBacklog(), out: newBacklog()}
 	t.mtu.Store(int64(mtu))
 	t.close = sync.OnceValue(func() error {
 		close(t.events)
