@@ -1,9 +1,9 @@
 // Package consul keeps the registry in Consul: records in its KV store, locked by sessions, written in transactions and
 // watched with blocking queries.
 //
-// The package owns the key layout and everything that is specific to Consul: which answers can be trusted, what a lost
-// right looks like, how a session ends. It knows nothing about backends, the agent, or the use of a lease. It never
-// backs off: callers do.
+// The package and those below it own the key layout and everything that is specific to Consul: which answers can be
+// trusted, what a lost right looks like, how a session ends. They know nothing about backends, the agent, or the use of
+// a lease. They never back off: callers do.
 //
 // The keys, under the prefix of the configuration:
 //

@@ -2,6 +2,7 @@ package consul
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,36 +126,29 @@ func (ns networkStore) deleteOnce(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	check := &api.KVTxnOp{Verb: api.KVCheckNotExists, Key: key}
-	if pair != nil {
-		check = &api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: pair.ModifyIndex}
+	ops := []*api.KVTxnOp{{Verb: api.KVCheckNotExists, Key: key}, {Verb: api.KVDeleteTree, Key: prefix}}
+	leases := 0
+	if pair == nil {
+		leases, err = ns.countRecords(ctx, ns.kv.keys.Leases(name))
+	} else {
+		ops[0] = &api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: pair.ModifyIndex}
 	}
-	removal := &api.KVTxnOp{Verb: api.KVDeleteTree, Key: prefix}
-
-	old, defined := parseNetworkPair(name, pair)
-	if errors.Is(defined, registry.ErrNetworkNotFound) {
-		leases := 0
-		if pair == nil {
-			if leases, err = ns.countRecords(ctx, ns.kv.keys.Leases(name)); err != nil {
-				return err
-			}
-		}
-		if leases == 0 {
-			switch kept, err := ns.countRecords(ctx, prefix); {
-			case err != nil:
-				return err
-			case kept == 0:
-				return defined
-			}
-			_, err = ns.kv.Transact(ctx, check, removal)
-			return err
-		}
-	}
-	value, err := registry.FormatDeletion(registry.NewDeletion(name, old))
 	if err != nil {
 		return err
 	}
-	_, err = ns.kv.Transact(ctx, check, &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value}, removal)
+	old, defined := parseNetworkPair(name, pair)
+	if errors.Is(defined, registry.ErrNetworkNotFound) && leases == 0 {
+		if kept, err := ns.countRecords(ctx, prefix); err != nil || kept == 0 {
+			return cmp.Or(err, defined)
+		}
+	} else {
+		value, err := registry.FormatDeletion(registry.NewDeletion(name, old))
+		if err != nil {
+			return err
+		}
+		ops = append(ops, &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value})
+	}
+	_, err = ns.kv.Transact(ctx, ops...)
 	return err
 }
 
