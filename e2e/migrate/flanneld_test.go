@@ -293,3 +293,60 @@ func TestFlanneldDualStack(t *testing.T) {
 	w.answers(to, from.Addrs[0])
 	w.healthy(moved.host)
 }
+
+// TestFlanneldAfterSwitch: after a network was switched to another VNI, it looks to flannel like any other: flanneld joins it,
+// and a host with leno returns to flannel.
+func TestFlanneldAfterSwitch(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	t.Parallel()
+	w := newLab(t, lab.Options{Hosts: 3, Store: lab.StoreEtcd})
+	_, err := w.etcd().Put(w.ctx, etcdPrefix+"config", `{"Network":"10.5.0.0/16","EnableNFTables":true,"Backend":{"Type":"vxlan"}}`)
+	w.must(err)
+	var containers []*lab.Container
+	for _, h := range w.Hosts[:2] {
+		w.must(h.StartAgent(h.Config(w.lease(), h.Network("default", ""))))
+	}
+	for _, h := range w.Hosts[:2] {
+		w.must(h.WaitReady(w.ctx))
+		c, err := h.AddContainer(w.ctx, "default")
+		w.must(err)
+		containers = append(containers, c)
+	}
+	definition := filepath.Join(w.Dir, "default.hcl")
+	w.must(os.WriteFile(definition, []byte("network \"default\" {\n  ipv4 { prefix = \"10.5.0.0/16\" }\n  backend \"vxlan\" { vni = 2 }\n}\n"), 0o644))
+	for _, args := range [][]string{{"apply", "-wait=2m", definition}, {"switch", "-wait=2m", "default"}} {
+		_, err = w.Hosts[0].Leno(w.ctx, append([]string{"network"}, args...)...)
+		w.must(err)
+	}
+
+	joined := w.newFlanneld(w.Hosts[2])
+	containers = append(containers, joined.container())
+	subnets := []netip.Prefix{
+		netip.PrefixFrom(containers[0].Addrs[0], 24).Masked(), netip.PrefixFrom(containers[1].Addrs[0], 24).Masked(), joined.subnets[0]}
+	w.routesOver(joined.host, "flannel.2", subnets[:2]...)
+	for _, h := range w.Hosts[:2] {
+		w.healthy(h)
+	}
+	streams := w.startEchoes(containers, 20*time.Millisecond)
+
+	moved := w.Hosts[1]
+	w.must(moved.StopAgent(w.ctx))
+	_, err = moved.Leno(w.ctx, "flannel", "return", "-config-file="+moved.ConfigFile())
+	w.must(err)
+	returned := w.newFlanneld(moved, netip.PrefixFrom(subnets[1].Addr(), 24).String())
+	_, err = moved.Leno(w.ctx, "cleanup", "-keep-lease", "-config-file="+moved.ConfigFile())
+	w.must(err)
+	w.routesOver(returned.host, "flannel.2", subnets[0], subnets[2])
+	w.noTrace(moved, "leno")
+	w.healthy(w.Hosts[0])
+	for _, s := range streams {
+		w.must(s.WaitAnswers(w.ctx, 25))
+		result, err := s.Stop()
+		w.must(err)
+		if result.Lost() != 0 {
+			t.Errorf("%d of %d packets were lost, the longest gap was %s", result.Lost(), result.Sent, result.Gap)
+		}
+	}
+}
