@@ -237,7 +237,11 @@ func TestStrangerOnTheUnderlay(t *testing.T) {
 			for family, addr := range target.Addrs {
 				w.ip(stranger, fmt.Sprintf("route add %s via %s", addr, b.Addrs[family]))
 				for _, source := range []netip.Addr{peer.Addrs[family], local.Addrs[family]} {
-					w.ip(stranger, fmt.Sprintf("addr add %s/%d dev lo", source, addr.BitLen()))
+					line := fmt.Sprintf("addr add %s/%d dev lo", source, addr.BitLen())
+					if source.Is6() {
+						line += " nodad" // otherwise it can be used a moment later
+					}
+					w.ip(stranger, line)
 				}
 			}
 			ports := func(addr netip.Addr) netip.AddrPort { return netip.AddrPortFrom(addr, servicePort) }
