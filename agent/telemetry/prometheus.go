@@ -40,6 +40,9 @@ func newMetric(row Metric, events *prometheus.Registry) *metric {
 	case Counter:
 		m.count = prometheus.NewCounterVec(prometheus.CounterOpts{Name: row.Exposed(), Help: row.Help}, row.Labels)
 		events.MustRegister(m.count)
+		if len(row.Labels) == 0 {
+			m.count.WithLabelValues() // it exists from the start
+		}
 	case Timer:
 		// Prometheus takes the native histogram if it is configured to, and the buckets otherwise.
 		m.time = prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -48,6 +51,9 @@ func newMetric(row Metric, events *prometheus.Registry) *metric {
 			NativeHistogramMinResetDuration: time.Hour,
 		}, row.Labels)
 		events.MustRegister(m.time)
+		if len(row.Labels) == 0 {
+			m.time.WithLabelValues()
+		}
 	case Gauge:
 		m.desc = prometheus.NewDesc(row.Exposed(), row.Help, row.Labels, nil)
 	}
