@@ -24,12 +24,6 @@ func encodeConfig(c wgtypes.Config) string {
 	if c.ListenPort != nil {
 		line("listen_port", *c.ListenPort)
 	}
-	if c.FirewallMark != nil {
-		line("fwmark", *c.FirewallMark)
-	}
-	if c.ReplacePeers {
-		line("replace_peers", true)
-	}
 	for _, p := range c.Peers {
 		line("public_key", hexKey(p.PublicKey))
 		if p.Remove {
@@ -96,8 +90,6 @@ func decodeDeviceLine(d *wgtypes.Device, key, value string) (err error) {
 		d.PrivateKey, err = decodeKey(value)
 	case "listen_port":
 		d.ListenPort, err = strconv.Atoi(value)
-	case "fwmark":
-		d.FirewallMark, err = strconv.Atoi(value)
 	}
 	return err
 }

@@ -13,14 +13,14 @@ import (
 )
 
 func TestEncodeConfig(t *testing.T) {
-	key, psk, port, mark, pause := testKey(1), testKey(2), 7, 3, 25*time.Second
-	got := encodeConfig(wgtypes.Config{PrivateKey: &key, ListenPort: &port, FirewallMark: &mark, ReplacePeers: true, Peers: []wgtypes.PeerConfig{
+	key, psk, port, pause := testKey(1), testKey(2), 7, 25*time.Second
+	got := encodeConfig(wgtypes.Config{PrivateKey: &key, ListenPort: &port, Peers: []wgtypes.PeerConfig{
 		{PublicKey: key, UpdateOnly: true, PresharedKey: &psk, Endpoint: &net.UDPAddr{IP: net.ParseIP("2001:db8::1"), Port: 9},
 			PersistentKeepaliveInterval: &pause, ReplaceAllowedIPs: true, AllowedIPs: allowedNets("10.5.2.0/24,fd00::/64")},
 		{PublicKey: psk, Remove: true},
 	}})
 	first, second := hexKey(key), hexKey(psk)
-	want := "private_key=" + first + "\nlisten_port=7\nfwmark=3\nreplace_peers=true\n" +
+	want := "private_key=" + first + "\nlisten_port=7\n" +
 		"public_key=" + first + "\nupdate_only=true\npreshared_key=" + second + "\nendpoint=[2001:db8::1]:9\n" +
 		"persistent_keepalive_interval=25\nreplace_allowed_ips=true\nallowed_ip=10.5.2.0/24\nallowed_ip=fd00::/64\n" +
 		"public_key=" + second + "\nremove=true\n"
@@ -38,7 +38,7 @@ func TestDecodeState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &wgtypes.Device{Type: wgtypes.Userspace, PrivateKey: key, PublicKey: key.PublicKey(), ListenPort: 7, FirewallMark: 3, Peers: []wgtypes.Peer{
+	want := &wgtypes.Device{Type: wgtypes.Userspace, PrivateKey: key, PublicKey: key.PublicKey(), ListenPort: 7, Peers: []wgtypes.Peer{
 		{PublicKey: testKey(2), PresharedKey: testKey(3), Endpoint: got.Peers[0].Endpoint, PersistentKeepaliveInterval: 25 * time.Second,
 			LastHandshakeTime: time.Unix(5, 0), ReceiveBytes: 2, TransmitBytes: 1, AllowedIPs: got.Peers[0].AllowedIPs},
 		{PublicKey: testKey(4)},
