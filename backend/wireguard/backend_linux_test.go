@@ -29,7 +29,7 @@ func TestDrift(t *testing.T) {
 			t.Parallel()
 			a, b := newHosts(t, kind, "")
 			a.ping(b)
-			ours, theirs := a.backend.key.PublicKey().String(), b.backend.key.PublicKey().String()
+			ours, theirs := a.backend.keys.private.PublicKey().String(), b.backend.keys.private.PublicKey().String()
 			shown := a.ns.Sh("wg show " + a.link())
 			mustContain(t, shown, "public key: "+ours, "listening port: 51820", "peer: "+theirs, "endpoint: 192.0.2.2:51820",
 				"10.5.2.0/24", "fd00:5:0:2::/64", "latest handshake: ")
@@ -50,6 +50,7 @@ func TestDrift(t *testing.T) {
 					mustKey(t, testPrivate).PublicKey().String() + "]"},
 			} {
 				a.ns.Sh(tt.script)
+				nstest.AwaitForks() // a program that starts has the old port until it runs
 				if r := a.apply(); fmt.Sprint(r.Healed) != tt.fault || r.Writes == 0 || r.Peers != 1 {
 					t.Errorf("%s: %q, want %q", tt.script, r.Healed, tt.fault)
 				}
@@ -83,7 +84,7 @@ func TestEndpointOfAnyPublicAddress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a, b := newHosts(t, kind, "")
-			a.ns.Sh(fmt.Sprintf("wg set %s peer %s endpoint [2001:db8::2]:51820", a.link(), b.backend.key.PublicKey()))
+			a.ns.Sh(fmt.Sprintf("wg set %s peer %s endpoint [2001:db8::2]:51820", a.link(), b.backend.keys.private.PublicKey()))
 			if r := a.apply(); len(r.Healed) != 0 || r.Writes != 0 {
 				t.Errorf("report %+v", r)
 			}
@@ -106,7 +107,7 @@ func TestSecondCard(t *testing.T) {
 				h.ns.Sh(fmt.Sprintf("ip addr add 192.0.2.1%[1]d/24 dev eth0; ip route replace 192.0.2.0/24 dev eth0 proto kernel src 192.0.2.1%[1]d", h.n))
 			}
 			// A device keeps its source address until an endpoint is set.
-			b.ns.Sh(fmt.Sprintf("wg set %s peer %s endpoint 192.0.2.1:51820", b.link(), a.backend.key.PublicKey()))
+			b.ns.Sh(fmt.Sprintf("wg set %s peer %s endpoint 192.0.2.1:51820", b.link(), a.backend.keys.private.PublicKey()))
 			b.ping(a)
 			for range 3 {
 				for _, h := range []*host{a, b} {
@@ -150,8 +151,8 @@ func TestLostFamily(t *testing.T) {
 				const set = "wg set %s peer %s endpoint %s"
 				// A packet that was on its way over IPv4 changes the endpoints back.
 				for end := time.Now().Add(time.Minute); ; {
-					a.ns.Sh(fmt.Sprintf(set, a.link(), b.backend.key.PublicKey(), "[2001:db8::2]:51820"))
-					b.ns.Sh(fmt.Sprintf(set, b.link(), a.backend.key.PublicKey(), "[2001:db8::1]:51820"))
+					a.ns.Sh(fmt.Sprintf(set, a.link(), b.backend.keys.private.PublicKey(), "[2001:db8::2]:51820"))
+					b.ns.Sh(fmt.Sprintf(set, b.link(), a.backend.keys.private.PublicKey(), "[2001:db8::1]:51820"))
 					b.ping(a)
 					if r := a.apply(); r.Writes != 0 || len(r.Healed) != 0 {
 						t.Errorf("with both families: %+v", r)
@@ -466,13 +467,13 @@ func TestChange(t *testing.T) {
 			t.Parallel()
 			a, b := newHosts(t, kind, "")
 			a.ping(b)
-			device := a.backend.device
+			device := a.backend.tunnel.device
 			for _, options := range []string{`{"persistent_keepalive":25}`, `{"mtu":1380}`, `{"persistent_keepalive":7,"mtu":1400}`} {
 				a.options = options
 				mustNil(t, a.backend.Change(a.config()))
 				a.state = a.newState(b.asPeer())
 				a.apply()
-				if a.backend.device != device {
+				if a.backend.tunnel.device != device {
 					t.Fatal("the device was opened again")
 				}
 				// With a deadline, ping goes on until it has 10 answers.
@@ -519,26 +520,27 @@ func TestDeviceOfAnotherBackend(t *testing.T) {
 func TestControlSocket(t *testing.T) {
 	t.Parallel()
 	a, b := newHosts(t, newType(true), "")
-	path := a.backend.socketPath()
+	device := func() *processDevice { return a.backend.tunnel.device.(*processDevice) }
+	path := device().socketPath
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatalf("%v, %v", info, err)
 	}
 	mustNil(t, os.Remove(path))
 	a.apply()
-	mustContain(t, a.ns.Sh("wg show "+a.link()+" peers"), b.backend.key.PublicKey().String())
+	mustContain(t, a.ns.Sh("wg show "+a.link()+" peers"), b.backend.keys.private.PublicKey().String())
 
-	a.backend.control.listener.SetUnlinkOnClose(false)
-	mustNil(t, a.backend.control.listener.Close()) // as kill -9 leaves it
-	a.backend.control = nil
+	device().control.listener.SetUnlinkOnClose(false)
+	mustNil(t, device().control.listener.Close()) // as kill -9 leaves it
+	device().control = nil
 	a.renew()
 	a.apply()
-	mustContain(t, a.ns.Sh("wg show "+a.link()+" peers"), b.backend.key.PublicKey().String())
+	mustContain(t, a.ns.Sh("wg show "+a.link()+" peers"), b.backend.keys.private.PublicKey().String())
 
 	blocked := filepath.Join(t.TempDir(), "file")
 	mustNil(t, os.WriteFile(blocked, nil, 0o600))
 	a.renew()
-	a.backend.socketDir = blocked
+	a.backend.tunnel.socketDir = blocked
 	if r := a.apply(); len(r.Notes) != 2 || !strings.Contains(r.Notes[1], "wg(8) cannot show the device") {
 		t.Errorf("notes %q", r.Notes)
 	}

@@ -223,7 +223,7 @@ func newEnds(t *testing.T) (out [2]*end) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := e.Up(); err != nil {
+		if err := e.engine.Up(); err != nil {
 			t.Fatal(err)
 		}
 		out[i] = e

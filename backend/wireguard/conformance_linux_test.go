@@ -51,7 +51,7 @@ func apart(kind backend.Type, sockets string) backend.Type {
 		if err != nil {
 			return nil, err
 		}
-		b.(*Backend).socketDir, err = os.MkdirTemp(sockets, "")
+		b.(*Backend).tunnel.socketDir, err = os.MkdirTemp(sockets, "")
 		return b, err
 	}
 	return kind
@@ -85,7 +85,7 @@ func suite(kind backend.Type, v6 bool) backendtest.Suite {
 
 // dumpPeers returns the configuration of the device's peers, one a line.
 func dumpPeers(b backend.Backend) string {
-	d := b.(*Backend).device
+	d := b.(*Backend).tunnel.device
 	if d == nil {
 		return ""
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/vishvananda/netlink"
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
@@ -18,7 +19,7 @@ type kernelDevice struct {
 	client *wgctrl.Client
 }
 
-var _ device = (*kernelDevice)(nil)
+var _ variant = (*kernelDevice)(nil)
 
 // openKernel opens the kernel's device with a name in the calling thread's network namespace.
 func openKernel(link string) (*kernelDevice, error) {
@@ -49,7 +50,19 @@ func (d *kernelDevice) Configure(c wgtypes.Config) error {
 	return nil
 }
 
-// Close implements device.
+// Inspect implements variant.
+func (d *kernelDevice) Inspect() (*wgtypes.Device, error) { return kernelState(d.link) }
+
+// Alive implements variant.
+func (d *kernelDevice) Alive(link netlink.Link) bool { return isKernel(link) }
+
+// Up implements variant. The kernel does it with the link.
+func (d *kernelDevice) Up(int) error { return nil }
+
+// Note implements variant.
+func (d *kernelDevice) Note() string { return "" }
+
+// Close implements variant.
 func (d *kernelDevice) Close() error {
 	if d.client == nil {
 		return nil

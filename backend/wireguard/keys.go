@@ -81,26 +81,8 @@ type use struct {
 	lease  uint64 // the precedence of its lease at that time
 }
 
-// readUse reads a use from a file, the zero value if there is none.
-func readUse(path string) use {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return use{}
-	}
-	var key string
-	var out use
-	if _, err := fmt.Sscanf(string(text), "%s %d\n", &key, &out.lease); err != nil {
-		return use{}
-	}
-	if out.public, err = wgtypes.ParseKey(key); err != nil {
-		return use{}
-	}
-	return out
-}
-
-func writeUse(path string, u use) error {
-	return writeFile(path, fmt.Sprintf("%s %d\n", u.public, u.lease))
-}
+// text is what the file says.
+func (u use) text() string { return fmt.Sprintf("%s %d\n", u.public, u.lease) }
 
 // writeFile writes a file that only its owner can read. After a crash, the file is complete or unchanged.
 func writeFile(path, text string) (err error) {

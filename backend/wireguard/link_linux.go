@@ -20,138 +20,164 @@ import (
 // tunKind is the kind of the device that WireGuard in this process has, as the netlink library names it.
 const tunKind = "tuntap"
 
+// variant is WireGuard behind a link: of the kernel, or in this process. No method but Inspect may run concurrently with
+// Close.
+type variant interface {
+	device
+
+	// Inspect returns the same as State, from any thread in the link's namespace, and concurrently with all methods.
+	Inspect() (*wgtypes.Device, error)
+
+	// Alive reports whether the device still carries the packets of a link with the index that it had when it was opened.
+	Alive(netlink.Link) bool
+
+	// Up takes the link's MTU and opens the sockets, in the calling thread's network namespace. It may be repeated.
+	Up(mtu int) error
+
+	// Note returns what users should know of the device, "" for nothing.
+	Note() string
+
+	// Close releases what this process holds, and leaves the link in place. It may be called more than once.
+	Close() error
+}
+
+// tunnel owns the network's device: the link, WireGuard behind it, its key and its port. It knows neither peers nor routes.
+type tunnel struct {
+	config    backend.Config
+	process   bool   // ignore the kernel's WireGuard
+	socketDir string // of the control sockets of devices in processes
+
+	handle *kernel.Handle // opened by the first Apply
+	kind   string         // of the link: kernelKind or tunKind; "" before it is chosen
+	device variant        // nil while there is none
+	index  int            // ifindex of the link, or 0
+	logged bool           // that the device is used
+
+	// What was wanted before, to tell repairs from changes; zero if unknown.
+	mtu     int
+	port    int
+	private wgtypes.Key
+}
+
 // ensured describes the device that ensure found or made.
 type ensured struct {
 	usable bool // there is a device
 	empty  bool // it had no peers
 	down   bool // it was down, which ends sessions
 	bare   bool // it had lost its addresses and routes, or this process did not know them
+	keyed  bool // it has the private key that was wanted, and no other was allowed
 }
 
 // ensure makes sure that the network's device exists, listens and is up. After an error, the device may still be
 // usable. addrs are the addresses that it should have.
-func (b *Backend) ensure(addrs map[netip.Prefix]kernel.Address, s backend.State, report *backend.Report) (ensured, error) {
-	link, err := b.handle.FindDevice(kernel.TunnelDevice{
-		Name:   b.config.Link,
-		Alias:  b.config.DeviceAlias(),
-		Index:  b.index,
+func (t *tunnel) ensure(
+	key wgtypes.Key, port int, addrs map[netip.Prefix]kernel.Address, s backend.State, report *backend.Report,
+) (ensured, error) {
+	link, err := t.handle.FindDevice(kernel.TunnelDevice{
+		Name:   t.config.Link,
+		Alias:  t.config.DeviceAlias(),
+		Index:  t.index,
 		Addrs:  slices.Collect(maps.Keys(addrs)),
-		IsKind: func(l netlink.Link) bool { return isTUN(l) || isKernel(l) },
+		IsKind: isEither,
 	}, report)
 	if err != nil {
 		return ensured{}, err
 	}
-	if err := b.choose(link); err != nil {
+	if err := t.choose(link); err != nil {
 		return ensured{}, err
 	}
-	before := b.index
-	link, empty, err := b.open(link, s.MTU, report)
+	before := t.index
+	link, empty, err := t.open(link, s.MTU, report)
 	if err != nil {
 		return ensured{}, err
 	}
-	made := b.index != before
+	made := t.index != before
 	down := link.Attrs().Flags&net.FlagUp == 0
-	e := ensured{usable: true, empty: empty, down: down, bare: made || down}
-	listenErr := b.configure(s.Partial && !empty, empty, report)
-	return e, errors.Join(listenErr, b.setUp(link, s, made, report))
+	keyed, listenErr := t.configure(key, port, s, empty, report)
+	e := ensured{usable: true, empty: empty, down: down, bare: made || down, keyed: keyed}
+	return e, errors.Join(listenErr, t.setUp(link, port, s, made, report))
 }
 
 // choose chooses between the kernel's WireGuard and that of this process, once for the process.
-func (b *Backend) choose(link netlink.Link) error {
-	if b.kind != "" {
+func (t *tunnel) choose(link netlink.Link) error {
+	if t.kind != "" {
 		return nil
 	}
 	has := link != nil && isKernel(link)
-	if !has && !b.process {
+	if !has && !t.process {
 		var err error
 		if has, err = kernel.HasFamily(kernelKind); err != nil {
 			return err
 		}
 	}
-	b.kind = tunKind
-	if has && !b.process {
-		b.kind = kernelKind
+	t.kind = tunKind
+	if has && !t.process {
+		t.kind = kernelKind
 	}
 	return nil
 }
 
 // open opens the network's device, and makes it if there is none. empty reports whether it has neither peers nor
 // sessions yet.
-func (b *Backend) open(link netlink.Link, mtu int, report *backend.Report) (_ netlink.Link, empty bool, err error) {
-	if link != nil && !isKernel(link) && !isTUN(link) {
-		return nil, false, fmt.Errorf("link %s, of kind %q: %w", b.config.Link, link.Type(), backend.ErrForeignDevice)
+func (t *tunnel) open(link netlink.Link, mtu int, report *backend.Report) (_ netlink.Link, empty bool, err error) {
+	if link != nil && !isEither(link) {
+		return nil, false, fmt.Errorf("link %s, of kind %q: %w", t.config.Link, link.Type(), backend.ErrForeignDevice)
 	}
-	if b.opened(link) {
+	if t.device != nil && link != nil && link.Attrs().Index == t.index && t.device.Alive(link) {
 		return link, false, nil
 	}
-	if err := b.release(); err != nil {
+	if err := t.release(); err != nil {
 		return nil, false, err
 	}
 	replaced := link != nil
-	if link, err = b.makeRoom(link, report); err != nil {
+	if link, err = t.makeRoom(link, report); err != nil {
 		return nil, false, err
 	}
-	empty = b.kind == tunKind || link == nil
+	empty = t.kind == tunKind || link == nil
 	if empty {
 		report.Writes++
 	}
-	if b.kind == kernelKind {
-		link, err = b.openKernel(link)
+	if t.kind == kernelKind {
+		link, err = t.openKernel(link)
 	} else {
-		link, err = b.openProcess(mtu)
+		link, err = t.openProcess(mtu)
 	}
 	if err != nil {
 		return nil, false, err
 	}
-	switch index := link.Attrs().Index; {
-	case b.index == 0: // the first time in this process
-	case index == b.index:
-		report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: "device was detached"})
-	case replaced:
-		report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: "device was replaced"})
-	default:
-		report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: "device was deleted"})
+	fault := "device was deleted"
+	if index := link.Attrs().Index; index == t.index {
+		fault = "device was detached"
+	} else if replaced {
+		fault = "device was replaced"
 	}
-	b.index = link.Attrs().Index
-	if !b.logged {
-		b.config.Logger.Info("device opened", "link", b.config.Link, "wireguard", b.variant())
-		b.logged = true
+	if t.index != 0 { // otherwise it is the first time in this process
+		report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: fault})
+	}
+	t.index = link.Attrs().Index
+	if !t.logged {
+		t.config.Logger.Info("device opened", "link", t.config.Link, "wireguard", t.place())
+		t.logged = true
 	}
 	return link, empty, nil
 }
 
-// opened reports whether the device is the one that this process has open.
-func (b *Backend) opened(link netlink.Link) bool {
-	if b.device == nil || link == nil || link.Attrs().Index != b.index {
-		return false
-	}
-	inProcess, ok := b.device.(*processDevice)
-	if !ok {
-		return isKernel(link)
-	}
-	if !inProcess.alive() {
-		return false
-	}
-	b.serve(inProcess) // again if another program has removed the socket
-	return true
-}
-
 // makeRoom deletes leno's device if it is of the wrong kind: that of another backend, or of the other kind of
 // WireGuard. It returns the device if it stays.
-func (b *Backend) makeRoom(link netlink.Link, report *backend.Report) (netlink.Link, error) {
-	if link == nil || isKernel(link) && b.kind == kernelKind {
+func (t *tunnel) makeRoom(link netlink.Link, report *backend.Report) (netlink.Link, error) {
+	if link == nil || isKernel(link) && t.kind == kernelKind {
 		return link, nil
 	}
 	if tuntap, ok := link.(*netlink.Tuntap); ok {
 		multi := tuntap.Flags&netlink.TUNTAP_MULTI_QUEUE != 0
-		if !multi && b.kind == tunKind {
+		if !multi && t.kind == tunKind {
 			return link, nil
 		}
 		if err := unusedTUN(tuntap, multi); err != nil {
 			return nil, err
 		}
 	}
-	if err := b.handle.DeleteLink(link); err != nil {
+	if err := t.handle.DeleteLink(link); err != nil {
 		return nil, err
 	}
 	report.Writes++
@@ -176,12 +202,12 @@ func unusedTUN(link *netlink.Tuntap, multi bool) error {
 	return nil
 }
 
-func (b *Backend) openKernel(link netlink.Link) (netlink.Link, error) {
+func (t *tunnel) openKernel(link netlink.Link) (netlink.Link, error) {
 	if link == nil {
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.Alias = b.config.Link, b.config.DeviceAlias()
+		attrs.Name, attrs.Alias = t.config.Link, t.config.DeviceAlias()
 		var err error
-		link, err = b.handle.AddLink(&netlink.Wireguard{LinkAttrs: attrs})
+		link, err = t.handle.AddLink(&netlink.Wireguard{LinkAttrs: attrs})
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			err = fmt.Errorf("%w: %w", err, backend.ErrNoSuchKind)
 		}
@@ -189,58 +215,48 @@ func (b *Backend) openKernel(link netlink.Link) (netlink.Link, error) {
 			return nil, err
 		}
 	}
-	opened, err := openKernel(b.config.Link)
+	opened, err := openKernel(t.config.Link)
 	if err != nil {
 		return nil, err
 	}
-	b.device = opened
+	t.device = opened
 	return link, nil
 }
 
-func (b *Backend) openProcess(mtu int) (netlink.Link, error) {
-	opened, err := openProcess(b.config.Link, mtu, b.config.Logger)
+func (t *tunnel) openProcess(mtu int) (netlink.Link, error) {
+	socket := filepath.Join(t.socketDir, t.config.Link+".sock")
+	opened, err := openProcess(t.config.Link, mtu, socket, t.config.Logger)
 	if err != nil {
 		return nil, err
 	}
-	link, err := b.handle.Link(b.config.Link)
+	link, err := t.handle.Link(t.config.Link)
 	if err == nil && link == nil {
-		err = fmt.Errorf("tun device %s is gone again", b.config.Link)
+		err = fmt.Errorf("tun device %s is gone again", t.config.Link)
 	}
 	if err != nil {
 		return nil, errors.Join(err, opened.Close())
 	}
-	b.device = opened
-	b.serve(opened)
+	t.device = opened
 	return link, nil
 }
 
-func (b *Backend) socketPath() string { return filepath.Join(b.socketDir, b.config.Link+".sock") }
-
-// serve opens the socket by which wg(8) finds the device, unless it is open. The device works without it.
-func (b *Backend) serve(d *processDevice) {
-	if b.control != nil && b.control.reachable() {
-		return
-	}
-	if b.control != nil {
-		_ = b.control.Close() // its path leads elsewhere
-	}
-	control, err := serve(b.socketPath(), d.engine.IpcHandle)
-	b.control, b.unserved = control, err
-}
-
-// configure sets the device's key and port. It leaves both as they are if keep is set, because they may be newer.
-func (b *Backend) configure(keep, empty bool, report *backend.Report) error {
-	var errs []error
-	state, err := b.device.State()
+// configure sets the device's key and port. With a partial state it leaves those of a device with peers, because they may
+// be newer.
+func (t *tunnel) configure(
+	key wgtypes.Key, port int, s backend.State, empty bool, report *backend.Report,
+) (keyed bool, err error) {
+	state, err := t.device.State()
 	if err != nil {
-		return err
+		return false, err
 	}
+	keep := s.Partial && !empty
+	var errs []error
 	fix := func(wrong bool, c wgtypes.Config, known bool, fault, detail string) bool {
 		if !wrong || keep {
 			return true
 		}
-		if err := b.device.Configure(c); err != nil {
-			errs = append(errs, b.explain(err))
+		if err := t.device.Configure(c); err != nil {
+			errs = append(errs, t.explain(err, port))
 			return false
 		}
 		report.Writes++
@@ -249,49 +265,113 @@ func (b *Backend) configure(keep, empty bool, report *backend.Report) error {
 		}
 		return true
 	}
-	key, port := b.key, b.options.Port
-	if fix(state.PrivateKey != key, wgtypes.Config{PrivateKey: &key}, b.private == key,
+	if fix(state.PrivateKey != key, wgtypes.Config{PrivateKey: &key}, t.private == key,
 		"device had another private key", "that of public key "+state.PublicKey.String()) {
-		b.private = key
-		if !keep {
-			b.used = key
-		}
+		t.private, keyed = key, !keep
 	}
-	listened := b.port == port
-	b.port = 0
+	listened := t.port == port
+	t.port = 0
 	if fix(state.ListenPort != port, wgtypes.Config{ListenPort: &port}, listened,
 		"device had another listen port", fmt.Sprintf("%d instead of %d", state.ListenPort, port)) {
-		b.port = port
+		t.port = port
 	}
-	if inProcess, ok := b.device.(*processDevice); ok {
-		errs = append(errs, b.explain(inProcess.Up()))
-	}
-	return errors.Join(errs...)
+	return keyed, errors.Join(append(errs, t.explain(t.device.Up(s.MTU), port))...)
 }
 
 // explain adds the meaning to an error of the sockets.
-func (b *Backend) explain(err error) error {
+func (t *tunnel) explain(err error, port int) error {
 	if errors.Is(err, unix.EADDRINUSE) {
-		return kernel.PortInUse(b.options.Port, b.config.Link)
+		return kernel.PortInUse(port, t.config.Link)
 	}
 	return err
 }
 
 // setUp sets the MTU and brings the device up. Settings that a newly opened device lacks are not reported as repairs.
-func (b *Backend) setUp(link netlink.Link, s backend.State, made bool, report *backend.Report) error {
-	known := b.mtu == s.MTU && !made
-	b.mtu = s.MTU
+func (t *tunnel) setUp(link netlink.Link, port int, s backend.State, made bool, report *backend.Report) error {
+	known := t.mtu == s.MTU && !made
+	t.mtu = s.MTU
 	var errs []error
-	if err := b.handle.SetUpDevice(link, s.MTU, b.config.DeviceAlias(), known, report); err != nil {
+	if err := t.handle.SetUpDevice(link, s.MTU, t.config.DeviceAlias(), known, report); err != nil {
 		for _, single := range backend.Apart(err) {
-			errs = append(errs, b.explain(single))
+			errs = append(errs, t.explain(single, port))
 		}
 	}
-	if inProcess, ok := b.device.(*processDevice); ok {
-		inProcess.tun.setMTU(s.MTU)
-	}
-	return errors.Join(append(errs, kernel.AcceptElsewhere(b.config.Link, s.Elsewhere, report))...)
+	return errors.Join(append(errs, kernel.AcceptElsewhere(t.config.Link, s.Elsewhere, report))...)
 }
+
+// hasKey reports whether the kernel has the network's device, with this private key.
+func (t *tunnel) hasKey(private wgtypes.Key) bool {
+	link, err := t.handle.Link(t.config.Link)
+	if err != nil || link == nil || !isKernel(link) {
+		return false
+	}
+	state, err := kernelState(t.config.Link)
+	return err == nil && state.PrivateKey == private
+}
+
+// notes tells users what the backend chose.
+func (t *tunnel) notes() []string {
+	notes := []string{t.place()}
+	if note := t.device.Note(); note != "" {
+		notes = append(notes, note)
+	}
+	return notes
+}
+
+// place says where WireGuard runs.
+func (t *tunnel) place() string {
+	switch {
+	case t.kind == kernelKind:
+		return "WireGuard of the kernel"
+	case t.process:
+		return "WireGuard in the agent's process"
+	}
+	return "WireGuard in the agent's process: the kernel has none"
+}
+
+// remove deletes the network's link. Addresses, peers and routes over it disappear with it.
+func (t *tunnel) remove(report *backend.Report) error {
+	closeErr := t.forget()
+	link, err := t.handle.Link(t.config.Link)
+	if err == nil && link != nil && isEither(link) {
+		if err = t.handle.DeleteLink(link); err == nil {
+			report.Writes++
+		}
+	}
+	return errors.Join(closeErr, err)
+}
+
+// close releases the device and the kernel's interface. The link stays.
+func (t *tunnel) close() error {
+	err := t.forget()
+	if t.handle != nil {
+		err = errors.Join(err, t.handle.Close())
+		t.handle = nil
+	}
+	return err
+}
+
+// forget releases the device and forgets what was wanted.
+func (t *tunnel) forget() error {
+	t.index, t.mtu = 0, 0
+	t.expectNothing()
+	return t.release()
+}
+
+// expectNothing makes the next differences of the key and the port no repairs.
+func (t *tunnel) expectNothing() { t.private, t.port = wgtypes.Key{}, 0 }
+
+// release closes the device in this process.
+func (t *tunnel) release() error {
+	if t.device == nil {
+		return nil
+	}
+	err := t.device.Close()
+	t.device = nil
+	return err
+}
+
+func isEither(link netlink.Link) bool { return isKernel(link) || isTUN(link) }
 
 func isKernel(link netlink.Link) bool { return link.Type() == kernelKind }
 

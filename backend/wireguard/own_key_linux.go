@@ -7,124 +7,158 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/hashicorp/go-hclog"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// readKeys reads the private key, which it creates in the state directory if there is none, and the preshared key. After an
+// keyring owns this host's private key, the network's preshared key, and the record that this host has used its key. It
+// reads and writes their files, and knows no device.
+type keyring struct {
+	dir              string // the network's state directory
+	keyFile, pskFile string // as the options of these names
+	log              hclog.Logger
+
+	private, psk wgtypes.Key // zero before they are read; psk also without one
+	used         wgtypes.Key // that the device has
+	noted        use         // what note has written
+}
+
+// change takes other options. Files are read at the next read.
+func (k *keyring) change(o options) {
+	if o.KeyFile != k.keyFile {
+		k.private = wgtypes.Key{}
+	}
+	k.keyFile, k.pskFile = o.KeyFile, o.PSKFile
+}
+
+// isOperators reports whether the private key is the operator's, which leno neither creates nor replaces.
+func (k *keyring) isOperators() bool { return filepath.IsAbs(k.keyFile) }
+
+// path returns the path of the file with this host's private key.
+func (k *keyring) path() string {
+	if k.isOperators() {
+		return k.keyFile
+	}
+	return filepath.Join(k.dir, k.keyFile)
+}
+
+// usePath returns the path of the file that says which key this host has used.
+func (k *keyring) usePath() string { return filepath.Join(k.dir, useFile) }
+
+// read reads the private key, which it creates in the state directory if there is none, and the preshared key. After an
 // error the keys are as before. A key elsewhere must exist: otherwise, a definition could make hosts
 // create files anywhere.
-func (b *Backend) readKeys() error {
-	path, created := b.keyPath(), false
+func (k *keyring) read() error {
+	path, created := k.path(), false
 	var key wgtypes.Key
 	var err error
-	if filepath.IsAbs(b.options.KeyFile) {
+	if k.isOperators() {
 		if key, err = readKey(path); errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("%w: create it with `wg genkey`, as root and with mode 0600, or leave key_file out", err)
 		}
 		key = clamped(key)
 	} else {
-		key, created, err = ensureKey(path, b.key)
+		key, created, err = ensureKey(path, k.private)
 	}
 	if err != nil {
 		return fmt.Errorf("key_file: %w", err)
 	}
 	psk := wgtypes.Key{}
-	if b.options.PSKFile != "" {
-		if psk, err = readKey(b.options.PSKFile); err != nil {
+	if k.pskFile != "" {
+		if psk, err = readKey(k.pskFile); err != nil {
 			return fmt.Errorf("psk_file: %w", err)
 		}
 	}
 	if created {
-		b.config.Logger.Info("private key created", "file", path, "public_key", key.PublicKey())
+		k.log.Info("private key created", "file", path, "public_key", key.PublicKey())
 	}
-	b.key, b.psk = key, psk
+	k.private, k.psk = key, psk
 	return nil
 }
 
-// keyPath returns the path of the file with this host's private key.
-func (b *Backend) keyPath() string {
-	if filepath.IsAbs(b.options.KeyFile) {
-		return b.options.KeyFile
+// need reads the keys unless they are known.
+func (k *keyring) need() error {
+	if k.private != (wgtypes.Key{}) {
+		return nil
 	}
-	return filepath.Join(b.config.DataDir, b.options.KeyFile)
+	return k.read()
 }
 
-// usePath returns the path of the file that says which key this host has used.
-func (b *Backend) usePath() string { return filepath.Join(b.config.DataDir, useFile) }
+// forgetUse forgets that the device has the key, because there is no device.
+func (k *keyring) forgetUse() { k.used, k.noted = wgtypes.Key{}, use{} }
 
-// isInUse reports whether this host used its key before another host published it: the device has the key, or had it when
-// this host had the same lease.
-func (b *Backend) isInUse(own use) bool {
-	if b.used == b.key || own.lease != 0 && readUse(b.usePath()) == own {
+// isInUse reports whether this host used its key before another host published it: the device got it from this process, or
+// had it when this host had the same lease.
+func (k *keyring) isInUse(own use) bool {
+	if k.used == k.private {
 		return true
 	}
-	link, err := b.handle.Link(b.config.Link)
-	if err != nil || link == nil || !isKernel(link) {
-		return false
-	}
-	state, err := kernelState(b.config.Link)
-	return err == nil && state.PrivateKey == b.key
+	text, err := os.ReadFile(k.usePath())
+	return own.lease != 0 && err == nil && string(text) == own.text()
 }
 
-// noteUse records that this host uses its key. It only logs a failure, because the file matters only if another host
-// has the same key.
-func (b *Backend) noteUse(own use) {
-	if b.used != b.key || own.lease == 0 || own == b.noted {
+// note records that this host uses its key, if the device has it, now or since before. It only logs a failure, because the
+// file matters only if another host has the same key.
+func (k *keyring) note(own use, now bool) {
+	if now {
+		k.used = k.private
+	}
+	if k.used != k.private || own.lease == 0 || own == k.noted {
 		return
 	}
-	if err := writeUse(b.usePath(), own); err != nil {
-		b.config.Logger.Debug("the use of the key could not be written down", "error", err)
+	if err := writeFile(k.usePath(), own.text()); err != nil {
+		k.log.Debug("the use of the key could not be written down", "error", err)
 		return
 	}
-	b.noted = own
+	k.noted = own
 }
 
 // renounce gives up a key that another host published before this host used it, for example because one host was copied
 // from the other. With the same key, either host would receive the other's packets. The agent publishes the new key
 // after the next Advertise. The operator's file stays as it is.
-func (b *Backend) renounce(twin string) error {
-	if filepath.IsAbs(b.options.KeyFile) {
-		return fmt.Errorf("the key in %s is that of node %s too: one of the hosts needs another key", b.options.KeyFile, twin)
+func (k *keyring) renounce(twin string) error {
+	if k.isOperators() {
+		return fmt.Errorf("the key in %s is that of node %s too: one of the hosts needs another key", k.keyFile, twin)
 	}
-	if err := b.deleteKey(); err != nil {
-		return fmt.Errorf("the key in %s is that of node %s too: %w", b.keyPath(), twin, err)
+	if err := k.delete(); err != nil {
+		return fmt.Errorf("the key in %s is that of node %s too: %w", k.path(), twin, err)
 	}
-	b.key = wgtypes.Key{}
-	if err := b.readKeys(); err != nil {
+	k.private = wgtypes.Key{}
+	if err := k.read(); err != nil {
 		return err
 	}
-	b.config.Logger.Warn("private key was that of another host, created another one", "peer", twin)
-	return fmt.Errorf("the key in %s was that of node %s too: it was replaced, and the lease follows", b.keyPath(), twin)
+	k.log.Warn("private key was that of another host, created another one", "peer", twin)
+	return fmt.Errorf("the key in %s was that of node %s too: it was replaced, and the lease follows", k.path(), twin)
 }
 
-// Rekey implements backend.Rekeyer.
-func (b *Backend) Rekey() error {
-	if filepath.IsAbs(b.options.KeyFile) {
+// replace gives up the key, unless it is the operator's. The next read creates another one.
+func (k *keyring) replace() error {
+	if k.isOperators() {
 		return nil
 	}
-	if err := b.deleteKey(); err != nil {
+	if err := k.delete(); err != nil {
 		return fmt.Errorf("key_file: %w", err)
 	}
-	b.config.Logger.Info("this host has missed a key rotation, replacing its key")
-	b.key = wgtypes.Key{}
+	k.log.Info("this host has missed a key rotation, replacing its key")
+	k.private = wgtypes.Key{}
 	return nil
 }
 
-// removeKey removes the private key that is below the network's state directory, and the directory if it is empty then.
-func (b *Backend) removeKey() error {
-	_ = os.Remove(b.usePath())
-	if !filepath.IsAbs(b.options.KeyFile) {
-		if err := b.deleteKey(); err != nil {
+// remove deletes all files but the operator's, and the state directory if it is empty then.
+func (k *keyring) remove() error {
+	_ = os.Remove(k.usePath())
+	if !k.isOperators() {
+		if err := k.delete(); err != nil {
 			return fmt.Errorf("key_file: %w", err)
 		}
 	}
-	_ = os.Remove(b.config.DataDir) // if there is nothing else in it
+	_ = os.Remove(k.dir) // if there is nothing else in it
 	return nil
 }
 
-// deleteKey deletes the file with the private key, if there is one.
-func (b *Backend) deleteKey() error {
-	if err := os.Remove(b.keyPath()); !errors.Is(err, fs.ErrNotExist) {
+// delete deletes the file with the private key, if there is one.
+func (k *keyring) delete() error {
+	if err := os.Remove(k.path()); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil

@@ -4,10 +4,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/lenonet/leno/backend"
 )
 
 const (
@@ -60,23 +64,35 @@ func (p *path) look(now time.Time, rx, tx int64, keepalive time.Duration) (faile
 	return false
 }
 
+// paths owns where this host sends each peer's packets: by which of several ways, from which of its own addresses, and
+// which endpoints WireGuard has chosen itself. It changes only endpoints on the device.
+type paths struct {
+	log      hclog.Logger
+	followed map[wgtypes.Key]*path // of peers with several ways, or behind NAT
+	roaming  roaming
+	underlay backend.Underlay // of the last chooseSources
+}
+
+// forget forgets what the last device has shown. The underlay stays known.
+func (ps *paths) forget() { ps.followed, ps.roaming = nil, nil }
+
 // follow chooses the endpoint of each peer that has several, and changes to the next one if the present one does not
-// work.
-func (b *Backend) follow(p plan) error {
-	before := b.paths
-	b.paths = make(map[wgtypes.Key]*path)
+// work. The plan's peers get the endpoint.
+func (ps *paths) follow(d device, p plan) error {
+	before := ps.followed
+	ps.followed = make(map[wgtypes.Key]*path)
 	for key, ways := range p.ways {
 		if s := p.sources[key]; len(ways) < 2 && !s.anyPort && !s.anywhere {
 			continue
 		}
-		if b.paths[key] = before[key]; before[key] == nil || !slices.Equal(before[key].ways, ways) {
-			b.paths[key] = &path{ways: ways}
+		if ps.followed[key] = before[key]; before[key] == nil || !slices.Equal(before[key].ways, ways) {
+			ps.followed[key] = &path{ways: ways}
 		}
 	}
-	if len(b.paths) == 0 {
+	if len(ps.followed) == 0 {
 		return nil
 	}
-	state, err := b.device.State()
+	state, err := d.State()
 	if err != nil {
 		return err
 	}
@@ -84,7 +100,7 @@ func (b *Backend) follow(p plan) error {
 	now := time.Now()
 	for i := range state.Peers {
 		have := &state.Peers[i]
-		path := b.paths[have.PublicKey]
+		path := ps.followed[have.PublicKey]
 		if path == nil {
 			continue
 		}
@@ -98,15 +114,15 @@ func (b *Backend) follow(p plan) error {
 		if path.look(now, have.ReceiveBytes, have.TransmitBytes, have.PersistentKeepaliveInterval) {
 			path.at = (path.at + 1) % len(path.ways)
 			if next = path.ways[path.at]; next != at && !path.told {
-				b.config.Logger.Info("peer does not answer, trying another endpoint", "node", p.nodes[have.PublicKey], "endpoint", at, "next", next)
+				ps.log.Info("peer does not answer, trying another endpoint", "node", p.nodes[have.PublicKey], "endpoint", at, "next", next)
 				path.told = true
 			}
 		}
 		if next != at {
-			config.Peers = append(config.Peers, wgtypes.PeerConfig{PublicKey: have.PublicKey, UpdateOnly: true, Endpoint: net.UDPAddrFromAddrPort(next)})
+			config.Peers = append(config.Peers, atEndpoint(have.PublicKey, next))
 		}
 	}
-	for key, path := range b.paths {
+	for key, path := range ps.followed {
 		wanted := p.peers[key]
 		wanted.endpoint = path.ways[path.at]
 		p.peers[key] = wanted
@@ -114,8 +130,44 @@ func (b *Backend) follow(p plan) error {
 	if len(config.Peers) == 0 {
 		return nil
 	}
-	if err := b.device.Configure(config); err != nil {
+	if err := d.Configure(config); err != nil {
 		return fmt.Errorf("change endpoints: %w", err)
 	}
 	return nil
+}
+
+// chooseSources makes a device in this process send from the addresses that the kernel chooses, after the underlay has
+// changed. It would otherwise keep sending to each peer from the address at which the peer's last packet arrived, until
+// it has heard nothing for 15 seconds. A device of the kernel needs no change.
+func (ps *paths) chooseSources(d device, inProcess bool, p plan, u backend.Underlay) error {
+	same := ps.isSame(u)
+	ps.underlay = u
+	if !inProcess || same {
+		return nil
+	}
+	state, err := d.State()
+	if err != nil {
+		return err
+	}
+	var config wgtypes.Config
+	for i := range state.Peers {
+		key, endpoint := state.Peers[i].PublicKey, endpointOf(&state.Peers[i])
+		peer, ok := p.peers[key]
+		if !ok {
+			continue
+		}
+		if !p.sources[key].has(endpoint) { // otherwise a NAT may have chosen it
+			endpoint = peer.endpoint
+		}
+		config.Peers = append(config.Peers, atEndpoint(key, endpoint))
+	}
+	return d.Configure(config)
+}
+
+// isSame reports whether the underlay is that of the last chooseSources.
+func (ps *paths) isSame(u backend.Underlay) bool { return reflect.DeepEqual(ps.underlay, u) }
+
+// atEndpoint sets the endpoint of a peer that the device has.
+func atEndpoint(key wgtypes.Key, endpoint netip.AddrPort) wgtypes.PeerConfig {
+	return wgtypes.PeerConfig{PublicKey: key, UpdateOnly: true, Endpoint: net.UDPAddrFromAddrPort(endpoint)}
 }

@@ -16,8 +16,7 @@ import (
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
-// device is a WireGuard device: of the kernel, or in this process. Both behave alike. No method may run concurrently
-// with Close.
+// device is a WireGuard device, of the kernel or in this process. Both behave alike.
 type device interface {
 	// State returns the device's configuration and counters. It may be called concurrently.
 	State() (*wgtypes.Device, error)
@@ -25,9 +24,6 @@ type device interface {
 	// Configure changes what the configuration mentions, in order. It continues to receive on the old port if the new one
 	// cannot be used, and the error then wraps EADDRINUSE.
 	Configure(wgtypes.Config) error
-
-	// Close releases what this process holds, and leaves the link in place. It may be called more than once.
-	Close() error
 }
 
 // peerTable is the table of a device's peers.
@@ -155,6 +151,66 @@ func silent(names []string) string {
 	}
 	return text
 }
+
+// peers owns what is known of the device's peers beyond the device: which were wanted before, and with which there has been
+// no handshake. It starts handshakes, and changes no peer otherwise.
+type peers struct {
+	last    map[wgtypes.Key]peer // wanted before, to tell repairs from changes; nil if unknown
+	greeted time.Time            // when the device last started without sessions
+	retried time.Time            // when idle last returned all unproven peers
+	silent  string               // which peers have not had a handshake, for users; "" for none
+}
+
+// judge returns the sorted nodes of the unproven peers. It records those that have had enough time to answer, for a note
+// to users.
+func (ps *peers) judge(unproven map[wgtypes.Key]peer, p plan, have map[wgtypes.Key]peer) (nodes []string) {
+	var late []string
+	for key := range unproven {
+		nodes = append(nodes, p.nodes[key])
+		if _, had := have[key]; had && time.Since(ps.greeted) > greetTime {
+			late = append(late, p.nodes[key])
+		}
+	}
+	slices.Sort(nodes)
+	ps.silent = silent(late)
+	return nodes
+}
+
+// greet starts the handshakes that no traffic starts: with all wanted peers if the device has just started without
+// sessions, and otherwise with those of the unproven ones that are due.
+func (ps *peers) greet(d device, fresh bool, wanted, unproven map[wgtypes.Key]peer, p plan, have map[wgtypes.Key]peer) error {
+	if !fresh {
+		return greet(d, ps.due(p, have, unproven))
+	}
+	ps.greeted = time.Now()
+	return greet(d, wanted)
+}
+
+// due returns the unproven peers with which this host must start a handshake. Each peer needs one when it is added: it
+// may have started a handshake before this host knew it, and would wait 5 seconds before the next attempt. Peers whose
+// routes belong to another backend need one every retryTime, because no traffic starts it.
+func (ps *peers) due(p plan, have, unproven map[wgtypes.Key]peer) map[wgtypes.Key]peer {
+	again := time.Since(ps.retried) >= retryTime
+	due := map[wgtypes.Key]peer{}
+	for key, peer := range unproven {
+		_, had := have[key]
+		if !had || again && p.elsewhere.HasAny(p.subnets[key]) {
+			due[key] = peer
+		}
+	}
+	if again {
+		ps.retried = time.Now()
+	}
+	return due
+}
+
+// greetTime is how long peers may take to answer the handshakes that a device starts when it is opened. The device
+// repeats a handshake after 5 seconds.
+const greetTime = 10 * time.Second
+
+// retryTime is the time between two handshakes with a peer that does not answer. WireGuard itself uses the same
+// interval, but gives up after 90 seconds.
+const retryTime = 5 * time.Second
 
 // compareKeys orders peers by key.
 func compareKeys(a, b wgtypes.Key) int { return slices.Compare(a[:], b[:]) }

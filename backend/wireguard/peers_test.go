@@ -20,7 +20,6 @@ type tableDevice struct {
 }
 
 func (d *tableDevice) State() (*wgtypes.Device, error) { return &wgtypes.Device{Peers: d.peers}, nil }
-func (d *tableDevice) Close() error                    { return nil }
 
 func (d *tableDevice) Configure(c wgtypes.Config) error {
 	d.configs = append(d.configs, c.Peers...)

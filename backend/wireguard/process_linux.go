@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/conn"
 	wg "golang.zx2c4.com/wireguard/device"
@@ -23,13 +24,17 @@ type processDevice struct {
 	tun    *tunDevice
 	up     bool
 	port   int // that it listens on or is to listen on
+
+	socketPath string         // by which wg(8) finds the device, which works without it
+	control    *controlSocket // nil if it could not be opened
+	unserved   error          // why control is nil
 }
 
-var _ device = (*processDevice)(nil)
+var _ variant = (*processDevice)(nil)
 
 // openProcess attaches to the TUN device with a name in the calling thread's network namespace, and creates it if there
 // is none. It is down until Up.
-func openProcess(link string, mtu int, log hclog.Logger) (*processDevice, error) {
+func openProcess(link string, mtu int, socketPath string, log hclog.Logger) (*processDevice, error) {
 	t, err := openTUN(link, mtu)
 	if err != nil {
 		return nil, err
@@ -39,11 +44,25 @@ func openProcess(link string, mtu int, log hclog.Logger) (*processDevice, error)
 		Verbosef: wg.DiscardLogf,
 		Errorf:   func(format string, args ...any) { log.Debug("wireguard", "message", fmt.Sprintf(format, args...)) },
 	})
-	return &processDevice{engine: engine, tun: t}, nil
+	d := &processDevice{engine: engine, tun: t, socketPath: socketPath}
+	d.serve()
+	return d, nil
 }
 
-// Up opens the sockets in the calling thread's network namespace. It may be repeated.
-func (d *processDevice) Up() error {
+// serve opens the control socket, unless it is open.
+func (d *processDevice) serve() {
+	if d.control != nil && d.control.reachable() {
+		return
+	}
+	if d.control != nil {
+		_ = d.control.Close() // its path leads elsewhere
+	}
+	d.control, d.unserved = serve(d.socketPath, d.engine.IpcHandle)
+}
+
+// Up implements variant.
+func (d *processDevice) Up(mtu int) error {
+	d.tun.setMTU(mtu)
 	if d.up {
 		return nil
 	}
@@ -54,17 +73,27 @@ func (d *processDevice) Up() error {
 	return nil
 }
 
-// alive reports whether the device still carries packets: the TUN device has not been deleted.
-func (d *processDevice) alive() bool {
+// Alive implements variant: the TUN device has not been deleted. It opens the control socket again if another program has
+// removed it.
+func (d *processDevice) Alive(netlink.Link) bool {
 	select {
 	case <-d.engine.Wait():
 		return false
 	default:
+		d.serve()
 		return true
 	}
 }
 
-// State implements device.
+// Note implements variant.
+func (d *processDevice) Note() string {
+	if d.control != nil {
+		return ""
+	}
+	return fmt.Sprintf("wg(8) cannot show the device: %v", d.unserved)
+}
+
+// State implements variant.
 func (d *processDevice) State() (*wgtypes.Device, error) {
 	text, err := d.engine.IpcGet()
 	if err != nil {
@@ -73,7 +102,10 @@ func (d *processDevice) State() (*wgtypes.Device, error) {
 	return decodeState(text)
 }
 
-// Configure implements device.
+// Inspect implements variant.
+func (d *processDevice) Inspect() (*wgtypes.Device, error) { return d.State() }
+
+// Configure implements variant.
 func (d *processDevice) Configure(c wgtypes.Config) error {
 	err := d.engine.IpcSet(encodeConfig(c))
 	if c.ListenPort == nil {
@@ -99,11 +131,16 @@ func (d *processDevice) listenAgain() error {
 	}
 }
 
-// Close implements device.
+// Close implements variant.
 func (d *processDevice) Close() error {
+	var err error
+	if d.control != nil {
+		err = d.control.Close()
+		d.control = nil
+	}
 	d.engine.Close()
 	<-d.engine.Wait()
-	return nil
+	return err
 }
 
 // tunDevice is a TUN device with a limit of the packets that are on their way. Its MTU is set by its user, because the
