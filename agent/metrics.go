@@ -10,8 +10,8 @@ import (
 
 // telemetryConfig returns where the configuration sends metrics. host is the host label if no node name is configured.
 func telemetryConfig(c config.Config, host string) telemetry.Config {
-	out := telemetry.Config{Retention: c.Telemetry.PrometheusRetention, Statsd: c.Telemetry.StatsdAddress,
-		Dogstatsd: c.Telemetry.DogstatsdAddress}
+	out := telemetry.Config{Retention: c.Telemetry.PrometheusRetention, Address: c.Telemetry.Address,
+		Statsd: c.Telemetry.StatsdAddress, Dogstatsd: c.Telemetry.DogstatsdAddress}
 	if !c.Telemetry.DisableHostname {
 		out.Host = c.NodeName
 		if out.Host == "" {

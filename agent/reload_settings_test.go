@@ -17,7 +17,9 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/ports"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -252,6 +254,22 @@ func settingCases() map[string]settingCase {
 		"telemetry.disable_hostname": {func(_ *host, c *config.Config) { c.Telemetry.DisableHostname = true }, func(a *host, _ config.Config) error {
 			return expect(telemetryConfig(a.agent.settings.get(), "x").Host == "", "the names have the host's")
 		}},
+		"telemetry.address": {
+			func(h *host, c *config.Config) {
+				port, err := ports.Free(1)
+				must(h.t, err)
+				c.Telemetry.Address = fmt.Sprint("127.0.0.1:", port[0])
+			},
+			func(_ *host, c config.Config) error {
+				r, err := http.Get("http://" + c.Telemetry.Address + telemetry.MetricsPath)
+				if err != nil {
+					return err
+				}
+				defer http.DefaultClient.CloseIdleConnections()
+				defer r.Body.Close()
+				return expect(r.StatusCode == http.StatusOK, "metrics answer %d", r.StatusCode)
+			},
+		},
 		"telemetry.statsd_address":    statsd(func(c *config.Config, address string) { c.Telemetry.StatsdAddress = address }),
 		"telemetry.dogstatsd_address": statsd(func(c *config.Config, address string) { c.Telemetry.DogstatsdAddress = address }),
 	}
@@ -328,7 +346,7 @@ func TestEverySetting(t *testing.T) {
 		}
 		switch s.Name {
 		case "log_rotate_bytes", "log_rotate_duration", "log_rotate_max_files", // rotated files are named after the time
-			"telemetry.statsd_address", "telemetry.dogstatsd_address": // packets do not come in simulated time
+			"telemetry.address", "telemetry.statsd_address", "telemetry.dogstatsd_address": // packets do not come in simulated time
 			t.Run(s.Name, func(t *testing.T) {
 				t.Parallel()
 				try(t)

@@ -141,6 +141,7 @@ type HTTP struct {
 // Telemetry configures where metrics go.
 type Telemetry struct {
 	PrometheusRetention             time.Duration // 0 turns the format off
+	Address                         string        // of a listener for /metrics alone
 	StatsdAddress, DogstatsdAddress string
 	DisableHostname                 bool
 }

@@ -222,6 +222,7 @@ func limits() map[string]limit {
 		"http.tls.ca_file":   {refuses: []string{`"/etc/leno.d/ca.pem"`}, says: "needs `cert_file` and `key_file`"},
 
 		"telemetry.prometheus_retention": {takes: []string{`"0s"`, `"90s"`}, refuses: []string{`"-1s"`, `"long"`}, says: "`\"0s\"` turns the format off"},
+		"telemetry.address":              addr,
 		"telemetry.statsd_address":       addr,
 		"telemetry.dogstatsd_address":    addr,
 		"telemetry.disable_hostname":     flag,
