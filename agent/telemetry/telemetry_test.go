@@ -284,7 +284,7 @@ func TestHistograms(t *testing.T) {
 	}
 }
 
-// TestListener: the listener serves /metrics and nothing else, moves to another address, and waits for one in use.
+// TestListener: the listener serves /metrics and nothing else, moves to another address, and ends.
 func TestListener(t *testing.T) {
 	all, err := ports.Free(2)
 	if err != nil {
