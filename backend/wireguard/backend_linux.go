@@ -60,8 +60,8 @@ func newType(process bool) backend.Type {
 	}
 }
 
-// Backend is the wireguard backend of one network. Keys, the device, paths and peers have owners. It plans what each is to
-// have, and owns the addresses and routes.
+// Backend is the wireguard backend of one network. Keys, the device, paths and peers have owners. It plans what each is
+// to have, and owns the addresses and routes.
 type Backend struct {
 	config  backend.Config
 	options options
@@ -157,8 +157,8 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	return report, err
 }
 
-// expect forgets what was wanted before if the previous state was partial and the next one is not. Entries that a partial
-// state left alone were not changed by another program.
+// expect forgets what was wanted before if the previous state was partial and the next one is not. Entries that a
+// partial state left alone were not changed by another program.
 func (b *Backend) expect(partial bool) {
 	if !partial && b.partial {
 		b.addrs, b.peers.last, b.routes = nil, nil, nil

@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	// mostPending is the number of packets that may be on their way in one direction before more are read. One read returns
-	// up to 128. With more, TCP streams were no faster.
+	// mostPending is the number of packets that may be on their way in one direction before more are read. One read
+	// returns up to 128. With more, TCP streams were no faster.
 	mostPending = 64
 
-	// pendingTime is how long a packet counts as on its way, at least. Packets that wait for a handshake take longer, and must
-	// not keep others from being read.
+	// pendingTime is how long a packet counts as on its way, at least. Packets that wait for a handshake take longer,
+	// and must not keep others from being read.
 	pendingTime = 20 * time.Millisecond
 )
 
-// A backlog is the packets of one direction that WireGuard has read and not yet written. The library has a buffer of 64 KiB
-// for each, and reads without a limit: with the windows of TCP streams on their way within the process, it had hundreds of
-// MiB of buffers. A backlog makes it read only once packets have left. Others wait in the kernel.
+// A backlog is the packets of one direction that WireGuard has read and not yet written. The library has a buffer of 64
+// KiB for each, and reads without a limit: with the windows of TCP streams on their way within the process, it had
+// hundreds of MiB of buffers. A backlog makes it read only once packets have left. Others wait in the kernel.
 //
 // A packet is known by the address of its buffer.
 type backlog struct {
@@ -34,8 +34,8 @@ func newBacklog() *backlog {
 	return &backlog{newer: map[uintptr]struct{}{}, older: map[uintptr]struct{}{}, moved: make(chan struct{}, 1)}
 }
 
-// wait returns when packets may be read. returned is what the reader's last read has returned, as the library gives it to
-// the next one: packets that it has dropped at once, and new buffers.
+// wait returns when packets may be read. returned is what the reader's last read has returned, as the library gives it
+// to the next one: packets that it has dropped at once, and new buffers.
 func (b *backlog) wait(returned [][]byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -26,9 +26,9 @@ const (
 // session in which the peer's packets are dropped. If hosts start to use a device at the same time, this affects about
 // one in 15 handshakes.
 //
-// The library's own retries are no substitute, because they collide again: of 100 pairs of devices that started at the same
-// moment, with a delay of 0.3 or 5 ms between them, 46 carried no packets for 4 to 14 seconds, 14 of these not even after 22. With
-// a collisionBind, none of 20 pairs lost a packet.
+// The library's own retries are no substitute, because they collide again: of 100 pairs of devices that started at the
+// same moment, with a delay of 0.3 or 5 ms between them, 46 carried no packets for 4 to 14 seconds, 14 of these not
+// even after 22. With a collisionBind, none of 20 pairs lost a packet.
 //
 // Both sides know both initiations, and prefer the same one: the one that is larger as a string of bytes. Either the
 // sender or the receiver holds back the smaller one, and drops it when the larger one is answered. If the larger one is

@@ -20,8 +20,8 @@ import (
 // tunKind is the kind of the device that WireGuard in this process has, as the netlink library names it.
 const tunKind = "tuntap"
 
-// variant is WireGuard behind a link: of the kernel, or in this process. No method but Inspect may run concurrently with
-// Close.
+// variant is WireGuard behind a link: of the kernel, or in this process. No method but Inspect may run concurrently
+// with Close.
 type variant interface {
 	device
 
@@ -41,7 +41,8 @@ type variant interface {
 	Close() error
 }
 
-// tunnel owns the network's device: the link, WireGuard behind it, its key and its port. It knows neither peers nor routes.
+// tunnel owns the network's device: the link, WireGuard behind it, its key and its port. It knows neither peers nor
+// routes.
 type tunnel struct {
 	config    backend.Config
 	process   bool   // ignore the kernel's WireGuard
@@ -240,8 +241,8 @@ func (t *tunnel) openProcess(mtu int) (netlink.Link, error) {
 	return link, nil
 }
 
-// configure sets the device's key and port. With a partial state it leaves those of a device with peers, because they may
-// be newer.
+// configure sets the device's key and port. With a partial state it leaves those of a device with peers, because they
+// may be newer.
 func (t *tunnel) configure(
 	key wgtypes.Key, port int, s backend.State, empty bool, report *backend.Report,
 ) (keyed bool, err error) {

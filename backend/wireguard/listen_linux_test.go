@@ -37,7 +37,7 @@ func TestListenAgain(t *testing.T) {
 			d := &processDevice{engine: wg.NewDevice(tuntest.NewChannelTUN().TUN(), bind, wg.NewLogger(wg.LogLevelSilent, ""))}
 			defer d.engine.Close()
 			own, other := 51820, 4444
-			if err := errors.Join(d.Configure(wgtypes.Config{ListenPort: &own}), d.Up()); err != nil {
+			if err := errors.Join(d.Configure(wgtypes.Config{ListenPort: &own}), d.engine.Up()); err != nil {
 				t.Fatal(err)
 			}
 			bind.busy[4444], bind.busy[51820], bind.opened = 1, busy, 0

@@ -87,8 +87,8 @@ func (k *keyring) need() error {
 // forgetUse forgets that the device has the key, because there is no device.
 func (k *keyring) forgetUse() { k.used, k.noted = wgtypes.Key{}, use{} }
 
-// isInUse reports whether this host used its key before another host published it: the device got it from this process, or
-// had it when this host had the same lease.
+// isInUse reports whether this host used its key before another host published it: the device got it from this process,
+// or had it when this host had the same lease.
 func (k *keyring) isInUse(own use) bool {
 	if k.used == k.private {
 		return true
@@ -97,8 +97,8 @@ func (k *keyring) isInUse(own use) bool {
 	return own.lease != 0 && err == nil && string(text) == own.text()
 }
 
-// note records that this host uses its key, if the device has it, now or since before. It only logs a failure, because the
-// file matters only if another host has the same key.
+// note records that this host uses its key, if the device has it, now or since before. It only logs a failure, because
+// the file matters only if another host has the same key.
 func (k *keyring) note(own use, now bool) {
 	if now {
 		k.used = k.private

@@ -152,8 +152,8 @@ func silent(names []string) string {
 	return text
 }
 
-// peers owns what is known of the device's peers beyond the device: which were wanted before, and with which there has been
-// no handshake. It starts handshakes, and changes no peer otherwise.
+// peers owns what is known of the device's peers beyond the device: which were wanted before, and with which there has
+// been no handshake. It starts handshakes, and changes no peer otherwise.
 type peers struct {
 	last    map[wgtypes.Key]peer // wanted before, to tell repairs from changes; nil if unknown
 	greeted time.Time            // when the device last started without sessions
@@ -161,8 +161,8 @@ type peers struct {
 	silent  string               // which peers have not had a handshake, for users; "" for none
 }
 
-// judge returns the sorted nodes of the unproven peers. It records those that have had enough time to answer, for a note
-// to users.
+// judge returns the sorted nodes of the unproven peers. It records those that have had enough time to answer, for a
+// note to users.
 func (ps *peers) judge(unproven map[wgtypes.Key]peer, p plan, have map[wgtypes.Key]peer) (nodes []string) {
 	var late []string
 	for key := range unproven {

@@ -73,8 +73,8 @@ func (d *processDevice) Up(mtu int) error {
 	return nil
 }
 
-// Alive implements variant: the TUN device has not been deleted. It opens the control socket again if another program has
-// removed it.
+// Alive implements variant: the TUN device has not been deleted. It opens the control socket again if another program
+// has removed it.
 func (d *processDevice) Alive(netlink.Link) bool {
 	select {
 	case <-d.engine.Wait():

@@ -1,0 +1,158 @@
+package wireguard
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.zx2c4.com/wireguard/conn"
+	"golang.zx2c4.com/wireguard/conn/bindtest"
+	"golang.zx2c4.com/wireguard/tun/tuntest"
+)
+
+func TestBacklog(t *testing.T) {
+	t.Parallel()
+	buffers := make([][]byte, 2*mostPending)
+	for i := range buffers {
+		buffers[i] = make([]byte, 10)
+	}
+	full, more := buffers[:mostPending], buffers[mostPending:]
+	for name, tt := range map[string]struct {
+		before   func(b *backlog)
+		returned [][]byte
+		waits    time.Duration
+	}{
+		"empty":               {func(b *backlog) {}, nil, 0},
+		"one less":            {func(b *backlog) { b.read(full[1:]) }, nil, 0},
+		"full":                {func(b *backlog) { b.read(full) }, nil, 2 * pendingTime},
+		"read again":          {func(b *backlog) { b.read(full[1:]); b.read(full[1:]) }, nil, 0},
+		"written":             {func(b *backlog) { b.read(full); b.wrote(full[:1]) }, nil, 0},
+		"parts of it written": {func(b *backlog) { b.read(full); b.wrote([][]byte{full[0][:4]}) }, nil, 0},
+		"others written":      {func(b *backlog) { b.read(full); b.wrote(more) }, nil, 2 * pendingTime},
+		"dropped":             {func(b *backlog) { b.read(full) }, full[3:4], 0},
+		"older ones": {func(b *backlog) {
+			b.read(full[1:])
+			time.Sleep(pendingTime)
+			b.wait(nil)
+			b.read(full[:1])
+		}, nil, pendingTime},
+		"stuck ones": {func(b *backlog) {
+			b.read(full)
+			b.wait(nil)
+			b.read(more[1:])
+		}, nil, 0},
+		"written while waiting": {func(b *backlog) {
+			b.read(full)
+			time.AfterFunc(pendingTime/4, func() { b.wrote(full[:1]) })
+		}, nil, pendingTime / 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBacklog()
+				b.wait(nil)
+				tt.before(b)
+				start := time.Now()
+				b.wait(tt.returned)
+				if waited := time.Since(start); waited != tt.waits {
+					t.Errorf("waited for %v, want %v", waited, tt.waits)
+				}
+			})
+		})
+	}
+}
+
+// TestBacklogReaders checks that a write lets two readers go on.
+func TestBacklogReaders(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBacklog()
+		b.wait(nil)
+		full := make([][]byte, mostPending)
+		for i := range full {
+			full[i] = make([]byte, 10)
+		}
+		b.read(full)
+		start, ended := time.Now(), make(chan time.Duration)
+		for range 2 {
+			go func() {
+				b.wait(nil)
+				ended <- time.Since(start)
+			}()
+		}
+		synctest.Wait()
+		b.wrote(full)
+		for range 2 {
+			if waited := <-ended; waited != 0 {
+				t.Errorf("waited for %v", waited)
+			}
+		}
+	})
+}
+
+// A direction returns how packets are read in one direction, and written.
+type direction func(t *testing.T, tun *tunDevice, in *tuntest.ChannelTUN, bind *boundedBind, from conn.Bind) (read, write func([]byte))
+
+// TestBacklogOfDevice checks that packets from the sockets wait until those before are written to the TUN device, and the
+// other way round.
+func TestBacklogOfDevice(t *testing.T) {
+	t.Parallel()
+	const peer = bindtest.ChannelEndpoint(1)
+	for name, direct := range map[string]direction{
+		"in": func(t *testing.T, tun *tunDevice, in *tuntest.ChannelTUN, bind *boundedBind, from conn.Bind) (read, write func([]byte)) {
+			receivers, _, err := bind.Open(0)
+			mustNil(t, err)
+			return func(buffer []byte) {
+					mustNil(t, from.Send([][]byte{{1}}, bindtest.ChannelEndpoint(2)))
+					_, err := receivers[0]([][]byte{buffer}, make([]int, 1), make([]conn.Endpoint, 1))
+					mustNil(t, err)
+				}, func(buffer []byte) {
+					go func() { <-in.Inbound }()
+					_, err := tun.Write([][]byte{buffer}, 0)
+					mustNil(t, err)
+				}
+		},
+		"out": func(t *testing.T, tun *tunDevice, in *tuntest.ChannelTUN, bind *boundedBind, _ conn.Bind) (read, write func([]byte)) {
+			_, _, err := bind.Open(0)
+			mustNil(t, err)
+			return func(buffer []byte) {
+					go func() { in.Outbound <- []byte{1} }()
+					_, err := tun.Read([][]byte{buffer}, make([]int, 1), 0)
+					mustNil(t, err)
+				}, func(buffer []byte) {
+					mustNil(t, bind.Send([][]byte{buffer}, peer))
+				}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				in := tuntest.NewChannelTUN()
+				tun := &tunDevice{Device: in.TUN(), in: newBacklog(), out: newBacklog()}
+				binds := bindtest.NewChannelBinds()
+				bind := &boundedBind{binds[0], tun.in, tun.out}
+				_, _, err := binds[1].Open(0)
+				mustNil(t, err)
+				read, write := direct(t, tun, in, bind, binds[1])
+				start := time.Now()
+				var first []byte
+				for range mostPending {
+					first = make([]byte, 10)
+					read(first)
+				}
+				if waited := time.Since(start); waited != 0 {
+					t.Errorf("the first packets waited for %v", waited)
+				}
+				write(first)
+				read(make([]byte, 10))
+				if waited := time.Since(start); waited != 0 {
+					t.Errorf("after a write, a packet waited for %v", waited)
+				}
+				read(make([]byte, 10))
+				if time.Since(start) == 0 {
+					t.Error("a packet did not wait")
+				}
+			})
+		})
+	}
+}
