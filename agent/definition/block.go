@@ -92,7 +92,8 @@ func CheckEncryption(n registry.Network, kinds map[string]backend.Type) error {
 // Differences describes where want differs from have, the definition in the store.
 func Differences(want, have registry.Network) (out []string) {
 	for _, d := range registry.Differences(want, have) {
-		out = append(out, fmt.Sprintf("%s is %s, and %s in the store", d.Field, cmp.Or(d.A, "not set"), cmp.Or(d.B, "not set")))
+		a, b := cmp.Or(d.A, "not set"), cmp.Or(d.B, "not set")
+		out = append(out, fmt.Sprintf("%s is %s, and %s in the store", d.Field, a, b))
 	}
 	w, h := want.Carriage(), have.Carriage()
 	if w.Backend = h.Backend; !w.Equal(h) {

@@ -105,7 +105,8 @@ func (b *Backend) Threads() (n int) {
 var ErrDoesNotFollow = errors.New("cannot follow without an interruption")
 
 // ChangeTo adopts another definition and configuration. Backends of the present definition keep running. A key that is
-// outdated under the new definition is deleted; nothing else on the host changes. It returns ErrDoesNotFollow if the definition does not follow the present one.
+// outdated under the new definition is deleted; nothing else on the host changes. It returns ErrDoesNotFollow if the
+// definition does not follow the present one.
 func (b *Backend) ChangeTo(definition Definition, c backend.Config) error {
 	if b.current != nil && !b.definition.Follows(definition) {
 		return fmt.Errorf("backend %q after %q: %w", definition.Current.Type, b.definition.Current.Type, ErrDoesNotFollow)

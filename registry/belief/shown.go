@@ -35,7 +35,8 @@ func differs(old, now *Record) bool {
 	}
 	return old == nil || old.Lease.CreateIndex != now.Lease.CreateIndex || !bytes.Equal(old.Value, now.Value) ||
 		old.Lease.Held() != now.Lease.Held() || old.Lease.Slot != now.Lease.Slot || (old.Err == nil) != (now.Err == nil) ||
-		!bytes.Equal(old.Lease.Backend.Object, now.Lease.Backend.Object) // of a host with flannel, it depends on the network
+		// The backend of a host with flannel depends on the network.
+		!bytes.Equal(old.Lease.Backend.Object, now.Lease.Backend.Object)
 }
 
 // replaceAll makes records the known ones, and reports whether callers see a difference. before are the records that
@@ -86,7 +87,8 @@ func (b *Belief) Leases() registry.LeaseSet {
 	if b.shown.bad > 0 {
 		for key, r := range b.known {
 			if _, isMissing := b.missing[key]; r.Err != nil && !isMissing {
-				set.Bad = append(set.Bad, registry.BadRecord{Key: key, Reason: registry.Shorten(r.Err.Error(), registry.MaxShownReason)})
+				reason := registry.Shorten(r.Err.Error(), registry.MaxShownReason)
+				set.Bad = append(set.Bad, registry.BadRecord{Key: key, Reason: reason})
 			}
 		}
 	}

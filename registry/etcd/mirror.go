@@ -54,8 +54,8 @@ const ownWriteTime = 2 * time.Second
 // the changes nor is reading everything, or the copy lacks what the client itself has written, for which known waits a
 // moment.
 func (c *connection) known(ctx context.Context) *tree {
-	if c.mirror.Followed() == nil && c.mirror.Lock(ctx) == nil { // changes are followed after a reading that was in progress
-		c.mirror.Unlock()
+	if c.mirror.Followed() == nil && c.mirror.Lock(ctx) == nil {
+		c.mirror.Unlock() // after a reading that was in progress, changes are followed
 	}
 	late := time.NewTimer(ownWriteTime)
 	defer late.Stop()

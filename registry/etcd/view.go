@@ -63,9 +63,9 @@ type reader struct {
 
 // Sources implements replica.LeaseReader.
 func (r reader) Sources(t *tree) []held {
-	sessions := map[clientv3.LeaseID]*record{}
-	for _, s := range t.Below(r.keys.sessions(r.network.Name)) {
-		if id, ok := parseLeaseID(lastComponent(s.key)); ok {
+	sessions, prefix := map[clientv3.LeaseID]*record{}, r.keys.sessions(r.network.Name)
+	for _, s := range t.Below(prefix) {
+		if id, ok := parseLeaseID(s.key[len(prefix):]); ok && formatLeaseID(id) == s.key[len(prefix):] {
 			sessions[id] = s
 		}
 	}
