@@ -561,13 +561,6 @@ func (h *host) slow() *host {
 	return h
 }
 
-// empty deletes everything from the store, as restoring a backup may.
-func empty(store *memory.Store) {
-	for _, key := range store.Keys("") {
-		store.Delete(key)
-	}
-}
-
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

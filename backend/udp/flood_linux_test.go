@@ -182,6 +182,9 @@ func TestOverflowIsCounted(t *testing.T) {
 // delays neither Apply nor packets from the wire.
 func TestSlowUnderlay(t *testing.T) {
 	a, b := newHosts(t, 4)
+	// A reply to b's ARP request would wait behind the packets in the queue, which takes minutes.
+	address := strings.Fields(a.ns.Sh("ip -br link show eth0"))[2]
+	b.ns.Sh("ip neigh replace 192.0.2.1 lladdr " + address + " dev eth0 nud permanent")
 	a.ns.Sh("tc qdisc add dev eth0 root tbf rate 1mbit burst 4k limit 1g")
 	sender := listenUDP(t, a.container, ":0")
 	data := make([]byte, 1400)

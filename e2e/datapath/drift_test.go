@@ -143,8 +143,8 @@ func (d drifting) meddle(f fault) error {
 	}
 	started := time.Now()
 	err = lab.WaitFor(d.Ctx, "the network as before", func(ctx context.Context) error {
-		if len(d.told(from)) == 0 {
-			return errors.New("nothing is logged")
+		if err := logged(d.told(from), d.fill(f.says)); err != nil {
+			return err
 		}
 		now, err := d.tables(ctx)
 		if err == nil && now != before {
@@ -166,6 +166,14 @@ func (d drifting) meddle(f fault) error {
 		return fmt.Errorf("logged, instead of a line with %q:\n%s", d.fill(f.says), strings.Join(lines, "\n"))
 	}
 	return nil
+}
+
+// logged returns an error unless one of the lines contains the words.
+func logged(lines []string, words string) error {
+	if slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, words) }) {
+		return nil
+	}
+	return fmt.Errorf("no line with %q is logged in:\n%s", words, strings.Join(lines, "\n"))
 }
 
 // quiet returns what was logged, once nothing has been added for longer than the agent waits to
@@ -316,6 +324,21 @@ func (all drifts) told(from int) (lines []string) {
 	return lines
 }
 
+// logged returns an error until every network has logged a fault of the host, or one has that is logged once.
+func (all drifts) logged(f hostFault, from int) error {
+	if f.once != "" {
+		return logged(all.told(from), f.once)
+	}
+	for _, d := range all {
+		if says := f.each[d.backend]; says != "" {
+			if err := logged(d.told(from), says); err != nil {
+				return fmt.Errorf("%s: %w", d.backend, err)
+			}
+		}
+	}
+	return nil
+}
+
 // meddle causes a fault on the host, and blocks until it is repaired and logged and until the log
 // is quiet again.
 func (all drifts) meddle(f hostFault) error {
@@ -330,8 +353,8 @@ func (all drifts) meddle(f hostFault) error {
 	}
 	started := time.Now()
 	err := lab.WaitFor(w.Ctx, "it to be right again", func(ctx context.Context) error {
-		if len(all.told(from)) == 0 {
-			return errors.New("nothing is logged")
+		if err := all.logged(f, from); err != nil {
+			return err
 		}
 		_, err := h.Exec(ctx, "sh", "-ec", f.right)
 		if err == nil && f.peer != "" {

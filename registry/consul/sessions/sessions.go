@@ -29,7 +29,7 @@ const (
 const lockDelay = time.Millisecond
 
 // CleanupTimeout limits the cleanup after an error, which runs on its own context.
-const CleanupTimeout = 10 * time.Second
+const CleanupTimeout = 3 * time.Second
 
 // Store makes the requests.
 type Store struct {
