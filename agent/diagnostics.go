@@ -83,7 +83,8 @@ func (d *diagnostics) examined(run *network.Runner) examine.Network {
 }
 
 // probePeers sends packets to peers of a network and returns their answers, with the doctor's findings about them.
-func (d *diagnostics) probePeers(ctx context.Context, run *network.Runner, request api.ProbeRequest) (api.Probe, error) {
+func (d *diagnostics) probePeers(ctx context.Context, run *network.Runner,
+	request api.ProbeRequest) (api.Probe, error) {
 	peers := run.Peers().Peers
 	out, err := d.probe(ctx, run, peers, request)
 	if err != nil {

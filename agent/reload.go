@@ -31,7 +31,8 @@ type reloader struct {
 	ended    chan struct{} // closed when the agent ends
 }
 
-func newReloader(log hclog.Logger, logs *logging.Log, to network.Reports, read func() (config.Config, error)) *reloader {
+func newReloader(log hclog.Logger, logs *logging.Log, to network.Reports,
+	read func() (config.Config, error)) *reloader {
 	return &reloader{
 		log:      log,
 		logs:     logs,
@@ -312,7 +313,8 @@ func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded
 		a.env.Rules.Keeper.Configure(c.Firewall)
 	}
 	if !takesPart(old) && takesPart(c) {
-		a.env.Rules.Keeper.Remember(a.env.Datapaths.Backends, c.DataDir, a.settings.stands) // what an earlier process left may be resumed
+		// what an earlier process left may be resumed
+		a.env.Rules.Keeper.Remember(a.env.Datapaths.Backends, c.DataDir, a.settings.stands)
 		a.networks.expectRules(ctx)
 	}
 	out := answerTo(changes)

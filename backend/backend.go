@@ -42,16 +42,16 @@ type Type struct {
 	// nil for a backend that adds none. Pure.
 	Overhead func(outer netip.Addr) int
 
-	// Rotate returns the options with which the backend runs after an odd number of key rotations. They do not collide with
-	// the given ones on a host that has both. It is nil for a backend without keys. The error says why the keys are not
-	// leno's to rotate. Pure.
+	// Rotate returns the options with which the backend runs after an odd number of key rotations. They do not collide
+	// with the given ones on a host that has both. It is nil for a backend without keys. The error says why the keys are
+	// not leno's to rotate. Pure.
 	Rotate func(options json.RawMessage) (json.RawMessage, error)
 
 	// SparePort names the option with the UDP port of the next keys, "" if there is none.
 	SparePort string
 
-	// RotateEvery returns how often a network with these effective options is to get new keys, 0 for never. It is nil for a
-	// backend without keys. Pure.
+	// RotateEvery returns how often a network with these effective options is to get new keys, 0 for never. It is nil for
+	// a backend without keys. Pure.
 	RotateEvery func(options json.RawMessage) time.Duration
 
 	// Device reports whether the backend keeps a device named after the network.
@@ -70,8 +70,8 @@ type Type struct {
 	// Tunnels reports whether packets of other hosts arrive by the network's device only, whatever the options.
 	Tunnels bool
 
-	// SharedAddress reports whether hosts can have the same public address, with different ports. They publish the ports as
-	// the registry describes it.
+	// SharedAddress reports whether hosts can have the same public address, with different ports. They publish the ports
+	// as the registry describes it.
 	SharedAddress bool
 
 	// OwnFamily reports whether a host needs an underlay address of each pool's family, because
@@ -174,8 +174,9 @@ type Underlay struct {
 	MTU       int          // bytes; the smallest on the paths packets leave by
 	Addrs     []netip.Addr // public addresses, one per family; peers send to the first
 	Devices   []string     // devices that packets leave through, including Interface and the devices below it
-	Own       []netip.Addr // the host's own address behind each of Addrs, which differs behind NAT; zero: none; nil: as Addrs
-	VRF       int          // ifindex of the VRF that the device is in, whose routing table its packets use; 0 for none
+	// the host's own address behind each of Addrs, which differs behind NAT; zero: none; nil: as Addrs
+	Own []netip.Addr
+	VRF int // ifindex of the VRF that the device is in, whose routing table its packets use; 0 for none
 
 	// Ports are the UDP ports of the public addresses that lead to this host behind a NAT that other hosts share, by the
 	// port on which the host receives. Others are the same on both sides.
@@ -197,8 +198,8 @@ type State struct {
 	Underlay Underlay
 	Peers    []Peer // every other host, never this one
 
-	// Published is what this host's lease says of its backend in the store, an Advertisement's Attributes: at times still an
-	// earlier one's, and nil if that is not known.
+	// Published is what this host's lease says of its backend in the store, an Advertisement's Attributes: at times still
+	// an earlier one's, and nil if that is not known.
 	Published json.RawMessage
 
 	// Precedence is this host's among its peers; see Peer. It is 0 if that is not known.
@@ -247,7 +248,8 @@ type Peer struct {
 
 // Equal reports whether two peers are equal in every field.
 func (p Peer) Equal(o Peer) bool {
-	return p.Node == o.Node && p.MTU == o.MTU && p.Backend == o.Backend && p.Precedence == o.Precedence && slices.Equal(p.Subnets, o.Subnets) &&
+	return p.Node == o.Node && p.MTU == o.MTU && p.Backend == o.Backend && p.Precedence == o.Precedence &&
+		slices.Equal(p.Subnets, o.Subnets) &&
 		slices.Equal(p.PublicIPs, o.PublicIPs) && bytes.Equal(p.Attributes, o.Attributes)
 }
 
@@ -368,8 +370,8 @@ type Counters struct {
 	// far, and for a backend that does not encrypt.
 	Handshake time.Time
 
-	// Endpoint is where packets to the peer are sent at the moment. It is zero for a backend that sends to the first public
-	// address.
+	// Endpoint is where packets to the peer are sent at the moment. It is zero for a backend that sends to the first
+	// public address.
 	Endpoint netip.AddrPort
 }
 

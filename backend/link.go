@@ -77,8 +77,8 @@ func linkHash(network string) string {
 }
 
 // Arrivals returns the devices on which packets from other hosts to this host's containers arrive: the network's own
-// device, and the underlay device where a backend routes packets directly. backends are the network's backend as an object
-// with "type" and, during a switch, the other one. underlay is that device's name, "" if unknown. Pure.
+// device, and the underlay device where a backend routes packets directly. backends are the network's backend as an
+// object with "type" and, during a switch, the other one. underlay is that device's name, "" if unknown. Pure.
 func Arrivals(network, underlay string, backends ...json.RawMessage) []string {
 	own, direct := LinkName(network), false
 	for i, object := range backends {

@@ -17,7 +17,8 @@ func (p Peer) PublicIP(a netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// AddrBehind returns an address of a peer's subnet that no host's device has: the last but one. It may be a container's.
+// AddrBehind returns an address of a peer's subnet that no host's device has: the last but one. It may be a
+// container's.
 func AddrBehind(subnet netip.Prefix) netip.Addr {
 	raw := subnet.Masked().Addr().AsSlice()
 	for i := subnet.Bits(); i < len(raw)*8; i++ {
@@ -61,7 +62,8 @@ func (u Underlay) Source() (netip.Addr, error) {
 	case len(u.Own) == 0:
 		return u.Addrs[0].Unmap(), nil
 	case !u.Own[0].IsValid():
-		return netip.Addr{}, fmt.Errorf("underlay %s has no %s address of its own to send from behind the public %s", u.Interface, Family(u.Addrs[0]), u.Addrs[0])
+		return netip.Addr{}, fmt.Errorf("underlay %s has no %s address of its own to send from behind the public %s",
+			u.Interface, Family(u.Addrs[0]), u.Addrs[0])
 	}
 	return u.Own[0].Unmap(), nil
 }
@@ -107,7 +109,8 @@ func (u Underlay) Alone(backend string) error {
 	if len(u.Ports) == 0 {
 		return nil
 	}
-	return fmt.Errorf("underlay.public_ports is set, so that other hosts have the public address too, and backend %s needs one for each host: "+
+	return fmt.Errorf("underlay.public_ports is set, so that other hosts have the public address too, and backend %s "+
+		"needs one for each host: "+
 		"use the backend wireguard, or give this host an address of its own", backend)
 }
 
@@ -123,9 +126,10 @@ func Family(a netip.Addr) string {
 // so that of two colliding peers always the same one is used.
 func SortedPeers(peers []Peer) []Peer {
 	return slices.SortedFunc(slices.Values(peers), func(a, b Peer) int {
-		return cmp.Or(cmp.Compare(a.Precedence, b.Precedence), cmp.Compare(a.Node, b.Node), slices.CompareFunc(a.Subnets, b.Subnets, func(x, y netip.Prefix) int {
-			return cmp.Or(x.Addr().Compare(y.Addr()), cmp.Compare(x.Bits(), y.Bits()))
-		}))
+		return cmp.Or(cmp.Compare(a.Precedence, b.Precedence), cmp.Compare(a.Node, b.Node),
+			slices.CompareFunc(a.Subnets, b.Subnets, func(x, y netip.Prefix) int {
+				return cmp.Or(x.Addr().Compare(y.Addr()), cmp.Compare(x.Bits(), y.Bits()))
+			}))
 	})
 }
 

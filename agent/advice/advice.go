@@ -47,22 +47,32 @@ func table() []row {
 		{Datapath, tunDevice, []error{unix.ENOENT, unix.ENODEV, unix.ENXIO},
 			"load the kernel module tun (`modprobe tun`), in a container pass " + tunDevice + " in, or use another backend"},
 		{Datapath, tunDevice, noRight,
-			"let the agent's user read and write " + tunDevice + ", and the unit or container use the device (DeviceAllow=" + tunDevice + " rw)"},
+			"let the agent's user read and write " + tunDevice + ", and the unit or container use the device (DeviceAllow=" +
+				tunDevice + " rw)"},
 		{Datapath, "", []error{backend.ErrForeignDevice}, "remove or rename that device; leno does not touch it"},
-		{Datapath, "", []error{backend.ErrForeignRoute}, "end the program that made that route (ip route show tells its device) and remove it, or give it a larger metric"},
-		{Datapath, "", []error{backend.ErrDetour}, "run that command and make it permanent, or let the program that made the rule leave these addresses out"},
-		{Datapath, "", []error{backend.ErrNoSuchKind}, "load the kernel module (`modprobe vxlan`) or build it, or use another backend for the network"},
-		{Datapath, "", []error{backend.ErrPortOfDevice}, "use another port for the network, or remove that device if nothing needs it " +
-			"(ip -details link show); it is the kernel's, so there is no program to end"},
-		{Datapath, "", []error{unix.EADDRINUSE}, "end the program that has the UDP port (ss -ulpn), or use another port for the network"},
-		{Datapath, "", []error{unix.EEXIST}, "remove the device that has the VNI on that port (ip -details link show type vxlan), " +
-			"or hand it over with `leno flannel adopt` if flannel created it, or use another vni for the network"},
-		{Datapath, "", []error{unix.ENODEV}, "bring the underlay's interface back, or let underlay in the configuration select another one; the agent follows at once"},
+		{Datapath, "", []error{backend.ErrForeignRoute},
+			"end the program that made that route (ip route show tells its device) and remove it, or give it a larger metric"},
+		{Datapath, "", []error{backend.ErrDetour},
+			"run that command and make it permanent, or let the program that made the rule leave these addresses out"},
+		{Datapath, "", []error{backend.ErrNoSuchKind},
+			"load the kernel module (`modprobe vxlan`) or build it, or use another backend for the network"},
+		{Datapath, "", []error{backend.ErrPortOfDevice},
+			"use another port for the network, or remove that device if nothing needs it " +
+				"(ip -details link show); it is the kernel's, so there is no program to end"},
+		{Datapath, "", []error{unix.EADDRINUSE},
+			"end the program that has the UDP port (ss -ulpn), or use another port for the network"},
+		{Datapath, "", []error{unix.EEXIST},
+			"remove the device that has the VNI on that port (ip -details link show type vxlan), " +
+				"or hand it over with `leno flannel adopt` if flannel created it, or use another vni for the network"},
+		{Datapath, "", []error{unix.ENODEV},
+			"bring the underlay's interface back, or let underlay in the configuration select another one; the agent follows " +
+				"at once"},
 		{Datapath, "", []error{backend.ErrUncarried}, "switch IPv6 on for this host " +
 			"(sysctl net.ipv6.conf.all.disable_ipv6 and net.ipv6.conf.default.disable_ipv6 to 0), " +
 			"or remove ipv6 from the network; until then containers here have no IPv6"},
-		{Datapath, "", []error{backend.ErrNoHandshake}, "accept the network's UDP port from and to that host, let both have the same preshared key " +
-			"(psk_file), and see that its lease has the public key of its device (`leno doctor` there)"},
+		{Datapath, "", []error{backend.ErrNoHandshake},
+			"accept the network's UDP port from and to that host, let both have the same preshared key " +
+				"(psk_file), and see that its lease has the public key of its device (`leno doctor` there)"},
 		{Datapath, "", noRight, "run the agent as root or with CAP_NET_ADMIN"},
 		{Firewall, "", noRight, "run the agent as root or with CAP_NET_ADMIN, and CAP_NET_RAW for iptables-legacy"},
 		{Forwarding, "", append(noRight, unix.EROFS),
@@ -73,7 +83,8 @@ func table() []row {
 		{DataDir, "", []error{unix.EROFS}, "make its file system writable, or set data_dir to another place"},
 		{DataDir, "", full, makeRoom},
 		{DataDir, "", noRight, "run the agent as root, or let its user own data_dir and all in it"},
-		{Listener, "", []error{unix.EADDRINUSE}, "end the program that listens there (ss -ltnp), maybe another agent, or set http.address to another one"},
+		{Listener, "", []error{unix.EADDRINUSE},
+			"end the program that listens there (ss -ltnp), maybe another agent, or set http.address to another one"},
 		{Listener, "", noRight, "let the agent's user listen there, or set http.address to another one"},
 		{Listener, "", []error{unix.EADDRNOTAVAIL}, "set http.address to an address of this host"},
 	}

@@ -11,12 +11,14 @@ import (
 // Of returns the backends as hosts run them.
 func Of(c registry.Carriage) switchover.Definition {
 	d := switchover.Definition{
-		Current: switchover.Spec{Type: c.Backend.Type, Options: c.Backend.Options(), Epoch: c.Epoch.Number, Rotated: c.Epoch.Rotated},
-		Since:   c.Epoch.Since,
+		Current: switchover.Spec{Type: c.Backend.Type, Options: c.Backend.Options(), Epoch: c.Epoch.Number,
+			Rotated: c.Epoch.Rotated},
+		Since: c.Epoch.Since,
 	}
 	if s := c.Switch; s != nil {
 		d.Current.Encryption, d.Direction = s.EncryptionBack, switchover.Direction(s.Direction)
-		d.Next = &switchover.Spec{Type: s.To.Type, Options: s.To.Options(), Epoch: c.Epoch.Number + 1, Rotated: s.Rotated, Encryption: s.Encryption}
+		d.Next = &switchover.Spec{Type: s.To.Type, Options: s.To.Options(), Epoch: c.Epoch.Number + 1, Rotated: s.Rotated,
+			Encryption: s.Encryption}
 	}
 	return d
 }

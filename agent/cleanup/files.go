@@ -189,8 +189,8 @@ func (c *cleaner) addDir(path string) (others []string) {
 	return nil
 }
 
-// addKeys adds the private key of a network of the wireguard backend, what is known of its use, and the unfinished files of
-// a process that was killed.
+// addKeys adds the private key of a network of the wireguard backend, what is known of its use, and the unfinished
+// files of a process that was killed.
 func (c *cleaner) addKeys(dir, network string) {
 	for _, kind := range []struct {
 		pattern, detail string

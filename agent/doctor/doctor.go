@@ -17,7 +17,8 @@ import (
 
 // checks returns the checks, causes before what may follow from them. Findings of one status come in this order.
 func checks() []string {
-	return []string{CheckAgent, CheckConfig, CheckRights, CheckModule, CheckConsul, CheckEtcd, CheckKubernetes, CheckLogin, CheckACL, CheckOverlap,
+	return []string{CheckAgent, CheckConfig, CheckRights, CheckModule, CheckConsul, CheckEtcd, CheckKubernetes, CheckLogin,
+		CheckACL, CheckOverlap,
 		CheckConflict, CheckPublicIP,
 		CheckNetwork, CheckUnderlay, CheckLease, CheckDevice, CheckRoutes, CheckRecord, CheckForwarding, CheckRules, CheckReversePath, CheckPort, CheckPathMTU,
 		CheckChecksum, CheckPeers, CheckCNI}
@@ -78,7 +79,8 @@ func (v *verdict) sort() {
 	}
 	statuses := []string{api.FindingFault, api.FindingWarning, api.FindingUnknown, api.FindingOK}
 	slices.SortStableFunc(v.list, func(a, b api.Finding) int {
-		return cmp.Or(cmp.Compare(slices.Index(statuses, a.Status), slices.Index(statuses, b.Status)), cmp.Compare(rank(a.Check), rank(b.Check)))
+		return cmp.Or(cmp.Compare(slices.Index(statuses, a.Status), slices.Index(statuses, b.Status)),
+			cmp.Compare(rank(a.Check), rank(b.Check)))
 	})
 }
 
@@ -101,11 +103,13 @@ func (v *verdict) found(network string, checks ...string) bool {
 }
 
 func fault(check, network, peer, tried, saw, do string) api.Finding {
-	return api.Finding{Check: check, Status: api.FindingFault, Network: network, Peer: peer, Tried: tried, Saw: saw, Do: do}
+	return api.Finding{Check: check, Status: api.FindingFault, Network: network, Peer: peer, Tried: tried, Saw: saw,
+		Do: do}
 }
 
 func well(check, network, tried, format string, args ...any) api.Finding {
-	return api.Finding{Check: check, Status: api.FindingOK, Network: network, Tried: tried, Saw: fmt.Sprintf(format, args...)}
+	return api.Finding{Check: check, Status: api.FindingOK, Network: network, Tried: tried,
+		Saw: fmt.Sprintf(format, args...)}
 }
 
 func unknown(check, network, tried, saw, do string) api.Finding {
@@ -113,7 +117,8 @@ func unknown(check, network, tried, saw, do string) api.Finding {
 }
 
 func warning(check, network, peer, tried, saw, do string) api.Finding {
-	return api.Finding{Check: check, Status: api.FindingWarning, Network: network, Peer: peer, Tried: tried, Saw: saw, Do: do}
+	return api.Finding{Check: check, Status: api.FindingWarning, Network: network, Peer: peer, Tried: tried, Saw: saw,
+		Do: do}
 }
 
 // joined formats a list as text: "a, b and c".

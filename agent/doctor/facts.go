@@ -20,8 +20,9 @@ type Facts struct {
 	Capabilities []string // missing ones; nil for none, or not known
 	Store        Store
 	Health       []api.Check // of the whole agent, without those that Store covers
-	WithoutCNI   []string    // directories of a Nomad client in which no CNI configuration uses leno; nil if that is no fault
-	Networks     []Network
+	// directories of a Nomad client in which no CNI configuration uses leno; nil if that is no fault
+	WithoutCNI []string
+	Networks   []Network
 	// FlannelChains are flannel's chains of firewall rules, such as "iptables chain FLANNEL-FWD".
 	FlannelChains []string
 	// Alone holds the facts of a host on which no agent answers; nil where one does.

@@ -22,8 +22,10 @@ func (v *verdict) host() {
 		const tried = "read which capabilities the process has"
 		missing := and(f.Capabilities) + " missing"
 		switch {
-		case slices.Contains(f.Capabilities, "CAP_NET_ADMIN") && slices.ContainsFunc(f.Networks, func(n Network) bool { return n.Device.Wanted }):
-			v.add(fault(CheckRights, "", "", tried, missing, "run the agent as root or with CAP_NET_ADMIN and CAP_NET_RAW (examples/systemd/leno.service)"))
+		case slices.Contains(f.Capabilities, "CAP_NET_ADMIN") && slices.ContainsFunc(f.Networks,
+			func(n Network) bool { return n.Device.Wanted }):
+			v.add(fault(CheckRights, "", "", tried, missing,
+				"run the agent as root or with CAP_NET_ADMIN and CAP_NET_RAW (examples/systemd/leno.service)"))
 		case f.Active || f.Inactive != "":
 			v.add(unknown(CheckRights, "", tried, missing+": not all could be tried", "run it as root or with CAP_NET_RAW"))
 		}
@@ -38,7 +40,8 @@ func (v *verdict) host() {
 		v.unwell("", c)
 	}
 	if chains := f.FlannelChains; len(chains) > 0 {
-		v.add(well(CheckRules, "", "look for firewall rules of flannel", "there are %s. They do no harm; when flanneld no longer runs here, delete them, or restart the host", and(chains)))
+		v.add(well(CheckRules, "", "look for firewall rules of flannel",
+			"there are %s. They do no harm; when flanneld no longer runs here, delete them, or restart the host", and(chains)))
 	}
 	if dirs := f.WithoutCNI; len(dirs) > 0 {
 		v.add(warning(CheckCNI, "", "", "look for a CNI configuration with the plugin leno-cni in "+and(dirs),
@@ -63,21 +66,25 @@ func (v *verdict) login(c api.Check) {
 func (v *verdict) alone(a Alone) {
 	const tried = "ask the agent"
 	saw := fmt.Sprintf("none answers at %s: %v", a.Address, a.Err)
-	do := "start it (`systemctl start leno`), and ask again for all that only it can see; -address and LENO_ADDRESS say where it is"
+	do := "start it (`systemctl start leno`), and ask again for all that only it can see; -address and LENO_ADDRESS say " +
+		"where it is"
 	if a.Owner != "" {
 		saw, do = saw+"; "+a.Owner, "ask it where it listens (-address, LENO_ADDRESS), or end it if it hangs"
 	}
 	v.add(fault(CheckAgent, "", "", tried, saw, do))
 	switch {
 	case a.Config != nil:
-		v.add(fault(CheckConfig, "", "", "read the configuration", strings.Join(strings.Fields(a.Config.Error()), " "), "correct it; `leno validate` shows all errors with their lines"))
+		v.add(fault(CheckConfig, "", "", "read the configuration", strings.Join(strings.Fields(a.Config.Error()), " "),
+			"correct it; `leno validate` shows all errors with their lines"))
 	case len(a.Files) == 0:
-		v.add(unknown(CheckConfig, "", "look for the configuration", "no file of it was found", "name it with -config-file or -config-dir"))
+		v.add(unknown(CheckConfig, "", "look for the configuration", "no file of it was found",
+			"name it with -config-file or -config-dir"))
 	default:
 		v.add(well(CheckConfig, "", "read the configuration", "%s can be used", strings.Join(a.Files, ", ")))
 	}
 	if a.Taken != "" && a.Owner == "" {
-		v.add(fault(CheckAgent, "", "", "listen where the agent's API does", a.Taken, "end the program that listens there (ss -ltnp), or set http.address to another one"))
+		v.add(fault(CheckAgent, "", "", "listen where the agent's API does", a.Taken,
+			"end the program that listens there (ss -ltnp), or set http.address to another one"))
 	}
 }
 
@@ -190,7 +197,8 @@ func (v *verdict) rights(s Store) {
 		v.list = slices.DeleteFunc(v.list, func(f api.Finding) bool { // this finding is more precise
 			return f.Check == text.check && f.Status == api.FindingFault
 		})
-		v.add(fault(CheckACL, "", "", tried, "it lacks what is needed "+and(purposes), "add to its policy: "+strings.Join(rules, "  ")))
+		v.add(fault(CheckACL, "", "", tried, "it lacks what is needed "+and(purposes),
+			"add to its policy: "+strings.Join(rules, "  ")))
 	case len(s.Rights) > 0:
 		v.add(well(CheckACL, "", tried, "it has all %d rules", len(s.Rights)))
 	}

@@ -28,7 +28,9 @@ func (v *verdict) overlaps() {
 			}
 			for _, p := range n.Pools {
 				if j := slices.IndexFunc(o.Pools, p.Overlaps); j >= 0 {
-					v.add(fault(CheckOverlap, n.Name, "", tried, fmt.Sprintf("%s of network %s and %s of network %s share addresses, and the one that came later waits", p, n.Name, o.Pools[j], o.Name),
+					v.add(fault(CheckOverlap, n.Name, "", tried,
+						fmt.Sprintf("%s of network %s and %s of network %s share addresses, and the one that came later waits", p, n.Name,
+							o.Pools[j], o.Name),
 						"give one of them another pool (`leno network plan` shows what that does), or leave it out on this host"))
 				}
 			}
@@ -51,7 +53,8 @@ func (v *verdict) network(n Network) {
 		v.ways(n)
 	}
 	for _, c := range n.Checks.Others {
-		if c.Reason == health.Starting && slices.ContainsFunc(v.list[before:], func(f api.Finding) bool { return f.Status == api.FindingFault }) {
+		if c.Reason == health.Starting && slices.ContainsFunc(v.list[before:],
+			func(f api.Finding) bool { return f.Status == api.FindingFault }) {
 			continue // it waits until that fault is repaired
 		}
 		v.unwell(n.Name, c)
@@ -92,24 +95,29 @@ func (v *verdict) routes(n Network) {
 			}
 		}
 		v.add(fault(CheckOverlap, n.Name, peer, tried, saw,
-			fmt.Sprintf("move what is there to other addresses (`ip route show %s`), or keep leno out of them: min and max in the network's plan, or another pool", r.Dst)))
+			fmt.Sprintf("move what is there to other addresses (`ip route show %s`), or keep leno out of them: min and max in "+
+				"the network's plan, or another pool", r.Dst)))
 	}
 	if links := slices.Compact(slices.Sorted(slices.Values(flannels))); len(links) > 0 {
 		bad = true
-		v.add(warning(CheckOverlap, n.Name, "", tried, fmt.Sprintf("routes in the pool lead over %s as those of flannel do", and(links)),
+		v.add(warning(CheckOverlap, n.Name, "", tried, fmt.Sprintf("routes in the pool lead over %s as those of flannel do",
+			and(links)),
 			"this is normal while flanneld runs here. When the host has moved to leno, stop flanneld and remove what it has left: "+
-				"its devices (`ip link del flannel.1`) or, with host-gw, its routes. On the same etcd, `leno flannel adopt` hands them to leno"))
+				"its devices (`ip link del flannel.1`) or, with host-gw, its routes. On the same etcd, `leno flannel adopt` hands "+
+				"them to leno"))
 	}
 	if !bad && len(n.Pools) > 0 && !v.found(n.Name, CheckOverlap) {
 		v.add(well(CheckOverlap, n.Name, tried, "nothing else is in %s", joined(n.Pools)))
 	}
 }
 
-// isLikeHostGW reports whether a route leads to the whole subnet of a host over that host, as those of flannel's host-gw do.
+// isLikeHostGW reports whether a route leads to the whole subnet of a host over that host, as those of flannel's
+// host-gw do.
 func (n Network) isLikeHostGW(r Route) bool {
-	return r.Gateway.IsValid() && r.Link == n.Underlay.Interface && slices.ContainsFunc(n.Subnets, func(own netip.Prefix) bool {
-		return own.Bits() == r.Dst.Bits() && own.Addr().Is4() == r.Dst.Addr().Is4()
-	})
+	return r.Gateway.IsValid() && r.Link == n.Underlay.Interface && slices.ContainsFunc(n.Subnets,
+		func(own netip.Prefix) bool {
+			return own.Bits() == r.Dst.Bits() && own.Addr().Is4() == r.Dst.Addr().Is4()
+		})
 }
 
 // identity judges whether other hosts use this host's identity, and whether the address it publishes leads to it.
@@ -121,12 +129,14 @@ func (v *verdict) identity(n Network) {
 		return
 	}
 	if strings.Contains(c.Reason, registry.ErrDuplicateAddress.Error()) {
-		v.add(fault(CheckPublicIP, n.Name, "", tried, c.Reason, "give each host its own: underlay.public_ip, or underlay.interfaces, on the one that has a wrong address. "+
-			"Behind one NAT, with the backend wireguard, give each host its own port: underlay.public_ports"))
+		v.add(fault(CheckPublicIP, n.Name, "", tried, c.Reason,
+			"give each host its own: underlay.public_ip, or underlay.interfaces, on the one that has a wrong address. "+
+				"Behind one NAT, with the backend wireguard, give each host its own port: underlay.public_ports"))
 		return
 	}
 	v.add(fault(CheckConflict, n.Name, "", tried, c.Reason,
-		"give each host its own name (node_name) and state directory (data_dir): on a machine that was cloned remove node-id and start the agent again"))
+		"give each host its own name (node_name) and state directory (data_dir): on a machine that was cloned remove "+
+			"node-id and start the agent again"))
 }
 
 func (v *verdict) definition(n Network) {
@@ -166,14 +176,19 @@ func (v *verdict) lease(n Network) {
 		"containers keep working until another host gets the subnet", store.name)
 	switch {
 	case l.Held && l.RecordErr == nil && l.Record == nil:
-		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("the record of %s is gone: it was deleted or revoked", l.Mine.Subnet()), again))
+		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("the record of %s is gone: it was deleted or revoked",
+			l.Mine.Subnet()), again))
 	case l.Held && l.Record != nil && !l.Record.Held():
-		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is held no more: its session %s has ended", l.Mine.Subnet(), l.Mine.Session), again))
+		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is held no more: its session %s has ended",
+			l.Mine.Subnet(), l.Mine.Session), again))
 	case l.Held && l.Record != nil && l.Record.Session != l.Mine.Session:
-		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is held by %s with session %s, not by this host's %s", l.Mine.Subnet(), l.Record.Node, l.Record.Session, l.Mine.Session),
+		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is held by %s with session %s, not by this host's %s",
+			l.Mine.Subnet(), l.Record.Node, l.Record.Session, l.Mine.Session),
 			again+"; `leno lease show` tells who has it"))
 	case l.Held && l.RecordErr != nil && !l.Renewed.IsZero() && silent > 2*l.TTL:
-		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("not renewed for %s, and a session lives twice lease.ttl (%s): by now it is lost, and other hosts see the lease of %s as lapsed", silent, l.TTL, l.Mine.Subnet()),
+		v.add(fault(CheckLease, n.Name, "", tried,
+			fmt.Sprintf("not renewed for %s, and a session lives twice lease.ttl (%s): by now it is lost, and other hosts see "+
+				"the lease of %s as lapsed", silent, l.TTL, l.Mine.Subnet()),
 			fmt.Sprintf("bring %s back for this host; %s", store.name, again)))
 	case l.Held && l.RecordErr != nil && v.found("", store.check, CheckACL):
 		saw := fmt.Sprintf("renewed %s ago; %s keeps it for twice lease.ttl (%s) after that", silent, store.name, l.TTL)
@@ -201,7 +216,9 @@ func (v *verdict) leaseAlone(n Network) {
 			n.Subnets[0])
 		v.add(warning(CheckLease, n.Name, "", tried, saw, "start the agent"))
 	case !l.Record.Held():
-		v.add(warning(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is held no more, its session has ended: other hosts remove it lease.hold after that", n.Subnets[0]), "start the agent"))
+		v.add(warning(CheckLease, n.Name, "", tried,
+			fmt.Sprintf("%s is held no more, its session has ended: other hosts remove it lease.hold after that", n.Subnets[0]),
+			"start the agent"))
 	default:
 		v.add(well(CheckLease, n.Name, tried, "%s is still held for this host", n.Subnets[0]))
 	}
@@ -219,9 +236,11 @@ func (v *verdict) device(n Network) {
 	case !n.Device.Wanted && n.Backend == "alloc":
 		return
 	case n.Device.TUN != nil:
-		v.add(fault(CheckModule, n.Name, "", "open /dev/net/tun, through which the agent gets packets", n.Device.TUN.Error(), advice.To(advice.Datapath, n.Device.TUN)))
+		v.add(fault(CheckModule, n.Name, "", "open /dev/net/tun, through which the agent gets packets", n.Device.TUN.Error(),
+			advice.To(advice.Datapath, n.Device.TUN)))
 	case n.Device.Module != nil:
-		v.add(fault(CheckModule, n.Name, "", "look for the kernel module that the backend needs", n.Device.Module.Error(), advice.To(advice.Datapath, n.Device.Module)))
+		v.add(fault(CheckModule, n.Name, "", "look for the kernel module that the backend needs", n.Device.Module.Error(),
+			advice.To(advice.Datapath, n.Device.Module)))
 	case c.Status == api.Critical && strings.Contains(c.Reason, backend.ErrNoSuchKind.Error()):
 		v.add(fault(CheckModule, n.Name, "", "make the device "+n.Link, saw, do))
 	case c.Status == api.Critical && !v.found("", CheckRights):
@@ -230,13 +249,16 @@ func (v *verdict) device(n Network) {
 	case n.Device.Err != nil:
 		v.add(unknown(CheckDevice, n.Name, tried, n.Device.Err.Error(), ""))
 	case n.Device.Wanted && n.Lease.Held && !n.Device.Exists:
-		v.add(fault(CheckDevice, n.Name, "", tried, n.Link+" is not there", "the agent makes it again; when it does not, its log says why"))
+		v.add(fault(CheckDevice, n.Name, "", tried, n.Link+" is not there",
+			"the agent makes it again; when it does not, its log says why"))
 	case n.Device.Wanted && n.Device.Exists && !n.Device.Up:
-		v.add(fault(CheckDevice, n.Name, "", tried, n.Link+" is down", "the agent sets it up again; find out who took it down (NetworkManager, systemd-networkd)"))
+		v.add(fault(CheckDevice, n.Name, "", tried, n.Link+" is down",
+			"the agent sets it up again; find out who took it down (NetworkManager, systemd-networkd)"))
 	case c.Status == api.Warning:
 		v.add(warning(CheckDevice, n.Name, "", tried, saw, do))
 	case n.Device.Wanted && n.Device.Exists && v.facts.Alone != nil && n.Device.Kind == "tuntap":
-		v.add(warning(CheckDevice, n.Name, "", tried, n.Link+" stands, and its packets wait for an agent: they are lost", "start the agent"))
+		v.add(warning(CheckDevice, n.Name, "", tried, n.Link+" stands, and its packets wait for an agent: they are lost",
+			"start the agent"))
 	case n.Device.Wanted && n.Device.Exists:
 		saw := fmt.Sprintf("%s is up, MTU %d", n.Link, n.Device.MTU)
 		v.add(well(CheckDevice, n.Name, tried, "%s", strings.Join(append([]string{saw}, n.Notes...), "; ")))
@@ -312,8 +334,10 @@ func (v *verdict) forwarding(n Network) {
 	}
 	switch {
 	case len(off) > 0:
-		v.add(fault(CheckForwarding, n.Name, "", tried, and(off)+" is 0: packets of containers for other hosts are dropped here",
-			fmt.Sprintf("sysctl -w %s=1, and put it into /etc/sysctl.d; with forward = true in the network's block leno switches it on where it may", off[0])))
+		v.add(fault(CheckForwarding, n.Name, "", tried,
+			and(off)+" is 0: packets of containers for other hosts are dropped here",
+			fmt.Sprintf("sysctl -w %s=1, and put it into /etc/sysctl.d; with forward = true in the network's block leno "+
+				"switches it on where it may", off[0])))
 	case fine:
 		v.add(well(CheckForwarding, n.Name, tried, "on"))
 	}
@@ -342,7 +366,8 @@ func (v *verdict) rules(n Network) {
 		v.add(f)
 	}
 	if partial > mostPartial {
-		v.add(warning(CheckRules, n.Name, "", tried, fmt.Sprintf("%d rules more drop some packets between containers", partial-mostPartial), "they may be intended; see `iptables-save` and `nft list ruleset`"))
+		v.add(warning(CheckRules, n.Name, "", tried, fmt.Sprintf("%d rules more drop some packets between containers",
+			partial-mostPartial), "they may be intended; see `iptables-save` and `nft list ruleset`"))
 	}
 	switch {
 	case len(n.Obstacles) > 0:

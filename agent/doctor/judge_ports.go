@@ -72,33 +72,43 @@ func (w *ways) port(kind loss, e extent) api.Finding {
 	case lostByFlannel:
 		check = CheckPeers
 		saw = "its host answers, its address in the network does not. It runs flannel, so there is no `leno doctor` to ask"
-		do = "see that flanneld runs on " + e.names() + "; " + w.flannelsDevice(e) + "then see that rules there and between the hosts accept " + w.what()
+		do = "see that flanneld runs on " + e.names() + "; " + w.flannelsDevice(e) +
+			"then see that rules there and between the hosts accept " + w.what()
 	case lostUnwrapped:
 		check = CheckPeers
 		saw = "its host answers, its address in the network does not"
 		do = "look for rules and routes there and between the hosts that drop packets of " + joined(w.n.Pools) + ask
 	case refusedThere:
 		where = "" // nothing on the path refuses in the name of many hosts
-		saw = fmt.Sprintf("its host answers, and what goes to its %s is refused: %s", port, refused(e.peers[0].Probe, w.n.Port))
+		saw = fmt.Sprintf("its host answers, and what goes to its %s is refused: %s", port,
+			refused(e.peers[0].Probe, w.n.Port))
 		do = fmt.Sprintf("accept %s from %s at %s and at firewalls between, "+
 			"and see that its agent runs: without it nothing may listen there", port, here, e.names()) + ask
 	case lostThere:
-		saw = fmt.Sprintf("its host answers, what it sends to %s arrives here, and what this host sends to its %s is lost", port, port)
-		do = fmt.Sprintf("accept %s from %s to %s: at its firewall, or one between (a cloud's security group)", port, here, theirs) + ask
+		saw = fmt.Sprintf("its host answers, what it sends to %s arrives here, and what this host sends to its %s is lost",
+			port, port)
+		do = fmt.Sprintf("accept %s from %s to %s: at its firewall, or one between (a cloud's security group)", port, here,
+			theirs) + ask
 		if e.own() {
-			do = fmt.Sprintf("let %s of all hosts be reached from %s: by this host's own firewall and by one before it (the outgoing rules of a cloud's security group)", port, here)
+			do = fmt.Sprintf("let %s of all hosts be reached from %s: by this host's own firewall and by one before it (the "+
+				"outgoing rules of a cloud's security group)", port, here)
 		}
 	case lostBack:
-		saw = fmt.Sprintf("its host answers, what this host sends to its %s arrives there, and what it sends here is lost", port)
-		do = fmt.Sprintf("accept %s from %s to %s: at this host's firewall, one between (a cloud's security group), or what %s lets out", port, theirs, here, e.names()) + ask
+		saw = fmt.Sprintf("its host answers, what this host sends to its %s arrives there, and what it sends here is lost",
+			port)
+		do = fmt.Sprintf("accept %s from %s to %s: at this host's firewall, one between (a cloud's security group), or what "+
+			"%s lets out", port, theirs, here, e.names()) + ask
 		if e.own() {
-			do = fmt.Sprintf("accept %s from all hosts to %s: at this host's own firewall and at one before it (the incoming rules of a cloud's security group)", port, here)
+			do = fmt.Sprintf("accept %s from all hosts to %s: at this host's own firewall and at one before it (the incoming "+
+				"rules of a cloud's security group)", port, here)
 		}
 	case lostBothWays:
 		saw = fmt.Sprintf("its host answers, and nothing passes through the overlay, by %s, neither there nor back", port)
-		do = fmt.Sprintf("accept %s between %s and %s, both ways: at both hosts and at firewalls between (a cloud's security group)", port, here, theirs) + ask
+		do = fmt.Sprintf("accept %s between %s and %s, both ways: at both hosts and at firewalls between (a cloud's "+
+			"security group)", port, here, theirs) + ask
 		if e.own() {
-			do = fmt.Sprintf("accept %s between %s and all hosts, both ways: at this host's own firewall and at one before it (a cloud's security group)", port, here)
+			do = fmt.Sprintf("accept %s between %s and all hosts, both ways: at this host's own firewall and at one before it "+
+				"(a cloud's security group)", port, here)
 		}
 	}
 	return fault(check, w.n.Name, e.peer(), tried, e.each()+saw+where, do)
@@ -113,7 +123,8 @@ func (w *ways) flannelsDevice(e extent) string {
 	if len(e.peers[0].Subnets) > 0 {
 		subnet = e.peers[0].Subnets[0].String()
 	}
-	return fmt.Sprintf("restart it if the MAC address of its device (`ip link show flannel.1`) is not that in its record (`leno lease show %s %s`); ",
+	return fmt.Sprintf("restart it if the MAC address of its device (`ip link show flannel.1`) is not that in its record "+
+		"(`leno lease show %s %s`); ",
 		w.n.Name, subnet)
 }
 

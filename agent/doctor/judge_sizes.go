@@ -30,7 +30,8 @@ func (w *ways) narrowPath(p Peer) (narrow, bool) {
 	}
 	for _, way := range p.Probe.Ways {
 		// Kernels send few errors, and a host without a device answers with errors.
-		lost := untried(way) == "" && way.Answer == echoReply && way.Full.Sent > 0 && way.Full.Answered == 0 && way.Largest > 0
+		lost := untried(way) == "" && way.Answer == echoReply && way.Full.Sent > 0 && way.Full.Answered == 0 &&
+			way.Largest > 0
 		switch {
 		case !lost:
 		case way.Path == api.PathOverlay:
@@ -88,7 +89,8 @@ func (w *ways) sizes() {
 func (w *ways) sized(with []Peer) extent {
 	e := extent{with, -len(with)}
 	for _, p := range w.reached {
-		if slices.ContainsFunc(p.Probe.Ways, func(way api.ProbedWay) bool { return untried(way) == "" && way.Full.Sent > 0 }) {
+		if slices.ContainsFunc(p.Probe.Ways,
+			func(way api.ProbedWay) bool { return untried(way) == "" && way.Full.Sent > 0 }) {
 			e.others++
 		}
 	}
@@ -109,10 +111,12 @@ func (w *ways) narrowed(paths []narrow) api.Finding {
 	e, link := w.sized(peers), w.n.Underlay.Interface
 	saw := fmt.Sprintf("the overlay carries %d bytes in pieces", w.n.MTU)
 	if all.overlay > 0 {
-		saw = fmt.Sprintf("packets of %d bytes pass through the overlay, those of %d, its MTU, do not", all.fits-w.n.Underlay.MTU+w.n.MTU, all.overlay)
+		saw = fmt.Sprintf("packets of %d bytes pass through the overlay, those of %d, its MTU, do not",
+			all.fits-w.n.Underlay.MTU+w.n.MTU, all.overlay)
 	}
 	if all.sent > 0 {
-		saw += fmt.Sprintf("; of %d bytes that %s can send, %d reach %s plainly%s", all.sent, link, all.fits, e.names(), all.said)
+		saw += fmt.Sprintf("; of %d bytes that %s can send, %d reach %s plainly%s", all.sent, link, all.fits, e.names(),
+			all.said)
 	}
 	place := "what lies between the hosts (switch ports, VLANs, virtual networks)"
 	switch {
@@ -121,8 +125,10 @@ func (w *ways) narrowed(paths []narrow) api.Finding {
 	case len(peers) == 1 && e.others > 0:
 		place = fmt.Sprintf("what %s is connected to (its switch port, VLAN or virtual network)", peers[0].Node)
 	}
-	return warning(CheckPathMTU, w.n.Name, e.peer(), "send packets of the full size to "+e.names()+", through the overlay and plainly", saw+e.where(w.link()),
-		fmt.Sprintf("set the MTU of %s to %d; else lower that of every host, here with `ip link set dev %s mtu %d` and in the host's network configuration: leno's networks follow",
+	return warning(CheckPathMTU, w.n.Name, e.peer(),
+		"send packets of the full size to "+e.names()+", through the overlay and plainly", saw+e.where(w.link()),
+		fmt.Sprintf("set the MTU of %s to %d; else lower that of every host, here with `ip link set dev %s mtu %d` and in "+
+			"the host's network configuration: leno's networks follow",
 			place, w.n.Underlay.MTU, link, all.fits))
 }
 
@@ -135,7 +141,8 @@ func (w *ways) losses() {
 		for _, way := range p.Probe.Ways {
 			for _, size := range []api.ProbedSize{way.Small, way.Full} {
 				if size.Answered > 0 && size.Lost() > 0 {
-					parts = append(parts, fmt.Sprintf("%d of %d packets of %d bytes to %s through the %s", size.Lost(), size.Sent, size.Bytes, p.Node, way.Path))
+					parts = append(parts, fmt.Sprintf("%d of %d packets of %d bytes to %s through the %s", size.Lost(), size.Sent,
+						size.Bytes, p.Node, way.Path))
 				}
 			}
 		}
@@ -150,8 +157,10 @@ func (w *ways) losses() {
 		told = append(told[:mostNamed], fmt.Sprintf("and to %d more hosts", more))
 	}
 	e, link := extent{peers, len(w.reached) - len(peers)}, w.n.Underlay.Interface
-	w.add(warning(CheckPeers, w.n.Name, e.peer(), "send packets to the other hosts", "lost were "+strings.Join(told, "; ")+e.where(w.link()),
-		fmt.Sprintf("send more, to see whether it lasts: `leno peers %s -probe -count=50`; then look at the error counters of the devices on the way, here with `ip -s link show dev %s`", w.n.Name, link)))
+	w.add(warning(CheckPeers, w.n.Name, e.peer(), "send packets to the other hosts",
+		"lost were "+strings.Join(told, "; ")+e.where(w.link()),
+		fmt.Sprintf("send more, to see whether it lasts: `leno peers %s -probe -count=50`; then look at the error counters "+
+			"of the devices on the way, here with `ip -s link show dev %s`", w.n.Name, link)))
 }
 
 // checksums judges peers that receive pings and nothing else.
@@ -166,10 +175,13 @@ func (w *ways) checksums() {
 		return
 	}
 	e := extent{peers, len(w.reached) - len(peers)}
-	do := `set checksum_offload = "off" in the network's backend block (` + "`leno network apply`" + `); it is for network cards and kernels that write wrong checksums into packets within packets`
+	do := `set checksum_offload = "off" in the network's backend block (` + "`leno network apply`" +
+		`); it is for network cards and kernels that write wrong checksums into packets within packets`
 	if w.n.Backend != "vxlan" {
 		do = "look for rules between the hosts that let pings pass and nothing else"
 	}
-	w.add(fault(CheckChecksum, w.n.Name, e.peer(), "send pings, UDP and TCP through the overlay, with one hop to live, so that no firewall of containers matters",
-		"pings reach "+e.names()+", and of UDP and TCP nothing: that is what becomes of packets whose checksums are left to the network card and come out wrong"+e.where(w.link()), do))
+	w.add(fault(CheckChecksum, w.n.Name, e.peer(),
+		"send pings, UDP and TCP through the overlay, with one hop to live, so that no firewall of containers matters",
+		"pings reach "+e.names()+", and of UDP and TCP nothing: that is what becomes of packets whose checksums are left to "+
+			"the network card and come out wrong"+e.where(w.link()), do))
 }

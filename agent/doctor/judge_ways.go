@@ -15,7 +15,8 @@ func JudgePaths(n Network) []api.Finding {
 	v := &verdict{facts: Facts{Active: true}}
 	v.ways(n)
 	v.sort()
-	return slices.DeleteFunc(v.list, func(f api.Finding) bool { return f.Status != api.FindingFault && f.Status != api.FindingWarning })
+	return slices.DeleteFunc(v.list,
+		func(f api.Finding) bool { return f.Status != api.FindingFault && f.Status != api.FindingWarning })
 }
 
 // ways judges the paths between this host and its peers.
@@ -68,7 +69,8 @@ func (e extent) where(mine string) string {
 	case e.others == 0:
 		return ""
 	case len(e.peers) == 1:
-		return fmt.Sprintf("; it is not so with the other hosts that answer (%d): the fault is on the side of %s", e.others, e.names())
+		return fmt.Sprintf("; it is not so with the other hosts that answer (%d): the fault is on the side of %s", e.others,
+			e.names())
 	}
 	return fmt.Sprintf("; it is not so with the other hosts that answer (%d): the fault is on the way to these", e.others)
 }
@@ -133,7 +135,8 @@ func (w *ways) reversePath() {
 			if r.Perhaps && (p.Probe == nil || crossed(p.Probe) != No || answers(p.Probe, api.PathUnderlay) != Yes) {
 				continue
 			}
-			if r.Elsewhere && (w.n.Filtered == 0 || p.Probe == nil || crossed(p.Probe) != No || answers(p.Probe, api.PathUnderlay) == Yes) {
+			if r.Elsewhere && (w.n.Filtered == 0 || p.Probe == nil || crossed(p.Probe) != No ||
+				answers(p.Probe, api.PathUnderlay) == Yes) {
 				continue
 			}
 			at := way{r.Link, r.Mode, r.By, r.Elsewhere}
@@ -153,12 +156,14 @@ func (w *ways) reversePath() {
 		if at.by != "" {
 			how = "the way back to it is over " + at.by
 		}
-		do := fmt.Sprintf("sysctl -w net.ipv4.conf.%s.rp_filter=2 net.ipv4.conf.all.rp_filter=2 (loose), and put both into /etc/sysctl.d", at.link)
+		do := fmt.Sprintf("sysctl -w net.ipv4.conf.%s.rp_filter=2 net.ipv4.conf.all.rp_filter=2 (loose), and put both into "+
+			"/etc/sysctl.d", at.link)
 		if at.elsewhere {
 			do = "sysctl -w net.ipv4.conf.all.rp_filter=2 (loose), and put it into /etc/sysctl.d"
 		}
 		if at.mode == "2" {
-			do = fmt.Sprintf("give the host a route to %s, or set net.ipv4.conf.%s.rp_filter and that of all to 0", and(from), at.link)
+			do = fmt.Sprintf("give the host a route to %s, or set net.ipv4.conf.%s.rp_filter and that of all to 0", and(from),
+				at.link)
 		} else if at.by != "" {
 			do += fmt.Sprintf("; or route packets to %s over %s", and(from), at.link)
 		}
@@ -166,7 +171,8 @@ func (w *ways) reversePath() {
 		if slices.IndexFunc(e.peers, func(p Peer) bool { return p.Node != e.peers[0].Node }) < 0 {
 			e.peers = e.peers[:1]
 		}
-		w.add(fault(CheckReversePath, w.n.Name, e.peer(), tried, fmt.Sprintf("what comes from %s by %s is dropped: %s, and %s", and(from), at.link, mode, how), do))
+		w.add(fault(CheckReversePath, w.n.Name, e.peer(), tried,
+			fmt.Sprintf("what comes from %s by %s is dropped: %s, and %s", and(from), at.link, mode, how), do))
 	}
 	if len(order) == 0 && len(w.n.Peers) > 0 {
 		w.add(well(CheckReversePath, w.n.Name, tried, "it does"))
@@ -210,13 +216,18 @@ func (w *ways) publicIP() {
 		saw := fmt.Sprintf("%s is no address of this host, though %s of %s has it: "+
 			"what others send there goes to another host or to none", public, net, u.Interface)
 		w.add(fault(CheckPublicIP, w.n.Name, "", tried, saw,
-			fmt.Sprintf("set underlay.public_ip (or public_ipv6) to this host's address, %s, or take it out of the configuration", own)))
+			fmt.Sprintf("set underlay.public_ip (or public_ipv6) to this host's address, %s, or take it out of the "+
+				"configuration", own)))
 	case back == No:
-		w.add(fault(CheckPublicIP, w.n.Name, "", tried, fmt.Sprintf("%s is no address of this host (%s), and what %s sends there does not arrive, though it gets what this host sends", public, own, peer),
-			fmt.Sprintf("have the NAT pass UDP port %d of %s on to port %d of %s, or correct underlay.public_ip and public_ports",
+		w.add(fault(CheckPublicIP, w.n.Name, "", tried,
+			fmt.Sprintf("%s is no address of this host (%s), and what %s sends there does not arrive, though it gets what this "+
+				"host sends", public, own, peer),
+			fmt.Sprintf("have the NAT pass UDP port %d of %s on to port %d of %s, or correct underlay.public_ip and "+
+				"public_ports",
 				u.publicPort(w.n.Port), public, w.n.Port, own)))
 	default:
-		w.add(unknown(CheckPublicIP, w.n.Name, tried, fmt.Sprintf("%s is translated to %s somewhere, and no peer was there to show it", public, own), ""))
+		w.add(unknown(CheckPublicIP, w.n.Name, tried,
+			fmt.Sprintf("%s is translated to %s somewhere, and no peer was there to show it", public, own), ""))
 	}
 }
 
@@ -296,8 +307,8 @@ func (w *ways) blockade(b foreign.Blockade, peer string) {
 	w.add(fault(CheckPort, w.n.Name, peer, tried, saw, do))
 }
 
-// answersOnly judges rules of this host that let datagrams pass only as answers, for as long as the kernel remembers what
-// was sent. Probes do not show it, because they are sent from here.
+// answersOnly judges rules of this host that let datagrams pass only as answers, for as long as the kernel remembers
+// what was sent. Probes do not show it, because they are sent from here.
 func (w *ways) answersOnly() {
 	for _, b := range w.n.Blockades {
 		i := slices.IndexFunc(w.n.Peers, func(p Peer) bool { return leadsTo(b.Path, p) && p.Skipped == "" })
@@ -342,7 +353,8 @@ func (w *ways) summary() {
 	if n := len(w.unasked); n > 0 {
 		saw := fmt.Sprintf("nothing is known of %s: %s", w.unasked[0].Node, unasked(w.unasked[0].Probe))
 		if n > 1 {
-			saw = fmt.Sprintf("nothing is known of %d hosts, the first %s: %s", n, w.unasked[0].Node, unasked(w.unasked[0].Probe))
+			saw = fmt.Sprintf("nothing is known of %d hosts, the first %s: %s", n, w.unasked[0].Node,
+				unasked(w.unasked[0].Probe))
 		}
 		w.add(unknown(CheckPeers, w.n.Name, tried, saw, ""))
 	}
@@ -356,7 +368,8 @@ func (w *ways) summary() {
 			w.add(well(CheckPort, w.n.Name, "read this host's firewall rules", "none closes UDP port %d", w.n.Port))
 		}
 		if !w.facts.Active {
-			w.add(unknown(CheckPeers, w.n.Name, tried, fmt.Sprintf("none were sent (-passive): the paths to the other hosts (%d) are not tested", others),
+			w.add(unknown(CheckPeers, w.n.Name, tried,
+				fmt.Sprintf("none were sent (-passive): the paths to the other hosts (%d) are not tested", others),
 				"`leno doctor -network "+w.n.Name+"` tests them"))
 		}
 	case len(w.reached) == w.n.Asked: // else other findings name the peers that do not answer
@@ -364,7 +377,8 @@ func (w *ways) summary() {
 		if w.n.Asked < others {
 			asked = fmt.Sprintf(" asked, of %d,", others)
 		}
-		w.add(well(CheckPeers, w.n.Name, tried, "%d of %d hosts%s answer%s", len(w.reached), w.n.Asked, asked, spread(w.reached)))
+		w.add(well(CheckPeers, w.n.Name, tried, "%d of %d hosts%s answer%s", len(w.reached), w.n.Asked, asked,
+			spread(w.reached)))
 	}
 }
 
@@ -390,17 +404,24 @@ func (w *ways) silence(tried string) {
 		}
 	}
 	if len(held) > 1 && len(w.reached)+len(w.closed)+len(w.unasked) == 0 {
-		w.add(fault(CheckPeers, w.n.Name, "", tried, fmt.Sprintf("none of the %d hosts that hold a lease answers, neither plainly nor through the overlay: %s; the fault is on %s",
-			len(held), extent{peers: held}.names(), w.link()), fmt.Sprintf("see that %s is connected, and by which device packets leave: `ip route get %s`", w.n.Underlay.Interface, held[0].Public)))
+		w.add(fault(CheckPeers, w.n.Name, "", tried,
+			fmt.Sprintf("none of the %d hosts that hold a lease answers, neither plainly nor through the overlay: %s; the "+
+				"fault is on %s",
+				len(held), extent{peers: held}.names(), w.link()), fmt.Sprintf("see that %s is connected, and by which device "+
+				"packets leave: `ip route get %s`", w.n.Underlay.Interface, held[0].Public)))
 		return
 	}
 	for _, p := range held {
 		if p.Flannel {
-			w.add(warning(CheckPeers, w.n.Name, p.Node, tried, fmt.Sprintf("%s answers neither at %s nor through the overlay: it is down or cut off. It runs flannel, whose record stays for a day after flanneld has ended", p.Node, p.Public),
+			w.add(warning(CheckPeers, w.n.Name, p.Node, tried,
+				fmt.Sprintf("%s answers neither at %s nor through the overlay: it is down or cut off. It runs flannel, whose "+
+					"record stays for a day after flanneld has ended", p.Node, p.Public),
 				"see that the host and flanneld there run; if it is gone for good, leave its record to end, or take it with "+revoke(w.n.Name, p)))
 			continue
 		}
-		w.add(warning(CheckPeers, w.n.Name, p.Node, tried, fmt.Sprintf("%s answers neither at %s nor through the overlay: it is down (its lease is held until its session ends), cut off, or publishes a wrong address", p.Node, p.Public),
+		w.add(warning(CheckPeers, w.n.Name, p.Node, tried,
+			fmt.Sprintf("%s answers neither at %s nor through the overlay: it is down (its lease is held until its session "+
+				"ends), cut off, or publishes a wrong address", p.Node, p.Public),
 			fmt.Sprintf("if it runs, ask `leno doctor` there, and whether %s leads to it", p.Public)))
 	}
 }

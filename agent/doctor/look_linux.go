@@ -72,20 +72,23 @@ func LookRoutes(pools, own []netip.Prefix) ([]Route, error) {
 	}
 	var out []Route
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		list, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+		list, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST},
+			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
 		if err != nil && !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.ENOENT) {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
 		for _, r := range list {
 			dst, ok := prefixOf(r.Dst)
-			if !ok || r.Protocol == kernel.Protocol || strings.HasPrefix(names[r.LinkIndex], backend.LinkPrefix) || !slices.ContainsFunc(pools, dst.Overlaps) {
+			if !ok || r.Protocol == kernel.Protocol || strings.HasPrefix(names[r.LinkIndex], backend.LinkPrefix) ||
+				!slices.ContainsFunc(pools, dst.Overlaps) {
 				continue
 			}
 			gateway, _ := netip.AddrFromSlice(r.Gw)
 			link := names[r.LinkIndex]
 			out = append(out, Route{Dst: dst, Link: link, Gateway: gateway.Unmap(), Flannel: flannel.IsLink(link),
 				Connected: r.Protocol == unix.RTPROT_KERNEL,
-				Serves:    slices.ContainsFunc(own, func(s netip.Prefix) bool { return s.Bits() <= dst.Bits() && s.Contains(dst.Addr()) })})
+				Serves: slices.ContainsFunc(own,
+					func(s netip.Prefix) bool { return s.Bits() <= dst.Bits() && s.Contains(dst.Addr()) })})
 		}
 	}
 	return out, nil
@@ -152,7 +155,8 @@ func LookRefusal(source, dest netip.Addr, link string) (Refusal, bool) {
 	if !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.EINVAL) {
 		return r, false
 	}
-	if back, err := netlink.RouteGetWithOptions(source.AsSlice(), &netlink.RouteGetOptions{OifIndex: underlay.VRF(link)}); err == nil && len(back) > 0 {
+	if back, err := netlink.RouteGetWithOptions(source.AsSlice(),
+		&netlink.RouteGetOptions{OifIndex: underlay.VRF(link)}); err == nil && len(back) > 0 {
 		if l, err := netlink.LinkByIndex(back[0].LinkIndex); err == nil {
 			r.By = l.Attrs().Name
 		}
@@ -227,7 +231,8 @@ func (p *Peer) SeeElsewhere(n Network) {
 		return // less is known
 	}
 	for _, l := range links {
-		if l.Flags&net.FlagRunning == 0 || l.Flags&net.FlagLoopback != 0 || l.Name == n.Underlay.Interface || strings.HasPrefix(l.Name, backend.LinkPrefix) {
+		if l.Flags&net.FlagRunning == 0 || l.Flags&net.FlagLoopback != 0 || l.Name == n.Underlay.Interface ||
+			strings.HasPrefix(l.Name, backend.LinkPrefix) {
 			continue
 		}
 		if r, refused := LookRefusal(p.Public, n.Underlay.Own[0], l.Name); refused && r.Mode == "1" {

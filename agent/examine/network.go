@@ -57,13 +57,14 @@ func (e *Examiner) networkFacts(n Network) (doctor.Network, *paths) {
 	return facts, findPaths(n.Definition, n.Local, &facts, e.EnsureForwarding)
 }
 
-// peerFacts returns the peers, and which of their packets the kernel would refuse. exact says that the endpoints of peers
-// are those of the network's only backend.
+// peerFacts returns the peers, and which of their packets the kernel would refuse. exact says that the endpoints of
+// peers are those of the network's only backend.
 func peerFacts(n doctor.Network, c registry.Carriage, list []api.Peer, exact bool) []doctor.Peer {
 	var out []doctor.Peer
 	links := kernel.Arrivals(n.Name, n.Underlay.Interface, c.Objects()...)
 	for i, p := range list {
-		peer := doctor.Peer{Node: p.Node, Held: p.Held, Flannel: p.Flannel, Skipped: p.Skipped, Subnets: p.Subnets, Port: n.Port}
+		peer := doctor.Peer{Node: p.Node, Held: p.Held, Flannel: p.Flannel, Skipped: p.Skipped, Subnets: p.Subnets,
+			Port: n.Port}
 		if p.Endpoint.IsValid() {
 			peer.Public = p.Endpoint.Addr().Unmap()
 			peer.Near = !slices.Contains(p.PublicIPs, peer.Public)

@@ -16,8 +16,8 @@ const cniRecords = "/run/leno-cni"
 
 var usesLeno = regexp.MustCompile(`"type"\s*:\s*"leno(-cni)?"`)
 
-// missingCNI returns the directories if no CNI configuration in them uses leno, although the agent is a task of Nomad. It
-// returns none if that is not known, or if containers were attached with a configuration in another place.
+// missingCNI returns the directories if no CNI configuration in them uses leno, although the agent is a task of Nomad.
+// It returns none if that is not known, or if containers were attached with a configuration in another place.
 func missingCNI(getenv func(string) string, dirs []string, records string) []string {
 	task := getenv("NOMAD_TASK_DIR")
 	if task == "" || task == "/local" { // the latter is in the chroot of the driver exec, without the host's files

@@ -71,7 +71,8 @@ func (g guard) isEmpty() bool { return len(g.ports)+len(g.sealed) == 0 }
 func (g guard) chains() (out []nftChain) {
 	chain := func(name string, hook *nftables.ChainHook, rules []netfilter.NFTRule) {
 		if len(rules) > 0 {
-			base := netfilter.Base{Type: nftables.ChainTypeFilter, Hook: *hook, Priority: *nftables.ChainPriorityMangle, Policy: nftables.ChainPolicyAccept}
+			base := netfilter.Base{Type: nftables.ChainTypeFilter, Hook: *hook, Priority: *nftables.ChainPriorityMangle,
+				Policy: nftables.ChainPolicyAccept}
 			out = append(out, nftChain{name: name, base: base, rules: rules})
 		}
 	}
@@ -87,7 +88,8 @@ func (g guard) portRules() (out []netfilter.NFTRule) {
 		return nil
 	}
 	for _, pool := range g.pools {
-		out = append(out, nftRule(pool.network, append(nftAddress(false, pool.value), &expr.Verdict{Kind: expr.VerdictReturn})...))
+		out = append(out, nftRule(pool.network, append(nftAddress(false, pool.value),
+			&expr.Verdict{Kind: expr.VerdictReturn})...))
 	}
 	if len(g.underlay) > 0 {
 		for _, port := range g.ports {

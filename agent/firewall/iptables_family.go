@@ -94,8 +94,8 @@ func (f *iptablesFamily) program(ctx context.Context) (p netfilter.Program, pref
 		"or set ip_masq = false and forward = false in every network", ErrNotInstalled, f.command)
 }
 
-// underOwnName returns the program under the name of its variant, if there is one. While an operator changes the preferred
-// variant, the plain names lead to both: rules would be listed by one variant and written by the other.
+// underOwnName returns the program under the name of its variant, if there is one. While an operator changes the
+// preferred variant, the plain names lead to both: rules would be listed by one variant and written by the other.
 func (f *iptablesFamily) underOwnName(ctx context.Context, p netfilter.Program) netfilter.Program {
 	f.variantProgram.Refresh(ctx, f.named())
 	if v := f.variantProgram; v.Path != "" && v.Err == nil && v.Version.Variant == f.variant {
@@ -105,8 +105,8 @@ func (f *iptablesFamily) underOwnName(ctx context.Context, p netfilter.Program) 
 }
 
 // apply returns the tables written. It lists nothing while the kernel shows that no rule changed. While no rule is
-// wanted, a program that is missing or cannot work here (a kernel without IPv6) is an error only if it left rules of ours
-// that cannot be removed without it.
+// wanted, a program that is missing or cannot work here (a kernel without IPv6) is an error only if it left rules of
+// ours that cannot be removed without it.
 func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []string, err error) {
 	needed := !want.isEmpty()
 	if !needed && (f.clean || f.isWithoutTables()) {
@@ -191,7 +191,8 @@ func (f *iptablesFamily) write(
 	able := p.Version.RandomFully && f.unable != p.Stamp
 	wrong, err = attempt(able)
 	locked := errors.Is(err, netfilter.ErrLocked)
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && !locked && !errors.Is(err, unix.EPERM) && ctx.Err() == nil {
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && !locked && !errors.Is(err, unix.EPERM) &&
+		ctx.Err() == nil {
 		// Another program may have written the table at the same instant, or since it was listed, so that a position
 		// in it may now be another rule's.
 		if tables, unlisted := f.read(ctx, p); unlisted == nil {

@@ -38,15 +38,16 @@ func (f *iptablesFamily) read(ctx context.Context, p netfilter.Program) (map[str
 	return tables, nil
 }
 
-// withHidden returns a table as it was listed, or as it is in the kernel if the listing left out chains or jumps of ours:
-// they would be written again and again. It asks the kernel only if chains of ours or jumps to them are missing.
+// withHidden returns a table as it was listed, or as it is in the kernel if the listing left out chains or jumps of
+// ours: they would be written again and again. It asks the kernel only if chains of ours or jumps to them are missing.
 func (f *iptablesFamily) withHidden(
 	ctx context.Context, p netfilter.Program, name string, listed netfilter.Table, want map[string][]netfilter.Rule,
 ) (netfilter.Table, error) {
 	isMissing := func(h hook) bool {
 		return h.table == name && len(want[h.own]) > 0 && (!listed.HasChain(h.own) || h.count(listed) == 0)
 	}
-	if f.variant != netfilter.VariantNFT || slices.Contains(f.unreadable, name) || !slices.ContainsFunc(hooks(), isMissing) {
+	if f.variant != netfilter.VariantNFT || slices.Contains(f.unreadable, name) ||
+		!slices.ContainsFunc(hooks(), isMissing) {
 		return listed, nil
 	}
 	t, err := netfilter.ReadTable(ctx, p.Path, f.v6, name, ChainPrefix)

@@ -141,8 +141,9 @@ func desiredRules(s State) rules {
 	return out
 }
 
-// forwarding adds rules that accept packets from a network's containers, and to them if they come from other hosts of the
-// network, belong to a known connection, or are for a published port. Others on the underlay do not reach containers.
+// forwarding adds rules that accept packets from a network's containers, and to them if they come from other hosts of
+// the network, belong to a known connection, or are for a published port. Others on the underlay do not reach
+// containers.
 func (r *rules) forwarding(n Network) {
 	for _, pool := range n.Pools {
 		r.forward = append(r.forward, rule{network: n.Name, src: pool, verdict: accept})

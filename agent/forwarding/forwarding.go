@@ -32,13 +32,15 @@ func (s State) Problem(asked bool) (wrong, todo string) {
 	const alone = ` (leno leaves it alone under "forward = false")`
 	switch {
 	case s.CostsRoutes():
-		wrong = fmt.Sprintf("%s is 0, and switching it on would take away the routes that routers advertise on %s", off, links)
+		wrong = fmt.Sprintf("%s is 0, and switching it on would take away the routes that routers advertise on %s", off,
+			links)
 		if asked {
 			return wrong, todo + ", and leno switches it on"
 		}
 		return wrong, fmt.Sprintf("%s, and only then %s to 1%s", todo, off, alone)
 	case len(s.Advertised) > 0:
-		return fmt.Sprintf("this host forwards IPv6 and therefore ignores the routers that advertise on %s: it has lost the routes that it had from them, or will lose them, and then its addresses", links),
+		return fmt.Sprintf("this host forwards IPv6 and therefore ignores the routers that advertise on %s: it has lost the "+
+				"routes that it had from them, or will lose them, and then its addresses", links),
 			todo + ", and the next advertisement brings them back"
 	case len(s.Off) == 0:
 		return "", ""

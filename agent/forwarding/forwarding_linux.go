@@ -19,8 +19,8 @@ type Switch struct {
 
 // Ensure checks the switches for the family of a subnet of this host, for packets that arrive by those of the devices
 // that exist, in the calling thread's network namespace. If set is true, it switches on those that are off, unless that
-// costs the host routes. It checks the bridges of the subnet's containers too, and leaves them to the programs that made
-// them.
+// costs the host routes. It checks the bridges of the subnet's containers too, and leaves them to the programs that
+// made them.
 func (w *Switch) Ensure(subnet netip.Prefix, links []string, set bool) (s State, err error) {
 	a := subnet.Addr()
 	w.mu.Lock()
@@ -57,8 +57,8 @@ func (w *Switch) Ensure(subnet netip.Prefix, links []string, set bool) (s State,
 	return s, err
 }
 
-// closedBridges returns the switches of the devices that lead to the subnet's containers, if they are off. IPv6 has none
-// that counts.
+// closedBridges returns the switches of the devices that lead to the subnet's containers, if they are off. IPv6 has
+// none that counts.
 func closedBridges(subnet netip.Prefix) (off []string, err error) {
 	if subnet.Addr().Is6() {
 		return nil, nil

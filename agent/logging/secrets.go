@@ -56,7 +56,8 @@ func spellings(text string) []string {
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) }) // so that the longest is tried first
+	// so that the longest is tried first
+	slices.SortFunc(out, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 	return slices.Compact(out)
 }
 

@@ -33,10 +33,12 @@ func (k *knownDefinition) usable() bool {
 
 // restoreAfter returns how long to wait before a lost definition is restored. Hosts that use it come before those that
 // only remember it, because the latter may have missed a change, and before new hosts, which define the network from
-// their configuration: the more hosts use it, the sooner one of them restores it. A host whose own block defines the same
-// network waits no longer than they do.
-func (k *knownDefinition) restoreAfter(local config.Network, p retry.Policy, kinds map[string]backend.Type) time.Duration {
-	if own, err := definition.FromBlock(local); k.confirmed || err == nil && len(definition.DifferencesOfBlock(own, k.network, kinds)) == 0 {
+// their configuration: the more hosts use it, the sooner one of them restores it. A host whose own block defines the
+// same network waits no longer than they do.
+func (k *knownDefinition) restoreAfter(local config.Network, p retry.Policy,
+	kinds map[string]backend.Type) time.Duration {
+	if own, err := definition.FromBlock(local); k.confirmed || err == nil &&
+		len(definition.DifferencesOfBlock(own, k.network, kinds)) == 0 {
 		return rand.N(p.RestoreInUse)
 	}
 	return p.RestoreRemembered + rand.N(p.RestoreRemembered)
@@ -46,9 +48,10 @@ func (k *knownDefinition) restoreAfter(local config.Network, p retry.Policy, kin
 // state before the last change, or a host that did not know of the change has restored the definition, or has defined
 // the network from its configuration.
 //
-// The revisions decide, if they can. Otherwise the indexes of a record that was created once do, but only if this process
-// has read the known definition from the store. What an earlier process wrote down may be from another cluster, in which
-// the same snapshot was restored: the record then has the same CreateIndex, and later versions may have lower indexes.
+// The revisions decide, if they can. Otherwise the indexes of a record that was created once do, but only if this
+// process has read the known definition from the store. What an earlier process wrote down may be from another cluster,
+// in which the same snapshot was restored: the record then has the same CreateIndex, and later versions may have lower
+// indexes.
 func (k *knownDefinition) supersedes(n registry.Network) bool {
 	switch {
 	case k == nil || n.Replaced(k.network):

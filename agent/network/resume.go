@@ -104,8 +104,8 @@ func (r *Runner) resume(ctx context.Context) {
 	r.report.Check(health.Lease, api.Warning, unconfirmed)
 }
 
-// findResumable returns the part in the network whose datapath exists, or nil, and whether packets wait for this process.
-// After a reload the datapath is this process's own, whatever another program may have done to it.
+// findResumable returns the part in the network whose datapath exists, or nil, and whether packets wait for this
+// process. After a reload the datapath is this process's own, whatever another program may have done to it.
 func (r *Runner) findResumable(ctx context.Context) (found *resumed, waits bool) {
 	before, err := r.state.Load()
 	if content := r.datapath.Content(); content != nil {
@@ -152,8 +152,8 @@ func (r *Runner) findResumable(ctx context.Context) (found *resumed, waits bool)
 	})}, waits
 }
 
-// startResumed builds the backend and keeps the remembered datapath right until the store decides. If packets wait for this
-// process, they flow when startResumed returns.
+// startResumed builds the backend and keeps the remembered datapath right until the store decides. If packets wait for
+// this process, they flow when startResumed returns.
 func (r *Runner) startResumed(ctx context.Context, found peers.View, packetsWait bool) error {
 	if err := definition.CheckEncryption(found.Network, r.deps.Datapaths.Backends); err != nil {
 		return err
@@ -203,8 +203,8 @@ func (r *Runner) Resumed() (peers.View, bool) {
 	return known, err == nil
 }
 
-// previousUnderlay returns the underlay of an earlier process, with the addresses of the other hosts as far as the files
-// have them.
+// previousUnderlay returns the underlay of an earlier process, with the addresses of the other hosts as far as the
+// files have them.
 func (r *Runner) previousUnderlay() datapath.Previous {
 	before, err := r.state.Load()
 	if err != nil || before.Underlay == "" {

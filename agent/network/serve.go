@@ -42,8 +42,8 @@ func (r *Runner) serve(ctx context.Context, v *peers.View, s backend.State, appl
 	return errors.Join(fileErr, saveErr, rulesErr)
 }
 
-// serveSaved does what this host's containers need before the store has confirmed the saved lease, which stays saved as it
-// is: it has not been renewed. Containers can be started although they may not reach other hosts yet. Without
+// serveSaved does what this host's containers need before the store has confirmed the saved lease, which stays saved as
+// it is: it has not been renewed. Containers can be started although they may not reach other hosts yet. Without
 // lease.start_from_saved, they wait.
 func (r *Runner) serveSaved(ctx context.Context, v *peers.View, s backend.State) error {
 	if !r.config.Lease.StartFromSaved {
@@ -52,7 +52,8 @@ func (r *Runner) serveSaved(ctx context.Context, v *peers.View, s backend.State)
 	if s.MTU == 0 {
 		return errors.New("the MTU for the subnet file is not known without an underlay")
 	}
-	fileErr := r.file.write(state.FormatSubnetFile(v.Network.Plan, s.Subnets, s.MTU, r.local.IPMasq), v.Own.Subnet(), s.MTU)
+	fileErr := r.file.write(state.FormatSubnetFile(v.Network.Plan, s.Subnets, s.MTU, r.local.IPMasq), v.Own.Subnet(),
+		s.MTU)
 	r.file.reportResult(fileErr)
 	rulesErr := r.protect(ctx, v.Network, v, s)
 	if fileErr == nil && rulesErr == nil {

@@ -85,8 +85,8 @@ func (r *Runner) Lease() (registry.Lease, bool) {
 	return lease, held
 }
 
-// HasLost reports whether the store has lost the definition that is in force on this host, or its last change. stored and
-// err are the store's answer when it was asked for the definition.
+// HasLost reports whether the store has lost the definition that is in force on this host, or its last change. stored
+// and err are the store's answer when it was asked for the definition.
 func (r *Runner) HasLost(stored registry.Network, err error) bool {
 	return r.definition.hasLost(stored, err)
 }

@@ -36,14 +36,16 @@ const (
 	deniedPause = time.Minute
 )
 
-// A switcher changes the network's definition where no operator is needed for that: it ends a switch to another backend,
-// and begins a switch to new keys when it is due. It has a goroutine of its own, because the store may be slow to answer.
+// A switcher changes the network's definition where no operator is needed for that: it ends a switch to another
+// backend, and begins a switch to new keys when it is due. It has a goroutine of its own, because the store may be slow
+// to answer.
 type switcher struct {
 	deps    *Deps
 	report  *report.Reporter
 	inForce func(registry.Network) registry.Network
 
-	moved time.Time // since when all hosts are known to send over the backend that the network is switched to; zero if they do not
+	// since when all hosts are known to send over the backend that the network is switched to; zero if they do not
+	moved time.Time
 	keys  *keyAge
 }
 
@@ -113,7 +115,8 @@ func (s *switcher) endSwitch(ctx context.Context, n registry.Network, v *peers.V
 	}
 	reason := fmt.Sprintf("all hosts send over %s only, and this agent cannot end the switch: %v", def.Target().Type, err)
 	if errors.Is(err, registry.ErrDenied) {
-		reason += fmt.Sprintf("; give an agent's token the right to write the network's definition, or run `leno network switch %s -end`", n.Name)
+		reason += fmt.Sprintf("; give an agent's token the right to write the network's definition, or run `leno network "+
+			"switch %s -end`", n.Name)
 	}
 	if s.report.Check(health.Switch, api.Warning, reason) {
 		s.report.Log().Warn("the switch of the network cannot be ended", "error", err)
@@ -140,7 +143,8 @@ func describeSwitch(network string, def switchover.Definition) string {
 	case switchover.Back:
 		from = def.Next.Type
 	}
-	return fmt.Sprintf("%s from %s to %s; `leno network switch %s` shows which hosts have moved", what, from, def.Target().Type, network)
+	return fmt.Sprintf("%s from %s to %s; `leno network switch %s` shows which hosts have moved", what, from,
+		def.Target().Type, network)
 }
 
 // writeDelay returns how long this host waits for the hosts with lower slots to change the definition.
@@ -166,7 +170,8 @@ func (s *switcher) rotateKeys(ctx context.Context, n registry.Network, v *peers.
 	}
 	often, since := config.FormatDuration(every), s.keys.from(def.Since)
 	if def.Next != nil {
-		s.report.Check(health.Keys, api.Passing, fmt.Sprintf("the network is being switched; after that, all hosts get new keys every %s", often))
+		s.report.Check(health.Keys, api.Passing,
+			fmt.Sprintf("the network is being switched; after that, all hosts get new keys every %s", often))
 		return nil
 	}
 	others, _, _ := s.deps.Store.Networks.Get()
@@ -221,8 +226,9 @@ type keyAge struct {
 }
 
 // from returns the time from which the age of the keys counts. written is what the definition says, by the clock of the
-// host that ended the last switch. If the clocks differ, the time counts at which this process first read it. Otherwise,
-// a host whose clock is ahead would rotate the keys without end, and one whose clock was ahead would stop all rotations.
+// host that ended the last switch. If the clocks differ, the time counts at which this process first read it.
+// Otherwise, a host whose clock is ahead would rotate the keys without end, and one whose clock was ahead would stop
+// all rotations.
 func (k *keyAge) from(written time.Time) time.Time {
 	if !k.known || !written.Equal(k.since) {
 		k.read = time.Time{}
@@ -240,7 +246,8 @@ func (k *keyAge) from(written time.Time) time.Time {
 // reportNoRotation reports that keys cannot be rotated.
 func (s *switcher) reportNoRotation(often string, err error) {
 	why := strings.TrimPrefix(err.Error(), definition.ErrSwitch.Error()+": ")
-	if s.report.Check(health.Keys, api.Warning, fmt.Sprintf("keys cannot be rotated, as they should be every %s: %s", often, why)) {
+	if s.report.Check(health.Keys, api.Warning, fmt.Sprintf("keys cannot be rotated, as they should be every %s: %s",
+		often, why)) {
 		s.report.Log().Warn("keys cannot be rotated", "error", err)
 	}
 }

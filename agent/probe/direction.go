@@ -34,7 +34,8 @@ type detour struct {
 // directions sends packets through the tunnel that are answered outside it, and packets outside it that are answered
 // through it. An answer proves that the tunnel carries this direction, so that the other one loses packets; a missing
 // answer proves less.
-func (p planner) directions(ctx context.Context, l line, peer api.Peer, r api.ProbeRequest) (there, back *api.ProbedDirection) {
+func (p planner) directions(ctx context.Context, l line, peer api.Peer,
+	r api.ProbeRequest) (there, back *api.ProbedDirection) {
 	var passes [2]bool
 	detours := [2]detour{p.there(peer), p.back(peer)}
 	var wg sync.WaitGroup
@@ -50,11 +51,14 @@ func (p planner) directions(ctx context.Context, l line, peer api.Peer, r api.Pr
 		case passes[i]:
 			told[i] = &api.ProbedDirection{State: api.DirectionPasses, Reason: d.how}
 		case passes[1-i]:
-			told[i] = &api.ProbedDirection{State: api.DirectionLost, Reason: "the other direction passes, and there and back together do not"}
+			told[i] = &api.ProbedDirection{State: api.DirectionLost,
+				Reason: "the other direction passes, and there and back together do not"}
 		case d.unknown != "":
 			told[i] = &api.ProbedDirection{State: api.DirectionUnknown, Reason: d.unknown}
 		default:
-			told[i] = &api.ProbedDirection{State: api.DirectionUnknown, Reason: "no answer to packets of this direction alone: they are lost, or the peer's host drops them by its reverse-path filter"}
+			told[i] = &api.ProbedDirection{State: api.DirectionUnknown,
+				Reason: "no answer to packets of this direction alone: they are lost, or the peer's host drops them by its " +
+					"reverse-path filter"}
 		}
 	}
 	return told[0], told[1]
@@ -84,7 +88,8 @@ func (p planner) there(peer api.Peer) detour {
 		case !p.tunnelled(s.Addr()):
 			d.unknown = "its packets are routed plainly"
 		case s.Addr().Is4() && p.here.strict:
-			d.unknown = fmt.Sprintf("rp_filter of %s is 1: this host would drop the answer, which comes in over the underlay", p.Underlay.Interface)
+			d.unknown = fmt.Sprintf("rp_filter of %s is 1: this host would drop the answer, which comes in over the underlay",
+				p.Underlay.Interface)
 		default:
 			to := s.Masked().Addr()
 			return detour{echo: echo{from: from, to: to, size: least},
@@ -116,8 +121,8 @@ func (p planner) back(peer api.Peer) detour {
 
 // past sends to a neighbour by its overlay address, from ours, as if it had that address on the underlay: kernels
 // answer for all their addresses on all devices. Both addresses belong to the network, so that neither masquerading
-// nor the source checks of udp and wireguard interfere. If the peer is no neighbour, or has no IPv4, the packet goes to its
-// underlay address.
+// nor the source checks of udp and wireguard interfere. If the peer is no neighbour, or has no IPv4, the packet goes to
+// its underlay address.
 func (p planner) past(from, to netip.Addr, peer api.Peer) detour {
 	d := detour{unknown: "the peer has no underlay address of the family of its subnets"}
 	for _, outer := range p.outer(peer) {
@@ -128,9 +133,11 @@ func (p planner) past(from, to netip.Addr, peer api.Peer) detour {
 				how: fmt.Sprintf("a packet over the underlay from %s to %s was answered through the tunnel", from, to)}
 		case outer.Is4() != to.Is4():
 		case p.checksSources():
-			d.unknown = p.Backend + " takes nothing from an address that is not of the peer's subnet, and the peer is no neighbour over IPv4"
+			d.unknown = p.Backend +
+				" takes nothing from an address that is not of the peer's subnet, and the peer is no neighbour over IPv4"
 		case p.Masquerade:
-			d.unknown = fmt.Sprintf("a packet from %s to %s would be masqueraded, and the peer is no neighbour over IPv4", from, outer)
+			d.unknown = fmt.Sprintf("a packet from %s to %s would be masqueraded, and the peer is no neighbour over IPv4", from,
+				outer)
 		default:
 			return detour{echo: echo{from: from, to: outer, vrf: p.VRF, size: least},
 				how: fmt.Sprintf("a packet over the underlay from %s was answered through the tunnel", from)}

@@ -18,7 +18,8 @@ import (
 )
 
 // ErrNoRight reports that this process may not open the sockets of a probe.
-var ErrNoRight = errors.New("a probe needs CAP_NET_RAW, which this agent lacks: give it that right (AmbientCapabilities of its systemd unit) or run it as root")
+var ErrNoRight = errors.New("a probe needs CAP_NET_RAW, which this agent lacks: give it that right " +
+	"(AmbientCapabilities of its systemd unit) or run it as root")
 
 const (
 	receiveBuffer = 16 << 20 // bytes: one second of full answers, in case this process does not run for so long
@@ -62,7 +63,8 @@ var _ line = (*sockets)(nil)
 
 // open opens the sockets in the calling thread's network namespace.
 func open(ctx context.Context) (_ *sockets, err error) {
-	s := &sockets{underWay: make(chan struct{}, mostUnderWay), buf: make([]byte, 1<<16), pending: map[pendingKey]*pending{}, refused: map[netip.AddrPort][]answer{}}
+	s := &sockets{underWay: make(chan struct{}, mostUnderWay), buf: make([]byte, 1<<16),
+		pending: map[pendingKey]*pending{}, refused: map[netip.AddrPort][]answer{}}
 	var random [2]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return nil, err
@@ -111,7 +113,8 @@ func listen(ctx context.Context, network string, tune func(fd int) error) (*net.
 // tune4 makes packets leave whole or not at all, whatever path MTU the kernel has learned: that MTU is what the probe
 // measures.
 func tune4(fd int) error {
-	const filter, echoReply, unreachable, exceeded, problem = 1, 0, 3, 11, 12 // ICMP_FILTER of raw(7) hides the types whose bits are set
+	// ICMP_FILTER of raw(7) hides the types whose bits are set
+	const filter, echoReply, unreachable, exceeded, problem = 1, 0, 3, 11, 12
 	return errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE),
 		unix.SetsockoptInt(fd, unix.SOL_RAW, filter, int(^int32(1<<echoReply|1<<unreachable|1<<exceeded|1<<problem))),

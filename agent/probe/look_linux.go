@@ -22,7 +22,8 @@ func look(h Host) (s surroundings, done func(), err error) {
 		return s, nil, fmt.Errorf("open netlink: %w", err)
 	}
 	list, err := handle.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // the list still has what did not change while containers come and go
+	// the list still has what did not change while containers come and go
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		handle.Close()
 		return s, nil, fmt.Errorf("list addresses: %w", err)
 	}

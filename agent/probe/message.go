@@ -172,7 +172,8 @@ var (
 	unreachable4 = []string{"network unreachable", "host unreachable", "protocol unreachable", refused, tooBig,
 		"source route failed", "network unknown", "host unknown", "source isolated", "network prohibited", "host prohibited",
 		"network unreachable for this service", "host unreachable for this service", "prohibited by a firewall"}
-	unreachable6 = []string{"no route", "prohibited by a firewall", "beyond the scope of the source", "host unreachable", refused,
+	unreachable6 = []string{"no route", "prohibited by a firewall", "beyond the scope of the source", "host unreachable",
+		refused,
 		"source address refused by a policy", "route rejects it"}
 )
 

@@ -17,8 +17,9 @@ type surroundings struct {
 	// device returns the index of the device that packets to an address leave by, and whether the address is a
 	// neighbour there; 0 when there is no route. The routes are those of a VRF, or the usual ones if vrf is 0.
 	device func(to netip.Addr, vrf int) (index int, neighbour bool)
-	strict bool // the kernel drops IPv4 packets that arrive over the underlay if their answers would leave by another device
-	link   int  // index of the overlay's device, 0 for none
+	// the kernel drops IPv4 packets that arrive over the underlay if their answers would leave by another device
+	strict bool
+	link   int // index of the overlay's device, 0 for none
 
 	// The overlay's second device; see backend.SecondLinkName.
 	second    int // index, 0 for none

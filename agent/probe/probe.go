@@ -66,7 +66,8 @@ func Normalize(r api.ProbeRequest) (api.ProbeRequest, error) {
 		}
 	}
 	if (r.Count-1)*r.IntervalMS > mostSeries {
-		return r, &FieldError{"interval_ms", fmt.Sprintf("is %d: %d packets take longer than %d ms", r.IntervalMS, r.Count, mostSeries)}
+		return r, &FieldError{"interval_ms", fmt.Sprintf("is %d: %d packets take longer than %d ms", r.IntervalMS, r.Count,
+			mostSeries)}
 	}
 	if r.Full > 0 && r.Full < r.Small {
 		return r, &FieldError{"full", fmt.Sprintf("is %d, less than small, %d", r.Full, r.Small)}
@@ -140,8 +141,10 @@ func fits(peers, ways int, r api.ProbeRequest) error {
 	if time.Duration(packets)*pace <= milliseconds(mostSeries) {
 		instead += fmt.Sprintf("a timeout_ms of %d at most, or ", mostSeries*mostUnderWay/packets)
 	}
-	return &FieldError{"count", fmt.Sprintf("is %d, with a timeout_ms of %d: %d packets of each size to %d peers may take %d ms, longer than %d: ask for %sfewer peers",
-		r.Count, r.TimeoutMS, packets, peers, takes.Milliseconds(), mostSeries, instead)}
+	return &FieldError{"count",
+		fmt.Sprintf("is %d, with a timeout_ms of %d: %d packets of each size to %d peers may take %d ms, longer than %d: "+
+			"ask for %sfewer peers",
+			r.Count, r.TimeoutMS, packets, peers, takes.Milliseconds(), mostSeries, instead)}
 }
 
 // Asked returns the peers that a request names, all when it names none. An error is an *UnknownPeerError. It is pure.

@@ -62,7 +62,8 @@ func measure(ctx context.Context, l line, w way, r api.ProbeRequest) api.ProbedW
 	}
 	switch {
 	case ctx.Err() != nil:
-		return api.ProbedWay{Path: w.path, From: w.from, To: w.to, MTU: full, NotProbed: "the probe ended before this was done"}
+		return api.ProbedWay{Path: w.path, From: w.from, To: w.to, MTU: full,
+			NotProbed: "the probe ended before this was done"}
 	case m.out.Full.Answered > 0:
 		m.out.Largest = full
 	case m.out.Full.Sent > 0 && m.out.Answer == echoReply: // errors come too rarely to search by

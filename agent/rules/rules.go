@@ -97,15 +97,17 @@ type Carried struct {
 	PeerPorts      []uint16         // UDP ports of peers' tunnels that differ from this host's
 }
 
-// Wishes returns what a network wants from the firewall, given this host's block for it. kinds are the backends by type.
+// Wishes returns what a network wants from the firewall, given this host's block for it. kinds are the backends by
+// type.
 func Wishes(kinds map[string]backend.Type, local config.Network, c Carried) firewall.Network {
 	out := firewall.Network{
-		Name:     local.Name,
-		Pools:    c.Pools,
-		Subnets:  c.Subnets,
-		IPMasq:   local.IPMasq,
-		Forward:  local.Forward,
-		Tunnels:  []string{backend.LinkName(local.Name), backend.SecondLinkName(local.Name), backend.OtherLinkName(local.Name)},
+		Name:    local.Name,
+		Pools:   c.Pools,
+		Subnets: c.Subnets,
+		IPMasq:  local.IPMasq,
+		Forward: local.Forward,
+		Tunnels: []string{backend.LinkName(local.Name), backend.SecondLinkName(local.Name),
+			backend.OtherLinkName(local.Name)},
 		Ports:    slices.Clone(c.PeerPorts),
 		Underlay: c.Underlay.Devices,
 	}
@@ -123,7 +125,8 @@ func Wishes(kinds map[string]backend.Type, local config.Network, c Carried) fire
 
 // Remember starts from what an earlier process left in dataDir for the networks this host still wants, so that the
 // first network that is ready does not remove the rules of the others.
-func (k *Keeper) Remember(kinds map[string]backend.Type, dataDir string, wanted func(name string) (config.Network, bool)) {
+func (k *Keeper) Remember(kinds map[string]backend.Type, dataDir string,
+	wanted func(name string) (config.Network, bool)) {
 	// wanted takes a lock that others hold while they call the Keeper: no lock is held here.
 	var networks []firewall.Network
 	for _, name := range state.Networks(dataDir) {
@@ -131,7 +134,8 @@ func (k *Keeper) Remember(kinds map[string]backend.Type, dataDir string, wanted 
 		before, err := state.Load(dataDir, name)
 		local, ok := wanted(name)
 		if err == nil && ok && len(before.Subnets) > 0 && before.Backend.Type != "alloc" {
-			networks = append(networks, Wishes(kinds, local, Carried{Pools: before.Pools, Subnets: before.Subnets, Carriage: before.Carriage}))
+			networks = append(networks, Wishes(kinds, local, Carried{Pools: before.Pools, Subnets: before.Subnets,
+				Carriage: before.Carriage}))
 		}
 	}
 	k.desired.want(networks...)

@@ -37,7 +37,8 @@ type PeerLease struct {
 	Flannel     bool            `json:"flannel,omitempty"` // the host runs flannel
 	CreateIndex uint64          `json:"create_index"`
 	ModifyIndex uint64          `json:"modify_index"`
-	Seniority   uint64          `json:"seniority,omitempty"` // of two leases that contradict each other, the lower one counts
+	// of two leases that contradict each other, the lower one counts
+	Seniority uint64 `json:"seniority,omitempty"`
 }
 
 // PeersPath returns the path of a network's peers file.

@@ -36,8 +36,8 @@ func (unixRequest) Serialize() []byte {
 }
 
 // socketOwner returns the user whose stream socket is bound to an abstract name, such as "@leno-agent", in the calling
-// thread's network namespace. The error wraps fs.ErrNotExist if there is none, and unix.ENOENT if the kernel does not show
-// sockets or their users.
+// thread's network namespace. The error wraps fs.ErrNotExist if there is none, and unix.ENOENT if the kernel does not
+// show sockets or their users.
 func socketOwner(name string) (uid uint32, err error) {
 	request := nl.NewNetlinkRequest(sockDiagByFamily, unix.NLM_F_DUMP)
 	request.AddData(unixRequest{})

@@ -135,7 +135,8 @@ func ParseSubnetFile(text string) (SubnetFile, error) {
 		if gateway != "" {
 			p, err := netip.ParsePrefix(gateway)
 			if a := p.Addr(); err != nil || a.Is6() != (family != "") || a.Is4In6() || a == p.Masked().Addr() {
-				return SubnetFile{}, fmt.Errorf("LENO_%sSUBNET=%q is not the address of a bridge such as 10.5.34.1/24", family, gateway)
+				return SubnetFile{}, fmt.Errorf("LENO_%sSUBNET=%q is not the address of a bridge such as 10.5.34.1/24", family,
+					gateway)
 			}
 			f.Gateways = append(f.Gateways, p)
 		}

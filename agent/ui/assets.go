@@ -15,7 +15,8 @@ type asset struct {
 	version string // of the content
 }
 
-var kinds = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+var kinds = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+	".svg": "image/svg+xml"}
 
 func (r *Renderer) load() error {
 	entries, err := fs.ReadDir(assets, "assets")

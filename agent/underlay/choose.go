@@ -108,7 +108,8 @@ func (s selector) byReach() (Choice, bool, error) {
 	for _, l := range s.host.Links {
 		// The route to an address of this host itself leads to loopback; the operator means the interface that has
 		// the address.
-		if !slices.Contains(s.host.Reach.Hops, l.Index) && !slices.ContainsFunc(l.Addrs, func(a Address) bool { return a.Addr == s.u.CanReach }) {
+		if !slices.Contains(s.host.Reach.Hops, l.Index) && !slices.ContainsFunc(l.Addrs,
+			func(a Address) bool { return a.Addr == s.u.CanReach }) {
 			continue
 		}
 		if len(s.oddities(l)) > 0 {
@@ -120,7 +121,8 @@ func (s selector) byReach() (Choice, bool, error) {
 		if l.passes(source) && steady.IsValid() {
 			source = steady
 		}
-		if choice, ok := s.take(l, source, fmt.Sprintf("the route to underlay.can_reach %s leaves through it", s.u.CanReach)); ok {
+		if choice, ok := s.take(l, source, fmt.Sprintf("the route to underlay.can_reach %s leaves through it",
+			s.u.CanReach)); ok {
 			return choice, true, nil
 		}
 	}
@@ -173,7 +175,8 @@ func (s selector) take(l Link, prefer netip.Addr, reason string) (Choice, bool) 
 	if vrf, ok := s.host.link(l.VRF); ok {
 		c.Reason += ", in VRF " + vrf.Name
 	}
-	families := []family{{s.need.IPv4, s.public.IPv4, false, "underlay.public_ip"}, {s.need.IPv6, s.public.IPv6, true, "underlay.public_ipv6"}}
+	families := []family{{s.need.IPv4, s.public.IPv4, false, "underlay.public_ip"},
+		{s.need.IPv6, s.public.IPv6, true, "underlay.public_ipv6"}}
 	if prefer.Is6() {
 		slices.Reverse(families)
 	}

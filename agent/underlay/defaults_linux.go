@@ -37,7 +37,8 @@ func defaultRoute(m []byte) (out DefaultRoute, ok bool) {
 		return out, false
 	}
 	head := nl.DeserializeRtMsg(m)
-	if head.Dst_len != 0 || head.Type != unix.RTN_UNICAST || head.Table == unix.RT_TABLE_LOCAL || head.Flags&unix.RTM_F_CLONED != 0 {
+	if head.Dst_len != 0 || head.Type != unix.RTN_UNICAST || head.Table == unix.RT_TABLE_LOCAL ||
+		head.Flags&unix.RTM_F_CLONED != 0 {
 		return out, false
 	}
 	attrs, err := nl.ParseRouteAttr(m[unix.SizeofRtMsg:])

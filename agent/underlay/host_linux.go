@@ -61,7 +61,8 @@ func (k kernel) look(reach netip.Addr) (Host, error) {
 
 func toLink(l netlink.Link) Link {
 	a := l.Attrs()
-	out := Link{Name: a.Name, Index: a.Index, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0, Loopback: a.Flags&net.FlagLoopback != 0}
+	out := Link{Name: a.Name, Index: a.Index, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0,
+		Loopback: a.Flags&net.FlagLoopback != 0}
 	out.Carrier = a.Flags&net.FlagRunning != 0
 	out.Ends = out.Loopback || l.Type() == "dummy" || l.Type() == "vrf"
 	switch l := l.(type) {

@@ -32,7 +32,8 @@ func parsePublic(text string, v6 bool) (netip.Addr, error) {
 	case err != nil:
 		return netip.Addr{}, fmt.Errorf("its value on this host is %q, not one %s address", text, family)
 	case a.Is4() == v6 || a.Is4In6() || !a.IsGlobalUnicast():
-		return netip.Addr{}, fmt.Errorf("its value on this host is %s, not an %s address that other hosts can send to", a, family)
+		return netip.Addr{}, fmt.Errorf("its value on this host is %s, not an %s address that other hosts can send to", a,
+			family)
 	}
 	return a, nil
 }

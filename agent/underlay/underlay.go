@@ -30,16 +30,17 @@ const maxPaths = 256
 // Choice describes the host's connection to the other hosts.
 type Choice struct {
 	Interface string
-	Index     int          // ifindex
-	VRF       int          // ifindex of the VRF that the interface is in, 0 for none
-	MTU       int          // bytes, the least on the paths that packets take
-	MTUFrom   string       // the origin of the MTU, in words: "eth0", "tun0, by which the route to 192.0.2.2 leaves,"
-	Addrs     []netip.Addr // public, at most one per family, never empty; the first is of the family that carries the traffic
-	Own       []netip.Addr // the host's own address for each of Addrs, different behind NAT; zero for none
-	Reason    string       // why this one, in words
-	Devices   []string     // devices that the MTU depends on, Interface included, sorted
-	Down      bool         // the interface is down, and was named
-	ToPeers   bool         // packets to most of the other hosts leave through the interface, as far as they are known
+	Index     int    // ifindex
+	VRF       int    // ifindex of the VRF that the interface is in, 0 for none
+	MTU       int    // bytes, the least on the paths that packets take
+	MTUFrom   string // the origin of the MTU, in words: "eth0", "tun0, by which the route to 192.0.2.2 leaves,"
+	// public, at most one per family, never empty; the first is of the family that carries the traffic
+	Addrs   []netip.Addr
+	Own     []netip.Addr // the host's own address for each of Addrs, different behind NAT; zero for none
+	Reason  string       // why this one, in words
+	Devices []string     // devices that the MTU depends on, Interface included, sorted
+	Down    bool         // the interface is down, and was named
+	ToPeers bool         // packets to most of the other hosts leave through the interface, as far as they are known
 
 	Ports map[uint16]uint16 // as config.Underlay.PublicPorts
 }

@@ -56,7 +56,8 @@ func (alloc) Apply(_ context.Context, s backend.State) (backend.Report, error) {
 	}
 	for _, p := range s.Peers {
 		if p.Backend != Name {
-			report.Skipped = append(report.Skipped, backend.Skip{Node: p.Node, Reason: fmt.Sprintf("runs backend %q", p.Backend)})
+			report.Skipped = append(report.Skipped, backend.Skip{Node: p.Node, Reason: fmt.Sprintf("runs backend %q",
+				p.Backend)})
 			continue
 		}
 		report.Peers++

@@ -17,10 +17,11 @@ import (
 
 // Type describes the backend. The overlay's MTU is the underlay's, or the option mtu if that is less.
 func Type() backend.Type {
-	return backend.Type{Name: Name, Normalize: normalize, OwnFamily: true, New: func(c backend.Config) (backend.Backend, error) {
-		o, err := decode(c.Options)
-		return &hostgw{config: c, options: o}, err
-	}}
+	return backend.Type{Name: Name, Normalize: normalize, OwnFamily: true,
+		New: func(c backend.Config) (backend.Backend, error) {
+			o, err := decode(c.Options)
+			return &hostgw{config: c, options: o}, err
+		}}
 }
 
 type hostgw struct {
@@ -56,8 +57,9 @@ func (b *hostgw) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 		return backend.Advertisement{}, err
 	}
 	if u.VRF != 0 {
-		return backend.Advertisement{}, fmt.Errorf("interface %s is in a VRF, and host-gw routes packets of containers by the main table: "+
-			"take the interface out of the VRF, or use the backend vxlan or udp", u.Interface)
+		return backend.Advertisement{},
+			fmt.Errorf("interface %s is in a VRF, and host-gw routes packets of containers by the main table: "+
+				"take the interface out of the VRF, or use the backend vxlan or udp", u.Interface)
 	}
 	var errs []error
 	for _, addr := range u.Addrs {
@@ -74,7 +76,8 @@ func (b *hostgw) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 			continue // Apply says so; IPv4 works
 		}
 		if _, ok := self.PublicIP(pool.Addr()); !ok {
-			errs = append(errs, fmt.Errorf("pool %s needs an %s public address on interface %s", pool, backend.Family(pool.Addr()), u.Interface))
+			errs = append(errs, fmt.Errorf("pool %s needs an %s public address on interface %s", pool,
+				backend.Family(pool.Addr()), u.Interface))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -123,7 +126,8 @@ func (b *hostgw) Apply(ctx context.Context, s backend.State) (backend.Report, er
 func (b *hostgw) plan(s backend.State, indirect map[netip.Addr]string, ipv6 kernel.IPv6) plan {
 	if b.planned.routes == nil || b.ipv6 != ipv6 || !b.state.Equal(s) || !maps.Equal(b.indirect, indirect) {
 		s.Peers, s.Elsewhere = slices.Clone(s.Peers), slices.Clone(s.Elsewhere)
-		b.planned, b.state, b.indirect, b.ipv6 = newPlan(b.config.Pools, b.options, s, indirect, ipv6.OnDevice()), s, indirect, ipv6
+		b.planned, b.state, b.indirect, b.ipv6 = newPlan(b.config.Pools, b.options, s, indirect,
+			ipv6.OnDevice()), s, indirect, ipv6
 		b.planned.routes = ipv6.Routes(b.planned.routes)
 	}
 	return b.planned

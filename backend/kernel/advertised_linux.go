@@ -27,7 +27,8 @@ func Advertised() ([]string, error) {
 		return nil, err
 	}
 	var indexes []int
-	routes, err := h.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Protocol: unix.RTPROT_RA}, netlink.RT_FILTER_PROTOCOL)
+	routes, err := h.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Protocol: unix.RTPROT_RA},
+		netlink.RT_FILTER_PROTOCOL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil, fmt.Errorf("list advertised routes: %w", err)
 	}

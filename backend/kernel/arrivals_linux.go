@@ -11,7 +11,8 @@ import (
 // calling thread; see backend.LinkName, backend.SecondLinkName and backend.OtherLinkName.
 func Arrivals(network, underlay string, backends ...json.RawMessage) []string {
 	links := backend.Arrivals(network, underlay, backends...)
-	for _, link := range []string{backend.LinkName(network), backend.SecondLinkName(network), backend.OtherLinkName(network)} {
+	for _, link := range []string{backend.LinkName(network), backend.SecondLinkName(network),
+		backend.OtherLinkName(network)} {
 		if slices.Contains(links, link) {
 			continue
 		}

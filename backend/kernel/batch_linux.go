@@ -102,7 +102,8 @@ func (b *batch) write(ctx context.Context, requests []*nl.NetlinkRequest) []erro
 
 // ask sends queries that the kernel answers with one message each, and calls got once per query,
 // with the answer or with the error.
-func (b *batch) ask(ctx context.Context, requests []*nl.NetlinkRequest, got func(i int, answer []byte, err error)) error {
+func (b *batch) ask(ctx context.Context, requests []*nl.NetlinkRequest,
+	got func(i int, answer []byte, err error)) error {
 	for start := 0; start < len(requests); start += batchSize {
 		if err := ctx.Err(); err != nil {
 			return err

@@ -45,7 +45,8 @@ func (h *Handle) FindDevice(d TunnelDevice, report *backend.Report) (netlink.Lin
 		link, was, err := h.Reclaim(d.Name, d.Alias, made)
 		if link != nil {
 			report.Writes++
-			report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: "device was renamed", Detail: "to " + was})
+			report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: "device was renamed",
+				Detail: "to " + was})
 		}
 		return link, err
 	case link.Attrs().Index == d.Index || !d.IsKind(link):

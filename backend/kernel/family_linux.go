@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HasFamily reports whether the kernel has a generic netlink family, such as "wireguard". The kernel loads a module that
-// has it.
+// HasFamily reports whether the kernel has a generic netlink family, such as "wireguard". The kernel loads a module
+// that has it.
 func HasFamily(name string) (bool, error) {
 	request := nl.NewNetlinkRequest(nl.GENL_ID_CTRL, 0)
 	request.AddData(genericHeader{nl.GENL_CTRL_CMD_GETFAMILY, nl.GENL_CTRL_VERSION})

@@ -8,9 +8,9 @@ import (
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
-// Guard makes the kernel refuse packets to pools that no other route leads to, or ends that if wanted is false. Backends
-// leave the routes of a guard alone, so it also stands while the network has no datapath, or another backend takes the
-// network over. It acts in the network namespace of the calling thread.
+// Guard makes the kernel refuse packets to pools that no other route leads to, or ends that if wanted is false.
+// Backends leave the routes of a guard alone, so it also stands while the network has no datapath, or another backend
+// takes the network over. It acts in the network namespace of the calling thread.
 func Guard(ctx context.Context, pools []netip.Prefix, wanted bool) (err error) {
 	handle, err := Open()
 	if err != nil {

@@ -140,7 +140,8 @@ func (o Owner) Owns(k RouteKey, r Route) bool {
 
 // isWithin reports whether a prefix is part of one of the pools.
 func isWithin(dst netip.Prefix, pools []netip.Prefix) bool {
-	return slices.ContainsFunc(pools, func(p netip.Prefix) bool { return p.Bits() <= dst.Bits() && p.Contains(dst.Addr()) })
+	return slices.ContainsFunc(pools,
+		func(p netip.Prefix) bool { return p.Bits() <= dst.Bits() && p.Contains(dst.Addr()) })
 }
 
 // Unreachable returns one unreachable route for each whole pool; longer routes hide it where a
@@ -159,8 +160,8 @@ func RemoveRoutes(routes map[RouteKey]Route, elsewhere backend.Elsewhere) {
 	maps.DeleteFunc(routes, func(k RouteKey, _ Route) bool { return elsewhere.Has(k.Dst) })
 }
 
-// LimitDirect sets the MTU of the routes that leave by the underlay itself, in a network whose option mtu is less than the
-// underlay's MTU. A device of the network has the MTU of the overlay.
+// LimitDirect sets the MTU of the routes that leave by the underlay itself, in a network whose option mtu is less than
+// the underlay's MTU. A device of the network has the MTU of the overlay.
 func LimitDirect(routes map[RouteKey]Route, u backend.Underlay, mtu int) {
 	if mtu == 0 || mtu >= u.MTU {
 		return
@@ -173,9 +174,9 @@ func LimitDirect(routes map[RouteKey]Route, u backend.Underlay, mtu int) {
 	}
 }
 
-// LimitMTU sets the MTU of the routes to peers whose MTU is smaller than this host's. What is larger would be lost on the
-// peer's network, without an error to its sender. Packets are padded to a multiple of padding bytes, unless that is more
-// than this host's MTU.
+// LimitMTU sets the MTU of the routes to peers whose MTU is smaller than this host's. What is larger would be lost on
+// the peer's network, without an error to its sender. Packets are padded to a multiple of padding bytes, unless that is
+// more than this host's MTU.
 func LimitMTU(routes map[RouteKey]Route, s backend.State, padding int) {
 	for _, p := range s.Peers {
 		if p.MTU <= 0 || p.MTU >= s.MTU {
@@ -192,9 +193,9 @@ func LimitMTU(routes map[RouteKey]Route, s backend.State, padding int) {
 	}
 }
 
-// PreviousRoutes returns the routes to remember as wanted before: those wanted, and for each destination elsewhere a route
-// that equals no other. When that destination is elsewhere no longer, the route that another backend left there is then
-// not taken for another program's.
+// PreviousRoutes returns the routes to remember as wanted before: those wanted, and for each destination elsewhere a
+// route that equals no other. When that destination is elsewhere no longer, the route that another backend left there
+// is then not taken for another program's.
 func PreviousRoutes(want map[RouteKey]Route, elsewhere backend.Elsewhere) map[RouteKey]Route {
 	if len(elsewhere) == 0 {
 		return want
@@ -206,10 +207,10 @@ func PreviousRoutes(want map[RouteKey]Route, elsewhere backend.Elsewhere) map[Ro
 	return out
 }
 
-// PeerRoute returns the route for a peer's subnet into a device without neighbours. For IPv6 it has a gateway, which such a
-// device does not use. On a route without one, Linux takes the subnet's first address for the subnet-router anycast
-// address (RFC 4291, 2.6.1) and sends it no ICMPv6 errors. That address is the peer's own, so its host would never learn
-// of an exceeded hop limit or of the path's MTU.
+// PeerRoute returns the route for a peer's subnet into a device without neighbours. For IPv6 it has a gateway, which
+// such a device does not use. On a route without one, Linux takes the subnet's first address for the subnet-router
+// anycast address (RFC 4291, 2.6.1) and sends it no ICMPv6 errors. That address is the peer's own, so its host would
+// never learn of an exceeded hop limit or of the path's MTU.
 func PeerRoute(link int, subnet netip.Prefix) Route {
 	if subnet.Addr().Is6() {
 		return Route{Link: link, Via: subnet.Masked().Addr(), Onlink: true}

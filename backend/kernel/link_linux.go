@@ -50,7 +50,8 @@ func (h *Handle) Renamed(name, alias string, ours func(netlink.Link) (bool, erro
 // Reclaim restores the name of a device of ours that was renamed. It returns the device and the
 // name it had, or nil when there is none. Of several, it takes the first and leaves the others
 // alone.
-func (h *Handle) Reclaim(name, alias string, ours func(netlink.Link) (bool, error)) (link netlink.Link, was string, err error) {
+func (h *Handle) Reclaim(name, alias string, ours func(netlink.Link) (bool,
+	error)) (link netlink.Link, was string, err error) {
 	renamed, err := h.Renamed(name, alias, ours)
 	if err != nil || len(renamed) == 0 {
 		return nil, "", err
@@ -159,7 +160,8 @@ func (h *Handle) SetUp(link netlink.Link) error {
 
 // HasAddr reports whether a link carries an address.
 func (h *Handle) HasAddr(link int, addr netip.Addr) (bool, error) {
-	found, err := listing(context.Background(), func() ([]netlink.Addr, error) { return h.nl.AddrList(indexed(link), netlink.FAMILY_ALL) })
+	found, err := listing(context.Background(),
+		func() ([]netlink.Addr, error) { return h.nl.AddrList(indexed(link), netlink.FAMILY_ALL) })
 	if err != nil {
 		return false, fmt.Errorf("list addresses: %w", err)
 	}

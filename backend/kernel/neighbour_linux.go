@@ -127,7 +127,8 @@ func (t *fdb) list() (map[FDBKey]FDB, error) {
 func (t *fdb) Write(ctx context.Context, changes []reconcile.Change[FDBKey, FDB]) []error {
 	requests := make([]*nl.NetlinkRequest, 0, len(changes))
 	for _, c := range changes {
-		msg := &netlink.Ndmsg{Family: unix.AF_BRIDGE, Index: uint32(t.link), State: unix.NUD_PERMANENT, Flags: netlink.NTF_SELF}
+		msg := &netlink.Ndmsg{Family: unix.AF_BRIDGE, Index: uint32(t.link), State: unix.NUD_PERMANENT,
+			Flags: netlink.NTF_SELF}
 		req := neighRequest(c.New == nil, msg)
 		req.AddData(nl.NewRtAttr(netlink.NDA_LLADDR, c.Key.MAC[:]))
 		dst := c.New

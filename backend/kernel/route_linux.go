@@ -46,15 +46,16 @@ func (t *routes) list() (map[RouteKey]Route, error) {
 	filter := &netlink.Route{Protocol: Protocol, Table: unix.RT_TABLE_MAIN}
 	var interrupted error
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		err := t.h.strict.RouteListFilteredIter(family, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
-			key, route, ok := fromKernel(r)
-			guards := route.Unreachable && key.Metric == GuardMetric
-			if !ok || guards != t.guards || !t.owner.Owns(key, route) {
+		err := t.h.strict.RouteListFilteredIter(family, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE,
+			func(r netlink.Route) bool {
+				key, route, ok := fromKernel(r)
+				guards := route.Unreachable && key.Metric == GuardMetric
+				if !ok || guards != t.guards || !t.owner.Owns(key, route) {
+					return true
+				}
+				entries[unused(entries, key, func(k *RouteKey) { k.Nth++ })] = route
 				return true
-			}
-			entries[unused(entries, key, func(k *RouteKey) { k.Nth++ })] = route
-			return true
-		})
+			})
 		switch {
 		case errors.Is(err, netlink.ErrDumpInterrupted):
 			interrupted = err

@@ -20,10 +20,11 @@ type PoolRule struct {
 	Rule
 }
 
-// PreferMain makes routing rules with a priority, by which the kernel uses the main table for packets to pools, or removes
-// them if the priority is 0. It leaves rules of other programs alone. If the rules stood, which this process has made
-// before, it returns what another program had changed. It acts in the network namespace of the calling thread.
-func PreferMain(ctx context.Context, pools []netip.Prefix, priority int, stood bool) (healed []backend.Repair, err error) {
+// PreferMain makes routing rules with a priority, by which the kernel uses the main table for packets to pools, or
+// removes them if the priority is 0. It leaves rules of other programs alone. If the rules stood, which this process
+// has made before, it returns what another program had changed. It acts in the network namespace of the calling thread.
+func PreferMain(ctx context.Context, pools []netip.Prefix, priority int,
+	stood bool) (healed []backend.Repair, err error) {
 	handle, err := Open()
 	if err != nil {
 		return nil, err

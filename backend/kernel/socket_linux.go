@@ -23,7 +23,8 @@ func SocketDevices(port int, a netip.Addr) ([]int, error) {
 	}
 	var out []int
 	for _, s := range sockets {
-		if source, ok := netip.AddrFromSlice(s.ID.Source); ok && source.Unmap().IsUnspecified() && int(s.ID.SourcePort) == port {
+		if source, ok := netip.AddrFromSlice(s.ID.Source); ok && source.Unmap().IsUnspecified() &&
+			int(s.ID.SourcePort) == port {
 			out = append(out, int(s.ID.Interface))
 		}
 	}

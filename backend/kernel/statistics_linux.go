@@ -27,7 +27,8 @@ func LinkStatistics(name, kind string) (Statistics, error) {
 	}
 	defer handle.Close()
 	link, err := handle.LinkByName(name)
-	if errors.As(err, &netlink.LinkNotFoundError{}) || err == nil && (link.Type() != kind || link.Attrs().Statistics == nil) {
+	if errors.As(err, &netlink.LinkNotFoundError{}) || err == nil && (link.Type() != kind ||
+		link.Attrs().Statistics == nil) {
 		return Statistics{}, nil
 	}
 	if err != nil {
@@ -35,5 +36,6 @@ func LinkStatistics(name, kind string) (Statistics, error) {
 	}
 	s := link.Attrs().Statistics
 	return Statistics{RxPackets: s.RxPackets, RxBytes: s.RxBytes, TxPackets: s.TxPackets, TxBytes: s.TxBytes,
-		Drops: map[string]uint64{"rx_dropped": s.RxDropped, "rx_errors": s.RxErrors, "tx_dropped": s.TxDropped, "tx_errors": s.TxErrors}}, nil
+		Drops: map[string]uint64{"rx_dropped": s.RxDropped, "rx_errors": s.RxErrors, "tx_dropped": s.TxDropped,
+			"tx_errors": s.TxErrors}}, nil
 }

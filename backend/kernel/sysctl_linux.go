@@ -22,7 +22,8 @@ func Sysctl(parts ...string) (string, error) {
 
 // AcceptAsymmetric makes the kernel accept IPv4 packets on a device although the route to their source leads to another
 // one, and reports whether it changed anything. It sets the device's rp_filter to 2 (loose) if the filter is strict
-// there, which is when the larger of that and of "all" is 1 (ip-sysctl). A host without a strict filter is left as it is.
+// there, which is when the larger of that and of "all" is 1 (ip-sysctl). A host without a strict filter is left as it
+// is.
 func AcceptAsymmetric(link string) (changed bool, err error) {
 	own, err := Sysctl("ipv4", "conf", link, "rp_filter")
 	if err != nil {

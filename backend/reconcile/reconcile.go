@@ -118,7 +118,8 @@ func (r Result) Explain(names ...string) Result {
 // A Step is one table with the entries wanted in it.
 type Step interface {
 	list(ctx context.Context) error
-	put(ctx context.Context, missing bool) error // if missing, adds only what is missing; otherwise also corrects what differs
+	// if missing, adds only what is missing; otherwise also corrects what differs
+	put(ctx context.Context, missing bool) error
 	remove(ctx context.Context) error
 	putRefused(ctx context.Context) error // repeats what put could not write
 	count() Count
@@ -129,7 +130,8 @@ type Step interface {
 // equal input gives equal writes in equal order. last holds the entries wanted before, nil if
 // unknown; it only serves to tell repairs from changes and decides nothing.
 func Want[K, V comparable](name string, t Table[K, V], compare func(a, b K) int, want, last map[K]V) Step {
-	return &step[K, V]{name: name, table: t, compare: compare, want: want, last: last, done: Count{Name: name, Part: backend.Routes}}
+	return &step[K, V]{name: name, table: t, compare: compare, want: want, last: last,
+		done: Count{Name: name, Part: backend.Routes}}
 }
 
 // OfDevice marks a step as part of the network's device. Steps not marked belong to Routes.
@@ -242,7 +244,8 @@ func (s *step[K, V]) remove(ctx context.Context) error {
 }
 
 // write makes the changes, and returns those that the table refused.
-func (s *step[K, V]) write(ctx context.Context, verb string, changes []Change[K, V]) (refused []Change[K, V], err error) {
+func (s *step[K, V]) write(ctx context.Context, verb string, changes []Change[K,
+	V]) (refused []Change[K, V], err error) {
 	if len(changes) == 0 {
 		return nil, nil
 	}

@@ -46,7 +46,8 @@ func (b *Backend) openSockets(at netip.AddrPort, vrf int, report *backend.Report
 	b.listen, b.vrf = at, vrf
 	b.can.segment, b.can.gro = sockets[0].segment, sockets[0].gro
 	report.Writes++
-	b.config.Logger.Log(level, "listening", "address", at, "sockets", len(sockets), "segmentation", sockets[0].segment, "receive_offload", sockets[0].gro)
+	b.config.Logger.Log(level, "listening", "address", at, "sockets", len(sockets), "segmentation", sockets[0].segment,
+		"receive_offload", sockets[0].gro)
 	return asEnds[Bind](sockets), nil
 }
 
@@ -55,7 +56,8 @@ func (b *Backend) openSockets(at netip.AddrPort, vrf int, report *backend.Report
 // are the addresses the device should have.
 func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.Link, []Device, error) {
 	name := b.config.Link
-	link, err := b.handle.FindDevice(kernel.TunnelDevice{Name: name, Alias: b.config.DeviceAlias(), Index: b.index, Addrs: addrs, IsKind: isTUN}, report)
+	link, err := b.handle.FindDevice(kernel.TunnelDevice{Name: name, Alias: b.config.DeviceAlias(), Index: b.index,
+		Addrs: addrs, IsKind: isTUN}, report)
 	if err != nil {
 		return nil, nil, err
 	}

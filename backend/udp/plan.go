@@ -39,7 +39,8 @@ func advertise(pools []netip.Prefix, opts options, u backend.Underlay) (backend.
 	if err != nil {
 		return backend.Advertisement{}, err
 	}
-	capsule := backend.Encapsulation{Overhead: overhead(outer), Name: "UDP over " + backend.Family(outer), Most: offload.MaxPayload}
+	capsule := backend.Encapsulation{Overhead: overhead(outer), Name: "UDP over " + backend.Family(outer),
+		Most: offload.MaxPayload}
 	mtu, because, err := capsule.MTU(u, pools, opts.MTU)
 	if err != nil {
 		return backend.Advertisement{}, err

@@ -76,14 +76,16 @@ func (s *sender) pack(p *peer, segments []offload.Segment) (rest []offload.Segme
 			o := &s.out[last]
 			n := len(o.Segments)
 			// So far all segments are of one size if together they fill that many times the size.
-			if !p.alone.Load() && size <= o.Size && n < offload.MaxSegments && o.Bytes == n*o.Size && o.Bytes+size <= offload.MaxPayload && size > 0 {
+			if !p.alone.Load() && size <= o.Size && n < offload.MaxSegments && o.Bytes == n*o.Size &&
+				o.Bytes+size <= offload.MaxPayload && size > 0 {
 				o.Segments = o.Segments[:n+1]
 				o.Bytes += size
 				continue
 			}
 		}
 		first := len(s.segments) - 1
-		s.out = append(s.out, offload.Outbound{To: p.sources[0], Segments: s.segments[first : first+1], Size: size, Bytes: size})
+		s.out = append(s.out, offload.Outbound{To: p.sources[0], Segments: s.segments[first : first+1], Size: size,
+			Bytes: size})
 		s.to = append(s.to, p)
 	}
 	return nil

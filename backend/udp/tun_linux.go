@@ -176,7 +176,8 @@ func (t *tun) Write(frames []offload.Frame) (int, error) {
 			t.iov = append(t.iov, vector(part))
 		}
 		for {
-			_, _, errno := unix.RawSyscall(unix.SYS_WRITEV, uintptr(t.fd), uintptr(unsafe.Pointer(&t.iov[0])), uintptr(len(t.iov)))
+			_, _, errno := unix.RawSyscall(unix.SYS_WRITEV, uintptr(t.fd), uintptr(unsafe.Pointer(&t.iov[0])),
+				uintptr(len(t.iov)))
 			if errno == 0 {
 				break
 			}

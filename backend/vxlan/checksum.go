@@ -26,7 +26,8 @@ func chooseChecksum(option, release string, drivers []string) (on bool, reason s
 		return option == checksumOn, fmt.Sprintf("the network says checksum_offload = %q", option)
 	}
 	if before(release, 5, 7) {
-		return false, fmt.Sprintf("Linux %s may write wrong checksums into masqueraded packets, as all before 5.7 do", release)
+		return false, fmt.Sprintf("Linux %s may write wrong checksums into masqueraded packets, as all before 5.7 do",
+			release)
 	}
 	if slices.Contains(drivers, "vmxnet3") {
 		return false, "the driver vmxnet3 may lose packets whose checksums it is left to compute"

@@ -94,13 +94,16 @@ func decode(raw json.RawMessage) (options, error) {
 
 func (o options) check() (errs []error) {
 	if o.VNI < 1 || o.VNI > 1<<24-1 {
-		errs = append(errs, &backend.OptionError{Option: "vni", Reason: fmt.Sprintf("must be 1 to %d, is %d", 1<<24-1, o.VNI)})
+		errs = append(errs, &backend.OptionError{Option: "vni", Reason: fmt.Sprintf("must be 1 to %d, is %d", 1<<24-1,
+			o.VNI)})
 	}
 	if o.Port < 1 || o.Port > 1<<16-1 {
-		errs = append(errs, &backend.OptionError{Option: "port", Reason: fmt.Sprintf("must be 1 to %d, is %d", 1<<16-1, o.Port)})
+		errs = append(errs, &backend.OptionError{Option: "port", Reason: fmt.Sprintf("must be 1 to %d, is %d", 1<<16-1,
+			o.Port)})
 	}
 	if !slices.Contains([]string{checksumAuto, checksumOn, checksumOff}, o.Checksum) {
-		errs = append(errs, &backend.OptionError{Option: "checksum_offload", Reason: fmt.Sprintf(`must be "auto", "on" or "off", is %q`, o.Checksum)})
+		errs = append(errs, &backend.OptionError{Option: "checksum_offload",
+			Reason: fmt.Sprintf(`must be "auto", "on" or "off", is %q`, o.Checksum)})
 	}
 	errs = append(errs, backend.CheckMTU(o.MTU))
 	return errs

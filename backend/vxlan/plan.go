@@ -52,7 +52,8 @@ func wantDevice(c backend.Config, mac kernel.MAC, o options, s backend.State) (d
 		name: c.Link,
 		vni:  o.VNI, port: o.Port, gbp: o.GBP, vrf: s.Underlay.VRF, local: local,
 		parent: s.Underlay.Index, alias: c.DeviceAlias(), mac: mac, mtu: s.MTU, up: true,
-		below: strings.Join(append(s.Underlay.Devices[:len(s.Underlay.Devices):len(s.Underlay.Devices)], s.Underlay.Interface), " "),
+		below: strings.Join(append(s.Underlay.Devices[:len(s.Underlay.Devices):len(s.Underlay.Devices)],
+			s.Underlay.Interface), " "),
 	}
 	// A larger MTU fails with EINVAL over IPv4 and is silently reduced over IPv6.
 	if most := s.Underlay.MTU - overhead(d.local); d.mtu == 0 || d.mtu > most {
@@ -178,9 +179,11 @@ func (d device) fault(fix string, want device) backend.Repair {
 		}
 		return backend.Repair{Part: backend.Device, Fault: "device had another underlay", Detail: strings.Join(parts, ", ")}
 	case fixAddress:
-		return backend.Repair{Part: backend.Device, Fault: "device had another MAC address", Detail: fmt.Sprintf("%s instead of %s", d.mac, want.mac)}
+		return backend.Repair{Part: backend.Device, Fault: "device had another MAC address",
+			Detail: fmt.Sprintf("%s instead of %s", d.mac, want.mac)}
 	case fixMTU:
-		return backend.Repair{Part: backend.Device, Fault: "device had another MTU", Detail: fmt.Sprintf("%d instead of %d", d.mtu, want.mtu)}
+		return backend.Repair{Part: backend.Device, Fault: "device had another MTU",
+			Detail: fmt.Sprintf("%d instead of %d", d.mtu, want.mtu)}
 	case fixAlias:
 		return backend.Repair{Part: backend.Device, Fault: "device had another alias", Detail: fmt.Sprintf("%q", d.alias)}
 	}

@@ -179,9 +179,9 @@ func (b *vxlan) wantDevice(s backend.State) (device, error) {
 	return want, nil
 }
 
-// existing returns the MAC address of a wanted device that exists, maybe under another name. While another program's device
-// excludes the wanted one, as flannel's does, other hosts send to that device's address, and the wanted one takes it over
-// when the other is gone.
+// existing returns the MAC address of a wanted device that exists, maybe under another name. While another program's
+// device excludes the wanted one, as flannel's does, other hosts send to that device's address, and the wanted one
+// takes it over when the other is gone.
 func (b *vxlan) existing(want device) (mac kernel.MAC, ok bool) {
 	link, err := b.own(want.name)
 	if link == nil && err == nil {

@@ -31,8 +31,10 @@ func readKey(path string) (wgtypes.Key, error) {
 	case !info.Mode().IsRegular():
 		return wgtypes.Key{}, fmt.Errorf("%s is not a regular file", path)
 	case info.Mode().Perm()&0o077 != 0:
-		return wgtypes.Key{}, fmt.Errorf("%s can be read or written by others (mode %04o): run chmod 600 %s, and replace the key if they may have read it",
-			path, info.Mode().Perm(), path)
+		return wgtypes.Key{},
+			fmt.Errorf("%s can be read or written by others (mode %04o): run chmod 600 %s, and replace the key if they may "+
+				"have read it",
+				path, info.Mode().Perm(), path)
 	}
 	text, err := io.ReadAll(io.LimitReader(file, longestKeyFile))
 	if err != nil {

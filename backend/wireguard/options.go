@@ -109,7 +109,8 @@ func rotate(raw json.RawMessage) (json.RawMessage, error) {
 		return nil, err
 	}
 	if filepath.IsAbs(o.KeyFile) {
-		return nil, fmt.Errorf("option key_file names %s on each host, and leno replaces only keys that it has made", o.KeyFile)
+		return nil, fmt.Errorf("option key_file names %s on each host, and leno replaces only keys that it has made",
+			o.KeyFile)
 	}
 	o.Port, o.Spare = o.spare(), o.Port
 	return json.Marshal(o)
@@ -150,14 +151,15 @@ func (o options) check() (errs []error) {
 
 // attributes holds what a host publishes for its peers. Members that a later version adds are ignored.
 type attributes struct {
-	PublicKey  string       `json:"public_key"`            // base64, as `wg pubkey` prints it
-	Port       int          `json:"listen_port"`           // UDP
-	PublicPort int          `json:"public_port,omitempty"` // UDP, of the public addresses; 0: the same
-	LocalIPs   []netip.Addr `json:"local_ips,omitempty"`   // the host's own addresses behind NAT, where it receives at Port
+	PublicKey  string `json:"public_key"`            // base64, as `wg pubkey` prints it
+	Port       int    `json:"listen_port"`           // UDP
+	PublicPort int    `json:"public_port,omitempty"` // UDP, of the public addresses; 0: the same
+	// the host's own addresses behind NAT, where it receives at Port
+	LocalIPs []netip.Addr `json:"local_ips,omitempty"`
 }
 
-// published decodes a peer's attributes, which another host wrote. reason says why they cannot be used. PublicPort is set
-// in the result.
+// published decodes a peer's attributes, which another host wrote. reason says why they cannot be used. PublicPort is
+// set in the result.
 func published(raw json.RawMessage) (key wgtypes.Key, a attributes, reason string) {
 	if err := json.Unmarshal(raw, &a); err != nil {
 		return key, a, "attributes are not valid: " + err.Error()
@@ -176,7 +178,8 @@ func published(raw json.RawMessage) (key wgtypes.Key, a attributes, reason strin
 		return key, a, fmt.Sprintf("%d local_ips, at most %d", len(a.LocalIPs), maxLocal)
 	}
 	for i, addr := range a.LocalIPs {
-		if a.LocalIPs[i] = addr.Unmap(); !addr.IsValid() || addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr.Zone() != "" {
+		if a.LocalIPs[i] = addr.Unmap(); !addr.IsValid() || addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() ||
+			addr.Zone() != "" {
 			return key, a, fmt.Sprintf("local_ips: %s is no address of a host", addr)
 		}
 	}

@@ -229,7 +229,8 @@ func greet(d device, peers map[wgtypes.Key]peer) error {
 		}
 		brief := briefKeepalive
 		on.Peers = append(on.Peers, wgtypes.PeerConfig{PublicKey: key, UpdateOnly: true, PersistentKeepaliveInterval: &brief})
-		off.Peers = append(off.Peers, wgtypes.PeerConfig{PublicKey: key, UpdateOnly: true, PersistentKeepaliveInterval: &p.keepalive})
+		off.Peers = append(off.Peers, wgtypes.PeerConfig{PublicKey: key, UpdateOnly: true,
+			PersistentKeepaliveInterval: &p.keepalive})
 	}
 	if len(on.Peers) == 0 {
 		return nil

@@ -35,7 +35,8 @@ func advertise(pools []netip.Prefix, o options, public wgtypes.Key, u backend.Un
 			"take the interface out of the VRF, or use the backend vxlan or udp", u.Interface)
 	}
 	taken := overhead(outer)
-	capsule := backend.Encapsulation{Overhead: taken, Name: "WireGuard over " + backend.Family(outer), Most: 1<<16 - 1 - taken}
+	capsule := backend.Encapsulation{Overhead: taken, Name: "WireGuard over " + backend.Family(outer),
+		Most: 1<<16 - 1 - taken}
 	mtu, because, err := capsule.MTU(u, pools, o.MTU)
 	if err != nil {
 		return backend.Advertisement{}, err
@@ -44,7 +45,8 @@ func advertise(pools []netip.Prefix, o options, public wgtypes.Key, u backend.Un
 	if len(u.Ports) > 0 {
 		port, ok := u.Ports[uint16(o.Port)]
 		if !ok {
-			return backend.Advertisement{}, fmt.Errorf("underlay.public_ports has no port for %d, on which the host receives", o.Port)
+			return backend.Advertisement{}, fmt.Errorf("underlay.public_ports has no port for %d, on which the host receives",
+				o.Port)
 		}
 		published.PublicPort = int(port)
 	}
@@ -157,8 +159,8 @@ func newPlan(pools []netip.Prefix, o options, public, psk wgtypes.Key, s backend
 	return p
 }
 
-// add plans one peer, or returns why it cannot. The claim comes last, so that a peer that cannot be used takes no subnet
-// from another.
+// add plans one peer, or returns why it cannot. The claim comes last, so that a peer that cannot be used takes no
+// subnet from another.
 func (pl planner) add(p plan, from backend.Peer) (reason string) {
 	if from.Backend != Name {
 		return fmt.Sprintf("runs backend %q", from.Backend)
@@ -168,7 +170,8 @@ func (pl planner) add(p plan, from backend.Peer) (reason string) {
 		return reason
 	}
 	if owner := pl.owners[key]; owner != "" {
-		return fmt.Sprintf("public_key %s is that of %s too: one of them is a copy of the other and needs a new key", key, owner)
+		return fmt.Sprintf("public_key %s is that of %s too: one of them is a copy of the other and needs a new key", key,
+			owner)
 	}
 	ways, near, reason := pl.waysTo(from, attributes)
 	if reason != "" {
@@ -219,7 +222,8 @@ func (pl planner) waysTo(from backend.Peer, a attributes) (ways []netip.AddrPort
 		case to != public:
 			return []netip.AddrPort{a.public(to)}, false, ""
 		case a.public(to).Port() == pl.ownPort(local, public):
-			return nil, false, fmt.Sprintf("its public address %s is this host's, and so is the port %d", to, a.public(to).Port())
+			return nil, false, fmt.Sprintf("its public address %s is this host's, and so is the port %d", to,
+				a.public(to).Port())
 		default:
 			for _, addr := range a.LocalIPs {
 				if addr.Is4() == local.Is4() && addr != local {

@@ -22,9 +22,9 @@ func keepalives(passed, interval time.Duration) int64 {
 	return n * wg.MessageKeepaliveSize
 }
 
-// roaming holds what the last look at the device found of each peer. WireGuard itself changes an endpoint to the address
-// from which the peer's last packet came. This may be one that the peer has not published, such as its second card in
-// the same LAN.
+// roaming holds what the last look at the device found of each peer. WireGuard itself changes an endpoint to the
+// address from which the peer's last packet came. This may be one that the peer has not published, such as its second
+// card in the same LAN.
 type roaming map[wgtypes.Key]visit
 
 // A visit is what a look at the device found of a peer.
@@ -37,11 +37,12 @@ type visit struct {
 }
 
 // look returns what is found of a peer now. An endpoint that the peer has not published is left alone if packets have
-// come since the last look, which prove it. It stays until packets to it, other than keepalives, have gone unanswered for
-// pathPatience.
+// come since the last look, which prove it. It stays until packets to it, other than keepalives, have gone unanswered
+// for pathPatience.
 func (r roaming) look(peer *wgtypes.Peer, published bool, at time.Time) visit {
 	before, seen := r[peer.PublicKey]
-	now := visit{at: at, endpoint: endpointOf(peer), rx: peer.ReceiveBytes, tx: peer.TransmitBytes, unanswered: before.unanswered}
+	now := visit{at: at, endpoint: endpointOf(peer), rx: peer.ReceiveBytes, tx: peer.TransmitBytes,
+		unanswered: before.unanswered}
 	heard := now.rx > before.rx
 	sent := now.tx-before.tx > keepalives(at.Sub(before.at), peer.PersistentKeepaliveInterval)
 	switch {
@@ -56,8 +57,8 @@ func (r roaming) look(peer *wgtypes.Peer, published bool, at time.Time) visit {
 	return now
 }
 
-// withoutRoamed returns the peers whose endpoints WireGuard has not changed. What it has changed was not changed by another
-// program, and it is no repair to set it back.
+// withoutRoamed returns the peers whose endpoints WireGuard has not changed. What it has changed was not changed by
+// another program, and it is no repair to set it back.
 func (r roaming) withoutRoamed(peers map[wgtypes.Key]peer) map[wgtypes.Key]peer {
 	out := maps.Clone(peers)
 	maps.DeleteFunc(out, func(key wgtypes.Key, _ peer) bool { return r[key].roamed })

@@ -52,8 +52,8 @@ func blockades(bases []baseChain, paths []UnderlayPath) []Blockade {
 	return out
 }
 
-// firstDrop returns the first rule that drops the datagrams of one direction, from whichever port they come. answers says
-// that they may be answers to earlier ones.
+// firstDrop returns the first rule that drops the datagrams of one direction, from whichever port they come. answers
+// says that they may be answers to earlier ones.
 func (p UnderlayPath) firstDrop(bases []baseChain, inbound, answers bool) (first finding, ok bool) {
 	f := p.flow(inbound)
 	f.host = &hostTraffic{answers}

@@ -8,8 +8,8 @@ import (
 	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
-// FlannelChains returns the names of flannel's chains: those of iptables-nft, and the tables of nftables that have some. It
-// does not see iptables-legacy.
+// FlannelChains returns the names of flannel's chains: those of iptables-nft, and the tables of nftables that have
+// some. It does not see iptables-legacy.
 func FlannelChains() ([]string, error) {
 	conn, err := netfilter.Open()
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 // of nftables are no change of rules.
 const rereadAfter = 10 * time.Minute
 
-// A Reader finds the rules of other programs that keep containers of this host and of others from reaching each other. It
-// reads rules only when the kernel shows that one has changed, because a reading starts ten programs. They start from the
-// calling thread, hence in its network namespace. A Reader is for one goroutine at a time.
+// A Reader finds the rules of other programs that keep containers of this host and of others from reaching each other.
+// It reads rules only when the kernel shows that one has changed, because a reading starts ten programs. They start
+// from the calling thread, hence in its network namespace. A Reader is for one goroutine at a time.
 type Reader struct {
 	seed maphash.Seed
 	last reading
@@ -38,15 +38,16 @@ type reading struct {
 // NewReader returns a Reader that has read nothing.
 func NewReader() *Reader { return &Reader{seed: maphash.MakeSeed()} }
 
-// Obstacles returns the current rules, in every variant of iptables and in nftables. Rules that drop only some packets are
-// marked as partial. It changes nothing and reports only what it is sure of, so an empty result is no proof. silent
+// Obstacles returns the current rules, in every variant of iptables and in nftables. Rules that drop only some packets
+// are marked as partial. It changes nothing and reports only what it is sure of, so an empty result is no proof. silent
 // reports that there are rules in iptables-legacy, whose changes the kernel does not announce. It continues after a
 // program fails and joins the errors; one that is not installed has no rules.
 func (r *Reader) Obstacles(ctx context.Context, paths []OverlayPath) (found []Obstacle, silent bool, err error) {
 	stamp, unknown := netfilter.Stamp(r.seed) // before the reading, so that later changes show
 	bridges, unlisted := bridgesOf(paths)
 	last := r.last
-	if unknown == nil && unlisted == nil && !last.at.IsZero() && time.Since(last.at) < rereadAfter && stamp == last.stamp &&
+	if unknown == nil && unlisted == nil && !last.at.IsZero() && time.Since(last.at) < rereadAfter &&
+		stamp == last.stamp &&
 		maps.Equal(bridges, last.bridges) && reflect.DeepEqual(paths, last.paths) {
 		return last.found, last.silent, nil
 	}

@@ -47,8 +47,8 @@ func Open() (*Conn, error) {
 	return c, nil
 }
 
-// await gives the kernel the full time for its next answer. The methods of Conn call it; a listing of the library's follows
-// one of Generation.
+// await gives the kernel the full time for its next answer. The methods of Conn call it; a listing of the library's
+// follows one of Generation.
 func (c *Conn) await() error { return c.Socket.SetDeadline(time.Now().Add(answerTimeout)) }
 
 // Flush sends the queued messages as one transaction.
@@ -82,8 +82,8 @@ func request(
 	}, err
 }
 
-// Generation returns the number of transactions that the calling thread's network namespace has seen: while it stays the
-// same, no rule of nf_tables changed, and so none of iptables-nft. It needs no program and takes some microseconds.
+// Generation returns the number of transactions that the calling thread's network namespace has seen: while it stays
+// the same, no rule of nf_tables changed, and so none of iptables-nft. It needs no program and takes some microseconds.
 func Generation() (uint32, error) {
 	socket, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {

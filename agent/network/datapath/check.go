@@ -93,7 +93,8 @@ func (c *checks) lookAtHandshakes(
 }
 
 // setPeers sets the check of routes that could be written. Its reason names the peers that were skipped, those without
-// a handshake or with a detour, and what another program keeps changing. Without a usable underlay, the skipped peers are not logged.
+// a handshake or with a detour, and what another program keeps changing. Without a usable underlay, the skipped peers
+// are not logged.
 func (c *checks) setPeers(report backend.Report, placed bool) {
 	reason := fmt.Sprintf("%d peers in place", report.Peers)
 	wrong, fault := errors.Join(c.detours.err, errLate(c.late)), ""

@@ -49,9 +49,10 @@ func (d *departure) String() string {
 		d.from.Interface, d.from.Addrs)
 }
 
-// noteDeparture compares a place that is about to be shown with the underlay before. If the host has left that one although
-// the settings name none, it adds an event. It returns the departure to warn about, until the host is back or for
-// departureShown; nil if there is none. A device that took over the addresses, such as a bridge, is no other underlay.
+// noteDeparture compares a place that is about to be shown with the underlay before. If the host has left that one
+// although the settings name none, it adds an event. It returns the departure to warn about, until the host is back or
+// for departureShown; nil if there is none. A device that took over the addresses, such as a bridge, is no other
+// underlay.
 func (r *Reconciler) noteDeparture(p Place) *departure {
 	before, left := r.previous(), r.Status().left
 	to, addrs := p.Choice.Interface, p.Choice.Addrs

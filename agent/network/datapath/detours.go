@@ -94,8 +94,8 @@ func errDetours(found []kernel.Detour, asked int, pools []netip.Prefix) error {
 	return fmt.Errorf("%s: %w, %d: %s; %s", scope, backend.ErrDetour, d.Rule.Priority, d.Rule.Text, remedy(d, pools))
 }
 
-// remedy returns the command that makes the kernel use the main table before the rule of a detour, and the option with the
-// same effect if there is one.
+// remedy returns the command that makes the kernel use the main table before the rule of a detour, and the option with
+// the same effect if there is one.
 func remedy(d kernel.Detour, pools []netip.Prefix) string {
 	to, option, priority := d.Dst.String(), "", max(d.Rule.Priority-1, 0)
 	if i := slices.IndexFunc(pools, func(p netip.Prefix) bool { return p.Contains(d.Dst) }); i >= 0 && !d.Outer {

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// sessionLife is how long a handshake lets two hosts exchange packets. WireGuard calls it REJECT_AFTER_TIME, and renews
-	// a session before only while packets are sent.
+	// sessionLife is how long a handshake lets two hosts exchange packets. WireGuard calls it REJECT_AFTER_TIME, and
+	// renews a session before only while packets are sent.
 	sessionLife = 180 * time.Second
 	// handshakeTime is how long a handshake may take: it is repeated after 5 s if it got no answer.
 	handshakeTime = 10 * time.Second
@@ -50,7 +50,8 @@ func (l lateHandshake) String() string {
 // look compares the counters of peers with those of the look before, and returns the late handshakes, sorted by name.
 // unproven names the peers with which there was no handshake so far, and away reports whether a peer's host is known to
 // be down. next is how long it takes until another handshake can be late, 0 if none is waited for.
-func (h *handshakes) look(now time.Time, counted map[string]backend.Counters, unproven []string, away func(node string) bool) (late []lateHandshake, next time.Duration) {
+func (h *handshakes) look(now time.Time, counted map[string]backend.Counters, unproven []string,
+	away func(node string) bool) (late []lateHandshake, next time.Duration) {
 	before := h.peers
 	h.peers = map[string]*sender{}
 	for _, node := range slices.Sorted(maps.Keys(counted)) {

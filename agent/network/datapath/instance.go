@@ -50,8 +50,8 @@ func (i *Instance) apply(ctx context.Context, s backend.State) (backend.Report, 
 	return i.backend.Apply(ctx, s)
 }
 
-// takes makes the backends those of a definition and a configuration with the same effective options, if that is possible
-// without an interruption. If not, the error says why.
+// takes makes the backends those of a definition and a configuration with the same effective options, if that is
+// possible without an interruption. If not, the error says why.
 func (i *Instance) takes(d switchover.Definition, c backend.Config) error {
 	i.one.Lock()
 	defer i.one.Unlock()

@@ -20,7 +20,8 @@ import (
 const (
 	// slowTick bounds how long a fault can last that no event has announced.
 	slowTick = 20 * time.Second
-	// switchTick is how often a host looks whether more peers can be reached over the backend that a network is switched to.
+	// switchTick is how often a host looks whether more peers can be reached over the backend that a network is switched
+	// to.
 	switchTick = time.Second
 	// resumeAfter is how long a datapath that works without this process waits for the store before the agent examines
 	// it.
@@ -43,7 +44,8 @@ type target struct {
 
 // lapsed reports whether the store says that no lease of the node is held, so its host is probably down.
 func (t *target) lapsed(node string) bool {
-	return t.confirmed && !slices.ContainsFunc(t.view.Leases, func(l registry.Lease) bool { return l.Node == node && l.Held() })
+	return t.confirmed &&
+		!slices.ContainsFunc(t.view.Leases, func(l registry.Lease) bool { return l.Node == node && l.Held() })
 }
 
 // Run makes the host agree with the last view until ctx ends: at once, whenever the view, the kernel or the underlay
@@ -91,7 +93,8 @@ func (r *Reconciler) Resume(ctx context.Context, v *peers.View, packetsWait bool
 
 // loop makes the host agree with the target until ctx ends. It calls passed after each pass, with their number, unless
 // passed is nil.
-func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], t *target, passed func(passes int, err error)) error {
+func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], t *target,
+	passed func(passes int, err error)) error {
 	tick := time.NewTicker(slowTick)
 	defer tick.Stop()
 	backoff := retry.NewBackoff()
@@ -139,8 +142,8 @@ func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], 
 }
 
 // followSwitch publishes how far this host has switched the network to another backend. It returns when to look again,
-// because neither the kernel announces that a peer has answered, nor the store that the switch can end; nil if that is not
-// necessary.
+// because neither the kernel announces that a peer has answered, nor the store that the switch can end; nil if that is
+// not necessary.
 func (r *Reconciler) followSwitch(t *target) <-chan time.Time {
 	s := r.Status().Report.Switch
 	if s == nil {
@@ -202,8 +205,8 @@ func (r *Reconciler) move(t *target) {
 	}
 }
 
-// pass makes one pass over the datapath and, if the lease is held, over what containers need besides it. repaired reports
-// whether it repaired something.
+// pass makes one pass over the datapath and, if the lease is held, over what containers need besides it. repaired
+// reports whether it repaired something.
 func (r *Reconciler) pass(ctx context.Context, t *target) (repaired bool, err error) {
 	if t.place == nil {
 		return false, errors.Join(errors.New("no underlay is known yet"), r.serveSaved(ctx, t, t.state))

@@ -93,8 +93,8 @@ func (r *Reconciler) Locate(n registry.Network) (Place, error) {
 }
 
 // selectAgain selects the underlay of a host that may have one, in this process or an earlier one. The default route
-// alone may move to another interface, such as a backup, while the other hosts are still reached through the present one.
-// The host then stays.
+// alone may move to another interface, such as a backup, while the other hosts are still reached through the present
+// one. The host then stays.
 func (r *Reconciler) selectAgain(n registry.Network, before *Place) (Place, error) {
 	now, err := r.selectPlace(n, r.o.Underlay)
 	if !underlay.FollowsDefaultRoute(r.o.Underlay) {

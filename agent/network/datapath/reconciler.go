@@ -117,7 +117,8 @@ func (r *Reconciler) Configure(n registry.Network) (switchover.Definition, backe
 	return r.configure(n.Carriage(), n.Plan.Prefixes())
 }
 
-func (r *Reconciler) configure(c registry.Carriage, pools []netip.Prefix) (switchover.Definition, backend.Config, error) {
+func (r *Reconciler) configure(c registry.Carriage,
+	pools []netip.Prefix) (switchover.Definition, backend.Config, error) {
 	d, err := carriage.Of(c).Normalize(r.o.Host.Backends)
 	return d, r.config(pools), err
 }
@@ -134,8 +135,8 @@ func (r *Reconciler) config(pools []netip.Prefix) backend.Config {
 }
 
 // Guard makes the kernel refuse packets to the pools of a network that requires encryption, until the same network, or
-// another one with its pools, requires none. It stays when the agent ends or leaves the network: containers on this host
-// may go on sending.
+// another one with its pools, requires none. It stays when the agent ends or leaves the network: containers on this
+// host may go on sending.
 func (r *Reconciler) Guard(ctx context.Context, n registry.Network) error {
 	required := n.Encryption != ""
 	if err := r.o.Host.Guard(ctx, n.Plan.Prefixes(), required); err != nil {
@@ -159,8 +160,8 @@ func (r *Reconciler) keepRules(ctx context.Context, n registry.Network) (healed 
 	return healed, nil
 }
 
-// retireRules removes the routing rules for pools that the network had before, and for its present pools if this host is
-// configured to have none.
+// retireRules removes the routing rules for pools that the network had before, and for its present pools if this host
+// is configured to have none.
 func (r *Reconciler) retireRules(ctx context.Context, before, now []netip.Prefix) {
 	if r.o.RulePriority == 0 {
 		before = slices.Concat(before, now)
@@ -280,8 +281,8 @@ func (r *Reconciler) StopResumed() bool {
 	return true
 }
 
-// Drop stops a resumed datapath and forgets its content, because the network has another definition now. The datapath in
-// the kernel stays until Retire or the next pass.
+// Drop stops a resumed datapath and forgets its content, because the network has another definition now. The datapath
+// in the kernel stays until Retire or the next pass.
 func (r *Reconciler) Drop() {
 	r.StopResumed()
 	if r.instance != nil {
@@ -311,7 +312,8 @@ func (r *Reconciler) HandOver() *Instance {
 
 // Retire removes the datapath of another backend or plan than c: that of the instance or, if there is none, of an
 // earlier process whose state file is before.
-func (r *Reconciler) Retire(ctx context.Context, d switchover.Definition, c backend.Config, before state.Network) error {
+func (r *Reconciler) Retire(ctx context.Context, d switchover.Definition, c backend.Config,
+	before state.Network) error {
 	r.retireRules(ctx, r.poolsBefore(before), c.Pools)
 	if old := r.instance; old != nil {
 		if old.definition.Follows(d) && covers(c.Pools, old.config.Pools) {

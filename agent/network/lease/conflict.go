@@ -20,8 +20,8 @@ const (
 	challengeAgain = 20 * time.Second
 )
 
-// Suspect records for one source, such as "leases", that another host is mistaken for this one; the zero Suspicion clears
-// that of the source. The Keeper itself uses the sources "claim" and "record".
+// Suspect records for one source, such as "leases", that another host is mistaken for this one; the zero Suspicion
+// clears that of the source. The Keeper itself uses the sources "claim" and "record".
 func (k *Keeper) Suspect(source string, s Suspicion) { k.conflicts.suspect(source, s) }
 
 // A conflictResolver holds what one Acquire has learned about the records of other hosts that stand in its way.
@@ -82,7 +82,8 @@ func (r *conflictResolver) challenge(
 	mine := c
 	mine.Node, mine.MTU, mine.Backend = them.Node, them.MTU, them.Backend
 	mine.Session, mine.Prefer = them.Session, them.Subnet()
-	marks := slices.DeleteFunc(slices.Clone(c.PublicIPs), func(a netip.Addr) bool { return slices.Contains(them.PublicIPs, a) })
+	marks := slices.DeleteFunc(slices.Clone(c.PublicIPs),
+		func(a netip.Addr) bool { return slices.Contains(them.PublicIPs, a) })
 	if len(marks) == 0 {
 		marks = registry.Lease{Backend: c.Backend}.LocalIPs()
 	}

@@ -25,8 +25,8 @@ import (
 // callTimeout bounds one short request to the store.
 const callTimeout = retry.CallTimeout
 
-// claimTimeout bounds one claim, which may read the leases of a large network or have to choose again. The store gives up
-// each of its requests that makes no progress, and a claim that is given up must be paid for again.
+// claimTimeout bounds one claim, which may read the leases of a large network or have to choose again. The store gives
+// up each of its requests that makes no progress, and a claim that is given up must be paid for again.
 const claimTimeout = 2 * time.Minute
 
 // Options are what New builds a Keeper from. All fields are required. The functions must not wait for a goroutine that

@@ -20,8 +20,8 @@ const clockCheck = 5 * time.Second
 const RenewalLost = "lost"
 
 // RenewSession keeps the session of the current lease alive until ctx ends, also while its caller waits for something
-// else. It renews at once when the wall clock has jumped ahead: the host was suspended, and the timer of the next renewal
-// stood still.
+// else. It renews at once when the wall clock has jumped ahead: the host was suspended, and the timer of the next
+// renewal stood still.
 func (k *Keeper) RenewSession(ctx context.Context) {
 	margin := k.o.Settings.RenewMargin
 	period := k.o.Settings.TTL - margin

@@ -101,8 +101,8 @@ func (c *peerCache) merge(
 	return append(all, lacking...), until
 }
 
-// end returns until when a lease stays that the store lacks. A host that runs flannel may write its record only when its
-// lease is about to end.
+// end returns until when a lease stays that the store lacks. A host that runs flannel may write its record only when
+// its lease is about to end.
 func (c *peerCache) end(l registry.Lease) time.Time {
 	if l.Foreign {
 		return c.since.Add(max(c.stays, registry.FlannelTTL))

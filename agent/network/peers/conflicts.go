@@ -14,8 +14,8 @@ type Conflict struct {
 	Older bool
 }
 
-// conflicts describes the held leases of other hosts that have this host's name, id or address. Such leases exist if two
-// hosts claimed at the same moment and did not see each other, or if someone wrote them.
+// conflicts describes the held leases of other hosts that have this host's name, id or address. Such leases exist if
+// two hosts claimed at the same moment and did not see each other, or if someone wrote them.
 func conflicts(leases []registry.Lease, own registry.Lease) Conflict {
 	const most = 3
 	self := registry.Claim{
@@ -53,8 +53,8 @@ func conflicts(leases []registry.Lease, own registry.Lease) Conflict {
 	return Conflict{strings.Join(found, "; "), isOlder && len(found) > 0}
 }
 
-// isForged reports whether a lease with this host's id was written by another host, since this one wrote its own: another
-// session holds it. A lease that was written earlier may have come back when the store was set back.
+// isForged reports whether a lease with this host's id was written by another host, since this one wrote its own:
+// another session holds it. A lease that was written earlier may have come back when the store was set back.
 func isForged(l, own registry.Lease) bool {
 	return l.NodeID == own.NodeID && l.Held() && l.Session != registry.UnknownSession && l.Session != own.Session &&
 		l.ModifyIndex > own.ModifyIndex

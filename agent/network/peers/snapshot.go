@@ -32,8 +32,8 @@ func (s Snapshot) Aged() Snapshot {
 	return s
 }
 
-// isLeaseKey reports whether a key that ends in a subnet is that of a lease of the network: leno/leases/NETWORK/SUBNET in
-// Consul, PREFIX/subnets/SUBNET in etcd.
+// isLeaseKey reports whether a key that ends in a subnet is that of a lease of the network: leno/leases/NETWORK/SUBNET
+// in Consul, PREFIX/subnets/SUBNET in etcd.
 func isLeaseKey(network, key string) bool {
 	dir := path.Dir(key)
 	return strings.HasSuffix(dir, "/leases/"+network) || path.Base(dir) == "subnets"

@@ -38,7 +38,8 @@ func Load(dataDir string, before state.Network, nodeID string) (View, error) {
 		return View{}, fmt.Errorf("remembered definition: %w", err)
 	}
 	n.CreateIndex = file.Created
-	own := registry.Lease{Network: n.Name, NodeID: nodeID, Subnets: before.Subnets, MTU: before.MTU, CreateIndex: before.LeaseCreated}
+	own := registry.Lease{Network: n.Name, NodeID: nodeID, Subnets: before.Subnets, MTU: before.MTU,
+		CreateIndex: before.LeaseCreated}
 	if own.Slot, err = n.Plan.Slot(before.Subnets[0]); err != nil {
 		return View{}, fmt.Errorf("remembered subnet: %w", err)
 	}

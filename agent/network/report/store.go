@@ -61,7 +61,8 @@ func (r *Reporter) Unused(uses ...Use) {
 
 // Away reports whether an error means that the store could not be used, so that it is no answer to the request.
 func Away(err error) bool {
-	return errors.Is(err, registry.ErrUnavailable) || errors.Is(err, registry.ErrDenied) || errors.Is(err, registry.ErrUncertain) ||
+	return errors.Is(err, registry.ErrUnavailable) || errors.Is(err, registry.ErrDenied) ||
+		errors.Is(err, registry.ErrUncertain) ||
 		errors.Is(err, context.DeadlineExceeded)
 }
 

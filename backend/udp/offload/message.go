@@ -15,9 +15,10 @@ const (
 // Inbound holds one or more datagrams of one sender, in order of arrival: the kernel joins those of
 // equal size (UDP_GRO, udp(7)).
 type Inbound struct {
-	Buf     []byte         // 65,535 bytes, provided by the receiver
-	Size    int            // bytes received into Buf; 0 is possible
-	Segment int            // length of each datagram except the last, which may be shorter; at least Size if there is only one
+	Buf  []byte // 65,535 bytes, provided by the receiver
+	Size int    // bytes received into Buf; 0 is possible
+	// length of each datagram except the last, which may be shorter; at least Size if there is only one
+	Segment int
 	From    netip.AddrPort // never an IPv4 address in its IPv6-mapped form
 	Lost    int            // datagrams lost before these because the buffer was full (SO_RXQ_OVFL, socket(7))
 }
