@@ -12,8 +12,8 @@ import (
 )
 
 // flannel is what flannel leaves in the kernel of a host, whether it is running or not: its device
-// and, for every other host, a route, a neighbour and a forwarding entry. The tests do not run
-// flannel; these entries follow its documentation.
+// and, for every other host, a route, a neighbour and a forwarding entry. The tests that use it do not
+// run flannel, TestFlanneld does.
 type flannel struct {
 	subnet netip.Prefix // of the host
 	mac    string
