@@ -6,7 +6,7 @@ import starlight from '@astrojs/starlight';
 import { defineConfig, passthroughImageService } from 'astro/config';
 import copy from './site/copy.mjs';
 import links from './site/links.mjs';
-import sidebar from './site/sidebar.mjs';
+import sidebar, { moved } from './site/sidebar.mjs';
 import words from './site/words.mjs';
 
 const version = process.env.LENO_SITE_VERSION || 'dev';
@@ -18,6 +18,7 @@ export default defineConfig({
 	outDir: process.env.LENO_SITE_OUT || `dist/${version}`,
 	base,
 	trailingSlash: 'always',
+	redirects: Object.fromEntries(Object.entries(moved).map(([from, to]) => [`/${from}`, `${base}/${to}/`])),
 	// node_modules may be in a cache that other checkouts share, so do not write to it.
 	cacheDir: './.cache/astro',
 	vite: {

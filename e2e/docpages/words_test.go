@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lenonet/leno/agent/health"
 )
 
 // TestDocumentationGlossary checks that every term is listed once and in order and used on another
@@ -44,25 +46,6 @@ func TestDocumentationGlossary(t *testing.T) {
 	}
 }
 
-// TestDocumentationUpgrade checks that every row about the effects of an upgrade names a test that
-// exists.
-func TestDocumentationUpgrade(t *testing.T) {
-	tests := showing(t)
-	for _, heading := range []string{"Upgrade leno", "Two versions at once", "Upgrade or restart Consul"} {
-		for _, row := range Rows(t, Path("operations/upgrade"), heading) {
-			shown := Codes(row[2])
-			if len(shown) == 0 {
-				t.Errorf("%s: no test shows that", row[0])
-			}
-			for _, name := range shown {
-				if !tests[name] {
-					t.Errorf("%s: there is no %s", row[0], name)
-				}
-			}
-		}
-	}
-}
-
 // TestDocumentationLinksToIntegrations checks that the first pages link to everything that leno is
 // used with, and to the comparisons.
 func TestDocumentationLinksToIntegrations(t *testing.T) {
@@ -71,7 +54,7 @@ func TestDocumentationLinksToIntegrations(t *testing.T) {
 		t.Fatalf("%q, %v", files, err)
 	}
 	files = append(files, Root+Path("intro/vs/index"), Root+Path("intro/vs/flannel"))
-	for _, from := range []string{"README.md", Path("intro/index"), Path("faq")} {
+	for _, from := range []string{"README.md", Path("intro/index")} {
 		text := Prose(Source(t, from))
 		for _, file := range files {
 			to, err := filepath.Rel(filepath.Dir(Root+from), file)
@@ -100,5 +83,16 @@ func TestDocumentationChangelog(t *testing.T) {
 	}
 	if regexp.MustCompile(`(?m)^( |-).*\n\n- `).MatchString(text) {
 		t.Error("CHANGELOG.md: an empty line parts a list in two")
+	}
+}
+
+// TestDocumentationChecks checks that the page about checks and findings has a heading for each name that health and
+// `leno doctor` print, so that their messages can link to it.
+func TestDocumentationChecks(t *testing.T) {
+	headings := anchors(Source(t, Path("troubleshooting/checks")))
+	for _, name := range slices.Concat(health.Names(), Found(t, "agent/doctor/doctor.go", `(?m)^\tCheck\w+ +=? *"(\w+)"`)) {
+		if !slices.Contains(headings, name) {
+			t.Errorf("there is no heading for %s", name)
+		}
 	}
 }

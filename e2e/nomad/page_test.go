@@ -10,8 +10,8 @@ import (
 func (c *cluster) page() string {
 	c.t.Helper()
 	var all strings.Builder
-	for _, name := range []string{"nomad", "service-mesh"} {
-		text, err := os.ReadFile("../../website/content/docs/integrations/" + name + ".mdx")
+	for _, name := range []string{"integrations/nomad", "guides/nomad", "integrations/service-mesh"} {
+		text, err := os.ReadFile("../../website/content/docs/" + name + ".mdx")
 		c.must(err)
 		all.Write(text)
 	}

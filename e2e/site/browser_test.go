@@ -23,7 +23,7 @@ const pictures = "../../bin/screenshots"
 // phone and desktop are widths in pixels.
 const (
 	phone   = 360
-	desktop = 1440
+	desktop = 1366
 )
 
 // A looker is a reader of the site.
@@ -46,6 +46,7 @@ func TestSiteInABrowser(t *testing.T) {
 	l.everyPage()
 	l.looks()
 	l.searches()
+	l.finds("uninstall", "mtu problem", "multi datacenter", "ansible", "curl hangs", "no subnet file", "backup", "encrypt")
 	l.switches()
 	l.chooses()
 	l.types()
@@ -90,6 +91,12 @@ func (l *looker) everyPage() {
 	}
 }
 
+// tableOfContentsOver returns by how many pixels the table of contents is wider than its place.
+const tableOfContentsOver = `(() => {
+	const place = document.querySelector(".right-sidebar"), list = document.querySelector(".right-sidebar .sl-container");
+	return list ? Math.ceil(list.getBoundingClientRect().right - place.getBoundingClientRect().right) : 0;
+})()`
+
 // looks takes screenshots of pages of every kind and checks that their text is readable in both
 // colour schemes.
 func (l *looker) looks() {
@@ -111,6 +118,9 @@ func (l *looker) looks() {
 			l.Open(l.base + kind.path)
 			l.Readable(kind.name + " in " + scheme)
 			l.Fits(kind.name + " on a desktop")
+			if over := chromium.Value[float64](l.Tab, tableOfContentsOver); over > 0 {
+				l.t.Errorf("%s: the table of contents is %v pixels too wide", kind.name, over)
+			}
 			l.ShootTop(pictures, "site-"+kind.name+"-"+scheme, desktop, 1600)
 			l.ShootTop(pictures, "site-"+kind.name+"-"+scheme+"-phone", phone, 2000)
 		}
@@ -141,6 +151,23 @@ func (l *looker) searches() {
 	l.ShootTop(pictures, "site-search", desktop, 900)
 	l.Do(chromedp.KeyEvent(kb.Escape))
 	l.wait("the search to close", `!document.querySelector("site-search dialog").open`)
+}
+
+// finds checks that the search finds pages for words that people type.
+func (l *looker) finds(words ...string) {
+	l.Open(l.base)
+	list, err := json.Marshal(words)
+	must(l.t, err)
+	chromium.Value[bool](l.Tab, fmt.Sprintf(`(async (words) => {
+		const search = await import(%q);
+		const missing = [];
+		for (const word of words) if ((await search.search(word)).results.length === 0) missing.push(word);
+		return missing;
+	})(%s).then((missing) => window.missing = missing, (error) => window.missing = [String(error)]), true`, l.base+"pagefind/pagefind.js", list))
+	l.wait("the searches", `!!window.missing`)
+	if missing := chromium.Value[[]string](l.Tab, `window.missing`); len(missing) > 0 {
+		l.t.Errorf("the search finds nothing for %q", missing)
+	}
 }
 
 // switches checks that the reader's choice of a colour scheme takes effect and persists.
@@ -184,13 +211,15 @@ func (l *looker) chooses() {
 // opensMenu checks that the sidebar can be opened on a phone.
 func (l *looker) opensMenu() {
 	l.Width(phone)
-	l.Open(l.base + "configuration/")
-	visible := fmt.Sprintf(`document.querySelector("nav a[href='%sbackends/']").checkVisibility({ visibilityProperty: true })`, l.base)
-	if chromium.Value[bool](l.Tab, visible) {
-		l.t.Error("the menu is open before it was opened")
+	visible := fmt.Sprintf(`document.querySelector("nav a[href='%sgetting-started/']").checkVisibility({ visibilityProperty: true })`, l.base)
+	for _, page := range []string{"", "configuration/"} {
+		l.Open(l.base + page)
+		if chromium.Value[bool](l.Tab, visible) {
+			l.t.Errorf("the menu of %q is open before it was opened", page)
+		}
+		l.Do(chromedp.Click("starlight-menu-button button"))
+		l.wait("the menu", visible)
 	}
-	l.Do(chromedp.Click("starlight-menu-button button"))
-	l.wait("the menu", visible)
 	l.Readable("the menu")
 	l.ShootTop(pictures, "site-menu-phone", phone, 900)
 }
@@ -231,7 +260,7 @@ func (l *looker) withoutScripts() {
 	l.Scripts(false)
 	l.Width(desktop)
 	l.Open(l.base + "configuration/")
-	l.Shows("Configuration", "subnet_len", "Operations", "HTTP API")
+	l.Shows("Configuration", "subnet_len", "Troubleshooting", "HTTP API")
 	l.Open("/latest/api/")
 	l.Shows("HTTP API", "X-Leno-Index")
 	l.Open("/versions/")

@@ -1,6 +1,7 @@
 package site
 
 import (
+	"maps"
 	"math"
 	"net/url"
 	"os"
@@ -92,16 +93,11 @@ func TestPages(t *testing.T) {
 	if len(order) < 20 {
 		t.Errorf("only %d pages in the sidebar", len(order))
 	}
-	// The parts are in the order that users of Consul and Nomad know.
-	var parts []string
-	for _, p := range order {
-		part, _, _ := strings.Cut(strings.TrimPrefix(p, s.base), "/")
-		if !slices.Contains(parts, part) {
-			parts = append(parts, part)
-			// A folder's own page comes before the other pages in it.
-			if index := s.base + part + "/"; s.pages[index] != nil && p != index {
-				t.Errorf("%s comes before %s in the sidebar", p, index)
-			}
+	// A folder's own page comes before the other pages in it.
+	for _, folder := range []string{"commands", "api", "intro/vs"} {
+		index := slices.Index(order, s.base+folder+"/")
+		if index < 0 || index > 0 && strings.HasPrefix(order[index-1], order[index]) {
+			t.Errorf("the page of %s is not before the other pages in it: %q", folder, order)
 		}
 	}
 	// Within a folder, pages that specify their position are in that order.
@@ -121,28 +117,63 @@ func TestPages(t *testing.T) {
 			last = place
 		}
 	}
-	// The introduction is expanded; the comparisons in it are not.
-	for _, d := range elements(elements(s.pages[s.base+"faq/"].root, "nav")[0], "details") {
-		first := attribute(elements(d, "a")[0], "href")
-		isOpen := slices.ContainsFunc(d.Attr, func(a html.Attribute) bool { return a.Key == "open" })
-		if at := strings.TrimPrefix(first, s.base+"intro/"); at != first && isOpen != (at == "") {
-			t.Errorf("open in the sidebar: %t, of the folder that begins with %s", isOpen, first)
+	// The group Start is expanded, and so is that of the page. Folders are not.
+	var labels, expanded []string
+	for _, d := range elements(elements(s.pages[s.base+"glossary/"].root, "nav")[0], "details") {
+		label := squeeze(text(elements(d, "summary")[0], nil))
+		labels = append(labels, label)
+		if slices.ContainsFunc(d.Attr, func(a html.Attribute) bool { return a.Key == "open" }) {
+			expanded = append(expanded, label)
 		}
 	}
-	known := []string{"intro", "getting-started", "concepts", "configuration", "commands", "api", "backends", "integrations", "operations", "performance", "migrate", "contributing", "faq", "glossary"}
-	if there := slices.DeleteFunc(known, func(part string) bool { return !slices.Contains(parts, part) }); !slices.Equal(there, parts) {
-		t.Errorf("the sidebar has the parts %q, want the order %q", parts, there)
+	groups := []string{"Start", "Guides", "Troubleshooting", "Reference", "Concepts", "Project"}
+	shown := slices.DeleteFunc(labels, func(label string) bool { return !slices.Contains(groups, label) })
+	if !slices.Equal(shown, groups) || !slices.Equal(expanded, []string{"Start", "Reference"}) {
+		t.Errorf("the sidebar has the groups %q, of which %q are open", shown, expanded)
+	}
+	// The links to the previous and the next page are those of the sidebar.
+	for i, p := range order {
+		want := map[string]string{}
+		if i > 0 {
+			want["prev"] = order[i-1]
+		}
+		if i < len(order)-1 {
+			want["next"] = order[i+1]
+		}
+		got := map[string]string{}
+		for _, a := range elements(s.pages[p].root, "a") {
+			if rel := attribute(a, "rel"); rel == "prev" || rel == "next" {
+				got[rel] = attribute(a, "href")
+			}
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("%s leads to %v, want %v", p, got, want)
+		}
+	}
+}
+
+// TestMoved checks that the addresses of pages that moved lead to pages.
+func TestMoved(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	for from, to := range s.moved {
+		if s.pages[to] == nil {
+			t.Errorf("%s leads to %s, which is no page", from, to)
+		}
+	}
+	if s.moved[s.base+"faq/"] != s.base+"troubleshooting/" {
+		t.Errorf("moved pages: %v", s.moved)
 	}
 }
 
 var sidebarOrder = regexp.MustCompile(`(?m)^sidebar:\n(?:  .*\n)*?  order: (-?\d+)$`)
 
-// inFolders returns the pages of each folder in the order of the sidebar.
+// inFolders returns the pages of each folder that the sidebar shows as a folder, in its order.
 func inFolders(s *site, order []string) map[string][]string {
 	out := map[string][]string{}
 	for _, p := range order {
 		folder := path.Dir(strings.TrimPrefix(s.pages[p].file, "website/content/docs/"))
-		if folder != "." {
+		if folder == "commands" || folder == "api" || folder == "intro/vs" {
 			out[folder] = append(out[folder], p)
 		}
 	}

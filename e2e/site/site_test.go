@@ -42,6 +42,7 @@ type site struct {
 	dir   string
 	base  string // "/dev/"
 	pages map[string]*page
+	moved map[string]string // addresses of pages that moved, with their new ones
 }
 
 // A page is a page of the newest version.
@@ -72,7 +73,7 @@ var read = sync.OnceValues(func() (*site, error) {
 	if err := json.Unmarshal(text, &versions); err != nil {
 		return nil, err
 	}
-	s := &site{dir: dir, base: "/" + versions[0] + "/", pages: map[string]*page{}}
+	s := &site{dir: dir, base: "/" + versions[0] + "/", pages: map[string]*page{}, moved: map[string]string{}}
 	err = filepath.WalkDir(dir+s.base, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".html" {
 			return err
@@ -86,7 +87,11 @@ var read = sync.OnceValues(func() (*site, error) {
 			return err
 		}
 		p := &page{path: strings.TrimSuffix(strings.TrimPrefix(path, dir), "index.html"), root: root}
-		s.pages[p.path] = p
+		if to := redirect(root); to != "" {
+			s.moved[p.path] = to
+		} else {
+			s.pages[p.path] = p
+		}
 		return nil
 	})
 	if err != nil {
@@ -157,6 +162,16 @@ func elements(n *html.Node, names ...string) (out []*html.Node) {
 		}
 	}
 	return out
+}
+
+// redirect returns the address to which a page leads at once, or "".
+func redirect(root *html.Node) string {
+	for _, meta := range elements(root, "meta") {
+		if _, to, found := strings.Cut(attribute(meta, "content"), "url="); found && attribute(meta, "http-equiv") == "refresh" {
+			return to
+		}
+	}
+	return ""
 }
 
 // attribute returns an attribute of an element, or "".

@@ -1,15 +1,12 @@
-// Improves Starlight's sidebar: the index page of a folder comes first and does not repeat the
-// folder's name, and folders have readable names.
+// Improves Starlight's pages: the index page of a folder comes first in the sidebar and does not
+// repeat the folder's name, titles name the group, and the front page has a menu on a phone.
 import { defineRouteMiddleware } from '@astrojs/starlight/route-data';
-
-const names = new Map([['vs', 'leno vs …']]);
 
 const depth = (entry) => entry.href.split('/').length;
 
 const links = (entry) => (entry.type === 'group' ? entry.entries.flatMap(links) : [entry]);
 
 function tidy(group) {
-	group.label = names.get(group.label) ?? group.label;
 	const pages = links(group);
 	const index = group.entries.find((page) => page.type === 'link' && pages.every((other) => other === page || (other.href.startsWith(page.href) && depth(other) > depth(page))));
 	if (index && group.entries.length > 1) {
@@ -22,11 +19,20 @@ function tidy(group) {
 const holds = (entry) => (entry.type === 'group' ? entry.entries.some(holds) : entry.isCurrent);
 
 export const onRequest = defineRouteMiddleware((context) => {
-	const { sidebar, head, entry } = context.locals.starlightRoute;
+	const route = context.locals.starlightRoute;
+	const { sidebar, head, entry } = route;
 	const groups = sidebar.filter((part) => part.type === 'group');
 	groups.forEach(tidy);
 
-	// Both operations and the API have a page "Health". The title shows which one a bookmark points to.
+	// The previous and the next page are those of the sidebar as it is shown.
+	const pages = sidebar.flatMap(links);
+	const current = pages.findIndex((page) => page.isCurrent);
+	route.pagination = { prev: current < 0 ? undefined : pages[current - 1], next: current < 0 ? undefined : pages[current + 1] };
+
+	// The front page has no sidebar on a desktop (styles/leno.css), but a menu on a phone.
+	if (entry.data.hero) route.hasSidebar = true;
+
+	// Both the reference and the API have a page "Health". The title shows which one a bookmark points to.
 	const title = head.find(({ tag }) => tag === 'title');
 	const part = groups.find(holds);
 	if (title && part && part.label !== entry.data.title) {

@@ -1,40 +1,73 @@
-// The sidebar lists its parts in the order that users of Consul and Nomad know. A part is a page or
-// a folder with all its pages, which set their order with `sidebar: { order, label }`.
+// The sidebar lists the pages in six groups, by what a reader wants to do. Within a group, a page is
+// its path. A folder is a path with a label; its pages set their order and labels with `sidebar: { order, label }`.
 import { existsSync, readdirSync } from 'node:fs';
 
-const parts = [
-	['intro', 'Introduction'],
-	['getting-started', 'Getting started'],
-	['concepts', 'Concepts'],
-	['configuration', 'Configuration'],
-	['commands', 'Command line'],
-	['api', 'HTTP API'],
-	['backends', 'Backends'],
-	['integrations', 'Integrations'],
-	['operations', 'Operations'],
-	['performance', 'Performance'],
-	['migrate', 'Migrate'],
-	['contributing', 'Contributing'],
-	['faq', 'FAQ'],
-	['glossary', 'Glossary'],
+const groups = [
+	['Start', [
+		'intro', 'getting-started', 'integrations/packages', 'integrations/nomad', 'integrations/docker',
+		'operations/access-control', 'migrate/flannel', ['intro/vs', 'leno vs …'],
+	]],
+	['Guides', [
+		'guides', 'operations/systemd', 'guides/encrypt', 'operations/networks', 'guides/grow', 'guides/several-networks',
+		'guides/monitor', 'operations/upgrade', 'guides/backup', 'operations/leases', 'operations/remove',
+		'guides/datacenters', 'guides/automate', 'guides/nomad', 'integrations/cni', 'integrations/consul-template', 'integrations/service-mesh',
+		'integrations/kubernetes', 'migrate/stores',
+	]],
+	['Troubleshooting', [
+		'troubleshooting', 'troubleshooting/checks', 'operations/doctor', 'operations/host-faults', 'operations/probe', 'operations/drift',
+		'operations/firewall', 'operations/underlays', 'operations/debug',
+	]],
+	['Reference', [
+		'configuration', 'backends', ['commands', 'Command line'], ['api', 'HTTP API'], 'operations/telemetry', 'operations/health',
+		'operations/status-page', 'operations/log', 'operations/versions', 'glossary',
+	]],
+	['Concepts', ['concepts/how-it-works', 'concepts/stores', 'concepts/failure-modes', 'operations/security']],
+	['Project', [
+		'contributing', 'contributing/failures', 'performance/measurements', 'performance/bench', 'performance/testing',
+	]],
 ];
+
+/** Labels of pages whose titles say too much or too little beside their group. */
+const labels = {
+	'integrations/packages': 'Install',
+	'integrations/nomad': 'With Nomad',
+	'integrations/docker': 'With Docker',
+	'migrate/flannel': 'From flannel',
+	'operations/networks': 'Change a network',
+	'operations/leases': 'Keep or free subnets',
+	'operations/remove': 'Remove',
+	'operations/systemd': 'Run with systemd',
+	'troubleshooting/checks': 'By check',
+	'operations/doctor': 'leno doctor',
+	'operations/probe': 'Probe hosts',
+	'operations/telemetry': 'Metrics',
+	'operations/health': 'Checks',
+};
+
+/** Pages that moved, with their new addresses. */
+export const moved = {
+	faq: 'troubleshooting',
+	operations: 'guides',
+};
 
 /** @param {URL} docs the folder of the pages */
 export default function sidebar(docs) {
-	const labels = new Map(parts);
-	// Parts that are not listed above come last.
-	for (const name of readdirSync(docs).sort()) {
-		const part = name.replace(/\.mdx$/, '');
-		if (part !== 'index' && !labels.has(part) && (part !== name || existsSync(new URL(`${name}/`, docs)))) {
-			labels.set(part, part);
+	const file = (path) => [`${path}.mdx`, `${path}/index.mdx`].find((name) => existsSync(new URL(name, docs)));
+	const listed = groups.flatMap(([, items]) => items);
+	const folders = listed.filter(Array.isArray).map(([folder]) => folder);
+	for (const name of readdirSync(docs, { recursive: true })) {
+		const path = name.replace(/(\/index)?\.mdx$/, '');
+		if (path !== name && path !== 'index' && !listed.includes(path) && !folders.some((folder) => path === folder || path.startsWith(`${folder}/`))) {
+			throw new Error(`${name} is not in website/site/sidebar.mjs`);
 		}
 	}
-	return [...labels].flatMap(([part, label]) => {
-		if (existsSync(new URL(`${part}/`, docs))) {
-			// Folders within the part that is open are collapsed.
-			const open = part === 'intro';
-			return { label, collapsed: !open, autogenerate: { directory: part, collapsed: open } };
-		}
-		return existsSync(new URL(`${part}.mdx`, docs)) ? { label, slug: part } : [];
-	});
+	return groups.map(([label, items]) => ({
+		label,
+		collapsed: label !== 'Start',
+		items: items.map((item) => {
+			if (Array.isArray(item)) return { label: item[1], collapsed: true, autogenerate: { directory: item[0], collapsed: true } };
+			if (!file(item)) throw new Error(`website/site/sidebar.mjs: there is no page ${item}`);
+			return labels[item] ? { label: labels[item], slug: item } : { slug: item };
+		}),
+	}));
 }
