@@ -9,6 +9,7 @@ import (
 	"golang.zx2c4.com/wireguard/conn"
 	"golang.zx2c4.com/wireguard/conn/bindtest"
 	wg "golang.zx2c4.com/wireguard/device"
+	"golang.zx2c4.com/wireguard/tun"
 	"golang.zx2c4.com/wireguard/tun/tuntest"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
@@ -27,6 +28,31 @@ func (b *busyBind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	}
 	b.opened = port
 	return b.Bind.Open(port)
+}
+
+// TestListenWhenUp: a device listens on its port when it goes up, also if that is in use for a moment.
+func TestListenWhenUp(t *testing.T) {
+	for busy, want := range map[int]error{0: nil, 5: nil, 1000: unix.EADDRINUSE} {
+		synctest.Test(t, func(t *testing.T) {
+			bind := &busyBind{Bind: bindtest.NewChannelBinds()[0], busy: map[uint16]int{51820: busy}}
+			d := &processDevice{
+				engine: wg.NewDevice(tuntest.NewChannelTUN().TUN(), bind, wg.NewLogger(wg.LogLevelSilent, "")),
+				tun:    &tunDevice{events: make(chan tun.Event, 1)},
+			}
+			defer d.engine.Close()
+			own := 51820
+			if err := d.Configure(wgtypes.Config{ListenPort: &own}); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.Up(1420); !errors.Is(err, want) || err == nil && bind.opened != 51820 {
+				t.Errorf("in use %d times: listens on %d, %v, want %v", busy, bind.opened, err, want)
+			}
+			bind.busy[51820] = 0
+			if err := d.Up(1420); err != nil || bind.opened != 51820 {
+				t.Errorf("in use %d times, then free: listens on %d, %v", busy, bind.opened, err)
+			}
+		})
+	}
 }
 
 // TestListenAgain: a device that cannot have another port gets its own one back, also if that is in use for a moment.

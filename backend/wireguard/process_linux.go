@@ -66,7 +66,11 @@ func (d *processDevice) Up(mtu int) error {
 	if d.up {
 		return nil
 	}
-	if err := d.engine.Up(); err != nil {
+	err := whileInUse(func() error {
+		// The engine forgets the port when it cannot listen on it.
+		return errors.Join(d.listen(), d.engine.Up())
+	})
+	if err != nil {
 		return fmt.Errorf("listen on udp port %d: %w", d.port, err)
 	}
 	d.up = true
@@ -115,15 +119,21 @@ func (d *processDevice) Configure(c wgtypes.Config) error {
 		d.port = *c.ListenPort
 		return nil
 	}
-	return errors.Join(fmt.Errorf("listen on udp port %d: %w", *c.ListenPort, err), d.listenAgain())
+	// The sockets were closed for the other port.
+	return errors.Join(fmt.Errorf("listen on udp port %d: %w", *c.ListenPort, err), whileInUse(d.listen))
 }
 
-// listenAgain opens the sockets on the device's port, which were closed for another port. A program that this process is
-// just starting has copies of them until it runs, so the port may be in use for a moment.
-func (d *processDevice) listenAgain() error {
+// listen opens the sockets on the device's port, if the device is up.
+func (d *processDevice) listen() error {
+	return d.engine.IpcSet(encodeConfig(wgtypes.Config{ListenPort: &d.port}))
+}
+
+// whileInUse repeats an attempt to listen on a port while that is in use, for a second at most. A program that this process
+// is just starting has copies of sockets that were closed until it runs.
+func whileInUse(listen func() error) error {
 	const tries, pause = 100, 10 * time.Millisecond
 	for try := 1; ; try++ {
-		err := d.engine.IpcSet(encodeConfig(wgtypes.Config{ListenPort: &d.port}))
+		err := listen()
 		if !errors.Is(err, unix.EADDRINUSE) || try == tries {
 			return err
 		}
