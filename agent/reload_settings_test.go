@@ -224,9 +224,9 @@ func settingCases() map[string]settingCase {
 			return expect(!joined && a.agent.settings.get().WatchNetworks, "a network was joined that does not match")
 		}},
 
-		"network.*.ipv4/ipv6":   differs(func(n *config.Network) { n.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.9.0.0/22")}} }, "pool 10.9.0.0/22"),
+		"network.*.ipv4/ipv6":   differs(func(n *config.Network) { n.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.9.0.0/22")}} }, "ipv4.prefix is 10.9.0.0/22"),
 		"network.*.backend":     differs(func(n *config.Network) { n.Backend = &config.Backend{Type: "other"} }, "backend"),
-		"network.*.encryption":  differs(func(n *config.Network) { n.Encryption = config.EncryptionRequired }, `encryption "required"`),
+		"network.*.encryption":  differs(func(n *config.Network) { n.Encryption = config.EncryptionRequired }, "encryption is required"),
 		"network.*.ip_masq":     subnetFile(func(n *config.Network) { n.IPMasq = true }, "LENO_IPMASQ=true"),
 		"network.*.subnet_file": subnetFile(func(n *config.Network) { n.SubnetFile += ".moved" }, "LENO_SUBNET="),
 		"network.*.forward": {func(_ *host, c *config.Config) { c.Networks[0].Forward = true }, func(a *host, _ config.Config) error {

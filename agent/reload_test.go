@@ -359,7 +359,7 @@ func TestReloadOfAnotherDefinition(t *testing.T) {
 			c.Networks[0].IPMasq = !c.Networks[0].IPMasq // starts the runner again
 			out, err := a.client.Reload(context.Background(), false)
 			must(t, err)
-			want := []string{"stays in force", `{"type":"recorder","vni":2}`, "run: leno network apply " + word}
+			want := []string{"stays in force", "backend.vni is 2", "run: leno network apply " + word}
 			if len(out.Warnings) != 1 || !strings.HasPrefix(out.Warnings[0], "network n: ") ||
 				slices.ContainsFunc(want, func(words string) bool { return !strings.Contains(out.Warnings[0], words) }) {
 				t.Errorf("warnings %q, want %q", out.Warnings, want)

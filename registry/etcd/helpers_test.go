@@ -162,6 +162,23 @@ func reach(t *testing.T, c *Client, n registry.Network, want []string, always ..
 	return follow(t, c, n, registry.Known, want, always...)
 }
 
+// retryUntil repeats a call that the store may be too slow to answer until done is closed, and returns the last error.
+func retryUntil(t *testing.T, done <-chan struct{}, call func(ctx context.Context) error) error {
+	t.Helper()
+	ctx := testContext(t)
+	for {
+		err := call(ctx)
+		select {
+		case <-done:
+			return err
+		default:
+			if !errors.Is(err, registry.ErrUnavailable) || ctx.Err() != nil {
+				t.Fatalf("ended too early: %v", err)
+			}
+		}
+	}
+}
+
 // retry repeats a call until it does not return ErrUnavailable, and fails if it then returns an error.
 func retry(t *testing.T, call func(ctx context.Context) error) {
 	t.Helper()

@@ -46,7 +46,6 @@ func testClaimWithoutAnswer(t *testing.T, what action, refusing, holding bool) {
 	n := s.define(t, "10.5.0.0/16")
 	link := newLink(t, s)
 	host := s.open(t, link.config)
-	host.own.timeout = 500 * time.Millisecond
 	if refusing { // the host is to claim again before the bytes arrive
 		link.lateness = 2500 * time.Millisecond
 	}
@@ -55,6 +54,7 @@ func testClaimWithoutAnswer(t *testing.T, what action, refusing, holding bool) {
 		c = again(c, acquire(t, host, n, c))
 		c.MTU = 1400
 	}
+	host.own.timeout = 500 * time.Millisecond
 	lost := make(chan struct{})
 	link.once("PublicIP", what, func() {
 		if refusing {
@@ -62,8 +62,11 @@ func testClaimWithoutAnswer(t *testing.T, what action, refusing, holding bool) {
 		}
 		close(lost)
 	})
-	l, err := host.Acquire(testContext(t), n, c)
-	<-lost
+	var l registry.Lease
+	err := retryUntil(t, lost, func(ctx context.Context) (err error) {
+		l, err = host.Acquire(ctx, n, c)
+		return err
+	})
 	if refusing {
 		wantErr(t, err, registry.ErrUnavailable)
 		link.mend() // late bytes are still on their way when the host claims again
@@ -105,9 +108,9 @@ func TestSecondLease(t *testing.T) {
 	pass := sync.OnceFunc(func() { close(link.release) })
 	defer pass()
 	host := s.open(t, link.config)
-	host.own.timeout = 500 * time.Millisecond
 	first := claimOn(n, 1, 10)
 	l := acquire(t, host, n, first)
+	host.own.timeout = 500 * time.Millisecond
 	lost := make(chan struct{})
 	link.once("PublicIP", late, func() {
 		link.refuse()
@@ -115,8 +118,10 @@ func TestSecondLease(t *testing.T) {
 	})
 	other := again(first, l)
 	other.Prefer = n.Plan.Subnets(20)[0]
-	_, err := host.Acquire(testContext(t), n, other)
-	<-lost
+	err := retryUntil(t, lost, func(ctx context.Context) error {
+		_, err := host.Acquire(ctx, n, other)
+		return err
+	})
 	wantErr(t, err, registry.ErrUnavailable)
 	link.mend()
 	retry(t, func(ctx context.Context) error {
@@ -135,9 +140,7 @@ func TestSecondLease(t *testing.T) {
 		renewed registry.Lease
 		left    int
 	}{{stale, 2}, {l, 1}, {l, 1}} {
-		if err := host.Renew(testContext(t), tt.renewed); err != nil {
-			t.Fatal(err)
-		}
+		retry(t, func(ctx context.Context) error { return host.Renew(ctx, tt.renewed) })
 		keys := s.records(t, n)
 		if len(keys) != tt.left || keys[0] != s.LeaseKey(n, 10) {
 			t.Errorf("records %v, want %d", keys, tt.left)
