@@ -107,12 +107,15 @@ func (p Pool) Normalize() (Pool, error) {
 // size returns the number of subnets in the prefix, in range or not.
 func (p Pool) size() uint64 { return 1 << (p.SubnetLen - p.Prefix.Bits()) }
 
-// subnet returns the k-th subnet counted from the start of the prefix.
+// subnet returns the k-th subnet counted from the start of the prefix. Where the prefix has fewer, as the pool of one
+// family may have for a slot of the other, it counts on from the first address of the family after the last.
 func (p Pool) subnet(k uint64) netip.Prefix {
 	base := p.Prefix.Addr()
 	sum := new(big.Int).SetUint64(k)
 	sum.Lsh(sum, uint(base.BitLen()-p.SubnetLen)).Add(sum, new(big.Int).SetBytes(base.AsSlice()))
-	addr, _ := netip.AddrFromSlice(sum.FillBytes(make([]byte, base.BitLen()/8))) // inside the prefix
+	var bytes [25]byte // room for any k
+	sum.FillBytes(bytes[:])
+	addr, _ := netip.AddrFromSlice(bytes[len(bytes)-base.BitLen()/8:])
 	return netip.PrefixFrom(addr, p.SubnetLen)
 }
 

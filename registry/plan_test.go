@@ -201,6 +201,31 @@ func TestSlotErrors(t *testing.T) {
 	}
 }
 
+// TestSlotsBeyondAPool: a subnet of the larger pool of one family may have a slot that the other family's pool lacks.
+func TestSlotsBeyondAPool(t *testing.T) {
+	t.Parallel()
+	plan := mustPlan(t, registry.Pool{Prefix: netip.MustParsePrefix("192.168.0.0/16"), SubnetLen: 24},
+		registry.Pool{Prefix: netip.MustParsePrefix("fd00::/32"), SubnetLen: 64})
+	n := registry.Network{Name: "default", Plan: plan}
+	for _, text := range []string{"fd00:0:3f:4fff::/64", "fd00:0:ffff:ffff::/64"} {
+		subnet := netip.MustParsePrefix(text)
+		slot, err := plan.Slot(subnet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := plan.Subnets(slot); len(got) != 2 || got[1] != subnet || plan.InRange(slot) {
+			t.Errorf("%s: slot %d, %s, in range %t", text, slot, got, plan.InRange(slot))
+		}
+		key := registry.SubnetKey(subnet)
+		if _, err := registry.ParseLease(n, key, []byte("{}")); !errors.Is(err, registry.ErrInvalid) {
+			t.Errorf("lease %s: %v", key, err)
+		}
+		if _, err := registry.ParseReservation(n, key, []byte("{}")); !errors.Is(err, registry.ErrInvalid) {
+			t.Errorf("reservation %s: %v", key, err)
+		}
+	}
+}
+
 func TestOverlapping(t *testing.T) {
 	plan := mustPlan(t, pool("10.5.0.0/16", 24), pool("fd00:5::/48", 64))
 	for _, tt := range []struct {

@@ -133,7 +133,8 @@ func (b *Backend) ChangeTo(definition Definition, c backend.Config) error {
 				return nil, err
 			}
 		}
-		if err := b.retune(now, want, samePools); err != nil {
+		// An instance that is being removed was not told of other pools.
+		if err := b.retune(now, want, samePools && !slices.Contains(b.retiring, now)); err != nil {
 			return nil, err
 		}
 		kept = append(kept, now)

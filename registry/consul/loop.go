@@ -56,7 +56,9 @@ func (f *follower) watch(ctx context.Context, kv *kv, n registry.Network, after 
 			// The next call must not wait for another change: after a restore, there may be none for long. It returns
 			// even if nothing has changed, unless this call was only cancelled.
 			kv.Doubts.Add(f.leases)
-			f.failed.Store(f.failed.Load() || ctx.Err() == nil)
+			if ctx.Err() == nil {
+				f.failed.Store(true)
+			}
 			return err
 		}
 	}

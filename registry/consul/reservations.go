@@ -87,7 +87,7 @@ func (rs reservationStore) AddReservation(
 		return err
 	}
 	k := newReserving(rs.kv, n, []registry.Reservation{checked})
-	k.force = force
+	k.force, k.single = force, true
 	return k.write(ctx)
 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -35,9 +36,10 @@ type reserving struct {
 	kv      *kv
 	network registry.Network
 	force   bool                            // also where another live host holds the slot
+	single  bool                            // there is one: if it exists already, it stays as it is
 	kept    map[string]registry.Reservation // by key
 	mark    uint64                          // the records' flags, unique to this caller
-	hosts   map[string]string               // keys by registry.Reservation.Host
+	hosts   map[[2]string]string            // keys by host
 	asked   map[string]uint64               // CreateIndex of the records that were given the mark
 	before  map[string]bool                 // records that existed before
 	began   bool                            // some records may have been written
@@ -49,16 +51,19 @@ func newReserving(kv *kv, n registry.Network, kept []registry.Reservation) *rese
 		network: n,
 		kept:    map[string]registry.Reservation{},
 		mark:    1 + rand.Uint64N(1<<53-1), // 53 bits survive any JSON
-		hosts:   map[string]string{},
+		hosts:   map[[2]string]string{},
 		asked:   map[string]uint64{},
 		before:  map[string]bool{},
 	}
 	for _, r := range kept {
 		key := kv.keys.Reservation(n.Name, r.Subnet)
-		k.kept[key], k.hosts[r.Host()] = r, key
+		k.kept[key], k.hosts[hostOf(r)] = r, key
 	}
 	return k
 }
+
+// hostOf returns what tells the hosts of reservations apart.
+func hostOf(r registry.Reservation) [2]string { return [2]string{r.Node, strings.ToLower(r.NodeID)} }
 
 // write returns when all reservations have been written and, in a read after that, nothing conflicted with them. On an
 // error it undoes what it has written.
@@ -116,7 +121,9 @@ func (k *reserving) missing(ctx context.Context) ([]*api.KVTxnOp, error) {
 			if k.asked[key] == pair.CreateIndex {
 				continue // callers that have requested it since do not change it
 			}
-			k.before[key], op.Index = true, pair.ModifyIndex
+			if k.before[key], op.Index = true, pair.ModifyIndex; k.single {
+				continue
+			}
 		}
 		ops = append(ops, op)
 	}
@@ -140,7 +147,7 @@ func (k *reserving) beside(ctx context.Context) (map[string]*api.KVPair, error) 
 			}
 			continue
 		}
-		for _, key := range []string{pair.Key, k.hosts[other.Host()]} {
+		for _, key := range []string{pair.Key, k.hosts[hostOf(other)]} {
 			r, wanted := k.kept[key]
 			asked := k.asked[key]
 			if !wanted || key != pair.Key && asked != 0 && asked < pair.CreateIndex {
@@ -193,7 +200,7 @@ func (k *reserving) held(ctx context.Context) (err error) {
 
 // undo deletes the records that only this call has requested, even if ctx has ended, which may be the reason.
 func (k *reserving) undo(ctx context.Context) (err error) {
-	if !k.began {
+	if !k.began || k.single && len(k.asked) == 0 {
 		return nil
 	}
 	defer func() { wrap(&err, "what was reserved before that stays") }()

@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -148,10 +147,7 @@ func (c *Client) RemoveReservation(ctx context.Context, network string, subnet n
 // Reservations implements registry.Reservations.
 func (c *Client) Reservations(ctx context.Context, n registry.Network) (registry.ReservationSet, error) {
 	set, _, err := c.WatchReservations(ctx, n, 0)
-	if err != nil {
-		return registry.ReservationSet{}, registry.Wrap(errors.Unwrap(err), "reservations of network %s", n.Name)
-	}
-	return set, nil
+	return set, err
 }
 
 // WatchReservations implements registry.Reservations.

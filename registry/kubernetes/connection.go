@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/replica"
@@ -80,6 +81,8 @@ func (c *connection) open(ctx context.Context, r request) (io.ReadCloser, error)
 		return resp.Body, nil
 	}
 	defer resp.Body.Close()
+	limit := time.AfterFunc(requestTimeout, func() { _ = resp.Body.Close() }) // the caller may wait for as long as a watch lasts
+	defer limit.Stop()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
 	if err != nil {
 		return nil, classify(ctx, err)

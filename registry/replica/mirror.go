@@ -104,19 +104,15 @@ func (m *Mirror[R]) read(ctx context.Context) (*Tree[R], error) {
 
 // follow follows the changes until the store fails.
 func (m *Mirror[R]) follow(ctx context.Context) error {
-	skipped := uint64(0) // changes up to this revision are given up
 	for {
-		from, after, err := m.position(ctx, skipped)
+		from, after, err := m.position(ctx)
 		if err == nil {
 			err = m.source.Watch(ctx, after, func(cluster uint64, changes ...Change[R]) error {
 				return m.apply(ctx, from.SetBack, cluster, changes)
 			})
 		}
 		if errors.Is(err, ErrOutdated) {
-			var now *Tree[R]
-			if now, err = m.Refresh(ctx); err == nil {
-				skipped = now.Revision
-			}
+			err = m.skip(ctx)
 		}
 		if err != nil || ctx.Err() != nil {
 			return err
@@ -124,13 +120,28 @@ func (m *Mirror[R]) follow(ctx context.Context) error {
 	}
 }
 
+// skip reads everything, and gives up the changes before that.
+func (m *Mirror[R]) skip(ctx context.Context) error {
+	now, err := m.Refresh(ctx)
+	if err != nil {
+		return err
+	}
+	if err := m.Lock(ctx); err != nil {
+		return err
+	}
+	defer m.Unlock()
+	if t, _ := m.Current(); t.SetBack == now.SetBack {
+		m.watched = max(m.watched, now.Revision)
+	}
+	return nil
+}
+
 // position returns the copy, and the revision after which changes are to be followed.
-func (m *Mirror[R]) position(ctx context.Context, skipped uint64) (t *Tree[R], after uint64, err error) {
+func (m *Mirror[R]) position(ctx context.Context) (t *Tree[R], after uint64, err error) {
 	if err := m.Lock(ctx); err != nil {
 		return nil, 0, err
 	}
 	defer m.Unlock()
-	m.watched = max(m.watched, skipped)
 	t, _ = m.Current()
 	return t, m.watched, nil
 }

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"sort"
@@ -45,9 +46,13 @@ type Change[R any] struct {
 	Record   R // nil if it was deleted
 }
 
-// NewTree returns a tree of records in any order.
+// NewTree returns a tree of records in any order. Of records with the same key, which is that of two very long ones, the
+// later one counts.
 func NewTree[R Record[R]](cluster, revision uint64, records []R) *Tree[R] {
-	slices.SortFunc(records, func(a, b R) int { return strings.Compare(a.Key(), b.Key()) })
+	slices.SortFunc(records, func(a, b R) int {
+		return cmp.Or(strings.Compare(a.Key(), b.Key()), cmp.Compare(b.Modified(), a.Modified()))
+	})
+	records = slices.CompactFunc(records, func(a, b R) bool { return a.Key() == b.Key() })
 	return &Tree[R]{Cluster: cluster, Revision: revision, Records: records}
 }
 

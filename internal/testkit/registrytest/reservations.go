@@ -77,6 +77,8 @@ var reservationTests = []test{
 			{"slot of another by id", registry.Reservation{Subnet: n.Plan.Subnets(9)[0], NodeID: "host-x"}, registry.ErrReserved},
 			{"second of the host by name", registry.Reservation{Subnet: n.Plan.Subnets(11)[0], Node: "host-x"}, registry.ErrReserved},
 			{"second of the host by id", registry.Reservation{Subnet: n.Plan.Subnets(11)[0], NodeID: "id-y"}, registry.ErrReserved},
+			{"second of the host by id in upper case", registry.Reservation{Subnet: n.Plan.Subnets(11)[0], NodeID: "ID-Y"},
+				registry.ErrReserved},
 			{"no host", registry.Reservation{Subnet: n.Plan.Subnets(11)[0]}, registry.ErrInvalid},
 			{"two hosts", registry.Reservation{Subnet: n.Plan.Subnets(11)[0], Node: "a", NodeID: "b"}, registry.ErrInvalid},
 			{"no subnet", registry.Reservation{Node: "a"}, registry.ErrInvalid},

@@ -91,7 +91,7 @@ func (t *Token) Logout(ctx context.Context) error {
 	t.ended = true
 	t.mu.Unlock()
 	select { // a login in progress yields another token
-	case <-t.obtaining.DoChan("", func() (any, error) { return "", nil }):
+	case <-t.obtaining.DoChan("", func() (any, error) { return "", errLoggedOut }): // for those that join
 	case <-ctx.Done():
 	}
 	t.mu.Lock()

@@ -2,8 +2,10 @@ package transport
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 
@@ -52,11 +54,20 @@ func (p *pairs) parse(text io.Reader) error {
 		if err := list.Decode(&pair); err != nil {
 			return err
 		}
+		if pair.Key == "" {
+			return errors.New("a record has no key")
+		}
 		pair.Value = registry.Bounded(pair.Value)
 		p.list = append(p.list, &pair)
 	}
-	_, err := list.Token() // the end, which an answer that was cut off lacks
-	return err
+	if _, err := list.Token(); err != nil { // the end, which an answer that was cut off lacks
+		return err
+	}
+	// The connection is used again only if the answer was read to its end.
+	if more, err := list.Token(); !errors.Is(err, io.EOF) {
+		return cmp.Or(err, fmt.Errorf("%v follows it", more))
+	}
+	return nil
 }
 
 // progressReader calls progress before each read.

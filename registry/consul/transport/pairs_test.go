@@ -37,6 +37,9 @@ func TestParsePairs(t *testing.T) {
 		{name: "no list", text: `{"Key":"a"}`, fails: true},
 		{name: "null", text: `null`, fails: true},
 		{name: "an element that is no object", text: `["a"]`, fails: true},
+		{name: "a null element", text: `[null]`, fails: true},
+		{name: "an element without a key", text: `[{"Value":"YQ=="}]`, fails: true},
+		{name: "more after the end", text: `[] []`, fails: true},
 		{name: "no base64", text: `[{"Value":"*"}]`, fails: true},
 		{name: "a comma too few", text: `[{"Key":"a"}{"Key":"b"}]`, fails: true},
 	} {

@@ -116,6 +116,9 @@ func (t *Token) replace(ctx context.Context, used string) (string, error) {
 	}
 }
 
+// errLoggedOut means that there is no token any more.
+var errLoggedOut = fmt.Errorf("%w: %w: the client has logged out", registry.ErrToken, registry.ErrDenied)
+
 // obtain reads the file or logs in, unless the token used was replaced before. On an error the token stays.
 func (t *Token) obtain(used string) (string, error) {
 	t.mu.Lock()
@@ -123,7 +126,7 @@ func (t *Token) obtain(used string) (string, error) {
 	t.mu.Unlock()
 	switch {
 	case ended && from.Login.IsSet():
-		return "", fmt.Errorf("%w: %w: the client has logged out", registry.ErrToken, registry.ErrDenied)
+		return "", errLoggedOut
 	case have.secret != used:
 		return have.secret, nil
 	}
@@ -141,10 +144,13 @@ func (t *Token) obtain(used string) (string, error) {
 		t.retireLocked(got)
 		return "", fmt.Errorf("%w: the login was replaced while it was in progress", registry.ErrUnavailable)
 	}
-	if got.secret != used { // the file may contain the same one
+	switch {
+	case t.have.secret != used: // another one was taken in the meantime
+		t.retireLocked(got)
+	case got.secret != used: // the file may contain the same one
 		t.takeLocked(got)
 	}
-	return got.secret, nil
+	return t.have.secret, nil
 }
 
 // get returns a token from its source.
