@@ -3,6 +3,7 @@ package telemetry
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,10 +13,11 @@ import (
 type Reading struct {
 	t        *Telemetry
 	gauges   []gauge
+	rises    map[string]*gauge // by how much counters have risen, by metric and labels
 	networks map[string]bool
 }
 
-// gauge is the current value of a gauge.
+// gauge is the current value of a gauge, or the rise of a counter.
 type gauge struct {
 	metric *metric
 	values []string
@@ -26,11 +28,17 @@ type gauge struct {
 func (t *Telemetry) read() []gauge {
 	t.reading.Lock()
 	defer t.reading.Unlock()
-	r := &Reading{t: t, networks: map[string]bool{}}
+	r := &Reading{t: t, rises: map[string]*gauge{}, networks: map[string]bool{}}
 	t.rounds++
 	if t.source != nil {
 		t.source(r)
 	}
+	t.emit(func(s *sender) (lines []string) {
+		for _, c := range r.rises {
+			lines = append(lines, s.line(c.metric, c.values, c.value, "c"))
+		}
+		return lines
+	})
 	if t.rounds%oblivion == 0 {
 		maps.DeleteFunc(t.totals, func(_ string, last total) bool { return t.rounds-last.round > oblivion })
 	}
@@ -85,25 +93,33 @@ func (r *Reading) Flag(name string, set bool, values ...string) {
 
 // Exists makes a counter appear before its first event.
 func (r *Reading) Exists(name string, values ...string) {
-	r.saw(r.t.table[name], values)
-	r.t.add(name, 0, values, false)
+	m := r.t.table[name]
+	r.saw(m, values)
+	m.add(m.identifiers(values), 0)
 }
 
 // Total raises a counter to a total that another component has counted, starting from 0 again when that total became
 // less. Parts are counted separately and shown as one. The count before the first round is not sent to statsd, for which
 // it did not happen now.
 func (r *Reading) Total(name, part string, n uint64, values ...string) {
-	key := name + "\x00" + part
-	for _, v := range values {
-		key += "\x00" + v
-	}
+	m := r.t.table[name]
+	r.saw(m, values)
+	values = m.identifiers(values)
+	series := name + "\x00" + strings.Join(values, "\x00")
+	key := part + "\x00" + series
 	last, known := r.t.totals[key]
 	r.t.totals[key] = total{n, r.t.rounds}
 	if n < last.n {
 		last.n = 0
 	}
-	r.saw(r.t.table[name], values)
-	r.t.add(name, n-last.n, values, known && n > last.n)
+	m.add(values, n-last.n)
+	if !known || n == last.n {
+		return
+	}
+	if r.rises[series] == nil {
+		r.rises[series] = &gauge{metric: m, values: values}
+	}
+	r.rises[series].value += float64(n - last.n)
 }
 
 // total holds the last value read, and when.

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -19,27 +20,26 @@ type sender struct {
 	host string // in the names of gauges, "" to leave it out
 }
 
-// newSenders returns a sender for each address.
-func newSenders(c Config) (out []*sender, err error) {
-	if c.Statsd != "" {
-		conn, err := net.Dial("udp", c.Statsd)
-		if err != nil {
-			return nil, err
-		}
-		host := ""
-		if c.Host != "" {
-			host = plain(c.Host)
-		}
-		out = append(out, &sender{conn: conn, host: host})
+// newSenders returns a sender for each address whose name can be resolved.
+func newSenders(ctx context.Context, c Config) (out []*sender, err error) {
+	host := ""
+	if c.Host != "" {
+		host = plain(c.Host)
 	}
-	if c.Dogstatsd != "" {
-		conn, err := net.Dial("udp", c.Dogstatsd)
-		if err != nil {
-			return out, err
+	for _, to := range []struct {
+		address string
+		sender  sender
+	}{{c.Statsd, sender{host: host}}, {c.Dogstatsd, sender{tags: true}}} {
+		if to.address == "" {
+			continue
 		}
-		out = append(out, &sender{conn: conn, tags: true})
+		var failure error
+		if to.sender.conn, failure = (&net.Dialer{}).DialContext(ctx, "udp", to.address); failure == nil {
+			out = append(out, &to.sender)
+		}
+		err = errors.Join(err, failure)
 	}
-	return out, nil
+	return out, err
 }
 
 // line returns a line such as leno.lease.held.default:1|g or, with tags, leno.lease.held:1|g|#network:default.
@@ -68,70 +68,74 @@ func tag(label, value string) string {
 	return label + ":" + strings.NewReplacer(",", "_", "|", "_", "\n", "_").Replace(value)
 }
 
-// write sends lines, several in one datagram.
-func (s *sender) write(lines []string) {
+// write sends lines, several in one datagram. An error may be about an earlier datagram.
+func (s *sender) write(lines []string) (err error) {
 	for len(lines) > 0 {
 		n, size := 1, len(lines[0])
 		for n < len(lines) && size+1+len(lines[n]) <= maxDatagram {
 			size += 1 + len(lines[n])
 			n++
 		}
-		_, _ = s.conn.Write([]byte(strings.Join(lines[:n], "\n")))
+		if _, failure := s.conn.Write([]byte(strings.Join(lines[:n], "\n"))); failure != nil {
+			err = failure
+		}
 		lines = lines[n:]
 	}
+	return err
 }
 
-// emit sends one line at once.
-func (t *Telemetry) emit(line func(*sender) string) {
+// emit sends lines at once. The next gauges notice what is wrong with a connection.
+func (t *Telemetry) emit(lines func(*sender) []string) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	for _, s := range t.senders {
-		s.write([]string{line(s)})
+		_ = s.write(lines(s))
 	}
 }
 
-// send sends gauges until ctx ends. It connects again after a change of the configuration, and if a name could not be
-// resolved.
+// send sends gauges after each Interval until ctx ends. It connects again after a change of the configuration, and while a
+// name cannot be resolved or a datagram cannot be sent: the name may have another address now, or this host.
 func (t *Telemetry) send(ctx context.Context) error {
 	defer t.replaceSenders(nil)
-	for failed := false; ctx.Err() == nil; {
-		c, _, changed := t.config.Get()
-		senders, err := newSenders(c)
-		if err != nil && !failed {
-			t.log.Warn("metrics cannot be sent, trying again", "error", err)
-		}
-		failed = err != nil
-		t.replaceSenders(senders)
-		t.sendGauges(ctx, changed, err != nil)
-	}
-	return ctx.Err()
-}
-
-// sendGauges sends the gauges after each Interval until the configuration changes or, if once is set, one time.
-func (t *Telemetry) sendGauges(ctx context.Context, changed <-chan struct{}, once bool) {
 	ticker := time.NewTicker(Interval)
 	defer ticker.Stop()
-	for {
-		if gauges := t.read(); len(t.senders) > 0 {
-			for _, s := range t.senders { // which only this goroutine replaces
-				var lines []string
-				for _, g := range gauges {
-					lines = append(lines, s.line(g.metric, g.values, g.value, "g"))
-				}
-				s.write(lines)
-			}
+	for failed := false; ; {
+		c, _, changed := t.config.Get()
+		senders, err := newSenders(ctx, c)
+		t.replaceSenders(senders)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && !failed:
+			t.log.Warn("metrics cannot be sent, trying again", "error", err)
+		case err == nil && failed:
+			t.log.Info("metrics are sent again")
 		}
-		select {
-		case <-ticker.C:
-			if once {
-				return
+		failed = err != nil
+		for connected := true; connected; {
+			connected = t.sendGauges() == nil && !failed
+			select {
+			case <-ticker.C:
+			case <-changed:
+				connected = false
+			case <-ctx.Done():
+				return ctx.Err()
 			}
-		case <-changed:
-			return
-		case <-ctx.Done():
-			return
 		}
 	}
+}
+
+// sendGauges sends the gauges once.
+func (t *Telemetry) sendGauges() (err error) {
+	gauges := t.read()
+	for _, s := range t.senders { // which only this goroutine replaces
+		var lines []string
+		for _, g := range gauges {
+			lines = append(lines, s.line(g.metric, g.values, g.value, "g"))
+		}
+		err = errors.Join(err, s.write(lines))
+	}
+	return err
 }
 
 // replaceSenders closes the existing senders.

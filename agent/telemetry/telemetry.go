@@ -102,18 +102,16 @@ func (t *Telemetry) Count(name string, n int, values ...string) {
 	if t == nil || n == 0 {
 		return
 	}
-	t.add(name, uint64(n), values, true)
-}
-
-// add adds to a counter and, if happened is set, sends that.
-func (t *Telemetry) add(name string, n uint64, values []string, happened bool) {
 	m := t.table[name]
 	values = m.identifiers(values)
+	m.add(values, uint64(n))
+	t.emit(func(s *sender) []string { return []string{s.line(m, values, float64(n), "c")} })
+}
+
+// add adds to a counter.
+func (m *metric) add(values []string, n uint64) {
 	if counter, err := m.count.GetMetricWithLabelValues(values...); err == nil {
 		counter.Add(float64(n))
-	}
-	if happened {
-		t.emit(func(s *sender) string { return s.line(m, values, float64(n), "c") })
 	}
 }
 
@@ -127,7 +125,9 @@ func (t *Telemetry) Time(name string, took time.Duration, values ...string) {
 	if histogram, err := m.time.GetMetricWithLabelValues(values...); err == nil {
 		histogram.Observe(took.Seconds())
 	}
-	t.emit(func(s *sender) string { return s.line(m, values, float64(took)/float64(time.Millisecond), "ms") })
+	t.emit(func(s *sender) []string {
+		return []string{s.line(m, values, float64(took)/float64(time.Millisecond), "ms")}
+	})
 }
 
 // identifiers returns one value for each label. A label of which the agent has a sentence, such as a fault, gets an

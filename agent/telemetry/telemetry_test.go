@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -227,6 +228,65 @@ func TestUnresolved(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+// TestOneUnresolved: an address that cannot be resolved keeps metrics from no other one, and cancelling ends the search.
+func TestOneUnresolved(t *testing.T) {
+	dogstatsd, _ := receiver(t)
+	senders, err := newSenders(t.Context(), Config{Statsd: "nobody.invalid:8125", Dogstatsd: dogstatsd})
+	if err == nil || len(senders) != 1 || !senders[0].tags {
+		t.Errorf("%d senders, %v", len(senders), err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := newSenders(ctx, Config{Statsd: "nobody.invalid:8125"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// TestBrokenSender: a connection that can no longer send is noticed with the next gauges.
+func TestBrokenSender(t *testing.T) {
+	statsd, toStatsd := receiver(t)
+	m := quiet(Config{Statsd: statsd}, func(to *Reading) { to.Gauge(LeaseLapse, 90.5, "n") })
+	senders, err := newSenders(t.Context(), m.currentConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.replaceSenders(senders)
+	if err := m.sendGauges(); err != nil {
+		t.Error(err)
+	}
+	arrives(t, toStatsd, "leno.lease.lapse_seconds.n:90.5|g")
+	if err := senders[0].conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.sendGauges(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a closed connection: %v", err)
+	}
+}
+
+// TestRisesTogether: the counts of many peers, which are shown as one, are sent as one.
+func TestRisesTogether(t *testing.T) {
+	statsd, toStatsd := receiver(t)
+	count := uint64(1)
+	m := quiet(Config{Statsd: statsd}, func(to *Reading) {
+		for peer := range 2000 {
+			to.Total(TrafficPackets, fmt.Sprint(peer), count, "n", "rx")
+		}
+	})
+	senders, err := newSenders(t.Context(), m.currentConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.replaceSenders(senders)
+	defer m.replaceSenders(nil)
+	m.read()
+	count = 4
+	m.read()
+	arrives(t, toStatsd, "leno.traffic.packets.n.rx:6000|c")
+	if lines := toStatsd(); len(lines) != 1 {
+		t.Errorf("%d lines", len(lines))
+	}
 }
 
 // TestRetention: the metrics of a network that the host left disappear, and those of the others and of the agent stay.
