@@ -152,8 +152,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
+	conns := &connections{log: s.log, most: s.o.Limits.Connections, silent: map[net.Conn]bool{}}
 	server := &http.Server{
 		Handler:           handler,
+		ConnState:         conns.observe,
 		MaxHeaderBytes:    s.o.Limits.Header,
 		ReadHeaderTimeout: s.o.Limits.HeaderTime,
 		ReadTimeout:       s.o.Limits.RequestTime,
@@ -170,6 +172,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		<-ctx.Done()
 		s.cache.Close()
 		s.o.Logs.Dismiss()
+		conns.closeSilent()
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), ShutdownTimeout)
 		defer cancel()
 		if server.Shutdown(closing) != nil {

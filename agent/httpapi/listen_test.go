@@ -15,8 +15,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
 
 	"github.com/lenonet/leno/api"
@@ -378,4 +380,41 @@ func TestServerLeavesNothing(t *testing.T) {
 	h.client.Close()
 	_, _ = idle.Close(), half.Close()
 	goleak.VerifyNone(t, before)
+}
+
+// TestConnectionsAtTheLimit: reaching the limit is logged once a minute, and connections without a request are closed.
+func TestConnectionsAtTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text strings.Builder
+		c := &connections{log: hclog.New(&hclog.LoggerOptions{Output: &text}), most: 2, silent: map[net.Conn]bool{}}
+		logged := func() int { return strings.Count(text.String(), "too many connections") }
+		var ends []net.Conn
+		for i := range 4 {
+			conn, end := net.Pipe()
+			ends = append(ends, end)
+			c.observe(conn, http.StateNew)
+			if i == 3 {
+				c.observe(conn, http.StateActive)
+				defer conn.Close()
+			}
+			if want := min(i, 1); logged() != want {
+				t.Errorf("%d connections: logged %d times, want %d", i+1, logged(), want)
+			}
+		}
+		time.Sleep(time.Minute + time.Second)
+		conn, _ := net.Pipe()
+		defer conn.Close()
+		c.observe(conn, http.StateNew)
+		if logged() != 2 {
+			t.Errorf("after a minute: logged %d times", logged())
+		}
+		c.closeSilent()
+		for i, end := range ends {
+			_ = end.SetReadDeadline(time.Now().Add(time.Second))
+			_, err := end.Read(make([]byte, 1))
+			if isClosed := errors.Is(err, io.EOF); isClosed != (i < 3) {
+				t.Errorf("connection %d: %v", i, err)
+			}
+		}
+	})
 }
