@@ -6,16 +6,18 @@ import (
 	"unsafe"
 
 	"golang.zx2c4.com/wireguard/conn"
+	wg "golang.zx2c4.com/wireguard/device"
 )
 
 const (
 	// mostPending is the number of packets that may be on their way in one direction before more are read. One read
-	// returns up to 128. With more, TCP streams were no faster.
-	mostPending = 64
+	// returns up to 128.
+	mostPending = 256
 
-	// pendingTime is how long a packet counts as on its way, at least. Packets that wait for a handshake take longer,
-	// and must not keep others from being read.
-	pendingTime = 20 * time.Millisecond
+	// pendingTime is how long a packet counts as on its way, at least, and at most twice as long. Packets that wait for
+	// a handshake, or that are dropped, never leave. They must not keep others from being read: a container may send
+	// many to a peer without a session, and a stranger may send many that are forged.
+	pendingTime = 2 * time.Millisecond
 )
 
 // A backlog is the packets of one direction that WireGuard has read and not yet written. The library has a buffer of 64
@@ -107,7 +109,12 @@ func (b *boundedBind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 		receivers[i] = func(packets [][]byte, sizes []int, from []conn.Endpoint) (int, error) {
 			b.in.wait(packets[:last])
 			n, err := receive(packets, sizes, from)
-			b.in.read(packets[:n])
+			for i := range n {
+				// Others are of a handshake, and never reach the device.
+				if sizes[i] > 0 && packets[i][0] == wg.MessageTransportType {
+					b.in.read(packets[i : i+1])
+				}
+			}
 			last = n
 			return n, err
 		}

@@ -7,6 +7,7 @@ import (
 
 	"golang.zx2c4.com/wireguard/conn"
 	"golang.zx2c4.com/wireguard/conn/bindtest"
+	wg "golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun/tuntest"
 )
 
@@ -62,6 +63,25 @@ func TestBacklog(t *testing.T) {
 	}
 }
 
+// TestBacklogOfDeadPeers: packets that never leave hardly slow the reader down.
+func TestBacklogOfDeadPeers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBacklog()
+		start := time.Now()
+		const packets = 100_000
+		kept := make([][]byte, packets)
+		for i := range kept {
+			kept[i] = make([]byte, 1)
+			b.wait(nil)
+			b.read(kept[i : i+1])
+		}
+		if rate := packets / time.Since(start).Seconds(); rate < 50_000 {
+			t.Errorf("%.0f packets a second", rate)
+		}
+	})
+}
+
 // TestBacklogReaders checks that a write lets two readers go on.
 func TestBacklogReaders(t *testing.T) {
 	t.Parallel()
@@ -103,7 +123,7 @@ func TestBacklogOfDevice(t *testing.T) {
 			receivers, _, err := bind.Open(0)
 			mustNil(t, err)
 			return func(buffer []byte) {
-					mustNil(t, from.Send([][]byte{{1}}, bindtest.ChannelEndpoint(2)))
+					mustNil(t, from.Send([][]byte{{wg.MessageTransportType}}, bindtest.ChannelEndpoint(2)))
 					_, err := receivers[0]([][]byte{buffer}, make([]int, 1), make([]conn.Endpoint, 1))
 					mustNil(t, err)
 				}, func(buffer []byte) {
