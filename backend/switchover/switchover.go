@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"net"
 	"slices"
 	"time"
@@ -39,6 +40,7 @@ var _ backend.Backend = (*Backend)(nil)
 type instance struct {
 	Spec
 	backend backend.Backend
+	pools   []netip.Prefix // that it was built with or told of last
 
 	advert       backend.Advertisement // the last one, with an MTU of 0 if there is none
 	advertiseErr error                 // why it cannot be used on this underlay, nil if it can
@@ -79,7 +81,13 @@ func (b *Backend) open(c Spec) (*instance, error) {
 		return nil, fmt.Errorf("backend %q: %w", c.Type, err)
 	}
 	link, _ := c.Link(b.config.Network)
-	return &instance{Spec: c, backend: built, ready: kind.Device && b.hasLink(link), answered: map[uint64]bool{}}, nil
+	return &instance{
+		Spec:     c,
+		backend:  built,
+		pools:    b.config.Pools,
+		ready:    kind.Device && b.hasLink(link),
+		answered: map[uint64]bool{},
+	}, nil
 }
 
 func (b *Backend) configOf(c Spec) backend.Config {
@@ -114,7 +122,6 @@ func (b *Backend) ChangeTo(definition Definition, c backend.Config) error {
 	if b.current != nil {
 		b.adoptUntil = time.Time{} // the present routes are of this process
 	}
-	samePools := slices.Equal(b.config.Pools, c.Pools)
 	b.config = c
 	running := slices.Concat(b.instances(), b.retiring)
 	var kept []*instance
@@ -133,8 +140,7 @@ func (b *Backend) ChangeTo(definition Definition, c backend.Config) error {
 				return nil, err
 			}
 		}
-		// An instance that is being removed was not told of other pools.
-		if err := b.retune(now, want, samePools && !slices.Contains(b.retiring, now)); err != nil {
+		if err := b.retune(now, want); err != nil {
 			return nil, err
 		}
 		kept = append(kept, now)
@@ -161,8 +167,8 @@ func (b *Backend) ChangeTo(definition Definition, c backend.Config) error {
 
 // retune changes the options or pools of a running instance. After a change of an option on which both ends of a path must
 // agree, the instance can receive, and send to its peers, only once it was applied.
-func (b *Backend) retune(c *instance, want Spec, samePools bool) error {
-	if c.Equal(want) && samePools {
+func (b *Backend) retune(c *instance, want Spec) error {
+	if c.Equal(want) && slices.Equal(c.pools, b.config.Pools) {
 		c.Spec = want
 		return nil
 	}
@@ -173,7 +179,7 @@ func (b *Backend) retune(c *instance, want Spec, samePools bool) error {
 	if changer, ok := c.backend.(backend.Changer); ok {
 		err := changer.Change(b.configOf(want))
 		if err == nil {
-			c.Spec = want
+			c.Spec, c.pools = want, b.config.Pools
 		}
 		return err
 	}
@@ -182,7 +188,7 @@ func (b *Backend) retune(c *instance, want Spec, samePools bool) error {
 		return err
 	}
 	err = c.backend.Close()
-	c.backend, c.Spec = rebuilt.backend, want
+	c.backend, c.Spec, c.pools = rebuilt.backend, want, rebuilt.pools
 	return err
 }
 
