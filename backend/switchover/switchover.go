@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"net"
+	"net/netip"
 	"slices"
 	"time"
 
