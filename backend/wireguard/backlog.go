@@ -1,6 +1,8 @@
 package wireguard
 
 import (
+	"encoding/binary"
+	"maps"
 	"sync"
 	"time"
 	"unsafe"
@@ -12,28 +14,62 @@ import (
 const (
 	// mostPending is the number of packets that may be on their way in one direction before more are read. One read
 	// returns up to 128.
-	mostPending = 256
+	mostPending = 64
 
-	// pendingTime is how long a packet counts as on its way, at least, and at most twice as long. Packets that wait for
-	// a handshake, or that are dropped, never leave. They must not keep others from being read: a container may send
-	// many to a peer without a session, and a stranger may send many that are forged.
-	pendingTime = 2 * time.Millisecond
+	// pendingTime is how long a packet counts as on its way, at least, and at most twice as long.
+	pendingTime = 20 * time.Millisecond
+
+	// stuckTime is how long packets to a destination do not count after none has left for pendingTime.
+	stuckTime = time.Second
+	mostStuck = 4096
 )
 
 // A backlog is the packets of one direction that WireGuard has read and not yet written. The library has a buffer of 64
 // KiB for each, and reads without a limit: with the windows of TCP streams on their way within the process, it had
 // hundreds of MiB of buffers. A backlog makes it read only once packets have left. Others wait in the kernel.
 //
+// Packets to a peer without a session leave only when there is one, and must not hold up those to other peers: where no
+// packet to a destination leaves, those to it do not count.
+//
 // A packet is known by the address of its buffer.
 type backlog struct {
 	mu           sync.Mutex
-	newer, older map[uintptr]struct{}
-	began        time.Time     // when newer was made; after pendingTime it becomes older
-	moved        chan struct{} // wakes a reader that waits; with a capacity of 1
+	newer, older map[uintptr]pendingPacket
+	counted      int                       // of them
+	left         map[destination]bool      // since newer was made
+	stuck        map[destination]time.Time // since when
+	began        time.Time                 // when newer was made; after pendingTime it becomes older
+	moved        chan struct{}             // wakes a reader that waits; with a capacity of 1
+}
+
+// pendingPacket is a packet on its way.
+type pendingPacket struct {
+	to      destination
+	isStuck bool // it does not count
+}
+
+// destination is the /24 or /64 to which a packet goes, 0 for none.
+type destination uint64
+
+// destinationOf returns the destination of an IP packet.
+func destinationOf(packet []byte) destination {
+	switch {
+	case len(packet) >= 20 && packet[0]>>4 == 4:
+		return destination(binary.BigEndian.Uint32(packet[16:20])>>8 | 1<<31)
+	case len(packet) >= 40 && packet[0]>>4 == 6:
+		return destination(binary.BigEndian.Uint64(packet[24:32]) | 1<<63)
+	}
+	return 0
 }
 
 func newBacklog() *backlog {
-	return &backlog{newer: map[uintptr]struct{}{}, older: map[uintptr]struct{}{}, moved: make(chan struct{}, 1)}
+	return &backlog{
+		newer: map[uintptr]pendingPacket{},
+		older: map[uintptr]pendingPacket{},
+		left:  map[destination]bool{},
+		stuck: map[destination]time.Time{},
+		moved: make(chan struct{}, 1),
+	}
 }
 
 // wait returns when packets may be read. returned is what the reader's last read has returned, as the library gives it
@@ -41,8 +77,8 @@ func newBacklog() *backlog {
 func (b *backlog) wait(returned [][]byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.forget(returned)
-	for b.age(time.Now()); len(b.newer)+len(b.older) >= mostPending; b.age(time.Now()) {
+	b.forget(returned, false)
+	for b.age(time.Now()); b.counted >= mostPending; b.age(time.Now()) {
 		next := time.Until(b.began.Add(pendingTime))
 		b.mu.Unlock()
 		select {
@@ -55,18 +91,38 @@ func (b *backlog) wait(returned [][]byte) {
 }
 
 func (b *backlog) age(now time.Time) {
-	if now.Sub(b.began) >= pendingTime {
-		clear(b.older)
-		b.newer, b.older, b.began = b.older, b.newer, now
+	if now.Sub(b.began) < pendingTime {
+		return
 	}
+	for _, p := range b.older {
+		if !p.isStuck {
+			b.counted--
+		}
+		if p.to != 0 && !b.left[p.to] && len(b.stuck) < mostStuck {
+			b.stuck[p.to] = now
+		}
+	}
+	maps.DeleteFunc(b.stuck, func(_ destination, since time.Time) bool { return now.Sub(since) > stuckTime })
+	clear(b.older)
+	clear(b.left)
+	b.newer, b.older, b.began = b.older, b.newer, now
 }
 
-// read adds packets that were read.
-func (b *backlog) read(packets [][]byte) {
+// read adds packets that were read. Each begins at an offset of its buffer; without one their destinations are not
+// known.
+func (b *backlog) read(packets [][]byte, offset int, sizes []int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, p := range packets {
-		b.newer[address(p)] = struct{}{}
+	for i, buffer := range packets {
+		var p pendingPacket
+		if sizes != nil {
+			p.to = destinationOf(buffer[offset:][:sizes[i]])
+		}
+		if _, p.isStuck = b.stuck[p.to]; !p.isStuck {
+			b.counted++
+		}
+		b.forget(packets[i:i+1], false)
+		b.newer[address(buffer)] = p
 	}
 }
 
@@ -74,14 +130,28 @@ func (b *backlog) read(packets [][]byte) {
 func (b *backlog) wrote(packets [][]byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.forget(packets)
+	b.forget(packets, true)
 	b.wake()
 }
 
-func (b *backlog) forget(packets [][]byte) {
-	for _, p := range packets {
-		delete(b.newer, address(p))
-		delete(b.older, address(p))
+// forget removes packets, which have left or not.
+func (b *backlog) forget(packets [][]byte, left bool) {
+	for _, buffer := range packets {
+		at := address(buffer)
+		for _, all := range []map[uintptr]pendingPacket{b.newer, b.older} {
+			p, found := all[at]
+			if !found {
+				continue
+			}
+			delete(all, at)
+			if !p.isStuck {
+				b.counted--
+			}
+			if left {
+				b.left[p.to] = true
+				delete(b.stuck, p.to)
+			}
+		}
 	}
 }
 
@@ -112,7 +182,7 @@ func (b *boundedBind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 			for i := range n {
 				// Others are of a handshake, and never reach the device.
 				if sizes[i] > 0 && packets[i][0] == wg.MessageTransportType {
-					b.in.read(packets[i : i+1])
+					b.in.read(packets[i:i+1], 0, nil)
 				}
 			}
 			last = n

@@ -24,26 +24,26 @@ func TestBacklog(t *testing.T) {
 		waits    time.Duration
 	}{
 		"empty":               {func(b *backlog) {}, nil, 0},
-		"one less":            {func(b *backlog) { b.read(full[1:]) }, nil, 0},
-		"full":                {func(b *backlog) { b.read(full) }, nil, 2 * pendingTime},
-		"read again":          {func(b *backlog) { b.read(full[1:]); b.read(full[1:]) }, nil, 0},
-		"written":             {func(b *backlog) { b.read(full); b.wrote(full[:1]) }, nil, 0},
-		"parts of it written": {func(b *backlog) { b.read(full); b.wrote([][]byte{full[0][:4]}) }, nil, 0},
-		"others written":      {func(b *backlog) { b.read(full); b.wrote(more) }, nil, 2 * pendingTime},
-		"dropped":             {func(b *backlog) { b.read(full) }, full[3:4], 0},
+		"one less":            {func(b *backlog) { b.read(full[1:], 0, nil) }, nil, 0},
+		"full":                {func(b *backlog) { b.read(full, 0, nil) }, nil, 2 * pendingTime},
+		"read again":          {func(b *backlog) { b.read(full[1:], 0, nil); b.read(full[1:], 0, nil) }, nil, 0},
+		"written":             {func(b *backlog) { b.read(full, 0, nil); b.wrote(full[:1]) }, nil, 0},
+		"parts of it written": {func(b *backlog) { b.read(full, 0, nil); b.wrote([][]byte{full[0][:4]}) }, nil, 0},
+		"others written":      {func(b *backlog) { b.read(full, 0, nil); b.wrote(more) }, nil, 2 * pendingTime},
+		"dropped":             {func(b *backlog) { b.read(full, 0, nil) }, full[3:4], 0},
 		"older ones": {func(b *backlog) {
-			b.read(full[1:])
+			b.read(full[1:], 0, nil)
 			time.Sleep(pendingTime)
 			b.wait(nil)
-			b.read(full[:1])
+			b.read(full[:1], 0, nil)
 		}, nil, pendingTime},
 		"stuck ones": {func(b *backlog) {
-			b.read(full)
+			b.read(full, 0, nil)
 			b.wait(nil)
-			b.read(more[1:])
+			b.read(more[1:], 0, nil)
 		}, nil, 0},
 		"written while waiting": {func(b *backlog) {
-			b.read(full)
+			b.read(full, 0, nil)
 			time.AfterFunc(pendingTime/4, func() { b.wrote(full[:1]) })
 		}, nil, pendingTime / 4},
 	} {
@@ -63,21 +63,41 @@ func TestBacklog(t *testing.T) {
 	}
 }
 
-// TestBacklogOfDeadPeers: packets that never leave hardly slow the reader down.
+// TestBacklogOfDeadPeers: packets to a peer that never leave hardly slow down those to others, and count again later.
 func TestBacklogOfDeadPeers(t *testing.T) {
 	t.Parallel()
+	to := func(last byte) []byte {
+		return []byte{0x45, 16: 10, 17: 5, 18: last, 19: 1}
+	}
 	synctest.Test(t, func(t *testing.T) {
 		b := newBacklog()
 		start := time.Now()
 		const packets = 100_000
 		kept := make([][]byte, packets)
 		for i := range kept {
-			kept[i] = make([]byte, 1)
+			kept[i] = to(7)
 			b.wait(nil)
-			b.read(kept[i : i+1])
+			b.read(kept[i:i+1], 0, []int{20})
 		}
-		if rate := packets / time.Since(start).Seconds(); rate < 50_000 {
-			t.Errorf("%.0f packets a second", rate)
+		if took := time.Since(start); took > 4*pendingTime {
+			t.Errorf("%d packets to a dead peer took %s", packets, took)
+		}
+		start = time.Now()
+		for range mostPending + 1 {
+			b.wait(nil)
+			kept = append(kept, to(8))
+			b.read(kept[len(kept)-1:], 0, []int{20})
+		}
+		if time.Since(start) == 0 {
+			t.Error("packets to another peer do not count")
+		}
+		for range 2 {
+			time.Sleep(stuckTime)
+			b.wait(nil)
+		}
+		kept = append(kept, to(7))
+		if b.read(kept[len(kept)-1:], 0, []int{20}); b.counted != 1 {
+			t.Errorf("after a while, %d packets count", b.counted)
 		}
 	})
 }
@@ -92,7 +112,7 @@ func TestBacklogReaders(t *testing.T) {
 		for i := range full {
 			full[i] = make([]byte, 10)
 		}
-		b.read(full)
+		b.read(full, 0, nil)
 		start, ended := time.Now(), make(chan time.Duration)
 		for range 2 {
 			go func() {

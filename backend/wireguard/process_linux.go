@@ -171,7 +171,7 @@ func (t *tunDevice) MTU() (int, error) { return int(t.mtu.Load()), nil }
 func (t *tunDevice) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	t.out.wait(bufs[:t.last])
 	n, err := t.Device.Read(bufs, sizes, offset)
-	t.out.read(bufs[:n])
+	t.out.read(bufs[:n], offset, sizes)
 	t.last = n
 	for i := range n {
 		completeChecksum(bufs[i][offset:][:sizes[i]])
