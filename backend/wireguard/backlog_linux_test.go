@@ -1,6 +1,7 @@
 package wireguard
 
 import (
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -175,20 +176,24 @@ func TestBacklogOfDevice(t *testing.T) {
 				mustNil(t, err)
 				read, write := direct(t, tun, in, bind, binds[1])
 				start := time.Now()
-				var first []byte
+				var kept [][]byte // so that no buffer has the address of an earlier one
+				readOne := func() {
+					kept = append(kept, make([]byte, 10))
+					read(kept[len(kept)-1])
+				}
 				for range mostPending {
-					first = make([]byte, 10)
-					read(first)
+					readOne()
 				}
 				if waited := time.Since(start); waited != 0 {
 					t.Errorf("the first packets waited for %v", waited)
 				}
-				write(first)
-				read(make([]byte, 10))
+				write(kept[0])
+				readOne()
 				if waited := time.Since(start); waited != 0 {
 					t.Errorf("after a write, a packet waited for %v", waited)
 				}
-				read(make([]byte, 10))
+				readOne()
+				runtime.KeepAlive(kept)
 				if time.Since(start) == 0 {
 					t.Error("a packet did not wait")
 				}

@@ -2,6 +2,7 @@ package wireguard
 
 import (
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -30,15 +31,23 @@ func (b *busyBind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	return b.Bind.Open(port)
 }
 
+// deviceOn returns a device with a bind, which is down until Up.
+func deviceOn(bind conn.Bind) *processDevice {
+	inner := tuntest.NewChannelTUN().TUN()
+	t := &tunDevice{Device: inner, events: make(chan tun.Event, 1), in: newBacklog(), out: newBacklog()}
+	t.close = sync.OnceValue(func() error {
+		close(t.events)
+		return inner.Close()
+	})
+	return &processDevice{engine: wg.NewDevice(t, bind, wg.NewLogger(wg.LogLevelSilent, "")), tun: t}
+}
+
 // TestListenWhenUp: a device listens on its port when it goes up, also if that is in use for a moment.
 func TestListenWhenUp(t *testing.T) {
 	for busy, want := range map[int]error{0: nil, 5: nil, 1000: unix.EADDRINUSE} {
 		synctest.Test(t, func(t *testing.T) {
 			bind := &busyBind{Bind: bindtest.NewChannelBinds()[0], busy: map[uint16]int{51820: busy}}
-			d := &processDevice{
-				engine: wg.NewDevice(tuntest.NewChannelTUN().TUN(), bind, wg.NewLogger(wg.LogLevelSilent, "")),
-				tun:    &tunDevice{events: make(chan tun.Event, 1)},
-			}
+			d := deviceOn(bind)
 			defer d.engine.Close()
 			own := 51820
 			if err := d.Configure(wgtypes.Config{ListenPort: &own}); err != nil {
@@ -60,7 +69,7 @@ func TestListenAgain(t *testing.T) {
 	for _, busy := range []int{0, 5, 1000} {
 		synctest.Test(t, func(t *testing.T) {
 			bind := &busyBind{Bind: bindtest.NewChannelBinds()[0], busy: map[uint16]int{}}
-			d := &processDevice{engine: wg.NewDevice(tuntest.NewChannelTUN().TUN(), bind, wg.NewLogger(wg.LogLevelSilent, ""))}
+			d := deviceOn(bind)
 			defer d.engine.Close()
 			own, other := 51820, 4444
 			if err := errors.Join(d.Configure(wgtypes.Config{ListenPort: &own}), d.engine.Up()); err != nil {
