@@ -60,13 +60,11 @@ func (s *networkSource) register(fs *flag.FlagSet) {
 // skipped.
 func (s *networkSource) read(source string) ([]api.Network, error) {
 	name := source
-	if source == "-" {
-		name = stdinName
-	}
 	var src []byte
 	var err error
 	switch {
 	case source == "-":
+		name = stdinName
 		src, err = io.ReadAll(s.meta.Stdin)
 	case s.flannel != "":
 		src, err = os.ReadFile(source)
@@ -74,17 +72,17 @@ func (s *networkSource) read(source string) ([]api.Network, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	if s.flannel != "" {
+	var cfg config.Config
+	switch {
+	case s.flannel != "":
 		n, err := flannel.ParseNetwork(s.flannel, src)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		return []api.Network{networkOf(n)}, nil
-	}
-	var cfg config.Config
-	if source == "-" {
-		cfg, err = config.Parse(src, stdinName, configOptions(s.meta.Backends))
-	} else {
+	case source == "-":
+		cfg, err = config.Parse(src, name, configOptions(s.meta.Backends))
+	default:
 		cfg, err = config.Load([]string{source}, configOptions(s.meta.Backends))
 	}
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 
 // connections are the open connections of a server.
 type connections struct {
-	log  hclog.Logger
-	most int // of one listener
+	log   hclog.Logger
+	limit int // of one listener
 
 	mu     sync.Mutex
 	open   int
-	silent map[net.Conn]bool // that have not sent anything yet
-	said   time.Time
+	unused map[net.Conn]bool // that have not sent anything yet
+	warned time.Time
 }
 
 // observe implements http.Server.ConnState. It logs, once a minute at most, that as many connections are open as one
@@ -25,12 +25,12 @@ type connections struct {
 func (c *connections) observe(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.silent, conn)
+	delete(c.unused, conn)
 	switch state {
 	case http.StateNew:
-		c.silent[conn] = true
-		if c.open++; c.open >= c.most && time.Since(c.said) > time.Minute {
-			c.said = time.Now()
+		c.unused[conn] = true
+		if c.open++; c.open >= c.limit && time.Since(c.warned) > time.Minute {
+			c.warned = time.Now()
 			c.log.Warn("too many connections to the API, others have to wait", "open", c.open)
 		}
 	case http.StateClosed, http.StateHijacked:
@@ -38,11 +38,11 @@ func (c *connections) observe(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// closeSilent closes the connections over which nothing was sent, which would delay the server's end.
-func (c *connections) closeSilent() {
+// closeUnused closes the connections over which nothing was sent, which would delay the server's end.
+func (c *connections) closeUnused() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for conn := range c.silent {
+	for conn := range c.unused {
 		_ = conn.Close()
 	}
 }

@@ -152,7 +152,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	conns := &connections{log: s.log, most: s.o.Limits.Connections, silent: map[net.Conn]bool{}}
+	conns := &connections{log: s.log, limit: s.o.Limits.Connections, unused: map[net.Conn]bool{}}
 	server := &http.Server{
 		Handler:           handler,
 		ConnState:         conns.observe,
@@ -172,7 +172,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		<-ctx.Done()
 		s.cache.Close()
 		s.o.Logs.Dismiss()
-		conns.closeSilent()
+		conns.closeUnused()
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), ShutdownTimeout)
 		defer cancel()
 		if server.Shutdown(closing) != nil {

@@ -386,7 +386,7 @@ func TestServerLeavesNothing(t *testing.T) {
 func TestConnectionsAtTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text strings.Builder
-		c := &connections{log: hclog.New(&hclog.LoggerOptions{Output: &text}), most: 2, silent: map[net.Conn]bool{}}
+		c := &connections{log: hclog.New(&hclog.LoggerOptions{Output: &text}), limit: 2, unused: map[net.Conn]bool{}}
 		logged := func() int { return strings.Count(text.String(), "too many connections") }
 		var ends []net.Conn
 		for i := range 4 {
@@ -408,7 +408,7 @@ func TestConnectionsAtTheLimit(t *testing.T) {
 		if logged() != 2 {
 			t.Errorf("after a minute: logged %d times", logged())
 		}
-		c.closeSilent()
+		c.closeUnused()
 		for i, end := range ends {
 			_ = end.SetReadDeadline(time.Now().Add(time.Second))
 			_, err := end.Read(make([]byte, 1))

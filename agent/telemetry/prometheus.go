@@ -10,7 +10,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/net/netutil"
@@ -58,11 +57,6 @@ func newMetric(row Metric, events *prometheus.Registry) *metric {
 		m.desc = prometheus.NewDesc(row.Exposed(), row.Help, row.Labels, nil)
 	}
 	return m
-}
-
-// registerStandard adds the metrics of every Go program.
-func registerStandard(events *prometheus.Registry) {
-	events.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 }
 
 // gauges shows the gauges of one Reading.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/agent/watch"
@@ -72,7 +73,8 @@ func New(c Config, log hclog.Logger, source func(*Reading)) *Telemetry {
 	for _, row := range Table() {
 		t.table[row.Name] = newMetric(row, t.events)
 	}
-	registerStandard(t.events)
+	// The metrics of every Go program.
+	t.events.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return t
 }
 

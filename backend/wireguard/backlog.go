@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// mostPending is the number of packets that may be on their way in one direction before more are read. One read
+	// maxPending is the number of packets that may be on their way in one direction before more are read. One read
 	// returns up to 128.
-	mostPending = 64
+	maxPending = 64
 
 	// pendingTime is how long a packet counts as on its way, at least, and at most twice as long.
 	pendingTime = 20 * time.Millisecond
 
 	// stuckTime is how long packets to a destination do not count after none has left for pendingTime.
 	stuckTime = time.Second
-	mostStuck = 4096
+	maxStuck  = 4096
 )
 
 // A backlog is the packets of one direction that WireGuard has read and not yet written. The library has a buffer of 64
@@ -78,7 +78,7 @@ func (b *backlog) wait(returned [][]byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.forget(returned, false)
-	for b.age(time.Now()); b.counted >= mostPending; b.age(time.Now()) {
+	for b.age(time.Now()); b.counted >= maxPending; b.age(time.Now()) {
 		next := time.Until(b.began.Add(pendingTime))
 		b.mu.Unlock()
 		select {
@@ -98,7 +98,7 @@ func (b *backlog) age(now time.Time) {
 		if !p.isStuck {
 			b.counted--
 		}
-		if p.to != 0 && !b.left[p.to] && len(b.stuck) < mostStuck {
+		if p.to != 0 && !b.left[p.to] && len(b.stuck) < maxStuck {
 			b.stuck[p.to] = now
 		}
 	}

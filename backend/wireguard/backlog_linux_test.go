@@ -14,11 +14,11 @@ import (
 
 func TestBacklog(t *testing.T) {
 	t.Parallel()
-	buffers := make([][]byte, 2*mostPending)
+	buffers := make([][]byte, 2*maxPending)
 	for i := range buffers {
 		buffers[i] = make([]byte, 10)
 	}
-	full, more := buffers[:mostPending], buffers[mostPending:]
+	full, more := buffers[:maxPending], buffers[maxPending:]
 	for name, tt := range map[string]struct {
 		before   func(b *backlog)
 		returned [][]byte
@@ -84,7 +84,7 @@ func TestBacklogOfDeadPeers(t *testing.T) {
 			t.Errorf("%d packets to a dead peer took %s", packets, took)
 		}
 		start = time.Now()
-		for range mostPending + 1 {
+		for range maxPending + 1 {
 			b.wait(nil)
 			kept = append(kept, to(8))
 			b.read(kept[len(kept)-1:], 0, []int{20})
@@ -109,7 +109,7 @@ func TestBacklogReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBacklog()
 		b.wait(nil)
-		full := make([][]byte, mostPending)
+		full := make([][]byte, maxPending)
 		for i := range full {
 			full[i] = make([]byte, 10)
 		}
@@ -181,7 +181,7 @@ func TestBacklogOfDevice(t *testing.T) {
 					kept = append(kept, make([]byte, 10))
 					read(kept[len(kept)-1])
 				}
-				for range mostPending {
+				for range maxPending {
 					readOne()
 				}
 				if waited := time.Since(start); waited != 0 {

@@ -66,7 +66,7 @@ func (d *processDevice) Up(mtu int) error {
 	if d.up {
 		return nil
 	}
-	err := whileInUse(func() error {
+	err := retryWhileInUse(func() error {
 		// The engine forgets the port when it cannot listen on it.
 		return errors.Join(d.listen(), d.engine.Up())
 	})
@@ -120,7 +120,7 @@ func (d *processDevice) Configure(c wgtypes.Config) error {
 		return nil
 	}
 	// The sockets were closed for the other port.
-	return errors.Join(fmt.Errorf("listen on udp port %d: %w", *c.ListenPort, err), whileInUse(d.listen))
+	return errors.Join(fmt.Errorf("listen on udp port %d: %w", *c.ListenPort, err), retryWhileInUse(d.listen))
 }
 
 // listen opens the sockets on the device's port, if the device is up.
@@ -128,9 +128,9 @@ func (d *processDevice) listen() error {
 	return d.engine.IpcSet(encodeConfig(wgtypes.Config{ListenPort: &d.port}))
 }
 
-// whileInUse repeats an attempt to listen on a port while that is in use, for a second at most. A program that this process
+// retryWhileInUse repeats an attempt to listen on a port while that is in use, for a second at most. A program that this process
 // is just starting has copies of sockets that were closed until it runs.
-func whileInUse(listen func() error) error {
+func retryWhileInUse(listen func() error) error {
 	const tries, pause = 100, 10 * time.Millisecond
 	for try := 1; ; try++ {
 		err := listen()

@@ -136,9 +136,8 @@ func TestFlanneld(t *testing.T) {
 	}
 	t.Parallel()
 	w := newLab(t, lab.Options{Hosts: 4, Store: lab.StoreEtcd})
-	// With iptables, flanneld needs the kernel's module br_netfilter.
-	_, err := w.etcd().Put(w.ctx, etcdPrefix+"config", `{"Network":"10.5.0.0/16","EnableNFTables":true,"Backend":{"Type":"vxlan"}}`)
-	w.must(err)
+	// With iptables instead of nftables, flanneld needs the kernel's module br_netfilter.
+	w.configureFlannel(`{"Network":"10.5.0.0/16","EnableNFTables":true,"Backend":{"Type":"vxlan"}}`)
 	var flannelds []*flanneld
 	var containers []*lab.Container
 	for _, h := range w.Hosts[:3] {
@@ -237,9 +236,8 @@ func TestFlanneldDualStack(t *testing.T) {
 	}
 	t.Parallel()
 	w := newLab(t, lab.Options{Hosts: 2, Store: lab.StoreEtcd})
-	_, err := w.etcd().Put(w.ctx, etcdPrefix+"config", `{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48",`+
-		`"EnableNFTables":true,"Backend":{"Type":"vxlan"}}`)
-	w.must(err)
+	w.configureFlannel(`{"EnableIPv6":true,"Network":"10.5.0.0/16","IPv6Network":"fd00:5::/48","EnableNFTables":true,` +
+		`"Backend":{"Type":"vxlan"}}`)
 	moved := w.newFlanneld(w.Hosts[0], "10.5.9.0/24", "fd00:5:0:77::/64")
 	other := w.newFlanneld(w.Hosts[1], "10.5.20.0/24", "fd00:5:0:3::/64")
 	from, to := moved.container(), other.container()
@@ -302,8 +300,7 @@ func TestFlanneldAfterSwitch(t *testing.T) {
 	}
 	t.Parallel()
 	w := newLab(t, lab.Options{Hosts: 3, Store: lab.StoreEtcd})
-	_, err := w.etcd().Put(w.ctx, etcdPrefix+"config", `{"Network":"10.5.0.0/16","EnableNFTables":true,"Backend":{"Type":"vxlan"}}`)
-	w.must(err)
+	w.configureFlannel(`{"Network":"10.5.0.0/16","EnableNFTables":true,"Backend":{"Type":"vxlan"}}`)
 	var containers []*lab.Container
 	for _, h := range w.Hosts[:2] {
 		w.must(h.StartAgent(h.Config(w.lease(), h.Network("default", ""))))
@@ -317,7 +314,7 @@ func TestFlanneldAfterSwitch(t *testing.T) {
 	definition := filepath.Join(w.Dir, "default.hcl")
 	w.must(os.WriteFile(definition, []byte("network \"default\" {\n  ipv4 { prefix = \"10.5.0.0/16\" }\n  backend \"vxlan\" { vni = 2 }\n}\n"), 0o644))
 	for _, args := range [][]string{{"apply", "-wait=2m", definition}, {"switch", "-wait=2m", "default"}} {
-		_, err = w.Hosts[0].Leno(w.ctx, append([]string{"network"}, args...)...)
+		_, err := w.Hosts[0].Leno(w.ctx, append([]string{"network"}, args...)...)
 		w.must(err)
 	}
 
@@ -333,7 +330,7 @@ func TestFlanneldAfterSwitch(t *testing.T) {
 
 	moved := w.Hosts[1]
 	w.must(moved.StopAgent(w.ctx))
-	_, err = moved.Leno(w.ctx, "flannel", "return", "-config-file="+moved.ConfigFile())
+	_, err := moved.Leno(w.ctx, "flannel", "return", "-config-file="+moved.ConfigFile())
 	w.must(err)
 	returned := w.newFlanneld(moved, netip.PrefixFrom(subnets[1].Addr(), 24).String())
 	_, err = moved.Leno(w.ctx, "cleanup", "-keep-lease", "-config-file="+moved.ConfigFile())

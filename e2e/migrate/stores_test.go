@@ -214,11 +214,17 @@ func (w *world) configure(h *lab.Host, config string) {
 	w.must(os.WriteFile(h.ConfigFile(), []byte(config), 0o644))
 }
 
+// configureFlannel writes the configuration of flannel's network.
+func (w *world) configureFlannel(text string) {
+	w.t.Helper()
+	_, err := w.etcd().Put(w.ctx, etcdPrefix+"config", text)
+	w.must(err)
+}
+
 // flannelRecords writes what flanneld keeps in etcd.
 func (w *world) flannelRecords() {
 	w.t.Helper()
-	_, err := w.etcd().Put(w.ctx, etcdPrefix+"config", `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`)
-	w.must(err)
+	w.configureFlannel(`{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}`)
 	for i := range w.Hosts {
 		w.flannelLease(i)
 	}

@@ -58,9 +58,7 @@ func (ns networkStore) firstSubnet(ctx context.Context, network string, subnet n
 	n, err := ns.Network(ctx, network)
 	switch {
 	case err == nil:
-		if slot, err := n.Plan.Slot(subnet); err == nil {
-			subnet = n.Plan.Subnets(slot)[0]
-		}
+		return n.Plan.First(subnet), nil
 	case !errors.Is(err, registry.ErrNetworkNotFound) && !errors.Is(err, registry.ErrInvalid):
 		return netip.Prefix{}, err
 	}
