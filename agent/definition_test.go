@@ -2,8 +2,6 @@ package agent
 
 import (
 	"errors"
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,45 +19,6 @@ func (h *host) inStore() registry.Network {
 	n, err := h.store.Client().Network(h.t.Context(), "n")
 	must(h.t, err)
 	return n
-}
-
-// TestDefinitionInForce: a host shows the version of the definition that its datapath was made from. It becomes the
-// version in the store once the datapath could be changed.
-func TestDefinitionInForce(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a").start()
-		a.ready()
-		shows := func(adopted, inForce uint64) {
-			t.Helper()
-			eventually(t, func() error {
-				n, err := a.client.Network(t.Context(), "n")
-				if err == nil && (n.Local == nil || n.ModifyIndex != adopted || n.Local.ModifyIndex != inForce) {
-					err = fmt.Errorf("%+v, %+v: want version %d, %d in force", n, n.Local, adopted, inForce)
-				}
-				return err
-			})
-		}
-		first, err := a.store.Client().Network(t.Context(), "n")
-		must(t, err)
-		shows(first.ModifyIndex, first.ModifyIndex)
-		a.recorder.setFail(errors.New("no luck"))
-		second := a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "recorder", `{"colour":"blue"}`) })
-		shows(second.ModifyIndex, first.ModifyIndex)
-		a.recorder.setFail(nil)
-		shows(second.ModifyIndex, second.ModifyIndex)
-		if n, err := a.client.Network(t.Context(), "n"); err != nil || len(n.Local.Differs) != 1 || !strings.Contains(n.Local.Differs[0], "blue") {
-			t.Errorf("the difference from the block is not shown: %+v, %v", n.Local, err)
-		}
-		key := memory.Prefix + "/networks/n"
-		value, _, _ := a.store.Get(key)
-		a.store.Put(key, append(value, '\n')) // as an operator may do by hand
-		same, err := a.store.Client().Network(t.Context(), "n")
-		must(t, err)
-		if same.ModifyIndex == second.ModifyIndex {
-			t.Fatal("not written again")
-		}
-		shows(same.ModifyIndex, same.ModifyIndex)
-	})
 }
 
 // TestJoin: a watched network is stopped only after its runner has left it because it was deleted, whatever the store

@@ -16,7 +16,6 @@ import (
 
 // recorder makes backends that record the states applied to them. Like the kernel, it outlives agents.
 type recorder struct {
-	threads int // of each backend
 	mu      sync.Mutex
 	states  []backend.State
 	applies []applied
@@ -52,7 +51,7 @@ func newRecorder() *recorder {
 }
 
 func (r *recorder) kind(name string) backend.Type {
-	return backend.Type{Name: name, Threads: r.threads, Device: true,
+	return backend.Type{Name: name, Device: true,
 		Normalize: func(o json.RawMessage) (json.RawMessage, error) { return o, nil },
 		New: func(c backend.Config) (backend.Backend, error) {
 			r.mu.Lock()

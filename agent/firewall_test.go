@@ -1,14 +1,16 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"os"
-	"strings"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
+	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/state"
@@ -16,57 +18,45 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestRememberAndAsk checks that remembering rules and a request to the agent, which take the same two locks, never
-// wait for each other.
-func TestRememberAndAsk(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		h := newHost(t, memory.New(), "a").start()
-		h.ready()
-		a := h.agent
-		asked := make(chan struct{})
-		a.env.Rules.Keeper.Remember(a.env.Datapaths.Backends, a.settings.get().DataDir, func(name string) (config.Network, bool) {
-			go func() {
-				defer close(asked)
-				_ = a.self()
-			}()
-			select {
-			case <-asked:
-			case <-time.After(2 * time.Minute):
-				t.Error("a request to the agent waits for the rules to be remembered")
-				return config.Network{}, false
-			}
-			return a.settings.wanted(name)
-		})
-		<-asked
-	})
+// others stands in for the rules of other programs on a host.
+type others struct {
+	mu    sync.Mutex
+	found []foreign.Obstacle
+	seen  []foreign.OverlayPath
 }
 
-// TestFirewallFlapping checks that rules that another program changes again and again are named in health and reported
-// as events.
-func TestFirewallFlapping(t *testing.T) {
+func (o *others) find(_ context.Context, c []foreign.OverlayPath) ([]foreign.Obstacle, bool, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.seen = c
+	return o.found, false, nil
+}
+
+func obstacle(network string, i int) foreign.Obstacle {
+	return foreign.Obstacle{Network: network, Where: "iptables table raw chain PREROUTING", Rule: fmt.Sprintf("-d 10.5.34.%d/32 -j DROP", i),
+		Effect: "drops packets", Advice: "start dockerd otherwise"}
+}
+
+// TestRules: what the keeper of rules and the monitor of other programs' rules find out is shown in health and events.
+// The monitor looks for rules in the way of the network that the agent runs.
+func TestRules(t *testing.T) {
 	simulated(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
 		a.config.Networks[0].Forward = true
 		a.config.Firewall.Resync = 20 * time.Millisecond
 		a.wall.report = firewall.Report{Healed: []string{"no jump in FORWARD"}}
+		a.others.found = []foreign.Obstacle{obstacle("n", 2)}
 		a.start()
 		a.check(health.Firewall, api.Warning, "changed by another program again and again", "no jump in FORWARD (")
-		eventually(t, func() error {
-			list, err := a.client.Events(t.Context(), "")
-			if err != nil {
-				return err
-			}
-			messages := map[bool]bool{} // by whether they say that the rules are changed again and again
-			for _, e := range list.Events {
-				if e.Kind == api.EventDrift && e.Severity == api.Warning && strings.Contains(e.Message, "no jump in FORWARD") {
-					messages[strings.Contains(e.Message, "again and again")] = true
-				}
-			}
-			if len(messages) != 2 {
-				return fmt.Errorf("events %+v", list.Events)
-			}
-			return nil
-		})
+		a.showsEvents("drift warning: firewall rules were changed by another program, healed: no jump in FORWARD",
+			"drift warning: firewall rules are being changed by another program again and again: no jump in FORWARD")
+		a.check(health.ForeignRules, api.Warning, "start dockerd otherwise")
+		a.others.mu.Lock()
+		defer a.others.mu.Unlock()
+		seen := a.others.seen
+		if len(seen) != 1 || seen[0].Network.Name != "n" || len(seen[0].Network.Subnets) == 0 || !slices.Equal(seen[0].Links, []string{"leno-n"}) {
+			t.Errorf("looked for %+v", seen)
+		}
 	})
 }
 

@@ -275,6 +275,11 @@ func TestMetrics(t *testing.T) {
 			{name: telemetry.APIRequests, labels: []string{"GET /v1/networks", "200"}, at: is(0), then: is(1), do: func() { a.request("GET", "/v1/networks", "") }},
 			{name: telemetry.APIRequests, labels: []string{"GET /v1/network/{network}", "404"}, do: func() { a.request("GET", "/v1/network/none", "") }},
 			{name: telemetry.APIDuration, labels: []string{"GET /v1/networks"}, at: is(1)},
+			{name: telemetry.APIWaiting, at: is(0), then: is(1), do: func() {
+				list, err := a.client.Reservations(t.Context(), "n")
+				must(t, err)
+				go func() { _, _ = a.client.Reservations(t.Context(), "n", api.Read{Index: list.Index, Wait: time.Minute}) }()
+			}},
 			{name: telemetry.NetworkReservations, labels: []string{"n"}, at: is(0), then: is(1), do: func() {
 				n, err := store.Client().Network(t.Context(), "n")
 				if err != nil {
@@ -290,9 +295,9 @@ func TestMetrics(t *testing.T) {
 				// Reservations are read each time a runner begins.
 				a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "metered", `{"x":2}`) })
 			}},
+			{name: telemetry.APIWaiting, at: is(0)}, // the reservation was the answer
 		}
-		// TestMetricsOfRequests covers this metric.
-		tested := map[string]bool{telemetry.APIWaiting: true}
+		tested := map[string]bool{}
 		for _, row := range rows {
 			if row.at != nil {
 				a.measures(row.at, row.name, row.labels...)
@@ -313,105 +318,6 @@ func TestMetrics(t *testing.T) {
 		for _, m := range telemetry.Table() {
 			if !tested[m.Name] {
 				t.Errorf("no row moves %s", m.Name)
-			}
-		}
-	})
-}
-
-// TestWatchAgeOfAnAgentThatHearsNothing: the age of the watch also shows a store that was away from the start.
-func TestWatchAgeOfAnAgentThatHearsNothing(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a")
-		a.registry.Set(registry.ErrUnavailable)
-		a.start()
-		eventually(t, func() error {
-			_, err := a.client.Self(t.Context())
-			return err
-		})
-		a.measures(over(0.02), telemetry.WatchAge, "n")
-		a.registry.Set(nil)
-		a.ready()
-		a.measures(is(0), telemetry.WatchAge, "n")
-	})
-}
-
-// TestMetricsFormats covers the format that each client gets, and the reason given to a client that gets none.
-func TestMetricsFormats(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a").start()
-		a.ready()
-		off := newHost(t, memory.New(), "b")
-		off.config.Telemetry.PrometheusRetention = 0
-		off.start()
-		for _, tt := range []struct {
-			name, query, accept string
-			host                *host
-			status              int
-			says                string
-		}{
-			{"JSON", "", "*/*", a, 200, `{"timestamp":"`},
-			{"JSON by name", "?format=json", "text/plain;version=0.0.4", a, 200, `{"timestamp":"`},
-			{"a browser", "", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", a, 200, `{"timestamp":"`},
-			{"plain text", "", "text/plain", a, 200, `{"timestamp":"`},
-			{"Prometheus by name", "?format=prometheus", "", a, 200, "# HELP leno_lease_held "},
-			{"Prometheus 2", "", "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", a, 200, "# HELP leno_lease_held "},
-			{"Prometheus 1", "", "text/plain;version=0.0.4;q=1,*/*;q=0.1", a, 200, "# HELP leno_lease_held "},
-			{"unknown", "?format=xml", "", a, 400, `parameter format: \"xml\"`},
-			{"turned off", "?format=prometheus", "", off, 415, `telemetry.prometheus_retention is \"0s\"`},
-			{"turned off, by header", "", "text/plain;version=0.0.4", off, 415, "turned off"},
-			{"turned off, JSON", "", "", off, 200, `{"timestamp":"`},
-		} {
-			r := httptest.NewRequest("GET", "/v1/agent/metrics"+tt.query, nil)
-			r.Header.Set("Accept", tt.accept)
-			w := httptest.NewRecorder()
-			handler, err := tt.host.agent.http.Handler()
-			must(t, err)
-			handler.ServeHTTP(w, r)
-			if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.says) {
-				t.Errorf("%s: %d: %.300s", tt.name, w.Code, w.Body)
-			}
-		}
-		out, err := a.client.Metrics(t.Context())
-		if err != nil || !slices.ContainsFunc(out.Gauges, func(g api.MetricValue) bool {
-			return g.Name == "leno_agent_start_time_seconds" && g.Value > 9e8
-		}) {
-			t.Errorf("%+v, %v", out, err)
-		}
-		if text, err := a.client.PrometheusMetrics(t.Context()); err != nil || !strings.HasPrefix(string(text), "# HELP") {
-			t.Errorf("%.80s, %v", text, err)
-		}
-		var refused *api.Error
-		if _, err := off.client.PrometheusMetrics(t.Context()); !errors.As(err, &refused) || refused.Code != http.StatusUnsupportedMediaType {
-			t.Error(err)
-		}
-	})
-}
-
-// TestMetricsOfRequests: a request that waits for a change is counted as waiting, and its waiting is not timed.
-// Requests for unknown paths have no series of their own.
-func TestMetricsOfRequests(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a").start()
-		a.ready()
-		const pattern = "GET /v1/network/{network}/reservations"
-		list, err := a.client.Reservations(t.Context(), "n")
-		must(t, err)
-		done := make(chan error, 1)
-		go func() {
-			_, err := a.client.Reservations(t.Context(), "n", api.Read{Index: list.Index, Wait: time.Minute})
-			done <- err
-		}()
-		a.measures(is(1), telemetry.APIWaiting)
-		a.measures(is(1), telemetry.APIDuration, pattern)
-		must(t, a.client.AddReservation(t.Context(), "n", api.Reservation{Subnet: free(a), Node: "z"}, false))
-		must(t, <-done)
-		a.measures(is(0), telemetry.APIWaiting)
-		a.measures(is(2), telemetry.APIRequests, pattern, "200")
-		a.measures(is(1), telemetry.APIDuration, pattern)
-		a.request("GET", "/v1/"+strings.Repeat("x", 100), "")
-		for _, series := range a.exposed()["leno_api_requests_total"].GetMetric() {
-			if strings.Contains(series.String(), "xxx") {
-				t.Error(series)
 			}
 		}
 	})

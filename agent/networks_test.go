@@ -2,10 +2,14 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -23,10 +27,12 @@ func (s silentNetworks) WatchNetworks(ctx context.Context, after uint64) (regist
 	return s.Registry.WatchNetworks(ctx, after)
 }
 
-// TestNetworksAfterALoss: the networks are read again each time the leases show that the store lost records.
+// TestNetworksAfterALoss: the networks are read again each time the leases show that the store lost records. The check of
+// the store has the store's name.
 func TestNetworksAfterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, memory.New(), "a")
+		h.config.Etcd.Endpoints = []string{"http://192.0.2.1:2379"}
 		h.part()
 		h.agent.env.Store.Registry = silentNetworks{h.agent.env.Store.Registry}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -52,6 +58,13 @@ func TestNetworksAfterALoss(t *testing.T) {
 			h.agent.env.Store.SetBack.Set(struct{}{})
 			synctest.Wait()
 			defined(false)
+		}
+		h.check(health.Etcd, api.Passing)
+		h.registry.Set(fmt.Errorf("no luck: %w", registry.ErrUnavailable))
+		h.agent.env.Store.SetBack.Set(struct{}{})
+		h.check(health.Etcd, api.Warning, "no luck")
+		if report, _ := h.agent.env.Reports.Health.Report(); slices.ContainsFunc(report.Checks, func(c api.Check) bool { return c.Name == health.Consul }) {
+			t.Errorf("the agent has checks %+v", report.Checks)
 		}
 		cancel()
 		<-ended

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"testing"
 
 	"github.com/lenonet/leno/agent/probe"
@@ -39,11 +40,14 @@ func (h *host) probe(ctx context.Context, here probe.Host, peers []api.Peer, r a
 	return out, nil
 }
 
-// TestProbe covers what a probe returns and what is refused.
+// TestProbe covers what a probe returns, how it is judged, and what is refused, on a host in two networks, in one of which
+// it is alone.
 func TestProbe(t *testing.T) {
 	simulated(t, func(t *testing.T) {
 		store := memory.New()
-		a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
+		a, b := newHost(t, store, "a"), newHost(t, store, "b").start()
+		a.config.Networks = append(a.config.Networks, a.second())
+		a.start().ready()
 		a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
 		ctx, c := context.Background(), a.client
 
@@ -66,21 +70,32 @@ func TestProbe(t *testing.T) {
 			t.Errorf("probed %v, want %s", said, want)
 		}
 
+		a.judgesProbes()
+		// A device or a route counts if it counts for one of the networks.
+		if all := a.agent.networks; !all.reaches(netip.MustParsePrefix("192.0.2.96/28")) || all.reaches(netip.MustParsePrefix("192.0.2.0/27")) ||
+			!all.usesLink("eth0") || all.usesLink("eth1") {
+			t.Error("the route to the peer or the device of the underlay does not count, or others do")
+		}
+
 		_, err = c.ProbePeers(ctx, "n", api.ProbeRequest{Peers: []string{"b", "z"}})
 		agenttest.WantCode(t, "a node that is no peer", err, http.StatusNotFound, `"z"`, "b")
 		_, err = c.ProbePeers(ctx, "n", api.ProbeRequest{TimeoutMS: 20_000})
 		agenttest.WantCode(t, "a long time", err, http.StatusBadRequest, "timeout_ms", "20000", "10000")
-		_, err = c.ProbePeers(ctx, "m", api.ProbeRequest{})
-		agenttest.WantCode(t, "an unknown network", err, http.StatusNotFound, "m")
+		_, err = c.ProbePeers(ctx, "x", api.ProbeRequest{})
+		agenttest.WantCode(t, "an unknown network", err, http.StatusNotFound, "x")
 
-		// One probe of a network runs at a time.
+		// One probe of a network runs at a time, whatever happens in others.
 		a.beforeProbes(func(context.Context) error {
+			a.beforeProbes(nil)
 			_, err := c.ProbePeers(ctx, "n", api.ProbeRequest{})
 			agenttest.WantCode(t, "a second probe", err, http.StatusConflict, "running since", "try again")
-			return nil
+			_, err = c.ProbePeers(ctx, "m", api.ProbeRequest{})
+			return err
 		})
-		if _, err = c.ProbePeers(ctx, "n", api.ProbeRequest{}); err != nil {
-			t.Error(err)
+		for range 2 {
+			if _, err = c.ProbePeers(ctx, "n", api.ProbeRequest{}); err != nil {
+				t.Error(err)
+			}
 		}
 
 		a.beforeProbes(func(context.Context) error { return probe.ErrNoRight })
@@ -96,25 +111,20 @@ func (h *host) beforeProbes(f func(context.Context) error) {
 	h.probing = f
 }
 
-// TestProbesAreJudged: probes are judged as in an examination, except those of hosts that have gone since.
-func TestProbesAreJudged(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		store := memory.New()
-		a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
-		a.applies(a.subnet().String() + " <- b@" + b.subnet().String())
-		run := mustRunner(t, a)
-		narrow := func(path string, mtu, largest int) api.ProbedWay {
-			return api.ProbedWay{Path: path, MTU: mtu, Answer: "echo reply", Largest: largest,
-				Small: api.ProbedSize{Bytes: 64, Sent: 3, Answered: 3}, Full: api.ProbedSize{Bytes: mtu, Sent: 3}}
-		}
-		answer := api.PeerProbe{Node: "b", Held: true, Reached: true, Ways: []api.ProbedWay{narrow(api.PathOverlay, 1450, 1350), narrow(api.PathUnderlay, 1500, 1400)}}
-		peers := run.PeerList().Peers
-		got := a.agent.diagnostics.judgePaths(t.Context(), run, append(peers, api.Peer{Node: "c"}), []api.PeerProbe{answer, {Node: "c"}})
-		if len(got) != 1 || got[0].Check != "path_mtu" || got[0].Status != api.FindingFault || got[0].Peer != "b" {
-			t.Errorf("%+v", got)
-		}
-		if got := a.agent.diagnostics.judgePaths(t.Context(), run, nil, nil); got == nil || len(got) != 0 {
-			t.Errorf("without peers: %+v", got)
-		}
-	})
+// judgesProbes fails the test unless probes of the host's peer b are judged as in an examination.
+func (h *host) judgesProbes() {
+	h.t.Helper()
+	run, judge := mustRunner(h.t, h), h.agent.diagnostics.judgePaths
+	narrow := func(path string, mtu, largest int) api.ProbedWay {
+		return api.ProbedWay{Path: path, MTU: mtu, Answer: "echo reply", Largest: largest,
+			Small: api.ProbedSize{Bytes: 64, Sent: 3, Answered: 3}, Full: api.ProbedSize{Bytes: mtu, Sent: 3}}
+	}
+	answer := api.PeerProbe{Node: "b", Held: true, Reached: true, Ways: []api.ProbedWay{narrow(api.PathOverlay, 1450, 1350), narrow(api.PathUnderlay, 1500, 1400)}}
+	got := judge(h.t.Context(), run, append(run.PeerList().Peers, api.Peer{Node: "c"}), []api.PeerProbe{answer, {Node: "c"}})
+	if len(got) != 1 || got[0].Check != "path_mtu" || got[0].Status != api.FindingFault || got[0].Peer != "b" {
+		h.t.Errorf("%+v", got)
+	}
+	if got := judge(h.t.Context(), run, nil, nil); got == nil || len(got) != 0 {
+		h.t.Errorf("without peers: %+v", got)
+	}
 }

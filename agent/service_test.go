@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/api"
@@ -64,6 +65,7 @@ func (c *serviceStore) last() (registry.Service, registry.Verdict) {
 	return c.service, c.verdicts[len(c.verdicts)-1]
 }
 
+// TestAnnounce: the store's catalogue describes the agent and its health, and no longer once the agent was stopped.
 func TestAnnounce(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a").real()
@@ -92,7 +94,7 @@ func TestAnnounce(t *testing.T) {
 		return nil
 	})
 	s, _ := c.last()
-	if s.Name != "leno" || s.ID != "leno-a" || s.Address != a.place.Addrs[0] || s.Port == 0 || fmt.Sprint(s.Tags) != "[n]" {
+	if s.Epoch != "" || s.Name != "leno" || s.ID != "leno-a" || s.Address != a.place.Addrs[0] || s.Port == 0 || fmt.Sprint(s.Tags) != "[n]" {
 		t.Errorf("%+v", s)
 	}
 	if want := fmt.Sprintf("http://127.0.0.1:%d/healthz", s.Port); s.HealthURL != want {
@@ -107,68 +109,51 @@ func TestAnnounce(t *testing.T) {
 	a.recorder.setFail(errors.New("no such device"))
 	a.kick()
 	verdict(api.Critical, "n device: no such device")
+
+	// The service is announced again after the store was set back, because its catalogue was, too, even if the agent's own
+	// lease is unchanged.
+	lease, _ := mustRunner(t, a).Lease()
+	a.recorder.setFail(nil)
+	a.store.Restore(a.store.Backup())
+	a.rival("b", netip.Prefix{}) // wakes the watches
+	eventually(t, func() error {
+		if now, _ := c.last(); now.Epoch == s.Epoch {
+			return fmt.Errorf("%+v", now)
+		}
+		return nil
+	})
+	if now, _ := mustRunner(t, a).Lease(); now.ModifyIndex != lease.ModifyIndex {
+		t.Errorf("the lease was written again: %+v", now)
+	}
+	must(t, a.stop())
+	if diff := cmp.Diff([]string{"leno-a"}, c.withdrawn); diff != "" {
+		t.Errorf("withdrawn (-want +got):\n%s", diff)
+	}
 }
 
-// TestAnnouncedAnew: the service is announced again after the store was set back, because its catalogue was set back,
-// too, even if the agent's own lease is unchanged.
-func TestAnnouncedAnew(t *testing.T) {
+// TestFault: a fault ends the agent once, here that the host lost its subnet while no agent ran. The service stays in the
+// catalogue.
+func TestFault(t *testing.T) {
 	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a")
+		a, _, subnet, _ := pair(t)
 		c := &serviceStore{Registry: a.registry, name: "here"}
-		a.catalog = c
-		a.config.Consul.Service = "leno"
+		a.catalog, a.config.Consul.Service = c, "leno"
+		a.config.Lease.OnLost = config.OnLostExit
+		a.remains = waiting(subnet)
+		must(t, a.store.Client().Revoke(t.Context(), "n", subnet))
 		a.start()
-		a.ready()
-		a.check(health.Snapshot, api.Passing)
-		lease, _ := mustRunner(t, a).Lease()
-		announced := func(again bool) {
-			t.Helper()
-			eventually(t, func() error {
-				if s, _ := c.last(); s.Name == "" || (s.Epoch != "") != again {
-					return fmt.Errorf("%+v", s)
-				}
-				return nil
-			})
+		var lost *lease.LostError
+		if err := a.wait(); !errors.As(err, &lost) || lost.Old != subnet.String() || lost.New == lost.Old {
+			t.Fatalf("%v", err)
 		}
-		announced(false)
-		a.store.Restore(a.store.Backup())
-		a.rival("b", netip.Prefix{}) // wakes the watches
-		announced(true)
-		if now, _ := mustRunner(t, a).Lease(); now.ModifyIndex != lease.ModifyIndex {
-			t.Errorf("the lease was written again: %+v", now)
+		if len(c.withdrawn) > 0 {
+			t.Errorf("withdrawn is %q", c.withdrawn)
+		}
+		a.start().ready()
+		if now := a.subnet(); now == subnet {
+			t.Errorf("still on %s", now)
 		}
 	})
-}
-
-// TestWithdraw: an agent that is stopped on purpose withdraws its service. After a fault, the service stays.
-func TestWithdraw(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		fault error
-		want  []string
-	}{
-		{"asked to stop", nil, []string{"leno-a"}},
-		{"ended by a fault", &lease.LostError{Network: "n"}, nil},
-	} {
-		subtest(t, tt.name, func(t *testing.T) {
-			a := newHost(t, memory.New(), "a")
-			c := &serviceStore{Registry: a.registry, name: "here"}
-			a.catalog = c
-			a.config.Consul.Service = "leno"
-			a.start().ready()
-			if tt.fault != nil {
-				a.agent.networks.fatal <- tt.fault
-			} else {
-				a.end()
-			}
-			if err := a.wait(); !errors.Is(err, tt.fault) {
-				t.Errorf("ended with %v", err)
-			}
-			if diff := cmp.Diff(tt.want, c.withdrawn); diff != "" {
-				t.Errorf("withdrawn (-want +got):\n%s", diff)
-			}
-		})
-	}
 }
 
 // rival acquires a lease of network n for another host, which has no agent.

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -10,10 +8,6 @@ import (
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network"
-	"github.com/lenonet/leno/agent/network/report"
-	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/memory"
 )
 
 // TestStores: the configuration selects the store, and everything that names it uses its name.
@@ -61,33 +55,4 @@ func TestStores(t *testing.T) {
 		health.Kubernetes != doctor.CheckKubernetes || health.Login != doctor.CheckLogin {
 		t.Error("the doctor's checks have other names")
 	}
-}
-
-// TestEtcdCheck: with etcd as the store, health shows the check "etcd" and none about Consul, for the agent and for the
-// networks. Both say that the store is away, and the host stays ready.
-func TestEtcdCheck(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a")
-		a.config.Etcd.Endpoints = []string{"http://192.0.2.1:2379"}
-		a.start().ready()
-		a.registry.Set(fmt.Errorf("no luck: %w", registry.ErrUnavailable))
-		a.check(health.Etcd, api.Warning, "no luck")             // the agent's check
-		a.check(health.Etcd, api.Warning, string(report.Leases)) // the network's check
-		code, shown := a.health()
-		if code != http.StatusTooManyRequests || !shown.Ready {
-			t.Errorf("healthz %d, ready %t", code, shown.Ready)
-		}
-		for _, c := range shown.Checks {
-			if c.Name == health.Consul {
-				t.Errorf("the agent has %+v", c)
-			}
-		}
-		for _, n := range shown.Networks {
-			for _, c := range n.Checks {
-				if c.Name == health.Consul {
-					t.Errorf("network %s has %+v", n.Network, c)
-				}
-			}
-		}
-	})
 }

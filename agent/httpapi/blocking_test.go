@@ -115,7 +115,8 @@ func TestReaderOfADeletedNetwork(t *testing.T) {
 	agenttest.WantCode(t, "a network that is gone", <-got, http.StatusNotFound, "it was deleted at")
 }
 
-// TestBlockedReadersEnd: readers end with the server, which does not wait for them, and with their clients.
+// TestBlockedReadersEnd: readers, also those of the log, end with the server, which does not wait for them, and with
+// their clients.
 func TestBlockedReadersEnd(t *testing.T) {
 	h := onSocket(t)
 	list, err := h.client.Leases(t.Context(), "n")
@@ -135,7 +136,7 @@ func TestBlockedReadersEnd(t *testing.T) {
 	<-gone
 	h.readers(0)
 
-	waits := block(t.Context())
+	waits, lines := block(t.Context()), agenttest.FollowLog(t, h.client, api.Monitor{})
 	h.readers(1)
 	begun := time.Now()
 	if err := h.stop(); err != nil {
@@ -146,5 +147,7 @@ func TestBlockedReadersEnd(t *testing.T) {
 	}
 	if err := <-waits; err != nil {
 		t.Errorf("a reader at the end of the server: %v", err)
+	}
+	for range lines { // it is closed when the stream ends
 	}
 }

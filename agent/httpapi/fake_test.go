@@ -140,7 +140,8 @@ type fakeNetwork struct {
 	status  Status
 	resumed *Resumed
 	peers   api.PeerList
-	decline bool // what the store has
+	decline bool  // what the store has
+	refusal error // of Renew
 }
 
 // set changes the network and wakes readers.
@@ -210,7 +211,9 @@ func (n *fakeNetwork) Probe(ctx context.Context, r api.ProbeRequest) (api.Probe,
 }
 
 func (n *fakeNetwork) Renew(context.Context, string) (api.Renewal, error) {
-	return api.Renewal{Subnet: n.Status().Lease.Subnet()}, nil
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return api.Renewal{Subnet: n.status.Lease.Subnet()}, n.refusal
 }
 
 func (n *fakeNetwork) Release(context.Context, string) error { return nil }

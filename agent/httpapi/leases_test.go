@@ -5,6 +5,10 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
+	"github.com/lenonet/leno/registry"
 )
 
 // TestAnswerFromMemory: a request for the leases reads them again, unless it asks for what is in memory.
@@ -24,5 +28,24 @@ func TestAnswerFromMemory(t *testing.T) {
 		if reads := h.n.refreshes.Load() - before; reads != tt.reads {
 			t.Errorf("%q: the leases were read %d times, want %d", tt.query, reads, tt.reads)
 		}
+	}
+}
+
+// TestRenew: a renewal that a network refuses, or that fails, is answered with its reason.
+func TestRenew(t *testing.T) {
+	h := onSocket(t)
+	r, err := h.client.RenewLease(t.Context(), "n")
+	if err != nil || r.Subnet != h.n.Status().Lease.Subnet() {
+		t.Errorf("%+v, %v", r, err)
+	}
+	_, err = h.client.RenewLease(t.Context(), "m")
+	agenttest.WantCode(t, "an unknown network", err, http.StatusNotFound, "n")
+	for code, refusal := range map[int]error{
+		http.StatusServiceUnavailable: registry.ErrUnavailable,
+		http.StatusConflict:           &api.Error{Code: http.StatusConflict, Message: "this host holds no lease"},
+	} {
+		h.n.set(func() { h.n.refusal = refusal })
+		_, err = h.client.RenewLease(t.Context(), "n")
+		agenttest.WantCode(t, "refused", err, code, refusal.Error())
 	}
 }

@@ -20,6 +20,7 @@ func TestRawRequests(t *testing.T) {
 		says                     string
 	}{
 		{"unknown endpoint", "GET", "/v1/nothing", "", 404, "no such endpoint"},
+		{"events of an unknown network", "GET", "/v1/agent/events?network=nobodys", "", 404, "known are n"},
 		{"wrong method", "POST", "/v1/networks", "", 405, "/v1/networks takes GET, HEAD, not POST"},
 		{"bad subnet", "GET", "/v1/network/n/lease/10.5.1.0", "", 400, "subnet"},
 		{"no JSON", "PUT", "/v1/network/m", "{", 400, "request body"},

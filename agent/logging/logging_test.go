@@ -138,6 +138,12 @@ func TestListeners(t *testing.T) {
 	if got := lines(some); got != "" {
 		t.Errorf("after the end: %q", got)
 	}
+	take(t, l, config.Log{Level: "ERROR", JSON: true}) // listeners stay as they are
+	l.Logger().Info("reloaded")
+	<-all.Wake()
+	if got := lines(all); !strings.HasSuffix(got, "[INFO]  leno: reloaded\n") {
+		t.Errorf("after a change of the agent's own level: %q", got)
+	}
 	l.Logger().Error("last")
 	l.Dismiss()
 	<-all.Over()

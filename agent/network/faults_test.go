@@ -86,7 +86,8 @@ func TestFaultsOfAnApply(t *testing.T) {
 	})
 }
 
-// TestQuarrel: a program that undoes repairs is named in health and slows the host down, and has no other effect.
+// TestQuarrel: a program that undoes repairs is named in health and events and slows the host down, and has no other
+// effect.
 func TestQuarrel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newMember(t, memory.New(), "a").start()
@@ -97,6 +98,15 @@ func TestQuarrel(t *testing.T) {
 		a.kick()
 		a.check(health.Device, api.Warning, "is being changed by another program again and again",
 			"device had another MTU: 1400 instead of 1450 (", "healed each time")
+		all, _, _ := a.deps.Reports.Events.After(0, "n")
+		all = slices.DeleteFunc(all, func(e api.Event) bool { return e.Kind != api.EventDrift })
+		for _, text := range []string{"changed by another program, healed: ", "changed by another program again and again: "} {
+			if !slices.ContainsFunc(all, func(e api.Event) bool {
+				return e.Severity == api.Warning && strings.HasPrefix(e.Message, text+"device had another MTU: 1400 instead of 1450")
+			}) {
+				t.Errorf("no event says %q: %+v", text, all)
+			}
+		}
 		a.more("applies", a.kernel.tries()+1, a.kernel.tries)
 		a.kernel.mu.Lock()
 		tried := slices.Clone(a.kernel.tried)

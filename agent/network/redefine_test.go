@@ -92,6 +92,42 @@ func TestDefinitionReplaced(t *testing.T) {
 	}
 }
 
+// TestDefinitionInForce: a host shows the version of the definition that its datapath was made from. It becomes the
+// version in the store once the datapath could be changed.
+func TestDefinitionInForce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newMember(t, memory.New(), "a").start()
+		a.ready()
+		shows := func(adopted, inForce registry.Network) {
+			t.Helper()
+			agenttest.Eventually(t, func() error {
+				if s := a.run.Status(); s.Definition.ModifyIndex != adopted.ModifyIndex || s.Local.ModifyIndex != inForce.ModifyIndex {
+					return fmt.Errorf("version %d, %d in force, want %d, %d", s.Definition.ModifyIndex, s.Local.ModifyIndex,
+						adopted.ModifyIndex, inForce.ModifyIndex)
+				}
+				return nil
+			})
+		}
+		first := a.inStore()
+		shows(first, first)
+		a.kernel.setFail(errors.New("no luck"))
+		second := a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "recorder", `{"colour":"blue"}`) })
+		shows(second, first)
+		a.kernel.setFail(nil)
+		shows(second, second)
+		if differs := a.run.Status().Local.Differs; len(differs) != 1 || !strings.Contains(differs[0], "blue") {
+			t.Errorf("the difference from the block is not shown: %q", differs)
+		}
+		value, _, _ := a.store.Get(networkKey)
+		a.store.Put(networkKey, append(value, '\n')) // as an operator may do by hand
+		same := a.inStore()
+		if same.ModifyIndex == second.ModifyIndex {
+			t.Fatal("not written again")
+		}
+		shows(same, same)
+	})
+}
+
 // TestFamilies: a host keeps its slot when an address family is added or IPv6 is removed, and keeps its datapath unless
 // a pool is removed.
 func TestFamilies(t *testing.T) {

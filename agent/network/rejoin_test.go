@@ -215,36 +215,42 @@ func TestPeersFollowAMove(t *testing.T) {
 
 // TestPeersKeptWhileTheStoreIsAway: a host that cannot reach the store keeps its subnet and its peers, and says so.
 func TestPeersKeptWhileTheStoreIsAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memory.New()
-		a, b := newMember(t, store, "a").start(), newMember(t, store, "b").start()
-		want := a.with(b)
-		a.applies(want)
-		a.ready()
-		for _, failure := range []error{registry.ErrUnavailable, registry.ErrUncertain, registry.ErrDenied} {
-			a.registry.Set(fmt.Errorf("no luck: %w", failure))
-			a.check(health.Lease, api.Warning, "not renewed since", "no luck")
-			a.check(health.Snapshot, api.Warning, "peers keep their routes")
-			a.check(health.Consul, api.Warning, string(report.Leases), string(report.Session))
-			if got, _ := a.deps.Reports.Health.Report(); got.Status != api.Warning || !got.Ready {
-				t.Errorf("%+v", got)
-			}
-			a.registry.Set(nil)
-			a.check(health.Lease, api.Passing)
-			a.check(health.Snapshot, api.Passing)
-			a.check(health.Consul, api.Passing)
+	for _, kind := range []string{config.StoreConsul, config.StoreEtcd} {
+		simulated(t, kind, func(t *testing.T) { peersAreKept(t, kind) })
+	}
+}
+
+func peersAreKept(t *testing.T, kind string) {
+	store := memory.New()
+	a, b := newMember(t, store, "a"), newMember(t, store, "b").start()
+	a.deps.Store.Kind = kind
+	a.start()
+	want := a.with(b)
+	a.applies(want)
+	a.ready()
+	for _, failure := range []error{registry.ErrUnavailable, registry.ErrUncertain, registry.ErrDenied} {
+		a.registry.Set(fmt.Errorf("no luck: %w", failure))
+		a.check(health.Lease, api.Warning, "not renewed since", "no luck")
+		a.check(health.Snapshot, api.Warning, "peers keep their routes")
+		a.check(health.StoreCheck(kind), api.Warning, string(report.Leases), string(report.Session))
+		if got, _ := a.deps.Reports.Health.Report(); got.Status != api.Warning || !got.Ready {
+			t.Errorf("%+v", got)
 		}
-		a.applies(want)
-		states := a.kernel.states()
-		for _, state := range states {
-			if state != want && !strings.HasSuffix(state, " <- ") {
-				t.Errorf("state %q was applied while the store was away", state)
-			}
+		a.registry.Set(nil)
+		a.check(health.Lease, api.Passing)
+		a.check(health.Snapshot, api.Passing)
+		a.check(health.StoreCheck(kind), api.Passing)
+	}
+	a.applies(want)
+	states := a.kernel.states()
+	for _, state := range states {
+		if state != want && !strings.HasSuffix(state, " <- ") {
+			t.Errorf("state %q was applied while the store was away", state)
 		}
-		if len(states) > 2 {
-			t.Errorf("peers came and went: %q", states)
-		}
-	})
+	}
+	if len(states) > 2 {
+		t.Errorf("peers came and went: %q", states)
+	}
 }
 
 // TestNetworkWithReservations defines a network that hosts wait for. Each host gets the subnet that is reserved for it,

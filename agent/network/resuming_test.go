@@ -200,6 +200,10 @@ func TestNothingToResume(t *testing.T) {
 			a.check(health.Network, tt.status, "waiting for the store")
 			if tt.peers {
 				a.peersAre(b.name)
+				before, ok := a.run.Resumed()
+				if !ok || before.Network.Name != "n" || before.Own.Subnet() != subnet || len(before.Leases) != 1 || before.Leases[0].Node != "b" {
+					t.Errorf("known is %+v, %t", before, ok)
+				}
 			} else {
 				a.peersAre()
 			}

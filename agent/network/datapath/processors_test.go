@@ -38,3 +38,22 @@ func TestProcessorsAreTheOperators(t *testing.T) {
 		t.Errorf("%d processors, want %d", got, before)
 	}
 }
+
+// TestProcessorsOfABackend: while a backend runs whose threads wait in the kernel, the process has processors for these
+// threads.
+func TestProcessorsOfABackend(t *testing.T) {
+	t.Setenv("GOMAXPROCS", "")
+	l := newLab(t)
+	kind := l.kind("recorder")
+	kind.Threads = 3
+	l.options.Host.Backends["recorder"] = kind
+	before := runtime.GOMAXPROCS(0)
+	l.built()
+	if got := runtime.GOMAXPROCS(0); got != before+3 {
+		t.Errorf("%d processors, want %d", got, before+3)
+	}
+	l.r.Close()
+	if got := runtime.GOMAXPROCS(0); got != before {
+		t.Errorf("%d processors after the end, want %d", got, before)
+	}
+}

@@ -321,13 +321,31 @@ func (h *host) check(name, status string, words ...string) {
 	})
 }
 
+// eventTexts are how severe each change of a lease is, and what its event says besides the subnet.
+var eventTexts = map[string][2]string{
+	"taken":      {api.Info, "this host holds "},
+	"lost":       {api.Warning, " was lost, taking it back: "},
+	"revoked":    {api.Critical, " was revoked, taking another subnet"},
+	"renumbered": {api.Critical, ": its containers must be restarted"},
+	"superseded": {api.Critical, "this host has withdrawn it"},
+}
+
 // changes returns what the events say about the lease, for example "taken 10.5.1.0/24".
 func (h *host) changes() (out []string) {
+	h.t.Helper()
 	all, _, _ := h.events.After(0, "n")
 	for _, v := range all {
-		if v.Kind == api.EventLease {
-			out = append(out, v.Fields["change"]+" "+v.Fields["subnet"])
+		if v.Kind != api.EventLease {
+			continue
 		}
+		change, subnet := v.Fields["change"], v.Fields["subnet"]
+		if want := eventTexts[change]; v.Severity != want[0] || !strings.Contains(v.Message, want[1]) || !strings.Contains(v.Message, subnet) {
+			h.t.Errorf("event %+v, want severity %s and %q", v, want[0], want[1])
+		}
+		if before := v.Fields["before"]; !strings.Contains(v.Message, before) {
+			h.t.Errorf("event %+v does not name %s", v, before)
+		}
+		out = append(out, change+" "+subnet)
 	}
 	return out
 }

@@ -78,6 +78,11 @@ func TestLossIsSeenByTheWatch(t *testing.T) {
 				if got := a.changes(); !slices.Equal(got, want) {
 					t.Errorf("events %q, want %q", got, want)
 				}
+				if all, _, _ := a.events.After(0, "n"); len(want) == 3 && !slices.ContainsFunc(all, func(v api.Event) bool {
+					return v.Message == "this host holds "+subnet+" again"
+				}) {
+					t.Errorf("events %+v", all)
+				}
 				if !a.keeper.Status().IsHeld() || !strings.Contains(a.log.String(), "lease is held: subnet="+subnet) {
 					t.Errorf("%+v, log:\n%s", a.keeper.Status(), a.log)
 				}
