@@ -80,7 +80,7 @@ func TestSecondAgentOfAHost(t *testing.T) {
 }
 
 // TestStartWaitsForTheAgentBefore: it is no error that the former process still holds something while that process may
-// be about to end.
+// be about to end. It is one if the process goes on.
 func TestStartWaitsForTheAgentBefore(t *testing.T) {
 	t.Parallel()
 	a := newHost(t, memory.New(), "a").real()
@@ -103,4 +103,17 @@ func TestStartWaitsForTheAgentBefore(t *testing.T) {
 	}
 	must(t, unlock())
 	a.ready()
+
+	b := newHost(t, a.store, "b").real()
+	b.config.HTTP = a.config.HTTP
+	b.start()
+	if err := b.wait(); err == nil || !strings.Contains(err.Error(), "http.address") {
+		t.Errorf("two agents on one address: %v", err)
+	}
+	c := newHost(t, a.store, "c").real()
+	c.config.DataDir = a.config.DataDir
+	c.start()
+	if err := c.wait(); err == nil || !strings.Contains(err.Error(), a.config.DataDir) {
+		t.Errorf("two agents on one data_dir: %v", err)
+	}
 }

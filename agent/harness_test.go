@@ -48,9 +48,8 @@ type host struct {
 	wall     *wall
 	others   *others
 	pace     retry.Policy
-	quiet    bool   // whether to log nothing
-	isReal   bool   // whether the API listens on the configured address
-	level    string // the level of the log, "" for TRACE
+	quiet    bool // whether to log nothing
+	isReal   bool // whether the API listens on the configured address
 	said     agenttest.Lines
 	patience time.Duration // the agent's patience
 	agent    *Agent
@@ -94,7 +93,7 @@ func newHost(t testing.TB, store *memory.Store, name string) *host {
 	c.DataDir = filepath.Join(dir, "data")
 	c.HTTP.Address, c.HTTP.Socket = "unix://"+filepath.Join(dir, "leno.sock"), ""
 	c.Lease.TTL, c.Lease.RenewMargin = 10*time.Second, 9900*time.Millisecond // the lease is renewed every 100 ms
-	c.Consul.Service = ""
+	c.Consul.Service, c.Log.Level = "", "TRACE"
 	c.Networks = []config.Network{{
 		Name: "n", Pools: []config.Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/22")}}, // three slots
 		Backend: &config.Backend{Type: "recorder"}, SubnetFile: filepath.Join(dir, "n.env"),
@@ -221,9 +220,6 @@ func (h *host) build() *Agent {
 	var log io.Writer = io.MultiWriter(logWriter{h.t, h.name}, &h.said)
 	if h.quiet {
 		log = io.Discard
-	}
-	if level := cmp.Or(h.level, "TRACE"); h.config.Log.Level != level { // a reader of an earlier agent may still be there
-		h.config.Log.Level = level
 	}
 	logs, err := logging.New(log, false, h.config.Log)
 	if err != nil {

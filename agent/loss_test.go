@@ -4,76 +4,60 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
-	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestReloadOfWhatWasCutOff: a configuration that lacks something that no program leaves out on purpose is refused
-// until it is confirmed. The refusal names what is missing.
-func TestReloadOfWhatWasCutOff(t *testing.T) {
-	ctx := context.Background()
+// TestCheckLoss: a configuration that lacks something that no program leaves out on purpose is refused. The refusal names
+// what is missing.
+func TestCheckLoss(t *testing.T) {
+	n, m := config.Network{Name: "n"}, config.Network{Name: "m"}
+	watch := func(c *config.Config) { c.Networks, c.WatchNetworks, c.AllowedNetworks = nil, true, []string{"*"} }
 	for _, tt := range []struct {
 		name   string
 		before func(c *config.Config)
 		change func(c *config.Config)
 		wants  []string // words of the refusal; none if the configuration is taken over
-		left   int      // the number of networks after it is taken over
 	}{
-		{"a file that is empty", nil, func(c *config.Config) { c.Empty, c.Networks = c.Files[1:], c.Networks[:1] }, []string{"b.hcl is empty", "leno reload -force"}, 1},
-		{"a file that was empty", func(c *config.Config) { c.Empty = c.Files[1:] }, func(c *config.Config) { c.Networks = c.Networks[:1] }, nil, 1},
-		{"a file that is new, and empty", nil, func(c *config.Config) { c.Files, c.Empty = append(c.Files, "c.hcl"), []string{"c.hcl"} }, nil, 2},
-		{"a file that is gone", nil, func(c *config.Config) { c.Files, c.Networks = c.Files[:1], c.Networks[:1] }, nil, 1},
-		{"the last networks", nil, func(c *config.Config) { c.Networks = nil }, []string{"would leave m, n", "leno reload -force"}, 0},
-		{"everything", nil, func(c *config.Config) { c.Empty, c.Networks = c.Files, nil }, []string{"a.hcl is empty", "b.hcl is empty", "would leave m, n"}, 0},
-		{"the last networks, watched", func(c *config.Config) { c.Networks, c.WatchNetworks, c.AllowedNetworks = nil, true, []string{"*"} },
-			func(c *config.Config) { c.WatchNetworks = false }, []string{"would leave n"}, 0},
-		{"all blocks, and the networks are watched", nil, func(c *config.Config) { c.Networks, c.WatchNetworks, c.AllowedNetworks = nil, true, []string{"*"} }, nil, 2},
+		{"a file that is empty", nil, func(c *config.Config) { c.Empty, c.Networks = c.Files[1:], c.Networks[:1] }, []string{"b.hcl is empty", "leno reload -force"}},
+		{"a file that was empty", func(c *config.Config) { c.Empty = c.Files[1:] }, func(c *config.Config) { c.Networks = c.Networks[:1] }, nil},
+		{"a file that is new, and empty", nil, func(c *config.Config) { c.Files, c.Empty = append(c.Files, "c.hcl"), []string{"c.hcl"} }, nil},
+		{"a file that is gone", nil, func(c *config.Config) { c.Files, c.Networks = c.Files[:1], c.Networks[:1] }, nil},
+		{"the last networks", nil, func(c *config.Config) { c.Networks = nil }, []string{"would leave m, n", "leno reload -force"}},
+		{"everything", nil, func(c *config.Config) { c.Empty, c.Networks = c.Files, nil }, []string{"a.hcl is empty", "b.hcl is empty", "would leave m, n"}},
+		{"the last networks, watched", watch, func(c *config.Config) { c.WatchNetworks = false }, []string{"would leave n"}},
+		{"all blocks, and the networks are watched", nil, watch, nil},
 	} {
-		subtest(t, tt.name, func(t *testing.T) {
-			store := memory.New()
-			a := newHost(t, store, "a")
-			n, err := definition.FromBlock(a.config.Networks[0])
-			must(t, err)
-			must(t, store.Client().PutNetwork(ctx, n))
-			a.config.Networks = append(a.config.Networks, a.second())
-			a.config.Files = []string{"a.hcl", "b.hcl"}
-			if tt.before != nil {
-				tt.before(&a.config)
+		old := config.Config{Files: []string{"a.hcl", "b.hcl"}, Networks: []config.Network{n, m}}
+		names := []string{"m", "n"}
+		if tt.before != nil {
+			tt.before(&old)
+		}
+		if old.WatchNetworks {
+			names = []string{"n"}
+		}
+		now := old
+		now.Files, now.Networks = slices.Clone(now.Files), slices.Clone(now.Networks)
+		tt.change(&now)
+		err := checkLoss(old, now, names)
+		if (err != nil) != (len(tt.wants) > 0) {
+			t.Errorf("%s: %v", tt.name, err)
+			continue
+		}
+		for _, want := range tt.wants {
+			if !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "nothing was changed: ") {
+				t.Errorf("%s: %v, want %q", tt.name, err, want)
 			}
-			c := a.config
-			c.Files, c.Networks = slices.Clone(c.Files), slices.Clone(c.Networks)
-			tt.change(&c)
-			a.refresh = func() (config.Config, error) { return c, nil }
-			a.start()
-			a.subnet()
-			a.ready()
-			before := a.agent.self().Networks
-			_, err = a.client.Reload(ctx, false)
-			if len(tt.wants) > 0 {
-				agenttest.WantCode(t, tt.name, err, http.StatusConflict, append(tt.wants, "nothing was changed")...)
-				got, now := a.agent.self().Networks, a.agent.settings.get()
-				if !slices.Equal(got, before) || !slices.Equal(now.Files, a.config.Files) || len(now.Empty) != len(a.config.Empty) {
-					t.Errorf("networks %q, files %q", got, now.Files)
-				}
-				_, err = a.client.Reload(ctx, true)
-			}
-			must(t, err)
-			if got := a.agent.self().Networks; len(got) != tt.left {
-				t.Errorf("networks %q, want %d", got, tt.left)
-			}
-		})
+		}
 	}
 }
 
@@ -81,52 +65,6 @@ func TestReloadOfWhatWasCutOff(t *testing.T) {
 func (h *host) wide() *host {
 	h.config.Networks[0].Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 30}}
 	return h
-}
-
-// TestFormerSubnet: a host whose network comes back into its configuration gets its former subnet.
-func TestFormerSubnet(t *testing.T) {
-	ctx := context.Background()
-	for _, way := range []string{"reloads", "restarts"} {
-		subtest(t, way, func(t *testing.T) {
-			a := newHost(t, memory.New(), "a").wide()
-			with := a.config
-			a.start().ready()
-			subnet := a.subnet()
-			without := with
-			without.Networks = []config.Network{a.second()}
-			take := func(c config.Config) {
-				t.Helper()
-				if way == "restarts" {
-					must(t, a.stop())
-					a.config = c
-					a.start()
-				} else {
-					must(t, a.agent.Reload(ctx, c))
-				}
-				a.ready()
-			}
-			take(without)
-			eventually(t, func() error {
-				if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(state.Path(a.config.DataDir, "n")) {
-					return errors.New("it was not left")
-				}
-				if got := a.agent.env.Former.Subnet("n"); got != subnet {
-					return fmt.Errorf("%s is remembered", got)
-				}
-				return nil
-			})
-			take(with)
-			if got := a.subnet(); got != subnet {
-				t.Errorf("subnet %s, was %s", got, subnet)
-			}
-			eventually(t, func() error {
-				if got := a.agent.env.Former.Subnet("n"); got.IsValid() {
-					return fmt.Errorf("%s is remembered still", got)
-				}
-				return nil
-			})
-		})
-	}
 }
 
 // TestStartWithoutNetworks: an agent whose configuration names no network leaves the networks of an earlier process as

@@ -1,72 +1,39 @@
 package agent
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"os"
+	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
-	"github.com/lenonet/leno/agent/definition"
-	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
-func TestReleaseGivesTheSubnetUp(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		store := memory.New()
-		a, b := newHost(t, store, "a").start(), newHost(t, store, "b").start()
-		a.ready()
-		b.ready()
-		b.applies(fmt.Sprintf("%s <- a@%s", b.subnet(), a.subnet()))
-		if err := a.client.ReleaseLease(context.Background(), "n"); err != nil {
-			t.Fatal(err)
-		}
-		a.applies("zero")
-		b.applies(b.subnet().String() + " <- ")
-		a.check(health.Lease, api.Warning, "restart or reload")
-		if err := a.agent.Reload(context.Background(), a.config); err != nil {
-			t.Fatal(err)
-		}
-		a.ready()
-		b.applies(fmt.Sprintf("%s <- a@%s", b.subnet(), a.subnet()))
-	})
-}
-
+// TestReload: a reload joins and leaves networks, and leaves the others alone. A network that comes back has its former
+// subnet.
 func TestReload(t *testing.T) {
 	simulated(t, func(t *testing.T) {
-		store := memory.New()
-		a := newHost(t, store, "a").start()
+		store, ctx := memory.New(), t.Context()
+		a := newHost(t, store, "a").wide().start()
 		a.ready()
-		ctx := context.Background()
-
-		refused := a.config
-		refused.DataDir, refused.Log.Level = "/elsewhere", "DEBUG"
-		if err := a.agent.Reload(ctx, refused); err == nil || !strings.Contains(err.Error(), "data_dir") {
-			t.Errorf("a new data_dir was not refused by name: %v", err)
-		}
-		if got := a.agent.self().Networks; len(got) != 1 {
-			t.Errorf("networks %v", got)
-		}
-
-		run := mustRunner(t, a)
-		more := a.config
+		lines := agenttest.FollowLog(t, a.client, api.Monitor{Level: "trace"})
+		run, less, more := mustRunner(t, a), a.config, a.config
 		second := a.second()
+		second.Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.6.0.0/16"), SubnetLen: 30}}
 		more.Networks = append(more.Networks[:1:1], second)
-		if err := a.agent.Reload(ctx, more); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, func() error { _, err := os.Stat(second.SubnetFile); return err })
+		must(t, a.agent.Reload(ctx, more))
+		agenttest.AwaitLine(t, lines, "configuration reloaded")
+		a.has(second.SubnetFile, "m")
+		subnet := state.SubnetInFile(second.SubnetFile)
 		a.measures(is(1), telemetry.LeaseHeld, "m")
 
-		if err := a.agent.Reload(ctx, a.config); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.agent.Reload(ctx, less))
 		if v, ok := a.metric(telemetry.LeaseHeld, "m"); ok {
 			t.Errorf("the metrics still have the network that was left, %v", v)
 		}
@@ -74,63 +41,35 @@ func TestReload(t *testing.T) {
 		if mustRunner(t, a) != run {
 			t.Error("an unchanged network was started again")
 		}
-		if _, err := os.Stat(second.SubnetFile); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("the network that left the configuration has its file: %v", err)
+		if exists(second.SubnetFile) || exists(state.Path(a.config.DataDir, "m")) {
+			t.Error("the network that left the configuration has its files")
 		}
 		if keys := store.Keys(memory.Prefix + "/leases/m/1"); len(keys) != 0 {
 			t.Errorf("its lease stays: %v", keys)
 		}
 		a.ready()
+
+		must(t, a.agent.Reload(ctx, more))
+		a.has(second.SubnetFile, "m")
+		if now := state.SubnetInFile(second.SubnetFile); now != subnet {
+			t.Errorf("subnet %s, was %s", now, subnet)
+		}
+		a.forgets("m")
 	})
 }
 
+// TestWatchNetworks: the agent joins networks that match, and leaves those that are deleted. It does not wait for one that
+// was deleted before the agent read its definition.
 func TestWatchNetworks(t *testing.T) {
 	simulated(t, func(t *testing.T) {
-		store := memory.New()
+		store, ctx := memory.New(), t.Context()
 		a := newHost(t, store, "a")
-		local := a.config.Networks[0]
-		a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"team-*"}
-		a.start()
-		ctx := context.Background()
-		for _, name := range []string{"team-red", "other"} {
-			local.Name = name
-			n, err := definition.FromBlock(local)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := store.Client().PutNetwork(ctx, n); err != nil {
-				t.Fatal(err)
-			}
-		}
-		networks := func(want string) {
+		a.config.WatchNetworks, a.config.AllowedNetworks = true, []string{"team-*"}
+		put := func(name, pool string) {
 			t.Helper()
-			eventually(t, func() error {
-				if got := fmt.Sprint(a.agent.self().Networks); got != want {
-					return fmt.Errorf("takes part in %s, want %s", got, want)
-				}
-				return nil
-			})
+			n := registry.Network{Name: name, Plan: agenttest.Plan(t, pool), Backend: agenttest.Backend(t, "recorder", "")}
+			must(t, store.Client().PutNetwork(ctx, n))
 		}
-		networks("[team-red]")
-		if err := store.Client().DeleteNetwork(ctx, "team-red"); err != nil {
-			t.Fatal(err)
-		}
-		networks("[]")
-	})
-}
-
-// TestWatchedNetworkDeletedAtOnce: the agent does not wait for a network that was deleted before the agent read its
-// definition.
-func TestWatchedNetworkDeletedAtOnce(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		store := memory.New()
-		a := newHost(t, store, "a")
-		n, err := definition.FromBlock(a.config.Networks[0])
-		must(t, err)
-		n.Name = "short"
-		a.config.WatchNetworks, a.config.AllowedNetworks = true, []string{"*"}
-		a.start().ready()
-		ctx := context.Background()
 		networks := func(want ...string) {
 			t.Helper()
 			eventually(t, func() error {
@@ -140,31 +79,19 @@ func TestWatchedNetworkDeletedAtOnce(t *testing.T) {
 				return nil
 			})
 		}
+		a.start()
+		put("other", "10.7.0.0/22")
+		put("team-red", "10.8.0.0/22")
+		networks("n", "team-red")
+		a.ready()
+		must(t, store.Client().DeleteNetwork(ctx, "team-red"))
+		networks("n")
 		a.registry.SetOne("Network", registry.ErrUnavailable)
-		must(t, store.Client().PutNetwork(ctx, n))
-		networks("n", "short")
-		must(t, store.Client().DeleteNetwork(ctx, "short"))
+		put("team-short", "10.8.0.0/22")
+		networks("n", "team-short")
+		must(t, store.Client().DeleteNetwork(ctx, "team-short"))
 		a.registry.SetOne("Network", nil)
 		networks("n")
 		a.ready()
 	})
-}
-
-func TestBusyAddressIsAnErrorAtStart(t *testing.T) {
-	t.Parallel()
-	store := memory.New()
-	a := newHost(t, store, "a").real().start()
-	a.ready()
-	b := newHost(t, store, "b").real()
-	b.config.HTTP = a.config.HTTP
-	b.start()
-	if err := b.wait(); err == nil || !strings.Contains(err.Error(), "http.address") {
-		t.Errorf("two agents on one address: %v", err)
-	}
-	c := newHost(t, store, "c").real()
-	c.config.DataDir = a.config.DataDir
-	c.start()
-	if err := c.wait(); err == nil || !strings.Contains(err.Error(), a.config.DataDir) {
-		t.Errorf("two agents on one data_dir: %v", err)
-	}
 }

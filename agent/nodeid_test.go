@@ -1,13 +1,16 @@
 package agent
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/state"
@@ -23,9 +26,43 @@ func flowing(subnets ...netip.Prefix) datapath.KernelState {
 	return out
 }
 
-// TestStateLost: a host that has lost its state directory keeps its id if its datapath still exists, so that its peers
-// see no change. Any other host gets a new id.
-func TestStateLost(t *testing.T) {
+// lostState returns a host that has lost its state directory. The store has its lease.
+func lostState(t *testing.T) (a *host, before registry.Lease) {
+	t.Helper()
+	a = newHost(t, memory.New(), "a")
+	client := a.store.Client()
+	n, err := definition.FromBlock(a.config.Networks[0])
+	must(t, err)
+	must(t, client.PutNetwork(t.Context(), n))
+	n = a.inStore()
+	before, err = client.Acquire(t.Context(), n, registry.Claim{Node: "a", NodeID: "6f1c9d1e-0000-4000-8000-00000000000a",
+		PublicIPs: a.place.Addrs, MTU: 1450, Backend: n.Backend, TTL: time.Hour, Hold: time.Hour})
+	must(t, err)
+	return a, before
+}
+
+// identify begins to find out the host's id, as its agent does when it starts. The result is the id.
+func (h *host) identify() <-chan string {
+	h.t.Helper()
+	h.agent = h.build()
+	identity, found := h.agent.identity, make(chan string, 1)
+	must(h.t, identity.lock(h.t.Context()))
+	go func() {
+		if err := errors.Join(identity.settle(h.t.Context()), identity.unlock()); err != nil {
+			h.t.Error(err)
+		}
+		id := h.agent.env.Identity.NodeID()
+		if stored, err := state.LoadNodeID(h.config.DataDir, hclog.NewNullLogger()); err != nil || stored != id || id == "" {
+			h.t.Errorf("%q is stored, the id is %q, %v", stored, id, err)
+		}
+		found <- id
+	}()
+	return found
+}
+
+// TestNodeID: a host that has lost its state directory keeps its id if its datapath still exists. Any other host gets a
+// new id, also one that could be this host and has another name or address.
+func TestNodeID(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(a *host, subnet netip.Prefix)
@@ -46,127 +83,83 @@ func TestStateLost(t *testing.T) {
 		{"after a boot", func(*host, netip.Prefix) {}, false},
 		{"a device of another subnet", func(a *host, _ netip.Prefix) { a.remains = flowing(netip.MustParsePrefix("10.5.99.0/24")) }, false},
 		{"a device without an address", func(a *host, _ netip.Prefix) { a.remains = flowing() }, false},
+		{"another name", func(a *host, subnet netip.Prefix) { a.remains, a.config.NodeName = flowing(subnet), "c" }, false},
+		{"another address", func(a *host, subnet netip.Prefix) {
+			a.remains, a.place.Addrs = flowing(subnet), []netip.Addr{netip.MustParseAddr("192.0.2.200")}
+		}, false},
 	} {
 		subtest(t, tt.name, func(t *testing.T) {
-			a, b, subnet, applied := pair(t)
-			before := leaseOf(t, a, subnet)
-			must(t, os.RemoveAll(a.config.DataDir))
-			tt.change(a, subnet)
-			states := b.recorder.all()
-			a.start()
-			a.ready()
-			a.applies(applied)
-			now := leaseOf(t, a, subnet)
-			if same := now.NodeID == before.NodeID; same != tt.same {
-				t.Errorf("node id %s, before %s", now.NodeID, before.NodeID)
-			}
-			if stored, err := state.LoadNodeID(a.config.DataDir, hclog.NewNullLogger()); err != nil || stored != now.NodeID {
-				t.Errorf("%s is stored, %v", stored, err)
-			}
-			if !tt.same || now.Session != before.Session && tt.name == "its lease has lapsed" {
-				return
-			}
-			if now.ModifyIndex != before.ModifyIndex || now.Session != before.Session {
-				t.Errorf("the record was written: %+v, before %+v", now, before)
-			}
-			if now := b.recorder.all(); !slices.Equal(now, states) {
-				t.Errorf("the peer applied %q, before %q", now, states)
+			a, before := lostState(t)
+			tt.change(a, before.Subnet())
+			if id := <-a.identify(); (id == before.NodeID) != tt.same {
+				t.Errorf("node id %s, before %s", id, before.NodeID)
 			}
 		})
 	}
 }
 
-// TestAnotherHostIsNotTakenForThisOne: the datapath is this host's, and the lease is that of a host that could be this
-// one but has another name or address. This host does not adopt the other's id.
-func TestAnotherHostIsNotTakenForThisOne(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		change func(a *host)
-	}{
-		{"another name", func(a *host) { a.config.NodeName = "c" }},
-		{"another address", func(a *host) { a.place.Addrs = []netip.Addr{netip.MustParseAddr("192.0.2.200")} }},
-	} {
-		subtest(t, tt.name, func(t *testing.T) {
-			a, _, subnet, _ := pair(t)
-			before := leaseOf(t, a, subnet)
-			must(t, os.RemoveAll(a.config.DataDir))
-			a.remains = flowing(subnet)
-			tt.change(a)
-			a.start()
-			a.check(health.Lease, api.Critical, before.NodeID)
-			id, err := state.LoadNodeID(a.config.DataDir, hclog.NewNullLogger())
-			if err != nil || id == "" || id == before.NodeID {
-				t.Errorf("node id %q, %v; the other host's is %s", id, err, before.NodeID)
-			}
-		})
-	}
+// TestNodeIDOfABrokenRecord: nothing is decided before every record can be read, because the datapath may belong to the
+// network whose record is broken.
+func TestNodeIDOfABrokenRecord(t *testing.T) {
+	simulated(t, func(t *testing.T) {
+		a, before := lostState(t)
+		a.remains = flowing(before.Subnet())
+		good, _, _ := a.store.Get(networkKey)
+		a.store.Put(networkKey, []byte("{"))
+		found := a.identify()
+		a.check(health.Node, api.Critical, "packets flow", networkKey)
+		if exists(state.NodeIDPath(a.config.DataDir)) {
+			t.Error("an id was made")
+		}
+		a.store.Put(networkKey, good)
+		if id := <-found; id != before.NodeID {
+			t.Errorf("node id %s, before %s", id, before.NodeID)
+		}
+	})
 }
 
-// TestStateLostWithoutAnAnswer: nothing is decided before the store can be asked and every record can be read, because the
-// datapath may belong to the network whose record is broken. Packets flow on.
-func TestStateLostWithoutAnAnswer(t *testing.T) {
-	const key = memory.Prefix + "/networks/n"
-	for _, tt := range []struct {
-		name string
-		fail func(a *host) (repair func())
-		says []string
-	}{
-		{"the store is away", func(a *host) func() {
-			a.registry.Set(registry.ErrUnavailable)
-			return func() { a.registry.Set(nil) }
-		}, []string{"node id was lost", "packets flow"}},
-		{"the record is broken", func(a *host) func() {
-			good, _, _ := a.store.Get(key)
-			a.store.Put(key, []byte("{"))
-			return func() { a.store.Put(key, good) }
-		}, []string{"packets flow", key}},
-	} {
-		subtest(t, tt.name, func(t *testing.T) {
-			a, _, subnet, applied := pair(t)
-			before := leaseOf(t, a, subnet)
-			must(t, os.RemoveAll(a.config.DataDir))
-			a.remains = flowing(subnet)
-			repair := tt.fail(a)
-			tries := len(a.recorder.tries())
-			a.start()
-			a.check(health.Node, api.Critical, tt.says...)
-			if exists(state.NodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) != tries {
-				t.Error("an id was made, or the datapath touched")
-			}
-			repair()
-			a.ready()
-			a.applies(applied)
-			if now := leaseOf(t, a, subnet); now.NodeID != before.NodeID || now.Session != before.Session {
-				t.Errorf("%+v, before %+v", now, before)
-			}
-		})
-	}
-}
-
-// TestNewHostWhileTheStoreIsAway: a host without a datapath does not wait for an id, and says what it waits for, even
-// if only the store has the plan of its network.
-func TestNewHostWhileTheStoreIsAway(t *testing.T) {
+// TestNodeIDWithoutTheStore: a host without a datapath does not wait for an id, even if only the store has the plan of its
+// network.
+func TestNodeIDWithoutTheStore(t *testing.T) {
 	for name, change := range map[string]func(*host){
 		"a whole block":               func(*host) {},
 		"only the store has the plan": func(a *host) { a.config.Networks[0].Pools, a.config.Networks[0].Backend = nil, nil },
-		"any network": func(a *host) {
-			a.config.Networks, a.config.WatchNetworks = nil, true
-		},
+		"any network":                 func(a *host) { a.config.Networks, a.config.WatchNetworks = nil, true },
 	} {
 		subtest(t, name, func(t *testing.T) {
 			a := newHost(t, memory.New(), "a")
 			change(a)
 			a.registry.Set(registry.ErrUnavailable)
-			a.start()
-			eventually(t, func() error {
-				_, err := os.Stat(state.NodeIDPath(a.config.DataDir))
-				return err
-			})
-			if len(a.config.Networks) > 0 {
-				a.check(health.Network, api.Critical, "waiting for the store")
-			}
+			<-a.identify()
 		})
 	}
+}
+
+// TestStateLost: a host that has lost its state directory waits until the store can be asked for its id. Packets flow on
+// untouched, and its peers see no change.
+func TestStateLost(t *testing.T) {
+	simulated(t, func(t *testing.T) {
+		a, b, subnet, applied := pair(t)
+		before := leaseOf(t, a, subnet)
+		must(t, os.RemoveAll(a.config.DataDir))
+		a.remains = flowing(subnet)
+		a.registry.Set(registry.ErrUnavailable)
+		tries, states := len(a.recorder.tries()), b.recorder.all()
+		a.start()
+		a.check(health.Node, api.Critical, "node id was lost", "packets flow")
+		if exists(state.NodeIDPath(a.config.DataDir)) || len(a.recorder.tries()) != tries {
+			t.Error("an id was made, or the datapath touched")
+		}
+		a.registry.Set(nil)
+		a.ready()
+		a.applies(applied)
+		if now := leaseOf(t, a, subnet); now.NodeID != before.NodeID || now.ModifyIndex != before.ModifyIndex || now.Session != before.Session {
+			t.Errorf("the record was written: %+v, before %+v", now, before)
+		}
+		if now := b.recorder.all(); !slices.Equal(now, states) {
+			t.Errorf("the peer applied %q, before %q", now, states)
+		}
+	})
 }
 
 // leaseOf returns the store's record of a subnet.

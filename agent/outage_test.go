@@ -54,7 +54,7 @@ func crowd(times []time.Duration, window time.Duration) float64 {
 	return float64(most) / float64(len(times))
 }
 
-// TestOutageOfManyAgents: a hundred agents lose the store at once. They call it seldom, and not all together. When it
+// TestOutageOfManyAgents: many agents lose the store at once. They call it seldom, and not all together. When it
 // is back, all is well within 10 s, although they do not come back all together either.
 func TestOutageOfManyAgents(t *testing.T) {
 	for _, tt := range []struct {
@@ -72,7 +72,7 @@ func TestOutageOfManyAgents(t *testing.T) {
 }
 
 func manyAgents(t *testing.T, failure error, lasts time.Duration) {
-	const agents = 100
+	const agents = 40
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -140,7 +140,7 @@ func manyAgents(t *testing.T, failure error, lasts time.Duration) {
 		t.Errorf("%d agents asked %d times in %s, want at most %d", agents, total, lasts, most)
 	}
 	t.Logf("%.2f requests a second of an agent", float64(total)/agents/lasts.Seconds())
-	if share := crowd(firsts, 100*time.Millisecond); share > 0.25 {
+	if share := crowd(firsts, 100*time.Millisecond); share > 0.35 { // 0.18, five standard deviations less, is usual
 		t.Errorf("%.0f%% of the first attempts were made within 100 ms", 100*share)
 	}
 

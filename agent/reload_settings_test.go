@@ -306,56 +306,64 @@ func (h *host) rotated(c config.Config, enough func(int) bool) error {
 // nothing. This holds for each setting, including those added later.
 func TestEverySetting(t *testing.T) {
 	cases := settingCases()
+	restart := map[string]settingCase{}
 	for _, s := range config.Settings() {
 		tt, ok := cases[s.Name]
 		delete(cases, s.Name)
-		if !ok {
+		switch {
+		case !ok:
 			t.Errorf("%s: what does a reload do with it?", s.Name)
-			continue
-		}
-		if (tt.seen == nil) != (s.Restart != "") {
+		case (tt.seen == nil) != (s.Restart != ""):
 			t.Errorf("%s: needs a restart %t, has an effect to see %t", s.Name, s.Restart != "", tt.seen != nil)
-			continue
-		}
-		try := func(t *testing.T) {
-			a := newHost(t, memory.New(), "a")
-			a.quiet = s.Name != "log_level" && s.Name != "log_json"
-			a.catalog = &serviceStore{Registry: a.registry, name: "here"}
-			a.start().ready()
-			if strings.Contains(s.Name, "networks") {
-				_, err := a.client.PutNetwork(context.Background(), api.Network{Name: "watched", Backend: []byte(`{"type":"recorder"}`),
-					Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/22")}}}, false)
-				must(t, err)
-			}
-			before, c := a.agent.settings.get(), a.config
-			c.Networks = slices.Clone(c.Networks)
-			tt.change(a, &c)
-			err := a.agent.Reload(context.Background(), c)
-			if tt.seen == nil {
-				if err == nil || !strings.Contains(err.Error(), "restart, nothing was changed: "+s.Name+": ") || strings.Contains(err.Error(), ";") {
-					t.Errorf("it was not refused by name: %v", err)
-				}
-				if diff := config.Compare(before, a.agent.settings.get()); len(diff) > 0 {
-					t.Errorf("refused, but changed: %v", diff)
-				}
-				return
-			}
-			must(t, err)
-			eventually(t, func() error { return tt.seen(a, c) })
-			a.ready()
-		}
-		switch s.Name {
-		case "log_rotate_bytes", "log_rotate_duration", "log_rotate_max_files", // rotated files are named after the time
-			"telemetry.address", "telemetry.statsd_address", "telemetry.dogstatsd_address": // packets do not come in simulated time
+		case tt.seen == nil:
+			restart[s.Name] = tt
+		case slices.Contains([]string{"log_rotate_bytes", "log_rotate_duration", "log_rotate_max_files", // rotated files are named after the time
+			"telemetry.address", "telemetry.statsd_address", "telemetry.dogstatsd_address"}, s.Name): // packets do not come in simulated time
 			t.Run(s.Name, func(t *testing.T) {
 				t.Parallel()
-				try(t)
+				takesOver(t, s.Name, tt)
 			})
 		default:
-			subtest(t, s.Name, try)
+			subtest(t, s.Name, func(t *testing.T) { takesOver(t, s.Name, tt) })
 		}
 	}
 	for name := range cases {
 		t.Errorf("%s is no setting", name)
 	}
+	subtest(t, "restart", func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.start().ready()
+		before := a.agent.settings.get()
+		for name, tt := range restart {
+			c := a.config
+			tt.change(a, &c)
+			err := a.agent.Reload(t.Context(), c)
+			if err == nil || !strings.Contains(err.Error(), "restart, nothing was changed: "+name+": ") || strings.Contains(err.Error(), ";") {
+				t.Errorf("%s was not refused by name: %v", name, err)
+			}
+			if diff := config.Compare(before, a.agent.settings.get()); len(diff) > 0 {
+				t.Errorf("%s was refused, but changed: %v", name, diff)
+			}
+		}
+	})
+}
+
+// takesOver fails the test unless a reload takes over a setting.
+func takesOver(t *testing.T, name string, tt settingCase) {
+	t.Helper()
+	a := newHost(t, memory.New(), "a")
+	a.quiet = name != "log_level" && name != "log_json"
+	a.catalog = &serviceStore{Registry: a.registry, name: "here"}
+	a.start().ready()
+	if strings.Contains(name, "networks") {
+		_, err := a.client.PutNetwork(t.Context(), api.Network{Name: "watched", Backend: []byte(`{"type":"recorder"}`),
+			Pools: []api.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/22")}}}, false)
+		must(t, err)
+	}
+	c := a.config
+	c.Networks = slices.Clone(c.Networks)
+	tt.change(a, &c)
+	must(t, a.agent.Reload(t.Context(), c))
+	eventually(t, func() error { return tt.seen(a, c) })
+	a.ready()
 }

@@ -24,97 +24,76 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
+// TestRefusedReloadChangesNothing: if one part refuses a configuration, no part takes anything of it.
 func TestRefusedReloadChangesNothing(t *testing.T) {
-	ctx := context.Background()
-	for _, tt := range []struct {
-		name   string
-		change func(a *host, c *config.Config)
-		says   string
-	}{
-		{"what needs a restart, all of it", func(_ *host, c *config.Config) { c.Consul.KVPrefix, c.NodeName, c.Consul.Token = "net", "x", "hush" },
-			`node_name: "a" -> "x"; consul.kv_prefix: "leno" -> "net"`},
-		{"token file", func(a *host, _ *config.Config) {
-			a.registry.SetReload(errors.New("no such file"))
-		}, "no such file"},
-	} {
-		subtest(t, tt.name, func(t *testing.T) {
-			a := newHost(t, memory.New(), "a").start()
-			a.ready()
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a").start()
+		a.ready()
+		for says, change := range map[string]func(c *config.Config){
+			`node_name: "a" -> "x"; consul.kv_prefix: "leno" -> "net"`: func(c *config.Config) {
+				c.Consul.KVPrefix, c.NodeName, c.Consul.Token = "net", "x", "hush"
+			},
+			"no such file": func(*config.Config) { a.registry.SetReload(errors.New("no such file")) },
+		} {
 			c := a.config
 			c.Networks, c.Log.Level = nil, "ERROR"
-			tt.change(a, &c)
-			if err := a.agent.Reload(ctx, c); err == nil || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "nothing was changed") {
+			change(&c)
+			if err := a.agent.Reload(t.Context(), c); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "nothing was changed") {
 				t.Errorf("reload: %v", err)
 			}
-			a.agent.log.Trace("still traced")
-			if len(a.said.With("still traced")) != 1 || len(a.registry.Tokens()) != 0 ||
+			a.registry.SetReload(nil)
+			a.agent.log.Trace("still traced: " + says)
+			if len(a.said.With("still traced: "+says)) != 1 || len(a.registry.Tokens()) != 0 ||
 				len(a.agent.self().Networks) != 1 || len(a.agent.settings.get().Networks) != 1 {
 				t.Error("something was changed")
 			}
 			if got := a.recorder.all(); len(got) != 1 {
 				t.Errorf("the datapath was disturbed: %q", got)
 			}
-		})
-	}
+		}
+	})
 }
 
 // TestReloadKeepsTheDatapath: changed settings of leases or of a network start its runner again, but nothing is
 // removed, and the backend stays open, so that a forwarder in it does not stop.
 func TestReloadKeepsTheDatapath(t *testing.T) {
-	for name, change := range map[string]func(*config.Config){
-		"lease":    func(c *config.Config) { c.Lease.TTL += time.Second },
-		"underlay": func(c *config.Config) { c.Underlay.CanReach = netip.MustParseAddr("192.0.2.1") },
-		"network":  func(c *config.Config) { c.Networks[0].IPMasq = true },
-	} {
-		subtest(t, name, func(t *testing.T) {
-			a := newHost(t, memory.New(), "a")
-			a.config.Lease.ReleaseOnStop = true
-			a.start().ready()
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.config.Lease.ReleaseOnStop = true
+		a.start().ready()
+		lease, _ := mustRunner(t, a).Lease()
+		c := a.config
+		for name, change := range map[string]func(){
+			"lease":    func() { c.Lease.TTL += time.Second },
+			"underlay": func() { c.Underlay.CanReach = netip.MustParseAddr("192.0.2.1") },
+			"network":  func() { c.Networks[0].IPMasq = true },
+		} {
 			before := mustRunner(t, a)
-			lease, _ := before.Lease()
-			c := a.config
-			c.Networks = append([]config.Network{}, c.Networks...)
-			change(&c)
-			must(t, a.agent.Reload(context.Background(), c))
+			c.Networks = slices.Clone(c.Networks)
+			change()
+			must(t, a.agent.Reload(t.Context(), c))
 			a.ready()
 			now, _ := mustRunner(t, a).Lease()
 			if mustRunner(t, a) == before || now.Session != lease.Session || now.ModifyIndex != lease.ModifyIndex {
-				t.Errorf("before %+v, now %+v", lease, now)
+				t.Errorf("%s: before %+v, now %+v", name, lease, now)
 			}
 			if got := a.recorder.all(); len(got) != 1 {
-				t.Errorf("the datapath was disturbed: %q", got)
+				t.Errorf("%s: the datapath was disturbed: %q", name, got)
 			}
 			if built, open := a.recorder.open(); built != 1 || open != 1 {
-				t.Errorf("%d backends built, %d open", built, open)
+				t.Errorf("%s: %d backends built, %d open", name, built, open)
 			}
-			if a.registry.Count("own Release") != 0 {
-				t.Error("the lease was given up")
-			}
-		})
-	}
-}
-
-func TestReloadAfterTheEnd(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a").start()
-		a.ready()
-		must(t, a.stop())
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := a.agent.Reload(ctx, a.config); !errors.Is(err, errEnded) {
-			t.Errorf("reload: %v", err)
 		}
-		idle := a.build() // never run, so that nothing answers
-		cancel()
-		if err := idle.Reload(ctx, a.config); !errors.Is(err, context.Canceled) {
-			t.Errorf("reload: %v", err)
+		if a.registry.Count("own Release") != 0 {
+			t.Error("the lease was given up")
 		}
 	})
 }
 
+// TestReloadByRequest: the answer to a request names what was changed, what has no effect, or why nothing was changed.
 func TestReloadByRequest(t *testing.T) {
 	simulated(t, func(t *testing.T) {
-		ctx := context.Background()
+		ctx := t.Context()
 		a := newHost(t, memory.New(), "a").start()
 		a.ready()
 		agenttest.WantCode(t, "no files to read", errOf(a.client.Reload(ctx, false)), http.StatusConflict)
@@ -123,7 +102,20 @@ func TestReloadByRequest(t *testing.T) {
 		c, broken := a.config, error(nil)
 		a.refresh = func() (config.Config, error) { return c, broken }
 		a.start().ready()
+		a.check(health.Network, api.Passing, "defined")
+		c.Lease.Hold += time.Hour
+		out, err := a.client.Reload(ctx, false)
+		if err != nil || len(out.Changed) != 1 || out.Changed[0].Field != "lease.hold" {
+			t.Errorf("%+v, %v", out, err)
+		}
+		a.declinesTheBlockOf(&c)
+
 		c.Networks = nil
+		err = errOf(a.client.Reload(ctx, false))
+		agenttest.WantCode(t, "no networks", err, http.StatusConflict, "would leave n", "leno reload -force", "nothing was changed")
+		if now := a.agent.settings.get(); len(a.agent.self().Networks) != 1 || len(now.Networks) != 1 {
+			t.Errorf("it was changed to %+v", now)
+		}
 		must(t, errOf(a.client.Reload(ctx, true)))
 		if len(a.agent.self().Networks) != 0 {
 			t.Error("nothing was reloaded")
@@ -131,6 +123,40 @@ func TestReloadByRequest(t *testing.T) {
 		a.check(health.Network, api.Warning, "watch_networks")
 		broken = fmt.Errorf("agent.hcl:3: no such block")
 		agenttest.WantCode(t, "a broken file", errOf(a.client.Reload(ctx, false)), http.StatusConflict, "agent.hcl:3")
+		a.showsEvents("reload info: configuration reloaded", "reload warning: reload refused: agent.hcl:3: no such block",
+			"reload warning: reload refused: nothing was changed: no network is left")
+	})
+}
+
+// declinesTheBlockOf fails the test unless a block that differs from the definition in the store has no effect, and the
+// answer to a reload and the check say so and name the command that has one.
+func (h *host) declinesTheBlockOf(c *config.Config) {
+	h.t.Helper()
+	c.Networks = slices.Clone(c.Networks)
+	c.Networks[0].Backend = &config.Backend{Type: "recorder", Options: []byte(`{"vni":2}`)}
+	c.Networks[0].IPMasq = !c.Networks[0].IPMasq // starts the runner again
+	c.NetworkFiles = map[string]string{"n": "/etc/leno.d/n.hcl"}
+	out, err := h.client.Reload(h.t.Context(), false)
+	must(h.t, err)
+	want := []string{"stays in force", "backend.vni is 2", "run: leno network apply /etc/leno.d/n.hcl"}
+	if len(out.Warnings) != 1 || !strings.HasPrefix(out.Warnings[0], "network n: ") ||
+		slices.ContainsFunc(want, func(words string) bool { return !strings.Contains(out.Warnings[0], words) }) {
+		h.t.Errorf("warnings %q, want %q", out.Warnings, want)
+	}
+	h.check(health.Network, api.Passing, append(want, "defined; ")...)
+	h.ready()
+	if n := h.inStore(); n.Backend.Type != "recorder" || strings.Contains(string(n.Backend.Object), "vni") {
+		h.t.Errorf("the store has %s", n.Backend.Object)
+	}
+	c.Networks = h.config.Networks
+	if out, err := h.client.Reload(h.t.Context(), false); err != nil || len(out.Warnings) != 0 {
+		h.t.Errorf("%+v, %v", out, err)
+	}
+	eventually(h.t, func() error {
+		if got := reasonOf(h.agent, "n", health.Network); got != "defined" {
+			return errors.New(got)
+		}
+		return nil
 	})
 }
 
@@ -219,35 +245,31 @@ func TestReloadWhileTheNameIsUnknown(t *testing.T) {
 
 // TestReloadsAtOnce: after any number of reloads at the same time, what the files said last is in force.
 func TestReloadsAtOnce(t *testing.T) {
-	simulated(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, memory.New(), "a")
+		h.part()
 		var mu sync.Mutex
-		read := 0
-		a := newHost(t, memory.New(), "a")
-		a.refresh = func() (config.Config, error) {
+		read, inForce := 0, time.Duration(0)
+		h.agent.reloader.read = func() (config.Config, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			read++
-			c := a.config
-			c.Lease.Hold = time.Duration(read) * time.Hour
-			return c, nil
+			return config.Config{Lease: config.Lease{Hold: time.Duration(read)}}, nil
 		}
-		a.start().ready()
+		go func() {
+			for request := range h.agent.reloader.requests {
+				inForce = request.config.Lease.Hold
+				request.done <- reloadAnswer{}
+			}
+		}()
 		var all sync.WaitGroup
 		for range 20 {
-			all.Go(func() {
-				out, err := a.agent.Refresh(context.Background(), false)
-				if err != nil || len(out.Changed) != 1 || out.Changed[0].Field != "lease.hold" {
-					t.Errorf("%+v, %v", out, err)
-				}
-			})
+			all.Go(func() { must(t, errOf(h.agent.Refresh(t.Context(), false))) })
 		}
 		all.Wait()
-		if got := a.agent.settings.get().Lease.Hold; got != 20*time.Hour {
-			t.Errorf("hold is %s", got)
-		}
-		a.ready()
-		if got := a.recorder.all(); len(got) != 1 {
-			t.Errorf("the datapath was disturbed: %q", got)
+		close(h.agent.reloader.requests)
+		if inForce != 20 {
+			t.Errorf("what was read as number %d is in force", inForce)
 		}
 	})
 }
@@ -339,46 +361,12 @@ func TestReloadThatBlocks(t *testing.T) {
 		if err := answer(); !errors.Is(err, errEnded) {
 			t.Errorf("a reload of an agent that ended: %v", err)
 		}
-	})
-}
-
-// TestReloadOfAnotherDefinition: a block that differs from the definition in the store has no effect. The answer and
-// the check say so, and name the command that has one.
-func TestReloadOfAnotherDefinition(t *testing.T) {
-	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a")
-		var c config.Config
-		a.refresh = func() (config.Config, error) { return c, nil }
-		a.start().ready()
-		a.check(health.Network, api.Passing, "defined")
-		c = a.config
-		c.Networks = slices.Clone(c.Networks)
-		c.Networks[0].Backend = &config.Backend{Type: "recorder", Options: []byte(`{"vni":2}`)}
-		for file, word := range map[string]string{"/etc/leno.d/n.hcl": "/etc/leno.d/n.hcl", "/etc/leno.d/my net's.hcl": `'/etc/leno.d/my net'\''s.hcl'`, "": "FILE"} {
-			c.NetworkFiles, c.Networks = map[string]string{"n": file}, slices.Clone(c.Networks)
-			c.Networks[0].IPMasq = !c.Networks[0].IPMasq // starts the runner again
-			out, err := a.client.Reload(context.Background(), false)
-			must(t, err)
-			want := []string{"stays in force", "backend.vni is 2", "run: leno network apply " + word}
-			if len(out.Warnings) != 1 || !strings.HasPrefix(out.Warnings[0], "network n: ") ||
-				slices.ContainsFunc(want, func(words string) bool { return !strings.Contains(out.Warnings[0], words) }) {
-				t.Errorf("warnings %q, want %q", out.Warnings, want)
-			}
-			a.check(health.Network, api.Passing, append(want, "defined; ")...)
+		if err := a.agent.Reload(t.Context(), a.config); !errors.Is(err, errEnded) {
+			t.Errorf("a reload after the end: %v", err)
 		}
-		a.ready()
-		if n, err := a.store.Client().Network(context.Background(), "n"); err != nil || n.Backend.Type != "recorder" || strings.Contains(string(n.Backend.Object), "vni") {
-			t.Errorf("the store has %s, %v", n.Backend.Object, err)
+		idle := a.build() // never run, so that nothing answers
+		if err := idle.Reload(ctx, a.config); !errors.Is(err, context.Canceled) {
+			t.Errorf("a reload of an agent that does not run: %v", err)
 		}
-		c.Networks = a.config.Networks
-		if out, err := a.client.Reload(context.Background(), false); err != nil || len(out.Warnings) != 0 {
-			t.Errorf("%+v, %v", out, err)
-		}
-		eventually(t, func() error {
-			if got := reasonOf(a.agent, "n", health.Network); got != "defined" {
-				return errors.New(got)
-			}
-			return nil
-		})
 	})
 }

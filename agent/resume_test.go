@@ -7,15 +7,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"os"
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-
 	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/state"
@@ -51,59 +46,76 @@ func pair(t *testing.T) (a, b *host, subnet netip.Prefix, applied string) {
 }
 
 // TestResumeWithoutAName: a host whose packets wait for a process resumes what it remembers, although only the store
-// knows its name, and says that the store has not confirmed it.
+// knows its name, and shows it, and says that the store has not confirmed it.
 func TestResumeWithoutAName(t *testing.T) {
 	simulated(t, func(t *testing.T) {
-		a, _, subnet, applied := pair(t)
-		file := a.config.Networks[0].SubnetFile
-		must(t, os.Remove(file))
+		a, b, subnet, applied := pair(t)
 		a.remains = waiting(subnet)
 		a.registry.Set(registry.ErrUnavailable)
 		a.config.NodeName, a.catalog = "", &namelessStore{a.registry, "a"}
-		tries, walls := len(a.recorder.tries()), len(a.wall.names())
+		tries := len(a.recorder.tries())
 		a.start()
 		a.more("applies", tries, func() int { return len(a.recorder.tries()) })
 		a.applies(applied)
 		a.check(health.Lease, api.Warning, subnet.String(), "stays in use as")
-		a.check(health.Routes, api.Passing, "1 peers in place")
-		a.check(health.Forwarding, api.Passing)
-		peers, err := a.client.Peers(context.Background(), "n")
-		if err != nil || len(peers.Peers) != 1 || peers.Peers[0].Node != "b" || !peers.Peers[0].Held {
-			t.Errorf("%+v, %v", peers, err)
+		a.check(health.Network, api.Warning, subnet.String(), "stays in use as")
+		if code, report := a.health(); code != http.StatusServiceUnavailable || report.Ready {
+			t.Errorf("healthz %d, %+v", code, report)
 		}
-		// The datapath is maintained, with the address that the host has now.
-		a.move([]netip.Addr{netip.MustParseAddr("192.0.2.7")}, nil)
-		tries = len(a.recorder.tries())
-		a.kick()
-		a.more("applies", tries, func() int { return len(a.recorder.tries()) })
-		if exists(file) {
-			t.Error("a subnet file was written")
-		}
-		// Rules stay as the former process had them, except that no device is exempt while the underlay is not known.
-		a.wall.set(func(w *wall) {
-			for _, networks := range w.wanted[walls:] {
-				if diff := cmp.Diff(w.wanted[walls-1], networks, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
-					cmpopts.IgnoreFields(firewall.Network{}, "Underlay")); diff != "" {
-					t.Errorf("other rules (-before +now):\n%s", diff)
-				}
-			}
-		})
+		a.showsResumed(subnet, b.subnet())
 		built, open := a.recorder.open()
 
 		a.registry.Set(nil)
 		a.ready()
 		a.check(health.Lease, api.Passing)
 		a.check(health.Network, api.Passing)
-		if !exists(file) {
-			t.Error("no subnet file")
-		}
 		if after, still := a.recorder.open(); after != built || still != open || open != 1 {
 			t.Errorf("%d backends built, %d open; before %d, %d", after, still, built, open)
 		}
 		if got := a.recorder.all(); slices.Contains(got, "zero") || got[len(got)-1] != applied {
 			t.Errorf("applied %q", got)
 		}
+		list, err := a.client.Leases(t.Context(), "n")
+		if err != nil || len(list.Leases) != 2 || !list.Leases[0].Held || !list.Leases[1].Held {
+			t.Errorf("leases: %+v, %v", list, err)
+		}
 	})
+}
+
+// showsResumed fails the test unless the API shows network n with the host's subnet and that of its peer b, as the former
+// process of the host wrote them down.
+func (h *host) showsResumed(subnet, peer netip.Prefix) {
+	h.t.Helper()
+	ctx, c := h.t.Context(), h.client
+	all, err := c.Networks(ctx)
+	if err != nil || len(all.Networks) != 1 || all.Networks[0].Local == nil || !slices.Equal(all.Networks[0].Local.Subnets, []netip.Prefix{subnet}) {
+		h.t.Errorf("networks: %+v, %v", all, err)
+	}
+	if n, err := c.Network(ctx, "n"); err != nil || len(n.Pools) != 1 {
+		h.t.Errorf("network: %+v, %v", n, err)
+	}
+	want := []string{fmt.Sprintf("%s own true held true", subnet), fmt.Sprintf("%s own false held true", peer)}
+	for _, memory := range []string{"", "?memory=true"} {
+		var list api.LeaseList
+		code, body := h.request("GET", "/v1/network/n/leases"+memory, "")
+		must(h.t, json.Unmarshal([]byte(body), &list))
+		var got []string
+		for _, l := range list.Leases {
+			got = append(got, fmt.Sprintf("%s own %t held %t", l.Subnet, l.Own, l.Held))
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if code != http.StatusOK || !slices.Equal(got, want) {
+			h.t.Errorf("leases%s: %d %q, want %q", memory, code, got, want)
+		}
+	}
+	if l, err := c.Lease(ctx, "n", peer); err != nil || l.Node != "b" {
+		h.t.Errorf("lease: %+v, %v", l, err)
+	}
+	peers, err := c.Peers(ctx, "n")
+	if err != nil || len(peers.Peers) != 1 || peers.Peers[0].Node != "b" || !peers.Peers[0].Held {
+		h.t.Errorf("peers: %+v, %v", peers, err)
+	}
 }
 
 // namelessStore is a store that tells the host its name when it can be asked.
@@ -116,8 +128,6 @@ func (s *namelessStore) NodeName(ctx context.Context) (name string, err error) {
 	err = s.Call(ctx, "NodeName", func(context.Context) error { return nil })
 	return s.name, err
 }
-
-func waitingFor(subnet netip.Prefix) datapath.KernelState { return waiting(subnet) }
 
 // TestResumeWatchedNetwork: a network without a block is resumed, too, although only the store says that it exists.
 // The host leaves it once the network is certain to be gone.
@@ -221,67 +231,4 @@ func TestResumeSwapped(t *testing.T) {
 			t.Errorf("%d backends are open", open)
 		}
 	})
-}
-
-// TestResumedIsShown: an agent that has not reached the store since its start answers from what its former process
-// wrote down.
-func TestResumedIsShown(t *testing.T) {
-	ctx := context.Background()
-	for _, tt := range []struct {
-		name    string
-		remains func(netip.Prefix) datapath.KernelState
-	}{
-		{"the datapath waits for a process", waitingFor},
-		{"the kernel carries packets", func(netip.Prefix) datapath.KernelState { return datapath.KernelState{Routes: 1} }},
-	} {
-		subtest(t, tt.name, func(t *testing.T) {
-			a, b, subnet, _ := pair(t)
-			a.remains = tt.remains(subnet)
-			a.registry.Set(registry.ErrUnavailable)
-			a.start()
-			eventually(t, func() error {
-				list, err := a.client.Networks(ctx)
-				if err != nil {
-					return err
-				}
-				if len(list.Networks) != 1 || list.Networks[0].Local == nil || !slices.Equal(list.Networks[0].Local.Subnets, []netip.Prefix{subnet}) {
-					return fmt.Errorf("%+v", list)
-				}
-				return nil
-			})
-			if n, err := a.client.Network(ctx, "n"); err != nil || len(n.Pools) != 1 {
-				t.Errorf("network: %+v, %v", n, err)
-			}
-			a.check(health.Network, api.Warning, "waiting for")
-			if code, report := a.health(); code != http.StatusTooManyRequests || report.Ready {
-				t.Errorf("healthz %d, %+v", code, report)
-			}
-			for _, memory := range []string{"", "?memory=true"} {
-				var list api.LeaseList
-				code, body := a.request("GET", "/v1/network/n/leases"+memory, "")
-				must(t, json.Unmarshal([]byte(body), &list))
-				var got []string
-				for _, l := range list.Leases {
-					got = append(got, fmt.Sprintf("%s %s own %t held %t", l.Node, l.Subnet, l.Own, l.Held))
-				}
-				want := []string{fmt.Sprintf("a %s own true held true", subnet), fmt.Sprintf("b %s own false held true", b.subnet())}
-				slices.Sort(got)
-				if code != http.StatusOK || !slices.Equal(got, want) {
-					t.Errorf("leases%s: %d %q, want %q", memory, code, got, want)
-				}
-			}
-			if l, err := a.client.Lease(ctx, "n", b.subnet()); err != nil || l.Node != "b" {
-				t.Errorf("lease: %+v, %v", l, err)
-			}
-			peers, err := a.client.Peers(ctx, "n")
-			if err != nil || len(peers.Peers) != 1 || peers.Peers[0].Node != "b" {
-				t.Errorf("peers: %+v, %v", peers, err)
-			}
-			a.registry.Set(nil)
-			a.ready()
-			if list, err := a.client.Leases(ctx, "n"); err != nil || len(list.Leases) != 2 || !list.Leases[0].Held || !list.Leases[1].Held {
-				t.Errorf("leases: %+v, %v", list, err)
-			}
-		})
-	}
 }

@@ -69,16 +69,22 @@ func TestLeavingLeavesNothing(t *testing.T) {
 			if built, open := a.recorder.open(); built != 1 || open != 0 {
 				t.Errorf("%d of %d backends are open", open, built)
 			}
+			if tt.name == "released" {
+				a.check(health.Lease, api.Warning, "restart or reload")
+				must(t, a.agent.Reload(ctx, a.config))
+				a.ready()
+			}
 		})
 	}
 }
 
 // TestLeftOverRestart: a network that was removed from the configuration while the agent was down is left at the next
-// start.
+// start. The host gets its former subnet when the network comes back.
 func TestLeftOverRestart(t *testing.T) {
 	simulated(t, func(t *testing.T) {
-		a := newHost(t, memory.New(), "a").start()
-		a.ready()
+		a := newHost(t, memory.New(), "a").wide()
+		with := a.config
+		a.start().ready()
 		subnet, local, second := a.subnet(), a.config.Networks[0], a.second()
 		must(t, a.stop())
 		state := state.Path(a.config.DataDir, "n")
@@ -102,5 +108,26 @@ func TestLeftOverRestart(t *testing.T) {
 			}
 			return nil
 		})
+		if got := a.agent.env.Former.Subnet("n"); got != subnet {
+			t.Errorf("%s is remembered", got)
+		}
+		must(t, a.stop())
+		a.config = with
+		a.start().ready()
+		if got := a.subnet(); got != subnet {
+			t.Errorf("subnet %s, was %s", got, subnet)
+		}
+		a.forgets("n")
+	})
+}
+
+// forgets waits until the former subnet in a network is no longer remembered.
+func (h *host) forgets(network string) {
+	h.t.Helper()
+	eventually(h.t, func() error {
+		if got := h.agent.env.Former.Subnet(network); got.IsValid() {
+			return fmt.Errorf("%s is remembered still", got)
+		}
+		return nil
 	})
 }
