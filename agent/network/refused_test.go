@@ -21,6 +21,7 @@ func TestClaimIsMendedWhileWaiting(t *testing.T) {
 		b.place = a.place
 		b.start()
 		b.check(health.Conflict, api.Critical, `"a"`, `"b"`, "192.0.2.97")
+		b.check(health.Lease, api.Critical, "id-a")
 		b.mu.Lock()
 		b.place = own
 		b.mu.Unlock()
@@ -31,5 +32,6 @@ func TestClaimIsMendedWhileWaiting(t *testing.T) {
 		c.deps.Identity.SetNode("a")
 		c.start()
 		c.check(health.Conflict, api.Critical, `"a"`, "192.0.2.97", "192.0.2.99")
+		c.check(health.Lease, api.Critical, "id-a")
 	})
 }
