@@ -106,15 +106,16 @@ func (h *host) metric(name string, labels ...string) (value float64, ok bool) {
 	return 0, false
 }
 
-// measures waits until the value of a metric satisfies want. The pauses grow, because each look parses all metrics.
-func (h *host) measures(want func(float64) bool, name string, labels ...string) {
+// measures waits until the value of a metric satisfies want, and returns it. The pauses grow, because each look parses
+// all metrics.
+func (h *host) measures(want func(float64) bool, name string, labels ...string) float64 {
 	h.t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 80*time.Millisecond) {
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 80*time.Millisecond) {
 		v, ok := h.metric(name, labels...)
 		switch {
 		case ok && want(v):
-			return
+			return v
 		case time.Now().After(deadline):
 			h.t.Fatalf("%s: %s %q is %v, there %t", h.name, name, labels, v, ok)
 		}
@@ -299,12 +300,12 @@ func TestMetrics(t *testing.T) {
 		}
 		tested := map[string]bool{}
 		for _, row := range rows {
+			before := 0.0
 			if row.at != nil {
-				a.measures(row.at, row.name, row.labels...)
+				before = a.measures(row.at, row.name, row.labels...)
 			}
 			tested[row.name] = true
 			if row.do != nil {
-				before, _ := a.metric(row.name, row.labels...)
 				if row.then == nil {
 					row.then = over(before)
 				}
