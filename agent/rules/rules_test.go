@@ -130,7 +130,7 @@ func TestRemember(t *testing.T) {
 	k, _ := newKeeper(r)
 	kinds := map[string]backend.Type{"udp": {Tunnels: true, Port: func(json.RawMessage) backend.Port { return backend.Port{Number: 8285} }}}
 	k.Remember(kinds, dir, func(name string) (config.Network, bool) {
-		_ = k.Status() // whoever has a lock that the caller's function takes may ask
+		_ = k.Status() // the keeper answers while this function runs
 		return config.Network{Name: name, Forward: true}, name != "unwanted"
 	})
 	k.Resume("unwanted")
