@@ -83,7 +83,7 @@ func (s *source) leafPage(c *cli.Command, up string) string {
 	b.WriteString(text)
 	b.WriteString("\n## Usage\n\n")
 	fenced(&b, "text", strings.TrimPrefix(c.UsageLine(), "Usage: "))
-	s.optionTables(&b, c, up)
+	s.optionTable(&b, c, up)
 	if shown != "" {
 		b.WriteString("\n## Examples\n\n")
 		fenced(&b, "sh", shown)
@@ -93,17 +93,13 @@ func (s *source) leafPage(c *cli.Command, up string) string {
 		b.WriteString("\n## What it prints\n\n")
 		fenced(&b, "console", strings.ReplaceAll(output, "=DIR/", "=/run/leno/"))
 	}
-	b.WriteString("\n## Exit codes\n\n")
-	codes := fmt.Sprintf("%d done, %d failed, %d wrong usage", cli.ExitDone, cli.ExitFailed, cli.ExitUsage)
-	if c.Spec.Name == "agent" {
-		codes += fmt.Sprintf(", %d a configuration that it cannot start with", cli.ExitConfig)
-	}
-	fmt.Fprintf(&b, "%s. See also [output and exit codes](%sindex.mdx#output-and-exit-codes).\n", codes, up)
+	fmt.Fprintf(&b, "\nSee also [output and exit codes](%sindex.mdx#output-and-exit-codes)", up)
 	for _, o := range command.Outputs() {
 		if o.Command == c.Spec.Name {
-			fmt.Fprintf(&b, "\nWhat `-format=json` prints: [%s](%sjson.mdx#%s).\n", o.Command, up, strings.ReplaceAll(o.Command, " ", "-"))
+			fmt.Fprintf(&b, " and [what `-format=json` prints](%sjson.mdx#%s)", up, strings.ReplaceAll(o.Command, " ", "-"))
 		}
 	}
+	b.WriteString(".\n")
 	return b.String()
 }
 
@@ -182,24 +178,22 @@ func (s *source) newOption(c *cli.Command, f *flag.Flag) option {
 	return o
 }
 
-// optionTables writes the flags of a command, and below them those that it shares with all
-// commands that call the agent.
-func (s *source) optionTables(b *strings.Builder, c *cli.Command, up string) {
+// optionTable writes the flags of a command, and below them the names of those that the overview explains.
+func (s *source) optionTable(b *strings.Builder, c *cli.Command, up string) {
 	own, common := c.Options()
-	table := func(flags []*flag.Flag) {
-		b.WriteString("| option | environment | default | meaning |\n|---|---|---|---|\n")
-		for _, f := range flags {
-			o := s.newOption(c, f)
-			fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", o.name, optionEnv.ReplaceAllString(o.env, "`$0`"), cell(o.standard), cell(o.means))
-		}
-	}
 	if len(own) > 0 {
-		b.WriteString("\n## Options\n\n")
-		table(own)
+		b.WriteString("\n## Options\n\n| option | environment | default | meaning |\n|---|---|---|---|\n")
 	}
-	if len(common) > 0 {
-		fmt.Fprintf(b, "\n## Options of all commands\n\nMore about them: [flags and environment](%sindex.mdx#flags-and-environment).\n\n", up)
-		table(common)
+	for _, f := range own {
+		o := s.newOption(c, f)
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", o.name, optionEnv.ReplaceAllString(o.env, "`$0`"), cell(o.standard), cell(o.means))
+	}
+	var names []string
+	for _, f := range common {
+		names = append(names, "`-"+f.Name+"`")
+	}
+	if len(names) > 0 {
+		fmt.Fprintf(b, "\n[Common options](%sindex.mdx#flags-and-environment): %s.\n", up, strings.Join(names, ", "))
 	}
 }
 
