@@ -328,9 +328,9 @@ func checkIntervals(t *testing.T) map[string]time.Duration {
 	t.Helper()
 	out := map[string]time.Duration{}
 	for _, row := range docpages.Rows(t, docpages.Path("operations/health"), "") {
-		all := regexp.MustCompile(`(\d+) s\b`).FindAllStringSubmatch(row[4], -1)
+		all := regexp.MustCompile(`(\d+) s\b`).FindAllStringSubmatch(row[3], -1)
 		if len(all) == 0 {
-			t.Errorf("%s: no interval in %q", row[0], row[4])
+			t.Errorf("%s: no interval in %q", row[0], row[3])
 			continue
 		}
 		n, err := strconv.Atoi(all[len(all)-1][1])
