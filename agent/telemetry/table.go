@@ -83,67 +83,63 @@ func Table() []Metric {
 	network := []string{"network"}
 	and := func(more ...string) []string { return slices.Concat(network, more) }
 	return []Metric{
-		{Name: BuildInfo, Kind: Gauge, Labels: []string{"version", "revision", "go"}, Help: "Always 1; the labels say which leno runs."},
+		{Name: BuildInfo, Kind: Gauge, Labels: []string{"version", "revision", "go"}, Help: "Always 1; the labels are those of the program."},
 		{Name: AgentStart, Kind: Gauge, Help: "When the agent started, in seconds since 1970."},
-		{Name: AgentReady, Kind: Gauge, Help: "1 when every network is usable by container runtimes, else 0."},
-		{Name: AgentHealth, Kind: Gauge, Help: "Health of the agent with all its networks, as /healthz has it: 0 passing, 1 warning, 2 critical."},
-		{Name: HealthCheck, Kind: Gauge, Labels: and("check"), Help: "Each named check: 0 passing, 1 warning, 2 critical. Checks of the whole agent have an empty network."},
-		{Name: Reloads, Kind: Counter, Labels: []string{"result"}, Help: "Configurations that were taken over (ok), or read and refused (failed)."},
+		{Name: AgentReady, Kind: Gauge, Help: "1 when every network is ready for containers, else 0."},
+		{Name: AgentHealth, Kind: Gauge, Help: "Health as in /healthz: 0 passing, 1 warning, 2 critical."},
+		{Name: HealthCheck, Kind: Gauge, Labels: and("check"), Help: "Each check: 0 passing, 1 warning, 2 critical. Checks of the whole agent have an empty network."},
+		{Name: Reloads, Kind: Counter, Labels: []string{"result"}, Help: "Reloads of the configuration: ok or failed."},
 
 		{Name: LeaseHeld, Kind: Gauge, Labels: network, Help: "1 while this host holds a lease, else 0."},
-		{Name: LeaseLapse, Kind: Gauge, Labels: network, Help: "Seconds until this host's lease may lapse if it is not renewed: lease.ttl after the last renewal. Below 0 it may have lapsed; 0 without a lease."},
-		{Name: LeaseRenewMargin, Kind: Gauge, Labels: network, Help: "Seconds before the lease may lapse at which it is renewed: lease.renew_margin."},
-		{Name: LeaseRenewals, Kind: Counter, Labels: and("result"), Help: "Renewals of this host's lease that worked (ok), could not be made (failed), or found the session dead (lost)."},
-		{Name: LeaseRenewal, Kind: Timer, Labels: network, Help: "How long a renewal took, whatever came of it."},
-		{Name: LeaseClaims, Kind: Counter, Labels: and("result"), Help: "Claims of a lease, at the start, after a change and after a loss, that worked (ok) or did not (failed)."},
-		{Name: LeaseLosses, Kind: Counter, Labels: network, Help: "How often the lease was found to be this host's no more, and claimed again or withdrawn."},
+		{Name: LeaseLapse, Kind: Gauge, Labels: network, Help: "Seconds until the lease may lapse without a renewal. Below 0 it may have lapsed; 0 without a lease."},
+		{Name: LeaseRenewMargin, Kind: Gauge, Labels: network, Help: "Value of lease.renew_margin, in seconds."},
+		{Name: LeaseRenewals, Kind: Counter, Labels: and("result"), Help: "Renewals of the lease: ok, failed, or lost if the session has ended."},
+		{Name: LeaseRenewal, Kind: Timer, Labels: network, Help: "How long a renewal took."},
+		{Name: LeaseClaims, Kind: Counter, Labels: and("result"), Help: "Claims of a lease: ok or failed."},
+		{Name: LeaseLosses, Kind: Counter, Labels: network, Help: "How often this host lost its lease."},
 
-		{Name: NetworkLeases, Kind: Gauge, Labels: and("state"), Help: "Leases of all hosts in the snapshot: held, or lapsed and kept for their hosts."},
-		{Name: NetworkSlots, Kind: Gauge, Labels: network, Help: "Subnets that hosts can be given."},
-		{Name: NetworkSlotsFree, Kind: Gauge, Labels: network, Help: "Subnets of those that are neither leased, lapsed nor reserved, and have no unusable record."},
-		{Name: NetworkReservations, Kind: Gauge, Labels: network, Help: "Reservations, as last read: once a minute."},
+		{Name: NetworkLeases, Kind: Gauge, Labels: and("state"), Help: "Leases of all hosts: held, or lapsed and kept for their hosts."},
+		{Name: NetworkSlots, Kind: Gauge, Labels: network, Help: "Subnets of the network."},
+		{Name: NetworkSlotsFree, Kind: Gauge, Labels: network, Help: "Subnets that a new host can get."},
+		{Name: NetworkReservations, Kind: Gauge, Labels: network, Help: "Reservations, read once a minute."},
 		{Name: NetworkBadRecords, Kind: Gauge, Labels: network, Help: "Lease records in the store that cannot be used."},
 
-		{Name: WatchAge, Kind: Gauge, Labels: network, Help: "Seconds since the store last said with certainty which leases there are. " +
-			"On a quiet network it goes up to a minute and begins again. An agent that has heard nothing yet counts from its start."},
-		{Name: WatchReads, Kind: Counter, Labels: network, Help: "Snapshots of the leases that were taken over."},
-		{Name: WatchFailures, Kind: Counter, Labels: network, Help: "Answers about the leases that failed or were not certain; peers keep their routes."},
+		{Name: WatchAge, Kind: Gauge, Labels: network, Help: "Seconds since the leases were last confirmed by the store, up to a minute in a quiet network."},
+		{Name: WatchReads, Kind: Counter, Labels: network, Help: "Snapshots of the leases that were read."},
+		{Name: WatchFailures, Kind: Counter, Labels: network, Help: "Reads of the leases that failed or were not certain."},
 
-		{Name: ReconcileRuns, Kind: Counter, Labels: and("result"), Help: "Looks at the datapath that left it as wanted (ok) or did not (failed)."},
-		{Name: ReconcileDuration, Kind: Timer, Labels: network, Help: "How long a look at the datapath took, with what it mended."},
+		{Name: ReconcileRuns, Kind: Counter, Labels: and("result"), Help: "Checks of the datapath: ok or failed."},
+		{Name: ReconcileDuration, Kind: Timer, Labels: network, Help: "How long a check of the datapath took, with repairs."},
 		{Name: ReconcileWrites, Kind: Counter, Labels: network, Help: "Changes made to the kernel or the forwarder."},
-		{Name: ReconcileAge, Kind: Gauge, Labels: network, Help: "Seconds since the datapath was last found or made right; 0 before the first time."},
-		{Name: DriftHealed, Kind: Counter, Labels: and("fault"), Help: "Repairs of what other programs had changed in the datapath, by what was wrong."},
+		{Name: ReconcileAge, Kind: Gauge, Labels: network, Help: "Seconds since the datapath was last correct; 0 before the first time."},
+		{Name: DriftHealed, Kind: Counter, Labels: and("fault"), Help: "Repairs of what other programs had changed in the datapath, by fault."},
 		{Name: DriftQuarrels, Kind: Gauge, Labels: network, Help: "Faults of the datapath that another program causes again and again."},
 		{Name: PeersPlaced, Kind: Gauge, Labels: network, Help: "Other hosts in the datapath."},
-		{Name: PeersSkipped, Kind: Gauge, Labels: network, Help: "Other hosts that were left out; leno peers says why."},
+		{Name: PeersSkipped, Kind: Gauge, Labels: network, Help: "Other hosts that are ignored; leno peers says why."},
 		{Name: PeersUnanswered, Kind: Gauge, Labels: network,
 			Help: "Other hosts to which packets are sent without a handshake; leno status names them."},
 
-		{Name: TrafficPackets, Kind: Counter, Labels: and("direction"), Help: "Packets between containers of this host and others, rx from the wire and tx to it, where the backend counts them: vxlan and wireguard (by their devices) and udp."},
-		{Name: TrafficBytes, Kind: Counter, Labels: and("direction"), Help: "Bytes of those packets, without what carries them."},
+		{Name: TrafficPackets, Kind: Counter, Labels: and("direction"), Help: "Packets from (rx) and to (tx) other hosts, with vxlan, wireguard and udp."},
+		{Name: TrafficBytes, Kind: Counter, Labels: and("direction"), Help: "Bytes of these packets, without the headers of the tunnel."},
 		{Name: TrafficDrops, Kind: Counter, Labels: and("reason"), Help: "Packets that were dropped, by reason."},
 
-		{Name: FirewallInfo, Kind: Gauge, Labels: []string{"kind"}, Help: "Always 1; the label says what holds this host's rules: iptables-nft, iptables-legacy, nftables, or none."},
-		{Name: FirewallLooks, Kind: Counter, Labels: []string{"result"}, Help: "Looks at the firewall that left the rules as wanted (ok) or did not (failed)."},
-		{Name: FirewallDuration, Kind: Timer, Help: "How long a look at the firewall took, with what it wrote."},
+		{Name: FirewallInfo, Kind: Gauge, Labels: []string{"kind"}, Help: "Always 1; the label is iptables-nft, iptables-legacy, nftables, or none."},
+		{Name: FirewallLooks, Kind: Counter, Labels: []string{"result"}, Help: "Checks of the firewall: ok or failed."},
+		{Name: FirewallDuration, Kind: Timer, Help: "How long a check of the firewall took, with repairs."},
 		{Name: FirewallWrites, Kind: Counter, Help: "Tables of rules written."},
-		{Name: FirewallHealed, Kind: Counter, Help: "Tables in which another program had changed leno's rules, and which were repaired."},
+		{Name: FirewallHealed, Kind: Counter, Help: "Repairs of tables in which another program had changed leno's rules."},
 		{Name: FirewallQuarrels, Kind: Gauge, Help: "Rules that another program changes again and again."},
 
-		{Name: ServiceRegistrations, Kind: Counter, Labels: []string{"result"}, Help: "Times the agent looked after its service in Consul's catalogue, that worked (ok) or did not (failed)."},
+		{Name: ServiceRegistrations, Kind: Counter, Labels: []string{"result"}, Help: "Registrations and checks of the service in Consul's catalog: ok or failed."},
 
-		{Name: APIRequests, Kind: Counter, Labels: []string{"route", "code"}, Help: "Requests answered, by what was asked and HTTP status."},
-		{Name: APIDuration, Kind: Timer, Labels: []string{"route"}, Help: "How long an answer took; reads that wait for a change and streams are left out."},
-		{Name: APIWaiting, Kind: Gauge, Help: "Requests that wait for a change right now."},
+		{Name: APIRequests, Kind: Counter, Labels: []string{"route", "code"}, Help: "Requests, by route and HTTP status."},
+		{Name: APIDuration, Kind: Timer, Labels: []string{"route"}, Help: "How long a response took, without requests that wait for a change and streams."},
+		{Name: APIWaiting, Kind: Gauge, Help: "Requests that wait for a change."},
 	}
 }
 
 // Prefix begins the name of every metric, in every format.
 const Prefix = "leno"
-
-// Dotted returns the metric's name for statsd and dogstatsd.
-func (m Metric) Dotted() string { return Prefix + "." + m.Name }
 
 // Exposed returns the metric's name in the Prometheus format, in which counters end in _total and times in _seconds.
 func (m Metric) Exposed() string {

@@ -58,13 +58,13 @@ func (s *source) tables() []table {
 // metrics returns the table of all metrics.
 func metrics() (string, error) {
 	var b strings.Builder
-	b.WriteString("| Prometheus | statsd, dogstatsd, JSON | kind | labels | what |\n|---|---|---|---|---|\n")
+	b.WriteString("| metric | kind | labels | meaning |\n|---|---|---|---|\n")
 	for _, m := range telemetry.Table() {
 		labels := ""
 		if len(m.Labels) > 0 {
 			labels = "`" + strings.Join(m.Labels, "`, `") + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s |\n", m.Exposed(), m.Dotted(), m.Kind, labels, m.Help)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.Exposed(), m.Kind, labels, m.Help)
 	}
 	return b.String(), nil
 }
