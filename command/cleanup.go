@@ -24,21 +24,18 @@ func cleanupSpec(m cli.Meta) cli.Spec {
 		Help: `
 Removes every device, route, neighbour, routing rule, firewall rule and file
 that leno created on this host, and this host's leases, sessions and service
-from the store. This includes what a killed agent or an earlier version left
-behind. Objects that only look like leno's are listed and kept.
+from the store. Objects that only look like leno's are listed and kept.
 
-Use it on a host that no longer runs leno, and stop the agent first. To make a
-running agent leave one network, use leno lease release.
+Stop the agent first. To make a running agent leave one network, use
+leno lease release. Pass the agent's configuration files if they still exist:
+they name the state directory and tell how to reach the store. Configuration
+files, log files and ip_forward stay.
 
   $ leno cleanup -dry-run -config-dir /etc/leno.d
   $ leno cleanup -config-dir /etc/leno.d
   $ leno cleanup -network blue -config-dir /etc/leno.d   only network blue
   $ leno cleanup -keep-lease    does not need the store, and keeps the
                                 subnet for this host
-
-Pass the agent's configuration files if they still exist: they name the state
-directory and tell how to reach the store. Configuration files and log files
-are kept, and ip_forward is not switched back.
 
 Needs root. Exits 1 if something could not be removed, and lists it with the
 reason. Remove the cause and run the command again.`,

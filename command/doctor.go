@@ -29,18 +29,15 @@ func doctorSpec(m cli.Meta) cli.Spec {
 		Name: "doctor", Synopsis: "Diagnose this host and suggest fixes",
 		Help: `
 Examines this host, its part in each network, its records in Consul and the
-paths to the other hosts: permissions, firewall rules, routes, devices,
-records, and packets through the overlay and the underlay, both small and
-full-size. For each fault it prints what was tried, what was seen and what to
-do, causes first. It changes nothing.
+paths to the other hosts, over which it sends small and full-size packets. For
+each fault it prints what was tried, what was seen and what to do, causes
+first. It changes nothing.
 
   $ leno doctor
   $ leno doctor -network blue -passive   sends no packets to other hosts
 
-The agent does the work. If no agent responds on this host, the command says
-so and examines what it can by itself, best as root: the configuration, Consul
-and the permissions there, kernel modules, firewall rules, and what the last
-agent left behind.
+If no agent responds on this host, the command examines what it can by itself,
+best as root.
 
 Exits 1 if there is a fault.`,
 		Flags: d.register, Predict: complete.PredictNothing,

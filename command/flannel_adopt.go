@@ -34,8 +34,8 @@ and the agent renames it when it starts. With vxlan and host-gw, the routes to
 other hosts become leno's. With udp, flannel's device ends with flanneld, so
 there is nothing to hand over. Flannel's firewall rules stay.
 
-The command changes only marks, so packets keep flowing. To start flanneld
-again instead of the agent, run leno flannel return first.
+Packets keep flowing. To start flanneld again instead of the agent, run
+leno flannel return first.
 
 flannel chooses the IPv4 and the IPv6 subnet of a host independently, and leno
 needs the same position in both pools. If this host's differ, the command is

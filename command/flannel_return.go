@@ -16,11 +16,9 @@ start flanneld. After that, run leno cleanup -keep-lease to remove leno's
 firewall rules and files.
 
 With vxlan, the device keeps its MAC address and gets flannel's name. With
-vxlan and host-gw, the routes to other hosts become flannel's, and leno's
-routes that refuse packets to unknown subnets are removed. In a network with
-both address families, routes for IPv6 that use the device for IPv4 are
-removed as well: IPv6 packets are lost until flanneld has created its device
-for IPv6.
+vxlan and host-gw, the routes to other hosts become flannel's. In a network
+with both address families, IPv6 packets are lost until flanneld has created
+its device for IPv6.
 
   $ leno flannel return -dry-run -config-dir=/etc/leno.d
   $ leno flannel return -config-dir=/etc/leno.d

@@ -26,17 +26,14 @@ func networkApplySpec(m cli.Meta) cli.Spec {
 		Help: `
 Creates or updates in Consul each network that a network block in FILE
 defines. FILE is a file or a directory, or - for standard input. It can be the
-agent's own configuration; settings of a single host are not stored. A network
-that another user changes at the same time is left as it is, with an error.
-Running hosts take over a change by themselves. A change that would take a
-subnet from a host, or stop packets, is refused unless you give -force. Run
-leno network plan first. Other changes are the same with -force: with it, too,
-another backend begins a switch.
+agent's own configuration; settings of a single host are not stored. Running
+hosts take over a change by themselves. A change that would take a subnet from
+a host, or stop packets, is refused unless you give -force. Run leno network
+plan first.
 
-With -wait the command waits until the change is in force on this host: its
-datapath has the new definition and its containers have a subnet. It exits 1
-if the time is up before. It does not wait for networks that this host takes
-no part in, or for other checks that fail there; it prints those checks.
+With -wait the command waits until the change is in force on this host, and
+exits 1 if the time is up before. It does not wait for networks that this host
+takes no part in, or for other checks that fail there.
 
 The token must be allowed to write the networks' keys in Consul.
 

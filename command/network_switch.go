@@ -30,10 +30,7 @@ func networkSwitchSpec(m cli.Meta) cli.Spec {
 		Help: `
 Shows how far the hosts have switched a network to another backend, and what
 the others are waiting for. A switch begins when you apply a definition with
-another backend, or with options on which both ends of a path must agree. It
-loses no packets: each host gets the new backend beside the old one, and sends
-to a peer over the new one as soon as that works. When all hosts send to each
-other over the new backend, the old one is removed.
+another backend or port, and loses no packets.
 
 -stop, -continue, -reverse and -end change the switch. -rotate-keys begins to
 switch a network with the backend wireguard to new keys. With -wait, the

@@ -21,19 +21,15 @@ func peersSpec(m cli.Meta) cli.Spec {
 		Help: `
 Lists every other host of a network as this host's datapath has it: its subnet
 and address, whether its lease is held, and, if the backend counts it, the
-traffic since the agent started. If packets are encrypted, HANDSHAKE shows
-how long ago the two hosts last agreed on keys: an idle host may have an old
-handshake, and packets to one with "never" are lost. ENDPOINT shows where
-packets go, if there are hosts behind the same NAT as this one. A host that is
-left out of the datapath is listed with the reason. The list does not show
-whether packets arrive.
+traffic since the agent started. If packets are encrypted, HANDSHAKE shows how
+long ago the two hosts last agreed on keys: packets to a host with "never" are
+lost. ENDPOINT shows where packets to hosts behind the same NAT go. A host
+that is ignored is listed with the reason.
 
-With -probe the agent sends packets to each of them, small ones of 64 bytes
-and full-size ones of the MTU, through the overlay and through the underlay.
-It prints how many were lost, the round-trip time, the largest packet that
-arrived whole, and each fault with what to do, as leno doctor does. Exits 1 if
-packets were lost, all, some, or those of one size, or if a host that holds
-its lease cannot be reached.
+With -probe the agent sends small and full-size packets to each of them,
+through the overlay and through the underlay, and prints losses, round-trip
+time, the largest packet that arrived, and each fault with what to do. Exits 1
+if packets were lost, or if a host that holds its lease cannot be reached.
 
   $ leno peers
   $ leno peers blue -format=json

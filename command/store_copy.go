@@ -52,26 +52,21 @@ func (c *storeCopy) spec() cli.Spec {
 Copies networks, reservations and leases from one store to another, so that
 you can move hosts from etcd to Consul, or from Consul to etcd, one by one.
 Every host keeps its subnet. -from and -to name agent configurations, one for
-each store: a file, or a directory with configuration files. The tokens or
-users in them need the right to write all networks, leases, reservations and
-sessions of the store that they are for.
+each store. The tokens or users in them need the right to write all networks,
+leases, reservations and sessions.
 
-The source is only read. In the destination, each lease is claimed on behalf
-of its host and never renewed. It lapses in 20 seconds, and is then kept for
-its host for lease.hold of the destination's configuration. After that time
-other hosts drop their routes to it and may take the subnet. So start every
-host with the new configuration within lease.hold, 24 hours by default.
+In the destination, each lease is kept for its host for lease.hold of the
+destination's configuration. After that time other hosts may take the subnet.
+So start every host with the new configuration within lease.hold, 24 hours by
+default.
 
-Run the command again at any time, for example if it was interrupted. It adds
-what is missing, keeps the leases of hosts that have not moved yet for another
-lease.hold, and leaves the leases of hosts that have moved alone.
+Run the command again at any time. It adds what is missing, keeps the leases
+of hosts that have not moved yet for another lease.hold, and changes neither
+the source nor the leases of hosts that have moved.
 
-A network that has another definition in the destination stays as it is there.
-A subnet that another host has there is not taken from it. Deleted networks
-and unusable records are not copied. All of them are listed with the reason.
-
-Hosts that run flannel cannot move. If there are any, nothing is changed and
-they are listed. -without-flannel-hosts copies the rest.
+Networks that differ in the destination, subnets that another host has there,
+deleted networks and unusable records are not copied. They are listed with the
+reason. If there are hosts that run flannel, nothing is copied.
 
 Exits 1 if something could not be copied.
 
