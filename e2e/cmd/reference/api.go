@@ -8,7 +8,6 @@ import (
 	"maps"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -63,7 +62,7 @@ func (s *source) apiPages() (map[string]string, error) {
 
 func (s *source) tagPage(tag *openapi3.Tag, order int) (string, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "---\ntitle: \"API: %[4]s\"\ndescription: %[2]s.\nsidebar: { order: %[3]d, label: %[1]s }\n---\n\n%[2]s. The [overview](index.mdx) explains what all endpoints have in common.\n",
+	fmt.Fprintf(&b, "---\ntitle: \"API: %[4]s\"\ndescription: %[2]s.\nsidebar: { order: %[3]d, label: %[1]s }\n---\n\n%[2]s. The [overview](index.mdx) explains what all endpoints have in common, and the [errors](index.mdx#errors).\n",
 		strings.ToUpper(tag.Name[:1])+tag.Name[1:], tag.Description, order, tag.Name)
 	paths := s.api.Paths.Map()
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
@@ -88,44 +87,58 @@ func (s *source) operationSection(b *strings.Builder, method, path string, item 
 	if o.Responses.Value("403") != nil {
 		b.WriteString("\nThis endpoint uses the token of the request: see [rights](index.mdx#rights).\n")
 	}
-	if all := slices.Concat(item.Parameters, o.Parameters); len(all) > 0 {
-		b.WriteString("\n| parameter | in | type | meaning |\n|---|---|---|---|\n")
-		for _, p := range all {
-			fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", p.Value.Name, p.Value.In, schemaKind(p.Value.Schema), meaning(p.Value.Description, p.Value.Schema))
-		}
+	if o.Parameters.GetByInAndName("query", "index") != nil {
+		b.WriteString("\nThis endpoint supports [blocking queries](index.mdx#blocking-queries).\n")
 	}
+	writeParameters(b, slices.Concat(item.Parameters, o.Parameters))
 	var body *openapi3.SchemaRef
 	if o.RequestBody != nil {
 		body = o.RequestBody.Value.Content.Get("application/json").Schema
-		fmt.Fprintf(b, "\nThe body is a %s.\n", schemaKind(body))
+		fmt.Fprintf(b, "\nBody: %s.\n", schemaKind(body))
 	}
-	b.WriteString("\n| status | response |\n|---|---|\n")
-	responses := o.Responses.Map()
+	writeResponses(b, o.Responses.Map())
+	return s.example(b, method, o, body)
+}
+
+// writeParameters lists the parameters of a request, without those that the overview explains for all endpoints: the
+// names in the path, and those of blocking queries.
+func writeParameters(b *strings.Builder, all openapi3.Parameters) {
+	start := "\nQuery parameters:\n\n"
+	for _, p := range all {
+		if p.Value.In == "path" || p.Value.Name == "index" || p.Value.Name == "wait" {
+			continue
+		}
+		fmt.Fprintf(b, "%s- `%s` (%s): %s\n", start, p.Value.Name, schemaKind(p.Value.Schema), meaning(p.Value.Description, p.Value.Schema))
+		start = ""
+	}
+}
+
+// writeResponses lists the responses that have a meaning of their own, and the statuses of the other errors.
+func writeResponses(b *strings.Builder, responses map[string]*openapi3.ResponseRef) {
+	var errs []string
+	start := "\nResponses:\n\n"
 	for _, status := range slices.Sorted(maps.Keys(responses)) {
-		response := responses[status]
+		response := responses[status].Value
+		if *response.Description == "what is wrong" {
+			if status != "default" {
+				errs = append(errs, status)
+			}
+			continue
+		}
 		var kinds []string
-		for _, media := range slices.Sorted(maps.Keys(response.Value.Content)) {
-			kind := schemaKind(response.Value.Content[media].Schema)
+		for _, media := range slices.Sorted(maps.Keys(response.Content)) {
+			kind := schemaKind(response.Content[media].Schema)
 			if media != "application/json" {
 				kind = "`" + media + "`"
 			}
 			kinds = append(kinds, kind)
 		}
-		name := "`" + status + "`"
-		if status == "default" {
-			name = "any other"
-		}
-		fmt.Fprintf(b, "| %s | %s: %s |\n", name, strings.Join(kinds, " or "), answerMeaning(status, *response.Value.Description))
+		fmt.Fprintf(b, "%s- `%s`: %s, %s\n", start, status, strings.Join(kinds, " or "), *response.Description)
+		start = ""
 	}
-	return s.example(b, method, o, body)
-}
-
-// answerMeaning returns the description of a status; for errors, a link to the overview.
-func answerMeaning(status, description string) string {
-	if code, err := strconv.Atoi(status); err == nil && code >= 400 && description == "what is wrong" {
-		return "see [errors](index.mdx#errors)"
+	if len(errs) > 0 {
+		fmt.Fprintf(b, "- Errors: `%s`\n", strings.Join(errs, "`, `"))
 	}
-	return description
 }
 
 // example writes a request and its answer, which the document must allow.
@@ -225,7 +238,7 @@ func meaning(description string, s *openapi3.SchemaRef) string {
 func typesPage(doc *openapi3.T) (string, error) {
 	var b strings.Builder
 	b.WriteString("---\ntitle: Types\ndescription: The types of request and response bodies, field by field.\n---\n\n" +
-		"This page lists the types of request and response bodies. `GET /v1/openapi.yaml` describes them too.\n" +
+		"These are the types of request and response bodies. `GET /v1/openapi.yaml` describes them too.\n" +
 		"A field with a `?` may be absent. All other fields are always present, and a list is never null.\n" +
 		"Releases may add fields, but do not rename or remove them.\n")
 	schemas := doc.Components.Schemas
@@ -239,17 +252,20 @@ func typesPage(doc *openapi3.T) (string, error) {
 		if s.Description != "" {
 			b.WriteString(s.Description + ".\n\n")
 		}
-		b.WriteString("| field | type | meaning |\n|---|---|---|\n")
 		for _, field := range slices.Sorted(maps.Keys(s.Properties)) {
 			optional := "?"
 			if slices.Contains(s.Required, field) {
 				optional = ""
 			}
-			p := s.Properties[field]
-			if m := meaning("", p); m == "" && !strings.Contains(schemaKind(p), "types.mdx") {
+			kind, text := schemaKind(s.Properties[field]), meaning("", s.Properties[field])
+			if text == "" && !strings.Contains(kind, "types.mdx") {
 				return "", fmt.Errorf("api/openapi.yaml does not say what %s of %s is", field, name)
 			}
-			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", field, optional, schemaKind(p), meaning("", p))
+			fmt.Fprintf(&b, "- `%s`%s (%s)", field, optional, kind)
+			if text != "" {
+				b.WriteString(": " + text)
+			}
+			b.WriteString("\n")
 		}
 	}
 	return b.String(), nil

@@ -95,8 +95,12 @@ func (s *source) leafPage(c *cli.Command, up string) string {
 	}
 	fmt.Fprintf(&b, "\nSee also [output and exit codes](%sindex.mdx#output-and-exit-codes)", up)
 	for _, o := range command.Outputs() {
-		if o.Command == c.Spec.Name {
-			fmt.Fprintf(&b, " and [what `-format=json` prints](%sjson.mdx#%s)", up, strings.ReplaceAll(o.Command, " ", "-"))
+		if name, flag, _ := strings.Cut(o.Command, " -"); name == c.Spec.Name {
+			with := "`-format=json`"
+			if flag != "" {
+				with = "`-" + flag + " -format=json`"
+			}
+			fmt.Fprintf(&b, ", and what %s prints: %s", with, jsonLink(o, up))
 		}
 	}
 	b.WriteString(".\n")

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command"
 )
 
@@ -16,24 +17,29 @@ title: JSON output
 description: The JSON that each command prints with -format=json, field by field.
 ---
 
-This page lists the fields that each command prints with ` + "`-format=json`" + `. ` + "`[]`" + ` stands for each element of a list, and
-` + "`.*`" + ` for each member of an object whose names are data. A field with a ` + "`?`" + ` may be absent. All other fields are
-always present, and a list is never null. Times are in RFC 3339 format, subnets are written as ` + "`10.5.34.0/24`" + `.
-Releases may add fields, but do not rename or remove them; this page is generated from the program. Most commands
-print a response of the [HTTP API](../api/index.mdx), which explains the fields.
+Most commands print a [type of the HTTP API](../api/types.mdx) with ` + "`-format=json`" + `; the page of each command links to it.
+This page lists the fields of the others. ` + "`docker-opts`" + ` prints a daemon.json, whose fields are Docker's.
 
-` + "`docker-opts -format=json`" + ` prints a daemon.json, whose fields are Docker's.
+` + "`[]`" + ` stands for each element of a list, and a field with a ` + "`?`" + ` may be absent. All other fields are always present, and a
+list is never null. Times are in RFC 3339 format. Releases may add fields, but do not rename or remove them.
 `
 
-// jsonPage returns the page of the fields of every command's JSON, with their types.
+// jsonPage returns the page of the fields of every command's JSON that is not a type of the API.
 func (s *source) jsonPage() (string, error) {
 	var page strings.Builder
 	page.WriteString(jsonHead)
 	described := map[string]bool{"docker-opts": true} // whose format is Docker's
 	for _, o := range command.Outputs() {
 		described[o.Command] = true
-		fmt.Fprintf(&page, "\n## %s\n\n| field | type |\n|---|---|\n", o.Command)
-		for _, row := range rowsOf("", reflect.TypeOf(o.Value)) {
+		of := reflect.TypeOf(o.Value)
+		if isAPI(of) {
+			if s.api.Components.Schemas[of.Name()] == nil {
+				return "", fmt.Errorf("api/openapi.yaml does not have %s, which %s prints", of.Name(), o.Command)
+			}
+			continue
+		}
+		fmt.Fprintf(&page, "\n## %s\n\n", o.Command)
+		for _, row := range rowsOf("", of) {
 			page.WriteString(row + "\n")
 		}
 	}
@@ -44,6 +50,19 @@ func (s *source) jsonPage() (string, error) {
 		}
 	}
 	return page.String(), nil
+}
+
+// isAPI reports whether a type is one of the API, which api/types.mdx describes.
+func isAPI(of reflect.Type) bool {
+	return of.Kind() == reflect.Struct && of.PkgPath() == reflect.TypeFor[api.Network]().PkgPath()
+}
+
+// jsonLink returns a link to what a command prints, for a page that is up below the folder of the commands.
+func jsonLink(o command.Output, up string) string {
+	if of := reflect.TypeOf(o.Value); isAPI(of) {
+		return fmt.Sprintf("[%s](%s../api/types.mdx#%s)", of.Name(), up, strings.ToLower(of.Name()))
+	}
+	return fmt.Sprintf("[%s](%sjson.mdx#%s)", o.Command, up, strings.ReplaceAll(o.Command, " ", "-"))
 }
 
 // rowsOf returns the rows of a type's fields, each followed by those of its nested fields.
@@ -67,7 +86,7 @@ func rowsOf(path string, of reflect.Type) []string {
 		if strings.Contains(options, "omit") {
 			optional = "?"
 		}
-		rows = append(rows, fmt.Sprintf("| `%s`%s | %s |", name, optional, kind))
+		rows = append(rows, fmt.Sprintf("- `%s`%s (%s)", name, optional, kind))
 		if inner != nil {
 			rows = append(rows, rowsOf(name+at, inner)...)
 		}
@@ -93,6 +112,9 @@ func jsonKind(of reflect.Type) (kind string, inner reflect.Type, at string) {
 		kind, inner, at = jsonKind(of.Elem())
 		return "object of " + kind, inner, ".*" + at
 	case reflect.Struct:
+		if isAPI(of) {
+			return fmt.Sprintf("[%s](../api/types.mdx#%s)", of.Name(), strings.ToLower(of.Name())), nil, ""
+		}
 		return "object", of, ""
 	case reflect.Bool:
 		return "boolean", nil, ""
