@@ -12,7 +12,6 @@ import (
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/telemetry"
-	"github.com/lenonet/leno/internal/testkit/registrytest"
 )
 
 // A table is generated into a page that people write, between two comments:
@@ -41,7 +40,6 @@ func (s *source) tables() []table {
 		{"endpoints", "api/index", nil, s.endpoints},
 		{"kinds of events", "api/index", nil, s.eventKinds},
 		{"packets that udp drops", "backends", nil, droppedPackets},
-		{"conformance", "concepts/stores", nil, conformance},
 	}
 	for _, block := range []string{"", "consul", "etcd", "kubernetes", "lease", "underlay", "firewall", "http", "telemetry", "network"} {
 		name := strings.TrimSpace("options " + block)
@@ -173,30 +171,6 @@ func (s *source) readBackendTexts() (map[string]map[string]string, error) {
 		}
 	}
 	return out, err
-}
-
-// conformance returns the table of the groups of the stores' test suite, all of whose tests pass with each store. The
-// first cell begins with the name of the group. The last one names the tests with Kubernetes.
-func conformance(old rows) (rows, error) {
-	const stores = 4
-	var out rows
-	for _, g := range registrytest.Groups() {
-		row := make([]string, stores+2)
-		row[0] = g.Name + ":"
-		for _, known := range old {
-			if strings.HasPrefix(known[0], row[0]) {
-				row = slices.Clone(known)
-			}
-		}
-		for i := range stores {
-			row[1+i] = fmt.Sprintf("%d of %d", g.Tests, g.Tests)
-		}
-		if row[0] == g.Name+":" || row[stores+1] == "" {
-			return nil, fmt.Errorf("write what the tests of %s are about, and which tests cover it with Kubernetes", g.Name)
-		}
-		out = append(out, row)
-	}
-	return out, nil
 }
 
 // rows are those of a table without its head, cell by cell. Cells are as in the page: a | in them is \|.

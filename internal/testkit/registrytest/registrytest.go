@@ -44,20 +44,6 @@ type Store interface {
 	Keys(t testing.TB, parts ...string) []string
 }
 
-// A Group is a part of the suite.
-type Group struct {
-	Name  string
-	Tests int
-}
-
-// Groups returns the parts of the suite in the order in which they run.
-func Groups() (out []Group) {
-	for _, g := range groups {
-		out = append(out, Group{g.name, len(g.tests)})
-	}
-	return out
-}
-
 var groups = []struct {
 	name  string
 	tests []test
