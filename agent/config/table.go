@@ -31,7 +31,7 @@ func (c *Config) settings(checkNetwork func(string) error) []Setting {
 					"`\"\"`: the Consul agent's node name, if that agent is on this host; otherwise the host name."},
 			{Name: "data_dir", Field: text(&c.DataDir, "/var/lib/leno", checkAbsolute), Restart: anotherHost,
 				Flag: "`directory` for the node id and leases",
-				Text: "The directory for the node ID, a state file for each network, and keys, as an absolute path. Losing it " +
+				Text: "The directory for the node ID, the state of networks, and keys, as an absolute path. Losing it " +
 					"[has no effect](concepts/how-it-works.mdx#which-subnet-a-host-gets) as long as the node name stays the same."},
 		},
 		c.Log.settings(),
