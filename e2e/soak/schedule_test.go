@@ -1,7 +1,6 @@
 package soak
 
 import (
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -127,22 +126,6 @@ func TestScheduleOfRounds(t *testing.T) {
 	}
 	if len(kinds) != 3 || kinds[SwitchBackend] < 5 || kinds[RotateKeys] < 5 || kinds[SaveStore] == 0 {
 		t.Error(kinds)
-	}
-}
-
-// TestKindsDocumented checks that the page about the suite explains every fault.
-func TestKindsDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../website/content/docs/performance/testing.mdx")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, kind := range []string{lab.StoreConsul, lab.StoreEtcd} {
-		hosts, store, network := Kinds(kind)
-		for _, k := range slices.Concat(hosts, store, network) {
-			if !strings.Contains(string(page), "`"+string(k)+"`") {
-				t.Errorf("the page does not explain %s", k)
-			}
-		}
 	}
 }
 

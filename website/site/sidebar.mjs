@@ -23,7 +23,7 @@ const groups = [
 	]],
 	['Concepts', ['concepts/how-it-works', 'concepts/stores', 'concepts/failure-modes', 'operations/security']],
 	['Project', [
-		'contributing', 'contributing/failures', 'performance/measurements', 'performance/bench', 'performance/testing',
+		'contributing', 'contributing/failures', 'performance/measurements', 'performance/bench',
 	]],
 ];
 
@@ -48,6 +48,7 @@ const labels = {
 export const moved = {
 	faq: 'troubleshooting',
 	operations: 'guides',
+	'performance/testing': 'performance/bench',
 };
 
 /** @param {URL} docs the folder of the pages */
