@@ -2,7 +2,6 @@ package soak
 
 import (
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
