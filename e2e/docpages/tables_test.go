@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -255,15 +256,16 @@ func limits() map[string]limit {
 	}
 }
 
-// TestDocumentationOptions checks the limits of all options in the tables, whose rows and defaults are generated, with
-// the loader.
+// TestDocumentationOptions checks the limits of all options in the lists, which are generated, with the loader.
 func TestDocumentationOptions(t *testing.T) {
 	bounds := limits()
 	for heading, prefix := range map[string]string{"General": "", "consul": "consul.", "etcd": "etcd.", "kubernetes": "kubernetes.", "lease": "lease.",
 		"underlay": "underlay.",
 		"firewall": "firewall.", "http": "http.", "telemetry": "telemetry.", "network": "network."} {
-		for _, row := range Rows(t, Path("configuration"), heading) {
-			for _, name := range Codes(row[0]) {
+		_, section, _ := strings.Cut(Source(t, Path("configuration")), "\n## "+heading+"\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		for _, row := range regexp.MustCompile("(?m)^- (`.+?) \\(.+?\\): (.+)$").FindAllStringSubmatch(section, -1) {
+			for _, name := range Codes(row[1]) {
 				if strings.HasPrefix(name, "backend ") {
 					continue // a backend has its own options, on another page
 				}
@@ -273,7 +275,7 @@ func TestDocumentationOptions(t *testing.T) {
 					t.Errorf("%s: no limits are tested", path)
 				}
 				delete(bounds, path)
-				if !strings.Contains(row[3], l.says) {
+				if !strings.Contains(row[2], l.says) {
 					t.Errorf("%s: the page does not say %q", path, l.says)
 				}
 				for want, values := range map[bool][]string{true: l.takes, false: l.refuses} {

@@ -299,8 +299,11 @@ func steady(v any) any {
 	return v
 }
 
+// answerType matches the type of the response to a request that succeeded.
+var answerType = regexp.MustCompile("(?m)^- `200`: \\[(\\w+)\\]")
+
 // TestDocumentationAnswers requests every endpoint that can be read from a real agent and compares
-// the response with the type that the page names.
+// the response with the type that its page names.
 func TestDocumentationAnswers(t *testing.T) {
 	w := world.New(t, lab.Options{Hosts: 2})
 	w.StartNetwork("udp")
@@ -320,13 +323,22 @@ func TestDocumentationAnswers(t *testing.T) {
 		types[reflect.TypeOf(v).Name()] = v
 	}
 	subnet := strings.ReplaceAll(w.Subnet(h, "default").String(), "/", "-")
-	asked := 0
-	for _, row := range docpages.Rows(t, docpages.Path("api/index"), "Endpoints") {
-		path, ok := strings.CutPrefix(docpages.Codes(row[0])[0], "GET ")
-		if !ok || path == "/v1/agent/monitor" { // it does not end
+	answers := map[string]string{"/debug/pprof/": ""} // the type of the response, "" if it is not JSON
+	for _, page := range docpages.Pages(t) {
+		if !strings.HasPrefix(page, docpages.Dir+"api/") {
 			continue
 		}
-		asked++
+		for _, section := range strings.Split(docpages.Source(t, page), "\n## GET ")[1:] {
+			path, _, _ := strings.Cut(section, "\n")
+			section, _, _ = strings.Cut(section, "\n## ")
+			answers[path] = ""
+			if m := answerType.FindStringSubmatch(section); m != nil {
+				answers[path] = m[1]
+			}
+		}
+	}
+	delete(answers, "/v1/agent/monitor") // it does not end
+	for path, named := range answers {
 		path = strings.NewReplacer(":network", "default", ":subnet", subnet).Replace(path)
 		var body string
 		w.Eventually(path+" to answer with 200", func(ctx context.Context) error { // health warns for a moment after a start
@@ -337,23 +349,22 @@ func TestDocumentationAnswers(t *testing.T) {
 			body = text
 			return err
 		})
-		named := docpages.Codes(row[1])
-		if len(named) == 0 || named[0] == "enable_debug" { // not JSON
+		if named == "" {
 			if body == "" || json.Valid([]byte(body)) {
 				t.Errorf("%s: the page names no type: %s", path, body)
 			}
 			continue
 		}
-		v, ok := types[named[0]]
+		v, ok := types[named]
 		if !ok {
-			t.Errorf("%s: no type %s", path, named[0])
+			t.Errorf("%s: no type %s", path, named)
 			continue
 		}
 		into := reflect.New(reflect.TypeOf(v))
 		decoder := json.NewDecoder(strings.NewReader(body))
 		decoder.DisallowUnknownFields()
 		if err := decoder.Decode(into.Interface()); err != nil {
-			t.Errorf("%s is no %s: %v\n%s", path, named[0], err, body)
+			t.Errorf("%s is no %s: %v\n%s", path, named, err, body)
 		}
 		if strings.Contains(body, "null") {
 			t.Errorf("%s: null in %s", path, body)
@@ -364,8 +375,8 @@ func TestDocumentationAnswers(t *testing.T) {
 			t.Errorf("%s: %s, by its type %s", path, body, again)
 		}
 	}
-	if asked < 8 {
-		t.Errorf("only %d endpoints were asked", asked)
+	if len(answers) < 12 {
+		t.Errorf("only %d endpoints were asked", len(answers))
 	}
 	status, body, err := h.Get(w.Ctx, "/v1/nothing")
 	w.Must(err)

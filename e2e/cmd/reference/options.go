@@ -67,57 +67,64 @@ func withoutMarkdown(text string) string {
 	return strings.ReplaceAll(text, "`", "")
 }
 
-// blockOptions returns the table of the options of one block.
+// blockOptions returns the list of the options of one block.
 func (s *source) blockOptions(block string) func() (string, error) {
 	return func() (string, error) {
-		var out rows
+		var names, out []string
 		for _, o := range s.options {
 			name := strings.Replace(o.Name, "network.*.", "network.", 1)
 			below, ok := strings.CutPrefix(name, block+".")
 			if block == "" {
 				below, ok = name, !strings.Contains(name, ".")
 			}
+			kind := o.Kind
+			if standard := o.standard(); standard != "" {
+				kind += ", " + standard
+			}
 			switch {
 			case !ok || o.IsBlock() && below != "backend":
+				continue
 			case o.isContinued():
-				out[len(out)-1][0] += ", `" + below + "`"
+				names[len(names)-1] += ", `" + below + "`"
+				continue
 			case below == "backend":
-				out = append(out, []string{"`backend \"TYPE\" { }`", o.Kind, "`" + config.DefaultBackend + "`", o.meaning()})
-			default:
-				out = append(out, []string{"`" + below + "`", o.Kind, o.standard(), o.meaning()})
+				below, kind = `backend "TYPE" { }`, kind+", `"+config.DefaultBackend+"`"
 			}
+			names = append(names, "`"+below+"`")
+			out = append(out, fmt.Sprintf(" (%s): %s\n", kind, o.Text))
 		}
-		return "| option | type | default | meaning |\n|---|---|---|---|\n" + out.String(), nil
+		var b strings.Builder
+		for i, name := range names {
+			b.WriteString("- " + name + out[i])
+		}
+		return b.String(), nil
 	}
 }
 
-// meaning returns the text as a cell of a table.
-func (o setting) meaning() string { return cell(strings.TrimSuffix(o.Text, ".")) }
-
-// standard returns the default as a cell of a table, "" for none.
+// standard returns the default in code, "" for none.
 func (o setting) standard() string {
-	if o.Default == `""` || o.Example != "" {
+	if o.Default == `""` || o.Example != "" || o.IsBlock() {
 		return ""
 	}
 	return "`" + strings.ReplaceAll(o.Default, "/*.", "/<network>.") + "`"
 }
 
-// restarts returns the table of the options that a reload cannot change, and why.
+// restarts returns the list of the options that a reload cannot change, a line for each block.
 func restarts() (string, error) {
-	var out rows
+	var out, groups []string
 	for _, s := range config.Settings() {
 		if s.Restart == "" {
 			continue
 		}
-		block, _, _ := strings.Cut(s.Name, ".")
-		i := slices.IndexFunc(out, func(row []string) bool {
-			return row[1] == s.Restart && (strings.HasPrefix(row[0], "`"+block+".") || !strings.Contains(s.Name, "."))
-		})
-		if i < 0 {
-			out = append(out, []string{"`" + s.Name + "`", s.Restart})
-		} else {
-			out[i][0] += ", `" + s.Name + "`"
+		block, _, ok := strings.Cut(s.Name, ".")
+		if !ok {
+			block = ""
 		}
+		if i := slices.Index(groups, block); i >= 0 {
+			out[i] += ", `" + s.Name + "`"
+			continue
+		}
+		groups, out = append(groups, block), append(out, "`"+s.Name+"`")
 	}
-	return fmt.Sprintf("| needs a restart | because |\n|---|---|\n%s", out), nil
+	return "- " + strings.Join(out, "\n- ") + "\n", nil
 }

@@ -37,7 +37,6 @@ func (s *source) tables() []table {
 		{"metrics", "operations/telemetry", metrics, nil},
 		{"alerts", "operations/telemetry", nil, s.alerts},
 		{"health checks", "operations/health", nil, healthChecks},
-		{"endpoints", "api/index", nil, s.endpoints},
 		{"kinds of events", "api/index", nil, s.eventKinds},
 		{"packets that udp drops", "backends", nil, droppedPackets},
 	}
@@ -103,18 +102,6 @@ func healthChecks(old rows) (rows, error) {
 		}
 	}
 	return out, err
-}
-
-// endpoints returns the table of all requests that the API answers.
-func (s *source) endpoints(old rows) (rows, error) {
-	requests := []string{"GET /debug/pprof/"} // for Go's tools, which the API's document leaves out
-	for path, item := range s.api.Paths.Map() {
-		for method := range item.Operations() {
-			requests = append(requests, method+" "+pathParameter.ReplaceAllString(path, ":$1"))
-		}
-	}
-	slices.Sort(requests)
-	return old.update(requests, 2, nil, nil)
 }
 
 func (s *source) eventKinds(old rows) (rows, error) {
