@@ -26,9 +26,9 @@ type hostClaim struct {
 // NewHostClaims returns an empty record.
 func NewHostClaims() *HostClaims { return &HostClaims{claims: map[string]hostClaim{}} }
 
-// take replaces a network's claim, unless it conflicts with that of another network. It returns the conflict, or "" if
-// there is none.
-func (p *HostClaims) take(network string, mine hostClaim) (reason string) {
+// take replaces a network's claim, unless it conflicts with that of another network. The
+// error says what the conflict is.
+func (p *HostClaims) take(network string, mine hostClaim) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for name, theirs := range p.claims {
@@ -37,17 +37,17 @@ func (p *HostClaims) take(network string, mine hostClaim) (reason string) {
 		}
 		for _, pool := range mine.pools {
 			if i := slices.IndexFunc(theirs.pools, pool.Overlaps); i >= 0 {
-				return fmt.Sprintf("its pool %s overlaps %s of network %q on this host", pool, theirs.pools[i], name)
+				return fmt.Errorf("its pool %s overlaps %s of network %q on this host", pool, theirs.pools[i], name)
 			}
 		}
 		for _, port := range mine.ports {
 			if i := slices.IndexFunc(theirs.ports, port.Collides); i >= 0 {
-				return fmt.Sprintf("it needs %s on this host", port.Against(theirs.ports[i], strconv.Quote(name)))
+				return fmt.Errorf("it needs %s on this host", port.Against(theirs.ports[i], strconv.Quote(name)))
 			}
 		}
 	}
 	p.claims[network] = mine
-	return ""
+	return nil
 }
 
 // give removes a network's claim.

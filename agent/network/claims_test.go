@@ -42,13 +42,14 @@ func TestHostClaims(t *testing.T) {
 		{"the port that the refused change did not give up", "f", claim("10.10.0.0/16", udp(8285)), `it needs udp port 8285, which network "c" uses`},
 		{"the port that the refused change did not take", "f", claim("10.10.0.0/16", udp(9000)), ""},
 	} {
-		if got := p.take(step.network, step.mine); (got == "") != (step.want == "") || !strings.Contains(got, step.want) {
-			t.Errorf("%s: %q, want %q", step.name, got, step.want)
+		got := p.take(step.network, step.mine)
+		if (got == nil) != (step.want == "") || got != nil && !strings.Contains(got.Error(), step.want) {
+			t.Errorf("%s: %v, want %q", step.name, got, step.want)
 		}
 	}
 	p.give("b")
-	if got := p.take("c", claim("10.6.0.0/16", vxlan(8472, "vni 2"))); got != "" {
-		t.Errorf("after network b has given up its claim: %s", got)
+	if got := p.take("c", claim("10.6.0.0/16", vxlan(8472, "vni 2"))); got != nil {
+		t.Errorf("after network b has given up its claim: %v", got)
 	}
 	p.give("b") // it has none
 }

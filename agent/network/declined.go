@@ -17,8 +17,8 @@ func (k *knownDefinition) declines(n registry.Network) bool {
 
 // declines reports whether the definition in the store stays without effect until an operator confirms it.
 func (d *definitionKeeper) declines(stored registry.Network) bool {
-	s := d.now()
-	return s.defined && s.known.declines(stored)
+	_, defined, _ := d.inForce.Get()
+	return defined && d.now().known.declines(stored)
 }
 
 // decline records that the definition in the store stays without effect, and how it differs from the one in force.

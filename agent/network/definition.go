@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/health"
@@ -18,6 +19,7 @@ import (
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -35,7 +37,7 @@ var (
 )
 
 // A definitionKeeper finds the definition of one network and keeps it in force. Its methods must be called one after
-// the other, except now, wasLeft, differs, inForce and definedReason, which are safe for concurrent use.
+// the other, except now, wasLeft, differs and definedReason, which are safe for concurrent use.
 type definitionKeeper struct {
 	deps     *Deps
 	config   config.Config // the agent's, as it was when the runner was created
@@ -49,14 +51,15 @@ type definitionKeeper struct {
 	lossSeen time.Time          // when the definition that was last read was seen to have been restored, zero for never
 	missing  time.Time          // since when other hosts have been seen in a network without a definition
 
-	left   atomic.Bool // this host has left the network because it was deleted
-	status *watch.Value[definitionStatus]
+	left    atomic.Bool // this host has left the network because it was deleted
+	inForce *watch.Value[registry.Network]
+	status  *watch.Value[definitionStatus]
+	// isFollowed is set while all parts of a round run: they follow inForce, as long as canFollow says that they can.
+	isFollowed atomic.Bool
 }
 
-// A definitionStatus is what the API shows of a network's definition.
+// A definitionStatus is what the API shows of a network's definition besides the one in force.
 type definitionStatus struct {
-	network registry.Network // the definition in force
-	defined bool
 	used    time.Time        // when it was last known to be in force in the store
 	differs []string         // where this host's block differs from it
 	applied uint64           // the ModifyIndex of the version that the datapath was made from, 0 for none
@@ -81,12 +84,13 @@ func (d *definitionKeeper) update(change func(*definitionStatus)) {
 // err are the store's answer: no definition, an older one, or an older deletion.
 func (d *definitionKeeper) hasLost(stored registry.Network, err error) bool {
 	s := d.now()
+	n, defined, _ := d.inForce.Get()
 	deleted := &registry.DeletedError{}
 	switch {
-	case !s.defined || !s.known.usable():
+	case !defined || !s.known.usable():
 		return false
 	case errors.As(err, &deleted):
-		return !deleted.Ends(s.network, s.used)
+		return !deleted.Ends(n, s.used)
 	case errors.Is(err, registry.ErrNetworkNotFound):
 		return true
 	}
@@ -103,16 +107,16 @@ func (d *definitionKeeper) recall() {
 	}
 	d.recallDeletion()
 	if d.known.usable() { // until the store says otherwise
-		d.update(func(s *definitionStatus) {
-			s.network, s.defined, s.used, s.known = d.known.network, true, d.known.used, d.known
-		})
+		d.inForce.Set(d.known.network)
+		d.update(func(s *definitionStatus) { s.used, s.known = d.known.used, d.known })
 	}
 }
 
 // forget ends the network on this host, because it was deleted.
 func (d *definitionKeeper) forget() {
 	d.known = nil
-	d.update(func(s *definitionStatus) { s.defined, s.known = false, nil })
+	d.inForce.Clear()
+	d.update(func(s *definitionStatus) { s.known = nil })
 	d.abandon()
 }
 
@@ -215,7 +219,8 @@ func (d *definitionKeeper) find(ctx context.Context) (registry.Network, error) {
 		return n, err
 	}
 	differs := d.differs(n)
-	d.update(func(s *definitionStatus) { s.network, s.defined, s.differs, s.known = n, true, differs, d.known })
+	d.inForce.Set(n)
+	d.update(func(s *definitionStatus) { s.differs, s.known = differs, d.known })
 	d.left.Store(false) // last: see abandon
 	if len(differs) > 0 {
 		d.report.Log().Warn("the network's definition in the store wins over the configuration",
@@ -339,9 +344,9 @@ func (d *definitionKeeper) definedReason() string {
 	return "defined"
 }
 
-// watch keeps the definition n in force until the store has another one or the network was deleted, and
-// returns which of the two as an error. It restores a definition that the store has lost. A record that cannot be used
-// changes nothing.
+// watch keeps the definition n in force until the store has one that the parts of a round cannot follow, or the network
+// was deleted, and returns which of the two as an error. It restores a definition that the store has lost. A record that
+// cannot be used changes nothing.
 func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error {
 	backoff := d.deps.Store.Outage.NewLoop()
 	var restore time.Time // when to restore a lost definition, zero while it is not lost
@@ -426,8 +431,8 @@ const (
 	definitionDeclined                            // the store has one that stays without effect until it is confirmed
 )
 
-// compare reads the definition from the store and compares it with n, the one in force. A version with the
-// same content replaces n. The error is errDefinitionChanged, errNetworkGone, or the store's.
+// compare reads the definition from the store and compares it with n, the one in force. One that the parts of a round can
+// follow replaces n. The error is errDefinitionChanged, errNetworkGone, or the store's.
 func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (definitionVerdict, error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -454,25 +459,29 @@ func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (de
 		d.decline(now)
 		d.report.Check(health.Network, api.Warning, d.now().unconfirmed)
 		return definitionDeclined, nil
-	case len(definition.Differences(now, *n)) > 0:
-		return 0, errDefinitionChanged
+	}
+	isChanged := len(definition.Differences(now, *n)) > 0
+	if isChanged {
+		d.report.Log().Info("network definition changed")
+		d.report.Event(api.EventNetwork, api.Info, "the network's definition changed", map[string]string{"change": "changed"})
+		if !d.isFollowed.Load() || !canFollow(*n, now, d.deps.Datapaths.Backends) {
+			return 0, errDefinitionChanged
+		}
 	}
 	*n = now
 	d.confirm(now, asked)
 	differs := d.differs(now)
-	d.update(func(s *definitionStatus) {
-		if s.applied == s.network.ModifyIndex { // the datapath was built from the previous version
-			s.applied = now.ModifyIndex
-		}
-		s.network, s.differs = now, differs
-	})
+	d.update(func(s *definitionStatus) { s.differs = differs })
+	if isChanged {
+		d.report.Check(health.Network, api.Passing, d.definedReason())
+	}
+	d.inForce.Set(now)
 	return definitionInForce, nil
 }
 
-// inForce returns n with the indexes that it has in the store now.
-func (d *definitionKeeper) inForce(n registry.Network) registry.Network {
-	if now := d.now().network; now.Name == n.Name && len(definition.Differences(now, n)) == 0 {
-		return now
-	}
-	return n
+// canFollow reports whether the parts of a round can change from definition n to now while they run. With the same plan,
+// leases stay as they are. Packets keep flowing if one of the backends of n is the current one of now.
+func canFollow(n, now registry.Network, kinds map[string]backend.Type) bool {
+	return slices.Equal(n.Plan, now.Plan) && carriage.Of(n.Carriage()).Follows(carriage.Of(now.Carriage())) &&
+		definition.CheckEncryption(now, kinds) == nil
 }

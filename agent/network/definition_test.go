@@ -168,8 +168,8 @@ func TestWatchDefinition(t *testing.T) {
 				if defined := err == nil && len(definition.Differences(now, n)) == 0; defined != tt.defined {
 					t.Errorf("the store has %+v, %v", now, err)
 				}
-				if tt.defined && d.now().network.ModifyIndex != now.ModifyIndex {
-					t.Errorf("version %d is shown, the store has %d", d.now().network.ModifyIndex, now.ModifyIndex)
+				if shown, _, _ := d.inForce.Get(); tt.defined && shown.ModifyIndex != now.ModifyIndex {
+					t.Errorf("version %d is shown, the store has %d", shown.ModifyIndex, now.ModifyIndex)
 				}
 				got := h.reason(health.Network)
 				if tt.check != "" && !strings.Contains(got, tt.check) || tt.check == "" && strings.Contains(got, "the store has") {

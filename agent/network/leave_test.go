@@ -47,9 +47,7 @@ func TestTearDown(t *testing.T) {
 			must(t, os.WriteFile(state.Path(h.config.DataDir, "n")+".bad", nil, 0o600))
 			h.datapath.fail = tt.fail
 			mine := hostClaim{pools: n.Plan.Prefixes()}
-			if reason := h.deps.Claims.take("n", mine); reason != "" {
-				t.Fatal(reason)
-			}
+			must(t, h.deps.Claims.take("n", mine))
 			h.wall.err = tt.wall
 			r.tearDown(context.Background(), true)
 			if diff := cmp.Diff(tt.story, h.datapath.passes); diff != "" {
@@ -58,8 +56,8 @@ func TestTearDown(t *testing.T) {
 			if h.datapath.built != 1 || h.datapath.closed != 1 {
 				t.Errorf("%d of %d backends were closed", h.datapath.closed, h.datapath.built)
 			}
-			if reason := h.deps.Claims.take("other", mine); reason != "" {
-				t.Errorf("the pools are not free: %s", reason)
+			if err := h.deps.Claims.take("other", mine); err != nil {
+				t.Errorf("the pools are not free: %v", err)
 			}
 			if exists(r.local.SubnetFile) || exists(state.Path(h.config.DataDir, "n")) {
 				t.Error("files stay")

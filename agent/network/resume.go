@@ -3,7 +3,6 @@ package network
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -163,8 +162,8 @@ func (r *Runner) startResumed(ctx context.Context, found peers.View, packetsWait
 		return err
 	}
 	mine := hostClaim{found.Network.Plan.Prefixes(), backends.Ports(r.deps.Datapaths.Backends)}
-	if reason := r.deps.Claims.take(r.local.Name, mine); reason != "" {
-		return errors.New(reason)
+	if err := r.deps.Claims.take(r.local.Name, mine); err != nil {
+		return err
 	}
 	if err := r.datapath.Build(backends, config); err != nil {
 		r.deps.Claims.give(r.local.Name)

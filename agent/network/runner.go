@@ -142,6 +142,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		report:   r.report,
 		noteLoss: r.lease.NoteLoss,
 		known:    before.known,
+		inForce:  watch.New[registry.Network](),
 		status:   watch.New[definitionStatus](),
 	}
 	r.peers = peers.New(peers.Options{
@@ -156,7 +157,6 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		Suspect:    func(c peers.Conflict) { r.lease.Suspect("leases", lease.Suspicion(c)) },
 		Answered:   r.resumed.settle,
 		Remembered: r.rememberedLeases,
-		InForce:    r.definition.inForce,
 	})
 	r.datapath = datapath.New(datapath.Options{
 		Network:      local.Name,
@@ -167,12 +167,12 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		Previous:     sync.OnceValue(r.previousUnderlay),
 		Host:         deps.Datapaths,
 		Report:       r.report,
+		Change:       r.change,
 		Serve:        r.serve,
+		ServeSaved:   r.serveSaved,
 		Moved:        r.moveClaim,
-
-		ServeSaved: r.serveSaved,
 	}, before.instance)
-	r.switcher = &switcher{deps: deps, report: r.report, inForce: r.definition.inForce, keys: before.keys}
+	r.switcher = &switcher{deps: deps, report: r.report, keys: before.keys}
 	r.file = &subnetFile{
 		network:      local.Name,
 		path:         local.SubnetFile,
@@ -263,9 +263,6 @@ func (r *Runner) rounds(ctx context.Context) error {
 			}
 			r.definition.forget()
 		case errors.Is(err, errDefinitionChanged):
-			log.Info("network definition changed")
-			r.report.Event(api.EventNetwork, api.Info, "the network's definition changed",
-				map[string]string{"change": "changed"})
 			continue
 		default:
 			r.report.Wait(health.Network, fmt.Sprintf("stopped, starting again: %v", err))
@@ -276,7 +273,8 @@ func (r *Runner) rounds(ctx context.Context) error {
 	}
 }
 
-// round runs the network until its definition changes, its lease is released by request, or an error ends the round.
+// round runs the network until its definition changes in a way that its parts cannot follow, its lease is released by
+// request, or an error ends the round.
 func (r *Runner) round(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.lease.ServeReleases(ctx) })
@@ -328,7 +326,7 @@ func (r *Runner) runUnencrypted(ctx context.Context, n registry.Network, contrad
 }
 
 // runDefined takes a lease, and keeps it and the datapath right until ctx ends. If the definition cannot be used, it
-// waits until another definition ends the round.
+// waits until another definition ends the round. Once the lease is held, all parts follow changes of the definition.
 func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	if !slices.Equal(n.Plan, r.plan) {
 		r.peers.Clear() // the leases were read with another plan
@@ -397,13 +395,35 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	}
 	r.lease.SetClaim(claim)
 
+	r.definition.isFollowed.Store(true)
+	defer r.definition.isFollowed.Store(false)
+	inForce := r.definition.inForce
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.lease.Keep(ctx, n, taken, claim) })
-	g.Go(func() error { return r.peers.Run(ctx, n, r.lease.Lease()) })
+	g.Go(func() error { return r.lease.Keep(ctx, inForce, taken, claim) })
+	g.Go(func() error { return r.peers.Run(ctx, inForce, r.lease.Lease()) })
 	g.Go(func() error { return r.datapath.Run(ctx, n, r.peers.Views(), place) })
 	g.Go(func() error { return r.switcher.run(ctx, r.peers.Views()) })
 	g.Go(func() error { return r.file.keep(ctx) })
 	return g.Wait()
+}
+
+// change makes the backends those of n, another definition with the same plan, between two passes of the datapath. The
+// error is errDefinitionChanged: a new round waits for what is missing.
+func (r *Runner) change(ctx context.Context, n registry.Network) error {
+	backends, c, err := r.datapath.Configure(n)
+	if err == nil {
+		err = r.guard(ctx, n)
+	}
+	if err == nil {
+		err = r.deps.Claims.take(n.Name, hostClaim{n.Plan.Prefixes(), backends.Ports(r.deps.Datapaths.Backends)})
+	}
+	if err == nil {
+		err = r.datapath.Build(backends, c)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errDefinitionChanged, err)
+	}
+	return nil
 }
 
 // acquire blocks until this host holds a lease, and returns it with the claim for it. It keeps place up to date.
@@ -440,8 +460,8 @@ func (r *Runner) moveClaim(n registry.Network, p datapath.Place, readdressed boo
 func (r *Runner) awaitClaims(ctx context.Context, n registry.Network, mine hostClaim) error {
 	backoff := retry.NewBackoff()
 	for {
-		reason := r.deps.Claims.take(n.Name, mine)
-		if reason == "" {
+		conflict := r.deps.Claims.take(n.Name, mine)
+		if conflict == nil {
 			return nil
 		}
 		if r.datapath.StopResumed() {
@@ -449,7 +469,7 @@ func (r *Runner) awaitClaims(ctx context.Context, n registry.Network, mine hostC
 			r.resumed.settle()
 			r.deps.Claims.give(n.Name)
 		}
-		r.report.Wait(health.Network, reason)
+		r.report.Wait(health.Network, conflict.Error())
 		if err := backoff.Wait(ctx); err != nil {
 			return err
 		}

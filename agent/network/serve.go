@@ -24,7 +24,7 @@ import (
 // rules. It does each part even if another one fails. The network is ready if the datapath was applied and containers
 // can be started. They need not wait for the saved lease, which only the next process needs and which is tried again.
 func (r *Runner) serve(ctx context.Context, v *peers.View, s backend.State, applied bool) error {
-	n := r.definition.inForce(v.Network)
+	n := v.Network
 	fileErr := r.file.write(state.FormatSubnetFile(n.Plan, s.Subnets, s.MTU, r.local.IPMasq), v.Own.Subnet(), s.MTU)
 	r.file.reportResult(fileErr)
 	var refusalErr error
@@ -37,7 +37,7 @@ func (r *Runner) serve(ctx context.Context, v *peers.View, s backend.State, appl
 	if applied && fileErr == nil && rulesErr == nil {
 		r.report.SetReady(true)
 		r.report.SetState("running")
-		r.definition.update(func(s *definitionStatus) { s.applied = s.network.ModifyIndex })
+		r.definition.update(func(s *definitionStatus) { s.applied = n.ModifyIndex })
 	}
 	return errors.Join(fileErr, saveErr, rulesErr)
 }

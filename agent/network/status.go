@@ -33,9 +33,10 @@ type Status struct {
 // Status returns what the API shows.
 func (r *Runner) Status() Status {
 	definition := r.definition.now()
+	inForce, defined, _ := r.definition.inForce.Get()
 	out := Status{
-		Definition:   definition.network,
-		Defined:      definition.defined,
+		Definition:   inForce,
+		Defined:      defined,
 		Used:         definition.used,
 		Lease:        r.lease.Status(),
 		Datapath:     r.datapath.Status(),

@@ -40,9 +40,8 @@ const (
 // backend, and begins a switch to new keys when it is due. It has a goroutine of its own, because the store may be slow
 // to answer.
 type switcher struct {
-	deps    *Deps
-	report  *report.Reporter
-	inForce func(registry.Network) registry.Network
+	deps   *Deps
+	report *report.Reporter
 
 	// since when all hosts are known to send over the backend that the network is switched to; zero if they do not
 	moved time.Time
@@ -59,7 +58,7 @@ func (s *switcher) run(ctx context.Context, views *watch.Value[*peers.View]) err
 		view, known, changed := views.Get()
 		pause := idlePause
 		if known {
-			n := s.inForce(view.Network)
+			n := view.Network
 			switching, err := s.endSwitch(ctx, n, view)
 			if err == nil {
 				err = s.rotateKeys(ctx, n, view)

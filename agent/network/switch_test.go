@@ -409,7 +409,7 @@ func TestProbedPort(t *testing.T) {
 	_, err = r.datapath.Locate(n)
 	must(t, err)
 	r.lease.Lease().Set(leaseOf(0, "s", 1))
-	r.definition.update(func(s *definitionStatus) { s.network = n })
+	r.definition.inForce.Set(n)
 	if got, err := r.Probed(); err != nil || parseKeyed(got.Options).Port != 7 {
 		t.Errorf("%s, %v", got.Options, err)
 	}

@@ -29,7 +29,8 @@ func (r *Runner) withdraw(ctx context.Context, lost *lease.SupersededError) {
 	if err != nil {
 		before = state.Network{} // says too little
 	}
-	pools := refusable(r.definition.now().network.Backend, r.plan.Prefixes())
+	n, _, _ := r.definition.inForce.Get()
+	pools := refusable(n.Backend, r.plan.Prefixes())
 	r.setRefused(pools)
 	ctx, done := context.WithCancel(ctx)
 	defer done()

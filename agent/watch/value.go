@@ -1,20 +1,27 @@
 // Package watch shares the latest value of something between goroutines.
 package watch
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // A Value holds the latest value that one goroutine has set and others wait for. Create one with New. It is safe
 // for concurrent use. The value itself is shared: readers must not change what it refers to.
 type Value[T any] struct {
-	mu      sync.Mutex
-	value   T
-	set     bool
-	changed chan struct{}
+	mu    sync.Mutex
+	value T
+	set   bool
+
+	unchanged context.Context // ends at the next change
+	end       context.CancelFunc
 }
 
 // New returns a Value that has not been set.
 func New[T any]() *Value[T] {
-	return &Value[T]{changed: make(chan struct{})}
+	v := &Value[T]{}
+	v.unchanged, v.end = context.WithCancel(context.Background())
+	return v
 }
 
 // Set replaces the value and wakes every reader that waits for a change, also when the new value equals the old one.
@@ -46,13 +53,30 @@ func (v *Value[T]) replace(value T, set bool) {
 
 // wake wakes the readers. The caller holds mu.
 func (v *Value[T]) wake() {
-	close(v.changed)
-	v.changed = make(chan struct{})
+	v.end()
+	v.unchanged, v.end = context.WithCancel(context.Background())
 }
 
 // Get returns the value, whether there is one, and a channel that is closed by the next Set or Clear.
 func (v *Value[T]) Get() (value T, ok bool, changed <-chan struct{}) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.value, v.set, v.changed
+	return v.value, v.set, v.unchanged.Done()
+}
+
+// Until returns a context that ends with ctx, and when changed is closed, which Get has returned. The caller must call
+// cancel.
+func (v *Value[T]) Until(ctx context.Context, changed <-chan struct{}) (_ context.Context, cancel func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	ctx, end := context.WithCancel(ctx)
+	if changed != v.unchanged.Done() {
+		end()
+		return ctx, end
+	}
+	stop := context.AfterFunc(v.unchanged, end)
+	return ctx, func() {
+		stop()
+		end()
+	}
 }

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -91,4 +92,33 @@ func TestUpdate(t *testing.T) {
 	default:
 		t.Error("no reader was woken")
 	}
+}
+
+// TestUntil: the context ends with its parent, with the next change, and at once if there was one in between.
+func TestUntil(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := New[int]()
+		ended := func(ctx context.Context) bool {
+			synctest.Wait()
+			return ctx.Err() != nil
+		}
+		_, _, changed := v.Get()
+		first, cancel := v.Until(t.Context(), changed)
+		cancelled, end := v.Until(t.Context(), changed)
+		if ended(first) || ended(cancelled) {
+			t.Error("ended before a change")
+		}
+		if end(); !ended(cancelled) || ended(first) {
+			t.Error("cancel ends its own context")
+		}
+		if v.Set(1); !ended(first) {
+			t.Error("not ended by a change")
+		}
+		cancel()
+		if late, cancel := v.Until(t.Context(), changed); !ended(late) {
+			t.Error("not ended by an earlier change")
+		} else {
+			cancel()
+		}
+	})
 }

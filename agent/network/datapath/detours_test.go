@@ -187,7 +187,9 @@ ip rule add pref 5270 lookup 52; ip route add 10.5.0.0/16 dev ts0 table 52`)
 				t.Fatal(err)
 			}
 			target := &target{network: v.Network, place: &place, confirmed: true}
-			l.r.take(target, v)
+			if err := l.r.take(context.Background(), target, v); err != nil {
+				t.Fatal(err)
+			}
 			if _, err := l.r.pass(context.Background(), target); err != nil {
 				t.Fatal(err)
 			}

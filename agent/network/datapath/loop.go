@@ -49,7 +49,7 @@ func (t *target) lapsed(node string) bool {
 }
 
 // Run makes the host agree with the last view until ctx ends: at once, whenever the view, the kernel or the underlay
-// changes, and on a slow tick. It follows the underlay of n before a view is known, too. There must be a backend, and p
+// changes, and on a slow tick. A view of another definition changes the backends. It follows the underlay of n before a view is known, too. There must be a backend, and p
 // is where AwaitUnderlay has found this host.
 func (r *Reconciler) Run(ctx context.Context, n registry.Network, views *watch.Value[*peers.View], p Place) error {
 	return r.loop(ctx, views, &target{network: n, place: &p, confirmed: true}, nil)
@@ -106,7 +106,9 @@ func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], 
 		var failed <-chan time.Time
 		if known {
 			if view != t.view {
-				r.take(t, view)
+				if err := r.take(ctx, t, view); err != nil {
+					return err
+				}
 			}
 			healed, err := r.pass(ctx, t)
 			if err != nil {
@@ -178,8 +180,13 @@ func (r *Reconciler) pauseAfterFailure(retryIn time.Duration) time.Duration {
 	return min(retryIn, flapping.LongestPause)
 }
 
-// take changes the target to another view.
-func (r *Reconciler) take(t *target, v *peers.View) {
+// take changes the target to another view, and the backends to its definition.
+func (r *Reconciler) take(ctx context.Context, t *target, v *peers.View) error {
+	if n := v.Network; !n.Carriage().Equal(t.network.Carriage()) || n.Encryption != t.network.Encryption {
+		if err := r.o.Change(ctx, n); err != nil {
+			return err
+		}
+	}
 	t.network, t.view, t.new = v.Network, v, true
 	t.state.Subnets, t.state.Peers = v.Own.Subnets, v.Peers()
 	t.state.Precedence = v.Own.CreateIndex
@@ -189,6 +196,7 @@ func (r *Reconciler) take(t *target, v *peers.View) {
 	}
 	r.instance.content.Store(v)
 	r.move(t) // the choice of the underlay depends on the routes to the peers
+	return nil
 }
 
 // move changes the target to the present underlay.

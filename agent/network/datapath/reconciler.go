@@ -74,6 +74,9 @@ type Options struct {
 	Host         *Host
 	Report       *report.Reporter
 
+	// Change makes the backends those of another definition of the network, with Configure and Build. It is called between
+	// two passes that Run makes. An error ends Run.
+	Change func(ctx context.Context, n registry.Network) error
 	// Serve does what containers need besides the datapath. It is called after each pass that Run makes. applied is
 	// false after a failed pass over a datapath that was in place before.
 	Serve func(ctx context.Context, v *peers.View, s backend.State, applied bool) error

@@ -193,7 +193,7 @@ func (h *host) round(ctx context.Context, k *Keeper, n registry.Network, previou
 		}
 	}
 	k.SetClaim(claim)
-	return k.Keep(ctx, n, lease, claim)
+	return k.Keep(ctx, defined(n), lease, claim)
 }
 
 // restart ends the process and starts another one.
@@ -406,4 +406,11 @@ func classify(err error) retry.Class {
 		return retry.NeedsOperator
 	}
 	return retry.Transient
+}
+
+// defined returns n as the definition in force.
+func defined(n registry.Network) *watch.Value[registry.Network] {
+	v := watch.New[registry.Network]()
+	v.Set(n)
+	return v
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/agent/telemetry"
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -21,10 +22,13 @@ const trustedAfter = time.Minute
 
 // Keep holds the lease that Acquire returned for claim: it watches the record, rewrites it after SetClaim, and takes
 // the lease back whenever it is lost. It blocks until ctx ends, the lease is released by request (ErrReleased), another
-// live host has the subnet (*SupersededError), or another subnet ends the process (*LostError).
-func (k *Keeper) Keep(ctx context.Context, n registry.Network, lease registry.Lease, claim registry.Claim) error {
+// live host has the subnet (*SupersededError), or another subnet ends the process (*LostError). The definition must keep
+// its plan; other changes of it leave the lease alone.
+func (k *Keeper) Keep(ctx context.Context, definition *watch.Value[registry.Network], lease registry.Lease,
+	claim registry.Claim) error {
 	backoff := k.o.Outage.NewLoop()
 	for {
+		n, _, _ := definition.Get()
 		now, _, changed := k.claim.Get()
 		if reflect.DeepEqual(now, claim) {
 			reason, err := k.hold(ctx, n, lease, changed)
@@ -40,6 +44,7 @@ func (k *Keeper) Keep(ctx context.Context, n registry.Network, lease registry.Le
 				}
 			}
 		}
+		n, _, _ = definition.Get()
 		next, err := k.Acquire(ctx, n, func() registry.Claim {
 			claim, _, _ = k.claim.Get()
 			return takeBack(claim, lease)

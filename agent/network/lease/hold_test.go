@@ -218,7 +218,7 @@ func TestClaimChangesBeforeKeep(t *testing.T) {
 		must(t, err)
 		a.address = netip.MustParseAddr("192.0.2.200")
 		a.keeper.SetClaim(a.own())
-		go func() { _ = a.keeper.Keep(t.Context(), a.network(), lease, claim) }()
+		go func() { _ = a.keeper.Keep(t.Context(), defined(a.network()), lease, claim) }()
 		synctest.Wait()
 		if now := a.lease(); now.PublicIPs[0] != a.address || now.Session != lease.Session {
 			t.Errorf("%+v", now)

@@ -123,7 +123,8 @@ func subjects(l registry.Lease) []any {
 }
 
 // save writes the leases to the file if they differ from its content.
-func (c *peerCache) save(n registry.Network, v *View) error {
+func (c *peerCache) save(v *View) error {
+	n := v.Network
 	definition, err := registry.FormatNetwork(n)
 	if err != nil {
 		return fmt.Errorf("remember the network: %w", err)

@@ -57,7 +57,7 @@ func TestMerge(t *testing.T) {
 			if all, until := first.merge(n, leases{own, b, c}, start); len(all) != 3 || !until.IsZero() {
 				t.Fatalf("merged %+v of nothing", all)
 			}
-			must(t, first.save(n, &View{Own: own, Leases: leases{own, b, c}}))
+			must(t, first.save(&View{Network: n, Own: own, Leases: leases{own, b, c}}))
 			now := n
 			if tt.again {
 				now.CreateIndex = 1
@@ -116,7 +116,7 @@ func TestMergeTwoOfAHost(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
-			must(t, loadCache(dir, n, time.Minute).save(n, &View{Own: own, Leases: append(tt.before, own)}))
+			must(t, loadCache(dir, n, time.Minute).save(&View{Network: n, Own: own, Leases: append(tt.before, own)}))
 			m, at := loadCache(dir, n, time.Minute), time.Now()
 			m.merge(n, []registry.Lease{own}, at)
 			all, _ := m.merge(n, append(tt.store, own), at)
@@ -156,7 +156,7 @@ func TestMergeFlannel(t *testing.T) {
 	own, b, f := agenttest.Lease("a", 1, "sa", 1), agenttest.Lease("b", 2, "sb", 20), agenttest.Lease("f", 3, "flannel-1", 30)
 	f.Foreign = true
 	dir, start := t.TempDir(), time.Now()
-	must(t, loadCache(dir, n, time.Minute).save(n, &View{Own: own, Leases: []registry.Lease{own, b, f}}))
+	must(t, loadCache(dir, n, time.Minute).save(&View{Network: n, Own: own, Leases: []registry.Lease{own, b, f}}))
 	for _, tt := range []struct {
 		name  string
 		later time.Duration
@@ -211,11 +211,11 @@ func TestLoadCache(t *testing.T) {
 			dir, n := t.TempDir(), n
 			m := loadCache(dir, n, time.Minute)
 			b.Foreign = true
-			must(t, m.save(n, &View{Own: own, Leases: []registry.Lease{own, b}}))
+			must(t, m.save(&View{Network: n, Own: own, Leases: []registry.Lease{own, b}}))
 			before, err := os.Stat(state.PeersPath(dir, "n"))
 			must(t, err)
-			must(t, m.save(n, &View{Own: own, Leases: []registry.Lease{own, b}}))
-			must(t, loadCache(dir, n, time.Minute).save(n, &View{Own: own, Leases: []registry.Lease{own, b}}))
+			must(t, m.save(&View{Network: n, Own: own, Leases: []registry.Lease{own, b}}))
+			must(t, loadCache(dir, n, time.Minute).save(&View{Network: n, Own: own, Leases: []registry.Lease{own, b}}))
 			if again, err := os.Stat(state.PeersPath(dir, "n")); err != nil || !os.SameFile(before, again) {
 				t.Errorf("written again: %v", err)
 			}

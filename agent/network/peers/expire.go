@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
 )
@@ -26,13 +27,14 @@ const (
 // expireLapsed restores lost records, and removes, until ctx ends, records that have been lapsed for longer than hold,
 // counted from when this agent first saw them lapsed. Every host tries. The first one succeeds, and the others fail
 // because of the record's index.
-func (f *Follower) expireLapsed(ctx context.Context, n registry.Network) error {
+func (f *Follower) expireLapsed(ctx context.Context, definition *watch.Value[registry.Network]) error {
 	every := min(expireEvery, f.o.Settings.TTL/2)
 	var lost map[netip.Prefix]bool
 	for {
 		if err := retry.Sleep(ctx, every/2+rand.N(every)); err != nil {
 			return err
 		}
+		n, _, _ := definition.Get()
 		lost = f.restoreLost(ctx, n, lost)
 		f.expireOnce(ctx, n)
 	}

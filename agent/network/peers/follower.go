@@ -41,9 +41,6 @@ type Options struct {
 	// Remembered returns the leases of a resumed datapath, this host's included, and reports whether there is one. It
 	// is called while no leases have been read.
 	Remembered func() (Snapshot, bool)
-
-	// InForce returns a definition with the indexes that it has in the store now.
-	InForce func(registry.Network) registry.Network
 }
 
 // A Follower follows the leases of one network. Run may be called again after it has returned; the other methods are
@@ -75,16 +72,19 @@ func New(o Options) *Follower {
 	return f
 }
 
-// Run follows the leases of n until ctx ends, and publishes a View for each change. own is this host's lease; if it is
-// set to the same lease again, Run publishes the same View again. What an earlier process knew counts until the
-// store has settled, also in later Runs.
-func (f *Follower) Run(ctx context.Context, n registry.Network, own *watch.Value[registry.Lease]) error {
+// Run follows the leases of a network until ctx ends, and publishes a View for each change of them, of the network's
+// definition and of own, this host's lease. If own is set to the same lease again, Run publishes the same View again. The
+// definition must be known, and keep its plan. What an earlier process knew counts until the store has settled, also in
+// later Runs.
+func (f *Follower) Run(
+	ctx context.Context, definition *watch.Value[registry.Network], own *watch.Value[registry.Lease],
+) error {
 	defer f.views.Clear()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return f.watchLeases(ctx, n) })
-	g.Go(func() error { return newPublisher(f, n, own).run(ctx) })
-	g.Go(func() error { return f.checkReservations(ctx, n) })
-	g.Go(func() error { return f.expireLapsed(ctx, n) })
+	g.Go(func() error { return f.watchLeases(ctx, definition) })
+	g.Go(func() error { return newPublisher(f, definition, own).run(ctx) })
+	g.Go(func() error { return f.checkReservations(ctx, definition) })
+	g.Go(func() error { return f.expireLapsed(ctx, definition) })
 	return g.Wait()
 }
 

@@ -145,6 +145,7 @@ type host struct {
 	store   *memory.Store
 	flaky   *flakyStore
 	network registry.Network
+	defined *watch.Value[registry.Network]
 	own     *watch.Value[registry.Lease]
 	setBack *watch.Value[struct{}]
 	health  *health.Board
@@ -152,7 +153,6 @@ type host struct {
 	log     *agenttest.Lines
 
 	mu         sync.Mutex
-	inForce    func(registry.Network) registry.Network
 	remembered *Snapshot
 	suspicions []string
 	answers    int
@@ -166,12 +166,12 @@ func newHost(t *testing.T) *host {
 		t:       t,
 		store:   store,
 		flaky:   &flakyStore{Registry: store.Client(), changed: make(chan struct{})},
+		defined: watch.New[registry.Network](),
 		own:     watch.New[registry.Lease](),
 		setBack: watch.New[struct{}](),
 		health:  health.New(time.Now, nil),
 		events:  events.New(time.Now),
 		log:     &agenttest.Lines{},
-		inForce: func(n registry.Network) registry.Network { return n },
 	}
 	must(t, store.Client().PutNetwork(t.Context(), registry.Network{
 		Name:    "n",
@@ -181,6 +181,7 @@ func newHost(t *testing.T) *host {
 	n, err := store.Client().Network(t.Context(), "n")
 	must(t, err)
 	h.network = n
+	h.defined.Set(n)
 	h.Follower = h.newFollower(h.flaky, t.TempDir())
 	return h
 }
@@ -221,11 +222,6 @@ func (h *host) newFollower(reg registry.Registry, dataDir string) *Follower {
 				return Snapshot{}, false
 			}
 			return *h.remembered, true
-		},
-		InForce: func(n registry.Network) registry.Network {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			return h.inForce(n)
 		},
 	})
 }
@@ -268,7 +264,7 @@ func (h *host) start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	follower := h.Follower
-	go func() { done <- follower.Run(ctx, h.network, h.own) }()
+	go func() { done <- follower.Run(ctx, h.defined, h.own) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {

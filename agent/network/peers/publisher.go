@@ -11,19 +11,19 @@ import (
 	"github.com/lenonet/leno/registry/belief"
 )
 
-// checkEvery is how often the age of the snapshot is checked. It bounds how late the loop notices that the store has a
-// new record of the same definition.
+// checkEvery is how often the age of the snapshot is checked.
 const checkEvery = 20 * time.Second
 
-// A publisher is the loop of one Run that makes Views of this host's lease, the snapshot and the remembered peers.
+// A publisher is the loop of one Run that makes Views of the definition, this host's lease, the snapshot and the
+// remembered peers.
 // Requests to the store run beside the loop, so no View waits for one.
 type publisher struct {
-	follower *Follower
-	network  registry.Network // with the indexes that it has in the store
-	own      *watch.Value[registry.Lease]
-	cache    *peerCache
-	saver    *saver
-	ranked   *belief.Seniority
+	follower   *Follower
+	definition *watch.Value[registry.Network]
+	own        *watch.Value[registry.Lease]
+	cache      *peerCache
+	saver      *saver
+	ranked     *belief.Seniority
 
 	view     *View           // as published last, nil for none
 	snapshot Snapshot        // that view is made from
@@ -36,7 +36,10 @@ type publisher struct {
 	rechecks chan Snapshot    // what was read after doubted fired
 }
 
-func newPublisher(f *Follower, n registry.Network, own *watch.Value[registry.Lease]) *publisher {
+func newPublisher(
+	f *Follower, definition *watch.Value[registry.Network], own *watch.Value[registry.Lease],
+) *publisher {
+	n, _, _ := definition.Get()
 	cache := loadCache(f.o.DataDir, n, SettleTime(f.o.Settings))
 	ranked := belief.NewSeniority(cache.leases, cache.ranks)
 	if f.cache != nil {
@@ -44,14 +47,14 @@ func newPublisher(f *Follower, n registry.Network, own *watch.Value[registry.Lea
 	}
 	f.cache = cache
 	return &publisher{
-		follower: f,
-		network:  n,
-		own:      own,
-		cache:    cache,
-		saver:    newSaver(cache, f.o.Report),
-		ranked:   ranked,
-		rereads:  make(chan Snapshot),
-		rechecks: make(chan Snapshot),
+		follower:   f,
+		definition: definition,
+		own:        own,
+		cache:      cache,
+		saver:      newSaver(cache, f.o.Report),
+		ranked:     ranked,
+		rereads:    make(chan Snapshot),
+		rechecks:   make(chan Snapshot),
 	}
 }
 
@@ -63,37 +66,38 @@ func (p *publisher) run(ctx context.Context) error {
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	for {
+		n, _, redefined := p.definition.Get()
 		own, held, ownChanged := p.own.Get()
 		snap, read, snapChanged := p.follower.snapshot.Get()
-		p.network = p.follower.o.InForce(p.network)
 		switch {
 		case !read:
 			p.follower.o.Report.SetState("waiting for the leases of the other hosts")
 		case held:
-			if !p.update(own, snap) && ownChanged != p.ownSeen {
+			if !p.update(n, own, snap) && ownChanged != p.ownSeen {
 				// The host may have waited for the lease that it has got back unchanged: the datapath says when it runs.
 				p.follower.views.Set(p.view)
 			}
 			p.ownSeen = ownChanged
-			p.saver.save(p.network, p.view)
+			p.saver.save(p.view)
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-redefined:
 		case <-ownChanged:
 		case <-snapChanged:
 		case <-p.saver.due:
 		case <-p.settled:
 			// The snapshot may be as old as the wait was long: the store did not answer, or this process was suspended.
 			p.settled = nil
-			p.request(ctx, &requests, p.rereads)
+			p.request(ctx, n, &requests, p.rereads)
 		case p.reread = <-p.rereads:
 			if !p.cache.isEmpty() {
 				p.settled = time.After(RefreshEvery)
 			}
 		case <-p.doubted:
 			p.doubted = nil
-			p.request(ctx, &requests, p.rechecks)
+			p.request(ctx, n, &requests, p.rechecks)
 		case now := <-p.rechecks:
 			if now.Read.Before(p.snapshot.Read) {
 				now = p.snapshot
@@ -106,8 +110,9 @@ func (p *publisher) run(ctx context.Context) error {
 }
 
 // request reads the leases beside the loop and sends them to answer.
-func (p *publisher) request(ctx context.Context, requests *sync.WaitGroup, answer chan<- Snapshot) {
-	n := p.network
+func (p *publisher) request(
+	ctx context.Context, n registry.Network, requests *sync.WaitGroup, answer chan<- Snapshot,
+) {
 	requests.Go(func() {
 		now, _ := p.follower.now(ctx, n)
 		select {
@@ -117,18 +122,18 @@ func (p *publisher) request(ctx context.Context, requests *sync.WaitGroup, answe
 	})
 }
 
-// update publishes a View if this host's lease or the leases differ from those of the last View, and reports whether it
-// did.
-func (p *publisher) update(own registry.Lease, snap Snapshot) bool {
+// update publishes a View if the definition, this host's lease or the leases differ from those of the last View, and
+// reports whether it did.
+func (p *publisher) update(n registry.Network, own registry.Lease, snap Snapshot) bool {
 	if p.reread.Read.After(snap.Read) {
 		snap = p.reread
 	}
-	if p.view != nil && p.snapshot.isSame(snap) && reflect.DeepEqual(p.view.Own, own) {
+	if v := p.view; v != nil && p.snapshot.isSame(snap) && reflect.DeepEqual(v.Own, own) && reflect.DeepEqual(v.Network, n) {
 		return false
 	}
 	p.snapshot = snap
-	leases := p.merge()
-	p.view = &View{Network: p.network, Own: own, Leases: leases, Seniority: p.ranked.Update(leases)}
+	leases := p.merge(n)
+	p.view = &View{Network: n, Own: own, Leases: leases, Seniority: p.ranked.Update(leases)}
 	p.follower.views.Set(p.view)
 	p.judge(snap.Set.Leases)
 	return true
@@ -136,9 +141,9 @@ func (p *publisher) update(own registry.Lease, snap Snapshot) bool {
 
 // merge returns the leases of the snapshot and those that are only remembered. If there are any of these, it sets the
 // time at which the leases must be read again because the remembered ones may then be dropped.
-func (p *publisher) merge() []registry.Lease {
+func (p *publisher) merge(n registry.Network) []registry.Lease {
 	first := p.cache.since.IsZero()
-	all, until := p.cache.merge(p.network, p.snapshot.Set.Leases, p.snapshot.Read)
+	all, until := p.cache.merge(n, p.snapshot.Set.Leases, p.snapshot.Read)
 	if until.IsZero() {
 		p.settled = nil
 		return all

@@ -194,29 +194,21 @@ func TestPeersFile(t *testing.T) {
 	})
 }
 
-// TestPeersFileOfANewRecord: the file follows a definition that was put back into an emptied store with the same
-// content, though no View changes.
+// TestPeersFileOfANewRecord: the file and the View follow a definition that was put back into an emptied store with the
+// same content.
 func TestPeersFileOfANewRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
 		h.start()
-		_, _, changed := h.Views().Get()
-		h.mu.Lock()
-		h.inForce = func(n registry.Network) registry.Network { n.CreateIndex = 99; return n }
-		h.mu.Unlock()
-		time.Sleep(checkEvery)
+		n := h.network
+		n.CreateIndex = 99
+		h.defined.Set(n)
+		time.Sleep(time.Second)
 		if _, created := h.fileContent(); created != 99 {
 			t.Errorf("the file is of a definition created at %d", created)
 		}
-		select {
-		case <-changed:
-			t.Error("a view was published")
-		default:
-		}
-		h.join("b", 2)
-		synctest.Wait()
 		if v, _, _ := h.Views().Get(); v.Network.CreateIndex != 99 {
-			t.Errorf("the next view is of a definition created at %d", v.Network.CreateIndex)
+			t.Errorf("the view is of a definition created at %d", v.Network.CreateIndex)
 		}
 	})
 }
@@ -246,7 +238,9 @@ func TestNothingReadIsNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := remembering(t)
 		h.flaky.fail(registry.ErrUnavailable)
-		h.inForce = func(n registry.Network) registry.Network { n.CreateIndex++; return n }
+		n := h.network
+		n.CreateIndex++
+		h.defined.Set(n)
 		stop := h.start()
 		h.wantView("none")
 		stop()
@@ -329,5 +323,30 @@ func TestConflictIsJudgedAgain(t *testing.T) {
 			t.Error("a view was published")
 		default:
 		}
+	})
+}
+
+// TestRedefined: with another definition the watch goes on from where it was, and a View of the same leases is published.
+func TestRedefined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t)
+		h.join("b", 2)
+		h.start()
+		want := h.view()
+		before, reads := h.Followed(), h.flaky.requests()
+		n := h.network
+		n.Backend = agenttest.Backend(t, "alloc", `{"colour":"blue"}`)
+		n.ModifyIndex++
+		h.defined.Set(n)
+		h.wantView(want)
+		if v, _, _ := h.Views().Get(); !v.Network.Backend.Equal(n.Backend) {
+			t.Errorf("the view is of %s", v.Network.Backend.Object)
+		}
+		if now := h.Followed(); !now.Equal(before) || h.flaky.requests() != reads {
+			t.Errorf("read again at %s, before %s; %d requests, before %d", now, before, h.flaky.requests(), reads)
+		}
+		h.join("c", 3)
+		h.wantView(want + ", c@10.5.3.0/24")
+		h.wantCheck(health.Snapshot, api.Passing)
 	})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -18,9 +19,10 @@ const reservationsTick = time.Minute
 const reservationList = "reservation list"
 
 // checkReservations reads the reservations regularly and reports those that cannot be used, until ctx ends.
-func (f *Follower) checkReservations(ctx context.Context, n registry.Network) error {
+func (f *Follower) checkReservations(ctx context.Context, definition *watch.Value[registry.Network]) error {
 	backoff := f.o.Outage.NewLoop()
 	for {
+		n, _, _ := definition.Get()
 		call, cancel := context.WithTimeout(ctx, retry.CallTimeout)
 		set, _, err := f.o.Registry.WatchReservations(call, n, registry.Known)
 		cancel()

@@ -5,7 +5,6 @@ import (
 
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/retry"
-	"github.com/lenonet/leno/registry"
 )
 
 // savePause returns how long the file with so many leases is left alone after a write: a minute in a network of
@@ -20,7 +19,6 @@ type saver struct {
 	cache  *peerCache
 	report *report.Reporter
 
-	network registry.Network
 	view    *View            // to be in the file, nil for none
 	unsaved bool             // the file may lack it
 	next    time.Time        // when the file may be written again
@@ -32,10 +30,10 @@ func newSaver(cache *peerCache, r *report.Reporter) *saver {
 	return &saver{cache: cache, report: r, backoff: retry.NewBackoff()}
 }
 
-// save writes v as part of n, or sets due if it is too early for that. It does nothing if v is in the file.
-func (s *saver) save(n registry.Network, v *View) {
-	s.unsaved = s.unsaved || s.view != v || s.network.CreateIndex != n.CreateIndex
-	s.network, s.view, s.due = n, v, nil
+// save writes v, or sets due if it is too early for that. It does nothing if v is in the file.
+func (s *saver) save(v *View) {
+	s.unsaved = s.unsaved || s.view != v
+	s.view, s.due = v, nil
 	if s.unsaved && !time.Now().Before(s.next) {
 		pause := savePause(len(v.Leases))
 		if err := s.write(); err != nil {
@@ -56,7 +54,7 @@ func (s *saver) finish() {
 }
 
 func (s *saver) write() error {
-	err := s.cache.save(s.network, s.view)
+	err := s.cache.save(s.view)
 	s.report.Written(report.PeersFile, err)
 	s.unsaved = err != nil
 	return err

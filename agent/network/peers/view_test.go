@@ -58,7 +58,7 @@ func TestLoad(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
-			must(t, loadCache(dir, n, time.Minute).save(n, &View{Own: own, Leases: []registry.Lease{own, b}}))
+			must(t, loadCache(dir, n, time.Minute).save(&View{Network: n, Own: own, Leases: []registry.Lease{own, b}}))
 			file, err := state.LoadPeers(dir, "n")
 			must(t, err)
 			now := before

@@ -7,6 +7,7 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/telemetry"
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -15,15 +16,22 @@ import (
 const leaseList = "lease list"
 
 // watchLeases keeps the snapshot of all leases up to date until ctx ends. It keeps the previous snapshot after an
-// uncertain answer.
-func (f *Follower) watchLeases(ctx context.Context, n registry.Network) error {
+// uncertain answer. With another definition it goes on from the same index.
+func (f *Follower) watchLeases(ctx context.Context, definition *watch.Value[registry.Network]) error {
 	backoff := f.o.Outage.NewLoop()
 	index := registry.Known // the claim has just read them
 	failed := false
 	for {
-		set, next, err := f.o.Registry.WatchLeases(ctx, n, index)
-		if ctx.Err() != nil {
+		n, _, redefined := definition.Get()
+		call, cancel := definition.Until(ctx, redefined)
+		set, next, err := f.o.Registry.WatchLeases(call, n, index)
+		isOver := err != nil && call.Err() != nil
+		cancel()
+		switch {
+		case ctx.Err() != nil:
 			return ctx.Err()
+		case isOver:
+			continue
 		}
 		f.o.Report.Used(report.Leases, err)
 		if err != nil {
