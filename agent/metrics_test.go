@@ -199,12 +199,12 @@ func TestMetrics(t *testing.T) {
 			{name: telemetry.LeaseLapse, labels: []string{"n"}, at: under(9.9), then: under(9.7), do: func() {}},
 			{name: telemetry.WatchAge, labels: []string{"n"}, at: over(0), then: is(0), do: func() { a.registry.Set(nil) }},
 
+			{name: telemetry.LeaseLosses, labels: []string{"n"}, at: is(0), do: func() { store.Delete(leaseKey(a.subnet())) }},
+			{name: telemetry.LeaseClaims, labels: []string{"n", "ok"}, at: over(1)},
 			{name: telemetry.LeaseClaims, labels: []string{"n", "failed"}, at: is(0), do: func() {
 				a.registry.SetOne("Acquire", registry.ErrUnavailable)
-				a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "metered", `{"x":1}`) })
+				store.Delete(leaseKey(a.subnet()))
 			}, undo: func() { a.registry.SetOne("Acquire", nil) }},
-			{name: telemetry.LeaseClaims, labels: []string{"n", "ok"}, at: over(1)},
-			{name: telemetry.LeaseLosses, labels: []string{"n"}, at: is(0), do: func() { store.Delete(leaseKey(a.subnet())) }},
 			{name: telemetry.LeaseRenewals, labels: []string{"n", lease.RenewalLost}, at: is(0), do: func() { a.registry.SetOne("Renew", registry.ErrLeaseLost) },
 				undo: func() { a.registry.SetOne("Renew", nil) }},
 
@@ -293,8 +293,6 @@ func TestMetrics(t *testing.T) {
 				if err := store.Client().AddReservation(t.Context(), n, registry.Reservation{Slot: slot, Subnet: free(a, b), Node: "z"}, false); err != nil {
 					t.Fatal(err)
 				}
-				// Reservations are read each time a runner begins.
-				a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "metered", `{"x":2}`) })
 			}},
 			{name: telemetry.APIWaiting, at: is(0)}, // the reservation was the answer
 		}
