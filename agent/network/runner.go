@@ -244,7 +244,7 @@ func (r *Runner) rounds(ctx context.Context) error {
 			r.report.Check(health.Lease, api.Warning, lease.ReleasedAdvice)
 			r.report.SetState(lease.ReleasedAdvice)
 			r.lease.ConfirmRelease()
-			r.lease.RefuseReleases(ctx)
+			<-ctx.Done()
 			return nil
 		case ctx.Err() != nil:
 			return nil
@@ -276,8 +276,9 @@ func (r *Runner) rounds(ctx context.Context) error {
 // round runs the network until its definition changes in a way that its parts cannot follow, its lease is released by
 // request, or an error ends the round.
 func (r *Runner) round(ctx context.Context) error {
+	ctx, cancel := r.lease.UntilReleased(ctx)
+	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.lease.ServeReleases(ctx) })
 	g.Go(func() error {
 		n, err := r.definition.await(ctx)
 		if err != nil {

@@ -47,7 +47,7 @@ func (k *Keeper) Acquire(ctx context.Context, n registry.Network, claim func() r
 		case again:
 			continue
 		case err == nil:
-			k.conflicts.suspect("claim", Suspicion{})
+			k.condition.suspect("claim", Suspicion{})
 			k.condition.setHeld()
 			reportTaken(k.report, before, lease)
 			k.report.Changed()
@@ -61,7 +61,7 @@ func (k *Keeper) Acquire(ctx context.Context, n registry.Network, claim func() r
 			k.o.Answered()
 		}
 		reason := fmt.Sprintf("waiting for a lease: %v", err)
-		if revoked := k.revocation.revoked(); revoked.IsValid() {
+		if revoked := k.revocation.subnet(); revoked.IsValid() {
 			reason = fmt.Sprintf("%s was revoked, waiting for another lease: %v", revoked, err)
 		}
 		k.report.Waiting(health.Lease, join(k.condition.superseded(), reason))
@@ -77,14 +77,14 @@ func (k *Keeper) Acquire(ctx context.Context, n registry.Network, claim func() r
 // acquireOnce makes one attempt to get a lease, and publishes the lease. If this host uses the claim's subnet and that
 // belongs to another live host, the error is a *SupersededError, whether there is another subnet for this host or not.
 func (k *Keeper) acquireOnce(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
-	return k.releases.claim(func() (registry.Lease, error) {
+	return k.releases.claim(ctx, func() (registry.Lease, error) {
 		ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 		defer cancel()
 		record, looked := k.revocation.lookFor(ctx, n, claim.Prefer)
 		if isAnothers(record, claim) {
 			return registry.Lease{}, k.supersede(claim.Prefer, record)
 		}
-		claim.Avoid = cmp.Or(k.revocation.revoked(), outgrown(n.Plan, claim.Prefer))
+		claim.Avoid = cmp.Or(k.revocation.subnet(), outgrown(n.Plan, claim.Prefer))
 		claim.Lost = k.lastLoss()
 		lease, err := k.o.Registry.Acquire(ctx, n, claim)
 		k.report.Count(telemetry.LeaseClaims, 1, telemetry.Result(err))

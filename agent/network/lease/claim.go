@@ -55,7 +55,7 @@ func (k *Keeper) addPrevious(n registry.Network, c *registry.Claim) {
 			"error", errors.Join(err, k.o.State.SetAside()))
 	}
 	if before.Revoked.IsValid() {
-		k.revocation.set(before.Revoked)
+		k.revocation.revoked.Set(before.Revoked)
 	}
 	c.Session = before.Session
 	if len(before.Subnets) == 0 {

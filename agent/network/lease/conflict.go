@@ -22,7 +22,7 @@ const (
 
 // Suspect records for one source, such as "leases", that another host is mistaken for this one; the zero Suspicion
 // clears that of the source. The Keeper itself uses the sources "claim" and "record".
-func (k *Keeper) Suspect(source string, s Suspicion) { k.conflicts.suspect(source, s) }
+func (k *Keeper) Suspect(source string, s Suspicion) { k.condition.suspect(source, s) }
 
 // A conflictResolver holds what one Acquire has learned about the records of other hosts that stand in its way.
 type conflictResolver struct {
@@ -66,7 +66,7 @@ func (r *conflictResolver) resolve(ctx context.Context, c registry.Claim, err er
 		}
 		r.lastAnswer = time.Now()
 	}
-	r.keeper.conflicts.suspect("claim", Suspicion{Reason: err.Error()})
+	r.keeper.condition.suspect("claim", Suspicion{Reason: err.Error()})
 	return false, err
 }
 
@@ -119,7 +119,7 @@ func (r *conflictResolver) challenge(
 
 // send sends a claim without recording the lease as held by this host.
 func (r *conflictResolver) send(ctx context.Context, c registry.Claim) (registry.Lease, error) {
-	return r.keeper.releases.claim(func() (registry.Lease, error) {
+	return r.keeper.releases.claim(ctx, func() (registry.Lease, error) {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		return r.keeper.o.Registry.Acquire(ctx, r.network, c)

@@ -145,26 +145,20 @@ func (h *host) start() *host {
 	all.Go(func() { k.RenewSession(ctx) })
 	all.Go(func() { h.saveLeases(ctx, k, n) })
 	all.Go(func() {
-		serving := make(chan error, 1)
-		round, stop := context.WithCancel(ctx)
-		go func() { // the send below waits for it
-			err := k.ServeReleases(round)
-			stop()
-			serving <- err
-		}()
+		round, stop := k.UntilReleased(ctx)
+		defer stop()
 		err := h.round(round, k, n, netip.Prefix{})
 		for superseded := (*SupersededError)(nil); errors.As(err, &superseded); {
 			err = h.round(round, k, n, superseded.Subnet)
 		}
-		stop()
-		if <-serving; !k.IsReleased() {
+		if !k.IsReleased() {
 			exited <- err
 			return
 		}
 		k.Reset()
 		k.report.SetState(ReleasedAdvice)
 		k.ConfirmRelease()
-		k.RefuseReleases(ctx)
+		<-ctx.Done()
 		exited <- ErrReleased
 	})
 	stop := sync.OnceFunc(func() {

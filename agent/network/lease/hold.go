@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
@@ -72,48 +70,35 @@ func takeBack(c registry.Claim, lease registry.Lease) registry.Claim {
 func (k *Keeper) hold(
 	ctx context.Context, n registry.Network, lease registry.Lease, claimChanged <-chan struct{},
 ) (reason string, err error) {
-	g, watching := errgroup.WithContext(ctx)
-	over := errors.New("held no longer")
-	g.Go(func() (err error) {
-		if reason, err = k.watchRecord(watching, n, lease); err == nil {
-			err = over
+	trusted := time.AfterFunc(trustedAfter, func() { k.condition.suspect("record", Suspicion{}) })
+	defer trusted.Stop()
+	same, cancel := k.claim.Until(ctx, claimChanged)
+	defer cancel()
+	for {
+		session, _, ended := k.ended.Get()
+		if session == lease.Session {
+			return "its session ended", nil
 		}
-		return err
-	})
-	dead := false
-	g.Go(func() error {
-		trusted := time.NewTimer(trustedAfter)
-		defer trusted.Stop()
-		for {
-			session, _, ended := k.ended.Get()
-			if dead = session == lease.Session; dead {
-				return over
-			}
-			select {
-			case <-watching.Done():
-				return watching.Err()
-			case <-claimChanged:
-				return over
-			case <-ended:
-			case <-trusted.C:
-				k.conflicts.suspect("record", Suspicion{})
-			}
+		watching, cancel := k.ended.Until(same, ended)
+		reason, err = k.watchRecord(watching, n, lease)
+		isOver := watching.Err() == nil || !errors.Is(err, context.Canceled)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return "", ctx.Err()
+		case isOver:
+			return reason, err
+		case same.Err() != nil:
+			return "", nil
 		}
-	})
-	if err := g.Wait(); !errors.Is(err, over) {
-		return "", err
 	}
-	if reason == "" && dead {
-		reason = "its session ended"
-	}
-	return reason, ctx.Err()
 }
 
 // reportLoss logs and reports the loss of a lease. The caller then takes it back, or takes another one if it was
 // revoked.
 func (k *Keeper) reportLoss(lease registry.Lease, reason string) {
 	subnet := lease.Subnet()
-	if k.revocation.revoked() == subnet {
+	if k.revocation.subnet() == subnet {
 		k.report.Log().Error("lease was revoked, taking another subnet", "subnet", subnet)
 		k.report.Event(api.EventLease, api.Critical, fmt.Sprintf("%s was revoked, taking another subnet", subnet),
 			map[string]string{"change": "revoked", "subnet": subnet.String()})
@@ -140,7 +125,7 @@ func (k *Keeper) watchRecord(ctx context.Context, n registry.Network, lease regi
 			k.revocation.revoke(lease.Subnet())
 			return "it was revoked", nil
 		case errors.Is(err, registry.ErrLeaseNotFound), errors.Is(err, registry.ErrLeaseRevoked): // from another host
-			k.revocation.setAbsent(lease.Subnet())
+			k.revocation.absent = lease.Subnet()
 			return "its record is gone", nil
 		case errors.Is(err, registry.ErrInvalid):
 			return fmt.Sprintf("its record was overwritten: %v", err), nil
@@ -155,7 +140,7 @@ func (k *Keeper) watchRecord(ctx context.Context, n registry.Network, lease regi
 		}
 		v := judge(now, lease)
 		if v.conflict != "" {
-			k.conflicts.suspect("record", Suspicion{Reason: v.conflict})
+			k.condition.suspect("record", Suspicion{Reason: v.conflict})
 		}
 		if v.over {
 			return v.reason, nil

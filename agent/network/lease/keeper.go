@@ -62,9 +62,9 @@ type Options struct {
 // A Keeper keeps one lease of this host in one network. It is safe for concurrent use, with one exception: Acquire and
 // Keep must not run at the same time.
 //
-// A caller runs RenewSession for as long as it uses the Keeper. In each round it runs ServeReleases, calls Acquire with
-// claims from Claim, passes the granted one to SetClaim and then runs Keep. It calls SetClaim again when the host's
-// attributes change. After ErrReleased it removes the datapath and calls Reset, ConfirmRelease and RefuseReleases.
+// A caller runs RenewSession for as long as it uses the Keeper. In each round, which lasts UntilReleased, it calls Acquire
+// with claims from Claim, passes the granted one to SetClaim and then runs Keep. It calls SetClaim again when the host's
+// attributes change. After a release it removes the datapath and calls Reset and ConfirmRelease.
 type Keeper struct {
 	o          Options
 	report     *report.Reporter
@@ -73,7 +73,6 @@ type Keeper struct {
 	ended      *watch.Value[string]    // the session that was last found to have ended
 	storeLoss  *watch.Value[time.Time] // when the store was last found to have lost the network
 	condition  condition
-	conflicts  conflicts
 	revocation revocation
 	releases   releases
 }
@@ -88,15 +87,21 @@ func New(o Options) *Keeper {
 		claim:     watch.New[registry.Claim](),
 		ended:     watch.New[string](),
 		storeLoss: watch.New[time.Time](),
-		conflicts: conflicts{report: o.Report, suspicions: map[string]Suspicion{}},
 		releases:  newReleases(),
 		revocation: revocation{
 			report:   o.Report,
 			registry: o.Registry,
 			state:    o.State,
 			identity: o.Identity,
+			revoked:  watch.New[netip.Prefix](),
 		},
-		condition: condition{report: o.Report, lease: lease, hold: o.Settings.Hold, resumed: o.Resumed},
+		condition: condition{
+			report:     o.Report,
+			lease:      lease,
+			hold:       o.Settings.Hold,
+			resumed:    o.Resumed,
+			suspicions: map[string]Suspicion{},
+		},
 	}
 }
 
@@ -115,7 +120,7 @@ func (k *Keeper) Status() Status {
 		Lease:   lease,
 		Renewed: k.condition.renewed,
 		Problem: k.condition.problem,
-		Revoked: k.revocation.revoked(),
+		Revoked: k.revocation.subnet(),
 	}
 }
 
@@ -127,7 +132,6 @@ func (k *Keeper) SetClaim(c registry.Claim) { k.claim.Set(c) }
 func (k *Keeper) Reset() {
 	k.lease.Clear()
 	k.condition.reset()
-	k.conflicts.reset()
 }
 
 // noLease returns the refusal of a request to "renew" or "release" a lease that this host does not hold.

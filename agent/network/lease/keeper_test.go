@@ -105,7 +105,7 @@ func TestReset(t *testing.T) {
 		revoked := netip.MustParsePrefix("10.5.3.0/24")
 		a.keeper.condition.setProblem("a problem")
 		a.keeper.condition.setRenewed(time.Now(), errors.New("no answer"))
-		a.keeper.revocation.set(revoked)
+		a.keeper.revocation.revoked.Set(revoked)
 		a.keeper.NoteLoss(time.Now())
 		a.keeper.Reset()
 		a.keeper.report.Reset()

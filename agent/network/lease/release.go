@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
-	"time"
 
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
@@ -19,136 +17,107 @@ var ErrReleased = errors.New("the lease was released by request")
 // ReleasedAdvice is the state of a network whose lease was released by request, with what to do about it.
 const ReleasedAdvice = "released by request, restart or reload the agent to join again"
 
-// releaseWait is how long Release waits for a caller of ServeReleases that is between two rounds.
-const releaseWait = 2 * time.Second
-
-// A releaseRequest asks for the release of the lease under a token.
-type releaseRequest struct {
-	token string
-	done  chan error // buffered for one answer
-}
-
-// releases holds the requests for a release, and keeps claims and releases apart.
+// releases keeps claims and releases apart. Its contexts end when what they are named after has happened.
 type releases struct {
-	requests chan *releaseRequest
-	closed   chan struct{} // when no request will be served any more
-	close    func()        // closes it, also when called again
+	turn chan struct{} // has an element during every claim and every release
 
-	mu      sync.Mutex      // held during every claim and during a release, after which no claim may follow
-	granted *releaseRequest // nil while there is none
+	granted context.Context // a release was granted; no claim may follow
+	grant   context.CancelFunc
+	left    context.Context // the host has left the network
+	leave   context.CancelFunc
+	closed  context.Context // no request will be served any more
+	close   context.CancelFunc
 }
 
 func newReleases() releases {
-	closed := make(chan struct{})
-	return releases{
-		requests: make(chan *releaseRequest),
-		closed:   closed,
-		close:    sync.OnceFunc(func() { close(closed) }),
-	}
+	r := releases{turn: make(chan struct{}, 1)}
+	r.granted, r.grant = context.WithCancel(context.Background())
+	r.left, r.leave = context.WithCancel(context.Background())
+	r.closed, r.close = context.WithCancel(context.Background())
+	return r
 }
 
 // claim calls claim unless the lease was released. No release happens until claim has returned.
-func (r *releases) claim(claim func() (registry.Lease, error)) (registry.Lease, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.granted != nil {
+func (r *releases) claim(ctx context.Context, claim func() (registry.Lease, error)) (registry.Lease, error) {
+	select {
+	case r.turn <- struct{}{}:
+	case <-ctx.Done():
+		return registry.Lease{}, ctx.Err()
+	}
+	defer func() { <-r.turn }()
+	if r.granted.Err() != nil {
 		return registry.Lease{}, ErrReleased
 	}
 	return claim()
 }
 
-// Release releases this host's lease under the caller's token. It blocks until the request is refused, or until
+// Release releases this host's lease under the caller's token. It blocks until the store has refused that, or until
 // ConfirmRelease says that the host has left the network.
 func (k *Keeper) Release(ctx context.Context, token string) error {
-	request := &releaseRequest{token: token, done: make(chan error, 1)}
-	busy := func(why string) error {
-		return &api.Error{
-			Code:    http.StatusServiceUnavailable,
-			Message: fmt.Sprintf("network %s: the lease cannot be released now: %s", k.o.Network, why),
-		}
+	stopped := &api.Error{
+		Code:    http.StatusServiceUnavailable,
+		Message: fmt.Sprintf("network %s: the lease cannot be released now: this host's part in the network is being stopped", k.o.Network),
 	}
-	stopped := busy("this host's part in the network is being stopped")
-	waiting := time.NewTimer(releaseWait)
-	defer waiting.Stop()
 	select {
-	case k.releases.requests <- request:
-	case <-k.releases.closed:
+	case k.releases.turn <- struct{}{}:
+	case <-k.releases.closed.Done():
 		return stopped
-	case <-waiting.C:
-		return busy(k.report.State())
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	select {
-	case err := <-request.done:
+	err := error(stopped)
+	if k.releases.closed.Err() == nil {
+		err = k.release(ctx, token)
+	}
+	<-k.releases.turn
+	if err != nil {
 		return err
-	case <-k.releases.closed:
+	}
+	select {
+	case <-k.releases.left.Done():
+		return nil
+	case <-k.releases.closed.Done():
 		return stopped
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// ServeReleases releases the lease when a request asks for it and its token has the right. A refused request changes
-// nothing. ServeReleases returns ErrReleased after a granted one, and ctx's error otherwise.
-func (k *Keeper) ServeReleases(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case request := <-k.releases.requests:
-			if err := k.release(ctx, request); err != nil {
-				request.done <- err
-				continue
-			}
-			return ErrReleased
-		}
-	}
-}
-
-func (k *Keeper) release(ctx context.Context, request *releaseRequest) error {
-	k.releases.mu.Lock()
-	defer k.releases.mu.Unlock()
+// release makes the request to the store, which goes on when the caller gives up. The caller has the turn.
+func (k *Keeper) release(ctx context.Context, token string) error {
 	lease, held, _ := k.lease.Get()
-	if !held {
+	if !held || k.releases.granted.Err() != nil {
 		return noLease(k.o.Network, "release", k.report.State())
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	if err := k.o.Registry.As(request.token).Release(ctx, lease); err != nil {
+	if err := k.o.Registry.As(token).Release(ctx, lease); err != nil {
 		return err
 	}
-	k.releases.granted = request
+	k.releases.grant()
 	return nil
 }
 
-// IsReleased reports whether the lease was released by request. While a claim is being made it blocks until the claim
-// has ended.
-func (k *Keeper) IsReleased() bool {
-	k.releases.mu.Lock()
-	defer k.releases.mu.Unlock()
-	return k.releases.granted != nil
-}
-
-// ConfirmRelease answers the request that was granted: the host has left the network. It must be called once, after
-// IsReleased.
-func (k *Keeper) ConfirmRelease() {
-	k.releases.mu.Lock()
-	defer k.releases.mu.Unlock()
-	k.releases.granted.done <- nil
-}
-
-// RefuseReleases refuses requests for a release until ctx ends, because the lease was released already.
-func (k *Keeper) RefuseReleases(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case request := <-k.releases.requests:
-			request.done <- noLease(k.o.Network, "release", k.report.State())
-		}
+// UntilReleased returns a context that ends with ctx, and when the lease is released by request. The caller must call
+// cancel.
+func (k *Keeper) UntilReleased(ctx context.Context) (_ context.Context, cancel func()) {
+	ctx, end := context.WithCancel(ctx)
+	stop := context.AfterFunc(k.releases.granted, end)
+	return ctx, func() {
+		stop()
+		end()
 	}
 }
+
+// IsReleased reports whether the lease was released by request. During a request it blocks until the store has answered.
+func (k *Keeper) IsReleased() bool {
+	k.releases.turn <- struct{}{}
+	defer func() { <-k.releases.turn }()
+	return k.releases.granted.Err() != nil
+}
+
+// ConfirmRelease answers the request that was granted: the host has left the network.
+func (k *Keeper) ConfirmRelease() { k.releases.leave() }
 
 // Close makes Release return at once, because no request will be served any more. Calling it again does nothing.
 func (k *Keeper) Close() { k.releases.close() }

@@ -115,32 +115,45 @@ func TestReleaseWhileTheLeaseIsLost(t *testing.T) {
 	})
 }
 
-// TestReleaseBetweenTwoRounds: a request waits a while for a caller of ServeReleases, and can be given up.
+// TestReleaseBetweenTwoRounds: the lease can be released while no round lasts, and the next one ends at once.
 func TestReleaseBetweenTwoRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
 		a.keeper.report.SetState("between two rounds")
-		began := time.Now()
 		err := a.keeper.Release(t.Context(), "t")
-		wantRefusal(t, err, http.StatusServiceUnavailable,
-			"network n: the lease cannot be released now: between two rounds")
-		if waited := time.Since(began); waited != releaseWait {
-			t.Errorf("waited %s", waited)
-		}
-		time.AfterFunc(time.Second, func() { _ = a.keeper.ServeReleases(t.Context()) })
-		err = a.keeper.Release(t.Context(), "t")
 		wantRefusal(t, err, http.StatusConflict, noLeaseToRelease+"between two rounds")
+		_, err = a.keeper.acquireOnce(t.Context(), a.network(), a.own())
+		must(t, err)
+		time.AfterFunc(time.Second, a.keeper.ConfirmRelease)
+		must(t, a.keeper.Release(t.Context(), "t"))
+		round, cancel := a.keeper.UntilReleased(t.Context())
+		defer cancel()
+		if synctest.Wait(); round.Err() == nil || !a.keeper.IsReleased() {
+			t.Error("another round begins")
+		}
+		a.keeper.Close()
+		wantStopped(t, a.keeper.Release(t.Context(), "t"))
+		a.keeper.Close()
 	})
+}
+
+// TestReleaseWaitsForAClaim: a request during a claim waits, can be given up, and ends when the keeper is closed.
+func TestReleaseWaitsForAClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		a.registry.SetOne("Acquire", registry.ErrUnavailable)
+		a.registry.SetHanging(true)
+		claiming, cancel := context.WithCancel(t.Context())
 		defer cancel()
+		go func() { _, _ = a.keeper.acquireOnce(claiming, a.network(), a.own()) }()
+		synctest.Wait()
+		ctx, giveUp := context.WithTimeout(t.Context(), time.Second)
+		defer giveUp()
 		if err := a.keeper.Release(ctx, "t"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the caller gave up: %v", err)
 		}
 		time.AfterFunc(time.Second, a.keeper.Close)
 		wantStopped(t, a.keeper.Release(t.Context(), "t"))
-		a.keeper.Close()
 	})
 }
 
@@ -158,7 +171,6 @@ func TestStoppedDuringARelease(t *testing.T) {
 			a := newHost(t, memory.New(), "a")
 			_, err := a.keeper.acquireOnce(t.Context(), a.network(), a.own())
 			must(t, err)
-			go func() { _ = a.keeper.ServeReleases(t.Context()) }()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			if closing {
 				time.AfterFunc(time.Second, a.keeper.Close)
@@ -182,7 +194,7 @@ func TestStoppedDuringARelease(t *testing.T) {
 func TestNoClaimAfterRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
-		a.keeper.releases.granted = &releaseRequest{done: make(chan error, 1)}
+		a.keeper.releases.grant()
 		n := a.network()
 		if _, err := a.keeper.Acquire(t.Context(), n, a.own); !errors.Is(err, ErrReleased) {
 			t.Errorf("%v", err)
@@ -197,55 +209,54 @@ func TestNoClaimAfterRelease(t *testing.T) {
 	})
 }
 
-// TestReleaseNeverMeetsAClaim: no claim is under way during a release, and none follows. The test is not in a bubble
-// because goroutines wait for a mutex, during which a bubble's time stands still.
+// TestReleaseNeverMeetsAClaim: no claim is under way during a release, and none follows.
 func TestReleaseNeverMeetsAClaim(t *testing.T) {
-	for range 20 {
-		a := newHost(t, memory.New(), "a")
-		n := a.network()
-		_, err := a.keeper.acquireOnce(t.Context(), n, a.own())
-		must(t, err)
-		var claiming, releasing atomic.Int32
-		a.registry.SetBefore(func(call string) {
-			mine, others := &claiming, &releasing
-			switch call {
-			case "Acquire":
-			case "Release":
-				mine, others = &releasing, &claiming
-			default:
-				return
-			}
-			mine.Add(1)
-			time.Sleep(time.Millisecond)
-			if others.Load() > 0 {
-				t.Error("a claim and a release at the same time")
-			}
-			mine.Add(-1)
-		})
-		var all sync.WaitGroup
-		for range 3 {
-			all.Go(func() {
-				var err error
-				for err == nil {
-					_, err = a.keeper.acquireOnce(t.Context(), n, a.own())
+	synctest.Test(t, func(t *testing.T) {
+		for range 20 {
+			a := newHost(t, memory.New(), "a")
+			n := a.network()
+			_, err := a.keeper.acquireOnce(t.Context(), n, a.own())
+			must(t, err)
+			var claiming, releasing atomic.Int32
+			a.registry.SetBefore(func(call string) {
+				mine, others := &claiming, &releasing
+				switch call {
+				case "Acquire":
+				case "Release":
+					mine, others = &releasing, &claiming
+				default:
+					return
 				}
-				if !errors.Is(err, ErrReleased) {
-					t.Error(err)
+				mine.Add(1)
+				time.Sleep(time.Millisecond)
+				if others.Load() > 0 {
+					t.Error("a claim and a release at the same time")
 				}
+				mine.Add(-1)
 			})
-		}
-		all.Go(func() {
-			if err := a.keeper.ServeReleases(t.Context()); !errors.Is(err, ErrReleased) {
+			var all sync.WaitGroup
+			for range 3 {
+				all.Go(func() {
+					var err error
+					for err == nil {
+						_, err = a.keeper.acquireOnce(t.Context(), n, a.own())
+					}
+					if !errors.Is(err, ErrReleased) {
+						t.Error(err)
+					}
+				})
+			}
+			all.Go(func() {
+				<-a.keeper.releases.granted.Done()
+				a.keeper.ConfirmRelease()
+			})
+			if err := a.keeper.Release(t.Context(), "t"); err != nil {
 				t.Error(err)
 			}
-			a.keeper.ConfirmRelease()
-		})
-		if err := a.keeper.Release(t.Context(), "t"); err != nil {
-			t.Error(err)
+			all.Wait()
+			if value, _ := a.record(a.lease().Subnet()); value != "" {
+				t.Errorf("claimed after the release: %s", value)
+			}
 		}
-		all.Wait()
-		if value, _ := a.record(a.lease().Subnet()); value != "" {
-			t.Errorf("claimed after the release: %s", value)
-		}
-	}
+	})
 }

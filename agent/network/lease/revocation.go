@@ -5,26 +5,26 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/registry"
 )
 
 // A revoked lease is not taken back: its host must take another subnet. The host remembers the revocation until it
 // holds a lease again, across failed attempts and across a restart.
 
-// A revocation holds what is known of the subnet that this host had: that it was revoked, or that its record is gone.
+// A revocation holds what is known of the subnet that this host had: that it was revoked, or that its record is gone. The
+// goroutine that runs Acquire or Keep owns it.
 type revocation struct {
 	report   *report.Reporter
 	registry registry.Leases
 	state    *state.File
 	identity func() state.Identity
 
-	mu     sync.Mutex
-	subnet netip.Prefix // the subnet that was revoked from this host, until it has another
-	absent netip.Prefix // the subnet this host had, if its record was missing at the last look
+	revoked *watch.Value[netip.Prefix] // the subnet that was revoked from this host, until it has another
+	absent  netip.Prefix               // the subnet this host had, if its record was missing at the last look
 }
 
 // lookFor finds out whether the subnet to be claimed again was revoked while this host was not watching it: between two
@@ -35,7 +35,7 @@ type revocation struct {
 func (r *revocation) lookFor(
 	ctx context.Context, n registry.Network, subnet netip.Prefix,
 ) (record registry.Lease, looked bool) {
-	if r.isKnown(subnet) || !subnet.IsValid() {
+	if r.subnet().IsValid() || r.absent == subnet || !subnet.IsValid() {
 		return registry.Lease{}, false
 	}
 	record, _, err := r.registry.WatchLease(ctx, n, subnet, 0)
@@ -44,21 +44,14 @@ func (r *revocation) lookFor(
 		r.report.Log().Error("lease was revoked, taking another subnet", "subnet", subnet)
 		r.revoke(subnet)
 	case errors.Is(err, registry.ErrLeaseNotFound), errors.Is(err, registry.ErrLeaseRevoked):
-		r.setAbsent(subnet)
+		r.absent = subnet
 	}
 	return record, true
 }
 
-// isKnown reports whether there is nothing to find out about the subnet.
-func (r *revocation) isKnown(subnet netip.Prefix) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.subnet.IsValid() || r.absent == subnet
-}
-
 // revoke records that the subnet was revoked, for this process and the next one.
 func (r *revocation) revoke(subnet netip.Prefix) {
-	r.set(subnet)
+	r.revoked.Set(subnet)
 	err := r.state.Update(func(before state.Network, _ error) state.Network { // Claim reports a file that is broken
 		before.Revoked = subnet
 		return before
@@ -70,30 +63,16 @@ func (r *revocation) revoke(subnet netip.Prefix) {
 
 // forget forgets a revocation, because the host holds a lease now.
 func (r *revocation) forget(lease registry.Lease) {
-	if slices.Contains(lease.Subnets, r.revoked()) {
+	if slices.Contains(lease.Subnets, r.subnet()) {
 		r.report.Log().Warn("the revoked subnet is taken again, nothing else is free or it is reserved for this host",
 			"subnet", lease.Subnet())
 	}
-	r.set(netip.Prefix{})
-	r.setAbsent(netip.Prefix{})
+	r.revoked.Clear()
+	r.absent = netip.Prefix{}
 }
 
-// revoked returns the subnet that was revoked from this host, until it has another.
-func (r *revocation) revoked() netip.Prefix {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.subnet
-}
-
-func (r *revocation) set(subnet netip.Prefix) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.subnet = subnet
-}
-
-// setAbsent records that the store has no record for the subnet.
-func (r *revocation) setAbsent(subnet netip.Prefix) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.absent = subnet
+// subnet returns the subnet that was revoked from this host, until it has another. It is safe for concurrent use.
+func (r *revocation) subnet() netip.Prefix {
+	subnet, _, _ := r.revoked.Get()
+	return subnet
 }

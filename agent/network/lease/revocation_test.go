@@ -180,7 +180,7 @@ func TestAbsenceIsAskedOnce(t *testing.T) {
 		a.registry.SetOne("WatchLease", registry.ErrUnavailable)
 		a.revoke(subnet)
 		synctest.Wait() // the watch in the store has noticed
-		a.keeper.revocation.set(netip.Prefix{})
+		a.keeper.revocation.revoked.Clear()
 		a.registry.SetOne("WatchLease", nil)
 		a.registry.SetOne("Acquire", nil)
 		a.movedFrom(subnet)
@@ -199,7 +199,8 @@ func TestRevocationInTheWatch(t *testing.T) {
 			a.registry.SetOne("WatchLease", &registry.RevokedError{NodeID: tt.nodeID})
 			lease, err := a.keeper.acquireOnce(t.Context(), a.network(), a.own())
 			must(t, err)
-			reason, err := a.keeper.hold(t.Context(), a.network(), lease, nil)
+			_, _, claimChanged := a.keeper.claim.Get()
+			reason, err := a.keeper.hold(t.Context(), a.network(), lease, claimChanged)
 			want := map[bool]string{true: "it was revoked", false: "its record is gone"}[tt.own]
 			if err != nil || reason != want || a.keeper.Status().Revoked.IsValid() != tt.own {
 				t.Errorf("from %q: %q, %v, revoked %s", tt.nodeID, reason, err, a.keeper.Status().Revoked)

@@ -40,19 +40,22 @@ type Status struct {
 // IsHeld reports whether the host holds a lease and has not just lost it.
 func (s Status) IsHeld() bool { return s.State == Held }
 
-// A condition holds how well the lease is held, and sets the lease's health check accordingly.
+// A condition holds how well the lease is held and who else may have it, and sets the health checks of the lease and of
+// conflicts accordingly.
 type condition struct {
 	report  *report.Reporter
 	lease   *watch.Value[registry.Lease]
 	hold    time.Duration
 	resumed func() (subnet netip.Prefix, as string, ok bool)
 
-	mu        sync.Mutex // also held while the check is set, so that the check shows the last change
+	mu        sync.Mutex // also held while a check is set, so that the check shows the last change
 	taken     string     // which host has this host's subnet, "" for none; it stays until this host has a lease again
 	problem   string     // why the lease is not held as it should be; "" if it is
 	unrenewed string     // why the session could not be renewed; "" if it was
 	formerly  string     // what this host had before, if its subnet has changed
 	renewed   time.Time  // the last successful renewal
+
+	suspicions map[string]Suspicion // why another host is believed to be mistaken for this one, by source such as "claim"
 }
 
 // setHeld records that this host has a lease.
@@ -120,11 +123,12 @@ func (c *condition) update(change func()) {
 	c.checkLocked()
 }
 
-// reset forgets everything but the time of the last renewal. It leaves the check alone.
+// reset forgets everything but the time of the last renewal. It leaves the checks alone.
 func (c *condition) reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.taken, c.problem, c.unrenewed, c.formerly = "", "", "", ""
+	clear(c.suspicions)
 }
 
 // stateLocked returns the state.
@@ -182,14 +186,6 @@ func join(reasons ...string) string {
 	return strings.Join(slices.DeleteFunc(reasons, func(r string) bool { return r == "" }), "; ")
 }
 
-// conflicts holds why another host is believed to be mistaken for this one, by source such as "claim".
-type conflicts struct {
-	report *report.Reporter
-
-	mu         sync.Mutex // also held while the check is set, so that the check shows the last change
-	suspicions map[string]Suspicion
-}
-
 // A Suspicion says that another host is mistaken for this one.
 type Suspicion struct {
 	Reason string
@@ -197,14 +193,8 @@ type Suspicion struct {
 	Older bool
 }
 
-func (c *conflicts) reset() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	clear(c.suspicions)
-}
-
 // suspect replaces the suspicion of a source; one without a reason clears it.
-func (c *conflicts) suspect(source string, now Suspicion) {
+func (c *condition) suspect(source string, now Suspicion) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.suspicions[source]
