@@ -24,19 +24,36 @@ const (
 	restoreEach = 64
 )
 
-// expireLapsed restores lost records, and removes, until ctx ends, records that have been lapsed for longer than hold,
-// counted from when this agent first saw them lapsed. Every host tries. The first one succeeds, and the others fail
-// because of the record's index.
-func (f *Follower) expireLapsed(ctx context.Context, definition *watch.Value[registry.Network]) error {
+// maintainRecords does, until ctx ends, what any host can do: it restores lost records, removes those that have been
+// lapsed for longer than hold, counted from when this agent first saw them lapsed, and reads the reservations. Every host
+// tries to remove a record. The first one succeeds, and the others fail because of the record's index.
+func (f *Follower) maintainRecords(ctx context.Context, definition *watch.Value[registry.Network]) error {
 	every := min(expireEvery, f.o.Settings.TTL/2)
+	backoff := f.o.Outage.NewLoop()
 	var lost map[netip.Prefix]bool
+	var reservations time.Time // when to read them
+	due := time.Now().Add(every/2 + rand.N(every))
 	for {
-		if err := retry.Sleep(ctx, every/2+rand.N(every)); err != nil {
+		n, _, _ := definition.Get()
+		if !time.Now().Before(reservations) {
+			if err := f.checkReservations(ctx, n); err == nil {
+				reservations = time.Now().Add(reservationsTick*3/4 + rand.N(reservationsTick/4))
+			} else if err := backoff.Wait(ctx, err, nil); err != nil {
+				return err
+			}
+		}
+		if !time.Now().Before(due) {
+			lost = f.restoreLost(ctx, n, lost)
+			f.expireOnce(ctx, n)
+			due = time.Now().Add(every/2 + rand.N(every))
+		}
+		next := due
+		if reservations.Before(due) {
+			next = reservations
+		}
+		if err := retry.Sleep(ctx, time.Until(next)); err != nil {
 			return err
 		}
-		n, _, _ := definition.Get()
-		lost = f.restoreLost(ctx, n, lost)
-		f.expireOnce(ctx, n)
 	}
 }
 

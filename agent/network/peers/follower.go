@@ -7,8 +7,7 @@ package peers
 
 import (
 	"context"
-
-	"golang.org/x/sync/errgroup"
+	"sync"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
@@ -49,8 +48,8 @@ type Follower struct {
 	o            Options
 	snapshot     *watch.Value[Snapshot] // as the watch read it last
 	views        *watch.Value[*View]
+	failure      *watch.Value[error] // why the watch could not read the leases, no value if it could
 	refresher    *Refresher
-	freshness    freshness
 	records      *records.Board
 	reservations *watch.Value[[]registry.Reservation]
 	cache        *peerCache // of the latest Run, nil before the first
@@ -61,6 +60,7 @@ func New(o Options) *Follower {
 	f := &Follower{
 		o:            o,
 		snapshot:     watch.New[Snapshot](),
+		failure:      watch.New[error](),
 		views:        watch.New[*View](),
 		reservations: watch.New[[]registry.Reservation](),
 	}
@@ -80,12 +80,12 @@ func (f *Follower) Run(
 	ctx context.Context, definition *watch.Value[registry.Network], own *watch.Value[registry.Lease],
 ) error {
 	defer f.views.Clear()
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return f.watchLeases(ctx, definition) })
-	g.Go(func() error { return newPublisher(f, definition, own).run(ctx) })
-	g.Go(func() error { return f.checkReservations(ctx, definition) })
-	g.Go(func() error { return f.expireLapsed(ctx, definition) })
-	return g.Wait()
+	var others sync.WaitGroup
+	others.Go(func() { _ = f.watchLeases(ctx, definition) }) // ends with ctx, as the others do
+	others.Go(func() { _ = f.maintainRecords(ctx, definition) })
+	err := newPublisher(f, definition, own).run(ctx)
+	others.Wait()
+	return err
 }
 
 // Views returns the current View. It is set only during Run, once leases are known that Clear has not removed.

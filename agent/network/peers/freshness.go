@@ -2,7 +2,6 @@ package peers
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/lenonet/leno/agent/health"
@@ -17,24 +16,6 @@ const staleAfter = 3 * time.Minute
 // snapshotPasses is the reason of the check while the leases can be read.
 const snapshotPasses = "the leases of all hosts are followed"
 
-// freshness says whether the leases can be read.
-type freshness struct {
-	mu      sync.Mutex // also held while the check is set, which must not pass after a failure
-	failing bool       // the last read of the leases failed
-}
-
-func (s *freshness) setFailing(failing bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failing = failing
-}
-
-func (s *freshness) isFailing() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.failing
-}
-
 // Followed returns when the store last said with certainty which leases there are, or that none has changed; zero for
 // never. For a store that cannot tell, that is now as long as no read fails.
 func (f *Follower) Followed() time.Time {
@@ -44,40 +25,35 @@ func (f *Follower) Followed() time.Time {
 		if at := follower.Followed(f.o.Network); at.After(last) {
 			last = at
 		}
-	} else if !f.freshness.isFailing() && !last.IsZero() {
+	} else if _, isFailing, _ := f.failure.Get(); !isFailing && !last.IsZero() {
 		last = time.Now()
 	}
 	return last
 }
 
-// checkAge updates the check of the snapshot while no read has failed. The store confirms the leases of a quiet network
-// now and then; without any confirmation the leases may be out of date.
-func (f *Follower) checkAge() {
-	last := f.Followed()
-	f.freshness.mu.Lock()
-	defer f.freshness.mu.Unlock()
-	if f.freshness.failing || last.IsZero() {
-		return
+// checkSnapshot sets the check of the snapshot: whether the leases can be read and, as the store confirms the leases of
+// a quiet network now and then, whether they were confirmed. Only the publisher calls it. before is its last result, and
+// it returns true if the check warns.
+func (f *Follower) checkSnapshot(before bool) (warns bool) {
+	err, isFailing, _ := f.failure.Get()
+	last, log := f.Followed(), f.o.Report.Log()
+	switch {
+	case isFailing:
+		if f.o.Report.Check(health.Snapshot, api.Warning, fmt.Sprintf("%s: %v", staleReason(last), err)) {
+			log.Warn("leases could not be read, peers keep their routes", "error", err)
+		}
+		return true
+	case last.IsZero():
+	case time.Since(last) >= staleAfter:
+		if f.o.Report.Check(health.Snapshot, api.Warning, staleReason(last)) {
+			log.Warn("leases have not been confirmed for a long time, peers keep their routes",
+				"since", last.UTC().Format(time.RFC3339))
+		}
+		return true
+	case f.o.Report.Check(health.Snapshot, api.Passing, snapshotPasses) && before:
+		log.Info("leases are read again")
 	}
-	if time.Since(last) < staleAfter {
-		f.o.Report.Check(health.Snapshot, api.Passing, snapshotPasses)
-		return
-	}
-	if f.o.Report.Check(health.Snapshot, api.Warning, staleReason(last)) {
-		f.o.Report.Log().Warn("leases have not been confirmed for a long time, peers keep their routes",
-			"since", last.UTC().Format(time.RFC3339))
-	}
-}
-
-// reportFailure reports that the leases could not be read.
-func (f *Follower) reportFailure(err error) {
-	reason := staleReason(f.Followed())
-	f.freshness.mu.Lock()
-	defer f.freshness.mu.Unlock()
-	f.freshness.failing = true
-	if f.o.Report.Check(health.Snapshot, api.Warning, fmt.Sprintf("%s: %v", reason, err)) {
-		f.o.Report.Log().Warn("leases could not be read, peers keep their routes", "error", err)
-	}
+	return false
 }
 
 // staleReason returns the reason of the check for leases that were last confirmed at that time.

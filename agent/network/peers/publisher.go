@@ -65,10 +65,12 @@ func (p *publisher) run(ctx context.Context) error {
 	defer requests.Wait()
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
-	for {
+	for warned := false; ; {
 		n, _, redefined := p.definition.Get()
 		own, held, ownChanged := p.own.Get()
 		snap, read, snapChanged := p.follower.snapshot.Get()
+		_, _, failureChanged := p.follower.failure.Get()
+		warned = p.follower.checkSnapshot(warned)
 		switch {
 		case !read:
 			p.follower.o.Report.SetState("waiting for the leases of the other hosts")
@@ -86,6 +88,7 @@ func (p *publisher) run(ctx context.Context) error {
 		case <-redefined:
 		case <-ownChanged:
 		case <-snapChanged:
+		case <-failureChanged:
 		case <-p.saver.due:
 		case <-p.settled:
 			// The snapshot may be as old as the wait was long: the store did not answer, or this process was suspended.
@@ -104,7 +107,6 @@ func (p *publisher) run(ctx context.Context) error {
 			}
 			p.judge(now.Set.Leases)
 		case <-tick.C:
-			p.follower.checkAge()
 		}
 	}
 }

@@ -3,7 +3,7 @@ package peers
 import (
 	"context"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -27,12 +27,14 @@ type Refresher struct {
 	known    func() []registry.Lease
 
 	reading singleflight.Group
-	news    *watch.Value[struct{}] // set after each reading
+	begun   atomic.Pointer[time.Time] // when the last reading began, nil if the next one is due
+	last    *watch.Value[reading]
+}
 
-	mu    sync.Mutex
-	begun time.Time // when the last reading began
-	last  Snapshot
-	err   error // of the last reading
+// A reading is the result of reading all leases.
+type reading struct {
+	Snapshot       // of the last reading that did not fail
+	err      error // of the last one
 }
 
 // NewRefresher returns a Refresher of a network's leases. timeout bounds one reading. known returns the leases that the
@@ -45,7 +47,7 @@ func NewRefresher(
 		network:  network,
 		timeout:  timeout,
 		known:    known,
-		news:     watch.New[struct{}](),
+		last:     watch.New[reading](),
 	}
 }
 
@@ -64,67 +66,53 @@ func (r *Refresher) Refresh(ctx context.Context, n registry.Network) {
 
 // read makes one reading if it is due.
 func (r *Refresher) read(n registry.Network) {
-	r.mu.Lock()
 	began := time.Now()
-	if began.Sub(r.begun) < RefreshEvery {
-		r.mu.Unlock()
+	if before := r.begun.Load(); before != nil && began.Sub(*before) < RefreshEvery {
 		return
 	}
-	r.begun = began
-	r.mu.Unlock()
+	r.begun.Store(&began)
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()
 	set, index, err := r.registry.WatchLeases(ctx, n, 0)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	defer r.news.Set(struct{}{})
-	r.err = err
-	if err == nil && !r.last.Read.After(began) {
-		r.last = Snapshot{Set: keepKnown(n.Name, set, r.known()), Index: index, Read: time.Now()}
-	}
+	now := Snapshot{Set: keepKnown(n.Name, set, r.known()), Index: index, Read: time.Now()}
+	r.last.Update(func(last *reading) {
+		if last.err = err; err == nil && !last.Read.After(began) {
+			last.Snapshot = now
+		}
+	})
 }
 
 // Learn stores what was read in another way.
 func (r *Refresher) Learn(set registry.LeaseSet, index uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.err, r.last = nil, Snapshot{Set: set, Index: index, Read: time.Now()}
+	r.last.Set(reading{Snapshot: Snapshot{Set: set, Index: index, Read: time.Now()}})
 }
 
 // Newest returns the last reading. Its field Read is zero if there is none.
 func (r *Refresher) Newest() Snapshot {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.last
+	last, _, _ := r.last.Get()
+	return last.Snapshot
 }
 
 // Err returns why no leases are known.
 func (r *Refresher) Err() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.err != nil {
-		return r.err
+	if last, _, _ := r.last.Get(); last.err != nil {
+		return last.err
 	}
 	return fmt.Errorf("leases of network %s: %w: not read yet", r.network, registry.ErrUnavailable)
 }
 
 // Invalidate makes the next Refresh read the leases. It is called after a change through this agent, so that the caller
 // sees the change.
-func (r *Refresher) Invalidate() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.begun = time.Time{}
-}
+func (r *Refresher) Invalidate() { r.begun.Store(nil) }
 
 // Idle reports whether no reading began within d, which is longer than one may take.
 func (r *Refresher) Idle(d time.Duration) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return time.Since(r.begun) > d
+	begun := r.begun.Load()
+	return begun == nil || time.Since(*begun) > d
 }
 
 // Changed returns a channel that is closed when the next reading has ended.
 func (r *Refresher) Changed() <-chan struct{} {
-	_, _, changed := r.news.Get()
+	_, _, changed := r.last.Get()
 	return changed
 }

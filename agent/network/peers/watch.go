@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/agent/watch"
@@ -20,7 +19,6 @@ const leaseList = "lease list"
 func (f *Follower) watchLeases(ctx context.Context, definition *watch.Value[registry.Network]) error {
 	backoff := f.o.Outage.NewLoop()
 	index := registry.Known // the claim has just read them
-	failed := false
 	for {
 		n, _, redefined := definition.Get()
 		call, cancel := definition.Until(ctx, redefined)
@@ -36,21 +34,18 @@ func (f *Follower) watchLeases(ctx context.Context, definition *watch.Value[regi
 		f.o.Report.Used(report.Leases, err)
 		if err != nil {
 			f.o.Report.Count(telemetry.WatchFailures, 1)
-			f.reportFailure(err)
-			failed = true
+			f.failure.Set(err)
 			if err := backoff.Wait(ctx, err, nil); err != nil {
 				return err
 			}
 			continue
 		}
-		f.freshness.setFailing(false)
+		if _, isFailing, _ := f.failure.Get(); isFailing {
+			f.failure.Clear()
+		}
 		f.o.Report.Count(telemetry.WatchReads, 1)
 		index = next
 		f.takeOver(n, set, next)
-		if f.o.Report.Check(health.Snapshot, api.Passing, snapshotPasses) && failed {
-			f.o.Report.Log().Info("leases are read again")
-		}
-		failed = false
 	}
 }
 
