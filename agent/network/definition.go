@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/lenonet/leno/agent/carriage"
@@ -51,24 +50,25 @@ type definitionKeeper struct {
 	lossSeen time.Time          // when the definition that was last read was seen to have been restored, zero for never
 	missing  time.Time          // since when other hosts have been seen in a network without a definition
 
-	left    atomic.Bool // this host has left the network because it was deleted
 	inForce *watch.Value[registry.Network]
 	status  *watch.Value[definitionStatus]
-	// isFollowed is set while all parts of a round run: they follow inForce, as long as canFollow says that they can.
-	isFollowed atomic.Bool
 }
 
-// A definitionStatus is what the API shows of a network's definition besides the one in force.
+// A definitionStatus is what other goroutines need to know of a network's definition besides the one in force.
 type definitionStatus struct {
 	used    time.Time        // when it was last known to be in force in the store
 	differs []string         // where this host's block differs from it
 	applied uint64           // the ModifyIndex of the version that the datapath was made from, 0 for none
 	known   *knownDefinition // immutable; nil if none is known
+	left    bool             // this host has left the network because it was deleted
+
+	// followed is set while all parts of a round run: they follow inForce, as long as canFollow says that they can.
+	followed bool
 
 	unconfirmed string // how the store's definition differs from the one in force, while it is declined; "" if it is not
 }
 
-// now returns what the API shows of the definition.
+// now returns the status.
 func (d *definitionKeeper) now() definitionStatus {
 	s, _, _ := d.status.Get()
 	return s
@@ -98,7 +98,7 @@ func (d *definitionKeeper) hasLost(stored registry.Network, err error) bool {
 }
 
 // wasLeft reports whether this host has left the network because it was deleted.
-func (d *definitionKeeper) wasLeft() bool { return d.left.Load() }
+func (d *definitionKeeper) wasLeft() bool { return d.now().left }
 
 // recall reads what an earlier process, or an earlier runner of this process, knew.
 func (d *definitionKeeper) recall() {
@@ -220,8 +220,7 @@ func (d *definitionKeeper) find(ctx context.Context) (registry.Network, error) {
 	}
 	differs := d.differs(n)
 	d.inForce.Set(n)
-	d.update(func(s *definitionStatus) { s.differs, s.known = differs, d.known })
-	d.left.Store(false) // last: see abandon
+	d.update(func(s *definitionStatus) { s.differs, s.known, s.left = differs, d.known, false })
 	if len(differs) > 0 {
 		d.report.Log().Warn("the network's definition in the store wins over the configuration",
 			"differs", strings.Join(differs, "; "))
@@ -231,7 +230,7 @@ func (d *definitionKeeper) find(ctx context.Context) (registry.Network, error) {
 
 // abandon makes the agent end this runner if the network has no block.
 func (d *definitionKeeper) abandon() {
-	d.left.Store(true)
+	d.update(func(s *definitionStatus) { s.left = true })
 	d.deps.Left.Set(struct{}{})
 }
 
@@ -464,7 +463,7 @@ func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (de
 	if isChanged {
 		d.report.Log().Info("network definition changed")
 		d.report.Event(api.EventNetwork, api.Info, "the network's definition changed", map[string]string{"change": "changed"})
-		if !d.isFollowed.Load() || !canFollow(*n, now, d.deps.Datapaths.Backends) {
+		if !d.now().followed || !canFollow(*n, now, d.deps.Datapaths.Backends) {
 			return 0, errDefinitionChanged
 		}
 	}

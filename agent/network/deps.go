@@ -3,13 +3,13 @@ package network
 import (
 	"context"
 	"net/netip"
-	"sync"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/events"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/datapath"
+	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/rules"
 	"github.com/lenonet/leno/agent/state"
@@ -60,6 +60,20 @@ type Reports struct {
 	Changed   *watch.Value[struct{}] // set when the API may show this host's part in some network differently
 }
 
+// reporter returns the reporter of a network. flows reports whether its packets flow.
+func (d *Deps) reporter(network string, flows func() bool) *report.Reporter {
+	return report.New(report.Options{
+		Network:   network,
+		Store:     d.Store.Kind,
+		Log:       d.Log.With("network", network),
+		Health:    d.Reports.Health,
+		Events:    d.Reports.Events,
+		Telemetry: d.Reports.Telemetry,
+		Changed:   d.Reports.Changed,
+		Flows:     flows,
+	})
+}
+
 // Rules are the firewall rules of this host.
 type Rules struct {
 	Keeper  *rules.Keeper
@@ -68,19 +82,19 @@ type Rules struct {
 
 // An Identity is this host's name and id, which may become known only after a while. It is safe for concurrent use.
 type Identity struct {
-	mu      sync.Mutex
-	now     state.Identity
+	known   *watch.Value[state.Identity]
 	settled chan struct{}
 }
 
 // NewIdentity returns an Identity of which nothing is known.
-func NewIdentity() *Identity { return &Identity{settled: make(chan struct{})} }
+func NewIdentity() *Identity {
+	return &Identity{known: watch.New[state.Identity](), settled: make(chan struct{})}
+}
 
 // Get returns what is known: fields may be "".
 func (i *Identity) Get() state.Identity {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.now
+	now, _, _ := i.known.Get()
+	return now
 }
 
 // NodeID returns the host's id, "" if it is not known.
@@ -88,16 +102,12 @@ func (i *Identity) NodeID() string { return i.Get().NodeID }
 
 // SetNode sets the host's name.
 func (i *Identity) SetNode(name string) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.now.Node = name
+	i.known.Update(func(now *state.Identity) { now.Node = name })
 }
 
 // SetNodeID sets the host's id.
 func (i *Identity) SetNodeID(id string) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.now.NodeID = id
+	i.known.Update(func(now *state.Identity) { now.NodeID = id })
 }
 
 // Settle records that name and id are known and stay. It must be called once.

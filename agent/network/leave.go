@@ -35,13 +35,13 @@ func (r *Runner) tearDown(ctx context.Context, release bool) {
 	}
 	errs := []error{r.datapath.Remove(here, before)}
 	if before.Superseded {
-		r.setRefused(refusable(before.Backend, before.Pools))
+		r.withdrawn.begin(before.Backend, before.Pools)
 	}
 	var n registry.Network
 	if known := rememberedDefinition(r.config.DataDir, r.local.Name); known != nil {
 		n = known.network
 	}
-	errs = append(errs, r.endRefusal(here, n))
+	errs = append(errs, r.withdrawn.end(here, n))
 	r.deps.Rules.Foreign.Drop(r.local.Name)
 	errs = append(errs, r.deps.Rules.Keeper.Drop(here, r.local.Name), r.removeFiles(before))
 	if release {

@@ -55,20 +55,22 @@ func (h *HandOver) Close() error {
 
 // A Runner runs one network on this host. Its goroutines, which Run starts and ends:
 //
-//   - Run itself goes from one round to the next, and owns the order of things.
+//   - Run itself goes from one round to the next, and owns the order of things. While the lease is held, it repairs the
+//     subnet file.
 //   - lease.RenewSession keeps the session alive for as long as Run runs.
 //   - The loop of datapath.Resume owns a resumed datapath until a lease is held.
 //
 // In each round:
 //
-//   - lease.ServeReleases releases the lease on request.
 //   - definition.watch owns the definition, once it is known.
-//   - lease.Keep owns the lease, once it is taken. While it is held, two more watch its record and its session.
-//   - peers.Run owns what is known of the other hosts: one goroutine waits for the store, one publishes views and writes
-//     the peers file, one checks the reservations, and one removes lapsed records.
+//   - lease.Keep owns the lease, once it is taken.
+//   - peers.Run owns what is known of the other hosts: it publishes views and writes the peers file. Beside it, one
+//     goroutine waits for the store, and one maintains records that any host may change.
 //   - datapath.Run owns the datapath.
 //   - switcher.run changes the definition when a switch ends, and when new keys are due.
-//   - subnetFile.keep repairs the subnet file.
+//
+// The definition goes from definition.watch to the lease, to the peers and with their views to the datapath. They follow a
+// change of it within the round, unless the plan changes or the datapath must be removed first.
 type Runner struct {
 	deps   *Deps
 	config config.Config // the agent's, as it was when the runner was created
@@ -83,15 +85,12 @@ type Runner struct {
 	datapath   *datapath.Reconciler
 	file       *subnetFile
 	resumed    *resumption
+	withdrawn  *withdrawal
 	switcher   *switcher
 
 	plan     registry.Plan // by which the peers' leases were read
 	previous netip.Prefix  // the subnet its containers use, until a lease is held
-	// refused are the pools to which the kernel refuses packets because this host's subnet is withdrawn; nil while it
-	// is not.
-	refused   []netip.Prefix
-	withdrawn atomic.Bool  // whether refused is not nil, for any goroutine
-	ending    atomic.Int32 // an Ending
+	ending   atomic.Int32  // an Ending
 }
 
 // New returns a runner that takes over what before left, or starts with what is on disk if before is nil.
@@ -106,16 +105,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		began:  time.Now(),
 		state:  state.NewFile(c.DataDir, local.Name),
 	}
-	r.report = report.New(report.Options{
-		Network:   local.Name,
-		Store:     deps.Store.Kind,
-		Log:       deps.Log.With("network", local.Name),
-		Health:    deps.Reports.Health,
-		Events:    deps.Reports.Events,
-		Telemetry: deps.Reports.Telemetry,
-		Changed:   deps.Reports.Changed,
-		Flows:     r.flows,
-	})
+	r.report = deps.reporter(local.Name, r.flows)
 	r.resumed = &resumption{report: r.report, hold: c.Lease.Hold, found: watch.New[*resumed]()}
 	r.lease = lease.New(lease.Options{
 		Network:    local.Name,
@@ -172,6 +162,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		ServeSaved:   r.serveSaved,
 		Moved:        r.moveClaim,
 	}, before.instance)
+	r.withdrawn = &withdrawal{r.report, r.state, r.datapath, watch.New[[]netip.Prefix]()}
 	r.switcher = &switcher{deps: deps, report: r.report, keys: before.keys}
 	r.file = &subnetFile{
 		network:      local.Name,
@@ -204,7 +195,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	}()
 	r.definition.recall()
 	r.guardRemembered(ctx)
-	r.recallWithdrawal(ctx)
+	r.withdrawn.recall(ctx)
 	r.resume(ctx)
 	select {
 	case <-r.deps.Identity.Settled():
@@ -278,16 +269,16 @@ func (r *Runner) rounds(ctx context.Context) error {
 func (r *Runner) round(ctx context.Context) error {
 	ctx, cancel := r.lease.UntilReleased(ctx)
 	defer cancel()
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		n, err := r.definition.await(ctx)
-		if err != nil {
-			return err
-		}
-		g.Go(func() error { return r.definition.watch(ctx, n) })
-		return r.runDefined(ctx, n)
-	})
-	err := g.Wait()
+	ctx, end := context.WithCancelCause(ctx) // the first error counts
+	defer end(nil)
+	n, err := r.definition.await(ctx)
+	if err == nil {
+		var watch sync.WaitGroup
+		watch.Go(func() { end(r.definition.watch(ctx, n)) })
+		end(r.runDefined(ctx, n))
+		watch.Wait()
+		err = context.Cause(ctx)
+	}
 	r.report.Unused(report.Definition, report.Claim, report.Leases, report.Reservations)
 	if r.lease.IsReleased() {
 		return lease.ErrReleased // whatever else happened in this round
@@ -336,13 +327,13 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	if err := definition.CheckEncryption(n, r.deps.Datapaths.Backends); err != nil {
 		return r.runUnencrypted(ctx, n, err)
 	}
-	switch err := r.guard(ctx, n); {
-	case err != nil && (n.Encryption != "" || r.refused != nil):
+	switch err := r.withdrawn.guard(ctx, n); {
+	case err != nil && (n.Encryption != "" || r.withdrawn.isActive()):
 		return err
 	case err != nil:
 		r.report.Log().Debug("there may be a guard of an earlier definition", "error", err)
 	}
-	stopRefusing := r.keepRefused(ctx)
+	stopRefusing := r.withdrawn.keep(ctx)
 	defer stopRefusing()
 	backends, c, err := r.datapath.Configure(n)
 	if err != nil {
@@ -396,15 +387,16 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	}
 	r.lease.SetClaim(claim)
 
-	r.definition.isFollowed.Store(true)
-	defer r.definition.isFollowed.Store(false)
+	follow := func(yes bool) { r.definition.update(func(s *definitionStatus) { s.followed = yes }) }
+	follow(true)
+	defer follow(false)
 	inForce := r.definition.inForce
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.lease.Keep(ctx, inForce, taken, claim) })
 	g.Go(func() error { return r.peers.Run(ctx, inForce, r.lease.Lease()) })
 	g.Go(func() error { return r.datapath.Run(ctx, n, r.peers.Views(), place) })
 	g.Go(func() error { return r.switcher.run(ctx, r.peers.Views()) })
-	g.Go(func() error { return r.file.keep(ctx) })
+	_ = r.file.keep(ctx) // ends with ctx
 	return g.Wait()
 }
 
@@ -413,7 +405,7 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 func (r *Runner) change(ctx context.Context, n registry.Network) error {
 	backends, c, err := r.datapath.Configure(n)
 	if err == nil {
-		err = r.guard(ctx, n)
+		err = r.withdrawn.guard(ctx, n)
 	}
 	if err == nil {
 		err = r.deps.Claims.take(n.Name, hostClaim{n.Plan.Prefixes(), backends.Ports(r.deps.Datapaths.Backends)})

@@ -29,7 +29,7 @@ func (r *Runner) serve(ctx context.Context, v *peers.View, s backend.State, appl
 	r.file.reportResult(fileErr)
 	var refusalErr error
 	if applied {
-		refusalErr = r.endRefusal(ctx, n)
+		refusalErr = r.withdrawn.end(ctx, n)
 	}
 	saveErr := r.save(n, v.Own)
 	r.report.Written(report.LeaseFile, saveErr)
@@ -129,7 +129,7 @@ func (r *Runner) save(n registry.Network, lease registry.Lease) error {
 			RecordIndex:  n.ModifyIndex,
 			Renewed:      status.Renewed,
 			Revoked:      status.Revoked,
-			Superseded:   r.withdrawn.Load(),
+			Superseded:   r.withdrawn.isActive(),
 			MTU:          lease.MTU,
 			SubnetFile:   r.local.SubnetFile,
 			Pools:        n.Plan.Prefixes(),

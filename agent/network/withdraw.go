@@ -8,14 +8,25 @@ import (
 	"sync"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/network/lease"
+	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/registry"
 )
 
 // A host whose subnet belongs to another live host withdraws it: containers can no longer be started with it, and the
 // network's datapath is removed. The kernel refuses packets to the network until this host has a lease again. Otherwise
 // its containers would go on sending with the other host's addresses.
+
+// A withdrawal makes the kernel refuse packets to a network whose subnet this host has withdrawn.
+type withdrawal struct {
+	report   *report.Reporter
+	state    *state.File
+	datapath *datapath.Reconciler
+	pools    *watch.Value[[]netip.Prefix] // to which packets are refused; there is no value while no subnet is withdrawn
+}
 
 // withdraw stops the use of a subnet that another host holds. It retries what fails, until ctx ends.
 func (r *Runner) withdraw(ctx context.Context, lost *lease.SupersededError) {
@@ -30,12 +41,11 @@ func (r *Runner) withdraw(ctx context.Context, lost *lease.SupersededError) {
 		before = state.Network{} // says too little
 	}
 	n, _, _ := r.definition.inForce.Get()
-	pools := refusable(n.Backend, r.plan.Prefixes())
-	r.setRefused(pools)
+	pools := r.withdrawn.begin(n.Backend, r.plan.Prefixes())
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	_ = r.datapath.KeepRefused(ctx, pools, func(ctx context.Context) error { // ends with ctx
-		err := errors.Join(r.file.remove(before.SubnetFile), r.datapath.Remove(ctx, before), r.saveWithdrawal())
+		err := errors.Join(r.file.remove(before.SubnetFile), r.datapath.Remove(ctx, before), r.withdrawn.save())
 		if err == nil {
 			done()
 		}
@@ -43,81 +53,84 @@ func (r *Runner) withdraw(ctx context.Context, lost *lease.SupersededError) {
 	})
 }
 
-// saveWithdrawal records for the next process that the subnet is withdrawn. It does nothing if the state file has none.
-func (r *Runner) saveWithdrawal() error {
-	if before, err := r.state.Load(); err != nil || len(before.Subnets) == 0 {
+// isActive reports whether the subnet is withdrawn. It is safe for concurrent use.
+func (w *withdrawal) isActive() bool {
+	_, active, _ := w.pools.Get()
+	return active
+}
+
+// begin records that the subnet is withdrawn, and returns the pools to which the kernel can refuse packets. There are none
+// with the backend alloc, where the routes are another program's.
+func (w *withdrawal) begin(b registry.Backend, pools []netip.Prefix) []netip.Prefix {
+	if b.Type == "alloc" {
+		pools = nil
+	}
+	w.pools.Set(pools)
+	return pools
+}
+
+// save records for the next process that the subnet is withdrawn. It does nothing if the state file has none.
+func (w *withdrawal) save() error {
+	if before, err := w.state.Load(); err != nil || len(before.Subnets) == 0 {
 		return nil
 	}
-	return r.state.Update(func(before state.Network, _ error) state.Network {
+	return w.state.Update(func(before state.Network, _ error) state.Network {
 		before.Superseded = true
 		return before
 	})
 }
 
-// recallWithdrawal goes on refusing packets if an earlier process has withdrawn the subnet.
-func (r *Runner) recallWithdrawal(ctx context.Context) {
-	before, err := r.state.Load()
+// recall goes on refusing packets if an earlier process has withdrawn the subnet.
+func (w *withdrawal) recall(ctx context.Context) {
+	before, err := w.state.Load()
 	if err != nil || !before.Superseded {
 		return
 	}
-	r.setRefused(refusable(before.Backend, before.Pools))
-	if err := r.datapath.Refuse(ctx, r.refused, true); err != nil {
-		r.report.Log().Error("packets with another host's addresses may leave until this host has a subnet", "error", err)
+	if err := w.datapath.Refuse(ctx, w.begin(before.Backend, before.Pools), true); err != nil {
+		w.report.Log().Error("packets with another host's addresses may leave until this host has a subnet", "error", err)
 	}
 }
 
 // guard makes the kernel refuse packets to the network as long as this host must not send any: for want of encryption,
 // or because its subnet is withdrawn.
-func (r *Runner) guard(ctx context.Context, n registry.Network) error {
-	if r.refused == nil {
-		return r.datapath.Guard(ctx, n)
+func (w *withdrawal) guard(ctx context.Context, n registry.Network) error {
+	refused, active, _ := w.pools.Get()
+	if !active {
+		return w.datapath.Guard(ctx, n)
 	}
-	for _, pool := range refusable(n.Backend, n.Plan.Prefixes()) {
-		if !slices.Contains(r.refused, pool) {
-			r.refused = append(slices.Clone(r.refused), pool)
-		}
+	if n.Backend.Type != "alloc" {
+		refused = slices.Concat(refused, slices.DeleteFunc(n.Plan.Prefixes(), func(pool netip.Prefix) bool {
+			return slices.Contains(refused, pool)
+		}))
 	}
-	return r.datapath.Refuse(ctx, r.refused, true)
+	w.pools.Set(refused)
+	return w.datapath.Refuse(ctx, refused, true)
 }
 
-// keepRefused keeps packets to the network refused until stop is called, if this host's subnet is withdrawn.
-func (r *Runner) keepRefused(ctx context.Context) (stop func()) {
-	if r.refused == nil {
+// keep keeps packets to the network refused until stop is called, if this host's subnet is withdrawn.
+func (w *withdrawal) keep(ctx context.Context) (stop func()) {
+	pools, active, _ := w.pools.Get()
+	if !active {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	pools := r.refused
 	var keeper sync.WaitGroup
-	keeper.Go(func() { _ = r.datapath.KeepRefused(ctx, pools, nil) }) // ends with ctx
+	keeper.Go(func() { _ = w.datapath.KeepRefused(ctx, pools, nil) }) // ends with ctx
 	return func() {
 		cancel()
 		keeper.Wait()
 	}
 }
 
-// endRefusal ends the refusal of packets to n, because this host has another subnet or leaves the network. It stays for
-// a network that requires encryption.
-func (r *Runner) endRefusal(ctx context.Context, n registry.Network) error {
-	if len(r.refused) > 0 && n.Encryption == "" {
-		if err := r.datapath.Refuse(ctx, r.refused, false); err != nil {
+// end ends the refusal of packets to n, because this host has another subnet or leaves the network. It stays for a
+// network that requires encryption.
+func (w *withdrawal) end(ctx context.Context, n registry.Network) error {
+	pools, _, _ := w.pools.Get()
+	if len(pools) > 0 && n.Encryption == "" {
+		if err := w.datapath.Refuse(ctx, pools, false); err != nil {
 			return err
 		}
 	}
-	r.setRefused(nil)
+	w.pools.Clear()
 	return nil
-}
-
-// refusable returns the pools of a network to which the kernel can refuse packets. There are none with the backend
-// alloc, where the routes are another program's.
-func refusable(b registry.Backend, pools []netip.Prefix) []netip.Prefix {
-	if b.Type == "alloc" {
-		return []netip.Prefix{}
-	}
-	return pools
-}
-
-// setRefused sets the pools to which packets are refused; nil for none.
-func (r *Runner) setRefused(pools []netip.Prefix) {
-	r.refused = pools
-	r.withdrawn.Store(pools != nil)
 }

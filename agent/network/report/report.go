@@ -35,22 +35,20 @@ type Options struct {
 type Reporter struct {
 	o      Options
 	faults health.ActiveFaults
-	store  storeUses
-	files  fileWrites
 
-	readiness sync.Mutex // also held while the board is set
-	ready     bool       // as SetReady was told
-	withheld  bool       // as Withhold was told
-
-	mu    sync.Mutex
-	state string // what the network does or waits for, for example "running"
-	check string // the check of the last log line about waiting
-	at    time.Time
+	mu       sync.Mutex     // also held while the board is set from the fields below, so that it shows the last change
+	store    map[Use]error  // why uses of the store do not work
+	files    map[File]error // why files could not be written
+	ready    bool           // as SetReady was told
+	withheld bool           // as Withhold was told
+	state    string         // what the network does or waits for, for example "running"
+	check    string         // the check of the last log line about waiting
+	at       time.Time      // of that line
 }
 
 // New returns the reporter of a network and sets its first checks.
 func New(o Options) *Reporter {
-	r := &Reporter{o: o, state: health.Starting}
+	r := &Reporter{o: o, store: map[Use]error{}, files: map[File]error{}, state: health.Starting}
 	o.Health.Reset(o.Network)
 	r.Check(health.Network, api.Critical, health.Starting)
 	return r
@@ -69,8 +67,8 @@ func (r *Reporter) Clear(name string) { r.o.Health.Clear(r.o.Network, name) }
 
 // Reset removes all health checks of the network, which is not ready then.
 func (r *Reporter) Reset() {
-	r.readiness.Lock()
-	defer r.readiness.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.ready, r.withheld = false, false
 	r.o.Health.Reset(r.o.Network)
 }
@@ -78,8 +76,8 @@ func (r *Reporter) Reset() {
 // SetReady records whether containers can be started in the network, as far as the lease permits. It reports whether
 // that changed.
 func (r *Reporter) SetReady(ready bool) (changed bool) {
-	r.readiness.Lock()
-	defer r.readiness.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	changed = r.ready != ready
 	r.ready = ready
 	r.o.Health.SetReady(r.o.Network, r.ready && !r.withheld)
@@ -89,8 +87,8 @@ func (r *Reporter) SetReady(ready bool) (changed bool) {
 // Withhold records whether the lease forbids that containers are started. The network is then not ready, whatever
 // SetReady was told.
 func (r *Reporter) Withhold(withheld bool) {
-	r.readiness.Lock()
-	defer r.readiness.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.withheld = withheld
 	r.o.Health.SetReady(r.o.Network, r.ready && !r.withheld)
 }

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
@@ -25,30 +24,21 @@ const (
 	Reservations Use = "reading the reservations"
 )
 
-// storeUses holds why uses of the store do not work.
-type storeUses struct {
-	mu      sync.Mutex
-	failing map[Use]error
-}
-
 // Used records the result of a use of the store, and updates the check that names the uses that fail. The errors
 // themselves appear in the checks of what they prevent, and once in the agent's check of the store.
 func (r *Reporter) Used(use Use, err error) {
-	r.store.mu.Lock()
-	defer r.store.mu.Unlock()
-	before := len(r.store.failing) > 0
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := len(r.store) > 0
 	if err != nil && Away(err) {
-		if r.store.failing == nil {
-			r.store.failing = map[Use]error{}
-		}
-		r.store.failing[use] = err
+		r.store[use] = err
 	} else {
-		delete(r.store.failing, use)
+		delete(r.store, use)
 	}
-	if err != nil && !before && len(r.store.failing) == 0 {
+	if err != nil && !before && len(r.store) == 0 {
 		return // the store has answered, and this network may have no use for it yet
 	}
-	status, reason := verdictOnStore(r.o.Store, r.store.failing)
+	status, reason := verdictOnStore(r.o.Store, r.store)
 	r.Check(health.StoreCheck(r.o.Store), status, reason)
 }
 
