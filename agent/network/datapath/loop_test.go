@@ -483,3 +483,60 @@ func TestConfigureRefuses(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestDefinitionOfTheView: the backends change with the definition of a view, before the view is applied, and not with a
+// version of the same content. If they cannot, Run ends and nothing is applied.
+func TestDefinitionOfTheView(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t)
+		var calls []string
+		impossible := errors.New("the port is taken")
+		l.options.Change = func(_ context.Context, n registry.Network) error {
+			l.edit(func() {
+				calls = append(calls, fmt.Sprintf("after %d passes: %s%s", len(l.passes), n.Backend.Options(), n.Encryption))
+			})
+			d, c, err := l.r.Configure(n)
+			if err == nil {
+				err = l.r.Build(d, c)
+			}
+			if n.Encryption != "" {
+				err = impossible
+			}
+			return err
+		}
+		l.r = New(l.options, nil)
+		l.built()
+		place, err := l.r.AwaitUnderlay(t.Context(), l.network())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- l.r.Run(t.Context(), l.network(), l.views, place) }()
+		view := func(change func(n *registry.Network)) {
+			v := l.view("b")
+			change(&v.Network)
+			l.views.Set(v)
+			synctest.Wait()
+		}
+		blue := func(n *registry.Network) {
+			n.Backend, err = registry.NewBackend("recorder", json.RawMessage(`{"colour":"blue"}`))
+		}
+		view(func(*registry.Network) {})
+		view(func(n *registry.Network) { n.ModifyIndex = 9 })
+		view(blue)
+		if l.closed != 1 {
+			t.Errorf("%d backends were closed", l.closed)
+		}
+		view(func(n *registry.Network) { blue(n); n.Encryption = "required" })
+		if err := <-ended; !errors.Is(err, impossible) {
+			t.Errorf("Run returned %v", err)
+		}
+		if n, _ := l.applied(); n != 3 {
+			t.Errorf("%d passes", n)
+		}
+		want := []string{`after 2 passes: {"colour":"blue"}`, `after 3 passes: {"colour":"blue"}required`}
+		if diff := cmp.Diff(want, calls); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
