@@ -22,16 +22,18 @@ import (
 // frame matches a stack frame in a file of this package or one below it, except tests.
 var frame = regexp.MustCompile(`\n(\S+)\(.*\n\t\S*agent/network/[a-z_/]*[a-z]\.go:`)
 
-// parts returns the goroutines that run a network on some host, by id, each with the outermost function. The test must not
-// run beside others.
+// bubble matches the part of a stack that names the bubble of its goroutine.
+var bubble = regexp.MustCompile(`, synctest bubble \d+\]`)
+
+// parts returns the goroutines of this test that run a network on some host, by id, each with the outermost function.
 func parts() map[string]string {
 	synctest.Wait()
-	stacks := make([]byte, 1<<22)
-	stacks = stacks[:runtime.Stack(stacks, true)]
+	text := make([]byte, 1<<24)
+	stacks := strings.Split(string(text[:runtime.Stack(text, true)]), "\n\n")
 	out := map[string]string{}
-	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
+	for _, stack := range stacks {
 		frames := slices.DeleteFunc(frame.FindAllStringSubmatch(stack, -1), func(f []string) bool { return strings.Contains(f[0], "_test.go") })
-		if id := strings.Fields(stack); len(frames) > 0 {
+		if id := strings.Fields(stack); len(frames) > 0 && bubble.FindString(stack) == bubble.FindString(stacks[0]) {
 			out[id[1]] = frames[len(frames)-1][1]
 		}
 	}
@@ -64,41 +66,39 @@ func TestChangeWithinARound(t *testing.T) {
 		{"another pool", func(n *registry.Network) { n.Plan = agenttest.Plan(t, "10.5.0.0/21") }, false, true,
 			`recorder {} [10.5.0.0/21]: `},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := memory.New()
-				a := newMember(t, store, "a").start()
-				a.ready()
-				b := newMember(t, store, "b").start()
-				b.ready()
-				a.applies(a.with(b))
-				b.stop()
-				lease, _ := a.run.Lease()
-				before, claims := parts(), a.registry.Count("own Acquire")
-				if len(before) > mostParts {
-					t.Errorf("%d goroutines: %q", len(before), slices.Sorted(maps.Values(before)))
+		simulated(t, tt.name, func(t *testing.T) {
+			store := memory.New()
+			a := newMember(t, store, "a").start()
+			a.ready()
+			b := newMember(t, store, "b").start()
+			b.ready()
+			a.applies(a.with(b))
+			b.stop()
+			lease, _ := a.run.Lease()
+			before, claims := parts(), a.registry.Count("own Acquire")
+			if len(before) == 0 || len(before) > mostParts {
+				t.Errorf("%d goroutines: %q", len(before), slices.Sorted(maps.Values(before)))
+			}
+			defined := a.define(tt.change)
+			agenttest.Eventually(t, func() error {
+				s := a.run.Status()
+				if story := a.kernel.story(); s.Local.ModifyIndex != defined.ModifyIndex || !slices.Contains(story, tt.want+a.with(b)) {
+					return fmt.Errorf("version %d is applied, of %d: %q", s.Local.ModifyIndex, defined.ModifyIndex, story)
 				}
-				defined := a.define(tt.change)
-				agenttest.Eventually(t, func() error {
-					s := a.run.Status()
-					if story := a.kernel.story(); s.Local.ModifyIndex != defined.ModifyIndex || !slices.Contains(story, tt.want+a.with(b)) {
-						return fmt.Errorf("version %d is applied, of %d: %q", s.Local.ModifyIndex, defined.ModifyIndex, story)
-					}
-					return nil
-				})
-				after := parts()
-				if same := maps.Equal(before, after); same == tt.rounds || len(after) > mostParts {
-					t.Errorf("%d goroutines: %q, before %q", len(after), after, before)
-				}
-				now, _ := a.run.Lease()
-				if n := a.registry.Count("own Acquire") - claims; !tt.rounds && (n > 0) != tt.claims || now.Session != lease.Session || now.Slot != lease.Slot {
-					t.Errorf("claimed %d times: %+v, before %+v", n, now, lease)
-				}
-				if zero := slices.Contains(a.kernel.states(), "zero"); zero != (tt.name == "another backend") {
-					t.Errorf("taken down: %t", zero)
-				}
-				a.check(health.Network, api.Passing, "defined")
+				return nil
 			})
+			after := parts()
+			if same := maps.Equal(before, after); same == tt.rounds || len(after) > mostParts {
+				t.Errorf("%d goroutines: %q, before %q", len(after), after, before)
+			}
+			now, _ := a.run.Lease()
+			if n := a.registry.Count("own Acquire") - claims; !tt.rounds && (n > 0) != tt.claims || now.Session != lease.Session || now.Slot != lease.Slot {
+				t.Errorf("claimed %d times: %+v, before %+v", n, now, lease)
+			}
+			if zero := slices.Contains(a.kernel.states(), "zero"); zero != (tt.name == "another backend") {
+				t.Errorf("taken down: %t", zero)
+			}
+			a.check(health.Network, api.Passing, "defined")
 		})
 	}
 }
