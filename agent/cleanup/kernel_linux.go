@@ -31,7 +31,7 @@ func (c *cleaner) findKernel(ctx context.Context) {
 	c.closers = append(c.closers, handle.Close)
 	var owners []kernel.Owner
 	for _, link := range c.findDevices(ctx, handle) {
-		owners = append(owners, kernel.Owner{Link: link.Attrs().Index})
+		owners = append(owners, kernel.Owner{Links: []int{link.Attrs().Index}})
 	}
 	everywhere := kernel.Owner{Pools: []netip.Prefix{
 		netip.PrefixFrom(netip.IPv4Unspecified(), 0),

@@ -91,9 +91,6 @@ host-5: runs backend "vxlan"
 	if got != want || p.peers != 1 {
 		t.Errorf("plan\n%swant\n%speers %d, want 1", got, want, p.peers)
 	}
-	if p := newPlan(s.Subnets, options{}, backend.State{}, nil, true); len(p.routes) != 0 {
-		t.Errorf("plan of the zero state: %v", p.routes)
-	}
 }
 
 func TestAdvertiseRefuses(t *testing.T) {

@@ -7,12 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"strings"
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/overlay"
 )
 
 // Name is the type's name in a network's record.
@@ -47,11 +47,7 @@ type plan struct {
 // neighbours on the underlay to the reason. ipv6 says whether the underlay's interface has IPv6; without it, the IPv6
 // subnets of peers get no routes.
 func newPlan(pools []netip.Prefix, o options, s backend.State, indirect map[netip.Addr]string, ipv6 bool) plan {
-	p := plan{routes: make(map[kernel.RouteKey]kernel.Route, len(pools)*(len(s.Peers)+1))}
-	if s.Zero() {
-		return p
-	}
-	maps.Copy(p.routes, kernel.Unreachable(pools))
+	p := plan{routes: make(map[kernel.RouteKey]kernel.Route, len(pools)*len(s.Peers))}
 	claims := backend.NewClaims(pools, s.Subnets)
 	for _, peer := range backend.SortedPeers(s.Peers) {
 		if reason := p.add(peer, claims, s.Underlay.Index, indirect, ipv6); reason != "" {
@@ -60,9 +56,7 @@ func newPlan(pools []netip.Prefix, o options, s backend.State, indirect map[neti
 		}
 		p.peers++
 	}
-	kernel.LimitDirect(p.routes, s.Underlay, o.MTU)
-	kernel.LimitMTU(p.routes, s, 1)
-	kernel.RemoveRoutes(p.routes, backend.NewElsewhere(s.Elsewhere))
+	p.routes = overlay.CompleteRoutes(p.routes, pools, s, o.MTU, 1)
 	return p
 }
 

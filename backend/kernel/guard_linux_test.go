@@ -41,7 +41,7 @@ func TestGuard(t *testing.T) {
 	refused(true)
 
 	// The routes of the network come and go.
-	table := h.Routes(kernel.Owner{Link: ns.Index("leno-t"), Pools: pools})
+	table := h.Routes(kernel.Owner{Links: []int{ns.Index("leno-t")}, Pools: pools})
 	settle(t, table, kernel.CompareRoutes, kernel.Unreachable(pools))
 	settle(t, table, kernel.CompareRoutes, nil)
 	refused(true)

@@ -101,9 +101,8 @@ func (r Route) String() string {
 // Owner determines which routes with our protocol belong to one network: those over its links and
 // those to destinations inside its pools.
 type Owner struct {
-	Link   int // ifindex, 0 when there is none
-	Second int // ifindex of the network's second device, 0 when there is none
-	Pools  []netip.Prefix
+	Links []int // ifindexes
+	Pools []netip.Prefix
 
 	// Elsewhere lists destinations whose routes belong to another backend of the network; see backend.State.
 	Elsewhere backend.Elsewhere
@@ -132,10 +131,7 @@ func (o Owner) Owns(k RouteKey, r Route) bool {
 	if o.Elsewhere.Has(k.Dst) {
 		return false
 	}
-	if r.Link != 0 && (r.Link == o.Link || r.Link == o.Second) {
-		return true
-	}
-	return isWithin(k.Dst, o.Pools)
+	return r.Link != 0 && slices.Contains(o.Links, r.Link) || isWithin(k.Dst, o.Pools)
 }
 
 // isWithin reports whether a prefix is part of one of the pools.

@@ -79,7 +79,7 @@ ip route add 10.9.0.0/16 via 192.0.2.9 proto 108
 ip route add 10.5.78.0/24 via 192.0.2.9 table 100 proto 108
 ip -6 route add fd00:5:0:77::/64 via 2001:db8::9 proto static`)
 	foreign := ns.Sh("ip route; ip route show table 100; ip -6 route")
-	table := h.Routes(kernel.Owner{Link: link, Pools: pools})
+	table := h.Routes(kernel.Owner{Links: []int{link}, Pools: pools})
 
 	onlink := kernel.Route{Link: link, Via: addr("10.5.2.0"), Onlink: true}
 	states := []map[kernel.RouteKey]kernel.Route{
@@ -333,7 +333,7 @@ func TestBatchesReportEachFailure(t *testing.T) {
 	ns, h := host(t)
 	link := ns.Index("leno-t")
 	ns.Sh("ip route add 10.5.1.1/32 dev eth0 proto static; ip route add 10.5.3.44/32 dev eth0 proto static")
-	table := h.Routes(kernel.Owner{Link: link})
+	table := h.Routes(kernel.Owner{Links: []int{link}})
 	want := map[kernel.RouteKey]kernel.Route{}
 	for i := range 1000 {
 		dst := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i >> 8), byte(i)}), 32)

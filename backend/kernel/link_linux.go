@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/backend"
 )
 
 // Link returns the device with the given name, or nil when there is none.
@@ -57,26 +59,31 @@ func (h *Handle) Reclaim(name, alias string, ours func(netlink.Link) (bool,
 		return nil, "", err
 	}
 	was = renamed[0].Attrs().Name
-	if err := h.rename(renamed[0], name); err != nil {
-		return nil, "", fmt.Errorf("rename link %s back to %s: %w", was, name, err)
-	}
-	link, err = h.Link(name)
-	if err == nil && link == nil {
-		err = fmt.Errorf("rename link %s back to %s: gone again", was, name)
-	}
+	link, err = h.Rename(renamed[0], name)
 	return link, was, err
 }
 
-// rename renames a device. Before Linux 6.2 a device must be down for that, so rename takes it down
-// if necessary.
-func (h *Handle) rename(link netlink.Link, name string) error {
+// Rename renames a device, and returns it. Before Linux 6.2 a device must be down for that, so Rename takes it down if
+// necessary.
+func (h *Handle) Rename(link netlink.Link, name string) (netlink.Link, error) {
 	err := h.nl.LinkSetName(link, name)
 	if errors.Is(err, unix.EBUSY) {
 		if err = h.nl.LinkSetDown(link); err == nil {
 			err = h.nl.LinkSetName(link, name)
 		}
 	}
-	return err
+	if err != nil {
+		return nil, fmt.Errorf("rename link %s to %s: %w", link.Attrs().Name, name, err)
+	}
+	return existing(h.Link(name))
+}
+
+// existing returns a device that has just been made or renamed.
+func existing(link netlink.Link, err error) (netlink.Link, error) {
+	if err == nil && link == nil {
+		err = errors.New("the device is gone again")
+	}
+	return link, err
 }
 
 // SetAlias sets a device's alias.
@@ -87,17 +94,18 @@ func (h *Handle) SetAlias(link netlink.Link, alias string) error {
 	return nil
 }
 
-// AddLink creates a device and returns it as the kernel reports it.
+// AddLink creates a device and returns it as the kernel reports it. The error wraps backend.ErrNoSuchKind if the kernel
+// has no devices of that kind.
 func (h *Handle) AddLink(link netlink.Link) (netlink.Link, error) {
 	name := link.Attrs().Name
-	if err := h.nl.LinkAdd(link); err != nil {
+	err := h.nl.LinkAdd(link)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = fmt.Errorf("%w: %w", err, backend.ErrNoSuchKind)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("create link %s: %w", name, err)
 	}
-	made, err := h.Link(name)
-	if err == nil && made == nil {
-		err = fmt.Errorf("create link %s: gone again", name)
-	}
-	return made, err
+	return existing(h.Link(name))
 }
 
 // ChangeVXLAN switches learning off and changes the underlay device and the local address of a

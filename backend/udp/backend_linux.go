@@ -235,7 +235,7 @@ func (b *Backend) program(ctx context.Context, p plan, s backend.State, bare boo
 	kernel.RemoveRoutes(routes, elsewhere)
 	addrs, routes = ipv6.Addresses(addrs), ipv6.Routes(routes)
 	owner := kernel.Owner{
-		Link: b.index, Pools: b.config.Pools, Elsewhere: elsewhere,
+		Links: []int{b.index}, Pools: b.config.Pools, Elsewhere: elsewhere,
 		Stood: b.routes, Wanted: routes,
 	}
 	result, err := apply(ctx,

@@ -281,7 +281,7 @@ func (b *vxlan) steps(tunnels [2]tunnel, p plan, elsewhere backend.Elsewhere) (o
 		)
 	}
 	routes := b.kernel.Routes(kernel.Owner{
-		Link: tunnels[0].link, Second: tunnels[1].link, Pools: b.config.Pools, Elsewhere: elsewhere,
+		Links: []int{tunnels[0].link, tunnels[1].link}, Pools: b.config.Pools, Elsewhere: elsewhere,
 		Stood: b.last.routes, Wanted: p.routes,
 	})
 	return append(out, reconcile.Want("route", routes, kernel.CompareRoutes, p.routes, b.last.routes))

@@ -197,7 +197,7 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, u backend.Unde
 	if !b.paths.isSame(u) {
 		last = nil // endpoints that this host can no longer send to were not changed by another program
 	}
-	owner := kernel.Owner{Link: link, Pools: b.config.Pools, Elsewhere: p.elsewhere, Stood: b.routes, Wanted: routes}
+	owner := kernel.Owner{Links: []int{link}, Pools: b.config.Pools, Elsewhere: p.elsewhere, Stood: b.routes, Wanted: routes}
 	result, err := apply(ctx,
 		reconcile.OfDevice(reconcile.Want("address", handle.Addresses(link), kernel.CompareAddresses, addrs, b.addrs)),
 		reconcile.Want("peer", table, compareKeys, wanted, last),

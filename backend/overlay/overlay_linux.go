@@ -1,0 +1,142 @@
+package overlay
+
+import (
+	"context"
+	"reflect"
+
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/reconcile"
+)
+
+// An Overlay owns what backends have in common: the sockets to the kernel, what a network's devices contain, its
+// routes, and what was wanted of them before, which tells repairs from changes. It does not own the devices, see
+// Device.
+//
+// In each Apply, a backend calls Begin and finds or makes its devices, then calls Program, or Refuse if there is no
+// device. For the zero State it removes its devices and calls Clear. Whatever fails is tried again by the next Apply.
+type Overlay struct {
+	Config         backend.Config
+	*kernel.Handle // nil before Open
+
+	partial  bool             // whether the last state was partial
+	underlay backend.Underlay // of the last state
+	last     Wanted           // what the kernel has had since; empty if that is not known
+}
+
+// Open opens the sockets, unless they are open.
+func (o *Overlay) Open() (err error) {
+	if o.Handle == nil {
+		o.Handle, err = kernel.Open()
+	}
+	return err
+}
+
+// Begin opens the sockets for a state. It forgets what a partial state wanted if this state is not: what had been
+// left alone was not changed by another program.
+func (o *Overlay) Begin(s backend.State) error {
+	if o.partial && !s.Partial {
+		o.Forget()
+	}
+	o.partial = s.Partial
+	return o.Open()
+}
+
+// IsKnown reports whether the last Program succeeded, so that differences from what it wanted are repairs.
+func (o *Overlay) IsKnown() bool { return o.last.Routes != nil }
+
+// Forget makes the next differences changes and not repairs.
+func (o *Overlay) Forget() { o.last = Wanted{} }
+
+// Program makes the entries of the devices and the routes agree with what is wanted, as far as the host has IPv6. It
+// adds writes, repairs and pools that are not carried to the report. With a partial state, it only adds what is
+// missing. Addresses are deleted last: without any, the kernel drops the routes too.
+func (o *Overlay) Program(ctx context.Context, s backend.State, want Wanted, report *backend.Report) error {
+	link := s.Underlay.Interface
+	if len(want.Devices) > 0 {
+		link = o.Config.Link
+	}
+	ipv6 := kernel.FindIPv6(link)
+	report.Uncarried = ipv6.Uncarried(o.Config.Pools)
+	want.Routes = ipv6.Routes(want.Routes)
+	elsewhere := backend.NewElsewhere(s.Elsewhere)
+	owner := kernel.Owner{Pools: o.Config.Pools, Elsewhere: elsewhere, Stood: o.last.Routes, Wanted: want.Routes}
+	var steps []reconcile.Step
+	bare := false
+	for i := range want.Devices {
+		d, last := &want.Devices[i], Entries{}
+		if i < len(o.last.Devices) {
+			last = o.last.Devices[i]
+		}
+		d.Addresses, d.Neighbours = ipv6.Addresses(d.Addresses), ipv6.Neighbours(d.Neighbours)
+		steps = append(steps, o.steps(*d, last)...)
+		owner.Links = append(owner.Links, d.Link)
+		bare = bare || d.Bare
+	}
+	steps = append(append(steps, want.Steps...),
+		reconcile.Want("route", o.Routes(owner), kernel.CompareRoutes, want.Routes, o.last.Routes))
+	apply := reconcile.Apply
+	if s.Partial {
+		apply = reconcile.Fill
+	}
+	result, err := apply(ctx, steps...)
+	switch {
+	case bare:
+		result = result.Explain("address", "FDB entry", "neighbour", "route")
+	case result.Lost("address"):
+		result = result.Explain("neighbour", "route")
+	case !reflect.DeepEqual(o.underlay, s.Underlay):
+		result = result.Explain("route") // the kernel removes routes with an address or a device of the underlay
+	}
+	report.Writes += result.Writes()
+	report.Healed = append(report.Healed, result.Healed()...)
+	want.Steps, want.Routes = nil, previousRoutes(want.Routes, elsewhere)
+	if o.last, o.underlay = want, s.Underlay; err != nil {
+		o.Forget() // entries that could not be added were not removed by another program
+	}
+	return err
+}
+
+// steps returns the tables of a device, in the order in which a path to a peer becomes complete.
+func (o *Overlay) steps(want, last Entries) []reconcile.Step {
+	steps := []reconcile.Step{reconcile.OfDevice(
+		reconcile.Want("address", o.Addresses(want.Link), kernel.CompareAddresses, want.Addresses, last.Addresses))}
+	if want.FDB != nil {
+		steps = append(steps, reconcile.Want("FDB entry", o.FDB(want.Link), kernel.CompareFDB, want.FDB, last.FDB))
+	}
+	if want.Neighbours != nil {
+		steps = append(steps,
+			reconcile.Want("neighbour", o.Neighbours(want.Link), kernel.CompareNeighbours, want.Neighbours, last.Neighbours))
+	}
+	return steps
+}
+
+// Refuse makes the kernel refuse packets to the network, which would otherwise leave by another route, and changes
+// nothing else.
+func (o *Overlay) Refuse(ctx context.Context, s backend.State, report *backend.Report) error {
+	want := kernel.FindIPv6(o.Config.Link).Routes(CompleteRoutes(nil, o.Config.Pools, s, 0, 1))
+	table := o.Routes(kernel.Owner{Pools: o.Config.Pools, Elsewhere: backend.NewElsewhere(s.Elsewhere)})
+	result, err := reconcile.Fill(ctx, reconcile.Want("route", table, kernel.CompareRoutes, want, nil))
+	report.Writes += result.Writes()
+	return err
+}
+
+// Clear removes the network's routes that remain after its devices, for the zero State.
+func (o *Overlay) Clear(ctx context.Context, s backend.State, report *backend.Report) error {
+	o.Forget()
+	table := o.Routes(kernel.Owner{Pools: o.Config.Pools, Elsewhere: backend.NewElsewhere(s.Elsewhere)})
+	result, err := reconcile.Apply(ctx, reconcile.Want("route", table, kernel.CompareRoutes, nil, nil))
+	report.Writes += result.Writes()
+	return err
+}
+
+// Close closes the sockets, and leaves everything in the kernel in place. It may be called more than once.
+func (o *Overlay) Close() error {
+	o.Forget()
+	if o.Handle == nil {
+		return nil
+	}
+	err := o.Handle.Close()
+	o.Handle = nil
+	return err
+}
