@@ -31,7 +31,7 @@ func TestForeignDeviceWithOurAlias(t *testing.T) {
 				{"ip link del leno-test", "[device was deleted]", true},
 				{"ip link set leno-test name other", "[device was renamed: to other]", false},
 				{"ip link set leno-test name zzz address 02:00:00:00:00:01",
-					"[device was renamed: to zzz device had another MAC address: 02:00:00:00:00:01 instead of " + b.macs[0].String() + "]", false},
+					"[device was renamed: to zzz device had another MAC address: 02:00:00:00:00:01 instead of " + b.devices[0].mac.String() + "]", false},
 			} {
 				index := h.ns.Index("leno-test")
 				h.ns.Sh(tt.script)

@@ -118,7 +118,7 @@ func TestChecksumOffload(t *testing.T) {
 		{"on", "5.4.0-42-generic", true, `checksum offload on: the network says checksum_offload = "on"`},
 	} {
 		b := h.open("test", "leno-test", fmt.Sprintf(`{"checksum_offload":%q}`, tt.option))
-		b.kernelRelease = tt.release
+		b.checksum.release = tt.release
 		for _, step := range []string{"", "changed"} {
 			if step != "" {
 				h.ns.Sh("ethtool -K leno-test tx-checksum-ip-generic " + map[bool]string{true: "off", false: "on"}[tt.on])

@@ -1,90 +1,115 @@
 package vxlan
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/overlay"
 )
 
-// ensured describes what ensure found and did.
-type ensured struct {
-	index  int
-	writes int
-	faults []backend.Repair // how the device differed from the wanted one
-	bare   bool             // whether the device's entries were lost with it
-	note   string           // about checksum offload
+// vtep is one of the network's devices.
+type vtep struct {
+	overlay.Device
+	mac  kernel.MAC
+	last device // wanted before; used to name repairs, and to know the VRF of its socket
 }
 
-func (e *ensured) found(fault, detail string) {
-	e.writes++
-	e.faults = append(e.faults, backend.Repair{Part: backend.Device, Fault: fault, Detail: detail})
+func isVXLAN(link netlink.Link) bool { return link.Type() == "vxlan" }
+
+// isSecond reports whether a device may be the second one. While the network has two backends, one with another VNI
+// or port is not, because their second devices have the same name.
+func (b *vxlan) isSecond(link netlink.Link) bool {
+	d := shown(link)
+	return isVXLAN(link) && (!b.beside || d.vni == b.options.VNI && d.port == b.options.Port)
 }
 
-// ensure makes the device agree with want. With partial set, it leaves a device that would have to
-// be replaced as it is, because the device may be newer than want. After an error the device may
-// still be usable; index is 0 when there is none.
-func (b *vxlan) ensure(ctx context.Context, want device, partial bool) (ensured, error) {
-	link, err := b.own(want.name)
-	if err != nil {
-		return ensured{}, err
-	}
-	var e ensured
-	if link == nil {
-		var was string
-		if link, was, err = b.kernel.Reclaim(want.name, want.alias, want.isMade); err != nil {
-			return e, err
-		}
-		if link != nil {
-			e.found("device was renamed", "to "+was)
+// isMade reports whether leno made a device, which has another name, as the wanted one.
+func (want device) isMade(l netlink.Link) (bool, error) { return shown(l).made(want), nil }
+
+// existing returns the MAC address of a wanted device that exists, maybe under another name. While another program's
+// device excludes the wanted one, as flannel's does, other hosts send to that device's address, and the wanted one
+// takes it over when the other is gone.
+func (d *vtep) existing(h *kernel.Handle, want device) (mac kernel.MAC, ok bool) {
+	link, err := d.Own(h)
+	if link == nil && err == nil {
+		if renamed, _ := d.Renamed(h, want.isMade); len(renamed) > 0 {
+			link = renamed[0]
+		} else if others := d.excluding(h, want); len(others) > 0 {
+			link = others[0]
 		}
 	}
-	var have device
 	if link != nil {
-		have = shown(link)
-		have.vrf = b.vrf(link, want)
+		mac = shown(link).mac
+	}
+	return mac, mac.Unicast()
+}
+
+// ensure makes one of the devices agree with want. With a partial state, it leaves a device that would have to be
+// replaced as it is, because the device may be newer than want. After an error the device may still be usable. It
+// reports as repairs what had changed although the wanted device is the same.
+func (b *vxlan) ensure(
+	ctx context.Context, d *vtep, want device, s backend.State, report *backend.Report,
+) (t tunnel, err error) {
+	var found backend.Report
+	isSame := d.last == want
+	defer func() {
+		report.Writes, report.Notes = report.Writes+found.Writes, append(report.Notes, found.Notes...)
+		if isSame && t.link != 0 {
+			report.Healed = append(report.Healed, found.Healed...)
+		}
+	}()
+	h := b.overlay.Handle
+	link, err := d.Find(h, want.isMade, &found)
+	if err != nil {
+		return t, err
+	}
+	replaced, why := link != nil, ""
+	if link != nil {
+		have := shown(link)
+		have.vrf = d.vrf(link, want)
 		if reason := have.needsNew(want); reason != "" {
-			if partial {
-				return e, fmt.Errorf("link %s has another %s than it had; it is left alone until the store was read",
-					want.name, reason)
+			if s.Partial {
+				return t, fmt.Errorf("link %s has another %s than it had; it is left alone until the store was read",
+					d.Name, reason)
 			}
-			if err := b.kernel.DeleteLink(link); err != nil {
-				return e, err
+			if err := h.DeleteLink(link); err != nil {
+				return t, err
 			}
-			e.found("device was replaced", "it had another "+reason)
-			link = nil
+			link, why = nil, "it had another "+reason
 		}
-	} else {
-		e.faults = append(e.faults, backend.Repair{Part: backend.Device, Fault: "device was deleted"})
 	}
-	if link == nil {
-		if link, err = b.make(ctx, want); err != nil {
-			return e, err
+	made := link == nil
+	if made {
+		if link, err = d.make(h, want); err != nil {
+			return t, err
 		}
-		e.writes++
-		e.bare = true
-		have = shown(link)
+		found.Writes++
 	}
-	b.bound[link.Attrs().Index] = want.vrf
-	e.index = link.Attrs().Index
-	return e, b.fixAll(ctx, link, have, want, &e)
+	if link.Attrs().Index != d.Index() {
+		d.Use(link, replaced, why, &found)
+	}
+	d.last = want
+	t = tunnel{device: want, link: link.Attrs().Index}
+	return t, b.fix(ctx, d, link, &t, s, &found)
 }
 
 // vrf returns the VRF of the socket that a device receives by. The kernel binds the socket when the
 // device comes up, and leaves it there when the underlay moves to another VRF: the device then
 // receives nothing. It reports only which sockets exist, and networks may share them. So what this
 // process has seen before decides, and in doubt another VRF.
-func (b *vxlan) vrf(link netlink.Link, want device) int {
-	if known, ok := b.bound[link.Attrs().Index]; ok {
-		return known
+func (d *vtep) vrf(link netlink.Link, want device) int {
+	if link.Attrs().Index == d.Index() {
+		return d.last.vrf
 	}
 	found, _ := kernel.SocketDevices(want.port, want.local) // a kernel that cannot tell is taken to have it right
 	for _, vrf := range found {
@@ -95,107 +120,49 @@ func (b *vxlan) vrf(link netlink.Link, want device) int {
 	return want.vrf
 }
 
-// isMade reports whether leno made a device, which has another name, as the wanted one.
-func (want device) isMade(l netlink.Link) (bool, error) { return shown(l).made(want), nil }
-
-// fixAll corrects what can be changed in place. A device that was just created differs only where
-// the kernel overrode the request, and that is not reported.
-func (b *vxlan) fixAll(ctx context.Context, link netlink.Link, have, want device, e *ensured) error {
-	made := e.bare
-	var errs []error
-	for _, what := range have.fixes(want) {
-		if err := b.fix(ctx, link, what, want); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		e.writes++
-		if !made {
-			e.faults = append(e.faults, have.fault(what, want))
-			e.bare = e.bare || what == fixState || what == fixAddress
-		}
+// fix corrects what can be changed in place. A device that is new differs only where the kernel overrode the request.
+func (b *vxlan) fix(
+	ctx context.Context, d *vtep, link netlink.Link, t *tunnel, s backend.State, report *backend.Report,
+) error {
+	h, have, want := b.overlay.Handle, shown(link), t.device
+	otherUnderlay, otherMAC := have.otherUnderlay(want), have.mac != want.mac
+	underlayErr := d.Fix(otherUnderlay != "", func() error { return h.ChangeVXLAN(ctx, link, want.parent, want.local) },
+		"device had another underlay", otherUnderlay, report)
+	macErr := d.Fix(otherMAC, func() error { return h.SetMAC(link, want.mac) },
+		"device had another MAC address", fmt.Sprintf("%s instead of %s", have.mac, want.mac), report)
+	isNew := d.IsNew()
+	s.MTU = want.mtu
+	bare, err := d.SetUp(h, link, s, want.port, report)
+	t.bare = bare || otherMAC // the kernel drops neighbours with the address
+	note, checksumErr := b.checksum.ensure(h, d, s.Underlay, isNew, report)
+	if d == &b.devices[0] {
+		report.Notes = []string{note}
 	}
-	on, reason := chooseChecksum(b.options.Checksum, b.release(), b.drivers(want.below, made))
-	changed, err := b.checksum(want.name, on)
-	e.note, err = checksumOutcome(b.options.Checksum, on, reason, err)
-	if changed {
-		e.writes++
-		if !made {
-			e.faults = append(e.faults, backend.Repair{Part: backend.Device, Fault: "device had another checksum offload"})
-		}
-	}
-	return errors.Join(append(errs, err)...)
+	return errors.Join(underlayErr, macErr, err, checksumErr)
 }
 
-func (b *vxlan) fix(ctx context.Context, link netlink.Link, what string, want device) error {
-	switch what {
-	case fixUnderlay:
-		return b.kernel.ChangeVXLAN(ctx, link, want.parent, want.local)
-	case fixAddress:
-		return b.kernel.SetMAC(link, want.mac)
-	case fixMTU:
-		return b.kernel.SetMTU(link, want.mtu)
-	case fixAlias:
-		return b.kernel.SetAlias(link, want.alias)
-	}
-	err := b.kernel.SetUp(link)
-	if errors.Is(err, unix.EADDRINUSE) {
-		return kernel.PortInUse(want.port, want.name)
-	}
-	return err
-}
-
-// own returns the device with one of our names, nil when there is none. A device of another kind
-// belongs to another program and is an error. So is a second device with another VNI or port while the network has two
-// backends, because their second devices have the same name.
-func (b *vxlan) own(name string) (netlink.Link, error) {
-	link, err := b.kernel.Link(name)
-	if err != nil || link == nil {
-		return nil, err
-	}
-	v, ok := link.(*netlink.Vxlan)
-	if !ok {
-		return nil, fmt.Errorf("link %s, of kind %q: %w", name, link.Type(), backend.ErrForeignDevice)
-	}
-	if b.beside && name == b.secondName() && (v.VxlanId != b.options.VNI || v.Port != b.options.Port) {
-		return nil, fmt.Errorf("link %s, of vni %d on port %d: %w", name, v.VxlanId, v.Port, backend.ErrForeignDevice)
-	}
-	return link, nil
-}
-
-func (b *vxlan) make(ctx context.Context, want device) (netlink.Link, error) {
+func (d *vtep) make(h *kernel.Handle, want device) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = want.name
-	attrs.Alias = want.alias
-	attrs.MTU = want.mtu
-	attrs.HardwareAddr = net.HardwareAddr(want.mac[:])
-	link, err := b.kernel.AddLink(&netlink.Vxlan{
+	attrs.Name, attrs.Alias, attrs.MTU, attrs.HardwareAddr = d.Name, d.Alias, want.mtu, net.HardwareAddr(want.mac[:])
+	link, err := h.AddLink(&netlink.Vxlan{
 		LinkAttrs: attrs, VxlanId: want.vni, Port: want.port, GBP: want.gbp,
 		VtepDevIndex: want.parent, SrcAddr: want.local.AsSlice(),
 	})
-	if errors.Is(err, unix.EEXIST) {
-		others, _ := b.excluding(ctx, want) // without a list of the devices, none is named
-		return nil, explain(err, want, others)
+	if !errors.Is(err, unix.EEXIST) {
+		return link, err
 	}
-	return link, explain(err, want, nil)
+	if others := d.excluding(h, want); len(others) > 0 {
+		return nil, fmt.Errorf("%w: %s uses vni %d on port %d", err, others[0].Attrs().Name, want.vni, want.port)
+	}
+	return nil, fmt.Errorf("%w: another device may use vni %d on port %d", err, want.vni, want.port)
 }
 
-// excluding returns the devices beside which the wanted one cannot exist.
-func (b *vxlan) excluding(ctx context.Context, want device) ([]netlink.Link, error) {
-	return b.kernel.Links(ctx, func(l netlink.Link) bool { return shown(l).excludes(want) })
-}
-
-// explain adds to the kernel's error for a new device what it means. others are the devices that
-// exclude it.
-func explain(err error, want device, others []netlink.Link) error {
-	switch {
-	case errors.Is(err, unix.EEXIST) && len(others) > 0:
-		return fmt.Errorf("%w: %s uses vni %d on port %d", err, others[0].Attrs().Name, want.vni, want.port)
-	case errors.Is(err, unix.EEXIST):
-		return fmt.Errorf("%w: another device may use vni %d on port %d", err, want.vni, want.port)
-	case errors.Is(err, unix.EOPNOTSUPP):
-		return fmt.Errorf("%w: %w", err, backend.ErrNoSuchKind)
-	}
-	return err
+// excluding returns the devices beside which the wanted one cannot exist, none if they cannot be listed.
+func (d *vtep) excluding(h *kernel.Handle, want device) []netlink.Link {
+	others, _ := h.Links(context.Background(), func(l netlink.Link) bool {
+		return l.Attrs().Name != d.Name && shown(l).excludes(want)
+	})
+	return others
 }
 
 // shown converts the device as the kernel reports it.
@@ -205,9 +172,7 @@ func shown(link netlink.Link) device {
 		return device{other: link.Type()}
 	}
 	d := device{
-		name: v.Name,
-		vni:  v.VxlanId, port: v.Port, gbp: v.GBP, parent: v.VtepDevIndex, learning: v.Learning,
-		alias: v.Alias, mtu: v.MTU, up: v.Flags&net.FlagUp != 0,
+		vni: v.VxlanId, port: v.Port, gbp: v.GBP, parent: v.VtepDevIndex, learning: v.Learning, mtu: v.MTU,
 	}
 	local, _ := netip.AddrFromSlice(v.SrcAddr)
 	d.local = local.Unmap()
@@ -227,35 +192,37 @@ func shown(link netlink.Link) device {
 	return d
 }
 
-// release returns the kernel's release, which is read once.
-func (b *vxlan) release() string {
-	if b.kernelRelease == "" {
-		b.kernelRelease = kernel.Release()
-	}
-	return b.kernelRelease
+// checksum owns the checksum offload of the devices.
+type checksum struct {
+	option  string
+	release string   // of the kernel, "" before it is known
+	below   []string // the devices whose drivers are known
+	drivers []string // their drivers
+
+	// The kernel's functions, replaced in tests.
+	read func(link string) (bool, error)
+	set  func(link string, on bool) error
 }
 
-// drivers returns the drivers of the devices below ours, and reads them again when those devices
-// change.
-func (b *vxlan) drivers(below string, again bool) []string {
-	if b.options.Checksum == checksumAuto && (again || b.below != below) {
-		found, err := b.kernel.Drivers(strings.Fields(below))
-		if err != nil {
-			return b.driversBelow // the next call asks again
+// ensure switches a device's checksum offload as chosen, and returns a note for users.
+func (c *checksum) ensure(
+	h *kernel.Handle, d *vtep, u backend.Underlay, isNew bool, report *backend.Report,
+) (note string, err error) {
+	c.release = cmp.Or(c.release, kernel.Release())
+	below := append(slices.Clone(u.Devices), u.Interface)
+	if c.option == checksumAuto && (isNew || !slices.Equal(c.below, below)) {
+		if found, err := h.Drivers(below); err == nil { // otherwise the next call asks again
+			c.below, c.drivers = below, found
 		}
-		b.below, b.driversBelow = below, found
 	}
-	return b.driversBelow
-}
-
-// checksum switches a device's checksum offload.
-func (b *vxlan) checksum(link string, want bool) (changed bool, err error) {
-	have, err := b.txChecksum(link)
-	if err != nil || have == want {
-		return false, err
+	on, reason := chooseChecksum(c.option, c.release, c.drivers)
+	have, err := c.read(d.Name)
+	if err == nil {
+		fault := "device had another checksum offload"
+		if isNew {
+			fault = ""
+		}
+		err = d.Fix(have != on, func() error { return c.set(d.Name, on) }, fault, "", report)
 	}
-	if err := b.setTxChecksum(link, want); err != nil {
-		return false, err
-	}
-	return true, nil
+	return checksumOutcome(c.option, on, reason, err)
 }

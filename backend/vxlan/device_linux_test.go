@@ -146,7 +146,7 @@ func TestHealedNamesWhatWasDoneToTheDevice(t *testing.T) {
 	}
 	for _, tt := range []struct{ script, healed string }{
 		{"ip link del leno-test", "[device was deleted]"},
-		{"ip link set leno-test address 02:00:00:00:00:01", "[device had another MAC address: 02:00:00:00:00:01 instead of " + b.macs[0].String() + "]"},
+		{"ip link set leno-test address 02:00:00:00:00:01", "[device had another MAC address: 02:00:00:00:00:01 instead of " + b.devices[0].mac.String() + "]"},
 		{"ip link set leno-test name other", "[device was renamed: to other]"},
 		{"ip link set leno-test down; ip link set leno-test name other", "[device was renamed: to other device was down]"},
 		{"ip link set leno-test alias mine", `[device had another alias: "mine"]`},

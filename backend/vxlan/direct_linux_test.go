@@ -57,8 +57,8 @@ func newSite(t *testing.T, options string) *site {
 			ip addr add 10.5.%[1]d.1/24 dev br0; ip addr add fd00:5:0:%[1]d::1/64 dev br0 nodad`, h.number))
 		h.stand(map[bool]string{true: "near", false: "far"}[h.number < 3])
 		h.b = s.open(options)
-		h.b.macs[0][5] = byte(h.number)
-		h.b.macs[1] = h.b.macs[0]
+		h.b.devices[0].mac[5] = byte(h.number)
+		h.b.devices[1].mac = h.b.devices[0].mac
 		s.hosts = append(s.hosts, h)
 	}
 	return s
@@ -99,7 +99,7 @@ func (h *siteHost) state() backend.State {
 		if p != h {
 			s.Peers = append(s.Peers, backend.Peer{
 				Node: fmt.Sprint("host-", p.number), Subnets: subnetsOf(p.number), PublicIPs: p.addrs, Backend: Name,
-				Attributes: json.RawMessage(fmt.Sprintf(`{"vni":1,"port":8472,"vtep_mac":%q}`, p.b.macs[0])),
+				Attributes: json.RawMessage(fmt.Sprintf(`{"vni":1,"port":8472,"vtep_mac":%q}`, p.b.devices[0].mac)),
 			})
 		}
 	}

@@ -134,7 +134,7 @@ func TestFlannelHostAmongLenoHosts(t *testing.T) {
 				T: t, NS: them.ns, Underlay: "eth0", Subnets: subnetsOf(3), PublicIPs: their.PublicIPs,
 				Peer: backend.Peer{
 					Subnets: subnetsOf(h.number), PublicIPs: h.addrs,
-					Attributes: json.RawMessage(fmt.Sprintf(`{"vtep_mac":%q}`, h.b.macs[0])),
+					Attributes: json.RawMessage(fmt.Sprintf(`{"vtep_mac":%q}`, h.b.devices[0].mac)),
 				},
 			})
 		}
@@ -236,7 +236,7 @@ func TestAdoptedDevices(t *testing.T) {
 	(host{t, lenos.ns}).apply(lenos.b, theirState)
 	// A leno host publishes one address, and flannel's devices have one each.
 	asLeno := backend.Peer{Subnets: subnetsOf(2), PublicIPs: lenos.addrs,
-		Attributes: json.RawMessage(fmt.Sprintf(`{"vtep_mac":%q}`, lenos.b.macs[0]))}
+		Attributes: json.RawMessage(fmt.Sprintf(`{"vtep_mac":%q}`, lenos.b.devices[0].mac))}
 	start(us, asLeno, asFlannel(flannels))
 	start(flannels, asLeno, asFlannel(us))
 

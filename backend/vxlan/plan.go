@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/overlay"
 )
 
 // overhead returns the bytes that the encapsulation takes from the underlay's MTU: the outer IP
@@ -22,38 +23,30 @@ func overhead(outer netip.Addr) int {
 	return 40 + 8 + 8 + 14
 }
 
-// device describes one of the network's VXLAN devices.
+// device describes one of the network's VXLAN devices. The zero device is none.
 type device struct {
-	name      string
 	vni, port int
 	gbp       bool
 	other     string // any other setting that needs another device; "" in the wanted one
 	vrf       int    // ifindex of the VRF that its socket is bound to, 0 for none
 	local     netip.Addr
 
-	below string // names of the devices below it, separated by spaces; "" if read from the kernel
-
 	// Changeable in place.
-	alias    string
 	parent   int // ifindex of the underlay
 	learning bool
 	mac      kernel.MAC
 	mtu      int
-	up       bool
 }
 
 // wantDevice returns the device for a state that is not zero.
-func wantDevice(c backend.Config, mac kernel.MAC, o options, s backend.State) (device, error) {
+func wantDevice(mac kernel.MAC, o options, s backend.State) (device, error) {
 	local, err := s.Underlay.Source()
 	if err != nil {
 		return device{}, err
 	}
 	d := device{
-		name: c.Link,
-		vni:  o.VNI, port: o.Port, gbp: o.GBP, vrf: s.Underlay.VRF, local: local,
-		parent: s.Underlay.Index, alias: c.DeviceAlias(), mac: mac, mtu: s.MTU, up: true,
-		below: strings.Join(append(s.Underlay.Devices[:len(s.Underlay.Devices):len(s.Underlay.Devices)],
-			s.Underlay.Interface), " "),
+		vni: o.VNI, port: o.Port, gbp: o.GBP, vrf: s.Underlay.VRF, local: local,
+		parent: s.Underlay.Index, mac: mac, mtu: s.MTU,
 	}
 	// A larger MTU fails with EINVAL over IPv4 and is silently reduced over IPv6.
 	if most := s.Underlay.MTU - overhead(d.local); d.mtu == 0 || d.mtu > most {
@@ -73,21 +66,15 @@ func otherFamily(a netip.Addr) netip.Addr {
 // wantSecond returns the device for peers that receive over another address family than the first
 // device sends over. ok is false if no peer does, if this host has no address of that family, or if
 // the underlay's MTU is too small for IPv6 in IPv6.
-func wantSecond(c backend.Config, first device, mac kernel.MAC, s backend.State) (d device, ok bool) {
+func wantSecond(first device, mac kernel.MAC, s backend.State) (d device, ok bool) {
 	other := otherFamily(first.local)
 	local, _, ok := s.Underlay.SourceOf(other)
 	if !ok || !slices.ContainsFunc(s.Peers, func(p backend.Peer) bool { return receivesOver(p, other) }) {
 		return device{}, false
 	}
-	d = second(c, first, local)
-	d.mac, d.mtu = mac, min(d.mtu, s.Underlay.MTU-overhead(local))
+	d = first
+	d.local, d.mac, d.mtu = local, mac, min(d.mtu, s.Underlay.MTU-overhead(local))
 	return d, d.mtu >= backend.MinMTU(local)
-}
-
-// second returns the first device with what distinguishes the second one by its name.
-func second(c backend.Config, first device, local netip.Addr) device {
-	first.name, first.alias, first.local = backend.SecondLinkName(c.Network), backend.SecondLinkAlias(c.Network), local
-	return first
 }
 
 // receivesOver reports whether a peer receives the packets of a's family over that family because
@@ -128,95 +115,50 @@ func (d device) made(want device) bool {
 	return d.vni == want.vni && d.port == want.port && (d.needsNew(want) == "" || d.mac == want.mac)
 }
 
-// excludes reports whether the kernel refuses the wanted device as long as this one, which has
-// another name, exists. A device without a local address counts as one of IPv4.
+// excludes reports whether the kernel refuses the wanted device as long as this one exists. A device without a local
+// address counts as one of IPv4.
 func (d device) excludes(want device) bool {
-	return d.vni == want.vni && d.port == want.port && d.name != want.name && d.local.Is6() == want.local.Is6()
+	return d.vni == want.vni && d.port == want.port && d.local.Is6() == want.local.Is6()
 }
 
-// What can be changed in place, as named in reports.
-const (
-	fixUnderlay = "underlay" // parent, local address, learning
-	fixAddress  = "address"
-	fixMTU      = "mtu"
-	fixState    = "state"
-	fixAlias    = "alias"
-)
-
-// fixes returns what must be changed in place, in order.
-func (d device) fixes(want device) (out []string) {
-	if d.parent != want.parent || d.local != want.local || d.learning != want.learning {
-		out = append(out, fixUnderlay)
+// otherUnderlay describes how the device's underlay or its learning differs from the wanted one's, "" if it does not.
+func (d device) otherUnderlay(want device) string {
+	var parts []string
+	if d.parent != want.parent {
+		parts = append(parts, fmt.Sprintf("interface %d instead of %d", d.parent, want.parent))
 	}
-	if d.mac != want.mac {
-		out = append(out, fixAddress)
+	if d.local != want.local {
+		parts = append(parts, fmt.Sprintf("address %s instead of %s", d.local, want.local))
 	}
-	if d.mtu != want.mtu {
-		out = append(out, fixMTU)
+	if d.learning {
+		parts = append(parts, "learning was on")
 	}
-	if d.up != want.up {
-		out = append(out, fixState)
-	}
-	if d.alias != want.alias {
-		out = append(out, fixAlias)
-	}
-	return out
-}
-
-// fault describes the difference that a fix corrected.
-func (d device) fault(fix string, want device) backend.Repair {
-	switch fix {
-	case fixUnderlay:
-		var parts []string
-		if d.parent != want.parent {
-			parts = append(parts, fmt.Sprintf("interface %d instead of %d", d.parent, want.parent))
-		}
-		if d.local != want.local {
-			parts = append(parts, fmt.Sprintf("address %s instead of %s", d.local, want.local))
-		}
-		if d.learning {
-			parts = append(parts, "learning was on")
-		}
-		return backend.Repair{Part: backend.Device, Fault: "device had another underlay", Detail: strings.Join(parts, ", ")}
-	case fixAddress:
-		return backend.Repair{Part: backend.Device, Fault: "device had another MAC address",
-			Detail: fmt.Sprintf("%s instead of %s", d.mac, want.mac)}
-	case fixMTU:
-		return backend.Repair{Part: backend.Device, Fault: "device had another MTU",
-			Detail: fmt.Sprintf("%d instead of %d", d.mtu, want.mtu)}
-	case fixAlias:
-		return backend.Repair{Part: backend.Device, Fault: "device had another alias", Detail: fmt.Sprintf("%q", d.alias)}
-	}
-	return backend.Repair{Part: backend.Device, Fault: "device was down"}
+	return strings.Join(parts, ", ")
 }
 
 // plan holds what the kernel should contain besides the devices.
 type plan struct {
-	devices [2]tables // of the first device and of the second
+	devices [2]overlay.Entries // of the first device and of the second
 	routes  map[kernel.RouteKey]kernel.Route
 	skipped []backend.Skip
 	peers   int
 }
 
-// tables holds what one device should contain.
-type tables struct {
-	addresses  map[netip.Prefix]kernel.Address
-	fdb        map[kernel.FDBKey]kernel.FDB
-	neighbours map[kernel.NeighbourKey]kernel.MAC
-}
-
-func newTables(pools, peers int) tables {
-	return tables{
-		addresses:  map[netip.Prefix]kernel.Address{},
-		fdb:        make(map[kernel.FDBKey]kernel.FDB, peers),
-		neighbours: make(map[kernel.NeighbourKey]kernel.MAC, pools*peers),
+func newEntries(t tunnel, pools, peers int) overlay.Entries {
+	return overlay.Entries{
+		Link:       t.link,
+		Bare:       t.bare,
+		Addresses:  map[netip.Prefix]kernel.Address{},
+		FDB:        make(map[kernel.FDBKey]kernel.FDB, peers),
+		Neighbours: make(map[kernel.NeighbourKey]kernel.MAC, pools*peers),
 	}
 }
 
 // tunnel is a device that stands. The zero tunnel is none.
 type tunnel struct {
 	device
-	link int // ifindex
+	link int  // ifindex
+	bare bool // see overlay.Entries
 }
 
 // planner holds what is needed to plan a peer.
@@ -241,11 +183,8 @@ type end struct {
 // routing.
 func newPlan(pools []netip.Prefix, o options, tunnels [2]tunnel, s backend.State, direct map[netip.Addr]bool) plan {
 	p := plan{
-		devices: [2]tables{newTables(len(pools), len(s.Peers)), newTables(0, 0)},
-		routes:  make(map[kernel.RouteKey]kernel.Route, len(pools)*(len(s.Peers)+1)),
-	}
-	if s.Zero() {
-		return p
+		devices: [2]overlay.Entries{newEntries(tunnels[0], len(pools), len(s.Peers)), newEntries(tunnels[1], 0, 0)},
+		routes:  make(map[kernel.RouteKey]kernel.Route, len(pools)*len(s.Peers)),
 	}
 	pl := planner{options: o, parent: s.Underlay.Index, direct: direct, claims: backend.NewClaims(pools, s.Subnets)}
 	for i, t := range tunnels {
@@ -254,14 +193,12 @@ func newPlan(pools []netip.Prefix, o options, tunnels [2]tunnel, s backend.State
 		}
 		_, public, _ := s.Underlay.SourceOf(t.local)
 		pl.ends[i] = end{t.local, public, t.link, map[kernel.MAC]string{t.mac: "this host"}}
-		for _, subnet := range s.Subnets {
-			// The second device is the source of this host's own packets only in its family.
-			if base := subnet.Masked().Addr(); i == 0 || base.Is4() == t.local.Is4() {
-				p.devices[i].addresses[netip.PrefixFrom(base, base.BitLen())] = kernel.Address{}
-			}
-		}
+		p.devices[i].Addresses = overlay.HostAddresses(s.Subnets)
 	}
-	maps.Copy(p.routes, kernel.Unreachable(pools))
+	// The second device is the source of this host's own packets only in its family.
+	maps.DeleteFunc(p.devices[1].Addresses, func(a netip.Prefix, _ kernel.Address) bool {
+		return a.Addr().Is4() != tunnels[1].local.Is4()
+	})
 	elsewhere := backend.NewElsewhere(s.Elsewhere)
 	for _, peer := range backend.SortedPeers(s.Peers) {
 		if elsewhere.Awaits(peer) {
@@ -273,9 +210,7 @@ func newPlan(pools []netip.Prefix, o options, tunnels [2]tunnel, s backend.State
 		}
 		p.peers++
 	}
-	kernel.LimitDirect(p.routes, s.Underlay, o.MTU)
-	kernel.LimitMTU(p.routes, s, 1)
-	kernel.RemoveRoutes(p.routes, elsewhere)
+	p.routes = overlay.CompleteRoutes(p.routes, pools, s, o.MTU, 1)
 	return p
 }
 
@@ -310,8 +245,8 @@ func (pl planner) add(p plan, peer backend.Peer) (reason string) {
 			continue
 		}
 		t := p.devices[w.device]
-		t.fdb[kernel.FDBKey{MAC: w.mac}] = kernel.FDB{Dst: w.remote}
-		t.neighbours[kernel.NeighbourKey{Addr: w.subnet.Addr()}] = w.mac
+		t.FDB[kernel.FDBKey{MAC: w.mac}] = kernel.FDB{Dst: w.remote}
+		t.Neighbours[kernel.NeighbourKey{Addr: w.subnet.Addr()}] = w.mac
 		p.routes[key] = kernel.Route{Link: pl.ends[w.device].link, Via: w.subnet.Addr(), Onlink: true}
 	}
 	return reason

@@ -79,11 +79,11 @@ func TestPrecedence(t *testing.T) {
 	stranger.Node, stranger.Attributes = "a-stranger", host.Attributes
 	host.Precedence, stranger.Precedence = 7, 1<<63
 	s := state("192.0.2.1", stranger, host)
-	own, err := wantDevice(config, kernel.MAC{0x0a, 0x58, 0, 0, 0, 1}, defaults(), s)
+	own, err := wantDevice(kernel.MAC{0x0a, 0x58, 0, 0, 0, 1}, defaults(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newPlan(pools, defaults(), [2]tunnel{{own, deviceIndex}}, s, nil)
+	p := newPlan(pools, defaults(), [2]tunnel{{device: own, link: deviceIndex}}, s, nil)
 	if len(p.skipped) != 1 || p.skipped[0].Node != "a-stranger" || p.peers != 1 {
 		t.Errorf("skipped %+v, %d peers", p.skipped, p.peers)
 	}
@@ -103,8 +103,8 @@ func translated(s backend.State, own string) backend.State {
 func (p plan) dump() string {
 	out := ""
 	for i, t := range p.devices {
-		tables := reconcile.Dump(t.addresses, kernel.CompareAddresses) + reconcile.Dump(t.fdb, kernel.CompareFDB) +
-			reconcile.Dump(t.neighbours, kernel.CompareNeighbours)
+		tables := reconcile.Dump(t.Addresses, kernel.CompareAddresses) + reconcile.Dump(t.FDB, kernel.CompareFDB) +
+			reconcile.Dump(t.Neighbours, kernel.CompareNeighbours)
 		if i == 1 && tables != "" {
 			out += "second device\n"
 		}
@@ -129,7 +129,6 @@ func TestPlan(t *testing.T) {
 		direct []string
 		want   string
 	}{
-		{"zero state", backend.State{}, nil, "peers 0"},
 		{"alone", state("192.0.2.1"), nil, `10.5.1.0/32
 fd00:5:0:1::/128
 10.5.0.0/16 metric 16777216 unreachable
@@ -272,16 +271,13 @@ peers 0`},
 			for _, ip := range tt.direct {
 				direct[netip.MustParseAddr(ip)] = true
 			}
-			var tunnels [2]tunnel
-			if !tt.state.Zero() {
-				first, err := wantDevice(config, mac, defaults(), tt.state)
-				if err != nil {
-					t.Fatal(err)
-				}
-				tunnels[0] = tunnel{first, deviceIndex}
-				if second, ok := wantSecond(config, first, first.mac, tt.state); ok {
-					tunnels[1] = tunnel{second, secondIndex}
-				}
+			first, err := wantDevice(mac, defaults(), tt.state)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tunnels := [2]tunnel{{device: first, link: deviceIndex}}
+			if second, ok := wantSecond(first, first.mac, tt.state); ok {
+				tunnels[1] = tunnel{device: second, link: secondIndex}
 			}
 			build := func() string {
 				return newPlan(pools, defaults(), tunnels, tt.state, direct).dump()
@@ -314,45 +310,47 @@ func TestWantDeviceMTU(t *testing.T) {
 	} {
 		s := state(tt.underlay)
 		s.MTU, s.Underlay.MTU = tt.mtu, tt.room
-		if got, err := wantDevice(config, kernel.MAC{}, defaults(), s); err != nil || got.mtu != tt.want {
+		if got, err := wantDevice(kernel.MAC{}, defaults(), s); err != nil || got.mtu != tt.want {
 			t.Errorf("%+v: mtu %d, %v", tt, got.mtu, err)
 		}
 	}
-	if _, err := wantDevice(config, kernel.MAC{}, defaults(), backend.State{}); err == nil {
+	if _, err := wantDevice(kernel.MAC{}, defaults(), backend.State{}); err == nil {
 		t.Error("no error for an underlay without address")
 	}
 }
 
 func TestDeviceDifferences(t *testing.T) {
-	want, err := wantDevice(config, kernel.MAC{0x0a, 1}, defaults(), state("192.0.2.1"))
+	want, err := wantDevice(kernel.MAC{0x0a, 1}, defaults(), state("192.0.2.1"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
-		name   string
-		change func(d *device)
-		new    string
-		fixes  string
+		name     string
+		change   func(d *device)
+		new      string
+		underlay string
 	}{
-		{"none", func(*device) {}, "", "[]"},
-		{"vni", func(d *device) { d.vni++ }, "vni", "[]"},
-		{"port", func(d *device) { d.port++ }, "port", "[]"},
-		{"gbp", func(d *device) { d.gbp = true }, "gbp", "[]"},
-		{"another make", func(d *device) { d.other = "external control" }, "external control", "[]"},
-		{"family", func(d *device) { d.local = netip.MustParseAddr("2001:db8::1") }, "address family", "[underlay]"},
-		{"no local address", func(d *device) { d.local = netip.Addr{} }, "address family", "[underlay]"},
-		{"local", func(d *device) { d.local = netip.MustParseAddr("192.0.2.9") }, "", "[underlay]"},
-		{"parent", func(d *device) { d.parent++ }, "", "[underlay]"},
-		{"learning", func(d *device) { d.learning = true }, "", "[underlay]"},
-		{"all else", func(d *device) { d.mac, d.mtu, d.up = kernel.MAC{2}, 1300, false }, "", "[address mtu state]"},
+		{"none", func(*device) {}, "", ""},
+		{"vni", func(d *device) { d.vni++ }, "vni", ""},
+		{"port", func(d *device) { d.port++ }, "port", ""},
+		{"gbp", func(d *device) { d.gbp = true }, "gbp", ""},
+		{"another make", func(d *device) { d.other = "external control" }, "external control", ""},
+		{"family", func(d *device) { d.local = netip.MustParseAddr("2001:db8::1") }, "address family",
+			"address 2001:db8::1 instead of 192.0.2.1"},
+		{"no local address", func(d *device) { d.local = netip.Addr{} }, "address family",
+			"address invalid IP instead of 192.0.2.1"},
+		{"local", func(d *device) { d.local = netip.MustParseAddr("192.0.2.9") }, "", "address 192.0.2.9 instead of 192.0.2.1"},
+		{"parent", func(d *device) { d.parent++ }, "", "interface 3 instead of 2"},
+		{"learning", func(d *device) { d.learning = true }, "", "learning was on"},
+		{"all else", func(d *device) { d.mac, d.mtu = kernel.MAC{2}, 1300 }, "", ""},
 	} {
 		have := want
 		tt.change(&have)
 		if got := have.needsNew(want); got != tt.new {
 			t.Errorf("%s: needs new for %q, want %q", tt.name, got, tt.new)
 		}
-		if got := fmt.Sprint(have.fixes(want)); got != tt.fixes {
-			t.Errorf("%s: fixes %s, want %s", tt.name, got, tt.fixes)
+		if got := have.otherUnderlay(want); got != tt.underlay {
+			t.Errorf("%s: other underlay: %q, want %q", tt.name, got, tt.underlay)
 		}
 	}
 }
@@ -367,11 +365,11 @@ func TestInterrupts(t *testing.T) {
 	} {
 		o := defaults()
 		change(&o)
-		have, err := wantDevice(config, kernel.MAC{0x0a, 1}, defaults(), state("192.0.2.1"))
+		have, err := wantDevice(kernel.MAC{0x0a, 1}, defaults(), state("192.0.2.1"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := wantDevice(config, kernel.MAC{0x0a, 1}, o, state("192.0.2.1"))
+		want, err := wantDevice(kernel.MAC{0x0a, 1}, o, state("192.0.2.1"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,9 +34,9 @@ func TestChecksumOffloadRefused(t *testing.T) {
 			t.Parallel()
 			h := newHost(t)
 			b := h.open("test", "leno-test", fmt.Sprintf(`{"checksum_offload":%q}`, tt.option))
-			b.kernelRelease, b.setTxChecksum = tt.release, switched
+			b.checksum.release, b.checksum.set = tt.release, switched
 			if tt.tell != nil {
-				b.txChecksum = tt.tell
+				b.checksum.read = tt.tell
 			}
 			var r backend.Report
 			var err error

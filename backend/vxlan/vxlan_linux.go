@@ -10,7 +10,7 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
-	"github.com/lenonet/leno/backend/reconcile"
+	"github.com/lenonet/leno/backend/overlay"
 )
 
 // Type describes the backend. Options, all with defaults: vni (1), port (8472), gbp (false),
@@ -28,28 +28,13 @@ func Type() backend.Type {
 }
 
 type vxlan struct {
-	config  backend.Config
-	options options
-	macs    [2]kernel.MAC  // of the first device and of the second
-	settled bool           // macs are what they will be
-	beside  bool           // another backend carries the network too
-	kernel  *kernel.Handle // nil before it is needed
-	bound   map[int]int    // the VRF that each device's socket is bound to, as far as known, by ifindex
-
-	kernelRelease string   // "" before the first Apply
-	below         string   // the devices whose drivers are known
-	driversBelow  []string // their drivers
-
-	// Read and switch a device's checksum offload; the kernel's functions, replaced in tests.
-	txChecksum    func(link string) (bool, error)
-	setTxChecksum func(link string, on bool) error
-
-	// What was wanted before; used only to name repairs.
-	lastDevices [2]device
-	last        plan
-	partial     bool // whether the previous state was partial
-
-	planned planned
+	overlay  overlay.Overlay
+	options  options
+	devices  [2]vtep // the first device and the second
+	settled  bool    // their MAC addresses are what they will be
+	beside   bool    // another backend carries the network too
+	checksum checksum
+	planned  planned
 }
 
 // planned holds a plan and its input. Planning a thousand peers takes 5 ms.
@@ -71,10 +56,14 @@ func newBackend(c backend.Config) (backend.Backend, error) {
 		return nil, err
 	}
 	mac := vtepMAC(c.NodeID, c.Network)
-	return &vxlan{
-		config: c, options: o, macs: [2]kernel.MAC{mac, mac}, bound: map[int]int{},
-		txChecksum: kernel.TxChecksum, setTxChecksum: kernel.SetTxChecksum,
-	}, nil
+	v := &vxlan{overlay: overlay.Overlay{Config: c}, options: o,
+		checksum: checksum{option: o.Checksum, read: kernel.TxChecksum, set: kernel.SetTxChecksum}}
+	v.devices = [2]vtep{
+		{mac: mac, Device: overlay.Device{Name: c.Link, Alias: c.DeviceAlias(), IsKind: isVXLAN}},
+		{mac: mac, Device: overlay.Device{Name: backend.SecondLinkName(c.Network), Alias: backend.SecondLinkAlias(c.Network),
+			IsKind: v.isSecond}},
+	}
+	return v, nil
 }
 
 // Advertise publishes the address of the device that Apply will create or use. It rejects an
@@ -85,236 +74,115 @@ func (b *vxlan) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 		return backend.Advertisement{}, err
 	}
 	capsule := backend.Encapsulation{Overhead: overhead(want.local), Name: "VXLAN over " + backend.Family(want.local)}
-	mtu, because, err := capsule.MTU(u, b.config.Pools, b.options.MTU)
+	mtu, because, err := capsule.MTU(u, b.overlay.Config.Pools, b.options.MTU)
 	if err != nil {
 		return backend.Advertisement{}, err
 	}
 	public := attributes{VNI: b.options.VNI, Port: b.options.Port, MAC: want.mac.String()}
-	if b.macs[1] != want.mac {
-		public.MACv6 = b.macs[1].String()
+	if b.devices[1].mac != want.mac {
+		public.MACv6 = b.devices[1].mac.String()
 	}
 	published, err := json.Marshal(public)
 	return backend.Advertisement{MTU: mtu, Overhead: because, Attributes: published}, err
 }
 
 // Apply makes the devices, forwarding entries, neighbours and routes agree with the state.
-func (b *vxlan) Apply(ctx context.Context, s backend.State) (backend.Report, error) {
-	if err := b.open(); err != nil {
-		return backend.Report{}, err
+func (b *vxlan) Apply(ctx context.Context, s backend.State) (report backend.Report, err error) {
+	if err := b.overlay.Begin(s); err != nil {
+		return report, err
 	}
 	b.beside = len(s.Elsewhere) > 0
 	if s.Zero() {
-		return b.remove(ctx, backend.NewElsewhere(s.Elsewhere))
+		err = errors.Join(b.devices[1].Remove(b.overlay.Handle, &report), b.devices[0].Remove(b.overlay.Handle, &report),
+			b.overlay.Clear(ctx, s, &report))
+		return report, err
 	}
-	first, err := b.wantDevice(s)
-	if err != nil {
-		return backend.Report{}, err
+	want := [2]device{}
+	if want[0], err = b.wantDevice(s); err != nil {
+		return report, err
+	}
+	if second, ok := wantSecond(want[0], b.devices[1].mac, s); ok {
+		want[1] = second
 	}
 	direct, err := b.direct(ctx, s)
 	if err != nil {
-		return backend.Report{}, backend.About(backend.Routes, err)
+		return report, backend.About(backend.Routes, err)
 	}
-	apply := reconcile.Apply
-	if s.Partial {
-		apply = reconcile.Fill
-	} else if b.partial {
-		b.last = plan{} // entries left alone by a partial state are not another program's
-	}
-	b.partial = s.Partial
-	want := [2]device{first, {}}
-	if second, ok := wantSecond(b.config, first, b.macs[1], s); ok {
-		want[1] = second
-	}
-	tunnels, found, report, deviceErr := b.ensureAll(ctx, want, s)
+	tunnels, deviceErr := b.ensureAll(ctx, want, s, &report)
 	if tunnels[0].link == 0 {
-		return report, deviceErr // nothing is healed yet
+		return report, deviceErr
 	}
-	ipv6 := kernel.FindIPv6(b.config.Link)
-	p := b.plan(tunnels, s, direct).accepted(ipv6)
-	report.Uncarried = ipv6.Uncarried(b.config.Pools)
+	p := b.plan(tunnels, s, direct)
 	report.Skipped, report.Peers = p.skipped, p.peers
-	elsewhere := backend.NewElsewhere(s.Elsewhere)
-	result, err := apply(ctx, b.steps(tunnels, p, elsewhere)...)
-	report.Writes += result.Writes()
-	report.Healed = append(report.Healed, explained(found, result).Healed()...)
-	p.routes = kernel.PreviousRoutes(p.routes, elsewhere)
-	b.lastDevices, b.last = want, p
-	if want[1].name == "" && !s.Partial {
+	// A second device may have failed.
+	devices := slices.DeleteFunc(slices.Clone(p.devices[:]), func(e overlay.Entries) bool { return e.Link == 0 })
+	err = b.overlay.Program(ctx, s, overlay.Wanted{Devices: devices, Routes: p.routes}, &report)
+	if want[1] == (device{}) && !s.Partial {
 		// Only now, because its routes had to give way to others first.
-		removed, removeErr := b.removeDevice(b.secondName())
-		report.Writes += removed
-		deviceErr = errors.Join(deviceErr, backend.About(backend.Device, removeErr))
+		err = errors.Join(err, backend.About(backend.Device, b.devices[1].Remove(b.overlay.Handle, &report)))
 	}
-	if err = errors.Join(deviceErr, err); err != nil {
-		b.last = plan{} // entries that could not be added were not removed by another program
-	}
-	return report, err
-}
-
-func (b *vxlan) open() (err error) {
-	if b.kernel == nil {
-		b.kernel, err = kernel.Open()
-	}
-	return err
+	return report, errors.Join(deviceErr, err)
 }
 
 // wantDevice returns the first device for a state that is not zero. Devices that exist already keep
 // their MAC addresses: other hosts know them, and packets to another one would be dropped until
 // those hosts know that. They are others than vtepMAC's if flannel made the devices.
 func (b *vxlan) wantDevice(s backend.State) (device, error) {
-	want, err := wantDevice(b.config, b.macs[0], b.options, s)
-	if err != nil || b.settled || b.open() != nil {
+	want, err := wantDevice(b.devices[0].mac, b.options, s)
+	if err != nil || b.settled || b.overlay.Open() != nil {
 		return want, err
 	}
-	if mac, ok := b.existing(want); ok {
-		b.macs, want.mac = [2]kernel.MAC{mac, mac}, mac
+	if mac, ok := b.devices[0].existing(b.overlay.Handle, want); ok {
+		b.devices[0].mac, b.devices[1].mac, want.mac = mac, mac, mac
 	}
 	// A lease has a second address only for IPv6.
 	if local, _, ok := s.Underlay.SourceOf(otherFamily(want.local)); ok && want.local.Is4() {
-		if mac, ok := b.existing(second(b.config, want, local)); ok {
-			b.macs[1] = mac
+		second := want
+		second.local = local
+		if mac, ok := b.devices[1].existing(b.overlay.Handle, second); ok {
+			b.devices[1].mac = mac
 		}
 	}
 	b.settled = true
 	return want, nil
 }
 
-// existing returns the MAC address of a wanted device that exists, maybe under another name. While another program's
-// device excludes the wanted one, as flannel's does, other hosts send to that device's address, and the wanted one
-// takes it over when the other is gone.
-func (b *vxlan) existing(want device) (mac kernel.MAC, ok bool) {
-	link, err := b.own(want.name)
-	if link == nil && err == nil {
-		if renamed, _ := b.kernel.Renamed(want.name, want.alias, want.isMade); len(renamed) > 0 {
-			link = renamed[0]
-		} else if others, _ := b.excluding(context.Background(), want); len(others) > 0 {
-			link = others[0]
-		}
-	}
-	if link != nil {
-		mac = shown(link).mac
-	}
-	return mac, mac.Unicast()
-}
-
 // ensureAll makes the wanted devices stand. A second device that cannot be made does not prevent
 // the first from being used.
-func (b *vxlan) ensureAll(ctx context.Context, want [2]device, s backend.State) (
-	tunnels [2]tunnel, found [2]ensured, report backend.Report, err error,
-) {
+func (b *vxlan) ensureAll(
+	ctx context.Context, want [2]device, s backend.State, report *backend.Report,
+) (tunnels [2]tunnel, err error) {
 	var errs []error
 	if !s.Partial {
-		report.Writes, err = b.clearSecond(want[0])
-		errs = append(errs, err)
+		errs = append(errs, b.clearSecond(want[0], report))
 	}
 	for i, w := range want {
-		if w.name == "" {
+		if w == (device{}) || i > 0 && tunnels[0].link == 0 {
 			continue
 		}
-		e, err := b.ensure(ctx, w, s.Partial)
+		tunnels[i], err = b.ensure(ctx, &b.devices[i], w, s, report)
 		errs = append(errs, err)
-		found[i] = e
-		report.Writes += e.writes
-		if i == 0 {
-			report.Notes = []string{e.note}
-		}
-		if e.index == 0 {
-			if i == 0 {
-				break
-			}
-			continue
-		}
-		tunnels[i] = tunnel{w, e.index}
-		errs = append(errs, kernel.AcceptElsewhere(w.name, s.Elsewhere, &report))
-		report.Healed = append(report.Healed, b.healed(e, w, b.lastDevices[i])...)
 	}
-	return tunnels, found, report, backend.About(backend.Device, errors.Join(errs...))
+	return tunnels, backend.About(backend.Device, errors.Join(errs...))
 }
 
 // clearSecond removes a second device of the family that the first device is to have: the kernel
 // allows one of each family. That happens when the underlay's family changes.
-func (b *vxlan) clearSecond(first device) (writes int, err error) {
-	link, err := b.own(b.secondName())
-	if link == nil || err != nil || shown(link).local.Is4() != first.local.Is4() {
-		return 0, ignoreForeign(err)
+func (b *vxlan) clearSecond(first device, report *backend.Report) error {
+	link, err := b.devices[1].Own(b.overlay.Handle)
+	if err != nil || link == nil || shown(link).local.Is4() != first.local.Is4() {
+		return nil // an error comes again where the device is used
 	}
-	return b.removeDevice(b.secondName())
+	return b.devices[1].Remove(b.overlay.Handle, report)
 }
-
-func (b *vxlan) secondName() string { return backend.SecondLinkName(b.config.Network) }
 
 // plan returns newPlan's result, computed again only when its input has changed.
 func (b *vxlan) plan(tunnels [2]tunnel, s backend.State, direct map[netip.Addr]bool) plan {
 	if before := b.planned; before.tunnels != tunnels || !before.state.Equal(s) || !maps.Equal(before.direct, direct) {
 		s.Peers, s.Elsewhere = slices.Clone(s.Peers), slices.Clone(s.Elsewhere)
-		b.planned = planned{tunnels, s, direct, newPlan(b.config.Pools, b.options, tunnels, s, direct)}
+		b.planned = planned{tunnels, s, direct, newPlan(b.overlay.Config.Pools, b.options, tunnels, s, direct)}
 	}
 	return b.planned.plan
-}
-
-// accepted returns the plan without the entries that the kernel refuses because the devices have no IPv6.
-func (p plan) accepted(ipv6 kernel.IPv6) plan {
-	p.routes = ipv6.Routes(p.routes)
-	for i := range p.devices {
-		p.devices[i].addresses = ipv6.Addresses(p.devices[i].addresses)
-		p.devices[i].neighbours = ipv6.Neighbours(p.devices[i].neighbours)
-	}
-	return p
-}
-
-// stepsOfDevice is the number of tables that steps lists for each device.
-const stepsOfDevice = 3
-
-// steps returns the tables in the order in which a path to a peer becomes complete: those of each
-// device, and the routes.
-func (b *vxlan) steps(tunnels [2]tunnel, p plan, elsewhere backend.Elsewhere) (out []reconcile.Step) {
-	for i, t := range tunnels {
-		if t.link == 0 {
-			continue
-		}
-		want, last := p.devices[i], b.last.devices[i]
-		out = append(out,
-			reconcile.OfDevice(reconcile.Want("address", b.kernel.Addresses(t.link), kernel.CompareAddresses,
-				want.addresses, last.addresses)),
-			reconcile.Want("FDB entry", b.kernel.FDB(t.link), kernel.CompareFDB, want.fdb, last.fdb),
-			reconcile.Want("neighbour", b.kernel.Neighbours(t.link), kernel.CompareNeighbours, want.neighbours, last.neighbours),
-		)
-	}
-	routes := b.kernel.Routes(kernel.Owner{
-		Links: []int{tunnels[0].link, tunnels[1].link}, Pools: b.config.Pools, Elsewhere: elsewhere,
-		Stood: b.last.routes, Wanted: p.routes,
-	})
-	return append(out, reconcile.Want("route", routes, kernel.CompareRoutes, p.routes, b.last.routes))
-}
-
-// healed returns what had changed on a device although the wanted device is the same.
-func (b *vxlan) healed(e ensured, want, last device) []backend.Repair {
-	if want != last {
-		return nil
-	}
-	return e.faults
-}
-
-// explained leaves out the entries that were lost with a device or with its addresses, because that
-// loss is already reported.
-func explained(found [2]ensured, r reconcile.Result) reconcile.Result {
-	var out reconcile.Result
-	routes := r[len(r)-1:]
-	for _, e := range found {
-		if e.index == 0 {
-			continue
-		}
-		own := r[:stepsOfDevice]
-		r = r[stepsOfDevice:]
-		switch {
-		case e.bare:
-			own, routes = own.Explain("address", "FDB entry", "neighbour"), routes.Explain("route")
-		case own.Lost("address"):
-			own, routes = own.Explain("neighbour"), routes.Explain("route")
-		}
-		out = append(out, own...)
-	}
-	return append(out, routes...)
 }
 
 // direct asks the host's routing which peers are on the same layer 2. A query that the kernel could
@@ -324,7 +192,7 @@ func (b *vxlan) direct(ctx context.Context, s backend.State) (map[netip.Addr]boo
 		return nil, nil
 	}
 	asked := backend.PublicIPs(s.Peers)
-	indirect, err := b.kernel.Direct(ctx, asked, s.Underlay.Index)
+	indirect, err := b.overlay.Direct(ctx, asked, s.Underlay.Index)
 	if err != nil {
 		return nil, err
 	}
@@ -335,50 +203,12 @@ func (b *vxlan) direct(ctx context.Context, s backend.State) (map[netip.Addr]boo
 	return out, nil
 }
 
-// remove deletes the devices, and with them everything attached to them, then the routes that
-// remain.
-func (b *vxlan) remove(ctx context.Context, elsewhere backend.Elsewhere) (backend.Report, error) {
-	var report backend.Report
-	var errs []error
-	for _, name := range []string{b.secondName(), b.config.Link} {
-		writes, err := b.removeDevice(name)
-		report.Writes += writes
-		errs = append(errs, err)
-	}
-	routes := b.kernel.Routes(kernel.Owner{Pools: b.config.Pools, Elsewhere: elsewhere})
-	result, err := reconcile.Apply(ctx, reconcile.Want("route", routes, kernel.CompareRoutes, nil, nil))
-	report.Writes += result.Writes()
-	b.lastDevices, b.last = [2]device{}, plan{}
-	return report, errors.Join(append(errs, err)...)
-}
-
-// removeDevice deletes a device of ours if it exists, and returns the number of writes. A device of
-// another kind with its name belongs to another program, and stays.
-func (b *vxlan) removeDevice(name string) (writes int, err error) {
-	link, err := b.own(name)
-	if err != nil || link == nil {
-		return 0, ignoreForeign(err)
-	}
-	if err := b.kernel.DeleteLink(link); err != nil {
-		return 0, err
-	}
-	return 1, nil
-}
-
-// ignoreForeign returns nil for an error that a device belongs to another program.
-func ignoreForeign(err error) error {
-	if errors.Is(err, backend.ErrForeignDevice) {
-		return nil
-	}
-	return err
-}
-
 // Totals returns what passed through the devices since they were made. It opens sockets of its own
 // in the calling thread's namespace.
 func (b *vxlan) Totals() (backend.Counters, error) {
 	sum := backend.Counters{Drops: map[string]uint64{}}
-	for _, name := range []string{b.config.Link, b.secondName()} {
-		s, err := kernel.LinkStatistics(name, "vxlan")
+	for i := range b.devices {
+		s, err := kernel.LinkStatistics(b.devices[i].Name, "vxlan")
 		if err != nil {
 			return backend.Counters{}, err
 		}
@@ -394,11 +224,4 @@ func (b *vxlan) Totals() (backend.Counters, error) {
 }
 
 // Close closes the sockets and leaves the datapath in place.
-func (b *vxlan) Close() error {
-	if b.kernel == nil {
-		return nil
-	}
-	err := b.kernel.Close()
-	b.kernel = nil
-	return err
-}
+func (b *vxlan) Close() error { return b.overlay.Close() }
