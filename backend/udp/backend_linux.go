@@ -4,16 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"runtime"
 	"slices"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
-	"github.com/lenonet/leno/backend/reconcile"
+	"github.com/lenonet/leno/backend/overlay"
 )
 
 // Type describes the backend. Options: "mtu" (0: no limit), and "port", the UDP port of this host, 1..65535,
@@ -45,26 +42,19 @@ const maxQueues = 8
 // Backend is the udp backend of one network. The datapath lives in the process: while no process is
 // attached to the device, the kernel drops what it routes there. Addresses and routes stay.
 type Backend struct {
-	config backend.Config
-	opts   options
-	engine *engine
-	queues int      // number of the device's queues, and of the sockets
-	want   offloads // everything, except in tests
+	overlay overlay.Overlay
+	device  overlay.Device // the one that the engine is attached to
+	opts    options
+	engine  *engine
+	queues  int      // number of the device's queues, and of the sockets
+	want    offloads // everything, except in tests
 
-	handle *kernel.Handle // opened by the first Apply
-	index  int            // ifindex of the device the engine is attached to, or 0
 	listen netip.AddrPort // where the engine's sockets listen
 	can    offloads       // of the device and the sockets
 	single error          // why there is one queue although several were wanted, or nil
 	vrf    int            // the VRF that they are bound to
 	peers  []peerPlan     // in the engine's table
 	own    []netip.Prefix // in the engine's table
-
-	// What was wanted before, to tell repairs from changes; nil if unknown.
-	partial bool // whether the previous state was partial
-	mtu     int
-	addrs   map[netip.Prefix]kernel.Address
-	routes  map[kernel.RouteKey]kernel.Route
 }
 
 var (
@@ -78,7 +68,15 @@ func newBackend(c backend.Config, queues int) (backend.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Backend{config: c, opts: opts, engine: newEngine(c.Logger), queues: queues, want: allOffloads}, nil
+	b := &Backend{engine: newEngine(c.Logger), queues: queues, want: allOffloads}
+	b.set(c, opts)
+	return b, nil
+}
+
+// set takes a definition.
+func (b *Backend) set(c backend.Config, opts options) {
+	b.overlay.Config, b.opts = c, opts
+	b.device.Name, b.device.Alias, b.device.IsKind = c.Link, c.DeviceAlias(), overlay.IsTUN
 }
 
 // Change implements backend.Changer. The engine keeps running, and the next Apply gives it what
@@ -88,13 +86,13 @@ func (b *Backend) Change(c backend.Config) error {
 	if err != nil {
 		return err
 	}
-	b.config, b.opts = c, opts
+	b.set(c, opts)
 	return nil
 }
 
 // Advertise implements backend.Backend. It needs no device and no file.
 func (b *Backend) Advertise(u backend.Underlay) (backend.Advertisement, error) {
-	return advertise(b.config.Pools, b.opts, u)
+	return advertise(b.overlay.Config.Pools, b.opts, u)
 }
 
 // Counters returns counters by peer node name; packets that belong to no peer are counted under "".
@@ -106,38 +104,36 @@ func (b *Backend) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 func (b *Backend) Counters() map[string]backend.Counters { return b.engine.counters() }
 
 // Apply implements backend.Backend.
-func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, error) {
-	if b.handle == nil {
-		handle, err := kernel.Open()
-		if err != nil {
-			return backend.Report{}, err
-		}
-		b.handle = handle
+func (b *Backend) Apply(ctx context.Context, s backend.State) (report backend.Report, err error) {
+	if err := b.overlay.Begin(s); err != nil {
+		return report, err
 	}
 	if s.Zero() {
-		return b.remove(ctx, backend.NewElsewhere(s.Elsewhere))
+		b.fillTable(plan{}, &report)
+		err = errors.Join(b.detach(), b.device.Remove(b.overlay.Handle, &report), b.overlay.Clear(ctx, s, &report))
+		return report, err
 	}
-	p, err := newPlan(b.config.Pools, b.opts, s)
+	p, err := newPlan(b.overlay.Config.Pools, b.opts, s)
 	if err != nil {
-		return backend.Report{}, err
+		return report, err
 	}
-	report := backend.Report{Skipped: p.skipped}
+	report.Skipped = p.skipped
 	b.fillTable(p, &report)
 	binds, socketErr := b.openSockets(p.listen, p.vrf, &report)
-	before := b.index
-	link, devices, err := b.attach(p.addrs, &report)
+	link, devices, err := b.attach(s.Subnets, &report)
 	socketErr = backend.About(backend.Routes, errors.Join(socketErr, b.engine.start(devices, binds)))
-	err = backend.About(backend.Device, err)
 	if err != nil {
-		return report, errors.Join(socketErr, err)
+		return report, errors.Join(socketErr, backend.About(backend.Device, err))
 	}
-	created := b.index != before
-	bare := created || link.Attrs().Flags&net.FlagUp == 0
-	if !s.Partial && b.partial {
-		b.addrs, b.routes = nil, nil // entries left alone by a partial state are not another program's
+	bare, err := b.device.SetUp(b.overlay.Handle, link, s, 0, &report)
+	routes := map[kernel.RouteKey]kernel.Route{}
+	for _, peer := range p.peers {
+		overlay.AddPeer(routes, b.device.Index(), peer.subnets)
 	}
-	b.partial = s.Partial
-	err = errors.Join(socketErr, b.setUp(link, s, created, &report), b.program(ctx, p, s, bare, &report))
+	err = errors.Join(socketErr, backend.About(backend.Device, err), b.overlay.Program(ctx, s, overlay.Wanted{
+		Devices: []overlay.Entries{{Link: b.device.Index(), Bare: bare, Addresses: overlay.HostAddresses(s.Subnets)}},
+		Routes:  overlay.CompleteRoutes(routes, b.overlay.Config.Pools, s, 0, 1),
+	}, &report))
 	report.Notes = b.notes()
 	if b.engine.started() && b.engine.binds.alive() {
 		report.Peers = len(p.peers)
@@ -156,39 +152,14 @@ func (b *Backend) notes() []string {
 
 // Close implements backend.Backend. The device stays, with its addresses and routes, for the next
 // process.
-func (b *Backend) Close() error {
-	err := b.detach()
-	if b.handle != nil {
-		err = errors.Join(err, b.handle.Close())
-		b.handle = nil
-	}
-	return err
-}
+func (b *Backend) Close() error { return errors.Join(b.detach(), b.overlay.Close()) }
 
 // detach stops the engine's readers and forgets what was wanted.
 func (b *Backend) detach() error {
-	b.index, b.listen = 0, netip.AddrPort{}
-	b.mtu, b.addrs, b.routes = 0, nil, nil
+	b.listen = netip.AddrPort{}
+	b.device.Forget()
+	b.overlay.Forget()
 	return b.engine.close()
-}
-
-// remove applies the zero State.
-func (b *Backend) remove(ctx context.Context, elsewhere backend.Elsewhere) (backend.Report, error) {
-	var report backend.Report
-	b.fillTable(plan{}, &report)
-	errs := []error{b.detach()}
-	link, err := b.handle.Link(b.config.Link)
-	if err == nil && link != nil && isTUN(link) {
-		// Addresses and routes over the device disappear with it.
-		if err = b.handle.DeleteLink(link); err == nil {
-			report.Writes++
-		}
-	}
-	errs = append(errs, err)
-	table := b.handle.Routes(kernel.Owner{Pools: b.config.Pools, Elsewhere: elsewhere})
-	result, err := reconcile.Apply(ctx, reconcile.Want("route", table, kernel.CompareRoutes, nil, nil))
-	report.Writes += result.Writes()
-	return report, errors.Join(append(errs, err)...)
 }
 
 // fillTable gives the engine the peers of a plan if they differ from those it has.
@@ -199,57 +170,4 @@ func (b *Backend) fillTable(p plan, report *backend.Report) {
 	b.own, b.peers = p.own, p.peers
 	b.engine.setTable(b.own, b.peers)
 	report.Writes++
-}
-
-// setUp sets the MTU and brings the device up. What a device lacks that was just attached is not reported as a repair.
-func (b *Backend) setUp(link netlink.Link, s backend.State, created bool, report *backend.Report) error {
-	known := b.mtu == s.MTU && !created
-	b.mtu = s.MTU
-	return backend.About(backend.Device, errors.Join(
-		b.handle.SetUpDevice(link, s.MTU, b.config.DeviceAlias(), known, report),
-		kernel.AcceptElsewhere(b.config.Link, s.Elsewhere, report)))
-}
-
-// program makes the device's addresses and the network's routes agree with the plan. Addresses are
-// deleted last: without any, the kernel drops the routes too. A bare device has lost its entries,
-// and their loss is not reported separately.
-func (b *Backend) program(ctx context.Context, p plan, s backend.State, bare bool, report *backend.Report) error {
-	apply := reconcile.Apply
-	if s.Partial {
-		apply = reconcile.Fill
-	}
-	ipv6 := kernel.FindIPv6(b.config.Link)
-	report.Uncarried = ipv6.Uncarried(b.config.Pools)
-	addrs := map[netip.Prefix]kernel.Address{}
-	for _, addr := range p.addrs {
-		addrs[addr] = kernel.Address{}
-	}
-	routes := kernel.Unreachable(b.config.Pools)
-	for _, peer := range p.peers {
-		for _, subnet := range peer.subnets {
-			routes[kernel.RouteKey{Dst: subnet}] = kernel.PeerRoute(b.index, subnet)
-		}
-	}
-	kernel.LimitMTU(routes, s, 1)
-	elsewhere := backend.NewElsewhere(s.Elsewhere)
-	kernel.RemoveRoutes(routes, elsewhere)
-	addrs, routes = ipv6.Addresses(addrs), ipv6.Routes(routes)
-	owner := kernel.Owner{
-		Links: []int{b.index}, Pools: b.config.Pools, Elsewhere: elsewhere,
-		Stood: b.routes, Wanted: routes,
-	}
-	result, err := apply(ctx,
-		reconcile.OfDevice(reconcile.Want("address", b.handle.Addresses(b.index), kernel.CompareAddresses, addrs, b.addrs)),
-		reconcile.Want("route", b.handle.Routes(owner), kernel.CompareRoutes, routes, b.routes))
-	if b.addrs, b.routes = addrs, kernel.PreviousRoutes(routes, elsewhere); err != nil {
-		b.addrs, b.routes = nil, nil // entries that could not be added were not removed by another program
-	}
-	report.Writes += result.Writes()
-	if bare {
-		result = result.Explain("address", "route")
-	} else if result.Lost("address") {
-		result = result.Explain("route")
-	}
-	report.Healed = append(report.Healed, result.Healed()...)
-	return err
 }

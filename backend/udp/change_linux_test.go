@@ -13,7 +13,7 @@ func TestChange(t *testing.T) {
 	a, b := newHosts(t, 4)
 	grown := prefixes("10.4.0.0/15", "fd00:5::/48")
 	for _, h := range []*host{a, b} {
-		change := h.backend.config
+		change := h.backend.overlay.Config
 		change.Pools = pools[:1]
 		if err := h.backend.Change(change); err != nil {
 			t.Fatal(err)
@@ -26,7 +26,7 @@ func TestChange(t *testing.T) {
 	ping(t, a.container, inner(b.n)[0])
 
 	for _, h := range []*host{a, b} {
-		change := h.backend.config
+		change := h.backend.overlay.Config
 		change.Pools = grown
 		if err := h.backend.Change(change); err != nil {
 			t.Fatal(err)
@@ -47,7 +47,7 @@ func TestChange(t *testing.T) {
 		t.Error("device or socket were opened again")
 	}
 
-	change := b.backend.config
+	change := b.backend.overlay.Config
 	change.Options = json.RawMessage(`{"port":9000}`)
 	if err := b.backend.Change(change); err != nil {
 		t.Fatal(err)

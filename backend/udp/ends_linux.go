@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/overlay"
 )
 
 // openSockets opens the sockets that the engine should listen with, if they differ from those it
@@ -46,33 +47,28 @@ func (b *Backend) openSockets(at netip.AddrPort, vrf int, report *backend.Report
 	b.listen, b.vrf = at, vrf
 	b.can.segment, b.can.gro = sockets[0].segment, sockets[0].gro
 	report.Writes++
-	b.config.Logger.Log(level, "listening", "address", at, "sockets", len(sockets), "segmentation", sockets[0].segment,
+	b.overlay.Config.Logger.Log(level, "listening", "address", at, "sockets", len(sockets), "segmentation", sockets[0].segment,
 		"receive_offload", sockets[0].gro)
 	return asEnds[Bind](sockets), nil
 }
 
 // attach opens the network's device if the engine does not read from it, and creates it if there is
-// none. A device with our name that is not a TUN belongs to another program and is an error. addrs
-// are the addresses the device should have.
-func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.Link, []Device, error) {
-	name := b.config.Link
-	link, err := b.handle.FindDevice(kernel.TunnelDevice{Name: name, Alias: b.config.DeviceAlias(), Index: b.index,
-		Addrs: addrs, IsKind: isTUN}, report)
+// none.
+func (b *Backend) attach(subnets []netip.Prefix, report *backend.Report) (netlink.Link, []Device, error) {
+	name, h := b.device.Name, b.overlay.Handle
+	link, err := b.device.Find(h, overlay.HasAddress(h, subnets), report)
 	if err != nil {
 		return nil, nil, err
 	}
-	if link != nil && link.Attrs().Index == b.index && b.engine.devices.alive() {
+	if link != nil && link.Attrs().Index == b.device.Index() && b.engine.devices.alive() {
 		return link, nil, nil
 	}
 	if err := b.engine.setDevices(); err != nil {
 		return nil, nil, fmt.Errorf("close tun device %s: %w", name, err)
 	}
 	// Look again, because the queues it reported may have been our own.
-	if link, err = b.handle.Link(name); err != nil {
+	if link, err = b.device.Own(h); err != nil {
 		return nil, nil, err
-	}
-	if link != nil && !isTUN(link) {
-		return nil, nil, fmt.Errorf("link %s, of kind %q: %w", name, link.Type(), backend.ErrForeignDevice)
 	}
 	if link != nil {
 		// Attaching in order to find out would take packets from another process that is attached.
@@ -86,7 +82,7 @@ func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.
 		if err := unusedTUN(name); err != nil {
 			return nil, nil, err
 		}
-		if err := b.handle.DeleteLink(link); err != nil {
+		if err := h.DeleteLink(link); err != nil {
 			return nil, nil, err
 		}
 		report.Writes++
@@ -96,7 +92,7 @@ func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.
 		return nil, nil, err
 	}
 	report.Writes++
-	made, err := b.handle.Link(name)
+	made, err := h.Link(name)
 	if err == nil {
 		err = onlyOurs(name, made, len(queues))
 	}
@@ -111,20 +107,11 @@ func (b *Backend) attach(addrs []netip.Prefix, report *backend.Report) (netlink.
 	}
 	// Later attachments are reported with the fault.
 	level := hclog.Debug
-	if b.index == 0 {
+	if b.device.Index() == 0 {
 		level = hclog.Info
 	}
-	b.config.Logger.Log(level, "device attached", fields...)
-	switch {
-	case b.index == 0: // the first time in this process
-	case made.Attrs().Index == b.index:
-		report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: "device was detached"})
-	case link != nil:
-		report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: "device was replaced"})
-	default:
-		report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: "device was deleted"})
-	}
-	b.index = made.Attrs().Index
+	b.overlay.Config.Logger.Log(level, "device attached", fields...)
+	b.device.Use(made, link != nil, "", report)
 	return made, asEnds[Device](queues), nil
 }
 
@@ -139,12 +126,6 @@ func onlyOurs(name string, link netlink.Link, queues int) error {
 		return fmt.Errorf("attach to tun device %s: %w", name, kernel.ErrTUNBusy)
 	}
 	return nil
-}
-
-// isTUN reports whether a device may be one of ours.
-func isTUN(link netlink.Link) bool {
-	tuntap, ok := link.(*netlink.Tuntap)
-	return ok && tuntap.Mode == netlink.TUNTAP_MODE_TUN
 }
 
 // asEnds converts queues or sockets to ends of the engine.

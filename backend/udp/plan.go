@@ -15,9 +15,7 @@ import (
 type plan struct {
 	listen  netip.AddrPort // this host's address and port on the wire
 	vrf     int            // ifindex of the VRF that listen is an address of, 0 for none
-	mtu     int            // of the device, bytes
 	own     []netip.Prefix // this host's subnets
-	addrs   []netip.Prefix // on the device: only the first address of each own subnet
 	peers   []peerPlan     // in order of precedence
 	skipped []backend.Skip
 }
@@ -59,12 +57,7 @@ func newPlan(pools []netip.Prefix, opts options, s backend.State) (plan, error) 
 	if least := backend.MinMTU(netip.IPv4Unspecified()); s.MTU < least {
 		return plan{}, fmt.Errorf("overlay MTU of %d is below %d", s.MTU, least)
 	}
-	p := plan{listen: netip.AddrPortFrom(outer, opts.Port), vrf: s.Underlay.VRF, mtu: s.MTU, own: slices.Clone(s.Subnets)}
-	for _, subnet := range s.Subnets {
-		base := subnet.Masked().Addr()
-		p.addrs = append(p.addrs, netip.PrefixFrom(base, base.BitLen()))
-	}
-
+	p := plan{listen: netip.AddrPortFrom(outer, opts.Port), vrf: s.Underlay.VRF, own: slices.Clone(s.Subnets)}
 	claims, elsewhere := backend.NewClaims(pools, s.Subnets), backend.NewElsewhere(s.Elsewhere)
 	for _, from := range backend.SortedPeers(s.Peers) {
 		if elsewhere.Awaits(from) {
