@@ -13,6 +13,7 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/overlay"
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
@@ -63,19 +64,13 @@ func newType(process bool) backend.Type {
 // Backend is the wireguard backend of one network. Keys, the device, paths and peers have owners. It plans what each is
 // to have, and owns the addresses and routes.
 type Backend struct {
-	config  backend.Config
+	overlay overlay.Overlay
 	options options
 	keys    keyring
 	tunnel  tunnel
 	paths   paths
 	peers   peers
-
-	// What was wanted before, to tell repairs from changes; nil if unknown.
-	partial bool // whether the previous state was partial
-	addrs   map[netip.Prefix]kernel.Address
-	routes  map[kernel.RouteKey]kernel.Route
-
-	shown atomic.Pointer[shown]
+	shown   atomic.Pointer[shown]
 }
 
 var (
@@ -87,7 +82,8 @@ var (
 
 // set takes a definition.
 func (b *Backend) set(c backend.Config, o options) {
-	b.config, b.options, b.tunnel.config = c, o, c
+	b.overlay.Config, b.options = c, o
+	b.tunnel.set(c)
 	b.keys.dir, b.keys.log, b.paths.log = c.DataDir, c.Logger, c.Logger
 	b.keys.change(o)
 }
@@ -111,21 +107,20 @@ func (b *Backend) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 	if err := b.keys.read(); err != nil {
 		return backend.Advertisement{}, err
 	}
-	return advertise(b.config.Pools, b.options, b.keys.private.PublicKey(), u)
+	return advertise(b.overlay.Config.Pools, b.options, b.keys.private.PublicKey(), u)
 }
 
 // Apply implements backend.Backend.
-func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, error) {
-	var report backend.Report
-	if b.tunnel.handle == nil {
-		handle, err := kernel.Open()
-		if err != nil {
-			return report, err
-		}
-		b.tunnel.handle = handle
+func (b *Backend) Apply(ctx context.Context, s backend.State) (report backend.Report, err error) {
+	if err := b.overlay.Begin(s); err != nil {
+		return report, err
 	}
+	b.tunnel.handle = b.overlay.Handle
 	if s.Zero() {
-		return b.remove(ctx, backend.NewElsewhere(s.Elsewhere))
+		b.forget()
+		// The private key is removed too, unless that is the operator's file.
+		err = errors.Join(b.tunnel.remove(&report), b.keys.remove(), b.overlay.Clear(ctx, s, &report))
+		return report, err
 	}
 	if err := b.keys.need(); err != nil {
 		return report, err
@@ -134,20 +129,25 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 		return report, fmt.Errorf("overlay MTU of %d is below %d", s.MTU, least)
 	}
 	own := use{b.keys.private.PublicKey(), s.Precedence}
-	p := newPlan(b.config.Pools, b.options, own.public, b.keys.psk, s)
+	p := newPlan(b.overlay.Config.Pools, b.options, own.public, b.keys.psk, s)
 	report.Skipped = p.skipped
-	b.expect(s.Partial)
-	if p.twin != "" && !b.keys.isInUse(own) && !b.tunnel.hasKey(b.keys.private) {
-		return report, errors.Join(backend.About(backend.Device, b.keys.renounce(p.twin)), b.refuse(ctx, p, &report))
+	if !b.overlay.IsKnown() {
+		b.peers.last = nil
+		b.tunnel.expectNothing()
 	}
-	e, err := b.tunnel.ensure(b.keys.private, b.options.Port, p.addrs, s, &report)
+	if p.twin != "" && !b.keys.isInUse(own) && !b.tunnel.hasKey(b.keys.private) {
+		err = errors.Join(backend.About(backend.Device, b.keys.renounce(p.twin)), b.overlay.Refuse(ctx, s, &report))
+		return report, err
+	}
+	e, err := b.tunnel.ensure(b.keys.private, b.options.Port, s, &report)
 	err = backend.About(backend.Device, err)
 	if !e.usable {
 		// Without the device, packets to the overlay must not leave in the clear by another route.
-		return report, errors.Join(err, b.refuse(ctx, p, &report))
+		err = errors.Join(err, b.overlay.Refuse(ctx, s, &report))
+		return report, err
 	}
 	b.keys.note(own, e.keyed)
-	err = errors.Join(err, b.program(ctx, p, e, s.Underlay, &report))
+	err = errors.Join(err, b.program(ctx, p, e, &report))
 	b.show(p.nodes)
 	report.Peers = len(p.peers)
 	report.Notes = b.tunnel.notes()
@@ -157,57 +157,30 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (backend.Report, e
 	return report, err
 }
 
-// expect forgets what was wanted before if the previous state was partial and the next one is not. Entries that a
-// partial state left alone were not changed by another program.
-func (b *Backend) expect(partial bool) {
-	if !partial && b.partial {
-		b.addrs, b.peers.last, b.routes = nil, nil, nil
-		b.tunnel.expectNothing()
-	}
-	b.partial = partial
-}
-
-// refuse adds the routes that make the kernel refuse packets to the network, and changes nothing else.
-func (b *Backend) refuse(ctx context.Context, p plan, report *backend.Report) error {
-	routes := kernel.FindIPv6(b.config.Link).Routes(kernel.Unreachable(b.config.Pools))
-	kernel.RemoveRoutes(routes, p.elsewhere)
-	table := b.tunnel.handle.Routes(kernel.Owner{Pools: b.config.Pools, Elsewhere: p.elsewhere})
-	result, err := reconcile.Fill(ctx, reconcile.Want("route", table, kernel.CompareRoutes, routes, nil))
-	report.Writes += result.Writes()
-	return err
-}
-
 // program makes the device's addresses and peers and the network's routes agree with the plan. A peer is configured
 // before there are routes to it, and removed after them.
-func (b *Backend) program(ctx context.Context, p plan, e ensured, u backend.Underlay, report *backend.Report) error {
-	device, handle, link := b.tunnel.device, b.tunnel.handle, b.tunnel.index
-	ipv6 := kernel.FindIPv6(b.config.Link)
-	addrs, wanted, routes := ipv6.Addresses(p.addrs), p.peers, ipv6.Routes(p.routes(b.config.Pools, link))
-	report.Uncarried = ipv6.Uncarried(b.config.Pools)
+func (b *Backend) program(ctx context.Context, p plan, e ensured, report *backend.Report) error {
+	device, u := b.tunnel.device, p.state.Underlay
 	followErr := b.paths.follow(device, p)
 	table := &peerTable{device: device, sources: p.sources, want: p.peers, roaming: b.paths.roaming}
-	apply := reconcile.Apply
-	if b.partial {
-		apply = reconcile.Fill
+	wanted := p.peers
+	if p.state.Partial {
 		if have, err := table.List(ctx); err == nil { // otherwise nothing is added below either
 			wanted = fill(wanted, have)
 		}
 	}
 	last := b.paths.roaming.withoutRoamed(b.peers.last)
-	if !b.paths.isSame(u) {
+	if e.empty || !b.paths.isSame(u) {
 		last = nil // endpoints that this host can no longer send to were not changed by another program
 	}
-	owner := kernel.Owner{Links: []int{link}, Pools: b.config.Pools, Elsewhere: p.elsewhere, Stood: b.routes, Wanted: routes}
-	result, err := apply(ctx,
-		reconcile.OfDevice(reconcile.Want("address", handle.Addresses(link), kernel.CompareAddresses, addrs, b.addrs)),
-		reconcile.Want("peer", table, compareKeys, wanted, last),
-		reconcile.Want("route", handle.Routes(owner), kernel.CompareRoutes, routes, b.routes))
-	if b.addrs, b.peers.last, b.routes = addrs, wanted, kernel.PreviousRoutes(routes, p.elsewhere); err != nil {
-		b.addrs, b.peers.last, b.routes = nil, nil, nil // entries that could not be added were not removed by another program
-	}
+	err := b.overlay.Program(ctx, p.state, overlay.Wanted{
+		Devices: []overlay.Entries{{Link: b.tunnel.link.Index(), Bare: e.bare,
+			Addresses: overlay.HostAddresses(p.state.Subnets)}},
+		Steps:  []reconcile.Step{reconcile.Want("peer", table, compareKeys, wanted, last)},
+		Routes: p.routes(b.overlay.Config.Pools, b.tunnel.link.Index()),
+	}, report)
+	b.peers.last = wanted
 	b.paths.roaming = table.roaming
-	report.Writes += result.Writes()
-	report.Healed = append(report.Healed, e.explain(result).Healed()...)
 	unproven := table.unproven(wanted)
 	report.Unproven = b.peers.judge(unproven, p, table.have)
 	greetErr := b.peers.greet(device, e.empty || e.down, wanted, unproven, p, table.have)
@@ -216,42 +189,18 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, u backend.Unde
 		backend.About(backend.Device, sourceErr))
 }
 
-// explain leaves out the repairs that follow from what happened to the device.
-func (e ensured) explain(result reconcile.Result) reconcile.Result {
-	if e.bare {
-		result = result.Explain("address", "route")
-	} else if result.Lost("address") {
-		result = result.Explain("route")
-	}
-	if e.empty {
-		result = result.Explain("peer")
-	}
-	return result
-}
-
 // Close implements backend.Backend. The device stays, with its addresses and routes, for the next process.
 func (b *Backend) Close() error {
 	b.forget()
-	return b.tunnel.close()
+	return errors.Join(b.tunnel.forget(), b.overlay.Close())
 }
 
 // forget forgets what was wanted of a device that is given up.
 func (b *Backend) forget() {
 	b.shown.Store(nil)
-	b.addrs, b.peers.last, b.routes = nil, nil, nil
+	b.overlay.Forget()
 	b.keys.forgetUse()
 	b.paths.forget()
-}
-
-// remove applies the zero State. It also removes the private key, unless that is the operator's file.
-func (b *Backend) remove(ctx context.Context, elsewhere backend.Elsewhere) (backend.Report, error) {
-	var report backend.Report
-	b.forget()
-	errs := []error{b.tunnel.remove(&report), b.keys.remove()}
-	table := b.tunnel.handle.Routes(kernel.Owner{Pools: b.config.Pools, Elsewhere: elsewhere})
-	result, err := reconcile.Apply(ctx, reconcile.Want("route", table, kernel.CompareRoutes, nil, nil))
-	report.Writes += result.Writes()
-	return report, errors.Join(append(errs, err)...)
 }
 
 // shown holds what Counters needs. It is never modified.
@@ -264,7 +213,7 @@ type shown struct {
 func (b *Backend) show(nodes map[wgtypes.Key]string) {
 	before := b.shown.Load()
 	if before == nil || before.device != b.tunnel.device || !maps.Equal(before.nodes, nodes) {
-		b.shown.Store(&shown{b.config.Link, b.tunnel.kind, b.tunnel.device, nodes})
+		b.shown.Store(&shown{b.overlay.Config.Link, b.tunnel.kind, b.tunnel.device, nodes})
 	}
 }
 

@@ -3,11 +3,8 @@ package wireguard
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net"
-	"net/netip"
 	"path/filepath"
-	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -15,6 +12,7 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/overlay"
 )
 
 // tunKind is the kind of the device that WireGuard in this process has, as the netlink library names it.
@@ -48,14 +46,13 @@ type tunnel struct {
 	process   bool   // ignore the kernel's WireGuard
 	socketDir string // of the control sockets of devices in processes
 
-	handle *kernel.Handle // opened by the first Apply
-	kind   string         // of the link: kernelKind or tunKind; "" before it is chosen
-	device variant        // nil while there is none
-	index  int            // ifindex of the link, or 0
-	logged bool           // that the device is used
+	handle *kernel.Handle // that of the overlay
+	link   overlay.Device
+	kind   string  // of the link: kernelKind or tunKind; "" before it is chosen
+	device variant // nil while there is none
+	logged bool    // that the device is used
 
 	// What was wanted before, to tell repairs from changes; zero if unknown.
-	mtu     int
 	port    int
 	private wgtypes.Key
 }
@@ -65,38 +62,35 @@ type ensured struct {
 	usable bool // there is a device
 	empty  bool // it had no peers
 	down   bool // it was down, which ends sessions
-	bare   bool // it had lost its addresses and routes, or this process did not know them
+	bare   bool // see overlay.Entries
 	keyed  bool // it has the private key that was wanted, and no other was allowed
 }
 
+// set takes a definition.
+func (t *tunnel) set(c backend.Config) {
+	t.config = c
+	t.link.Name, t.link.Alias, t.link.IsKind = c.Link, c.DeviceAlias(), isEither
+}
+
 // ensure makes sure that the network's device exists, listens and is up. After an error, the device may still be
-// usable. addrs are the addresses that it should have.
-func (t *tunnel) ensure(
-	key wgtypes.Key, port int, addrs map[netip.Prefix]kernel.Address, s backend.State, report *backend.Report,
-) (ensured, error) {
-	link, err := t.handle.FindDevice(kernel.TunnelDevice{
-		Name:   t.config.Link,
-		Alias:  t.config.DeviceAlias(),
-		Index:  t.index,
-		Addrs:  slices.Collect(maps.Keys(addrs)),
-		IsKind: isEither,
-	}, report)
+// usable.
+func (t *tunnel) ensure(key wgtypes.Key, port int, s backend.State, report *backend.Report) (e ensured, err error) {
+	link, err := t.link.Find(t.handle, overlay.HasAddress(t.handle, s.Subnets), report)
 	if err != nil {
-		return ensured{}, err
+		return e, err
 	}
 	if err := t.choose(link); err != nil {
-		return ensured{}, err
+		return e, err
 	}
-	before := t.index
-	link, empty, err := t.open(link, s.MTU, report)
+	link, e.empty, err = t.open(link, s.MTU, report)
 	if err != nil {
-		return ensured{}, err
+		return e, err
 	}
-	made := t.index != before
-	down := link.Attrs().Flags&net.FlagUp == 0
-	keyed, listenErr := t.configure(key, port, s, empty, report)
-	e := ensured{usable: true, empty: empty, down: down, bare: made || down, keyed: keyed}
-	return e, errors.Join(listenErr, t.setUp(link, port, s, made, report))
+	e.usable, e.down = true, link.Attrs().Flags&net.FlagUp == 0
+	var listenErr error
+	e.keyed, listenErr = t.configure(key, port, s, e.empty, report)
+	e.bare, err = t.link.SetUp(t.handle, link, s, port, report)
+	return e, errors.Join(listenErr, err)
 }
 
 // choose chooses between the kernel's WireGuard and that of this process, once for the process.
@@ -121,10 +115,7 @@ func (t *tunnel) choose(link netlink.Link) error {
 // open opens the network's device, and makes it if there is none. empty reports whether it has neither peers nor
 // sessions yet.
 func (t *tunnel) open(link netlink.Link, mtu int, report *backend.Report) (_ netlink.Link, empty bool, err error) {
-	if link != nil && !isEither(link) {
-		return nil, false, fmt.Errorf("link %s, of kind %q: %w", t.config.Link, link.Type(), backend.ErrForeignDevice)
-	}
-	if t.device != nil && link != nil && link.Attrs().Index == t.index && t.device.Alive(link) {
+	if t.device != nil && link != nil && link.Attrs().Index == t.link.Index() && t.device.Alive(link) {
 		return link, false, nil
 	}
 	if err := t.release(); err != nil {
@@ -146,16 +137,7 @@ func (t *tunnel) open(link netlink.Link, mtu int, report *backend.Report) (_ net
 	if err != nil {
 		return nil, false, err
 	}
-	fault := "device was deleted"
-	if index := link.Attrs().Index; index == t.index {
-		fault = "device was detached"
-	} else if replaced {
-		fault = "device was replaced"
-	}
-	if t.index != 0 { // otherwise it is the first time in this process
-		report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: fault})
-	}
-	t.index = link.Attrs().Index
+	t.link.Use(link, replaced, "", report)
 	if !t.logged {
 		t.config.Logger.Info("device opened", "link", t.config.Link, "wireguard", t.place())
 		t.logged = true
@@ -203,16 +185,11 @@ func unusedTUN(link *netlink.Tuntap, multi bool) error {
 	return nil
 }
 
-func (t *tunnel) openKernel(link netlink.Link) (netlink.Link, error) {
+func (t *tunnel) openKernel(link netlink.Link) (_ netlink.Link, err error) {
 	if link == nil {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.Alias = t.config.Link, t.config.DeviceAlias()
-		var err error
-		link, err = t.handle.AddLink(&netlink.Wireguard{LinkAttrs: attrs})
-		if errors.Is(err, unix.EOPNOTSUPP) {
-			err = fmt.Errorf("%w: %w", err, backend.ErrNoSuchKind)
-		}
-		if err != nil {
+		if link, err = t.handle.AddLink(&netlink.Wireguard{LinkAttrs: attrs}); err != nil {
 			return nil, err
 		}
 	}
@@ -287,19 +264,6 @@ func (t *tunnel) explain(err error, port int) error {
 	return err
 }
 
-// setUp sets the MTU and brings the device up. Settings that a newly opened device lacks are not reported as repairs.
-func (t *tunnel) setUp(link netlink.Link, port int, s backend.State, made bool, report *backend.Report) error {
-	known := t.mtu == s.MTU && !made
-	t.mtu = s.MTU
-	var errs []error
-	if err := t.handle.SetUpDevice(link, s.MTU, t.config.DeviceAlias(), known, report); err != nil {
-		for _, single := range backend.Apart(err) {
-			errs = append(errs, t.explain(single, port))
-		}
-	}
-	return errors.Join(append(errs, kernel.AcceptElsewhere(t.config.Link, s.Elsewhere, report))...)
-}
-
 // hasKey reports whether the kernel has the network's device, with this private key.
 func (t *tunnel) hasKey(private wgtypes.Key) bool {
 	link, err := t.handle.Link(t.config.Link)
@@ -332,29 +296,12 @@ func (t *tunnel) place() string {
 
 // remove deletes the network's link. Addresses, peers and routes over it disappear with it.
 func (t *tunnel) remove(report *backend.Report) error {
-	closeErr := t.forget()
-	link, err := t.handle.Link(t.config.Link)
-	if err == nil && link != nil && isEither(link) {
-		if err = t.handle.DeleteLink(link); err == nil {
-			report.Writes++
-		}
-	}
-	return errors.Join(closeErr, err)
+	return errors.Join(t.forget(), t.link.Remove(t.handle, report))
 }
 
-// close releases the device and the kernel's interface. The link stays.
-func (t *tunnel) close() error {
-	err := t.forget()
-	if t.handle != nil {
-		err = errors.Join(err, t.handle.Close())
-		t.handle = nil
-	}
-	return err
-}
-
-// forget releases the device and forgets what was wanted.
+// forget releases the device and forgets what was wanted. The link stays.
 func (t *tunnel) forget() error {
-	t.index, t.mtu = 0, 0
+	t.link.Forget()
 	t.expectNothing()
 	return t.release()
 }
@@ -372,12 +319,6 @@ func (t *tunnel) release() error {
 	return err
 }
 
-func isEither(link netlink.Link) bool { return isKernel(link) || isTUN(link) }
+func isEither(link netlink.Link) bool { return isKernel(link) || overlay.IsTUN(link) }
 
 func isKernel(link netlink.Link) bool { return link.Type() == kernelKind }
-
-// isTUN reports whether a device may be one of ours.
-func isTUN(link netlink.Link) bool {
-	tuntap, ok := link.(*netlink.Tuntap)
-	return ok && tuntap.Mode == netlink.TUNTAP_MODE_TUN
-}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/backend/overlay"
 )
 
 // overhead returns the bytes that WireGuard takes from the underlay's MTU: the outer IP header, UDP, and 32 bytes for
@@ -96,7 +97,6 @@ func allowedNets(text string) (out []net.IPNet) {
 
 // plan is what one State requires of the host, apart from the device itself.
 type plan struct {
-	addrs     map[netip.Prefix]kernel.Address
 	peers     map[wgtypes.Key]peer
 	sources   map[wgtypes.Key]sources          // where the packets of a peer may come from
 	ways      map[wgtypes.Key][]netip.AddrPort // the endpoints of a peer, in the order in which to try them
@@ -123,7 +123,6 @@ type planner struct {
 // first in order of precedence is used.
 func newPlan(pools []netip.Prefix, o options, public, psk wgtypes.Key, s backend.State) plan {
 	p := plan{
-		addrs:     map[netip.Prefix]kernel.Address{},
 		peers:     make(map[wgtypes.Key]peer, len(s.Peers)),
 		sources:   make(map[wgtypes.Key]sources, len(s.Peers)),
 		ways:      make(map[wgtypes.Key][]netip.AddrPort, len(s.Peers)),
@@ -131,10 +130,6 @@ func newPlan(pools []netip.Prefix, o options, public, psk wgtypes.Key, s backend
 		subnets:   make(map[wgtypes.Key][]netip.Prefix, len(s.Peers)),
 		elsewhere: backend.NewElsewhere(s.Elsewhere),
 		state:     s,
-	}
-	for _, subnet := range s.Subnets {
-		base := subnet.Masked().Addr()
-		p.addrs[netip.PrefixFrom(base, base.BitLen())] = kernel.Address{}
 	}
 	pl := planner{
 		options:  o,
@@ -311,15 +306,11 @@ const padding = 16
 
 // routes returns the network's routes over a device.
 func (p plan) routes(pools []netip.Prefix, link int) map[kernel.RouteKey]kernel.Route {
-	out := kernel.Unreachable(pools)
+	out := map[kernel.RouteKey]kernel.Route{}
 	for _, subnets := range p.subnets {
-		for _, subnet := range subnets {
-			out[kernel.RouteKey{Dst: subnet}] = kernel.PeerRoute(link, subnet)
-		}
+		overlay.AddPeer(out, link, subnets)
 	}
-	kernel.LimitMTU(out, p.state, padding)
-	kernel.RemoveRoutes(out, p.elsewhere)
-	return out
+	return overlay.CompleteRoutes(out, pools, p.state, 0, padding)
 }
 
 // fill returns the wanted peers that can be added to a device without changing the peers that it has. WireGuard gives
