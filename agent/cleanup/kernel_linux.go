@@ -82,7 +82,8 @@ func (c *cleaner) hasStrayRoutes(
 
 // tablesOf returns the tables with an owner's routes: those of its backend, and those of its guard.
 func tablesOf(handle *kernel.Handle, owner kernel.Owner) []reconcile.Table[kernel.RouteKey, kernel.Route] {
-	return []reconcile.Table[kernel.RouteKey, kernel.Route]{handle.Routes(owner), handle.Guards(owner.Pools)}
+	guards := kernel.Owner{Pools: owner.Pools, Guards: true}
+	return []reconcile.Table[kernel.RouteKey, kernel.Route]{handle.Routes(owner), handle.Routes(guards)}
 }
 
 // findDevices adds the devices and returns them.

@@ -22,9 +22,9 @@ import (
 // time; together they take a quarter of that.
 func (h *Handle) Direct(ctx context.Context, addrs []netip.Addr, link int) (reasons map[netip.Addr]string, err error) {
 	reasons = map[netip.Addr]string{}
-	ruled, err := h.findIndirect(ctx, addrs, link, false, reasons)
+	ruled, err := h.batch.findIndirect(ctx, addrs, link, false, reasons)
 	if len(ruled) > 0 {
-		_, onLinkErr := h.findIndirect(ctx, ruled, link, true, reasons)
+		_, onLinkErr := h.batch.findIndirect(ctx, ruled, link, true, reasons)
 		err = errors.Join(err, onLinkErr)
 	}
 	if err != nil {
@@ -35,7 +35,7 @@ func (h *Handle) Direct(ctx context.Context, addrs []netip.Addr, link int) (reas
 
 // findIndirect sets in reasons why addresses are not neighbours on a link, and removes the others from it. With onLink,
 // it asks for a route over the link. ruled are those whose route was found in a table that only routing rules name.
-func (h *Handle) findIndirect(
+func (b *batch) findIndirect(
 	ctx context.Context, addrs []netip.Addr, link int, onLink bool, reasons map[netip.Addr]string,
 ) (ruled []netip.Addr, err error) {
 	requests := make([]*nl.NetlinkRequest, len(addrs))
@@ -49,7 +49,7 @@ func (h *Handle) findIndirect(
 		requests[i].AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(link))))
 	}
 	var errs []error
-	err = h.batch.ask(ctx, requests, func(i int, answer []byte, err error) {
+	err = b.ask(ctx, requests, func(i int, answer []byte, err error) {
 		reason, table, err := indirect(addrs[i], link, answer, err)
 		switch {
 		case err != nil:
@@ -127,7 +127,7 @@ func indirect(addr netip.Addr, link int, answer []byte, failed error) (reason st
 
 // addTaken adds to entries the routes that people put in the place of ours. A route that a daemon
 // or the kernel put there is left alone: it is not an entry, and it blocks ours.
-func (h *Handle) addTaken(ctx context.Context, places []RouteKey, entries map[RouteKey]Route) error {
+func (b *batch) addTaken(ctx context.Context, places []RouteKey, entries map[RouteKey]Route) error {
 	if len(places) == 0 {
 		return nil
 	}
@@ -135,7 +135,7 @@ func (h *Handle) addTaken(ctx context.Context, places []RouteKey, entries map[Ro
 	for i, k := range places {
 		requests[i] = getRoute(k.Dst.Addr(), unix.RTM_F_FIB_MATCH)
 	}
-	err := h.batch.ask(ctx, requests, func(i int, answer []byte, err error) {
+	err := b.ask(ctx, requests, func(i int, answer []byte, err error) {
 		if err != nil {
 			return // no route there, or only ours for the whole pool, which is unreachable
 		}

@@ -23,11 +23,6 @@ func Guard(ctx context.Context, pools []netip.Prefix, wanted bool) (err error) {
 			want[RouteKey{Dst: p, Metric: GuardMetric}] = Route{Unreachable: true}
 		}
 	}
-	_, err = reconcile.Apply(ctx, reconcile.Want("route", handle.Guards(pools), CompareRoutes, want, nil))
+	_, err = reconcile.Apply(ctx, reconcile.Want("route", handle.Routes(Owner{Pools: pools, Guards: true}), CompareRoutes, want, nil))
 	return err
-}
-
-// Guards returns the table of the routes that Guard has made inside the pools.
-func (h *Handle) Guards(pools []netip.Prefix) reconcile.Table[RouteKey, Route] {
-	return &routes{h, Owner{Pools: pools}, true}
 }

@@ -47,7 +47,7 @@ func TestGuard(t *testing.T) {
 	refused(true)
 	guard(others, false)
 	refused(true)
-	if got, err := h.Guards([]netip.Prefix{prefix("0.0.0.0/0"), prefix("::/0")}).List(t.Context()); err != nil || len(got) != len(pools) {
+	if got, err := h.Routes(kernel.Owner{Pools: []netip.Prefix{prefix("0.0.0.0/0"), prefix("::/0")}, Guards: true}).List(t.Context()); err != nil || len(got) != len(pools) {
 		t.Errorf("guards\n%s%v", reconcile.Dump(got, kernel.CompareRoutes), err)
 	}
 	guard(pools, false)

@@ -12,7 +12,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -101,8 +100,9 @@ func (r Route) String() string {
 // Owner determines which routes with our protocol belong to one network: those over its links and
 // those to destinations inside its pools.
 type Owner struct {
-	Links []int // ifindexes
-	Pools []netip.Prefix
+	Links  []int // ifindexes
+	Pools  []netip.Prefix
+	Guards bool // the routes that Guard has made in the pools, and no others
 
 	// Elsewhere lists destinations whose routes belong to another backend of the network; see backend.State.
 	Elsewhere backend.Elsewhere
@@ -149,69 +149,6 @@ func Unreachable(pools []netip.Prefix) map[RouteKey]Route {
 		routes[RouteKey{Dst: p, Metric: UnreachableMetric}] = Route{Unreachable: true}
 	}
 	return routes
-}
-
-// RemoveRoutes removes the routes to destinations elsewhere from the wanted routes.
-func RemoveRoutes(routes map[RouteKey]Route, elsewhere backend.Elsewhere) {
-	maps.DeleteFunc(routes, func(k RouteKey, _ Route) bool { return elsewhere.Has(k.Dst) })
-}
-
-// LimitDirect sets the MTU of the routes that leave by the underlay itself, in a network whose option mtu is less than
-// the underlay's MTU. A device of the network has the MTU of the overlay.
-func LimitDirect(routes map[RouteKey]Route, u backend.Underlay, mtu int) {
-	if mtu == 0 || mtu >= u.MTU {
-		return
-	}
-	for key, r := range routes {
-		if !r.Unreachable && r.Link == u.Index {
-			r.MTU = mtu
-			routes[key] = r
-		}
-	}
-}
-
-// LimitMTU sets the MTU of the routes to peers whose MTU is smaller than this host's. What is larger would be lost on
-// the peer's network, without an error to its sender. Packets are padded to a multiple of padding bytes, unless that is
-// more than this host's MTU.
-func LimitMTU(routes map[RouteKey]Route, s backend.State, padding int) {
-	for _, p := range s.Peers {
-		if p.MTU <= 0 || p.MTU >= s.MTU {
-			continue
-		}
-		mtu := p.MTU - p.MTU%padding
-		for _, subnet := range p.Subnets {
-			key := RouteKey{Dst: subnet}
-			if r, ok := routes[key]; ok && !r.Unreachable && mtu >= backend.MinMTU(subnet.Addr()) {
-				r.MTU = mtu
-				routes[key] = r
-			}
-		}
-	}
-}
-
-// PreviousRoutes returns the routes to remember as wanted before: those wanted, and for each destination elsewhere a
-// route that equals no other. When that destination is elsewhere no longer, the route that another backend left there
-// is then not taken for another program's.
-func PreviousRoutes(want map[RouteKey]Route, elsewhere backend.Elsewhere) map[RouteKey]Route {
-	if len(elsewhere) == 0 {
-		return want
-	}
-	out := maps.Clone(want)
-	for dst := range elsewhere {
-		out[RouteKey{Dst: dst}] = Route{}
-	}
-	return out
-}
-
-// PeerRoute returns the route for a peer's subnet into a device without neighbours. For IPv6 it has a gateway, which
-// such a device does not use. On a route without one, Linux takes the subnet's first address for the subnet-router
-// anycast address (RFC 4291, 2.6.1) and sends it no ICMPv6 errors. That address is the peer's own, so its host would
-// never learn of an exceeded hop limit or of the path's MTU.
-func PeerRoute(link int, subnet netip.Prefix) Route {
-	if subnet.Addr().Is6() {
-		return Route{Link: link, Via: subnet.Masked().Addr(), Onlink: true}
-	}
-	return Route{Link: link}
 }
 
 // MAC is an Ethernet address. The zero MAC is no address.

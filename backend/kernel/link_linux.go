@@ -26,43 +26,6 @@ func (h *Handle) Link(name string) (netlink.Link, error) {
 	return link, nil
 }
 
-// Renamed returns our devices that have the alias but not the name that goes with it. The alias
-// alone does not make a device ours, because any program can set it: ours decides about each device
-// that has it.
-func (h *Handle) Renamed(name, alias string, ours func(netlink.Link) (bool, error)) ([]netlink.Link, error) {
-	all, err := h.nl.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
-	var out []netlink.Link
-	for _, l := range all {
-		if l.Attrs().Alias != alias || l.Attrs().Name == name {
-			continue
-		}
-		switch yes, err := ours(l); {
-		case err != nil:
-			return nil, err
-		case yes:
-			out = append(out, l)
-		}
-	}
-	return out, nil
-}
-
-// Reclaim restores the name of a device of ours that was renamed. It returns the device and the
-// name it had, or nil when there is none. Of several, it takes the first and leaves the others
-// alone.
-func (h *Handle) Reclaim(name, alias string, ours func(netlink.Link) (bool,
-	error)) (link netlink.Link, was string, err error) {
-	renamed, err := h.Renamed(name, alias, ours)
-	if err != nil || len(renamed) == 0 {
-		return nil, "", err
-	}
-	was = renamed[0].Attrs().Name
-	link, err = h.Rename(renamed[0], name)
-	return link, was, err
-}
-
 // Rename renames a device, and returns it. Before Linux 6.2 a device must be down for that, so Rename takes it down if
 // necessary.
 func (h *Handle) Rename(link netlink.Link, name string) (netlink.Link, error) {

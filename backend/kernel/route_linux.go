@@ -22,15 +22,14 @@ const ipv6DefaultMetric = 1024
 // Routes returns the table of a network's routes: those with protocol 108 in the main table, of
 // both families, that owner owns. A route of another protocol or another network under the same key
 // makes an addition fail with EEXIST. It is not touched, unless it took the place of one of ours
-// (see Owner). The routes of Guard are in another table.
+// (see Owner).
 func (h *Handle) Routes(owner Owner) reconcile.Table[RouteKey, Route] {
-	return &routes{h, owner, false}
+	return &routes{h, owner}
 }
 
 type routes struct {
-	h      *Handle
-	owner  Owner
-	guards bool // lists those of Guard, and no others
+	h     *Handle
+	owner Owner
 }
 
 func (t *routes) List(ctx context.Context) (map[RouteKey]Route, error) {
@@ -38,7 +37,7 @@ func (t *routes) List(ctx context.Context) (map[RouteKey]Route, error) {
 	if err != nil {
 		return entries, err
 	}
-	return entries, t.h.addTaken(ctx, t.owner.taken(entries), entries)
+	return entries, t.h.batch.addTaken(ctx, t.owner.taken(entries), entries)
 }
 
 func (t *routes) list() (map[RouteKey]Route, error) {
@@ -50,7 +49,7 @@ func (t *routes) list() (map[RouteKey]Route, error) {
 			func(r netlink.Route) bool {
 				key, route, ok := fromKernel(r)
 				guards := route.Unreachable && key.Metric == GuardMetric
-				if !ok || guards != t.guards || !t.owner.Owns(key, route) {
+				if !ok || guards != t.owner.Guards || !t.owner.Owns(key, route) {
 					return true
 				}
 				entries[unused(entries, key, func(k *RouteKey) { k.Nth++ })] = route
