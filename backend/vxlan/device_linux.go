@@ -100,7 +100,8 @@ func (b *vxlan) ensure(
 	}
 	d.last = want
 	t = tunnel{device: want, link: link.Attrs().Index}
-	return t, b.fix(ctx, d, link, &t, s, &found)
+	err = b.fix(ctx, d, link, &t, s, &found)
+	return t, err
 }
 
 // vrf returns the VRF of the socket that a device receives by. The kernel binds the socket when the
