@@ -111,8 +111,8 @@ func (o *Overlay) steps(want, last Entries) []reconcile.Step {
 	return steps
 }
 
-// Refuse makes the kernel refuse packets to the network, which would otherwise leave by another route, and changes
-// nothing else.
+// Refuse makes the kernel refuse packets to the network, and changes nothing else. While there is no device, packets to
+// the overlay would leave in the clear by another route.
 func (o *Overlay) Refuse(ctx context.Context, s backend.State, report *backend.Report) error {
 	want := kernel.FindIPv6(o.Config.Link).Routes(CompleteRoutes(nil, o.Config.Pools, s, 0, 1))
 	table := o.Routes(kernel.Owner{Pools: o.Config.Pools, Elsewhere: backend.NewElsewhere(s.Elsewhere)})

@@ -123,7 +123,8 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (report backend.Re
 	link, devices, err := b.attach(s.Subnets, &report)
 	socketErr = backend.About(backend.Routes, errors.Join(socketErr, b.engine.start(devices, binds)))
 	if err != nil {
-		return report, errors.Join(socketErr, backend.About(backend.Device, err))
+		err = errors.Join(socketErr, backend.About(backend.Device, err), b.overlay.Refuse(ctx, s, &report))
+		return report, err
 	}
 	bare, err := b.device.SetUp(b.overlay.Handle, link, s, 0, &report)
 	routes := map[kernel.RouteKey]kernel.Route{}

@@ -110,7 +110,8 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (report backend.Repo
 	}
 	tunnels, deviceErr := b.ensureAll(ctx, want, s, &report)
 	if tunnels[0].link == 0 {
-		return report, deviceErr
+		err = errors.Join(deviceErr, b.overlay.Refuse(ctx, s, &report))
+		return report, err
 	}
 	p := b.plan(tunnels, s, direct)
 	report.Skipped, report.Peers = p.skipped, p.peers

@@ -142,7 +142,6 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (report backend.Re
 	e, err := b.tunnel.ensure(b.keys.private, b.options.Port, s, &report)
 	err = backend.About(backend.Device, err)
 	if !e.usable {
-		// Without the device, packets to the overlay must not leave in the clear by another route.
 		err = errors.Join(err, b.overlay.Refuse(ctx, s, &report))
 		return report, err
 	}

@@ -441,7 +441,8 @@ func testDeviceDeleted(t *testing.T, s Suite) {
 	}
 }
 
-// testForeignDevice checks that a device that only has our name is not treated as ours.
+// testForeignDevice checks that a device that only has our name is not treated as ours, and that packets to the network
+// are refused as long as it is there.
 func testForeignDevice(t *testing.T, s Suite) {
 	h := newHost(t, s)
 	h.ns.Sh("ip link add " + linkName + " type bridge")
@@ -451,6 +452,11 @@ func testForeignDevice(t *testing.T, s Suite) {
 		t.Errorf("error %v does not name the device", err)
 	}
 	wantPart(t, err, backend.Device)
+	for _, pool := range pools() {
+		if routes := h.routesTo(pool); !strings.HasPrefix(routes, "unreachable ") {
+			t.Errorf("routes to %s:\n%s", pool, routes)
+		}
+	}
 	if _, err := h.tryApply(backend.State{}); err != nil {
 		t.Errorf("zero state: %v", err)
 	}
