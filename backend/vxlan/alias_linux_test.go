@@ -32,6 +32,8 @@ func TestForeignDeviceWithOurAlias(t *testing.T) {
 				{"ip link set leno-test name other", "[device was renamed: to other]", false},
 				{"ip link set leno-test name zzz address 02:00:00:00:00:01",
 					"[device was renamed: to zzz device had another MAC address: 02:00:00:00:00:01 instead of " + b.devices[0].mac.String() + "]", false},
+				{"ip link set leno-test name other; ip link add leno-test type vxlan id 7 dstport 4790 local 192.0.2.1 dev eth0",
+					"[device was replaced: it had another vni]", true},
 			} {
 				index := h.ns.Index("leno-test")
 				h.ns.Sh(tt.script)
