@@ -90,7 +90,7 @@ func (d *diagnostics) probePeers(ctx context.Context, run *network.Runner,
 	if err != nil {
 		return out, err
 	}
-	asked, err := probe.Asked(peers, request.Peers)
+	asked, err := probe.SelectPeers(peers, request.Peers)
 	out.Findings = d.judgePaths(ctx, run, asked, out.Peers)
 	return out, err
 }
@@ -126,7 +126,7 @@ func (d *diagnostics) probe(
 		return out, &api.Error{Code: http.StatusBadRequest, Message: err.Error()}
 	case errors.As(err, &unknown):
 		return out, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("network %s: %v", name, err)}
-	case errors.Is(err, probe.ErrNoRight):
+	case errors.Is(err, probe.ErrNoCapability):
 		return out, &api.Error{Code: http.StatusNotImplemented, Message: err.Error()}
 	}
 	return out, err

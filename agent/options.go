@@ -132,7 +132,7 @@ func (o *Options) setDefaults(c config.Config) error {
 		o.InTheWay = foreign.Find
 	}
 	if o.Datagrams == nil {
-		o.Datagrams = doctor.Datagrams
+		o.Datagrams = doctor.ProbeDatagrams
 	}
 	if o.LockHost == nil {
 		o.LockHost = state.LockHost

@@ -28,7 +28,7 @@ func (h *host) probe(ctx context.Context, here probe.Host, peers []api.Peer, r a
 	if err != nil {
 		return out, err
 	}
-	if peers, err = probe.Asked(peers, r.Peers); err != nil {
+	if peers, err = probe.SelectPeers(peers, r.Peers); err != nil {
 		return out, err
 	}
 	for _, p := range peers {
@@ -98,7 +98,7 @@ func TestProbe(t *testing.T) {
 			}
 		}
 
-		a.beforeProbes(func(context.Context) error { return probe.ErrNoRight })
+		a.beforeProbes(func(context.Context) error { return probe.ErrNoCapability })
 		_, err = c.ProbePeers(ctx, "n", api.ProbeRequest{})
 		agenttest.WantCode(t, "no right", err, http.StatusNotImplemented, "CAP_NET_RAW")
 	})

@@ -206,12 +206,12 @@ func TestRequests(t *testing.T) {
 			func(ctx context.Context, c *Client) (any, error) { return c.Peers(ctx, "default") },
 			"GET /v1/network/default/peers", "",
 			PeerList{Peers: []Peer{{Node: "b", Counters: &Counters{RxPackets: 3}}}, Index: 42}},
-		{"probe", 200, `{"network":"default","peers":[{"node":"b","held":true,"reached":false,"ways":[{"path":"underlay","to":"192.0.2.1","mtu":1500,"largest":1400}],"there":{"state":"lost"}}]}`,
+		{"probe", 200, `{"network":"default","peers":[{"node":"b","held":true,"reached":false,"ways":[{"path":"underlay","to":"192.0.2.1","mtu":1500,"largest":1400}],"to_peer":{"state":"lost"}}]}`,
 			func(ctx context.Context, c *Client) (any, error) {
 				return c.ProbePeers(ctx, "default", ProbeRequest{Peers: []string{"b"}, Count: 5})
 			},
 			"POST /v1/network/default/probe", `{"peers":["b"],"count":5}`,
-			Probe{Network: "default", Peers: []PeerProbe{{Node: "b", Held: true, There: &ProbedDirection{State: DirectionLost},
+			Probe{Network: "default", Peers: []PeerProbe{{Node: "b", Held: true, ToPeer: &ProbedDirection{State: DirectionLost},
 				Ways: []ProbedWay{{Path: PathUnderlay, To: netip.MustParseAddr("192.0.2.1"), MTU: 1500, Largest: 1400}}}}}},
 		{"events", 200, `{"events":[{"index":7,"kind":"peer","severity":"info","message":"b appeared","fields":{"host":"b"}}]}`,
 			func(ctx context.Context, c *Client) (any, error) { return c.Events(ctx, "") },

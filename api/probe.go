@@ -41,12 +41,12 @@ type PeerProbe struct {
 
 	Ways []ProbedWay `json:"ways"`
 
-	// There and Back show which direction of the tunnel loses packets when the overlay does not
+	// ToPeer and FromPeer show which direction of the tunnel loses packets when the overlay does not
 	// respond and the underlay does; nil when there was nothing to distinguish. Both pass if the
 	// peer's rules drop echo requests but its kernel responds about packets for the containers
 	// behind it: the peer is reached in that case.
-	There *ProbedDirection `json:"there,omitempty"`
-	Back  *ProbedDirection `json:"back,omitempty"`
+	ToPeer   *ProbedDirection `json:"to_peer,omitempty"`
+	FromPeer *ProbedDirection `json:"from_peer,omitempty"`
 }
 
 // Values of ProbedWay.Path.

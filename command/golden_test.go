@@ -116,10 +116,10 @@ func faultyProbe(f *fakeAgent) {
 		Ways: []api.ProbedWay{{Path: api.PathOverlay, To: addr("10.5.90.0"), NotProbed: "left out"}, f.probe.Peers[0].Ways[1]}}
 	f.probe.Peers = []api.PeerProbe{cut, narrow, skipped}
 	f.probe.Findings = []api.Finding{
-		{Check: "port", Status: api.FindingFault, Network: "default", Peer: "host-b", Tried: "send packets through the overlay to host-b and plainly to 192.0.2.77",
+		{Check: "port", Status: api.FindingFault, Network: "default", Peer: "host-b", Tried: "send packets through the overlay to host-b and over the underlay to 192.0.2.77",
 			Saw: "its host answers, what it sends to UDP port 8472 arrives here, and what this host sends to its UDP port 8472 is lost",
 			Do:  "accept UDP port 8472 from 192.0.2.34 to 192.0.2.77: at its firewall, or one between (a cloud's security group)"},
-		{Check: "path_mtu", Status: api.FindingWarning, Network: "default", Peer: longName, Tried: "send packets of the full size", Saw: "of 1500 bytes that eth0 can send, 1400 reach it plainly",
+		{Check: "path_mtu", Status: api.FindingWarning, Network: "default", Peer: longName, Tried: "send packets of the full size", Saw: "of 1500 bytes that eth0 can send, 1400 reach it over the underlay",
 			Do: "lower the MTU: `ip link set dev eth0 mtu 1400`"},
 	}
 }
@@ -321,7 +321,7 @@ func TestTranscripts(t *testing.T) {
 		{name: "peers probe alloc", args: "peers -probe blue", set: func(f *fakeAgent) {
 			for i, p := range f.probe.Peers {
 				for range 4 {
-					f.probe.Peers[i].Ways = append(f.probe.Peers[i].Ways, api.ProbedWay{Path: api.PathOverlay, To: p.Ways[0].To, NotProbed: "alloc carries no packets, others do"})
+					f.probe.Peers[i].Ways = append(f.probe.Peers[i].Ways, api.ProbedWay{Path: api.PathOverlay, To: p.Ways[0].To, NotProbed: "the backend alloc carries no packets"})
 				}
 			}
 		}},

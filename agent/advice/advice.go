@@ -84,7 +84,7 @@ func table() []row {
 		{DataDir, "", full, makeRoom},
 		{DataDir, "", noRight, "run the agent as root, or let its user own data_dir and all in it"},
 		{Listener, "", []error{unix.EADDRINUSE},
-			"end the program that listens there (ss -ltnp), maybe another agent, or set http.address to another one"},
+			"stop the program that listens there (ss -ltnp), maybe another agent, or set http.address to another one"},
 		{Listener, "", noRight, "let the agent's user listen there, or set http.address to another one"},
 		{Listener, "", []error{unix.EADDRNOTAVAIL}, "set http.address to an address of this host"},
 	}

@@ -22,7 +22,7 @@ const datagramPatience = 400 * time.Millisecond
 // not use up the error that a datagram would have received.
 const errorPause = 2200 * time.Millisecond
 
-// Datagrams reports whether UDP and TCP get through the overlay to a peer that answers pings. Checksum faults in
+// ProbeDatagrams reports whether UDP and TCP get through the overlay to a peer that answers pings. Checksum faults in
 // tunnels do not affect pings: the kernel computes the checksum of a ping, but may leave those of UDP and TCP to the
 // device.
 //
@@ -30,7 +30,7 @@ const errorPause = 2200 * time.Millisecond
 // before any of its rules about containers or itself apply. When that error comes for a ping but not for UDP and TCP,
 // the path is at fault. A packet that this host's rules do not let out proves nothing. The kernel does not report
 // that for TCP, so UDP must have left. own is this host's address in the overlay, to the peer's subnet.
-func Datagrams(ctx context.Context, own netip.Addr, to netip.Prefix) Answer {
+func ProbeDatagrams(ctx context.Context, own netip.Addr, to netip.Prefix) Answer {
 	target := backend.AddrBehind(to)
 	// The rules of raw and mangle apply before those about containers, so ports of more than one kind are tried.
 	for _, try := range []struct {
@@ -41,7 +41,7 @@ func Datagrams(ctx context.Context, own netip.Addr, to netip.Prefix) Answer {
 		if !sleep(ctx, try.after) {
 			return Unknown
 		}
-		got := expires(ctx, try.protocol, own, netip.AddrPortFrom(target, try.port))
+		got := sendExpiring(ctx, try.protocol, own, netip.AddrPortFrom(target, try.port))
 		switch control := try.protocol == "icmp"; {
 		case got == Yes && !control:
 			return Yes
@@ -52,17 +52,17 @@ func Datagrams(ctx context.Context, own netip.Addr, to netip.Prefix) Answer {
 	return No
 }
 
-// expires sends one packet with a hop limit of one and reports whether an error came back; Unknown if the packet did
-// not leave.
-func expires(ctx context.Context, protocol string, own netip.Addr, to netip.AddrPort) Answer {
+// sendExpiring sends one packet with a hop limit of one and reports whether an error came back; Unknown if the packet
+// did not leave.
+func sendExpiring(ctx context.Context, protocol string, own netip.Addr, to netip.AddrPort) Answer {
 	deadline := time.Now().Add(datagramPatience)
 	if until, ok := ctx.Deadline(); ctx.Err() != nil || ok && until.Before(deadline) {
 		return Unknown // no time remains for an answer
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error { return oneHop(c, to.Addr().Is6()) }}
-	network, address, payload := "udp", to.String(), []byte("leno asks the way")
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error { return setOneHop(c, to.Addr().Is6()) }}
+	network, address, payload := "udp", to.String(), []byte("leno doctor")
 	switch protocol {
 	case "udp":
 		d.LocalAddr = &net.UDPAddr{IP: own.AsSlice()}
@@ -77,7 +77,7 @@ func expires(ctx context.Context, protocol string, own netip.Addr, to netip.Addr
 	}
 	conn, err := d.DialContext(ctx, network, address)
 	if err != nil {
-		return told(err) // TCP
+		return answerFromError(err) // TCP
 	}
 	defer conn.Close()
 	if protocol == "tcp" {
@@ -87,12 +87,12 @@ func expires(ctx context.Context, protocol string, own netip.Addr, to netip.Addr
 		return Unknown
 	}
 	if _, err := conn.Write(payload); err != nil {
-		return told(err)
+		return answerFromError(err)
 	}
 	buffer := make([]byte, 512)
 	for {
 		if _, err := conn.Read(buffer); err != nil {
-			return told(err)
+			return answerFromError(err)
 		}
 		if protocol == "udp" {
 			return Yes
@@ -100,9 +100,9 @@ func expires(ctx context.Context, protocol string, own netip.Addr, to netip.Addr
 	}
 }
 
-// told interprets an error: a host on the path answered, none answered in time, or this host did not send. Its routes
-// led to the peer before.
-func told(err error) Answer {
+// answerFromError interprets an error: a host on the path answered, none answered in time, or this host did not send.
+// Its routes led to the peer before.
+func answerFromError(err error) Answer {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return Unknown
@@ -127,7 +127,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func oneHop(c syscall.RawConn, v6 bool) error {
+func setOneHop(c syscall.RawConn, v6 bool) error {
 	var err error
 	controlled := c.Control(func(fd uintptr) {
 		if v6 {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTold checks what the end of a wait for an answer says about whether a peer's host can be reached.
-func TestTold(t *testing.T) {
+// TestAnswerFromError checks what the end of a wait for an answer says about whether a peer's host can be reached.
+func TestAnswerFromError(t *testing.T) {
 	failed := func(err error) error {
 		return &net.OpError{Op: "read", Net: "udp", Err: os.NewSyscallError("recvfrom", err)}
 	}
@@ -29,7 +29,7 @@ func TestTold(t *testing.T) {
 		{failed(unix.EPERM), Unknown}, // rules of this host
 		{errors.New("another error"), Unknown},
 	} {
-		if got := told(tt.err); got != tt.want {
+		if got := answerFromError(tt.err); got != tt.want {
 			t.Errorf("%v: %v, want %v", tt.err, got, tt.want)
 		}
 	}

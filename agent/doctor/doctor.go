@@ -1,7 +1,7 @@
 // Package doctor diagnoses a host: what is wrong with it, with its part in each network and with the paths to the
 // other hosts, and what to do about it.
 //
-// The caller gathers Facts, and Judge turns them into findings. Judge is pure. The functions of look_linux.go read
+// The caller gathers Facts, and Judge turns them into findings. Judge is pure. The functions of kernel_linux.go read
 // facts from the kernel and change nothing. The package knows neither the agent nor the store: the caller adds their
 // part of the facts.
 package doctor
@@ -30,39 +30,39 @@ const (
 	CheckConfig      = "config"     // its files are valid
 	CheckRights      = "rights"     // it may change the host's network
 	CheckModule      = "module"     // the kernel has what the backend needs
-	CheckConsul      = "consul"     // answers
-	CheckEtcd        = "etcd"       // answers
-	CheckKubernetes  = "kubernetes" // answers
-	CheckLogin       = "login"      // gives the agent its token
-	CheckACL         = "acl"        // allows everything the agent must do
-	CheckOverlap     = "overlap"    // of pools with each other and with the host's own routes
+	CheckConsul      = "consul"     // Consul answers
+	CheckEtcd        = "etcd"       // etcd answers
+	CheckKubernetes  = "kubernetes" // the API server answers
+	CheckLogin       = "login"      // the login gives the agent its token
+	CheckACL         = "acl"        // the token allows everything the agent must do
+	CheckOverlap     = "overlap"    // pools overlap neither each other nor the host's own routes
 	CheckConflict    = "conflict"   // no other host uses this host's identity
-	CheckPublicIP    = "public_ip"  // leads to this host and to no other
+	CheckPublicIP    = "public_ip"  // the public address leads to this host and to no other
 	CheckNetwork     = "network"    // its definition is valid
-	CheckUnderlay    = "underlay"   // there is one
+	CheckUnderlay    = "underlay"   // it has an interface and an address
 	CheckLease       = "lease"      // its session lives
-	CheckDevice      = "device"     // exists and is up
-	CheckRoutes      = "routes"     // lead to every peer
-	CheckRecord      = "record"     // matches the device
+	CheckDevice      = "device"     // the device exists and is up
+	CheckRoutes      = "routes"     // routes lead to every peer
+	CheckRecord      = "record"     // the lease record matches the device
 	CheckForwarding  = "forwarding" // the kernel's switches are on
 	CheckRules       = "rules"      // other programs' rules let containers' packets pass
-	CheckReversePath = "rp_filter"  // accepts the packets that arrive
+	CheckReversePath = "rp_filter"  // the reverse path filter accepts the packets that arrive
 	CheckPort        = "port"       // the tunnel's port is open in both directions
 	CheckPathMTU     = "path_mtu"   // the paths carry packets of the full size
-	CheckChecksum    = "checksum"   // more than pings arrives
-	CheckPeers       = "peers"      // answer
+	CheckChecksum    = "checksum"   // UDP and TCP arrive where pings do
+	CheckPeers       = "peers"      // the peers answer
 	CheckCNI         = "cni"        // Nomad has a network of leno
 )
 
-// Judge returns the findings for the facts: one for every fault, and one for each part that is well. It leaves out
+// Judge returns the findings for the facts: one for every fault, and one for each part that is healthy. It leaves out
 // what follows from another finding.
 func Judge(f Facts) []api.Finding {
 	v := &verdict{facts: f}
-	v.host()
-	v.store()
-	v.overlaps()
+	v.judgeHost()
+	v.judgeStore()
+	v.judgeOverlaps()
 	for _, n := range f.Networks {
-		v.network(n)
+		v.judgeNetwork(n)
 	}
 	v.sort()
 	return v.list
@@ -88,49 +88,49 @@ func (v *verdict) sort() {
 type verdict struct {
 	facts Facts
 	list  []api.Finding
-	// misled means that the record of the network that is judged has another MAC address or key than the device: what
+	// staleRecord means that the record of the network that is judged has another MAC address or key than the device: what
 	// the other hosts send is lost, whatever rules allow.
-	misled bool
+	staleRecord bool
 }
 
 func (v *verdict) add(f api.Finding) { v.list = append(v.list, f) }
 
-// found reports whether one of the checks has a fault, in the network or for the whole host.
-func (v *verdict) found(network string, checks ...string) bool {
+// hasFault reports whether one of the checks has a fault, in the network or for the whole host.
+func (v *verdict) hasFault(network string, checks ...string) bool {
 	return slices.ContainsFunc(v.list, func(f api.Finding) bool {
 		return f.Status == api.FindingFault && (f.Network == network || f.Network == "") && slices.Contains(checks, f.Check)
 	})
 }
 
-func fault(check, network, peer, tried, saw, do string) api.Finding {
+func newFault(check, network, peer, tried, saw, do string) api.Finding {
 	return api.Finding{Check: check, Status: api.FindingFault, Network: network, Peer: peer, Tried: tried, Saw: saw,
 		Do: do}
 }
 
-func well(check, network, tried, format string, args ...any) api.Finding {
+func newOK(check, network, tried, format string, args ...any) api.Finding {
 	return api.Finding{Check: check, Status: api.FindingOK, Network: network, Tried: tried,
 		Saw: fmt.Sprintf(format, args...)}
 }
 
-func unknown(check, network, tried, saw, do string) api.Finding {
+func newUnknown(check, network, tried, saw, do string) api.Finding {
 	return api.Finding{Check: check, Status: api.FindingUnknown, Network: network, Tried: tried, Saw: saw, Do: do}
 }
 
-func warning(check, network, peer, tried, saw, do string) api.Finding {
+func newWarning(check, network, peer, tried, saw, do string) api.Finding {
 	return api.Finding{Check: check, Status: api.FindingWarning, Network: network, Peer: peer, Tried: tried, Saw: saw,
 		Do: do}
 }
 
-// joined formats a list as text: "a, b and c".
-func joined[T fmt.Stringer](list []T) string {
+// joinStrings formats a list as text: "a, b and c".
+func joinStrings[T fmt.Stringer](list []T) string {
 	words := make([]string, len(list))
 	for i, v := range list {
 		words[i] = v.String()
 	}
-	return and(words)
+	return joinWords(words)
 }
 
-func and(words []string) string {
+func joinWords(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
 	}

@@ -33,8 +33,8 @@ func way(path string, answered bool) api.ProbedWay {
 		Small: api.ProbedSize{Bytes: 64, Sent: 3, Answered: n, MinMS: 0.1, MaxMS: 0.2}, Full: api.ProbedSize{Bytes: 1450, Sent: n, Answered: n}}
 }
 
-// fit returns a host on which nothing is wrong, with one peer that answers.
-func fit() Facts {
+// healthyHost returns a host on which nothing is wrong, with one peer that answers.
+func healthyHost() Facts {
 	lease := registry.Lease{Network: "n", Node: "host-a", NodeID: "1", Session: "s", Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")},
 		PublicIPs: []netip.Addr{here}, MTU: 1450, Backend: registry.Backend{Type: "vxlan", Object: json.RawMessage(`{"type":"vxlan","vtep_mac":"0a:00:00:00:00:01"}`)}}
 	record := lease
@@ -43,11 +43,11 @@ func fit() Facts {
 		Networks: []Network{{Name: "n", Backend: "vxlan", Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}, Subnets: lease.Subnets, MTU: 1450, Link: "leno-n", Port: 8472,
 			Checks:   Checks{Network: passing("network"), Underlay: passing("underlay"), Lease: passing("lease"), Conflict: passing("conflict"), Device: passing("device"), Routes: passing("routes")},
 			Underlay: Underlay{Interface: "eth0", MTU: 1500, Public: []netip.Addr{here}, Own: []netip.Addr{here}, OnLink: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}},
-			Lease:    Lease{Held: true, Mine: lease, Record: &record, Renewed: now.Add(-4 * time.Second), TTL: 10 * time.Second, Now: now},
+			Lease:    Lease{Held: true, Own: lease, Record: &record, Renewed: now.Add(-4 * time.Second), TTL: 10 * time.Second, Now: now},
 			Device:   Device{Wanted: true, Exists: true, Up: true, Kind: "vxlan", MAC: "0a:00:00:00:00:01", MTU: 1450},
 			Peers: []Peer{{Node: "host-b", Held: true, Public: there, Port: 8472, Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.2.0/24")}, Datagrams: Yes,
 				Probe: &api.PeerProbe{Node: "host-b", Held: true, Reached: true, Ways: []api.ProbedWay{way(api.PathOverlay, true), way(api.PathUnderlay, true)}}}},
-			Asked: 1}}}
+			Probed: 1}}}
 }
 
 func passing(name string) api.Check { return api.Check{Name: name, Status: api.Passing} }
@@ -66,19 +66,19 @@ func TestJudge(t *testing.T) {
 		p := n.Peers[0].Probe
 		p.Ways = []api.ProbedWay{way(api.PathOverlay, false), way(api.PathUnderlay, underlay)}
 		if there != "" {
-			p.There, p.Back = &api.ProbedDirection{State: there}, &api.ProbedDirection{State: back}
+			p.ToPeer, p.FromPeer = &api.ProbedDirection{State: there}, &api.ProbedDirection{State: back}
 		}
 	}
 	tun := &fs.PathError{Op: "open", Path: "/dev/net/tun", Err: unix.ENOENT}
 	for _, tt := range []struct {
 		name   string
 		change func(f *Facts, n *Network)
-		want   string // statuses and checks of all findings that are not well
+		want   string // statuses and checks of all findings that are not ok
 		words  string // of the first finding
 	}{
 		{"nothing", func(*Facts, *Network) {}, "", ""},
-		{"no peers", func(_ *Facts, n *Network) { n.Peers, n.Asked = nil, 0 }, "", ""},
-		{"the store away, lately renewed", func(f *Facts, n *Network) {
+		{"no peers", func(_ *Facts, n *Network) { n.Peers, n.Probed = nil, 0 }, "", ""},
+		{"the store away, renewed before", func(f *Facts, n *Network) {
 			f.Store.Err, n.Lease.Record, n.Lease.RecordErr = registry.ErrUnavailable, nil, registry.ErrUnavailable
 		}, "fault consul, warning lease", "packets do not depend on it"},
 		{"the store away for long", func(f *Facts, n *Network) {
@@ -139,11 +139,11 @@ func TestJudge(t *testing.T) {
 			f.Capabilities, n.Checks.Device = []string{"CAP_NET_ADMIN"}, failing("device", "operation not permitted")
 		}, "fault rights", "CAP_NET_ADMIN"},
 		{"no packets may be sent", func(f *Facts, n *Network) {
-			f.Capabilities, f.Inactive, n.Peers[0].Probe, n.Asked = []string{"CAP_NET_RAW"}, "no right", nil, 0
+			f.Capabilities, f.InactiveReason, n.Peers[0].Probe, n.Probed = []string{"CAP_NET_RAW"}, "no right", nil, 0
 		}, "unknown rights", "CAP_NET_RAW"},
 		{"the device is down", func(_ *Facts, n *Network) { n.Device.Up = false; silence(n, true, "", "") }, "fault device", "is down"},
 		{"a rule here, seen in passing", func(_ *Facts, n *Network) {
-			n.Blockades, n.Peers[0].Probe, n.Asked = []foreign.Blockade{blocked(true)}, nil, 0
+			n.Blockades, n.Peers[0].Probe, n.Probed = []foreign.Blockade{blocked(true)}, nil, 0
 		}, "fault port", "what 192.0.2.12 sends"},
 		{"a rule here that blocks no peer", func(_ *Facts, n *Network) { n.Blockades = []foreign.Blockade{blocked(true)} }, "", ""},
 		{"a rule here, where pings are closed too", func(_ *Facts, n *Network) {
@@ -170,9 +170,9 @@ func TestJudge(t *testing.T) {
 			b.ExceptAnswers = true
 			n.Blockades = []foreign.Blockade{b}
 		}, "warning port", "unless it answers what this host has sent"},
-		{"lost there", func(_ *Facts, n *Network) { silence(n, true, api.DirectionLost, api.DirectionPasses) }, "fault port", "from 192.0.2.11 to 192.0.2.12"},
-		{"lost on the way back", func(_ *Facts, n *Network) { silence(n, true, api.DirectionPasses, api.DirectionLost) }, "fault port", "from 192.0.2.12 to 192.0.2.11"},
-		{"lost both ways", func(_ *Facts, n *Network) { silence(n, true, api.DirectionUnknown, api.DirectionUnknown) }, "fault port", "neither there nor back"},
+		{"lost on the way to the peer", func(_ *Facts, n *Network) { silence(n, true, api.DirectionLost, api.DirectionPasses) }, "fault port", "from 192.0.2.11 to 192.0.2.12"},
+		{"lost on the way from the peer", func(_ *Facts, n *Network) { silence(n, true, api.DirectionPasses, api.DirectionLost) }, "fault port", "from 192.0.2.12 to 192.0.2.11"},
+		{"lost both ways", func(_ *Facts, n *Network) { silence(n, true, api.DirectionUnknown, api.DirectionUnknown) }, "fault port", "in either direction"},
 		{"behind a NAT that does not pass the port on", func(_ *Facts, n *Network) {
 			n.Underlay.Public = []netip.Addr{netip.MustParseAddr("203.0.113.1")}
 			n.Lease.Record.PublicIPs = n.Underlay.Public
@@ -189,24 +189,24 @@ func TestJudge(t *testing.T) {
 			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "eth0", Mode: "2"}}
 		}, "fault rp_filter", "no route leads back"},
 		{"a refusal that nothing meets", func(_ *Facts, n *Network) {
-			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "eth0", Mode: "1", By: "leno-n", Perhaps: true}}
+			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "eth0", Mode: "1", ReturnLink: "leno-n", IfAsymmetric: true}}
 		}, "", ""},
 		{"the reverse path filter drops what comes by another link", func(_ *Facts, n *Network) {
 			silence(n, false, "", "")
 			n.Filtered = 6
-			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "eth1 or eth2", Mode: "1", By: "eth0", Elsewhere: true}}
-		}, "fault rp_filter", "what comes from 192.0.2.12 by eth1 or eth2 is dropped: rp_filter is 1 there, and the way back to it is over eth0"},
+			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "eth1 or eth2", Mode: "1", ReturnLink: "eth0", OtherLinks: true}}
+		}, "fault rp_filter", "packets from 192.0.2.12 that arrive on eth1 or eth2 are dropped: rp_filter is 1 there, and the route back is over eth0"},
 		{"a peer is down, and nothing comes by another link", func(_ *Facts, n *Network) {
 			silence(n, false, "", "")
-			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "eth1", Mode: "1", By: "eth0", Elsewhere: true}}
+			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "eth1", Mode: "1", ReturnLink: "eth0", OtherLinks: true}}
 		}, "warning peers", "publishes a wrong address"},
 		{"full packets lost", func(_ *Facts, n *Network) {
 			n.Peers[0].Probe.Ways[0].Full.Answered, n.Peers[0].Probe.Ways[0].Largest = 0, 1350
 		}, "fault path_mtu", "1350 bytes pass"},
 		{"some packets lost", func(_ *Facts, n *Network) { n.Peers[0].Probe.Ways[0].Full.Answered = 2 }, "warning peers",
-			"lost were 1 of 3 packets of 1450 bytes to host-b through the overlay"},
-		{"no packets were sent", func(f *Facts, n *Network) { f.Active, n.Peers[0].Probe, n.Asked = false, nil, 0 }, "unknown peers", "the paths to the other hosts (1) are not tested"},
-		{"no packets were sent, and there are no peers", func(f *Facts, n *Network) { f.Active, n.Peers, n.Asked = false, nil, 0 }, "", ""},
+			"1 of 3 packets (1450 bytes) to host-b lost in the overlay"},
+		{"no packets were sent", func(f *Facts, n *Network) { f.Active, n.Peers[0].Probe, n.Probed = false, nil, 0 }, "unknown peers", "the paths to the other hosts (1) are not tested"},
+		{"no packets were sent, and there are no peers", func(f *Facts, n *Network) { f.Active, n.Peers, n.Probed = false, nil, 0 }, "", ""},
 		{"more than pings lost", func(_ *Facts, n *Network) { n.Peers[0].Datagrams = No }, "fault checksum", "checksum_offload"},
 		{"a route in the pool", func(_ *Facts, n *Network) {
 			n.Routes = []Route{{Dst: netip.MustParsePrefix("10.5.2.0/25"), Link: "eth1"}}
@@ -244,11 +244,11 @@ func TestJudge(t *testing.T) {
 		}, "unknown peers", "before this was done"},
 		{"packets that rules of this host keep", func(_ *Facts, n *Network) {
 			silence(n, true, "", "")
-			n.Peers[0].Probe.Ways[0].Errors = []api.ProbeError{{Reason: "a firewall of this host does not let it out", Count: 3}}
-		}, "unknown peers", "does not let it out"},
+			n.Peers[0].Probe.Ways[0].Errors = []api.ProbeError{{Reason: "a firewall of this host drops it", Count: 3}}
+		}, "unknown peers", "a firewall of this host drops it"},
 		{"a port that is refused, of which no packet of ours shows anything", func(_ *Facts, n *Network) {
 			silence(n, true, "", "")
-			n.Peers[0].Probe.Ways[0].Errors = []api.ProbeError{{Reason: "a firewall of this host does not let it out", Count: 3}}
+			n.Peers[0].Probe.Ways[0].Errors = []api.ProbeError{{Reason: "a firewall of this host drops it", Count: 3}}
 			n.Peers[0].Probe.Ways[1].Errors = []api.ProbeError{{Reason: "port unreachable", From: there, About: "udp port 8472", Count: 1}}
 		}, "fault port", "port unreachable"},
 		{"a peer whose rules take no echo requests", func(_ *Facts, n *Network) {
@@ -256,7 +256,7 @@ func TestJudge(t *testing.T) {
 		}, "", ""},
 		{"datagrams that could not be sent", func(_ *Facts, n *Network) { n.Peers[0].Datagrams = Unknown }, "", ""},
 		{"a peer that is left out, and to which no route leads", func(_ *Facts, n *Network) {
-			n.Peers[0].Skipped, n.Peers[0].Probe, n.Asked = "another backend", nil, 0
+			n.Peers[0].Skipped, n.Peers[0].Probe, n.Probed = "another backend", nil, 0
 			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "leno-n", Mode: "2"}}
 			n.Blockades = []foreign.Blockade{blocked(true)}
 		}, "", ""},
@@ -292,7 +292,7 @@ func TestJudge(t *testing.T) {
 		{"rules that cannot be read", func(_ *Facts, n *Network) { n.RulesErr = errors.New("no right") }, "unknown rules", "no right"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := fit()
+			f := healthyHost()
 			tt.change(&f, &f.Networks[0])
 			list := slices.DeleteFunc(Judge(f), func(f api.Finding) bool { return f.Status == api.FindingOK })
 			var got []string
@@ -305,17 +305,17 @@ func TestJudge(t *testing.T) {
 			if strings.Join(got, ", ") != tt.want {
 				t.Errorf("got %q, want %q:\n%+v", got, tt.want, list)
 			} else if len(list) > 0 && !strings.Contains(fmt.Sprint(list[0]), tt.words) {
-				t.Errorf("it does not say %q: %+v", tt.words, list[0])
+				t.Errorf("missing %q: %+v", tt.words, list[0])
 			}
 		})
 	}
 }
 
-// three returns a host on which nothing is wrong, with peers that answer.
-func three(peers int) Facts {
-	f := fit()
+// healthyHostWithPeers returns a host on which nothing is wrong, with peers that answer.
+func healthyHostWithPeers(peers int) Facts {
+	f := healthyHost()
 	n := &f.Networks[0]
-	n.Peers, n.Asked = nil, peers
+	n.Peers, n.Probed = nil, peers
 	for i := range peers {
 		name := fmt.Sprintf("host-%c", 'b'+i)
 		n.Peers = append(n.Peers, Peer{Node: name, Held: true, Public: netip.AddrFrom4([4]byte{192, 0, 2, byte(12 + i)}),
@@ -338,52 +338,52 @@ func TestFaultsOfSeveralPeers(t *testing.T) {
 	closed := func(there, back string) func(*Peer) {
 		return func(p *Peer) {
 			p.Probe.Ways[0], p.Probe.Reached = way(api.PathOverlay, false), false
-			p.Probe.There, p.Probe.Back = &api.ProbedDirection{State: there}, &api.ProbedDirection{State: back}
+			p.Probe.ToPeer, p.Probe.FromPeer = &api.ProbedDirection{State: there}, &api.ProbedDirection{State: back}
 		}
 	}
 	silent := func(p *Peer) {
 		p.Probe.Ways, p.Probe.Reached = []api.ProbedWay{way(api.PathOverlay, false), way(api.PathUnderlay, false)}, false
 	}
 	refusal := func(p *Peer) {
-		p.Refusals = []Refusal{{Source: p.Public, Dest: here, Link: "eth0", Mode: "1", By: "eth1"}}
+		p.Refusals = []Refusal{{Source: p.Public, Dest: here, Link: "eth0", Mode: "1", ReturnLink: "eth1"}}
 		silent(p)
 	}
 	for _, tt := range []struct {
 		name  string
 		peers int
 		with  map[int]func(*Peer)
-		want  []string // "status check peer: words", of all findings that are not well
+		want  []string // "status check peer: words", of all findings that are not ok
 		lacks string   // in the texts
 	}{
 		{"one link is narrow, seen from there", 3, map[int]func(*Peer){0: narrow(1354, 1404), 1: narrow(1354, 1404), 2: narrow(1350, 1404)}, []string{
-			"fault path_mtu : packets of 1350 bytes pass through the overlay, those of 1450, its MTU, do not; of 1500 bytes that eth0 can send, 1400 reach host-b, host-c and host-d plainly; " +
-				"it is so with all 3 hosts that answer: the fault is on this host's own link, eth0 | set the MTU of what eth0 is connected to (its switch port, VLAN or virtual network) to 1500; " +
+			"fault path_mtu : packets of 1350 bytes pass through the overlay, those of 1450, its MTU, do not; of 1500 bytes that eth0 can send, 1400 reach host-b, host-c and host-d over the underlay; " +
+				"all 3 hosts that answer show it: the fault is on this host's own link, eth0 | set the MTU of what eth0 is connected to (its switch port, VLAN or virtual network) to 1500; " +
 				"else lower that of every host, here with `ip link set dev eth0 mtu 1400`"}, "1404"},
 		{"one link is narrow, seen from another host", 3, map[int]func(*Peer){1: narrow(1354, 1400)}, []string{
-			"fault path_mtu host-c: 1400 reach host-c plainly; it is not so with the other hosts that answer (2): the fault is on the side of host-c | set the MTU of what host-c is connected to"}, "own link"},
+			"fault path_mtu host-c: 1400 reach host-c over the underlay; the other hosts that answer (2) do not show it: the fault is on the side of host-c | set the MTU of what host-c is connected to"}, "own link"},
 		{"the way to some is narrow", 4, map[int]func(*Peer){1: narrow(1354, 1404), 2: narrow(1350, 1400)}, []string{
-			"fault path_mtu : 1400 reach host-c and host-d plainly; it is not so with the other hosts that answer (2): the fault is on the way to these | set the MTU of what lies between the hosts"}, "own link"},
-		{"one peer, which tells no sides apart", 1, map[int]func(*Peer){0: narrow(1350, 1400)}, []string{"fault path_mtu host-b: 1400 reach host-b plainly | set the MTU of what lies between"}, "the fault is on"},
+			"fault path_mtu : 1400 reach host-c and host-d over the underlay; the other hosts that answer (2) do not show it: the fault is on the way to these | set the MTU of what lies between the hosts"}, "own link"},
+		{"one peer, which tells no sides apart", 1, map[int]func(*Peer){0: narrow(1350, 1400)}, []string{"fault path_mtu host-b: 1400 reach host-b over the underlay | set the MTU of what lies between"}, "the fault is on"},
 		{"a router says so", 1, map[int]func(*Peer){0: narrow(1354, 1404, api.ProbeError{Reason: "fragmentation needed", From: there, MTU: 1392})}, []string{
-			"fault path_mtu host-b: packets of 1342 bytes pass through the overlay | 192.0.2.12 says so (fragmentation needed, 1392) | mtu 1392"}, ""},
+			"fault path_mtu host-b: packets of 1342 bytes pass through the overlay | 192.0.2.12 reports it (fragmentation needed, 1392) | mtu 1392"}, ""},
 		{"this host's port is closed", 2, map[int]func(*Peer){0: closed(api.DirectionPasses, api.DirectionLost), 1: closed(api.DirectionPasses, api.DirectionLost)}, []string{
-			"fault port : of host-b and host-c each: its host answers | what it sends here is lost; it is so with all 2 hosts that answer: the fault is on this host's own side | accept UDP port 8472 from all hosts to 192.0.2.11"}, ""},
+			"fault port : for each of host-b and host-c: its host answers | what it sends here is lost; all 2 hosts that answer show it: the fault is on this host's own side | accept UDP port 8472 from all hosts to 192.0.2.11"}, ""},
 		{"this host's port is closed to one", 2, map[int]func(*Peer){0: closed(api.DirectionLost, api.DirectionPasses)}, []string{
-			"fault port host-b: what this host sends to its UDP port 8472 is lost; it is not so with the other hosts that answer (1): the fault is on the side of host-b | accept UDP port 8472 from 192.0.2.11 to 192.0.2.12"}, ""},
+			"fault port host-b: what this host sends to its UDP port 8472 is lost; the other hosts that answer (1) do not show it: the fault is on the side of host-b | accept UDP port 8472 from 192.0.2.11 to 192.0.2.12"}, ""},
 		{"two faults", 3, map[int]func(*Peer){0: closed(api.DirectionLost, api.DirectionPasses), 1: narrow(1350, 1400)}, []string{
-			"fault port host-b: other hosts that answer (2): the fault is on the side of host-b", "fault path_mtu host-c: other hosts that answer (1): the fault is on the side of host-c"}, "own link"},
+			"fault port host-b: other hosts that answer (2) do not show it: the fault is on the side of host-b", "fault path_mtu host-c: other hosts that answer (1) do not show it: the fault is on the side of host-c"}, "own link"},
 		{"no peer answers", 2, map[int]func(*Peer){0: silent, 1: silent}, []string{
 			"fault peers : none of the 2 hosts that hold a lease answers | host-b and host-c; the fault is on this host's own link, eth0 | `ip route get 192.0.2.12`"}, ""},
 		{"one does not answer", 2, map[int]func(*Peer){1: silent}, []string{"warning peers host-c: answers neither at 192.0.2.13"}, "1 of 2"},
 		{"the reverse path filter keeps all out", 2, map[int]func(*Peer){0: refusal, 1: refusal}, []string{
-			"fault rp_filter : what comes from 192.0.2.12 and 192.0.2.13 by eth0 is dropped | the way back to it is over eth1"}, ""},
+			"fault rp_filter : packets from 192.0.2.12 and 192.0.2.13 that arrive on eth0 are dropped | the route back is over eth1"}, ""},
 		{"pings alone", 2, map[int]func(*Peer){0: func(p *Peer) { p.Datagrams = No }, 1: func(p *Peer) { p.Datagrams = No }}, []string{
-			"fault checksum : pings reach host-b and host-c, and of UDP and TCP nothing | this host's own link"}, ""},
+			"fault checksum : pings reach host-b and host-c, UDP and TCP do not | this host's own link"}, ""},
 		{"packets lost on all ways", 2, map[int]func(*Peer){0: func(p *Peer) { p.Probe.Ways[0].Small.Answered = 2 }, 1: func(p *Peer) { p.Probe.Ways[1].Full.Answered = 1 }}, []string{
-			"warning peers : lost were 1 of 3 packets of 64 bytes to host-b through the overlay; 2 of 3 packets of 1450 bytes to host-c through the underlay; it is so with all 2 hosts | `leno peers n -probe -count=50` | `ip -s link show dev eth0`"}, ""},
+			"warning peers : 1 of 3 packets (64 bytes) to host-b lost in the overlay; 2 of 3 packets (1450 bytes) to host-c lost in the underlay; all 2 hosts that answer show it |  `leno peers n -probe -count=50` | `ip -s link show dev eth0`"}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := three(tt.peers)
+			f := healthyHostWithPeers(tt.peers)
 			for i, change := range tt.with {
 				change(&f.Networks[0].Peers[i])
 			}
@@ -407,7 +407,7 @@ func TestFaultsOfSeveralPeers(t *testing.T) {
 				}
 				for word := range strings.SplitSeq(words, " | ") {
 					if text := wrong[i].Saw + " " + wrong[i].Do; !strings.Contains(text, word) {
-						t.Errorf("it does not say %q: %s", word, text)
+						t.Errorf("missing %q: %s", word, text)
 					}
 				}
 			}
@@ -422,11 +422,11 @@ func TestFaultsOfSeveralPeers(t *testing.T) {
 	}
 }
 
-// TestAloneSaysNothingOfPeers checks a command without an agent: it does not know the other hosts.
-func TestAloneSaysNothingOfPeers(t *testing.T) {
-	f := fit()
-	f.Alone, f.Active = &Alone{Address: "127.0.0.1:5366", Err: errors.New("refused"), Files: []string{"a.hcl"}}, false
-	f.Networks[0].Peers, f.Networks[0].Asked = nil, 0
+// TestOfflineHasNoPeerFindings checks a command without an agent: it does not know the other hosts.
+func TestOfflineHasNoPeerFindings(t *testing.T) {
+	f := healthyHost()
+	f.Offline, f.Active = &Offline{Address: "127.0.0.1:5366", Err: errors.New("refused"), Files: []string{"a.hcl"}}, false
+	f.Networks[0].Peers, f.Networks[0].Probed = nil, 0
 	for _, f := range Judge(f) {
 		if f.Check == CheckPeers {
 			t.Errorf("%+v", f)
@@ -434,11 +434,11 @@ func TestAloneSaysNothingOfPeers(t *testing.T) {
 	}
 }
 
-// TestFlannel checks that no finding about a host that runs flannel sends anyone to `leno doctor` or an agent there, and
-// that flannel's chains are named.
+// TestFlannel checks that no finding about a host that runs flannel sends anyone to `leno doctor` or an agent there,
+// and that flannel's chains are named.
 func TestFlannel(t *testing.T) {
 	for _, underlay := range []bool{true, false} {
-		f := three(2)
+		f := healthyHostWithPeers(2)
 		f.FlannelChains = []string{"the chain FLANNEL-FWD", "the chain FLANNEL-POSTRTG"}
 		for i := range f.Networks[0].Peers {
 			p := &f.Networks[0].Peers[i]

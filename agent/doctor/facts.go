@@ -13,30 +13,30 @@ import (
 
 // Facts hold what is known of a host.
 type Facts struct {
-	Node     string
-	Active   bool   // packets were sent, where that was possible
-	Inactive string // why none could be sent although it was requested, "" for no reason
+	Node           string
+	Active         bool   // packets were sent, where that was possible
+	InactiveReason string // why none could be sent although it was requested, "" for no reason
 
 	Capabilities []string // missing ones; nil for none, or not known
 	Store        Store
 	Health       []api.Check // of the whole agent, without those that Store covers
 	// directories of a Nomad client in which no CNI configuration uses leno; nil if that is no fault
-	WithoutCNI []string
-	Networks   []Network
+	DirsWithoutCNI []string
+	Networks       []Network
 	// FlannelChains are flannel's chains of firewall rules, such as "iptables chain FLANNEL-FWD".
 	FlannelChains []string
-	// Alone holds the facts of a host on which no agent answers; nil where one does.
-	Alone *Alone
+	// Offline holds the facts of a host on which no agent answers; nil where one does.
+	Offline *Offline
 }
 
-// Alone holds what the command finds out by itself.
-type Alone struct {
-	Address string // where no agent answered
-	Err     error  // why
-	Files   []string
-	Config  error  // why the configuration files are invalid, nil otherwise
-	Owner   string // another agent that has this host or its state directory, "" for none
-	Taken   string // why the address of its API cannot be used, "" when it can
+// Offline holds what the command finds out by itself.
+type Offline struct {
+	Address        string // where no agent answered
+	Err            error  // why
+	Files          []string
+	Config         error  // why the configuration files are invalid, nil otherwise
+	Owner          string // another agent that has this host or its state directory, "" for none
+	AddressProblem string // why the address of its API cannot be used, "" when it can
 }
 
 // Store holds what is known of the store.
@@ -51,16 +51,16 @@ type Store struct {
 
 // Network describes this host's part in one network.
 type Network struct {
-	Name    string
-	Backend string // type
-	Pools   []netip.Prefix
-	Subnets []netip.Prefix // of this host
-	MTU     int            // of the overlay
-	Link    string
-	Notes   []string // what the backend chose by itself, and what it does without
-	Port    int      // UDP, of the tunnel; 0 for none
-	Same    bool     // packets are also sent from that port
-	Checks  Checks
+	Name     string
+	Backend  string // type
+	Pools    []netip.Prefix
+	Subnets  []netip.Prefix // of this host
+	MTU      int            // of the overlay
+	Link     string
+	Notes    []string // what the backend chose by itself, and what it does without
+	Port     int      // UDP, of the tunnel; 0 for none
+	SamePort bool     // packets are also sent from that port
+	Checks   Checks
 
 	Underlay Underlay
 	Lease    Lease
@@ -76,8 +76,8 @@ type Network struct {
 	ForwardingErr error
 	Forward       bool // the agent switches them on
 
-	Peers []Peer
-	Asked int // how many peers were probed; fewer than all where there are many
+	Peers  []Peer
+	Probed int // how many peers were probed; fewer than all where there are many
 	// Filtered is the number of packets that this host's reverse path filter dropped while peers were probed.
 	Filtered int
 }
@@ -104,15 +104,15 @@ func (u Underlay) publicPort(port int) int {
 	return cmp.Or(int(u.Ports[uint16(port)]), port)
 }
 
-// translated reports whether others reach the host by an address that is not its own.
-func (u Underlay) translated() bool {
+// isTranslated reports whether others reach the host by an address that is not its own.
+func (u Underlay) isTranslated() bool {
 	return len(u.Public) > 0 && len(u.Own) > 0 && u.Own[0] != u.Public[0]
 }
 
 // Lease holds what the agent holds, and what the store has.
 type Lease struct {
 	Held      bool // an agent holds it, or says so
-	Mine      registry.Lease
+	Own       registry.Lease
 	Renewed   time.Time // last
 	TTL       time.Duration
 	Record    *registry.Lease // the record as it was just read; nil when there is none
@@ -148,16 +148,16 @@ type Route struct {
 
 // Peer is another host and the paths to it.
 type Peer struct {
-	Node     string
-	Held     bool
-	Flannel  bool // it runs flannel
-	Skipped  string
-	Subnets  []netip.Prefix
-	Public   netip.Addr
-	Near     bool // packets do not go to its public address, but to another one, past a NAT
-	Port     int  // UDP port to which packets go; 0 for a backend without ports
-	Refusals []Refusal
-	Probe    *api.PeerProbe // nil where nothing was sent
+	Node      string
+	Held      bool
+	Flannel   bool // it runs flannel
+	Skipped   string
+	Subnets   []netip.Prefix
+	Public    netip.Addr
+	BehindNAT bool // packets do not go to its public address, but to another one, past a NAT
+	Port      int  // UDP port to which packets go; 0 for a backend without ports
+	Refusals  []Refusal
+	Probe     *api.PeerProbe // nil where nothing was sent
 	// Datagrams tells whether UDP and TCP get through the overlay where pings do; Unknown where any of them could not
 	// be sent.
 	Datagrams Answer
@@ -169,13 +169,13 @@ type Refusal struct {
 	Source, Dest netip.Addr
 	Link         string // by which it arrives
 	Mode         string // "1", strict, or "2", loose
-	By           string // device by which the host reaches the source; "" for none
-	// Perhaps means that packets arrive by that device only if the peer uses another path between both hosts than
+	ReturnLink   string // device by which the host reaches the source; "" for none
+	// IfAsymmetric means that packets arrive by that device only if the peer uses another path between both hosts than
 	// this host does.
-	Perhaps bool
-	// Elsewhere means that Link names devices that are neither the underlay's nor the network's: packets arrive by one
+	IfAsymmetric bool
+	// OtherLinks means that Link names devices that are neither the underlay's nor the network's: packets arrive by one
 	// of them only if the peer's path to this host is another one than this host's path to the peer.
-	Elsewhere bool
+	OtherLinks bool
 }
 
 // Answer is the answer to a question about the host.

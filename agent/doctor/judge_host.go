@@ -12,46 +12,49 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// host judges what concerns all networks.
-func (v *verdict) host() {
+// judgeHost judges what concerns all networks.
+func (v *verdict) judgeHost() {
 	f := v.facts
-	if f.Alone != nil {
-		v.alone(*f.Alone)
+	if f.Offline != nil {
+		v.judgeOffline(*f.Offline)
 	}
 	if len(f.Capabilities) > 0 {
 		const tried = "read which capabilities the process has"
-		missing := and(f.Capabilities) + " missing"
+		missing := joinWords(f.Capabilities) + " missing"
 		switch {
 		case slices.Contains(f.Capabilities, "CAP_NET_ADMIN") && slices.ContainsFunc(f.Networks,
 			func(n Network) bool { return n.Device.Wanted }):
-			v.add(fault(CheckRights, "", "", tried, missing,
+			v.add(newFault(CheckRights, "", "", tried, missing,
 				"run the agent as root or with CAP_NET_ADMIN and CAP_NET_RAW (examples/systemd/leno.service)"))
-		case f.Active || f.Inactive != "":
-			v.add(unknown(CheckRights, "", tried, missing+": not all could be tried", "run it as root or with CAP_NET_RAW"))
+		case f.Active || f.InactiveReason != "":
+			v.add(newUnknown(CheckRights, "", tried, missing+": not everything could be tested",
+				"run it as root or with CAP_NET_RAW"))
 		}
-	} else if f.Inactive != "" {
-		v.add(unknown(CheckPeers, "", "send packets to the other hosts", f.Inactive, ""))
+	} else if f.InactiveReason != "" {
+		v.add(newUnknown(CheckPeers, "", "send packets to the other hosts", f.InactiveReason, ""))
 	}
 	for _, c := range f.Health {
 		if c.Name == CheckLogin {
-			v.login(c)
+			v.judgeLogin(c)
 			continue
 		}
-		v.unwell("", c)
+		v.addCheck("", c)
 	}
 	if chains := f.FlannelChains; len(chains) > 0 {
-		v.add(well(CheckRules, "", "look for firewall rules of flannel",
-			"there are %s. They do no harm; when flanneld no longer runs here, delete them, or restart the host", and(chains)))
+		v.add(newOK(CheckRules, "", "look for firewall rules of flannel",
+			"found %s. They are harmless. When flanneld no longer runs here, delete them or restart the host",
+			joinWords(chains)))
 	}
-	if dirs := f.WithoutCNI; len(dirs) > 0 {
-		v.add(warning(CheckCNI, "", "", "look for a CNI configuration with the plugin leno-cni in "+and(dirs),
-			"there is none: Nomad has no network of leno for its jobs",
+	if dirs := f.DirsWithoutCNI; len(dirs) > 0 {
+		v.add(newWarning(CheckCNI, "", "", "look for a CNI configuration with the plugin leno-cni in "+joinWords(dirs),
+			"none found: Nomad's jobs cannot use a network of leno",
 			"copy leno.conflist to cni_config_dir of the Nomad client, and send the client SIGHUP"))
 	}
 }
 
-// login judges the agent's check of its login. If the agent has no token at all, the finding about the store says it.
-func (v *verdict) login(c api.Check) {
+// judgeLogin judges the agent's check of its login. If the agent has no token at all, the finding about the store says
+// it.
+func (v *verdict) judgeLogin(c api.Check) {
 	if c.Status == api.Passing || errors.Is(v.facts.Store.Err, registry.ErrLogin) {
 		return
 	}
@@ -59,42 +62,42 @@ func (v *verdict) login(c api.Check) {
 	if i := strings.LastIndex(c.Reason, "; "); i >= 0 { // as in registry.LoginError
 		saw, do = c.Reason[:i], c.Reason[i+2:]
 	}
-	v.add(warning(CheckLogin, "", "", "asked the agent for its check "+c.Name, saw, do))
+	v.add(newWarning(CheckLogin, "", "", "ask the agent for its check "+c.Name, saw, do))
 }
 
-// alone judges what keeps an agent from running.
-func (v *verdict) alone(a Alone) {
+// judgeOffline judges what keeps an agent from running.
+func (v *verdict) judgeOffline(a Offline) {
 	const tried = "ask the agent"
-	saw := fmt.Sprintf("none answers at %s: %v", a.Address, a.Err)
-	do := "start it (`systemctl start leno`), and ask again for all that only it can see; -address and LENO_ADDRESS say " +
-		"where it is"
+	saw := fmt.Sprintf("no agent answers at %s: %v", a.Address, a.Err)
+	do := "start it (`systemctl start leno`) and run the command again; if it listens elsewhere, set -address or " +
+		"LENO_ADDRESS"
 	if a.Owner != "" {
-		saw, do = saw+"; "+a.Owner, "ask it where it listens (-address, LENO_ADDRESS), or end it if it hangs"
+		saw, do = saw+"; "+a.Owner, "set -address or LENO_ADDRESS to the address it listens on, or stop it if it hangs"
 	}
-	v.add(fault(CheckAgent, "", "", tried, saw, do))
+	v.add(newFault(CheckAgent, "", "", tried, saw, do))
 	switch {
 	case a.Config != nil:
-		v.add(fault(CheckConfig, "", "", "read the configuration", strings.Join(strings.Fields(a.Config.Error()), " "),
+		v.add(newFault(CheckConfig, "", "", "read the configuration", strings.Join(strings.Fields(a.Config.Error()), " "),
 			"correct it; `leno validate` shows all errors with their lines"))
 	case len(a.Files) == 0:
-		v.add(unknown(CheckConfig, "", "look for the configuration", "no file of it was found",
+		v.add(newUnknown(CheckConfig, "", "look for the configuration", "no configuration file was found",
 			"name it with -config-file or -config-dir"))
 	default:
-		v.add(well(CheckConfig, "", "read the configuration", "%s can be used", strings.Join(a.Files, ", ")))
+		v.add(newOK(CheckConfig, "", "read the configuration", "%s: valid", strings.Join(a.Files, ", ")))
 	}
-	if a.Taken != "" && a.Owner == "" {
-		v.add(fault(CheckAgent, "", "", "listen where the agent's API does", a.Taken,
-			"end the program that listens there (ss -ltnp), or set http.address to another one"))
+	if a.AddressProblem != "" && a.Owner == "" {
+		v.add(newFault(CheckAgent, "", "", "listen on the address of the agent's API", a.AddressProblem,
+			"stop the program that listens there (ss -ltnp), or set http.address to another one"))
 	}
 }
 
-// unwell reports a health check that is not passing, in the agent's words.
-func (v *verdict) unwell(network string, c api.Check) {
+// addCheck reports a health check that is not passing, in the agent's words.
+func (v *verdict) addCheck(network string, c api.Check) {
 	if c.Status == api.Passing || c.Status == "" {
 		return
 	}
 	saw, do := advice.Split(c.Reason)
-	f := warning(c.Name, network, "", "asked the agent for its check "+c.Name, saw, do)
+	f := newWarning(c.Name, network, "", "ask the agent for its check "+c.Name, saw, do)
 	if c.Status == api.Critical {
 		f.Status = api.FindingFault
 	}
@@ -108,7 +111,7 @@ type storeText struct {
 	user  string // what has its rights
 
 	// What to do if the agent's secret cannot be read, if it lacks rights, and if the store does not answer.
-	noSecret, denied, away string
+	noSecret, denied, unreachable string
 }
 
 // textOf returns the words for a kind of store.
@@ -119,9 +122,9 @@ func textOf(kind string) storeText {
 			check:    CheckKubernetes,
 			name:     "Kubernetes",
 			user:     "user",
-			noSecret: "see that the agent can read kubernetes.kubeconfig or the token of its service account",
+			noSecret: "check that the agent can read kubernetes.kubeconfig or the token of its service account",
 			denied:   "give the agent's user the rights to get, list and watch nodes and to patch nodes/status",
-			away: "packets do not depend on it. See that the API server answers (`kubectl get nodes`), " +
+			unreachable: "packets do not depend on it. Check that the API server answers (`kubectl get nodes`), " +
 				"and that kubernetes.kubeconfig is right",
 		}
 	case config.StoreEtcd:
@@ -132,7 +135,8 @@ func textOf(kind string) storeText {
 			noSecret: "write the user's password into that file, or name another one (etcd.password_file): " +
 				"a running agent reads it again on reload",
 			denied: "give the agent a user that may read and write below etcd.prefix (etcd.username, etcd.password_file)",
-			away: "packets do not depend on it. See that etcd runs and has a leader (`etcdctl endpoint status --cluster`), " +
+			unreachable: "packets do not depend on it. Check that etcd runs and has a leader (`etcdctl endpoint status " +
+				"--cluster`), " +
 				"and that etcd.endpoints is right",
 		}
 	}
@@ -144,13 +148,13 @@ func textOf(kind string) storeText {
 			"a running agent reads it again by itself",
 		denied: "give the agent a token with the rules of examples/consul/policy.hcl (consul.token_file), " +
 			"or its role such a policy (consul.login)",
-		away: "packets do not depend on it. See that Consul runs here and has a leader (`consul members`, " +
+		unreachable: "packets do not depend on it. Check that Consul runs here and has a leader (`consul members`, " +
 			"`consul operator raft list-peers`), and that consul.address is right",
 	}
 }
 
-// store judges what concerns the store for all networks.
-func (v *verdict) store() {
+// judgeStore judges what concerns the store for all networks.
+func (v *verdict) judgeStore() {
 	s := v.facts.Store
 	if s.Name == "" {
 		return
@@ -161,28 +165,28 @@ func (v *verdict) store() {
 	var refused *registry.RefusedError
 	switch {
 	case errors.As(s.Err, &refused):
-		v.add(fault(text.check, "", "", tried, s.Name+": "+refused.Err.Error(), refused.Remedy))
+		v.add(newFault(text.check, "", "", tried, s.Name+": "+refused.Err.Error(), refused.Remedy))
 	case errors.As(s.Err, &login):
-		v.add(fault(text.check, "", "", tried, s.Name+": "+login.Err.Error(), login.Remedy))
+		v.add(newFault(text.check, "", "", tried, s.Name+": "+login.Err.Error(), login.Remedy))
 	case errors.Is(s.Err, registry.ErrToken):
-		v.add(fault(text.check, "", "", tried, s.Name+": "+s.Err.Error(), text.noSecret))
+		v.add(newFault(text.check, "", "", tried, s.Name+": "+s.Err.Error(), text.noSecret))
 	case errors.Is(s.Err, registry.ErrDenied):
-		v.add(fault(text.check, "", "", tried, s.Name+": "+s.Err.Error(), text.denied))
+		v.add(newFault(text.check, "", "", tried, s.Name+": "+s.Err.Error(), text.denied))
 	case s.Err != nil:
-		v.add(fault(text.check, "", "", tried, s.Name+": "+s.Err.Error(), text.away))
+		v.add(newFault(text.check, "", "", tried, s.Name+": "+s.Err.Error(), text.unreachable))
 		return
 	default:
-		v.add(well(text.check, "", tried, "%s answers", s.Name))
+		v.add(newOK(text.check, "", tried, "%s answers", s.Name))
 	}
-	v.rights(s)
+	v.judgeRights(s)
 }
 
-func (v *verdict) rights(s Store) {
+func (v *verdict) judgeRights(s Store) {
 	text := textOf(s.Kind)
 	tried := fmt.Sprintf("ask %s what the agent's %s allows", text.name, text.user)
 	if s.RightsErr != nil {
 		if errors.Is(s.RightsErr, registry.ErrDenied) && s.Err == nil || !errors.Is(s.RightsErr, registry.ErrDenied) {
-			v.add(unknown(CheckACL, "", tried, s.RightsErr.Error(), ""))
+			v.add(newUnknown(CheckACL, "", tried, s.RightsErr.Error(), ""))
 		}
 		return
 	}
@@ -197,9 +201,9 @@ func (v *verdict) rights(s Store) {
 		v.list = slices.DeleteFunc(v.list, func(f api.Finding) bool { // this finding is more precise
 			return f.Check == text.check && f.Status == api.FindingFault
 		})
-		v.add(fault(CheckACL, "", "", tried, "it lacks what is needed "+and(purposes),
+		v.add(newFault(CheckACL, "", "", tried, "it lacks the rights needed "+joinWords(purposes),
 			"add to its policy: "+strings.Join(rules, "  ")))
 	case len(s.Rights) > 0:
-		v.add(well(CheckACL, "", tried, "it has all %d rules", len(s.Rights)))
+		v.add(newOK(CheckACL, "", tried, "it has all %d rights", len(s.Rights)))
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// overlaps judges pools that share addresses. The finding is about the network that waits.
-func (v *verdict) overlaps() {
+// judgeOverlaps judges pools that share addresses. The finding is about the network that waits.
+func (v *verdict) judgeOverlaps() {
 	const tried = "compare the pools of the networks on this host"
 	all := v.facts.Networks
 	for i, n := range all {
@@ -28,8 +28,8 @@ func (v *verdict) overlaps() {
 			}
 			for _, p := range n.Pools {
 				if j := slices.IndexFunc(o.Pools, p.Overlaps); j >= 0 {
-					v.add(fault(CheckOverlap, n.Name, "", tried,
-						fmt.Sprintf("%s of network %s and %s of network %s share addresses, and the one that came later waits", p, n.Name,
+					v.add(newFault(CheckOverlap, n.Name, "", tried,
+						fmt.Sprintf("%s of network %s and %s of network %s share addresses: the later network waits", p, n.Name,
 							o.Pools[j], o.Name),
 						"give one of them another pool (`leno network plan` shows what that does), or leave it out on this host"))
 				}
@@ -38,40 +38,40 @@ func (v *verdict) overlaps() {
 	}
 }
 
-// network judges one network, causes first.
-func (v *verdict) network(n Network) {
+// judgeNetwork judges one network, causes first.
+func (v *verdict) judgeNetwork(n Network) {
 	before := len(v.list)
-	v.routes(n)
-	v.identity(n)
-	v.definition(n)
-	v.lease(n)
-	v.device(n)
-	v.record(n)
+	v.judgeRoutes(n)
+	v.judgeIdentity(n)
+	v.judgeDefinition(n)
+	v.judgeLease(n)
+	v.judgeDevice(n)
+	v.judgeRecord(n)
 	if n.Device.Wanted || n.Backend == "host-gw" {
-		v.forwarding(n)
-		v.rules(n)
-		v.ways(n)
+		v.judgeForwarding(n)
+		v.judgeRules(n)
+		v.judgePaths(n)
 	}
 	for _, c := range n.Checks.Others {
 		if c.Reason == health.Starting && slices.ContainsFunc(v.list[before:],
 			func(f api.Finding) bool { return f.Status == api.FindingFault }) {
 			continue // it waits until that fault is repaired
 		}
-		v.unwell(n.Name, c)
+		v.addCheck(n.Name, c)
 	}
 	if len(v.list) == before {
-		v.add(well(CheckNetwork, n.Name, "looked at its state", "nothing to tell"))
+		v.add(newOK(CheckNetwork, n.Name, "check its state", "no problem found"))
 	}
 }
 
-// routes judges the host's own routes that win over leno's or are hidden by them.
-func (v *verdict) routes(n Network) {
+// judgeRoutes judges the host's own routes that win over leno's or are hidden by them.
+func (v *verdict) judgeRoutes(n Network) {
 	const tried = "compare the host's own routes with the pools"
 	if n.Backend == "alloc" {
 		return // which leaves routes to others
 	}
 	if n.RoutesErr != nil {
-		v.add(unknown(CheckOverlap, n.Name, tried, n.RoutesErr.Error(), ""))
+		v.add(newUnknown(CheckOverlap, n.Name, tried, n.RoutesErr.Error(), ""))
 		return
 	}
 	bad := false
@@ -94,20 +94,21 @@ func (v *verdict) routes(n Network) {
 				saw, peer = saw+", where "+p.Node+" has its subnet", p.Node
 			}
 		}
-		v.add(fault(CheckOverlap, n.Name, peer, tried, saw,
+		v.add(newFault(CheckOverlap, n.Name, peer, tried, saw,
 			fmt.Sprintf("move what is there to other addresses (`ip route show %s`), or keep leno out of them: min and max in "+
 				"the network's plan, or another pool", r.Dst)))
 	}
 	if links := slices.Compact(slices.Sorted(slices.Values(flannels))); len(links) > 0 {
 		bad = true
-		v.add(warning(CheckOverlap, n.Name, "", tried, fmt.Sprintf("routes in the pool lead over %s as those of flannel do",
-			and(links)),
+		v.add(newWarning(CheckOverlap, n.Name, "", tried, fmt.Sprintf("routes in the pool lead over %s as those of "+
+			"flannel do",
+			joinWords(links)),
 			"this is normal while flanneld runs here. When the host has moved to leno, stop flanneld and remove what it has left: "+
 				"its devices (`ip link del flannel.1`) or, with host-gw, its routes. On the same etcd, `leno flannel adopt` hands "+
 				"them to leno"))
 	}
-	if !bad && len(n.Pools) > 0 && !v.found(n.Name, CheckOverlap) {
-		v.add(well(CheckOverlap, n.Name, tried, "nothing else is in %s", joined(n.Pools)))
+	if !bad && len(n.Pools) > 0 && !v.hasFault(n.Name, CheckOverlap) {
+		v.add(newOK(CheckOverlap, n.Name, tried, "no other route leads into %s", joinStrings(n.Pools)))
 	}
 }
 
@@ -120,26 +121,26 @@ func (n Network) isLikeHostGW(r Route) bool {
 		})
 }
 
-// identity judges whether other hosts use this host's identity, and whether the address it publishes leads to it.
+// judgeIdentity judges whether other hosts use this host's identity, and whether the address it publishes leads to it.
 // Findings from the paths about this come with the paths.
-func (v *verdict) identity(n Network) {
+func (v *verdict) judgeIdentity(n Network) {
 	const tried = "compare the leases of all hosts"
 	c := n.Checks.Conflict
 	if c.Status != api.Critical {
 		return
 	}
 	if strings.Contains(c.Reason, registry.ErrDuplicateAddress.Error()) {
-		v.add(fault(CheckPublicIP, n.Name, "", tried, c.Reason,
+		v.add(newFault(CheckPublicIP, n.Name, "", tried, c.Reason,
 			"give each host its own: underlay.public_ip, or underlay.interfaces, on the one that has a wrong address. "+
 				"Behind one NAT, with the backend wireguard, give each host its own port: underlay.public_ports"))
 		return
 	}
-	v.add(fault(CheckConflict, n.Name, "", tried, c.Reason,
+	v.add(newFault(CheckConflict, n.Name, "", tried, c.Reason,
 		"give each host its own name (node_name) and state directory (data_dir): on a machine that was cloned remove "+
 			"node-id and start the agent again"))
 }
 
-func (v *verdict) definition(n Network) {
+func (v *verdict) judgeDefinition(n Network) {
 	for _, part := range []struct {
 		check string
 		of    api.Check
@@ -151,9 +152,9 @@ func (v *verdict) definition(n Network) {
 			"or select another one with the underlay block of the configuration and `leno reload`"},
 	} {
 		before := len(v.list)
-		if part.of.Status != "" && !v.found(n.Name, part.by...) {
+		if part.of.Status != "" && !v.hasFault(n.Name, part.by...) {
 			part.of.Name = part.check
-			v.unwell(n.Name, part.of)
+			v.addCheck(n.Name, part.of)
 		}
 		for i := range v.list[before:] {
 			v.list[before+i].Do = cmp.Or(v.list[before+i].Do, part.do)
@@ -161,74 +162,75 @@ func (v *verdict) definition(n Network) {
 	}
 }
 
-// lease judges whether the lease is held and its session alive.
-func (v *verdict) lease(n Network) {
+// judgeLease judges whether the lease is held and its session alive.
+func (v *verdict) judgeLease(n Network) {
 	const tried = "read this host's lease and its session"
 	l, c := n.Lease, n.Checks.Lease
-	if v.facts.Alone != nil {
-		v.leaseAlone(n)
+	if v.facts.Offline != nil {
+		v.judgeOfflineLease(n)
 		return
 	}
-	explained := v.found(n.Name, CheckConflict, CheckPublicIP, CheckNetwork, CheckUnderlay, CheckOverlap)
+	explained := v.hasFault(n.Name, CheckConflict, CheckPublicIP, CheckNetwork, CheckUnderlay, CheckOverlap)
 	silent := l.Now.Sub(l.Renewed).Round(time.Second)
 	store := textOf(v.facts.Store.Kind)
-	again := fmt.Sprintf("the agent takes it again by itself as soon as %s lets it; "+
+	again := fmt.Sprintf("the agent claims it again as soon as %s allows it; "+
 		"containers keep working until another host gets the subnet", store.name)
 	switch {
 	case l.Held && l.RecordErr == nil && l.Record == nil:
-		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("the record of %s is gone: it was deleted or revoked",
-			l.Mine.Subnet()), again))
+		v.add(newFault(CheckLease, n.Name, "", tried, fmt.Sprintf("the record of %s is gone: it was deleted or revoked",
+			l.Own.Subnet()), again))
 	case l.Held && l.Record != nil && !l.Record.Held():
-		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is held no more: its session %s has ended",
-			l.Mine.Subnet(), l.Mine.Session), again))
-	case l.Held && l.Record != nil && l.Record.Session != l.Mine.Session:
-		v.add(fault(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is held by %s with session %s, not by this host's %s",
-			l.Mine.Subnet(), l.Record.Node, l.Record.Session, l.Mine.Session),
-			again+"; `leno lease show` tells who has it"))
+		v.add(newFault(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is no longer held: its session %s has ended",
+			l.Own.Subnet(), l.Own.Session), again))
+	case l.Held && l.Record != nil && l.Record.Session != l.Own.Session:
+		v.add(newFault(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is held by %s with session %s, not by this host's %s",
+			l.Own.Subnet(), l.Record.Node, l.Record.Session, l.Own.Session),
+			again+"; `leno lease show` names its host"))
 	case l.Held && l.RecordErr != nil && !l.Renewed.IsZero() && silent > 2*l.TTL:
-		v.add(fault(CheckLease, n.Name, "", tried,
+		v.add(newFault(CheckLease, n.Name, "", tried,
 			fmt.Sprintf("not renewed for %s, and a session lives twice lease.ttl (%s): by now it is lost, and other hosts see "+
-				"the lease of %s as lapsed", silent, l.TTL, l.Mine.Subnet()),
-			fmt.Sprintf("bring %s back for this host; %s", store.name, again)))
-	case l.Held && l.RecordErr != nil && v.found("", store.check, CheckACL):
+				"the lease of %s as lapsed", silent, l.TTL, l.Own.Subnet()),
+			fmt.Sprintf("make %s reachable from this host; %s", store.name, again)))
+	case l.Held && l.RecordErr != nil && v.hasFault("", store.check, CheckACL):
 		saw := fmt.Sprintf("renewed %s ago; %s keeps it for twice lease.ttl (%s) after that", silent, store.name, l.TTL)
-		v.add(warning(CheckLease, n.Name, "", tried, saw, ""))
+		v.add(newWarning(CheckLease, n.Name, "", tried, saw, ""))
 	case c.Status != api.Passing && c.Status != "" && !explained:
 		c.Name = CheckLease
-		v.unwell(n.Name, c)
+		v.addCheck(n.Name, c)
 	case l.Held && l.RecordErr != nil:
-		v.add(unknown(CheckLease, n.Name, tried, l.RecordErr.Error(), ""))
+		v.add(newUnknown(CheckLease, n.Name, tried, l.RecordErr.Error(), ""))
 	case l.Held:
-		v.add(well(CheckLease, n.Name, tried, "%s is held, renewed %s ago", l.Mine.Subnet(), silent))
+		v.add(newOK(CheckLease, n.Name, tried, "%s is held, renewed %s ago", l.Own.Subnet(), silent))
 	}
 }
 
-// leaseAlone judges the store's lease of a host whose agent does not answer.
-func (v *verdict) leaseAlone(n Network) {
+// judgeOfflineLease judges the store's lease of a host whose agent does not answer.
+func (v *verdict) judgeOfflineLease(n Network) {
 	const tried = "read the lease that the last agent of this host had"
 	l := n.Lease
 	switch {
 	case l.RecordErr != nil:
-		v.add(unknown(CheckLease, n.Name, tried, l.RecordErr.Error(), ""))
+		v.add(newUnknown(CheckLease, n.Name, tried, l.RecordErr.Error(), ""))
 	case len(n.Subnets) == 0:
 	case l.Record == nil:
 		saw := fmt.Sprintf("the record of %s is not in the store: an agent takes the subnet again if no other host has it",
 			n.Subnets[0])
-		v.add(warning(CheckLease, n.Name, "", tried, saw, "start the agent"))
+		v.add(newWarning(CheckLease, n.Name, "", tried, saw, "start the agent"))
 	case !l.Record.Held():
-		v.add(warning(CheckLease, n.Name, "", tried,
-			fmt.Sprintf("%s is held no more, its session has ended: other hosts remove it lease.hold after that", n.Subnets[0]),
+		v.add(newWarning(CheckLease, n.Name, "", tried,
+			fmt.Sprintf("%s is no longer held, its session has ended: other hosts remove the lease after lease.hold",
+				n.Subnets[0]),
 			"start the agent"))
 	default:
-		v.add(well(CheckLease, n.Name, tried, "%s is still held for this host", n.Subnets[0]))
+		v.add(newOK(CheckLease, n.Name, tried, "%s is still held for this host", n.Subnets[0]))
 	}
 }
 
-// device judges the network's device and everything that depends on it.
-func (v *verdict) device(n Network) {
-	const tried = "look at the device and ask the agent for what it last did to it"
+// judgeDevice judges the network's device and everything that depends on it.
+func (v *verdict) judgeDevice(n Network) {
+	const tried = "read the device, and ask the agent for its last result"
 	if n.Checks.Routes.Status != "" {
-		v.unwell(n.Name, n.Checks.Routes)
+		v.addCheck(n.Name, n.Checks.Routes)
 	}
 	c := n.Checks.Device
 	saw, do := advice.Split(c.Reason)
@@ -236,44 +238,45 @@ func (v *verdict) device(n Network) {
 	case !n.Device.Wanted && n.Backend == "alloc":
 		return
 	case n.Device.TUN != nil:
-		v.add(fault(CheckModule, n.Name, "", "open /dev/net/tun, through which the agent gets packets", n.Device.TUN.Error(),
+		v.add(newFault(CheckModule, n.Name, "", "open /dev/net/tun, through which the agent gets packets",
+			n.Device.TUN.Error(),
 			advice.To(advice.Datapath, n.Device.TUN)))
 	case n.Device.Module != nil:
-		v.add(fault(CheckModule, n.Name, "", "look for the kernel module that the backend needs", n.Device.Module.Error(),
+		v.add(newFault(CheckModule, n.Name, "", "look for the kernel module that the backend needs", n.Device.Module.Error(),
 			advice.To(advice.Datapath, n.Device.Module)))
 	case c.Status == api.Critical && strings.Contains(c.Reason, backend.ErrNoSuchKind.Error()):
-		v.add(fault(CheckModule, n.Name, "", "make the device "+n.Link, saw, do))
-	case c.Status == api.Critical && !v.found("", CheckRights):
-		v.add(fault(CheckDevice, n.Name, "", tried, saw, do))
+		v.add(newFault(CheckModule, n.Name, "", "make the device "+n.Link, saw, do))
+	case c.Status == api.Critical && !v.hasFault("", CheckRights):
+		v.add(newFault(CheckDevice, n.Name, "", tried, saw, do))
 	case c.Status == api.Critical:
 	case n.Device.Err != nil:
-		v.add(unknown(CheckDevice, n.Name, tried, n.Device.Err.Error(), ""))
+		v.add(newUnknown(CheckDevice, n.Name, tried, n.Device.Err.Error(), ""))
 	case n.Device.Wanted && n.Lease.Held && !n.Device.Exists:
-		v.add(fault(CheckDevice, n.Name, "", tried, n.Link+" is not there",
-			"the agent makes it again; when it does not, its log says why"))
+		v.add(newFault(CheckDevice, n.Name, "", tried, n.Link+" does not exist",
+			"the agent creates it again; if it does not, its log says why"))
 	case n.Device.Wanted && n.Device.Exists && !n.Device.Up:
-		v.add(fault(CheckDevice, n.Name, "", tried, n.Link+" is down",
-			"the agent sets it up again; find out who took it down (NetworkManager, systemd-networkd)"))
+		v.add(newFault(CheckDevice, n.Name, "", tried, n.Link+" is down",
+			"the agent sets it up again; find out which program took it down (NetworkManager, systemd-networkd)"))
 	case c.Status == api.Warning:
-		v.add(warning(CheckDevice, n.Name, "", tried, saw, do))
-	case n.Device.Wanted && n.Device.Exists && v.facts.Alone != nil && n.Device.Kind == "tuntap":
-		v.add(warning(CheckDevice, n.Name, "", tried, n.Link+" stands, and its packets wait for an agent: they are lost",
+		v.add(newWarning(CheckDevice, n.Name, "", tried, saw, do))
+	case n.Device.Wanted && n.Device.Exists && v.facts.Offline != nil && n.Device.Kind == "tuntap":
+		v.add(newWarning(CheckDevice, n.Name, "", tried, n.Link+" exists, but no agent reads its packets: they are lost",
 			"start the agent"))
 	case n.Device.Wanted && n.Device.Exists:
 		saw := fmt.Sprintf("%s is up, MTU %d", n.Link, n.Device.MTU)
-		v.add(well(CheckDevice, n.Name, tried, "%s", strings.Join(append([]string{saw}, n.Notes...), "; ")))
+		v.add(newOK(CheckDevice, n.Name, tried, "%s", strings.Join(append([]string{saw}, n.Notes...), "; ")))
 	}
 }
 
-// record compares what the other hosts read about this host with the facts.
-func (v *verdict) record(n Network) {
+// judgeRecord compares what the other hosts read about this host with the facts.
+func (v *verdict) judgeRecord(n Network) {
 	const tried = "compare this host's lease record with its device and underlay"
 	r := n.Lease.Record
-	if r == nil || !n.Lease.Held && v.facts.Alone == nil {
+	if r == nil || !n.Lease.Held && v.facts.Offline == nil {
 		return
 	}
 	var wrong []string
-	v.misled = false
+	v.staleRecord = false
 	say := func(what string, record, here any) {
 		wrong = append(wrong, fmt.Sprintf("%s: the record says %v, here it is %v", what, record, here))
 	}
@@ -288,11 +291,11 @@ func (v *verdict) record(n Network) {
 		_ = json.Unmarshal(r.Backend.Object, &attributes) // what it lacks is not compared
 		if attributes.MAC != "" && d.MAC != "" && attributes.MAC != d.MAC {
 			say("address of "+n.Link+" (VTEP MAC)", attributes.MAC, d.MAC)
-			v.misled = true
+			v.staleRecord = true
 		}
 		if attributes.Key != "" && d.Key != "" && attributes.Key != d.Key {
 			say("public key of "+n.Link, attributes.Key, d.Key)
-			v.misled = true
+			v.staleRecord = true
 		}
 		if r.MTU != d.MTU {
 			say("MTU of "+n.Link, r.MTU, d.MTU)
@@ -300,22 +303,22 @@ func (v *verdict) record(n Network) {
 	}
 	public := n.Underlay.Public
 	if len(public) > 0 && !slices.Equal(r.PublicIPs, public) {
-		say("public address", joined(r.PublicIPs), joined(public))
+		say("public address", joinStrings(r.PublicIPs), joinStrings(public))
 	}
 	switch {
 	case len(wrong) > 0:
-		v.add(fault(CheckRecord, n.Name, "", tried, strings.Join(wrong, "; "),
-			"other hosts send by the record. A running agent writes it again and repairs the device: see why it does not "+
+		v.add(newFault(CheckRecord, n.Name, "", tried, strings.Join(wrong, "; "),
+			"other hosts send to the addresses in the record. A running agent corrects both: find out why it does not "+
 				fmt.Sprintf("(its lease, its rights in %s, `leno monitor`), or start it", textOf(v.facts.Store.Kind).name)))
 	default:
-		v.add(well(CheckRecord, n.Name, tried, "they agree"))
+		v.add(newOK(CheckRecord, n.Name, tried, "the record matches the device and the underlay"))
 	}
 }
 
-func (v *verdict) forwarding(n Network) {
+func (v *verdict) judgeForwarding(n Network) {
 	const tried = "read the kernel's switches for forwarding"
 	if n.ForwardingErr != nil {
-		v.add(unknown(CheckForwarding, n.Name, tried, n.ForwardingErr.Error(), ""))
+		v.add(newUnknown(CheckForwarding, n.Name, tried, n.ForwardingErr.Error(), ""))
 		return
 	}
 	var off []string
@@ -324,9 +327,9 @@ func (v *verdict) forwarding(n Network) {
 		wrong, todo := s.Problem(n.Forward)
 		switch {
 		case s.CostsRoutes():
-			v.add(fault(CheckForwarding, n.Name, "", tried, wrong, todo))
+			v.add(newFault(CheckForwarding, n.Name, "", tried, wrong, todo))
 		case len(s.Advertised) > 0:
-			v.add(warning(CheckForwarding, n.Name, "", tried, wrong, todo))
+			v.add(newWarning(CheckForwarding, n.Name, "", tried, wrong, todo))
 		default:
 			off = append(off, s.Off...)
 		}
@@ -334,20 +337,20 @@ func (v *verdict) forwarding(n Network) {
 	}
 	switch {
 	case len(off) > 0:
-		v.add(fault(CheckForwarding, n.Name, "", tried,
-			and(off)+" is 0: packets of containers for other hosts are dropped here",
+		v.add(newFault(CheckForwarding, n.Name, "", tried,
+			joinWords(off)+" is 0: packets of containers for other hosts are dropped here",
 			fmt.Sprintf("sysctl -w %s=1, and put it into /etc/sysctl.d; with forward = true in the network's block leno "+
 				"switches it on where it may", off[0])))
 	case fine:
-		v.add(well(CheckForwarding, n.Name, tried, "on"))
+		v.add(newOK(CheckForwarding, n.Name, tried, "forwarding is on"))
 	}
 }
 
-// mostPartial is how many rules that drop only some packets get a finding each.
-const mostPartial = 5
+// maxPartial is how many rules that drop only some packets get a finding each.
+const maxPartial = 5
 
-// rules judges the rules of other programs that block containers' packets.
-func (v *verdict) rules(n Network) {
+// judgeRules judges the rules of other programs that block containers' packets.
+func (v *verdict) judgeRules(n Network) {
 	const tried = "read all firewall rules of this host"
 	partial := 0
 	for _, o := range n.Obstacles {
@@ -355,46 +358,46 @@ func (v *verdict) rules(n Network) {
 		if o.More > 0 {
 			more = fmt.Sprintf(" (and %d like it)", o.More)
 		}
-		f := fault(CheckRules, n.Name, "", tried, fmt.Sprintf("%s: %q%s: %s", o.Where, o.Rule, more, o.Effect), o.Advice)
+		f := newFault(CheckRules, n.Name, "", tried, fmt.Sprintf("%s: %q%s: %s", o.Where, o.Rule, more, o.Effect), o.Advice)
 		if o.Partial {
 			f.Status = api.FindingWarning
-			if partial++; partial > mostPartial {
+			if partial++; partial > maxPartial {
 				partial += o.More
 				continue
 			}
 		}
 		v.add(f)
 	}
-	if partial > mostPartial {
-		v.add(warning(CheckRules, n.Name, "", tried, fmt.Sprintf("%d rules more drop some packets between containers",
-			partial-mostPartial), "they may be intended; see `iptables-save` and `nft list ruleset`"))
+	if partial > maxPartial {
+		v.add(newWarning(CheckRules, n.Name, "", tried, fmt.Sprintf("%d more rules drop some packets between containers",
+			partial-maxPartial), "they may be intended; see `iptables-save` and `nft list ruleset`"))
 	}
 	switch {
 	case len(n.Obstacles) > 0:
 	case n.RulesErr != nil:
-		v.add(unknown(CheckRules, n.Name, tried, n.RulesErr.Error(), ""))
+		v.add(newUnknown(CheckRules, n.Name, tried, n.RulesErr.Error(), ""))
 	default:
-		v.add(well(CheckRules, n.Name, tried, "none is known to be in the way of containers"))
+		v.add(newOK(CheckRules, n.Name, tried, "no rule drops overlay packets"))
 	}
 }
 
-// gone reports whether the store has no such lease.
-func gone(err error) bool {
+// isLeaseMissing reports whether the store has no such lease.
+func isLeaseMissing(err error) bool {
 	return errors.Is(err, registry.ErrLeaseNotFound) || errors.Is(err, registry.ErrLeaseRevoked)
 }
 
-// Recorded stores the result of reading the record.
-func (l *Lease) Recorded(record registry.Lease, err error) {
+// SetRecord sets Record or RecordErr to the result of reading the record.
+func (l *Lease) SetRecord(record registry.Lease, err error) {
 	switch {
 	case err == nil:
 		l.Record = &record
-	case !gone(err):
+	case !isLeaseMissing(err):
 		l.RecordErr = err
 	}
 }
 
-// inAny returns the first prefix that contains the address, and whether there is one.
-func inAny(list []netip.Prefix, a netip.Addr) (netip.Prefix, bool) {
+// findPrefix returns the first prefix that contains the address, and whether there is one.
+func findPrefix(list []netip.Prefix, a netip.Addr) (netip.Prefix, bool) {
 	i := slices.IndexFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 	if i < 0 {
 		return netip.Prefix{}, false

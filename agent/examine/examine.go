@@ -73,9 +73,9 @@ type RuleReader func(context.Context, []foreign.OverlayPath, []foreign.UnderlayP
 func (e *Examiner) Examine(ctx context.Context, h Host, o api.DoctorOptions) api.Diagnosis {
 	began := time.Now()
 	facts := doctor.Facts{Node: h.Node, Active: !o.Passive}
-	facts.Capabilities, _ = doctor.LookCapabilities() // nil if the kernel does not tell
-	facts.FlannelChains, _ = foreign.FlannelChains()  // without the right to list them, less is known
-	facts.WithoutCNI = missingCNI(os.Getenv, cniDirs(), cniRecords)
+	facts.Capabilities, _ = doctor.MissingCapabilities() // nil if the kernel does not tell
+	facts.FlannelChains, _ = foreign.FlannelChains()     // without the right to list them, less is known
+	facts.DirsWithoutCNI = missingCNI(os.Getenv, cniDirs(), cniRecords)
 	for _, c := range h.Health.Checks {
 		if c.Name != health.StoreCheck(h.Config.Store()) {
 			facts.Health = append(facts.Health, c)
@@ -106,7 +106,7 @@ func (e *Examiner) Examine(ctx context.Context, h Host, o api.DoctorOptions) api
 	}
 	work.Wait()
 	inactive = slices.Compact(slices.DeleteFunc(inactive, func(s string) bool { return s == "" }))
-	facts.Inactive = strings.Join(inactive, "; ")
+	facts.InactiveReason = strings.Join(inactive, "; ")
 	for _, n := range h.Health.Networks {
 		if i := slices.Index(names, n.Network); i >= 0 {
 			facts.Networks[i].Checks = checksOf(n)
@@ -115,7 +115,7 @@ func (e *Examiner) Examine(ctx context.Context, h Host, o api.DoctorOptions) api
 	out := api.Diagnosis{
 		Node:     facts.Node,
 		Agent:    true,
-		Active:   facts.Active && facts.Inactive == "",
+		Active:   facts.Active && facts.InactiveReason == "",
 		Findings: []api.Finding{},
 	}
 	for _, f := range doctor.Judge(facts) {
@@ -146,7 +146,7 @@ func (e *Examiner) JudgePaths(
 		f.Probe = &answers[i]
 		peers, allReached = append(peers, f), allReached && answers[i].Reached
 		if f.Skipped == "" {
-			facts.Asked++
+			facts.Probed++
 		}
 	}
 	facts.Peers = peers

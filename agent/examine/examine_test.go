@@ -295,8 +295,8 @@ func TestPeersOfOneName(t *testing.T) {
 	}
 	e := newExaminer(&store{})
 	facts, _ := e.networkFacts(n)
-	if inactive := e.probePeers(t.Context(), n, &facts); inactive != "" || facts.Asked != 2 {
-		t.Fatalf("%d asked: %s", facts.Asked, inactive)
+	if inactive := e.probePeers(t.Context(), n, &facts); inactive != "" || facts.Probed != 2 {
+		t.Fatalf("%d asked: %s", facts.Probed, inactive)
 	}
 	if asked[0].Subnets[0] != held.Subnet() || asked[1].Subnets[0] != lapsed.Subnet() {
 		t.Errorf("hosts with a lease do not come first: %+v", asked)

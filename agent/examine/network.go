@@ -42,14 +42,14 @@ func (e *Examiner) networkFacts(n Network) (doctor.Network, *paths) {
 		facts.Underlay.Own = facts.Underlay.Public
 	}
 	if n.Held != nil {
-		facts.Lease.Held, facts.Lease.Mine = true, *n.Held
+		facts.Lease.Held, facts.Lease.Own = true, *n.Held
 	}
 	if kind.Type == "" {
 		return facts, nil // nothing is known of it yet, and its health says why
 	}
 	driver := e.Backends[kind.Type]
-	facts.See(driver.Device, driver.UsesTUN(), n.Definition.Plan)
-	facts.Port, facts.Same = carriage.Of(n.Definition.Carriage()).Current.Port(e.Backends).Number, driver.SamePort
+	facts.AddKernelFacts(driver.Device, driver.UsesTUN(), n.Definition.Plan)
+	facts.Port, facts.SamePort = carriage.Of(n.Definition.Carriage()).Current.Port(e.Backends).Number, driver.SamePort
 	facts.Peers = peerFacts(facts, n.Definition.Carriage(), n.Peers, driver.SamePort && n.Shown.Switch == nil)
 	if len(facts.Subnets) == 0 || kind.Type == "alloc" {
 		return facts, nil
@@ -67,7 +67,7 @@ func peerFacts(n doctor.Network, c registry.Carriage, list []api.Peer, exact boo
 			Port: n.Port}
 		if p.Endpoint.IsValid() {
 			peer.Public = p.Endpoint.Addr().Unmap()
-			peer.Near = !slices.Contains(p.PublicIPs, peer.Public)
+			peer.BehindNAT = !slices.Contains(p.PublicIPs, peer.Public)
 			if exact {
 				peer.Port = cmp.Or(int(p.Endpoint.Port()), n.Port)
 			}
@@ -75,7 +75,7 @@ func peerFacts(n doctor.Network, c registry.Carriage, list []api.Peer, exact boo
 			peer.Public, _ = backend.Peer{PublicIPs: p.PublicIPs}.Outer(n.Underlay.Public[0])
 		}
 		if i < maxExamined && peer.Skipped == "" && peer.Public.IsValid() && len(n.Underlay.Own) > 0 {
-			peer.See(n, links)
+			peer.AddRefusals(n, links)
 		}
 		out = append(out, peer)
 	}

@@ -52,11 +52,11 @@ func ExamineOffline(ctx context.Context, o Offline, options api.DoctorOptions) a
 	began := o.Now()
 	c := o.Config
 	facts := doctor.Facts{
-		Node:  c.NodeName,
-		Alone: &doctor.Alone{Address: o.Address, Err: o.Err, Files: c.Files, Config: o.ConfigErr},
+		Node:    c.NodeName,
+		Offline: &doctor.Offline{Address: o.Address, Err: o.Err, Files: c.Files, Config: o.ConfigErr},
 	}
 	if o.ConfigErr == nil && len(c.Files) > 0 {
-		facts.Alone.Owner, facts.Alone.Taken = findRivals(c)
+		facts.Offline.Owner, facts.Offline.AddressProblem = findRivals(c)
 		e := &offlineExaminer{o: o}
 		ctx, cancel := context.WithTimeout(ctx, Timeout)
 		e.examine(ctx, &facts, options.Network)
@@ -184,11 +184,11 @@ func (e *offlineExaminer) networkFacts(ctx context.Context, name string) (doctor
 		}
 	}
 	driver := e.o.Backends[definition.Backend.Type]
-	n.See(driver.Device, driver.UsesTUN(), definition.Plan)
+	n.AddKernelFacts(driver.Device, driver.UsesTUN(), definition.Plan)
 	if driver.Device && !n.Device.Exists && n.Device.TUN == nil && definition.Backend.Type == "vxlan" {
-		n.Device.Module = doctor.LookModule("vxlan")
+		n.Device.Module = doctor.FindModule("vxlan")
 	}
-	n.Port, n.Same = carriage.Of(definition.Carriage()).Current.Port(e.o.Backends).Number, driver.SamePort
+	n.Port, n.SamePort = carriage.Of(definition.Carriage()).Current.Port(e.o.Backends).Number, driver.SamePort
 	if len(before.Subnets) > 0 && e.canAsk() {
 		call, cancel := context.WithTimeout(ctx, retry.CallTimeout)
 		record, _, err := e.registry.WatchLease(call, definition, before.Subnets[0], 0)
@@ -196,7 +196,7 @@ func (e *offlineExaminer) networkFacts(ctx context.Context, name string) (doctor
 		if err == nil && record.NodeID != before.NodeID && before.NodeID != "" {
 			err = fmt.Errorf("%s is %s's by now: %w", before.Subnets[0], record.Node, registry.ErrHeld)
 		}
-		n.Lease.Recorded(record, err)
+		n.Lease.SetRecord(record, err)
 	}
 	if len(before.Subnets) == 0 || n.Backend == "alloc" {
 		return n, nil

@@ -139,7 +139,7 @@ func TestStateOfNetwork(t *testing.T) {
 			}
 			facts, p := e.networkFacts(t.Context(), "n")
 			want := doctor.Lease{}
-			want.Recorded(tt.record, tt.err)
+			want.SetRecord(tt.record, tt.err)
 			got := facts.Lease
 			if !errors.Is(got.RecordErr, want.RecordErr) || (got.Record == nil) != (want.Record == nil) {
 				t.Errorf("%+v, want %+v", got, want)

@@ -58,7 +58,7 @@ func findPaths(
 				Peer:     peer.Public,
 				Port:     n.Port,
 				PeerPort: peer.Port,
-				SamePort: n.Same,
+				SamePort: n.SamePort,
 			})
 		}
 	}

@@ -43,9 +43,9 @@ func (e *Examiner) probePeers(ctx context.Context, n Network, facts *doctor.Netw
 	for i, place := range places {
 		peers[i] = n.Peers[place]
 	}
-	before, _ := doctor.LookFiltered()
+	before, _ := doctor.CountFiltered()
 	answers, err := probeTwice(ctx, n, peers, !facts.Device.Wanted)
-	if after, err := doctor.LookFiltered(); err == nil {
+	if after, err := doctor.CountFiltered(); err == nil {
 		facts.Filtered = after - before
 	}
 	var refused *api.Error
@@ -58,10 +58,10 @@ func (e *Examiner) probePeers(ctx context.Context, n Network, facts *doctor.Netw
 	var work sync.WaitGroup
 	for i, answer := range answers {
 		peer := &facts.Peers[places[i]]
-		facts.Asked++
+		facts.Probed++
 		peer.Probe = &answer
 		if !answer.Reached && facts.Filtered > 0 {
-			peer.SeeElsewhere(*facts)
+			peer.AddOtherRefusals(*facts)
 		}
 		if facts.Device.Exists && answer.Reached && len(answer.Ways) > 0 {
 			work.Go(func() {

@@ -68,6 +68,6 @@ func readRecord(ctx context.Context, reg Registry, definition registry.Network, 
 	}
 	call, cancel := context.WithTimeout(ctx, retry.CallTimeout)
 	defer cancel()
-	record, _, err := reg.WatchLease(call, definition, n.Lease.Mine.Subnet(), 0)
-	n.Lease.Recorded(record, err)
+	record, _, err := reg.WatchLease(call, definition, n.Lease.Own.Subnet(), 0)
+	n.Lease.SetRecord(record, err)
 }

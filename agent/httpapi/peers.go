@@ -60,7 +60,7 @@ func withoutCounters(list api.PeerList) api.PeerList {
 // withProbeTime gives a request the time that a probe may take, which is longer than that of others.
 func (h peerHandlers) withProbeTime(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		until := time.Now().Add(probe.Longest + h.requestTime)
+		until := time.Now().Add(probe.MaxDuration + h.requestTime)
 		connection := http.NewResponseController(w)
 		if err := errors.Join(connection.SetReadDeadline(until), connection.SetWriteDeadline(until)); err != nil {
 			h.log.Debug("a probe may be cut short", "error", err) // unless the connection has no deadlines

@@ -39,30 +39,30 @@ func TestFaults(t *testing.T) {
 		reached bool
 		want    map[string]string // by backend; "" for all
 	}{
-		{"lost on the way there", func(_, b *host) func() { return b.drop("input udp dport PORT drop") }, false, map[string]string{
-			"": silent + under + "\nthere lost, back passes"}},
-		{"lost on the way back", func(_, b *host) func() { return b.drop("output udp dport PORT drop") }, false, map[string]string{
-			"vxlan": silent + under + "\nthere passes, back lost",
-			"udp":   silent + under + "\nthere unknown, back unknown"}},
+		{"lost on the way to the peer", func(_, b *host) func() { return b.drop("input udp dport PORT drop") }, false, map[string]string{
+			"": silent + under + "\nto lost, from passes"}},
+		{"lost on the way from the peer", func(_, b *host) func() { return b.drop("output udp dport PORT drop") }, false, map[string]string{
+			"vxlan": silent + under + "\nto passes, from lost",
+			"udp":   silent + under + "\nto unknown, from unknown"}},
 		{"lost both ways", func(a, _ *host) func() { return a.drop("input udp dport PORT drop", "output udp dport PORT drop") }, false, map[string]string{
-			"vxlan": silent + under + "\nthere unknown, back unknown"}},
-		{"lost on the way there, to a host with a strict filter", func(_, b *host) func() {
+			"vxlan": silent + under + "\nto unknown, from unknown"}},
+		{"lost on the way to the peer, to a host with a strict filter", func(_, b *host) func() {
 			end := b.drop("input udp dport PORT drop")
 			more := b.sh("sysctl -qw net.ipv4.conf.all.rp_filter=1", "sysctl -qw net.ipv4.conf.all.rp_filter=0")
 			return func() { end(); more() }
-		}, false, map[string]string{"vxlan": silent + under + "\nthere unknown, back unknown"}},
+		}, false, map[string]string{"vxlan": silent + under + "\nto unknown, from unknown"}},
 		{"refused", func(_, b *host) func() { return b.drop("input udp dport PORT reject") }, false, map[string]string{
-			"vxlan": silent + under + "; port unreachable from 192.0.2.2 about udp port PORT\nthere lost, back passes"}},
+			"vxlan": silent + under + "; port unreachable from 192.0.2.2 about udp port PORT\nto lost, from passes"}},
 		{"no echo over the underlay", func(_, b *host) func() { return b.drop("input iifname eth0 icmp type echo-request drop") }, true, map[string]string{
 			"": well + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500"}},
 		{"no echo through the overlay", func(_, b *host) func() {
 			return b.drop("input iifname leno-n icmp type echo-request drop", "input iifname leno-n icmpv6 type echo-request drop")
-		}, true, map[string]string{"": silent + under + "\nthere passes, back passes"}},
+		}, true, map[string]string{"": silent + under + "\nto passes, from passes"}},
 		{"no echo at all", func(_, b *host) func() {
 			return b.drop("input icmp type echo-request drop", "input icmpv6 type echo-request drop")
-		}, true, map[string]string{"vxlan": silent + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500\nthere passes, back passes"}},
+		}, true, map[string]string{"vxlan": silent + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500\nto passes, from passes"}},
 		{"own firewall", func(a, _ *host) func() { return a.drop("output ip daddr 192.0.2.2 icmp type echo-request drop") }, true, map[string]string{
-			"vxlan": well + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500; a firewall of this host does not let it out"}},
+			"vxlan": well + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500; a firewall of this host drops it"}},
 		// A veth lets 4 more bytes pass, for the tag of a VLAN.
 		{"black hole", func(_, b *host) func() { return b.sh("ip link set eth0 mtu 1400", "ip link set eth0 mtu 1500") }, true, map[string]string{
 			"vxlan": strings.ReplaceAll(well, "2/2 2/2 largest @MTU", "2/2 0/2 largest 1354") + "underlay 192.0.2.2 2/2 0/2 largest 1404 of 1500, echo reply"}},
@@ -81,9 +81,9 @@ func TestFaults(t *testing.T) {
 				a, b := newHosts(t, kind)
 				a.words, b.words = words, words
 				end := tt.begin(a, b)
-				is(t, a.probe(b, brief()), tt.reached, words.Replace(want))
+				checkProbe(t, a.probe(b, briefRequest()), tt.reached, words.Replace(want))
 				if end(); tt.name != "host down" { // which needs more than that to come back
-					is(t, a.probe(b, calm()), true, healthy[kind])
+					checkProbe(t, a.probe(b, patientRequest()), true, healthy[kind])
 				}
 			})
 		}

@@ -165,10 +165,14 @@ func (h *host) probe(peer *host, r api.ProbeRequest) (out api.PeerProbe) {
 	return out
 }
 
-// brief keeps probes of dead paths short, calm gives those of others time.
-func brief() api.ProbeRequest { return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 1000} }
+// briefRequest keeps probes of dead paths short, calm gives those of others time.
+func briefRequest() api.ProbeRequest {
+	return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 1000}
+}
 
-func calm() api.ProbeRequest { return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 10_000} }
+func patientRequest() api.ProbeRequest {
+	return api.ProbeRequest{Count: 2, IntervalMS: 20, TimeoutMS: 10_000}
+}
 
 // dump formats a probe without its times: a line for each path, and one for the directions.
 func dump(o api.PeerProbe) string {
@@ -203,14 +207,14 @@ func dump(o api.PeerProbe) string {
 		}
 		b.WriteByte('\n')
 	}
-	if o.There != nil && o.Back != nil {
-		fmt.Fprintf(&b, "there %s, back %s\n", o.There.State, o.Back.State)
+	if o.ToPeer != nil && o.FromPeer != nil {
+		fmt.Fprintf(&b, "to %s, from %s\n", o.ToPeer.State, o.FromPeer.State)
 	}
 	return b.String()
 }
 
-// is compares a probe with the expected one.
-func is(t *testing.T, o api.PeerProbe, reached bool, want string) {
+// checkProbe compares a probe with the expected one.
+func checkProbe(t *testing.T, o api.PeerProbe, reached bool, want string) {
 	t.Helper()
 	if diff := cmp.Diff(strings.TrimSpace(want)+"\n", dump(o)); diff != "" || o.Reached != reached {
 		t.Errorf("reached %v, want %v (-want +got):\n%s", o.Reached, reached, diff)

@@ -42,8 +42,8 @@ bridge fdb add 0a:00:00:00:00:0%[2]d dev leno-n dst 198.18.0.%[2]d`, i+1, 2-i))
 		Underlay: api.Underlay{Interface: "eth0", MTU: 1500, Addresses: []netip.Addr{addr("198.18.0.1")}}}, peers
 }
 
-// TestManyPeers probes a thousand hosts of which one in ten is gone. It needs the processors for itself. That it does not
-// wait for one host after the other is what TestManyPackets counts.
+// TestManyPeers probes a thousand hosts of which one in ten is gone. It needs the processors for itself. That it does
+// not wait for one host after the other is what TestManyPackets counts.
 func TestManyPeers(t *testing.T) {
 	ns, h, peers := newCrowd(t)
 	for i := range peers {
@@ -84,7 +84,7 @@ func TestManyPackets(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.TimeoutMS = 600_000 // longer than this test
-		here, done, err := look(h)
+		here, done, err := readKernel(h)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,17 +95,17 @@ func TestManyPackets(t *testing.T) {
 		}
 		before, goroutines := held(), runtime.NumGoroutine()
 		ended := make(chan []api.PeerProbe)
-		go func() { ended <- all(ctx, s, planner{h, here}, peers, r) }()
-		for until := time.Now().Add(2 * time.Minute); s.sent() < mostUnderWay && time.Now().Before(until); {
+		go func() { ended <- probeAll(ctx, s, planner{h, here}, peers, r) }()
+		for until := time.Now().Add(2 * time.Minute); s.sent() < maxPending && time.Now().Before(until); {
 			time.Sleep(5 * time.Millisecond)
 		}
-		if n := s.sent(); n != mostUnderWay {
+		if n := s.sent(); n != maxPending {
 			t.Errorf("%d packets are under way", n)
 		}
 		// One for each pending packet, peer and path.
 		more, bytes := runtime.NumGoroutine()-goroutines, held()-before
 		t.Logf("%d goroutines, %d KiB", more, bytes>>10)
-		if most := mostUnderWay + 3*len(peers) + 10; more > most {
+		if most := maxPending + 3*len(peers) + 10; more > most {
 			t.Errorf("%d goroutines, of %d", more, most)
 		}
 		if bytes > 64<<20 {
@@ -117,7 +117,7 @@ func TestManyPackets(t *testing.T) {
 				t.Errorf("%s", dump(p))
 			}
 		}
-		if n := len(s.underWay); n > 0 {
+		if n := len(s.slots); n > 0 {
 			t.Errorf("%d packets are under way at the end", n)
 		}
 		if err := s.close(); err != nil {

@@ -14,10 +14,10 @@ const (
 	header4, header6 = 20, 40 // bytes of an IP header without options
 	headerICMP       = 8
 	cookieLen        = 8
-	least            = 64 // bytes of a packet: room for a cookie in both families
+	minSize          = 64 // bytes of a packet: room for a cookie in both families
 )
 
-// cookie begins the payload of all packets of one line, so that packets of other programs are not taken for ours.
+// cookie begins the payload of all packets of one pinger, so that packets of other programs are not taken for ours.
 type cookie [cookieLen]byte
 
 // marshal returns the ICMP message of an echo request whose IP packet has the given size. The kernel computes the
@@ -62,20 +62,20 @@ func parse4(packet []byte) (message, bool) {
 	out := message{}
 	switch m.Type {
 	case ipv4.ICMPTypeEchoReply:
-		return out.answered(body)
+		return out.parseReply(body)
 	case ipv4.ICMPTypeDestinationUnreachable:
-		out.reason = named(unreachable4, m.Code, "destination unreachable")
+		out.reason = codeName(unreachable4, m.Code, "destination unreachable")
 		if m.Code == tooBig4 {
 			out.mtu = int(binary.BigEndian.Uint16(body[6:])) // RFC 1191
 		}
 	case ipv4.ICMPTypeTimeExceeded:
-		out.reason = exceeded
+		out.reason = timeExceeded
 	case ipv4.ICMPTypeParameterProblem:
 		out.reason = "parameter problem"
 	default:
 		return out, false
 	}
-	return out.quoted4(body[headerICMP:])
+	return out.parseQuote4(body[headerICMP:])
 }
 
 // parse6 parses an ICMPv6 message.
@@ -87,19 +87,19 @@ func parse6(body []byte) (message, bool) {
 	out := message{}
 	switch m.Type {
 	case ipv6.ICMPTypeEchoReply:
-		return out.answered(body)
+		return out.parseReply(body)
 	case ipv6.ICMPTypeDestinationUnreachable:
-		out.reason = named(unreachable6, m.Code, "destination unreachable")
+		out.reason = codeName(unreachable6, m.Code, "destination unreachable")
 	case ipv6.ICMPTypePacketTooBig:
-		out.reason, out.mtu = tooBig, int(min(binary.BigEndian.Uint32(body[4:]), 1<<16))
+		out.reason, out.mtu = fragmentationNeeded, int(min(binary.BigEndian.Uint32(body[4:]), 1<<16))
 	case ipv6.ICMPTypeTimeExceeded:
-		out.reason = exceeded
+		out.reason = timeExceeded
 	case ipv6.ICMPTypeParameterProblem:
 		out.reason = "parameter problem"
 	default:
 		return out, false
 	}
-	return out.quoted6(body[headerICMP:])
+	return out.parseQuote6(body[headerICMP:])
 }
 
 // payload4 returns the data after the header of an IPv4 packet.
@@ -114,7 +114,7 @@ func payload4(packet []byte) ([]byte, bool) {
 	return packet[n:], true
 }
 
-func (m message) answered(body []byte) (message, bool) {
+func (m message) parseReply(body []byte) (message, bool) {
 	if len(body) < headerICMP+cookieLen {
 		return m, false
 	}
@@ -124,27 +124,27 @@ func (m message) answered(body []byte) (message, bool) {
 	return m, true
 }
 
-// quoted4 parses the packet that an error is about. The quote may contain no more than the header and 8 bytes (RFC
+// parseQuote4 parses the packet that an error is about. The quote may contain no more than the header and 8 bytes (RFC
 // 792).
-func (m message) quoted4(quote []byte) (message, bool) {
+func (m message) parseQuote4(quote []byte) (message, bool) {
 	body, ok := payload4(quote)
 	if !ok {
 		return m, false
 	}
 	m.to = netip.AddrFrom4([4]byte(quote[16:]))
-	return m.quoted(int(quote[9]), ipv4.ICMPTypeEcho.Protocol(), int(ipv4.ICMPTypeEcho), body)
+	return m.parseQuote(int(quote[9]), ipv4.ICMPTypeEcho.Protocol(), int(ipv4.ICMPTypeEcho), body)
 }
 
-// quoted6 is quoted4 for IPv6. Our packets have no extension headers.
-func (m message) quoted6(quote []byte) (message, bool) {
+// parseQuote6 is quoted4 for IPv6. Our packets have no extension headers.
+func (m message) parseQuote6(quote []byte) (message, bool) {
 	if len(quote) < header6+headerICMP || quote[0]>>4 != 6 {
 		return m, false
 	}
 	m.to = netip.AddrFrom16([16]byte(quote[24:]))
-	return m.quoted(int(quote[6]), ipv6.ICMPTypeEchoRequest.Protocol(), int(ipv6.ICMPTypeEchoRequest), quote[header6:])
+	return m.parseQuote(int(quote[6]), ipv6.ICMPTypeEchoRequest.Protocol(), int(ipv6.ICMPTypeEchoRequest), quote[header6:])
 }
 
-func (m message) quoted(protocol, icmpProtocol, echoType int, body []byte) (message, bool) {
+func (m message) parseQuote(protocol, icmpProtocol, echoType int, body []byte) (message, bool) {
 	const udp = 17
 	switch {
 	case protocol == udp:
@@ -160,29 +160,30 @@ func (m message) quoted(protocol, icmpProtocol, echoType int, body []byte) (mess
 
 // Reasons, in words that both families share where they mean the same.
 const (
-	tooBig   = "fragmentation needed"
-	exceeded = "time exceeded"
-	refused  = "port unreachable"
-	tooBig4  = 4 // code of destination unreachable
+	fragmentationNeeded = "fragmentation needed"
+	timeExceeded        = "time exceeded"
+	portUnreachable     = "port unreachable"
+	tooBig4             = 4 // code of destination unreachable
 )
 
 // unreachable4 and unreachable6 name the codes of destination unreachable (RFC
 // 792, RFC 1812; RFC 4443).
 var (
-	unreachable4 = []string{"network unreachable", "host unreachable", "protocol unreachable", refused, tooBig,
+	unreachable4 = []string{"network unreachable", "host unreachable", "protocol unreachable", portUnreachable,
+		fragmentationNeeded,
 		"source route failed", "network unknown", "host unknown", "source isolated", "network prohibited", "host prohibited",
 		"network unreachable for this service", "host unreachable for this service", "prohibited by a firewall"}
 	unreachable6 = []string{"no route", "prohibited by a firewall", "beyond the scope of the source", "host unreachable",
-		refused,
+		portUnreachable,
 		"source address refused by a policy", "route rejects it"}
 )
 
-func named(names []string, code int, otherwise string) string {
+func codeName(names []string, code int, otherwise string) string {
 	if code < len(names) {
 		return names[code]
 	}
 	return fmt.Sprintf("%s, code %d", otherwise, code)
 }
 
-// tooLong is the reason given for a packet that does not fit this host's device.
-const tooLong = "longer than the MTU of the device it would leave by"
+// exceedsMTU is the reason given for a packet that does not fit this host's device.
+const exceedsMTU = "longer than the MTU of the device it would leave by"

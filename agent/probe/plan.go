@@ -10,16 +10,16 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// surroundings holds what a plan needs to know of the kernel.
-type surroundings struct {
+// kernelState holds what a plan needs to know of the kernel.
+type kernelState struct {
 	local map[netip.Addr]bool // addresses of this host
 
-	// device returns the index of the device that packets to an address leave by, and whether the address is a
+	// route returns the index of the device that packets to an address leave by, and whether the address is a
 	// neighbour there; 0 when there is no route. The routes are those of a VRF, or the usual ones if vrf is 0.
-	device func(to netip.Addr, vrf int) (index int, neighbour bool)
+	route func(to netip.Addr, vrf int) (index int, neighbour bool)
 	// the kernel drops IPv4 packets that arrive over the underlay if their answers would leave by another device
-	strict bool
-	link   int // index of the overlay's device, 0 for none
+	strictFilter bool
+	link         int // index of the overlay's device, 0 for none
 
 	// The overlay's second device; see backend.SecondLinkName.
 	second    int // index, 0 for none
@@ -29,7 +29,7 @@ type surroundings struct {
 // planner chooses where to send for a backend.
 type planner struct {
 	Host
-	here surroundings
+	kernel kernelState
 }
 
 // options holds the backend options that matter here.
@@ -46,8 +46,8 @@ func (p planner) options() options {
 	return o
 }
 
-// plain reports whether packets cross unwrapped, over routes that need no device.
-func (p planner) plain() bool { return p.Backend == "host-gw" }
+// isRouted reports whether packets between hosts are routed without a tunnel.
+func (p planner) isRouted() bool { return p.Backend == "host-gw" }
 
 // ways returns the paths to probe for a peer: the overlay in each family it has a subnet of, then the underlay by
 // each address that packets to it go to.
@@ -56,8 +56,8 @@ func (p planner) ways(peer api.Peer) []way {
 	for _, subnet := range peer.Subnets {
 		out = append(out, p.overlay(peer, subnet))
 	}
-	for _, to := range p.outer(peer) {
-		from, _ := p.own(to)
+	for _, to := range p.underlayAddresses(peer) {
+		from, _ := p.ownAddress(to)
 		out = append(out, way{path: api.PathUnderlay, from: from, to: to, vrf: p.VRF, mtu: p.Underlay.MTU})
 	}
 	return out
@@ -71,42 +71,42 @@ func (p planner) ways(peer api.Peer) []way {
 // that: the packet may make no hop beyond that host, and the host's error also proves that the packet arrived.
 func (p planner) overlay(peer api.Peer, subnet netip.Prefix) way {
 	w := way{path: api.PathOverlay, to: subnet.Masked().Addr(), mtu: p.MTU}
-	own := p.subnet(subnet.Addr())
+	own := p.ownSubnet(subnet.Addr())
 	switch {
 	case p.Backend == "alloc":
-		w.unprobed = "alloc carries no packets, others do"
+		w.skipReason = "the backend alloc carries no packets"
 	case peer.Skipped != "":
-		w.unprobed = "left out of the datapath: " + peer.Skipped
+		w.skipReason = "left out of the datapath: " + peer.Skipped
 	case !own.IsValid():
-		w.unprobed = fmt.Sprintf("this host has no %s subnet in the network", backend.Family(subnet.Addr()))
-	case p.plain():
+		w.skipReason = fmt.Sprintf("this host has no %s subnet in the network", backend.Family(subnet.Addr()))
+	case p.isRouted():
 		w.to, w.hops = w.to.Next(), 1
-		w.host = append(slices.Clone(peer.Subnets), singles(peer.PublicIPs)...)
-		if gateway := own.Masked().Addr().Next(); p.here.local[gateway] {
+		w.hostPrefixes = append(slices.Clone(peer.Subnets), hostPrefixes(peer.PublicIPs)...)
+		if gateway := own.Masked().Addr().Next(); p.kernel.local[gateway] {
 			w.from = gateway
 		} else {
-			w.from, _ = p.own(w.to)
+			w.from, _ = p.ownAddress(w.to)
 		}
 	default:
 		w.from = own.Masked().Addr()
-		if p.bySecond(w.to) {
-			w.mtu = min(w.mtu, p.here.secondMTU)
+		if p.isOnSecondLink(w.to) {
+			w.mtu = min(w.mtu, p.kernel.secondMTU)
 		}
 	}
 	return w
 }
 
-// bySecond reports whether packets to an address leave by the network's second device.
-func (p planner) bySecond(a netip.Addr) bool {
-	if p.here.second == 0 {
+// isOnSecondLink reports whether packets to an address leave by the network's second device.
+func (p planner) isOnSecondLink(a netip.Addr) bool {
+	if p.kernel.second == 0 {
 		return false
 	}
-	index, _ := p.here.device(a, 0)
-	return index == p.here.second
+	index, _ := p.kernel.route(a, 0)
+	return index == p.kernel.second
 }
 
-// subnet returns this host's subnet of a's family.
-func (p planner) subnet(a netip.Addr) netip.Prefix {
+// ownSubnet returns this host's subnet of a's family.
+func (p planner) ownSubnet(a netip.Addr) netip.Prefix {
 	for _, s := range p.Subnets {
 		if s.Addr().Is4() == a.Is4() {
 			return s
@@ -115,8 +115,8 @@ func (p planner) subnet(a netip.Addr) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// own returns this host's underlay address of a's family.
-func (p planner) own(a netip.Addr) (netip.Addr, bool) {
+// ownAddress returns this host's underlay address of a's family.
+func (p planner) ownAddress(a netip.Addr) (netip.Addr, bool) {
 	list := p.Underlay.Own
 	if len(list) == 0 {
 		list = p.Underlay.Addresses
@@ -129,17 +129,18 @@ func (p planner) own(a netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// outer returns the peer's addresses that packets for it are sent to: one for a tunnel, else one of each family, if
-// this host has an address of that family. A tunnel through the second device is one over the subnet's own family.
-func (p planner) outer(peer api.Peer) []netip.Addr {
+// underlayAddresses returns the peer's addresses that packets for it are sent to: one for a tunnel, else one of each
+// family, if this host has an address of that family. A tunnel through the second device is one over the subnet's own
+// family.
+func (p planner) underlayAddresses(peer api.Peer) []netip.Addr {
 	var out []netip.Addr
 	from := backend.Peer{PublicIPs: peer.PublicIPs}
 	add := func(a netip.Addr, ok bool) {
-		if _, has := p.own(a); ok && has && !slices.Contains(out, a) {
+		if _, has := p.ownAddress(a); ok && has && !slices.Contains(out, a) {
 			out = append(out, a)
 		}
 	}
-	tunnel := !p.plain() && p.Backend != "alloc"
+	tunnel := !p.isRouted() && p.Backend != "alloc"
 	if tunnel && peer.Endpoint.IsValid() {
 		add(peer.Endpoint.Addr().Unmap(), true)
 	} else if tunnel && len(p.Underlay.Addresses) > 0 {
@@ -147,14 +148,14 @@ func (p planner) outer(peer api.Peer) []netip.Addr {
 		add(a, a.IsValid())
 	}
 	for _, s := range peer.Subnets {
-		if !tunnel || p.options().DirectRouting || p.bySecond(s.Masked().Addr()) {
+		if !tunnel || p.options().DirectRouting || p.isOnSecondLink(s.Masked().Addr()) {
 			add(from.PublicIP(s.Addr()))
 		}
 	}
 	return out
 }
 
-func singles(addrs []netip.Addr) []netip.Prefix {
+func hostPrefixes(addrs []netip.Addr) []netip.Prefix {
 	var out []netip.Prefix
 	for _, a := range addrs {
 		out = append(out, netip.PrefixFrom(a, a.BitLen()))
@@ -162,8 +163,8 @@ func singles(addrs []netip.Addr) []netip.Prefix {
 	return out
 }
 
-// reached reports whether small packets reached the peer's host on all paths that packets of containers take.
-func (p planner) reached(o api.PeerProbe) bool {
+// isReached reports whether small packets reached the peer's host on all paths that packets of containers take.
+func (p planner) isReached(o api.PeerProbe) bool {
 	path := api.PathOverlay
 	if p.Backend == "alloc" {
 		path = api.PathUnderlay
@@ -180,8 +181,8 @@ func (p planner) reached(o api.PeerProbe) bool {
 	return any
 }
 
-// refusals adds the errors about the tunnel's packets to the underlay's paths.
-func (p planner) refusals(l line, peer api.Peer, o *api.PeerProbe) {
+// addTunnelErrors adds the errors about the tunnel's packets to the underlay's paths.
+func (p planner) addTunnelErrors(l pinger, peer api.Peer, o *api.PeerProbe) {
 	port := p.options().Port
 	if port == 0 {
 		return
@@ -191,8 +192,8 @@ func (p planner) refusals(l line, peer api.Peer, o *api.PeerProbe) {
 	}
 	for i := range o.Ways {
 		if o.Ways[i].Path == api.PathUnderlay {
-			for _, a := range l.refusals(o.Ways[i].To, port) {
-				o.Ways[i].Errors = note(o.Ways[i].Errors, a, fmt.Sprintf("udp port %d", port))
+			for _, a := range l.tunnelErrors(o.Ways[i].To, port) {
+				o.Ways[i].Errors = addError(o.Ways[i].Errors, a, fmt.Sprintf("udp port %d", port))
 			}
 		}
 	}

@@ -26,7 +26,7 @@ func examplePlanner(backend string) planner {
 		Host{Network: "n", Backend: backend, Options: json.RawMessage(`{"port":8472}`), Link: "leno-n", MTU: 1450,
 			Subnets:  []netip.Prefix{prefix("10.5.1.0/24"), prefix("fd00:5:0:1::/64")},
 			Underlay: api.Underlay{Interface: "eth0", MTU: 1500, Addresses: []netip.Addr{addr("192.0.2.1"), addr("2001:db8::1")}}},
-		surroundings{local: map[netip.Addr]bool{}, link: 7, device: func(netip.Addr, int) (int, bool) { return 2, true }},
+		kernelState{local: map[netip.Addr]bool{}, link: 7, route: func(netip.Addr, int) (int, bool) { return 2, true }},
 	}
 }
 
@@ -35,10 +35,10 @@ func examplePeer() api.Peer {
 		PublicIPs: []netip.Addr{addr("192.0.2.2"), addr("2001:db8::2")}}
 }
 
-// bySecond makes IPv6 packets to peers leave by the second device.
-func bySecond(p *planner) {
-	p.here.second, p.here.secondMTU = 8, 1430
-	p.here.device = func(a netip.Addr, _ int) (int, bool) {
+// addSecondLink makes IPv6 packets to peers leave by the second device.
+func addSecondLink(p *planner) {
+	p.kernel.second, p.kernel.secondMTU = 8, 1430
+	p.kernel.route = func(a netip.Addr, _ int) (int, bool) {
 		switch {
 		case prefix("fd00:5::/48").Contains(a):
 			return 8, true
@@ -83,19 +83,19 @@ overlay 2001:db8::1 > fd00:5:0:2::1 1450 in 1 hops, or errors of [10.5.2.0/24 fd
 underlay 192.0.2.1 > 192.0.2.2 1500
 underlay 2001:db8::1 > 2001:db8::2 1500`},
 		{"routes alone, with a gateway of our own", "host-gw", func(p *planner, peer *api.Peer) {
-			p.here.local[addr("10.5.1.1")] = true
+			p.kernel.local[addr("10.5.1.1")] = true
 			peer.Subnets, peer.PublicIPs = peer.Subnets[:1], peer.PublicIPs[:1]
 		}, `
 overlay 10.5.1.1 > 10.5.2.1 1450 in 1 hops, or errors of [10.5.2.0/24 192.0.2.2/32]
 underlay 192.0.2.1 > 192.0.2.2 1500`},
-		{"a tunnel of each family", "vxlan", func(p *planner, _ *api.Peer) { bySecond(p) }, `
+		{"a tunnel of each family", "vxlan", func(p *planner, _ *api.Peer) { addSecondLink(p) }, `
 overlay 10.5.1.0 > 10.5.2.0 1450
 overlay fd00:5:0:1:: > fd00:5:0:2:: 1430
 underlay 192.0.2.1 > 192.0.2.2 1500
 underlay 2001:db8::1 > 2001:db8::2 1500`},
 		{"nothing is carried", "alloc", nil, `
-overlay > 10.5.2.0: alloc carries no packets, others do
-overlay > fd00:5:0:2::: alloc carries no packets, others do
+overlay > 10.5.2.0: the backend alloc carries no packets
+overlay > fd00:5:0:2::: the backend alloc carries no packets
 underlay 192.0.2.1 > 192.0.2.2 1500
 underlay 2001:db8::1 > 2001:db8::2 1500`},
 		{"left out", "vxlan", func(_ *planner, peer *api.Peer) { peer.Skipped = "vni is 2" }, `
@@ -116,13 +116,13 @@ overlay fd00:5:0:1:: > fd00:5:0:2:: 1450`},
 			got := ""
 			for _, w := range p.ways(peer) {
 				got += "\n" + w.path
-				if w.unprobed != "" {
-					got += fmt.Sprintf(" > %s: %s", w.to, w.unprobed)
+				if w.skipReason != "" {
+					got += fmt.Sprintf(" > %s: %s", w.to, w.skipReason)
 					continue
 				}
 				got += fmt.Sprintf(" %s > %s %d", w.from, w.to, w.mtu)
 				if w.hops > 0 {
-					got += fmt.Sprintf(" in %d hops, or errors of %s", w.hops, w.host)
+					got += fmt.Sprintf(" in %d hops, or errors of %s", w.hops, w.hostPrefixes)
 				}
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -135,36 +135,36 @@ overlay fd00:5:0:1:: > fd00:5:0:2:: 1450`},
 // TestDetours checks how each direction is probed alone, or why it is not.
 func TestDetours(t *testing.T) {
 	type change = func(*planner, *api.Peer)
-	router := func(p *planner, _ *api.Peer) { p.here.device = func(netip.Addr, int) (int, bool) { return 2, false } }
+	router := func(p *planner, _ *api.Peer) { p.kernel.route = func(netip.Addr, int) (int, bool) { return 2, false } }
 	for _, tt := range []struct {
 		name, backend string
 		changes       []change
 		there, back   string
 	}{
 		{"a neighbour", "vxlan", nil, "192.0.2.1 > 10.5.2.0", "10.5.1.0 > 10.5.2.0 by 2"},
-		{"udp", "udp", nil, "not of this host's subnet", "10.5.1.0 > 10.5.2.0 by 2"},
+		{"udp", "udp", nil, "in this host's subnet", "10.5.1.0 > 10.5.2.0 by 2"},
 		{"a router", "vxlan", []change{router}, "192.0.2.1 > 10.5.2.0", "10.5.1.0 > 192.0.2.2"},
 		{"a router, masquerading", "vxlan", []change{router, func(p *planner, _ *api.Peer) { p.Masquerade = true }}, "192.0.2.1 > 10.5.2.0", "would be masqueraded"},
-		{"udp over a router", "udp", []change{router}, "not of this host's subnet", "is no neighbour"},
-		{"a strict filter here", "vxlan", []change{func(p *planner, peer *api.Peer) { p.here.strict, peer.Subnets = true, peer.Subnets[:1] }}, "rp_filter of eth0 is 1", "10.5.1.0 > 10.5.2.0 by 2"},
-		{"a strict filter here, and IPv6", "vxlan", []change{func(p *planner, _ *api.Peer) { p.here.strict = true }}, "2001:db8::1 > fd00:5:0:2::", "10.5.1.0 > 10.5.2.0 by 2"},
+		{"udp over a router", "udp", []change{router}, "in this host's subnet", "is not a neighbour"},
+		{"a strict filter here", "vxlan", []change{func(p *planner, peer *api.Peer) { p.kernel.strictFilter, peer.Subnets = true, peer.Subnets[:1] }}, "rp_filter of eth0 is 1", "10.5.1.0 > 10.5.2.0 by 2"},
+		{"a strict filter here, and IPv6", "vxlan", []change{func(p *planner, _ *api.Peer) { p.kernel.strictFilter = true }}, "2001:db8::1 > fd00:5:0:2::", "10.5.1.0 > 10.5.2.0 by 2"},
 		{"over IPv6 alone", "vxlan", []change{func(p *planner, peer *api.Peer) {
 			p.Underlay.Addresses, peer.PublicIPs = p.Underlay.Addresses[1:], peer.PublicIPs[1:]
 		}},
 			"2001:db8::1 > fd00:5:0:2::", "10.5.1.0 > 10.5.2.0 by 2"},
 		{"tunnels of each family beside direct routing", "vxlan", []change{func(p *planner, peer *api.Peer) {
-			bySecond(p)
+			addSecondLink(p)
 			p.Options = json.RawMessage(`{"direct_routing":true}`)
 			peer.Subnets = peer.Subnets[1:]
 		}}, "2001:db8::1 > fd00:5:0:2::", "fd00:5:0:1:: > 2001:db8::2"},
-		{"routed plainly", "vxlan", []change{func(p *planner, _ *api.Peer) { p.Options = json.RawMessage(`{"direct_routing":true}`) }}, "routed plainly", "routed plainly"},
+		{"routed, not tunnelled", "vxlan", []change{func(p *planner, _ *api.Peer) { p.Options = json.RawMessage(`{"direct_routing":true}`) }}, "routed, not tunnelled", "routed, not tunnelled"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p, peer := examplePlanner(tt.backend), examplePeer()
 			for _, change := range tt.changes {
 				change(&p, &peer)
 			}
-			for what, pair := range map[string][2]string{"there": {tt.there, tellDetour(p.there(peer))}, "back": {tt.back, tellDetour(p.back(peer))}} {
+			for what, pair := range map[string][2]string{"there": {tt.there, formatDetour(p.detourToPeer(peer))}, "back": {tt.back, formatDetour(p.detourFromPeer(peer))}} {
 				if pair[1] != pair[0] && !(strings.HasPrefix(pair[1], "?") && strings.Contains(pair[1], pair[0])) {
 					t.Errorf("%s: %s, want %s", what, pair[1], pair[0])
 				}
@@ -173,9 +173,9 @@ func TestDetours(t *testing.T) {
 	}
 }
 
-func tellDetour(d detour) string {
-	if d.unknown != "" {
-		return "? " + d.unknown
+func formatDetour(d detour) string {
+	if d.whyNone != "" {
+		return "? " + d.whyNone
 	}
 	text := fmt.Sprintf("%s > %s", d.echo.from, d.echo.to)
 	if d.echo.link > 0 {
@@ -200,8 +200,8 @@ func TestNormalize(t *testing.T) {
 	}
 }
 
-// TestFits checks which requests are refused because they take too long, and the text of the refusal.
-func TestFits(t *testing.T) {
+// TestCheckDuration checks which requests are refused because they take too long, and the text of the refusal.
+func TestCheckDuration(t *testing.T) {
 	for _, tt := range []struct {
 		name                        string
 		peers, ways, count, timeout int
@@ -217,7 +217,7 @@ func TestFits(t *testing.T) {
 		{"too many peers", 100_000, 200_000, 1, 1000, []string{"200000 packets", "100000 peers", "ask for fewer peers"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			err := fits(tt.peers, tt.ways, api.ProbeRequest{Count: tt.count, TimeoutMS: tt.timeout})
+			err := checkDuration(tt.peers, tt.ways, api.ProbeRequest{Count: tt.count, TimeoutMS: tt.timeout})
 			var wrong *FieldError
 			if errors.As(err, &wrong) != (tt.want != nil) {
 				t.Fatal(err)
@@ -231,59 +231,59 @@ func TestFits(t *testing.T) {
 	}
 }
 
-func TestAsked(t *testing.T) {
+func TestSelectPeers(t *testing.T) {
 	peers := make([]api.Peer, 30)
 	for i := range peers {
 		peers[i].Node = fmt.Sprintf("host-%d", i)
 	}
-	if got, err := Asked(peers, []string{"host-7"}); err != nil || len(got) != 1 || got[0].Node != "host-7" {
+	if got, err := SelectPeers(peers, []string{"host-7"}); err != nil || len(got) != 1 || got[0].Node != "host-7" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	_, err := Asked(peers, []string{"host-7", "host-77"})
+	_, err := SelectPeers(peers, []string{"host-7", "host-77"})
 	if err == nil || !strings.Contains(err.Error(), `"host-77"`) || !strings.Contains(err.Error(), "and 10 more") {
 		t.Error(err)
 	}
 }
 
-// wall is a line on which packets up to a size pass, after a delay; it never ends by itself.
-type wall struct{ most int }
+// narrowPinger is a line on which packets up to a size pass, after a delay; it never ends by itself.
+type narrowPinger struct{ most int }
 
-func (w wall) refusals(netip.Addr, int) []answer { return nil }
+func (w narrowPinger) tunnelErrors(netip.Addr, int) []answer { return nil }
 
-func (w wall) send(ctx context.Context, e echo, _ time.Duration) func() answer {
+func (w narrowPinger) send(ctx context.Context, e echo, _ time.Duration) func() answer {
 	return func() answer {
 		if e.size <= w.most {
-			return answer{kind: replied, from: e.to, took: time.Millisecond}
+			return answer{outcome: gotReply, from: e.to, roundTrip: time.Millisecond}
 		}
 		<-ctx.Done()
-		return answer{kind: cut}
+		return answer{outcome: interrupted}
 	}
 }
 
-// moody is a line on which packets up to a size pass, except those it loses.
-type moody struct {
-	wall
+// lossyPinger is a line on which packets up to a size pass, except those it loses.
+type lossyPinger struct {
+	narrowPinger
 	mu    sync.Mutex
 	small int // how many more of the shortest packets it loses
 	lose  int // how many more longer packets it loses
 }
 
-func (m *moody) send(ctx context.Context, e echo, timeout time.Duration) func() answer {
+func (m *lossyPinger) send(ctx context.Context, e echo, timeout time.Duration) func() answer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	lost := func() answer { return answer{kind: silence} }
+	lost := func() answer { return answer{outcome: noAnswer} }
 	if e.size > m.most {
 		return lost
 	}
 	of := &m.lose
-	if e.size == least {
+	if e.size == minSize {
 		of = &m.small
 	}
 	if *of > 0 {
 		*of--
 		return lost
 	}
-	return m.wall.send(ctx, e, timeout)
+	return m.narrowPinger.send(ctx, e, timeout)
 }
 
 // TestLossWhileSearching checks that packets lost by chance do not make a path look narrow.
@@ -294,7 +294,7 @@ func TestLossWhileSearching(t *testing.T) {
 	}
 	for _, tt := range []struct{ most, lose, want int }{{1500, 3, 1500}, {1500, 5, 1500}, {1500, 9, 1500}, {1400, 3, 1400}, {1400, 7, 1400}} {
 		w := way{path: api.PathOverlay, to: peer4, mtu: 1500}
-		if got := measure(context.Background(), &moody{wall: wall{tt.most}, lose: tt.lose}, w, r); got.Largest != tt.want {
+		if got := measure(context.Background(), &lossyPinger{narrowPinger: narrowPinger{tt.most}, lose: tt.lose}, w, r); got.Largest != tt.want {
 			t.Errorf("%d of %d lost: %+v", tt.lose, tt.most, got)
 		}
 	}
@@ -309,15 +309,15 @@ func TestLossOfAllFull(t *testing.T) {
 	}
 	for _, tt := range []struct{ small, lose, sent, answered int }{{0, 3, 3, 0}, {1, 2, 3, 1}, {1, 7, 9, 2}, {1, 1000, 12, 0}} {
 		w := way{path: api.PathOverlay, to: peer4, mtu: 1500}
-		got := measure(context.Background(), &moody{wall: wall{1500}, small: tt.small, lose: tt.lose}, w, r)
+		got := measure(context.Background(), &lossyPinger{narrowPinger: narrowPinger{1500}, small: tt.small, lose: tt.lose}, w, r)
 		if got.Full.Sent != tt.sent || got.Full.Answered != tt.answered {
 			t.Errorf("%d small and %d full packets lost: %+v", tt.small, tt.lose, got)
 		}
 	}
 }
 
-// TestCutShort checks that a path not probed in time says so, and that finished results stay.
-func TestCutShort(t *testing.T) {
+// TestInterrupted checks that a path not probed in time says so, and that finished results stay.
+func TestInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the time that a busy machine takes does not count
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
@@ -326,8 +326,8 @@ func TestCutShort(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := examplePlanner("vxlan")
-		got := all(ctx, wall{1450}, p, []api.Peer{examplePeer()}, r)[0]
-		is(t, got, true, `
+		got := probeAll(ctx, narrowPinger{1450}, p, []api.Peer{examplePeer()}, r)[0]
+		checkProbe(t, got, true, `
 overlay 10.5.2.0 3/3 3/3 largest 1450 of 1450, echo reply
 overlay fd00:5:0:2:: 3/3 3/3 largest 1450 of 1450, echo reply
 underlay 192.0.2.2 not probed: the probe ended before this was done`)

@@ -32,11 +32,11 @@ type Host struct {
 	Masquerade bool // packets from Subnets to other networks get another source
 }
 
-// Longest bounds a whole probe, regardless of the request and the number of peers.
-const Longest = 2 * time.Minute
+// MaxDuration bounds a whole probe, regardless of the request and the number of peers.
+const MaxDuration = 2 * time.Minute
 
-// mostSeries bounds the packets of one size, ms: both sizes, and the search for others, fit into Longest.
-const mostSeries = 45_000
+// maxSeriesMS bounds the packets of one size, ms: both sizes, and the search for others, fit into MaxDuration.
+const maxSeriesMS = 45_000
 
 // FieldError names the field of a request that is out of its range.
 type FieldError struct {
@@ -55,8 +55,8 @@ func Normalize(r api.ProbeRequest) (api.ProbeRequest, error) {
 		{"count", &r.Count, 1, 100, 3},
 		{"interval_ms", &r.IntervalMS, 10, 10_000, 100},
 		{"timeout_ms", &r.TimeoutMS, 10, 10_000, 1000},
-		{"small", &r.Small, least, 1280, least},
-		{"full", &r.Full, least, 65_000, 0},
+		{"small", &r.Small, minSize, 1280, minSize},
+		{"full", &r.Full, minSize, 65_000, 0},
 	} {
 		switch {
 		case *f.value == 0:
@@ -65,9 +65,9 @@ func Normalize(r api.ProbeRequest) (api.ProbeRequest, error) {
 			return r, &FieldError{f.name, fmt.Sprintf("is %d, not %d to %d", *f.value, f.least, f.most)}
 		}
 	}
-	if (r.Count-1)*r.IntervalMS > mostSeries {
+	if (r.Count-1)*r.IntervalMS > maxSeriesMS {
 		return r, &FieldError{"interval_ms", fmt.Sprintf("is %d: %d packets take longer than %d ms", r.IntervalMS, r.Count,
-			mostSeries)}
+			maxSeriesMS)}
 	}
 	if r.Full > 0 && r.Full < r.Small {
 		return r, &FieldError{"full", fmt.Sprintf("is %d, less than small, %d", r.Full, r.Small)}
@@ -76,7 +76,7 @@ func Normalize(r api.ProbeRequest) (api.ProbeRequest, error) {
 }
 
 // Run probes the peers that a request names, all at once, at a pace that all share. It blocks until they are done,
-// Longest is over, or ctx ends; the results of peers that were not done by then say so. Errors are a *FieldError,
+// MaxDuration is over, or ctx ends; the results of peers that were not done by then say so. Errors are a *FieldError,
 // ErrNoRight, or the kernel's. Its sockets are opened on the calling thread, so that a test may lock it to a network
 // namespace.
 func Run(ctx context.Context, h Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error) {
@@ -85,18 +85,18 @@ func Run(ctx context.Context, h Host, peers []api.Peer, r api.ProbeRequest) (api
 	if err != nil {
 		return out, err
 	}
-	if peers, err = Asked(peers, r.Peers); err != nil || len(peers) == 0 {
+	if peers, err = SelectPeers(peers, r.Peers); err != nil || len(peers) == 0 {
 		return out, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, Longest)
+	ctx, cancel := context.WithTimeout(ctx, MaxDuration)
 	defer cancel()
-	here, done, err := look(h)
+	here, done, err := readKernel(h)
 	if err != nil {
 		return out, err
 	}
 	defer done()
 	p := planner{h, here}
-	if err := fits(len(peers), p.probed(peers), r); err != nil {
+	if err := checkDuration(len(peers), p.countWays(peers), r); err != nil {
 		return out, err
 	}
 	s, err := open(ctx)
@@ -105,20 +105,20 @@ func Run(ctx context.Context, h Host, peers []api.Peer, r api.ProbeRequest) (api
 	}
 	if port := p.options().Port; port != 0 {
 		for _, peer := range peers {
-			for _, to := range p.outer(peer) {
-				s.hear(to, port)
+			for _, to := range p.underlayAddresses(peer) {
+				s.recordErrors(to, port)
 			}
 		}
 	}
-	out.Peers = all(ctx, s, p, peers, r)
+	out.Peers = probeAll(ctx, s, p, peers, r)
 	return out, s.close()
 }
 
-// probed returns the number of paths to peers that packets are sent on. It is pure.
-func (p planner) probed(peers []api.Peer) (ways int) {
+// countWays returns the number of paths to peers that packets are sent on. It is pure.
+func (p planner) countWays(peers []api.Peer) (ways int) {
 	for _, peer := range peers {
 		for _, w := range p.ways(peer) {
-			if w.unprobed == "" {
+			if w.skipReason == "" {
 				ways++
 			}
 		}
@@ -126,29 +126,31 @@ func (p planner) probed(peers []api.Peer) (ways int) {
 	return ways
 }
 
-// fits rejects a request that could not finish in time. The packets of one size share a pace. At most mostUnderWay of
-// them await an answer at a time, each for the whole timeout if none comes. An error is a *FieldError. It is pure.
-func fits(peers, ways int, r api.ProbeRequest) error {
-	each, packets := max(pace, milliseconds(r.TimeoutMS)/mostUnderWay), ways*r.Count
+// checkDuration rejects a request that could not finish in time. The packets of one size share a pace. At most
+// maxPending of them await an answer at a time, each for the whole timeout if none comes. An error is a *FieldError. It
+// is pure.
+func checkDuration(peers, ways int, r api.ProbeRequest) error {
+	each, packets := max(pace, milliseconds(r.TimeoutMS)/maxPending), ways*r.Count
 	takes := time.Duration(packets) * each
-	if takes <= milliseconds(mostSeries) {
+	if takes <= milliseconds(maxSeriesMS) {
 		return nil
 	}
 	instead := ""
-	if most := milliseconds(mostSeries) / each / time.Duration(ways); most > 0 {
+	if most := milliseconds(maxSeriesMS) / each / time.Duration(ways); most > 0 {
 		instead = fmt.Sprintf("a count of %d at most, or ", most)
 	}
-	if time.Duration(packets)*pace <= milliseconds(mostSeries) {
-		instead += fmt.Sprintf("a timeout_ms of %d at most, or ", mostSeries*mostUnderWay/packets)
+	if time.Duration(packets)*pace <= milliseconds(maxSeriesMS) {
+		instead += fmt.Sprintf("a timeout_ms of %d at most, or ", maxSeriesMS*maxPending/packets)
 	}
 	return &FieldError{"count",
 		fmt.Sprintf("is %d, with a timeout_ms of %d: %d packets of each size to %d peers may take %d ms, longer than %d: "+
 			"ask for %sfewer peers",
-			r.Count, r.TimeoutMS, packets, peers, takes.Milliseconds(), mostSeries, instead)}
+			r.Count, r.TimeoutMS, packets, peers, takes.Milliseconds(), maxSeriesMS, instead)}
 }
 
-// Asked returns the peers that a request names, all when it names none. An error is an *UnknownPeerError. It is pure.
-func Asked(peers []api.Peer, names []string) ([]api.Peer, error) {
+// SelectPeers returns the peers that a request names, all when it names none. An error is an *UnknownPeerError. It is
+// pure.
+func SelectPeers(peers []api.Peer, names []string) ([]api.Peer, error) {
 	if len(names) == 0 {
 		return peers, nil
 	}
@@ -181,22 +183,22 @@ func (e *UnknownPeerError) Error() string {
 	if len(known) == 0 {
 		known = []string{"none"}
 	}
-	return fmt.Sprintf("no peer is called %q: there are %s", e.Name, strings.Join(known, ", "))
+	return fmt.Sprintf("no peer is named %q, known are %s", e.Name, strings.Join(known, ", "))
 }
 
-// all probes peers concurrently.
-func all(ctx context.Context, l line, p planner, peers []api.Peer, r api.ProbeRequest) []api.PeerProbe {
+// probeAll probes peers concurrently.
+func probeAll(ctx context.Context, l pinger, p planner, peers []api.Peer, r api.ProbeRequest) []api.PeerProbe {
 	out := make([]api.PeerProbe, len(peers))
 	var wg sync.WaitGroup
 	for i, peer := range peers {
-		wg.Go(func() { out[i] = one(ctx, l, p, peer, r) })
+		wg.Go(func() { out[i] = probePeer(ctx, l, p, peer, r) })
 	}
 	wg.Wait()
 	return out
 }
 
-// one probes all paths to a peer concurrently.
-func one(ctx context.Context, l line, p planner, peer api.Peer, r api.ProbeRequest) api.PeerProbe {
+// probePeer probes all paths to a peer concurrently.
+func probePeer(ctx context.Context, l pinger, p planner, peer api.Peer, r api.ProbeRequest) api.PeerProbe {
 	ways := p.ways(peer)
 	out := api.PeerProbe{Node: peer.Node, Held: peer.Held, Skipped: peer.Skipped, Ways: make([]api.ProbedWay, len(ways))}
 	var wg sync.WaitGroup
@@ -204,9 +206,9 @@ func one(ctx context.Context, l line, p planner, peer api.Peer, r api.ProbeReque
 		wg.Go(func() { out.Ways[i] = measure(ctx, l, w, r) })
 	}
 	wg.Wait()
-	p.refusals(l, peer, &out)
-	if out.Reached = p.reached(out); !out.Reached {
-		p.apart(ctx, l, peer, r, &out)
+	p.addTunnelErrors(l, peer, &out)
+	if out.Reached = p.isReached(out); !out.Reached {
+		p.probeDirections(ctx, l, peer, r, &out)
 	}
 	return out
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
-// healthy holds the report of a probe, by backend, when all is well.
+// healthy holds the report of a probe, by backend, of a healthy network.
 var healthy = map[string]string{
 	"vxlan": `
 overlay 10.5.2.0 2/2 2/2 largest 1450 of 1450, echo reply
@@ -36,19 +36,19 @@ func TestHealthy(t *testing.T) {
 			t.Parallel()
 			a, b := newHosts(t, kind)
 			for range 3 { // even when the kernel sends no more errors for a while
-				r := calm()
+				r := patientRequest()
 				if kind == "host-gw" {
-					r = brief()
+					r = briefRequest()
 					r.TimeoutMS = 500 // three of them, before the kernel sends the next error after two seconds
 				}
-				is(t, a.probe(b, r), true, want)
+				checkProbe(t, a.probe(b, r), true, want)
 			}
 		})
 	}
 }
 
-// TestNoRight checks that the error names the missing right.
-func TestNoRight(t *testing.T) {
+// TestWithoutCapability checks that the error names the missing right.
+func TestWithoutCapability(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
 	failed := make(chan error)
@@ -63,7 +63,7 @@ func TestNoRight(t *testing.T) {
 		}
 		failed <- err
 	}()
-	if err := <-failed; !errors.Is(err, ErrNoRight) {
+	if err := <-failed; !errors.Is(err, ErrNoCapability) {
 		t.Errorf("%v, which does not name the right", err)
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/lenonet/leno/internal/testkit/nstest"
 )
 
-// newRouted returns hosts 1 and 2 with a router between them that forwards packets of 1500 bytes. narrow sets the MTU
-// of its route to host 2.
-func newRouted(t *testing.T, kind string) (a, b *host, narrow func(mtu string)) {
+// newRoutedHosts returns hosts 1 and 2 with a router between them that forwards packets of 1500 bytes. narrow sets the
+// MTU of its route to host 2.
+func newRoutedHosts(t *testing.T, kind string) (a, b *host, narrow func(mtu string)) {
 	t.Helper()
 	r := nstest.New(t)
 	r.Sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.default.send_redirects=0")
@@ -33,38 +33,38 @@ func newRouted(t *testing.T, kind string) (a, b *host, narrow func(mtu string)) 
 // not.
 func TestRouter(t *testing.T) {
 	t.Parallel()
-	a, b, narrow := newRouted(t, "vxlan")
+	a, b, narrow := newRoutedHosts(t, "vxlan")
 	overlay := strings.ReplaceAll(well, "@MTU", "1450")
-	is(t, a.probe(b, calm()), true, overlay+under)
+	checkProbe(t, a.probe(b, patientRequest()), true, overlay+under)
 
 	// The tunnel's packets may be fragmented.
 	narrow("1400")
-	is(t, a.probe(b, brief()), true, overlay+"underlay 192.0.2.2 2/2 0/2 largest 1400 of 1500, echo reply; fragmentation needed from 192.0.2.254 mtu 1400")
+	checkProbe(t, a.probe(b, briefRequest()), true, overlay+"underlay 192.0.2.2 2/2 0/2 largest 1400 of 1500, echo reply; fragmentation needed from 192.0.2.254 mtu 1400")
 	if got := a.ns.Sh("ip route get 192.0.2.2"); !strings.Contains(got, "mtu 1400") {
 		t.Fatalf("the kernel has not learned of the path: %s", got)
 	}
 	narrow("1500")
-	is(t, a.probe(b, calm()), true, overlay+under)
+	checkProbe(t, a.probe(b, patientRequest()), true, overlay+under)
 }
 
 // TestRouterDirections checks that the lost direction is found even where hosts are no neighbours, unless packets are
 // masqueraded.
 func TestRouterDirections(t *testing.T) {
 	t.Parallel()
-	a, b, _ := newRouted(t, "vxlan")
+	a, b, _ := newRoutedHosts(t, "vxlan")
 	for _, tt := range []struct {
 		name       string
 		hook       string
 		masquerade bool
 		want       string
 	}{
-		{"there", "input", false, "there lost, back passes"},
-		{"there, masqueraded", "input", true, "there unknown, back unknown"},
-		{"back", "output", true, "there passes, back lost"},
+		{"to the peer", "input", false, "to lost, from passes"},
+		{"to the peer, masqueraded", "input", true, "to unknown, from unknown"},
+		{"from the peer", "output", true, "to passes, from lost"},
 	} {
 		end := b.drop(tt.hook + " udp dport PORT drop")
 		a.masquerade = tt.masquerade
-		if got := dump(a.probe(b, brief())); !strings.Contains(got, tt.want+"\n") {
+		if got := dump(a.probe(b, briefRequest())); !strings.Contains(got, tt.want+"\n") {
 			t.Errorf("%s: not %q in\n%s", tt.name, tt.want, got)
 		}
 		end()
@@ -78,10 +78,10 @@ func TestIPv6(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			a, b := newHostsOver(t, kind, true)
 			mtu := map[string]string{"vxlan": "1430", "udp": "1452"}[kind]
-			is(t, a.probe(b, calm()), true, strings.ReplaceAll(well, "@MTU", mtu)+"underlay 2001:db8::2 2/2 2/2 largest 1500 of 1500, echo reply")
+			checkProbe(t, a.probe(b, patientRequest()), true, strings.ReplaceAll(well, "@MTU", mtu)+"underlay 2001:db8::2 2/2 2/2 largest 1500 of 1500, echo reply")
 			b.words = strings.NewReplacer("PORT", port)
 			b.drop("input udp dport PORT drop")
-			if got := dump(a.probe(b, brief())); !strings.Contains(got, "there lost, back passes\n") {
+			if got := dump(a.probe(b, briefRequest())); !strings.Contains(got, "to lost, from passes\n") {
 				t.Errorf("%s", got)
 			}
 		})
@@ -98,8 +98,8 @@ func TestGateway(t *testing.T) {
 		h.ns.Sh(h.words.Replace("ip link add br0 type veth peer name br1; ip link set br1 up; ip addr add 10.5.@n.1/24 dev br0; ip addr add fd00:5:0:@n::1/64 dev br0; ip link set br0 up"))
 		h.ns.Settle()
 	}
-	got := a.probe(b, calm())
-	is(t, got, true, `
+	got := a.probe(b, patientRequest())
+	checkProbe(t, got, true, `
 overlay 10.5.2.1 2/2 2/2 largest 1500 of 1500, echo reply
 overlay fd00:5:0:2::1 2/2 2/2 largest 1500 of 1500, echo reply
 underlay 192.0.2.2 2/2 2/2 largest 1500 of 1500, echo reply
@@ -109,14 +109,14 @@ underlay 2001:db8::2 2/2 2/2 largest 1500 of 1500, echo reply`)
 	}
 	// Rules about the host itself do not block its containers.
 	end := b.drop("input ip daddr 10.5.2.1 icmp type echo-request drop")
-	got = a.probe(b, brief())
+	got = a.probe(b, briefRequest())
 	if !got.Reached || got.Ways[0].Small.Answered > 0 {
 		t.Errorf("%s", dump(got))
 	}
 	end()
 	// Packets that reach the host, and get no further, do not reach its containers.
 	b.drop("prerouting ip daddr 10.5.2.0/24 drop")
-	got = a.probe(b, brief())
+	got = a.probe(b, briefRequest())
 	if got.Reached || got.Ways[0].Small.Answered > 0 {
 		t.Errorf("%s", dump(got))
 	}
@@ -129,7 +129,7 @@ func TestOtherGateway(t *testing.T) {
 	a, b := newHosts(t, "host-gw")
 	b.ns.Sh("ip link add br0 type veth peer name br1; ip link set br1 up; ip addr add 10.5.2.254/24 dev br0; ip addr add fd00:5:0:2::fe/64 dev br0; ip link set br0 up")
 	b.ns.Settle()
-	is(t, a.probe(b, calm()), true, `
+	checkProbe(t, a.probe(b, patientRequest()), true, `
 overlay 10.5.2.1 0/0 1/1 largest 1500 of 1500, time exceeded from 192.0.2.2
 overlay fd00:5:0:2::1 0/0 1/1 largest 1500 of 1500, time exceeded from 2001:db8::2
 underlay 192.0.2.2 2/2 2/2 largest 1500 of 1500, echo reply

@@ -2,7 +2,7 @@ package probe
 
 import "testing"
 
-func TestLargest(t *testing.T) {
+func TestLargestSize(t *testing.T) {
 	for _, tt := range []struct {
 		name            string
 		low, high, told int
@@ -11,11 +11,11 @@ func TestLargest(t *testing.T) {
 		most            int  // tries
 	}{
 		{"by halves", 64, 1500, 0, 1400, false, 11},
-		{"told before", 64, 1500, 1400, 1400, false, 2},
-		{"told during the search", 64, 1500, 0, 600, true, 3},
-		{"told too much", 64, 1500, 1400, 1300, false, 12},
-		{"told too little", 64, 1500, 1000, 1400, false, 13},
-		{"told nonsense", 64, 1500, 9000, 1400, false, 11},
+		{"hint from before", 64, 1500, 1400, 1400, false, 2},
+		{"hint during the search", 64, 1500, 0, 600, true, 3},
+		{"hint too large", 64, 1500, 1400, 1300, false, 12},
+		{"hint too small", 64, 1500, 1000, 1400, false, 13},
+		{"hint out of range", 64, 1500, 9000, 1400, false, 11},
 		{"none but the small", 64, 1500, 0, 64, false, 11},
 		{"all but the full", 64, 1500, 0, 1499, false, 11},
 		{"jumbo", 64, 65_000, 0, 8950, false, 16},
@@ -23,7 +23,7 @@ func TestLargest(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tries := 0
-			got := largest(tt.low, tt.high, tt.told, func(size int) (bool, int) {
+			got := largestSize(tt.low, tt.high, tt.told, func(size int) (bool, int) {
 				tries++
 				if size <= tt.low || size >= tt.high {
 					t.Errorf("size %d was known before", size)
@@ -43,7 +43,7 @@ func TestLargest(t *testing.T) {
 	}
 	// A router that reports wrong MTUs does not make the search endless.
 	tries := 0
-	largest(64, 65_000, 0, func(size int) (bool, int) { tries++; return false, size - 1 })
+	largestSize(64, 65_000, 0, func(size int) (bool, int) { tries++; return false, size - 1 })
 	if tries > searchTries {
 		t.Errorf("%d tries", tries)
 	}

@@ -22,30 +22,30 @@ type way struct {
 
 	// Addresses of the peer's host: errors from them prove that packets got there, if no device has the destination
 	// address. Empty if no error does.
-	host     []netip.Prefix
-	unprobed string // why it is not probed
+	hostPrefixes []netip.Prefix
+	skipReason   string // why it is not probed
 }
 
-// leastPatience is the shortest timeout while searching for a size: a fast path may be slower for longer packets.
-const leastPatience = 100 * time.Millisecond
+// minSearchTimeout is the shortest timeout while searching for a size: a fast path may be slower for longer packets.
+const minSearchTimeout = 100 * time.Millisecond
 
 // measurement probes one path.
 type measurement struct {
-	line    line
+	pinger  pinger
 	way     way
 	request api.ProbeRequest
 	out     api.ProbedWay
 
-	mu      sync.Mutex
-	told    int           // least MTU in any error
-	slowest time.Duration // of the answers
+	mu          sync.Mutex
+	reportedMTU int           // least MTU in any error
+	slowest     time.Duration // of the answers
 }
 
 // measure probes a path: small packets, full ones when any came back, and the sizes between when no full one did.
-func measure(ctx context.Context, l line, w way, r api.ProbeRequest) api.ProbedWay {
-	m := &measurement{line: l, way: w, request: r}
-	m.out = api.ProbedWay{Path: w.path, From: w.from, To: w.to, MTU: w.mtu, NotProbed: w.unprobed}
-	if w.unprobed != "" {
+func measure(ctx context.Context, l pinger, w way, r api.ProbeRequest) api.ProbedWay {
+	m := &measurement{pinger: l, way: w, request: r}
+	m.out = api.ProbedWay{Path: w.path, From: w.from, To: w.to, MTU: w.mtu, NotProbed: w.skipReason}
+	if w.skipReason != "" {
 		return m.out
 	}
 	full := w.mtu
@@ -54,11 +54,11 @@ func measure(ctx context.Context, l line, w way, r api.ProbeRequest) api.ProbedW
 	}
 	m.out.MTU = full
 	m.out.Small.Bytes, m.out.Full.Bytes = r.Small, full
-	if len(w.host) == 0 || !m.byError(ctx) {
-		m.both(ctx)
+	if len(w.hostPrefixes) == 0 || !m.probeByError(ctx) {
+		m.probeSizes(ctx)
 	}
 	for _, s := range []*api.ProbedSize{&m.out.Small, &m.out.Full} {
-		s.AvgMS = rounded(s.AvgMS)
+		s.AvgMS = round(s.AvgMS)
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -76,28 +76,28 @@ func measure(ctx context.Context, l line, w way, r api.ProbeRequest) api.ProbedW
 // tokens of one second each.
 const errorPause = 2200 * time.Millisecond
 
-// byError sends one full packet where errors may be the only answers. Its error is as good as one to a small packet,
-// after which the kernel would send no more.
-func (m *measurement) byError(ctx context.Context) bool {
+// probeByError sends one full packet where errors may be the only answers. Its error is as good as one to a small
+// packet, after which the kernel would send no more.
+func (m *measurement) probeByError(ctx context.Context) bool {
 	s := m.out.Full
-	if a := m.one(ctx, &s); a.kind != errored || s.Answered == 0 {
+	if a := m.sendOne(ctx, &s); a.outcome != gotError || s.Answered == 0 {
 		return false
 	}
 	m.out.Full = s
 	return true
 }
 
-// both sends small packets, and full ones when any came back. If errors are the only answers, it may have to wait for
-// the next one.
-func (m *measurement) both(ctx context.Context) {
+// probeSizes sends small packets, and full ones when any came back. If errors are the only answers, it may have to wait
+// for the next one.
+func (m *measurement) probeSizes(ctx context.Context) {
 	small, full := &m.out.Small, &m.out.Full
-	m.series(ctx, small)
-	if small.Answered == 0 && len(m.way.host) > 0 && sleep(ctx, errorPause) {
+	m.sendSeries(ctx, small)
+	if small.Answered == 0 && len(m.way.hostPrefixes) > 0 && sleep(ctx, errorPause) {
 		*small = api.ProbedSize{Bytes: small.Bytes}
-		if m.byError(ctx) {
+		if m.probeByError(ctx) {
 			return
 		}
-		m.one(ctx, small)
+		m.sendOne(ctx, small)
 	}
 	if small.Answered == 0 {
 		return
@@ -106,25 +106,25 @@ func (m *measurement) both(ctx context.Context) {
 	if full.Bytes <= small.Bytes || m.out.Answer != echoReply && !sleep(ctx, errorPause) {
 		return
 	}
-	m.series(ctx, full)
+	m.sendSeries(ctx, full)
 	// A path that loses small packets may have lost all full ones by chance.
-	for i := 0; i < moreSeries && full.Answered == 0 && small.Lost() > 0 && m.out.Answer == echoReply; i++ {
-		m.series(ctx, full)
+	for i := 0; i < extraSeries && full.Answered == 0 && small.Lost() > 0 && m.out.Answer == echoReply; i++ {
+		m.sendSeries(ctx, full)
 	}
 }
 
-// moreSeries is how often full packets are sent again on a path that loses packets of any size, before their size is
+// extraSeries is how often full packets are sent again on a path that loses packets of any size, before their size is
 // taken for the reason.
-const moreSeries = 3
+const extraSeries = 3
 
 const echoReply = "echo reply"
 
-// series sends the packets of one size at intervals. If the first is answered by an error, it stays the only one:
+// sendSeries sends the packets of one size at intervals. If the first is answered by an error, it stays the only one:
 // kernels limit how many errors they send.
-func (m *measurement) series(ctx context.Context, s *api.ProbedSize) {
+func (m *measurement) sendSeries(ctx context.Context, s *api.ProbedSize) {
 	count := m.request.Count
-	if len(m.way.host) > 0 {
-		if a := m.one(ctx, s); a.kind == errored {
+	if len(m.way.hostPrefixes) > 0 {
+		if a := m.sendOne(ctx, s); a.outcome == gotError {
 			return
 		}
 		count--
@@ -146,8 +146,8 @@ func (m *measurement) series(ctx context.Context, s *api.ProbedSize) {
 	}
 }
 
-// one sends one packet and counts its outcome.
-func (m *measurement) one(ctx context.Context, s *api.ProbedSize) answer {
+// sendOne sends one packet and counts its outcome.
+func (m *measurement) sendOne(ctx context.Context, s *api.ProbedSize) answer {
 	a := m.send(ctx, s.Bytes, milliseconds(m.request.TimeoutMS))()
 	m.count(s, a)
 	return a
@@ -158,10 +158,10 @@ func (m *measurement) count(s *api.ProbedSize, a answer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.Sent++
-	if !m.passed(a) {
+	if !m.hasArrived(a) {
 		return
 	}
-	took := inMS(a.took)
+	took := toMS(a.roundTrip)
 	if s.Answered == 0 {
 		s.MinMS, s.MaxMS = took, took
 	}
@@ -172,37 +172,39 @@ func (m *measurement) count(s *api.ProbedSize, a answer) {
 
 // send sends one packet on the line, and records its outcome.
 func (m *measurement) send(ctx context.Context, size int, timeout time.Duration) (result func() answer) {
-	told := m.line.send(ctx, echo{from: m.way.from, to: m.way.to, vrf: m.way.vrf, size: size, hops: m.way.hops}, timeout)
-	return func() answer { return m.keep(told()) }
+	await := m.pinger.send(ctx, echo{from: m.way.from, to: m.way.to, vrf: m.way.vrf, size: size, hops: m.way.hops},
+		timeout)
+	return func() answer { return m.record(await()) }
 }
 
-// keep records the outcome of a packet.
-func (m *measurement) keep(a answer) answer {
+// record records the outcome of a packet.
+func (m *measurement) record(a answer) answer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case m.passed(a):
-		m.slowest = max(m.slowest, a.took)
+	case m.hasArrived(a):
+		m.slowest = max(m.slowest, a.roundTrip)
 		m.out.Answer = echoReply
-		if a.kind == errored {
+		if a.outcome == gotError {
 			m.out.Answer = fmt.Sprintf("%s from %s", a.reason, a.from)
 		}
-	case a.kind == errored || a.kind == unsent:
-		m.out.Errors = note(m.out.Errors, a, "")
-		if a.mtu > 0 && (m.told == 0 || a.mtu < m.told) {
-			m.told = a.mtu
+	case a.outcome == gotError || a.outcome == notSent:
+		m.out.Errors = addError(m.out.Errors, a, "")
+		if a.mtu > 0 && (m.reportedMTU == 0 || a.mtu < m.reportedMTU) {
+			m.reportedMTU = a.mtu
 		}
 	}
 	return a
 }
 
-// passed reports whether an answer proves that the packet got to the peer's host.
-func (m *measurement) passed(a answer) bool {
-	switch a.kind {
-	case replied:
+// hasArrived reports whether an answer proves that the packet got to the peer's host.
+func (m *measurement) hasArrived(a answer) bool {
+	switch a.outcome {
+	case gotReply:
 		return true
-	case errored:
-		return a.reason != tooBig && slices.ContainsFunc(m.way.host, func(p netip.Prefix) bool { return p.Contains(a.from) })
+	case gotError:
+		return a.reason != fragmentationNeeded && slices.ContainsFunc(m.way.hostPrefixes,
+			func(p netip.Prefix) bool { return p.Contains(a.from) })
 	}
 	return false
 }
@@ -211,16 +213,16 @@ func (m *measurement) passed(a answer) bool {
 // with a short timeout, so it tries the first size that should be too long once more with the full timeout.
 func (m *measurement) search(ctx context.Context, full int) int {
 	all := milliseconds(m.request.TimeoutMS)
-	patience := min(max(leastPatience, 4*m.slowest), all)
+	patience := min(max(minSearchTimeout, 4*m.slowest), all)
 	try := func(size int, timeout time.Duration) (passed bool, told int) {
-		for _, a := range together(2, func() func() answer { return m.send(ctx, size, timeout) }) {
-			passed, told = passed || m.passed(a), max(told, a.mtu)
+		for _, a := range sendAll(2, func() func() answer { return m.send(ctx, size, timeout) }) {
+			passed, told = passed || m.hasArrived(a), max(told, a.mtu)
 		}
 		return passed, told
 	}
 	found := m.request.Small
 	for range searchRounds {
-		found = largest(found, full, m.told, func(size int) (bool, int) { return try(size, patience) })
+		found = largestSize(found, full, m.reportedMTU, func(size int) (bool, int) { return try(size, patience) })
 		if passed, _ := try(found+1, all); !passed {
 			break
 		}
@@ -234,9 +236,9 @@ func (m *measurement) search(ctx context.Context, full int) int {
 // searchRounds bounds how often search starts again after a wrong result.
 const searchRounds = 3
 
-// together sends several packets and waits for all outcomes concurrently: a packet whose outcome was collected only
-// after the next one was sent would occupy a place in mostUnderWay for nothing.
-func together(n int, send func() (result func() answer)) []answer {
+// sendAll sends several packets and waits for all outcomes concurrently: a packet whose outcome was collected only
+// after the next one was sent would occupy a place in maxPending for nothing.
+func sendAll(n int, send func() (result func() answer)) []answer {
 	out := make([]answer, n)
 	var wg sync.WaitGroup
 	for i := range out {
@@ -247,8 +249,8 @@ func together(n int, send func() (result func() answer)) []answer {
 	return out
 }
 
-// note adds an error to the list, or counts it if it is already there.
-func note(errors []api.ProbeError, a answer, about string) []api.ProbeError {
+// addError adds an error to the list, or counts it if it is already there.
+func addError(errors []api.ProbeError, a answer, about string) []api.ProbeError {
 	e := api.ProbeError{Reason: a.reason, From: a.from, MTU: a.mtu, About: about}
 	for i := range errors {
 		e.Count = errors[i].Count
@@ -263,10 +265,10 @@ func note(errors []api.ProbeError, a answer, about string) []api.ProbeError {
 
 func milliseconds(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// inMS returns a duration in milliseconds, to the microsecond.
-func inMS(d time.Duration) float64 { return rounded(float64(d) / float64(time.Millisecond)) }
+// toMS returns a duration in milliseconds, to the microsecond.
+func toMS(d time.Duration) float64 { return round(float64(d) / float64(time.Millisecond)) }
 
-func rounded(ms float64) float64 { return math.Round(ms*1000) / 1000 }
+func round(ms float64) float64 { return math.Round(ms*1000) / 1000 }
 
 // sleep returns false when ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -120,8 +120,8 @@ func there() []fault {
 func between() []fault {
 	cut := strings.ReplaceAll(rule("forward", "ip saddr { ADDR0, ADDR1 } udp dport 8472 drop"), "inet seeded", "bridge NETWORK")
 	return []fault{
-		{"UDP port closed both ways", on(-1, cut), on(-1, "nft delete table bridge NETWORK"), onWay("port", "neither there nor back", "both ways")},
-		{"UDP port refused by a peer", on(1, rule("input", "udp dport 8472 reject")), on(1, flush), onWay("port", "is refused", "ADDR1 says of UDP port 8472", "port unreachable")},
+		{"UDP port closed both ways", on(-1, cut), on(-1, "nft delete table bridge NETWORK"), onWay("port", "in either direction", "both ways")},
+		{"UDP port refused by a peer", on(1, rule("input", "udp dport 8472 reject")), on(1, flush), onWay("port", "is refused", "ADDR1 reports for UDP port 8472", "port unreachable")},
 	}
 }
 
@@ -129,13 +129,13 @@ func between() []fault {
 func sizes() []fault {
 	return []fault{
 		{"UDP and TCP packets are lost in the tunnel", on(1, rule("prerouting", "udp dport 8472 @th,312,8 { 6, 17 } drop")), on(1, flush),
-			onWay("checksum", "of UDP and TCP nothing", "checksum_offload")},
+			onWay("checksum", "UDP and TCP do not", "checksum_offload")},
 		{"path MTU too small, without ICMP errors", on(-1, "ip link set HOST1 mtu 1400"), on(-1, "ip link set HOST1 mtu 1500"),
-			onWay("path_mtu", "those of 1450, its MTU, do not", "1400 reach HOST1 plainly", "`ip link set dev eth0 mtu 1400`")},
+			onWay("path_mtu", "those of 1450, its MTU, do not", "1400 reach HOST1 over the underlay", "`ip link set dev eth0 mtu 1400`")},
 		{"path MTU too small, with ICMP errors", both(
 			on(-1, "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.br0.send_redirects=0; ip route add ADDR1/32 dev br0 mtu 1400"),
 			on(0, "ip route add ADDR1/32 via 192.0.2.254")), both(on(-1, "ip route del ADDR1/32 dev br0"), on(0, "ip route del ADDR1/32 via 192.0.2.254; ip route flush cache")),
-			want{check: "path_mtu", warning: true, network: "NETWORK", peer: "HOST1", words: []string{"in pieces", "192.0.2.254 says so", "fragmentation needed, 1400", "mtu 1400"}}},
+			want{check: "path_mtu", warning: true, network: "NETWORK", peer: "HOST1", words: []string{"fragments packets", "192.0.2.254 reports it", "fragmentation needed, 1400", "mtu 1400"}}},
 	}
 }
 

@@ -17,16 +17,16 @@ import (
 // operations/doctor.mdx.
 func alone() map[string]want {
 	return map[string]want{
-		"no agent runs on this host":   {check: "agent", words: []string{"none answers at 127.0.0.1:5366", "connection refused", "systemctl start leno"}},
-		"the configuration has errors": {check: "agent", also: []string{"config"}, words: []string{"none answers", "node_nam", "leno validate"}},
-		"the kernel module is missing": {check: "agent", also: []string{"module"}, words: []string{"none answers", "neither built in nor below /lib/modules"}},
+		"no agent runs on this host":   {check: "agent", words: []string{"no agent answers at 127.0.0.1:5366", "connection refused", "systemctl start leno"}},
+		"the configuration has errors": {check: "agent", also: []string{"config"}, words: []string{"no agent answers", "node_nam", "leno validate"}},
+		"the kernel module is missing": {check: "agent", also: []string{"module"}, words: []string{"no agent answers", "neither built in nor below /lib/modules"}},
 		"`/dev/net/tun` is missing":    {check: "module", network: "NETWORK", words: []string{"/dev/net/tun: no such file", "load the kernel module tun"}},
 		"Consul does not answer":       {check: "consul", words: []string{"192.0.2.1:8500", "packets do not depend on it"}},
-		"two networks share addresses": {check: "overlap", network: "NETWORKx", words: []string{"POOL.128.0/17 of network NETWORKx", "POOL.0.0/16 of network NETWORK", "the one that came later waits", "another pool"}},
+		"two networks share addresses": {check: "overlap", network: "NETWORKx", words: []string{"POOL.128.0/17 of network NETWORKx", "POOL.0.0/16 of network NETWORK", "the later network waits", "another pool"}},
 		// TestLogin in e2e/store causes this one: Consul's shortest life of a token is too long here.
 		"the JWT cannot be used any more": {check: "login", warning: true, words: []string{"token is expired", "replace the expired JWT in"}},
 		// TestMesh in e2e/nomad causes this one.
-		"Nomad has no network of leno": {check: "cni", warning: true, words: []string{"Nomad has no network of leno for its jobs", "copy leno.conflist"}},
+		"Nomad has no network of leno": {check: "cni", warning: true, words: []string{"Nomad's jobs cannot use a network of leno", "copy leno.conflist"}},
 		"a peer is down":               {check: "peers", warning: true, network: "NETWORK", peer: "HOST1", words: []string{"its lease is held until its session ends"}},
 	}
 }
@@ -58,7 +58,7 @@ func published(address string) func(*patient, string) string {
 func addresses() []fault {
 	return []fault{
 		{"wrong public address", configured(0, published("192.0.2.200")), configured(0, plain),
-			want{check: "public_ip", network: "NETWORK", words: []string{"192.0.2.200 is no address of this host", "set underlay.public_ip", "ADDR0"}}},
+			want{check: "public_ip", network: "NETWORK", words: []string{"192.0.2.200 is not an address of this host", "set underlay.public_ip", "ADDR0"}}},
 		{"duplicate public address", configured(0, published("ADDR1")), configured(0, plain),
 			want{check: "public_ip", network: "NETWORK", words: []string{"another live host has the same public address", `"HOST1" (ADDR1`, "give each host its own"}}},
 	}
@@ -75,7 +75,7 @@ func detours() []fault {
 			}
 			return on(0, "ip route add ADDR1/32 dev "+wire.Device+" src ADDR0; sysctl -qw net.ipv4.conf.all.rp_filter=1")(p)
 		}, on(0, "sysctl -qw net.ipv4.conf.all.rp_filter=2"),
-			onWay("rp_filter", "what comes from ADDR1 by eth0 is dropped", "rp_filter is 1", "the way back to it is over wire0", "rp_filter=2")},
+			onWay("rp_filter", "packets from ADDR1 that arrive on eth0 are dropped", "rp_filter is 1", "the route back is over wire0", "rp_filter=2")},
 		{"`rp_filter` drops packets from an interface that the peer prefers", func(p *patient) error {
 			wire, err := p.w.Wire(p.w.ctx, p.hosts[0], p.hosts[1])
 			if err != nil {
@@ -89,7 +89,7 @@ func detours() []fault {
 			return both(on(0, "ip route flush ADDR1; sysctl -qw net.ipv4.conf.all.rp_filter=1"),
 				on(1, "ip route add ADDR0/32 dev "+wire.Device+" src ADDR1; ip neigh replace ADDR0 lladdr "+strings.Fields(link)[2]+" dev "+wire.Device))(p)
 		}, on(0, "sysctl -qw net.ipv4.conf.all.rp_filter=2"),
-			onWay("rp_filter", "what comes from ADDR1 by wire0 or wire1 is dropped", "rp_filter is 1 there", "the way back to it is over eth0", "net.ipv4.conf.all.rp_filter=2")},
+			onWay("rp_filter", "packets from ADDR1 that arrive on wire0 or wire1 are dropped", "rp_filter is 1 there", "the route back is over eth0", "net.ipv4.conf.all.rp_filter=2")},
 	}
 }
 
@@ -128,7 +128,7 @@ func stored() []fault {
 				}
 			}
 			return err
-		}, rights(""), want{check: "acl", also: []string{"lease"}, words: []string{`session "consul" { policy = "write" }`, "for the session that holds the lease", "is held no more: its session", "has ended"}}},
+		}, rights(""), want{check: "acl", also: []string{"lease"}, words: []string{`session "consul" { policy = "write" }`, "for the session that holds the lease", "is no longer held: its session", "has ended"}}},
 		{"Consul refuses the login", func(p *patient) error {
 			jwt := filepath.Join(p.hosts[0].Dir, "jwt")
 			if err := os.WriteFile(jwt, []byte("of.no.issuer"), 0o600); err != nil {

@@ -41,7 +41,7 @@ func operated() []struct {
 		lossy      []int
 	}{
 		{"MTU of this host's own link too small", on(-1, "ip link set HOST1 mtu 1400"), on(-1, "ip link set HOST1 mtu 1500"), []seen{
-			{1, narrow("", "it is so with all 2 hosts that answer: the fault is on this host's own link, eth0", "what eth0 is connected to"), []string{"1404"}},
+			{1, narrow("", "all 2 hosts that answer show it: the fault is on this host's own link, eth0", "what eth0 is connected to"), []string{"1404"}},
 			{0, narrow("HOST1", "the fault is on the side of HOST1", "what HOST1 is connected to"), []string{"own link", "1404"}},
 			{2, narrow("HOST1", "the fault is on the side of HOST1"), []string{"own link", "1404"}},
 		}, []int{0, 1, 2}},
@@ -50,7 +50,7 @@ func operated() []struct {
 			{1, port("HOST0", "iptables-nft table filter chain INPUT", "-s ADDR0/32 -p udp -m udp --dport 8472 -j DROP"), []string{"1 of 2 hosts answer"}},
 		}, []int{0, 1}},
 		{"a rule drops some packets of containers", on(0, dropWeb), on(0, "iptables-nft -D FORWARD 1"), []seen{
-			{0, want{check: "rules", warning: true, network: "NETWORK", words: []string{"--dport 80 -j DROP", "it may be intended"}}, []string{"none is known to be in the way"}},
+			{0, want{check: "rules", warning: true, network: "NETWORK", words: []string{"--dport 80 -j DROP", "it may be intended"}}, []string{"no rule drops overlay packets"}},
 		}, nil},
 	}
 }

@@ -55,8 +55,8 @@ func (w *testWorld) probe(h *lab.Host, network string) (string, error) {
 				cut = true
 			}
 		}
-		if p.There != nil {
-			line += fmt.Sprintf(", there %s, back %s", p.There.State, p.Back.State)
+		if p.ToPeer != nil {
+			line += fmt.Sprintf(", there %s, back %s", p.ToPeer.State, p.FromPeer.State)
 		}
 		if slices.ContainsFunc(p.Ways, func(way api.ProbedWay) bool {
 			return slices.ContainsFunc(way.Errors, func(e api.ProbeError) bool { return e.Reason == "port unreachable" && e.About != "" })

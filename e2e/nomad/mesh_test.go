@@ -109,7 +109,7 @@ func (c *cluster) findsNoCNI(m *machine) {
 	c.t.Helper()
 	dir := m.path("/opt/cni/config")
 	c.must(os.Rename(dir, dir+".away"))
-	const warning = "Nomad has no network of leno for its jobs"
+	const warning = "Nomad's jobs cannot use a network of leno"
 	ask := func() string {
 		c.t.Helper()
 		out, err := m.run(c.ctx, "leno", "doctor", "-passive")

@@ -16,24 +16,24 @@ type echo struct {
 	link int // the device on which to is treated as a neighbour, past the routes; 0 to use the routes. IPv4 only.
 }
 
-// kind is the outcome of an echo request.
-type kind int
+// outcome is the outcome of an echo request.
+type outcome int
 
 const (
-	silence kind = iota // no answer came in time
-	replied             // echo reply
-	errored             // a host returned an error
-	unsent              // this host did not send it
-	cut                 // ctx ended first
+	noAnswer    outcome = iota // no answer came in time
+	gotReply                   // echo reply
+	gotError                   // a host returned an error
+	notSent                    // this host did not send it
+	interrupted                // ctx ended first
 )
 
 // answer is the outcome of an echo request and which host reported it.
 type answer struct {
-	kind   kind
-	from   netip.Addr
-	reason string // of an error, or why it was not sent
-	mtu    int    // of an error that contains one
-	took   time.Duration
+	outcome   outcome
+	from      netip.Addr
+	reason    string // of an error, or why it was not sent
+	mtu       int    // of an error that contains one
+	roundTrip time.Duration
 }
 
 const (
@@ -41,19 +41,19 @@ const (
 	// ones.
 	pace = 250 * time.Microsecond
 
-	// mostUnderWay bounds the packets that await an answer: those of one second at that pace, because one second is
+	// maxPending bounds the packets that await an answer: those of one second at that pace, because one second is
 	// the default timeout.
-	mostUnderWay = 4096
+	maxPending = 4096
 )
 
-// line sends echo requests. It is safe for concurrent use.
-type line interface {
+// pinger sends echo requests. It is safe for concurrent use.
+type pinger interface {
 	// send blocks until it may send the packet, and sends it, so that nothing is held for packets that cannot leave
 	// yet. The returned function blocks until the packet is answered, the timeout since it left is over, or ctx ends.
-	// The caller must call it once, and soon: until then the packet counts as one of mostUnderWay.
+	// The caller must call it once, and soon: until then the packet counts as one of maxPending.
 	send(ctx context.Context, e echo, timeout time.Duration) (result func() answer)
 
-	// refusals returns the errors, received since the line was opened, about UDP packets of this host to an address
+	// tunnelErrors returns the errors, received since the line was opened, about UDP packets of this host to an address
 	// and port: the packets of a tunnel.
-	refusals(to netip.Addr, port int) []answer
+	tunnelErrors(to netip.Addr, port int) []answer
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// look gathers what a plan needs to know, in the calling thread's network namespace. Its result looks up routes on
-// demand, until done is called.
-func look(h Host) (s surroundings, done func(), err error) {
+// readKernel gathers what a plan needs to know, in the calling thread's network namespace. Its result looks up routes
+// on demand, until done is called.
+func readKernel(h Host) (s kernelState, done func(), err error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return s, nil, fmt.Errorf("open netlink: %w", err)
@@ -27,7 +27,7 @@ func look(h Host) (s surroundings, done func(), err error) {
 		handle.Close()
 		return s, nil, fmt.Errorf("list addresses: %w", err)
 	}
-	s = surroundings{local: map[netip.Addr]bool{}, strict: strict(h.Underlay.Interface)}
+	s = kernelState{local: map[netip.Addr]bool{}, strictFilter: isStrictFilter(h.Underlay.Interface)}
 	for _, a := range list {
 		if addr, ok := netip.AddrFromSlice(a.IP); ok {
 			s.local[addr.Unmap()] = true
@@ -39,7 +39,7 @@ func look(h Host) (s surroundings, done func(), err error) {
 	if link, err := handle.LinkByName(backend.SecondLinkName(h.Network)); err == nil {
 		s.second, s.secondMTU = link.Attrs().Index, link.Attrs().MTU
 	}
-	s.device = func(to netip.Addr, vrf int) (int, bool) {
+	s.route = func(to netip.Addr, vrf int) (int, bool) {
 		routes, err := handle.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{OifIndex: vrf})
 		if err != nil || len(routes) == 0 {
 			return 0, false
@@ -49,9 +49,9 @@ func look(h Host) (s surroundings, done func(), err error) {
 	return s, handle.Close, nil
 }
 
-// strict reports whether the kernel drops IPv4 packets that arrive on another device than the one their answers would
-// leave by: the higher of the value for all devices and the device's own applies (ip-sysctl.rst).
-func strict(device string) bool {
+// isStrictFilter reports whether the kernel drops IPv4 packets that arrive on another device than the one their answers
+// would leave by: the higher of the value for all devices and the device's own applies (ip-sysctl.rst).
+func isStrictFilter(device string) bool {
 	highest := 0
 	for _, name := range []string{"all", device} {
 		text, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + name + "/rp_filter")

@@ -8,12 +8,12 @@ import (
 
 // A packet that was not sent, or did not leave this host, is no evidence: the answer is then Unknown.
 
-// answers reports whether packets came back on all paths of a kind that any packet left by.
-func answers(p *api.PeerProbe, path string) Answer {
+// pathAnswer reports whether packets came back on all paths of a kind that any packet left by.
+func pathAnswer(p *api.PeerProbe, path string) Answer {
 	out := Unknown
 	for _, way := range p.Ways {
 		switch {
-		case way.Path != path || untried(way) != "":
+		case way.Path != path || notSentReason(way) != "":
 		case way.Small.Answered+way.Full.Answered == 0:
 			return No
 		default:
@@ -23,8 +23,8 @@ func answers(p *api.PeerProbe, path string) Answer {
 	return out
 }
 
-// untried returns why no packet left on a path, "" if one did.
-func untried(way api.ProbedWay) string {
+// notSentReason returns why no packet left on a path, "" if one did.
+func notSentReason(way api.ProbedWay) string {
 	if way.NotProbed != "" {
 		return way.NotProbed
 	}
@@ -41,34 +41,34 @@ func untried(way api.ProbedWay) string {
 	return ""
 }
 
-// crossed reports whether the overlay carries packets to a peer and back. The evidence is its answers to echo
+// overlayAnswer reports whether the overlay carries packets to a peer and back. The evidence is its answers to echo
 // requests, or its kernel's errors about packets for addresses behind it. The kernel sends these errors even where
 // rules block echo requests.
-func crossed(p *api.PeerProbe) Answer {
+func overlayAnswer(p *api.PeerProbe) Answer {
 	passes := func(d *api.ProbedDirection) bool { return d != nil && d.State == api.DirectionPasses }
-	if passes(p.There) && passes(p.Back) {
+	if passes(p.ToPeer) && passes(p.FromPeer) {
 		return Yes
 	}
-	return answers(p, api.PathOverlay)
+	return pathAnswer(p, api.PathOverlay)
 }
 
-// refused tells which host reported that the tunnel's port is closed, and how.
-func refused(p *api.PeerProbe, port int) string {
+// portRefusal returns which host reported that the tunnel's port is closed, and how.
+func portRefusal(p *api.PeerProbe, port int) string {
 	for _, way := range p.Ways {
 		for _, e := range way.Errors {
 			if e.About == fmt.Sprintf("udp port %d", port) && port > 0 {
-				return fmt.Sprintf("%s says of UDP port %d: %s", e.From, port, e.Reason)
+				return fmt.Sprintf("%s reports for UDP port %d: %s", e.From, port, e.Reason)
 			}
 		}
 	}
 	return ""
 }
 
-// unasked returns why nothing is known of the paths to a peer.
-func unasked(p *api.PeerProbe) string {
+// unknownReason returns why the paths to a peer were not tested.
+func unknownReason(p *api.PeerProbe) string {
 	for _, path := range []string{api.PathOverlay, api.PathUnderlay} {
 		for _, way := range p.Ways {
-			if why := untried(way); way.Path == path && why != "" {
+			if why := notSentReason(way); way.Path == path && why != "" {
 				return why
 			}
 		}

@@ -15,7 +15,7 @@ import (
 // TestDeliver checks that a message that does not answer a pending packet is dropped.
 func TestDeliver(t *testing.T) {
 	good := message{reply: true, echo: true, id: 7, seq: 9, cookie: ours}
-	told := message{reason: exceeded, echo: true, id: 7, seq: 9, to: peer4}
+	told := message{reason: timeExceeded, echo: true, id: 7, seq: 9, to: peer4}
 	router := netip.MustParseAddr("192.0.2.254")
 	with := func(m message, change func(*message)) message {
 		change(&m)
@@ -25,16 +25,16 @@ func TestDeliver(t *testing.T) {
 		name string
 		m    message
 		from netip.Addr
-		want kind
+		want outcome
 	}{
-		{"reply", good, peer4, replied},
-		{"error", told, router, errored},
-		{"another id", with(good, func(m *message) { m.id++ }), peer4, silence},
-		{"another number", with(good, func(m *message) { m.seq++ }), peer4, silence},
-		{"another cookie", with(good, func(m *message) { m.cookie[0]++ }), peer4, silence},
-		{"another sender", good, router, silence},
-		{"the other family", good, peer6, silence},
-		{"an error about another packet", with(told, func(m *message) { m.to = router }), router, silence},
+		{"reply", good, peer4, gotReply},
+		{"error", told, router, gotError},
+		{"another id", with(good, func(m *message) { m.id++ }), peer4, noAnswer},
+		{"another number", with(good, func(m *message) { m.seq++ }), peer4, noAnswer},
+		{"another cookie", with(good, func(m *message) { m.cookie[0]++ }), peer4, noAnswer},
+		{"another sender", good, router, noAnswer},
+		{"the other family", good, peer6, noAnswer},
+		{"an error about another packet", with(told, func(m *message) { m.to = router }), router, noAnswer},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &pending{to: peer4, sent: time.Now(), answer: make(chan answer, 1)}
@@ -47,7 +47,7 @@ func TestDeliver(t *testing.T) {
 			case got = <-p.answer:
 			default:
 			}
-			if got.kind != tt.want || len(p.answer) > 0 || (len(s.pending) == 0) != (tt.want != silence) {
+			if got.outcome != tt.want || len(p.answer) > 0 || (len(s.pending) == 0) != (tt.want != noAnswer) {
 				t.Errorf("%+v, %d more, %d pending", got, len(p.answer), len(s.pending))
 			}
 		})
@@ -62,7 +62,7 @@ func TestPace(t *testing.T) {
 	var wg sync.WaitGroup
 	for range packets {
 		wg.Go(func() {
-			if !s.turn(context.Background()) {
+			if !s.waitForTurn(context.Background()) {
 				t.Error("no turn")
 			}
 		})
@@ -74,43 +74,43 @@ func TestPace(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for range 10 {
-		if s.turn(ctx) {
+		if s.waitForTurn(ctx) {
 			t.Error("a turn though ctx has ended")
 		}
 	}
 }
 
-// TestRefusalsOfStrangers checks that errors from strangers about others, or repeatedly about a peer, neither use up
-// memory nor displace the errors of the peer's host.
-func TestRefusalsOfStrangers(t *testing.T) {
+// TestTunnelErrorsOfStrangers checks that errors from strangers about others, or repeatedly about a peer, neither use
+// up memory nor displace the errors of the peer's host.
+func TestTunnelErrorsOfStrangers(t *testing.T) {
 	peer, stranger := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("198.51.100.1")
-	s := &sockets{refused: map[netip.AddrPort][]answer{}}
-	s.hear(peer, 8472)
+	s := &sockets{errorsByPort: map[netip.AddrPort][]answer{}}
+	s.recordErrors(peer, 8472)
 	for port := range 5000 {
-		s.deliver(message{reason: refused, to: stranger, port: port}, stranger)
-		s.deliver(message{reason: refused, to: peer, port: 8472}, stranger)
+		s.deliver(message{reason: portUnreachable, to: stranger, port: port}, stranger)
+		s.deliver(message{reason: portUnreachable, to: peer, port: 8472}, stranger)
 	}
-	s.deliver(message{reason: refused, to: peer, port: 8472}, peer)
-	said := s.refusals(peer, 8472)
-	if len(s.refused) != 1 || len(said) > 100 || said[len(said)-1].from != peer {
-		t.Errorf("%d are kept of %d, the last of %s", len(said), len(s.refused), said[len(said)-1].from)
+	s.deliver(message{reason: portUnreachable, to: peer, port: 8472}, peer)
+	said := s.tunnelErrors(peer, 8472)
+	if len(s.errorsByPort) != 1 || len(said) > 100 || said[len(said)-1].from != peer {
+		t.Errorf("%d are kept of %d, the last of %s", len(said), len(s.errorsByPort), said[len(said)-1].from)
 	}
 }
 
-// TestSaidOfSending checks the reasons given for packets that the kernel did not send.
-func TestSaidOfSending(t *testing.T) {
+// TestSendErrorText checks the reasons given for packets that the kernel did not send.
+func TestSendErrorText(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
 		want string
 	}{
-		{unix.EMSGSIZE, tooLong},
-		{unix.EPERM, "a firewall of this host does not let it out"},
+		{unix.EMSGSIZE, exceedsMTU},
+		{unix.EPERM, "a firewall of this host drops it"},
 		{unix.EINVAL, "this host does not have the address to send it from"},
 		{unix.EADDRNOTAVAIL, "this host does not have the address to send it from"},
 		{unix.ENETUNREACH, "network is unreachable"},
 	} {
 		err := fmt.Errorf("write: %w", os.NewSyscallError("sendmsg", tt.err))
-		if got := saidOfSending(err); got != tt.want {
+		if got := sendErrorText(err); got != tt.want {
 			t.Errorf("%v: %q, want %q", tt.err, got, tt.want)
 		}
 	}

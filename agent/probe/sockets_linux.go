@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoRight reports that this process may not open the sockets of a probe.
-var ErrNoRight = errors.New("a probe needs CAP_NET_RAW, which this agent lacks: give it that right " +
+// ErrNoCapability reports that this process may not open the sockets of a probe.
+var ErrNoCapability = errors.New("a probe needs CAP_NET_RAW, which this agent lacks: grant it " +
 	"(AmbientCapabilities of its systemd unit) or run it as root")
 
 const (
@@ -36,16 +36,16 @@ type sockets struct {
 	cookie  cookie
 	readers sync.WaitGroup
 
-	underWay chan struct{} // has room for mostUnderWay: holds one element per packet until its outcome is known
+	slots chan struct{} // has room for maxPending: holds one element per packet until its outcome is known
 
 	reading sync.Mutex // held from reading a packet off a socket until it is delivered
 	buf     []byte
 
-	mu      sync.Mutex
-	seq     uint16
-	pending map[pendingKey]*pending
-	refused map[netip.AddrPort][]answer // for the addresses that hear was called for
-	next    time.Time                   // when the next packet may leave
+	mu           sync.Mutex
+	seq          uint16
+	pending      map[pendingKey]*pending
+	errorsByPort map[netip.AddrPort][]answer // for the addresses that hear was called for
+	next         time.Time                   // when the next packet may leave
 }
 
 type pendingKey struct {
@@ -59,12 +59,12 @@ type pending struct {
 	answer chan answer // room for one
 }
 
-var _ line = (*sockets)(nil)
+var _ pinger = (*sockets)(nil)
 
 // open opens the sockets in the calling thread's network namespace.
 func open(ctx context.Context) (_ *sockets, err error) {
-	s := &sockets{underWay: make(chan struct{}, mostUnderWay), buf: make([]byte, 1<<16),
-		pending: map[pendingKey]*pending{}, refused: map[netip.AddrPort][]answer{}}
+	s := &sockets{slots: make(chan struct{}, maxPending), buf: make([]byte, 1<<16),
+		pending: map[pendingKey]*pending{}, errorsByPort: map[netip.AddrPort][]answer{}}
 	var random [2]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func listen(ctx context.Context, network string, tune func(fd int) error) (*net.
 	conn, err := config.ListenPacket(ctx, network, "")
 	switch {
 	case errors.Is(err, unix.EPERM):
-		return nil, ErrNoRight
+		return nil, ErrNoCapability
 	case err != nil:
 		return nil, fmt.Errorf("open a raw socket: %w", err)
 	}
@@ -118,11 +118,12 @@ func tune4(fd int) error {
 	return errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE),
 		unix.SetsockoptInt(fd, unix.SOL_RAW, filter, int(^int32(1<<echoReply|1<<unreachable|1<<exceeded|1<<problem))),
-		widen(fd))
+		setReceiveBuffer(fd))
 }
 
-// widen sets the size of a socket's buffer, beyond net.core.rmem_max where this process has the right to that.
-func widen(fd int) error {
+// setReceiveBuffer sets the size of a socket's buffer, beyond net.core.rmem_max where this process has the right to
+// that.
+func setReceiveBuffer(fd int) error {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) == nil {
 		return nil
 	}
@@ -149,7 +150,7 @@ func tune6(fd int) error {
 		unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE),
 		unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_DONTFRAG, 1),
 		unix.SetsockoptICMPv6Filter(fd, unix.SOL_ICMPV6, unix.ICMPV6_FILTER, &hide),
-		widen(fd))
+		setReceiveBuffer(fd))
 }
 
 // close stops the readers and waits for them. It may be called repeatedly.
@@ -224,9 +225,9 @@ func (s *sockets) deliver(m message, from netip.Addr) {
 		// Any host may send any error: room is reserved for errors of the destination itself.
 		const most, ofOthers = 100, 50
 		at := netip.AddrPortFrom(m.to, uint16(m.port))
-		said, asked := s.refused[at]
-		if asked && (len(said) < ofOthers || len(said) < most && from == m.to) {
-			s.refused[at] = append(said, answer{kind: errored, from: from, reason: m.reason, mtu: m.mtu})
+		recorded, asked := s.errorsByPort[at]
+		if asked && (len(recorded) < ofOthers || len(recorded) < most && from == m.to) {
+			s.errorsByPort[at] = append(recorded, answer{outcome: gotError, from: from, reason: m.reason, mtu: m.mtu})
 		}
 		return
 	}
@@ -240,49 +241,49 @@ func (s *sockets) deliver(m message, from netip.Addr) {
 		return
 	}
 	delete(s.pending, key)
-	a := answer{kind: replied, from: from, reason: m.reason, mtu: m.mtu, took: now.Sub(p.sent)}
+	a := answer{outcome: gotReply, from: from, reason: m.reason, mtu: m.mtu, roundTrip: now.Sub(p.sent)}
 	if !m.reply {
-		a.kind = errored
+		a.outcome = gotError
 	}
 	p.answer <- a
 }
 
-// hear starts recording errors about UDP packets to a port.
-func (s *sockets) hear(to netip.Addr, port int) {
+// recordErrors starts recording errors about UDP packets to a port.
+func (s *sockets) recordErrors(to netip.Addr, port int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if at := netip.AddrPortFrom(to, uint16(port)); s.refused[at] == nil {
-		s.refused[at] = []answer{}
+	if at := netip.AddrPortFrom(to, uint16(port)); s.errorsByPort[at] == nil {
+		s.errorsByPort[at] = []answer{}
 	}
 }
 
-// refusals implements line.
-func (s *sockets) refusals(to netip.Addr, port int) []answer {
+// tunnelErrors implements line.
+func (s *sockets) tunnelErrors(to netip.Addr, port int) []answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]answer(nil), s.refused[netip.AddrPortFrom(to, uint16(port))]...)
+	return append([]answer(nil), s.errorsByPort[netip.AddrPortFrom(to, uint16(port))]...)
 }
 
 // send implements line.
 func (s *sockets) send(ctx context.Context, e echo, timeout time.Duration) func() answer {
 	at := func(a answer) func() answer { return func() answer { return a } }
 	select {
-	case s.underWay <- struct{}{}:
+	case s.slots <- struct{}{}:
 	case <-ctx.Done():
-		return at(answer{kind: cut})
+		return at(answer{outcome: interrupted})
 	}
-	if !s.turn(ctx) {
-		<-s.underWay
-		return at(answer{kind: cut})
+	if !s.waitForTurn(ctx) {
+		<-s.slots
+		return at(answer{outcome: interrupted})
 	}
-	key, p, err := s.expect(e.to)
+	key, p, err := s.reserve(e.to)
 	if err != nil {
-		<-s.underWay
-		return at(answer{kind: unsent, reason: err.Error()})
+		<-s.slots
+		return at(answer{outcome: notSent, reason: err.Error()})
 	}
 	if err := s.write(e, key.seq); err != nil {
 		s.forget(key, p)
-		return at(answer{kind: unsent, reason: saidOfSending(err)})
+		return at(answer{outcome: notSent, reason: sendErrorText(err)})
 	}
 	return func() answer {
 		defer s.forget(key, p)
@@ -297,7 +298,7 @@ func (s *sockets) forget(key pendingKey, p *pending) {
 		delete(s.pending, key)
 	}
 	s.mu.Unlock()
-	<-s.underWay
+	<-s.slots
 }
 
 // await blocks until a packet is answered, timeout is over, or ctx ends.
@@ -309,19 +310,19 @@ func (s *sockets) await(ctx context.Context, p *pending, timeout time.Duration) 
 		return a
 	case <-timer.C:
 	case <-ctx.Done():
-		return answer{kind: cut}
+		return answer{outcome: interrupted}
 	}
 	s.catchUp(p.to.Is6())
 	select {
 	case a := <-p.answer:
 		return a
 	default:
-		return answer{kind: silence}
+		return answer{outcome: noAnswer}
 	}
 }
 
-// turn waits until the next packet may leave; it returns false when ctx ended first.
-func (s *sockets) turn(ctx context.Context) bool {
+// waitForTurn waits until the next packet may leave; it returns false when ctx ended first.
+func (s *sockets) waitForTurn(ctx context.Context) bool {
 	s.mu.Lock()
 	now := time.Now()
 	if s.next.Before(now) {
@@ -343,8 +344,8 @@ func (s *sockets) turn(ctx context.Context) bool {
 	}
 }
 
-// expect reserves a sequence number that no other pending packet has.
-func (s *sockets) expect(to netip.Addr) (pendingKey, *pending, error) {
+// reserve reserves a sequence number that no other pending packet has.
+func (s *sockets) reserve(to netip.Addr) (pendingKey, *pending, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for range 1 << 16 {
@@ -409,14 +410,14 @@ func control(level, kind, value int) []byte {
 	return out
 }
 
-// saidOfSending returns why the kernel did not send, in its own words, or in clearer ones where these are not clear
+// sendErrorText returns why the kernel did not send, in its own words, or in clearer ones where these are not clear
 // enough.
-func saidOfSending(err error) string {
+func sendErrorText(err error) string {
 	switch {
 	case errors.Is(err, unix.EMSGSIZE):
-		return tooLong
+		return exceedsMTU
 	case errors.Is(err, unix.EPERM):
-		return "a firewall of this host does not let it out"
+		return "a firewall of this host drops it"
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EADDRNOTAVAIL):
 		return "this host does not have the address to send it from"
 	}

@@ -25,8 +25,8 @@ import (
 
 // These functions only read, in the network namespace of the calling thread, and need no rights.
 
-// LookDevice reads the state of the network's device; tun means that its packets come by /dev/net/tun.
-func LookDevice(link string, tun bool) Device {
+// ReadDevice reads the state of the network's device; tun means that its packets come by /dev/net/tun.
+func ReadDevice(link string, tun bool) Device {
 	d := Device{Wanted: true}
 	if tun {
 		f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
@@ -64,8 +64,8 @@ func publicKey(link string) string {
 	return device.PublicKey.String()
 }
 
-// LookRoutes returns the routes of other programs to destinations in the pools. own holds this host's subnets.
-func LookRoutes(pools, own []netip.Prefix) ([]Route, error) {
+// ReadRoutes returns the routes of other programs to destinations in the pools. own holds this host's subnets.
+func ReadRoutes(pools, own []netip.Prefix) ([]Route, error) {
 	names, err := linkNames()
 	if err != nil {
 		return nil, err
@@ -115,8 +115,8 @@ func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a.Unmap(), bits), ok && bits > 0
 }
 
-// LookOnLink returns the prefixes of the device's addresses.
-func LookOnLink(link string) ([]netip.Prefix, error) {
+// ReadOnLinkPrefixes returns the prefixes of the device's addresses.
+func ReadOnLinkPrefixes(link string) ([]netip.Prefix, error) {
 	l, err := netlink.LinkByName(link)
 	if err != nil {
 		return nil, fmt.Errorf("find link %s: %w", link, err)
@@ -134,9 +134,9 @@ func LookOnLink(link string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// LookRefusal asks the kernel whether its reverse path filter, which only IPv4 has, rejects a packet with that source
+// FindRefusal asks the kernel whether its reverse path filter, which only IPv4 has, rejects a packet with that source
 // from a device.
-func LookRefusal(source, dest netip.Addr, link string) (Refusal, bool) {
+func FindRefusal(source, dest netip.Addr, link string) (Refusal, bool) {
 	r := Refusal{Source: source, Dest: dest, Link: link}
 	if !source.Is4() || !dest.Is4() || link == "" {
 		return r, false
@@ -158,14 +158,14 @@ func LookRefusal(source, dest netip.Addr, link string) (Refusal, bool) {
 	if back, err := netlink.RouteGetWithOptions(source.AsSlice(),
 		&netlink.RouteGetOptions{OifIndex: underlay.VRF(link)}); err == nil && len(back) > 0 {
 		if l, err := netlink.LinkByIndex(back[0].LinkIndex); err == nil {
-			r.By = l.Attrs().Name
+			r.ReturnLink = l.Attrs().Name
 		}
 	}
 	return r, true
 }
 
-// LookCapabilities returns those of CAP_NET_ADMIN and CAP_NET_RAW that the process lacks.
-func LookCapabilities() ([]string, error) {
+// MissingCapabilities returns those of CAP_NET_ADMIN and CAP_NET_RAW that the process lacks.
+func MissingCapabilities() ([]string, error) {
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]); err != nil {
 		return nil, fmt.Errorf("read capabilities: %w", err)
@@ -182,28 +182,28 @@ func LookCapabilities() ([]string, error) {
 	return missing, nil
 }
 
-// See adds what this host has of the network: its device, routes of others into its pools, and its underlay.
-func (n *Network) See(device, tun bool, plan registry.Plan) {
+// AddKernelFacts adds what this host has of the network: its device, routes of others into its pools, and its underlay.
+func (n *Network) AddKernelFacts(device, tun bool, plan registry.Plan) {
 	if device {
-		n.Device = LookDevice(n.Link, tun)
+		n.Device = ReadDevice(n.Link, tun)
 	}
-	routes, err := LookRoutes(n.Pools, n.Subnets)
+	routes, err := ReadRoutes(n.Pools, n.Subnets)
 	first, last := plan.Range()
 	n.Routes, n.RoutesErr = slices.DeleteFunc(routes, func(r Route) bool {
 		from, to, ok := plan.Overlapping(r.Dst)
 		return !ok || to < first || from > last // no host is given such an address
 	}), err
 	if n.Underlay.Interface != "" {
-		n.Underlay.OnLink, _ = LookOnLink(n.Underlay.Interface) // without it less is known
+		n.Underlay.OnLink, _ = ReadOnLinkPrefixes(n.Underlay.Interface) // without it less is known
 	}
 }
 
-// See asks the kernel which of the peer's packets it would reject. links are the network's devices by which those
-// packets arrive.
-func (p *Peer) See(n Network, links []string) {
+// AddRefusals asks the kernel which of the peer's packets it would reject. links are the network's devices by which
+// those packets arrive.
+func (p *Peer) AddRefusals(n Network, links []string) {
 	add := func(source, dest netip.Addr, link string, perhaps bool) {
-		if r, refused := LookRefusal(source, dest, link); refused {
-			r.Perhaps = perhaps
+		if r, refused := FindRefusal(source, dest, link); refused {
+			r.IfAsymmetric = perhaps
 			p.Refusals = append(p.Refusals, r)
 		}
 	}
@@ -222,8 +222,8 @@ func (p *Peer) See(n Network, links []string) {
 	}
 }
 
-// SeeElsewhere asks the kernel by which other devices than the underlay's it would reject the peer's packets.
-func (p *Peer) SeeElsewhere(n Network) {
+// AddOtherRefusals asks the kernel by which other devices than the underlay's it would reject the peer's packets.
+func (p *Peer) AddOtherRefusals(n Network) {
 	var all Refusal
 	var names []string
 	links, err := net.Interfaces()
@@ -235,18 +235,18 @@ func (p *Peer) SeeElsewhere(n Network) {
 			strings.HasPrefix(l.Name, backend.LinkPrefix) {
 			continue
 		}
-		if r, refused := LookRefusal(p.Public, n.Underlay.Own[0], l.Name); refused && r.Mode == "1" {
+		if r, refused := FindRefusal(p.Public, n.Underlay.Own[0], l.Name); refused && r.Mode == "1" {
 			all, names = r, append(names, l.Name)
 		}
 	}
 	if len(names) > 0 {
-		all.Elsewhere, all.Link = true, strings.Join(names, " or ")
+		all.OtherLinks, all.Link = true, strings.Join(names, " or ")
 		p.Refusals = append(p.Refusals, all)
 	}
 }
 
-// LookFiltered returns how many packets the reverse path filter of the calling thread's namespace has dropped.
-func LookFiltered() (int, error) {
+// CountFiltered returns how many packets the reverse path filter of the calling thread's namespace has dropped.
+func CountFiltered() (int, error) {
 	text, err := os.ReadFile("/proc/thread-self/net/netstat")
 	if err != nil {
 		return 0, err
@@ -262,8 +262,8 @@ func LookFiltered() (int, error) {
 	return 0, errors.New("the kernel does not count what its reverse path filter drops")
 }
 
-// LookModule returns why the kernel does not know a module; nil if it does or if that cannot be determined.
-func LookModule(name string) error {
+// FindModule returns why the kernel does not know a module; nil if it does or if that cannot be determined.
+func FindModule(name string) error {
 	if _, err := os.Stat("/sys/module/" + name); err == nil {
 		return nil
 	}
