@@ -26,7 +26,7 @@ func newRules(o Options, c config.Firewall, e *network.Deps) network.Rules {
 			to.Telemetry.Time(telemetry.FirewallDuration, p.Took)
 			to.Telemetry.Count(telemetry.FirewallLooks, 1, telemetry.Result(p.Err))
 			to.Telemetry.Count(telemetry.FirewallWrites, p.Writes)
-			to.Telemetry.Count(telemetry.FirewallHealed, p.Healed)
+			to.Telemetry.Count(telemetry.FirewallRepairs, p.Healed)
 		},
 	})
 	return network.Rules{Keeper: keeper, Foreign: monitor}
@@ -39,7 +39,7 @@ func measureFirewall(to *telemetry.Reading, s rules.Status) {
 		kind = "none"
 	}
 	to.Gauge(telemetry.FirewallInfo, 1, kind)
-	to.Gauge(telemetry.FirewallQuarrels, float64(s.Flapping))
+	to.Gauge(telemetry.FirewallConflicts, float64(s.Flapping))
 	to.Exists(telemetry.FirewallLooks, telemetry.OK)
 	to.Exists(telemetry.FirewallLooks, telemetry.Failed)
 }

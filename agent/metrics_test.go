@@ -221,7 +221,7 @@ func TestMetrics(t *testing.T) {
 			{name: telemetry.ReconcileRuns, labels: []string{"n", "ok"}, at: over(0), do: a.kick},
 			{name: telemetry.ReconcileDuration, labels: []string{"n"}, at: over(0), do: a.kick},
 			{name: telemetry.ReconcileWrites, labels: []string{"n"}, at: is(0), do: func() { a.recorder.setReport(backend.Report{Writes: 3}); a.kick() }},
-			{name: telemetry.DriftHealed, labels: []string{"n", datapath.OtherFault}, at: is(0), then: is(1), do: func() {
+			{name: telemetry.DriftRepairs, labels: []string{"n", datapath.OtherFault}, at: is(0), then: is(1), do: func() {
 				a.recorder.setReport(backend.Report{Healed: []backend.Repair{{Fault: "nobody's words"}}})
 				a.recorder.hook(func(backend.State) { a.recorder.setReport(backend.Report{}) })
 				a.kick()
@@ -234,12 +234,12 @@ func TestMetrics(t *testing.T) {
 			{name: telemetry.PeersUnanswered, labels: []string{"n"}, at: is(0)},
 			{name: telemetry.ReconcileRuns, labels: []string{"n", "failed"}, at: is(0), do: func() { a.recorder.setFail(errors.New("no such device")); a.kick() }},
 			{name: telemetry.ReconcileAge, labels: []string{"n"}, at: over(0), then: under(0.2), do: func() { a.recorder.setFail(nil); a.kick() }},
-			{name: telemetry.DriftHealed, labels: []string{"n", "device_was_down"}, at: is(0), then: is(6), do: func() {
+			{name: telemetry.DriftRepairs, labels: []string{"n", "device_was_down"}, at: is(0), then: is(6), do: func() {
 				a.recorder.setReport(backend.Report{Healed: slices.Repeat([]backend.Repair{{Fault: "device was down"}}, 6)})
 				a.recorder.hook(func(backend.State) { a.recorder.setReport(backend.Report{}) })
 				a.kick()
 			}},
-			{name: telemetry.DriftQuarrels, labels: []string{"n"}, at: is(1)},
+			{name: telemetry.DriftConflicts, labels: []string{"n"}, at: is(1)},
 
 			{name: telemetry.FirewallLooks, labels: []string{"ok"}, at: over(0)},
 			{name: telemetry.FirewallLooks, labels: []string{"failed"}, at: is(0), do: func() {
@@ -252,8 +252,8 @@ func TestMetrics(t *testing.T) {
 				})
 				a.agent.env.Rules.Keeper.Configure(config.Firewall{Resync: time.Hour})
 			}},
-			{name: telemetry.FirewallHealed, at: over(5)},
-			{name: telemetry.FirewallQuarrels, at: is(1)},
+			{name: telemetry.FirewallRepairs, at: over(5)},
+			{name: telemetry.FirewallConflicts, at: is(1)},
 			{name: telemetry.FirewallDuration, at: over(0)},
 
 			{name: telemetry.ServiceRegistrations, labels: []string{"ok"}, at: over(0)},

@@ -141,20 +141,20 @@ func writeDiagnosis(w io.Writer, out api.Diagnosis) {
 func verdictLine(out api.Diagnosis, counts map[string]int) string {
 	var parts []string
 	for _, of := range []struct{ status, what string }{
-		{api.FindingFault, "fault"}, {api.FindingWarning, "warning"}, {api.FindingUnknown, "question left open"},
+		{api.FindingFault, "fault"}, {api.FindingWarning, "warning"}, {api.FindingUnknown, "check without a result"},
 	} {
 		n := counts[of.status]
 		switch {
 		case n == 0:
 		case of.status == api.FindingUnknown && n > 1:
-			parts = append(parts, fmt.Sprintf("%d questions left open", n))
+			parts = append(parts, fmt.Sprintf("%d checks without a result", n))
 		default:
 			parts = append(parts, cli.Plural(n, of.what))
 		}
 	}
 	verdict := strings.Join(parts, ", ")
 	if verdict == "" {
-		verdict = "nothing is wrong"
+		verdict = "healthy"
 	}
 	node := out.Node
 	if node == "" {

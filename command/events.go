@@ -46,7 +46,7 @@ events until it stops.
 // writeEvents prints a header and a line per event, or several if its message is long.
 func writeEvents(w io.Writer, list api.EventList, now time.Time) {
 	if len(list.Events) == 0 {
-		cli.Printf(w, "Nothing has happened yet.")
+		cli.Printf(w, "No events yet.")
 		return
 	}
 	const ago, severity = 9, 10 // columns

@@ -31,10 +31,9 @@ func statusSpec(m cli.Meta) cli.Spec {
 		Name:     "status",
 		Synopsis: "Show the agent, its networks and failing checks",
 		Help: `
-Prints whether this host is in order and, if it is not, what to look at first;
-then its part in every network, and each other check that is not passing with
-what to do, the worst first. Exits 0 if the agent is passing or has a warning,
-and 1 if it is critical.
+Shows the health of this host: failing checks first, each with what to do,
+then each network. Exits 0 if the agent is passing or has a warning, and 1 if
+it is critical.
 
 It shows what the agent watches all the time: leases, devices, routes, leno's
 firewall rules and Consul. It sends no packets. To test the paths to the other
@@ -205,22 +204,22 @@ func overall(h api.Health) string {
 	return h.Status
 }
 
-// verdict returns the first line: whether everything that the agent checks is in order.
+// verdict returns the first line: the health of this host.
 func verdict(out statusOutput, faults []fault) string {
 	of := cli.Plural(len(out.Health.Networks), "network")
 	switch {
 	case out.Health.Status == api.Critical:
-		return "This host is NOT in order: " + cli.Plural(countStatus(faults, api.Critical), "critical check") + "."
+		return "This host is NOT healthy: " + cli.Plural(countStatus(faults, api.Critical), "critical check") + "."
 	case out.Health.Status == api.Warning && !out.Health.Ready:
 		return "This host is not ready yet, and has " + cli.Plural(len(faults), "warning") + "."
 	case out.Health.Status == api.Warning:
-		return "Leases, devices, routes and leno's rules are in order, but for " + cli.Plural(len(faults), "warning") + "."
+		return cli.Plural(len(faults), "warning") + "."
 	case !out.Health.Ready:
 		return "This host is not ready yet: " + of + "."
 	case len(out.Health.Networks) == 0:
-		return "This host is in order, and takes part in no network."
+		return "Healthy. This host takes part in no network."
 	}
-	return "Leases, devices, routes and leno's rules are in order: " + of + " ready."
+	return "Healthy: " + of + " ready."
 }
 
 // fault is one check that is not passing.

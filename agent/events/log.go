@@ -1,4 +1,4 @@
-// Package events keeps a log of what happened on this host lately, for people.
+// Package events keeps a log of recent events on this host, for people.
 package events
 
 import (
@@ -137,7 +137,7 @@ func (l *Log) AddCheck(network string, c api.Check) {
 	default:
 		delete(l.failing, key)
 		v.Severity = api.Info
-		v.Message = c.Name + " is well again: " + c.Reason
+		v.Message = c.Name + " recovered: " + c.Reason
 	}
 	l.add(v)
 }

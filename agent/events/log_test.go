@@ -85,7 +85,7 @@ func TestAddCheck(t *testing.T) {
 	for _, v := range list {
 		got = append(got, fmt.Sprintf("%s %s %s", v.Network, v.Severity, v.Message))
 	}
-	want := []string{"n warning lease: lost", " warning consul: away", "n critical lease: gone", "n info lease is well again: held again", " info consul is well again: answers"}
+	want := []string{"n warning lease: lost", " warning consul: away", "n critical lease: gone", "n info lease recovered: held again", " info consul recovered: answers"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
 	}

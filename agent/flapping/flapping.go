@@ -106,7 +106,7 @@ func (d *Detector) Count() int {
 
 func (f *fault) describe() string {
 	span := f.times[len(f.times)-1].Sub(f.times[0]).Round(time.Second)
-	return fmt.Sprintf("%s (%d times in %s, healed each time)", f.last, len(f.times), span)
+	return fmt.Sprintf("%s (%d times in %s, repaired each time)", f.last, len(f.times), span)
 }
 
 // Sentence joins repairs for a log line.

@@ -42,7 +42,7 @@ func TestStatusPage(t *testing.T) {
 		location           string
 		words              []string
 	}{
-		{"page", "GET", "/ui", browser, 200, "", []string{"a is in order", own.String(), other.String(), "this host holds"}},
+		{"page", "GET", "/ui", browser, 200, "", []string{"a: healthy", own.String(), other.String(), "this host holds"}},
 		{"page of a network", "GET", "/ui/network/n", browser, 200, "", []string{"Find a host", other.String()}},
 		{"one host", "GET", "/ui/network/n?q=B", browser, 200, "", []string{"1 to 1 of 1", other.String()}},
 		// One read that waits for each page: browsers have six connections to an agent.

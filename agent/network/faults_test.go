@@ -97,10 +97,10 @@ func TestQuarrel(t *testing.T) {
 		a.kernel.setHook(func(backend.State) { a.kick() })
 		a.kick()
 		a.check(health.Device, api.Warning, "is being changed by another program again and again",
-			"device had another MTU: 1400 instead of 1450 (", "healed each time")
+			"device had another MTU: 1400 instead of 1450 (", "repaired each time")
 		all, _, _ := a.deps.Reports.Events.After(0, "n")
 		all = slices.DeleteFunc(all, func(e api.Event) bool { return e.Kind != api.EventDrift })
-		for _, text := range []string{"changed by another program, healed: ", "changed by another program again and again: "} {
+		for _, text := range []string{"changed by another program, repaired: ", "changed by another program again and again: "} {
 			if !slices.ContainsFunc(all, func(e api.Event) bool {
 				return e.Severity == api.Warning && strings.HasPrefix(e.Message, text+"device had another MTU: 1400 instead of 1450")
 			}) {
@@ -247,8 +247,8 @@ func TestSameNameAtOnce(t *testing.T) {
 	})
 }
 
-// TestCopiedDataDir: while a copy of a running host asks whether the host is there, and while both report it, peers send
-// to the host only.
+// TestCopiedDataDir: while a copy of a running host asks whether the host is there, and while both report it, peers
+// send to the host only.
 func TestCopiedDataDir(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()

@@ -45,9 +45,9 @@ func (r *Runner) Measure(to *telemetry.Reading) {
 		age = time.Since(s.Datapath.Applied)
 	}
 	to.Gauge(telemetry.ReconcileAge, age.Seconds(), n)
-	to.Gauge(telemetry.DriftQuarrels, float64(s.Datapath.Flapping), n)
+	to.Gauge(telemetry.DriftConflicts, float64(s.Datapath.Flapping), n)
 	for _, fault := range append(backend.Faults(), datapath.OtherFault) {
-		to.Exists(telemetry.DriftHealed, n, fault)
+		to.Exists(telemetry.DriftRepairs, n, fault)
 	}
 	to.Gauge(telemetry.PeersPlaced, float64(s.Datapath.Report.Peers), n)
 	to.Gauge(telemetry.PeersSkipped, float64(len(s.Datapath.Report.Skipped)), n)

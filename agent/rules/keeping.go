@@ -120,7 +120,7 @@ func (k *Keeper) apply(ctx context.Context) error {
 // reportRepairs logs what other programs had changed. The caller holds the lock of desired.
 func (k *Keeper) reportRepairs(now time.Time, healed []string) {
 	for _, name := range k.desired.flapping.Settle(now) {
-		k.log.Info("firewall rules are no longer being changed by another program", "healed", name)
+		k.log.Info("firewall rules are no longer being changed by another program", "repaired", name)
 	}
 	var repairs []backend.Repair
 	for _, what := range healed {
@@ -129,12 +129,12 @@ func (k *Keeper) reportRepairs(now time.Time, healed []string) {
 	single, repeated := k.desired.flapping.Record(now, repairs)
 	if len(single) > 0 {
 		what := flapping.Sentence(single)
-		k.log.Warn("firewall rules were changed by another program, healed", "healed", what)
-		k.hooks.Healed("firewall rules were changed by another program, healed: " + what)
+		k.log.Warn("firewall rules were changed by another program, repaired", "repaired", what)
+		k.hooks.Healed("firewall rules were changed by another program, repaired:  " + what)
 	}
 	for _, what := range repeated {
 		k.log.Warn("firewall rules are being changed by another program again and again, logged once a minute",
-			"healed", what)
+			"repaired", what)
 		k.hooks.Healed("firewall rules are being changed by another program again and again: " + what)
 	}
 }

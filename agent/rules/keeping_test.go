@@ -221,7 +221,7 @@ func TestFlapping(t *testing.T) {
 		if k.Status().Flapping != 1 || k.pause(time.Now()) < time.Second {
 			t.Errorf("status %+v, looks again after %s", k.Status(), k.pause(time.Now()))
 		}
-		single := strings.Count(lines.String(), "changed by another program, healed")
+		single := strings.Count(lines.String(), "changed by another program, repaired")
 		repeated := strings.Count(lines.String(), "logged once a minute")
 		if single != 5 || repeated != 1 || len(messages) != 6 {
 			t.Errorf("%d messages, logged was\n%s", len(messages), lines.String())
@@ -235,7 +235,7 @@ func TestFlapping(t *testing.T) {
 		if got := check(board, "n", health.Firewall); got != "passing: rules are in place" || k.Status().Flapping != 0 {
 			t.Errorf("check %q, status %+v", got, k.Status())
 		}
-		if !strings.Contains(lines.String(), "firewall rules are no longer being changed by another program: healed=\"no jump in FORWARD\"") {
+		if !strings.Contains(lines.String(), "firewall rules are no longer being changed by another program: repaired=\"no jump in FORWARD\"") {
 			t.Errorf("logged was\n%s", lines.String())
 		}
 	})

@@ -54,8 +54,8 @@ const (
 	ReconcileDuration = "reconcile.duration"
 	ReconcileWrites   = "reconcile.writes"
 	ReconcileAge      = "reconcile.age_seconds"
-	DriftHealed       = "drift.healed"
-	DriftQuarrels     = "drift.quarrels"
+	DriftRepairs      = "drift.repairs"
+	DriftConflicts    = "drift.conflicts"
 	PeersPlaced       = "peers.placed"
 	PeersSkipped      = "peers.skipped"
 	PeersUnanswered   = "peers.unanswered"
@@ -64,12 +64,12 @@ const (
 	TrafficBytes   = "traffic.bytes"
 	TrafficDrops   = "traffic.drops"
 
-	FirewallInfo     = "firewall.info"
-	FirewallLooks    = "firewall.looks"
-	FirewallDuration = "firewall.duration"
-	FirewallWrites   = "firewall.writes"
-	FirewallHealed   = "firewall.healed"
-	FirewallQuarrels = "firewall.quarrels"
+	FirewallInfo      = "firewall.info"
+	FirewallLooks     = "firewall.looks"
+	FirewallDuration  = "firewall.duration"
+	FirewallWrites    = "firewall.writes"
+	FirewallRepairs   = "firewall.repairs"
+	FirewallConflicts = "firewall.conflicts"
 
 	ServiceRegistrations = "service.registrations"
 
@@ -112,8 +112,8 @@ func Table() []Metric {
 		{Name: ReconcileDuration, Kind: Timer, Labels: network, Help: "How long a check of the datapath took, with repairs."},
 		{Name: ReconcileWrites, Kind: Counter, Labels: network, Help: "Changes made to the kernel or the forwarder."},
 		{Name: ReconcileAge, Kind: Gauge, Labels: network, Help: "Seconds since the datapath was last correct; 0 before the first time."},
-		{Name: DriftHealed, Kind: Counter, Labels: and("fault"), Help: "Repairs of what other programs had changed in the datapath, by fault."},
-		{Name: DriftQuarrels, Kind: Gauge, Labels: network, Help: "Faults of the datapath that another program causes again and again."},
+		{Name: DriftRepairs, Kind: Counter, Labels: and("fault"), Help: "Repairs of what other programs had changed in the datapath, by fault."},
+		{Name: DriftConflicts, Kind: Gauge, Labels: network, Help: "Faults of the datapath that another program causes again and again."},
 		{Name: PeersPlaced, Kind: Gauge, Labels: network, Help: "Other hosts in the datapath."},
 		{Name: PeersSkipped, Kind: Gauge, Labels: network, Help: "Other hosts that are ignored; leno peers says why."},
 		{Name: PeersUnanswered, Kind: Gauge, Labels: network,
@@ -127,8 +127,8 @@ func Table() []Metric {
 		{Name: FirewallLooks, Kind: Counter, Labels: []string{"result"}, Help: "Checks of the firewall: ok or failed."},
 		{Name: FirewallDuration, Kind: Timer, Help: "How long a check of the firewall took, with repairs."},
 		{Name: FirewallWrites, Kind: Counter, Help: "Tables of rules written."},
-		{Name: FirewallHealed, Kind: Counter, Help: "Repairs of tables in which another program had changed leno's rules."},
-		{Name: FirewallQuarrels, Kind: Gauge, Help: "Rules that another program changes again and again."},
+		{Name: FirewallRepairs, Kind: Counter, Help: "Repairs of tables in which another program had changed leno's rules."},
+		{Name: FirewallConflicts, Kind: Gauge, Help: "Rules that another program changes again and again."},
 
 		{Name: ServiceRegistrations, Kind: Counter, Labels: []string{"result"}, Help: "Registrations and checks of the service in Consul's catalog: ok or failed."},
 

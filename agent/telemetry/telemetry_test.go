@@ -196,10 +196,10 @@ func TestSenders(t *testing.T) {
 	defer cancel()
 	arrives(t, toStatsd, "leno.host_a.lease.lapse_seconds.de_v:90.5|g", "leno.host_a.health.check._.registry:1|g")
 	arrives(t, toDogstatsd, "leno.lease.lapse_seconds:90.5|g|#network:de.v", "leno.health.check:1|g|#network:,check:registry")
-	m.Count(DriftHealed, 2, "de.v", "device was down")
+	m.Count(DriftRepairs, 2, "de.v", "device was down")
 	m.Time(LeaseRenewal, 1500*time.Microsecond, "de.v")
-	arrives(t, toStatsd, "leno.drift.healed.de_v.device_was_down:2|c", "leno.lease.renewal.de_v:1.5|ms")
-	arrives(t, toDogstatsd, "leno.drift.healed:2|c|#network:de.v,fault:device_was_down", "leno.lease.renewal:1.5|ms|#network:de.v")
+	arrives(t, toStatsd, "leno.drift.repairs.de_v.device_was_down:2|c", "leno.lease.renewal.de_v:1.5|ms")
+	arrives(t, toDogstatsd, "leno.drift.repairs:2|c|#network:de.v,fault:device_was_down", "leno.lease.renewal:1.5|ms|#network:de.v")
 	if i := slices.IndexFunc(toStatsd(), func(l string) bool { return strings.Contains(l, "watch.failures") }); i >= 0 {
 		t.Errorf("sent %s", toStatsd()[i])
 	}
@@ -207,8 +207,8 @@ func TestSenders(t *testing.T) {
 	other, toOther := receiver(t)
 	m.Reconfigure(Config{Statsd: other})
 	arrives(t, toOther, "leno.lease.lapse_seconds.de_v:90.5|g") // the senders are replaced
-	m.Count(DriftHealed, 3, "de.v", "device was down")
-	arrives(t, toOther, "leno.drift.healed.de_v.device_was_down:3|c")
+	m.Count(DriftRepairs, 3, "de.v", "device was down")
+	arrives(t, toOther, "leno.drift.repairs.de_v.device_was_down:3|c")
 	for name, lines := range map[string]func() []string{"statsd": toStatsd, "dogstatsd": toDogstatsd} {
 		if slices.ContainsFunc(lines(), func(l string) bool { return strings.Contains(l, ":3") }) {
 			t.Errorf("%s still gets what happens", name)
@@ -230,7 +230,8 @@ func TestUnresolved(t *testing.T) {
 	<-done
 }
 
-// TestOneUnresolved: an address that cannot be resolved keeps metrics from no other one, and cancelling ends the search.
+// TestOneUnresolved: an address that cannot be resolved keeps metrics from no other one, and cancelling ends the
+// search.
 func TestOneUnresolved(t *testing.T) {
 	dogstatsd, _ := receiver(t)
 	senders, err := newSenders(t.Context(), Config{Statsd: "nobody.invalid:8125", Dogstatsd: dogstatsd})
@@ -295,10 +296,10 @@ func TestRetention(t *testing.T) {
 		joined := []string{"here", "left"}
 		m := quiet(Config{Retention: time.Minute}, func(to *Reading) {
 			for _, n := range joined {
-				to.Exists(DriftHealed, n, "device was down")
+				to.Exists(DriftRepairs, n, "device was down")
 			}
 		})
-		m.Count(DriftHealed, 1, "here", "device was down")
+		m.Count(DriftRepairs, 1, "here", "device was down")
 		m.Count(Reloads, 1, OK)
 		m.Time(LeaseRenewal, time.Second, "left")
 		exposed(t, m)
@@ -312,7 +313,7 @@ func TestRetention(t *testing.T) {
 		if strings.Contains(text, `network="left"`) {
 			t.Errorf("it stays:\n%s", text)
 		}
-		for _, want := range []string{`leno_drift_healed_total{fault="device_was_down",network="here"} 1`, `leno_agent_reloads_total{result="ok"} 1`} {
+		for _, want := range []string{`leno_drift_repairs_total{fault="device_was_down",network="here"} 1`, `leno_agent_reloads_total{result="ok"} 1`} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%s is not in\n%s", want, text)
 			}

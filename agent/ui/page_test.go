@@ -236,10 +236,10 @@ func TestVerdict(t *testing.T) {
 		health        api.Health
 		sentence, sub string
 	}{
-		{api.Health{Status: api.Passing, Ready: true}, "a is in order", "It takes part in no network."},
-		{api.Health{Status: api.Passing, Ready: true, Networks: network(true, api.Passing)}, "a is in order", "Every network is ready for containers."},
-		{api.Health{Status: api.Warning, Ready: true, Networks: network(true, api.Warning)}, "a is in order, but for 1 thing to mend", "Every network is ready for containers."},
-		{api.Health{Status: api.Critical, Checks: check(api.Warning), Networks: network(false, api.Critical)}, "a is not in order, 2 things to mend", "Not every network is ready for containers."},
+		{api.Health{Status: api.Passing, Ready: true}, "a: healthy", "It takes part in no network."},
+		{api.Health{Status: api.Passing, Ready: true, Networks: network(true, api.Passing)}, "a: healthy", "Every network is ready for containers."},
+		{api.Health{Status: api.Warning, Ready: true, Networks: network(true, api.Warning)}, "1 problem on a", "Every network is ready for containers."},
+		{api.Health{Status: api.Critical, Checks: check(api.Warning), Networks: network(false, api.Critical)}, "2 problems on a", "Not every network is ready for containers."},
 	} {
 		if sentence, sub := verdict(Page{Node: "a", Health: tt.health}); sentence != tt.sentence || sub != tt.sub {
 			t.Errorf("%q, %q; want %q, %q", sentence, sub, tt.sentence, tt.sub)

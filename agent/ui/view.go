@@ -116,10 +116,10 @@ func newView(p Page) view {
 	return v
 }
 
-// verdict tells in a sentence whether what the agent watches is in order, and what that means. The agent does not
+// verdict returns a sentence with the health of this host, and one about its networks. The agent does not
 // watch the paths to other hosts.
 func verdict(p Page) (sentence, sub string) {
-	name, bad := cmp.Or(p.Node, "This host"), len(problems(p.Health))
+	name, bad := cmp.Or(p.Node, "this host"), len(problems(p.Health))
 	sub = "Every network is ready for containers."
 	switch {
 	case len(p.Health.Networks) == 0:
@@ -130,20 +130,17 @@ func verdict(p Page) (sentence, sub string) {
 	if slices.ContainsFunc(p.Networks, func(n Network) bool { return n.Local.Peers > 0 }) {
 		sub += " The paths to the other hosts are not tested: leno doctor does that."
 	}
-	switch p.Health.Status {
-	case api.Passing:
-		return name + " is in order", sub
-	case api.Warning:
-		return fmt.Sprintf("%s is in order, but for %s to mend", name, things(bad)), sub
+	if p.Health.Status == api.Passing {
+		return name + ": healthy", sub
 	}
-	return fmt.Sprintf("%s is not in order, %s to mend", name, things(bad)), sub
+	return fmt.Sprintf("%s on %s", problemCount(bad), name), sub
 }
 
-func things(n int) string {
+func problemCount(n int) string {
 	if n == 1 {
-		return "1 thing"
+		return "1 problem"
 	}
-	return fmt.Sprintf("%d things", n)
+	return fmt.Sprintf("%d problems", n)
 }
 
 // problems returns the checks that are not passing, worst first.

@@ -267,7 +267,7 @@ func TestConfined(t *testing.T) {
 	for _, p := range hosts {
 		w.Eventually("doctor on "+p.Name, func(ctx context.Context) error {
 			out, err := p.Exec(ctx, world.Leno(), "doctor")
-			if err != nil || !strings.Contains(variants[p.Name], "legacy") && !strings.Contains(out, "nothing is wrong") {
+			if err != nil || !strings.Contains(variants[p.Name], "legacy") && !strings.Contains(out, "healthy") {
 				return fmt.Errorf("%v\n%s", err, out)
 			}
 			return nil

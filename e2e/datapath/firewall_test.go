@@ -309,9 +309,9 @@ func TestFirewallNeverEmpty(t *testing.T) {
 // A damage is done to leno's rules by a script, and the log says what it is.
 type damage struct{ script, says string }
 
-// TestFirewallHealed checks that leno repairs changes to its rules within 2 s, for every kind of
+// TestFirewallRepairs checks that leno repairs changes to its rules within 2 s, for every kind of
 // firewall, and logs what was wrong, also while Consul is unreachable.
-func TestFirewallHealed(t *testing.T) {
+func TestFirewallRepairs(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, variant, firewall, kind string
@@ -363,7 +363,7 @@ func TestFirewallHealed(t *testing.T) {
 					return err
 				})
 				w.Eventually("a line about "+script, func(context.Context) error {
-					if out := h.host.Agent().Output()[told:]; !strings.Contains(out, "firewall rules were changed by another program, healed") || !strings.Contains(out, says) {
+					if out := h.host.Agent().Output()[told:]; !strings.Contains(out, "firewall rules were changed by another program, repaired") || !strings.Contains(out, says) {
 						return fmt.Errorf("it says %q", out)
 					}
 					return nil
@@ -376,8 +376,8 @@ func TestFirewallHealed(t *testing.T) {
 	}
 }
 
-// TestFirewallUnreadable checks that an agent whose tables iptables cannot show keeps one jump to each chain, says which
-// tables they are, and blames no other program; and that leno cleanup finds its rules.
+// TestFirewallUnreadable checks that an agent whose tables iptables cannot show keeps one jump to each chain, says
+// which tables they are, and blames no other program; and that leno cleanup finds its rules.
 func TestFirewallUnreadable(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 1})
 	h := newWalled(w, "nft")

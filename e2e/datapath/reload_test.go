@@ -163,7 +163,7 @@ func TestReloadRefused(t *testing.T) {
 	if status, body, err := a.Get(w.Ctx, "/readyz"); err != nil || status != http.StatusServiceUnavailable {
 		t.Errorf("readyz: %d %s %v", status, body, err)
 	}
-	if out, err := a.Leno(w.Ctx, "status"); err == nil || !strings.Contains(out+err.Error(), "NOT in order") {
+	if out, err := a.Leno(w.Ctx, "status"); err == nil || !strings.Contains(out+err.Error(), "NOT healthy") {
 		t.Errorf("status: %v\n%s", err, out)
 	}
 	if got := w.Subnet(a, "default"); got != before {

@@ -238,7 +238,7 @@ func (w *kubeWorld) showsForeign(h, foreign *lab.Host) {
 		w.T.Errorf("leno peers:\n%s", peers)
 	}
 	doctor, err := h.Leno(w.Ctx, "doctor")
-	if err != nil || !strings.Contains(doctor, "nothing is wrong") || !strings.Contains(doctor, "kubernetes answers") {
+	if err != nil || !strings.Contains(doctor, "healthy") || !strings.Contains(doctor, "kubernetes answers") {
 		w.T.Errorf("leno doctor: %v\n%s", err, doctor)
 	}
 }

@@ -183,7 +183,7 @@ func (w *world) besideFlannel(h *lab.Host) {
 	for _, args := range [][]string{{"peers"}, {"doctor"}} {
 		out, err := h.Leno(w.ctx, args...)
 		w.must(err)
-		want := []string{"nothing is wrong", "2 of 2 hosts answer"}
+		want := []string{"healthy", "2 of 2 hosts answer"}
 		if args[0] == "peers" {
 			want = []string{"flannel-" + w.Hosts[0].Addrs[0].String(), "flannel-" + w.Hosts[1].Addrs[0].String()}
 		}

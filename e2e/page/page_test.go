@@ -50,7 +50,7 @@ func (b *browser) withoutScripts() {
 	a, other := b.Hosts[0], b.Hosts[1]
 	for _, path := range []string{"/ui", "/ui/network/default"} {
 		b.Open(path)
-		b.Shows(a.Name+" is in order", "255 slots, from 10.5.1.0/24", b.Subnet(a, "default").String(), b.Subnet(other, "default").String(),
+		b.Shows(a.Name+": healthy", "255 slots, from 10.5.1.0/24", b.Subnet(a, "default").String(), b.Subnet(other, "default").String(),
 			other.Name, "this host holds "+b.Subnet(a, "default").String())
 	}
 	b.Open("/ui/network/default?q=" + other.Name)

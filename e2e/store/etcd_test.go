@@ -256,8 +256,8 @@ func TestEtcdCommands(t *testing.T) {
 			}
 		}
 	}
-	shows(run("status"), "in order")
-	shows(run("doctor"), "etcd at 192.0.2.1:2379 answers", "nothing is wrong")
+	shows(run("status"), "Healthy: ")
+	shows(run("doctor"), "etcd at 192.0.2.1:2379 answers", "healthy")
 	shows(run("lease", "list"), w.Subnet(a, "default").String(), w.Subnet(b, "default").String(), "held, this host")
 
 	other := w.Definition("other", `  ipv4 { prefix = "10.9.0.0/16" }

@@ -28,20 +28,20 @@ func (c *checks) record(now time.Time, healed []backend.Repair) {
 		if !slices.Contains(backend.Faults(), fault) {
 			fault = OtherFault
 		}
-		c.report.Count(telemetry.DriftHealed, 1, fault)
+		c.report.Count(telemetry.DriftRepairs, 1, fault)
 	}
 	log := c.report.Log()
 	for _, name := range c.flapping.Settle(now) {
-		log.Info("datapath is no longer being changed by another program", "healed", name)
+		log.Info("datapath is no longer being changed by another program", "repaired", name)
 	}
 	single, repeated := c.flapping.Record(now, healed)
 	if len(single) > 0 {
-		log.Warn("datapath was changed by another program, healed", "healed", flapping.Sentence(single))
-		c.report.Event(api.EventDrift, api.Warning, "changed by another program, healed: "+flapping.Sentence(single),
+		log.Warn("datapath was changed by another program, repaired", "repaired", flapping.Sentence(single))
+		c.report.Event(api.EventDrift, api.Warning, "changed by another program, repaired:  "+flapping.Sentence(single),
 			map[string]string{"fault": single[0].Fault})
 	}
 	for _, q := range repeated {
-		log.Warn("datapath is being changed by another program again and again, logged once a minute", "healed", q)
+		log.Warn("datapath is being changed by another program again and again, logged once a minute", "repaired", q)
 		c.report.Event(api.EventDrift, api.Warning, "changed by another program again and again: "+q, nil)
 	}
 }
