@@ -184,7 +184,7 @@ func (w *wall) Apply(_ context.Context, s firewall.State) (firewall.Report, erro
 	return w.report, w.err
 }
 
-func (w *wall) Touched() bool { return false }
+func (w *wall) IsTouched() bool { return false }
 
 func (w *wall) Watch(ctx context.Context, changed func()) error {
 	w.mu.Lock()

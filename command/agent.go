@@ -78,7 +78,7 @@ func (a *agentCommand) load() (config.Config, error) {
 
 func (a *agentCommand) run(ctx context.Context) error {
 	if len(a.sources) == 0 && !a.dev {
-		return cli.UsageErrorf("nothing to run: give -config-file, -config-dir or -dev")
+		return cli.UsageErrorf("no configuration: give -config-file, -config-dir or -dev")
 	}
 	// Until the agent runs, SIGINT and SIGTERM end the process at once: there is nothing to stop,
 	// and a file that blocks must not prevent the exit.
@@ -134,7 +134,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 				}
 			case s == syscall.SIGHUP:
 			case stopping:
-				return errors.New("stopped by a second signal before it was done")
+				return errors.New("a second signal ended the agent before it had stopped")
 			default:
 				logger.Info("stopping, packets keep flowing", "signal", s.String())
 				stopping = true
@@ -159,7 +159,7 @@ func reload(ctx context.Context, logger hclog.Logger, running *agent.Agent) {
 }
 
 // redirect makes a standard library logger write its bare lines to w until back is called.
-func redirect(l *log.Logger, w io.Writer) (back func()) {
+func redirect(l *log.Logger, w io.Writer) (restore func()) {
 	flags, before := l.Flags(), l.Writer()
 	l.SetFlags(0)
 	l.SetOutput(w)

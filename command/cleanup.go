@@ -125,13 +125,13 @@ func writeCleanup(w io.Writer, r cleanup.Report) {
 	}{
 		{"Removed:", r.Removed},
 		{"Could not be removed:", r.Left},
-		{"Left alone, only looks like leno's:", r.Foreign},
+		{"Not removed, not created by leno:", r.Foreign},
 	}
 	if r.DryRun {
 		parts[0].title = "Would be removed:"
 	}
 	if len(r.Removed)+len(r.Left) == 0 {
-		fmt.Fprintln(w, "Nothing of leno's was found.")
+		fmt.Fprintln(w, "Nothing found.")
 	}
 	for _, part := range parts {
 		if len(part.list) == 0 {

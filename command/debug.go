@@ -91,7 +91,7 @@ const (
 func (d *debugCommand) run(ctx context.Context) error {
 	switch {
 	case d.duration <= 0 || d.duration > maxDebugDuration:
-		return cli.UsageErrorf("-duration: %s is not more than 0s and at most %s",
+		return cli.UsageErrorf("-duration: %s is not between 0s and %s",
 			d.duration, maxDebugDuration)
 	case d.interval < minDebugInterval:
 		return cli.UsageErrorf("-interval: %s is less than %s", d.interval, minDebugInterval)
@@ -131,12 +131,12 @@ func (d *debugCommand) run(ctx context.Context) error {
 		networks = self.Networks
 	}
 	captures := bundle.Agent{Client: client, Duration: d.duration, Interval: d.interval, Networks: networks}.Captures()
-	if index.Kernel = d.otherKernel(self); index.Kernel == "" {
+	if index.Kernel = d.kernelMismatch(self); index.Kernel == "" {
 		captures = append(captures, bundle.Kernel(d.links(period, client))...)
 	}
 	index.Files = bundle.Collect(period, captures, []string{token})
 	if period.Err() != nil {
-		index.Ended = "it was interrupted"
+		index.Ended = "interrupted"
 	}
 	write := func(w io.Writer) error { return bundle.Write(w, name, index, index.Files) }
 	if err := finish(file, path, write); err != nil {
@@ -203,16 +203,16 @@ func (d *debugCommand) links(ctx context.Context, c *api.Client) []string {
 	return links
 }
 
-// otherKernel returns why this kernel's tables are not the agent's, "" when they are. The address
+// kernelMismatch returns why this kernel's tables are not the agent's, "" when they are. The address
 // alone can mislead, because it may be forwarded: it counts only if the agent does not report
 // which kernel it is on.
-func (d *debugCommand) otherKernel(self api.Self) string {
+func (d *debugCommand) kernelMismatch(self api.Self) string {
 	same, known, reason := agent.SameKernel(self)
 	switch {
 	case known && !same:
-		return reason + ": the kernel's tables here are not the ones that it uses"
+		return reason + ": its kernel's tables are not read"
 	case !known && !d.agent.IsLocal():
-		return "the agent is asked over the network: its host's kernel is not this one's"
+		return "the agent is on another host: its kernel's tables are not read"
 	}
 	return ""
 }

@@ -182,7 +182,7 @@ func TestDebugKernel(t *testing.T) {
 	}
 	address := func(name string) string { return map[string]string{"LENO_ADDRESS": "192.0.2.1:5366"}[name] }
 	d := debugCommand{agent: cli.NewAgentFlags(cli.Meta{Getenv: address})}
-	if why := d.otherKernel(api.Self{BootID: here, NetworkNamespace: namespace}); why != "" {
+	if why := d.kernelMismatch(api.Self{BootID: here, NetworkNamespace: namespace}); why != "" {
 		t.Errorf("an address of this host's: %s", why)
 	}
 }

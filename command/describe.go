@@ -120,7 +120,7 @@ func describeUnderlay(u api.Underlay) string {
 	}
 	parts := []string{u.Interface}
 	if len(u.Addresses) > 0 {
-		parts = append(parts, cli.Join(u.Addresses, ", ")+behindNote(u.Own))
+		parts = append(parts, cli.Join(u.Addresses, ", ")+ownAddressNote(u.Own))
 	}
 	for _, port := range slices.Sorted(maps.Keys(u.PublicPorts)) {
 		parts = append(parts, fmt.Sprintf("public port %d for %d", u.PublicPorts[port], port))
@@ -132,8 +132,8 @@ func describeUnderlay(u api.Underlay) string {
 	return text
 }
 
-// behindNote describes the host's own addresses behind public ones.
-func behindNote(own []netip.Addr) string {
+// ownAddressNote returns the host's own addresses behind public ones.
+func ownAddressNote(own []netip.Addr) string {
 	list := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return !a.IsValid() })
 	if len(list) == 0 {
 		return ""

@@ -60,7 +60,7 @@ func readConfig(path string, replace bool) (text []byte, c dockeropts.Config, er
 		parse = dockeropts.ParseConfig
 	}
 	if c, err = parse(text); err != nil {
-		return nil, nil, fmt.Errorf("%s %w; it is left as it is", path, err)
+		return nil, nil, fmt.Errorf("%s %w; it is unchanged", path, err)
 	}
 	return text, c, nil
 }
@@ -100,8 +100,8 @@ type subnetSource struct {
 	named      bool   // by the operator
 }
 
-// read reads the file. Unless the operator named it, only users who may run an agent can have written it: root acts on its
-// content.
+// read reads the file. Unless the operator named it, only users who may run an agent can have written it: root acts on
+// its content.
 func (s subnetSource) read() (string, error) {
 	if s.named {
 		text, err := os.ReadFile(s.path)
@@ -119,13 +119,13 @@ func (h *dockerHost) read(ctx context.Context) ([]dockeropts.Network, error) {
 	var out []dockeropts.Network
 	for _, s := range sources {
 		for _, word := range slices.Concat([]string{s.name}, h.interfaces, s.interfaces) {
-			if !isPlain(word) {
+			if !isShellWord(word) {
 				return nil, cli.UsageErrorf("%q is not the name of a network or device", word)
 			}
 		}
 		text, err := s.read()
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("network %s has no subnet file, %s: %s", s.name, s.path, whatToStart(s))
+			return nil, fmt.Errorf("network %s has no subnet file, %s: %s", s.name, s.path, missingFileText(s))
 		}
 		if err != nil {
 			return nil, err
@@ -142,14 +142,14 @@ func (h *dockerHost) read(ctx context.Context) ([]dockeropts.Network, error) {
 	return out, nil
 }
 
-// isPlain reports whether a shell accepts the word without quotes.
-func isPlain(word string) bool {
+// isShellWord reports whether a shell accepts the word without quotes.
+func isShellWord(word string) bool {
 	return word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.@~-") == ""
 }
 
-func whatToStart(s subnetSource) string {
+func missingFileText(s subnetSource) string {
 	if s.state != "" {
-		return "the agent writes it when it has a subnet, and says: " + s.state
+		return "the agent writes it when it has a subnet, and reports: " + s.state
 	}
 	return "`leno agent` writes it when it has a subnet; start it with this network in its configuration, and see `leno status`"
 }

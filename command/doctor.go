@@ -70,7 +70,7 @@ func (d *doctorCommand) run(ctx context.Context) error {
 	case errors.As(err, &answered), cli.IsUsageError(err), !d.Agent.IsLocal():
 		return err
 	default:
-		out = d.diagnoseAlone(ctx, err)
+		out = d.diagnoseOffline(ctx, err)
 	}
 	if err := d.Print(out, func(w io.Writer) { writeDiagnosis(w, out) }); err != nil {
 		return err
@@ -83,8 +83,8 @@ func (d *doctorCommand) run(ctx context.Context) error {
 	return nil
 }
 
-// diagnoseAlone returns what this process can find out without an agent. err is why no agent responded.
-func (d *doctorCommand) diagnoseAlone(ctx context.Context, err error) api.Diagnosis {
+// diagnoseOffline returns what this process can find out without an agent. err is why no agent responded.
+func (d *doctorCommand) diagnoseOffline(ctx context.Context, err error) api.Diagnosis {
 	sources := d.files.sources
 	if info, statErr := os.Stat(usualConfigDir); len(sources) == 0 && statErr == nil && info.IsDir() {
 		sources = []string{usualConfigDir}

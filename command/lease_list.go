@@ -80,9 +80,9 @@ func writeDuplicates(w io.Writer, leases []api.Lease) {
 			claims = append(claims, "the address "+registry.EndpointText(e))
 		}
 		for _, c := range claims {
-			other, there := first[c]
+			other, found := first[c]
 			switch {
-			case !there:
+			case !found:
 				first[c] = l
 			case other.NodeID != l.NodeID:
 				notes = append(notes, fmt.Sprintf("%s of %s and %s of %s both have %s.", other.Node, other.Subnet, l.Node,

@@ -74,7 +74,7 @@ The token must be allowed to write the networks' keys in Consul.
 			var notes []string
 			err = s.Agent.CallWithin(ctx, wait.Limit+cli.CallTimeout, func(ctx context.Context, c *api.Client) error {
 				return cli.Await(ctx, wait.Limit, func(ctx context.Context) (err error) {
-					notes, err = inForce(ctx, c, done)
+					notes, err = checkApplied(ctx, c, done)
 					return err
 				})
 			})
@@ -109,9 +109,9 @@ func applyPlans(ctx context.Context, c *api.Client, plans []networkPlan, force b
 	return done, errors.Join(errs...)
 }
 
-// inForce returns an error while this host does not yet carry what was applied. It returns other
+// checkApplied returns an error while the change is not in force on this host. It returns other
 // problems of those networks on this host as notes.
-func inForce(ctx context.Context, c *api.Client, plans []networkPlan) (notes []string, err error) {
+func checkApplied(ctx context.Context, c *api.Client, plans []networkPlan) (notes []string, err error) {
 	self, err := c.Self(ctx)
 	if err != nil {
 		return nil, err
@@ -177,7 +177,7 @@ func refusalError(p networkPlan, force bool) error {
 	if len(reasons) == 0 {
 		return nil
 	}
-	return fmt.Errorf("network %s is left as it is: %s%s", p.Name, strings.Join(reasons, "; "), way)
+	return fmt.Errorf("network %s is unchanged: %s%s", p.Name, strings.Join(reasons, "; "), way)
 }
 
 func writeApplied(w io.Writer, p networkPlan) {
@@ -186,7 +186,7 @@ func writeApplied(w io.Writer, p networkPlan) {
 		cli.Printf(w, "Network %s is unchanged.", p.Name)
 	case api.ActionCreate:
 		cli.Printf(w, "Created network %s.", p.Name)
-		writeLeft(w, p, "")
+		writeEarlierReservations(w, p, "")
 	case api.ActionSwitch:
 		cli.Printf(w, "Began to switch network %s; `leno network switch %[1]s` shows how far it is:", p.Name)
 		writeChanges(w, p.Changes)

@@ -35,7 +35,7 @@ has in it and this host's state.
 
 func writeNetworks(w io.Writer, list api.NetworkList) {
 	if len(list.Networks) == 0 {
-		fmt.Fprintln(w, "There is no network yet; `leno network apply` defines one.")
+		fmt.Fprintln(w, "No networks yet; `leno network apply` defines one.")
 	} else {
 		var rows [][]string
 		for _, n := range list.Networks {

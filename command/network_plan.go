@@ -55,7 +55,7 @@ whether or not there are differences.
 func writePlan(w io.Writer, p networkPlan, store string) {
 	switch p.Action {
 	case api.ActionNone:
-		cli.WriteNote(w, "  ", fmt.Sprintf("network %s is as %s has it", p.Name, store))
+		cli.WriteNote(w, "  ", fmt.Sprintf("network %s is the same in %s", p.Name, store))
 		writeHosts(w, p.Hosts) // while it is being switched
 		return
 	case api.ActionCreate:
@@ -75,5 +75,5 @@ func writePlan(w io.Writer, p networkPlan, store string) {
 		cli.WriteItem(w, "!", verdict+r.Reason)
 		cli.WriteItem(w, " ", "instead: "+r.Way)
 	}
-	writeLeft(w, p, fmt.Sprintf("; `leno network delete %s` drops them", p.Name))
+	writeEarlierReservations(w, p, fmt.Sprintf("; `leno network delete %s` drops them", p.Name))
 }

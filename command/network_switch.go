@@ -111,7 +111,7 @@ func writeSwitch(w io.Writer, network string, s api.NetworkSwitch) {
 	}
 }
 
-// describeSwitch says in one sentence how far a network has been switched.
+// describeSwitch returns a sentence about how far a network has been switched.
 func describeSwitch(network string, s api.NetworkSwitch) string {
 	if s.To == "" {
 		return fmt.Sprintf("Network %s has the backend %s, and is not being switched to another.", network, s.From)

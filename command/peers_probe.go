@@ -40,7 +40,7 @@ func (f *probeFlags) check(given func(name string) bool) error {
 	case f.probe && given("watch"):
 		return cli.UsageErrorf("-probe and -watch exclude each other")
 	case given("count") && (f.count < 1 || f.count > 100):
-		return cli.UsageErrorf("-count is %d, not 1 to 100", f.count)
+		return cli.UsageErrorf("-count is %d, must be 1 to 100", f.count)
 	case !f.probe && (given("peer") || given("count")):
 		return cli.UsageErrorf("-peer and -count are for -probe")
 	}
@@ -172,7 +172,7 @@ func formatLatency(ms float64) string {
 func probeNotes(p api.PeerProbe) []string {
 	var out []string
 	if !p.Held {
-		out = append(out, p.Node+": its lease has lapsed, its host may be gone")
+		out = append(out, p.Node+": its lease has lapsed, the host may be down")
 	}
 	if p.Skipped != "" {
 		out = append(out, fmt.Sprintf("%s is left out of the datapath: %s", p.Node, p.Skipped))
@@ -181,10 +181,11 @@ func probeNotes(p api.PeerProbe) []string {
 		switch {
 		case !p.Reached || way.NotProbed != "" || way.Largest > 0:
 		case way.Path == api.PathOverlay:
-			out = append(out, fmt.Sprintf("%s: %s takes no echo requests, though packets for containers behind it pass: "+
+			out = append(out, fmt.Sprintf("%s: %s does not answer echo requests, although packets for its containers pass: "+
 				"full-size packets were not tested", p.Node, way.To))
 		default:
-			out = append(out, fmt.Sprintf("%s: %s answers no echo requests over the underlay, though the overlay works. "+
+			out = append(out, fmt.Sprintf("%s: %s does not answer echo requests over the underlay, although the overlay " +
+				"works. "+
 				"Let ICMP pass: path MTU discovery needs it", p.Node, way.To))
 		}
 	}

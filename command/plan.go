@@ -118,15 +118,15 @@ func makePlans(ctx context.Context, c *api.Client, networks []api.Network) ([]ne
 	return plans, nil
 }
 
-// writeLeft prints reservations that existed before the network.
-func writeLeft(w io.Writer, p networkPlan, way string) {
+// writeEarlierReservations prints reservations that existed before the network.
+func writeEarlierReservations(w io.Writer, p networkPlan, way string) {
 	if len(p.Reservations) > 0 {
-		cli.WriteItem(w, "!", fmt.Sprintf("%s reserved in it already: `leno reservation list %s`%s",
-			areSubnets(len(p.Reservations)), p.Name, way))
+		cli.WriteItem(w, "!", fmt.Sprintf("%s already reserved in it:  `leno reservation list %s`%s",
+			subnetCount(len(p.Reservations)), p.Name, way))
 	}
 }
 
-func areSubnets(count int) string {
+func subnetCount(count int) string {
 	if count == 1 {
 		return "1 subnet is"
 	}

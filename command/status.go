@@ -68,7 +68,7 @@ and passing, and exits 1 if the time is up before.
 			switch {
 			case err != nil:
 				return err
-			case out.Health.Status == api.Critical, wait.Limit > 0 && !isWell(out.Health):
+			case out.Health.Status == api.Critical, wait.Limit > 0 && !isHealthy(out.Health):
 				return cli.ErrReported
 			}
 			return nil
@@ -76,7 +76,7 @@ and passing, and exits 1 if the time is up before.
 	}
 }
 
-func isWell(h api.Health) bool { return h.Ready && h.Status == api.Passing }
+func isHealthy(h api.Health) bool { return h.Ready && h.Status == api.Passing }
 
 // awaitStatus shows the status once, when everything passes or after the limit.
 func awaitStatus(ctx context.Context, s *cli.Session, limit time.Duration, show func(statusOutput) error) error {
@@ -110,7 +110,7 @@ func awaitStatus(ctx context.Context, s *cli.Session, limit time.Duration, show 
 			return err // the limit is over during the read: the answer before says more
 		}
 		out, answered = now, err == nil
-		if answered && !isWell(out.Health) {
+		if answered && !isHealthy(out.Health) {
 			return cli.ErrReported
 		}
 		return err
@@ -181,8 +181,8 @@ func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 	})
 	fmt.Fprintln(w)
 	writeStatusNetworks(w, out)
-	if len(out.Networks) <= maxStanding {
-		writeStanding(w, out.Networks)
+	if len(out.Networks) <= maxNoted {
+		writeNetworkNotes(w, out.Networks)
 	}
 	writeDiffering(w, out)
 	if len(faults) > 0 {
@@ -192,7 +192,7 @@ func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 		cli.WriteNote(w, "", f.text(now))
 	}
 	if overall(out.Health) != api.Passing {
-		fmt.Fprintln(w, "\nleno doctor looks for the causes, and tests the paths to the other hosts.")
+		fmt.Fprintln(w, "\nRun leno doctor to find the causes and to test the paths to the other hosts.")
 	}
 }
 
@@ -211,7 +211,7 @@ func verdict(out statusOutput, faults []fault) string {
 	case out.Health.Status == api.Critical:
 		return "This host is NOT healthy: " + cli.Plural(countStatus(faults, api.Critical), "critical check") + "."
 	case out.Health.Status == api.Warning && !out.Health.Ready:
-		return "This host is not ready yet, and has " + cli.Plural(len(faults), "warning") + "."
+		return "This host is not ready yet: " + cli.Plural(len(faults), "warning") + "."
 	case out.Health.Status == api.Warning:
 		return cli.Plural(len(faults), "warning") + "."
 	case !out.Health.Ready:
@@ -307,12 +307,12 @@ func writeStatusNetworks(w io.Writer, out statusOutput) {
 	}
 }
 
-// maxStanding is how many networks are explained; leno network show explains each.
-const maxStanding = 2
+// maxNoted is how many networks are explained; leno network show explains each.
+const maxNoted = 2
 
-// writeStanding explains each network: its underlay, its MTU, and what the backend chose
+// writeNetworkNotes explains each network: its underlay, its MTU, and what the backend chose
 // automatically.
-func writeStanding(w io.Writer, networks []api.Network) {
+func writeNetworkNotes(w io.Writer, networks []api.Network) {
 	for i, n := range networks {
 		if i == 0 {
 			fmt.Fprintln(w)

@@ -26,12 +26,12 @@ const withoutFlannelHosts = "without-flannel-hosts"
 
 // storeCopy is `leno store copy`.
 type storeCopy struct {
-	meta     cli.Meta
-	format   *cli.FormatFlag
-	from, to string // paths of configurations
-	networks cli.ListFlag
-	dryRun   bool
-	leave    bool // leave out the hosts that run flannel
+	meta             cli.Meta
+	format           *cli.FormatFlag
+	from, to         string // paths of configurations
+	networks         cli.ListFlag
+	dryRun           bool
+	skipFlannelHosts bool // leave out the hosts that run flannel
 
 	open openRegistry
 }
@@ -85,7 +85,7 @@ func (c *storeCopy) register(fs *flag.FlagSet) {
 	fs.StringVar(&c.to, "to", "", "`path` of the configuration of an agent that uses the destination")
 	fs.Var(&c.networks, "network", "copy only the network of this `name`; may be given several times")
 	fs.BoolVar(&c.dryRun, "dry-run", false, "only show what would be copied")
-	fs.BoolVar(&c.leave, withoutFlannelHosts, false, "leave out the hosts that run flannel, and copy the rest")
+	fs.BoolVar(&c.skipFlannelHosts, withoutFlannelHosts, false, "leave out the hosts that run flannel, and copy the rest")
 	c.format.Register(fs)
 }
 
@@ -138,14 +138,14 @@ func (c *storeCopy) run(ctx context.Context) error {
 		Networks:       c.networks,
 		Hold:           destination.Lease.Hold,
 		DryRun:         c.dryRun,
-		WithoutForeign: c.leave,
+		WithoutForeign: c.skipFlannelHosts,
 		Normalize:      func(b registry.Backend) registry.Backend { return definition.WithDefaults(b, c.meta.Backends) },
 	})
 	foreign := &transfer.ForeignError{}
 	switch {
 	case errors.As(err, &foreign):
 		report.DryRun = true
-		err = fmt.Errorf("%s of hosts that run flannel cannot be copied, so nothing is changed: %s "+
+		err = fmt.Errorf("%s of hosts that run flannel cannot be copied, nothing was changed: %s "+
 			"(-%s copies the rest)", cli.Plural(len(foreign.Subnets), "lease"), strings.Join(foreign.Subnets, ", "),
 			withoutFlannelHosts)
 	case err == nil && report.Failures() > 0:
@@ -239,7 +239,7 @@ func writeStoreCopy(w io.Writer, o storeCopyOutput) {
 		}
 	}
 	if len(rows) == 0 {
-		fmt.Fprintln(w, "There is no network.")
+		fmt.Fprintln(w, "No networks.")
 	} else {
 		cli.WriteTable(w, []cli.Column{{Title: "NETWORK", Cut: true}, {Title: "RECORD"}, {Title: "SUBNET"},
 			{Title: "HOST", Cut: true}, {Title: "RESULT"}}, rows)
@@ -267,7 +267,7 @@ func resultText(r transfer.Result) string {
 	case transfer.ToCopy:
 		return "to be copied"
 	case transfer.Present:
-		return "was there"
+		return "exists already"
 	case transfer.Skipped:
 		return "left out"
 	case transfer.Failed:

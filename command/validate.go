@@ -21,7 +21,7 @@ import (
 
 func validateSpec(m cli.Meta) cli.Spec {
 	files := &configFlags{}
-	elsewhere := false
+	skipFiles := false
 	return cli.Spec{
 		Name: "validate", Args: "[PATH...]", Max: -1,
 		Synopsis: "Check configuration files",
@@ -41,7 +41,7 @@ user may be.
   $ leno validate -no-files leno.hcl`,
 		Flags: func(set *flag.FlagSet) {
 			files.register(set)
-			set.BoolVar(&elsewhere, "no-files", false,
+			set.BoolVar(&skipFiles, "no-files", false,
 				"do not check the files that the configuration names: it is for another host")
 		},
 		Predict: complete.PredictOr(complete.PredictFiles("*.hcl"), complete.PredictFiles("*.json")),
@@ -51,7 +51,7 @@ user may be.
 				return cli.UsageErrorf("PATH is missing: name files or directories")
 			}
 			options := configOptions(m.Backends)
-			if !elsewhere {
+			if !skipFiles {
 				options.CheckFiles = func(c config.Config) map[string]error { return checkFiles(ctx, m.Stderr, c) }
 			}
 			cfg, err := config.Load(sources, options)

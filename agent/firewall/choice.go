@@ -32,7 +32,7 @@ func choose(t Type, found []finding, last string) (best finding, reason string, 
 	}
 	for _, f := range order {
 		switch {
-		case f.err == nil, f.broken() && f.kind == last:
+		case f.err == nil, f.isBroken() && f.kind == last:
 			return f, reasonFor(t, f, broken), nil
 		case errors.Is(f.err, ErrNotInstalled) && !f.usable:
 			missing = append(missing, f)

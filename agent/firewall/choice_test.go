@@ -76,7 +76,7 @@ type fakeKind struct {
 func (f *fakeKind) kind() string  { return f.name }
 func (f *fakeKind) stamp() string { return fmt.Sprint(f.number) }
 
-func (f *fakeKind) look(context.Context, rules) finding {
+func (f *fakeKind) inspect(context.Context, rules) finding {
 	f.looks++
 	return finding{what: f.name, preferred: true, err: f.err, doubt: f.doubt}
 }
@@ -98,7 +98,7 @@ func TestKindChanges(t *testing.T) {
 	var log []string
 	nft, native := &fakeKind{name: "iptables-nft", log: &log}, &fakeKind{name: kindNFTables, log: &log}
 	fw := New(hclog.NewNullLogger())
-	fw.appliers = []applier{nft, native}
+	fw.appliers = []tableWriter{nft, native}
 	state := State{Networks: two()[1:]}
 	refused := errors.New("refused")
 	for _, step := range []struct {
@@ -145,7 +145,7 @@ func TestInstead(t *testing.T) {
 	refused := errors.New("refused")
 	nft, native := &fakeKind{name: "iptables-nft", log: &log, err: refused}, &fakeKind{name: kindNFTables, log: &log}
 	fw := New(hclog.NewNullLogger())
-	fw.appliers = []applier{nft, native}
+	fw.appliers = []tableWriter{nft, native}
 	for _, step := range []struct {
 		do      func()
 		kind    string
@@ -172,7 +172,7 @@ func TestUnseen(t *testing.T) {
 	var log []string
 	nft := &fakeKind{name: "iptables-nft", log: &log, fails: slow}
 	fw := New(hclog.NewNullLogger())
-	fw.appliers = []applier{nft}
+	fw.appliers = []tableWriter{nft}
 	for _, step := range []struct {
 		name     string
 		fails    error

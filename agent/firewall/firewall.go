@@ -54,9 +54,9 @@ type Report struct {
 // programs from the calling thread, hence in its network namespace.
 type Firewall struct {
 	logger   hclog.Logger
-	appliers []applier // one for every kind
+	appliers []tableWriter // one for every kind
 
-	chosen  applier // nil while no rule is wanted, or no kind can hold any
+	chosen  tableWriter // nil while no rule is wanted, or no kind can hold any
 	choice  Choice
 	broken  bool      // chosen did not work when the choice was made
 	instead error     // Report.Instead
@@ -71,7 +71,7 @@ type Firewall struct {
 
 // New returns a Firewall. It changes nothing on the host.
 func New(logger hclog.Logger) *Firewall {
-	return &Firewall{logger: logger, appliers: []applier{
+	return &Firewall{logger: logger, appliers: []tableWriter{
 		newIPTables(logger, netfilter.VariantNFT), newIPTables(logger, netfilter.VariantLegacy), newNFTables(logger),
 	}}
 }
@@ -85,9 +85,9 @@ func New(logger hclog.Logger) *Firewall {
 func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 	want := desiredRules(s)
 	var report Report
-	written, healed, err := f.hold(ctx, s.Type, want)
+	written, repaired, err := f.write(ctx, s.Type, want)
 	report.Writes = len(written)
-	if healed {
+	if repaired {
 		report.Healed = written
 	} else {
 		for _, what := range written {
@@ -117,7 +117,7 @@ func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 }
 
 // protect makes nftables hold the guard, and nothing else, because another kind holds the other rules.
-func (f *Firewall) protect(ctx context.Context, nftables applier, g guard, report *Report) {
+func (f *Firewall) protect(ctx context.Context, nftables tableWriter, g guard, report *Report) {
 	before := f.guarded
 	f.guarded = nil
 	written, err := nftables.apply(ctx, rules{guard: g})
@@ -134,15 +134,15 @@ func (f *Firewall) protect(ctx context.Context, nftables applier, g guard, repor
 	}
 }
 
-// Touched reports whether rules in tables whose changes are not announced differ from those of the last Apply. It
+// IsTouched reports whether rules in tables whose changes are not announced differ from those of the last Apply. It
 // starts no program: it takes a tenth of a millisecond, or some milliseconds beside ten thousand rules of others.
-func (f *Firewall) Touched() bool {
+func (f *Firewall) IsTouched() bool {
 	i, ok := f.chosen.(*iptables)
 	return ok && f.choice.Kind == kindLegacy && i.isTouched()
 }
 
-// hold makes the chosen kind hold the rules. healed reports that the rules it wrote had been there before.
-func (f *Firewall) hold(ctx context.Context, t Type, want rules) (written []string, healed bool, err error) {
+// write makes the chosen kind hold the rules. healed reports that the rules it wrote had been there before.
+func (f *Firewall) write(ctx context.Context, t Type, want rules) (written []string, repaired bool, err error) {
 	before := f.applied
 	f.applied = nil
 	if want.isEmpty() {
@@ -191,7 +191,7 @@ func (f *Firewall) choose(ctx context.Context, t Type, want rules) error {
 		if t == TypeNFTables && a.kind() != kindNFTables || t == TypeIPTables && a.kind() == kindNFTables {
 			continue
 		}
-		seen := a.look(ctx, want)
+		seen := a.inspect(ctx, want)
 		seen.kind = a.kind()
 		found = append(found, seen)
 	}
@@ -212,16 +212,16 @@ func (f *Firewall) choose(ctx context.Context, t Type, want rules) error {
 			f.chosen = a
 		}
 	}
-	f.broken = best.broken()
+	f.broken = best.isBroken()
 	if !f.broken || best.kind != last { // else the reason is the one it was chosen for
 		f.choice = Choice{Kind: best.kind, Reason: reason}
 	}
 	f.basis, f.again, f.instead = basis, time.Time{}, nil
 	for _, seen := range found {
-		if seen.broken() || seen.doubt != nil {
+		if seen.isBroken() || seen.doubt != nil {
 			f.again = time.Now().Add(lookAgain)
 		}
-		if seen.kind != best.kind && seen.preferred && seen.broken() {
+		if seen.kind != best.kind && seen.preferred && seen.isBroken() {
 			f.instead = seen.err
 		}
 		if seen.doubt != nil {

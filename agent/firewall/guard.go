@@ -21,15 +21,15 @@ import (
 //   - A packet from an address of a sealed network arrives by a tunnel, or by the device by which packets to that
 //     address leave: the bridge of a container.
 type guard struct {
-	tunnels  []owned[string]       // packets that arrive by them are not looked at
-	pools    []owned[netip.Prefix] // packets to them may be for any port
-	ports    []owned[uint16]
-	underlay []owned[string]
-	sealed   []owned[netip.Prefix]
+	tunnels  []networkValue[string]       // packets that arrive by them are not looked at
+	pools    []networkValue[netip.Prefix] // packets to them may be for any port
+	ports    []networkValue[uint16]
+	underlay []networkValue[string]
+	sealed   []networkValue[netip.Prefix]
 }
 
-// owned is a value of a network.
-type owned[T comparable] struct {
+// networkValue is a value of a network.
+type networkValue[T comparable] struct {
 	network string
 	value   T
 }
@@ -38,13 +38,13 @@ type owned[T comparable] struct {
 func guardOf(networks []Network) (out guard) {
 	known := true
 	for _, n := range networks {
-		out.tunnels = add(out.tunnels, n.Name, n.Tunnels)
-		out.pools = add(out.pools, n.Name, n.Pools)
-		out.ports = add(out.ports, n.Name, n.Ports)
-		out.underlay = add(out.underlay, n.Name, n.Underlay)
+		out.tunnels = appendValues(out.tunnels, n.Name, n.Tunnels)
+		out.pools = appendValues(out.pools, n.Name, n.Pools)
+		out.ports = appendValues(out.ports, n.Name, n.Ports)
+		out.underlay = appendValues(out.underlay, n.Name, n.Underlay)
 		known = known && (len(n.Ports) == 0 || len(n.Underlay) > 0)
 		if n.Sealed {
-			out.sealed = add(out.sealed, n.Name, n.Pools)
+			out.sealed = appendValues(out.sealed, n.Name, n.Pools)
 		}
 	}
 	if !known {
@@ -53,11 +53,11 @@ func guardOf(networks []Network) (out guard) {
 	return out
 }
 
-// add adds values of a network that are not there yet.
-func add[T comparable](to []owned[T], network string, values []T) []owned[T] {
+// appendValues adds values of a network that are not there yet.
+func appendValues[T comparable](to []networkValue[T], network string, values []T) []networkValue[T] {
 	for _, v := range values {
-		if !slices.ContainsFunc(to, func(o owned[T]) bool { return o.value == v }) {
-			to = append(to, owned[T]{network, v})
+		if !slices.ContainsFunc(to, func(o networkValue[T]) bool { return o.value == v }) {
+			to = append(to, networkValue[T]{network, v})
 		}
 	}
 	return to

@@ -53,7 +53,8 @@ const guardTable = `table inet leno {
 }
 `
 
-// TestGuard checks the rules as the program nft shows them, and that they are right after nft has saved and loaded them.
+// TestGuard checks the rules as the program nft shows them, and that they are right after nft has saved and loaded
+// them.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
@@ -132,13 +133,13 @@ func TestGuardBesideOthers(t *testing.T) {
 
 // A quitter is an applier whose caller gives up when it has written its rules.
 type quitter struct {
-	applier
+	tableWriter
 	quit func()
 }
 
 func (q *quitter) apply(ctx context.Context, want rules) ([]string, error) {
 	defer q.quit()
-	return q.applier.apply(ctx, want)
+	return q.tableWriter.apply(ctx, want)
 }
 
 // TestGuardInterrupted: a caller that gives up before the guard is written does not get the result that the host is

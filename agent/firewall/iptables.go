@@ -15,7 +15,7 @@ type iptables struct {
 	families []*iptablesFamily
 }
 
-var _ applier = (*iptables)(nil)
+var _ tableWriter = (*iptables)(nil)
 
 // newIPTables returns the applier of one variant. It changes nothing on the host.
 func newIPTables(logger hclog.Logger, variant string) *iptables {
@@ -35,8 +35,8 @@ func (i *iptables) stamp() string {
 	return stamp
 }
 
-// look checks the families that have rules. The host prefers the variant that the first of them prefers.
-func (i *iptables) look(ctx context.Context, want rules) finding {
+// inspect checks the families that have rules. The host prefers the variant that the first of them prefers.
+func (i *iptables) inspect(ctx context.Context, want rules) finding {
 	var out finding
 	var errs []error
 	known := false

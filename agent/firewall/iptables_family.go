@@ -65,12 +65,12 @@ func (f *iptablesFamily) withFamily(err error) error {
 	return fmt.Errorf("%s firewall: %w", map[bool]string{false: "IPv4", true: "IPv6"}[f.v6], err)
 }
 
-// named returns the program's name with its variant.
-func (f *iptablesFamily) named() string { return f.command + "-" + f.variant }
+// name returns the program's name with its variant.
+func (f *iptablesFamily) name() string { return f.command + "-" + f.variant }
 
 func (f *iptablesFamily) stamp() string {
 	_, plain := netfilter.Locate(f.command)
-	_, named := netfilter.Locate(f.named())
+	_, named := netfilter.Locate(f.name())
 	return plain + " " + named
 }
 
@@ -81,7 +81,7 @@ func (f *iptablesFamily) program(ctx context.Context) (p netfilter.Program, pref
 	if p := f.plainProgram; p.Path != "" && p.Err == nil && p.Version.Variant == f.variant && !f.fixed {
 		return p, true, nil
 	}
-	f.variantProgram.Refresh(ctx, f.named())
+	f.variantProgram.Refresh(ctx, f.name())
 	switch {
 	case f.variantProgram.Path != "" && f.variantProgram.Err == nil:
 		return f.variantProgram, f.fixed, nil
@@ -94,10 +94,10 @@ func (f *iptablesFamily) program(ctx context.Context) (p netfilter.Program, pref
 		"or set ip_masq = false and forward = false in every network", ErrNotInstalled, f.command)
 }
 
-// underOwnName returns the program under the name of its variant, if there is one. While an operator changes the
+// withOwnName returns the program under the name of its variant, if there is one. While an operator changes the
 // preferred variant, the plain names lead to both: rules would be listed by one variant and written by the other.
-func (f *iptablesFamily) underOwnName(ctx context.Context, p netfilter.Program) netfilter.Program {
-	f.variantProgram.Refresh(ctx, f.named())
+func (f *iptablesFamily) withOwnName(ctx context.Context, p netfilter.Program) netfilter.Program {
+	f.variantProgram.Refresh(ctx, f.name())
 	if v := f.variantProgram; v.Path != "" && v.Err == nil && v.Version.Variant == f.variant {
 		return v
 	}
@@ -120,21 +120,21 @@ func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []strin
 	var tables map[string]netfilter.Table
 	p, _, err := f.program(ctx)
 	if err == nil {
-		p = f.underOwnName(ctx, p)
+		p = f.withOwnName(ctx, p)
 		tables, err = f.read(ctx, p)
 	}
 	switch {
 	case err != nil && (needed || ctx.Err() != nil):
 		return nil, err
 	case err != nil:
-		written, err := f.removeWithout(err, "")
+		written, err := f.removeWithoutProgram(err, "")
 		f.clean = err == nil
 		return written, err
 	}
 	var errs []error
 	for _, name := range tableNames() {
 		if !needed && f.mayHide(name, tables[name]) {
-			removed, err := f.removeWithout(nil, name)
+			removed, err := f.removeWithoutProgram(nil, name)
 			written, errs = append(written, removed...), append(errs, err)
 			continue
 		}
@@ -142,7 +142,7 @@ func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []strin
 		if err != nil {
 			errs = append(errs, fmt.Errorf("write table %s: %w", name, err))
 		} else if wrong != "" {
-			written = append(written, f.named()+" table "+name+": "+wrong)
+			written = append(written, f.name()+" table "+name+": "+wrong)
 		}
 	}
 	err = errors.Join(errs...)
@@ -153,12 +153,12 @@ func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []strin
 	return written, err
 }
 
-// removeWithout removes our rules without the program, which cannot be used because of why, from one table or, if it is
-// "", from all. It returns the tables written.
-func (f *iptablesFamily) removeWithout(why error, table string) (written []string, err error) {
+// removeWithoutProgram removes our rules without the program, which cannot be used because of why, from one table or,
+// if it is "", from all. It returns the tables written.
+func (f *iptablesFamily) removeWithoutProgram(why error, table string) (written []string, err error) {
 	tables, err := Uninstalled{Variant: f.variant, V6: f.v6, Table: table}.Remove(why)
 	for _, name := range tables {
-		written = append(written, f.named()+" table "+name)
+		written = append(written, f.name()+" table "+name)
 	}
 	return written, err
 }
@@ -219,7 +219,7 @@ func (f *iptablesFamily) write(
 func (f *iptablesFamily) fingerprint() uint64 {
 	number, err := f.number()
 	if err != nil {
-		f.logger.Trace("tables cannot be compared", "command", f.named(), "error", err)
+		f.logger.Trace("tables cannot be compared", "command", f.name(), "error", err)
 		return 0
 	}
 	return number

@@ -17,18 +17,18 @@ const (
 // missing and how to do without it.
 var ErrNotInstalled = errors.New("program is not installed")
 
-// applier makes the firewall of one kind hold the wanted rules of both address families. One goroutine at a time
+// tableWriter makes the firewall of one kind hold the wanted rules of both address families. One goroutine at a time
 // calls its methods. They work on the calling thread, hence in its network namespace.
-type applier interface {
+type tableWriter interface {
 	// kind returns its name: iptables-nft, iptables-legacy or nftables.
 	kind() string
 
 	// stamp returns a string that changes when another look is worthwhile. It is cheap.
 	stamp() string
 
-	// look finds out whether this kind can hold the wanted rules here. It writes nothing and loads no kernel module
+	// inspect finds out whether this kind can hold the wanted rules here. It writes nothing and loads no kernel module
 	// of iptables-legacy.
-	look(ctx context.Context, want rules) finding
+	inspect(ctx context.Context, want rules) finding
 
 	// apply makes this firewall contain exactly the wanted rules of ours. It lists what is there, compares content
 	// and order, and writes the differences, so that wanted rules are never missing for any packet. The empty value
@@ -48,5 +48,5 @@ type finding struct {
 	doubt     error  // why the plain name does not tell which kind is preferred
 }
 
-// broken reports whether the kind is there but does not work.
-func (f finding) broken() bool { return f.err != nil && !errors.Is(f.err, ErrNotInstalled) }
+// isBroken reports whether the kind is there but does not work.
+func (f finding) isBroken() bool { return f.err != nil && !errors.Is(f.err, ErrNotInstalled) }

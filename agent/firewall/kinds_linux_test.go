@@ -64,9 +64,9 @@ func variants(t *testing.T, f func(t *testing.T, ns *nstest.NS, h harness)) {
 }
 
 // onlyOf returns a Firewall that has one kind.
-func onlyOf(a applier) *Firewall {
+func onlyOf(a tableWriter) *Firewall {
 	fw := New(hclog.NewNullLogger())
-	fw.appliers = []applier{a}
+	fw.appliers = []tableWriter{a}
 	return fw
 }
 

@@ -28,7 +28,7 @@ type nft struct {
 	agreedWith rules
 }
 
-var _ applier = (*nft)(nil)
+var _ tableWriter = (*nft)(nil)
 
 // newNFTables returns an applier for nftables. It changes nothing on the host.
 func newNFTables(logger hclog.Logger) *nft {
@@ -40,7 +40,7 @@ func (n *nft) kind() string { return kindNFTables }
 // stamp is constant: there is no program that could be replaced.
 func (n *nft) stamp() string { return "" }
 
-func (n *nft) look(ctx context.Context, _ rules) finding {
+func (n *nft) inspect(ctx context.Context, _ rules) finding {
 	_, err := n.compare(ctx, nil)
 	if err != nil {
 		err = fmt.Errorf("nftables: %w", nftUnlisted(err))

@@ -130,21 +130,21 @@ func desiredRules(s State) rules {
 	for _, n := range s.Networks {
 		if n.IPMasq {
 			for _, subnet := range n.Subnets {
-				out.masquerading(n, subnet, s.RandomFully)
+				out.addMasquerading(n, subnet, s.RandomFully)
 			}
 		}
 		if n.Forward {
-			out.forwarding(n)
+			out.addForwarding(n)
 		}
 	}
 	out.guard = guardOf(s.Networks)
 	return out
 }
 
-// forwarding adds rules that accept packets from a network's containers, and to them if they come from other hosts of
-// the network, belong to a known connection, or are for a published port. Others on the underlay do not reach
+// addForwarding adds rules that accept packets from a network's containers, and to them if they come from other hosts
+// of the network, belong to a known connection, or are for a published port. Others on the underlay do not reach
 // containers.
-func (r *rules) forwarding(n Network) {
+func (r *rules) addForwarding(n Network) {
 	for _, pool := range n.Pools {
 		r.forward = append(r.forward, rule{network: n.Name, src: pool, verdict: accept})
 		for _, link := range n.Tunnels {
@@ -156,13 +156,13 @@ func (r *rules) forwarding(n Network) {
 	}
 }
 
-// masquerading adds rules that masquerade packets from a subnet that leave the network, also to another network of
+// addMasquerading adds rules that masquerade packets from a subnet that leave the network, also to another network of
 // leno, because hosts there need not know a route back into this one. Packets that stay in the network keep their
 // source whatever other programs masquerade, except within the subnet itself: there others masquerade packets that
 // return to their origin, such as those to a port that the same container publishes.
-func (r *rules) masquerading(n Network, subnet netip.Prefix, randomFully bool) {
+func (r *rules) addMasquerading(n Network, subnet netip.Prefix, randomFully bool) {
 	v6 := subnet.Addr().Is6()
-	pools := ofFamily(n.Pools, v6)
+	pools := filterFamily(n.Pools, v6)
 	if len(pools) > 0 {
 		r.exempt = append(r.exempt, rule{network: n.Name, src: subnet, dst: subnet, verdict: leave})
 	}
@@ -176,6 +176,6 @@ func (r *rules) masquerading(n Network, subnet netip.Prefix, randomFully bool) {
 	r.masquerade = append(r.masquerade, last)
 }
 
-func ofFamily(prefixes []netip.Prefix, v6 bool) []netip.Prefix {
+func filterFamily(prefixes []netip.Prefix, v6 bool) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool { return p.Addr().Is6() != v6 })
 }

@@ -24,7 +24,7 @@ type Uninstalled struct {
 func (u Uninstalled) Tables() (tables []string, err error) {
 	if u.Variant == netfilter.VariantLegacy {
 		err = netfilter.EachLegacy(u.V6, tableNames(), func(name string, entries []byte) error {
-			if holdsOurs(entries) {
+			if hasOurs(entries) {
 				tables = append(tables, name)
 			}
 			return nil
@@ -89,9 +89,9 @@ func tablesOf(chains []*nftables.Chain) (tables []string) {
 	return tables
 }
 
-// holdsOurs reports whether one of the chains is ours. Each chain begins with an entry that holds its name after a
+// hasOurs reports whether one of the chains is ours. Each chain begins with an entry that holds its name after a
 // zero byte (struct xt_error_target).
-func holdsOurs(entries []byte) bool { return bytes.Contains(entries, []byte("\x00"+ChainPrefix)) }
+func hasOurs(entries []byte) bool { return bytes.Contains(entries, []byte("\x00"+ChainPrefix)) }
 
 // ownOfPrograms returns our chains in the tables of iptables-nft, and the rules that jump to them.
 func (u Uninstalled) ownOfPrograms(c *netfilter.Conn) (
@@ -117,12 +117,12 @@ func (u Uninstalled) ownOfPrograms(c *netfilter.Conn) (
 		if err != nil {
 			return nil, nil, fmt.Errorf("list rules of %s: %w", chain.Name, err)
 		}
-		jumps = append(jumps, slices.DeleteFunc(rules, func(r *nftables.Rule) bool { return !jumpsToOurs(r) })...)
+		jumps = append(jumps, slices.DeleteFunc(rules, func(r *nftables.Rule) bool { return !isJumpToOurs(r) })...)
 	}
 	return jumps, own, nil
 }
 
-func jumpsToOurs(r *nftables.Rule) bool {
+func isJumpToOurs(r *nftables.Rule) bool {
 	return slices.ContainsFunc(r.Exprs, func(e expr.Any) bool {
 		verdict, ok := e.(*expr.Verdict)
 		return ok && (verdict.Kind == expr.VerdictJump || verdict.Kind == expr.VerdictGoto) &&

@@ -41,7 +41,7 @@ func TestUninstalledLegacy(t *testing.T) {
 	t.Parallel()
 	ns, h := nstest.New(t), iptablesHarness(netfilter.VariantLegacy)
 	fw := New(hclog.NewNullLogger())
-	fw.appliers = []applier{uninstalled(netfilter.VariantLegacy), newNFTables(hclog.NewNullLogger())}
+	fw.appliers = []tableWriter{uninstalled(netfilter.VariantLegacy), newNFTables(hclog.NewNullLogger())}
 	networks := State{RandomFully: true, Networks: two()}
 	ns.Sh("iptables-legacy -t nat -A POSTROUTING -j RETURN; iptables-legacy -A FORWARD -j ACCEPT") // rules of others
 	ns.Do(func() {
@@ -50,7 +50,7 @@ func TestUninstalledLegacy(t *testing.T) {
 		}
 	})
 	fw = New(hclog.NewNullLogger())
-	fw.appliers = []applier{uninstalled(netfilter.VariantLegacy), newNFTables(hclog.NewNullLogger())}
+	fw.appliers = []tableWriter{uninstalled(netfilter.VariantLegacy), newNFTables(hclog.NewNullLogger())}
 	apply(t, ns, h.only(), two(), 4)
 	ns.Do(func() {
 		report, err := fw.Apply(t.Context(), networks)

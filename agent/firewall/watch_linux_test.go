@@ -81,7 +81,7 @@ func TestTouched(t *testing.T) {
 	ns, h := nstest.New(t), iptablesHarness(netfilter.VariantLegacy)
 	fw := h.only()
 	touched := func() (is bool) {
-		ns.Do(func() { is = fw.Touched() })
+		ns.Do(func() { is = fw.IsTouched() })
 		return is
 	}
 	tables := func() string {
@@ -149,7 +149,7 @@ func BenchmarkTouched(b *testing.B) {
 					}
 				}
 				for b.Loop() {
-					fw.Touched()
+					fw.IsTouched()
 				}
 			})
 		})

@@ -24,8 +24,8 @@ type directory struct {
 // storeFor returns the registry under the caller's own token. The agent's token is never lent.
 func (d directory) storeFor(r *http.Request) registry.Registry { return d.store.As(tokenOf(r)) }
 
-// requested returns the definition of the network that a request names.
-func (d directory) requested(r *http.Request) (registry.Network, error) {
+// requestedNetwork returns the definition of the network that a request names.
+func (d directory) requestedNetwork(r *http.Request) (registry.Network, error) {
 	return d.find(r.PathValue("network"))
 }
 
@@ -81,14 +81,14 @@ func (d directory) unusableRecord(name string, reason any) error {
 		"write a good one with `%s`, or delete it with `leno network delete -force`", name, reason, tool)
 }
 
-// isFlannels reports whether a network is stored as flannel's configuration, which hosts may run even if leno cannot use
-// it.
+// isFlannels reports whether a network is stored as flannel's configuration, which hosts may run even if leno cannot
+// use it.
 func (d directory) isFlannels(network string) bool {
 	return d.kind == config.StoreEtcd && network == d.agent.Config().Etcd.Network
 }
 
-// joined returns this host's part in a network. The error says that it takes no part.
-func (d directory) joined(network string) (Network, error) {
+// joinedNetwork returns this host's part in a network. The error says that it takes no part.
+func (d directory) joinedNetwork(network string) (Network, error) {
 	part, ok := d.agent.Network(network)
 	if !ok {
 		return nil, statusError(http.StatusNotFound, "this host takes no part in network %s", network)
@@ -96,10 +96,10 @@ func (d directory) joined(network string) (Network, error) {
 	return part, nil
 }
 
-// all returns the networks in the store and those in which this host takes part, also if the watch does not show them:
-// it may be a moment behind, or the store has lost the record or was set back to an earlier deletion of the network, or
-// the record can no longer be used.
-func (d directory) all(known Networks) []registry.Network {
+// knownNetworks returns the networks in the store and those in which this host takes part, also if the watch does not
+// show them: it may be a moment behind, or the store has lost the record or was set back to an earlier deletion of the
+// network, or the record can no longer be used.
+func (d directory) knownNetworks(known Networks) []registry.Network {
 	all := map[string]registry.Network{}
 	for _, n := range known.Networks {
 		all[n.Name] = n

@@ -24,7 +24,7 @@ func TestListBesideADeletion(t *testing.T) {
 	} {
 		tt.deletion.Network, tt.deletion.CreateIndex = n.Name, n.CreateIndex
 		known := Networks{NetworkSet: registry.NetworkSet{Deleted: []registry.Deletion{tt.deletion}}, Index: n.ModifyIndex + 5, Read: true}
-		all := directory{agent: h.agent}.all(known)
+		all := directory{agent: h.agent}.knownNetworks(known)
 		if listed := len(all) == 1 && all[0].Name == n.Name; listed != tt.listed {
 			t.Errorf("%s: listed %t, want %t: %+v", tt.name, listed, tt.listed, all)
 		}

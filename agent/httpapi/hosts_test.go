@@ -84,11 +84,11 @@ func TestHostOfTheListener(t *testing.T) {
 	h := newHost(t, nil)
 	names := &h.prepare().names
 	h.agent.config.HTTP.Address = "leno.example.net:5366"
-	if !names.accepts("Leno.example.net:80") || names.accepts("example.net") || names.accepts("x.leno.example.net") {
+	if !names.isAccepted("Leno.example.net:80") || names.isAccepted("example.net") || names.isAccepted("x.leno.example.net") {
 		t.Error("not the name alone is accepted")
 	}
 	h.agent.config.HTTP.Address = ":5366"
-	if names.accepts("evil.example") {
+	if names.isAccepted("evil.example") {
 		t.Error("no name accepts all")
 	}
 }

@@ -23,12 +23,12 @@ type leaseHandlers struct{ directory }
 // query returns all leases of a network, read again unless that was done a moment ago. They are as this agent
 // knows them if the store does not answer, or if the request says memory=true.
 func (h leaseHandlers) query(r *http.Request) (query.Query, error) {
-	n, err := h.requested(r)
+	n, err := h.requestedNetwork(r)
 	if err != nil {
 		return query.Query{}, err
 	}
 	if _, ok := h.agent.Network(n.Name); !ok {
-		return h.queryElsewhere(n.Name), nil
+		return h.queryUnjoined(n.Name), nil
 	}
 	memory, err := flag(r, "memory")
 	if err != nil {
@@ -36,8 +36,8 @@ func (h leaseHandlers) query(r *http.Request) (query.Query, error) {
 	}
 	q := query.Query{
 		Name:    "leases of " + n.Name,
-		Read:    func() (query.Content, error) { return h.known(n.Name, memory) },
-		Changes: func() []<-chan struct{} { return h.changed(n.Name) },
+		Read:    func() (query.Content, error) { return h.knownLeases(n.Name, memory) },
+		Changes: func() []<-chan struct{} { return h.changes(n.Name) },
 	}
 	if memory {
 		q.Name = "leases in memory of " + n.Name
@@ -71,7 +71,7 @@ func lapsePace(leases int) time.Duration {
 	return 15*time.Second + time.Duration(leases)*5*time.Millisecond
 }
 
-func (h leaseHandlers) known(network string, watched bool) (query.Content, error) {
+func (h leaseHandlers) knownLeases(network string, watched bool) (query.Content, error) {
 	if _, err := h.find(network); err != nil {
 		return query.Content{}, err
 	}
@@ -86,7 +86,7 @@ func (h leaseHandlers) known(network string, watched bool) (query.Content, error
 	return h.list(set), nil
 }
 
-func (h leaseHandlers) changed(network string) []<-chan struct{} {
+func (h leaseHandlers) changes(network string) []<-chan struct{} {
 	_, defined := h.agent.Networks()
 	out := []<-chan struct{}{defined, h.agent.Joined()}
 	if part, ok := h.agent.Network(network); ok {
@@ -95,8 +95,8 @@ func (h leaseHandlers) changed(network string) []<-chan struct{} {
 	return out
 }
 
-// queryElsewhere returns the leases of a network in which this host takes no part.
-func (h leaseHandlers) queryElsewhere(network string) query.Query {
+// queryUnjoined returns the leases of a network in which this host takes no part.
+func (h leaseHandlers) queryUnjoined(network string) query.Query {
 	leases := 0
 	readStore := func(ctx context.Context, after uint64) (out query.Content, index uint64, err error) {
 		read := func(ctx context.Context, n registry.Network, after uint64) error {
@@ -115,7 +115,7 @@ func (h leaseHandlers) queryElsewhere(network string) query.Query {
 
 func (h leaseHandlers) list(set registry.LeaseSet) query.Content {
 	own := h.agent.Self().NodeID
-	out := api.LeaseList{Leases: make([]api.Lease, len(set.Leases)), Skipped: skipped(set.Bad)}
+	out := api.LeaseList{Leases: make([]api.Lease, len(set.Leases)), Skipped: skippedRecords(set.Bad)}
 	basis := api.LeaseList{Leases: make([]api.Lease, len(set.Leases)), Skipped: out.Skipped}
 	for i, l := range set.Leases {
 		out.Leases[i] = leaseOf(l, own)
@@ -167,7 +167,7 @@ func listLeases(set registry.LeaseSet) string {
 
 // read returns the leases that query shows.
 func (h leaseHandlers) read(r *http.Request) (registry.Network, registry.LeaseSet, error) {
-	n, err := h.requested(r)
+	n, err := h.requestedNetwork(r)
 	if err != nil {
 		return n, registry.LeaseSet{}, err
 	}
@@ -188,7 +188,7 @@ func (h leaseHandlers) revoke(r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	n, err := h.requested(r)
+	n, err := h.requestedNetwork(r)
 	if err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func (h leaseHandlers) release(r *http.Request) error {
 
 // owner returns this host's part in the network that a request names.
 func (h leaseHandlers) owner(r *http.Request) (Network, error) {
-	n, err := h.requested(r)
+	n, err := h.requestedNetwork(r)
 	if err != nil {
 		return nil, err
 	}

@@ -61,7 +61,7 @@ func (h agentHandlers) listenToLog(r *http.Request) (listener *logging.Listener,
 	if text := r.URL.Query().Get("log_level"); text != "" {
 		if !slices.Contains(api.LogLevels(), strings.ToLower(text)) {
 			return nil, false, badRequest("parameter log_level: %q is not one of %s",
-				quoted(text), strings.Join(api.LogLevels(), ", "))
+				quoteText(text), strings.Join(api.LogLevels(), ", "))
 		}
 		level = hclog.LevelFromString(text)
 	}

@@ -28,11 +28,11 @@ type networkHandlers struct {
 func (h networkHandlers) queryAll(*http.Request) (query.Query, error) {
 	return query.Query{Name: "networks", Changes: h.changes, Read: func() (query.Content, error) {
 		known, _ := h.agent.Networks()
-		networks := h.all(known)
+		networks := h.knownNetworks(known)
 		if !known.Read && len(networks) == 0 {
 			return query.Content{}, fmt.Errorf("networks: %w: not read yet", registry.ErrUnavailable)
 		}
-		out := api.NetworkList{Networks: []api.Network{}, Skipped: skipped(known.Bad)}
+		out := api.NetworkList{Networks: []api.Network{}, Skipped: skippedRecords(known.Bad)}
 		basis := out
 		for _, n := range networks {
 			shown := h.network(n)
@@ -54,7 +54,7 @@ func withoutTimes(n api.Network) api.Network {
 }
 
 func (h networkHandlers) queryOne(r *http.Request) (query.Query, error) {
-	n, err := h.requested(r)
+	n, err := h.requestedNetwork(r)
 	return query.Query{Name: "network " + n.Name, Changes: h.changes, Read: func() (query.Content, error) {
 		n, err := h.find(n.Name)
 		if err != nil {
@@ -159,7 +159,7 @@ func (h networkHandlers) plan(r *http.Request) (out api.NetworkPlan, err error) 
 	if err != nil {
 		return out, err
 	}
-	c, err := h.changeTo(r.Context(), n, h.recentLeases)
+	c, err := h.planChange(r.Context(), n, h.recentLeases)
 	gradual := c.Gradual()
 	if err != nil && !(c.Lost && gradual.IsNone()) {
 		return out, err
@@ -167,15 +167,15 @@ func (h networkHandlers) plan(r *http.Request) (out api.NetworkPlan, err error) 
 	return gradual.Plan(), nil
 }
 
-// changeTo returns the change to n with everything by which it is judged. If the store has lost the definition, and
+// planChange returns the change to n with everything by which it is judged. If the store has lost the definition, and
 // this host has it in force, that is the one that n changes. Like everything that is only read, it is read under the
 // agent's own token.
-func (h networkHandlers) changeTo(ctx context.Context, n registry.Network,
+func (h networkHandlers) planChange(ctx context.Context, n registry.Network,
 	leases func(context.Context, registry.Network) (registry.LeaseSet, error)) (definition.Change, error) {
 	c := definition.Change{New: n, Backends: h.backends}
 	known, _ := h.agent.Networks() // none in a store that is new
 	c.Others = known.Networks
-	old, err := h.inForce(ctx, h.store, n.Name)
+	old, err := h.readBase(ctx, h.store, n.Name)
 	switch {
 	case errors.Is(err, registry.ErrNetworkNotFound):
 		left, err := h.store.Reservations(ctx, registry.Network{Name: n.Name})
@@ -230,13 +230,13 @@ func (h networkHandlers) knownLeases(ctx context.Context, n registry.Network) (r
 // change that cannot be made gradually, or of which that cannot be known, takes effect at once. A change to an old
 // version is left for the store to refuse. A definition that the store has lost is put back, with what n changes.
 func (h networkHandlers) decide(ctx context.Context, n registry.Network, force bool) (registry.Network, error) {
-	c, err := h.changeTo(ctx, n, h.readLeases)
+	c, err := h.planChange(ctx, n, h.readLeases)
 	gradual, read := c.Gradual(), err == nil || c.Old.Name != ""
 	switch {
 	case read && n.ModifyIndex != c.Version():
 		return n.Replacing(c.Old), nil
 	case c.Lost && gradual.IsNone():
-		return restoring(c.Old, c.Stored), nil
+		return withRestore(c.Old, c.Stored), nil
 	case err != nil && !force:
 		return n, err
 	case err != nil || force && gradual.NeedsForce():
@@ -256,48 +256,48 @@ func (h networkHandlers) decide(ctx context.Context, n registry.Network, force b
 	if err := definition.CheckEncryption(c.New, h.backends); err != nil {
 		return n, err // hosts would refuse to carry the network
 	}
-	return base{c.Old, c.Lost, c.Declined, c.Stored}.replaced(c.New), nil
+	return definitionBase{c.Old, c.Lost, c.Declined, c.Stored}.replacement(c.New), nil
 }
 
-// A base is the definition from which a change starts.
-type base struct {
+// A definitionBase is the definition from which a change starts.
+type definitionBase struct {
 	registry.Network
 	lost     bool   // the store has lost it, or its last change
 	declined bool   // the store has another one, which hosts do not follow
 	version  uint64 // the ModifyIndex of what the store has, 0 for none or a deletion
 }
 
-// replaced returns n as the revision to store after b.
-func (b base) replaced(n registry.Network) registry.Network {
+// replacement returns n as the revision to store after b.
+func (b definitionBase) replacement(n registry.Network) registry.Network {
 	n = n.Replacing(b.Network)
 	if b.declined {
 		n.ModifyIndex = b.version
 	}
 	if b.lost {
-		return restoring(n, b.version)
+		return withRestore(n, b.version)
 	}
 	return n
 }
 
-// restoring returns n as it is written to a store that has lost its last change, and has the given version instead.
-func restoring(n registry.Network, version uint64) registry.Network {
+// withRestore returns n as it is written to a store that has lost its last change, and has the given version instead.
+func withRestore(n registry.Network, version uint64) registry.Network {
 	n = n.Restoring()
 	n.ModifyIndex = version
 	return n
 }
 
-// inForce returns the network's definition as the store has it or, if the store has lost the one that this host has in
+// readBase returns the network's definition as the store has it or, if the store has lost the one that this host has in
 // force, or has one that is not confirmed, that one: hosts do not follow the store's.
-func (h networkHandlers) inForce(ctx context.Context, store registry.Registry, name string) (base, error) {
+func (h networkHandlers) readBase(ctx context.Context, store registry.Registry, name string) (definitionBase, error) {
 	stored, err := store.Network(ctx, name)
 	part, joined := h.agent.Network(name)
 	switch {
 	case joined && part.HasLost(stored, err):
-		return base{Network: part.Status().Definition, lost: true, version: stored.ModifyIndex}, nil
+		return definitionBase{Network: part.Status().Definition, lost: true, version: stored.ModifyIndex}, nil
 	case joined && err == nil && part.Declines(stored):
-		return base{Network: part.Status().Definition, declined: true, version: stored.ModifyIndex}, nil
+		return definitionBase{Network: part.Status().Definition, declined: true, version: stored.ModifyIndex}, nil
 	}
-	return base{Network: stored, version: stored.ModifyIndex}, err
+	return definitionBase{Network: stored, version: stored.ModifyIndex}, err
 }
 
 // put defines a network, or replaces the version that the body names.
@@ -358,7 +358,7 @@ func (h networkHandlers) delete(r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	n, err := h.requested(r)
+	n, err := h.requestedNetwork(r)
 	if errors.Is(err, registry.ErrNetworkNotFound) {
 		return h.deleteReservations(r, err)
 	}

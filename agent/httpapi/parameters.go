@@ -28,11 +28,11 @@ func tokenOf(r *http.Request) string {
 // maxQuoted bounds what an error or a line in the log quotes of a request, in bytes.
 const maxQuoted = 64
 
-// quoted returns text of a request short enough to be shown.
-func quoted(text string) string { return registry.Shorten(text, maxQuoted) }
+// quoteText returns text of a request short enough to be shown.
+func quoteText(text string) string { return registry.Shorten(text, maxQuoted) }
 
-// quotedPath returns the path of a request short enough to be shown.
-func quotedPath(r *http.Request) string { return registry.Shorten(r.URL.Path, 4*maxQuoted) }
+// quotePath returns the path of a request short enough to be shown.
+func quotePath(r *http.Request) string { return registry.Shorten(r.URL.Path, 4*maxQuoted) }
 
 // flag returns a parameter that is true or false.
 func flag(r *http.Request, name string) (bool, error) {
@@ -42,7 +42,7 @@ func flag(r *http.Request, name string) (bool, error) {
 	case "true":
 		return true, nil
 	default:
-		return false, badRequest("parameter %s: %q is neither true nor false", name, quoted(text))
+		return false, badRequest("parameter %s: %q is neither true nor false", name, quoteText(text))
 	}
 }
 

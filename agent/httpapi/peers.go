@@ -22,15 +22,15 @@ type peerHandlers struct {
 
 // query returns the other hosts as the datapath has them.
 func (h peerHandlers) query(r *http.Request) (query.Query, error) {
-	n, err := h.requested(r)
+	n, err := h.requestedNetwork(r)
 	if err != nil {
 		return query.Query{}, err
 	}
-	_, err = h.joined(n.Name)
+	_, err = h.joinedNetwork(n.Name)
 	return query.Query{
 		Name: "peers of " + n.Name,
 		Read: func() (query.Content, error) {
-			part, err := h.joined(n.Name)
+			part, err := h.joinedNetwork(n.Name)
 			if err != nil {
 				return query.Content{}, err
 			}
@@ -39,7 +39,7 @@ func (h peerHandlers) query(r *http.Request) (query.Query, error) {
 		},
 		Changes: func() []<-chan struct{} {
 			out := []<-chan struct{}{h.agent.StatusChanged()}
-			if part, err := h.joined(n.Name); err == nil {
+			if part, err := h.joinedNetwork(n.Name); err == nil {
 				out = append(out, part.LeasesChanged()...)
 			}
 			return out
@@ -75,11 +75,11 @@ func (h peerHandlers) probe(r *http.Request) (out api.Probe, err error) {
 	if err := readBody(r, &request); err != nil {
 		return out, err
 	}
-	n, err := h.requested(r)
+	n, err := h.requestedNetwork(r)
 	if err != nil {
 		return out, err
 	}
-	part, err := h.joined(n.Name)
+	part, err := h.joinedNetwork(n.Name)
 	if err != nil {
 		return out, err
 	}

@@ -50,7 +50,7 @@ func (s *Server) withRequestLog(next http.Handler) http.Handler {
 		w.Header().Set(requestIDHeader, id)
 		w.Header().Set("Cache-Control", "no-store")
 		out := &statusRecorder{ResponseWriter: w, code: http.StatusOK}
-		log := s.log.With("request_id", id, "method", quoted(r.Method), "path", quotedPath(r))
+		log := s.log.With("request_id", id, "method", quoteText(r.Method), "path", quotePath(r))
 		defer func() {
 			if fault := recover(); fault != nil && fault != http.ErrAbortHandler {
 				log.Error("http handler panicked", "error", fmt.Sprint(fault), "stack", string(debug.Stack()))
@@ -85,10 +85,10 @@ func (s *Server) withOriginCheck(next http.Handler) http.Handler {
 	origins := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, isTCP := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-		if isTCP && r.TLS == nil && !s.names.accepts(r.Host) {
+		if isTCP && r.TLS == nil && !s.names.isAccepted(r.Host) {
 			s.respond.refuse(w, http.StatusMisdirectedRequest, "the request is for the host %q, "+
 				"which is no name of this host that the agent knows: ask by address, as localhost, by this host's name, "+
-				"or add the name to http.allowed_hosts", quoted(r.Host))
+				"or add the name to http.allowed_hosts", quoteText(r.Host))
 			return
 		}
 		if err := origins.Check(r); err != nil {

@@ -70,16 +70,16 @@ func TestNetworksBeforeTheWatchShowsThem(t *testing.T) {
 		{"not yet", Networks{Index: 1}},
 		{"shown", known},
 	} {
-		if got := d.all(tt.set); len(got) != 1 || got[0].Name != "n" {
+		if got := d.knownNetworks(tt.set); len(got) != 1 || got[0].Name != "n" {
 			t.Errorf("%s: %+v", tt.name, got)
 		}
 	}
 	lost := Networks{Index: known.Index + 100}
-	if got := d.all(lost); len(got) != 1 {
+	if got := d.knownNetworks(lost); len(got) != 1 {
 		t.Errorf("a network that the store has lost is not listed: %+v", got)
 	}
 	lost.Deleted = []registry.Deletion{{Network: "n", ModifyIndex: lost.Index}}
-	if got := d.all(lost); len(got) != 0 {
+	if got := d.knownNetworks(lost); len(got) != 0 {
 		t.Errorf("a deleted network is still listed: %+v", got)
 	}
 }
@@ -87,7 +87,7 @@ func TestNetworksBeforeTheWatchShowsThem(t *testing.T) {
 // TestSkippedAreShort: records of any size are shown in a few bytes.
 func TestSkippedAreShort(t *testing.T) {
 	bad := []registry.BadRecord{{Key: "leno/leases/n/h-1" + strings.Repeat("k", 100_000), Reason: strings.Repeat("r", 5000)}}
-	for _, s := range skipped(bad) {
+	for _, s := range skippedRecords(bad) {
 		if len(s.Key) > registry.MaxShownKey+3 || len(s.Reason) > registry.MaxShownReason+3 {
 			t.Fatalf("the API shows %d and %d bytes", len(s.Key), len(s.Reason))
 		}

@@ -21,9 +21,9 @@ type reservationHandlers struct{ directory }
 
 // query reads the store, because an agent itself reads reservations only when it makes a claim.
 func (h reservationHandlers) query(r *http.Request) (query.Query, error) {
-	n, err := h.requested(r)
+	n, err := h.requestedNetwork(r)
 	if errors.Is(err, registry.ErrNetworkNotFound) {
-		return h.queryLeft(r.PathValue("network"), err), nil
+		return h.queryOrphans(r.PathValue("network"), err), nil
 	}
 	readStore := func(ctx context.Context, after uint64) (out query.Content, index uint64, err error) {
 		read := func(ctx context.Context, n registry.Network, after uint64) error {
@@ -37,9 +37,9 @@ func (h reservationHandlers) query(r *http.Request) (query.Query, error) {
 	return query.Query{Name: "reservations of " + n.Name, ReadStore: readStore}, err
 }
 
-// queryLeft returns the reservations of a network that is not defined. There are some if the network could not be
+// queryOrphans returns the reservations of a network that is not defined. There are some if the network could not be
 // created or completely deleted; if there are none, the query fails with missing.
-func (h reservationHandlers) queryLeft(network string, missing error) query.Query {
+func (h reservationHandlers) queryOrphans(network string, missing error) query.Query {
 	readStore := func(ctx context.Context, after uint64) (query.Content, uint64, error) {
 		set, index, err := h.store.WatchReservations(ctx, registry.Network{Name: network}, after)
 		if err == nil && len(set.Reservations)+len(set.Bad) == 0 {
@@ -54,7 +54,7 @@ func (h reservationHandlers) queryLeft(network string, missing error) query.Quer
 const reservationsPace = time.Minute
 
 func reservationList(set registry.ReservationSet) query.Content {
-	return query.Content{Body: api.ReservationList{Reservations: reservations(set), Skipped: skipped(set.Bad)}}
+	return query.Content{Body: api.ReservationList{Reservations: reservations(set), Skipped: skippedRecords(set.Bad)}}
 }
 
 func reservations(set registry.ReservationSet) []api.Reservation {
@@ -77,7 +77,7 @@ func (h reservationHandlers) put(r *http.Request) (out api.Reservation, err erro
 	if body.Subnet.IsValid() && body.Subnet != subnet {
 		return out, badRequest("subnet %s contradicts the path", body.Subnet)
 	}
-	n, err := h.requested(r)
+	n, err := h.requestedNetwork(r)
 	if err != nil {
 		return out, err
 	}
@@ -111,7 +111,7 @@ func checkReservedFor(v api.Reservation) error {
 	}
 	if _, err := uuid.ParseUUID(v.NodeID); err != nil {
 		return badRequest("node_id: %q is not a node id: it is a UUID, which `leno status` shows on the host",
-			quoted(v.NodeID))
+			quoteText(v.NodeID))
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func (h reservationHandlers) delete(r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	n, missing := h.requested(r)
+	n, missing := h.requestedNetwork(r)
 	switch {
 	case errors.Is(missing, registry.ErrNetworkNotFound):
 		n = registry.Network{Name: r.PathValue("network")}

@@ -141,8 +141,8 @@ func badRequest(format string, args ...any) error {
 	return statusError(http.StatusBadRequest, format, args...)
 }
 
-// skipped returns records that cannot be used as the API shows them.
-func skipped(bad []registry.BadRecord) []api.Skipped {
+// skippedRecords returns records that cannot be used as the API shows them.
+func skippedRecords(bad []registry.BadRecord) []api.Skipped {
 	out := []api.Skipped{}
 	for _, b := range bad {
 		b = b.Shortened()

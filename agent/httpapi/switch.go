@@ -13,7 +13,7 @@ import (
 
 // getSwitch returns how far a network has been switched to another backend.
 func (h networkHandlers) getSwitch(r *http.Request) (out api.NetworkSwitch, err error) {
-	n, err := h.requested(r)
+	n, err := h.requestedNetwork(r)
 	if err != nil {
 		return out, err
 	}
@@ -29,12 +29,12 @@ func (h networkHandlers) changeSwitch(r *http.Request) (out api.NetworkSwitch, e
 	if err := readBody(r, &body); err != nil {
 		return out, err
 	}
-	n, err := h.requested(r)
+	n, err := h.requestedNetwork(r)
 	if err != nil {
 		return out, err
 	}
 	name, store := n.Name, h.storeFor(r)
-	from, err := h.inForce(r.Context(), store, name)
+	from, err := h.readBase(r.Context(), store, name)
 	if err != nil {
 		return out, err
 	}
@@ -49,7 +49,7 @@ func (h networkHandlers) changeSwitch(r *http.Request) (out api.NetworkSwitch, e
 	if err != nil {
 		return out, err
 	}
-	if err := store.PutNetwork(r.Context(), from.replaced(changed)); err != nil {
+	if err := store.PutNetwork(r.Context(), from.replacement(changed)); err != nil {
 		return out, err
 	}
 	return h.switchOf(r.Context(), store, name)

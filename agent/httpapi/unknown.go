@@ -17,7 +17,7 @@ func (s *Server) refuseUnknown(w http.ResponseWriter, r *http.Request, fallback 
 		allowed := answer.header.Get("Allow")
 		w.Header().Set("Allow", allowed)
 		s.respond.refuse(w, http.StatusMethodNotAllowed, "%s takes %s, not %s",
-			quotedPath(r), allowed, quoted(r.Method))
+			quotePath(r), allowed, quoteText(r.Method))
 		return
 	}
 	s.refuseEndpoint(w, r)
@@ -25,7 +25,7 @@ func (s *Server) refuseUnknown(w http.ResponseWriter, r *http.Request, fallback 
 
 // refuseEndpoint answers with 404.
 func (s *Server) refuseEndpoint(w http.ResponseWriter, r *http.Request) {
-	method, path := quoted(r.Method), quotedPath(r)
+	method, path := quoteText(r.Method), quotePath(r)
 	message := fmt.Sprintf("no such endpoint: %s %s", method, path)
 	if nearest := s.nearestEndpoint(path); nearest != "" {
 		message += "; the nearest is " + nearest

@@ -45,7 +45,7 @@ func (r *recorder) Apply(_ context.Context, s firewall.State) (firewall.Report, 
 	return r.report, r.err
 }
 
-func (r *recorder) Touched() bool {
+func (r *recorder) IsTouched() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.touched

@@ -96,7 +96,7 @@ func (k *Keeper) look(ctx context.Context, changed bool) {
 	idle := len(k.desired.present) == 0 || k.pending.any()
 	due, silent := k.desired.isDue(time.Now(), changed), k.desired.last.report.Silent
 	k.desired.mu.Unlock()
-	if !idle && (due || silent && k.writer.firewall.Touched()) {
+	if !idle && (due || silent && k.writer.firewall.IsTouched()) {
 		_ = k.apply(ctx) // reported in health, and tried again
 	}
 }
@@ -130,7 +130,7 @@ func (k *Keeper) reportRepairs(now time.Time, healed []string) {
 	if len(single) > 0 {
 		what := flapping.Sentence(single)
 		k.log.Warn("firewall rules were changed by another program, repaired", "repaired", what)
-		k.hooks.Healed("firewall rules were changed by another program, repaired:  " + what)
+		k.hooks.Healed("firewall rules were changed by another program, repaired: " + what)
 	}
 	for _, what := range repeated {
 		k.log.Warn("firewall rules are being changed by another program again and again, logged once a minute",

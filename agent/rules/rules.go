@@ -26,7 +26,7 @@ type Firewall interface {
 	// Apply makes the firewall hold exactly these rules. One goroutine at a time calls Apply and Touched.
 	Apply(ctx context.Context, s firewall.State) (firewall.Report, error)
 	// Touched reports whether rules whose changes are not announced differ from those of the last Apply. It is cheap.
-	Touched() bool
+	IsTouched() bool
 	// Watch blocks until ctx ends and calls changed when a program, possibly this process, may have changed rules.
 	Watch(ctx context.Context, changed func()) error
 }

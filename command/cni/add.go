@@ -15,14 +15,14 @@ import (
 func (p *plugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	err := p.attach(ctx, args)
 	if err != nil {
-		keepOthers(ctx, args)
+		markRefused(ctx, args)
 	}
 	return err
 }
 
-// keepOthers writes the record that DEL needs to leave an interface of another configuration alone. Errors need no
+// markRefused writes the record that DEL needs to leave an interface of another configuration alone. Errors need no
 // report: ADD has failed with its own.
-func keepOthers(ctx context.Context, args *skel.CmdArgs) {
+func markRefused(ctx context.Context, args *skel.CmdArgs) {
 	c, err := parseForDel(args.StdinData)
 	if err != nil || checkDataDir(c.DataDir) != nil {
 		return
@@ -39,11 +39,11 @@ func keepOthers(ctx context.Context, args *skel.CmdArgs) {
 	defer unlock()
 	a := newAttachment(args, c)
 	if found, err := a.records.findAll(a.key()); err == nil {
-		_ = a.disown(found)
+		_ = a.writeRefusal(found)
 	}
 }
 
-// attach reads the facts, writes a record, then calls the plugin.
+// attach attaches a container: it reads the facts, writes a record, then calls the plugin.
 func (p *plugin) attach(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := parseConf(args.StdinData)
 	if err != nil {
@@ -53,7 +53,7 @@ func (p *plugin) attach(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	if err := makeDataDir(c.DataDir); err != nil {
-		return internal(err)
+		return internalError(err)
 	}
 	f, err := p.waitForFacts(ctx, c, true)
 	if err != nil {
@@ -61,42 +61,42 @@ func (p *plugin) attach(ctx context.Context, args *skel.CmdArgs) error {
 	}
 	unlock, err := lockContainer(ctx, c.DataDir, args.ContainerID, false)
 	if err != nil {
-		return internal(err)
+		return internalError(err)
 	}
 	defer unlock()
 	a := newAttachment(args, c)
 	if err := a.prepare(ctx); err != nil {
-		return internal(err)
+		return internalError(err)
 	}
-	result, err := a.give(ctx, c, f)
+	result, err := a.attach(ctx, c, f)
 	if err != nil {
 		return err
 	}
 	// The host may have got another subnet while the other plugin ran, and the bridge the old
 	// gateway.
 	if now, err := p.waitForFacts(ctx, c, false); err == nil && !slices.Equal(now.Gateways, f.Gateways) {
-		if result, err = p.giveAgain(ctx, a, c, now); err != nil {
+		if result, err = p.reattach(ctx, a, c, now); err != nil {
 			return err
 		}
 	}
 	return types.PrintResult(result, c.CNIVersion)
 }
 
-// giveAgain gives a container addresses of the subnet that the host has now.
-func (p *plugin) giveAgain(ctx context.Context, a attachment, c networkConf, f facts) (*current.Result, error) {
+// reattach attaches a container again, with addresses of the subnet that the host has now.
+func (p *plugin) reattach(ctx context.Context, a attachment, c networkConf, f facts) (*current.Result, error) {
 	if err := a.undoAll(ctx); err != nil {
-		return nil, internal(err)
+		return nil, internalError(err)
 	}
-	result, err := a.give(ctx, c, f)
+	result, err := a.attach(ctx, c, f)
 	if err != nil {
 		return nil, err
 	}
 	if now, err := p.waitForFacts(ctx, c, false); err == nil && !slices.Equal(now.Gateways, f.Gateways) {
 		if err := a.undoAll(ctx); err != nil {
-			return nil, internal(err)
+			return nil, internalError(err)
 		}
-		return nil, notReady(fmt.Sprintf("network %s: this host got another subnet twice "+
-			"while the container was given an address: try again", f.Network))
+		return nil, notReadyError(fmt.Sprintf("network %s: this host's subnet changed twice "+
+			"while the container was attached: try again", f.Network))
 	}
 	return result, nil
 }

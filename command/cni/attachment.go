@@ -52,10 +52,10 @@ func (a attachment) prepare(ctx context.Context) error {
 		if file.phase != phaseAttached {
 			continue
 		}
-		if has, err := a.has(file.Record); err != nil {
+		if has, err := a.hasInterface(file.Record); err != nil {
 			return err
 		} else if has {
-			return a.refuse(file)
+			return a.refusalError(file)
 		}
 	}
 	for _, file := range before {
@@ -77,7 +77,7 @@ func (a attachment) prepare(ctx context.Context) error {
 	}
 	for _, file := range before {
 		if file.phase == phaseUnreadable {
-			err := releaseAddresses(a.records.dataDir, ownedBy(a.key()))
+			err := releaseAddresses(a.records.dataDir, filterOwned(a.key()))
 			if err := errors.Join(err, a.records.remove(file)); err != nil {
 				return err
 			}
@@ -86,8 +86,8 @@ func (a attachment) prepare(ctx context.Context) error {
 	return nil
 }
 
-// has reports whether the recorded interface still exists.
-func (a attachment) has(r record) (bool, error) {
+// hasInterface reports whether the recorded interface still exists.
+func (a attachment) hasInterface(r record) (bool, error) {
 	netns, err := namespaceOf(r, a.args.Netns)
 	if err != nil || netns == "" {
 		return false, err
@@ -95,9 +95,9 @@ func (a attachment) has(r record) (bool, error) {
 	return hasInterface(netns, r.IfName)
 }
 
-// refuse returns the error for an interface that the container already has.
-func (a attachment) refuse(file recordFile) error {
-	if err := a.disown([]recordFile{file}); err != nil {
+// refusalError returns the error for an interface that the container already has.
+func (a attachment) refusalError(file recordFile) error {
+	if err := a.writeRefusal([]recordFile{file}); err != nil {
 		return err
 	}
 	return errorf(codeAttached,
@@ -105,9 +105,9 @@ func (a attachment) refuse(file recordFile) error {
 		a.args.ContainerID, a.args.IfName, file.Record.Network, file.Name, file.Record.Netns)
 }
 
-// disown writes a record that keeps the DEL after a failed ADD from removing the interface of another configuration,
-// if one of the records is of such an interface and none is the configuration's own.
-func (a attachment) disown(found []recordFile) error {
+// writeRefusal writes a record that keeps the DEL after a failed ADD from removing the interface of another
+// configuration, if one of the records is of such an interface and none is the configuration's own.
+func (a attachment) writeRefusal(found []recordFile) error {
 	if slices.ContainsFunc(found, func(f recordFile) bool { return f.Name == a.records.name }) {
 		return nil
 	}
@@ -121,8 +121,8 @@ func (a attachment) disown(found []recordFile) error {
 	return nil
 }
 
-// give records the delegation, runs the plugin, and undoes it on failure.
-func (a attachment) give(ctx context.Context, c networkConf, f facts) (*current.Result, error) {
+// attach records the delegation, runs the plugin, and undoes it on failure.
+func (a attachment) attach(ctx context.Context, c networkConf, f facts) (*current.Result, error) {
 	d, err := newDelegation(c, f)
 	if err == nil {
 		err = checkForwarding(d, f, true)
@@ -132,10 +132,10 @@ func (a attachment) give(ctx context.Context, c networkConf, f facts) (*current.
 	}
 	r := newRecord(a.records.name, a.key(), a.args.Netns, d)
 	if err := a.records.write(r); err != nil {
-		return nil, internal(err)
+		return nil, internalError(err)
 	}
 	result, err := a.delegate(ctx, d, f)
-	if isExhaustedError(err) && (collector{a.records, a.args.Path}).reap(ctx, f.Network) {
+	if isExhaustedError(err) && (collector{a.records, a.args.Path}).releaseGone(ctx, f.Network) {
 		// bridge leaves its interface in the container when host-local has no address.
 		if err = a.undo(ctx, r); err == nil {
 			result, err = a.delegate(ctx, d, f)
@@ -144,7 +144,7 @@ func (a attachment) give(ctx context.Context, c networkConf, f facts) (*current.
 	if err == nil {
 		r.Done = true
 		r.Link, r.MAC = hostLink(result, d.Bridge)
-		err = internal(a.records.write(r))
+		err = internalError(a.records.write(r))
 	}
 	if err == nil {
 		return result, nil
@@ -159,26 +159,26 @@ func (a attachment) give(ctx context.Context, c networkConf, f facts) (*current.
 // delegate prepares the bridge and calls the plugin.
 func (a attachment) delegate(ctx context.Context, d delegation, f facts) (*current.Result, error) {
 	if err := prepareBridge(d, f); err != nil {
-		return nil, internal(err)
+		return nil, internalError(err)
 	}
 	restore, err := keepAcceptRA(ctx, d)
 	if err != nil {
-		return nil, internal(err)
+		return nil, internalError(err)
 	}
 	answer, err := invoke.DelegateAdd(ctx, d.Plugin, d.Config, &executor{})
 	restored := restore()
 	if err != nil {
-		return nil, explain(d, a.args.Path, err)
+		return nil, pluginErrorf(d, a.args.Path, err)
 	}
 	if restored != nil {
-		return nil, internal(restored)
+		return nil, internalError(restored)
 	}
 	result, err := current.NewResultFromResult(answer)
 	if err != nil {
-		return nil, explain(d, a.args.Path, err)
+		return nil, pluginErrorf(d, a.args.Path, err)
 	}
-	if err := settleBridge(d, f); err != nil {
-		return nil, internal(err)
+	if err := skipDuplicateDetection(d, f); err != nil {
+		return nil, internalError(err)
 	}
 	return result, nil
 }
@@ -220,9 +220,9 @@ func (a attachment) invocation() *invoke.Args {
 	}
 }
 
-// end undoes the attachment and removes its records, also those that disown wrote for it. Of a configuration whose ADD
-// was refused, it removes nothing as long as the interface exists.
-func (a attachment) end(ctx context.Context) error {
+// release undoes the attachment and removes its records, also those that writeRefusal wrote for it. Of a configuration
+// whose ADD was refused, it removes nothing as long as the interface exists.
+func (a attachment) release(ctx context.Context) error {
 	all, err := a.records.findAll(a.key())
 	if err != nil {
 		return err
@@ -247,7 +247,7 @@ func (a attachment) end(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := releaseAddresses(a.records.dataDir, ownedBy(a.key())); err != nil {
+	if err := releaseAddresses(a.records.dataDir, filterOwned(a.key())); err != nil {
 		return err
 	}
 	return a.remove(append(found, refused...))

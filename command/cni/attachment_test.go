@@ -63,7 +63,7 @@ func (c container) add(name string) error {
 	if err := a.prepare(c.t.Context()); err != nil {
 		return err
 	}
-	_, err := a.give(c.t.Context(), conf, dual)
+	_, err := a.attach(c.t.Context(), conf, dual)
 	return err
 }
 
@@ -73,7 +73,7 @@ func (c container) del(name string, inNamespace bool) error {
 	if !inNamespace {
 		a.args.Netns = ""
 	}
-	return a.end(c.t.Context())
+	return a.release(c.t.Context())
 }
 
 // write writes a record's file as a crash leaves it.
@@ -203,7 +203,7 @@ func TestAttachment(t *testing.T) {
 		}, want: ""},
 		{name: "the container is not gone", before: attached, do: func(c container) error {
 			a, _ := c.attachment("a")
-			if (collector{a.records, c.plugins}).reap(t.Context(), "default") {
+			if (collector{a.records, c.plugins}).releaseGone(t.Context(), "default") {
 				return errors.New("released it")
 			}
 			return nil

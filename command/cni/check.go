@@ -23,16 +23,16 @@ func (p *plugin) check(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	if err := checkDataDir(c.DataDir); err != nil {
-		return internal(err)
+		return internalError(err)
 	}
 	a := newAttachment(args, c)
 	found, err := a.find()
 	if err != nil {
-		return internal(err)
+		return internalError(err)
 	}
 	if len(found) == 0 || found[0].phase != phaseAttached {
 		return types.NewError(types.ErrUnknownContainer,
-			fmt.Sprintf("container %s was given no interface %s by %s: ADD it", args.ContainerID, args.IfName, c.Name), "")
+			fmt.Sprintf("container %s has no interface %s of %s: ADD it", args.ContainerID, args.IfName, c.Name), "")
 	}
 	r := found[0].Record
 	addrs, err := previousAddresses(c)
@@ -43,13 +43,13 @@ func (p *plugin) check(ctx context.Context, args *skel.CmdArgs) error {
 	if f, err := p.waitForFacts(ctx, c, false); err == nil {
 		if old := addressesOutside(f, addrs); len(old) > 0 {
 			return types.NewError(codeOldSubnet,
-				fmt.Sprintf("%s is not of this host's subnet in network %s any more, which is %s: start a new container", old[0],
+				fmt.Sprintf("%s is no longer in this host's subnet of network %s, which is %s: start a new container", old[0],
 					f.Network, f.Subnets()[0]), "")
 		}
 	}
-	conf, err := r.delegation().with(map[string]any{"cniVersion": c.CNIVersion, "prevResult": c.PrevResult})
+	conf, err := r.delegation().withValues(map[string]any{"cniVersion": c.CNIVersion, "prevResult": c.PrevResult})
 	if err != nil {
-		return internal(err)
+		return internalError(err)
 	}
 	return callPlugin(ctx, r.delegation(), conf, a.invocation())
 }

@@ -55,9 +55,9 @@ func (c collector) undo(ctx context.Context, r record, netns string) error {
 	return callPlugin(ctx, r.delegation(), r.Config, args)
 }
 
-// reap releases what containers of the network hold that are certainly gone, and addresses without
+// releaseGone releases what is left of the network's containers that no longer exist, and addresses without
 // a record: for runtimes that crash and do not use GC. It reports whether it released anything.
-func (c collector) reap(ctx context.Context, network string) bool {
+func (c collector) releaseGone(ctx context.Context, network string) bool {
 	all, err := c.records.all()
 	if err != nil {
 		return false
@@ -69,7 +69,7 @@ func (c collector) reap(ctx context.Context, network string) bool {
 		}
 	}
 	// An error needs no report: ADD reports that no address is left.
-	n, _ := releaseFrom(filepath.Join(addressDir(c.records.dataDir), network), c.records.orphans(nil))
+	n, _ := releaseFrom(filepath.Join(addressDir(c.records.dataDir), network), c.records.filterOrphans(nil))
 	return released || n > 0
 }
 
@@ -79,10 +79,10 @@ func isReapable(file recordFile, network string) bool {
 		file.Record.Network == network && isContainerGone(file.Record)
 }
 
-// passOn tells the plugins of each network which attachments are valid. It lists those of every
+// callGC calls GC of the plugins of each network with the valid attachments. It lists those of every
 // configuration, because plugins have one store per network. While there is a record whose owner
 // is unknown, it tells them nothing.
-func (c collector) passOn(ctx context.Context, conf networkConf, all []recordFile) error {
+func (c collector) callGC(ctx context.Context, conf networkConf, all []recordFile) error {
 	valid := append([]types.GCAttachment{}, conf.Valid...)
 	for _, file := range all {
 		key, known := file.key()
@@ -100,7 +100,7 @@ func (c collector) passOn(ctx context.Context, conf networkConf, all []recordFil
 			continue
 		}
 		called[key] = true
-		config, err := d.with(map[string]any{"cniVersion": conf.CNIVersion, "cni.dev/valid-attachments": valid})
+		config, err := d.withValues(map[string]any{"cniVersion": conf.CNIVersion, "cni.dev/valid-attachments": valid})
 		if err == nil {
 			err = callPlugin(ctx, d, config, &invoke.Args{Command: "GC", Path: c.path})
 		}

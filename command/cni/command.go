@@ -61,9 +61,9 @@ func (p *plugin) run(ctx context.Context) error {
 	}
 	failed := skel.PluginMainFuncsWithError(skel.CNIFuncs{
 		Add:    seen(p.add),
-		Del:    seen(p.thenTidy(p.del)),
+		Del:    seen(p.withTidying(p.del)),
 		Check:  seen(p.check),
-		GC:     seen(p.thenTidy(p.gc)),
+		GC:     seen(p.withTidying(p.gc)),
 		Status: seen(p.status),
 	}, cniversion.PluginSupports(Versions()...), "")
 	if failed == nil {

@@ -44,8 +44,8 @@ type networkConf struct {
 	Valid []types.GCAttachment
 }
 
-// keys returns the keys that a configuration may have.
-func keys() []string {
+// configKeys returns the keys that a configuration may have.
+func configKeys() []string {
 	return []string{"address", "args", "capabilities", "cniVersion", "dataDir", "delegate", "dns", "ipam", "name",
 		"network", "prevResult", "runtimeConfig", "subnetFile", "type", "wait"}
 }
@@ -54,7 +54,7 @@ func keys() []string {
 // for an unknown key, 7 for invalid values.
 func parseConf(data []byte) (networkConf, error) {
 	c := networkConf{Wait: defaultWait, DataDir: defaultDataDir}
-	all, err := object("", data)
+	all, err := parseObject("", data)
 	if err != nil {
 		return networkConf{}, err
 	}
@@ -62,7 +62,7 @@ func parseConf(data []byte) (networkConf, error) {
 		return networkConf{}, err
 	}
 	var wait, kind string
-	for _, key := range sorted(all) {
+	for _, key := range sortedKeys(all) {
 		var into any
 		switch key {
 		case "cniVersion":
@@ -101,7 +101,7 @@ func parseConf(data []byte) (networkConf, error) {
 			continue
 		}
 		if err := json.Unmarshal(all[key], into); err != nil {
-			return networkConf{}, errorf(types.ErrDecodingFailure, "%s: %s is not what it takes: %s", key, short(all[key]), err)
+			return networkConf{}, errorf(types.ErrDecodingFailure, "%s: %s has the wrong type: %s", key, shorten(all[key]), err)
 		}
 	}
 	if c.Wait, err = parseWait(wait); err != nil {
@@ -114,9 +114,9 @@ func parseConf(data []byte) (networkConf, error) {
 // where they belong.
 func checkKeys(all map[string]json.RawMessage) error {
 	var delegated, unknown, problems []string
-	for _, key := range sorted(all) {
-		switch pair := key + ": " + short(all[key]); {
-		case slices.Contains(keys(), key), isComment(key),
+	for _, key := range sortedKeys(all) {
+		switch pair := key + ": " + shorten(all[key]); {
+		case slices.Contains(configKeys(), key), isComment(key),
 			strings.HasPrefix(key, "cni.dev/"): // set by the runtime, which may add more of them
 		case slices.Contains(bridgeKeys(), key):
 			delegated = append(delegated, pair)
@@ -135,7 +135,7 @@ func checkKeys(all map[string]json.RawMessage) error {
 		}
 	}
 	if len(unknown) > 0 {
-		problems = append(problems, strings.Join(unknown, ", ")+"; known are "+strings.Join(keys(), ", "))
+		problems = append(problems, strings.Join(unknown, ", ")+"; known are "+strings.Join(configKeys(), ", "))
 	}
 	if len(problems) == 0 {
 		return nil

@@ -15,7 +15,7 @@ func (p *plugin) del(ctx context.Context, args *skel.CmdArgs) error {
 		return err
 	}
 	if err := checkDataDir(c.DataDir); err != nil {
-		return internal(err)
+		return internalError(err)
 	}
 	if isHostNamespace(args.Netns) && !overridesNetns(args) {
 		args.Netns = "" // the container's namespace is gone; package skel would also reject this one
@@ -28,9 +28,9 @@ func (p *plugin) del(ctx context.Context, args *skel.CmdArgs) error {
 	if _, err := os.Stat(c.DataDir); err == nil { // otherwise nothing was ever attached
 		unlock, err := lockContainer(ctx, c.DataDir, args.ContainerID, true)
 		if err != nil {
-			return internal(err)
+			return internalError(err)
 		}
 		defer unlock()
 	}
-	return internal(newAttachment(args, c).end(ctx))
+	return internalError(newAttachment(args, c).release(ctx))
 }

@@ -143,9 +143,9 @@ func (c networkConf) ipam(f facts, bridge, defaultRoute bool) (map[string]any, e
 	return out, nil
 }
 
-// with returns the delegation's configuration with some keys replaced.
-func (d delegation) with(values map[string]any) (json.RawMessage, error) {
-	all, err := object("", d.Config)
+// withValues returns the delegation's configuration with some keys replaced.
+func (d delegation) withValues(values map[string]any) (json.RawMessage, error) {
+	all, err := parseObject("", d.Config)
 	if err != nil {
 		return nil, err
 	}

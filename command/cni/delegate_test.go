@@ -134,7 +134,7 @@ func TestRefused(t *testing.T) {
 		{`!`, types.ErrDecodingFailure, "cannot be read"},
 		{`!null`, types.ErrDecodingFailure, "null"},
 		{`![]`, types.ErrDecodingFailure, "array"},
-		{`!{"name":"x"} x`, types.ErrDecodingFailure, "more after"},
+		{`!{"name":"x"} x`, types.ErrDecodingFailure, "text follows"},
 		{`!{"name":"x","cniVersion":1}`, types.ErrDecodingFailure, "cniVersion: 1"},
 		{`!{"cniVersion":"1.1.0"}`, types.ErrInvalidNetworkConfig, "name"},
 		{`"nework":"default"`, types.ErrUnsupportedField, `nework: "default" is not supported here; known are address,`},
@@ -142,7 +142,7 @@ func TestRefused(t *testing.T) {
 		{`"bridge":"x"`, types.ErrUnsupportedField, `bridge: "x"`},
 		{`"bridge":"nomad","ipMasq":true,"isGateway":true,"forceAddress":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"172.26.64.0/20"}]]}`,
 			types.ErrUnsupportedField, "bridge: \"nomad\", forceAddress: true, ipMasq: true, isGateway: true: put them into `delegate`, " +
-				"where the plugin bridge has its settings; ipam.ranges: subnet and gateway are what this host leased; leave it out"},
+				"where the plugin bridge has its settings; ipam.ranges: subnet and gateway come from this host's lease; leave it out"},
 		{`"nework":"x","adress":"y","mtu":1400`, types.ErrUnsupportedField, "mtu: 1400: put them into `delegate`, where the plugin bridge has its settings; " +
 			`adress: "y" is not supported here, nework: "x" is not supported here; known are address,`},
 		{`"network":7`, types.ErrDecodingFailure, "network: 7"},

@@ -49,29 +49,30 @@ func checkDataDir(dir string) error {
 		return fmt.Errorf("dataDir: %q is not an absolute path", dir)
 	}
 	dir = filepath.Clean(dir)
-	there := dir
+	existing := dir
 	for {
-		_, err := os.Lstat(there)
+		_, err := os.Lstat(existing)
 		if err == nil {
 			break
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("dataDir: %w", err)
 		}
-		there = filepath.Dir(there)
+		existing = filepath.Dir(existing)
 	}
-	real, err := filepath.EvalSymlinks(there)
+	real, err := filepath.EvalSymlinks(existing)
 	if err != nil {
 		return fmt.Errorf("dataDir: %w", err)
 	}
-	for _, path := range []string{there, real} {
+	for _, path := range []string{existing, real} {
 		for at := path; ; at = filepath.Dir(at) {
 			info, err := os.Lstat(at)
 			if err != nil {
 				return fmt.Errorf("dataDir: %w", err)
 			}
-			if err := checkPlace(at, info, at == real && there == dir); err != nil {
-				return fmt.Errorf("dataDir %s: %w; take a directory that is root's alone, as are those above it", dir, err)
+			if err := checkPlace(at, info, at == real && existing == dir); err != nil {
+				return fmt.Errorf("dataDir %s: %w; use a directory that only root can write to, with parents that only root " +
+					"can write to", dir, err)
 			}
 			if at == "/" {
 				break

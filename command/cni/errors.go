@@ -26,18 +26,18 @@ func errorf(code uint, format string, args ...any) error {
 	return types.NewError(code, fmt.Sprintf(format, args...), "")
 }
 
-// notAvailable returns the STATUS error with the text of the error that ADD would return.
-func notAvailable(err error) error {
+// notAvailableError returns the STATUS error with the text of the error that ADD would return.
+func notAvailableError(err error) error {
 	return types.NewError(codeNotAvailable, err.Error(), "")
 }
 
-// limited returns the error for containers that may not be reachable.
-func limited(network, reasons string) error {
+// limitedError returns the error for containers that may not be reachable.
+func limitedError(network, reasons string) error {
 	return errorf(codeLimited, "network %s: %s; see `leno status`", network, reasons)
 }
 
-// notReady returns the error for a subnet that is not known yet.
-func notReady(reason string) error {
+// notReadyError returns the error for a subnet that is not known yet.
+func notReadyError(reason string) error {
 	return errorf(types.ErrTryAgainLater, "%s", reason)
 }
 
@@ -47,8 +47,8 @@ func isNotReady(err error) bool {
 	return ok && e.Code == types.ErrTryAgainLater
 }
 
-// costsRoutes returns the error for a host that would lose routes, with the fix.
-func costsRoutes(network, reason string) error {
+// costsRoutesError returns the error for a host that would lose routes, with the fix.
+func costsRoutesError(network, reason string) error {
 	return errorf(codeCostsRoutes, "network %s: %s", network, reason)
 }
 
@@ -60,8 +60,8 @@ func isExhaustedError(err error) bool {
 
 func join[T fmt.Stringer](list []T) string { return cli.Join(list, ", ") }
 
-// internal wraps an error of this host, most often of a file.
-func internal(err error) error {
+// internalError wraps an error of this host, most often of a file.
+func internalError(err error) error {
 	if err == nil {
 		return nil
 	}

@@ -67,7 +67,7 @@ func pluginError(err error, stdout, stderr []byte) error {
 	case len(stdout) == 0:
 		e.Msg = fmt.Sprintf("it ended with %q: %v", stderr, err)
 	case json.Unmarshal(stdout, e) != nil:
-		e.Msg = fmt.Sprintf("it ended with %q, which is no error of CNI's: %v", stdout, err)
+		e.Msg = fmt.Sprintf("it ended with %q, which is not a CNI error: %v", stdout, err)
 	}
 	return e
 }
@@ -79,19 +79,19 @@ func callPlugin(ctx context.Context, d delegation, conf []byte, args *invoke.Arg
 		err = invoke.ExecPluginWithoutResult(ctx, path, conf, args, &executor{})
 	}
 	if err != nil {
-		return explain(d, args.Path, err)
+		return pluginErrorf(d, args.Path, err)
 	}
 	return nil
 }
 
-// explain adds to a plugin's error the name of the plugin and, if a person can act, the fix.
-func explain(d delegation, path string, err error) error {
+// pluginErrorf adds to a plugin's error the name of the plugin and, if a person can act, the fix.
+func pluginErrorf(d delegation, path string, err error) error {
 	e, ok := err.(*types.Error)
 	switch text := err.Error(); {
 	case strings.Contains(text, "failed to find plugin"):
 		return errorf(codeNoPlugin,
 			"plugin %s is not in CNI_PATH (%s): install the reference plugins there, https://github.com/containernetworking/plugins",
-			quotedAfter(text, "failed to find plugin "), path)
+			wordAfter(text, "failed to find plugin "), path)
 	case strings.Contains(text, "no IP addresses available in range set"):
 		return exhaustedErrorf(d, ": "+text)
 	case strings.Contains(text, "failed to allocate all requested IPs"),
@@ -105,8 +105,8 @@ func explain(d delegation, path string, err error) error {
 	}
 }
 
-// quotedAfter returns the quoted word after before.
-func quotedAfter(text, before string) string {
+// wordAfter returns the quoted word after before.
+func wordAfter(text, before string) string {
 	_, text, _ = strings.Cut(text, before)
 	text, _, _ = strings.Cut(strings.TrimPrefix(text, `"`), `"`)
 	return text

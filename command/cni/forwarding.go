@@ -21,10 +21,10 @@ func checkForwarding(d delegation, f facts, set bool) error {
 	}
 	found, err := new(forwarding.Switch).Ensure(f.Gateways[i], nil, set)
 	if err != nil {
-		return internal(err)
+		return internalError(err)
 	}
 	if found.CostsRoutes() {
-		return costsRoutes(d.Network, found.Reason(true))
+		return costsRoutesError(d.Network, found.Reason(true))
 	}
 	return nil
 }

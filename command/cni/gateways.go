@@ -31,13 +31,13 @@ func removeStaleAddresses(d delegation, f facts) error {
 			have = append(have, netip.PrefixFrom(ip.Unmap(), ones))
 		}
 	}
-	var given givenGateways
+	var recorded recordedGateways
 	if !d.Own {
-		if given, err = readGiven(d.gatewayFile()); err != nil {
+		if recorded, err = readGateways(d.gatewayFile()); err != nil {
 			return err
 		}
 	}
-	return removeAddresses(link, staleAddresses(d, f, have, given.Gateways))
+	return removeAddresses(link, staleAddresses(d, f, have, recorded.Gateways))
 }
 
 // gatewayAddresses returns the gateways' device, nil if there is none, and its addresses of a family.
@@ -73,7 +73,7 @@ func findDevice(name string) (netlink.Link, error) {
 func removeAddresses(link netlink.Link, addrs []netip.Prefix) error {
 	for _, p := range addrs {
 		if err := netlink.AddrDel(link, netlinkAddr(p, 0)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			return fmt.Errorf("take %s off %s: %w", p, link.Attrs().Name, err)
+			return fmt.Errorf("remove %s from %s: %w", p, link.Attrs().Name, err)
 		}
 	}
 	return nil
@@ -85,10 +85,10 @@ func netlinkAddr(p netip.Prefix, flags int) *netlink.Addr {
 	return &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: mask}, Flags: flags}
 }
 
-// settleBridge makes the gateways usable at once. A new IPv6 address on a bridge is tentative for
+// skipDuplicateDetection makes the gateways usable at once. A new IPv6 address on a bridge is tentative for
 // a second or two, and packets to it are lost. No other host can have the address, because the
 // subnet is this host's, so it is added again without duplicate detection.
-func settleBridge(d delegation, f facts) error {
+func skipDuplicateDetection(d delegation, f facts) error {
 	link, addrs, err := gatewayAddresses(d, netlink.FAMILY_V6)
 	if err != nil || link == nil {
 		return err
@@ -111,56 +111,56 @@ func settleBridge(d delegation, f facts) error {
 	return nil
 }
 
-// readGiven reads what was put on a device. It returns the zero value if there is no file.
-func readGiven(path string) (givenGateways, error) {
+// readGateways reads what was put on a device. It returns the zero value if there is no file.
+func readGateways(path string) (recordedGateways, error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return givenGateways{}, err
+		return recordedGateways{}, err
 	}
-	return parseGiven(string(text)), nil
+	return parseGateways(string(text)), nil
 }
 
 // recordGateways records what is about to be put on the gateways' device. Earlier addresses have
 // already been removed from it.
 func recordGateways(d delegation, f facts) error {
-	path, text := d.gatewayFile(), givenGateways{SubnetFile: f.Path, Gateways: f.Gateways}.String()
+	path, text := d.gatewayFile(), recordedGateways{SubnetFile: f.Path, Gateways: f.Gateways}.String()
 	if have, err := os.ReadFile(path); err == nil && string(have) == text {
 		return nil
 	}
 	return state.WriteFile(path, []byte(text), 0o644)
 }
 
-// thenTidy returns a function that calls do and then removes the gateways of the host's earlier
+// withTidying returns a function that calls do and then removes the gateways of the host's earlier
 // subnets from all devices. Without it, if no container is added after a subnet change, packets
 // for the next owner of that subnet would stay on this host.
-func (p *plugin) thenTidy(do func(context.Context, *skel.CmdArgs) error) func(context.Context, *skel.CmdArgs) error {
+func (p *plugin) withTidying(do func(context.Context, *skel.CmdArgs) error) func(context.Context, *skel.CmdArgs) error {
 	return func(ctx context.Context, args *skel.CmdArgs) error {
 		if err := do(ctx, args); err != nil {
 			return err
 		}
 		// Ignore errors: containers have to end in any case.
 		if c, err := parseForDel(args.StdinData); err == nil {
-			p.tidy(c.DataDir)
+			p.removeOldGateways(c.DataDir)
 		}
 		return nil
 	}
 }
 
-// tidy removes old gateways from the devices. It uses what was recorded when they were added: a
+// removeOldGateways removes old gateways from the devices. It uses what was recorded when they were added: a
 // configuration need not name its network, only the agent knows a non-default path of a subnet
 // file, and DEL does not ask the agent. A file that is gone has been moved; the default place is
 // the only other place to look.
-func (p *plugin) tidy(dataDir string) {
+func (p *plugin) removeOldGateways(dataDir string) {
 	dir := gatewayDir(dataDir)
 	networks, _ := entries(dir)
 	for _, network := range networks {
 		devices, _ := entries(filepath.Join(dir, network.Name()))
 		for _, device := range devices {
-			given, err := readGiven(filepath.Join(dir, network.Name(), device.Name()))
+			recorded, err := readGateways(filepath.Join(dir, network.Name(), device.Name()))
 			if err != nil {
 				continue
 			}
-			f, err := p.readFacts(network.Name(), given.SubnetFile, "")
+			f, err := p.readFacts(network.Name(), recorded.SubnetFile, "")
 			if isNotReady(err) {
 				f, err = p.readFacts(network.Name(), p.defaultSubnetFile(network.Name()), "")
 			}
@@ -168,7 +168,7 @@ func (p *plugin) tidy(dataDir string) {
 				continue
 			}
 			if link, err := findDevice(device.Name()); err == nil && link != nil {
-				_ = removeAddresses(link, given.outdated(f))
+				_ = removeAddresses(link, recorded.oldGateways(f))
 			}
 		}
 	}

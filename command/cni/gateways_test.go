@@ -45,7 +45,7 @@ func TestCNITidy(t *testing.T) {
 			}
 			ns := nstest.New(t)
 			ns.Sh("ip link add cni0 type bridge; ip addr add " + before + " dev cni0; ip addr add " + now + " dev cni0")
-			ns.Do(func() { p.tidy(dataDir) })
+			ns.Do(func() { p.removeOldGateways(dataDir) })
 			got := ns.Sh("ip -o -4 addr show dev cni0")
 			if strings.Contains(got, before) != tt.stays || !strings.Contains(got, now) {
 				t.Errorf("%s stays: %t is wanted:\n%s", before, tt.stays, got)

@@ -9,9 +9,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// gc releases everything given to attachments that are not valid, for this configuration only,
+// gc releases everything that belongs to attachments that are not valid, for this configuration only,
 // because the runtime lists only its attachments. The reference plugins do not implement GC yet
-// (version 1.9.0 accepts it and does nothing), so gc does the work itself. It also passes GC on,
+// (version 1.9.0 accepts it and does nothing), so gc does the work itself. It also calls their GC,
 // for plugins that will implement it.
 func (p *plugin) gc(ctx context.Context, args *skel.CmdArgs) error {
 	c, err := parseConf(args.StdinData)
@@ -23,24 +23,24 @@ func (p *plugin) gc(ctx context.Context, args *skel.CmdArgs) error {
 			"cni.dev/valid-attachments is missing: GC needs the runtime to say which containers there are", "")
 	}
 	if err := checkDataDir(c.DataDir); err != nil {
-		return internal(err)
+		return internalError(err)
 	}
 	store := records{dataDir: c.DataDir, name: c.Name}
 	all, err := store.all()
 	if err != nil {
-		return internal(err)
+		return internalError(err)
 	}
 	gc := collector{store, args.Path}
 	var errs []error
-	for _, file := range garbage(all, c.Name, c.Valid) {
+	for _, file := range findGarbage(all, c.Name, c.Valid) {
 		errs = append(errs, gc.collect(ctx, file))
 	}
-	errs = append(errs, releaseAddresses(c.DataDir, store.orphans(c.Valid)), store.removeTemporary())
+	errs = append(errs, releaseAddresses(c.DataDir, store.filterOrphans(c.Valid)), store.removeTemporary())
 	errs = append(errs, removeLocks(c.DataDir, func(id string) bool {
 		return slices.ContainsFunc(c.Valid, func(v types.GCAttachment) bool { return v.ContainerID == id })
 	}))
 	if all, err = store.all(); err == nil {
-		err = gc.passOn(ctx, c, all)
+		err = gc.callGC(ctx, c, all)
 	}
-	return internal(errors.Join(append(errs, err)...))
+	return internalError(errors.Join(append(errs, err)...))
 }

@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// givenGateways is what leno put on a device: the gateways of a network, and the subnet file they came
+// recordedGateways is what leno put on a device: the gateways of a network, and the subnet file they came
 // from. Its file contains the path first, then one address per line:
 //
 //	/run/leno/default.env
 //	10.5.34.1/24
 //	fd00:5:0:22::1/64
-type givenGateways struct {
+type recordedGateways struct {
 	SubnetFile string
 	Gateways   []netip.Prefix
 }
 
 // String returns the text of the file.
-func (g givenGateways) String() string {
+func (g recordedGateways) String() string {
 	var text strings.Builder
 	fmt.Fprintln(&text, g.SubnetFile)
 	for _, gateway := range g.Gateways {
@@ -29,9 +29,9 @@ func (g givenGateways) String() string {
 	return text.String()
 }
 
-// parseGiven parses the text of the file. It ignores unknown lines.
-func parseGiven(text string) givenGateways {
-	var g givenGateways
+// parseGateways parses the text of the file. It ignores unknown lines.
+func parseGateways(text string) recordedGateways {
+	var g recordedGateways
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		if p, err := netip.ParsePrefix(line); err == nil {
@@ -43,7 +43,7 @@ func parseGiven(text string) givenGateways {
 	return g
 }
 
-// outdated returns the gateways that are no longer the host's.
-func (g givenGateways) outdated(f facts) []netip.Prefix {
+// oldGateways returns the gateways that are no longer the host's.
+func (g recordedGateways) oldGateways(f facts) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(g.Gateways), func(p netip.Prefix) bool { return slices.Contains(f.Gateways, p) })
 }

@@ -14,20 +14,20 @@ func TestGiven(t *testing.T) {
 	prefixes := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 	for _, tt := range []struct {
 		name, text string
-		want       givenGateways
+		want       recordedGateways
 		old        string // if the host's facts are dual
 	}{
-		{"nothing", "", givenGateways{}, ""},
-		{"as it is", "/run/leno/default.env\n10.5.34.1/24\nfd00:5:0:22::1/64\n", givenGateways{"/run/leno/default.env", dual.Gateways}, ""},
-		{"old", "/a b/c\n10.5.33.1/24\nfd00:5:0:22::1/64\n", givenGateways{"/a b/c", []netip.Prefix{netip.MustParsePrefix("10.5.33.1/24"), dual.Gateways[1]}}, "10.5.33.1/24"},
-		{"another length", "10.5.34.1/25", givenGateways{Gateways: []netip.Prefix{netip.MustParsePrefix("10.5.34.1/25")}}, "10.5.34.1/25"},
-		{"rubbish", "x\n\n10.5.34.1\n10.5.34.1/240\nrelative/file", givenGateways{}, ""},
+		{"nothing", "", recordedGateways{}, ""},
+		{"as it is", "/run/leno/default.env\n10.5.34.1/24\nfd00:5:0:22::1/64\n", recordedGateways{"/run/leno/default.env", dual.Gateways}, ""},
+		{"old", "/a b/c\n10.5.33.1/24\nfd00:5:0:22::1/64\n", recordedGateways{"/a b/c", []netip.Prefix{netip.MustParsePrefix("10.5.33.1/24"), dual.Gateways[1]}}, "10.5.33.1/24"},
+		{"another length", "10.5.34.1/25", recordedGateways{Gateways: []netip.Prefix{netip.MustParsePrefix("10.5.34.1/25")}}, "10.5.34.1/25"},
+		{"rubbish", "x\n\n10.5.34.1\n10.5.34.1/240\nrelative/file", recordedGateways{}, ""},
 	} {
-		got := parseGiven(tt.text)
-		if diff := cmp.Diff(tt.want, got, prefixes); diff != "" || join(got.outdated(dual)) != tt.old {
-			t.Errorf("%s: old is %q, want %q: %s", tt.name, join(got.outdated(dual)), tt.old, diff)
+		got := parseGateways(tt.text)
+		if diff := cmp.Diff(tt.want, got, prefixes); diff != "" || join(got.oldGateways(dual)) != tt.old {
+			t.Errorf("%s: old is %q, want %q: %s", tt.name, join(got.oldGateways(dual)), tt.old, diff)
 		}
-		if again := parseGiven(got.String()); cmp.Diff(got, again, prefixes) != "" {
+		if again := parseGateways(got.String()); cmp.Diff(got, again, prefixes) != "" {
 			t.Errorf("%s: written as %q", tt.name, got.String())
 		}
 	}

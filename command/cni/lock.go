@@ -104,7 +104,7 @@ func lock(ctx context.Context, file *os.File) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("lock %s, where another call is at work: %w", file.Name(), ctx.Err())
+			return fmt.Errorf("lock %s, which another call holds: %w", file.Name(), ctx.Err())
 		case <-time.After(lockPause):
 		}
 	}

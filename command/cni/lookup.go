@@ -28,7 +28,7 @@ func (p *plugin) waitForFacts(ctx context.Context, c networkConf, wait bool) (fa
 	}
 	for deadline := time.Now().Add(limit); ; {
 		left := time.Until(deadline)
-		f, err := p.look(ctx, c, left)
+		f, err := p.findFacts(ctx, c, left)
 		if err == nil || left <= 0 || !isNotReady(err) {
 			return f, err
 		}
@@ -43,13 +43,13 @@ func (p *plugin) waitForFacts(ctx context.Context, c networkConf, wait bool) (fa
 	}
 }
 
-// look makes one attempt. The subnet file decides, because it is written when packets can pass. If
+// findFacts makes one attempt. The subnet file decides, because it is written when packets can pass. If
 // the configuration names the network and its file is in the default place, look does not ask the
 // agent. Otherwise the agent says where the file is. Its response is believed only as far as the
 // file is trusted, because any program may listen at its address while the agent is away. With no
 // time left this is the last attempt: it then accepts a file that a newly started agent does not
 // know yet.
-func (p *plugin) look(ctx context.Context, c networkConf, left time.Duration) (facts, error) {
+func (p *plugin) findFacts(ctx context.Context, c networkConf, left time.Duration) (facts, error) {
 	if c.SubnetFile != "" {
 		return p.readFacts(c.networkOfFile(), c.SubnetFile, "`leno agent` writes it when it has a subnet")
 	}
@@ -58,7 +58,7 @@ func (p *plugin) look(ctx context.Context, c networkConf, left time.Duration) (f
 			return f, err
 		}
 	}
-	network, err := p.ask(ctx, c, left)
+	network, err := p.askAgent(ctx, c, left)
 	var known *types.Error
 	switch {
 	case errors.As(err, &known):
@@ -67,7 +67,7 @@ func (p *plugin) look(ctx context.Context, c networkConf, left time.Duration) (f
 		return p.factsWithoutAgent(c, err)
 	}
 	local := network.Local
-	why := "the agent writes it when it has a subnet, and says: " + local.State
+	why := "the agent writes it when it has a subnet, and reports: " + local.State
 	f, err := p.readFacts(network.Name, p.defaultSubnetFile(network.Name), why)
 	if isNotReady(err) {
 		f, err = p.readFacts(network.Name, local.SubnetFile, why)
@@ -76,9 +76,10 @@ func (p *plugin) look(ctx context.Context, c networkConf, left time.Duration) (f
 	case err != nil:
 		return facts{}, err
 	case len(local.Subnets) == 0 && left > 0:
-		return facts{}, notReady(fmt.Sprintf("network %s: the agent says: %s", network.Name, local.State))
+		return facts{}, notReadyError(fmt.Sprintf("network %s: the agent reports: %s", network.Name, local.State))
 	case len(local.Subnets) > 0 && !slices.Equal(f.Subnets(), local.Subnets):
-		return facts{}, notReady(fmt.Sprintf("network %s: the agent has another subnet than its subnet file %s, and says: %s",
+		return facts{}, notReadyError(fmt.Sprintf("network %s: the agent has another subnet than its subnet file %s, and " +
+			"reports: %s",
 			network.Name, local.SubnetFile, local.State))
 	}
 	return f, nil
@@ -90,12 +91,12 @@ func (p *plugin) factsWithoutAgent(c networkConf, noAgent error) (facts, error) 
 	if c.Network == "" {
 		var err error
 		if paths, err = filepath.Glob(p.defaultSubnetFile("*")); err != nil {
-			return facts{}, internal(err)
+			return facts{}, internalError(err)
 		}
 	}
 	switch len(paths) {
 	case 0:
-		return facts{}, notReady(fmt.Sprintf("%s, and there is no subnet file %s: start `leno agent`", noAgent,
+		return facts{}, notReadyError(fmt.Sprintf("%s, and there is no subnet file %s: start `leno agent`", noAgent,
 			p.defaultSubnetFile("*")))
 	case 1:
 		return p.readFacts(strings.TrimSuffix(filepath.Base(paths[0]), ".env"), paths[0], noAgent.Error())
@@ -108,13 +109,13 @@ func (p *plugin) factsWithoutAgent(c networkConf, noAgent error) (facts, error) 
 // askTimeout bounds a request to an agent that may be absent.
 const askTimeout = 3 * time.Second
 
-// leastAsk is the least time that an agent gets for its response: under load it takes a while.
-const leastAsk = time.Second
+// minAskTimeout is the least time that an agent gets for its response: under load it takes a while.
+const minAskTimeout = time.Second
 
-// ask returns the agent's view of the network, with its Local, within the time left. An error that
+// askAgent returns the agent's view of the network, with its Local, within the time left. An error that
 // is not a CNI error means that no agent responds.
-func (p *plugin) ask(ctx context.Context, c networkConf, left time.Duration) (n api.Network, err error) {
-	limit := min(askTimeout, max(leastAsk, left.Round(time.Second/10)))
+func (p *plugin) askAgent(ctx context.Context, c networkConf, left time.Duration) (n api.Network, err error) {
+	limit := min(askTimeout, max(minAskTimeout, left.Round(time.Second/10)))
 	var list api.NetworkList
 	err = p.agent(c).CallWithin(ctx, limit, func(ctx context.Context, client *api.Client) (err error) {
 		list, err = client.Networks(ctx)
@@ -122,7 +123,7 @@ func (p *plugin) ask(ctx context.Context, c networkConf, left time.Duration) (n 
 	})
 	var answer *api.Error
 	if errors.As(err, &answer) && answer.Code == http.StatusServiceUnavailable {
-		return n, notReady(fmt.Sprintf("the agent says: %s", answer))
+		return n, notReadyError(fmt.Sprintf("the agent reports: %s", answer))
 	}
 	if p.agentError = err; err != nil {
 		return n, err
@@ -141,12 +142,12 @@ func (p *plugin) ask(ctx context.Context, c networkConf, left time.Duration) (n 
 		return n, types.NewError(types.ErrInvalidNetworkConfig,
 			"there are several networks, name one as \"network\": "+strings.Join(here, ", "), "")
 	case c.Network != "":
-		return n, notReady(fmt.Sprintf("this host takes no part in network %q: the agent knows %s", c.Network, orNone(all)))
+		return n, notReadyError(fmt.Sprintf("this host is not in network %q; the agent knows %s", c.Network, joinOrNone(all)))
 	}
-	return n, notReady("this host takes no part in any network: the agent knows " + orNone(all))
+	return n, notReadyError("this host is in no network; the agent knows " + joinOrNone(all))
 }
 
-func orNone(names []string) string {
+func joinOrNone(names []string) string {
 	if len(names) == 0 {
 		return "none"
 	}

@@ -81,7 +81,7 @@ func namespaceOf(r record, named string) (string, error) {
 		var found bool
 		switch {
 		case link != nil && link.Attrs().NetNsID >= 0:
-			if found, err = leadsTo(link, path); err != nil {
+			if found, err = isPeerIn(link, path); err != nil {
 				return "", err
 			}
 		case r.NetnsID != "":
@@ -96,8 +96,8 @@ func namespaceOf(r record, named string) (string, error) {
 	return "", nil
 }
 
-// leadsTo reports whether the other end of the host's link is in the namespace.
-func leadsTo(link netlink.Link, path string) (bool, error) {
+// isPeerIn reports whether the other end of the host's link is in the namespace.
+func isPeerIn(link netlink.Link, path string) (bool, error) {
 	ns, err := netns.GetFromPath(path)
 	if err != nil {
 		return false, fmt.Errorf("open %s: %w", path, err)
@@ -148,8 +148,8 @@ func checkInterface(args *skel.CmdArgs) error {
 	if err != nil || !has {
 		return err
 	}
-	return errorf(codeAttached, "container %s has an interface %s that is not known to be of leno-cni: "+
-		"DEL it where it came from, or ask for another name", args.ContainerID, args.IfName)
+	return errorf(codeAttached, "container %s has an interface %s that leno-cni did not create: "+
+		"run DEL with the configuration that created it, or use another name", args.ContainerID, args.IfName)
 }
 
 // removeInterface removes an interface of which only the name is known.
@@ -169,12 +169,12 @@ func removeInterface(args *skel.CmdArgs) error {
 // are gone; the interface ends with the namespace. A path that leads to the host's own namespace
 // proves nothing about the container's: then the interface decides.
 func isContainerGone(r record) bool {
-	there := namespaceExists(r.Netns)
-	if r.Netns == "" || there && !isHostNamespace(r.Netns) {
+	exists := namespaceExists(r.Netns)
+	if r.Netns == "" || exists && !isHostNamespace(r.Netns) {
 		return false
 	}
 	if r.Link == "" {
-		return !there
+		return !exists
 	}
 	var missing netlink.LinkNotFoundError
 	_, err := netlink.LinkByName(r.Link)

@@ -135,7 +135,7 @@ func TestCNIFacts(t *testing.T) {
 		{name: "no subnet, no file", agent: starting, last: true, code: types.ErrTryAgainLater, want: "waiting for consul"},
 		{name: "another subnet", agent: func(f *fakeAgent) { f.networks[1].Local.Subnets[0] = prefix("10.5.35.0/24") }, file: file, last: true,
 			code: types.ErrTryAgainLater, want: "another subnet than its subnet file"},
-		{name: "not of this host", conf: `,"network":"blue"`, code: types.ErrTryAgainLater, want: `no part in network "blue": the agent knows blue, default`},
+		{name: "not of this host", conf: `,"network":"blue"`, code: types.ErrTryAgainLater, want: `is not in network "blue"; the agent knows blue, default`},
 		{name: "of no network", agent: func(f *fakeAgent) { f.networks = nil }, code: types.ErrTryAgainLater, want: "knows none"},
 		{name: "of several", agent: func(f *fakeAgent) { f.networks[0].Local = f.networks[1].Local }, code: types.ErrInvalidNetworkConfig, want: "blue, default"},
 		{name: "of no name", agent: func(f *fakeAgent) { f.networks[1].Name = "../x" }, file: file, code: types.ErrTryAgainLater, want: "knows blue, ../x"},
@@ -166,7 +166,7 @@ func TestCNIFacts(t *testing.T) {
 			if tt.last {
 				left = 0
 			}
-			got, err := p.look(t.Context(), c, left)
+			got, err := p.findFacts(t.Context(), c, left)
 			if tt.subnet != "" {
 				if err != nil || got.Network != "default" || got.Subnets()[0] != prefix(tt.subnet) || got.MTU != 1450 || !got.IPMasq || len(got.Pools) != 2 {
 					t.Errorf("%+v, %v", got, err)
@@ -354,13 +354,13 @@ func TestCNILimits(t *testing.T) {
 	}
 	for _, status := range []string{api.Passing, api.Warning} {
 		check(status)
-		if err := p.limits(t.Context(), c, "default"); err != nil {
+		if err := p.checkReachable(t.Context(), c, "default"); err != nil {
 			t.Errorf("%s: %v", status, err)
 		}
 	}
 	check(api.Critical)
-	isCNI(t, p.limits(t.Context(), c, "default"), codeLimited, "network default: device: operation not permitted; see `leno status`")
-	if err := p.limits(t.Context(), c, "blue"); err != nil {
+	isCNI(t, p.checkReachable(t.Context(), c, "default"), codeLimited, "network default: device: operation not permitted; see `leno status`")
+	if err := p.checkReachable(t.Context(), c, "blue"); err != nil {
 		t.Errorf("of another network: %v", err)
 	}
 }

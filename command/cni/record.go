@@ -83,7 +83,7 @@ func parseRecord(data []byte) (record, error) {
 		err = fmt.Errorf("version %d is not known", r.Version)
 	case r.Name == "" || r.ContainerID == "" || r.IfName == "" || r.Plugin == "" || strings.ContainsAny(r.Plugin,
 		"/\x00") || len(r.Config) == 0:
-		err = fmt.Errorf("not everything is there")
+		err = fmt.Errorf("a member is missing")
 	}
 	if err != nil {
 		return record{}, fmt.Errorf("not a record of an attachment: %w", err)
@@ -172,8 +172,8 @@ func findRecords(all []recordFile, name string, a types.GCAttachment) []recordFi
 	return others
 }
 
-// garbage returns the records of a configuration's attachments that are not valid.
-func garbage(all []recordFile, name string, valid []types.GCAttachment) []recordFile {
+// findGarbage returns the records of a configuration's attachments that are not valid.
+func findGarbage(all []recordFile, name string, valid []types.GCAttachment) []recordFile {
 	return slices.DeleteFunc(slices.Clone(all), func(file recordFile) bool {
 		return file.Name != name || slices.ContainsFunc(valid, file.belongsTo)
 	})
@@ -202,9 +202,9 @@ func parseReserved(path string, data []byte) (reservedAddress, bool) {
 	return reservedAddress{Path: path, Owner: types.GCAttachment{ContainerID: id, IfName: ifName}}, true
 }
 
-// orphans returns the addresses without a known owner: no record gave them to an attachment, and
+// findOrphans returns the addresses without a known owner: no record gave them to an attachment, and
 // their attachment is not valid. A record is always older than its address.
-func orphans(store []reservedAddress, all []recordFile, valid []types.GCAttachment) []reservedAddress {
+func findOrphans(store []reservedAddress, all []recordFile, valid []types.GCAttachment) []reservedAddress {
 	return slices.DeleteFunc(slices.Clone(store), func(s reservedAddress) bool {
 		return slices.Contains(valid, s.Owner) || slices.ContainsFunc(all,
 			func(file recordFile) bool { return file.phase != phaseRefused && file.belongsTo(s.Owner) })

@@ -58,7 +58,7 @@ func TestGarbage(t *testing.T) {
 	refused := record{Name: "x", ContainerID: "c", IfName: "eth0", Refused: true}
 	all = append(all, refused.inFile())
 	valid := []types.GCAttachment{{ContainerID: "a", IfName: "eth0"}, {ContainerID: "d", IfName: "eth0"}}
-	if got := garbage(all, "x", valid); len(got) != 3 || got[0].File != "a:eth1" || got[1].File != "b:eth0" || got[2].File != "c:eth0" {
+	if got := findGarbage(all, "x", valid); len(got) != 3 || got[0].File != "a:eth1" || got[1].File != "b:eth0" || got[2].File != "c:eth0" {
 		t.Errorf("%+v", got)
 	}
 	if a, ok := all[1].key(); !ok || a.ContainerID != "a" || a.IfName != "eth1" {
@@ -79,7 +79,7 @@ func TestGarbage(t *testing.T) {
 	if len(store) != 5 {
 		t.Errorf("%+v", store)
 	}
-	if got := orphans(store, all, valid); len(got) != 1 || got[0].Path != "s/fd00::4" || got[0].Owner.ContainerID != "c" {
+	if got := findOrphans(store, all, valid); len(got) != 1 || got[0].Path != "s/fd00::4" || got[0].Owner.ContainerID != "c" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -185,7 +185,7 @@ func TestExplain(t *testing.T) {
 		{errors.New("boom"), types.ErrInternal, "plugin bridge: boom"},
 	} {
 		var e *types.Error
-		if err := explain(d, "/a:/b", tt.err); !errors.As(err, &e) || e.Code != tt.code || !strings.Contains(e.Msg, tt.want) {
+		if err := pluginErrorf(d, "/a:/b", tt.err); !errors.As(err, &e) || e.Code != tt.code || !strings.Contains(e.Msg, tt.want) {
 			t.Errorf("%v: %#v", tt.err, err)
 		}
 	}

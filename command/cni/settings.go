@@ -25,8 +25,8 @@ func bridgeKeys() []string {
 		"vlanTrunk"}
 }
 
-// takenKeys returns leno's own keys, which `delegate` must not contain.
-func takenKeys() []string {
+// reservedKeys returns leno's own keys, which `delegate` must not contain.
+func reservedKeys() []string {
 	return []string{"args", "cniVersion", "dns", "ipam", "name", "prevResult", "runtimeConfig"}
 }
 
@@ -58,10 +58,10 @@ func parseDelegate(settings map[string]json.RawMessage) (delegateSettings, error
 
 // checkDelegate returns an error for settings of `delegate` that are not allowed.
 func checkDelegate(settings map[string]json.RawMessage) error {
-	for _, key := range sorted(settings) {
-		if slices.Contains(takenKeys(), key) {
+	for _, key := range sortedKeys(settings) {
+		if slices.Contains(reservedKeys(), key) {
 			return errorf(types.ErrInvalidNetworkConfig,
-				"delegate.%s: leno-cni sets it itself; leave it out, or put it at the top where it is known there", key)
+				"delegate.%s: leno-cni sets it; leave it out, or set it at the top level", key)
 		}
 	}
 	d, err := parseDelegate(settings)
@@ -85,9 +85,9 @@ func checkDelegate(settings map[string]json.RawMessage) error {
 	case d.IsDefaultGateway != nil && *d.IsDefaultGateway && d.IsGateway != nil && !*d.IsGateway:
 		return invalid("delegate.isDefaultGateway is true, so delegate.isGateway cannot be false")
 	}
-	for _, key := range sorted(settings) {
+	for _, key := range sortedKeys(settings) {
 		if !slices.Contains(bridgeKeys(), key) && !isComment(key) {
-			return unsupported("delegate."+key, settings[key], bridgeKeys())
+			return unsupportedError("delegate."+key, settings[key], bridgeKeys())
 		}
 	}
 	return nil
@@ -103,19 +103,20 @@ func isDeviceName(name string) bool {
 func checkIPAM(settings map[string]json.RawMessage, runtimeConfig json.RawMessage) error {
 	var routes []*types.Route
 	var text string
-	for _, key := range sorted(settings) {
+	for _, key := range sortedKeys(settings) {
 		var err error
 		switch value := settings[key]; key {
 		case "type":
 			if err = json.Unmarshal(value, &text); err == nil && text != ipamPlugin {
-				return errorf(types.ErrInvalidNetworkConfig, "ipam.type: %q; addresses are given out by %s alone", text, ipamPlugin)
+				return errorf(types.ErrInvalidNetworkConfig, "ipam.type: %q is not supported: addresses come from %s", text,
+					ipamPlugin)
 			}
 		case "routes":
 			err = json.Unmarshal(value, &routes)
 		case "resolvConf":
 			err = json.Unmarshal(value, &text)
 		case "subnet", "ranges", "rangeStart", "rangeEnd", "gateway":
-			return errorf(types.ErrInvalidNetworkConfig, "ipam.%s: subnet and gateway are what this host leased; leave it out",
+			return errorf(types.ErrInvalidNetworkConfig, "ipam.%s: subnet and gateway come from this host's lease; leave it out",
 				key)
 		case "dataDir":
 			return errorf(types.ErrInvalidNetworkConfig, "ipam.dataDir: set dataDir at the top level instead")
@@ -123,10 +124,10 @@ func checkIPAM(settings map[string]json.RawMessage, runtimeConfig json.RawMessag
 			if isComment(key) {
 				continue
 			}
-			return unsupported("ipam."+key, value, []string{"resolvConf", "routes", "type"})
+			return unsupportedError("ipam."+key, value, []string{"resolvConf", "routes", "type"})
 		}
 		if err != nil {
-			return errorf(types.ErrDecodingFailure, "ipam.%s: %s is not what it takes: %s", key, short(settings[key]), err)
+			return errorf(types.ErrDecodingFailure, "ipam.%s: %s has the wrong type: %s", key, shorten(settings[key]), err)
 		}
 	}
 	var runtime struct {
@@ -139,29 +140,29 @@ func checkIPAM(settings map[string]json.RawMessage, runtimeConfig json.RawMessag
 	}
 	if len(runtime.Ranges) > 0 {
 		return errorf(types.ErrUnsupportedField,
-			"runtimeConfig.ipRanges: %s is not supported here: the subnet is what this host leased; "+
-				"leave the capability ipRanges out", short(runtime.Ranges))
+			"runtimeConfig.ipRanges: %s is not supported here: the subnet comes from this host's lease; "+
+				"leave the capability ipRanges out", shorten(runtime.Ranges))
 	}
 	return nil
 }
 
-// unsupported returns the error for an unknown key; the specification requires it to contain the
+// unsupportedError returns the error for an unknown key; the specification requires it to contain the
 // key and the value.
-func unsupported(key string, value json.RawMessage, known []string) error {
-	return errorf(types.ErrUnsupportedField, "%s: %s is not supported here; known are %s", key, short(value),
+func unsupportedError(key string, value json.RawMessage, known []string) error {
+	return errorf(types.ErrUnsupportedField, "%s: %s is not supported here; known are %s", key, shorten(value),
 		strings.Join(known, ", "))
 }
 
-// object decodes one JSON object, and rejects anything after it.
-func object(what string, data []byte) (map[string]json.RawMessage, error) {
+// parseObject decodes one JSON object, and rejects anything after it.
+func parseObject(what string, data []byte) (map[string]json.RawMessage, error) {
 	var all map[string]json.RawMessage
 	dec := json.NewDecoder(bytes.NewReader(data))
 	err := dec.Decode(&all)
 	if err == nil {
 		if _, more := dec.Token(); more != io.EOF {
-			err = fmt.Errorf("there is more after the JSON object")
+			err = fmt.Errorf("text follows the JSON object")
 		} else if all == nil {
-			err = fmt.Errorf("null is no JSON object")
+			err = fmt.Errorf("null is not a JSON object")
 		}
 	}
 	if err != nil {
@@ -170,10 +171,10 @@ func object(what string, data []byte) (map[string]json.RawMessage, error) {
 	return all, nil
 }
 
-func sorted(m map[string]json.RawMessage) []string { return slices.Sorted(maps.Keys(m)) }
+func sortedKeys(m map[string]json.RawMessage) []string { return slices.Sorted(maps.Keys(m)) }
 
-// short returns a value shortened for an error message.
-func short(v json.RawMessage) string {
+// shorten returns a value shortened for an error message.
+func shorten(v json.RawMessage) string {
 	const most = 80
 	text := string(bytes.ToValidUTF8(v, []byte("�")))
 	if len(text) > most {

@@ -22,33 +22,33 @@ func (p *plugin) status(ctx context.Context, args *skel.CmdArgs) error {
 	}
 	f, err := p.waitForFacts(ctx, c, false)
 	if isNotReady(err) {
-		return notAvailable(err)
+		return notAvailableError(err)
 	}
 	if err != nil {
 		return err
 	}
 	if err := checkDataDir(c.DataDir); err != nil {
-		return notAvailable(err)
+		return notAvailableError(err)
 	}
 	d, err := newDelegation(c, f)
 	if err != nil {
 		return err
 	}
 	if err := checkForwarding(d, f, false); err != nil {
-		return notAvailable(err)
+		return notAvailableError(err)
 	}
 	if full, err := isExhausted(c, f); err != nil {
-		return notAvailable(err)
+		return notAvailableError(err)
 	} else if full {
-		return notAvailable(exhaustedError(d))
+		return notAvailableError(exhaustedError(d))
 	}
 	for _, plugin := range []string{d.Plugin, ipamPlugin} {
 		if _, err := invoke.FindInPath(plugin, strings.Split(args.Path, ":")); err != nil {
-			return notAvailable(explain(d, args.Path, err))
+			return notAvailableError(pluginErrorf(d, args.Path, err))
 		}
 	}
 	if c.SubnetFile == "" && p.agentError == nil {
-		if err := p.limits(ctx, c, f.Network); err != nil {
+		if err := p.checkReachable(ctx, c, f.Network); err != nil {
 			return err
 		}
 	}
@@ -57,24 +57,24 @@ func (p *plugin) status(ctx context.Context, args *skel.CmdArgs) error {
 
 // isExhausted reports whether no address is left, not even one that an ADD would reap.
 func isExhausted(c networkConf, f facts) (bool, error) {
-	there, err := reservedIn(filepath.Join(addressDir(c.DataDir), f.Network))
+	reserved, err := readReserved(filepath.Join(addressDir(c.DataDir), f.Network))
 	if err != nil {
 		return false, err
 	}
-	taken := slices.Collect(maps.Values(there))
+	taken := slices.Collect(maps.Values(reserved))
 	if !isFull(f, taken) {
 		return false, nil
 	}
 	all, err := records{dataDir: c.DataDir, name: c.Name}.all()
-	if err != nil || len(orphans(taken, all, nil)) > 0 {
+	if err != nil || len(findOrphans(taken, all, nil)) > 0 {
 		return false, err
 	}
 	return !slices.ContainsFunc(all, func(file recordFile) bool { return isReapable(file, f.Network) }), nil
 }
 
-// limits returns an error if something keeps packets from a network in which this host has a
+// checkReachable returns an error if something keeps packets from a network in which this host has a
 // subnet. An agent that does not respond is no such reason: packets pass without it.
-func (p *plugin) limits(ctx context.Context, c networkConf, network string) error {
+func (p *plugin) checkReachable(ctx context.Context, c networkConf, network string) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	var health api.Health
@@ -99,5 +99,5 @@ func (p *plugin) limits(ctx context.Context, c networkConf, network string) erro
 	if len(reasons) == 0 {
 		return nil
 	}
-	return limited(network, strings.Join(reasons, "; "))
+	return limitedError(network, strings.Join(reasons, "; "))
 }

@@ -142,27 +142,27 @@ func entries(dir string) ([]fs.DirEntry, error) {
 	return out, err
 }
 
-// chooser returns a filter for the addresses to release. It is called while the store is locked, so
+// addressFilter returns a filter for the addresses to release. It is called while the store is locked, so
 // the records that it reads are not older than the addresses.
-type chooser func() (func(reservedAddress) bool, error)
+type addressFilter func() (func(reservedAddress) bool, error)
 
-// ownedBy selects one attachment's addresses.
-func ownedBy(a types.GCAttachment) chooser {
+// filterOwned selects one attachment's addresses.
+func filterOwned(a types.GCAttachment) addressFilter {
 	return func() (func(reservedAddress) bool, error) {
 		return func(s reservedAddress) bool { return s.Owner == a }, nil
 	}
 }
 
-// orphans selects the addresses that belong to no record and to none of the valid attachments.
-func (s records) orphans(valid []types.GCAttachment) chooser {
+// filterOrphans selects the addresses that belong to no record and to none of the valid attachments.
+func (s records) filterOrphans(valid []types.GCAttachment) addressFilter {
 	return func() (func(reservedAddress) bool, error) {
 		all, err := s.all()
-		return func(a reservedAddress) bool { return len(orphans([]reservedAddress{a}, all, valid)) > 0 }, err
+		return func(a reservedAddress) bool { return len(findOrphans([]reservedAddress{a}, all, valid)) > 0 }, err
 	}
 }
 
 // releaseAddresses removes addresses from host-local's stores.
-func releaseAddresses(dataDir string, which chooser) error {
+func releaseAddresses(dataDir string, which addressFilter) error {
 	stores, err := entries(addressDir(dataDir))
 	errs := []error{err}
 	for _, store := range stores {
@@ -174,7 +174,7 @@ func releaseAddresses(dataDir string, which chooser) error {
 
 // releaseFrom removes addresses from a store, under the lock that host-local also takes. It
 // returns how many it removed.
-func releaseFrom(store string, which chooser) (int, error) {
+func releaseFrom(store string, which addressFilter) (int, error) {
 	lock, err := os.OpenFile(filepath.Join(store, "lock"), os.O_RDWR|os.O_CREATE, 0o666)
 	if errors.Is(err, fs.ErrNotExist) { // no address was ever given
 		return 0, nil
@@ -190,13 +190,13 @@ func releaseFrom(store string, which chooser) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	there, err := reservedIn(store)
+	reserved, err := readReserved(store)
 	if err != nil {
 		return 0, err
 	}
 	var errs []error
 	n := 0
-	for path, s := range there {
+	for path, s := range reserved {
 		if chosen(s) {
 			n++
 			errs = append(errs, os.Remove(path))
@@ -205,8 +205,8 @@ func releaseFrom(store string, which chooser) (int, error) {
 	return n, errors.Join(errs...)
 }
 
-// reservedIn returns the reserved addresses of a store by file; none if the store does not exist.
-func reservedIn(store string) (map[string]reservedAddress, error) {
+// readReserved returns the reserved addresses of a store by file; none if the store does not exist.
+func readReserved(store string) (map[string]reservedAddress, error) {
 	files, err := entries(store)
 	if err != nil {
 		return nil, err

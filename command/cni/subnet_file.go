@@ -14,28 +14,28 @@ import (
 // readFacts reads a subnet file; why explains a missing one.
 func (p *plugin) readFacts(network, path, why string) (facts, error) {
 	if !isName(network) {
-		return facts{}, internal(fmt.Errorf("subnet file %s: %q is not the name of a network", path, network))
+		return facts{}, internalError(fmt.Errorf("subnet file %s: %q is not the name of a network", path, network))
 	}
-	text, err := trusted.ReadFile(path, p.trusted()...)
+	text, err := trusted.ReadFile(path, p.trustedUsers()...)
 	if errors.Is(err, fs.ErrNotExist) {
-		return facts{}, notReady(fmt.Sprintf("network %s has no subnet file %s: %s", network, path, why))
+		return facts{}, notReadyError(fmt.Sprintf("network %s has no subnet file %s: %s", network, path, why))
 	}
 	if err != nil {
-		return facts{}, internal(fmt.Errorf("subnet file: %w", err))
+		return facts{}, internalError(fmt.Errorf("subnet file: %w", err))
 	}
 	f := facts{Network: network, Path: path}
 	if f.SubnetFile, err = state.ParseSubnetFile(text); err == nil {
 		err = f.checkRanges()
 	}
 	if err != nil {
-		return facts{}, internal(fmt.Errorf("subnet file %s: %w", path, err))
+		return facts{}, internalError(fmt.Errorf("subnet file %s: %w", path, err))
 	}
 	return f, nil
 }
 
-// trusted returns the users whose subnet files are accepted: root, the caller's user, and the
+// trustedUsers returns the users whose subnet files are accepted: root, the caller's user, and the
 // agent's user, who owns the directory of subnet files.
-func (p *plugin) trusted() []int { return trusted.Users(filepath.Dir(p.defaultSubnetFile("x"))) }
+func (p *plugin) trustedUsers() []int { return trusted.Users(filepath.Dir(p.defaultSubnetFile("x"))) }
 
 // defaultSubnetFile returns the default path of a network's subnet file.
 func (p *plugin) defaultSubnetFile(network string) string {

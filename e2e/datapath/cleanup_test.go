@@ -222,7 +222,7 @@ func TestCleanup(t *testing.T) {
 	if out, code := w.cleanup(a, "", "-data-dir=/nowhere"); code != 1 || !strings.Contains(out, a.DataDir()) {
 		t.Errorf("with an agent of another directory: %d, %s", code, out)
 	}
-	if out, code := w.cleanup(a, "", config, "-network=other"); code != 0 || !strings.HasPrefix(out, "Nothing of leno's was found.") {
+	if out, code := w.cleanup(a, "", config, "-network=other"); code != 0 || !strings.HasPrefix(out, "Nothing found.") {
 		t.Errorf("a network in which the agent is not: %d, %s", code, out)
 	}
 	if out, code := w.cleanup(a, "", config, "-network=default"); code != 1 || !strings.Contains(out, "leno lease release default") {
@@ -249,7 +249,7 @@ func TestCleanup(t *testing.T) {
 		}
 	}
 	out, code = w.cleanup(a, "", config)
-	if code != 0 || !strings.HasPrefix(out, "Nothing of leno's was found.\nLeft alone, only looks like leno's:\n") {
+	if code != 0 || !strings.HasPrefix(out, "Nothing found.\nNot removed, not created by leno:\n") {
 		t.Errorf("the second time: %d, %s", code, out)
 	}
 	w.same("a second time", before, w.dumps(a))

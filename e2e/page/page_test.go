@@ -211,6 +211,6 @@ func (b *browser) patience() {
 		return nil
 	})
 	if text := b.Text(); strings.Contains(text, "does not answer") {
-		b.T.Errorf("the page is answered, and says:\n%s", text)
+		b.T.Errorf("the page is answered, and reports:\n%s", text)
 	}
 }

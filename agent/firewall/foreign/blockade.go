@@ -25,8 +25,8 @@ type hostTraffic struct {
 	answers bool // the packets may be answers to earlier ones
 }
 
-// blockades returns what the rules do to the paths, at most one blockade for each direction of a path. It is pure.
-func blockades(bases []baseChain, paths []UnderlayPath) []Blockade {
+// findBlockades returns what the rules do to the paths, at most one blockade for each direction of a path. It is pure.
+func findBlockades(bases []baseChain, paths []UnderlayPath) []Blockade {
 	var out []Blockade
 	for _, p := range paths {
 		for _, inbound := range []bool{true, false} {
@@ -38,7 +38,7 @@ func blockades(bases []baseChain, paths []UnderlayPath) []Blockade {
 			if !ok {
 				continue
 			}
-			where, rule := found.place()
+			where, rule := found.location()
 			out = append(out, Blockade{
 				Path:          p,
 				Inbound:       inbound,
@@ -68,7 +68,7 @@ func (p UnderlayPath) firstDrop(bases []baseChain, inbound, answers bool) (first
 // firstDrop returns the first rule that drops the whole flow.
 func firstDrop(bases []baseChain, f flow) (finding, bool) {
 	met := trace(bases, f)
-	i := slices.IndexFunc(met, func(f finding) bool { return f.what == dropPacket && f.whole })
+	i := slices.IndexFunc(met, func(f finding) bool { return f.action == dropPacket && f.wholeFlow })
 	if i < 0 {
 		return finding{}, false
 	}
@@ -86,7 +86,7 @@ func (p UnderlayPath) command(f finding) string {
 	// The last rule of a zone's own chain is its target. Rules before it, in chains such as filter_IN_public_deny,
 	// take precedence over open ports.
 	zone, ok := strings.CutPrefix(f.chain, "filter_IN_")
-	if ok && f.isFirewalld() && f.base.jumps(f.chain, f.chain+"_allow") {
+	if ok && f.isFirewalld() && f.base.hasJump(f.chain, f.chain+"_allow") {
 		return fmt.Sprintf("firewall-cmd --permanent --zone=%s --add-port=%d/udp && firewall-cmd --reload", zone, p.Port)
 	}
 	return ""

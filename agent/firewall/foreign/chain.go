@@ -11,7 +11,7 @@ type extent int
 const (
 	wholeFlow extent = iota
 	partOfFlow
-	nothing
+	noPart
 	indeterminate
 )
 
@@ -46,8 +46,8 @@ func (l line) match(f flow) (extent, flow) {
 	for _, c := range l.conditions {
 		a, narrower := c(f)
 		switch {
-		case a == nothing:
-			return nothing, f
+		case a == noPart:
+			return noPart, f
 		case a == partOfFlow:
 			f = narrower
 		}
@@ -113,8 +113,8 @@ func (b baseChain) table() string {
 	return table
 }
 
-// jumps reports whether a chain has a jump to a chain whose name starts with the prefix.
-func (b baseChain) jumps(chain, prefix string) bool {
+// hasJump reports whether a chain has a jump to a chain whose name starts with the prefix.
+func (b baseChain) hasJump(chain, prefix string) bool {
 	return slices.ContainsFunc(b.lines[chain], func(l line) bool {
 		return l.action == jumpToChain && strings.HasPrefix(l.to, prefix)
 	})

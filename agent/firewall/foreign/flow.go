@@ -19,39 +19,39 @@ type flow struct {
 	protocols          numbers
 	sourcePorts, ports numbers // of TCP, UDP and other protocols that have ports
 	icmpTypes          numbers
-	narrowed           []string // other restrictions, in words: "not from 10.5.77.0/24"
+	restrictions       []string // other restrictions, in words: "not from 10.5.77.0/24"
 }
 
 func (f flow) is6() bool { return f.dst.Addr().Is6() }
 
-// numbered returns the sets of numbers that may narrow a flow.
-func (f *flow) numbered() []*numbers {
+// numberSets returns the sets of numbers that may narrow a flow.
+func (f *flow) numberSets() []*numbers {
 	return []*numbers{&f.protocols, &f.sourcePorts, &f.ports, &f.icmpTypes}
 }
 
-// within reports whether every packet of f is one of g.
-func (f flow) within(g flow) bool {
-	theirs := g.numbered()
-	for i, mine := range f.numbered() {
+// isWithin reports whether every packet of f is one of g.
+func (f flow) isWithin(g flow) bool {
+	theirs := g.numberSets()
+	for i, mine := range f.numberSets() {
 		if !theirs[i].contains(*mine) {
 			return false
 		}
 	}
-	isMissing := func(what string) bool { return !slices.Contains(f.narrowed, what) }
-	return covers(g.src, f.src) && covers(g.dst, f.dst) && !slices.ContainsFunc(g.narrowed, isMissing)
+	isMissing := func(what string) bool { return !slices.Contains(f.restrictions, what) }
+	return isCovering(g.src, f.src) && isCovering(g.dst, f.dst) && !slices.ContainsFunc(g.restrictions, isMissing)
 }
 
-// without returns f less a part of it that differs in one respect; false where the rest cannot be determined.
-func (f flow) without(part flow) (flow, bool) {
+// subtract returns f less a part of it that differs in one respect; false where the rest cannot be determined.
+func (f flow) subtract(part flow) (flow, bool) {
 	rest, differs := f, 0
-	theirs := part.numbered()
-	for i, mine := range rest.numbered() {
+	theirs := part.numberSets()
+	for i, mine := range rest.numberSets() {
 		if !mine.equal(*theirs[i]) {
-			*mine, differs = mine.without(*theirs[i]), differs+1
+			*mine, differs = mine.subtract(*theirs[i]), differs+1
 		}
 	}
 	not := func(what string) {
-		rest.narrowed, differs = append(slices.Clone(rest.narrowed), "not "+what), differs+1
+		rest.restrictions, differs = append(slices.Clone(rest.restrictions), "not "+what), differs+1
 	}
 	if part.src != f.src {
 		not("from " + part.src.String())
@@ -59,16 +59,16 @@ func (f flow) without(part flow) (flow, bool) {
 	if part.dst != f.dst {
 		not("to " + part.dst.String())
 	}
-	for _, what := range part.narrowed {
-		if !slices.Contains(f.narrowed, what) {
+	for _, what := range part.restrictions {
+		if !slices.Contains(f.restrictions, what) {
 			not(what)
 		}
 	}
 	return rest, differs == 1
 }
 
-// part describes in words what the flow is narrowed to; "" if only by addresses.
-func (f flow) part() string {
+// partText describes in words what the flow is narrowed to; "" if only by addresses.
+func (f flow) partText() string {
 	var out []string
 	number := strconv.Itoa
 	for _, of := range []struct {
@@ -85,8 +85,8 @@ func (f flow) part() string {
 			out = append(out, of.word+of.set.text(of.name))
 		}
 	}
-	return strings.Join(append(out, f.narrowed...), ", ")
+	return strings.Join(append(out, f.restrictions...), ", ")
 }
 
-// covers reports whether a contains all of b.
-func covers(a, b netip.Prefix) bool { return a.Bits() <= b.Bits() && a.Contains(b.Addr()) }
+// isCovering reports whether a contains all of b.
+func isCovering(a, b netip.Prefix) bool { return a.Bits() <= b.Bits() && a.Contains(b.Addr()) }

@@ -40,6 +40,6 @@ type UnderlayPath struct {
 // what it is sure of, so an empty result is no proof. Like a Reader, it starts programs from the calling thread.
 func Find(ctx context.Context, overlay []OverlayPath, underlay []UnderlayPath) ([]Obstacle, []Blockade, error) {
 	bases, _, err := readBaseChains(ctx)
-	bridges, listing := bridgesOf(overlay)
-	return obstacles(bases, overlay, bridges), blockades(bases, underlay), errors.Join(err, listing)
+	bridges, listing := readBridges(overlay)
+	return findObstacles(bases, overlay, bridges), findBlockades(bases, underlay), errors.Join(err, listing)
 }

@@ -93,7 +93,7 @@ func iptablesLine(r netfilter.Rule, chains []string) line {
 		}
 		if c != nil {
 			if negated {
-				c = not(c)
+				c = negate(c)
 			}
 			add(c)
 		}
@@ -109,7 +109,7 @@ func moduleMatch(name string) condition {
 	case "comment", "tcp", "udp", "udplite", "sctp", "icmp", "icmp6", "multiport", "conntrack", "state", "addrtype":
 		return nil
 	}
-	return cannotTell
+	return matchUnknown
 }
 
 func iptablesCondition(word, value string) condition {
@@ -118,19 +118,19 @@ func iptablesCondition(word, value string) condition {
 	case "-s", "-d":
 		p, err := prefixOf(value)
 		if err != nil {
-			return cannotTell
+			return matchUnknown
 		}
 		if word == "-s" {
 			return source(p)
 		}
 		return destination(p)
 	case "-i":
-		return arrivesOn(value)
+		return inDevice(value)
 	case "-o":
-		return leavesOn(value)
+		return outDevice(value)
 	case "-p":
 		if value == "all" {
-			return always
+			return matchAll
 		}
 		return protocolIs(value)
 	case "--dport", "--dports":
@@ -146,9 +146,9 @@ func iptablesCondition(word, value string) condition {
 	case "--dst-type", "--src-type":
 		return addressTypeIn(word == "--dst-type", list...)
 	case "--comment":
-		return always
+		return matchAll
 	}
-	return cannotTell
+	return matchUnknown
 }
 
 // prefixOf parses an address as iptables-save prints it: "10.5.34.2/32", or with a mask where that is no prefix.

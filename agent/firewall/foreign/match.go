@@ -7,24 +7,24 @@ import (
 	"strings"
 )
 
-// never and always give the same answer for every flow.
-func never(f flow) (extent, flow)  { return nothing, f }
-func always(f flow) (extent, flow) { return wholeFlow, f }
-func cannotTell(f flow) (extent, flow) {
+// matchNone and matchAll give the same answer for every flow.
+func matchNone(f flow) (extent, flow) { return noPart, f }
+func matchAll(f flow) (extent, flow)  { return wholeFlow, f }
+func matchUnknown(f flow) (extent, flow) {
 	return indeterminate, f
 }
 
-// not returns the opposite of a condition, where the rest of a part can be determined.
-func not(c condition) condition {
+// negate returns the opposite of a condition, where the rest of a part can be determined.
+func negate(c condition) condition {
 	return func(f flow) (extent, flow) {
 		a, part := c(f)
 		switch a {
 		case wholeFlow:
-			return nothing, f
-		case nothing:
+			return noPart, f
+		case noPart:
 			return wholeFlow, f
 		case partOfFlow:
-			if rest, ok := f.without(part); ok {
+			if rest, ok := f.subtract(part); ok {
 				return partOfFlow, rest
 			}
 		}
@@ -32,16 +32,16 @@ func not(c condition) condition {
 	}
 }
 
-// and matches what two conditions match.
-func and(a, b condition) condition {
+// matchBoth matches what two conditions match.
+func matchBoth(a, b condition) condition {
 	return func(f flow) (extent, flow) {
 		first, part := a(f)
-		if first == nothing || first == indeterminate {
+		if first == noPart || first == indeterminate {
 			return first, f
 		}
 		second, part := b(part)
-		if second == nothing {
-			return nothing, f
+		if second == noPart {
+			return noPart, f
 		}
 		return lessCertain(first, second), part
 	}
@@ -57,16 +57,16 @@ func addressIn(dst bool, prefixes []netip.Prefix) condition {
 		if dst {
 			have = f.dst
 		}
-		result, narrower := nothing, f
+		result, narrower := noPart, f
 		var parts []string
 		for _, p := range prefixes {
 			switch {
 			case p.Addr().Is6() != f.is6() || !p.Overlaps(have):
 				continue
-			case covers(p, have):
+			case isCovering(p, have):
 				return wholeFlow, f
 			// The other end's pool contains this host's subnet, but the other end is never in that subnet.
-			case dst != f.inbound && covers(f.local, p):
+			case dst != f.inbound && isCovering(f.local, p):
 				continue
 			}
 			result = partOfFlow
@@ -80,23 +80,23 @@ func addressIn(dst bool, prefixes []netip.Prefix) condition {
 		if len(parts) > 1 { // which together form no single prefix
 			narrower = f
 			direction := map[bool]string{true: "to ", false: "from "}[dst]
-			narrower.narrowed = append(slices.Clone(f.narrowed), direction+strings.Join(parts, ", "))
+			narrower.restrictions = append(slices.Clone(f.restrictions), direction+strings.Join(parts, ", "))
 		}
 		return result, narrower
 	}
 }
 
-// arrivesOn matches by the device a packet arrives on, leavesOn by the one it leaves by; "eth+" and "eth*" match all
+// inDevice matches by the device a packet arrives on, leavesOn by the one it leaves by; "eth+" and "eth*" match all
 // names with that beginning.
-func arrivesOn(names ...string) condition {
-	return func(f flow) (extent, flow) { return device(f.in, names), f }
+func inDevice(names ...string) condition {
+	return func(f flow) (extent, flow) { return matchDevice(f.in, names), f }
 }
 
-func leavesOn(names ...string) condition {
-	return func(f flow) (extent, flow) { return device(f.out, names), f }
+func outDevice(names ...string) condition {
+	return func(f flow) (extent, flow) { return matchDevice(f.out, names), f }
 }
 
-func device(have string, names []string) extent {
+func matchDevice(have string, names []string) extent {
 	for _, name := range names {
 		prefix, open := strings.CutSuffix(name, "+")
 		if !open {
@@ -111,16 +111,16 @@ func device(have string, names []string) extent {
 			return wholeFlow
 		}
 	}
-	return nothing
+	return noPart
 }
 
 // narrowTo matches some of every flow; what describes them in words.
 func narrowTo(what string) condition {
 	return func(f flow) (extent, flow) {
-		if slices.Contains(f.narrowed, what) {
+		if slices.Contains(f.restrictions, what) {
 			return wholeFlow, f
 		}
-		f.narrowed = append(slices.Clone(f.narrowed), what)
+		f.restrictions = append(slices.Clone(f.restrictions), what)
 		return partOfFlow, f
 	}
 }
@@ -129,10 +129,10 @@ func narrowTo(what string) condition {
 func numberIn(field func(*flow) *numbers, set numbers) condition {
 	return func(f flow) (extent, flow) {
 		have := field(&f)
-		shared := have.with(set)
+		shared := have.intersect(set)
 		switch {
 		case len(shared) == 0:
-			return nothing, f
+			return noPart, f
 		case shared.equal(*have):
 			return wholeFlow, f
 		}
@@ -148,21 +148,21 @@ func connState(names ...string) condition {
 	for _, name := range names {
 		switch strings.ToLower(name) {
 		case "new":
-			return always
+			return matchAll
 		case "established":
 			// A host's packets may be answers if it sends from the port it receives at.
 			return func(f flow) (extent, flow) {
 				if f.host != nil && f.host.answers {
 					return indeterminate, f
 				}
-				return nothing, f
+				return noPart, f
 			}
 		case "related", "invalid", "dnat", "snat":
 		default: // for example untracked, which a rule in raw may have made them
-			return cannotTell
+			return matchUnknown
 		}
 	}
-	return never
+	return matchNone
 }
 
 // addressTypeIn matches by the type that the kernel's routing gives an address, of the destination or of the source.
@@ -181,20 +181,20 @@ func addressTypeIn(dst bool, names ...string) condition {
 		if slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, kind) }) {
 			return wholeFlow, f
 		}
-		return nothing, f
+		return noPart, f
 	}
 }
 
 func containerTypeIn(names []string) condition {
-	result := condition(never)
+	result := condition(matchNone)
 	for _, name := range names {
 		switch strings.ToLower(name) {
 		case "unicast":
-			return always
+			return matchAll
 		case "local", "broadcast", "multicast", "anycast", "blackhole", "unreachable", "prohibit", "throw", "nat",
 			"xresolve", "unspec":
 		default:
-			result = cannotTell
+			result = matchUnknown
 		}
 	}
 	return result
@@ -202,27 +202,27 @@ func containerTypeIn(names []string) condition {
 
 // protocolIs matches packets of one of the protocols.
 func protocolIs(names ...string) condition {
-	set, ok := parsedNumbers(names, protocolNumber)
+	set, ok := parseNumbers(names, protocolNumber)
 	if !ok {
-		return cannotTell
+		return matchUnknown
 	}
 	return numberIn(func(f *flow) *numbers { return &f.protocols }, set)
 }
 
 // portIs matches by the destination port: "8472", "8000:9000", "8000-9000".
 func portIs(list []string) condition {
-	set, ok := parsedNumbers(list, noName)
+	set, ok := parseNumbers(list, noName)
 	if !ok {
-		return cannotTell
+		return matchUnknown
 	}
 	return numberIn(func(f *flow) *numbers { return &f.ports }, set)
 }
 
 // sourcePortIs matches by the source port.
 func sourcePortIs(list []string) condition {
-	set, ok := parsedNumbers(list, noName)
+	set, ok := parseNumbers(list, noName)
 	if !ok {
-		return cannotTell
+		return matchUnknown
 	}
 	return numberIn(func(f *flow) *numbers { return &f.sourcePorts }, set)
 }
@@ -248,7 +248,7 @@ func icmpTypeIs(v6 bool, list []string) condition {
 	var wanted, codes []string
 	for _, item := range list {
 		if item == "any" || item == "255" {
-			return always
+			return matchAll
 		}
 		kind, _, hasCode := strings.Cut(item, "/")
 		n, err := strconv.Atoi(kind)
@@ -261,13 +261,13 @@ func icmpTypeIs(v6 bool, list []string) condition {
 			}
 		}
 	}
-	set, ok := parsedNumbers(wanted, noName)
+	set, ok := parseNumbers(wanted, noName)
 	if !ok {
-		return never
+		return matchNone
 	}
 	c := numberIn(func(f *flow) *numbers { return &f.icmpTypes }, set)
 	if len(codes) > 0 {
-		c = and(c, narrowTo("code "+strings.Join(codes, ", ")))
+		c = matchBoth(c, narrowTo("code "+strings.Join(codes, ", ")))
 	}
 	return c
 }
@@ -277,7 +277,7 @@ func icmpTypeIs(v6 bool, list []string) condition {
 func tcpFlags(mask, set string) condition {
 	asked := strings.Contains(mask, "SYN") || mask == "ALL"
 	if set == "SYN" && asked || set == "NONE" && !asked {
-		return always
+		return matchAll
 	}
-	return never
+	return matchNone
 }

@@ -35,8 +35,8 @@ type (
 	}
 )
 
-// tableOf names a table within one listing.
-type tableOf struct{ family, name string }
+// tableName names a table within one listing.
+type tableName struct{ family, name string }
 
 // nftablesBases returns the base chains of one listing that packets between hosts pass. It leaves out tables for
 // which skip reports that another listing has them.
@@ -45,11 +45,11 @@ func nftablesBases(text []byte, skip func(family, table string) bool) ([]baseCha
 	if err := json.Unmarshal(text, &listing); err != nil {
 		return nil, fmt.Errorf("read what nft lists: %w", err)
 	}
-	sets := map[tableOf]map[string][]json.RawMessage{}
+	sets := map[tableName]map[string][]json.RawMessage{}
 	for _, o := range listing.Objects {
 		for _, s := range []*listedSet{o.Map, o.Set} {
 			if s != nil {
-				at := tableOf{s.Family, s.Table}
+				at := tableName{s.Family, s.Table}
 				if sets[at] == nil {
 					sets[at] = map[string][]json.RawMessage{}
 				}
@@ -57,10 +57,10 @@ func nftablesBases(text []byte, skip func(family, table string) bool) ([]baseCha
 			}
 		}
 	}
-	lines := map[tableOf]map[string][]line{}
+	lines := map[tableName]map[string][]line{}
 	for _, o := range listing.Objects {
 		if r := o.Rule; r != nil {
-			at := tableOf{r.Family, r.Table}
+			at := tableName{r.Family, r.Table}
 			if lines[at] == nil {
 				lines[at] = map[string][]line{}
 			}
@@ -71,7 +71,7 @@ func nftablesBases(text []byte, skip func(family, table string) bool) ([]baseCha
 	for _, o := range listing.Objects {
 		if c := o.Chain; c != nil && c.Hook != "" && !skip(c.Family, c.Table) {
 			if b, ok := c.base(); ok {
-				b.lines = lines[tableOf{c.Family, c.Table}]
+				b.lines = lines[tableName{c.Family, c.Table}]
 				out = append(out, b)
 			}
 		}
@@ -156,10 +156,10 @@ func (l *line) nftStatement(name string, body json.RawMessage) {
 	case "xt": // an extension of iptables
 		var extension struct{ Type, Name string }
 		if json.Unmarshal(body, &extension) != nil || extension.Type != "match" || extension.Name != "comment" {
-			l.conditions = append(l.conditions, cannotTell)
+			l.conditions = append(l.conditions, matchUnknown)
 		}
 	default: // a limit, a quota
-		l.conditions = append(l.conditions, cannotTell)
+		l.conditions = append(l.conditions, matchUnknown)
 	}
 }
 
@@ -167,7 +167,7 @@ func (l *line) nftStatement(name string, body json.RawMessage) {
 func nftVerdictMap(l line, words []string, body json.RawMessage, sets map[string][]json.RawMessage) []line {
 	var v struct{ Key, Data json.RawMessage }
 	unknown := []line{{
-		conditions: append(l.conditions, cannotTell),
+		conditions: append(l.conditions, matchUnknown),
 		action:     unknownAction,
 		text:       strings.Join(words, " ") + " vmap",
 	}}
@@ -225,7 +225,7 @@ func nftMatch(body json.RawMessage, sets map[string][]json.RawMessage) (conditio
 		Left, Right json.RawMessage
 	}
 	if err := json.Unmarshal(body, &m); err != nil {
-		return cannotTell, "…"
+		return matchUnknown, "…"
 	}
 	return nftCondition(m.Op, m.Left, m.Right, sets)
 }
@@ -243,7 +243,7 @@ func nftCondition(op string, left, right json.RawMessage, sets map[string][]json
 	}
 	elements, ok := nftElements(right, sets)
 	if json.Unmarshal(left, &l) != nil || !ok {
-		return cannotTell, "…"
+		return matchUnknown, "…"
 	}
 	values := make([]string, len(elements))
 	for i, e := range elements {
@@ -251,17 +251,17 @@ func nftCondition(op string, left, right json.RawMessage, sets map[string][]json
 	}
 	key, c := nftKey(l.Meta.Key, l.Payload.Protocol, l.Payload.Field, l.CT.Key, l.Fib.Result, l.Fib.Flags, values)
 	text := key + " " + nftValues(l.Meta.Key, values)
-	of := always // a field of one protocol is compared only for packets of that protocol
+	of := matchAll // a field of one protocol is compared only for packets of that protocol
 	if number, ok := protocolNumber(l.Payload.Protocol); ok && l.Meta.Key == "" {
 		of = numberIn(func(f *flow) *numbers { return &f.protocols }, oneNumber(number))
 	}
 	switch op {
 	case "==", "in":
-		return and(of, c), text
+		return matchBoth(of, c), text
 	case "!=":
-		return and(of, not(c)), key + " != " + nftValues(l.Meta.Key, values)
+		return matchBoth(of, negate(c)), key + " != " + nftValues(l.Meta.Key, values)
 	}
-	return cannotTell, key + " " + op + " …"
+	return matchUnknown, key + " " + op + " …"
 }
 
 // nftValues formats values as nft does, names of devices in quotes.
@@ -282,20 +282,20 @@ func nftValues(meta string, values []string) string {
 func nftKey(meta, protocol, field, ct, fib string, flags, values []string) (string, condition) {
 	switch {
 	case meta == "iifname" || meta == "iif":
-		return meta, arrivesOn(values...)
+		return meta, inDevice(values...)
 	case meta == "oifname" || meta == "oif":
-		return meta, leavesOn(values...)
+		return meta, outDevice(values...)
 	case meta == "l4proto" || meta == "protocol" || meta == "nfproto":
 		return "meta " + meta, nftProtocol(meta, values)
 	case meta != "":
-		return "meta " + meta, cannotTell
+		return "meta " + meta, matchUnknown
 	case ct == "state":
 		return "ct state", connState(values...)
 	case ct == "status": // of the connection's first packet before anything was done to it
 		if slices.Equal(values, []string{"dnat"}) || slices.Equal(values, []string{"snat"}) {
-			return "ct status", never
+			return "ct status", matchNone
 		}
-		return "ct status", cannotTell
+		return "ct status", matchUnknown
 	case fib == "type" && (slices.Equal(flags, []string{"daddr"}) || slices.Equal(flags, []string{"saddr"})):
 		return "fib " + flags[0] + " type", addressTypeIn(flags[0] == "daddr", values...)
 	case (protocol == "ip" || protocol == "ip6") && (field == "saddr" || field == "daddr"):
@@ -309,9 +309,9 @@ func nftKey(meta, protocol, field, ct, fib string, flags, values []string) (stri
 	case (protocol == "icmp" || protocol == "icmpv6") && field == "type":
 		return protocol + " " + field, icmpTypeIs(protocol == "icmpv6", values)
 	case protocol == "tcp" && field == "flags" && slices.Contains(values, "syn"):
-		return protocol + " " + field, always // of the first packet of a connection
+		return protocol + " " + field, matchAll // of the first packet of a connection
 	}
-	return strings.TrimSpace(protocol + " " + field), cannotTell
+	return strings.TrimSpace(protocol + " " + field), matchUnknown
 }
 
 func nftProtocol(meta string, values []string) condition {
@@ -326,7 +326,7 @@ func nftProtocol(meta string, values []string) condition {
 		if slices.ContainsFunc(values, func(v string) bool { return slices.Contains(family, v) }) {
 			return wholeFlow, f
 		}
-		return nothing, f
+		return noPart, f
 	}
 }
 
@@ -335,7 +335,7 @@ func nftAddresses(dst bool, values []string) condition {
 	for _, v := range values {
 		p, err := prefixOf(v)
 		if err != nil {
-			return cannotTell
+			return matchUnknown
 		}
 		prefixes = append(prefixes, p)
 	}

@@ -22,12 +22,12 @@ type forwardDrop struct {
 	family string // ip, ip6, or inet for both
 	table  string
 	chain  string
-	by     string // "policy drop", "rule drop", "rule reject"
+	reason string // "policy drop", "rule drop", "rule reject"
 }
 
 // String returns the chain in the notation of the program nft: "ip filter FORWARD (policy drop)".
 func (d forwardDrop) String() string {
-	return fmt.Sprintf("%s %s %s (%s)", d.family, d.table, d.chain, d.by)
+	return fmt.Sprintf("%s %s %s (%s)", d.family, d.table, d.chain, d.reason)
 }
 
 // readForwardDrops returns such chains, sorted. Rules of leno in nftables that accept forwarded packets cannot overrule
@@ -43,7 +43,7 @@ func readForwardDrops(ctx context.Context) ([]forwardDrop, error) {
 	}
 	conn, err := netfilter.Open()
 	if err != nil {
-		return withoutNFTables(err)
+		return ignoreMissingNFTables(err)
 	}
 	var out []forwardDrop
 	err = conn.Settled(func() error {
@@ -51,14 +51,14 @@ func readForwardDrops(ctx context.Context) ([]forwardDrop, error) {
 		return listForwardDrops(conn, &out)
 	})
 	if err = errors.Join(err, conn.CloseLasting()); err != nil {
-		return withoutNFTables(err)
+		return ignoreMissingNFTables(err)
 	}
 	slices.SortFunc(out, func(a, b forwardDrop) int { return strings.Compare(a.String(), b.String()) })
 	return out, nil
 }
 
-// withoutNFTables returns no chains where the kernel has no nf_tables, and the error otherwise.
-func withoutNFTables(err error) ([]forwardDrop, error) {
+// ignoreMissingNFTables returns no chains where the kernel has no nf_tables, and the error otherwise.
+func ignoreMissingNFTables(err error) ([]forwardDrop, error) {
 	if netfilter.IsNFTMissing(err) {
 		return nil, nil
 	}
@@ -85,8 +85,8 @@ func listForwardDrops(c *netfilter.Conn, out *[]forwardDrop) error {
 		if err != nil {
 			return err
 		}
-		if by := refusal(base.Policy, rules[chain.Name]); by != "" {
-			*out = append(*out, forwardDrop{family: family, table: chain.Table.Name, chain: chain.Name, by: by})
+		if by := findRefusal(base.Policy, rules[chain.Name]); by != "" {
+			*out = append(*out, forwardDrop{family: family, table: chain.Table.Name, chain: chain.Name, reason: by})
 		}
 	}
 	return nil
@@ -111,7 +111,7 @@ func forwardBases(ctx context.Context, skip map[string]bool) ([]baseChain, error
 			v4:    d.family != "ip6",
 			v6:    d.family != "ip",
 		}
-		if rule, found := strings.CutPrefix(d.by, "rule "); found {
+		if rule, found := strings.CutPrefix(d.reason, "rule "); found {
 			b.lines = map[string][]line{d.chain: {{text: rule, action: dropPacket}}}
 		} else {
 			b.drops = true
@@ -121,16 +121,16 @@ func forwardBases(ctx context.Context, skip map[string]bool) ([]baseChain, error
 	return out, nil
 }
 
-// refusal returns how a base chain refuses every new connection, for example "policy drop"; "" when it does not,
+// findRefusal returns how a base chain refuses every new connection, for example "policy drop"; "" when it does not,
 // or that is not sure.
-func refusal(policy nftables.ChainPolicy, rules []netfilter.NFTRule) string {
+func findRefusal(policy nftables.ChainPolicy, rules []netfilter.NFTRule) string {
 	for _, r := range rules {
 		verdict, always := endOfRule(r)
 		switch {
 		case verdict == "" || !always && (verdict == "drop" || verdict == "reject"):
 		case verdict == "accept" && isForEstablished(r):
 		case verdict == "return" && always:
-			return refusal(policy, nil)
+			return findRefusal(policy, nil)
 		case verdict == "drop" || verdict == "reject":
 			return "rule " + verdict
 		default:

@@ -120,7 +120,7 @@ func FuzzRefusal(f *testing.F) {
 	}
 	f.Fuzz(func(_ *testing.T, data []byte) {
 		if _, r, err := netfilter.ParseNFTRule(netlink.Message{Data: data}); err == nil {
-			refusal(nftables.ChainPolicyAccept, []netfilter.NFTRule{r})
+			findRefusal(nftables.ChainPolicyAccept, []netfilter.NFTRule{r})
 		}
 	})
 }

@@ -18,19 +18,19 @@ const maxNumber = 65535
 
 func oneNumber(n int) numbers { return numbers{{n, n}} }
 
-// whole returns n with nil written out as a range.
-func (n numbers) whole() numbers {
+// ranges returns n with nil written out as a range.
+func (n numbers) ranges() numbers {
 	if n == nil {
 		return numbers{{0, maxNumber}}
 	}
 	return n
 }
 
-// with returns the numbers that are in both, an empty set for none.
-func (n numbers) with(o numbers) numbers {
+// intersect returns the numbers that are in both, an empty set for none.
+func (n numbers) intersect(o numbers) numbers {
 	out := numbers{}
-	for _, a := range n.whole() {
-		for _, b := range o.whole() {
+	for _, a := range n.ranges() {
+		for _, b := range o.ranges() {
 			if first, last := max(a.first, b.first), min(a.last, b.last); first <= last {
 				out = append(out, numberRange{first, last})
 			}
@@ -40,10 +40,10 @@ func (n numbers) with(o numbers) numbers {
 	return out
 }
 
-// without returns the numbers that are only in n, an empty set for none.
-func (n numbers) without(o numbers) numbers {
+// subtract returns the numbers that are only in n, an empty set for none.
+func (n numbers) subtract(o numbers) numbers {
 	rest, next := numbers{}, 0
-	for _, r := range o.whole() {
+	for _, r := range o.ranges() {
 		if next < r.first {
 			rest = append(rest, numberRange{next, r.first - 1})
 		}
@@ -52,13 +52,13 @@ func (n numbers) without(o numbers) numbers {
 	if next <= maxNumber {
 		rest = append(rest, numberRange{next, maxNumber})
 	}
-	return n.with(rest)
+	return n.intersect(rest)
 }
 
-func (n numbers) equal(o numbers) bool { return slices.Equal(n.whole(), o.whole()) }
+func (n numbers) equal(o numbers) bool { return slices.Equal(n.ranges(), o.ranges()) }
 
 // contains reports whether n contains all of o.
-func (n numbers) contains(o numbers) bool { return n == nil || len(o.without(n)) == 0 }
+func (n numbers) contains(o numbers) bool { return n == nil || len(o.subtract(n)) == 0 }
 
 // text formats the numbers as "80, 443, 8000-9000", with names for numbers that have one.
 func (n numbers) text(name func(int) string) string {
@@ -73,8 +73,8 @@ func (n numbers) text(name func(int) string) string {
 	return strings.Join(out, ", ")
 }
 
-// parsedNumbers parses "80", "8000:9000" and "8000-9000"; names are looked up.
-func parsedNumbers(list []string, number func(name string) (int, bool)) (numbers, bool) {
+// parseNumbers parses "80", "8000:9000" and "8000-9000"; names are looked up.
+func parseNumbers(list []string, number func(name string) (int, bool)) (numbers, bool) {
 	var out numbers
 	one := func(text string) (int, bool) {
 		if n, err := strconv.Atoi(text); err == nil {

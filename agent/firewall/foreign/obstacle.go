@@ -27,9 +27,9 @@ func (o Obstacle) String() string {
 	return fmt.Sprintf("%s: %q%s: %s; %s", o.Where, o.Rule, more, o.Effect, o.Advice)
 }
 
-// obstacles returns what the host's rules do to each network's packets. bridges holds the device of each subnet's
+// findObstacles returns what the host's rules do to each network's packets. bridges holds the device of each subnet's
 // containers, where it is known. It is pure.
-func obstacles(bases []baseChain, paths []OverlayPath, bridges map[netip.Prefix]string) []Obstacle {
+func findObstacles(bases []baseChain, paths []OverlayPath, bridges map[netip.Prefix]string) []Obstacle {
 	var out []Obstacle
 	for _, p := range paths {
 		before := len(out)
@@ -45,10 +45,10 @@ func obstacles(bases []baseChain, paths []OverlayPath, bridges map[netip.Prefix]
 					findings = append(findings, inputDrops(bases, f)...)
 				}
 				for _, found := range findings {
-					o := p.obstacle(found)
+					o := p.newObstacle(found)
 					if key := (rule{o.Where, o.Rule, o.Partial}); found.isReportable() && !reported[key] {
 						reported[key] = true
-						out = gather(out, before, o)
+						out = addObstacle(out, before, o)
 					}
 				}
 			}
@@ -57,20 +57,20 @@ func obstacles(bases []baseChain, paths []OverlayPath, bridges map[netip.Prefix]
 	return out
 }
 
-// mostPartial limits how many rules of one place that drop only some packets are reported one by one for a network.
-const mostPartial = 20
+// maxPartial limits how many rules of one place that drop only some packets are reported one by one for a network.
+const maxPartial = 20
 
-// gather adds o to list, whose entries before from are of other networks. Rules of one place with the same advice
+// addObstacle adds o to list, whose entries before from are of other networks. Rules of one place with the same advice
 // become one entry, which counts them. Rules that drop only some packets stay separate, up to mostPartial, since it
 // matters what each drops.
-func gather(list []Obstacle, from int, o Obstacle) []Obstacle {
+func addObstacle(list []Obstacle, from int, o Obstacle) []Obstacle {
 	partial := 0
 	for i := from; i < len(list); i++ {
 		have := &list[i]
 		if have.Partial != o.Partial || have.Where != o.Where || !o.Partial && have.Advice != o.Advice {
 			continue
 		}
-		if partial++; !o.Partial || partial == mostPartial {
+		if partial++; !o.Partial || partial == maxPartial {
 			have.More++
 			return list
 		}
@@ -112,8 +112,8 @@ func inputDrops(bases []baseChain, f flow) []finding {
 // dockerTable is where Docker keeps its rules with nftables.
 const dockerTable = " docker-bridges"
 
-// isDirect reports whether the rule is Docker's against packets for containers' own addresses, whichever version wrote
-// it:
+// isAgainstDirectAccess reports whether the rule is Docker's against packets for containers' own addresses, whichever
+// version wrote it:
 //
 //	28.0 to 28.1  -t raw -A PREROUTING -p tcp -d 10.5.34.2 --dport 80 ! -i docker0 -j DROP
 //	from 28.2 on  -t raw -A PREROUTING -d 10.5.34.2 ! -i docker0 -j DROP
@@ -121,8 +121,8 @@ const dockerTable = " docker-bridges"
 //
 // (moby: libnetwork/drivers/bridge/port_mapping_linux.go at 28.0 and 28.1, later internal/iptabler/endpoint.go and
 // internal/nftabler/endpoint.go).
-func (f finding) isDirect() bool {
-	if f.what != dropPacket || f.base.hook != hookPrerouting || !f.flow.inbound || !f.flow.dst.IsSingleIP() {
+func (f finding) isAgainstDirectAccess() bool {
+	if f.action != dropPacket || f.base.hook != hookPrerouting || !f.flow.inbound || !f.flow.dst.IsSingleIP() {
 		return false
 	}
 	return strings.Contains(f.base.where, " table raw ") && strings.Contains(f.rule, "! -i ") ||
@@ -133,7 +133,7 @@ func (f finding) isDirect() bool {
 // against packets for containers' own addresses do not count: each drops the packets of one container, and together
 // they drop those of all.
 func (f finding) isPartial() bool {
-	return f.what == dropPacket && !f.whole && !f.isDirect() && !f.isSeparation()
+	return f.action == dropPacket && !f.wholeFlow && !f.isAgainstDirectAccess() && !f.isSeparation()
 }
 
 // isSeparation reports whether the rule is for all packets between this host's subnet and a subnet as large as a
@@ -143,12 +143,12 @@ func (f finding) isSeparation() bool {
 	if f.flow.inbound {
 		own, other = other, own
 	}
-	return f.flow.part() == "" && covers(own, f.flow.local) && other.Bits() <= f.flow.local.Bits()
+	return f.flow.partText() == "" && isCovering(own, f.flow.local) && other.Bits() <= f.flow.local.Bits()
 }
 
 // isReportable reports whether to report the rule: a change of source for only a part of the packets is left out.
 func (f finding) isReportable() bool {
-	return f.what == dropPacket || f.flow.part() == ""
+	return f.action == dropPacket || f.flow.partText() == ""
 }
 
 // isUFW reports whether ufw's default is at work: the rule is in one of ufw's chains, or it is the policy that ufw sets
@@ -157,7 +157,7 @@ func (f finding) isReportable() bool {
 func (f finding) isUFW() bool {
 	const chains = "ufw-"
 	if f.rule == policyDrop {
-		return f.base.jumps(f.chain, chains)
+		return f.base.hasJump(f.chain, chains)
 	}
 	return strings.HasPrefix(f.chain, chains) && !strings.HasPrefix(f.chain, chains+"user-")
 }
@@ -170,8 +170,8 @@ func (f finding) isSameRule(o finding) bool {
 	return f.base.where == o.base.where && f.chain == o.chain && f.rule == o.rule
 }
 
-// place returns where a rule is and its text.
-func (f finding) place() (where, rule string) {
+// location returns where a rule is and its text.
+func (f finding) location() (where, rule string) {
 	where, rule = f.base.table()+" chain "+f.chain, f.rule
 	if rule == policyDrop && strings.HasPrefix(f.base.where, "ip") {
 		rule = "policy DROP"
@@ -179,26 +179,26 @@ func (f finding) place() (where, rule string) {
 	return where, rule
 }
 
-// obstacle describes one finding on the path.
-func (p OverlayPath) obstacle(f finding) Obstacle {
-	where, rule := f.place()
+// newObstacle describes one finding on the path.
+func (p OverlayPath) newObstacle(f finding) Obstacle {
+	where, rule := f.location()
 	o := Obstacle{
 		Network: p.Network.Name,
 		Where:   where,
 		Rule:    rule,
 		Partial: f.isPartial(),
-		Effect:  f.effect(),
-		Advice:  p.advice(f),
+		Effect:  f.effectText(),
+		Advice:  p.adviceText(f),
 	}
 	if o.Partial {
-		o.Advice = "it may be intended; if it is not, remove it" + f.removal() + ", or: " + o.Advice
+		o.Advice = "it may be intended; if not, remove it" + f.removalCommand() + ", or: " + o.Advice
 	}
 	return o
 }
 
-// removal returns the command that removes a rule of iptables, in parentheses; "" for other rules, which are
+// removalCommand returns the command that removes a rule of iptables, in parentheses; "" for other rules, which are
 // identified by numbers that change.
-func (f finding) removal() string {
+func (f finding) removalCommand() string {
 	program, table, ok := strings.Cut(f.base.table(), " table ")
 	if !ok || !strings.HasPrefix(program, "ip") || f.rule == policyDrop {
 		return ""
@@ -206,13 +206,13 @@ func (f finding) removal() string {
 	return fmt.Sprintf(" (`%s -t %s -D %s %s`)", program, table, f.chain, f.rule)
 }
 
-// effect returns in words what the rule does to which packets.
-func (f finding) effect() string {
+// effectText returns in words what the rule does to which packets.
+func (f finding) effectText() string {
 	switch {
-	case f.what == translateSource:
+	case f.action == translateSource:
 		return "containers on other hosts see this host's address instead of the container's"
 	case f.isPartial():
-		what := f.flow.part()
+		what := f.flow.partText()
 		if what != "" {
 			what = ": " + what
 		}
@@ -221,9 +221,9 @@ func (f finding) effect() string {
 		return fmt.Sprintf("drops packets from %s for this host itself", f.flow.src)
 	case f.flow.inbound && f.flow.dst.IsSingleIP():
 		return fmt.Sprintf("drops packets of other hosts for the container %s", f.flow.dst.Addr())
-	case !f.whole && f.flow.inbound:
+	case !f.wholeFlow && f.flow.inbound:
 		return fmt.Sprintf("drops packets from %s for containers in %s", f.flow.src, f.flow.dst)
-	case !f.whole:
+	case !f.wholeFlow:
 		return fmt.Sprintf("drops packets of containers in %s for %s", f.flow.src, f.flow.dst)
 	case f.flow.inbound:
 		return fmt.Sprintf("drops packets of other hosts for containers in %s", f.flow.dst)
@@ -231,8 +231,8 @@ func (f finding) effect() string {
 	return fmt.Sprintf("drops packets of containers in %s for other hosts", f.flow.src)
 }
 
-// advice returns what the operator should do to let packets past the rule.
-func (p OverlayPath) advice(f finding) string {
+// adviceText returns what the operator should do to let packets past the rule.
+func (p OverlayPath) adviceText(f finding) string {
 	table, trusted := f.base.table(), strings.Join(p.Links, ":")
 	var pools []string // of the families that the chain is called for
 	for _, pool := range p.Network.Pools {
@@ -243,17 +243,17 @@ func (p OverlayPath) advice(f finding) string {
 	pool := strings.Join(pools, " and ")
 	docker := strings.HasSuffix(table, dockerTable)
 	switch {
-	case f.what == translateSource && (docker || strings.Contains(f.rule, "! -o ")):
+	case f.action == translateSource && (docker || strings.Contains(f.rule, "! -o ")):
 		advice := "start dockerd with --ip-masq=false, or make the Docker network with " +
 			"--opt com.docker.network.bridge.enable_ip_masquerade=false (`leno docker-opts` prints both)"
 		if !p.Network.IPMasq {
 			advice += ", and set ip_masq = true in this network's block"
 		}
 		return advice
-	case f.what == translateSource:
-		return fmt.Sprintf("leave packets from %s to %s out of that rule, or set ip_masq = true in this network's block",
+	case f.action == translateSource:
+		return fmt.Sprintf("exclude packets from %s to %s from that rule, or set ip_masq = true in this network's block",
 			f.flow.src, pool)
-	case f.isDirect():
+	case f.isAgainstDirectAccess():
 		return fmt.Sprintf("start dockerd with --allow-direct-routing (Docker 28.2 and later), or make the Docker network "+
 			"with --opt com.docker.network.bridge.trusted_host_interfaces=%s; before 28.2 start dockerd with "+
 			"DOCKER_INSECURE_NO_IPTABLES_RAW=1 in its environment (`leno docker-opts` prints what the installed version "+

@@ -241,7 +241,7 @@ func TestObstaclesOfIPTables(t *testing.T) {
 			if tt.bridge == "-" {
 				known = nil
 			}
-			got := obstacles(iptablesBases("iptables", false, tables), []OverlayPath{overlayPath(true, true)}, known)
+			got := findObstacles(iptablesBases("iptables", false, tables), []OverlayPath{overlayPath(true, true)}, known)
 			if diff := cmp.Diff(tt.want, places(got)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -282,7 +282,7 @@ func TestObstaclesOfInput(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := obstacles(iptablesBases("iptables", false, tables), []OverlayPath{overlayPath(true, true)}, bridges("docker0"))
+			got := findObstacles(iptablesBases("iptables", false, tables), []OverlayPath{overlayPath(true, true)}, bridges("docker0"))
 			if diff := cmp.Diff(tt.want, places(got)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -297,7 +297,7 @@ func TestObstaclesOfBothFamilies(t *testing.T) {
 	}
 	want := []string{"ip6tables table raw chain PREROUTING: -d fd00:5:0:22::2/128 ! -i docker0 -j DROP", "ip6tables table filter chain DOCKER: ! -i docker0 -o docker0 -j DROP",
 		"ip6tables table nat chain POSTROUTING: -s fd00:5:0:22::/64 ! -o docker0 -j MASQUERADE"}
-	if diff := cmp.Diff(want, places(obstacles(iptablesBases("ip6tables", true, tables), []OverlayPath{overlayPath(true, true)}, bridges("docker0")))); diff != "" {
+	if diff := cmp.Diff(want, places(findObstacles(iptablesBases("ip6tables", true, tables), []OverlayPath{overlayPath(true, true)}, bridges("docker0")))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -314,14 +314,14 @@ func TestObstacleAdvice(t *testing.T) {
 		{"many", raw("-A PREROUTING -d 10.5.34.2/32 ! -i docker0 -j DROP\n-A PREROUTING -d 10.5.34.3/32 ! -i docker0 -j DROP\n-A PREROUTING -d 10.5.34.4/32 ! -i docker0 -j DROP\n"), true, true, []string{"(and 2 like it)"}},
 		{"masquerade", nat("-A POSTROUTING -s 10.5.34.0/24 ! -o docker0 -j MASQUERADE\n"), true, true, []string{"this host's address instead of the container's", "--ip-masq=false", "enable_ip_masquerade=false"}},
 		{"masquerade instead of us", nat("-A POSTROUTING -s 10.5.34.0/24 ! -o docker0 -j MASQUERADE\n"), true, false, []string{"and set ip_masq = true"}},
-		{"masquerade of others", nat("-A POSTROUTING -j MASQUERADE\n"), true, false, []string{"leave packets from 10.5.34.0/24 to 10.5.0.0/16 out of that rule"}},
+		{"masquerade of others", nat("-A POSTROUTING -j MASQUERADE\n"), true, false, []string{"exclude packets from 10.5.34.0/24 to 10.5.0.0/16 from that rule"}},
 		{"policy without us", filter("DROP", ""), false, true, []string{`chain FORWARD: "policy DROP"`, "drops packets of other hosts for containers in 10.5.34.0/24", "set forward = true"}},
 		{"policy with us", filter("DROP", ""), true, true, []string{"accept packets from and to 10.5.0.0/16 there"}},
 		{"UFW", filter("ACCEPT", ":ufw-x - [0:0]\n-A FORWARD -j ufw-x\n-A ufw-x -j REJECT\n"), true, true, []string{"`ufw route allow from 10.5.0.0/16 to 10.5.0.0/16`"}},
 		{"UFW's policy", filter("DROP", ":ufw-before-forward - [0:0]\n-A FORWARD -j ufw-before-forward\n-A ufw-before-forward -p icmp -m icmp --icmp-type 8 -j ACCEPT\n"), false, true, []string{`chain FORWARD: "policy DROP"`, "`ufw route allow from 10.5.0.0/16 to 10.5.0.0/16`"}},
 		{"a rule of UFW's administrator", filter("DROP", ":ufw-user-forward - [0:0]\n-A FORWARD -j ufw-user-forward\n-A ufw-user-forward -s 10.5.0.0/16 -j DROP\n"), true, true, []string{"chain ufw-user-forward", "accept packets from and to 10.5.0.0/16 there, before that rule"}},
 		{"a port", filter("ACCEPT", "-A FORWARD -d 10.5.34.0/24 -p tcp -m multiport --dports 80,8000:9000 -j DROP\n"), true, true, []string{
-			"drops some packets between containers, those from 10.5.0.0/16 to 10.5.34.0/24: TCP, to port 80, 8000-9000", "it may be intended; if it is not, remove it (`iptables -t filter -D FORWARD -d 10.5.34.0/24 -p tcp -m multiport --dports 80,8000:9000 -j DROP`), or: accept packets from and to 10.5.0.0/16 there, before that rule"}},
+			"drops some packets between containers, those from 10.5.0.0/16 to 10.5.34.0/24: TCP, to port 80, 8000-9000", "it may be intended; if not, remove it (`iptables -t filter -D FORWARD -d 10.5.34.0/24 -p tcp -m multiport --dports 80,8000:9000 -j DROP`), or: accept packets from and to 10.5.0.0/16 there, before that rule"}},
 		{"all but a peer", filter("ACCEPT", "-A FORWARD ! -s 10.5.77.0/24 -p icmp -m icmp --icmp-type 8 -j DROP\n"), true, true, []string{"ICMP, type 8, not from 10.5.77.0/24"}},
 		{"a peer's subnet", filter("ACCEPT", "-A FORWARD -s 10.5.77.0/24 -j DROP\n"), true, true, []string{"drops packets from 10.5.77.0/24 for containers in 10.5.34.0/24"}},
 		{"for a peer's subnet", filter("ACCEPT", "-A FORWARD -d 10.5.77.0/24 -j DROP\n"), true, true, []string{"drops packets of containers in 10.5.34.0/24 for 10.5.77.0/24"}},
@@ -335,7 +335,7 @@ func TestObstacleAdvice(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := obstacles(iptablesBases("iptables", false, tables), []OverlayPath{overlayPath(tt.forward, tt.masq)}, bridges("docker0"))
+			got := findObstacles(iptablesBases("iptables", false, tables), []OverlayPath{overlayPath(tt.forward, tt.masq)}, bridges("docker0"))
 			if len(got) != 1 {
 				t.Fatalf("%v", got)
 			}
@@ -362,8 +362,8 @@ func TestManyPartialObstacles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := obstacles(iptablesBases("iptables", false, tables), []OverlayPath{overlayPath(true, true)}, bridges("docker0"))
-	if last := got[len(got)-1]; len(got) != mostPartial || last.More != 50-mostPartial {
+	got := findObstacles(iptablesBases("iptables", false, tables), []OverlayPath{overlayPath(true, true)}, bridges("docker0"))
+	if last := got[len(got)-1]; len(got) != maxPartial || last.More != 50-maxPartial {
 		t.Errorf("%d rules are reported, and %d counted", len(got), last.More)
 	}
 }
@@ -373,7 +373,7 @@ func TestNumbers(t *testing.T) {
 		if list == "" {
 			return nil
 		}
-		n, ok := parsedNumbers(strings.Split(list, ","), noName)
+		n, ok := parseNumbers(strings.Split(list, ","), noName)
 		if !ok {
 			t.Fatal(list)
 		}
@@ -390,7 +390,7 @@ func TestNumbers(t *testing.T) {
 		{"", "", "0-65535", ""},
 	} {
 		a, b := parse(tt.a), parse(tt.b)
-		if with, without := text(a.with(b)), text(a.without(b)); with != tt.with || without != tt.without {
+		if with, without := text(a.intersect(b)), text(a.subtract(b)); with != tt.with || without != tt.without {
 			t.Errorf("%q and %q: with %q, without %q", tt.a, tt.b, with, without)
 		}
 		if got := b.contains(a); got != (tt.without == "") {
@@ -398,11 +398,11 @@ func TestNumbers(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "x", "90-80", "70000", "-1"} {
-		if n, ok := parsedNumbers([]string{bad}, noName); ok {
+		if n, ok := parseNumbers([]string{bad}, noName); ok {
 			t.Errorf("%q is %v", bad, n)
 		}
 	}
-	if n, ok := parsedNumbers([]string{"ipv6-icmp", "17"}, protocolNumber); !ok || n.text(protocolName) != "UDP, ICMPv6" {
+	if n, ok := parseNumbers([]string{"ipv6-icmp", "17"}, protocolNumber); !ok || n.text(protocolName) != "UDP, ICMPv6" {
 		t.Errorf("%v", n)
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // readBaseChains returns every base chain of this host that packets between hosts pass.
-func readBaseChains(ctx context.Context) (out []baseChain, silent bool, err error) {
+func readBaseChains(ctx context.Context) (out []baseChain, unannounced bool, err error) {
 	var errs, incomplete []error
 	// nft also lists what iptables-nft wrote, as far as it understands it.
 	read := map[string]bool{}
@@ -26,12 +26,12 @@ func readBaseChains(ctx context.Context) (out []baseChain, silent bool, err erro
 			switch {
 			case errors.As(err, new(*netfilter.UnreadableError)):
 				incomplete = append(incomplete, err) // nft shows the other tables
-			case err != nil && !netfilter.IsUnsupported(err) && !isForOthers(variant, err):
+			case err != nil && !netfilter.IsUnsupported(err) && !isUnneededRight(variant, err):
 				errs = append(errs, err)
 			}
 			bases := iptablesBases(filepath.Base(path), of.family == "ip6", tables)
 			if out = append(out, bases...); variant == netfilter.VariantLegacy {
-				silent = silent || len(tables) > 0
+				unannounced = unannounced || len(tables) > 0
 				continue
 			}
 			for name := range tables {
@@ -42,7 +42,7 @@ func readBaseChains(ctx context.Context) (out []baseChain, silent bool, err erro
 	path, err := exec.LookPath("nft")
 	if err != nil {
 		bases, err := forwardBases(ctx, read)
-		return append(out, bases...), silent, errors.Join(append(append(errs, incomplete...), err)...)
+		return append(out, bases...), unannounced, errors.Join(append(append(errs, incomplete...), err)...)
 	}
 	text, err := netfilter.Run(ctx, "", path, "-j", "list", "ruleset")
 	if err == nil {
@@ -53,18 +53,18 @@ func readBaseChains(ctx context.Context) (out []baseChain, silent bool, err erro
 	if err != nil && !netfilter.IsUnsupported(err) {
 		errs = append(errs, err)
 	}
-	return out, silent, errors.Join(errs...)
+	return out, unannounced, errors.Join(errs...)
 }
 
-// isForOthers reports whether a listing failed for lack of a right that the agent does not need: only root and its
+// isUnneededRight reports whether a listing failed for lack of a right that the agent does not need: only root and its
 // group can read the list of legacy tables, and an agent that writes no such rules runs without that right. An agent
 // that writes them gets the same error in its own check.
-func isForOthers(variant string, err error) bool {
+func isUnneededRight(variant string, err error) bool {
 	return variant == netfilter.VariantLegacy && errors.Is(err, unix.EPERM)
 }
 
-// bridgesOf returns the devices that have addresses of the host's subnets: those that containers are connected to.
-func bridgesOf(paths []OverlayPath) (map[netip.Prefix]string, error) {
+// readBridges returns the devices that have addresses of the host's subnets: those that containers are connected to.
+func readBridges(paths []OverlayPath) (map[netip.Prefix]string, error) {
 	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)

@@ -170,7 +170,7 @@ func TestObstaclesOfNFTables(t *testing.T) {
 		{name: "policy, states by map", rules: chain("ct state vmap { established : accept, related : accept, new : accept }")},
 		{name: "a set", rules: strings.ReplaceAll(chain("ip saddr @peers drop"), "policy drop", "policy accept"), want: []string{"nftables table inet x chain forward: ip saddr { 10.5.77.0/24, 192.0.2.1 } drop"}},
 		{name: "a port", rules: open(chain("ip daddr 10.5.34.0/24 tcp dport 80 drop")), want: []string{"nftables table inet x chain forward: ip daddr 10.5.34.0/24 tcp dport 80 drop (part)"},
-			advice: "it may be intended; if it is not, remove it, or: accept packets from and to 10.5.0.0/16 and fd00:5::/48 there, before that rule"},
+			advice: "it may be intended; if not, remove it, or: accept packets from and to 10.5.0.0/16 and fd00:5::/48 there, before that rule"},
 		{name: "several ports", rules: open(chain("tcp dport { 25, 1000-2000 } counter reject")), want: []string{"nftables table inet x chain forward: tcp dport { 25, 1000-2000 } reject (part)"}},
 		{name: "all ports but one", rules: open(chain("tcp dport != 80 drop")), want: []string{"nftables table inet x chain forward: tcp dport != 80 drop (part)"}},
 		{name: "all protocols but one", rules: open(chain("meta l4proto != tcp drop")), want: []string{"nftables table inet x chain forward: meta l4proto != tcp drop (part)"}},
@@ -274,7 +274,7 @@ func FuzzObstaclesOfNFTables(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		bases, err := nftablesBases(text, func(string, string) bool { return false })
 		if err == nil {
-			obstacles(bases, []OverlayPath{overlayPath(true, true)}, bridges("docker0"))
+			findObstacles(bases, []OverlayPath{overlayPath(true, true)}, bridges("docker0"))
 		}
 	})
 }
@@ -283,7 +283,7 @@ func FuzzObstaclesOfIPTables(f *testing.F) {
 	f.Add(docker28)
 	f.Fuzz(func(t *testing.T, text string) {
 		if tables, err := netfilter.ParseSave(text); err == nil {
-			obstacles(iptablesBases("iptables", false, tables), []OverlayPath{overlayPath(true, true)}, bridges("docker0"))
+			findObstacles(iptablesBases("iptables", false, tables), []OverlayPath{overlayPath(true, true)}, bridges("docker0"))
 		}
 	})
 }
@@ -307,8 +307,8 @@ func TestObstaclesWithoutRights(t *testing.T) {
 	}
 }
 
-// TestReader checks that rules are read again after each change, of either kind and of the bridges, and not without one:
-// the programs that list them are counted.
+// TestReader checks that rules are read again after each change, of either kind and of the bridges, and not without
+// one: the programs that list them are counted.
 func TestReader(t *testing.T) {
 	ns, s, r := nstest.New(t), firewalltest.NewPrograms(t), NewReader()
 	log := filepath.Join(s.Dir, "log")
@@ -361,8 +361,8 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// A table that iptables-nft cannot show is read with nft, and without nft it is an error that names the table: its rules
-// are unknown.
+// A table that iptables-nft cannot show is read with nft, and without nft it is an error that names the table: its
+// rules are unknown.
 func TestUnreadableTable(t *testing.T) {
 	ns := nstest.New(t)
 	addDocker0(ns)

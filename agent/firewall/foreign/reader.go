@@ -12,9 +12,9 @@ import (
 	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
-// rereadAfter is how long a Reader relies on the kernel's word that no rule changed. Elements that packets add to a set
-// of nftables are no change of rules.
-const rereadAfter = 10 * time.Minute
+// maxReadingAge is how long a Reader relies on the kernel's word that no rule changed. Elements that packets add to a
+// set of nftables are no change of rules.
+const maxReadingAge = 10 * time.Minute
 
 // A Reader finds the rules of other programs that keep containers of this host and of others from reaching each other.
 // It reads rules only when the kernel shows that one has changed, because a reading starts ten programs. They start
@@ -31,8 +31,8 @@ type reading struct {
 	paths   []OverlayPath
 	bridges map[netip.Prefix]string
 
-	found  []Obstacle
-	silent bool
+	found       []Obstacle
+	unannounced bool
 }
 
 // NewReader returns a Reader that has read nothing.
@@ -42,20 +42,20 @@ func NewReader() *Reader { return &Reader{seed: maphash.MakeSeed()} }
 // are marked as partial. It changes nothing and reports only what it is sure of, so an empty result is no proof. silent
 // reports that there are rules in iptables-legacy, whose changes the kernel does not announce. It continues after a
 // program fails and joins the errors; one that is not installed has no rules.
-func (r *Reader) Obstacles(ctx context.Context, paths []OverlayPath) (found []Obstacle, silent bool, err error) {
+func (r *Reader) Obstacles(ctx context.Context, paths []OverlayPath) (found []Obstacle, unannounced bool, err error) {
 	stamp, unknown := netfilter.Stamp(r.seed) // before the reading, so that later changes show
-	bridges, unlisted := bridgesOf(paths)
+	bridges, unlisted := readBridges(paths)
 	last := r.last
-	if unknown == nil && unlisted == nil && !last.at.IsZero() && time.Since(last.at) < rereadAfter &&
+	if unknown == nil && unlisted == nil && !last.at.IsZero() && time.Since(last.at) < maxReadingAge &&
 		stamp == last.stamp &&
 		maps.Equal(bridges, last.bridges) && reflect.DeepEqual(paths, last.paths) {
-		return last.found, last.silent, nil
+		return last.found, last.unannounced, nil
 	}
-	bases, silent, err := readBaseChains(ctx)
-	found, err = obstacles(bases, paths, bridges), errors.Join(err, unlisted)
+	bases, unannounced, err := readBaseChains(ctx)
+	found, err = findObstacles(bases, paths, bridges), errors.Join(err, unlisted)
 	r.last = reading{}
 	if unknown == nil && err == nil {
-		r.last = reading{time.Now(), stamp, paths, bridges, found, silent}
+		r.last = reading{time.Now(), stamp, paths, bridges, found, unannounced}
 	}
-	return found, silent, err
+	return found, unannounced, err
 }

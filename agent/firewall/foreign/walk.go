@@ -10,37 +10,37 @@ import (
 
 // finding is one result of a walk through a base chain.
 type finding struct {
-	base  baseChain
-	chain string
-	rule  string
-	flow  flow
-	what  action
-	whole bool // all packets of the flow
+	base      baseChain
+	chain     string
+	rule      string
+	flow      flow
+	action    action
+	wholeFlow bool // all packets of the flow
 }
 
 // walk follows a flow through a base chain.
 type walk struct {
-	base  baseChain
-	flow  flow   // the whole flow
-	gone  []flow // parts with an indeterminate outcome: accepted, perhaps, or sent elsewhere
-	found []finding
-	depth int
-	work  int  // comparisons made
-	lost  bool // it was too long: later results are not sure
+	base      baseChain
+	flow      flow   // the whole flow
+	uncertain []flow // parts with an indeterminate outcome: possibly accepted or sent to another chain
+	found     []finding
+	depth     int
+	work      int  // comparisons made
+	exceeded  bool // it exceeded a bound: later results are not certain
 }
 
 // Bounds of a walk. The kernel allows 16 jumps; chains that jump to each other in many ways could make a walk
 // endless.
 const (
-	deepestWalk = 17
-	longestWalk = 300_000
+	maxDepth       = 17
+	maxComparisons = 300_000
 )
 
 // run returns what certainly happens to the flow.
 func (w *walk) run(f flow) []finding {
 	w.flow = f
-	if ended := w.chain(w.base.chain, f); !ended && w.base.drops && !w.lost {
-		w.find(w.base.chain, policyDrop, f, dropPacket)
+	if ended := w.followChain(w.base.chain, f); !ended && w.base.drops && !w.exceeded {
+		w.addFinding(w.base.chain, policyDrop, f, dropPacket)
 	}
 	return w.found
 }
@@ -48,32 +48,32 @@ func (w *walk) run(f flow) []finding {
 // policyDrop replaces the rule's text where the chain's policy drops.
 const policyDrop = "policy drop"
 
-func (w *walk) find(chain, rule string, f flow, what action) {
-	w.work += len(w.gone)
-	if !slices.ContainsFunc(w.gone, f.within) {
-		w.found = append(w.found, finding{w.base, chain, rule, f, what, w.flow.within(f)})
+func (w *walk) addFinding(chain, rule string, f flow, what action) {
+	w.work += len(w.uncertain)
+	if !slices.ContainsFunc(w.uncertain, f.isWithin) {
+		w.found = append(w.found, finding{w.base, chain, rule, f, what, w.flow.isWithin(f)})
 	}
 }
 
-// chain walks one chain and reports whether all of the flow ended there.
-func (w *walk) chain(name string, f flow) (ended bool) {
+// followChain walks one chain and reports whether all of the flow ended there.
+func (w *walk) followChain(name string, f flow) (ended bool) {
 	w.depth++
 	defer func() { w.depth-- }()
 	for _, l := range w.base.lines[name] {
 		w.work++
-		w.lost = w.lost || w.depth > deepestWalk || w.work > longestWalk
-		if w.lost {
+		w.exceeded = w.exceeded || w.depth > maxDepth || w.work > maxComparisons
+		if w.exceeded {
 			return false
 		}
 		a, part := l.match(f)
-		if a == nothing {
+		if a == noPart {
 			continue
 		}
 		switch l.action {
 		case continueChain:
 			continue
 		case jumpToChain, gotoChain:
-			if w.follow(l, a, part) {
+			if w.followJump(l, a, part) {
 				return true
 			}
 			if l.action == jumpToChain {
@@ -83,26 +83,26 @@ func (w *walk) chain(name string, f flow) (ended bool) {
 			if a == indeterminate {
 				continue // a rule that drops them later certainly does so
 			}
-			w.find(name, l.text, part, l.action)
+			w.addFinding(name, l.text, part, l.action)
 		}
 		if a == wholeFlow && l.action != unknownAction {
 			return l.action != returnToCaller && l.action != gotoChain
 		}
-		w.gone = append(w.gone, part) // later rules get the rest
+		w.uncertain = append(w.uncertain, part) // later rules get the rest
 	}
 	return false
 }
 
-// follow walks through the chain that a rule jumps to, and reports whether all of the flow ended there. If the jump
+// followJump walks through the chain that a rule jumps to, and reports whether all of the flow ended there. If the jump
 // may not be taken, no result in that chain is sure.
-func (w *walk) follow(l line, a extent, part flow) (ended bool) {
+func (w *walk) followJump(l line, a extent, part flow) (ended bool) {
 	before := len(w.found)
-	ended = w.chain(l.to, part)
+	ended = w.followChain(l.to, part)
 	if a == indeterminate {
 		w.found = w.found[:before]
 	}
 	if ended && a != wholeFlow {
-		w.gone = append(w.gone, part)
+		w.uncertain = append(w.uncertain, part)
 	}
 	return ended && a == wholeFlow
 }
@@ -120,8 +120,8 @@ func trace(bases []baseChain, f flow) []finding {
 			continue
 		}
 		for _, found := range (&walk{base: b}).run(f) {
-			if found.what == translateSource && found.isOurs() {
-				if found.whole {
+			if found.action == translateSource && found.isOurs() {
+				if found.wholeFlow {
 					return out
 				}
 				continue

@@ -37,7 +37,7 @@ func (c *checks) record(now time.Time, healed []backend.Repair) {
 	single, repeated := c.flapping.Record(now, healed)
 	if len(single) > 0 {
 		log.Warn("datapath was changed by another program, repaired", "repaired", flapping.Sentence(single))
-		c.report.Event(api.EventDrift, api.Warning, "changed by another program, repaired:  "+flapping.Sentence(single),
+		c.report.Event(api.EventDrift, api.Warning, "changed by another program, repaired: "+flapping.Sentence(single),
 			map[string]string{"fault": single[0].Fault})
 	}
 	for _, q := range repeated {
