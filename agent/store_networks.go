@@ -22,8 +22,9 @@ func (a *Agent) watchNetworks(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			if a.env.Reports.Health.Set("", check, api.Warning, fmt.Sprintf("%s: %v", a.o.RegistryName, err)) {
-				a.log.Warn("registry cannot be read, packets keep flowing", "registry", a.o.RegistryName, "error", err)
+			reason := registry.Reason(err)
+			if a.env.Reports.Health.Set("", check, api.Warning, a.o.RegistryName+": "+reason) {
+				a.log.Warn("registry cannot be read, packets keep flowing", "registry", a.o.RegistryName, "error", reason)
 			}
 			index = 0 // the first read after an outage must not wait for a change
 			if err := backoff.Wait(ctx, err, nil); err != nil {

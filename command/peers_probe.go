@@ -184,7 +184,7 @@ func probeNotes(p api.PeerProbe) []string {
 			out = append(out, fmt.Sprintf("%s: %s does not answer echo requests, although packets for its containers pass: "+
 				"full-size packets were not tested", p.Node, way.To))
 		default:
-			out = append(out, fmt.Sprintf("%s: %s does not answer echo requests over the underlay, although the overlay " +
+			out = append(out, fmt.Sprintf("%s: %s does not answer echo requests over the underlay, although the overlay "+
 				"works. "+
 				"Let ICMP pass: path MTU discovery needs it", p.Node, way.To))
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Implementations wrap the sentinels with what was being done and, where there is one, the record's name.
@@ -103,4 +104,23 @@ func Wrap(err error, format string, args ...any) error {
 		return err
 	}
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
+}
+
+// Reason returns the text of an error. If the store was unavailable, it leaves out which request failed: the same cause
+// makes all of them fail.
+func Reason(err error) string {
+	text, unavailable := err.Error(), ErrUnavailable.Error()
+	if i := strings.Index(text, unavailable); i >= 0 && errors.Is(err, ErrUnavailable) {
+		return text[i:]
+	}
+	return text
+}
+
+// Brief returns ErrUnavailable alone for an error that means that, and any other error unchanged. It is for checks of a
+// network: the agent's check of the store has the cause.
+func Brief(err error) error {
+	if errors.Is(err, ErrUnavailable) {
+		return ErrUnavailable
+	}
+	return err
 }

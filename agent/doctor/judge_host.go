@@ -173,7 +173,7 @@ func (v *verdict) judgeStore() {
 	case errors.Is(s.Err, registry.ErrDenied):
 		v.add(newFault(text.check, "", "", tried, s.Name+": "+s.Err.Error(), text.denied))
 	case s.Err != nil:
-		v.add(newFault(text.check, "", "", tried, s.Name+": "+s.Err.Error(), text.unreachable))
+		v.add(newFault(text.check, "", "", tried, s.Name+": "+registry.Reason(s.Err), text.unreachable))
 		return
 	default:
 		v.add(newOK(text.check, "", tried, "%s answers", s.Name))

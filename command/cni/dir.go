@@ -71,7 +71,7 @@ func checkDataDir(dir string) error {
 				return fmt.Errorf("dataDir: %w", err)
 			}
 			if err := checkPlace(at, info, at == real && existing == dir); err != nil {
-				return fmt.Errorf("dataDir %s: %w; use a directory that only root can write to, with parents that only root " +
+				return fmt.Errorf("dataDir %s: %w; use a directory that only root can write to, with parents that only root "+
 					"can write to", dir, err)
 			}
 			if at == "/" {

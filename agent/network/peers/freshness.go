@@ -39,7 +39,7 @@ func (f *Follower) checkSnapshot(before bool) (warns bool) {
 	last, log := f.Followed(), f.o.Report.Log()
 	switch {
 	case isFailing:
-		if f.o.Report.Check(health.Snapshot, api.Warning, fmt.Sprintf("%s: %v", staleReason(last), err)) {
+		if f.o.Report.Check(health.Snapshot, api.Warning, fmt.Sprintf("%s: %v", staleReason(last), registry.Brief(err))) {
 			log.Warn("leases could not be read, peers keep their routes", "error", err)
 		}
 		return true
