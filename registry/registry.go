@@ -162,21 +162,21 @@ type Claim struct {
 	MTU       int          // of the overlay, in bytes
 	Backend   Backend      // type, and attributes that peers need
 
-	Session string        // session of an earlier process to adopt, "" for none
-	Prefer  netip.Prefix  // subnet held before, invalid for none
-	Running bool          // the host is using Prefer: it has lost the record, not the subnet
-	Lately  bool          // the host held Prefer less than Hold ago, so no other host was given it
-	Since   uint64        // ModifyIndex of the host's last record on Prefer, 0 when not known
-	Avoid   netip.Prefix  // subnet that was revoked from the host, taken only as a last resort; invalid for none
-	Lost    time.Time     // when the host saw that the store had lost the network, zero for never
-	TTL     time.Duration // a session lives between one and two TTLs after its last renewal
-	Hold    time.Duration // how long a lapsed lease is kept for its host
-	Exactly bool          // Prefer or nothing, on behalf of a host that is elsewhere: see Choose
+	Session   string        // session of an earlier process to adopt, "" for none
+	Prefer    netip.Prefix  // subnet held before, invalid for none
+	Running   bool          // the host is using Prefer: it has lost the record, not the subnet
+	RecentUse bool          // the host held Prefer less than Hold ago, so no other host was given it
+	Since     uint64        // ModifyIndex of the host's last record on Prefer, 0 when not known
+	Avoid     netip.Prefix  // subnet that was revoked from the host, taken only as a last resort; invalid for none
+	Lost      time.Time     // when the host saw that the store had lost the network, zero for never
+	TTL       time.Duration // a session lives between one and two TTLs after its last renewal
+	Hold      time.Duration // how long a lapsed lease is kept for its host
+	Exactly   bool          // Prefer or nothing, on behalf of a host that is elsewhere: see Choose
 }
 
-// TakesBack reports whether the host is using subnet, or held it lately.
+// TakesBack reports whether the host is using subnet, or held it recently.
 func (c Claim) TakesBack(subnet netip.Prefix) bool {
-	return (c.Running || c.Lately) && c.Prefer == subnet
+	return (c.Running || c.RecentUse) && c.Prefer == subnet
 }
 
 // Holder is a host that has a session for a network; the session holds the host's lease there.

@@ -86,9 +86,9 @@ func TestFaultsOfAnApply(t *testing.T) {
 	})
 }
 
-// TestQuarrel: a program that undoes repairs is named in health and events and slows the host down, and has no other
+// TestDriftConflict: a program that undoes repairs is named in health and events and slows the host down, and has no other
 // effect.
-func TestQuarrel(t *testing.T) {
+func TestDriftConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newMember(t, memory.New(), "a").start()
 		a.ready()

@@ -242,7 +242,7 @@ func TestLeaveWithdrawn(t *testing.T) {
 }
 
 // TestNotRenewedForLongerThanHold: a host that could not renew its lease for longer than hold is not ready, because
-// another host may have its subnet. Packets flow, and everything is well again once the lease is renewed.
+// another host may have its subnet. Packets flow, and everything recovers once the lease is renewed.
 func TestNotRenewedForLongerThanHold(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -107,7 +107,7 @@ func (d *OutageDetector) report() {
 	}
 }
 
-// isNeeded reports whether any loop has failed lately. Each one that still fails does so again within its pauses.
+// isNeeded reports whether any loop has failed recently. Each one that still fails does so again within its pauses.
 func (d *OutageDetector) isNeeded() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

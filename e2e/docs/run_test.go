@@ -179,7 +179,7 @@ func (r *reader) outcome(m *machine, b docpages.Block, line, output string) erro
 	return lab.WaitFor(ctx, "the page's output", once)
 }
 
-// mend blocks until all hosts are well again. If a command made host-a leave the network, host-a
+// mend blocks until all hosts are healthy again. If a command made host-a leave the network, host-a
 // joins it again.
 func (r *reader) mend() {
 	r.w.T.Helper()

@@ -219,7 +219,7 @@ func (c *checker) unread(l Claim) time.Duration {
 }
 
 // forgeryNamed reports whether a claim warns only of records or of its lease, while a stranger's records about hosts of the
-// network are there, or were until lately.
+// network are there, or were until a short time ago.
 func (c *checker) forgeryNamed(l Claim) bool {
 	return l.Status == api.Warning && (strings.HasPrefix(l.Trouble, "records ") || strings.HasPrefix(l.Trouble, "lease ")) &&
 		slices.ContainsFunc(c.Forgeries, func(x Forgery) bool {
@@ -231,7 +231,7 @@ func (c *checker) forgeryNamed(l Claim) bool {
 var noHandshake = regexp.MustCompile(`no handshake with ([^;]+);`)
 
 // peerAway reports whether a claim warns only that there is no handshake with hosts that were disturbed
-// until lately. The agent cannot know that.
+// until a short time ago. The agent cannot know that.
 func (c *checker) peerAway(l Claim) bool {
 	named := noHandshake.FindStringSubmatch(l.Trouble)
 	if l.Status != api.Warning || !strings.HasPrefix(l.Trouble, "routes ") || named == nil {

@@ -119,7 +119,7 @@ func (c *checker) countMoves() (n int) {
 }
 
 // recoveries measures, for every fault that was undone, how long it took from then until the agents
-// concerned were well again: responding, with a subnet, passing.
+// concerned had recovered: responding, with a subnet, passing.
 func (c *checker) recoveries() map[Kind]Recovery {
 	took := map[Kind][]time.Duration{}
 	for _, s := range c.Silences {
@@ -222,7 +222,7 @@ func (r Report) Text(out io.Writer) error {
 	for _, kind := range slices.Sorted(maps.Keys(r.Faults)) {
 		line := fmt.Sprintf("  %-19s %3d", kind, r.Faults[kind])
 		if w, ok := r.Recovery[kind]; ok {
-			line += fmt.Sprintf("   well again after %.1f s, at most %.1f s", w.Median.Seconds(), w.Max.Seconds())
+			line += fmt.Sprintf("   recovered after %.1f s, at most %.1f s", w.Median.Seconds(), w.Max.Seconds())
 		}
 		fmt.Fprintln(out, line)
 	}

@@ -21,7 +21,7 @@ import (
 //	PREFIX/leno/markers/NAME               tells a network without leases from one whose records were lost
 //	PREFIX/leno/sessions/NAME/ID           the session of the host whose lease is attached to the etcd lease ID
 //	PREFIX/leno/reservations/NAME/SUBNET   a reservation
-//	PREFIX/leno/revoked/NAME/SUBNET        a lease that was revoked lately
+//	PREFIX/leno/revoked/NAME/SUBNET        a lease that was revoked recently
 type layout struct {
 	prefix  string // "/coreos.com/network"
 	network string // the name of flannel's network

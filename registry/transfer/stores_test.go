@@ -211,7 +211,7 @@ func TestStores(t *testing.T) {
 	change := func(ctx context.Context, r registry.Registry, n registry.Network, i int) {
 		t.Helper()
 		c := host(i)
-		c.Session, c.Prefer, c.Since, c.Lately = held[i].Session, held[i].Subnet(), held[i].ModifyIndex, true
+		c.Session, c.Prefer, c.Since, c.RecentUse = held[i].Session, held[i].Subnet(), held[i].ModifyIndex, true
 		l, err := r.Acquire(ctx, n, c)
 		must(t, err)
 		if l.Slot != held[i].Slot {

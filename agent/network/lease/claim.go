@@ -42,7 +42,7 @@ func (k *Keeper) Claim(n registry.Network, a Attributes) registry.Claim {
 }
 
 // addPrevious adds to a claim what this host held before, from the state file: the session, the subnet, whether it was
-// held lately, and the version of its record unless the network was created again since then. If the state file has no
+// held recently, and the version of its record unless the network was created again since then. If the state file has no
 // subnet, the subnet comes from the subnet file, or else from the time before this host left the network. A subnet that
 // was superseded counts as one that this host never had.
 func (k *Keeper) addPrevious(n registry.Network, c *registry.Claim) {
@@ -68,7 +68,7 @@ func (k *Keeper) addPrevious(n registry.Network, c *registry.Claim) {
 	if before.Superseded {
 		return
 	}
-	c.Lately = clock.IsWithin(before.Renewed, c.Hold)
+	c.RecentUse = clock.IsWithin(before.Renewed, c.Hold)
 	if before.Definition == n.CreateIndex {
 		c.Since = before.Lease
 	}

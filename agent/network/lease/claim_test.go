@@ -26,13 +26,13 @@ func TestClaimTellsWhatWasHeld(t *testing.T) {
 			must(t, state.Save(a.dir, s))
 		}
 		for _, tt := range []struct {
-			name    string
-			prepare func()
-			session string
-			prefer  netip.Prefix
-			since   uint64
-			lately  bool // or running
-			revoked netip.Prefix
+			name     string
+			prepare  func()
+			session  string
+			prefer   netip.Prefix
+			since    uint64
+			recently bool // or running
+			revoked  netip.Prefix
 		}{
 			{"nothing", func() {}, "", netip.Prefix{}, 0, false, netip.Prefix{}},
 			{"left before", func() { must(t, a.options.Former.Put("n", former)) }, "", former, 0, false, netip.Prefix{}},
@@ -61,9 +61,9 @@ func TestClaimTellsWhatWasHeld(t *testing.T) {
 			tt.prepare()
 			c := k.Claim(n, a.attributes())
 			if c.Session != tt.session || c.Prefer != tt.prefer || c.Since != tt.since ||
-				(c.Lately || c.Running) != tt.lately || c.Running != (c.Session == "now") {
-				t.Errorf("%s: session %q, prefers %s since %d, held lately %t, running %t",
-					tt.name, c.Session, c.Prefer, c.Since, c.Lately, c.Running)
+				(c.RecentUse || c.Running) != tt.recently || c.Running != (c.Session == "now") {
+				t.Errorf("%s: session %q, prefers %s since %d, held recently %t, running %t",
+					tt.name, c.Session, c.Prefer, c.Since, c.RecentUse, c.Running)
 			}
 			if c.Node != "a" || c.NodeID != "id-a" || c.MTU != 1450 || c.TTL != a.options.Settings.TTL ||
 				c.Hold != a.options.Settings.Hold || !c.Backend.Equal(vxlan()) ||

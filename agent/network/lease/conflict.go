@@ -41,7 +41,7 @@ func (r *conflictResolver) complete(c registry.Claim) registry.Claim {
 		c.Since = min(c.Since, 1)
 	}
 	if r.keeper.condition.superseded() != "" {
-		c.Running, c.Lately, c.Since = false, false, 0
+		c.Running, c.RecentUse, c.Since = false, false, 0
 	}
 	return c
 }
@@ -88,7 +88,7 @@ func (r *conflictResolver) challenge(
 		marks = registry.Lease{Backend: c.Backend}.LocalIPs()
 	}
 	mine.PublicIPs = slices.Concat(them.PublicIPs, marks)
-	mine.Running, mine.Lately, mine.Since = false, false, 0
+	mine.Running, mine.RecentUse, mine.Since = false, false, 0
 	challenged, err := r.send(ctx, mine)
 	if err != nil {
 		return false, err

@@ -301,12 +301,12 @@ func TestStoreMadeAgain(t *testing.T) {
 			t.Errorf("again %t, %v, gave up %t", again, err, r.gaveUpSlot)
 		}
 		c := r.complete(registry.Claim{
-			Prefer:  netip.MustParsePrefix("10.5.1.0/24"),
-			Running: true,
-			Lately:  true,
-			Since:   9,
+			Prefer:    netip.MustParsePrefix("10.5.1.0/24"),
+			Running:   true,
+			RecentUse: true,
+			Since:     9,
 		})
-		if c.Since != 1 || !c.Running || !c.Lately || !c.Prefer.IsValid() {
+		if c.Since != 1 || !c.Running || !c.RecentUse || !c.Prefer.IsValid() {
 			t.Errorf("%+v", c)
 		}
 	})

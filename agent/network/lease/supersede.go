@@ -33,7 +33,7 @@ func isAnothers(record registry.Lease, c registry.Claim) bool {
 }
 
 // isRemembered reports whether a claim is for a subnet that this host has used, rather than one that it would like.
-func isRemembered(c registry.Claim) bool { return c.Running || c.Lately || c.Since != 0 }
+func isRemembered(c registry.Claim) bool { return c.Running || c.RecentUse || c.Since != 0 }
 
 // supersede records and reports that another live host holds this host's subnet. This host has no lease from then on.
 func (k *Keeper) supersede(subnet netip.Prefix, holder registry.Lease) error {

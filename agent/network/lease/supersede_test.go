@@ -22,7 +22,7 @@ func TestIsAnothers(t *testing.T) {
 	}{
 		{"held by another host", func(*registry.Lease, *registry.Claim) {}, true},
 		{"remembered only", func(_ *registry.Lease, c *registry.Claim) {
-			c.Running, c.Lately, c.Since = false, true, 0
+			c.Running, c.RecentUse, c.Since = false, true, 0
 		}, true},
 		{"in a network that was created again", func(_ *registry.Lease, c *registry.Claim) { c.Since = 0 }, true},
 		{"lapsed", func(l *registry.Lease, _ *registry.Claim) { l.Session = "" }, false},

@@ -48,7 +48,7 @@ var lostTests = []test{
 		other.Lost = time.Now()
 		_, err := r.Acquire(s.ctx(), n, other)
 		s.wantErr(err, registry.ErrLeasesLost, "other hosts")
-		own.Prefer, own.Lately, own.Lost = l.Subnet(), true, other.Lost
+		own.Prefer, own.RecentUse, own.Lost = l.Subnet(), true, other.Lost
 		s.equal("slot", s.acquire(s.open(), n, own).Slot, l.Slot)
 		_, err = r.Acquire(s.ctx(), n, other)
 		s.wantErr(err, registry.ErrLeasesLost, "other hosts")
