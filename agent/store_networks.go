@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network"
