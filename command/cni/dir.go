@@ -71,8 +71,7 @@ func checkDataDir(dir string) error {
 				return fmt.Errorf("dataDir: %w", err)
 			}
 			if err := checkPlace(at, info, at == real && existing == dir); err != nil {
-				return fmt.Errorf("dataDir %s: %w; use a directory that only root can write to, with parents that only root "+
-					"can write to", dir, err)
+				return fmt.Errorf("dataDir %s: %w; use one that, like its parents, only root can change", dir, err)
 			}
 			if at == "/" {
 				break

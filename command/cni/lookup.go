@@ -78,8 +78,7 @@ func (p *plugin) findFacts(ctx context.Context, c networkConf, left time.Duratio
 	case len(local.Subnets) == 0 && left > 0:
 		return facts{}, notReadyError(fmt.Sprintf("network %s: the agent reports: %s", network.Name, local.State))
 	case len(local.Subnets) > 0 && !slices.Equal(f.Subnets(), local.Subnets):
-		return facts{}, notReadyError(fmt.Sprintf("network %s: the agent has another subnet than its subnet file %s, and "+
-			"reports: %s",
+		return facts{}, notReadyError(fmt.Sprintf("network %s: the agent's subnet is not in its subnet file %s: %s",
 			network.Name, local.SubnetFile, local.State))
 	}
 	return f, nil

@@ -134,7 +134,7 @@ func TestCNIFacts(t *testing.T) {
 		{name: "no subnet in time", agent: starting, file: file, last: true, subnet: "10.5.34.0/24"},
 		{name: "no subnet, no file", agent: starting, last: true, code: types.ErrTryAgainLater, want: "waiting for consul"},
 		{name: "another subnet", agent: func(f *fakeAgent) { f.networks[1].Local.Subnets[0] = prefix("10.5.35.0/24") }, file: file, last: true,
-			code: types.ErrTryAgainLater, want: "another subnet than its subnet file"},
+			code: types.ErrTryAgainLater, want: "is not in its subnet file"},
 		{name: "not of this host", conf: `,"network":"blue"`, code: types.ErrTryAgainLater, want: `is not in network "blue"; the agent knows blue, default`},
 		{name: "of no network", agent: func(f *fakeAgent) { f.networks = nil }, code: types.ErrTryAgainLater, want: "knows none"},
 		{name: "of several", agent: func(f *fakeAgent) { f.networks[0].Local = f.networks[1].Local }, code: types.ErrInvalidNetworkConfig, want: "blue, default"},

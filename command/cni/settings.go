@@ -108,8 +108,7 @@ func checkIPAM(settings map[string]json.RawMessage, runtimeConfig json.RawMessag
 		switch value := settings[key]; key {
 		case "type":
 			if err = json.Unmarshal(value, &text); err == nil && text != ipamPlugin {
-				return errorf(types.ErrInvalidNetworkConfig, "ipam.type: %q is not supported: addresses come from %s", text,
-					ipamPlugin)
+				return errorf(types.ErrInvalidNetworkConfig, "ipam.type: %q; addresses come from %s alone", text, ipamPlugin)
 			}
 		case "routes":
 			err = json.Unmarshal(value, &routes)
