@@ -141,7 +141,7 @@ func TestCNIFacts(t *testing.T) {
 		{name: "of no name", agent: func(f *fakeAgent) { f.networks[1].Name = "../x" }, file: file, code: types.ErrTryAgainLater, want: "knows blue, ../x"},
 		{name: "where it lies as usual", conf: `,"network":"default"`, agent: lying, usual: file, file: evil, subnet: "10.5.34.0/24"},
 		{name: "as usual, broken", conf: `,"network":"default"`, usual: "LENO_SUBNET=x\n", file: file, code: types.ErrIOFailure, want: `LENO_SUBNET="x"`},
-		{name: "as usual, the name is the agent's", agent: lying, usual: file, file: evil, last: true, code: types.ErrTryAgainLater, want: "another subnet"},
+		{name: "as usual, the name is the agent's", agent: lying, usual: file, file: evil, last: true, code: types.ErrTryAgainLater, want: "is not in its subnet file"},
 		{name: "out of its range", file: strings.Replace(file, "10.5.0.0", "10.6.0.0", 1), code: types.ErrIOFailure, want: "10.5.34.1/24 is in no range"},
 		{name: "too large", file: strings.Repeat("#", 1<<16) + file, code: types.ErrIOFailure, want: "no LENO_SUBNET"},
 		{name: "broken", file: "LENO_SUBNET=x\n", code: types.ErrIOFailure, want: `LENO_SUBNET="x"`},
