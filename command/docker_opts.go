@@ -125,7 +125,7 @@ func (o *dockerOpts) output(ctx context.Context) error {
 	d := dockeropts.ForDocker0(engine, networks[0])
 	if isTarget {
 		if err := d.Merge(config).Check(networks[0]); err != nil {
-			return fmt.Errorf("%s is unchanged: %w", path, err)
+			return fmt.Errorf("%s is left as it is: %w", path, err)
 		}
 		return o.writeJSON(ctx, d, old, config)
 	}
@@ -211,7 +211,7 @@ func (o *dockerOpts) writeJSON(ctx context.Context, d dockeropts.Daemon, old []b
 	}
 	if o.to != "" && string(old) != out.String() {
 		if err := dockeropts.Validate(ctx, o.to, []byte(out.String())); err != nil {
-			return fmt.Errorf("%s is unchanged: %w", o.to, err)
+			return fmt.Errorf("%s is left as it is: %w", o.to, err)
 		}
 	}
 	return o.write(old, out.String())
