@@ -54,7 +54,7 @@ func TestUsage(t *testing.T) {
 		{args: "reservation add -node=a -node-id=b 10.5.34.0/24", want: "exactly one of -node and -node-id"},
 		{args: "peers -count=5", want: "-peer and -count are for -probe"},
 		{args: "peers -probe -watch", want: "-probe and -watch exclude each other"},
-		{args: "peers -probe -count=500", want: "-count is 500, not 1 to 100"},
+		{args: "peers -probe -count=500", want: "-count is 500, must be 1 to 100"},
 		{args: "status -format=xml", want: `-format: "xml" is neither table nor json`},
 		{args: "status", env: map[string]string{"LENO_FORMAT": "yaml"}, want: `LENO_FORMAT: "yaml" is neither`},
 		{args: "status -address=ftp://x:1", want: "unknown scheme ftp"},

@@ -171,7 +171,7 @@ func TestDebugKernel(t *testing.T) {
 		{"a forwarded port", f.url, "6f1c9d1e-0000-4000-8000-000000000009", namespace, "another host"},
 		{"a container's port", f.url, here, "net:[1]", "another network namespace"},
 		{"an older agent here", f.url, "", "", ""},
-		{"none, elsewhere", "http://192.0.2.1.invalid:5366", "", "", "over the network"},
+		{"none, elsewhere", "http://192.0.2.1.invalid:5366", "", "", "on another host"},
 	} {
 		f.boot, f.namespace = tt.boot, tt.namespace
 		got := world{env: map[string]string{"LENO_ADDRESS": tt.address}}.run("debug", "-duration=10ms", "-output=-")
