@@ -89,6 +89,9 @@ func planLeft(f *fakeAgent) api.NetworkPlan {
 // netConf is flannel's configuration of a network.
 const netConf = `{"Network":"10.9.0.0/16","SubnetLen":25,"Backend":{"Type":"vxlan","DirectRouting":true}}`
 
+// netConfOmitted is flannel's configuration with members that leno does not have.
+const netConfOmitted = `{"Network":"10.9.0.0/16","EnableNFTables":true,"Zone\u001b":1,"Backend":{"Type":"vxlan","Learning":true}}`
+
 // allowed returns the plan without the reasons against it.
 func allowed(f *fakeAgent) api.NetworkPlan {
 	p := f.plans["default"]
@@ -220,6 +223,10 @@ func TestTranscripts(t *testing.T) {
 			writes: []string{"PUT /v1/network/default ", "PUT /v1/network/green "}},
 		{name: "network apply bad format", args: "network apply testdata/change.hcl -format=xml"},
 		{name: "network plan from flannel", args: "network plan - -from-flannel=green", stdin: netConf},
+		{name: "network plan from flannel omits", args: "network plan - -from-flannel=green", stdin: netConfOmitted},
+		{name: "network plan from flannel omits json", args: "network plan - -from-flannel=green -format=json", stdin: netConfOmitted},
+		{name: "network apply from flannel omits", args: "network apply - -from-flannel=green", stdin: netConfOmitted,
+			writes: []string{"PUT /v1/network/green "}},
 		{name: "network plan from flannels comment", args: "network plan - -from-flannel=blue", stdin: "// flannel\n{}"},
 		{name: "network apply from flannel", args: "network apply - -from-flannel=green", stdin: netConf,
 			writes: []string{"PUT /v1/network/green "}},

@@ -31,6 +31,9 @@ hosts take over a change by themselves. A change that would take a subnet from
 a host, or stop packets, is refused unless you give -force. Run leno network
 plan first.
 
+With -from-flannel, FILE is flannel's net-conf.json. The command warns of what
+leno does not have.
+
 With -wait the command waits until the change is in force on this host, and
 exits 1 if the time is up before. It does not wait for networks that this host
 takes no part in, or for other checks that fail there.
@@ -62,7 +65,8 @@ The token must be allowed to write the networks' keys in Consul.
 				}
 				done, err = applyPlans(ctx, c, plans, force)
 				// Print what was done even if something else failed.
-				return errors.Join(s.Print(newPlanOutput(done), func(w io.Writer) {
+				return errors.Join(s.Print(newPlanOutput(done, source.warnings), func(w io.Writer) {
+					source.writeWarnings()
 					for _, p := range done {
 						writeApplied(w, p)
 					}

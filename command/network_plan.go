@@ -24,6 +24,10 @@ has a lease, and the reasons for which apply would refuse the change, if any.
 FILE can be the agent's own configuration. Changes nothing, and exits 0
 whether or not there are differences.
 
+With -from-flannel, FILE is flannel's net-conf.json. The command warns of each
+member and option in it that leno does not have, and says what leno does
+instead.
+
   $ leno network plan networks.hcl
   $ leno network plan - < networks.hcl
   $ leno network plan net-conf.json -from-flannel=default`,
@@ -40,7 +44,8 @@ whether or not there are differences.
 					return err
 				}
 				store := storeName(ctx, c)
-				return s.Print(newPlanOutput(plans), func(w io.Writer) {
+				return s.Print(newPlanOutput(plans, source.warnings), func(w io.Writer) {
+					source.writeWarnings()
 					for _, p := range plans {
 						writePlan(w, p, store)
 					}

@@ -19,6 +19,7 @@ import (
 // planOutput is the output of `leno network plan -format=json` and of apply.
 type planOutput struct {
 	Networks []api.NetworkPlan `json:"networks"`
+	Warnings []string          `json:"warnings,omitempty"` // what flannel's file has and leno leaves out
 }
 
 // networkPlan holds the changes from Consul's definition to a file's.
@@ -27,8 +28,8 @@ type networkPlan struct {
 	want api.Network
 }
 
-func newPlanOutput(plans []networkPlan) planOutput {
-	out := planOutput{Networks: []api.NetworkPlan{}}
+func newPlanOutput(plans []networkPlan, warnings []string) planOutput {
+	out := planOutput{Networks: []api.NetworkPlan{}, Warnings: warnings}
 	for _, p := range plans {
 		out.Networks = append(out.Networks, p.NetworkPlan)
 	}
@@ -48,6 +49,8 @@ func networkOf(n registry.Network) api.Network {
 type networkSource struct {
 	meta    cli.Meta
 	flannel string // the name of the network if the file is flannel's net-conf.json
+
+	warnings []string // about what read left out of flannel's file
 }
 
 // register declares the flag for flannel's file.
@@ -79,6 +82,9 @@ func (s *networkSource) read(source string) ([]api.Network, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
+		for _, warning := range flannel.Warnings(src) {
+			s.warnings = append(s.warnings, fmt.Sprintf("%s: %s", name, warning))
+		}
 		return []api.Network{networkOf(n)}, nil
 	case source == "-":
 		cfg, err = config.Parse(src, name, configOptions(s.meta.Backends))
@@ -103,6 +109,13 @@ func (s *networkSource) read(source string) ([]api.Network, error) {
 		return nil, fmt.Errorf("%s defines no network: no network block with an ipv4 or ipv6 pool", name)
 	}
 	return out, nil
+}
+
+// writeWarnings prints the warnings about the file.
+func (s *networkSource) writeWarnings() {
+	for _, warning := range s.warnings {
+		cli.WriteNote(s.meta.Stderr, "", "Warning: "+warning)
+	}
 }
 
 // makePlans makes the agent compare each network with Consul's.

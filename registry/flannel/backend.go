@@ -34,7 +34,7 @@ type setting struct {
 	// that of the overlay, which is less by this number of bytes, and 0 stands for none.
 	overhead int64
 
-	reason string // without option: why leno has none
+	reason string // without option: why leno needs none
 }
 
 // settings returns the settings of a backend that flannel and leno have in common; ok is false for another backend.
@@ -42,8 +42,8 @@ func settings(kind string) (list []setting, ok bool) {
 	const (
 		highestVNI  = 1<<24 - 1
 		highestPort = 1<<16 - 1
-		neverLearns = "leno's devices never learn, every peer has an entry of its own"
-		windows     = "it is for Windows"
+		neverLearns = "leno's device never learns, because each peer has an entry of its own"
+		windows     = "it is for Windows, where leno does not run"
 	)
 	switch kind {
 	case vxlan:
@@ -87,19 +87,11 @@ func (s setting) parse(raw json.RawMessage) (value any, set bool, err error) {
 	return n - s.overhead, true, nil
 }
 
-// Translation is a configuration's Backend in leno's terms.
+// Translation is a configuration's Backend in leno's terms. Settings that leno does not have are left out.
 type Translation struct {
 	Type     string
-	Named    bool           // whether the configuration names the type; where it does not, flannel runs DefaultBackend
 	Options  map[string]any // leno's options that are set, int64 or bool, for example "vni"
 	Defaults map[string]any // flannel's defaults of all options
-	Dropped  []Dropped      // settings that leno does not have, sorted by name
-}
-
-// Dropped is a setting that leno does not have.
-type Dropped struct {
-	Name   string // in lower case: "learning"
-	Reason string // for users
 }
 
 // UnsupportedError reports a backend that leno does not have.
@@ -139,7 +131,7 @@ func (c Config) backendType() (kind string, named bool, err error) {
 // TranslateBackend translates Backend. The error is an *UnsupportedError for a type that leno does not have. Ranges of
 // numbers are not checked.
 func (c Config) TranslateBackend() (Translation, error) {
-	kind, named, err := c.backendType()
+	kind, _, err := c.backendType()
 	if err != nil {
 		return Translation{}, err
 	}
@@ -147,35 +139,36 @@ func (c Config) TranslateBackend() (Translation, error) {
 	if !ok {
 		return Translation{}, &UnsupportedError{kind}
 	}
-	t := Translation{Type: kind, Named: named, Options: map[string]any{}, Defaults: map[string]any{}}
+	t := Translation{Type: kind, Options: map[string]any{}, Defaults: map[string]any{}}
 	for _, s := range known {
 		if s.option != "" && s.preset != nil {
 			t.Defaults[s.option] = s.preset
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Backend)) {
-		i := slices.IndexFunc(known, func(s setting) bool { return strings.EqualFold(s.name, name) })
-		lower := strings.ToLower(name)
-		switch {
-		case lower == "type":
-			continue
-		case i < 0:
-			t.Dropped = append(t.Dropped, Dropped{lower, fmt.Sprintf("leno's %s has nothing like it", kind)})
-			continue
-		case known[i].option == "":
-			t.Dropped = append(t.Dropped, Dropped{lower, known[i].reason})
+		s := find(known, name)
+		if s.option == "" {
 			continue
 		}
-		value, set, err := known[i].parse(c.Backend[name])
+		value, set, err := s.parse(c.Backend[name])
 		if err != nil {
-			return Translation{}, fmt.Errorf("%s %w", "Backend."+lower, err)
+			return Translation{}, fmt.Errorf("Backend.%s %w", strings.ToLower(name), err)
 		}
 		if set {
-			t.Options[known[i].option] = value
+			t.Options[s.option] = value
 		}
 	}
-	slices.SortFunc(t.Dropped, func(a, b Dropped) int { return strings.Compare(a.Name, b.Name) })
 	return t, nil
+}
+
+// find returns the setting of a name in any case, the zero setting if there is none.
+func find(known []setting, name string) setting {
+	for _, s := range known {
+		if strings.EqualFold(s.name, name) {
+			return s
+		}
+	}
+	return setting{}
 }
 
 // backend returns leno's backend with all options that flannel has, because leno's defaults may be others.

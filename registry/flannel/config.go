@@ -8,9 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/lenonet/leno/registry"
@@ -53,27 +51,16 @@ func IsConfig(members map[string]json.RawMessage) bool {
 	return false
 }
 
-// ParseConfig parses a configuration. unknown are the members that neither Config nor leno has, sorted. A member that
-// is there twice, in whatever case, is an error: which of them counts differs between readers.
-func ParseConfig(value []byte) (c Config, unknown []string, err error) {
+// ParseConfig parses a configuration. A member that is there twice, in whatever case, is an error: which of them counts
+// differs between readers.
+func ParseConfig(value []byte) (c Config, err error) {
 	if err := json.Unmarshal(value, &c); err != nil {
-		return c, nil, fmt.Errorf("not a network configuration: %w", cmp.Or(FindComment(value), err))
-	}
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(value, &members); err != nil {
-		return c, nil, fmt.Errorf("not a network configuration: %w", err)
+		return c, fmt.Errorf("not a network configuration: %w", cmp.Or(FindComment(value), err))
 	}
 	if err := registry.CheckStructure(value); err != nil {
-		return c, nil, fmt.Errorf("not a network configuration: %w", err)
+		return c, fmt.Errorf("not a network configuration: %w", err)
 	}
-	known := []string{"EnableIPv4", "EnableIPv6", "EnableNFTables", "Network", "IPv6Network", "SubnetLen", "SubnetMin",
-		"SubnetMax", "IPv6SubnetLen", "IPv6SubnetMin", "IPv6SubnetMax", "Backend", lenoMember}
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		if !slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, name) }) {
-			unknown = append(unknown, name)
-		}
-	}
-	return c, unknown, nil
+	return c, nil
 }
 
 // Plan returns the address plan, with the defaults that flannel and leno share.

@@ -137,7 +137,7 @@ func parseObject(value []byte) (all map[string]json.RawMessage, ok bool) {
 
 // parseConfigured returns the network of flannel's configuration.
 func parseConfigured(name string, value []byte) (registry.Network, error) {
-	c, _, err := ParseConfig(value)
+	c, err := ParseConfig(value)
 	if err != nil {
 		return registry.Network{}, registry.InvalidRecord(err.Error())
 	}
@@ -174,7 +174,7 @@ func (c comparison) check() error {
 
 // checkConfig returns an error if flannel's members of a value contradict the network in its member "leno".
 func checkConfig(n registry.Network, value []byte) error {
-	c, _, err := ParseConfig(value)
+	c, err := ParseConfig(value)
 	if err != nil {
 		return err
 	}
