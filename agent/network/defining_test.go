@@ -50,13 +50,13 @@ func TestNotDefinedWhileOthersTakePart(t *testing.T) {
 		b := newMember(t, store, "b")
 		b.config.Networks[0].Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.7.0.0/22")}}
 		b.start()
-		b.check(health.Network, api.Critical, "waiting for a to put it back")
+		b.check(health.Network, api.Critical, "waiting for a to put it back, until ")
 		if _, err := store.Client().Network(t.Context(), "n"); !errors.Is(err, registry.ErrNetworkNotFound) {
 			t.Fatalf("it was defined: %v", err)
 		}
 		definition.CreateIndex, definition.ModifyIndex = 0, 0
 		must(t, store.Client().PutNetwork(t.Context(), definition))
-		b.check(health.Lease, api.Critical, "waiting for a to claim again")
+		b.check(health.Lease, api.Critical, "waiting for a to claim again, until ")
 		a.start()
 		b.ready()
 		if got := a.subnet(); got != subnet || b.subnet() == subnet {
@@ -95,6 +95,9 @@ func TestNewcomerAfterALoss(t *testing.T) {
 	}
 }
 
+// waitsForOthers is what a host without a lease says after the store was set back.
+const waitsForOthers = "so that the other hosts can claim theirs again"
+
 func testNewcomerAfterALoss(t *testing.T, clock time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
@@ -110,11 +113,19 @@ func testNewcomerAfterALoss(t *testing.T, clock time.Duration) {
 
 		b.start()
 		agenttest.Eventually(t, func() error {
-			if reason := b.reason(health.Lease); !strings.Contains(reason, "waiting for the other hosts to claim again") {
+			if reason := b.reason(health.Lease); !strings.Contains(reason, waitsForOthers) {
 				return fmt.Errorf("the lease's check says %q", reason)
 			}
 			return nil
 		})
+		state := b.run.Status().Local.State
+		_, text, _ := strings.Cut(state, "until ")
+		text, _, _ = strings.Cut(text, ",")
+		earliest := restored.Add(b.config.Lease.TTL).Truncate(time.Second)
+		if until, err := time.Parse(time.RFC3339, text); err != nil || until.Before(earliest) ||
+			until.After(time.Now().Add(b.config.Lease.TTL)) {
+			t.Errorf("the network says %q, want a time from %s on", state, earliest)
+		}
 		a.start().ready()
 		if again := a.subnet(); again != subnet {
 			t.Errorf("the host has %s, before %s", again, subnet)
@@ -122,6 +133,9 @@ func testNewcomerAfterALoss(t *testing.T, clock time.Duration) {
 		b.ready()
 		if now := time.Since(restored); now < b.config.Lease.TTL {
 			t.Errorf("the newcomer waited for %s", now)
+		}
+		if reason, state := b.reason(health.Lease), b.run.Status().Local.State; strings.Contains(reason+state, "until") {
+			t.Errorf("the newcomer has a lease, and says %q, %q", reason, state)
 		}
 		if now := a.inStore(); now.Revision != n.Revision || now.Revision == "" {
 			t.Errorf("revision %q, want %q", now.Revision, n.Revision)
@@ -152,7 +166,7 @@ func TestNewcomerAfterARestore(t *testing.T) {
 		}
 		c := newMember(t, store, "c").start()
 		agenttest.Eventually(t, func() error {
-			if reason := c.reason(health.Lease); !strings.Contains(reason, "waiting for the other hosts to claim again") {
+			if reason := c.reason(health.Lease); !strings.Contains(reason, waitsForOthers) {
 				return fmt.Errorf("the lease's check says %q", reason)
 			}
 			return nil

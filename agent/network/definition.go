@@ -292,7 +292,9 @@ func (d *definitionKeeper) definedElsewhere(ctx context.Context) error {
 		return err
 	}
 	d.noteLoss(time.Now())
-	return fmt.Errorf("%w: waiting for %s to put it back", errDefinitionLost, definition.FirstFew(nodes))
+	until := d.missing.Add(peers.SettleTime(d.config.Lease))
+	return fmt.Errorf("%w: waiting for %s to put it back, until %s at the latest", errDefinitionLost,
+		definition.FirstFew(nodes), until.UTC().Format(time.RFC3339))
 }
 
 // define stores the definition in this host's block, unless a network in the store conflicts with it, or other hosts

@@ -63,8 +63,9 @@ func (w *LostLeases) note(network string, made uint64, claim registry.Claim, now
 // them, and does not wait when its session is older.
 //
 // A store that was set back also has no sessions of hosts, so a claimer that saw the loss waits for a TTL: that is how
-// long other hosts may take to notice. The claimer has seen the loss when claim.Lost is set, or when the tree was
-// created again between two attempts of its claim: see note.
+// long other hosts may take to notice, and to restore the leases of hosts that are away. It knows none of them, so
+// nothing that it sees in the store can end the wait earlier. The claimer has seen the loss when claim.Lost is set, or
+// when the tree was created again between two attempts of its claim: see note.
 //
 // A claim that does not take a new subnet is not checked: see registry.Choice.TakesNew.
 func (w *LostLeases) check(
@@ -85,8 +86,13 @@ func (w *LostLeases) check(
 	defer w.mu.Unlock()
 	c := w.claims[network]
 	if len(nodes) == 0 {
-		if now.Before(claim.Lost.Add(claim.TTL)) || now.Before(c.lost.Add(claim.TTL)) {
-			return fmt.Errorf("%w: waiting for the other hosts to claim again", registry.ErrLeasesLost)
+		last := claim.Lost
+		if c.lost.After(last) {
+			last = c.lost
+		}
+		if until := last.Add(claim.TTL); now.Before(until) {
+			return fmt.Errorf("%w: waiting until %s, so that the other hosts can claim theirs again",
+				registry.ErrLeasesLost, until.UTC().Format(time.RFC3339))
 		}
 		return nil
 	}
@@ -96,12 +102,14 @@ func (w *LostLeases) check(
 			w.claims[network] = c
 		}
 	}
-	if now.Sub(c.waiting) > lostLeasesWait*claim.TTL {
+	until := c.waiting.Add(lostLeasesWait * claim.TTL)
+	if now.After(until) {
 		return nil
 	}
 	slices.Sort(nodes)
 	names := strings.Join(slices.Compact(nodes), ", ")
-	return fmt.Errorf("%w: waiting for %s to claim again", registry.ErrLeasesLost, names)
+	return fmt.Errorf("%w: waiting for %s to claim again, until %s at the latest",
+		registry.ErrLeasesLost, names, until.UTC().Format(time.RFC3339))
 }
 
 // Forget ends the open claim in a network: it has succeeded, or the network was deleted.

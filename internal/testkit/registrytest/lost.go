@@ -16,7 +16,8 @@ var lostTests = []test{
 		other := s.acquire(s.open(), n, second)
 		s.emptied(n)
 		_, err := newcomer.Acquire(s.ctx(), n, third)
-		s.wantErr(err, registry.ErrLeasesLost, own.Node, second.Node)
+		s.wantErr(err, registry.ErrLeasesLost, "waiting for "+own.Node+", "+second.Node+" to claim again, until ",
+			"Z at the latest")
 		own.Session, own.Prefer = first.Session, first.Subnet()
 		s.equal("slot", s.acquire(r, n, own).Slot, first.Slot)
 		_, err = newcomer.Acquire(s.ctx(), n, third)
@@ -47,7 +48,7 @@ var lostTests = []test{
 		s.store.EndSession(s.T, l.Session) // the store was set back to an earlier state
 		other.Lost = time.Now()
 		_, err := r.Acquire(s.ctx(), n, other)
-		s.wantErr(err, registry.ErrLeasesLost, "other hosts")
+		s.wantErr(err, registry.ErrLeasesLost, "other hosts", "until "+other.Lost.Add(other.TTL).UTC().Format(time.RFC3339))
 		own.Prefer, own.RecentUse, own.Lost = l.Subnet(), true, other.Lost
 		s.equal("slot", s.acquire(s.open(), n, own).Slot, l.Slot)
 		_, err = r.Acquire(s.ctx(), n, other)
