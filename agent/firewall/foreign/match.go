@@ -145,10 +145,11 @@ func numberIn(field func(*flow) *numbers, set numbers) condition {
 // connState matches by the packet's connection tracking state. The packets of a flow are the first of their
 // connections.
 func connState(names ...string) condition {
+	if slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, "new") }) {
+		return matchAll
+	}
 	for _, name := range names {
 		switch strings.ToLower(name) {
-		case "new":
-			return matchAll
 		case "established":
 			// A host's packets may be answers if it sends from the port it receives at.
 			return func(f flow) (extent, flow) {

@@ -38,13 +38,17 @@ type (
 // tableName names a table within one listing.
 type tableName struct{ family, name string }
 
-// nftablesBases returns the base chains of one listing that packets between hosts pass. It leaves out tables for
-// which skip reports that another listing has them.
-func nftablesBases(text []byte, skip func(family, table string) bool) ([]baseChain, error) {
-	var listing nftListing
+// parseListing parses what nft prints.
+func parseListing(text []byte) (listing nftListing, err error) {
 	if err := json.Unmarshal(text, &listing); err != nil {
-		return nil, fmt.Errorf("read what nft lists: %w", err)
+		return listing, fmt.Errorf("read what nft lists: %w", err)
 	}
+	return listing, nil
+}
+
+// bases returns the base chains that packets between hosts pass. It leaves out tables for which skip reports that
+// another listing has them.
+func (listing nftListing) bases(skip func(family, table string) bool) []baseChain {
 	sets := map[tableName]map[string][]json.RawMessage{}
 	for _, o := range listing.Objects {
 		for _, s := range []*listedSet{o.Map, o.Set} {
@@ -76,7 +80,7 @@ func nftablesBases(text []byte, skip func(family, table string) bool) ([]baseCha
 			}
 		}
 	}
-	return out, nil
+	return out
 }
 
 // base returns the chain as a base, if it is one that packets between hosts pass.
@@ -252,8 +256,13 @@ func nftCondition(op string, left, right json.RawMessage, sets map[string][]json
 	key, c := nftKey(l.Meta.Key, l.Payload.Protocol, l.Payload.Field, l.CT.Key, l.Fib.Result, l.Fib.Flags, values)
 	text := key + " " + nftValues(l.Meta.Key, values)
 	of := matchAll // a field of one protocol is compared only for packets of that protocol
-	if number, ok := protocolNumber(l.Payload.Protocol); ok && l.Meta.Key == "" {
+	number, isTransport := protocolNumber(l.Payload.Protocol)
+	switch {
+	case l.Meta.Key != "":
+	case isTransport:
 		of = numberIn(func(f *flow) *numbers { return &f.protocols }, oneNumber(number))
+	case l.Payload.Protocol == "ip" || l.Payload.Protocol == "ip6":
+		of = nftProtocol("nfproto", []string{l.Payload.Protocol})
 	}
 	switch op {
 	case "==", "in":

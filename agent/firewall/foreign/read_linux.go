@@ -17,15 +17,14 @@ import (
 
 // readBaseChains returns every base chain of this host that packets between hosts pass.
 func readBaseChains(ctx context.Context) (out []baseChain, unannounced bool, err error) {
-	var errs, incomplete []error
-	// nft also lists what iptables-nft wrote, as far as it understands it.
+	var errs []error
+	// nf_tables also has what iptables-nft wrote.
 	read := map[string]bool{}
 	for _, of := range []struct{ family, command string }{{"ip", "iptables"}, {"ip6", "ip6tables"}} {
 		for variant, path := range netfilter.Programs(ctx, of.command) {
 			tables, err := netfilter.List(ctx, path)
 			switch {
-			case errors.As(err, new(*netfilter.UnreadableError)):
-				incomplete = append(incomplete, err) // nft shows the other tables
+			case errors.As(err, new(*netfilter.UnreadableError)): // the listing of nf_tables has the other tables
 			case err != nil && !netfilter.IsUnsupported(err) && !isUnneededRight(variant, err):
 				errs = append(errs, err)
 			}
@@ -39,21 +38,26 @@ func readBaseChains(ctx context.Context) (out []baseChain, unannounced bool, err
 			}
 		}
 	}
-	path, err := exec.LookPath("nft")
-	if err != nil {
-		bases, err := forwardBases(ctx, read)
-		return append(out, bases...), unannounced, errors.Join(append(append(errs, incomplete...), err)...)
-	}
-	text, err := netfilter.Run(ctx, "", path, "-j", "list", "ruleset")
-	if err == nil {
-		var bases []baseChain
-		bases, err = nftablesBases([]byte(text), func(family, table string) bool { return read[family+" "+table] })
-		out = append(out, bases...)
-	}
+	listing, err := listNFTables(ctx)
 	if err != nil && !netfilter.IsUnsupported(err) {
 		errs = append(errs, err)
 	}
-	return out, unannounced, errors.Join(errs...)
+	bases := listing.bases(func(family, table string) bool { return read[family+" "+table] })
+	return append(out, bases...), unannounced, errors.Join(errs...)
+}
+
+// listNFTables lists the tables of nf_tables with the program nft, which understands more rules than this package does
+// by itself, or without it where it is not installed.
+func listNFTables(ctx context.Context) (nftListing, error) {
+	path, err := exec.LookPath("nft")
+	if err != nil {
+		return listKernel(ctx)
+	}
+	text, err := netfilter.Run(ctx, "", path, "-j", "list", "ruleset")
+	if err != nil {
+		return nftListing{}, err
+	}
+	return parseListing([]byte(text))
 }
 
 // isUnneededRight reports whether a listing failed for lack of a right that the agent does not need: only root and its

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/lenonet/leno/agent/firewall/netfilter"
 	"github.com/lenonet/leno/internal/testkit/firewalltest"
@@ -28,6 +29,23 @@ func findIn(t *testing.T, ns *nstest.NS, c OverlayPath) []Obstacle {
 		if out, _, err = NewReader().Obstacles(t.Context(), []OverlayPath{c}); err != nil {
 			t.Error(err)
 		}
+	})
+	return out
+}
+
+// findInKernel returns what is found in the tables of nf_tables without any program.
+func findInKernel(t *testing.T, ns *nstest.NS, c OverlayPath) (out []Obstacle) {
+	t.Helper()
+	ns.Do(func() {
+		listing, err := listKernel(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		bridges, err := readBridges([]OverlayPath{c})
+		if err != nil {
+			t.Error(err)
+		}
+		out = findObstacles(listing.bases(func(string, string) bool { return false }), []OverlayPath{c}, bridges)
 	})
 	return out
 }
@@ -141,6 +159,7 @@ func TestObstaclesOfNFTables(t *testing.T) {
 	for _, tt := range []struct {
 		name, rules string
 		want        []string
+		kernel      []string // without the program nft, if that differs
 		advice      string
 	}{
 		{name: "nothing"},
@@ -167,6 +186,7 @@ func TestObstaclesOfNFTables(t *testing.T) {
 		{name: "policy, perhaps accepted", rules: chain("meta mark 1 accept")},
 		{name: "policy, accepted slowly", rules: chain("limit rate 5/second accept")},
 		{name: "policy, a protocol accepted", rules: chain("meta l4proto tcp accept\ntcp dport 22 accept\nicmp type echo-request accept"), want: []string{policy4}},
+		{name: "policy, states by set", rules: chain("ct state { established, new } accept")},
 		{name: "policy, states by map", rules: chain("ct state vmap { established : accept, related : accept, new : accept }")},
 		{name: "a set", rules: strings.ReplaceAll(chain("ip saddr @peers drop"), "policy drop", "policy accept"), want: []string{"nftables table inet x chain forward: ip saddr { 10.5.77.0/24, 192.0.2.1 } drop"}},
 		{name: "a port", rules: open(chain("ip daddr 10.5.34.0/24 tcp dport 80 drop")), want: []string{"nftables table inet x chain forward: ip daddr 10.5.34.0/24 tcp dport 80 drop (part)"},
@@ -175,12 +195,17 @@ func TestObstaclesOfNFTables(t *testing.T) {
 		{name: "all ports but one", rules: open(chain("tcp dport != 80 drop")), want: []string{"nftables table inet x chain forward: tcp dport != 80 drop (part)"}},
 		{name: "all protocols but one", rules: open(chain("meta l4proto != tcp drop")), want: []string{"nftables table inet x chain forward: meta l4proto != tcp drop (part)"}},
 		{name: "two containers", rules: open(chain("ip daddr { 10.5.34.2, 10.5.34.9 } drop")), want: []string{"nftables table inet x chain forward: ip daddr { 10.5.34.2, 10.5.34.9 } drop (part)"}},
-		{name: "new connections to a port", rules: open(chain("tcp flags syn tcp dport 80 drop")), want: []string{"nftables table inet x chain forward: tcp flags syn tcp dport 80 drop (part)"}},
-		{name: "pings", rules: open(chain("icmp type echo-request drop")), want: []string{"nftables table inet x chain forward: icmp type echo-request drop (part)"}},
+		{name: "new connections to a port", rules: open(chain("tcp flags syn tcp dport 80 drop")), want: []string{"nftables table inet x chain forward: tcp flags syn tcp dport 80 drop (part)"}, kernel: []string{}},
+		{name: "pings", rules: open(chain("icmp type echo-request drop")), want: []string{"nftables table inet x chain forward: icmp type echo-request drop (part)"},
+			kernel: []string{"nftables table inet x chain forward: meta nfproto ipv4 icmp type 8 drop (part)"}},
 		{name: "a port in a chain for its protocol", rules: "table inet x {\nchain web { tcp dport 80 drop\n}\nchain forward { type filter hook forward priority 0;\nip protocol tcp jump web\n} }\n",
 			want: []string{"nftables table inet x chain web: tcp dport 80 drop (part)"}},
 		{name: "a port that was accepted", rules: open(chain("tcp dport 1-1024 accept\ntcp dport 80 drop"))},
-		{name: "a port by a map", rules: open(chain("tcp dport vmap { 22 : accept, 80 : drop }")), want: []string{"nftables table inet x chain forward: tcp dport 80 drop (part)"}},
+		{name: "a port by a map", rules: open(chain("tcp dport vmap { 22 : accept, 80 : drop }")), want: []string{"nftables table inet x chain forward: tcp dport 80 drop (part)"},
+			kernel: []string{"nftables table inet x chain forward: meta l4proto tcp tcp dport 80 drop (part)"}},
+		{name: "not a range of addresses", rules: open(chain("ip saddr != 10.0.0.0/8 drop\nip6 saddr != fd00:5::/48 drop"))},
+		{name: "one address of a pair", rules: open(chain("ip saddr 10.5.77.2 ip daddr 10.5.34.9 drop")), want: []string{"nftables table inet x chain forward: ip saddr 10.5.77.2 ip daddr 10.5.34.9 drop (part)"}},
+		{name: "ranges of a set", rules: open(chain("ip saddr { 10.5.0.0/17, 10.5.128.0/17, 255.0.0.0/8 } drop")), want: []string{"nftables table inet x chain forward: ip saddr { 10.5.0.0/16, 255.0.0.0/8 } drop"}},
 		{name: "what is no connection, and ICMP that is not needed", rules: open(chain("ct state invalid drop\ntcp flags & (fin | syn) == (fin | syn) drop\ntcp flags != syn ct state new drop\nicmp type { redirect, timestamp-request } drop"))},
 		{name: "too much of a port", rules: open(chain("tcp dport 80 limit rate over 100/second drop"))},
 		{name: "fail2ban", rules: "table inet f2b-table {\nset addr-set-sshd { type ipv4_addr; elements = { 203.0.113.5 } }\nchain f2b-chain { type filter hook input priority filter - 1; policy accept;\ntcp dport 22 ip saddr @addr-set-sshd reject\n} }\n"},
@@ -204,6 +229,13 @@ func TestObstaclesOfNFTables(t *testing.T) {
 			got := findIn(t, ns, overlayPath(true, true))
 			if diff := cmp.Diff(tt.want, places(got)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if tt.kernel == nil {
+				tt.kernel = tt.want
+			}
+			got = findInKernel(t, ns, overlayPath(true, true))
+			if diff := cmp.Diff(tt.kernel, places(got), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("without the program nft (-want +got):\n%s", diff)
 			}
 			if tt.advice != "" && (len(got) == 0 || !strings.Contains(got[0].Advice, tt.advice)) {
 				t.Errorf("%q is missing in %v", tt.advice, got)
@@ -272,9 +304,9 @@ func FuzzObstaclesOfNFTables(f *testing.F) {
 		{"rule":{"family":"ip","table":"t","chain":"b","comment":"x","expr":[{"vmap":{"key":{"meta":{"key":"oifname"}},"data":"@m"}}]}},
 		{"rule":{"family":"ip","table":"t","chain":"c","expr":[{"match":{"op":"!=","left":{"payload":{"protocol":"ip","field":"saddr"}},"right":{"prefix":{"addr":"10.0.0.0","len":8}}}},{"drop":null}]}}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		bases, err := nftablesBases(text, func(string, string) bool { return false })
+		listing, err := parseListing(text)
 		if err == nil {
-			findObstacles(bases, []OverlayPath{overlayPath(true, true)}, bridges("docker0"))
+			findObstacles(listing.bases(func(string, string) bool { return false }), []OverlayPath{overlayPath(true, true)}, bridges("docker0"))
 		}
 	})
 }
@@ -361,16 +393,19 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// A table that iptables-nft cannot show is read with nft, and without nft it is an error that names the table: its
-// rules are unknown.
+// TestUnreadableTable: a table that iptables-nft cannot show is read with nft, and without nft from the kernel.
 func TestUnreadableTable(t *testing.T) {
 	ns := nstest.New(t)
 	addDocker0(ns)
 	ns.Sh(`iptables-nft -A FORWARD -m comment --comment theirs -j DROP
 		nft insert rule ip filter FORWARD ct state vmap { established : accept, related : accept }`)
-	if got := findIn(t, ns, overlayPath(true, true)); len(got) == 0 || !strings.Contains(got[0].Where, "ip filter") {
-		t.Errorf("it finds %v", got)
+	find := func() {
+		t.Helper()
+		if got := findIn(t, ns, overlayPath(true, true)); len(got) == 0 || !strings.Contains(got[0].Where, "ip filter") {
+			t.Errorf("it finds %v", got)
+		}
 	}
+	find()
 	dir := t.TempDir()
 	for _, name := range []string{"iptables-nft", "iptables-nft-save"} {
 		program, err := exec.LookPath(name)
@@ -382,10 +417,5 @@ func TestUnreadableTable(t *testing.T) {
 		}
 	}
 	t.Setenv("PATH", dir)
-	ns.Do(func() {
-		_, _, err := NewReader().Obstacles(t.Context(), []OverlayPath{overlayPath(true, true)})
-		if err == nil || !strings.Contains(err.Error(), "cannot show the table filter") {
-			t.Errorf("without nft: %v", err)
-		}
-	})
+	find()
 }

@@ -125,8 +125,7 @@ func (c *Conn) jumpInMap(table *nftables.Table, name string) (chain string, err 
 		return "", fmt.Errorf("list the map %s: %w", name, err)
 	}
 	for _, e := range elements {
-		var verdict expr.Verdict
-		if err := parseVerdictInto(&verdict, e.Val); err == nil && verdict.Chain != "" {
+		if verdict, ok := ParseVerdict(e.Val); ok && verdict.Chain != "" {
 			return verdict.Chain, nil
 		}
 	}

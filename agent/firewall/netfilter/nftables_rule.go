@@ -62,13 +62,14 @@ type Extension struct {
 	Target bool
 }
 
-// VerdictMap stands for a lookup whose result is the verdict.
+// VerdictMap stands for a lookup of a register's value whose result is the verdict.
 type VerdictMap struct {
 	expr.Any
-	Name string
+	Name     string
+	Register uint32
 }
 
-// parseExpression parses one expression, of the kinds that occur in our rules or in rules that refuse everything.
+// parseExpression parses one expression, of the kinds that occur in our rules or that decide which packets others drop.
 func parseExpression(family byte, element []byte) expr.Any {
 	var name string
 	var data []byte
@@ -114,8 +115,11 @@ func parseExpression(family byte, element []byte) expr.Any {
 	case "lookup":
 		var lookup expr.Lookup
 		err := expr.Unmarshal(family, data, &lookup)
-		if err == nil && lookup.IsDestRegSet && lookup.DestRegister == unix.NFT_REG_VERDICT {
-			return VerdictMap{Name: lookup.SetName}
+		switch {
+		case err == nil && !lookup.IsDestRegSet:
+			return &lookup
+		case err == nil && lookup.DestRegister == unix.NFT_REG_VERDICT:
+			return VerdictMap{Name: lookup.SetName, Register: lookup.SourceRegister}
 		}
 	}
 	if e == nil || expr.Unmarshal(family, data, e) != nil {
@@ -160,6 +164,11 @@ func parseVerdict(data []byte) expr.Any {
 		return Unknown{Name: "immediate"}
 	}
 	return &verdict
+}
+
+// ParseVerdict parses the verdict of an element of a verdict map. It returns false for what is none.
+func ParseVerdict(data []byte) (verdict expr.Verdict, ok bool) {
+	return verdict, parseVerdictInto(&verdict, data) == nil
 }
 
 func parseVerdictInto(verdict *expr.Verdict, data []byte) error {
