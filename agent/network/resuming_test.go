@@ -1,6 +1,7 @@
 package network
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -8,14 +9,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/datapath"
+	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -398,6 +402,35 @@ func TestStartFromSaved(t *testing.T) {
 			if a.subnet() == subnet && tt.starts {
 				a.applies(a.with(b))
 			}
+		})
+	}
+}
+
+// TestRememberedFlannel: a host that runs flannel, and whose lease the store lacks when the agent starts, stays a peer for
+// a day with etcd, where flannel writes once a day, and for as long as others with Kubernetes, where its Node is gone.
+func TestRememberedFlannel(t *testing.T) {
+	for kind, stays := range map[string]bool{config.StoreEtcd: true, config.StoreKubernetes: false} {
+		t.Run(kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b, _, applied := pair(t)
+				b.die()
+				b.store.Delete(memory.Prefix + "/leases/n/" + registry.SubnetKey(b.subnet()))
+				path := state.PeersPath(a.config.DataDir, "n")
+				text, err := os.ReadFile(path)
+				must(t, err)
+				text = bytes.Replace(text, []byte(`"held":true`), []byte(`"held":true,"flannel":true`), 1)
+				must(t, os.WriteFile(path, text, 0o600))
+				a.renew()
+				a.prepare()
+				a.deps.Store.Kind, a.run = kind, nil
+				a.start()
+				a.applies(applied)
+				time.Sleep(peers.SettleTime(a.config.Lease) + time.Minute)
+				if !stays {
+					applied = a.with()
+				}
+				a.applies(applied)
+			})
 		})
 	}
 }

@@ -144,6 +144,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		Outage:     deps.Store.Outage,
 		SetBack:    deps.Store.SetBack,
 		Report:     r.report,
+		Foreign:    flannelStays(deps.Store.Kind),
 		Suspect:    func(c peers.Conflict) { r.lease.Suspect("leases", lease.Suspicion(c)) },
 		Answered:   r.resumed.settle,
 		Remembered: r.rememberedLeases,
@@ -467,4 +468,13 @@ func (r *Runner) awaitClaims(ctx context.Context, n registry.Network, mine hostC
 			return err
 		}
 	}
+}
+
+// flannelStays returns how long a lease stays that a store lacks, if its host runs flannel, 0 for as long as others: in
+// etcd, flannel writes it once a day. In Kubernetes it ends with its Node, and lists of Nodes are complete.
+func flannelStays(store string) time.Duration {
+	if store == config.StoreKubernetes {
+		return 0
+	}
+	return registry.FlannelTTL
 }

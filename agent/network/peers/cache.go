@@ -24,6 +24,7 @@ type peerCache struct {
 	ranks   map[netip.Prefix]uint64 // of the leases in the file, see seniority
 	since   time.Time               // of the first read of the store, zero before it
 	stays   time.Duration           // how long leases that the store lacks stay
+	foreign time.Duration           // those of hosts that run flannel, if that is longer
 }
 
 // SettleTime returns how long leases stay that are missing from a store that was emptied or set back. That is longer
@@ -101,11 +102,10 @@ func (c *peerCache) merge(
 	return append(all, lacking...), until
 }
 
-// end returns until when a lease stays that the store lacks. A host that runs flannel may write its record only when
-// its lease is about to end.
+// end returns until when a lease stays that the store lacks.
 func (c *peerCache) end(l registry.Lease) time.Time {
 	if l.Foreign {
-		return c.since.Add(max(c.stays, registry.FlannelTTL))
+		return c.since.Add(max(c.stays, c.foreign))
 	}
 	return c.since.Add(c.stays)
 }

@@ -172,6 +172,7 @@ func TestMergeFlannel(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := loadCache(dir, n, time.Minute)
+			m.foreign = registry.FlannelTTL
 			m.merge(n, nil, start)
 			all, until := m.merge(n, tt.store, start.Add(tt.later))
 			node := func(l registry.Lease) string { return fmt.Sprint(l.Node, l.Slot, l.Foreign) }

@@ -8,6 +8,7 @@ package peers
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
@@ -19,7 +20,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// Options are what New builds a Follower from. All fields are required.
+// Options are what New builds a Follower from. All fields but Foreign are required.
 type Options struct {
 	Network  string
 	DataDir  string                // with the peers file, see package agent/state
@@ -29,6 +30,7 @@ type Options struct {
 	Outage   *retry.OutageDetector
 	SetBack  *watch.Value[struct{}] // set when the store was emptied or set back to an older state
 	Report   *report.Reporter
+	Foreign  time.Duration // how long a lease stays that the store lacks, if its host runs flannel; 0 for SettleTime
 
 	// Suspect takes over the conflicts between this host's lease and those of other hosts. It is called
 	// after each change and while a conflict lasts.

@@ -41,6 +41,7 @@ func newPublisher(
 ) *publisher {
 	n, _, _ := definition.Get()
 	cache := loadCache(f.o.DataDir, n, SettleTime(f.o.Settings))
+	cache.foreign = f.o.Foreign
 	ranked := belief.NewSeniority(cache.leases, cache.ranks)
 	if f.cache != nil {
 		cache.resume(f.cache)
