@@ -19,7 +19,7 @@ import (
 // PutNetwork implements registry.Networks. The token needs the right to write below networks/. Without the right to
 // write below leases/ and changes/, the first host that acquires a lease creates the marker and the watermark there.
 func (ns networkStore) PutNetwork(ctx context.Context, n registry.Network, kept ...registry.Reservation) (err error) {
-	defer func() { wrap(&err, "put network %s", n.Name) }()
+	defer func() { err = registry.Wrap(err, "put network %s", n.Name) }()
 	if n.Plan, err = n.Plan.Normalize(); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (ns networkStore) write(ctx context.Context, n registry.Network, value []by
 // DeleteNetwork implements registry.Networks. It needs the right to write below
 // networks/ and reservations/, and to read leases/.
 func (ns networkStore) DeleteNetwork(ctx context.Context, name string) (err error) {
-	defer func() { wrap(&err, "delete network %s", name) }()
+	defer func() { err = registry.Wrap(err, "delete network %s", name) }()
 	if err := registry.CheckNetworkName(name); err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (ns networkStore) deleteOnce(ctx context.Context, name string) error {
 // PutDeletion implements registry.Networks. It needs the right to write below
 // networks/.
 func (ns networkStore) PutDeletion(ctx context.Context, d registry.Deletion) (err error) {
-	defer func() { wrap(&err, "put back the deletion of network %s", d.Network) }()
+	defer func() { err = registry.Wrap(err, "put back the deletion of network %s", d.Network) }()
 	if err := registry.CheckNetworkName(d.Network); err != nil {
 		return err
 	}

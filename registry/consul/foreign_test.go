@@ -404,7 +404,7 @@ func FuzzDirectory(f *testing.F) {
 				t.Fatalf("%d leases, %d bad, %d records", len(set.Leases), len(set.Bad), f.belief.Len())
 			}
 			for _, b := range set.Bad {
-				if !strings.HasPrefix(b.Key, viewPrefix) || len(b.Reason) > maxReason+3 {
+				if !strings.HasPrefix(b.Key, viewPrefix) || len(b.Reason) > registry.MaxShownReason+3 {
 					t.Fatalf("%+v", b)
 				}
 			}

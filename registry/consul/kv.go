@@ -64,10 +64,3 @@ func conflict(err error) error {
 	}
 	return err
 }
-
-// wrap adds to an error, if there is one, what was being done.
-func wrap(err *error, format string, args ...any) {
-	if *err != nil {
-		*err = fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), *err)
-	}
-}

@@ -33,7 +33,7 @@ type keptLease struct {
 
 // Renew implements registry.Leases. It is not a Raft write, so no index changes.
 func (ls leaseStore) Renew(ctx context.Context, l registry.Lease) (err error) {
-	defer func() { wrap(&err, "renew lease %s", l.Subnet()) }()
+	defer func() { err = registry.Wrap(err, "renew lease %s", l.Subnet()) }()
 	if l.Session == "" {
 		return registry.ErrLeaseLost
 	}
@@ -92,7 +92,7 @@ func (ls leaseStore) deleteRecord(
 
 // Revoke implements registry.Leases.
 func (ls leaseStore) Revoke(ctx context.Context, network string, subnet netip.Prefix) (err error) {
-	defer func() { wrap(&err, "revoke lease %s of network %s", subnet, network) }()
+	defer func() { err = registry.Wrap(err, "revoke lease %s of network %s", subnet, network) }()
 	first, err := ls.networks.firstSubnet(ctx, network, subnet)
 	if transport.IsRefused(err) {
 		return registry.ErrLeaseNotFound
@@ -121,7 +121,7 @@ func (ls leaseStore) revokeOnce(ctx context.Context, network, key string) error 
 
 // Expire implements registry.Leases.
 func (ls leaseStore) Expire(ctx context.Context, l registry.Lease) (err error) {
-	defer func() { wrap(&err, "expire lease %s", l.Subnet()) }()
+	defer func() { err = registry.Wrap(err, "expire lease %s", l.Subnet()) }()
 	if l.Held() {
 		return fmt.Errorf("%w: it is held", registry.ErrConflict)
 	}
@@ -131,7 +131,7 @@ func (ls leaseStore) Expire(ctx context.Context, l registry.Lease) (err error) {
 
 // Restore implements registry.Leases.
 func (ls leaseStore) Restore(ctx context.Context, n registry.Network, l registry.Lease, _ time.Duration) (err error) {
-	defer func() { wrap(&err, "restore lease %s", l.Subnet()) }()
+	defer func() { err = registry.Wrap(err, "restore lease %s", l.Subnet()) }()
 	value, err := registry.FormatLease(l)
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (ls leaseStore) Restore(ctx context.Context, n registry.Network, l registry
 func (ls leaseStore) WatchLease(
 	ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64,
 ) (l registry.Lease, index uint64, err error) {
-	defer func() { wrap(&err, "lease %s of network %s", subnet, n.Name) }()
+	defer func() { err = registry.Wrap(err, "lease %s of network %s", subnet, n.Name) }()
 	slot, err := n.Plan.Slot(subnet)
 	if err != nil {
 		return l, 0, err

@@ -28,7 +28,7 @@ func (ns networkStore) Network(ctx context.Context, name string) (n registry.Net
 	if err := registry.CheckNetworkName(name); err != nil {
 		return n, err
 	}
-	defer func() { wrap(&err, "network %s", name) }()
+	defer func() { err = registry.Wrap(err, "network %s", name) }()
 	key := ns.kv.keys.Network(name)
 	// A newly elected leader may not have applied a later definition yet.
 	for _, r := range []transport.Read{{}, {Consistent: true}} {

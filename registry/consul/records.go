@@ -40,10 +40,7 @@ func stored(l registry.Lease, pair *api.KVPair) registry.Lease {
 	return l
 }
 
-// maxReason limits the reason why a record was skipped, in bytes: the text may quote the record.
-const maxReason = 300
-
 // badRecord names a record that was skipped, and why.
 func badRecord(key string, err error) registry.BadRecord {
-	return registry.BadRecord{Key: key, Reason: registry.Shorten(err.Error(), maxReason)}
+	return registry.BadRecord{Key: key, Reason: registry.Shorten(err.Error(), registry.MaxShownReason)}
 }

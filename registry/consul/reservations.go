@@ -22,7 +22,7 @@ type reservationStore struct {
 func (rs reservationStore) Reservations(
 	ctx context.Context, n registry.Network,
 ) (set registry.ReservationSet, err error) {
-	defer func() { wrap(&err, "reservations of network %s", n.Name) }()
+	defer func() { err = registry.Wrap(err, "reservations of network %s", n.Name) }()
 	set, _, err = rs.list(ctx, n)
 	return set, err
 }
@@ -36,7 +36,7 @@ const emptyPause = 20
 func (rs reservationStore) WatchReservations(
 	ctx context.Context, n registry.Network, after uint64,
 ) (set registry.ReservationSet, index uint64, err error) {
-	defer func() { wrap(&err, "watch reservations of network %s", n.Name) }()
+	defer func() { err = registry.Wrap(err, "watch reservations of network %s", n.Name) }()
 	var notified uint64
 	if after > 0 && after != registry.Known { // reservations are not followed
 		if notified, err = rs.kv.AwaitChange(ctx, rs.kv.keys.Reservations(n.Name), after); err != nil {
@@ -78,7 +78,7 @@ func (rs reservationStore) list(ctx context.Context, n registry.Network) (regist
 func (rs reservationStore) AddReservation(
 	ctx context.Context, n registry.Network, r registry.Reservation, force bool,
 ) (err error) {
-	defer func() { wrap(&err, "reserve %s in network %s", r.Subnet, n.Name) }()
+	defer func() { err = registry.Wrap(err, "reserve %s in network %s", r.Subnet, n.Name) }()
 	if err := registry.CheckNetworkName(n.Name); err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (rs reservationStore) AddReservation(
 func (rs reservationStore) RemoveReservation(
 	ctx context.Context, network string, subnet netip.Prefix,
 ) (err error) {
-	defer func() { wrap(&err, "remove reservation %s of network %s", subnet, network) }()
+	defer func() { err = registry.Wrap(err, "remove reservation %s of network %s", subnet, network) }()
 	first, err := rs.networks.firstSubnet(ctx, network, subnet)
 	if err == nil {
 		key := rs.kv.keys.Reservation(network, first)

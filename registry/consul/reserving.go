@@ -203,7 +203,7 @@ func (k *reserving) undo(ctx context.Context) (err error) {
 	if !k.began || k.single && len(k.asked) == 0 {
 		return nil
 	}
-	defer func() { wrap(&err, "what was reserved before that stays") }()
+	defer func() { err = registry.Wrap(err, "what was reserved before that stays") }()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	for range reserveTries {
