@@ -22,6 +22,7 @@ type recorder struct {
 	calls        []string
 	fail         map[string]error    // of Apply, by type and device
 	advertiseErr map[string]error    // of Advertise
+	newErr       map[string]error    // of New, by type
 	skip         map[string][]string // nodes that are skipped
 	wait         map[string][]string // nodes that have not answered
 	mtu          map[string]int
@@ -44,6 +45,9 @@ func (r *recorder) types() map[string]backend.Type {
 
 			Normalize: func(o json.RawMessage) (json.RawMessage, error) { return o, nil },
 			New: func(c backend.Config) (backend.Backend, error) {
+				if err := r.newErr[name]; err != nil {
+					return nil, err
+				}
 				return &recording{r, name, strings.TrimPrefix(c.Link, "leno-n")}, nil
 			},
 		}
@@ -529,6 +533,38 @@ func TestChangedOptions(t *testing.T) {
 	h.says(`{"key":"old"}`)
 	h.does("new~b: close; old: b; new~b: (b); old: (b); new~b: b", peer(1, "old", prepared))
 	h.says(strings.TrimSuffix(prepared, "}") + `,"sends":"b"}`)
+}
+
+// TestChangedPools: a backend gets the pools of the network exactly once, also if it is being removed when it returns, and
+// if the first attempt to give it other ones failed.
+func TestChangedPools(t *testing.T) {
+	h := newHost(t, "old", switching)
+	h.does("old: ; new~b: ")
+	change := func(options, pool string) error {
+		c := h.config()
+		c.Pools = []netip.Prefix{netip.MustParsePrefix(pool)}
+		return h.b.ChangeTo(definition(t, "old", options), c)
+	}
+	for _, step := range []struct {
+		options, pool string
+		fail          error
+		want          string
+	}{
+		{"{}", "10.5.0.0/16", nil, ""},
+		{switching, "10.5.0.0/16", nil, ""},
+		{"{}", "10.5.0.0/16", nil, ""},
+		{"{}", "10.4.0.0/15", nil, "old: close"},
+		{switching, "10.4.0.0/15", nil, "new~b: close"},
+		{switching, "10.0.0.0/8", errors.New("no memory"), "old: close"},
+		{switching, "10.0.0.0/8", nil, "new~b: close"},
+		{switching, "10.0.0.0/8", nil, ""},
+	} {
+		h.newErr = map[string]error{"new": step.fail}
+		err := change(step.options, step.pool)
+		if got := h.did(); !errors.Is(err, step.fail) || got != step.want {
+			t.Errorf("%s %s: did %q, %v, want %q", step.options, step.pool, got, err, step.want)
+		}
+	}
 }
 
 // TestRemove: the zero state removes both.
