@@ -152,7 +152,7 @@ func (c Config) TranslateBackend() (Translation, error) {
 		}
 		value, set, err := s.parse(c.Backend[name])
 		if err != nil {
-			return Translation{}, fmt.Errorf("Backend.%s %w", strings.ToLower(name), err)
+			return Translation{}, fmt.Errorf("%s %w", "Backend."+strings.ToLower(name), err)
 		}
 		if set {
 			t.Options[s.option] = value
