@@ -86,8 +86,8 @@ func encode(v any) json.RawMessage {
 // object is an object of nft's JSON.
 type object map[string]any
 
-// translator translates one rule into the statements that nft lists. What it does not understand is a statement that
-// nobody knows, whose condition cannot be told.
+// translator translates one rule into the statements that nft lists. It translates what it does not understand into
+// a statement that nftLines does not know either.
 type translator struct {
 	registers
 	elements func(set string) ([]nftables.SetElement, error)
