@@ -23,8 +23,6 @@ const (
 	underlayIndex = 2
 )
 
-var config = backend.Config{Network: "test", Link: "leno-test"}
-
 func peer(n int, ips ...string) backend.Peer {
 	attrs, _ := json.Marshal(attributes{VNI: 1, Port: 8472, MAC: fmt.Sprintf("0a:58:00:00:00:%02x", n)})
 	p := backend.Peer{
