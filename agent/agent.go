@@ -22,6 +22,7 @@ import (
 	"github.com/lenonet/leno/agent/httpapi"
 	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/network/datapath"
+	"github.com/lenonet/leno/agent/paths"
 	"github.com/lenonet/leno/agent/records"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
@@ -41,6 +42,7 @@ type Agent struct {
 	identity    *identification
 	reloader    *reloader
 	diagnostics *diagnostics
+	paths       *paths.Monitor
 	elsewhere   *elsewhere
 	records     *records.Board // of the list of all networks
 	http        *httpapi.Server
@@ -60,6 +62,15 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	}
 	a.env = a.newDeps(c)
 	a.networks = newNetworks(a.log, a.env, a.settings)
+	a.paths = paths.New(paths.Options{
+		Log:      a.log.Named("paths"),
+		Networks: a.networks.probed,
+		Probe:    o.Probe,
+		Health:   a.env.Reports.Health,
+		Events:   a.env.Reports.Events,
+		Changed:  a.env.Reports.Changed,
+		Interval: func() time.Duration { return a.settings.get().ProbeInterval },
+	})
 	a.elsewhere = &elsewhere{registry: o.Registry}
 	a.diagnostics = &diagnostics{options: o, env: a.env, settings: a.settings, networks: a.networks}
 	a.identity = &identification{
@@ -161,6 +172,7 @@ func (a *Agent) runOn(ctx context.Context, listener net.Listener) (err error) {
 	g.Go(func() error { return a.watchKernel(ctx) })
 	g.Go(func() error { return a.env.Rules.Keeper.Run(ctx) })
 	g.Go(func() error { return a.env.Rules.Foreign.Run(ctx) })
+	g.Go(func() error { return a.paths.Run(ctx) })
 	g.Go(func() error { return a.notifySystemd(ctx) })
 	g.Go(func() error { return a.env.Reports.Telemetry.Run(ctx) })
 	g.Go(func() error { return a.supervise(ctx, listener.Addr(), asked) })

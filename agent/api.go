@@ -138,7 +138,17 @@ func (n apiNetwork) Leases(watched bool) (registry.LeaseSet, error) {
 	return n.run.Leases().Leases(watched)
 }
 func (n apiNetwork) LeasesChanged() []<-chan struct{} { return n.run.Leases().Changed() }
-func (n apiNetwork) Peers() api.PeerList              { return n.run.Peers() }
+
+// Peers returns the peers with what is known of the paths to them.
+func (n apiNetwork) Peers() api.PeerList {
+	out, known := n.run.Peers(), n.agent.paths.Of(n.run.Local().Name)
+	for i := range out.Peers {
+		if p, ok := known[out.Peers[i].Node]; ok && out.Peers[i].Skipped == "" {
+			out.Peers[i].Path = &p
+		}
+	}
+	return out
+}
 
 func (n apiNetwork) Probe(ctx context.Context, r api.ProbeRequest) (api.Probe, error) {
 	return n.agent.diagnostics.probePeers(ctx, n.run, r)

@@ -90,7 +90,7 @@ func newHost(t testing.TB, store *memory.Store, name string) *host {
 	dir := t.TempDir()
 	c := config.Defaults()
 	c.NodeName = name
-	c.DataDir = filepath.Join(dir, "data")
+	c.DataDir, c.ProbeInterval = filepath.Join(dir, "data"), 0 // the paths are not real
 	c.HTTP.Address, c.HTTP.Socket = "unix://"+filepath.Join(dir, "leno.sock"), ""
 	c.Lease.TTL, c.Lease.RenewMargin = 10*time.Second, 9900*time.Millisecond // the lease is renewed every 100 ms
 	c.Consul.Service, c.Log.Level = "", "TRACE"

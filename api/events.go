@@ -17,6 +17,7 @@ const (
 	EventLease   = "lease"   // this host's lease was taken, lost, revoked, released, or replaced by another
 	EventNetwork = "network" // joined, left, changed, deleted, or its underlay moved
 	EventPeer    = "peer"    // another host appeared, left, lapsed, returned, moved, or got another subnet
+	EventPath    = "path"    // packets to another host began to be lost, or arrive again
 	EventDrift   = "drift"   // another program changed the datapath, and the agent repaired it
 	EventStore   = "store"   // the store was emptied or restored to an older state
 	EventReload  = "reload"  // the configuration was read again, or rejected

@@ -257,6 +257,28 @@ type Peer struct {
 	// it is zero, and they go to one of the public addresses.
 	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
 	Counters *Counters      `json:"counters,omitempty"`
+	// Path is what the continuous tests say of the path to the peer. It is nil if they are off, if the peer is not in the
+	// datapath, or if the backend carries no packets.
+	Path *PeerPath `json:"path,omitempty"`
+}
+
+// Values of PeerPath.State.
+const (
+	PathReached = "reached" // small and full packets are answered
+	PathLossy   = "lossy"   // more than 2 of the last 20 small packets were lost
+	PathShort   = "short"   // small packets are answered, full ones are not
+	PathLost    = "lost"    // no packet is answered, in some address family
+)
+
+// PeerPath is what the continuous tests say of the path to a peer. Its state changes when three tests in a row agree.
+type PeerPath struct {
+	State  string    `json:"state"`            // reached, lossy, short or lost; "" before the first test
+	Reason string    `json:"reason,omitempty"` // what was lost, if the state is not reached
+	Since  time.Time `json:"since,omitzero"`   // when the state began
+	Tested time.Time `json:"tested,omitzero"`  // when the last packets were sent
+	Loss   float64   `json:"loss"`             // lost ones of the last 20 small packets, 0 to 1
+	RTT    float64   `json:"rtt_seconds"`      // mean round trip of the last small packets, 0 before the first answer
+	MTU    int       `json:"mtu,omitempty"`    // bytes; the largest packet that was answered
 }
 
 // Counters count the traffic since the agent started.

@@ -321,6 +321,20 @@ func TestTranscripts(t *testing.T) {
 			never.Node, never.LastHandshake, never.Counters = "host-d", time.Time{}, &api.Counters{TxBytes: 148}
 			f.peers = append(f.peers, never)
 		}},
+		{name: "peers paths", args: "peers default", set: func(f *fakeAgent) {
+			f.peers[0].Path = &api.PeerPath{State: api.PathReached, RTT: 0.00042, MTU: 1450}
+			for i, p := range []api.PeerPath{
+				{State: api.PathLossy, Loss: 0.2, Reason: "4 of the last 20 packets were lost"},
+				{State: api.PathShort, MTU: 1400, Reason: "IPv4 packets above 1400 bytes are lost"},
+				{State: api.PathLost, Reason: "no packet is answered"},
+				{},
+			} {
+				other := f.peers[0]
+				p.Since = now.Add(-90 * time.Second)
+				other.Node, other.Path = fmt.Sprintf("host-%c", 'd'+i), &p
+				f.peers = append(f.peers, other)
+			}
+		}},
 		{name: "peers probe", args: "peers -probe"},
 		{name: "peers probe json", args: "peers default -probe -peer=host-b -count=3 -format=json"},
 		{name: "peers probe none", args: "peers -probe", set: func(f *fakeAgent) { f.probe.Peers = nil }},

@@ -24,7 +24,9 @@ and address, whether its lease is held, and, if the backend counts it, the
 traffic since the agent started. If packets are encrypted, HANDSHAKE shows how
 long ago the two hosts last agreed on keys: packets to a host with "never" are
 lost. ENDPOINT shows where packets to hosts behind the same NAT go. A host
-that is ignored is listed with the reason.
+that is ignored is listed with the reason. PATH is the state of the path to the
+host: "reached" with the round-trip time, "lossy" with the share of lost
+packets, "short" with the largest packet that arrives, or "lost".
 
 With -probe the agent sends small and full-size packets to each of them,
 through the overlay and through the underlay, and prints losses, round-trip
@@ -71,6 +73,7 @@ func writePeers(w io.Writer, network string, list api.PeerList, now time.Time) {
 	elsewhere := slices.ContainsFunc(peers, func(p api.Peer) bool {
 		return p.Endpoint.IsValid() && !slices.Contains(p.PublicIPs, p.Endpoint.Addr())
 	})
+	tested := slices.ContainsFunc(peers, func(p api.Peer) bool { return p.Path != nil })
 	columns := []cli.Column{{Title: "NODE", Cut: true}, {Title: "SUBNET"}, {Title: "PUBLIC IP"},
 		{Title: "BACKEND", Cut: true}, {Title: "LEASE"}}
 	if elsewhere {
@@ -81,6 +84,9 @@ func writePeers(w io.Writer, network string, list api.PeerList, now time.Time) {
 	}
 	if encrypted {
 		columns = append(columns, cli.Column{Title: "HANDSHAKE"})
+	}
+	if tested {
+		columns = append(columns, cli.Column{Title: "PATH"})
 	}
 	var rows [][]string
 	for _, p := range peers {
@@ -104,13 +110,21 @@ func writePeers(w io.Writer, network string, list api.PeerList, now time.Time) {
 		case encrypted:
 			row = append(row, "-")
 		}
+		if tested {
+			row = append(row, pathState(p.Path))
+		}
 		rows = append(rows, row)
 		if p.Skipped != "" {
 			notes = append(notes, fmt.Sprintf("%s is left out of the datapath: %s", p.Node, p.Skipped))
 		}
+		if p.Path != nil && p.Path.Reason != "" {
+			notes = append(notes, fmt.Sprintf("%s: %s, for %s", p.Node, p.Path.Reason, cli.Age(now.Sub(p.Path.Since))))
+		}
 	}
 	if len(rows) > 0 {
 		cli.WriteTable(w, columns, rows)
+	}
+	if len(rows) > 0 && !tested {
 		notes = append(notes, "Not tested: whether packets arrive. Run `leno peers -probe` to test it.")
 	}
 	if len(notes) > 0 {
@@ -130,6 +144,23 @@ func peerLease(p api.Peer) string {
 		state += ", left out"
 	}
 	return state
+}
+
+// pathState returns the state of a path with the number that describes it.
+func pathState(p *api.PeerPath) string {
+	switch {
+	case p == nil:
+		return "-"
+	case p.State == "":
+		return "untested"
+	case p.State == api.PathLossy:
+		return fmt.Sprintf("lossy, %.0f %%", 100*p.Loss)
+	case p.State == api.PathShort:
+		return fmt.Sprintf("short, %d bytes", p.MTU)
+	case p.State == api.PathReached && p.RTT > 0:
+		return fmt.Sprintf("reached, %.1f ms", 1000*p.RTT)
+	}
+	return p.State
 }
 
 func dropNotes(of string, drops map[string]uint64) []string {

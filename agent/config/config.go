@@ -17,8 +17,9 @@ type Config struct {
 	Log             Log
 	EnableDebug     bool
 	WatchNetworks   bool
-	AllowedNetworks []string // patterns of path.Match
-	Consul          Consul   // zero if the store is another one, as those below
+	ProbeInterval   time.Duration // 0 for none
+	AllowedNetworks []string      // patterns of path.Match
+	Consul          Consul        // zero if the store is another one, as those below
 	Etcd            Etcd
 	Kubernetes      Kubernetes
 	Lease           Lease

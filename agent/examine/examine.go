@@ -170,7 +170,7 @@ func checksOf(h api.NetworkHealth) doctor.Checks {
 		health.Device:   &out.Device,
 		health.Routes:   &out.Routes,
 	}
-	examined := []string{health.Consul, health.Etcd, health.Kubernetes, health.Forwarding, health.ForeignRules}
+	examined := []string{health.Consul, health.Etcd, health.Kubernetes, health.Forwarding, health.ForeignRules, health.Paths}
 	for _, c := range h.Checks {
 		if place := used[c.Name]; place != nil {
 			*place = c

@@ -29,6 +29,7 @@ const (
 	Records      = "records"       // every record in the store can be used
 	Device       = "device"        // the network's device exists and has the right settings
 	Routes       = "routes"        // routes, neighbours and forwarding entries lead to every peer
+	Paths        = "paths"         // packets reach the other hosts
 	ForeignRules = "foreign_rules" // no rule of another program blocks containers
 	Forwarding   = "forwarding"    // the kernel forwards packets
 	SubnetFile   = "subnet_file"   // the subnet file is written
@@ -43,7 +44,7 @@ const Starting = "starting"
 func Names() []string {
 	return []string{
 		DataDir, Node, Consul, Etcd, Kubernetes, Login, Network, Switch, Keys, Underlay, Lease, Conflict, Snapshot, Records,
-		Device, Routes, Forwarding, Firewall, ForeignRules, SubnetFile,
+		Device, Routes, Forwarding, Firewall, ForeignRules, Paths, SubnetFile,
 	}
 }
 
@@ -82,6 +83,20 @@ func New(now func() time.Time, statusChange func(network string, c api.Check)) *
 func (b *Board) Set(network, name, status, reason string) (changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.set(network, name, status, reason)
+}
+
+// Update is Set, unless the network was forgotten meanwhile.
+func (b *Board) Update(network, name, status, reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.has(network) {
+		b.set(network, name, status, reason)
+	}
+}
+
+// set is Set; mu is held.
+func (b *Board) set(network, name, status, reason string) (changed bool) {
 	checks := b.checks(network)
 	i := slices.IndexFunc(*checks, func(c api.Check) bool { return c.Name == name })
 	if i < 0 {
@@ -108,6 +123,9 @@ func (b *Board) Set(network, name, status, reason string) (changed bool) {
 func (b *Board) Clear(network, name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if network != "" && !b.has(network) {
+		return
+	}
 	checks := b.checks(network)
 	before := len(*checks)
 	*checks = slices.DeleteFunc(*checks, func(c api.Check) bool { return c.Name == name })
@@ -142,6 +160,11 @@ func (b *Board) Forget(network string) {
 	defer b.mu.Unlock()
 	b.networks = slices.DeleteFunc(b.networks, func(n api.NetworkHealth) bool { return n.Network == network })
 	b.signal()
+}
+
+// has reports whether there is an entry of a network; mu is held.
+func (b *Board) has(network string) bool {
+	return slices.ContainsFunc(b.networks, func(n api.NetworkHealth) bool { return n.Network == network })
 }
 
 // checks returns the checks of a network, or of the agent if network is ""; mu is held.

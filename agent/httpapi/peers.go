@@ -47,12 +47,15 @@ func (h peerHandlers) query(r *http.Request) (query.Query, error) {
 	}, err
 }
 
-// withoutCounters returns the list without what is counted.
+// withoutCounters returns the list without what is counted or measured.
 func withoutCounters(list api.PeerList) api.PeerList {
 	list.Totals, list.Drops = nil, nil
 	list.Peers = slices.Clone(list.Peers)
 	for i := range list.Peers {
 		list.Peers[i].Counters = nil
+		if p := list.Peers[i].Path; p != nil {
+			list.Peers[i].Path = &api.PeerPath{State: p.State, Reason: p.Reason, Since: p.Since}
+		}
 	}
 	return list
 }

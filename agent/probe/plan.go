@@ -56,6 +56,9 @@ func (p planner) ways(peer api.Peer) []way {
 	for _, subnet := range peer.Subnets {
 		out = append(out, p.overlay(peer, subnet))
 	}
+	if p.OnlyOverlay {
+		return out
+	}
 	for _, to := range p.underlayAddresses(peer) {
 		from, _ := p.ownAddress(to)
 		out = append(out, way{path: api.PathUnderlay, from: from, to: to, vrf: p.VRF, mtu: p.Underlay.MTU})

@@ -30,6 +30,8 @@ type Host struct {
 	Underlay   api.Underlay
 	VRF        int  // ifindex of the VRF that the underlay is in, 0 for none
 	Masquerade bool // packets from Subnets to other networks get another source
+
+	OnlyOverlay bool // no packets are sent outside the overlay
 }
 
 // MaxDuration bounds a whole probe, regardless of the request and the number of peers.

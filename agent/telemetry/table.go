@@ -60,6 +60,10 @@ const (
 	PeersSkipped      = "peers.skipped"
 	PeersUnanswered   = "peers.unanswered"
 
+	PathPeers     = "paths.peers"
+	PathRoundTrip = "paths.round_trip_seconds"
+	PathLoss      = "paths.loss_ratio"
+
 	TrafficPackets = "traffic.packets"
 	TrafficBytes   = "traffic.bytes"
 	TrafficDrops   = "traffic.drops"
@@ -118,6 +122,10 @@ func Table() []Metric {
 		{Name: PeersSkipped, Kind: Gauge, Labels: network, Help: "Other hosts that are ignored; leno peers says why."},
 		{Name: PeersUnanswered, Kind: Gauge, Labels: network,
 			Help: "Other hosts to which packets are sent without a handshake; leno status names them."},
+
+		{Name: PathPeers, Kind: Gauge, Labels: and("state"), Help: "Other hosts by the state of the path to them: reached, lossy, short, lost or untested."},
+		{Name: PathRoundTrip, Kind: Gauge, Labels: and("stat"), Help: "Round trip of small packets to the other hosts, in seconds: median and worst."},
+		{Name: PathLoss, Kind: Gauge, Labels: and("stat"), Help: "Lost share of the last 20 small packets to a host, 0 to 1: median and worst."},
 
 		{Name: TrafficPackets, Kind: Counter, Labels: and("direction"), Help: "Packets from (rx) and to (tx) other hosts, with vxlan, wireguard and udp."},
 		{Name: TrafficBytes, Kind: Counter, Labels: and("direction"), Help: "Bytes of these packets, without the headers of the tunnel."},

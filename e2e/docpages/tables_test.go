@@ -151,6 +151,7 @@ func limits() map[string]limit {
 		"log_rotate_duration":  {takes: []string{`"0s"`, `"24h"`}, refuses: []string{`"-1s"`, `24`}},
 		"log_rotate_max_files": count,
 		"watch_networks":       flag,
+		"probe_interval":       {takes: []string{`"0s"`, `"30s"`}, refuses: []string{`"-1s"`, `10`}, says: "`\"0s\"` turns the tests off"},
 		"allowed_networks":     {takes: []string{`["a*", "?[bc]"]`}, refuses: []string{`["["]`, `[""]`, `"*"`}, says: "`*`, `?`, `[a-z]`"},
 
 		"consul.address":                 {takes: []string{`"192.0.2.1:8500"`, `"https://consul:8501"`, `"unix:///run/consul.sock"`}, refuses: []string{`"consul"`, `"ftp://consul:1"`, `"unix://run/x"`}, says: "`host:port`, `http(s)://host:port` or `unix:///path`"},

@@ -1,8 +1,14 @@
 package doctor
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
 )
 
 // A fault is one way to break a host or its path to another host. Its name is that of its row in
@@ -57,6 +63,9 @@ func (p *patient) treat(faults ...fault) error {
 		if err := p.finds(f.want); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
+		if err := p.shows(f.want); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
 		if f.cure == nil {
 			continue
 		}
@@ -66,8 +75,65 @@ func (p *patient) treat(faults ...fault) error {
 		if err := p.w.well(p.hosts[0]); err != nil {
 			return fmt.Errorf("%s, cured: %w", f.name, err)
 		}
+		if err := p.showsPath(api.PathReached); err != nil {
+			return fmt.Errorf("%s, cured: %w", f.name, err)
+		}
 	}
 	return nil
+}
+
+// shows blocks until the first host shows, without being asked for a diagnosis, that the path to the second one is
+// broken, if the fault breaks it for packets of the kind that the agent sends all the time.
+func (p *patient) shows(w want) error {
+	states := map[string]string{"port": api.PathLost, "rp_filter": api.PathLost, "path_mtu": api.PathShort}
+	if state := states[w.check]; state != "" && !w.warning && w.peer != "" {
+		return p.showsPath(state)
+	}
+	return nil
+}
+
+// showsPath blocks until the list of peers, health and metrics of the first host show a state of the path to the second.
+func (p *patient) showsPath(state string) error {
+	if len(p.hosts) < 2 {
+		return nil
+	}
+	h, peer := p.hosts[0], p.hosts[1].Name
+	return lab.WaitFor(p.w.ctx, fmt.Sprintf("%s to show that the path to %s is %s", h.Name, peer, state), func(ctx context.Context) error {
+		var list api.PeerList
+		if err := getJSON(ctx, h, "/v1/network/"+p.network+"/peers", &list); err != nil {
+			return err
+		}
+		i := slices.IndexFunc(list.Peers, func(o api.Peer) bool { return o.Node == peer })
+		if i < 0 || list.Peers[i].Path == nil || list.Peers[i].Path.State != state {
+			return fmt.Errorf("the peers are %+v", list.Peers)
+		}
+		var report api.Health
+		if err := getJSON(ctx, h, "/healthz", &report); err != nil {
+			return err
+		}
+		for _, n := range report.Networks {
+			for _, c := range n.Checks {
+				isNamed := c.Status == api.Warning && strings.Contains(c.Reason, peer)
+				if n.Network == p.network && c.Name == "paths" && isNamed != (state != api.PathReached) {
+					return fmt.Errorf("health: %+v", c)
+				}
+			}
+		}
+		_, metrics, err := h.Get(ctx, "/metrics")
+		if line := fmt.Sprintf("leno_paths_peers{network=%q,state=%q}", p.network, state); err == nil && !strings.Contains(metrics, line) {
+			err = fmt.Errorf("no metric %s", line)
+		}
+		return err
+	})
+}
+
+// getJSON requests a path from a host's agent, whatever the status of the response is.
+func getJSON(ctx context.Context, h *lab.Host, path string, out any) error {
+	_, body, err := h.Get(ctx, path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal([]byte(body), out)
 }
 
 const flush = "nft delete table inet seeded"

@@ -60,6 +60,9 @@ func (h *Host) Network(name, body string) string {
 // lab's servers of Consul, or all of its servers of etcd.
 func (h *Host) Config(blocks ...string) string {
 	head := fmt.Sprintf("node_name = %q\ndata_dir  = %q\nlog_level = \"DEBUG\"\n\n", h.Name, h.DataDir())
+	if !strings.Contains(strings.Join(blocks, "\n"), "probe_interval") {
+		head = "probe_interval = \"2s\"\n" + head // what broke or was repaired is seen soon
+	}
 	if !strings.Contains(strings.Join(blocks, "\n"), "http {") {
 		head += fmt.Sprintf("http {\n  socket = %q\n}\n\n", filepath.Join(h.Dir, "leno.sock"))
 	}

@@ -1,0 +1,205 @@
+package paths
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+const (
+	// rounds is how many probes in a row must agree on another state before the state of a path changes.
+	rounds = 3
+
+	// window is the number of the latest small packets that the loss is counted over, and lossyAbove the number of lost
+	// ones above which the path counts as lossy.
+	window     = 20
+	lossyAbove = 2
+)
+
+// path is what is known of the path to one peer. Only judge changes it.
+type path struct {
+	shown api.PeerPath
+
+	next   string // the state that the latest probes agree on, if it is another one than shown.State
+	agreed int    // how many of them do, without a break
+
+	sent     int  // packets in results, at most window
+	results  uint // one bit for each small packet, the latest in the lowest bit: 1 for a lost one
+	lastFull time.Time
+	due      time.Time
+}
+
+// isSuspicious reports whether the path must be probed more often: it is not in order, or may be about to change.
+func (p *path) isSuspicious() bool {
+	return p.agreed > 0 || p.shown.State != api.PathReached && p.shown.State != "" || p.lost() > 0
+}
+
+// lost returns the number of lost packets among the latest ones.
+func (p *path) lost() (n int) {
+	for bits := p.results; bits != 0; bits &= bits - 1 {
+		n++
+	}
+	return n
+}
+
+// judge adds the result of one probe at a time and reports whether the state changed. A path whose state is unknown is
+// reached as soon as one packet was answered. Every other change needs several probes in a row that agree, so that a
+// single lost packet changes nothing.
+func (p *path) judge(result api.PeerProbe, now time.Time) (changed bool) {
+	found := p.read(result, now)
+	if found.State == "" {
+		return false // nothing was sent
+	}
+	p.shown.Tested = now
+	if found.RTT > 0 {
+		p.shown.RTT = found.RTT
+	}
+	p.shown.Loss = math.Round(100*float64(p.lost())/float64(max(p.sent, 1))) / 100
+	if found.State == p.shown.State {
+		p.next, p.agreed = "", 0
+		p.shown.MTU, p.shown.Reason = found.MTU, found.Reason
+		return false
+	}
+	if found.State != p.next {
+		p.next, p.agreed = found.State, 0
+	}
+	if p.agreed++; p.agreed < rounds && (p.shown.State != "" || found.State != api.PathReached) {
+		return false
+	}
+	p.next, p.agreed = "", 0
+	p.shown.State, p.shown.MTU, p.shown.Reason, p.shown.Since = found.State, found.MTU, found.Reason, now
+	return true
+}
+
+// read returns what one probe says of the path, by itself and with the packets before it. State is "" if it says
+// nothing.
+func (p *path) read(result api.PeerProbe, now time.Time) (found api.PeerPath) {
+	var sent, lost int
+	var silent, short, all []string
+	for _, w := range result.Ways {
+		if w.Path != api.PathOverlay || w.NotProbed != "" || w.Small.Sent == 0 && w.Full.Answered == 0 {
+			continue
+		}
+		family := "IPv4"
+		if w.To.Is6() {
+			family = "IPv6"
+		}
+		all = append(all, family)
+		sent, lost = sent+w.Small.Sent, lost+w.Small.Lost()
+		isFullTested := w.Full.Bytes > w.Small.Bytes && w.Full.Sent > 0
+		switch {
+		case w.Largest == 0:
+			silent = append(silent, family)
+		case isFullTested && w.Full.Answered == 0:
+			short = append(short, fmt.Sprintf("%s packets above %d bytes are lost", family, w.Largest))
+			found.MTU = smaller(found.MTU, w.Largest)
+		case isFullTested:
+			found.MTU = smaller(found.MTU, w.Full.Bytes)
+		}
+		if isFullTested {
+			p.lastFull = now
+		}
+		if w.Small.Answered > 0 {
+			found.RTT = max(found.RTT, w.Small.AvgMS/1000)
+		}
+	}
+	if len(all) == 0 {
+		return found
+	}
+	if result.Reached {
+		silent = nil // its kernel drops echo requests, and has shown that other packets arrive
+		lost = 0
+	}
+	if p.shown.State == api.PathLost && len(silent) == 0 {
+		p.results, p.sent = 0, 0 // what was lost before says nothing about the path now
+	}
+	p.add(sent, lost)
+	switch {
+	case len(silent) > 0:
+		found.State, found.Reason = api.PathLost, describeSilence(result, silent, all)
+	case len(short) > 0:
+		found.State, found.Reason = api.PathShort, strings.Join(short, ", ")
+	case p.shown.State == api.PathShort && found.MTU == 0: // full packets were not tested
+		found.State, found.MTU, found.Reason = p.shown.State, p.shown.MTU, p.shown.Reason
+	case p.lost() > lossyAbove, p.shown.State == api.PathLossy && p.lost() == lossyAbove:
+		found.State, found.Reason = api.PathLossy, fmt.Sprintf("%d of the last %d packets were lost", p.lost(), p.sent)
+	default:
+		found.State = api.PathReached
+	}
+	if found.MTU == 0 {
+		found.MTU = p.shown.MTU
+	}
+	return found
+}
+
+// add counts the small packets of one probe.
+func (p *path) add(sent, lost int) {
+	for i := range min(sent, window) {
+		p.results <<= 1
+		if i < lost {
+			p.results |= 1
+		}
+	}
+	p.results &= 1<<window - 1
+	p.sent = min(window, p.sent+sent)
+}
+
+// describeSilence says in which families and directions packets are lost.
+func describeSilence(result api.PeerProbe, silent, all []string) string {
+	text := "no packet is answered"
+	if len(silent) < len(all) {
+		text = "no " + strings.Join(silent, " or ") + " packet is answered"
+	}
+	isUnderlayProbed, isUnderlaySilent := false, true
+	for _, w := range result.Ways {
+		if w.Path == api.PathUnderlay && w.NotProbed == "" {
+			isUnderlayProbed = true
+			isUnderlaySilent = isUnderlaySilent && w.Largest == 0
+		}
+	}
+	isLost := func(d *api.ProbedDirection) bool { return d != nil && d.State == api.DirectionLost }
+	switch {
+	case isLost(result.There) && !isLost(result.Back):
+		return text + ", those to the host are lost"
+	case isLost(result.Back) && !isLost(result.There):
+		return text + ", those from the host are lost"
+	case isUnderlayProbed && isUnderlaySilent:
+		return text + ", also outside the overlay"
+	}
+	return text
+}
+
+func smaller(a, b int) int {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
+}
+
+// named is the path to one peer with its name.
+type named struct {
+	node string
+	path api.PeerPath
+}
+
+// worst returns the paths that are not in order, the worst first.
+func worst(all map[string]api.PeerPath) []named {
+	order := []string{api.PathLost, api.PathShort, api.PathLossy}
+	var out []named
+	for node, p := range all {
+		if slices.Contains(order, p.State) {
+			out = append(out, named{node, p})
+		}
+	}
+	slices.SortFunc(out, func(a, b named) int {
+		if a.path.State != b.path.State {
+			return slices.Index(order, a.path.State) - slices.Index(order, b.path.State)
+		}
+		return strings.Compare(a.node, b.node)
+	})
+	return out
+}

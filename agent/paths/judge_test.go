@@ -1,0 +1,122 @@
+package paths
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+var (
+	peer4 = netip.MustParseAddr("10.5.1.0")
+	peer6 = netip.MustParseAddr("fd00:5:1::")
+)
+
+// way returns the answers on the overlay's path to an address.
+func way(to netip.Addr, sent, answered, largest int) api.ProbedWay {
+	w := api.ProbedWay{Path: api.PathOverlay, To: to, MTU: 1450, Largest: largest}
+	w.Small = api.ProbedSize{Bytes: small, Sent: sent, Answered: answered, AvgMS: 2}
+	w.Full = api.ProbedSize{Bytes: 1450}
+	if answered > 0 {
+		w.Full.Sent = sent
+	}
+	if largest == 1450 {
+		w.Full.Answered = sent
+	}
+	return w
+}
+
+func probed(ways ...api.ProbedWay) api.PeerProbe {
+	return api.PeerProbe{Node: "host-b", Ways: ways}
+}
+
+// TestJudge: each row is probes one after the other, and the state after each of them.
+func TestJudge(t *testing.T) {
+	whole, lost := probed(way(peer4, 1, 1, 1450)), probed(way(peer4, 5, 0, 0))
+	one := probed(way(peer4, 1, 0, 0))
+	short := probed(way(peer4, 5, 5, 1400))
+	some := probed(way(peer4, 5, 4, 1450))
+	plain := probed(way(peer4, 1, 1, small))
+	plain.Ways[0].Full = api.ProbedSize{Bytes: small}
+	filtered := probed(way(peer4, 5, 0, 0))
+	filtered.Reached = true
+	only6 := probed(way(peer4, 1, 1, 1450), way(peer6, 5, 0, 0))
+	back := probed(way(peer4, 5, 0, 0))
+	back.There = &api.ProbedDirection{State: api.DirectionPasses}
+	back.Back = &api.ProbedDirection{State: api.DirectionLost}
+	notSent := probed(api.ProbedWay{Path: api.PathOverlay, To: peer4, NotProbed: "the probe ended"})
+	outside := probed(way(peer4, 5, 0, 0), api.ProbedWay{Path: api.PathUnderlay, To: peer4})
+
+	const reached, lossy, isShort, isLost = api.PathReached, api.PathLossy, api.PathShort, api.PathLost
+	for name, row := range map[string]struct {
+		probes []api.PeerProbe
+		states []string
+		reason string // at the end
+		mtu    int
+	}{
+		"the first answer counts": {[]api.PeerProbe{whole}, []string{reached}, "", 1450},
+		"a small packet alone":    {[]api.PeerProbe{plain}, []string{reached}, "", 0},
+		"one packet is lost": {
+			[]api.PeerProbe{whole, one, whole, one, whole}, []string{reached, reached, reached, reached, reached}, "", 1450},
+		"a host that never answers": {
+			[]api.PeerProbe{lost, lost, lost}, []string{"", "", isLost}, "no packet is answered", 0},
+		"a path breaks and recovers": {
+			[]api.PeerProbe{whole, lost, lost, lost, whole, whole, whole},
+			[]string{reached, reached, reached, isLost, isLost, isLost, reached}, "", 1450},
+		"full packets are lost, and the small ones between them are not": {
+			[]api.PeerProbe{whole, short, short, short, plain, whole, whole, whole},
+			[]string{reached, reached, reached, isShort, isShort, isShort, isShort, reached}, "", 1450},
+		"the reason of a short path": {
+			[]api.PeerProbe{short, short, short}, []string{"", "", isShort}, "IPv4 packets above 1400 bytes are lost", 1400},
+		"some are lost": {
+			[]api.PeerProbe{whole, some, some, some, some, some},
+			[]string{reached, reached, reached, reached, reached, lossy}, "4 of the last 20 packets were lost", 1450},
+		"only one family": {
+			[]api.PeerProbe{only6, only6, only6}, []string{"", "", isLost}, "no IPv6 packet is answered", 1450},
+		"its kernel drops echo requests": {[]api.PeerProbe{filtered}, []string{reached}, "", 0},
+		"one direction": {
+			[]api.PeerProbe{back, back, back}, []string{"", "", isLost}, "no packet is answered, those from the host are lost", 0},
+		"the host is down": {
+			[]api.PeerProbe{outside, outside, outside}, []string{"", "", isLost}, "no packet is answered, also outside the overlay", 0},
+		"nothing was sent": {[]api.PeerProbe{whole, notSent, notSent, notSent}, []string{reached, reached, reached, reached}, "", 1450},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var p path
+			now := time.Now()
+			for i, result := range row.probes {
+				now = now.Add(longestPause)
+				before := p.shown.State
+				changed := p.judge(result, now)
+				if got, want := p.shown.State, row.states[i]; got != want {
+					t.Fatalf("probe %d: state %q, want %q; %+v", i, got, want, p.shown)
+				}
+				if want := before != p.shown.State; changed != want || changed && !p.shown.Since.Equal(now) {
+					t.Errorf("probe %d: changed %t, since %v", i, changed, p.shown.Since)
+				}
+			}
+			if p.shown.Reason != row.reason || p.shown.MTU != row.mtu {
+				t.Errorf("reason %q and MTU %d, want %q and %d", p.shown.Reason, p.shown.MTU, row.reason, row.mtu)
+			}
+		})
+	}
+}
+
+// TestJudgeForgetsLoss: a path that was lossy is reached again soon after the last loss.
+func TestJudgeForgetsLoss(t *testing.T) {
+	var p path
+	now := time.Now()
+	lossy := probed(way(peer4, 5, 3, 1450))
+	for range 6 {
+		p.judge(lossy, now)
+	}
+	if p.shown.State != api.PathLossy || p.shown.Loss != 0.4 {
+		t.Fatalf("%+v", p.shown)
+	}
+	for i := range 6 {
+		p.judge(probed(way(peer4, 5, 5, 1450)), now)
+		if i == 5 && (p.shown.State != api.PathReached || p.shown.Loss != 0 || p.isSuspicious()) {
+			t.Errorf("after %d whole probes: %+v", i+1, p.shown)
+		}
+	}
+}

@@ -1,0 +1,45 @@
+package paths
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/lenonet/leno/agent/telemetry"
+	"github.com/lenonet/leno/api"
+)
+
+// untested is the label of paths without a state.
+const untested = "untested"
+
+// Measure adds the metrics of the paths to the peers of a network, none if they are not tested.
+func Measure(to *telemetry.Reading, network string, all map[string]api.PeerPath) {
+	if all == nil {
+		return
+	}
+	counts := map[string]int{}
+	var trips, losses []float64
+	for _, p := range all {
+		counts[cmp.Or(p.State, untested)]++
+		if p.RTT > 0 {
+			trips = append(trips, p.RTT)
+		}
+		if p.State != "" {
+			losses = append(losses, p.Loss)
+		}
+	}
+	for _, state := range []string{api.PathReached, api.PathLossy, api.PathShort, api.PathLost, untested} {
+		to.Gauge(telemetry.PathPeers, float64(counts[state]), network, state)
+	}
+	measureSpread(to, telemetry.PathRoundTrip, network, trips)
+	measureSpread(to, telemetry.PathLoss, network, losses)
+}
+
+// measureSpread adds the median and the highest of some values, nothing if there are none.
+func measureSpread(to *telemetry.Reading, metric, network string, values []float64) {
+	if len(values) == 0 {
+		return
+	}
+	slices.Sort(values)
+	to.Gauge(metric, values[len(values)/2], network, "median")
+	to.Gauge(metric, values[len(values)-1], network, "worst")
+}

@@ -1,0 +1,370 @@
+// Package paths tests all the time whether packets reach the other hosts of each network, and says so in the health
+// check "paths", the list of peers, events and metrics.
+//
+// Each peer is probed at an interval, as `leno peers -probe` does it: the peers' kernels answer, so that hosts with an
+// older leno, with flannel or without a running agent are tested as well. The state of a path changes when three probes
+// in a row agree (judge), so a single lost packet changes nothing. A path that is not in order, or may be about to
+// change, is probed every few seconds, with more packets, and also outside the overlay. The number of such paths and the
+// packets to all others are bounded: a network of any size costs about 20 kbit/s.
+package paths
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent/events"
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/probe"
+	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/watch"
+	"github.com/lenonet/leno/api"
+)
+
+const (
+	// longestPause is the time from one pass over all networks to the next, if the interval is not shorter. Suspicious
+	// paths are probed in each pass.
+	longestPause = 4 * time.Second
+
+	// mostSuspicious bounds the suspicious paths of a network that are probed in one pass.
+	mostSuspicious = 16
+
+	// small is the size of a small packet, bytes. Of the bytes that may be sent each second, half are for small packets
+	// and half for full ones.
+	small       = 64
+	bytesPerSec = 2500
+
+	// mostNamed is the number of hosts that the health check names.
+	mostNamed = 5
+)
+
+// Network is one network of this host.
+type Network struct {
+	Name  string
+	Host  func() (probe.Host, error) // an error means that there is nothing to send from
+	Peers func() []api.Peer
+}
+
+// Options are what a Monitor uses.
+type Options struct {
+	Log      hclog.Logger
+	Networks func() []Network
+	Probe    func(ctx context.Context, h probe.Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error)
+	Health   *health.Board
+	Events   *events.Log
+	Changed  *watch.Value[struct{}] // set when the state of a path changed
+	Interval func() time.Duration   // the shortest one from one probe of a peer to the next; 0 switches the tests off
+}
+
+// Monitor tests the paths to the peers of all networks. It is safe for concurrent use.
+type Monitor struct {
+	o Options
+
+	mu    sync.Mutex
+	paths map[string]map[string]api.PeerPath // by network and node; the inner maps are never changed
+}
+
+// New returns a Monitor.
+func New(o Options) *Monitor {
+	return &Monitor{o: o, paths: map[string]map[string]api.PeerPath{}}
+}
+
+// Of returns what is known of the paths to the peers of a network, by node. The caller must not change the map.
+func (m *Monitor) Of(network string) map[string]api.PeerPath {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.paths[network]
+}
+
+// Run tests the paths until ctx ends, whose error it returns.
+func (m *Monitor) Run(ctx context.Context) error {
+	networks := map[string]*network{}
+	for {
+		current := map[string]*network{}
+		var wg sync.WaitGroup
+		for _, n := range m.o.Networks() {
+			state := networks[n.Name]
+			if state == nil {
+				state = &network{m: m, peers: map[string]*peer{}}
+			}
+			state.Network = n
+			current[n.Name] = state
+			wg.Go(func() { state.pass(ctx) })
+		}
+		wg.Wait()
+		for name := range networks {
+			if current[name] == nil {
+				m.publish(name, nil)
+			}
+		}
+		networks = current
+		pause := longestPause
+		if interval := m.o.Interval(); interval > 0 {
+			pause = min(pause, interval)
+		}
+		if err := retry.Sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+// publish makes paths those of a network.
+func (m *Monitor) publish(name string, paths map[string]api.PeerPath) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if paths == nil {
+		delete(m.paths, name)
+		return
+	}
+	m.paths[name] = paths
+}
+
+// network is what Run knows of one network. One goroutine at a time uses it.
+type network struct {
+	Network
+	m     *Monitor
+	peers map[string]*peer
+	fault string // of the last pass, "" for none
+}
+
+// peer is one peer and the path to it.
+type peer struct {
+	path
+	api.Peer
+}
+
+// isSame reports whether packets to a peer take the same way as before.
+func (p *peer) isSame(now api.Peer) bool {
+	return p.Backend == now.Backend && slices.Equal(p.Subnets, now.Subnets) && slices.Equal(p.PublicIPs, now.PublicIPs)
+}
+
+// pass probes the peers that are due, and publishes what is known.
+func (n *network) pass(ctx context.Context) {
+	board := n.m.o.Health
+	interval := n.m.o.Interval()
+	host, err := n.Host()
+	if err != nil || interval == 0 || host.Backend == "alloc" {
+		clear(n.peers)
+		n.m.publish(n.Name, nil)
+		board.Clear(n.Name, health.Paths)
+		return
+	}
+	n.follow(interval)
+	before := n.states()
+	err = n.probe(ctx, host, interval)
+	if ctx.Err() != nil {
+		return
+	}
+	if fault := errorText(err); fault != n.fault {
+		if n.fault = fault; err != nil {
+			n.m.o.Log.Warn("the paths to other hosts could not be tested", "network", n.Name, "error", err)
+		}
+	}
+	paths := map[string]api.PeerPath{}
+	for node, p := range n.peers {
+		paths[node] = p.shown
+	}
+	n.m.publish(n.Name, paths)
+	n.tell(before)
+	status, reason := n.judge(err)
+	board.Update(n.Name, health.Paths, status, reason)
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// follow takes over the peers that are in the datapath now. Those that are new, or take another way, are due, spread
+// over the interval if there are many.
+func (n *network) follow(interval time.Duration) {
+	now, known := time.Now(), n.peers
+	n.peers = map[string]*peer{}
+	var fresh []*peer
+	for _, p := range n.Peers() {
+		if p.Skipped != "" {
+			continue
+		}
+		state := known[p.Node]
+		if state == nil || !state.isSame(p) {
+			var old path
+			if state != nil {
+				old = state.path
+			}
+			state = &peer{path: old}
+			fresh = append(fresh, state)
+		}
+		state.Peer = p
+		n.peers[p.Node] = state
+	}
+	step := n.smallEvery(interval) / time.Duration(max(len(n.peers), 1))
+	for i, p := range fresh {
+		p.due = now.Add(time.Duration(max(0, i-mostSuspicious)) * step)
+	}
+}
+
+// smallEvery returns the time from one small packet to a peer to the next.
+func (n *network) smallEvery(interval time.Duration) time.Duration {
+	return max(interval, time.Duration(len(n.peers))*small*time.Second*2/bytesPerSec)
+}
+
+// fullEvery returns the time from one full packet to a peer to the next.
+func (n *network) fullEvery(interval time.Duration, mtu int) time.Duration {
+	return max(interval, time.Duration(len(n.peers)*mtu)*time.Second*2/bytesPerSec)
+}
+
+// probe probes the peers that are due. It sends small packets to most of them, full ones as well to some, and more of
+// both to those on suspicious paths.
+func (n *network) probe(ctx context.Context, host probe.Host, interval time.Duration) error {
+	now := time.Now()
+	var suspicious, plain, full []*peer
+	for _, p := range n.peers {
+		switch {
+		case p.Held && p.isSuspicious():
+			suspicious = append(suspicious, p)
+		case now.Before(p.due):
+		case now.Sub(p.lastFull) >= n.fullEvery(interval, host.MTU):
+			full = append(full, p)
+		default:
+			plain = append(plain, p)
+		}
+	}
+	// Those that are due for longest come first.
+	slices.SortFunc(suspicious, func(a, b *peer) int {
+		return cmp.Or(a.due.Compare(b.due), strings.Compare(a.Node, b.Node))
+	})
+	suspicious = suspicious[:min(len(suspicious), mostSuspicious)]
+	mostFull := max(1, int(longestPause.Seconds())*bytesPerSec/max(host.MTU, 1))
+	if len(full) > mostFull {
+		slices.SortFunc(full, func(a, b *peer) int {
+			return cmp.Or(a.lastFull.Compare(b.lastFull), strings.Compare(a.Node, b.Node))
+		})
+		plain, full = append(plain, full[mostFull:]...), full[:mostFull]
+	}
+	overlay := host
+	overlay.OnlyOverlay = true
+	errs := make([]error, 3)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		errs[0] = n.send(ctx, overlay, plain, api.ProbeRequest{Count: 1, Small: small, Full: small}, n.smallEvery(interval))
+	})
+	wg.Go(func() {
+		errs[1] = n.send(ctx, overlay, full, api.ProbeRequest{Count: 1, Small: small}, n.smallEvery(interval))
+	})
+	wg.Go(func() {
+		errs[2] = n.send(ctx, host, suspicious, api.ProbeRequest{Count: 5, Small: small}, 0)
+	})
+	wg.Wait()
+	return cmp.Or(errs[0], errs[1], errs[2])
+}
+
+// send probes peers and judges the answers.
+func (n *network) send(
+	ctx context.Context, host probe.Host, peers []*peer, r api.ProbeRequest, interval time.Duration,
+) error {
+	if len(peers) == 0 {
+		return nil
+	}
+	list := make([]api.Peer, len(peers))
+	for i, p := range peers {
+		list[i] = p.Peer
+	}
+	out, err := n.m.o.Probe(ctx, host, list, r)
+	now := time.Now()
+	for i, p := range peers {
+		p.due = now.Add(interval)
+		if err == nil && ctx.Err() == nil {
+			p.judge(out.Peers[i], now)
+		}
+	}
+	return err
+}
+
+// states returns the state of each path.
+func (n *network) states() map[string]string {
+	out := map[string]string{}
+	for node, p := range n.peers {
+		out[node] = p.shown.State
+	}
+	return out
+}
+
+// tell adds an event for each path whose state has changed, except for one that was found in order at its first test.
+func (n *network) tell(before map[string]string) {
+	isChanged := false
+	for _, node := range slices.Sorted(maps.Keys(n.peers)) {
+		now := n.peers[node].shown
+		if before[node] == now.State {
+			continue
+		}
+		isChanged = true
+		e := api.Event{
+			Network:  n.Name,
+			Kind:     api.EventPath,
+			Severity: api.Info,
+			Message:  "packets reach " + node,
+			Fields:   map[string]string{"node": node, "state": now.State},
+		}
+		switch {
+		case now.State != api.PathReached:
+			e.Severity, e.Message = api.Warning, fmt.Sprintf("packets to %s are lost: %s", node, now.Reason)
+		case before[node] == "":
+			continue
+		}
+		n.m.o.Events.Add(e)
+	}
+	if isChanged {
+		n.m.o.Changed.Set(struct{}{})
+	}
+}
+
+// judge returns the result of the health check. Only peers that hold their leases count: a host without one may be gone.
+func (n *network) judge(err error) (status, reason string) {
+	if errors.Is(err, probe.ErrNoRight) {
+		return api.Passing, "not tested: " + err.Error()
+	}
+	paths := map[string]api.PeerPath{}
+	for node, p := range n.peers {
+		if p.Held {
+			paths[node] = p.shown
+		}
+	}
+	if len(paths) == 0 {
+		return api.Passing, "there are no other hosts"
+	}
+	bad, untested := worst(paths), 0
+	for _, p := range paths {
+		if p.State == "" {
+			untested++
+		}
+	}
+	if len(bad) == 0 {
+		reason = fmt.Sprintf("packets reach %d of %d hosts", len(paths)-untested, len(paths))
+		if untested > 0 {
+			reason += fmt.Sprintf(", %d are not tested yet", untested)
+		}
+		if err != nil {
+			reason += "; the last test failed: " + err.Error()
+		}
+		return api.Passing, reason
+	}
+	var names []string
+	for _, b := range bad[:min(len(bad), mostNamed)] {
+		names = append(names, fmt.Sprintf("%s (%s)", b.node, b.path.Reason))
+	}
+	if more := len(bad) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return api.Warning, fmt.Sprintf("packets are lost to %d of %d hosts: %s", len(bad), len(paths),
+		strings.Join(names, ", "))
+}

@@ -1,0 +1,275 @@
+package paths
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent/events"
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/probe"
+	"github.com/lenonet/leno/agent/watch"
+	"github.com/lenonet/leno/api"
+)
+
+// simulation is a network whose paths lose what a test says.
+type simulation struct {
+	t        *testing.T
+	board    *health.Board
+	events   *events.Log
+	monitor  *Monitor
+	interval time.Duration
+
+	mu    sync.Mutex
+	peers []api.Peer
+	gone  map[string]bool
+	limit map[string]int // the largest packet that arrives
+	err   error
+	left  bool // this host has left the network
+
+	bytes     int // sent
+	perSecond map[string]int
+}
+
+func simulate(t *testing.T, peers int) *simulation {
+	s := &simulation{t: t, gone: map[string]bool{}, limit: map[string]int{}, perSecond: map[string]int{}, interval: 10 * time.Second}
+	for i := range peers {
+		s.peers = append(s.peers, api.Peer{
+			Node:    fmt.Sprintf("host-%04d", i),
+			Subnets: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i / 256), byte(i)}), 24)},
+			Held:    true,
+		})
+	}
+	s.board = health.New(time.Now, nil)
+	s.board.Set("n", health.Lease, api.Passing, "")
+	s.events = events.New(time.Now)
+	s.monitor = New(Options{
+		Log:      hclog.NewNullLogger(),
+		Networks: s.networks,
+		Probe:    s.probe,
+		Health:   s.board,
+		Events:   s.events,
+		Changed:  watch.New[struct{}](),
+		Interval: func() time.Duration { return s.interval },
+	})
+	return s
+}
+
+func (s *simulation) networks() []Network {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left {
+		return nil
+	}
+	return []Network{{
+		Name: "n",
+		Host: func() (probe.Host, error) { return probe.Host{Network: "n", Backend: "vxlan", MTU: 1450}, nil },
+		Peers: func() []api.Peer {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return slices.Clone(s.peers)
+		},
+	}}
+}
+
+func (s *simulation) probe(_ context.Context, h probe.Host, peers []api.Peer, r api.ProbeRequest) (out api.Probe, err error) {
+	time.Sleep(10 * time.Millisecond)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return out, s.err
+	}
+	for _, p := range peers {
+		to := p.Subnets[0].Masked().Addr()
+		w := way(to, r.Count, r.Count, h.MTU)
+		if r.Full != 0 {
+			w.Full, w.Largest = api.ProbedSize{Bytes: r.Full}, r.Full
+		}
+		if limit := s.limit[p.Node]; limit > 0 && r.Full == 0 {
+			w.Full.Answered, w.Largest = 0, limit
+		}
+		if s.gone[p.Node] {
+			w = way(to, r.Count, 0, 0)
+		}
+		result := probed(w)
+		if !h.OnlyOverlay {
+			result.Ways = append(result.Ways, api.ProbedWay{Path: api.PathUnderlay, To: to, Largest: 1500})
+		}
+		s.bytes += w.Small.Sent*w.Small.Bytes + w.Full.Sent*w.Full.Bytes
+		out.Peers = append(out.Peers, result)
+	}
+	return out, nil
+}
+
+// change changes the network.
+func (s *simulation) change(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+// check returns the health check, "" if there is none.
+func (s *simulation) check() (status, reason string) {
+	report, _ := s.board.Report()
+	for _, n := range report.Networks {
+		for _, c := range n.Checks {
+			if c.Name == health.Paths {
+				return c.Status, c.Reason
+			}
+		}
+	}
+	return "", ""
+}
+
+// run runs a test in simulated time beside the monitor.
+func (s *simulation) run(test func()) {
+	ctx, cancel := context.WithCancel(s.t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.monitor.Run(ctx); !errors.Is(err, context.Canceled) {
+			s.t.Errorf("Run: %v", err)
+		}
+	})
+	test()
+	cancel()
+	wg.Wait()
+}
+
+// expect waits for at most a minute until the check has a status and its reason contains a text.
+func (s *simulation) expect(status, text string) {
+	s.t.Helper()
+	var gotStatus, gotReason string
+	for range 60 {
+		synctest.Wait()
+		if gotStatus, gotReason = s.check(); gotStatus == status && strings.Contains(gotReason, text) {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+	s.t.Fatalf("the check is %q, %q, want %q with %q", gotStatus, gotReason, status, text)
+}
+
+// TestFault: what breaks a path is in the health check and in the list within a minute, and so is its end.
+func TestFault(t *testing.T) {
+	for name, row := range map[string]struct {
+		begin  func(s *simulation)
+		state  string
+		reason string
+	}{
+		"a host that does not answer": {func(s *simulation) { s.gone["host-0001"] = true }, api.PathLost,
+			"packets are lost to 1 of 3 hosts: host-0001 (no packet is answered)"},
+		"full packets are lost": {func(s *simulation) { s.limit["host-0001"] = 1400 }, api.PathShort,
+			"host-0001 (IPv4 packets above 1400 bytes are lost)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := simulate(t, 3)
+				s.run(func() {
+					s.expect(api.Passing, "packets reach 3 of 3 hosts")
+					s.change(func() { row.begin(s) })
+					s.expect(api.Warning, row.reason)
+					if got := s.monitor.Of("n")["host-0001"]; got.State != row.state {
+						t.Errorf("the path is %+v", got)
+					}
+					if got := s.monitor.Of("n")["host-0002"].State; got != api.PathReached {
+						t.Errorf("the path to another host is %q", got)
+					}
+					s.change(func() { clear(s.gone); clear(s.limit) })
+					s.expect(api.Passing, "packets reach 3 of 3 hosts")
+					var messages []string
+					all, _, _ := s.events.After(0, "n")
+					for _, e := range all {
+						messages = append(messages, e.Message)
+					}
+					if len(messages) != 2 || !strings.Contains(messages[0], "packets to host-0001 are lost") ||
+						messages[1] != "packets reach host-0001" {
+						t.Errorf("events: %q", messages)
+					}
+				})
+			})
+		})
+	}
+}
+
+// TestBudget: a thousand hosts, half of which do not answer, cost no more than promised, and all that is found is so.
+func TestBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const peers, span = 1000, 20 * time.Minute
+		s := simulate(t, peers)
+		for i := range peers / 2 {
+			s.gone[fmt.Sprintf("host-%04d", 2*i)] = true
+		}
+		s.run(func() {
+			time.Sleep(span)
+			s.change(func() {
+				if rate := float64(s.bytes) / span.Seconds(); rate > 2*bytesPerSec {
+					t.Errorf("%.0f bytes a second", rate)
+				}
+			})
+			found := 0
+			for node, p := range s.monitor.Of("n") {
+				switch {
+				case p.State == "":
+				case s.gone[node] != (p.State == api.PathLost):
+					t.Errorf("%s is %q", node, p.State)
+				default:
+					found++
+				}
+			}
+			if found < peers {
+				t.Errorf("%d of %d paths were tested", found, peers)
+			}
+		})
+	})
+}
+
+// TestPeersCome: a host that has left, lost its lease or is not in the datapath does not count.
+func TestPeersCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := simulate(t, 3)
+		s.gone["host-0000"] = true
+		s.run(func() {
+			s.expect(api.Warning, "1 of 3 hosts")
+			s.change(func() { s.peers[0].Held = false })
+			s.expect(api.Passing, "packets reach 2 of 2 hosts")
+			s.change(func() { s.peers[1].Skipped = "its record cannot be used" })
+			s.expect(api.Passing, "packets reach 1 of 1 hosts")
+			if _, ok := s.monitor.Of("n")["host-0001"]; ok {
+				t.Error("a host that is left out has a path")
+			}
+			s.change(func() { s.peers = nil })
+			s.expect(api.Passing, "there are no other hosts")
+		})
+	})
+}
+
+// TestOff: nothing is tested without an interval, without the right, and after the network was left.
+func TestOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := simulate(t, 1)
+		s.run(func() {
+			s.expect(api.Passing, "1 of 1")
+			s.change(func() { s.err = probe.ErrNoRight })
+			s.expect(api.Passing, "not tested: a probe needs CAP_NET_RAW")
+			s.change(func() { s.interval = 0 })
+			s.expect("", "")
+			s.change(func() { s.interval, s.err = 10*time.Second, nil })
+			s.expect(api.Passing, "1 of 1")
+			s.change(func() { s.left = true })
+			s.board.Forget("n")
+			time.Sleep(time.Minute)
+			if report, _ := s.board.Report(); len(report.Networks) != 0 || s.monitor.Of("n") != nil {
+				t.Errorf("after leaving: %+v, %v", report, s.monitor.Of("n"))
+			}
+		})
+	})
+}
