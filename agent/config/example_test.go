@@ -34,6 +34,7 @@ func TestExampleLoads(t *testing.T) {
 		HTTP:            HTTP{Address: "127.0.0.1:5366", Socket: "/run/leno/leno.sock"},
 		Telemetry:       Telemetry{PrometheusRetention: time.Hour},
 		AllowedNetworks: []string{"*"},
+		ProbeInterval:   10 * time.Second,
 		Networks: []Network{{
 			Name: "default",
 			Pools: []Pool{{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 24,
