@@ -134,7 +134,7 @@ func TestMetrics(t *testing.T) {
 		a, b := newHost(t, store, "a"), newHost(t, store, "b")
 		c := &refusing{serviceStore: &serviceStore{Registry: a.registry, name: "here"}}
 		a.catalog, a.config.Consul.Service = c, "leno"
-		a.config.Networks[0].Backend = &config.Backend{Type: "metered"}
+		a.config.Networks[0].Backend, a.config.ProbeInterval = &config.Backend{Type: "metered"}, 100*time.Millisecond
 		a.recorder.totals.Store(&backend.Counters{RxPackets: 5, RxBytes: 500, Drops: map[string]uint64{}})
 		a.wall.report.Choice = firewall.Choice{Kind: "nftables"}
 		a.start()
@@ -182,6 +182,9 @@ func TestMetrics(t *testing.T) {
 			{name: telemetry.LeaseRenewals, labels: []string{"n", "ok"}, at: over(0)},
 			{name: telemetry.LeaseRenewal, labels: []string{"n"}, at: over(0), do: func() {}},
 			{name: telemetry.PeersPlaced, labels: []string{"n"}, at: is(1)},
+			{name: telemetry.PathPeers, labels: []string{"n", api.PathReached}, at: is(1)},
+			{name: telemetry.PathRoundTrip, labels: []string{"n", "median"}, at: over(0)},
+			{name: telemetry.PathLoss, labels: []string{"n", "worst"}, at: is(0)},
 			{name: telemetry.FirewallInfo, labels: []string{"nftables"}, at: is(1)},
 			{name: telemetry.TrafficDrops, labels: []string{"n", "tx_errors"}, at: is(0)},
 			{name: telemetry.TrafficPackets, labels: []string{"n", "rx"}, at: is(5), then: is(7),

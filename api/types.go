@@ -4,6 +4,7 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -279,6 +280,23 @@ type PeerPath struct {
 	Loss   float64   `json:"loss"`             // lost ones of the last 20 small packets, 0 to 1
 	RTT    float64   `json:"rtt_seconds"`      // mean round trip of the last small packets, 0 before the first answer
 	MTU    int       `json:"mtu,omitempty"`    // bytes; the largest packet that was answered
+}
+
+// Summary returns the state of a path with the number that describes it, "-" for none.
+func (p *PeerPath) Summary() string {
+	switch {
+	case p == nil:
+		return "-"
+	case p.State == "":
+		return "untested"
+	case p.State == PathLossy:
+		return fmt.Sprintf("lossy, %.0f %%", 100*p.Loss)
+	case p.State == PathShort:
+		return fmt.Sprintf("short, %d bytes", p.MTU)
+	case p.State == PathReached && p.RTT > 0:
+		return fmt.Sprintf("reached, %.1f ms", 1000*p.RTT)
+	}
+	return p.State
 }
 
 // Counters count the traffic since the agent started.

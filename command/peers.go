@@ -111,7 +111,7 @@ func writePeers(w io.Writer, network string, list api.PeerList, now time.Time) {
 			row = append(row, "-")
 		}
 		if tested {
-			row = append(row, pathState(p.Path))
+			row = append(row, p.Path.Summary())
 		}
 		rows = append(rows, row)
 		if p.Skipped != "" {
@@ -144,23 +144,6 @@ func peerLease(p api.Peer) string {
 		state += ", left out"
 	}
 	return state
-}
-
-// pathState returns the state of a path with the number that describes it.
-func pathState(p *api.PeerPath) string {
-	switch {
-	case p == nil:
-		return "-"
-	case p.State == "":
-		return "untested"
-	case p.State == api.PathLossy:
-		return fmt.Sprintf("lossy, %.0f %%", 100*p.Loss)
-	case p.State == api.PathShort:
-		return fmt.Sprintf("short, %d bytes", p.MTU)
-	case p.State == api.PathReached && p.RTT > 0:
-		return fmt.Sprintf("reached, %.1f ms", 1000*p.RTT)
-	}
-	return p.State
 }
 
 func dropNotes(of string, drops map[string]uint64) []string {

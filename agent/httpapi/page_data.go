@@ -195,7 +195,7 @@ func addPeers(n *ui.Network, list api.PeerList) {
 		if row.State != ui.Held && row.State != ui.Lapsed {
 			continue
 		}
-		row.Counters = peers[row.Node].Counters
+		row.Counters, row.Path = peers[row.Node].Counters, peers[row.Node].Path
 		if reason := peers[row.Node].Skipped; reason != "" {
 			row.Note = "not in the datapath: " + registry.Shorten(reason, registry.MaxShownReason)
 		}

@@ -89,6 +89,7 @@ type Row struct {
 	Lapsed    time.Duration // since this agent saw it lapse
 	Note      string        // a remark for the reader
 	Counters  *api.Counters // nil where the backend does not count each peer
+	Path      *api.PeerPath // nil where the path is not tested
 }
 
 // Renderer renders pages. It is safe for concurrent use.

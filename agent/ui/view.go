@@ -79,6 +79,7 @@ type part struct {
 	Hosts   int   // other hosts with a lease
 	Found   int   // number of rows that match the query
 	Counted bool
+	Tested  bool   // the path to some host is
 	Earlier string // query of the previous rows, "" when there are none
 	Later   string
 	Range   string // "1 to 100 of 1,000"
@@ -171,7 +172,7 @@ func newPart(p Page, n Network) part {
 	out.Subnets = strings.Join(subnets, ", ")
 	found := []Row{}
 	for _, r := range n.Rows {
-		out.Counted = out.Counted || r.Counters != nil
+		out.Counted, out.Tested = out.Counted || r.Counters != nil, out.Tested || r.Path != nil
 		if r.State == Held || r.State == Lapsed {
 			out.Hosts++
 		}
