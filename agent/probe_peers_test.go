@@ -33,7 +33,8 @@ func (h *host) probe(ctx context.Context, here probe.Host, peers []api.Peer, r a
 	}
 	for _, p := range peers {
 		out.Peers = append(out.Peers, api.PeerProbe{Node: p.Node, Held: p.Held, Reached: true, Ways: []api.ProbedWay{
-			{Path: api.PathOverlay, From: here.Subnets[0].Addr(), To: p.Subnets[0].Addr(), MTU: here.MTU, Largest: here.MTU},
+			{Path: api.PathOverlay, From: here.Subnets[0].Addr(), To: p.Subnets[0].Addr(), MTU: here.MTU, Largest: here.MTU,
+				Small: api.ProbedSize{Bytes: r.Small, Sent: 1, Answered: 1, AvgMS: 1}},
 			{Path: api.PathUnderlay, From: here.Underlay.Addresses[0], To: p.PublicIPs[0], MTU: here.Underlay.MTU, Largest: here.Underlay.MTU},
 		}})
 	}

@@ -350,6 +350,10 @@ func TestTranscripts(t *testing.T) {
 			f.refuseProbe = &api.Error{Code: 501, Message: "a probe needs CAP_NET_RAW, which this agent lacks"}
 		}},
 		{name: "status", args: "status"},
+		{name: "status paths", args: "status", set: func(f *fakeAgent) {
+			f.health.Networks[0].Checks = append(f.health.Networks[0].Checks, api.Check{Name: "paths", Status: api.Passing,
+				Reason: "packets reach 2 of 2 hosts"})
+		}},
 		{name: "status json", args: "status -format=json"},
 		{name: "status warning", args: "status", set: func(f *fakeAgent) {
 			f.health.Status = api.Warning

@@ -36,8 +36,8 @@ then each network. Exits 0 if the agent is passing or has a warning, and 1 if
 it is critical.
 
 It shows what the agent watches all the time: leases, devices, routes, leno's
-firewall rules and Consul. It sends no packets. To test the paths to the other
-hosts, use leno peers -probe or leno doctor.
+firewall rules, Consul, and whether packets reach the other hosts. To find out
+why they do not, use leno doctor.
 
 With -wait it waits for the agent to respond and for everything to be ready
 and passing, and exits 1 if the time is up before.
@@ -151,6 +151,20 @@ func status(ctx context.Context, c *api.Client) (statusOutput, error) {
 // terminal of 24 lines.
 const maxStatusNetworks = 10
 
+// testedPaths returns what the continuous tests say, for each of the first networks in which they run.
+func testedPaths(h api.Health) (out []string) {
+	for _, n := range h.Networks[:min(len(h.Networks), maxStatusNetworks)] {
+		for _, c := range n.Checks {
+			if c.Name == "paths" && len(h.Networks) > 1 {
+				out = append(out, n.Network+": "+c.Reason)
+			} else if c.Name == "paths" {
+				out = append(out, c.Reason)
+			}
+		}
+	}
+	return out
+}
+
 // writeStatus prints one screen: the verdict, this host, its networks, and the checks that are not
 // passing.
 func writeStatus(w io.Writer, out statusOutput, now time.Time) {
@@ -159,6 +173,8 @@ func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 	if len(faults) > 0 {
 		cli.WriteNote(w, "", "First: "+faults[0].text(now))
 		faults = faults[1:]
+	} else if tested := testedPaths(out.Health); len(tested) > 0 {
+		cli.Printf(w, "Paths: %s", strings.Join(tested, "; "))
 	} else if slices.ContainsFunc(out.Networks, func(n api.Network) bool { return n.Local.Peers > 0 }) {
 		cli.Printf(w, "Not tested: paths to other hosts. Run `leno peers -probe` or `leno doctor`.")
 	}

@@ -120,8 +120,8 @@ func (p *patient) showsPath(state string) error {
 			}
 		}
 		_, metrics, err := h.Get(ctx, "/metrics")
-		if line := fmt.Sprintf("leno_paths_peers{network=%q,state=%q}", p.network, state); err == nil && !strings.Contains(metrics, line) {
-			err = fmt.Errorf("no metric %s", line)
+		if line := fmt.Sprintf("network=%q,state=%q} 1", p.network, state); err == nil && !strings.Contains(metrics, line) {
+			err = fmt.Errorf("no metric with %s", line)
 		}
 		return err
 	})
