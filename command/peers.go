@@ -24,8 +24,8 @@ and address, whether its lease is held, and, if the backend counts it, the
 traffic since the agent started. If packets are encrypted, HANDSHAKE shows how
 long ago the two hosts last agreed on keys: packets to a host with "never" are
 lost. ENDPOINT shows where packets to hosts behind the same NAT go. A host
-that is ignored is listed with the reason. PATH is the state of the path to the
-host: "reached" with the round-trip time, "lossy" with the share of lost
+that is ignored is listed with the reason. PATH is the state of the path to
+the host: "reached" with the round-trip time, "lossy" with the share of lost
 packets, "short" with the largest packet that arrives, or "lost".
 
 With -probe the agent sends small and full-size packets to each of them,

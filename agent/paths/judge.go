@@ -163,9 +163,9 @@ func describeSilence(result api.PeerProbe, silent, all []string) string {
 	}
 	isLost := func(d *api.ProbedDirection) bool { return d != nil && d.State == api.DirectionLost }
 	switch {
-	case isLost(result.There) && !isLost(result.Back):
+	case isLost(result.ToPeer) && !isLost(result.FromPeer):
 		return text + ", those to the host are lost"
-	case isLost(result.Back) && !isLost(result.There):
+	case isLost(result.FromPeer) && !isLost(result.ToPeer):
 		return text + ", those from the host are lost"
 	case isUnderlayProbed && isUnderlaySilent:
 		return text + ", also outside the overlay"

@@ -43,8 +43,8 @@ func TestJudge(t *testing.T) {
 	filtered.Reached = true
 	only6 := probed(way(peer4, 1, 1, 1450), way(peer6, 5, 0, 0))
 	back := probed(way(peer4, 5, 0, 0))
-	back.There = &api.ProbedDirection{State: api.DirectionPasses}
-	back.Back = &api.ProbedDirection{State: api.DirectionLost}
+	back.ToPeer = &api.ProbedDirection{State: api.DirectionPasses}
+	back.FromPeer = &api.ProbedDirection{State: api.DirectionLost}
 	notSent := probed(api.ProbedWay{Path: api.PathOverlay, To: peer4, NotProbed: "the probe ended"})
 	outside := probed(way(peer4, 5, 0, 0), api.ProbedWay{Path: api.PathUnderlay, To: peer4})
 

@@ -330,7 +330,7 @@ func (n *network) tell(before map[string]string) {
 
 // judge returns the result of the health check. Only peers that hold their leases count: a host without one may be gone.
 func (n *network) judge(err error) (status, reason string) {
-	if errors.Is(err, probe.ErrNoRight) {
+	if errors.Is(err, probe.ErrNoCapability) {
 		return api.Passing, "not tested: " + err.Error()
 	}
 	paths := map[string]api.PeerPath{}

@@ -258,7 +258,7 @@ func TestOff(t *testing.T) {
 		s := simulate(t, 1)
 		s.run(func() {
 			s.expect(api.Passing, "1 of 1")
-			s.change(func() { s.err = probe.ErrNoRight })
+			s.change(func() { s.err = probe.ErrNoCapability })
 			s.expect(api.Passing, "not tested: a probe needs CAP_NET_RAW")
 			s.change(func() { s.interval = 0 })
 			s.expect("", "")

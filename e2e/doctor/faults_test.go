@@ -119,7 +119,7 @@ func (p *patient) showsPath(state string) error {
 				}
 			}
 		}
-		_, metrics, err := h.Get(ctx, "/metrics")
+		_, metrics, err := h.Get(ctx, "/v1/agent/metrics?format=prometheus")
 		if line := fmt.Sprintf("network=%q,state=%q} 1", p.network, state); err == nil && !strings.Contains(metrics, line) {
 			err = fmt.Errorf("no metric with %s", line)
 		}
