@@ -22,7 +22,6 @@ import (
 	"github.com/lenonet/leno/agent/httpapi"
 	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/network/datapath"
-	"github.com/lenonet/leno/agent/paths"
 	"github.com/lenonet/leno/agent/records"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
@@ -42,7 +41,6 @@ type Agent struct {
 	identity    *identification
 	reloader    *reloader
 	diagnostics *diagnostics
-	paths       *paths.Monitor
 	elsewhere   *elsewhere
 	records     *records.Board // of the list of all networks
 	http        *httpapi.Server
@@ -62,17 +60,8 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	}
 	a.env = a.newDeps(c)
 	a.networks = newNetworks(a.log, a.env, a.settings)
-	a.paths = paths.New(paths.Options{
-		Log:      a.log.Named("paths"),
-		Networks: a.networks.probed,
-		Probe:    o.Probe,
-		Health:   a.env.Reports.Health,
-		Events:   a.env.Reports.Events,
-		Changed:  a.env.Reports.Changed,
-		Interval: func() time.Duration { return a.settings.get().ProbeInterval },
-	})
 	a.elsewhere = &elsewhere{registry: o.Registry}
-	a.diagnostics = &diagnostics{options: o, env: a.env, settings: a.settings, networks: a.networks}
+	a.diagnostics = newDiagnostics(a.log, o, a.env, a.settings, a.networks)
 	a.identity = &identification{
 		log:      a.log,
 		env:      a.env,
@@ -172,7 +161,7 @@ func (a *Agent) runOn(ctx context.Context, listener net.Listener) (err error) {
 	g.Go(func() error { return a.watchKernel(ctx) })
 	g.Go(func() error { return a.env.Rules.Keeper.Run(ctx) })
 	g.Go(func() error { return a.env.Rules.Foreign.Run(ctx) })
-	g.Go(func() error { return a.paths.Run(ctx) })
+	g.Go(func() error { return a.diagnostics.paths.Run(ctx) })
 	g.Go(func() error { return a.notifySystemd(ctx) })
 	g.Go(func() error { return a.env.Reports.Telemetry.Run(ctx) })
 	g.Go(func() error { return a.supervise(ctx, listener.Addr(), asked) })

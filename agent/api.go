@@ -141,7 +141,7 @@ func (n apiNetwork) LeasesChanged() []<-chan struct{} { return n.run.Leases().Ch
 
 // Peers returns the peers with what is known of the paths to them.
 func (n apiNetwork) Peers() api.PeerList {
-	out, known := n.run.Peers(), n.agent.paths.Of(n.run.Local().Name)
+	out, known := n.run.Peers(), n.agent.diagnostics.paths.Of(n.run.Local().Name)
 	for i := range out.Peers {
 		if p, ok := known[out.Peers[i].Node]; ok && out.Peers[i].Skipped == "" {
 			out.Peers[i].Path = &p

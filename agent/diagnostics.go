@@ -7,13 +7,16 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/lenonet/leno/agent/examine"
 	"github.com/lenonet/leno/agent/network"
+	"github.com/lenonet/leno/agent/paths"
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/api"
 )
 
-// diagnostics examines this host and its peers on request.
+// diagnostics examines this host and its peers on request, and tests the paths to the peers all the time.
 type diagnostics struct {
 	options  Options
 	env      *network.Deps
@@ -21,6 +24,27 @@ type diagnostics struct {
 	networks *networks
 	exams    exclusive // examinations of this host, whose subject is ""
 	probes   exclusive // by network
+	paths    *paths.Monitor
+}
+
+func newDiagnostics(log hclog.Logger, o Options, env *network.Deps, s *settings, ns *networks) *diagnostics {
+	d := &diagnostics{options: o, env: env, settings: s, networks: ns}
+	d.paths = paths.New(paths.Options{
+		Log: log.Named("paths"),
+		Networks: func() (out []paths.Network) {
+			for _, run := range ns.all() {
+				list := func() []api.Peer { return run.PeerList().Peers }
+				out = append(out, paths.Network{Name: run.Local().Name, Host: run.Probed, Peers: list})
+			}
+			return out
+		},
+		Probe:    o.Probe,
+		Health:   env.Reports.Health,
+		Events:   env.Reports.Events,
+		Changed:  env.Reports.Changed,
+		Interval: func() time.Duration { return s.get().ProbeInterval },
+	})
+	return d
 }
 
 // examine diagnoses this host, unless another examination is running.

@@ -48,7 +48,7 @@ func TestRules(t *testing.T) {
 		a.others.found = []foreign.Obstacle{obstacle("n", 2)}
 		a.start()
 		a.check(health.Firewall, api.Warning, "changed by another program again and again", "no jump in FORWARD (")
-		a.showsEvents("drift warning: firewall rules were changed by another program, healed: no jump in FORWARD",
+		a.showsEvents("drift warning: firewall rules were changed by another program, repaired: no jump in FORWARD",
 			"drift warning: firewall rules are being changed by another program again and again: no jump in FORWARD")
 		a.check(health.ForeignRules, api.Warning, "start dockerd otherwise")
 		a.others.mu.Lock()

@@ -42,7 +42,7 @@ func (a *Agent) measure(to *telemetry.Reading) {
 	for _, run := range a.networks.all() {
 		run.Measure(to)
 		name := run.Local().Name
-		paths.Measure(to, name, a.paths.Of(name))
+		paths.Measure(to, name, a.diagnostics.paths.Of(name))
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/agent/network"
-	"github.com/lenonet/leno/agent/paths"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 )
@@ -75,18 +74,6 @@ func (ns *networks) all() (out []*network.Runner) {
 	defer ns.mu.Unlock()
 	for _, run := range ns.running {
 		out = append(out, run.runner)
-	}
-	return out
-}
-
-// probed returns the networks for the tests of paths.
-func (ns *networks) probed() (out []paths.Network) {
-	for _, run := range ns.all() {
-		out = append(out, paths.Network{
-			Name:  run.Local().Name,
-			Host:  run.Probed,
-			Peers: func() []api.Peer { return run.PeerList().Peers },
-		})
 	}
 	return out
 }

@@ -220,7 +220,7 @@ func settingCases() map[string]settingCase {
 			return expect(joined, "the network that is there was not joined")
 		}},
 		"probe_interval": {func(_ *host, c *config.Config) { c.ProbeInterval = 100 * time.Millisecond }, func(a *host, _ config.Config) error {
-			return expect(a.agent.paths.Of("n") != nil, "no path is tested")
+			return expect(a.agent.diagnostics.paths.Of("n") != nil, "no path is tested")
 		}},
 		"allowed_networks": {func(_ *host, c *config.Config) { c.WatchNetworks, c.AllowedNetworks = true, []string{"none*"} }, func(a *host, _ config.Config) error {
 			_, joined := a.agent.networks.get("watched")

@@ -98,13 +98,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 	if before == nil {
 		before = &HandOver{keys: &keyAge{}}
 	}
-	r := &Runner{
-		deps:   deps,
-		config: c,
-		local:  local,
-		began:  time.Now(),
-		state:  state.NewFile(c.DataDir, local.Name),
-	}
+	r := &Runner{deps: deps, config: c, local: local, began: time.Now(), state: state.NewFile(c.DataDir, local.Name)}
 	r.report = deps.reporter(local.Name, r.flows)
 	r.resumed = &resumption{report: r.report, hold: c.Lease.Hold, found: watch.New[*resumed]()}
 	r.lease = lease.New(lease.Options{
