@@ -469,24 +469,6 @@ func (h *host) more(what string, than int, count func() int) {
 	})
 }
 
-// define changes the definition of network n in the store and returns the new version.
-func (h *host) define(change func(n *registry.Network)) registry.Network {
-	h.t.Helper()
-	client := h.store.Client()
-	n, err := client.Network(context.Background(), "n")
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	change(&n)
-	if err := client.PutNetwork(context.Background(), n); err != nil {
-		h.t.Fatal(err)
-	}
-	if n, err = client.Network(context.Background(), "n"); err != nil {
-		h.t.Fatal(err)
-	}
-	return n
-}
-
 // leaseKey returns the key of a lease of network n in the store.
 func leaseKey(subnet netip.Prefix) string {
 	return memory.Prefix + "/leases/n/" + registry.SubnetKey(subnet)
