@@ -106,11 +106,11 @@ func Wrap(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
 
-// Reason returns the text of an error. If the store was unavailable, it leaves out which request failed: the same cause
-// makes all of them fail.
+// Reason returns the text of an error. If the store was unavailable, and the text says why, it leaves out which request
+// failed: the same cause makes all of them fail.
 func Reason(err error) string {
 	text, unavailable := err.Error(), ErrUnavailable.Error()
-	if i := strings.Index(text, unavailable); i >= 0 && errors.Is(err, ErrUnavailable) {
+	if i := strings.Index(text, unavailable); i >= 0 && errors.Is(err, ErrUnavailable) && len(text) > i+len(unavailable) {
 		return text[i:]
 	}
 	return text
