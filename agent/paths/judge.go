@@ -148,26 +148,19 @@ func (p *path) add(sent, lost int) {
 	p.sent = min(window, p.sent+sent)
 }
 
-// describeSilence says in which families and directions packets are lost.
+// describeSilence says in which families packets are lost, and whether the host answers outside the overlay.
 func describeSilence(result api.PeerProbe, silent, all []string) string {
 	text := "no packet is answered"
 	if len(silent) < len(all) {
 		text = "no " + strings.Join(silent, " or ") + " packet is answered"
 	}
-	isUnderlayProbed, isUnderlaySilent := false, true
+	isProbed, isSilent := false, true
 	for _, w := range result.Ways {
 		if w.Path == api.PathUnderlay && w.NotProbed == "" {
-			isUnderlayProbed = true
-			isUnderlaySilent = isUnderlaySilent && w.Largest == 0
+			isProbed, isSilent = true, isSilent && w.Largest == 0
 		}
 	}
-	isLost := func(d *api.ProbedDirection) bool { return d != nil && d.State == api.DirectionLost }
-	switch {
-	case isLost(result.ToPeer) && !isLost(result.FromPeer):
-		return text + ", those to the host are lost"
-	case isLost(result.FromPeer) && !isLost(result.ToPeer):
-		return text + ", those from the host are lost"
-	case isUnderlayProbed && isUnderlaySilent:
+	if isProbed && isSilent {
 		return text + ", also outside the overlay"
 	}
 	return text

@@ -42,9 +42,6 @@ func TestJudge(t *testing.T) {
 	filtered := probed(way(peer4, 5, 0, 0))
 	filtered.Reached = true
 	only6 := probed(way(peer4, 1, 1, 1450), way(peer6, 5, 0, 0))
-	back := probed(way(peer4, 5, 0, 0))
-	back.ToPeer = &api.ProbedDirection{State: api.DirectionPasses}
-	back.FromPeer = &api.ProbedDirection{State: api.DirectionLost}
 	notSent := probed(api.ProbedWay{Path: api.PathOverlay, To: peer4, NotProbed: "the probe ended"})
 	outside := probed(way(peer4, 5, 0, 0), api.ProbedWay{Path: api.PathUnderlay, To: peer4})
 
@@ -75,8 +72,6 @@ func TestJudge(t *testing.T) {
 		"only one family": {
 			[]api.PeerProbe{only6, only6, only6}, []string{"", "", isLost}, "no IPv6 packet is answered", 1450},
 		"its kernel drops echo requests": {[]api.PeerProbe{filtered}, []string{reached}, "", 0},
-		"one direction": {
-			[]api.PeerProbe{back, back, back}, []string{"", "", isLost}, "no packet is answered, those from the host are lost", 0},
 		"the host is down": {
 			[]api.PeerProbe{outside, outside, outside}, []string{"", "", isLost}, "no packet is answered, also outside the overlay", 0},
 		"nothing was sent": {[]api.PeerProbe{whole, notSent, notSent, notSent}, []string{reached, reached, reached, reached}, "", 1450},

@@ -151,6 +151,7 @@ func (n *network) pass(ctx context.Context) {
 	board := n.m.o.Health
 	interval := n.m.o.Interval()
 	host, err := n.Host()
+	host.NoDetours = true // those packets are plain, and must not leave the host without being asked for
 	if err != nil || interval == 0 || host.Backend == "alloc" {
 		clear(n.peers)
 		n.m.publish(n.Name, nil)

@@ -32,6 +32,7 @@ type Host struct {
 	Masquerade bool // packets from Subnets to other networks get another source
 
 	OnlyOverlay bool // no packets are sent outside the overlay
+	NoDetours   bool // no packets of the overlay are sent outside the tunnel, to find out which direction is broken
 }
 
 // MaxDuration bounds a whole probe, regardless of the request and the number of peers.

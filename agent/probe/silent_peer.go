@@ -16,7 +16,7 @@ func (p planner) probeDirections(ctx context.Context, l pinger, peer api.Peer, r
 	forwards, echoes := false, p.expiringEchoes(peer, *o)
 	var wg sync.WaitGroup
 	wg.Go(func() { forwards = len(echoes) > 0 && hasErrorForEach(ctx, l, peer, r, echoes) })
-	if p.canProbeDirections(*o) {
+	if !p.NoDetours && p.canProbeDirections(*o) {
 		o.ToPeer, o.FromPeer = p.probeDetours(ctx, l, peer, r)
 	}
 	wg.Wait()

@@ -40,6 +40,7 @@ var elsewhere = map[string]string{
 	"switch":     "network.TestEndSwitch: it exists only while the network is being switched",
 	"keys":       "network.TestRotateKeys: it exists only in networks whose keys are rotated periodically",
 	"login":      "store.TestLogin: the hosts here have tokens, and the check exists only with a login",
+	"paths":      "doctor.TestDoctor: not all of the hosts here can reach each other",
 	"node":       "agent.TestReloadWhileTheNameIsUnknown: it is there while an agent starts, and at no other time",
 }
 

@@ -424,7 +424,7 @@ func TestHostCutOff(t *testing.T) {
 
 	w.Must(h.Cut(w.Ctx))
 	cut := time.Now()
-	w.WaitHealth(h, http.StatusTooManyRequests, "watch networks")
+	w.WaitHealth(h, http.StatusTooManyRequests, "the store is unavailable: dial tcp")
 	w.WaitHealth(h, http.StatusTooManyRequests, "peers keep their routes")
 	noticed := time.Since(cut)
 	w.Must(late.StartAgent(late.Config(late.Network("default", world.Plan("vxlan")))))

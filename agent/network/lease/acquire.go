@@ -60,9 +60,9 @@ func (k *Keeper) Acquire(ctx context.Context, n registry.Network, claim func() r
 		if !report.Away(err) {
 			k.o.Answered()
 		}
-		reason := fmt.Sprintf("waiting for a lease: %v", registry.Brief(err))
+		reason := fmt.Sprintf("waiting for a lease: %v", registry.Reason(err))
 		if revoked := k.revocation.subnet(); revoked.IsValid() {
-			reason = fmt.Sprintf("%s was revoked, waiting for another lease: %v", revoked, registry.Brief(err))
+			reason = fmt.Sprintf("%s was revoked, waiting for another lease: %v", revoked, registry.Reason(err))
 		}
 		k.report.Waiting(health.Lease, join(k.condition.superseded(), reason))
 		k.condition.setProblem(reason)

@@ -92,7 +92,7 @@ func (c *condition) setProblem(reason string) {
 func (c *condition) setRenewed(last time.Time, err error) {
 	before, reason := "", ""
 	if err != nil {
-		reason = fmt.Sprintf("not renewed since %s, packets flow: %v", last.UTC().Format(time.RFC3339), registry.Brief(err))
+		reason = fmt.Sprintf("not renewed since %s, packets flow: %v", last.UTC().Format(time.RFC3339), registry.Reason(err))
 	}
 	c.update(func() {
 		before, c.unrenewed = c.unrenewed, reason
