@@ -44,6 +44,7 @@ func (f *Follower) checkSnapshot(before bool) (warns bool) {
 		}
 		return true
 	case last.IsZero():
+		return before
 	case time.Since(last) >= staleAfter:
 		if f.o.Report.Check(health.Snapshot, api.Warning, staleReason(last)) {
 			log.Warn("leases have not been confirmed for a long time, peers keep their routes",
