@@ -157,7 +157,7 @@ func (r *Runner) startResumed(ctx context.Context, found peers.View, packetsWait
 	if err := definition.CheckEncryption(found.Network, r.deps.Datapaths.Backends); err != nil {
 		return err
 	}
-	backends, config, err := r.datapath.Configure(found.Network)
+	backends, config, err := r.datapath.Configure(found.Network.Carriage(), found.Network.Plan.Prefixes())
 	if err != nil {
 		return err
 	}

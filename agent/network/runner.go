@@ -253,9 +253,9 @@ func (r *Runner) rounds(ctx context.Context) error {
 		default:
 			r.report.Wait(health.Network, fmt.Sprintf("stopped, starting again: %v", err))
 		}
-		if backoff.Wait(ctx, err, nil) != nil {
-			return nil
-		}
+		waiting, cancel := r.lease.UntilReleased(ctx)
+		_ = backoff.Wait(waiting, err, nil) // ctx is checked after the next round
+		cancel()
 	}
 }
 
@@ -275,8 +275,8 @@ func (r *Runner) round(ctx context.Context) error {
 		err = context.Cause(ctx)
 	}
 	r.report.Unused(report.Definition, report.Claim, report.Leases, report.Reservations)
-	if r.lease.IsReleased() {
-		return lease.ErrReleased // whatever else happened in this round
+	if outcome := r.lease.Outcome(); outcome != nil {
+		return outcome // whatever else happened in this round
 	}
 	return err
 }
@@ -330,7 +330,7 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	}
 	stopRefusing := r.withdrawn.keep(ctx)
 	defer stopRefusing()
-	backends, c, err := r.datapath.Configure(n)
+	backends, c, err := r.datapath.Configure(n.Carriage(), n.Plan.Prefixes())
 	if err != nil {
 		r.report.Wait(health.Network, err.Error())
 		<-ctx.Done()
@@ -398,18 +398,22 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 // change makes the backends those of n, another definition with the same plan, between two passes of the datapath. The
 // error is errDefinitionChanged: a new round waits for what is missing.
 func (r *Runner) change(ctx context.Context, n registry.Network) error {
-	backends, c, err := r.datapath.Configure(n)
+	backends, c, err := r.datapath.Configure(n.Carriage(), n.Plan.Prefixes())
 	if err == nil {
 		err = r.withdrawn.guard(ctx, n)
 	}
 	if err == nil {
 		err = r.deps.Claims.take(n.Name, hostClaim{n.Plan.Prefixes(), backends.Ports(r.deps.Datapaths.Backends)})
 	}
+	if err == nil && !r.datapath.Follows(backends) { // versions between them were skipped
+		err = errors.New("the backends must be removed first")
+	}
 	if err == nil {
 		err = r.datapath.Build(backends, c)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", errDefinitionChanged, err)
+		r.report.Log().Warn("the new definition needs a new start of the network", "reason", err)
+		return errDefinitionChanged
 	}
 	return nil
 }

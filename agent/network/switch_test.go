@@ -403,7 +403,7 @@ func TestProbedPort(t *testing.T) {
 	n := h.keyedNetwork("n", "10.5.0.0/22", keyed{Port: 6})
 	n.Epoch = registry.Epoch{Number: 1, Rotated: true}
 	r := h.runner()
-	backends, config, err := r.datapath.Configure(n)
+	backends, config, err := r.datapath.Configure(n.Carriage(), n.Plan.Prefixes())
 	must(t, err)
 	must(t, r.datapath.Build(backends, config))
 	_, err = r.datapath.Locate(n)

@@ -38,13 +38,14 @@ func (h *Handle) Rename(link netlink.Link, name string) (netlink.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rename link %s to %s: %w", link.Attrs().Name, name, err)
 	}
-	return existing(h.Link(name))
+	return existing(h, name)
 }
 
 // existing returns a device that has just been made or renamed.
-func existing(link netlink.Link, err error) (netlink.Link, error) {
+func existing(h *Handle, name string) (netlink.Link, error) {
+	link, err := h.Link(name)
 	if err == nil && link == nil {
-		err = errors.New("the device is gone again")
+		err = fmt.Errorf("link %s was made, and is gone again", name)
 	}
 	return link, err
 }
@@ -68,7 +69,7 @@ func (h *Handle) AddLink(link netlink.Link) (netlink.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create link %s: %w", name, err)
 	}
-	return existing(h.Link(name))
+	return existing(h, name)
 }
 
 // ChangeVXLAN switches learning off and changes the underlay device and the local address of a

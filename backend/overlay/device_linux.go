@@ -45,16 +45,19 @@ func (d *Device) Own(h *kernel.Handle) (netlink.Link, error) {
 }
 
 // Find is like Own, and gives a device that was renamed its name back. If another device already has the name, the
-// renamed one is deleted, because it would keep this host's addresses. isMade reports whether leno made a device of
-// the right kind.
+// renamed one is deleted, because it would keep this host's addresses, unless partial says that the wanted state is not
+// fully known. isMade reports whether leno made a device of the right kind.
 func (d *Device) Find(
-	h *kernel.Handle, isMade func(netlink.Link) (bool, error), report *backend.Report,
+	h *kernel.Handle, isMade func(netlink.Link) (bool, error), partial bool, report *backend.Report,
 ) (netlink.Link, error) {
 	link, err := d.Own(h)
 	if err != nil || link != nil && link.Attrs().Index == d.index {
 		return link, err
 	}
 	renamed, err := d.Renamed(h, isMade)
+	if link != nil {
+		err = nil // the device is there, whatever cannot be listed
+	}
 	if link == nil && len(renamed) > 0 {
 		was := renamed[0].Attrs().Name
 		if link, err = h.Rename(renamed[0], d.Name); err != nil {
@@ -63,6 +66,9 @@ func (d *Device) Find(
 		report.Writes++
 		heal(report, "device was renamed", "to "+was)
 		return link, nil
+	}
+	if partial {
+		return link, err
 	}
 	for _, stray := range renamed {
 		err = errors.Join(err, h.DeleteLink(stray))

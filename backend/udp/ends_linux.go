@@ -56,7 +56,7 @@ func (b *Backend) openSockets(at netip.AddrPort, vrf int, report *backend.Report
 // none.
 func (b *Backend) attach(subnets []netip.Prefix, report *backend.Report) (netlink.Link, []Device, error) {
 	name, h := b.device.Name, b.overlay.Handle
-	link, err := b.device.Find(h, overlay.HasAddress(h, subnets), report)
+	link, err := b.device.Find(h, overlay.HasAddress(h, subnets), false, report)
 	if err != nil {
 		return nil, nil, err
 	}

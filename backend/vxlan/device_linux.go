@@ -69,7 +69,7 @@ func (b *vxlan) ensure(
 		}
 	}()
 	h := b.overlay.Handle
-	link, err := d.Find(h, want.isMade, &found)
+	link, err := d.Find(h, want.isMade, s.Partial, &found)
 	if err != nil {
 		return t, err
 	}

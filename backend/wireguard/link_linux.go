@@ -75,7 +75,7 @@ func (t *tunnel) set(c backend.Config) {
 // ensure makes sure that the network's device exists, listens and is up. After an error, the device may still be
 // usable.
 func (t *tunnel) ensure(key wgtypes.Key, port int, s backend.State, report *backend.Report) (e ensured, err error) {
-	link, err := t.link.Find(t.handle, overlay.HasAddress(t.handle, s.Subnets), report)
+	link, err := t.link.Find(t.handle, overlay.HasAddress(t.handle, s.Subnets), false, report)
 	if err != nil {
 		return e, err
 	}

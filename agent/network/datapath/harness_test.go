@@ -254,7 +254,7 @@ func leaseOf(host string, slot uint64) registry.Lease {
 // built makes the backend.
 func (l *lab) built() *lab {
 	l.t.Helper()
-	d, c, err := l.r.Configure(l.network())
+	d, c, err := l.r.Configure(l.network().Carriage(), l.network().Plan.Prefixes())
 	if err == nil {
 		err = l.r.Build(d, c)
 	}

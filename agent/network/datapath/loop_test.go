@@ -479,7 +479,7 @@ func TestConfigureRefuses(t *testing.T) {
 	l := newLab(t)
 	n := l.network()
 	n.Backend.Type = "pigeon"
-	if _, _, err := l.r.Configure(n); err == nil || !strings.Contains(err.Error(), `no backend "pigeon"`) {
+	if _, _, err := l.r.Configure(n.Carriage(), n.Plan.Prefixes()); err == nil || !strings.Contains(err.Error(), `no backend "pigeon"`) {
 		t.Errorf("%v", err)
 	}
 }
@@ -495,7 +495,7 @@ func TestDefinitionOfTheView(t *testing.T) {
 			l.edit(func() {
 				calls = append(calls, fmt.Sprintf("after %d passes: %s%s", len(l.passes), n.Backend.Options(), n.Encryption))
 			})
-			d, c, err := l.r.Configure(n)
+			d, c, err := l.r.Configure(n.Carriage(), n.Plan.Prefixes())
 			if err == nil {
 				err = l.r.Build(d, c)
 			}

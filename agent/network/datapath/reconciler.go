@@ -115,13 +115,8 @@ func New(o Options, before *Instance) *Reconciler {
 	}
 }
 
-// Configure returns the network's backends with their effective options, and the configuration for them.
-func (r *Reconciler) Configure(n registry.Network) (switchover.Definition, backend.Config, error) {
-	return r.configure(n.Carriage(), n.Plan.Prefixes())
-}
-
-func (r *Reconciler) configure(c registry.Carriage,
-	pools []netip.Prefix) (switchover.Definition, backend.Config, error) {
+// Configure returns backends with their effective options, and the configuration for them.
+func (r *Reconciler) Configure(c registry.Carriage, pools []netip.Prefix) (switchover.Definition, backend.Config, error) {
 	d, err := carriage.Of(c).Normalize(r.o.Host.Backends)
 	return d, r.config(pools), err
 }
@@ -135,6 +130,11 @@ func (r *Reconciler) config(pools []netip.Prefix) backend.Config {
 		Pools:   pools,
 		Logger:  r.o.Report.Log(),
 	}
+}
+
+// Follows reports whether the backends can change to those of d while they carry packets.
+func (r *Reconciler) Follows(d switchover.Definition) bool {
+	return r.instance != nil && r.instance.definition.Follows(d)
 }
 
 // Guard makes the kernel refuse packets to the pools of a network that requires encryption, until the same network, or
@@ -334,7 +334,7 @@ func (r *Reconciler) Retire(ctx context.Context, d switchover.Definition, c back
 		return nil
 	}
 	// What the earlier process carried the network with, and c does not have, is removed once c is in place.
-	earlier, config, err := r.configure(before.Carriage, before.Pools)
+	earlier, config, err := r.Configure(before.Carriage, before.Pools)
 	if err != nil {
 		return nil // what this version does not know stays
 	}
@@ -368,7 +368,7 @@ func covers(pools, old []netip.Prefix) bool {
 // removeSaved removes the datapath that a state file describes. It does nothing if this version does not know the
 // backend or its options.
 func (r *Reconciler) removeSaved(ctx context.Context, before state.Network) error {
-	d, c, err := r.configure(before.Carriage, before.Pools)
+	d, c, err := r.Configure(before.Carriage, before.Pools)
 	if err != nil {
 		return nil
 	}

@@ -140,7 +140,9 @@ func (k *Keeper) Moved(n registry.Network, before netip.Prefix, now registry.Lea
 		if err := k.o.Save(n, now); err != nil {
 			k.report.Log().Warn("new subnet could not be saved to the state file", "subnet", now.Subnet(), "error", err)
 		}
-		return &LostError{Network: k.o.Network, Old: before.String(), New: now.Subnet().String()}
+		err := &LostError{Network: k.o.Network, Old: before.String(), New: now.Subnet().String()}
+		k.outcome.Set(err)
+		return err
 	}
 	k.report.Log().Error("this host has another subnet now, its containers must be restarted",
 		"subnet", now.Subnet(), "before", before)

@@ -151,7 +151,7 @@ func (h *host) start() *host {
 		for superseded := (*SupersededError)(nil); errors.As(err, &superseded); {
 			err = h.round(round, k, n, superseded.Subnet)
 		}
-		if !k.IsReleased() {
+		if k.Outcome() == nil {
 			exited <- err
 			return
 		}

@@ -72,6 +72,7 @@ type Keeper struct {
 	claim      *watch.Value[registry.Claim]
 	ended      *watch.Value[string]    // the session that was last found to have ended
 	storeLoss  *watch.Value[time.Time] // when the store was last found to have lost the network
+	outcome    *watch.Value[error]     // see Outcome
 	condition  condition
 	revocation revocation
 	releases   releases
@@ -87,6 +88,7 @@ func New(o Options) *Keeper {
 		claim:     watch.New[registry.Claim](),
 		ended:     watch.New[string](),
 		storeLoss: watch.New[time.Time](),
+		outcome:   watch.New[error](),
 		releases:  newReleases(),
 		revocation: revocation{
 			report:   o.Report,

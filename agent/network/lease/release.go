@@ -66,10 +66,12 @@ func (k *Keeper) Release(ctx context.Context, token string) error {
 		return ctx.Err()
 	}
 	err := error(stopped)
-	if k.releases.closed.Err() == nil {
-		err = k.release(ctx, token)
-	}
-	<-k.releases.turn
+	func() {
+		defer func() { <-k.releases.turn }()
+		if k.releases.closed.Err() == nil {
+			err = k.release(ctx, token)
+		}
+	}()
 	if err != nil {
 		return err
 	}
@@ -109,11 +111,18 @@ func (k *Keeper) UntilReleased(ctx context.Context) (_ context.Context, cancel f
 	}
 }
 
-// IsReleased reports whether the lease was released by request. During a request it blocks until the store has answered.
-func (k *Keeper) IsReleased() bool {
+// Outcome returns what has ended the lease: ErrReleased after a release by request, or the *SupersededError or *LostError
+// since the last call; nil if nothing has. A caller that ended Keep for another reason may not have seen that error. During
+// a request Outcome blocks until the store has answered.
+func (k *Keeper) Outcome() error {
 	k.releases.turn <- struct{}{}
 	defer func() { <-k.releases.turn }()
-	return k.releases.granted.Err() != nil
+	if k.releases.granted.Err() != nil {
+		return ErrReleased
+	}
+	err, _, _ := k.outcome.Get()
+	k.outcome.Clear()
+	return err
 }
 
 // ConfirmRelease answers the request that was granted: the host has left the network.

@@ -26,7 +26,7 @@ func TestRelease(t *testing.T) {
 		a := newHost(t, memory.New(), "a").start()
 		lease := a.held()
 		must(t, a.keeper.Release(t.Context(), "t"))
-		if a.lease().Subnet().IsValid() || !a.keeper.IsReleased() {
+		if a.lease().Subnet().IsValid() || a.keeper.Outcome() == nil {
 			t.Errorf("%+v", a.lease())
 		}
 		if value, _ := a.record(lease.Subnet()); value != "" {
@@ -69,7 +69,7 @@ func TestReleaseIsRefused(t *testing.T) {
 		if n := len(a.registry.At("Renew")) - renewals; n < 100 {
 			t.Errorf("%d renewals since", n)
 		}
-		if now := a.held(); now.Session != lease.Session || a.keeper.IsReleased() || len(a.changes()) != 1 {
+		if now := a.held(); now.Session != lease.Session || a.keeper.Outcome() != nil || len(a.changes()) != 1 {
 			t.Errorf("%+v, events %q", now, a.changes())
 		}
 		a.registry.SetOne("Release", nil)
@@ -128,7 +128,7 @@ func TestReleaseBetweenTwoRounds(t *testing.T) {
 		must(t, a.keeper.Release(t.Context(), "t"))
 		round, cancel := a.keeper.UntilReleased(t.Context())
 		defer cancel()
-		if synctest.Wait(); round.Err() == nil || !a.keeper.IsReleased() {
+		if synctest.Wait(); round.Err() == nil || a.keeper.Outcome() == nil {
 			t.Error("another round begins")
 		}
 		a.keeper.Close()
@@ -181,7 +181,7 @@ func TestStoppedDuringARelease(t *testing.T) {
 			} else if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%v", err)
 			}
-			if !a.keeper.IsReleased() {
+			if a.keeper.Outcome() == nil {
 				t.Error("not released")
 			}
 			a.keeper.ConfirmRelease() // does not block

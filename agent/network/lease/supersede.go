@@ -48,5 +48,6 @@ func (k *Keeper) supersede(subnet netip.Prefix, holder registry.Lease) error {
 		map[string]string{"change": "superseded", "subnet": subnet.String(), "holder": holder.Node})
 	k.report.Count(telemetry.LeaseLosses, 1)
 	k.report.SetState(fmt.Sprintf("superseded: %v", err))
+	k.outcome.Set(err)
 	return err
 }

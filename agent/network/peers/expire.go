@@ -29,17 +29,15 @@ const (
 // tries to remove a record. The first one succeeds, and the others fail because of the record's index.
 func (f *Follower) maintainRecords(ctx context.Context, definition *watch.Value[registry.Network]) error {
 	every := min(expireEvery, f.o.Settings.TTL/2)
-	backoff := f.o.Outage.NewLoop()
 	var lost map[netip.Prefix]bool
 	var reservations time.Time // when to read them
 	due := time.Now().Add(every/2 + rand.N(every))
 	for {
 		n, _, _ := definition.Get()
 		if !time.Now().Before(reservations) {
-			if err := f.checkReservations(ctx, n); err == nil {
-				reservations = time.Now().Add(reservationsTick*3/4 + rand.N(reservationsTick/4))
-			} else if err := backoff.Wait(ctx, err, nil); err != nil {
-				return err
+			reservations = time.Now().Add(reservationsTick*3/4 + rand.N(reservationsTick/4))
+			if err := f.checkReservations(ctx, n); err != nil {
+				reservations = time.Now().Add(every/2 + rand.N(every))
 			}
 		}
 		if !time.Now().Before(due) {
