@@ -151,7 +151,7 @@ func (h *host) start() *host {
 		for superseded := (*SupersededError)(nil); errors.As(err, &superseded); {
 			err = h.round(round, k, n, superseded.Subnet)
 		}
-		if k.Outcome() == nil {
+		if !errors.Is(k.Outcome(), ErrReleased) {
 			exited <- err
 			return
 		}
