@@ -86,7 +86,7 @@ func (b *Board) Set(network, name, status, reason string) (changed bool) {
 	return b.set(network, name, status, reason)
 }
 
-// Update is Set, unless the network was forgotten meanwhile.
+// Update is like Set, and does nothing after Forget.
 func (b *Board) Update(network, name, status, reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -355,7 +355,7 @@ func (n *network) judge(err error) (status, reason string) {
 			reason += fmt.Sprintf(", %d are not tested yet", untested)
 		}
 		if err != nil {
-			reason += "; the last test failed: " + err.Error()
+			reason = "not tested now: " + err.Error()
 		}
 		return api.Passing, reason
 	}
