@@ -143,7 +143,10 @@ func (n apiNetwork) LeasesChanged() []<-chan struct{} { return n.run.Leases().Ch
 func (n apiNetwork) Peers() api.PeerList {
 	out, known := n.run.Peers(), n.agent.diagnostics.paths.Of(n.run.Local().Name)
 	for i := range out.Peers {
-		if p, ok := known[out.Peers[i].Node]; ok && out.Peers[i].Skipped == "" {
+		if len(out.Peers[i].Subnets) == 0 {
+			continue
+		}
+		if p, ok := known[out.Peers[i].Subnets[0]]; ok && out.Peers[i].Skipped == "" {
 			out.Peers[i].Path = &p
 		}
 	}

@@ -33,7 +33,7 @@ func newDiagnostics(log hclog.Logger, o Options, env *network.Deps, s *settings,
 		Log: log.Named("paths"),
 		Networks: func() (out []paths.Network) {
 			for _, run := range ns.all() {
-				list := func() []api.Peer { return run.PeerList().Peers }
+				list := func() []api.Peer { return run.Peers().Peers }
 				out = append(out, paths.Network{Name: run.Local().Name, Host: run.Probed, Peers: list})
 			}
 			return out

@@ -1,6 +1,7 @@
 package paths
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -27,9 +28,9 @@ type path struct {
 	next   string // the state that the latest probes agree on, if it is another one than shown.State
 	agreed int    // how many of them do, without a break
 
-	sent     int  // packets in results, at most window
-	results  uint // one bit for each small packet, the latest in the lowest bit: 1 for a lost one
-	lastFull time.Time
+	sent     int       // packets in results, at most window
+	results  uint      // one bit for each small packet, the latest in the lowest bit: 1 for a lost one
+	lastFull time.Time // when a full packet was to be sent last
 	due      time.Time
 }
 
@@ -50,7 +51,7 @@ func (p *path) lost() (n int) {
 // reached as soon as one packet was answered. Every other change needs several probes in a row that agree, so that a
 // single lost packet changes nothing.
 func (p *path) judge(result api.PeerProbe, now time.Time) (changed bool) {
-	found := p.read(result, now)
+	found, isFullTested := p.read(result)
 	if found.State == "" {
 		return false // nothing was sent
 	}
@@ -60,7 +61,9 @@ func (p *path) judge(result api.PeerProbe, now time.Time) (changed bool) {
 	}
 	p.shown.Loss = math.Round(100*float64(p.lost())/float64(max(p.sent, 1))) / 100
 	if found.State == p.shown.State {
-		p.next, p.agreed = "", 0
+		if isFullTested || !p.isSizeInDoubt() {
+			p.next, p.agreed = "", 0
+		}
 		p.shown.MTU, p.shown.Reason = found.MTU, found.Reason
 		return false
 	}
@@ -75,11 +78,16 @@ func (p *path) judge(result api.PeerProbe, now time.Time) (changed bool) {
 	return true
 }
 
+// isSizeInDoubt reports whether full packets decide about the state.
+func (p *path) isSizeInDoubt() bool { return p.next == api.PathShort || p.shown.State == api.PathShort }
+
 // read returns what one probe says of the path, by itself and with the packets before it. State is "" if it says
-// nothing.
-func (p *path) read(result api.PeerProbe, now time.Time) (found api.PeerPath) {
+// nothing. A peer that is reached although it answers no echo request drops them by its rules; a single lost packet
+// does not show that.
+func (p *path) read(result api.PeerProbe) (found api.PeerPath, isFullTested bool) {
 	var sent, lost int
 	var silent, short, all []string
+	isFiltered := false
 	for _, w := range result.Ways {
 		if w.Path != api.PathOverlay || w.NotProbed != "" || w.Small.Sent == 0 && w.Full.Answered == 0 {
 			continue
@@ -89,41 +97,40 @@ func (p *path) read(result api.PeerProbe, now time.Time) (found api.PeerPath) {
 			family = "IPv6"
 		}
 		all = append(all, family)
+		isFull := w.Full.Bytes > w.Small.Bytes && w.Full.Sent > 0
+		isFullTested = isFullTested || isFull
 		sent, lost = sent+w.Small.Sent, lost+w.Small.Lost()
-		isFullTested := w.Full.Bytes > w.Small.Bytes && w.Full.Sent > 0
 		switch {
-		case w.Largest == 0:
+		case w.Largest == 0 && !result.Reached:
 			silent = append(silent, family)
-		case isFullTested && w.Full.Answered == 0:
+		case w.Largest == 0:
+			isFiltered = isFiltered || w.Small.Sent > 1
+		case isFull && w.Full.Answered == 0 && w.Largest < w.Full.Bytes:
 			short = append(short, fmt.Sprintf("%s packets above %d bytes are lost", family, w.Largest))
 			found.MTU = smaller(found.MTU, w.Largest)
-		case isFullTested:
+		case isFull:
 			found.MTU = smaller(found.MTU, w.Full.Bytes)
-		}
-		if isFullTested {
-			p.lastFull = now
 		}
 		if w.Small.Answered > 0 {
 			found.RTT = max(found.RTT, w.Small.AvgMS/1000)
 		}
 	}
 	if len(all) == 0 {
-		return found
+		return found, false
 	}
-	if result.Reached {
-		silent = nil // its kernel drops echo requests, and has shown that other packets arrive
-		lost = 0
-	}
-	if p.shown.State == api.PathLost && len(silent) == 0 {
+	if isFiltered || p.shown.State == api.PathLost && len(silent) == 0 {
 		p.results, p.sent = 0, 0 // what was lost before says nothing about the path now
 	}
-	p.add(sent, lost)
+	if !isFiltered {
+		p.add(sent, lost)
+	}
+	isShort := p.shown.State == api.PathShort && !isFullTested // nothing is known of its end
 	switch {
 	case len(silent) > 0:
 		found.State, found.Reason = api.PathLost, describeSilence(result, silent, all)
 	case len(short) > 0:
 		found.State, found.Reason = api.PathShort, strings.Join(short, ", ")
-	case p.shown.State == api.PathShort && found.MTU == 0: // full packets were not tested
+	case isShort:
 		found.State, found.MTU, found.Reason = p.shown.State, p.shown.MTU, p.shown.Reason
 	case p.lost() > lossyAbove, p.shown.State == api.PathLossy && p.lost() == lossyAbove:
 		found.State, found.Reason = api.PathLossy, fmt.Sprintf("%d of the last %d packets were lost", p.lost(), p.sent)
@@ -133,7 +140,7 @@ func (p *path) read(result api.PeerProbe, now time.Time) (found api.PeerPath) {
 	if found.MTU == 0 {
 		found.MTU = p.shown.MTU
 	}
-	return found
+	return found, isFullTested
 }
 
 // add counts the small packets of one probe.
@@ -173,26 +180,16 @@ func smaller(a, b int) int {
 	return min(a, b)
 }
 
-// named is the path to one peer with its name.
-type named struct {
-	node string
-	path api.PeerPath
-}
-
-// worst returns the paths that are not in order, the worst first.
-func worst(all map[string]api.PeerPath) []named {
+// worst returns the peers whose paths are not in order, the worst first.
+func worst(peers []*peer) (out []*peer) {
 	order := []string{api.PathLost, api.PathShort, api.PathLossy}
-	var out []named
-	for node, p := range all {
-		if slices.Contains(order, p.State) {
-			out = append(out, named{node, p})
+	for _, p := range peers {
+		if slices.Contains(order, p.shown.State) {
+			out = append(out, p)
 		}
 	}
-	slices.SortFunc(out, func(a, b named) int {
-		if a.path.State != b.path.State {
-			return slices.Index(order, a.path.State) - slices.Index(order, b.path.State)
-		}
-		return strings.Compare(a.node, b.node)
+	slices.SortFunc(out, func(a, b *peer) int {
+		return cmp.Or(slices.Index(order, a.shown.State)-slices.Index(order, b.shown.State), strings.Compare(a.Node, b.Node))
 	})
 	return out
 }

@@ -28,7 +28,11 @@ func way(to netip.Addr, sent, answered, largest int) api.ProbedWay {
 }
 
 func probed(ways ...api.ProbedWay) api.PeerProbe {
-	return api.PeerProbe{Node: "host-b", Ways: ways}
+	out := api.PeerProbe{Node: "host-b", Ways: ways, Reached: true}
+	for _, w := range ways {
+		out.Reached = out.Reached && w.Largest > 0 // as probe.Run sets it
+	}
+	return out
 }
 
 // TestJudge: each row is probes one after the other, and the state after each of them.
@@ -39,11 +43,16 @@ func TestJudge(t *testing.T) {
 	some := probed(way(peer4, 5, 4, 1450))
 	plain := probed(way(peer4, 1, 1, small))
 	plain.Ways[0].Full = api.ProbedSize{Bytes: small}
+	found := probed(way(peer4, 5, 5, 1450))
+	found.Ways[0].Full.Answered = 0 // the search found that full packets pass
+	single := probed(way(peer4, 1, 0, 0))
+	single.Reached = true
 	filtered := probed(way(peer4, 5, 0, 0))
 	filtered.Reached = true
 	only6 := probed(way(peer4, 1, 1, 1450), way(peer6, 5, 0, 0))
 	notSent := probed(api.ProbedWay{Path: api.PathOverlay, To: peer4, NotProbed: "the probe ended"})
-	outside := probed(way(peer4, 5, 0, 0), api.ProbedWay{Path: api.PathUnderlay, To: peer4})
+	outside := probed(way(peer4, 5, 0, 0))
+	outside.Ways = append(outside.Ways, api.ProbedWay{Path: api.PathUnderlay, To: peer4})
 
 	const reached, lossy, isShort, isLost = api.PathReached, api.PathLossy, api.PathShort, api.PathLost
 	for name, row := range map[string]struct {
@@ -71,7 +80,13 @@ func TestJudge(t *testing.T) {
 			[]string{reached, reached, reached, reached, reached, lossy}, "4 of the last 20 packets were lost", 1450},
 		"only one family": {
 			[]api.PeerProbe{only6, only6, only6}, []string{"", "", isLost}, "no IPv6 packet is answered", 1450},
-		"its kernel drops echo requests": {[]api.PeerProbe{filtered}, []string{reached}, "", 0},
+		"its kernel drops echo requests": {
+			[]api.PeerProbe{filtered, single, filtered, single, filtered, single, filtered},
+			[]string{reached, reached, reached, reached, reached, reached, reached}, "", 0},
+		"full packets pass at a second try": {[]api.PeerProbe{found, found, found}, []string{reached, reached, reached}, "", 1450},
+		"full packets are tested now and then": {
+			[]api.PeerProbe{whole, short, plain, short, plain, short},
+			[]string{reached, reached, reached, reached, reached, isShort}, "IPv4 packets above 1400 bytes are lost", 1400},
 		"the host is down": {
 			[]api.PeerProbe{outside, outside, outside}, []string{"", "", isLost}, "no packet is answered, also outside the overlay", 0},
 		"nothing was sent": {[]api.PeerProbe{whole, notSent, notSent, notSent}, []string{reached, reached, reached, reached}, "", 1450},

@@ -2,6 +2,7 @@ package paths
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 
 	"github.com/lenonet/leno/agent/telemetry"
@@ -12,7 +13,7 @@ import (
 const untested = "untested"
 
 // Measure adds the metrics of the paths to the peers of a network, none if they are not tested.
-func Measure(to *telemetry.Reading, network string, all map[string]api.PeerPath) {
+func Measure(to *telemetry.Reading, network string, all map[netip.Prefix]api.PeerPath) {
 	if all == nil {
 		return
 	}

@@ -11,9 +11,9 @@ package paths
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -42,6 +42,9 @@ const (
 	small       = 64
 	bytesPerSec = 2500
 
+	// longestPass bounds a pass over one network, for which the others wait.
+	longestPass = 15 * time.Second
+
 	// mostNamed is the number of hosts that the health check names.
 	mostNamed = 5
 )
@@ -69,16 +72,17 @@ type Monitor struct {
 	o Options
 
 	mu    sync.Mutex
-	paths map[string]map[string]api.PeerPath // by network and node; the inner maps are never changed
+	paths map[string]map[netip.Prefix]api.PeerPath // by network and first subnet; the inner maps are never changed
 }
 
 // New returns a Monitor.
 func New(o Options) *Monitor {
-	return &Monitor{o: o, paths: map[string]map[string]api.PeerPath{}}
+	return &Monitor{o: o, paths: map[string]map[netip.Prefix]api.PeerPath{}}
 }
 
-// Of returns what is known of the paths to the peers of a network, by node. The caller must not change the map.
-func (m *Monitor) Of(network string) map[string]api.PeerPath {
+// Of returns what is known of the paths to the peers of a network, by their first subnets. The caller must not change the
+// map.
+func (m *Monitor) Of(network string) map[netip.Prefix]api.PeerPath {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.paths[network]
@@ -93,7 +97,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 		for _, n := range m.o.Networks() {
 			state := networks[n.Name]
 			if state == nil {
-				state = &network{m: m, peers: map[string]*peer{}}
+				state = &network{m: m, peers: map[netip.Prefix]*peer{}}
 			}
 			state.Network = n
 			current[n.Name] = state
@@ -117,7 +121,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 }
 
 // publish makes paths those of a network.
-func (m *Monitor) publish(name string, paths map[string]api.PeerPath) {
+func (m *Monitor) publish(name string, paths map[netip.Prefix]api.PeerPath) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if paths == nil {
@@ -131,8 +135,9 @@ func (m *Monitor) publish(name string, paths map[string]api.PeerPath) {
 type network struct {
 	Network
 	m     *Monitor
-	peers map[string]*peer
-	fault string // of the last pass, "" for none
+	peers map[netip.Prefix]*peer // by first subnet
+	from  probe.Host             // as it was in the last pass
+	err   error                  // of the last probe for which packets were due
 }
 
 // peer is one peer and the path to it.
@@ -143,7 +148,7 @@ type peer struct {
 
 // isSame reports whether packets to a peer take the same way as before.
 func (p *peer) isSame(now api.Peer) bool {
-	return p.Backend == now.Backend && slices.Equal(p.Subnets, now.Subnets) && slices.Equal(p.PublicIPs, now.PublicIPs)
+	return p.Node == now.Node && p.Backend == now.Backend && slices.Equal(p.Subnets, now.Subnets) && slices.Equal(p.PublicIPs, now.PublicIPs)
 }
 
 // pass probes the peers that are due, and publishes what is known.
@@ -158,55 +163,52 @@ func (n *network) pass(ctx context.Context) {
 		board.Clear(n.Name, health.Paths)
 		return
 	}
+	if host.Backend != n.from.Backend || host.MTU != n.from.MTU || host.Link != n.from.Link ||
+		!slices.Equal(host.Subnets, n.from.Subnets) {
+		clear(n.peers) // packets take another way now
+	}
+	n.from = host
 	n.follow(interval)
 	before := n.states()
-	err = n.probe(ctx, host, interval)
+	call, cancel := context.WithTimeout(ctx, longestPass)
+	defer cancel()
+	isDue, err := n.probe(call, host, interval)
 	if ctx.Err() != nil {
 		return
 	}
-	if fault := errorText(err); fault != n.fault {
-		if n.fault = fault; err != nil {
+	if isDue {
+		if err != nil && (n.err == nil || n.err.Error() != err.Error()) {
 			n.m.o.Log.Warn("the paths to other hosts could not be tested", "network", n.Name, "error", err)
 		}
+		n.err = err
 	}
-	paths := map[string]api.PeerPath{}
-	for node, p := range n.peers {
-		paths[node] = p.shown
+	paths := map[netip.Prefix]api.PeerPath{}
+	for subnet, p := range n.peers {
+		paths[subnet] = p.shown
 	}
 	n.m.publish(n.Name, paths)
 	n.tell(before)
-	status, reason := n.judge(err)
+	status, reason := n.judge()
 	board.Update(n.Name, health.Paths, status, reason)
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
 
 // follow takes over the peers that are in the datapath now. Those that are new, or take another way, are due, spread
 // over the interval if there are many.
 func (n *network) follow(interval time.Duration) {
 	now, known := time.Now(), n.peers
-	n.peers = map[string]*peer{}
+	n.peers = map[netip.Prefix]*peer{}
 	var fresh []*peer
 	for _, p := range n.Peers() {
-		if p.Skipped != "" {
+		if p.Skipped != "" || len(p.Subnets) == 0 {
 			continue
 		}
-		state := known[p.Node]
+		state := known[p.Subnets[0]]
 		if state == nil || !state.isSame(p) {
-			var old path
-			if state != nil {
-				old = state.path
-			}
-			state = &peer{path: old}
+			state = &peer{}
 			fresh = append(fresh, state)
 		}
 		state.Peer = p
-		n.peers[p.Node] = state
+		n.peers[p.Subnets[0]] = state
 	}
 	step := n.smallEvery(interval) / time.Duration(max(len(n.peers), 1))
 	for i, p := range fresh {
@@ -224,14 +226,17 @@ func (n *network) fullEvery(interval time.Duration, mtu int) time.Duration {
 	return max(interval, time.Duration(len(n.peers)*mtu)*time.Second*2/bytesPerSec)
 }
 
-// probe probes the peers that are due. It sends small packets to most of them, full ones as well to some, and more of
-// both to those on suspicious paths.
-func (n *network) probe(ctx context.Context, host probe.Host, interval time.Duration) error {
+// probe probes the peers that are due, and reports whether there were any. It sends small packets to most of them, full
+// ones as well to some, and more small ones to those on suspicious paths.
+func (n *network) probe(ctx context.Context, host probe.Host, interval time.Duration) (isDue bool, err error) {
 	now := time.Now()
 	var suspicious, plain, full []*peer
 	for _, p := range n.peers {
+		isSuspicious := p.Held && p.isSuspicious()
 		switch {
-		case p.Held && p.isSuspicious():
+		case isSuspicious && p.isSizeInDoubt():
+			full = append(full, p)
+		case isSuspicious:
 			suspicious = append(suspicious, p)
 		case now.Before(p.due):
 		case now.Sub(p.lastFull) >= n.fullEvery(interval, host.MTU):
@@ -240,17 +245,23 @@ func (n *network) probe(ctx context.Context, host probe.Host, interval time.Dura
 			plain = append(plain, p)
 		}
 	}
-	// Those that are due for longest come first.
+	// Those that were tested the longest time ago come first.
 	slices.SortFunc(suspicious, func(a, b *peer) int {
-		return cmp.Or(a.due.Compare(b.due), strings.Compare(a.Node, b.Node))
+		return cmp.Or(a.shown.Tested.Compare(b.shown.Tested), strings.Compare(a.Node, b.Node))
 	})
 	suspicious = suspicious[:min(len(suspicious), mostSuspicious)]
-	mostFull := max(1, int(longestPause.Seconds())*bytesPerSec/max(host.MTU, 1))
-	if len(full) > mostFull {
-		slices.SortFunc(full, func(a, b *peer) int {
-			return cmp.Or(a.lastFull.Compare(b.lastFull), strings.Compare(a.Node, b.Node))
-		})
-		plain, full = append(plain, full[mostFull:]...), full[:mostFull]
+	slices.SortFunc(full, func(a, b *peer) int {
+		return cmp.Or(a.lastFull.Compare(b.lastFull), strings.Compare(a.Node, b.Node))
+	})
+	mostFull := min(len(full), max(1, int(longestPause.Seconds())*bytesPerSec/max(host.MTU, 1)))
+	for _, p := range full[mostFull:] {
+		if !now.Before(p.due) {
+			plain = append(plain, p)
+		}
+	}
+	full = full[:mostFull]
+	for _, p := range full {
+		p.lastFull = now // whatever is answered
 	}
 	overlay := host
 	overlay.OnlyOverlay = true
@@ -263,10 +274,10 @@ func (n *network) probe(ctx context.Context, host probe.Host, interval time.Dura
 		errs[1] = n.send(ctx, overlay, full, api.ProbeRequest{Count: 1, Small: small}, n.smallEvery(interval))
 	})
 	wg.Go(func() {
-		errs[2] = n.send(ctx, host, suspicious, api.ProbeRequest{Count: 5, Small: small}, 0)
+		errs[2] = n.send(ctx, host, suspicious, api.ProbeRequest{Count: 5, Small: small, Full: small}, n.smallEvery(interval))
 	})
 	wg.Wait()
-	return cmp.Or(errs[0], errs[1], errs[2])
+	return len(plain)+len(full)+len(suspicious) > 0, cmp.Or(errs[0], errs[1], errs[2])
 }
 
 // send probes peers and judges the answers.
@@ -292,20 +303,20 @@ func (n *network) send(
 }
 
 // states returns the state of each path.
-func (n *network) states() map[string]string {
-	out := map[string]string{}
-	for node, p := range n.peers {
-		out[node] = p.shown.State
+func (n *network) states() map[netip.Prefix]string {
+	out := map[netip.Prefix]string{}
+	for subnet, p := range n.peers {
+		out[subnet] = p.shown.State
 	}
 	return out
 }
 
 // tell adds an event for each path whose state has changed, except for one that was found in order at its first test.
-func (n *network) tell(before map[string]string) {
+func (n *network) tell(before map[netip.Prefix]string) {
 	isChanged := false
-	for _, node := range slices.Sorted(maps.Keys(n.peers)) {
-		now := n.peers[node].shown
-		if before[node] == now.State {
+	for _, subnet := range slices.SortedFunc(maps.Keys(n.peers), netip.Prefix.Compare) {
+		node, now := n.peers[subnet].Node, n.peers[subnet].shown
+		if before[subnet] == now.State {
 			continue
 		}
 		isChanged = true
@@ -319,7 +330,7 @@ func (n *network) tell(before map[string]string) {
 		switch {
 		case now.State != api.PathReached:
 			e.Severity, e.Message = api.Warning, fmt.Sprintf("packets to %s are lost: %s", node, now.Reason)
-		case before[node] == "":
+		case before[subnet] == "":
 			continue
 		}
 		n.m.o.Events.Add(e)
@@ -330,42 +341,41 @@ func (n *network) tell(before map[string]string) {
 }
 
 // judge returns the result of the health check. Only peers that hold their leases count: a host without one may be gone.
-func (n *network) judge(err error) (status, reason string) {
-	if errors.Is(err, probe.ErrNoCapability) {
-		return api.Passing, "not tested: " + err.Error()
-	}
-	paths := map[string]api.PeerPath{}
-	for node, p := range n.peers {
+func (n *network) judge() (status, reason string) {
+	var peers []*peer
+	untested := 0
+	for _, p := range n.peers {
 		if p.Held {
-			paths[node] = p.shown
+			peers = append(peers, p)
+			if p.shown.State == "" {
+				untested++
+			}
 		}
 	}
-	if len(paths) == 0 {
+	bad, failure := worst(peers), ""
+	if n.err != nil {
+		failure = "not tested now: " + n.err.Error()
+	}
+	switch {
+	case len(peers) == 0:
 		return api.Passing, "there are no other hosts"
-	}
-	bad, untested := worst(paths), 0
-	for _, p := range paths {
-		if p.State == "" {
-			untested++
-		}
-	}
-	if len(bad) == 0 {
-		reason = fmt.Sprintf("packets reach %d of %d hosts", len(paths)-untested, len(paths))
-		if untested > 0 {
-			reason += fmt.Sprintf(", %d are not tested yet", untested)
-		}
-		if err != nil {
-			reason = "not tested now: " + err.Error()
-		}
-		return api.Passing, reason
+	case len(bad) == 0 && failure != "":
+		return api.Passing, failure
+	case len(bad) == 0 && untested > 0:
+		return api.Passing, fmt.Sprintf("packets reach %d of %d hosts, %d are not tested yet", len(peers)-untested, len(peers),
+			untested)
+	case len(bad) == 0:
+		return api.Passing, fmt.Sprintf("packets reach %d of %d hosts", len(peers), len(peers))
 	}
 	var names []string
 	for _, b := range bad[:min(len(bad), mostNamed)] {
-		names = append(names, fmt.Sprintf("%s (%s)", b.node, b.path.Reason))
+		names = append(names, fmt.Sprintf("%s (%s)", b.Node, b.shown.Reason))
 	}
 	if more := len(bad) - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("and %d more", more))
 	}
-	return api.Warning, fmt.Sprintf("packets are lost to %d of %d hosts: %s", len(bad), len(paths),
-		strings.Join(names, ", "))
+	if failure != "" {
+		names = append(names, failure)
+	}
+	return api.Warning, fmt.Sprintf("packets are lost to %d of %d hosts: %s", len(bad), len(peers), strings.Join(names, ", "))
 }

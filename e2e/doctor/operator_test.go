@@ -128,9 +128,15 @@ func (p *patient) sees(s seen) error {
 // lost.
 func (p *patient) commands(host int, lossy bool) error {
 	h := p.hosts[host]
-	status, err := h.Leno(p.w.ctx, "status")
-	if err != nil || !lossy && !strings.Contains(status, "packets reach") || strings.Contains(status, "is well") || strings.Contains(status, "foreign_rules") {
-		return fmt.Errorf("leno status: %w: %s", err, status)
+	// What was wrong before is forgotten a few tests later.
+	if err := lab.WaitFor(p.w.ctx, "the status of "+h.Name, func(ctx context.Context) error {
+		status, err := h.Leno(ctx, "status")
+		if err != nil || !lossy && !strings.Contains(status, "packets reach") || strings.Contains(status, "foreign_rules") {
+			err = fmt.Errorf("leno status: %v: %s", err, status)
+		}
+		return err
+	}); err != nil {
+		return err
 	}
 	peers, err := h.Leno(p.w.ctx, "peers")
 	if err != nil || !strings.Contains(peers, "LEASE") || !strings.Contains(peers, "PATH") {
