@@ -105,7 +105,7 @@ func newFlips(t *testing.T) *flips {
 	})
 	f := &flips{w: w, intervals: checkIntervals(t), tried: map[string]bool{}}
 	for i, h := range w.Hosts {
-		blocks := []string{world.ShortLease, "probe_interval = \"0s\"\n", "network \"n\" {\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n  backend \"vxlan\" {}\n  ip_masq = true\n}\n"}
+		blocks := []string{"probe_interval = \"0s\"\n" + world.ShortLease, "network \"n\" {\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n  backend \"vxlan\" {}\n  ip_masq = true\n}\n"}
 		switch i {
 		case 2:
 			_, err := h.Exec(w.Ctx, "sh", "-euc", "ip link add up0 type veth peer name up1; ip addr add 198.51.100.3/24 dev up0; ip link set up0 up; ip link set up1 up; sysctl -qw net.ipv4.ip_forward=1")
