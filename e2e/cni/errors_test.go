@@ -89,7 +89,7 @@ func TestErrors(t *testing.T) {
 		{"DEL with another configuration", "CNI_COMMAND=DEL", `{` + head + `,"nework":"x","wait":7}`, 0, ""},
 		{"GC without a list", "CNI_COMMAND=GC", fine, types.ErrInvalidNetworkConfig, "cni.dev/valid-attachments is missing"},
 		{"GC of nothing", "CNI_COMMAND=GC", strings.Replace(fine, "{", `{"cni.dev/valid-attachments":[],`, 1), 0, ""},
-		{"an interface of another program", "CNI_IFNAME=lo", fine, 102, "lo that is not known to be of leno-cni"},
+		{"an interface of another program", "CNI_IFNAME=lo", fine, 102, "lo that leno-cni did not create"},
 		{"fine", "", fine, 0, `"10.5.34.`},
 		{"DEL with arguments that bridge rejects", "CNI_COMMAND=DEL CNI_ARGS=K=V", fine, 0, ""},
 		{"ADD with arguments that bridge rejects", "CNI_ARGS=K=V", fine, types.ErrInternal, "K"},

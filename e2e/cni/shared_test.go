@@ -106,7 +106,7 @@ func (s *site) taken(t *testing.T, r *runtime) {
 
 	_, err := c.Exec(s.ctx, "ip", "link", "add", "eth0", "type", "bridge")
 	must(t, err)
-	fails(t, c.add(), 102, "is not known to be of leno-cni")
+	fails(t, c.add(), 102, "that leno-cni did not create")
 	must(t, c.del())
 	_, err = c.Exec(s.ctx, "ip", "link", "show", "eth0")
 	must(t, err)

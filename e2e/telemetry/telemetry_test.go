@@ -197,6 +197,15 @@ func TestPrometheus(t *testing.T) {
 	})
 	w.Settle("default")
 	w.Settle("blue")
+	w.Eventually("the paths to be tested", func(ctx context.Context) error {
+		_, metrics, err := a.Get(ctx, "/v1/agent/metrics?format=prometheus")
+		for _, n := range []string{"blue", "default"} {
+			if reached := fmt.Sprintf("network=%q,state=\"reached\"} 1", n); err == nil && !strings.Contains(metrics, reached) {
+				err = fmt.Errorf("no metric with %s", reached)
+			}
+		}
+		return err
+	})
 	w.exposesTheTable(a)
 	w.countsTraffic(a, b)
 
