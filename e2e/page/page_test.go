@@ -22,7 +22,7 @@ import (
 func TestStatusPageInABrowser(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 3})
 	a, c := w.Hosts[0], w.Hosts[2]
-	blocks := func(h *lab.Host) []string { return []string{world.ShortLease, h.Network("default", world.Plan("udp"))} }
+	blocks := func(h *lab.Host) []string { return []string{"probe_interval = \"0s\"\n" + world.ShortLease, h.Network("default", world.Plan("udp"))} }
 	for _, h := range w.Hosts[:2] {
 		w.Must(h.StartAgent(h.Config(blocks(h)...)))
 	}
@@ -137,12 +137,17 @@ func (b *browser) usable() {
 		b.T.Errorf("the first way is not past the navigation: %s", got[0])
 	}
 	names := strings.Join(b.Names(), "\n")
-	for _, name := range []string{"banner ", "navigation Networks", "main ", "contentinfo ", "heading " + b.Hosts[0].Name, "status ", "heading Network default", "heading Slots",
+	for _, name := range []string{"banner ", "navigation Networks", "main ", "contentinfo ", "status ", "heading Network default", "heading Slots",
 		"image 255 slots: 1 own", "search ", "searchbox Find a host, address or state", "button Find",
 		"table Hosts and slots of network default, 1 to 3 of 3", "columnheader Public IP", "rowheader 10.5.", "table The last "} {
 		if !strings.Contains("\n"+names, "\n"+name) && !(name == "image 255 slots: 1 own" && strings.Contains(names, "img 255 slots: 1 own")) {
 			b.T.Errorf("a screen reader finds no %q in\n%s", name, names)
 		}
+	}
+	if !slices.ContainsFunc(strings.Split(names, "\n"), func(name string) bool {
+		return (strings.HasPrefix(name, "heading ") || strings.HasPrefix(name, "region ")) && strings.Contains(name, b.Hosts[0].Name)
+	}) {
+		b.T.Errorf("a screen reader finds no verdict on %s in\n%s", b.Hosts[0].Name, names)
 	}
 	b.Do(chromedp.Focus("#q"), chromedp.SendKeys("#q", "LAPSED"))
 	b.Shows("1 to 1 of 1", b.Hosts[2].Name)
@@ -180,7 +185,7 @@ func (b *browser) readable() {
 func (b *browser) silence() {
 	b.Scheme("light")
 	b.Open("/ui")
-	b.Shows(b.Hosts[0].Name + " ")
+	b.Shows(b.Hosts[0].Name)
 	b.away.Store(true)
 	b.Shows("The agent does not answer since")
 	b.Shoot(pictures, "silent", 1440)
