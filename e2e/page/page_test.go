@@ -22,7 +22,9 @@ import (
 func TestStatusPageInABrowser(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 3})
 	a, c := w.Hosts[0], w.Hosts[2]
-	blocks := func(h *lab.Host) []string { return []string{"probe_interval = \"0s\"\n" + world.ShortLease, h.Network("default", world.Plan("udp"))} }
+	blocks := func(h *lab.Host) []string {
+		return []string{"probe_interval = \"0s\"\n" + world.ShortLease, h.Network("default", world.Plan("udp"))}
+	}
 	for _, h := range w.Hosts[:2] {
 		w.Must(h.StartAgent(h.Config(blocks(h)...)))
 	}
