@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/backend"
 )
 
@@ -38,7 +39,7 @@ func ProbeDatagrams(ctx context.Context, own netip.Addr, to netip.Prefix) Answer
 		port     uint16
 		after    time.Duration
 	}{{"udp", 33434, 0}, {"udp", 53, 0}, {"icmp", 0, 0}, {"udp", 443, errorPause}, {"tcp", 443, 0}, {"icmp", 0, 0}} {
-		if !sleep(ctx, try.after) {
+		if retry.Sleep(ctx, try.after) != nil {
 			return Unknown
 		}
 		got := sendExpiring(ctx, try.protocol, own, netip.AddrPortFrom(target, try.port))
@@ -113,18 +114,6 @@ func answerFromError(err error) Answer {
 		return Yes
 	}
 	return Unknown // EPERM: rules of this host
-}
-
-// sleep returns false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 func setOneHop(c syscall.RawConn, v6 bool) error {

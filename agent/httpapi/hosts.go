@@ -33,7 +33,7 @@ const lookupTimeout = 10 * time.Second
 
 // isAccepted reports whether a request's Host can be trusted to mean this host. That is true of an address, because a
 // web page from an address of this host came from this host, and of localhost, this host's own names and the names
-// that the configuration allows. accepts makes no lookup: the owner of the name could answer anything.
+// that the configuration allows. It makes no lookup: the owner of the name could answer anything.
 func (h *hostNames) isAccepted(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

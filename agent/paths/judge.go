@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -40,12 +41,7 @@ func (p *path) isSuspicious() bool {
 }
 
 // lost returns the number of lost packets among the latest ones.
-func (p *path) lost() (n int) {
-	for bits := p.results; bits != 0; bits &= bits - 1 {
-		n++
-	}
-	return n
-}
+func (p *path) lost() int { return bits.OnesCount(p.results) }
 
 // judge adds the result of one probe at a time and reports whether the state changed. A path whose state is unknown is
 // reached as soon as one packet was answered. Every other change needs several probes in a row that agree, so that a

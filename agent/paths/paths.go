@@ -4,8 +4,8 @@
 // Each peer is probed at an interval, as `leno peers -probe` does it: the peers' kernels answer, so that hosts with an
 // older leno, with flannel or without a running agent are tested as well. The state of a path changes when three probes
 // in a row agree (judge), so a single lost packet changes nothing. A path that is not in order, or may be about to
-// change, is probed every few seconds, with more packets, and also outside the overlay. The number of such paths and the
-// packets to all others are bounded: a network of any size costs about 20 kbit/s.
+// change, is probed every few seconds, with more small packets, and also outside the overlay. The number of such paths and
+// the packets to all others are bounded: a network of any size needs at most 20 kbit/s, and 40 while packets are lost.
 package paths
 
 import (
@@ -144,11 +144,13 @@ type network struct {
 type peer struct {
 	path
 	api.Peer
+	reported string // the state of the path that tell has seen last
 }
 
 // isSame reports whether packets to a peer take the same way as before.
 func (p *peer) isSame(now api.Peer) bool {
-	return p.Node == now.Node && p.Backend == now.Backend && slices.Equal(p.Subnets, now.Subnets) && slices.Equal(p.PublicIPs, now.PublicIPs)
+	return p.Node == now.Node && p.Backend == now.Backend && slices.Equal(p.Subnets, now.Subnets) &&
+		slices.Equal(p.PublicIPs, now.PublicIPs)
 }
 
 // pass probes the peers that are due, and publishes what is known.
@@ -169,7 +171,6 @@ func (n *network) pass(ctx context.Context) {
 	}
 	n.from = host
 	n.follow(interval)
-	before := n.states()
 	call, cancel := context.WithTimeout(ctx, longestPass)
 	defer cancel()
 	isDue, err := n.probe(call, host, interval)
@@ -187,7 +188,7 @@ func (n *network) pass(ctx context.Context) {
 		paths[subnet] = p.shown
 	}
 	n.m.publish(n.Name, paths)
-	n.tell(before)
+	n.tell()
 	status, reason := n.judge()
 	board.Update(n.Name, health.Paths, status, reason)
 }
@@ -210,20 +211,15 @@ func (n *network) follow(interval time.Duration) {
 		state.Peer = p
 		n.peers[p.Subnets[0]] = state
 	}
-	step := n.smallEvery(interval) / time.Duration(max(len(n.peers), 1))
+	step := n.every(interval, small) / time.Duration(max(len(n.peers), 1))
 	for i, p := range fresh {
 		p.due = now.Add(time.Duration(max(0, i-mostSuspicious)) * step)
 	}
 }
 
-// smallEvery returns the time from one small packet to a peer to the next.
-func (n *network) smallEvery(interval time.Duration) time.Duration {
-	return max(interval, time.Duration(len(n.peers))*small*time.Second*2/bytesPerSec)
-}
-
-// fullEvery returns the time from one full packet to a peer to the next.
-func (n *network) fullEvery(interval time.Duration, mtu int) time.Duration {
-	return max(interval, time.Duration(len(n.peers)*mtu)*time.Second*2/bytesPerSec)
+// every returns the time from one packet of a size to a peer to the next.
+func (n *network) every(interval time.Duration, size int) time.Duration {
+	return max(interval, time.Duration(len(n.peers)*size)*time.Second*2/bytesPerSec)
 }
 
 // probe probes the peers that are due, and reports whether there were any. It sends small packets to most of them, full
@@ -239,7 +235,7 @@ func (n *network) probe(ctx context.Context, host probe.Host, interval time.Dura
 		case isSuspicious:
 			suspicious = append(suspicious, p)
 		case now.Before(p.due):
-		case now.Sub(p.lastFull) >= n.fullEvery(interval, host.MTU):
+		case now.Sub(p.lastFull) >= n.every(interval, host.MTU):
 			full = append(full, p)
 		default:
 			plain = append(plain, p)
@@ -268,13 +264,13 @@ func (n *network) probe(ctx context.Context, host probe.Host, interval time.Dura
 	errs := make([]error, 3)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		errs[0] = n.send(ctx, overlay, plain, api.ProbeRequest{Count: 1, Small: small, Full: small}, n.smallEvery(interval))
+		errs[0] = n.send(ctx, overlay, plain, api.ProbeRequest{Count: 1, Small: small, Full: small}, n.every(interval, small))
 	})
 	wg.Go(func() {
-		errs[1] = n.send(ctx, overlay, full, api.ProbeRequest{Count: 1, Small: small}, n.smallEvery(interval))
+		errs[1] = n.send(ctx, overlay, full, api.ProbeRequest{Count: 1, Small: small}, n.every(interval, small))
 	})
 	wg.Go(func() {
-		errs[2] = n.send(ctx, host, suspicious, api.ProbeRequest{Count: 5, Small: small, Full: small}, n.smallEvery(interval))
+		errs[2] = n.send(ctx, host, suspicious, api.ProbeRequest{Count: 5, Small: small, Full: small}, n.every(interval, small))
 	})
 	wg.Wait()
 	return len(plain)+len(full)+len(suspicious) > 0, cmp.Or(errs[0], errs[1], errs[2])
@@ -302,24 +298,16 @@ func (n *network) send(
 	return err
 }
 
-// states returns the state of each path.
-func (n *network) states() map[netip.Prefix]string {
-	out := map[netip.Prefix]string{}
-	for subnet, p := range n.peers {
-		out[subnet] = p.shown.State
-	}
-	return out
-}
-
 // tell adds an event for each path whose state has changed, except for one that was found in order at its first test.
-func (n *network) tell(before map[netip.Prefix]string) {
+func (n *network) tell() {
 	isChanged := false
 	for _, subnet := range slices.SortedFunc(maps.Keys(n.peers), netip.Prefix.Compare) {
-		node, now := n.peers[subnet].Node, n.peers[subnet].shown
-		if before[subnet] == now.State {
+		p := n.peers[subnet]
+		node, now, before := p.Node, p.shown, p.reported
+		if before == now.State {
 			continue
 		}
-		isChanged = true
+		isChanged, p.reported = true, now.State
 		e := api.Event{
 			Network:  n.Name,
 			Kind:     api.EventPath,
@@ -330,7 +318,7 @@ func (n *network) tell(before map[netip.Prefix]string) {
 		switch {
 		case now.State != api.PathReached:
 			e.Severity, e.Message = api.Warning, fmt.Sprintf("packets to %s are lost: %s", node, now.Reason)
-		case before[subnet] == "":
+		case before == "":
 			continue
 		}
 		n.m.o.Events.Add(e)

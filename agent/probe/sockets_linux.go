@@ -334,14 +334,7 @@ func (s *sockets) waitForTurn(ctx context.Context) bool {
 	if wait < time.Millisecond { // too short for timers, and it evens out
 		return ctx.Err() == nil
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return sleep(ctx, wait)
 }
 
 // reserve reserves a sequence number that no other pending packet has.
