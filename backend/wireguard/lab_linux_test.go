@@ -171,9 +171,15 @@ func (h *host) ping(to *host) {
 	h.t.Helper()
 	for i, dst := range inner(to.n) {
 		if out, err := h.ns.Try(fmt.Sprintf("ping -n -c 1 -i 0.1 -w 60 -I %s %s", inner(h.n)[i], dst)); err != nil {
-			h.t.Fatalf("ping: %v\n%s", err, out)
+			h.t.Fatalf("ping: %v\n%s\n%s\n%s", err, out, h.describe(), to.describe())
 		}
 	}
+}
+
+// describe returns what tells why packets of the host are lost.
+func (h *host) describe() string {
+	out, err := h.ns.Try(fmt.Sprintf(`wg show %s; ip -s link; ip route; ip neigh; grep ^Udp: /proc/net/snmp`, h.link()))
+	return fmt.Sprintf("host %d: %v\n%s", h.n, err, out)
 }
 
 // ping4 is ping for IPv4 alone.

@@ -227,20 +227,52 @@ func (c *checker) forgeryNamed(l Claim) bool {
 		})
 }
 
-// noHandshake matches the list of hosts in a warning that packets to them are sent without a handshake, each with a time.
-var noHandshake = regexp.MustCompile(`no handshake with ([^;]+);`)
+var (
+	// oneCheck matches the beginning of a check in Claim.Trouble.
+	oneCheck = regexp.MustCompile(`(?:^|; )([a-z_]+) (warning|critical): `)
+	// noHandshake matches the list of hosts in a warning that packets to them are sent without a handshake, each with a time.
+	noHandshake = regexp.MustCompile(`no handshake with ([^;]+);`)
+	// lostTo matches the list of hosts in a warning that packets to them are lost. After each of them is a reason.
+	lostTo = regexp.MustCompile(`packets are lost to \d+ of \d+ hosts: (.*)`)
+	reason = regexp.MustCompile(` \([^)]*\)`)
+)
 
-// peerAway reports whether a claim warns only that there is no handshake with hosts that were disturbed
-// until a short time ago. The agent cannot know that.
+// pathKnown is how long it takes until an agent has tested a path often enough to say that it is whole again.
+const pathKnown = 15 * time.Second
+
+// peerAway reports whether a claim warns only of what a disturbed host or its peers cause: there is no handshake with them,
+// or packets to them are lost, or were until a short time ago.
 func (c *checker) peerAway(l Claim) bool {
-	named := noHandshake.FindStringSubmatch(l.Trouble)
-	if l.Status != api.Warning || !strings.HasPrefix(l.Trouble, "routes ") || named == nil {
+	if l.Status != api.Warning {
 		return false
 	}
-	return !slices.ContainsFunc(strings.Split(named[1], ", "), func(peer string) bool {
-		name, _, _ := strings.Cut(peer, " ")
-		return !c.disturbed(name, l.Span)
-	})
+	for i, at := range oneCheck.FindAllStringSubmatchIndex(l.Trouble, -1) {
+		if i == 0 && at[0] != 0 {
+			return false
+		}
+		text, names, since := l.Trouble[at[1]:], "", l.Span
+		if next := oneCheck.FindStringIndex(text); next != nil {
+			text = text[:next[0]]
+		}
+		switch named := noHandshake.FindStringSubmatch(text); {
+		case l.Trouble[at[2]:at[3]] == "routes" && named != nil:
+			names = named[1]
+		case l.Trouble[at[2]:at[3]] == "paths" && lostTo.MatchString(text):
+			names, since.From = reason.ReplaceAllString(lostTo.FindStringSubmatch(text)[1], ""), l.From-pathKnown
+			if c.disturbed(l.Node, since) {
+				continue
+			}
+		default:
+			return false
+		}
+		for peer := range strings.SplitSeq(names, ", ") {
+			name, _, _ := strings.Cut(peer, " ")
+			if name != "and" && !c.disturbed(name, since) { // "and 3 more"
+				return false
+			}
+		}
+	}
+	return l.Trouble != ""
 }
 
 // around is the time before and after a claim in which the store must show it. At least two reads

@@ -608,6 +608,28 @@ func TestCheck(t *testing.T) {
 				c.Status, c.Trouble = "warning", "routes warning: 1 peer in place; no handshake with b so far, c since 20s; accept the port"
 			})
 		}, []Rule{NotRecovered}},
+		"packets are lost to a peer that is cut off, or was": {func(s *story) {
+			s.silence("b", 20, 30, CutHost)
+			s.claims("a", 28, 34, func(c *Claim) {
+				c.Status, c.Trouble = "warning", "routes warning: no handshake with b so far; accept the port; "+
+					"paths warning: packets are lost to 1 of 2 hosts: b (no packet is answered, also outside the overlay)"
+			})
+			s.claims("a", 34, 45, func(c *Claim) {
+				c.Status, c.Trouble = "warning", "paths warning: packets are lost to 1 of 2 hosts: b (no packet is answered)"
+			})
+		}, nil},
+		"packets are lost to a peer that was cut off long ago": {func(s *story) {
+			s.silence("b", 20, 30, CutHost)
+			s.claims("a", 55, 56, func(c *Claim) {
+				c.Status, c.Trouble = "warning", "paths warning: packets are lost to 1 of 2 hosts: b (no packet is answered)"
+			})
+		}, []Rule{NotRecovered}},
+		"packets are lost to one peer that is cut off, and one that is not": {func(s *story) {
+			s.silence("b", 20, 30, CutHost)
+			s.claims("a", 28, 34, func(c *Claim) {
+				c.Status, c.Trouble = "warning", "paths warning: packets are lost to 2 of 2 hosts: b (no packet is answered), c (no packet is answered)"
+			})
+		}, []Rule{NotRecovered}},
 		"a warning names forged records": {func(s *story) {
 			s.Forgeries = []Forgery{{Span{sec(10), sec(20)}, "n"}}
 			s.claims("a", 12, 34, func(c *Claim) { c.Status, c.Trouble = "warning", "records warning: 1 record is ignored" })

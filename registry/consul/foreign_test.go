@@ -74,7 +74,7 @@ func keeping(ctx context.Context, t *testing.T, c *Client, n registry.Network, i
 func TestForeignEntries(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	watcher, n, _, index := watched(t, s, func(c *Config) { c.Recent = 300 * time.Millisecond })
+	watcher, n, _, index := watched(t, s, func(c *Config) { c.Recent = 3 * time.Second })
 	folder := s.prefix + "/changes/default/"
 	garbage := map[string]string{
 		folder:                 "",
@@ -102,7 +102,7 @@ func TestForeignEntries(t *testing.T) {
 		s.prefix + "/changes/other/" + stamp + "0_10.5.10.0-24": "",
 	}
 	ctx, cancel := context.WithCancel(testContext(t))
-	done := keeping(ctx, t, s.open(t, func(c *Config) { c.Recent = 300 * time.Millisecond }), n, 0, 10, 20, 30)
+	done := keeping(ctx, t, s.open(t, func(c *Config) { c.Recent = 3 * time.Second }), n, 0, 10, 20, 30)
 	putRaw(t, s, garbage, 0)
 	for i := range 40 {
 		putRaw(t, s, map[string]string{fmt.Sprintf("%sjunk-%d", folder, i) + strings.Repeat("\x1b", 20000): "{"}, 1<<63)
