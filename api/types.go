@@ -299,6 +299,20 @@ func (p *PeerPath) Summary() string {
 	return p.State
 }
 
+// HostSummary is what a host's agent says of itself in one network.
+type HostSummary struct {
+	Version  string    `json:"version"`          // of leno
+	Health   string    `json:"health"`           // the worst of its checks: passing, warning or critical
+	Reason   string    `json:"reason,omitempty"` // of that check
+	Backend  string    `json:"backend"`
+	PublicIP string    `json:"public_ip"`
+	MTU      int       `json:"mtu"`            // bytes, of its containers
+	Peers    int       `json:"peers"`          // that hold a lease
+	Reached  int       `json:"reached"`        // of these, by its own tests
+	Lost     []string  `json:"lost,omitempty"` // names of peers that it does not reach, at most 10
+	At       time.Time `json:"at"`             // when this host received it
+}
+
 // Counters count the traffic since the agent started.
 type Counters struct {
 	RxPackets uint64            `json:"rx_packets"`
