@@ -39,8 +39,9 @@ It shows what the agent watches all the time: leases, devices, routes, leno's
 firewall rules, Consul, and whether packets reach the other hosts. To find out
 why they do not, use leno doctor.
 
-With -wait it waits for the agent to respond and for everything to be ready
-and passing, and exits 1 if the time is up before.
+With -wait it waits for the agent to respond and for this host to be ready
+and passing, and exits 1 if the time is up before. It does not wait for other
+hosts: a warning that packets to them are lost does not count.
 
   $ leno status
   $ leno status -watch
@@ -76,7 +77,22 @@ and passing, and exits 1 if the time is up before.
 	}
 }
 
-func isHealthy(h api.Health) bool { return h.Ready && h.Status == api.Passing }
+// isHealthy reports whether this host is ready and its checks are passing. A warning that packets to other hosts are lost
+// does not count: a host that is down must not stop the deployment of the others.
+func isHealthy(h api.Health) bool {
+	isGood := func(c api.Check) bool {
+		return c.Status == api.Passing || c.Status == api.Warning && c.Name == checkPaths
+	}
+	for _, n := range h.Networks {
+		if slices.ContainsFunc(n.Checks, func(c api.Check) bool { return !isGood(c) }) {
+			return false
+		}
+	}
+	return h.Ready && !slices.ContainsFunc(h.Checks, func(c api.Check) bool { return !isGood(c) })
+}
+
+// checkPaths is the name of the check of the continuous tests.
+const checkPaths = "paths"
 
 // awaitStatus shows the status once, when everything passes or after the limit.
 func awaitStatus(ctx context.Context, s *cli.Session, limit time.Duration, show func(statusOutput) error) error {
@@ -155,9 +171,9 @@ const maxStatusNetworks = 10
 func testedPaths(h api.Health) (out []string) {
 	for _, n := range h.Networks[:min(len(h.Networks), maxStatusNetworks)] {
 		for _, c := range n.Checks {
-			if c.Name == "paths" && len(h.Networks) > 1 {
+			if c.Name == checkPaths && len(h.Networks) > 1 {
 				out = append(out, n.Network+": "+c.Reason)
-			} else if c.Name == "paths" {
+			} else if c.Name == checkPaths {
 				out = append(out, c.Reason)
 			}
 		}

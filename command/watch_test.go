@@ -165,7 +165,17 @@ func TestStatusWaits(t *testing.T) {
 	if got := w.run("status", "-wait=2m"); got.code != cli.ExitDone || strings.Count(got.stdout, "Healthy: ") != 1 {
 		t.Errorf("%+v", got)
 	}
-	f.set(func() { f.health.Status = api.Warning })
+	warn := func(check string) {
+		f.set(func() {
+			f.health.Status = api.Warning
+			f.health.Networks[0].Checks = []api.Check{{Name: check, Status: api.Warning, Reason: "wrong"}}
+		})
+	}
+	warn("paths") // another host may be down
+	if got := w.run("status", "-wait=2m"); got.code != cli.ExitDone || !strings.Contains(got.stdout, " warning") {
+		t.Errorf("%+v", got)
+	}
+	warn("lease")
 	if got := w.run("status", "-wait=500ms"); got.code != cli.ExitFailed || !strings.Contains(got.stdout, " warning") {
 		t.Errorf("%+v", got)
 	}
@@ -179,7 +189,7 @@ func TestStatusWaits(t *testing.T) {
 func TestStatusWaitsForAHangingAgent(t *testing.T) {
 	t.Parallel() // it waits
 	f := newFakeAgent(t)
-	f.health.Status = api.Warning
+	f.health.Ready, f.health.Status = false, api.Warning
 	var reads atomic.Int64
 	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/healthz" && reads.Add(1) > 1 {
