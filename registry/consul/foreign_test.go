@@ -105,7 +105,7 @@ func TestForeignEntries(t *testing.T) {
 	done := keeping(ctx, t, s.open(t, func(c *Config) { c.Recent = 3 * time.Second }), n, 0, 10, 20, 30)
 	putRaw(t, s, garbage, 0)
 	for i := range 40 {
-		putRaw(t, s, map[string]string{fmt.Sprintf("%sjunk-%d", folder, i) + strings.Repeat("\x1b", 20000): "{"}, 1<<63)
+		putRaw(t, s, map[string]string{fmt.Sprintf("%sjunk-%d", folder, i) + strings.Repeat("\x1b", 2000): "{"}, 1<<63)
 	}
 	c := claim(7)
 	c.Prefer = n.Plan.Subnets(99)[0]

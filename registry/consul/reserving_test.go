@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -17,7 +18,7 @@ func keptFixture(t *testing.T) (*faulty, *store, *Client, registry.Network, []re
 	t.Helper()
 	proxy := newFaulty(t, common.get(t))
 	s := newStore(t)
-	c := common.get(t).client(t, s.prefix, func(conf *Config) { conf.Address = proxy.addr() })
+	c := common.get(t).client(t, s.prefix, func(conf *Config) { conf.Address, conf.Timeout = proxy.addr(), time.Minute })
 	n := network("new", "10.5.0.0/16")
 	var kept []registry.Reservation
 	for slot := uint64(1); slot <= txnWrites+20; slot++ {
