@@ -18,6 +18,8 @@ import (
 //   - Only the host itself sends to the UDP ports of its tunnels. A container could otherwise inject packets into
 //     the tunnel of a peer, which cannot tell a masqueraded datagram from one of the host, or take the tunnel's port in
 //     the connection tracking of its host, and with it all that the peer sends.
+//   - The ports of this host's own tunnels do not receive what a container sends: packets that arrive by a tunnel, from an
+//     address of a network, or by a bridge, unless the device is the underlay.
 //   - A packet from an address of a sealed network arrives by a tunnel, or by the device by which packets to that
 //     address leave: the bridge of a container.
 type guard struct {
@@ -77,6 +79,7 @@ func (g guard) chains() (out []nftChain) {
 		}
 	}
 	chain("tunnels", nftables.ChainHookForward, g.portRules())
+	chain("inputs", nftables.ChainHookInput, g.inputRules())
 	chain("sources", nftables.ChainHookPrerouting, g.sourceRules())
 	return out
 }
@@ -103,6 +106,35 @@ func (g guard) portRules() (out []netfilter.NFTRule) {
 	}
 	for _, port := range g.ports {
 		out = append(out, nftRule(port.network, append(nftPort(port.value), &expr.Verdict{Kind: expr.VerdictDrop})...))
+	}
+	return out
+}
+
+// inputRules returns the rules against packets to the ports of this host's tunnels that do not come from the underlay. The
+// underlay of a network can be the tunnel of another one.
+func (g guard) inputRules() (out []netfilter.NFTRule) {
+	if len(g.ports) == 0 {
+		return nil
+	}
+	for _, link := range g.underlay {
+		arrives := nftMeta(expr.MetaKeyIIFNAME, nftName(link.value))
+		out = append(out, nftRule(link.network, append(arrives, &expr.Verdict{Kind: expr.VerdictReturn})...))
+	}
+	var inside [][]expr.Any
+	for _, link := range g.tunnels {
+		inside = append(inside, nftMeta(expr.MetaKeyIIFNAME, nftName(link.value)))
+	}
+	for _, pool := range g.pools {
+		inside = append(inside, nftAddress(true, pool.value))
+	}
+	if len(g.underlay) > 0 {
+		inside = append(inside, nftMeta(metaIIFKind, nftName("bridge")))
+	}
+	for _, port := range g.ports {
+		for _, from := range inside {
+			exprs := slices.Concat(nftPort(port.value), from, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
+			out = append(out, nftRule(port.network, exprs...))
+		}
 	}
 	return out
 }
@@ -137,8 +169,11 @@ func (g guard) sourceRules() (out []netfilter.NFTRule) {
 	return out
 }
 
-// metaOIFKind is NFT_META_OIFKIND of linux/netfilter/nf_tables.h.
-const metaOIFKind expr.MetaKey = 27
+// NFT_META_IIFKIND and NFT_META_OIFKIND of linux/netfilter/nf_tables.h.
+const (
+	metaIIFKind expr.MetaKey = 26
+	metaOIFKind expr.MetaKey = 27
+)
 
 // nftAddress matches the source or destination.
 func nftAddress(source bool, p netip.Prefix) []expr.Any {

@@ -39,6 +39,26 @@ const guardTable = `table inet leno {
 		udp dport 51820 drop comment "leno default"
 	}
 
+	chain inputs {
+		type filter hook input priority mangle; policy accept;
+		iifname "eth0" return comment "leno default"
+		iifname "br0" return comment "leno default"
+		udp dport 8472 iifname "leno-default" drop comment "leno default"
+		udp dport 8472 iifname "leno-default~b" drop comment "leno default"
+		udp dport 8472 iifname "leno-b-2.x" drop comment "leno default"
+		udp dport 8472 ip saddr 10.5.0.0/16 drop comment "leno default"
+		udp dport 8472 ip6 saddr fd00:5::/48 drop comment "leno default"
+		udp dport 8472 ip saddr 10.6.0.0/16 drop comment "leno default"
+		udp dport 8472 meta iifkind "bridge" drop comment "leno default"
+		udp dport 51820 iifname "leno-default" drop comment "leno default"
+		udp dport 51820 iifname "leno-default~b" drop comment "leno default"
+		udp dport 51820 iifname "leno-b-2.x" drop comment "leno default"
+		udp dport 51820 ip saddr 10.5.0.0/16 drop comment "leno default"
+		udp dport 51820 ip6 saddr fd00:5::/48 drop comment "leno default"
+		udp dport 51820 ip saddr 10.6.0.0/16 drop comment "leno default"
+		udp dport 51820 meta iifkind "bridge" drop comment "leno default"
+	}
+
 	chain sources {
 		type filter hook prerouting priority mangle; policy accept;
 		iifname "leno-default" return comment "leno default"

@@ -124,7 +124,7 @@ func TestRemember(t *testing.T) {
 		subnets       []netip.Prefix
 	}{{"m", "udp", subnets}, {"unwanted", "udp", subnets}, {"without", "udp", nil}, {"bare", "alloc", subnets}} {
 		must(t, state.Save(dir, state.Network{Version: registry.Version, Network: saved.name, Subnets: saved.subnets, Pools: pools,
-			Carriage: registry.Carriage{Backend: registry.Backend{Type: saved.backend}}}))
+			Underlay: "eth0", Carriage: registry.Carriage{Backend: registry.Backend{Type: saved.backend}}}))
 	}
 	r := &recorder{}
 	k, _ := newKeeper(r)
@@ -139,7 +139,7 @@ func TestRemember(t *testing.T) {
 		t.Fatalf("applied %q", got)
 	}
 	want := firewall.Network{Name: "m", Pools: pools, Subnets: subnets, Forward: true,
-		Tunnels: []string{"leno-m", "leno-m~2", "leno-m~b"}, Ports: []uint16{8285}, Sealed: true}
+		Tunnels: []string{"leno-m", "leno-m~2", "leno-m~b"}, Ports: []uint16{8285}, Underlay: []string{"eth0"}, Sealed: true}
 	compare := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 	if diff := cmp.Diff(want, r.states[0].Networks[0], compare); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -190,6 +190,28 @@ func TestAttackingContainer(t *testing.T) {
 			received.awaits(w, neighbour.Namespace, to, "wanted")
 			received.lacks(w, "injected")
 
+			// A tunnel also has addresses in the network, and the attacker's own host has a tunnel.
+			local := w.serve(neighbour)
+			inside := func(h *lab.Host) []netip.Addr {
+				subnet := w.Subnet(h, "default").Addr()
+				return []netip.Addr{subnet, subnet.Next(), h.Addrs[0]}
+			}
+			for _, x := range []struct {
+				victim       *lab.Host
+				target, from *lab.Container
+				received     *service
+			}{{b, target, neighbour, received}, {a, neighbour, target, local}} {
+				to := netip.AddrPortFrom(x.target.Addrs[0], servicePort)
+				for _, addr := range inside(x.victim) {
+					text := fmt.Sprint("injected at ", addr)
+					inner := lab.UDPPacket(netip.AddrPortFrom(x.from.Addrs[0], 9), to, text)
+					w.Must(send(attacker.Namespace, netip.AddrPort{}, netip.AddrPortFrom(addr, tt.port),
+						w.inTunnel(tt.backend, x.victim, inner), 20))
+					x.received.awaits(w, x.from.Namespace, to, "wanted, not what is "+text)
+					x.received.lacks(w, text)
+				}
+			}
+
 			// Another program removes all rules.
 			_, err = a.Exec(w.Ctx, "nft", "flush", "ruleset")
 			w.Must(err)

@@ -93,7 +93,7 @@ func TestDocumentationFailures(t *testing.T) {
 // TestDocumentationSecurity checks that a test shows every row of the security model.
 func TestDocumentationSecurity(t *testing.T) {
 	shown := map[string][]string{
-		"Inject packets into the tunnel of another host":                                                                                {"datapath.TestAttackingContainer"},
+		"Inject packets into the tunnel of its own host or another one":                                                                 {"datapath.TestAttackingContainer"},
 		"Receive what other hosts send to its own host":                                                                                 {"datapath.TestAttackingContainer"},
 		"Keep `leno-cni` from removing the container":                                                                                   {"cni.TestLiar"},
 		"Send plain packets to containers with the address of a container":                                                              {"datapath.TestStrangerOnTheUnderlay"},
