@@ -82,14 +82,20 @@ func SubnetArgs(args []string) (network string, subnet netip.Prefix, err error) 
 	return network, subnet, nil
 }
 
-// parseSubnet accepts the usual notation and that of keys in Consul and of paths, for example
-// 10.5.34.0-24.
+// parseSubnet accepts the usual notation, and keys in a store, of which it returns the first subnet: 10.5.34.0-24, or
+// flannel's /coreos.com/network/subnets/10.5.34.0-24&fd00:5:0:22::-64.
 func parseSubnet(text string) (netip.Prefix, bool) {
-	subnet, err := netip.ParsePrefix(text)
-	if i := strings.LastIndexByte(text, '-'); err != nil && i >= 0 {
-		subnet, err = netip.ParsePrefix(text[:i] + "/" + text[i+1:])
+	if subnet, err := netip.ParsePrefix(text); err == nil {
+		return subnet, true
 	}
-	return subnet, err == nil
+	for part := range strings.SplitSeq(text[strings.LastIndexByte(text, '/')+1:], "&") {
+		i := max(strings.LastIndexByte(part, '-'), 0)
+		// 0.0.0.0-0 stands for no IPv4.
+		if subnet, err := netip.ParsePrefix(part[:i] + "/" + strings.TrimPrefix(part[i:], "-")); err == nil && subnet.Bits() > 0 {
+			return subnet, true
+		}
+	}
+	return netip.Prefix{}, false
 }
 
 // FirstArg returns the optional first argument.
