@@ -122,7 +122,8 @@ func (w *testWorld) forgetConnections(h *lab.Host) {
 }
 
 // TestAttackingContainer: a container without privileges sends to the port of its host's tunnel on a peer. It neither gets
-// what the peer sends to its host nor injects packets, whatever the backend, and whichever firewall has leno's rules.
+// what the peer sends to its host nor injects packets, into a peer's tunnel or that of its own host, whatever the backend,
+// and whichever firewall has leno's rules. A local user injects packets with vxlan only.
 func TestAttackingContainer(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -210,6 +211,16 @@ func TestAttackingContainer(t *testing.T) {
 					x.received.awaits(w, x.from.Namespace, to, "wanted, not what is "+text)
 					x.received.lacks(w, text)
 				}
+			}
+
+			// A user of the host needs no container. vxlan cannot tell what he sends from what the tunnel sends.
+			user := lab.UDPPacket(netip.AddrPortFrom(neighbour.Addrs[0], 9), to, "of a user")
+			w.Must(send(a.Namespace, netip.AddrPort{}, netip.AddrPortFrom(b.Addrs[0], tt.port), w.inTunnel(tt.backend, b, user), 20))
+			received.awaits(w, neighbour.Namespace, to, "wanted after the user's")
+			if tt.backend != "vxlan" {
+				received.lacks(w, "of a user")
+			} else {
+				w.Must(received.has("of a user"))
 			}
 
 			// Another program removes all rules.

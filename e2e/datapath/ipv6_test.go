@@ -2,10 +2,13 @@ package datapath
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/world"
 )
@@ -44,6 +47,43 @@ func TestIPv6Disabled(t *testing.T) {
 				return err
 			})
 		})
+	}
+}
+
+// TestIPv6Added: the plan that adds IPv6 names the host on which it is off, whose containers keep IPv4 and can be started
+// afterwards.
+func TestIPv6Added(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	off, other := w.Hosts[0], w.Hosts[1]
+	w.setIPv6(off, "1")
+	both := world.Plan("vxlan")
+	v4 := strings.Replace(both, "  ipv6 { prefix = \"fd00:5::/48\" }\n", "", 1)
+	w.Start(func(h *lab.Host) []string { return []string{world.ShortLease, h.Network("default", v4)} })
+	before := w.Container(off, "default")
+	out, err := other.Leno(w.Ctx, "network", "plan", "-format=json", w.Definition("default", both))
+	w.Must(err)
+	var plans struct{ Networks []api.NetworkPlan }
+	w.Must(json.Unmarshal([]byte(out), &plans))
+	if len(plans.Networks) != 1 || len(plans.Networks[0].Hosts) != 2 {
+		t.Fatal(out)
+	}
+	for _, h := range plans.Networks[0].Hosts {
+		if said := strings.Contains(strings.Join(h.What, "; "), "if IPv6 is switched off on it"); said != (h.Node == off.Name) {
+			t.Errorf("%s: %q", h.Node, h.What)
+		}
+	}
+	w.Apply("default", both)
+	w.WaitHealth(off, http.StatusTooManyRequests, "sysctl net.ipv6.conf.leno-default.disable_ipv6 is 1")
+	w.Eventually("IPv6 on the other host", func(context.Context) error {
+		file, err := lab.ReadSubnetFile(other.SubnetFile("default"))
+		if err == nil && len(file.Subnets()) != 2 {
+			err = fmt.Errorf("%v", file.Subnets())
+		}
+		return err
+	})
+	after, to := w.Container(off, "default"), w.Container(other, "default")
+	for _, c := range []*lab.Container{before, after} {
+		w.Must(c.Reach(w.Ctx, to.Addrs[0]))
 	}
 }
 

@@ -216,3 +216,40 @@ func TestUnderlayChanges(t *testing.T) {
 		})
 	}
 }
+
+// TestUplinkChanges: a host without an underlay block stays on the network of the other hosts when its default route there
+// disappears and a backup card has one, and no packet is lost. When the card itself has lost its address, the host leaves
+// it, and an event and a warning say so.
+func TestUplinkChanges(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	a := w.Hosts[0]
+	w.plugIn(a, "wwan0", "198.18.77.2/24")
+	w.ip(a, "route add default via 198.18.77.1 dev wwan0 metric 700")
+	w.StartNetwork("vxlan")
+	w.standsOn(a, "eth0", a.Addrs[0].String())
+	pings := w.traffic(w.Containers, 0)
+	w.ip(a, "route del default dev eth0", "-6 route del default dev eth0")
+	// The agent shows this change only when it has seen that of the routes.
+	w.ip(a, "link set eth0 mtu 1420")
+	w.mtu(a, "1420 of eth0")
+	w.standsOn(a, "eth0", a.Addrs[0].String())
+	pings.flows()
+	pings.stop()
+	w.WaitHealth(a, 200)
+
+	for _, addr := range a.Addrs {
+		w.ip(a, fmt.Sprintf("addr del %s/%d dev eth0", addr, map[bool]int{true: 24, false: 64}[addr.Is4()]))
+	}
+	w.standsOn(a, "wwan0", "198.18.77.2")
+	w.Eventually("a warning and an event", func(ctx context.Context) error {
+		_, health, err := a.Get(ctx, "/healthz")
+		if err != nil {
+			return err
+		}
+		_, events, err := a.Get(ctx, "/v1/agent/events")
+		if err == nil && !(strings.Contains(health, "the host has left eth0") && strings.Contains(events, "underlay moved from eth0")) {
+			err = fmt.Errorf("%s\n%s", health, events)
+		}
+		return err
+	})
+}

@@ -104,11 +104,16 @@ func TestDocumentationSecurity(t *testing.T) {
 		"Bind the agent's abstract socket, or lock files in the state directory, to keep the agent from starting":                       {"state.TestLockOfAStranger", "state.TestLockFileIsPrivate"},
 		"Listen at the agent's address while no agent runs, to get a token":                                                             {"command.TestTokenIsNotSentToAStranger"},
 		"The same, to make root use a subnet file or words of the user (`leno docker-opts`, `leno-cni`)":                                {"command.TestDockerOptsBelievesNoStranger", "cni.TestLiar"},
+		"Inject packets into the tunnel of another host":                                                                                {"datapath.TestAttackingContainer"},
+		"Change the definition of a network, to interrupt or redirect its packets":                                                      {"httpapi.TestWritesAreMadeUnderTheCallersToken", "httpapi.TestForce"},
+		"Name a `key_file` in a definition, to make hosts write files outside of leno's directories":                                    {"wireguard.TestBadKeys"},
+		"Write a lease that names another host, to get its packets":                                                                     {"store.TestStrangerWithASession", "store.TestStrangerTakesMAC"},
+		"Change anything without the right to write":                                                                                    {"httpapi.TestWritesAreMadeUnderTheCallersToken", "consul.TestDefaultTokenIsNotLent"},
 		"Use the agent's socket in `/run/leno`":                                                                                         {"httpapi.TestSocketBesideAddress"},
 		"Create a socket for commands of other users, to get a token":                                                                   {"trusted.TestCheckSocket"},
 	}
 	tests, path := showing(t), Path("operations/security")
-	for _, heading := range []string{"A container", "A stranger on the underlay", "A local user"} {
+	for _, heading := range []string{"A container", "A stranger on the underlay", "A local user", "The holder of a token"} {
 		for _, row := range Rows(t, path, heading) {
 			if len(shown[row[0]]) == 0 {
 				t.Errorf("%s: no test shows that", row[0])
