@@ -18,13 +18,14 @@ import (
 //   - Only the host itself sends to the UDP ports of its tunnels. A container could otherwise inject packets into
 //     the tunnel of a peer, which cannot tell a masqueraded datagram from one of the host, or take the tunnel's port in
 //     the connection tracking of its host, and with it all that the peer sends.
-//   - The ports of this host's own tunnels do not receive what a container sends: packets that arrive by a tunnel, from an
-//     address of a network, or by a bridge, unless the device is the underlay.
+//   - The ports of this host's own tunnels do not receive what a container sends: packets to or from an address of a
+//     network, and those that arrive by a bridge other than the underlay.
 //   - A packet from an address of a sealed network arrives by a tunnel, or by the device by which packets to that
 //     address leave: the bridge of a container.
 type guard struct {
 	tunnels  []networkValue[string]       // packets that arrive by them are not looked at
-	pools    []networkValue[netip.Prefix] // packets to them may be for any port
+	pools    []networkValue[netip.Prefix] // forwarded packets to them may be for any port
+	inside   []networkValue[netip.Prefix] // the pools of networks that are not the underlay of another one
 	ports    []networkValue[uint16]
 	underlay []networkValue[string]
 	sealed   []networkValue[netip.Prefix]
@@ -44,6 +45,9 @@ func guardOf(networks []Network) (out guard) {
 		out.pools = appendValues(out.pools, n.Name, n.Pools)
 		out.ports = appendValues(out.ports, n.Name, n.Ports)
 		out.underlay = appendValues(out.underlay, n.Name, n.Underlay)
+		if !isUnderlay(n, networks) {
+			out.inside = appendValues(out.inside, n.Name, n.Pools)
+		}
 		known = known && (len(n.Ports) == 0 || len(n.Underlay) > 0)
 		if n.Sealed {
 			out.sealed = appendValues(out.sealed, n.Name, n.Pools)
@@ -53,6 +57,13 @@ func guardOf(networks []Network) (out guard) {
 		out.underlay = nil // it may be any device
 	}
 	return out
+}
+
+// isUnderlay reports whether the tunnels of another network use those of n.
+func isUnderlay(n Network, networks []Network) bool {
+	return slices.ContainsFunc(networks, func(o Network) bool {
+		return slices.ContainsFunc(o.Underlay, func(link string) bool { return slices.Contains(n.Tunnels, link) })
+	})
 }
 
 // appendValues adds values of a network that are not there yet.
@@ -110,31 +121,29 @@ func (g guard) portRules() (out []netfilter.NFTRule) {
 	return out
 }
 
-// inputRules returns the rules against packets to the ports of this host's tunnels that do not come from the underlay. The
-// underlay of a network can be the tunnel of another one.
+// inputRules returns the rules against packets to the ports of this host's tunnels that containers send.
 func (g guard) inputRules() (out []netfilter.NFTRule) {
 	if len(g.ports) == 0 {
 		return nil
+	}
+	drop := func(from ...expr.Any) {
+		for _, port := range g.ports {
+			exprs := slices.Concat(nftPort(port.value), from, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
+			out = append(out, nftRule(port.network, exprs...))
+		}
+	}
+	for _, pool := range g.inside {
+		drop(nftAddress(false, pool.value)...)
 	}
 	for _, link := range g.underlay {
 		arrives := nftMeta(expr.MetaKeyIIFNAME, nftName(link.value))
 		out = append(out, nftRule(link.network, append(arrives, &expr.Verdict{Kind: expr.VerdictReturn})...))
 	}
-	var inside [][]expr.Any
-	for _, link := range g.tunnels {
-		inside = append(inside, nftMeta(expr.MetaKeyIIFNAME, nftName(link.value)))
-	}
-	for _, pool := range g.pools {
-		inside = append(inside, nftAddress(true, pool.value))
+	for _, pool := range g.inside {
+		drop(nftAddress(true, pool.value)...)
 	}
 	if len(g.underlay) > 0 {
-		inside = append(inside, nftMeta(metaIIFKind, nftName("bridge")))
-	}
-	for _, port := range g.ports {
-		for _, from := range inside {
-			exprs := slices.Concat(nftPort(port.value), from, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
-			out = append(out, nftRule(port.network, exprs...))
-		}
+		drop(nftMeta(metaIIFKind, nftName("bridge"))...)
 	}
 	return out
 }

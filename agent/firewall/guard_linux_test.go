@@ -41,21 +41,21 @@ const guardTable = `table inet leno {
 
 	chain inputs {
 		type filter hook input priority mangle; policy accept;
+		udp dport 8472 ip daddr 10.5.0.0/16 drop comment "leno default"
+		udp dport 51820 ip daddr 10.5.0.0/16 drop comment "leno default"
+		udp dport 8472 ip6 daddr fd00:5::/48 drop comment "leno default"
+		udp dport 51820 ip6 daddr fd00:5::/48 drop comment "leno default"
+		udp dport 8472 ip daddr 10.6.0.0/16 drop comment "leno default"
+		udp dport 51820 ip daddr 10.6.0.0/16 drop comment "leno default"
 		iifname "eth0" return comment "leno default"
 		iifname "br0" return comment "leno default"
-		udp dport 8472 iifname "leno-default" drop comment "leno default"
-		udp dport 8472 iifname "leno-default~b" drop comment "leno default"
-		udp dport 8472 iifname "leno-b-2.x" drop comment "leno default"
 		udp dport 8472 ip saddr 10.5.0.0/16 drop comment "leno default"
-		udp dport 8472 ip6 saddr fd00:5::/48 drop comment "leno default"
-		udp dport 8472 ip saddr 10.6.0.0/16 drop comment "leno default"
-		udp dport 8472 meta iifkind "bridge" drop comment "leno default"
-		udp dport 51820 iifname "leno-default" drop comment "leno default"
-		udp dport 51820 iifname "leno-default~b" drop comment "leno default"
-		udp dport 51820 iifname "leno-b-2.x" drop comment "leno default"
 		udp dport 51820 ip saddr 10.5.0.0/16 drop comment "leno default"
+		udp dport 8472 ip6 saddr fd00:5::/48 drop comment "leno default"
 		udp dport 51820 ip6 saddr fd00:5::/48 drop comment "leno default"
+		udp dport 8472 ip saddr 10.6.0.0/16 drop comment "leno default"
 		udp dport 51820 ip saddr 10.6.0.0/16 drop comment "leno default"
+		udp dport 8472 meta iifkind "bridge" drop comment "leno default"
 		udp dport 51820 meta iifkind "bridge" drop comment "leno default"
 	}
 
@@ -97,6 +97,15 @@ func TestGuard(t *testing.T) {
 	nftApply(t, ns, desiredRules(State{Networks: unknown}))
 	if list := ns.Sh("nft list chain inet leno tunnels"); strings.Contains(list, "oif") || !strings.Contains(list, "udp dport 8472 drop") {
 		t.Errorf("with an unknown underlay:\n%s", list)
+	}
+
+	// Where a network is the underlay of another one, the tunnels of that have addresses in it.
+	nested := guarded()
+	nested[1].Underlay = []string{"leno-default"}
+	nftApply(t, ns, desiredRules(State{Networks: nested}))
+	if list := ns.Sh("nft list chain inet leno inputs"); strings.Contains(list, "10.5.0.0/16") || !strings.Contains(list, `iifname "leno-default" return`) ||
+		!strings.Contains(list, "udp dport 8472 ip daddr 10.6.0.0/16 drop") {
+		t.Errorf("with a network above another one:\n%s", list)
 	}
 	nftApply(t, ns, rules{})
 	if list := ns.Sh("nft list ruleset"); list != "" {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -127,15 +128,15 @@ func (w *testWorld) forgetConnections(h *lab.Host) {
 func TestAttackingContainer(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		backend, firewall string
-		port              uint16
-	}{{"vxlan", "auto", 8472}, {"udp", "nftables", 8285}, {"wireguard", "auto", 51820}} {
-		t.Run(tt.backend, func(t *testing.T) {
+		backend, options, firewall string
+		port                       uint16
+	}{{"vxlan", "", "auto", 8472}, {"vxlan", "direct_routing = true", "nftables", 8472}, {"udp", "", "nftables", 8285}, {"wireguard", "", "auto", 51820}} {
+		t.Run(strings.TrimSpace(tt.backend+" "+tt.options), func(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2})
 			a, b := w.Hosts[0], w.Hosts[1]
 			for _, h := range w.Hosts {
 				w.Must(h.StartAgent(h.Config(world.ShortLease, fmt.Sprintf("firewall {\n  type = %q\n}", tt.firewall),
-					h.Network("default", world.Plan(tt.backend)+"\n  ip_masq = true"))))
+					h.Network("default", strings.Replace(world.Plan(tt.backend), "{}", "{\n"+tt.options+"\n}", 1)+"\n  ip_masq = true"))))
 			}
 			for _, h := range w.Hosts {
 				w.WaitHealth(h, 200)
@@ -192,7 +193,9 @@ func TestAttackingContainer(t *testing.T) {
 			received.lacks(w, "injected")
 
 			// A tunnel also has addresses in the network, and the attacker's own host has a tunnel.
-			local := w.serve(neighbour)
+			local, forged := w.serve(neighbour), netip.MustParseAddr("192.0.2.200") // of the network between hosts
+			_, err = attacker.Exec(w.Ctx, "ip", "addr", "add", forged.String()+"/32", "dev", "lo")
+			w.Must(err)
 			inside := func(h *lab.Host) []netip.Addr {
 				subnet := w.Subnet(h, "default").Addr()
 				return []netip.Addr{subnet, subnet.Next(), h.Addrs[0]}
@@ -204,12 +207,14 @@ func TestAttackingContainer(t *testing.T) {
 			}{{b, target, neighbour, received}, {a, neighbour, target, local}} {
 				to := netip.AddrPortFrom(x.target.Addrs[0], servicePort)
 				for _, addr := range inside(x.victim) {
-					text := fmt.Sprint("injected at ", addr)
-					inner := lab.UDPPacket(netip.AddrPortFrom(x.from.Addrs[0], 9), to, text)
-					w.Must(send(attacker.Namespace, netip.AddrPort{}, netip.AddrPortFrom(addr, tt.port),
-						w.inTunnel(tt.backend, x.victim, inner), 20))
-					x.received.awaits(w, x.from.Namespace, to, "wanted, not what is "+text)
-					x.received.lacks(w, text)
+					for _, source := range []netip.Addr{attacker.Addrs[0], forged} {
+						text := fmt.Sprintf("injected at %s from %s", addr, source)
+						inner := lab.UDPPacket(netip.AddrPortFrom(x.from.Addrs[0], 9), to, text)
+						w.Must(send(attacker.Namespace, netip.AddrPortFrom(source, 9), netip.AddrPortFrom(addr, tt.port),
+							w.inTunnel(tt.backend, x.victim, inner), 20))
+						x.received.awaits(w, x.from.Namespace, to, "wanted, not what is "+text)
+						x.received.lacks(w, text)
+					}
 				}
 			}
 

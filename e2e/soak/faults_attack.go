@@ -133,38 +133,80 @@ func (a *attacker) open() error {
 }
 
 // send sends one packet from each tunnel's port to the same one of each other host, so that the peer's packets for the
-// attacker's host may come to the attacker. For VXLAN and udp, it is a forged one of a third container.
+// attacker's host may come to the attacker. For VXLAN and udp, it also sends a forged one of a third container: to the
+// addresses of the other host and to those of its own.
 func (a *attacker) send() {
-	vxlan, udp, _ := a.network.ports()
 	for i, c := range a.targets {
 		source := a.targets[(i+1)%len(a.targets)]
 		forged := lab.UDPPacket(netip.AddrPortFrom(source.Addrs[0], 9), netip.AddrPortFrom(c.Addrs[0], servicePort), "forged")
 		for _, socket := range a.sockets {
-			to := netip.AddrPortFrom(c.Host.Addrs[0], uint16(socket.LocalAddr().(*net.UDPAddr).Port))
-			packets := [][]byte{[]byte("mine")}
-			switch to.Port() {
-			case vxlan:
-				for _, mac := range hardwareAddrs(c.Host, a.network.name) {
-					packets = append(packets, lab.InVXLAN(byte(a.network.number), mac, forged))
-				}
-			case udp:
-				packets = append(packets, forged)
-			}
-			for _, packet := range packets {
-				if _, err := socket.WriteToUDPAddrPort(packet, to); err == nil {
-					a.sent++
+			port := uint16(socket.LocalAddr().(*net.UDPAddr).Port)
+			a.write(socket, netip.AddrPortFrom(c.Host.Addrs[0], port), []byte("mine"))
+			for _, h := range []*lab.Host{c.Host, a.self.Host} {
+				for _, packet := range a.inTunnel(h, port, forged) {
+					for _, addr := range addrsOf(h, a.network.name) {
+						a.write(socket, netip.AddrPortFrom(addr, port), packet)
+					}
 				}
 			}
 		}
 	}
 }
 
+func (a *attacker) write(socket *net.UDPConn, to netip.AddrPort, packet []byte) {
+	if _, err := socket.WriteToUDPAddrPort(packet, to); err == nil {
+		a.sent++
+	}
+}
+
+// inTunnel returns a packet as the tunnels of a host on a port carry it.
+func (a *attacker) inTunnel(h *lab.Host, port uint16, packet []byte) (out [][]byte) {
+	switch vxlan, udp, _ := a.network.ports(); port {
+	case vxlan:
+		for _, mac := range hardwareAddrs(h, a.network.name) {
+			out = append(out, lab.InVXLAN(byte(a.network.number), mac, packet))
+		}
+	case udp:
+		out = append(out, packet)
+	}
+	return out
+}
+
+// addrsOf returns a host's IPv4 addresses at which its tunnel listens: between hosts and in the network.
+func addrsOf(h *lab.Host, network string) []netip.Addr {
+	out := []netip.Addr{h.Addrs[0]}
+	for _, device := range devicesOf(h, network) {
+		for _, a := range device.addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
+				out = append(out, p.Addr())
+			}
+		}
+	}
+	return out
+}
+
 // hardwareAddrs returns those of a host's devices of a network.
 func hardwareAddrs(h *lab.Host, network string) (out []net.HardwareAddr) {
+	for _, device := range devicesOf(h, network) {
+		if len(device.mac) > 0 {
+			out = append(out, device.mac)
+		}
+	}
+	return out
+}
+
+type device struct {
+	mac   net.HardwareAddr
+	addrs []net.Addr
+}
+
+// devicesOf returns a host's devices of a network.
+func devicesOf(h *lab.Host, network string) (out []device) {
 	_ = h.Do(func() error {
 		for _, name := range []string{network, network + otherDevice} {
-			if device, err := net.InterfaceByName(devicePrefix + name); err == nil && len(device.HardwareAddr) > 0 {
-				out = append(out, device.HardwareAddr)
+			if link, err := net.InterfaceByName(devicePrefix + name); err == nil {
+				addrs, _ := link.Addrs()
+				out = append(out, device{link.HardwareAddr, addrs})
 			}
 		}
 		return nil
