@@ -18,12 +18,23 @@ type desired struct {
 	mu sync.Mutex // never held while a program runs, because that may hang
 
 	wishes   wishes
-	present  map[string]bool // networks that are here: they hold a lease, or their datapath exists
-	applying bool            // Firewall.Apply runs
+	former   map[string][]formerPort // by network
+	present  map[string]bool         // networks that are here: they hold a lease, or their datapath exists
+	applying bool                    // Firewall.Apply runs
 	last     outcome
 	backoff  *retry.Backoff
 	flapping flapping.Detector
 }
+
+// formerPort is the UDP port of a tunnel that a network no longer has. Other hosts may still have that tunnel: their
+// containers would be open to those of this host.
+type formerPort struct {
+	number uint16
+	since  time.Time
+}
+
+// formerPorts is how long former ports stay guarded. They are removed with the next look at the rules.
+const formerPorts = time.Minute
 
 // wishes are what is to be applied.
 type wishes struct {
@@ -44,6 +55,7 @@ type outcome struct {
 func newDesired(c config.Firewall) desired {
 	return desired{
 		wishes:  wishes{c, map[string]firewall.Network{}},
+		former:  map[string][]formerPort{},
 		present: map[string]bool{},
 		backoff: retry.NewBackoff(),
 	}
@@ -59,6 +71,11 @@ func (d *desired) want(networks ...firewall.Network) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, n := range networks {
+		for _, port := range d.wishes.networks[n.Name].Ports {
+			if !slices.Contains(n.Ports, port) {
+				d.former[n.Name] = append(d.former[n.Name], formerPort{port, time.Now()})
+			}
+		}
 		d.wishes.networks[n.Name] = n
 	}
 }
@@ -82,6 +99,7 @@ func (d *desired) drop(name string) (known, needed bool) {
 		return false, false
 	}
 	delete(d.wishes.networks, name)
+	delete(d.former, name)
 	delete(d.present, name)
 	return known, true
 }
@@ -94,7 +112,17 @@ func (d *desired) begin() (firewall.State, *wishes) {
 	now := &wishes{d.wishes.config, maps.Clone(d.wishes.networks)}
 	s := firewall.State{Type: firewall.Type(now.config.Type), RandomFully: now.config.RandomFully}
 	for _, name := range slices.Sorted(maps.Keys(now.networks)) {
-		s.Networks = append(s.Networks, now.networks[name])
+		n := now.networks[name]
+		d.former[name] = slices.DeleteFunc(d.former[name], func(p formerPort) bool { return time.Since(p.since) >= formerPorts })
+		if former := d.former[name]; len(former) > 0 {
+			n.Ports = slices.Clone(n.Ports)
+			for _, p := range former {
+				n.Ports = append(n.Ports, p.number)
+			}
+			slices.Sort(n.Ports)
+			n.Ports = slices.Compact(n.Ports)
+		}
+		s.Networks = append(s.Networks, n)
 	}
 	return s, now
 }

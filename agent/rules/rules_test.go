@@ -146,6 +146,40 @@ func TestRemember(t *testing.T) {
 	}
 }
 
+// TestFormerPorts: the port of a tunnel that the network no longer has stays guarded for a while, because other hosts may
+// still have that tunnel.
+func TestFormerPorts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{}
+		k, _ := newKeeper(r)
+		for _, tt := range []struct {
+			after time.Duration
+			ports []uint16
+			want  string
+		}{
+			{0, []uint16{8472, 51820}, "[8472 51820]"},
+			{time.Second, []uint16{51820}, "[8472 51820]"},
+			{formerPorts / 2, []uint16{8285}, "[8285 8472 51820]"},
+			{formerPorts / 2, []uint16{8285, 8472}, "[8285 8472 51820]"},
+			{formerPorts, []uint16{8472}, "[8285 8472]"},
+			{formerPorts, nil, "[8472]"},
+		} {
+			time.Sleep(tt.after)
+			n := wanted("n")
+			n.Ports = tt.ports
+			must(t, k.Put(t.Context(), n))
+			if got := fmt.Sprint(r.states[len(r.states)-1].Networks[0].Ports); got != tt.want {
+				t.Errorf("%v: guards %s, want %s", tt.ports, got, tt.want)
+			}
+		}
+		must(t, k.Drop(t.Context(), "n"))
+		must(t, k.Put(t.Context(), wanted("n")))
+		if got := r.states[len(r.states)-1].Networks[0].Ports; len(got) > 0 {
+			t.Errorf("defined again: guards %v", got)
+		}
+	})
+}
+
 // TestHangingProgram checks that nothing waits for a program that hangs if it needs no other rules than those in
 // force, or than those of the last attempt, which failed.
 func TestHangingProgram(t *testing.T) {
