@@ -1,8 +1,11 @@
 package store
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -72,6 +75,51 @@ func TestAgentRestarted(t *testing.T) {
 		if _, err := talk.Stop(); err != nil {
 			t.Errorf("a TCP connection ended: %v", err)
 		}
+	}
+}
+
+// TestStartFromSaved boots a host while Consul is down and its interface is gone: with start_from_saved it gets its subnet
+// file, and its containers reach each other. When both are back, it keeps the subnet.
+func TestStartFromSaved(t *testing.T) {
+	w := newWorld(t, lab.Options{Hosts: 2})
+	const saves = "lease {\n  ttl = \"10s\"\n  start_from_saved = true\n}"
+	w.Start(func(h *lab.Host) []string { return []string{saves, h.Network("default", world.Plan("vxlan"))} })
+	h := w.Hosts[0]
+	w.Settle("default")
+	before := w.Subnet(h, "default")
+	w.Must(w.Consul.Stop(w.Ctx))
+	w.Must(h.KillAgent())
+	run := func(script string) {
+		t.Helper()
+		_, err := h.Exec(w.Ctx, "sh", "-euc", script)
+		w.Must(err)
+	}
+	run("ip link del leno-default; nft flush ruleset; ip link set eth0 down")
+	w.Must(os.Remove(h.SubnetFile("default")))
+	w.Must(h.RestartAgent())
+	w.Must(h.WaitReady(w.Ctx))
+	first, second := w.Container(h, "default"), w.Container(h, "default")
+	if !before.Contains(first.Addrs[0]) {
+		t.Errorf("the container has %s, outside of %s", first.Addrs[0], before)
+	}
+	w.Must(first.Reach(w.Ctx, second.Addrs[0]))
+	w.Eventually("a warning", func(ctx context.Context) error {
+		_, health, err := h.Get(ctx, "/healthz")
+		if err == nil && !strings.Contains(health, "stays in use as this host has saved it") {
+			err = errors.New(health)
+		}
+		return err
+	})
+
+	// As a network daemon does.
+	run(fmt.Sprintf("ip link set eth0 up; ip addr replace %s/64 dev eth0 nodad; ip route replace default via 192.0.2.254", h.Addrs[1]))
+	w.Must(w.Consul.Start(w.Ctx))
+	for _, h := range w.Hosts {
+		w.WaitHealth(h, http.StatusOK)
+	}
+	w.Linked([]*lab.Container{first, w.Container(w.Hosts[1], "default")})
+	if now := w.Subnet(h, "default"); now != before {
+		t.Errorf("has %s, had %s", now, before)
 	}
 }
 
