@@ -65,6 +65,85 @@ func TestGuardReleasesPorts(t *testing.T) {
 	}
 }
 
+// TestGuardInputs: what containers send to the port of a tunnel at any address of the host does not arrive, and what peers
+// send from the underlay does. Containers are on this host's bridge, or on a host that routes their packets directly.
+func TestGuardInputs(t *testing.T) {
+	t.Parallel()
+	const port = 8472
+	host, container, peer := nstest.New(t), nstest.New(t), nstest.New(t)
+	nstest.Join(nstest.Joint{NS: host, Link: "port0"},
+		nstest.Joint{NS: container, Link: "eth0", Addrs: []string{"10.5.1.2/24", "fd00:5:0:1::2/64"}})
+	nstest.Join(nstest.Joint{NS: host, Link: "eth0", Addrs: []string{"192.0.2.1/24", "2001:db8::1/64"}},
+		nstest.Joint{NS: peer, Link: "eth0", Addrs: []string{"192.0.2.2/24", "2001:db8::2/64"}})
+	host.Sh(`ip link add cni0 type bridge; ip link set port0 master cni0; ip link set cni0 up
+		ip addr add 10.5.1.1/24 dev cni0; ip addr add fd00:5:0:1::1/64 dev cni0 nodad`)
+	container.Sh(`ip route add default via 10.5.1.1; ip -6 route add default via fd00:5:0:1::1
+		ip addr add 192.0.2.200/32 dev lo; ip addr add 2001:db8::200/128 dev lo nodad`)
+	peer.Sh(`ip addr add 10.5.2.2/32 dev lo; ip addr add fd00:5:0:2::2/128 dev lo nodad
+		ip route add 10.5.1.0/24 via 192.0.2.1; ip -6 route add fd00:5:0:1::/64 via 2001:db8::1`)
+	tunnel := listenUDP(t, host, port)
+	send := func(from *nstest.NS, source, to, text string) {
+		t.Helper()
+		from.Do(func() {
+			conn, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(source)}, &net.UDPAddr{IP: net.ParseIP(to), Port: port})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = conn.Write([]byte(text))
+			_ = conn.Close()
+		})
+	}
+	// arrived returns the texts that arrive until one of the peer.
+	arrived := func() (out []string) {
+		t.Helper()
+		if err := tunnel.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		for buffer := make([]byte, 200); ; {
+			n, _, err := tunnel.ReadFromUDPAddrPort(buffer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(buffer[:n]) == "peer" {
+				return out
+			}
+			out = append(out, string(buffer[:n]))
+		}
+	}
+	attack := func() (out []string) {
+		t.Helper()
+		for _, x := range []struct {
+			from        *nstest.NS
+			source, dst string
+		}{
+			{container, "10.5.1.2", "192.0.2.1"}, {container, "10.5.1.2", "10.5.1.1"}, {container, "192.0.2.200", "192.0.2.1"},
+			{container, "192.0.2.200", "10.5.1.1"}, {peer, "10.5.2.2", "10.5.1.1"}, {peer, "192.0.2.2", "10.5.1.1"}, {peer, "10.5.2.2", "192.0.2.1"},
+			{container, "fd00:5:0:1::2", "2001:db8::1"}, {container, "fd00:5:0:1::2", "fd00:5:0:1::1"}, {container, "2001:db8::200", "2001:db8::1"},
+			{container, "2001:db8::200", "fd00:5:0:1::1"}, {peer, "fd00:5:0:2::2", "fd00:5:0:1::1"}, {peer, "2001:db8::2", "fd00:5:0:1::1"},
+		} {
+			send(x.from, x.source, x.dst, x.source+" to "+x.dst)
+			send(peer, "192.0.2.2", "192.0.2.1", "peer")
+			out = append(out, arrived()...)
+		}
+		send(peer, "2001:db8::2", "2001:db8::1", "peer")
+		return append(out, arrived()...)
+	}
+	if got := attack(); len(got) != 13 {
+		t.Errorf("without the guard, %d arrived: %q", len(got), got)
+	}
+	fw, n := New(hclog.NewNullLogger()), guarded()[0]
+	n.Ports, n.Underlay, n.Sealed = []uint16{port}, []string{"eth0"}, false
+	host.Do(func() {
+		if report, err := fw.Apply(t.Context(), State{Type: TypeNFTables, Networks: []Network{n}}); err != nil || report.Unguarded != nil {
+			t.Fatal(err, report.Unguarded)
+		}
+	})
+	// A direct route leads to the address between hosts only if the peer's host does not drop that.
+	if got := attack(); len(got) != 1 || got[0] != "10.5.2.2 to 192.0.2.1" {
+		t.Errorf("%q arrived", got)
+	}
+}
+
 func listenUDP(t *testing.T, ns *nstest.NS, port int) (conn *net.UDPConn) {
 	t.Helper()
 	var err error
