@@ -94,7 +94,7 @@ func TestStartFromSaved(t *testing.T) {
 		_, err := h.Exec(w.Ctx, "sh", "-euc", script)
 		w.Must(err)
 	}
-	run("ip link del leno-default; nft flush ruleset; ip link set eth0 down")
+	run("ip link del leno-default; ip route flush proto 108; ip -6 route flush proto 108; nft flush ruleset; ip link set eth0 down")
 	w.Must(os.Remove(h.SubnetFile("default")))
 	w.Must(h.RestartAgent())
 	w.Must(h.WaitReady(w.Ctx))
