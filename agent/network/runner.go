@@ -422,13 +422,13 @@ func (r *Runner) change(ctx context.Context, n registry.Network) error {
 func (r *Runner) acquire(
 	ctx context.Context, n registry.Network, place *datapath.Place,
 ) (taken registry.Lease, claim registry.Claim, err error) {
-	taken, err = r.lease.Acquire(ctx, n, func() registry.Claim {
+	taken, err = r.lease.Acquire(ctx, func() (registry.Network, registry.Claim) {
 		// The address in the last claim may have been the problem.
 		if now, err := r.datapath.Locate(n); err == nil {
 			*place = now
 		}
 		claim = r.lease.Claim(n, attributesOf(*place))
-		return claim
+		return n, claim
 	})
 	return taken, claim, err
 }

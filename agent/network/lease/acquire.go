@@ -26,15 +26,16 @@ func (e *LostError) Error() string {
 	return fmt.Sprintf(`network %s: subnet %s was lost, %s taken instead, and on_lost is "exit"`, e.Network, e.Old, e.New)
 }
 
-// Acquire blocks until this host holds a lease of n. It calls claim again for each attempt. The error is ErrReleased, a
-// *SupersededError or ctx's.
-func (k *Keeper) Acquire(ctx context.Context, n registry.Network, claim func() registry.Claim) (registry.Lease, error) {
+// Acquire blocks until this host holds a lease. It calls claim again for each attempt, which returns the claim and the
+// network's definition. The error is ErrReleased, a *SupersededError or ctx's.
+func (k *Keeper) Acquire(ctx context.Context, claim func() (registry.Network, registry.Claim)) (registry.Lease, error) {
 	backoff := k.o.Outage.NewLoop()
-	resolver := &conflictResolver{keeper: k, network: n}
+	resolver := &conflictResolver{keeper: k}
 	before, _, _ := k.lease.Get()
 	for {
 		networksChanged := k.o.Networks()
-		c := resolver.complete(claim())
+		n, c := claim()
+		resolver.network, c = n, resolver.complete(c)
 		lease, err := k.acquireOnce(ctx, n, c)
 		again := false
 		if ctx.Err() == nil && !errors.As(err, new(*SupersededError)) {

@@ -174,9 +174,9 @@ func (h *host) start() *host {
 // round runs until the lease is lost. previous is the subnet that was withdrawn, if any.
 func (h *host) round(ctx context.Context, k *Keeper, n registry.Network, previous netip.Prefix) error {
 	var claim registry.Claim
-	lease, err := k.Acquire(ctx, n, func() registry.Claim {
+	lease, err := k.Acquire(ctx, func() (registry.Network, registry.Claim) {
 		claim = k.Claim(n, h.attributes())
-		return claim
+		return n, claim
 	})
 	if err != nil {
 		return err

@@ -42,10 +42,10 @@ func (k *Keeper) Keep(ctx context.Context, definition *watch.Value[registry.Netw
 				}
 			}
 		}
-		n, _, _ = definition.Get()
-		next, err := k.Acquire(ctx, n, func() registry.Claim {
+		next, err := k.Acquire(ctx, func() (registry.Network, registry.Claim) {
+			n, _, _ = definition.Get()
 			claim, _, _ = k.claim.Get()
-			return takeBack(claim, lease)
+			return n, takeBack(claim, lease)
 		})
 		if err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -209,12 +210,51 @@ func TestClaimChanges(t *testing.T) {
 	})
 }
 
+// definedBy is a Registry that records the definition of the last claim.
+type definedBy struct {
+	registry.Registry
+	last atomic.Pointer[registry.Network]
+}
+
+func (d *definedBy) Acquire(ctx context.Context, n registry.Network, c registry.Claim) (registry.Lease, error) {
+	d.last.Store(&n)
+	return d.Registry.Acquire(ctx, n, c)
+}
+
+// TestDefinitionChangesWhileWaiting: a claim that waits uses the definition that is in force by then.
+func TestDefinitionChangesWhileWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a").slow()
+		store := &definedBy{Registry: a.registry}
+		a.options.Registry = store
+		a.build()
+		lease, err := a.keeper.acquireOnce(t.Context(), a.network(), a.own())
+		must(t, err)
+		a.keeper.SetClaim(a.own())
+		inForce := defined(a.network())
+		go func() { _ = a.keeper.Keep(t.Context(), inForce, lease, a.own()) }()
+		a.registry.SetOne("Acquire", registry.ErrUnavailable)
+		a.store.Delete(leaseKey(lease.Subnet()))
+		a.check(health.Lease, api.Warning, lease.Subnet().String()+": waiting for a lease")
+		now := a.network()
+		now.CreateIndex += 100
+		inForce.Set(now)
+		a.registry.SetOne("Acquire", nil)
+		if got := a.held(); got.Subnet() != lease.Subnet() {
+			t.Errorf("%+v", got)
+		}
+		if used := store.last.Load().CreateIndex; used != now.CreateIndex {
+			t.Errorf("claimed with the definition at %d, at %d is in force", used, now.CreateIndex)
+		}
+	})
+}
+
 // TestClaimChangesBeforeKeep: a claim that has changed since Acquire is written when Keep starts.
 func TestClaimChangesBeforeKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a").slow()
 		claim := a.own()
-		lease, err := a.keeper.Acquire(t.Context(), a.network(), func() registry.Claim { return claim })
+		lease, err := a.keeper.Acquire(t.Context(), func() (registry.Network, registry.Claim) { return a.network(), claim })
 		must(t, err)
 		a.address = netip.MustParseAddr("192.0.2.200")
 		a.keeper.SetClaim(a.own())

@@ -196,7 +196,7 @@ func TestNoClaimAfterRelease(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
 		a.keeper.releases.grant()
 		n := a.network()
-		if _, err := a.keeper.Acquire(t.Context(), n, a.own); !errors.Is(err, ErrReleased) {
+		if _, err := a.keeper.Acquire(t.Context(), func() (registry.Network, registry.Claim) { return n, a.own() }); !errors.Is(err, ErrReleased) {
 			t.Errorf("%v", err)
 		}
 		r := &conflictResolver{keeper: a.keeper, network: n}
