@@ -67,8 +67,9 @@ func (r *Runner) serveSaved(ctx context.Context, v *peers.View, s backend.State)
 
 // protect puts the rules into force that this host's block asks for. Package rules updates their health check.
 func (r *Runner) protect(ctx context.Context, n registry.Network, v *peers.View, s backend.State) error {
-	if n.Backend.Type == "alloc" {
-		return nil // there is no datapath, and so nothing to forward
+	if n.Backend.Type == "alloc" { // there is no datapath, and so nothing to forward
+		r.deps.Rules.Foreign.Drop(n.Name)
+		return r.deps.Rules.Keeper.Drop(ctx, n.Name)
 	}
 	wishes := rules.Wishes(r.deps.Datapaths.Backends, r.local, rules.Carried{
 		Pools:     n.Plan.Prefixes(),

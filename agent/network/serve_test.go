@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -87,4 +89,25 @@ func TestPreviousUnderlay(t *testing.T) {
 	if got.Interface != "eth0" || fmt.Sprint(got.Addrs) != "[192.0.2.1]" || got.Peers != nil {
 		t.Errorf("%+v", got)
 	}
+}
+
+// TestRulesEndWithAlloc: a network that another definition gives the backend alloc, which has no datapath, has no rules
+// any more.
+func TestRulesEndWithAlloc(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, memory.New(), "a")
+		h.put("10.5.0.0/22", "recorder")
+		n, r := h.inStore(), h.runner()
+		state := backend.State{Subnets: n.Plan.Subnets(1)}
+		for range 2 {
+			must(t, r.protect(t.Context(), n, &peers.View{}, state))
+		}
+		n.Backend = registry.Backend{Type: "alloc", Object: []byte(`{"type":"alloc"}`)}
+		for range 2 {
+			must(t, r.protect(t.Context(), n, &peers.View{}, state))
+		}
+		if asked := h.wall.asked(); len(asked) != 2 || len(asked[0]) != 1 || len(asked[1]) != 0 {
+			t.Errorf("rules were asked for as %+v", asked)
+		}
+	})
 }

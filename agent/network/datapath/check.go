@@ -35,6 +35,7 @@ type checks struct {
 // says what became of them. placed says whether there is a usable underlay.
 func (c *checks) afterPass(n registry.Network, s backend.State, placed bool, report *backend.Report, err error) {
 	if n.Backend.Type == "alloc" { // has no datapath, so there is nothing to forward
+		c.report.Forget(health.Forwarding)
 		c.record(time.Now(), report.Healed)
 	} else {
 		wrong, healed := c.ensureForwarding(n, s)

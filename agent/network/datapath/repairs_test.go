@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -99,6 +100,12 @@ func TestForwardingInHealth(t *testing.T) {
 			t.Errorf("%s: healed %s, want %s", tt.name, report.Healed, tt.healed)
 		}
 		l.check(health.Forwarding, tt.status, tt.words...)
+	}
+	n.Backend = registry.Backend{Type: "alloc", Object: json.RawMessage(`{"type":"alloc"}`)}
+	l.r.checks.afterPass(n, s, true, &backend.Report{}, nil)
+	all, _ := l.board.Report()
+	if slices.ContainsFunc(all.Networks[0].Checks, func(c api.Check) bool { return c.Name == health.Forwarding }) {
+		t.Error("a network without a datapath has a check of forwarding")
 	}
 }
 
