@@ -194,8 +194,8 @@ func TestPeersFile(t *testing.T) {
 	})
 }
 
-// TestPeersFileOfANewRecord: the file and the View follow a definition that was put back into an emptied store with the
-// same content.
+// TestPeersFileOfANewRecord: the file and the View follow a definition at once, also one that was put back into an emptied
+// store with the same content.
 func TestPeersFileOfANewRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
@@ -203,7 +203,7 @@ func TestPeersFileOfANewRecord(t *testing.T) {
 		n := h.network
 		n.CreateIndex = 99
 		h.defined.Set(n)
-		time.Sleep(time.Second)
+		synctest.Wait()
 		if _, created := h.fileContent(); created != 99 {
 			t.Errorf("the file is of a definition created at %d", created)
 		}

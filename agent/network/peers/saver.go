@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"reflect"
 	"time"
 
 	"github.com/lenonet/leno/agent/network/report"
@@ -30,11 +31,13 @@ func newSaver(cache *peerCache, r *report.Reporter) *saver {
 	return &saver{cache: cache, report: r, backoff: retry.NewBackoff()}
 }
 
-// save writes v, or sets due if it is too early for that. It does nothing if v is in the file.
+// save writes v, or sets due if it is too early for that. Another definition is not late: without it, the next process
+// cannot use the file. save does nothing if v is in the file.
 func (s *saver) save(v *View) {
+	isRedefined := s.view != nil && !reflect.DeepEqual(s.view.Network, v.Network)
 	s.unsaved = s.unsaved || s.view != v
 	s.view, s.due = v, nil
-	if s.unsaved && !time.Now().Before(s.next) {
+	if s.unsaved && (isRedefined || !time.Now().Before(s.next)) {
 		pause := savePause(len(v.Leases))
 		if err := s.write(); err != nil {
 			pause = max(pause, s.backoff.Next())
