@@ -11,6 +11,7 @@ import (
 	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 )
 
 // newServer returns the server of the agent's API.
@@ -112,18 +113,15 @@ func (n apiNetwork) Status() httpapi.Status {
 	return httpapi.Status{
 		Definition:   s.Definition,
 		Defined:      s.Defined,
-		Used:         s.Used,
 		Local:        s.Local,
 		Lease:        s.Lease.Lease,
 		Reservations: s.Reservations,
 	}
 }
 
-func (n apiNetwork) HasLost(stored registry.Network, err error) bool {
-	return n.run.HasLost(stored, err)
+func (n apiNetwork) Judge(stored registry.Network, err error) belief.Verdict {
+	return n.run.Judge(stored, err)
 }
-
-func (n apiNetwork) Declines(stored registry.Network) bool { return n.run.Declines(stored) }
 
 func (n apiNetwork) Resumed() (httpapi.Resumed, bool) {
 	before, ok := n.run.Resumed()

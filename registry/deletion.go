@@ -28,24 +28,6 @@ func NewDeletion(name string, old Network) Deletion {
 	return Deletion{Network: name, Time: time.Now(), Lineage: old.Lineage}
 }
 
-// Ends reports whether the deletion is the end of n as a host knows it. It is not when n is the later definition and
-// the deletion came back with an older state of the store.
-//
-// A deletion ends the definition that it names and those that this one has replaced. It may also end one that it does not name,
-// if the indexes of one key prove that it was written later. Only if one of the two has no revision, the time decides
-// where the indexes prove nothing: when the records have different keys, or when the deletion was written in a new
-// cluster, in which the same key was restored and indexes begin lower. used is when the host last knew n to be in
-// force.
-func (d Deletion) Ends(n Network, used time.Time) bool {
-	if d.Revision != "" && n.Revision != "" {
-		return d.Revision == n.Revision || d.replaced(n) || d.CreateIndex == n.CreateIndex && d.ModifyIndex > n.ModifyIndex
-	}
-	if d.CreateIndex == n.CreateIndex {
-		return d.ModifyIndex > n.ModifyIndex || d.Time.After(used)
-	}
-	return !d.Time.Before(used.Truncate(time.Second))
-}
-
 // DeletedError is an ErrNetworkNotFound about a network that was deleted.
 type DeletedError struct{ Deletion }
 

@@ -66,12 +66,9 @@ func (n Network) RevisionOrVersion() string {
 	return fmt.Sprintf("@%d.%d", n.CreateIndex, n.ModifyIndex)
 }
 
-// Replaced reports whether n has replaced old, directly or through others, or both are changes of the same definition and
-// n is of a higher generation. It is therefore the later one in any store.
-func (n Network) Replaced(old Network) bool { return n.replaced(old) }
-
-// replaced reports the same of a lineage.
-func (l Lineage) replaced(old Network) bool {
+// Replaced reports whether a version with this lineage has replaced old, directly or through others, or both are changes
+// of the same definition and it is of a higher generation. It is therefore the later one in any store.
+func (l Lineage) Replaced(old Network) bool {
 	if slices.Contains(l.Earlier, old.RevisionOrVersion()) {
 		return true
 	}

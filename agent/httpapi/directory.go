@@ -12,6 +12,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 )
 
 // A directory finds networks: as this host takes part in them, as the store was read last, and in the store.
@@ -112,8 +113,8 @@ func (d directory) knownNetworks(known Networks) []registry.Network {
 		now := part.Status()
 		stored, found := all[name]
 		deletion, deleted := known.Deletion(name)
-		ended := deleted && deletion.Ends(now.Definition, now.Used)
-		if now.Defined && (!found && !ended || now.Definition.ModifyIndex > known.Index || part.Declines(stored)) {
+		ended := deleted && part.Judge(stored, &registry.DeletedError{Deletion: deletion}) == belief.Ended
+		if now.Defined && (!found && !ended || now.Definition.ModifyIndex > known.Index || part.Judge(stored, nil) == belief.Declined) {
 			all[name] = now.Definition
 		}
 	}

@@ -13,7 +13,7 @@ func TestListBesideADeletion(t *testing.T) {
 	h := newHost(t, nil)
 	n := h.n.status.Definition
 	used := time.Now()
-	h.n.set(func() { h.n.status.Used = used })
+	h.n.set(func() { h.n.used = used })
 	for _, tt := range []struct {
 		name     string
 		deletion registry.Deletion

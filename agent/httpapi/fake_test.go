@@ -28,6 +28,7 @@ import (
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -131,6 +132,7 @@ func (a *fakeAgent) watch(ctx context.Context, store registry.Registry) {
 
 // fakeNetwork is a Network whose state a test sets.
 type fakeNetwork struct {
+	used      time.Time // when the store last had the definition
 	agent     *fakeAgent
 	leases    *watch.Value[registry.LeaseSet]
 	refreshes atomic.Int32
@@ -158,22 +160,17 @@ func (n *fakeNetwork) Status() Status {
 	return n.status
 }
 
-func (n *fakeNetwork) HasLost(stored registry.Network, err error) bool {
-	s := n.Status()
-	deleted := &registry.DeletedError{}
-	switch {
-	case errors.As(err, &deleted):
-		return s.Defined && !deleted.Ends(s.Definition, s.Used)
-	case err != nil:
-		return s.Defined && errors.Is(err, registry.ErrNetworkNotFound)
-	}
-	return s.Defined && s.Definition.Replaced(stored)
-}
-
-func (n *fakeNetwork) Declines(registry.Network) bool {
+func (n *fakeNetwork) Judge(stored registry.Network, err error) belief.Verdict {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.decline
+	switch {
+	case !n.status.Defined:
+		return belief.NoAnswer
+	case n.decline && err == nil:
+		return belief.Declined
+	}
+	known := belief.Definition{Network: n.status.Definition, Used: n.used, Confirmed: true}
+	return known.Judge(stored, err)
 }
 
 func (n *fakeNetwork) Resumed() (Resumed, bool) {

@@ -7,11 +7,11 @@ package httpapi
 
 import (
 	"context"
-	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 )
 
 // An Agent is what the API shows of an agent and asks it to do. All methods may be called concurrently. Channels are
@@ -61,11 +61,9 @@ type Network interface {
 	// Status returns the network's state. It is cheap.
 	Status() Status
 
-	// HasLost reports whether the store has lost the definition in force, or its last change. stored and err are the
-	// store's answer when it was asked for the definition.
-	HasLost(stored registry.Network, err error) bool
-	// Declines reports whether stored, the store's definition, stays without effect until an operator confirms it.
-	Declines(stored registry.Network) bool
+	// Judge returns what the store's answer, when it was asked for the definition, means for the one in force. It returns
+	// NoAnswer if none is.
+	Judge(stored registry.Network, err error) belief.Verdict
 
 	// Resumed returns what the datapath of an earlier process was resumed from, and reports false once the store has
 	// confirmed or refused it.
@@ -106,7 +104,6 @@ type Networks struct {
 type Status struct {
 	Definition   registry.Network // in force, if Defined
 	Defined      bool
-	Used         time.Time // when this host last knew the definition to be in force in the store
 	Local        api.Local
 	Lease        registry.Lease // of this host; zero if it holds none
 	Reservations []registry.Reservation

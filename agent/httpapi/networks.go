@@ -17,6 +17,7 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 )
 
 // networkHandlers handle requests about networks.
@@ -290,14 +291,14 @@ func withRestore(n registry.Network, version uint64) registry.Network {
 // force, or has one that is not confirmed, that one: hosts do not follow the store's.
 func (h networkHandlers) readBase(ctx context.Context, store registry.Registry, name string) (definitionBase, error) {
 	stored, err := store.Network(ctx, name)
-	part, joined := h.agent.Network(name)
-	switch {
-	case joined && part.HasLost(stored, err):
-		return definitionBase{Network: part.Status().Definition, lost: true, version: stored.ModifyIndex}, nil
-	case joined && err == nil && part.Declines(stored):
-		return definitionBase{Network: part.Status().Definition, declined: true, version: stored.ModifyIndex}, nil
+	base := definitionBase{Network: stored, version: stored.ModifyIndex}
+	if part, joined := h.agent.Network(name); joined {
+		verdict := part.Judge(stored, err)
+		if base.lost, base.declined = verdict == belief.Lost, verdict == belief.Declined; base.lost || base.declined {
+			base.Network, err = part.Status().Definition, nil
+		}
 	}
-	return definitionBase{Network: stored, version: stored.ModifyIndex}, err
+	return base, err
 }
 
 // put defines a network, or replaces the version that the body names.

@@ -215,7 +215,7 @@ func TestSetBack(t *testing.T) {
 			must(t, h.registry.PutNetwork(t.Context(), known))
 			known, err = h.registry.Network(t.Context(), "n")
 			must(t, err)
-			h.n.set(func() { h.n.status.Definition, h.n.status.Used = known, time.Now() })
+			h.n.set(func() { h.n.status.Definition, h.n.used = known, time.Now() })
 			if tt.older != nil {
 				tt.older(h)
 			} else {

@@ -11,6 +11,7 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -78,18 +79,18 @@ func testEdited(t *testing.T, edit func(*testing.T, *registry.Network), want str
 	}
 	reason, notes := h.reason(health.Network), strings.Join(r.Status().Local.Notes, "\n")
 	if want == "" {
-		if r.Declines(h.inStore()) || strings.Contains(reason, "flannel") || notes != "" {
+		if r.Judge(h.inStore(), nil) == belief.Declined || strings.Contains(reason, "flannel") || notes != "" {
 			t.Errorf("check: %q, notes: %q", reason, notes)
 		}
 		return
 	}
 	stored, err := h.deps.Store.Registry.Network(ctx, "n")
 	must(t, err)
-	if !r.Declines(stored) || !strings.Contains(reason, want) || !strings.Contains(reason, "leno network apply") || notes != reason {
+	if r.Judge(stored, nil) != belief.Declined || !strings.Contains(reason, want) || !strings.Contains(reason, "leno network apply") || notes != reason {
 		t.Errorf("check: %q, notes: %q, want %q", reason, notes, want)
 	}
 	started := h.runner().definition
-	started.known = &knownDefinition{network: n, used: time.Now()}
+	started.known = &belief.Definition{Network: n, Used: time.Now()}
 	if got, err := started.find(ctx); err != nil || got.Plan[0] != n.Plan[0] || !got.Backend.Equal(n.Backend) {
 		t.Errorf("a host that is started has %+v, %v", got, err)
 	}

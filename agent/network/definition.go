@@ -20,6 +20,7 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 )
 
 // A network ends only when an operator deletes it, which leaves a registry.Deletion in the store. A definition that is
@@ -44,7 +45,7 @@ type definitionKeeper struct {
 	report   *report.Reporter
 	noteLoss func(at time.Time) // is called when the store has lost the network's definition, and probably leases with it
 
-	known    *knownDefinition   // nil if this host does not know one
+	known    *belief.Definition // nil if this host does not know one
 	restored time.Time          // when the definition that was last read had been restored, zero for never
 	deletion *registry.Deletion // of the network, as far as this host knows; nil for none
 	lossSeen time.Time          // when the definition that was last read was seen to have been restored, zero for never
@@ -56,11 +57,10 @@ type definitionKeeper struct {
 
 // A definitionStatus is what other goroutines need to know of a network's definition besides the one in force.
 type definitionStatus struct {
-	used    time.Time        // when it was last known to be in force in the store
-	differs []string         // where this host's block differs from it
-	applied uint64           // the ModifyIndex of the version that the datapath was made from, 0 for none
-	known   *knownDefinition // immutable; nil if none is known
-	left    bool             // this host has left the network because it was deleted
+	differs []string           // where this host's block differs from it
+	applied uint64             // the ModifyIndex of the version that the datapath was made from, 0 for none
+	known   *belief.Definition // nil if none is known
+	left    bool               // this host has left the network because it was deleted
 
 	// followed is set while all parts of a round run: they follow inForce, as long as canFollow says that they can.
 	followed bool
@@ -80,21 +80,12 @@ func (d *definitionKeeper) update(change func(*definitionStatus)) {
 	d.report.Changed()
 }
 
-// hasLost reports whether the store has lost the definition that is in force on this host, or its last change. stored and
-// err are the store's answer: no definition, an older one, or an older deletion.
-func (d *definitionKeeper) hasLost(stored registry.Network, err error) bool {
-	s := d.now()
-	n, defined, _ := d.inForce.Get()
-	deleted := &registry.DeletedError{}
-	switch {
-	case !defined || !s.known.usable():
-		return false
-	case errors.As(err, &deleted):
-		return !deleted.Ends(n, s.used)
-	case errors.Is(err, registry.ErrNetworkNotFound):
-		return true
+// judge returns what the store's answer means for the definition in force, and NoAnswer if there is none.
+func (d *definitionKeeper) judge(stored registry.Network, err error) belief.Verdict {
+	if _, defined, _ := d.inForce.Get(); !defined {
+		return belief.NoAnswer
 	}
-	return err == nil && s.known.supersedes(stored)
+	return d.now().known.Judge(stored, err)
 }
 
 // wasLeft reports whether this host has left the network because it was deleted.
@@ -106,9 +97,9 @@ func (d *definitionKeeper) recall() {
 		d.known = rememberedDefinition(d.config.DataDir, d.local.Name)
 	}
 	d.recallDeletion()
-	if d.known.usable() { // until the store says otherwise
-		d.inForce.Set(d.known.network)
-		d.update(func(s *definitionStatus) { s.used, s.known = d.known.used, d.known })
+	if d.known.IsUsable() { // until the store says otherwise
+		d.inForce.Set(d.known.Network)
+		d.update(func(s *definitionStatus) { s.known = d.known })
 	}
 }
 
@@ -180,44 +171,35 @@ func (d *definitionKeeper) find(ctx context.Context) (registry.Network, error) {
 	defer cancel()
 	asked := time.Now()
 	n, err := d.deps.Store.Registry.Network(ctx, d.local.Name)
-	deleted := &registry.DeletedError{}
-	if errors.Is(err, registry.ErrNetworkNotFound) && !errors.As(err, &deleted) {
+	if _, isDeleted := errors.AsType[*registry.DeletedError](err); errors.Is(err, registry.ErrNetworkNotFound) && !isDeleted {
 		if lost := d.lostDeletion(); lost != nil {
 			n, err = d.restoreDeletion(ctx, lost)
 		}
 	}
-	switch {
-	case errors.As(err, &deleted):
-		if d.known == nil {
-			d.rememberDeletion(deleted.Deletion)
-			d.abandon()
-			return n, err
+	verdict := d.known.Judge(n, err)
+	if verdict == belief.NoAnswer && errors.Is(err, registry.ErrNetworkNotFound) && len(d.local.Pools) > 0 {
+		if n, err = d.define(ctx); err == nil {
+			verdict = belief.InForce
 		}
-		if deleted.Ends(d.known.network, d.known.used) {
-			d.rememberDeletion(deleted.Deletion)
+	}
+	switch verdict {
+	case belief.InForce:
+		d.confirm(n, asked)
+	case belief.Ended:
+		d.rememberDeletion(err)
+		if d.known != nil {
 			return n, errNetworkGone
 		}
-		n, err = d.known.network, nil
-	case errors.Is(err, registry.ErrNetworkNotFound) && d.known.usable():
-		d.noteLoss(time.Now())
-		n, err = d.known.network, nil
-	case errors.Is(err, registry.ErrInvalid) && d.known.usable():
-		n, err = d.known.network, nil
-	case errors.Is(err, registry.ErrNetworkNotFound) && len(d.local.Pools) > 0:
-		if n, err = d.define(ctx); err == nil {
-			d.confirm(n, asked)
-		}
-	case err == nil && d.known.supersedes(n):
-		n = d.known.network
-	case err == nil && d.known.declines(n):
-		d.decline(n)
-		n = d.known.network
-	case err == nil:
-		d.confirm(n, asked)
-	}
-	if err != nil {
+		d.abandon()
 		return n, err
+	case belief.NoAnswer:
+		return n, err
+	case belief.Declined:
+		d.decline(n)
+	case belief.Lost:
+		d.noteLoss(time.Now())
 	}
+	n = d.known.Network
 	differs := d.differs(n)
 	d.inForce.Set(n)
 	d.update(func(s *definitionStatus) { s.differs, s.known, s.left = differs, d.known, false })
@@ -248,16 +230,13 @@ func (d *definitionKeeper) confirm(n registry.Network, asked time.Time) {
 			d.noteLoss(time.Now())
 		}
 	}
-	var abandoned []string
-	if before := d.known; before != nil {
-		if abandoned = before.abandoned; n.Diverged(before.network) {
-			abandoned = append(slices.Clone(abandoned), before.network.Revision)
-			d.report.Log().Warn("the definition in the store is a change that was made without knowing the one in force before; "+
-				"it is in force now", "generation", n.Generation, "revision", n.Revision, "before", before.network.Revision)
-		}
+	now, isDiverged := d.known.Confirm(n, asked)
+	if isDiverged {
+		d.report.Log().Warn("the definition in the store is a change that was made without knowing the one in force before; "+
+			"it is in force now", "generation", n.Generation, "revision", n.Revision, "before", d.known.Network.Revision)
 	}
-	d.known = &knownDefinition{network: n, used: asked, confirmed: true, abandoned: abandoned}
-	d.update(func(s *definitionStatus) { s.used, s.known, s.unconfirmed = asked, d.known, "" })
+	d.known = now
+	d.update(func(s *definitionStatus) { s.known, s.unconfirmed = d.known, "" })
 	d.forgetDeletion()
 }
 
@@ -356,7 +335,7 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 	var mark <-chan time.Time // when to write that the store was set back
 	for {
 		known, read, changed := d.deps.Store.Networks.Get()
-		verdict := definitionInForce
+		verdict := belief.InForce
 		// The set of all networks may have been read at another time, so the store is asked for this one.
 		now, found := known.Set.Find(n.Name)
 		if read && (!found || now.ModifyIndex != n.ModifyIndex || now.CreateIndex != n.CreateIndex) {
@@ -374,20 +353,20 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 				continue
 			}
 		}
-		if verdict == definitionLost {
+		if verdict == belief.Lost {
 			d.noteLoss(time.Now())
 		}
 		var due <-chan time.Time
 		switch {
-		case verdict == definitionInForce:
+		case verdict == belief.InForce:
 			if failing {
 				d.report.Check(health.Network, api.Passing, d.definedReason())
 			}
 			restore, failing = time.Time{}, false
-		case verdict == definitionUnreadable, verdict == definitionDeclined:
+		case verdict != belief.Lost:
 			failing = true
 		case restore.IsZero():
-			restore, failing = time.Now().Add(d.known.restoreAfter(d.local, d.deps.Store.Outage.Policy, d.deps.Datapaths.Backends)), true
+			restore, failing = time.Now().Add(d.restoreAfter()), true
 			d.report.Log().Warn("the store has lost the network's definition, packets keep flowing")
 			d.report.Check(health.Network, api.Warning,
 				"the store has lost the network's definition, which stays in force; putting it back")
@@ -415,58 +394,46 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 			mark = time.After(rand.N(d.deps.Store.Outage.Policy.RestoreInUse))
 		case <-mark:
 			mark = nil
-			if verdict == definitionInForce {
+			if verdict == belief.InForce {
 				d.markSetBack(ctx, n)
 			}
 		}
 	}
 }
 
-// A definitionVerdict says how the store's record relates to the definition in force.
-type definitionVerdict int
-
-const (
-	definitionInForce    definitionVerdict = iota // the store has it
-	definitionLost                                // the store has none, an older one, or an older deletion
-	definitionUnreadable                          // the store has a record that cannot be used
-	definitionDeclined                            // the store has one that stays without effect until it is confirmed
-)
-
 // compare reads the definition from the store and compares it with n, the one in force. One that the parts of a round can
 // follow replaces n. The error is errDefinitionChanged, errNetworkGone, or the store's.
-func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (definitionVerdict, error) {
+func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (belief.Verdict, error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	asked := time.Now()
 	now, err := d.deps.Store.Registry.Network(call, n.Name)
-	deleted := &registry.DeletedError{}
-	switch {
-	case errors.As(err, &deleted):
-		if deleted.Ends(*n, d.known.used) {
-			d.rememberDeletion(deleted.Deletion)
-			return 0, errNetworkGone
-		}
-		return definitionLost, nil
-	case errors.Is(err, registry.ErrNetworkNotFound), err == nil && d.known.supersedes(now):
-		return definitionLost, nil
-	case errors.Is(err, registry.ErrInvalid):
+	verdict := d.known.Judge(now, err)
+	switch verdict {
+	case belief.InForce:
+	case belief.Ended:
+		d.rememberDeletion(err)
+		return verdict, errNetworkGone
+	case belief.Lost:
+		return verdict, nil
+	case belief.Unreadable:
 		reason := registry.Shorten(strings.TrimPrefix(err.Error(), "network "+n.Name+": "), registry.MaxShownReason)
 		d.report.Check(health.Network, api.Warning,
 			"the definition in the store cannot be used, the one before stays in force: "+reason)
-		return definitionUnreadable, nil
-	case err != nil:
-		return 0, err
-	case d.known.declines(now):
+		return verdict, nil
+	case belief.Declined:
 		d.decline(now)
 		d.report.Check(health.Network, api.Warning, d.now().unconfirmed)
-		return definitionDeclined, nil
+		return verdict, nil
+	default:
+		return verdict, err
 	}
 	isChanged := len(definition.Differences(now, *n)) > 0
 	if isChanged {
 		d.report.Log().Info("network definition changed")
 		d.report.Event(api.EventNetwork, api.Info, "the network's definition changed", map[string]string{"change": "changed"})
 		if !d.now().followed || !canFollow(*n, now, d.deps.Datapaths.Backends) {
-			return 0, errDefinitionChanged
+			return verdict, errDefinitionChanged
 		}
 	}
 	*n = now
@@ -477,7 +444,7 @@ func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (de
 		d.report.Check(health.Network, api.Passing, d.definedReason())
 	}
 	d.inForce.Set(now)
-	return definitionInForce, nil
+	return verdict, nil
 }
 
 // canFollow reports whether the parts of a round can change from definition n to now while they run. With the same plan,
@@ -485,4 +452,16 @@ func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (de
 func canFollow(n, now registry.Network, kinds map[string]backend.Type) bool {
 	return slices.Equal(n.Plan, now.Plan) && carriage.Of(n.Carriage()).Follows(carriage.Of(now.Carriage())) &&
 		definition.CheckEncryption(now, kinds) == nil
+}
+
+// decline records that the definition in the store stays without effect, and how it differs from the one in force:
+// flannel's operator changed the network. flanneld reads its configuration only when it starts, so hosts that follow at
+// once part from those that run flannel.
+func (d *definitionKeeper) decline(stored registry.Network) {
+	changes := strings.Join(definition.DescribeChanges(d.known.Network, stored, d.deps.Datapaths.Backends), "; ")
+	text := fmt.Sprintf("flannel's configuration in %s was changed (%s): the definition before stays in force, since flanneld "+
+		"reads its configuration only when it starts; write the old one back, or preview the change with `leno network plan FILE`, "+
+		"make it with `leno network apply FILE`, and restart flanneld on each host that runs it",
+		d.config.StoreName(), changes)
+	d.update(func(s *definitionStatus) { s.unconfirmed = text })
 }

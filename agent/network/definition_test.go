@@ -107,7 +107,7 @@ func TestWatchDefinition(t *testing.T) {
 		}, errDefinitionChanged, "", false},
 		{"deleted in a new cluster, whose indexes are lower", func(h *watcher, b memory.Backup) {
 			h.registry.SetOne("Network", &registry.DeletedError{Deletion: registry.Deletion{Network: "n", Time: time.Now().Add(time.Second),
-				CreateIndex: h.watched.known.network.CreateIndex, ModifyIndex: h.watched.known.network.ModifyIndex - 1}})
+				CreateIndex: h.watched.known.Network.CreateIndex, ModifyIndex: h.watched.known.Network.ModifyIndex - 1}})
 			h.store.Delete(networkKey)
 		}, errNetworkGone, "", false},
 		{"set back to an earlier deletion", func(h *watcher, _ memory.Backup) {
@@ -148,7 +148,7 @@ func TestWatchDefinition(t *testing.T) {
 				go h.follow(ctx)
 				synctest.Wait()
 				tt.change(h, before)
-				n := d.known.network
+				n := d.known.Network
 				ended := make(chan error, 1)
 				go func() { ended <- d.watch(ctx, n) }()
 				time.Sleep(time.Minute)

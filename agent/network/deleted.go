@@ -22,13 +22,14 @@ func (d *definitionKeeper) recallDeletion() {
 	d.deletion = before
 }
 
-// rememberDeletion records that the network was deleted, also for the next process.
-func (d *definitionKeeper) rememberDeletion(now registry.Deletion) {
-	if d.deletion != nil && d.deletion.Time.Equal(now.Time) {
+// rememberDeletion records the deletion of the network that err tells of, also for the next process.
+func (d *definitionKeeper) rememberDeletion(err error) {
+	now, isDeleted := errors.AsType[*registry.DeletedError](err)
+	if !isDeleted || d.deletion != nil && d.deletion.Time.Equal(now.Time) {
 		return
 	}
-	d.deletion = &now
-	if err := state.SaveDeletion(d.config.DataDir, now); err != nil {
+	d.deletion = &now.Deletion
+	if err := state.SaveDeletion(d.config.DataDir, now.Deletion); err != nil {
 		d.report.Log().Warn("the network's deletion could not be saved: if the store loses the record of it, "+
 			"this host may define the network again", "error", err)
 	}
@@ -50,7 +51,7 @@ func (d *definitionKeeper) lostDeletion() *registry.DeletedError {
 	switch {
 	case d.deletion == nil || time.Since(d.deletion.Time) >= registry.DeletionKept:
 		return nil
-	case d.known != nil && !d.deletion.Ends(d.known.network, d.known.used):
+	case d.known != nil && !d.known.IsEndedBy(*d.deletion):
 		return nil
 	}
 	return &registry.DeletedError{Deletion: *d.deletion}

@@ -14,6 +14,7 @@ import (
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/memory"
 )
 
@@ -178,84 +179,6 @@ func TestRestoredDefinitionShowsTheLoss(t *testing.T) {
 	}
 }
 
-// TestSupersedes covers which of two versions of a definition is the later one.
-func TestSupersedes(t *testing.T) {
-	version := func(colour string, created, modified uint64) registry.Network {
-		return registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"),
-			Backend: agenttest.Backend(t, "recorder", `{"colour":"`+colour+`"}`), CreateIndex: created, ModifyIndex: modified}
-	}
-	none := registry.Network{}
-	first := version("first", 10, 20).Replacing(none)
-	second := version("second", 10, 30).Replacing(first)
-	again := version("first", 10, 40).Replacing(second)
-	branch := version("branch", 10, 25).Replacing(first)
-	other := version("other", 50, 50).Replacing(none)
-	byHand, after := version("by hand", 10, 20), version("after", 10, 30)
-	after = after.Replacing(byHand)
-	elsewhere := func(n registry.Network, created, modified uint64) registry.Network {
-		n.CreateIndex, n.ModifyIndex = created, modified
-		return n
-	}
-	restored := branch
-	for range 100 {
-		restored = restored.Replacing(restored)
-	}
-	block := other
-	block.FromBlock = true
-	restoredBlock := block
-	restoredBlock.Restored = time.Now()
-	restoredByHand := elsewhere(byHand, 50, 50)
-	restoredByHand.Revision = byHand.RevisionOrVersion()
-	for _, tt := range []struct {
-		name       string
-		known, n   registry.Network
-		confirmed  bool // with the known one read by this process
-		remembered bool // with the known one from a file
-	}{
-		{"itself", second, second, false, false},
-		{"itself, restored", second, elsewhere(second, 50, 50), false, false},
-		{"the one before", second, first, true, true},
-		{"the one before, restored in an emptied store", second, elsewhere(first, 50, 50), true, true},
-		{"an older one that says the same", again, first, true, true},
-		{"the one after", first, second, false, false},
-		{"the one after, with a lower index", elsewhere(first, 10, 90), second, false, false},
-		{"a change in a store that was set back", second, branch, false, false},
-		{"one of a lower generation", restored, second, true, true},
-		{"one of a higher generation, with a lower index", elsewhere(second, 10, 90), restored, false, false},
-		{"one that is 100 changes older", restored, elsewhere(first.Replacing(first), 50, 50), true, true},
-		{"an unrelated one in a new record", second, other, false, false},
-		{"an unrelated one in the same record", elsewhere(other, 10, 90), second, true, false},
-		{"one without a revision, before", elsewhere(other, 10, 90), byHand, true, false},
-		{"one without a revision, since", first, elsewhere(byHand, 10, 90), false, false},
-		{"a change of one without a revision", byHand, after, false, false},
-		{"one without a revision, before its change", after, byHand, true, true},
-		{"the same, restored in an emptied store", after, restoredByHand, true, true},
-		{"of a new host's configuration", second, block, true, false},
-		{"of a new host's configuration, in the same record", second, elsewhere(block, 10, 90), false, false},
-		{"of the configuration of the host that defined the network", block, block, false, false},
-		{"of a host's configuration, restored", second, restoredBlock, false, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			k := &knownDefinition{network: tt.known, used: time.Now(), confirmed: true}
-			if got := k.supersedes(tt.n); got != tt.confirmed {
-				t.Errorf("with a definition that was read: %t", got)
-			}
-			k.confirmed = false
-			if got := k.supersedes(tt.n); got != tt.remembered {
-				t.Errorf("with one that is remembered: %t", got)
-			}
-			k.used = time.Now().Add(-registry.DeletionKept - time.Hour)
-			if k.supersedes(tt.n) {
-				t.Error("with one that was not used for long")
-			}
-		})
-	}
-	var nothing *knownDefinition
-	if nothing.supersedes(first) {
-		t.Error("without any")
-	}
-}
-
 // TestSetForward: a change in a store that was set back stays when the store is set forward to what was in force before.
 func TestSetForward(t *testing.T) {
 	h := newHost(t, memory.New(), "a")
@@ -271,7 +194,7 @@ func TestSetForward(t *testing.T) {
 			t.Errorf("in force is %s, want %s", got, want)
 		}
 	}
-	h.define(coloured(t, "abandoned"))
+	abandoned := h.define(coloured(t, "abandoned"))
 	second := h.store.Backup()
 	inForce("abandoned")
 	h.store.Restore(first)
@@ -286,8 +209,8 @@ func TestSetForward(t *testing.T) {
 	// A host that knows only the last one abandons it then, and restores the other one. Hosts must not do so in turns.
 	must(t, h.store.Client().DeleteNetwork(t.Context(), "n"))
 	h.store.Delete(networkKey)
-	restored := d.known.network
-	restored.Revision, restored.Earlier = d.known.abandoned[0], restored.Earlier[:1]
+	restored := d.known.Network
+	restored.Revision, restored.Earlier = abandoned.Revision, restored.Earlier[:1]
 	coloured(t, "abandoned")(&restored)
 	must(t, h.store.Client().PutNetwork(t.Context(), restored.Restoring()))
 	inForce("abandoned")
@@ -300,17 +223,17 @@ func TestRestoredAmongHosts(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		changes []string // the colours of the definition after the first
-		other   func(all []registry.Network) *knownDefinition
+		other   func(all []registry.Network) *belief.Definition
 	}{
 		{"a host that was away during two changes, the second of which took the first back", []string{"last", "first"},
-			func(all []registry.Network) *knownDefinition {
-				return &knownDefinition{network: all[0], used: time.Now()}
+			func(all []registry.Network) *belief.Definition {
+				return &belief.Definition{Network: all[0], Used: time.Now()}
 			}},
 		{"a host that was away during the second of them", []string{"last", "first"},
-			func(all []registry.Network) *knownDefinition {
-				return &knownDefinition{network: all[1], used: time.Now()}
+			func(all []registry.Network) *belief.Definition {
+				return &belief.Definition{Network: all[1], Used: time.Now()}
 			}},
-		{"a new host", []string{"last"}, func([]registry.Network) *knownDefinition { return nil }},
+		{"a new host", []string{"last"}, func([]registry.Network) *belief.Definition { return nil }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -331,7 +254,7 @@ func TestRestoredAmongHosts(t *testing.T) {
 				b := newHost(t, a.store, "b")
 				other := b.runner().definition
 				if other.known = tt.other(all); other.known != nil {
-					restored := other.known.network
+					restored := other.known.Network
 					restored.CreateIndex, restored.ModifyIndex = 0, 0
 					must(t, a.store.Client().PutNetwork(t.Context(), restored))
 				}
@@ -355,7 +278,7 @@ func TestRestoredAmongHosts(t *testing.T) {
 				time.Sleep(time.Minute)
 				cancel()
 				parts.Wait()
-				for _, got := range []registry.Network{a.inStore(), running.known.network, other.known.network} {
+				for _, got := range []registry.Network{a.inStore(), running.known.Network, other.known.Network} {
 					same := len(definition.Differences(got, last)) == 0 && slices.Equal(got.Earlier, last.Earlier)
 					if !same || got.Revision != last.Revision {
 						t.Errorf("got %+v, want %+v", got, last)
@@ -373,7 +296,7 @@ func TestHasLost(t *testing.T) {
 	older := h.define(func(*registry.Network) {}) // which gives it a revision
 	now := h.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "other", "") })
 	r := h.runner()
-	if r.HasLost(older, nil) || r.HasLost(registry.Network{}, registry.ErrNetworkNotFound) {
+	if r.Judge(older, nil) == belief.Lost || r.Judge(registry.Network{}, registry.ErrNetworkNotFound) == belief.Lost {
 		t.Error("lost before it was known")
 	}
 	_, err := r.definition.find(t.Context())
@@ -400,12 +323,12 @@ func TestHasLost(t *testing.T) {
 		{"it does not answer", registry.Network{}, registry.ErrUnavailable, false},
 		{"its record cannot be used", registry.Network{}, registry.ErrInvalid, false},
 	} {
-		if got := r.HasLost(tt.stored, tt.err); got != tt.want {
+		if got := r.Judge(tt.stored, tt.err) == belief.Lost; got != tt.want {
 			t.Errorf("%s: lost %t", tt.name, got)
 		}
 	}
 	r.definition.forget()
-	if r.HasLost(registry.Network{}, registry.ErrNetworkNotFound) {
+	if r.Judge(registry.Network{}, registry.ErrNetworkNotFound) == belief.Lost {
 		t.Error("lost after it was forgotten")
 	}
 }

@@ -39,7 +39,7 @@ func (r *Runner) tearDown(ctx context.Context, release bool) {
 	}
 	var n registry.Network
 	if known := rememberedDefinition(r.config.DataDir, r.local.Name); known != nil {
-		n = known.network
+		n = known.Network
 	}
 	errs = append(errs, r.withdrawn.end(here, n))
 	r.deps.Rules.Foreign.Drop(r.local.Name)

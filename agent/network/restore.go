@@ -3,10 +3,14 @@ package network
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
+	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 )
 
 // restore writes n to a store that has lost it, or its last change.
@@ -14,22 +18,20 @@ func (d *definitionKeeper) restore(ctx context.Context, n registry.Network) erro
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	have, err := d.deps.Store.Registry.Network(ctx, n.Name)
-	deleted := &registry.DeletedError{}
-	version := have.ModifyIndex
-	switch {
-	case errors.As(err, &deleted) && deleted.Ends(n, d.known.used):
-		return nil // it was deleted in the meantime
-	case errors.As(err, &deleted):
-		version = deleted.ModifyIndex
-	case errors.Is(err, registry.ErrNetworkNotFound):
-		version = registry.Absent // a record that is written from now on may be a deletion
-	case err != nil:
+	switch d.known.Judge(have, err) {
+	case belief.Lost:
+	case belief.InForce, belief.Declined, belief.Ended:
+		return nil // another host has restored it, or it was defined differently or deleted in the meantime
+	default:
 		return err
-	case !d.known.supersedes(have):
-		return nil // another host has restored it, or it was defined differently
 	}
 	n = n.Restoring()
-	n.ModifyIndex = version
+	n.ModifyIndex = have.ModifyIndex
+	if deleted, ok := errors.AsType[*registry.DeletedError](err); ok {
+		n.ModifyIndex = deleted.ModifyIndex
+	} else if err != nil {
+		n.ModifyIndex = registry.Absent // a record that is written from now on may be a deletion
+	}
 	switch err := d.deps.Store.Registry.PutNetwork(ctx, n); {
 	case errors.Is(err, registry.ErrConflict): // another host was first, or an operator has deleted the network
 		return nil
@@ -56,4 +58,31 @@ func (d *definitionKeeper) markSetBack(ctx context.Context, n registry.Network) 
 		return
 	}
 	d.report.Log().Warn("the store was set back: new hosts wait until the others have claimed again")
+}
+
+// restoreAfter returns how long to wait before a lost definition is restored. Hosts that use it come before those that
+// only remember it, because the latter may have missed a change, and before new hosts, which define the network from
+// their configuration: the more hosts use it, the sooner one of them restores it. A host whose own block defines the
+// same network waits no longer than they do.
+func (d *definitionKeeper) restoreAfter() time.Duration {
+	p := d.deps.Store.Outage.Policy
+	if own, err := definition.FromBlock(d.local); d.known.Confirmed || err == nil &&
+		len(definition.DifferencesOfBlock(own, d.known.Network, d.deps.Datapaths.Backends)) == 0 {
+		return rand.N(p.RestoreInUse)
+	}
+	return p.RestoreRemembered + rand.N(p.RestoreRemembered)
+}
+
+// rememberedDefinition returns the definition that an earlier process wrote down, or nil if there is none.
+func rememberedDefinition(dataDir, network string) *belief.Definition {
+	before, err := state.Load(dataDir, network)
+	if err != nil || len(before.Record) == 0 {
+		return nil
+	}
+	n, err := registry.ParseNetwork(network, before.Record)
+	if err != nil {
+		return nil
+	}
+	n.CreateIndex, n.ModifyIndex = before.Definition, before.RecordIndex
+	return &belief.Definition{Network: n, Used: before.Renewed}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 )
 
 // An Ending is what a Runner does with the network when its context ends.
@@ -41,7 +42,7 @@ const (
 // A HandOver is what a Runner leaves to the next one of the same network.
 type HandOver struct {
 	instance *datapath.Instance // nil if there is none
-	known    *knownDefinition
+	known    *belief.Definition
 	keys     *keyAge
 }
 
@@ -284,8 +285,8 @@ func (r *Runner) round(ctx context.Context) error {
 // guardRemembered refuses packets to a network that required encryption when an earlier process read its definition, even
 // while the store does not answer.
 func (r *Runner) guardRemembered(ctx context.Context) {
-	if known := r.definition.known; known != nil && known.network.Encryption != "" {
-		if err := r.datapath.Guard(ctx, known.network); err != nil {
+	if known := r.definition.known; known != nil && known.Network.Encryption != "" {
+		if err := r.datapath.Guard(ctx, known.Network); err != nil {
 			r.report.Log().Error("packets to the network may leave unencrypted until it is carried", "error", err)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"time"
 
 	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/agent/config"
@@ -17,13 +16,13 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 )
 
 // A Status is what the API shows of this host's part in a network. It is immutable.
 type Status struct {
 	Definition   registry.Network
 	Defined      bool
-	Used         time.Time // when the store was last known to have the definition
 	Local        api.Local
 	Lease        lease.Status
 	Datapath     datapath.Status
@@ -37,7 +36,6 @@ func (r *Runner) Status() Status {
 	out := Status{
 		Definition:   inForce,
 		Defined:      defined,
-		Used:         definition.used,
 		Lease:        r.lease.Status(),
 		Datapath:     r.datapath.Status(),
 		Reservations: r.peers.Reservations(),
@@ -86,14 +84,11 @@ func (r *Runner) Lease() (registry.Lease, bool) {
 	return lease, held
 }
 
-// HasLost reports whether the store has lost the definition that is in force on this host, or its last change. stored
-// and err are the store's answer when it was asked for the definition.
-func (r *Runner) HasLost(stored registry.Network, err error) bool {
-	return r.definition.hasLost(stored, err)
+// Judge returns what the store's answer, when it was asked for the definition, means for the one that is in force on this
+// host. It returns belief.NoAnswer if none is.
+func (r *Runner) Judge(stored registry.Network, err error) belief.Verdict {
+	return r.definition.judge(stored, err)
 }
-
-// Declines reports whether stored, the definition in the store, stays without effect until an operator confirms it.
-func (r *Runner) Declines(stored registry.Network) bool { return r.definition.declines(stored) }
 
 // WasLeft reports whether this host has left the network because it was deleted.
 func (r *Runner) WasLeft() bool { return r.definition.wasLeft() }

@@ -1,5 +1,6 @@
-// Package belief decides what is believed of the leases of one network, whatever the store says of itself. It is pure:
-// its input is what was observed, and it makes no requests. All stores and hosts use it, and these are its rules.
+// Package belief decides what is believed of the leases and the definition of one network, whatever the store says of
+// itself. It is pure: its input is what was observed, and it makes no requests. All stores and hosts use it, and these
+// are its rules.
 //
 // What a client believes of the store (Belief):
 //
@@ -33,8 +34,22 @@
 //  10. Of two records that claim the same, the one that said so first counts (Seniority), whichever is written again.
 //  11. A lease that the store has lost for certain is restored for its host, as lapsed, unless the host does it itself,
 //     or the store shows an earlier one of it as held (Restorable).
+//  12. A lease that an earlier process knew, and the store lacks, stays until its host has had time to write it again,
+//     or a later record is about the same host, name, address or slot (Remembered).
 //
-// Rules about definitions are in registry.Lineage, and those about claims in registry.Choose and in registry/claim.
+// What a host believes of a network's definition (Definition):
+//
+//  13. A network ends only by a deletion that names the known definition, or one that replaced it, or was written later
+//     in the same record. A definition that is missing without one was lost, and stays in force.
+//  14. The definition in the store counts, unless the known one is later. It is if it has replaced the stored one, or
+//     both are changes of the same definition and it is of a higher generation (registry.Lineage).
+//  15. Of two changes of the same generation, made without knowing each other, the stored one counts, and the other one
+//     has no effect when it comes back.
+//  16. If the lineage tells nothing, the indexes of one record do, if this process has read both. A new host's
+//     configuration in a new record replaces nothing.
+//  17. What an earlier process wrote down counts as known for as long as the store keeps deletions.
+//
+// Rules about claims are in registry.Choose and in registry/claim.
 //
 // A Belief is not safe for concurrent use.
 package belief

@@ -12,6 +12,7 @@ import (
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 )
 
 func TestMerge(t *testing.T) {
@@ -54,7 +55,7 @@ func TestMerge(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			first := loadCache(dir, n, time.Minute)
-			if all, until := first.merge(n, leases{own, b, c}, start); len(all) != 3 || !until.IsZero() {
+			if all, until := first.Merge(n, leases{own, b, c}, start); len(all) != 3 || !until.IsZero() {
 				t.Fatalf("merged %+v of nothing", all)
 			}
 			must(t, first.save(&View{Network: n, Own: own, Leases: leases{own, b, c}}))
@@ -63,8 +64,8 @@ func TestMerge(t *testing.T) {
 				now.CreateIndex = 1
 			}
 			m := loadCache(dir, now, time.Minute)
-			m.merge(now, tt.store, start)
-			all, until := m.merge(now, tt.store, start.Add(tt.later))
+			m.Merge(now, tt.store, start)
+			all, until := m.Merge(now, tt.store, start.Add(tt.later))
 			slices.SortFunc(all, func(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) })
 			var got []string
 			for _, l := range all {
@@ -118,8 +119,8 @@ func TestMergeTwoOfAHost(t *testing.T) {
 			dir := t.TempDir()
 			must(t, loadCache(dir, n, time.Minute).save(&View{Network: n, Own: own, Leases: append(tt.before, own)}))
 			m, at := loadCache(dir, n, time.Minute), time.Now()
-			m.merge(n, []registry.Lease{own}, at)
-			all, _ := m.merge(n, append(tt.store, own), at)
+			m.Merge(n, []registry.Lease{own}, at)
+			all, _ := m.Merge(n, append(tt.store, own), at)
 			peers := Of(all, own, nil)
 			if len(peers) != 1 || peers[0].Subnets[0].String() != tt.want {
 				t.Errorf("peers %+v of %+v, want %s", peers, all, tt.want)
@@ -131,7 +132,7 @@ func TestMergeTwoOfAHost(t *testing.T) {
 // TestMergeEnds: once the store has a host again, the store's word about that host counts.
 func TestMergeEnds(t *testing.T) {
 	n := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/20")}
-	m := &peerCache{leases: []registry.Lease{agenttest.Lease("b", 2, "sb", 20), agenttest.Lease("c", 3, "", 30)}, stays: time.Minute}
+	m := &belief.Remembered{Leases: []registry.Lease{agenttest.Lease("b", 2, "sb", 20), agenttest.Lease("c", 3, "", 30)}, Settle: time.Minute}
 	now := time.Now()
 	for _, tt := range []struct {
 		store []registry.Lease
@@ -143,7 +144,7 @@ func TestMergeEnds(t *testing.T) {
 		{[]registry.Lease{agenttest.Lease("c", 3, "sc", 50)}, 1},
 		{nil, 0},
 	} {
-		if all, _ := m.merge(n, tt.store, now); len(all) != tt.want {
+		if all, _ := m.Merge(n, tt.store, now); len(all) != tt.want {
 			t.Errorf("%+v: %+v", tt.store, all)
 		}
 	}
@@ -172,9 +173,9 @@ func TestMergeFlannel(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := loadCache(dir, n, time.Minute)
-			m.foreign = registry.FlannelTTL
-			m.merge(n, nil, start)
-			all, until := m.merge(n, tt.store, start.Add(tt.later))
+			m.Foreign = registry.FlannelTTL
+			m.Merge(n, nil, start)
+			all, until := m.Merge(n, tt.store, start.Add(tt.later))
 			node := func(l registry.Lease) string { return fmt.Sprint(l.Node, l.Slot, l.Foreign) }
 			if !slices.EqualFunc(all, tt.want, func(a, b registry.Lease) bool { return node(a) == node(b) }) {
 				t.Errorf("got %+v, want %+v", all, tt.want)
@@ -221,7 +222,7 @@ func TestLoadCache(t *testing.T) {
 				t.Errorf("written again: %v", err)
 			}
 			tt.change(t, state.PeersPath(dir, "n"), &n)
-			if got := loadCache(dir, n, time.Minute).leases; len(got) != tt.want || tt.want > 0 && !got[0].Foreign {
+			if got := loadCache(dir, n, time.Minute).Leases; len(got) != tt.want || tt.want > 0 && !got[0].Foreign {
 				t.Errorf("%+v", got)
 			}
 		})

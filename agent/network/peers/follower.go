@@ -54,7 +54,8 @@ type Follower struct {
 	refresher    *Refresher
 	records      *records.Board
 	reservations *watch.Value[[]registry.Reservation]
-	cache        *peerCache // of the latest Run, nil before the first
+	cache        *peerCache    // of the latest Run, nil before the first
+	plan         registry.Plan // of that Run
 }
 
 // New returns a Follower that knows nothing yet.

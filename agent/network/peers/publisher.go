@@ -3,6 +3,7 @@ package peers
 import (
 	"context"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,12 +42,12 @@ func newPublisher(
 ) *publisher {
 	n, _, _ := definition.Get()
 	cache := loadCache(f.o.DataDir, n, SettleTime(f.o.Settings))
-	cache.foreign = f.o.Foreign
-	ranked := belief.NewSeniority(cache.leases, cache.ranks)
-	if f.cache != nil {
-		cache.resume(f.cache)
+	cache.Foreign = f.o.Foreign
+	ranked := belief.NewSeniority(cache.Leases, cache.ranks)
+	if f.cache != nil && slices.Equal(f.plan, n.Plan) { // otherwise the leases have other slots
+		cache.Remembered = f.cache.Remembered
 	}
-	f.cache = cache
+	f.cache, f.plan = cache, n.Plan
 	return &publisher{
 		follower:   f,
 		definition: definition,
@@ -96,7 +97,7 @@ func (p *publisher) run(ctx context.Context) error {
 			p.settled = nil
 			p.request(ctx, n, &requests, p.rereads)
 		case p.reread = <-p.rereads:
-			if !p.cache.isEmpty() {
+			if len(p.cache.Leases) > 0 {
 				p.settled = time.After(RefreshEvery)
 			}
 		case <-p.doubted:
@@ -145,8 +146,8 @@ func (p *publisher) update(n registry.Network, own registry.Lease, snap Snapshot
 // merge returns the leases of the snapshot and those that are only remembered. If there are any of these, it sets the
 // time at which the leases must be read again because the remembered ones may then be dropped.
 func (p *publisher) merge(n registry.Network) []registry.Lease {
-	first := p.cache.since.IsZero()
-	all, until := p.cache.merge(n, p.snapshot.Set.Leases, p.snapshot.Read)
+	first := p.cache.Since.IsZero()
+	all, until := p.cache.Merge(n, p.snapshot.Set.Leases, p.snapshot.Read)
 	if until.IsZero() {
 		p.settled = nil
 		return all

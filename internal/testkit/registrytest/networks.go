@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 )
 
 var networkTests = []test{
@@ -479,7 +480,7 @@ func (s *suite) deleted(r registry.Registry, n registry.Network, before time.Tim
 		s.Errorf("deletion %+v of %+v", d, n)
 	case !reflect.DeepEqual(d.Lineage, n.Lineage):
 		s.Errorf("deletion %+v does not name %+v", d, n)
-	case !d.Ends(n, before.Add(-time.Minute)):
+	case !(&belief.Definition{Network: n, Used: before.Add(-time.Minute)}).IsEndedBy(d):
 		s.Errorf("deletion %+v does not end %+v", d, n)
 	}
 	_, err = r.Acquire(s.ctx(), n, s.claim(25))
