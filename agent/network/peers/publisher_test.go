@@ -194,6 +194,29 @@ func TestPeersFile(t *testing.T) {
 	})
 }
 
+// TestViewsRankLeases: a View ranks a lease behind those that were known before, also in the next process.
+func TestViewsRankLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t)
+		b := h.join("b", 2)
+		stop := h.start()
+		c := h.join("c", 3)
+		ranked := func() {
+			t.Helper()
+			synctest.Wait()
+			v, _, _ := h.Views().Get()
+			if rank := v.Seniority; rank[b.Subnet()] == 0 || rank[b.Subnet()] >= rank[c.Subnet()] {
+				t.Errorf("b ranks %d, c %d", rank[b.Subnet()], rank[c.Subnet()])
+			}
+		}
+		ranked()
+		stop()
+		h.Follower = h.newFollower(h.flaky, h.o.DataDir)
+		h.start()
+		ranked()
+	})
+}
+
 // TestPeersFileOfANewRecord: the file and the View follow a definition at once, also one that was put back into an emptied
 // store with the same content.
 func TestPeersFileOfANewRecord(t *testing.T) {
