@@ -372,25 +372,33 @@ var identityTests = []test{
 		s.wantErr(err, registry.ErrDuplicateAddress, l.Node, c.Node)
 		s.stays(n, own)
 	}},
-	{"another host takes our name and address later", func(s *suite) {
+	{"another host takes our name or address later", func(s *suite) {
 		n := s.network("default", wide)
 		r := s.open()
 		c := s.claim(0)
 		l := s.acquire(r, n, c)
-		thief := s.acquire(s.open(), n, s.claim(1))
-		thief.Node, thief.PublicIPs = c.Node, c.PublicIPs
-		value, err := registry.FormatLease(thief)
-		s.ok(err)
-		s.store.Put(s.T, s.leaseKey(n, thief.Slot), value)
-		// A running host writes its record again, and so does one that has just started.
-		c.Session, c.Prefer, c.Since, c.MTU = l.Session, l.Subnet(), l.ModifyIndex, c.MTU-1
-		if again := s.acquire(r, n, c); again.Slot != l.Slot || again.Session != l.Session {
-			s.Errorf("had %+v, has %+v", l, again)
+		for i, take := range []func(thief *registry.Lease){
+			func(thief *registry.Lease) { thief.Node = c.Node },
+			func(thief *registry.Lease) { thief.PublicIPs = c.PublicIPs },
+			func(thief *registry.Lease) { thief.Node, thief.PublicIPs = c.Node, c.PublicIPs },
+		} {
+			thief := s.acquire(s.open(), n, s.claim(3+i))
+			take(&thief)
+			value, err := registry.FormatLease(thief)
+			s.ok(err)
+			s.store.Put(s.T, s.leaseKey(n, thief.Slot), value)
+			// A running host writes its record again, and so does one that has just started.
+			c.Session, c.Prefer, c.Since, c.MTU = l.Session, l.Subnet(), l.ModifyIndex, c.MTU-1
+			again := s.acquire(r, n, c)
+			if again.Slot != l.Slot || again.Session != l.Session {
+				s.Errorf("had %+v, has %+v", l, again)
+			}
+			l = again
 		}
 		// It may not take the address of the other host, though.
 		other := s.acquire(s.open(), n, s.claim(2))
 		c.PublicIPs = other.PublicIPs
-		_, err = r.Acquire(s.ctx(), n, c)
+		_, err := r.Acquire(s.ctx(), n, c)
 		s.wantErr(err, registry.ErrDuplicateAddress, other.Node)
 	}},
 	{"a lapsed host's name and address are free", func(s *suite) {
