@@ -3,6 +3,7 @@ package registry
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -286,6 +287,19 @@ type NetworkSet struct {
 	Networks []Network
 	Deleted  []Deletion // sorted by name
 	Bad      []BadRecord
+}
+
+// Add adds the record of a network, as it was parsed.
+func (s *NetworkSet) Add(key, name string, n Network, err error) {
+	deleted, isDeleted := errors.AsType[*DeletedError](err)
+	switch {
+	case err == nil:
+		s.Networks = append(s.Networks, n)
+	case isDeleted:
+		s.Deleted = append(s.Deleted, deleted.Deletion)
+	default:
+		s.Bad = append(s.Bad, BadRecord{Key: key, Reason: Shorten(err.Error(), MaxShownReason), Network: name})
+	}
 }
 
 // ReservationSet is all reservations of one network.

@@ -73,8 +73,8 @@ func (ns networkStore) write(ctx context.Context, n registry.Network, value []by
 		if err != nil {
 			return err
 		}
-		deleted := &registry.DeletedError{}
-		if _, err := parseNetworkPair(n.Name, pair); errors.As(err, &deleted) {
+		_, err = parseNetworkPair(n.Name, pair)
+		if deleted, ok := errors.AsType[*registry.DeletedError](err); ok {
 			version = deleted.ModifyIndex
 		}
 	}

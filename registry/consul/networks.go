@@ -137,17 +137,7 @@ func (ns networkStore) list(ctx context.Context) (set registry.NetworkSet, index
 			continue
 		}
 		n, err := parseNetworkPair(name, pair)
-		deleted := &registry.DeletedError{}
-		switch {
-		case err == nil:
-			set.Networks = append(set.Networks, n)
-		case errors.As(err, &deleted):
-			set.Deleted = append(set.Deleted, deleted.Deletion)
-		default:
-			bad := badRecord(pair.Key, err)
-			bad.Network = name
-			set.Bad = append(set.Bad, bad)
-		}
+		set.Add(pair.Key, name, n, err)
 	}
 	return set, index, nil
 }

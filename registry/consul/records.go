@@ -14,15 +14,11 @@ func parseNetworkPair(name string, pair *api.KVPair) (registry.Network, error) {
 		return registry.Network{}, registry.ErrNetworkNotFound
 	}
 	n, err := registry.ParseNetwork(name, pair.Value)
-	deleted := &registry.DeletedError{}
-	if errors.As(err, &deleted) {
+	if deleted, ok := errors.AsType[*registry.DeletedError](err); ok {
 		deleted.CreateIndex, deleted.ModifyIndex = pair.CreateIndex, pair.ModifyIndex
 	}
-	if err != nil {
-		return registry.Network{}, err
-	}
 	n.CreateIndex, n.ModifyIndex = pair.CreateIndex, pair.ModifyIndex
-	return n, nil
+	return n, err
 }
 
 // parseLease parses a pair below prefix.

@@ -238,15 +238,7 @@ func (c *connection) networks(records []*record) (set registry.NetworkSet) {
 	for _, r := range records {
 		name, _ := c.keys.definedIn(r.key)
 		n, err := parseNetwork(name, r)
-		deleted := &registry.DeletedError{}
-		switch {
-		case err == nil:
-			set.Networks = append(set.Networks, n)
-		case errors.As(err, &deleted):
-			set.Deleted = append(set.Deleted, deleted.Deletion)
-		default:
-			set.Bad = append(set.Bad, registry.BadRecord{Key: r.key, Reason: err.Error(), Network: name})
-		}
+		set.Add(r.key, name, n, err)
 	}
 	slices.SortFunc(set.Networks, func(a, b registry.Network) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(set.Deleted, func(a, b registry.Deletion) int { return cmp.Compare(a.Network, b.Network) })

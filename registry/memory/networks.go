@@ -49,8 +49,7 @@ func (s *Store) networkLocked(name string) (registry.Network, error) {
 		return registry.Network{}, registry.ErrNetworkNotFound
 	}
 	n, err := registry.ParseNetwork(name, r.value)
-	deleted := &registry.DeletedError{}
-	if errors.As(err, &deleted) {
+	if deleted, ok := errors.AsType[*registry.DeletedError](err); ok {
 		deleted.CreateIndex, deleted.ModifyIndex = r.createIndex, r.modifyIndex
 	}
 	n.CreateIndex, n.ModifyIndex = r.createIndex, r.modifyIndex
@@ -188,15 +187,7 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (set registry.
 		for _, key := range s.keysLocked(networksDir) {
 			name := strings.TrimPrefix(key, networksDir)
 			n, err := s.networkLocked(name)
-			deleted := &registry.DeletedError{}
-			switch {
-			case err == nil:
-				set.Networks = append(set.Networks, n)
-			case errors.As(err, &deleted):
-				set.Deleted = append(set.Deleted, deleted.Deletion)
-			default:
-				set.Bad = append(set.Bad, registry.BadRecord{Key: key, Reason: err.Error(), Network: name})
-			}
+			set.Add(key, name, n, err)
 		}
 		return s.dirLocked(networksDir), nil
 	})
