@@ -123,3 +123,34 @@ func TestVersionsAfterAnotherDefinition(t *testing.T) {
 		t.Errorf("%+v", set)
 	}
 }
+
+// parsing is a reader that counts the records that it parses.
+type parsing struct {
+	reader
+	records *int
+}
+
+func (p parsing) Parse(h held) *belief.Record {
+	*p.records++
+	return p.reader.Parse(h)
+}
+
+// TestOneChangeParsesOneLease: a client that follows the leases parses those that have changed, and no others.
+func TestOneChangeParsesOneLease(t *testing.T) {
+	t.Parallel()
+	v := newViewed(t, `{"type":"vxlan","vni":1}`)
+	for i, want := range []int{2, 1, 1, 0} {
+		parsed := 0
+		read := parsing{reader{v.conn.keys, v.n}, &parsed}
+		if _, _, _, err := v.conn.views.leases(v.n.Name).Compare(v.tree, v.n, read, belief.Options{Settle: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		if parsed != want {
+			t.Errorf("after change %d: %d records were parsed, want %d", i, parsed, want)
+		}
+		if i < 2 {
+			changed := v.lease(t, 1400+i, v.tree.Revision+1)
+			v.tree = v.tree.Apply(replica.Change[*record]{Key: changed.key, Revision: changed.modified, Record: changed})
+		}
+	}
+}
