@@ -117,6 +117,7 @@ func TestLogin(t *testing.T) {
 	calls.Wait()
 	l.wantTokens(1)
 	lease := acquire(t, c, n, 0)
+	c.Reconnect() // the client stays usable, with its token
 	if next, err := c.RenewLogin(ctx); err != nil || !next.IsZero() {
 		t.Errorf("a token that does not expire is to be renewed at %s, %v", next, err)
 	}

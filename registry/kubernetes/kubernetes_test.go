@@ -216,6 +216,8 @@ func testTwoHosts(t *testing.T, c *cluster) {
 	c.add(t, "unused", nil, "10.244.9.0/24")
 	acquire(t, a, claim(t, "host-a", 1))
 	await(t, b, "host-a 10.244.7.0/24")
+	a.Reconnect() // the clients stay usable
+	b.Reconnect()
 	acquire(t, b, claim(t, "host-b", 2))
 	await(t, a, "host-b 10.244.0.0/24", "host-a 10.244.7.0/24")
 	holders, err := a.Holders(t.Context(), DefaultNetwork)
