@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/examine"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/paths"
 	"github.com/lenonet/leno/agent/probe"
@@ -43,8 +45,34 @@ func newDiagnostics(log hclog.Logger, o Options, env *network.Deps, s *settings,
 		Events:   env.Reports.Events,
 		Changed:  env.Reports.Changed,
 		Interval: func() time.Duration { return s.get().ProbeInterval },
+		Summary:  d.summary,
 	})
 	return d
+}
+
+// summary returns what this host says of itself in a network to the other hosts, without what it knows of the paths.
+func (d *diagnostics) summary(name string) api.HostSummary {
+	out := api.HostSummary{Version: d.options.Version, Health: api.Passing}
+	report, _ := d.env.Reports.Health.Report()
+	checks := report.Checks
+	for _, n := range report.Networks {
+		if n.Network == name {
+			checks = slices.Concat(checks, n.Checks)
+		}
+	}
+	for _, c := range checks {
+		if health.Severity(c.Status) > health.Severity(out.Health) {
+			out.Health, out.Reason = c.Status, c.Reason
+		}
+	}
+	if run, ok := d.networks.get(name); ok {
+		s := run.Status()
+		out.Backend, out.MTU = s.Definition.Backend.Type, s.Local.MTU
+		if addresses := s.Local.Underlay.Addresses; len(addresses) > 0 {
+			out.PublicIP = addresses[0].String()
+		}
+	}
+	return out
 }
 
 // examine diagnoses this host, unless another examination is running.

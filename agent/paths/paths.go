@@ -65,19 +65,24 @@ type Options struct {
 	Events   *events.Log
 	Changed  *watch.Value[struct{}] // set when the state of a path changed
 	Interval func() time.Duration   // the shortest one from one probe of a peer to the next; 0 switches the tests off
+
+	// Summary returns what this host says of itself in a network to its peers. Run adds what it knows of the paths.
+	Summary func(network string) api.HostSummary
 }
 
 // Monitor tests the paths to the peers of all networks. It is safe for concurrent use.
 type Monitor struct {
 	o Options
 
-	mu    sync.Mutex
-	paths map[string]map[netip.Prefix]api.PeerPath // by network and first subnet; the inner maps are never changed
+	mu        sync.Mutex
+	paths     map[string]map[netip.Prefix]api.PeerPath // by network and first subnet; the inner maps are never changed
+	summaries map[string]map[netip.Prefix]api.HostSummary
 }
 
 // New returns a Monitor.
 func New(o Options) *Monitor {
-	return &Monitor{o: o, paths: map[string]map[netip.Prefix]api.PeerPath{}}
+	return &Monitor{o: o, paths: map[string]map[netip.Prefix]api.PeerPath{},
+		summaries: map[string]map[netip.Prefix]api.HostSummary{}}
 }
 
 // Of returns what is known of the paths to the peers of a network, by their first subnets. The caller must not change the
@@ -86,6 +91,14 @@ func (m *Monitor) Of(network string) map[netip.Prefix]api.PeerPath {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.paths[network]
+}
+
+// Summaries returns the last summary that each peer of a network has sent, by the first subnet of the peer. There is none
+// of a peer that has sent none to this process. The caller must not change the map.
+func (m *Monitor) Summaries(network string) map[netip.Prefix]api.HostSummary {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.summaries[network]
 }
 
 // Run tests the paths until ctx ends, whose error it returns.
