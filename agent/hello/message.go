@@ -1,0 +1,159 @@
+package hello
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/lenonet/leno/api"
+)
+
+const (
+	// version is the first byte of each message. Messages of other versions are ignored.
+	version = 1
+
+	headerLen  = 32
+	maxSummary = 1000 // bytes
+	maxMessage = headerLen + maxSummary
+
+	// longestPause is the longest pause that is believed.
+	longestPause = 15 * time.Minute
+
+	// Limits of what a summary says. Longer texts and lists are cut, by the sender and by the receiver.
+	maxWord   = 64 // bytes
+	maxReason = 200
+	maxLost   = 10
+)
+
+// Bits of the second byte.
+const (
+	flagAsks    = 1 << iota // the receiver is to answer
+	flagCurrent             // the receiver has the sender's present summary, without or with this message
+)
+
+// message is the only kind of message. All numbers are big-endian:
+//
+//	0   version     1 byte
+//	1   flags       1 byte
+//	2   pause       2 bytes, seconds
+//	4   seq         4 bytes
+//	8   nonce       8 bytes
+//	16  echo        8 bytes
+//	24  last        4 bytes
+//	28  received    4 bytes
+//	32  summary     JSON, at most 1,000 bytes; may be empty
+type message struct {
+	asks    bool
+	current bool          // see flagCurrent
+	pause   time.Duration // within which the sender asks again
+	seq     uint32        // counts the sender's messages to the receiver, from 1
+	nonce   uint64        // of the sender's process, never 0
+	echo    uint64        // the receiver's nonce, 0 if the sender has received nothing of it lately
+
+	// What the sender has received of the process that echo names: the highest sequence number, and bit i for last-i.
+	last, received uint32
+
+	summary []byte
+}
+
+var errMessage = errors.New("not a message of this version")
+
+// marshal returns the message in its wire format.
+func (m message) marshal() []byte {
+	out := make([]byte, headerLen, headerLen+len(m.summary))
+	out[0] = version
+	if m.asks {
+		out[1] |= flagAsks
+	}
+	if m.current {
+		out[1] |= flagCurrent
+	}
+	binary.BigEndian.PutUint16(out[2:], uint16(min(m.pause/time.Second, 1<<16-1)))
+	binary.BigEndian.PutUint32(out[4:], m.seq)
+	binary.BigEndian.PutUint64(out[8:], m.nonce)
+	binary.BigEndian.PutUint64(out[16:], m.echo)
+	binary.BigEndian.PutUint32(out[24:], m.last)
+	binary.BigEndian.PutUint32(out[28:], m.received)
+	return append(out, m.summary...)
+}
+
+// parse is the reverse of marshal. It does not look into the summary.
+func parse(b []byte) (message, error) {
+	if len(b) < headerLen || len(b) > maxMessage || b[0] != version {
+		return message{}, errMessage
+	}
+	m := message{
+		asks:     b[1]&flagAsks != 0,
+		current:  b[1]&flagCurrent != 0,
+		pause:    min(time.Duration(binary.BigEndian.Uint16(b[2:]))*time.Second, longestPause),
+		seq:      binary.BigEndian.Uint32(b[4:]),
+		nonce:    binary.BigEndian.Uint64(b[8:]),
+		echo:     binary.BigEndian.Uint64(b[16:]),
+		last:     binary.BigEndian.Uint32(b[24:]),
+		received: binary.BigEndian.Uint32(b[28:]),
+		summary:  b[headerLen:],
+	}
+	if m.seq == 0 || m.nonce == 0 || m.echo == 0 && (m.last != 0 || m.received != 0) {
+		return message{}, errMessage
+	}
+	return m, nil
+}
+
+// wireSummary is a summary without the time at which a receiver got it.
+type wireSummary struct {
+	api.HostSummary
+	At *time.Time `json:"at,omitempty"`
+}
+
+// marshalSummary returns a summary as it is sent, cut to maxSummary bytes.
+func marshalSummary(s api.HostSummary) []byte {
+	s = cut(s)
+	for {
+		out, err := json.Marshal(wireSummary{HostSummary: s})
+		switch {
+		case err == nil && len(out) <= maxSummary:
+			return out
+		case len(s.Lost) > 0:
+			s.Lost = s.Lost[:len(s.Lost)-1]
+		case s.Reason != "":
+			s.Reason = ""
+		default:
+			return nil
+		}
+	}
+}
+
+// parseSummary reads what another host has sent. Members that it does not know are ignored.
+func parseSummary(b []byte) (api.HostSummary, error) {
+	var w wireSummary
+	err := json.Unmarshal(b, &w)
+	w.HostSummary.At = time.Time{}
+	return cut(w.HostSummary), err
+}
+
+// cut returns a summary within its limits: texts may come from another host and are shown to people.
+func cut(s api.HostSummary) api.HostSummary {
+	s.Version, s.Backend, s.PublicIP = text(s.Version, maxWord), text(s.Backend, maxWord), text(s.PublicIP, maxWord)
+	s.Health, s.Reason = text(s.Health, maxWord), text(s.Reason, maxReason)
+	s.MTU, s.Peers, s.Reached = max(s.MTU, 0), max(s.Peers, 0), max(s.Reached, 0)
+	var lost []string
+	for _, name := range s.Lost[:min(len(s.Lost), maxLost)] {
+		lost = append(lost, text(name, maxWord))
+	}
+	s.Lost = lost
+	return s
+}
+
+// text returns the printable characters of s, at most limit bytes of them.
+func text(s string, limit int) string {
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, s[:min(len(s), limit)])
+}

@@ -1,0 +1,240 @@
+package hello
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+const (
+	// window is the number of the latest messages of a direction that its loss is counted over, and least the number of
+	// those whose fate must be known.
+	window, least = 20, 5
+
+	// lateAfter is how long a message may take before it counts as lost.
+	lateAfter = 2 * time.Second
+
+	// lostInRow is the number of lost messages after which a direction counts as broken, whatever came before.
+	lostInRow = 6
+
+	// silence is how much longer than its pause a peer may be silent before its messages count as lost.
+	silence = 12 * time.Second
+
+	// Received messages of one peer: those above these limits are ignored.
+	mostPerSec, mostAtOnce = 8, 24
+
+	// summaryPause is the shortest time from one summary to the same peer to the next.
+	summaryPause = 30 * time.Second
+)
+
+// peer counts the messages to and from one address of a peer. It knows nothing of sockets.
+type peer struct {
+	// What this process has sent.
+	seq   uint32
+	sent  [32]time.Time // of the last messages, by the sequence number modulo 32
+	floor uint32        // messages up to this one do not count any more
+
+	// What the peer said last about it, and when.
+	acked, ackBits uint32
+	ackAt          time.Time
+	arrived        time.Time // when the latest message that is known to have arrived was sent
+
+	// What has arrived of the peer's process.
+	nonce      uint64 // 0 for none
+	former     uint64 // of its process before
+	last, bits uint32
+	base       uint32 // messages up to this one do not count
+	heard      time.Time
+	asked      time.Time // when its last question arrived
+	pause      time.Duration
+
+	summary api.HostSummary
+
+	// Which of our summaries it has, by their number, and the last message with one.
+	told, telling int
+	tellingSeq    uint32
+	toldAt        time.Time
+
+	tokens   float64 // messages that may arrive now
+	refilled time.Time
+}
+
+// View is what is known of one address of a peer.
+type View struct {
+	Heard   time.Time // when its last message arrived, zero for never
+	Asked   time.Time // when its last question arrived
+	Arrived time.Time // when the latest message that is known to have reached it was sent
+
+	// The loss of each direction over the last 20 messages, 0 to 1; nil if it is not known.
+	ToPeer, FromPeer *float64
+
+	Summary api.HostSummary // At is when the peer last confirmed it, zero if it has sent none
+}
+
+func (p *peer) view(now time.Time) View {
+	return View{Heard: p.heard, Asked: p.asked, Arrived: p.arrived, ToPeer: p.lossTo(now), FromPeer: p.lossFrom(now),
+		Summary: p.summary}
+}
+
+// isSilent reports whether nothing has arrived for longer than the peer said.
+func (p *peer) isSilent(now time.Time) bool { return now.Sub(p.heard) > p.pause+silence }
+
+// admits reports whether one more message of the peer may be read now.
+func (p *peer) admits(now time.Time) bool {
+	if p.refilled.IsZero() {
+		p.tokens = mostAtOnce
+	}
+	p.tokens = min(mostAtOnce, p.tokens+now.Sub(p.refilled).Seconds()*mostPerSec)
+	p.refilled = now
+	if p.tokens < 1 {
+		return false
+	}
+	p.tokens--
+	return true
+}
+
+// next returns the message that is sent now, without its summary.
+func (p *peer) next(now time.Time, nonce uint64) message {
+	p.seq++
+	p.sent[p.seq%32] = now
+	m := message{seq: p.seq, nonce: nonce}
+	if p.nonce != 0 && !p.isSilent(now) {
+		m.echo, m.last, m.received = p.nonce, p.last, p.bits
+	}
+	return m
+}
+
+// answerOther returns the answer to a process that does not count yet. It takes no sequence number, because the process
+// that counts does not get it.
+func (p *peer) answerOther(m message, nonce uint64) message {
+	return message{seq: max(p.seq, 1), nonce: nonce, echo: m.nonce, last: m.seq, received: 1}
+}
+
+// receive counts a message of the peer. own is the nonce of this process. It reports whether the message is one that
+// this process can believe: not a repeated one, not one of a former process, and no answer to someone else.
+func (p *peer) receive(m message, own uint64, now time.Time) bool {
+	isToUs := m.echo == own
+	switch {
+	case m.nonce == own, m.nonce == p.former, !m.asks && !isToUs, isToUs && m.last > p.seq:
+		return false
+	case m.nonce != p.nonce && (p.nonce == 0 || isToUs || p.isSilent(now)):
+		p.former, p.nonce = p.nonce, m.nonce
+		p.last, p.bits, p.base = m.seq-1, 0, m.seq-1
+		p.acked, p.ackBits, p.ackAt = 0, 0, time.Time{}
+		p.floor, p.told = p.seq, 0
+	case m.nonce != p.nonce:
+		return true // a new process, perhaps: it is answered, and counts when it echoes that
+	}
+	isLatest := m.seq > p.last
+	if !p.count(m.seq) {
+		return false
+	}
+	p.heard, p.pause = now, m.pause
+	if m.asks {
+		p.asked = now
+	}
+	if isLatest && (isToUs || m.echo == 0) {
+		p.acknowledge(m, now)
+	}
+	return true
+}
+
+// count counts a message that has arrived. It reports false for a repeated or very late one.
+func (p *peer) count(seq uint32) bool {
+	if seq > p.last {
+		p.bits = p.bits<<min(seq-p.last, 32) | 1
+		p.last = seq
+		return true
+	}
+	bit := uint32(1) << min(p.last-seq, 31)
+	if p.last-seq > 31 || p.bits&bit != 0 {
+		return false
+	}
+	p.bits |= bit
+	p.base = min(p.base, seq-1)
+	return true
+}
+
+// acknowledge takes over what a message says of those that this process has sent. One without an echo says that none
+// has arrived.
+func (p *peer) acknowledge(m message, now time.Time) {
+	p.acked, p.ackBits, p.ackAt = m.last, m.received, now
+	if m.last != 0 && p.seq-m.last < uint32(len(p.sent)) {
+		p.arrived = p.sent[m.last%32]
+	}
+	if d := m.last - p.tellingSeq; p.telling != 0 && m.last >= p.tellingSeq && d < 32 && m.received>>d&1 != 0 {
+		p.told = p.telling
+	}
+}
+
+// forget makes the messages so far count no more.
+func (p *peer) forget() { p.floor, p.base = p.seq, p.last }
+
+// lossTo returns the loss of the direction to the peer, nil if the peer has not said enough about it lately.
+func (p *peer) lossTo(now time.Time) *float64 {
+	if p.ackAt.IsZero() || p.isSilent(now) {
+		return nil
+	}
+	known, lost, isRow := 0, 0, true
+	for i := range min(uint32(len(p.sent)), p.seq-p.floor) {
+		seq := p.seq - i
+		isLost := true
+		switch {
+		case seq <= p.acked:
+			d := p.acked - seq
+			isLost = d >= 32 || p.ackBits>>d&1 == 0
+		case p.ackAt.Sub(p.sent[seq%32]) < lateAfter:
+			continue // it may be under way
+		}
+		known++
+		isRow = isRow && isLost
+		if isLost {
+			lost++
+		}
+		if isRow && lost == lostInRow {
+			return ratio(1, 1)
+		}
+		if known == window {
+			break
+		}
+	}
+	if known < least {
+		return nil
+	}
+	return ratio(lost, known)
+}
+
+// lossFrom returns the loss of the direction from the peer, nil if too few of its messages have arrived.
+func (p *peer) lossFrom(now time.Time) *float64 {
+	if p.heard.IsZero() {
+		return nil
+	}
+	if p.isSilent(now) {
+		return ratio(1, 1)
+	}
+	n := int(min(window, p.last-p.base))
+	if n < least {
+		return nil
+	}
+	return ratio(n-bits.OnesCount32(p.bits&(1<<n-1)), n)
+}
+
+func ratio(part, whole int) *float64 {
+	out := float64(part) / float64(whole)
+	return &out
+}
+
+// hear takes over what a message says of the peer's host. A summary that cannot be read changes nothing.
+func (p *peer) hear(m message, now time.Time) {
+	if len(m.summary) > 0 {
+		s, err := parseSummary(m.summary)
+		if err != nil {
+			return
+		}
+		p.summary = s
+		p.summary.At = now
+	} else if m.current && !p.summary.At.IsZero() {
+		p.summary.At = now
+	}
+}
