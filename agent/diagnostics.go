@@ -36,11 +36,13 @@ func newDiagnostics(log hclog.Logger, o Options, env *network.Deps, s *settings,
 		Networks: func() (out []paths.Network) {
 			for _, run := range ns.all() {
 				list := func() []api.Peer { return run.Peers().Peers }
-				out = append(out, paths.Network{Name: run.Local().Name, Host: run.Probed, Peers: list})
+				out = append(out, paths.Network{Name: run.Local().Name, Node: env.Identity.Get().Node, Host: run.Probed,
+					Peers: list})
 			}
 			return out
 		},
 		Probe:    o.Probe,
+		Listen:   o.Listen,
 		Health:   env.Reports.Health,
 		Events:   env.Reports.Events,
 		Changed:  env.Reports.Changed,

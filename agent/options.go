@@ -10,6 +10,7 @@ import (
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
+	"github.com/lenonet/leno/agent/hello"
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/probe"
@@ -55,6 +56,9 @@ type Options struct {
 
 	// Probe sends packets to peers and returns what they answered, as probe.Run does.
 	Probe func(ctx context.Context, h probe.Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error)
+
+	// Listen opens a socket for messages of other hosts' agents, as hello.ListenUDP does.
+	Listen hello.Listen
 
 	// InTheWay finds the rules of this host that block containers' packets or the datagrams between hosts, as
 	// foreign.Find does.
@@ -127,6 +131,9 @@ func (o *Options) setDefaults(c config.Config) error {
 	}
 	if o.Probe == nil {
 		o.Probe = probe.Run
+	}
+	if o.Listen == nil {
+		o.Listen = hello.ListenUDP
 	}
 	if o.InTheWay == nil {
 		o.InTheWay = foreign.Find

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -280,6 +281,11 @@ type PeerPath struct {
 	Loss   float64   `json:"loss"`             // lost ones of the last 20 small packets, 0 to 1
 	RTT    float64   `json:"rtt_seconds"`      // mean round trip of the last small packets, 0 before the first answer
 	MTU    int       `json:"mtu,omitempty"`    // bytes; the largest packet that was answered
+
+	// The loss of each direction alone, 0 to 1, by the last 20 messages of the agents to each other. It is nil if it is not
+	// known.
+	ToPeer   *float64 `json:"to_peer,omitempty"`
+	FromPeer *float64 `json:"from_peer,omitempty"`
 }
 
 // Summary returns the state of a path with the number that describes it, "-" for none.
@@ -297,6 +303,18 @@ func (p *PeerPath) Summary() string {
 		return fmt.Sprintf("reached, %.1f ms", 1000*p.RTT)
 	}
 	return p.State
+}
+
+// Directions returns the loss of each direction in which packets are lost, as in "to peer 100 %, from peer 5 %", "" for none.
+func (p *PeerPath) Directions() string {
+	var out []string
+	if p != nil && p.ToPeer != nil && *p.ToPeer > 0 {
+		out = append(out, fmt.Sprintf("to peer %.0f %%", 100**p.ToPeer))
+	}
+	if p != nil && p.FromPeer != nil && *p.FromPeer > 0 {
+		out = append(out, fmt.Sprintf("from peer %.0f %%", 100**p.FromPeer))
+	}
+	return strings.Join(out, ", ")
 }
 
 // HostSummary is what a host's agent says of itself in one network.

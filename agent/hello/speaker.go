@@ -179,8 +179,8 @@ func (s *Speaker) socket(to netip.Addr) Socket {
 	return nil
 }
 
-// tell adds to a message what it says of this host, with the summary if the peer does not have it and it fits into room.
-// The caller holds mu.
+// tell adds to a message what it says of this host, with the summary if the peer has been heard and does not have it, and
+// it fits into room. The caller holds mu.
 func (s *Speaker) tell(p *peer, m *message, room int, now time.Time) {
 	m.pause = s.pause
 	m.current = p.told == s.number
@@ -189,7 +189,7 @@ func (s *Speaker) tell(p *peer, m *message, room int, now time.Time) {
 	}
 	s.spare = min(s.spare+now.Sub(s.refilled).Seconds()*s.bytesPerSec, firstSummaries*s.bytesPerSec)
 	s.refilled = now
-	if m.current || len(s.summary) > room || float64(len(s.summary)) > s.spare ||
+	if m.echo == 0 || m.current || len(s.summary) > room || float64(len(s.summary)) > s.spare ||
 		p.telling == s.number && now.Sub(p.toldAt) < summaryPause {
 		return
 	}

@@ -28,6 +28,7 @@ type path struct {
 
 	next   string // the state that the latest probes agree on, if it is another one than shown.State
 	agreed int    // how many of them do, without a break
+	isDown bool   // the latest probe of a silent path found the host silent outside the overlay too
 
 	sent     int       // packets in results, at most window
 	results  uint      // one bit for each small packet, the latest in the lowest bit: 1 for a lost one
@@ -123,6 +124,7 @@ func (p *path) read(result api.PeerProbe) (found api.PeerPath, isFullTested bool
 	isShort := p.shown.State == api.PathShort && !isFullTested // nothing is known of its end
 	switch {
 	case len(silent) > 0:
+		p.isDown = isSilentOutside(result)
 		found.State, found.Reason = api.PathLost, describeSilence(result, silent, all)
 	case len(short) > 0:
 		found.State, found.Reason = api.PathShort, strings.Join(short, ", ")
@@ -157,16 +159,21 @@ func describeSilence(result api.PeerProbe, silent, all []string) string {
 	if len(silent) < len(all) {
 		text = "no " + strings.Join(silent, " or ") + " packet is answered"
 	}
+	if isSilentOutside(result) {
+		return text + ", also outside the overlay"
+	}
+	return text
+}
+
+// isSilentOutside reports whether a host was probed outside the overlay and did not answer.
+func isSilentOutside(result api.PeerProbe) bool {
 	isProbed, isSilent := false, true
 	for _, w := range result.Ways {
 		if w.Path == api.PathUnderlay && w.NotProbed == "" {
 			isProbed, isSilent = true, isSilent && w.Largest == 0
 		}
 	}
-	if isProbed && isSilent {
-		return text + ", also outside the overlay"
-	}
-	return text
+	return isProbed && isSilent
 }
 
 func smaller(a, b int) int {

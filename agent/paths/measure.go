@@ -31,6 +31,7 @@ func Measure(to *telemetry.Reading, network string, all map[netip.Prefix]api.Pee
 	for _, state := range []string{api.PathReached, api.PathLossy, api.PathShort, api.PathLost, untested} {
 		to.Gauge(telemetry.PathPeers, float64(counts[state]), network, state)
 	}
+	measureUnreachable(to, network, all)
 	measureSpread(to, telemetry.PathRoundTrip, network, trips)
 	measureSpread(to, telemetry.PathLoss, network, losses)
 }
@@ -43,4 +44,24 @@ func measureSpread(to *telemetry.Reading, metric, network string, values []float
 	slices.Sort(values)
 	to.Gauge(metric, values[len(values)/2], network, "median")
 	to.Gauge(metric, values[len(values)-1], network, "worst")
+}
+
+// measureUnreachable adds the number of peers to which or from which all packets are lost.
+func measureUnreachable(to *telemetry.Reading, network string, all map[netip.Prefix]api.PeerPath) {
+	counts := map[string]int{}
+	for _, p := range all {
+		isTo, isFrom := valueOf(p.ToPeer) == 1, valueOf(p.FromPeer) == 1
+		switch {
+		case p.State != api.PathLost:
+		case isTo:
+			counts["to_peer"]++
+		case isFrom:
+			counts["from_peer"]++
+		default:
+			counts["unknown"]++
+		}
+	}
+	for _, direction := range []string{"to_peer", "from_peer", "unknown"} {
+		to.Gauge(telemetry.PathUnreachable, float64(counts[direction]), network, direction)
+	}
 }

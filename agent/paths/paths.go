@@ -6,13 +6,14 @@
 // in a row agree (judge), so a single lost packet changes nothing. A path that is not in order, or may be about to
 // change, is probed every few seconds, with more small packets, and also outside the overlay. The number of such paths and
 // the packets to all others are bounded: a network of any size needs at most 20 kbit/s, and 40 while packets are lost.
+//
+// The agents of both sides also speak with each other (package hello). This says in which direction packets are lost, and
+// what the other host says of itself. It alone never makes a path one that is not in order.
 package paths
 
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/lenonet/leno/agent/events"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/hello"
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/watch"
@@ -37,10 +39,13 @@ const (
 	// mostSuspicious bounds the suspicious paths of a network that are probed in one pass.
 	mostSuspicious = 16
 
-	// small is the size of a small packet, bytes. Of the bytes that may be sent each second, half are for small packets
-	// and half for full ones.
+	// small is the size of a small packet, bytes. The bytes that may be sent each second are shared by small packets, full
+	// ones, and messages to the peers' agents, half of which are for summaries.
 	small       = 64
-	bytesPerSec = 2500
+	bytesPerSec = smallPerSec + fullPerSec + 2*helloPerSec
+	smallPerSec = 1000
+	fullPerSec  = 900
+	helloPerSec = 300
 
 	// longestPass bounds a pass over one network, for which the others wait.
 	longestPass = 15 * time.Second
@@ -52,6 +57,7 @@ const (
 // Network is one network of this host.
 type Network struct {
 	Name  string
+	Node  string                     // this host's
 	Host  func() (probe.Host, error) // an error means that there is nothing to send from
 	Peers func() []api.Peer
 }
@@ -61,6 +67,7 @@ type Options struct {
 	Log      hclog.Logger
 	Networks func() []Network
 	Probe    func(ctx context.Context, h probe.Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error)
+	Listen   hello.Listen
 	Health   *health.Board
 	Events   *events.Log
 	Changed  *watch.Value[struct{}] // set when the state of a path changed
@@ -104,22 +111,31 @@ func (m *Monitor) Summaries(network string) map[netip.Prefix]api.HostSummary {
 // Run tests the paths until ctx ends, whose error it returns.
 func (m *Monitor) Run(ctx context.Context) error {
 	networks := map[string]*network{}
+	defer func() {
+		for _, n := range networks {
+			n.leave()
+		}
+	}()
 	for {
 		current := map[string]*network{}
 		var wg sync.WaitGroup
 		for _, n := range m.o.Networks() {
 			state := networks[n.Name]
 			if state == nil {
-				state = &network{m: m, peers: map[netip.Prefix]*peer{}}
+				state = &network{
+					m:       m,
+					peers:   map[netip.Prefix]*peer{},
+					speaker: hello.NewSpeaker(m.o.Listen, helloPerSec),
+				}
 			}
 			state.Network = n
 			current[n.Name] = state
 			wg.Go(func() { state.pass(ctx) })
 		}
 		wg.Wait()
-		for name := range networks {
+		for name, n := range networks {
 			if current[name] == nil {
-				m.publish(name, nil)
+				n.leave()
 			}
 		}
 		networks = current
@@ -133,15 +149,16 @@ func (m *Monitor) Run(ctx context.Context) error {
 	}
 }
 
-// publish makes paths those of a network.
-func (m *Monitor) publish(name string, paths map[netip.Prefix]api.PeerPath) {
+// publish makes paths and summaries those of a network.
+func (m *Monitor) publish(name string, paths map[netip.Prefix]api.PeerPath, summaries map[netip.Prefix]api.HostSummary) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if paths == nil {
 		delete(m.paths, name)
+		delete(m.summaries, name)
 		return
 	}
-	m.paths[name] = paths
+	m.paths[name], m.summaries[name] = paths, summaries
 }
 
 // network is what Run knows of one network. One goroutine at a time uses it.
@@ -151,13 +168,20 @@ type network struct {
 	peers map[netip.Prefix]*peer // by first subnet
 	from  probe.Host             // as it was in the last pass
 	err   error                  // of the last probe for which packets were due
+
+	speaker  *hello.Speaker
+	speakErr error // of its last Follow
 }
 
 // peer is one peer and the path to it.
 type peer struct {
 	path
 	api.Peer
-	reported string // the state of the path that tell has seen last
+	reported api.PeerPath // what tell has seen last
+
+	addrs   []netip.Addr // that the host has in the overlay, in the families of this host
+	asked   time.Time    // when this host sent it the last question
+	summary api.HostSummary
 }
 
 // isSame reports whether packets to a peer take the same way as before.
@@ -173,8 +197,7 @@ func (n *network) pass(ctx context.Context) {
 	host, err := n.Host()
 	host.NoDetours = true // those packets are plain, and must not leave the host without being asked for
 	if err != nil || interval == 0 || host.Backend == "alloc" {
-		clear(n.peers)
-		n.m.publish(n.Name, nil)
+		n.leave()
 		board.Clear(n.Name, health.Paths)
 		return
 	}
@@ -184,6 +207,7 @@ func (n *network) pass(ctx context.Context) {
 	}
 	n.from = host
 	n.follow(interval)
+	n.speak(ctx, host, interval)
 	call, cancel := context.WithTimeout(ctx, longestPass)
 	defer cancel()
 	isDue, err := n.probe(call, host, interval)
@@ -196,14 +220,27 @@ func (n *network) pass(ctx context.Context) {
 		}
 		n.err = err
 	}
-	paths := map[netip.Prefix]api.PeerPath{}
+	paths, summaries := map[netip.Prefix]api.PeerPath{}, map[netip.Prefix]api.HostSummary{}
 	for subnet, p := range n.peers {
-		paths[subnet] = p.shown
+		n.hear(p)
+		paths[subnet] = p.result()
+		if !p.summary.At.IsZero() {
+			summaries[subnet] = p.summary
+		}
 	}
-	n.m.publish(n.Name, paths)
+	n.m.publish(n.Name, paths, summaries)
 	n.tell()
 	status, reason := n.judge()
 	board.Update(n.Name, health.Paths, status, reason)
+}
+
+// leave ends the tests of a network.
+func (n *network) leave() {
+	clear(n.peers)
+	n.m.publish(n.Name, nil, nil)
+	if err := n.speaker.Follow(context.Background(), hello.State{}); err != nil {
+		n.m.o.Log.Warn("the sockets of the tests of paths could not be closed", "network", n.Name, "error", err)
+	}
 }
 
 // follow takes over the peers that are in the datapath now. Those that are new, or take another way, are due, spread
@@ -224,15 +261,19 @@ func (n *network) follow(interval time.Duration) {
 		state.Peer = p
 		n.peers[p.Subnets[0]] = state
 	}
-	step := n.every(interval, small) / time.Duration(max(len(n.peers), 1))
+	count := time.Duration(max(len(n.peers), 1))
+	step, every := n.every(interval, small, smallPerSec)/count, n.every(interval, hello.MessageLen, helloPerSec)
 	for i, p := range fresh {
-		p.due = now.Add(time.Duration(max(0, i-mostSuspicious)) * step)
+		turn := time.Duration(max(0, i-mostSuspicious))
+		p.due = now.Add(turn * step)
+		p.asked = now.Add(turn*(every/count) - every)
+		n.forget(p)
 	}
 }
 
-// every returns the time from one packet of a size to a peer to the next.
-func (n *network) every(interval time.Duration, size int) time.Duration {
-	return max(interval, time.Duration(len(n.peers)*size)*time.Second*2/bytesPerSec)
+// every returns the time from one packet of a size to a peer to the next, if so many bytes a second are for such packets.
+func (n *network) every(interval time.Duration, size, perSec int) time.Duration {
+	return max(interval, time.Duration(len(n.peers)*size)*time.Second/time.Duration(perSec))
 }
 
 // probe probes the peers that are due, and reports whether there were any. It sends small packets to most of them, full
@@ -248,7 +289,7 @@ func (n *network) probe(ctx context.Context, host probe.Host, interval time.Dura
 		case isSuspicious:
 			suspicious = append(suspicious, p)
 		case now.Before(p.due):
-		case now.Sub(p.lastFull) >= n.every(interval, host.MTU):
+		case now.Sub(p.lastFull) >= n.every(interval, host.MTU, fullPerSec):
 			full = append(full, p)
 		default:
 			plain = append(plain, p)
@@ -274,109 +315,56 @@ func (n *network) probe(ctx context.Context, host probe.Host, interval time.Dura
 	}
 	overlay := host
 	overlay.OnlyOverlay = true
-	errs := make([]error, 3)
+	oneSmall := api.ProbeRequest{Count: 1, Small: small, Full: small}
+	manySmall := api.ProbeRequest{Count: 5, Small: small, Full: small}
+	sets := []struct {
+		host    probe.Host
+		peers   []*peer
+		request api.ProbeRequest
+		results []api.PeerProbe
+		err     error
+	}{
+		{host: overlay, peers: plain, request: oneSmall},
+		{host: overlay, peers: full, request: api.ProbeRequest{Count: 1, Small: small}},
+		{host: host, peers: suspicious, request: manySmall},
+	}
 	var wg sync.WaitGroup
-	wg.Go(func() {
-		errs[0] = n.send(ctx, overlay, plain, api.ProbeRequest{Count: 1, Small: small, Full: small}, n.every(interval, small))
-	})
-	wg.Go(func() {
-		errs[1] = n.send(ctx, overlay, full, api.ProbeRequest{Count: 1, Small: small}, n.every(interval, small))
-	})
-	wg.Go(func() {
-		errs[2] = n.send(ctx, host, suspicious, api.ProbeRequest{Count: 5, Small: small, Full: small}, n.every(interval, small))
-	})
+	wg.Go(func() { n.ask(ctx, interval, suspicious) })
+	for i := range sets {
+		set := &sets[i]
+		wg.Go(func() { set.results, set.err = n.send(ctx, set.host, set.peers, set.request) })
+	}
 	wg.Wait()
-	return len(plain)+len(full)+len(suspicious) > 0, cmp.Or(errs[0], errs[1], errs[2])
+	for _, set := range sets {
+		for i, p := range set.peers {
+			p.due = time.Now().Add(n.every(interval, small, smallPerSec))
+			if set.err == nil && ctx.Err() == nil {
+				n.count(p, set.results[i], now)
+			}
+		}
+		isDue, err = isDue || len(set.peers) > 0, cmp.Or(err, set.err)
+	}
+	return isDue, err
 }
 
-// send probes peers and judges the answers.
-func (n *network) send(
-	ctx context.Context, host probe.Host, peers []*peer, r api.ProbeRequest, interval time.Duration,
-) error {
+// send probes peers.
+func (n *network) send(ctx context.Context, host probe.Host, peers []*peer, r api.ProbeRequest) ([]api.PeerProbe, error) {
 	if len(peers) == 0 {
-		return nil
+		return nil, nil
 	}
 	list := make([]api.Peer, len(peers))
 	for i, p := range peers {
 		list[i] = p.Peer
 	}
 	out, err := n.m.o.Probe(ctx, host, list, r)
-	now := time.Now()
-	for i, p := range peers {
-		p.due = now.Add(interval)
-		if err == nil && ctx.Err() == nil {
-			p.judge(out.Peers[i], now)
-		}
-	}
-	return err
+	return out.Peers, err
 }
 
-// tell adds an event for each path whose state has changed, except for one that was found in order at its first test.
-func (n *network) tell() {
-	isChanged := false
-	for _, subnet := range slices.SortedFunc(maps.Keys(n.peers), netip.Prefix.Compare) {
-		p := n.peers[subnet]
-		node, now, before := p.Node, p.shown, p.reported
-		if before == now.State {
-			continue
-		}
-		isChanged, p.reported = true, now.State
-		e := api.Event{
-			Network:  n.Name,
-			Kind:     api.EventPath,
-			Severity: api.Info,
-			Message:  "packets reach " + node,
-			Fields:   map[string]string{"node": node, "state": now.State},
-		}
-		switch {
-		case now.State != api.PathReached:
-			e.Severity, e.Message = api.Warning, fmt.Sprintf("packets to %s are lost: %s", node, now.Reason)
-		case before == "":
-			continue
-		}
-		n.m.o.Events.Add(e)
+// count counts the result of a probe. began is when the pass began: a peer whose agent has answered since is reached,
+// whatever its kernel answers.
+func (n *network) count(p *peer, result api.PeerProbe, began time.Time) {
+	result.Reached = result.Reached || n.isAnsweredSince(p, began)
+	if p.judge(result, time.Now()) && p.shown.State == api.PathReached {
+		n.forget(p) // what was lost before says nothing about the path now
 	}
-	if isChanged {
-		n.m.o.Changed.Set(struct{}{})
-	}
-}
-
-// judge returns the result of the health check. Only peers that hold their leases count: a host without one may be gone.
-func (n *network) judge() (status, reason string) {
-	var peers []*peer
-	untested := 0
-	for _, p := range n.peers {
-		if p.Held {
-			peers = append(peers, p)
-			if p.shown.State == "" {
-				untested++
-			}
-		}
-	}
-	bad, failure := worst(peers), ""
-	if n.err != nil {
-		failure = "not tested now: " + n.err.Error()
-	}
-	switch {
-	case len(peers) == 0:
-		return api.Passing, "there are no other hosts"
-	case len(bad) == 0 && failure != "":
-		return api.Passing, failure
-	case len(bad) == 0 && untested > 0:
-		return api.Passing, fmt.Sprintf("packets reach %d of %d hosts, %d are not tested yet", len(peers)-untested, len(peers),
-			untested)
-	case len(bad) == 0:
-		return api.Passing, fmt.Sprintf("packets reach %d of %d hosts", len(peers), len(peers))
-	}
-	var names []string
-	for _, b := range bad[:min(len(bad), mostNamed)] {
-		names = append(names, fmt.Sprintf("%s (%s)", b.Node, b.shown.Reason))
-	}
-	if more := len(bad) - len(names); more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
-	}
-	if failure != "" {
-		names = append(names, failure)
-	}
-	return api.Warning, fmt.Sprintf("packets are lost to %d of %d hosts: %s", len(bad), len(peers), strings.Join(names, ", "))
 }

@@ -16,9 +16,11 @@ import (
 
 	"github.com/lenonet/leno/agent/events"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/hello"
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/hellotest"
 )
 
 // simulation is a network whose paths lose what a test says.
@@ -36,15 +38,29 @@ type simulation struct {
 	err   error
 	left  bool // this host has left the network
 
+	wire    hellotest.Wire
+	others  map[netip.Addr]*hello.Speaker // the peers' agents, by address
+	closed  map[string]string             // the direction that loses all packets, to or from, by node
+	summary api.HostSummary               // of the peers
+
+	pace     time.Duration // from one question of a peer to the next
+	muted    string        // the direction that loses all messages, to or from
+	filtered bool          // all echo requests in the overlay are lost
+
 	bytes int // sent
 }
 
+// own is the address of this host in the overlay.
+var own = netip.MustParseAddr("10.5.255.0")
+
 func simulate(t *testing.T, peers int) *simulation {
-	s := &simulation{t: t, gone: map[string]bool{}, limit: map[string]int{}, interval: 10 * time.Second}
+	s := &simulation{t: t, gone: map[string]bool{}, limit: map[string]int{}, interval: 10 * time.Second,
+		pace: longestPause, others: map[netip.Addr]*hello.Speaker{}, closed: map[string]string{}}
+	s.wire.Lose = s.loses
 	for i := range peers {
 		s.peers = append(s.peers, api.Peer{
 			Node:    fmt.Sprintf("host-%04d", i),
-			Subnets: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i / 256), byte(i)}), 24)},
+			Subnets: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i / 256), byte(i)}), 32)},
 			Held:    true,
 		})
 	}
@@ -55,6 +71,8 @@ func simulate(t *testing.T, peers int) *simulation {
 		Log:      hclog.NewNullLogger(),
 		Networks: s.networks,
 		Probe:    s.probe,
+		Listen:   s.wire.Listen,
+		Summary:  func(string) api.HostSummary { return api.HostSummary{Version: "1", Health: api.Passing} },
 		Health:   s.board,
 		Events:   s.events,
 		Changed:  watch.New[struct{}](),
@@ -75,7 +93,10 @@ func (s *simulation) networks() []Network {
 	}
 	return []Network{{
 		Name: "n",
-		Host: func() (probe.Host, error) { return probe.Host{Network: "n", Backend: "vxlan", MTU: 1450}, nil },
+		Node: "this",
+		Host: func() (probe.Host, error) {
+			return probe.Host{Network: "n", Backend: "vxlan", MTU: 1450, Subnets: []netip.Prefix{netip.PrefixFrom(own, 24)}}, nil
+		},
 		Peers: func() []api.Peer {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -100,17 +121,60 @@ func (s *simulation) probe(_ context.Context, h probe.Host, peers []api.Peer, r 
 		if limit := s.limit[p.Node]; limit > 0 && r.Full == 0 {
 			w.Full.Answered, w.Largest = 0, limit
 		}
-		if s.gone[p.Node] {
+		if s.gone[p.Node] || s.closed[p.Node] != "" || s.filtered {
 			w = way(to, r.Count, 0, 0)
 		}
 		result := probed(w)
 		if !h.OnlyOverlay {
-			result.Ways = append(result.Ways, api.ProbedWay{Path: api.PathUnderlay, To: to, Largest: 1500})
+			outside := api.ProbedWay{Path: api.PathUnderlay, To: to, Largest: 1500}
+			if s.gone[p.Node] {
+				outside.Largest = 0
+			}
+			result.Ways = append(result.Ways, outside)
 		}
 		s.bytes += w.Small.Sent*w.Small.Bytes + w.Full.Sent*w.Full.Bytes
 		out.Peers = append(out.Peers, result)
 	}
 	return out, nil
+}
+
+// loses reports whether a message is lost on the wire.
+func (s *simulation) loses(from, to netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.peers {
+		switch p.Subnets[0].Addr() {
+		case from:
+			return s.gone[p.Node] || s.closed[p.Node] == "from" || s.muted == "from"
+		case to:
+			return s.gone[p.Node] || s.closed[p.Node] == "to" || s.muted == "to"
+		}
+	}
+	return true
+}
+
+// follow starts the agents of the peers, or tells them what they say of themselves.
+func (s *simulation) follow() {
+	for _, p := range s.peers {
+		a := p.Subnets[0].Addr()
+		if s.others[a] == nil {
+			s.others[a] = hello.NewSpeaker(s.wire.Listen, 1000)
+		}
+		state := hello.State{Own: []netip.Addr{a}, Peers: []netip.Addr{own}, Pause: s.interval, Summary: s.summary}
+		if err := s.others[a].Follow(s.t.Context(), state); err != nil {
+			s.t.Error(err)
+		}
+	}
+}
+
+// converse makes the peers' agents ask this host until ctx ends.
+func (s *simulation) converse(ctx context.Context) {
+	for ctx.Err() == nil {
+		for a := range s.others {
+			s.others[a].Ask(own)
+		}
+		time.Sleep(s.pace)
+	}
 }
 
 // change changes the network.
@@ -142,9 +206,10 @@ func (s *simulation) run(test func()) {
 			s.t.Errorf("Run: %v", err)
 		}
 	})
+	wg.Go(func() { s.converse(ctx) })
+	defer wg.Wait()
+	defer cancel()
 	test()
-	cancel()
-	wg.Wait()
 }
 
 // of returns the path to a host.
@@ -175,7 +240,7 @@ func TestFault(t *testing.T) {
 		reason string
 	}{
 		"a host that does not answer": {func(s *simulation) { s.gone["host-0001"] = true }, api.PathLost,
-			"packets are lost to 1 of 3 hosts: host-0001 (no packet is answered)"},
+			"packets are lost to 1 of 3 hosts: host-0001 (no packet is answered, also outside the overlay)"},
 		"full packets are lost": {func(s *simulation) { s.limit["host-0001"] = 1400 }, api.PathShort,
 			"host-0001 (IPv4 packets above 1400 bytes are lost)"},
 	} {
@@ -199,7 +264,7 @@ func TestFault(t *testing.T) {
 					for _, e := range all {
 						messages = append(messages, e.Message)
 					}
-					if len(messages) != 2 || !strings.Contains(messages[0], "packets to host-0001 are lost") ||
+					if len(messages) != 2 || !strings.Contains(messages[0], "packets are lost between this host and host-0001: ") ||
 						messages[1] != "packets reach host-0001" {
 						t.Errorf("events: %q", messages)
 					}
@@ -217,10 +282,13 @@ func TestBudget(t *testing.T) {
 		for i := range peers / 2 {
 			s.gone[fmt.Sprintf("host-%04d", 2*i)] = true
 		}
+		s.pace = 4 * time.Minute
+		s.follow()
 		s.run(func() {
 			time.Sleep(span)
 			s.change(func() {
-				if rate := float64(s.bytes) / span.Seconds(); rate > 2*bytesPerSec {
+				sent := s.bytes + s.wire.Sent(own)
+				if rate := float64(sent) / span.Seconds(); rate > 2*bytesPerSec {
 					t.Errorf("%.0f bytes a second", rate)
 				}
 			})

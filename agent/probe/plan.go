@@ -39,15 +39,36 @@ type options struct {
 	DirectRouting bool `json:"direct_routing"`
 }
 
-func (p planner) options() options {
+func (h Host) options() options {
 	var o options
-	_ = json.Unmarshal(p.Options, &o) // invalid ones are reported where they are used
+	_ = json.Unmarshal(h.Options, &o) // invalid ones are reported where they are used
 	o.Port = max(o.Port, o.ListenPort)
 	return o
 }
 
 // isRouted reports whether packets between hosts are routed without a tunnel.
-func (p planner) isRouted() bool { return p.Backend == "host-gw" }
+func (h Host) isRouted() bool { return h.Backend == "host-gw" }
+
+// OverlayAddress returns the address in a subnet that its host has itself: the first one, or with a backend without a
+// device the gateway, which the host has if its containers have a bridge.
+func (h Host) OverlayAddress(subnet netip.Prefix) netip.Addr {
+	if h.isRouted() {
+		return subnet.Masked().Addr().Next()
+	}
+	return subnet.Masked().Addr()
+}
+
+// Links returns the devices by which the packets of peers arrive.
+func (h Host) Links() []string {
+	if h.isRouted() {
+		return []string{h.Underlay.Interface}
+	}
+	out := []string{h.Link, backend.SecondLinkName(h.Network), backend.OtherLinkName(h.Network)}
+	if h.options().DirectRouting {
+		out = append(out, h.Underlay.Interface)
+	}
+	return out
+}
 
 // ways returns the paths to probe for a peer: the overlay in each family it has a subnet of, then the underlay by
 // each address that packets to it go to.

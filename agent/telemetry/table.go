@@ -64,6 +64,8 @@ const (
 	PathRoundTrip = "paths.round_trip_seconds"
 	PathLoss      = "paths.loss_ratio"
 
+	PathUnreachable = "paths.unreachable"
+
 	TrafficPackets = "traffic.packets"
 	TrafficBytes   = "traffic.bytes"
 	TrafficDrops   = "traffic.drops"
@@ -124,6 +126,7 @@ func Table() []Metric {
 			Help: "Other hosts to which packets are sent without a handshake; leno status names them."},
 
 		{Name: PathPeers, Kind: Gauge, Labels: and("state"), Help: "Other hosts by the state of the path to them: reached, lossy, short, lost or untested."},
+		{Name: PathUnreachable, Kind: Gauge, Labels: and("direction"), Help: "Other hosts whose path is lost, by the direction in which packets are lost: to_peer, from_peer or unknown."},
 		{Name: PathRoundTrip, Kind: Gauge, Labels: and("stat"), Help: "Round trip of small packets to the other hosts, in seconds: median and worst."},
 		{Name: PathLoss, Kind: Gauge, Labels: and("stat"), Help: "Lost share of the last 20 small packets to a host, 0 to 1: median and worst."},
 

@@ -1,0 +1,225 @@
+package paths
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/agent/hello"
+	"github.com/lenonet/leno/agent/probe"
+	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/api"
+)
+
+// Messages to a peer on a suspicious path in one pass, and the time between them.
+const (
+	messages       = 3
+	betweenMessage = 200 * time.Millisecond
+)
+
+// speak takes over what the Speaker of a network needs to know. An error is logged once.
+func (n *network) speak(ctx context.Context, host probe.Host, interval time.Duration) {
+	state := hello.State{Links: host.Links(), Pause: n.every(interval, hello.MessageLen, helloPerSec) + longestPause,
+		Summary: n.summary()}
+	for _, subnet := range host.Subnets {
+		if a := host.OverlayAddress(subnet); a.IsValid() {
+			state.Own = append(state.Own, a)
+		}
+	}
+	for _, p := range n.peers {
+		p.addrs = p.addrs[:0]
+		for _, subnet := range p.Subnets {
+			a := host.OverlayAddress(subnet)
+			isOurs := slices.ContainsFunc(state.Own, func(own netip.Addr) bool { return own.Is4() == a.Is4() })
+			if a.IsValid() && isOurs {
+				p.addrs = append(p.addrs, a)
+			}
+		}
+		state.Peers = append(state.Peers, p.addrs...)
+	}
+	err := n.speaker.Follow(ctx, state)
+	if err != nil && (n.speakErr == nil || n.speakErr.Error() != err.Error()) {
+		n.m.o.Log.Warn("the directions of paths to other hosts cannot be tested", "network", n.Name, "error", err)
+	}
+	n.speakErr = err
+}
+
+// summary returns what this host says of itself.
+func (n *network) summary() api.HostSummary {
+	out := n.m.o.Summary(n.Name)
+	var lost []string
+	for _, p := range n.peers {
+		switch {
+		case !p.Held:
+			continue
+		case p.shown.State == api.PathLost:
+			lost = append(lost, p.Node)
+		case p.shown.State != "":
+			out.Reached++
+		}
+		out.Peers++
+	}
+	slices.Sort(lost)
+	out.Lost = lost[:min(len(lost), 10)]
+	return out
+}
+
+// ask asks the peers that are due, and those on suspicious paths several times. One that has asked this host in the
+// meantime is not due: its next message says what has arrived of the answer.
+func (n *network) ask(ctx context.Context, interval time.Duration, suspicious []*peer) {
+	now, every := time.Now(), n.every(interval, hello.MessageLen, helloPerSec)
+	suspicious = slices.Clone(suspicious)
+	var due []*peer
+	for _, p := range n.peers {
+		isLossy := p.shown.ToPeer != nil && *p.shown.ToPeer > 0 || p.shown.FromPeer != nil && *p.shown.FromPeer > 0
+		switch {
+		case slices.Contains(suspicious, p):
+		case isLossy && p.Held && len(suspicious) < mostSuspicious:
+			suspicious = append(suspicious, p)
+		case now.Sub(p.lastAsked(n.speaker)) >= every:
+			due = append(due, p)
+		}
+	}
+	for i := range messages {
+		for _, p := range suspicious {
+			n.askOne(p)
+		}
+		if i == 0 {
+			for _, p := range due {
+				n.askOne(p)
+			}
+		}
+		if len(suspicious) == 0 || retry.Sleep(ctx, betweenMessage) != nil {
+			return
+		}
+	}
+}
+
+func (n *network) askOne(p *peer) {
+	p.asked = time.Now()
+	for _, a := range p.addrs {
+		n.speaker.Ask(a)
+	}
+}
+
+// lastAsked returns when this host or the peer has last asked the other one.
+func (p *peer) lastAsked(s *hello.Speaker) time.Time {
+	last := p.asked
+	for _, a := range p.addrs {
+		if v := s.Of(a); v.Asked.After(last) {
+			last = v.Asked
+		}
+	}
+	return last
+}
+
+// isAnsweredSince reports whether a message that was sent after a time reached the peer, and an answer this host, in each
+// family.
+func (n *network) isAnsweredSince(p *peer, then time.Time) bool {
+	for _, a := range p.addrs {
+		if !n.speaker.Of(a).Arrived.After(then) {
+			return false
+		}
+	}
+	return len(p.addrs) > 0 && len(p.addrs) == len(p.Subnets)
+}
+
+// forget makes the messages so far count no more.
+func (n *network) forget(p *peer) {
+	for _, a := range p.addrs {
+		n.speaker.Forget(a)
+	}
+	p.shown.ToPeer, p.shown.FromPeer = nil, nil
+}
+
+// hear takes over what is known of each direction of the path to a peer: the worse family counts.
+func (n *network) hear(p *peer) {
+	p.shown.ToPeer, p.shown.FromPeer = nil, nil
+	for _, a := range p.addrs {
+		v := n.speaker.Of(a)
+		to, from := v.ToPeer, v.FromPeer
+		if p.shown.State == api.PathLost && time.Since(v.Heard) > 2*longestPause && valueOf(from) < 1 {
+			to, from = nil, nil // of the time before
+		}
+		if valueOf(to) == 1 && p.shown.State != api.PathLost {
+			to = nil // a rule of the peer drops only messages
+		}
+		if valueOf(from) == 1 && (p.shown.State != api.PathLost || p.isDown) {
+			from = nil // so does one of this host, or the peer's agent does not run, or its host
+		}
+		p.shown.ToPeer, p.shown.FromPeer = higher(p.shown.ToPeer, to), higher(p.shown.FromPeer, from)
+		if v.Summary.At.After(p.summary.At) {
+			p.summary = v.Summary
+		}
+	}
+}
+
+func higher(a, b *float64) *float64 {
+	if a == nil || b != nil && *b > *a {
+		return b
+	}
+	return a
+}
+
+// result returns what is shown of the path to a peer: what the probes say, and in which direction packets are lost.
+func (p *peer) result() api.PeerPath {
+	out := p.shown
+	switch direction := p.direction(); {
+	case direction == "":
+	case out.State == api.PathLost:
+		out.Reason = fmt.Sprintf("packets %s are lost", strings.ReplaceAll(direction, "peer", p.Node))
+	case out.State == api.PathLossy:
+		out.Reason += ", most of them " + strings.ReplaceAll(direction, "peer", p.Node)
+	}
+	return out
+}
+
+// direction returns the direction in which packets are lost: "to peer" or "from peer", "" if it is not known or both.
+// Where all packets are lost, it is one in which nothing arrives.
+func (p *peer) direction() string {
+	isLost := p.shown.State == api.PathLost
+	if !isLost && p.shown.State != api.PathLossy || p.shown.ToPeer == nil && p.shown.FromPeer == nil {
+		return ""
+	}
+	to, from := valueOf(p.shown.ToPeer), valueOf(p.shown.FromPeer)
+	switch {
+	case isLost && from == 1 && to < 1:
+		return "from peer"
+	case isLost && to == 1 && from < 1:
+		return "to peer"
+	case isLost || p.shown.ToPeer == nil || p.shown.FromPeer == nil:
+	case to >= 2*from && to >= least:
+		return "to peer"
+	case from >= 2*to && from >= least:
+		return "from peer"
+	}
+	return ""
+}
+
+// least is the loss of one direction from which it is named as the cause of a lossy path.
+const least = 0.1
+
+func valueOf(p *float64) float64 {
+	if p == nil {
+		return 0
+	}
+	return *p
+}
+
+// isCutOff reports whether this host reaches none of its peers, of which there are several, while one of them says, or
+// said last, that it reaches others.
+func (n *network) isCutOff(held []*peer) bool {
+	if len(held) < 2 || slices.ContainsFunc(held, func(p *peer) bool { return p.shown.State != api.PathLost }) {
+		return false
+	}
+	return slices.ContainsFunc(held, func(p *peer) bool {
+		others := p.summary.Reached
+		if !slices.Contains(p.summary.Lost, n.Node) {
+			others-- // this host
+		}
+		return others > 0
+	})
+}

@@ -1,0 +1,131 @@
+package paths
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lenonet/leno/api"
+)
+
+// TestDirections: the direction in which packets are lost is in the check, the list and the events within a minute, and
+// what the peer has said of itself is known.
+func TestDirections(t *testing.T) {
+	for name, row := range map[string]struct {
+		begin    func(s *simulation)
+		reason   string
+		to, from float64 // -1 for unknown
+	}{
+		"to the peer":   {func(s *simulation) { s.closed["host-0001"] = "to" }, "packets to host-0001 are lost", 1, 0},
+		"from the peer": {func(s *simulation) { s.closed["host-0001"] = "from" }, "packets from host-0001 are lost", -1, 1},
+		"its host":      {func(s *simulation) { s.gone["host-0001"] = true }, "no packet is answered, also outside the overlay", -1, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := simulate(t, 3)
+				s.summary = api.HostSummary{Version: "7", Reached: 2, Peers: 3}
+				s.follow()
+				s.run(func() {
+					s.expect(api.Passing, "packets reach 3 of 3 hosts")
+					time.Sleep(20 * time.Second)
+					if got := s.monitor.Summaries("n")[s.peers[2].Subnets[0]]; got.Version != "7" || time.Since(got.At) > time.Minute {
+						t.Errorf("the summary is %+v", got)
+					}
+					s.change(func() { row.begin(s) })
+					s.expect(api.Warning, "host-0001 ("+row.reason+")")
+					p := s.of("host-0001")
+					if p.State != api.PathLost || number(p.ToPeer) != row.to || number(p.FromPeer) != row.from {
+						t.Errorf("to %v, from %v: %+v", number(p.ToPeer), number(p.FromPeer), p)
+					}
+					s.change(func() { clear(s.closed); clear(s.gone) })
+					s.expect(api.Passing, "packets reach 3 of 3 hosts")
+					if p := s.of("host-0001"); number(p.ToPeer) > 0 || number(p.FromPeer) > 0 {
+						t.Errorf("after the end: %+v", p)
+					}
+					var all []string
+					events, _, _ := s.events.After(0, "n")
+					for _, e := range events {
+						all = append(all, e.Message)
+					}
+					if text := strings.Join(all, "\n"); !strings.Contains(text, row.reason) || !strings.HasSuffix(text, "packets reach host-0001") {
+						t.Errorf("events:\n%s", text)
+					}
+				})
+			})
+		})
+	}
+}
+
+func number(loss *float64) float64 {
+	if loss == nil {
+		return -1
+	}
+	return *loss
+}
+
+// TestOnlyMessagesAreLost: a rule that drops only the agents' messages, or a peer's agent that has ended, does not make
+// a path look broken, and one that drops only echo requests does not either while the agents speak.
+func TestOnlyMessagesAreLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := simulate(t, 2)
+		s.follow()
+		s.run(func() {
+			s.expect(api.Passing, "packets reach 2 of 2 hosts")
+			time.Sleep(time.Minute)
+			for _, direction := range []string{"to", "from"} {
+				s.change(func() { s.muted = direction })
+				for range 60 {
+					time.Sleep(time.Second)
+					synctest.Wait()
+					p := s.of("host-0001")
+					if status, reason := s.check(); status != api.Passing || p.State != api.PathReached || number(p.FromPeer) == 1 || number(p.ToPeer) == 1 {
+						t.Fatalf("%s: %s, %s, %+v", direction, status, reason, p)
+					}
+				}
+			}
+			s.change(func() { s.muted = "" })
+			time.Sleep(time.Minute)
+			s.change(func() { s.filtered = true })
+			for range 60 {
+				time.Sleep(time.Second)
+				if status, reason := s.check(); status != api.Passing {
+					t.Fatalf("echo requests are dropped: %s, %s", status, reason)
+				}
+			}
+		})
+	})
+}
+
+// TestCutOff: the check is critical on a host that reaches no other one, if others said that they reach each other.
+func TestCutOff(t *testing.T) {
+	for name, row := range map[string]struct {
+		peers  int
+		said   api.HostSummary
+		status string
+	}{
+		"they reach each other":          {2, api.HostSummary{Peers: 2, Reached: 2}, api.Critical},
+		"they reached only this one":     {2, api.HostSummary{Peers: 2, Reached: 1, Lost: []string{"host-0000"}}, api.Warning},
+		"they reach all but this one":    {2, api.HostSummary{Peers: 2, Reached: 1, Lost: []string{"this"}}, api.Critical},
+		"there is only one":              {1, api.HostSummary{Peers: 1, Reached: 1}, api.Warning},
+		"they say nothing of themselves": {2, api.HostSummary{}, api.Warning},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := simulate(t, row.peers)
+				s.summary = row.said
+				s.follow()
+				s.run(func() {
+					s.expect(api.Passing, "packets reach")
+					time.Sleep(20 * time.Second)
+					s.change(func() { s.closed["host-0000"], s.closed["host-0001"] = "to", "to" })
+					want := "packets are lost to"
+					if row.peers == 2 {
+						want += " 2 of 2 hosts"
+					}
+					s.expect(row.status, want)
+				})
+			})
+		})
+	}
+}

@@ -1,0 +1,90 @@
+package paths
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lenonet/leno/api"
+)
+
+// tell adds an event for each path whose state has changed, or of which the direction became known in which all packets
+// are lost, except for one that was found in order at its first test.
+func (n *network) tell() {
+	isChanged := false
+	for _, subnet := range slices.SortedFunc(maps.Keys(n.peers), netip.Prefix.Compare) {
+		p := n.peers[subnet]
+		node, now, before := p.Node, p.result(), p.reported
+		direction := p.direction()
+		isDirected := direction != "" && now.State == api.PathLost && now.Reason != before.Reason
+		if before.State == now.State && !isDirected {
+			continue
+		}
+		isChanged, p.reported = true, now
+		e := api.Event{
+			Network:  n.Name,
+			Kind:     api.EventPath,
+			Severity: api.Info,
+			Message:  "packets reach " + node,
+			Fields:   map[string]string{"node": node, "state": now.State},
+		}
+		switch {
+		case isDirected:
+			e.Severity, e.Message = api.Warning, now.Reason
+		case now.State != api.PathReached:
+			e.Severity, e.Message = api.Warning, fmt.Sprintf("packets are lost between this host and %s: %s", node, now.Reason)
+		case before.State == "":
+			continue
+		}
+		n.m.o.Events.Add(e)
+	}
+	if isChanged {
+		n.m.o.Changed.Set(struct{}{})
+	}
+}
+
+// judge returns the result of the health check. Only peers that hold their leases count: a host without one may be gone.
+func (n *network) judge() (status, reason string) {
+	var peers []*peer
+	untested := 0
+	for _, p := range n.peers {
+		if p.Held {
+			peers = append(peers, p)
+			if p.shown.State == "" {
+				untested++
+			}
+		}
+	}
+	bad, failure := worst(peers), ""
+	if n.err != nil {
+		failure = "not tested now: " + n.err.Error()
+	}
+	switch {
+	case len(peers) == 0:
+		return api.Passing, "there are no other hosts"
+	case len(bad) == 0 && failure != "":
+		return api.Passing, failure
+	case len(bad) == 0 && untested > 0:
+		return api.Passing, fmt.Sprintf("packets reach %d of %d hosts, %d are not tested yet", len(peers)-untested, len(peers),
+			untested)
+	case len(bad) == 0:
+		return api.Passing, fmt.Sprintf("packets reach %d of %d hosts", len(peers), len(peers))
+	}
+	var names []string
+	for _, b := range bad[:min(len(bad), mostNamed)] {
+		names = append(names, fmt.Sprintf("%s (%s)", b.Node, b.result().Reason))
+	}
+	if more := len(bad) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	if failure != "" {
+		names = append(names, failure)
+	}
+	text := fmt.Sprintf("packets are lost to %d of %d hosts: %s", len(bad), len(peers), strings.Join(names, ", "))
+	if n.isCutOff(peers) {
+		return api.Critical, "this host reaches no other one, and others reach each other: " + text
+	}
+	return api.Warning, text
+}
