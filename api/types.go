@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 )
 
@@ -288,33 +287,30 @@ type PeerPath struct {
 	FromPeer *float64 `json:"from_peer,omitempty"`
 }
 
-// Summary returns the state of a path with the number that describes it, "-" for none.
+// Summary returns the state of a path with the number that describes it, and the loss of each direction that has one. It
+// is "-" for none.
 func (p *PeerPath) Summary() string {
-	switch {
-	case p == nil:
+	if p == nil {
 		return "-"
+	}
+	out := p.State
+	switch {
 	case p.State == "":
-		return "untested"
+		out = "untested"
 	case p.State == PathLossy:
-		return fmt.Sprintf("lossy, %.0f %%", 100*p.Loss)
+		out = fmt.Sprintf("lossy, %.0f %%", 100*p.Loss)
 	case p.State == PathShort:
-		return fmt.Sprintf("short, %d bytes", p.MTU)
+		out = fmt.Sprintf("short, %d bytes", p.MTU)
 	case p.State == PathReached && p.RTT > 0:
-		return fmt.Sprintf("reached, %.1f ms", 1000*p.RTT)
+		out = fmt.Sprintf("reached, %.1f ms", 1000*p.RTT)
 	}
-	return p.State
-}
-
-// Directions returns the loss of each direction in which packets are lost, as in "to peer 100 %, from peer 5 %", "" for none.
-func (p *PeerPath) Directions() string {
-	var out []string
-	if p != nil && p.ToPeer != nil && *p.ToPeer > 0 {
-		out = append(out, fmt.Sprintf("to peer %.0f %%", 100**p.ToPeer))
+	if p.ToPeer != nil && *p.ToPeer > 0 {
+		out += fmt.Sprintf(", to peer %.0f %% lost", 100**p.ToPeer)
 	}
-	if p != nil && p.FromPeer != nil && *p.FromPeer > 0 {
-		out = append(out, fmt.Sprintf("from peer %.0f %%", 100**p.FromPeer))
+	if p.FromPeer != nil && *p.FromPeer > 0 {
+		out += fmt.Sprintf(", from peer %.0f %% lost", 100**p.FromPeer)
 	}
-	return strings.Join(out, ", ")
+	return out
 }
 
 // HostSummary is what a host's agent says of itself in one network.

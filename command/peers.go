@@ -112,9 +112,6 @@ func writePeers(w io.Writer, network string, list api.PeerList, now time.Time) {
 		}
 		if tested {
 			row = append(row, p.Path.Summary())
-			if loss := p.Path.Directions(); loss != "" {
-				notes = append(notes, fmt.Sprintf("%s: loss %s", p.Node, loss))
-			}
 		}
 		rows = append(rows, row)
 		if p.Skipped != "" {

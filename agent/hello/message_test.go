@@ -78,7 +78,7 @@ func FuzzMessage(f *testing.F) {
 		if out := marshalSummary(s); len(out) > maxSummary || bytes.ContainsRune(out, 0x1b) {
 			t.Fatalf("%q", out)
 		}
-		p := peer{nonce: m.nonce, heard: time.Now()}
+		p := peer{incoming: incoming{nonce: m.nonce, heard: time.Now()}}
 		p.receive(m, 2, time.Now())
 		p.hear(m, time.Now())
 		for _, loss := range []*float64{p.lossTo(time.Now()), p.lossFrom(time.Now())} {

@@ -30,17 +30,27 @@ const (
 
 // peer counts the messages to and from one address of a peer. It knows nothing of sockets.
 type peer struct {
-	// What this process has sent.
+	outgoing
+	incoming
+	announced
+	limit
+	summary api.HostSummary
+}
+
+// outgoing is what this process has sent to the peer.
+type outgoing struct {
 	seq   uint32
-	sent  [32]time.Time // of the last messages, by the sequence number modulo 32
+	sent  [32]time.Time // when the last messages were sent, by the sequence number modulo 32
 	floor uint32        // messages up to this one do not count any more
 
 	// What the peer said last about it, and when.
 	acked, ackBits uint32
 	ackAt          time.Time
 	arrived        time.Time // when the latest message that is known to have arrived was sent
+}
 
-	// What has arrived of the peer's process.
+// incoming is what has arrived of the peer's process.
+type incoming struct {
 	nonce      uint64 // 0 for none
 	former     uint64 // of its process before
 	last, bits uint32
@@ -48,14 +58,17 @@ type peer struct {
 	heard      time.Time
 	asked      time.Time // when its last question arrived
 	pause      time.Duration
+}
 
-	summary api.HostSummary
-
-	// Which of our summaries it has, by their number, and the last message with one.
+// announced is which of this host's summaries, by their number, the peer has.
+type announced struct {
 	told, telling int
-	tellingSeq    uint32
+	tellingSeq    uint32 // the last message with one
 	toldAt        time.Time
+}
 
+// limit bounds the messages of a peer that are read.
+type limit struct {
 	tokens   float64 // messages that may arrive now
 	refilled time.Time
 }
@@ -81,7 +94,7 @@ func (p *peer) view(now time.Time) View {
 func (p *peer) isSilent(now time.Time) bool { return now.Sub(p.heard) > p.pause+silence }
 
 // admits reports whether one more message of the peer may be read now.
-func (p *peer) admits(now time.Time) bool {
+func (p *limit) admits(now time.Time) bool {
 	if p.refilled.IsZero() {
 		p.tokens = mostAtOnce
 	}
