@@ -183,6 +183,7 @@ func TestMetrics(t *testing.T) {
 			{name: telemetry.LeaseRenewal, labels: []string{"n"}, at: over(0), do: func() {}},
 			{name: telemetry.PeersPlaced, labels: []string{"n"}, at: is(1)},
 			{name: telemetry.PathPeers, labels: []string{"n", api.PathReached}, at: is(1)},
+			{name: telemetry.PathUnreachable, labels: []string{"n", "to_peer"}, at: is(0)},
 			{name: telemetry.PathRoundTrip, labels: []string{"n", "median"}, at: over(0)},
 			{name: telemetry.PathLoss, labels: []string{"n", "worst"}, at: is(0)},
 			{name: telemetry.FirewallInfo, labels: []string{"nftables"}, at: is(1)},

@@ -1,0 +1,204 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/e2e/lab"
+)
+
+// TestDirections loses packets in one direction.
+func TestDirections(t *testing.T) {
+	w := open(t, 3)
+	if err := w.admit(3, `"vxlan" {}`).directions(); err != nil {
+		t.Error(err)
+	}
+}
+
+// directions drops one direction of the tunnel between two of three hosts, then everything that one of them sends and
+// receives, and checks that all of them show the right direction.
+func (p *patient) directions() error {
+	if err := p.start(); err != nil {
+		return err
+	}
+	if err := p.knowsDirections(); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name, script string
+		of0, of1     direction
+	}{
+		{"to host 1, by its rule", rule("input", "ip saddr ADDR0 udp dport 8472 drop"), toPeer, fromPeer},
+		{"from host 1, by its rule", rule("output", "ip daddr ADDR0 udp dport 8472 drop"), fromPeer, toPeer},
+	} {
+		began := time.Now()
+		if err := on(1, f.script)(p); err != nil {
+			return err
+		}
+		if err := p.showsDirection(0, 1, f.of0); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		if err := p.showsDirection(1, 0, f.of1); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		p.w.t.Logf("%s: shown after %s", f.name, time.Since(began).Round(time.Second))
+		if err := on(1, flush)(p); err != nil {
+			return err
+		}
+		began = time.Now()
+		if err := p.knowsDirections(); err != nil {
+			return fmt.Errorf("%s, cured: %w", f.name, err)
+		}
+		p.w.t.Logf("%s: the end is shown after %s", f.name, time.Since(began).Round(time.Second))
+	}
+	if err := p.onlyMessages(); err != nil {
+		return err
+	}
+	if err := on(1, rule("input", "udp dport 8472 drop"))(p); err != nil {
+		return err
+	}
+	err := lab.WaitFor(p.w.ctx, p.hosts[1].Name+" to be cut off", func(ctx context.Context) error {
+		c, err := p.pathsCheck(ctx, 1)
+		if err == nil && (c.Status != api.Critical || !strings.Contains(c.Reason, "others reach each other")) {
+			err = fmt.Errorf("%+v", c)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := p.showsDirection(0, 1, toPeer); err != nil {
+		return fmt.Errorf("the other host is cut off: %w", err)
+	}
+	if err := on(1, flush)(p); err != nil {
+		return err
+	}
+	return p.knowsDirections()
+}
+
+// onlyMessages checks that a rule that drops the agents' messages alone changes no state.
+func (p *patient) onlyMessages() error {
+	if err := on(1, rule("input", "udp dport 5367 drop"))(p); err != nil {
+		return err
+	}
+	err := lab.WaitFor(p.w.ctx, "the direction not to be known", func(ctx context.Context) error {
+		path, err := p.path(ctx, 1, 0)
+		switch {
+		case err != nil:
+			return err
+		case path.State != api.PathReached:
+			p.w.t.Errorf("a rule drops only messages: %+v", path)
+		case path.FromPeer != nil:
+			return fmt.Errorf("%+v", path)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := on(1, flush)(p); err != nil {
+		return err
+	}
+	return p.knowsDirections()
+}
+
+// direction is what a host shows of a path on which all packets of one direction are lost.
+type direction struct{ words, label string }
+
+var (
+	toPeer   = direction{"packets to %s are lost", "to_peer"}
+	fromPeer = direction{"packets from %s are lost", "from_peer"}
+)
+
+// knowsDirections blocks until all hosts show that the paths between them lose nothing in either direction.
+func (p *patient) knowsDirections() error {
+	return lab.WaitFor(p.w.ctx, "all paths to lose nothing", func(ctx context.Context) error {
+		for i := range p.hosts {
+			for j := range p.hosts {
+				if i == j {
+					continue
+				}
+				path, err := p.path(ctx, i, j)
+				if err != nil {
+					return err
+				}
+				if path.State != api.PathReached || path.ToPeer == nil || *path.ToPeer > 0 || path.FromPeer == nil || *path.FromPeer > 0 {
+					return fmt.Errorf("%s to %s: %s, %+v", p.hosts[i].Name, p.hosts[j].Name, path.Summary(), path)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// showsDirection blocks until the check, the list of peers, the events and the metrics of host i show the direction in
+// which packets of host j are lost.
+func (p *patient) showsDirection(i, j int, d direction) error {
+	h, reason := p.hosts[i], fmt.Sprintf(d.words, p.hosts[j].Name)
+	return lab.WaitFor(p.w.ctx, fmt.Sprintf("%s to show that %s", h.Name, reason), func(ctx context.Context) error {
+		path, err := p.path(ctx, i, j)
+		if err != nil {
+			return err
+		}
+		if path.State != api.PathLost || path.Reason != reason {
+			return fmt.Errorf("the path: %s, %+v", path.Summary(), path)
+		}
+		c, err := p.pathsCheck(ctx, i)
+		if err != nil {
+			return err
+		}
+		if c.Status != api.Warning || !strings.Contains(c.Reason, reason) {
+			return fmt.Errorf("the check: %+v", c)
+		}
+		_, metrics, err := h.Get(ctx, "/v1/agent/metrics?format=prometheus")
+		if line := fmt.Sprintf("direction=%q,network=%q} 1", d.label, p.network); err == nil && !strings.Contains(metrics, line) {
+			return fmt.Errorf("no metric with %s", line)
+		}
+		var events api.EventList
+		if err := getJSON(ctx, h, "/v1/agent/events", &events); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(events.Events, func(e api.Event) bool { return strings.Contains(e.Message, reason) }) {
+			return fmt.Errorf("no event that %s", reason)
+		}
+		_, page, err := h.Get(ctx, "/ui/network/"+p.network)
+		if err == nil && !strings.Contains(page, reason) {
+			err = fmt.Errorf("the page does not show it")
+		}
+		return err
+	})
+}
+
+// path returns what host i shows of the path to host j.
+func (p *patient) path(ctx context.Context, i, j int) (out api.PeerPath, err error) {
+	var list api.PeerList
+	if err := getJSON(ctx, p.hosts[i], "/v1/network/"+p.network+"/peers", &list); err != nil {
+		return out, err
+	}
+	k := slices.IndexFunc(list.Peers, func(o api.Peer) bool { return o.Node == p.hosts[j].Name })
+	if k < 0 || list.Peers[k].Path == nil {
+		return out, fmt.Errorf("the peers are %+v", list.Peers)
+	}
+	return *list.Peers[k].Path, nil
+}
+
+// pathsCheck returns the check paths of host i.
+func (p *patient) pathsCheck(ctx context.Context, i int) (out api.Check, err error) {
+	var report api.Health
+	if err := getJSON(ctx, p.hosts[i], "/healthz", &report); err != nil {
+		return out, err
+	}
+	for _, n := range report.Networks {
+		for _, c := range n.Checks {
+			if n.Network == p.network && c.Name == "paths" {
+				return c, nil
+			}
+		}
+	}
+	return out, fmt.Errorf("there is no check paths: %+v", report)
+}
