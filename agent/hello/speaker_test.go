@@ -282,6 +282,27 @@ func TestFlood(t *testing.T) {
 	})
 }
 
+// TestLate: a message that counted as lost counts as received when it arrives after all.
+func TestLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t)
+		p.exchange(6)
+		p.wire.Packets()
+		p.wire.Lose = func(from, _ netip.Addr) bool { return from == b }
+		p.speakers[b].Ask(a)
+		late := p.wire.Packets()[0]
+		p.wire.Lose = nil
+		p.exchange(2)
+		if p.loss(a) == "to 0.00, from 0.00" {
+			t.Fatal("nothing was lost")
+		}
+		p.wire.Inject(late)
+		p.exchange(1)
+		p.expect(a, "to 0.00, from 0.00")
+		p.expect(b, "to 0.00, from 0.00")
+	})
+}
+
 // TestListen: an error is returned, the other family is used, and the next call tries again.
 func TestListen(t *testing.T) {
 	wire := hellotest.Wire{Err: context.DeadlineExceeded}

@@ -29,7 +29,11 @@ func (n *network) speak(ctx context.Context, host probe.Host, interval time.Dura
 			state.Own = append(state.Own, a)
 		}
 	}
+	var fresh []*peer
 	for _, p := range n.peers {
+		if p.addrs == nil {
+			p.addrs, fresh = []netip.Addr{}, append(fresh, p)
+		}
 		p.addrs = p.addrs[:0]
 		for _, subnet := range p.Subnets {
 			a := host.OverlayAddress(subnet)
@@ -45,6 +49,9 @@ func (n *network) speak(ctx context.Context, host probe.Host, interval time.Dura
 		n.m.o.Log.Warn("the directions of paths to other hosts cannot be tested", "network", n.Name, "error", err)
 	}
 	n.speakErr = err
+	for _, p := range fresh {
+		n.forget(p) // the messages before took another way
+	}
 }
 
 // summary returns what this host says of itself.

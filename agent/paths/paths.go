@@ -267,7 +267,6 @@ func (n *network) follow(interval time.Duration) {
 		turn := time.Duration(max(0, i-mostSuspicious))
 		p.due = now.Add(turn * step)
 		p.asked = now.Add(turn*(every/count) - every)
-		n.forget(p)
 	}
 }
 
