@@ -52,7 +52,7 @@ type message struct {
 	pause   time.Duration // within which the sender asks again
 	seq     uint32        // counts the sender's messages to the receiver, from 1
 	nonce   uint64        // of the sender's process, never 0
-	echo    uint64        // the receiver's nonce, 0 if the sender has received nothing of it lately
+	echo    uint64        // the receiver's nonce, 0 if the sender has received nothing of it recently
 
 	// What the sender has received of the process that echo names: the highest sequence number, and bit i for last-i.
 	last, received uint32

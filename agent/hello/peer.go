@@ -184,7 +184,7 @@ func (p *peer) acknowledge(m message, now time.Time) {
 // forget makes the messages so far count no more.
 func (p *peer) forget() { p.floor, p.base = p.seq, p.last }
 
-// lossTo returns the loss of the direction to the peer, nil if the peer has not said enough about it lately.
+// lossTo returns the loss of the direction to the peer, nil if the peer has not said enough about it recently.
 func (p *peer) lossTo(now time.Time) *float64 {
 	if p.ackAt.IsZero() || p.isSilent(now) {
 		return nil
