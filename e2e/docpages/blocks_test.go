@@ -73,8 +73,9 @@ func TestDocumentationBlocks(t *testing.T) {
 		"operations/telemetry.mdx: receivers:":                                               1,
 		// Networks are switched in e2e/datapath.
 		"operations/networks.mdx: leno network plan encrypted.hcl":                                                    1,
-		"operations/probe.mdx: sudo iptables -A INPUT -i leno-default -p udp --dport 5367 -j ACCEPT":                  1,
 		"api/networks.mdx: curl -s -X PUT -d '{\"action\":\"stop\"}' http://127.0.0.1:5366/v1/network/default/switch": 1,
+		// A rule for hosts that drop other packets.
+		"operations/probe.mdx: sudo iptables -A INPUT -i leno-default -p udp --dport 5367 -j ACCEPT": 1,
 		// An editor's settings, and an update that needs the internet.
 		"configuration.mdx: {": 1,
 		"contributing/index.mdx: go -C tools/govulncheck get golang.org/x/vulndb@latest": 1,
