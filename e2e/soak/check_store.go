@@ -241,11 +241,8 @@ var (
 const pathKnown = 15 * time.Second
 
 // peerAway reports whether a claim warns only of what a disturbed host or its peers cause: there is no handshake with them,
-// or packets to them are lost, or were until a short time ago.
+// or packets to them are lost, or were until a short time ago. A host that reaches none of its peers is critical.
 func (c *checker) peerAway(l Claim) bool {
-	if l.Status != api.Warning {
-		return false
-	}
 	for i, at := range oneCheck.FindAllStringSubmatchIndex(l.Trouble, -1) {
 		if i == 0 && at[0] != 0 {
 			return false
@@ -255,6 +252,8 @@ func (c *checker) peerAway(l Claim) bool {
 			text = text[:next[0]]
 		}
 		switch named := noHandshake.FindStringSubmatch(text); {
+		case l.Trouble[at[4]:at[5]] == api.Critical && l.Trouble[at[2]:at[3]] != "paths":
+			return false
 		case l.Trouble[at[2]:at[3]] == "routes" && named != nil:
 			names = named[1]
 		case l.Trouble[at[2]:at[3]] == "paths" && lostTo.MatchString(text):

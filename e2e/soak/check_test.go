@@ -618,6 +618,19 @@ func TestCheck(t *testing.T) {
 				c.Status, c.Trouble = "warning", "paths warning: packets are lost to 1 of 2 hosts: b (no packet is answered)"
 			})
 		}, nil},
+		"packets are lost to all peers of a host that is cut off": {func(s *story) {
+			s.silence("b", 20, 30, CutHost)
+			s.claims("b", 31, 40, func(c *Claim) {
+				c.Status, c.Trouble = "critical", "paths critical: this host reaches no other one, and others reach each other: "+
+					"packets are lost to 2 of 2 hosts: a (no packet is answered), c (no packet is answered)"
+			})
+		}, nil},
+		"a host that was cut off is critical for another reason": {func(s *story) {
+			s.silence("b", 20, 30, CutHost)
+			s.claims("b", 31, 40, func(c *Claim) {
+				c.Status, c.Trouble = "critical", "routes critical: no handshake with b so far; accept the port"
+			})
+		}, []Rule{NotRecovered}},
 		"packets are lost to a peer that was cut off long ago": {func(s *story) {
 			s.silence("b", 20, 30, CutHost)
 			s.claims("a", 55, 56, func(c *Claim) {
