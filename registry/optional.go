@@ -2,8 +2,8 @@ package registry
 
 import "net/netip"
 
-// The types below belong to what only some stores can do: show services in a catalogue, check rights and find all
-// records of a host. The packages that use these abilities declare their interfaces.
+// The types below belong to what only some stores can do: show services in a catalogue, check rights, find all records
+// of a host and tell which hosts are alive. The packages that use these abilities declare their interfaces.
 
 // Service is one agent in the catalogue.
 type Service struct {
@@ -56,4 +56,18 @@ type HostRecords struct {
 	Leases []Lease
 	// Sessions hold no lease, and carry the host's name or are among those that it remembers.
 	Sessions []string
+}
+
+// Values of Member.Status.
+const (
+	MemberAlive  = "alive"
+	MemberFailed = "failed" // it stopped answering the others
+	MemberLeft   = "left"   // it said that it stops
+)
+
+// Member is a host as the agents of a store know it from each other.
+type Member struct {
+	Node   string // its name in the store, which may differ from leno's
+	Addr   netip.Addr
+	Status string
 }

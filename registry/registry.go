@@ -209,3 +209,10 @@ type NodeNamer interface {
 	// NodeName returns the name, or "" when the store's own agent is not on this host and so cannot name it.
 	NodeName(ctx context.Context) (string, error)
 }
+
+// MemberLister is the optional ability to report which hosts the failure detection of the store's own agents finds alive.
+type MemberLister interface {
+	// Members returns what the store's agent on this host knows, without asking a server, and none if there is no such
+	// agent or the token may not see them. It does not block. The result is a hint that this host has not verified.
+	Members(ctx context.Context) ([]Member, error)
+}

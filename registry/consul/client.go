@@ -43,7 +43,7 @@ type Client struct {
 	networkStore     // registry.Networks, except Holders
 	reservationStore // registry.Reservations
 	leaseStore       // registry.Leases and registry.Follower
-	catalog.Agent    // the services, and the name of this host
+	catalog.Agent    // the services, the name of this host, and the members
 	rights.Checker   // what the token allows
 	*transport.Token // its replacement, and the login that it is from
 

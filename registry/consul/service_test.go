@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -307,4 +308,66 @@ func TestAnnounceTTL(t *testing.T) {
 	if err := c.Withdraw(testContext(t), service); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestMembers: the Consul agent on this host says which hosts it knows, as far as the token may see them. One on another host
+// is not asked.
+func TestMembers(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	node, err := s.open(t).NodeName(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blind, _ := s.newToken(t, `key_prefix "leno/" { policy = "read" }`)
+	sees, _ := s.newToken(t, `node_prefix "" { policy = "read" }`)
+	for token, want := range map[string]int{blind: 0, sees: 1} {
+		got, err := s.open(t, func(c *Config) { c.Token = token }).Members(testContext(t))
+		if err != nil || len(got) != want {
+			t.Errorf("%+v, %v, want %d", got, err, want)
+		}
+		for _, m := range got {
+			if m.Node != node || !m.Addr.IsLoopback() || m.Status != registry.MemberAlive {
+				t.Errorf("%+v", m)
+			}
+		}
+	}
+	if got, err := s.open(t, func(c *Config) { c.Address = "192.0.2.1:8500" }).Members(testContext(t)); got != nil || err != nil {
+		t.Errorf("of a Consul agent elsewhere: %+v, %v", got, err)
+	}
+}
+
+// TestFailedMember: the other Consul agents say soon that one has failed, and one that left is not taken for failed.
+func TestFailedMember(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, "")
+	join := func() *server {
+		local, err := configureServer(t.TempDir(), `retry_join = ["`+s.serf+`"]  leave_on_terminate = true`, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(local.kill)
+		if err := local.start(); err != nil {
+			t.Fatal(err)
+		}
+		return local
+	}
+	c := s.client(t, "leno")
+	shows := func(local *server, status string) {
+		t.Helper()
+		name := strings.Replace(local.addr, "127.0.0.1:", "node-", 1)
+		eventually(t, name+" to be "+status, func() bool {
+			members, err := c.Members(testContext(t))
+			return err == nil && slices.Contains(members, registry.Member{Node: name, Addr: netip.MustParseAddr("127.0.0.1"), Status: status})
+		})
+	}
+	killed, leaving := join(), join()
+	shows(killed, registry.MemberAlive)
+	shows(leaving, registry.MemberAlive)
+	killed.kill()
+	if err := leaving.process.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	shows(leaving, registry.MemberLeft)
+	shows(killed, registry.MemberFailed)
 }
