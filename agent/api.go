@@ -137,19 +137,8 @@ func (n apiNetwork) Leases(watched bool) (registry.LeaseSet, error) {
 }
 func (n apiNetwork) LeasesChanged() []<-chan struct{} { return n.run.Leases().Changed() }
 
-// Peers returns the peers with what is known of the paths to them.
-func (n apiNetwork) Peers() api.PeerList {
-	out, known := n.run.Peers(), n.agent.diagnostics.paths.Of(n.run.Local().Name)
-	for i := range out.Peers {
-		if len(out.Peers[i].Subnets) == 0 {
-			continue
-		}
-		if p, ok := known[out.Peers[i].Subnets[0]]; ok && out.Peers[i].Skipped == "" {
-			out.Peers[i].Path = &p
-		}
-	}
-	return out
-}
+func (n apiNetwork) Peers() api.PeerList        { return n.agent.diagnostics.peers(n.run) }
+func (n apiNetwork) Hosts() ([]api.Host, error) { return n.agent.diagnostics.hosts(n.run) }
 
 func (n apiNetwork) Probe(ctx context.Context, r api.ProbeRequest) (api.Probe, error) {
 	return n.agent.diagnostics.probePeers(ctx, n.run, r)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/lenonet/leno/agent/examine"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/members"
 	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/paths"
 	"github.com/lenonet/leno/agent/probe"
@@ -27,15 +29,20 @@ type diagnostics struct {
 	exams    exclusive // examinations of this host, whose subject is ""
 	probes   exclusive // by network
 	paths    *paths.Monitor
+	members  *members.Watcher
+
+	// summaries returns what the other hosts of a network say of themselves, by their first subnets.
+	summaries func(network string) map[netip.Prefix]api.HostSummary
 }
 
 func newDiagnostics(log hclog.Logger, o Options, env *network.Deps, s *settings, ns *networks) *diagnostics {
-	d := &diagnostics{options: o, env: env, settings: s, networks: ns}
+	d := &diagnostics{options: o, env: env, settings: s, networks: ns, summaries: noSummaries}
+	d.members = members.New(o.Registry, env.Reports.Changed)
 	d.paths = paths.New(paths.Options{
 		Log: log.Named("paths"),
 		Networks: func() (out []paths.Network) {
 			for _, run := range ns.all() {
-				list := func() []api.Peer { return run.Peers().Peers }
+				list := func() []api.Peer { return d.peers(run).Peers }
 				out = append(out, paths.Network{Name: run.Local().Name, Node: env.Identity.Get().Node, Host: run.Probed,
 					Peers: list})
 			}

@@ -92,6 +92,7 @@ var (
 	_ tokens                = (*consul.Client)(nil)
 	_ loginStore            = (*consul.Client)(nil)
 	_ settler               = (*consul.Client)(nil)
+	_ registry.MemberLister = (*consul.Client)(nil)
 )
 
 // So has the client of etcd.

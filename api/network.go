@@ -157,5 +157,14 @@ func (c *Client) Peers(ctx context.Context, network string, since ...Read) (Peer
 	return out, err
 }
 
+// Hosts lists all hosts with a lease in a network, this one included, with what this agent knows of them (GET
+// /v1/network/:name/hosts). Code 404 means that this host takes no part in the network.
+func (c *Client) Hosts(ctx context.Context, network string, since ...Read) (HostList, error) {
+	var out HostList
+	h, err := c.do(ctx, http.MethodGet, path("v1", "network", network, "hosts")+c.query(ctx, since), nil, &out)
+	out.Index = index(h)
+	return out, err
+}
+
 // subnetKey returns a subnet as one path element, for example 10.5.34.0-24.
 func subnetKey(p netip.Prefix) string { return fmt.Sprintf("%s-%d", p.Addr(), p.Bits()) }

@@ -261,7 +261,12 @@ type Peer struct {
 	// Path is what the continuous tests say of the path to the peer. It is nil if they are off, if the peer is not in the
 	// datapath, or if the backend carries no packets.
 	Path *PeerPath `json:"path,omitempty"`
+	// Member is what Consul's agents say of the host: alive, failed or left; "" if they do not know it.
+	Member string `json:"member,omitempty"`
 }
+
+// MemberFailed is the value of Member for a host whose Consul agent has stopped answering the others.
+const MemberFailed = "failed"
 
 // Values of PeerPath.State.
 const (
@@ -325,6 +330,42 @@ type HostSummary struct {
 	Reached  int       `json:"reached"`        // of these, by its own tests
 	Lost     []string  `json:"lost,omitempty"` // names of peers that it does not reach, at most 10
 	At       time.Time `json:"at"`             // when this host received it
+}
+
+// Host is a host with a lease in a network, and what this agent knows of it.
+type Host struct {
+	Node      string         `json:"node"`
+	Subnets   []netip.Prefix `json:"subnets"`
+	PublicIPs []netip.Addr   `json:"public_ips"`
+	Backend   string         `json:"backend"`
+	MTU       int            `json:"mtu"`              // bytes, of its containers
+	Held      bool           `json:"held"`             // its lease
+	Own       bool           `json:"own,omitempty"`    // it is this host
+	State     string         `json:"state"`            // the worst that is known of it, one of HostStates
+	Reason    string         `json:"reason"`           // what that is, "" if there is nothing to say
+	Member    string         `json:"member,omitempty"` // what Consul's agents say of it: alive, failed or left; "" if they do not know it
+
+	Path    *PeerPath    `json:"path,omitempty"`    // from this host to it; nil where that is not tested
+	Summary *HostSummary `json:"summary,omitempty"` // what its agent says of itself; nil if it told this host nothing
+	Seen    time.Time    `json:"seen,omitzero"`     // when this host last received something from it
+}
+
+// Values of Host.State besides the statuses of checks and the states of paths.
+const (
+	HostFailed  = "failed"  // Consul's agents do not reach its Consul agent
+	HostLapsed  = "lapsed"  // its lease is not held
+	HostUnknown = "unknown" // its agent told this host nothing
+)
+
+// HostStates are the values of Host.State, the worst first.
+var HostStates = []string{
+	HostFailed, PathLost, Critical, PathShort, PathLossy, Warning, HostLapsed, HostUnknown, Passing,
+}
+
+// HostList is the response of GET /v1/network/:n/hosts.
+type HostList struct {
+	Hosts []Host `json:"hosts"` // those with a problem first, then by name
+	Index uint64 `json:"-"`     // header X-Leno-Index: changes whenever the answer does, except for times and measured values
 }
 
 // Counters count the traffic since the agent started.

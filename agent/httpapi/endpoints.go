@@ -13,7 +13,7 @@ func (s *Server) newEndpoints() []endpoint {
 	networks := networkHandlers{d, s.o.Backends}
 	leases := leaseHandlers{d}
 	reservations := reservationHandlers{d}
-	peers := peerHandlers{d, requestTime, s.log}
+	peers := peerHandlers{d, requestTime, s.log, s.o.Health}
 	agent := agentHandlers{d, s.respond, s.o.Logs, s.o.Health, s.o.Telemetry, requestTime}
 	reads := blockingReads{s.respond, s.cache, requestTime}
 	p := s.respond
@@ -45,6 +45,7 @@ func (s *Server) newEndpoints() []endpoint {
 		{"PUT /v1/network/{network}/reservation/{subnet}", handle(p, reservations.put)},
 		{"DELETE /v1/network/{network}/reservation/{subnet}", handleDone(p, reservations.delete)},
 		{"GET /v1/network/{network}/peers", reads.handle(peers.query)},
+		{"GET /v1/network/{network}/hosts", reads.handle(peers.queryHosts)},
 		{"POST /v1/network/{network}/probe", peers.withProbeTime(handle(p, peers.probe))},
 		{"GET /v1/openapi.yaml", agent.sendOpenAPI},
 		{"GET /debug/pprof/", agent.sendProfile},

@@ -142,6 +142,7 @@ type fakeNetwork struct {
 	status  Status
 	resumed *Resumed
 	peers   api.PeerList
+	hosts   []api.Host
 	decline bool  // what the store has
 	refusal error // of Renew
 }
@@ -201,6 +202,12 @@ func (n *fakeNetwork) Peers() api.PeerList {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.peers
+}
+
+func (n *fakeNetwork) Hosts() ([]api.Host, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.hosts, nil
 }
 
 func (n *fakeNetwork) Probe(ctx context.Context, r api.ProbeRequest) (api.Probe, error) {

@@ -83,6 +83,10 @@ type Network interface {
 	// Peers returns the other hosts as the datapath has them, in the order of their names, with their counters.
 	Peers() api.PeerList
 
+	// Hosts returns all hosts of the network with what this one knows of them, those with a problem first. The error says
+	// why none are known.
+	Hosts() ([]api.Host, error)
+
 	// Probe sends packets to peers. It fails with an *api.Error when that cannot be done now.
 	Probe(ctx context.Context, r api.ProbeRequest) (api.Probe, error)
 

@@ -47,7 +47,7 @@ func TestOpenAPITypes(t *testing.T) {
 	types := map[string]reflect.Type{}
 	for _, v := range []any{
 		api.Error{}, api.Health{}, api.Self{}, api.Network{}, api.NetworkList{}, api.Lease{}, api.LeaseList{},
-		api.Reservation{}, api.ReservationList{}, api.PeerList{}, api.NetworkPlan{}, api.EventList{}, api.Reloaded{},
+		api.Reservation{}, api.ReservationList{}, api.PeerList{}, api.HostList{}, api.NetworkPlan{}, api.EventList{}, api.Reloaded{},
 		api.ProbeRequest{}, api.Probe{}, api.Metrics{}, api.Renewal{}, api.NetworkSwitch{}, api.Configuration{}, api.Diagnosis{},
 	} {
 		gather(types, reflect.TypeOf(v))

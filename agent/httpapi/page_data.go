@@ -89,6 +89,7 @@ func (p *statusPage) pageNetwork(name string, report api.Health) ui.Network {
 	}
 	out.Rows = rowsOf(n, set, status.Reservations, own, p.server.o.Agent.Self().NodeID)
 	addPeers(&out, part.Peers())
+	out.Hosts, _ = part.Hosts() // none before the leases are known, which Trouble says
 	return out
 }
 

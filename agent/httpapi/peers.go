@@ -8,6 +8,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/fleet"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/query"
 	"github.com/lenonet/leno/api"
@@ -18,6 +20,7 @@ type peerHandlers struct {
 	directory
 	requestTime time.Duration
 	log         hclog.Logger
+	health      *health.Board
 }
 
 // query returns the other hosts as the datapath has them.
@@ -37,14 +40,41 @@ func (h peerHandlers) query(r *http.Request) (query.Query, error) {
 			list := part.Peers()
 			return query.Content{Body: list, Basis: withoutCounters(list)}, nil
 		},
-		Changes: func() []<-chan struct{} {
-			out := []<-chan struct{}{h.agent.StatusChanged()}
-			if part, err := h.joinedNetwork(n.Name); err == nil {
-				out = append(out, part.LeasesChanged()...)
+		Changes: func() []<-chan struct{} { return h.changes(n.Name) },
+	}, err
+}
+
+// queryHosts returns all hosts of a network.
+func (h peerHandlers) queryHosts(r *http.Request) (query.Query, error) {
+	n, err := h.requestedNetwork(r)
+	if err != nil {
+		return query.Query{}, err
+	}
+	_, err = h.joinedNetwork(n.Name)
+	return query.Query{
+		Name: "hosts of " + n.Name,
+		Read: func() (query.Content, error) {
+			part, err := h.joinedNetwork(n.Name)
+			if err != nil {
+				return query.Content{}, err
 			}
-			return out
+			hosts, err := part.Hosts()
+			return query.Content{Body: api.HostList{Hosts: hosts}, Basis: fleet.WithoutTimes(hosts)}, err
+		},
+		Changes: func() []<-chan struct{} {
+			_, changed := h.health.Report()
+			return append(h.changes(n.Name), changed)
 		},
 	}, err
+}
+
+// changes returns channels of which one is closed when the peers of a network, or what is known of them, may have changed.
+func (h peerHandlers) changes(network string) []<-chan struct{} {
+	out := []<-chan struct{}{h.agent.StatusChanged()}
+	if part, err := h.joinedNetwork(network); err == nil {
+		out = append(out, part.LeasesChanged()...)
+	}
+	return out
 }
 
 // withoutCounters returns the list without what is counted or measured.

@@ -49,7 +49,8 @@ type Network struct {
 	Plan    registry.Plan // nil until known
 	Local   api.Local
 	Health  api.NetworkHealth
-	Rows    []Row // the slots that are not free, in order
+	Rows    []Row      // the slots that are not free, in order
+	Hosts   []api.Host // those with a problem first; nil if they are not known
 	Drops   map[string]uint64
 	Skipped int    // records that could not be used
 	Trouble string // why the data about slots is old or missing, "" when it is not
@@ -106,7 +107,7 @@ func New() (*Renderer, error) {
 	}
 	t, err := template.New("page").Funcs(template.FuncMap{
 		"asset": r.address, "bytes": bytesOf, "number": number, "clock": clock, "age": age, "drops": drops,
-		"statusWord": statusWord, "word": State.String, "pair": func(v view, p part) pair { return pair{v, p} },
+		"statusWord": statusWord, "hostIcon": hostIcon, "hostWord": hostWord, "word": State.String, "pair": func(v view, p part) pair { return pair{v, p} },
 	}).Parse(source)
 	if err != nil {
 		return nil, fmt.Errorf("template of the page: %w", err)

@@ -37,6 +37,15 @@ func pageOf(t *testing.T, hosts int, name string) Page {
 		n.Rows = append(n.Rows, Row{Slot: slot, Subnets: n.Plan.Subnets(slot), State: Held, Node: fmt.Sprintf("%s-%d", name, i), MTU: 1450, Backend: "udp",
 			PublicIPs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})}, Counters: &api.Counters{RxBytes: 12345678, Drops: map[string]uint64{"no_peer": 3}}})
 	}
+	for i := range min(hosts, 60) {
+		state := api.HostStates[i%len(api.HostStates)]
+		h := api.Host{Node: name, State: state, Reason: name, Backend: name, Own: i == 0}
+		if i%2 == 0 {
+			h.PublicIPs, h.Seen, h.Path = []netip.Addr{netip.MustParseAddr("192.0.2.1")}, noon, &api.PeerPath{State: api.PathReached, RTT: 0.001}
+			h.Summary = &api.HostSummary{Version: name, Peers: 8, Reached: 7}
+		}
+		n.Hosts = append(n.Hosts, h)
+	}
 	for i, s := range []State{Own, Lapsed, Reserved, Contradictory} {
 		if i < hosts {
 			n.Rows[i].State = s
@@ -111,7 +120,7 @@ func TestPageIsWellMade(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			body, doc := render(t, p)
-			if len(body) > 100_000 {
+			if len(body) > 125_000 {
 				t.Errorf("%d bytes", len(body))
 			}
 			ids := map[string]bool{}
@@ -176,6 +185,45 @@ func TestPageIsWellMade(t *testing.T) {
 				t.Errorf("%d live regions", live)
 			}
 		})
+	}
+}
+
+// TestFleet: the network's page shows all hosts, those with a problem first, and the overview how many there are.
+func TestFleet(t *testing.T) {
+	p := pageOf(t, 9, "x")
+	for i := range p.Networks[0].Hosts {
+		p.Networks[0].Hosts[i].Node = fmt.Sprint("host-", i)
+	}
+	_, doc := render(t, p)
+	if shown := text(doc); !strings.Contains(shown, "Hosts with a problem7") || strings.Contains(shown, "The whole fleet") {
+		t.Errorf("overview: %s", shown)
+	}
+	p.Only = "default"
+	_, doc = render(t, p)
+	var rows []string
+	for _, table := range within(doc, "table") {
+		if class, _ := attr(table, "class"); class != "fleet" {
+			continue
+		}
+		for _, row := range within(table, "tr") {
+			var cells []string
+			for _, cell := range within(row, "th", "td") {
+				cells = append(cells, text(cell))
+			}
+			rows = append(rows, strings.Join(cells, " | "))
+		}
+	}
+	for i, want := range map[int]string{
+		0: "Host | Health | Version | Backend | Public IP | MTU | Reaches | Path to it | Last seen",
+		1: "host-0x | failed (consul) | x | x | 192.0.2.1 | - | 7 of 8 hosts | reached, 1.0 ms | this host",
+		2: "host-1x | lost | - | x | - | - | - | - | -",
+		3: "host-2x | critical | x | x | 192.0.2.1 | - | 7 of 8 hosts | reached, 1.0 ms | 12:00:00",
+		9: "host-8x | passing | x | x | 192.0.2.1 | - | 7 of 8 hosts | reached, 1.0 ms | 12:00:00",
+		8: "host-7x | - | - | x | - | - | - | - | -",
+	} {
+		if i >= len(rows) || rows[i] != want {
+			t.Errorf("row %d of %q, want %q", i, rows, want)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 // Bounds of what one page shows.
 const (
 	rowsShown   = 100
+	fleetShown  = 40
 	fewHosts    = 32 // the overview shows all of so many hosts
 	spansShown  = 24
 	eventsShown = 40
@@ -69,20 +70,22 @@ func (g group) Sentence() string {
 // part is one network's section.
 type part struct {
 	Network
-	Path    string // of its own page
-	Map     grid
-	Spans   []span
-	More    bool // spans
-	Subnets string
-	Full    bool  // with the table of hosts
-	Rows    []row // of this page
-	Hosts   int   // other hosts with a lease
-	Found   int   // number of rows that match the query
-	Counted bool
-	Tested  bool   // the path to some host is
-	Earlier string // query of the previous rows, "" when there are none
-	Later   string
-	Range   string // "1 to 100 of 1,000"
+	Path     string // of its own page
+	Map      grid
+	Spans    []span
+	More     bool // spans
+	Subnets  string
+	Full     bool  // with the table of hosts
+	Rows     []row // of this page
+	Others   int   // hosts with a lease
+	Fleet    []api.Host
+	Troubled int // hosts with a problem
+	Found    int // number of rows that match the query
+	Counted  bool
+	Tested   bool   // the path to some host is
+	Earlier  string // query of the previous rows, "" when there are none
+	Later    string
+	Range    string // "1 to 100 of 1,000"
 }
 
 // row is the table row of a slot.
@@ -174,11 +177,19 @@ func newPart(p Page, n Network) part {
 	for _, r := range n.Rows {
 		out.Counted, out.Tested = out.Counted || r.Counters != nil, out.Tested || r.Path != nil
 		if r.State == Held || r.State == Lapsed {
-			out.Hosts++
+			out.Others++
 		}
 		if p.Query == "" || r.matches(strings.ToLower(p.Query)) {
 			found = append(found, r)
 		}
+	}
+	for _, h := range n.Hosts {
+		if h.State != api.Passing && h.State != api.HostUnknown {
+			out.Troubled++
+		}
+	}
+	if p.Only != "" {
+		out.Fleet = n.Hosts[:min(len(n.Hosts), fleetShown)]
 	}
 	out.Found = len(found)
 	out.Full = p.Only != "" || len(n.Rows) <= fewHosts

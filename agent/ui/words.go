@@ -84,3 +84,27 @@ func statusWord(status string) string {
 	}
 	return status
 }
+
+// hostIcon returns the severity of a host's state, "" for a state that says nothing.
+func hostIcon(state string) string {
+	switch state {
+	case api.HostUnknown:
+		return ""
+	case api.Passing:
+		return api.Passing
+	case api.HostFailed, api.PathLost, api.Critical:
+		return api.Critical
+	}
+	return api.Warning
+}
+
+// hostWord returns a host's state in words.
+func hostWord(state string) string {
+	switch state {
+	case api.HostFailed:
+		return "failed (consul)"
+	case api.HostUnknown:
+		return "-"
+	}
+	return state
+}

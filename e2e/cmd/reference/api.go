@@ -33,6 +33,7 @@ var apiExamples = map[string]struct{ path, body string }{
 	"lease": {"/v1/network/default/lease/10.5.34.0-24", ""}, "revokeLease": {"/v1/network/default/lease/10.5.77.0-24", ""},
 	"reservations": {"/v1/network/default/reservations", ""}, "addReservation": {"/v1/network/default/reservation/10.5.40.0-24", `{"node":"host-d"}`},
 	"removeReservation": {"/v1/network/default/reservation/10.5.40.0-24", ""}, "peers": {"/v1/network/default/peers", ""},
+	"hosts":      {"/v1/network/default/hosts", ""},
 	"probePeers": {"/v1/network/default/probe", `{"count":3}`},
 }
 

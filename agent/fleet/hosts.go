@@ -1,0 +1,193 @@
+// Package fleet puts together what one host knows of all hosts of a network, and finds the causes behind what many hosts
+// say of the paths between them.
+//
+// It consists of pure functions. What other hosts say of themselves is a hint: it is bounded, shown as theirs, and a host
+// that lies appears only as the subject of its own lines.
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// maxLost is how many lost peers of a summary are used.
+const maxLost = 10
+
+// Known is what this host knows of a network.
+type Known struct {
+	NodeID    string           // of this host
+	Leases    []registry.Lease // of all hosts
+	Peers     []api.Peer       // with the paths to them
+	Own       api.HostSummary  // of this host
+	Summaries map[netip.Prefix]api.HostSummary
+	Member    func(node string, addrs []netip.Addr) string // see api.Host
+}
+
+// Hosts returns the hosts of a network that have a lease, those with a problem first.
+func Hosts(k Known) []api.Host {
+	peers := map[netip.Prefix]api.Peer{}
+	for _, p := range k.Peers {
+		if len(p.Subnets) > 0 {
+			peers[p.Subnets[0]] = p
+		}
+	}
+	out := make([]api.Host, 0, len(k.Leases))
+	for _, l := range k.Leases {
+		h := api.Host{
+			Node: l.Node, Subnets: l.Subnets, PublicIPs: l.PublicIPs, Backend: l.Backend.Type, MTU: l.MTU, Held: l.Held(),
+			Own: l.NodeID == k.NodeID, Member: k.Member(l.Node, l.PublicIPs),
+		}
+		summary, isKnown := k.Summaries[l.Subnet()]
+		if h.Own {
+			summary, isKnown = k.Own, true
+		} else {
+			h.Path = peers[l.Subnet()].Path
+		}
+		if isKnown {
+			summary = bounded(summary)
+			h.Summary = &summary
+		}
+		h.Seen = seen(h)
+		h.State, h.Reason = judge(h, peers[l.Subnet()].Skipped)
+		out = append(out, h)
+	}
+	slices.SortFunc(out, func(a, b api.Host) int {
+		return cmp.Or(slices.Index(api.HostStates, a.State)-slices.Index(api.HostStates, b.State),
+			strings.Compare(a.Node, b.Node), slices.CompareFunc(a.Subnets, b.Subnets, netip.Prefix.Compare))
+	})
+	return out
+}
+
+// bounded returns a summary whose texts and numbers are no larger than those of an honest host.
+func bounded(s api.HostSummary) api.HostSummary {
+	s.Version = registry.Shorten(s.Version, 64)
+	s.Reason = registry.Shorten(s.Reason, registry.MaxShownReason)
+	s.Backend, s.PublicIP = registry.Shorten(s.Backend, 64), registry.Shorten(s.PublicIP, 64)
+	if !slices.Contains([]string{api.Passing, api.Warning, api.Critical}, s.Health) {
+		s.Health = ""
+	}
+	s.Peers = max(s.Peers, 0)
+	s.Reached = min(max(s.Reached, 0), s.Peers)
+	s.Lost = slices.Clone(s.Lost[:min(len(s.Lost), maxLost)])
+	for i, name := range s.Lost {
+		s.Lost[i] = registry.Shorten(name, 256)
+	}
+	return s
+}
+
+// seen returns when something was last received from a host: its summary, or the answer to a packet. A path that is lost
+// was answered last just before it was found so.
+func seen(h api.Host) (at time.Time) {
+	if h.Own {
+		return time.Time{}
+	}
+	if h.Summary != nil {
+		at = h.Summary.At
+	}
+	if h.Path == nil || h.Path.State == "" {
+		return at
+	}
+	answered := h.Path.Tested
+	if h.Path.State == api.PathLost {
+		answered = h.Path.Since
+	}
+	if answered.After(at) {
+		at = answered
+	}
+	return at
+}
+
+// judge returns the worst that is known of a host. skipped says why it is not in the datapath.
+func judge(h api.Host, skipped string) (state, reason string) {
+	path := api.PeerPath{}
+	if h.Path != nil {
+		path = *h.Path
+	}
+	summary := api.HostSummary{}
+	if h.Summary != nil {
+		summary = *h.Summary
+	}
+	switch {
+	case h.Member == api.MemberFailed && !h.Own:
+		reason = "Consul's agents report its Consul agent as failed"
+		switch path.State {
+		case api.PathLost:
+			reason += "; " + path.Reason
+		case api.PathReached, api.PathLossy, api.PathShort:
+			reason += "; packets reach the host"
+		}
+		return api.HostFailed, reason
+	case !h.Held:
+		return api.HostLapsed, "its lease is no longer held"
+	case path.State == api.PathLost:
+		return path.State, path.Reason
+	case summary.Health == api.Critical:
+		return summary.Health, summary.Reason
+	case path.State == api.PathShort, path.State == api.PathLossy:
+		return path.State, path.Reason
+	case summary.Health == api.Warning:
+		return summary.Health, summary.Reason
+	case skipped != "":
+		return api.Warning, "not in the datapath: " + registry.Shorten(skipped, registry.MaxShownReason)
+	case summary.Health == api.Passing:
+		return api.Passing, ""
+	}
+	return api.HostUnknown, ""
+}
+
+// WithoutTimes returns the hosts without what is measured, and when it was.
+func WithoutTimes(hosts []api.Host) []api.Host {
+	out := slices.Clone(hosts)
+	for i := range out {
+		h := &out[i]
+		h.Seen = time.Time{}
+		if h.Path != nil {
+			h.Path = &api.PeerPath{State: h.Path.State, Reason: h.Path.Reason, Since: h.Path.Since}
+		}
+		if h.Summary != nil {
+			s := *h.Summary
+			s.At, h.Summary = time.Time{}, &s
+		}
+	}
+	return out
+}
+
+// Summarize returns what this host says of itself in a network.
+func Summarize(version string, local api.Local, health api.Health, network string, peers []api.Peer, now time.Time) api.HostSummary {
+	out := api.HostSummary{Version: version, Health: api.Passing, Backend: local.Backend, MTU: local.MTU, At: now}
+	if len(local.Underlay.Addresses) > 0 {
+		out.PublicIP = local.Underlay.Addresses[0].String()
+	}
+	checks := slices.Clone(health.Checks)
+	for _, n := range health.Networks {
+		if n.Network == network {
+			checks = append(checks, n.Checks...)
+		}
+	}
+	for _, c := range checks {
+		if c.Status == api.Critical && out.Health != api.Critical || c.Status == api.Warning && out.Health == api.Passing {
+			out.Health, out.Reason = c.Status, fmt.Sprintf("%s: %s", c.Name, c.Reason)
+		}
+	}
+	for _, p := range peers {
+		if !p.Held {
+			continue
+		}
+		out.Peers++
+		switch {
+		case p.Path == nil || p.Path.State == "":
+		case p.Path.State != api.PathLost:
+			out.Reached++
+		case len(out.Lost) < maxLost:
+			out.Lost = append(out.Lost, p.Node)
+		}
+	}
+	return out
+}

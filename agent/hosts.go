@@ -1,0 +1,56 @@
+package agent
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/lenonet/leno/agent/fleet"
+	"github.com/lenonet/leno/agent/network"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
+)
+
+// peers returns the peers of a network with what is known of the paths to them, and of them in the store.
+func (d *diagnostics) peers(run *network.Runner) api.PeerList {
+	out, known, members := run.Peers(), d.paths.Of(run.Local().Name), d.members.View()
+	for i := range out.Peers {
+		p := &out.Peers[i]
+		p.Member = members.Status(p.Node, p.PublicIPs)
+		if len(p.Subnets) == 0 || p.Skipped != "" {
+			continue
+		}
+		if path, ok := known[p.Subnets[0]]; ok {
+			p.Path = &path
+		}
+	}
+	return out
+}
+
+// hosts returns all hosts of a network with what is known of them.
+func (d *diagnostics) hosts(run *network.Runner) ([]api.Host, error) {
+	leases, err := run.Leases().Leases(false)
+	if before, ok := run.Resumed(); ok {
+		leases, err = registry.LeaseSet{Leases: before.Leases}, nil
+		isOwn := func(l registry.Lease) bool { return l.NodeID == before.Own.NodeID }
+		if !slices.ContainsFunc(before.Leases, isOwn) && before.Own.Subnet().IsValid() {
+			leases.Leases = append(slices.Clone(before.Leases), before.Own)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	peers, name := d.peers(run).Peers, run.Local().Name
+	report, _ := d.env.Reports.Health.Report()
+	return fleet.Hosts(fleet.Known{
+		NodeID:    d.env.Identity.NodeID(),
+		Leases:    leases.Leases,
+		Peers:     peers,
+		Own:       fleet.Summarize(d.options.Version, run.Status().Local, report, name, peers, time.Now()),
+		Summaries: d.summaries(name),
+		Member:    d.members.View().Status,
+	}), nil
+}
+
+// noSummaries is what other hosts say of themselves where agents do not tell each other.
+func noSummaries(string) map[netip.Prefix]api.HostSummary { return nil }
