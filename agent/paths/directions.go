@@ -171,7 +171,8 @@ func higher(a, b *float64) *float64 {
 	return a
 }
 
-// result returns what is shown of the path to a peer: what the probes say, and in which direction packets are lost.
+// result returns what is shown of the path to a peer: what the probes say, in which direction packets are lost, and whether
+// the store knows that the host has failed.
 func (p *peer) result() api.PeerPath {
 	out := p.shown
 	switch direction := p.direction(); {
@@ -180,6 +181,9 @@ func (p *peer) result() api.PeerPath {
 		out.Reason = fmt.Sprintf("packets %s are lost", strings.ReplaceAll(direction, "peer", p.Node))
 	case out.State == api.PathLossy:
 		out.Reason += ", most of them " + strings.ReplaceAll(direction, "peer", p.Node)
+	}
+	if out.State != "" && out.State != api.PathReached && p.Member == api.MemberFailed {
+		out.Reason += "; Consul reports the host as failed"
 	}
 	return out
 }

@@ -364,3 +364,16 @@ func TestOff(t *testing.T) {
 		})
 	})
 }
+
+// TestFailedMember: the check says that the store knows of the failure of a host to which packets are lost.
+func TestFailedMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := simulate(t, 2)
+		s.peers[1].Member = api.MemberFailed
+		s.run(func() {
+			s.expect(api.Passing, "packets reach 2 of 2 hosts")
+			s.change(func() { s.gone["host-0001"] = true })
+			s.expect(api.Warning, "host-0001 (no packet is answered; Consul reports the host as failed)")
+		})
+	})
+}
