@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -27,7 +28,7 @@ const (
 	tokenHeader = "X-Consul-Token"
 	indexHeader = "X-Leno-Index"
 
-	// maxBody bounds a response; 10,000 leases are about 4 MB.
+	// maxBody bounds a response unless Config.MaxBody does; 10,000 leases are about 4 MB.
 	maxBody = 64 << 20
 	// maxErrorBody bounds the text taken from a response that is not the agent's JSON, for example
 	// a proxy's error page.
@@ -54,6 +55,9 @@ type Config struct {
 	// it. Its transport is not used for unix addresses, and redirects are never followed because they would
 	// carry the token elsewhere.
 	HTTPClient *http.Client
+
+	// MaxBody bounds a response, in bytes. 0 means 64 MB.
+	MaxBody int64
 }
 
 // Client talks to one agent. It is safe for concurrent use. Every method blocks until the agent
@@ -66,6 +70,7 @@ type Client struct {
 	base  *url.URL
 	token string
 	http  *http.Client
+	most  int64 // bytes of a response
 }
 
 // New builds a client. It does not touch anything outside the process. It returns an error if the
@@ -87,7 +92,7 @@ func New(c Config) (*Client, error) {
 		client.Transport = newTransport(socket, c.TLS)
 	}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &Client{base: base, token: c.Token, http: &client}, nil
+	return &Client{base: base, token: c.Token, http: &client, most: cmp.Or(c.MaxBody, maxBody)}, nil
 }
 
 // parseAddress returns the base URL of an address, and the socket's path if the address names one.
@@ -165,12 +170,12 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any, also 
 		return nil, err
 	}
 	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	data, err := io.ReadAll(io.LimitReader(resp.Body, c.most+1))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s %s: read the answer: %w", method, path, err)
-	case len(data) > maxBody:
-		return nil, fmt.Errorf("%s %s: the answer is larger than %d bytes", method, path, maxBody)
+	case int64(len(data)) > c.most:
+		return nil, fmt.Errorf("%s %s: the answer is larger than %d bytes", method, path, c.most)
 	}
 	if resp.StatusCode/100 != 2 && !slices.Contains(also, resp.StatusCode) {
 		return nil, c.failure(resp.StatusCode, data)

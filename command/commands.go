@@ -98,6 +98,7 @@ func Commands(m cli.Meta) cli.Commands {
 		flannelAdoptSpec,
 		flannelReturnSpec,
 		fmtSpec,
+		hostsSpec,
 		leaseListSpec,
 		leaseReleaseSpec,
 		leaseRenewSpec,

@@ -33,8 +33,14 @@ paths to the other hosts, over which it sends small and full-size packets. For
 each fault it prints what was tried, what was seen and what to do, causes
 first. It changes nothing.
 
+With -all it examines all hosts: those whose agents answer through these, the
+others by what they tell this host. It prints one finding for each cause, such
+as a host that no other reaches.
+
   $ leno doctor
   $ leno doctor -network blue -passive   sends no packets to other hosts
+  $ leno doctor -all
+  $ leno doctor -all -peer-address='{ip}:5366'
 
 If no agent responds on this host, the command examines what it can by itself,
 best as root.
@@ -49,6 +55,8 @@ type doctorCommand struct {
 	*cli.Session
 	files   configFlags
 	options api.DoctorOptions
+	all     bool
+	others  string // address of the agents on other hosts
 }
 
 func (d *doctorCommand) register(fs *flag.FlagSet) {
@@ -56,9 +64,18 @@ func (d *doctorCommand) register(fs *flag.FlagSet) {
 	d.files.register(fs)
 	fs.StringVar(&d.options.Network, "network", "", "examine only the network of this `name`, and the whole host")
 	fs.BoolVar(&d.options.Passive, "passive", false, "send no packets to other hosts; the paths to them are not tested")
+	fs.BoolVar(&d.all, "all", false, "examine all hosts of the networks of this host")
+	fs.StringVar(&d.others, "peer-address", "", "with -all, `address` of the agents on other hosts, with {ip} for the public address "+
+		"of each or {node} for its name; default: the port of this host's agent if others reach that")
 }
 
 func (d *doctorCommand) run(ctx context.Context) error {
+	if d.all {
+		return d.diagnoseAll(ctx)
+	}
+	if d.others != "" {
+		return cli.UsageErrorf("-peer-address belongs to -all")
+	}
 	var out api.Diagnosis
 	err := d.Call(ctx, func(ctx context.Context, c *api.Client) (err error) {
 		out, err = c.Doctor(ctx, d.options)

@@ -34,6 +34,7 @@ type fakeAgent struct {
 	reservations []api.Reservation
 	left         []api.Reservation // of networks that are not defined
 	peers        []api.Peer
+	hosts        []api.Host
 	strays       map[string]uint64
 	events       []api.Event
 	totals       *api.Counters
@@ -141,6 +142,16 @@ func newFakeAgent(t *testing.T) *fakeAgent {
 			{Check: "consul", Status: api.FindingOK, Tried: "read a key", Saw: "consul at 127.0.0.1:8500 answers"},
 			{Check: "peers", Status: api.FindingOK, Network: "default", Tried: "send packets", Saw: "64 of 64 hosts asked, of 900, answer, in 0.2 to 14.1 ms"}},
 		peers: []api.Peer{{Node: "host-b", Subnets: []netip.Prefix{prefix("10.5.77.0/24")}, PublicIPs: []netip.Addr{addr("192.0.2.77")}, Backend: "vxlan", Held: true}},
+	}
+	for i, l := range f.leases {
+		h := api.Host{Node: l.Node, Subnets: l.Subnets, PublicIPs: l.PublicIPs, Backend: "vxlan", MTU: 1450, Held: true, Own: i == 0, State: api.Passing,
+			Member: "alive", Summary: &api.HostSummary{Version: "0.1.0", Health: api.Passing, Backend: "vxlan", PublicIP: l.PublicIPs[0].String(),
+				MTU: 1450, Peers: 1, Reached: 1, At: now.Add(-12 * time.Second)}}
+		if !h.Own {
+			h.Path = &api.PeerPath{State: api.PathReached, RTT: 0.0003, Since: now.Add(-time.Hour), Tested: now.Add(-3 * time.Second), MTU: 1450}
+			h.Seen = h.Path.Tested
+		}
+		f.hosts = append(f.hosts, h)
 	}
 	f.probe = api.Probe{Network: "default", Findings: []api.Finding{}, Peers: []api.PeerProbe{{Node: "host-b", Held: true, Reached: true, Ways: []api.ProbedWay{
 		probed(api.PathOverlay, "10.5.34.0", "10.5.77.0", 1450), probed(api.PathUnderlay, "192.0.2.34", "192.0.2.77", 1500)}}}}
@@ -276,6 +287,13 @@ func (f *fakeAgent) routes() http.Handler {
 				return nil, &api.Error{Code: 400, Message: err.Error()}
 			}
 			return f.probe, f.refuseProbe
+		},
+		"GET /v1/network/{network}/hosts": func(r *http.Request) (any, *api.Error) {
+			_, err := f.network(r)
+			return api.HostList{Hosts: f.hosts}, err
+		},
+		"GET /v1/agent/config": func(*http.Request) (any, *api.Error) {
+			return api.Configuration{Files: []string{}, Settings: []api.Setting{{Name: "http.address", Value: `"127.0.0.1:5366"`}}}, nil
 		},
 		"GET /v1/network/{network}/peers": func(r *http.Request) (any, *api.Error) {
 			_, err := f.network(r)

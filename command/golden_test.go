@@ -16,6 +16,7 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/command/hosts"
 )
 
 // result is the outcome of a command.
@@ -149,6 +150,25 @@ func planSwitch(f *fakeAgent) {
 	f.plans["default"] = p
 }
 
+// manyHosts gives the network five hosts of which three have a fault.
+func manyHosts(f *fakeAgent) {
+	lost := &api.PeerPath{State: api.PathLost, Reason: "no packet is answered", Since: now.Add(-40 * time.Second), Tested: now}
+	own, peer := f.hosts[0], f.hosts[1]
+	own.Summary = &api.HostSummary{Version: "0.1.0", Health: api.Warning, Reason: "paths: packets are lost", Peers: 4, Reached: 3, Lost: []string{"host-c"}}
+	own.State, own.Reason = api.Warning, own.Summary.Reason
+	peer.Summary = &api.HostSummary{Version: "0.1.0", Health: api.Passing, Peers: 4, Reached: 3, Lost: []string{"host-c"}, At: now}
+	gone, consul, older := peer, peer, peer
+	gone.Node, gone.Subnets, gone.PublicIPs = "host-c", []netip.Prefix{prefix("10.5.3.0/24")}, []netip.Addr{addr("192.0.2.3")}
+	gone.State, gone.Reason, gone.Member, gone.Path, gone.Seen = api.HostFailed, "Consul's agents report its Consul agent as failed; no packet is answered",
+		api.MemberFailed, lost, lost.Since
+	gone.Summary = &api.HostSummary{Version: "0.1.0", Health: api.Passing, Peers: 4, Reached: 4, At: now.Add(-time.Minute)}
+	consul.Node, consul.Subnets, consul.PublicIPs = longName, []netip.Prefix{prefix("10.5.4.0/24")}, []netip.Addr{addr("192.0.2.4")}
+	consul.State, consul.Reason, consul.Member = api.HostFailed, "Consul's agents report its Consul agent as failed; packets reach the host", api.MemberFailed
+	older.Node, older.Subnets, older.PublicIPs = "host-\x1b[2Jd", []netip.Prefix{prefix("10.5.5.0/24")}, []netip.Addr{addr("192.0.2.5")}
+	older.Summary, older.State, older.MTU = nil, api.HostUnknown, 1400
+	f.hosts = []api.Host{gone, consul, own, older, peer}
+}
+
 // TestTranscripts runs every command that talks to the agent and compares
 // everything it prints.
 func TestTranscripts(t *testing.T) {
@@ -169,6 +189,14 @@ func TestTranscripts(t *testing.T) {
 				{Check: "acl", Status: api.FindingUnknown, Tried: "ask Consul what the agent's token allows", Saw: "consul answered 500"}}, f.findings...)
 		}, writes: []string{"PUT /v1/agent/doctor?network=default&passive=true "}},
 		{name: "doctor json", args: "doctor -format=json", writes: []string{"PUT /v1/agent/doctor "}},
+		{name: "doctor all", args: "doctor -all -network=default", writes: []string{"PUT /v1/agent/doctor?network=default&passive=true "}},
+		{name: "doctor all faults", args: "doctor -all -network=default", set: manyHosts, writes: []string{"PUT /v1/agent/doctor?network=default&passive=true "}},
+		{name: "doctor all bad address", args: "doctor -all -peer-address=192.0.2.1:5366"},
+		{name: "hosts", args: "hosts"},
+		{name: "hosts faults", args: "hosts default", set: manyHosts},
+		{name: "hosts verbose", args: "hosts -verbose", set: manyHosts},
+		{name: "hosts json", args: "hosts -format=json"},
+		{name: "hosts none", args: "hosts", set: func(f *fakeAgent) { f.hosts = []api.Host{} }},
 		{name: "network list", args: "network list"},
 		{name: "network list json", args: "network list -format=json"},
 		{name: "network list empty", args: "network list", set: func(f *fakeAgent) { f.networks = []api.Network{} }},
@@ -420,6 +448,8 @@ func TestJSONOutputIsTheAPIs(t *testing.T) {
 		"reservation list":        &api.ReservationList{},
 		"peers":                   &api.PeerList{},
 		"peers -probe":            &api.Probe{},
+		"hosts":                   &api.HostList{},
+		"doctor -all":             &hosts.Diagnosis{},
 		"events":                  &api.EventList{},
 		"status":                  &statusOutput{},
 		"version":                 &versionOutput{},

@@ -4,6 +4,7 @@ import (
 	"github.com/lenonet/leno/agent/cleanup"
 	"github.com/lenonet/leno/agent/handover"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/command/hosts"
 )
 
 // Output is what a command prints with -format=json.
@@ -28,7 +29,9 @@ func Outputs() []Output {
 		{"reservation list", api.ReservationList{}},
 		{"peers", api.PeerList{}},
 		{"peers -probe", api.Probe{}},
+		{"hosts", api.HostList{}},
 		{"doctor", api.Diagnosis{}},
+		{"doctor -all", hosts.Diagnosis{}},
 		{"events", api.EventList{}},
 		{"cleanup", cleanup.Report{}},
 		{"flannel adopt", handover.Report{}},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/command/hosts"
 )
 
 func peersSpec(m cli.Meta) cli.Spec {
@@ -26,7 +27,8 @@ long ago the two hosts last agreed on keys: packets to a host with "never" are
 lost. ENDPOINT shows where packets to hosts behind the same NAT go. A host
 that is ignored is listed with the reason. PATH is the state of the path to
 the host: "reached" with the round-trip time, "lossy" with the share of lost
-packets, "short" with the largest packet that arrives, or "lost".
+packets, "short" with the largest packet that arrives, or "lost". LEASE says
+"failed (consul)" if Consul's agents do not reach that of the host.
 
 With -probe the agent sends small and full-size packets to each of them,
 through the overlay and through the underlay, and prints losses, round-trip
@@ -139,6 +141,9 @@ func peerLease(p api.Peer) string {
 	state := "lapsed"
 	if p.Held {
 		state = "held"
+	}
+	if p.Member == api.MemberFailed {
+		state += ", " + hosts.Failed
 	}
 	if p.Skipped != "" {
 		state += ", left out"

@@ -117,6 +117,19 @@ func (f *AgentFlags) Open() (*api.Client, error) {
 	return client, nil
 }
 
+// OpenOther builds a client of the agent on another host, with the same certificates and without the token: only the agent
+// on this host is trusted with it. most bounds its answers, in bytes.
+func (f *AgentFlags) OpenOther(address string, most int64) (*api.Client, error) {
+	conf, err := f.tls()
+	if err != nil {
+		return nil, err
+	}
+	if conf != nil && !strings.Contains(address, "://") {
+		address = "https://" + address
+	}
+	return api.New(api.Config{Address: address, TLS: conf, MaxBody: most})
+}
+
 // checkListener returns an error if the token would be sent to a user of this host who may not run an agent. Any user can
 // listen at the address while no agent runs.
 func (f *AgentFlags) checkListener() error {

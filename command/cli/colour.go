@@ -39,9 +39,9 @@ func colourOf(status string) (color.Attribute, bool) {
 	switch strings.TrimRight(word, ",:") {
 	case api.Passing, "held", "running", "ok", "yes":
 		return color.FgGreen, true
-	case api.Warning, "lapsed", "waits", "waiting":
+	case api.Warning, api.PathShort, api.PathLossy, "lapsed", "waits", "waiting":
 		return color.FgYellow, true
-	case api.Critical, "left", "failed", "no":
+	case api.Critical, api.PathLost, "left", "failed", "no":
 		return color.FgRed, true
 	}
 	return 0, false

@@ -90,7 +90,7 @@ func WriteTable(w io.Writer, columns []Column, rows [][]string) {
 
 // isStatus reports whether the column with this title is coloured.
 func isStatus(title string) bool {
-	return slices.ContainsFunc([]string{"status", "state", "lease"},
+	return slices.ContainsFunc([]string{"status", "state", "lease", "health"},
 		func(t string) bool { return strings.EqualFold(title, t) })
 }
 
