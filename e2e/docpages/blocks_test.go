@@ -109,6 +109,8 @@ func TestDocumentationBlocks(t *testing.T) {
 		"integrations/nomad.mdx: nomad job run -var=auth_method=leno examples/nomad/leno.nomad.hcl":            1,
 		// The output on a host with a fault: TestDoctor.
 		"operations/doctor.mdx: $ leno doctor": 1,
+		// TestHosts in e2e/host asks agents on other hosts.
+		"operations/doctor.mdx: leno doctor -all -peer-address='https://{node}.example.com:5366' -ca-cert=/etc/leno.d/ca.pem": 1,
 		// TestFromFlannel in command reads such a file.
 		"migrate/flannel.mdx: leno network plan net-conf.json -from-flannel=default": 1,
 		// Commands of guides whose parts are tested elsewhere.

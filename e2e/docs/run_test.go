@@ -319,7 +319,7 @@ func TestDocumentationAnswers(t *testing.T) {
 	}
 	types := map[string]any{}
 	for _, v := range []any{api.Health{}, api.Self{}, api.NetworkList{}, api.Network{}, api.NetworkSwitch{}, api.LeaseList{}, api.Lease{},
-		api.ReservationList{}, api.PeerList{}, api.EventList{}, api.Metrics{}, api.Configuration{}} {
+		api.ReservationList{}, api.PeerList{}, api.HostList{}, api.EventList{}, api.Metrics{}, api.Configuration{}} {
 		types[reflect.TypeOf(v).Name()] = v
 	}
 	subnet := strings.ReplaceAll(w.Subnet(h, "default").String(), "/", "-")
