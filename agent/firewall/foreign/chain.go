@@ -37,7 +37,8 @@ type line struct {
 	text       string
 	conditions []condition
 	action     action
-	to         string // target of jumps
+	to         string  // target of jumps
+	packets    *uint64 // that it has matched; nil if it has no counter, or if none was read
 }
 
 // match returns which packets of the flow the rule applies to.
@@ -94,6 +95,7 @@ type baseChain struct {
 	nat      bool
 	priority int
 	drops    bool              // its policy
+	packets  *uint64           // to which the policy was applied; nil if they are not counted, or were not read
 	v4, v6   bool              // families it is called for
 	lines    map[string][]line // of each chain
 }

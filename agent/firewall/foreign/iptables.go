@@ -34,7 +34,7 @@ func iptablesBases(command string, v6 bool, tables map[string]netfilter.Table) [
 		if !ok {
 			continue
 		}
-		out = append(out, baseChain{
+		b := baseChain{
 			where:    command + " table " + at.table + " chain " + at.chain,
 			chain:    at.chain,
 			hook:     at.hook,
@@ -44,15 +44,23 @@ func iptablesBases(command string, v6 bool, tables map[string]netfilter.Table) [
 			v4:       !v6,
 			v6:       v6,
 			lines:    iptablesLines(t),
-		})
+		}
+		if n, counted := t.PolicyPackets[at.chain]; counted {
+			b.packets = &n
+		}
+		out = append(out, b)
 	}
 	return out
 }
 
 func iptablesLines(t netfilter.Table) map[string][]line {
 	out := map[string][]line{}
-	for _, r := range t.Rules {
-		out[r[1]] = append(out[r[1]], iptablesLine(r, t.Chains))
+	for i, r := range t.Rules {
+		l := iptablesLine(r, t.Chains)
+		if t.Packets != nil {
+			l.packets = &t.Packets[i]
+		}
+		out[r[1]] = append(out[r[1]], l)
 	}
 	return out
 }

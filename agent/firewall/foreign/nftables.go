@@ -154,7 +154,12 @@ func (l *line) nftStatement(name string, body json.RawMessage) {
 			return
 		}
 		l.action, l.to = map[string]action{"jump": jumpToChain, "goto": gotoChain}[name], target.Target
-	case "counter", "log", "mangle", "notrack", "flow", "ct helper", "continue", "set", "map": // these decide nothing
+	case "counter":
+		var counter struct{ Packets *uint64 }
+		if json.Unmarshal(body, &counter) == nil { // a named one is a string
+			l.packets = counter.Packets
+		}
+	case "log", "mangle", "notrack", "flow", "ct helper", "continue", "set", "map": // these decide nothing
 	case "queue", "dnat", "redirect", "tproxy", "fwd", "dup", "synproxy":
 		l.action = unknownAction
 	case "xt": // an extension of iptables
@@ -189,7 +194,7 @@ func nftVerdictMap(l line, words []string, body json.RawMessage, sets map[string
 		if json.Unmarshal(e, &pair) != nil || len(pair) != 2 || json.Unmarshal(pair[1], &verdict) != nil {
 			return unknown
 		}
-		one := line{conditions: slices.Clone(l.conditions)}
+		one := line{conditions: slices.Clone(l.conditions)} // the counter of the rule is of all elements
 		c, text := nftCondition("==", v.Key, pair[0], sets)
 		one.conditions = append(one.conditions, c)
 		for name, body := range verdict {

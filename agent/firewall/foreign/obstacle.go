@@ -17,6 +17,7 @@ type Obstacle struct {
 	More    int    // number of similar rules in the same place
 	Effect  string // what happens to which packets
 	Advice  string // what the operator should do
+	Removal string // the command that removes the rule, "" if none is known
 }
 
 func (o Obstacle) String() string {
@@ -189,21 +190,26 @@ func (p OverlayPath) newObstacle(f finding) Obstacle {
 		Partial: f.isPartial(),
 		Effect:  f.effectText(),
 		Advice:  p.adviceText(f),
+		Removal: f.removalCommand(),
 	}
 	if o.Partial {
-		o.Advice = "it may be intended; if not, remove it" + f.removalCommand() + ", or: " + o.Advice
+		command := o.Removal
+		if command != "" {
+			command = " (`" + command + "`)"
+		}
+		o.Advice = "it may be intended; if not, remove it" + command + ", or: " + o.Advice
 	}
 	return o
 }
 
-// removalCommand returns the command that removes a rule of iptables, in parentheses; "" for other rules, which are
-// identified by numbers that change.
+// removalCommand returns the command that removes a rule of iptables; "" for other rules, which are identified by numbers
+// that change.
 func (f finding) removalCommand() string {
 	program, table, ok := strings.Cut(f.base.table(), " table ")
 	if !ok || !strings.HasPrefix(program, "ip") || f.rule == policyDrop {
 		return ""
 	}
-	return fmt.Sprintf(" (`%s -t %s -D %s %s`)", program, table, f.chain, f.rule)
+	return fmt.Sprintf("%s -t %s -D %s %s", program, table, f.chain, f.rule)
 }
 
 // effectText returns in words what the rule does to which packets.

@@ -15,14 +15,17 @@ import (
 	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
-// readBaseChains returns every base chain of this host that packets between hosts pass.
-func readBaseChains(ctx context.Context) (out []baseChain, unannounced bool, err error) {
+// readBaseChains returns every base chain of this host that packets between hosts pass. list is netfilter.List, or
+// netfilter.ListCounted for counters.
+func readBaseChains(
+	ctx context.Context, list func(context.Context, string) (map[string]netfilter.Table, error),
+) (out []baseChain, unannounced bool, err error) {
 	var errs []error
 	// nf_tables also has what iptables-nft wrote.
 	read := map[string]bool{}
 	for _, of := range []struct{ family, command string }{{"ip", "iptables"}, {"ip6", "ip6tables"}} {
 		for variant, path := range netfilter.Programs(ctx, of.command) {
-			tables, err := netfilter.List(ctx, path)
+			tables, err := list(ctx, path)
 			switch {
 			case errors.As(err, new(*netfilter.UnreadableError)): // the listing of nf_tables has the other tables
 			case err != nil && !netfilter.IsUnsupported(err) && !isUnneededRight(variant, err):

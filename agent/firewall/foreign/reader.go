@@ -51,7 +51,7 @@ func (r *Reader) Obstacles(ctx context.Context, paths []OverlayPath) (found []Ob
 		maps.Equal(bridges, last.bridges) && reflect.DeepEqual(paths, last.paths) {
 		return last.found, last.unannounced, nil
 	}
-	bases, unannounced, err := readBaseChains(ctx)
+	bases, unannounced, err := readBaseChains(ctx, netfilter.List)
 	found, err = findObstacles(bases, paths, bridges), errors.Join(err, unlisted)
 	r.last = reading{}
 	if unknown == nil && err == nil {

@@ -29,15 +29,30 @@ func List(ctx context.Context, path string) (map[string]Table, error) {
 	return defaultLimits().list(ctx, path)
 }
 
-func (l limits) list(ctx context.Context, path string) (map[string]Table, error) {
-	saved, err := l.run(ctx, "", path+"-save")
-	if errors.Is(err, errEndless) {
-		return nil, fmt.Errorf("%w: %w", ErrUnlisted, err)
-	}
+// ListCounted returns what List returns, with counters.
+func ListCounted(ctx context.Context, path string) (map[string]Table, error) {
+	saved, err := defaultLimits().save(ctx, path, "-c")
 	if err != nil {
-		return nil, explain(err)
+		return nil, err
+	}
+	return parseCounted(saved)
+}
+
+func (l limits) list(ctx context.Context, path string) (map[string]Table, error) {
+	saved, err := l.save(ctx, path)
+	if err != nil {
+		return nil, err
 	}
 	return ParseSave(saved)
+}
+
+// save returns what the program's iptables-save prints.
+func (l limits) save(ctx context.Context, path string, args ...string) (string, error) {
+	saved, err := l.run(ctx, "", path+"-save", args...)
+	if errors.Is(err, errEndless) {
+		return "", fmt.Errorf("%w: %w", ErrUnlisted, err)
+	}
+	return saved, explain(err)
 }
 
 // Restore writes tables: input is for iptables-restore --noflush, of the program at path. Each table is written in one

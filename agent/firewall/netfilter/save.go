@@ -16,6 +16,10 @@ type Table struct {
 	Chains   []string
 	Policies map[string]string // of the base chains: ACCEPT or DROP
 	Rules    []Rule
+
+	// How many packets each of Rules and each base chain's policy has matched; nil unless ListCounted has read them.
+	Packets       []uint64
+	PolicyPackets map[string]uint64
 }
 
 // Chain returns the rules of one chain, in order.
