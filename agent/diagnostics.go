@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/examine"
-	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/fleet"
 	"github.com/lenonet/leno/agent/members"
 	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/paths"
@@ -30,13 +28,10 @@ type diagnostics struct {
 	probes   exclusive // by network
 	paths    *paths.Monitor
 	members  *members.Watcher
-
-	// summaries returns what the other hosts of a network say of themselves, by their first subnets.
-	summaries func(network string) map[netip.Prefix]api.HostSummary
 }
 
 func newDiagnostics(log hclog.Logger, o Options, env *network.Deps, s *settings, ns *networks) *diagnostics {
-	d := &diagnostics{options: o, env: env, settings: s, networks: ns, summaries: noSummaries}
+	d := &diagnostics{options: o, env: env, settings: s, networks: ns}
 	d.members = members.New(o.Registry, env.Reports.Changed)
 	d.paths = paths.New(paths.Options{
 		Log: log.Named("paths"),
@@ -61,27 +56,12 @@ func newDiagnostics(log hclog.Logger, o Options, env *network.Deps, s *settings,
 
 // summary returns what this host says of itself in a network to the other hosts, without what it knows of the paths.
 func (d *diagnostics) summary(name string) api.HostSummary {
-	out := api.HostSummary{Version: d.options.Version, Health: api.Passing}
 	report, _ := d.env.Reports.Health.Report()
-	checks := report.Checks
-	for _, n := range report.Networks {
-		if n.Network == name {
-			checks = slices.Concat(checks, n.Checks)
-		}
-	}
-	for _, c := range checks {
-		if health.Severity(c.Status) > health.Severity(out.Health) {
-			out.Health, out.Reason = c.Status, c.Reason
-		}
-	}
+	var local api.Local
 	if run, ok := d.networks.get(name); ok {
-		s := run.Status()
-		out.Backend, out.MTU = s.Definition.Backend.Type, s.Local.MTU
-		if addresses := s.Local.Underlay.Addresses; len(addresses) > 0 {
-			out.PublicIP = addresses[0].String()
-		}
+		local = run.Status().Local
 	}
-	return out
+	return fleet.Summarize(d.options.Version, local, report, name, nil, time.Now())
 }
 
 // examine diagnoses this host, unless another examination is running.

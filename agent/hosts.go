@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"net/netip"
 	"slices"
 	"time"
 
@@ -47,10 +46,7 @@ func (d *diagnostics) hosts(run *network.Runner) ([]api.Host, error) {
 		Leases:    leases.Leases,
 		Peers:     peers,
 		Own:       fleet.Summarize(d.options.Version, run.Status().Local, report, name, peers, time.Now()),
-		Summaries: d.summaries(name),
+		Summaries: d.paths.Summaries(name),
 		Member:    d.members.View().Status,
 	}), nil
 }
-
-// noSummaries is what other hosts say of themselves where agents do not tell each other.
-func noSummaries(string) map[netip.Prefix]api.HostSummary { return nil }
