@@ -61,6 +61,10 @@ func (v apiAgent) Diagnose(ctx context.Context, o api.DoctorOptions) (api.Diagno
 	return v.agent.diagnostics.examine(ctx, o)
 }
 
+func (v apiAgent) Trace(ctx context.Context, r api.TraceRequest) (api.Trace, error) {
+	return v.agent.diagnostics.trace(ctx, r)
+}
+
 func (v apiAgent) Events(after uint64, network string) ([]api.Event, uint64, <-chan struct{}) {
 	return v.agent.env.Reports.Events.After(after, network)
 }

@@ -108,6 +108,8 @@ func TestOpenAPIAnswers(t *testing.T) {
 			"GET /v1/agent/events", "GET /v1/agent/events?network=n",
 			"GET /v1/agent/monitor?log_level=loud", "GET /v1/agent/metrics", "GET /v1/agent/metrics?format=prometheus", "GET /v1/agent/metrics?format=xml",
 			"PUT /v1/agent/doctor", "PUT /v1/agent/doctor?network=n&passive=true", "PUT /v1/agent/doctor?passive=perhaps", "PUT /v1/agent/doctor?network=none",
+			`POST /v1/agent/trace {"source":"` + a.subnet().Addr().String() + `","destination":"` + b.subnet().Addr().String() + `"}`, "POST /v1/agent/trace {}",
+			`POST /v1/agent/trace {"source":"198.51.100.1","destination":"198.51.100.2"}`,
 			"GET /v1/networks", "GET /v1/network/n", "GET /v1/network/none",
 			"PUT /v1/network/m " + m, "PUT /v1/network/m " + m, "PUT /v1/network/x {}",
 			"POST /v1/network/m/plan " + m, "POST /v1/network/m/plan {}",
@@ -163,6 +165,6 @@ var otherwise = map[string]bool{
 	"PUT /v1/network/{network}/renew 409": true, "PUT /v1/network/{network}/renew 503": true,
 	"PUT /v1/agent/reload 409": true, "GET /v1/agent/monitor 200": true, "GET /v1/agent/monitor 429": true, "GET /v1/networks 503": true, "GET /v1/agent/metrics 415": true,
 	"GET /v1/network/{network}/lease/{subnet} 409": true,
-	"PUT /v1/agent/doctor 409":                     true,
-	"POST /v1/network/{network}/probe 409":         true, "POST /v1/network/{network}/probe 501": true,
+	"PUT /v1/agent/doctor 409":                     true, "POST /v1/agent/trace 409": true,
+	"POST /v1/network/{network}/probe 409": true, "POST /v1/network/{network}/probe 501": true,
 }

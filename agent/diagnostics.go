@@ -15,6 +15,7 @@ import (
 	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/paths"
 	"github.com/lenonet/leno/agent/probe"
+	"github.com/lenonet/leno/agent/trace"
 	"github.com/lenonet/leno/api"
 )
 
@@ -25,6 +26,7 @@ type diagnostics struct {
 	settings *settings
 	networks *networks
 	exams    exclusive // examinations of this host, whose subject is ""
+	traces   exclusive // through this host, whose subject is ""
 	probes   exclusive // by network
 	paths    *paths.Monitor
 	members  *members.Watcher
@@ -74,6 +76,28 @@ func (d *diagnostics) examine(ctx context.Context, o api.DoctorOptions) (api.Dia
 	ctx, cancel := context.WithTimeout(ctx, examine.Timeout)
 	defer cancel()
 	return d.diagnose(ctx, o), nil
+}
+
+// trace follows packets between two addresses, unless another trace is running.
+func (d *diagnostics) trace(ctx context.Context, r api.TraceRequest) (api.Trace, error) {
+	if since, ok := d.traces.start(""); !ok {
+		return api.Trace{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(
+			"a trace is running since %s: try again when it is done", time.Since(since).Round(time.Second))}
+	}
+	defer d.traces.end("")
+	ctx, cancel := context.WithTimeout(ctx, examine.Timeout)
+	defer cancel()
+	h := trace.Host{Node: d.env.Identity.Get().Node}
+	for _, name := range d.networks.names() {
+		if run, ok := d.networks.get(name); ok && run.Status().Defined {
+			n := d.examined(run)
+			n.Peers = d.peers(run).Peers
+			h.Networks = append(h.Networks, n.Traced(d.env.Datapaths.Backends, func(ctx context.Context, node string) (api.Probe, error) {
+				return d.probePeers(ctx, run, api.ProbeRequest{Peers: []string{node}})
+			}))
+		}
+	}
+	return d.options.Trace(ctx, h, r)
 }
 
 // diagnose examines this host and the networks in which it takes part.

@@ -260,7 +260,7 @@ func (h *host) build() *Agent {
 		LookupName: func(_ context.Context, name string) (string, []netip.Addr, error) {
 			return "", nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
 		},
-		Probe: h.probe, InTheWay: h.inTheWay,
+		Probe: h.probe, InTheWay: h.inTheWay, Trace: traceWithoutKernel,
 		WatchKernel: func(ctx context.Context, _ func(string) bool, _ func(netip.Prefix) bool, changed func()) error {
 			h.mu.Lock()
 			h.kernel = changed

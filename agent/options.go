@@ -16,6 +16,7 @@ import (
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/rules"
 	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/agent/trace"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -67,6 +68,9 @@ type Options struct {
 
 	// Datagrams reports whether UDP and TCP reach a peer that answers pings, as doctor.Datagrams does.
 	Datagrams func(ctx context.Context, own netip.Addr, to netip.Prefix) doctor.Answer
+
+	// Trace follows packets between two addresses through this host, as trace.Run does.
+	Trace func(ctx context.Context, h trace.Host, r api.TraceRequest) (api.Trace, error)
 
 	// LookupName returns the full name of a host and its addresses. name is one that the host itself uses: web1, for
 	// example, for web1.example.org.
@@ -140,6 +144,9 @@ func (o *Options) setDefaults(c config.Config) error {
 	}
 	if o.Datagrams == nil {
 		o.Datagrams = doctor.ProbeDatagrams
+	}
+	if o.Trace == nil {
+		o.Trace = trace.Run
 	}
 	if o.LockHost == nil {
 		o.LockHost = state.LockHost

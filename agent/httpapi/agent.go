@@ -54,6 +54,15 @@ func (h agentHandlers) diagnose(r *http.Request) (out api.Diagnosis, err error) 
 	return h.agent.Diagnose(r.Context(), o)
 }
 
+// trace follows packets through this host. It changes nothing, and sends a few packets.
+func (h agentHandlers) trace(r *http.Request) (out api.Trace, err error) {
+	var request api.TraceRequest
+	if err := readBody(r, &request); err != nil {
+		return out, err
+	}
+	return h.agent.Trace(r.Context(), request)
+}
+
 // queryEvents returns the events since the index of a reader, or all that are kept.
 func (h agentHandlers) queryEvents(r *http.Request) (query.Query, error) {
 	network := r.URL.Query().Get("network")

@@ -26,6 +26,7 @@ func (s *Server) newEndpoints() []endpoint {
 		})},
 		{"PUT /v1/agent/reload", handle(p, agent.reload)},
 		{"PUT /v1/agent/doctor", handle(p, agent.diagnose)},
+		{"POST /v1/agent/trace", handle(p, agent.trace)},
 		{"GET /v1/agent/events", reads.handle(agent.queryEvents)},
 		{"GET /v1/agent/metrics", agent.sendMetrics},
 		{"GET /v1/agent/monitor", agent.monitor},

@@ -76,6 +76,10 @@ func (a *fakeAgent) Diagnose(ctx context.Context, o api.DoctorOptions) (api.Diag
 	return a.diagnose(ctx, o)
 }
 
+func (a *fakeAgent) Trace(context.Context, api.TraceRequest) (api.Trace, error) {
+	return api.Trace{Stages: []api.TraceHop{}}, nil
+}
+
 func (a *fakeAgent) Events(after uint64, network string) ([]api.Event, uint64, <-chan struct{}) {
 	all, _, changed := a.events.Get()
 	out, last := []api.Event{}, uint64(1)

@@ -28,6 +28,9 @@ type Agent interface {
 	// Diagnose examines this host. It fails with an *api.Error while another examination runs.
 	Diagnose(ctx context.Context, o api.DoctorOptions) (api.Diagnosis, error)
 
+	// Trace follows packets between two addresses through this host. It fails with an *api.Error if it cannot.
+	Trace(ctx context.Context, r api.TraceRequest) (api.Trace, error)
+
 	// Events returns the events after an index, oldest first, and the index of the last one. An empty network selects
 	// all events.
 	Events(after uint64, network string) (events []api.Event, last uint64, changed <-chan struct{})

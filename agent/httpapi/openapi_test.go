@@ -49,6 +49,7 @@ func TestOpenAPITypes(t *testing.T) {
 		api.Error{}, api.Health{}, api.Self{}, api.Network{}, api.NetworkList{}, api.Lease{}, api.LeaseList{},
 		api.Reservation{}, api.ReservationList{}, api.PeerList{}, api.HostList{}, api.NetworkPlan{}, api.EventList{}, api.Reloaded{},
 		api.ProbeRequest{}, api.Probe{}, api.Metrics{}, api.Renewal{}, api.NetworkSwitch{}, api.Configuration{}, api.Diagnosis{},
+		api.TraceRequest{}, api.Trace{},
 	} {
 		gather(types, reflect.TypeOf(v))
 	}

@@ -23,6 +23,7 @@ var apiExamples = map[string]struct{ path, body string }{
 	"health": {"/healthz?network=default", ""}, "ready": {"/readyz", ""},
 	"self": {"/v1/agent/self", ""}, "configuration": {"/v1/agent/config", ""}, "reload": {"/v1/agent/reload", ""},
 	"monitor": {"/v1/agent/monitor?log_level=trace", ""}, "doctor": {"/v1/agent/doctor?passive=true", ""},
+	"trace":  {"/v1/agent/trace", `{"source":"10.5.34.2","destination":"10.5.35.2"}`},
 	"events": {"/v1/agent/events?network=default", ""}, "metrics": {"/v1/agent/metrics", ""}, "openapi": {"/v1/openapi.yaml", ""},
 	"networks": {"/v1/networks", ""}, "network": {"/v1/network/default", ""},
 	"putNetwork":    {"/v1/network/green", `{"pools":[{"prefix":"10.9.0.0/20"}],"backend":{"type":"host-gw"}}`},
