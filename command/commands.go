@@ -23,6 +23,7 @@ import (
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/cni"
+	"github.com/lenonet/leno/command/packettrace"
 )
 
 // NewMeta returns the environment of this process. build may be nil.
@@ -118,6 +119,7 @@ func Commands(m cli.Meta) cli.Commands {
 		reservationRemoveSpec,
 		statusSpec,
 		storeCopySpec,
+		packettrace.Spec,
 		validateSpec,
 		versionSpec,
 	)

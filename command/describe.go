@@ -179,29 +179,3 @@ func writeSkipped(w io.Writer, skipped []api.Skipped) {
 		fmt.Fprintf(w, "  and %d more: -format=json names all\n", more)
 	}
 }
-
-// writeFinding prints the parts of a finding that is not ok.
-func writeFinding(w io.Writer, f api.Finding) {
-	colours := map[string]string{api.FindingFault: api.Critical, api.FindingWarning: api.Warning}
-	title := strings.ToUpper(f.Status) + " " + f.Check
-	if f.Network != "" {
-		title += ", network " + f.Network
-	}
-	if f.Peer != "" {
-		title += ", host " + f.Peer
-	}
-	fmt.Fprintln(w)
-	for _, line := range cli.Wrap(cli.EscapeLine(title), cli.Width) {
-		fmt.Fprintln(w, cli.Paint(w, colours[f.Status], line))
-	}
-	for _, part := range []cli.Pair{{"tried", f.Tried}, {"saw", f.Saw}, {"do", f.Do}} {
-		if part[1] == "" {
-			continue
-		}
-		lead := fmt.Sprintf("  %-7s", part[0])
-		for _, line := range cli.Wrap(cli.EscapeLine(part[1]), cli.Width-len(lead)) {
-			fmt.Fprintln(w, lead+line)
-			lead = strings.Repeat(" ", len(lead))
-		}
-	}
-}

@@ -18,6 +18,7 @@ import (
 	"github.com/lenonet/leno/agent/examine"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/command/packettrace"
 )
 
 // usualConfigDir is the configuration directory of the packages and the systemd unit.
@@ -26,7 +27,7 @@ const usualConfigDir = "/etc/leno.d"
 func doctorSpec(m cli.Meta) cli.Spec {
 	d := &doctorCommand{Session: cli.NewSession(m)}
 	return cli.Spec{
-		Name: "doctor", Synopsis: "Diagnose this host and suggest fixes",
+		Name: "doctor", Args: "[ADDRESS]", Max: 1, Synopsis: "Diagnose this host and suggest fixes",
 		Help: `
 Examines this host, its part in each network, its records in Consul and the
 paths to the other hosts, over which it sends small and full-size packets. For
@@ -37,8 +38,14 @@ With -all it examines all hosts: those whose agents answer through these, the
 others by what they tell this host. It prints one finding for each cause, such
 as a host that no other reaches.
 
+With the address of a container or of another host, it follows packets from
+this host to that address instead, and prints only where they are lost: the
+short form of leno trace. For a container of this host, it follows packets
+from the container to this host.
+
   $ leno doctor
   $ leno doctor -network blue -passive   sends no packets to other hosts
+  $ leno doctor 10.5.35.2                why packets do not reach this address
   $ leno doctor -all
   $ leno doctor -all -peer-address='{ip}:5366'
 
@@ -47,7 +54,15 @@ best as root.
 
 Exits 1 if there is a fault.`,
 		Flags: d.register, Predict: complete.PredictNothing,
-		Run: func(ctx context.Context, _ []string) error { return d.run(ctx) },
+		Run: func(ctx context.Context, args []string) error {
+			if len(args) == 1 {
+				if d.options != (api.DoctorOptions{}) || len(d.files.sources) > 0 || d.all || d.others != "" {
+					return cli.UsageErrorf("-network, -passive, -all and configuration files are not for an address")
+				}
+				return packettrace.RunAddress(ctx, d.Session, args[0])
+			}
+			return d.run(ctx)
+		},
 	}
 }
 
@@ -138,7 +153,7 @@ func writeDiagnosis(w io.Writer, out api.Diagnosis) {
 	fmt.Fprintln(w, cli.EscapeLine(verdictLine(out, counts)))
 	for _, f := range out.Findings {
 		if f.Status != api.FindingOK {
-			writeFinding(w, f)
+			cli.WriteFinding(w, f)
 		}
 	}
 	if counts[api.FindingOK] == 0 {

@@ -57,6 +57,31 @@ type fakeAgent struct {
 	looks  int // reads of health
 
 	boot, namespace string // of its kernel
+	isDelivered     bool   // packets that are traced arrive
+}
+
+// traced returns the trace of packets from a container of host-a to one of host-b, in which its route loses them.
+func (f *fakeAgent) traced(r api.TraceRequest) api.Trace {
+	out := api.Trace{Node: "host-a", Network: "default", Protocol: cmp.Or(r.Protocol, "icmp"), Port: r.Port,
+		Source:      api.TraceEnd{Address: r.Source, Node: "host-a", PublicIPs: []netip.Addr{addr("192.0.2.77")}, Container: true},
+		Destination: api.TraceEnd{Address: r.Destination, Node: "host-b"},
+		Arrived:     api.ArrivedNo, Why: "5 ICMP echo requests of 64 bytes: no answer",
+	}
+	hop := func(stage, where, status, saw, do string) {
+		out.Stages = append(out.Stages, api.TraceHop{Stage: stage, Node: "host-a", Where: where, Status: status, Saw: saw, Do: do})
+	}
+	hop("container", "/run/netns/web", api.HopOK, "10.5.34.2 on eth0, up, MTU 1450", "")
+	if f.isDelivered {
+		out.Arrived, out.Why = api.ArrivedYes, "5 ICMP echo requests of 64 bytes: 5 answered"
+	} else {
+		hop("container route", "/run/netns/web", api.HopLost, "the container has no route to 10.5.35.2: network is unreachable",
+			"`nsenter --net=/run/netns/web ip route add default via 10.5.34.1 dev eth0`")
+	}
+	hop("rules", "iptables and nftables", api.HopOK, "no rule drops these packets, and no counter of such a rule moved", "")
+	if f.isDelivered {
+		hop("answer", "10.5.35.2", api.HopOK, out.Why, "")
+	}
+	return out
 }
 
 // set changes what the agent returns, and wakes blocking reads.
@@ -201,6 +226,13 @@ func (f *fakeAgent) routes() http.Handler {
 		},
 		"PUT /v1/agent/doctor": func(r *http.Request) (any, *api.Error) {
 			return api.Diagnosis{Node: "host-a", Agent: true, Active: r.URL.Query().Get("passive") == "", Took: 480 * time.Millisecond, Findings: f.findings}, nil
+		},
+		"POST /v1/agent/trace": func(r *http.Request) (any, *api.Error) {
+			var request api.TraceRequest
+			if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
+				return nil, &api.Error{Code: http.StatusBadRequest, Message: err.Error()}
+			}
+			return f.traced(request), nil
 		},
 		"PUT /v1/agent/reload": func(*http.Request) (any, *api.Error) {
 			return api.Reloaded{Changed: []api.Change{{Field: "log_level", From: `"INFO"`, To: `"DEBUG"`}, {Field: "consul.token", From: "set", To: "set"}},

@@ -90,7 +90,7 @@ func writeFleet(w io.Writer, out hosts.Diagnosis) {
 	verdict := api.Diagnosis{Node: fmt.Sprintf("%s, %d of them asked", cli.Plural(out.Hosts, "host"), out.Asked), Took: out.Took}
 	cli.WriteNote(w, "", verdictLine(verdict, counts))
 	for _, f := range out.Findings {
-		writeFinding(w, api.Finding{Check: f.Check, Status: f.Status, Network: f.Network, Saw: f.Saw, Do: f.Do})
+		cli.WriteFinding(w, api.Finding{Check: f.Check, Status: f.Status, Network: f.Network, Saw: f.Saw, Do: f.Do})
 	}
 	switch {
 	case len(out.NotAsked) > 0:

@@ -37,6 +37,7 @@ func Outputs() []Output {
 		{"flannel adopt", handover.Report{}},
 		{"flannel return", handover.Report{}},
 		{"store copy", storeCopyOutput{}},
+		{"trace", api.Trace{}},
 		{"version", versionOutput{}},
 	}
 }

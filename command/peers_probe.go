@@ -101,7 +101,7 @@ func writeProbe(w io.Writer, out api.Probe) {
 		cli.WriteTable(w, columns, rows)
 	}
 	for _, f := range out.Findings {
-		writeFinding(w, f)
+		cli.WriteFinding(w, f)
 	}
 	if len(notes) > 0 {
 		fmt.Fprintln(w)

@@ -127,7 +127,11 @@ func (f *AgentFlags) OpenOther(address string, most int64) (*api.Client, error) 
 	if conf != nil && !strings.Contains(address, "://") {
 		address = "https://" + address
 	}
-	return api.New(api.Config{Address: address, TLS: conf, MaxBody: most})
+	client, err := api.New(api.Config{Address: address, TLS: conf, MaxBody: most})
+	if err != nil {
+		return nil, UsageErrorf("%s", err)
+	}
+	return client, nil
 }
 
 // checkListener returns an error if the token would be sent to a user of this host who may not run an agent. Any user can
