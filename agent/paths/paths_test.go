@@ -373,7 +373,7 @@ func TestFailedMember(t *testing.T) {
 		s.run(func() {
 			s.expect(api.Passing, "packets reach 2 of 2 hosts")
 			s.change(func() { s.gone["host-0001"] = true })
-			s.expect(api.Warning, "host-0001 (no packet is answered; Consul reports the host as failed)")
+			s.expect(api.Warning, "host-0001 (no packet is answered, also outside the overlay; Consul reports the host as failed)")
 		})
 	})
 }
