@@ -23,6 +23,8 @@ const (
 
 	// Received messages of one peer: those above these limits are ignored.
 	mostPerSec, mostAtOnce = 8, 24
+	// Answers to all peers together: questions above these limits are not answered. They count as received.
+	mostAnswersPerSec, mostAnswersAtOnce = 30, 300
 
 	// summaryPause is the shortest time from one summary to the same peer to the next.
 	summaryPause = 30 * time.Second
@@ -67,9 +69,9 @@ type announced struct {
 	toldAt        time.Time
 }
 
-// limit bounds the messages of a peer that are read.
+// limit bounds how many messages are handled.
 type limit struct {
-	tokens   float64 // messages that may arrive now
+	tokens   float64 // messages that may be handled now
 	refilled time.Time
 }
 
@@ -93,17 +95,17 @@ func (p *peer) view(now time.Time) View {
 // isSilent reports whether nothing has arrived for longer than the peer said.
 func (p *peer) isSilent(now time.Time) bool { return now.Sub(p.heard) > p.pause+silence }
 
-// admits reports whether one more message of the peer may be read now.
-func (p *limit) admits(now time.Time) bool {
-	if p.refilled.IsZero() {
-		p.tokens = mostAtOnce
+// admits reports whether one more message may be handled now.
+func (l *limit) admits(now time.Time, perSec, atOnce float64) bool {
+	if l.refilled.IsZero() {
+		l.tokens = atOnce
 	}
-	p.tokens = min(mostAtOnce, p.tokens+now.Sub(p.refilled).Seconds()*mostPerSec)
-	p.refilled = now
-	if p.tokens < 1 {
+	l.tokens = min(atOnce, l.tokens+now.Sub(l.refilled).Seconds()*perSec)
+	l.refilled = now
+	if l.tokens < 1 {
 		return false
 	}
-	p.tokens--
+	l.tokens--
 	return true
 }
 

@@ -71,6 +71,7 @@ type Speaker struct {
 	number   int     // of summary, 0 for none
 	spare    float64 // bytes that may be sent for summaries now
 	refilled time.Time
+	answers  limit
 }
 
 // NewSpeaker returns a Speaker that uses at most so many bytes a second for summaries, except for the first ones.
@@ -203,7 +204,7 @@ func (s *Speaker) receive(from netip.Addr, b []byte) {
 	now := time.Now()
 	s.mu.Lock()
 	p := s.peers[from]
-	if p == nil || !p.admits(now) {
+	if p == nil || !p.admits(now, mostPerSec, mostAtOnce) {
 		s.mu.Unlock()
 		return
 	}
@@ -216,7 +217,7 @@ func (s *Speaker) receive(from netip.Addr, b []byte) {
 		p.hear(m, now)
 	}
 	socket := s.socket(from)
-	if !m.asks || socket == nil {
+	if !m.asks || socket == nil || !s.answers.admits(now, mostAnswersPerSec, mostAnswersAtOnce) {
 		s.mu.Unlock()
 		return
 	}

@@ -282,6 +282,51 @@ func TestFlood(t *testing.T) {
 	})
 }
 
+// TestFloodOfMany: the answers to all peers together are bounded, and questions without an answer are no loss.
+func TestFloodOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var wire hellotest.Wire
+		var peers []netip.Addr
+		var speakers []*hello.Speaker
+		for i := range 200 {
+			peers = append(peers, netip.AddrFrom4([4]byte{10, 5, 100, byte(i)}))
+		}
+		one := hello.NewSpeaker(wire.Listen, 1000)
+		follow := func(s *hello.Speaker, own netip.Addr, peers ...netip.Addr) {
+			if err := s.Follow(t.Context(), hello.State{Own: []netip.Addr{own}, Peers: peers, Pause: pause}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		follow(one, a, peers...)
+		for _, addr := range peers {
+			s := hello.NewSpeaker(wire.Listen, 1000)
+			follow(s, addr, a)
+			speakers = append(speakers, s)
+		}
+		for range 20 {
+			for _, s := range speakers {
+				s.Ask(a)
+			}
+		}
+		const answers, summaries = 300, 30 * 1000
+		if sent := wire.Sent(a); sent > answers*hello.MessageLen+summaries {
+			t.Errorf("%d bytes were sent", sent)
+		}
+		time.Sleep(time.Minute)
+		for range 8 {
+			for _, s := range speakers {
+				s.Ask(a)
+			}
+			time.Sleep(8 * time.Second)
+		}
+		for i, s := range speakers {
+			if v := s.Of(a); show(v.ToPeer) != "0.00" || show(v.FromPeer) != "0.00" {
+				t.Fatalf("peer %d: loss to %s, from %s", i, show(v.ToPeer), show(v.FromPeer))
+			}
+		}
+	})
+}
+
 // TestLate: a message that counted as lost counts as received when it arrives after all.
 func TestLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
