@@ -24,6 +24,7 @@ type Finding struct {
 	Tried   string `json:"tried"`             // what was done to find out
 	Saw     string `json:"saw"`               // what was found
 	Do      string `json:"do,omitempty"`      // how to fix it, "" when there is nothing to do
+	Docs    string `json:"docs,omitempty"`    // the section of the documentation about the check: PAGE#ANCHOR; "" if ok
 }
 
 // Diagnosis is the response of PUT /v1/agent/doctor.

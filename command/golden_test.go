@@ -184,7 +184,7 @@ func TestTranscripts(t *testing.T) {
 			f.findings = append([]api.Finding{
 				{Check: "port", Status: api.FindingFault, Network: "default", Peer: "host-b", Tried: "read this host's firewall rules, and send packets",
 					Saw: `what 192.0.2.77 sends to UDP port 8472 is dropped here by iptables-nft table filter chain INPUT: "policy DROP"`,
-					Do:  "accept UDP port 8472 from 192.0.2.77 there, before that rule"},
+					Do:  "accept UDP port 8472 from 192.0.2.77 there, before that rule", Docs: "troubleshooting/checks#port"},
 				{Check: "peers", Status: api.FindingWarning, Network: "default", Peer: longName, Tried: "send packets to the other hosts", Saw: "\x1b[2Jit is down"},
 				{Check: "acl", Status: api.FindingUnknown, Tried: "ask Consul what the agent's token allows", Saw: "consul answered 500"}}, f.findings...)
 		}, writes: []string{"PUT /v1/agent/doctor?network=default&passive=true "}},

@@ -93,7 +93,13 @@ type verdict struct {
 	staleRecord bool
 }
 
-func (v *verdict) add(f api.Finding) { v.list = append(v.list, f) }
+// add adds a finding. Each check has a section on one page of the documentation.
+func (v *verdict) add(f api.Finding) {
+	if f.Status != api.FindingOK {
+		f.Docs = "troubleshooting/checks#" + f.Check
+	}
+	v.list = append(v.list, f)
+}
 
 // hasFault reports whether one of the checks has a fault, in the network or for the whole host.
 func (v *verdict) hasFault(network string, checks ...string) bool {

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -126,24 +127,25 @@ func (g guard) inputRules() (out []netfilter.NFTRule) {
 	if len(g.ports) == 0 {
 		return nil
 	}
-	drop := func(from ...expr.Any) {
+	// A rule with the pool of one network and the port of another one is of the former: nothing about a pool outlives it.
+	drop := func(network string, from ...expr.Any) {
 		for _, port := range g.ports {
 			exprs := slices.Concat(nftPort(port.value), from, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
-			out = append(out, nftRule(port.network, exprs...))
+			out = append(out, nftRule(cmp.Or(network, port.network), exprs...))
 		}
 	}
 	for _, pool := range g.inside {
-		drop(nftAddress(false, pool.value)...)
+		drop(pool.network, nftAddress(false, pool.value)...)
 	}
 	for _, link := range g.underlay {
 		arrives := nftMeta(expr.MetaKeyIIFNAME, nftName(link.value))
 		out = append(out, nftRule(link.network, append(arrives, &expr.Verdict{Kind: expr.VerdictReturn})...))
 	}
 	for _, pool := range g.inside {
-		drop(nftAddress(true, pool.value)...)
+		drop(pool.network, nftAddress(true, pool.value)...)
 	}
 	if len(g.underlay) > 0 {
-		drop(nftMeta(metaIIFKind, nftName("bridge"))...)
+		drop("", nftMeta(metaIIFKind, nftName("bridge"))...)
 	}
 	return out
 }

@@ -207,6 +207,7 @@ func (n *network) pass(ctx context.Context) {
 	}
 	n.from = host
 	n.follow(interval)
+	n.publish() // a peer is shown before its first test, which takes a while if packets are lost
 	n.speak(ctx, host, interval)
 	call, cancel := context.WithTimeout(ctx, longestPass)
 	defer cancel()
@@ -220,18 +221,25 @@ func (n *network) pass(ctx context.Context) {
 		}
 		n.err = err
 	}
+	for _, p := range n.peers {
+		n.hear(p)
+	}
+	n.publish()
+	n.tell()
+	status, reason := n.judge()
+	board.Update(n.Name, health.Paths, status, reason)
+}
+
+// publish makes what is known of the peers that of the network.
+func (n *network) publish() {
 	paths, summaries := map[netip.Prefix]api.PeerPath{}, map[netip.Prefix]api.HostSummary{}
 	for subnet, p := range n.peers {
-		n.hear(p)
 		paths[subnet] = p.result()
 		if !p.summary.At.IsZero() {
 			summaries[subnet] = p.summary
 		}
 	}
 	n.m.publish(n.Name, paths, summaries)
-	n.tell()
-	status, reason := n.judge()
-	board.Update(n.Name, health.Paths, status, reason)
 }
 
 // leave ends the tests of a network.

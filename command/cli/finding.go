@@ -22,7 +22,7 @@ func WriteFinding(w io.Writer, f api.Finding) {
 	for _, line := range Wrap(EscapeLine(title), Width) {
 		fmt.Fprintln(w, Paint(w, colours[f.Status], line))
 	}
-	for _, part := range []Pair{{"tried", f.Tried}, {"saw", f.Saw}, {"do", f.Do}} {
+	for _, part := range []Pair{{"tried", f.Tried}, {"saw", f.Saw}, {"do", f.Do}, {"docs", f.Docs}} {
 		if part[1] == "" {
 			continue
 		}

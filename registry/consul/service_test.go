@@ -323,11 +323,12 @@ func TestMembers(t *testing.T) {
 	sees, _ := s.newToken(t, `node_prefix "" { policy = "read" }`)
 	for token, want := range map[string]int{blind: 0, sees: 1} {
 		got, err := s.open(t, func(c *Config) { c.Token = token }).Members(testContext(t))
+		got = slices.DeleteFunc(got, func(m registry.Member) bool { return m.Node != node }) // agents of other tests
 		if err != nil || len(got) != want {
 			t.Errorf("%+v, %v, want %d", got, err, want)
 		}
 		for _, m := range got {
-			if m.Node != node || !m.Addr.IsLoopback() || m.Status != registry.MemberAlive {
+			if !m.Addr.IsLoopback() || m.Status != registry.MemberAlive {
 				t.Errorf("%+v", m)
 			}
 		}
