@@ -14,6 +14,7 @@ import (
 
 // TestDirections loses packets in one direction.
 func TestDirections(t *testing.T) {
+	t.Parallel()
 	w := open(t, 3)
 	if err := w.admit(3, `"vxlan" {}`).directions(); err != nil {
 		t.Error(err)

@@ -5,6 +5,7 @@ import "testing"
 // TestDoctor causes every known fault, each on hosts of its own, and also examines hosts without
 // faults.
 func TestDoctor(t *testing.T) {
+	t.Parallel()
 	w := open(t, 33)
 	w.treat(w.admit(2, `"vxlan" {}`), here()...)
 	w.treat(w.admit(2, `"vxlan" {}`), there()...)

@@ -36,6 +36,7 @@ type placedFault struct {
 // TestTrace places faults on the path between two containers. The trace names the stage, the host and a remedy of each.
 // Where the remedy is a command, that command ends the fault.
 func TestTrace(t *testing.T) {
+	t.Parallel()
 	w := open(t, 4)
 	p := w.admit(2, `"vxlan" {}`)
 	w.visit(p, func() error {
