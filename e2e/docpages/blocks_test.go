@@ -72,8 +72,9 @@ func TestDocumentationBlocks(t *testing.T) {
 		`integrations/packages.mdx: sudo docker run --detach --name leno --restart=always \`: 1,
 		"operations/telemetry.mdx: receivers:":                                               1,
 		// Networks are switched in e2e/datapath.
-		"operations/networks.mdx: leno network plan encrypted.hcl":                                                    1,
-		"api/networks.mdx: curl -s -X PUT -d '{\"action\":\"stop\"}' http://127.0.0.1:5366/v1/network/default/switch": 1,
+		"operations/networks.mdx: leno network plan encrypted.hcl":                                                                          1,
+		"api/agent.mdx: curl -s -X POST -d '{\"source\":\"10.5.34.2\",\"destination\":\"10.5.35.2\"}' http://127.0.0.1:5366/v1/agent/trace": 1,
+		"api/networks.mdx: curl -s -X PUT -d '{\"action\":\"stop\"}' http://127.0.0.1:5366/v1/network/default/switch":                       1,
 		// A rule for hosts that drop other packets.
 		"operations/probe.mdx: sudo iptables -A INPUT -i leno-default -p udp --dport 5367 -j ACCEPT": 1,
 		// An editor's settings, and an update that needs the internet.

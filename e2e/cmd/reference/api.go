@@ -168,6 +168,8 @@ func (s *source) example(b *strings.Builder, method string, o *openapi3.Operatio
 	switch o.OperationID {
 	case "monitor": // which has no end
 		mark = generatedBy
+	case "trace":
+		mark = " norun=\"no container has that address there; TestTrace does this\""
 	case "changeSwitch":
 		mark = " norun=\"no network is being switched there; TestSwitchHalfway does this\""
 	}
