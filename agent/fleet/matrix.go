@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -143,18 +144,11 @@ func (g *graph) pairs() (known, bad int) {
 // sources returns how many hosts say something.
 func (m *matrix) sources() (n int) {
 	for _, r := range m.rows {
-		if r.rest != "" || slices.ContainsFunc(values(r.cells), func(p api.PeerPath) bool { return p.State != "" }) {
+		if r.rest != "" || slices.ContainsFunc(slices.Collect(maps.Values(r.cells)), func(p api.PeerPath) bool { return p.State != "" }) {
 			n++
 		}
 	}
 	return n
-}
-
-func values(cells map[int]api.PeerPath) (out []api.PeerPath) {
-	for _, p := range cells {
-		out = append(out, p)
-	}
-	return out
 }
 
 // drop removes a pair of hosts, whose trouble is explained.

@@ -28,13 +28,13 @@ func TestMessage(t *testing.T) {
 		t.Errorf("the summary is %+v, %v", s, err)
 	}
 	for name, row := range map[string]func([]byte) []byte{
-		"nothing":              func([]byte) []byte { return nil },
-		"half a header":        func(b []byte) []byte { return b[:headerLen-1] },
-		"another version":      func(b []byte) []byte { b[0] = version + 1; return b },
-		"too long":             func(b []byte) []byte { return append(b, make([]byte, maxMessage)...) },
-		"no sequence number":   func(b []byte) []byte { clear(b[4:8]); return b },
-		"no nonce":             func(b []byte) []byte { clear(b[8:16]); return b },
-		"received from nobody": func(b []byte) []byte { clear(b[16:24]); return b },
+		"nothing":                  func([]byte) []byte { return nil },
+		"half a header":            func(b []byte) []byte { return b[:headerLen-1] },
+		"another version":          func(b []byte) []byte { b[0] = version + 1; return b },
+		"too long":                 func(b []byte) []byte { return append(b, make([]byte, maxMessage)...) },
+		"no sequence number":       func(b []byte) []byte { clear(b[4:8]); return b },
+		"no nonce":                 func(b []byte) []byte { clear(b[8:16]); return b },
+		"received from no process": func(b []byte) []byte { clear(b[16:24]); return b },
 	} {
 		if got, err := parse(row(slices.Clone(b))); err == nil {
 			t.Errorf("%s: %+v", name, got)

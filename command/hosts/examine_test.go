@@ -117,7 +117,7 @@ func TestExamine(t *testing.T) {
 		notAsked string // reasons
 		want     []string
 	}{
-		{"nobody can be asked", Options{}, func(*agents) {}, 1, "",
+		{"no host can be asked", Options{}, func(*agents) {}, 1, "",
 			[]string{"packets are lost on every path of host-3, up to 20 %", "host-1: forwarding is off"}},
 		{"agents like this one", Options{}, func(f *agents) { f.address = "0.0.0.0:5366" }, 4, "",
 			[]string{"packets are lost on every path of host-3, up to 20 %", "host-1, host-2, host-3 and host-4: forwarding is off"}},
