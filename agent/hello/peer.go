@@ -37,6 +37,7 @@ type peer struct {
 	announced
 	limit
 	summary api.HostSummary
+	hasNews bool
 }
 
 // outgoing is what this process has sent to the peer.
@@ -81,6 +82,8 @@ type View struct {
 	Asked   time.Time // when its last question arrived
 	Arrived time.Time // when the latest message that is known to have reached it was sent
 
+	HasNews bool // it said last that this host does not have its latest summary
+
 	// The loss of each direction over the last 20 messages, 0 to 1; nil if it is not known.
 	ToPeer, FromPeer *float64
 
@@ -88,8 +91,8 @@ type View struct {
 }
 
 func (p *peer) view(now time.Time) View {
-	return View{Heard: p.heard, Asked: p.asked, Arrived: p.arrived, ToPeer: p.lossTo(now), FromPeer: p.lossFrom(now),
-		Summary: p.summary}
+	return View{Heard: p.heard, Asked: p.asked, Arrived: p.arrived, HasNews: p.hasNews,
+		ToPeer: p.lossTo(now), FromPeer: p.lossFrom(now), Summary: p.summary}
 }
 
 // isSilent reports whether nothing has arrived for longer than the peer said.
@@ -242,6 +245,7 @@ func ratio(part, whole int) *float64 {
 
 // hear takes over what a message says of the peer's host. A summary that cannot be read changes nothing.
 func (p *peer) hear(m message, now time.Time) {
+	p.hasNews = !m.current
 	if len(m.summary) > 0 {
 		s, err := parseSummary(m.summary)
 		if err != nil {

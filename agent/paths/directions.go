@@ -112,13 +112,19 @@ func (n *network) askOne(p *peer) {
 	}
 }
 
-// lastAsked returns when this host or the peer has last asked the other one.
+// lastAsked returns when this host or the peer has last asked the other one. For a peer that has something to tell, it is
+// later, so that the peer asks next: an answer is no longer than the question, and has no room for a summary.
 func (p *peer) lastAsked(s *hello.Speaker) time.Time {
-	last := p.asked
+	last, hasNews := p.asked, false
 	for _, a := range p.addrs {
-		if v := s.Of(a); v.Asked.After(last) {
+		v := s.Of(a)
+		if v.Asked.After(last) {
 			last = v.Asked
 		}
+		hasNews = hasNews || v.HasNews
+	}
+	if hasNews {
+		return last.Add(2 * longestPause)
 	}
 	return last
 }

@@ -1,11 +1,16 @@
 package paths
 
 import (
+	"context"
+	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/api"
 )
 
@@ -62,6 +67,65 @@ func number(loss *float64) float64 {
 		return -1
 	}
 	return *loss
+}
+
+// TestNews: a new summary of either host arrives soon, although it is always the same one that asks first.
+func TestNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := simulate(t, 1)
+		s.wire.Lose = nil
+		theirs := s.peers[0].Subnets[0].Addr()
+		o := s.monitor.o
+		theirVersion := "theirs"
+		o.Summary = func(string) api.HostSummary {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return api.HostSummary{Version: theirVersion}
+		}
+		o.Health = health.New(time.Now, nil)
+		o.Networks = func() []Network {
+			return []Network{{
+				Name: "n",
+				Host: func() (probe.Host, error) { return hostWith(theirs), nil },
+				Peers: func() []api.Peer {
+					return []api.Peer{{Node: "this", Subnets: []netip.Prefix{netip.PrefixFrom(own, 32)}, Held: true}}
+				},
+			}}
+		}
+		other := New(o)
+		s.run(func() {
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			time.Sleep(time.Second) // each pass of this host comes first
+			wg.Go(func() { _ = other.Run(ctx) })
+			defer wg.Wait()
+			defer cancel()
+			for i := range 4 {
+				s.change(func() {
+					if i%2 == 0 {
+						s.version += "+"
+					} else {
+						theirVersion += "+"
+					}
+				})
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				for want, all := range map[string]map[netip.Prefix]api.HostSummary{
+					theirVersion: s.monitor.Summaries("n"),
+					s.version:    other.Summaries("n"),
+				} {
+					for _, got := range all {
+						if got.Version != want || time.Since(got.At) > 2*s.interval {
+							t.Errorf("known at %v: %+v, want version %q", time.Now(), got, want)
+						}
+					}
+					if len(all) != 1 {
+						t.Errorf("%d summaries are known, want version %q", len(all), want)
+					}
+				}
+			}
+		})
+	})
 }
 
 // TestOnlyMessagesAreLost: a rule that drops only the agents' messages, or a peer's agent that has ended, does not make

@@ -42,6 +42,7 @@ type simulation struct {
 	others  map[netip.Addr]*hello.Speaker // the peers' agents, by address
 	closed  map[string]string             // the direction that loses all packets, to or from, by node
 	summary api.HostSummary               // of the peers
+	version string                        // of this host
 
 	pace     time.Duration // from one question of a peer to the next
 	muted    string        // the direction that loses all messages, to or from
@@ -54,7 +55,7 @@ type simulation struct {
 var own = netip.MustParseAddr("10.5.255.0")
 
 func simulate(t *testing.T, peers int) *simulation {
-	s := &simulation{t: t, gone: map[string]bool{}, limit: map[string]int{}, interval: 10 * time.Second,
+	s := &simulation{t: t, gone: map[string]bool{}, limit: map[string]int{}, interval: 10 * time.Second, version: "1",
 		pace: longestPause, others: map[netip.Addr]*hello.Speaker{}, closed: map[string]string{}}
 	s.wire.Lose = s.loses
 	for i := range peers {
@@ -72,10 +73,14 @@ func simulate(t *testing.T, peers int) *simulation {
 		Networks: s.networks,
 		Probe:    s.probe,
 		Listen:   s.wire.Listen,
-		Summary:  func(string) api.HostSummary { return api.HostSummary{Version: "1", Health: api.Passing} },
-		Health:   s.board,
-		Events:   s.events,
-		Changed:  watch.New[struct{}](),
+		Summary: func(string) api.HostSummary {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return api.HostSummary{Version: s.version, Health: api.Passing}
+		},
+		Health:  s.board,
+		Events:  s.events,
+		Changed: watch.New[struct{}](),
 		Interval: func() time.Duration {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -94,15 +99,18 @@ func (s *simulation) networks() []Network {
 	return []Network{{
 		Name: "n",
 		Node: "this",
-		Host: func() (probe.Host, error) {
-			return probe.Host{Network: "n", Backend: "vxlan", MTU: 1450, Subnets: []netip.Prefix{netip.PrefixFrom(own, 24)}}, nil
-		},
+		Host: func() (probe.Host, error) { return hostWith(own), nil },
 		Peers: func() []api.Peer {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return slices.Clone(s.peers)
 		},
 	}}
+}
+
+// hostWith returns a host with an address in the overlay.
+func hostWith(a netip.Addr) probe.Host {
+	return probe.Host{Network: "n", Backend: "vxlan", MTU: 1450, Subnets: []netip.Prefix{netip.PrefixFrom(a, 24)}}
 }
 
 func (s *simulation) probe(_ context.Context, h probe.Host, peers []api.Peer, r api.ProbeRequest) (out api.Probe, err error) {

@@ -30,11 +30,18 @@ func TestSecondChance(t *testing.T) {
 		for _, name := range names {
 			fmt.Fprintf(&b, "echo '{\"Action\":\"fail\",\"Package\":\"leno/agent\",\"Test\":%q}'\n", name)
 		}
-		return b.String() + `echo '{"Action":"fail","Package":"leno/agent"}'` + "\nexit 1\n"
+		return b.String() + `echo '{"Action":"output","Package":"leno/agent","Output":"FAIL\n"}'
+			echo '{"Action":"fail","Package":"leno/agent"}'` + "\nexit 1\n"
+	}
+	// ended is what go test reports of a program that ends in the middle of TestA, after it has printed a text.
+	ended := func(text string) string {
+		return `echo '{"Action":"fail","Package":"leno/agent","Test":"TestB"}'
+			echo '{"Action":"output","Package":"leno/agent","Test":"TestA","Output":"` + text + `\n"}'
+			echo '{"Action":"fail","Package":"leno/agent"}'` + "\nexit 1\n"
 	}
 	// once fails all tests, and passes each that runs alone.
-	once := func(names ...string) string {
-		return "if [[ \" $* \" == *' -run '* ]]; then echo \"$*\" >>again; exit 0; fi\n" + failed(names...)
+	once := func(failed string) string {
+		return "if [[ \" $* \" == *' -run '* ]]; then echo \"$*\" >>again; exit 0; fi\n" + failed
 	}
 	for _, tt := range []struct {
 		name, gotestsum string
@@ -42,12 +49,15 @@ func TestSecondChance(t *testing.T) {
 		flaky           []string // the tests that are named if the run passes
 		alone           int      // how many tests ran again
 	}{
-		{name: "in .ci/run", gotestsum: once("TestA", "TestB", "TestB/case"), env: "LENO_TEST_AGAIN=1",
+		{name: "in .ci/run", gotestsum: once(failed("TestA", "TestB", "TestB/case")), env: "LENO_TEST_AGAIN=1",
 			flaky: []string{"leno/agent TestA", "leno/agent TestB"}, alone: 2},
-		{name: "for a person", gotestsum: once("TestA")},
-		{name: "too many", gotestsum: once("TestA", "TestB", "TestC", "TestD"), env: "LENO_TEST_AGAIN=1"},
+		{name: "for a person", gotestsum: once(failed("TestA"))},
+		{name: "too many", gotestsum: once(failed("TestA", "TestB", "TestC", "TestD")), env: "LENO_TEST_AGAIN=1"},
 		{name: "again", gotestsum: failed("TestA"), env: "LENO_TEST_AGAIN=1"},
-		{name: "does not compile", gotestsum: once(), env: "LENO_TEST_AGAIN=1"},
+		{name: "does not compile", gotestsum: once("echo '{\"Action\":\"fail\",\"Package\":\"leno/agent\"}'; exit 1\n"), env: "LENO_TEST_AGAIN=1"},
+		{name: "ended early", gotestsum: once(ended("panic: no")), env: "LENO_TEST_AGAIN=1"},
+		{name: "the race detector failed", gotestsum: once(ended("ThreadSanitizer: CHECK failed: tsan_rtl.cpp:346")), env: "LENO_TEST_AGAIN=1",
+			flaky: []string{"leno/agent all"}, alone: 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -71,7 +81,7 @@ func TestSecondChance(t *testing.T) {
 			list := read(t, filepath.Join(dir, "cache/leno-tools/flaky"))
 			for _, name := range tt.flaky {
 				_, test, _ := strings.Cut(name, " ")
-				if output := read(t, filepath.Join(dir, "cache/leno-tools/flaky.output/1a2b3c4."+test+".json")); !strings.Contains(output, test) {
+				if output := read(t, filepath.Join(dir, "cache/leno-tools/flaky.output/1a2b3c4."+test+".json")); !strings.Contains(output, `"Test":"Test`) {
 					t.Errorf("the output of %s that was kept: %q", name, output)
 				}
 				if line := "FLAKY: " + name + "\n"; !strings.Contains(string(out), line) || !strings.Contains(named, line) || !strings.Contains(list, " 1a2b3c4 "+name+"\n") {
