@@ -50,6 +50,9 @@ type Network struct {
 	// host's clock. The zero time stands for never.
 	Restored time.Time
 
+	// RestoredLeases is how many leases that host knew of if the store then had no definition at all, otherwise 0.
+	RestoredLeases int
+
 	CreateIndex uint64 // assigned by the store, 0 before the network was stored
 	ModifyIndex uint64
 }

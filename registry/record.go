@@ -63,9 +63,10 @@ type networkRecord struct {
 
 	Encryption string `json:"encryption,omitempty"`
 	Lineage
-	FromBlock bool      `json:"from_block,omitempty"`
-	Restored  time.Time `json:"restored,omitzero"`
-	Deleted   time.Time `json:"deleted,omitzero"` // of a Deletion, which has neither pools nor backend
+	FromBlock      bool      `json:"from_block,omitempty"`
+	Restored       time.Time `json:"restored,omitzero"`
+	RestoredLeases int       `json:"restored_leases,omitempty"`
+	Deleted        time.Time `json:"deleted,omitzero"` // of a Deletion, which has neither pools nor backend
 }
 
 type leaseRecord struct {
@@ -95,7 +96,7 @@ func FormatNetwork(n Network) ([]byte, error) {
 		return nil, err
 	}
 	r := networkRecord{Version: Version, Name: n.Name, Carriage: n.Carriage(), Encryption: n.Encryption,
-		Lineage: n.Lineage, FromBlock: n.FromBlock, Restored: n.Restored}
+		Lineage: n.Lineage, FromBlock: n.FromBlock, Restored: n.Restored, RestoredLeases: n.RestoredLeases}
 	for _, p := range plan {
 		r.Pools = append(r.Pools, poolRecord(p))
 	}
@@ -151,8 +152,9 @@ func ParseNetwork(name string, value []byte) (Network, error) {
 	if err := r.Lineage.check(); err != nil {
 		return Network{}, err
 	}
-	return Network{Name: name, Plan: plan, Encryption: r.Encryption,
-		Lineage: r.Lineage, FromBlock: r.FromBlock, Restored: r.Restored}.WithCarriage(r.Carriage), nil
+	n := Network{Name: name, Plan: plan, Encryption: r.Encryption, Lineage: r.Lineage, FromBlock: r.FromBlock,
+		Restored: r.Restored, RestoredLeases: r.RestoredLeases}
+	return n.WithCarriage(r.Carriage), nil
 }
 
 // FormatLease returns the value under which a lease is stored.

@@ -169,6 +169,7 @@ type Claim struct {
 	Since     uint64        // ModifyIndex of the host's last record on Prefer, 0 when not known
 	Avoid     netip.Prefix  // subnet that was revoked from the host, taken only as a last resort; invalid for none
 	Lost      time.Time     // when the host saw that the store had lost the network, zero for never
+	Known     int           // how many leases there were before that loss, 0 if that is not known
 	TTL       time.Duration // a session lives between one and two TTLs after its last renewal
 	Hold      time.Duration // how long a lapsed lease is kept for its host
 	Exactly   bool          // Prefer or nothing, on behalf of a host that is elsewhere: see Choose

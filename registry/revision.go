@@ -36,9 +36,9 @@ const revisionLength = 12
 // Replacing returns n as the revision that follows old. old is the zero Network if n is a new network.
 func (n Network) Replacing(old Network) Network {
 	n.Lineage = Lineage{Revision: rand.Text()[:revisionLength], Generation: min(old.Generation+1, MaxGeneration)}
-	n.FromBlock, n.Restored = false, old.Restored
+	n.FromBlock, n.Restored, n.RestoredLeases = false, old.Restored, old.RestoredLeases
 	if n.Restored.After(time.Now()) {
-		n.Restored = time.Time{} // by a clock that is ahead; hosts would wait at each start
+		n.Restored, n.RestoredLeases = time.Time{}, 0 // by a clock that is ahead; hosts would wait at each start
 	}
 	if replaced := old.RevisionOrVersion(); replaced != "" {
 		n.Earlier = append(slices.Clone(old.Earlier), replaced)
@@ -50,9 +50,9 @@ func (n Network) Replacing(old Network) Network {
 }
 
 // Restoring returns n as it is written again to a store that has lost it, or its last change: the same revision, with the
-// present time. Its indexes are 0.
+// present time. Its indexes are 0, and so is RestoredLeases.
 func (n Network) Restoring() Network {
-	n.Revision = n.RevisionOrVersion()
+	n.Revision, n.RestoredLeases = n.RevisionOrVersion(), 0
 	n.CreateIndex, n.ModifyIndex, n.Restored = 0, 0, time.Now().UTC().Truncate(time.Second)
 	return n
 }

@@ -143,6 +143,30 @@ func testNewcomerAfterALoss(t *testing.T, clock time.Duration) {
 	})
 }
 
+// TestNewcomerAfterTheReturn: the host that puts back a definition that the store has lost writes how many leases there
+// were, so a host that starts for the first time waits only until as many are there again.
+func TestNewcomerAfterTheReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		before := store.Backup()
+		a, b := newMember(t, store, "a"), newMember(t, store, "b")
+		a.start().ready()
+		b.start().ready()
+		store.Restore(before)
+		lost := time.Now()
+		agenttest.Eventually(t, func() error {
+			if n, err := store.Client().Network(t.Context(), "n"); err != nil || n.RestoredLeases != 2 {
+				return fmt.Errorf("the definition says %d leases: %w", n.RestoredLeases, err)
+			}
+			return nil
+		})
+		newMember(t, store, "c").start().ready()
+		if took := time.Since(lost); took > a.config.Lease.TTL/2 {
+			t.Errorf("the newcomer waited for %s", took)
+		}
+	})
+}
+
 // TestNewcomerAfterARestore: a store is set back to a time before a host took its lease, when the network was as it is
 // now, and the host is away. Another host writes once for all that leases may be missing, so a host that starts for the
 // first time waits.

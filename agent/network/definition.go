@@ -36,14 +36,20 @@ var (
 	errDefinitionLost    = errors.New("the store has lost the network's definition")
 )
 
+// lostLeases is what a definitionKeeper needs for the leases that the store has probably lost with the definition.
+type lostLeases struct {
+	note  func(count int) // see lease.Keeper.NoteLoss
+	count func() int      // how many this host knows of, 0 if it has not read them
+}
+
 // A definitionKeeper finds the definition of one network and keeps it in force. Its methods must be called one after
 // the other, except now, wasLeft, differs and definedReason, which are safe for concurrent use.
 type definitionKeeper struct {
-	deps     *Deps
-	config   config.Config // the agent's, as it was when the runner was created
-	local    config.Network
-	report   *report.Reporter
-	noteLoss func(at time.Time) // is called when the store has lost the network's definition, and probably leases with it
+	deps   *Deps
+	config config.Config // the agent's, as it was when the runner was created
+	local  config.Network
+	report *report.Reporter
+	leases lostLeases
 
 	known    *belief.Definition // nil if this host does not know one
 	restored time.Time          // when the definition that was last read had been restored, zero for never
@@ -197,7 +203,7 @@ func (d *definitionKeeper) find(ctx context.Context) (registry.Network, error) {
 	case belief.Declined:
 		d.decline(n)
 	case belief.Lost:
-		d.noteLoss(time.Now())
+		d.leases.note(0)
 	}
 	n = d.known.Network
 	differs := d.differs(n)
@@ -227,7 +233,7 @@ func (d *definitionKeeper) confirm(n registry.Network, asked time.Time) {
 	if !n.Restored.Equal(d.restored) {
 		d.restored, d.lossSeen = n.Restored, time.Now()
 		if time.Since(n.Restored) < restoredFor {
-			d.noteLoss(time.Now())
+			d.leases.note(n.RestoredLeases)
 		}
 	}
 	now, isDiverged := d.known.Confirm(n, asked)
@@ -270,7 +276,7 @@ func (d *definitionKeeper) definedElsewhere(ctx context.Context) error {
 		d.missing = time.Time{}
 		return err
 	}
-	d.noteLoss(time.Now())
+	d.leases.note(0)
 	until := d.missing.Add(peers.SettleTime(d.config.Lease))
 	return fmt.Errorf("%w: waiting for %s to put it back, until %s at the latest", errDefinitionLost,
 		definition.FirstFew(nodes), until.UTC().Format(time.RFC3339))
@@ -354,7 +360,7 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 			}
 		}
 		if verdict == belief.Lost {
-			d.noteLoss(time.Now())
+			d.leases.note(0)
 		}
 		var due <-chan time.Time
 		switch {

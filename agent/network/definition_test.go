@@ -231,7 +231,7 @@ func TestDefinedByAnotherHostFirst(t *testing.T) {
 				})
 				d := h.runner().definition
 				loss := false
-				d.noteLoss = func(time.Time) { loss = true }
+				d.leases.note = func(int) { loss = true }
 				n, err := d.find(t.Context())
 				if !errors.Is(err, tt.want) || loss != tt.loss {
 					t.Fatalf("error %v, want %v; loss %t, want %t", err, tt.want, loss, tt.loss)

@@ -165,15 +165,15 @@ func TestRestoredDefinitionShowsTheLoss(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHost(t, memory.New(), "a")
 			n := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"),
-				Backend: agenttest.Backend(t, "recorder", ""), Restored: tt.restored}
+				Backend: agenttest.Backend(t, "recorder", ""), Restored: tt.restored, RestoredLeases: 7}
 			must(t, h.store.Client().PutNetwork(t.Context(), n))
 			d := h.runner().definition
-			var noted time.Time
-			d.noteLoss, d.restored = func(at time.Time) { noted = at }, tt.last
+			noted := -1
+			d.leases.note, d.restored = func(leases int) { noted = leases }, tt.last
 			_, err := d.find(t.Context())
 			must(t, err)
-			if noted.IsZero() == tt.want || tt.want && noted.Before(now) {
-				t.Errorf("a loss at %v, want one now: %t", noted, tt.want)
+			if tt.want && noted != 7 || !tt.want && noted != -1 {
+				t.Errorf("a loss of %d leases, want one: %t", noted, tt.want)
 			}
 		})
 	}

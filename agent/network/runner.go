@@ -121,14 +121,14 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		Save:     r.save,
 	})
 	r.definition = &definitionKeeper{
-		deps:     deps,
-		config:   c,
-		local:    local,
-		report:   r.report,
-		noteLoss: r.lease.NoteLoss,
-		known:    before.known,
-		inForce:  watch.New[registry.Network](),
-		status:   watch.New[definitionStatus](),
+		deps:    deps,
+		config:  c,
+		local:   local,
+		report:  r.report,
+		leases:  lostLeases{note: r.lease.NoteLoss, count: func() int { return countLeases(r.peers) }},
+		known:   before.known,
+		inForce: watch.New[registry.Network](),
+		status:  watch.New[definitionStatus](),
 	}
 	r.peers = peers.New(peers.Options{
 		Network:    local.Name,

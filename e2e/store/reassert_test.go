@@ -30,8 +30,8 @@ import (
 // once it responds. It usually takes about 10 s.
 const reassertTime = 2 * time.Minute
 
-// whenRestored matches the time in a definition that was restored.
-var whenRestored = regexp.MustCompile(`,"restored":"[^"]*"`)
+// whenRestored matches what says in a definition that it was restored.
+var whenRestored = regexp.MustCompile(`,"restored":"[^"]*"(,"restored_leases":[0-9]+)?`)
 
 // picture returns the state of a network as seen from outside, one fact per line.
 func (w *testWorld) picture() ([]string, error) {
@@ -147,9 +147,12 @@ func TestConsulEmptied(t *testing.T) {
 }
 
 // TestConsulEmptiedWhileAnAgentIsAway removes leno's records while the agent of a host does not run: the other hosts restore
-// its lease, without a session, so no packet of its containers is lost and it has the same subnet when it returns.
+// its lease, without a session, so no packet of its containers is lost and it has the same subnet when it returns. A host
+// that starts for the first time waits for that, and not for a TTL, which would be too long for this test.
 func TestConsulEmptiedWhileAnAgentIsAway(t *testing.T) {
-	w := newWorld(t, lab.Options{})
+	w := newWorld(t, lab.Options{Hosts: 4})
+	newcomer := w.Hosts[3]
+	w.Hosts = w.Hosts[:3]
 	w.StartNetwork("vxlan")
 	a, away := w.Hosts[0], w.Hosts[2]
 	subnet := w.Subnet(away, "default")
@@ -171,7 +174,12 @@ func TestConsulEmptiedWhileAnAgentIsAway(t *testing.T) {
 	whole := traffic.Watch(w.World)
 	_, err = w.Consul.Client().KV().DeleteTree("leno/", nil)
 	w.Must(err)
+	w.Must(newcomer.StartAgent(newcomer.Config("lease {\n  ttl = \"1h\"\n}", newcomer.Network("default", world.Plan("vxlan")))))
+	w.Must(newcomer.WaitReady(w.Ctx))
 	lapsed("restored")
+	if taken := w.Subnet(newcomer, "default"); taken == subnet {
+		t.Errorf("the new host has %s, too", taken)
+	}
 	w.Eventually("no lease to be missing any more", func(context.Context) error {
 		for _, l := range w.Leases(a, "default").Leases {
 			if l.Subnets[0] == subnet && !l.Held {

@@ -63,9 +63,9 @@ func (w *LostLeases) note(network string, made uint64, claim registry.Claim, now
 // them, and does not wait when its session is older.
 //
 // A store that was set back also has no sessions of hosts, so a claimer that saw the loss waits for a TTL: that is how
-// long other hosts may take to notice, and to restore the leases of hosts that are away. It knows none of them, so
-// nothing that it sees in the store can end the wait earlier. The claimer has seen the loss when claim.Lost is set, or
-// when the tree was created again between two attempts of its claim: see note.
+// long other hosts may take to notice, and to restore the leases of hosts that are away. The wait ends earlier only if
+// claim.Known leases are there again. The claimer has seen the loss when claim.Lost is set, or when the tree was created
+// again between two attempts of its claim: see note.
 //
 // A claim that does not take a new subnet is not checked: see registry.Choice.TakesNew.
 func (w *LostLeases) check(
@@ -90,7 +90,8 @@ func (w *LostLeases) check(
 		if c.lost.After(last) {
 			last = c.lost
 		}
-		if until := last.Add(claim.TTL); now.Before(until) {
+		isComplete := claim.Known > 0 && len(leases) >= claim.Known && !c.lost.After(claim.Lost)
+		if until := last.Add(claim.TTL); now.Before(until) && !isComplete {
 			return fmt.Errorf("%w: waiting until %s, so that the other hosts can claim theirs again",
 				registry.ErrLeasesLost, until.UTC().Format(time.RFC3339))
 		}

@@ -55,3 +55,40 @@ func TestLostLeasesWait(t *testing.T) {
 		})
 	}
 }
+
+// TestKnownLeases: a claim that knows how many leases the store has lost does not wait when as many are there again, unless
+// the tree was lost once more.
+func TestKnownLeases(t *testing.T) {
+	const ttl = time.Minute
+	now := time.Now()
+	for _, tt := range []struct {
+		name         string
+		known, there int
+		again        bool // the tree was created again during the claim
+		waits        bool
+	}{
+		{"not known", 0, 3, false, true},
+		{"one is missing", 3, 2, false, true},
+		{"all are there", 3, 3, false, false},
+		{"more are there", 3, 4, false, false},
+		{"all are there, after another loss", 3, 3, true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var lost LostLeases
+			c := registry.Claim{Node: "new", TTL: ttl, Lost: now, Known: tt.known}
+			lost.note("n", 10, c, now, false)
+			made := uint64(10)
+			if tt.again {
+				made = 20
+				lost.note("n", made, c, now.Add(time.Second), false)
+			}
+			err := lost.check("n", nil, make([]registry.Lease, tt.there), made, c, now.Add(2*time.Second))
+			if errors.Is(err, registry.ErrLeasesLost) != tt.waits {
+				t.Errorf("got %v, want it to wait: %t", err, tt.waits)
+			}
+			if err := lost.check("n", nil, nil, made, c, now.Add(ttl+time.Second)); err != nil {
+				t.Errorf("after a TTL: %v", err)
+			}
+		})
+	}
+}

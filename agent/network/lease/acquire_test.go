@@ -149,15 +149,15 @@ func TestClaimAfterALoss(t *testing.T) {
 		// b knew the network, and has seen the sessions in it.
 		empty(store)
 		must(t, store.Client().PutNetwork(t.Context(), definition(t)))
-		b.keeper.NoteLoss(time.Now())
-		if b.keeper.lastLoss() != time.Now() {
-			t.Errorf("lost at %s", b.keeper.lastLoss())
+		b.keeper.NoteLoss(3)
+		if lossOf(b.keeper) != time.Now() {
+			t.Errorf("lost at %s", lossOf(b.keeper))
 		}
 		if _, err := b.keeper.acquireOnce(t.Context(), b.network(), b.own()); !errors.Is(err, registry.ErrLeasesLost) {
 			t.Errorf("a newcomer: %v", err)
 		}
-		if lost := b.registry.Claimed().Lost; lost != b.keeper.lastLoss() {
-			t.Errorf("claimed with a loss at %s", lost)
+		if c := b.registry.Claimed(); c.Lost != lossOf(b.keeper) || c.Known != 3 {
+			t.Errorf("claimed with a loss of %d leases at %s", c.Known, c.Lost)
 		}
 		a.build().start()
 		if again := a.held(); again.Subnet() != lease.Subnet() {
@@ -171,26 +171,10 @@ func TestClaimAfterALoss(t *testing.T) {
 	})
 }
 
-// TestNoteLoss: the last loss counts. A time that another host's clock puts into the future counts as now, so no claim
-// waits for longer than a TTL.
-func TestNoteLoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newHost(t, memory.New(), "a").keeper
-		if !k.lastLoss().IsZero() {
-			t.Errorf("a loss at %s", k.lastLoss())
-		}
-		start := time.Now()
-		for _, tt := range []struct{ at, want time.Time }{
-			{start.Add(-time.Hour), start.Add(-time.Hour)},
-			{start.Add(time.Hour), start},
-			{start.Add(-time.Minute), start},
-		} {
-			k.NoteLoss(tt.at)
-			if got := k.lastLoss(); !got.Equal(tt.want) {
-				t.Errorf("noted a loss at %s: the last one is at %s, want %s", tt.at, got, tt.want)
-			}
-		}
-	})
+// lossOf returns when a keeper noted the last loss.
+func lossOf(k *Keeper) time.Time {
+	at, _ := k.lastLoss()
+	return at
 }
 
 // TestMoved: another subnet needs an operator, who sees it in the check until the keeper is reset.

@@ -95,22 +95,20 @@ func isSlotOf(plan registry.Plan, l registry.Lease) bool {
 	return slices.Equal(whole[:both], l.Subnets[:both])
 }
 
-// NoteLoss records that at the given time the store had lost the network's definition or its last change, and probably
-// leases with it. Claims then give other hosts time to claim their subnets again. A time in the future, by the clock of
-// another host, counts as now.
-func (k *Keeper) NoteLoss(at time.Time) {
-	if now := time.Now(); at.After(now) {
-		at = now
-	}
-	k.storeLoss.Update(func(last *time.Time) {
-		if at.After(*last) {
-			*last = at
-		}
-	})
+// storeLoss is what is known of the last time that the store has lost the network.
+type storeLoss struct {
+	at     time.Time // when it was seen, zero for never
+	leases int       // how many there were before, 0 if that is not known
 }
 
-// lastLoss returns when the store was last found to have lost the network, or the zero time for never.
-func (k *Keeper) lastLoss() time.Time {
-	at, _, _ := k.storeLoss.Get()
-	return at
+// NoteLoss records that the store has lost the network's definition or its last change, and probably leases with it.
+// Claims then give other hosts time to claim their subnets again. leases is how many there were before, 0 if that is not
+// known.
+func (k *Keeper) NoteLoss(leases int) { k.loss.Set(storeLoss{time.Now(), leases}) }
+
+// lastLoss returns when the store was last found to have lost the network, or the zero time for never, and how many leases
+// there were before.
+func (k *Keeper) lastLoss() (time.Time, int) {
+	last, _, _ := k.loss.Get()
+	return last.at, last.leases
 }

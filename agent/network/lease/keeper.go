@@ -70,9 +70,9 @@ type Keeper struct {
 	report     *report.Reporter
 	lease      *watch.Value[registry.Lease]
 	claim      *watch.Value[registry.Claim]
-	ended      *watch.Value[string]    // the session that was last found to have ended
-	storeLoss  *watch.Value[time.Time] // when the store was last found to have lost the network
-	outcome    *watch.Value[error]     // see Outcome
+	ended      *watch.Value[string] // the session that was last found to have ended
+	loss       *watch.Value[storeLoss]
+	outcome    *watch.Value[error] // see Outcome
 	condition  condition
 	revocation revocation
 	releases   releases
@@ -82,14 +82,14 @@ type Keeper struct {
 func New(o Options) *Keeper {
 	lease := watch.New[registry.Lease]()
 	return &Keeper{
-		o:         o,
-		report:    o.Report,
-		lease:     lease,
-		claim:     watch.New[registry.Claim](),
-		ended:     watch.New[string](),
-		storeLoss: watch.New[time.Time](),
-		outcome:   watch.New[error](),
-		releases:  newReleases(),
+		o:        o,
+		report:   o.Report,
+		lease:    lease,
+		claim:    watch.New[registry.Claim](),
+		ended:    watch.New[string](),
+		loss:     watch.New[storeLoss](),
+		outcome:  watch.New[error](),
+		releases: newReleases(),
 		revocation: revocation{
 			report:   o.Report,
 			registry: o.Registry,

@@ -106,11 +106,11 @@ func TestReset(t *testing.T) {
 		a.keeper.condition.setProblem("a problem")
 		a.keeper.condition.setRenewed(time.Now(), errors.New("no answer"))
 		a.keeper.revocation.revoked.Set(revoked)
-		a.keeper.NoteLoss(time.Now())
+		a.keeper.NoteLoss(0)
 		a.keeper.Reset()
 		a.keeper.report.Reset()
 		s := a.keeper.Status()
-		if s.IsHeld() || s.Problem != "" || s.Renewed.IsZero() || s.Revoked != revoked || a.keeper.lastLoss().IsZero() {
+		if s.IsHeld() || s.Problem != "" || s.Renewed.IsZero() || s.Revoked != revoked || lossOf(a.keeper).IsZero() {
 			t.Errorf("%+v", s)
 		}
 		a.keeper.condition.update(func() {}) // sets no check of a lease that this host does not want

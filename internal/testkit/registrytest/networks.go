@@ -93,7 +93,7 @@ var networkTests = []test{
 		next := first
 		next.Backend = s.backend(`{"vni":2}`)
 		next = next.Replacing(first)
-		next.FromBlock, next.Restored = true, time.Date(2026, 11, 22, 21, 40, 0, 0, time.UTC)
+		next.FromBlock, next.Restored, next.RestoredLeases = true, time.Date(2026, 11, 22, 21, 40, 0, 0, time.UTC), 3
 		s.ok(r.PutNetwork(s.ctx(), next))
 		set, _, err := other.WatchNetworks(s.ctx(), 0)
 		s.ok(err)
