@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -110,12 +109,17 @@ type graph struct {
 	bad   []map[int]bool // by host: those of them with the trouble, in some direction
 }
 
-// graph returns the trouble of one state. Pairs of hosts that a worse one separates are left out.
-func (m *matrix) graph(state string) *graph {
+func newGraph(m *matrix) *graph {
 	g := &graph{m: m, known: make([]int, len(m.hosts)), bad: make([]map[int]bool, len(m.hosts))}
 	for i := range g.bad {
 		g.bad[i] = map[int]bool{}
 	}
+	return g
+}
+
+// graph returns the trouble of one state. Pairs of hosts that a worse one separates are left out.
+func (m *matrix) graph(state string) *graph {
+	g := newGraph(m)
 	for i := range m.hosts {
 		for j := i + 1; j < len(m.hosts); j++ {
 			there, back := m.at(i, j).State, m.at(j, i).State
@@ -143,12 +147,22 @@ func (g *graph) pairs() (known, bad int) {
 
 // sources returns how many hosts say something.
 func (m *matrix) sources() (n int) {
-	for _, r := range m.rows {
-		if r.rest != "" || slices.ContainsFunc(slices.Collect(maps.Values(r.cells)), func(p api.PeerPath) bool { return p.State != "" }) {
+	for i := range m.rows {
+		if !m.isSilent(i) {
 			n++
 		}
 	}
 	return n
+}
+
+// isSilent reports whether a host says nothing of the paths from it.
+func (m *matrix) isSilent(i int) bool {
+	for _, p := range m.rows[i].cells {
+		if p.State != "" {
+			return false
+		}
+	}
+	return m.rows[i].rest == ""
 }
 
 // drop removes a pair of hosts, whose trouble is explained.
