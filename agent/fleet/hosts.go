@@ -148,15 +148,31 @@ func WithoutTimes(hosts []api.Host) []api.Host {
 	for i := range out {
 		h := &out[i]
 		h.Seen = time.Time{}
-		if h.Path != nil {
-			h.Path = &api.PeerPath{State: h.Path.State, Reason: h.Path.Reason, Since: h.Path.Since}
-		}
+		h.Path = unmeasured(h.Path)
 		if h.Summary != nil {
 			s := *h.Summary
 			s.At, h.Summary = time.Time{}, &s
 		}
 	}
 	return out
+}
+
+// WithoutCounters returns the peers without what is counted or measured.
+func WithoutCounters(list api.PeerList) api.PeerList {
+	list.Totals, list.Drops = nil, nil
+	list.Peers = slices.Clone(list.Peers)
+	for i := range list.Peers {
+		p := &list.Peers[i]
+		p.Counters, p.Path = nil, unmeasured(p.Path)
+	}
+	return list
+}
+
+func unmeasured(p *api.PeerPath) *api.PeerPath {
+	if p == nil {
+		return nil
+	}
+	return &api.PeerPath{State: p.State, Reason: p.Reason, Since: p.Since}
 }
 
 // Summarize returns what this host says of itself in a network.

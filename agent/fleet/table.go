@@ -38,7 +38,7 @@ type PathRow struct {
 // PathCell is what a host says of the path to another.
 type PathCell struct {
 	State string // of the path; "" if it is not known
-	Text  string // the number that describes it, "" for none
+	Text  string // describes the path, or how many of several reach
 	Of    string // what Detail explains; "" if there is no path
 }
 
@@ -147,14 +147,16 @@ func (m *matrix) cell(i, j int) PathCell {
 		return PathCell{}
 	}
 	p := m.at(i, j)
-	out := PathCell{State: p.State, Of: m.key(i) + "_" + m.key(j)}
+	text := cmp.Or(p.State, "?")
 	switch {
 	case p.State == api.PathReached && p.RTT > 0:
-		out.Text = fmt.Sprintf("%.1f ms", 1000*p.RTT)
+		text = fmt.Sprintf("%.1f ms", 1000*p.RTT)
+	case p.State == api.PathReached:
+		text = "✓"
 	case p.State == api.PathLossy:
-		out.Text = fmt.Sprintf("%.0f %%", 100*p.Loss)
+		text = fmt.Sprintf("lossy, %.0f %%", 100*p.Loss)
 	}
-	return out
+	return PathCell{p.State, text, m.key(i) + "_" + m.key(j)}
 }
 
 // total returns one cell for many paths.

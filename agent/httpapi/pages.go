@@ -68,6 +68,7 @@ const maxQuery = 100 // bytes
 func (p *statusPage) show(w http.ResponseWriter, r *http.Request, only string) {
 	page := p.page(only)
 	page.Query = registry.Shorten(r.URL.Query().Get("q"), maxQuery)
+	page.Path = registry.Shorten(r.URL.Query().Get("path"), maxQuery)
 	page.From, _ = strconv.Atoi(r.URL.Query().Get("from")) // anything but a number means the first row
 	body, err := p.renderer.Render(page)
 	if err != nil {

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"errors"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -38,7 +37,7 @@ func (h peerHandlers) query(r *http.Request) (query.Query, error) {
 				return query.Content{}, err
 			}
 			list := part.Peers()
-			return query.Content{Body: list, Basis: withoutCounters(list)}, nil
+			return query.Content{Body: list, Basis: fleet.WithoutCounters(list)}, nil
 		},
 		Changes: func() []<-chan struct{} { return h.changes(n.Name) },
 	}, err
@@ -75,19 +74,6 @@ func (h peerHandlers) changes(network string) []<-chan struct{} {
 		out = append(out, part.LeasesChanged()...)
 	}
 	return out
-}
-
-// withoutCounters returns the list without what is counted or measured.
-func withoutCounters(list api.PeerList) api.PeerList {
-	list.Totals, list.Drops = nil, nil
-	list.Peers = slices.Clone(list.Peers)
-	for i := range list.Peers {
-		list.Peers[i].Counters = nil
-		if p := list.Peers[i].Path; p != nil {
-			list.Peers[i].Path = &api.PeerPath{State: p.State, Reason: p.Reason, Since: p.Since}
-		}
-	}
-	return list
 }
 
 // withProbeTime gives a request the time that a probe may take, which is longer than that of others.

@@ -40,6 +40,7 @@ type Page struct {
 
 	Query string // only hosts with this text in their names or addresses are shown
 	From  int    // first row shown
+	Path  string // the path, or the host, that is explained below the table of paths
 }
 
 // Network describes one network that this host takes part in.
@@ -107,7 +108,7 @@ func New() (*Renderer, error) {
 	}
 	t, err := template.New("page").Funcs(template.FuncMap{
 		"asset": r.address, "bytes": bytesOf, "number": number, "clock": clock, "age": age, "drops": drops,
-		"statusWord": statusWord, "hostIcon": hostIcon, "hostWord": hostWord, "word": State.String, "pair": func(v view, p part) pair { return pair{v, p} },
+		"statusWord": statusWord, "hostIcon": hostIcon, "hostWord": hostWord, "word": State.String, "otherPaths": otherPaths, "pair": func(v view, p part) pair { return pair{v, p} },
 	}).Parse(source)
 	if err != nil {
 		return nil, fmt.Errorf("template of the page: %w", err)

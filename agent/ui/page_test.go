@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/net/html"
 
+	"github.com/lenonet/leno/agent/fleet"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -39,7 +40,7 @@ func pageOf(t *testing.T, hosts int, name string) Page {
 	}
 	for i := range min(hosts, 60) {
 		state := api.HostStates[i%len(api.HostStates)]
-		h := api.Host{Node: name, State: state, Reason: name, Backend: name, Own: i == 0}
+		h := api.Host{Node: name, State: state, Reason: name, Backend: name, Own: i == 0, Held: true, Subnets: n.Plan.Subnets(uint64(1 + 3*i))}
 		if i%2 == 0 {
 			h.PublicIPs, h.Seen, h.Path = []netip.Addr{netip.MustParseAddr("192.0.2.1")}, noon, &api.PeerPath{State: api.PathReached, RTT: 0.001}
 			h.Summary = &api.HostSummary{Version: name, Peers: 8, Reached: 7}
@@ -116,11 +117,12 @@ func TestPageIsWellMade(t *testing.T) {
 	two.Networks[1].Name = "blue"
 	for name, p := range map[string]Page{
 		"nothing": {}, "three hosts": pageOf(t, 3, "host"), "a thousand hosts": pageOf(t, 1000, "host"), "one network": only, "search": searched, "two networks": two,
+		"a table of paths": pageOfPaths(t, 60), "a table of some paths": pageOfPaths(t, 61),
 		"a network without a plan": {Networks: []Network{{Name: "n"}}, Known: []string{"n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			body, doc := render(t, p)
-			if len(body) > 125_000 {
+			if len(body) > 140_000 {
 				t.Errorf("%d bytes", len(body))
 			}
 			ids := map[string]bool{}
@@ -254,6 +256,98 @@ func TestForeignTextStaysText(t *testing.T) {
 	}
 }
 
+// pageOfPaths returns a page of a network whose hosts say what they reach: the second one not the third, and the fourth one
+// nothing.
+func pageOfPaths(t *testing.T, hosts int) Page {
+	t.Helper()
+	p := pageOf(t, 3, "host")
+	p.Only = "default"
+	n := &p.Networks[0]
+	n.Hosts = nil
+	for i := range hosts {
+		h := api.Host{Node: fmt.Sprintf("host-%02d", i), Subnets: n.Plan.Subnets(uint64(i + 1)), Held: true, Own: i == 0,
+			Summary: &api.HostSummary{Peers: hosts - 1, Reached: hosts - 1, At: noon}}
+		if i > 0 {
+			h.Path = &api.PeerPath{State: api.PathReached, RTT: 0.0012, Tested: noon}
+		}
+		n.Hosts = append(n.Hosts, h)
+	}
+	n.Hosts[1].Summary.Lost, n.Hosts[1].Summary.Reached = []string{"host-02"}, hosts-2
+	n.Hosts[3].Summary = nil
+	return p
+}
+
+// TestPaths: the network's page shows which hosts reach which. A fault has a link to what it means.
+func TestPaths(t *testing.T) {
+	cellsOf := func(p Page) (rows []string, links []string) {
+		_, doc := render(t, p)
+		for _, table := range within(doc, "table") {
+			if class, _ := attr(table, "class"); class != "paths" {
+				continue
+			}
+			for _, row := range within(table, "tr") {
+				var cells []string
+				for _, cell := range within(row, "th", "td") {
+					cells = append(cells, text(cell))
+				}
+				rows = append(rows, strings.Join(cells, " | "))
+			}
+			for _, a := range within(table, "a") {
+				href, _ := attr(a, "href")
+				links = append(links, href)
+			}
+		}
+		return rows, links
+	}
+	rows, links := cellsOf(pageOfPaths(t, 4))
+	want := []string{
+		"From | host-00 | host-01 | host-02 | host-03", "host-00 | - | 1.2 ms | 1.2 ms | 1.2 ms", "host-01 | ✓ | - | lost | ✓",
+		"host-02 | ✓ | ✓ | - | ✓", "host-03 | ? unknown: it tells this host nothing of its paths",
+	}
+	if !slices.Equal(rows, want) {
+		t.Errorf("%q", rows)
+	}
+	if len(links) != 4+3+1 || !slices.Contains(links, "?path=10.0.2.0-24_10.0.3.0-24#path-default") {
+		t.Errorf("links %q", links)
+	}
+	rows, _ = cellsOf(pageOfPaths(t, 61))
+	want = []string{"From | host-01 | host-02 | Other hosts", "host-01 | - | lost | 59 of 59", "host-02 | ✓ | - | 59 of 59", "Other hosts | 58 of 59 | 58 of 59 | -"}
+	if !slices.Equal(rows, want) {
+		t.Errorf("of many hosts: %q", rows)
+	}
+	p := pageOfPaths(t, 61)
+	p.Path = "10.0.2.0-24_10.0.3.0-24"
+	_, doc := render(t, p)
+	for _, want := range []string{"Hosts with a fault on their paths: 2. Other hosts: 58 healthy, 1 unknown, because they tell this host nothing.",
+		"host-01 to host-02", "Seenlost", "Run nextleno doctor on host-01", "told this host what it found, 12:00:00 UTC"} {
+		if !strings.Contains(text(doc), want) {
+			t.Errorf("the page does not say %q: %s", want, text(doc))
+		}
+	}
+	for path, isExplained := range map[string]bool{"10.0.2.0-24": true, "_10.0.2.0-24": true, "": false, "<b>": false} {
+		p.Path = path
+		if _, doc := render(t, p); strings.Contains(text(doc), "Run next") != isExplained {
+			t.Errorf("path %q: %s", path, text(doc))
+		}
+	}
+	p.Only = ""
+	if rows, _ := cellsOf(p); len(rows) > 0 {
+		t.Errorf("the overview has the table: %q", rows)
+	}
+}
+
+func TestOtherPaths(t *testing.T) {
+	for want, table := range map[string]fleet.PathTable{
+		"": {Rows: make([]fleet.PathRow, 3)},
+		"Hosts with a fault on their paths: 0. Other hosts: 61 healthy.":                                        {Fine: 61},
+		"Hosts with a fault on their paths: 70, of which 60 are shown. Other hosts: 9 healthy, 5 not compared.": {Rows: make([]fleet.PathRow, 61), Faulty: 70, Fine: 9, Left: 5},
+	} {
+		if got := otherPaths(table); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 func pageOnly(p Page, only string) Page {
 	p.Only = only
 	return p
@@ -296,6 +390,10 @@ func TestVerdict(t *testing.T) {
 	beside := Page{Node: "a", Health: api.Health{Status: api.Passing, Ready: true, Networks: network(true, api.Passing)}, Networks: []Network{{Local: api.Local{Peers: 1}}}}
 	if _, sub := verdict(beside); !strings.Contains(sub, "paths to the other hosts are not tested") {
 		t.Errorf("beside another host: %q", sub)
+	}
+	beside.Networks[0].Rows = []Row{{Path: &api.PeerPath{}}}
+	if _, sub := verdict(beside); sub != "Every network is ready for containers." {
+		t.Errorf("with tests of the paths: %q", sub)
 	}
 	h := api.Health{Checks: check(api.Warning), Networks: network(false, api.Critical)}
 	if got := problems(h); len(got) != 2 || got[0].Status != api.Critical || got[0].Network != "n" {

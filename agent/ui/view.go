@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lenonet/leno/agent/fleet"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -79,8 +80,10 @@ type part struct {
 	Rows     []row // of this page
 	Others   int   // hosts with a lease
 	Fleet    []api.Host
-	Troubled int // hosts with a problem
-	Found    int // number of rows that match the query
+	Paths    fleet.PathTable
+	Chosen   *fleet.PathDetail // of Paths, nil for none
+	Troubled int               // hosts with a problem
+	Found    int               // number of rows that match the query
 	Counted  bool
 	Tested   bool   // the path to some host is
 	Earlier  string // query of the previous rows, "" when there are none
@@ -120,8 +123,8 @@ func newView(p Page) view {
 	return v
 }
 
-// verdict returns a sentence with the health of this host, and one about its networks. The agent does not
-// watch the paths to other hosts.
+// verdict returns a sentence with the health of this host, and one about its networks, also if the paths to other hosts
+// are not tested.
 func verdict(p Page) (sentence, sub string) {
 	name, bad := cmp.Or(p.Node, "this host"), len(problems(p.Health))
 	sub = "Every network is ready for containers."
@@ -131,7 +134,10 @@ func verdict(p Page) (sentence, sub string) {
 	case !p.Health.Ready:
 		sub = "Not every network is ready for containers."
 	}
-	if slices.ContainsFunc(p.Networks, func(n Network) bool { return n.Local.Peers > 0 }) {
+	isUntested := func(n Network) bool {
+		return n.Local.Peers > 0 && !slices.ContainsFunc(n.Rows, func(r Row) bool { return r.Path != nil })
+	}
+	if slices.ContainsFunc(p.Networks, isUntested) {
 		sub += " The paths to the other hosts are not tested: leno doctor does that."
 	}
 	if p.Health.Status == api.Passing {
@@ -190,6 +196,8 @@ func newPart(p Page, n Network) part {
 	}
 	if p.Only != "" {
 		out.Fleet = n.Hosts[:min(len(n.Hosts), fleetShown)]
+		out.Paths = fleet.NewPathTable(n.Hosts)
+		out.Chosen = out.Paths.Detail(p.Path)
 	}
 	out.Found = len(found)
 	out.Full = p.Only != "" || len(n.Rows) <= fewHosts

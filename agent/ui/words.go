@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/agent/fleet"
 	"github.com/lenonet/leno/api"
 )
 
@@ -107,4 +108,23 @@ func hostWord(state string) string {
 		return "-"
 	}
 	return state
+}
+
+// otherPaths says how many hosts have no row in a table of paths, and why; "" if all have one.
+func otherPaths(t fleet.PathTable) string {
+	if t.Faulty+t.Fine+t.Silent == 0 {
+		return ""
+	}
+	out := fmt.Sprintf("Hosts with a fault on their paths: %d", t.Faulty)
+	if rows := max(len(t.Rows)-1, 0); t.Faulty > rows {
+		out += fmt.Sprintf(", of which %d are shown", rows)
+	}
+	out += fmt.Sprintf(". Other hosts: %d healthy", t.Fine)
+	if t.Silent > 0 {
+		out += fmt.Sprintf(", %d unknown, because they tell this host nothing", t.Silent)
+	}
+	if t.Left > 0 {
+		out += fmt.Sprintf(", %d not compared", t.Left)
+	}
+	return out + "."
 }

@@ -168,6 +168,7 @@
       if (a.getAttribute(name) !== value) a.setAttribute(name, value);
     }
     for (const { name } of [...a.attributes]) {
+      if (name === "tabindex" && a === document.activeElement) continue;
       if (!b.hasAttribute(name) && name !== "open") a.removeAttribute(name);
     }
     const named = new Map();
@@ -202,6 +203,28 @@
       location.hash = id;
       row.focus({ preventScroll: true });
     }
+  });
+
+  // A cell of the table of paths that has no link is chosen with a click or Enter, and the arrow keys go from cell to cell.
+  const choose = (cell) => {
+    if (!cell.matches(".paths td:not([class])")) return;
+    const table = cell.closest("table");
+    location.href = `?path=${cell.parentNode.dataset.key}_${table.rows[cell.cellIndex].dataset.key}#${table.dataset.detail}`;
+  };
+  const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+  document.addEventListener("click", (e) => choose(e.target));
+  document.addEventListener("keydown", (e) => {
+    const cell = e.target.closest && e.target.closest(".paths th, .paths td");
+    const step = steps[e.key];
+    if (!cell || e.altKey || e.ctrlKey || e.metaKey) return;
+    if (e.key === "Enter") choose(e.target);
+    const row = step && cell.closest("table").tBodies[0].rows[cell.parentNode.sectionRowIndex + step[0]];
+    const next = row && row.cells[Math.min(cell.cellIndex, row.cells.length - 1) + step[1]];
+    if (!next) return;
+    e.preventDefault();
+    const to = next.querySelector("a") || next;
+    if (to === next) next.tabIndex = -1;
+    to.focus();
   });
 
   // The search for hosts runs while the user types.
