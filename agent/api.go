@@ -141,7 +141,9 @@ func (n apiNetwork) Leases(watched bool) (registry.LeaseSet, error) {
 }
 func (n apiNetwork) LeasesChanged() []<-chan struct{} { return n.run.Leases().Changed() }
 
-func (n apiNetwork) Peers() api.PeerList        { return n.agent.diagnostics.peers(n.run) }
+func (n apiNetwork) Peers(withHistory bool) api.PeerList {
+	return n.agent.diagnostics.peers(n.run, withHistory)
+}
 func (n apiNetwork) Hosts() ([]api.Host, error) { return n.agent.diagnostics.hosts(n.run) }
 
 func (n apiNetwork) Probe(ctx context.Context, r api.ProbeRequest) (api.Probe, error) {

@@ -39,7 +39,7 @@ func newDiagnostics(log hclog.Logger, o Options, env *network.Deps, s *settings,
 		Log: log.Named("paths"),
 		Networks: func() (out []paths.Network) {
 			for _, run := range ns.all() {
-				list := func() []api.Peer { return d.peers(run).Peers }
+				list := func() []api.Peer { return d.peers(run, false).Peers }
 				out = append(out, paths.Network{Name: run.Local().Name, Node: env.Identity.Get().Node, Host: run.Probed,
 					Peers: list})
 			}
@@ -91,7 +91,7 @@ func (d *diagnostics) trace(ctx context.Context, r api.TraceRequest) (api.Trace,
 	for _, name := range d.networks.names() {
 		if run, ok := d.networks.get(name); ok && run.Status().Defined {
 			n := d.examined(run)
-			n.Peers = d.peers(run).Peers
+			n.Peers = d.peers(run, false).Peers
 			h.Networks = append(h.Networks, n.Traced(d.env.Datapaths.Backends, func(ctx context.Context, node string) (api.Probe, error) {
 				return d.probePeers(ctx, run, api.ProbeRequest{Peers: []string{node}})
 			}))

@@ -11,17 +11,12 @@ import (
 )
 
 // peers returns the peers of a network with what is known of the paths to them, and of them in the store.
-func (d *diagnostics) peers(run *network.Runner) api.PeerList {
-	out, known, members := run.Peers(), d.paths.Of(run.Local().Name), d.members.View()
+func (d *diagnostics) peers(run *network.Runner, withHistory bool) api.PeerList {
+	out, members := run.Peers(), d.members.View()
+	d.paths.AddPaths(run.Local().Name, out.Peers, withHistory)
 	for i := range out.Peers {
 		p := &out.Peers[i]
 		p.Member = members.Status(p.Node, p.PublicIPs)
-		if len(p.Subnets) == 0 || p.Skipped != "" {
-			continue
-		}
-		if path, ok := known[p.Subnets[0]]; ok {
-			p.Path = &path
-		}
 	}
 	return out
 }
@@ -39,7 +34,7 @@ func (d *diagnostics) hosts(run *network.Runner) ([]api.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	peers, name := d.peers(run).Peers, run.Local().Name
+	peers, name := d.peers(run, false).Peers, run.Local().Name
 	report, _ := d.env.Reports.Health.Report()
 	return fleet.Hosts(fleet.Known{
 		NodeID:    d.env.Identity.NodeID(),

@@ -290,6 +290,15 @@ type PeerPath struct {
 	// known.
 	ToPeer   *float64 `json:"to_peer,omitempty"`
 	FromPeer *float64 `json:"from_peer,omitempty"`
+
+	History *PathHistory `json:"history,omitempty"` // nil where it is not asked for, and before the first test
+}
+
+// PathHistory is the loss on a path over the last hours, since the agent started or the path changed.
+type PathHistory struct {
+	StepSeconds int       `json:"step_seconds"` // the time from one point to the next
+	Last        time.Time `json:"last"`         // when the step of the last point began, which has not ended
+	Loss        []int8    `json:"loss_percent"` // of small packets in each step, the oldest first; -1 where none was sent
 }
 
 // Summary returns the state of a path with the number that describes it, and the loss of each direction that has one. It

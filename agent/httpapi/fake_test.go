@@ -202,10 +202,18 @@ func (n *fakeNetwork) LeasesChanged() []<-chan struct{} {
 	return []<-chan struct{}{changed}
 }
 
-func (n *fakeNetwork) Peers() api.PeerList {
+func (n *fakeNetwork) Peers(withHistory bool) api.PeerList {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.peers
+	out := n.peers
+	out.Peers = slices.Clone(out.Peers)
+	for i := range out.Peers {
+		if p := out.Peers[i].Path; p != nil && !withHistory {
+			path := *p
+			path.History, out.Peers[i].Path = nil, &path
+		}
+	}
+	return out
 }
 
 func (n *fakeNetwork) Hosts() ([]api.Host, error) {

@@ -88,7 +88,7 @@ func (p *statusPage) pageNetwork(name string, report api.Health) ui.Network {
 		out.Trouble = "The leases of this network have not been read yet."
 	}
 	out.Rows = rowsOf(n, set, status.Reservations, own, p.server.o.Agent.Self().NodeID)
-	addPeers(&out, part.Peers())
+	addPeers(&out, part.Peers(true))
 	out.Hosts, _ = part.Hosts() // none before the leases are known, which Trouble says
 	return out
 }

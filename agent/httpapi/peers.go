@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -28,15 +29,19 @@ func (h peerHandlers) query(r *http.Request) (query.Query, error) {
 	if err != nil {
 		return query.Query{}, err
 	}
+	withHistory, err := flag(r, "history")
+	if err != nil {
+		return query.Query{}, err
+	}
 	_, err = h.joinedNetwork(n.Name)
 	return query.Query{
-		Name: "peers of " + n.Name,
+		Name: fmt.Sprintf("peers of %s, history %t", n.Name, withHistory),
 		Read: func() (query.Content, error) {
 			part, err := h.joinedNetwork(n.Name)
 			if err != nil {
 				return query.Content{}, err
 			}
-			list := part.Peers()
+			list := part.Peers(withHistory)
 			return query.Content{Body: list, Basis: fleet.WithoutCounters(list)}, nil
 		},
 		Changes: func() []<-chan struct{} { return h.changes(n.Name) },

@@ -2,6 +2,9 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,6 +27,36 @@ func TestProbeOutlastsRequests(t *testing.T) {
 	h.serve("127.0.0.1:0")
 	if out, err := h.client.ProbePeers(t.Context(), "n", api.ProbeRequest{}); err != nil || out.Network != "n" {
 		t.Errorf("%+v, %v", out, err)
+	}
+}
+
+// TestHistoryOfPeers: the history of the paths is there only where it is asked for, and no change.
+func TestHistoryOfPeers(t *testing.T) {
+	h := newHost(t, nil)
+	handler := h.prepare().routes()
+	ask := func(query string) (code int, body, index string) {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest("GET", "/v1/network/n/peers"+query, nil))
+		return w.Code, w.Body.String(), w.Header().Get("X-Leno-Index")
+	}
+	var before string
+	for _, loss := range []int8{0, 100} {
+		h.n.set(func() {
+			h.n.peers = api.PeerList{Peers: []api.Peer{{Node: "b", Path: &api.PeerPath{History: &api.PathHistory{Loss: []int8{loss}}}}}}
+		})
+		code, body, index := ask("?history=true")
+		if code != 200 || !strings.Contains(body, fmt.Sprintf(`"loss_percent":[%d]`, loss)) || before != "" && index != before {
+			t.Errorf("%d %s at %s, before it was %s", code, body, index, before)
+		}
+		before = index
+		for _, query := range []string{"", "?history=false"} {
+			if code, body, _ := ask(query); code != 200 || strings.Contains(body, "history") || !strings.Contains(body, `"path":{`) {
+				t.Errorf("%q: %d %s", query, code, body)
+			}
+		}
+	}
+	if code, body, _ := ask("?history=yes"); code != 400 || !strings.Contains(body, "parameter history") {
+		t.Errorf("%d %s", code, body)
 	}
 }
 

@@ -24,7 +24,8 @@ const (
 
 // path is what is known of the path to one peer. Only judge changes it.
 type path struct {
-	shown api.PeerPath
+	shown   api.PeerPath
+	history history
 
 	next   string // the state that the latest probes agree on, if it is another one than shown.State
 	agreed int    // how many of them do, without a break
@@ -48,11 +49,11 @@ func (p *path) lost() int { return bits.OnesCount(p.results) }
 // reached as soon as one packet was answered. Every other change needs several probes in a row that agree, so that a
 // single lost packet changes nothing.
 func (p *path) judge(result api.PeerProbe, now time.Time) (changed bool) {
-	found, isFullTested := p.read(result)
+	found, isFullTested := p.read(result, now)
 	if found.State == "" {
 		return false // nothing was sent
 	}
-	p.shown.Tested = now
+	p.shown.Tested, p.shown.History = now, p.history.shown
 	if found.RTT > 0 {
 		p.shown.RTT = found.RTT
 	}
@@ -81,7 +82,7 @@ func (p *path) isSizeInDoubt() bool { return p.next == api.PathShort || p.shown.
 // read returns what one probe says of the path, by itself and with the packets before it. State is "" if it says
 // nothing. A peer that is reached although it answers no echo request drops them by its rules; a single lost packet
 // does not show that.
-func (p *path) read(result api.PeerProbe) (found api.PeerPath, isFullTested bool) {
+func (p *path) read(result api.PeerProbe, now time.Time) (found api.PeerPath, isFullTested bool) {
 	var sent, lost int
 	var silent, short, all []string
 	isFiltered := false
@@ -120,6 +121,7 @@ func (p *path) read(result api.PeerProbe) (found api.PeerPath, isFullTested bool
 	}
 	if !isFiltered {
 		p.add(sent, lost)
+		p.history.add(now, sent, lost)
 	}
 	isShort := p.shown.State == api.PathShort && !isFullTested // nothing is known of its end
 	switch {

@@ -100,6 +100,24 @@ func (m *Monitor) Of(network string) map[netip.Prefix]api.PeerPath {
 	return m.paths[network]
 }
 
+// AddPaths adds what is known of the paths to the peers of a network that are in the datapath, with their history if it is
+// asked for.
+func (m *Monitor) AddPaths(network string, peers []api.Peer, withHistory bool) {
+	known := m.Of(network)
+	for i := range peers {
+		p := &peers[i]
+		if len(p.Subnets) == 0 || p.Skipped != "" {
+			continue
+		}
+		if path, ok := known[p.Subnets[0]]; ok {
+			if !withHistory {
+				path.History = nil
+			}
+			p.Path = &path
+		}
+	}
+}
+
 // Summaries returns the last summary that each peer of a network has sent, by the first subnet of the peer. There is none
 // of a peer that has sent none to this process. The caller must not change the map.
 func (m *Monitor) Summaries(network string) map[netip.Prefix]api.HostSummary {

@@ -272,6 +272,9 @@ func pageOfPaths(t *testing.T, hosts int) Page {
 		}
 		n.Hosts = append(n.Hosts, h)
 	}
+	for i := range n.Rows {
+		n.Rows[i].Path = &api.PeerPath{State: api.PathLossy, Loss: 0.25, History: &api.PathHistory{StepSeconds: 120, Last: noon, Loss: []int8{0, 25}}}
+	}
 	n.Hosts[1].Summary.Lost, n.Hosts[1].Summary.Reached = []string{"host-02"}, hosts-2
 	n.Hosts[3].Summary = nil
 	return p
@@ -329,6 +332,13 @@ func TestPaths(t *testing.T) {
 		if _, doc := render(t, p); strings.Contains(text(doc), "Run next") != isExplained {
 			t.Errorf("path %q: %s", path, text(doc))
 		}
+	}
+	sparks := within(doc, "svg")
+	if !slices.ContainsFunc(sparks, func(n *html.Node) bool {
+		label, _ := attr(n, "aria-label")
+		return label == "Loss in the last 4 min: up to 25 % in 2 min, last at 12:00:00 UTC"
+	}) {
+		t.Error("no sparkline")
 	}
 	p.Only = ""
 	if rows, _ := cellsOf(p); len(rows) > 0 {
