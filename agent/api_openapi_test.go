@@ -121,7 +121,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 			"PUT /v1/network/n/reservation/" + free + ` {"host":"z"}`, "PUT /v1/network/none/reservation/" + free + ` {"node":"z"}`,
 			"GET /v1/network/n/reservations", "GET /v1/network/none/reservations",
 			"DELETE /v1/network/n/reservation/" + free, "DELETE /v1/network/n/reservation/" + free,
-			"GET /v1/network/n/peers", "GET /v1/network/none/peers", "GET /v1/network/n/hosts", "GET /v1/network/none/hosts",
+			"GET /v1/network/n/peers", "GET /v1/network/n/peers?history=true", "GET /v1/network/n/peers?history=perhaps", "GET /v1/network/none/peers", "GET /v1/network/n/hosts", "GET /v1/network/none/hosts",
 			"POST /v1/network/n/probe {}", `POST /v1/network/n/probe {"count":1000}`, `POST /v1/network/n/probe {"peers":["z"]}`,
 			"DELETE /v1/network/n", "DELETE /v1/network/m", "DELETE /v1/network/m",
 			"DELETE /v1/network/n/lease/" + registry.SubnetKey(b.subnet()), "DELETE /v1/network/n/lease/10.5.0.0-24", "DELETE /v1/network/n/lease/x-1",

@@ -17,7 +17,7 @@ const maxRows = 60
 // PathTable says which hosts reach which: this host by its own tests, the others by their summaries. In a network of more
 // than maxRows hosts, only those with a fault have a row and a column, and a last row and column stand for all others.
 type PathTable struct {
-	Rows   []PathRow // by name; none if nobody says anything, or if there are many hosts and no fault
+	Rows   []PathRow // by name; none if no host says anything, or if none of many has a fault
 	Faulty int       // hosts with a fault, of which maxRows have a row; 0 if all hosts have one
 	Fine   int       // hosts without a row, no fault of which is known
 	Silent int       // hosts without a row that say nothing
@@ -70,23 +70,23 @@ func NewPathTable(hosts []api.Host) PathTable {
 		shown, others = t.divide()
 	}
 	slices.SortFunc(shown, func(i, j int) int {
-		return cmp.Or(strings.Compare(t.m.hosts[i].Node, t.m.hosts[j].Node), strings.Compare(t.m.key(i), t.m.key(j)))
+		return cmp.Or(strings.Compare(t.m.hosts[i].Node, t.m.hosts[j].Node), strings.Compare(t.key(i), t.key(j)))
 	})
 	for _, i := range shown {
 		h := t.m.hosts[i]
-		row := PathRow{Node: h.Node, Key: t.m.key(i), Own: h.Own, IsSilent: t.m.isSilent(i)}
+		row := PathRow{Node: h.Node, Key: t.key(i), Own: h.Own, IsSilent: t.m.isSilent(i)}
 		for _, j := range shown {
-			row.Cells = append(row.Cells, t.m.cell(i, j))
+			row.Cells = append(row.Cells, t.cell(i, j))
 		}
 		if len(others) > 0 {
-			row.Cells = append(row.Cells, t.m.total(between([]int{i}, others), row.Key))
+			row.Cells = append(row.Cells, t.total(between([]int{i}, others), row.Key))
 		}
 		t.Rows = append(t.Rows, row)
 	}
 	if len(others) > 0 && len(shown) > 0 {
 		last := PathRow{}
 		for _, j := range shown {
-			last.Cells = append(last.Cells, t.m.total(between(others, []int{j}), "_"+t.m.key(j)))
+			last.Cells = append(last.Cells, t.total(between(others, []int{j}), "_"+t.key(j)))
 		}
 		last.Cells = append(last.Cells, PathCell{})
 		t.Rows = append(t.Rows, last)
@@ -140,13 +140,13 @@ func (m *matrix) faulty() (out []int) {
 	}
 }
 
-func (m *matrix) key(i int) string { return registry.SubnetKey(m.hosts[i].Subnets[0]) }
+func (t PathTable) key(i int) string { return registry.SubnetKey(t.m.hosts[i].Subnets[0]) }
 
-func (m *matrix) cell(i, j int) PathCell {
+func (t PathTable) cell(i, j int) PathCell {
 	if i == j {
 		return PathCell{}
 	}
-	p := m.at(i, j)
+	p := t.m.at(i, j)
 	text := cmp.Or(p.State, "?")
 	switch {
 	case p.State == api.PathReached && p.RTT > 0:
@@ -156,14 +156,14 @@ func (m *matrix) cell(i, j int) PathCell {
 	case p.State == api.PathLossy:
 		text = fmt.Sprintf("lossy, %.0f %%", 100*p.Loss)
 	}
-	return PathCell{p.State, text, m.key(i) + "_" + m.key(j)}
+	return PathCell{p.State, text, t.key(i) + "_" + t.key(j)}
 }
 
 // total returns one cell for many paths.
-func (m *matrix) total(paths []pair, of string) PathCell {
+func (t PathTable) total(paths []pair, of string) PathCell {
 	fine, bad := 0, 0
 	for _, p := range paths {
-		switch m.at(p.a, p.b).State {
+		switch t.m.at(p.a, p.b).State {
 		case "":
 		case api.PathReached:
 			fine++
@@ -171,14 +171,19 @@ func (m *matrix) total(paths []pair, of string) PathCell {
 			bad++
 		}
 	}
-	out := PathCell{Of: of, Text: fmt.Sprintf("%d of %d", fine, len(paths))}
+	out := PathCell{Of: of, Text: fmt.Sprintf("%d of %d", fine, fine+bad)}
 	switch {
-	case bad > 0 && fine == 0:
+	case fine+bad == 0:
+		out.Text = "?"
+	case fine == 0:
 		out.State = api.PathLost
 	case bad > 0:
 		out.State = api.PathLossy
-	case fine > 0:
+	default:
 		out.State = api.PathReached
+	}
+	if unknown := len(paths) - fine - bad; unknown > 0 && fine+bad > 0 {
+		out.Text += fmt.Sprintf(", %d ?", unknown)
 	}
 	return out
 }
@@ -186,26 +191,26 @@ func (m *matrix) total(paths []pair, of string) PathCell {
 // Detail explains a cell by its Of, or a row by its Key. It returns nil if there is none.
 func (t PathTable) Detail(of string) *PathDetail {
 	from, to, _ := strings.Cut(of, "_")
-	i, j := t.m.find(from), t.m.find(to)
+	i, j := t.find(from), t.find(to)
 	switch {
 	case i >= 0 && j >= 0 && i != j:
-		return t.m.explain(i, j)
+		return t.explain(i, j)
 	case i >= 0 && to == "":
-		d := t.m.explain(i, i)
+		d := t.explain(i, i)
 		d.To, d.Command = "all other hosts", "leno doctor"
 		if s := t.m.hosts[i].Summary; s != nil && !t.m.isSilent(i) {
 			d.Saw = join(fmt.Sprintf("%d of %d hosts are reached", s.Reached, s.Peers), lostNames(s.Lost))
 		}
 		return d
 	case j >= 0 && from == "" && len(t.m.hosts) > maxRows:
-		return t.m.explainTo(j)
+		return t.explainTo(j)
 	}
 	return nil
 }
 
 // find returns the host with a key, -1 for none.
-func (m *matrix) find(key string) int {
-	return slices.IndexFunc(m.all(), func(i int) bool { return m.key(i) == key })
+func (t PathTable) find(key string) int {
+	return slices.IndexFunc(t.m.all(), func(i int) bool { return t.key(i) == key })
 }
 
 func lostNames(names []string) string {
@@ -216,8 +221,8 @@ func lostNames(names []string) string {
 }
 
 // explain explains what host i says of the path to host j.
-func (m *matrix) explain(i, j int) *PathDetail {
-	a, b, p := m.hosts[i], m.hosts[j].Node, m.at(i, j)
+func (t PathTable) explain(i, j int) *PathDetail {
+	a, b, p := t.m.hosts[i], t.m.hosts[j].Node, t.m.at(i, j)
 	d := &PathDetail{From: a.Node, To: b, Where: a.Node, Saw: cmp.Or(p.State, "nothing is known"), Command: "leno doctor"}
 	if p.State == api.PathReached {
 		d.Command = "sudo leno trace SOURCE DESTINATION"
@@ -242,23 +247,24 @@ func (m *matrix) explain(i, j int) *PathDetail {
 }
 
 // explainTo explains what all other hosts say of the paths to host j.
-func (m *matrix) explainTo(j int) *PathDetail {
-	counts := map[string]int{}
-	var lost []string
-	for i := range m.hosts {
-		if i == j {
-			continue
-		}
-		state := m.at(i, j).State
-		counts[state]++
-		if state == api.PathLost {
-			lost = append(lost, m.hosts[i].Node)
+func (t PathTable) explainTo(j int) *PathDetail {
+	reached, unknown := 0, 0
+	var bad []string
+	for i := range t.m.hosts {
+		switch state := t.m.at(i, j).State; {
+		case i == j:
+		case state == "":
+			unknown++
+		case state == api.PathReached:
+			reached++
+		default:
+			bad = append(bad, t.m.hosts[i].Node)
 		}
 	}
-	d := &PathDetail{From: "all other hosts", To: m.hosts[j].Node, Tried: "all hosts test their paths themselves", Command: "leno doctor -all"}
-	d.Saw = fmt.Sprintf("reached from %d, lost from %d, not known from %d hosts", counts[api.PathReached], counts[api.PathLost], counts[""])
-	if len(lost) > 0 {
-		d.Saw += "; lost from " + words(lost)
+	d := &PathDetail{From: "all other hosts", To: t.m.hosts[j].Node, Tried: "all hosts test their paths themselves", Command: "leno doctor -all"}
+	d.Saw = fmt.Sprintf("it is reached from %d hosts, not or not fully from %d, and of %d it is not known", reached, len(bad), unknown)
+	if len(bad) > 0 {
+		d.Saw += "; there is a fault from " + words(bad)
 	}
 	return d
 }

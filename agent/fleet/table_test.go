@@ -96,7 +96,7 @@ func TestPathTableOfManyHosts(t *testing.T) {
 				}
 			}
 			h[29].Summary.At = now.Add(-time.Minute)
-		}, counts{2, 1, 99, 0, 0}, []string{"30 -?0 of 99 silent", " x0 of 99-"}},
+		}, counts{2, 1, 99, 0, 0}, []string{"30 -? silent", " x0 of 99-"}},
 		{"a pair", 100, func(h []Host) { separate(h, 20, 30) }, counts{3, 2, 98, 0, 0},
 			[]string{"20 -x+98 of 98", "30 x-+98 of 98", " +98 of 98+98 of 98-"}},
 		{"a host lies about ten", 100, func(h []Host) {
@@ -142,7 +142,7 @@ func TestPathDetail(t *testing.T) {
 	}
 	_, small := drawn(t, 5, faults)
 	_, large := drawn(t, maxRows+1, faults)
-	key := func(i int) string { return small.m.key(i - 1) }
+	key := func(i int) string { return small.key(i - 1) }
 	for _, tt := range []struct {
 		table    PathTable
 		of, want string
@@ -160,7 +160,7 @@ func TestPathDetail(t *testing.T) {
 			"3 of 4 hosts are reached: packets to host-3 are lost; leno doctor on host-2"},
 		{small, key(4), "host-4 to all other hosts: host-4 has told this host nothing; nothing is known; leno doctor on host-4"},
 		{large, "_" + key(3), "all other hosts to host-3: all hosts test their paths themselves; " +
-			"reached from 56, lost from 2, not known from 2 hosts; lost from host-1 and host-2; leno doctor -all on "},
+			"it is reached from 56 hosts, not or not fully from 2, and of 2 it is not known; there is a fault from host-1 and host-2; leno doctor -all on "},
 		{small, "_" + key(3), ""}, {small, key(2) + "_" + key(2), ""}, {small, "", ""}, {small, "_", ""}, {small, "nobody_" + key(1), ""},
 		{small, key(1) + "_" + key(2) + "_" + key(3), ""},
 	} {
