@@ -190,6 +190,9 @@ func (t PathTable) total(paths []pair, of string) PathCell {
 
 // Detail explains a cell by its Of, or a row by its Key. It returns nil if there is none.
 func (t PathTable) Detail(of string) *PathDetail {
+	if of == "" {
+		return nil
+	}
 	from, to, _ := strings.Cut(of, "_")
 	i, j := t.find(from), t.find(to)
 	switch {

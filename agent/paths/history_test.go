@@ -84,3 +84,29 @@ func TestAddPaths(t *testing.T) {
 		t.Error("what is known is changed")
 	}
 }
+
+// TestJudgeHistory: what a probe finds is in the history of the path, except for echo requests that the peer's rules drop.
+func TestJudgeHistory(t *testing.T) {
+	var p path
+	now := time.Now()
+	filtered := probed(way(peer4, 5, 0, 0))
+	filtered.Reached = true
+	for _, step := range []struct {
+		result api.PeerProbe
+		want   []int8
+	}{
+		{filtered, nil},
+		{probed(way(peer4, 5, 4, 1450)), []int8{20}},
+		{probed(way(peer4, 5, 0, 0)), []int8{20, 100}},
+		{filtered, []int8{20, 100}},
+	} {
+		p.judge(step.result, now)
+		now = now.Add(historyStep)
+		if step.want == nil && p.shown.History == nil {
+			continue
+		}
+		if p.shown.History == nil || !slices.Equal(p.shown.History.Loss, step.want) {
+			t.Fatalf("%+v, want %v", p.shown.History, step.want)
+		}
+	}
+}
