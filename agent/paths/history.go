@@ -28,7 +28,7 @@ func (h *history) add(now time.Time, sent, lost int) {
 	before, passed := api.PathHistory{Last: now}, 1
 	if h.shown != nil {
 		before = *h.shown
-		passed = int(now.Sub(before.Last) / historyStep)
+		passed = max(0, int(now.Sub(before.Last)/historyStep))
 		before.Last = before.Last.Add(time.Duration(passed) * historyStep)
 	}
 	if passed > 0 {
