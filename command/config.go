@@ -87,9 +87,9 @@ func (c *configFlags) register(fs *flag.FlagSet) {
 		c.sources = append(c.sources, path)
 		return nil
 	}
-	fs.Func("config-file", "configuration `file`, HCL or JSON; may be given several times", add)
+	fs.Func("config-file", "configuration `file`, HCL or JSON; may be repeated", add)
 	fs.Func("config-dir",
-		"`directory` with configuration files, read in the order of their names; may be given several times", add)
+		"`directory` with configuration files, read in order of name; may be repeated", add)
 }
 
 // agentOverrides returns the settings that can also be given as a flag or in the environment. Flags

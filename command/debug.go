@@ -79,7 +79,7 @@ func (d *debugCommand) register(fs *flag.FlagSet) {
 	fs.DurationVar(&d.interval, "interval", 2*time.Second, "`time` between two samples of health and metrics")
 	fs.StringVar(&d.output, "output", "",
 		"`file` to write, which must not exist yet; - for standard output. Default: leno-debug-NODE-TIME.tar.gz")
-	fs.Var(&d.networks, "network", "`name` of a network to capture; may be given several times. Default: all")
+	fs.Var(&d.networks, "network", "`name` of a network to capture; may be repeated. Default: all")
 }
 
 // Limits of a bundle.

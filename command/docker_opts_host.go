@@ -36,10 +36,10 @@ type dockerHost struct {
 func (h *dockerHost) flags(fs *flag.FlagSet) {
 	h.agent.Register(fs)
 	fs.Var(&h.networks, "network",
-		"`name` of a network, the first is docker0's; may be given several times. Default: the only one on this host")
-	fs.Var(&h.files, "subnet-file", "`file` that describes a network, instead of -network; may be given several times")
+		"`name` of a network, the first is docker0's; may be repeated. Default: the only one on this host")
+	fs.Var(&h.files, "subnet-file", "`file` that describes a network, instead of -network; may be repeated")
 	fs.Var(&h.interfaces, "interface",
-		"`name` of a device on which packets of other hosts arrive; may be given several times. "+
+		"`name` of a device on which packets of other hosts arrive; may be repeated. "+
 			"Default: as the agent reports, otherwise the network's own device")
 	fs.StringVar(&h.version, "docker-version", "", "`version` of Docker; default: as dockerd or docker reports it")
 	fs.StringVar(&h.firewall, "docker-firewall", "",

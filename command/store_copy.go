@@ -83,7 +83,7 @@ Exits 1 if something could not be copied.
 func (c *storeCopy) register(fs *flag.FlagSet) {
 	fs.StringVar(&c.from, "from", "", "`path` of the configuration of an agent that uses the source")
 	fs.StringVar(&c.to, "to", "", "`path` of the configuration of an agent that uses the destination")
-	fs.Var(&c.networks, "network", "copy only the network of this `name`; may be given several times")
+	fs.Var(&c.networks, "network", "copy only the network of this `name`; may be repeated")
 	fs.BoolVar(&c.dryRun, "dry-run", false, "only show what would be copied")
 	fs.BoolVar(&c.skipFlannelHosts, withoutFlannelHosts, false, "leave out the hosts that run flannel, and copy the rest")
 	c.format.Register(fs)

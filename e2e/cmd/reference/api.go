@@ -64,7 +64,7 @@ func (s *source) apiPages() (map[string]string, error) {
 
 func (s *source) tagPage(tag *openapi3.Tag, order int) (string, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "---\ntitle: \"API: %[4]s\"\ndescription: %[2]s.\nsidebar: { order: %[3]d, label: %[1]s }\n---\n\n%[2]s. The [overview](index.mdx) explains what all endpoints have in common, and the [errors](index.mdx#errors).\n",
+	fmt.Fprintf(&b, "---\ntitle: \"API: %[4]s\"\ndescription: %[2]s.\nsidebar: { order: %[3]d, label: %[1]s }\n---\n\n%[2]s. See also the [overview](index.mdx) and the [errors](index.mdx#errors).\n",
 		strings.ToUpper(tag.Name[:1])+tag.Name[1:], tag.Description, order, tag.Name)
 	paths := s.api.Paths.Map()
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
@@ -87,10 +87,10 @@ var pathParameter = regexp.MustCompile(`\{(\w+)\}`)
 func (s *source) operationSection(b *strings.Builder, method, path string, item *openapi3.PathItem, o *openapi3.Operation) error {
 	fmt.Fprintf(b, "\n## %s %s\n\n%s.\n", method, pathParameter.ReplaceAllString(path, ":$1"), o.Summary)
 	if o.Responses.Value("403") != nil {
-		b.WriteString("\nThis endpoint uses the token of the request: see [rights](index.mdx#rights).\n")
+		b.WriteString("\nUses the [token of the request](index.mdx#rights).\n")
 	}
 	if o.Parameters.GetByInAndName("query", "index") != nil {
-		b.WriteString("\nThis endpoint supports [blocking queries](index.mdx#blocking-queries).\n")
+		b.WriteString("\nSupports [blocking queries](index.mdx#blocking-queries).\n")
 	}
 	writeParameters(b, slices.Concat(item.Parameters, o.Parameters))
 	var body *openapi3.SchemaRef
@@ -182,6 +182,9 @@ func (s *source) example(b *strings.Builder, method string, o *openapi3.Operatio
 	if err != nil {
 		return err
 	}
+	if strings.TrimSpace(answer) == "{}" { // the responses say so
+		return nil
+	}
 	fmt.Fprintf(b, "\n```json%s\n%s```\n", generatedBy, answer)
 	return allows(media.Schema, answer)
 }
@@ -242,9 +245,8 @@ func meaning(description string, s *openapi3.SchemaRef) string {
 func typesPage(doc *openapi3.T) (string, error) {
 	var b strings.Builder
 	b.WriteString("---\ntitle: Types\ndescription: The types of request and response bodies, field by field.\n---\n\n" +
-		"These are the types of request and response bodies. `GET /v1/openapi.yaml` describes them too.\n" +
 		"A field with a `?` may be absent. All other fields are always present, and a list is never null.\n" +
-		"Releases may add fields, but do not rename or remove them.\n")
+		"Releases may add fields, but do not rename or remove them. `GET /v1/openapi.yaml` has the same types.\n")
 	schemas := doc.Components.Schemas
 	for _, name := range slices.Sorted(maps.Keys(schemas)) {
 		s := schemas[name].Value

@@ -83,7 +83,7 @@ func (s *source) leafPage(c *cli.Command, up string) string {
 	b.WriteString(text)
 	b.WriteString("\n## Usage\n\n")
 	fenced(&b, "text", strings.TrimPrefix(c.UsageLine(), "Usage: "))
-	s.optionTable(&b, c, up)
+	s.optionList(&b, c)
 	if shown != "" {
 		b.WriteString("\n## Examples\n\n")
 		fenced(&b, "sh", shown)
@@ -93,16 +93,20 @@ func (s *source) leafPage(c *cli.Command, up string) string {
 		b.WriteString("\n## What it prints\n\n")
 		fenced(&b, "console", strings.ReplaceAll(output, "=DIR/", "=/run/leno/"))
 	}
-	fmt.Fprintf(&b, "\nSee also [output and exit codes](%sindex.mdx#output-and-exit-codes)", up)
+	see := []string{fmt.Sprintf("[exit codes](%sindex.mdx#output-and-exit-codes)", up)}
+	if names := commonNames(c); len(names) > 0 {
+		see = append([]string{fmt.Sprintf("[common options](%sindex.mdx#flags-and-environment)%s", up, names)}, see...)
+	}
 	for _, o := range command.Outputs() {
 		if name, flag, _ := strings.Cut(o.Command, " -"); name == c.Spec.Name {
-			with := "`-format=json`"
+			with := "JSON output"
 			if flag != "" {
-				with = "`-" + flag + " -format=json`"
+				with = "JSON output of `-" + flag + "`"
 			}
-			fmt.Fprintf(&b, ", and what %s prints: %s", with, jsonLink(o, up))
+			see = append(see, with+" "+jsonLink(o, up))
 		}
 	}
+	b.WriteString("\nSee also " + strings.Join(see, ", "))
 	b.WriteString(".\n")
 	return b.String()
 }
@@ -176,31 +180,46 @@ func (s *source) newOption(c *cli.Command, f *flag.Flag) option {
 	for _, setting := range config.Settings() {
 		if setting.FlagName() == f.Name && setting.Flag != "" && slices.Contains([]string{"agent", "cleanup"}, c.Spec.Name) {
 			o.env = setting.Variable()
-			o.means += "; in place of the option [`" + setting.Name + "`](../configuration.mdx)"
+			o.means += "; overrides [`" + setting.Name + "`](../configuration.mdx)"
 		}
 	}
 	return o
 }
 
-// optionTable writes the flags of a command, and below them the names of those that the overview explains.
-func (s *source) optionTable(b *strings.Builder, c *cli.Command, up string) {
-	own, common := c.Options()
+// optionList writes the flags of a command, without those that the overview explains.
+func (s *source) optionList(b *strings.Builder, c *cli.Command) {
+	own, _ := c.Options()
 	if len(own) > 0 {
-		b.WriteString("\n## Options\n\n| option | environment | default | meaning |\n|---|---|---|---|\n")
+		b.WriteString("\n## Options\n\n")
 	}
 	for _, f := range own {
 		o := s.newOption(c, f)
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", o.name, optionEnv.ReplaceAllString(o.env, "`$0`"), cell(o.standard), cell(o.means))
-	}
-	var names []string
-	for _, f := range common {
-		names = append(names, "`-"+f.Name+"`")
-	}
-	if len(names) > 0 {
-		fmt.Fprintf(b, "\n[Common options](%sindex.mdx#flags-and-environment): %s.\n", up, strings.Join(names, ", "))
+		fmt.Fprintf(b, "- `%s`", o.name)
+		if o.env != "" {
+			b.WriteString(" (" + optionEnv.ReplaceAllString(o.env, "`$0`") + ")")
+		}
+		if o.standard != "" {
+			o.means += "; default " + o.standard
+		}
+		fmt.Fprintf(b, ": %s\n", o.means)
 	}
 }
 
-func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+// commonNames returns which options of the overview a command has: " of the agent" stands for all of them except those for
+// the output, which the overview explains.
+func commonNames(c *cli.Command) string {
+	_, common := c.Options()
+	var names []string
+	for _, f := range common {
+		if f.Name == "address" {
+			return " of the agent"
+		}
+		names = append(names, "`-"+f.Name+"`")
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " " + strings.Join(names, ", ")
+}
 
 func lowered(text string) string { return strings.ToLower(text[:1]) + text[1:] }
