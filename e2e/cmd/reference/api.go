@@ -169,9 +169,9 @@ func (s *source) example(b *strings.Builder, method string, o *openapi3.Operatio
 	case "monitor": // which has no end
 		mark = generatedBy
 	case "trace":
-		mark = " norun=\"no container has that address there; TestTrace does this\""
+		mark = " norun=\"TestTrace runs it\""
 	case "changeSwitch":
-		mark = " norun=\"no network is being switched there; TestSwitchHalfway does this\""
+		mark = " norun=\"TestSwitchHalfway runs it\""
 	}
 	fmt.Fprintf(b, "\n```sh%s\n%s\n```\n", mark, command)
 	media := o.Responses.Value("200").Value.Content.Get("application/json")
