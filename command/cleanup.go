@@ -26,10 +26,10 @@ Removes every device, route, neighbour, routing rule, firewall rule and file
 that leno created on this host, and this host's leases, sessions and service
 from the store. Objects that only look like leno's are listed and kept.
 
-Stop the agent first. To make a running agent leave one network, use
-leno lease release. Pass the agent's configuration files if they still exist:
-they name the state directory and tell how to reach the store. Configuration
-files, log files and ip_forward stay.
+Stop the agent first. Pass its configuration files if they still exist: they
+name the state directory and the store. Configuration files, log files and
+ip_forward stay. To make a running agent leave one network, use
+leno lease release.
 
   $ leno cleanup -dry-run -config-dir /etc/leno.d
   $ leno cleanup -config-dir /etc/leno.d
@@ -38,7 +38,7 @@ files, log files and ip_forward stay.
                                 subnet for this host
 
 Needs root. Exits 1 if something could not be removed, and lists it with the
-reason. Remove the cause and run the command again.`,
+reason.`,
 		Flags: c.register, Predict: complete.PredictNothing,
 		Run: func(ctx context.Context, _ []string) error { return c.run(ctx) },
 	}

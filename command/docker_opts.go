@@ -33,9 +33,9 @@ func dockerOptsSpec(m cli.Meta) cli.Spec {
 		Synopsis: "Print the Docker options for this host's subnets",
 		Help: `
 Prints the options that make dockerd put docker0 into a network, and the
-command that creates a Docker network for each further network. The options
-match the installed version of Docker, or the version that you give. The agent
-does not have to run; only its subnet file is needed.
+command that creates a Docker network for each further network, for the
+installed version of Docker or the one that you give. Needs only the subnet
+file, not the agent.
 
   Options for dockerd:
     $ leno docker-opts

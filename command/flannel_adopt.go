@@ -39,9 +39,9 @@ leno flannel return first.
 
 flannel chooses the IPv4 and the IPv6 subnet of a host independently, and leno
 needs the same position in both pools. If this host's differ, the command is
-refused, and an agent that you start without it takes no lease. With
--renumber-ipv6, it reserves the IPv4 subnet for this host, which gets another
-IPv6 subnet when the agent starts. Its containers have to be restarted then.
+refused, and the agent takes no lease. With -renumber-ipv6, the host keeps its
+IPv4 subnet, gets another IPv6 subnet when the agent starts, and its
+containers have to be restarted.
 
   $ leno flannel adopt -dry-run -config-dir=/etc/leno.d
   $ leno flannel adopt -config-dir=/etc/leno.d

@@ -25,11 +25,11 @@ func networkApplySpec(m cli.Meta) cli.Spec {
 		Synopsis: "Create or update networks in Consul from a file",
 		Help: `
 Creates or updates in Consul each network that a network block in FILE
-defines. FILE is a file or a directory, or - for standard input. It can be the
+defines. FILE is a file, a directory, or - for standard input. It can be the
 agent's own configuration; settings of a single host are not stored. Running
 hosts take over a change by themselves. A change that would take a subnet from
-a host, or stop packets, is refused unless you give -force. Run leno network
-plan first.
+a host, or stop packets, is refused unless you give -force: see
+leno network plan.
 
 With -from-flannel, FILE is flannel's net-conf.json. The command warns of what
 leno does not have.

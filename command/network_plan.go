@@ -20,13 +20,11 @@ func networkPlanSpec(m cli.Meta) cli.Spec {
 		Help: `
 Compares the network blocks in FILE (a file or directory; - for standard
 input) with Consul. It prints the differences, the effect on each host that
-has a lease, and the reasons for which apply would refuse the change, if any.
-FILE can be the agent's own configuration. Changes nothing, and exits 0
-whether or not there are differences.
+has a lease, and why apply would refuse the change. Changes nothing, and exits
+0 whether or not there are differences.
 
-With -from-flannel, FILE is flannel's net-conf.json. The command warns of each
-member and option in it that leno does not have, and says what leno does
-instead.
+With -from-flannel, FILE is flannel's net-conf.json. The command warns of what
+leno does not have, and says what leno does instead.
 
   $ leno network plan networks.hcl
   $ leno network plan - < networks.hcl

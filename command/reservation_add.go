@@ -17,13 +17,11 @@ func reservationAddSpec(m cli.Meta) cli.Spec {
 		Synopsis: "Reserve a subnet for one host",
 		Help: `
 Reserves SUBNET for one host, identified by its node name or its node id; give
-exactly one of -node and -node-id. A host that has another subnet now keeps it
-until its lease is released or revoked. Adding the same reservation again
-changes nothing.
+exactly one of -node and -node-id. A host that has another subnet keeps it
+until its lease is released or revoked.
 
 If another host holds the lease of SUBNET, this is refused unless you give
--force. With -force the subnet is reserved for the named host, and the other
-host keeps it until its lease is released or revoked.
+-force. The other host then keeps it until its lease is released or revoked.
 
   $ leno reservation add 10.5.40.0/24 -node=host-b
   $ leno reservation add blue 10.9.4.0/24 -node=host-b -force`,

@@ -32,12 +32,10 @@ func statusSpec(m cli.Meta) cli.Spec {
 		Synopsis: "Show the agent, its networks and failing checks",
 		Help: `
 Shows the health of this host: failing checks first, each with what to do,
-then each network. Exits 0 if the agent is passing or has a warning, and 1 if
-it is critical.
+then each network. Exits 1 if the agent is critical, and 0 if it has a
+warning.
 
-It shows what the agent watches all the time: leases, devices, routes, leno's
-firewall rules, Consul, and whether packets reach the other hosts. To find out
-why they do not, use leno doctor.
+To find out why packets do not reach other hosts, use leno doctor.
 
 With -wait it waits for the agent to respond and for this host to be ready
 and passing, and exits 1 if the time is up before. It does not wait for other

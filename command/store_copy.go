@@ -50,23 +50,21 @@ func (c *storeCopy) spec() cli.Spec {
 		Name: "store copy", Synopsis: "Copy networks and leases to another store",
 		Help: `
 Copies networks, reservations and leases from one store to another, so that
-you can move hosts from etcd to Consul, or from Consul to etcd, one by one.
-Every host keeps its subnet. -from and -to name agent configurations, one for
-each store. The tokens or users in them need the right to write all networks,
-leases, reservations and sessions.
+you can move hosts one by one, each with its subnet. -from and -to name agent
+configurations, one for each store. Their tokens or users need the right to
+write all networks, leases, reservations and sessions.
 
 In the destination, each lease is kept for its host for lease.hold of the
-destination's configuration. After that time other hosts may take the subnet.
-So start every host with the new configuration within lease.hold, 24 hours by
-default.
+destination's configuration, 24 hours by default. Start every host with the
+new configuration within that time, before other hosts may take its subnet.
 
 Run the command again at any time. It adds what is missing, keeps the leases
 of hosts that have not moved yet for another lease.hold, and changes neither
 the source nor the leases of hosts that have moved.
 
 Networks that differ in the destination, subnets that another host has there,
-deleted networks and unusable records are not copied. They are listed with the
-reason. If there are hosts that run flannel, nothing is copied.
+deleted networks and unusable records are listed and not copied. If there are
+hosts that run flannel, nothing is copied.
 
 Exits 1 if something could not be copied.
 

@@ -26,10 +26,9 @@ func validateSpec(m cli.Meta) cli.Spec {
 		Name: "validate", Args: "[PATH...]", Max: -1,
 		Synopsis: "Check configuration files",
 		Help: `
-Reads configuration files and directories exactly as the agent does, and
-prints every error with its file, line and source line. If there is none, it
-prints the networks with their effective values. It contacts neither Consul
-nor an agent.
+Reads configuration files and directories as the agent does, and prints every
+error with its file, line and source line, or the networks with their
+effective values. It contacts neither Consul nor an agent.
 
 The files that the configuration names, such as a token file and certificates,
 must exist on this host and be usable. On another machine, give -no-files. A

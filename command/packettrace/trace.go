@@ -31,19 +31,16 @@ func Spec(m cli.Meta) cli.Spec {
 		Synopsis: "Find where packets between two addresses are lost",
 		Help: `
 Follows packets from one address to another, each of a container or of a host,
-and prints what the kernel does with them at each stage: the container's
-interface, routes and neighbours, the bridge, firewall rules, the table of
-connections, the host's routes, the tunnel, and then the same on the other
-host. The first stage that loses them is the verdict, with its cause and what
-to do.
+and prints what the kernel does with them at each stage, from the container to
+the tunnel, and then on the other host. The first stage that loses them is the
+verdict, with its cause and what to do.
 
 Run it as root on the host of the source or of the destination: it looks into
 the container's network namespace and sends a few packets from there, so that
 the counters of firewall rules show which rule drops them. It changes nothing.
 
 The other host is asked through its agent, at its public address or at
--peer-address. Agents listen on 127.0.0.1 by default. If the other agent does
-not answer, run the same command on that host, too.
+-peer-address. If the agent does not answer, run the command there, too.
 
   $ leno trace 10.5.34.2 10.5.35.2
   $ leno trace 10.5.34.2 10.5.35.2 tcp/80

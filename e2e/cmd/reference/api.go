@@ -182,10 +182,9 @@ func (s *source) example(b *strings.Builder, method string, o *openapi3.Operatio
 	if err != nil {
 		return err
 	}
-	if strings.TrimSpace(answer) == "{}" { // the responses say so
-		return nil
+	if shown := "\n```json" + generatedBy + "\n" + answer; strings.TrimSpace(answer) != "{}" && !strings.Contains(b.String(), shown) {
+		b.WriteString(shown + "```\n") // once for each page: two endpoints may answer alike
 	}
-	fmt.Fprintf(b, "\n```json%s\n%s```\n", generatedBy, answer)
 	return allows(media.Schema, answer)
 }
 
