@@ -222,9 +222,8 @@ func (u *Underlay) settings() []Setting {
 				"interface's own address."},
 		{Name: "public_ipv6", Field: text(&u.PublicIPv6, "", checkPublicIP(true))},
 		{Name: "public_ports", Field: ports(&u.PublicPorts),
-			Text: "For hosts that share a public address behind a NAT: maps each port on which this host receives to " +
-				"the UDP port of `public_ip` that the NAT forwards to it, such as `{ 51820 = 51830 }`. If set, it " +
-				"needs an entry for every port on which this host receives."},
+			Text: "For hosts that share a public address behind a NAT: maps every port on which this host receives to " +
+				"the UDP port of `public_ip` that the NAT forwards to it, such as `{ 51820 = 51830 }`."},
 	}
 }
 
@@ -299,10 +298,10 @@ func (n *Network) settings(name string) []Setting {
 			Text: "Accepts forwarded packets from and to the network (Docker sets the policy to DROP) and keeps " +
 				"forwarding in the kernel enabled."},
 		{Name: "routing_rule_priority", Field: priority(&n.RulePriority),
-			Text: "The priority of a routing rule for each pool of the network, `to POOL lookup main`, from 1 to " +
-				"32765. It must be smaller than the priority of a rule of [another program, such as a VPN " +
-				"client](operations/host-faults.mdx#routing-rules-of-other-programs), that takes packets from leno's " +
-				"routes. 0: no rules. It has no effect with the `alloc` backend."},
+			Text: "The priority of a routing rule for each pool, `to POOL lookup main`, 1 to 32765. It must be " +
+				"smaller than that of a rule of [another program, such as a VPN " +
+				"client](operations/host-faults.mdx#routing-rules-of-other-programs). 0: no rules. No effect with " +
+				"`alloc`."},
 		{Name: "subnet_file", Field: text(&n.SubnetFile, DefaultSubnetFile(name), checkAbsolute),
 			Text: "The file for container runtimes, as an absolute path, and a different one for each network. The " +
 				"agent restores it within a second if it is removed or changed."},
@@ -336,8 +335,7 @@ func (p *Pool) settings(network string, f family) []Setting {
 			Text: "The length of each host's subnet: " + f.lengths},
 		{Name: "min", Field: address(&p.Min), Example: f.first,
 			Text: "The first and the last subnet for hosts, by their first addresses. Default: all but the first " +
-				"subnet. With both families, hosts use the subnets that both ranges have in common, counted in " +
-				"subnets."},
+				"subnet. With both families, hosts use the positions that are in both ranges."},
 		{Name: "max", Field: address(&p.Max), Example: f.last},
 	}
 	pool := block(f.block, f.text, settings)

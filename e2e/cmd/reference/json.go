@@ -17,7 +17,7 @@ title: JSON output
 description: The JSON that each command prints with -format=json, field by field.
 ---
 
-Most commands print a [type of the HTTP API](../api/types.mdx) with ` + "`-format=json`" + `; the page of each command links to it.
+With ` + "`-format=json`" + `, most commands print a [type of the HTTP API](../api/types.mdx), to which their pages link.
 This page lists the fields of the others. ` + "`docker-opts`" + ` prints a daemon.json, whose fields are Docker's.
 
 ` + "`[]`" + ` stands for each element of a list, and a field with a ` + "`?`" + ` may be absent. All other fields are always present, and a
@@ -29,6 +29,7 @@ func (s *source) jsonPage() (string, error) {
 	var page strings.Builder
 	page.WriteString(jsonHead)
 	described := map[string]bool{"docker-opts": true} // whose format is Docker's
+	sections := map[reflect.Type]string{}
 	for _, o := range command.Outputs() {
 		described[o.Command] = true
 		of := reflect.TypeOf(o.Value)
@@ -39,6 +40,11 @@ func (s *source) jsonPage() (string, error) {
 			continue
 		}
 		fmt.Fprintf(&page, "\n## %s\n\n", o.Command)
+		if same := sections[of]; same != "" {
+			fmt.Fprintf(&page, "The same as [%s](#%s).\n", same, strings.ReplaceAll(same, " ", "-"))
+			continue
+		}
+		sections[of] = o.Command
 		for _, row := range rowsOf("", of) {
 			page.WriteString(row + "\n")
 		}
@@ -68,6 +74,7 @@ func jsonLink(o command.Output, up string) string {
 // rowsOf returns the rows of a type's fields, each followed by those of its nested fields.
 func rowsOf(path string, of reflect.Type) []string {
 	var rows []string
+	described := map[reflect.Type]string{}
 	for i := range of.NumField() {
 		field := of.Field(i)
 		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
@@ -86,8 +93,12 @@ func rowsOf(path string, of reflect.Type) []string {
 		if strings.Contains(options, "omit") {
 			optional = "?"
 		}
+		if inner != nil && described[inner] != "" {
+			kind, inner = kind+", as in `"+described[inner]+"`", nil
+		}
 		rows = append(rows, fmt.Sprintf("- `%s`%s (%s)", name, optional, kind))
 		if inner != nil {
+			described[inner] = name
 			rows = append(rows, rowsOf(name+at, inner)...)
 		}
 	}
