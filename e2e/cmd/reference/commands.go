@@ -81,8 +81,7 @@ func (s *source) leafPage(c *cli.Command, up string) string {
 	var b strings.Builder
 	text, shown := s.parts(c.Spec.Help)
 	b.WriteString(text)
-	b.WriteString("\n## Usage\n\n")
-	fenced(&b, "text", strings.TrimPrefix(c.UsageLine(), "Usage: "))
+	b.WriteString("\nUsage: `" + strings.TrimPrefix(c.UsageLine(), "Usage: ") + "`\n")
 	s.optionList(&b, c)
 	if shown != "" {
 		b.WriteString("\n## Examples\n\n")
@@ -90,7 +89,7 @@ func (s *source) leafPage(c *cli.Command, up string) string {
 	}
 	golden, err := s.file("command/testdata/" + strings.ReplaceAll(c.Spec.Name, " ", "-") + ".golden")
 	if output, good := strings.CutSuffix(golden, "-- exit 0 --\n"); err == nil && good && !strings.Contains(output, "-- stderr --") {
-		b.WriteString("\n## What it prints\n\n")
+		b.WriteString("\n## Output\n\n")
 		fenced(&b, "console", strings.ReplaceAll(output, "=DIR/", "=/run/leno/"))
 	}
 	see := []string{fmt.Sprintf("[exit codes](%sindex.mdx#output-and-exit-codes)", up)}
