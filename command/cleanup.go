@@ -37,8 +37,8 @@ leno lease release.
   $ leno cleanup -keep-lease    does not need the store, and keeps the
                                 subnet for this host
 
-Needs root. Exits 1 if something could not be removed, and lists it with the
-reason.`,
+Needs root. Exits 1 if an agent is running, or if something could not be
+removed, which it lists with the reason.`,
 		Flags: c.register, Predict: complete.PredictNothing,
 		Run: func(ctx context.Context, _ []string) error { return c.run(ctx) },
 	}

@@ -52,11 +52,11 @@ func debugSpec(m cli.Meta) cli.Spec {
 		Name:     "debug",
 		Synopsis: "Collect diagnostics into one archive",
 		Help: `
-Captures the state of an agent and its host and writes it to a .tar.gz
-archive: options without secrets, leases, reservations, peers, events, health,
-metrics, the log at level debug, profiles (with enable_debug) and, on the
-agent's own host, the tables of the kernel. index.json lists what could not be
-captured. Ctrl-C ends the period early and keeps what has been captured.
+Captures the state of an agent and its host in a .tar.gz archive: options
+without secrets, leases, reservations, peers, events, health, metrics, the log
+at level debug, profiles (with enable_debug) and, on the agent's own host, the
+tables of the kernel. index.json lists what could not be captured. Ctrl-C ends
+the period early and keeps what has been captured.
 
 Review the archive before you share it: it contains names and addresses.
 

@@ -20,8 +20,7 @@ func eventsSpec(m cli.Meta) cli.Spec {
 Lists the recent events of a network, or without NETWORK those of all networks
 and of the agent itself, oldest first: checks that failed and recovered,
 leases acquired and lost, hosts that joined, moved or stopped responding, and
-changes by other programs that leno repaired. The agent keeps the last 512
-events until it stops.
+repairs. The agent keeps the last 512.
 
   $ leno events
   $ leno events default -watch

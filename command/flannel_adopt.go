@@ -24,10 +24,10 @@ func flannelAdoptSpec(m cli.Meta) cli.Spec {
 	return h.spec(cli.Spec{
 		Name: "flannel adopt", Synopsis: "Hand flannel's devices and routes on this host to leno",
 		Help: `
-Lets leno continue with the devices and routes that flannel has created on
-this host, so that no packet is lost when the host moves from flannel to leno.
-Both must use the same network in the same store: see etcd and kubernetes in
-the configuration. Stop flanneld first, then run this, then start the agent.
+Lets leno continue with flannel's devices and routes on this host, so that no
+packet is lost when the host moves from flannel to leno. Both must use the
+same network in the same store: see etcd and kubernetes in the configuration.
+Stop flanneld first, then run this, then start the agent.
 
 With vxlan, the device keeps its MAC address, which is in the host's lease,
 and the agent renames it when it starts. With vxlan and host-gw, the routes to

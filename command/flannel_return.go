@@ -9,11 +9,11 @@ func flannelReturnSpec(m cli.Meta) cli.Spec {
 	return newFlannelHandover(m, handover.Return).spec(cli.Spec{
 		Name: "flannel return", Synopsis: "Hand leno's devices and routes on this host to flannel",
 		Help: `
-Lets flannel continue with the devices and routes of leno on this host, so
-that no packet is lost when the host moves from leno to flannel. Both must use
-the same network in the same store. Stop the agent first, then run this, then
-start flanneld. After that, run leno cleanup -keep-lease to remove leno's
-firewall rules and files.
+Lets flannel continue with leno's devices and routes on this host, so that no
+packet is lost when the host moves from leno to flannel. Both must use the
+same network in the same store. Stop the agent first, then run this, then
+start flanneld. After that, leno cleanup -keep-lease removes leno's firewall
+rules and files.
 
 With vxlan, the device keeps its MAC address and gets flannel's name. With
 vxlan and host-gw, the routes to other hosts become flannel's. In a network

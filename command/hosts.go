@@ -26,7 +26,7 @@ reach the host's Consul agent, "lost", "short" or "lossy" for the path to it,
 "lapsed" if its lease is not held, otherwise what its agent says of its own
 checks. PATHS shows how many other hosts it reaches, by its own tests. A host
 whose agent told this host nothing has "-" there. What all hosts have in
-common is in the first line, and the reasons are below the table.
+common is above the table, and the reasons are below it.
 
   $ leno hosts
   $ leno hosts blue -format=json

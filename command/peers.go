@@ -20,15 +20,15 @@ func peersSpec(m cli.Meta) cli.Spec {
 		Name: "peers", Args: "[NETWORK]", Max: 1,
 		Synopsis: "List the other hosts in this host's datapath",
 		Help: `
-Lists every other host of a network as this host's datapath has it: its subnet
-and address, whether its lease is held, and, if the backend counts it, the
-traffic since the agent started. If packets are encrypted, HANDSHAKE shows how
-long ago the two hosts last agreed on keys: packets to a host with "never" are
-lost. ENDPOINT shows where packets to hosts behind the same NAT go. A host
-that is ignored is listed with the reason. PATH is the state of the path to
-the host: "reached" with the round-trip time, "lossy" with the share of lost
-packets, "short" with the largest packet that arrives, or "lost". LEASE says
-"failed (consul)" if Consul's agents do not reach that of the host.
+Lists every other host of a network: its subnet and address, whether its lease
+is held, and, if the backend counts it, the traffic since the agent started.
+If packets are encrypted, HANDSHAKE shows how long ago the two hosts last
+agreed on keys: packets to a host with "never" are lost. ENDPOINT shows where
+packets to hosts behind the same NAT go. A host that is ignored is listed with
+the reason. PATH is the state of the path to the host: "reached" with the
+round-trip time, "lossy" with the share of lost packets, "short" with the
+largest packet that arrives, or "lost". LEASE says "failed (consul)" if
+Consul's agents do not reach that of the host.
 
 With -probe the agent sends small and full-size packets to each of them,
 through the overlay and through the underlay, and prints losses, round-trip

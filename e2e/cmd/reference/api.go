@@ -64,7 +64,7 @@ func (s *source) apiPages() (map[string]string, error) {
 
 func (s *source) tagPage(tag *openapi3.Tag, order int) (string, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "---\ntitle: \"API: %[4]s\"\ndescription: %[2]s.\nsidebar: { order: %[3]d, label: %[1]s }\n---\n\n%[2]s. See also the [overview](index.mdx) and the [errors](index.mdx#errors).\n",
+	fmt.Fprintf(&b, "---\ntitle: \"API: %[4]s\"\ndescription: %[2]s.\nsidebar: { order: %[3]d, label: %[1]s }\n---\n\nSee also the [overview](index.mdx) and the [errors](index.mdx#errors).\n",
 		strings.ToUpper(tag.Name[:1])+tag.Name[1:], tag.Description, order, tag.Name)
 	paths := s.api.Paths.Map()
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
