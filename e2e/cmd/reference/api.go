@@ -115,6 +115,9 @@ func writeParameters(b *strings.Builder, all openapi3.Parameters) {
 	}
 }
 
+// isNoun matches a description that says no more than the type: "the network".
+var isNoun = regexp.MustCompile(`^the \w+$`)
+
 // writeResponses lists the responses that have a meaning of their own, and the statuses of the other errors.
 func writeResponses(b *strings.Builder, responses map[string]*openapi3.ResponseRef) {
 	var errs []string
@@ -135,7 +138,11 @@ func writeResponses(b *strings.Builder, responses map[string]*openapi3.ResponseR
 			}
 			kinds = append(kinds, kind)
 		}
-		fmt.Fprintf(b, "%s- `%s`: %s, %s\n", start, status, strings.Join(kinds, " or "), *response.Description)
+		fmt.Fprintf(b, "%s- `%s`: %s", start, status, strings.Join(kinds, " or "))
+		if says := *response.Description; !isNoun.MatchString(says) {
+			b.WriteString(", " + says)
+		}
+		b.WriteString("\n")
 		start = ""
 	}
 	if len(errs) > 0 {
