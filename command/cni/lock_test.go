@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -67,4 +68,22 @@ func TestLockContainer(t *testing.T) {
 	if got := names(); len(got) != 0 {
 		t.Errorf("left behind: %q", got)
 	}
+}
+
+// TestLockPatience: a call gives up while another one keeps the lock, although the runtime would wait for longer.
+func TestLockPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		runtime, cancel := context.WithTimeout(t.Context(), 10*lockPatience)
+		defer cancel()
+		unlock, err := lockContainer(runtime, dir, "c1", true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unlock()
+		_, err = lockContainer(runtime, dir, "c1", false)
+		if !errors.Is(err, context.DeadlineExceeded) || runtime.Err() != nil {
+			t.Errorf("the call: %v, the runtime: %v", err, runtime.Err())
+		}
+	})
 }

@@ -160,6 +160,27 @@ func TestUncarriedPool(t *testing.T) {
 	})
 }
 
+// TestStartInSwitch: a host that starts while its network is switched to another backend is ready once each peer has a
+// route over one of the backends. Packets do not have to use the new one, and a stopped switch is no different.
+func TestStartInSwitch(t *testing.T) {
+	for _, stopped := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLab(t).built()
+			l.result.Switch = &backend.Switch{To: "udp", Stopped: stopped, Unassigned: 1}
+			stop := l.run()
+			defer stop()
+			l.views.Set(l.view("b", "c"))
+			l.applied()
+			l.edit(func() { l.result.Switch = &backend.Switch{To: "udp", Stopped: stopped, Moved: 1} })
+			time.Sleep(2 * switchTick)
+			l.applied()
+			if len(l.served) < 2 || l.served[0] != "10.5.1.0/24 false" || l.served[1] != "10.5.1.0/24 true" {
+				t.Errorf("stopped %t: served %v", stopped, l.served)
+			}
+		})
+	}
+}
+
 // TestUnderlayMoves: the datapath and the claim follow the underlay. An underlay that is gone or down is kept.
 func TestUnderlayMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
+	"github.com/lenonet/leno/internal/testkit/nstest"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -107,6 +108,29 @@ func TestForwardingInHealth(t *testing.T) {
 	if slices.ContainsFunc(all.Networks[0].Checks, func(c api.Check) bool { return c.Name == health.Forwarding }) {
 		t.Error("a network without a datapath has a check of forwarding")
 	}
+}
+
+// TestForwardingOfTheBridgeInHealth: health names the switch of a bridge of containers that another program turned off,
+// and leaves it off: the bridge is that program's.
+func TestForwardingOfTheBridgeInHealth(t *testing.T) {
+	ns := nstest.New(t)
+	ns.Sh(`ip link add leno-n type bridge; ip link add docker0 type bridge; ip addr add 10.5.1.1/24 dev docker0
+sysctl -w net.ipv4.ip_forward=1`)
+	l := newLab(t)
+	l.options.Host.EnsureForwarding = new(forwarding.Switch).Ensure
+	s := backend.State{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}}
+	pass := func() {
+		ns.Do(func() { l.r.checks.afterPass(l.network(), s, true, &backend.Report{}, nil) })
+	}
+	ns.Sh("sysctl -w net.ipv4.conf.docker0.forwarding=0")
+	pass()
+	l.check(health.Forwarding, api.Warning, "net.ipv4.conf.docker0.forwarding is 0: containers cannot reach other hosts")
+	if got := ns.Sh("sysctl -n net.ipv4.conf.docker0.forwarding"); got != "0\n" {
+		t.Errorf("forwarding of the bridge is %q afterwards", got)
+	}
+	ns.Sh("sysctl -w net.ipv4.conf.docker0.forwarding=1")
+	pass()
+	l.check(health.Forwarding, api.Passing)
 }
 
 // TestForwardingOfDevices: the agent asks only for the switches of the devices through which packets come in. Those of
