@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/internal/testkit/programs"
 )
@@ -135,9 +136,26 @@ func TestDockerOptsBelievesNoStranger(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.networks[1].Backend = json.RawMessage(`{"type":"vxlan","direct_routing":true}`)
-	f.networks[1].Local.Underlay.Interface = "eth0; reboot"
-	if got := w.run("docker-opts", "-docker-version=28.3.2", "-create"); got.code == cli.ExitDone || strings.Contains(got.stdout, "reboot") {
-		t.Errorf("a device for the shell: %+v", got)
+	right := f.networks[1]
+	for what, give := range map[string]func(n *api.Network){
+		"device":               func(n *api.Network) { n.Local.Underlay.Interface = "eth0; reboot" },
+		"network":              func(n *api.Network) { n.Name = "default; reboot" },
+		"network to be quoted": func(n *api.Network) { n.Name = "$(reboot)" },
+		"network in two lines": func(n *api.Network) { n.Name = "default\nreboot" },
+	} {
+		local := *right.Local
+		f.networks[1] = right
+		f.networks[1].Local = &local
+		give(&f.networks[1])
+		for _, option := range []string{"-create", "-format=table", "-format=env", "-format=json"} {
+			if got := w.run("docker-opts", "-docker-version=28.3.2", option); got.code == cli.ExitDone || strings.Contains(got.stdout, "reboot") {
+				t.Errorf("a %s for the shell, %s: %+v", what, option, got)
+			}
+		}
+	}
+	f.networks[1] = right
+	if got := w.run("docker-opts", "-docker-version=28.3.2", "-create"); got.code != cli.ExitDone {
+		t.Errorf("what the agent says of the same network otherwise: %+v", got)
 	}
 }
 
