@@ -23,3 +23,12 @@ func TestFromFlannel(t *testing.T) {
 		t.Errorf("%s, %v, want %s", text, err, want)
 	}
 }
+
+// TestFromFlannelMTU: flannel's MTU is that of the underlay, and the definition has the one of containers.
+func TestFromFlannelMTU(t *testing.T) {
+	s := networkSource{meta: cli.Meta{Stdin: strings.NewReader(`{"Network":"10.9.0.0/16","Backend":{"Type":"vxlan","MTU":1400}}`)}, flannel: "blue"}
+	got, err := s.read("-")
+	if err != nil || len(got) != 1 || !bytes.Contains(got[0].Backend, []byte(`"mtu":1350`)) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/world"
@@ -122,20 +123,76 @@ func (w *testWorld) forgetConnections(h *lab.Host) {
 	w.Must(h.Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }))
 }
 
+// takeOver sends from the tunnel's port in a container to the addresses of a peer, each time that its host has forgotten
+// the tunnel's connection. It returns how many datagrams of the tunnel the container has received. None of the tunnel's
+// packets may be lost in the meantime, from one container to another.
+func (w *testWorld) takeOver(h *lab.Host, attacker *lab.Container, peer []netip.Addr, port uint16, from, to *lab.Container) (stolen int) {
+	w.T.Helper()
+	for family, addr := range peer {
+		var socket *net.UDPConn
+		w.Must(attacker.Do(func() (err error) {
+			socket, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(attacker.Addrs[family], port)))
+			return err
+		}))
+		pings, err := from.StartEchoes(to.Addrs[family], 5*time.Millisecond)
+		w.Must(err)
+		w.Must(pings.WaitAnswers(w.Ctx, 5))
+		for range 20 {
+			w.forgetConnections(h)
+			for range 5 {
+				_, err := socket.WriteToUDPAddrPort([]byte("mine"), netip.AddrPortFrom(addr, port))
+				w.Must(err)
+			}
+			w.Must(pings.WaitAnswers(w.Ctx, 2))
+		}
+		result, err := pings.Stop()
+		w.Must(err)
+		if result.Lost() != 0 {
+			w.T.Errorf("family %d: %d of %d pings lost", family, result.Lost(), result.Sent)
+		}
+		w.Must(socket.SetReadDeadline(time.Now()))
+		for buffer := make([]byte, 2000); ; stolen++ {
+			if _, _, err := socket.ReadFrom(buffer); errors.Is(err, os.ErrDeadlineExceeded) {
+				break
+			} else if err != nil {
+				w.T.Fatal(err)
+			}
+		}
+		w.Must(socket.Close())
+	}
+	return stolen
+}
+
+// addToLoopback gives the loopback device of the calling thread's network namespace an address that can be used at once.
+func addToLoopback(addr netip.Addr) error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return netlink.AddrAdd(lo, &netlink.Addr{IPNet: netlink.NewIPNet(addr.AsSlice()), Flags: unix.IFA_F_NODAD})
+}
+
 // TestAttackingContainer: a container without privileges sends to the port of its host's tunnel on a peer. It neither gets
-// what the peer sends to its host nor injects packets, into a peer's tunnel or that of its own host, whatever the backend,
-// and whichever firewall has leno's rules. A local user injects packets with vxlan only.
+// what the peer sends to its host nor injects packets, into a peer's tunnel or that of its own host, whatever the backend
+// and the family of the underlay, whichever firewall has leno's rules, and also after another program removed them. A local
+// user injects packets with vxlan only.
 func TestAttackingContainer(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		backend, options, firewall string
 		port                       uint16
-	}{{"vxlan", "", "auto", 8472}, {"vxlan", "direct_routing = true", "nftables", 8472}, {"udp", "", "nftables", 8285}, {"wireguard", "", "auto", 51820}} {
-		t.Run(strings.TrimSpace(tt.backend+" "+tt.options), func(t *testing.T) {
+		family                     int // of the underlay, an index of addresses
+	}{
+		{"vxlan", "", "auto", 8472, 0}, {"vxlan", "direct_routing = true", "nftables", 8472, 0},
+		{"udp", "", "nftables", 8285, 0}, {"wireguard", "", "auto", 51820, 0},
+		{"vxlan", "", "nftables", 8472, 1}, {"udp", "", "auto", 8285, 1},
+	} {
+		t.Run(strings.TrimSpace(tt.backend+" "+tt.options)+[]string{"", " over IPv6"}[tt.family], func(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2})
 			a, b := w.Hosts[0], w.Hosts[1]
 			for _, h := range w.Hosts {
-				w.Must(h.StartAgent(h.Config(world.ShortLease, fmt.Sprintf("firewall {\n  type = %q\n}", tt.firewall),
+				underlay := []string{"", "underlay {\n  interface_regex = [\"^fd00:c0:2:\"]\n}"}[tt.family]
+				w.Must(h.StartAgent(h.Config(world.ShortLease, underlay, fmt.Sprintf("firewall {\n  type = %q\n}", tt.firewall),
 					h.Network("default", strings.Replace(world.Plan(tt.backend), "{}", "{\n"+tt.options+"\n}", 1)+"\n  ip_masq = true"))))
 			}
 			for _, h := range w.Hosts {
@@ -143,62 +200,31 @@ func TestAttackingContainer(t *testing.T) {
 			}
 			attacker, neighbour, target := w.Container(a, "default"), w.Container(a, "default"), w.Container(b, "default")
 			w.Linked(w.Containers)
-			// Docker keeps the port of a masqueraded datagram.
-			_, err := a.Exec(w.Ctx, "sh", "-euc", fmt.Sprintf(
-				"for x in iptables ip6tables; do $x -w -t nat -I POSTROUTING -p udp --dport %d -j MASQUERADE; done", tt.port))
-			w.Must(err)
 			received := w.serve(target)
-
-			stolen := 0
-			for family, addr := range b.Addrs {
-				var socket *net.UDPConn
-				w.Must(attacker.Do(func() (err error) {
-					socket, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(attacker.Addrs[family], tt.port)))
-					return err
-				}))
-				pings, err := neighbour.StartEchoes(target.Addrs[family], 5*time.Millisecond)
+			takeOver := func() {
+				t.Helper()
+				// Docker keeps the port of a masqueraded datagram.
+				_, err := a.Exec(w.Ctx, "sh", "-euc", fmt.Sprintf(
+					"for x in iptables ip6tables; do $x -w -t nat -I POSTROUTING -p udp --dport %d -j MASQUERADE; done", tt.port))
 				w.Must(err)
-				w.Must(pings.WaitAnswers(w.Ctx, 5))
-				for range 20 {
-					w.forgetConnections(a)
-					for range 5 {
-						_, err := socket.WriteToUDPAddrPort([]byte("mine"), netip.AddrPortFrom(addr, tt.port))
-						w.Must(err)
-					}
-					w.Must(pings.WaitAnswers(w.Ctx, 2))
+				if stolen := w.takeOver(a, attacker, b.Addrs, tt.port, neighbour, target); stolen != 0 {
+					t.Errorf("the attacker received %d datagrams of its host's tunnel", stolen)
 				}
-				result, err := pings.Stop()
-				w.Must(err)
-				if result.Lost() != 0 {
-					t.Errorf("family %d: %d of %d pings lost", family, result.Lost(), result.Sent)
-				}
-				w.Must(socket.SetReadDeadline(time.Now()))
-				for buffer := make([]byte, 2000); ; stolen++ {
-					if _, _, err := socket.ReadFrom(buffer); errors.Is(err, os.ErrDeadlineExceeded) {
-						break
-					} else if err != nil {
-						t.Fatal(err)
-					}
-				}
-				w.Must(socket.Close())
 			}
-			if stolen != 0 {
-				t.Errorf("the attacker received %d datagrams of its host's tunnel", stolen)
-			}
+			takeOver()
 
 			to := netip.AddrPortFrom(target.Addrs[0], servicePort)
 			inner := lab.UDPPacket(netip.AddrPortFrom(neighbour.Addrs[0], 9), to, "injected")
-			w.Must(send(attacker.Namespace, netip.AddrPort{}, netip.AddrPortFrom(b.Addrs[0], tt.port), w.inTunnel(tt.backend, b, inner), 20))
+			w.Must(send(attacker.Namespace, netip.AddrPort{}, netip.AddrPortFrom(b.Addrs[tt.family], tt.port), w.inTunnel(tt.backend, b, inner), 20))
 			received.awaits(w, neighbour.Namespace, to, "wanted")
 			received.lacks(w, "injected")
 
 			// A tunnel also has addresses in the network, and the attacker's own host has a tunnel.
-			local, forged := w.serve(neighbour), netip.MustParseAddr("192.0.2.200") // of the network between hosts
-			_, err = attacker.Exec(w.Ctx, "ip", "addr", "add", forged.String()+"/32", "dev", "lo")
-			w.Must(err)
-			inside := func(h *lab.Host) []netip.Addr {
-				subnet := w.Subnet(h, "default").Addr()
-				return []netip.Addr{subnet, subnet.Next(), h.Addrs[0]}
+			local, forged := w.serve(neighbour), netip.MustParseAddr([]string{"192.0.2.200", "fd00:c0:2::c8"}[tt.family]) // of the network between hosts
+			w.Must(attacker.Do(func() error { return addToLoopback(forged) }))
+			inside := func(h *lab.Host, of *lab.Container) []netip.Addr {
+				subnet := netip.PrefixFrom(of.Addrs[tt.family], []int{24, 64}[tt.family]).Masked().Addr()
+				return []netip.Addr{subnet, subnet.Next(), h.Addrs[tt.family]}
 			}
 			for _, x := range []struct {
 				victim       *lab.Host
@@ -206,8 +232,8 @@ func TestAttackingContainer(t *testing.T) {
 				received     *service
 			}{{b, target, neighbour, received}, {a, neighbour, target, local}} {
 				to := netip.AddrPortFrom(x.target.Addrs[0], servicePort)
-				for _, addr := range inside(x.victim) {
-					for _, source := range []netip.Addr{attacker.Addrs[0], forged} {
+				for _, addr := range inside(x.victim, x.target) {
+					for _, source := range []netip.Addr{attacker.Addrs[tt.family], forged} {
 						text := fmt.Sprintf("injected at %s from %s", addr, source)
 						inner := lab.UDPPacket(netip.AddrPortFrom(x.from.Addrs[0], 9), to, text)
 						w.Must(send(attacker.Namespace, netip.AddrPortFrom(source, 9), netip.AddrPortFrom(addr, tt.port),
@@ -220,7 +246,7 @@ func TestAttackingContainer(t *testing.T) {
 
 			// A user of the host needs no container. vxlan cannot tell what he sends from what the tunnel sends.
 			user := lab.UDPPacket(netip.AddrPortFrom(neighbour.Addrs[0], 9), to, "of a user")
-			w.Must(send(a.Namespace, netip.AddrPort{}, netip.AddrPortFrom(b.Addrs[0], tt.port), w.inTunnel(tt.backend, b, user), 20))
+			w.Must(send(a.Namespace, netip.AddrPort{}, netip.AddrPortFrom(b.Addrs[tt.family], tt.port), w.inTunnel(tt.backend, b, user), 20))
 			received.awaits(w, neighbour.Namespace, to, "wanted after the user's")
 			if tt.backend != "vxlan" {
 				received.lacks(w, "of a user")
@@ -229,13 +255,14 @@ func TestAttackingContainer(t *testing.T) {
 			}
 
 			// Another program removes all rules.
-			_, err = a.Exec(w.Ctx, "nft", "flush", "ruleset")
+			_, err := a.Exec(w.Ctx, "nft", "flush", "ruleset")
 			w.Must(err)
 			w.Eventually("the rules to be back", func(ctx context.Context) error {
 				_, err := a.Exec(ctx, "nft", "list", "chain", "inet", "leno", "tunnels")
 				return err
 			})
-			w.Must(send(attacker.Namespace, netip.AddrPort{}, netip.AddrPortFrom(b.Addrs[0], tt.port), w.inTunnel(tt.backend, b, inner), 20))
+			takeOver()
+			w.Must(send(attacker.Namespace, netip.AddrPort{}, netip.AddrPortFrom(b.Addrs[tt.family], tt.port), w.inTunnel(tt.backend, b, inner), 20))
 			received.awaits(w, neighbour.Namespace, to, "wanted afterwards")
 			received.lacks(w, "injected")
 			// Containers of the network use the same port between each other.
@@ -246,7 +273,7 @@ func TestAttackingContainer(t *testing.T) {
 
 // TestStrangerOnTheUnderlay: a host that is not of the network sends to containers, with an address of its own and with
 // those of containers, plainly and to the port of the tunnel. wireguard and udp drop the forged ones, vxlan and host-gw do
-// not while rp_filter is off. While the host drops what is not accepted, only published ports and answers pass.
+// not while rp_filter is off or loose (2). While the host drops what is not accepted, only published ports and answers pass.
 func TestStrangerOnTheUnderlay(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -269,36 +296,36 @@ func TestStrangerOnTheUnderlay(t *testing.T) {
 			received := w.serve(target)
 			for _, h := range hosts {
 				w.ip(h, "link set eth0 up")
-				_, err := h.Exec(w.Ctx, "sh", "-euc", "for f in all eth0; do echo 0 > /proc/sys/net/ipv4/conf/$f/rp_filter; done")
-				w.Must(err)
 			}
 			for family, addr := range target.Addrs {
 				w.ip(stranger, fmt.Sprintf("route add %s via %s", addr, b.Addrs[family]))
 				for _, source := range []netip.Addr{peer.Addrs[family], local.Addrs[family]} {
-					line := fmt.Sprintf("addr add %s/%d dev lo", source, addr.BitLen())
-					if source.Is6() {
-						line += " nodad" // otherwise it can be used a moment later
-					}
-					w.ip(stranger, line)
+					w.Must(stranger.Do(func() error { return addToLoopback(source) }))
 				}
 			}
 			ports := func(addr netip.Addr) netip.AddrPort { return netip.AddrPortFrom(addr, servicePort) }
-			for family := range target.Addrs {
-				// Nothing is dropped that comes from the stranger's own address.
-				own := fmt.Sprint("own ", family)
-				received.awaits(w, stranger.Namespace, ports(target.Addrs[family]), own)
-				var forged []string
-				for i, source := range []netip.Addr{peer.Addrs[family], local.Addrs[family]} {
-					forged = append(forged, fmt.Sprint("forged ", family, i))
-					w.Must(send(stranger.Namespace, netip.AddrPortFrom(source, 9), ports(target.Addrs[family]), []byte(forged[i]), 20))
+			// Of IPv6, rp_filter says nothing.
+			for _, x := range []struct{ filter, family int }{{2, 0}, {0, 0}, {0, 1}} {
+				for _, h := range hosts {
+					_, err := h.Exec(w.Ctx, "sh", "-euc", fmt.Sprintf("for f in all eth0; do echo %d > /proc/sys/net/ipv4/conf/$f/rp_filter; done", x.filter))
+					w.Must(err)
 				}
-				if tt.port != 0 && family == 0 {
-					forged = append(forged, fmt.Sprint("in the tunnel ", family))
-					inner := lab.UDPPacket(netip.AddrPortFrom(peer.Addrs[family], 9), ports(target.Addrs[family]), forged[2])
+				what := fmt.Sprintf("family %d, rp_filter %d", x.family, x.filter)
+				to := ports(target.Addrs[x.family])
+				// Nothing is dropped that comes from the stranger's own address.
+				received.awaits(w, stranger.Namespace, to, "own, "+what)
+				var forged []string
+				for i, source := range []netip.Addr{peer.Addrs[x.family], local.Addrs[x.family]} {
+					forged = append(forged, fmt.Sprintf("forged %d, %s", i, what))
+					w.Must(send(stranger.Namespace, netip.AddrPortFrom(source, 9), to, []byte(forged[i]), 20))
+				}
+				if tt.port != 0 && x.family == 0 {
+					forged = append(forged, "in the tunnel, "+what)
+					inner := lab.UDPPacket(netip.AddrPortFrom(peer.Addrs[x.family], 9), to, forged[2])
 					w.Must(send(stranger.Namespace, netip.AddrPort{}, netip.AddrPortFrom(b.Addrs[0], tt.port), w.inTunnel(tt.backend, b, inner), 20))
 				}
-				received.awaits(w, peer.Namespace, ports(target.Addrs[family]), fmt.Sprint("of a peer ", family))
-				received.awaits(w, local.Namespace, ports(target.Addrs[family]), fmt.Sprint("of a neighbour ", family))
+				received.awaits(w, peer.Namespace, to, "of a peer, "+what)
+				received.awaits(w, local.Namespace, to, "of a neighbour, "+what)
 				for _, text := range forged {
 					if !tt.isOpen {
 						received.lacks(w, text)

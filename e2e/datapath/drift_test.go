@@ -249,6 +249,15 @@ func TestDrift(t *testing.T) {
 	w.Matrix()
 	w.WaitHealth(w.Hosts[0], 200)
 	nets.idle()
+
+	// The bridge of containers is another program's: its switch is named and left as it is.
+	_, err := w.Hosts[0].Exec(w.Ctx, "sysctl", "-qw", "net.ipv4.conf.br0.forwarding=0")
+	w.Must(err)
+	w.WaitHealth(w.Hosts[0], 429, "net.ipv4.conf.br0.forwarding is 0: containers cannot reach other hosts")
+	_, err = w.Hosts[0].Exec(w.Ctx, "sysctl", "-qw", "net.ipv4.conf.br0.forwarding=1")
+	w.Must(err)
+	w.WaitHealth(w.Hosts[0], 200)
+	w.Matrix()
 }
 
 // A hostFault is one change to the host that affects all its networks.
@@ -267,6 +276,13 @@ func each(says string) map[string]string {
 	return map[string]string{"vxlan": says, "host-gw": says, "udp": says, "wireguard": says}
 }
 
+// linkScope adds an address of link scope to the device of a network. Whatever ends the first of two such faults, the
+// second one begins right after the datapath was checked: longer than healTime before the next full check.
+func linkScope(addr string) hostFault {
+	return hostFault{name: "address " + addr + " of link scope added", batch: "addr add " + addr + "/32 dev leno-vx scope link",
+		right: "! ip addr show dev leno-vx | grep " + addr, once: "foreign addresses were there: " + addr + "/32"}
+}
+
 // eth0Up does what a network daemon does after eth0 came up.
 const eth0Up = `link set eth0 up
 addr add fd00:c0:2::11/64 dev eth0 nodad
@@ -279,6 +295,7 @@ var hostFaults = []hostFault{
 		right: "[ $(sysctl -n net.ipv4.conf.leno-ud.forwarding) = 1 ]", once: "forwarding was off: net.ipv4.conf.leno-ud.forwarding"},
 	{name: "IPv6 forwarding switched off", sysctl: "net.ipv6.conf.all.forwarding=0",
 		right: "[ $(sysctl -n net.ipv6.conf.all.forwarding) = 1 ]", once: "forwarding was off: net.ipv6.conf.all.forwarding"},
+	linkScope("10.5.77.8"), linkScope("10.5.77.9"),
 	{name: "MTU of the underlay lowered", batch: "link set eth0 mtu 1400",
 		right: "ip link show leno-vx | grep 'mtu 1350'; ip link show leno-ud | grep 'mtu 1372'; ip link show leno-wg | grep 'mtu 1340'", each: each("underlay changed")},
 	{name: "MTU of the underlay raised", batch: "link set eth0 mtu 1500",

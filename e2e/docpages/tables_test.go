@@ -109,7 +109,7 @@ func TestDocumentationSecurity(t *testing.T) {
 		"Name a `key_file` in a definition, to make hosts write files outside of leno's directories":                                    {"wireguard.TestBadKeys"},
 		"Write a lease that names another host, to get its packets":                                                                     {"store.TestStrangerWithASession", "store.TestStrangerTakesMAC"},
 		"Change anything without the right to write":                                                                                    {"httpapi.TestWritesAreMadeUnderTheCallersToken", "consul.TestDefaultTokenIsNotLent"},
-		"Use the agent's socket in `/run/leno`":                                                                                         {"httpapi.TestSocketBesideAddress"},
+		"Use the agent's socket in `/run/leno`":                                                                                         {"httpapi.TestSocketBesideAddress", "httpapi.TestSocketOfTheGroup"},
 		"Create a socket for commands of other users, to get a token":                                                                   {"trusted.TestCheckSocket"},
 	}
 	tests, path := showing(t), Path("operations/security")

@@ -137,7 +137,7 @@ func TestFlanneld(t *testing.T) {
 	t.Parallel()
 	w := newLab(t, lab.Options{Hosts: 4, Store: lab.StoreEtcd})
 	// With iptables instead of nftables, flanneld needs the kernel's module br_netfilter.
-	w.configureFlannel(`{"Network":"10.5.0.0/16","EnableNFTables":true,"Backend":{"Type":"vxlan"}}`)
+	w.configureFlannel(`{"Network":"10.5.0.0/16","EnableNFTables":true,"Backend":{"Type":"vxlan","MTU":1400}}`)
 	var flannelds []*flanneld
 	var containers []*lab.Container
 	for _, h := range w.Hosts[:3] {
@@ -153,6 +153,10 @@ func TestFlanneld(t *testing.T) {
 	c, err := joined.AddContainer(w.ctx, "default")
 	w.must(err)
 	containers = append(containers, c)
+	w.hasMTU(joined, "leno-default", 1350)
+	for _, f := range flannelds {
+		w.hasMTU(f.host, "flannel.1", 1350)
+	}
 	subnets := []netip.Prefix{flannelds[0].subnets[0], flannelds[1].subnets[0], flannelds[2].subnets[0], netip.PrefixFrom(c.Addrs[0], 24).Masked()}
 	for _, f := range flannelds {
 		w.routesOver(f.host, "flannel.1", subnets[3])
@@ -195,6 +199,7 @@ func TestFlanneld(t *testing.T) {
 	w.must(moved.host.WaitReady(w.ctx))
 	w.healthy(moved.host)
 	w.routesOver(moved.host, "leno-default", subnets[0], subnets[1], subnets[3])
+	w.hasMTU(moved.host, "leno-default", 1350)
 	if got := w.deviceIndex(moved.host, "leno-default"); got != index {
 		t.Errorf("the device has index %s, flannel's had %s", got, index)
 	}
@@ -212,6 +217,7 @@ func TestFlanneld(t *testing.T) {
 	_, err = moved.host.Leno(w.ctx, "cleanup", "-keep-lease", "-config-file="+moved.host.ConfigFile())
 	w.must(err)
 	w.routesOver(moved.host, "flannel.1", subnets[0], subnets[1], subnets[3])
+	w.hasMTU(moved.host, "flannel.1", 1350)
 	if got := w.deviceIndex(moved.host, "flannel.1"); got != index {
 		t.Errorf("the device has index %s, it had %s", got, index)
 	}
@@ -224,6 +230,41 @@ func TestFlanneld(t *testing.T) {
 		w.must(err)
 		if result.Lost() != 0 {
 			t.Errorf("%d of %d packets were lost, the longest gap was %s", result.Lost(), result.Sent, result.Gap)
+		}
+	}
+
+	// A device with another MAC address than in its record drops what the others send: restarting flanneld cures it.
+	before = w.leases()
+	_, err = moved.host.Exec(w.ctx, "ip", "link", "set", "flannel.1", "address", "02:00:00:00:00:01")
+	w.must(err)
+	doctor := func() (string, error) { return joined.Leno(w.ctx, "doctor") }
+	if out, err := doctor(); err == nil || !strings.Contains(out, "restart it if the MAC address of its device (`ip link show flannel.1`)") {
+		t.Errorf("leno doctor: %v\n%s", err, out)
+	}
+	moved.stop()
+	moved.start()
+	w.answers(c, containers[2].Addrs[0])
+	if maps.Equal(before, w.leases()) {
+		t.Error("flanneld has not written the device's MAC address")
+	}
+	if out, err := doctor(); err != nil {
+		t.Errorf("leno doctor: %v\n%s", err, out)
+	}
+}
+
+// hasMTU checks the MTU of a device and, on a host with leno, the one of its containers.
+func (w *world) hasMTU(h *lab.Host, link string, want int) {
+	w.t.Helper()
+	out, err := h.Exec(w.ctx, "ip", "-o", "link", "show", "dev", link)
+	w.must(err)
+	if !strings.Contains(out, fmt.Sprintf(" mtu %d ", want)) {
+		w.t.Errorf("%s: want an MTU of %d: %s", h.Name, want, out)
+	}
+	if link == "leno-default" {
+		file, err := lab.ReadSubnetFile(h.SubnetFile("default"))
+		w.must(err)
+		if file.MTU != want {
+			w.t.Errorf("%s: containers have an MTU of %d, want %d", h.Name, file.MTU, want)
 		}
 	}
 }
@@ -280,7 +321,13 @@ func TestFlanneldDualStack(t *testing.T) {
 		}
 	}
 
-	// The operator accepts another IPv6 subnet. The host with flannel follows in both families.
+	// The operator accepts another IPv6 subnet. The host with flannel follows in both families, and keeps the IPv4 route.
+	streams = nil
+	for _, pair := range [][2]*lab.Container{{from, to}, {to, from}} {
+		s, err := pair[0].StartEchoes(pair[1].Addrs[0], 20*time.Millisecond)
+		w.must(err)
+		streams = append(streams, s)
+	}
 	moved.stop()
 	_, err = moved.host.Leno(w.ctx, "flannel", "adopt", "-renumber-ipv6", "-config-file="+moved.host.ConfigFile())
 	w.must(err)
@@ -288,8 +335,15 @@ func TestFlanneldDualStack(t *testing.T) {
 	w.must(moved.host.WaitReady(w.ctx))
 	w.routesOver(other.host, "flannel.1", moved.subnets[0])
 	w.routesOver(other.host, "flannel-v6.1", netip.MustParsePrefix("fd00:5:0:9::/64"))
-	w.answers(to, from.Addrs[0])
 	w.healthy(moved.host)
+	for _, s := range streams {
+		w.must(s.WaitAnswers(w.ctx, 25))
+		result, err := s.Stop()
+		w.must(err)
+		if result.Lost() != 0 {
+			t.Errorf("-renumber-ipv6: %d of %d packets were lost, the longest gap was %s", result.Lost(), result.Sent, result.Gap)
+		}
+	}
 }
 
 // TestFlanneldAfterSwitch: after a network was switched to another VNI, it looks to flannel like any other: flanneld joins it,
