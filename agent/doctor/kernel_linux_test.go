@@ -31,8 +31,8 @@ func examined(t *testing.T, ns *nstest.NS) (n Network, found []string) {
 	return f.Networks[0], found
 }
 
-// TestFlannelsRoutes: on a host with devices and routes of flannel, only these are said to be flannel's, and nobody is told
-// to move what they lead to.
+// TestFlannelsRoutes: on a host with devices and routes of flannel, the finding names their device and is a warning. Another
+// route in the pool is a fault.
 func TestFlannelsRoutes(t *testing.T) {
 	ns := nstest.New(t)
 	ns.Sh(`ip link add eth0 type bridge; ip addr add 192.0.2.11/24 dev eth0; ip link set eth0 up
