@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
@@ -107,7 +108,7 @@ func TestInputRule(t *testing.T) {
 		var d api.Diagnosis
 		w.Must(json.Unmarshal([]byte(out), &d))
 		if !slices.ContainsFunc(d.Findings, func(f api.Finding) bool {
-			return f.Check == health.ForeignRules && strings.Contains(f.Saw+f.Do, tt.where) && strings.Contains(f.Saw+f.Do, tt.advice)
+			return f.Check == doctor.CheckRules && strings.Contains(f.Saw, tt.where) && strings.Contains(f.Do, tt.advice)
 		}) {
 			t.Errorf("health says %q, the doctor %v: %+v", reason, err, d.Findings)
 		}
