@@ -17,7 +17,7 @@ import (
 
 // checks returns the checks, causes before what may follow from them. Findings of one status come in this order.
 func checks() []string {
-	return []string{CheckAgent, CheckConfig, CheckRights, CheckModule, CheckConsul, CheckEtcd, CheckKubernetes, CheckLogin,
+	return []string{CheckAgent, CheckConfig, CheckRights, CheckModule, CheckConnections, CheckConsul, CheckEtcd, CheckKubernetes, CheckLogin,
 		CheckACL, CheckOverlap,
 		CheckConflict, CheckPublicIP,
 		CheckNetwork, CheckUnderlay, CheckLease, CheckDevice, CheckRoutes, CheckRecord, CheckForwarding, CheckRules, CheckReversePath, CheckPort, CheckPathMTU,
@@ -30,6 +30,7 @@ const (
 	CheckConfig      = "config"     // its files are valid
 	CheckRights      = "rights"     // it may change the host's network
 	CheckModule      = "module"     // the kernel has what the backend needs
+	CheckConnections = "conntrack"  // the kernel's table of connections has room
 	CheckConsul      = "consul"     // Consul answers
 	CheckEtcd        = "etcd"       // etcd answers
 	CheckKubernetes  = "kubernetes" // the API server answers

@@ -13,11 +13,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -118,6 +120,57 @@ func TestJudge(t *testing.T) {
 			n.Lease, n.Checks.Lease = Lease{}, failing("lease", "waiting")
 			n.Checks.Conflict = failing("conflict", registry.ErrDuplicateNode.Error())
 		}, "fault conflict", "node_name"},
+		{"a cloned machine", func(f *Facts, n *Network) {
+			n.Lease, n.Checks.Lease, f.DataDir = Lease{}, failing("lease", "waiting"), "/var/lib/leno"
+			n.Checks.Conflict = failing("conflict", "was the data_dir copied?")
+		}, "fault conflict", "stop the agent, remove the state of the original with `rm -r /var/lib/leno`"},
+		{"a full table of connections explains the peers", func(f *Facts, n *Network) {
+			f.Connections = Connections{Count: 995, Max: 1000}
+			silence(n, false, "", "")
+		}, "fault conntrack", "`sysctl -w net.netfilter.nf_conntrack_max=4000`"},
+		{"a table of connections with room", func(f *Facts, _ *Network) { f.Connections = Connections{Count: 980, Max: 1000} }, "", ""},
+		{"a routing rule explains the peer", func(_ *Facts, n *Network) {
+			n.Peers[0].Detour = &kernel.Detour{Node: "host-b", Dst: netip.MustParseAddr("10.5.2.0"), Link: "ts0", Table: 52, Rule: &kernel.Rule{Priority: 5270, Text: "from all lookup 52"}}
+			silence(n, true, api.DirectionLost, api.DirectionPasses)
+		}, "fault routes", "packets to 10.5.2.0 of host-b leave by ts0: a routing rule that is not leno's takes precedence, 5270: from all lookup 52; `ip rule add to 10.5.0.0/16 lookup main priority 5269`"},
+		{"a routing rule that the agent's check has named", func(_ *Facts, n *Network) {
+			n.Peers[0].Detour = &kernel.Detour{Node: "host-b", Dst: there, Outer: true, Link: "wg0", Table: 52}
+			reason := advice.Reason(advice.Datapath, n.Peers[0].Detour.Err("", n.Pools))
+			n.Checks.Routes = api.Check{Name: "routes", Status: api.Warning, Reason: reason}
+			silence(n, false, "", "")
+		}, "fault routes", "packets to 192.0.2.12 of host-b leave by wg0"},
+		{"a route of another program by which the peer is reached", func(_ *Facts, n *Network) {
+			n.Peers[0].Detour = &kernel.Detour{Node: "host-b", Dst: there, Outer: true, Link: "wg0", Table: 52}
+		}, "", ""},
+		{"a rule about this host itself explains the peer", func(_ *Facts, n *Network) {
+			n.Obstacles = []foreign.Obstacle{{Network: "n", Own: true, Where: "iptables table filter chain ts-input", Rule: "-s 10.0.0.0/8 -j DROP", Effect: "drops packets", Advice: "use another pool"}}
+			silence(n, true, api.DirectionPasses, api.DirectionLost)
+		}, "fault rules", "use another pool"},
+		{"a rule about this host itself, and a peer that is down", func(_ *Facts, n *Network) {
+			n.Obstacles = []foreign.Obstacle{{Network: "n", Own: true, Where: "iptables table filter chain ts-input", Rule: "-s 10.0.0.0/8 -j DROP", Effect: "drops packets", Advice: "use another pool"}}
+			silence(n, false, "", "")
+		}, "fault rules, warning peers", "use another pool"},
+		{"a rule here that drops the answers to echo requests", func(_ *Facts, n *Network) {
+			b := blocked(true)
+			b.Echoes, b.Rule, b.Removal = true, "-p icmp -j DROP", "iptables -t filter -D INPUT -p icmp -j DROP"
+			n.Blockades = []foreign.Blockade{b}
+			silence(n, false, "", "")
+		}, "warning rules", `chain INPUT: "-p icmp -j DROP" drops the answers to echo requests of this host: its paths to other hosts cannot be tested with them ` +
+			"accept ICMP there, before that rule: path MTU discovery needs it, too; or remove it: `iptables -t filter -D INPUT -p icmp -j DROP`"},
+		{"a rule here that drops only answers over the underlay", func(_ *Facts, n *Network) {
+			b := blocked(true)
+			b.Echoes = true
+			n.Blockades = []foreign.Blockade{b}
+		}, "", ""},
+		{"a rule here that drops answers to echo requests, and one about the port", func(_ *Facts, n *Network) {
+			b := blocked(true)
+			b.Echoes = true
+			n.Blockades = []foreign.Blockade{b, blocked(true)}
+			silence(n, false, "", "")
+		}, "fault port", "what 192.0.2.12 sends to UDP port 8472"},
+		{"some packets lost, by the continuous tests", func(_ *Facts, n *Network) {
+			n.Peers[0].Path = &api.PeerPath{State: api.PathLossy, Reason: "4 of the last 20 packets were lost, most of them to host-b"}
+		}, "warning peers", "the continuous tests of the path to host-b: 4 of the last 20 packets were lost, most of them to host-b"},
 		{"the record has another key", func(_ *Facts, n *Network) {
 			n.Device.Key, n.Lease.Record.Backend.Object = "mine=", json.RawMessage(`{"type":"wireguard","public_key":"other="}`)
 		}, "fault record", "public key of leno-n: the record says other=, here it is mine="},
@@ -145,6 +198,11 @@ func TestJudge(t *testing.T) {
 		{"a rule here, seen in passing", func(_ *Facts, n *Network) {
 			n.Blockades, n.Peers[0].Probe, n.Probed = []foreign.Blockade{blocked(true)}, nil, 0
 		}, "fault port", "what 192.0.2.12 sends"},
+		{"a rule here, and the command that removes it", func(_ *Facts, n *Network) {
+			n.Blockades = []foreign.Blockade{blocked(true)}
+			n.Blockades[0].Removal = "iptables -t filter -D INPUT -p udp -j DROP"
+			silence(n, true, api.DirectionPasses, api.DirectionLost)
+		}, "fault port", "there, before that rule, or remove it: `iptables -t filter -D INPUT -p udp -j DROP`"},
 		{"a rule here that blocks no peer", func(_ *Facts, n *Network) { n.Blockades = []foreign.Blockade{blocked(true)} }, "", ""},
 		{"a rule here, where pings are closed too", func(_ *Facts, n *Network) {
 			n.Blockades = []foreign.Blockade{blocked(false)}
@@ -161,6 +219,7 @@ func TestJudge(t *testing.T) {
 		}, "warning peers", "answers neither at 192.0.2.12"},
 		{"a rule here of a program that has a command", func(_ *Facts, n *Network) {
 			b := blocked(true)
+			b.Removal = "iptables -D ufw"
 			b.Command = "ufw allow proto udp from 192.0.2.12 to any port 8472"
 			n.Blockades = []foreign.Blockade{b}
 			silence(n, false, "", "")
@@ -414,7 +473,7 @@ func TestFaultsOfSeveralPeers(t *testing.T) {
 			if unreached := slices.ContainsFunc(f.Networks[0].Peers, func(p Peer) bool { return !p.Probe.Reached }); answering == unreached {
 				t.Errorf("that all answer is said: %t, though it is %t", answering, !unreached)
 			}
-			judged := JudgePaths(f.Networks[0])
+			judged := JudgePaths(f.Networks[0], f.Connections)
 			if fmt.Sprint(judged) != fmt.Sprint(wrong) {
 				t.Errorf("a probe alone is judged otherwise:\n%+v\n%+v", judged, wrong)
 			}

@@ -2,12 +2,14 @@ package doctor
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"time"
 
 	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -18,6 +20,8 @@ type Facts struct {
 	InactiveReason string // why none could be sent although it was requested, "" for no reason
 
 	Capabilities []string // missing ones; nil for none, or not known
+	DataDir      string   // the agent's state directory
+	Connections  Connections
 	Store        Store
 	Health       []api.Check // of the whole agent, without those that Store covers
 	// directories of a Nomad client in which no CNI configuration uses leno; nil if that is no fault
@@ -37,6 +41,18 @@ type Offline struct {
 	Config         error  // why the configuration files are invalid, nil otherwise
 	Owner          string // another agent that has this host or its state directory, "" for none
 	AddressProblem string // why the address of its API cannot be used, "" when it can
+}
+
+// Connections is how many connections the kernel tracks, and at most; zero if it tracks none.
+type Connections struct{ Count, Max int }
+
+// Problem returns what is wrong and what to do about it, "" if the table has room.
+func (c Connections) Problem() (saw, do string) {
+	if c.Max == 0 || c.Count < c.Max-c.Max/100 { // while it is full, entries come and go
+		return "", ""
+	}
+	return fmt.Sprintf("the kernel's table of connections is full, %d of %d: it drops the packets of new ones", c.Count, c.Max),
+		fmt.Sprintf("`sysctl -w net.netfilter.nf_conntrack_max=%d`, and see with `conntrack -L` who fills it", 4*c.Max)
 }
 
 // Store holds what is known of the store.
@@ -157,6 +173,8 @@ type Peer struct {
 	BehindNAT bool // packets do not go to its public address, but to another one, past a NAT
 	Port      int  // UDP port to which packets go; 0 for a backend without ports
 	Refusals  []Refusal
+	Detour    *kernel.Detour // of packets to it, nil for none
+	Path      *api.PeerPath  // by the continuous tests; nil if they are off
 	Probe     *api.PeerProbe // nil where nothing was sent
 	// Datagrams tells whether UDP and TCP get through the overlay where pings do; Unknown where any of them could not
 	// be sent.

@@ -33,6 +33,7 @@ func (v *verdict) judgeHost() {
 	} else if f.InactiveReason != "" {
 		v.add(newUnknown(CheckPeers, "", "send packets to the other hosts", f.InactiveReason, ""))
 	}
+	addConnections(v)
 	for _, c := range f.Health {
 		if c.Name == CheckLogin {
 			v.judgeLogin(c)

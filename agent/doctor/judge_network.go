@@ -94,9 +94,11 @@ func (v *verdict) judgeRoutes(n Network) {
 				saw, peer = saw+", where "+p.Node+" has its subnet", p.Node
 			}
 		}
-		v.add(newFault(CheckOverlap, n.Name, peer, tried, saw,
-			fmt.Sprintf("move what is there to other addresses (`ip route show %s`), or keep leno out of them: min and max in "+
-				"the network's plan, or another pool", r.Dst)))
+		do := "move what is there to other addresses, or keep leno out of them: min and max in the network's plan, or another pool"
+		if !r.Connected {
+			do = fmt.Sprintf("remove the route if nothing needs it (`ip route del %s dev %s`); else ", r.Dst, r.Link) + do
+		}
+		v.add(newFault(CheckOverlap, n.Name, peer, tried, saw, do))
 	}
 	if links := slices.Compact(slices.Sorted(slices.Values(flannels))); len(links) > 0 {
 		bad = true
@@ -136,8 +138,8 @@ func (v *verdict) judgeIdentity(n Network) {
 		return
 	}
 	v.add(newFault(CheckConflict, n.Name, "", tried, c.Reason,
-		"give each host its own name (node_name) and state directory (data_dir): on a machine that was cloned remove "+
-			"node-id and start the agent again"))
+		fmt.Sprintf("give each host its own name (node_name). On a machine that was cloned, stop the agent, remove the state of "+
+			"the original with `rm -r %s`, and start it again", cmp.Or(v.facts.DataDir, "DATA_DIR"))))
 }
 
 func (v *verdict) judgeDefinition(n Network) {
@@ -339,7 +341,7 @@ func (v *verdict) judgeForwarding(n Network) {
 	case len(off) > 0:
 		v.add(newFault(CheckForwarding, n.Name, "", tried,
 			joinWords(off)+" is 0: packets of containers for other hosts are dropped here",
-			fmt.Sprintf("sysctl -w %s=1, and put it into /etc/sysctl.d; with forward = true in the network's block leno "+
+			fmt.Sprintf("`sysctl -w %s=1`, and put it into /etc/sysctl.d; with forward = true in the network's block leno "+
 				"switches it on where it may", off[0])))
 	case fine:
 		v.add(newOK(CheckForwarding, n.Name, tried, "forwarding is on"))

@@ -11,8 +11,12 @@ import (
 )
 
 // JudgePaths returns what is wrong with the paths to the probed peers: faults and warnings, as in Judge.
-func JudgePaths(n Network) []api.Finding {
-	v := &verdict{facts: Facts{Active: true}}
+func JudgePaths(n Network, c Connections) []api.Finding {
+	v := &verdict{facts: Facts{Active: true, Connections: c}}
+	addConnections(v)
+	own := n
+	own.Obstacles = slices.DeleteFunc(slices.Clone(n.Obstacles), func(o foreign.Obstacle) bool { return !o.Own })
+	v.judgeRules(own)
 	v.judgePaths(n)
 	v.sort()
 	return slices.DeleteFunc(v.list,
@@ -21,15 +25,17 @@ func JudgePaths(n Network) []api.Finding {
 
 // judgePaths judges the paths between this host and its peers.
 func (v *verdict) judgePaths(n Network) {
-	w := &pathVerdict{verdict: v, n: n, filteredNodes: map[string]bool{}, namedRules: map[string]bool{}}
+	w := &pathVerdict{verdict: v, n: n, explainedNodes: map[string]bool{}, namedRules: map[string]bool{}}
+	w.n.Blockades = slices.DeleteFunc(slices.Clone(n.Blockades), func(b foreign.Blockade) bool { return b.Echoes })
 	w.judgeReversePath()
-	if v.hasFault(n.Name, CheckModule, CheckDevice, CheckRights) {
+	if v.hasFault(n.Name, CheckModule, CheckConnections, CheckDevice, CheckRights) {
 		return // nothing can pass, and a finding gives the reason
 	}
 	w.judgePublicIP()
 	for _, p := range n.Peers {
 		w.addPeer(p)
 	}
+	explainSilence(w, n.Blockades)
 	w.judgeSizes()
 	w.judgeLosses()
 	w.judgeChecksums()
@@ -42,13 +48,13 @@ func (v *verdict) judgePaths(n Network) {
 // pathVerdict is the judgement of one network's paths.
 type pathVerdict struct {
 	*verdict
-	n             Network
-	reachedPeers  []Peer
-	closedPeers   []Peer          // their hosts answer, but not their end of the overlay
-	silentPeers   []Peer          // they do not answer at all
-	untestedPeers []Peer          // no packets were sent to them, or not on all paths that matter
-	filteredNodes map[string]bool // nodes that the reverse path filter blocks
-	namedRules    map[string]bool // rules that a finding has named
+	n              Network
+	reachedPeers   []Peer
+	closedPeers    []Peer          // their hosts answer, but not their end of the overlay
+	silentPeers    []Peer          // they do not answer at all
+	untestedPeers  []Peer          // no packets were sent to them, or not on all paths that matter
+	explainedNodes map[string]bool // nodes whose silence another finding explains
+	namedRules     map[string]bool // rules that a finding has named
 }
 
 // extent is how many peers a fault concerns.
@@ -145,7 +151,7 @@ func (w *pathVerdict) judgeReversePath() {
 				order = append(order, at)
 			}
 			sources[at], peers[at] = append(sources[at], r.Source.String()), append(peers[at], p)
-			w.filteredNodes[p.Node] = true
+			w.explainedNodes[p.Node] = true
 		}
 	}
 	for _, at := range order {
@@ -157,10 +163,10 @@ func (w *pathVerdict) judgeReversePath() {
 		if at.by != "" {
 			how = "the route back is over " + at.by
 		}
-		do := fmt.Sprintf("sysctl -w net.ipv4.conf.%s.rp_filter=2 net.ipv4.conf.all.rp_filter=2 (loose), and put both into "+
+		do := fmt.Sprintf("`sysctl -w net.ipv4.conf.%s.rp_filter=2 net.ipv4.conf.all.rp_filter=2` (loose), and put both into "+
 			"/etc/sysctl.d", at.link)
 		if at.elsewhere {
-			do = "sysctl -w net.ipv4.conf.all.rp_filter=2 (loose), and put it into /etc/sysctl.d"
+			do = "`sysctl -w net.ipv4.conf.all.rp_filter=2` (loose), and put it into /etc/sysctl.d"
 		}
 		if at.mode == "2" {
 			do = fmt.Sprintf("give the host a route to %s, or set net.ipv4.conf.%s.rp_filter and that of all to 0",
@@ -296,8 +302,11 @@ func (w *pathVerdict) addBlockade(b foreign.Blockade, peer string) {
 		what, from = fmt.Sprintf("%s, and %d others,", what, n), from+" and the other hosts"
 	}
 	do := "accept " + from + " there, before that rule"
-	if b.Command != "" {
+	switch {
+	case b.Command != "":
 		do = "accept " + from + ": `" + b.Command + "`"
+	case b.Removal != "":
+		do += ", or remove it: `" + b.Removal + "`"
 	}
 	const tried = "read this host's firewall rules, and send packets"
 	saw := fmt.Sprintf("%s is dropped here by %s", what, b)
@@ -399,7 +408,7 @@ func (w *pathVerdict) judgeSilentPeers(tried string) {
 	var held []Peer
 	for _, p := range w.silentPeers {
 		switch {
-		case w.filteredNodes[p.Node]:
+		case w.explainedNodes[p.Node]:
 		case !p.Held:
 			w.add(newWarning(CheckPeers, w.n.Name, p.Node, tried, fmt.Sprintf("%s does not answer, and its lease has "+
 				"lapsed: the host is down, or its agent stopped long ago", p.Node),

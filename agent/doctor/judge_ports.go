@@ -27,7 +27,7 @@ func (w *pathVerdict) judgePorts() {
 	var order []loss
 	by := map[loss][]Peer{}
 	for _, p := range w.closedPeers {
-		if w.filteredNodes[p.Node] || w.isBlocked(p) {
+		if w.explainedNodes[p.Node] || w.isBlocked(p) {
 			continue
 		}
 		kind := w.lossOf(p)

@@ -148,6 +148,9 @@ func (w *pathVerdict) judgeLosses() {
 				}
 			}
 		}
+		if p.Path != nil && p.Path.State == api.PathLossy {
+			parts = append(parts, fmt.Sprintf("the continuous tests of the path to %s: %s", p.Node, p.Path.Reason))
+		}
 		if len(parts) > 0 {
 			peers, texts = append(peers, p), append(texts, strings.Join(parts, ", "))
 		}

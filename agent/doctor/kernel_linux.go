@@ -262,6 +262,51 @@ func CountFiltered() (int, error) {
 	return 0, errors.New("the kernel does not count what its reverse path filter drops")
 }
 
+// ReadConnections returns how full the kernel's table of connections is.
+func ReadConnections() Connections {
+	number := func(name string) int {
+		text, err := kernel.Sysctl("netfilter", name)
+		if err != nil {
+			return 0
+		}
+		n, _ := strconv.Atoi(strings.TrimSpace(text))
+		return n
+	}
+	return Connections{Count: number("nf_conntrack_count"), Max: number("nf_conntrack_max")}
+}
+
+// AddDetours asks the kernel which packets to the first peers take another route than leno's. isEncapsulated says that
+// packets between hosts are sent to the public addresses.
+func (n *Network) AddDetours(isEncapsulated bool, most int) {
+	link, err := net.InterfaceByName(n.Underlay.Interface)
+	if err != nil {
+		return // less is known
+	}
+	q := kernel.PathQuery{
+		Subnets: n.Subnets,
+		Underlay: backend.Underlay{
+			Interface: link.Name,
+			Index:     link.Index,
+			Own:       n.Underlay.Own,
+			VRF:       underlay.VRF(link.Name),
+		},
+		Encapsulated: isEncapsulated,
+	}
+	for _, p := range n.Peers[:min(len(n.Peers), most)] {
+		if p.Skipped == "" && p.Public.IsValid() {
+			q.Peers = append(q.Peers, backend.Peer{Node: p.Node, Subnets: p.Subnets, PublicIPs: []netip.Addr{p.Public}})
+		}
+	}
+	found, err := kernel.FindDetours(q)
+	if err != nil {
+		return
+	}
+	for _, d := range found {
+		i := slices.IndexFunc(n.Peers, func(p Peer) bool { return p.Node == d.Node && p.Skipped == "" })
+		n.Peers[i].Detour = &d
+	}
+}
+
 // FindModule returns why the kernel does not know a module; nil if it does or if that cannot be determined.
 func FindModule(name string) error {
 	if _, err := os.Stat("/sys/module/" + name); err == nil {

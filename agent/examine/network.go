@@ -54,6 +54,9 @@ func (e *Examiner) networkFacts(n Network) (doctor.Network, *paths) {
 	if len(facts.Subnets) == 0 || kind.Type == "alloc" {
 		return facts, nil
 	}
+	if n.Shown.Switch == nil {
+		facts.AddDetours(!driver.OwnFamily, maxExamined)
+	}
 	return facts, findPaths(n.Definition, n.Local, &facts, e.EnsureForwarding)
 }
 
@@ -64,7 +67,7 @@ func peerFacts(n doctor.Network, c registry.Carriage, list []api.Peer, exact boo
 	links := kernel.Arrivals(n.Name, n.Underlay.Interface, c.Objects()...)
 	for i, p := range list {
 		peer := doctor.Peer{Node: p.Node, Held: p.Held, Flannel: p.Flannel, Skipped: p.Skipped, Subnets: p.Subnets,
-			Port: n.Port}
+			Port: n.Port, Path: p.Path}
 		if p.Endpoint.IsValid() {
 			peer.Public = p.Endpoint.Addr().Unmap()
 			peer.BehindNAT = !slices.Contains(p.PublicIPs, peer.Public)

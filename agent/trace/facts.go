@@ -18,7 +18,7 @@ type Facts struct {
 
 	Sent      Sending // from the source, if it is here
 	Switches  string  // why the kernel does not forward, "" if it does or need not
-	Conntrack Conntrack
+	Conntrack doctor.Connections
 
 	Rules Rules
 
@@ -87,9 +87,6 @@ type Sending struct {
 	FullAnswered   bool   //
 	Reason         string // an error that came back, or why none were sent
 }
-
-// A Conntrack is the state of the kernel's table of connections.
-type Conntrack struct{ Count, Max int }
 
 // Rules are the rules that drop packets on a host.
 type Rules struct {

@@ -187,12 +187,10 @@ func adviceOn(o foreign.Obstacle) string {
 // judgeForwarding judges the table of connections, the switches and the reverse path filter.
 func (j *judgement) judgeForwarding() {
 	c := j.Conntrack
-	switch {
-	case c.Max == 0:
-	case c.Count >= c.Max:
-		j.lost("conntrack", "nf_conntrack", fmt.Sprintf("`sysctl -w net.netfilter.nf_conntrack_max=%d`, and see with "+
-			"`conntrack -L` who fills it", 4*c.Max), "the table of connections is full: %d of %d", c.Count, c.Max)
-	default:
+	switch saw, do := c.Problem(); {
+	case saw != "":
+		j.lost("conntrack", "nf_conntrack", do, "%s", saw)
+	case c.Max > 0:
 		j.ok("conntrack", "nf_conntrack", "%d of %d connections", c.Count, c.Max)
 	}
 	if j.Switches != "" {

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -57,7 +56,7 @@ func read(ctx context.Context, p Path) (Facts, error) {
 	}
 	r.lookUp(&f)
 	f.Rules = r.rules(ctx, f, before, rulesErr)
-	f.Conntrack = readConntrack()
+	f.Conntrack = doctor.ReadConnections()
 	f.Switches = r.switches(f)
 	r.probePeer(ctx, &f)
 	return f, ctx.Err()
@@ -260,19 +259,6 @@ func (r reader) switches(f Facts) string {
 		return ""
 	}
 	return strings.Join(state.Off, ", ")
-}
-
-// readConntrack reads how full the table of connections is; zero if the kernel has none.
-func readConntrack() (c Conntrack) {
-	number := func(name string) int {
-		text, err := kernel.Sysctl("netfilter", name)
-		if err != nil {
-			return 0
-		}
-		n, _ := strconv.Atoi(strings.TrimSpace(text))
-		return n
-	}
-	return Conntrack{Count: number("nf_conntrack_count"), Max: number("nf_conntrack_max")}
 }
 
 // probePeer tests the path between the hosts.

@@ -32,6 +32,37 @@ type Detour struct {
 	Rule  *Rule      // that leads to the table; nil if none does but the kernel's own
 }
 
+// Err returns the error about a detour, with the command that ends it if a routing rule is the cause. scope says which
+// other peers have one. pools are those of the network.
+func (d Detour) Err(scope string, pools []netip.Prefix) error {
+	fate := "leave by " + d.Link
+	if d.Link == "" {
+		fate = "are refused"
+	}
+	what := fmt.Sprintf("packets to %s of %s %s%s", d.Dst, d.Node, fate, scope)
+	if d.Rule == nil {
+		return fmt.Errorf("%s: %w, in table %d", what, backend.ErrForeignRoute, d.Table)
+	}
+	return fmt.Errorf("%s: %w, %d: %s; %s", what, backend.ErrDetour, d.Rule.Priority, d.Rule.Text, d.remedy(pools))
+}
+
+// remedy returns the command that makes the kernel use the main table before the rule of a detour, and the option with
+// the same effect if there is one.
+func (d Detour) remedy(pools []netip.Prefix) string {
+	to, option, priority := d.Dst.String(), "", max(d.Rule.Priority-1, 0)
+	if i := slices.IndexFunc(pools, func(p netip.Prefix) bool { return p.Contains(d.Dst) }); i >= 0 && !d.Outer {
+		to = pools[i].String()
+		if priority > 0 {
+			option = fmt.Sprintf(" or routing_rule_priority = %d in the network's block", priority)
+		}
+	}
+	command := "ip rule"
+	if d.Dst.Is6() {
+		command = "ip -6 rule"
+	}
+	return fmt.Sprintf("`%s add to %s lookup main priority %d`%s prevents that", command, to, priority, option)
+}
+
 // A Rule is a routing rule.
 type Rule struct {
 	Priority int

@@ -7,13 +7,15 @@ import (
 	"strings"
 )
 
-// Blockade is a rule of this host that drops the datagrams of a path between hosts.
+// Blockade is a rule of this host that drops the datagrams of a path between hosts, or the answers to its echo requests.
 type Blockade struct {
 	Path    UnderlayPath
 	Inbound bool   // drops received datagrams; else sent ones
 	Where   string // "iptables table filter chain INPUT"
 	Rule    string // as its program prints it, or "policy DROP"
 	Command string // that lets the datagrams pass, if a program that has commands for that wrote the rule
+	Removal string // the command that removes the rule, "" if none is known
+	Echoes  bool   // it drops echo replies of the peer
 	// ExceptAnswers means that datagrams pass which answer others, for as long as the kernel remembers those.
 	ExceptAnswers bool
 }
@@ -45,8 +47,14 @@ func findBlockades(bases []baseChain, paths []UnderlayPath) []Blockade {
 				Where:         where,
 				Rule:          rule,
 				Command:       p.command(found),
+				Removal:       found.removalCommand(),
 				ExceptAnswers: exceptAnswers,
 			})
+		}
+		if found, ok := firstDrop(bases, p.echoReplies()); ok {
+			where, rule := found.location()
+			out = append(out, Blockade{Path: p, Inbound: true, Where: where, Rule: rule, Removal: found.removalCommand(),
+				Echoes: true})
 		}
 	}
 	return out
@@ -109,6 +117,17 @@ func (p UnderlayPath) flow(inbound bool) flow {
 	}
 	if f.ports = oneNumber(to); p.SamePort {
 		f.sourcePorts = oneNumber(from)
+	}
+	return f
+}
+
+// echoReplies returns the answers of the peer to echo requests of this host.
+func (p UnderlayPath) echoReplies() flow {
+	f := p.flow(true)
+	f.host, f.sourcePorts, f.ports = &hostTraffic{answers: true}, nil, nil
+	f.protocols, f.icmpTypes = oneNumber(protocolICMP), oneNumber(0)
+	if f.is6() {
+		f.protocols, f.icmpTypes = oneNumber(protocolICMPv6), oneNumber(129)
 	}
 	return f
 }

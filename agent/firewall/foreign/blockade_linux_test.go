@@ -212,15 +212,71 @@ func TestBlockadesBehindNAT(t *testing.T) {
 					t.Error(err)
 				}
 				for _, b := range found {
-					if b.Inbound {
+					switch {
+					case b.Echoes:
+					case b.Inbound:
 						got += fmt.Sprintf("in %d", b.Path.Port)
-					} else {
+					default:
 						got += fmt.Sprintf("out %d", b.Path.PeerPort)
 					}
 				}
 			})
 			if got != tt.want {
 				t.Errorf("blocked %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestEchoRules: rules that certainly drop the answers to echo requests of this host are reported with the command that
+// removes them.
+func TestEchoRules(t *testing.T) {
+	t.Parallel()
+	v4 := UnderlayPath{Link: "eth0", Own: netip.MustParseAddr("192.0.2.11"), Peer: netip.MustParseAddr("192.0.2.12"), Port: 8472, PeerPort: 8472}
+	v6 := v4
+	v6.Own, v6.Peer = netip.MustParseAddr("2001:db8::11"), netip.MustParseAddr("2001:db8::12")
+	const remove = "iptables-nft -t filter -D INPUT "
+	nft := func(rule string) string {
+		return "nft 'add table inet x; add chain inet x c { type filter hook input priority 0; }; add rule inet x c " + rule + "'"
+	}
+	for _, tt := range []struct {
+		name, rules string
+		path        UnderlayPath
+		rule        string
+		removal     string
+	}{
+		{"nothing", "true", v4, "", ""},
+		{"all of ICMP", "iptables-nft -A INPUT -p icmp -j DROP", v4, "-p icmp -j DROP", remove + "-p icmp -j DROP"},
+		{"all of ICMP, but for answers", "iptables-nft -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT; iptables-nft -A INPUT -p icmp -j DROP", v4, "", ""},
+		{"all of ICMP, but for echo replies", "iptables-nft -A INPUT -p icmp --icmp-type echo-reply -j ACCEPT; iptables-nft -A INPUT -p icmp -j DROP", v4, "", ""},
+		{"echo replies", "iptables-nft -A INPUT -p icmp --icmp-type 0 -j DROP", v4, "-p icmp -m icmp --icmp-type 0 -j DROP", remove + "-p icmp -m icmp --icmp-type 0 -j DROP"},
+		{"echo requests", "iptables-nft -A INPUT -p icmp --icmp-type 8 -j DROP", v4, "", ""},
+		{"the policy", "iptables-nft -A INPUT -p udp --dport 8472 -j ACCEPT; iptables-nft -P INPUT DROP", v4, "policy DROP", ""},
+		{"what is sent", "iptables-nft -A OUTPUT -p icmp --icmp-type 0 -j DROP", v4, "", ""},
+		{"nftables", nft("icmp type { echo-reply, echo-request } drop"), v4, "icmp type { echo-reply, echo-request } drop", ""},
+		{"nftables, echo requests", nft("icmp type echo-request drop"), v4, "", ""},
+		{"IPv6", "ip6tables-nft -A INPUT -p ipv6-icmp -j DROP", v6, "-p ipv6-icmp -j DROP", "ip6tables-nft -t filter -D INPUT -p ipv6-icmp -j DROP"},
+		{"IPv6, echo replies", nft("icmpv6 type echo-reply drop"), v6, "icmpv6 type echo-reply drop", ""},
+		{"IPv6, of IPv4", "iptables-nft -A INPUT -p icmp -j DROP", v6, "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			ns := nstest.New(t)
+			ns.Sh(tt.rules)
+			var got Blockade
+			ns.Do(func() {
+				_, found, err := Find(t.Context(), nil, []UnderlayPath{tt.path})
+				if err != nil {
+					t.Error(err)
+				}
+				for _, b := range found {
+					if b.Echoes {
+						got = b
+					}
+				}
+			})
+			if got.Rule != tt.rule || got.Removal != tt.removal || got.Inbound != (tt.rule != "") {
+				t.Errorf("got %+v", got)
 			}
 		})
 	}

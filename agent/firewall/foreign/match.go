@@ -229,7 +229,7 @@ func sourcePortIs(list []string) condition {
 }
 
 // icmpTypes returns the types of ICMP that containers depend on, by the names that nft prints: echo requests, and
-// errors. Hosts drop many of the other types by habit.
+// errors. Hosts drop many of the other types by habit. Echo replies matter to this host alone.
 func icmpTypes(v6 bool) map[string]int {
 	if v6 {
 		return map[string]int{
@@ -246,6 +246,11 @@ func icmpTypes(v6 bool) map[string]int {
 // icmpTypeIs matches by the type of ICMP: "8", "3/4", "echo-request".
 func icmpTypeIs(v6 bool, list []string) condition {
 	known := icmpTypes(v6)
+	reply := 0
+	if v6 {
+		reply = 129
+	}
+	isReply := false
 	var wanted, codes []string
 	for _, item := range list {
 		if item == "any" || item == "255" {
@@ -253,6 +258,7 @@ func icmpTypeIs(v6 bool, list []string) condition {
 		}
 		kind, _, hasCode := strings.Cut(item, "/")
 		n, err := strconv.Atoi(kind)
+		isReply = isReply || kind == "echo-reply" || err == nil && n == reply
 		for name, number := range known {
 			if name == kind || err == nil && n == number {
 				wanted = append(wanted, strconv.Itoa(number))
@@ -262,15 +268,22 @@ func icmpTypeIs(v6 bool, list []string) condition {
 			}
 		}
 	}
-	set, ok := parseNumbers(wanted, noName)
-	if !ok {
-		return matchNone
+	c := condition(matchNone)
+	if set, ok := parseNumbers(wanted, noName); ok {
+		c = numberIn(func(f *flow) *numbers { return &f.icmpTypes }, set)
 	}
-	c := numberIn(func(f *flow) *numbers { return &f.icmpTypes }, set)
 	if len(codes) > 0 {
 		c = matchBoth(c, narrowTo("code "+strings.Join(codes, ", ")))
 	}
-	return c
+	return func(f flow) (extent, flow) {
+		if f.icmpTypes.equal(oneNumber(reply)) {
+			if isReply {
+				return wholeFlow, f
+			}
+			return noPart, f
+		}
+		return c(f)
+	}
 }
 
 // tcpFlags matches the first packet of a connection, which has only the flag SYN: mask and set are as iptables lists

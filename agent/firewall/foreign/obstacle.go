@@ -14,6 +14,7 @@ type Obstacle struct {
 	Where   string // "iptables table raw chain PREROUTING"
 	Rule    string // as its program prints it, or "policy DROP"
 	Partial bool   // it drops only some of the packets, which may be intended
+	Own     bool   // it drops the packets of other hosts and their containers for this host itself
 	More    int    // number of similar rules in the same place
 	Effect  string // what happens to which packets
 	Advice  string // what the operator should do
@@ -188,6 +189,7 @@ func (p OverlayPath) newObstacle(f finding) Obstacle {
 		Where:   where,
 		Rule:    rule,
 		Partial: f.isPartial(),
+		Own:     f.base.hook == hookInput,
 		Effect:  f.effectText(),
 		Advice:  p.adviceText(f),
 		Removal: f.removalCommand(),

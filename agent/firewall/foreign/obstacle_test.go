@@ -344,6 +344,9 @@ func TestObstacleAdvice(t *testing.T) {
 					t.Errorf("%q is missing in %q", want, got[0])
 				}
 			}
+			if got[0].Own != strings.Contains(tt.saved, ":INPUT") {
+				t.Errorf("about this host itself: %t", got[0].Own)
+			}
 			if got[0].Network != "default" {
 				t.Errorf("network %q", got[0].Network)
 			}

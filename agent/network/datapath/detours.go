@@ -79,34 +79,9 @@ func errDetours(found []kernel.Detour, asked int, pools []netip.Prefix) error {
 	if len(found) == 0 {
 		return nil
 	}
-	d := found[0]
-	fate := "leave by " + d.Link
-	if d.Link == "" {
-		fate = "are refused"
-	}
-	scope := fmt.Sprintf("packets to %s of %s %s", d.Dst, d.Node, fate)
+	scope := ""
 	if asked > 1 {
-		scope += fmt.Sprintf(" (%d of %d peers asked about)", len(found), asked)
+		scope = fmt.Sprintf(" (%d of %d peers asked about)", len(found), asked)
 	}
-	if d.Rule == nil {
-		return fmt.Errorf("%s: %w, in table %d", scope, backend.ErrForeignRoute, d.Table)
-	}
-	return fmt.Errorf("%s: %w, %d: %s; %s", scope, backend.ErrDetour, d.Rule.Priority, d.Rule.Text, remedy(d, pools))
-}
-
-// remedy returns the command that makes the kernel use the main table before the rule of a detour, and the option with
-// the same effect if there is one.
-func remedy(d kernel.Detour, pools []netip.Prefix) string {
-	to, option, priority := d.Dst.String(), "", max(d.Rule.Priority-1, 0)
-	if i := slices.IndexFunc(pools, func(p netip.Prefix) bool { return p.Contains(d.Dst) }); i >= 0 && !d.Outer {
-		to = pools[i].String()
-		if priority > 0 {
-			option = fmt.Sprintf(" or routing_rule_priority = %d in the network's block", priority)
-		}
-	}
-	command := "ip rule"
-	if d.Dst.Is6() {
-		command = "ip -6 rule"
-	}
-	return fmt.Sprintf("`%s add to %s lookup main priority %d`%s prevents that", command, to, priority, option)
+	return found[0].Err(scope, pools)
 }
