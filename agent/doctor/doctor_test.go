@@ -113,6 +113,8 @@ func TestJudge(t *testing.T) {
 			f.Health = []api.Check{{Name: CheckLogin, Status: api.Warning, Reason: "consul login: no such method; create it"}}
 		}, "warning login", "create it"},
 		{"a right missing says more than that it was refused", func(f *Facts, _ *Network) { f.Store.Err, f.Store.Rights[0].Granted = registry.ErrDenied, false }, "fault acl", "everything"},
+		{"no token", func(f *Facts, _ *Network) { f.Store.NoToken, f.Store.Rights[0].Granted = true, false }, "fault acl", "the agent has no token, and without one, it lacks the rights needed everything create a token"},
+		{"no token, and none is needed", func(f *Facts, _ *Network) { f.Store.NoToken = true }, "", ""},
 		{"the record is gone", func(_ *Facts, n *Network) { n.Lease.Record = nil }, "fault lease", "deleted or revoked"},
 		{"the session has ended", func(_ *Facts, n *Network) { n.Lease.Record.Session = "" }, "fault lease", "has ended"},
 		{"another session has the lock", func(_ *Facts, n *Network) { n.Lease.Record.Session = "t" }, "fault lease", "session t"},
@@ -131,6 +133,7 @@ func TestJudge(t *testing.T) {
 		{"a table of connections with room", func(f *Facts, _ *Network) { f.Connections = Connections{Count: 980, Max: 1000} }, "", ""},
 		{"a routing rule explains the peer", func(_ *Facts, n *Network) {
 			n.Peers[0].Detour = &kernel.Detour{Node: "host-b", Dst: netip.MustParseAddr("10.5.2.0"), Link: "ts0", Table: 52, Rule: &kernel.Rule{Priority: 5270, Text: "from all lookup 52"}}
+			n.Peers[0].Refusals = []Refusal{{Source: netip.MustParseAddr("10.5.2.0"), Dest: netip.MustParseAddr("10.5.1.0"), Link: "leno-n", Mode: "1", ReturnLink: "ts0"}}
 			silence(n, true, api.DirectionLost, api.DirectionPasses)
 		}, "fault routes", "packets to 10.5.2.0 of host-b leave by ts0: a routing rule that is not leno's takes precedence, 5270: from all lookup 52; `ip rule add to 10.5.0.0/16 lookup main priority 5269`"},
 		{"a routing rule that the agent's check has named", func(_ *Facts, n *Network) {

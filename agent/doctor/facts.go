@@ -57,10 +57,12 @@ func (c Connections) Problem() (saw, do string) {
 
 // Store holds what is known of the store.
 type Store struct {
-	Kind   string // such as config.StoreConsul, "" for that
-	Name   string // "consul at 127.0.0.1:8500"
-	Err    error  // of one consistent read
-	Rights []registry.Right
+	Kind string // such as config.StoreConsul, "" for that
+	Name string // "consul at 127.0.0.1:8500"
+	Err  error  // of one consistent read
+	// NoToken means that nothing gives the agent a token of Consul, so that it has the rights of the anonymous one.
+	NoToken bool
+	Rights  []registry.Right
 	// RightsErr is why the rights are not known. ErrDenied means that there is no such token.
 	RightsErr error
 }

@@ -202,8 +202,12 @@ func (v *verdict) judgeRights(s Store) {
 		v.list = slices.DeleteFunc(v.list, func(f api.Finding) bool { // this finding is more precise
 			return f.Check == text.check && f.Status == api.FindingFault
 		})
-		v.add(newFault(CheckACL, "", "", tried, "it lacks the rights needed "+joinWords(purposes),
-			"add to its policy: "+strings.Join(rules, "  ")))
+		saw, do := "it lacks the rights needed "+joinWords(purposes), "add to its policy: "+strings.Join(rules, "  ")
+		if s.NoToken {
+			saw = "the agent has no token, and without one, it lacks the rights needed " + joinWords(purposes)
+			do = "create a token with the rules of examples/consul/policy.hcl, and set consul.token_file to a file that contains it"
+		}
+		v.add(newFault(CheckACL, "", "", tried, saw, do))
 	case len(s.Rights) > 0:
 		v.add(newOK(CheckACL, "", tried, "it has all %d rights", len(s.Rights)))
 	}

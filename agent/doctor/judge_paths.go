@@ -138,6 +138,9 @@ func (w *pathVerdict) judgeReversePath() {
 			continue // no route leads to it, and none of its packets is expected
 		}
 		for _, r := range p.Refusals {
+			if p.Detour != nil && p.Detour.Link == r.ReturnLink {
+				continue // the detour is why the route back is another one
+			}
 			if r.IfAsymmetric && (p.Probe == nil || overlayAnswer(p.Probe) != No || pathAnswer(p.Probe,
 				api.PathUnderlay) != Yes) {
 				continue

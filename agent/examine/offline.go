@@ -116,7 +116,8 @@ func (e *offlineExaminer) examine(ctx context.Context, facts *doctor.Facts, only
 		}
 		facts.Store = storeFacts(ctx, reg, storeName, requiredRights(c, facts.Node, names))
 	}
-	facts.Store.Kind = c.Store()
+	facts.Store.Kind, facts.Store.NoToken = c.Store(), !hasToken(c.Consul, os.Getenv)
+	facts.Connections = doctor.ReadConnections()
 	e.storeErr = facts.Store.Err
 
 	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return only != "" && n != only })

@@ -38,6 +38,12 @@ func requiredRights(c config.Config, node string, networks []string) registry.Re
 	return w
 }
 
+// hasToken reports whether the configuration or the environment gives the agent a token of Consul, or a way to get one.
+func hasToken(c config.Consul, getenv func(string) string) bool {
+	sources := []string{c.Token, c.TokenFile, c.Login.AuthMethod, getenv("CONSUL_HTTP_TOKEN"), getenv("CONSUL_HTTP_TOKEN_FILE")}
+	return slices.ContainsFunc(sources, func(s string) bool { return s != "" })
+}
+
 // storeFacts asks the store whether it can be used, and for what. The facts of a store that cannot be probed are empty.
 func storeFacts(ctx context.Context, reg Registry, name string, w registry.RequiredRights) doctor.Store {
 	prober, ok := reg.(registry.Prober)

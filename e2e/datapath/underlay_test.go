@@ -250,6 +250,13 @@ func TestUplinkChanges(t *testing.T) {
 		if err == nil && !(strings.Contains(health, "the host has left eth0") && strings.Contains(events, "underlay moved from eth0")) {
 			err = fmt.Errorf("%s\n%s", health, events)
 		}
+		if err != nil {
+			return err
+		}
+		out, _ := a.Leno(ctx, "doctor", "-passive", "-format=json") // which may find other faults
+		if !strings.Contains(out, "the host has left eth0") {
+			err = fmt.Errorf("doctor says %s", out)
+		}
 		return err
 	})
 }

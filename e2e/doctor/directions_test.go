@@ -60,6 +60,9 @@ func (p *patient) directions() error {
 	if err := p.onlyMessages(); err != nil {
 		return err
 	}
+	if err := p.losesSome(); err != nil {
+		return fmt.Errorf("every fifth packet to host 1: %w", err)
+	}
 	if err := on(1, rule("input", "udp dport 8472 drop"))(p); err != nil {
 		return err
 	}
@@ -108,12 +111,35 @@ func (p *patient) onlyMessages() error {
 	return p.knowsDirections()
 }
 
-// direction is what a host shows of a path on which all packets of one direction are lost.
-type direction struct{ words, label string }
+// losesSome drops every fifth packet to host 1. Host 0 shows the direction, and doctor says on which side the fault is.
+func (p *patient) losesSome() error {
+	if err := on(1, rule("input", "ip saddr ADDR0 udp dport 8472 numgen inc mod 5 0 drop"))(p); err != nil {
+		return err
+	}
+	if err := p.showsDirection(0, 1, someToPeer); err != nil {
+		return err
+	}
+	if err := p.finds(want{check: "peers", warning: true, network: "NETWORK", peer: "HOST1",
+		words: []string{"most of them to HOST1", "the other hosts that answer (1) do not show it: the fault is on the side of HOST1"}}); err != nil {
+		return err
+	}
+	if err := on(1, flush)(p); err != nil {
+		return err
+	}
+	if err := p.isWell(); err != nil {
+		return err
+	}
+	return p.knowsDirections()
+}
+
+// direction is what a host shows of a path on which packets of one direction are lost: the state, the end of the reason, an
+// event, and a metric.
+type direction struct{ state, words, event, metric string }
 
 var (
-	toPeer   = direction{"packets to %s are lost", "to_peer"}
-	fromPeer = direction{"packets from %s are lost", "from_peer"}
+	toPeer     = direction{api.PathLost, "packets to %s are lost", "packets to %s are lost", "direction=\"to_peer\",network=%q} 1"}
+	fromPeer   = direction{api.PathLost, "packets from %s are lost", "packets from %s are lost", "direction=\"from_peer\",network=%q} 1"}
+	someToPeer = direction{api.PathLossy, "packets were lost, most of them to %s", "packets are lost between this host and %s", "network=%q,state=\"lossy\"} 1"}
 )
 
 // knowsDirections blocks until all hosts show that the paths between them lose nothing in either direction.
@@ -140,13 +166,13 @@ func (p *patient) knowsDirections() error {
 // showsDirection blocks until the check, the list of peers, the events and the metrics of host i show the direction in
 // which packets of host j are lost.
 func (p *patient) showsDirection(i, j int, d direction) error {
-	h, reason := p.hosts[i], fmt.Sprintf(d.words, p.hosts[j].Name)
+	h, reason, event := p.hosts[i], fmt.Sprintf(d.words, p.hosts[j].Name), fmt.Sprintf(d.event, p.hosts[j].Name)
 	return lab.WaitFor(p.w.ctx, fmt.Sprintf("%s to show that %s", h.Name, reason), func(ctx context.Context) error {
 		path, err := p.path(ctx, i, j)
 		if err != nil {
 			return err
 		}
-		if path.State != api.PathLost || path.Reason != reason {
+		if path.State != d.state || !strings.HasSuffix(path.Reason, reason) {
 			return fmt.Errorf("the path: %s, %+v", path.Summary(), path)
 		}
 		c, err := p.pathsCheck(ctx, i)
@@ -157,15 +183,15 @@ func (p *patient) showsDirection(i, j int, d direction) error {
 			return fmt.Errorf("the check: %+v", c)
 		}
 		_, metrics, err := h.Get(ctx, "/v1/agent/metrics?format=prometheus")
-		if line := fmt.Sprintf("direction=%q,network=%q} 1", d.label, p.network); err == nil && !strings.Contains(metrics, line) {
+		if line := fmt.Sprintf(d.metric, p.network); err == nil && !strings.Contains(metrics, line) {
 			return fmt.Errorf("no metric with %s", line)
 		}
 		var events api.EventList
 		if err := getJSON(ctx, h, "/v1/agent/events", &events); err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(events.Events, func(e api.Event) bool { return strings.Contains(e.Message, reason) }) {
-			return fmt.Errorf("no event that %s", reason)
+		if !slices.ContainsFunc(events.Events, func(e api.Event) bool { return strings.Contains(e.Message, event) }) {
+			return fmt.Errorf("no event that %s", event)
 		}
 		_, page, err := h.Get(ctx, "/ui/network/"+p.network)
 		if err == nil && !strings.Contains(page, reason) {

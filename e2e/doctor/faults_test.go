@@ -34,9 +34,9 @@ func on(host int, script string) func(*patient) error {
 
 // fill replaces the placeholders in a text with names and addresses.
 func (p *patient) fill(text string) string {
-	words := []string{"NETWORK", p.network, "DIR", p.hosts[0].Dir, "POOL", p.pool}
+	words := []string{"NETWORK", p.network, "POOL", p.pool}
 	for i, h := range p.hosts {
-		words = append(words, fmt.Sprintf("HOST%d", i), h.Name, fmt.Sprintf("ADDR%d", i), h.Addrs[0].String())
+		words = append(words, fmt.Sprintf("HOST%d", i), h.Name, fmt.Sprintf("ADDR%d", i), h.Addrs[0].String(), fmt.Sprintf("DIR%d", i), h.Dir)
 	}
 	return strings.NewReplacer(words...).Replace(text)
 }
@@ -52,6 +52,30 @@ func both(all ...func(*patient) error) func(*patient) error {
 		return nil
 	}
 }
+
+// typed runs the first command of the remedy that doctor gave last, on some of the hosts.
+func typed(hosts ...int) func(*patient) error {
+	return func(p *patient) error {
+		m := firstCommand.FindStringSubmatch(p.remedy)
+		if m == nil {
+			return fmt.Errorf("no command in %q", p.remedy)
+		}
+		for _, i := range hosts {
+			if out, err := p.hosts[i].Exec(p.w.ctx, "sh", "-euc", m[1]); err != nil {
+				return fmt.Errorf("%s: %w: %s", m[1], err, out)
+			}
+		}
+		return nil
+	}
+}
+
+// ended types the remedy on the first host, checks that it ends the fault, and removes what the fault consisted of.
+func ended(cleanup string) func(*patient) error {
+	return both(typed(0), (*patient).isWell, on(0, cleanup))
+}
+
+// isWell blocks until doctor on the first host finds nothing.
+func (p *patient) isWell() error { return p.w.well(p.hosts[0]) }
 
 // treat causes each fault, checks that doctor names it, repairs it, and checks that doctor no
 // longer reports it.
@@ -86,7 +110,10 @@ func (p *patient) treat(faults ...fault) error {
 // broken, if the fault breaks it for packets of the kind that the agent sends all the time.
 func (p *patient) shows(w want) error {
 	states := map[string]string{"port": api.PathLost, "rp_filter": api.PathLost, "path_mtu": api.PathShort}
-	if state := states[w.check]; state != "" && !w.warning && w.peer != "" {
+	switch state := states[w.check]; {
+	case w.path != "":
+		return p.showsPath(w.path)
+	case state != "" && !w.warning && w.peer != "":
 		return p.showsPath(state)
 	}
 	return nil
@@ -159,7 +186,13 @@ func (p *patient) filled(w want) want {
 // there.
 func (p *patient) finds(w want) error {
 	w = p.filled(w)
-	return p.w.until(p.hosts[0], w.check, w.is)
+	return p.w.until(p.hosts[0], w.check, func(d api.Diagnosis) error {
+		if err := w.is(d); err != nil {
+			return err
+		}
+		p.remedy = d.Findings[0].Do + "\n" + d.Findings[0].Saw
+		return nil
+	})
 }
 
 // here returns faults on the path between two hosts that rules on this host cause.
@@ -167,7 +200,7 @@ func here() []fault {
 	return []fault{
 		{"UDP port closed by a rule of this host", on(0, rule("input", "udp dport 8472 drop")), on(0, flush),
 			onWay("port", "nftables table inet seeded chain c", "udp dport 8472 drop", "what ADDR1 sends to UDP port 8472", "accept UDP port 8472 from ADDR1")},
-		{"UDP port closed by a rule of this host", on(0, "iptables-nft -A OUTPUT -p udp --dport 8472 -j REJECT"), on(0, "iptables-nft -D OUTPUT -p udp --dport 8472 -j REJECT"),
+		{"UDP port closed by a rule of this host", on(0, "iptables-nft -A OUTPUT -p udp --dport 8472 -j REJECT"), typed(0),
 			onWay("port", "table filter chain OUTPUT", "-j REJECT", "what this host sends to UDP port 8472 of ADDR1")},
 	}
 }
@@ -196,7 +229,8 @@ func sizes() []fault {
 	return []fault{
 		{"UDP and TCP packets are lost in the tunnel", on(1, rule("prerouting", "udp dport 8472 @th,312,8 { 6, 17 } drop")), on(1, flush),
 			onWay("checksum", "UDP and TCP do not", "checksum_offload")},
-		{"path MTU too small, without ICMP errors", on(-1, "ip link set HOST1 mtu 1400"), on(-1, "ip link set HOST1 mtu 1500"),
+		{"path MTU too small, without ICMP errors", on(-1, "ip link set HOST1 mtu 1400"),
+			both(typed(0, 1), (*patient).isWell, on(-1, "ip link set HOST1 mtu 1500"), on(0, "ip link set eth0 mtu 1500"), on(1, "ip link set eth0 mtu 1500")),
 			onWay("path_mtu", "those of 1450, its MTU, do not", "1400 reach HOST1 over the underlay", "`ip link set dev eth0 mtu 1400`")},
 		{"path MTU too small, with ICMP errors", both(
 			on(-1, "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.br0.send_redirects=0; ip route add ADDR1/32 dev br0 mtu 1400"),
@@ -206,25 +240,41 @@ func sizes() []fault {
 }
 
 // dropWeb closes a port of a host's containers before leno's jump, as an administrator might.
-const dropWeb = "iptables-nft -I FORWARD 1 -p tcp -d $(sed -n 's/^LENO_SUBNET=\\(.*\\)\\.1\\/\\(.*\\)/\\1.0\\/\\2/p' DIR/NETWORK.env) --dport 80 -j DROP"
+const dropWeb = "iptables-nft -I FORWARD 1 -p tcp -d $(sed -n 's/^LENO_SUBNET=\\(.*\\)\\.1\\/\\(.*\\)/\\1.0\\/\\2/p' DIR0/NETWORK.env) --dport 80 -j DROP"
 
 // containers returns faults between the containers and the network.
 func containers() []fault {
 	return []fault{
-		{"`ip_forward` is off", on(0, "sysctl -qw net.ipv4.ip_forward=0"), on(0, "sysctl -qw net.ipv4.ip_forward=1"),
+		{"`ip_forward` is off", on(0, "sysctl -qw net.ipv4.ip_forward=0"), typed(0),
 			want{check: "forwarding", network: "NETWORK", words: []string{"net.ipv4.ip_forward", "is 0", "sysctl -w"}}},
 		{"forward policy DROP", on(0, "iptables-nft -P FORWARD DROP"), on(0, "iptables-nft -P FORWARD ACCEPT"),
 			want{check: "rules", network: "NETWORK", words: []string{"chain FORWARD", "policy DROP", "forward = true"}}},
-		{"Docker's rules in `raw`", on(0, "ip link add docker0 type bridge; ip addr add $(sed -n 's/^LENO_SUBNET=//p' DIR/NETWORK.env) dev docker0; ip link set docker0 up; "+
-			"iptables-nft -t raw -A PREROUTING -d $(sed -n 's/^LENO_SUBNET=\\(.*\\)\\.1\\/.*/\\1.2/p' DIR/NETWORK.env) ! -i docker0 -j DROP"),
+		{"Docker's rules in `raw`", on(0, "ip link add docker0 type bridge; ip addr add $(sed -n 's/^LENO_SUBNET=//p' DIR0/NETWORK.env) dev docker0; ip link set docker0 up; "+
+			"iptables-nft -t raw -A PREROUTING -d $(sed -n 's/^LENO_SUBNET=\\(.*\\)\\.1\\/.*/\\1.2/p' DIR0/NETWORK.env) ! -i docker0 -j DROP"),
 			on(0, "iptables-nft -t raw -F PREROUTING; ip link del docker0"),
 			want{check: "rules", network: "NETWORK", words: []string{"table raw chain PREROUTING", "! -i docker0", "--allow-direct-routing"}}},
-		{"a rule drops some packets of containers", on(0, dropWeb), on(0, "iptables-nft -D FORWARD 1"),
+		{"a rule drops some packets of containers", on(0, dropWeb), typed(0),
 			want{check: "rules", warning: true, network: "NETWORK", words: []string{"table filter chain FORWARD", "-p tcp -m tcp --dport 80 -j DROP", "TCP, to port 80", "it may be intended", "-t filter -D FORWARD -d POOL."}}},
 		{"a rule drops some packets of containers", on(0, rule("forward", "udp dport { 53, 1000-2000 } reject")), on(0, flush),
 			want{check: "rules", warning: true, network: "NETWORK", words: []string{"nftables table inet seeded chain c", "udp dport { 53, 1000-2000 } reject", "UDP, to port 53, 1000-2000", "it may be intended"}}},
 		// The route covers two subnets: to the host's own one it would be that of its containers' bridge.
-		{"a route of the host's own in the pool", on(0, "ip link add lan0 type bridge; ip link set lan0 up; ip route add POOL.200.0/23 dev lan0"), on(0, "ip link del lan0"),
+		{"a route of the host's own in the pool", on(0, "ip link add lan0 type bridge; ip link set lan0 up; ip route add POOL.200.0/23 dev lan0"), ended("ip link del lan0"),
 			want{check: "overlap", network: "NETWORK", words: []string{"POOL.200.0/23", "lan0", "another pool"}}},
+	}
+}
+
+// explained returns faults of this host that make a peer silent, or look like that. Nothing else is reported.
+func explained() []fault {
+	return []fault{
+		{"a routing rule takes packets to other hosts", on(0, "ip link add ts0 type veth peer name ts1; ip link set ts0 up; ip link set ts1 up; ip route add POOL.0.0/16 dev ts0 table 52; ip rule add pref 5270 lookup 52"),
+			ended("ip rule del pref 5270; ip rule del pref 5269; ip link del ts0"),
+			want{check: "routes", network: "NETWORK", path: api.PathLost, words: []string{"of HOST1 leave by ts0", "5270: from all lookup 52", "`ip rule add to POOL.0.0/16 lookup main priority 5269`"}}},
+		{"a route of another program to a peer", on(0, "ip link add lan0 type bridge; ip link set lan0 up; ip route add $(sed -n 's/^LENO_SUBNET=\\(.*\\)\\.1\\/.*/\\1.0/p' DIR1/NETWORK.env)/25 dev lan0"), ended("ip link del lan0"),
+			want{check: "overlap", network: "NETWORK", peer: "HOST1", also: []string{"routes"}, path: api.PathLost, words: []string{"where HOST1 has its subnet", "ip route del POOL."}}},
+		{"a rule drops packets of the network for this host itself", on(0, "iptables-nft -N ts-input; iptables-nft -A ts-input -s POOL.0.0/16 ! -i tailscale0 -j DROP; iptables-nft -I INPUT 1 -j ts-input"),
+			on(0, "iptables-nft -D INPUT -j ts-input; iptables-nft -F ts-input; iptables-nft -X ts-input"),
+			want{check: "rules", network: "NETWORK", path: api.PathLost, words: []string{"chain ts-input", "drops packets from POOL.0.0/16 for this host itself", "--netfilter-mode=nodivert"}}},
+		{"a rule drops the answers to test packets", on(0, "iptables-nft -A INPUT -p icmp -j DROP"), typed(0),
+			want{check: "rules", warning: true, network: "NETWORK", path: api.PathReached, words: []string{"chain INPUT", "-p icmp -j DROP", "drops the answers to echo requests of this host"}}},
 	}
 }

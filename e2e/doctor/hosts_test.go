@@ -26,8 +26,9 @@ func alone() map[string]want {
 		// TestLogin in e2e/store causes this one: Consul's shortest life of a token is too long here.
 		"the JWT cannot be used any more": {check: "login", warning: true, words: []string{"token is expired", "replace the expired JWT in"}},
 		// TestMesh in e2e/nomad causes this one.
-		"Nomad has no network of leno": {check: "cni", warning: true, words: []string{"Nomad's jobs cannot use a network of leno", "copy leno.conflist"}},
-		"a peer is down":               {check: "peers", warning: true, network: "NETWORK", peer: "HOST1", words: []string{"its lease is held until its session ends"}},
+		"Nomad has no network of leno":     {check: "cni", warning: true, words: []string{"Nomad's jobs cannot use a network of leno", "copy leno.conflist"}},
+		"the table of connections is full": {check: "conntrack", words: []string{"the kernel's table of connections is full", "nf_conntrack_max"}},
+		"a peer is down":                   {check: "peers", warning: true, network: "NETWORK", peer: "HOST1", words: []string{"its lease is held until its session ends"}},
 	}
 }
 
@@ -74,7 +75,7 @@ func detours() []fault {
 				return err
 			}
 			return on(0, "ip route add ADDR1/32 dev "+wire.Device+" src ADDR0; sysctl -qw net.ipv4.conf.all.rp_filter=1")(p)
-		}, on(0, "sysctl -qw net.ipv4.conf.all.rp_filter=2"),
+		}, typed(0),
 			onWay("rp_filter", "packets from ADDR1 that arrive on eth0 are dropped", "rp_filter is 1", "the route back is over wire0", "rp_filter=2")},
 		{"`rp_filter` drops packets from an interface that the peer prefers", func(p *patient) error {
 			wire, err := p.w.Wire(p.w.ctx, p.hosts[0], p.hosts[1])
@@ -88,7 +89,7 @@ func detours() []fault {
 			}
 			return both(on(0, "ip route flush ADDR1; sysctl -qw net.ipv4.conf.all.rp_filter=1"),
 				on(1, "ip route add ADDR0/32 dev "+wire.Device+" src ADDR1; ip neigh replace ADDR0 lladdr "+strings.Fields(link)[2]+" dev "+wire.Device))(p)
-		}, on(0, "sysctl -qw net.ipv4.conf.all.rp_filter=2"),
+		}, typed(0),
 			onWay("rp_filter", "packets from ADDR1 that arrive on wire0 or wire1 are dropped", "rp_filter is 1 there", "the route back is over eth0", "net.ipv4.conf.all.rp_filter=2")},
 	}
 }

@@ -6,7 +6,7 @@ import "testing"
 // faults.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
-	w := open(t, 33)
+	w := open(t, 37)
 	w.treat(w.admit(2, `"vxlan" {}`), here()...)
 	w.treat(w.admit(2, `"vxlan" {}`), there()...)
 	w.treat(w.admit(2, `"vxlan" {}`), between()...)
@@ -14,6 +14,7 @@ func TestDoctor(t *testing.T) {
 	w.treat(w.admit(1, `"vxlan" {}`, "forward = false"), containers()...)
 	w.treat(w.admit(2, `"vxlan" {}`), addresses()...)
 	w.treat(w.admit(2, `"vxlan" {}`), detours()...)
+	w.treat(w.admit(2, `"vxlan" {}`), explained()...)
 	for _, visit := range []struct {
 		hosts   int
 		backend string
@@ -29,6 +30,7 @@ func TestDoctor(t *testing.T) {
 		{3, `"vxlan" {}`, (*patient).operate},
 		{2, `"vxlan" {}`, (*patient).guarded},
 		{1, `"vxlan" {}`, (*patient).entitled},
+		{2, `"vxlan" {}`, (*patient).crowded},
 	} {
 		p := w.admit(visit.hosts, visit.backend)
 		w.visit(p, func() error { return visit.do(p) })

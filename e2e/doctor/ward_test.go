@@ -57,6 +57,7 @@ type patient struct {
 	blocks  []string // of the network, the backend block first
 	hosts   []*lab.Host
 	policy  string // of the token that the first host uses
+	remedy  string // that doctor on the first host gave last
 }
 
 // admit takes the next free hosts. backend is the backend block of their network, local the rest of

@@ -3,9 +3,11 @@ package store
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,8 +60,27 @@ func TestClonedHost(t *testing.T) {
 	if got := w.Subnet(a, "default"); got != subnet {
 		t.Errorf("host-a has %s, and had %s", got, subnet)
 	}
-	// The original stops for good, and the copy becomes the host.
+	// The remedy that doctor prints makes the copy a host of its own. This one has a name of its own already.
+	text, _ := c.Leno(w.Ctx, "doctor", "-format=json") // there is a fault
+	var diagnosis api.Diagnosis
+	w.Must(json.Unmarshal([]byte(text), &diagnosis))
+	k := slices.IndexFunc(diagnosis.Findings, func(f api.Finding) bool { return f.Check == "conflict" })
+	if k < 0 || !strings.Contains(diagnosis.Findings[k].Do, "stop the agent") {
+		t.Fatalf("doctor says %s", text)
+	}
 	w.Must(c.StopAgent(w.Ctx))
+	command := strings.Split(diagnosis.Findings[k].Do+"``", "`")[1]
+	_, err = c.Exec(w.Ctx, "sh", "-euc", command)
+	w.Must(err)
+	w.Must(c.RestartAgent())
+	w.Must(c.WaitReady(w.Ctx))
+	w.WaitHealth(c, 200)
+	w.WaitPeers(c, "default", 2)
+	if got := w.Subnet(c, "default"); got == subnet || w.Subnet(a, "default") != subnet {
+		t.Errorf("the copy has %s, the original %s, and had %s", got, w.Subnet(a, "default"), subnet)
+	}
+
+	// The original stops for good, and the other copy becomes the host.
 	_, err = a.Leno(w.Ctx, "lease", "release", "default")
 	w.Must(err)
 	w.Must(b.WaitReady(w.Ctx))

@@ -74,6 +74,15 @@ func TestTokenLost(t *testing.T) {
 	_, err = acl.TokenDelete(self.AccessorID, under)
 	w.Must(err)
 	w.WaitHealth(a, http.StatusTooManyRequests, "not renewed since")
+	w.Eventually("doctor to name the token", func(ctx context.Context) error {
+		text, _ := a.Leno(ctx, "doctor", "-passive", "-format=json") // there is a fault
+		for _, words := range []string{"ACL not found", "examples/consul/policy.hcl (consul.token_file)"} {
+			if !strings.Contains(text, words) {
+				return fmt.Errorf("it does not say %q: %s", words, text)
+			}
+		}
+		return nil
+	})
 	w.Eventually("the lease to lapse", func(ctx context.Context) error {
 		for _, l := range w.Leases(b, "default").Leases {
 			if l.Node == a.Name && l.Held {
