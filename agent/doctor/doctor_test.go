@@ -122,6 +122,9 @@ func TestJudge(t *testing.T) {
 			n.Lease, n.Checks.Lease = Lease{}, failing("lease", "waiting")
 			n.Checks.Conflict = failing("conflict", registry.ErrDuplicateNode.Error())
 		}, "fault conflict", "node_name"},
+		{"not leased, for the store refuses it", func(_ *Facts, n *Network) {
+			n.Lease, n.Checks.Lease = Lease{}, failing("lease", "waiting for a lease: consul's configuration forbids it; allow it")
+		}, "fault lease", "waiting for a lease: consul's configuration forbids it allow it"},
 		{"a cloned machine", func(f *Facts, n *Network) {
 			n.Lease, n.Checks.Lease, f.DataDir = Lease{}, failing("lease", "waiting"), "/var/lib/leno"
 			n.Checks.Conflict = failing("conflict", "was the data_dir copied?")

@@ -199,6 +199,10 @@ func (v *verdict) judgeLease(n Network) {
 	case c.Status != api.Passing && c.Status != "" && !explained:
 		c.Name = CheckLease
 		v.addCheck(n.Name, c)
+		f := &v.list[len(v.list)-1]
+		if i := strings.LastIndex(f.Saw, "; "); c.Status == api.Critical && f.Do == "" && i >= 0 { // as in registry.RefusedError
+			f.Saw, f.Do = f.Saw[:i], f.Saw[i+2:]
+		}
 	case l.Held && l.RecordErr != nil:
 		v.add(newUnknown(CheckLease, n.Name, tried, l.RecordErr.Error(), ""))
 	case l.Held:

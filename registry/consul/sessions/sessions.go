@@ -107,7 +107,7 @@ var ttlRange = regexp.MustCompile(`Invalid Session TTL .*between \[(\S+)=(\S+)\]
 // internal error.
 func (s Store) explain(ctx context.Context, claim registry.Claim, err error) error {
 	if m := ttlRange.FindStringSubmatch(err.Error()); m != nil {
-		return fmt.Errorf("%w: lease.ttl is %s, and Consul's servers accept %s to %s: set lease.ttl to at least %s on every "+
+		return fmt.Errorf("%w: lease.ttl is %s, and Consul's servers accept %s to %s; set lease.ttl to at least %s on every "+
 			"host, or session_ttl_min of Consul's servers to at most %s",
 			registry.ErrNotSupported, claim.TTL, m[1], m[2], m[1], claim.TTL)
 	}
@@ -117,7 +117,7 @@ func (s Store) explain(ctx context.Context, claim registry.Claim, err error) err
 	}
 	if self, asked := s.agent.Self(ctx); asked == nil && self.Datacenter != wanted {
 		return fmt.Errorf("%w: consul.datacenter is %q, and this Consul agent is of %q: a session needs an agent of its "+
-			"own datacenter: set consul.address to an agent of %[2]s, or remove consul.datacenter",
+			"own datacenter; set consul.address to an agent of %[2]s, or remove consul.datacenter",
 			registry.ErrNotSupported, wanted, self.Datacenter)
 	}
 	return transport.Classify(err)
