@@ -130,10 +130,10 @@ func TestJudge(t *testing.T) {
 			n.Checks.Conflict = failing("conflict", "was the data_dir copied?")
 		}, "fault conflict", "stop the agent, remove the state of the original with `rm -r /var/lib/leno`"},
 		{"a full table of connections explains the peers", func(f *Facts, n *Network) {
-			f.Connections = Connections{Count: 995, Max: 1000}
+			f.Connections = forwarding.Connections{Count: 995, Max: 1000}
 			silence(n, false, "", "")
 		}, "fault conntrack", "`sysctl -w net.netfilter.nf_conntrack_max=4000`"},
-		{"a table of connections with room", func(f *Facts, _ *Network) { f.Connections = Connections{Count: 980, Max: 1000} }, "", ""},
+		{"a table of connections with room", func(f *Facts, _ *Network) { f.Connections = forwarding.Connections{Count: 980, Max: 1000} }, "", ""},
 		{"a routing rule explains the peer", func(_ *Facts, n *Network) {
 			n.Peers[0].Detour = &kernel.Detour{Node: "host-b", Dst: netip.MustParseAddr("10.5.2.0"), Link: "ts0", Table: 52, Rule: &kernel.Rule{Priority: 5270, Text: "from all lookup 52"}}
 			n.Peers[0].Refusals = []Refusal{{Source: netip.MustParseAddr("10.5.2.0"), Dest: netip.MustParseAddr("10.5.1.0"), Link: "leno-n", Mode: "1", ReturnLink: "ts0"}}

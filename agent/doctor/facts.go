@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"time"
 
@@ -21,7 +20,7 @@ type Facts struct {
 
 	Capabilities []string // missing ones; nil for none, or not known
 	DataDir      string   // the agent's state directory
-	Connections  Connections
+	Connections  forwarding.Connections
 	Store        Store
 	Health       []api.Check // of the whole agent, without those that Store covers
 	// directories of a Nomad client in which no CNI configuration uses leno; nil if that is no fault
@@ -41,18 +40,6 @@ type Offline struct {
 	Config         error  // why the configuration files are invalid, nil otherwise
 	Owner          string // another agent that has this host or its state directory, "" for none
 	AddressProblem string // why the address of its API cannot be used, "" when it can
-}
-
-// Connections is how many connections the kernel tracks, and at most; zero if it tracks none.
-type Connections struct{ Count, Max int }
-
-// Problem returns what is wrong and what to do about it, "" if the table has room.
-func (c Connections) Problem() (saw, do string) {
-	if c.Max == 0 || c.Count < c.Max-c.Max/100 { // while it is full, entries come and go
-		return "", ""
-	}
-	return fmt.Sprintf("the kernel's table of connections is full, %d of %d: it drops the packets of new ones", c.Count, c.Max),
-		fmt.Sprintf("`sysctl -w net.netfilter.nf_conntrack_max=%d`, and see with `conntrack -L` who fills it", 4*c.Max)
 }
 
 // Store holds what is known of the store.

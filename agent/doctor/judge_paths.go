@@ -7,11 +7,12 @@ import (
 	"strings"
 
 	"github.com/lenonet/leno/agent/firewall/foreign"
+	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/api"
 )
 
 // JudgePaths returns what is wrong with the paths to the probed peers: faults and warnings, as in Judge.
-func JudgePaths(n Network, c Connections) []api.Finding {
+func JudgePaths(n Network, c forwarding.Connections) []api.Finding {
 	v := &verdict{facts: Facts{Active: true, Connections: c}}
 	addConnections(v)
 	own := n

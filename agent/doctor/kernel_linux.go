@@ -262,19 +262,6 @@ func CountFiltered() (int, error) {
 	return 0, errors.New("the kernel does not count what its reverse path filter drops")
 }
 
-// ReadConnections returns how full the kernel's table of connections is.
-func ReadConnections() Connections {
-	number := func(name string) int {
-		text, err := kernel.Sysctl("netfilter", name)
-		if err != nil {
-			return 0
-		}
-		n, _ := strconv.Atoi(strings.TrimSpace(text))
-		return n
-	}
-	return Connections{Count: number("nf_conntrack_count"), Max: number("nf_conntrack_max")}
-}
-
 // AddDetours asks the kernel which packets to the first peers take another route than leno's. isEncapsulated says that
 // packets between hosts are sent to the public addresses.
 func (n *Network) AddDetours(isEncapsulated bool, most int) {

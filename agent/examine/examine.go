@@ -72,7 +72,7 @@ type RuleReader func(context.Context, []foreign.OverlayPath, []foreign.UnderlayP
 // unknown.
 func (e *Examiner) Examine(ctx context.Context, h Host, o api.DoctorOptions) api.Diagnosis {
 	began := time.Now()
-	facts := doctor.Facts{Node: h.Node, Active: !o.Passive, DataDir: h.Config.DataDir, Connections: doctor.ReadConnections()}
+	facts := doctor.Facts{Node: h.Node, Active: !o.Passive, DataDir: h.Config.DataDir, Connections: forwarding.ReadConnections()}
 	facts.Capabilities, _ = doctor.MissingCapabilities() // nil if the kernel does not tell
 	facts.FlannelChains, _ = foreign.FlannelChains()     // without the right to list them, less is known
 	facts.DirsWithoutCNI = missingCNI(os.Getenv, cniDirs(), cniRecords)
@@ -155,7 +155,7 @@ func (e *Examiner) JudgePaths(
 		readRules(ctx, e.ReadRules, all, []*paths{p})
 		facts = all[0]
 	}
-	return append([]api.Finding{}, doctor.JudgePaths(facts, doctor.ReadConnections())...)
+	return append([]api.Finding{}, doctor.JudgePaths(facts, forwarding.ReadConnections())...)
 }
 
 // checksOf sorts the checks of a network by what the doctor does with them. It drops those of what the doctor examines

@@ -117,7 +117,7 @@ func (e *offlineExaminer) examine(ctx context.Context, facts *doctor.Facts, only
 		facts.Store = storeFacts(ctx, reg, storeName, requiredRights(c, facts.Node, names))
 	}
 	facts.Store.Kind, facts.Store.NoToken = c.Store(), !hasToken(c.Consul, os.Getenv)
-	facts.Connections = doctor.ReadConnections()
+	facts.Connections = forwarding.ReadConnections()
 	e.storeErr = facts.Store.Err
 
 	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return only != "" && n != only })

@@ -5,6 +5,7 @@ import (
 
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/firewall/foreign"
+	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend/kernel"
 )
@@ -18,7 +19,7 @@ type Facts struct {
 
 	Sent      Sending // from the source, if it is here
 	Switches  string  // why the kernel does not forward, "" if it does or need not
-	Conntrack doctor.Connections
+	Conntrack forwarding.Connections
 
 	Rules Rules
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/firewall/foreign"
+	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend/kernel"
 )
@@ -82,7 +83,7 @@ func goodFacts(t *testing.T) Facts {
 		t.Fatal(err)
 	}
 	return Facts{
-		Path: p, Node: "host-a", From: goodContainer("10.5.1.2", "10.5.1.1"), Conntrack: doctor.Connections{Count: 10, Max: 1000},
+		Path: p, Node: "host-a", From: goodContainer("10.5.1.2", "10.5.1.1"), Conntrack: forwarding.Connections{Count: 10, Max: 1000},
 		Sent:  Sending{What: "5 ICMP echo requests of 64 bytes", Sent: 5, Answered: 5, Full: 1450, FullAnswered: true},
 		Route: &Lookup{To: p.Destination.Address, FoundRoute: kernel.FoundRoute{Dst: prefix("10.5.2.0/24"), Link: "leno-n", Own: true, Table: 254}, Device: Link{Name: "leno-n", Up: true}},
 		Outer: &Lookup{To: addr("192.0.2.2"), FoundRoute: kernel.FoundRoute{Dst: prefix("192.0.2.0/24"), Link: "eth0", Table: 254}, Device: Link{Name: "eth0", Up: true, Carrier: true, MTU: 1500}, Neighbour: Neighbour{addr("192.0.2.2"), "reachable", "0a:00:00:00:00:02"}},

@@ -56,7 +56,7 @@ func read(ctx context.Context, p Path) (Facts, error) {
 	}
 	r.lookUp(&f)
 	f.Rules = r.rules(ctx, f, before, rulesErr)
-	f.Conntrack = doctor.ReadConnections()
+	f.Conntrack = forwarding.ReadConnections()
 	f.Switches = r.switches(f)
 	r.probePeer(ctx, &f)
 	return f, ctx.Err()

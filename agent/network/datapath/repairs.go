@@ -7,6 +7,7 @@ import (
 
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/flapping"
+	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -71,6 +72,9 @@ func (c *checks) ensureForwarding(n registry.Network, s backend.State) (wrong []
 		if reason := found.Reason(c.forward); reason != "" {
 			wrong = append(wrong, reason)
 		}
+	}
+	if saw, do := forwarding.ReadConnections().Problem(); saw != "" {
+		wrong = append(wrong, saw+"; "+do)
 	}
 	switch {
 	case len(set) > 0 && c.forwards:
