@@ -15,8 +15,12 @@ import (
 // TestDirections loses packets in one direction.
 func TestDirections(t *testing.T) {
 	t.Parallel()
-	w := open(t, 3)
-	if err := w.admit(3, `"vxlan" {}`).directions(); err != nil {
+	w := open(t, 6)
+	for _, do := range []func(*patient) error{(*patient).directions, (*patient).losesSome} {
+		p := w.admit(3, `"vxlan" {}`)
+		w.visit(p, func() error { return do(p) })
+	}
+	if err := w.runs.Wait(); err != nil {
 		t.Error(err)
 	}
 }
@@ -59,9 +63,6 @@ func (p *patient) directions() error {
 	}
 	if err := p.onlyMessages(); err != nil {
 		return err
-	}
-	if err := p.losesSome(); err != nil {
-		return fmt.Errorf("every fifth packet to host 1: %w", err)
 	}
 	if err := on(1, rule("input", "udp dport 8472 drop"))(p); err != nil {
 		return err
@@ -113,6 +114,12 @@ func (p *patient) onlyMessages() error {
 
 // losesSome drops every fifth packet to host 1. Host 0 shows the direction, and doctor says on which side the fault is.
 func (p *patient) losesSome() error {
+	if err := p.start(); err != nil {
+		return err
+	}
+	if err := p.knowsDirections(); err != nil {
+		return err
+	}
 	if err := on(1, rule("input", "ip saddr ADDR0 udp dport 8472 numgen inc mod 5 0 drop"))(p); err != nil {
 		return err
 	}
