@@ -268,7 +268,7 @@ func explained() []fault {
 	return []fault{
 		{"a routing rule takes packets to other hosts", on(0, "ip link add ts0 type veth peer name ts1; ip link set ts0 up; ip link set ts1 up; ip route add POOL.0.0/16 dev ts0 table 52; ip rule add pref 5270 lookup 52"),
 			ended("ip rule del pref 5270; ip rule del pref 5269; ip link del ts0"),
-			want{check: "routes", network: "NETWORK", path: api.PathLost, words: []string{"of HOST1 leave by ts0", "5270: from all lookup 52", "`ip rule add to POOL.0.0/16 lookup main priority 5269`"}}},
+			want{check: "routes", network: "NETWORK", path: api.PathLost, words: []string{"of HOST1 leave by ts0", "a routing rule that is not leno's takes precedence, 5270: from all lookup 52", "`ip rule add to POOL.0.0/16 lookup main priority 5269`"}}},
 		{"a route of another program to a peer", on(0, "ip link add lan0 type bridge; ip link set lan0 up; ip route add $(sed -n 's/^LENO_SUBNET=\\(.*\\)\\.1\\/.*/\\1.0/p' DIR1/NETWORK.env)/25 dev lan0"), ended("ip link del lan0"),
 			want{check: "overlap", network: "NETWORK", peer: "HOST1", also: []string{"routes"}, path: api.PathLost, words: []string{"where HOST1 has its subnet", "ip route del POOL."}}},
 		{"a rule drops packets of the network for this host itself", on(0, "iptables-nft -N ts-input; iptables-nft -A ts-input -s POOL.0.0/16 ! -i tailscale0 -j DROP; iptables-nft -I INPUT 1 -j ts-input"),
