@@ -142,7 +142,7 @@ func (d *diagnostics) examined(run *network.Runner) examine.Network {
 		n.Definition, n.Lease = before.Network, before.Own
 	}
 	if n.Definition.Backend.Type != "" {
-		n.Peers = d.peers(run).Peers
+		n.Peers = d.peers(run, false).Peers
 	}
 	return n
 }
