@@ -105,8 +105,9 @@ type Leases interface {
 	Expire(ctx context.Context, l Lease) error
 
 	// Restore writes the record of a lease that the store has lost (Lease.Lost), on behalf of its host. No session holds
-	// it, so it is lapsed: it keeps the slot for its host, and can expire after hold. It returns ErrConflict when there
-	// is a record on the slot, and ErrUncertain when the network has no marker.
+	// it, so it is lapsed: it keeps the slot for its host, and can expire after hold. The record of a host that runs
+	// flannel is as flanneld wrote it, and lasts for FlannelTTL. Restore returns ErrConflict when there is a record on the
+	// slot, and ErrUncertain when the network has no marker.
 	Restore(ctx context.Context, n Network, l Lease, hold time.Duration) error
 
 	// WatchLease blocks until the index of one lease differs from after. Errors: ErrLeaseNotFound, with a valid index,

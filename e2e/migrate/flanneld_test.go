@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/netip"
 	"os"
@@ -404,4 +405,66 @@ func TestFlanneldAfterSwitch(t *testing.T) {
 			t.Errorf("%d of %d packets were lost, the longest gap was %s", result.Lost(), result.Sent, result.Gap)
 		}
 	}
+}
+
+// TestFlanneldRestored: etcd is restored to before a host with flanneld joined. flanneld would write its record again a day
+// later, so the host with leno puts it back: no packet is lost, and a host that joins then gets another subnet.
+func TestFlanneldRestored(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	t.Parallel()
+	w := newLab(t, lab.Options{Hosts: 3, Store: lab.StoreEtcd})
+	w.configureFlannel(`{"Network":"10.5.0.0/22","SubnetLen":24,"SubnetMin":"10.5.1.0","EnableNFTables":true,` +
+		`"Backend":{"Type":"vxlan"}}`) // for three hosts
+	config := func(h *lab.Host) string { return h.Config(w.lease(), h.Network("default", "")) }
+	first, newcomer := w.Hosts[0], w.Hosts[2]
+	w.must(first.StartAgent(config(first)))
+	w.must(first.WaitReady(w.ctx))
+	c, err := first.AddContainer(w.ctx, "default")
+	w.must(err)
+	snapshot := w.snapshot()
+	f := w.newFlanneld(w.Hosts[1])
+	other := f.container()
+	w.answers(c, other.Addrs[0])
+	w.answers(other, c.Addrs[0])
+	before := w.leases()
+	stream, err := c.StartEchoes(other.Addrs[0], 20*time.Millisecond)
+	w.must(err)
+	w.must(stream.WaitAnswers(w.ctx, 25))
+
+	w.must(w.RestoreEtcd(w.ctx, snapshot))
+	w.must(lab.WaitFor(w.ctx, "flanneld's record to be there again", func(context.Context) error {
+		if after := w.leases(); !maps.Equal(before, after) {
+			return fmt.Errorf("there are %v, want %v", after, before)
+		}
+		return nil
+	}))
+	w.must(newcomer.StartAgent(config(newcomer)))
+	w.must(newcomer.WaitReady(w.ctx))
+	for key, flannels := range before {
+		if got := w.leases()[key]; got != flannels {
+			t.Errorf("%s: the lease was %+v, it is %+v", key, flannels, got)
+		}
+	}
+	w.routesOver(newcomer, "leno-default", f.subnets...)
+	w.healthy(first)
+	w.must(stream.WaitAnswers(w.ctx, 25))
+	result, err := stream.Stop()
+	w.must(err)
+	if result.Lost() != 0 {
+		t.Errorf("%d of %d packets were lost, the longest gap was %s", result.Lost(), result.Sent, result.Gap)
+	}
+}
+
+// snapshot saves etcd's data to a file.
+func (w *world) snapshot() (path string) {
+	w.t.Helper()
+	snapshot, err := w.etcd().SnapshotWithVersion(w.ctx)
+	w.must(err)
+	data, err := io.ReadAll(snapshot.Snapshot)
+	w.must(errors.Join(err, snapshot.Snapshot.Close()))
+	path = filepath.Join(w.Dir, "snapshot.db")
+	w.must(os.WriteFile(path, data, 0o600))
+	return path
 }

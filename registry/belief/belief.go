@@ -32,8 +32,8 @@
 //     another held one only if one session holds both (Current). A lapsed or missing one is a former one of a host
 //     that has a later one at the same place.
 //  10. Of two records that claim the same, the one that said so first counts (Seniority), whichever is written again.
-//  11. A lease that the store has lost for certain is restored for its host, as lapsed, unless the host does it itself,
-//     or the store shows an earlier one of it as held (Restorable).
+//  11. A lease that the store has lost for certain is restored for its host, as lapsed, or as flanneld wrote it, unless
+//     the host does it itself, or the store shows an earlier one of it as held (Restorable).
 //  12. A lease that an earlier process knew, and the store lacks, stays until its host has had time to write it again,
 //     or a later record is about the same host, name, address or slot (Remembered).
 //

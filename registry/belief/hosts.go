@@ -56,10 +56,10 @@ func IsLater(a, b registry.Lease) bool {
 }
 
 // Restorable returns the leases of other hosts than the one with a node id that the store has lost and that must be
-// restored, so that their subnets stay theirs: those of hosts that are away. A host that held its lease gets until the
-// next look to write it again itself: before are the subnets whose leases the last look found lost, and lost are those
-// of this one. A lease stays alone while the store shows an earlier one of its host as held, which would count before
-// one that has lapsed.
+// restored, so that their subnets stay theirs: those of hosts that are away, or that run flannel and do not write them
+// again for a day. A host that held its lease gets until the next look to write it again itself: before are the subnets
+// whose leases the last look found lost, and lost are those of this one. A lease stays alone while the store shows an
+// earlier one of its host as held, which would count before one that has lapsed.
 func Restorable(
 	leases []registry.Lease, nodeID string, before map[netip.Prefix]bool,
 ) (away []registry.Lease, lost map[netip.Prefix]bool) {
@@ -69,7 +69,7 @@ func Restorable(
 		held[l.NodeID] = held[l.NodeID] || l.Held() && !l.Missing
 	}
 	for _, l := range leases {
-		if !l.Lost || l.Foreign || l.NodeID == nodeID {
+		if !l.Lost || l.NodeID == nodeID {
 			continue
 		}
 		lost[l.Subnet()] = true

@@ -95,8 +95,8 @@ func (b *Belief) Leases() registry.LeaseSet {
 	for key, m := range b.missing {
 		if l := b.known[key].Lease; m.IsLost() && l.Foreign && b.foreign > 0 {
 			set.Bad = append(set.Bad, registry.BadRecord{Key: key, Reason: fmt.Sprintf(
-				"the store has lost it, and flanneld on %s may not write it again for a day: "+
-					"restart flanneld there; its routes stay until %s",
+				"the store has lost it, and flanneld on %s may not write it again for a day: a host with leno "+
+					"restores it within a minute, or restart flanneld there; its routes stay until %s",
 				l.PublicIPs[0], m.Since.Add(b.foreign).UTC().Format(time.RFC3339))})
 		}
 	}

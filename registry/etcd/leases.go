@@ -124,12 +124,21 @@ func (c *connection) restore(ctx context.Context, n registry.Network, l registry
 	if marker == nil {
 		return fmt.Errorf("%w: %s is missing", registry.ErrUncertain, c.keys.marker(n.Name))
 	}
+	key := c.keys.lease(n.Name, l.Subnets)
+	conditions := []clientv3.Cmp{unchanged(marker.key, marker.modified), isFree(n, key)}
+	if l.Foreign {
+		hold = registry.FlannelTTL // flanneld does not write it before
+		others, err := c.restoreBeside(ctx, n, l)
+		if err != nil {
+			return err
+		}
+		conditions = append(conditions, others)
+	}
 	kept, err := c.grant(ctx, seconds(hold))
 	if err != nil {
 		return err
 	}
-	key := c.keys.lease(n.Name, l.Subnets)
-	_, err = c.transact(ctx, []clientv3.Cmp{unchanged(marker.key, marker.modified), isFree(n, key)},
+	_, err = c.transact(ctx, conditions,
 		clientv3.OpPut(key, string(value), clientv3.WithLease(kept)))
 	if errors.Is(err, errRefused) {
 		err = fmt.Errorf("%w: %w", registry.ErrConflict, err)
@@ -138,6 +147,23 @@ func (c *connection) restore(ctx context.Context, n registry.Network, l registry
 		_ = c.revoke(ctx, kept)
 	}
 	return err
+}
+
+// restoreBeside returns the condition that no other lease has a subnet of a flannel host's, or an ErrConflict: flannel
+// chooses the subnets of the families independently, so another record may have the second one under any key.
+func (c *connection) restoreBeside(ctx context.Context, n registry.Network, l registry.Lease) (clientv3.Cmp, error) {
+	t, err := c.mirror.Refresh(ctx)
+	if err != nil {
+		return clientv3.Cmp{}, err
+	}
+	prefix := c.keys.leases(n.Name)
+	isWanted := func(p netip.Prefix) bool { return slices.Contains(l.Subnets, p) }
+	for _, r := range t.Below(prefix) {
+		if subnets, err := flannel.ParseSubnetKey(r.key[len(prefix):]); err == nil && slices.ContainsFunc(subnets, isWanted) {
+			return clientv3.Cmp{}, fmt.Errorf("%w: %s has a subnet of it", registry.ErrConflict, r.key)
+		}
+	}
+	return notWrittenSince(prefix, t.Revision), nil
 }
 
 // isFree is the condition that no record has the first subnet of a lease's key: a host that runs flannel may write any

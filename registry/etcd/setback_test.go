@@ -418,8 +418,8 @@ func TestKeptWhileAway(t *testing.T) {
 }
 
 // TestLostFlannelHost: a store that was set back to before a flannel host joined does not take its routes, since flanneld
-// writes its record once a day. The operator is told to restart it. The record ends the wait, as does that of a leno host
-// with the address.
+// writes its record once a day. The operator is told so until a host with leno has put the record back. The record ends
+// the wait, as does that of a leno host with the address.
 func TestLostFlannelHost(t *testing.T) {
 	t.Parallel()
 	for name, args := range restores {
@@ -432,7 +432,11 @@ func TestLostFlannelHost(t *testing.T) {
 			host.Prefer = n.Plan.Subnets(10)[0]
 			acquire(t, s.open(t), n, host)
 			snapshot := server.SaveSnapshot(t)
-			s.flannelLease(t, "10.5.20.0-24", "192.0.2.99", false)
+			before, err := s.admin.Get(testContext(t), s.flannelLease(t, "10.5.20.0-24", "192.0.2.99", false))
+			if err != nil {
+				t.Fatal(err)
+			}
+			written := string(before.Kvs[0].Value)
 			s.flannelLease(t, "10.5.30.0-24", "192.0.2.98", false)
 			s.flannelLease(t, "10.5.40.0-24", "192.0.2.97", false)
 			follow(t, c, n, 0, []string{"10", "20", "30", "40"})
@@ -459,10 +463,46 @@ func TestLostFlannelHost(t *testing.T) {
 			} else if err := c.Release(testContext(t), l); err != nil {
 				t.Fatal(err)
 			}
-			s.flannelLease(t, "10.5.20.0-24", "192.0.2.99", false)
+			// Any host puts the record back as flanneld wrote it.
+			lost := set.Leases[slices.IndexFunc(set.Leases, func(l registry.Lease) bool { return l.Slot == 20 })]
+			if err := s.open(t).Restore(testContext(t), n, lost, time.Minute); err != nil {
+				t.Fatal(err)
+			}
 			if set, _ := reach(t, c, n, []string{"10", "20", "31", "41"}); len(set.Bad) > 0 {
 				t.Errorf("%+v", set.Bad)
 			}
+			resp, err := s.admin.Get(testContext(t), s.keys.prefix+"/subnets/10.5.20.0-24")
+			if err != nil || len(resp.Kvs) != 1 || string(resp.Kvs[0].Value) != written {
+				t.Fatalf("%v, %v, want %s", resp, err, written)
+			}
+			ttl, err := s.admin.TimeToLive(testContext(t), clientv3.LeaseID(resp.Kvs[0].Lease))
+			if err != nil || ttl.GrantedTTL != int64(registry.FlannelTTL/time.Second) {
+				t.Errorf("%+v, %v, want a day", ttl, err)
+			}
+			wantErr(t, s.open(t).Restore(testContext(t), n, lost, time.Minute), registry.ErrConflict)
 		})
 	}
+}
+
+// TestRestoreFlannelHost: the lease of a flannel host is not put back if another host has its IPv6 subnet by now, which may
+// be at another position of its pool than the IPv4 subnet.
+func TestRestoreFlannelHost(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	c := s.open(t)
+	n := s.flannelNetwork(t, c, bothFamilies)
+	key := s.flannelLease(t, "10.5.1.0-24&fd00:5:0:2::-64", "192.0.2.99", false)
+	set, _, err := c.WatchLeases(testContext(t), n, 0)
+	if err != nil || len(set.Leases) != 1 {
+		t.Fatalf("%+v, %v", set, err)
+	}
+	acquire(t, c, n, vxlanClaim(t, 3)) // makes the marker
+	s.Delete(t, key)
+	taken := s.flannelLease(t, "10.5.2.0-24&fd00:5:0:2::-64", "192.0.2.98", false)
+	wantErr(t, c.Restore(testContext(t), n, set.Leases[0], time.Minute), registry.ErrConflict)
+	s.Delete(t, taken)
+	if err := c.Restore(testContext(t), n, set.Leases[0], time.Minute); err != nil {
+		t.Error(err)
+	}
+	follow(t, c, n, 0, []string{"1", "3"})
 }

@@ -30,13 +30,12 @@ func wireVNI(vni int64) int64 { return int64(uint16(vni)) }
 //
 // The member "leno" is what registry.FormatLease returns. The data of vxlan is there for each family of which the
 // network has a pool and the host an address: BackendData for IPv4 with the lease's vtep_mac, BackendV6Data for IPv6 with
-// its vtep_mac_v6, or else the same. FormatLease refuses what ParseLease would refuse under SubnetKey(l.Subnets), and a lease that would stop
-// flanneld. Errors wrap registry.ErrInvalid.
+// its vtep_mac_v6, or else the same. The lease of a host that runs flannel (Foreign) has no member "leno".
+//
+// FormatLease refuses what ParseLease would refuse under SubnetKey(l.Subnets), a lease that would stop flanneld, and one
+// of a flannel host with another backend than the network's, of whose data ParseLease keeps not everything. Errors wrap
+// registry.ErrInvalid.
 func FormatLease(n registry.Network, l registry.Lease) ([]byte, error) {
-	record, err := registry.FormatLease(l)
-	if err != nil {
-		return nil, registry.InvalidRecord(err.Error())
-	}
 	// Flannel's host-gw reads PublicIPv6 of every lease with an IPv6 subnet, and panics where it is null.
 	if s := unreachable(l); s.IsValid() && l.Backend.Type == hostGW {
 		return nil, registry.InvalidRecord(fmt.Sprintf("host-gw needs a public address of the family of %s", s))
@@ -45,11 +44,21 @@ func FormatLease(n registry.Network, l registry.Lease) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	attributes, err := json.Marshal(a)
+	value, err := json.Marshal(a)
 	if err != nil {
 		return nil, err
 	}
-	value := withRecord(attributes, record)
+	if l.Foreign {
+		if l.Backend.Type != n.Backend.Type {
+			return nil, registry.InvalidRecord(fmt.Sprintf("backend %q is not the network's", l.Backend.Type))
+		}
+	} else {
+		record, err := registry.FormatLease(l)
+		if err != nil {
+			return nil, registry.InvalidRecord(err.Error())
+		}
+		value = withRecord(value, record)
+	}
 	if _, _, err := ParseLease(n, SubnetKey(l.Subnets), value); err != nil {
 		return nil, err
 	}

@@ -2,8 +2,10 @@ package flannel
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -280,6 +282,19 @@ func TestFlannelLeases(t *testing.T) {
 			}
 			if !foreign || !l.Foreign || l.Network != "default" || l.NodeID != l.Node {
 				t.Errorf("foreign %t, %+v", foreign, l)
+			}
+			// What was parsed tells enough to write the record again.
+			value, err := FormatLease(n, l)
+			if l.Backend.Type != tt.kind {
+				refusal(t, err, "is not the network's")
+				return
+			}
+			again, isForeign, parseErr := ParseLease(n, tt.name, value)
+			if err := errors.Join(err, parseErr); err != nil || !isForeign || !reflect.DeepEqual(again, l) {
+				t.Errorf("written as %s: %v\n%s", value, err, cmp.Diff(fmt.Sprintf("%+v", l), fmt.Sprintf("%+v", again)))
+			}
+			if tt.kind == "vxlan" && string(value) != tt.value {
+				t.Errorf("written as %s, was %s", value, tt.value)
 			}
 		})
 	}

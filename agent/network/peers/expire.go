@@ -69,9 +69,8 @@ func (f *Follower) restoreLost(
 		cancel()
 		switch {
 		case err == nil:
-			f.o.Report.Log().Warn("lease that the store had lost restored for a host that is away",
-				"subnet", l.Subnet(), "host", l.Node)
-		case !errors.Is(err, registry.ErrConflict):
+			f.o.Report.Log().Warn("lease that the store had lost restored for its host", "subnet", l.Subnet(), "host", l.Node)
+		case !errors.Is(err, registry.ErrConflict) && !errors.Is(err, registry.ErrInvalid):
 			f.o.Report.Log().Debug("lost lease could not be restored",
 				"subnet", l.Subnet(), "host", l.Node, "error", err)
 			return found

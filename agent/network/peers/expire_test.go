@@ -105,7 +105,7 @@ func TestRestoreLost(t *testing.T) {
 		l.Missing, l.Lost = true, true
 		return l
 	}
-	missing, foreign := lost("missing", 5, ""), lost("flannel", 6, "")
+	missing, foreign := lost("missing", 5, ""), lost("flannel", 6, registry.UnknownSession)
 	missing.Lost, foreign.Foreign = false, true
 	set := []registry.Lease{lost("a", 1, "sa"), agenttest.Lease("held", 2, "s", 1), lost("running", 3, "s"), lost("away", 4, ""), missing, foreign,
 		lost("earlier", 7, ""), agenttest.Lease("earlier", 8, "s", 1)}
@@ -114,8 +114,8 @@ func TestRestoreLost(t *testing.T) {
 		err  error
 		want [3][]string // of three passes
 	}{
-		{"by all", nil, [3][]string{{"away"}, {"away", "running"}, {"away", "running"}}},
-		{"others were faster", fmt.Errorf("restore: %w", registry.ErrConflict), [3][]string{{"away"}, {"away", "running"}, {"away", "running"}}},
+		{"by all", nil, [3][]string{{"away"}, {"away", "flannel", "running"}, {"away", "flannel", "running"}}},
+		{"others were faster", fmt.Errorf("restore: %w", registry.ErrConflict), [3][]string{{"away"}, {"away", "flannel", "running"}, {"away", "flannel", "running"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHost(t) // which is a
