@@ -185,7 +185,7 @@ func TestAttackingContainer(t *testing.T) {
 	}{
 		{"vxlan", "", "auto", 8472, 0}, {"vxlan", "direct_routing = true", "nftables", 8472, 0},
 		{"udp", "", "nftables", 8285, 0}, {"wireguard", "", "auto", 51820, 0},
-		{"vxlan", "", "nftables", 8472, 1}, {"udp", "", "auto", 8285, 1},
+		{"vxlan", "", "nftables", 8472, 1}, {"udp", "", "auto", 8285, 1}, {"wireguard", "", "nftables", 51820, 1},
 	} {
 		t.Run(strings.TrimSpace(tt.backend+" "+tt.options)+[]string{"", " over IPv6"}[tt.family], func(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2})
