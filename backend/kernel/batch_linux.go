@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -23,7 +24,6 @@ const batchSize = 300
 // with one request at a time.
 type batch struct {
 	fd     int
-	port   uint32
 	seq    uint32
 	closed atomic.Bool
 
@@ -50,11 +50,6 @@ func (b *batch) configure() error {
 	if err := unix.Connect(b.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return os.NewSyscallError("connect", err)
 	}
-	name, err := unix.Getsockname(b.fd)
-	if err != nil {
-		return os.NewSyscallError("getsockname", err)
-	}
-	b.port = name.(*unix.SockaddrNetlink).Pid
 	// Leave the request out of answers, and add the kernel's explanation. Both are optional; old
 	// kernels lack them.
 	_ = unix.SetsockoptInt(b.fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
@@ -82,18 +77,14 @@ func (b *batch) write(ctx context.Context, requests []*nl.NetlinkRequest) []erro
 		err := ctx.Err()
 		var failed map[int]error
 		if err == nil {
-			failed, err = b.exchange(requests[start:end])
+			failed, err = b.exchange(requests[start:end], func(int, []byte) {})
 		}
 		for i := start; i < end; i++ {
-			e := failed[i-start]
-			if e == nil {
-				e = err
-			}
-			if e != nil && errs == nil {
-				errs = make([]error, len(requests))
-			}
-			if e != nil {
-				errs[i] = e
+			if err := cmp.Or(failed[i-start], err); err != nil {
+				if errs == nil {
+					errs = make([]error, len(requests))
+				}
+				errs[i] = err
 			}
 		}
 	}
@@ -109,7 +100,7 @@ func (b *batch) ask(ctx context.Context, requests []*nl.NetlinkRequest,
 			return err
 		}
 		some := requests[start:min(start+batchSize, len(requests))]
-		failed, err := b.exchangeAll(some, func(i int, answer []byte) { got(start+i, answer, nil) })
+		failed, err := b.exchange(some, func(i int, answer []byte) { got(start+i, answer, nil) })
 		if err != nil {
 			return err
 		}
@@ -120,14 +111,9 @@ func (b *batch) ask(ctx context.Context, requests []*nl.NetlinkRequest,
 	return nil
 }
 
-// exchange sends one batch of changes and collects the answers. The map holds the requests that
+// exchange sends one batch and collects the answers, of which data gets those with data. The map holds the requests that
 // failed. The error applies to all the others, whose outcome is unknown.
-func (b *batch) exchange(requests []*nl.NetlinkRequest) (map[int]error, error) {
-	return b.exchangeAll(requests, func(int, []byte) {})
-}
-
-// exchangeAll is like exchange, and also handles requests that are answered with data.
-func (b *batch) exchangeAll(requests []*nl.NetlinkRequest, data func(i int, answer []byte)) (map[int]error, error) {
+func (b *batch) exchange(requests []*nl.NetlinkRequest, data func(i int, answer []byte)) (map[int]error, error) {
 	out := b.out[:0]
 	first := b.seq + 1
 	for i, r := range requests {

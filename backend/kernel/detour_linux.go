@@ -347,23 +347,18 @@ func bits(prefix *net.IPNet) int {
 
 // ruleText returns a rule as `ip rule` shows it, without its priority.
 func ruleText(r netlink.Rule) string {
-	var parts []string
-	add := func(set bool, format string, args ...any) {
-		if set {
-			parts = append(parts, fmt.Sprintf(format, args...))
-		}
-	}
-	add(r.Invert, "not")
-	add(r.Src == nil, "from all")
-	add(r.Src != nil, "from %s", r.Src)
-	add(r.Dst != nil, "to %s", r.Dst)
+	var p phrase
+	p.add(r.Invert, "not")
+	p.add(r.Src == nil, "from all")
+	p.add(r.Src != nil, "from %s", r.Src)
+	p.add(r.Dst != nil, "to %s", r.Dst)
 	if r.Mask != nil && *r.Mask != ^uint32(0) {
-		add(true, "fwmark %#x/%#x", r.Mark, *r.Mask)
+		p.add(true, "fwmark %#x/%#x", r.Mark, *r.Mask)
 	} else {
-		add(r.Mark != 0, "fwmark %#x", r.Mark)
+		p.add(r.Mark != 0, "fwmark %#x", r.Mark)
 	}
-	add(r.IifName != "", "iif %s", r.IifName)
-	add(r.Table != 0, "lookup %d", r.Table)
-	add(r.SuppressPrefixlen >= 0, "suppress_prefixlength %d", r.SuppressPrefixlen)
-	return strings.Join(parts, " ")
+	p.add(r.IifName != "", "iif %s", r.IifName)
+	p.add(r.Table != 0, "lookup %d", r.Table)
+	p.add(r.SuppressPrefixlen >= 0, "suppress_prefixlength %d", r.SuppressPrefixlen)
+	return p.String()
 }

@@ -38,19 +38,12 @@ func LookUpRoute(handle *netlink.Handle, q RouteQuery) (FoundRoute, error) {
 		}
 		fl.link, fl.name = link.Attrs().Index, q.In
 	}
-	o := &netlink.RouteGetOptions{FIBMatch: true, IifIndex: fl.link}
-	if q.Src.IsValid() {
-		o.SrcAddr = q.Src.AsSlice()
-	}
-	routes, err := handle.RouteGetWithOptions(q.Dst.AsSlice(), o)
-	if err == nil && len(routes) == 0 {
-		err = unix.ENETUNREACH
-	}
+	r, err := f.route(fl)
 	var d *Detour
 	if err != nil {
 		d, _ = f.refused(Detour{}, fl, err) // without it, the error alone says less
 	} else {
-		d, _ = f.explain(Detour{}, fl, routes[0].Table)
+		d, _ = f.explain(Detour{}, fl, r.Table)
 	}
 	var out FoundRoute
 	if d != nil {
@@ -59,7 +52,6 @@ func LookUpRoute(handle *netlink.Handle, q RouteQuery) (FoundRoute, error) {
 	if err != nil {
 		return out, err
 	}
-	r := routes[0]
 	out.Table, out.Link, out.Via = r.Table, f.linkName(r.LinkIndex), toAddr(r.Gw)
 	out.Own, out.Local = r.Protocol == Protocol, r.Type == unix.RTN_LOCAL
 	if r.Dst != nil {

@@ -3,8 +3,6 @@ package kernel
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -68,13 +66,7 @@ func (t *neighbours) Write(ctx context.Context, changes []reconcile.Change[Neigh
 		}
 		requests = append(requests, req)
 	}
-	errs := t.h.batch.write(ctx, requests)
-	for i, c := range changes {
-		if errs != nil && c.New == nil && errors.Is(errs[i], unix.ENOENT) {
-			errs[i] = nil // already gone
-		}
-	}
-	return errs
+	return writeNeighbours(ctx, t.h.batch, requests)
 }
 
 // neighRequest returns a request that replaces any existing entry. On a link of ours, an entry that
@@ -86,6 +78,17 @@ func neighRequest(del bool, msg *netlink.Ndmsg) *nl.NetlinkRequest {
 	}
 	req.AddData(msg)
 	return req
+}
+
+// writeNeighbours makes requests, and accepts that an entry to delete is already gone.
+func writeNeighbours(ctx context.Context, b *batch, requests []*nl.NetlinkRequest) []error {
+	errs := b.write(ctx, requests)
+	for i, err := range errs {
+		if requests[i].Type == unix.RTM_DELNEIGH && errors.Is(err, unix.ENOENT) {
+			errs[i] = nil
+		}
+	}
+	return errs
 }
 
 // FDB returns the forwarding database of one VXLAN link of ours. On a link without learning, every
@@ -111,14 +114,10 @@ func (t *fdb) list() (map[FDBKey]FDB, error) {
 			continue
 		}
 		key := unused(entries, FDBKey{MAC: MAC(n.HardwareAddr)}, func(k *FDBKey) { k.Nth++ })
-		var parts []string
-		if n.State&unix.NUD_PERMANENT == 0 {
-			parts = append(parts, fmt.Sprintf("state %d", n.State))
-		}
-		if n.VNI != 0 {
-			parts = append(parts, fmt.Sprintf("vni %d", n.VNI))
-		}
-		entries[key] = FDB{Dst: toAddr(n.IP), Extra: strings.Join(parts, " ")}
+		var extra phrase
+		extra.add(n.State&unix.NUD_PERMANENT == 0, "state %d", n.State)
+		extra.add(n.VNI != 0, "vni %d", n.VNI)
+		entries[key] = FDB{Dst: toAddr(n.IP), Extra: extra.String()}
 	}
 	t.h.fdb = len(entries)
 	return entries, err
@@ -140,11 +139,5 @@ func (t *fdb) Write(ctx context.Context, changes []reconcile.Change[FDBKey, FDB]
 		}
 		requests = append(requests, req)
 	}
-	errs := t.h.batch.write(ctx, requests)
-	for i, c := range changes {
-		if errs != nil && c.New == nil && errors.Is(errs[i], unix.ENOENT) {
-			errs[i] = nil // already gone
-		}
-	}
-	return errs
+	return writeNeighbours(ctx, t.h.batch, requests)
 }

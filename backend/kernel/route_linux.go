@@ -70,17 +70,11 @@ func (t *routes) list() (map[RouteKey]Route, error) {
 
 // fromKernel converts a listed route. ok is false for a route that cannot be one of ours.
 func fromKernel(r netlink.Route) (RouteKey, Route, bool) {
-	if r.Dst == nil {
+	if r.Dst == nil || !toAddr(r.Dst.IP).IsValid() {
 		return RouteKey{}, Route{}, false
 	}
-	addr, ok := netip.AddrFromSlice(r.Dst.IP)
-	bits, _ := r.Dst.Mask.Size()
-	if !ok {
-		return RouteKey{}, Route{}, false
-	}
-	dst := netip.PrefixFrom(addr.Unmap(), bits)
-	key := RouteKey{Dst: dst, Metric: uint32(r.Priority)}
-	if addr.Is6() && key.Metric == ipv6DefaultMetric {
+	key := RouteKey{Dst: netip.PrefixFrom(toAddr(r.Dst.IP), bits(r.Dst)), Metric: uint32(r.Priority)}
+	if key.Dst.Addr().Is6() && key.Metric == ipv6DefaultMetric {
 		key.Metric = 0
 	}
 	route := Route{Extra: extra(r)}
@@ -99,21 +93,27 @@ func fromKernel(r netlink.Route) (RouteKey, Route, bool) {
 // extra describes properties that our routes never have, so that a route changed by another program
 // differs from the wanted one.
 func extra(r netlink.Route) string {
-	var parts []string
-	add := func(set bool, format string, args ...any) {
-		if set {
-			parts = append(parts, fmt.Sprintf(format, args...))
-		}
-	}
-	add(r.Type != unix.RTN_UNICAST && r.Type != unix.RTN_UNREACHABLE, "type %d", r.Type)
-	add(len(r.MultiPath) > 0, "nexthops %d", len(r.MultiPath))
-	add(r.Tos != 0, "tos %d", r.Tos)
-	add(r.MTULock, "locked mtu")
-	add(r.AdvMSS != 0, "advmss %d", r.AdvMSS)
-	add(r.Encap != nil, "encap")
-	add(r.Via != nil, "via another family")
-	return strings.Join(parts, " ")
+	var p phrase
+	p.add(r.Type != unix.RTN_UNICAST && r.Type != unix.RTN_UNREACHABLE, "type %d", r.Type)
+	p.add(len(r.MultiPath) > 0, "nexthops %d", len(r.MultiPath))
+	p.add(r.Tos != 0, "tos %d", r.Tos)
+	p.add(r.MTULock, "locked mtu")
+	p.add(r.AdvMSS != 0, "advmss %d", r.AdvMSS)
+	p.add(r.Encap != nil, "encap")
+	p.add(r.Via != nil, "via another family")
+	return p.String()
 }
+
+// phrase is a text of parts that are only there if they apply.
+type phrase []string
+
+func (p *phrase) add(applies bool, format string, args ...any) {
+	if applies {
+		*p = append(*p, fmt.Sprintf(format, args...))
+	}
+}
+
+func (p phrase) String() string { return strings.Join(p, " ") }
 
 func (t *routes) Write(ctx context.Context, changes []reconcile.Change[RouteKey, Route]) []error {
 	var requests []*nl.NetlinkRequest

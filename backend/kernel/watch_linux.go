@@ -117,9 +117,6 @@ func (w *Watch) drained() bool {
 	return err == nil && fds[0].Revents&unix.POLLIN == 0
 }
 
-// Close closes a watch that was never run.
-func (w *Watch) Close() { w.socket.Close() }
-
 func (w *Watch) tell() {
 	select {
 	case w.changed <- struct{}{}:
@@ -190,7 +187,7 @@ func (w *Watch) linkMatters(m syscall.NetlinkMessage) bool {
 		return false // sent by the bridge about its ports
 	}
 	info := nl.DeserializeIfInfomsg(m.Data)
-	name := linkName(m.Data[unix.SizeofIfInfomsg:])
+	name := unix.ByteSliceToString(attribute(m.Data[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME))
 	before := w.names[int(info.Index)]
 	if m.Header.Type == unix.RTM_DELLINK {
 		delete(w.names, int(info.Index))
@@ -207,17 +204,15 @@ func (w *Watch) linkNamed(name string) bool {
 	return name != "" && (w.filter.Own(name) || w.filter.Used(name))
 }
 
-func linkName(attrs []byte) string {
-	parsed, err := nl.ParseRouteAttr(attrs)
-	if err != nil {
-		return ""
-	}
+// attribute returns the value of an attribute, nil if there is none.
+func attribute(attrs []byte, kind uint16) []byte {
+	parsed, _ := nl.ParseRouteAttr(attrs) // none after an error
 	for _, a := range parsed {
-		if a.Attr.Type == unix.IFLA_IFNAME {
-			return unix.ByteSliceToString(a.Value)
+		if a.Attr.Type == kind {
+			return a.Value
 		}
 	}
-	return ""
+	return nil
 }
 
 // addressMatters ignores IPv6 addresses of link scope, which come and go with every container's veth.
@@ -242,22 +237,8 @@ func (w *Watch) routeMatters(m syscall.NetlinkMessage) bool {
 	case m.Header.Flags&unix.NLM_F_REPLACE != 0 && byHand(int(route.Protocol)):
 		return true
 	}
-	dst, ok := destination(int(route.Dst_len), m.Data[unix.SizeofRtMsg:])
-	return ok && w.filter.Reaches != nil && w.filter.Reaches(dst)
-}
-
-func destination(bits int, attrs []byte) (netip.Prefix, bool) {
-	parsed, err := nl.ParseRouteAttr(attrs)
-	if err != nil {
-		return netip.Prefix{}, false
-	}
-	for _, a := range parsed {
-		if a.Attr.Type == unix.RTA_DST {
-			addr, ok := netip.AddrFromSlice(a.Value)
-			return netip.PrefixFrom(addr, bits), ok
-		}
-	}
-	return netip.Prefix{}, false
+	dst, ok := netip.AddrFromSlice(attribute(m.Data[unix.SizeofRtMsg:], unix.RTA_DST))
+	return ok && w.filter.Reaches != nil && w.filter.Reaches(netip.PrefixFrom(dst, int(route.Dst_len)))
 }
 
 // byHand reports whether people and start scripts use a route's protocol.
