@@ -38,6 +38,17 @@ func DecodeOptions(backend string, raw json.RawMessage, targets map[string]Optio
 	return errs
 }
 
+// Normalizer returns the Normalize of a Type whose options decode reads, with their defaults.
+func Normalizer[T any](decode func(json.RawMessage) (T, error)) func(json.RawMessage) (json.RawMessage, error) {
+	return func(raw json.RawMessage) (json.RawMessage, error) {
+		o, err := decode(raw)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(o)
+	}
+}
+
 // decodeOption decodes a JSON value into the variable at target, which stays as it is if there is an error.
 func decodeOption(raw json.RawMessage, target any) error {
 	kind, err := ctyjson.ImpliedType(raw)

@@ -23,13 +23,7 @@ type options struct {
 	MTU int `json:"mtu"` // largest MTU of the overlay in bytes; 0: the underlay's
 }
 
-func normalize(raw json.RawMessage) (json.RawMessage, error) {
-	o, err := decode(raw)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(o)
-}
+var normalize = backend.Normalizer(decode)
 
 func decode(raw json.RawMessage) (o options, err error) {
 	errs := backend.DecodeOptions(Name, raw, map[string]backend.OptionTarget{backend.OptionMTU: backend.MTUTarget(&o.MTU)})

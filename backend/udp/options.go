@@ -19,17 +19,7 @@ type options struct {
 
 // normalize decodes a network's options and fills in the defaults. A wrong or unknown option is a
 // *backend.OptionError; several are joined, in the order of their names.
-func normalize(raw json.RawMessage) (json.RawMessage, error) {
-	opts, err := decodeOptions(raw)
-	if err != nil {
-		return nil, err
-	}
-	out, err := json.Marshal(opts)
-	if err != nil {
-		return nil, fmt.Errorf("encode udp options: %w", err)
-	}
-	return out, nil
-}
+var normalize = backend.Normalizer(decodeOptions)
 
 // port returns the port of the network's own socket.
 func port(raw json.RawMessage) backend.Port {
@@ -52,16 +42,6 @@ func decodeOptions(raw json.RawMessage) (options, error) {
 	return opts, errors.Join(append(errs, backend.CheckMTU(opts.MTU))...)
 }
 
-// decodePort decodes a JSON number. It rejects null, which encoding/json would silently accept as
-// "unchanged".
-func decodePort(raw json.RawMessage) (uint16, bool) {
-	var port *uint16
-	if err := json.Unmarshal(raw, &port); err != nil || port == nil || *port == 0 {
-		return 0, false
-	}
-	return *port, true
-}
-
 // attributes holds what a host publishes in its lease. Fields added by a later version are ignored,
 // so that hosts of two versions can still communicate.
 type attributes struct {
@@ -81,9 +61,9 @@ func published(port uint16) json.RawMessage { return fmt.Appendf(nil, `{"port":%
 
 // peerPort returns the port in another host's attributes.
 func (attrs attributes) peerPort() (uint16, error) {
-	port, ok := decodePort(attrs.Port)
-	if !ok {
+	var port *uint16 // nil for null, which would leave a number unchanged
+	if err := json.Unmarshal(attrs.Port, &port); err != nil || port == nil || *port == 0 {
 		return 0, errors.New("attributes: port is not a whole number from 1 to 65535")
 	}
-	return port, nil
+	return *port, nil
 }

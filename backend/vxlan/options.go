@@ -46,13 +46,7 @@ func defaults() options {
 }
 
 // normalize decodes a network's options. Each wrong or unknown one is an OptionError.
-func normalize(raw json.RawMessage) (json.RawMessage, error) {
-	o, err := decode(raw)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(o)
-}
+var normalize = backend.Normalizer(decode)
 
 // interrupts returns the options whose change needs another device (device.needsNew), or that peers
 // must agree on (planner.vtep).
@@ -93,20 +87,19 @@ func decode(raw json.RawMessage) (options, error) {
 }
 
 func (o options) check() (errs []error) {
+	wrong := func(option, format string, args ...any) {
+		errs = append(errs, &backend.OptionError{Option: option, Reason: fmt.Sprintf(format, args...)})
+	}
 	if o.VNI < 1 || o.VNI > 1<<24-1 {
-		errs = append(errs, &backend.OptionError{Option: "vni", Reason: fmt.Sprintf("must be 1 to %d, is %d", 1<<24-1,
-			o.VNI)})
+		wrong("vni", "must be 1 to %d, is %d", 1<<24-1, o.VNI)
 	}
 	if o.Port < 1 || o.Port > 1<<16-1 {
-		errs = append(errs, &backend.OptionError{Option: "port", Reason: fmt.Sprintf("must be 1 to %d, is %d", 1<<16-1,
-			o.Port)})
+		wrong("port", "must be 1 to %d, is %d", 1<<16-1, o.Port)
 	}
 	if !slices.Contains([]string{checksumAuto, checksumOn, checksumOff}, o.Checksum) {
-		errs = append(errs, &backend.OptionError{Option: "checksum_offload",
-			Reason: fmt.Sprintf(`must be "auto", "on" or "off", is %q`, o.Checksum)})
+		wrong("checksum_offload", `must be "auto", "on" or "off", is %q`, o.Checksum)
 	}
-	errs = append(errs, backend.CheckMTU(o.MTU))
-	return errs
+	return append(errs, backend.CheckMTU(o.MTU))
 }
 
 // attributes holds what a host publishes for its peers.

@@ -34,18 +34,9 @@ type options struct {
 
 func defaults() options { return options{Port: DefaultPort, KeyFile: "wireguard.key"} }
 
-// interval returns the pause between keepalives, 0 for none.
-func (o options) interval() time.Duration { return time.Duration(o.Keepalive) * time.Second }
-
 // normalize decodes a network's options and fills in the defaults. It returns an OptionError for each invalid or
 // unknown option.
-func normalize(raw json.RawMessage) (json.RawMessage, error) {
-	o, err := decode(raw)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(o)
-}
+var normalize = backend.Normalizer(decode)
 
 // port returns the port of the network's own socket.
 func port(raw json.RawMessage) backend.Port {

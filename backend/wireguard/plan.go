@@ -184,7 +184,7 @@ func (pl planner) add(p plan, from backend.Peer) (reason string) {
 	peer := peer{
 		endpoint:  ways[0],
 		allowed:   allowedText(from.Subnets),
-		keepalive: pl.options.interval(),
+		keepalive: time.Duration(pl.options.Keepalive) * time.Second,
 		psk:       pl.psk,
 	}
 	if peer.keepalive == 0 && behind && !near {
