@@ -41,25 +41,24 @@ func configOptions(backends map[string]backend.Type) config.Options {
 			return err
 		},
 	}
-	if backends != nil {
-		o.Backends = map[string]func(json.RawMessage) (json.RawMessage, error){}
-		o.Collision = func(one, other config.Backend, name string) string {
-			mine, theirs := backends[one.Type].Uses(one.Options), backends[other.Type].Uses(other.Options)
-			if mine.Collides(theirs) {
-				return mine.Against(theirs, name)
-			}
-			return ""
-		}
+	if backends == nil {
+		return o
 	}
-	if backends != nil {
-		o.CheckMTU = backend.CheckMTUOption
-		o.CheckEncrypts = func(kind string) error {
-			return definition.CheckEncryption(registry.Network{
-				Encryption: registry.EncryptionRequired,
-				Backend:    registry.Backend{Type: kind},
-			}, backends)
+	o.Collision = func(one, other config.Backend, name string) string {
+		mine, theirs := backends[one.Type].Uses(one.Options), backends[other.Type].Uses(other.Options)
+		if mine.Collides(theirs) {
+			return mine.Against(theirs, name)
 		}
+		return ""
 	}
+	o.CheckMTU = backend.CheckMTUOption
+	o.CheckEncrypts = func(kind string) error {
+		return definition.CheckEncryption(registry.Network{
+			Encryption: registry.EncryptionRequired,
+			Backend:    registry.Backend{Type: kind},
+		}, backends)
+	}
+	o.Backends = map[string]func(json.RawMessage) (json.RawMessage, error){}
 	for name, b := range backends {
 		o.Backends[name] = b.Normalize
 	}

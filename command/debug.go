@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -159,10 +160,7 @@ func (d *debugCommand) create(name string) (io.WriteCloser, string, error) {
 	if d.output == "-" {
 		return nopCloser{d.meta.Stdout}, "", nil
 	}
-	path := d.output
-	if path == "" {
-		path = name + ".tar.gz"
-	}
+	path := cmp.Or(d.output, name+".tar.gz")
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
 		return nil, "", fmt.Errorf("-output: %s already exists and is left unchanged", path)

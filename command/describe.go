@@ -56,14 +56,6 @@ func backendPairs(object json.RawMessage) []cli.Pair {
 	return list
 }
 
-// encryptionPairs describes whether a network requires encryption.
-func encryptionPairs(encryption string) []cli.Pair {
-	if encryption == "" {
-		return nil
-	}
-	return []cli.Pair{{"Encryption", encryption}}
-}
-
 func family(p netip.Prefix) string {
 	if p.Addr().Is6() {
 		return "ipv6"
@@ -97,17 +89,11 @@ func poolPrefixes(pools []api.Pool) string {
 	for _, p := range pools {
 		list = append(list, p.Prefix)
 	}
-	return cli.Join(list, ", ")
+	return cli.Join(list)
 }
 
-func firstAddr(list []netip.Addr) string {
-	if len(list) == 0 {
-		return "-"
-	}
-	return list[0].String()
-}
-
-func firstSubnet(list []netip.Prefix) string {
+// firstOf returns the first of a list, "-" if there is none.
+func firstOf[T fmt.Stringer](list []T) string {
 	if len(list) == 0 {
 		return "-"
 	}
@@ -120,7 +106,7 @@ func describeUnderlay(u api.Underlay) string {
 	}
 	parts := []string{u.Interface}
 	if len(u.Addresses) > 0 {
-		parts = append(parts, cli.Join(u.Addresses, ", ")+ownAddressNote(u.Own))
+		parts = append(parts, cli.Join(u.Addresses)+ownAddressNote(u.Own))
 	}
 	for _, port := range slices.Sorted(maps.Keys(u.PublicPorts)) {
 		parts = append(parts, fmt.Sprintf("public port %d for %d", u.PublicPorts[port], port))
@@ -138,7 +124,7 @@ func ownAddressNote(own []netip.Addr) string {
 	if len(list) == 0 {
 		return ""
 	}
-	return " from " + cli.Join(list, ", ")
+	return " from " + cli.Join(list)
 }
 
 func formatNumber(n int) string {
@@ -148,18 +134,21 @@ func formatNumber(n int) string {
 	return strconv.Itoa(n)
 }
 
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
 func leaseState(l api.Lease) string {
 	if l.Held {
 		return "held"
 	}
 	return "lapsed " + cli.Age(time.Duration(l.LapsedSeconds)*time.Second)
+}
+
+// writeNotes prints notes, with an empty line before them.
+func writeNotes(w io.Writer, notes []string) {
+	if len(notes) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, text := range notes {
+		cli.WriteNote(w, "", text)
+	}
 }
 
 // maxSkipped is how many unusable records a table names: a writer to the store must not be able to

@@ -1,12 +1,14 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/posener/complete"
@@ -78,14 +80,8 @@ func (o *dockerOpts) run(ctx context.Context) error {
 		}
 		o.format = cli.FormatJSON
 	}
-	if o.format == "" {
-		o.format = o.meta.Getenv("LENO_FORMAT")
-	}
-	switch o.format {
-	case "":
-		o.format = cli.FormatTable
-	case cli.FormatTable, formatEnv, cli.FormatJSON:
-	default:
+	o.format = cmp.Or(o.format, o.meta.Getenv("LENO_FORMAT"), cli.FormatTable)
+	if !slices.Contains([]string{cli.FormatTable, formatEnv, cli.FormatJSON}, o.format) {
 		return cli.UsageErrorf("-format: %q is none of %s, %s and %s", o.format, cli.FormatTable, formatEnv, cli.FormatJSON)
 	}
 	switch {

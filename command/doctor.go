@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -162,7 +163,7 @@ func writeDiagnosis(w io.Writer, out api.Diagnosis) {
 	var rows [][]string
 	for _, f := range out.Findings {
 		if f.Status == api.FindingOK {
-			rows = append(rows, []string{"ok", f.Check, dash(f.Network), f.Saw})
+			rows = append(rows, []string{"ok", f.Check, cmp.Or(f.Network, "-"), f.Saw})
 		}
 	}
 	cli.WriteTable(w, []cli.Column{{Title: "STATUS"}, {Title: "CHECK"}, {Title: "NETWORK", Cut: true},
@@ -183,13 +184,6 @@ func verdictLine(out api.Diagnosis, counts map[string]int) string {
 			parts = append(parts, cli.Plural(n, of.what))
 		}
 	}
-	verdict := strings.Join(parts, ", ")
-	if verdict == "" {
-		verdict = "healthy"
-	}
-	node := out.Node
-	if node == "" {
-		node = "this host"
-	}
-	return fmt.Sprintf("%s: %s (%s)", node, verdict, out.Took.Round(10*time.Millisecond))
+	return fmt.Sprintf("%s: %s (%s)", cmp.Or(out.Node, "this host"), cmp.Or(strings.Join(parts, ", "), "healthy"),
+		out.Took.Round(10*time.Millisecond))
 }

@@ -53,7 +53,7 @@ func writeLeases(w io.Writer, network string, list api.LeaseList) {
 			if l.Own {
 				state += ", this host"
 			}
-			rows = append(rows, []string{l.Subnet.String(), l.Node, firstAddr(l.PublicIPs), backendType(l.Backend), state})
+			rows = append(rows, []string{l.Subnet.String(), l.Node, firstOf(l.PublicIPs), backendType(l.Backend), state})
 		}
 		cli.WriteTable(w, []cli.Column{{Title: "SUBNET"}, {Title: "NODE", Cut: true}, {Title: "PUBLIC IP"},
 			{Title: "BACKEND", Cut: true}, {Title: "STATE"}}, rows)
@@ -90,13 +90,7 @@ func writeDuplicates(w io.Writer, leases []api.Lease) {
 			}
 		}
 	}
-	if len(notes) == 0 {
-		return
-	}
-	fmt.Fprintln(w)
-	for _, text := range notes[:min(len(notes), maxDuplicates)] {
-		cli.WriteNote(w, "", text)
-	}
+	writeNotes(w, notes[:min(len(notes), maxDuplicates)])
 	if more := len(notes) - maxDuplicates; more > 0 {
 		fmt.Fprintf(w, "And %d more.\n", more)
 	}

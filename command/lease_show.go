@@ -100,11 +100,11 @@ func writeLease(w io.Writer, network string, l api.Lease, more ...cli.Pair) {
 	}
 	cli.WritePairs(w, slices.Concat(more, []cli.Pair{
 		{"Network", network},
-		{"Subnets", cli.Join(l.Subnets, ", ")},
+		{"Subnets", cli.Join(l.Subnets)},
 		{"State", leaseState(l)},
 		{"Node", node},
 		{"Node id", l.NodeID},
-		{"Public IPs", cli.Join(l.PublicIPs, ", ")},
+		{"Public IPs", cli.Join(l.PublicIPs)},
 		{"MTU", strconv.Itoa(l.MTU)},
 		{"Modify index", strconv.FormatUint(l.ModifyIndex, 10)},
 	}, backendPairs(l.Backend)))

@@ -41,7 +41,7 @@ func writeNetworks(w io.Writer, list api.NetworkList) {
 		for _, n := range list.Networks {
 			subnet, state := "-", "not joined"
 			if n.Local != nil {
-				subnet, state = firstSubnet(n.Local.Subnets), n.Local.State
+				subnet, state = firstOf(n.Local.Subnets), n.Local.State
 			}
 			rows = append(rows, []string{n.Name, poolPrefixes(n.Pools), backendType(n.Backend), subnet, state})
 		}

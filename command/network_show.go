@@ -41,7 +41,7 @@ the agent's configuration file differs from Consul.
 // writeNetwork prints a network and this host's part in it. store is the name of the store.
 func writeNetwork(w io.Writer, n api.Network, store string, now time.Time) {
 	list := append([]cli.Pair{{"Network", n.Name}}, poolPairs(n.Pools)...)
-	list = append(append(list, backendPairs(n.Backend)...), encryptionPairs(n.Encryption)...)
+	list = append(append(list, backendPairs(n.Backend)...), cli.Pair{"Encryption", n.Encryption})
 	cli.WritePairs(w, append(list, cli.Pair{"Modify index", strconv.FormatUint(n.ModifyIndex, 10)}))
 	l := n.Local
 	if l == nil {
@@ -51,7 +51,7 @@ func writeNetwork(w io.Writer, n api.Network, store string, now time.Time) {
 	fmt.Fprintln(w, "\nThis host:")
 	cli.WritePairs(w, []cli.Pair{
 		{"State", l.State},
-		{"Subnets", cli.Join(l.Subnets, ", ")},
+		{"Subnets", cli.Join(l.Subnets)},
 		{"MTU", cmp.Or(l.MTUReason, formatNumber(l.MTU))},
 		{"Device", l.Link},
 		{"Underlay", describeUnderlay(l.Underlay)},
@@ -64,12 +64,7 @@ func writeNetwork(w io.Writer, n api.Network, store string, now time.Time) {
 		fmt.Fprintln(w)
 		writeLocalSwitch(w, *l.Switch)
 	}
-	if len(l.Notes) > 0 {
-		fmt.Fprintln(w)
-	}
-	for _, text := range l.Notes {
-		cli.WriteNote(w, "", text)
-	}
+	writeNotes(w, l.Notes)
 	if len(l.Differs) > 0 {
 		fmt.Fprintf(w, "\nThe agent's configuration differs from %s, which wins;\n"+
 			"leno network apply FILE changes the network on all hosts:\n", store)

@@ -92,7 +92,7 @@ func writePeers(w io.Writer, network string, list api.PeerList, now time.Time) {
 	}
 	var rows [][]string
 	for _, p := range peers {
-		row := []string{p.Node, firstSubnet(p.Subnets), firstAddr(p.PublicIPs), p.Backend, peerLease(p)}
+		row := []string{p.Node, firstOf(p.Subnets), firstOf(p.PublicIPs), p.Backend, peerLease(p)}
 		switch {
 		case elsewhere && p.Endpoint.IsValid():
 			row = slices.Insert(row, 3, p.Endpoint.String())
@@ -129,12 +129,7 @@ func writePeers(w io.Writer, network string, list api.PeerList, now time.Time) {
 	if len(rows) > 0 && !tested {
 		notes = append(notes, "Not tested: whether packets arrive. Run `leno peers -probe` to test it.")
 	}
-	if len(notes) > 0 {
-		fmt.Fprintln(w)
-	}
-	for _, n := range notes {
-		cli.WriteNote(w, "", n)
-	}
+	writeNotes(w, notes)
 }
 
 func peerLease(p api.Peer) string {

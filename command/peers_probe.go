@@ -103,12 +103,7 @@ func writeProbe(w io.Writer, out api.Probe) {
 	for _, f := range out.Findings {
 		cli.WriteFinding(w, f)
 	}
-	if len(notes) > 0 {
-		fmt.Fprintln(w)
-	}
-	for _, n := range notes {
-		cli.WriteNote(w, "", n)
-	}
+	writeNotes(w, notes)
 }
 
 // unprobedNotes names the paths that could not be probed, a few per reason.

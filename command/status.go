@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -78,15 +79,9 @@ hosts: a warning that packets to them are lost does not count.
 // isHealthy reports whether this host is ready and its checks are passing. A warning that packets to other hosts are lost
 // does not count: a host that is down must not stop the deployment of the others.
 func isHealthy(h api.Health) bool {
-	isGood := func(c api.Check) bool {
-		return c.Status == api.Passing || c.Status == api.Warning && c.Name == checkPaths
-	}
-	for _, n := range h.Networks {
-		if slices.ContainsFunc(n.Checks, func(c api.Check) bool { return !isGood(c) }) {
-			return false
-		}
-	}
-	return h.Ready && !slices.ContainsFunc(h.Checks, func(c api.Check) bool { return !isGood(c) })
+	return h.Ready && !slices.ContainsFunc(faultsOf(h), func(f fault) bool {
+		return f.Status != api.Warning || f.Name != checkPaths
+	})
 }
 
 // checkPaths is the name of the check of the continuous tests.
@@ -320,8 +315,8 @@ func writeStatusNetworks(w io.Writer, out statusOutput) {
 		for _, n := range out.Networks {
 			if n.Name == h.Network {
 				l := n.Local
-				row = []string{n.Name, h.Status, firstSubnet(l.Subnets), dash(l.Backend), dash(l.Link), dash(formatNumber(l.MTU)),
-					strconv.Itoa(l.Peers)}
+				row = []string{n.Name, h.Status, firstOf(l.Subnets), cmp.Or(l.Backend, "-"), cmp.Or(l.Link, "-"),
+					cmp.Or(formatNumber(l.MTU), "-"), strconv.Itoa(l.Peers)}
 			}
 		}
 		rows = append(rows, row)

@@ -89,7 +89,7 @@ func writeValid(w io.Writer, cfg config.Config) {
 		} else if of, err := definition.FromBlock(n); err == nil {
 			defined := networkOf(of)
 			list = append(append(list, poolPairs(defined.Pools)...), backendPairs(defined.Backend)...)
-			list = append(list, encryptionPairs(defined.Encryption)...)
+			list = append(list, cli.Pair{"Encryption", defined.Encryption})
 		}
 		cli.WritePairs(w, append(list, cli.Pair{"Subnet file", n.SubnetFile}))
 	}

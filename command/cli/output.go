@@ -361,12 +361,12 @@ func ByteCount(n uint64) string {
 }
 
 // Join returns a list as one cell.
-func Join[T fmt.Stringer](list []T, sep string) string {
+func Join[T fmt.Stringer](list []T) string {
 	out := make([]string, len(list))
 	for i, v := range list {
 		out[i] = v.String()
 	}
-	return strings.Join(out, sep)
+	return strings.Join(out, ", ")
 }
 
 // Plural returns a count with its noun: "1 host", "2 hosts".

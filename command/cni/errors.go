@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	"github.com/containernetworking/cni/pkg/types"
-
-	"github.com/lenonet/leno/command/cli"
 )
 
 // Error codes. The specification's codes are in package types, except the two of STATUS. Codes
@@ -57,8 +55,6 @@ func isExhaustedError(err error) bool {
 	e, ok := err.(*types.Error)
 	return ok && e.Code == codeExhausted
 }
-
-func join[T fmt.Stringer](list []T) string { return cli.Join(list, ", ") }
 
 // internalError wraps an error of this host, most often of a file.
 func internalError(err error) error {

@@ -16,6 +16,8 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	cniversion "github.com/containernetworking/cni/pkg/version"
+
+	"github.com/lenonet/leno/command/cli"
 )
 
 // executor runs other plugins and makes them end with this program. A plugin that continued alone
@@ -97,7 +99,7 @@ func pluginErrorf(d delegation, path string, err error) error {
 	case strings.Contains(text, "failed to allocate all requested IPs"),
 		strings.Contains(text, "requested IP address"), strings.Contains(text, "requested ip "):
 		return errorf(types.ErrInvalidNetworkConfig, "network %s: %s; ask for a free address of this host's %s, or for none",
-			d.Network, text, join(d.subnets))
+			d.Network, text, cli.Join(d.subnets))
 	case !ok || e.Code == 0:
 		return errorf(types.ErrInternal, "plugin %s: %s", d.Plugin, text)
 	default:
@@ -119,5 +121,5 @@ func exhaustedErrorf(d delegation, more string) error {
 	return errorf(codeExhausted,
 		"network %s: no address is left in this host's %s%s. End containers, release what a crash left with the "+
 			"runtime's GC, or give hosts larger subnets (see `leno network plan`)",
-		d.Network, join(d.subnets), more)
+		d.Network, cli.Join(d.subnets), more)
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/command/cli"
 )
 
 // TestGiven: what was put on a device is read as it was written, and addresses that are no longer
@@ -24,8 +26,8 @@ func TestGiven(t *testing.T) {
 		{"rubbish", "x\n\n10.5.34.1\n10.5.34.1/240\nrelative/file", recordedGateways{}, ""},
 	} {
 		got := parseGateways(tt.text)
-		if diff := cmp.Diff(tt.want, got, prefixes); diff != "" || join(got.oldGateways(dual)) != tt.old {
-			t.Errorf("%s: old is %q, want %q: %s", tt.name, join(got.oldGateways(dual)), tt.old, diff)
+		if diff := cmp.Diff(tt.want, got, prefixes); diff != "" || cli.Join(got.oldGateways(dual)) != tt.old {
+			t.Errorf("%s: old is %q, want %q: %s", tt.name, cli.Join(got.oldGateways(dual)), tt.old, diff)
 		}
 		if again := parseGateways(got.String()); cmp.Diff(got, again, prefixes) != "" {
 			t.Errorf("%s: written as %q", tt.name, got.String())

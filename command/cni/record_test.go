@@ -10,6 +10,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lenonet/leno/command/cli"
 )
 
 func TestRecord(t *testing.T) {
@@ -163,7 +165,7 @@ func TestStale(t *testing.T) {
 		{false, "10.5.33.1/24"}, // it was given; the others were not
 	} {
 		given := []netip.Prefix{netip.MustParsePrefix("10.5.33.1/24"), netip.MustParsePrefix("10.5.34.1/24")}
-		if got := join(staleAddresses(delegation{Own: tt.own}, dual, have, given)); got != tt.want {
+		if got := cli.Join(staleAddresses(delegation{Own: tt.own}, dual, have, given)); got != tt.want {
 			t.Errorf("own %t: %s", tt.own, got)
 		}
 	}
