@@ -59,7 +59,8 @@ func ensureHardwareAddr(link netlink.Link) error {
 // one any more.
 func findHostLink(r record) (netlink.Link, error) {
 	link, err := findDevice(r.Link)
-	if err != nil || link == nil || link.Type() != "veth" || !slices.Equal(link.Attrs().HardwareAddr, parseMAC(r.MAC)) {
+	mac, _ := net.ParseMAC(r.MAC) // nil if it is not known
+	if err != nil || link == nil || link.Type() != "veth" || !slices.Equal(link.Attrs().HardwareAddr, mac) {
 		return nil, err
 	}
 	return link, nil
@@ -75,12 +76,4 @@ func removeHostLink(r record) error {
 		return fmt.Errorf("remove %s: %w", r.Link, err)
 	}
 	return nil
-}
-
-func parseMAC(text string) net.HardwareAddr {
-	mac, err := net.ParseMAC(text)
-	if err != nil {
-		return nil
-	}
-	return mac
 }

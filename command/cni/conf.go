@@ -54,7 +54,7 @@ func configKeys() []string {
 // for an unknown key, 7 for invalid values.
 func parseConf(data []byte) (networkConf, error) {
 	c := networkConf{Wait: defaultWait, DataDir: defaultDataDir}
-	all, err := parseObject("", data)
+	all, err := parseObject(data)
 	if err != nil {
 		return networkConf{}, err
 	}
@@ -62,42 +62,27 @@ func parseConf(data []byte) (networkConf, error) {
 		return networkConf{}, err
 	}
 	var wait, kind string
+	fields := map[string]any{
+		"cniVersion":                &c.CNIVersion,
+		"name":                      &c.Name,
+		"type":                      &kind,
+		"network":                   &c.Network,
+		"subnetFile":                &c.SubnetFile,
+		"address":                   &c.Address,
+		"wait":                      &wait,
+		"dataDir":                   &c.DataDir,
+		"delegate":                  &c.Delegate,
+		"ipam":                      &c.IPAM,
+		"args":                      &c.Args,
+		"dns":                       &c.DNS,
+		"runtimeConfig":             &c.RuntimeConfig,
+		"prevResult":                &c.PrevResult,
+		"cni.dev/valid-attachments": &c.Valid,
+		"capabilities":              &map[string]bool{},
+	}
 	for _, key := range sortedKeys(all) {
-		var into any
-		switch key {
-		case "cniVersion":
-			into = &c.CNIVersion
-		case "name":
-			into = &c.Name
-		case "type":
-			into = &kind
-		case "network":
-			into = &c.Network
-		case "subnetFile":
-			into = &c.SubnetFile
-		case "address":
-			into = &c.Address
-		case "wait":
-			into = &wait
-		case "dataDir":
-			into = &c.DataDir
-		case "delegate":
-			into = &c.Delegate
-		case "ipam":
-			into = &c.IPAM
-		case "args":
-			into = &c.Args
-		case "dns":
-			into = &c.DNS
-		case "runtimeConfig":
-			into = &c.RuntimeConfig
-		case "prevResult":
-			into = &c.PrevResult
-		case "cni.dev/valid-attachments":
-			into = &c.Valid
-		case "capabilities":
-			into = &map[string]bool{}
-		default: // checkKeys accepts it, and it has no effect here
+		into, known := fields[key]
+		if !known { // checkKeys accepts it, and it has no effect here
 			continue
 		}
 		if err := json.Unmarshal(all[key], into); err != nil {

@@ -60,17 +60,14 @@ func newDelegation(c networkConf, f facts) (delegation, error) {
 	conf := map[string]any{"mtu": f.MTU}
 	defaultRoute := true
 	if d.Plugin == bridgePlugin {
-		d.Bridge = bridgeName(f.Network)
-		d.Own = set.Bridge == "" || set.Bridge == d.Bridge
+		d.Bridge = cmp.Or(set.Bridge, bridgeName(f.Network))
+		d.Own = d.Bridge == bridgeName(f.Network)
 		conf["bridge"] = d.Bridge
 		conf["isGateway"] = true
 		conf["isDefaultGateway"] = set.IsGateway == nil || *set.IsGateway
 		// A bridge with a configured name may belong to another program, with its addresses.
 		conf["forceAddress"] = d.Own
 		conf["ipMasq"] = false
-		if set.Bridge != "" {
-			d.Bridge = set.Bridge
-		}
 		if set.IsGateway == nil || *set.IsGateway {
 			d.Gateway, d.Forwards = d.Bridge, true
 			if set.VLAN != 0 {
@@ -145,7 +142,7 @@ func (c networkConf) ipam(f facts, bridge, defaultRoute bool) (map[string]any, e
 
 // withValues returns the delegation's configuration with some keys replaced.
 func (d delegation) withValues(values map[string]any) (json.RawMessage, error) {
-	all, err := parseObject("", d.Config)
+	all, err := parseObject(d.Config)
 	if err != nil {
 		return nil, err
 	}

@@ -29,11 +29,6 @@ func notAvailableError(err error) error {
 	return types.NewError(codeNotAvailable, err.Error(), "")
 }
 
-// limitedError returns the error for containers that may not be reachable.
-func limitedError(network, reasons string) error {
-	return errorf(codeLimited, "network %s: %s; see `leno status`", network, reasons)
-}
-
 // notReadyError returns the error for a subnet that is not known yet.
 func notReadyError(reason string) error {
 	return errorf(types.ErrTryAgainLater, "%s", reason)
@@ -43,11 +38,6 @@ func notReadyError(reason string) error {
 func isNotReady(err error) bool {
 	e, ok := err.(*types.Error)
 	return ok && e.Code == types.ErrTryAgainLater
-}
-
-// costsRoutesError returns the error for a host that would lose routes, with the fix.
-func costsRoutesError(network, reason string) error {
-	return errorf(codeCostsRoutes, "network %s: %s", network, reason)
 }
 
 // isExhaustedError reports whether no address was left.

@@ -95,7 +95,7 @@ func pluginErrorf(d delegation, path string, err error) error {
 			"plugin %s is not in CNI_PATH (%s): install the reference plugins there, https://github.com/containernetworking/plugins",
 			wordAfter(text, "failed to find plugin "), path)
 	case strings.Contains(text, "no IP addresses available in range set"):
-		return exhaustedErrorf(d, ": "+text)
+		return exhaustedError(d, ": "+text)
 	case strings.Contains(text, "failed to allocate all requested IPs"),
 		strings.Contains(text, "requested IP address"), strings.Contains(text, "requested ip "):
 		return errorf(types.ErrInvalidNetworkConfig, "network %s: %s; ask for a free address of this host's %s, or for none",
@@ -115,9 +115,7 @@ func wordAfter(text, before string) string {
 }
 
 // exhaustedError returns the error for a subnet without a free address.
-func exhaustedError(d delegation) error { return exhaustedErrorf(d, "") }
-
-func exhaustedErrorf(d delegation, more string) error {
+func exhaustedError(d delegation, more string) error {
 	return errorf(codeExhausted,
 		"network %s: no address is left in this host's %s%s. End containers, release what a crash left with the "+
 			"runtime's GC, or give hosts larger subnets (see `leno network plan`)",

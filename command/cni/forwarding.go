@@ -24,7 +24,7 @@ func checkForwarding(d delegation, f facts, set bool) error {
 		return internalError(err)
 	}
 	if found.CostsRoutes() {
-		return costsRoutesError(d.Network, found.Reason(true))
+		return errorf(codeCostsRoutes, "network %s: %s", d.Network, found.Reason(true))
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,6 +135,7 @@ func (p *plugin) askAgent(ctx context.Context, c networkConf, left time.Duration
 			here, n = append(here, candidate.Name), candidate
 		}
 	}
+	known := cmp.Or(strings.Join(all, ", "), "none")
 	switch {
 	case len(here) == 1:
 		return n, nil
@@ -141,16 +143,9 @@ func (p *plugin) askAgent(ctx context.Context, c networkConf, left time.Duration
 		return n, types.NewError(types.ErrInvalidNetworkConfig,
 			"there are several networks, name one as \"network\": "+strings.Join(here, ", "), "")
 	case c.Network != "":
-		return n, notReadyError(fmt.Sprintf("this host is not in network %q; the agent knows %s", c.Network, joinOrNone(all)))
+		return n, notReadyError(fmt.Sprintf("this host is not in network %q; the agent knows %s", c.Network, known))
 	}
-	return n, notReadyError("this host is in no network; the agent knows " + joinOrNone(all))
-}
-
-func joinOrNone(names []string) string {
-	if len(names) == 0 {
-		return "none"
-	}
-	return strings.Join(names, ", ")
+	return n, notReadyError("this host is in no network; the agent knows " + known)
 }
 
 // agent returns the flags to reach the agent: the configuration takes precedence over the

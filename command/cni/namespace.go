@@ -176,7 +176,6 @@ func isContainerGone(r record) bool {
 	if r.Link == "" {
 		return !exists
 	}
-	var missing netlink.LinkNotFoundError
-	_, err := netlink.LinkByName(r.Link)
-	return errors.As(err, &missing)
+	link, err := findDevice(r.Link)
+	return err == nil && link == nil
 }

@@ -153,7 +153,7 @@ func unsupportedError(key string, value json.RawMessage, known []string) error {
 }
 
 // parseObject decodes one JSON object, and rejects anything after it.
-func parseObject(what string, data []byte) (map[string]json.RawMessage, error) {
+func parseObject(data []byte) (map[string]json.RawMessage, error) {
 	var all map[string]json.RawMessage
 	dec := json.NewDecoder(bytes.NewReader(data))
 	err := dec.Decode(&all)
@@ -165,7 +165,7 @@ func parseObject(what string, data []byte) (map[string]json.RawMessage, error) {
 		}
 	}
 	if err != nil {
-		return nil, errorf(types.ErrDecodingFailure, "%sthe network configuration cannot be read: %s", what, err)
+		return nil, errorf(types.ErrDecodingFailure, "the network configuration cannot be read: %s", err)
 	}
 	return all, nil
 }

@@ -40,7 +40,7 @@ func (p *plugin) status(ctx context.Context, args *skel.CmdArgs) error {
 	if full, err := isExhausted(c, f); err != nil {
 		return notAvailableError(err)
 	} else if full {
-		return notAvailableError(exhaustedError(d))
+		return notAvailableError(exhaustedError(d, ""))
 	}
 	for _, plugin := range []string{d.Plugin, ipamPlugin} {
 		if _, err := invoke.FindInPath(plugin, strings.Split(args.Path, ":")); err != nil {
@@ -99,5 +99,5 @@ func (p *plugin) checkReachable(ctx context.Context, c networkConf, network stri
 	if len(reasons) == 0 {
 		return nil
 	}
-	return limitedError(network, strings.Join(reasons, "; "))
+	return errorf(codeLimited, "network %s: %s; see `leno status`", network, strings.Join(reasons, "; "))
 }
