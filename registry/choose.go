@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Choice is the slot that a claim should take, and how to take it.
@@ -169,13 +170,11 @@ func (s Situation) overwritten(c Claim) *Lease {
 	return nil
 }
 
-func joinAddrs(addrs []netip.Addr) string {
-	out := ""
-	for i, a := range addrs {
-		if i > 0 {
-			out += ", "
-		}
-		out += a.String()
+// Join returns a list as text.
+func Join[T fmt.Stringer](list []T) string {
+	out := make([]string, len(list))
+	for i, v := range list {
+		out[i] = v.String()
 	}
-	return out
+	return strings.Join(out, ", ")
 }

@@ -82,9 +82,9 @@ func (c Claim) host() Lease {
 
 // host describes a lease's host, for messages.
 func (l Lease) host() string {
-	where := joinAddrs(l.PublicIPs)
+	where := Join(l.PublicIPs)
 	if local := l.LocalIPs(); len(local) > 0 {
-		where += ", behind NAT " + joinAddrs(local)
+		where += ", behind NAT " + Join(local)
 	}
 	return fmt.Sprintf("%q (%s, node id %s)", l.Node, where, l.NodeID)
 }

@@ -36,16 +36,12 @@ const socketGroup = "leno"
 const socketPause = 5 * time.Second
 
 // listen opens an address such as "127.0.0.1:5366" or "unix:///run/leno.sock".
-func listen(address string) (net.Listener, error) {
-	path, isUnix := strings.CutPrefix(address, "unix://")
-	if !isUnix {
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			return nil, fmt.Errorf("http.address: %w", err)
-		}
-		return l, nil
+func listen(address string) (l net.Listener, err error) {
+	if path, isUnix := strings.CutPrefix(address, "unix://"); isUnix {
+		l, err = listenSocket(path)
+	} else {
+		l, err = net.Listen("tcp", address)
 	}
-	l, err := listenSocket(path)
 	if err != nil {
 		return nil, fmt.Errorf("http.address: %w", err)
 	}

@@ -3,8 +3,8 @@ package httpapi
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lenonet/leno/agent/ui"
@@ -47,12 +47,8 @@ func (p *statusPage) page(only string) ui.Page {
 		if slices.Contains(out.Known, n.Name) {
 			continue
 		}
-		var prefixes []string
-		for _, prefix := range n.Plan.Prefixes() {
-			prefixes = append(prefixes, prefix.String())
-		}
-		other := ui.Other{Name: n.Name, Prefixes: strings.Join(prefixes, ", "), Backend: n.Backend.Type}
-		out.Others = append(out.Others, other)
+		out.Others = append(out.Others,
+			ui.Other{Name: n.Name, Prefixes: registry.Join(n.Plan.Prefixes()), Backend: n.Backend.Type})
 	}
 	return out
 }
@@ -147,12 +143,7 @@ func rowsOf(n registry.Network, set registry.LeaseSet, reservations []registry.R
 		rows[slot] = row
 	}
 	markContradictions(set.Leases, rows)
-	out := make([]ui.Row, 0, len(rows))
-	for _, row := range rows {
-		out = append(out, row)
-	}
-	slices.SortFunc(out, func(x, y ui.Row) int { return cmp.Compare(x.Slot, y.Slot) })
-	return out
+	return slices.SortedFunc(maps.Values(rows), func(x, y ui.Row) int { return cmp.Compare(x.Slot, y.Slot) })
 }
 
 // markContradictions marks living hosts that share a name or an address with another.

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/agext/levenshtein"
+
+	"github.com/lenonet/leno/registry"
 )
 
 // refuseUnknown answers a request that matches no endpoint: with 405 if its path exists under another method, otherwise
@@ -74,11 +76,7 @@ func listKnown[T fmt.Stringer](names []T) string {
 	if len(names) == 0 {
 		return "none is known"
 	}
-	var shown []string
-	for _, n := range names[:min(len(names), maxListed)] {
-		shown = append(shown, n.String())
-	}
-	out := "known are " + strings.Join(shown, ", ")
+	out := "known are " + registry.Join(names[:min(len(names), maxListed)])
 	if more := len(names) - maxListed; more > 0 {
 		out += fmt.Sprintf(" and %d more", more)
 	}

@@ -174,11 +174,7 @@ func newPart(p Page, n Network) part {
 	id := func(r Row) string { return fmt.Sprintf("slot-%s-%s", n.Name, registry.SubnetKey(r.Subnets[0])) }
 	out := part{Network: n, Path: "ui/network/" + url.PathEscape(n.Name), Map: newGrid(n.Plan, n.Rows, id)}
 	out.Spans, out.More = freeSpans(n.Plan, n.Rows, spansShown)
-	var subnets []string
-	for _, s := range n.Local.Subnets {
-		subnets = append(subnets, s.String())
-	}
-	out.Subnets = strings.Join(subnets, ", ")
+	out.Subnets = registry.Join(n.Local.Subnets)
 	found := []Row{}
 	for _, r := range n.Rows {
 		out.Counted, out.Tested = out.Counted || r.Counters != nil, out.Tested || r.Path != nil
