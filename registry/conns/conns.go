@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+
+	"github.com/hashicorp/go-hclog"
 )
 
 // A Set holds the open TCP connections of a client. Its zero value is empty. It is safe for concurrent use.
@@ -40,6 +42,13 @@ func (s *Set) Add(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open = append(slices.DeleteFunc(s.open, isClosed), conn)
+}
+
+// Reconnect is CloseStale for a client that only logs the result.
+func (s *Set) Reconnect(log hclog.Logger) {
+	if n, err := s.CloseStale(); err != nil || n > 0 {
+		log.Debug("connections from addresses that this host lost were closed", "connections", n, "error", err)
+	}
 }
 
 // CloseStale closes the connections from addresses that this host no longer has, and returns how many they were. Nothing

@@ -29,7 +29,7 @@ func (ls leaseStore) Acquire(ctx context.Context, n registry.Network, claim regi
 	ls.kept.Delete(n.Name)
 	a := &acquisition{ls: ls, network: n, claim: claim, version: n.ModifyIndex}
 	first, _ := n.Plan.Range()
-	_, _, err := a.record(first)
+	_, _, err := claims.Record(n, claim, first)
 	var lease registry.Lease
 	if err == nil {
 		lease, err = claims.Run(ctx, a, ls.lost, n, claim)
@@ -62,10 +62,11 @@ func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, 
 	if err != nil || a.version == 0 {
 		return lease, false, nil
 	}
-	key, value, err := a.record(slot)
+	wanted, _, err := claims.Record(a.network, a.claim, slot)
 	if err != nil {
 		return lease, false, err
 	}
+	key := a.ls.kv.keys.Lease(a.network.Name, wanted.Subnet())
 	results, err := a.ls.kv.TransactWith(ctx, transport.Read{Consistent: true},
 		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: a.ls.kv.keys.Network(a.network.Name), Index: a.version},
 		&api.KVTxnOp{Verb: api.KVCheckSession, Key: key, Session: a.claim.Session},
@@ -80,9 +81,8 @@ func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, 
 	if lease, err = parseLease(a.network, prefix, results[len(results)-1]); err != nil {
 		return lease, false, nil
 	}
-	wanted, err := registry.ParseLease(a.network, keys.Last(key), value)
-	if err != nil || !lease.SameValue(wanted) {
-		return lease, false, err
+	if !lease.SameValue(wanted) {
+		return lease, false, nil
 	}
 	entry, err := a.ls.sessions.Renew(ctx, a.claim.Session)
 	if ok = entry != nil && sessions.Fits(entry, a.claim); ok {
@@ -233,14 +233,11 @@ func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
 
 // Take implements claim.Steps.
 func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registry.Lease, error) {
-	key, value, err := a.record(choice.Slot)
+	wanted, value, err := claims.Record(a.network, a.claim, choice.Slot)
 	if err != nil {
 		return registry.Lease{}, err
 	}
-	wanted, err := registry.ParseLease(a.network, keys.Last(key), value)
-	if err != nil {
-		return registry.Lease{}, err
-	}
+	key := a.ls.kv.keys.Lease(a.network.Name, wanted.Subnet())
 
 	var checks []*api.KVTxnOp
 	session := ""
@@ -429,18 +426,4 @@ func (ls leaseStore) drop(ctx context.Context, other, lease registry.Lease) {
 	if other.Session != lease.Session {
 		ls.sessions.Discard(ctx, other.Session)
 	}
-}
-
-// record returns the key and value of the claim's lease on slot.
-func (a *acquisition) record(slot uint64) (key string, value []byte, err error) {
-	l := claims.Lease(a.network, a.claim, slot)
-	value, err = registry.FormatLease(l)
-	if err != nil {
-		return "", nil, err
-	}
-	// Peers check the record with the same rules: failing here is better than being skipped.
-	if _, err := registry.ParseLease(a.network, registry.SubnetKey(l.Subnet()), value); err != nil {
-		return "", nil, err
-	}
-	return a.ls.kv.keys.Lease(a.network.Name, l.Subnet()), value, nil
 }

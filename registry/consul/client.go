@@ -114,11 +114,7 @@ func (c *Client) As(secret string) registry.Registry {
 }
 
 // Reconnect implements registry.Registry.
-func (c *Client) Reconnect() {
-	if n, err := c.kv.CloseStale(); err != nil || n > 0 {
-		c.kv.logger.Debug("connections from addresses that this host lost were closed", "connections", n, "error", err)
-	}
-}
+func (c *Client) Reconnect() { c.kv.Reconnect(c.kv.logger) }
 
 // Probe implements registry.Prober with a consistent read of one small key, for which the token needs the right to read
 // the networks. The read is consistent because a newly elected leader answers other reads before it has applied its

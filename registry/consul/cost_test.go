@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/consul/keys"
 )
 
@@ -66,11 +67,11 @@ func fill(t *testing.T, s *store, n registry.Network, hosts int) {
 	for i := range hosts {
 		c := claim(i)
 		c.Node, c.NodeID = fmt.Sprintf("away-%d", i), fmt.Sprintf("id-away-%d", i)
-		key, value, err := (&acquisition{ls: ls, network: n, claim: c}).record(uint64(i + 1000))
+		lease, value, err := claims.Record(n, c, uint64(i+1000))
 		if err != nil {
 			t.Fatal(err)
 		}
-		ops = append(ops, &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: value})
+		ops = append(ops, &api.KVTxnOp{Verb: api.KVSet, Key: ls.kv.keys.Lease(n.Name, lease.Subnet()), Value: value})
 	}
 	for part := range slices.Chunk(ops, txnWrites/2) {
 		if _, err := ls.kv.Transact(testContext(t), part...); err != nil {
@@ -241,11 +242,11 @@ func TestLongList(t *testing.T) {
 // fillSlot writes the record of a host that is away on a slot.
 func fillSlot(t *testing.T, s *store, n registry.Network, slot uint64) {
 	t.Helper()
-	key, value, err := (&acquisition{ls: s.open(t).leaseStore, network: n, claim: claim(200)}).record(slot)
+	lease, value, err := claims.Record(n, claim(200), slot)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Put(t, key, value)
+	s.Put(t, s.open(t).kv.keys.Lease(n.Name, lease.Subnet()), value)
 }
 
 // TestSettled: the sessions are not listed again once a claim has seen that none is older than the marker without a

@@ -2,7 +2,6 @@ package consul
 
 import (
 	"context"
-	"encoding/json"
 	"net/netip"
 	"slices"
 	"strings"
@@ -64,22 +63,8 @@ func (c *Client) anyLease(pair *api.KVPair) (registry.Lease, bool) {
 	if err != nil {
 		return registry.Lease{}, false
 	}
-	var r struct {
-		Node      string       `json:"node"`
-		NodeID    string       `json:"node_id"`
-		PublicIPs []netip.Addr `json:"public_ips"`
-
-		Backend registry.Backend `json:"backend"`
-	}
-	_ = json.Unmarshal(pair.Value, &r) // a partial result is enough
-	l := registry.Lease{
-		Network:   network,
-		Subnets:   []netip.Prefix{subnet},
-		Node:      r.Node,
-		NodeID:    r.NodeID,
-		PublicIPs: r.PublicIPs,
-		Backend:   r.Backend,
-	}
+	l := registry.ReadableLease(pair.Value)
+	l.Network, l.Subnets = network, []netip.Prefix{subnet}
 	return stored(l, pair), true
 }
 

@@ -88,11 +88,7 @@ func (c *Client) PrepareUser(_ context.Context, name, password string) (take fun
 }
 
 // Reconnect implements registry.Registry.
-func (c *Client) Reconnect() {
-	if n, err := c.conf.open.CloseStale(); err != nil || n > 0 {
-		c.conf.Logger.Debug("connections from addresses that this host lost were closed", "connections", n, "error", err)
-	}
-}
+func (c *Client) Reconnect() { c.conf.open.Reconnect(c.conf.Logger) }
 
 // As implements registry.Registry. A token is "USER:PASSWORD". A store without authentication ignores it. If the user
 // is the agent's own, the result is the client itself. Any other user is a guest on the agent's connections: it logs

@@ -208,7 +208,7 @@ func BenchmarkChange(b *testing.B) {
 		r.modified = t.Revision + 1
 		t = t.Apply(replica.Change[*record]{Key: r.key, Revision: r.modified, Record: &r})
 		conn.recordOn(t, n.Name, first)
-		conn.definitions(t)
+		conn.keys.definitions(t)
 		if _, _, _, err := view.Compare(t, n, read, kept); err != nil {
 			b.Fatal(err)
 		}

@@ -217,17 +217,17 @@ func (c *Client) PutDeletion(ctx context.Context, d registry.Deletion) error {
 
 // WatchNetworks implements registry.Networks.
 func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.NetworkSet, uint64, error) {
-	t, index, err := c.own.watch(ctx, "networks", after, after == 0, c.own.definitions)
+	t, index, err := c.own.watch(ctx, "networks", after, after == 0, c.own.keys.definitions)
 	if err != nil {
 		return registry.NetworkSet{}, 0, registry.Wrap(err, "watch networks")
 	}
-	return c.own.networks(c.own.definitions(t)), index, nil
+	return c.own.networks(c.own.keys.definitions(t)), index, nil
 }
 
 // definitions returns the records that define networks.
-func (c *connection) definitions(t *tree) (records []*record) {
-	for _, r := range t.Below(c.keys.prefix) {
-		if _, ok := c.keys.definedIn(r.key); ok {
+func (l layout) definitions(t *tree) (records []*record) {
+	for _, r := range t.Below(l.prefix) {
+		if _, ok := l.definedIn(r.key); ok {
 			records = append(records, r)
 		}
 	}

@@ -14,6 +14,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -58,15 +59,10 @@ type ConfigMap struct{ Namespace, Name, Key string }
 
 // withDefaults returns the configuration with its defaults.
 func (c Config) withDefaults() Config {
-	setDefault := func(option *string, value string) {
-		if *option == "" {
-			*option = value
-		}
-	}
-	setDefault(&c.NodeName, os.Getenv("NODE_NAME"))
-	setDefault(&c.Network, DefaultNetwork)
-	setDefault(&c.NetConf, DefaultNetConf)
-	setDefault(&c.AnnotationPrefix, DefaultAnnotationPrefix)
+	c.NodeName = cmp.Or(c.NodeName, os.Getenv("NODE_NAME"))
+	c.Network = cmp.Or(c.Network, DefaultNetwork)
+	c.NetConf = cmp.Or(c.NetConf, DefaultNetConf)
+	c.AnnotationPrefix = cmp.Or(c.AnnotationPrefix, DefaultAnnotationPrefix)
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
@@ -131,11 +127,7 @@ func (c *Client) Probe(ctx context.Context) error {
 func (c *Client) NodeName(context.Context) (string, error) { return c.conf.NodeName, nil }
 
 // Reconnect implements registry.Registry.
-func (c *Client) Reconnect() {
-	if n, err := c.conf.open.CloseStale(); err != nil || n > 0 {
-		c.conf.Logger.Debug("connections from addresses that this host lost were closed", "connections", n, "error", err)
-	}
-}
+func (c *Client) Reconnect() { c.conf.open.Reconnect(c.conf.Logger) }
 
 // As implements registry.Registry. A token is a bearer token, such as that of a service account. The result has nothing
 // that must be closed: all tokens share connections, and Nodes are followed only while one of its calls waits for them.

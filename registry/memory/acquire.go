@@ -71,13 +71,8 @@ func (a acquisition) Holders(context.Context) ([]registry.Holder, error) {
 // Take implements claim.Steps.
 func (a acquisition) Take(_ context.Context, choice registry.Choice) (registry.Lease, error) {
 	s := a.store
-	want := claim.Lease(a.network, a.claim, choice.Slot)
-	value, err := registry.FormatLease(want)
+	want, value, err := claim.Record(a.network, a.claim, choice.Slot)
 	if err != nil {
-		return registry.Lease{}, err
-	}
-	// Other hosts parse the record with the same function, so a record that they would skip is refused.
-	if want, err = registry.ParseLease(a.network, registry.SubnetKey(want.Subnet()), value); err != nil {
 		return registry.Lease{}, err
 	}
 	candidates := []string{a.claim.Session}

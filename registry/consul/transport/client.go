@@ -239,8 +239,8 @@ func (c *Client) OverOneConnection(f func(*Client) error) (err error) {
 	return f(&one)
 }
 
-// CloseStale closes the connections from addresses that this host no longer has, and returns how many they were.
-func (c *Client) CloseStale() (int, error) { return c.open.CloseStale() }
+// Reconnect closes the connections from addresses that this host no longer has.
+func (c *Client) Reconnect(log hclog.Logger) { c.open.Reconnect(log) }
 
 // CloseIdle closes the connections that are not in use.
 func (c *Client) CloseIdle() { c.base.CloseIdleConnections() }
