@@ -350,36 +350,51 @@ func TestAnswerLost(t *testing.T) {
 				if !call.writes {
 					continue
 				}
-				for n, met := 1, 1; met > 0; n++ {
-					c := common.get(t).client(t, testPrefix(), through(proxy))
-					f := newFixture(t, c)
-					if call.name == "DeleteNetwork" {
-						putNetwork(t, f.store, "new", "10.9.0.0/16")
-					}
-					if name == "time-out" {
-						c.kv.Timeout = moment
-					}
-					proxy.harm(after(instead), nth(n))
-					err := call.do(testContext(t), c, f)
-					_, met = proxy.count()
-					proxy.harm(nil, nil)
-					c.kv.Timeout = transport.DefaultTimeout
-					if met == 0 && name == "time-out" && errors.Is(err, registry.ErrUnavailable) {
-						n, met = n-1, 1 // the call was given up earlier, because something else took long
-						continue
-					}
-					what := fmt.Sprintf("%s, answer %d lost", call.name, n)
-					if err != nil && !errors.Is(err, registry.ErrUnavailable) {
-						t.Errorf("%s: %v", what, err)
-					}
-					if err := call.do(testContext(t), c, f); err != nil && (call.again == nil || !errors.Is(err, call.again)) {
-						t.Errorf("%s, again: %v", what, err)
-					}
-					f.consistent(t, what, call.name)
+				for n, met := 1, true; met; n++ {
+					// Its sessions end with the subtest: every claim lists those of all.
+					t.Run(fmt.Sprintf("%s %d", call.name, n), func(t *testing.T) {
+						for { // until the answer was lost to the call
+							var again bool
+							if met, again = loseAnswer(t, proxy, call, n, instead, name == "time-out"); !again {
+								return
+							}
+						}
+					})
 				}
 			}
 		})
 	}
+}
+
+// loseAnswer loses the answer to the nth write of a call. It reports whether the call made so many, and whether the call
+// was given up earlier, because something else took long.
+func loseAnswer(t *testing.T, proxy *faulty, call call, n int, instead fault, silent bool) (met, again bool) {
+	t.Helper()
+	c := common.get(t).client(t, testPrefix(), through(proxy))
+	f := newFixture(t, c)
+	if call.name == "DeleteNetwork" {
+		putNetwork(t, f.store, "new", "10.9.0.0/16")
+	}
+	if silent {
+		c.kv.Timeout = moment
+	}
+	proxy.harm(after(instead), nth(n))
+	err := call.do(testContext(t), c, f)
+	_, count := proxy.count()
+	proxy.harm(nil, nil)
+	c.kv.Timeout = transport.DefaultTimeout
+	if count == 0 && silent && errors.Is(err, registry.ErrUnavailable) {
+		return false, true
+	}
+	what := fmt.Sprintf("%s, answer %d lost", call.name, n)
+	if err != nil && !errors.Is(err, registry.ErrUnavailable) {
+		t.Errorf("%s: %v", what, err)
+	}
+	if err := call.do(testContext(t), c, f); err != nil && (call.again == nil || !errors.Is(err, call.again)) {
+		t.Errorf("%s, again: %v", what, err)
+	}
+	f.consistent(t, what, call.name)
+	return count > 0, false
 }
 
 // TestLateWrite: a claim that reaches Consul long after its host gave it up and took another slot must not take effect.
