@@ -7,8 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"sync"
 	"syscall"
 	"testing"
@@ -33,14 +31,9 @@ type fault func(w http.ResponseWriter, r *http.Request, pass http.Handler)
 
 func newFaulty(t *testing.T, s *server) *faulty {
 	f := &faulty{gate: newGate(t)}
-	target := &url.URL{Scheme: "http", Host: s.addr}
-	pass := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		// A PUT on a connection that the server is just closing is not retried.
-		Transport: &http.Transport{DisableKeepAlives: true},
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			http.Error(w, err.Error(), http.StatusBadGateway)
-		},
+	pass := passTo(t, s)
+	pass.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, err error) {
+		http.Error(w, err.Error(), http.StatusBadGateway)
 	}
 	p := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()

@@ -85,11 +85,19 @@ func slots(set registry.LeaseSet) []uint64 {
 // answers it.
 func proxy(t *testing.T, s *server, hook func(w http.ResponseWriter, r *http.Request, pass http.Handler)) (addr string) {
 	t.Helper()
-	target := &url.URL{Scheme: "http", Host: s.addr}
-	pass := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		Transport: &http.Transport{DisableKeepAlives: true}, // a PUT on a closing connection is not retried
-		ErrorLog:  log.New(io.Discard, "", 0)}               // of requests that their clients gave up
+	pass := passTo(t, s)
+	pass.ErrorLog = log.New(io.Discard, "", 0) // of requests that their clients gave up
 	p := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { hook(w, r, pass) }))
 	t.Cleanup(p.Close)
 	return p.Listener.Addr().String()
+}
+
+// passTo returns a handler that passes requests on to a server that is not restarted meanwhile: a PUT on a connection that
+// the server is just closing is not retried.
+func passTo(t *testing.T, s *server) *httputil.ReverseProxy {
+	t.Helper()
+	target := &url.URL{Scheme: "http", Host: s.addr}
+	transport := &http.Transport{MaxIdleConnsPerHost: 100}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: transport}
 }

@@ -112,7 +112,7 @@ func (s *suite) churn(rnd *rand.Rand) {
 	}
 	taken := map[uint64]slot{}
 	lapses, got := 0, map[string]int{}
-	for step := 0; step < 250 || len(got) < 4; step++ {
+	for step := 0; step < 120 || len(got) < 4; step++ {
 		if step == 5000 {
 			s.Fatalf("not every case has happened: %v", got)
 		}

@@ -345,7 +345,10 @@ var networkTests = []test{
 		s.network("default", wide)
 		old := time.Now().Add(-registry.DeletionKept - time.Hour)
 		for i := range 130 {
-			s.ok(r.PutDeletion(s.ctx(), registry.Deletion{Network: fmt.Sprint("old-", i), Time: old}))
+			name := fmt.Sprint("old-", i)
+			value, err := registry.FormatDeletion(registry.Deletion{Network: name, Time: old})
+			s.ok(err)
+			s.store.Put(s.T, s.key("networks", name), value)
 		}
 		s.ok(r.DeleteNetwork(s.ctx(), "default"))
 		set, _, err := r.WatchNetworks(s.ctx(), 0)

@@ -215,7 +215,7 @@ var reservationTests = []test{
 	}},
 }
 
-// outlives takes a host with a reservation through 100 restarts of all kinds, sometimes with another host in between
+// outlives takes a host with a reservation through 15 restarts of all kinds, sometimes with another host in between
 // that wants the same slot. renew changes the part of the host's identity that the reservation does not depend on.
 func (s *suite) outlives(kept func(registry.Claim) registry.Reservation, renew func(*registry.Claim, int)) {
 	s.Helper()
@@ -225,7 +225,7 @@ func (s *suite) outlives(kept func(registry.Claim) registry.Reservation, renew f
 	v.Subnet = n.Plan.Subnets(40)[0]
 	s.ok(s.open().AddReservation(s.ctx(), n, v, false))
 	r := s.open()
-	for i := range 100 {
+	for i := range 15 {
 		l, err := r.Acquire(s.ctx(), n, c)
 		s.ok(err)
 		if l.Slot != 40 {
