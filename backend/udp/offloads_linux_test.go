@@ -69,7 +69,7 @@ func combineOffloads(t *testing.T, gro, steer bool) {
 func stream(t *testing.T, from, to *nstest.NS, addr string) {
 	t.Helper()
 	client, server := connect(t, from, to, addr)
-	if err := pour(client, server, randomBytes(1<<18)); err != nil {
+	if err := pour(client, server, randomBytes(1<<17)); err != nil {
 		t.Fatal(err)
 	}
 }
