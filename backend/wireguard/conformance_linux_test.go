@@ -78,7 +78,7 @@ func suite(kind backend.Type, v6 bool) backendtest.Suite {
 		return out
 	}
 	// None of the peers answers handshakes, which are sent again and again, and are slow with the race detector.
-	crowd := map[bool]int{false: 250}[v6]
+	crowd := map[bool]int{false: 100}[v6]
 	partners := []backendtest.Partner{{Type: vxlan.Type()}, {Type: kind, Options: `{"listen_port":51821}`}}
 	return backendtest.Suite{Type: kind, Crowd: crowd, IPv6Underlay: v6, Partners: partners, Dump: dumpPeers, Bad: bad}
 }

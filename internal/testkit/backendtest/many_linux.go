@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -38,8 +39,9 @@ func newCrowd(tb testing.TB, s Suite, peers int) *crowd {
 		tb.Fatal(err)
 	}
 	pools := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00:5::/48")}
+	dir := tb.TempDir()
 	open := func(node string) backend.Backend {
-		b, err := s.Type.New(backend.Config{Network: "test", Link: linkName, NodeID: node, DataDir: tb.TempDir(), Pools: pools,
+		b, err := s.Type.New(backend.Config{Network: "test", Link: linkName, NodeID: node, DataDir: filepath.Join(dir, node), Pools: pools,
 			Options: options, Logger: hclog.NewNullLogger()})
 		if err != nil {
 			tb.Fatal(err)

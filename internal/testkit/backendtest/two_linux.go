@@ -344,6 +344,7 @@ type stream struct {
 	mu       sync.Mutex
 	sent     int
 	received map[int]bool
+	complete int   // all packets before this one have arrived
 	failed   error // the first error of the sender
 }
 
@@ -438,8 +439,11 @@ func (s *stream) missing(n int) error {
 	if s.sent < n {
 		return fmt.Errorf("%s: %d of %d packets sent, %d have arrived", s.name, s.sent, n, len(s.received))
 	}
+	for s.complete < n && s.received[s.complete] {
+		s.complete++
+	}
 	var lost []int
-	for i := range n {
+	for i := s.complete; i < n; i++ {
 		if !s.received[i] {
 			lost = append(lost, i)
 		}
@@ -453,11 +457,14 @@ func (s *stream) missing(n int) error {
 // settle waits until some more packets of each stream have arrived, and all before them.
 func (tr *traffic) settle(after string) {
 	tr.t.Helper()
-	for _, s := range tr.streams {
+	wanted := make([]int, len(tr.streams))
+	for i, s := range tr.streams {
 		s.mu.Lock()
-		n := s.sent + 10
+		wanted[i] = s.sent + 10
 		s.mu.Unlock()
-		tr.streamPoll(after, s, n)
+	}
+	for i, s := range tr.streams {
+		tr.streamPoll(after, s, wanted[i])
 	}
 }
 
