@@ -23,17 +23,15 @@ func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry
 	defer c.own.claims.Add(-1)
 	lease, err := a.run(ctx)
 	for _, s := range a.created {
-		if s.String() != lease.Session && !c.own.discard(ctx, s) {
-			c.own.mu.Lock()
-			c.own.unwanted = append(c.own.unwanted, s)
-			c.own.mu.Unlock()
+		if s.String() != lease.Session {
+			c.own.sessions.drop(ctx, s)
 		}
 	}
 	if err != nil {
 		return registry.Lease{}, registry.Wrap(err, "acquire lease in network %s", n.Name)
 	}
 	for _, s := range a.replaced {
-		c.own.discard(ctx, s)
+		c.own.sessions.discard(ctx, s)
 	}
 	return lease, nil
 }
@@ -72,7 +70,7 @@ func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, err error) {
 	held, ok := parseSession(a.claim.Session)
 	slot, err := a.network.Plan.Slot(a.claim.Prefer)
-	if !ok || err != nil || a.network.ModifyIndex == 0 || a.conn.hasUnwanted() {
+	if !ok || err != nil || a.network.ModifyIndex == 0 || a.conn.sessions.hasUnwanted() {
 		return lease, false, nil
 	}
 	wanted, _, err := a.record(slot)
@@ -108,7 +106,7 @@ func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, 
 func (a *acquisition) Known(ctx context.Context) (claims.View, bool, error) {
 	first, _ := a.network.Plan.Range()
 	example, _, err := a.record(first)
-	if err != nil || flannel.CheckUsable(example) != nil || a.conn.hasUnwanted() {
+	if err != nil || flannel.CheckUsable(example) != nil || a.conn.sessions.hasUnwanted() {
 		return claims.View{}, false, err
 	}
 	t := a.conn.known(ctx)
@@ -123,7 +121,7 @@ func (a *acquisition) Known(ctx context.Context) (claims.View, bool, error) {
 func (a *acquisition) Current(ctx context.Context) (claims.View, error) {
 	t, err := a.conn.refreshSurely(ctx)
 	if err == nil {
-		err = a.conn.endUnwanted(ctx, t)
+		err = a.conn.sessions.endUnwanted(ctx, t)
 	}
 	if err != nil {
 		return claims.View{}, err
@@ -151,14 +149,14 @@ func (a *acquisition) Mark(ctx context.Context) (err error) {
 // Holders implements claim.Steps. This host has the session of its claim. A session without a key was lost by the store,
 // unless it is as new as the marker: then its key was never written.
 func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
-	ids, err := a.conn.sessionIDs(ctx, a.network.Name)
+	ids, err := a.conn.sessions.ids(ctx, a.network.Name)
 	if err != nil {
 		return nil, registry.Wrap(err, "list sessions of network %s", a.network.Name)
 	}
 	made := a.view.made
 	generation := generationOf(made)
 	ids = slices.DeleteFunc(ids, func(id clientv3.LeaseID) bool { return made != 0 && id&generationMask == generation })
-	holders := a.conn.holdersOf(a.tree.Below(a.conn.keys.sessions(a.network.Name)), ids)
+	holders := a.conn.sessions.holdersOf(a.tree.Below(a.conn.keys.sessions(a.network.Name)), ids)
 	own, ok := parseSession(a.claim.Session)
 	for i, h := range holders {
 		if ok && h.Session == formatLeaseID(own.alive) { // its key is lost
@@ -234,7 +232,7 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 	}
 	ops := []clientv3.Op{
 		clientv3.OpPut(key, string(value), clientv3.WithLease(a.session.kept)),
-		a.conn.putSession(a.network.Name, a.session, a.claim.Node),
+		a.conn.sessions.put(a.network.Name, a.session, a.claim.Node),
 		clientv3.OpDelete(keys.revoked(a.network.Name, wanted.Subnet())),
 	}
 	if keep := a.flannelReservation(before, s, choice); keep != nil {
@@ -396,14 +394,14 @@ func (a *acquisition) resolve(ctx context.Context, wanted registry.Lease, key st
 
 // adopt keeps a session of this host alive and uses it, if it fits the claim.
 func (a *acquisition) adopt(ctx context.Context, s session) (fits bool, err error) {
-	fits, err = a.conn.fits(ctx, s, a.claim)
+	fits, err = a.conn.sessions.fits(ctx, s, a.claim)
 	if err != nil || !fits {
 		if !slices.Contains(a.replaced, s) {
 			a.replaced = append(a.replaced, s)
 		}
 		return false, err
 	}
-	if err := a.conn.renew(ctx, s); errors.Is(err, registry.ErrLeaseLost) {
+	if err := a.conn.sessions.renew(ctx, s); errors.Is(err, registry.ErrLeaseLost) {
 		return false, nil
 	} else if err != nil {
 		return false, err
@@ -423,7 +421,7 @@ func (a *acquisition) ensureSession(ctx context.Context, made uint64) error {
 			return err
 		}
 	}
-	s, version, err := a.conn.createSession(ctx, a.network.Name, a.claim, made)
+	s, version, err := a.conn.sessions.create(ctx, a.network.Name, a.claim, made)
 	if err != nil {
 		return err
 	}
@@ -435,7 +433,7 @@ func (a *acquisition) ensureSession(ctx context.Context, made uint64) error {
 func (a *acquisition) Drop(ctx context.Context, other, _ registry.Lease) {
 	a.conn.dropSurplus(ctx, other)
 	if s, ok := parseSession(other.Session); ok && s != a.session {
-		a.conn.discard(ctx, s)
+		a.conn.sessions.discard(ctx, s)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -53,10 +54,11 @@ type connection struct {
 	claims atomic.Int32  // calls of Acquire in progress
 	wrote  atomic.Uint64 // a revision that known must contain: that of the last transaction
 
-	mu       sync.Mutex
-	opened   *clientv3.Client // nil before the first use
-	closed   bool
-	unwanted []session // that could not be ended: a claim with one of them may still take effect
+	sessions sessions
+
+	mu     sync.Mutex
+	opened *clientv3.Client // nil before the first use
+	closed bool
 }
 
 func newConnection(c Config, settle *atomic.Int64) *connection {
@@ -73,6 +75,7 @@ func newConnection(c Config, settle *atomic.Int64) *connection {
 
 		guestReads: make(chan struct{}, maxGuestReads),
 	}
+	conn.sessions.conn = conn
 	conn.mirror = replica.NewMirror(conn, idleTime, keepAliveTime+keepAliveTimeout, c.Logger)
 	return conn
 }
@@ -243,4 +246,31 @@ func unchanged(key string, version uint64) clientv3.Cmp {
 // that were deleted.
 func notWrittenSince(prefix string, revision uint64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(prefix), "<", int64(revision)+1).WithPrefix()
+}
+
+// grant creates an etcd lease with an id that the server chooses.
+func (c *connection) grant(ctx context.Context, ttl int64) (id clientv3.LeaseID, err error) {
+	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+		granted, err := api.Grant(ctx, ttl)
+		if err == nil {
+			id = granted.ID
+		}
+		return err
+	})
+	return id, err
+}
+
+// revoke ends an etcd lease; keys attached to it are deleted. It is no error if the lease has ended.
+func (c *connection) revoke(ctx context.Context, id clientv3.LeaseID) error {
+	if id == 0 {
+		return nil
+	}
+	err := c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+		_, err := api.Revoke(ctx, id)
+		return err
+	})
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return nil
+	}
+	return err
 }

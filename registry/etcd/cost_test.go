@@ -156,7 +156,7 @@ func TestAbandonedSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	made := tree.Get(s.keys.marker(n.Name)).created
-	left, _, err := c.own.createSession(testContext(t), n.Name, claim(2), made)
+	left, _, err := c.own.sessions.create(testContext(t), n.Name, claim(2), made)
 	if err != nil {
 		t.Fatal(err)
 	}

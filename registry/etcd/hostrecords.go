@@ -77,7 +77,7 @@ func (c *Client) EndSession(ctx context.Context, id string) error {
 	if !ok {
 		return nil
 	}
-	return c.own.end(ctx, s)
+	return c.own.sessions.end(ctx, s)
 }
 
 // RegisteredService returns false: etcd has no catalogue of services.

@@ -20,7 +20,7 @@ func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
 	s, ok := parseSession(l.Session)
 	err := registry.ErrLeaseLost
 	if ok {
-		err = c.own.renew(ctx, s)
+		err = c.own.sessions.renew(ctx, s)
 	}
 	if err == nil {
 		c.own.dropSecond(ctx, l, s)
@@ -35,7 +35,7 @@ func (c *Client) Release(ctx context.Context, l registry.Lease) error {
 		return nil // it is not held
 	}
 	// The record is attached to one of the session's etcd leases, unless another host has it by now.
-	return registry.Wrap(c.own.end(ctx, s), "release lease %s", l.Subnet())
+	return registry.Wrap(c.own.sessions.end(ctx, s), "release lease %s", l.Subnet())
 }
 
 // revokedFor is how long the record of a revocation is kept.

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -48,11 +48,19 @@ func nodeOfSession(r *record) string {
 	return v.Node
 }
 
+// sessions makes, renews and ends the sessions that hold the leases of this client's claims, and lists those of all hosts.
+type sessions struct {
+	conn *connection
+
+	mu       sync.Mutex
+	unwanted []session // that could not be ended: a claim with one of them may still take effect
+}
+
 // tag returns the upper half of the ids of the etcd leases that keep sessions of a network alive. The id tells which
 // network a session belongs to even when its key is lost.
-func (c *connection) tag(network string) clientv3.LeaseID {
+func (o *sessions) tag(network string) clientv3.LeaseID {
 	h := fnv.New32a()
-	fmt.Fprintf(h, "leno %s\n%s", c.keys.prefix, network)
+	fmt.Fprintf(h, "leno %s\n%s", o.conn.keys.prefix, network)
 	return clientv3.LeaseID(h.Sum32()&0x7fffffff) << 32
 }
 
@@ -71,18 +79,18 @@ func generationOf(made uint64) clientv3.LeaseID {
 	return clientv3.LeaseID(h.Sum32()) & generationMask
 }
 
-// createSession creates a session: its etcd leases, and its key with the version that it returns. made is the revision at
+// create creates a session: its etcd leases, and its key with the version that it returns. made is the revision at
 // which the network's marker was created, 0 for none.
-func (c *connection) createSession(ctx context.Context, network string, claim registry.Claim, made uint64) (
+func (o *sessions) create(ctx context.Context, network string, claim registry.Claim, made uint64) (
 	s session, version uint64, err error) {
-	if s.kept, err = c.grant(ctx, keptTTL(claim)); err != nil {
+	if s.kept, err = o.conn.grant(ctx, keptTTL(claim)); err != nil {
 		return s, 0, registry.Wrap(err, "create session")
 	}
-	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+	err = o.conn.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
 		// Etcd's client does not let its callers choose an id.
 		leases := etcdserverpb.NewLeaseClient(api.ActiveConnection())
 		for {
-			s.alive = c.tag(network) | clientv3.LeaseID(rand.Uint32())&^generationMask | generationOf(made)
+			s.alive = o.tag(network) | clientv3.LeaseID(rand.Uint32())&^generationMask | generationOf(made)
 			_, err := leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{TTL: seconds(claim.TTL), ID: int64(s.alive)})
 			if err = rpctypes.Error(err); err != rpctypes.ErrLeaseExist {
 				return err
@@ -90,38 +98,26 @@ func (c *connection) createSession(ctx context.Context, network string, claim re
 		}
 	})
 	if err == nil {
-		version, err = c.transact(ctx, nil, c.putSession(network, s, claim.Node))
+		version, err = o.conn.transact(ctx, nil, o.put(network, s, claim.Node))
 	}
 	if err != nil {
-		c.discard(ctx, s) // other hosts would wait for a session without a record
+		o.discard(ctx, s) // other hosts would wait for a session without a record
 	}
 	return s, version, registry.Wrap(err, "create session")
 }
 
-// grant creates an etcd lease with an id that the server chooses.
-func (c *connection) grant(ctx context.Context, ttl int64) (id clientv3.LeaseID, err error) {
-	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
-		granted, err := api.Grant(ctx, ttl)
-		if err == nil {
-			id = granted.ID
-		}
-		return err
-	})
-	return id, err
-}
-
-// putSession writes the key of a session.
-func (c *connection) putSession(network string, s session, node string) clientv3.Op {
+// put writes the key of a session.
+func (o *sessions) put(network string, s session, node string) clientv3.Op {
 	value, _ := json.Marshal(sessionValue{node}) // a string always marshals
-	return clientv3.OpPut(c.keys.session(network, s.kept), string(value), clientv3.WithLease(s.alive))
+	return clientv3.OpPut(o.conn.keys.session(network, s.kept), string(value), clientv3.WithLease(s.alive))
 }
 
 // renew keeps a session alive. It returns ErrLeaseLost when one of its etcd leases has ended.
-func (c *connection) renew(ctx context.Context, s session) error {
-	return c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+func (o *sessions) renew(ctx context.Context, s session) error {
+	return o.conn.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
 		err := keepAlive(ctx, api, s)
 		if needsLogin(err) { // a read replaces the token, a stream does not
-			if _, err := api.Get(ctx, c.keys.root()); err != nil {
+			if _, err := api.Get(ctx, o.conn.keys.root()); err != nil {
 				return err
 			}
 			err = keepAlive(ctx, api, s)
@@ -156,8 +152,8 @@ func keepAlive(ctx context.Context, api *clientv3.Client, s session) error {
 }
 
 // fits reports whether a live session can be used unchanged for the claim.
-func (c *connection) fits(ctx context.Context, s session, claim registry.Claim) (fits bool, err error) {
-	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+func (o *sessions) fits(ctx context.Context, s session, claim registry.Claim) (fits bool, err error) {
+	err = o.conn.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
 		fits = true
 		for id, ttl := range map[clientv3.LeaseID]int64{s.alive: seconds(claim.TTL), s.kept: keptTTL(claim)} {
 			lease, err := api.TimeToLive(ctx, id)
@@ -171,63 +167,57 @@ func (c *connection) fits(ctx context.Context, s session, claim registry.Claim) 
 	return fits, err
 }
 
-// revoke ends an etcd lease; keys attached to it are deleted. It is no error if the lease has ended.
-func (c *connection) revoke(ctx context.Context, id clientv3.LeaseID) error {
-	if id == 0 {
-		return nil
-	}
-	err := c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
-		_, err := api.Revoke(ctx, id)
-		return err
-	})
-	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		return nil
-	}
-	return err
-}
-
 // end ends a session.
-func (c *connection) end(ctx context.Context, s session) error {
-	if err := c.revoke(ctx, s.kept); err != nil {
+func (o *sessions) end(ctx context.Context, s session) error {
+	if err := o.conn.revoke(ctx, s.kept); err != nil {
 		return err
 	}
-	return c.revoke(ctx, s.alive)
+	return o.conn.revoke(ctx, s.alive)
 }
 
 // discard ends a session that is not needed, even if ctx has ended, and reports whether it has ended. Otherwise it ends
 // by itself.
-func (c *connection) discard(ctx context.Context, s session) (ended bool) {
+func (o *sessions) discard(ctx context.Context, s session) (ended bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	err := c.end(ctx, s)
+	err := o.end(ctx, s)
 	if err != nil {
-		c.logger.Warn("unused session not ended, it ends by itself", "session", s.String(), "error", err)
+		o.conn.logger.Warn("unused session not ended, it ends by itself", "session", s.String(), "error", err)
 	}
 	return err == nil
 }
 
-func (c *connection) hasUnwanted() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.unwanted) > 0
+// drop ends a session of a claim that failed. One that cannot be ended is unwanted.
+func (o *sessions) drop(ctx context.Context, s session) {
+	if !o.discard(ctx, s) {
+		o.mu.Lock()
+		o.unwanted = append(o.unwanted, s)
+		o.mu.Unlock()
+	}
+}
+
+func (o *sessions) hasUnwanted() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.unwanted) > 0
 }
 
 // endUnwanted ends the sessions of earlier claims whose outcome is not known, so that these claims can have no effect
 // any more. A claim that has a record in t has taken place.
-func (c *connection) endUnwanted(ctx context.Context, t *tree) error {
-	c.mu.Lock()
-	all := slices.Clone(c.unwanted)
-	c.mu.Unlock()
+func (o *sessions) endUnwanted(ctx context.Context, t *tree) error {
+	o.mu.Lock()
+	all := slices.Clone(o.unwanted)
+	o.mu.Unlock()
 	for _, s := range all {
 		isAttached := func(r *record) bool { return r.lease == s.kept }
 		if !slices.ContainsFunc(t.Records, isAttached) {
-			if err := c.end(ctx, s); err != nil {
+			if err := o.end(ctx, s); err != nil {
 				return fmt.Errorf("end the session of an earlier claim: %w", err)
 			}
 		}
-		c.mu.Lock()
-		c.unwanted = slices.DeleteFunc(c.unwanted, func(o session) bool { return o == s })
-		c.mu.Unlock()
+		o.mu.Lock()
+		o.unwanted = slices.DeleteFunc(o.unwanted, func(u session) bool { return u == s })
+		o.mu.Unlock()
 	}
 	return nil
 }
@@ -239,12 +229,12 @@ const keyPause = 250 * time.Millisecond
 // Holders implements registry.Networks. The node of a session whose key is lost is not known, and shown as the id of its
 // etcd lease. Etcd 3.4 and 3.6 list the etcd leases for every user.
 func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder, error) {
-	holders, err := c.own.holders(ctx, network)
+	holders, err := c.own.sessions.holders(ctx, network)
 	isKeyless := func(h registry.Holder) bool { return h.CreateIndex == keyless }
 	for end := time.Now().Add(keyPause); err == nil && slices.ContainsFunc(holders, isKeyless) && time.Now().Before(end); {
 		before := holders
 		if err = registry.Sleep(ctx, keyPause/10); err == nil {
-			holders, err = c.own.holders(ctx, network)
+			holders, err = c.own.sessions.holders(ctx, network)
 			holders = slices.DeleteFunc(holders, func(h registry.Holder) bool {
 				return isKeyless(h) && !slices.Contains(before, h) // it was created since
 			})
@@ -256,27 +246,27 @@ func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder
 // keyless is the CreateIndex of a session whose key is lost: it is older than anything in the store.
 const keyless = 1
 
-func (c *connection) holders(ctx context.Context, network string) ([]registry.Holder, error) {
-	ids, err := c.sessionIDs(ctx, network) // first, so that a session that is created now is not taken for a lost one
+func (o *sessions) holders(ctx context.Context, network string) ([]registry.Holder, error) {
+	ids, err := o.ids(ctx, network) // first, so that a session that is created now is not taken for a lost one
 	if err != nil {
 		return nil, err
 	}
-	sessions, err := c.list(ctx, c.keys.sessions(network))
+	sessions, err := o.conn.list(ctx, o.conn.keys.sessions(network))
 	if err != nil {
 		return nil, err
 	}
-	return c.holdersOf(sessions.Records, ids), nil
+	return o.holdersOf(sessions.Records, ids), nil
 }
 
-// sessionIDs returns the ids of the etcd leases that keep sessions of a network alive.
-func (c *connection) sessionIDs(ctx context.Context, network string) (ids []clientv3.LeaseID, err error) {
-	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+// ids returns the ids of the etcd leases that keep sessions of a network alive.
+func (o *sessions) ids(ctx context.Context, network string) (ids []clientv3.LeaseID, err error) {
+	err = o.conn.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
 		leases, err := api.Leases(ctx)
 		if err != nil {
 			return err
 		}
 		for _, l := range leases.Leases {
-			if l.ID&tagMask == c.tag(network) {
+			if l.ID&tagMask == o.tag(network) {
 				ids = append(ids, l.ID)
 			}
 		}
@@ -286,7 +276,7 @@ func (c *connection) sessionIDs(ctx context.Context, network string) (ids []clie
 }
 
 // holdersOf returns the holders of the sessions with the given records, and of those that have an id and no record.
-func (c *connection) holdersOf(sessions []*record, ids []clientv3.LeaseID) (out []registry.Holder) {
+func (o *sessions) holdersOf(sessions []*record, ids []clientv3.LeaseID) (out []registry.Holder) {
 	named := map[clientv3.LeaseID]bool{}
 	for _, r := range sessions {
 		kept, ok := parseLeaseID(lastComponent(r.key))
