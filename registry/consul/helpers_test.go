@@ -92,8 +92,8 @@ func proxy(t *testing.T, s *server, hook func(w http.ResponseWriter, r *http.Req
 	return p.Listener.Addr().String()
 }
 
-// passTo returns a handler that passes requests on to a server that is not restarted meanwhile: a PUT on a connection that
-// the server is just closing is not retried.
+// passTo returns a handler that passes requests on to a server that is not restarted while the test runs: a PUT on a
+// connection that the server is just closing is not retried.
 func passTo(t *testing.T, s *server) *httputil.ReverseProxy {
 	t.Helper()
 	target := &url.URL{Scheme: "http", Host: s.addr}
