@@ -35,7 +35,7 @@ func About(p Part, err error) error {
 	}
 	var out []error
 	for _, single := range Apart(err) {
-		if known := (*partError)(nil); !errors.As(single, &known) {
+		if _, ok := errors.AsType[*partError](single); !ok {
 			single = &partError{p, single}
 		}
 		out = append(out, single)
@@ -55,7 +55,7 @@ func ByPart(err error) map[Part]error {
 	}
 	for _, single := range Apart(err) {
 		part := Device
-		if about := (*partError)(nil); errors.As(single, &about) {
+		if about, ok := errors.AsType[*partError](single); ok {
 			part = about.part
 		}
 		out[part] = errors.Join(out[part], single)

@@ -37,8 +37,7 @@ interrupted import left behind.
 		Run: func(ctx context.Context, args []string) error {
 			return f.Call(ctx, func(ctx context.Context, c *api.Client) error {
 				err := c.DeleteNetwork(ctx, args[0], force)
-				var refused *api.Error
-				if errors.As(err, &refused) && refused.Code == http.StatusConflict && !force {
+				if refused, ok := errors.AsType[*api.Error](err); ok && refused.Code == http.StatusConflict && !force {
 					return fmt.Errorf("%w (here: -force)", err)
 				}
 				if err != nil {

@@ -144,8 +144,7 @@ func status(ctx context.Context, c *api.Client) (statusOutput, error) {
 	}
 	out.Networks = []api.Network{}
 	list, err := c.Networks(ctx)
-	var refused *api.Error
-	if errors.As(err, &refused) && refused.Code == http.StatusServiceUnavailable {
+	if refused, ok := errors.AsType[*api.Error](err); ok && refused.Code == http.StatusServiceUnavailable {
 		return out, nil // the checks show why the agent has not read them
 	}
 	for _, n := range list.Networks {

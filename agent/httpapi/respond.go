@@ -98,8 +98,7 @@ var errMoved = errors.New("this host joins or leaves the network just now: ask a
 
 // statusOf returns the HTTP status for an error of the registry or of a handler.
 func statusOf(err error) int {
-	var explicit *api.Error
-	if errors.As(err, &explicit) {
+	if explicit, ok := errors.AsType[*api.Error](err); ok {
 		return explicit.Code
 	}
 	for _, row := range []struct {

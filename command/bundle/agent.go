@@ -85,8 +85,7 @@ func (a Agent) series(file, path string, read func(ctx context.Context) (any, er
 func (a Agent) profile(file, path string) Capture {
 	take := func(ctx context.Context, w io.Writer) error {
 		err := a.Client.Copy(ctx, path, w)
-		var refused *api.Error
-		if errors.As(err, &refused) && refused.Code == http.StatusNotFound {
+		if refused, ok := errors.AsType[*api.Error](err); ok && refused.Code == http.StatusNotFound {
 			return errors.New("the agent serves no profiles: set enable_debug = true in its configuration and reload it")
 		}
 		return err

@@ -45,8 +45,7 @@ func (m Meta) WriteError(err error) {
 	if out, ok := m.Stdout.(*checkedOutput); ok && out.err != nil && errors.Is(err, out.err) {
 		out.reported = true
 	}
-	var files *config.Errors
-	if errors.As(err, &files) {
+	if files, ok := errors.AsType[*config.Errors](err); ok {
 		var text strings.Builder
 		writeConfigErrors(&text, files)
 		io.WriteString(m.Stderr, m.forJournal(text.String()))

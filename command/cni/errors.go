@@ -51,8 +51,7 @@ func internalError(err error) error {
 	if err == nil {
 		return nil
 	}
-	var known *types.Error
-	if errors.As(err, &known) {
+	if _, ok := errors.AsType[*types.Error](err); ok {
 		return err
 	}
 	return types.NewError(types.ErrIOFailure, err.Error(), "")

@@ -59,8 +59,7 @@ func findDevice(name string) (netlink.Link, error) {
 		return nil, nil
 	}
 	link, err := netlink.LinkByName(name)
-	var missing netlink.LinkNotFoundError
-	if errors.As(err, &missing) {
+	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
 		return nil, nil
 	}
 	if err != nil {

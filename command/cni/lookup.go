@@ -121,8 +121,7 @@ func (p *plugin) askAgent(ctx context.Context, c networkConf, left time.Duration
 		list, err = client.Networks(ctx)
 		return err
 	})
-	var answer *api.Error
-	if errors.As(err, &answer) && answer.Code == http.StatusServiceUnavailable {
+	if answer, ok := errors.AsType[*api.Error](err); ok && answer.Code == http.StatusServiceUnavailable {
 		return n, notReadyError(fmt.Sprintf("the agent reports: %s", answer))
 	}
 	if p.agentError = err; err != nil {

@@ -123,8 +123,7 @@ func inNamespace(path, ifName string, do func(*netlink.Handle, netlink.Link) err
 	}
 	defer inside.Close()
 	link, err := inside.LinkByName(ifName)
-	var missing netlink.LinkNotFoundError
-	if errors.As(err, &missing) {
+	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
 		return do(inside, nil)
 	}
 	if err != nil {

@@ -206,8 +206,7 @@ func unansweredHop(here api.Trace, other api.TraceEnd, address string, err error
 	if address == "" {
 		address, saw = "its agent", "the address of its agent is not known: name it with -peer-address"
 	}
-	var refused *api.Error
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*api.Error](err); ok {
 		saw = fmt.Sprintf("its agent at %s answers: %s", address, refused.Message)
 		if refused.Code == http.StatusNotFound && !strings.Contains(refused.Message, "subnet") {
 			saw += " (an older leno has no traces)"

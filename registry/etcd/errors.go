@@ -29,7 +29,7 @@ func classify(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", registry.ErrDenied, err)
 	}
 	code := status.Code(err)
-	if known := (rpctypes.EtcdError{}); errors.As(err, &known) {
+	if known, ok := errors.AsType[rpctypes.EtcdError](err); ok {
 		code = known.Code()
 	}
 	switch {

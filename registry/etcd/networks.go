@@ -27,7 +27,7 @@ func parseNetwork(name string, r *record) (registry.Network, error) {
 		return registry.Network{}, registry.ErrNetworkNotFound
 	}
 	n, err := flannel.ParseNetwork(name, r.value)
-	if deleted := (&registry.DeletedError{}); errors.As(err, &deleted) {
+	if deleted, ok := errors.AsType[*registry.DeletedError](err); ok {
 		deleted.CreateIndex, deleted.ModifyIndex = r.created, r.modified
 	}
 	n.CreateIndex, n.ModifyIndex, n.Foreign = r.created, r.modified, err == nil && !flannel.HasRecord(r.value)
@@ -179,9 +179,8 @@ func (c *connection) purgeDeletions(ctx context.Context, t *tree, name string) {
 			continue
 		}
 		_, err := parseNetwork(other, r)
-		deleted := &registry.DeletedError{}
-		if errors.As(err, &deleted) && time.Since(deleted.Time) >= registry.DeletionKept &&
-			len(t.Below(c.keys.leases(other))) == 0 {
+		if deleted, ok := errors.AsType[*registry.DeletedError](err); ok &&
+			time.Since(deleted.Time) >= registry.DeletionKept && len(t.Below(c.keys.leases(other))) == 0 {
 			old = append(old, r)
 		}
 	}

@@ -106,8 +106,7 @@ func (d *definition) readConfigMap(ctx context.Context, m ConfigMap) ([]byte, ui
 // parse returns the network of a configuration.
 func (c *connection) parse(value []byte, index uint64) (registry.Network, error) {
 	n, err := flannel.ParseNetwork(c.conf.Network, value)
-	deleted := &registry.DeletedError{}
-	if errors.As(err, &deleted) { // a record that was copied from etcd
+	if _, ok := errors.AsType[*registry.DeletedError](err); ok { // a record that was copied from etcd
 		return registry.Network{}, registry.InvalidRecord(`the member "leno" records that the network was deleted`)
 	}
 	if err != nil {

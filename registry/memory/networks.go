@@ -171,9 +171,10 @@ func (s *Store) leftLocked(network string) bool {
 // purgeDeletionsLocked removes the records of old deletions whose networks have no leases any more.
 func (s *Store) purgeDeletionsLocked() {
 	for _, key := range s.keysLocked(networksDir) {
-		name, deleted := strings.TrimPrefix(key, networksDir), &registry.DeletedError{}
+		name := strings.TrimPrefix(key, networksDir)
 		_, err := s.networkLocked(name)
-		if errors.As(err, &deleted) && time.Since(deleted.Time) >= registry.DeletionKept && !s.leftLocked(name) {
+		if deleted, ok := errors.AsType[*registry.DeletedError](err); ok &&
+			time.Since(deleted.Time) >= registry.DeletionKept && !s.leftLocked(name) {
 			s.deleteLocked(key)
 		}
 	}

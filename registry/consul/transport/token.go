@@ -258,7 +258,7 @@ func readSecret(file string) (string, error) {
 		return "", fmt.Errorf("%s: it is no regular file", file) // a FIFO would block
 	}
 	data, err := os.ReadFile(file)
-	if about := (*fs.PathError)(nil); errors.As(err, &about) {
+	if about, ok := errors.AsType[*fs.PathError](err); ok {
 		err = about.Err
 	}
 	if err != nil {
