@@ -64,9 +64,6 @@ type Login struct {
 	Meta            map[string]string
 }
 
-// IsSet reports whether there is a login block.
-func (l Login) IsSet() bool { return l.AuthMethod != "" }
-
 // UseToken makes a token replace the one that the configuration names.
 func (c *Consul) UseToken(token string) { c.Token, c.TokenFile, c.Login = token, "", Login{} }
 

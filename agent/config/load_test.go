@@ -275,7 +275,7 @@ func TestOverriddenToken(t *testing.T) {
 		o := registryOptions()
 		o.Overrides = map[string]string{"consul.token_file": "/etc/operator/token"}
 		c, err := Parse([]byte(src), "a.hcl", o)
-		if err != nil || c.Consul.TokenFile != "/etc/operator/token" || c.Consul.Token != "" || c.Consul.Login.IsSet() {
+		if err != nil || c.Consul.TokenFile != "/etc/operator/token" || c.Consul.Token != "" || c.Consul.Login.AuthMethod != "" {
 			t.Errorf("%s: %+v, %v", src, c.Consul, err)
 		}
 		o.Overrides["consul.token_file"] = ""

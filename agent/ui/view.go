@@ -3,6 +3,7 @@ package ui
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -237,18 +238,7 @@ func newRow(r Row, id string) row {
 
 // matches reports whether a row's identifying fields contain the text, which is in lower case.
 func (r Row) matches(text string) bool {
-	if strings.Contains(strings.ToLower(r.Node), text) || strings.Contains(r.State.String(), text) {
-		return true
-	}
-	for _, s := range r.Subnets {
-		if strings.Contains(s.String(), text) {
-			return true
-		}
-	}
-	for _, ip := range r.PublicIPs {
-		if strings.Contains(ip.String(), text) {
-			return true
-		}
-	}
-	return false
+	return strings.Contains(strings.ToLower(r.Node), text) || strings.Contains(r.State.String(), text) ||
+		slices.ContainsFunc(r.Subnets, func(s netip.Prefix) bool { return strings.Contains(s.String(), text) }) ||
+		slices.ContainsFunc(r.PublicIPs, func(ip netip.Addr) bool { return strings.Contains(ip.String(), text) })
 }

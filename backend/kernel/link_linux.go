@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -137,12 +138,7 @@ func (h *Handle) HasAddr(link int, addr netip.Addr) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("list addresses: %w", err)
 	}
-	for _, a := range found {
-		if toAddr(a.IP) == addr {
-			return true, nil
-		}
-	}
-	return false, nil
+	return slices.ContainsFunc(found, func(a netlink.Addr) bool { return toAddr(a.IP) == addr }), nil
 }
 
 // indexed returns a link of which only the index is known.
@@ -157,12 +153,6 @@ func (h *Handle) Links(ctx context.Context, ours func(netlink.Link) bool) ([]net
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 			return nil, fmt.Errorf("list links: %w", err)
 		}
-		var out []netlink.Link
-		for _, link := range all {
-			if ours(link) {
-				out = append(out, link)
-			}
-		}
-		return out, err
+		return slices.DeleteFunc(all, func(link netlink.Link) bool { return !ours(link) }), err
 	})
 }

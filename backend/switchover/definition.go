@@ -103,12 +103,7 @@ func split(object json.RawMessage) (own json.RawMessage, m members, err error) {
 // mentions reports whether an object may have members of this package. It is a cheap check, because most objects have
 // none, and there is one object for each host.
 func mentions(object json.RawMessage) bool {
-	for _, name := range names {
-		if bytes.Contains(object, []byte(`"`+name+`"`)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(names, func(name string) bool { return bytes.Contains(object, []byte(`"`+name+`"`)) })
 }
 
 // join adds members to a backend object.

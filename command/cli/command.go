@@ -30,7 +30,6 @@ type Spec struct {
 // Command adapts a Spec to hashicorp.Command.
 type Command struct {
 	meta  Meta
-	all   Commands // of the program
 	Spec  Spec
 	Flags *flag.FlagSet
 }
@@ -40,8 +39,8 @@ var (
 	_ hashicorp.CommandAutocomplete = (*Command)(nil)
 )
 
-func newCommand(m Meta, all Commands, s Spec) *Command {
-	c := &Command{meta: m, all: all, Spec: s, Flags: flag.NewFlagSet(s.Name, flag.ContinueOnError)}
+func newCommand(m Meta, s Spec) *Command {
+	c := &Command{meta: m, Spec: s, Flags: flag.NewFlagSet(s.Name, flag.ContinueOnError)}
 	c.Flags.SetOutput(io.Discard)
 	c.Flags.Usage = func() {}
 	if s.Flags != nil {

@@ -37,7 +37,7 @@ func NewCommands(m Meta, groups map[string]string, specs ...func(Meta) Spec) Com
 	all := Commands{}
 	for _, constructor := range specs {
 		all[constructor(m).Name] = func() (hashicorp.Command, error) {
-			return newCommand(m, all, constructor(m)), nil
+			return newCommand(m, constructor(m)), nil
 		}
 	}
 	for name, synopsis := range groups {

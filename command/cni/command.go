@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -109,13 +110,10 @@ func (p *plugin) printConflist() error {
 // errorJSON returns an error in the specification's format for standard output. version is the version
 // of the configuration, "" when it has none.
 func errorJSON(e *types.Error, version string) []byte {
-	if version == "" {
-		version = Versions()[len(Versions())-1]
-	}
 	text, err := json.MarshalIndent(struct {
 		CNIVersion string `json:"cniVersion"`
 		*types.Error
-	}{version, e}, "", "    ")
+	}{cmp.Or(version, Versions()[len(Versions())-1]), e}, "", "    ")
 	if err != nil { // cannot happen: strings and a number
 		return []byte(`{"code": 999}`)
 	}

@@ -3,6 +3,7 @@
 package packettrace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -241,10 +242,8 @@ func writeTrace(w io.Writer, t api.Trace) {
 
 // writeTraceVerdict prints the verdict, and the stages that are not ok in detail.
 func writeTraceVerdict(w io.Writer, t api.Trace) {
-	verdict := map[string]string{api.ArrivedYes: "packets arrive", api.ArrivedNo: "packets are not answered"}[t.Arrived]
-	if verdict == "" {
-		verdict = "nothing is known to lose packets"
-	}
+	verdict := cmp.Or(map[string]string{api.ArrivedYes: "packets arrive", api.ArrivedNo: "packets are not answered"}[t.Arrived],
+		"nothing is known to lose packets")
 	if hop, isLost := t.Lost(); isLost {
 		verdict = fmt.Sprintf("lost on %s at the stage %q", hop.Node, hop.Stage)
 	}
@@ -263,10 +262,7 @@ func writeTraceVerdict(w io.Writer, t api.Trace) {
 
 // hopFinding returns a stage as a finding.
 func hopFinding(t api.Trace, h api.TraceHop) api.Finding {
-	status := map[string]string{api.HopLost: "lost", api.HopWarning: api.FindingWarning}[h.Status]
-	if status == "" {
-		status = api.FindingUnknown
-	}
+	status := cmp.Or(map[string]string{api.HopLost: "lost", api.HopWarning: api.FindingWarning}[h.Status], api.FindingUnknown)
 	return api.Finding{Check: h.Stage, Status: status, Network: t.Network, Peer: h.Node, Tried: "look at " + h.Where, Saw: h.Saw,
 		Do: h.Do}
 }
