@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -83,8 +84,11 @@ func (h networkHandlers) network(n registry.Network) api.Network {
 	}
 	if part, ok := h.agent.Network(n.Name); ok {
 		local := part.Status().Local
-		if local.Subnets == nil {
-			local.Subnets = slices.Clip(local.Subnets[:0:0])
+		if local.Subnets == nil { // before the host has a lease; null is no array
+			local.Subnets = []netip.Prefix{}
+		}
+		if local.Underlay.Addresses == nil {
+			local.Underlay.Addresses = []netip.Addr{}
 		}
 		out.Local = &local
 	}

@@ -84,6 +84,18 @@ func TestNetworksBeforeTheWatchShowsThem(t *testing.T) {
 	}
 }
 
+// TestNothingIsNull: members without a value are left out or empty, also those of a network that waits for a lease.
+func TestNothingIsNull(t *testing.T) {
+	h := newHost(t, nil)
+	h.join(h.define("waiting", "10.9.0.0/16"))
+	h.serve("127.0.0.1:0")
+	for _, path := range []string{"networks", "network/waiting", "network/waiting/peers"} {
+		if status, body := h.request("GET", "/v1/"+path, ""); status != 200 || strings.Contains(body, "null") {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+}
+
 // TestSkippedAreShort: records of any size are shown in a few bytes.
 func TestSkippedAreShort(t *testing.T) {
 	bad := []registry.BadRecord{{Key: "leno/leases/n/h-1" + strings.Repeat("k", 100_000), Reason: strings.Repeat("r", 5000)}}
