@@ -58,12 +58,12 @@ func TestPathTable(t *testing.T) {
 		{"a host speaks of others", func(h []Host) { h[2].Summary.Peers = 7 }, []string{"1 -+++", "2 +-++", "3 ??-? silent", "4 +++-"}},
 		{"it loses one it does not name", func(h []Host) { h[2].Summary.Reached-- }, []string{"1 -+++", "2 +-++", "3 ??-? silent", "4 +++-"}},
 		{"a lapsed host", func(h []Host) { h[3].Held = false }, []string{"1 -++", "2 ?-? silent", "3 ??- silent"}},
-		{"nobody says anything", func(h []Host) {
+		{"no host says anything", func(h []Host) {
 			for i := range h {
 				h[i].Summary, h[i].Path = nil, nil
 			}
 		}, nil},
-		{"a host lies that it reaches nobody", func(h []Host) {
+		{"a host lies that it reaches no host", func(h []Host) {
 			h[1].Summary.Reached, h[1].Summary.Lost = 0, []string{"host-1", "host-3", "host-4"}
 		}, []string{"1 -+++", "2 x-xx", "3 ++-+", "4 +++-"}},
 		{"it names itself and strangers", func(h []Host) {

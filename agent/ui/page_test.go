@@ -190,6 +190,27 @@ func TestPageIsWellMade(t *testing.T) {
 	}
 }
 
+// tableOf returns the rows of the table of a class, with " | " between the cells, and the links in it.
+func tableOf(doc *html.Node, class string) (rows, links []string) {
+	for _, table := range within(doc, "table") {
+		if got, _ := attr(table, "class"); got != class {
+			continue
+		}
+		for _, row := range within(table, "tr") {
+			var cells []string
+			for _, cell := range within(row, "th", "td") {
+				cells = append(cells, text(cell))
+			}
+			rows = append(rows, strings.Join(cells, " | "))
+		}
+		for _, a := range within(table, "a") {
+			href, _ := attr(a, "href")
+			links = append(links, href)
+		}
+	}
+	return rows, links
+}
+
 // TestFleet: the network's page shows all hosts, those with a problem first, and the overview how many there are.
 func TestFleet(t *testing.T) {
 	p := pageOf(t, 9, "x")
@@ -202,19 +223,7 @@ func TestFleet(t *testing.T) {
 	}
 	p.Only = "default"
 	_, doc = render(t, p)
-	var rows []string
-	for _, table := range within(doc, "table") {
-		if class, _ := attr(table, "class"); class != "fleet" {
-			continue
-		}
-		for _, row := range within(table, "tr") {
-			var cells []string
-			for _, cell := range within(row, "th", "td") {
-				cells = append(cells, text(cell))
-			}
-			rows = append(rows, strings.Join(cells, " | "))
-		}
-	}
+	rows, _ := tableOf(doc, "fleet")
 	for i, want := range map[int]string{
 		0: "Host | Health | Version | Backend | Public IP | MTU | Reaches | Path to it | Last seen",
 		1: "host-0x | failed (consul) | x | x | 192.0.2.1 | - | 7 of 8 hosts | reached, 1.0 ms | this host",
@@ -282,27 +291,8 @@ func pageOfPaths(t *testing.T, hosts int) Page {
 
 // TestPaths: the network's page shows which hosts reach which. A fault has a link to what it means.
 func TestPaths(t *testing.T) {
-	cellsOf := func(p Page) (rows []string, links []string) {
-		_, doc := render(t, p)
-		for _, table := range within(doc, "table") {
-			if class, _ := attr(table, "class"); class != "paths" {
-				continue
-			}
-			for _, row := range within(table, "tr") {
-				var cells []string
-				for _, cell := range within(row, "th", "td") {
-					cells = append(cells, text(cell))
-				}
-				rows = append(rows, strings.Join(cells, " | "))
-			}
-			for _, a := range within(table, "a") {
-				href, _ := attr(a, "href")
-				links = append(links, href)
-			}
-		}
-		return rows, links
-	}
-	rows, links := cellsOf(pageOfPaths(t, 4))
+	_, doc := render(t, pageOfPaths(t, 4))
+	rows, links := tableOf(doc, "paths")
 	want := []string{
 		"From | host-00 | host-01 | host-02 | host-03", "host-00 | - | 1.2 ms | 1.2 ms | 1.2 ms", "host-01 | ✓ | - | lost | ✓",
 		"host-02 | ✓ | ✓ | - | ✓", "host-03 | ? unknown: it tells this host nothing of its paths",
@@ -313,14 +303,14 @@ func TestPaths(t *testing.T) {
 	if len(links) != 4+3+1 || !slices.Contains(links, "?path=10.0.2.0-24_10.0.3.0-24#path-default") {
 		t.Errorf("links %q", links)
 	}
-	rows, _ = cellsOf(pageOfPaths(t, 61))
+	p := pageOfPaths(t, 61)
+	p.Path = "10.0.2.0-24_10.0.3.0-24"
+	_, doc = render(t, p)
+	rows, _ = tableOf(doc, "paths")
 	want = []string{"From | host-01 | host-02 | Other hosts", "host-01 | - | lost | 59 of 59", "host-02 | ✓ | - | 59 of 59", "Other hosts | 58 of 58, 1 ? | 58 of 58, 1 ? | -"}
 	if !slices.Equal(rows, want) {
 		t.Errorf("of many hosts: %q", rows)
 	}
-	p := pageOfPaths(t, 61)
-	p.Path = "10.0.2.0-24_10.0.3.0-24"
-	_, doc := render(t, p)
 	for _, want := range []string{"Hosts with a fault on their paths: 2. Other hosts: 58 healthy, 1 unknown, because they tell this host nothing.",
 		"host-01 to host-02", "Seenlost", "Run nextleno doctor on host-01", "told this host what it found, 12:00:00 UTC"} {
 		if !strings.Contains(text(doc), want) {
@@ -341,7 +331,8 @@ func TestPaths(t *testing.T) {
 		t.Error("no sparkline")
 	}
 	p.Only = ""
-	if rows, _ := cellsOf(p); len(rows) > 0 {
+	_, doc = render(t, p)
+	if rows, _ := tableOf(doc, "paths"); len(rows) > 0 {
 		t.Errorf("the overview has the table: %q", rows)
 	}
 }
