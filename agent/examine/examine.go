@@ -93,7 +93,7 @@ func (e *Examiner) Examine(ctx context.Context, h Host, o api.DoctorOptions) api
 	var work sync.WaitGroup
 	work.Go(func() {
 		facts.Store = storeFacts(ctx, e.Registry, e.RegistryName, requiredRights(h.Config, h.Node, names))
-		facts.Store.Kind, facts.Store.NoToken = h.Config.Store(), !hasToken(h.Config.Consul, os.Getenv)
+		facts.Store.Kind = h.Config.Store()
 	})
 	work.Go(func() { readRules(ctx, e.ReadRules, facts.Networks, networkPaths) })
 	inactive := make([]string, len(h.Networks))

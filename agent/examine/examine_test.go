@@ -52,6 +52,8 @@ func (s *store) WatchLease(
 
 func (s *store) Probe(context.Context) error { return s.err }
 
+func (s *store) HasToken() bool { return true }
+
 func (s *store) Rights(_ context.Context, w registry.RequiredRights) ([]registry.Right, error) {
 	s.wanted = w
 	return []registry.Right{{Rule: "a rule", For: "to take part", Granted: false}}, nil
@@ -408,31 +410,5 @@ func TestChecksOf(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, others); diff != "" {
 		t.Errorf("others (-want +got):\n%s", diff)
-	}
-}
-
-// TestHasToken: each source of a token counts.
-func TestHasToken(t *testing.T) {
-	for name, tt := range map[string]struct {
-		consul config.Consul
-		env    string
-		want   bool
-	}{
-		"none":               {config.Consul{}, "CONSUL_HTTP_ADDR", false},
-		"a token":            {config.Consul{Token: "t"}, "", true},
-		"a file":             {config.Consul{TokenFile: "/t"}, "", true},
-		"a login":            {config.Consul{Login: config.Login{AuthMethod: "jwt"}}, "", true},
-		"the environment":    {config.Consul{}, "CONSUL_HTTP_TOKEN", true},
-		"a file named there": {config.Consul{}, "CONSUL_HTTP_TOKEN_FILE", true},
-	} {
-		getenv := func(key string) string {
-			if key == tt.env {
-				return "x"
-			}
-			return ""
-		}
-		if got := hasToken(tt.consul, getenv); got != tt.want {
-			t.Errorf("%s: %t", name, got)
-		}
 	}
 }

@@ -116,7 +116,7 @@ func (e *offlineExaminer) examine(ctx context.Context, facts *doctor.Facts, only
 		}
 		facts.Store = storeFacts(ctx, reg, storeName, requiredRights(c, facts.Node, names))
 	}
-	facts.Store.Kind, facts.Store.NoToken = c.Store(), !hasToken(c.Consul, os.Getenv)
+	facts.Store.Kind = c.Store()
 	facts.Connections = forwarding.ReadConnections()
 	e.storeErr = facts.Store.Err
 

@@ -25,6 +25,9 @@ type RightsChecker interface {
 	// Rights returns each rule that an agent needs and whether the client's token grants it, without using the right.
 	// It returns none if the store has no rights. The error is registry.ErrDenied if the store does not know the token.
 	Rights(ctx context.Context, w registry.RequiredRights) ([]registry.Right, error)
+
+	// HasToken reports whether the client has a token or a way to get one.
+	HasToken() bool
 }
 
 // requiredRights describes what the agent of a host does in the store.
@@ -36,12 +39,6 @@ func requiredRights(c config.Config, node string, networks []string) registry.Re
 		}
 	}
 	return w
-}
-
-// hasToken reports whether the configuration or the environment gives the agent a token of Consul, or a way to get one.
-func hasToken(c config.Consul, getenv func(string) string) bool {
-	sources := []string{c.Token, c.TokenFile, c.Login.AuthMethod, getenv("CONSUL_HTTP_TOKEN"), getenv("CONSUL_HTTP_TOKEN_FILE")}
-	return slices.ContainsFunc(sources, func(s string) bool { return s != "" })
 }
 
 // storeFacts asks the store whether it can be used, and for what. The facts of a store that cannot be probed are empty.
@@ -64,6 +61,7 @@ func storeFacts(ctx context.Context, reg Registry, name string, w registry.Requi
 		return !errors.Is(err, registry.ErrNetworkNotFound)
 	})
 	out.Rights, out.RightsErr = checker.Rights(call, w)
+	out.NoToken = !checker.HasToken()
 	return out
 }
 

@@ -50,6 +50,7 @@ func TestConnection(t *testing.T) {
 			want: want{"http", "127.0.0.1:8500", "", "127.0.0.1:8500", "", "/cf"}},
 		{name: "token file of the environment", env: map[string]string{"CONSUL_HTTP_TOKEN": "et", "CONSUL_HTTP_TOKEN_FILE": "/ef"},
 			want: want{"http", "127.0.0.1:8500", "", "127.0.0.1:8500", "", "/ef"}},
+		{name: "login", conf: Config{Credentials: registry.Credentials{Login: registry.Login{AuthMethod: "m"}}}, want: want{"http", "127.0.0.1:8500", "", "127.0.0.1:8500", "", ""}},
 		{name: "token and token file", conf: Config{Credentials: registry.Credentials{Token: "a", TokenFile: "/b"}}, fail: "more than one"},
 		{name: "token and login", conf: Config{Credentials: registry.Credentials{Token: "a", Login: registry.Login{AuthMethod: "m"}}}, fail: "more than one"},
 	} {
@@ -67,6 +68,9 @@ func TestConnection(t *testing.T) {
 			got := want{c.config.Scheme, c.config.Address, c.config.PathPrefix, c.Host, c.Token.have.secret, c.Token.from.TokenFile}
 			if got != tt.want {
 				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+			if got, want := c.Token.HasToken(), tt.want.token+tt.want.file != "" || tt.conf.Login.IsSet(); got != want {
+				t.Errorf("has a token: %t, want %t", got, want)
 			}
 			if c.config.Token != tokenPlaceholder || c.config.TokenFile != "" {
 				t.Errorf("the api client was given token %q and file %q", c.config.Token, c.config.TokenFile)

@@ -67,6 +67,13 @@ func (t *Token) hide(secret string) {
 	}
 }
 
+// HasToken reports whether the configuration or the environment gives the client a token or a way to get one.
+func (t *Token) HasToken() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.from.Token+t.from.TokenFile != "" || t.from.Login.IsSet()
+}
+
 // Current returns the token to send, "" for none. It reads the file or logs in on the first call.
 func (t *Token) Current(ctx context.Context) (string, error) {
 	t.mu.Lock()
