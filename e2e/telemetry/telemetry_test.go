@@ -127,7 +127,7 @@ func TestTelemetryExamples(t *testing.T) {
 	}
 	// Texts for people are filled from labels as well.
 	for _, m := range regexp.MustCompile(`\$labels\.(\w+)`).FindAllStringSubmatch(docpages.Source(t, "examples/prometheus/leno.rules.yml"), -1) {
-		if !slices.Contains([]string{"host", "network", "check"}, m[1]) {
+		if !slices.Contains([]string{"host", "network", "check", "direction"}, m[1]) {
 			t.Errorf("a summary with the label %s", m[1])
 		}
 	}
