@@ -125,6 +125,16 @@ func TestJudge(t *testing.T) {
 		{"not leased, for the store refuses it", func(_ *Facts, n *Network) {
 			n.Lease, n.Checks.Lease = Lease{}, failing("lease", "waiting for a lease: consul's configuration forbids it; allow it")
 		}, "fault lease", "waiting for a lease: consul's configuration forbids it allow it"},
+		{"not renewed, for the store refuses it", func(_ *Facts, n *Network) {
+			n.Checks.Lease = api.Check{Name: "lease", Status: api.Warning, Reason: "not renewed, packets flow: consul's configuration forbids it; allow it"}
+		}, "warning lease", "not renewed, packets flow: consul's configuration forbids it allow it"},
+		{"lost, for the store refuses it", func(_ *Facts, n *Network) {
+			n.Checks.Lease = api.Check{Name: "lease", Status: api.Warning, Reason: "waiting for a lease: consul's configuration forbids it; allow it"}
+			n.Lease.Record.Session = ""
+		}, "fault lease", "has ended; waiting for a lease: consul's configuration forbids it allow it"},
+		{"the last switch ended in the future", func(_ *Facts, n *Network) {
+			n.Checks.Others = []api.Check{{Name: "keys", Status: api.Warning, Reason: "the last switch ended in the future; set the clocks"}}
+		}, "warning keys", "the last switch ended in the future set the clocks"},
 		{"a cloned machine", func(f *Facts, n *Network) {
 			n.Lease, n.Checks.Lease, f.DataDir = Lease{}, failing("lease", "waiting"), "/var/lib/leno"
 			n.Checks.Conflict = failing("conflict", "was the data_dir copied?")

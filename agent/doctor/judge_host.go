@@ -8,6 +8,7 @@ import (
 
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
@@ -59,10 +60,7 @@ func (v *verdict) judgeLogin(c api.Check) {
 	if c.Status == api.Passing || errors.Is(v.facts.Store.Err, registry.ErrLogin) {
 		return
 	}
-	saw, do := c.Reason, ""
-	if i := strings.LastIndex(c.Reason, "; "); i >= 0 { // as in registry.LoginError
-		saw, do = c.Reason[:i], c.Reason[i+2:]
-	}
+	saw, do := splitRemedy(c)
 	v.add(newWarning(CheckLogin, "", "", "ask the agent for its check "+c.Name, saw, do))
 }
 
@@ -98,11 +96,23 @@ func (v *verdict) addCheck(network string, c api.Check) {
 		return
 	}
 	saw, do := advice.Split(c.Reason)
+	if do == "" && (c.Name == CheckLease || c.Name == health.Keys) {
+		saw, do = splitRemedy(c)
+	}
 	f := newWarning(c.Name, network, "", "ask the agent for its check "+c.Name, saw, do)
 	if c.Status == api.Critical {
 		f.Status = api.FindingFault
 	}
 	v.add(f)
+}
+
+// splitRemedy returns the reason of a check without what to do about it, and that. It follows the last semicolon, as in
+// registry.RefusedError and registry.LoginError.
+func splitRemedy(c api.Check) (saw, do string) {
+	if i := strings.LastIndex(c.Reason, "; "); i >= 0 && c.Status != api.Passing {
+		return c.Reason[:i], c.Reason[i+2:]
+	}
+	return c.Reason, ""
 }
 
 // A storeText holds the words for one kind of store.

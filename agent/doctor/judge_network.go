@@ -177,13 +177,20 @@ func (v *verdict) judgeLease(n Network) {
 	store := textOf(v.facts.Store.Kind)
 	again := fmt.Sprintf("the agent claims it again as soon as %s allows it; "+
 		"containers keep working until another host gets the subnet", store.name)
+	refused, remedy := splitRemedy(c)
+	if l.Held && remedy != "" {
+		again = remedy
+	}
 	switch {
 	case l.Held && l.RecordErr == nil && l.Record == nil:
 		v.add(newFault(CheckLease, n.Name, "", tried, fmt.Sprintf("the record of %s is gone: it was deleted or revoked",
 			l.Own.Subnet()), again))
 	case l.Held && l.Record != nil && !l.Record.Held():
-		v.add(newFault(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is no longer held: its session %s has ended",
-			l.Own.Subnet(), l.Own.Session), again))
+		saw := fmt.Sprintf("%s is no longer held: its session %s has ended", l.Own.Subnet(), l.Own.Session)
+		if remedy != "" {
+			saw += "; " + refused
+		}
+		v.add(newFault(CheckLease, n.Name, "", tried, saw, again))
 	case l.Held && l.Record != nil && l.Record.Session != l.Own.Session:
 		v.add(newFault(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is held by %s with session %s, not by this host's %s",
 			l.Own.Subnet(), l.Record.Node, l.Record.Session, l.Own.Session),
@@ -199,10 +206,6 @@ func (v *verdict) judgeLease(n Network) {
 	case c.Status != api.Passing && c.Status != "" && !explained:
 		c.Name = CheckLease
 		v.addCheck(n.Name, c)
-		f := &v.list[len(v.list)-1]
-		if i := strings.LastIndex(f.Saw, "; "); c.Status == api.Critical && f.Do == "" && i >= 0 { // as in registry.RefusedError
-			f.Saw, f.Do = f.Saw[:i], f.Saw[i+2:]
-		}
 	case l.Held && l.RecordErr != nil:
 		v.add(newUnknown(CheckLease, n.Name, tried, l.RecordErr.Error(), ""))
 	case l.Held:
