@@ -10,6 +10,9 @@ type Credentials struct {
 	Login     Login
 }
 
+// IsSet reports whether a client with the credentials has a token or gets one.
+func (c Credentials) IsSet() bool { return c.Token+c.TokenFile != "" || c.Login.IsSet() }
+
 // A Login tells how a client gets a token of its own from the store: with a JWT, from an auth method.
 type Login struct {
 	AuthMethod      string            // "" for no login

@@ -128,7 +128,7 @@ func (t *Token) logIn(ctx context.Context, method registry.Login) (grant, error)
 	if err != nil {
 		return grant{}, err
 	}
-	t.hide(bearer)
+	t.conf.hide(bearer)
 	g := grant{bearer: digestOf(bearer), since: time.Now()}
 	ctx, cancel := context.WithTimeout(g.context(ctx), t.conf.Timeout)
 	defer cancel()
@@ -138,7 +138,7 @@ func (t *Token) logIn(ctx context.Context, method registry.Login) (grant, error)
 		return grant{}, loginError(method, bearer, err)
 	}
 	g.secret = got.SecretID
-	t.hide(g.secret)
+	t.conf.hide(g.secret)
 	if got.ExpirationTime != nil {
 		g.due = g.since.Add(renewAfter(got.ExpirationTime.Sub(got.CreateTime), rand.Float64()))
 	}

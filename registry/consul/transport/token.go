@@ -46,14 +46,14 @@ type digest [sha256.Size]byte
 
 func newToken(conf Config, from registry.Credentials) *Token {
 	t := &Token{conf: &conf, from: from, have: grant{secret: from.Token}, changed: make(chan struct{})}
-	t.hide(from.Token)
+	t.conf.hide(from.Token)
 	return t
 }
 
 // withEnvironment returns the credentials or, without any, those of the environment, in the order in which Consul's own
 // commands look for them.
 func withEnvironment(c registry.Credentials, environment *api.Config) registry.Credentials {
-	if c.Token == "" && c.TokenFile == "" && !c.Login.IsSet() {
+	if !c.IsSet() {
 		if c.TokenFile = environment.TokenFile; c.TokenFile == "" {
 			c.Token = environment.Token
 		}
@@ -61,9 +61,9 @@ func withEnvironment(c registry.Credentials, environment *api.Config) registry.C
 	return c
 }
 
-func (t *Token) hide(secret string) {
+func (c *Config) hide(secret string) {
 	if secret != "" {
-		t.conf.Hide(secret)
+		c.Hide(secret)
 	}
 }
 
@@ -71,7 +71,7 @@ func (t *Token) hide(secret string) {
 func (t *Token) HasToken() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.from.Token+t.from.TokenFile != "" || t.from.Login.IsSet()
+	return t.from.IsSet()
 }
 
 // Current returns the token to send, "" for none. It reads the file or logs in on the first call.
@@ -172,7 +172,7 @@ func (t *Token) get(ctx context.Context, from registry.Credentials) (grant, erro
 			return grant{}, &tokenFileError{err}
 		}
 	}
-	t.hide(secret)
+	t.conf.hide(secret)
 	return grant{secret: secret}, nil
 }
 
