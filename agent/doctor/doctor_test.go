@@ -139,6 +139,14 @@ func TestJudge(t *testing.T) {
 			n.Lease, n.Checks.Lease, f.DataDir = Lease{}, failing("lease", "waiting"), "/var/lib/leno"
 			n.Checks.Conflict = failing("conflict", "was the data_dir copied?")
 		}, "fault conflict", "stop the agent, remove the state of the original with `rm -r /var/lib/leno`"},
+		{"a cloned machine with the token of the original", func(f *Facts, n *Network) {
+			f.Store.Rights = append(f.Store.Rights, registry.Right{Rule: `session "host-b" { policy = "write" }`})
+			n.Lease, n.Checks.Lease, n.Checks.Conflict = Lease{}, failing("lease", "waiting"), failing("conflict", "was the data_dir copied?")
+		}, "fault conflict", "and start it again with a token of its own"},
+		{"a conflict, and a right that no host has", func(f *Facts, n *Network) {
+			f.Store.Rights[0].Granted = false
+			n.Lease, n.Checks.Lease, n.Checks.Conflict = Lease{}, failing("lease", "waiting"), failing("conflict", "was the data_dir copied?")
+		}, "fault acl, fault conflict", "everything"},
 		{"a full table of connections explains the peers", func(f *Facts, n *Network) {
 			f.Connections = forwarding.Connections{Count: 995, Max: 1000}
 			silence(n, false, "", "")

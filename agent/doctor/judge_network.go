@@ -137,9 +137,27 @@ func (v *verdict) judgeIdentity(n Network) {
 				"Behind one NAT, with the backend wireguard, give each host its own port: underlay.public_ports"))
 		return
 	}
-	v.add(newFault(CheckConflict, n.Name, "", tried, c.Reason,
-		fmt.Sprintf("give each host its own name (node_name). On a machine that was cloned, stop the agent, remove the state of "+
-			"the original with `rm -r %s`, and start it again", cmp.Or(v.facts.DataDir, "DATA_DIR"))))
+	do := fmt.Sprintf("give each host its own name (node_name). On a machine that was cloned, stop the agent, remove the state of "+
+		"the original with `rm -r %s`, and start it again", cmp.Or(v.facts.DataDir, "DATA_DIR"))
+	if v.facts.Store.lacksOwnNode() {
+		v.list = slices.DeleteFunc(v.list, func(f api.Finding) bool { return f.Check == CheckACL && f.Status == api.FindingFault })
+		do += " with a token of its own"
+	}
+	v.add(newFault(CheckConflict, n.Name, "", tried, c.Reason, do))
+}
+
+// lacksOwnNode reports whether the token lacks only rights to the host's node in Consul, as the token of another host does.
+func (s Store) lacksOwnNode() (lacks bool) {
+	for _, r := range s.Rights {
+		isOfNode := strings.HasPrefix(r.Rule, `session "`) || strings.HasPrefix(r.Rule, `agent "`)
+		switch {
+		case !r.Granted && !isOfNode:
+			return false
+		case !r.Granted:
+			lacks = true
+		}
+	}
+	return lacks
 }
 
 func (v *verdict) judgeDefinition(n Network) {
@@ -177,20 +195,17 @@ func (v *verdict) judgeLease(n Network) {
 	store := textOf(v.facts.Store.Kind)
 	again := fmt.Sprintf("the agent claims it again as soon as %s allows it; "+
 		"containers keep working until another host gets the subnet", store.name)
-	refused, remedy := splitRemedy(c)
-	if l.Held && remedy != "" {
-		again = remedy
+	cause := ""
+	if refused, remedy := splitRemedy(c); remedy != "" {
+		cause, again = "; "+refused, remedy
 	}
 	switch {
 	case l.Held && l.RecordErr == nil && l.Record == nil:
-		v.add(newFault(CheckLease, n.Name, "", tried, fmt.Sprintf("the record of %s is gone: it was deleted or revoked",
-			l.Own.Subnet()), again))
+		v.add(newFault(CheckLease, n.Name, "", tried, fmt.Sprintf("the record of %s is gone: it was deleted or revoked%s",
+			l.Own.Subnet(), cause), again))
 	case l.Held && l.Record != nil && !l.Record.Held():
-		saw := fmt.Sprintf("%s is no longer held: its session %s has ended", l.Own.Subnet(), l.Own.Session)
-		if remedy != "" {
-			saw += "; " + refused
-		}
-		v.add(newFault(CheckLease, n.Name, "", tried, saw, again))
+		v.add(newFault(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is no longer held: its session %s has ended%s",
+			l.Own.Subnet(), l.Own.Session, cause), again))
 	case l.Held && l.Record != nil && l.Record.Session != l.Own.Session:
 		v.add(newFault(CheckLease, n.Name, "", tried, fmt.Sprintf("%s is held by %s with session %s, not by this host's %s",
 			l.Own.Subnet(), l.Record.Node, l.Record.Session, l.Own.Session),
