@@ -12,7 +12,7 @@ import (
 // tests cause: their names, their checks, and words of their descriptions.
 func TestDocumentationDoctor(t *testing.T) {
 	tried := alone()
-	for _, f := range slices.Concat(here(), there(), between(), sizes(), containers(), addresses(), detours(), explained(), stored()) {
+	for _, f := range slices.Concat(here(), there(), between(), sizes(), containers(), addresses(), detours(), explained(), stored(), configuredInConsul("")) {
 		w := tried[f.name]
 		f.want.words = append(w.words, f.want.words...)
 		tried[f.name] = f.want

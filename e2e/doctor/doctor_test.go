@@ -29,6 +29,7 @@ type want struct {
 	warning              bool     // not a fault
 	words                []string // words of the observation and the advice
 	also                 []string // checks of other faults that must be reported as well
+	shown                string   // the check of health that shows it without being asked, "" for none
 	path                 string   // the state of the path to the second host that is shown without being asked, "" for the usual one
 }
 

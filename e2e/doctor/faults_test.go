@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -61,7 +62,8 @@ func typed(hosts ...int) func(*patient) error {
 			return fmt.Errorf("no command in %q", p.remedy)
 		}
 		for _, i := range hosts {
-			if out, err := p.hosts[i].Exec(p.w.ctx, "sh", "-euc", m[1]); err != nil {
+			script := fmt.Sprintf("leno() { %s \"$@\" -token=%s; }\n%s", binary, rootToken, m[1])
+			if out, err := p.hosts[i].Exec(p.w.ctx, "sh", "-euc", script); err != nil {
 				return fmt.Errorf("%s: %w: %s", m[1], err, out)
 			}
 		}
@@ -106,9 +108,14 @@ func (p *patient) treat(faults ...fault) error {
 	return nil
 }
 
-// shows blocks until the first host shows, without being asked for a diagnosis, that the path to the second one is
-// broken, if the fault breaks it for packets of the kind that the agent sends all the time.
+// shows blocks until the first host shows, without being asked for a diagnosis, the check of the fault, and that the path to
+// the second host is broken, if the fault breaks it for packets of the kind that the agent sends all the time.
 func (p *patient) shows(w want) error {
+	if w.shown != "" {
+		if err := p.showsCheck(p.hosts[0], w.shown); err != nil {
+			return err
+		}
+	}
 	states := map[string]string{"port": api.PathLost, "rp_filter": api.PathLost, "path_mtu": api.PathShort}
 	switch state := states[w.check]; {
 	case w.path != "":
@@ -117,6 +124,38 @@ func (p *patient) shows(w want) error {
 		return p.showsPath(state)
 	}
 	return nil
+}
+
+// showsCheck blocks until health, status, page and metrics of a host show that a check is not passing, and why.
+func (p *patient) showsCheck(h *lab.Host, check string) error {
+	return lab.WaitFor(p.w.ctx, fmt.Sprintf("%s to show the check %s", h.Name, check), func(ctx context.Context) error {
+		var report api.Health
+		if err := getJSON(ctx, h, "/healthz", &report); err != nil {
+			return err
+		}
+		all := report.Checks
+		for _, n := range report.Networks {
+			all = append(all, n.Checks...)
+		}
+		i := slices.IndexFunc(all, func(c api.Check) bool { return c.Name == check && c.Status != api.Passing })
+		if i < 0 {
+			return fmt.Errorf("health: %+v", report)
+		}
+		status, _ := h.Leno(ctx, "status") // the exit code says that something is wrong
+		words := strings.Fields(all[i].Reason)
+		reason := strings.Join(words[:min(len(words), 5)], " ")
+		if !strings.Contains(strings.Join(strings.Fields(status), " "), reason) {
+			return fmt.Errorf("the status does not say %q: %s", reason, status)
+		}
+		if _, page, err := h.Get(ctx, "/ui/network/"+p.network); err != nil || !strings.Contains(page, reason) {
+			return fmt.Errorf("the page does not say %q: %w", reason, err)
+		}
+		_, metrics, err := h.Get(ctx, "/v1/agent/metrics?format=prometheus")
+		if metric := regexp.MustCompile(fmt.Sprintf(`leno_health_check\{check=%q,.*\} [12]`, check)); err == nil && !metric.MatchString(metrics) {
+			err = fmt.Errorf("no metric like %s", metric)
+		}
+		return err
+	})
 }
 
 // showsPath blocks until the list of peers, health and metrics of the first host show a state of the path to the second.
@@ -269,6 +308,16 @@ func explained() []fault {
 		{"a routing rule takes packets to other hosts", on(0, "ip link add ts0 type veth peer name ts1; ip link set ts0 up; ip link set ts1 up; ip route add POOL.0.0/16 dev ts0 table 52; ip rule add pref 5270 lookup 52"),
 			ended("ip rule del pref 5270; ip rule del pref 5269; ip link del ts0"),
 			want{check: "routes", network: "NETWORK", path: api.PathLost, words: []string{"of HOST1 leave by ts0", "a routing rule that is not leno's takes precedence, 5270: from all lookup 52", "`ip rule add to POOL.0.0/16 lookup main priority 5269`"}}},
+		// As wg-quick does for AllowedIPs = 0.0.0.0/0. The peer is behind a router, so its address has no route but the default one.
+		{"a routing rule takes packets to other hosts", both(
+			on(-1, "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.br0.send_redirects=0"),
+			on(0, "ip route add 192.0.2.1 dev eth0; ip route add 192.0.2.254 dev eth0; ip route del 192.0.2.0/24 dev eth0;"+
+				"ip tuntap add wg1 mode tun; ip link set wg1 up; ip route add default dev wg1 table 51820;"+
+				"ip rule add pref 32765 not fwmark 0xca6c lookup 51820; ip rule add pref 32764 lookup main suppress_prefixlength 0")),
+			ended("ip rule del pref 32764; ip rule del pref 32764; ip rule del pref 32765; ip link del wg1;" +
+				"ip route add 192.0.2.0/24 dev eth0 src ADDR0; ip route del 192.0.2.1; ip route del 192.0.2.254"),
+			want{check: "routes", network: "NETWORK", shown: "routes", path: api.PathLost, words: []string{"packets to ADDR1 of HOST1 leave by wg1",
+				"32765: not from all fwmark 0xca6c lookup 51820", "`ip rule add to ADDR1 lookup main priority 32764`"}}},
 		{"a route of another program to a peer", on(0, "ip link add lan0 type bridge; ip link set lan0 up; ip route add $(sed -n 's/^LENO_SUBNET=\\(.*\\)\\.1\\/.*/\\1.0/p' DIR1/NETWORK.env)/25 dev lan0"), ended("ip link del lan0"),
 			want{check: "overlap", network: "NETWORK", peer: "HOST1", also: []string{"routes"}, path: api.PathLost, words: []string{"where HOST1 has its subnet", "ip route del POOL."}}},
 		{"a rule drops packets of the network for this host itself", on(0, "iptables-nft -N ts-input; iptables-nft -A ts-input -s POOL.0.0/16 ! -i tailscale0 -j DROP; iptables-nft -I INPUT 1 -j ts-input"),

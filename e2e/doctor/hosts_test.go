@@ -96,12 +96,6 @@ func detours() []fault {
 
 // stored returns faults in a host's data and rights in Consul.
 func stored() []fault {
-	rights := func(rules string) func(*patient) error {
-		return func(p *patient) error {
-			_, _, err := p.w.Consul.Client().ACL().PolicyUpdate(&consul.ACLPolicy{ID: p.policy, Name: p.network, Rules: rules}, &consul.WriteOptions{Token: rootToken})
-			return err
-		}
-	}
 	return []fault{
 		{"a right in Consul is missing", rights(`key_prefix "leno/leases/" { policy = "read" }`), nil,
 			want{check: "acl", words: []string{`key_prefix "leno/leases/" { policy = "write" }`, "to write this host's lease"}}},
@@ -143,11 +137,10 @@ func stored() []fault {
 	}
 }
 
-// token creates a token with a policy that does not deny anything yet, and makes the patient's
-// first host use it.
-func (p *patient) token() error {
+// token creates a token whose policy has the rules, and starts the agent of a host with it.
+func (p *patient) token(host int, rules string) error {
 	acl, as := p.w.Consul.Client().ACL(), &consul.WriteOptions{Token: rootToken}
-	policy, _, err := acl.PolicyCreate(&consul.ACLPolicy{Name: p.network}, as)
+	policy, _, err := acl.PolicyCreate(&consul.ACLPolicy{Name: p.hosts[host].Name, Rules: rules}, as)
 	if err != nil {
 		return err
 	}
@@ -155,15 +148,31 @@ func (p *patient) token() error {
 	if err != nil {
 		return err
 	}
-	p.policy = policy.ID
-	return configured(0, func(_ *patient, config string) string {
-		return strings.Replace(config, "consul {\n", fmt.Sprintf("consul {\n  token = %q\n", token.SecretID), 1)
-	})(p)
+	if host == 0 {
+		p.policy, p.secret = policy.ID, token.SecretID
+	}
+	return configured(host, withToken(token.SecretID))(p)
+}
+
+// withToken sets the token in the consul block.
+func withToken(secret string) func(*patient, string) string {
+	return func(_ *patient, config string) string {
+		return strings.Replace(config, "consul {\n", fmt.Sprintf("consul {\n  token = %q\n", secret), 1)
+	}
+}
+
+// rights changes the policy of the first host's token.
+func rights(rules string) func(*patient) error {
+	return func(p *patient) error {
+		policy := &consul.ACLPolicy{ID: p.policy, Name: p.hosts[0].Name, Rules: p.fill(rules)}
+		_, _, err := p.w.Consul.Client().ACL().PolicyUpdate(policy, &consul.WriteOptions{Token: rootToken})
+		return err
+	}
 }
 
 // entitled tests the faults in Consul.
 func (p *patient) entitled() error {
-	if err := p.token(); err != nil {
+	if err := p.token(0, ""); err != nil {
 		return err
 	}
 	if err := p.start(); err != nil {

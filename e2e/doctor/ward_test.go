@@ -32,12 +32,18 @@ type ward struct {
 // open lays out the lab.
 func open(t *testing.T, hosts int) *ward {
 	t.Helper()
+	return openLab(t, lab.Options{Hosts: hosts, ConsulConfig: consulConfig})
+}
+
+func openLab(t *testing.T, o lab.Options) *ward {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	t.Cleanup(cancel)
-	l, err := lab.New(ctx, lab.Options{Hosts: hosts, Leno: binary, ConsulConfig: consulConfig})
+	o.Leno = binary
+	l, err := lab.New(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,6 +63,7 @@ type patient struct {
 	blocks  []string // of the network, the backend block first
 	hosts   []*lab.Host
 	policy  string // of the token that the first host uses
+	secret  string // of that token
 	remedy  string // that doctor on the first host gave last
 }
 

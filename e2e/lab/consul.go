@@ -91,6 +91,14 @@ func (c *Consul) CLI(ctx context.Context, args ...string) (string, error) {
 	return c.Namespace.Exec(ctx, append(command, args...)...)
 }
 
+// Configure sets an option of the agent's configuration, or removes it if value is nil. It takes effect at the next Start.
+func (c *Consul) Configure(option string, value any) {
+	delete(c.config, option)
+	if value != nil {
+		c.config[option] = value
+	}
+}
+
 // Start starts the agent, again or for the first time, and blocks until it answers a consistent
 // read, which requires a leader.
 func (c *Consul) Start(ctx context.Context) error { return StartAll(ctx, []*Consul{c}) }
